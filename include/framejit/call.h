@@ -1,0 +1,96 @@
+// A call of a framework function as the user's program made it: callee by name, arguments by value. Holds no Python
+// object and no address, so that it prints, caches and replays. `extern` nodes carry one; a whole captured program is
+// also kept as a list of them (Trace), which the framework itself can run: that is the "eager" backend, the path for
+// programs that want gradients, and the oracle.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "framejit/dtype.h"
+#include "framejit/shape.h"
+
+namespace framejit {
+
+using TraceId = uint32_t;  // a tensor object of the captured program (identity, not value: an in-place op keeps the id)
+
+struct Arg {
+  enum class Kind : uint8_t {
+    kNone, kBool, kInt, kFloat, kComplex, kString, kDType, kDevice, kLayout, kMemoryFormat, kTensor, kTuple, kList, kSlice,
+    kEllipsis, kDict,
+    kObject,  // something opaque: index into the constant table of the side that captured (rejected by export)
+  };
+  Kind kind = Kind::kNone;
+  bool b = false;
+  double f = 0, imag = 0;    // kFloat, kComplex
+  shape::Int i;              // kInt (possibly symbolic), kObject (index)
+  std::string s;             // kString; kDType/kLayout/kMemoryFormat/kDevice: the framework's own text ("float32", "cpu")
+  TraceId t = 0;             // kTensor
+  std::vector<Arg> items;    // kTuple, kList, kSlice (start, stop, step), kDict (key, value, key, value, ...)
+
+  static Arg None() { return {}; }
+  static Arg Bool(bool v) { Arg a; a.kind = Kind::kBool; a.b = v; return a; }
+  static Arg Int(shape::Int v) { Arg a; a.kind = Kind::kInt; a.i = v; return a; }
+  static Arg Float(double v) { Arg a; a.kind = Kind::kFloat; a.f = v; return a; }
+  static Arg Str(std::string v) { Arg a; a.kind = Kind::kString; a.s = std::move(v); return a; }
+  static Arg Tensor(TraceId v) { Arg a; a.kind = Kind::kTensor; a.t = v; return a; }
+  static Arg Seq(Kind k, std::vector<Arg> v) { Arg a; a.kind = k; a.items = std::move(v); return a; }
+
+  bool is(Kind k) const { return kind == k; }
+  bool is_none() const { return kind == Kind::kNone; }
+  bool is_number() const { return kind == Kind::kBool || kind == Kind::kInt || kind == Kind::kFloat; }
+  std::string str() const;
+};
+
+enum class Framework : uint8_t { kTorch, kNumpy };
+
+struct TensorMeta {  // what the program can ask of a tensor object
+  Framework framework = Framework::kTorch;
+  DType dtype = DType::kFloat32;
+  Device device;
+  shape::Ints sizes;
+  shape::Ints strides;  // in elements, exactly the framework's; NumPy's byte strides are divided (others are not captured)
+  bool is_scalar = false;      // NumPy: np.float64 and friends, not an array
+  bool requires_grad = false;
+  bool is_parameter = false;   // torch.nn.Parameter
+  std::string str() const;
+};
+
+// How the thread stood at a program point; replays run under it.
+struct ModeState {
+  bool grad = true;
+  bool inference = false;
+  friend bool operator==(const ModeState&, const ModeState&) = default;
+};
+
+struct Call {
+  std::string callee;                 // "torch.nn.functional.linear", "torch.Tensor.add_", "numpy.exp", "torch.Tensor.__getitem__"
+  std::vector<Arg> args;
+  std::vector<std::pair<std::string, Arg>> kwargs;
+  std::vector<TraceId> results;       // tensors made (or returned: an in-place op returns its first operand's id), flattened
+  Arg result;                         // structure of the Python result: kTensor, or kTuple/kList of them, or None
+  ModeState mode;
+  std::string file;                   // user's line that made the call
+  int line = 0;
+  std::string str() const;            // "%3 = torch.Tensor.transpose(%2, 1, 2)"
+};
+
+struct TraceTensor {
+  TraceId id = 0;
+  TensorMeta meta;
+  int input = -1;        // index of the graph input, or -1
+  TraceId base = 0;      // the tensor whose storage this one shares (itself if it owns its storage)
+  int view_call = -1;    // the call that made this view of another tensor, or -1
+  bool mutated = false;  // written in place at some point of the trace
+};
+
+struct Trace {
+  std::vector<Call> calls;
+  std::vector<TraceTensor> tensors;  // by TraceId
+  std::vector<TraceId> inputs;
+  std::vector<TraceId> outputs;
+  std::string str() const;
+};
+
+}  // namespace framejit

@@ -1,0 +1,84 @@
+// From a graph to something that runs. `Compile` is the whole back end; an Executable may be run from several threads at
+// once (scratch is leased per call).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "framejit/graph.h"
+
+namespace framejit {
+
+// A tensor at run time: raw memory plus whatever the framework wants to remember. Plain data, owned by nobody.
+struct Buffer {
+  void* data = nullptr;
+  void* handle = nullptr;     // framework's handle (AtenTensorHandle, PyObject*), null for scratch
+  const int64_t* sizes = nullptr;
+  const int64_t* strides = nullptr;  // in elements
+  int32_t rank = 0;
+  DType dtype = DType::kFloat32;
+  Device device;
+};
+
+// What the side with Python provides. All functions may be called without the GIL unless they say so.
+class Host {
+ public:
+  virtual ~Host() = default;
+  // A fresh tensor for a result. Fills `out` (data, handle). sizes/strides outlive the call only if the host copies them.
+  virtual void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device device,
+                              Buffer* out) = 0;
+  virtual void FreeOutput(Buffer* out) = 0;  // on the failure path
+  // Runs an `extern` node with the framework. The host takes and gives back framework tensors; results are filled in.
+  // Throws ExternError after setting a Python exception. Takes the GIL itself.
+  virtual void RunExtern(const Call& call, std::span<const Buffer> operands, std::span<Buffer> results) = 0;
+  virtual void Release(Buffer* b) = 0;  // a result of RunExtern that is no longer needed
+  // Library calls; false: "not me", the next candidate (the runtime's own loop) runs. Results are preallocated, row-major.
+  virtual bool MatMul(const Buffer& a, const Buffer& b, Buffer& out) { return false; }
+  virtual bool Linear(const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op, Buffer& out) { return false; }
+  virtual bool Conv(const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) { return false; }
+  virtual bool Attention(const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask, bool causal, double scale,
+                         Buffer& out) { return false; }
+  virtual int NumThreads() { return 1; }
+  // Runs f(begin, end) over a partition of [0, n) on the framework's thread team.
+  virtual void ParallelFor(int64_t n, int64_t grain, void (*f)(void* ctx, int64_t begin, int64_t end), void* ctx) { f(ctx, 0, n); }
+};
+struct ExternError {};  // a framework call failed; the host has kept the error
+
+struct CompileOptions {
+  std::string cpu;            // "", "avx2", "avx512": "" detects
+  bool fuse = true;
+  int verify = 0;             // after every pass
+  int64_t fuel = -1;          // number of pass applications before passes stop (bisecting)
+  std::vector<std::string> disabled_passes;
+  bool deterministic = false;
+};
+
+struct CompileStats {
+  int kernels = 0;          // kernels this executable uses
+  int kernels_compiled = 0; // made for it
+  int kernels_reused = 0;   // found in the cache
+  int library_calls = 0;
+  int externs = 0;
+  double seconds = 0;
+};
+
+class Executable {
+ public:
+  virtual ~Executable() = default;
+  // inputs: in graph order. scalars: values of scalar inputs. outputs: filled by Host::AllocateOutput; the caller owns them.
+  // Writes to inputs happen last. Throws ExternError; nothing was written then.
+  virtual void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars, std::span<Buffer> outputs) = 0;
+  virtual const CompileStats& stats() const = 0;
+  virtual int64_t ScratchBytes(std::span<const int64_t> symbols) const = 0;
+  virtual std::string str() const = 0;  // the plan, one step a line
+};
+
+std::shared_ptr<Executable> Compile(const Graph& g, const CompileOptions& options = {});
+
+struct KernelCacheInfo { int64_t kernels = 0, hits = 0, misses = 0; double compile_seconds = 0; int64_t code_bytes = 0; };
+KernelCacheInfo GetKernelCacheInfo();
+void ClearKernelCache();
+
+}  // namespace framejit

@@ -1,0 +1,118 @@
+// Symbolic integers. An Int is an immutable, interned (hash-consed) canonical expression over symbols s0, s1, ...;
+// equal expressions are the same pointer, so comparing and hashing cost nothing. Interned nodes live for the process.
+// What an expression *means* for one capture (hints, ranges, which questions were asked) is kept by Env.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace framejit::shape {
+
+struct Node;
+
+class Int {
+ public:
+  Int() : Int(int64_t{0}) {}
+  Int(int64_t constant);  // NOLINT: sizes are written as plain numbers everywhere
+  Int(int constant) : Int(int64_t{constant}) {}  // NOLINT
+  static Int Symbol(uint32_t id);
+
+  bool is_const() const;
+  std::optional<int64_t> as_const() const;
+  int64_t value() const;  // requires is_const()
+  std::optional<uint32_t> as_symbol() const;
+
+  // Value under symbol_values[id] for every symbol id that occurs. Division by zero yields 0.
+  int64_t Eval(std::span<const int64_t> symbol_values) const;
+  // The same expression with symbol i replaced by replacement[i] (symbols past the end stay).
+  Int Substitute(std::span<const Int> replacement) const;
+  // Calls f(id) for every symbol that occurs, possibly more than once.
+  void ForEachSymbol(const std::function<void(uint32_t)>& f) const;
+  std::string str() const;                            // "4", "s0", "(s0*12 + 3)", "(s0 // 2)"
+  static std::optional<Int> Parse(std::string_view);  // inverse of str()
+
+  friend bool operator==(Int a, Int b) { return a.node_ == b.node_; }
+  const Node* node() const { return node_; }
+
+ private:
+  explicit Int(const Node* n) : node_(n) {}
+  friend struct Interner;
+  const Node* node_;
+};
+
+// Canonical form: sums of integer-coefficient products; like terms are merged.
+Int operator+(Int a, Int b);
+Int operator-(Int a, Int b);
+Int operator*(Int a, Int b);
+inline Int operator-(Int a) { return Int(0) - a; }
+Int FloorDiv(Int a, Int b);  // Python's //; simplifies exact division
+Int Mod(Int a, Int b);       // Python's %
+Int Min(Int a, Int b);
+Int Max(Int a, Int b);
+inline Int CeilDiv(Int a, Int b) { return FloorDiv(a + b - Int(1), b); }
+
+using Ints = std::vector<Int>;
+Int Product(std::span<const Int> v);
+std::string ToString(std::span<const Int> v);  // "[4, s0, 12]"
+
+enum class SymbolKind : uint8_t { kInput, kRuntime };  // known at entry / appears while the graph runs
+enum class Cmp : uint8_t { kEq, kNe, kLt, kLe };
+
+struct SymbolInfo {
+  std::string name;   // where it came from, e.g. "L['x'].size(0)"
+  int64_t hint = 0;   // value seen while capturing
+  int64_t min = 0;
+  int64_t max = INT64_MAX;
+  SymbolKind kind = SymbolKind::kInput;
+};
+
+// A relation that the captured program relied on, with the source line that asked.
+struct Guard {
+  Cmp cmp;
+  Int lhs, rhs;
+  std::string where;  // "file:line", empty if unknown
+  bool Holds(std::span<const int64_t> symbol_values) const;
+  std::string str() const;
+};
+
+// The symbols of one capture and the questions asked of them. Not thread safe.
+class Env {
+ public:
+  Int NewSymbol(SymbolInfo info);
+  size_t num_symbols() const { return symbols_.size(); }
+  const SymbolInfo& symbol(uint32_t id) const { return symbols_[id]; }
+  std::span<const int64_t> hints() const { return hints_; }
+  int64_t Hint(Int e) const { return e.Eval(hints_); }
+
+  // Is the relation true? Answered by algebra and ranges when possible; otherwise by the hint, and then recorded as a
+  // guard so that the answer stays true for every run of the compiled code.
+  bool Ask(Cmp cmp, Int a, Int b);
+  bool Eq(Int a, Int b) { return Ask(Cmp::kEq, a, b); }
+  bool Lt(Int a, Int b) { return Ask(Cmp::kLt, a, b); }
+  bool Le(Int a, Int b) { return Ask(Cmp::kLe, a, b); }
+  // As Ask, but never records: nullopt if algebra and ranges cannot tell.
+  std::optional<bool> Prove(Cmp cmp, Int a, Int b) const;
+  // The hint as a number, guarded by equality: the program needed the concrete value.
+  int64_t Specialize(Int e);
+
+  const std::vector<Guard>& guards() const { return guards_; }
+  void set_location_provider(std::function<std::string()> f) { where_ = std::move(f); }
+
+ private:
+  std::vector<SymbolInfo> symbols_;
+  std::vector<int64_t> hints_;
+  std::vector<Guard> guards_;
+  std::function<std::string()> where_;
+};
+
+}  // namespace framejit::shape
+
+template <>
+struct std::hash<framejit::shape::Int> {
+  size_t operator()(framejit::shape::Int v) const { return std::hash<const void*>()(v.node()); }
+};

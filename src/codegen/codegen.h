@@ -1,0 +1,33 @@
+// Machine code for loop-IR kernels on the CPU: explicit vectors of LLVM IR, no optimisation pipeline, ORC. Kernels are
+// cached by signature and target for the life of the process. Thread safe. No LLVM type leaves this folder.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "framejit/compile.h"
+#include "loop/kernel.h"
+
+namespace framejit::codegen {
+
+// Runs rows [begin, end) of the flattened outer space (column kernels: blocks of the inner axis times outer).
+// buffers: data pointers in BufferArg order; symbols: values of the kernel's symbols.
+using KernelFn = void (*)(void* const* buffers, const int64_t* symbols, int64_t begin, int64_t end);
+
+struct CompiledKernel {
+  KernelFn fn = nullptr;
+  std::string symbol;
+  int64_t work_per_row(const int64_t* symbols) const;  // elements * instructions, for the threading decision
+  int64_t rows(const int64_t* symbols) const;          // size of the parallel space
+  loop::Kernel kernel;
+};
+
+struct Target { std::string cpu; };  // "", "avx2", "avx512"
+
+// Compiled or from the cache; *reused tells. Throws std::runtime_error (resource) or CodegenUnsupported.
+struct CodegenUnsupported : std::runtime_error { using std::runtime_error::runtime_error; };
+std::shared_ptr<const CompiledKernel> GetKernel(const loop::Kernel& kernel, const Target& target, bool* reused);
+std::string EmitText(const loop::Kernel& kernel, const Target& target, std::string_view what);  // "llvm" or "asm"
+
+}  // namespace framejit::codegen

@@ -1,0 +1,81 @@
+// The operations of CPython's data model that bytecode needs, as one virtual table. The interpreter (interpreter.cc)
+// decodes instructions, moves stack values and unwinds exceptions; every operation that can observe or change an object
+// goes through here. The base class *is* CPython: each default calls the C API, so an interpreter with a plain Semantics
+// executes a frame exactly as CPython would (the "concrete step"). Capture overrides operations to record them.
+//
+// Operands are borrowed; results are new references, or null / -1 with a Python exception set.
+#pragma once
+
+#include "frame/frame.h"
+
+namespace framejit::frame {
+
+class Semantics {
+ public:
+  virtual ~Semantics() = default;
+
+  // args[0..nargs) positional, then keyword values; args[-1] may be overwritten (PY_VECTORCALL_ARGUMENTS_OFFSET is set).
+  virtual PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames);
+  virtual PyObject* CallEx(PyObject* callable, PyObject* args /*any iterable*/, PyObject* kwargs /*dict or null*/);
+  virtual PyObject* LoadAttr(PyObject* object, PyObject* name);
+  virtual int StoreAttr(PyObject* object, PyObject* name, PyObject* value /*null: delete*/);
+  virtual PyObject* LoadGlobal(PyObject* globals, PyObject* builtins, PyObject* name);  // null without error: not found
+  virtual int StoreGlobal(PyObject* globals, PyObject* name, PyObject* value /*null: delete*/);
+  virtual PyObject* LoadCell(PyObject* cell);            // null without error: empty
+  virtual int StoreCell(PyObject* cell, PyObject* value /*null: delete*/);
+  virtual PyObject* Binary(int nb_op, PyObject* a, PyObject* b);  // NB_ADD ... NB_INPLACE_XOR (opcode.h)
+  virtual PyObject* Unary(int kind, PyObject* a);        // '-', '+', '~'
+  virtual PyObject* Compare(PyObject* a, PyObject* b, int op);    // Py_LT ...
+  virtual int Is(PyObject* a, PyObject* b);
+  virtual int Contains(PyObject* container, PyObject* value);
+  virtual int Truth(PyObject* a);
+  virtual PyObject* GetItem(PyObject* object, PyObject* key);
+  virtual int SetItem(PyObject* object, PyObject* key, PyObject* value /*null: delete*/);
+  virtual PyObject* Iter(PyObject* object);
+  virtual PyObject* Next(PyObject* iterator);            // null without error: exhausted
+  virtual PyObject* Format(PyObject* value, int conversion /*0,1 str,2 repr,3 ascii*/, PyObject* spec /*or null*/);
+  virtual PyObject* Import(PyObject* name, PyObject* globals, PyObject* locals, PyObject* fromlist, PyObject* level);
+  virtual PyObject* ImportFrom(PyObject* module, PyObject* name);
+  // count/first are as for UNPACK_SEQUENCE and UNPACK_EX; fills items[] (new references) in order.
+  virtual int Unpack(PyObject* sequence, int before, int after /*-1: no star*/, PyObject** items);
+  virtual PyObject* BuildTuple(PyObject* const* items, Py_ssize_t n);
+  virtual PyObject* BuildList(PyObject* const* items, Py_ssize_t n);
+  virtual PyObject* BuildSet(PyObject* const* items, Py_ssize_t n);
+  virtual PyObject* BuildMap(PyObject* const* keys_values, Py_ssize_t n, Py_ssize_t stride);  // values follow keys
+  virtual PyObject* BuildSlice(PyObject* start, PyObject* stop, PyObject* step /*or null*/);
+  virtual PyObject* BuildString(PyObject* const* parts, Py_ssize_t n);
+  virtual int ListAppend(PyObject* list, PyObject* value);
+  virtual int ListExtend(PyObject* list, PyObject* iterable);
+  virtual int SetAdd(PyObject* set, PyObject* value);
+  virtual int SetUpdate(PyObject* set, PyObject* iterable);
+  virtual int MapAdd(PyObject* dict, PyObject* key, PyObject* value);
+  virtual int DictUpdate(PyObject* dict, PyObject* other);
+  virtual int DictMerge(PyObject* dict, PyObject* other, PyObject* callee /*for the message*/);
+  virtual PyObject* ListToTuple(PyObject* list);
+  virtual PyObject* MakeFunction(PyObject* code, PyObject* globals);   // closure, defaults are set by SetFunctionField
+  virtual int SetFunctionField(PyObject* function, int which /*1 defaults 2 kwdefaults 4 annotations 8 closure*/, PyObject* value);
+  virtual PyObject* MakeCell(PyObject* value /*or null*/);
+  virtual PyObject* LoadSuperAttr(PyObject* super, PyObject* cls, PyObject* self, PyObject* name);   // 3.12+
+  virtual PyObject* LoadBuildClass(PyObject* builtins);
+  // Looks `name` up on the type, bound to object (with statements). Null without error: missing.
+  virtual PyObject* LoadSpecial(PyObject* object, PyObject* name);
+
+  // Called before every instruction (index of its first unit, EXTENDED_ARG included). false: stop in front of it.
+  virtual bool Before(FjFrame* frame, int index) { return true; }
+  // An exception is set. false: leave the frame at once without looking for handlers (capture unwinding a break).
+  virtual bool MayHandle() { return true; }
+};
+
+enum class Outcome {
+  kReturned,   // *result is the value; the frame is untouched at its RETURN instruction: the caller decides how to end it
+  kRaised,     // a Python exception is set, traceback entry added; no handler in this frame
+  kStopped,    // Before() said so, or `max_steps` ran out; the frame is valid at *index
+  kHandOver,   // an instruction we do not run (YIELD_VALUE, RETURN_GENERATOR, SEND, class bodies, unbound names, ...)
+               // or tracing was turned on; the frame is valid at *index: give it to CPython
+};
+
+// Runs `frame`, which the caller has linked as current (driver.h), from fj_next(frame) on. Locals, cells and stack live in
+// the frame itself. Polls the eval breaker after calls and on back edges.
+Outcome Interpret(FjFrame* frame, Semantics& semantics, long max_steps, int* index, PyObject** result);
+
+}  // namespace framejit::frame

@@ -1,0 +1,59 @@
+// What users call, as signature rows: name, signature, lowering to primitives. Tensors of the captured program are
+// objects (they can be views of each other and written in place); this stage keeps that bookkeeping (functionalisation)
+// and emits a purely functional graph. It knows nothing of Python: arguments are framejit::Arg.
+//
+//   row:  {"torch.softmax", "(Tensor input, int dim, ScalarType? dtype=None)", &LowerSoftmax}
+//
+// A call without a row, or whose lowering declines, becomes an `extern` node; its result types come from `infer`.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "framejit/call.h"
+#include "framejit/graph.h"
+
+namespace framejit::surface {
+
+// Result types of a call that has no row; nullopt: cannot be known (data-dependent): the caller breaks before it.
+using InferFn = std::function<std::optional<std::vector<TensorMeta>>(Call& call, const std::vector<TensorMeta>& operands)>;
+
+// The framework would raise here, or data decides the result: the caller must let the framework run this call for real.
+struct Decline : std::runtime_error { using std::runtime_error::runtime_error; };
+
+// Turns a growing Trace into a growing Graph.
+class Lowering {
+ public:
+  Lowering(Trace& trace, Graph& graph, shape::Env& env, InferFn infer);
+  ~Lowering();
+  TraceId AddInput(TensorMeta meta, std::string name);
+  // Appends the call to the trace and its meaning to the graph; fills call.results and call.result. Throws Decline.
+  // On Decline trace and graph are unchanged.
+  void Apply(Call& call);
+  const TensorMeta& meta(TraceId t) const;
+  // Set once something had no functional meaning here (say, a write through a view we do not model): the trace is still
+  // exact, the graph is not; the segment runs through TraceRunner. Empty: the graph is good.
+  const std::string& graph_unusable() const;
+  // Ends the graph: outputs are the base tensors of `outputs` that are not inputs; writes are the mutated inputs.
+  // Returns for each trace output how it is made (see tensor::OutputPlan, same meaning).
+  struct Made { enum Kind { kGraphOutput, kInput, kReplay } kind; int index = 0; std::vector<int> calls; };
+  std::vector<Made> Finish(const std::vector<TraceId>& outputs);
+  // A number read out of the program (not a tensor): e.g. sizes. Exposed for rows.
+  Builder& builder();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+bool HasRow(const std::string& callee);
+std::vector<std::string> AllRows();   // for docs and for mapping objects to rows at import
+enum class RowKind { kTensorOp, kView, kInPlace, kCreation };
+// Constant-valued framework functions (torch.compiler.is_compiling -> true, ...): answer without a call.
+std::optional<Arg> ConstantAnswer(const std::string& callee);
+
+}  // namespace framejit::surface
