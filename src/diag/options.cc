@@ -1,0 +1,191 @@
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+
+#include "diag/diag.h"
+
+extern "C" char** environ;
+
+namespace framejit::diag {
+namespace {
+
+std::vector<std::string> Split(std::string_view list) {
+  std::vector<std::string> out;
+  while (!list.empty()) {
+    size_t comma = list.find(',');
+    std::string_view item = list.substr(0, comma);
+    while (!item.empty() && item.front() == ' ') item.remove_prefix(1);
+    while (!item.empty() && item.back() == ' ') item.remove_suffix(1);
+    if (!item.empty()) out.emplace_back(item);
+    list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
+  }
+  return out;
+}
+
+std::string Join(const std::vector<std::string>& v, const char* separator) {
+  std::string out;
+  for (const std::string& s : v) out += (out.empty() ? "" : separator) + s;
+  return out;
+}
+
+std::string Unknown(std::string_view what, std::string_view word, const std::vector<std::string>& valid) {
+  std::string text = "unknown " + std::string(what) + " '" + std::string(word) + "'";
+  if (std::string near = Closest(word, valid); !near.empty()) text += ": did you mean '" + near + "'?";
+  return text + " (valid: " + Join(valid, ", ") + ")";
+}
+
+// The text in its normal form; throws std::invalid_argument with a message that names what is valid.
+std::string Normalise(const OptionInfo& o, std::string_view text) {
+  if (text.empty() && o.type != 's' && o.type != 'l') return o.default_value;  // FRAMEJIT_VERIFY= : as if not set
+  switch (o.type) {
+    case 'b': {
+      std::string low(text);
+      std::transform(low.begin(), low.end(), low.begin(), [](unsigned char c) { return std::tolower(c); });
+      if (low == "1" || low == "true" || low == "on" || low == "yes") return "1";
+      if (low == "0" || low == "false" || low == "off" || low == "no") return "0";
+      throw std::invalid_argument("'" + std::string(text) + "' is not a bool (valid: 0, 1, false, true, off, on, no, yes)");
+    }
+    case 'i': {
+      int64_t value = 0;
+      auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+      if (error != std::errc() || end != text.data() + text.size())
+        throw std::invalid_argument("'" + std::string(text) + "' is not an integer");
+      return std::to_string(value);
+    }
+    default: {
+      std::vector<std::string> valid = Split(o.choices);
+      if (valid.empty()) return std::string(text);
+      std::vector<std::string> items = o.type == 'l' ? Split(text) : std::vector<std::string>{std::string(text)};
+      for (const std::string& item : items)
+        if (!item.empty() && std::find(valid.begin(), valid.end(), item) == valid.end())
+          throw std::invalid_argument(Unknown(o.type == 'l' ? "name" : "value", item, valid));
+      return Join(items, ",");
+    }
+  }
+}
+
+struct State {
+  std::mutex mutex;  // held for a few string operations, never across calls out of this file
+  std::vector<std::string> values;
+  std::string complaints;
+};
+
+State& Get() {
+  static State* state = [] {
+    auto* s = new State;  // lives for the process: threads may ask while statics are being destroyed
+    std::vector<std::string> names;
+    for (const OptionInfo& o : Options()) {
+      s->values.emplace_back(o.default_value);
+      if (!*o.env) continue;
+      names.emplace_back(o.env);
+      const char* text = std::getenv(o.env);
+      if (!text) continue;
+      try {
+        s->values.back() = Normalise(o, text);
+      } catch (const std::invalid_argument& e) {
+        s->complaints += (s->complaints.empty() ? "" : "\n") + std::string(o.env) + ": " + e.what();
+      }
+    }
+    for (char** e = environ; e && *e; ++e) {  // a misspelled variable would otherwise do nothing, silently
+      std::string_view entry = *e;
+      std::string name(entry.substr(0, entry.find('=')));
+      if (!name.starts_with("FRAMEJIT_") || std::find(names.begin(), names.end(), name) != names.end()) continue;
+      if (std::string near = Closest(name, names); !near.empty())
+        s->complaints += (s->complaints.empty() ? "" : "\n") + ("unknown environment variable " + name) +
+                         ": did you mean " + near + "?";
+    }
+    return s;
+  }();
+  static const bool registered = [] {  // a child of fork() must not inherit a lock that another thread held
+    auto lock = [] { Get().mutex.lock(); };
+    auto unlock = [] { Get().mutex.unlock(); };
+    return pthread_atfork(lock, unlock, unlock) == 0;
+  }();
+  (void)registered;
+  return *state;
+}
+
+std::atomic<uint64_t> generation{1};
+
+std::optional<size_t> Find(std::string_view field) {
+  const auto& all = Options();
+  for (size_t i = 0; i < all.size(); ++i)
+    if (field == all[i].field) return i;
+  return std::nullopt;
+}
+
+std::string UnknownOption(std::string_view field) {
+  std::vector<std::string> names;
+  for (const OptionInfo& o : Options()) names.emplace_back(o.field);
+  return Unknown("option", field, names);
+}
+
+}  // namespace
+
+const std::vector<OptionInfo>& Options() {
+  static const auto* table = new std::vector<OptionInfo>{
+#define X(field, env, type, def, choices, help) {field, env, type, def, choices, help},
+#include "diag/options.def"
+#undef X
+  };
+  return *table;
+}
+
+std::string GetOption(std::string_view field) {
+  std::optional<size_t> i = Find(field);
+  if (!i) throw std::out_of_range(UnknownOption(field));
+  State& s = Get();
+  std::lock_guard lock(s.mutex);
+  return s.values[*i];
+}
+
+int64_t OptionInt(std::string_view field) { return std::strtoll(GetOption(field).c_str(), nullptr, 10); }
+bool OptionOn(std::string_view field) { return OptionInt(field) != 0; }
+
+void SetOption(std::string_view field, std::string_view value) {
+  std::optional<size_t> i = Find(field);
+  if (!i) throw std::invalid_argument(UnknownOption(field));
+  std::string text;
+  try {
+    text = Normalise(Options()[*i], value);
+  } catch (const std::invalid_argument& e) {
+    throw std::invalid_argument("option '" + std::string(field) + "': " + e.what());
+  }
+  State& s = Get();
+  std::lock_guard lock(s.mutex);
+  s.values[*i] = std::move(text);
+  generation.fetch_add(1, std::memory_order_release);
+}
+
+uint64_t OptionsGeneration() { return generation.load(std::memory_order_acquire); }
+
+std::string CheckEnvironment() { return Get().complaints; }
+
+std::string Closest(std::string_view word, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
+  for (const std::string& c : candidates) {
+    // Edit distance with transpositions; three rolling rows.
+    std::vector<size_t> before(c.size() + 1), last(c.size() + 1), row(c.size() + 1);
+    for (size_t j = 0; j <= c.size(); ++j) last[j] = j;
+    for (size_t i = 1; i <= word.size(); ++i) {
+      row[0] = i;
+      for (size_t j = 1; j <= c.size(); ++j) {
+        row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (word[i - 1] != c[j - 1])});
+        if (i > 1 && j > 1 && word[i - 1] == c[j - 2] && word[i - 2] == c[j - 1])
+          row[j] = std::min(row[j], before[j - 2] + 1);
+      }
+      before.swap(last);
+      last.swap(row);
+    }
+    if (last[c.size()] < best_distance) best_distance = last[c.size()], best = c;
+  }
+  return best;
+}
+
+}  // namespace framejit::diag
