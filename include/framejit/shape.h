@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace framejit::shape {
@@ -56,6 +57,15 @@ Int Min(Int a, Int b);
 Int Max(Int a, Int b);
 inline Int CeilDiv(Int a, Int b) { return FloorDiv(a + b - Int(1), b); }
 
+}  // namespace framejit::shape
+
+template <>
+struct std::hash<framejit::shape::Int> {
+  size_t operator()(framejit::shape::Int v) const { return std::hash<const void*>()(v.node()); }
+};
+
+namespace framejit::shape {
+
 using Ints = std::vector<Int>;
 Int Product(std::span<const Int> v);
 std::string ToString(std::span<const Int> v);  // "[4, s0, 12]"
@@ -97,6 +107,11 @@ class Env {
   bool Le(Int a, Int b) { return Ask(Cmp::kLe, a, b); }
   // As Ask, but never records: nullopt if algebra and ranges cannot tell.
   std::optional<bool> Prove(Cmp cmp, Int a, Int b) const;
+  // e with what the recorded equalities say put in: after s1 == s0 every s1 is s0, after s0 == 4 every s0 is 4.
+  Int Simplify(Int e) const { return e.Substitute(replacement_); }
+  // Bounds that ranges and recorded guards imply, both ends included; INT64_MIN / INT64_MAX: none.
+  struct Range { int64_t lo, hi; };
+  Range Bounds(Int e) const;
   // The hint as a number, guarded by equality: the program needed the concrete value.
   int64_t Specialize(Int e);
 
@@ -104,15 +119,16 @@ class Env {
   void set_location_provider(std::function<std::string()> f) { where_ = std::move(f); }
 
  private:
+  void Learn(Cmp cmp, Int lhs, Int rhs);
+  Range Intersect(Range r, Int e) const;
+
   std::vector<SymbolInfo> symbols_;
   std::vector<int64_t> hints_;
   std::vector<Guard> guards_;
+  Ints replacement_;                          // by symbol; the symbol itself if no equality is known
+  std::unordered_map<Int, Range> facts_;      // bounds of expressions learned from guards
+  std::unordered_map<Int, std::vector<int64_t>> holes_;  // values an expression is known not to have
   std::function<std::string()> where_;
 };
 
 }  // namespace framejit::shape
-
-template <>
-struct std::hash<framejit::shape::Int> {
-  size_t operator()(framejit::shape::Int v) const { return std::hash<const void*>()(v.node()); }
-};
