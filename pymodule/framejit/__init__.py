@@ -1,0 +1,59 @@
+"""framejit: compiles PyTorch and NumPy programs, from Python bytecode to machine code.
+
+    import framejit
+
+    @framejit.compile
+    def step(x, w, b):
+        return torch.nn.functional.gelu(x @ w + b)
+
+Importing this needs neither torch nor NumPy and takes a few milliseconds: what is seldom used is loaded when it is.
+"""
+
+try:
+    from ._framejit import is_compiling
+except ImportError as error:
+    import glob as _glob
+    import os as _os
+    import sys as _sys
+
+    _built = sorted(map(_os.path.basename, _glob.glob(_os.path.join(_os.path.dirname(__file__), "_framejit.*.so"))))
+    raise ImportError(
+        f"framejit's extension cannot be loaded by Python {_sys.version.split()[0]} "
+        f"(built: {', '.join(_built) or 'nothing; run tools/dev build'}): {error}"
+    ) from error
+
+from ._compile import compile, reset
+from ._config import config
+from ._control import disable, mark_dynamic, mark_static, stance
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "explain": "_explain",
+    "cache_info": "_explain",
+    "Explanation": "_explain",
+    "list_backends": "_backends",
+    "register_backend": "_backends",
+    "FramejitError": "errors",
+    "BreakError": "errors",
+    "RecompileError": "errors",
+    "OptionError": "errors",
+}
+__all__ = [
+    "compile", "config", "disable", "is_compiling", "mark_dynamic", "mark_static", "reset", "stance", *_LAZY,
+]  # fmt: skip
+
+
+def __getattr__(name):
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'framejit' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

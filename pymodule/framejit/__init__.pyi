@@ -1,0 +1,79 @@
+from typing import Any, Callable, Iterable, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from . import errors as errors
+from ._config import config as config
+from .errors import BreakError as BreakError
+from .errors import FramejitError as FramejitError
+from .errors import OptionError as OptionError
+from .errors import RecompileError as RecompileError
+
+__version__: str
+
+_T = TypeVar("_T", bound=Callable[..., Any])
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "background"]
+_Backend = str | Callable[[Any, list[Any]], Callable[..., Any]]
+_Stance = Literal["default", "force_eager", "eager_on_recompile", "fail_on_recompile"]
+
+@overload
+def compile(
+    model: _T,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: _Backend = "llvm",
+    mode: _Mode | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+) -> _T: ...
+@overload
+def compile(
+    model: None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: _Backend = "llvm",
+    mode: _Mode | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+) -> Callable[[_T], _T]: ...
+@overload
+def disable(fn: _T, *, reason: str | None = None) -> _T: ...
+@overload
+def disable(fn: None = None, *, reason: str | None = None) -> Callable[[_T], _T]: ...
+def is_compiling() -> bool: ...
+def reset() -> None: ...
+
+class stance:
+    NAMES: list[str]
+    def __init__(self, name: _Stance = "default") -> None: ...
+    def __enter__(self) -> stance: ...
+    def __exit__(self, *exc_info: object) -> None: ...
+    def __call__(self, fn: Callable[_P, _R]) -> Callable[_P, _R]: ...
+
+class _Shaped(Protocol):
+    @property
+    def shape(self) -> Any: ...
+
+def mark_dynamic(tensor: _Shaped, dim: int | Iterable[int], min: int | None = None, max: int | None = None) -> None: ...
+def mark_static(tensor: _Shaped, dim: int | Iterable[int] | None = None) -> None: ...
+
+class Explanation:
+    graph_count: int
+    graph_break_count: int
+    op_count: int
+    break_reasons: list[str]
+    graphs: list[str]
+    guards: list[str]
+    result: Any
+
+def explain(fn: Callable[_P, Any], **settings: Any) -> Callable[_P, Explanation]: ...
+def cache_info(fn: Callable[..., Any] | None = None) -> dict[str, Any]: ...
+def list_backends() -> list[str]: ...
+@overload
+def register_backend(name: str, backend: _T) -> _T: ...
+@overload
+def register_backend(name: str, backend: None = None) -> Callable[[_T], _T]: ...
+@overload
+def register_backend(name: _T, backend: None = None) -> _T: ...

@@ -1,0 +1,61 @@
+"""python -m framejit doctor [--json] | explain FJ0007 [...] | options"""
+
+import argparse
+import sys
+
+
+def _doctor(args):
+    from ._doctor import examine
+
+    rows, healthy = examine()
+    if args.json:
+        import json
+
+        print(json.dumps({"healthy": healthy, "findings": [{"name": n, "finding": f} for n, f in rows]}, indent=1))
+    else:
+        width = max(len(name) for name, _ in rows)
+        for name, finding in rows:
+            print(f"{name:{width}}  {finding}")
+        print("healthy" if healthy else "NOT healthy: see the lines that say FAILED")
+    return 0 if healthy else 1
+
+
+def _explain(args):
+    from . import _framejit
+    from .errors import unknown
+
+    table = {row[0]: row for row in _framejit.breaks()}
+    for name in args.id or table:
+        row = table.get(name.upper())
+        if row is None:
+            print(unknown("break", name, list(table)), file=sys.stderr)
+            return 2
+        identifier, message, explanation, hint = row
+        print(f"{identifier}: {message}\n  {explanation}" + (f"\n  help: {hint}" if hint else ""))
+    return 0
+
+
+def _options(args):
+    from ._config import config
+
+    print(config.describe())
+    return 0
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="python -m framejit", description="framejit on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    doctor = commands.add_parser("doctor", help="check this machine: versions, CPU, frame hook, a self-test")
+    doctor.add_argument("--json", action="store_true", help="machine-readable output")
+    doctor.set_defaults(run=_doctor)
+    explain = commands.add_parser("explain", help="what a break id (FJ0001) means; without one: the whole table")
+    explain.add_argument("id", nargs="*")
+    explain.set_defaults(run=_explain)
+    options = commands.add_parser("options", help="list framejit.config and its environment variables")
+    options.set_defaults(run=_options)
+    args = parser.parse_args(argv)
+    return args.run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

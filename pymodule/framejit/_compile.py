@@ -1,0 +1,104 @@
+"""`framejit.compile`: checks its arguments, finds out what kind of thing it was given, and hands functions to the C side.
+No semantics live here."""
+
+import sys
+import types
+
+from . import _framejit
+from ._config import _TABLE, encode
+from .errors import OptionError, unknown
+
+MODES = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "background"]
+
+
+def compile(
+    model=None, *, fullgraph=False, dynamic=None, backend="llvm", mode=None, options=None, disable=False
+):  # noqa: A001
+    """Make a function, a method, a callable object or a `torch.nn.Module` fast. Also a decorator, bare or with arguments.
+
+    fullgraph: True: whatever does not fit into one graph raises `framejit.BreakError` instead of splitting it.
+    dynamic:   None: sizes that change become symbolic on the second compile; True: from the start; False: never.
+    backend:   "llvm" (machine code), "eager" (the framework runs the captured graph), "interpreter" (reference), a name
+               of `register_backend`, or a callable taking (graph, example_inputs).
+    mode:      None or "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "background".
+    options:   fields of `framejit.config` for this function only.
+    disable:   True: return `model` as it is.
+
+    Returns the same kind of thing: a function keeps binding, signature and `__wrapped__`; a module gives a module that
+    shares the state of the original. The result computes what the original computes, and raises what it raises.
+    Raises OptionError for unknown names (valid ones are listed) and TypeError for what cannot be called.
+    """
+    settings = _check(fullgraph, dynamic, backend, mode, options)
+    if model is None:
+        return lambda target: target if disable else _compile_any(target, settings)
+    return model if disable else _compile_any(model, settings)
+
+
+def _check(fullgraph, dynamic, backend, mode, options):
+    for name, value, valid in (("fullgraph", fullgraph, (True, False)), ("dynamic", dynamic, (None, True, False))):
+        if not any(value is v for v in valid):
+            raise OptionError(f"{name} must be one of {', '.join(map(str, valid))}, not {value!r}")
+    if mode is not None and mode not in MODES:
+        raise OptionError(unknown("mode", mode, MODES))
+    if backend != "llvm":
+        from ._backends import resolve
+
+        backend = resolve(backend)
+    if options:
+        if not isinstance(options, dict):
+            raise OptionError(f"options must be a dictionary, not {type(options).__name__}")
+        for field in options:
+            if field not in _TABLE:
+                raise OptionError(unknown("option", field, list(_TABLE)))
+        options = {field: encode(field, value) for field, value in options.items()}
+    return {
+        "fullgraph": fullgraph,
+        "dynamic": dynamic,
+        "backend": backend,
+        "mode": mode or "default",
+        "options": options or {},
+    }
+
+
+def _compile_any(target, settings):
+    if isinstance(target, _framejit.CompiledFunction):
+        return target if target.options == settings else _framejit.compile_function(target.__wrapped__, settings)
+    if isinstance(target, types.FunctionType):
+        return _framejit.compile_function(target, settings)
+    if isinstance(target, types.MethodType):
+        return _compile_any(target.__func__, settings).__get__(target.__self__, type(target.__self__))
+    if isinstance(target, (staticmethod, classmethod)):
+        return type(target)(_compile_any(target.__func__, settings))
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(target, getattr(getattr(torch, "nn", None), "Module", ())):
+        from ._module import compile_module
+
+        return compile_module(target, settings)
+    if isinstance(target, type):
+        raise TypeError(f"framejit.compile takes a function, a method or a module, not the class {target.__name__!r}: decorate its methods")
+    if not callable(target):
+        raise TypeError(f"framejit.compile takes a function, a method or a module, not {type(target).__name__!r}")
+    functools = sys.modules.get("functools")
+    if functools is not None and isinstance(target, functools.partial):
+        return functools.partial(_compile_any(target.func, settings), *target.args, **target.keywords)
+    call = getattr(type(target), "__call__", None)
+    if isinstance(call, types.FunctionType):  # an object with __call__
+        return _framejit.compile_function(call, settings).__get__(target, type(target))
+    return _framejit.compile_function(_forwarder(target), settings)  # written in C: torch.add, numpy.exp
+
+
+def _forwarder(target):
+    def call(*args, **kwargs):
+        return target(*args, **kwargs)
+
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        value = getattr(target, name, None)
+        if isinstance(value, str):
+            setattr(call, name, value)
+    call.__wrapped__ = target
+    return call
+
+
+def reset():
+    """Forget everything that was compiled in this process (kernels included). The next call compiles anew."""
+    _framejit.reset()

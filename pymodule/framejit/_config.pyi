@@ -1,0 +1,26 @@
+from contextlib import AbstractContextManager
+from typing import Any
+
+class Config:
+    log: str
+    trace: str
+    disable: bool
+    cache_dir: str
+    num_threads: int
+    verify: bool
+    cpu: str
+    dynamic: str
+    max_unroll: int
+    max_depth: int
+    max_entries: int
+    exact_random: bool
+    fuse: bool
+    disabled_passes: str
+    fuel: int
+    dump_dir: str
+    def patch(self, **changes: Any) -> AbstractContextManager[Config]: ...
+    def describe(self) -> str: ...
+
+config: Config
+
+def encode(field: str, value: Any) -> str: ...

@@ -1,0 +1,71 @@
+"""`framejit.explain` and `framejit.cache_info`."""
+
+from . import _framejit
+from ._compile import compile
+from ._module import _Twin
+
+
+def _segments(fn):
+    """The CompiledFunction behind a compiled function, method or module; None if it is not compiled."""
+    if isinstance(fn, _Twin):
+        fn = type(fn).__call__
+    fn = getattr(fn, "__func__", fn)
+    return fn if isinstance(fn, _framejit.CompiledFunction) else None
+
+
+class Explanation:
+    """What became of a call: `graph_count`, `graph_break_count`, `op_count`, `break_reasons` (reports with source and
+    caret), `graphs` and `guards` (text), `result` (what the call returned). `print` it."""
+
+    def __init__(self, data, result):
+        self.graph_count = data["graph_count"]
+        self.graph_break_count = data["graph_break_count"]
+        self.op_count = data["op_count"]
+        self.break_reasons = data["break_reasons"]
+        self.graphs = data["graphs"]
+        self.guards = data["guards"]
+        self.result = result
+
+    def __str__(self):
+        head = f"{self.graph_count} graph(s), {self.graph_break_count} break(s), {self.op_count} op(s)"
+        parts = [head, *self.break_reasons]
+        for number, graph in enumerate(self.graphs):
+            parts.append(f"graph {number}:\n{graph}")
+        if self.guards:
+            parts.append("guards:\n  " + "\n  ".join(self.guards))
+        return "\n\n".join(part.rstrip() for part in parts)
+
+    def __repr__(self):
+        return f"<Explanation: {self.graph_count} graphs, {self.graph_break_count} breaks, {self.op_count} ops>"
+
+    def _repr_html_(self):
+        import html
+
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def explain(fn, **settings):
+    """`explain(f)(*args, **kwargs)` runs the call and tells what was captured, as an `Explanation`.
+
+    fn: a function, method or module, compiled or not; settings: as for `framejit.compile`. Errors of the call propagate.
+    """
+    compiled = fn if _segments(fn) is not None and not settings else compile(fn, **settings)
+    segments = _segments(compiled)
+    if segments is None:
+        raise TypeError(f"framejit.explain cannot explain {type(fn).__name__!r}")
+
+    def call(*args, **kwargs):
+        result = compiled(*args, **kwargs)
+        return Explanation(_framejit.explain_data(segments), result)
+
+    return call
+
+
+def cache_info(fn=None):
+    """Counters as a dictionary: of the kernel cache of the process, or of one compiled function, method or module."""
+    if fn is None:
+        return _framejit.kernel_cache_info()
+    segments = _segments(fn)
+    if segments is None:
+        raise TypeError(f"{fn!r} is not compiled by framejit")
+    return segments.cache_info()

@@ -1,0 +1,67 @@
+"""The C extension. Private: the contract between it and the Python files beside it."""
+
+from typing import Any, Callable, TypedDict
+
+class CompileOptions(TypedDict):
+    fullgraph: bool
+    dynamic: bool | None
+    backend: str  # a name of list_backends() or one made by register_backend
+    mode: str
+    options: dict[str, Any]  # fields of options(), already checked
+
+class CompiledFunction:
+    """A function that captures itself on its first call. Binds like a function (`__get__`), is called by vectorcall;
+    other attributes are the wrapped function's."""
+
+    __wrapped__: Callable[..., Any]
+    options: CompileOptions
+    graphs: list[str]
+    guards: list[str]
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, instance: Any, owner: type | None = ..., /) -> Any: ...
+    def cache_info(self) -> dict[str, Any]: ...
+    def clear(self) -> None: ...
+
+class ExplainData(TypedDict):
+    graph_count: int
+    graph_break_count: int
+    op_count: int
+    break_reasons: list[str]  # rendered reports, with source and caret
+    graphs: list[str]
+    guards: list[str]
+
+def compile_function(fn: Callable[..., Any], options: CompileOptions, /) -> CompiledFunction:
+    """A new CompiledFunction; compiled segments are found again by code object, so this costs next to nothing.
+    Errors that Python code should be able to catch are classes of framejit.errors (BreakError for fullgraph)."""
+
+def call_eager(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any:
+    """fn(*args, **kwargs) with capture and compiled functions off for this thread until it returns. Capture breaks at it."""
+
+def is_compiling() -> bool:
+    """False; capture answers True."""
+
+def reset() -> None: ...
+def options() -> list[tuple[str, str, str, str, str]]:
+    """(field, environment variable or "", type b/i/s, default text, help), in table order."""
+
+def get_option(field: str, /) -> str:
+    """The current value as text."""
+
+def set_option(field: str, value: str, /) -> None:
+    """ValueError names the valid values."""
+
+def check_environment() -> str:
+    """Empty, or what is wrong with a FRAMEJIT_* variable, naming the valid values."""
+
+def breaks() -> list[tuple[str, str, str, str]]:
+    """(id, message, explanation, hint)."""
+
+def kernel_cache_info() -> dict[str, Any]:
+    """kernels, hits, misses, compile_seconds, code_bytes."""
+
+def explain_data(compiled: CompiledFunction, /) -> ExplainData: ...
+def doctor() -> list[tuple[str, str]]: ...
+def set_stance(stance: str, /) -> None:
+    """One of framejit.stance.NAMES."""
+
+def register_backend(name: str, backend: Callable[[Any, list[Any]], Callable[..., Any]], /) -> None: ...

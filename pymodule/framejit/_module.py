@@ -1,0 +1,84 @@
+"""Compiled modules.
+
+`compile(module)` must give something that *is* a module of the same class with the same state, while the original stays
+eager. So: a new object whose class is a subclass of the module's, made for this one object, and whose `__dict__` is the
+very dictionary of the original. State, hooks, train/eval, attributes and isinstance then hold by construction, and the
+methods of the class (HF's `generate`, say) that call `self(...)` reach the compiled call.
+
+Invariant: at most one such twin for each (original, settings), alive as long as the original is, so that compiling again
+(in a request handler) finds the same compiled segments. A twin refers to its original weakly: the original's entry in
+`_twins` would otherwise keep itself alive.
+"""
+
+import copy
+import weakref
+
+from ._compile import _compile_any
+from ._weak import WeakIdMap
+
+_twins = WeakIdMap()  # original -> [twin, ...]
+
+
+class _Twin:
+    """What the class of every compiled module adds. First base, so that copying and pickling know the class is made."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls):
+        pass  # registries of the user's base classes must not see the made class
+
+    def __reduce_ex__(self, protocol):
+        return compile_module, (original_of(self), type(self)._framejit_settings)
+
+    def __deepcopy__(self, memo):
+        return compile_module(copy.deepcopy(original_of(self), memo), type(self)._framejit_settings)
+
+    def __copy__(self):
+        return compile_module(copy.copy(original_of(self)), type(self)._framejit_settings)
+
+
+def compile_module(module, settings):
+    """The twin of `module` under `settings`; the module itself if it already is one."""
+    if isinstance(module, _Twin):
+        if type(module)._framejit_settings == settings:
+            return module
+        module = original_of(module)
+    for twin in _twins.get(module, ()):
+        if type(twin)._framejit_settings == settings:
+            return twin
+    cls = type(module)
+    namespace = {
+        "__slots__": (),
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__call__": _compile_any(cls.__call__, settings),
+        "_framejit_settings": settings,
+        "_framejit_original": weakref.ref(module),
+    }
+    made = type(cls)(cls.__name__, (_Twin, cls), namespace)
+    twin = _share(module, made)
+    _twins.setdefault(module, []).append(twin)
+    return twin
+
+
+def original_of(twin):
+    """The module as the user made it; if it is gone, an equal view of the twin's state (always the same one)."""
+    cls = type(twin)
+    original = cls._framejit_original()
+    if original is None:
+        original = _share(twin, cls.__mro__[2])
+        cls._framejit_original = lambda: original
+    return original
+
+
+def _share(module, cls):
+    """An object of class `cls` with the state of `module`: the same `__dict__`, copies of slots."""
+    other = object.__new__(cls)
+    object.__setattr__(other, "__dict__", module.__dict__)
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(module, name):
+                object.__setattr__(other, name, getattr(module, name))
+    return other

@@ -1,0 +1,118 @@
+"""Checks that keep the house in order; `tools/dev lint` calls it with the C and C++ sources. Prints one line a finding."""
+
+import glob
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Lowest first; nothing includes a later stage. The second row may include Python.h.
+STAGES = "diag shape graph rules loop pass runtime codegen compiler surface".split()
+PYTHON_STAGES = "tensor bytecode guard frame capture".split()  # capture implements the interfaces of frame
+# Public headers belong to the stage that makes what they declare.
+PUBLIC = {"dtype": "shape", "shape": "shape", "call": "graph", "ops.def": "graph", "graph": "graph", "compile": "compiler"}
+# framejit/compile.h is an interface that runtime and codegen implement: the header itself stands below them.
+PUBLIC_RANK = {**PUBLIC, "compile": "loop"}
+FORBIDDEN_SYMBOLS = re.compile(r"\bllvm::|\bspdlog::|\bfmt::|\babsl::|\bLLVM[A-Z]\w+$")
+
+findings = []
+
+
+def report(path, line, text):
+    findings.append(f"{path}:{line}: {text}")
+
+
+def stage_of(path):
+    parts = Path(path).parts
+    return parts[1] if len(parts) > 2 and parts[0] == "src" else None
+
+
+def check_includes(path, number, line, order):
+    included = re.match(r'#\s*include\s*[<"]([^">]+)[">]', line)
+    stage = stage_of(path)
+    if not included or stage not in order:
+        return
+    target = included.group(1)
+    if target == "Python.h" and stage in STAGES:
+        report(path, number, f"{stage}/ is left of the bar and must not include Python.h")
+    head, _, rest = target.partition("/")
+    below = PUBLIC_RANK.get(rest.removesuffix(".h")) if head == "framejit" else head
+    if below in order and order.index(below) > order.index(stage):
+        report(path, number, f"{stage}/ includes {target}, which is {below}: upward")
+    if stage != "codegen" and head in ("llvm", "llvm-c"):
+        report(path, number, "LLVM headers belong to codegen/ only")
+    if head == "spdlog" and stage != "diag":
+        report(path, number, "spdlog belongs to diag/ only")
+
+
+def check_sources(paths):
+    order = STAGES + PYTHON_STAGES
+    for path in paths:
+        lines = (ROOT / path).read_text().splitlines()
+        if len(lines) > 700:
+            report(path, 1, f"{len(lines)} lines: split it (limit 700)")
+        for number, line in enumerate(lines, 1):
+            check_includes(path, number, line, order)
+            if "PY_VERSION_HEX" in line and not re.fullmatch(r"src/frame/py31\d\.c", path):
+                report(path, number, "PY_VERSION_HEX belongs to src/frame/py31*.c")
+
+
+def check_breaks():
+    """Every row of the break table has a test that names it and a place that raises it."""
+    table = ROOT / "src/diag/breaks.def"
+    tests = "".join(p.read_text() for p in (ROOT / "tests").rglob("*.*") if p.suffix in (".py", ".cc"))
+    code = "".join(p.read_text() for p in (ROOT / "src").rglob("*.cc"))
+    seen = set()
+    for number, line in enumerate(table.read_text().splitlines(), 1):
+        row = re.match(r'X\((k\w+), "(FJ\d{4})"', line)
+        if not row:
+            continue
+        enumerator, identifier = row.groups()
+        if identifier in seen:
+            report("src/diag/breaks.def", number, f"{identifier} is used twice")
+        seen.add(identifier)
+        if identifier not in tests and enumerator not in tests:
+            report("src/diag/breaks.def", number, f"{identifier} has no test")
+        if not re.search(rf"\b{enumerator}\b", code):
+            report("src/diag/breaks.def", number, f"{identifier} ({enumerator}) is never raised")
+
+
+def check_format(paths):
+    for start in range(0, len(paths), 50):
+        done = subprocess.run(["clang-format-19", "--dry-run", *paths[start : start + 50]], cwd=ROOT, text=True, capture_output=True)
+        files = dict.fromkeys(re.findall(r"^(\S+?):(\d+):", done.stderr, re.M))
+        for name in dict.fromkeys(name for name, _ in files):
+            report(name, next(n for m, n in files if m == name), "clang-format disagrees (tools/dev fmt)")
+
+
+def check_symbols():
+    """The shipped libraries export nothing of LLVM, spdlog or fmt, and need none of their shared libraries."""
+    for path in sorted(glob.glob(str(ROOT / "build/python/framejit/*.so"))):
+        name = Path(path).name
+        symbols = subprocess.run(["nm", "-DC", "--defined-only", path], text=True, capture_output=True, check=True).stdout
+        leaked = [line.split(maxsplit=2)[-1] for line in symbols.splitlines() if FORBIDDEN_SYMBOLS.search(line)]
+        if leaked:
+            report(f"build/{name}", 0, f"exports {len(leaked)} third-party symbols, the first: {leaked[0]}")
+        if name.startswith("_framejit"):
+            exported = [line.split()[-1] for line in symbols.splitlines()]
+            if exported != ["PyInit__framejit"]:
+                report(f"build/{name}", 0, f"exports {exported[:5]}, expected PyInit__framejit alone")
+        needed = subprocess.run(["readelf", "-d", path], text=True, capture_output=True, check=True).stdout
+        for library in re.findall(r"\(NEEDED\).*\[(.*)\]", needed):
+            if re.match(r"lib(LLVM|spdlog|fmt|absl|torch|cuda)", library):
+                report(f"build/{name}", 0, f"needs {library} at run time")
+
+
+def main():
+    paths = sys.argv[1:]
+    check_sources(paths)
+    check_breaks()
+    check_format(paths)
+    check_symbols()
+    print("\n".join(findings) or "lint: nothing to complain about")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
