@@ -34,7 +34,9 @@ class Host {
   // Throws ExternError after setting a Python exception. Takes the GIL itself.
   virtual void RunExtern(const Call& call, std::span<const Buffer> operands, std::span<Buffer> results) = 0;
   virtual void Release(Buffer* b) = 0;  // a result of RunExtern that is no longer needed
-  // Library calls; false: "not me", the next candidate (the runtime's own loop) runs. Results are preallocated, row-major.
+  // Library calls; false: "not me", the next candidate (the runtime's own loop) runs. Operands may have any strides (0 for
+  // broadcast dimensions). Results are preallocated: row-major for MatMul and Linear; Conv and Attention must honour
+  // out.strides (attention is usually asked for [B, L, H, E] memory order, which is what libraries produce).
   virtual bool MatMul(const Buffer& a, const Buffer& b, Buffer& out) { return false; }
   virtual bool Linear(const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op, Buffer& out) { return false; }
   virtual bool Conv(const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) { return false; }
@@ -61,6 +63,7 @@ struct CompileStats {
   int kernels_reused = 0;   // found in the cache
   int library_calls = 0;
   int externs = 0;
+  int interpreted = 0;      // nodes run by the reference semantics, because code generation cannot do them
   double seconds = 0;
 };
 
@@ -68,6 +71,8 @@ class Executable {
  public:
   virtual ~Executable() = default;
   // inputs: in graph order. scalars: values of scalar inputs. outputs: filled by Host::AllocateOutput; the caller owns them.
+  // An output that is an extern's result is the framework's own tensor, handed on. outputs[i].sizes and strides point
+  // into the executable (or to where the host redirected them): good until it has run with many other sizes.
   // Writes to inputs happen last. Throws ExternError; nothing was written then.
   virtual void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars, std::span<Buffer> outputs) = 0;
   virtual const CompileStats& stats() const = 0;

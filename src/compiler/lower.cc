@@ -1,0 +1,327 @@
+#include "compiler/lower.h"
+
+#include <algorithm>
+#include <map>
+
+#include "codegen/codegen.h"
+#include "diag/diag.h"
+#include "pass/alias.h"
+#include "pass/views.h"
+
+namespace framejit::compiler {
+namespace {
+
+using loop::Layout;
+using pass::Group;
+using runtime::Plan;
+using runtime::Step;
+using runtime::Storage;
+using runtime::Value;
+using shape::Int;
+
+std::string At(const Node& n) {
+  if (n.file.empty()) return "";
+  return "@" + n.file.substr(n.file.rfind('/') + 1) + ":" + std::to_string(n.line);
+}
+
+// "sub_exp_sum_div@model.py:31": the operations that say most about a kernel, in order, and the line of its result.
+std::string KernelName(const Graph& g, const Group& group) {
+  std::vector<std::string> names;
+  const Node* last = nullptr;
+  for (ValueId v : group.nodes) {
+    const Node& n = g.nodes[v];
+    if (!n.file.empty()) last = &n;
+    if (IsView(n.op) || Info(n.op).kind == 'C' || n.op == Op::kCast) continue;
+    if (std::find(names.begin(), names.end(), Info(n.op).name) == names.end()) names.push_back(Info(n.op).name);
+  }
+  if (names.empty()) names.push_back(Info(g.nodes[group.nodes.back()].op).name);
+  if (names.size() > 5) names.erase(names.begin() + 2, names.end() - 3);
+  std::string text;
+  for (const auto& n : names) text += (text.empty() ? "" : "_") + n;
+  return text + (last ? At(*last) : "");
+}
+
+class Lowering {
+ public:
+  Lowering(const Graph& g, const pass::Grouping& grouping, const CompileOptions& options, CompileStats& stats)
+      : g_(g),
+        grouping_(grouping),
+        options_(options),
+        stats_(stats),
+        layouts_(grouping.layouts),
+        value_of_(g.nodes.size(), -1) {}
+
+  Plan Run() {
+    plan_.name = g_.name;
+    plan_.symbol_sources = g_.symbol_sources;
+    for (size_t i = 0; i < g_.inputs.size(); ++i) {
+      const int storage = NewStorage(Storage::Kind::kInput, i);
+      plan_.inputs.push_back(NewValue(g_.inputs[i], storage, true));
+    }
+    AssignOutputs();
+    for (const Group& group : grouping_.groups) {
+      if (group.kind == Group::Kind::kKernel)
+        LowerKernel(group);
+      else if (group.kind == Group::Kind::kExtern)
+        LowerExtern(group);
+      else
+        LowerLibrary(group.nodes[0]);
+    }
+    CopyOutputs();
+    LowerWrites();
+    return std::move(plan_);
+  }
+
+ private:
+  int NewStorage(Storage::Kind kind, int index = -1) {
+    Storage s;
+    s.kind = kind;
+    s.index = index;
+    plan_.storages.push_back(s);
+    return static_cast<int>(plan_.storages.size()) - 1;
+  }
+
+  int NewValue(ValueId v, int storage, bool whole) {
+    const int value = AddValue(v, storage, layouts_[v], whole);
+    value_of_[v] = value;
+    return value;
+  }
+
+  int AddValue(ValueId v, int storage, const Layout& layout, bool whole) {
+    const TensorType& t = g_.nodes[v].type;
+    Value value;
+    value.storage = storage;
+    value.dtype = t.dtype;
+    value.device = t.device;
+    value.sizes = t.shape;
+    value.strides = layout.strides;
+    value.offset = layout.offset;
+    value.node = v;
+    value.whole = whole;
+    FRAMEJIT_CHECK(value.strides.size() == value.sizes.size());
+    plan_.values.push_back(std::move(value));
+    return static_cast<int>(plan_.values.size()) - 1;
+  }
+
+  // Which outputs are written in place by the step that makes them.
+  void AssignOutputs() {
+    plan_.outputs.resize(g_.outputs.size());
+    for (size_t o = 0; o < g_.outputs.size(); ++o) {
+      const ValueId v = g_.outputs[o];
+      const ValueId base = grouping_.aliases[v] ? grouping_.aliases[v]->base : v;
+      if (g_.nodes[base].op == Op::kInput || storage_of_.count(base)) continue;
+      if (Info(g_.nodes[base].op).kind == 'X') {
+        if (base != v || handed_over_.count(v)) continue;
+        handed_over_[v] = static_cast<int>(o);
+        plan_.outputs[o].handed_over = true;
+        continue;
+      }
+      if (!pass::CoversAsOutput(g_, base, v, grouping_.layouts[v])) continue;
+      const int storage = NewStorage(Storage::Kind::kOutput, o);
+      storage_of_[base] = storage;
+      plan_.outputs[o].value = base == v ? kBaseValue : NewValue(v, storage, false);
+    }
+  }
+
+  // The plan's value for a graph value that exists by now.
+  int ValueOf(ValueId v) {
+    if (value_of_[v] >= 0) return value_of_[v];
+    const auto& alias = grouping_.aliases[v];
+    FRAMEJIT_CHECK(alias.has_value());
+    return NewValue(v, plan_.values[ValueOf(alias->base)].storage, false);
+  }
+
+  // A fresh value that the next step makes.
+  int Make(ValueId v) {
+    auto it = storage_of_.find(v);
+    if (layouts_[v].strides.empty()) layouts_[v] = pass::StoredLayout(g_, v);
+    return NewValue(v, it != storage_of_.end() ? it->second : NewStorage(Storage::Kind::kScratch), true);
+  }
+
+  void LowerKernel(const Group& group) {
+    try {
+      if (loop::CanFuse(g_, group.nodes, group.stored)) {
+        CompileKernel(group);
+        return;
+      }
+    } catch (const codegen::CodegenUnsupported& e) {
+      if (diag::Enabled(diag::Channel::perf_)) {
+        diag::Log(diag::Channel::perf_, "kernel " + KernelName(g_, group) + " is not compiled as a whole: " + e.what());
+      }
+    }
+    std::vector<Group> parts = pass::Split(g_, group);
+    if (parts.size() > 1) {
+      for (const Group& part : parts) LowerKernel(part);
+    } else {
+      LowerNode(group.stored.at(0), group);
+    }
+  }
+
+  void CompileKernel(const Group& group) {
+    // Buffers are passed with their offsets added, so that kernels do not depend on them.
+    std::vector<Layout> layouts(g_.nodes.size());
+    auto pass_on = [&](ValueId v) {
+      if (layouts_[v].strides.empty()) layouts_[v] = pass::StoredLayout(g_, v);
+      layouts[v] = {layouts_[v].strides, 0};
+    };
+    for (ValueId v : group.nodes) {
+      for (ValueId o : g_.nodes[v].operands) {
+        if (!std::binary_search(group.nodes.begin(), group.nodes.end(), o)) pass_on(o);
+      }
+    }
+    for (ValueId v : group.stored) pass_on(v);
+    loop::BuiltKernel built = loop::BuildKernel(g_, group.nodes, group.stored, layouts);
+    built.kernel.name = KernelName(g_, group);
+    if (diag::Enabled(diag::Channel::loop_)) diag::Log(diag::Channel::loop_, built.kernel.str());
+    bool reused = false;
+    std::shared_ptr<const codegen::CompiledKernel> code = codegen::GetKernel(built.kernel, {options_.cpu}, &reused);
+    ++stats_.kernels;
+    ++(reused ? stats_.kernels_reused : stats_.kernels_compiled);
+    Step step;
+    step.kind = Step::Kind::kKernel;
+    step.name = built.kernel.name;
+    step.fn = code->fn;
+    step.symbols = built.symbols;
+    step.rows = [code](const int64_t* symbols) { return code->rows(symbols); };
+    step.work_per_row = [code](const int64_t* symbols) { return code->work_per_row(symbols); };
+    for (ValueId v : group.stored) step.results.push_back(Make(v));
+    for (ValueId v : built.buffers) step.operands.push_back(ValueOf(v));
+    step.code = std::move(code);
+    plan_.steps.push_back(std::move(step));
+  }
+
+  void LowerNode(ValueId v, const Group& group) {
+    ++stats_.interpreted;
+    if (diag::Enabled(diag::Channel::perf_)) {
+      diag::Log(diag::Channel::perf_, "slow: " + KernelName(g_, group) + " is interpreted (no code generation for it)");
+    }
+    LowerOne(v, Step::Kind::kNode);
+  }
+
+  void LowerOne(ValueId v, Step::Kind kind) {
+    const Node& n = g_.nodes[v];
+    Step step;
+    step.kind = kind;
+    step.name = std::string(Info(n.op).name) + At(n);
+    step.node = n;
+    for (ValueId o : n.operands) {
+      step.operands.push_back(ValueOf(o));
+      step.operand_types.push_back(g_.nodes[o].type);
+    }
+    step.results.push_back(Make(v));
+    plan_.steps.push_back(std::move(step));
+  }
+
+  void LowerLibrary(ValueId v) {
+    ++stats_.library_calls;
+    switch (g_.nodes[v].op) {
+      case Op::kMatMul: return LowerOne(v, Step::Kind::kMatMul);
+      case Op::kLinear: return LowerOne(v, Step::Kind::kLinear);
+      case Op::kConv: return LowerOne(v, Step::Kind::kConv);
+      case Op::kAttention: return LowerOne(v, Step::Kind::kAttention);
+      default: return LowerOne(v, Step::Kind::kNode);
+    }
+  }
+
+  void LowerExtern(const Group& group) {
+    ++stats_.externs;
+    const ValueId v = group.nodes[0];
+    const Node& n = g_.nodes[v];
+    Step step;
+    step.kind = Step::Kind::kExtern;
+    step.name = (n.attrs.call ? n.attrs.call->callee : "extern") + At(n);
+    step.node = n;
+    for (ValueId o : n.operands) step.operands.push_back(ValueOf(o));
+    const size_t num_results = std::max<size_t>(1, n.attrs.result_types.size());
+    for (size_t r = 0; r < num_results; ++r) {
+      // The graph values that are this result; the first result is the extern node's own value, too.
+      std::vector<ValueId> same;
+      if (r == 0) same.push_back(v);
+      for (ValueId u : group.nodes) {
+        if (g_.nodes[u].op == Op::kResult && g_.nodes[u].attrs.axes.at(0) == static_cast<int64_t>(r)) same.push_back(u);
+      }
+      int output = -1;
+      ValueId owner = same.empty() ? v : same.back();
+      for (ValueId u : same) {
+        if (auto it = handed_over_.find(u); it != handed_over_.end() && output < 0) {
+          output = it->second;
+          owner = u;
+        }
+      }
+      const int storage = NewStorage(Storage::Kind::kExtern, output);
+      int value;
+      if (same.empty()) {
+        value = AddValue(v, storage, pass::StoredLayout(g_, v), true);
+        const TensorType& t = n.attrs.result_types[r];
+        plan_.values[value].sizes = t.shape;
+        plan_.values[value].strides = pass::RowMajor(t.shape);
+        plan_.values[value].dtype = t.dtype;
+        plan_.values[value].device = t.device;
+      } else {
+        value = NewValue(owner, storage, true);
+        for (ValueId u : same) value_of_[u] = value;
+      }
+      if (output >= 0) plan_.outputs[output].value = value;
+      step.results.push_back(value);
+    }
+    plan_.steps.push_back(std::move(step));
+  }
+
+  void AddCopy(int from, int to) {
+    Step step;
+    step.kind = Step::Kind::kCopy;
+    step.operands = {from};
+    step.results = {to};
+    plan_.steps.push_back(std::move(step));
+  }
+
+  void CopyOutputs() {
+    for (size_t o = 0; o < g_.outputs.size(); ++o) {
+      auto& out = plan_.outputs[o];
+      const ValueId v = g_.outputs[o];
+      // Two graph values of one extern result (the node and its `result` 0): only one could be handed over.
+      if (out.handed_over && out.value < 0) out.handed_over = false;
+      if (out.handed_over) continue;
+      if (out.value == kBaseValue) out.value = ValueOf(v);
+      if (out.value >= 0) continue;
+      out.value = AddValue(v, NewStorage(Storage::Kind::kOutput, o), {pass::OutputStrides(g_, v), 0}, true);
+      AddCopy(ValueOf(v), out.value);
+    }
+  }
+
+  // A write of what is (a view of) an input goes through scratch: another write may change that input first.
+  void LowerWrites() {
+    for (const Write& w : g_.writes) {
+      int value = ValueOf(w.value);
+      if (plan_.storages[plan_.values[value].storage].kind == Storage::Kind::kInput) {
+        if (value == plan_.inputs[w.input]) continue;  // x[...] = x
+        const int copy = AddValue(w.value, NewStorage(Storage::Kind::kScratch),
+                                  {pass::RowMajor(g_.nodes[w.value].type.shape), 0}, true);
+        AddCopy(value, copy);
+        value = copy;
+      }
+      plan_.commits.push_back({w.input, value});
+    }
+  }
+
+  static constexpr int kBaseValue = -2;  // of an output: the value that its maker will get
+
+  const Graph& g_;
+  const pass::Grouping& grouping_;
+  const CompileOptions& options_;
+  CompileStats& stats_;
+  std::vector<Layout> layouts_;
+  std::vector<int> value_of_;          // by graph value
+  std::map<ValueId, int> storage_of_;  // values made directly in an output
+  std::map<ValueId, int> handed_over_;
+  Plan plan_;
+};
+
+}  // namespace
+
+runtime::Plan Lower(const Graph& g, const pass::Grouping& grouping, const CompileOptions& options,
+                    CompileStats& stats) {
+  return Lowering(g, grouping, options, stats).Run();
+}
+
+}  // namespace framejit::compiler

@@ -1,0 +1,157 @@
+#include "pass/alias.h"
+
+#include <algorithm>
+
+#include "pass/views.h"
+
+namespace framejit::pass {
+namespace {
+
+using loop::Layout;
+using shape::Int;
+using shape::Ints;
+
+// Attention's natural result is [batch, length, head, e]. When every reader wants it that way (the usual transpose
+// before the output projection), it is stored that way and the transpose costs nothing.
+bool OnlyReadTransposed(const Graph& g, ValueId v) {
+  static const std::vector<int64_t> kSwap = {0, 2, 1, 3};
+  bool any = false;
+  for (const Node& n : g.nodes) {
+    for (ValueId o : n.operands) {
+      if (o != v) continue;
+      if (n.op != Op::kPermute || n.attrs.axes != kSwap) return false;
+      any = true;
+    }
+  }
+  return any;
+}
+
+bool Injective(const Ints& strides, const Ints& sizes) {
+  for (size_t i = 0; i < strides.size(); ++i) {
+    if (strides[i] == Int(0) && sizes[i] != Int(1)) return false;
+  }
+  return true;
+}
+
+bool IsPeelable(Op op) {
+  return op == Op::kPermute || op == Op::kReshape || op == Op::kBroadcast;
+}
+
+}  // namespace
+
+bool IsHard(const Graph& g, ValueId v) {
+  const char kind = Info(g.nodes[v].op).kind;
+  return g.nodes[v].op == Op::kInput || kind == 'M' || kind == 'X' || kind == 'W';
+}
+
+Layout StoredLayout(const Graph& g, ValueId v) {
+  const Node& n = g.nodes[v];
+  const auto& sizes = n.type.shape;
+  if (n.op == Op::kAttention && sizes.size() == 4 && n.strides.empty() && OnlyReadTransposed(g, v)) {
+    Ints t = RowMajor(Ints{sizes[0], sizes[2], sizes[1], sizes[3]});
+    return {{t[0], t[2], t[1], t[3]}, 0};
+  }
+  const bool row_major = n.op == Op::kMatMul || n.op == Op::kLinear;  // what Host::MatMul and Linear promise to write
+  if (n.strides.empty() || row_major) return {RowMajor(sizes), 0};
+  const bool output = std::find(g.outputs.begin(), g.outputs.end(), v) != g.outputs.end();
+  if (n.op == Op::kInput || Info(n.op).kind == 'X' || output || Injective(n.strides, sizes)) return {n.strides, 0};
+  return {RowMajor(sizes), 0};
+}
+
+Ints OutputStrides(const Graph& g, ValueId v) {
+  const Node& n = g.nodes[v];
+  return n.strides.empty() || n.op == Op::kInput ? RowMajor(n.type.shape) : n.strides;
+}
+
+bool CoversAsOutput(const Graph& g, ValueId base, ValueId output, const Layout& layout) {
+  const auto& t = g.nodes[output].type;
+  return layout.offset == Int(0) && t.numel() == g.nodes[base].type.numel() &&
+         SameStrides(t.shape, layout.strides, OutputStrides(g, output)) && Injective(layout.strides, t.shape);
+}
+
+std::vector<std::optional<Alias>> HardAliases(const Graph& g, const std::vector<bool>& live) {
+  std::vector<std::optional<Alias>> aliases(g.nodes.size());
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    const Node& n = g.nodes[v];
+    if (!live[v] || !IsView(n.op) || n.operands.size() != 1) continue;
+    const ValueId o = n.operands[0];
+    if (!aliases[o] && !IsHard(g, o)) continue;
+    auto layout = ViewLayout(n, g.nodes[o].type, aliases[o] ? aliases[o]->layout : StoredLayout(g, o));
+    if (layout) aliases[v] = Alias{aliases[o] ? aliases[o]->base : o, std::move(*layout)};
+  }
+  return aliases;
+}
+
+void AliasStoredViews(const Graph& g, Grouping& grouping) {
+  std::vector<bool> written(g.nodes.size(), false), output(g.nodes.size(), false);
+  for (const Write& w : g.writes) written[w.value] = true;
+  for (ValueId v : g.outputs) output[v] = true;
+  for (Group& group : grouping.groups) {
+    if (group.kind != Group::Kind::kKernel) continue;
+    auto has = [&](ValueId v) { return std::binary_search(group.nodes.begin(), group.nodes.end(), v); };
+    std::vector<std::pair<ValueId, Alias>> found;
+    for (ValueId v : group.stored) {
+      std::vector<ValueId> chain;  // v and the views above it, then the root
+      for (ValueId r = v;; r = g.nodes[r].operands[0]) {
+        chain.push_back(r);
+        if (!IsPeelable(g.nodes[r].op) || !has(g.nodes[r].operands[0])) break;
+      }
+      ValueId root = chain.back();
+      Layout layout = StoredLayout(g, root);
+      for (size_t i = chain.size() - 1; i-- > 0;) {
+        auto next = ViewLayout(g.nodes[chain[i]], g.nodes[chain[i + 1]].type, layout);
+        if (next) {
+          layout = std::move(*next);
+        } else {
+          root = chain[i];
+          layout = StoredLayout(g, root);
+        }
+      }
+      if (root == v) continue;
+      if (output[v] && !CoversAsOutput(g, root, v, layout)) continue;
+      const char kind = Info(g.nodes[root].op).kind;
+      if (kind == 'C') continue;  // a broadcast constant: nothing is gained
+      found.push_back({v, Alias{root, std::move(layout)}});
+    }
+    if (found.empty()) continue;
+    Group changed = group;
+    for (auto& [v, alias] : found) {
+      std::erase(changed.stored, v);
+      if (std::find(changed.stored.begin(), changed.stored.end(), alias.base) == changed.stored.end()) {
+        changed.stored.push_back(alias.base);
+      }
+    }
+    std::sort(changed.stored.begin(), changed.stored.end());
+    for (size_t i = changed.nodes.size(); i-- > 0;) {  // views that nobody inside reads any more
+      const ValueId v = changed.nodes[i];
+      bool needed = std::find(changed.stored.begin(), changed.stored.end(), v) != changed.stored.end();
+      for (ValueId u : changed.nodes) {
+        const auto& ops = g.nodes[u].operands;
+        needed = needed || std::find(ops.begin(), ops.end(), v) != ops.end();
+      }
+      if (!needed) changed.nodes.erase(changed.nodes.begin() + i);
+    }
+    // A base that became an alias itself (two stored views of one chain) would need composing: roots are never views
+    // that were peeled, because every chain is walked to the same root.
+    bool consistent = true;
+    for (auto& [v, alias] : found) {
+      for (auto& [w, other] : found) consistent = consistent && alias.base != w;
+    }
+    if (!consistent || !loop::CanFuse(g, changed.nodes, changed.stored)) continue;
+    group = std::move(changed);
+    for (auto& [v, alias] : found) grouping.aliases[v] = std::move(alias);
+  }
+}
+
+void SetLayouts(const Graph& g, Grouping& grouping) {
+  grouping.layouts.assign(g.nodes.size(), {});
+  for (ValueId v : g.inputs) grouping.layouts[v] = StoredLayout(g, v);
+  for (const Group& group : grouping.groups) {
+    for (ValueId v : group.stored) grouping.layouts[v] = StoredLayout(g, v);
+  }
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    if (grouping.aliases[v]) grouping.layouts[v] = grouping.aliases[v]->layout;
+  }
+}
+
+}  // namespace framejit::pass

@@ -1,0 +1,401 @@
+// Fusion as a greedy priority queue over (producer group, consumer group) pairs. The gain of a merge is the memory
+// traffic it saves (values that need no buffer any more, operands read once instead of twice) plus a launch. Merging
+// needs
+//   - no path from producer to consumer through a third group (the merged step could not be ordered), and
+//   - loop::CanFuse: one kernel can compute the union.
+// Groups are kept in a topological order all the time, so that the path search only looks at the groups between the
+// two, and a merge only reorders those. Nothing is ever computed twice by a merge: a value with readers in several
+// groups is stored by the group that makes it.
+
+#include "pass/fuse.h"
+
+#include <algorithm>
+#include <queue>
+
+#include "diag/diag.h"
+#include "pass/alias.h"
+
+namespace framejit::pass {
+namespace {
+
+constexpr double kLaunchBytes = 4096;  // memory traffic that costs as much as one more step
+
+class Fuser {
+ public:
+  Fuser(const Graph& g, const FuseOptions& options, Grouping& out) : g_(g), options_(options), out_(out) {}
+
+  void Run() {
+    MarkLive();
+    out_.aliases = HardAliases(g_, live_);
+    MarkFree();
+    MakeUnits();
+    if (options_.fuse) Merge();
+    Emit();
+  }
+
+ private:
+  struct Unit {
+    Group::Kind kind = Group::Kind::kKernel;
+    std::vector<ValueId> nodes;  // sorted; without free nodes
+    int position = 0;            // in order_
+    int stamp = 0;               // changes when the unit does
+    int next_extern = -1;        // externs run in program order: they may read the generator or print
+    bool dead = false;
+  };
+  struct Candidate {
+    double gain;
+    int producer, consumer, producer_stamp, consumer_stamp;
+    bool operator<(const Candidate& o) const {  // ties: program order, so that results do not depend on the queue
+      if (gain != o.gain) return gain < o.gain;
+      if (producer != o.producer) return producer > o.producer;
+      return consumer > o.consumer;
+    }
+  };
+
+  void MarkLive() {
+    live_.assign(g_.nodes.size(), false);
+    must_store_.assign(g_.nodes.size(), false);
+    for (ValueId v : g_.outputs) live_[v] = must_store_[v] = true;
+    for (const Write& w : g_.writes) live_[w.value] = must_store_[w.value] = true;
+    for (ValueId v = g_.nodes.size(); v-- > 0;) {
+      if (g_.nodes[v].op == Op::kExtern || g_.nodes[v].op == Op::kInput) live_[v] = true;
+      if (!live_[v]) continue;
+      for (ValueId o : g_.nodes[v].operands) live_[o] = true;
+    }
+  }
+
+  bool is_alias(ValueId v) const { return out_.aliases[v].has_value(); }
+  ValueId Base(ValueId v) const { return is_alias(v) ? out_.aliases[v]->base : v; }
+  double Bytes(ValueId v) const { return bytes_[v]; }
+
+  void MarkFree() {
+    const size_t n = g_.nodes.size();
+    std::vector<int64_t> hints;
+    for (const auto& s : g_.symbols) hints.push_back(s.hint);
+    free_.assign(n, false);
+    bytes_.assign(n, 0);
+    readers_.assign(n, {});
+    for (ValueId v = 0; v < n; ++v) {
+      const Node& node = g_.nodes[v];
+      if (!live_[v]) continue;
+      bytes_[v] = DTypeSize(node.type.dtype);
+      for (shape::Int d : node.type.shape) bytes_[v] *= static_cast<double>(d.Eval(hints));
+      if (node.op == Op::kConstant || node.op == Op::kIota) free_[v] = true;
+      if (Info(node.op).kind == 'V' || node.op == Op::kCast) {
+        free_[v] = !node.operands.empty() &&
+                   std::all_of(node.operands.begin(), node.operands.end(), [&](ValueId o) { return free_[o]; });
+      }
+      if (is_alias(v)) continue;
+      for (ValueId o : node.operands) {
+        // A free value that a step other than a kernel reads needs a buffer.
+        if (IsHard(g_, v)) must_store_[o] = must_store_[o] || free_[o];
+        readers_[Base(o)].push_back(v);
+      }
+    }
+  }
+
+  void MakeUnits() {
+    unit_of_.assign(g_.nodes.size(), -1);
+    int last_extern = -1;
+    for (ValueId v = 0; v < g_.nodes.size(); ++v) {
+      const Node& node = g_.nodes[v];
+      if (!live_[v] || node.op == Op::kInput || is_alias(v) || (free_[v] && !must_store_[v])) continue;
+      if (node.op == Op::kResult) {
+        unit_of_[v] = unit_of_[node.operands[0]];
+        units_[unit_of_[v]].nodes.push_back(v);
+        continue;
+      }
+      const int u = static_cast<int>(units_.size());
+      Unit unit;
+      unit.position = u;
+      unit.nodes = {v};
+      if (Info(node.op).kind == 'M') unit.kind = Group::Kind::kLibrary;
+      if (node.op == Op::kExtern) {
+        unit.kind = Group::Kind::kExtern;
+        if (last_extern >= 0) units_[last_extern].next_extern = u;
+        last_extern = u;
+      }
+      unit_of_[v] = u;
+      units_.push_back(std::move(unit));
+      order_.push_back(u);
+    }
+  }
+
+  template <typename F>
+  void ForEachSuccessor(int u, F f) const {
+    for (ValueId v : units_[u].nodes) {
+      for (ValueId r : readers_[v]) {
+        if (int s = unit_of_[r]; s >= 0 && s != u) f(s);
+      }
+    }
+    if (units_[u].next_extern >= 0) f(units_[u].next_extern);
+  }
+
+  template <typename F>
+  void ForEachProducer(int u, F f) const {
+    for (ValueId v : units_[u].nodes) {
+      for (ValueId o : g_.nodes[v].operands) {
+        if (int p = unit_of_[Base(o)]; p >= 0 && p != u) f(p);
+      }
+    }
+  }
+
+  bool ReadOutside(ValueId v, const std::vector<ValueId>& members) const {
+    if (must_store_[v]) return true;
+    return std::any_of(readers_[v].begin(), readers_[v].end(),
+                       [&](ValueId r) { return !std::binary_search(members.begin(), members.end(), r); });
+  }
+
+  // The members with the free values they read, and those that need a buffer.
+  Group Complete(const std::vector<ValueId>& nodes) const {
+    Group group;
+    group.nodes = nodes;
+    for (size_t i = 0; i < group.nodes.size(); ++i) {
+      for (ValueId o : g_.nodes[group.nodes[i]].operands) {
+        if (free_[o] && std::find(group.nodes.begin(), group.nodes.end(), o) == group.nodes.end())
+          group.nodes.push_back(o);
+      }
+    }
+    std::sort(group.nodes.begin(), group.nodes.end());
+    for (ValueId v : nodes) {
+      if (ReadOutside(v, nodes) || (free_[v] && must_store_[v])) group.stored.push_back(v);
+    }
+    return group;
+  }
+
+  double Gain(const Unit& a, const Unit& b, const std::vector<ValueId>& merged) const {
+    double gain = kLaunchBytes;
+    for (ValueId v : a.nodes) {
+      bool read = std::any_of(readers_[v].begin(), readers_[v].end(),
+                              [&](ValueId r) { return std::binary_search(b.nodes.begin(), b.nodes.end(), r); });
+      if (!read) continue;
+      gain += Bytes(v);
+      if (!ReadOutside(v, merged)) gain += Bytes(v);
+    }
+    for (ValueId v : a.nodes) {
+      for (ValueId o : g_.nodes[v].operands) {
+        ValueId base = Base(o);
+        if (free_[base] || std::binary_search(merged.begin(), merged.end(), base)) continue;
+        const auto& r = readers_[base];
+        if (std::any_of(r.begin(), r.end(),
+                        [&](ValueId x) { return std::binary_search(b.nodes.begin(), b.nodes.end(), x); })) {
+          gain += Bytes(base);
+        }
+      }
+    }
+    return gain;
+  }
+
+  // Would the kernel compute something expensive once for every row? That is so for a value that is repeated along
+  // leading dimensions; repeated along trailing ones it is computed once a row.
+  bool RepeatsAlongLeadingDims(const Node& n) const {
+    if (n.op != Op::kBroadcast) return false;
+    const auto& from = g_.nodes[n.operands[0]].type.shape;
+    std::vector<bool> old(n.type.rank(), false);
+    for (size_t i = 0; i < n.attrs.axes.size(); ++i) {
+      if (from[i] != shape::Int(1)) old[n.attrs.axes[i]] = true;
+    }
+    int first_new = n.type.rank(), last_old = -1;
+    for (int i = 0; i < n.type.rank(); ++i) {
+      if (old[i])
+        last_old = i;
+      else if (n.type.shape[i] != shape::Int(1))
+        first_new = std::min(first_new, i);
+    }
+    return first_new < last_old;
+  }
+
+  bool RepeatsExpensiveWork(const std::vector<ValueId>& nodes) const {
+    std::vector<bool> costly(nodes.size(), false);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const Node& n = g_.nodes[nodes[i]];
+      for (ValueId o : n.operands) {
+        auto it = std::lower_bound(nodes.begin(), nodes.end(), o);
+        if (it != nodes.end() && *it == o && costly[it - nodes.begin()]) costly[i] = true;
+      }
+      if (costly[i] && RepeatsAlongLeadingDims(n)) return true;
+      costly[i] = costly[i] || IsExpensive(n);
+    }
+    return false;
+  }
+
+  void Push(int a, int b) {
+    const Unit& p = units_[a];
+    const Unit& c = units_[b];
+    if (p.kind != Group::Kind::kKernel || c.kind != Group::Kind::kKernel) return;
+    if (p.nodes.size() + c.nodes.size() > options_.max_nodes) return;
+    queue_.push({Gain(p, c, Union(p.nodes, c.nodes)), a, b, p.stamp, c.stamp});
+  }
+
+  static std::vector<ValueId> Union(const std::vector<ValueId>& a, const std::vector<ValueId>& b) {
+    std::vector<ValueId> u;
+    u.reserve(a.size() + b.size());
+    std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(u));
+    return u;
+  }
+
+  void PushNeighbours(int u) {
+    std::vector<int> seen;
+    ForEachSuccessor(u, [&](int s) { seen.push_back(s); });
+    std::sort(seen.begin(), seen.end());
+    seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+    for (int s : seen) Push(u, s);
+  }
+
+  void Merge() {
+    for (int u = 0; u < units_.size(); ++u) PushNeighbours(u);
+    while (!queue_.empty()) {
+      const Candidate c = queue_.top();
+      queue_.pop();
+      Unit& a = units_[c.producer];
+      Unit& b = units_[c.consumer];
+      if (a.dead || b.dead || a.stamp != c.producer_stamp || b.stamp != c.consumer_stamp) continue;
+      std::vector<ValueId> merged = Union(a.nodes, b.nodes);
+      if (RepeatsExpensiveWork(merged)) continue;
+      const Group group = Complete(merged);
+      if (!loop::CanFuse(g_, group.nodes, group.stored)) continue;
+      if (!Reorder(c.producer, c.consumer)) continue;
+      for (ValueId v : b.nodes) unit_of_[v] = c.producer;
+      a.nodes = std::move(merged);
+      ++a.stamp;
+      b.dead = true;
+      b.nodes.clear();
+      PushNeighbours(c.producer);
+      std::vector<int> producers;
+      ForEachProducer(c.producer, [&](int p) { producers.push_back(p); });
+      std::sort(producers.begin(), producers.end());
+      producers.erase(std::unique(producers.begin(), producers.end()), producers.end());
+      for (int p : producers) Push(p, c.producer);
+    }
+  }
+
+  // Moves a and b next to each other in the order, what depends on `a` behind them; false if b depends on such a group.
+  bool Reorder(int a, int b) {
+    const int begin = units_[a].position, end = units_[b].position;
+    FRAMEJIT_CHECK(begin < end);
+    ++visit_;
+    visited_.resize(units_.size(), 0);
+    std::vector<int> stack = {a};
+    bool cycle = false;
+    while (!stack.empty() && !cycle) {
+      const int u = stack.back();
+      stack.pop_back();
+      ForEachSuccessor(u, [&](int s) {
+        if (s == b)
+          cycle = cycle || u != a;
+        else if (units_[s].position < end && visited_[s] != visit_) {
+          visited_[s] = visit_;
+          stack.push_back(s);
+        }
+      });
+    }
+    if (cycle) return false;
+    std::vector<int> before, after;
+    for (int i = begin + 1; i < end; ++i) (visited_[order_[i]] == visit_ ? after : before).push_back(order_[i]);
+    int position = begin;
+    auto place = [&](int u) {
+      order_[position] = u;
+      units_[u].position = position++;
+    };
+    for (int u : before) place(u);
+    place(a);
+    place(b);
+    for (int u : after) place(u);
+    return true;
+  }
+
+  void Emit() {
+    for (int u : order_) {
+      if (units_[u].dead) continue;
+      Group group;
+      if (units_[u].kind == Group::Kind::kKernel) {
+        group = Complete(units_[u].nodes);
+      } else {
+        group.nodes = group.stored = units_[u].nodes;
+      }
+      group.kind = units_[u].kind;
+      out_.groups.push_back(std::move(group));
+    }
+  }
+
+  const Graph& g_;
+  const FuseOptions& options_;
+  Grouping& out_;
+  std::vector<bool> live_, must_store_, free_;
+  std::vector<double> bytes_;
+  std::vector<std::vector<ValueId>> readers_;  // by base: live nodes that read it, aliases seen through
+  std::vector<int> unit_of_;
+  std::vector<Unit> units_;
+  std::vector<int> order_;
+  std::vector<int> visited_;
+  int visit_ = 0;
+  std::priority_queue<Candidate> queue_;
+};
+
+}  // namespace
+
+bool IsExpensive(const Node& n) {
+  if (IsReduction(n.op)) return true;
+  switch (n.op) {
+    case Op::kExp:
+    case Op::kExp2:
+    case Op::kExpm1:
+    case Op::kLog:
+    case Op::kLog2:
+    case Op::kLog10:
+    case Op::kLog1p:
+    case Op::kSin:
+    case Op::kCos:
+    case Op::kTan:
+    case Op::kAsin:
+    case Op::kAcos:
+    case Op::kAtan:
+    case Op::kSinh:
+    case Op::kCosh:
+    case Op::kTanh:
+    case Op::kAsinh:
+    case Op::kAcosh:
+    case Op::kAtanh:
+    case Op::kErf:
+    case Op::kErfc:
+    case Op::kPow:
+    case Op::kAtan2:
+    case Op::kHypot:
+    case Op::kFmod:
+    case Op::kRem:
+    case Op::kFloorDiv:
+    case Op::kTake:
+    case Op::kGather:
+    case Op::kScatter:
+    case Op::kCumSum: return true;
+    default: return false;
+  }
+}
+
+Grouping Fuse(const Graph& g, const FuseOptions& options) {
+  Grouping out;
+  Fuser(g, options, out).Run();
+  AliasStoredViews(g, out);
+  SetLayouts(g, out);
+  return out;
+}
+
+std::vector<Group> Split(const Graph& g, const Group& group) {
+  // Everything that is made here and read by another member needs a buffer now.
+  std::vector<Group> parts;
+  auto stored = [&](ValueId v) { return std::find(group.stored.begin(), group.stored.end(), v) != group.stored.end(); };
+  for (ValueId v : group.nodes) {
+    bool read = stored(v);
+    for (ValueId u : group.nodes) {
+      for (ValueId o : g.nodes[u].operands) read = read || (o == v);
+    }
+    if (!read) continue;
+    Group part;
+    part.nodes = {v};
+    part.stored = {v};
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+}  // namespace framejit::pass

@@ -1,0 +1,24 @@
+// Layout algebra of view primitives: what a view costs nothing, because the same storage read with other strides is it.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "framejit/graph.h"
+#include "loop/kernel.h"
+
+namespace framejit::pass {
+
+shape::Ints RowMajor(std::span<const shape::Int> sizes);
+
+// Are the strides those of a dense row-major value? Strides of dimensions of size 1 do not matter.
+bool IsRowMajor(std::span<const shape::Int> sizes, std::span<const shape::Int> strides);
+
+// Equal for every dimension that is not of size 1.
+bool SameStrides(std::span<const shape::Int> sizes, std::span<const shape::Int> a, std::span<const shape::Int> b);
+
+// The layout of view node `n` over an operand that lies as `from`; nullopt if no strides express it (a reshape that
+// needs a copy, pad, cat) or if they would be negative (flip: library calls do not take them).
+std::optional<loop::Layout> ViewLayout(const Node& n, const TensorType& operand, const loop::Layout& from);
+
+}  // namespace framejit::pass

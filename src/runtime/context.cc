@@ -1,0 +1,84 @@
+#include "runtime/context.h"
+
+namespace framejit::runtime {
+
+PlanIndex::PlanIndex(const Plan& plan) {
+  needs_buffer.assign(plan.values.size(), false);
+  release_after.resize(plan.steps.size() + 1);
+  output_storage.assign(plan.outputs.size(), -1);
+  for (const Step& s : plan.steps) {
+    first_pointer.push_back(num_pointers);
+    if (s.kind == Step::Kind::kKernel) {
+      num_pointers += s.operands.size();
+      continue;
+    }
+    for (int v : s.operands) needs_buffer[v] = true;
+    for (int v : s.results) needs_buffer[v] = true;
+  }
+  for (int v : plan.inputs) {
+    needs_buffer[v] = true;
+    input_storage.push_back(plan.values[v].storage);
+  }
+  for (const auto& c : plan.commits) needs_buffer[c.value] = true;
+  for (const auto& o : plan.outputs) needs_buffer[o.value] = true;
+  for (size_t i = 0; i < plan.storages.size(); ++i) {
+    const Storage& s = plan.storages[i];
+    if (s.kind == Storage::Kind::kOutput) output_storage[s.index] = static_cast<int>(i);
+    if (s.kind != Storage::Kind::kExtern) continue;
+    has_externs = true;
+    if (s.index < 0) release_after[s.last].push_back(static_cast<int>(i));
+  }
+}
+
+void Context::Bind(const Plan& plan, const PlanIndex& index, std::shared_ptr<const Instance> i) {
+  instance = std::move(i);
+  buffers.resize(plan.values.size());
+  pointers.assign(index.num_pointers, nullptr);
+  externals.resize(index.has_externs ? plan.storages.size() : 0);
+  std::vector<std::vector<Patch>> by_storage(plan.storages.size());
+  for (size_t v = 0; v < plan.values.size(); ++v) {
+    const Value& value = plan.values[v];
+    const Instance::ValueInfo& info = instance->values[v];
+    Buffer& b = buffers[v];
+    b = Buffer{};
+    b.sizes = info.sizes;
+    b.strides = info.strides;
+    b.rank = static_cast<int32_t>(value.sizes.size());
+    b.dtype = value.dtype;
+    b.device = value.device;
+    if (index.needs_buffer[v]) by_storage[value.storage].push_back({&b.data, info.offset_bytes});
+  }
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    if (plan.steps[s].kind != Step::Kind::kKernel) continue;
+    void** slot = pointers.data() + index.first_pointer[s];
+    for (int v : plan.steps[s].operands) {
+      by_storage[plan.values[v].storage].push_back({slot++, instance->values[v].offset_bytes});
+    }
+  }
+  patches.clear();
+  patch_begin.assign(1, 0);
+  for (const auto& list : by_storage) {
+    patches.insert(patches.end(), list.begin(), list.end());
+    patch_begin.push_back(static_cast<uint32_t>(patches.size()));
+  }
+  scratch = nullptr;
+  if (instance->scratch_bytes > 0 && instance->scratch_bytes <= kOwnScratch) {
+    if (static_cast<int64_t>(own.bytes) < instance->scratch_bytes) {
+      FreeBlock(own);
+      own = {};
+      own = AllocateBlock(instance->scratch_bytes);
+    }
+    SetScratch(plan, own.data);
+  }
+}
+
+void Context::SetScratch(const Plan& plan, std::byte* base) {
+  if (base == scratch) return;
+  scratch = base;
+  for (size_t s = 0; s < plan.storages.size(); ++s) {
+    if (plan.storages[s].kind == Storage::Kind::kScratch)
+      SetStorage(static_cast<int>(s), base + instance->scratch_offset[s]);
+  }
+}
+
+}  // namespace framejit::runtime

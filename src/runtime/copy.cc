@@ -1,0 +1,107 @@
+#include "runtime/copy.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace framejit::runtime {
+namespace {
+
+struct Dim {
+  int64_t size, from, to;
+};  // strides in bytes
+
+struct Loop {
+  std::vector<Dim> outer;  // outermost first
+  Dim inner{1, 0, 0};
+  int64_t rows = 1;
+  int element = 1;
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+};
+
+template <typename T>
+void CopyRow(const std::byte* from, std::byte* to, const Dim& d) {
+  for (int64_t i = 0; i < d.size; ++i) {
+    T v;
+    std::memcpy(&v, from + i * d.from, sizeof(T));
+    std::memcpy(to + i * d.to, &v, sizeof(T));
+  }
+}
+
+struct Wide {
+  uint64_t a, b;
+};  // complex128
+
+void CopyRows(void* context, int64_t begin, int64_t end) {
+  const Loop& l = *static_cast<const Loop*>(context);
+  for (int64_t row = begin; row < end; ++row) {
+    const std::byte* from = l.from;
+    std::byte* to = l.to;
+    int64_t rest = row;
+    for (size_t i = l.outer.size(); i-- > 0;) {
+      const int64_t at = rest % l.outer[i].size;
+      rest /= l.outer[i].size;
+      from += at * l.outer[i].from;
+      to += at * l.outer[i].to;
+    }
+    if (l.inner.from == l.element && l.inner.to == l.element) {
+      std::memcpy(to, from, l.inner.size * l.element);
+      continue;
+    }
+    switch (l.element) {
+      case 1: CopyRow<uint8_t>(from, to, l.inner); break;
+      case 2: CopyRow<uint16_t>(from, to, l.inner); break;
+      case 4: CopyRow<uint32_t>(from, to, l.inner); break;
+      case 8: CopyRow<uint64_t>(from, to, l.inner); break;
+      default: CopyRow<Wide>(from, to, l.inner); break;
+    }
+  }
+}
+
+}  // namespace
+
+void StridedCopy(Host& host, const Buffer& from, const Buffer& to) {
+  Loop loop;
+  loop.element = DTypeSize(to.dtype);
+  loop.from = static_cast<const std::byte*>(from.data);
+  loop.to = static_cast<std::byte*>(to.data);
+  int64_t numel = 1;
+  std::vector<Dim> dims;
+  for (int i = 0; i < to.rank; ++i) {
+    numel *= to.sizes[i];
+    if (to.sizes[i] != 1) dims.push_back({to.sizes[i], from.strides[i] * loop.element, to.strides[i] * loop.element});
+  }
+  if (numel == 0) return;
+  // Write in memory order; then dimensions that lie densely behind each other on both sides are one.
+  std::stable_sort(dims.begin(), dims.end(),
+                   [](const Dim& a, const Dim& b) { return std::abs(a.to) > std::abs(b.to); });
+  for (const Dim& d : dims) {
+    if (!loop.outer.empty() && loop.outer.back().from == d.from * d.size && loop.outer.back().to == d.to * d.size) {
+      loop.outer.back() = {loop.outer.back().size * d.size, d.from, d.to};
+    } else {
+      loop.outer.push_back(d);
+    }
+  }
+  if (loop.outer.empty()) loop.outer.push_back({1, loop.element, loop.element});
+  loop.inner = loop.outer.back();
+  loop.outer.pop_back();
+  constexpr int64_t kPiece = int64_t{1} << 16;                               // bytes
+  if (loop.outer.empty() && loop.inner.size * loop.element >= 4 * kPiece) {  // one long row: cut it
+    int64_t piece = kPiece / loop.element;
+    while (loop.inner.size % piece != 0) --piece;
+    if (piece > 1024) {
+      loop.outer.push_back({loop.inner.size / piece, loop.inner.from * piece, loop.inner.to * piece});
+      loop.inner.size = piece;
+    }
+  }
+  for (const Dim& d : loop.outer) loop.rows *= d.size;
+  if (loop.rows > 1 && numel * loop.element >= 2 * kPiece && host.NumThreads() > 1) {
+    const int64_t grain = std::max<int64_t>(1, kPiece / (loop.inner.size * loop.element));
+    host.ParallelFor(loop.rows, grain, CopyRows, &loop);
+  } else {
+    CopyRows(&loop, 0, loop.rows);
+  }
+}
+
+}  // namespace framejit::runtime

@@ -1,0 +1,296 @@
+// Running a plan. What a run needs is prepared per tuple of symbol values (Instance) and per concurrent run (Context).
+// A run leases a context, patches the pointers that change (inputs, outputs, pooled scratch) and walks the steps; a
+// small graph allocates nothing but its outputs. Contexts are passed on through one atomic slot, with a locked list
+// behind it for concurrent and nested runs.
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+
+#include "diag/diag.h"
+#include "runtime/context.h"
+#include "runtime/copy.h"
+#include "runtime/interpret_node.h"
+#include "runtime/library.h"
+
+namespace framejit::runtime {
+namespace {
+
+constexpr size_t kMaxIdleContexts = 8;
+constexpr size_t kMaxInstances = 16;
+
+struct KernelCall {
+  KernelFn fn;
+  void* const* buffers;
+  const int64_t* symbols;
+};
+
+void RunRows(void* context, int64_t begin, int64_t end) {
+  const auto& call = *static_cast<const KernelCall*>(context);
+  call.fn(call.buffers, call.symbols, begin, end);
+}
+
+class PlanExecutable : public Executable {
+ public:
+  PlanExecutable(Plan plan, CompileStats stats) : plan_(std::move(plan)), index_(plan_), stats_(std::move(stats)) {
+    ArenaPool::Get().AddUser();
+  }
+
+  ~PlanExecutable() override {
+    delete hot_.load();
+    for (Context* c : idle_) delete c;
+    ArenaPool::Get().RemoveUser();
+  }
+
+  const CompileStats& stats() const override { return stats_; }
+  std::string str() const override { return plan_.str(); }
+  int64_t ScratchBytes(std::span<const int64_t> symbols) const override { return GetInstance(symbols)->scratch_bytes; }
+
+  void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,
+           std::span<Buffer> outputs) override {
+    FRAMEJIT_CHECK(inputs.size() == plan_.inputs.size() && outputs.size() == plan_.outputs.size());
+    const size_t num_symbols = plan_.symbol_sources.size();
+    int64_t few[16];
+    std::vector<int64_t> many;
+    int64_t* symbols = few;
+    if (num_symbols > std::size(few)) {
+      many.resize(num_symbols);
+      symbols = many.data();
+    }
+    for (size_t i = 0; i < num_symbols; ++i) {
+      const auto& source = plan_.symbol_sources[i];
+      if (source.input < 0)
+        symbols[i] = 0;
+      else if (source.dim < 0)
+        symbols[i] = scalars[source.input];
+      else
+        symbols[i] = inputs[source.input].sizes[source.dim];
+    }
+    RunState(*this, host, outputs, {symbols, num_symbols}).Run(inputs);
+  }
+
+ private:
+  // One run. The destructor gives back everything that was taken, after a failure the outputs too.
+  class RunState {
+   public:
+    RunState(PlanExecutable& e, Host& host, std::span<Buffer> outputs, std::span<const int64_t> symbols)
+        : plan_(e.plan_), index_(e.index_), e_(e), host_(host), outputs_(outputs), c_(e.Lease(symbols)) {}
+
+    ~RunState() {
+      if (!done_) {
+        for (size_t o = 0; o < outputs_.size(); ++o) {
+          const int storage = plan_.outputs[o].handed_over ? plan_.values[plan_.outputs[o].value].storage : -1;
+          if (storage >= 0 ? c_->externals[storage].output_allocated : o < allocated_) host_.FreeOutput(&outputs_[o]);
+        }
+      }
+      for (size_t s = 0; s < c_->externals.size(); ++s) ReleaseExternal(static_cast<int>(s));
+      if (pooled_.data) ArenaPool::Get().Release(pooled_);
+      e_.Return(c_);
+    }
+
+    void Run(std::span<const Buffer> inputs) {
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        c_->SetStorage(index_.input_storage[i], inputs[i].data);
+        c_->buffers[plan_.inputs[i]].handle = inputs[i].handle;
+      }
+      if (const int64_t bytes = c_->instance->scratch_bytes; bytes > kOwnScratch) {
+        pooled_ = ArenaPool::Get().Acquire(bytes);
+        c_->SetScratch(plan_, pooled_.data);
+      }
+      for (; allocated_ < outputs_.size(); ++allocated_) {
+        if (!plan_.outputs[allocated_].handed_over) AllocateOutput(allocated_);
+      }
+      for (size_t i = 0; i < plan_.steps.size(); ++i) {
+        RunStep(i);
+        if (index_.has_externs) {
+          for (int s : index_.release_after[i]) ReleaseExternal(s);
+        }
+      }
+      for (size_t o = 0; o < outputs_.size(); ++o) {
+        if (plan_.outputs[o].handed_over) CopyHandedOver(o);
+      }
+      // From here on nothing fails.
+      for (const auto& commit : plan_.commits) {
+        StridedCopy(host_, c_->buffers[commit.value], c_->buffers[plan_.inputs[commit.input]]);
+      }
+      for (size_t o = 0; o < outputs_.size(); ++o) {
+        if (plan_.outputs[o].handed_over) HandOver(o);
+      }
+      done_ = true;
+    }
+
+   private:
+    void AllocateOutput(size_t o) {
+      const int value = plan_.outputs[o].value;
+      Buffer& out = outputs_[o];
+      out = c_->buffers[value];
+      out.data = out.handle = nullptr;
+      const size_t rank = out.rank;
+      host_.AllocateOutput(out.dtype, {out.sizes, rank}, {out.strides, rank}, out.device, &out);
+      if (index_.output_storage[o] < 0) return;
+      c_->SetStorage(index_.output_storage[o], out.data);
+      c_->buffers[value].handle = out.handle;
+    }
+
+    void RunStep(size_t i) {
+      const Step& step = plan_.steps[i];
+      switch (step.kind) {
+        case Step::Kind::kKernel: {
+          const Instance::StepInfo& info = c_->instance->steps[i];
+          KernelCall call{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols};
+          if (info.grain > 0 && host_.NumThreads() > 1)
+            host_.ParallelFor(info.rows, info.grain, RunRows, &call);
+          else if (info.rows > 0)
+            step.fn(call.buffers, call.symbols, 0, info.rows);
+          break;
+        }
+        case Step::Kind::kCopy: StridedCopy(host_, c_->buffers[step.operands[0]], c_->buffers[step.results[0]]); break;
+        case Step::Kind::kExtern: RunExtern(step); break;
+        default: {
+          std::vector<Buffer> operands;
+          for (int v : step.operands) operands.push_back(c_->buffers[v]);
+          Buffer& out = c_->buffers[step.results[0]];
+          if (step.kind == Step::Kind::kNode)
+            InterpretNode(host_, step, c_->instance->symbols, operands, out);
+          else
+            RunLibrary(host_, step, c_->instance->symbols, operands, out);
+        }
+      }
+    }
+
+    void RunExtern(const Step& step) {
+      std::vector<Buffer> operands, results;
+      for (int v : step.operands) operands.push_back(c_->buffers[v]);
+      for (int v : step.results) {
+        results.push_back(c_->buffers[v]);
+        results.back().data = results.back().handle = nullptr;
+      }
+      host_.RunExtern(*step.node.attrs.call, operands, results);
+      for (size_t r = 0; r < results.size(); ++r) {
+        Context::External& x = c_->externals[plan_.values[step.results[r]].storage];
+        x.buffer = results[r];
+        x.live = true;
+      }
+      for (size_t r = 0; r < results.size(); ++r) Accept(step, step.results[r]);
+    }
+
+    // The rest of the plan relies on the layout that was predicted, and on the memory staying as it is: a framework may
+    // answer with other strides, or with a view of an operand that lies in scratch. Then a copy is used instead.
+    void Accept(const Step& step, int value) {
+      const int storage = plan_.values[value].storage;
+      Context::External& x = c_->externals[storage];
+      Buffer& expected = c_->buffers[value];
+      const Buffer& got = x.buffer;
+      bool fits = got.rank == expected.rank && got.dtype == expected.dtype;
+      for (int d = 0; fits && d < got.rank; ++d) fits = got.sizes[d] == expected.sizes[d];
+      if (!fits)
+        throw std::runtime_error("extern " + step.name + ": the result has another shape or dtype than captured");
+      int64_t last = 0, numel = 1;
+      for (int d = 0; d < got.rank; ++d) {
+        if (got.sizes[d] != 1 && got.strides[d] != expected.strides[d]) fits = false;
+        numel *= got.sizes[d];
+        last += (got.sizes[d] - 1) * expected.strides[d];
+      }
+      const auto* data = static_cast<const std::byte*>(got.data);
+      if (c_->scratch && data >= c_->scratch && data < c_->scratch + c_->instance->scratch_bytes) fits = false;
+      if (!fits && numel > 0) {
+        x.copy = static_cast<std::byte*>(std::malloc((last + 1) * DTypeSize(got.dtype)));
+        if (!x.copy) throw std::bad_alloc();
+        Buffer to = expected;
+        to.data = x.copy;
+        StridedCopy(host_, got, to);
+      }
+      c_->SetStorage(storage, x.copy ? x.copy : got.data);
+      c_->buffers[value].handle = x.copy ? nullptr : got.handle;
+    }
+
+    void CopyHandedOver(size_t o) {
+      const int value = plan_.outputs[o].value;
+      Context::External& x = c_->externals[plan_.values[value].storage];
+      if (!x.copy) return;
+      AllocateOutput(o);
+      x.output_allocated = true;
+      StridedCopy(host_, c_->buffers[value], outputs_[o]);
+    }
+
+    void HandOver(size_t o) {
+      Context::External& x = c_->externals[plan_.values[plan_.outputs[o].value].storage];
+      if (x.output_allocated) return;
+      outputs_[o] = x.buffer;
+      x.live = false;
+    }
+
+    void ReleaseExternal(int storage) {
+      Context::External& x = c_->externals[storage];
+      if (x.live) host_.Release(&x.buffer);
+      std::free(x.copy);
+      x = {};
+    }
+
+    const Plan& plan_;
+    const PlanIndex& index_;
+    PlanExecutable& e_;
+    Host& host_;
+    std::span<Buffer> outputs_;
+    Context* c_;
+    Block pooled_;
+    size_t allocated_ = 0;
+    bool done_ = false;
+  };
+
+  Context* Lease(std::span<const int64_t> symbols) {
+    Context* c = hot_.exchange(nullptr, std::memory_order_acquire);
+    if (!c) {
+      std::lock_guard lock(mu_);
+      if (!idle_.empty()) {
+        c = idle_.back();
+        idle_.pop_back();
+      }
+    }
+    std::unique_ptr<Context> owned(c ? c : new Context());
+    if (!owned->instance || !std::equal(symbols.begin(), symbols.end(), owned->instance->symbols.begin())) {
+      owned->Bind(plan_, index_, GetInstance(symbols));
+    }
+    return owned.release();
+  }
+
+  void Return(Context* c) {
+    Context* empty = nullptr;
+    if (hot_.compare_exchange_strong(empty, c, std::memory_order_release, std::memory_order_relaxed)) return;
+    std::lock_guard lock(mu_);
+    if (idle_.size() < kMaxIdleContexts)
+      idle_.push_back(c);
+    else
+      delete c;
+  }
+
+  std::shared_ptr<const Instance> GetInstance(std::span<const int64_t> symbols) const {
+    std::lock_guard lock(mu_);
+    for (size_t i = instances_.size(); i-- > 0;) {
+      if (!std::equal(symbols.begin(), symbols.end(), instances_[i]->symbols.begin())) continue;
+      std::rotate(instances_.begin() + i, instances_.begin() + i + 1, instances_.end());  // most recent last
+      return instances_.back();
+    }
+    if (instances_.size() >= kMaxInstances) instances_.erase(instances_.begin());
+    instances_.push_back(std::make_shared<Instance>(plan_, symbols));
+    return instances_.back();
+  }
+
+  const Plan plan_;
+  const PlanIndex index_;
+  const CompileStats stats_;
+  std::atomic<Context*> hot_{nullptr};
+  mutable std::mutex mu_;
+  std::vector<Context*> idle_;
+  mutable std::vector<std::shared_ptr<const Instance>> instances_;
+};
+
+}  // namespace
+
+std::shared_ptr<Executable> MakeExecutable(Plan plan, CompileStats stats) {
+  ComputeLifetimes(plan);
+  return std::make_shared<PlanExecutable>(std::move(plan), std::move(stats));
+}
+
+}  // namespace framejit::runtime

@@ -1,0 +1,16 @@
+// The runtime's own matrix products, used when the host has no library for them. Blocked and vectorised C++, f32 and
+// f64.
+#pragma once
+
+#include "framejit/compile.h"
+
+namespace framejit::runtime {
+
+// out = a @ b with batch dimensions; false if the dtype is not handled here.
+bool FallbackMatMul(Host& host, const Buffer& a, const Buffer& b, const Buffer& out);
+
+// out = post_op(x @ w^T + bias); false if the dtype or the post-op is not handled here.
+bool FallbackLinear(Host& host, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op,
+                    const Buffer& out);
+
+}  // namespace framejit::runtime

@@ -1,0 +1,60 @@
+#include "runtime/plan.h"
+
+#include <algorithm>
+
+namespace framejit::runtime {
+namespace {
+
+constexpr const char* kStepNames[] = {"kernel", "matmul", "linear", "conv", "attention", "extern", "interpret", "copy"};
+
+std::string Describe(const Plan& p, int value) {
+  const Value& v = p.values[value];
+  const Storage& s = p.storages[v.storage];
+  static constexpr const char* kKinds[] = {"in", "out", "scratch", "extern"};
+  std::string text = "%" + std::to_string(v.node) + ":" + kKinds[static_cast<int>(s.kind)];
+  text += std::to_string(s.kind == Storage::Kind::kScratch || s.kind == Storage::Kind::kExtern ? v.storage : s.index);
+  if (!v.whole) text += "+" + v.offset.str() + shape::ToString(v.strides);  // a view
+  return text;
+}
+
+std::string List(const Plan& p, const std::vector<int>& values) {
+  std::string text;
+  for (int v : values) text += (text.empty() ? "" : ", ") + Describe(p, v);
+  return text;
+}
+
+}  // namespace
+
+std::string Plan::str() const {
+  std::string text = "plan " + name + "\n";
+  for (const Step& s : steps) {
+    std::vector<int> reads = s.operands;
+    for (int r : s.results) std::erase(reads, r);
+    text += "  ";
+    text += kStepNames[static_cast<int>(s.kind)];
+    if (!s.name.empty()) text += " " + s.name;
+    text += " (" + List(*this, reads) + ") -> " + List(*this, s.results);
+    for (int r : s.results) {
+      text += " " + std::string(DTypeName(values[r].dtype)) + shape::ToString(values[r].sizes);
+    }
+    text += "\n";
+  }
+  for (const Commit& c : commits)
+    text += "  write in" + std::to_string(c.input) + " <- " + Describe(*this, c.value) + "\n";
+  return text;
+}
+
+void ComputeLifetimes(Plan& plan) {
+  auto touch = [&](int value, int step) {
+    Storage& s = plan.storages[plan.values[value].storage];
+    if (s.first < 0) s.first = step;
+    s.last = std::max(s.last, step);
+  };
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    for (int v : plan.steps[i].operands) touch(v, i);
+    for (int v : plan.steps[i].results) touch(v, i);
+  }
+  for (const auto& c : plan.commits) touch(c.value, plan.steps.size());
+}
+
+}  // namespace framejit::runtime

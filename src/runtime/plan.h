@@ -1,0 +1,78 @@
+// The plan of an executable: steps over values, values over storages; sizes are still expressions over symbols. Made
+// once by the compiler, immutable afterwards. `Instance` is a plan with numbers put in.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framejit/compile.h"
+
+namespace framejit::runtime {
+
+using shape::Int;
+using shape::Ints;
+using KernelFn = void (*)(void* const* buffers, const int64_t* symbols, int64_t begin, int64_t end);
+
+struct Storage {
+  enum class Kind : uint8_t { kInput, kOutput, kScratch, kExtern };
+  Kind kind = Kind::kScratch;
+  int index = -1;             // of the input or output; extern: the output it is handed over as, or -1
+  int first = -1, last = -1;  // steps between which the contents matter; last == steps.size(): until the writes
+};
+
+struct Value {  // a way to read a storage
+  int storage = -1;
+  DType dtype = DType::kFloat32;
+  Device device;
+  Ints sizes, strides;  // strides and offset in elements
+  Int offset;
+  ValueId node = kNoValue;  // for messages
+  bool whole = false;       // is what the storage was made for: its framework handle fits
+};
+
+struct Step {
+  enum class Kind : uint8_t { kKernel, kMatMul, kLinear, kConv, kAttention, kExtern, kNode, kCopy };
+  Kind kind = Kind::kKernel;
+  std::vector<int> operands;  // value numbers; kernels: all buffers in argument order
+  std::vector<int> results;   // value numbers; kernels: those of the buffers that are written
+  std::string name;
+  // kKernel
+  KernelFn fn = nullptr;
+  std::shared_ptr<const void> code;             // keeps fn alive
+  std::vector<Int> symbols;                     // kernel symbol i
+  std::function<int64_t(const int64_t*)> rows;  // by kernel symbols
+  std::function<int64_t(const int64_t*)> work_per_row;
+  // the others
+  Node node;                              // library calls, externs and kNode: what to compute
+  std::vector<TensorType> operand_types;  // kNode and fallbacks of library calls
+};
+
+struct Plan {
+  std::string name;
+  std::vector<Storage> storages;
+  std::vector<Value> values;
+  std::vector<Step> steps;
+  std::vector<int> inputs;  // value of each graph input
+  struct Output {
+    int value = -1;
+    bool handed_over = false;
+  };  // handed over: the extern's own tensor is the result
+  std::vector<Output> outputs;
+  struct Commit {
+    int input;
+    int value;
+  };  // inputs[input] <- value, after everything that can fail
+  std::vector<Commit> commits;
+  std::vector<Graph::SymbolSource> symbol_sources;
+  std::string str() const;
+};
+
+// First and last step of every storage, from the steps.
+void ComputeLifetimes(Plan& plan);
+
+// An executable that runs the plan. `stats` are what the compiler counted.
+std::shared_ptr<Executable> MakeExecutable(Plan plan, CompileStats stats);
+
+}  // namespace framejit::runtime
