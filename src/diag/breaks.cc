@@ -18,7 +18,9 @@ const BreakInfo& Info(BreakId id) {
   return kBreaks[static_cast<size_t>(id)];
 }
 
-std::vector<BreakInfo> AllBreaks() { return {std::begin(kBreaks), std::end(kBreaks)}; }
+std::vector<BreakInfo> AllBreaks() {
+  return {std::begin(kBreaks), std::end(kBreaks)};
+}
 
 void CheckFailed(const char* file, int line, const char* condition) {
   // From the source folder on: where the tree was built is nobody's business in a report.

@@ -67,12 +67,16 @@ void Write(spdlog::level::level_enum level, const std::string& text) {
 
 }  // namespace
 
-bool Enabled(Channel c) { return Mask() >> static_cast<int>(c) & 1; }
+bool Enabled(Channel c) {
+  return Mask() >> static_cast<int>(c) & 1;
+}
 
 void Log(Channel c, const std::string& text) {
   if (Enabled(c)) Write(spdlog::level::info, "framejit " + std::string(kNames[static_cast<int>(c)]) + ": " + text);
 }
 
-void Warn(const std::string& text) { Write(spdlog::level::warn, "framejit: " + text); }
+void Warn(const std::string& text) {
+  Write(spdlog::level::warn, "framejit: " + text);
+}
 
 }  // namespace framejit::diag

@@ -48,7 +48,8 @@ std::string Normalise(const OptionInfo& o, std::string_view text) {
       std::transform(low.begin(), low.end(), low.begin(), [](unsigned char c) { return std::tolower(c); });
       if (low == "1" || low == "true" || low == "on" || low == "yes") return "1";
       if (low == "0" || low == "false" || low == "off" || low == "no") return "0";
-      throw std::invalid_argument("'" + std::string(text) + "' is not a bool (valid: 0, 1, false, true, off, on, no, yes)");
+      throw std::invalid_argument("'" + std::string(text) +
+                                  "' is not a bool (valid: 0, 1, false, true, off, on, no, yes)");
     }
     case 'i': {
       int64_t value = 0;
@@ -144,8 +145,12 @@ std::string GetOption(std::string_view field) {
   return s.values[*i];
 }
 
-int64_t OptionInt(std::string_view field) { return std::strtoll(GetOption(field).c_str(), nullptr, 10); }
-bool OptionOn(std::string_view field) { return OptionInt(field) != 0; }
+int64_t OptionInt(std::string_view field) {
+  return std::strtoll(GetOption(field).c_str(), nullptr, 10);
+}
+bool OptionOn(std::string_view field) {
+  return OptionInt(field) != 0;
+}
 
 void SetOption(std::string_view field, std::string_view value) {
   std::optional<size_t> i = Find(field);
@@ -162,9 +167,13 @@ void SetOption(std::string_view field, std::string_view value) {
   generation.fetch_add(1, std::memory_order_release);
 }
 
-uint64_t OptionsGeneration() { return generation.load(std::memory_order_acquire); }
+uint64_t OptionsGeneration() {
+  return generation.load(std::memory_order_acquire);
+}
 
-std::string CheckEnvironment() { return Get().complaints; }
+std::string CheckEnvironment() {
+  return Get().complaints;
+}
 
 std::string Closest(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;

@@ -1,5 +1,6 @@
 // The report of a break, laid out like a compiler's. Columns come from CPython as UTF-8 byte offsets; carets go by
-// terminal columns, so that they stand under wide and combining characters too. Long lines show a window around the range.
+// terminal columns, so that they stand under wide and combining characters too. Long lines show a window around the
+// range.
 #include <algorithm>
 #include <fstream>
 #include <mutex>

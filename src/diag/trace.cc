@@ -92,7 +92,8 @@ std::string Open(File& f, const std::string& directory) {
   std::string path = directory + "/framejit-" + std::to_string(getpid()) + ".jsonl";
   f.fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (f.fd < 0) return "FRAMEJIT_TRACE: cannot write " + path + ": " + std::strerror(errno);
-  WriteAll(f.fd, Line("process", {{"schema", "1"}, {"ppid", Json(static_cast<int>(getppid()))},
+  WriteAll(f.fd, Line("process", {{"schema", "1"},
+                                  {"ppid", Json(static_cast<int>(getppid()))},
                                   {"command", JsonStrings(CommandLine())},
                                   {"cpus", Json(static_cast<int64_t>(sysconf(_SC_NPROCESSORS_ONLN)))}}));
   return "";
