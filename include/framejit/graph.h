@@ -110,10 +110,15 @@ struct Graph {
 struct ShapeError : std::runtime_error { using std::runtime_error::runtime_error; };
 TensorType Infer(Op op, const std::vector<TensorType>& operands, const Attrs& attrs, shape::Env& env);
 
+// NumPy's broadcasting of shapes (trailing dims align). Sizes that are not provably equal or 1 are asked of env; a size
+// that was found to be 1 or another's equal is the other one in the result. Throws ShapeError.
+shape::Ints BroadcastShapes(const shape::Ints& a, const shape::Ints& b, shape::Env& env);
+
 // Empty string if the graph is well formed, else the first violation with the printed node.
 std::string Verify(const Graph& g);
 
-// Builds a graph node by node; infers types; folds trivial nodes (cast to same type, reshape to same shape, ...).
+// Builds a graph node by node; infers types; folds trivial nodes (cast to same type, reshape to same shape, ...). Axes
+// given to the named helpers may be negative; those of Add may not.
 class Builder {
  public:
   Builder(Graph& g, shape::Env& env) : g_(g), env_(env) {}
@@ -136,6 +141,7 @@ class Builder {
   ValueId Unary(Op op, ValueId a) { return Add(op, {a}); }
   ValueId Binary(Op op, ValueId a, ValueId b);                                   // broadcasts shapes; dtypes must agree
   ValueId Where(ValueId c, ValueId a, ValueId b);                                // broadcasts shapes
+  // The value of the call; with several results the `result` nodes follow it: ids returned + 1, returned + 2, ...
   ValueId Extern(std::shared_ptr<const Call> call, std::vector<ValueId> operands, std::vector<TensorType> results,
                  std::vector<shape::Ints> strides);
   void set_location(std::string file, int line) { file_ = std::move(file); line_ = line; }
@@ -148,7 +154,9 @@ class Builder {
 };
 
 // Reference semantics, one element at a time, no fusion, no framework: the oracle of every pass and of code generation.
-// Contractions are naive loops. `extern` nodes are passed to `run_extern` (may be empty: then they throw).
+// Contractions are naive loops; sums of floats are accumulated in f64. `extern` nodes are passed to `run_extern` (may be
+// empty: then they throw) and give one tensor per result. Complex, fp8 and int4 can be moved, not computed: those throw.
+// Writes change `inputs` in place, last. scalars: values of scalar inputs.
 struct HostTensor {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> sizes;
@@ -158,7 +166,11 @@ struct HostTensor {
   static HostTensor Empty(DType t, std::vector<int64_t> sizes);
   std::byte* data() const;
 };
+// Element k (row-major) as a number; only for dtypes the interpreter computes (no complex, fp8, int4).
+double GetElement(const HostTensor& t, int64_t k);
+void SetElement(HostTensor& t, int64_t k, double value);
 using ExternRunner = std::function<std::vector<HostTensor>(const Node&, const std::vector<HostTensor>&)>;
-std::vector<HostTensor> Interpret(const Graph& g, const std::vector<HostTensor>& inputs, const ExternRunner& run_extern = {});
+std::vector<HostTensor> Interpret(const Graph& g, const std::vector<HostTensor>& inputs, const ExternRunner& run_extern = {},
+                                  const std::vector<int64_t>& scalars = {});
 
 }  // namespace framejit

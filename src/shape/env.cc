@@ -222,6 +222,8 @@ Env::Range Env::Bounds(Int e) const {
 }
 
 std::optional<bool> Env::Prove(Cmp cmp, Int a, Int b) const {
+  if (a == b) return cmp == Cmp::kEq || cmp == Cmp::kLe;
+  if (a.is_const() && b.is_const()) return Compare(cmp, a.value(), b.value());
   Int d = Simplify(a) - Simplify(b);
   if (auto v = Decide(cmp, Bounds(d))) return v;
   bool equality = cmp == Cmp::kEq || cmp == Cmp::kNe;
