@@ -82,6 +82,9 @@ class Executable {
 
 std::shared_ptr<Executable> Compile(const Graph& g, const CompileOptions& options = {});
 
+// The same graph run by the reference interpreter: slow, exact; backend="interpreter".
+std::shared_ptr<Executable> MakeInterpreter(const Graph& g);
+
 struct KernelCacheInfo { int64_t kernels = 0, hits = 0, misses = 0; double compile_seconds = 0; int64_t code_bytes = 0; };
 KernelCacheInfo GetKernelCacheInfo();
 void ClearKernelCache();

@@ -30,7 +30,7 @@ class ExplainData(TypedDict):
     graphs: list[str]
     guards: list[str]
 
-def compile_function(fn: Callable[..., Any], options: CompileOptions, /) -> CompiledFunction:
+def compile_function(fn: Callable[..., Any], options: CompileOptions, identity: object = ..., /) -> CompiledFunction:
     """A new CompiledFunction; compiled segments are found again by code object, so this costs next to nothing.
     Errors that Python code should be able to catch are classes of framejit.errors (BreakError for fullgraph)."""
 

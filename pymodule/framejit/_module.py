@@ -11,8 +11,10 @@ Invariant: at most one such twin for each (original, settings), alive as long as
 """
 
 import copy
+import types
 import weakref
 
+from . import _framejit
 from ._compile import _compile_any
 from ._weak import WeakIdMap
 
@@ -52,7 +54,7 @@ def compile_module(module, settings):
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
-        "__call__": _compile_any(cls.__call__, settings),
+        "__call__": _compiled_call(cls, module, settings),
         "_framejit_settings": settings,
         "_framejit_original": weakref.ref(module),
     }
@@ -60,6 +62,13 @@ def compile_module(module, settings):
     twin = _share(module, made)
     _twins.setdefault(module, []).append(twin)
     return twin
+
+
+def _compiled_call(cls, module, settings):
+    call = cls.__call__
+    if isinstance(call, types.FunctionType):  # one function serves all modules: this module's segments are its own
+        return _framejit.compile_function(call, settings, module)
+    return _compile_any(call, settings)
 
 
 def original_of(twin):

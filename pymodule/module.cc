@@ -1,0 +1,188 @@
+// _framejit: what the Python files of the package may call. Contract: pymodule/framejit/_framejit.pyi.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "capture/backends.h"
+#include "capture/compiled_function.h"
+#include "capture/proxy.h"
+#include "diag/diag.h"
+#include "framejit/compile.h"
+#include "tensor/tensor.h"
+
+namespace framejit::frame {
+void AddFrameTestFunctions(PyObject* module);
+}
+namespace framejit::guard {
+void AddGuardTestFunctions(PyObject* module);
+}
+namespace framejit::tensor {
+void AddTensorTestFunctions(PyObject* module);
+}
+
+namespace framejit {
+namespace {
+
+using capture::Borrow;
+using capture::Ref;
+
+PyObject* Str(const std::string& s) { return PyUnicode_DecodeUTF8(s.data(), s.size(), "replace"); }
+
+PyObject* Strings(const std::vector<std::string>& v) {
+  PyObject* list = PyList_New(v.size());
+  for (size_t i = 0; list && i < v.size(); ++i) PyList_SET_ITEM(list, i, Str(v[i]));
+  return list;
+}
+
+PyObject* CompileFunction(PyObject*, PyObject* args) {
+  PyObject *fn, *options, *identity = nullptr;
+  if (!PyArg_ParseTuple(args, "OO!|O", &fn, &PyDict_Type, &options, &identity)) return nullptr;
+  return capture::NewCompiledFunction(fn, options, identity);
+}
+
+PyObject* CallEager(PyObject*, PyObject* args) {
+  PyObject *fn, *fargs, *fkw;
+  if (!PyArg_ParseTuple(args, "OO!O!", &fn, &PyTuple_Type, &fargs, &PyDict_Type, &fkw)) return nullptr;
+  capture::InactiveScope off;
+  return PyObject_Call(fn, fargs, fkw);
+}
+
+PyObject* IsCompiling(PyObject*, PyObject*) { return PyBool_FromLong(capture::Capturing()); }
+
+PyObject* Reset(PyObject*, PyObject*) {
+  capture::ResetAll();
+  ClearKernelCache();
+  Py_RETURN_NONE;
+}
+
+PyObject* OptionTable(PyObject*, PyObject*) {
+  Ref list(PyList_New(0));
+  for (auto& o : diag::Options()) {
+    Ref row(Py_BuildValue("(ssCss)", o.field, o.env, o.type, o.default_value, o.help));
+    if (!row || PyList_Append(list.get(), row.get()) < 0) return nullptr;
+  }
+  return list.release();
+}
+
+PyObject* GetOption(PyObject*, PyObject* name) {
+  const char* field = PyUnicode_AsUTF8(name);
+  if (!field) return nullptr;
+  try {
+    return Str(diag::GetOption(field));
+  } catch (const std::exception& e) {
+    return PyErr_SetString(PyExc_KeyError, e.what()), nullptr;
+  }
+}
+
+PyObject* SetOption(PyObject*, PyObject* args) {
+  const char *field, *value;
+  if (!PyArg_ParseTuple(args, "ss", &field, &value)) return nullptr;
+  try {
+    diag::SetOption(field, value);
+  } catch (const std::exception& e) {
+    return PyErr_SetString(PyExc_ValueError, e.what()), nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* CheckEnvironment(PyObject*, PyObject*) { return Str(diag::CheckEnvironment()); }
+
+PyObject* Breaks(PyObject*, PyObject*) {
+  Ref list(PyList_New(0));
+  for (auto& b : diag::AllBreaks()) {
+    Ref row(Py_BuildValue("(ssss)", b.id, b.message, b.explanation, b.hint));
+    if (!row || PyList_Append(list.get(), row.get()) < 0) return nullptr;
+  }
+  return list.release();
+}
+
+PyObject* KernelCache(PyObject*, PyObject*) {
+  KernelCacheInfo i = GetKernelCacheInfo();
+  return Py_BuildValue("{s:L,s:L,s:L,s:d,s:L}", "kernels", (long long)i.kernels, "hits", (long long)i.hits, "misses",
+                       (long long)i.misses, "compile_seconds", i.compile_seconds, "code_bytes", (long long)i.code_bytes);
+}
+
+PyObject* ExplainData(PyObject*, PyObject* compiled) {
+  if (Py_TYPE(compiled) != &capture::CompiledFunctionType) return PyErr_SetString(PyExc_TypeError, "expected a CompiledFunction"), nullptr;
+  capture::Config& c = capture::ConfigOf(compiled);
+  std::vector<std::string> reasons;
+  for (auto& b : c.breaks) reasons.push_back(diag::Render(b));
+  Ref guards(PyObject_GetAttrString(compiled, "guards"));
+  if (!guards) return nullptr;
+  return Py_BuildValue("{s:L,s:n,s:L,s:N,s:N,s:O,s:N}", "graph_count", (long long)c.graph_count, "graph_break_count",
+                       (Py_ssize_t)c.breaks.size(), "op_count", (long long)c.op_count, "break_reasons", Strings(reasons), "graphs",
+                       Strings(c.graphs), "guards", guards.get(), "notes", Strings(c.notes));
+}
+
+PyObject* Doctor(PyObject*, PyObject*) {
+  Ref list(PyList_New(0));
+  auto add = [&](const std::string& k, const std::string& v) {
+    Ref row(Py_BuildValue("(NN)", Str(k), Str(v)));
+    return row && PyList_Append(list.get(), row.get()) == 0;
+  };
+  const char* hook = frame::HookUnavailable();
+  if (!add("frame hook", hook ? std::string("not usable: ") + hook : "usable")) return nullptr;
+  for (auto& [k, v] : tensor::Doctor())
+    if (!add(k, v)) return nullptr;
+  return list.release();
+}
+
+PyObject* SetStance(PyObject*, PyObject* name) {
+  const char* n = PyUnicode_AsUTF8(name);
+  if (!n) return nullptr;
+  static const std::pair<const char*, capture::Stance> names[] = {{"default", capture::Stance::kDefault},
+                                                                 {"force_eager", capture::Stance::kForceEager},
+                                                                 {"eager_on_recompile", capture::Stance::kEagerOnRecompile},
+                                                                 {"fail_on_recompile", capture::Stance::kFailOnRecompile}};
+  for (auto& [text, s] : names)
+    if (!strcmp(n, text)) {
+      capture::SetStance(s);
+      Py_RETURN_NONE;
+    }
+  return PyErr_Format(PyExc_ValueError, "unknown stance %R", name);
+}
+
+PyObject* RegisterBackend(PyObject*, PyObject* args) {
+  const char* name;
+  PyObject* fn;
+  if (!PyArg_ParseTuple(args, "sO", &name, &fn)) return nullptr;
+  capture::RegisterBackend(name, fn);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"compile_function", CompileFunction, METH_VARARGS, nullptr},
+    {"call_eager", CallEager, METH_VARARGS, nullptr},
+    {"is_compiling", IsCompiling, METH_NOARGS, "False; True in code that is being captured."},
+    {"reset", Reset, METH_NOARGS, nullptr},
+    {"options", OptionTable, METH_NOARGS, nullptr},
+    {"get_option", GetOption, METH_O, nullptr},
+    {"set_option", SetOption, METH_VARARGS, nullptr},
+    {"check_environment", CheckEnvironment, METH_NOARGS, nullptr},
+    {"breaks", Breaks, METH_NOARGS, nullptr},
+    {"kernel_cache_info", KernelCache, METH_NOARGS, nullptr},
+    {"explain_data", ExplainData, METH_O, nullptr},
+    {"doctor", Doctor, METH_NOARGS, nullptr},
+    {"set_stance", SetStance, METH_O, nullptr},
+    {"register_backend", RegisterBackend, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "framejit._framejit", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace framejit
+
+PyMODINIT_FUNC PyInit__framejit() {
+  using namespace framejit;
+  if (!capture::ReadyProxies() || !capture::ReadyCompiledFunction() || !capture::ReadyGraphObject()) return nullptr;
+  PyObject* m = PyModule_Create(&module);
+  if (!m) return nullptr;
+  PyModule_AddObject(m, "CompiledFunction", Py_NewRef(reinterpret_cast<PyObject*>(&capture::CompiledFunctionType)));
+  capture::InstallPolicy();
+  frame::AddFrameTestFunctions(m);
+  guard::AddGuardTestFunctions(m);
+  tensor::AddTensorTestFunctions(m);
+  std::string problem = diag::CheckEnvironment();
+  if (!problem.empty()) diag::Warn("framejit: " + problem);
+  return m;
+}

@@ -1,0 +1,206 @@
+// Python arguments <-> framejit::Arg, and the one way a framework call is recorded.
+#include <cmath>
+#include <unordered_set>
+
+
+#include "capture/proxy.h"
+#include "capture/session.h"
+
+namespace framejit::capture {
+
+PyObject* TensorQuery(Session& s, PyObject* proxy, const std::string& method, PyObject* const* args, Py_ssize_t nargs,
+                      PyObject* kwnames, bool* handled);
+
+namespace {
+
+// What the frameworks call their element types, in DType order.
+constexpr const char* kDTypeText[] = {"bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64",
+                                      "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+                                      "float8_e4m3fn", "float8_e5m2", "int4"};
+
+// Framework calls that no graph holds, by the reason they end one.
+BreakId Refusal(const std::string& callee) {
+  static const std::unordered_map<std::string_view, BreakId> table = {
+      {"item", BreakId::kTensorItem}, {"tolist", BreakId::kTensorItem}, {"numpy", BreakId::kTensorItem},
+      {"__bool__", BreakId::kTensorBool}, {"__int__", BreakId::kTensorItem}, {"__float__", BreakId::kTensorItem},
+      {"__index__", BreakId::kTensorItem}, {"__complex__", BreakId::kTensorItem}, {"data_ptr", BreakId::kTensorItem},
+      {"__array__", BreakId::kTensorItem}, {"is_nonzero", BreakId::kTensorBool}, {"equal", BreakId::kTensorBool},
+      {"allclose", BreakId::kTensorBool}, {"array_equal", BreakId::kTensorBool},
+      {"backward", BreakId::kAutogradCall}, {"requires_grad_", BreakId::kAutogradCall},
+      {"register_hook", BreakId::kAutogradCall}, {"retain_grad", BreakId::kAutogradCall}, {"grad", BreakId::kAutogradCall},
+      {"detach_", BreakId::kAutogradCall}, {"set_", BreakId::kSideEffect}, {"resize_", BreakId::kSideEffect},
+      {"share_memory_", BreakId::kSideEffect}, {"manual_seed", BreakId::kRandom}, {"seed", BreakId::kRandom},
+      {"set_rng_state", BreakId::kRandom}, {"get_rng_state", BreakId::kRandom}, {"initial_seed", BreakId::kRandom},
+      {"from_numpy", BreakId::kUnknownCall}, {"save", BreakId::kOutput}, {"load", BreakId::kOutput}};
+  auto it = table.find(std::string_view(callee).substr(callee.rfind('.') + 1));
+  return it == table.end() ? BreakId::kInternal : it->second;
+}
+
+}  // namespace
+
+bool Session::ToArg(PyObject* o, Arg* out) {
+  o = Resolve(o);
+  if (!o) return false;
+  if (IsTensor(o)) return *out = Arg::Tensor(AsTensor(o)->id), true;
+  if (o == Py_None) return *out = Arg::None(), true;
+  if (PyBool_Check(o)) return *out = Arg::Bool(o == Py_True), true;
+  if (IsSymInt(o)) return *out = Arg::Int(reinterpret_cast<SymInt*>(o)->expr), true;
+  if (PyLong_CheckExact(o)) {
+    int overflow;
+    long long v = PyLong_AsLongLongAndOverflow(o, &overflow);
+    if (overflow) return Break(BreakId::kFrameworkError, "an integer wider than 64 bits"), false;
+    return *out = Arg::Int(shape::Int(static_cast<int64_t>(v))), true;
+  }
+  if (PyFloat_CheckExact(o)) return *out = Arg::Float(PyFloat_AS_DOUBLE(o)), true;
+  if (PyComplex_CheckExact(o)) {
+    *out = {};
+    out->kind = Arg::Kind::kComplex;
+    out->f = PyComplex_RealAsDouble(o), out->imag = PyComplex_ImagAsDouble(o);
+    return true;
+  }
+  if (PyUnicode_Check(o)) {
+    const char* c = PyUnicode_AsUTF8(o);
+    if (!c) return false;
+    return *out = Arg::Str(c), true;
+  }
+  if (o == Py_Ellipsis) return *out = Arg{}, out->kind = Arg::Kind::kEllipsis, true;
+  if (auto d = tensor::DTypeOf(o)) {
+    *out = Arg::Str(kDTypeText[static_cast<int>(*d)]);
+    out->kind = Arg::Kind::kDType;
+    return true;
+  }
+  if (PyType_Check(o)) {
+    const char* text = o == (PyObject*)&PyFloat_Type ? "float64" : o == (PyObject*)&PyLong_Type ? "int64"
+                     : o == (PyObject*)&PyBool_Type ? "bool" : nullptr;
+    if (text) return *out = Arg::Str(text), out->kind = Arg::Kind::kDType, true;
+  }
+  const char* tn = Py_TYPE(o)->tp_name;
+  bool device = !strcmp(tn, "torch.device"), layout = !strcmp(tn, "torch.layout"), format = !strcmp(tn, "torch.memory_format");
+  if (device || layout || format) {
+    Ref text(PyObject_Str(o));
+    const char* c = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+    if (!c) return false;
+    if (!strncmp(c, "torch.", 6)) c += 6;
+    *out = Arg::Str(c);
+    out->kind = device ? Arg::Kind::kDevice : layout ? Arg::Kind::kLayout : Arg::Kind::kMemoryFormat;
+    return true;
+  }
+  if (PyTuple_Check(o) || PyList_Check(o)) {
+    if (!NoteContents(o)) return false;
+    *out = Arg::Seq(PyTuple_Check(o) ? Arg::Kind::kTuple : Arg::Kind::kList, {});
+    Origin* g = Find(o);
+    const Source* s = g && g->kind == Origin::kOutside ? g->source : nullptr;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
+      PyObject* x = PySequence_Fast_GET_ITEM(o, i);
+      Py_INCREF(x);
+      Ref item(s ? FromOutside(x, guards_->Child(SourceKind::kItem, s, static_cast<int>(i))) : Adopt(x));
+      if (s) Py_DECREF(x);
+      Arg a;
+      if (!item || !ToArg(item.get(), &a)) return false;
+      out->items.push_back(std::move(a));
+    }
+    return true;
+  }
+  if (PySlice_Check(o)) {
+    auto* sl = reinterpret_cast<PySliceObject*>(o);
+    *out = Arg::Seq(Arg::Kind::kSlice, std::vector<Arg>(3));
+    return ToArg(sl->start, &out->items[0]) && ToArg(sl->stop, &out->items[1]) && ToArg(sl->step, &out->items[2]);
+  }
+  if (PyDict_CheckExact(o) && NoteContents(o)) {
+    *out = Arg::Seq(Arg::Kind::kDict, {});
+    PyObject *k, *v;
+    Py_ssize_t pos = 0;
+    while (PyDict_Next(o, &pos, &k, &v)) {
+      Arg a, b;
+      Py_INCREF(v);
+      Ref item(Adopt(v));
+      if (!item || !ToArg(k, &a) || !ToArg(item.get(), &b)) return false;
+      out->items.push_back(std::move(a));
+      out->items.push_back(std::move(b));
+    }
+    return true;
+  }
+  if (broken_) return false;
+  if (IsConstantKind(o)) {
+    *out = {};
+    out->kind = Arg::Kind::kObject;
+    out->i = shape::Int(static_cast<int64_t>(constants_.size()));
+    Py_INCREF(o);
+    constants_.push_back(o);
+    return true;
+  }
+  return Break(BreakId::kUnknownCall, std::string("an argument of type ") + tn), false;
+}
+
+PyObject* Session::FromArg(const Arg& a) {
+  switch (a.kind) {
+    case Arg::Kind::kTensor: return NewProxy(a.t);
+    case Arg::Kind::kInt: return SymIntObject(a.i);
+    case Arg::Kind::kBool: return PyBool_FromLong(a.b);
+    case Arg::Kind::kFloat: return PyFloat_FromDouble(a.f);
+    case Arg::Kind::kString: return PyUnicode_FromStringAndSize(a.s.data(), a.s.size());
+    case Arg::Kind::kTuple:
+    case Arg::Kind::kList: {
+      Ref seq(a.is(Arg::Kind::kTuple) ? PyTuple_New(a.items.size()) : PyList_New(a.items.size()));
+      if (!seq) return nullptr;
+      for (size_t i = 0; i < a.items.size(); ++i) {
+        PyObject* x = FromArg(a.items[i]);
+        if (!x) return nullptr;
+        if (a.is(Arg::Kind::kTuple)) PyTuple_SET_ITEM(seq.get(), i, x);
+        else PyList_SET_ITEM(seq.get(), i, x);
+      }
+      if (!a.s.empty() && a.is(Arg::Kind::kTuple)) {  // a named tuple of the framework
+        Ref type(tensor::ResolveCallee(a.s));
+        if (type) return MarkFresh(PyObject_CallOneArg(type.get(), seq.get()));
+        PyErr_Clear();
+      }
+      return MarkFresh(seq.release());
+    }
+    default: Py_RETURN_NONE;
+  }
+}
+
+PyObject* Session::CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  if (broken_) return Break(reason_.id);
+  if (auto answer = surface::ConstantAnswer(callee)) return FromArg(*answer);
+  if (nargs > 0 && IsTensor(args[0]) && callee.find(".Tensor.") != std::string::npos) {
+    bool handled = false;
+    PyObject* r = TensorQuery(*this, args[0], callee.substr(callee.rfind('.') + 1), args + 1, nargs - 1, kwnames, &handled);
+    if (handled) return r;
+  }
+  BreakId refusal = Refusal(callee);
+  if (refusal != BreakId::kInternal) return Break(refusal, callee);
+  Call call;
+  call.callee = callee;
+  call.mode = mode;
+  for (Py_ssize_t i = 0; i < nargs; ++i) {
+    Arg a;
+    if (!ToArg(args[i], &a)) return nullptr;
+    call.args.push_back(std::move(a));
+  }
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    Arg a;
+    const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i));
+    if (!name || !ToArg(args[nargs + i], &a)) return nullptr;
+    call.kwargs.emplace_back(name, std::move(a));
+  }
+  if (PyFrameObject* f = PyEval_GetFrame()) {
+    Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+    if (const char* c = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename)) call.file = c;
+    call.line = PyFrame_GetLineNumber(f);
+  }
+  (callee.compare(0, 5, "numpy") && callee.compare(0, 5, "scipy") ? uses_torch : uses_numpy) = true;
+  try {
+    lowering_->Apply(call);
+  } catch (const surface::Decline& d) {
+    std::string why = d.what();
+    bool data = why.find("data") != std::string::npos;
+    return Break(data ? BreakId::kDataDependent : BreakId::kFrameworkError, callee + ": " + why);
+  } catch (const std::exception& e) {
+    return Break(BreakId::kInternal, callee + ": " + e.what());
+  }
+  ++op_count;
+  return FromArg(call.result);
+}
+
+}  // namespace framejit::capture

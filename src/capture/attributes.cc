@@ -1,0 +1,324 @@
+// Attribute protocol: CPython's own lookup order (data descriptor, instance dict, class attribute, __getattr__), with a guard
+// for every place that was looked at. Python-level hooks (__getattribute__, properties, descriptors) are called, so they are
+// captured like any other function.
+#include "capture/proxy.h"
+#include "capture/semantics.h"
+
+namespace framejit::capture {
+namespace {
+
+PyObject* Interned(const char* text) { return PyUnicode_InternFromString(text); }
+
+bool IsMemberDescr(PyObject* d) { return !strcmp(Py_TYPE(d)->tp_name, "member_descriptor"); }
+bool IsGetSetDescr(PyObject* d) { return !strcmp(Py_TYPE(d)->tp_name, "getset_descriptor"); }
+
+// Objects whose attributes are plain facts about the object itself: reading them through C has no effect and depends on
+// nothing else. (The object's identity or value is guarded where it was found.)
+bool IsPlainData(PyObject* o) {
+  static const char* const kNames[] = {"torch.dtype", "torch.device", "torch.layout", "torch.finfo", "torch.iinfo", "torch.Size",
+                                       "numpy.ufunc", "code", "method_descriptor", "wrapper_descriptor", "getset_descriptor",
+                                       "builtin_function_or_method", "method-wrapper", "property", "functools.partial",
+                                       "re.Match", "re.Pattern", "slice", "range", "mappingproxy", "types.UnionType",
+                                       "types.GenericAlias", "member_descriptor", "staticmethod", "classmethod", "super",
+                                       "method", "cell", "generator", "traceback", "frame", "weakref.ReferenceType", "weakref"};
+  const char* n = Py_TYPE(o)->tp_name;
+  for (const char* k : kNames)
+    if (!strcmp(n, k)) return true;
+  return tensor::DTypeOf(o).has_value() || !strncmp(n, "numpy.dtype", 11);
+}
+
+bool PythonFunctionIn(PyTypeObject* t, const char* name, PyObject** out) {
+  Ref n(Interned(name));
+  *out = _PyType_Lookup(t, n.get());
+  return *out && PyFunction_Check(*out);
+}
+
+}  // namespace
+
+PyObject* CaptureSemantics::ModuleAttr(PyObject* module, PyObject* name) {
+  PyObject* dict = PyModule_GetDict(module);
+  bool found;
+  PyObject* v = s_.ReadDictItem(dict, s_.guards().Const(dict), name, &found);
+  if (found || s_.broken() || PyErr_Occurred()) return v;
+  Ref getattr(Interned("__getattr__"));
+  if (PyObject* f = PyDict_GetItemWithError(dict, getattr.get())) {
+    PyObject* args[] = {name};
+    return Call(f, args, 1, nullptr);
+  }
+  return s_.Adopt(PyObject_GetAttr(module, name));  // __name__ and friends, or the real AttributeError
+}
+
+// The value of a class attribute as seen through `object` (null: through the class itself).
+PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObject* type) {
+  if (PyFunction_Check(d)) {
+    s_.SourceOf(d);
+    if (object) return PyMethod_New(d, object);
+    Py_INCREF(d);
+    return d;
+  }
+  if (Py_TYPE(d) == &PyStaticMethod_Type || Py_TYPE(d) == &PyClassMethod_Type) {
+    Ref f(PyObject_GetAttrString(d, "__func__"));
+    if (!f) return nullptr;
+    s_.SourceOf(f.get());
+    s_.NoteType(type);
+    if (Py_TYPE(d) == &PyStaticMethod_Type) return f.release();
+    return PyMethod_New(f.get(), reinterpret_cast<PyObject*>(type));
+  }
+  if (PyObject_TypeCheck(d, &PyProperty_Type)) {
+    if (!object) {
+      Py_INCREF(d);
+      return d;
+    }
+    Ref getter(PyObject_GetAttrString(d, "fget"));
+    if (!getter) return nullptr;
+    if (getter.get() == Py_None) {
+      PyErr_Format(PyExc_AttributeError, "property of '%.100s' object has no getter", type->tp_name);
+      return nullptr;
+    }
+    s_.SourceOf(getter.get());
+    PyObject* args[] = {object};
+    return Call(getter.get(), args, 1, nullptr);
+  }
+  descrgetfunc get = Py_TYPE(d)->tp_descr_get;
+  if (!get) {
+    Py_INCREF(d);
+    Ref held(d);
+    if (s_.Find(d) || IsPrimitive(d)) return s_.Adopt(held.release());
+    return s_.FromOutside(d, s_.guards().Const(d));  // bound by the class, whose version is guarded
+  }
+  PyObject* python_get;
+  if (PythonFunctionIn(Py_TYPE(d), "__get__", &python_get)) {
+    s_.NoteType(Py_TYPE(d));
+    if (!s_.Find(d)) {
+      Ref seen(s_.FromOutside(d, s_.guards().Const(d)));
+      if (!seen) return nullptr;
+    }
+    PyObject* args[] = {d, object ? object : Py_None, reinterpret_cast<PyObject*>(type)};
+    return Call(python_get, args, 3, nullptr);
+  }
+  // C descriptors: methods bind; others are read when they are facts about the object.
+  const char* n = Py_TYPE(d)->tp_name;
+  if (!strcmp(n, "method_descriptor") || !strcmp(n, "wrapper_descriptor") || !strcmp(n, "classmethod_descriptor") ||
+      !strcmp(n, "builtin_function_or_method") || !strcmp(n, "functools._lru_cache_wrapper") || !object) {
+    PyObject* r = get(d, object, reinterpret_cast<PyObject*>(type));
+    if (r && PyMethod_Check(r)) return r;
+    return r;
+  }
+  if (!object || IsPlainData(object) || s_.IsFresh(object)) return s_.Adopt(get(d, object, reinterpret_cast<PyObject*>(type)));
+  return s_.Break(BreakId::kUnknownCall, std::string("descriptor of type ") + n);
+}
+
+PyObject* CaptureSemantics::InstanceDict(PyObject* object, const Source** source) {
+  *source = nullptr;
+  if (!Py_TYPE(object)->tp_dictoffset && !(Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT)) return nullptr;
+  PyObject* dict = PyObject_GenericGetDict(object, nullptr);  // new reference; materialises inline values
+  if (!dict) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  Py_DECREF(dict);  // the object keeps it
+  if (const Source* s = s_.SourceOf(object)) *source = s_.guards().Child(SourceKind::kInstanceDict, s);
+  return dict;
+}
+
+PyObject* CaptureSemantics::GenericGetAttr(PyObject* object, PyObject* name) {
+  PyTypeObject* type = Py_TYPE(object);
+  s_.NoteType(type);
+  PyObject* d = _PyType_Lookup(type, name);
+  if (d && (Py_TYPE(d)->tp_descr_set || IsMemberDescr(d))) {  // data descriptor
+    const Source* s = s_.SourceOf(object);
+    const char* text = PyUnicode_AsUTF8(name);
+    if (IsGetSetDescr(d) && !strcmp(text, "__dict__")) {
+      const Source* ds;
+      PyObject* dict = InstanceDict(object, &ds);
+      if (dict) {
+        if (ds) return s_.FromOutside(dict, ds);
+        Py_INCREF(dict);
+        return s_.Adopt(dict);
+      }
+    }
+    if (IsGetSetDescr(d) && !strcmp(text, "__class__")) {
+      Py_INCREF(type);
+      s_.SourceOf(reinterpret_cast<PyObject*>(type));
+      return reinterpret_cast<PyObject*>(type);
+    }
+    if (IsMemberDescr(d) && s) {
+      PyObject* v = PyObject_GenericGetAttr(object, name);
+      if (!v) return nullptr;
+      Ref held(v);
+      return s_.FromOutside(v, s_.guards().Child(SourceKind::kMember, s, 0, name));
+    }
+    if (IsMemberDescr(d) || (IsGetSetDescr(d) && (s_.IsFresh(object) || IsPlainData(object))))
+      return s_.Adopt(PyObject_GenericGetAttr(object, name));
+    return ClassValue(d, object, type);
+  }
+  const Source* ds;
+  PyObject* dict = InstanceDict(object, &ds);
+  if (dict) {
+    if (ds) {
+      bool found;
+      PyObject* v = s_.ReadDictItem(dict, ds, name, &found);
+      if (found || s_.broken() || PyErr_Occurred()) return v;
+    } else if (PyObject* v = PyDict_GetItemWithError(dict, name)) {
+      Py_INCREF(v);
+      return s_.Adopt(v);
+    }
+  }
+  if (d) return ClassValue(d, object, type);
+  PyErr_Format(PyExc_AttributeError, "'%.100s' object has no attribute '%U'", type->tp_name, name);
+  return nullptr;
+}
+
+PyObject* CaptureSemantics::FunctionAttr(PyObject* f, PyObject* name) {
+  const char* text = PyUnicode_AsUTF8(name);
+  auto* fn = reinterpret_cast<PyFunctionObject*>(f);
+  const Source* s = s_.SourceOf(f);
+  auto from = [&](PyObject* v, SourceKind k) -> PyObject* {
+    if (!v) Py_RETURN_NONE;
+    Py_INCREF(v);
+    Ref held(v);
+    return s ? s_.FromOutside(v, s_.guards().Child(k, s)) : s_.Adopt(held.release());
+  };
+  if (!strcmp(text, "__defaults__")) return from(fn->func_defaults, SourceKind::kDefaults);
+  if (!strcmp(text, "__kwdefaults__")) return from(fn->func_kwdefaults, SourceKind::kKwDefaults);
+  static const char* const kFacts[] = {"__code__", "__name__", "__qualname__", "__module__", "__globals__", "__doc__", "__get__",
+                                       "__call__", "__class__"};
+  for (const char* k : kFacts)
+    if (!strcmp(text, k)) {
+      if (!strcmp(text, "__globals__")) return s_.FromOutside(fn->func_globals, s_.guards().Const(fn->func_globals));
+      return s_.Adopt(PyObject_GenericGetAttr(f, name));
+    }
+  PyObject* dict = fn->func_dict;
+  if (!strcmp(text, "__dict__") || !dict) {
+    if (!strcmp(text, "__dict__")) return s_.Break(BreakId::kUnknownCall, "function.__dict__");
+    PyObject* r = PyObject_GenericGetAttr(f, name);
+    return r ? s_.Adopt(r) : nullptr;
+  }
+  if (!s) return s_.Adopt(PyObject_GenericGetAttr(f, name));
+  bool found;
+  PyObject* v = s_.ReadDictItem(dict, s_.guards().Child(SourceKind::kFuncDict, s), name, &found);
+  if (found || s_.broken() || PyErr_Occurred()) return v;
+  return s_.Adopt(PyObject_GenericGetAttr(f, name));
+}
+
+PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
+  auto* o = reinterpret_cast<PyObject*>(type);
+  PyTypeObject* metatype = Py_TYPE(type);
+  s_.SourceOf(o);
+  s_.NoteType(type);
+  s_.NoteType(metatype);
+  PyObject* meta = _PyType_Lookup(metatype, name);
+  if (meta && Py_TYPE(meta)->tp_descr_set) {
+    const char* text = PyUnicode_AsUTF8(name);
+    if (IsGetSetDescr(meta) && !strcmp(text, "__dict__")) return s_.Adopt(PyObject_GenericGetAttr(o, name));
+    if (IsGetSetDescr(meta) || IsMemberDescr(meta)) return s_.Adopt(PyObject_GenericGetAttr(o, name));
+    return ClassValue(meta, o, metatype);
+  }
+  PyObject* own = _PyType_Lookup(type, name);
+  if (own) return ClassValue(own, nullptr, type);
+  if (meta) return ClassValue(meta, o, metatype);
+  PyObject* hook;
+  if (PythonFunctionIn(metatype, "__getattr__", &hook)) {
+    PyObject* args[] = {o, name};
+    return Call(hook, args, 2, nullptr);
+  }
+  return PyObject_GetAttr(o, name);  // the real AttributeError
+}
+
+PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
+  o = s_.Resolve(o);
+  if (!o || s_.broken()) return s_.broken() ? s_.Break(s_.reason().id) : nullptr;
+  if (IsTensor(o)) return TensorAttr(s_, o, name);
+  if (IsSymInt(o)) return PyObject_GetAttr(o, name);
+  if (PyModule_CheckExact(o)) return ModuleAttr(o, name);
+  if (PyType_Check(o)) return TypeAttr(reinterpret_cast<PyTypeObject*>(o), name);
+  if (PyFunction_Check(o)) return FunctionAttr(o, name);
+  PyTypeObject* type = Py_TYPE(o);
+  if (PyMethod_Check(o)) {
+    const char* text = PyUnicode_AsUTF8(name);
+    if (!strcmp(text, "__self__") || !strcmp(text, "__func__")) return s_.Adopt(PyObject_GetAttr(o, name));
+    return LoadAttr(PyMethod_GET_FUNCTION(o), name);
+  }
+  if (type == &PySuper_Type) {
+    s_.NoteType(type);
+    PyObject* r = PyObject_GetAttr(o, name);  // binds like the C code does; properties run as captured frames
+    if (!r || PyMethod_Check(r) || PyCFunction_Check(r)) return r;
+    return s_.Adopt(r);
+  }
+  if (type->tp_getattro == PyObject_GenericGetAttr && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+    // Builtin types: methods and facts.
+    if (IsPrimitive(o) || IsPlainData(o) || PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) ||
+        s_.IsFresh(o) || PyCFunction_Check(o))
+      return GenericGetAttr(o, name);
+  }
+  PyObject* hook;
+  if (PythonFunctionIn(type, "__getattribute__", &hook)) {
+    s_.NoteType(type);
+    PyObject* args[] = {o, name};
+    PyObject* r = Call(hook, args, 2, nullptr);
+    if (r || s_.broken() || !PyErr_ExceptionMatches(PyExc_AttributeError)) return r;
+  } else if (type->tp_getattro == PyObject_GenericGetAttr || (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+    PyObject* r = GenericGetAttr(o, name);
+    if (r || s_.broken() || !PyErr_ExceptionMatches(PyExc_AttributeError)) return r;
+  } else if (IsPlainData(o)) {
+    return s_.Adopt(PyObject_GetAttr(o, name));
+  } else {
+    return s_.Break(BreakId::kUnknownCall, std::string("attribute of a ") + type->tp_name);
+  }
+  PyObject* fallback;
+  if (!PythonFunctionIn(type, "__getattr__", &fallback)) return nullptr;
+  PyErr_Clear();
+  PyObject* args[] = {o, name};
+  return Call(fallback, args, 2, nullptr);
+}
+
+int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* value) {
+  PyTypeObject* type = Py_TYPE(o);
+  s_.NoteType(type);
+  PyObject* d = _PyType_Lookup(type, name);
+  if (d && PyObject_TypeCheck(d, &PyProperty_Type)) {
+    Ref f(PyObject_GetAttrString(d, value ? "fset" : "fdel"));
+    if (!f) return -1;
+    if (f.get() != Py_None) {
+      PyObject* args[] = {o, value};
+      Ref r(Call(f.get(), args, value ? 2 : 1, nullptr));
+      return r ? 0 : -1;
+    }
+  }
+  bool python_set = false;
+  PyObject* hook;
+  if (d && PythonFunctionIn(Py_TYPE(d), value ? "__set__" : "__delete__", &hook)) python_set = true;
+  if (python_set) {
+    PyObject* args[] = {d, o, value};
+    Ref r(Call(hook, args, value ? 3 : 2, nullptr));
+    return r ? 0 : -1;
+  }
+  if (s_.IsFresh(o)) return PyObject_GenericSetAttr(o, name, value);
+  if (d && Py_TYPE(d)->tp_descr_set) return s_.Break(BreakId::kSideEffect, "a slot of an outside object"), -1;
+  const Source* ds;
+  PyObject* dict = InstanceDict(o, &ds);
+  if (!dict || !ds) return s_.Break(BreakId::kSideEffect, std::string("attribute of a ") + type->tp_name), -1;
+  Ref seen(s_.FromOutside(dict, ds));
+  return seen ? s_.WriteDictItem(dict, name, value) : -1;
+}
+
+int CaptureSemantics::StoreAttr(PyObject* o, PyObject* name, PyObject* value) {
+  o = s_.Resolve(o);
+  if (value) value = s_.Resolve(value);
+  if (!o || s_.broken()) return -1;
+  if (IsTensor(o)) return s_.Break(BreakId::kSideEffect, "attribute of a tensor"), -1;
+  if (PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o)) {
+    if (PyFunction_Check(o) && s_.IsFresh(o)) return PyObject_SetAttr(o, name, value);
+    return s_.Break(BreakId::kSideEffect, std::string("attribute of a ") + Py_TYPE(o)->tp_name), -1;
+  }
+  PyObject* hook;
+  if (PythonFunctionIn(Py_TYPE(o), value ? "__setattr__" : "__delattr__", &hook)) {
+    s_.NoteType(Py_TYPE(o));
+    PyObject* args[] = {o, name, value};
+    Ref r(Call(hook, args, value ? 3 : 2, nullptr));
+    return r ? 0 : -1;
+  }
+  return GenericSetAttr(o, name, value);
+}
+
+}  // namespace framejit::capture

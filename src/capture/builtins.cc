@@ -1,0 +1,157 @@
+// The tables behind builtins.h. To add a function: a row in kFunctions (dotted name), nothing else.
+#include "capture/builtins.h"
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace framejit::capture {
+namespace {
+
+struct Row {
+  const char* module;
+  const char* names;  // space-separated; "*": every builtin function of the module
+  Effect effect;
+};
+
+constexpr Row kFunctions[] = {
+    {"builtins", "abs all any ascii bin callable chr divmod format hash hex max min oct ord pow repr round sorted sum", Effect::kPure},
+    {"builtins", "len getattr hasattr setattr delattr isinstance issubclass iter next id vars", Effect::kSpecial},
+    {"builtins", "print input open breakpoint", Effect::kOutput},
+    {"math", "*", Effect::kPure},
+    {"cmath", "*", Effect::kPure},
+    {"operator", "*", Effect::kPure},
+    {"_operator", "*", Effect::kPure},
+    {"_functools", "reduce cmp_to_key", Effect::kPure},
+    {"_bisect", "bisect_left bisect_right", Effect::kPure},
+    {"_abc", "_abc_instancecheck _abc_subclasscheck _get_dump", Effect::kPure},
+    {"_collections", "_count_elements", Effect::kMutatesSelf},
+    {"_struct", "pack unpack calcsize", Effect::kPure},
+    {"sys", "getrecursionlimit intern getdefaultencoding", Effect::kPure},
+    {"time", "time perf_counter monotonic time_ns perf_counter_ns monotonic_ns sleep process_time", Effect::kOutput},
+    {"_random", "*", Effect::kRandom},
+};
+
+// Methods of mutable builtin containers that only read.
+const std::unordered_set<std::string_view>& Readers() {
+  static const std::unordered_set<std::string_view> set = {
+      "__getitem__", "__contains__", "__len__", "__iter__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__add__",
+      "__mul__", "__rmul__", "__or__", "__ror__", "__and__", "__sub__", "__xor__", "__repr__", "__reversed__", "__hash__",
+      "__sizeof__", "__getattribute__", "__rand__", "__rsub__", "__format__", "__str__", "__class_getitem__",
+      "copy", "index", "count", "get", "items", "keys", "values", "union", "difference", "intersection", "isdisjoint", "issubset",
+      "issuperset", "symmetric_difference", "fromkeys"};
+  return set;
+}
+
+PyTypeObject* TypeIn(const char* module, const char* name) {
+  Ref m(PyImport_ImportModule(module));
+  Ref t(m ? PyObject_GetAttrString(m.get(), name) : nullptr);
+  if (!t) PyErr_Clear();
+  return t && PyType_Check(t.get()) ? reinterpret_cast<PyTypeObject*>(t.release()) : nullptr;
+}
+
+struct Tables {
+  std::unordered_map<PyObject*, Effect> functions;
+  std::unordered_set<PyTypeObject*> immutable;  // every method is pure
+  std::unordered_set<PyTypeObject*> containers; // readers are pure, the rest changes self
+  std::unordered_set<PyTypeObject*> iterators;  // private when fresh
+  std::unordered_set<PyTypeObject*> pure_types;
+
+  Tables() {
+    for (const Row& r : kFunctions) {
+      Ref m(PyImport_ImportModule(r.module));
+      if (!m) {
+        PyErr_Clear();
+        continue;
+      }
+      PyObject* dict = PyModule_GetDict(m.get());
+      if (!strcmp(r.names, "*")) {
+        PyObject *k, *v;
+        Py_ssize_t pos = 0;
+        while (PyDict_Next(dict, &pos, &k, &v))
+          if (PyCFunction_Check(v)) functions.emplace(v, r.effect);
+        continue;
+      }
+      std::string_view rest = r.names;
+      while (!rest.empty()) {
+        std::string name(rest.substr(0, rest.find(' ')));
+        rest.remove_prefix(std::min(rest.size(), name.size() + 1));
+        if (PyObject* f = PyDict_GetItemString(dict, name.c_str())) functions.emplace(f, r.effect);
+      }
+    }
+    for (PyTypeObject* t : {&PyLong_Type, &PyFloat_Type, &PyBool_Type, &PyUnicode_Type, &PyBytes_Type, &PyComplex_Type,
+                            &PyTuple_Type, &PyFrozenSet_Type, &PyRange_Type, &PySlice_Type, &PyProperty_Type, &PyFunction_Type,
+                            &PyDictProxy_Type, &PyMethod_Type, &PyClassMethod_Type, &PyStaticMethod_Type, &PyDictItems_Type,
+                            &PyDictKeys_Type, &PyDictValues_Type})
+      immutable.insert(t);
+    for (auto [m, n] : {std::pair{"re", "Pattern"}, {"re", "Match"}, {"types", "GenericAlias"}, {"types", "UnionType"},
+                        {"operator", "attrgetter"}, {"operator", "itemgetter"}, {"operator", "methodcaller"}})
+      if (PyTypeObject* t = TypeIn(m, n)) immutable.insert(t);
+    for (PyTypeObject* t : {&PyList_Type, &PyDict_Type, &PySet_Type, &PyByteArray_Type}) containers.insert(t);
+    for (auto [m, n] : {std::pair{"collections", "OrderedDict"}, {"collections", "deque"}, {"collections", "defaultdict"}})
+      if (PyTypeObject* t = TypeIn(m, n)) containers.insert(t);
+    for (PyTypeObject* t : {&PyEnum_Type, &PyZip_Type, &PyMap_Type, &PyFilter_Type, &PyReversed_Type, &PyGen_Type,
+                            &PyListIter_Type, &PyTupleIter_Type, &PyRangeIter_Type, &PyDictIterItem_Type, &PyDictIterKey_Type,
+                            &PyDictIterValue_Type, &PySetIter_Type, &PyCallIter_Type, &PySeqIter_Type})
+      iterators.insert(t);
+    for (const char* n : {"chain", "product", "count", "islice", "repeat", "cycle", "zip_longest", "accumulate", "starmap",
+                          "takewhile", "dropwhile", "permutations", "combinations", "groupby", "tee", "pairwise", "compress"})
+      if (PyTypeObject* t = TypeIn("itertools", n)) iterators.insert(t);
+    pure_types.insert(immutable.begin(), immutable.end());
+    pure_types.insert(containers.begin(), containers.end());
+    pure_types.insert(iterators.begin(), iterators.end());
+    pure_types.insert(&PyBaseObject_Type);
+    pure_types.insert(&PySuper_Type);
+    pure_types.insert(&PyType_Type);
+    if (PyTypeObject* t = TypeIn("functools", "partial")) pure_types.insert(t);
+  }
+};
+
+const Tables& T() {
+  static const Tables* tables = new Tables;
+  return *tables;
+}
+
+bool Derives(PyTypeObject* t, PyObject* base) { return PyType_IsSubtype(t, reinterpret_cast<PyTypeObject*>(base)); }
+
+}  // namespace
+
+Effect EffectOfFunction(PyObject* f) {
+  auto it = T().functions.find(f);
+  return it == T().functions.end() ? Effect::kUnknown : it->second;
+}
+
+Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
+  const Tables& t = T();
+  if (t.immutable.contains(owner)) return Effect::kPure;
+  if (t.containers.contains(owner)) return Readers().contains(name) ? Effect::kPure : Effect::kMutatesSelf;
+  if (t.iterators.contains(owner))
+    return !strcmp(name, "throw") || !strcmp(name, "close") ? Effect::kUnknown : Effect::kMutatesSelf;
+  if (owner == &PyBaseObject_Type) {
+    for (const char* n : {"__init__", "__eq__", "__ne__", "__hash__", "__init_subclass__", "__dir__", "__lt__", "__le__", "__gt__", "__ge__"})
+      if (!strcmp(name, n)) return Effect::kPure;
+    return Effect::kUnknown;  // __new__, __setattr__, __getattribute__ have handlers
+  }
+  if (owner == &PyType_Type)
+    return !strcmp(name, "mro") || !strcmp(name, "__instancecheck__") || !strcmp(name, "__subclasscheck__") ||
+                   !strcmp(name, "__or__") || !strcmp(name, "__ror__")
+               ? Effect::kPure
+               : Effect::kUnknown;
+  if (Derives(owner, PyExc_BaseException)) return Effect::kMutatesSelf;
+  const char* n = owner->tp_name;
+  for (const char* data : {"torch.Size", "torch.dtype", "torch.device", "torch.finfo", "torch.iinfo", "functools.partial", "numpy.dtype"})
+    if (!strcmp(n, data)) return Effect::kPure;
+  return Effect::kUnknown;
+}
+
+bool IsPureType(PyTypeObject* t) {
+  if (T().pure_types.contains(t)) return true;
+  if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE) && Derives(t, PyExc_BaseException)) return true;
+  const char* n = t->tp_name;
+  for (const char* data : {"torch.Size", "torch.device", "torch.finfo", "torch.iinfo", "numpy.dtype"})
+    if (!strcmp(n, data)) return true;
+  return false;
+}
+
+}  // namespace framejit::capture

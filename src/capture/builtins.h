@@ -1,0 +1,26 @@
+// What C functions may do, as far as capture is concerned. A function without a row is unknown: calling it is a Break.
+#pragma once
+
+#include "capture/ref.h"
+
+namespace framejit::capture {
+
+enum class Effect : uint8_t {
+  kUnknown,
+  kPure,         // reads its arguments, changes nothing, returns something new, primitive or one of its arguments' parts
+  kMutatesSelf,  // changes its first argument, which must be fresh
+  kNothing,      // no effect that matters, returns None (logging of API usage)
+  kOutput,       // prints, reads the clock, ...
+  kRandom,
+  kSpecial,      // has a handler of its own in calls.cc
+  kStateQuery,   // a framework switch that the torch-state guard covers: answer is a constant
+};
+
+// Of a builtin function or type, by identity.
+Effect EffectOfFunction(PyObject* function);
+// Of a method of a builtin type, by the type that defines it.
+Effect EffectOfMethod(PyTypeObject* owner, const char* name);
+// May instances of this C type be made during capture (their constructor only looks at its arguments)?
+bool IsPureType(PyTypeObject* type);
+
+}  // namespace framejit::capture

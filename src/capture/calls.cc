@@ -1,0 +1,537 @@
+// Calls: Python functions run as captured frames, framework functions become graph nodes, classes are instantiated step by step
+// (so that __new__ and __init__ are captured), C functions run for real when a table says what they may do.
+
+#include "capture/builtins.h"
+#include "capture/compiled_function.h"
+#include "capture/proxy.h"
+#include "capture/semantics.h"
+
+namespace framejit::capture {
+namespace {
+
+// The functions whose effect is on the thread, by callee name.
+bool ThreadState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
+  auto answer = [&](bool b) { return *out = PyBool_FromLong(b), true; };
+  if (name == "torch.is_grad_enabled") return answer(s.mode.grad);
+  if (name == "torch.is_inference_mode_enabled") return answer(s.mode.inference);
+  if (name == "torch._C._set_grad_enabled" && n == 1) {
+    int on = PyObject_IsTrue(args[0]);
+    if (on < 0) return *out = nullptr, true;
+    s.mode.grad = on;
+    Py_INCREF(Py_None);
+    return *out = Py_None, true;
+  }
+  return false;
+}
+
+// torch._C switches that are read (get/is/has) or only count API usage.
+Effect SwitchEffect(const std::string& name) {
+  if (name.compare(0, 9, "torch._C.") && name.compare(0, 6, "torch.")) return Effect::kUnknown;
+  std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
+  if (last == "_log_api_usage_once") return Effect::kNothing;
+  for (std::string_view p : {"_get_", "_is_", "_has_", "get_default_", "is_autocast_", "get_autocast_", "is_deterministic_",
+                             "are_deterministic_", "is_warn_always_", "_are_functorch", "is_autocast_cache_"})
+    if (last.substr(0, p.size()) == p) return Effect::kStateQuery;
+  return Effect::kUnknown;
+}
+
+std::string Describe(PyObject* o) {
+  Ref name(PyObject_GetAttrString(o, "__qualname__"));
+  if (!name) PyErr_Clear();
+  Ref module(PyObject_GetAttrString(o, "__module__"));
+  if (!module) PyErr_Clear();
+  std::string text;
+  if (module && PyUnicode_Check(module.get())) text = std::string(PyUnicode_AsUTF8(module.get())) + ".";
+  return text + (name && PyUnicode_Check(name.get()) ? PyUnicode_AsUTF8(name.get()) : Py_TYPE(o)->tp_name);
+}
+
+struct Vector {  // an argument vector with room in front
+  std::vector<PyObject*> storage;
+  Vector(PyObject* first, PyObject* const* args, Py_ssize_t total) : storage(1, nullptr) {
+    storage.reserve(total + 2);
+    if (first) storage.push_back(first);
+    storage.insert(storage.end(), args, args + total);
+  }
+  PyObject** data() { return storage.data() + 1; }
+};
+
+Py_ssize_t KwCount(PyObject* kwnames) { return kwnames ? PyTuple_GET_SIZE(kwnames) : 0; }
+
+}  // namespace
+
+PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, size_t nargsf, PyObject* kwnames) {
+  if (s_.broken()) return s_.Break(s_.reason().id);
+  Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), total = nargs + KwCount(kwnames);
+  callable = s_.Resolve(callable);
+  if (!callable) return nullptr;
+  Vector v(nullptr, args_in, total);
+  PyObject** args = v.data();
+  if (!s_.ResolveAll(args, total)) return nullptr;
+
+  if (PyMethod_Check(callable)) {
+    Vector with(PyMethod_GET_SELF(callable), args, total);
+    return Call(PyMethod_GET_FUNCTION(callable), with.data(), nargs + 1, kwnames);
+  }
+  if (Py_TYPE(callable) == &CompiledFunctionType) return Call(WrappedOf(callable), args, nargs, kwnames);
+  // Framework functions, by name. Python-level ones only if there is a row for them: else their body is captured.
+  std::string name = tensor::CalleeName(callable);
+  if (!name.empty() && !(PyType_Check(callable) && !surface::HasRow(name))) {
+    if (auto answer = surface::ConstantAnswer(name)) return s_.FromArg(*answer);
+    PyObject* out;
+    if (ThreadState(s_, name, args, nargs, &out)) return out;
+    Effect e = SwitchEffect(name);
+    if (e == Effect::kNothing) Py_RETURN_NONE;
+    bool tensors = false;
+    for (Py_ssize_t i = 0; i < total; ++i) tensors |= IsTensor(args[i]);
+    if (e == Effect::kStateQuery && !tensors) return s_.Adopt(PyObject_Vectorcall(callable, args, nargs, kwnames));
+    if (!PyFunction_Check(callable) || surface::HasRow(name)) {
+      if (PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
+          self && IsTensor(self)) {  // a bound builtin of the tensor class
+        Vector with(self, args, total);
+        return s_.CallFramework(name, with.data(), nargs + 1, kwnames);
+      }
+      return s_.CallFramework(name, args, nargs, kwnames);
+    }
+  }
+  if (PyFunction_Check(callable)) return CallPython(callable, args, nargs, kwnames);
+  if (PyType_Check(callable)) return CallType(reinterpret_cast<PyTypeObject*>(callable), args, nargs, kwnames);
+  const char* tn = Py_TYPE(callable)->tp_name;
+  if (PyCFunction_Check(callable)) {
+    PyObject* self = PyCFunction_GET_SELF(callable);
+    if (self && PyModule_Check(self)) self = nullptr;
+    return CallC(callable, self, args, nargs, kwnames);
+  }
+  if (!strcmp(tn, "method_descriptor") || !strcmp(tn, "wrapper_descriptor") || !strcmp(tn, "classmethod_descriptor"))
+    return CallC(callable, nullptr, args, nargs, kwnames);
+  if (!strcmp(tn, "method-wrapper")) {  // a bound slot: obj.__setitem__
+    Ref owner(PyObject_GetAttrString(callable, "__objclass__")), mname(PyObject_GetAttrString(callable, "__name__")),
+        self(PyObject_GetAttrString(callable, "__self__"));
+    if (!owner || !mname || !self) return nullptr;
+    PyObject* d = _PyType_Lookup(reinterpret_cast<PyTypeObject*>(owner.get()), mname.get());
+    if (d) {
+      Vector with(self.get(), args, total);
+      return CallC(d, nullptr, with.data(), nargs + 1, kwnames);
+    }
+  }
+  if (!strcmp(tn, "functools._lru_cache_wrapper")) {
+    Ref inner(PyObject_GetAttrString(callable, "__wrapped__"));
+    if (!inner) return nullptr;
+    s_.SourceOf(inner.get());
+    return Call(inner.get(), args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
+  }
+  if (!strcmp(tn, "functools.partial")) {
+    Ref fn(PyObject_GetAttrString(callable, "func")), pargs(PyObject_GetAttrString(callable, "args")),
+        pkw(PyObject_GetAttrString(callable, "keywords"));
+    if (!fn || !pargs || !pkw) return nullptr;
+    if (const Source* src = s_.IsOutside(callable) ? s_.SourceOf(callable) : nullptr) {
+      s_.guards().Is(src, callable);
+      Ref seen(s_.FromOutside(fn.get(), s_.guards().Const(fn.get())));
+      if (!seen || !s_.NoteContents(pargs.get())) return nullptr;
+    }
+    Ref all(PyList_New(0)), kw(PyDict_Copy(pkw.get()));
+    if (!all || !kw) return nullptr;
+    Ref extended(PyObject_CallMethod(all.get(), "extend", "O", pargs.get()));
+    for (Py_ssize_t i = 0; i < nargs; ++i)
+      if (PyList_Append(all.get(), args[i]) < 0) return nullptr;
+    for (Py_ssize_t i = 0; i < KwCount(kwnames); ++i)
+      if (PyDict_SetItem(kw.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;
+    Ref tuple(PyList_AsTuple(all.get()));
+    s_.MarkFresh(tuple.get());
+    s_.MarkFresh(kw.get());
+    return CallEx(fn.get(), tuple.get(), kw.get());
+  }
+  // Any other object: __call__ of its type.
+  static PyObject* call_name = PyUnicode_InternFromString("__call__");
+  PyObject* d = _PyType_Lookup(Py_TYPE(callable), call_name);
+  if (d && PyFunction_Check(d)) {
+    s_.NoteType(Py_TYPE(callable));
+    Vector with(callable, args, total);
+    return CallPython(d, with.data(), nargs + 1, kwnames);
+  }
+  EffectOfMethod(Py_TYPE(callable), "__call__");
+  if (d && EffectOfMethod(Py_TYPE(callable), "__call__") == Effect::kPure)
+    return s_.Adopt(PyObject_Vectorcall(callable, args, nargs, kwnames));
+  return s_.Break(BreakId::kUnknownCall, Describe(callable));
+}
+
+PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject* kwargs) {
+  callable = s_.Resolve(callable);
+  args = s_.Resolve(args);
+  if (kwargs) kwargs = s_.Resolve(kwargs);
+  if (!callable || !args || s_.broken()) return s_.broken() ? s_.Break(s_.reason().id) : nullptr;
+  PyObject* seen = s_.ForC(args);
+  if (!seen) return nullptr;
+  Ref items;
+  if (IsTensor(seen)) {
+    Ref it(TensorIter(s_, seen));
+    items = Ref(it ? PySequence_Tuple(it.get()) : nullptr);
+  } else {
+    items = Ref(PySequence_Tuple(seen));
+  }
+  if (!items) return nullptr;
+  std::vector<PyObject*> flat;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) flat.push_back(PyTuple_GET_ITEM(items.get(), i));
+  Py_ssize_t n = PyTuple_GET_SIZE(items.get());
+  Ref names;
+  if (kwargs) {
+    PyObject* kw = s_.ForC(kwargs);
+    if (!kw) return nullptr;
+    if (!PyDict_Check(kw)) return s_.Break(BreakId::kUnknownCall, "** of an object that is not a dict");
+    if (PyDict_GET_SIZE(kw)) {
+      names = Ref(PyTuple_New(PyDict_GET_SIZE(kw)));
+      PyObject *k, *val;
+      Py_ssize_t pos = 0, i = 0;
+      while (PyDict_Next(kw, &pos, &k, &val)) {
+        Py_INCREF(k);
+        PyTuple_SET_ITEM(names.get(), i++, k);
+        flat.push_back(val);
+      }
+    }
+  }
+  return Call(callable, flat.data(), n, names.get());
+}
+
+PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  auto* fn = reinterpret_cast<PyFunctionObject*>(f);
+  auto* code = reinterpret_cast<PyCodeObject*>(fn->func_code);
+  if (code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE))
+    return s_.Break(BreakId::kGenerator, Describe(f));
+  if (!s_.IsFresh(f)) {
+    const Source* src = s_.SourceOf(f);
+    if (!src) return nullptr;
+    guard::Row row{guard::Kind::kFunction, src};
+    row.object = f;
+    s_.guards().Add(std::move(row));
+    // Defaults flow into the callee's locals: they are read from the function.
+    for (PyObject* d : {fn->func_defaults, fn->func_kwdefaults}) {
+      if (!d) continue;
+      SourceKind k = d == fn->func_defaults ? SourceKind::kDefaults : SourceKind::kKwDefaults;
+      Ref seen(s_.FromOutside(d, s_.guards().Child(k, src)));
+      if (!seen || !s_.NoteContents(d)) return nullptr;
+    }
+    if (fn->func_closure)
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(fn->func_closure); ++i) {
+        PyObject* cell = PyTuple_GET_ITEM(fn->func_closure, i);
+        if (!s_.Find(cell)) {
+          Ref seen(s_.FromOutside(cell, s_.guards().Child(SourceKind::kClosure, src, static_cast<int>(i))));
+          if (!seen) return nullptr;
+        }
+      }
+  }
+  PyObject* r = PyObject_Vectorcall(f, args, nargs, kwnames);
+  if (r && (code->co_flags & CO_GENERATOR)) return s_.MarkFresh(r);
+  if (r && s_.broken()) {  // C code between swallowed the unwinding
+    Py_DECREF(r);
+    return s_.Break(s_.reason().id);
+  }
+  return s_.Adopt(r);
+}
+
+PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  auto* o = reinterpret_cast<PyObject*>(type);
+  Py_ssize_t total = nargs + KwCount(kwnames);
+  s_.SourceOf(o);
+  if (type == &PyType_Type && nargs == 1 && !kwnames) {
+    if (IsTensor(args[0])) return TensorClass(s_, args[0]);
+    PyObject* t = IsSymInt(args[0]) ? reinterpret_cast<PyObject*>(&PyLong_Type) : reinterpret_cast<PyObject*>(Py_TYPE(args[0]));
+    s_.SourceOf(t);
+    Py_INCREF(t);
+    return t;
+  }
+  s_.NoteType(type);
+  s_.NoteType(Py_TYPE(type));
+  static PyObject *new_name = PyUnicode_InternFromString("__new__"), *init_name = PyUnicode_InternFromString("__init__"),
+                  *call_name = PyUnicode_InternFromString("__call__");
+  PyObject* meta_call = _PyType_Lookup(Py_TYPE(type), call_name);
+  if (meta_call && PyFunction_Check(meta_call)) {
+    Vector with(o, args, total);
+    return CallPython(meta_call, with.data(), nargs + 1, kwnames);
+  }
+  if (IsPureType(type) && type != &PyType_Type) {
+    Vector v(nullptr, args, total);
+    for (Py_ssize_t i = 0; i < total; ++i) {
+      PyObject* a = v.data()[i];
+      if (IsTensor(a) && (type == &PyList_Type || type == &PyTuple_Type || type == &PySet_Type || type == &PyEnum_Type)) continue;
+      PyObject* c = s_.ForC(a);
+      if (!c) return nullptr;
+      if (s_.IsOutside(c) && Py_TYPE(c)->tp_iternext) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced");
+      v.data()[i] = c;
+    }
+    return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));
+  }
+  if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return s_.Break(BreakId::kUnknownCall, Describe(o));
+  // type.__call__, step by step.
+  PyObject* make = _PyType_Lookup(type, new_name);
+  Ref made;
+  Ref make_function;
+  if (make && Py_TYPE(make) == &PyStaticMethod_Type) make_function = Ref(PyObject_GetAttrString(make, "__func__"));
+  else if (make && PyFunction_Check(make)) make_function = Borrow(make);
+  if (make_function && PyFunction_Check(make_function.get())) {
+    s_.SourceOf(make_function.get());
+    Vector with(o, args, total);
+    made = Ref(CallPython(make_function.get(), with.data(), nargs + 1, kwnames));
+  } else {
+    PyTypeObject* base = type;  // the C type whose __new__ runs
+    while (base->tp_base && (base->tp_flags & Py_TPFLAGS_HEAPTYPE)) base = base->tp_base;
+    if (!IsPureType(base)) return s_.Break(BreakId::kUnknownCall, Describe(o));
+    Ref tuple(PyTuple_New(nargs)), kw;
+    if (!tuple) return nullptr;
+    for (Py_ssize_t i = 0; i < nargs; ++i) {
+      Py_INCREF(args[i]);
+      PyTuple_SET_ITEM(tuple.get(), i, args[i]);
+    }
+    if (kwnames) {
+      kw = Ref(PyDict_New());
+      for (Py_ssize_t i = 0; kw && i < KwCount(kwnames); ++i)
+        PyDict_SetItem(kw.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]);
+    }
+    made = Ref(type->tp_new(type, tuple.get(), kw.get()));
+  }
+  if (!made) return nullptr;
+  if (!s_.Find(made.get())) s_.MarkFresh(made.get());
+  if (!PyType_IsSubtype(Py_TYPE(made.get()), type)) return made.release();
+  type = Py_TYPE(made.get());
+  PyObject* init = _PyType_Lookup(type, init_name);
+  if (init && PyFunction_Check(init)) {
+    Vector with(made.get(), args, total);
+    Ref r(CallPython(init, with.data(), nargs + 1, kwnames));
+    if (!r) return nullptr;
+  } else if (type->tp_init && type->tp_init != PyBaseObject_Type.tp_init) {
+    Vector with(made.get(), args, total);
+    if (!init) return s_.Break(BreakId::kUnknownCall, Describe(o));
+    Ref r(CallC(init, nullptr, with.data(), nargs + 1, kwnames));
+    if (!r) return nullptr;
+  }
+  return made.release();
+}
+
+namespace {
+
+// Builtins with rules of their own. Null without error in *out with handled=false: not special.
+PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* const* a, Py_ssize_t nargs, bool* handled) {
+  *handled = true;
+  if (!strcmp(n, "len") && nargs == 1) {
+    if (IsTensor(a[0])) {
+      Py_ssize_t len = PyObject_Size(a[0]);
+      return len < 0 ? nullptr : PyLong_FromSsize_t(len);
+    }
+    if (!s.NoteLength(a[0])) return nullptr;
+    s.NoteType(Py_TYPE(a[0]));
+    Py_ssize_t len = PyObject_Size(a[0]);
+    return len < 0 ? nullptr : PyLong_FromSsize_t(len);
+  }
+  if ((!strcmp(n, "getattr") && (nargs == 2 || nargs == 3)) || (!strcmp(n, "hasattr") && nargs == 2)) {
+    PyObject* r = c.LoadAttr(a[0], a[1]);
+    bool has = !strcmp(n, "hasattr");
+    if (!r) {
+      if (s.broken() || !PyErr_ExceptionMatches(PyExc_AttributeError)) return nullptr;
+      if (!has && nargs == 2) return nullptr;
+      PyErr_Clear();
+      if (has) Py_RETURN_FALSE;
+      Py_INCREF(a[2]);
+      return a[2];
+    }
+    if (!has) return r;
+    Py_DECREF(r);
+    Py_RETURN_TRUE;
+  }
+  if ((!strcmp(n, "setattr") && nargs == 3) || (!strcmp(n, "delattr") && nargs == 2)) {
+    if (c.StoreAttr(a[0], a[1], nargs == 3 ? a[2] : nullptr) < 0) return nullptr;
+    Py_RETURN_NONE;
+  }
+  if (!strcmp(n, "isinstance") && nargs == 2) {
+    if (!IsTensor(a[0])) s.NoteType(Py_TYPE(a[0]));
+    if (PyTuple_Check(a[1]) && !s.NoteContents(a[1])) return nullptr;
+    int r = PyObject_IsInstance(a[0], a[1]);
+    return r < 0 ? nullptr : PyBool_FromLong(r);
+  }
+  if (!strcmp(n, "issubclass") && nargs == 2) {
+    if (PyType_Check(a[0])) s.NoteType(reinterpret_cast<PyTypeObject*>(a[0]));
+    int r = PyObject_IsSubclass(a[0], a[1]);
+    return r < 0 ? nullptr : PyBool_FromLong(r);
+  }
+  if (!strcmp(n, "iter") && nargs == 1) return c.Iter(a[0]);
+  if (!strcmp(n, "next") && (nargs == 1 || nargs == 2)) {
+    PyObject* r = c.Next(a[0]);
+    if (r || PyErr_Occurred()) return r;
+    if (nargs == 2) {
+      Py_INCREF(a[1]);
+      return a[1];
+    }
+    PyErr_SetNone(PyExc_StopIteration);
+    return nullptr;
+  }
+  if (!strcmp(n, "id") && nargs == 1) {
+    const Source* src = s.SourceOf(a[0]);
+    if (!src) return s.Break(BreakId::kUnknownOrigin, "id() of an object made here");
+    s.guards().Is(src, a[0]);
+    return PyLong_FromVoidPtr(a[0]);
+  }
+  if (!strcmp(n, "vars") && nargs == 1) {
+    static PyObject* dict_name = PyUnicode_InternFromString("__dict__");
+    return c.LoadAttr(a[0], dict_name);
+  }
+  *handled = false;
+  return nullptr;
+}
+
+PyObject* ContextVarCall(CaptureSemantics&, Session& s, PyObject* var, const char* n, PyObject* const* a, Py_ssize_t nargs) {
+  auto it = s.context_vars.find(var);
+  if (!strcmp(n, "get")) {
+    if (it != s.context_vars.end() && it->second) {
+      Py_INCREF(it->second.get());
+      return it->second.get();
+    }
+    const Source* src = s.guards().Child(SourceKind::kContextVar, s.guards().Const(var));
+    PyObject* v = nullptr;
+    if (PyContextVar_Get(var, nullptr, &v) < 0) return nullptr;
+    if (v) {
+      Ref held(v);
+      return s.FromOutside(v, src);
+    }
+    s.guards().Absent(src);
+    if (nargs) {
+      Py_INCREF(a[0]);
+      return a[0];
+    }
+    PyErr_SetObject(PyExc_LookupError, var);
+    return nullptr;
+  }
+  if (!strcmp(n, "set") && nargs == 1) {  // the token is a private tuple (var, value before)
+    Ref before = it == s.context_vars.end() ? Ref() : it->second;
+    Ref token(PyTuple_Pack(2, var, before ? before.get() : Py_None));
+    if (!token) return nullptr;
+    s.context_vars[var] = Borrow(a[0]);
+    Py_INCREF(var);
+    s.Keep(var);
+    return s.MarkFresh(token.release());
+  }
+  if (!strcmp(n, "reset") && nargs == 1) {
+    if (!PyTuple_CheckExact(a[0]) || PyTuple_GET_SIZE(a[0]) != 2 || PyTuple_GET_ITEM(a[0], 0) != var)
+      return s.Break(BreakId::kThreadState, "ContextVar.reset with a token from outside");
+    PyObject* before = PyTuple_GET_ITEM(a[0], 1);
+    if (before == Py_None) s.context_vars.erase(var);
+    else s.context_vars[var] = Borrow(before);
+    Py_RETURN_NONE;
+  }
+  return s.Break(BreakId::kThreadState, std::string("ContextVar.") + n);
+}
+
+}  // namespace
+
+PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* const* args_in, Py_ssize_t nargs,
+                                  PyObject* kwnames) {
+  // One form for both: an unbound function plus all its arguments.
+  Py_ssize_t total = nargs + KwCount(kwnames);
+  Vector v(self, args_in, total);
+  PyObject** args = v.data();
+  if (self) ++nargs, ++total;
+  const char* name;
+  PyTypeObject* owner = nullptr;
+  Effect effect = Effect::kUnknown;
+  if (PyCFunction_Check(callable)) {
+    name = reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name;
+    if (self && !PyType_Check(self)) {
+      Ref n(PyUnicode_InternFromString(name));
+      PyObject* d = _PyType_Lookup(Py_TYPE(self), n.get());
+      if (d && !strcmp(Py_TYPE(d)->tp_name, "method_descriptor")) owner = PyDescr_TYPE(d);
+      else if (Py_TYPE(self)->tp_getattro != PyObject_GenericGetAttr || !d) owner = Py_TYPE(self);
+    }
+    if (!owner) effect = EffectOfFunction(callable);
+    if (self && PyType_Check(self)) {  // a builtin classmethod or __new__
+      auto* t = reinterpret_cast<PyTypeObject*>(self);
+      if (!strcmp(name, "__new__") && nargs >= 2 && PyType_Check(args[1])) {
+        if (!IsPureType(t)) return s_.Break(BreakId::kUnknownCall, Describe(callable));
+        Ref made(PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames));
+        return made ? s_.MarkFresh(made.release()) : nullptr;
+      }
+      if (IsPureType(t) || EffectOfMethod(t, name) == Effect::kPure)
+        return s_.Adopt(PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames));
+    }
+  } else {
+    owner = PyDescr_TYPE(callable);
+    name = PyUnicode_AsUTF8(PyDescr_NAME(callable));
+  }
+  if (owner && nargs >= 1) {
+    if (owner == &PyBaseObject_Type && !strcmp(name, "__getattribute__") && nargs == 2) return GenericGetAttr(args[0], args[1]);
+    if (owner == &PyBaseObject_Type && !strcmp(name, "__setattr__") && nargs == 3) {
+      if (GenericSetAttr(args[0], args[1], args[2]) < 0) return nullptr;
+      Py_RETURN_NONE;
+    }
+    if (owner == &PyBaseObject_Type && !strcmp(name, "__delattr__") && nargs == 2) {
+      if (GenericSetAttr(args[0], args[1], nullptr) < 0) return nullptr;
+      Py_RETURN_NONE;
+    }
+    if (owner == &PyModule_Type && !strcmp(name, "__getattribute__") && nargs == 2) return LoadAttr(args[0], args[1]);
+    if (owner == &PyType_Type && !strcmp(name, "__call__") && PyType_Check(args[0]))
+      return CallType(reinterpret_cast<PyTypeObject*>(args[0]), args + 1, nargs - 1, kwnames);
+    if (!strcmp(owner->tp_name, "_contextvars.ContextVar") || !strcmp(owner->tp_name, "ContextVar"))
+      return ContextVarCall(*this, s_, args[0], name, args + 1, nargs - 1);
+    // A dict read by one key is a guard on that key alone.
+    if (PyDict_Check(args[0]) && s_.IsOutside(args[0]) && (owner == &PyDict_Type) &&
+        (!strcmp(name, "get") || !strcmp(name, "__getitem__") || !strcmp(name, "__contains__")) && nargs >= 2 && nargs <= 3 &&
+        IsPrimitive(args[1])) {
+      bool found;
+      PyObject* r = s_.ReadDictItem(args[0], s_.SourceOf(args[0]), args[1], &found);
+      if (s_.broken() || PyErr_Occurred()) return nullptr;
+      if (!strcmp(name, "__contains__")) {
+        Py_XDECREF(r);
+        return PyBool_FromLong(found);
+      }
+      if (found) return r;
+      if (!strcmp(name, "__getitem__")) return PyErr_SetObject(PyExc_KeyError, args[1]), nullptr;
+      PyObject* fallback = nargs == 3 ? args[2] : Py_None;
+      Py_INCREF(fallback);
+      return fallback;
+    }
+    if (PyDict_Check(args[0]) && s_.IsOutside(args[0]) && owner == &PyDict_Type && !strcmp(name, "__setitem__") && nargs == 3) {
+      if (SetItem(args[0], args[1], args[2]) < 0) return nullptr;
+      Py_RETURN_NONE;
+    }
+    effect = EffectOfMethod(owner, name);
+  }
+  switch (effect) {
+    case Effect::kSpecial: {
+      bool handled;
+      PyObject* r = kwnames ? nullptr : Special(*this, s_, name, args, nargs, &handled);
+      if (!kwnames && handled) return r;
+      return s_.Break(BreakId::kUnknownCall, Describe(callable));
+    }
+    case Effect::kMutatesSelf:
+      if (nargs >= 1 && !s_.IsFresh(args[0]) && !IsPrimitive(args[0]))
+        return s_.Break(Py_TYPE(args[0])->tp_iternext ? BreakId::kIteratorState : BreakId::kSideEffect, Describe(callable));
+      [[fallthrough]];
+    case Effect::kPure: {
+      for (Py_ssize_t i = 0; i < total; ++i) {
+        PyObject* c = s_.ForC(args[i]);
+        if (!c) return nullptr;
+        if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
+        if (s_.IsOutside(c) && Py_TYPE(c)->tp_iternext) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced");
+        if (!IsTensor(c)) s_.NoteType(Py_TYPE(c));
+        args[i] = c;
+      }
+      PyObject* r = self && PyCFunction_Check(callable) && args[0] == self
+                        ? PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames)
+                        : nullptr;
+      if (!r && !PyErr_Occurred()) {
+        if (PyCFunction_Check(callable) && self) {  // self was replaced by its private copy
+          Ref method(PyObject_GetAttrString(args[0], name));
+          r = method ? PyObject_Vectorcall(method.get(), args + 1, nargs - 1, kwnames) : nullptr;
+        } else {
+          r = PyObject_Vectorcall(callable, args, nargs, kwnames);
+        }
+      }
+      if (r && s_.broken()) {
+        Py_DECREF(r);
+        return s_.Break(s_.reason().id);
+      }
+      return s_.Adopt(r);
+    }
+    case Effect::kNothing: Py_RETURN_NONE;
+    case Effect::kOutput: return s_.Break(BreakId::kOutput, name);
+    case Effect::kRandom: return s_.Break(BreakId::kRandom, name);
+    default: return s_.Break(BreakId::kUnknownCall, Describe(callable));
+  }
+}
+
+}  // namespace framejit::capture

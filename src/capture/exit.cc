@@ -1,0 +1,281 @@
+// Recipes: see exit.h. Shared objects stay shared (one node each); cycles are refused.
+#include "capture/exit.h"
+
+#include "capture/proxy.h"
+
+namespace framejit::capture {
+
+bool Recipe::AddAll(PyObject* const* items, Py_ssize_t n, std::vector<int>* out) {
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    int k = Add(items[i]);
+    if (k < 0) return false;
+    out->push_back(k);
+  }
+  return true;
+}
+
+int Recipe::Add(PyObject* o) {
+  if (IsLazy(o)) {
+    auto* lazy = reinterpret_cast<Lazy*>(o);
+    auto [it, added] = input_index_.try_emplace(lazy->source, 0);
+    if (lazy->resolved) return Add(lazy->resolved);
+    if (added) {
+      it->second = static_cast<int>(object_sources.size());
+      object_sources.push_back(lazy->source);
+    }
+    RecipeNode n{RecipeNode::kInput};
+    n.index = it->second;
+    return Push(std::move(n));
+  }
+  auto [it, added] = memo_.try_emplace(o, -2);
+  if (!added) return it->second == -2 ? Fail("an object that contains itself") : it->second;
+  int k = AddFresh(o);
+  memo_[o] = k;
+  return k;
+}
+
+int Recipe::AddFresh(PyObject* o) {
+  if (IsTensor(o)) {
+    TraceId id = AsTensor(o)->id;
+    RecipeNode n{RecipeNode::kOutput};
+    n.index = static_cast<int>(outputs.size());
+    outputs.push_back(id);
+    return Push(std::move(n));
+  }
+  if (IsSymInt(o)) {
+    RecipeNode n{RecipeNode::kSym};
+    n.expr = reinterpret_cast<SymInt*>(o)->expr;
+    return Push(std::move(n));
+  }
+  Origin* g = s_->Find(o);
+  if (g && g->kind == Origin::kOutside) {
+    auto [it, added] = input_index_.try_emplace(g->source, static_cast<int>(object_sources.size()));
+    if (added) object_sources.push_back(g->source);
+    RecipeNode n{RecipeNode::kInput};
+    n.index = it->second;
+    return Push(std::move(n));
+  }
+  if (IsPrimitive(o) || (g && g->kind == Origin::kConst)) {
+    RecipeNode n{RecipeNode::kConst};
+    n.object = Borrow(o);
+    return Push(std::move(n));
+  }
+  PyTypeObject* t = Py_TYPE(o);
+  if (t == &PyTuple_Type || t == &PyList_Type) {
+    RecipeNode n{t == &PyTuple_Type ? RecipeNode::kTuple : RecipeNode::kList};
+    Ref items(PySequence_Tuple(o));
+    if (!AddAll(&PyTuple_GET_ITEM(items.get(), 0), PyTuple_GET_SIZE(items.get()), &n.children)) return -1;
+    return Push(std::move(n));
+  }
+  if (t == &PyDict_Type) {
+    RecipeNode n{RecipeNode::kDict};
+    PyObject *k, *v;
+    Py_ssize_t pos = 0;
+    while (PyDict_Next(o, &pos, &k, &v)) {
+      PyObject* kv[] = {k, v};
+      if (!AddAll(kv, 2, &n.children)) return -1;
+    }
+    return Push(std::move(n));
+  }
+  if (t == &PySet_Type || t == &PyFrozenSet_Type) {
+    RecipeNode n{t == &PySet_Type ? RecipeNode::kSet : RecipeNode::kFrozenSet};
+    Ref items(PySequence_Tuple(o));
+    if (!items || !AddAll(&PyTuple_GET_ITEM(items.get(), 0), PyTuple_GET_SIZE(items.get()), &n.children)) return -1;
+    return Push(std::move(n));
+  }
+  if (PySlice_Check(o)) {
+    auto* sl = reinterpret_cast<PySliceObject*>(o);
+    PyObject* parts[] = {sl->start, sl->stop, sl->step};
+    RecipeNode n{RecipeNode::kSlice};
+    return AddAll(parts, 3, &n.children) ? Push(std::move(n)) : -1;
+  }
+  if (PyMethod_Check(o)) {
+    PyObject* parts[] = {PyMethod_GET_FUNCTION(o), PyMethod_GET_SELF(o)};
+    RecipeNode n{RecipeNode::kMethod};
+    return AddAll(parts, 2, &n.children) ? Push(std::move(n)) : -1;
+  }
+  if (PyCell_Check(o)) {
+    RecipeNode n{RecipeNode::kCell};
+    PyObject* v = PyCell_GET(o);
+    if (v && !AddAll(&v, 1, &n.children)) return -1;
+    return Push(std::move(n));
+  }
+  if (PyFunction_Check(o)) {
+    auto* f = reinterpret_cast<PyFunctionObject*>(o);
+    PyObject* none = Py_None;
+    PyObject* parts[] = {f->func_defaults ? f->func_defaults : none, f->func_kwdefaults ? f->func_kwdefaults : none,
+                         f->func_closure ? f->func_closure : none, f->func_dict ? f->func_dict : none};
+    RecipeNode n{RecipeNode::kFunction};
+    n.object = Borrow(o);
+    for (PyObject* p : parts)
+      if (p == f->func_closure && p) {  // cells
+        Ref items(PySequence_Tuple(p));
+        RecipeNode tuple{RecipeNode::kTuple};
+        if (!AddAll(&PyTuple_GET_ITEM(items.get(), 0), PyTuple_GET_SIZE(items.get()), &tuple.children)) return -1;
+        n.children.push_back(Push(std::move(tuple)));
+      } else if (!AddAll(&p, 1, &n.children)) {
+        return -1;
+      }
+    return Push(std::move(n));
+  }
+  if (t == &PyRange_Type || t == &PyProperty_Type || !strcmp(t->tp_name, "torch.Size") || IsConstantKind(o)) {
+    RecipeNode n{RecipeNode::kConst};  // immutable
+    n.object = Borrow(o);
+    return Push(std::move(n));
+  }
+  // Iterators and other builtin objects that know how to rebuild themselves.
+  if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+    if (t->tp_iternext && !PyGen_Check(o)) {
+      Ref reduced(PyObject_CallMethod(o, "__reduce__", nullptr));
+      if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
+        RecipeNode n{RecipeNode::kReduce};
+        PyObject* state = PyTuple_GET_SIZE(reduced.get()) > 2 ? PyTuple_GET_ITEM(reduced.get(), 2) : Py_None;
+        PyObject* parts[] = {PyTuple_GET_ITEM(reduced.get(), 0), PyTuple_GET_ITEM(reduced.get(), 1), state};
+        bool ok = AddAll(parts, 3, &n.children);
+        s_->Keep(reduced.release());  // its parts' addresses are in the memo
+        return ok ? Push(std::move(n)) : -1;
+      }
+      PyErr_Clear();
+    }
+    return Fail(std::string("a ") + t->tp_name);
+  }
+  // An instance of a Python class: its type, its __dict__, and for subclasses of containers the contents.
+  PyTypeObject* base = t;
+  while (base->tp_base && (base->tp_flags & Py_TPFLAGS_HEAPTYPE)) base = base->tp_base;
+  bool ordered = !strcmp(base->tp_name, "collections.OrderedDict");
+  if (base != &PyBaseObject_Type && base != &PyDict_Type && base != &PyList_Type && base != &PyTuple_Type && !ordered)
+    return Fail(std::string("a ") + t->tp_name);
+  RecipeNode n{RecipeNode::kInstance};
+  n.object = Borrow(reinterpret_cast<PyObject*>(t));
+  if (base != &PyBaseObject_Type) {
+    Ref copy;
+    if (PyDict_Check(o)) {
+      copy = Ref(PyDict_New());
+      if (ordered) {  // in its own order
+        Ref keys(PyObject_CallMethod(reinterpret_cast<PyObject*>(base), "keys", "O", o));
+        Ref list(keys ? PySequence_List(keys.get()) : nullptr);
+        if (!list) return PyErr_Clear(), Fail("an OrderedDict");
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list.get()); ++i) {
+          PyObject* k = PyList_GET_ITEM(list.get(), i);
+          PyObject* v = PyDict_GetItemWithError(o, k);
+          if (!v || PyDict_SetItem(copy.get(), k, v) < 0) return PyErr_Clear(), Fail("an OrderedDict");
+        }
+      } else if (PyDict_Update(copy.get(), o) < 0) {
+        return PyErr_Clear(), Fail("a dict");
+      }
+    } else {
+      Ref list(PyList_New(0));
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) PyList_Append(list.get(), PySequence_Fast_GET_ITEM(o, i));
+      copy = PyTuple_Check(o) ? Ref(PyList_AsTuple(list.get())) : list;
+    }
+    n.items = Add(copy.get());
+    s_->Keep(copy.release());  // its address is in the memo
+    if (n.items < 0) return -1;
+  }
+  if (t->tp_dictoffset || (t->tp_flags & Py_TPFLAGS_MANAGED_DICT)) {
+    Ref dict(PyObject_GenericGetDict(o, nullptr));
+    if (!dict) return PyErr_Clear(), Fail("an object without __dict__");
+    s_->MarkFresh(dict.get());
+    n.dict = Add(dict.get());
+    if (n.dict < 0) return -1;
+  }
+  Ref slots(PyObject_GetAttrString(reinterpret_cast<PyObject*>(t), "__slots__"));
+  if (slots && base == &PyBaseObject_Type && PyObject_Size(slots.get()) > 0) {
+    PyErr_Clear();
+    return Fail(std::string("a ") + t->tp_name + " with __slots__");
+  }
+  PyErr_Clear();
+  return Push(std::move(n));
+}
+
+int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t* symbols, size_t num_symbols,
+                  std::vector<Ref>* values) const {
+  values->resize(nodes.size());
+  auto at = [&](int i) { return (*values)[i].get(); };
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const RecipeNode& n = nodes[i];
+    PyObject* r = nullptr;
+    size_t m = n.children.size();
+    switch (n.kind) {
+      case RecipeNode::kConst: r = Borrow(n.object.get()).release(); break;
+      case RecipeNode::kInput: r = Borrow(inputs[n.index]).release(); break;
+      case RecipeNode::kOutput: r = Borrow(outs[n.index]).release(); break;
+      case RecipeNode::kSym: r = PyLong_FromLongLong(n.expr.Eval({symbols, num_symbols})); break;
+      case RecipeNode::kTuple:
+        r = PyTuple_New(m);
+        for (size_t k = 0; r && k < m; ++k) PyTuple_SET_ITEM(r, k, Borrow(at(n.children[k])).release());
+        break;
+      case RecipeNode::kList:
+        r = PyList_New(m);
+        for (size_t k = 0; r && k < m; ++k) PyList_SET_ITEM(r, k, Borrow(at(n.children[k])).release());
+        break;
+      case RecipeNode::kDict:
+        r = PyDict_New();
+        for (size_t k = 0; r && k + 1 < m; k += 2)
+          if (PyDict_SetItem(r, at(n.children[k]), at(n.children[k + 1])) < 0) return Py_DECREF(r), -1;
+        break;
+      case RecipeNode::kSet:
+      case RecipeNode::kFrozenSet: {
+        Ref list(PyList_New(0));
+        for (int k : n.children) PyList_Append(list.get(), at(k));
+        r = n.kind == RecipeNode::kSet ? PySet_New(list.get()) : PyFrozenSet_New(list.get());
+        break;
+      }
+      case RecipeNode::kSlice: r = PySlice_New(at(n.children[0]), at(n.children[1]), at(n.children[2])); break;
+      case RecipeNode::kMethod: r = PyMethod_New(at(n.children[0]), at(n.children[1])); break;
+      case RecipeNode::kCell: r = PyCell_New(m ? at(n.children[0]) : nullptr); break;
+      case RecipeNode::kFunction: {
+        auto* f = reinterpret_cast<PyFunctionObject*>(n.object.get());
+        r = PyFunction_NewWithQualName(f->func_code, f->func_globals, f->func_qualname);
+        if (!r) break;
+        auto none = [&](int k) { return at(n.children[k]) == Py_None; };
+        if ((!none(0) && PyFunction_SetDefaults(r, at(n.children[0])) < 0) ||
+            (!none(1) && PyFunction_SetKwDefaults(r, at(n.children[1])) < 0) ||
+            (!none(2) && PyFunction_SetClosure(r, at(n.children[2])) < 0))
+          return Py_DECREF(r), -1;
+        if (!none(3)) reinterpret_cast<PyFunctionObject*>(r)->func_dict = Borrow(at(n.children[3])).release();
+        break;
+      }
+      case RecipeNode::kInstance: {
+        auto* t = reinterpret_cast<PyTypeObject*>(n.object.get());
+        static PyObject* empty = PyTuple_New(0);
+        PyTypeObject* base = t;
+        while (base->tp_base && (base->tp_flags & Py_TPFLAGS_HEAPTYPE)) base = base->tp_base;
+        if (base == &PyTuple_Type) {
+          Ref args(PyTuple_Pack(1, at(n.items)));
+          r = args ? PyTuple_Type.tp_new(t, args.get(), nullptr) : nullptr;
+        } else {
+          r = base->tp_new(t, empty, nullptr);
+          if (r && base == &PyList_Type && PyList_SetSlice(r, 0, 0, at(n.items)) < 0) return Py_DECREF(r), -1;
+          if (r && PyDict_Check(r)) {
+            PyObject *k, *v;
+            Py_ssize_t pos = 0;
+            while (PyDict_Next(at(n.items), &pos, &k, &v)) {
+              // The base class's own __setitem__: an OrderedDict keeps its order, a subclass's hook does not run again.
+              int bad = base->tp_as_mapping->mp_ass_subscript(r, k, v);
+              if (bad < 0) return Py_DECREF(r), -1;
+            }
+          }
+        }
+        if (r && n.dict >= 0) {
+          Ref dict(PyObject_GenericGetDict(r, nullptr));
+          if (!dict || PyDict_Update(dict.get(), at(n.dict)) < 0) return Py_DECREF(r), -1;
+        }
+        break;
+      }
+      case RecipeNode::kReduce: {
+        r = PyObject_CallObject(at(n.children[0]), at(n.children[1]));
+        if (r && at(n.children[2]) != Py_None) {
+          Ref done(PyObject_CallMethod(r, "__setstate__", "O", at(n.children[2])));
+          if (!done) return Py_DECREF(r), -1;
+        }
+        break;
+      }
+    }
+    if (!r) return -1;
+    (*values)[i] = Ref(r);
+  }
+  return 0;
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,60 @@
+// The frame's state at the end of a segment, as a recipe: which objects come from outside, which are results of the graph,
+// and how to build the private Python objects that hold them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "capture/session.h"
+
+namespace framejit::capture {
+
+struct RecipeNode {
+  enum Kind : uint8_t {
+    kConst, kInput, kOutput, kSym, kTuple, kList, kDict, kSet, kFrozenSet, kSlice, kMethod, kCell, kFunction, kInstance,
+    kReduce,   // children: callable, args tuple, [state]
+  } kind;
+  Ref object;                  // kConst; kFunction: a function to copy; kInstance: the type
+  int index = 0;               // kInput, kOutput
+  shape::Int expr;             // kSym
+  std::vector<int> children;
+  int dict = -1;               // kInstance: node of its __dict__, -1 none
+  int items = -1;              // kInstance of a dict/list/tuple subclass: node of its contents
+};
+
+class Recipe {
+ public:
+  explicit Recipe(Session& s) : s_(&s) {}
+  // Node for `o` as the captured code sees it; -1: cannot be rebuilt (why() tells).
+  int Add(PyObject* o);
+  const std::string& why() const { return why_; }
+  // Sources of outside objects that nodes refer to; appended after the tensor inputs.
+  std::vector<const Source*> object_sources;
+  std::vector<TraceId> outputs;
+  std::vector<RecipeNode> nodes;
+  // Builds every node: values[i] is a new reference. 0, or -1 with an exception.
+  int Build(PyObject* const* inputs, PyObject* const* outputs_in, const int64_t* symbols, size_t num_symbols,
+            std::vector<Ref>* values) const;
+  void Seal() { s_ = nullptr; memo_.clear(); }
+
+ private:
+  int Fail(const std::string& why) {
+    if (why_.empty()) why_ = why;
+    return -1;
+  }
+  int Push(RecipeNode n) {
+    nodes.push_back(std::move(n));
+    return static_cast<int>(nodes.size()) - 1;
+  }
+  bool AddAll(PyObject* const* items, Py_ssize_t n, std::vector<int>* out);
+  int AddFresh(PyObject* o);
+
+  Session* s_;
+  std::unordered_map<PyObject*, int> memo_;  // -2: in progress (a cycle)
+  std::unordered_map<const Source*, int> input_index_;
+  std::string why_;
+};
+
+}  // namespace framejit::capture

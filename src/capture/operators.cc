@@ -1,0 +1,450 @@
+// Operators, items, iteration, building of containers, names. Each rule: resolve the operands, take the guards that follow
+// from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
+#include "capture/proxy.h"
+#include "capture/semantics.h"
+#include "diag/diag.h"
+
+namespace framejit::capture {
+namespace {
+
+PyObject* (*const kBinary[])(PyObject*, PyObject*) = {
+    PyNumber_Add, PyNumber_And, PyNumber_FloorDivide, PyNumber_Lshift, PyNumber_MatrixMultiply, PyNumber_Multiply,
+    PyNumber_Remainder, PyNumber_Or, nullptr, PyNumber_Rshift, PyNumber_Subtract, PyNumber_TrueDivide, PyNumber_Xor,
+    PyNumber_InPlaceAdd, PyNumber_InPlaceAnd, PyNumber_InPlaceFloorDivide, PyNumber_InPlaceLshift,
+    PyNumber_InPlaceMatrixMultiply, PyNumber_InPlaceMultiply, PyNumber_InPlaceRemainder, PyNumber_InPlaceOr, nullptr,
+    PyNumber_InPlaceRshift, PyNumber_InPlaceSubtract, PyNumber_InPlaceTrueDivide, PyNumber_InPlaceXor};
+constexpr int kPower = 8, kInPlacePower = 21, kFirstInPlace = 13;
+
+// Builtin objects with no state, or private ones: C code may work on them.
+bool Container(PyObject* o) { return PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o); }
+
+}  // namespace
+
+#define RESOLVE(x)                                    \
+  do {                                                \
+    if (s_.broken()) return s_.Break(s_.reason().id); \
+    (x) = s_.Resolve(x);                              \
+    if (!(x)) return nullptr;                         \
+  } while (0)
+#define RESOLVE_INT(x)                   \
+  do {                                   \
+    if (s_.broken()) return s_.Break(s_.reason().id), -1; \
+    (x) = s_.Resolve(x);                 \
+    if (!(x)) return -1;                 \
+  } while (0)
+
+PyObject* CaptureSemantics::Binary(int op, PyObject* a, PyObject* b) {
+  RESOLVE(a);
+  RESOLVE(b);
+  if (IsTensor(a)) {
+    if (IsTensor(b) || !(Py_TYPE(b)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return TensorBinary(s_, op, a, b);
+  } else if (IsTensor(b) && (IsPrimitive(a) || Container(a))) {
+    return TensorBinary(s_, op, a, b);
+  }
+  if (!IsPrimitive(a) || !IsPrimitive(b)) {
+    if (op >= kFirstInPlace && s_.IsOutside(a) && !PyTuple_Check(a) && !PyFrozenSet_CheckExact(a))
+      return s_.Break(BreakId::kSideEffect, "in-place operator on an outside object");
+    a = s_.ForC(a);
+    b = a ? s_.ForC(b) : nullptr;
+    if (!b) return nullptr;
+    if (PyAnySet_Check(a) && !s_.NoteContents(a)) return nullptr;
+    if (PyAnySet_Check(b) && !s_.NoteContents(b)) return nullptr;
+    s_.NoteType(Py_TYPE(a));
+    s_.NoteType(Py_TYPE(b));
+  }
+  if (op == kPower) return s_.Adopt(PyNumber_Power(a, b, Py_None));
+  if (op == kInPlacePower) return s_.Adopt(PyNumber_InPlacePower(a, b, Py_None));
+  return s_.Adopt(kBinary[op](a, b));
+}
+
+PyObject* CaptureSemantics::Unary(int kind, PyObject* a) {
+  RESOLVE(a);
+  s_.NoteType(Py_TYPE(a));
+  return s_.Adopt(kind == '-' ? PyNumber_Negative(a) : kind == '+' ? PyNumber_Positive(a) : PyNumber_Invert(a));
+}
+
+PyObject* CaptureSemantics::Compare(PyObject* a, PyObject* b, int op) {
+  RESOLVE(a);
+  RESOLVE(b);
+  if (IsTensor(a) || IsTensor(b)) return TensorCompare(s_, a, b, op);
+  if (!IsPrimitive(a) || !IsPrimitive(b)) {
+    // A comparison of containers looks at everything inside.
+    for (PyObject** x : {&a, &b}) {
+      if (Container(*x) && !s_.NoteContents(*x, true)) return nullptr;
+      *x = s_.ForC(*x);
+      if (!*x) return nullptr;
+      s_.NoteType(Py_TYPE(*x));
+    }
+    if (s_.SourceOf(a) && s_.SourceOf(b) && (s_.IsOutside(a) || s_.IsOutside(b)) && !Container(a)) Is(a, b);
+  }
+  return s_.Adopt(PyObject_RichCompare(a, b, op));
+}
+
+int CaptureSemantics::Is(PyObject* a, PyObject* b) {
+  RESOLVE_INT(a);
+  RESOLVE_INT(b);
+  if (IsPrimitive(a) || IsPrimitive(b) || a == b) {
+    // Values are guarded by equality; identity of equal ints and strings is CPython's business and not promised.
+    return a == b;
+  }
+  const Source *p = nullptr, *q = nullptr;
+  for (auto [o, s] : {std::pair{a, &p}, {b, &q}}) {
+    if (IsTensor(o)) {
+      for (auto& t : s_.trace().tensors)
+        if (t.id == AsTensor(o)->id && t.input >= 0) *s = s_.input_sources()[t.input];
+    } else if (s_.IsOutside(o)) {
+      *s = s_.SourceOf(o);
+    }
+  }
+  if (p && q) {
+    guard::Row row{guard::Kind::kDifferentObject, p, q};
+    row.where = s_.Where();
+    s_.guards().Add(std::move(row));
+  }
+  return 0;
+}
+
+int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
+  RESOLVE_INT(container);
+  RESOLVE_INT(value);
+  if (IsTensor(container)) return s_.Break(BreakId::kTensorBool, "`in` on a tensor"), -1;
+  if (PyDict_Check(container) && s_.IsOutside(container) && IsPrimitive(value) &&
+      !(_PyType_Lookup(Py_TYPE(container), PyUnicode_InternFromString("__contains__")) &&
+        PyFunction_Check(_PyType_Lookup(Py_TYPE(container), PyUnicode_InternFromString("__contains__"))))) {
+    bool found;
+    Ref v(s_.ReadDictItem(container, s_.SourceOf(container), value, &found));
+    return s_.broken() || PyErr_Occurred() ? -1 : found;
+  }
+  if (Container(container) && !s_.NoteContents(container, true)) return -1;
+  PyObject* c = s_.ForC(container);
+  if (!c) return -1;
+  if (s_.IsOutside(c) && Py_TYPE(c)->tp_iternext) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
+  s_.NoteType(Py_TYPE(c));
+  s_.NoteType(Py_TYPE(value));
+  return PySequence_Contains(c, value);
+}
+
+int CaptureSemantics::Truth(PyObject* a) {
+  RESOLVE_INT(a);
+  if (IsTensor(a)) return PyObject_IsTrue(a);
+  if (!IsPrimitive(a)) {
+    s_.NoteType(Py_TYPE(a));
+    if (!s_.NoteLength(a)) return -1;
+  }
+  return PyObject_IsTrue(a);
+}
+
+PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
+  RESOLVE(o);
+  RESOLVE(key);
+  if (IsTensor(o)) return PyObject_GetItem(o, key);
+  if (IsTensor(key) && !PyDict_Check(o) && !PyType_Check(o)) return s_.Break(BreakId::kTensorItem, "index");
+  s_.NoteType(Py_TYPE(o));
+  const Source* s = s_.IsOutside(o) ? s_.SourceOf(o) : nullptr;
+  if (s && (PyList_CheckExact(o) || PyTuple_CheckExact(o)) && (PyLong_CheckExact(key) || IsSymInt(key))) {
+    Ref index(PyNumber_Index(key));
+    Py_ssize_t i = index ? PyLong_AsSsize_t(index.get()) : -1, n = PySequence_Fast_GET_SIZE(o);
+    if (i == -1 && PyErr_Occurred()) return nullptr;
+    if (i < 0) {
+      if (!s_.NoteLength(o)) return nullptr;
+      i += n;
+    }
+    if (i < 0 || i >= n) {
+      if (!s_.NoteLength(o)) return nullptr;
+      return PyObject_GetItem(o, index.get());  // the real IndexError
+    }
+    return s_.FromOutside(PySequence_Fast_GET_ITEM(o, i), s_.guards().Child(SourceKind::kItem, s, static_cast<int>(i)));
+  }
+  static PyObject* getitem_name = PyUnicode_InternFromString("__getitem__");
+  PyObject* d = _PyType_Lookup(Py_TYPE(o), getitem_name);
+  if (s && PyDict_Check(o) && IsPrimitive(key) && !(d && PyFunction_Check(d))) {
+    bool found;
+    PyObject* v = s_.ReadDictItem(o, s, key, &found);
+    if (found || s_.broken() || PyErr_Occurred()) return v;
+    return PyDict_CheckExact(o) ? (PyErr_SetObject(PyExc_KeyError, key), nullptr) : s_.Break(BreakId::kUnknownCall, "__missing__");
+  }
+  if (PyType_Check(o)) {  // List[int]
+    return s_.Adopt(PyObject_GetItem(o, key));
+  }
+  PyObject* c = s_.ForC(o);
+  if (!c) return nullptr;
+  if (s_.IsOutside(c) && !Container(c) && !(d && PyFunction_Check(d)))
+    return s_.Break(BreakId::kUnknownCall, std::string("item of a ") + Py_TYPE(o)->tp_name);
+  return s_.Adopt(PyObject_GetItem(c, key));
+}
+
+int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
+  RESOLVE_INT(o);
+  RESOLVE_INT(key);
+  if (value) RESOLVE_INT(value);
+  if (IsTensor(o)) return value ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
+  s_.NoteType(Py_TYPE(o));
+  if (s_.IsOutside(o)) {
+    static PyObject* setitem_name = PyUnicode_InternFromString("__setitem__");
+    PyObject* d = _PyType_Lookup(Py_TYPE(o), setitem_name);
+    if (PyDict_CheckExact(o) && IsPrimitive(key)) {
+      if (!value) {
+        bool found;
+        Ref old(s_.ReadDictItem(o, s_.SourceOf(o), key, &found));
+        if (s_.broken() || PyErr_Occurred()) return -1;
+        if (!found) return PyErr_SetObject(PyExc_KeyError, key), -1;
+      }
+      return s_.WriteDictItem(o, key, value);
+    }
+    if (!(d && PyFunction_Check(d))) return s_.Break(BreakId::kSideEffect, std::string("item of a ") + Py_TYPE(o)->tp_name), -1;
+  }
+  return value ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
+}
+
+PyObject* CaptureSemantics::Iter(PyObject* o) {
+  RESOLVE(o);
+  if (IsTensor(o)) return TensorIter(s_, o);
+  s_.NoteType(Py_TYPE(o));
+  if (Py_TYPE(o)->tp_iternext && s_.IsOutside(o)) {  // an iterator: itself; advancing it is the question
+    Py_INCREF(o);
+    return o;
+  }
+  PyObject* c = s_.ForC(o);
+  if (!c) return nullptr;
+  if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
+  return s_.Adopt(PyObject_GetIter(c));
+}
+
+PyObject* CaptureSemantics::Next(PyObject* it) {
+  RESOLVE(it);
+  if (s_.IsOutside(it)) {
+    static PyObject* next_name = PyUnicode_InternFromString("__next__");
+    PyObject* d = _PyType_Lookup(Py_TYPE(it), next_name);
+    if (!(d && PyFunction_Check(d))) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced");
+  }
+  iternextfunc next = Py_TYPE(it)->tp_iternext;
+  if (!next) return PyErr_Format(PyExc_TypeError, "'%.200s' object is not an iterator", Py_TYPE(it)->tp_name);
+  PyObject* r = next(it);
+  if (!r) {
+    if (s_.broken()) return s_.Break(s_.reason().id);
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_StopIteration)) PyErr_Clear();
+    return nullptr;
+  }
+  return s_.Adopt(r);
+}
+
+PyObject* CaptureSemantics::Format(PyObject* value, int conversion, PyObject* spec) {
+  RESOLVE(value);
+  if (spec) RESOLVE(spec);
+  if (!IsPrimitive(value)) {
+    s_.NoteType(Py_TYPE(value));
+    if (Container(value) && !s_.NoteContents(value, true)) return nullptr;
+    if (s_.IsOutside(value) && !Container(value)) {
+      // repr of an outside object may show its address or anything else
+      return s_.Break(BreakId::kUnknownCall, std::string("text of a ") + Py_TYPE(value)->tp_name);
+    }
+  }
+  return frame::Semantics::Format(value, conversion, spec);
+}
+
+PyObject* CaptureSemantics::Import(PyObject* name, PyObject* globals, PyObject* locals, PyObject* fromlist, PyObject* level) {
+  Ref modules(Borrow(PyImport_GetModuleDict()));
+  Ref lv(PyNumber_Index(level));
+  if (lv && PyLong_AsLong(lv.get()) == 0) {
+    PyObject* loaded = PyDict_GetItemWithError(modules.get(), name);
+    if (!loaded) return PyErr_Occurred() ? nullptr : s_.Break(BreakId::kImport, PyUnicode_AsUTF8(name));
+  }
+  // Everything is loaded: importing again only finds it (a missing submodule would run code; its parent is then absent).
+  PyObject* m = frame::Semantics::Import(name, globals, locals, fromlist, level);
+  if (!m) return nullptr;
+  s_.SourceOf(m);
+  return m;
+}
+
+PyObject* CaptureSemantics::ImportFrom(PyObject* module, PyObject* name) { return LoadAttr(module, name); }
+
+PyObject* CaptureSemantics::LoadGlobal(PyObject* globals, PyObject* builtins, PyObject* name) {
+  if (s_.broken()) return s_.Break(s_.reason().id);
+  bool found;
+  PyObject* v = s_.ReadDictItem(globals, s_.guards().Const(globals), name, &found);
+  if (found || s_.broken() || PyErr_Occurred()) return v;
+  v = s_.ReadDictItem(builtins, s_.guards().Const(builtins), name, &found);
+  return v;
+}
+
+int CaptureSemantics::StoreGlobal(PyObject* globals, PyObject* name, PyObject* value) {
+  if (value) RESOLVE_INT(value);
+  if (!value) {
+    bool found;
+    Ref old(s_.ReadDictItem(globals, s_.guards().Const(globals), name, &found));
+    if (!found) return s_.Break(BreakId::kInstruction, "del of a missing global"), -1;
+  }
+  Ref seen(s_.FromOutside(globals, s_.guards().Const(globals)));
+  return seen ? s_.WriteDictItem(globals, name, value) : -1;
+}
+
+PyObject* CaptureSemantics::LoadCell(PyObject* cell) {
+  RESOLVE(cell);
+  PyObject* v = PyCell_GET(cell);
+  if (s_.IsFresh(cell)) {
+    if (!v) return nullptr;
+    Py_INCREF(v);
+    return s_.Adopt(v);
+  }
+  const Source* base = s_.SourceOf(cell);
+  const Source* s = s_.guards().Child(SourceKind::kCell, base ? base : s_.guards().Const(cell));
+  if (!v) {
+    s_.guards().Absent(s);
+    return nullptr;
+  }
+  return s_.FromOutside(v, s);
+}
+
+int CaptureSemantics::StoreCell(PyObject* cell, PyObject* value) {
+  RESOLVE_INT(cell);
+  if (value) RESOLVE_INT(value);
+  if (!s_.IsFresh(cell)) return s_.Break(BreakId::kSideEffect, "a variable of an enclosing function"), -1;
+  return PyCell_Set(cell, value);
+}
+
+// --- building: the parts are resolved, the container is private -------------------------------------------------------------
+
+#define RESOLVED(items, n)                                    \
+  std::vector<PyObject*> resolved((items), (items) + (n));    \
+  if (s_.broken()) return s_.Break(s_.reason().id);           \
+  if (!s_.ResolveAll(resolved.data(), (n))) return nullptr
+
+PyObject* CaptureSemantics::BuildTuple(PyObject* const* items, Py_ssize_t n) {
+  RESOLVED(items, n);
+  return s_.MarkFresh(frame::Semantics::BuildTuple(resolved.data(), n));
+}
+PyObject* CaptureSemantics::BuildList(PyObject* const* items, Py_ssize_t n) {
+  RESOLVED(items, n);
+  return s_.MarkFresh(frame::Semantics::BuildList(resolved.data(), n));
+}
+PyObject* CaptureSemantics::BuildSet(PyObject* const* items, Py_ssize_t n) {
+  RESOLVED(items, n);
+  return s_.MarkFresh(frame::Semantics::BuildSet(resolved.data(), n));
+}
+PyObject* CaptureSemantics::BuildMap(PyObject* const* kv, Py_ssize_t n, Py_ssize_t stride) {
+  RESOLVED(kv, 2 * n);
+  return s_.MarkFresh(frame::Semantics::BuildMap(resolved.data(), n, stride));
+}
+PyObject* CaptureSemantics::BuildSlice(PyObject* a, PyObject* b, PyObject* c) {
+  RESOLVE(a);
+  RESOLVE(b);
+  if (c) RESOLVE(c);
+  return s_.MarkFresh(PySlice_New(a, b, c));
+}
+PyObject* CaptureSemantics::BuildString(PyObject* const* parts, Py_ssize_t n) {
+  RESOLVED(parts, n);
+  return frame::Semantics::BuildString(resolved.data(), n);
+}
+int CaptureSemantics::ListAppend(PyObject* list, PyObject* v) {
+  RESOLVE_INT(v);
+  return PyList_Append(list, v);
+}
+int CaptureSemantics::ListExtend(PyObject* list, PyObject* iterable) {
+  Ref it(Iter(iterable));
+  if (!it) return -1;
+  for (;;) {
+    Ref x(Next(it.get()));
+    if (!x) return PyErr_Occurred() ? -1 : 0;
+    if (PyList_Append(list, x.get()) < 0) return -1;
+  }
+}
+int CaptureSemantics::SetAdd(PyObject* set, PyObject* v) {
+  RESOLVE_INT(v);
+  return PySet_Add(set, v);
+}
+int CaptureSemantics::SetUpdate(PyObject* set, PyObject* iterable) {
+  Ref it(Iter(iterable));
+  if (!it) return -1;
+  for (;;) {
+    Ref x(Next(it.get()));
+    if (!x) return PyErr_Occurred() ? -1 : 0;
+    if (PySet_Add(set, x.get()) < 0) return -1;
+  }
+}
+int CaptureSemantics::MapAdd(PyObject* dict, PyObject* k, PyObject* v) {
+  RESOLVE_INT(k);
+  RESOLVE_INT(v);
+  return PyDict_SetItem(dict, k, v);
+}
+int CaptureSemantics::DictUpdate(PyObject* dict, PyObject* other) {
+  RESOLVE_INT(other);
+  other = s_.ForC(other);
+  return other ? frame::Semantics::DictUpdate(dict, other) : -1;
+}
+int CaptureSemantics::DictMerge(PyObject* dict, PyObject* other, PyObject* callee) {
+  RESOLVE_INT(other);
+  RESOLVE_INT(callee);
+  other = s_.ForC(other);
+  return other ? frame::Semantics::DictMerge(dict, other, callee) : -1;
+}
+PyObject* CaptureSemantics::ListToTuple(PyObject* list) { return s_.MarkFresh(PyList_AsTuple(list)); }
+
+int CaptureSemantics::Unpack(PyObject* seq, int before, int after, PyObject** items) {
+  RESOLVE_INT(seq);
+  if (IsTensor(seq)) {
+    Ref it(TensorIter(s_, seq));
+    Ref list(it ? PySequence_List(it.get()) : nullptr);
+    return list ? frame::Semantics::Unpack(list.get(), before, after, items) : -1;
+  }
+  s_.NoteType(Py_TYPE(seq));
+  PyObject* c = s_.ForC(seq);
+  if (!c) return -1;
+  if (s_.IsOutside(c) && Py_TYPE(c)->tp_iternext) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
+  if (frame::Semantics::Unpack(c, before, after, items) < 0) return -1;
+  int n = before + (after >= 0 ? 1 + after : 0);
+  for (int i = 0; i < n; ++i) {
+    PyObject* x = s_.Adopt(items[i]);
+    if (!x) {
+      for (int j = 0; j < n; ++j)
+        if (j != i) Py_DECREF(items[j]);
+      return -1;
+    }
+    items[i] = x;
+  }
+  return 0;
+}
+
+PyObject* CaptureSemantics::MakeFunction(PyObject* code, PyObject* globals) {
+  return s_.MarkFresh(frame::Semantics::MakeFunction(code, globals));
+}
+int CaptureSemantics::SetFunctionField(PyObject* f, int which, PyObject* v) {
+  RESOLVE_INT(v);
+  return frame::Semantics::SetFunctionField(f, which, v);
+}
+PyObject* CaptureSemantics::MakeCell(PyObject* v) {
+  if (v) RESOLVE(v);
+  return s_.MarkFresh(PyCell_New(v));
+}
+
+PyObject* CaptureSemantics::LoadSuperAttr(PyObject* super, PyObject* cls, PyObject* self, PyObject* name) {
+  RESOLVE(super);
+  RESOLVE(cls);
+  RESOLVE(self);
+  PyObject* args[] = {nullptr, cls, self};
+  Ref object(Call(super, args + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+  return object ? LoadAttr(object.get(), name) : nullptr;
+}
+
+PyObject* CaptureSemantics::LoadBuildClass(PyObject*) { return s_.Break(BreakId::kInstruction, "class statement"); }
+
+PyObject* CaptureSemantics::LoadSpecial(PyObject* o, PyObject* name) {
+  RESOLVE(o);
+  if (IsTensor(o)) return nullptr;
+  PyTypeObject* type = Py_TYPE(o);
+  s_.NoteType(type);
+  PyObject* d = _PyType_Lookup(type, name);
+  if (!d) return nullptr;
+  return ClassValue(d, o, type);
+}
+
+bool CaptureSemantics::Before(FjFrame* frame, int) {
+  if (frame != s_.root()) {
+    if (++budget_ > 4'000'000) s_.Break(BreakId::kUnroll);
+    return true;
+  }
+  if (s_.options().stop_after >= 0 && root_instructions_ >= s_.options().stop_after) return false;
+  ++root_instructions_;
+  return true;
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,261 @@
+// The frame policy. At every instruction boundary of a wanted frame: a segment whose guards hold runs; otherwise, where it may
+// pay, a capture is tried; otherwise the instruction is stepped.
+#include "capture/policy.h"
+
+#include <functional>
+
+#include "capture/override.h"
+#include "diag/diag.h"
+
+namespace framejit::capture {
+namespace {
+
+thread_local std::shared_ptr<Config> active;
+thread_local frame::Semantics* override_semantics = nullptr;
+Stance stance = Stance::kDefault;
+
+struct Skips {  // frames of this thread that step on for a while before captures are tried again
+  FjFrame* frame = nullptr;
+  long steps = 0;
+};
+thread_local std::vector<Skips> skips;
+
+std::unordered_map<std::string, std::shared_ptr<Config>>& Configs() {
+  static auto* m = new std::unordered_map<std::string, std::shared_ptr<Config>>;
+  return *m;
+}
+
+// Frames that never hold tensor programs: the standard library's own, and framejit's.
+bool SkippedFile(PyCodeObject* code) {
+  static const std::string stdlib = [] {
+    PyObject* os = PyImport_ImportModule("os");
+    PyObject* f = os ? PyObject_GetAttrString(os, "__file__") : nullptr;
+    std::string s = f ? PyUnicode_AsUTF8(f) : "";
+    Py_XDECREF(f);
+    Py_XDECREF(os);
+    return s.substr(0, s.rfind('/') + 1);
+  }();
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (!file) return PyErr_Clear(), true;
+  if (file[0] == '<') return strncmp(file, "<frozen", 7) == 0;
+  if (!strncmp(file, stdlib.c_str(), stdlib.size()) && !strstr(file, "site-packages")) return true;
+  return strstr(file, "/framejit/") && !strstr(file, "/tests/");
+}
+
+class Policy : public frame::FramePolicy {
+ public:
+  bool Wants(FjFrame* frame) override {
+    if (override_semantics) return true;
+    if (!active || fj_is_generator(frame)) return false;
+    CodeState& c = StateOf(*active, fj_code(frame));
+    return !c.skip;
+  }
+
+  frame::Semantics* Override(FjFrame*) override { return override_semantics; }
+
+  frame::Action At(FjFrame* frame, PyObject** result) override {
+    if (!active || override_semantics) return frame::Action::kHandOver;
+    PyCodeObject* code = fj_code(frame);
+    std::shared_ptr<Config> config = active;
+    CodeState& state = StateOf(*config, code);
+    Place& place = state.places[{fj_next(frame), fj_stack_depth(frame)}];
+    if (!state.entry && fj_stack_depth(frame) == 0) state.entry = &place;
+    for (size_t i = 0; i < place.segments.size(); ++i) {  // by index: a run may re-enter and add versions
+      Segment* seg = place.segments[i].get();
+      int r = seg->Try(fj_localsplus(frame), frame, result);
+      if (r < 0) return Failed(frame, *seg);
+      if (r > 0) return Done(frame, *result);
+    }
+    for (auto it = skips.rbegin(); it != skips.rend(); ++it)
+      if (it->frame == frame) {
+        if (--it->steps > 0) return frame::Action::kStep;
+        skips.erase(std::next(it).base());
+        break;
+      }
+    if (place.give_up || state.skip) return frame::Action::kStep;
+    if (place.skip) {
+      Skip(frame, place.skip);
+      return frame::Action::kStep;
+    }
+    if (!place.segments.empty()) {
+      if (!Missed(*config, place, frame)) return PyErr_Occurred() ? frame::Action::kRaise : frame::Action::kStep;
+    } else if (stance != Stance::kDefault) {
+      return frame::Action::kStep;
+    }
+    Segment* seg = CaptureAt(*config, state, place, frame);
+    if (PyErr_Occurred()) return frame::Action::kRaise;
+    if (config->fullgraph && !config->breaks.empty() && (!seg || !seg->returns)) {
+      PyErr_SetString(ErrorType("BreakError"), ("fullgraph=True, but:\n" + diag::Render(config->breaks.back())).c_str());
+      config->breaks.clear();
+      state.places.clear();
+      state.entry = nullptr;
+      return frame::Action::kRaise;
+    }
+    if (!seg) {
+      if (&place == state.entry && ++state.trivial >= 3 && AllTrivial(state)) state.skip = true;
+      Skip(frame, place.skip);
+      return frame::Action::kStep;
+    }
+    int r = seg->Try(fj_localsplus(frame), frame, result);
+    if (r < 0) return Failed(frame, *seg);
+    if (r > 0) return Done(frame, *result);
+    return frame::Action::kStep;
+  }
+
+ private:
+  static frame::Action Done(FjFrame*, PyObject* result) { return result ? frame::Action::kReturn : frame::Action::kAgain; }
+
+  // A segment failed while running. Nothing was committed: run the same instructions for real, which raises the user's own
+  // error at the user's line (or succeeds, if the failure was ours).
+  static frame::Action Failed(FjFrame* frame, Segment& seg) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return frame::Action::kRaise;  // KeyboardInterrupt, MemoryError is an Exception
+    if (diag::Enabled(diag::Channel::perf_)) {
+      PyObject *t, *v, *tb;
+      PyErr_Fetch(&t, &v, &tb);
+      PyObject* text = v ? PyObject_Str(v) : nullptr;
+      diag::Log(diag::Channel::perf_, std::string("a compiled segment failed and is run again in Python: ") +
+                                          (text ? PyUnicode_AsUTF8(text) : "?"));
+      Py_XDECREF(text), Py_XDECREF(t), Py_XDECREF(v), Py_XDECREF(tb);
+    }
+    PyErr_Clear();
+    Skip(frame, seg.returns ? 1L << 40 : seg.instructions);
+    return frame::Action::kStep;
+  }
+
+  static void Skip(FjFrame* frame, long n) {
+    for (auto& s : skips)
+      if (s.frame == frame) {
+        s.steps = n;
+        return;
+      }
+    if (skips.size() > 4096) skips.erase(skips.begin(), skips.begin() + 2048);
+    skips.push_back({frame, n});
+  }
+
+  static bool AllTrivial(CodeState& state) {
+    for (auto& [k, p] : state.places)
+      if (!p.segments.empty()) return false;
+    return true;
+  }
+
+  // No entry matched. True: capture another version.
+  static bool Missed(Config& config, Place& place, FjFrame* frame) {
+    if (stance == Stance::kEagerOnRecompile) return false;
+    Segment& last = *place.segments.back();
+    PyObject* names = fj_code(frame)->co_localsplusnames;
+    std::string why = last.guards->Explain(fj_localsplus(frame), names);
+    if (stance == Stance::kFailOnRecompile) {
+      PyErr_SetString(ErrorType("RecompileError"), why.c_str());
+      return false;
+    }
+    ++config.recompiles;
+    ++place.misses;
+    if (diag::Enabled(diag::Channel::recompiles_) || diag::TraceEnabled()) {
+      std::string where = std::string(PyUnicode_AsUTF8(fj_code(frame)->co_qualname)) + " (" +
+                          PyUnicode_AsUTF8(fj_code(frame)->co_filename) + ":" +
+                          std::to_string(fj_code(frame)->co_firstlineno) + ")";
+      diag::Log(diag::Channel::recompiles_, "recompiling " + where + ": " + why);
+      diag::Event("recompile", {{"where", diag::Quote(where)}, {"guard", diag::Quote(why)}});
+    }
+    if (static_cast<long>(place.segments.size()) >= std::stol(diag::GetOption("max_entries"))) {
+      if (!place.give_up) {
+        diag::Break b;
+        b.id = diag::BreakId::kLimit;
+        b.detail = why;
+        b.file = PyUnicode_AsUTF8(fj_code(frame)->co_filename);
+        b.function = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
+        b.line = fj_code(frame)->co_firstlineno;
+        diag::Warn(diag::Render(b));
+        config.breaks.push_back(b);
+      }
+      place.give_up = true;
+      return false;
+    }
+    if (config.dynamic != 0) {
+      bool grew = false;
+      for (auto [input, dim] : last.guards->DynamicCandidates(fj_localsplus(frame)))
+        if (input < static_cast<int>(last.dynamic_names.size())) {
+          std::pair<std::string, int> d{last.dynamic_names[input], dim};
+          if (std::find(place.dynamic_dims.begin(), place.dynamic_dims.end(), d) == place.dynamic_dims.end())
+            place.dynamic_dims.push_back(d), grew = true;
+        }
+      if (grew) diag::Log(diag::Channel::recompiles_, "sizes that changed become symbols");
+    }
+    return true;
+  }
+};
+
+}  // namespace
+
+OverrideScope::OverrideScope(frame::Semantics* s) : before_(override_semantics) { override_semantics = s; }
+OverrideScope::~OverrideScope() { override_semantics = before_; }
+
+PyObject* ErrorType(const char* name) {
+  Ref m(PyImport_ImportModule("framejit.errors"));
+  Ref t(m ? PyObject_GetAttrString(m.get(), name) : nullptr);
+  if (!t) PyErr_Clear();
+  return t ? t.get() : PyExc_RuntimeError;  // the module keeps it alive
+}
+
+void InstallPolicy() {
+  static Policy policy;
+  frame::SetPolicy(&policy);
+}
+
+std::shared_ptr<Config> MakeConfig(const std::string& key) {
+  auto& c = Configs()[key];
+  if (!c) {
+    c = std::make_shared<Config>();
+    c->key = key;
+  }
+  return c;
+}
+
+std::shared_ptr<Config> FindConfig(const std::string& key) {
+  auto it = Configs().find(key);
+  return it == Configs().end() ? nullptr : it->second;
+}
+
+void ForEachConfig(const std::function<void(Config&)>& f) {
+  for (auto& [k, c] : Configs()) f(*c);
+}
+
+void ResetConfig(Config& c) {
+  c.codes.clear();
+  c.breaks.clear();
+  c.graphs.clear();
+  c.notes.clear();
+  c.kernels = {};
+  c.captures = c.recompiles = c.graph_count = c.op_count = 0;
+  c.seconds = 0;
+}
+
+void ResetAll() {
+  for (auto& [k, c] : Configs()) ResetConfig(*c);
+}
+
+bool disabled_everywhere() {
+  static const bool off = diag::OptionOn("disable");
+  return off;
+}
+
+CodeState& StateOf(Config& config, PyCodeObject* code) {
+  auto& s = config.codes[code];
+  if (!s) {
+    s = std::make_unique<CodeState>();
+    s->code = Borrow(reinterpret_cast<PyObject*>(code));
+    s->skip = SkippedFile(code) || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR));
+    s->hot = !(code->co_ncellvars);
+  }
+  return *s;
+}
+
+ActiveScope::ActiveScope(std::shared_ptr<Config> config) : before_(std::move(active)) { active = std::move(config); }
+ActiveScope::~ActiveScope() { active = std::move(before_); }
+InactiveScope::InactiveScope() : before_(std::move(active)) { active = nullptr; }
+InactiveScope::~InactiveScope() { active = std::move(before_); }
+bool Capturing() { return override_semantics != nullptr; }
+void SetStance(Stance s) { stance = s; }
+Stance GetStance() { return stance; }
+
+}  // namespace framejit::capture

@@ -1,0 +1,46 @@
+// Decides, for every intercepted frame, what runs where: compiled segments, concrete steps, captures. One per process.
+#pragma once
+
+#include <functional>
+
+#include "capture/segment.h"
+
+namespace framejit::capture {
+
+PyObject* ErrorType(const char* name);                 // of framejit.errors; borrowed
+void InstallPolicy();                                  // once, at module initialisation
+
+std::shared_ptr<Config> FindConfig(const std::string& key);   // null: none
+std::shared_ptr<Config> MakeConfig(const std::string& key);   // found or new
+void ForEachConfig(const std::function<void(Config&)>& f);
+void ResetConfig(Config& config);                      // drops its compiled segments and counters
+void ResetAll();
+
+CodeState& StateOf(Config& config, PyCodeObject* code);
+
+// While alive, frames of this thread are candidates under `config`.
+class ActiveScope {
+ public:
+  explicit ActiveScope(std::shared_ptr<Config> config);
+  ~ActiveScope();
+
+ private:
+  std::shared_ptr<Config> before_;
+  frame::HookScope hook_;
+};
+class InactiveScope {                                  // framejit.disable: nothing below is captured
+ public:
+  InactiveScope();
+  ~InactiveScope();
+
+ private:
+  std::shared_ptr<Config> before_;
+};
+bool Capturing();
+
+enum class Stance : uint8_t { kDefault, kForceEager, kEagerOnRecompile, kFailOnRecompile };
+void SetStance(Stance s);
+Stance GetStance();
+bool disabled_everywhere();                            // FRAMEJIT_DISABLE=1
+
+}  // namespace framejit::capture

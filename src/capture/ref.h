@@ -1,0 +1,11 @@
+// Owning references, as the tensor stage defines them; Borrow(o) owns a new reference to a borrowed pointer.
+#pragma once
+
+#include "tensor/ref.h"
+
+namespace framejit::capture {
+
+using tensor::Ref;
+inline Ref Borrow(PyObject* o) { return Ref::Borrow(o); }
+
+}  // namespace framejit::capture

@@ -1,0 +1,392 @@
+// Making and running segments.
+#include "capture/segment.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "capture/override.h"
+#include "capture/proxy.h"
+#include "capture/semantics.h"
+#include "diag/diag.h"
+
+namespace framejit::capture {
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The frame's slots and stack, saved while capture runs in the frame itself, and put back whatever happens.
+class FrameImage {
+ public:
+  explicit FrameImage(FjFrame* f) : f_(f), next_(fj_next(f)), depth_(fj_stack_depth(f)) {
+    int n = fj_nlocalsplus(f) + depth_;
+    PyObject** p = fj_localsplus(f);
+    for (int i = 0; i < n; ++i) saved_.push_back(Borrow(p[i]));
+  }
+  ~FrameImage() {
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    PyObject** p = fj_localsplus(f_);
+    int now = fj_nlocalsplus(f_) + fj_stack_depth(f_);
+    for (int i = 0; i < std::max(now, static_cast<int>(saved_.size())); ++i) {
+      PyObject* old = i < now ? p[i] : nullptr;
+      p[i] = i < static_cast<int>(saved_.size()) ? saved_[i].release() : nullptr;
+      Py_XDECREF(old);
+    }
+    fj_set_stack_depth(f_, depth_);
+    fj_set_next(f_, next_);
+    PyErr_Restore(type, value, tb);
+  }
+  PyObject* operator[](int i) const { return saved_[i].get(); }
+  int size() const { return static_cast<int>(saved_.size()); }
+
+ private:
+  FjFrame* f_;
+  int next_, depth_;
+  std::vector<Ref> saved_;
+};
+
+struct Captured {
+  std::unique_ptr<Segment> segment;
+  diag::Break reason;
+  bool broke = false;
+  bool worthwhile = false;   // it holds tensor operations
+  long instructions = 0;
+  std::string state_problem;  // the state at the end cannot be rebuilt: try to end earlier
+};
+
+bool WantsGrad(const Trace& t) {
+  for (auto& x : t.tensors)
+    if (x.input < 0 && x.meta.requires_grad) return true;
+  return false;
+}
+
+std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem, FjFrame* frame, const FrameImage& before,
+                               frame::Outcome outcome, int index, PyObject* result, std::string* problem) {
+  Recipe recipe(s);
+  int nlocals = fj_nlocalsplus(frame), depth = fj_stack_depth(frame);
+  std::vector<std::pair<int, int>> slots;
+  std::vector<int> stack;
+  int return_node = -1;
+  bool returns = outcome == frame::Outcome::kReturned;
+  if (returns) {
+    return_node = recipe.Add(result);
+  } else {
+    PyObject** p = fj_localsplus(frame);
+    for (int i = 0; i < nlocals; ++i) {
+      if (p[i] && IsLazy(p[i]) && reinterpret_cast<Lazy*>(p[i])->value == before[i] &&
+          reinterpret_cast<Lazy*>(p[i])->source == s.guards().Slot(i))
+        continue;  // as it was
+      if (!p[i] && !before[i]) continue;
+      slots.emplace_back(i, p[i] ? recipe.Add(p[i]) : -1);
+      if (p[i] && slots.back().second < 0) break;
+    }
+    for (int i = 0; i < depth && recipe.why().empty(); ++i) stack.push_back(p[nlocals + i] ? recipe.Add(p[nlocals + i]) : -1);
+  }
+  std::vector<Segment::Store> stores;
+  for (auto& st : s.stores()) {
+    Segment::Store x{recipe.Add(st.dict.get()), recipe.Add(st.key.get()), st.value ? recipe.Add(st.value.get()) : -1};
+    stores.push_back(x);
+  }
+  if (!s.context_vars.empty()) *problem = "a ContextVar was set";
+  if (!recipe.why().empty()) *problem = recipe.why();
+  if (!problem->empty()) return nullptr;
+
+  // Results that are inputs are handed through; the others are made by the runner.
+  auto made = s.lowering().Finish(recipe.outputs);
+  std::vector<tensor::OutputPlan> plan;
+  for (auto& m : made)
+    plan.push_back({static_cast<tensor::OutputPlan::Kind>(m.kind), m.index, m.calls});
+
+  auto seg = std::make_unique<Segment>(std::move(recipe));
+  seg->returns = returns;
+  seg->return_node = return_node;
+  seg->next = index;
+  seg->depth = depth;
+  seg->slots = std::move(slots);
+  seg->stack = std::move(stack);
+  seg->stores = std::move(stores);
+  seg->instructions = sem.root_instructions();
+  seg->grad_after = s.mode.grad == s.entry_mode.grad ? -1 : s.mode.grad;
+  seg->num_tensor_inputs = static_cast<int>(s.input_sources().size());
+  std::vector<const Source*> inputs = s.input_sources();
+  for (auto* src : s.input_sources()) seg->dynamic_names.push_back(src->str(fj_code(frame)->co_localsplusnames));
+  inputs.insert(inputs.end(), seg->recipe.object_sources.begin(), seg->recipe.object_sources.end());
+  seg->num_inputs = static_cast<int>(inputs.size());
+  seg->num_symbols = static_cast<int>(s.env().num_symbols());
+  if (s.uses_torch) s.guards().Add(guard::Row{guard::Kind::kTorchState});
+  if (s.uses_numpy) s.guards().Add(guard::Row{guard::Kind::kNumpyState});
+  if (s.trace().calls.size() && !s.graph().writes.empty())
+    for (size_t i = 0; i < s.input_sources().size(); ++i)
+      for (size_t j = i + 1; j < s.input_sources().size(); ++j) {
+        bool written = false;
+        for (auto& w : s.graph().writes) written |= w.input == static_cast<int>(i) || w.input == static_cast<int>(j);
+        if (written) {
+          guard::Row row{guard::Kind::kNotAliased, s.input_sources()[i], s.input_sources()[j]};
+          s.guards().Add(std::move(row));
+        }
+      }
+  seg->trace = s.trace();
+  seg->trace.outputs = seg->recipe.outputs;
+  auto constants = s.constants();
+
+  if (!s.trace().calls.empty()) {
+    config.op_count += s.op_count;
+    ++config.graph_count;
+    std::string note;
+    if (config.backend == "eager") note = "backend=\"eager\"";
+    else if (WantsGrad(s.trace())) note = "gradients are wanted and no compiled backward exists yet: runs through the framework";
+    else if (!s.lowering().graph_unusable().empty()) note = s.lowering().graph_unusable() + ": runs through the framework";
+    if (note.empty() && !FindBackend(config.backend)) {
+      try {
+        CompileOptions options;
+        options.cpu = diag::GetOption("cpu");
+        options.verify = diag::OptionOn("verify");
+        options.fuse = diag::OptionOn("fuse");
+        options.fuel = std::stoll(diag::GetOption("fuel"));
+        std::string disabled = diag::GetOption("disabled_passes");
+        for (size_t a = 0; a < disabled.size();) {
+          size_t b = std::min(disabled.find(',', a), disabled.size());
+          options.disabled_passes.push_back(disabled.substr(a, b - a));
+          a = b + 1;
+        }
+        s.graph().name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
+        diag::Log(diag::Channel::graph_, s.graph().str());
+        seg->executable = config.backend == "interpreter" ? MakeInterpreter(s.graph()) : Compile(s.graph(), options);
+        seg->graph_runner = tensor::MakeGraphRunner(seg->executable, s.graph(), seg->trace, plan, constants);
+        const CompileStats& st = seg->executable->stats();
+        config.kernels.kernels += st.kernels;
+        config.kernels.kernels_compiled += st.kernels_compiled;
+        config.kernels.kernels_reused += st.kernels_reused;
+        config.kernels.library_calls += st.library_calls;
+        config.kernels.externs += st.externs;
+        config.graphs.push_back(s.graph().str());
+      } catch (const std::exception& e) {
+        note = std::string("internal error of framejit (please report it): ") + e.what() + ": runs through the framework";
+        diag::Warn("framejit: " + note);
+        seg->graph_runner.reset();
+      }
+    }
+    if (PyObject* backend = FindBackend(config.backend); backend && note.empty()) {
+      seg->backend_runner = BackendRunner::Make(backend, seg->trace, constants, s.input_tensors());
+      if (!seg->backend_runner) {
+        *problem = "backend";
+        return nullptr;
+      }
+      config.graphs.push_back(seg->trace.str());
+    } else if (!seg->graph_runner) {
+      seg->trace_runner = tensor::MakeTraceRunner(seg->trace, constants);
+      config.graphs.push_back(seg->trace.str());
+      if (!note.empty()) {
+        config.notes.push_back(note);
+        diag::Log(diag::Channel::perf_, note + "  [" + PyUnicode_AsUTF8(fj_code(frame)->co_qualname) + "]");
+      }
+    }
+  }
+  auto builder = s.TakeGuards();
+  seg->guards = builder->Finish(s.env(), inputs);
+  seg->recipe.Seal();
+  return seg;
+}
+
+// Runs the frame's code under capture until it returns, breaks, or `stop_after` outermost instructions.
+Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_after) {
+  Captured out;
+  FrameImage before(frame);
+  CaptureOptions options;
+  options.dynamic = config.dynamic == 1;
+  options.dynamic_dims = place.dynamic_dims;
+  options.stop_after = stop_after;
+  Session s(frame, options);
+  CaptureSemantics sem(s);
+  PyObject** p = fj_localsplus(frame);
+  for (int i = 0; i < before.size(); ++i) {
+    if (!p[i]) continue;
+    PyObject* lazy = NewLazy(&s, p[i], s.guards().Slot(i));
+    if (!lazy) return out;
+    Py_INCREF(lazy);
+    s.Keep(lazy);
+    Py_SETREF(p[i], lazy);
+  }
+  int index = fj_next(frame);
+  PyObject* raw = nullptr;
+  frame::Outcome outcome;
+  {
+    OverrideScope scope(&sem);
+    outcome = frame::Interpret(frame, sem, -1, &index, &raw);
+  }
+  Ref result(raw);
+  out.instructions = sem.root_instructions();
+  bool failed = outcome == frame::Outcome::kRaised || outcome == frame::Outcome::kHandOver || s.broken();
+  if (failed) {
+    if (!s.broken()) {
+      std::string what;
+      if (outcome == frame::Outcome::kRaised && PyErr_Occurred()) {
+        PyObject *t, *v, *tb;
+        PyErr_Fetch(&t, &v, &tb);
+        what = t ? reinterpret_cast<PyTypeObject*>(t)->tp_name : "";
+        Py_XDECREF(t), Py_XDECREF(v), Py_XDECREF(tb);
+        s.Break(BreakId::kException, what);
+      } else {
+        s.Break(BreakId::kInstruction);
+      }
+    }
+    PyErr_Clear();
+    out.broke = true;
+    out.reason = s.reason();
+    // The failing instruction was counted by Before(): what stands is everything in front of it.
+    out.instructions = std::max(0L, sem.root_instructions() - 1);
+    return out;
+  }
+  out.worthwhile = s.op_count > 0;
+  if (!out.worthwhile && outcome != frame::Outcome::kReturned) return out;
+  out.segment = Build(config, s, sem, frame, before, outcome, index, result.get(), &out.state_problem);
+  return out;
+}
+
+}  // namespace
+
+Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame) {
+  double start = Now();
+  ++config.captures;
+  std::optional<diag::Break> reason;
+  long stop_after = -1;
+  Captured c;
+  for (int attempt = 0; attempt < 40; ++attempt) {
+    c = CaptureOnce(config, place, frame, stop_after);
+    if (PyErr_Occurred()) PyErr_Clear();
+    if (c.segment) break;
+    if (c.broke) {
+      if (!reason) reason = c.reason;
+      stop_after = c.instructions;
+    } else if (!c.state_problem.empty()) {
+      if (!reason) {
+        reason.emplace();
+        reason->id = BreakId::kIteratorState;
+        reason->detail = c.state_problem;
+      }
+      stop_after = c.instructions - 1;
+    } else {
+      break;  // nothing worth compiling
+    }
+    if (stop_after <= 0) break;
+  }
+  config.seconds += Now() - start;
+  if (reason) {
+    int first = 0;
+    reason->first_line = first;
+    bool known = false;
+    for (auto& b : config.breaks) known |= b.id == reason->id && b.file == reason->file && b.line == reason->line;
+    if (!known) {
+      config.breaks.push_back(*reason);
+      std::string text = diag::Render(*reason);
+      diag::Log(diag::Channel::breaks_, text);
+      if (diag::TraceEnabled())
+        diag::Event("break", {{"id", diag::Quote(diag::Info(reason->id).id)}, {"file", diag::Quote(reason->file)},
+                              {"line", std::to_string(reason->line)}, {"detail", diag::Quote(reason->detail)}});
+    }
+  }
+  if (!c.segment) {
+    place.skip = std::max(1L, reason ? (c.broke ? c.instructions : stop_after) : c.instructions);
+    if (place.skip < 1) place.skip = 1;
+    return nullptr;
+  }
+  if (reason && !c.worthwhile) {
+    place.skip = std::max(1L, c.segment->instructions);
+    return nullptr;
+  }
+  // Accepted only if it holds on its own frame.
+  std::vector<PyObject*> inputs(c.segment->num_inputs + 1);
+  std::vector<int64_t> symbols(c.segment->num_symbols + 1);
+  if (!c.segment->guards->Check(fj_localsplus(frame), inputs.data(), symbols.data())) {
+    std::string why = c.segment->guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
+    diag::Log(diag::Channel::guards_, "guards do not hold on their own frame: " + why);
+    diag::Break b;
+    b.id = BreakId::kInternal;
+    b.detail = "guards do not hold on their own frame: " + why;
+    config.breaks.push_back(b);
+    place.give_up = true;
+    place.skip = 1;
+    return nullptr;
+  }
+  if (diag::Enabled(diag::Channel::guards_))
+    for (auto& line : c.segment->guards->Describe(fj_code(frame)->co_localsplusnames)) diag::Log(diag::Channel::guards_, line);
+  place.segments.push_back(std::move(c.segment));
+  return place.segments.back().get();
+}
+
+int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
+  constexpr int kInline = 256;
+  PyObject* inputs_small[kInline];
+  int64_t symbols_small[kInline];
+  std::vector<PyObject*> inputs_large;
+  PyObject** inputs = inputs_small;
+  if (num_inputs > kInline) {
+    inputs_large.resize(num_inputs);
+    inputs = inputs_large.data();
+  }
+  std::vector<int64_t> symbols_large;
+  int64_t* symbols = symbols_small;
+  if (num_symbols > kInline) {
+    symbols_large.resize(num_symbols);
+    symbols = symbols_large.data();
+  }
+  if (!guards->Check(slots_in, inputs, symbols)) return 0;
+  size_t n = recipe.outputs.size();
+  PyObject* out_small[16] = {};
+  std::vector<PyObject*> out_large;
+  PyObject** out = out_small;
+  if (n > 16) {
+    out_large.resize(n);
+    out = out_large.data();
+  }
+  if (graph_runner) {
+    if (graph_runner->Run(inputs, symbols, out) < 0) return -1;
+  } else if (backend_runner) {
+    if (backend_runner->Run(inputs, symbols, out) < 0) return -1;
+  } else if (trace_runner) {
+    int failed;
+    if (trace_runner->Run(inputs, symbols, out, &failed) < 0) return -1;
+  } else {
+    for (size_t i = 0; i < n; ++i) {  // no operations: every tensor is an input
+      out[i] = inputs[trace.tensors[recipe.outputs[i]].input];
+      Py_INCREF(out[i]);
+    }
+  }
+  // The common case: one tensor is returned.
+  if (returns && n == 1 && recipe.nodes.size() == 1 && stores.empty() && grad_after < 0) {
+    *result = out[0];
+    return 1;
+  }
+  std::vector<Ref> held, values;
+  for (size_t i = 0; i < n; ++i) held.emplace_back(out[i]);
+  if (recipe.Build(inputs + num_tensor_inputs, out, symbols, num_symbols, &values) < 0) return -1;
+  for (const Store& st : stores) {
+    PyObject* d = values[st.dict].get();
+    int bad = st.value >= 0 ? PyDict_SetItem(d, values[st.key].get(), values[st.value].get())
+                            : PyDict_DelItem(d, values[st.key].get());
+    if (bad < 0) return -1;
+  }
+  if (grad_after >= 0) tensor::SetGradMode(grad_after);
+  if (returns) {
+    *result = values[return_node].get();
+    Py_INCREF(*result);
+    return 1;
+  }
+  PyObject** p = fj_localsplus(frame);
+  int nlocals = fj_nlocalsplus(frame), old_depth = fj_stack_depth(frame);
+  std::vector<Ref> dropped;  // destructors run when the frame is whole again
+  for (auto [slot, node] : slots) {
+    dropped.emplace_back(p[slot]);
+    p[slot] = node < 0 ? nullptr : Borrow(values[node].get()).release();
+  }
+  for (int i = 0; i < old_depth; ++i) dropped.emplace_back(p[nlocals + i]);
+  for (int i = 0; i < depth; ++i) p[nlocals + i] = stack[i] < 0 ? nullptr : Borrow(values[stack[i]].get()).release();
+  fj_set_stack_depth(frame, depth);
+  fj_set_next(frame, next);
+  *result = nullptr;
+  return 1;
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,82 @@
+// A compiled stretch of one code object: guards, something that runs, and the frame state it leaves behind.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "capture/backends.h"
+#include "capture/exit.h"
+#include "frame/driver.h"
+#include "guard/guard.h"
+#include "tensor/tensor.h"
+
+namespace framejit::capture {
+
+// Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
+struct CodeState;
+struct Config {
+  std::string key;
+  std::string backend = "llvm";
+  Ref root_code;
+  int dynamic = -1;        // -1 auto, 0 never, 1 from the start
+  bool fullgraph = false;
+  std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>> codes;
+  int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
+  std::vector<diag::Break> breaks;      // distinct places, in order of first occurrence
+  std::vector<std::string> graphs;      // text of every compiled graph
+  std::vector<std::string> notes;       // why a segment runs through the framework
+  CompileStats kernels;                 // summed
+  double seconds = 0;
+};
+
+struct Segment {
+  std::shared_ptr<guard::GuardSet> guards;
+  std::unique_ptr<tensor::TraceRunner> trace_runner;   // exactly one of these, or none (no tensor operations)
+  std::unique_ptr<tensor::GraphRunner> graph_runner;
+  std::shared_ptr<Executable> executable;
+  std::unique_ptr<BackendRunner> backend_runner;       // a registered backend's callable
+  Trace trace;
+  Recipe recipe;
+  int num_tensor_inputs = 0, num_inputs = 0, num_symbols = 0;
+  bool returns = false;
+  int return_node = -1;
+  int next = 0, depth = 0;                             // where the frame goes on
+  std::vector<std::pair<int, int>> slots;              // (slot, node), node -1: empty
+  std::vector<int> stack;                              // nodes
+  struct Store { int dict, key, value; };              // value -1: delete
+  std::vector<Store> stores;
+  int grad_after = -1;                                 // grad mode to leave behind, -1 unchanged
+  long instructions = 0;                               // outermost instructions it stands for
+  std::vector<std::string> dynamic_names;              // source text of each tensor input, for automatic dynamic shapes
+  explicit Segment(Recipe r) : recipe(std::move(r)) {}
+
+  // Guards hold: runs. 1: done (*result set if it returns; else the frame's slots were written), 0: miss, -1: exception.
+  int Try(PyObject** slots_in, FjFrame* frame, PyObject** result);
+};
+
+struct Place {             // one instruction offset and stack depth
+  std::vector<std::unique_ptr<Segment>> segments;
+  long skip = 0;           // nothing to capture here: step this many instructions before asking again
+  int misses = 0;
+  bool give_up = false;
+  std::vector<std::pair<std::string, int>> dynamic_dims;
+};
+
+struct CodeState {
+  Ref code;
+  std::map<std::pair<int, int>, Place> places;
+  bool hot = true;         // arguments map to slots one to one, so calls need no frame
+  Place* entry = nullptr;  // the place right after RESUME, once known
+  int trivial = 0;         // captures without tensor operations
+  bool skip = false;
+};
+
+// Captures from the frame's current place. On success the segment is installed in `place`; null: nothing worth compiling
+// (place->skip is set) or an exception (fullgraph).
+Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame);
+
+}  // namespace framejit::capture

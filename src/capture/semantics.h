@@ -1,0 +1,79 @@
+// CaptureSemantics: the data model as the captured code sees it. Reads of outside objects take guards, tensor operations go
+// to the session, writes outside are kept or break, the rest is CPython itself on private objects.
+#pragma once
+
+#include "capture/session.h"
+
+namespace framejit::capture {
+
+class CaptureSemantics : public frame::Semantics {
+ public:
+  explicit CaptureSemantics(Session& s) : s_(s) {}
+
+  PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames) override;
+  PyObject* CallEx(PyObject* callable, PyObject* args, PyObject* kwargs) override;
+  PyObject* LoadAttr(PyObject* object, PyObject* name) override;
+  int StoreAttr(PyObject* object, PyObject* name, PyObject* value) override;
+  PyObject* LoadGlobal(PyObject* globals, PyObject* builtins, PyObject* name) override;
+  int StoreGlobal(PyObject* globals, PyObject* name, PyObject* value) override;
+  PyObject* LoadCell(PyObject* cell) override;
+  int StoreCell(PyObject* cell, PyObject* value) override;
+  PyObject* Binary(int nb_op, PyObject* a, PyObject* b) override;
+  PyObject* Unary(int kind, PyObject* a) override;
+  PyObject* Compare(PyObject* a, PyObject* b, int op) override;
+  int Is(PyObject* a, PyObject* b) override;
+  int Contains(PyObject* container, PyObject* value) override;
+  int Truth(PyObject* a) override;
+  PyObject* GetItem(PyObject* object, PyObject* key) override;
+  int SetItem(PyObject* object, PyObject* key, PyObject* value) override;
+  PyObject* Iter(PyObject* object) override;
+  PyObject* Next(PyObject* iterator) override;
+  PyObject* Format(PyObject* value, int conversion, PyObject* spec) override;
+  PyObject* Import(PyObject* name, PyObject* globals, PyObject* locals, PyObject* fromlist, PyObject* level) override;
+  PyObject* ImportFrom(PyObject* module, PyObject* name) override;
+  int Unpack(PyObject* sequence, int before, int after, PyObject** items) override;
+  PyObject* BuildTuple(PyObject* const* items, Py_ssize_t n) override;
+  PyObject* BuildList(PyObject* const* items, Py_ssize_t n) override;
+  PyObject* BuildSet(PyObject* const* items, Py_ssize_t n) override;
+  PyObject* BuildMap(PyObject* const* keys_values, Py_ssize_t n, Py_ssize_t stride) override;
+  PyObject* BuildSlice(PyObject* start, PyObject* stop, PyObject* step) override;
+  PyObject* BuildString(PyObject* const* parts, Py_ssize_t n) override;
+  int ListAppend(PyObject* list, PyObject* value) override;
+  int ListExtend(PyObject* list, PyObject* iterable) override;
+  int SetAdd(PyObject* set, PyObject* value) override;
+  int SetUpdate(PyObject* set, PyObject* iterable) override;
+  int MapAdd(PyObject* dict, PyObject* key, PyObject* value) override;
+  int DictUpdate(PyObject* dict, PyObject* other) override;
+  int DictMerge(PyObject* dict, PyObject* other, PyObject* callee) override;
+  PyObject* ListToTuple(PyObject* list) override;
+  PyObject* MakeFunction(PyObject* code, PyObject* globals) override;
+  int SetFunctionField(PyObject* function, int which, PyObject* value) override;
+  PyObject* MakeCell(PyObject* value) override;
+  PyObject* LoadSuperAttr(PyObject* super, PyObject* cls, PyObject* self, PyObject* name) override;
+  PyObject* LoadBuildClass(PyObject* builtins) override;
+  PyObject* LoadSpecial(PyObject* object, PyObject* name) override;
+  bool Before(FjFrame* frame, int index) override;
+  bool MayHandle() override { return !s_.broken(); }
+
+  long root_instructions() const { return root_instructions_; }
+  // The default attribute protocol (object.__getattribute__ / __setattr__), guards included.
+  PyObject* GenericGetAttr(PyObject* object, PyObject* name);
+  int GenericSetAttr(PyObject* object, PyObject* name, PyObject* value);
+
+ private:
+  friend struct BuiltinTable;
+  PyObject* CallPython(PyObject* function, PyObject* const* args, size_t nargs, PyObject* kwnames);
+  PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* ModuleAttr(PyObject* module, PyObject* name);
+  PyObject* TypeAttr(PyTypeObject* type, PyObject* name);
+  PyObject* FunctionAttr(PyObject* function, PyObject* name);
+  PyObject* ClassValue(PyObject* descriptor, PyObject* object, PyTypeObject* type);
+  PyObject* InstanceDict(PyObject* object, const Source** source);
+
+  Session& s_;
+  long root_instructions_ = 0;
+  long budget_ = 0;
+};
+
+}  // namespace framejit::capture

@@ -1,0 +1,494 @@
+// The session: where objects come from, and the guards that follow from looking at them. See session.h.
+#include "capture/session.h"
+
+
+#include "capture/proxy.h"
+
+namespace framejit::capture {
+namespace {
+
+thread_local Session* current = nullptr;
+
+std::string Text(PyObject* o) {
+  Ref s(PyObject_Str(o));
+  const char* c = s ? PyUnicode_AsUTF8(s.get()) : nullptr;
+  if (!c) PyErr_Clear();
+  return c ? c : "?";
+}
+
+bool IsTupleOfPrimitives(PyObject* o) {
+  if (!PyTuple_CheckExact(o)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
+    PyObject* x = PyTuple_GET_ITEM(o, i);
+    if (!IsPrimitive(x) && !IsTupleOfPrimitives(x)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool IsPrimitive(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  return t == &PyLong_Type || t == &PyUnicode_Type || t == &PyFloat_Type || t == &PyBool_Type || o == Py_None ||
+         t == &PyBytes_Type || t == &PyComplex_Type || o == Py_Ellipsis || o == Py_NotImplemented || PyCode_Check(o) ||
+         t == &SymIntType;
+}
+
+bool IsConstantKind(PyObject* o) {
+  if (PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o)) return true;
+  const char* n = Py_TYPE(o)->tp_name;
+  static const char* const kNames[] = {"method_descriptor", "wrapper_descriptor", "getset_descriptor", "member_descriptor",
+                                       "classmethod_descriptor", "torch.dtype", "torch.layout", "torch.memory_format",
+                                       "numpy.ufunc", "_thread.RLock", "typing._GenericAlias", "builtin_function_or_method"};
+  for (const char* k : kNames)
+    if (!strcmp(n, k)) return true;
+  return tensor::DTypeOf(o).has_value() || !tensor::CalleeName(o).empty();
+}
+
+PyObject* CaptureBreakType() {
+  static PyObject* type = PyErr_NewException("framejit._CaptureBreak", PyExc_BaseException, nullptr);
+  return type;
+}
+
+Session* Session::Current() { return current; }
+
+Session::Session(FjFrame* root, CaptureOptions options)
+    : mode(tensor::ReadMode()), entry_mode(mode), root_(root), options_(std::move(options)), outer_(current) {
+  guards_ = std::make_unique<guard::GuardBuilder>();
+  env_.set_location_provider([this] { return Where(); });
+  lowering_ = std::make_unique<surface::Lowering>(
+      trace_, graph_, env_,
+      [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<std::vector<TensorMeta>> {
+        std::string why;
+        auto r = tensor::InferByFramework(call, operands, constants_, &why);
+        if (!r && PyErr_Occurred()) PyErr_Clear();
+        return r;
+      });
+  current = this;
+}
+
+Session::~Session() {
+  current = outer_;
+  for (PyObject* o : constants_) Py_DECREF(o);
+}
+
+std::string Session::Where() const {
+  PyFrameObject* f = PyEval_GetFrame();
+  if (!f) return {};
+  Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+  return Text(reinterpret_cast<PyCodeObject*>(code.get())->co_filename) + ":" + std::to_string(PyFrame_GetLineNumber(f));
+}
+
+std::nullptr_t Session::Break(BreakId id, const std::string& detail) {
+  if (!broken_) {
+    broken_ = true;
+    reason_.id = id;
+    reason_.detail = detail;
+    if (PyErr_Occurred()) PyErr_Clear();
+    if (PyFrameObject* f = PyEval_GetFrame()) {
+      Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+      auto* co = reinterpret_cast<PyCodeObject*>(code.get());
+      reason_.file = Text(co->co_filename);
+      reason_.function = Text(co->co_qualname);
+      reason_.line = PyFrame_GetLineNumber(f);
+      int line, end_line, column, end_column;
+      if (PyCode_Addr2Location(co, PyFrame_GetLasti(f), &line, &column, &end_line, &end_column)) {
+        reason_.column = column + 1;
+        reason_.end_column = end_line == line ? end_column + 1 : 0;
+      }
+    }
+  }
+  PyErr_SetNone(CaptureBreakType());
+  return nullptr;
+}
+
+Origin* Session::Find(PyObject* o) {
+  auto it = origins_.find(o);
+  return it == origins_.end() ? nullptr : &it->second;
+}
+
+PyObject* Session::MarkFresh(PyObject* o) {
+  if (o && !IsPrimitive(o) && !IsTensor(o)) {
+    auto [it, added] = origins_.try_emplace(o);
+    if (added) {
+      it->second.kind = Origin::kFresh;
+      Py_INCREF(o);
+      keep_.emplace_back(o);
+    }
+  }
+  return o;
+}
+
+const Source* Session::SourceOf(PyObject* o) {
+  Origin* g = Find(o);
+  if (g) return g->kind == Origin::kFresh ? nullptr : g->source;
+  if (IsPrimitive(o)) return nullptr;
+  if (!IsConstantKind(o)) return nullptr;
+  Origin& n = origins_[o];
+  n.kind = Origin::kConst;
+  n.source = guards_->Const(o);
+  Py_INCREF(o);
+  keep_.emplace_back(o);
+  return n.source;
+}
+
+PyObject* Session::Resolve(PyObject* o) {
+  if (!IsLazy(o)) return o;
+  auto* lazy = reinterpret_cast<Lazy*>(o);
+  if (!lazy->resolved) lazy->resolved = FromOutside(lazy->value, lazy->source);
+  return lazy->resolved;
+}
+
+bool Session::ResolveAll(PyObject** items, Py_ssize_t n) {
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    if (!items[i] || !IsLazy(items[i])) continue;
+    PyObject* r = Resolve(items[i]);
+    if (!r) return false;
+    items[i] = r;
+  }
+  return true;
+}
+
+PyObject* Session::FromOutside(PyObject* o, const Source* s) {
+  if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
+    if (PyTuple_CheckExact(o)) {  // by value, item by item: tuples are rebuilt by callers
+      guards_->TypeIs(s, &PyTuple_Type);
+      guard::Row row{guard::Kind::kLength, s};
+      row.number = PyTuple_GET_SIZE(o);
+      row.where = Where();
+      guards_->Add(std::move(row));
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
+        Ref x(FromOutside(PyTuple_GET_ITEM(o, i), guards_->Child(SourceKind::kItem, s, static_cast<int>(i))));
+        if (!x) return nullptr;
+      }
+    } else {
+      guard::Row row{guard::Kind::kEqual, s};
+      row.object = o;
+      row.where = Where();
+      guards_->Add(std::move(row));
+    }
+    Py_INCREF(o);
+    return o;
+  }
+  if (Origin* g = Find(o)) {
+    if (g->kind == Origin::kFresh) return Break(BreakId::kUnknownOrigin, "an object made here turned up outside");
+    if (g->source != s && g->kind == Origin::kOutside) {
+      guard::Row row{guard::Kind::kSameObject, s, g->source};
+      row.where = Where();
+      guards_->Add(std::move(row));
+    } else if (g->kind == Origin::kConst && s->kind != SourceKind::kConst) {
+      guards_->Is(s, o);
+    }
+    PyObject* r = g->proxy ? g->proxy : o;
+    Py_INCREF(r);
+    return r;
+  }
+  tensor::Class c = tensor::Classify(o);
+  if (c == tensor::Class::kTorchSubclass) return Break(BreakId::kSubclass, Py_TYPE(o)->tp_name);
+  if (c != tensor::Class::kNone) return TensorInput(o, s, c);
+  Origin origin;
+  if (IsConstantKind(o)) {
+    if (s->kind != SourceKind::kConst) guards_->Is(s, o);
+    origin.kind = Origin::kConst;
+    origin.source = guards_->Const(o);
+  } else {
+    guards_->TypeIs(s, Py_TYPE(o));
+    origin.kind = Origin::kOutside;
+    origin.source = s;
+  }
+  origins_.emplace(o, origin);
+  Py_INCREF(o);
+  keep_.emplace_back(o);
+  Py_INCREF(o);
+  return o;
+}
+
+PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
+  tensor::Meta m;
+  const char* why = nullptr;
+  if (!tensor::ReadMeta(o, &m, &why)) return Break(BreakId::kUnsupportedTensor, why ? why : "");
+  TensorMeta meta;
+  bool torch = c == tensor::Class::kTorch || c == tensor::Class::kTorchParameter;
+  (torch ? uses_torch : uses_numpy) = true;
+  meta.framework = torch ? Framework::kTorch : Framework::kNumpy;
+  meta.dtype = m.dtype;
+  meta.device = m.device;
+  meta.requires_grad = m.requires_grad;
+  meta.is_parameter = c == tensor::Class::kTorchParameter;
+  meta.is_scalar = c == tensor::Class::kNumpyScalar;
+  std::string name = s->str(fj_code(root_)->co_localsplusnames);
+  for (int i = 0; i < m.rank; ++i) {
+    bool symbolic = options_.dynamic && !meta.is_parameter && m.sizes[i] > 1;
+    for (auto& [text, dim] : options_.dynamic_dims) symbolic = symbolic || (dim == i && text == name);
+    if (symbolic) {
+      shape::SymbolInfo info;
+      info.name = name + ".size(" + std::to_string(i) + ")";
+      info.hint = m.sizes[i];
+      info.min = 0;
+      meta.sizes.push_back(env_.NewSymbol(info));
+    } else {
+      meta.sizes.push_back(m.sizes[i]);
+    }
+  }
+  // Strides that follow from the sizes (contiguous from some dim on) are written as expressions of them.
+  meta.strides.resize(m.rank, shape::Int(0));
+  for (int i = m.rank - 1; i >= 0; --i) {
+    meta.strides[i] = shape::Int(m.strides[i]);
+    if (i == m.rank - 1) continue;
+    for (int j = i + 1; j < m.rank; ++j) {
+      shape::Int e = meta.strides[j] * meta.sizes[j];
+      if (!e.is_const() && env_.Hint(e) == m.strides[i]) {
+        meta.strides[i] = e;
+        break;
+      }
+    }
+  }
+  TraceId id = lowering_->AddInput(meta, name);
+  guard::Row row{guard::Kind::kTensor, s};
+  row.tensor.meta = meta;
+  row.tensor.key_set = m.key_set;
+  row.where = Where();
+  guards_->Add(std::move(row));
+  input_sources_.push_back(s);
+  input_tensors_.push_back(o);
+  PyObject* proxy = NewProxy(id);
+  if (!proxy) return nullptr;
+  Origin origin;
+  origin.kind = Origin::kOutside;
+  origin.source = s;
+  origin.proxy = proxy;
+  origins_.emplace(o, origin);
+  Py_INCREF(o);
+  keep_.emplace_back(o);
+  return proxy;
+}
+
+PyObject* Session::NewProxy(TraceId id) {
+  auto it = proxies_.find(id);
+  if (it == proxies_.end()) {
+    PyObject* p = NewTensorProxy(this, id);
+    if (!p) return nullptr;
+    keep_.emplace_back(p);
+    it = proxies_.emplace(id, p).first;
+  }
+  Py_INCREF(it->second);
+  return it->second;
+}
+
+PyObject* Session::SymIntObject(shape::Int e) {
+  if (auto c = e.as_const()) return PyLong_FromLongLong(*c);
+  return NewSymInt(this, e);
+}
+
+PyObject* Session::Adopt(PyObject* o) {
+  if (!o) return nullptr;
+  if (IsPrimitive(o) || IsTensor(o)) return o;
+  if (IsLazy(o)) {
+    PyObject* r = Resolve(o);
+    Py_XINCREF(r);
+    Py_DECREF(o);
+    return r;
+  }
+  if (Origin* g = Find(o)) {
+    if (g->proxy) {
+      Py_INCREF(g->proxy);
+      Py_DECREF(o);
+      return g->proxy;
+    }
+    return o;
+  }
+  if (tensor::Classify(o) != tensor::Class::kNone) {
+    Py_DECREF(o);
+    return Break(BreakId::kUnknownOrigin, "a tensor that framejit did not see being made");
+  }
+  if (IsConstantKind(o) && !(PyFunction_Check(o) || PyCFunction_Check(o))) {
+    SourceOf(o);
+    return o;
+  }
+  return MarkFresh(o);
+}
+
+bool Session::NoteType(PyTypeObject* t) {
+  // Static builtin types cannot change.
+  if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return true;
+  if (!type_noted_.emplace(reinterpret_cast<int64_t>(t), nullptr).second) return true;
+  auto* o = reinterpret_cast<PyObject*>(t);
+  const Source* s = SourceOf(o);
+  if (!s) return true;  // a class made during this capture
+  guard::Row row{guard::Kind::kTypeVersion, s};
+  row.object = o;
+  guards_->Add(std::move(row));
+  return true;
+}
+
+bool Session::NoteLength(PyObject* o) {
+  Origin* g = Find(o);
+  if (!g || g->kind != Origin::kOutside) return true;
+  guard::Row row{guard::Kind::kLength, g->source};
+  if (PyList_Check(o) || PyTuple_Check(o)) row.number = PySequence_Fast_GET_SIZE(o);
+  else if (PyDict_Check(o)) row.number = PyDict_GET_SIZE(o);
+  else if (PyAnySet_Check(o)) row.number = PySet_GET_SIZE(o);
+  else return true;
+  if (PyDict_Check(o) && HasPending(o)) return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
+  row.where = Where();
+  guards_->Add(std::move(row));
+  return true;
+}
+
+bool Session::NoteContents(PyObject* o, bool deep) {
+  if (PyTuple_Check(o) || PyList_Check(o)) {
+    Origin* g = Find(o);
+    bool outside = g && g->kind == Origin::kOutside;
+    if (outside && g->contents_noted && !deep) return true;
+    const Source* s = outside ? g->source : nullptr;
+    if (outside && !NoteLength(o)) return false;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
+      PyObject* x = PySequence_Fast_GET_ITEM(o, i);
+      if (outside) {
+        Ref seen(FromOutside(x, guards_->Child(SourceKind::kItem, s, static_cast<int>(i))));
+        if (!seen) return false;
+      }
+      if (deep && !IsPrimitive(x) && !NoteContents(x, true)) return false;
+    }
+    if (outside) Find(o)->contents_noted = true;
+    return true;
+  }
+  if (PyDict_Check(o)) {
+    Origin* g = Find(o);
+    bool outside = g && g->kind == Origin::kOutside;
+    if (outside && g->contents_noted && !deep) return true;
+    if (outside && HasPending(o)) return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
+    const Source* s = outside ? g->source : nullptr;
+    if (outside) {
+      guard::Row row{guard::Kind::kKeys, s};
+      row.object = PyDict_Keys(o);
+      row.where = Where();
+      Ref keys(row.object);
+      guards_->Add(std::move(row));
+    }
+    PyObject *k, *v;
+    Py_ssize_t pos = 0;
+    while (PyDict_Next(o, &pos, &k, &v)) {
+      if (outside) {
+        Ref seen(FromOutside(v, guards_->Child(SourceKind::kDictItem, s, 0, k)));
+        if (!seen) return false;
+      }
+      if (deep && !IsPrimitive(v) && !NoteContents(v, true)) return false;
+    }
+    if (outside) Find(o)->contents_noted = true;
+    return true;
+  }
+  if (PyAnySet_Check(o)) {
+    Origin* g = Find(o);
+    if (!g || g->kind != Origin::kOutside) return true;
+    // A set's items are guarded by equality of the whole when they are primitives; else its identity pins it.
+    guards_->Is(g->source, o);
+    guard::Row row{guard::Kind::kEqual, g->source};
+    row.object = PyFrozenSet_New(o);
+    Ref held(row.object);
+    guards_->Add(std::move(row));
+    return true;
+  }
+  return true;
+}
+
+PyObject* Session::ForC(PyObject* o) {
+  if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) return o;
+  if (!NoteContents(o)) return nullptr;
+  Origin* g = Find(o);
+  if (!g || g->kind != Origin::kOutside) return o;
+  if (g->shadow) return g->shadow;
+  auto child = [&](PyObject* x) -> PyObject* {  // borrowed; kept by origins
+    Origin* c = Find(x);
+    if (c && c->proxy) return c->proxy;
+    return ForC(x);
+  };
+  bool differs = false;
+  PyObject* copy = nullptr;
+  if (PyTuple_CheckExact(o)) copy = PyTuple_New(PyTuple_GET_SIZE(o));
+  else if (PyList_CheckExact(o)) copy = PyList_New(PyList_GET_SIZE(o));
+  else if (PyDict_CheckExact(o)) copy = PyDict_New();
+  else {  // subclasses: their methods may look anywhere; only safe when they hold no tensors
+    PyObject *k, *v;
+    Py_ssize_t pos = 0;
+    if (PyDict_Check(o))
+      while (PyDict_Next(o, &pos, &k, &v))
+        if (tensor::Classify(v) != tensor::Class::kNone) differs = true;
+    if (PyList_Check(o) || PyTuple_Check(o))
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+        if (tensor::Classify(PySequence_Fast_GET_ITEM(o, i)) != tensor::Class::kNone) differs = true;
+    if (!differs) return o;
+    if (PyDict_Check(o)) {  // e.g. an OrderedDict of tensors: same order, plain items
+      copy = PyDict_New();
+    } else {
+      return Break(BreakId::kUnknownOrigin, std::string("a ") + Py_TYPE(o)->tp_name + " of tensors");
+    }
+    differs = false;
+  }
+  if (!copy) return nullptr;
+  Ref held(copy);
+  if (PyDict_Check(o)) {
+    PyObject *k, *v;
+    Py_ssize_t pos = 0;
+    while (PyDict_Next(o, &pos, &k, &v)) {
+      PyObject* c = child(v);
+      if (!c) return nullptr;
+      differs |= c != v;
+      if (PyDict_SetItem(copy, k, c) < 0) return nullptr;
+    }
+  } else {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
+      PyObject* v = PySequence_Fast_GET_ITEM(o, i);
+      PyObject* c = child(v);
+      if (!c) return nullptr;
+      differs |= c != v;
+      Py_INCREF(c);
+      if (PyTuple_Check(o)) PyTuple_SET_ITEM(copy, i, c);
+      else PyList_SET_ITEM(copy, i, c);
+    }
+  }
+  PyObject* result = differs ? copy : o;
+  if (differs) keep_.push_back(std::move(held));
+  Find(o)->shadow = result;
+  return result;
+}
+
+bool Session::HasPending(PyObject* dict) const {
+  for (auto& p : stores_)
+    if (p.dict.get() == dict) return true;
+  return false;
+}
+
+PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* key, bool* found) {
+  *found = false;
+  for (auto it = stores_.rbegin(); it != stores_.rend(); ++it) {
+    if (it->dict.get() != dict) continue;
+    int eq = it->key.get() == key ? 1 : PyObject_RichCompareBool(it->key.get(), key, Py_EQ);
+    if (eq < 0) return nullptr;
+    if (!eq) continue;
+    if (!it->value) return nullptr;
+    *found = true;
+    Py_INCREF(it->value.get());
+    return it->value.get();
+  }
+  PyObject* v = PyDict_GetItemWithError(dict, key);
+  if (!v) {
+    if (PyErr_Occurred()) return nullptr;
+    guards_->Absent(guards_->Child(SourceKind::kDictItem, s, 0, key));
+    return nullptr;
+  }
+  *found = true;
+  return FromOutside(v, guards_->Child(SourceKind::kDictItem, s, 0, key));
+}
+
+int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {
+  Origin* g = Find(dict);
+  if (g && g->contents_noted) {  // it was read as a whole: later reads of the whole would miss the store, earlier ones are fine
+    g->contents_noted = false;
+    g->shadow = nullptr;
+  }
+  stores_.push_back({Borrow(dict), Borrow(key), Borrow(value)});
+  return 0;
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,154 @@
+// One capture in progress. The session runs the user's function for real in framejit's interpreter, on private Python
+// objects and with proxies in place of tensors, and writes down three things: the framework calls (Trace and Graph, by
+// surface::Lowering), what was read from outside (guards), and what must be stored outside (pending stores).
+//
+// Invariants. (1) Nothing outside changes: a write to an outside object is either kept in the overlay or a Break. (2) Every
+// object that code can reach is a primitive, *fresh* (made during this capture), or *outside* with a source from which a
+// guard was derived for whatever was read. (3) After a Break no handler runs: the whole capture unwinds.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "capture/ref.h"
+#include "diag/diag.h"
+#include "framejit/call.h"
+#include "frame/semantics.h"
+#include "guard/guard.h"
+#include "surface/surface.h"
+#include "tensor/tensor.h"
+
+namespace framejit::capture {
+
+using diag::BreakId;
+using guard::Source;
+using guard::SourceKind;
+
+struct Origin {
+  enum Kind : uint8_t { kOutside, kFresh, kConst };
+  Kind kind = kFresh;
+  const Source* source = nullptr;  // kOutside; kConst: rooted at the object itself
+  bool contents_noted = false;     // guards on length/keys/items were taken
+  bool items_adopted = false;
+  PyObject* proxy = nullptr;       // an outside tensor's proxy (kept by the session)
+  PyObject* shadow = nullptr;      // an outside container's copy with proxies in place of tensors (kept)
+};
+
+// A store to an outside dict (instance __dict__, globals, dict) that replays at the segment's exit.
+struct PendingStore {
+  Ref dict;
+  Ref key;
+  Ref value;  // empty: delete
+};
+
+struct CaptureOptions {
+  bool dynamic = false;                                // every size a symbol
+  std::vector<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
+  long stop_after = -1;                                // outermost instructions to run; -1: as far as possible
+  bool mark_only = false;
+};
+
+class Session {
+ public:
+  Session(FjFrame* root, CaptureOptions options);
+  ~Session();
+  Session(const Session&) = delete;
+  static Session* Current();  // of this thread, or null
+
+  // --- failing -------------------------------------------------------------------------------------------------------
+  // Ends the capture: remembers the first reason and where, sets the unwinding exception. Returns null.
+  std::nullptr_t Break(BreakId id, const std::string& detail = {});
+  bool broken() const { return broken_; }
+  const diag::Break& reason() const { return reason_; }
+
+  // --- objects -------------------------------------------------------------------------------------------------------
+  // What `o`, found outside at `s`, is for the captured code: guards for it are taken. New reference (a proxy for a tensor).
+  PyObject* FromOutside(PyObject* o, const Source* s);
+  // An object that came out of C code: known, primitive, constant or fresh. Steals, returns a new reference.
+  PyObject* Adopt(PyObject* o);
+  // Slots of the outermost frame are lazy: nothing is guarded before it is used. Borrowed result, null on Break.
+  PyObject* Resolve(PyObject* o);
+  bool ResolveAll(PyObject** items, Py_ssize_t n);
+  PyObject* MarkFresh(PyObject* o);          // steals and returns o (null passes)
+  Origin* Find(PyObject* o);
+  bool IsOutside(PyObject* o) { Origin* g = Find(o); return g && g->kind == Origin::kOutside; }
+  bool IsFresh(PyObject* o) { Origin* g = Find(o); return g && g->kind == Origin::kFresh; }
+  // Source of an outside or constant object; constants get one on demand. Null: fresh or primitive.
+  const Source* SourceOf(PyObject* o);
+  // Guards on everything directly inside an outside container; `deep`: recursively. False on Break.
+  bool NoteContents(PyObject* o, bool deep = false);
+  bool NoteLength(PyObject* o);
+  bool NoteType(PyTypeObject* t);            // its attributes were looked up
+  // The container to hand to C code: `o` itself, or a private copy with proxies where it holds tensors. Borrowed.
+  PyObject* ForC(PyObject* o);
+
+  // --- tensors -------------------------------------------------------------------------------------------------------
+  PyObject* NewProxy(TraceId id);
+  const TensorMeta& meta(TraceId id) const { return lowering_->meta(id); }
+  // Calls the framework function `callee` symbolically. New reference to its result. kwnames as in vectorcall.
+  PyObject* CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  bool ToArg(PyObject* o, Arg* out);         // false on Break
+  PyObject* FromArg(const Arg& a);
+  PyObject* SymIntObject(shape::Int e);      // an int if constant, else a SymInt proxy
+  shape::Env& env() { return env_; }
+  Trace& trace() { return trace_; }
+  Graph& graph() { return graph_; }
+  surface::Lowering& lowering() { return *lowering_; }
+  ModeState mode;                            // virtual grad mode
+  const ModeState entry_mode;
+
+  // --- overlay of outside dicts ------------------------------------------------------------------------------------
+  // Item of an outside dict as the program sees it: pending store, else the real item (guarded). *found tells.
+  PyObject* ReadDictItem(PyObject* dict, const Source* s, PyObject* key, bool* found);
+  int WriteDictItem(PyObject* dict, PyObject* key, PyObject* value);  // outside dict: pending; value null: delete
+  bool HasPending(PyObject* dict) const;
+  const std::vector<PendingStore>& stores() const { return stores_; }
+
+  guard::GuardBuilder& guards() { return *guards_; }
+  std::unique_ptr<guard::GuardBuilder> TakeGuards() { return std::move(guards_); }
+  std::vector<PyObject*>& constants() { return constants_; }
+  const std::vector<const Source*>& input_sources() const { return input_sources_; }
+  const std::vector<PyObject*>& input_tensors() const { return input_tensors_; }  // the real ones, kept
+  FjFrame* root() const { return root_; }
+  std::string Where() const;                 // "file:line" of the user's code being captured
+  void Keep(PyObject* o) { keep_.emplace_back(o); }  // steals
+  std::unordered_map<PyObject*, Ref> context_vars;   // ContextVar -> value set during capture
+  bool uses_torch = false;
+  bool uses_numpy = false;
+  const CaptureOptions& options() const { return options_; }
+  std::vector<Ref> lazies;                   // of the outermost frame's slots
+  int64_t op_count = 0;
+
+ private:
+  PyObject* TensorInput(PyObject* o, const Source* s, tensor::Class c);
+
+  FjFrame* root_;
+  CaptureOptions options_;
+  Session* outer_;
+  bool broken_ = false;
+  diag::Break reason_;
+  std::unique_ptr<guard::GuardBuilder> guards_;
+  shape::Env env_;
+  Trace trace_;
+  Graph graph_;
+  std::unique_ptr<surface::Lowering> lowering_;
+  std::unordered_map<PyObject*, Origin> origins_;
+  std::unordered_map<TraceId, PyObject*> proxies_;
+  std::vector<Ref> keep_;
+  std::vector<PendingStore> stores_;
+  std::vector<PyObject*> constants_;
+  std::vector<const Source*> input_sources_;
+  std::vector<PyObject*> input_tensors_;
+  std::unordered_map<int64_t, PyObject*> type_noted_;
+};
+
+// Is the object compared and guarded by value: int, float, bool, str, bytes, None, ... (exact types)?
+bool IsPrimitive(PyObject* o);
+// Is the object a constant by identity: type, function, module, builtin, dtype, ...?
+bool IsConstantKind(PyObject* o);
+PyObject* CaptureBreakType();  // the unwinding exception (BaseException subclass)
+
+}  // namespace framejit::capture

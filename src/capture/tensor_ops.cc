@@ -1,0 +1,241 @@
+// Operators and attributes of tensor proxies: each becomes a framework call, or an answer from the metadata.
+#include <map>
+#include <unordered_map>
+
+#include "capture/proxy.h"
+#include "capture/session.h"
+
+namespace framejit::capture {
+namespace {
+
+// NB_* of opcode.h, in order.
+constexpr const char* kOperatorNames[] = {"add", "and", "floordiv", "lshift", "matmul", "mul", "mod", "or", "pow", "rshift",
+                                          "sub", "truediv", "xor"};
+constexpr int kInPlace = 13;
+
+bool ToBool(PyObject** out, bool b) {
+  *out = PyBool_FromLong(b);
+  return true;
+}
+
+PyObject* SizeTuple(Session& s, const shape::Ints& sizes, bool torch) {
+  bool symbolic = false;
+  Ref t(PyTuple_New(sizes.size()));
+  if (!t) return nullptr;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    PyObject* n = s.SymIntObject(sizes[i]);
+    if (!n) return nullptr;
+    symbolic |= IsSymInt(n);
+    PyTuple_SET_ITEM(t.get(), i, n);
+  }
+  if (symbolic || !torch) return s.MarkFresh(t.release());
+  static PyObject* size_type = nullptr;
+  if (!size_type) size_type = tensor::ResolveCallee("torch.Size");
+  if (!size_type) {
+    PyErr_Clear();
+    return s.MarkFresh(t.release());
+  }
+  return s.MarkFresh(PyObject_CallOneArg(size_type, t.get()));
+}
+
+PyObject* DeviceObject(Session& s, const Device& d) {
+  const char* kind = d.kind == DeviceKind::kCpu ? "cpu" : d.kind == DeviceKind::kCuda ? "cuda" : "meta";
+  static std::map<std::pair<int, int>, PyObject*> cache;
+  PyObject*& o = cache[{static_cast<int>(d.kind), d.kind == DeviceKind::kCpu ? -1 : d.index}];
+  if (!o) {
+    Ref type(tensor::ResolveCallee("torch.device"));
+    if (!type) return nullptr;
+    o = d.kind == DeviceKind::kCpu || d.index < 0 ? PyObject_CallFunction(type.get(), "s", kind)
+                                                  : PyObject_CallFunction(type.get(), "si", kind, d.index);
+    if (!o) return nullptr;
+  }
+  Py_INCREF(o);
+  return o;
+}
+
+shape::Int NumElements(const TensorMeta& m) { return shape::Product(m.sizes); }
+
+// Attributes that are answered from the metadata. False: not one of them.
+bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view n, PyObject** out) {
+  bool torch = m.framework == Framework::kTorch;
+  if (n == "shape") return *out = SizeTuple(s, m.sizes, torch), true;
+  if (n == "dtype") return *out = tensor::DTypeObject(m.framework, m.dtype), true;
+  if (n == "ndim") return *out = PyLong_FromSize_t(m.sizes.size()), true;
+  if (n == "itemsize") return *out = PyLong_FromLong(DTypeSize(m.dtype)), true;
+  if (n == "nbytes") return *out = s.SymIntObject(NumElements(m) * shape::Int(DTypeSize(m.dtype))), true;
+  if (n == "__class__") return *out = TensorClass(s, proxy), true;
+  if (!torch) {
+    if (n == "size") return *out = s.SymIntObject(NumElements(m)), true;
+    if (n == "strides") {
+      shape::Ints bytes;
+      for (auto& e : m.strides) bytes.push_back(e * shape::Int(DTypeSize(m.dtype)));
+      return *out = SizeTuple(s, bytes, false), true;
+    }
+    return false;
+  }
+  if (n == "device") return *out = DeviceObject(s, m.device), true;
+  if (n == "requires_grad") return ToBool(out, m.requires_grad);
+  if (n == "is_cpu") return ToBool(out, m.device.kind == DeviceKind::kCpu);
+  if (n == "is_cuda") return ToBool(out, m.device.kind == DeviceKind::kCuda);
+  if (n == "is_meta") return ToBool(out, m.device.kind == DeviceKind::kMeta);
+  for (const char* no : {"is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn", "is_mps", "is_xpu", "is_xla",
+                         "is_hpu", "is_ipu", "is_vulkan", "is_maia", "is_mtia"})
+    if (n == no) return ToBool(out, false);
+  if (n == "layout") return *out = tensor::ResolveCallee("torch.strided"), true;
+  if ((n == "grad_fn" || n == "grad") && !m.requires_grad) {
+    Py_INCREF(Py_None);
+    return *out = Py_None, true;
+  }
+  if (n == "is_leaf" && !m.requires_grad) return ToBool(out, true);
+  if (n == "_typed_storage" || n == "grad" || n == "grad_fn" || n == "is_leaf" || n == "_version" || n == "names" ||
+      n == "retains_grad" || n == "output_nr" || n == "_backward_hooks")
+    return *out = s.Break(BreakId::kAutogradCall, "tensor." + std::string(n)), true;
+  return false;
+}
+
+// Methods that only read metadata; called with the proxy bound. Null without error: not one of them.
+PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject* const* args, Py_ssize_t nargs, PyObject* kw,
+                      bool* handled) {
+  *handled = true;
+  const TensorMeta& m = s.meta(AsTensor(proxy)->id);
+  int rank = static_cast<int>(m.sizes.size());
+  auto dim = [&](PyObject* o, int* d) {
+    Ref num(PyNumber_Index(o));
+    if (!num) return false;
+    long v = PyLong_AsLong(num.get());
+    if (v < 0) v += rank;
+    if (v < 0 || v >= rank) return s.Break(BreakId::kFrameworkError, "dimension out of range"), false;
+    return *d = static_cast<int>(v), true;
+  };
+  int d;
+  if (n == "size" || n == "stride") {
+    const shape::Ints& v = n == "size" ? m.sizes : m.strides;
+    Py_ssize_t total = nargs + (kw ? PyTuple_GET_SIZE(kw) : 0);
+    if (total == 0) return SizeTuple(s, v, n == "size");
+    if (total == 1 && args[0] != Py_None) return dim(args[0], &d) ? s.SymIntObject(v[d]) : nullptr;
+  } else if (nargs == 0 && !kw) {
+    if (n == "dim" || n == "ndimension") return PyLong_FromLong(rank);
+    if (n == "numel" || n == "nelement") return s.SymIntObject(NumElements(m));
+    if (n == "element_size") return PyLong_FromLong(DTypeSize(m.dtype));
+    if (n == "is_floating_point") return PyBool_FromLong(IsFloat(m.dtype));
+    if (n == "is_complex") return PyBool_FromLong(IsComplex(m.dtype));
+    if (n == "is_signed") return PyBool_FromLong(!IsBool(m.dtype) && DTypeClass(m.dtype) != 'u');
+    if (n == "get_device") return PyLong_FromLong(m.device.kind == DeviceKind::kCpu ? -1 : m.device.index);
+    if (n == "is_inference") return PyBool_FromLong(s.mode.inference);
+    if (n == "is_conj" || n == "is_neg") return PyBool_FromLong(0);
+    if (n == "is_contiguous") {
+      shape::Int expect = 1;
+      bool empty = false;
+      for (auto& e : m.sizes) empty = empty || s.env().Eq(e, 0);
+      if (empty) return PyBool_FromLong(1);
+      for (int i = rank - 1; i >= 0; --i) {
+        if (s.env().Eq(m.sizes[i], 1)) continue;
+        if (!s.env().Eq(m.strides[i], expect)) return PyBool_FromLong(0);
+        expect = expect * m.sizes[i];
+      }
+      return PyBool_FromLong(1);
+    }
+  }
+  *handled = false;
+  return nullptr;
+}
+
+}  // namespace
+
+const char* FrameworkPrefix(Session& s, PyObject* proxy) {
+  return s.meta(AsTensor(proxy)->id).framework == Framework::kTorch ? "torch.Tensor" : "numpy.ndarray";
+}
+
+PyObject* TensorClass(Session& s, PyObject* proxy) {
+  const TensorMeta& m = s.meta(AsTensor(proxy)->id);
+  if (m.framework == Framework::kTorch)
+    return tensor::ResolveCallee(m.is_parameter ? "torch.nn.Parameter" : "torch.Tensor");
+  if (!m.is_scalar) return tensor::ResolveCallee("numpy.ndarray");
+  Ref dtype(tensor::DTypeObject(Framework::kNumpy, m.dtype));
+  return dtype ? PyObject_GetAttrString(dtype.get(), "type") : nullptr;
+}
+
+PyObject* TensorQuery(Session& s, PyObject* proxy, const std::string& method, PyObject* const* args, Py_ssize_t nargs,
+                      PyObject* kwnames, bool* handled) {
+  return QueryMethod(s, proxy, method, args, nargs, kwnames, handled);
+}
+
+PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
+  const TensorMeta& m = s.meta(AsTensor(proxy)->id);
+  const char* text = PyUnicode_AsUTF8(name);
+  if (!text) return nullptr;
+  PyObject* out = nullptr;
+  if (MetaAttr(s, proxy, m, text, &out)) return out;
+  Ref type(TensorClass(s, proxy));
+  if (!type) return nullptr;
+  PyObject* descr = _PyType_Lookup(reinterpret_cast<PyTypeObject*>(type.get()), name);
+  if (!descr) {
+    // The real class decides about the message; an attribute in the tensor's own dict is not captured.
+    if (m.framework == Framework::kTorch && (strncmp(text, "__", 2) != 0 || !strstr(text, "array")))
+      for (auto& t : s.trace().tensors)
+        if (t.id == AsTensor(proxy)->id && t.input >= 0)
+          return s.Break(BreakId::kUnknownOrigin, std::string("attribute '") + text + "' of a tensor");
+    PyErr_Format(PyExc_AttributeError, "'%s' object has no attribute '%U'",
+                 m.framework == Framework::kTorch ? "Tensor" : "numpy.ndarray", name);
+    return nullptr;
+  }
+  PyTypeObject* dt = Py_TYPE(descr);
+  if (!strcmp(dt->tp_name, "getset_descriptor") || PyObject_TypeCheck(descr, &PyProperty_Type)) {
+    std::string callee = std::string(FrameworkPrefix(s, proxy)) + "." + text + ".__get__";
+    if (PyObject_TypeCheck(descr, &PyProperty_Type)) {
+      if (!surface::HasRow(callee)) return s.Break(BreakId::kTensorProtocol, std::string("tensor.") + text);
+    }
+    return s.CallFramework(callee, &proxy, 1, nullptr);
+  }
+  if (PyFunction_Check(descr) || !strcmp(dt->tp_name, "method_descriptor") || !strcmp(dt->tp_name, "wrapper_descriptor"))
+    return PyMethod_New(descr, proxy);
+  return s.Break(BreakId::kTensorProtocol, std::string("tensor.") + text);
+}
+
+PyObject* TensorBinary(Session& s, int nb_op, PyObject* a, PyObject* b) {
+  bool inplace = nb_op >= kInPlace;
+  std::string op = kOperatorNames[inplace ? nb_op - kInPlace : nb_op];
+  bool left = IsTensor(a);
+  // A NumPy scalar beside an array, or a 0-d NumPy value: the array's class answers; the rows know the promotion rules.
+  if (inplace && left && s.meta(AsTensor(a)->id).is_scalar) inplace = false;
+  if (inplace && !left) inplace = false;
+  PyObject* args[] = {left ? a : b, left ? b : a};
+  std::string method = std::string("__") + (inplace ? "i" : left ? "" : "r") + op + "__";
+  return s.CallFramework(std::string(FrameworkPrefix(s, args[0])) + "." + method, args, 2, nullptr);
+}
+
+PyObject* TensorUnary(Session& s, const char* method, PyObject* a) {
+  return s.CallFramework(std::string(FrameworkPrefix(s, a)) + "." + method, &a, 1, nullptr);
+}
+
+PyObject* TensorCompare(Session& s, PyObject* a, PyObject* b, int op) {
+  static const char* const kNames[] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};
+  static const int kSwapped[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
+  if (!IsTensor(a)) {
+    std::swap(a, b);
+    op = kSwapped[op];
+  }
+  if (b == Py_None && (op == Py_EQ || op == Py_NE)) {
+    if (s.meta(AsTensor(a)->id).framework == Framework::kTorch) return PyBool_FromLong(op == Py_NE);
+  }
+  PyObject* args[] = {a, b};
+  return s.CallFramework(std::string(FrameworkPrefix(s, a)) + "." + kNames[op], args, 2, nullptr);
+}
+
+PyObject* TensorIter(Session& s, PyObject* proxy) {
+  const TensorMeta& m = s.meta(AsTensor(proxy)->id);
+  if (m.sizes.empty()) return s.Break(BreakId::kFrameworkError, "iteration over a 0-d tensor");
+  int64_t n = s.env().Specialize(m.sizes[0]);
+  Ref list(PyList_New(0));
+  for (int64_t i = 0; list && i < n; ++i) {
+    Ref index(PyLong_FromLongLong(i));
+    PyObject* args[] = {proxy, index.get()};
+    Ref item(s.CallFramework(std::string(FrameworkPrefix(s, proxy)) + ".__getitem__", args, 2, nullptr));
+    if (!item || PyList_Append(list.get(), item.get()) < 0) return nullptr;
+  }
+  if (!list) return nullptr;
+  s.MarkFresh(list.get());
+  return s.MarkFresh(PyObject_GetIter(list.get()));
+}
+
+}  // namespace framejit::capture
