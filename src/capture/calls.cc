@@ -69,6 +69,14 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (!s_.ResolveAll(args, total)) return nullptr;
 
   if (PyMethod_Check(callable)) {
+    if (s_.IsOutside(callable)) {  // a bound method kept somewhere: its parts are reached through it
+      const Source* src = s_.SourceOf(callable);
+      Ref self(s_.FromOutside(PyMethod_GET_SELF(callable), s_.guards().Child(SourceKind::kBoundSelf, src)));
+      Ref func(s_.FromOutside(PyMethod_GET_FUNCTION(callable), s_.guards().Child(SourceKind::kBoundFunc, src)));
+      if (!self || !func) return nullptr;
+      Vector with(self.get(), args, total);
+      return Call(func.get(), with.data(), nargs + 1, kwnames);
+    }
     Vector with(PyMethod_GET_SELF(callable), args, total);
     return Call(PyMethod_GET_FUNCTION(callable), with.data(), nargs + 1, kwnames);
   }
@@ -218,7 +226,10 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
         }
       }
   }
+  if (depth_ >= max_depth_) return s_.Break(BreakId::kDeepCapture, Describe(f));
+  ++depth_;
   PyObject* r = PyObject_Vectorcall(f, args, nargs, kwnames);
+  --depth_;
   if (r && (code->co_flags & CO_GENERATOR)) return s_.MarkFresh(r);
   if (r && s_.broken()) {  // C code between swallowed the unwinding
     Py_DECREF(r);

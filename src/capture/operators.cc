@@ -438,12 +438,11 @@ PyObject* CaptureSemantics::LoadSpecial(PyObject* o, PyObject* name) {
 }
 
 bool CaptureSemantics::Before(FjFrame* frame, int) {
-  if (frame != s_.root()) {
-    if (++budget_ > 4'000'000) s_.Break(BreakId::kUnroll);
-    return true;
+  if (frame == s_.root()) {
+    if (s_.options().stop_after >= 0 && root_instructions_ >= s_.options().stop_after) return false;
+    ++root_instructions_;
   }
-  if (s_.options().stop_after >= 0 && root_instructions_ >= s_.options().stop_after) return false;
-  ++root_instructions_;
+  if (++instructions_ == max_instructions_) s_.Break(BreakId::kUnroll);
   return true;
 }
 

@@ -73,7 +73,10 @@ class CaptureSemantics : public frame::Semantics {
 
   Session& s_;
   long root_instructions_ = 0;
-  long budget_ = 0;
+  long instructions_ = 0;
+  int depth_ = 0;  // of captured calls
+  const long max_instructions_ = std::stol(diag::GetOption("max_unroll"));
+  const int max_depth_ = std::stoi(diag::GetOption("max_depth"));
 };
 
 }  // namespace framejit::capture
