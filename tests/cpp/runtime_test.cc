@@ -1,0 +1,208 @@
+// The parts of the runtime that need no compiled kernel.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <numeric>
+#include <thread>
+
+#include "runtime/arena.h"
+#include "runtime/copy.h"
+#include "runtime/fallback_gemm.h"
+#include "runtime/instance.h"
+#include "test_host.h"
+
+namespace framejit {
+namespace {
+
+using test::AsBuffer;
+using test::RandomF32;
+using test::TestHost;
+
+TEST(PlanMemory, BuffersAliveTogetherDoNotOverlap) {
+  std::mt19937 rng(7);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<runtime::Interval> intervals;
+    int64_t sum = 0;
+    for (int i = 0; i < 40; ++i) {
+      const int first = rng() % 30;
+      intervals.push_back({static_cast<int64_t>(rng() % 5000), first, first + static_cast<int>(rng() % 6)});
+      sum += intervals.back().bytes + 64;
+    }
+    std::vector<int64_t> offsets(intervals.size());
+    const int64_t total = runtime::PlanMemory(intervals, offsets);
+    EXPECT_LT(total, sum * 2 / 3);  // something is reused
+    for (size_t i = 0; i < intervals.size(); ++i) {
+      EXPECT_EQ(offsets[i] % 64, 0);
+      EXPECT_LE(offsets[i] + intervals[i].bytes, total);
+      for (size_t j = 0; j < i; ++j) {
+        const auto &a = intervals[i], &b = intervals[j];
+        if (a.last < b.first || b.last < a.first || a.bytes == 0 || b.bytes == 0) continue;
+        EXPECT_TRUE(offsets[i] + a.bytes <= offsets[j] || offsets[j] + b.bytes <= offsets[i]);
+      }
+    }
+  }
+}
+
+TEST(PlanMemory, ChainNeedsTwoBuffers) {
+  std::vector<runtime::Interval> intervals;
+  for (int i = 0; i < 10; ++i) intervals.push_back({1024, i, i + 1});
+  std::vector<int64_t> offsets(10);
+  EXPECT_EQ(runtime::PlanMemory(intervals, offsets), 2048);
+}
+
+TEST(StridedCopy, AllLayouts) {
+  TestHost host;
+  host.threads = 2;
+  std::mt19937 rng(3);
+  for (DType t : {DType::kInt8, DType::kFloat16, DType::kFloat32, DType::kInt64}) {
+    for (int round = 0; round < 20; ++round) {
+      const int rank = rng() % 5;
+      std::vector<int64_t> sizes(rank), from_strides(rank), to_strides(rank);
+      for (auto& s : sizes) s = rng() % 6;
+      auto permuted = [&](std::vector<int64_t>& strides) {
+        std::vector<int> order(rank);
+        std::iota(order.begin(), order.end(), 0);
+        std::shuffle(order.begin(), order.end(), rng);
+        int64_t next = 1 + rng() % 2;
+        for (int d : order) {
+          strides[d] = next;
+          next *= std::max<int64_t>(1, sizes[d]);
+        }
+        return next;
+      };
+      const int64_t from_size = permuted(from_strides), to_size = permuted(to_strides);
+      HostTensor from = HostTensor::Empty(t, {from_size}), to = HostTensor::Empty(t, {to_size});
+      for (auto& b : *from.storage) b = std::byte(rng() % 60);
+      from.sizes = to.sizes = sizes;
+      from.strides = from_strides;
+      to.strides = to_strides;
+      runtime::StridedCopy(host, AsBuffer(from), AsBuffer(to));
+      EXPECT_EQ(test::Values(AsBuffer(from)), test::Values(AsBuffer(to)));
+    }
+  }
+}
+
+TEST(StridedCopy, LargeOnesRunInParallel) {
+  TestHost host;
+  host.threads = 2;
+  HostTensor from = RandomF32({1 << 20}, 1), to = HostTensor::Empty(DType::kFloat32, {1 << 20});
+  runtime::StridedCopy(host, AsBuffer(from), AsBuffer(to));
+  EXPECT_EQ(*from.storage, *to.storage);
+  EXPECT_EQ(host.parallel_regions, 1);
+}
+
+TEST(FallbackGemm, MatchesNaiveLoops) {
+  TestHost host;
+  host.threads = 2;
+  for (auto [m, n, k] : std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {5, 70, 13}, {64, 128, 600}, {3, 0, 4}, {0, 3, 4}, {2, 3, 0}}) {
+    HostTensor a = RandomF32({2, m, k}, 1), b = RandomF32({2, n, k}, 2), out = HostTensor::Empty(DType::kFloat32, {2, m, n});
+    b.sizes = {2, k, n};  // transposed
+    b.strides = {n * k, 1, k};
+    ASSERT_TRUE(runtime::FallbackMatMul(host, AsBuffer(a), AsBuffer(b), AsBuffer(out)));
+    const auto* pa = reinterpret_cast<const float*>(a.data());
+    const auto* pb = reinterpret_cast<const float*>(b.data());
+    const auto* pc = reinterpret_cast<const float*>(out.data());
+    for (int64_t batch = 0; batch < 2; ++batch) {
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < n; ++j) {
+          double sum = 0;
+          for (int64_t p = 0; p < k; ++p) sum += double{pa[(batch * m + i) * k + p]} * pb[(batch * n + j) * k + p];
+          ASSERT_NEAR(pc[(batch * m + i) * n + j], sum, 1e-4);
+        }
+      }
+    }
+  }
+}
+
+TEST(FallbackGemm, LinearWithBiasAndStridedRows) {
+  TestHost host;
+  HostTensor x = RandomF32({2, 3, 4, 8}, 1), w = RandomF32({5, 8}, 2), bias = RandomF32({5}, 3);
+  x.sizes = {3, 2, 4, 8};  // leading dimensions swapped: no single row stride
+  x.strides = {32, 96, 8, 1};
+  HostTensor out = HostTensor::Empty(DType::kFloat32, {3, 2, 4, 5});
+  Buffer b = AsBuffer(bias);
+  ASSERT_TRUE(runtime::FallbackLinear(host, AsBuffer(x), AsBuffer(w), &b, "", AsBuffer(out)));
+  const auto xs = test::Values(AsBuffer(x)), ws = test::Values(AsBuffer(w)), bs = test::Values(b), got = test::Values(AsBuffer(out));
+  for (int row = 0; row < 24; ++row) {
+    for (int j = 0; j < 5; ++j) {
+      double sum = bs[j];
+      for (int p = 0; p < 8; ++p) sum += xs[row * 8 + p] * ws[j * 8 + p];
+      ASSERT_NEAR(got[row * 5 + j], sum, 1e-5);
+    }
+  }
+}
+
+TEST(ArenaPool, KeepsAndReusesLargeBlocks) {
+  auto& pool = runtime::ArenaPool::Get();
+  pool.AddUser();
+  runtime::Block a = pool.Acquire(3 << 20);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data) % 64, 0u);
+  pool.Release(a);
+  runtime::Block b = pool.Acquire(1 << 20);
+  EXPECT_EQ(a.data, b.data);
+  pool.Release(b);
+  EXPECT_GT(pool.idle_bytes(), 0u);
+  pool.RemoveUser();
+  EXPECT_EQ(pool.idle_bytes(), 0u);
+}
+
+void Square(void* ctx, int64_t begin, int64_t end) {
+  auto* v = static_cast<std::vector<std::atomic<int>>*>(ctx);
+  for (int64_t i = begin; i < end; ++i) (*v)[i]++;
+}
+
+bool EveryElementOnce(runtime::ThreadPool& pool, int64_t n, int64_t grain) {
+  std::vector<std::atomic<int>> seen(n);
+  pool.ParallelFor(n, grain, Square, &seen);
+  return std::all_of(seen.begin(), seen.end(), [](auto& s) { return s == 1; });
+}
+
+TEST(ThreadPool, CoversTheRangeOnce) {
+  auto& pool = runtime::ThreadPool::Get();
+  const int before = pool.num_threads();
+  for (int threads : {4, 1, 2}) {
+    pool.set_num_threads(threads);
+    for (int64_t n : {0, 1, 7, 1000}) {
+      for (int64_t grain : {1, 10, 5000}) EXPECT_TRUE(EveryElementOnce(pool, n, grain));
+    }
+  }
+  for (int i = 0; i < 3000; ++i) ASSERT_TRUE(EveryElementOnce(pool, 64, 1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // workers sleep by now
+  EXPECT_TRUE(EveryElementOnce(pool, 1000, 1));
+  pool.set_num_threads(before);
+}
+
+TEST(ThreadPool, NestedAndConcurrentRegions) {
+  auto& pool = runtime::ThreadPool::Get();
+  std::atomic<int> bad{0};
+  auto nested = [](void* ctx, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (!EveryElementOnce(runtime::ThreadPool::Get(), 10, 1)) ++*static_cast<std::atomic<int>*>(ctx);
+    }
+  };
+  std::thread other([&] {
+    for (int i = 0; i < 200; ++i) pool.ParallelFor(8, 1, nested, &bad);
+  });
+  for (int i = 0; i < 200; ++i) pool.ParallelFor(8, 1, nested, &bad);
+  other.join();
+  EXPECT_EQ(bad, 0);
+}
+
+TEST(ThreadPool, WorksInAForkedChild) {
+  auto& pool = runtime::ThreadPool::Get();
+  const int before = pool.num_threads();
+  pool.set_num_threads(2);
+  ASSERT_TRUE(EveryElementOnce(pool, 100, 1));
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    _exit(EveryElementOnce(pool, 100, 1) ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  pool.set_num_threads(before);
+}
+
+}  // namespace
+}  // namespace framejit
