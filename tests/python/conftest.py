@@ -1,0 +1,74 @@
+"""Shared set-up of the Python tests. `--identity` replaces framejit.compile by the identity: what fails then is the test."""
+
+import importlib.util
+import os
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+if importlib.util.find_spec("framejit") is None and (ROOT / "build/python/framejit").exists():
+    sys.path.insert(0, str(ROOT / "build" / "python"))
+
+# The CUDA build of torchvision does not find its compiled ops beside a CPU torch, and then fails in the registration of
+# their meta functions, at import. Nothing here needs those.
+sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--identity", action="store_true", help="replace framejit.compile by the identity (checks the tests)")
+
+
+@pytest.fixture(scope="session")
+def identity(request):
+    return request.config.getoption("--identity")
+
+
+@pytest.fixture(scope="session")
+def fj(identity):
+    """framejit, or a stand-in whose compile() does nothing under --identity."""
+    if identity:
+        from identity import framejit_stand_in
+
+        return framejit_stand_in()
+    import framejit
+
+    return framejit
+
+
+@pytest.fixture
+def fresh(fj):
+    """framejit with nothing compiled, before and after."""
+    fj.reset()
+    yield fj
+    fj.reset()
+
+
+@pytest.fixture(scope="session")
+def torch():
+    return pytest.importorskip("torch", reason="torch is not installed for this Python")
+
+
+@pytest.fixture(scope="session")
+def np():
+    return pytest.importorskip("numpy", reason="NumPy is not installed for this Python")
+
+
+@pytest.fixture(scope="session")
+def oracle():
+    """oracle.check(got, eager, reference): raises AssertionError with the figures if `got` is outside of the bounds."""
+    import oracle
+
+    return oracle
+
+
+@pytest.fixture
+def two_threads(torch):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
