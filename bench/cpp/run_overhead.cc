@@ -1,5 +1,5 @@
-// What a run of a one-kernel graph costs beyond the kernel and its output: a hand-made plan, a kernel that does nothing, a
-// host that hands out the same memory. Also the cost of a parallel region of the own pool.
+// What a run of a one-kernel graph costs beyond the kernel and its output: a hand-made plan, a kernel that does
+// nothing, a host that hands out the same memory. Also the cost of a parallel region of the own pool.
 #include <benchmark/benchmark.h>
 
 #include "runtime/plan.h"
@@ -10,13 +10,17 @@ namespace {
 
 struct NullHost : Host {
   float memory[16];
-  void AllocateOutput(DType, std::span<const int64_t>, std::span<const int64_t>, Device, Buffer* out) override { out->data = memory; }
+  void AllocateOutput(DType, std::span<const int64_t>, std::span<const int64_t>, Device, Buffer* out) override {
+    out->data = memory;
+  }
   void FreeOutput(Buffer*) override {}
   void RunExtern(const Call&, std::span<const Buffer>, std::span<Buffer>) override {}
   void Release(Buffer*) override {}
 };
 
-void Nothing(void* const* buffers, const int64_t*, int64_t, int64_t) { benchmark::DoNotOptimize(buffers[0]); }
+void Nothing(void* const* buffers, const int64_t*, int64_t, int64_t) {
+  benchmark::DoNotOptimize(buffers[0]);
+}
 
 std::shared_ptr<Executable> OneKernel(bool symbolic) {
   runtime::Plan plan;

@@ -1,4 +1,5 @@
-// backend="interpreter": an Executable that runs the reference semantics. The oracle in the same harness as compiled code.
+// backend="interpreter": an Executable that runs the reference semantics. The oracle in the same harness as compiled
+// code.
 #include <cstring>
 
 #include "framejit/compile.h"
@@ -57,8 +58,13 @@ class Interpreter : public Executable {
     std::vector<HostTensor> out = Interpret(g, in, [&](const Node& n, const std::vector<HostTensor>& args) {
       std::vector<Buffer> operands(args.size());
       for (size_t i = 0; i < args.size(); ++i)
-        operands[i] = {args[i].data(), nullptr, args[i].sizes.data(), args[i].strides.data(), static_cast<int32_t>(args[i].sizes.size()),
-                       args[i].dtype, {}};
+        operands[i] = {args[i].data(),
+                       nullptr,
+                       args[i].sizes.data(),
+                       args[i].strides.data(),
+                       static_cast<int32_t>(args[i].sizes.size()),
+                       args[i].dtype,
+                       {}};
       std::vector<Buffer> results(std::max<size_t>(1, n.attrs.result_types.size()));
       host.RunExtern(*n.attrs.call, operands, results);
       std::vector<HostTensor> r;
@@ -96,6 +102,8 @@ class Interpreter : public Executable {
 
 }  // namespace
 
-std::shared_ptr<Executable> MakeInterpreter(const Graph& g) { return std::make_shared<Interpreter>(g); }
+std::shared_ptr<Executable> MakeInterpreter(const Graph& g) {
+  return std::make_shared<Interpreter>(g);
+}
 
 }  // namespace framejit

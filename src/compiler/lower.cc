@@ -4,6 +4,7 @@
 #include <map>
 
 #include "codegen/codegen.h"
+#include "compiler/direct_writes.h"
 #include "diag/diag.h"
 #include "pass/alias.h"
 #include "pass/views.h"
@@ -58,6 +59,7 @@ class Lowering {
       const int storage = NewStorage(Storage::Kind::kInput, i);
       plan_.inputs.push_back(NewValue(g_.inputs[i], storage, true));
     }
+    LayoutsForDirectWrites(g_, grouping_, layouts_);
     AssignOutputs();
     for (const Group& group : grouping_.groups) {
       if (group.kind == Group::Kind::kKernel)
@@ -69,6 +71,8 @@ class Lowering {
     }
     CopyOutputs();
     LowerWrites();
+    kernels_.resize(plan_.steps.size());
+    WriteDirectly(plan_, kernels_);
     return std::move(plan_);
   }
 
@@ -187,6 +191,8 @@ class Lowering {
     for (ValueId v : group.stored) step.results.push_back(Make(v));
     for (ValueId v : built.buffers) step.operands.push_back(ValueOf(v));
     step.code = std::move(code);
+    kernels_.resize(plan_.steps.size());
+    kernels_.push_back(std::move(built.kernel));
     plan_.steps.push_back(std::move(step));
   }
 
@@ -314,6 +320,7 @@ class Lowering {
   std::vector<int> value_of_;          // by graph value
   std::map<ValueId, int> storage_of_;  // values made directly in an output
   std::map<ValueId, int> handed_over_;
+  std::vector<loop::Kernel> kernels_;  // by step
   Plan plan_;
 };
 

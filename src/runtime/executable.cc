@@ -98,6 +98,9 @@ class PlanExecutable : public Executable {
         pooled_ = ArenaPool::Get().Acquire(bytes);
         c_->SetScratch(plan_, pooled_.data);
       }
+      for (const auto& commit : plan_.commits) {
+        if (commit.direct) ChooseTarget(commit, inputs);
+      }
       for (; allocated_ < outputs_.size(); ++allocated_) {
         if (!plan_.outputs[allocated_].handed_over) AllocateOutput(allocated_);
       }
@@ -107,11 +110,9 @@ class PlanExecutable : public Executable {
           for (int s : index_.release_after[i]) ReleaseExternal(s);
         }
       }
-      for (size_t o = 0; o < outputs_.size(); ++o) {
-        if (plan_.outputs[o].handed_over) CopyHandedOver(o);
-      }
-      // From here on nothing fails.
+      // Kernels that write inputs directly were the last steps; nothing failed, and nothing can from here on.
       for (const auto& commit : plan_.commits) {
+        if (commit.direct && c_->buffers[commit.value].data == inputs[commit.input].data) continue;
         StridedCopy(host_, c_->buffers[commit.value], c_->buffers[plan_.inputs[commit.input]]);
       }
       for (size_t o = 0; o < outputs_.size(); ++o) {
@@ -121,6 +122,31 @@ class PlanExecutable : public Executable {
     }
 
    private:
+    // A direct write goes into the input, unless its memory overlaps that of another input.
+    void ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> inputs) {
+      auto range = [&](int input) {
+        const Instance::ValueInfo& info = c_->instance->values[plan_.inputs[input]];
+        const Buffer& b = c_->buffers[plan_.inputs[input]];
+        int64_t low = 0, high = DTypeSize(b.dtype);
+        for (int d = 0; d < b.rank; ++d) {
+          const int64_t reach = (info.sizes[d] - 1) * info.strides[d] * DTypeSize(b.dtype);
+          (reach < 0 ? low : high) += reach;
+        }
+        const auto data = reinterpret_cast<intptr_t>(inputs[input].data);
+        return info.numel == 0 ? std::pair(data, data) : std::pair<intptr_t, intptr_t>(data + low, data + high);
+      };
+      const int storage = plan_.values[commit.value].storage;
+      const auto [low, high] = range(commit.input);
+      for (int i = 0; i < static_cast<int>(inputs.size()); ++i) {
+        if (i == commit.input) continue;
+        const auto [other_low, other_high] = range(i);
+        if (low < other_high && other_low < high) {
+          return c_->SetStorage(storage, c_->scratch + c_->instance->scratch_offset[storage]);
+        }
+      }
+      c_->SetStorage(storage, inputs[commit.input].data);
+    }
+
     void AllocateOutput(size_t o) {
       const int value = plan_.outputs[o].value;
       Buffer& out = outputs_[o];
@@ -148,13 +174,16 @@ class PlanExecutable : public Executable {
         case Step::Kind::kCopy: StridedCopy(host_, c_->buffers[step.operands[0]], c_->buffers[step.results[0]]); break;
         case Step::Kind::kExtern: RunExtern(step); break;
         default: {
-          std::vector<Buffer> operands;
-          for (int v : step.operands) operands.push_back(c_->buffers[v]);
+          Buffer few[4];
+          std::vector<Buffer> many(step.operands.size() > std::size(few) ? step.operands.size() : 0);
+          std::span<Buffer> operands(many.empty() ? few : many.data(), step.operands.size());
+          for (size_t k = 0; k < operands.size(); ++k) operands[k] = c_->buffers[step.operands[k]];
           Buffer& out = c_->buffers[step.results[0]];
-          if (step.kind == Step::Kind::kNode)
+          if (step.kind == Step::Kind::kNode) {
             InterpretNode(host_, step, c_->instance->symbols, operands, out);
-          else
+          } else {
             RunLibrary(host_, step, c_->instance->symbols, operands, out);
+          }
         }
       }
     }
@@ -203,15 +232,12 @@ class PlanExecutable : public Executable {
       }
       c_->SetStorage(storage, x.copy ? x.copy : got.data);
       c_->buffers[value].handle = x.copy ? nullptr : got.handle;
-    }
-
-    void CopyHandedOver(size_t o) {
-      const int value = plan_.outputs[o].value;
-      Context::External& x = c_->externals[plan_.values[value].storage];
-      if (!x.copy) return;
-      AllocateOutput(o);
-      x.output_allocated = true;
-      StridedCopy(host_, c_->buffers[value], outputs_[o]);
+      const int output = plan_.storages[storage].index;
+      if (output >= 0 && x.copy) {
+        AllocateOutput(output);
+        x.output_allocated = true;
+        StridedCopy(host_, c_->buffers[value], outputs_[output]);
+      }
     }
 
     void HandOver(size_t o) {

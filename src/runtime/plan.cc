@@ -40,7 +40,8 @@ std::string Plan::str() const {
     text += "\n";
   }
   for (const Commit& c : commits)
-    text += "  write in" + std::to_string(c.input) + " <- " + Describe(*this, c.value) + "\n";
+    text += std::string(c.direct ? "  written by its kernel: in" : "  write in") + std::to_string(c.input) + " <- " +
+            Describe(*this, c.value) + "\n";
   return text;
 }
 

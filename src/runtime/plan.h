@@ -63,6 +63,7 @@ struct Plan {
   struct Commit {
     int input;
     int value;
+    bool direct = false;  // the value's storage may be the input itself, if that overlaps no other input
   };  // inputs[input] <- value, after everything that can fail
   std::vector<Commit> commits;
   std::vector<Graph::SymbolSource> symbol_sources;

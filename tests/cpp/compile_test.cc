@@ -31,9 +31,11 @@ struct Fixture {
     g.symbol_sources.push_back({input, dim});
     return s;
   }
-  ValueId Const(double v, ValueId like) { return b.Broadcast(b.Constant(Scalar(v), b.type(like).dtype), b.type(like).shape); }
+  ValueId Const(double v, ValueId like) {
+    return b.Broadcast(b.Constant(Scalar(v), b.type(like).dtype), b.type(like).shape);
+  }
   ValueId Softmax(ValueId x, int axis) {
-    const auto& shape = b.type(x).shape;
+    const Ints shape = b.type(x).shape;
     ValueId m = b.Broadcast(b.Reduce(Op::kMax, x, {axis}, true), shape);
     ValueId e = b.Unary(Op::kExp, b.Binary(Op::kSub, x, m));
     return b.Binary(Op::kDiv, e, b.Broadcast(b.Reduce(Op::kSum, e, {axis}, true), shape));
@@ -43,7 +45,7 @@ struct Fixture {
     return b.Binary(Op::kMul, b.Binary(Op::kMul, x, Const(0.5, x)), b.Binary(Op::kAdd, erf, Const(1, x)));
   }
   ValueId LayerNorm(ValueId x, ValueId w, ValueId bias) {
-    const auto shape = b.type(x).shape;
+    const Ints shape = b.type(x).shape;
     const int axis = static_cast<int>(shape.size()) - 1;
     auto mean = [&](ValueId v) {
       ValueId s = b.Reduce(Op::kSum, v, {axis}, true);
@@ -108,7 +110,8 @@ TEST(Compile, ViewsBetweenLibraryCalls) {
   };
   Attrs attention;
   attention.scalar = 0.35;
-  ValueId a = f.b.Add(Op::kAttention, {heads(x), heads(f.b.Unary(Op::kTanh, x)), heads(f.b.Unary(Op::kNeg, x))}, attention);
+  ValueId a =
+      f.b.Add(Op::kAttention, {heads(x), heads(f.b.Unary(Op::kTanh, x)), heads(f.b.Unary(Op::kNeg, x))}, attention);
   f.g.outputs = {f.b.Add(Op::kLinear, {f.b.Reshape(f.b.Permute(a, {0, 2, 1, 3}), {2, 5, 24}), w})};
   CompileAndCheck(f.g, {RandomF32({2, 5, 24}, 1), RandomF32({24, 24}, 2), RandomF32({24}, 3)});
   auto exe = Compile(f.g);
@@ -135,8 +138,16 @@ TEST(Compile, OutputsThatAreInputsViewsAndDuplicates) {
   ValueId x = f.In({4, 6}), w = f.In({6, 5});
   ValueId e = f.b.Unary(Op::kExp, x);
   ValueId m = f.b.Add(Op::kMatMul, {e, w});
-  f.g.outputs = {x, f.b.Permute(x, {1, 0}), e, e, f.b.Slice(e, 0, 1, 2), m, f.b.Reshape(m, {20}), f.b.Permute(m, {1, 0}),
-                 f.b.Constant(2.5, DType::kFloat32, {3}), f.b.Iota(DType::kInt64, {2, 3}, 1)};
+  f.g.outputs = {x,
+                 f.b.Permute(x, {1, 0}),
+                 e,
+                 e,
+                 f.b.Slice(e, 0, 1, 2),
+                 m,
+                 f.b.Reshape(m, {20}),
+                 f.b.Permute(m, {1, 0}),
+                 f.b.Constant(2.5, DType::kFloat32, {3}),
+                 f.b.Iota(DType::kInt64, {2, 3}, 1)};
   CompileAndCheck(f.g, {RandomF32({4, 6}, 1), RandomF32({6, 5}, 2)});
 }
 
@@ -155,21 +166,23 @@ TEST(Compile, StridedInputs) {
   ValueId x = f.In({4, 6}, {12, 2}, DType::kFloat32);  // every second element
   ValueId y = f.In({4, 6}, {1, 4}, DType::kFloat32);   // transposed
   ValueId z = f.In({4, 6}, {0, 1}, DType::kFloat32);   // expanded
-  f.g.outputs = {f.b.Binary(Op::kAdd, f.b.Binary(Op::kMul, x, y), z), f.b.Reduce(Op::kSum, f.b.Binary(Op::kMul, x, z), {1}, false)};
+  f.g.outputs = {f.b.Binary(Op::kAdd, f.b.Binary(Op::kMul, x, y), z),
+                 f.b.Reduce(Op::kSum, f.b.Binary(Op::kMul, x, z), {1}, false)};
   auto strided = [](HostTensor t, std::vector<int64_t> strides) {
     t.sizes = {4, 6};
     t.strides = std::move(strides);
     return t;
   };
-  CompileAndCheck(f.g, {strided(RandomF32({48}, 1), {12, 2}), strided(RandomF32({24}, 2), {1, 4}), strided(RandomF32({6}, 3), {0, 1})});
+  CompileAndCheck(f.g, {strided(RandomF32({48}, 1), {12, 2}), strided(RandomF32({24}, 2), {1, 4}),
+                        strided(RandomF32({6}, 3), {0, 1})});
 }
 
 TEST(Compile, WritesHappenLast) {
   Fixture f;
   ValueId x = f.In({8}), y = f.In({8});
   ValueId sum = f.b.Binary(Op::kAdd, x, y);
-  f.g.writes = {{0, sum}, {1, x}};                   // x <- x + y, y <- old x
-  f.g.outputs = {f.b.Unary(Op::kNeg, x), y, sum};    // of the old values
+  f.g.writes = {{0, sum}, {1, x}};                 // x <- x + y, y <- old x
+  f.g.outputs = {f.b.Unary(Op::kNeg, x), y, sum};  // of the old values
   CompileAndCheck(f.g, {RandomF32({8}, 1), RandomF32({8}, 2)});
   Fixture swap;
   x = swap.In({3, 3}), y = swap.In({3, 3});
@@ -196,7 +209,8 @@ TEST(Compile, SymbolicSizesReuseKernels) {
   ASSERT_EQ(Verify(f.g), "");
   auto exe = Compile(f.g);
   TestHost host;
-  for (auto [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{{8, 16}, {1, 1}, {33, 7}, {3, 100}, {8, 16}, {0, 5}}) {
+  for (auto [rows, columns] :
+       std::vector<std::pair<int64_t, int64_t>>{{8, 16}, {1, 1}, {33, 7}, {3, 100}, {8, 16}, {0, 5}}) {
     Check(*exe, host, f.g, {RandomF32({rows, columns}, 1), RandomF32({columns, 12}, 2)});
   }
   for (int64_t rows = 1; rows < 40; ++rows) Check(*exe, host, f.g, {RandomF32({rows, 5}, 1), RandomF32({5, 12}, 2)});
@@ -226,7 +240,8 @@ TEST(Compile, TwoThreadsRunOneExecutable) {
     threads.emplace_back([&, t] {
       TestHost host;
       host.threads = 2;
-      for (int i = 0; i < 6; ++i) Check(*exe, host, f.g, {RandomF32({10 + t * (i % 3), 300}, t + i), RandomF32({300, 300}, 2, 0.1f)});
+      for (int i = 0; i < 6; ++i)
+        Check(*exe, host, f.g, {RandomF32({10 + t * (i % 3), 300}, t + i), RandomF32({300, 300}, 2, 0.1f)});
       EXPECT_EQ(host.live, 0);
     });
   }
@@ -363,8 +378,8 @@ TEST(Compile, EmptyAndScalarTensors) {
   Fixture f;
   ValueId x = f.In({0, 4}), s = f.In({});
   ValueId sum = f.b.Reduce(Op::kSum, x, {0}, false);
-  f.g.outputs = {f.b.Unary(Op::kExp, x), sum, f.b.Binary(Op::kAdd, s, f.Const(1, s)), f.b.Reduce(Op::kSum, x, {0, 1}, false),
-                 f.b.Add(Op::kMatMul, {f.b.Permute(x, {1, 0}), x})};
+  f.g.outputs = {f.b.Unary(Op::kExp, x), sum, f.b.Binary(Op::kAdd, s, f.Const(1, s)),
+                 f.b.Reduce(Op::kSum, x, {0, 1}, false), f.b.Add(Op::kMatMul, {f.b.Permute(x, {1, 0}), x})};
   CompileAndCheck(f.g, {RandomF32({0, 4}, 1), RandomF32({}, 2)});
 }
 
@@ -430,7 +445,8 @@ struct RandomGraph : Fixture {
     }
     const int steps = 3 + Pick(15);
     for (int i = 0; i < steps; ++i) Step();
-    for (int i = 0; i < 1 + Pick(3); ++i) g.outputs.push_back(values[values.size() - 1 - Pick(std::min<int>(3, values.size()))]);
+    for (int i = 0; i < 1 + Pick(3); ++i)
+      g.outputs.push_back(values[values.size() - 1 - Pick(std::min<int>(3, values.size()))]);
     if (Pick(4) == 0) {
       for (ValueId v : values) {
         if (b.type(v) == b.type(g.inputs[0]) && v != g.inputs[0]) {
@@ -454,7 +470,8 @@ struct RandomGraph : Fixture {
         values.push_back(b.Unary(is_float ? kFloat[Pick(6)] : kFloat[3 + Pick(3)], x));
         return;
       }
-      case 1: case 2: {
+      case 1:
+      case 2: {
         ValueId y = Any();
         if (TypeOf(y) != t.dtype) y = b.Cast(y, t.dtype);
         if (IsBool(t.dtype)) return Push2(Op::kXor, x, y);
@@ -512,7 +529,8 @@ struct RandomGraph : Fixture {
         ValueId y = Any();
         if (TypeOf(y) != t.dtype) y = b.Cast(y, t.dtype);
         if (!Fits(x, y)) return;
-        ValueId c = b.Binary(Op::kLt, IsBool(t.dtype) ? b.Cast(x, DType::kInt64) : x, IsBool(t.dtype) ? b.Cast(y, DType::kInt64) : y);
+        ValueId c = b.Binary(Op::kLt, IsBool(t.dtype) ? b.Cast(x, DType::kInt64) : x,
+                             IsBool(t.dtype) ? b.Cast(y, DType::kInt64) : y);
         return values.push_back(b.Where(c, x, y));
       }
     }

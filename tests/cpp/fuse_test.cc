@@ -44,10 +44,11 @@ TEST(Views, ReshapeStrides) {
   };
   EXPECT_EQ(reshape({2, 3, 4}, {12, 4, 1}, {6, 4})->strides, (Ints{4, 1}));
   EXPECT_EQ(reshape({6, 4}, {4, 1}, {2, 3, 1, 4})->strides[0], Int(12));
-  EXPECT_FALSE(reshape({4, 6}, {1, 4}, {24}).has_value());                     // transposed: a copy
-  EXPECT_EQ(reshape({4, 6}, {12, 2}, {24})->strides, (Ints{2}));               // dense in steps of two
+  EXPECT_FALSE(reshape({4, 6}, {1, 4}, {24}).has_value());        // transposed: a copy
+  EXPECT_EQ(reshape({4, 6}, {12, 2}, {24})->strides, (Ints{2}));  // dense in steps of two
   EXPECT_EQ(reshape({s0, 12, 64}, {768, 64, 1}, {s0, 768})->strides, (Ints{768, 1}));
-  EXPECT_EQ(reshape({2, s0, 768}, {s0 * Int(768), 768, 1}, {2, s0, 12, 64})->strides, (Ints{s0 * Int(768), 768, 64, 1}));
+  EXPECT_EQ(reshape({2, s0, 768}, {s0 * Int(768), 768, 1}, {2, s0, 12, 64})->strides,
+            (Ints{s0 * Int(768), 768, 64, 1}));
   EXPECT_EQ(reshape({2, s0, 768}, {s0 * Int(768), 768, 1}, {Int(2) * s0, 768})->strides, (Ints{768, 1}));
   EXPECT_FALSE(reshape({s0, 2}, {1, s0}, {2, s0}).has_value());
   EXPECT_EQ(reshape({1, 1}, {5, 7}, {})->strides, (Ints{}));
@@ -79,9 +80,7 @@ TEST(Fuse, LibraryCallsStayWholeAndViewsBetweenThemAreFree) {
   f.g.symbols.push_back(f.env.symbol(0));
   f.g.symbol_sources.push_back({0, 1});
   ValueId x = f.In({2, s, 768}), w = f.In({768, 768});
-  auto heads = [&] {
-    return f.b.Permute(f.b.Reshape(f.b.Add(Op::kLinear, {x, w}), {2, s, 12, 64}), {0, 2, 1, 3});
-  };
+  auto heads = [&] { return f.b.Permute(f.b.Reshape(f.b.Add(Op::kLinear, {x, w}), {2, s, 12, 64}), {0, 2, 1, 3}); };
   Attrs attention;
   attention.scalar = 0.125;
   ValueId q = heads(), k = heads(), v = heads();

@@ -94,8 +94,10 @@ TEST(StridedCopy, LargeOnesRunInParallel) {
 TEST(FallbackGemm, MatchesNaiveLoops) {
   TestHost host;
   host.threads = 2;
-  for (auto [m, n, k] : std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {5, 70, 13}, {64, 128, 600}, {3, 0, 4}, {0, 3, 4}, {2, 3, 0}}) {
-    HostTensor a = RandomF32({2, m, k}, 1), b = RandomF32({2, n, k}, 2), out = HostTensor::Empty(DType::kFloat32, {2, m, n});
+  for (auto [m, n, k] :
+       std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {5, 70, 13}, {64, 128, 600}, {3, 0, 4}, {0, 3, 4}, {2, 3, 0}}) {
+    HostTensor a = RandomF32({2, m, k}, 1), b = RandomF32({2, n, k}, 2),
+               out = HostTensor::Empty(DType::kFloat32, {2, m, n});
     b.sizes = {2, k, n};  // transposed
     b.strides = {n * k, 1, k};
     ASSERT_TRUE(runtime::FallbackMatMul(host, AsBuffer(a), AsBuffer(b), AsBuffer(out)));
@@ -122,7 +124,8 @@ TEST(FallbackGemm, LinearWithBiasAndStridedRows) {
   HostTensor out = HostTensor::Empty(DType::kFloat32, {3, 2, 4, 5});
   Buffer b = AsBuffer(bias);
   ASSERT_TRUE(runtime::FallbackLinear(host, AsBuffer(x), AsBuffer(w), &b, "", AsBuffer(out)));
-  const auto xs = test::Values(AsBuffer(x)), ws = test::Values(AsBuffer(w)), bs = test::Values(b), got = test::Values(AsBuffer(out));
+  const auto xs = test::Values(AsBuffer(x)), ws = test::Values(AsBuffer(w)), bs = test::Values(b),
+             got = test::Values(AsBuffer(out));
   for (int row = 0; row < 24; ++row) {
     for (int j = 0; j < 5; ++j) {
       double sum = bs[j];

@@ -38,7 +38,8 @@ class TestHost : public Host {
     out->dtype = dtype;
     ++live;
   }
-  void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device, Buffer* out) override {
+  void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device,
+                      Buffer* out) override {
     Make(dtype, sizes, strides, out);
   }
   void FreeOutput(Buffer* out) override { Delete(out); }
@@ -127,7 +128,8 @@ inline std::vector<double> Values(const Buffer& b) {
   std::vector<double> out;
   const int64_t n = Numel({b.sizes, static_cast<size_t>(b.rank)});
   for (int64_t i = 0; i < n; ++i) {
-    out.push_back(ReadElement(static_cast<std::byte*>(b.data) + Offset(i, b.sizes, b.strides, b.rank) * DTypeSize(b.dtype), b.dtype));
+    out.push_back(ReadElement(
+        static_cast<std::byte*>(b.data) + Offset(i, b.sizes, b.strides, b.rank) * DTypeSize(b.dtype), b.dtype));
   }
   return out;
 }
@@ -139,8 +141,12 @@ HostTensor Tensor(DType t, std::vector<int64_t> sizes, const std::vector<T>& val
   return h;
 }
 
-inline HostTensor F32(std::vector<int64_t> sizes, const std::vector<float>& values) { return Tensor(DType::kFloat32, std::move(sizes), values); }
-inline HostTensor I64(std::vector<int64_t> sizes, const std::vector<int64_t>& values) { return Tensor(DType::kInt64, std::move(sizes), values); }
+inline HostTensor F32(std::vector<int64_t> sizes, const std::vector<float>& values) {
+  return Tensor(DType::kFloat32, std::move(sizes), values);
+}
+inline HostTensor I64(std::vector<int64_t> sizes, const std::vector<int64_t>& values) {
+  return Tensor(DType::kInt64, std::move(sizes), values);
+}
 
 inline HostTensor RandomF32(std::vector<int64_t> sizes, uint32_t seed, float scale = 1) {
   std::mt19937 rng(seed);
@@ -169,7 +175,8 @@ inline void ExpectClose(const Buffer& got, const Buffer& want, double tolerance,
   const bool exact = !IsFloat(got.dtype);
   for (size_t i = 0; i < a.size(); ++i) {
     if (std::isnan(b[i])) {
-      ASSERT_TRUE(std::isnan(a[i])) << what << " element " << i << " of " << a.size() << ": " << a[i] << " instead of nan";
+      ASSERT_TRUE(std::isnan(a[i])) << what << " element " << i << " of " << a.size() << ": " << a[i]
+                                    << " instead of nan";
     } else if (exact || std::isinf(b[i])) {
       ASSERT_EQ(a[i], b[i]) << what << " element " << i << " of " << a.size();
     } else {
@@ -200,14 +207,16 @@ inline void Check(Executable& exe, TestHost& host, const Graph& g, const std::ve
     const Node& n = g.node(g.outputs[o]);
     if (!n.strides.empty()) {
       for (int d = 0; d < out[o].rank; ++d) {
-        if (auto s = n.strides[d].as_const(); s && out[o].sizes[d] != 1) EXPECT_EQ(out[o].strides[d], *s) << "stride of output " << o;
+        if (auto s = n.strides[d].as_const(); s && out[o].sizes[d] != 1)
+          EXPECT_EQ(out[o].strides[d], *s) << "stride of output " << o;
       }
     }
     ExpectClose(out[o], AsBuffer(want[o]), tolerance, "output " + std::to_string(o) + "\n" + g.str() + exe.str());
     host.Delete(&out[o]);
   }
   for (size_t w = 0; w < g.writes.size(); ++w) {
-    ExpectClose(AsBuffer(got_inputs[g.writes[w].input]), AsBuffer(want[g.outputs.size() + w]), tolerance, "write\n" + g.str() + exe.str());
+    ExpectClose(AsBuffer(got_inputs[g.writes[w].input]), AsBuffer(want[g.outputs.size() + w]), tolerance,
+                "write\n" + g.str() + exe.str());
   }
 }
 

@@ -1,0 +1,145 @@
+#include "compiler/direct_writes.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace framejit::compiler {
+namespace {
+
+using runtime::Plan;
+using runtime::Step;
+using runtime::Storage;
+using shape::Int;
+
+bool Contains(const std::vector<int>& list, int x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
+
+// Dense up to a permutation: no two elements at one address.
+bool Injective(const shape::Ints& sizes, const shape::Ints& strides) {
+  std::vector<int> order;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == Int(1)) continue;
+    if (strides[i] == Int(0)) return false;
+    order.push_back(static_cast<int>(i));
+  }
+  // Constant strides: sorted, each must step over the extent of the smaller ones. Symbolic ones: row-major order only.
+  const bool constant =
+      std::all_of(order.begin(), order.end(), [&](int i) { return sizes[i].is_const() && strides[i].is_const(); });
+  if (constant)
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return strides[a].value() > strides[b].value(); });
+  for (size_t k = 0; k + 1 < order.size(); ++k) {
+    const Int extent = strides[order[k + 1]] * sizes[order[k + 1]];
+    if (strides[order[k]] == extent) continue;
+    if (!constant || strides[order[k]].value() < extent.value()) return false;
+  }
+  return true;
+}
+
+// Does the kernel read every element of the storage before it writes it through buffer argument `written`?
+bool ReadsBeforeWriting(const Plan& plan, const Step& step, const loop::Kernel& k, int written, int storage) {
+  std::vector<int> stage_of(k.insts.size(), 0);
+  for (size_t s = 0; s < k.stages.size(); ++s) {
+    for (int i : k.stages[s].insts) stage_of[i] = static_cast<int>(s);
+  }
+  const loop::Inst* store = nullptr;
+  int store_at = -1;
+  for (size_t i = 0; i < k.insts.size(); ++i) {
+    if (k.insts[i].buffer != written) continue;
+    if (k.insts[i].kind != loop::IKind::kStore || store) return false;
+    store = &k.insts[i];
+    store_at = static_cast<int>(i);
+  }
+  if (!store || k.column) return false;
+  for (size_t i = 0; i < k.insts.size(); ++i) {
+    const loop::Inst& inst = k.insts[i];
+    if (inst.buffer < 0 || inst.buffer == written) continue;
+    const runtime::Value& value = plan.values[step.operands[inst.buffer]];
+    if (value.storage != storage) continue;
+    if (inst.kind != loop::IKind::kLoad || value.offset != Int(0) || !(inst.index == store->index)) return false;
+    if (std::pair(stage_of[i], static_cast<int>(i)) > std::pair(stage_of[store_at], store_at)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, std::vector<loop::Layout>& layouts) {
+  std::vector<int> uses(g.nodes.size(), 0);
+  for (const pass::Group& group : grouping.groups) {
+    for (ValueId v : group.nodes) {
+      for (ValueId o : g.nodes[v].operands) {
+        if (!std::binary_search(group.nodes.begin(), group.nodes.end(), o)) {
+          ++uses[grouping.aliases[o] ? grouping.aliases[o]->base : o];
+        }
+      }
+    }
+  }
+  for (ValueId v : g.outputs) ++uses[grouping.aliases[v] ? grouping.aliases[v]->base : v];
+  for (const Write& w : g.writes) ++uses[grouping.aliases[w.value] ? grouping.aliases[w.value]->base : w.value];
+  for (const Write& w : g.writes) {
+    const Node& input = g.nodes[g.inputs[w.input]];
+    if (uses[w.value] != 1 || grouping.aliases[w.value] || input.strides.empty()) continue;
+    const bool stored = std::any_of(grouping.groups.begin(), grouping.groups.end(), [&](const pass::Group& group) {
+      return group.kind == pass::Group::Kind::kKernel && std::count(group.stored.begin(), group.stored.end(), w.value);
+    });
+    if (stored && Injective(input.type.shape, input.strides)) layouts[w.value] = {input.strides, 0};
+  }
+}
+
+void WriteDirectly(Plan& plan, const std::vector<loop::Kernel>& kernels) {
+  // Steps that only write inputs (and outputs) and whose results nobody reads: they can run last.
+  std::vector<bool> last(plan.steps.size(), false);
+  for (auto& commit : plan.commits) {
+    const runtime::Value& value = plan.values[commit.value];
+    const runtime::Value& input = plan.values[plan.inputs[commit.input]];
+    if (plan.storages[value.storage].kind != Storage::Kind::kScratch || !value.whole) continue;
+    if (value.strides != input.strides || value.sizes != input.sizes || value.dtype != input.dtype) continue;
+    int maker = -1;
+    for (size_t i = 0; i < plan.steps.size(); ++i) {
+      if (Contains(plan.steps[i].results, commit.value)) maker = static_cast<int>(i);
+    }
+    if (maker < 0 || plan.steps[maker].kind != Step::Kind::kKernel) continue;
+    const Step& step = plan.steps[maker];
+    bool read_later = false;
+    for (size_t i = 0; i < plan.steps.size(); ++i) {
+      if (static_cast<int>(i) == maker) continue;
+      for (int v : plan.steps[i].operands) {
+        for (int r : step.results) read_later = read_later || plan.values[v].storage == plan.values[r].storage;
+      }
+    }
+    const auto arg = std::find(step.operands.begin(), step.operands.end(), commit.value);
+    if (read_later || arg == step.operands.end()) continue;
+    if (!ReadsBeforeWriting(plan, step, kernels[maker], static_cast<int>(arg - step.operands.begin()), input.storage))
+      continue;
+    commit.direct = true;
+    last[maker] = true;
+  }
+  // A kernel at the end that reads an input which another one at the end has already written makes that write indirect.
+  for (auto& commit : plan.commits) {
+    if (!commit.direct) continue;
+    bool written = false;
+    for (size_t i = 0; i < plan.steps.size(); ++i) {
+      if (!last[i]) continue;
+      if (written) {
+        for (int v : plan.steps[i].operands) {
+          if (plan.values[v].storage == plan.values[plan.inputs[commit.input]].storage) commit.direct = false;
+        }
+      }
+      written = written || Contains(plan.steps[i].results, commit.value);
+    }
+    // Two writes of one input: the later one wins, so none of them may jump ahead of the other.
+    for (const auto& other : plan.commits) {
+      if (&other != &commit && other.input == commit.input) commit.direct = false;
+    }
+  }
+  std::vector<Step> ordered;
+  for (bool at_end : {false, true}) {
+    for (size_t i = 0; i < plan.steps.size(); ++i) {
+      if (last[i] == at_end) ordered.push_back(std::move(plan.steps[i]));
+    }
+  }
+  plan.steps = std::move(ordered);
+}
+
+}  // namespace framejit::compiler

@@ -1,0 +1,24 @@
+// Writes to inputs without a copy: the kernel that computes the new value stores it into the input itself.
+//
+//   before: kernel (in0) -> scratch; write in0 <- scratch     after: kernel (in0) -> in0
+//
+// That is legal for a kernel that runs after everything that can fail, that nothing runs after which reads the old
+// value, and that itself reads an element of the input only before it writes the same element. Inputs that overlap in
+// memory are a matter of the run: it falls back to scratch then.
+#pragma once
+
+#include <vector>
+
+#include "loop/kernel.h"
+#include "pass/fuse.h"
+#include "runtime/plan.h"
+
+namespace framejit::compiler {
+
+// Values that are written to an input and read by nobody else are stored with the input's layout.
+void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, std::vector<loop::Layout>& layouts);
+
+// Marks commits as direct and moves their kernels to the end. kernels[i]: of step i (empty for other steps).
+void WriteDirectly(runtime::Plan& plan, const std::vector<loop::Kernel>& kernels);
+
+}  // namespace framejit::compiler
