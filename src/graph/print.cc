@@ -94,14 +94,17 @@ uint64_t Fnv(std::string_view s) {
 
 }  // namespace
 
-std::string NodeText(const Graph& g, ValueId v, bool locations) {
-  const Node& n = g.nodes[v];
-  std::string s = "%" + std::to_string(v) + " = " + Info(n.op).name;
+std::string NodeText(const Node& n, bool locations) {
+  std::string s = Info(n.op).name;
   if (!n.operands.empty()) s += " " + Values(n.operands);
   s += AttributeText(n, locations) + " : " + n.type.str();
   if (!n.strides.empty()) s += " strides " + shape::ToString(n.strides);
   if (locations && (!n.file.empty() || n.line != 0)) s += Location(n.file, n.line);
   return s;
+}
+
+std::string NodeText(const Graph& g, ValueId v, bool locations) {
+  return "%" + std::to_string(v) + " = " + NodeText(g.nodes[v], locations);
 }
 
 std::string Graph::str() const {
