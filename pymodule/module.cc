@@ -4,6 +4,7 @@
 
 #include "capture/backends.h"
 #include "capture/compiled_function.h"
+#include "capture/override.h"
 #include "capture/proxy.h"
 #include "diag/diag.h"
 #include "framejit/compile.h"
@@ -42,7 +43,7 @@ PyObject* CompileFunction(PyObject*, PyObject* args) {
 PyObject* CallEager(PyObject*, PyObject* args) {
   PyObject *fn, *fargs, *fkw;
   if (!PyArg_ParseTuple(args, "OO!O!", &fn, &PyTuple_Type, &fargs, &PyDict_Type, &fkw)) return nullptr;
-  capture::InactiveScope off;
+  capture::SuspendScope off;
   return PyObject_Call(fn, fargs, fkw);
 }
 

@@ -3,6 +3,7 @@
 
 #include <structmember.h>
 
+#include "capture/override.h"
 #include "capture/session.h"
 #include "diag/diag.h"
 
@@ -90,7 +91,7 @@ PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObje
   // While capturing, a compiled function is just its function: the frame is captured with the rest.
   if (GetStance() == Stance::kForceEager || Capturing() || disabled_everywhere()) {
     if (Capturing()) return PyObject_Vectorcall(fn, args, nargsf, kwnames);
-    InactiveScope off;
+    SuspendScope off;
     return PyObject_Vectorcall(fn, args, nargsf, kwnames);
   }
   std::shared_ptr<Config> config = *self->config;
@@ -109,7 +110,7 @@ PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObje
         if (r < 0) {  // nothing was committed: the real call raises the user's error at the user's line
           if (!PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
           PyErr_Clear();
-          InactiveScope off;
+          SuspendScope off;
           return PyObject_Vectorcall(fn, args, nargsf, kwnames);
         }
       }

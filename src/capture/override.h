@@ -14,4 +14,17 @@ class OverrideScope {
   frame::Semantics* before_;
 };
 
+// While alive, nothing on this thread is captured or intercepted: framejit's own calls into Python (shape inference by the
+// framework, running a segment, imports).
+class SuspendScope {
+ public:
+  SuspendScope();
+  ~SuspendScope();
+  SuspendScope(const SuspendScope&) = delete;
+
+ private:
+  frame::Semantics* semantics_;
+  void* active_;  // a shared_ptr<Config>, null if there was none
+};
+
 }  // namespace framejit::capture

@@ -191,10 +191,24 @@ OverrideScope::OverrideScope(frame::Semantics* s) : before_(override_semantics) 
 OverrideScope::~OverrideScope() { override_semantics = before_; }
 
 PyObject* ErrorType(const char* name) {
+  SuspendScope off;
   Ref m(PyImport_ImportModule("framejit.errors"));
   Ref t(m ? PyObject_GetAttrString(m.get(), name) : nullptr);
   if (!t) PyErr_Clear();
   return t ? t.get() : PyExc_RuntimeError;  // the module keeps it alive
+}
+
+SuspendScope::SuspendScope()
+    : semantics_(std::exchange(override_semantics, nullptr)),
+      active_(active ? new std::shared_ptr<Config>(std::move(active)) : nullptr) {
+  active = nullptr;
+}
+SuspendScope::~SuspendScope() {
+  override_semantics = semantics_;
+  if (auto* a = static_cast<std::shared_ptr<Config>*>(active_)) {
+    active = std::move(*a);
+    delete a;
+  }
 }
 
 void InstallPolicy() {
@@ -252,8 +266,6 @@ CodeState& StateOf(Config& config, PyCodeObject* code) {
 
 ActiveScope::ActiveScope(std::shared_ptr<Config> config) : before_(std::move(active)) { active = std::move(config); }
 ActiveScope::~ActiveScope() { active = std::move(before_); }
-InactiveScope::InactiveScope() : before_(std::move(active)) { active = nullptr; }
-InactiveScope::~InactiveScope() { active = std::move(before_); }
 bool Capturing() { return override_semantics != nullptr; }
 void SetStance(Stance s) { stance = s; }
 Stance GetStance() { return stance; }

@@ -28,14 +28,6 @@ class ActiveScope {
   std::shared_ptr<Config> before_;
   frame::HookScope hook_;
 };
-class InactiveScope {                                  // framejit.disable: nothing below is captured
- public:
-  InactiveScope();
-  ~InactiveScope();
-
- private:
-  std::shared_ptr<Config> before_;
-};
 bool Capturing();
 
 enum class Stance : uint8_t { kDefault, kForceEager, kEagerOnRecompile, kFailOnRecompile };

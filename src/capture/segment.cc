@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -241,6 +242,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   }
   out.worthwhile = s.op_count > 0;
   if (!out.worthwhile && outcome != frame::Outcome::kReturned) return out;
+  SuspendScope off;
   out.segment = Build(config, s, sem, frame, before, outcome, index, result.get(), &out.state_problem);
   return out;
 }
@@ -341,6 +343,8 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
     out_large.resize(n);
     out = out_large.data();
   }
+  std::optional<SuspendScope> off;
+  if (frame) off.emplace();  // the hot path has nothing to suspend
   if (graph_runner) {
     if (graph_runner->Run(inputs, symbols, out) < 0) return -1;
   } else if (backend_runner) {

@@ -2,6 +2,7 @@
 #include "capture/session.h"
 
 
+#include "capture/override.h"
 #include "capture/proxy.h"
 
 namespace framejit::capture {
@@ -60,6 +61,7 @@ Session::Session(FjFrame* root, CaptureOptions options)
       trace_, graph_, env_,
       [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<std::vector<TensorMeta>> {
         std::string why;
+        SuspendScope off;
         auto r = tensor::InferByFramework(call, operands, constants_, &why);
         if (!r && PyErr_Occurred()) PyErr_Clear();
         return r;
