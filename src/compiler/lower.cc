@@ -4,7 +4,7 @@
 #include <map>
 
 #include "codegen/codegen.h"
-#include "compiler/direct_writes.h"
+#include "compiler/in_place.h"
 #include "diag/diag.h"
 #include "pass/alias.h"
 #include "pass/views.h"
@@ -73,6 +73,7 @@ class Lowering {
     LowerWrites();
     kernels_.resize(plan_.steps.size());
     WriteDirectly(plan_, kernels_);
+    ReuseOperands(plan_, kernels_);
     return std::move(plan_);
   }
 

@@ -9,6 +9,7 @@
 #include "pass/fold.h"
 #include "pass/fuse.h"
 #include "pass/pass_manager.h"
+#include "pass/split_reduce.h"
 
 namespace framejit {
 
@@ -23,6 +24,7 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   pass::RunPass(pm, "fold", g, pass::Fold);
   pass::RunPass(pm, "cse", g, pass::Cse);
   pass::RunPass(pm, "dce", g, pass::Dce);
+  pass::RunPass(pm, "split_reduce", g, pass::SplitReduce);
   pass::FuseOptions fuse;
   fuse.fuse = options.fuse && !pm.Disabled("fuse");
   pass::Grouping grouping;

@@ -200,6 +200,59 @@ TEST(Compile, WriteThroughStridedInput) {
   CompileAndCheck(f.g, {t});
 }
 
+TEST(Compile, KernelsWriteInputsThemselves) {
+  Fixture f;
+  ValueId x = f.In({6, 50}), g = f.In({6, 50});
+  f.g.writes = {{0, f.b.Binary(Op::kSub, x, f.b.Binary(Op::kMul, g, f.Const(0.1, g)))}};
+  EXPECT_EQ(Count(Compile(f.g)->str(), "written by its kernel"), 1) << Compile(f.g)->str();
+  CompileAndCheck(f.g, {RandomF32({6, 50}, 1), RandomF32({6, 50}, 2)});
+
+  // Inputs that overlap in memory: the old values count.
+  auto exe = Compile(f.g);
+  TestHost host;
+  HostTensor memory = RandomF32({350}, 3);
+  std::vector<double> want = test::Values(AsBuffer(memory));
+  for (int i = 0; i < 300; ++i) want[i] -= 0.1f * test::Values(AsBuffer(memory))[i + 50];
+  HostTensor a = memory, b = memory;
+  a.sizes = b.sizes = {6, 50};
+  a.strides = b.strides = {50, 1};
+  b.offset = 50;
+  std::vector<Buffer> inputs = {AsBuffer(a), AsBuffer(b)};
+  exe->Run(host, inputs, {}, {});
+  const std::vector<double> got = test::Values(AsBuffer(memory));
+  for (int i = 0; i < 350; ++i) ASSERT_NEAR(got[i], want[i], 1e-6) << i;
+  // And without overlap again, after that.
+  Check(*exe, host, f.g, {RandomF32({6, 50}, 1), RandomF32({6, 50}, 2)});
+}
+
+TEST(Compile, KernelsThatReadElsewhereDoNotWriteInputs) {
+  Fixture f;  // x <- x - its transpose; each element is needed twice
+  ValueId x = f.In({5, 5});
+  f.g.writes = {{0, f.b.Binary(Op::kSub, x, f.b.Permute(x, {1, 0}))}};
+  EXPECT_EQ(Count(Compile(f.g)->str(), "written by its kernel"), 0);
+  CompileAndCheck(f.g, {RandomF32({5, 5}, 1)});
+  Fixture softmax;  // rows are read several times, then written
+  x = softmax.In({7, 40});
+  softmax.g.writes = {{0, softmax.Softmax(x, 1)}};
+  CompileAndCheck(softmax.g, {RandomF32({7, 40}, 1)});
+  Fixture two;  // the second kernel reads what the first one writes
+  x = two.In({7, 40});
+  ValueId w = two.In({40, 40});
+  two.g.writes = {{0, two.b.Unary(Op::kExp, x)}, {1, two.b.Add(Op::kMatMul, {two.b.Unary(Op::kNeg, w), w})}};
+  two.g.outputs = {two.b.Reduce(Op::kSum, two.b.Unary(Op::kSin, x), {0}, false)};
+  CompileAndCheck(two.g, {RandomF32({7, 40}, 1), RandomF32({40, 40}, 2)});
+}
+
+TEST(Compile, ScratchIsReused) {
+  Fixture f;
+  ValueId x = f.In({64, 64});
+  ValueId v = x;
+  for (int i = 0; i < 8; ++i) v = f.b.Unary(Op::kTanh, f.b.Add(Op::kMatMul, {v, x}));
+  f.g.outputs = {v};
+  EXPECT_LE(Compile(f.g)->ScratchBytes({}), 2 * 64 * 64 * 4);  // tanh in place of the product it reads
+  CompileAndCheck(f.g, {RandomF32({64, 64}, 1, 0.1f)});
+}
+
 TEST(Compile, SymbolicSizesReuseKernels) {
   Fixture f;
   Int n = f.Symbol(0, 0, 8), c = f.Symbol(0, 1, 16);
@@ -415,6 +468,22 @@ TEST(Compile, LargeWorkRunsInParallel) {
   host.threads = 2;
   Check(*exe, host, f.g, {RandomF32({512, 1024}, 1)});
   EXPECT_EQ(host.parallel_regions, 1);
+}
+
+TEST(Compile, LargeReductionsAreSplit) {
+  for (int which = 0; which < 6; ++which) {
+    Fixture f;
+    ValueId x = f.In(which < 4 ? Ints{300, 250} : which == 4 ? Ints{2, 48, 1024} : Ints{65536});
+    const std::vector<int64_t> all = which == 4   ? std::vector<int64_t>{1, 2}
+                                     : which == 5 ? std::vector<int64_t>{0}
+                                                  : std::vector<int64_t>{0, 1};
+    const Op ops[] = {Op::kSum, Op::kMax, Op::kMin, Op::kSum, Op::kSum, Op::kSum};
+    f.g.outputs = {f.b.Reduce(ops[which], f.b.Unary(Op::kSin, x), all, which == 3 || which == 5)};
+    std::vector<int64_t> sizes;
+    for (Int d : f.b.type(x).shape) sizes.push_back(d.value());
+    CompileAndCheck(f.g, {RandomF32(sizes, which)});
+    EXPECT_EQ(Compile(f.g)->stats().kernels, 2);
+  }
 }
 
 // --- random graphs --------------------------------------------------------------------------------------------------

@@ -1,3 +1,5 @@
+// Kernels that write where they read.
+//
 // Writes to inputs without a copy: the kernel that computes the new value stores it into the input itself.
 //
 //   before: kernel (in0) -> scratch; write in0 <- scratch     after: kernel (in0) -> in0
@@ -19,6 +21,10 @@ namespace framejit::compiler {
 void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, std::vector<loop::Layout>& layouts);
 
 // Marks commits as direct and moves their kernels to the end. kernels[i]: of step i (empty for other steps).
-void WriteDirectly(runtime::Plan& plan, const std::vector<loop::Kernel>& kernels);
+void WriteDirectly(runtime::Plan& plan, std::vector<loop::Kernel>& kernels);
+
+// A result takes the scratch of an operand that nobody reads any more, if the kernel reads each element before it
+// writes it: half of the cache for a chain of kernels and library calls.
+void ReuseOperands(runtime::Plan& plan, const std::vector<loop::Kernel>& kernels);
 
 }  // namespace framejit::compiler

@@ -1,4 +1,4 @@
-#include "compiler/direct_writes.h"
+#include "compiler/in_place.h"
 
 #include <algorithm>
 #include <numeric>
@@ -53,7 +53,7 @@ bool ReadsBeforeWriting(const Plan& plan, const Step& step, const loop::Kernel& 
   if (!store || k.column) return false;
   for (size_t i = 0; i < k.insts.size(); ++i) {
     const loop::Inst& inst = k.insts[i];
-    if (inst.buffer < 0 || inst.buffer == written) continue;
+    if (inst.buffer < 0 || inst.buffer >= static_cast<int>(k.buffers.size()) || inst.buffer == written) continue;
     const runtime::Value& value = plan.values[step.operands[inst.buffer]];
     if (value.storage != storage) continue;
     if (inst.kind != loop::IKind::kLoad || value.offset != Int(0) || !(inst.index == store->index)) return false;
@@ -87,7 +87,7 @@ void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, std:
   }
 }
 
-void WriteDirectly(Plan& plan, const std::vector<loop::Kernel>& kernels) {
+void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
   // Steps that only write inputs (and outputs) and whose results nobody reads: they can run last.
   std::vector<bool> last(plan.steps.size(), false);
   for (auto& commit : plan.commits) {
@@ -134,12 +134,53 @@ void WriteDirectly(Plan& plan, const std::vector<loop::Kernel>& kernels) {
     }
   }
   std::vector<Step> ordered;
+  std::vector<loop::Kernel> ordered_kernels;
   for (bool at_end : {false, true}) {
     for (size_t i = 0; i < plan.steps.size(); ++i) {
-      if (last[i] == at_end) ordered.push_back(std::move(plan.steps[i]));
+      if (last[i] != at_end) continue;
+      ordered.push_back(std::move(plan.steps[i]));
+      ordered_kernels.push_back(std::move(kernels[i]));
     }
   }
   plan.steps = std::move(ordered);
+  kernels = std::move(ordered_kernels);
+}
+
+void ReuseOperands(Plan& plan, const std::vector<loop::Kernel>& kernels) {
+  constexpr int kNever = 1 << 30;
+  std::vector<int> last(plan.storages.size(), -1);
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    for (int v : plan.steps[i].operands) last[plan.values[v].storage] = static_cast<int>(i);
+    for (int v : plan.steps[i].results) last[plan.values[v].storage] = static_cast<int>(i);
+  }
+  std::vector<bool> committed(plan.storages.size(), false);
+  for (const auto& c : plan.commits) committed[plan.values[c.value].storage] = true;
+  for (const auto& o : plan.outputs) last[plan.values[o.value].storage] = kNever;
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const Step& step = plan.steps[i];
+    if (step.kind != Step::Kind::kKernel) continue;
+    for (size_t a = 0; a < step.operands.size(); ++a) {
+      const runtime::Value& result = plan.values[step.operands[a]];
+      const int from = result.storage;
+      if (!Contains(step.results, step.operands[a]) || plan.storages[from].kind != Storage::Kind::kScratch ||
+          !result.whole || committed[from]) {
+        continue;
+      }
+      for (int v : step.operands) {
+        const runtime::Value& operand = plan.values[v];
+        const int to = operand.storage;
+        if (Contains(step.results, v) || plan.storages[to].kind != Storage::Kind::kScratch || !operand.whole) continue;
+        if (committed[to] || last[to] != static_cast<int>(i) || operand.sizes != result.sizes) continue;
+        if (operand.strides != result.strides || DTypeSize(operand.dtype) != DTypeSize(result.dtype)) continue;
+        if (!ReadsBeforeWriting(plan, step, kernels[i], static_cast<int>(a), to)) continue;
+        for (runtime::Value& value : plan.values) {
+          if (value.storage == from) value.storage = to;
+        }
+        last[to] = last[from];
+        break;
+      }
+    }
+  }
 }
 
 }  // namespace framejit::compiler

@@ -1,0 +1,126 @@
+#include "pass/split_reduce.h"
+
+#include <algorithm>
+
+namespace framejit::pass {
+namespace {
+
+using shape::Int;
+using shape::Ints;
+
+constexpr int64_t kMinElements = 1 << 15;  // of one result: below, one thread is as fast
+constexpr int64_t kEnoughRows = 16;        // results that are rows of work already
+
+bool Splittable(Op op) {
+  return op == Op::kSum || op == Op::kProd || op == Op::kMax || op == Op::kMin || op == Op::kAny || op == Op::kAll;
+}
+
+// Sums of 16-bit results would round in between.
+bool KeepsPrecision(const Node& n) {
+  return !IsFloat(n.type.dtype) || DTypeSize(n.type.dtype) >= 4 || n.op == Op::kMax || n.op == Op::kMin;
+}
+
+int64_t Hint(Int e, const std::vector<int64_t>& hints) {
+  return e.Eval(hints);
+}
+
+struct Cut {
+  Ints rows_shape;             // operand reshaped to this first, if not empty
+  std::vector<int64_t> first;  // axes of the first reduction, of the (reshaped) operand
+};
+
+std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int64_t>& hints) {
+  const TensorType& from = g.nodes[n.operands[0]].type;
+  std::vector<int64_t> axes = n.attrs.axes;
+  std::sort(axes.begin(), axes.end());
+  int64_t reduced = 1, kept = 1;
+  for (int d = 0; d < from.rank(); ++d) {
+    (std::binary_search(axes.begin(), axes.end(), d) ? reduced : kept) *= Hint(from.shape[d], hints);
+  }
+  if (kept >= kEnoughRows || reduced < kMinElements || axes.empty()) return std::nullopt;
+  if (axes.size() > 1) {
+    // The outermost reduced axes become rows until there are enough; at least one axis is left for the first step.
+    int64_t rows = kept;
+    size_t cut = 0;
+    while (cut + 1 < axes.size() && rows < kEnoughRows) rows *= Hint(from.shape[axes[cut++]], hints);
+    if (rows >= kEnoughRows && reduced * kept / rows >= 256) return Cut{{}, {axes.begin() + cut, axes.end()}};
+  }
+  if (from.rank() != static_cast<int>(axes.size())) return std::nullopt;
+  const auto numel = from.numel().as_const();
+  if (!numel) return std::nullopt;
+  for (int64_t rows : {64, 60, 48, 50, 56, 49, 32, 36, 40, 25, 27, 24, 20, 16}) {
+    if (*numel % rows == 0) return Cut{{Int(rows), Int(*numel / rows)}, {1}};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+int SplitReduce(Graph& g) {
+  std::vector<int64_t> hints;
+  for (const auto& s : g.symbols) hints.push_back(s.hint);
+  int count = 0;
+  std::vector<Node> nodes;
+  std::vector<ValueId> moved(g.nodes.size());
+  auto add = [&](Node n) {
+    nodes.push_back(std::move(n));
+    return static_cast<ValueId>(nodes.size() - 1);
+  };
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    Node n = g.nodes[v];
+    std::optional<Cut> cut;
+    if (Splittable(n.op) && KeepsPrecision(n)) cut = FindCut(g, n, hints);
+    for (ValueId& o : n.operands) o = moved[o];
+    if (!cut) {
+      moved[v] = add(std::move(n));
+      continue;
+    }
+    ++count;
+    Node first = n;
+    first.strides.clear();
+    std::vector<int64_t> second_axes;
+    if (!cut->rows_shape.empty()) {
+      Node rows = n;
+      rows.op = Op::kReshape;
+      rows.attrs = {};
+      rows.attrs.syms = cut->rows_shape;
+      rows.strides.clear();
+      rows.type = nodes[n.operands[0]].type;
+      rows.type.shape = cut->rows_shape;
+      first.operands = {add(rows)};
+      second_axes = {0, 1};
+    } else {
+      second_axes = n.attrs.axes;
+    }
+    // The first keeps its dims, so that axes of the second are those of the operand.
+    first.attrs.axes = cut->first;
+    first.attrs.flag = true;
+    first.type.shape = nodes[first.operands[0]].type.shape;
+    for (int64_t a : cut->first) first.type.shape[a] = 1;
+    Node second = n;
+    second.operands = {add(first)};
+    second.attrs.axes = second_axes;
+    if (!cut->rows_shape.empty() && n.attrs.flag) {  // [1, 1] -> the rank that was asked for
+      second.attrs.flag = false;
+      second.type.shape.clear();
+      second.strides.clear();
+      Node back = n;
+      back.op = Op::kReshape;
+      back.attrs = {};
+      back.attrs.syms = n.type.shape;
+      back.operands = {add(second)};
+      moved[v] = add(back);
+    } else {
+      moved[v] = add(second);
+    }
+  }
+  if (count == 0) return 0;
+  for (auto* list : {&g.inputs, &g.outputs}) {
+    for (ValueId& v : *list) v = moved[v];
+  }
+  for (Write& w : g.writes) w.value = moved[w.value];
+  g.nodes = std::move(nodes);
+  return count;
+}
+
+}  // namespace framejit::pass
