@@ -81,7 +81,7 @@ def _mark(tensor, dims, mark):
     if shape is None:
         raise TypeError(f"expected a tensor or an array, not {type(tensor).__name__!r}")
     rank = len(shape)
-    for dim in dims:
+    for dim in range(rank) if dims is None else (dims,) if isinstance(dims, int) else dims:
         if not -rank <= dim < rank:
             raise IndexError(f"dimension {dim} of a tensor with {rank} dimensions")
         _marks.setdefault(tensor, {})[dim % rank] = mark
@@ -95,13 +95,12 @@ def mark_dynamic(tensor, dim, min=None, max=None):  # noqa: A002
     """
     if min is not None and max is not None and min > max:
         raise OptionError(f"min={min} is more than max={max}")
-    _mark(tensor, (dim,) if isinstance(dim, int) else tuple(dim), ("dynamic", min, max))
+    _mark(tensor, dim, ("dynamic", min, max))
 
 
 def mark_static(tensor, dim=None):
     """Never make dimension `dim` (default: any) of this tensor or array a symbol."""
-    dims = range(len(tensor.shape)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
-    _mark(tensor, dims, ("static",))
+    _mark(tensor, dim, ("static",))
 
 
 def marks_of(tensor):

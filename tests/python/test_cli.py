@@ -1,0 +1,67 @@
+"""python -m framejit."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+framejit = pytest.importorskip("framejit")
+
+
+def command(*arguments, **env):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("FRAMEJIT_")}
+    environment["PYTHONPATH"] = str(Path(framejit.__file__).parent.parent)
+    return subprocess.run([sys.executable, "-m", "framejit", *arguments], env={**environment, **env}, text=True, capture_output=True, timeout=300)
+
+
+def test_doctor():
+    done = command("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "frame hook" in done.stdout and "self-test" in done.stdout and "FAILED" not in done.stdout
+    assert done.stdout.rstrip().endswith("healthy")
+
+
+def test_doctor_json():
+    done = command("doctor", "--json")
+    told = json.loads(done.stdout)
+    assert told["healthy"] is True
+    names = [row["name"] for row in told["findings"]]
+    assert names[:3] == ["framejit", "python", "platform"] and "numpy" in names
+
+
+def test_doctor_names_unknown_variables():
+    done = command("doctor", FRAMEJIT_LOGS="breaks")
+    assert "no such variable" in done.stdout and "FRAMEJIT_LOG" in done.stdout
+
+
+def test_doctor_fails_on_a_wrong_value():
+    done = command("doctor", FRAMEJIT_CPU="z80")
+    assert done.returncode == 1 and "avx2" in done.stdout
+
+
+def test_explain_a_break():
+    done = command("explain", "FJ0001")
+    assert done.returncode == 0
+    assert done.stdout.startswith("FJ0001: tensor value used as a Python bool") and "help:" in done.stdout
+    assert command("explain", "fj0001").stdout == done.stdout
+
+
+def test_explain_everything_and_nothing():
+    table = command("explain").stdout
+    assert table.count("FJ") >= 20
+    wrong = command("explain", "FJ0000")
+    assert wrong.returncode == 2 and "FJ0001" in wrong.stderr
+
+
+def test_options():
+    done = command("options", FRAMEJIT_VERIFY="1")
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("verify"))
+    assert "from FRAMEJIT_VERIFY" in line and " 1 " in line
+
+
+def test_usage_error():
+    done = command("dr")
+    assert done.returncode == 2 and "doctor" in done.stderr
