@@ -19,7 +19,9 @@
 
 namespace framejit::surface {
 
-// Result types of a call that has no row; nullopt: cannot be known (data-dependent): the caller breaks before it.
+// Result types of a call that has no row; nullopt: cannot be known (data-dependent): the caller breaks before it. The
+// call it is given (and an extern node's call) refers to tensors by position: kTensor t is operands[t]. It fills in
+// call.result with the structure of the results, where kTensor t is result number t (left None: one tensor).
 using InferFn = std::function<std::optional<std::vector<TensorMeta>>(Call& call, const std::vector<TensorMeta>& operands)>;
 
 // The framework would raise here, or data decides the result: the caller must let the framework run this call for real.
@@ -32,6 +34,7 @@ class Lowering {
   ~Lowering();
   TraceId AddInput(TensorMeta meta, std::string name);
   // Appends the call to the trace and its meaning to the graph; fills call.results and call.result. Throws Decline.
+  // A tuple that is a class of the framework has that class's name in result.s ("torch.return_types.max").
   // On Decline trace and graph are unchanged.
   void Apply(Call& call);
   const TensorMeta& meta(TraceId t) const;
@@ -39,7 +42,8 @@ class Lowering {
   // exact, the graph is not; the segment runs through TraceRunner. Empty: the graph is good.
   const std::string& graph_unusable() const;
   // Ends the graph: outputs are the base tensors of `outputs` that are not inputs; writes are the mutated inputs.
-  // Returns for each trace output how it is made (see tensor::OutputPlan, same meaning).
+  // Returns for each trace output how it is made (see tensor::OutputPlan, same meaning). kReplay: index is the graph
+  // output that holds the base, or ~i for graph input i; `calls` make the output from it, oldest first.
   struct Made { enum Kind { kGraphOutput, kInput, kReplay } kind; int index = 0; std::vector<int> calls; };
   std::vector<Made> Finish(const std::vector<TraceId>& outputs);
   // A number read out of the program (not a tensor): e.g. sizes. Exposed for rows.

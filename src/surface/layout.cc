@@ -1,0 +1,260 @@
+#include "surface/layout.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace framejit::surface {
+
+using shape::Env;
+using shape::Int;
+using shape::Ints;
+
+Ints RowMajor(const Ints& sizes) {
+  Ints strides(sizes.size());
+  Int next = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = next;
+    if (sizes[i] != Int(0)) next = next * sizes[i];  // an empty dimension counts as one
+  }
+  return strides;
+}
+
+bool IsRowMajor(const TensorMeta& m) { return m.strides == RowMajor(m.sizes); }
+
+bool IsEmpty(Env& env, const Ints& sizes) {
+  return std::any_of(sizes.begin(), sizes.end(), [&](Int s) { return env.Eq(s, 0); });
+}
+
+bool IsContiguous(Env& env, const TensorMeta& m) {
+  if (IsRowMajor(m) || IsEmpty(env, m.sizes)) return true;
+  Int expect = 1;
+  for (size_t i = m.sizes.size(); i-- > 0;) {
+    if (env.Eq(m.sizes[i], 1)) continue;
+    if (!env.Eq(m.strides[i], expect)) return false;
+    expect = expect * m.sizes[i];
+  }
+  return true;
+}
+
+bool IsDense(Env& env, const TensorMeta& m) {
+  if (IsRowMajor(m) || IsEmpty(env, m.sizes)) return true;
+  std::vector<int> order;
+  for (size_t i = 0; i < m.sizes.size(); ++i) {
+    if (!env.Eq(m.sizes[i], 1)) order.push_back(static_cast<int>(i));
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return env.Lt(m.strides[a], m.strides[b]); });
+  Int expect = 1;
+  for (int i : order) {
+    if (!env.Eq(m.strides[i], expect)) return false;
+    expect = expect * m.sizes[i];
+  }
+  return true;
+}
+
+bool Overlaps(Env& env, const TensorMeta& m) {
+  if (IsRowMajor(m)) return false;
+  for (size_t i = 0; i < m.sizes.size(); ++i) {
+    if (env.Eq(m.strides[i], 0) && !env.Le(m.sizes[i], 1)) return true;
+  }
+  return false;
+}
+
+bool IsChannelsLast(Env& env, const TensorMeta& m) {
+  size_t rank = m.sizes.size();
+  if (rank != 4 && rank != 5) return false;
+  Int expect = 1;
+  auto fits = [&](size_t d) {
+    if (env.Eq(m.sizes[d], 1)) return true;
+    bool ok = env.Eq(m.strides[d], expect);
+    expect = expect * m.sizes[d];
+    return ok;
+  };
+  bool ok = fits(1);
+  for (size_t d = rank; d-- > 2;) ok = ok && fits(d);
+  return ok && fits(0);
+}
+
+Ints ChannelsLast(const Ints& sizes) {
+  Ints strides(sizes.size());
+  Int next = 1;
+  auto give = [&](size_t d) {
+    strides[d] = next;
+    if (sizes[d] != Int(0)) next = next * sizes[d];
+  };
+  give(1);
+  for (size_t d = sizes.size(); d-- > 2;) give(d);
+  give(0);
+  return strides;
+}
+
+bool LikesChannelsLast(Env& env, const TensorMeta& m) {
+  size_t rank = m.sizes.size();
+  if ((rank != 4 && rank != 5) || IsRowMajor(m)) return false;
+  if (env.Eq(m.strides[1], 0)) return false;
+  Int min = 0;
+  std::vector<size_t> order = rank == 4 ? std::vector<size_t>{1, 3, 2, 0} : std::vector<size_t>{1, 4, 3, 2, 0};
+  for (size_t d : order) {
+    if (env.Eq(m.sizes[d], 0)) return false;
+    if (env.Lt(m.strides[d], min)) return false;
+    if (d == 0 && env.Eq(min, m.strides[1])) return false;
+    min = m.strides[d];
+    if (env.Lt(1, m.sizes[d])) min = min * m.sizes[d];
+  }
+  return true;
+}
+
+namespace {
+
+// Strides of m as an operand that was broadcast to `shape`: new and stretched dimensions do not move.
+Ints Stretch(Env& env, const TensorMeta& m, const Ints& shape, bool ones_do_not_move) {
+  Ints out(shape.size(), Int(0));
+  size_t shift = shape.size() - m.sizes.size();
+  for (size_t i = 0; i < m.sizes.size(); ++i) {
+    bool one = m.sizes[i] == Int(1) || (!(m.sizes[i] == shape[i + shift]) && env.Eq(m.sizes[i], 1));
+    if (one && (ones_do_not_move || !env.Eq(shape[i + shift], 1))) continue;
+    out[i + shift] = m.strides[i];
+  }
+  return out;
+}
+
+Ints FromOrder(const Ints& shape, const std::vector<int>& fastest_first) {
+  Ints strides(shape.size());
+  Int next = 1;
+  for (int d : fastest_first) {
+    strides[d] = next;
+    next = next * shape[d];
+  }
+  return strides;
+}
+
+bool IsReversed(const std::vector<int>& order) {
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (order[i] != static_cast<int>(order.size() - 1 - i)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Ints TorchIterator(Env& env, const Ints& shape, const std::vector<Ints>& strides) {
+  std::vector<int> order(shape.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(order.size() - 1 - i);
+  auto compare = [&](int a, int b) {  // > 0: a moves slower than b and belongs after it
+    for (const Ints& s : strides) {
+      if (env.Eq(s[a], 0) || env.Eq(s[b], 0)) continue;
+      if (!(s[a] == s[b])) {
+        if (env.Lt(s[a], s[b])) return -1;
+        if (env.Lt(s[b], s[a])) return 1;
+      }
+      if (env.Lt(shape[b], shape[a])) return 1;
+    }
+    return 0;
+  };
+  for (int i = 1; i < static_cast<int>(order.size()); ++i) {  // insertion sort that leaves ambiguous pairs alone
+    int at = i;
+    for (int j = i - 1; j >= 0; --j) {
+      int c = compare(order[j], order[at]);
+      if (c > 0) {
+        std::swap(order[j], order[at]);
+        at = j;
+      } else if (c < 0) {
+        break;
+      }
+    }
+  }
+  return IsReversed(order) ? RowMajor(shape) : FromOrder(shape, order);
+}
+
+Ints TorchPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* const> tensors, bool scalars) {
+  bool all_default = true, same_shape = !scalars;
+  for (const TensorMeta* t : tensors) {
+    all_default &= IsRowMajor(*t);
+    same_shape &= t->sizes == shape;
+  }
+  if (all_default || tensors.empty()) return RowMajor(shape);
+  if (same_shape) {
+    auto all = [&](auto test) { return std::all_of(tensors.begin(), tensors.end(), [&](auto* t) { return test(env, *t); }); };
+    if (all(IsContiguous)) return RowMajor(shape);
+    if (shape.size() == 4 && all(IsChannelsLast)) {
+      return ChannelsLast(shape);
+    }
+    bool same_strides = all([&](Env&, const TensorMeta& m) { return m.strides == tensors[0]->strides; });
+    if (same_strides && all(IsDense)) return tensors[0]->strides;
+  }
+  std::vector<Ints> strides;
+  for (const TensorMeta* t : tensors) strides.push_back(Stretch(env, *t, shape, false));
+  return TorchIterator(env, shape, strides);
+}
+
+Ints NumpyPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* const> tensors) {
+  bool all_default = true;
+  for (const TensorMeta* t : tensors) all_default &= IsRowMajor(*t);
+  if (all_default || shape.size() < 2) return RowMajor(shape);
+  std::vector<Ints> strides;
+  for (const TensorMeta* t : tensors) strides.push_back(Stretch(env, *t, shape, true));
+  std::vector<int> order(shape.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(order.size() - 1 - i);
+  auto magnitude = [&](Int v) { return env.Lt(v, 0) ? -v : v; };
+  for (size_t i = 1; i < order.size(); ++i) {
+    size_t at = i;
+    int moving = order[i];
+    for (size_t j = i; j-- > 0;) {
+      bool ambiguous = true, swap = false;
+      for (const Ints& s : strides) {
+        if (env.Eq(s[moving], 0) || env.Eq(s[order[j]], 0)) continue;
+        if (env.Le(magnitude(s[order[j]]), magnitude(s[moving]))) {
+          swap = false;
+        } else if (ambiguous) {
+          swap = true;
+        }
+        ambiguous = false;
+      }
+      if (ambiguous) continue;
+      if (!swap) break;
+      at = j;
+    }
+    order.erase(order.begin() + i);
+    order.insert(order.begin() + at, moving);
+  }
+  return IsReversed(order) ? RowMajor(shape) : FromOrder(shape, order);
+}
+
+Ints PreserveFormat(Env& env, const TensorMeta& m) {
+  if (IsDense(env, m)) return m.strides;
+  return TorchIterator(env, m.sizes, {m.strides});
+}
+
+Ints PreserveFormatTo(Env& env, const TensorMeta& m) {
+  if (IsDense(env, m)) return m.strides;
+  return LikesChannelsLast(env, m) ? ChannelsLast(m.sizes) : RowMajor(m.sizes);
+}
+
+std::optional<Ints> ViewStrides(Env& env, const TensorMeta& m, const Ints& sizes) {
+  if (IsRowMajor(m)) return RowMajor(sizes);
+  if (m.sizes == sizes) return m.strides;  // also keeps odd strides of size-1 dimensions
+  if (IsEmpty(env, m.sizes)) return RowMajor(sizes);
+  Ints out(sizes.size());
+  int view = static_cast<int>(sizes.size()) - 1;
+  if (m.sizes.empty()) return Ints(sizes.size(), Int(1));
+  // Old dimensions are taken together while they can be walked with one stride; each such chunk must split evenly.
+  Int chunk_stride = m.strides.back(), chunk = 1, taken = 1;
+  for (int d = static_cast<int>(m.sizes.size()) - 1; d >= 0; --d) {
+    chunk = chunk * m.sizes[d];
+    bool ends = d == 0 || (!env.Eq(m.sizes[d - 1], 1) && !env.Eq(m.strides[d - 1], chunk * chunk_stride));
+    if (!ends) continue;
+    while (view >= 0 && (env.Lt(taken, chunk) || env.Eq(sizes[view], 1))) {
+      out[view] = taken * chunk_stride;
+      taken = taken * sizes[view];
+      --view;
+    }
+    if (!env.Eq(taken, chunk)) return std::nullopt;
+    if (d > 0) {
+      chunk_stride = m.strides[d - 1];
+      chunk = taken = 1;
+    }
+  }
+  if (view != -1) return std::nullopt;
+  return out;
+}
+
+}  // namespace framejit::surface

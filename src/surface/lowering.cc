@@ -1,0 +1,461 @@
+// Functionalisation. Tensors of the program are objects that share storage; graph values are immutable. Each storage has
+// a root object and a version; every object remembers the value it had at some version and, if it is a view, how to get
+// it from its parent and how to put a replacement back:
+//
+//   y = x[1:]      y: parent x, forward slice, inverse cat(x[:1], new)
+//   y += 1         y's value is new at version 1; x's value is inverse(old x, new y) at version 1
+//   x * 2          reads x: up to date
+//   z = x.t()...   another view made before: its version is 0, so its value is forward(value of its parent) again
+//
+// Invariant: an object whose version equals its storage's version holds the right value. A write costs one node per
+// ancestor; reading a stale view re-derives its chain. Every call is all or nothing: changes are journaled until it ends.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "surface/rows.h"
+
+namespace framejit::surface {
+
+struct Lowering::Impl {
+  struct Object {
+    ValueId value = kNoValue;
+    int version = 0;
+    TraceId root = 0, parent = 0;
+    View view;
+  };
+
+  Trace& trace;
+  Builder builder;
+  InferFn infer;
+  std::vector<Object> objects;       // by TraceId
+  std::vector<int> versions;         // by root's TraceId
+  std::string unusable;
+  std::set<ValueId> claimed;         // nodes that are a graph output already
+
+  struct Undo { TraceId id; ValueId value; int version; };
+  std::vector<Undo> journal;
+
+  Impl(Trace& t, Graph& g, shape::Env& env, InferFn f) : trace(t), builder(g, env), infer(std::move(f)) {}
+
+  shape::Env& env() { return builder.env(); }
+  TensorMeta& meta(TraceId t) { return trace.tensors[t].meta; }
+
+  void Set(TraceId t, ValueId v, int version) {
+    journal.push_back({t, objects[t].value, objects[t].version});
+    objects[t].value = v;
+    objects[t].version = version;
+  }
+  void RollBack(size_t nodes) {
+    for (; !journal.empty(); journal.pop_back()) {
+      const Undo& u = journal.back();
+      objects[u.id].value = u.value;
+      objects[u.id].version = u.version;
+    }
+    builder.graph().nodes.resize(nodes);
+  }
+
+  ValueId Value(TraceId t) {
+    Object& o = objects[t];
+    int now = versions[o.root];
+    if (o.version != now) Set(t, o.view.forward(builder, Value(o.parent)), now);
+    return objects[t].value;
+  }
+
+  Operand Read(TraceId t) {
+    Operand o;
+    o.id = t;
+    o.value = Value(t);
+    o.meta = &meta(t);
+    return o;
+  }
+
+  TraceId NewObject(TensorMeta m, ValueId v) {
+    TraceTensor t;
+    t.id = static_cast<TraceId>(trace.tensors.size());
+    t.base = t.id;
+    t.meta = std::move(m);
+    trace.tensors.push_back(t);
+    Object o;
+    o.value = v;
+    o.root = o.parent = t.id;
+    objects.push_back(std::move(o));
+    versions.push_back(0);
+    return t.id;
+  }
+
+  void CheckWritable(TraceId t, bool grad_mode) {
+    if (Overlaps(env(), meta(t))) throw Decline("write to a tensor whose elements share memory");
+    const TraceTensor& root = trace.tensors[objects[t].root];
+    if (grad_mode && root.input >= 0 && root.meta.requires_grad) throw Decline("in-place write to an input that requires grad");
+    if (meta(t).is_scalar) throw Decline("write to a scalar");
+  }
+
+  void Write(TraceId t, ValueId v) {
+    TraceId root = objects[t].root;
+    int next = versions[root] + 1;
+    trace.tensors[t].mutated = trace.tensors[root].mutated = true;
+    for (TraceId at = t;; at = objects[at].parent) {
+      Set(at, v, next);
+      if (at == root) break;
+      TraceId parent = objects[at].parent;
+      ValueId old = Value(parent);
+      if (objects[at].view.inverse) {
+        v = objects[at].view.inverse(builder, old, v);
+      } else {
+        if (unusable.empty()) unusable = "a write through a view that has no functional form";
+        v = old;
+      }
+    }
+    versions[root] = next;
+  }
+
+  // v, or a copy of it, as a node that promises these strides when it is materialised.
+  ValueId WithLayout(ValueId v, const shape::Ints& strides) {
+    Graph& g = builder.graph();
+    Node& n = g.nodes[v];
+    if (n.op != Op::kInput && (n.strides.empty() || n.strides == strides) && !claimed.contains(v)) {
+      n.strides = strides;
+      claimed.insert(v);
+      return v;
+    }
+    Node copy;  // an identity that no builder folds away: two results never share a buffer, nor a result an input's
+    copy.op = Op::kCast;
+    copy.operands = {v};
+    copy.type = n.type;
+    copy.attrs.dtype = n.type.dtype;
+    copy.strides = strides;
+    g.nodes.push_back(std::move(copy));
+    return static_cast<ValueId>(g.nodes.size() - 1);
+  }
+  // An operand of a framework kernel: kernels choose their output's layout by their operands' order of dimensions.
+  ValueId Materialised(TraceId t) {
+    ValueId v = Value(t);
+    Node& n = builder.graph().nodes[v];
+    const TensorMeta& m = meta(t);
+    if (n.op != Op::kInput && n.strides.empty() && !IsContiguous(env(), m)) n.strides = PreserveFormat(env(), m);
+    return v;
+  }
+
+  void ForEachTensor(const Arg& a, const std::function<void(TraceId)>& f) {
+    if (a.is(Arg::Kind::kTensor)) f(a.t);
+    for (const Arg& i : a.items) ForEachTensor(i, f);
+  }
+  void ForEachTensor(const Call& c, const std::function<void(TraceId)>& f) {
+    for (const Arg& a : c.args) ForEachTensor(a, f);
+    for (const auto& [name, a] : c.kwargs) ForEachTensor(a, f);
+  }
+
+  void Apply(Call& call);
+  bool TryRows(Call& call, bool computable);
+  void Extern(Call& call, bool model);
+  void Commit(Call& call, const Row& row, Form form, Outs outs);
+  void Record(Call& call, std::vector<TraceId> results, Arg structure);
+  bool WantsGrad(const Call& call);
+};
+
+bool Lowering::Impl::WantsGrad(const Call& call) {
+  bool any = false;
+  ForEachTensor(call, [&](TraceId t) { any |= meta(t).requires_grad; });
+  return any && call.mode.grad && !call.mode.inference;
+}
+
+void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg structure) {
+  call.results = std::move(results);
+  call.result = std::move(structure);
+  trace.calls.push_back(call);
+}
+
+void Lowering::Impl::Apply(Call& call) {
+  builder.set_location(call.file, call.line);
+  bool computable = true;
+  std::optional<Device> device;
+  std::optional<Framework> framework;
+  ForEachTensor(call, [&](TraceId t) {
+    const TensorMeta& m = meta(t);
+    if (framework && *framework != m.framework) throw Decline("tensors of two frameworks in one call");
+    framework = m.framework;
+    if (device && !(*device == m.device)) computable = false;
+    device = m.device;
+    if (m.device.kind != DeviceKind::kCpu || IsComplex(m.dtype) || DTypeClass(m.dtype) == 'p') computable = false;
+    if (IsFloat(m.dtype) && DTypeSize(m.dtype) < 2) computable = false;
+  });
+  for (const auto& [name, value] : call.kwargs) {
+    if (name == "out" && !value.is_none()) throw Decline("out= is not captured");
+  }
+  size_t nodes = builder.graph().nodes.size();
+  std::string unusable_before = unusable;
+  journal.clear();
+  try {
+    if (!TryRows(call, computable)) Extern(call, true);
+  } catch (const ShapeError& e) {
+    RollBack(nodes);
+    unusable = unusable_before;
+    throw Decline(e.what());
+  } catch (...) {
+    RollBack(nodes);
+    unusable = unusable_before;
+    throw;
+  }
+  journal.clear();
+}
+
+bool Lowering::Impl::TryRows(Call& call, bool computable) {
+  for (const Candidate& c : FindRows(call.callee)) {
+    if (!computable && !(c.row->flags & kAnyDType)) continue;
+    Call swapped;
+    const Call* bound = &call;
+    if (c.form == Form::kReflected) {
+      if (call.args.size() < 2) continue;
+      swapped.args = call.args;
+      swapped.kwargs = call.kwargs;
+      std::swap(swapped.args[0], swapped.args[1]);
+      bound = &swapped;
+    }
+    auto args = c.signature->Bind(*bound);
+    if (!args) continue;
+    size_t nodes = builder.graph().nodes.size();
+    try {
+      Framework fw = call.callee.starts_with("torch") ? Framework::kTorch : Framework::kNumpy;
+      Scope scope(builder, *c.row, fw, call.mode, std::move(*args), [this](TraceId t) { return Read(t); });
+      Commit(call, *c.row, c.form, c.row->lower(scope));
+      return true;
+    } catch (const NotThisRow&) {
+      RollBack(nodes);
+    } catch (const Unmodelled& u) {
+      RollBack(nodes);
+      Extern(call, false);
+      if (unusable.empty()) unusable = u.why;
+      return true;
+    }
+  }
+  return false;
+}
+
+void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs) {
+  Framework fw = call.callee.starts_with("torch") ? Framework::kTorch : Framework::kNumpy;
+  bool grad = WantsGrad(call) && !(row.flags & kNoGrad);
+  if (form == Form::kInPlace) {
+    TraceId target = call.args.at(0).t;
+    const TensorMeta& m = meta(target);
+    const Out& out = outs.items.at(0);
+    if (out.kind == Out::kView) throw NotThisRow{};  // t_, unsqueeze_ change the object itself
+    ValueId v = out.kind == Out::kSame ? Value(target) : out.value;
+    TensorType t = builder.type(v);
+    if (m.is_scalar) throw NotThisRow{};
+    if (out.kind != Out::kSame || out.of != target) {
+      CheckWritable(target, call.mode.grad);
+      if (t.rank() != static_cast<int>(m.sizes.size())) throw Decline("result does not fit the in-place target");
+      for (int d = 0; d < t.rank(); ++d) {
+        if (!env().Eq(t.shape[d], m.sizes[d])) throw Decline("result does not fit the in-place target");
+      }
+      if (fw == Framework::kTorch ? !TorchCanCast(t.dtype, m.dtype) : !NumpyCanCastSameKind(t.dtype, m.dtype)) {
+        throw Decline("result dtype cannot be stored in place");
+      }
+      Write(target, builder.Cast(v, m.dtype));
+      if (grad && IsFloat(m.dtype)) meta(target).requires_grad = true;
+    }
+    Record(call, {target}, Arg::Tensor(target));
+    return;
+  }
+  for (const auto& [id, value] : outs.writes) CheckWritable(id, call.mode.grad);
+  for (const auto& [id, value] : outs.writes) {
+    Write(id, value);
+    if (grad && IsFloat(meta(id).dtype)) meta(id).requires_grad = true;
+  }
+  int call_index = static_cast<int>(trace.calls.size());
+  Device device;
+  std::optional<Device> operand_device;
+  ForEachTensor(call, [&](TraceId t) { operand_device = meta(t).device; });
+  std::vector<TraceId> ids;
+  for (Out& out : outs.items) {
+    if (out.kind == Out::kSame) {
+      ids.push_back(out.of);
+      continue;
+    }
+    TensorType t = builder.type(out.value);
+    TensorMeta m;
+    m.framework = fw;
+    m.dtype = t.dtype;
+    m.device = operand_device.value_or(device);
+    m.sizes = t.shape;
+    m.strides = out.strides.empty() ? RowMajor(t.shape) : std::move(out.strides);
+    m.is_scalar = fw == Framework::kNumpy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
+    m.requires_grad = grad && out.differentiable && (IsFloat(t.dtype) || IsComplex(t.dtype));
+    TraceId id = NewObject(std::move(m), out.value);
+    if (out.kind == Out::kView) {
+      Object& o = objects[id];
+      o.parent = out.of;
+      o.root = objects[out.of].root;
+      o.version = versions[o.root];
+      o.view = std::move(out.view);
+      trace.tensors[id].base = o.root;
+      trace.tensors[id].view_call = call_index;
+    }
+    ids.push_back(id);
+  }
+  Arg structure;
+  if (outs.structure == Arg::Kind::kTensor) {
+    structure = Arg::Tensor(ids.at(0));
+  } else if (outs.structure != Arg::Kind::kNone) {
+    std::vector<Arg> items;
+    for (TraceId t : ids) items.push_back(Arg::Tensor(t));
+    structure = Arg::Seq(outs.structure, std::move(items));
+    structure.s = outs.type_name;
+  }
+  Record(call, std::move(ids), std::move(structure));
+}
+
+// Calls of aliasing functions that do not alias: indexing by tensors or lists, einsum of several operands.
+static bool CopiesAnyway(const Call& call) {
+  if (call.callee.ends_with("__getitem__") && call.args.size() == 2) {
+    const Arg& key = call.args[1];
+    auto advanced = [](const Arg& a) { return a.is(Arg::Kind::kTensor) || a.is(Arg::Kind::kList) || a.is(Arg::Kind::kBool); };
+    return advanced(key) || (key.is(Arg::Kind::kTuple) && std::any_of(key.items.begin(), key.items.end(), advanced));
+  }
+  if (call.callee == "torch.einsum") {
+    size_t operands = call.args.size() == 2 && !call.args[1].is(Arg::Kind::kTensor) ? call.args[1].items.size() : call.args.size() - 1;
+    return operands > 1;
+  }
+  return false;
+}
+
+// A framework kernel inside the graph. In-place callees run as their functional namesake, then write.
+void Lowering::Impl::Extern(Call& call, bool model) {
+  if (NeverCaptured(call.callee)) throw Decline(call.callee + " depends on data or on state outside the graph");
+  auto request = std::make_shared<Call>(call);
+  std::optional<TraceId> target;
+  std::string& name = request->callee;
+  bool dunder = name.ends_with("__");
+  if (name == "torch.Tensor.__setitem__" || name == "numpy.ndarray.__setitem__" || name.ends_with(".__set__")) {
+    throw Decline("this form of item assignment is not captured");
+  }
+  size_t augmented = name.rfind(".__i");
+  static constexpr std::string_view kAugmented[] = {"add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor",
+                                                    "lshift", "rshift", "matmul"};
+  if (dunder && augmented != std::string::npos) {
+    std::string_view op = std::string_view(name).substr(augmented + 4);
+    op.remove_suffix(2);
+    if (std::find(std::begin(kAugmented), std::end(kAugmented), op) != std::end(kAugmented)) {
+      target = call.args.at(0).t;
+      name = name.substr(0, augmented + 3) + std::string(op) + "__";
+    }
+  } else if (!dunder && name.ends_with("_") && name.starts_with("torch")) {
+    if (call.args.empty() || !call.args[0].is(Arg::Kind::kTensor)) throw Decline("in-place call without a target");
+    target = call.args[0].t;
+    name.pop_back();
+  }
+  if (target) CheckWritable(*target, call.mode.grad);
+
+  std::vector<TraceId> ids;
+  std::function<void(Arg&)> number = [&](Arg& a) {
+    if (a.is(Arg::Kind::kTensor)) {
+      auto it = std::find(ids.begin(), ids.end(), a.t);
+      if (it == ids.end()) it = ids.insert(ids.end(), a.t);
+      a.t = static_cast<TraceId>(it - ids.begin());
+    }
+    for (Arg& i : a.items) number(i);
+  };
+  for (Arg& a : request->args) number(a);
+  for (auto& [k, a] : request->kwargs) number(a);
+  std::vector<TensorMeta> operands;
+  for (TraceId t : ids) operands.push_back(meta(t));
+  auto metas = infer(*request, operands);
+  if (!metas || metas->empty()) throw Decline("the result types of " + call.callee + " are not known before it runs");
+  std::string why;
+  if (!model) why = "not modelled";
+  if (IsRandom(call.callee)) why = call.callee + " draws random numbers";
+  if (MayAlias(call.callee) && !CopiesAnyway(call)) why = call.callee + " may return a view";
+
+  bool grad = WantsGrad(call);
+  std::vector<TensorType> types;
+  std::vector<shape::Ints> strides;
+  for (TensorMeta& m : *metas) {
+    m.requires_grad = grad && (IsFloat(m.dtype) || IsComplex(m.dtype));
+    m.is_parameter = false;
+    types.push_back({m.dtype, m.sizes, m.device});
+    strides.push_back(m.strides);
+  }
+  std::vector<ValueId> values;
+  if (why.empty()) {
+    std::vector<ValueId> operand_values;
+    for (TraceId t : ids) operand_values.push_back(Materialised(t));
+    ValueId node = builder.Extern(request, operand_values, types, strides);
+    for (size_t i = 0; i < types.size(); ++i) values.push_back(types.size() == 1 ? node : static_cast<ValueId>(node + 1 + i));
+  } else {
+    for (const TensorType& t : types) values.push_back(builder.Constant(Scalar(0), t.dtype, t.shape));
+    if (unusable.empty()) unusable = why;
+  }
+  if (target) {
+    if (types.size() != 1 || types[0].dtype != meta(*target).dtype || types[0].shape != meta(*target).sizes) {
+      throw Decline("the in-place form of " + name + " does not fit its target");
+    }
+    Write(*target, values[0]);
+    if (grad && IsFloat(types[0].dtype)) meta(*target).requires_grad = true;
+    Record(call, {*target}, Arg::Tensor(*target));
+    return;
+  }
+  std::vector<TraceId> results;
+  for (size_t i = 0; i < types.size(); ++i) results.push_back(NewObject((*metas)[i], values[i]));
+  Arg structure = request->result;
+  std::function<void(Arg&)> rename = [&](Arg& a) {
+    if (a.is(Arg::Kind::kTensor)) a.t = results.at(a.t);
+    for (Arg& i : a.items) rename(i);
+  };
+  rename(structure);
+  if (structure.is_none()) {
+    if (results.size() != 1) throw Decline("unknown result structure of " + call.callee);
+    structure = Arg::Tensor(results[0]);
+  }
+  Record(call, std::move(results), std::move(structure));
+}
+
+Lowering::Lowering(Trace& trace, Graph& graph, shape::Env& env, InferFn infer)
+    : impl_(std::make_unique<Impl>(trace, graph, env, std::move(infer))) {}
+Lowering::~Lowering() = default;
+Builder& Lowering::builder() { return impl_->builder; }
+const TensorMeta& Lowering::meta(TraceId t) const { return impl_->trace.tensors.at(t).meta; }
+const std::string& Lowering::graph_unusable() const { return impl_->unusable; }
+void Lowering::Apply(Call& call) { impl_->Apply(call); }
+
+TraceId Lowering::AddInput(TensorMeta m, std::string name) {
+  TensorType type{m.dtype, m.sizes, m.device};
+  ValueId v = impl_->builder.Input(type, m.strides, std::move(name));
+  TraceId id = impl_->NewObject(std::move(m), v);
+  impl_->trace.tensors[id].input = static_cast<int>(impl_->trace.inputs.size());
+  impl_->trace.inputs.push_back(id);
+  return id;
+}
+
+std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs) {
+  Impl& s = *impl_;
+  Graph& g = s.builder.graph();
+  s.trace.outputs = outputs;
+  std::map<TraceId, int> graph_output;
+  std::vector<Made> made;
+  for (TraceId t : outputs) {
+    TraceId root = s.objects[t].root;
+    int input = s.trace.tensors[root].input;
+    Made m{Made::kReplay, 0, {}};
+    if (input < 0) {
+      auto [it, fresh] = graph_output.emplace(root, static_cast<int>(g.outputs.size()));
+      if (fresh) g.outputs.push_back(s.WithLayout(s.Value(root), s.meta(root).strides));
+      m.index = it->second;
+    } else {
+      m.index = ~input;
+    }
+    if (t == root) {
+      m.kind = input < 0 ? Made::kGraphOutput : Made::kInput;
+      if (input >= 0) m.index = input;
+    }
+    for (TraceId at = t; at != root; at = s.objects[at].parent) m.calls.insert(m.calls.begin(), s.trace.tensors[at].view_call);
+    made.push_back(std::move(m));
+  }
+  for (size_t i = 0; i < s.trace.inputs.size(); ++i) {
+    TraceId t = s.trace.inputs[i];
+    if (s.trace.tensors[t].mutated) g.writes.push_back({static_cast<int>(i), s.Value(t)});
+  }
+  return made;
+}
+
+}  // namespace framejit::surface

@@ -1,0 +1,305 @@
+// NumPy rows whose signature or meaning differs from torch's; elementwise ufuncs and views share the torch tables.
+#include <algorithm>
+#include <cmath>
+
+#include "surface/reduce.h"
+#include "surface/scalar_math.h"
+#include "surface/views.h"
+
+namespace framejit::surface {
+namespace {
+
+using shape::Int;
+using shape::Ints;
+
+// Reductions keep the memory order of what remains; only row-major operands (the usual case) are known here.
+Outs Reduced(Scope& s, const Operand& x, ValueId v) {
+  if (!IsRowMajor(*x.meta)) Scope::Skip();
+  return v;
+}
+bool Keep(Scope& s, int i) { return s.has(i) && s.flag(i); }
+
+Outs Sum(Scope& s) {  // (a, axis, dtype, keepdims)
+  Operand x = s.tensor(0);
+  return Reduced(s, x, SumOver(s, x.value, s.Dims(1, x.rank()), Keep(s, 3), s.dtype(2).value_or(SumType(s, x.meta->dtype))));
+}
+
+Outs Mean(Scope& s) {
+  Operand x = s.tensor(0);
+  DType t = s.dtype(2).value_or(IsFloat(x.meta->dtype) ? x.meta->dtype : DType::kFloat64);
+  if (!IsFloat(t)) Scope::Skip();
+  return Reduced(s, x, MeanOver(s, x.value, s.Dims(1, x.rank()), Keep(s, 3), t));
+}
+
+Outs Prod(Scope& s) {
+  Operand x = s.tensor(0);
+  DType t = s.dtype(2).value_or(SumType(s, x.meta->dtype)), wide = ComputeType(t);
+  ValueId v = s.b.Reduce(Op::kProd, s.b.Cast(x.value, wide), s.Dims(1, x.rank()), Keep(s, 3), wide);
+  return Reduced(s, x, s.b.Cast(v, t));
+}
+
+Outs Extreme(Scope& s) {  // (a, axis, keepdims)
+  Operand x = s.tensor(0);
+  if (IsBool(x.meta->dtype)) Scope::Skip();
+  std::vector<int64_t> axes = s.Dims(1, x.rank());
+  RefuseEmpty(s, x.value, axes);
+  return Reduced(s, x, s.b.Reduce(s.row.op, x.value, axes, Keep(s, 2)));
+}
+
+Outs PeakToPeak(Scope& s) {
+  Operand x = s.tensor(0);
+  if (IsBool(x.meta->dtype)) Scope::Skip();
+  std::vector<int64_t> axes = s.Dims(1, x.rank());
+  RefuseEmpty(s, x.value, axes);
+  ValueId top = s.b.Reduce(Op::kMax, x.value, axes, Keep(s, 2)), low = s.b.Reduce(Op::kMin, x.value, axes, Keep(s, 2));
+  return Reduced(s, x, s.b.Binary(Op::kSub, top, low));
+}
+
+Outs AnyAll(Scope& s) {
+  Operand x = s.tensor(0);
+  return Reduced(s, x, s.b.Reduce(s.row.op, s.b.Cast(x.value, DType::kBool), s.Dims(1, x.rank()), Keep(s, 2)));
+}
+
+Outs ArgExtremeOf(Scope& s) {
+  Operand x = s.tensor(0);
+  std::optional<int> axis;
+  if (s.has(1)) axis = s.dim(1, x.rank());
+  return Reduced(s, x, ArgExtreme(s, s.row.op, x.value, axis, Keep(s, 2)));
+}
+
+Outs Var(Scope& s) {  // (a, axis, dtype, ddof, keepdims); op kSqrt: std
+  Operand x = s.tensor(0);
+  DType t = IsFloat(x.meta->dtype) ? x.meta->dtype : DType::kFloat64;
+  double ddof = s.number(3);
+  if (s.has(2) || ddof != std::floor(ddof) || ddof < 0) Scope::Skip();
+  ValueId v = VarianceOver(s, s.b.Cast(x.value, t), s.Dims(1, x.rank()), Keep(s, 4), static_cast<int64_t>(ddof)).first;
+  if (s.row.op == Op::kSqrt) v = s.b.Unary(Op::kSqrt, v);
+  return Reduced(s, x, s.b.Cast(v, t));
+}
+
+Outs CumSum(Scope& s) {
+  Operand x = s.tensor(0);
+  if (!IsRowMajor(*x.meta) || x.rank() == 0) Scope::Skip();
+  DType t = s.dtype(2).value_or(SumType(s, x.meta->dtype));
+  if (DTypeSize(t) < 4) Scope::Skip();
+  ValueId v = s.b.Cast(x.value, t);
+  int axis = 0;
+  if (s.has(1)) {
+    axis = s.dim(1, x.rank());
+  } else {
+    v = s.b.Reshape(v, {shape::Product(x.meta->sizes)});
+  }
+  Attrs attrs;
+  attrs.axes = {axis};
+  attrs.dtype = t;
+  return s.b.Add(Op::kCumSum, {v}, attrs);
+}
+
+Outs Clip(Scope& s) {
+  std::vector<Operand> all{s.tensor(0)};
+  std::vector<TypeOperand> typed{{all[0].meta, Arg::Kind::kNone}};
+  for (int i : {1, 2}) {
+    if (!s.has(i)) continue;
+    all.push_back(s.Read(s.arg(i)));
+    typed.push_back({all.back().meta, all.back().is_tensor() ? Arg::Kind::kNone : all.back().number.kind});
+  }
+  DType t = NumpyResultType(typed);
+  if (IsBool(t) || IsComplex(t) || all.size() == 1) Scope::Skip();
+  auto as = [&](const Operand& o) {
+    if (!o.is_tensor() && !FitsIn(o.number, t)) Scope::Skip();
+    return o.is_tensor() ? s.b.Cast(o.value, t) : s.Constant(o.number, t);
+  };
+  ValueId v = as(all[0]);
+  size_t next = 1;
+  if (s.has(1)) v = s.b.Binary(Op::kMaximum, v, as(all[next++]));
+  if (s.has(2)) v = s.b.Binary(Op::kMinimum, v, as(all[next++]));
+  return s.Elementwise(v, all);
+}
+
+Outs AsType(Scope& s) {  // (dtype, order, casting, subok, copy)
+  Operand x = s.tensor(0);
+  if ((s.has(2) && s.arg(2).s != "K") || (s.has(3) && s.arg(3).s != "unsafe") || !s.flag(5)) Scope::Skip();
+  DType t = *s.dtype(1), from = x.meta->dtype;
+  if (IsFloat(from) && IsInteger(t) && !IsSigned(t)) Scope::Skip();  // C leaves negative numbers undefined: the framework's choice
+  return s.Elementwise(s.b.Cast(x.value, t), {&x, 1});
+}
+
+Outs Copy(Scope& s) {  // ndarray.copy is C order, numpy.copy keeps the order
+  Operand x = s.tensor(0);
+  std::string order = s.has(1) ? s.arg(1).s : s.row.op == Op::kCast ? "K" : "C";
+  if (order != "C" && !IsRowMajor(*x.meta)) Scope::Skip();
+  Out out;
+  out.value = x.value;
+  out.array = true;
+  return out;
+}
+
+Outs Filled(Scope& s, const Arg& number, DType t, const Ints& sizes) {
+  for (const Int& n : sizes) {
+    if (s.env.Lt(n, 0)) Scope::Fail("negative size");
+  }
+  if (!FitsIn(number, t)) Scope::Fail("fill value does not fit");
+  Out out;
+  out.value = s.b.Broadcast(s.Constant(number, t), sizes);
+  out.array = true;
+  return out;
+}
+Arg FillOf(Scope& s) { return Arg::Int(s.row.op == Op::kReciprocal ? 1 : 0); }
+void COrder(Scope& s, int i) {
+  if (s.has(i) && s.arg(i).s != "C") Scope::Skip();
+}
+
+Outs Zeros(Scope& s) {
+  COrder(s, 2);
+  return Filled(s, FillOf(s), s.dtype(1).value_or(DType::kFloat64), s.ints(0));
+}
+Outs Full(Scope& s) {
+  COrder(s, 3);
+  const Arg& n = s.arg(1);
+  DType t = n.is(Arg::Kind::kBool) ? DType::kBool : n.is(Arg::Kind::kInt) ? DType::kInt64 : DType::kFloat64;
+  return Filled(s, n, s.dtype(2).value_or(t), s.ints(0));
+}
+Outs ZerosLike(Scope& s) {
+  Operand x = s.tensor(0);
+  if (!IsRowMajor(*x.meta)) Scope::Skip();
+  return Filled(s, FillOf(s), s.dtype(1).value_or(x.meta->dtype), x.meta->sizes);
+}
+Outs FullLike(Scope& s) {
+  Operand x = s.tensor(0);
+  if (!IsRowMajor(*x.meta)) Scope::Skip();
+  return Filled(s, s.arg(1), s.dtype(2).value_or(x.meta->dtype), x.meta->sizes);
+}
+
+Outs ARangeOf(Scope& s, const Arg& start, const Arg& end, const Arg& step, std::optional<DType> dtype) {
+  for (const Arg* a : {&start, &end, &step}) {
+    if (!a->is(Arg::Kind::kInt)) Scope::Skip();
+  }
+  int64_t by = s.env.Specialize(step.i);
+  if (by == 0) Scope::Fail("arange step");
+  Int span = by > 0 ? end.i - start.i : start.i - end.i;
+  Int count = s.env.Lt(span, 0) ? Int(0) : shape::CeilDiv(span, Int(by > 0 ? by : -by));
+  ValueId v = s.b.Iota(DType::kInt64, {count}, 0);
+  if (by != 1) v = s.b.Binary(Op::kMul, v, s.b.Constant(Scalar(by), DType::kInt64));
+  if (!(start.i == Int(0))) v = s.b.Binary(Op::kAdd, v, s.b.SymConstant(start.i, DType::kInt64));
+  return s.b.Cast(v, dtype.value_or(DType::kInt64));
+}
+Outs ARangeEnd(Scope& s) { return ARangeOf(s, Arg::Int(0), s.arg(0), Arg::Int(1), s.dtype(1)); }
+Outs ARange(Scope& s) { return ARangeOf(s, s.arg(0), s.arg(1), s.arg(2), s.dtype(3)); }
+
+Outs LinSpace(Scope& s) {  // start + i * ((stop - start) / div), the end exact
+  int64_t n = s.env.Specialize(s.integer(2));
+  bool endpoint = s.flag(3);
+  if (n < 2 || s.dtype(4).value_or(DType::kFloat64) != DType::kFloat64) Scope::Skip();
+  double start = s.number(0), stop = s.number(1), step = (stop - start) / (endpoint ? n - 1 : n);
+  if (step == 0) Scope::Skip();
+  ValueId i = s.b.Iota(DType::kFloat64, {Int(n)}, 0);
+  ValueId v = Plus(s.b, Times(s.b, i, step), start);
+  if (endpoint) v = s.b.Where(s.b.Binary(Op::kEq, i, Num(s.b, i, double(n - 1))), Num(s.b, i, stop), v);
+  return v;
+}
+
+Outs Joined(Scope& s, bool stack) {
+  std::vector<Operand> all = s.tensors(0);
+  if (all.empty()) Scope::Fail("nothing to join");
+  DType t = all[0].meta->dtype;
+  for (const Operand& x : all) {
+    if (!IsRowMajor(*x.meta)) Scope::Skip();
+    if (x.rank() != all[0].rank()) Scope::Fail("ranks differ");
+    t = NumpyPromoteTypes(t, x.meta->dtype);
+  }
+  int rank = all[0].rank() + (stack ? 1 : 0);
+  if (rank == 0) Scope::Fail("0-dimensional arrays cannot be concatenated");
+  int axis = s.dim(1, rank);
+  std::vector<ValueId> parts;
+  for (const Operand& x : all) {
+    ValueId v = s.b.Cast(x.value, t);
+    if (stack) {
+      Ints sizes = x.meta->sizes;
+      sizes.insert(sizes.begin() + axis, Int(1));
+      v = s.b.Reshape(v, sizes);
+    }
+    parts.push_back(v);
+  }
+  Attrs attrs;
+  attrs.axes = {axis};
+  return parts.size() == 1 ? parts[0] : s.b.Add(Op::kCat, parts, attrs);
+}
+Outs Concatenate(Scope& s) { return Joined(s, false); }
+Outs Stack(Scope& s) { return Joined(s, true); }
+
+Outs TakeRow(Scope& s) {  // (a, indices, axis): the first axis of a row-major array
+  Operand x = s.tensor(0), i = s.tensor(1);
+  if (!IsInteger(i.meta->dtype) || !IsRowMajor(*x.meta) || s.has(3)) Scope::Skip();
+  ValueId data = x.value;
+  Int size = shape::Product(x.meta->sizes);
+  int axis = 0;
+  if (s.has(2)) {
+    axis = s.dim(2, x.rank());
+    size = x.meta->sizes[axis];
+  } else {
+    data = s.b.Reshape(data, {size});
+  }
+  ValueId index = s.b.Cast(i.value, DType::kInt64);
+  Ints sizes = s.b.type(index).shape;
+  index = s.b.Where(Less(s.b, index, 0), s.b.Binary(Op::kAdd, index, s.b.SymConstant(size, DType::kInt64, sizes)), index);
+  Attrs attrs;
+  attrs.axes = {axis};
+  return s.b.Add(Op::kTake, {data, index}, attrs);
+}
+
+Outs FlipOf(Scope& s) {  // a view
+  Operand x = s.tensor(0);
+  ViewChain v(s, x);
+  for (int64_t axis : s.Dims(1, x.rank())) v.Flip(static_cast<int>(axis));
+  return v.Done();
+}
+
+Outs Triangle(Scope& s) {
+  Operand x = s.tensor(0);
+  if (x.rank() < 2 || !IsRowMajor(*x.meta)) Scope::Skip();
+  Ints plane(x.meta->sizes.end() - 2, x.meta->sizes.end());
+  ValueId edge = s.b.Binary(Op::kAdd, s.b.Iota(DType::kInt64, plane, 0), s.b.SymConstant(s.integer(1), DType::kInt64));
+  ValueId column = s.b.Iota(DType::kInt64, plane, 1);
+  ValueId keep = s.row.op == Op::kLe ? s.b.Binary(Op::kLe, column, edge) : s.b.Binary(Op::kLe, edge, column);
+  return s.b.Where(keep, x.value, s.b.Constant(Scalar(0), x.meta->dtype));
+}
+
+constexpr Row kRows[] = {
+    {"NM:sum", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, bool? keepdim=None)", &Sum},
+    {"NM:mean", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, bool? keepdim=None)", &Mean},
+    {"NM:prod", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, bool? keepdim=None)", &Prod},
+    {"NM:max N:amax", "(Tensor input, int[]? dim=None, *, bool? keepdim=None)", &Extreme, Op::kMax},
+    {"NM:min N:amin", "(Tensor input, int[]? dim=None, *, bool? keepdim=None)", &Extreme, Op::kMin},
+    {"N:ptp", "(Tensor input, int[]? dim=None, *, bool? keepdim=None)", &PeakToPeak},
+    {"NM:any", "(Tensor input, int[]? dim=None, *, bool? keepdim=None)", &AnyAll, Op::kAny},
+    {"NM:all", "(Tensor input, int[]? dim=None, *, bool? keepdim=None)", &AnyAll, Op::kAll},
+    {"NM:argmax", "(Tensor input, int? dim=None, *, bool? keepdim=None)", &ArgExtremeOf, Op::kArgMax},
+    {"NM:argmin", "(Tensor input, int? dim=None, *, bool? keepdim=None)", &ArgExtremeOf, Op::kArgMin},
+    {"NM:var", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, Scalar ddof=0, bool? keepdim=None)", &Var},
+    {"NM:std", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, Scalar ddof=0, bool? keepdim=None)", &Var, Op::kSqrt},
+    {"NM:cumsum", "(Tensor input, int? dim=None, ScalarType? dtype=None)", &CumSum},
+    {"NM:clip", "(Tensor input, Operand? min=None, Operand? max=None)", &Clip},
+    {"N:clip", "(Tensor input, Operand? a_min, Operand? a_max)", &Clip},
+    {"M:astype", "(Tensor input, ScalarType dtype, str? order=None, str? casting=None, bool subok=True, bool copy=True)", &AsType},
+    {"M:copy", "(Tensor input, str? order=None)", &Copy}, {"N:copy", "(Tensor input, str? order=None)", &Copy, Op::kCast},
+    {"N:zeros N:empty", "(int[] shape, ScalarType? dtype=None, str? order=None)", &Zeros},
+    {"N:ones", "(int[] shape, ScalarType? dtype=None, str? order=None)", &Zeros, Op::kReciprocal},
+    {"N:full", "(int[] shape, Scalar fill_value, ScalarType? dtype=None, str? order=None)", &Full},
+    {"N:zeros_like N:empty_like", "(Tensor input, ScalarType? dtype=None)", &ZerosLike},
+    {"N:ones_like", "(Tensor input, ScalarType? dtype=None)", &ZerosLike, Op::kReciprocal},
+    {"N:full_like", "(Tensor input, Scalar fill_value, ScalarType? dtype=None)", &FullLike},
+    {"N:arange", "(Scalar stop, *, ScalarType? dtype=None)", &ARangeEnd},
+    {"N:arange", "(Scalar start, Scalar stop, Scalar step=1, ScalarType? dtype=None)", &ARange},
+    {"N:linspace", "(Scalar start, Scalar stop, int num=50, bool endpoint=True, *, ScalarType? dtype=None)", &LinSpace},
+    {"N:concatenate N:concat", "(Tensor[] arrays, int dim=0)", &Concatenate},
+    {"N:stack", "(Tensor[] arrays, int dim=0)", &Stack},
+    {"NM:take", "(Tensor input, Tensor indices, int? dim=None, str? mode=None)", &TakeRow},
+    {"N:flip", "(Tensor input, int[]? dim=None)", &FlipOf},
+    {"N:tril", "(Tensor input, int k=0)", &Triangle, Op::kLe}, {"N:triu", "(Tensor input, int k=0)", &Triangle, Op::kLt},
+};
+
+}  // namespace
+
+std::span<const Row> NumpyRows() { return kRows; }
+
+}  // namespace framejit::surface

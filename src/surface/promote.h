@@ -1,0 +1,26 @@
+// Result dtypes of mixed operands: torch's three categories (tensors, 0-dimensional tensors, Python numbers) and
+// NumPy 2's rule (Python numbers are weak, NumPy scalars are not).
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "framejit/call.h"
+
+namespace framejit::surface {
+
+struct TypeOperand {           // a tensor, or a Python number
+  const TensorMeta* tensor = nullptr;
+  Arg::Kind number = Arg::Kind::kNone;
+};
+
+DType PromoteTypes(DType a, DType b);  // torch.promote_types
+DType NumpyPromoteTypes(DType a, DType b);
+DType TorchResultType(std::span<const TypeOperand> operands, DType default_float);
+DType NumpyResultType(std::span<const TypeOperand> operands);
+DType NumpyFloatFor(DType t);          // what np.exp and friends compute a dtype in
+bool TorchCanCast(DType from, DType to);  // may an in-place result of `from` be stored in `to`?
+bool NumpyCanCastSameKind(DType from, DType to);  // the ufuncs' default casting rule for in-place results
+bool FitsIn(const Arg& number, DType t);  // no overflow when a Python number becomes this integer dtype
+
+}  // namespace framejit::surface

@@ -1,0 +1,240 @@
+#include "surface/rows.h"
+
+#include <algorithm>
+#include <deque>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace framejit::surface {
+namespace {
+
+struct Prefix { char letter; Form form; const char* before; const char* after; };
+constexpr Prefix kPrefixes[] = {
+    {'t', Form::kPlain, "torch.", ""},
+    {'m', Form::kPlain, "torch.Tensor.", ""},
+    {'n', Form::kPlain, "torch._C._nn.", ""},
+    {'n', Form::kPlain, "torch.nn.functional.", ""},
+    {'f', Form::kPlain, "torch.nn.functional.", ""},
+    {'s', Form::kPlain, "torch.special.", ""},
+    {'s', Form::kPlain, "torch._C._special.special_", ""},
+    {'l', Form::kPlain, "torch.linalg.", ""},
+    {'l', Form::kPlain, "torch._C._linalg.linalg_", ""},
+    {'o', Form::kPlain, "torch.Tensor.__", "__"},
+    {'r', Form::kReflected, "torch.Tensor.__r", "__"},
+    {'I', Form::kInPlace, "torch.Tensor.", "_"},
+    {'I', Form::kInPlace, "torch.", "_"},
+    {'J', Form::kInPlace, "torch._C._nn.", "_"},
+    {'A', Form::kInPlace, "torch.Tensor.__i", "__"},
+    {'g', Form::kPlain, "torch.Tensor.", ".__get__"},
+    {'N', Form::kPlain, "numpy.", ""},
+    {'M', Form::kPlain, "numpy.ndarray.", ""},
+    {'O', Form::kPlain, "numpy.ndarray.__", "__"},
+    {'R', Form::kReflected, "numpy.ndarray.__r", "__"},
+    {'B', Form::kInPlace, "numpy.ndarray.__i", "__"},
+    {'G', Form::kPlain, "numpy.ndarray.", ".__get__"},
+    {'S', Form::kPlain, "scipy.special.", ""},
+};
+
+class Table {
+ public:
+  Table() {
+    for (auto rows : {PointwiseRows(), ReductionRows(), ViewRows(), IndexRows(), CreationRows(), NnRows(), ContractionRows(),
+                      NumpyRows()}) {
+      for (const Row& r : rows) Add(r);
+    }
+  }
+  std::span<const Candidate> Find(const std::string& callee) const {
+    auto it = by_name_.find(callee);
+    if (it == by_name_.end()) return {};
+    return it->second;
+  }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, rows] : by_name_) names.push_back(name);
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  void Add(const Row& r) {
+    const Signature* sig = &signatures_.emplace_back(Signature::Parse(r.signature));
+    std::string_view rest = r.names;
+    while (!rest.empty()) {
+      size_t space = rest.find(' ');
+      std::string_view item = rest.substr(0, space);
+      rest = space == std::string_view::npos ? std::string_view() : rest.substr(space + 1);
+      size_t colon = item.find(':');
+      if (colon == std::string_view::npos) throw std::logic_error(std::string("row name without prefix: ") + r.names);
+      std::string name(item.substr(colon + 1));
+      for (char letter : item.substr(0, colon)) {
+        for (const Prefix& p : kPrefixes) {
+          if (p.letter == letter) by_name_[p.before + name + p.after].push_back({&r, sig, p.form});
+        }
+      }
+    }
+  }
+  std::deque<Signature> signatures_;
+  std::unordered_map<std::string, std::vector<Candidate>> by_name_;
+};
+
+const Table& TheTable() {
+  static const Table table;
+  return table;
+}
+
+// "torch.Tensor.foo_" -> "foo", "numpy.random.rand" -> "rand": the last component without in-place underscore.
+std::string_view LastName(const std::string& callee) {
+  std::string_view s = callee;
+  if (s.ends_with(".__get__")) s.remove_suffix(8);
+  s = s.substr(s.rfind('.') + 1);
+  if (s.ends_with("_") && !s.ends_with("__")) s.remove_suffix(1);
+  return s;
+}
+
+bool Contains(const std::unordered_set<std::string_view>& set, std::string_view s) { return set.contains(s); }
+
+}  // namespace
+
+std::span<const Candidate> FindRows(const std::string& callee) { return TheTable().Find(callee); }
+bool HasRow(const std::string& callee) { return !FindRows(callee).empty(); }
+std::vector<std::string> AllRows() { return TheTable().Names(); }
+
+bool MayAlias(const std::string& callee) {
+  static const std::unordered_set<std::string_view> torch = {
+      "__getitem__", "adjoint", "alias", "as_strided", "as_tensor", "asarray", "atleast_1d", "atleast_2d", "atleast_3d",
+      "broadcast_tensors", "broadcast_to", "cartesian_prod", "chunk", "combinations", "conj", "conj_physical", "contiguous", "cpu",
+      "detach", "diagonal", "dsplit", "einsum", "expand", "expand_as", "flatten", "H", "hsplit", "imag", "linalg_diagonal", "mH",
+      "mT", "matrix_H", "meshgrid", "moveaxis", "movedim", "narrow", "permute", "pixel_shuffle", "pixel_unshuffle", "positive",
+      "ravel", "real", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "rot90", "select", "slice_inverse", "split",
+      "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "T", "tensor_split", "to", "transpose", "unbind", "unflatten",
+      "unfold", "unsafe_chunk", "unsafe_split", "unsqueeze", "values", "view", "view_as", "view_as_complex", "view_as_real",
+      "vsplit", "type", "type_as", "float", "double", "half", "bfloat16", "long", "int", "short", "bool", "dropout",
+      "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "native_channel_shuffle"};
+  static const std::unordered_set<std::string_view> numpy = {
+      "__getitem__", "array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "atleast_1d", "atleast_2d",
+      "atleast_3d", "array_split", "broadcast_arrays", "broadcast_to", "diag", "diagonal", "dsplit", "expand_dims", "flat", "flip",
+      "fliplr", "flipud", "hsplit", "imag", "ix_", "matrix_transpose", "moveaxis", "mT", "permute_dims", "ravel", "real", "require",
+      "reshape", "rollaxis", "rot90", "split", "squeeze", "swapaxes", "T", "transpose", "unstack", "view", "vsplit", "astype",
+      "sliding_window_view", "as_strided", "nan_to_num", "real_if_close", "newbyteorder", "getfield"};
+  return Contains(callee.starts_with("numpy") ? numpy : torch, LastName(callee));
+}
+
+bool IsRandom(const std::string& callee) {
+  static const std::unordered_set<std::string_view> names = {
+      "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "bernoulli", "multinomial", "normal",
+      "poisson", "binomial", "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "native_dropout", "rrelu",
+      "rrelu_with_noise", "uniform", "exponential", "geometric", "log_normal", "cauchy", "random", "dropout1d", "dropout2d",
+      "dropout3d", "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d", "_standard_gamma",
+      "_sample_dirichlet"};
+  return callee.starts_with("torch") && Contains(names, LastName(callee));
+}
+
+bool NeverCaptured(const std::string& callee) {
+  static const std::unordered_set<std::string_view> both = {
+      // data decides
+      "item", "tolist", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique2", "equal", "allclose",
+      "is_nonzero", "__bool__", "__int__", "__float__", "__index__", "__contains__", "numpy", "data_ptr", "untyped_storage",
+      "storage", "flatnonzero", "extract", "compress", "tobytes", "dump", "dumps", "tofile", "__array__", "__dlpack__", "array_equal",
+      "array_equiv", "unique_values", "unique_counts", "unique_all", "unique_inverse", "trim_zeros", "union1d", "intersect1d",
+      "setdiff1d", "setxor1d",
+      // state of the tensor object or of the thread
+      "backward", "requires_grad", "retain_grad", "register_hook", "data", "grad", "set", "resize", "resize_as", "share_memory",
+      "names", "rename", "apply", "map", "map2", "as_subclass", "__deepcopy__", "__reduce_ex__", "__setstate__", "module_load",
+      "swap_tensors", "manual_seed", "seed", "set_rng_state", "get_rng_state", "set_default_dtype", "errstate", "seterr", "setflags",
+      "flags"};
+  static const std::unordered_set<std::string_view> numpy_writes = {"copyto", "put", "place", "putmask", "put_along_axis",
+      "fill_diagonal", "at", "itemset", "setfield", "byteswap", "nditer", "frompyfunc", "vectorize"};
+  static const std::unordered_set<std::string_view> method_writes = {"sort", "partition", "fill"};
+  std::string_view last = LastName(callee);
+  if (both.contains(last)) return true;
+  if (!callee.starts_with("numpy.")) return false;
+  return callee.starts_with("numpy.random.") || numpy_writes.contains(last) ||
+         (callee.starts_with("numpy.ndarray.") && method_writes.contains(last));
+}
+
+Operand Scope::Read(const Arg& a) const {
+  if (a.is(Arg::Kind::kTensor)) return read_(a.t);
+  Operand o;
+  o.number = a;
+  return o;
+}
+
+std::vector<Operand> Scope::tensors(int i) const {
+  std::vector<Operand> out;
+  for (const Arg& a : args_[i].items) out.push_back(Read(a));
+  return out;
+}
+
+double Scope::number(int i) const {
+  const Arg& a = args_[i];
+  if (a.is(Arg::Kind::kBool)) return a.b;
+  if (a.is(Arg::Kind::kInt)) return static_cast<double>(env.Specialize(a.i));
+  return a.f;
+}
+
+std::optional<DType> Scope::dtype(int i) const {
+  if (!has(i)) return std::nullopt;
+  DType t = *DTypeFromText(args_[i].s);
+  if (IsComplex(t)) Skip();
+  return t;
+}
+
+shape::Ints Scope::ints(int i) const {
+  shape::Ints out;
+  if (args_[i].is(Arg::Kind::kInt)) return {args_[i].i};
+  for (const Arg& a : args_[i].items) out.push_back(a.i);
+  return out;
+}
+
+int Scope::Dim(const shape::Int& d, int rank) const {
+  int64_t v = env.Specialize(d), n = torch() ? std::max(rank, 1) : rank;
+  if (v < -n || v >= n) Fail("dimension out of range");
+  return static_cast<int>(v < 0 ? v + n : v);
+}
+
+std::vector<int64_t> Scope::Dims(int i, int rank) const {
+  std::vector<int64_t> out;
+  if (!has(i)) {
+    for (int d = 0; d < rank; ++d) out.push_back(d);
+    return out;
+  }
+  for (const shape::Int& d : ints(i)) {
+    int axis = Dim(d, rank);
+    if (rank == 0) continue;
+    if (std::find(out.begin(), out.end(), axis) != out.end()) Fail("a dimension appears twice");
+    out.push_back(axis);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+ValueId Scope::Constant(const Arg& n, DType t) const {
+  if (n.is(Arg::Kind::kBool)) return b.Constant(Scalar(n.b), t);
+  if (n.is(Arg::Kind::kFloat)) return b.Constant(Scalar(n.f), t);
+  return n.i.is_const() ? b.Constant(Scalar(n.i.value()), t) : b.SymConstant(n.i, t);
+}
+
+ValueId Scope::Like(double number, ValueId v) const {
+  TensorType t = b.type(v);
+  return b.Constant(Scalar(number), t.dtype, t.shape);
+}
+
+shape::Ints Scope::Pointwise(ValueId result, std::span<const Operand> operands) const {
+  shape::Ints shape = b.type(result).shape;
+  std::vector<const TensorMeta*> tensors;
+  bool scalars = false;
+  for (const Operand& o : operands) {
+    if (o.is_tensor()) tensors.push_back(o.meta);
+    scalars |= !o.is_tensor();
+  }
+  return torch() ? TorchPointwise(env, shape, tensors, scalars) : NumpyPointwise(env, shape, tensors);
+}
+
+Out Scope::Elementwise(ValueId result, std::span<const Operand> operands) const {
+  Out out;
+  out.value = result;
+  out.strides = Pointwise(result, operands);
+  return out;
+}
+
+}  // namespace framejit::surface

@@ -1,0 +1,152 @@
+// One row per meaning: all names under which users reach it, its signature, its lowering. The names are written with
+// prefix letters, so that function, method, operator, reflected, in-place and NumPy forms share the row:
+//
+//   t torch.X            m torch.Tensor.X        n torch._C._nn.X     f torch.nn.functional.X   s torch.special.X
+//   l torch.linalg.X     o torch.Tensor.__X__    r torch.Tensor.__rX__ (first two operands swapped)
+//   I in-place: torch.X_, torch.Tensor.X_        J in-place: torch._C._nn.X_   A torch.Tensor.__iX__
+//   g torch.Tensor.X.__get__
+//   N numpy.X   M numpy.ndarray.X   O numpy.ndarray.__X__   R numpy.ndarray.__rX__   B numpy.ndarray.__iX__
+//   G numpy.ndarray.X.__get__   S scipy.special.X
+//
+// To add an operation: add a row to the table of its family (torch_*.cc, numpy.cc) and a sample to the tests. A lowering
+// describes its results (Outs); it never changes the trace. In-place forms are derived: the functional result is cast to
+// the target's dtype and written to it.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "framejit/graph.h"
+#include "surface/layout.h"
+#include "surface/promote.h"
+#include "surface/signature.h"
+#include "surface/surface.h"
+
+namespace framejit::surface {
+
+struct NotThisRow {};  // thrown by a lowering: the call has this form but not this meaning; try the next row, then extern
+
+struct Unmodelled { std::string why; };  // thrown likewise: the framework may replay it, but no graph can express it
+
+// How a view sees its parent. Both directions are pure graph functions; without `inverse` it cannot be written through.
+struct View {
+  std::function<ValueId(Builder&, ValueId)> forward;
+  std::function<ValueId(Builder&, ValueId parent, ValueId replacement)> inverse;
+};
+
+struct Out {
+  enum Kind : uint8_t { kFresh, kSame, kView } kind = kFresh;
+  ValueId value = kNoValue;
+  shape::Ints strides;        // kFresh: empty means row-major
+  TraceId of = 0;             // kSame: that object; kView: the parent
+  View view;
+  bool differentiable = true;
+  bool array = false;         // NumPy: stays an array when 0-dimensional
+};
+
+struct Outs {
+  std::vector<Out> items;
+  Arg::Kind structure = Arg::Kind::kTensor;              // kTensor: items[0]; kTuple, kList; kNone
+  std::string type_name;                                 // of a tuple that is a class: "torch.return_types.max"
+  std::vector<std::pair<TraceId, ValueId>> writes;       // besides results: tensors that are written
+  Outs() = default;
+  Outs(Out one) { items.push_back(std::move(one)); }     // NOLINT: lowerings return one result
+  Outs(ValueId v) { items.emplace_back().value = v; }    // NOLINT: fresh, row-major
+};
+
+struct Operand {
+  TraceId id = 0;
+  ValueId value = kNoValue;
+  const TensorMeta* meta = nullptr;  // null: a Python number
+  Arg number;
+  bool is_tensor() const { return meta != nullptr; }
+  int rank() const { return meta ? static_cast<int>(meta->sizes.size()) : 0; }
+};
+
+struct Row;
+
+// One bound call, as a lowering sees it. Positions are those of the row's signature.
+class Scope {
+ public:
+  Scope(Builder& builder, const Row& r, Framework fw, ModeState m, std::vector<Arg> args, std::function<Operand(TraceId)> read)
+      : b(builder), env(builder.env()), row(r), framework(fw), mode(m), args_(std::move(args)), read_(std::move(read)) {}
+
+  Builder& b;
+  shape::Env& env;
+  const Row& row;
+  Framework framework;
+  ModeState mode;
+  bool torch() const { return framework == Framework::kTorch; }
+
+  bool has(int i) const { return !args_[i].is_none(); }
+  const Arg& arg(int i) const { return args_[i]; }
+  Operand tensor(int i) const { return Read(args_[i]); }
+  Operand Read(const Arg& a) const;                  // tensor or number
+  std::vector<Operand> tensors(int i) const;
+  shape::Int integer(int i) const { return args_[i].i; }
+  bool flag(int i) const { return args_[i].b; }
+  double number(int i) const;                        // any Python number
+  std::optional<DType> dtype(int i) const;
+  shape::Ints ints(int i) const;
+  int Dim(const shape::Int& d, int rank) const;      // Python index to axis; declines when out of range
+  int dim(int i, int rank) const { return Dim(args_[i].i, rank); }
+  std::vector<int64_t> Dims(int i, int rank) const;  // None: every axis; no duplicates
+  DType default_float() const { return torch() ? DType::kFloat32 : DType::kFloat64; }
+
+  ValueId Constant(const Arg& number, DType t) const;
+  ValueId Like(double number, ValueId v) const;      // a constant of v's dtype and shape
+  ValueId Up(ValueId v) const { return b.Cast(v, ComputeType(b.type(v).dtype)); }
+  // Strides of an elementwise result over these operands, by the framework's iterator.
+  shape::Ints Pointwise(ValueId result, std::span<const Operand> operands) const;
+  Out Elementwise(ValueId result, std::span<const Operand> operands) const;
+
+  [[noreturn]] static void Skip() { throw NotThisRow{}; }
+  [[noreturn]] static void Fail(const std::string& why) { throw Decline(why); }
+
+ private:
+  std::vector<Arg> args_;
+  std::function<Operand(TraceId)> read_;
+};
+
+using LowerFn = Outs (*)(Scope&);
+
+enum RowFlags : uint32_t {
+  kNoGrad = 1,        // results never require gradients
+  kAnyDType = 2,      // also complex and other dtypes the primitives do not compute with (views)
+};
+
+struct Row {
+  const char* names;
+  const char* signature;
+  LowerFn lower;
+  Op op = Op::kInput;    // what a shared lowering emits
+  uint32_t flags = 0;
+};
+
+enum class Form : uint8_t { kPlain, kReflected, kInPlace };
+struct Candidate {
+  const Row* row;
+  const Signature* signature;
+  Form form;
+};
+// Rows that answer to a callee, in table order; empty if none.
+std::span<const Candidate> FindRows(const std::string& callee);
+
+// The tables, one per family.
+std::span<const Row> PointwiseRows();
+std::span<const Row> ReductionRows();
+std::span<const Row> ViewRows();
+std::span<const Row> IndexRows();
+std::span<const Row> CreationRows();
+std::span<const Row> NnRows();
+std::span<const Row> ContractionRows();
+std::span<const Row> NumpyRows();
+
+// What is known of callees without a row.
+bool MayAlias(const std::string& callee);    // may return a view of an operand
+bool IsRandom(const std::string& callee);    // draws from the framework's generator
+bool NeverCaptured(const std::string& callee);  // reads data, changes operands or state in ways this stage does not see
+
+}  // namespace framejit::surface

@@ -1,0 +1,483 @@
+// Rows that make tensors: from nothing, from a dtype change, by joining and repeating. Strides follow the framework.
+#include <algorithm>
+#include <cmath>
+
+#include "surface/scalar_math.h"
+#include "surface/views.h"
+
+namespace framejit::surface {
+namespace {
+
+using Kind = Arg::Kind;
+using shape::Int;
+using shape::Ints;
+
+Out Same(const Operand& x) {
+  Out out;
+  out.kind = Out::kSame;
+  out.of = x.id;
+  return out;
+}
+
+bool IsCpu(const Arg& device) { return device.is_none() || device.s == "cpu" || device.s.starts_with("cpu:"); }
+void CpuOnly(Scope& s, int i) {
+  if (!IsCpu(s.arg(i))) Scope::Skip();
+}
+// Trailing keyword arguments of creation functions: dtype, layout, device, pin_memory, requires_grad at first, first+1, ...
+void PlainTensor(Scope& s, int layout) {
+  if (s.has(layout) && s.arg(layout).s.find("strided") == std::string::npos) Scope::Skip();
+  CpuOnly(s, layout + 1);
+  if ((s.has(layout + 2) && s.flag(layout + 2)) || (s.has(layout + 3) && s.flag(layout + 3))) Scope::Skip();
+}
+
+Outs Filled(Scope& s, const Arg& number, DType t, const Ints& sizes, Ints strides = {}) {
+  for (const Int& n : sizes) {
+    if (s.env.Lt(n, 0)) Scope::Fail("negative size");
+  }
+  if (!FitsIn(number, t)) Scope::Fail("fill value does not fit the dtype");
+  Out out;
+  out.value = s.b.Broadcast(s.Constant(number, t), sizes);
+  out.strides = std::move(strides);
+  out.differentiable = false;
+  out.array = true;
+  return out;
+}
+
+DType NumberDType(Scope& s, const Arg& a) {
+  return a.is(Kind::kBool) ? DType::kBool : a.is(Kind::kInt) ? DType::kInt64 : s.default_float();
+}
+
+Arg FillOf(Scope& s) { return Arg::Int(s.row.op == Op::kReciprocal ? 1 : 0); }  // ones carry kReciprocal, zeros and empty nothing
+
+#define OPTIONS "*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=False, bool? requires_grad=False"
+#define LIKE OPTIONS ", MemoryFormat? memory_format=None"
+
+Outs Zeros(Scope& s) {
+  PlainTensor(s, 2);
+  return Filled(s, FillOf(s), s.dtype(1).value_or(s.default_float()), s.ints(0));
+}
+Outs Empty(Scope& s) {  // whatever is in the memory; zeros are as good
+  if (s.has(6) && !s.arg(6).s.ends_with("contiguous_format")) Scope::Skip();
+  return Zeros(s);
+}
+Outs Full(Scope& s) {
+  PlainTensor(s, 3);
+  return Filled(s, s.arg(1), s.dtype(2).value_or(NumberDType(s, s.arg(1))), s.ints(0));
+}
+
+Ints LikeStrides(Scope& s, const Operand& x, int format) {
+  if (!s.has(format) || s.arg(format).s.ends_with("preserve_format")) return PreserveFormat(s.env, *x.meta);
+  if (!s.arg(format).s.ends_with("contiguous_format")) Scope::Skip();
+  return {};
+}
+Outs ZerosLike(Scope& s) {
+  Operand x = s.tensor(0);
+  PlainTensor(s, 2);
+  return Filled(s, FillOf(s), s.dtype(1).value_or(x.meta->dtype), x.meta->sizes, LikeStrides(s, x, 6));
+}
+Outs FullLike(Scope& s) {
+  Operand x = s.tensor(0);
+  PlainTensor(s, 3);
+  return Filled(s, s.arg(1), s.dtype(2).value_or(x.meta->dtype), x.meta->sizes, LikeStrides(s, x, 7));
+}
+Outs NewZeros(Scope& s) {
+  PlainTensor(s, 3);
+  return Filled(s, FillOf(s), s.dtype(2).value_or(s.tensor(0).meta->dtype), s.ints(1));
+}
+Outs NewFull(Scope& s) {
+  PlainTensor(s, 4);
+  return Filled(s, s.arg(2), s.dtype(3).value_or(s.tensor(0).meta->dtype), s.ints(1));
+}
+
+// start + i * step for i < count, in t.
+ValueId Ramp(Scope& s, const Arg& start, const Arg& step, const Int& count, DType t) {
+  DType wide = IsFloat(t) ? DType::kFloat64 : DType::kInt64;
+  ValueId v = s.b.Iota(wide, {count}, 0);
+  v = s.b.Binary(Op::kMul, v, s.Constant(step, wide));
+  return s.b.Cast(s.b.Binary(Op::kAdd, v, s.Constant(start, wide)), t);
+}
+
+Outs ARangeOf(Scope& s, const Arg& start, const Arg& end, const Arg& step, std::optional<DType> dtype) {
+  bool integers = true;
+  for (const Arg* a : {&start, &end, &step}) integers &= a->is(Kind::kInt);
+  DType t = dtype.value_or(integers ? DType::kInt64 : s.default_float());
+  if (IsBool(t)) Scope::Skip();
+  Int count;
+  if (integers) {
+    int64_t by = s.env.Specialize(step.i);
+    if (by == 0) Scope::Fail("arange step");
+    Int span = by > 0 ? end.i - start.i : start.i - end.i;
+    if (s.env.Lt(span, 0)) {
+      if (s.torch()) Scope::Fail("arange bounds");
+      span = 0;
+    }
+    count = shape::CeilDiv(span, Int(by > 0 ? by : -by));
+  } else {
+    auto number = [&](const Arg& a) { return a.is(Kind::kFloat) ? a.f : a.is(Kind::kBool) ? a.b : double(s.env.Specialize(a.i)); };
+    double by = number(step), n = std::ceil((number(end) - number(start)) / by);
+    if (!(by != 0) || !std::isfinite(n) || n < 0) Scope::Skip();
+    if (!IsFloat(t)) Scope::Skip();
+    count = static_cast<int64_t>(n);
+  }
+  Out out;
+  out.value = Ramp(s, start, step, count, t);
+  out.differentiable = false;
+  return out;
+}
+Outs ARangeEnd(Scope& s) {
+  PlainTensor(s, 2);
+  return ARangeOf(s, Arg::Int(0), s.arg(0), Arg::Int(1), s.dtype(1));
+}
+Outs ARange(Scope& s) {
+  PlainTensor(s, 4);
+  return ARangeOf(s, s.arg(0), s.arg(1), s.arg(2), s.dtype(3));
+}
+
+Outs LinSpace(Scope& s) {  // (start, end, steps, dtype...): from both ends, as the kernel does
+  PlainTensor(s, 4);
+  DType t = s.dtype(3).value_or(s.default_float());
+  int64_t n = s.env.Specialize(s.integer(2));
+  if (!IsFloat(t) || n < 2) Scope::Skip();
+  DType wide = ComputeType(t);
+  double start = s.number(0), end = s.number(1);
+  ValueId i = s.b.Cast(s.b.Iota(DType::kInt64, {Int(n)}, 0), wide);
+  double step = t == DType::kFloat64 ? (end - start) / (n - 1)
+                                     : static_cast<float>(static_cast<float>(end) - static_cast<float>(start)) / static_cast<float>(n - 1);
+  ValueId up = Plus(s.b, Times(s.b, i, step), start);
+  ValueId down = s.b.Binary(Op::kSub, Num(s.b, i, end), Times(s.b, s.b.Binary(Op::kSub, Num(s.b, i, double(n - 1)), i), step));
+  Out out;
+  out.value = s.b.Cast(s.b.Where(Less(s.b, i, double(n / 2)), up, down), t);
+  out.differentiable = false;
+  return out;
+}
+
+Outs Eye(Scope& s) {
+  PlainTensor(s, 3);
+  Ints sizes = {s.integer(0), s.has(1) ? s.integer(1) : s.integer(0)};
+  DType t = s.dtype(2).value_or(s.default_float());
+  Out out;
+  out.value = s.b.Cast(s.b.Binary(Op::kEq, s.b.Iota(DType::kInt64, sizes, 0), s.b.Iota(DType::kInt64, sizes, 1)), t);
+  out.differentiable = false;
+  return out;
+}
+
+Outs ScalarTensor(Scope& s) {
+  PlainTensor(s, 2);
+  return Filled(s, s.arg(0), s.dtype(1).value_or(s.default_float()), {});
+}
+
+// torch.tensor of numbers in (nested) lists: a constant.
+Outs TensorOf(Scope& s) {
+  CpuOnly(s, 2);
+  if (s.flag(3) || (s.has(4) && s.flag(4))) Scope::Skip();
+  DType t = DType::kBool;
+  bool any = false;
+  std::function<ValueId(const Arg&)> build = [&](const Arg& a) -> ValueId {
+    if (a.is_number()) return s.Constant(a, t);
+    if (!a.is(Kind::kList) && !a.is(Kind::kTuple)) Scope::Skip();
+    if (a.items.empty() || a.items.size() > 64) Scope::Skip();
+    std::vector<ValueId> parts;
+    for (const Arg& i : a.items) {
+      ValueId v = build(i);
+      Ints sizes = s.b.type(v).shape;
+      sizes.insert(sizes.begin(), Int(1));
+      parts.push_back(s.b.Reshape(v, sizes));
+    }
+    Attrs attrs;
+    attrs.axes = {0};
+    return s.b.Add(Op::kCat, parts, attrs);
+  };
+  std::function<void(const Arg&)> scan = [&](const Arg& a) {
+    if (a.is_number()) {
+      t = PromoteTypes(t, NumberDType(s, a));
+      any = true;
+    }
+    for (const Arg& i : a.items) scan(i);
+  };
+  scan(s.arg(0));
+  if (!any) Scope::Skip();
+  t = s.dtype(1).value_or(t);
+  Out out;
+  out.value = build(s.arg(0));
+  out.differentiable = false;
+  return out;
+}
+
+// --- dtype changes -----------------------------------------------------------------------------------------------------
+
+Outs Converted(Scope& s, const Operand& x, DType t, bool copy, const Arg& format) {
+  std::string_view f = format.is_none() ? "preserve_format" : std::string_view(format.s);
+  bool preserve = f.ends_with("preserve_format");
+  if (f.ends_with("channels_last") && x.rank() == 4) {
+    if (t == x.meta->dtype && !copy && IsChannelsLast(s.env, *x.meta)) return Same(x);
+    Out out;
+    out.value = s.b.Cast(x.value, t);
+    out.strides = ChannelsLast(x.meta->sizes);
+    return out;
+  }
+  if (!preserve && !f.ends_with("contiguous_format")) Scope::Skip();
+  if (t == x.meta->dtype && !copy && (preserve || IsContiguous(s.env, *x.meta))) return Same(x);
+  Out out;
+  out.value = s.b.Cast(x.value, t);
+  if (preserve) out.strides = PreserveFormatTo(s.env, *x.meta);
+  return out;
+}
+
+Outs ToDType(Scope& s) {  // (input, dtype, non_blocking, copy, memory_format)
+  return Converted(s, s.tensor(0), *s.dtype(1), s.flag(3), s.arg(4));
+}
+Outs ToDevice(Scope& s) {  // (input, device, dtype, non_blocking, copy, memory_format)
+  CpuOnly(s, 1);
+  Operand x = s.tensor(0);
+  return Converted(s, x, s.dtype(2).value_or(x.meta->dtype), s.flag(4), s.arg(5));
+}
+Outs ToOther(Scope& s) {
+  Operand other = s.tensor(1);
+  if (IsComplex(other.meta->dtype)) Scope::Skip();
+  return Converted(s, s.tensor(0), other.meta->dtype, s.flag(3), s.arg(4));
+}
+template <DType T>
+Outs ToType(Scope& s) {
+  return Converted(s, s.tensor(0), T, false, s.arg(1));
+}
+Outs TypeAs(Scope& s) { return Converted(s, s.tensor(0), s.tensor(1).meta->dtype, false, Arg::None()); }
+Outs TypeOf(Scope& s) { return Converted(s, s.tensor(0), *s.dtype(1), false, Arg::None()); }
+Outs ToCpu(Scope& s) { return Converted(s, s.tensor(0), s.tensor(0).meta->dtype, false, s.arg(1)); }
+
+Outs CopyInPlace(Scope& s) {
+  Operand x = s.tensor(0), src = s.tensor(1);
+  if (IsComplex(src.meta->dtype)) Scope::Skip();
+  return s.b.Broadcast(s.b.Cast(src.value, x.meta->dtype), x.meta->sizes);
+}
+Outs FillInPlace(Scope& s) {
+  Operand x = s.tensor(0), v = s.Read(s.arg(1));
+  if (v.rank() != 0) Scope::Fail("fill_ needs a number");
+  DType t = x.meta->dtype;
+  if (!v.is_tensor() && (!FitsIn(v.number, t) || (!IsFloat(t) && v.number.is(Kind::kFloat)))) Scope::Skip();
+  ValueId value = v.is_tensor() ? s.b.Cast(v.value, t) : s.Constant(v.number, t);
+  return s.b.Broadcast(value, x.meta->sizes);
+}
+Outs ZeroInPlace(Scope& s) {
+  Operand x = s.tensor(0);
+  return s.b.Constant(Scalar(0), x.meta->dtype, x.meta->sizes);
+}
+
+// --- joining and repeating ---------------------------------------------------------------------------------------------
+
+DType JoinType(Scope& s, const std::vector<Operand>& all) {
+  std::vector<TypeOperand> typed;
+  for (const Operand& x : all) typed.push_back({x.meta, Kind::kNone});
+  return s.torch() ? TorchResultType(typed, s.default_float()) : NumpyResultType(typed);
+}
+
+Outs Joined(Scope& s, std::vector<Operand> all, int dim_index, bool stack) {
+  if (all.empty()) Scope::Fail("nothing to join");
+  for (const Operand& x : all) {  // the join keeps a memory order that all operands share: leave that to the framework
+    if (s.torch() ? LikesChannelsLast(s.env, *x.meta) : !IsRowMajor(*x.meta)) Scope::Skip();
+  }
+  if (s.torch() && !stack) {  // historic: a 1-dimensional empty tensor joins with anything
+    bool skipped = std::any_of(all.begin(), all.end(), [&](const Operand& x) { return x.rank() == 1 && s.env.Eq(x.meta->sizes[0], 0); });
+    bool same = std::all_of(all.begin(), all.end(), [&](const Operand& x) { return x.rank() == 1; });
+    if (skipped && !same) Scope::Skip();
+  }
+  DType t = JoinType(s, all);
+  int rank = all[0].rank() + (stack ? 1 : 0);
+  if (rank == 0) Scope::Fail("0-dimensional tensors cannot be concatenated");
+  int axis = s.dim(dim_index, rank);
+  std::vector<ValueId> parts;
+  for (const Operand& x : all) {
+    if (x.rank() != all[0].rank()) Scope::Fail("ranks differ");
+    ValueId v = s.b.Cast(x.value, t);
+    if (stack) {
+      Ints sizes = x.meta->sizes;
+      sizes.insert(sizes.begin() + axis, Int(1));
+      v = s.b.Reshape(v, sizes);
+    }
+    parts.push_back(v);
+  }
+  Attrs attrs;
+  attrs.axes = {axis};
+  return parts.size() == 1 ? parts[0] : s.b.Add(Op::kCat, parts, attrs);
+}
+Outs Cat(Scope& s) { return Joined(s, s.tensors(0), 1, false); }
+Outs Stack(Scope& s) { return Joined(s, s.tensors(0), 1, true); }
+
+Outs Repeat(Scope& s) {
+  Operand x = s.tensor(0);
+  Ints times = s.ints(1), sizes = x.meta->sizes;
+  if (s.row.op == Op::kTake && times.size() < sizes.size()) times.insert(times.begin(), sizes.size() - times.size(), Int(1));  // tile
+  if (times.size() < sizes.size()) Scope::Fail("repeat needs as many numbers as dimensions");
+  sizes.insert(sizes.begin(), times.size() - sizes.size(), Int(1));
+  // [a, b] -> [1, a, 1, b] -> [m, a, n, b] -> [m*a, n*b]
+  Ints apart, spread, result;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (s.env.Lt(times[i], 0)) Scope::Fail("negative repeats");
+    apart.insert(apart.end(), {Int(1), sizes[i]});
+    spread.insert(spread.end(), {times[i], sizes[i]});
+    result.push_back(times[i] * sizes[i]);
+  }
+  return s.b.Reshape(s.b.Broadcast(s.b.Reshape(x.value, apart), spread), result);
+}
+
+Outs RepeatInterleave(Scope& s) {  // a number of repeats
+  Operand x = s.tensor(0);
+  Int times = s.integer(1);
+  if (s.env.Lt(times, 0)) Scope::Fail("negative repeats");
+  ValueId v = x.value;
+  Ints sizes = x.meta->sizes;
+  int axis = 0;
+  if (s.has(2) && x.rank() > 0) {
+    axis = s.dim(2, x.rank());
+  } else {
+    sizes = {shape::Product(sizes)};
+    v = s.b.Reshape(v, sizes);
+  }
+  Ints apart = sizes, spread, result = sizes;
+  apart.insert(apart.begin() + axis + 1, Int(1));
+  spread = apart;
+  spread[axis + 1] = times;
+  result[axis] = sizes[axis] * times;
+  return s.b.Reshape(s.b.Broadcast(s.b.Reshape(v, apart), spread), result);
+}
+
+Outs Pad(Scope& s) {  // (input, pad, mode, value): the last dimension first
+  Operand x = s.tensor(0);
+  if (s.arg(2).s != "constant" || LikesChannelsLast(s.env, *x.meta)) Scope::Skip();
+  Ints pads = s.ints(1);
+  if (pads.size() % 2 != 0 || pads.size() / 2 > x.meta->sizes.size()) Scope::Fail("pad sizes");
+  Ints all(2 * x.rank(), Int(0));
+  bool nothing = true;
+  for (size_t i = 0; i < pads.size() / 2; ++i) {
+    int d = x.rank() - 1 - static_cast<int>(i);
+    all[2 * d] = pads[2 * i];
+    all[2 * d + 1] = pads[2 * i + 1];
+    nothing &= pads[2 * i] == Int(0) && pads[2 * i + 1] == Int(0);
+    if (s.env.Lt(x.meta->sizes[d] + pads[2 * i] + pads[2 * i + 1], 0)) Scope::Fail("negative size after padding");
+  }
+  Out out;
+  out.value = x.value;
+  if (nothing) {  // a clone
+    out.strides = PreserveFormat(s.env, *x.meta);
+    return out;
+  }
+  Attrs attrs;
+  attrs.syms = all;
+  attrs.scalar = s.has(3) ? Scalar(s.number(3)) : Scalar(0.0);
+  if (!IsFloat(x.meta->dtype)) {
+    double v = attrs.scalar.AsDouble();
+    if (v != std::floor(v)) Scope::Skip();
+    attrs.scalar = IsBool(x.meta->dtype) ? Scalar(v != 0) : Scalar(static_cast<int64_t>(v));
+  }
+  for (const Int& p : all) {
+    if (s.env.Lt(p, 0)) Scope::Skip();  // cropping narrows first and can keep another memory order
+  }
+  out.value = s.b.Add(Op::kPad, {x.value}, attrs);
+  return out;
+}
+
+Outs Flip(Scope& s) {
+  Operand x = s.tensor(0);
+  Attrs attrs;
+  attrs.axes = s.Dims(1, x.rank());
+  Out out;
+  out.value = s.b.Add(Op::kFlip, {x.value}, attrs);
+  out.strides = PreserveFormat(s.env, *x.meta);
+  return out;
+}
+
+Outs Roll(Scope& s) {
+  Operand x = s.tensor(0);
+  if (!IsRowMajor(*x.meta)) Scope::Skip();
+  Ints shifts = s.ints(1), dims = s.ints(2);
+  ValueId v = x.value;
+  bool flat = dims.empty();
+  if (flat) v = s.b.Reshape(v, {shape::Product(x.meta->sizes)});
+  if (flat ? shifts.size() != 1 : shifts.size() != dims.size()) Scope::Fail("roll: shifts and dims");
+  for (size_t i = 0; i < shifts.size(); ++i) {
+    int axis = flat ? 0 : s.Dim(dims[i], x.rank());
+    Int size = s.b.type(v).shape.at(axis);
+    if (s.env.Eq(size, 0)) continue;
+    Int by = shape::Mod(shifts[i], size);
+    if (s.env.Eq(by, 0)) continue;
+    Attrs attrs;
+    attrs.axes = {axis};
+    ValueId tail = s.b.Slice(v, axis, size - by, by), head = s.b.Slice(v, axis, 0, size - by);
+    v = s.b.Add(Op::kCat, {tail, head}, attrs);
+  }
+  return flat ? s.b.Reshape(v, x.meta->sizes) : v;
+}
+
+Outs Triangle(Scope& s) {  // tril: kLe, triu: kLt
+  Operand x = s.tensor(0);
+  if (x.rank() < 2) Scope::Fail("tril needs a matrix");
+  Ints plane(x.meta->sizes.end() - 2, x.meta->sizes.end());
+  ValueId row = s.b.Iota(DType::kInt64, plane, 0), column = s.b.Iota(DType::kInt64, plane, 1);
+  ValueId edge = s.b.Binary(Op::kAdd, row, s.b.SymConstant(s.integer(1), DType::kInt64));
+  bool lower = s.row.op == Op::kLe;
+  ValueId keep = lower ? s.b.Binary(Op::kLe, column, edge) : s.b.Binary(Op::kLe, edge, column);
+  ValueId zero = s.b.Constant(Scalar(0), x.meta->dtype);
+  return s.b.Where(keep, x.value, zero);
+}
+
+Outs Diff(Scope& s) {
+  Operand x = s.tensor(0);
+  if (s.has(3) || s.has(4) || s.env.Specialize(s.integer(1)) != 1 || IsBool(x.meta->dtype) || x.rank() == 0) Scope::Skip();
+  if (!IsRowMajor(*x.meta)) Scope::Skip();
+  int axis = s.dim(2, x.rank());
+  Int n = x.meta->sizes[axis];
+  if (s.env.Le(n, 1)) Scope::Skip();
+  return s.b.Binary(Op::kSub, s.b.Slice(x.value, axis, 1, n - Int(1)), s.b.Slice(x.value, axis, 0, n - Int(1)));
+}
+
+#define FORMAT "*, MemoryFormat? memory_format=None)"
+constexpr Row kRows[] = {
+    {"t:zeros", "(int[]... size, " OPTIONS ")", &Zeros},
+    {"t:ones", "(int[]... size, " OPTIONS ")", &Zeros, Op::kReciprocal},
+    {"t:empty", "(int[]... size, " LIKE ")", &Empty},
+    {"t:full", "(int[] size, Scalar fill_value, " OPTIONS ")", &Full},
+    {"t:zeros_like t:empty_like", "(Tensor input, " LIKE ")", &ZerosLike},
+    {"t:ones_like", "(Tensor input, " LIKE ")", &ZerosLike, Op::kReciprocal},
+    {"t:full_like", "(Tensor input, Scalar fill_value, " LIKE ")", &FullLike},
+    {"m:new_zeros m:new_empty", "(Tensor input, int[]... size, " OPTIONS ")", &NewZeros},
+    {"m:new_ones", "(Tensor input, int[]... size, " OPTIONS ")", &NewZeros, Op::kReciprocal},
+    {"m:new_full", "(Tensor input, int[] size, Scalar fill_value, " OPTIONS ")", &NewFull},
+    {"t:arange", "(Scalar end, " OPTIONS ")", &ARangeEnd},
+    {"t:arange", "(Scalar start, Scalar end, Scalar step=1, " OPTIONS ")", &ARange},
+    {"t:linspace", "(Scalar start, Scalar end, int steps, " OPTIONS ")", &LinSpace},
+    {"t:eye", "(int n, int? m=None, " OPTIONS ")", &Eye},
+    {"t:scalar_tensor", "(Scalar s, " OPTIONS ")", &ScalarTensor},
+    {"t:tensor", "(Any data, *, ScalarType? dtype=None, Device? device=None, bool requires_grad=False, bool? pin_memory=None)",
+     &TensorOf},
+
+    {"m:to", "(Tensor input, ScalarType dtype, bool non_blocking=False, bool copy=False, " FORMAT, &ToDType},
+    {"m:to", "(Tensor input, Device? device=None, ScalarType? dtype=None, bool non_blocking=False, bool copy=False, " FORMAT,
+     &ToDevice},
+    {"m:to", "(Tensor input, Tensor other, bool non_blocking=False, bool copy=False, " FORMAT, &ToOther},
+    {"m:float", "(Tensor input, " FORMAT, &ToType<DType::kFloat32>}, {"m:double", "(Tensor input, " FORMAT, &ToType<DType::kFloat64>},
+    {"m:half", "(Tensor input, " FORMAT, &ToType<DType::kFloat16>}, {"m:bfloat16", "(Tensor input, " FORMAT, &ToType<DType::kBFloat16>},
+    {"m:long", "(Tensor input, " FORMAT, &ToType<DType::kInt64>}, {"m:int", "(Tensor input, " FORMAT, &ToType<DType::kInt32>},
+    {"m:short", "(Tensor input, " FORMAT, &ToType<DType::kInt16>}, {"m:char", "(Tensor input, " FORMAT, &ToType<DType::kInt8>},
+    {"m:byte", "(Tensor input, " FORMAT, &ToType<DType::kUInt8>}, {"m:bool", "(Tensor input, " FORMAT, &ToType<DType::kBool>},
+    {"m:type_as", "(Tensor input, Tensor other)", &TypeAs}, {"m:type", "(Tensor input, ScalarType dtype)", &TypeOf},
+    {"m:cpu", "(Tensor input, " FORMAT, &ToCpu},
+    {"I:copy", "(Tensor input, Tensor src, bool non_blocking=False)", &CopyInPlace},
+    {"I:fill", "(Tensor input, Operand value)", &FillInPlace}, {"I:zero", "(Tensor input)", &ZeroInPlace},
+
+    {"t:cat t:concat t:concatenate", "(Tensor[] tensors, int dim=0)", &Cat},
+    {"t:stack", "(Tensor[] tensors, int dim=0)", &Stack},
+    {"m:repeat", "(Tensor input, int[]... repeats)", &Repeat},
+    {"m:tile", "(Tensor input, int[]... dims)", &Repeat, Op::kTake}, {"t:tile", "(Tensor input, int[] dims)", &Repeat, Op::kTake},
+    {"tm:repeat_interleave", "(Tensor input, int repeats, int? dim=None, *, int? output_size=None)", &RepeatInterleave},
+    {"n:pad", "(Tensor input, int[] pad, str mode='constant', float? value=None)", &Pad},
+    {"tm:flip", "(Tensor input, int[]... dims)", &Flip},
+    {"tm:roll", "(Tensor input, int[] shifts, int[] dims=())", &Roll},
+    {"tm:tril I:tril", "(Tensor input, int diagonal=0)", &Triangle, Op::kLe},
+    {"tm:triu I:triu", "(Tensor input, int diagonal=0)", &Triangle, Op::kLt},
+    {"tm:diff", "(Tensor input, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None)", &Diff},
+};
+
+}  // namespace
+
+std::span<const Row> CreationRows() { return kRows; }
+
+}  // namespace framejit::surface

@@ -1,0 +1,282 @@
+// Indexing: x[...], x[...] = v with Python's and the frameworks' rules, and the functions that take index tensors.
+#include <algorithm>
+
+#include "surface/scalar_math.h"
+#include "surface/views.h"
+
+namespace framejit::surface {
+namespace {
+
+using Kind = Arg::Kind;
+using shape::Int;
+using shape::Ints;
+
+ValueId WrapIndex(Scope& s, ValueId index, const Int& size) {  // negative indices count from the end
+  ValueId i = s.b.Cast(index, DType::kInt64);
+  Ints sizes = s.b.type(i).shape;
+  ValueId wrapped = s.b.Binary(Op::kAdd, i, s.b.SymConstant(size, DType::kInt64, sizes));
+  return s.b.Where(Less(s.b, i, 0), wrapped, i);
+}
+
+ValueId Take(Scope& s, ValueId data, ValueId index, int axis) {
+  Attrs attrs;
+  attrs.axes = {axis};
+  return s.b.Add(Op::kTake, {data, s.b.Cast(index, DType::kInt64)}, attrs);
+}
+
+struct Indexing {
+  ViewChain view;                                   // the basic part
+  std::vector<std::pair<int, Operand>> tensors;     // axis of the view and the index tensor on it
+};
+
+std::vector<Arg> IndexItems(const Arg& key) { return key.is(Kind::kTuple) ? key.items : std::vector<Arg>{key}; }
+
+Indexing ParseIndex(Scope& s, const Operand& x, const Arg& key) {
+  Indexing out{ViewChain(s, x), {}};
+  std::vector<Arg> items = IndexItems(key);
+  int consumed = 0, ellipses = 0;
+  for (const Arg& a : items) {
+    if (a.is(Kind::kTensor)) {
+      Operand t = s.Read(a);
+      if (IsBool(t.meta->dtype)) {
+        consumed += t.rank();
+      } else {
+        ++consumed;
+      }
+    } else if (a.is(Kind::kEllipsis)) {
+      ++ellipses;
+    } else if (a.is(Kind::kInt) || a.is(Kind::kSlice)) {
+      ++consumed;
+    } else if (!a.is_none()) {
+      Scope::Skip();  // lists, bools, anything else: the framework
+    }
+  }
+  if (ellipses > 1 || consumed > x.rank()) Scope::Fail("too many indices");
+  ViewChain& v = out.view;
+  if (s.torch() || items.empty()) v.Expand(v.sizes());  // always a new object
+  int axis = 0;
+  for (const Arg& a : items) {
+    if (a.is_none()) {
+      Int stride = !s.torch() ? Int(0) : axis < v.rank() ? v.sizes()[axis] * v.strides()[axis] : Int(1);
+      v.Unsqueeze(axis++, stride);
+    } else if (a.is(Kind::kEllipsis)) {
+      axis += x.rank() - consumed;
+    } else if (a.is(Kind::kInt)) {
+      v.Select(axis, NormalizeIndex(s, a.i, v.sizes()[axis]));
+    } else if (a.is(Kind::kSlice)) {
+      SliceBounds bounds = NormalizeSlice(s, a, v.sizes()[axis]);
+      v.Slice(axis, bounds.start, bounds.length, bounds.step);
+      if (bounds.flip) v.Flip(axis);
+      ++axis;
+    } else {
+      Operand t = s.Read(a);
+      if (!IsInteger(t.meta->dtype) && !IsBool(t.meta->dtype)) Scope::Fail("tensors used as indices must be integers or bools");
+      out.tensors.push_back({axis, t});
+      axis += IsBool(t.meta->dtype) ? t.rank() : 1;
+    }
+  }
+  return out;
+}
+
+Outs Advanced(Scope& s, const Indexing& idx) {
+  const auto& tensors = idx.tensors;
+  int count = static_cast<int>(tensors.size()), first = tensors[0].first;
+  for (const auto& [axis, t] : tensors) {
+    if (IsBool(t.meta->dtype)) Scope::Fail("a bool mask: data decides the size");
+    if (t.meta->dtype == DType::kUInt8 && s.torch()) Scope::Skip();
+    if (t.rank() == 0 && count == 1) Scope::Fail("a 0-dimensional index: data decides the view");
+  }
+  for (int i = 0; i < count; ++i) {
+    if (tensors[i].first != first + i) Scope::Skip();  // indexed axes that are apart
+  }
+  // One linear index over the adjacent axes.
+  Ints sizes = idx.view.sizes(), strides = idx.view.strides();
+  ValueId linear = WrapIndex(s, tensors[0].second.value, sizes[first]);
+  for (int i = 1; i < count; ++i) {
+    ValueId scaled = s.b.Binary(Op::kMul, linear, s.b.SymConstant(sizes[first + i], DType::kInt64));
+    linear = s.b.Binary(Op::kAdd, scaled, WrapIndex(s, tensors[i].second.value, sizes[first + i]));
+  }
+  ValueId data = idx.view.value();
+  if (count > 1) {
+    Ints merged(sizes.begin(), sizes.begin() + first);
+    merged.push_back(shape::Product(std::span(sizes).subspan(first, count)));
+    merged.insert(merged.end(), sizes.begin() + first + count, sizes.end());
+    data = s.b.Reshape(data, merged);
+  }
+  Out out;
+  out.value = Take(s, data, linear, first);
+  out.array = true;
+  Ints shape = s.b.type(out.value).shape;
+  int index_rank = s.b.type(linear).rank();
+  if (!s.torch()) {
+    if (first != 0 || !IsRowMajor(idx.view.meta())) Scope::Skip();  // NumPy puts the indexed axes outermost in memory
+    out.array = false;
+    return out;
+  }
+  // torch: an iterator over the data with the indexed axes standing still, and over the index tensors.
+  std::vector<Ints> operands;
+  Ints data_strides(strides.begin(), strides.begin() + first);
+  data_strides.insert(data_strides.end(), index_rank, Int(0));
+  data_strides.insert(data_strides.end(), strides.begin() + first + count, strides.end());
+  for (Int& st : data_strides) st = st * Int(DTypeSize(idx.view.meta().dtype));
+  operands.push_back(data_strides);
+  for (const auto& [axis, t] : tensors) {
+    Ints mine(shape.size(), Int(0));
+    int shift = first + index_rank - t.rank();
+    for (int d = 0; d < t.rank(); ++d) {
+      if (t.meta->sizes[d] == shape[d + shift] || !s.env.Eq(t.meta->sizes[d], 1)) {
+        mine[d + shift] = t.meta->strides[d] * Int(DTypeSize(t.meta->dtype));
+      }
+    }
+    operands.push_back(mine);
+  }
+  out.strides = TorchIterator(s.env, shape, operands);
+  return out;
+}
+
+Outs GetItem(Scope& s) {
+  Operand x = s.tensor(0);
+  Indexing idx = ParseIndex(s, x, s.arg(1));
+  if (!idx.tensors.empty()) return Advanced(s, idx);
+  if (!s.torch() && idx.view.rank() == 0) {
+    // NumPy: full integer indexing gives a scalar, a copy; with an ellipsis a 0-dimensional view.
+    bool ellipsis = false;
+    for (const Arg& a : IndexItems(s.arg(1))) ellipsis |= a.is(Kind::kEllipsis);
+    if (!ellipsis) return idx.view.value();
+  }
+  return idx.view.Done();
+}
+
+// The value to be stored, as the target's dtype and shape.
+ValueId Stored(Scope& s, const Operand& v, DType t, const Ints& sizes) {
+  if (!v.is_tensor()) {
+    if (!FitsIn(v.number, t)) Scope::Fail("value does not fit the dtype");
+    if (IsInteger(t) && v.number.is(Kind::kFloat)) Scope::Skip();
+    return s.b.Broadcast(s.Constant(v.number, t), sizes);
+  }
+  if (IsComplex(v.meta->dtype)) Scope::Skip();
+  ValueId value = s.b.Cast(v.value, t);
+  Ints mine = v.meta->sizes;
+  while (mine.size() > sizes.size() && s.env.Eq(mine.front(), 1)) mine.erase(mine.begin());
+  if (mine.size() > sizes.size()) Scope::Fail("value does not broadcast to the target");
+  return s.b.Broadcast(s.b.Reshape(value, mine), sizes);
+}
+
+// index_put keeps its framework kernel; x[idx] = v writes its result.
+ValueId IndexPut(Scope& s, const Operand& x, const Indexing& idx, const Arg& key, const Operand& value) {
+  if (!s.torch() || !value.is_tensor() || value.meta->dtype != x.meta->dtype) Scope::Skip();
+  auto call = std::make_shared<Call>();
+  call->callee = "torch.Tensor.index_put";
+  call->mode = s.mode;
+  std::vector<ValueId> operands = {x.value};
+  std::vector<Arg> indices;
+  for (const Arg& a : IndexItems(key)) {
+    if (a.is(Kind::kTensor)) {
+      indices.push_back(Arg::Tensor(static_cast<TraceId>(operands.size())));
+      operands.push_back(s.Read(a).value);
+    } else {
+      bool whole = a.is(Kind::kSlice) && a.items[0].is_none() && a.items[1].is_none() && a.items[2].is_none();
+      if (!whole) Scope::Skip();
+      indices.push_back(Arg::None());
+    }
+  }
+  call->args = {Arg::Tensor(0), Arg::Seq(Kind::kTuple, indices), Arg::Tensor(static_cast<TraceId>(operands.size()))};
+  call->result = Arg::Tensor(0);
+  operands.push_back(value.value);
+  return s.b.Extern(call, operands, {{x.meta->dtype, x.meta->sizes, x.meta->device}}, {x.meta->strides});
+}
+
+Outs SetItem(Scope& s) {
+  Operand x = s.tensor(0), value = s.Read(s.arg(2));
+  Outs outs;
+  outs.structure = Kind::kNone;
+  Indexing idx = ParseIndex(s, x, s.arg(1));
+  DType t = x.meta->dtype;
+  if (idx.tensors.empty()) {
+    outs.writes.push_back({x.id, idx.view.Replaced(Stored(s, value, t, idx.view.sizes()))});
+    return outs;
+  }
+  const auto& [axis, mask] = idx.tensors[0];
+  if (idx.tensors.size() == 1 && IsBool(mask.meta->dtype) && value.rank() == 0) {  // x[mask] = number
+    Ints sizes = idx.view.sizes();
+    std::vector<int64_t> axes;
+    for (int d = 0; d < mask.rank(); ++d) {
+      if (!s.env.Eq(mask.meta->sizes[d], sizes[axis + d])) Scope::Fail("mask does not fit");
+      axes.push_back(axis + d);
+    }
+    ValueId chosen = s.b.BroadcastInDim(mask.value, sizes, axes);
+    ValueId replaced = s.b.Where(chosen, Stored(s, value, t, sizes), idx.view.value());
+    outs.writes.push_back({x.id, idx.view.Replaced(replaced)});
+    return outs;
+  }
+  outs.writes.push_back({x.id, IndexPut(s, x, idx, s.arg(1), value)});
+  return outs;
+}
+
+Outs IndexSelect(Scope& s) {
+  Operand x = s.tensor(0), i = s.tensor(2);
+  if (i.rank() > 1 || x.rank() == 0) Scope::Skip();
+  if (!IsInteger(i.meta->dtype)) Scope::Fail("index dtype");
+  ValueId index = i.rank() == 0 ? s.b.Reshape(i.value, {Int(1)}) : i.value;
+  return Take(s, x.value, index, s.dim(1, x.rank()));
+}
+
+Outs Gather(Scope& s) {
+  Operand x = s.tensor(0), i = s.tensor(2);
+  if (i.meta->dtype != DType::kInt64) Scope::Skip();
+  int axis = s.dim(1, x.rank());
+  if (x.rank() == 0 || x.rank() != i.rank()) Scope::Skip();
+  ValueId data = x.value;
+  for (int d = 0; d < x.rank(); ++d) {  // other coordinates are the index's own: crop the data to them
+    if (d == axis || s.env.Eq(i.meta->sizes[d], x.meta->sizes[d])) continue;
+    if (!s.env.Le(i.meta->sizes[d], x.meta->sizes[d])) Scope::Fail("gather index is larger than the data");
+    data = s.b.Slice(data, d, 0, i.meta->sizes[d]);
+  }
+  Attrs attrs;
+  attrs.axes = {axis};
+  return s.b.Add(Op::kGather, {data, i.value}, attrs);
+}
+
+Outs Embedding(Scope& s) {  // (weight, indices, padding_idx, scale_grad_by_freq, sparse)
+  Operand w = s.tensor(0), i = s.tensor(1);
+  if (w.rank() != 2) Scope::Fail("embedding weight must be a matrix");
+  if (i.meta->dtype != DType::kInt64 && i.meta->dtype != DType::kInt32) Scope::Fail("embedding indices");
+  return Take(s, w.value, i.value, 0);
+}
+
+Outs TakeFlat(Scope& s) {
+  Operand x = s.tensor(0), i = s.tensor(1);
+  if (i.meta->dtype != DType::kInt64) Scope::Skip();
+  ValueId flat = s.b.Reshape(x.value, {shape::Product(x.meta->sizes)});
+  return Take(s, flat, WrapIndex(s, i.value, shape::Product(x.meta->sizes)), 0);
+}
+
+Outs OneHot(Scope& s) {
+  Operand x = s.tensor(0);
+  if (x.meta->dtype != DType::kInt64) Scope::Fail("one_hot needs int64");
+  int64_t classes = s.env.Specialize(s.integer(1));
+  if (classes <= 0) Scope::Fail("one_hot: data decides the number of classes");
+  Ints sizes = x.meta->sizes, column = sizes;
+  sizes.push_back(classes);
+  column.push_back(1);
+  ValueId hit = s.b.Binary(Op::kEq, s.b.Broadcast(s.b.Reshape(x.value, column), sizes),
+                           s.b.Iota(DType::kInt64, sizes, x.rank()));
+  return s.b.Cast(hit, DType::kInt64);
+}
+
+constexpr Row kRows[] = {
+    {"oO:getitem", "(Tensor input, Any key)", &GetItem},
+    {"oO:setitem", "(Tensor input, Any key, Operand value)", &SetItem},
+    {"tm:index_select", "(Tensor input, int dim, Tensor index)", &IndexSelect},
+    {"tm:gather", "(Tensor input, int dim, Tensor index, *, bool sparse_grad=False)", &Gather},
+    {"t:embedding", "(Tensor weight, Tensor indices, int padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False)",
+     &Embedding},
+    {"tm:take", "(Tensor input, Tensor index)", &TakeFlat},
+    {"n:one_hot", "(Tensor input, int num_classes=-1)", &OneHot},
+};
+
+}  // namespace
+
+std::span<const Row> IndexRows() { return kRows; }
+
+}  // namespace framejit::surface

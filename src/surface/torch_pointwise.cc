@@ -1,0 +1,596 @@
+// Elementwise rows of torch and NumPy: one table, since they differ in promotion and layout only (Scope knows which).
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "surface/rows.h"
+#include "surface/scalar_math.h"
+
+namespace framejit::surface {
+namespace {
+
+TypeOperand Typed(const Operand& o) { return {o.meta, o.is_tensor() ? Arg::Kind::kNone : o.number.kind}; }
+
+DType ResultType(Scope& s, std::span<const Operand> operands) {
+  std::vector<TypeOperand> typed;
+  bool tensor = false;
+  for (const Operand& o : operands) {
+    typed.push_back(Typed(o));
+    tensor |= o.is_tensor();
+  }
+  if (!tensor && s.torch()) Scope::Skip();
+  DType t = s.torch() ? TorchResultType(typed, s.default_float()) : NumpyResultType(typed);
+  if (IsComplex(t)) Scope::Skip();
+  for (const Operand& o : operands) {
+    if (!o.is_tensor() && !FitsIn(o.number, t)) Scope::Fail("a Python integer does not fit the dtype");
+  }
+  return t;
+}
+
+ValueId As(Scope& s, const Operand& o, DType t) { return o.is_tensor() ? s.b.Cast(o.value, t) : s.Constant(o.number, t); }
+
+DType FloatOf(Scope& s, DType t) {
+  if (IsFloat(t)) return t;
+  return s.torch() ? DType::kFloat32 : NumpyFloatFor(t);
+}
+
+// --- one operand -------------------------------------------------------------------------------------------------------
+
+Outs FloatUnary(Scope& s) {
+  Operand x = s.tensor(0);
+  return s.Elementwise(s.b.Unary(s.row.op, s.b.Cast(x.value, FloatOf(s, x.meta->dtype))), {&x, 1});
+}
+
+template <ValueId (*F)(Builder&, ValueId)>
+Outs FloatComposite(Scope& s) {
+  Operand x = s.tensor(0);
+  DType t = FloatOf(s, x.meta->dtype);
+  ValueId v = F(s.b, s.Up(s.b.Cast(x.value, t)));
+  return s.Elementwise(s.b.Cast(v, t), {&x, 1});
+}
+
+// As above for functions that torch defines on floating dtypes only.
+template <ValueId (*F)(Builder&, ValueId)>
+Outs Activation(Scope& s) {
+  if (!IsFloat(s.tensor(0).meta->dtype)) Scope::Skip();
+  return FloatComposite<F>(s);
+}
+
+Outs SameUnary(Scope& s) {
+  Operand x = s.tensor(0);
+  DType t = x.meta->dtype;
+  if (IsBool(t)) Scope::Skip();
+  bool rounding = s.row.op == Op::kCeil || s.row.op == Op::kFloor || s.row.op == Op::kTrunc || s.row.op == Op::kRound;
+  if (rounding && IsInteger(t)) return s.Elementwise(x.value, {&x, 1});
+  if (!IsSigned(t) && IsInteger(t)) {
+    if (s.row.op == Op::kAbs) return s.Elementwise(x.value, {&x, 1});
+    if (s.row.op == Op::kSign) Scope::Skip();
+  }
+  return s.Elementwise(s.b.Unary(s.row.op, x.value), {&x, 1});
+}
+
+Outs RoundDecimals(Scope& s) {
+  if (s.has(1) && s.env.Specialize(s.integer(1)) != 0) Scope::Skip();
+  return SameUnary(s);
+}
+
+Outs Positive(Scope& s) {
+  Operand x = s.tensor(0);
+  if (IsBool(x.meta->dtype)) Scope::Fail("positive of bool");
+  if (!s.torch()) return s.Elementwise(x.value, {&x, 1});
+  Out out;
+  out.kind = Out::kSame;
+  out.of = x.id;
+  return out;
+}
+
+Outs Reciprocal(Scope& s) {
+  Operand x = s.tensor(0);
+  if (!s.torch() && !IsFloat(x.meta->dtype)) Scope::Skip();
+  return FloatUnary(s);
+}
+
+Outs SquareOf(Scope& s) {
+  Operand x = s.tensor(0);
+  if (IsBool(x.meta->dtype)) Scope::Skip();
+  return s.Elementwise(Square(s.b, x.value), {&x, 1});
+}
+
+Outs Classify(Scope& s) {  // isnan, isinf, signbit
+  Operand x = s.tensor(0);
+  if (IsFloat(x.meta->dtype)) return s.Elementwise(s.b.Unary(s.row.op, x.value), {&x, 1});
+  ValueId no = s.row.op == Op::kSignbit && IsSigned(x.meta->dtype)
+                   ? Less(s.b, x.value, 0) : s.b.Constant(Scalar(false), DType::kBool, x.meta->sizes);
+  return s.Elementwise(no, {&x, 1});
+}
+
+Outs IsFinite(Scope& s) {
+  Operand x = s.tensor(0);
+  if (!IsFloat(x.meta->dtype)) return s.Elementwise(s.b.Constant(Scalar(true), DType::kBool, x.meta->sizes), {&x, 1});
+  ValueId bad = s.b.Binary(Op::kOr, s.b.Unary(Op::kIsNan, x.value), s.b.Unary(Op::kIsInf, x.value));
+  return s.Elementwise(s.b.Unary(Op::kNot, bad), {&x, 1});
+}
+
+Outs IsSignedInf(Scope& s) {  // op kLt: negative, kLe: positive
+  Operand x = s.tensor(0);
+  if (!IsFloat(x.meta->dtype)) Scope::Skip();
+  double inf = std::numeric_limits<double>::infinity();
+  return s.Elementwise(s.b.Binary(Op::kEq, x.value, Num(s.b, x.value, s.row.op == Op::kLt ? -inf : inf)), {&x, 1});
+}
+
+Outs LogicalNot(Scope& s) {
+  Operand x = s.tensor(0);
+  return s.Elementwise(s.b.Unary(Op::kNot, s.b.Cast(x.value, DType::kBool)), {&x, 1});
+}
+
+Outs BitwiseNot(Scope& s) {
+  Operand x = s.tensor(0);
+  if (IsFloat(x.meta->dtype)) Scope::Fail("bitwise not of a float");
+  return s.Elementwise(s.b.Unary(Op::kNot, x.value), {&x, 1});
+}
+
+Outs Clone(Scope& s) {
+  Operand x = s.tensor(0);
+  Out out;
+  out.value = x.value;
+  std::string format = s.has(1) ? s.arg(1).s : "preserve_format";
+  if (format.ends_with("preserve_format")) out.strides = PreserveFormat(s.env, *x.meta);
+  else if (!format.ends_with("contiguous_format")) Scope::Skip();
+  return out;
+}
+
+Outs NanToNum(Scope& s) {
+  Operand x = s.tensor(0);
+  DType t = x.meta->dtype;
+  if (!IsFloat(t) || t == DType::kFloat16 || t == DType::kBFloat16) Scope::Skip();
+  double largest = t == DType::kFloat32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
+  double inf = std::numeric_limits<double>::infinity();
+  auto equals = [&](double v) { return s.b.Binary(Op::kEq, x.value, Num(s.b, x.value, v)); };
+  ValueId v = s.b.Where(s.b.Unary(Op::kIsNan, x.value), Num(s.b, x.value, s.has(1) ? s.number(1) : 0), x.value);
+  v = s.b.Where(equals(inf), Num(s.b, x.value, s.has(2) ? s.number(2) : largest), v);
+  v = s.b.Where(equals(-inf), Num(s.b, x.value, s.has(3) ? s.number(3) : -largest), v);
+  return s.Elementwise(v, {&x, 1});
+}
+
+// --- two operands ------------------------------------------------------------------------------------------------------
+
+struct Pair {
+  std::array<Operand, 2> operands;
+  DType type;
+  ValueId a, b;
+};
+
+Pair ReadPair(Scope& s) {
+  Pair p{{s.Read(s.arg(0)), s.Read(s.arg(1))}, DType::kBool, 0, 0};
+  p.type = ResultType(s, p.operands);
+  p.a = As(s, p.operands[0], p.type);
+  p.b = As(s, p.operands[1], p.type);
+  return p;
+}
+
+Outs Done(Scope& s, const Pair& p, ValueId v) { return s.Elementwise(v, p.operands); }
+
+// f16 and bf16 with a Python number: the number keeps f32 precision and only the result is rounded.
+bool Widen(Scope& s, Pair& p) {
+  if (!s.torch() || !IsFloat(p.type) || DTypeSize(p.type) >= 4) return false;
+  if (p.operands[0].is_tensor() && p.operands[1].is_tensor()) return false;
+  p.a = As(s, p.operands[0], DType::kFloat32);
+  p.b = As(s, p.operands[1], DType::kFloat32);
+  return true;
+}
+
+Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
+  Pair p = ReadPair(s);
+  Op op = s.row.op;
+  if (IsBool(p.type) && op == Op::kSub) Scope::Fail("subtraction of bools");
+  bool has_alpha = op != Op::kMul && s.has(2) && !(s.arg(2).is(Arg::Kind::kInt) && s.integer(2) == shape::Int(1));
+  if (has_alpha && (IsBool(p.type) || (!IsFloat(p.type) && s.arg(2).is(Arg::Kind::kFloat)))) Scope::Skip();
+  bool narrow = IsFloat(p.type) && DTypeSize(p.type) < 4;
+  if (has_alpha && narrow) {
+    p.a = s.b.Cast(p.a, DType::kFloat32);
+    p.b = s.b.Cast(p.b, DType::kFloat32);
+  }
+  Widen(s, p);
+  if (has_alpha) p.b = s.b.Binary(Op::kMul, p.b, s.Constant(s.arg(2), s.b.type(p.b).dtype));
+  return Done(s, p, s.b.Cast(s.b.Binary(op, p.a, p.b), p.type));
+}
+
+Outs ReverseSub(Scope& s) {  // torch.rsub(input, other): other - input
+  Pair p = ReadPair(s);
+  if (IsBool(p.type)) Scope::Fail("subtraction of bools");
+  if (s.has(2) && !(s.arg(2).is(Arg::Kind::kInt) && s.integer(2) == shape::Int(1))) Scope::Skip();
+  Widen(s, p);
+  return Done(s, p, s.b.Cast(s.b.Binary(Op::kSub, p.b, p.a), p.type));
+}
+
+// Integer division traps on zero: only a divisor known not to be zero is computed here.
+void CheckDivisor(const Pair& p) {
+  if (IsFloat(p.type)) return;
+  const Operand& d = p.operands[1];
+  if (d.is_tensor() || !d.number.is(Arg::Kind::kInt) || !d.number.i.is_const() || d.number.i.value() == 0) Scope::Skip();
+}
+
+Outs TrueDivide(Scope& s) {
+  Pair p = ReadPair(s);
+  DType t = p.type;
+  p.type = IsFloat(t) ? t : s.torch() ? DType::kFloat32 : DType::kFloat64;
+  p.a = As(s, p.operands[0], p.type);
+  p.b = As(s, p.operands[1], p.type);
+  Widen(s, p);
+  return Done(s, p, s.b.Cast(s.b.Binary(Op::kDiv, p.a, p.b), p.type));
+}
+
+Outs Quotient(Scope& s) {  // floordiv, rem, fmod
+  Pair p = ReadPair(s);
+  if (IsBool(p.type)) Scope::Skip();
+  CheckDivisor(p);
+  return Done(s, p, s.b.Binary(s.row.op, p.a, p.b));
+}
+
+Outs Divide(Scope& s) {  // torch.div with rounding_mode
+  if (!s.has(2)) return TrueDivide(s);
+  Pair p = ReadPair(s);
+  if (IsBool(p.type)) Scope::Skip();
+  CheckDivisor(p);
+  const std::string& mode = s.arg(2).s;
+  if (mode == "floor") return Done(s, p, s.b.Binary(Op::kFloorDiv, p.a, p.b));
+  if (mode != "trunc") Scope::Fail("rounding_mode");
+  if (!IsFloat(p.type)) return Done(s, p, s.b.Binary(Op::kTruncDiv, p.a, p.b));
+  return Done(s, p, s.b.Unary(Op::kTrunc, s.b.Binary(Op::kDiv, p.a, p.b)));
+}
+
+Outs NumpyPower(Scope& s, Pair& p) {
+  if (!IsFloat(p.type)) {
+    const Operand& e = p.operands[1];
+    bool safe = !e.is_tensor() && e.number.is(Arg::Kind::kInt) && e.number.i.is_const() && e.number.i.value() >= 0;
+    if (!safe || IsBool(p.type)) Scope::Skip();
+  }
+  return Done(s, p, s.b.Binary(Op::kPow, p.a, p.b));
+}
+
+Outs Power(Scope& s) {
+  Pair p = ReadPair(s);
+  const Operand& e = p.operands[1];
+  if (IsBool(p.type)) Scope::Skip();
+  if (e.is_tensor() || (e.number.is(Arg::Kind::kInt) && !e.number.i.is_const())) {
+    if (!IsFloat(p.type)) Scope::Skip();  // negative integer exponents are the framework's business
+    return s.torch() ? Done(s, p, s.b.Binary(Op::kPow, p.a, p.b)) : NumpyPower(s, p);
+  }
+  double n = e.number.is(Arg::Kind::kInt) ? static_cast<double>(e.number.i.value()) : e.number.is(Arg::Kind::kBool) ? e.number.b : e.number.f;
+  if (!IsFloat(p.type) && n < 0) Scope::Fail("integers to negative integer powers");
+  auto wide = [&](auto f) { return Done(s, p, s.b.Cast(f(s.Up(p.a)), p.type)); };
+  if (n == 2) return wide([&](ValueId x) { return Square(s.b, x); });
+  if (s.torch()) {
+    if (n == 0) return Done(s, p, Num(s.b, p.a, 1));
+    if (n == 1) return Done(s, p, p.a);
+    if (n == 3) return wide([&](ValueId x) { return s.b.Binary(Op::kMul, Square(s.b, x), x); });
+  }
+  if (IsFloat(p.type)) {
+    if (n == 0.5) return wide([&](ValueId x) { return s.b.Unary(Op::kSqrt, x); });
+    if (n == -1) return wide([&](ValueId x) { return s.b.Unary(Op::kReciprocal, x); });
+    if (s.torch() && n == -0.5) return wide([&](ValueId x) { return s.b.Unary(Op::kRsqrt, x); });
+    if (s.torch() && n == -2) return wide([&](ValueId x) { return s.b.Unary(Op::kReciprocal, Square(s.b, x)); });
+  }
+  return s.torch() ? Done(s, p, s.b.Binary(Op::kPow, p.a, p.b)) : NumpyPower(s, p);
+}
+
+Outs FloatBinary(Scope& s) {  // atan2, hypot, copysign, logaddexp
+  Pair p = ReadPair(s);
+  p.type = FloatOf(s, p.type);
+  p.a = As(s, p.operands[0], p.type);
+  p.b = As(s, p.operands[1], p.type);
+  return Done(s, p, s.b.Binary(s.row.op, p.a, p.b));
+}
+
+Outs LogAddExp(Scope& s) {
+  Pair p = ReadPair(s);
+  if (!IsFloat(p.type)) Scope::Skip();
+  ValueId a = s.Up(p.a), b = s.Up(p.b);
+  ValueId high = s.b.Binary(Op::kMaximum, a, b);
+  ValueId gap = s.b.Unary(Op::kNeg, s.b.Unary(Op::kAbs, s.b.Binary(Op::kSub, a, b)));
+  ValueId sum = s.b.Binary(Op::kAdd, high, s.b.Unary(Op::kLog1p, s.b.Unary(Op::kExp, gap)));
+  // Equal infinities: their difference is nan, the answer is the infinity itself.
+  ValueId same = s.b.Binary(Op::kAnd, s.b.Binary(Op::kEq, a, b), s.b.Unary(Op::kIsInf, high));
+  return Done(s, p, s.b.Cast(s.b.Where(same, high, sum), p.type));
+}
+
+Outs Compare(Scope& s) {
+  Pair p = ReadPair(s);
+  if (!s.torch() && IsFloat(p.type)) {  // NumPy compares 64-bit integers of different sign exactly
+    bool integers = true;
+    for (const Operand& o : p.operands) integers &= o.is_tensor() ? !IsFloat(o.meta->dtype) : !o.number.is(Arg::Kind::kFloat);
+    if (integers) Scope::Skip();
+  }
+  return Done(s, p, s.b.Binary(s.row.op, p.a, p.b));
+}
+
+Outs CompareSwapped(Scope& s) {
+  Pair p = ReadPair(s);
+  return Done(s, p, s.b.Binary(s.row.op, p.b, p.a));
+}
+
+Outs Extreme(Scope& s) {  // maximum, minimum
+  Pair p = ReadPair(s);
+  return Done(s, p, s.b.Binary(s.row.op, p.a, p.b));
+}
+
+Outs FExtreme(Scope& s) {  // fmax, fmin: a nan loses
+  Pair p = ReadPair(s);
+  ValueId v = s.b.Binary(s.row.op, p.a, p.b);
+  if (!IsFloat(p.type)) return Done(s, p, v);
+  v = s.b.Where(s.b.Unary(Op::kIsNan, p.a), p.b, v);
+  return Done(s, p, s.b.Where(s.b.Unary(Op::kIsNan, p.b), p.a, v));
+}
+
+Outs Bitwise(Scope& s) {
+  Pair p = ReadPair(s);
+  if (IsFloat(p.type)) Scope::Fail("bitwise operation on floats");
+  if (IsBool(p.type) && (s.row.op == Op::kShl || s.row.op == Op::kShr)) Scope::Skip();
+  if (s.row.op == Op::kShl || s.row.op == Op::kShr) {  // defined only for counts within the width
+    const Operand& n = p.operands[1];
+    bool fine = !n.is_tensor() && n.number.is(Arg::Kind::kInt) && n.number.i.is_const() && n.number.i.value() >= 0 &&
+                n.number.i.value() < 8 * DTypeSize(p.type);
+    if (!fine) Scope::Skip();
+  }
+  return Done(s, p, s.b.Binary(s.row.op, p.a, p.b));
+}
+
+Outs Logical(Scope& s) {
+  Pair p{{s.Read(s.arg(0)), s.Read(s.arg(1))}, DType::kBool, 0, 0};
+  if (!p.operands[0].is_tensor() && !p.operands[1].is_tensor()) Scope::Skip();
+  auto truth = [&](const Operand& o) {
+    if (o.is_tensor()) return s.b.Cast(o.value, DType::kBool);
+    if (o.number.is(Arg::Kind::kBool)) return s.Constant(o.number, DType::kBool);
+    return s.b.Cast(s.Constant(o.number, o.number.is(Arg::Kind::kInt) ? DType::kInt64 : DType::kFloat64), DType::kBool);
+  };
+  return Done(s, p, s.b.Binary(s.row.op, truth(p.operands[0]), truth(p.operands[1])));
+}
+
+Outs XLogY(Scope& s) {
+  Pair p = ReadPair(s);
+  if (!IsFloat(p.type)) Scope::Skip();
+  ValueId zero = s.b.Binary(Op::kEq, p.a, Num(s.b, p.a, 0));
+  ValueId v = s.b.Binary(Op::kMul, s.Up(p.a), s.b.Unary(Op::kLog, s.Up(p.b)));
+  v = s.b.Where(zero, Num(s.b, v, 0), v);
+  shape::Ints sizes = s.b.type(v).shape;
+  ValueId nan = s.b.Broadcast(s.b.Unary(Op::kIsNan, p.b), sizes);
+  return Done(s, p, s.b.Cast(s.b.Where(nan, Num(s.b, v, std::nan("")), v), p.type));
+}
+
+// --- more --------------------------------------------------------------------------------------------------------------
+
+Outs Where(Scope& s) {
+  Operand c = s.tensor(0);
+  if (s.torch() && !IsBool(c.meta->dtype)) Scope::Skip();
+  std::array<Operand, 2> ab{s.Read(s.arg(1)), s.Read(s.arg(2))};
+  DType t;
+  if (!ab[0].is_tensor() && !ab[1].is_tensor()) {
+    std::array<TypeOperand, 2> typed{Typed(ab[0]), Typed(ab[1])};
+    t = s.torch() ? TorchResultType(typed, s.default_float()) : NumpyResultType(typed);
+  } else {
+    t = ResultType(s, ab);
+  }
+  ValueId v = s.b.Where(s.b.Cast(c.value, DType::kBool), As(s, ab[0], t), As(s, ab[1], t));
+  std::array<Operand, 3> all{c, ab[0], ab[1]};
+  Out out = s.Elementwise(v, all);
+  out.array = true;
+  return out;
+}
+
+Outs MaskedFill(Scope& s) {
+  Operand x = s.tensor(0), mask = s.tensor(1), value = s.Read(s.arg(2));
+  if (!IsBool(mask.meta->dtype)) Scope::Fail("masked_fill needs a bool mask");
+  if (value.is_tensor() && value.rank() != 0) Scope::Fail("masked_fill needs a 0-dimensional value");
+  DType t = x.meta->dtype;
+  DType from = value.is_tensor() ? value.meta->dtype : value.number.is(Arg::Kind::kFloat) ? DType::kFloat32 : DType::kBool;
+  if (!TorchCanCast(from, t) && !IsBool(t)) Scope::Fail("value cannot be converted without overflow");
+  if (!value.is_tensor() && !FitsIn(value.number, t)) Scope::Fail("value cannot be converted without overflow");
+  if (IsBool(t) && from == DType::kFloat32) Scope::Skip();
+  return s.b.Where(mask.value, As(s, value, t), x.value);  // always row-major
+}
+
+Outs MaskedFillInPlace(Scope& s) {
+  Operand x = s.tensor(0), mask = s.tensor(1);
+  Outs out = MaskedFill(s);
+  if (s.b.type(out.items[0].value).rank() != x.rank()) Scope::Fail("mask is larger than the tensor");
+  return out;
+}
+
+Outs Clamp(Scope& s) {
+  std::vector<Operand> all{s.tensor(0)};
+  for (int i : {1, 2}) {
+    if (s.has(i)) all.push_back(s.Read(s.arg(i)));
+  }
+  if (all.size() == 1) Scope::Fail("clamp needs a bound");
+  DType t = ResultType(s, all);
+  if (IsBool(t)) Scope::Skip();
+  ValueId v = s.b.Cast(all[0].value, t);
+  size_t next = 1;
+  if (s.has(1)) v = s.b.Binary(Op::kMaximum, v, As(s, all[next++], t));
+  if (s.has(2)) v = s.b.Binary(Op::kMinimum, v, As(s, all[next++], t));
+  return s.Elementwise(v, all);
+}
+
+Outs ClampOne(Scope& s) {  // clamp_min, clamp_max
+  Pair p = ReadPair(s);
+  return Done(s, p, s.b.Binary(s.row.op, p.a, p.b));
+}
+
+Outs Relu(Scope& s) {
+  Operand x = s.tensor(0);
+  if (IsBool(x.meta->dtype)) Scope::Fail("relu of bool");
+  return s.Elementwise(AtLeast(s.b, x.value, 0), {&x, 1});
+}
+
+Outs Relu6(Scope& s) {
+  Operand x = s.tensor(0);
+  if (IsBool(x.meta->dtype)) Scope::Fail("relu6 of bool");
+  return s.Elementwise(AtMost(s.b, AtLeast(s.b, x.value, 0), 6), {&x, 1});
+}
+
+// Activations with parameters: F(builder, x, p0, p1) in the compute type.
+template <ValueId (*F)(Builder&, ValueId, double, double)>
+Outs Activation2(Scope& s) {
+  Operand x = s.tensor(0);
+  DType t = x.meta->dtype;
+  if (!IsFloat(t)) Scope::Skip();
+  ValueId v = F(s.b, s.Up(x.value), s.has(1) ? s.number(1) : 0, s.has(2) ? s.number(2) : 0);
+  return s.Elementwise(s.b.Cast(v, t), {&x, 1});
+}
+
+ValueId HardTanhOf(Builder& b, ValueId x, double low, double high) { return AtMost(b, AtLeast(b, x, low), high); }
+ValueId LeakyReluOf(Builder& b, ValueId x, double slope, double) { return b.Where(Greater(b, x, 0), x, Times(b, x, slope)); }
+ValueId EluOf(Builder& b, ValueId x, double alpha, double scale) {
+  ValueId negative = Times(b, b.Unary(Op::kExpm1, x), alpha * scale);
+  return b.Where(b.Binary(Op::kLe, x, Num(b, x, 0)), negative, scale == 1 ? x : Times(b, x, scale));
+}
+ValueId CeluOf(Builder& b, ValueId x, double alpha, double) {
+  ValueId negative = Times(b, b.Unary(Op::kExpm1, b.Binary(Op::kDiv, x, Num(b, x, alpha))), alpha);
+  return b.Where(b.Binary(Op::kLe, x, Num(b, x, 0)), negative, x);
+}
+ValueId SeluOf(Builder& b, ValueId x) { return EluOf(b, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946); }
+ValueId ThresholdOf(Builder& b, ValueId x, double threshold, double value) {
+  return b.Where(b.Binary(Op::kLe, x, Num(b, x, threshold)), Num(b, x, value), x);
+}
+ValueId HardShrinkOf(Builder& b, ValueId x, double lambda, double) {
+  ValueId inside = b.Binary(Op::kLe, b.Unary(Op::kAbs, x), Num(b, x, lambda));
+  return b.Where(inside, Num(b, x, 0), x);
+}
+ValueId TanhShrinkOf(Builder& b, ValueId x) { return b.Binary(Op::kSub, x, b.Unary(Op::kTanh, x)); }
+
+Outs Gelu(Scope& s) {
+  Operand x = s.tensor(0);
+  DType t = x.meta->dtype;
+  if (!IsFloat(t)) Scope::Skip();
+  const std::string& kind = s.arg(1).s;
+  if (kind != "none" && kind != "tanh") Scope::Fail("approximate");
+  ValueId v = kind == "tanh" ? GeluTanh(s.b, s.Up(x.value)) : GeluErf(s.b, s.Up(x.value));
+  return s.Elementwise(s.b.Cast(v, t), {&x, 1});
+}
+
+Outs LogSigmoidOf(Scope& s) {  // its kernel always returns a row-major result
+  Operand x = s.tensor(0);
+  if (!IsFloat(x.meta->dtype)) Scope::Skip();
+  return s.b.Cast(LogSigmoid(s.b, s.Up(x.value)), x.meta->dtype);
+}
+
+Outs AddCMul(Scope& s) {  // addcmul, addcdiv: input + value * t1 (*|/) t2
+  std::array<Operand, 3> all{s.tensor(0), s.tensor(1), s.tensor(2)};
+  DType t = ResultType(s, all);
+  if (!IsFloat(t)) Scope::Skip();
+  auto wide = [&](int i) { return s.Up(s.b.Cast(all[i].value, t)); };
+  ValueId v = s.b.Binary(Op::kMul, s.Constant(s.arg(3), ComputeType(t)), wide(1));
+  v = s.b.Binary(Op::kAdd, wide(0), s.b.Binary(s.row.op, v, wide(2)));
+  return s.Elementwise(s.b.Cast(v, t), all);
+}
+
+Outs Lerp(Scope& s) {
+  std::array<Operand, 3> all{s.tensor(0), s.tensor(1), s.Read(s.arg(2))};
+  DType t = all[0].meta->dtype;
+  if (!IsFloat(t) || all[1].meta->dtype != t || (all[2].is_tensor() && all[2].meta->dtype != t)) Scope::Skip();
+  ValueId a = s.Up(all[0].value), z = s.Up(all[1].value);
+  ValueId w = all[2].is_tensor() ? s.Up(all[2].value) : s.Constant(all[2].number, ComputeType(t));
+  ValueId gap = s.b.Binary(Op::kSub, z, a);
+  ValueId near_a = s.b.Binary(Op::kAdd, a, s.b.Binary(Op::kMul, w, gap));  // exact at both ends
+  ValueId near_z = s.b.Binary(Op::kSub, z, s.b.Binary(Op::kMul, gap, s.b.Binary(Op::kSub, Num(s.b, w, 1), w)));
+  ValueId v = s.b.Where(Less(s.b, s.b.Unary(Op::kAbs, w), 0.5), near_a, near_z);
+  return s.Elementwise(s.b.Cast(v, t), all);
+}
+
+ValueId DegToRad(Builder& b, ValueId x) { return Times(b, x, M_PI / 180.0); }
+ValueId RadToDeg(Builder& b, ValueId x) { return Times(b, x, 180.0 / M_PI); }
+
+#define UNARY(op, NAMES) {NAMES, "(Tensor input)", &FloatUnary, Op::op}
+#define BINARY "(Operand input, Operand other)"
+
+constexpr Row kRows[] = {
+    UNARY(kExp, "tmIN:exp"), UNARY(kExp2, "tmIsN:exp2"), UNARY(kExpm1, "tmIsNS:expm1"), UNARY(kLog, "tmIN:log"),
+    UNARY(kLog2, "tmIN:log2"), UNARY(kLog10, "tmIN:log10"), UNARY(kLog1p, "tmIsNS:log1p"), UNARY(kSqrt, "tmIN:sqrt"),
+    UNARY(kRsqrt, "tmI:rsqrt"), UNARY(kSin, "tmIN:sin"), UNARY(kCos, "tmIN:cos"), UNARY(kTan, "tmIN:tan"),
+    UNARY(kAsin, "tmI:asin tmIN:arcsin N:asin"), UNARY(kAcos, "tmI:acos tmIN:arccos N:acos"),
+    UNARY(kAtan, "tmI:atan tmIN:arctan N:atan"), UNARY(kSinh, "tmIN:sinh"), UNARY(kCosh, "tmIN:cosh"),
+    UNARY(kTanh, "tmIN:tanh"), UNARY(kAsinh, "tmI:asinh tmIN:arcsinh N:asinh"), UNARY(kAcosh, "tmI:acosh tmIN:arccosh N:acosh"),
+    UNARY(kAtanh, "tmI:atanh tmIN:arctanh N:atanh"), UNARY(kErf, "tmIsS:erf"), UNARY(kErfc, "tmIsS:erfc"),
+    {"tmIN:reciprocal", "(Tensor input)", &Reciprocal, Op::kReciprocal},
+    {"tmI:sigmoid sS:expit n:sigmoid", "(Tensor input)", &FloatComposite<&Sigmoid>},
+    {"sN:sinc tmI:sinc", "(Tensor input)", &FloatComposite<&Sinc>},
+    {"tmIN:deg2rad N:radians", "(Tensor input)", &FloatComposite<&DegToRad>},
+    {"tmIN:rad2deg N:degrees", "(Tensor input)", &FloatComposite<&RadToDeg>},
+    {"tmI:neg tmIN:negative oO:neg", "(Tensor input)", &SameUnary, Op::kNeg},
+    {"tmIN:abs tmIN:absolute oO:abs N:fabs", "(Tensor input)", &SameUnary, Op::kAbs},
+    {"tmIN:sign", "(Tensor input)", &SameUnary, Op::kSign}, {"tmI:sgn", "(Tensor input)", &SameUnary, Op::kSign},
+    {"tmIN:ceil", "(Tensor input)", &SameUnary, Op::kCeil}, {"tmIN:floor", "(Tensor input)", &SameUnary, Op::kFloor},
+    {"tmIN:trunc tmIN:fix", "(Tensor input)", &SameUnary, Op::kTrunc}, {"N:rint", "(Tensor input)", &SameUnary, Op::kRound},
+    {"tmI:round", "(Tensor input, *, int decimals=0)", &RoundDecimals, Op::kRound},
+    {"NM:round N:around", "(Tensor input, int decimals=0)", &RoundDecimals, Op::kRound},
+    {"tmN:positive oO:pos", "(Tensor input)", &Positive},
+    {"tmIN:square", "(Tensor input)", &SquareOf}, {"tmI:frac", "(Tensor input)", &Activation<&Frac>},
+    {"tmN:isnan", "(Tensor input)", &Classify, Op::kIsNan}, {"tmN:isinf", "(Tensor input)", &Classify, Op::kIsInf},
+    {"tmN:signbit", "(Tensor input)", &Classify, Op::kSignbit}, {"tmN:isfinite", "(Tensor input)", &IsFinite},
+    {"tmN:isposinf", "(Tensor input)", &IsSignedInf, Op::kLe}, {"tmN:isneginf", "(Tensor input)", &IsSignedInf, Op::kLt},
+    {"tmIN:logical_not", "(Tensor input)", &LogicalNot},
+    {"tmIN:bitwise_not oO:invert N:invert", "(Tensor input)", &BitwiseNot},
+    {"tm:clone", "(Tensor input, *, MemoryFormat? memory_format=None)", &Clone},
+    {"tmI:nan_to_num", "(Tensor input, Scalar? nan=None, Scalar? posinf=None, Scalar? neginf=None)", &NanToNum},
+
+    {"tmI:add orAORB:add", "(Operand input, Operand other, *, Scalar alpha=1)", &Arithmetic, Op::kAdd},
+    {"tmI:sub tmI:subtract orAORB:sub", "(Operand input, Operand other, *, Scalar alpha=1)", &Arithmetic, Op::kSub},
+    {"tmI:mul tmIN:multiply orAORB:mul", BINARY, &Arithmetic, Op::kMul},
+    {"t:rsub", "(Operand input, Operand other, *, Scalar alpha=1)", &ReverseSub},
+    {"N:add", "(Operand input, Operand other, *, Scalar? alpha=None)", &Arithmetic, Op::kAdd},
+    {"N:subtract", "(Operand input, Operand other, *, Scalar? alpha=None)", &Arithmetic, Op::kSub},
+    {"tmI:div tmI:divide", "(Operand input, Operand other, *, str? rounding_mode=None)", &Divide},
+    {"tmIN:true_divide N:divide orAORB:truediv or:div", BINARY, &TrueDivide},
+    {"tmIN:floor_divide orAORB:floordiv", BINARY, &Quotient, Op::kFloorDiv},
+    {"tmIN:remainder orAORB:mod N:mod", BINARY, &Quotient, Op::kRem},
+    {"tmIN:fmod", BINARY, &Quotient, Op::kFmod},
+    {"tmI:pow N:power N:pow orAORB:pow", "(Operand input, Operand exponent)", &Power},
+    {"tmI:atan2 tmIN:arctan2 N:atan2", BINARY, &FloatBinary, Op::kAtan2},
+    {"tmIN:hypot", BINARY, &FloatBinary, Op::kHypot}, {"tmIN:copysign", BINARY, &FloatBinary, Op::kCopysign},
+    {"tmN:logaddexp", BINARY, &LogAddExp}, {"tmI:xlogy s:xlogy", BINARY, &XLogY},
+    {"tmI:eq oO:eq N:equal", BINARY, &Compare, Op::kEq}, {"tmI:ne tmI:not_equal oO:ne N:not_equal", BINARY, &Compare, Op::kNe},
+    {"tmI:lt tmIN:less oO:lt", BINARY, &Compare, Op::kLt}, {"tmI:le tmIN:less_equal oO:le", BINARY, &Compare, Op::kLe},
+    {"tmI:gt tmIN:greater oO:gt", BINARY, &CompareSwapped, Op::kLt},
+    {"tmI:ge tmIN:greater_equal oO:ge", BINARY, &CompareSwapped, Op::kLe},
+    {"tmN:maximum", BINARY, &Extreme, Op::kMaximum}, {"tmN:minimum", BINARY, &Extreme, Op::kMinimum},
+    {"tm:max", "(Tensor input, Tensor other)", &Extreme, Op::kMaximum},
+    {"tm:min", "(Tensor input, Tensor other)", &Extreme, Op::kMinimum},
+    {"tmN:fmax", BINARY, &FExtreme, Op::kMaximum}, {"tmN:fmin", BINARY, &FExtreme, Op::kMinimum},
+    {"tmIN:bitwise_and orAORB:and", BINARY, &Bitwise, Op::kAnd}, {"tmIN:bitwise_or orAORB:or", BINARY, &Bitwise, Op::kOr},
+    {"tmIN:bitwise_xor orAORB:xor", BINARY, &Bitwise, Op::kXor},
+    {"tmIN:bitwise_left_shift orAORB:lshift N:left_shift", BINARY, &Bitwise, Op::kShl},
+    {"tmIN:bitwise_right_shift orAORB:rshift N:right_shift", BINARY, &Bitwise, Op::kShr},
+    {"tmIN:logical_and", BINARY, &Logical, Op::kAnd}, {"tmIN:logical_or", BINARY, &Logical, Op::kOr},
+    {"tmIN:logical_xor", BINARY, &Logical, Op::kXor},
+
+    {"tN:where", "(Tensor condition, Operand input, Operand other)", &Where},
+    {"tm:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFill},
+    {"I:masked_fill", "(Tensor input, Tensor mask, Operand value)", &MaskedFillInPlace},
+    {"tmI:clamp tmI:clip", "(Tensor input, Operand? min=None, Operand? max=None)", &Clamp},
+    {"tmI:clamp_min", "(Tensor input, Operand min)", &ClampOne, Op::kMaximum},
+    {"tmI:clamp_max", "(Tensor input, Operand max)", &ClampOne, Op::kMinimum},
+    {"tmI:relu", "(Tensor input)", &Relu}, {"nJ:relu6", "(Tensor input)", &Relu6},
+    {"nJ:silu", "(Tensor input)", &Activation<&Silu>}, {"nJ:mish", "(Tensor input)", &Activation<&Mish>},
+    {"nJ:hardsigmoid", "(Tensor input)", &Activation<&HardSigmoid>}, {"nJ:hardswish", "(Tensor input)", &Activation<&HardSwish>},
+    {"n:log_sigmoid f:logsigmoid", "(Tensor input)", &LogSigmoidOf},
+    {"n:gelu", "(Tensor input, *, str approximate='none')", &Gelu}, {"tI:selu", "(Tensor input)", &Activation<&SeluOf>},
+    {"nJ:hardtanh", "(Tensor input, Scalar min_val=-1.0, Scalar max_val=1.0)", &Activation2<&HardTanhOf>},
+    {"nJ:leaky_relu", "(Tensor input, Scalar negative_slope=0.01)", &Activation2<&LeakyReluOf>},
+    {"nJ:elu", "(Tensor input, Scalar alpha=1.0, Scalar scale=1.0)", &Activation2<&EluOf>},
+    {"tI:celu", "(Tensor input, Scalar alpha=1.0)", &Activation2<&CeluOf>},
+    {"n:softplus", "(Tensor input, Scalar beta=1.0, Scalar threshold=20.0)", &Activation2<&Softplus>},
+    {"tI:threshold", "(Tensor input, Scalar threshold, Scalar value)", &Activation2<&ThresholdOf>},
+    {"tmf:hardshrink", "(Tensor input, Scalar lambd=0.5)", &Activation2<&HardShrinkOf>},
+    {"f:softsign", "(Tensor input)", &Activation<&SoftSign>}, {"f:tanhshrink", "(Tensor input)", &Activation<&TanhShrinkOf>},
+    {"tmI:addcmul", "(Tensor input, Tensor tensor1, Tensor tensor2, *, Scalar value=1)", &AddCMul, Op::kMul},
+    {"tmI:addcdiv", "(Tensor input, Tensor tensor1, Tensor tensor2, *, Scalar value=1)", &AddCMul, Op::kDiv},
+    {"tmI:lerp", "(Tensor input, Tensor end, Operand weight)", &Lerp},
+};
+#undef UNARY
+#undef BINARY
+
+}  // namespace
+
+std::span<const Row> PointwiseRows() { return kRows; }
+
+}  // namespace framejit::surface

@@ -1,0 +1,277 @@
+#include "surface/reduce.h"
+
+#include <cmath>
+#include <limits>
+
+#include "surface/scalar_math.h"
+
+namespace framejit::surface {
+
+DType SumType(const Scope& s, DType t) {
+  if (IsFloat(t)) return t;
+  if (s.torch() || IsBool(t) || IsSigned(t)) return DType::kInt64;
+  return DType::kUInt64;
+}
+
+ValueId SumOver(Scope& s, ValueId x, const std::vector<int64_t>& axes, bool keep, DType result) {
+  DType wide = ComputeType(result);
+  return s.b.Cast(s.b.Reduce(Op::kSum, s.b.Cast(x, wide), axes, keep, wide), result);
+}
+
+shape::Int CountOver(Scope& s, ValueId x, const std::vector<int64_t>& axes) {
+  shape::Int n = 1;
+  for (int64_t a : axes) n = n * s.b.type(x).shape[a];
+  return n;
+}
+
+ValueId MeanOver(Scope& s, ValueId x, const std::vector<int64_t>& axes, bool keep, DType result) {
+  DType wide = ComputeType(result);
+  shape::Int n = CountOver(s, x, axes);
+  ValueId sum = s.b.Reduce(Op::kSum, s.b.Cast(x, wide), axes, keep, wide);
+  return s.b.Cast(s.b.Binary(Op::kDiv, sum, s.b.SymConstant(n, wide)), result);
+}
+
+std::pair<ValueId, ValueId> VarianceOver(Scope& s, ValueId x, const std::vector<int64_t>& axes, bool keep, int64_t correction) {
+  ValueId wide = s.Up(x);
+  DType t = s.b.type(wide).dtype;
+  shape::Int n = CountOver(s, x, axes);
+  ValueId count = s.b.SymConstant(n, t);
+  ValueId mean = s.b.Binary(Op::kDiv, s.b.Reduce(Op::kSum, wide, axes, true, t), count);
+  ValueId gap = s.b.Binary(Op::kSub, wide, mean);
+  ValueId sum = s.b.Reduce(Op::kSum, s.b.Binary(Op::kMul, gap, gap), axes, keep, t);
+  ValueId variance = s.b.Binary(Op::kDiv, sum, s.b.SymConstant(shape::Max(n - shape::Int(correction), 0), t));
+  if (!keep) mean = s.b.Reshape(mean, s.b.type(variance).shape);
+  return {variance, mean};
+}
+
+ValueId LogSumExpOver(Scope& s, ValueId x, const std::vector<int64_t>& axes, bool keep) {
+  ValueId wide = s.Up(x);
+  ValueId top = s.b.Reduce(Op::kMax, wide, axes, true);
+  top = s.b.Where(s.b.Unary(Op::kIsInf, top), Num(s.b, top, 0), top);
+  ValueId sum = s.b.Reduce(Op::kSum, s.b.Unary(Op::kExp, s.b.Binary(Op::kSub, wide, top)), axes, keep);
+  if (!keep) top = s.b.Reshape(top, s.b.type(sum).shape);
+  return s.b.Cast(s.b.Binary(Op::kAdd, s.b.Unary(Op::kLog, sum), top), s.b.type(x).dtype);
+}
+
+void RefuseEmpty(Scope& s, ValueId x, const std::vector<int64_t>& axes) {
+  for (int64_t a : axes) {
+    if (s.env.Eq(s.b.type(x).shape[a], 0)) Scope::Fail("reduction of an empty axis");
+  }
+}
+
+ValueId ArgExtreme(Scope& s, Op op, ValueId x, std::optional<int> axis, bool keep) {
+  TensorType t = s.b.type(x);
+  if (IsBool(t.dtype)) Scope::Skip();
+  if (t.rank() == 0) return s.b.Constant(Scalar(0), DType::kInt64);
+  if (axis) {
+    RefuseEmpty(s, x, {*axis});
+    return s.b.Reduce(op, x, {*axis}, keep);
+  }
+  ValueId flat = s.b.Reshape(x, {t.numel()});
+  RefuseEmpty(s, flat, {0});
+  ValueId v = s.b.Reduce(op, flat, {0}, false);
+  return keep ? s.b.Reshape(v, shape::Ints(t.rank(), shape::Int(1))) : v;
+}
+
+namespace {
+
+// `dim=()` means all axes too, in torch's older reductions.
+std::vector<int64_t> AllIfEmpty(Scope& s, int i, int rank) {
+  if (s.has(i) && s.ints(i).empty()) {
+    std::vector<int64_t> all;
+    for (int d = 0; d < rank; ++d) all.push_back(d);
+    return all;
+  }
+  return s.Dims(i, rank);
+}
+
+Outs SumAll(Scope& s) {
+  Operand x = s.tensor(0);
+  return SumOver(s, x.value, s.Dims(1, x.rank()), false, s.dtype(2).value_or(SumType(s, x.meta->dtype)));
+}
+
+Outs Sum(Scope& s) {
+  Operand x = s.tensor(0);
+  return SumOver(s, x.value, AllIfEmpty(s, 1, x.rank()), s.flag(2), s.dtype(3).value_or(SumType(s, x.meta->dtype)));
+}
+
+Outs Mean(Scope& s) {
+  Operand x = s.tensor(0);
+  DType t = s.dtype(3).value_or(x.meta->dtype);
+  if (!IsFloat(t)) Scope::Fail("mean needs a floating dtype");
+  return MeanOver(s, x.value, AllIfEmpty(s, 1, x.rank()), s.flag(2), t);
+}
+
+Outs Prod(Scope& s) {  // (input, dim?, keepdim, dtype)
+  Operand x = s.tensor(0);
+  DType t = s.dtype(3).value_or(SumType(s, x.meta->dtype)), wide = ComputeType(t);
+  return s.b.Cast(s.b.Reduce(Op::kProd, s.b.Cast(x.value, wide), s.Dims(1, x.rank()), s.flag(2), wide), t);
+}
+
+Outs Extreme(Scope& s) {  // amax, amin, and max() of everything
+  Operand x = s.tensor(0);
+  if (IsBool(x.meta->dtype)) Scope::Skip();
+  std::vector<int64_t> axes = AllIfEmpty(s, 1, x.rank());
+  RefuseEmpty(s, x.value, axes);
+  return s.b.Reduce(s.row.op, x.value, axes, s.flag(2));
+}
+
+Outs ExtremeAndIndex(Scope& s) {  // max(dim), min(dim): values and indices
+  Operand x = s.tensor(0);
+  if (IsBool(x.meta->dtype)) Scope::Skip();
+  bool max = s.row.op == Op::kMax, keep = s.flag(2);
+  int axis = s.dim(1, x.rank());
+  Outs outs;
+  outs.structure = Arg::Kind::kTuple;
+  outs.type_name = max ? "torch.return_types.max" : "torch.return_types.min";
+  Out& values = outs.items.emplace_back();
+  Out index;
+  if (x.rank() == 0) {
+    values.value = x.value;
+    index.value = s.b.Constant(Scalar(0), DType::kInt64);
+  } else {
+    RefuseEmpty(s, x.value, {axis});
+    values.value = s.b.Reduce(s.row.op, x.value, {axis}, keep);
+    index.value = s.b.Reduce(max ? Op::kArgMax : Op::kArgMin, x.value, {axis}, keep);
+  }
+  index.differentiable = false;
+  outs.items.push_back(std::move(index));
+  return outs;
+}
+
+Outs ArgMaxMin(Scope& s) {
+  Operand x = s.tensor(0);
+  std::optional<int> axis;
+  if (s.has(1)) axis = s.dim(1, x.rank());
+  return ArgExtreme(s, s.row.op, x.value, axis, s.flag(2));
+}
+
+Outs AnyAll(Scope& s) {
+  Operand x = s.tensor(0);
+  if (x.meta->dtype == DType::kUInt8) Scope::Skip();  // answers in uint8
+  return s.b.Reduce(s.row.op, s.b.Cast(x.value, DType::kBool), AllIfEmpty(s, 1, x.rank()), s.flag(2));
+}
+
+int64_t Correction(Scope& s, int i) {
+  if (!s.has(i)) return 1;
+  if (s.arg(i).is(Arg::Kind::kBool)) return s.flag(i);
+  double c = s.number(i);
+  if (c != std::floor(c) || c < 0) Scope::Skip();
+  return static_cast<int64_t>(c);
+}
+
+// op: kSqrt takes the root (std), anything else is var.
+Outs Spread(Scope& s, bool both) {  // (input, dim?, correction, keepdim)
+  Operand x = s.tensor(0);
+  if (!IsFloat(x.meta->dtype)) Scope::Fail("var needs a floating dtype");
+  auto [v, mean] = VarianceOver(s, x.value, AllIfEmpty(s, 1, x.rank()), s.flag(3), Correction(s, 2));
+  if (s.row.op == Op::kSqrt) v = s.b.Unary(Op::kSqrt, v);
+  Outs outs(s.b.Cast(v, x.meta->dtype));
+  if (both) {
+    outs.items.emplace_back().value = s.b.Cast(mean, x.meta->dtype);
+    outs.structure = Arg::Kind::kTuple;
+  }
+  return outs;
+}
+Outs Var(Scope& s) { return Spread(s, false); }
+Outs VarMean(Scope& s) { return Spread(s, true); }
+Outs VarAll(Scope& s) {  // (input, bool unbiased)
+  Operand x = s.tensor(0);
+  if (!IsFloat(x.meta->dtype)) Scope::Fail("var needs a floating dtype");
+  std::vector<int64_t> axes;
+  for (int d = 0; d < x.rank(); ++d) axes.push_back(d);
+  ValueId v = VarianceOver(s, x.value, axes, false, Correction(s, 1)).first;
+  if (s.row.op == Op::kSqrt) v = s.b.Unary(Op::kSqrt, v);
+  return s.b.Cast(v, x.meta->dtype);
+}
+
+Outs LogSumExp(Scope& s) {
+  Operand x = s.tensor(0);
+  if (!IsFloat(x.meta->dtype)) Scope::Skip();
+  std::vector<int64_t> axes = s.Dims(1, x.rank());
+  RefuseEmpty(s, x.value, axes);
+  return LogSumExpOver(s, x.value, axes, s.flag(2));
+}
+
+Outs VectorNorm(Scope& s) {  // (input, ord, dim, keepdim, dtype)
+  Operand x = s.tensor(0);
+  DType t = s.dtype(4).value_or(x.meta->dtype);
+  if (!IsFloat(t) || !IsFloat(x.meta->dtype)) Scope::Skip();
+  std::vector<int64_t> axes = AllIfEmpty(s, 2, x.rank());
+  double p = s.has(1) ? s.number(1) : 2;
+  ValueId v = s.b.Cast(x.value, ComputeType(t)), r;
+  if (p == 2) {
+    r = s.b.Unary(Op::kSqrt, s.b.Reduce(Op::kSum, Square(s.b, v), axes, s.flag(3)));
+  } else if (p == 1) {
+    r = s.b.Reduce(Op::kSum, s.b.Unary(Op::kAbs, v), axes, s.flag(3));
+  } else if (std::isinf(p)) {
+    RefuseEmpty(s, v, axes);
+    r = s.b.Reduce(p > 0 ? Op::kMax : Op::kMin, s.b.Unary(Op::kAbs, v), axes, s.flag(3));
+  } else {
+    Scope::Skip();
+  }
+  return s.b.Cast(r, t);
+}
+
+Outs Norm(Scope& s) {  // torch.norm's C form: (input, p, dim, keepdim, dtype)
+  return VectorNorm(s);
+}
+
+Outs CountNonzero(Scope& s) {
+  Operand x = s.tensor(0);
+  ValueId v = s.b.Cast(s.b.Cast(x.value, DType::kBool), DType::kInt64);
+  return s.b.Reduce(Op::kSum, v, AllIfEmpty(s, 1, x.rank()), false, DType::kInt64);
+}
+
+Outs CumSum(Scope& s) {
+  Operand x = s.tensor(0);
+  DType t = s.dtype(2).value_or(SumType(s, x.meta->dtype));
+  int axis = s.dim(1, x.rank());
+  ValueId v = s.b.Cast(x.value, ComputeType(t));
+  if (x.rank() > 0) {
+    Attrs attrs;
+    attrs.axes = {axis};
+    attrs.dtype = ComputeType(t);
+    v = s.b.Add(Op::kCumSum, {v}, attrs);
+  }
+  return s.b.Cast(v, t);
+}
+
+#define DIMS "int[]? dim=None, bool keepdim=False"
+constexpr Row kRows[] = {
+    {"tm:sum", "(Tensor input, *, int[]? axes=None, ScalarType? dtype=None)", &SumAll},
+    {"tm:sum", "(Tensor input, int[]? dim, bool keepdim=False, *, ScalarType? dtype=None)", &Sum},
+    {"tm:mean", "(Tensor input, " DIMS ", *, ScalarType? dtype=None)", &Mean},
+    {"tm:prod", "(Tensor input, int? dim=None, bool keepdim=False, *, ScalarType? dtype=None)", &Prod},
+    {"tm:amax", "(Tensor input, int[] dim=(), bool keepdim=False)", &Extreme, Op::kMax},
+    {"tm:amin", "(Tensor input, int[] dim=(), bool keepdim=False)", &Extreme, Op::kMin},
+    {"tm:max", "(Tensor input, *, int[]? axes=None, bool keep=False)", &Extreme, Op::kMax},
+    {"tm:min", "(Tensor input, *, int[]? axes=None, bool keep=False)", &Extreme, Op::kMin},
+    {"tm:max", "(Tensor input, int dim, bool keepdim=False)", &ExtremeAndIndex, Op::kMax},
+    {"tm:min", "(Tensor input, int dim, bool keepdim=False)", &ExtremeAndIndex, Op::kMin},
+    {"tm:argmax", "(Tensor input, int? dim=None, bool keepdim=False)", &ArgMaxMin, Op::kArgMax},
+    {"tm:argmin", "(Tensor input, int? dim=None, bool keepdim=False)", &ArgMaxMin, Op::kArgMin},
+    {"tm:any", "(Tensor input, " DIMS ")", &AnyAll, Op::kAny},
+    {"tm:all", "(Tensor input, " DIMS ")", &AnyAll, Op::kAll},
+    {"tm:var", "(Tensor input, int[]? dim=None, *, Scalar? correction=1, bool keepdim=False)", &Var},
+    {"tm:var", "(Tensor input, int[]? dim, bool unbiased=True, bool keepdim=False)", &Var},
+    {"tm:var", "(Tensor input, bool unbiased)", &VarAll},
+    {"tm:std", "(Tensor input, int[]? dim=None, *, Scalar? correction=1, bool keepdim=False)", &Var, Op::kSqrt},
+    {"tm:std", "(Tensor input, int[]? dim, bool unbiased=True, bool keepdim=False)", &Var, Op::kSqrt},
+    {"tm:std", "(Tensor input, bool unbiased)", &VarAll, Op::kSqrt},
+    {"t:var_mean", "(Tensor input, int[]? dim=None, *, Scalar? correction=1, bool keepdim=False)", &VarMean},
+    {"t:var_mean", "(Tensor input, int[]? dim, bool unbiased=True, bool keepdim=False)", &VarMean},
+    {"t:std_mean", "(Tensor input, int[]? dim=None, *, Scalar? correction=1, bool keepdim=False)", &VarMean, Op::kSqrt},
+    {"tms:logsumexp", "(Tensor input, int[] dim, bool keepdim=False)", &LogSumExp},
+    {"l:vector_norm", "(Tensor input, Scalar ord=2, int[]? dim=None, bool keepdim=False, *, ScalarType? dtype=None)", &VectorNorm},
+    {"tm:norm", "(Tensor input, Scalar? p, int[]? dim=None, bool keepdim=False, *, ScalarType? dtype=None)", &Norm},
+    {"tm:count_nonzero", "(Tensor input, int[]? dim=None)", &CountNonzero},
+    {"tm:cumsum", "(Tensor input, int dim, *, ScalarType? dtype=None)", &CumSum},
+};
+#undef DIMS
+
+}  // namespace
+
+std::span<const Row> ReductionRows() { return kRows; }
+
+}  // namespace framejit::surface

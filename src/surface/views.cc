@@ -1,0 +1,236 @@
+#include "surface/views.h"
+
+#include <algorithm>
+
+namespace framejit::surface {
+
+using shape::Int;
+using shape::Ints;
+
+namespace {
+
+// base with [start, start + length*step) along axis replaced by fresh.
+ValueId PutSlice(Builder& b, ValueId base, ValueId fresh, int axis, Int start, Int length, Int step) {
+  TensorType t = b.type(base);
+  Int size = t.shape[axis];
+  if (start == Int(0) && length == size) return fresh;
+  if (length == Int(0)) return base;
+  if (step == Int(1)) {
+    std::vector<ValueId> parts;
+    if (start != Int(0)) parts.push_back(b.Slice(base, axis, 0, start));
+    parts.push_back(fresh);
+    Int rest = size - start - length;
+    if (rest != Int(0)) parts.push_back(b.Slice(base, axis, start + length, rest));
+    Attrs attrs;
+    attrs.axes = {axis};
+    return b.Add(Op::kCat, parts, attrs);
+  }
+  // Every step-th element: where the position belongs to the slice take fresh[(i - start) / step].
+  Ints line = {size};
+  auto number = [&](Int v) { return b.SymConstant(v, DType::kInt64, line); };
+  ValueId offset = b.Binary(Op::kSub, b.Iota(DType::kInt64, line, 0), number(start));
+  ValueId inside = b.Binary(Op::kAnd, b.Binary(Op::kLe, number(0), offset), b.Binary(Op::kLt, offset, number(length * step)));
+  inside = b.Binary(Op::kAnd, inside, b.Binary(Op::kEq, b.Binary(Op::kRem, offset, number(step)), number(0)));
+  ValueId index = b.Binary(Op::kFloorDiv, offset, number(step));
+  index = b.Binary(Op::kMinimum, b.Binary(Op::kMaximum, index, number(0)), number(length - Int(1)));
+  Attrs attrs;
+  attrs.axes = {axis};
+  ValueId spread = b.Add(Op::kTake, {fresh, index}, attrs);
+  return b.Where(b.BroadcastInDim(inside, t.shape, {axis}), spread, base);
+}
+
+ValueId FlipAxis(Builder& b, ValueId v, int axis) {
+  Attrs attrs;
+  attrs.axes = {axis};
+  return b.Add(Op::kFlip, {v}, attrs);
+}
+
+}  // namespace
+
+ViewChain::ViewChain(Scope& s, const Operand& parent)
+    : s_(s), parent_(parent.id), parent_value_(parent.value), value_(parent.value), meta_(*parent.meta) {}
+
+void ViewChain::Push(std::function<ValueId(Builder&, ValueId)> forward,
+                     std::function<ValueId(Builder&, ValueId, ValueId)> inverse) {
+  value_ = forward(s_.b, value_);
+  steps_.push_back({std::move(forward), std::move(inverse)});
+}
+
+void ViewChain::Reshape(const Ints& sizes, Ints strides) {
+  Ints before = meta_.sizes;
+  meta_.sizes = sizes;
+  meta_.strides = std::move(strides);
+  Push([sizes](Builder& b, ValueId v) { return b.Reshape(v, sizes); },
+       [before](Builder& b, ValueId, ValueId fresh) { return b.Reshape(fresh, before); });
+}
+
+void ViewChain::Permute(const std::vector<int64_t>& perm) {
+  std::vector<int64_t> back(perm.size());
+  TensorMeta m = meta_;
+  for (size_t i = 0; i < perm.size(); ++i) {
+    back[perm[i]] = static_cast<int64_t>(i);
+    meta_.sizes[i] = m.sizes[perm[i]];
+    meta_.strides[i] = m.strides[perm[i]];
+  }
+  Push([perm](Builder& b, ValueId v) { return b.Permute(v, perm); },
+       [back](Builder& b, ValueId, ValueId fresh) { return b.Permute(fresh, back); });
+}
+
+void ViewChain::Slice(int axis, Int start, Int length, Int step) {
+  meta_.sizes[axis] = length;
+  meta_.strides[axis] = meta_.strides[axis] * step;
+  Push([=](Builder& b, ValueId v) { return b.Slice(v, axis, start, length, step); },
+       [=](Builder& b, ValueId base, ValueId fresh) { return PutSlice(b, base, fresh, axis, start, length, step); });
+}
+
+void ViewChain::Flip(int axis) {
+  meta_.strides[axis] = -meta_.strides[axis];
+  Push([axis](Builder& b, ValueId v) { return FlipAxis(b, v, axis); },
+       [axis](Builder& b, ValueId, ValueId fresh) { return FlipAxis(b, fresh, axis); });
+}
+
+void ViewChain::Select(int axis, Int index) {
+  Slice(axis, index, 1, 1);
+  meta_.strides[axis] = 0;  // of no consequence: the axis goes away
+  Squeeze(axis);
+}
+
+void ViewChain::Unsqueeze(int axis, Int stride) {
+  Ints sizes = meta_.sizes, strides = meta_.strides;
+  sizes.insert(sizes.begin() + axis, Int(1));
+  strides.insert(strides.begin() + axis, stride);
+  Reshape(sizes, strides);
+}
+
+void ViewChain::Squeeze(int axis) {
+  Ints sizes = meta_.sizes, strides = meta_.strides;
+  sizes.erase(sizes.begin() + axis);
+  strides.erase(strides.begin() + axis);
+  Reshape(sizes, strides);
+}
+
+void ViewChain::Expand(const Ints& sizes) {
+  size_t shift = sizes.size() - meta_.sizes.size();
+  Ints strides(sizes.size(), Int(0));
+  bool same = shift == 0;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    if (i < shift) {  // a new axis: torch gives size-1 ones the stride that continues the inner dimension
+      strides[i] = s_.torch() && sizes[i] == Int(1) && i + 1 < sizes.size() ? sizes[i + 1] * strides[i + 1]
+                   : s_.torch() && sizes[i] == Int(1) ? Int(1) : Int(0);
+    } else if (sizes[i] == meta_.sizes[i - shift]) {
+      strides[i] = meta_.strides[i - shift];
+    } else {
+      same = false;
+    }
+  }
+  if (meta_.sizes.empty()) strides.assign(sizes.size(), Int(0));
+  meta_.sizes = sizes;
+  meta_.strides = std::move(strides);
+  if (same) {
+    Push([](Builder&, ValueId v) { return v; }, [](Builder&, ValueId, ValueId fresh) { return fresh; });
+  } else {
+    Push([sizes](Builder& b, ValueId v) { return b.Broadcast(v, sizes); }, nullptr);
+  }
+}
+
+Out ViewChain::Done() const {
+  Out out;
+  out.kind = Out::kView;
+  out.of = parent_;
+  out.value = value_;
+  out.strides = meta_.strides;
+  auto steps = std::make_shared<std::vector<View>>(steps_);
+  bool writable = std::all_of(steps->begin(), steps->end(), [](const View& v) { return v.inverse != nullptr; });
+  out.view.forward = [steps](Builder& b, ValueId v) {
+    for (const View& step : *steps) v = step.forward(b, v);
+    return v;
+  };
+  if (writable) {
+    out.view.inverse = [steps](Builder& b, ValueId parent, ValueId fresh) {
+      std::vector<ValueId> inner = {parent};
+      for (const View& step : *steps) inner.push_back(step.forward(b, inner.back()));
+      for (size_t i = steps->size(); i-- > 0;) fresh = (*steps)[i].inverse(b, inner[i], fresh);
+      return fresh;
+    };
+  }
+  return out;
+}
+
+ValueId ViewChain::Replaced(ValueId fresh) const {
+  if (steps_.empty()) return fresh;
+  Out view = Done();
+  if (!view.view.inverse) Scope::Fail("write through an expanded view");
+  return view.view.inverse(s_.b, parent_value_, fresh);
+}
+
+SliceBounds NormalizeSlice(Scope& s, const Arg& slice, const Int& size) {
+  auto& env = s.env;
+  const Arg &a = slice.items[0], &z = slice.items[1], &st = slice.items[2];
+  for (const Arg* p : {&a, &z, &st}) {
+    if (!p->is_none() && !p->is(Arg::Kind::kInt)) Scope::Skip();  // a tensor as a bound: data decides
+  }
+  int64_t step = st.is_none() ? 1 : env.Specialize(st.i);
+  if (step == 0 || (step < 0 && s.torch())) Scope::Fail("slice step");
+  auto clamp = [&](Int v) {
+    if (env.Lt(v, 0)) v = v + size;
+    if (env.Lt(v, 0)) return Int(0);
+    return env.Lt(size, v) ? size : v;
+  };
+  SliceBounds out;
+  if (step > 0) {
+    Int start = a.is_none() ? Int(0) : clamp(a.i);
+    // The usual huge end (sys.maxsize) must not become a guard on the size.
+    bool open = z.is_none() || (z.i.is_const() && z.i.value() > (int64_t{1} << 60));
+    Int stop = open ? size : clamp(z.i);
+    bool empty = start != Int(0) && env.Le(stop, start);
+    out.start = start;
+    out.step = step;
+    out.length = empty ? Int(0) : shape::CeilDiv(stop - start, Int(step));
+    return out;
+  }
+  // Negative: walk from the first index down; as the reversed positive slice.
+  int64_t n = env.Specialize(size);
+  auto fix = [&](const Arg& v, int64_t otherwise) {
+    if (v.is_none()) return otherwise;
+    int64_t x = env.Specialize(v.i);
+    if (x < 0) x += n;
+    return std::clamp<int64_t>(x, -1, n - 1);
+  };
+  int64_t first = fix(a, n - 1), last = fix(z, -1), length = first > last ? (first - last - step - 1) / -step : 0;
+  out.flip = true;
+  out.step = -step;
+  out.length = length;
+  out.start = length > 0 ? first + (length - 1) * step : 0;
+  return out;
+}
+
+Int NormalizeIndex(Scope& s, const Int& index, const Int& size) {
+  Int v = s.env.Lt(index, 0) ? index + size : index;
+  if (s.env.Lt(v, 0) || !s.env.Lt(v, size)) Scope::Fail("index out of range");
+  return v;
+}
+
+Ints FillSizes(Scope& s, const Ints& wanted, const Int& numel) {
+  Ints sizes = wanted;
+  int hole = -1;
+  Int known = 1;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i].is_const() && sizes[i].value() == -1) {
+      if (hole >= 0) Scope::Fail("only one -1 is possible");
+      hole = static_cast<int>(i);
+    } else {
+      if (sizes[i].is_const() && sizes[i].value() < 0) Scope::Fail("negative size");
+      known = known * sizes[i];
+    }
+  }
+  if (hole < 0) {
+    if (!s.env.Eq(known, numel)) Scope::Fail("sizes do not fit the number of elements");
+    return sizes;
+  }
+  if (s.env.Eq(known, 0)) Scope::Fail("-1 is ambiguous");
+  if (!s.env.Eq(shape::Mod(numel, known), 0)) Scope::Fail("sizes do not fit the number of elements");
+  sizes[hole] = shape::FloorDiv(numel, known);
+  return sizes;
+}
+
+}  // namespace framejit::surface
