@@ -11,16 +11,19 @@ enum class Action {
   kStep,      // run the next instruction concretely, then ask again
   kAgain,     // the policy changed the frame (ran a compiled segment, moved fj_next): ask again at the new place
   kReturn,    // the policy ran to the function's return: *result is the value
-  kRaise,     // a Python exception is set, raised by the instruction at fj_next
+  kRaise,     // a Python exception is set, raised by the instruction at fj_next: look for a handler here
+  kUnwound,   // a Python exception is set and this frame has no handler (RunLinked said kRaised): leave
   kHandOver,  // give the rest of this call to CPython
 };
 
 class FramePolicy {
  public:
   virtual ~FramePolicy() = default;
-  // Asked once per new frame, before anything of it ran. false: CPython runs it as if there were no hook.
+  // Asked once per new frame, before anything of it ran (not for generators, coroutines, class bodies' resumptions).
+  // false: CPython runs it as if there were no hook.
   virtual bool Wants(FjFrame* frame) = 0;
   // Frames wanted by an interpreter in progress (capture): run all of it under these semantics instead of asking At().
+  // Also asked for a generator at each resumption, which then runs from fj_next to its next yield.
   virtual Semantics* Override(FjFrame* frame) { return nullptr; }
   // Asked at every instruction boundary (after RESUME). The frame is linked, valid, its stack depth stored.
   virtual Action At(FjFrame* frame, PyObject** result) = 0;
@@ -28,21 +31,34 @@ class FramePolicy {
 
 void SetPolicy(FramePolicy* policy);  // process wide; null: the hook passes through
 
-class HookScope {  // RAII: this thread may need frames intercepted
+class HookScope {  // RAII: this thread may need frames intercepted. Does nothing where HookUnavailable() has a reason.
  public:
   HookScope();
   ~HookScope();
   HookScope(const HookScope&) = delete;
+  bool active() const { return active_; }
+
+ private:
+  bool active_;
 };
 int HookCount();
 // Null, or why the hook cannot be used on this interpreter (private struct self-test failed, another owner of the hook,
 // free-threaded build, sub-interpreter). Eager runs then.
 const char* HookUnavailable();
 
-// Abandons a frame that an Override semantics was running (MayHandle() returned false): no handler, no finally runs.
-// Used by the driver itself; exposed for tests.
+// For At(): runs the linked frame under the policy's own semantics, in place. The frame is left where the outcome says,
+// whatever the outcome; ending it, or restoring its locals and stack and going on elsewhere, is the caller's business.
+inline Outcome RunLinked(FjFrame* frame, Semantics& semantics, long max_steps, int* index, PyObject** result) {
+  return Interpret(frame, semantics, max_steps, index, result);
+}
 
-// Testing: run `n` instructions of every frame of `code` (or of all frames with null) concretely, then hand over.
-void SetSweep(PyObject* code_or_null, long n, unsigned long long seed_or_0);
+// Counters since the process began, for tests and reports.
+struct DriverStats {
+  long frames = 0;      // handed to a policy or an override
+  long hand_overs = 0;  // given to CPython mid-function
+  long raised = 0;      // left by an exception
+  long returned = 0;
+};
+const DriverStats& Stats();
 
 }  // namespace framejit::frame

@@ -1,6 +1,9 @@
 // Everything that knows a CPython struct, behind a plain C interface: one implementation per minor version
 // (py311.c, py312.c, py313.c). A `Frame` is the _PyInterpreterFrame the hook was handed. Offsets are instruction indices
 // in code units.
+//
+// Life of an intercepted frame: the hook gets it unlinked; fj_link makes it the thread's current frame while we run it;
+// fj_unlink undoes that; then exactly one of fj_continue and fj_end_raise ends our part and yields the hook's result.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -15,6 +18,7 @@ PyCodeObject* fj_code(FjFrame*);               // borrowed
 PyObject* fj_function(FjFrame*);               // borrowed, may be NULL
 PyObject* fj_globals(FjFrame*);                // borrowed
 PyObject* fj_builtins(FjFrame*);               // borrowed
+PyObject* fj_locals(FjFrame*);                 // borrowed; the mapping of a class body or exec, else NULL
 PyObject** fj_localsplus(FjFrame*);            // locals, cells, frees; then the value stack
 int fj_nlocalsplus(FjFrame*);
 int fj_stack_depth(FjFrame*);                  // valid while the frame is not running in CPython's loop
@@ -22,7 +26,52 @@ void fj_set_stack_depth(FjFrame*, int depth);  // store before anything that can
 int fj_next(FjFrame*);                         // index of the next instruction
 void fj_set_next(FjFrame*, int index);
 void fj_set_current(FjFrame*, int index);      // while the driver runs `index`: what tracebacks report
+int fj_current(FjFrame*);                      // what f_lasti reports
 int fj_is_generator(FjFrame*);                 // generator, coroutine or async generator code
+int fj_is_suspended_generator(FjFrame*);       // the frame belongs to a generator object (it is being resumed)
+int fj_is_complete(FjFrame*);                  // visible to tracebacks: its current instruction is past the prologue
+
+// Stores the current instruction and the stack pointer in one call.
+void fj_sync(FjFrame*, int current, PyObject** stack_pointer);
+
+typedef struct FjLink {
+  void* opaque[4];
+} FjLink;
+// Makes an unlinked frame the current one and counts it against the recursion limit. -1: the limit is reached; nothing
+// changed and no exception is set (CPython's evaluator, given the frame, raises it).
+int fj_link(PyThreadState*, FjFrame*, FjLink*);
+void fj_unlink(PyThreadState*, FjFrame*, FjLink*);
+
+// CPython's evaluator from fj_next on. throwflag: an exception is set, to be raised at the suspended yield.
+PyObject* fj_continue(PyThreadState*, FjFrame*, int throwflag);
+// Leaves the frame with the exception that is set; no handler runs, no traceback entry is added. `uncovered` is an index
+// that no handler covers, the faulting one if possible (it stays visible as f_lineno); -1: in front of the code. Returns NULL.
+PyObject* fj_end_raise(PyThreadState*, FjFrame*, int uncovered);
+// A call that returns is ended by fj_continue at a RETURN instruction.
+
+enum { FJ_TRACING = 1, FJ_BREAKER = 2 };
+int fj_interrupts(PyThreadState*, FjFrame*);   // 0, or what asks for attention
+// Serves signals, pending calls, GIL requests, scheduled gc. -1: exception set; 1: something only CPython's loop can serve.
+int fj_poll(PyThreadState*);
+
+PyObject* fj_exchange_handled(PyThreadState*, PyObject* value);  // the exception being handled; steals, returns the old one
+PyObject* fj_take_raised(void);                // normalised, its traceback attached; clears the error indicator
+void fj_set_raised(PyObject* exception);       // steals; the traceback is the exception's own
+
+int fj_get_method(PyObject* object, PyObject* name, PyObject** method);  // 1: unbound function; 0: attribute or NULL
+
+enum { FJ_INTRINSIC_OTHER, FJ_INTRINSIC_STOP_ITERATION, FJ_INTRINSIC_POSITIVE, FJ_INTRINSIC_LIST_TO_TUPLE };
+int fj_intrinsic(int number);                  // meaning of CALL_INTRINSIC_1's argument
+
+// 3.12 and 3.13 bound the C stack by a count that one Python-to-Python call consumes when a hook is installed.
+void fj_widen_recursion(PyThreadState*, int by);
+
+// --- the hook --------------------------------------------------------------------------------------------------------
+typedef PyObject* (*FjEvaluator)(PyThreadState*, FjFrame*, int throwflag);
+enum { FJ_HOOK_FREE, FJ_HOOK_OURS, FJ_HOOK_FOREIGN };
+int fj_hook_state(void);
+void fj_install_hook(FjEvaluator);
+void fj_uninstall_hook(void);
 
 #ifdef __cplusplus
 }

@@ -3,7 +3,9 @@
 // goes through here. The base class *is* CPython: each default calls the C API, so an interpreter with a plain Semantics
 // executes a frame exactly as CPython would (the "concrete step"). Capture overrides operations to record them.
 //
-// Operands are borrowed; results are new references, or null / -1 with a Python exception set.
+// Operands are borrowed; results are new references, or null / -1 with a Python exception set. Null / -1 *without* an
+// exception means "CPython shall run this instruction" (it knows the exact error message): a hand-over in front of it, so
+// an implementation may only answer that while nothing has changed. Next and LoadSpecial give null its own meaning.
 #pragma once
 
 #include "frame/frame.h"
@@ -18,6 +20,9 @@ class Semantics {
   virtual PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames);
   virtual PyObject* CallEx(PyObject* callable, PyObject* args /*any iterable*/, PyObject* kwargs /*dict or null*/);
   virtual PyObject* LoadAttr(PyObject* object, PyObject* name);
+  // The attribute that is called next. 1: *method is a function to be called with `object` prepended; 0: *method is the
+  // bound attribute; -1 as above. Here: LoadAttr. (ConcreteSemantics saves the bound method.)
+  virtual int LoadMethod(PyObject* object, PyObject* name, PyObject** method);
   virtual int StoreAttr(PyObject* object, PyObject* name, PyObject* value /*null: delete*/);
   virtual PyObject* LoadGlobal(PyObject* globals, PyObject* builtins, PyObject* name);  // null without error: not found
   virtual int StoreGlobal(PyObject* globals, PyObject* name, PyObject* value /*null: delete*/);
@@ -28,12 +33,13 @@ class Semantics {
   virtual PyObject* Compare(PyObject* a, PyObject* b, int op);    // Py_LT ...
   virtual int Is(PyObject* a, PyObject* b);
   virtual int Contains(PyObject* container, PyObject* value);
-  virtual int Truth(PyObject* a);
+  virtual int Truth(PyObject* a);                        // never asked for True and False
   virtual PyObject* GetItem(PyObject* object, PyObject* key);
   virtual int SetItem(PyObject* object, PyObject* key, PyObject* value /*null: delete*/);
   virtual PyObject* Iter(PyObject* object);
   virtual PyObject* Next(PyObject* iterator);            // null without error: exhausted
   virtual PyObject* Format(PyObject* value, int conversion /*0,1 str,2 repr,3 ascii*/, PyObject* spec /*or null*/);
+  virtual PyObject* Convert(PyObject* value, int conversion /*1 str,2 repr,3 ascii*/);  // 3.13: without formatting
   virtual PyObject* Import(PyObject* name, PyObject* globals, PyObject* locals, PyObject* fromlist, PyObject* level);
   virtual PyObject* ImportFrom(PyObject* module, PyObject* name);
   // count/first are as for UNPACK_SEQUENCE and UNPACK_EX; fills items[] (new references) in order.
@@ -41,7 +47,8 @@ class Semantics {
   virtual PyObject* BuildTuple(PyObject* const* items, Py_ssize_t n);
   virtual PyObject* BuildList(PyObject* const* items, Py_ssize_t n);
   virtual PyObject* BuildSet(PyObject* const* items, Py_ssize_t n);
-  virtual PyObject* BuildMap(PyObject* const* keys_values, Py_ssize_t n, Py_ssize_t stride);  // values follow keys
+  // Key i is keys_values[i * stride], its value follows it. (stride is 2)
+  virtual PyObject* BuildMap(PyObject* const* keys_values, Py_ssize_t n, Py_ssize_t stride);
   virtual PyObject* BuildSlice(PyObject* start, PyObject* stop, PyObject* step /*or null*/);
   virtual PyObject* BuildString(PyObject* const* parts, Py_ssize_t n);
   virtual int ListAppend(PyObject* list, PyObject* value);
@@ -59,23 +66,38 @@ class Semantics {
   virtual PyObject* LoadBuildClass(PyObject* builtins);
   // Looks `name` up on the type, bound to object (with statements). Null without error: missing.
   virtual PyObject* LoadSpecial(PyObject* object, PyObject* name);
+  // One step of `yield from` / await: *result is what was yielded (1) or the sub-iterator's return value (0).
+  virtual int Send(PyObject* iterator, PyObject* value, PyObject** result);
 
   // Called before every instruction (index of its first unit, EXTENDED_ARG included). false: stop in front of it.
   virtual bool Before(FjFrame* frame, int index) { return true; }
   // An exception is set. false: leave the frame at once without looking for handlers (capture unwinding a break).
   virtual bool MayHandle() { return true; }
+  // The rest of this frame is about to go to CPython at an instruction we do not run, or because tracing came on (not
+  // asked at YIELD_VALUE and RETURN_GENERATOR, which run and leave). false, with an exception set: leave at once instead.
+  virtual bool MayHandOver(FjFrame* frame, int index) { return true; }
+};
+
+// CPython itself, as fast as we can: what concrete steps use.
+class ConcreteSemantics : public Semantics {
+ public:
+  int LoadMethod(PyObject* object, PyObject* name, PyObject** method) override;
 };
 
 enum class Outcome {
   kReturned,   // *result is the value; the frame is untouched at its RETURN instruction: the caller decides how to end it
-  kRaised,     // a Python exception is set, traceback entry added; no handler in this frame
+  kRaised,     // a Python exception is set, traceback entry added; no handler in this frame (*index: the faulting unit)
   kStopped,    // Before() said so, or `max_steps` ran out; the frame is valid at *index
-  kHandOver,   // an instruction we do not run (YIELD_VALUE, RETURN_GENERATOR, SEND, class bodies, unbound names, ...)
+  kHandOver,   // an instruction we do not run (YIELD_VALUE, RETURN_GENERATOR, class bodies, unbound names, ...)
                // or tracing was turned on; the frame is valid at *index: give it to CPython
 };
 
-// Runs `frame`, which the caller has linked as current (driver.h), from fj_next(frame) on. Locals, cells and stack live in
-// the frame itself. Polls the eval breaker after calls and on back edges.
+// Runs `frame`, which the caller has linked as current (driver.h), from fj_next(frame) on; max_steps < 0: no limit.
+// Locals, cells and stack live in the frame itself. Polls the eval breaker after calls and on back edges.
 Outcome Interpret(FjFrame* frame, Semantics& semantics, long max_steps, int* index, PyObject** result);
+
+// The exception that is set was raised by the instruction whose reporting unit is `unit`: adds the traceback entry, and
+// either moves the frame to its handler (kStopped) or reports that there is none (kRaised).
+Outcome Unwind(FjFrame* frame, Semantics& semantics, int unit, int* index);
 
 }  // namespace framejit::frame

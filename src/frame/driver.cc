@@ -1,0 +1,214 @@
+// The hook's evaluator. A frame arrives unlinked; while we own it, it is the thread's current frame; every end goes through
+// CPython (a hand-over at a RETURN, or fj_end_raise), which clears and pops it as always.
+#include "frame/driver.h"
+
+#include <exception>
+
+#include "bytecode/code.h"
+#include "diag/diag.h"
+#include "frame/self_test.h"
+
+namespace framejit::frame {
+namespace {
+
+// Installing the hook costs every Python call some 20 ns, installing and removing it costs more: it stays for a while
+// after the last scope ended.
+constexpr long kIdleFramesBeforeRemoval = 20000;
+// A hook makes each Python call use C stack, which 3.12 and 3.13 bound by a count far below the recursion limit.
+constexpr int kExtraRecursion = 2000;
+
+FramePolicy* policy = nullptr;
+int scopes = 0;
+long idle_frames = 0;
+DriverStats stats;
+ConcreteSemantics concrete;
+
+class Link {
+ public:
+  Link(PyThreadState* ts, FjFrame* frame) : ts_(ts), frame_(frame), linked_(fj_link(ts, frame, &link_) == 0) {}
+  ~Link() { Unlink(); }
+  Link(const Link&) = delete;
+  explicit operator bool() const { return linked_; }
+  void Unlink() {
+    if (linked_) fj_unlink(ts_, frame_, &link_);
+    linked_ = false;
+  }
+
+ private:
+  PyThreadState* ts_;
+  FjFrame* frame_;
+  FjLink link_;
+  bool linked_;
+};
+
+void ClearStack(FjFrame* frame) {
+  PyObject** base = fj_localsplus(frame) + fj_nlocalsplus(frame);
+  for (int depth = fj_stack_depth(frame); depth > 0;) {
+    PyObject* v = base[--depth];
+    fj_set_stack_depth(frame, depth);
+    Py_XDECREF(v);
+  }
+}
+
+// One intercepted frame, linked.
+class Drive {
+ public:
+  Drive(PyThreadState* ts, FjFrame* frame, Link& link) : ts_(ts), frame_(frame), link_(link) { ++stats.frames; }
+
+  PyObject* HandOver() {
+    ++stats.hand_overs;
+    return Continue();
+  }
+
+  PyObject* Raise() {
+    ++stats.raised;
+    ClearStack(frame_);
+    int at = fj_current(frame_);
+    const bytecode::Code* code = bytecode::Code::Of(fj_code(frame_));
+    link_.Unlink();
+    return fj_end_raise(ts_, frame_, !code || at < 0 || code->FindHandler(at) ? -1 : at);
+  }
+
+  // The value takes the place of what a RETURN instruction, any one, would give.
+  PyObject* Return(PyObject* value) {
+    const bytecode::Code& code = *bytecode::Code::Of(fj_code(frame_));  // decoded when it was linked
+    int at = code.some_return();
+    if (at < 0) {
+      Py_XDECREF(value);
+      PyErr_SetString(PyExc_SystemError, "framejit: returning from a function that has no return instruction");
+      return Raise();
+    }
+    ++stats.returned;
+    ClearStack(frame_);
+    if (code.At(at).op == bytecode::Op::kReturnValue) {
+      fj_localsplus(frame_)[fj_nlocalsplus(frame_)] = Py_NewRef(Py_None);
+      fj_set_stack_depth(frame_, 1);
+    }
+    fj_set_next(frame_, at);
+    PyObject* none = Continue();
+    if (!none) {
+      Py_XDECREF(value);
+      return nullptr;
+    }
+    Py_DECREF(none);
+    return value;
+  }
+
+  PyObject* End(Outcome outcome, PyObject* result) {
+    switch (outcome) {
+      case Outcome::kReturned:  // at its RETURN, the value still in place
+        Py_XDECREF(result);
+        ++stats.returned;
+        return Continue();
+      case Outcome::kRaised: return Raise();
+      case Outcome::kStopped:
+      case Outcome::kHandOver: break;
+    }
+    return HandOver();
+  }
+
+  PyObject* Overridden(Semantics& semantics, int throwflag) {
+    int index;
+    PyObject* result = nullptr;
+    Outcome outcome = Outcome::kStopped;
+    if (throwflag) outcome = Unwind(frame_, semantics, fj_next(frame_) - 1, &index);
+    if (outcome == Outcome::kStopped) outcome = Interpret(frame_, semantics, -1, &index, &result);
+    return End(outcome, result);
+  }
+
+  PyObject* ByPolicy() {
+    const bytecode::Code* code = bytecode::Code::Of(fj_code(frame_));
+    if (!code || code->first_resume() < 0) {
+      PyErr_Clear();
+      return HandOver();
+    }
+    int index;
+    PyObject* result = nullptr;
+    while (fj_next(frame_) <= code->first_resume()) {  // cells and free variables are made by instructions
+      Outcome outcome = Interpret(frame_, concrete, 1, &index, &result);
+      if (outcome != Outcome::kStopped) return End(outcome, result);
+    }
+    for (;;) {
+      if (fj_interrupts(ts_, frame_) & FJ_TRACING) return HandOver();
+      Outcome outcome = Outcome::kStopped;
+      result = nullptr;
+      switch (policy ? policy->At(frame_, &result) : Action::kHandOver) {
+        case Action::kStep: outcome = Interpret(frame_, concrete, 1, &index, &result); break;
+        case Action::kAgain: break;
+        case Action::kReturn: return Return(result);
+        case Action::kRaise: outcome = Unwind(frame_, concrete, code->At(fj_next(frame_)).unit, &index); break;
+        case Action::kUnwound: return Raise();
+        case Action::kHandOver: return HandOver();
+      }
+      if (outcome != Outcome::kStopped) return End(outcome, result);
+    }
+  }
+
+ private:
+  PyObject* Continue() {
+    link_.Unlink();
+    return fj_continue(ts_, frame_, 0);
+  }
+
+  PyThreadState* ts_;
+  FjFrame* frame_;
+  Link& link_;
+};
+
+PyObject* Idle(PyThreadState* ts, FjFrame* frame, int throwflag) {
+  if (scopes == 0 && ++idle_frames > kIdleFramesBeforeRemoval) fj_uninstall_hook();
+  return fj_continue(ts, frame, throwflag);
+}
+
+PyObject* Evaluate(PyThreadState* ts, FjFrame* frame, int throwflag) {
+  if (scopes == 0 || !policy) return Idle(ts, frame, throwflag);
+  if (fj_interrupts(ts, frame) & FJ_TRACING) return fj_continue(ts, frame, throwflag);
+  Semantics* semantics = policy->Override(frame);
+  if (!semantics && (throwflag || fj_is_generator(frame) || !policy->Wants(frame))) return fj_continue(ts, frame, throwflag);
+  Link link(ts, frame);
+  if (!link) return fj_continue(ts, frame, throwflag);  // CPython raises the RecursionError
+  Drive drive(ts, frame, link);
+  // Our own bugs must not unwind C frames of CPython: the rest of the call runs there if the frame is at a boundary.
+  try {
+    return semantics ? drive.Overridden(*semantics, throwflag) : drive.ByPolicy();
+  } catch (const std::exception& e) {
+    diag::Warn(std::string("internal error, running on in Python: ") + e.what());
+    if (!link) throw;  // cannot happen: nothing throws after the frame was given away
+    if (PyErr_Occurred()) return drive.Raise();
+    if (!semantics) return drive.HandOver();
+    PyErr_SetString(PyExc_SystemError, e.what());
+    return drive.Raise();
+  }
+}
+
+}  // namespace
+
+void SetPolicy(FramePolicy* p) { policy = p; }
+int HookCount() { return scopes; }
+const DriverStats& Stats() { return stats; }
+
+const char* HookUnavailable() {
+#ifdef Py_GIL_DISABLED
+  return "free-threaded builds of Python are not supported";
+#endif
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) return "sub-interpreters are not supported";
+  if (fj_hook_state() == FJ_HOOK_FOREIGN) return "another tool (torch.compile, a debugger, ...) has installed a frame hook";
+  static const char* const failed = SelfTest();
+  return failed;
+}
+
+HookScope::HookScope() : active_(HookUnavailable() == nullptr) {
+  if (!active_) return;
+  ++scopes;
+  idle_frames = 0;
+  fj_widen_recursion(PyThreadState_Get(), kExtraRecursion);
+  if (fj_hook_state() == FJ_HOOK_FREE) fj_install_hook(Evaluate);
+}
+
+HookScope::~HookScope() {
+  if (!active_) return;
+  --scopes;
+  fj_widen_recursion(PyThreadState_Get(), -kExtraRecursion);
+}
+
+}  // namespace framejit::frame

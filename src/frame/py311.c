@@ -1,0 +1,76 @@
+// CPython 3.11. The instruction pointer is stored as the unit before the next instruction; the caller of the hook pops the frame.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030C0000
+#error "py311.c is for CPython 3.11"
+#endif
+#define Py_BUILD_CORE
+#undef _PyGC_FINALIZED  // defined twice by CPython's own headers
+#include <internal/pycore_frame.h>
+#include <internal/pycore_interp.h>
+#include <internal/pycore_pystate.h>
+#undef Py_BUILD_CORE
+#define CODE(f) (((_PyInterpreterFrame*)(f))->f_code)
+#include "frame/py_common.h"
+
+PyObject* fj_function(FjFrame* f) { return (PyObject*)FR(f)->f_func; }
+int fj_next(FjFrame* f) { return (int)(FR(f)->prev_instr - _PyCode_CODE(CODE(f))) + 1; }
+void fj_set_next(FjFrame* f, int index) { FR(f)->prev_instr = _PyCode_CODE(CODE(f)) + index - 1; }
+void fj_set_current(FjFrame* f, int index) { FR(f)->prev_instr = _PyCode_CODE(CODE(f)) + index; }
+int fj_current(FjFrame* f) { return (int)(FR(f)->prev_instr - _PyCode_CODE(CODE(f))); }
+
+// The current frame hangs off a _PyCFrame that lives on the C stack of whoever runs it.
+_Static_assert(sizeof(_PyCFrame) <= sizeof(FjLink), "FjLink is too small");
+
+int fj_link(PyThreadState* ts, FjFrame* f, FjLink* link) {
+  if (Py_EnterRecursiveCall("")) {
+    PyErr_Clear();
+    return -1;
+  }
+  _PyCFrame* mine = (_PyCFrame*)link;
+  mine->use_tracing = ts->cframe->use_tracing;
+  mine->previous = ts->cframe;
+  mine->current_frame = FR(f);
+  FR(f)->previous = ts->cframe->current_frame;
+  FR(f)->is_entry = true;
+  ts->cframe = mine;
+  return 0;
+}
+
+void fj_unlink(PyThreadState* ts, FjFrame* f, FjLink* link) {
+  _PyCFrame* mine = (_PyCFrame*)link;
+  mine->previous->use_tracing = mine->use_tracing;  // settrace() while linked must outlive us
+  ts->cframe = mine->previous;
+  Py_LeaveRecursiveCall();
+}
+
+PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f, int uncovered) { return NULL; }
+
+int fj_interrupts(PyThreadState* ts, FjFrame* f) {
+  return (ts->cframe->use_tracing ? FJ_TRACING : 0) |
+         (_Py_atomic_load_relaxed(&ts->interp->ceval.eval_breaker) ? FJ_BREAKER : 0);
+}
+
+int fj_poll(PyThreadState* ts) {
+  if (PyErr_CheckSignals() < 0 || Py_MakePendingCalls() < 0) return -1;
+  if (_Py_atomic_load_relaxed(&ts->interp->ceval.gil_drop_request)) PyEval_RestoreThread(PyEval_SaveThread());
+  return ts->async_exc != NULL;
+}
+
+PyObject* fj_take_raised(void) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (!type) return NULL;
+  PyErr_NormalizeException(&type, &value, &traceback);
+  PyException_SetTraceback(value, traceback ? traceback : Py_None);
+  Py_DECREF(type);
+  Py_XDECREF(traceback);
+  return value;
+}
+
+void fj_set_raised(PyObject* exception) {
+  PyErr_Restore(Py_NewRef((PyObject*)Py_TYPE(exception)), exception, PyException_GetTraceback(exception));
+}
+
+void fj_widen_recursion(PyThreadState* ts, int by) {}
+int fj_intrinsic(int number) { return FJ_INTRINSIC_OTHER; }

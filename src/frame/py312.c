@@ -1,0 +1,93 @@
+// CPython 3.12. As 3.11, but the evaluator pops the frame, and nothing that would do so is exported: every end of a frame
+// goes through the evaluator.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#if PY_VERSION_HEX < 0x030C0000 || PY_VERSION_HEX >= 0x030D0000
+#error "py312.c is for CPython 3.12"
+#endif
+#define Py_BUILD_CORE
+#undef _PyGC_FINALIZED  // defined twice by CPython's own headers
+#include <internal/pycore_frame.h>
+#include <internal/pycore_interp.h>
+#include <internal/pycore_intrinsics.h>
+#include <internal/pycore_pystate.h>
+#undef Py_BUILD_CORE
+#define CODE(f) (((_PyInterpreterFrame*)(f))->f_code)
+#include "frame/py_common.h"
+
+PyObject* fj_function(FjFrame* f) { return FR(f)->f_funcobj; }
+int fj_next(FjFrame* f) { return (int)(FR(f)->prev_instr - _PyCode_CODE(CODE(f))) + 1; }
+void fj_set_next(FjFrame* f, int index) { FR(f)->prev_instr = _PyCode_CODE(CODE(f)) + index - 1; }
+void fj_set_current(FjFrame* f, int index) { FR(f)->prev_instr = _PyCode_CODE(CODE(f)) + index; }
+int fj_current(FjFrame* f) { return (int)(FR(f)->prev_instr - _PyCode_CODE(CODE(f))); }
+
+_Static_assert(sizeof(_PyCFrame) <= sizeof(FjLink), "FjLink is too small");
+
+int fj_link(PyThreadState* ts, FjFrame* f, FjLink* link) {
+  if (ts->py_recursion_remaining <= 1) return -1;
+  if (Py_EnterRecursiveCall("")) {
+    PyErr_Clear();
+    return -1;
+  }
+  ts->py_recursion_remaining--;
+  _PyCFrame* mine = (_PyCFrame*)link;
+  mine->previous = ts->cframe;
+  mine->current_frame = FR(f);
+  FR(f)->previous = ts->cframe->current_frame;
+  ts->cframe = mine;
+  return 0;
+}
+
+void fj_unlink(PyThreadState* ts, FjFrame* f, FjLink* link) {
+  ts->cframe = ((_PyCFrame*)link)->previous;
+  ts->py_recursion_remaining++;
+  Py_LeaveRecursiveCall();
+}
+
+// The evaluator looks for a handler and adds a traceback entry: it is entered where no handler is, and its entry is taken
+// off again.
+PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f, int uncovered) {
+  fj_set_current(f, uncovered);
+  PyObject* raised = Py_XNewRef(ts->current_exception);
+  PyObject* traceback = raised ? PyException_GetTraceback(raised) : NULL;
+  _PyEval_EvalFrameDefault(ts, FR(f), 1);
+  if (raised && ts->current_exception == raised) PyException_SetTraceback(raised, traceback ? traceback : Py_None);
+  Py_XDECREF(traceback);
+  Py_XDECREF(raised);
+  return NULL;
+}
+
+static int any(const void* bytes, size_t n) {
+  const unsigned char* p = bytes;
+  for (size_t i = 0; i < n; ++i)
+    if (p[i]) return 1;
+  return 0;
+}
+
+int fj_interrupts(PyThreadState* ts, FjFrame* f) {
+  int r = _Py_atomic_load_relaxed(&ts->interp->ceval.eval_breaker) ? FJ_BREAKER : 0;
+  _PyCoMonitoringData* local = CODE(f)->_co_monitoring;
+  if (ts->tracing || ts->c_tracefunc || ts->c_profilefunc || any(&ts->interp->monitors, sizeof ts->interp->monitors) ||
+      (local && any(&local->local_monitors, sizeof local->local_monitors)))
+    r |= FJ_TRACING;
+  return r;
+}
+
+int fj_poll(PyThreadState* ts) {
+  if (PyErr_CheckSignals() < 0 || Py_MakePendingCalls() < 0) return -1;  // scheduled gc runs in the former
+  if (_Py_atomic_load_relaxed(&ts->interp->ceval.gil_drop_request)) PyEval_RestoreThread(PyEval_SaveThread());
+  return ts->async_exc != NULL;
+}
+
+PyObject* fj_take_raised(void) { return PyErr_GetRaisedException(); }
+void fj_set_raised(PyObject* exception) { PyErr_SetRaisedException(exception); }
+void fj_widen_recursion(PyThreadState* ts, int by) { ts->c_recursion_remaining += by; }
+
+int fj_intrinsic(int number) {
+  switch (number) {
+    case INTRINSIC_STOPITERATION_ERROR: return FJ_INTRINSIC_STOP_ITERATION;
+    case INTRINSIC_UNARY_POSITIVE: return FJ_INTRINSIC_POSITIVE;
+    case INTRINSIC_LIST_TO_TUPLE: return FJ_INTRINSIC_LIST_TO_TUPLE;
+    default: return FJ_INTRINSIC_OTHER;
+  }
+}

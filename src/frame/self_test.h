@@ -1,0 +1,9 @@
+// Are CPython's private frame structs what this extension was compiled for? Runs one small function under a hook of its own.
+#pragma once
+
+namespace framejit::frame {
+
+// Null, or what differs. Leaves no hook installed.
+const char* SelfTest();
+
+}  // namespace framejit::frame

@@ -1,0 +1,164 @@
+// A policy that has no opinion but where to stop. Frames of one code object run n instructions here and then in CPython;
+// with a seed, three quarters of all frames do, n being random. Modes: "step" asks before every instruction, "run" uses
+// RunLinked, "override" the Override path (generators included), "abandon" breaks out of everything at the n-th global.
+#include "frame/testing.h"
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+
+#include "bytecode/code.h"
+#include "frame/driver.h"
+
+namespace framejit::frame {
+namespace {
+
+enum class Mode { kStep, kRun, kOverride, kAbandon };
+
+class Sweep : public FramePolicy, private ConcreteSemantics {
+ public:
+  Sweep(PyObject* code, long n, Mode mode, unsigned long long seed)
+      : code_(Py_NewRef(code)), n_(n), mode_(mode), seed_(seed), random_(88172645463325252ULL * (2 * seed + 1)) {}
+  ~Sweep() override { Py_DECREF(code_); }
+
+  bool Wants(FjFrame* frame) override {
+    if (mode_ >= Mode::kOverride || !Selected(frame)) return false;
+    left_[frame] = Length();
+    return true;
+  }
+
+  Semantics* Override(FjFrame* frame) override {
+    if (mode_ < Mode::kOverride || !Selected(frame)) return nullptr;
+    left_[frame] = Length();
+    return this;
+  }
+
+  Action At(FjFrame* frame, PyObject** result) override {
+    long& left = left_[frame];
+    if (mode_ == Mode::kStep) {
+      ++steps;
+      return left-- > 0 ? Action::kStep : Action::kHandOver;
+    }
+    int index;
+    switch (RunLinked(frame, *this, -1, &index, result)) {
+      case Outcome::kReturned: return Action::kReturn;
+      case Outcome::kRaised: return Action::kUnwound;
+      default: return Action::kHandOver;
+    }
+  }
+
+  long steps = 0;
+
+ private:
+  bool Before(FjFrame* frame, int) override {
+    ++steps;
+    return mode_ == Mode::kAbandon || left_[frame]-- > 0;
+  }
+  bool MayHandle() override { return !broken_; }
+  bool MayHandOver(FjFrame*, int) override { return !broken_; }
+  PyObject* LoadGlobal(PyObject* globals, PyObject* builtins, PyObject* name) override {
+    if (mode_ == Mode::kAbandon && n_-- == 0) {
+      broken_ = true;
+      PyErr_SetString(PyExc_BaseException, "abandoned");
+      return nullptr;
+    }
+    return ConcreteSemantics::LoadGlobal(globals, builtins, name);
+  }
+
+  bool Selected(FjFrame* frame) {
+    if (seed_) return (Random() & 3) != 0;
+    return code_ == Py_None || reinterpret_cast<PyObject*>(fj_code(frame)) == code_;
+  }
+  long Length() { return seed_ ? Random() % 60 : n_; }
+  unsigned Random() {
+    random_ ^= random_ << 13, random_ ^= random_ >> 7, random_ ^= random_ << 17;
+    return static_cast<unsigned>(random_ >> 11);
+  }
+
+  PyObject* code_;
+  long n_;
+  Mode mode_;
+  unsigned long long seed_, random_;
+  bool broken_ = false;
+  std::unordered_map<FjFrame*, long> left_;
+};
+
+std::unique_ptr<Sweep> sweep;
+std::vector<std::unique_ptr<Sweep>> retired;  // frames of a finished sweep may still be running
+std::optional<HookScope> scope;
+DriverStats before;
+
+PyObject* StartSweep(PyObject*, PyObject* args) {
+  PyObject* code;
+  long n;
+  const char* mode;
+  unsigned long long seed = 0;
+  if (!PyArg_ParseTuple(args, "Ols|K", &code, &n, &mode, &seed)) return nullptr;
+  static const char* const kModes[] = {"step", "run", "override", "abandon"};
+  int m = 0;
+  while (m < 4 && std::strcmp(kModes[m], mode)) ++m;
+  if (m == 4 || (code != Py_None && !PyCode_Check(code))) return PyErr_Format(PyExc_ValueError, "code, n, mode, seed");
+  if (sweep) retired.push_back(std::move(sweep));
+  if (retired.size() > 16) retired.erase(retired.begin());
+  sweep = std::make_unique<Sweep>(code, n, static_cast<Mode>(m), seed);
+  before = Stats();
+  if (!scope) scope.emplace();
+  if (!scope->active()) {
+    scope.reset();
+    return PyErr_Format(PyExc_RuntimeError, "%s", HookUnavailable());
+  }
+  SetPolicy(sweep.get());
+  Py_RETURN_NONE;
+}
+
+PyObject* StopSweep(PyObject*, PyObject*) {
+  SetPolicy(nullptr);
+  scope.reset();
+  const DriverStats& s = Stats();
+  return Py_BuildValue("{s:l,s:l,s:l,s:l,s:l}", "frames", s.frames - before.frames, "hand_overs", s.hand_overs - before.hand_overs,
+                       "raised", s.raised - before.raised, "returned", s.returned - before.returned, "steps",
+                       sweep ? sweep->steps : 0L);
+}
+
+PyObject* Unavailable(PyObject*, PyObject*) {
+  const char* why = HookUnavailable();
+  return why ? PyUnicode_FromString(why) : Py_NewRef(Py_None);
+}
+
+PyObject* Decode(PyObject*, PyObject* object) {
+  if (!PyCode_Check(object)) return PyErr_Format(PyExc_TypeError, "a code object is needed");
+  const bytecode::Code* code = bytecode::Code::Of(reinterpret_cast<PyCodeObject*>(object));
+  PyObject* list = code ? PyList_New(0) : nullptr;
+  for (int at = 0; list && at < code->size(); at += code->At(at).length) {
+    const bytecode::Instr& i = code->At(at);
+    const bytecode::Handler* h = code->FindHandler(i.unit);
+    PyObject* row = Py_BuildValue("(isiiiiii)", at, bytecode::Name(i.op), i.arg, int(i.flag), i.target, int(i.length), i.unit,
+                                  h ? h->target : -1);
+    if (!row || PyList_Append(list, row) < 0) Py_CLEAR(list);
+    Py_XDECREF(row);
+  }
+  return list;
+}
+
+PyObject* GetLocation(PyObject*, PyObject* args) {
+  PyObject* code;
+  int unit;
+  if (!PyArg_ParseTuple(args, "O!i", &PyCode_Type, &code, &unit)) return nullptr;
+  bytecode::Location at = bytecode::LocationOf(reinterpret_cast<PyCodeObject*>(code), unit);
+  return Py_BuildValue("(iiii)", at.line, at.end_line, at.column, at.end_column);
+}
+
+PyMethodDef kFunctions[] = {
+    {"frame_sweep", StartSweep, METH_VARARGS, "frame_sweep(code_or_None, n, mode, seed=0)"},
+    {"frame_sweep_off", StopSweep, METH_NOARGS, "counters since frame_sweep"},
+    {"frame_unavailable", Unavailable, METH_NOARGS, "None, or why frames cannot be intercepted"},
+    {"frame_decode", Decode, METH_O, "(unit, name, arg, flag, target, length, reporting unit, handler) of every instruction"},
+    {"frame_location", GetLocation, METH_VARARGS, "(line, end line, column, end column) of an instruction"},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int AddFrameTestFunctions(PyObject* module) { return PyModule_AddFunctions(module, kFunctions); }
+
+}  // namespace framejit::frame
