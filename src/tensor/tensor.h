@@ -6,6 +6,7 @@
 #include <Python.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,17 +22,20 @@ Class Classify(PyObject* o);          // pointer compares only
 bool TorchLoaded();                   // torch has been imported by the user and the shim answered
 bool NumpyLoaded();
 
+inline constexpr uint64_t kReadOnly = 1;  // NumPy's "key set": 0, or this for an array that cannot be written
 // Concrete metadata, no allocation of Python objects, < 50 ns. False: not supported (reason in *why if given).
 struct Meta {
   DType dtype; Device device; int rank = 0;
   int64_t sizes[16]; int64_t strides[16];   // strides in elements
-  void* data = nullptr; void* handle = nullptr;
+  void* data = nullptr;
+  void* handle = nullptr;                  // as in Buffer: torch's TensorImpl*, NumPy's PyObject*; borrowed
   uint64_t key_set = 0; bool requires_grad = false; bool has_grad_fn = false; bool is_inference = false;
   int64_t nbytes_extent = 0;               // bytes from data to one past the last element reached (negative strides: see low)
   char* low = nullptr;                     // lowest address touched
 };
 bool ReadMeta(PyObject* o, Meta* out, const char** why = nullptr);
-// Only what a guard compares; false if not a plain tensor. Hot: called per input per call.
+// Only what a guard compares (has_grad_fn is not filled); false if not a plain tensor. Hot: called per input per call.
+// A forward-mode tangent is not looked for: ReadTorchState tells that a dual level is open, and capture declines then.
 bool ReadForGuard(PyObject* o, Meta* out);
 
 // The thread state that compiled torch code depends on, as a comparable word vector. Cheap (< 50 ns).
@@ -52,6 +56,7 @@ class TraceRunner {
   // *failed_call then is the number of the call that raised.
   virtual int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs, int* failed_call) = 0;
 };
+// Throws std::runtime_error if a callable or a constant cannot be made.
 std::unique_ptr<TraceRunner> MakeTraceRunner(const Trace& trace, std::vector<PyObject*> constants /*held*/);
 
 // Runs a compiled graph on Python tensors: wraps inputs, allocates outputs with the framework, commits writes last and
@@ -64,9 +69,10 @@ class GraphRunner {
 };
 struct OutputPlan {       // how trace output i is made
   enum Kind { kGraphOutput, kInput, kReplay } kind;
-  int index = 0;          // graph output / graph input
+  int index = 0;          // graph output / graph input; kReplay: graph output of the base, or ~input
   std::vector<int> calls; // kReplay: trace calls to run, in order, from a base (a graph output or an input) to the output
 };
+// Throws std::runtime_error, as MakeTraceRunner. Calls exe->Run without the GIL if that pays.
 std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, const Graph& graph, const Trace& trace,
                                              std::vector<OutputPlan> outputs, std::vector<PyObject*> constants);
 

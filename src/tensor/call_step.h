@@ -1,0 +1,75 @@
+// One framework call made ready to run many times: the callable resolved, constants built, holes for tensors and sizes.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "framejit/call.h"
+#include "tensor/ref.h"
+
+namespace framejit::tensor {
+
+// A Python object for an argument without tensors and symbols. constants: objects of kObject args. Null with exception set.
+PyObject* MakeConstant(const Arg& a, const std::vector<PyObject*>& constants);
+
+class CallStep {
+ public:
+  // slot_of(id): where Run() finds and puts tensor `id`. constants are borrowed during construction only. False with a
+  // Python exception set if the callable or a constant cannot be made.
+  bool Init(const Call& call, const std::vector<PyObject*>& constants, const std::function<int(TraceId)>& slot_of);
+  // Calls it; new reference to what it returned, or null with the exception.
+  PyObject* Invoke(PyObject* const* slots, const int64_t* symbols) const;
+  // Invoke(), then results into their slots (owned references; what was there is dropped). -1 with the exception.
+  int Run(PyObject** slots, const int64_t* symbols) const;
+
+  ModeState mode;
+  std::vector<int> dead;  // slots nobody needs after this call: filled in by the owner
+
+ private:
+  struct Hole {           // an argument made anew each time
+    enum Kind : uint8_t { kSlot, kInt, kTuple, kList, kSlice, kDict, kConst } kind = kConst;
+    int slot = 0;
+    shape::Int value;
+    Ref constant;
+    std::vector<Hole> items;
+  };
+  enum class Form : uint8_t { kVectorcall, kDescrGet, kGetItem, kSetItem, kUnary, kBinary, kBinarySwapped, kCompare };
+
+  bool InitArg(const Arg& a, const std::vector<PyObject*>& constants, const std::function<int(TraceId)>& slot_of, Hole* out);
+  static PyObject* Build(const Hole& h, PyObject* const* slots, const int64_t* symbols);
+  void PickForm(const std::string& name);
+  int Store(PyObject* value, const Arg& shape, PyObject** slots, size_t* next) const;
+
+  Form form_ = Form::kVectorcall;
+  union {
+    descrgetfunc get;
+    unaryfunc unary;
+    binaryfunc binary;
+    int compare;
+  } fn_ = {};
+  Ref callable_;
+  Ref kwnames_;
+  std::vector<Hole> args_;         // positional, then keyword values
+  size_t positional_ = 0;
+  bool simple_result_ = false;     // one tensor
+  Arg result_;
+  std::vector<int> result_slots_;  // in order of Call::results
+};
+
+// Sets grad and inference mode when they differ from the current ones; puts back what was at the start.
+class ModeSwitch {
+ public:
+  ModeSwitch();
+  ~ModeSwitch();
+  ModeSwitch(const ModeSwitch&) = delete;
+  void Set(ModeState m) {
+    if (!(m == now_)) [[unlikely]] Change(m);
+  }
+
+ private:
+  void Change(ModeState m);
+  ModeState start_, now_;
+  Ref inference_;  // torch's guard object, while it is entered
+};
+
+}  // namespace framejit::tensor

@@ -1,0 +1,264 @@
+#include "tensor/contractions.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <tuple>
+
+#include "diag/diag.h"
+#include "tensor/torch_host.h"
+
+namespace framejit::tensor {
+
+namespace {
+
+constexpr double kBudget = 0.05;         // seconds of measuring in all, per process
+constexpr double kProbeFlops = 1e8;      // a larger product is measured on its first rows only
+constexpr double kMinFlops = 2e4;        // below, the call itself dominates: MKL
+constexpr double kGain = 1.1;
+
+using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, uint32_t, uint32_t>;  // batch, m (power of two), n, k, layout, threads
+
+struct Chosen {
+  std::mutex mu;
+  std::map<Key, Library> table;
+  double spent = 0;
+  int mkl = 0, onednn = 0;  // verdicts so far
+};
+Chosen& Table() {
+  static auto* t = new Chosen();
+  return *t;
+}
+
+int64_t PowerOfTwo(int64_t m) {
+  int64_t p = 1;
+  while (p < m) p *= 2;
+  return p;
+}
+
+double Seconds(const std::function<void()>& f) {
+  auto t = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
+}
+
+bool Fixed(const TorchApi& t) {
+  if (t.context && t.deterministic && t.deterministic(t.context)) return true;
+  static const bool in_group = std::getenv("WORLD_SIZE") && std::atoi(std::getenv("WORLD_SIZE")) > 1;
+  return in_group;
+}
+
+// --- matrices ---------------------------------------------------------------------------------------------------------
+struct Matrix {  // [batch, rows, cols]
+  void* data;
+  int64_t sizes[3], strides[3];
+};
+
+// Leading dimensions merged into one, if memory allows.
+bool Merge(const Buffer& b, int keep, int64_t* size, int64_t* stride) {
+  *size = 1;
+  *stride = 0;
+  for (int i = b.rank - keep - 1; i >= 0; --i) {
+    if (b.sizes[i] == 1) continue;
+    if (*size == 1) {
+      *size = b.sizes[i];
+      *stride = b.strides[i];
+    } else if (b.strides[i] == *size * *stride) {
+      *size *= b.sizes[i];
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+bool AsBatch(const Buffer& b, Matrix* m) {
+  if (b.rank < 2 || !Merge(b, 2, &m->sizes[0], &m->strides[0])) return false;
+  m->data = b.data;
+  for (int i = 1; i <= 2; ++i) {
+    m->sizes[i] = b.sizes[b.rank - 3 + i];
+    m->strides[i] = b.strides[b.rank - 3 + i];
+  }
+  return true;
+}
+bool AsRows(const Buffer& b, Matrix* m) {  // [..., K] -> [1, M, K]
+  if (b.rank < 1) return false;
+  m->data = b.data;
+  m->sizes[0] = 1;
+  m->strides[0] = 0;
+  m->sizes[2] = b.sizes[b.rank - 1];
+  m->strides[2] = b.strides[b.rank - 1];
+  return Merge(b, 1, &m->sizes[1], &m->strides[1]);
+}
+// Strides of dimensions of size 1 as a contiguous tensor has them: BLAS interfaces look at them.
+void Tidy(Matrix* m) {
+  if (m->sizes[2] == 1) m->strides[2] = m->strides[1] == 1 ? m->sizes[1] : 1;
+  if (m->sizes[1] == 1) m->strides[1] = m->strides[2] == 1 ? m->sizes[2] : 1;
+  if (m->sizes[0] == 1) m->strides[0] = m->sizes[1] * m->sizes[2];
+}
+uint32_t LayoutOf(const Matrix& m) { return m.strides[2] == 1 ? 0 : m.strides[1] == 1 ? 1 : 2; }
+
+struct Product {
+  const TorchApi& t;
+  Matrix a, b, out;          // [B, M, K], [B, K, N], [B, M, N]
+  const Buffer* bias = nullptr;
+  DType dtype;
+  Device device;
+
+  bool Run(Library library, int64_t m) const {
+    bool flat = a.sizes[0] == 1;
+    int skip = flat ? 1 : 0, rank = flat ? 2 : 3;
+    Matrix x = a, z = out;
+    x.sizes[1] = z.sizes[1] = m;
+    TempTensor ta(t, x.data, rank, x.sizes + skip, x.strides + skip, dtype, device);
+    TempTensor tb(t, b.data, rank, b.sizes + skip, b.strides + skip, dtype, device);
+    TempTensor tz(t, z.data, rank, z.sizes + skip, z.strides + skip, dtype, device);
+    if (!ta.ok() || !tb.ok() || !tz.ok()) return false;
+    if (!bias) {
+      if (library == Library::kOneDnn) return t.mkldnn_matmul(ta.handle(), tb.handle(), tz.handle(), 0.f, 1.f), true;
+      return !(flat ? t.mm_out : t.bmm_out)(tz.handle(), ta.handle(), tb.handle());
+    }
+    if (library == Library::kMkl) {
+      TempTensor tbias(t, *bias);
+      return tbias.ok() && !t.addmm_out(tz.handle(), tbias.handle(), ta.handle(), tb.handle(), 1.0, 1.0);
+    }
+    int64_t sizes[2] = {m, out.sizes[2]}, strides[2] = {0, bias->strides[0]};
+    TempTensor rows(t, bias->data, 2, sizes, strides, dtype, device);  // the bias in every row; oneDNN then adds to it
+    if (!rows.ok() || t.copy(tz.handle(), rows.handle(), 0)) return false;
+    t.mkldnn_matmul(ta.handle(), tb.handle(), tz.handle(), 1.f, 1.f);
+    return true;
+  }
+
+  bool RunBest() const {
+    int64_t m = a.sizes[1];
+    Library library = Library::kMkl;
+    if (dtype == DType::kFloat32 && t.mkldnn_matmul && t.copy && !Fixed(t)) {
+      ProductShape shape{a.sizes[0], m, out.sizes[2], a.sizes[2], LayoutOf(a) | LayoutOf(b) << 2 | (bias ? 16u : 0u)};
+      library = Choose(shape, [&](Library l, int64_t rows) { Run(l, rows); });
+    }
+    return Run(library, m);
+  }
+};
+
+bool Usable(const TorchApi& t, DType d) { return t.mm_out && t.bmm_out && t.addmm_out && (IsFloat(d) || IsInteger(d)) && DTypeSize(d) > 0; }
+bool Empty(const Matrix& m) { return m.sizes[0] * m.sizes[1] * m.sizes[2] == 0; }
+
+}  // namespace
+
+Library Choose(const ProductShape& s, const std::function<void(Library, int64_t m)>& run) {
+  double row_flops = 2.0 * s.batch * s.n * s.k, flops = row_flops * s.m;
+  if (flops < kMinFlops) return Library::kMkl;
+  uint32_t threads = 1;
+  if (const TorchApi* t = Torch(); t && t->num_threads) t->num_threads(&threads);
+  Key key{s.batch, PowerOfTwo(s.m), s.n, s.k, s.layout, threads};
+  Chosen& c = Table();
+  {
+    std::lock_guard lock(c.mu);
+    if (auto at = c.table.find(key); at != c.table.end()) return at->second;
+    if (c.spent > kBudget) return c.onednn > c.mkl ? Library::kOneDnn : Library::kMkl;
+  }
+  int64_t m = std::min<int64_t>(s.m, std::max<int64_t>(1, static_cast<int64_t>(kProbeFlops / row_flops)));
+  double mkl = 1e9, onednn = 1e9, all = Seconds([&] {
+    run(Library::kMkl, m);     // first runs make primitives and touch memory
+    run(Library::kOneDnn, m);
+    for (int i = 0; i < 3; ++i) {
+      mkl = std::min(mkl, Seconds([&] { run(Library::kMkl, m); }));
+      onednn = std::min(onednn, Seconds([&] { run(Library::kOneDnn, m); }));
+    }
+  });
+  Library best = mkl > kGain * onednn ? Library::kOneDnn : Library::kMkl;
+  std::lock_guard lock(c.mu);
+  c.spent += all;
+  auto [at, fresh] = c.table.emplace(key, best);
+  if (fresh) ++(best == Library::kMkl ? c.mkl : c.onednn);
+  if (diag::Enabled(diag::Channel::perf_)) {
+    char text[200];
+    std::snprintf(text, sizeof text, "matrix product %lldx[%lldx%lld]x[%lldx%lld]: MKL %.0f GFLOP/s, oneDNN %.0f: %s",
+                  static_cast<long long>(s.batch), static_cast<long long>(s.m), static_cast<long long>(s.k),
+                  static_cast<long long>(s.k), static_cast<long long>(s.n), row_flops * m / mkl * 1e-9,
+                  row_flops * m / onednn * 1e-9, at->second == Library::kMkl ? "MKL" : "oneDNN");
+    diag::Log(diag::Channel::perf_, text);
+  }
+  return at->second;
+}
+
+bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out) {
+  Product p{t, {}, {}, {}, nullptr, out.dtype, out.device};
+  if (out.device.kind != DeviceKind::kCpu || !Usable(t, out.dtype) || a.dtype != out.dtype || b.dtype != out.dtype) return false;
+  if (!AsBatch(a, &p.a) || !AsBatch(b, &p.b) || !AsBatch(out, &p.out)) return false;
+  if (Empty(p.out) || p.a.sizes[2] == 0) return false;
+  if (p.b.sizes[0] > 1 && p.b.strides[0] == 0 && p.a.strides[0] == p.a.sizes[1] * p.a.strides[1]) {
+    // One matrix for all batches: the batches are rows of one product.
+    p.a.sizes[1] *= p.a.sizes[0];
+    p.out.sizes[1] *= p.out.sizes[0];
+    p.a.sizes[0] = p.b.sizes[0] = p.out.sizes[0] = 1;
+  }
+  for (Matrix* m : {&p.a, &p.b, &p.out}) Tidy(m);
+  return p.RunBest();
+}
+
+bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op, Buffer& out) {
+  Product p{t, {}, {}, {}, bias, out.dtype, out.device};
+  if (out.device.kind != DeviceKind::kCpu || !Usable(t, out.dtype) || x.dtype != out.dtype || w.dtype != out.dtype) return false;
+  if (!post_op.empty() && post_op != "none") return false;  // oneDNN could fuse it, but not into a result of ours
+  if (w.rank != 2 || !AsRows(x, &p.a) || !AsBatch(w, &p.b) || !AsRows(out, &p.out)) return false;
+  std::swap(p.b.sizes[1], p.b.sizes[2]);
+  std::swap(p.b.strides[1], p.b.strides[2]);
+  if (Empty(p.out) || p.a.sizes[2] == 0) return false;
+  for (Matrix* m : {&p.a, &p.b, &p.out}) Tidy(m);
+  return p.RunBest();
+}
+
+namespace {
+// Moves a result the library has allocated into the place the plan wants it.
+bool CopyInto(const TorchApi& t, Handle result, const Buffer& out) {
+  TempTensor to(t, out);
+  bool ok = to.ok() && t.copy && !t.copy(to.handle(), result, 0);
+  t.delete_tensor(result);
+  return ok;
+}
+}  // namespace
+
+bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) {
+  if (!t.convolution || out.device.kind != DeviceKind::kCpu || !IsFloat(out.dtype)) return false;
+  int n = x.rank - 2;
+  if (n < 1 || static_cast<int>(attrs.axes.size()) != 4 * n + 1) return false;
+  const int64_t *stride = attrs.axes.data(), *padding = stride + n, *dilation = padding + n, *extra = dilation + n;
+  TempTensor tx(t, x), tw(t, w);
+  std::optional<TempTensor> tb;
+  if (bias) tb.emplace(t, *bias);
+  if (!tx.ok() || !tw.ok() || (tb && !tb->ok())) return false;
+  Handle bias_handle = tb ? tb->handle() : nullptr, result = nullptr;
+  if (t.convolution(tx.handle(), tw.handle(), bias ? &bias_handle : nullptr, stride, n, padding, n, dilation, n, attrs.flag, extra,
+                    n, attrs.axes[4 * n], &result))
+    return false;
+  return CopyInto(t, result, out);
+}
+
+bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask, bool causal,
+                    double scale, Buffer& out) {
+  if (!t.flash_attention || out.device.kind != DeviceKind::kCpu || q.rank != 4) return false;
+  if (!IsFloat(q.dtype) || DTypeSize(q.dtype) < 2 || k.dtype != q.dtype || v.dtype != q.dtype) return false;
+  if (q.sizes[3] != v.sizes[3] || q.sizes[1] != k.sizes[1] || (mask && causal)) return false;
+  for (const Buffer* b : {&q, &k, &v}) {
+    for (int i = 0; i < 4; ++i) {
+      if (b->sizes[i] == 0) return false;
+    }
+    if (b->strides[3] != 1 && b->sizes[3] != 1) return false;
+  }
+  if (mask && (mask->dtype != q.dtype || (mask->rank != 2 && mask->rank != 4))) return false;
+  TempTensor tq(t, q), tk(t, k), tv(t, v);
+  std::optional<TempTensor> tm;
+  if (mask) tm.emplace(t, *mask);
+  if (!tq.ok() || !tk.ok() || !tv.ok() || (tm && !tm->ok())) return false;
+  Handle mask_handle = tm ? tm->handle() : nullptr, result = nullptr, sums = nullptr;
+  if (t.flash_attention(tq.handle(), tk.handle(), tv.handle(), 0.0, causal, mask ? &mask_handle : nullptr, &scale, &result, &sums))
+    return false;
+  t.delete_tensor(sums);
+  return CopyInto(t, result, out);
+}
+
+}  // namespace framejit::tensor

@@ -1,0 +1,329 @@
+// Runs an Executable on Python tensors. The hot path, once per call of a compiled function: fill buffers from the inputs'
+// fields, run, wrap what came out. Small graphs keep the GIL; long ones give it up, holding references to all they read.
+#include <cstring>
+
+#include "tensor/numpy_api.h"
+#include "tensor/run_context.h"
+#include "tensor/tensor.h"
+#include "tensor/torch_api.h"
+
+namespace framejit::tensor {
+
+namespace {
+
+constexpr int kMaxRank = 16;
+constexpr size_t kFew = 32;                      // inputs, outputs: on the stack up to here
+constexpr int64_t kReleaseGilFrom = 256 << 10;   // bytes of input
+
+void CollectTensors(const Arg& a, const std::function<void(TraceId)>& f) {
+  if (a.is(Arg::Kind::kTensor)) f(a.t);
+  for (const Arg& x : a.items) CollectTensors(x, f);
+}
+
+template <class T, size_t N>
+class Scratch {  // N on the stack, more on the heap
+ public:
+  explicit Scratch(size_t n) {
+    if (n > N) heap_.resize(n);
+    data_ = n > N ? heap_.data() : reinterpret_cast<T*>(few_);
+  }
+  T* get() { return data_; }
+
+ private:
+  alignas(T) char few_[N * sizeof(T)];
+  std::vector<T> heap_;
+  T* data_;
+};
+
+class Runner : public GraphRunner {
+ public:
+  bool Init(std::shared_ptr<Executable> exe, const Graph& g, const Trace& trace, std::vector<OutputPlan> plans,
+            const std::vector<PyObject*>& constants) {
+    exe_ = std::move(exe);
+    num_inputs_ = g.inputs.size();
+    num_graph_outputs_ = g.outputs.size();
+    for (const TraceTensor& t : trace.tensors) torch_ |= t.meta.framework == Framework::kTorch;
+    if (torch_) {
+      const TorchApi* t = Torch();
+      if (!t || !t->delete_tensor || !t->empty_strided || !(t->wrap_move || t->wrap_value || t->wrap_copy)) {
+        PyErr_SetString(PyExc_RuntimeError, "framejit: this torch lacks the functions to make tensors natively");
+        return false;
+      }
+    }
+    host_ = torch_ ? &TorchHost() : &NumpyHost();
+    for (size_t i = 0; i < g.symbol_sources.size(); ++i) {
+      auto& s = g.symbol_sources[i];
+      if (s.dim >= 0 || s.input < 0) continue;
+      if (scalars_.size() <= static_cast<size_t>(s.input)) scalars_.resize(s.input + 1, 0);
+      scalars_[s.input] = static_cast<int>(i);
+    }
+    for (const Write& w : g.writes) written_.push_back(w.input);
+    for (const Node& n : g.nodes) {
+      if (n.op != Op::kExtern || !n.attrs.call) continue;
+      has_externs_ = true;
+      calls_.push_back(n.attrs.call);  // keeps the address, which is the key
+      if (!steps_[n.attrs.call.get()].Init(*n.attrs.call, constants, [](TraceId position) { return static_cast<int>(position); }))
+        return false;
+    }
+    plans_ = std::move(plans);
+    InitScalars(g, trace);
+    return InitReplays(trace, constants);
+  }
+
+  int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs) override {
+    Scratch<Buffer, kFew> in(num_inputs_), out(num_graph_outputs_);
+    Scratch<int64_t, 64> strides(torch_ ? 0 : num_inputs_ * kMaxRank);
+    int64_t bytes = 0;
+    for (size_t i = 0; i < num_inputs_; ++i) {
+      Buffer* b = new (&in.get()[i]) Buffer;
+      if (!(torch_ ? FillTorch(inputs[i], b, &bytes) : FillNumpy(inputs[i], b, strides.get() + i * kMaxRank, &bytes))) return -1;
+    }
+    for (size_t i = 0; i < num_graph_outputs_; ++i) new (&out.get()[i]) Buffer;
+    Scratch<int64_t, 16> scalars(scalars_.size());
+    for (size_t i = 0; i < scalars_.size(); ++i) scalars.get()[i] = symbols[scalars_[i]];
+
+    if (RunExecutable(inputs, {in.get(), num_inputs_}, {scalars.get(), scalars_.size()}, {out.get(), num_graph_outputs_}, symbols,
+                      bytes >= kReleaseGilFrom) < 0)
+      return -1;
+
+    // From here on the writes are done; what can still fail is making Python objects.
+    Scratch<PyObject*, kFew> made(num_graph_outputs_);
+    bool ok = true;
+    for (size_t i = 0; i < num_graph_outputs_; ++i) {
+      made.get()[i] = Wrap(out.get()[i], i);
+      ok = ok && made.get()[i];
+    }
+    for (int w : written_) BumpVersion(inputs[w]);
+    size_t n = 0;
+    for (; ok && n < plans_.size(); ++n) {
+      const OutputPlan& p = plans_[n];
+      outputs[n] = p.kind == OutputPlan::kGraphOutput ? Py_NewRef(made.get()[p.index])
+                   : p.kind == OutputPlan::kInput     ? Py_NewRef(inputs[p.index])
+                                                      : Replay(replays_[n], p, inputs, made.get(), symbols);
+      ok = outputs[n] != nullptr;
+    }
+    if (!ok) {
+      for (size_t i = 0; i < n; ++i) Py_CLEAR(outputs[i]);
+    }
+    for (size_t i = 0; i < num_graph_outputs_; ++i) Py_XDECREF(made.get()[i]);
+    return ok ? 0 : -1;
+  }
+
+ private:
+  struct ReplayPlan {
+    std::vector<CallStep> steps;
+    std::vector<std::pair<int, int>> inputs;  // slot, graph input
+    int base_slot = -1;                       // slot of the graph output
+    int result = 0;
+    int num_slots = 0;
+  };
+
+  // NumPy: a graph output that the program saw as a scalar is turned into one.
+  void InitScalars(const Graph& g, const Trace& trace) {
+    scalar_output_.assign(num_graph_outputs_, false);
+    for (size_t i = 0; i < plans_.size() && i < trace.outputs.size(); ++i) {
+      if (plans_[i].kind != OutputPlan::kGraphOutput) continue;
+      for (const TraceTensor& t : trace.tensors) {
+        if (t.id == trace.outputs[i]) scalar_output_[plans_[i].index] = t.meta.is_scalar;
+      }
+    }
+  }
+
+  bool InitReplays(const Trace& trace, const std::vector<PyObject*>& constants) {
+    replays_.resize(plans_.size());
+    for (size_t i = 0; i < plans_.size(); ++i) {
+      const OutputPlan& p = plans_[i];
+      if (p.kind != OutputPlan::kReplay) continue;
+      ReplayPlan& r = replays_[i];
+      std::unordered_map<TraceId, int> slots;
+      auto slot_of = [&](TraceId id) {
+        auto [at, fresh] = slots.emplace(id, r.num_slots);
+        if (fresh) ++r.num_slots;
+        return at->second;
+      };
+      std::unordered_map<TraceId, bool> made;
+      for (int c : p.calls) {
+        const Call& call = trace.calls.at(c);
+        auto need = [&](TraceId id) {
+          if (made.count(id)) return;
+          made[id] = true;
+          int input = -1;
+          for (const TraceTensor& t : trace.tensors) {
+            if (t.id == id) input = t.input;
+          }
+          if (input >= 0) r.inputs.emplace_back(slot_of(id), input);
+          else r.base_slot = slot_of(id);  // the only thing that is neither made here nor an input
+        };
+        for (const Arg& a : call.args) CollectTensors(a, need);
+        for (auto& [name, a] : call.kwargs) CollectTensors(a, need);
+        for (TraceId id : call.results) made[id] = true;
+        r.steps.emplace_back();
+        if (!r.steps.back().Init(call, constants, slot_of)) return false;
+      }
+      r.result = slot_of(trace.outputs.at(i));
+    }
+    return true;
+  }
+
+  bool FillTorch(PyObject* o, Buffer* b, int64_t* bytes) {
+    const TorchApi& t = *bound_torch;
+    if (t.at.all()) [[likely]] {
+      Impl impl = ImplOf(o);
+      TorchDims d = DimsOf(t, impl);
+      b->dtype = *FromScalarType(t, Field<uint16_t>(impl, t.at.dtype));
+      int64_t item = DTypeSize(b->dtype), numel = Field<int64_t>(impl, t.at.numel);
+      char* data = Field<char*>(Field<void*>(impl, t.at.storage), t.at.storage_data);
+      b->data = data ? data + Field<int64_t>(impl, t.at.offset) * item : nullptr;
+      b->handle = impl;
+      b->sizes = d.sizes;
+      b->strides = d.strides;
+      b->rank = static_cast<int32_t>(d.rank);
+      const int8_t* device = &Field<int8_t>(impl, t.at.device);
+      if (device[0]) b->device = Device{device[0] == 1 ? DeviceKind::kCuda : DeviceKind::kMeta, device[1]};
+      *bytes += numel * item;
+      return true;
+    }
+    static thread_local std::vector<std::unique_ptr<Meta>> slow;  // keeps sizes alive until this thread's next 1024 inputs
+    if (slow.size() > 1024) slow.erase(slow.begin(), slow.begin() + 512);
+    slow.push_back(std::make_unique<Meta>());
+    return FillMeta(o, slow.back().get(), b, bytes);
+  }
+
+  bool FillMeta(PyObject* o, Meta* m, Buffer* b, int64_t* bytes) {
+    const char* why = "";
+    if (!ReadMeta(o, m, &why)) {
+      PyErr_Format(PyExc_RuntimeError, "framejit: input cannot be read: %s", why);
+      return false;
+    }
+    b->data = m->data;
+    b->handle = m->handle;
+    b->sizes = m->sizes;
+    b->strides = m->strides;
+    b->rank = m->rank;
+    b->dtype = m->dtype;
+    b->device = m->device;
+    *bytes += m->nbytes_extent;
+    return true;
+  }
+
+  bool FillNumpy(PyObject* o, Buffer* b, int64_t* strides, int64_t* bytes) {
+    if (Py_TYPE(o) != bound_numpy->array) {
+      auto d = ScalarDType(*bound_numpy, Py_TYPE(o));
+      if (!d) {
+        PyErr_SetString(PyExc_RuntimeError, "framejit: input is no NumPy array or scalar");
+        return false;
+      }
+      b->dtype = *d;
+      b->data = reinterpret_cast<char*>(o) + sizeof(PyObject);
+      b->handle = o;
+      b->sizes = b->strides = strides;
+      return true;
+    }
+    const NumpyArray* a = AsArray(o);
+    b->dtype = *FromTypeNum(reinterpret_cast<const NumpyDescr*>(a->descr)->type_num);
+    b->data = a->data;
+    b->handle = o;
+    b->rank = a->nd;
+    b->sizes = reinterpret_cast<const int64_t*>(a->dims);
+    b->strides = strides;
+    int shift = __builtin_ctz(DTypeSize(b->dtype));
+    int64_t n = DTypeSize(b->dtype);
+    for (int i = 0; i < a->nd; ++i) {
+      strides[i] = a->strides[i] >> shift;
+      n *= a->dims[i];
+    }
+    *bytes += n;
+    return true;
+  }
+
+  int RunExecutable(PyObject* const* inputs, std::span<const Buffer> in, std::span<const int64_t> scalars, std::span<Buffer> out,
+                    const int64_t* symbols, bool large) {
+    RunContext context{&steps_, symbols, large && !has_externs_};
+    RunContext* outer = std::exchange(current_run, &context);
+    PyThreadState* saved = nullptr;
+    if (context.gil_released) {
+      for (size_t i = 0; i < num_inputs_; ++i) Py_INCREF(inputs[i]);
+      saved = PyEval_SaveThread();
+    }
+    std::string failure;
+    bool raised = false;
+    try {
+      exe_->Run(*host_, in, scalars, out);
+    } catch (const ExternError&) {
+      raised = true;
+    } catch (const std::exception& e) {
+      failure = std::string("framejit: ") + e.what();
+    }
+    if (saved) {
+      PyEval_RestoreThread(saved);
+      for (size_t i = 0; i < num_inputs_; ++i) Py_DECREF(inputs[i]);
+    }
+    current_run = outer;
+    if (!failure.empty()) PyErr_SetString(PyExc_RuntimeError, failure.c_str());
+    return raised || !failure.empty() ? -1 : 0;
+  }
+
+  PyObject* Wrap(const Buffer& b, size_t output) {
+    if (torch_) return WrapTorch(*bound_torch, b.handle);
+    auto* o = static_cast<PyObject*>(b.handle);
+    if (!scalar_output_[output] || Py_TYPE(o) != bound_numpy->array) return o;
+    PyObject* s = bound_numpy->make_scalar(AsArray(o)->data, AsArray(o)->descr, nullptr);
+    Py_DECREF(o);
+    return s;
+  }
+
+  void BumpVersion(PyObject* o) {
+    if (!torch_) return;
+    const TorchApi& t = *bound_torch;
+    if (t.at.key_set >= 0 && t.inplace_key && !(Field<uint64_t>(ImplOf(o), t.at.key_set) & t.inplace_key)) return;  // inference
+    if (t.bump_version) return t.bump_version(reinterpret_cast<char*>(o) + sizeof(PyObject));
+    SavedError saved;
+    Ref graph(PyImport_ImportModule("torch.autograd.graph"));
+    Ref r(graph ? PyObject_CallMethod(graph.get(), "increment_version", "O", o) : nullptr);
+    PyErr_Clear();
+  }
+
+  PyObject* Replay(const ReplayPlan& r, const OutputPlan& p, PyObject* const* inputs, PyObject* const* made,
+                   const int64_t* symbols) {
+    Scratch<PyObject*, 16> slots(r.num_slots);
+    std::fill_n(slots.get(), r.num_slots, nullptr);
+    for (auto [slot, input] : r.inputs) slots.get()[slot] = Py_NewRef(inputs[input]);
+    if (r.base_slot >= 0) slots.get()[r.base_slot] = Py_NewRef(made[p.index]);
+    bool ok = true;
+    {
+      std::optional<ModeSwitch> modes;
+      if (torch_) modes.emplace();
+      for (const CallStep& s : r.steps) {
+        if (modes) modes->Set(s.mode);
+        ok = ok && s.Run(slots.get(), symbols) == 0;
+      }
+    }
+    PyObject* result = ok ? Py_XNewRef(slots.get()[r.result]) : nullptr;
+    if (ok && !result) PyErr_SetString(PyExc_SystemError, "framejit: a replayed view was never made");
+    for (int i = 0; i < r.num_slots; ++i) Py_XDECREF(slots.get()[i]);
+    return result;
+  }
+
+  std::shared_ptr<Executable> exe_;
+  Host* host_ = nullptr;
+  size_t num_inputs_ = 0, num_graph_outputs_ = 0;
+  bool torch_ = false, has_externs_ = false;
+  std::vector<int> scalars_;  // by scalar input: symbol
+  std::vector<int> written_;
+  std::vector<bool> scalar_output_;
+  std::vector<std::shared_ptr<const Call>> calls_;
+  std::unordered_map<const Call*, CallStep> steps_;
+  std::vector<OutputPlan> plans_;
+  std::vector<ReplayPlan> replays_;
+};
+
+}  // namespace
+
+std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, const Graph& graph, const Trace& trace,
+                                             std::vector<OutputPlan> outputs, std::vector<PyObject*> constants) {
+  auto r = std::make_unique<Runner>();
+  if (!r->Init(std::move(exe), graph, trace, std::move(outputs), constants)) throw std::runtime_error(TakeErrorText());
+  return r;
+}
+
+}  // namespace framejit::tensor

@@ -1,0 +1,272 @@
+// What a tensor object is: Classify, ReadMeta, ReadForGuard. The hot path reads fields (torch_api.h); with a field missing
+// the same answers come from Python attributes.
+#include "tensor/numpy_api.h"
+#include "tensor/tensor.h"
+#include "tensor/torch_api.h"
+
+namespace framejit::tensor {
+
+namespace {
+
+constexpr int kMaxRank = 16;
+
+bool No(const char** why, const char* text) {
+  if (why) *why = text;
+  return false;
+}
+
+// Address range that the elements cover.
+inline void SetExtent(Meta* m) {
+  int64_t low = 0, high = 0;
+  bool empty = false;
+  for (int i = 0; i < m->rank; ++i) {
+    int64_t reach = (m->sizes[i] - 1) * m->strides[i];
+    (reach < 0 ? low : high) += reach;
+    empty |= m->sizes[i] == 0;
+  }
+  int64_t size = DTypeSize(m->dtype);
+  char* data = static_cast<char*>(m->data);
+  m->low = empty ? data : data + low * size;
+  m->nbytes_extent = empty ? 0 : (high + 1) * size;
+}
+
+std::optional<DeviceKind> KindOf(int torch_device) {
+  switch (torch_device) {
+    case 0: return DeviceKind::kCpu;
+    case 1: return DeviceKind::kCuda;
+    case 14: return DeviceKind::kMeta;
+    default: return std::nullopt;
+  }
+}
+
+const char* WhyNotPlain(const TorchApi& t, uint64_t keys) {
+  static constexpr std::pair<const char*, const char*> kReasons[] = {
+      {"Conjugate", "a conjugate view"}, {"Negative", "a negated view"}, {"ZeroTensor", "a zero tensor"},
+      {"Sparse", "a sparse tensor"}, {"SparseCsr", "a sparse (compressed) tensor"}, {"Quantized", "a quantized tensor"},
+      {"NestedTensor", "a nested tensor"}, {"FuncTorchBatched", "inside vmap"}, {"FuncTorchGradWrapper", "inside a functorch transform"},
+      {"Functionalize", "a functionalised tensor"}, {"Python", "a tensor with __torch_dispatch__"},
+  };
+  for (auto& [name, text] : kReasons) {
+    Ref key(PyObject_CallMethod(t.c_module, "_parse_dispatch_key", "s", name));
+    Ref set(key ? PyObject_CallMethod(t.c_module, "DispatchKeySet", "O", key.get()) : nullptr);
+    Ref raw(set ? PyObject_CallMethod(set.get(), "raw_repr", nullptr) : nullptr);
+    if (raw && (keys & PyLong_AsUnsignedLongLongMask(raw.get()))) return text;
+    PyErr_Clear();
+  }
+  return "a special kind of tensor (dispatch keys)";
+}
+
+// --- torch, by Python attributes: slow, any version ----------------------------------------------------------------------
+bool Int(Ref r, int64_t* out) {
+  if (!r) return false;
+  *out = static_cast<int64_t>(PyLong_AsUnsignedLongLongMask(r.get()));
+  return !PyErr_Occurred();
+}
+bool Dims(Ref seq, int64_t* out, int* rank) {
+  if (!seq || !PyTuple_Check(seq.get()) || PyTuple_GET_SIZE(seq.get()) > kMaxRank) return false;
+  *rank = static_cast<int>(PyTuple_GET_SIZE(seq.get()));
+  for (int i = 0; i < *rank; ++i) out[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(seq.get(), i));
+  return !PyErr_Occurred();
+}
+
+bool ReadByAttributes(const TorchApi& t, PyObject* o, Meta* m, const char** why) {
+  SavedError saved;
+  auto fail = [&](const char* text) {
+    PyErr_Clear();
+    return No(why, text);
+  };
+  Ref keys(PyObject_CallMethod(t.c_module, "_dispatch_keys", "O", o));
+  int64_t raw;
+  if (!keys || !Int(Ref(PyObject_CallMethod(keys.get(), "raw_repr", nullptr)), &raw)) return fail("dispatch keys cannot be read");
+  m->key_set = static_cast<uint64_t>(raw);
+  if ((m->key_set & ~t.plain_mask) != t.plain_keys) return fail(WhyNotPlain(t, m->key_set));
+  int rank2;
+  if (!Dims(Ref(PyObject_CallMethod(o, "size", nullptr)), m->sizes, &m->rank) ||
+      !Dims(Ref(PyObject_CallMethod(o, "stride", nullptr)), m->strides, &rank2))
+    return fail("more than 16 dimensions");
+  Ref dtype(PyObject_GetAttrString(o, "dtype"));
+  auto d = dtype ? DTypeOf(dtype.get()) : std::nullopt;
+  if (!d) return fail("a dtype framejit does not have");
+  m->dtype = *d;
+  Ref device(PyObject_GetAttrString(o, "device")), index(device ? PyObject_GetAttrString(device.get(), "index") : nullptr);
+  Ref type(device ? PyObject_GetAttrString(device.get(), "type") : nullptr);
+  const char* name = type ? PyUnicode_AsUTF8(type.get()) : nullptr;
+  if (!name || !index) return fail("a device framejit does not have");
+  std::string_view kind = name;
+  if (kind != "cpu" && kind != "cuda" && kind != "meta") return fail("a device framejit does not have");
+  m->device.kind = kind == "cpu" ? DeviceKind::kCpu : kind == "cuda" ? DeviceKind::kCuda : DeviceKind::kMeta;
+  m->device.index = index.get() == Py_None ? -1 : static_cast<int16_t>(PyLong_AsLong(index.get()));
+  int64_t data;
+  if (!Int(Ref(PyObject_CallMethod(o, "data_ptr", nullptr)), &data)) return fail("no storage");
+  m->data = reinterpret_cast<void*>(data);
+  m->handle = ImplOf(o);
+  m->is_inference = t.inplace_key && !(m->key_set & t.inplace_key);
+  Ref grad(PyObject_GetAttrString(o, "requires_grad")), leaf(PyObject_GetAttrString(o, "is_leaf"));
+  m->requires_grad = grad && grad.get() == Py_True;
+  m->has_grad_fn = m->requires_grad && leaf && leaf.get() == Py_False;
+  SetExtent(m);
+  PyErr_Clear();
+  return true;
+}
+
+// --- torch, by fields -----------------------------------------------------------------------------------------------------
+inline bool ReadFields(const TorchApi& t, PyObject* o, Meta* m, const char** why) {
+  Impl impl = ImplOf(o);
+  m->key_set = Field<uint64_t>(impl, t.at.key_set);
+  if ((m->key_set & ~t.plain_mask) != t.plain_keys) [[unlikely]]
+    return why ? No(why, WhyNotPlain(t, m->key_set)) : false;
+  auto dtype = FromScalarType(t, Field<uint16_t>(impl, t.at.dtype));
+  if (!dtype) [[unlikely]] return No(why, "a dtype framejit does not have");
+  m->dtype = *dtype;
+  const int8_t* device = &Field<int8_t>(impl, t.at.device);
+  if (device[0] == 0) {
+    m->device = Device{};
+  } else {
+    auto kind = KindOf(device[0]);
+    if (!kind) return No(why, "a device framejit does not have");
+    m->device = Device{*kind, device[1]};
+  }
+  TorchDims dims = DimsOf(t, impl);
+  if (dims.rank > kMaxRank) [[unlikely]] return No(why, "more than 16 dimensions");
+  m->rank = static_cast<int>(dims.rank);
+  int64_t low = 0, high = 0;
+  for (int i = 0; i < m->rank; ++i) {
+    m->sizes[i] = dims.sizes[i];
+    m->strides[i] = dims.strides[i];
+    int64_t reach = (dims.sizes[i] - 1) * dims.strides[i];
+    (reach < 0 ? low : high) += reach;
+  }
+  int64_t size = DTypeSize(m->dtype);
+  bool empty = Field<int64_t>(impl, t.at.numel) == 0;
+  char* data = Field<char*>(Field<void*>(impl, t.at.storage), t.at.storage_data);
+  data = empty || !data ? nullptr : data + Field<int64_t>(impl, t.at.offset) * size;
+  m->data = data;
+  m->low = data + (data ? low * size : 0);
+  m->nbytes_extent = empty ? 0 : (high + 1) * size;
+  m->handle = impl;
+  m->is_inference = !(m->key_set & t.inplace_key);
+  m->has_grad_fn = false;
+  m->requires_grad = Field<void*>(impl, t.at.autograd) ? t.requires_grad(impl) : false;
+  return true;
+}
+
+// Torch tensors in forward-mode differentiation carry a tangent outside of the key set.
+bool HasTangent(const TorchApi& t, PyObject* o) {
+  if (!ForwardLevelOpen(t)) return false;
+  Impl impl = ImplOf(o);
+  if (t.at.autograd >= 0 && !Field<void*>(impl, t.at.autograd)) return false;
+  if (!t.fw_grad) return true;  // cannot tell: assume so
+  Impl* tangent = t.fw_grad(impl, 0, reinterpret_cast<char*>(o) + sizeof(PyObject));
+  static Impl undefined = nullptr;  // the one implementation of all undefined tensors: a fresh tensor has this tangent
+  if (!undefined) {
+    Ref fresh(PyObject_CallMethod(t.module, "zeros", "i", 1));
+    if (!fresh) {
+      PyErr_Clear();
+      return true;
+    }
+    undefined = *t.fw_grad(ImplOf(fresh.get()), 0, reinterpret_cast<char*>(fresh.get()) + sizeof(PyObject));
+  }
+  return *tangent != undefined;
+}
+
+bool ReadTorch(const TorchApi& t, PyObject* o, Meta* m, const char** why) {
+  if (!(t.at.all() && t.requires_grad ? ReadFields(t, o, m, why) : ReadByAttributes(t, o, m, why))) return false;
+  if (HasTangent(t, o)) return No(why, "a forward-mode dual tensor");
+  if (m->requires_grad && t.grad_fn) m->has_grad_fn = *t.grad_fn(reinterpret_cast<char*>(o) + sizeof(PyObject)) != nullptr;
+  return true;
+}
+
+// --- NumPy ----------------------------------------------------------------------------------------------------------------
+inline bool ReadArray(PyObject* o, Meta* m, const char** why) {
+  const NumpyArray* a = AsArray(o);
+  auto* descr = reinterpret_cast<const NumpyDescr*>(a->descr);
+  auto dtype = FromTypeNum(descr->type_num);
+  if (!dtype) [[unlikely]] return No(why, "a NumPy dtype framejit does not have");
+  if (descr->byteorder == '>') [[unlikely]] return No(why, "an array in foreign byte order");
+  if (!(a->flags & kNpyAligned)) [[unlikely]] return No(why, "an unaligned array");
+  if (a->nd > kMaxRank) [[unlikely]] return No(why, "more than 16 dimensions");
+  int64_t size = DTypeSize(*dtype);
+  int shift = __builtin_ctzll(size);
+  m->dtype = *dtype;
+  m->device = Device{};
+  m->rank = a->nd;
+  int64_t odd = 0, low = 0, high = 0;
+  bool empty = false;
+  for (int i = 0; i < a->nd; ++i) {
+    m->sizes[i] = a->dims[i];
+    m->strides[i] = a->strides[i] >> shift;
+    empty |= a->dims[i] == 0;
+    // The stride of a dimension of size 0 or 1 is never used, and NumPy leaves anything there.
+    if (a->dims[i] > 1) odd |= a->strides[i] & (size - 1);
+    int64_t reach = (a->dims[i] - 1) * a->strides[i];
+    (reach < 0 ? low : high) += reach;
+  }
+  if (odd) [[unlikely]] return No(why, "strides that are no multiple of the element size");
+  m->data = a->data;
+  m->handle = o;
+  m->low = empty ? a->data : a->data + low;
+  m->nbytes_extent = empty ? 0 : high + size;
+  m->key_set = a->flags & kNpyWriteable ? 0 : kReadOnly;
+  m->requires_grad = m->has_grad_fn = m->is_inference = false;
+  return true;
+}
+
+bool ReadScalar(const NumpyApi& n, PyObject* o, Meta* m) {
+  auto dtype = ScalarDType(n, Py_TYPE(o));
+  if (!dtype) return false;
+  m->dtype = *dtype;
+  m->device = Device{};
+  m->rank = 0;
+  m->data = m->low = reinterpret_cast<char*>(o) + sizeof(PyObject);  // every number scalar holds its value right there
+  m->handle = o;
+  m->nbytes_extent = DTypeSize(*dtype);
+  m->key_set = kReadOnly;
+  m->requires_grad = m->has_grad_fn = m->is_inference = false;
+  return true;
+}
+
+}  // namespace
+
+Class Classify(PyObject* o) {
+  PyTypeObject* type = Py_TYPE(o);
+  if (const TorchApi* t = Torch()) {
+    if (type == t->tensor) return Class::kTorch;
+    if (type == t->parameter) return Class::kTorchParameter;
+    if (PyType_IsSubtype(type, t->tensor)) return Class::kTorchSubclass;
+  }
+  if (const NumpyApi* n = Numpy()) {
+    if (type == n->array) return Class::kNumpyArray;
+    if (ScalarDType(*n, type)) return Class::kNumpyScalar;
+  }
+  return Class::kNone;
+}
+
+bool TorchLoaded() { return Torch() != nullptr; }
+bool NumpyLoaded() { return Numpy() != nullptr; }
+
+bool ReadMeta(PyObject* o, Meta* out, const char** why) {
+  switch (Classify(o)) {
+    case Class::kTorch:
+    case Class::kTorchParameter: return ReadTorch(*Torch(), o, out, why);
+    case Class::kTorchSubclass: return No(why, "a tensor subclass");
+    case Class::kNumpyArray: return ReadArray(o, out, why);
+    case Class::kNumpyScalar: return ReadScalar(*Numpy(), o, out);
+    case Class::kNone: break;
+  }
+  return No(why, "not a tensor");
+}
+
+bool ReadForGuard(PyObject* o, Meta* out) {
+  PyTypeObject* type = Py_TYPE(o);
+  if (const TorchApi* t = bound_torch; t && (type == t->tensor || type == t->parameter)) {
+    if (t->at.all() && t->requires_grad) return ReadFields(*t, o, out, nullptr);
+    return ReadByAttributes(*t, o, out, nullptr);
+  }
+  if (const NumpyApi* n = bound_numpy) {
+    if (type == n->array) return ReadArray(o, out, nullptr);
+    return ReadScalar(*n, o, out);
+  }
+  return false;
+}
+
+}  // namespace framejit::tensor

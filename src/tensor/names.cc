@@ -1,0 +1,175 @@
+// Names of framework callables. A table of namespaces, walked once when the framework is first seen, fills a map from
+// object to name. Objects that go by several names (torch.nn.functional.linear is torch._C._nn.linear) get the first name
+// that has a row in surface/, else the first of all: the table lists public places first.
+#include <cstring>
+#include <unordered_map>
+
+#include "surface/surface.h"
+#include "tensor/numpy_api.h"
+#include "tensor/tensor.h"
+#include "tensor/torch_api.h"
+
+namespace framejit::tensor {
+
+namespace {
+
+// X(path, types too). To make the callables of another module known: a row here.
+#define FRAMEJIT_TORCH_NAMESPACES(X)                                                                        \
+  X("torch.Tensor") X("torch") X("torch.nn.functional") X("torch.special") X("torch.linalg") X("torch.fft")  \
+  X("torch.autograd.grad_mode") X("torch.nn.init") X("torch.nn.parameter") X("torch.nn.utils") X("torch.amp") X("torch.backends.cudnn") \
+  X("torch.functional") X("torch.compiler") X("torch.jit") X("torch.overrides") X("torch.random") X("torch.cuda") X("torch.autograd") X("torch._C._nn")       \
+  X("torch._C._linalg") X("torch._C._fft") X("torch._C._special") X("torch._C._VariableFunctions")          \
+  X("torch._C") X("torch._C._functions") X("torch._C.TensorBase")
+#define FRAMEJIT_NUMPY_NAMESPACES(X)                                                                        \
+  X("numpy.ndarray") X("numpy") X("numpy.linalg") X("numpy.fft") X("numpy.random") X("numpy.generic")       \
+  X("numpy.float64") X("numpy.float32") X("numpy.int64") X("numpy.bool_") X("scipy.special")
+
+std::unordered_map<PyObject*, std::string>& Names() {
+  static auto* names = new std::unordered_map<PyObject*, std::string>();  // outlives every user; holds references
+  return *names;
+}
+
+PyObject* Walk(const std::string& path) {
+  size_t dot = path.find('.');
+  PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), path.substr(0, dot).c_str());
+  Ref at = Ref::Borrow(module);
+  std::string seen = path.substr(0, dot);
+  while (at && dot != std::string::npos) {
+    size_t next = path.find('.', dot + 1);
+    std::string part = path.substr(dot + 1, next == std::string::npos ? next : next - dot - 1);
+    seen += "." + part;
+    PyObject* sub = PyDict_GetItemString(PyImport_GetModuleDict(), seen.c_str());  // a module not (yet) an attribute
+    Ref value(PyObject_GetAttrString(at.get(), part.c_str()));
+    if (!value && sub) {
+      PyErr_Clear();
+      value = Ref::Borrow(sub);
+    }
+    at = std::move(value);
+    dot = next;
+  }
+  if (!module) PyErr_Format(PyExc_ModuleNotFoundError, "framejit: %s is not imported", path.c_str());
+  return at.release();
+}
+
+bool Callable(PyObject* o) {
+  return PyCallable_Check(o) || !strcmp(Py_TYPE(o)->tp_name, "getset_descriptor") || Py_TYPE(o) == &PyProperty_Type;
+}
+
+// Belongs to the framework: `import math` inside torch must not rename math.floor.
+bool Owned(PyObject* o, std::string_view root) {
+  if (PyCFunction_Check(o)) {
+    PyObject* self = PyCFunction_GET_SELF(o);
+    if (self && PyType_Check(self)) return true;  // torch's own: static methods of a type of its
+    if (self && PyModule_Check(self)) {
+      const char* name = PyModule_GetName(self);
+      if (!name) PyErr_Clear();
+      return name && !strncmp(name, root.data(), root.size());
+    }
+  }
+  Ref module(PyObject_GetAttrString(o, "__module__"));
+  if (!module) PyErr_Clear();
+  const char* name = module && PyUnicode_Check(module.get()) ? PyUnicode_AsUTF8(module.get()) : nullptr;
+  if (!name) return true;  // descriptors, builtins without a module, ufuncs
+  return !strncmp(name, root.data(), root.size());
+}
+
+void AddNamespace(const std::string& path) {
+  SavedError saved;
+  Ref space(Walk(path));
+  if (!space) {
+    PyErr_Clear();
+    return;
+  }
+  std::string_view root = std::string_view(path).substr(0, path.find('.'));
+  if (root == "scipy") root = "";
+  bool type = PyType_Check(space.get());
+  auto add = [&](PyObject* key, PyObject* value) {
+    if (!PyUnicode_Check(key) || !Callable(value) || (!type && !Owned(value, root))) return;
+    PyTypeObject* vt = Py_TYPE(value);
+    Ref held = Ref::Borrow(value);
+    if (vt == &PyStaticMethod_Type || vt == &PyClassMethod_Type || vt == &PyClassMethodDescr_Type) {
+      held = Ref(PyObject_GetAttr(space.get(), key));
+      if (!held) return PyErr_Clear();
+      if (vt != &PyStaticMethod_Type) return;  // bound anew on every access
+    }
+    std::string name = path + "." + PyUnicode_AsUTF8(key);
+    auto [at, fresh] = Names().try_emplace(held.get(), name);
+    if (fresh) {
+      held.release();  // the map keeps it, and with it the address
+    } else if (!surface::HasRow(at->second) && surface::HasRow(name)) {
+      at->second = name;
+    }
+  };
+  auto add_dict = [&](PyObject* dict) {
+    PyObject *key, *value;
+    Py_ssize_t pos = 0;
+    while (PyDict_Next(dict, &pos, &key, &value)) add(key, value);
+  };
+  if (!type) {
+    Ref dict(PyObject_GenericGetDict(space.get(), nullptr));
+    if (!dict) PyErr_Clear();
+    if (dict) add_dict(dict.get());
+    return;
+  }
+  // A class: what instances find, nearest first (torch.Tensor inherits most of its methods from torch._C.TensorBase).
+  PyObject* mro = reinterpret_cast<PyTypeObject*>(space.get())->tp_mro;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); ++i) {
+    auto* t = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i));
+    if (t == &PyBaseObject_Type || t == &PyFloat_Type || t == &PyLong_Type) break;
+    if (t->tp_dict) add_dict(t->tp_dict);
+  }
+}
+
+void Fill() {
+  static bool torch = false, numpy = false, scipy = false;
+  if (!torch && Torch()) {
+    torch = true;
+#define X(path) AddNamespace(path);
+    FRAMEJIT_TORCH_NAMESPACES(X)
+#undef X
+  }
+  bool has_scipy = Numpy() && PyDict_GetItemString(PyImport_GetModuleDict(), "scipy.special");
+  if ((!numpy && Numpy()) || (!scipy && has_scipy)) {
+    numpy = true;
+    scipy = has_scipy;
+#define X(path) AddNamespace(path);
+    FRAMEJIT_NUMPY_NAMESPACES(X)
+#undef X
+  }
+}
+
+bool IsMethodWrapper(PyObject* o) { return !strcmp(Py_TYPE(o)->tp_name, "method-wrapper"); }
+
+}  // namespace
+
+PyObject* ResolveCallee(const std::string& name) { return Walk(name); }
+
+std::string CalleeName(PyObject* callable) {
+  Fill();
+  auto& names = Names();
+  auto at = names.find(callable);
+  if (at != names.end()) return at->second;
+  if (IsMethodWrapper(callable)) {  // torch.Tensor.T.__get__, made anew on every access
+    SavedError saved;
+    Ref self(PyObject_GetAttrString(callable, "__self__")), name(PyObject_GetAttrString(callable, "__name__"));
+    if (self && name && (at = names.find(self.get())) != names.end())
+      return at->second + "." + PyUnicode_AsUTF8(name.get());
+    PyErr_Clear();
+  }
+  return "";
+}
+
+std::vector<std::pair<std::string, std::string>> Doctor() {
+  std::vector<std::pair<std::string, std::string>> out;
+  const TorchApi* t = Torch();
+  if (t) {
+    out = t->verdicts;
+    out.emplace_back("torch.guard reads", t->at.all() && t->requires_grad ? "fields" : "Python attributes (slow)");
+  } else {
+    out.emplace_back("torch", "not imported");
+  }
+  out.emplace_back("numpy", Numpy() ? "ok" : "not imported, or its C API did not answer");
+  return out;
+}
+
+}  // namespace framejit::tensor

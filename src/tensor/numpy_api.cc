@@ -1,0 +1,94 @@
+#include "tensor/numpy_api.h"
+
+#include <string>
+
+namespace framejit::tensor {
+
+const NumpyApi* bound_numpy = nullptr;
+
+namespace {
+
+struct TypeRow { int type_num; DType dtype; const char* name; };
+// long is 64 bits here; "long long" is a spare type with the same meaning and another identity: not captured.
+constexpr TypeRow kTypes[] = {
+    {0, DType::kBool, "bool_"},      {1, DType::kInt8, "int8"},         {2, DType::kUInt8, "uint8"},
+    {3, DType::kInt16, "int16"},     {4, DType::kUInt16, "uint16"},     {5, DType::kInt32, "int32"},
+    {6, DType::kUInt32, "uint32"},   {7, DType::kInt64, "int64"},       {8, DType::kUInt64, "uint64"},
+    {23, DType::kFloat16, "float16"}, {11, DType::kFloat32, "float32"}, {12, DType::kFloat64, "float64"},
+    {14, DType::kComplex64, "complex64"}, {15, DType::kComplex128, "complex128"},
+};
+
+PyObject* Attr(PyObject* o, const char* name) {
+  PyObject* r = o ? PyObject_GetAttrString(o, name) : nullptr;
+  if (!r) PyErr_Clear();
+  return r;
+}
+
+bool Bind(NumpyApi& n) {
+  PyObject* modules = PyImport_GetModuleDict();
+  PyObject* umath = PyDict_GetItemString(modules, "numpy._core._multiarray_umath");
+  if (!umath) umath = PyDict_GetItemString(modules, "numpy.core._multiarray_umath");
+  Ref capsule(Attr(umath, "_ARRAY_API"));
+  void** table = capsule && PyCapsule_CheckExact(capsule.get())
+                     ? static_cast<void**>(PyCapsule_GetPointer(capsule.get(), nullptr)) : nullptr;
+  PyErr_Clear();
+  n.array = reinterpret_cast<PyTypeObject*>(Attr(n.module, "ndarray"));
+  n.generic = reinterpret_cast<PyTypeObject*>(Attr(n.module, "generic"));
+  if (!table || !n.array || !n.generic || table[2] != n.array) return false;
+  auto descr_from_type = reinterpret_cast<PyObject* (*)(int)>(table[45]);
+  n.make_scalar = reinterpret_cast<decltype(n.make_scalar)>(table[60]);
+  n.new_from_descr = reinterpret_cast<decltype(n.new_from_descr)>(table[94]);
+  for (const TypeRow& r : kTypes) {
+    int i = static_cast<int>(r.dtype);
+    n.descr[i] = descr_from_type(r.type_num);
+    n.scalar[i] = reinterpret_cast<PyTypeObject*>(Attr(n.module, r.name));
+    auto* d = reinterpret_cast<NumpyDescr*>(n.descr[i]);
+    if (!d || d->type_num != r.type_num || d->typeobj != n.scalar[i]) return false;  // the struct is not what we think
+    n.descr_types[i] = Py_TYPE(n.descr[i]);
+  }
+  return true;
+}
+
+}  // namespace
+
+const NumpyApi* BindNumpy() {
+  static Py_ssize_t seen_modules = -1;
+  PyObject* modules = PyImport_GetModuleDict();
+  if (!modules || PyDict_GET_SIZE(modules) == seen_modules) return nullptr;
+  PyObject* numpy = PyDict_GetItemString(modules, "numpy");
+  if (!numpy) {
+    seen_modules = PyDict_GET_SIZE(modules);
+    return nullptr;
+  }
+  SavedError saved;
+  static NumpyApi api;
+  api = NumpyApi();
+  api.module = Py_NewRef(numpy);
+  if (Bind(api)) bound_numpy = &api;
+  PyErr_Clear();
+  return bound_numpy;
+}
+
+std::optional<DType> FromTypeNum(int type_num) {
+  for (const TypeRow& r : kTypes) {
+    if (r.type_num == type_num) return r.dtype;
+  }
+  return std::nullopt;
+}
+
+std::optional<DType> ScalarDType(const NumpyApi& n, PyTypeObject* scalar_type) {
+  for (const TypeRow& r : kTypes) {
+    if (n.scalar[static_cast<int>(r.dtype)] == scalar_type) return r.dtype;
+  }
+  return std::nullopt;
+}
+
+PyObject* NewArray(const NumpyApi& n, DType t, int rank, const int64_t* sizes, const int64_t* byte_strides) {
+  PyObject* descr = n.descr[static_cast<int>(t)];
+  if (!descr) return PyErr_Format(PyExc_TypeError, "framejit: no NumPy type for %s", std::string(DTypeName(t)).c_str());
+  Py_INCREF(descr);  // stolen
+  return n.new_from_descr(n.array, descr, rank, reinterpret_cast<const intptr_t*>(sizes),
+                          reinterpret_cast<const intptr_t*>(byte_strides), nullptr, 0, nullptr);
+}
+
+}  // namespace framejit::tensor

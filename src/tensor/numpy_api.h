@@ -1,0 +1,52 @@
+// NumPy as seen by framejit: its C API table, taken from the module the user has imported (1.24 and 2.x), and the few
+// struct fields that both have in the same place. No NumPy header.
+#pragma once
+
+#include <optional>
+
+#include "framejit/dtype.h"
+#include "tensor/ref.h"
+
+namespace framejit::tensor {
+
+struct NumpyArray {  // the public part of PyArrayObject, same in 1.x and 2.x
+  PyObject_HEAD
+  char* data;
+  int nd;
+  intptr_t* dims;
+  intptr_t* strides;
+  PyObject* base;
+  PyObject* descr;
+  int flags;
+};
+struct NumpyDescr {  // the common head of PyArray_Descr
+  PyObject_HEAD
+  PyTypeObject* typeobj;
+  char kind, type, byteorder, old_flags;
+  int type_num;
+};
+inline constexpr int kNpyAligned = 0x100, kNpyWriteable = 0x400;
+
+struct NumpyApi {
+  PyObject* module = nullptr;
+  PyTypeObject* array = nullptr;
+  PyTypeObject* generic = nullptr;                  // numpy.generic
+  PyTypeObject* descr_types[kNumDTypes] = {};       // metatypes differ by dtype in newer versions; type(np.dtype(x))
+  PyObject* descr[kNumDTypes] = {};                 // native dtype objects
+  PyTypeObject* scalar[kNumDTypes] = {};            // np.float64, ...
+  PyObject* (*new_from_descr)(PyTypeObject*, PyObject* descr, int, const intptr_t*, const intptr_t*, void*, int, PyObject*) = nullptr;
+  PyObject* (*make_scalar)(void*, PyObject* descr, PyObject*) = nullptr;
+};
+
+extern const NumpyApi* bound_numpy;
+const NumpyApi* BindNumpy();
+inline const NumpyApi* Numpy() { return bound_numpy ? bound_numpy : BindNumpy(); }
+
+inline const NumpyArray* AsArray(PyObject* o) { return reinterpret_cast<const NumpyArray*>(o); }
+// By NumPy's type number; nullopt for object, string, date, long double, structured, the spare 64-bit types.
+std::optional<DType> FromTypeNum(int type_num);
+std::optional<DType> ScalarDType(const NumpyApi& n, PyTypeObject* scalar_type);
+// New array, C order unless strides (bytes) are given; uninitialised.
+PyObject* NewArray(const NumpyApi& n, DType t, int rank, const int64_t* sizes, const int64_t* byte_strides);
+
+}  // namespace framejit::tensor

@@ -1,0 +1,39 @@
+// What a host needs to know about the run in progress on this thread: the extern calls made ready by the GraphRunner, and
+// whether the GIL was given up.
+#pragma once
+
+#include <unordered_map>
+
+#include "tensor/call_step.h"
+
+namespace framejit::tensor {
+
+struct RunContext {
+  const std::unordered_map<const Call*, CallStep>* steps = nullptr;  // arguments are operand positions
+  const int64_t* symbols = nullptr;
+  bool gil_released = false;
+};
+inline thread_local RunContext* current_run = nullptr;
+
+// Holds the GIL while alive, taking it only if the run gave it up.
+class HoldGil {
+ public:
+  HoldGil() : taken_(current_run && current_run->gil_released) {
+    if (taken_) state_ = PyGILState_Ensure();
+  }
+  ~HoldGil() {
+    if (taken_) PyGILState_Release(state_);
+  }
+  HoldGil(const HoldGil&) = delete;
+
+ private:
+  bool taken_;
+  PyGILState_STATE state_{};
+};
+
+// Runs an extern call on Python operands; new reference to its result or null. The step is the prepared one, or made now.
+PyObject* InvokeExtern(const Call& call, PyObject* const* operands);
+// The results of `call` in `value`, flattened in order, borrowed from it. False with a Python exception.
+bool FlattenResults(PyObject* value, std::vector<PyObject*>* out);
+
+}  // namespace framejit::tensor

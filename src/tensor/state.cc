@@ -1,0 +1,157 @@
+// The thread state that a compiled torch program depends on, and dtype objects. Words of TorchState:
+//   0, 1  local dispatch keys included, excluded (raw thread-local words; autocast, functorch, dispatch modes show here)
+//   2     flags, see Flag
+//   3     function-mode stack length (torch.device(...) contexts are such modes), dispatch-mode stack length
+//   4     default dtype, autocast dtypes of CPU and CUDA (only while autocast is on)
+//   5     deterministic algorithms, float32 matmul precision
+//   6, 7  unused
+// Not seen: cuDNN/cuBLAS switches, and TF32 switches other than the matmul precision; they change digits, not meaning.
+#include <dlfcn.h>
+
+#include <cstdio>
+
+#include "tensor/numpy_api.h"
+#include "tensor/tensor.h"
+#include "tensor/torch_api.h"
+
+namespace framejit::tensor {
+
+namespace {
+
+enum Flag : uint64_t {
+  kGrad = 1, kInference = 2, kForwardLevel = 4, kFunctionsDisabled = 8, kAutocastCacheOff = 16, kUnreadable = 32,
+};
+
+// Calls into torch._C for what has no symbol.
+bool PythonFlag(const TorchApi& t, const char* name) {
+  SavedError saved;
+  Ref r(PyObject_CallMethod(t.c_module, name, nullptr));
+  if (!r) PyErr_Clear();
+  return r && r.get() == Py_True;
+}
+
+inline uint64_t* LocalKeys(const TorchApi& t) {
+  static thread_local uint64_t* words = nullptr;
+  if (!words && t.c10) words = static_cast<uint64_t*>(dlsym(t.c10, "_ZN3c104impl26raw_local_dispatch_key_setE"));
+  return words;
+}
+
+// The excluded keys of a thread on which nothing was switched: a new thread's words are zero (torch stores them xored with
+// the defaults), so any bit set here that differs means autocast or another switch.
+inline bool MayAutocast(const uint64_t* keys) { return !keys || keys[0] || keys[1]; }
+
+constexpr int8_t kCpu = 0, kCuda = 1;
+
+}  // namespace
+
+ModeState ReadMode() {
+  const TorchApi* t = Torch();
+  if (!t) return {};
+  ModeState m;
+  m.grad = t->grad_enabled ? t->grad_enabled() : PythonFlag(*t, "is_grad_enabled");
+  m.inference = t->inference_enabled ? t->inference_enabled() : PythonFlag(*t, "is_inference_mode_enabled");
+  return m;
+}
+
+void SetGradMode(bool on) {
+  const TorchApi* t = Torch();
+  if (!t) return;
+  if (t->set_grad_enabled) return t->set_grad_enabled(on);
+  SavedError saved;
+  Ref r(PyObject_CallMethod(t->c_module, "_set_grad_enabled", "O", on ? Py_True : Py_False));
+  PyErr_Clear();
+}
+
+TorchState ReadTorchState() {
+  TorchState s{};
+  const TorchApi* t = Torch();
+  if (!t) return s;
+  uint64_t* keys = LocalKeys(*t);
+  uint64_t flags = 0;
+  if (keys) {
+    s.words[0] = keys[0];
+    s.words[1] = keys[1];
+  } else {
+    flags |= kUnreadable;
+  }
+  ModeState mode = ReadMode();
+  flags |= (mode.grad ? kGrad : 0) | (mode.inference ? kInference : 0) | (ForwardLevelOpen(*t) ? kForwardLevel : 0);
+  if (t->function_disabled && t->function_disabled() != 0) flags |= kFunctionsDisabled;
+  s.words[3] = (t->function_modes ? static_cast<uint64_t>(t->function_modes()) : 0) << 32 |
+               (t->dispatch_modes ? static_cast<uint64_t>(t->dispatch_modes()) : 0);
+  s.words[4] = t->default_dtype ? static_cast<uint8_t>(t->default_dtype()) : 0;
+  if (MayAutocast(keys) && t->autocast_dtype) {
+    s.words[4] |= static_cast<uint64_t>(static_cast<uint8_t>(t->autocast_dtype(kCpu))) << 8 |
+                  static_cast<uint64_t>(static_cast<uint8_t>(t->autocast_dtype(kCuda))) << 16;
+    if (t->autocast_cache && !t->autocast_cache()) flags |= kAutocastCacheOff;
+  }
+  if (t->context) {
+    if (t->deterministic) s.words[5] |= t->deterministic(t->context) ? 1 : 0;
+    if (t->deterministic_warn) s.words[5] |= t->deterministic_warn(t->context) ? 2 : 0;
+    if (t->matmul_precision) s.words[5] |= static_cast<uint64_t>(static_cast<uint32_t>(t->matmul_precision(t->context))) << 8;
+  }
+  s.words[2] = flags;
+  return s;
+}
+
+std::string DescribeTorchState(const TorchState& s) {
+  char buffer[64];
+  std::string out;
+  auto add = [&](const std::string& text) { out += (out.empty() ? "" : ", ") + text; };
+  uint64_t f = s.words[2];
+  add(f & kGrad ? "grad" : "no_grad");
+  if (f & kInference) add("inference_mode");
+  if (f & kForwardLevel) add("forward-mode AD level open");
+  if (f & kFunctionsDisabled) add("__torch_function__ disabled");
+  if (f & kAutocastCacheOff) add("autocast cache off");
+  if (s.words[0] || s.words[1]) {
+    std::snprintf(buffer, sizeof buffer, "dispatch keys +%llx -%llx", static_cast<unsigned long long>(s.words[0]),
+                  static_cast<unsigned long long>(s.words[1]));
+    add(buffer);
+  }
+  if (uint64_t n = s.words[3] >> 32) add("function modes: " + std::to_string(n));
+  if (uint64_t n = s.words[3] & 0xffffffff) add("dispatch modes: " + std::to_string(n));
+  const TorchApi* t = Torch();
+  auto dtype = [&](int shift) {
+    auto d = t ? FromScalarType(*t, static_cast<int>(s.words[4] >> shift & 0xff)) : std::nullopt;
+    return d ? std::string(DTypeName(*d)) : std::string("?");
+  };
+  add("default dtype " + dtype(0));
+  if (s.words[4] >> 8) add("autocast dtypes cpu " + dtype(8) + ", cuda " + dtype(16));
+  if (s.words[5] & 1) add(s.words[5] & 2 ? "deterministic algorithms (warn only)" : "deterministic algorithms");
+  add("matmul precision " + std::to_string(s.words[5] >> 8));
+  return out;
+}
+
+PyObject* DTypeObject(Framework f, DType d) {
+  int i = static_cast<int>(d);
+  PyObject* o = nullptr;
+  if (f == Framework::kTorch) {
+    if (const TorchApi* t = Torch()) o = t->dtypes[i].object;
+  } else if (const NumpyApi* n = Numpy()) {
+    o = n->descr[i];
+  }
+  if (!o) return PyErr_Format(PyExc_TypeError, "framejit: %s is no dtype of the framework", std::string(DTypeName(d)).c_str());
+  return Py_NewRef(o);
+}
+
+std::optional<DType> DTypeOf(PyObject* o) {
+  if (const TorchApi* t = Torch()) {
+    for (int i = 0; i < kNumDTypes; ++i) {
+      if (t->dtypes[i].object == o) return static_cast<DType>(i);
+    }
+  }
+  if (const NumpyApi* n = Numpy()) {
+    for (int i = 0; i < kNumDTypes; ++i) {
+      if (!n->descr[i]) continue;
+      if (n->descr[i] == o || reinterpret_cast<PyObject*>(n->scalar[i]) == o) return static_cast<DType>(i);
+      if (Py_TYPE(o) == n->descr_types[i]) {  // another object of the same type, perhaps in foreign byte order
+        auto* d = reinterpret_cast<NumpyDescr*>(o);
+        return d->byteorder == '>' ? std::nullopt : FromTypeNum(d->type_num);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace framejit::tensor

@@ -1,0 +1,327 @@
+// Binding to a torch that the user has imported, and the self-test that finds the fields we read directly.
+//
+// A guard on a tensor must cost a few nanoseconds, so the hot path reads TensorImpl fields instead of calling torch. Nothing
+// promises their places. The self-test makes a handful of tensors with odd sizes, asks *Python* what they are (the public
+// answer), and looks for the one offset at which every tensor holds the expected value. No such offset, or two: the field
+// is not used and everything built on it goes another way; Doctor() says so.
+#include "tensor/torch_api.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cstring>
+#include <functional>
+#include <new>
+
+#include "tensor/tensor.h"
+
+namespace framejit::tensor {
+
+const TorchApi* bound_torch = nullptr;
+
+namespace {
+
+struct ScalarTypeRow { DType dtype; int8_t number; const char* name; };
+constexpr ScalarTypeRow kScalarTypes[] = {
+    {DType::kBool, 11, "bool"},          {DType::kUInt8, 0, "uint8"},         {DType::kInt8, 1, "int8"},
+    {DType::kInt16, 2, "int16"},         {DType::kInt32, 3, "int32"},         {DType::kInt64, 4, "int64"},
+    {DType::kUInt16, 27, "uint16"},      {DType::kUInt32, 28, "uint32"},      {DType::kUInt64, 29, "uint64"},
+    {DType::kFloat16, 5, "float16"},     {DType::kBFloat16, 15, "bfloat16"},  {DType::kFloat32, 6, "float32"},
+    {DType::kFloat64, 7, "float64"},     {DType::kComplex64, 9, "complex64"}, {DType::kComplex128, 10, "complex128"},
+    {DType::kFloat8E4M3, 24, "float8_e4m3fn"}, {DType::kFloat8E5M2, 23, "float8_e5m2"},
+};
+
+constexpr int kImplBytes = 192;     // TensorImpl is at least this long in every version
+constexpr int kStorageBytes = 64;
+
+struct Probe {
+  Ref tensor;
+  Impl impl = nullptr;
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0, numel = 0, storage = 0, data = 0;
+  uint64_t keys = 0;
+  int scalar_type = 0, device = 0;
+  bool has_autograd = false;
+};
+
+bool Long(PyObject* o, int64_t* out) {
+  Ref r(o);
+  if (!r) return false;
+  *out = static_cast<int64_t>(PyLong_AsUnsignedLongLongMask(r.get()));
+  return !PyErr_Occurred();
+}
+bool Longs(PyObject* o, std::vector<int64_t>* out) {
+  Ref seq(o);
+  if (!seq || !PyTuple_Check(seq.get())) return false;
+  out->clear();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(seq.get()); ++i) {
+    out->push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(seq.get(), i)));
+  }
+  return !PyErr_Occurred();
+}
+
+// The public answers about one tensor.
+bool Describe(PyObject* dispatch_keys, Probe* p) {
+  PyObject* t = p->tensor.get();
+  if (!t) return false;
+  p->impl = ImplOf(t);
+  Ref storage(PyObject_CallMethod(t, "untyped_storage", nullptr)), keys(PyObject_CallOneArg(dispatch_keys, t));
+  if (!storage || !keys) return false;
+  int64_t raw = 0;
+  bool ok = Longs(PyObject_CallMethod(t, "size", nullptr), &p->sizes) &&
+            Longs(PyObject_CallMethod(t, "stride", nullptr), &p->strides) &&
+            Long(PyObject_CallMethod(t, "storage_offset", nullptr), &p->offset) &&
+            Long(PyObject_CallMethod(t, "numel", nullptr), &p->numel) &&
+            Long(PyObject_GetAttrString(storage.get(), "_cdata"), &p->storage) &&
+            Long(PyObject_CallMethod(storage.get(), "data_ptr", nullptr), &p->data) &&
+            Long(PyObject_CallMethod(keys.get(), "raw_repr", nullptr), &raw);
+  p->keys = static_cast<uint64_t>(raw);
+  return ok;
+}
+
+std::vector<Probe> MakeProbes(const TorchApi& t, std::string* why) {
+  struct Recipe { const char* code; int scalar_type; int device; bool autograd; };
+  static constexpr Recipe kRecipes[] = {
+      {"t.empty_strided((3, 5, 7), (71, 11, 1), dtype=t.int16, device='cpu')[1:]", 2, 0, false},
+      {"t.empty_strided((2, 3, 1, 2, 1, 3, 2), (151, 49, 47, 23, 19, 5, 2), dtype=t.float32, device='cpu')", 6, 0, false},
+      {"t.empty_strided((13,), (3,), dtype=t.bfloat16, device='cpu')[3:9]", 15, 0, false},
+      {"t.empty_strided((), (), dtype=t.float64, device='cpu')", 7, 0, false},
+      {"t.empty_strided((4, 6), (1, 4), dtype=t.float32, device='cpu', requires_grad=True)", 6, 0, true},
+      {"t.empty_strided((9, 2), (2, 1), dtype=t.complex64, device='cpu').conj()", 9, 0, true},
+      {"t.empty_strided((17,), (1,), dtype=t.int64, device='meta')", 4, -1, false},
+  };
+  std::vector<Probe> probes;
+  Ref scope(PyDict_New()), keys(PyObject_GetAttrString(t.c_module, "_dispatch_keys"));
+  if (!scope || !keys || PyDict_SetItemString(scope.get(), "__builtins__", PyEval_GetBuiltins()) < 0 ||
+      PyDict_SetItemString(scope.get(), "t", t.module) < 0) {
+    *why = "torch._C._dispatch_keys is missing";
+    return {};
+  }
+  for (const Recipe& r : kRecipes) {
+    Probe p;
+    p.tensor = Ref(PyRun_String(r.code, Py_eval_input, scope.get(), scope.get()));
+    p.scalar_type = r.scalar_type;
+    p.device = r.device;
+    p.has_autograd = r.autograd;
+    if (!Describe(keys.get(), &p)) {
+      *why = std::string("probe failed: ") + r.code;
+      return {};
+    }
+    probes.push_back(std::move(p));
+  }
+  return probes;
+}
+
+// The only offset (multiple of `step`) below `limit` at which every probe agrees; -1 if none or several.
+int FindOffset(const std::vector<Probe>& probes, int limit, int step,
+               const std::function<bool(const Probe&, const char* at, int left)>& agrees) {
+  int found = -1;
+  for (int o = 8; o + step <= limit; o += step) {
+    bool all = true;
+    for (const Probe& p : probes) all = all && agrees(p, static_cast<const char*>(p.impl) + o, limit - o);
+    if (!all) continue;
+    if (found >= 0) return -1;
+    found = o;
+  }
+  return found;
+}
+template <class T>
+bool Is(const char* at, T value) { return !std::memcmp(at, &value, sizeof(T)); }
+
+void SelfTest(TorchApi& t) {
+  std::string why;
+  std::vector<Probe> probes = MakeProbes(t, &why);
+  PyErr_Clear();
+  if (probes.empty()) {
+    t.verdicts.emplace_back("torch.fields", why);
+    return;
+  }
+  Offsets& at = t.at;
+  at.sizes = FindOffset(probes, kImplBytes, 8, [](const Probe& p, const char* w, int left) {
+    constexpr int kInline = 5;
+    int64_t rank = static_cast<int64_t>(p.sizes.size());
+    if (left < 8 * (1 + 2 * kInline) || !Is(w, rank)) return false;
+    if (rank == 0) return true;  // the other probes decide
+    const char *sizes = w + 8, *strides = w + 8 + 8 * kInline;
+    if (rank > kInline) {
+      auto* p7 = *reinterpret_cast<const char* const*>(w + 8);
+      if (reinterpret_cast<uintptr_t>(p7) < 4096 || reinterpret_cast<uintptr_t>(p7) % 8) return false;
+      sizes = p7;
+      strides = p7 + 8 * rank;
+    }
+    return !std::memcmp(sizes, p.sizes.data(), 8 * rank) && !std::memcmp(strides, p.strides.data(), 8 * rank);
+  });
+  // Numbers such as 0 and 1 are everywhere; the fields behind the sizes come in a fixed order, so look only there.
+  int after = at.sizes < 0 ? 8 : at.sizes + 88;
+  auto behind = [&](const char* w, const Probe& p) { return w - static_cast<const char*>(p.impl) >= after; };
+  at.offset = FindOffset(probes, kImplBytes, 8, [&](const Probe& p, const char* w, int) { return behind(w, p) && Is(w, p.offset); });
+  at.numel = FindOffset(probes, kImplBytes, 8, [&](const Probe& p, const char* w, int) { return behind(w, p) && Is(w, p.numel); });
+  at.key_set = FindOffset(probes, kImplBytes, 8, [&](const Probe& p, const char* w, int) { return behind(w, p) && Is(w, p.keys); });
+  at.dtype = FindOffset(probes, kImplBytes, 2, [&](const Probe& p, const char* w, int) {
+    return behind(w, p) && Is(w, static_cast<uint16_t>(p.scalar_type));
+  });
+  at.device = FindOffset(probes, kImplBytes, 1, [&](const Probe& p, const char* w, int left) {
+    return behind(w, p) && left >= 3 && (p.device == 0 ? w[0] == 0 : w[0] != 0) && w[1] == -1 && w[2] == 1;
+  });
+  at.storage = FindOffset(probes, kImplBytes, 8, [](const Probe& p, const char* w, int) { return Is(w, p.storage); });
+  if (at.storage >= 0) {
+    int found = -1, count = 0;
+    for (int o = 8; o + 8 <= kStorageBytes; o += 8) {
+      bool all = true;
+      for (const Probe& p : probes) all = all && Is(reinterpret_cast<const char*>(p.storage) + o, p.data);
+      if (all) {
+        if (!count++) found = o;  // data and the deleter's context are often equal: the first is the data
+      }
+    }
+    at.storage_data = found;
+  }
+  at.autograd = FindOffset(probes, kImplBytes, 8, [&](const Probe& p, const char* w, int) {
+    return w - static_cast<const char*>(p.impl) < at.sizes && (*reinterpret_cast<void* const*>(w) != nullptr) == p.has_autograd;
+  });
+  if (at.autograd >= 0 && t.requires_grad) {
+    for (const Probe& p : probes) {
+      if (t.requires_grad(p.impl) && !Field<void*>(p.impl, at.autograd)) at.autograd = -1;
+      if (at.autograd < 0) break;
+    }
+  }
+  auto say = [&](const char* name, int offset) {
+    t.verdicts.emplace_back(std::string("torch.field.") + name,
+                            offset >= 0 ? "ok, offset " + std::to_string(offset) : "not found");
+  };
+  say("sizes", at.sizes), say("storage_offset", at.offset), say("numel", at.numel), say("dtype", at.dtype);
+  say("device", at.device), say("key_set", at.key_set), say("storage", at.storage);
+  say("storage_data", at.storage_data), say("autograd_meta", at.autograd);
+}
+
+// Bits of the dispatch key set, by name.
+bool KeyBits(const TorchApi& t, const char* name, uint64_t* out) {
+  Ref key_type(PyObject_GetAttrString(t.c_module, "DispatchKey")), set_type(PyObject_GetAttrString(t.c_module, "DispatchKeySet"));
+  Ref key(key_type ? PyObject_GetAttrString(key_type.get(), name) : nullptr);
+  Ref set(key && set_type ? PyObject_CallOneArg(set_type.get(), key.get()) : nullptr);
+  int64_t raw = 0;
+  bool ok = set && Long(PyObject_CallMethod(set.get(), "raw_repr", nullptr), &raw);
+  PyErr_Clear();
+  *out = static_cast<uint64_t>(raw);
+  return ok;
+}
+
+void ReadKeys(TorchApi& t) {
+  uint64_t bits = 0;
+  static constexpr const char* kMayDiffer[] = {"ADInplaceOrView", "AutogradFunctionality", "AutocastCPU", "AutocastCUDA"};
+  for (const char* name : kMayDiffer) {
+    if (KeyBits(t, name, &bits)) t.plain_mask |= bits;
+  }
+  for (const char* name : {"CPU", "CUDA", "Meta"}) {  // these hold Dense and their backend bit
+    uint64_t dense = 0;
+    if (KeyBits(t, name, &bits) && KeyBits(t, "Dense", &dense)) t.plain_mask |= bits & ~dense, t.plain_keys = dense;
+  }
+  KeyBits(t, "ADInplaceOrView", &t.inplace_key);
+}
+
+PyObject* Attr(PyObject* o, const char* name) {
+  PyObject* r = o ? PyObject_GetAttrString(o, name) : nullptr;
+  if (!r) PyErr_Clear();
+  return r;
+}
+
+bool Bind(TorchApi& t) {
+  t.tensor = reinterpret_cast<PyTypeObject*>(Attr(t.module, "Tensor"));
+  t.c_module = Attr(t.module, "_C");
+  Ref nn(Attr(t.module, "nn")), autograd(Attr(t.module, "autograd"));
+  t.parameter = reinterpret_cast<PyTypeObject*>(Attr(nn.get(), "Parameter"));
+  Ref forward_ad(Attr(autograd.get(), "forward_ad"));
+  if (!t.tensor || !t.c_module || !t.parameter || !forward_ad) return false;  // still being imported
+  t.forward_ad = Py_NewRef(PyModule_GetDict(forward_ad.get()));
+
+  void* cpu = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
+  void* python = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);
+  t.c10 = dlopen("libc10.so", RTLD_NOLOAD | RTLD_LAZY);
+  std::string missing;
+#define X(field, library, symbol, result, args)                                                        \
+  if (void* lib = library == 't' ? cpu : library == 'c' ? t.c10 : python)                              \
+    *reinterpret_cast<void**>(&t.field) = dlsym(lib, symbol);                                          \
+  if (!t.field && std::strncmp(#field, "wrap_", 5)) missing += std::string(missing.empty() ? "" : ", ") + #field;
+  FRAMEJIT_TORCH_SYMBOLS(X)
+#undef X
+  t.verdicts.emplace_back("torch.symbols", missing.empty() ? "ok" : "missing: " + missing);
+  t.verdicts.emplace_back("torch.wrap", t.wrap_move ? "ok" : t.wrap_value ? "by value" : t.wrap_copy ? "by copy" : "missing");
+  if (t.global_context) t.context = t.global_context();
+  for (const ScalarTypeRow& r : kScalarTypes) {
+    TorchDType& d = t.dtypes[static_cast<int>(r.dtype)];
+    d.number = r.number;
+    d.name = r.name;
+    d.object = Attr(t.module, r.name);
+  }
+  ReadKeys(t);
+  SelfTest(t);
+  return true;
+}
+
+}  // namespace
+
+const TorchApi* BindTorch() {
+  static Py_ssize_t seen_modules = -1;
+  PyObject* modules = PyImport_GetModuleDict();
+  if (!modules || PyDict_GET_SIZE(modules) == seen_modules) return nullptr;
+  PyObject* torch = PyDict_GetItemString(modules, "torch");
+  if (!torch) {
+    seen_modules = PyDict_GET_SIZE(modules);
+    return nullptr;
+  }
+  SavedError saved;
+  static bool binding = false;
+  if (binding) return nullptr;
+  binding = true;
+  // Dispatch or function modes would see (or fake) the probes: wait until none is active.
+  static TorchApi api;
+  api = TorchApi();
+  api.module = Py_NewRef(torch);
+  Ref c(Attr(torch, "_C"));
+  Ref modes(c ? PyObject_CallMethod(c.get(), "_len_torch_function_stack", nullptr) : nullptr);
+  Ref dispatch(c ? PyObject_CallMethod(c.get(), "_len_torch_dispatch_stack", nullptr) : nullptr);
+  bool quiet = modes && dispatch && PyLong_AsLong(modes.get()) == 0 && PyLong_AsLong(dispatch.get()) == 0;
+  PyErr_Clear();
+  if (quiet && Bind(api)) bound_torch = &api;
+  PyErr_Clear();
+  binding = false;
+  return bound_torch;
+}
+
+std::optional<DType> FromScalarType(const TorchApi&, int number) {
+  static const auto table = [] {
+    std::array<int8_t, 64> a;
+    a.fill(-1);
+    for (const ScalarTypeRow& r : kScalarTypes) a[r.number] = static_cast<int8_t>(r.dtype);
+    return a;
+  }();
+  if (number < 0 || number >= 64 || table[number] < 0) return std::nullopt;
+  return static_cast<DType>(table[number]);
+}
+
+void ReleaseImpl(const TorchApi& t, Impl impl) {
+  if (!impl) return;
+  auto* h = static_cast<Impl*>(::operator new(sizeof(Impl)));  // what `new at::Tensor` makes; torch deletes it
+  *h = impl;
+  t.delete_tensor(h);
+}
+
+Impl TakeHandle(const TorchApi&, Handle h) {
+  Impl impl = *static_cast<Impl*>(h);
+  ::operator delete(h, sizeof(Impl));
+  return impl;
+}
+
+PyObject* WrapTorch(const TorchApi& t, Impl impl) {
+  Impl v = impl;  // an at::Tensor on our stack; moved from, it holds the undefined singleton
+  PyObject* r = t.wrap_move ? t.wrap_move(&v) : t.wrap_value ? t.wrap_value(&v) : t.wrap_copy(&v);
+  if (v == impl) ReleaseImpl(t, impl);
+  return r;
+}
+
+bool ForwardLevelOpen(const TorchApi& t) {
+  static PyObject* name = PyUnicode_InternFromString("_current_level");
+  PyObject* level = PyDict_GetItem(t.forward_ad, name);  // -1: none open
+  return level && PyLong_Check(level) && PyLong_AsLong(level) >= 0;
+}
+
+}  // namespace framejit::tensor

@@ -1,0 +1,194 @@
+#include "tensor/torch_host.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <new>
+
+#include "tensor/run_context.h"
+#include "tensor/tensor.h"
+
+namespace framejit::tensor {
+
+namespace {
+
+// Above glibc's mmap limit every result is fresh memory, faulted in page by page: large pages cut that cost by a third.
+constexpr int64_t kHugePage = 2 << 20;
+constexpr int64_t kAdviseFrom = 8 << 20;
+
+void AdviseHugePages(void* data, int64_t bytes) {
+  auto begin = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) & ~(kHugePage - 1);
+  auto end = (reinterpret_cast<uintptr_t>(data) + bytes) & ~(kHugePage - 1);
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+int32_t TorchDevice(Device d) { return d.kind == DeviceKind::kCpu ? 0 : d.kind == DeviceKind::kCuda ? 1 : 14; }
+
+void* DataOf(const TorchApi& t, Impl impl, int64_t item) {
+  if (t.at.all()) {
+    if (Field<int64_t>(impl, t.at.numel) == 0) return nullptr;
+    return Field<char*>(Field<void*>(impl, t.at.storage), t.at.storage_data) + Field<int64_t>(impl, t.at.offset) * item;
+  }
+  void* data = nullptr;
+  t.get_data_ptr(&impl, &data);
+  return data;
+}
+
+class Host : public framejit::Host {
+ public:
+  void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device device,
+                      Buffer* out) override {
+    const TorchApi& t = *Torch();
+    int8_t number = t.dtypes[static_cast<int>(dtype)].number;
+    Impl impl;
+    if (device.kind == DeviceKind::kCpu && t.empty_strided_cpu) {
+      TensorValue v = t.empty_strided_cpu({sizes.data(), sizes.size()}, {strides.data(), strides.size()}, number, false);
+      impl = v.impl;
+    } else {
+      Handle h = nullptr;
+      if (t.empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), number, TorchDevice(device),
+                          device.index < 0 ? 0 : device.index, &h))
+        throw std::bad_alloc();
+      impl = TakeHandle(t, h);
+    }
+    out->handle = impl;
+    out->data = DataOf(t, impl, DTypeSize(dtype));
+    int64_t bytes = DTypeSize(dtype);
+    for (int64_t s : sizes) bytes *= s;
+    if (bytes >= kAdviseFrom && device.kind == DeviceKind::kCpu) AdviseHugePages(out->data, bytes);
+  }
+
+  void FreeOutput(Buffer* out) override { Release(out); }
+  void Release(Buffer* b) override {
+    ReleaseImpl(*Torch(), b->handle);
+    b->handle = b->data = nullptr;
+  }
+
+  void RunExtern(const Call& call, std::span<const Buffer> operands, std::span<Buffer> results) override {
+    const TorchApi& t = *Torch();
+    HoldGil gil;
+    std::vector<Ref> tensors;
+    std::vector<PyObject*> slots;
+    for (const Buffer& b : operands) {
+      TempTensor temp(t, b);
+      if (!temp.ok()) Fail("an operand cannot be made a tensor");
+      Handle shared = nullptr;
+      t.new_tensor_handle(temp.handle(), &shared);
+      tensors.emplace_back(WrapTorch(t, TakeHandle(t, shared)));
+      if (!tensors.back()) throw ExternError();
+      slots.push_back(tensors.back().get());
+    }
+    Ref value;
+    {
+      ModeSwitch mode;
+      mode.Set(call.mode);
+      value = Ref(InvokeExtern(call, slots.data()));
+    }
+    if (!value) throw ExternError();
+    std::vector<PyObject*> flat;
+    FlattenResults(value.get(), &flat);
+    if (flat.size() != results.size()) Fail("the call returned another number of tensors than when it was captured");
+    std::vector<Meta> metas(flat.size());
+    const char* why = "";
+    for (size_t i = 0; i < flat.size(); ++i) {
+      if (!ReadMeta(flat[i], &metas[i], &why)) Fail(why);
+    }
+    for (size_t i = 0; i < flat.size(); ++i) {  // nothing fails from here on: what is handed out is owned by the caller
+      Handle shared = nullptr;
+      t.new_tensor_handle(reinterpret_cast<char*>(flat[i]) + sizeof(PyObject), &shared);
+      Buffer& r = results[i];
+      r.handle = TakeHandle(t, shared);
+      r.data = metas[i].data;
+      r.dtype = metas[i].dtype;
+      r.device = metas[i].device;
+      r.rank = metas[i].rank;
+      TorchDims d;
+      if (t.at.all()) {
+        d = DimsOf(t, r.handle);
+      } else {
+        Remembered(metas[i], &d);
+      }
+      r.sizes = d.sizes;  // live as long as the tensor
+      r.strides = d.strides;
+    }
+  }
+
+  bool MatMul(const Buffer& a, const Buffer& b, Buffer& out) override { return TorchMatMul(*Torch(), a, b, out); }
+  bool Linear(const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op, Buffer& out) override {
+    return TorchLinear(*Torch(), x, w, bias, post_op, out);
+  }
+  bool Conv(const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) override {
+    return TorchConv(*Torch(), x, w, bias, attrs, out);
+  }
+  bool Attention(const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask, bool causal, double scale,
+                 Buffer& out) override {
+    return TorchAttention(*Torch(), q, k, v, mask, causal, scale, out);
+  }
+
+  int NumThreads() override {
+    const TorchApi& t = *Torch();
+    uint32_t n = 1;
+    if (t.num_threads && t.parallel_for) t.num_threads(&n);
+    return static_cast<int>(n);
+  }
+  void ParallelFor(int64_t n, int64_t grain, void (*f)(void* ctx, int64_t begin, int64_t end), void* ctx) override {
+    struct Body { void (*f)(void*, int64_t, int64_t); void* ctx; } body{f, ctx};
+    const TorchApi& t = *Torch();
+    auto run = [](int64_t begin, int64_t end, void* p) {
+      auto* b = static_cast<Body*>(p);
+      b->f(b->ctx, begin, end);
+    };
+    if (!t.parallel_for || t.parallel_for(0, n, grain, run, &body)) f(ctx, 0, n);
+  }
+
+ private:
+  [[noreturn]] static void Fail(const char* text) {
+    PyErr_Format(PyExc_RuntimeError, "framejit: extern call: %s", text);
+    throw ExternError();
+  }
+  // Sizes of the last results, where fields cannot be read. One run's results of one extern at a time.
+  static void Remembered(const Meta& m, TorchDims* d) {
+    static thread_local std::vector<std::unique_ptr<Meta>> kept;
+    if (kept.size() > 64) kept.erase(kept.begin(), kept.begin() + 32);
+    kept.push_back(std::make_unique<Meta>(m));
+    *d = {m.rank, kept.back()->sizes, kept.back()->strides};
+  }
+};
+
+}  // namespace
+
+TempTensor::TempTensor(const TorchApi& t, const Buffer& b) : t_(t) {
+  if (b.handle && t.at.all()) {  // the tensor itself, if it still is what the buffer says
+    TorchDims d = DimsOf(t, b.handle);
+    bool same = d.rank == b.rank && DataOf(t, b.handle, DTypeSize(b.dtype)) == b.data &&
+                FromScalarType(t, Field<uint16_t>(b.handle, t.at.dtype)) == b.dtype;
+    for (int i = 0; same && i < b.rank; ++i) same = d.sizes[i] == b.sizes[i] && d.strides[i] == b.strides[i];
+    if (same) {
+      impl_ = b.handle;
+      return;
+    }
+  }
+  Make(b.data, b.rank, b.sizes, b.strides, b.dtype, b.device);
+}
+
+TempTensor::TempTensor(const TorchApi& t, void* data, int rank, const int64_t* sizes, const int64_t* strides, DType dtype,
+                       Device device)
+    : t_(t) {
+  Make(data, rank, sizes, strides, dtype, device);
+}
+
+void TempTensor::Make(void* data, int rank, const int64_t* sizes, const int64_t* strides, DType dtype, Device device) {
+  Handle h = nullptr;
+  if (!t_.from_blob || t_.from_blob(data, rank, sizes, strides, 0, t_.dtypes[static_cast<int>(dtype)].number, TorchDevice(device),
+                                    device.index < 0 ? 0 : device.index, &h))
+    return;
+  impl_ = TakeHandle(t_, h);
+  owned_ = true;
+}
+
+framejit::Host& TorchHost() {
+  static Host* host = new Host();  // used until the last thread is gone: never destroyed
+  return *host;
+}
+
+}  // namespace framejit::tensor

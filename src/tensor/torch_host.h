@@ -1,0 +1,36 @@
+// The torch side of a run: allocation, externs, threads, and tensors made of buffers for library calls. A Buffer's handle
+// is the TensorImpl itself; the address of a variable holding it is what torch calls a tensor handle.
+#pragma once
+
+#include "framejit/compile.h"
+#include "tensor/torch_api.h"
+
+namespace framejit::tensor {
+
+// A buffer, or a reshaped view of one, as a torch tensor for the length of a library call.
+class TempTensor {
+ public:
+  TempTensor(const TorchApi& t, const Buffer& b);
+  TempTensor(const TorchApi& t, void* data, int rank, const int64_t* sizes, const int64_t* strides, DType dtype, Device device);
+  ~TempTensor() {
+    if (owned_) ReleaseImpl(t_, impl_);
+  }
+  TempTensor(const TempTensor&) = delete;
+  Handle handle() { return &impl_; }
+  bool ok() const { return impl_ != nullptr; }
+
+ private:
+  void Make(void* data, int rank, const int64_t* sizes, const int64_t* strides, DType dtype, Device device);
+  const TorchApi& t_;
+  Impl impl_ = nullptr;
+  bool owned_ = false;
+};
+
+// Contractions (contractions.cc). Each returns false where it does not apply.
+bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out);
+bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op, Buffer& out);
+bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out);
+bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask, bool causal,
+                    double scale, Buffer& out);
+
+}  // namespace framejit::tensor

@@ -1,0 +1,103 @@
+// Replays a captured trace with the framework, call by call. Slots hold the tensors by TraceId; inputs are borrowed by taking
+// a reference for the run; a temporary is dropped after its last use, as the user's own program would do.
+#include "tensor/call_step.h"
+#include "tensor/tensor.h"
+#include "tensor/torch_api.h"
+
+namespace framejit::tensor {
+
+namespace {
+
+void CollectTensors(const Arg& a, const std::function<void(TraceId)>& f) {
+  if (a.is(Arg::Kind::kTensor)) f(a.t);
+  for (const Arg& x : a.items) CollectTensors(x, f);
+}
+
+class Runner : public TraceRunner {
+ public:
+  bool Init(const Trace& trace, const std::vector<PyObject*>& constants) {
+    for (const TraceTensor& t : trace.tensors) num_slots_ = std::max<size_t>(num_slots_, t.id + 1);
+    auto slot_of = [&](TraceId id) {
+      num_slots_ = std::max<size_t>(num_slots_, id + 1);
+      return static_cast<int>(id);
+    };
+    steps_.resize(trace.calls.size());
+    for (size_t i = 0; i < trace.calls.size(); ++i) {
+      if (!steps_[i].Init(trace.calls[i], constants, slot_of)) return false;
+      uses_torch_ |= !trace.calls[i].callee.compare(0, 6, "torch.");
+    }
+    inputs_.assign(trace.inputs.begin(), trace.inputs.end());
+    outputs_.assign(trace.outputs.begin(), trace.outputs.end());
+    for (TraceId id : inputs_) slot_of(id);
+    for (TraceId id : outputs_) slot_of(id);
+    std::vector<int> last(num_slots_, -1);
+    for (size_t i = 0; i < trace.calls.size(); ++i) {
+      auto use = [&](TraceId id) { last[id] = static_cast<int>(i); };
+      for (const Arg& a : trace.calls[i].args) CollectTensors(a, use);
+      for (auto& [name, a] : trace.calls[i].kwargs) CollectTensors(a, use);
+      for (TraceId id : trace.calls[i].results) use(id);
+    }
+    for (TraceId id : inputs_) last[id] = -1;
+    for (TraceId id : outputs_) last[id] = -1;
+    for (size_t id = 0; id < num_slots_; ++id) {
+      if (last[id] >= 0) steps_[last[id]].dead.push_back(static_cast<int>(id));
+    }
+    return true;
+  }
+
+  int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs, int* failed_call) override {
+    constexpr size_t kFew = 64;
+    PyObject* few[kFew];
+    std::vector<PyObject*> many;
+    PyObject** slots = few;
+    if (num_slots_ > kFew) {
+      many.resize(num_slots_);
+      slots = many.data();
+    }
+    std::fill_n(slots, num_slots_, nullptr);
+    for (size_t i = 0; i < inputs_.size(); ++i) slots[inputs_[i]] = Py_NewRef(inputs[i]);
+    int status = 0;
+    {
+      std::optional<ModeSwitch> modes;
+      if (uses_torch_) modes.emplace();
+      for (size_t i = 0; i < steps_.size(); ++i) {
+        const CallStep& s = steps_[i];
+        if (modes) modes->Set(s.mode);
+        if (s.Run(slots, symbols) < 0) {
+          if (failed_call) *failed_call = static_cast<int>(i);
+          status = -1;
+          break;
+        }
+        for (int d : s.dead) Py_CLEAR(slots[d]);
+      }
+    }
+    for (size_t i = 0; !status && i < outputs_.size(); ++i) {
+      if (!slots[outputs_[i]]) {
+        PyErr_Format(PyExc_SystemError, "framejit: output %zu was never made", i);
+        if (failed_call) *failed_call = -1;
+        for (size_t j = 0; j < i; ++j) Py_CLEAR(outputs[j]);
+        status = -1;
+        break;
+      }
+      outputs[i] = Py_NewRef(slots[outputs_[i]]);
+    }
+    for (size_t i = 0; i < num_slots_; ++i) Py_XDECREF(slots[i]);
+    return status;
+  }
+
+ private:
+  std::vector<CallStep> steps_;
+  std::vector<TraceId> inputs_, outputs_;
+  size_t num_slots_ = 0;
+  bool uses_torch_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<TraceRunner> MakeTraceRunner(const Trace& trace, std::vector<PyObject*> constants) {
+  auto r = std::make_unique<Runner>();
+  if (!r->Init(trace, constants)) throw std::runtime_error(TakeErrorText());  // steps hold the constants they use
+  return r;
+}
+
+}  // namespace framejit::tensor
