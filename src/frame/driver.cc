@@ -63,10 +63,8 @@ class Drive {
   PyObject* Raise() {
     ++stats.raised;
     ClearStack(frame_);
-    int at = fj_current(frame_);
-    const bytecode::Code* code = bytecode::Code::Of(fj_code(frame_));
     link_.Unlink();
-    return fj_end_raise(ts_, frame_, !code || at < 0 || code->FindHandler(at) ? -1 : at);
+    return fj_end_raise(ts_, frame_);
   }
 
   // The value takes the place of what a RETURN instruction, any one, would give.
@@ -113,6 +111,11 @@ class Drive {
     Outcome outcome = Outcome::kStopped;
     if (throwflag) outcome = Unwind(frame_, semantics, fj_next(frame_) - 1, &index);
     if (outcome == Outcome::kStopped) outcome = Interpret(frame_, semantics, -1, &index, &result);
+    if (outcome == Outcome::kHandOver) {
+      bytecode::Op op = bytecode::Code::Of(fj_code(frame_))->At(index).op;
+      bool suspends = op == bytecode::Op::kYieldValue || op == bytecode::Op::kReturnGenerator;
+      if (!suspends && !semantics.MayHandOver()) return Raise();
+    }
     return End(outcome, result);
   }
 

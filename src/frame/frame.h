@@ -44,9 +44,8 @@ void fj_unlink(PyThreadState*, FjFrame*, FjLink*);
 
 // CPython's evaluator from fj_next on. throwflag: an exception is set, to be raised at the suspended yield.
 PyObject* fj_continue(PyThreadState*, FjFrame*, int throwflag);
-// Leaves the frame with the exception that is set; no handler runs, no traceback entry is added. `uncovered` is an index
-// that no handler covers, the faulting one if possible (it stays visible as f_lineno); -1: in front of the code. Returns NULL.
-PyObject* fj_end_raise(PyThreadState*, FjFrame*, int uncovered);
+// Leaves the frame with the exception that is set; no handler runs, no traceback entry is added. Returns NULL.
+PyObject* fj_end_raise(PyThreadState*, FjFrame*);
 // A call that returns is ended by fj_continue at a RETURN instruction.
 
 enum { FJ_TRACING = 1, FJ_BREAKER = 2 };

@@ -44,7 +44,7 @@ void fj_unlink(PyThreadState* ts, FjFrame* f, FjLink* link) {
   Py_LeaveRecursiveCall();
 }
 
-PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f, int uncovered) { return NULL; }
+PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f) { return NULL; }
 
 int fj_interrupts(PyThreadState* ts, FjFrame* f) {
   return (ts->cframe->use_tracing ? FJ_TRACING : 0) |

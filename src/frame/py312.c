@@ -44,16 +44,23 @@ void fj_unlink(PyThreadState* ts, FjFrame* f, FjLink* link) {
   Py_LeaveRecursiveCall();
 }
 
-// The evaluator looks for a handler and adds a traceback entry: it is entered where no handler is, and its entry is taken
-// off again.
-PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f, int uncovered) {
-  fj_set_current(f, uncovered);
-  PyObject* raised = Py_XNewRef(ts->current_exception);
+// The evaluator looks for a handler and adds a traceback entry. In front of the first instruction it finds no handler, and
+// an ordinary frame gets no entry there (a generator's does: it is taken off again). What outlives the frame then shows
+// the place where it was left.
+PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f) {
+  _Py_CODEUNIT* left_at = FR(f)->prev_instr;
+  PyFrameObject* object = FR(f)->frame_obj;
+  PyObject* raised = ts->current_exception;
   PyObject* traceback = raised ? PyException_GetTraceback(raised) : NULL;
+  Py_XINCREF(object);
+  Py_XINCREF(raised);
+  fj_set_next(f, 0);
   _PyEval_EvalFrameDefault(ts, FR(f), 1);
   if (raised && ts->current_exception == raised) PyException_SetTraceback(raised, traceback ? traceback : Py_None);
+  if (object && object->f_frame->owner == FRAME_OWNED_BY_FRAME_OBJECT) object->f_frame->prev_instr = left_at;
   Py_XDECREF(traceback);
   Py_XDECREF(raised);
+  Py_XDECREF(object);
   return NULL;
 }
 

@@ -42,7 +42,7 @@ void fj_unlink(PyThreadState* ts, FjFrame* f, FjLink* link) {
 
 // A hand-over with throwflag looks for the handler one unit before the line it reports (CPython's loop has already moved
 // on when it gets there): not usable, so the interpreter unwinds and the frame is popped here.
-PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f, int uncovered) {
+PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f) {
   _PyEval_FrameClearAndPop(ts, FR(f));
   return NULL;
 }

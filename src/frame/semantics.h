@@ -73,6 +73,9 @@ class Semantics {
   virtual bool Before(FjFrame* frame, int index) { return true; }
   // An exception is set. false: leave the frame at once without looking for handlers (capture unwinding a break).
   virtual bool MayHandle() { return true; }
+  // An instruction is met that only CPython runs, and it does not merely suspend a generator: the rest of the frame would
+  // escape these semantics. false: an exception was set, leave the frame instead.
+  virtual bool MayHandOver() { return true; }
   // The rest of this frame is about to go to CPython at an instruction we do not run, or because tracing came on (not
   // asked at YIELD_VALUE and RETURN_GENERATOR, which run and leave). false, with an exception set: leave at once instead.
   virtual bool MayHandOver(FjFrame* frame, int index) { return true; }
