@@ -4,9 +4,8 @@
 #include "frame/testing.h"
 
 #include <cstring>
-#include <memory>
-#include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "bytecode/code.h"
 #include "frame/driver.h"
@@ -84,9 +83,8 @@ class Sweep : public FramePolicy, private ConcreteSemantics {
   std::unordered_map<FjFrame*, long> left_;
 };
 
-std::unique_ptr<Sweep> sweep;
-std::vector<std::unique_ptr<Sweep>> retired;  // frames of a finished sweep may still be running
-std::optional<HookScope> scope;
+Sweep* sweep = nullptr;  // never freed: frames of a finished sweep may still be running, and Python may be gone at exit
+HookScope* scope = nullptr;
 DriverStats before;
 
 PyObject* StartSweep(PyObject*, PyObject* args) {
@@ -99,22 +97,20 @@ PyObject* StartSweep(PyObject*, PyObject* args) {
   int m = 0;
   while (m < 4 && std::strcmp(kModes[m], mode)) ++m;
   if (m == 4 || (code != Py_None && !PyCode_Check(code))) return PyErr_Format(PyExc_ValueError, "code, n, mode, seed");
-  if (sweep) retired.push_back(std::move(sweep));
-  if (retired.size() > 16) retired.erase(retired.begin());
-  sweep = std::make_unique<Sweep>(code, n, static_cast<Mode>(m), seed);
+  sweep = new Sweep(code, n, static_cast<Mode>(m), seed);
   before = Stats();
-  if (!scope) scope.emplace();
+  if (!scope) scope = new HookScope();
   if (!scope->active()) {
-    scope.reset();
+    delete std::exchange(scope, nullptr);
     return PyErr_Format(PyExc_RuntimeError, "%s", HookUnavailable());
   }
-  SetPolicy(sweep.get());
+  SetPolicy(sweep);
   Py_RETURN_NONE;
 }
 
 PyObject* StopSweep(PyObject*, PyObject*) {
   SetPolicy(nullptr);
-  scope.reset();
+  delete std::exchange(scope, nullptr);
   const DriverStats& s = Stats();
   return Py_BuildValue("{s:l,s:l,s:l,s:l,s:l}", "frames", s.frames - before.frames, "hand_overs", s.hand_overs - before.hand_overs,
                        "raised", s.raised - before.raised, "returned", s.returned - before.returned, "steps",
