@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 if importlib.util.find_spec("framejit") is None and (ROOT / "build/python/framejit").exists():
     sys.path.insert(0, str(ROOT / "build" / "python"))
+sys.path.insert(0, str(ROOT))
+import bench  # noqa: E402,F401 (makes torchvision importable)
 
-# The CUDA build of torchvision does not find its compiled ops beside a CPU torch, and then fails in the registration of
-# their meta functions, at import. Nothing here needs those.
-sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 

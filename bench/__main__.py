@@ -1,0 +1,35 @@
+"""tools/dev bench [CASE...] [--peer] [--json F]: eager, framejit and (with --peer) torch.compile, interleaved."""
+
+import argparse
+import sys
+
+from . import cases, measure
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="tools/dev bench", description=__doc__)
+    parser.add_argument("case", nargs="*", help=f"of {', '.join(cases.CASES)} (default: all)")
+    parser.add_argument("--peer", action="store_true", help="measure torch.compile too")
+    parser.add_argument("--json", metavar="F", help="append JSON lines to this file")
+    args = parser.parse_args(argv)
+    for name in args.case:
+        if name not in cases.CASES:
+            parser.error(f"no case {name!r} (there are: {', '.join(cases.CASES)})")
+    about = measure.machine()
+    print(f"{about['cpu']}, {about['cores']} cores, {' '.join(about['features'])}; Python {about['python']}, torch {about['torch']}, NumPy {about['numpy']}")
+    print(f"{'case':14} {'metric':42} {'eager':>10} {'framejit':>10} {'peer':>10} {'':3} {'vs eager':>7} {'vs peer':>7}")
+    for name in args.case or cases.CASES:
+        rows = []
+        try:
+            for row, spread in cases.CASES[name](args.peer):
+                measure.show(row, spread)
+                rows.append(row)
+        except ImportError as error:
+            print(f"{name:14} skipped: {error}")
+        if args.json:
+            measure.append(args.json, rows, about)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

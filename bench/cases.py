@@ -1,0 +1,135 @@
+"""The cases of `tools/dev bench`: each is a generator of (JSON row, spread)."""
+
+import contextlib
+
+from . import functions, measure, models
+
+
+def _versus(case, metric, unit, function, arguments, peer, keywords=None, seconds=3.0, keep=0):
+    """One row: the function as written, compiled by framejit, and compiled by torch if `peer`. keep: how many results stay
+    alive (fresh memory for every call) instead of being dropped at once."""
+    import framejit
+
+    keywords = keywords or {}
+    contenders = {"eager": function, "framejit": framejit.compile(function)}
+    if peer:
+        import torch
+
+        torch._dynamo.reset()
+        contenders["peer"] = torch.compile(function)
+
+    def bind(call):
+        if not keep:
+            return lambda: call(*arguments, **keywords)
+        kept = [None] * keep
+        return lambda: kept.append(call(*arguments, **keywords)) or kept.pop(0)
+
+    times = measure.interleaved({name: bind(call) for name, call in contenders.items()}, seconds)
+    return measure.record(case, metric, unit, **{k: v[0] for k, v in times.items()}), [v[1] for v in times.values()]
+
+
+@contextlib.contextmanager
+def _no_grad():
+    import torch
+
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield torch
+
+
+def call_overhead(peer):
+    import numpy
+
+    x = numpy.arange(16, dtype=numpy.float32)
+    yield _versus("call_overhead", "x*y+1, 16 floats, NumPy", "us", functions.multiply_add, (x, x + 1), False)
+    with _no_grad() as torch:
+        x = torch.arange(16.0)
+        yield _versus("call_overhead", "x*y+1, 16 floats, torch", "us", functions.multiply_add, (x, x + 1), peer)
+        deep = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(100)])
+        yield _versus("call_overhead", "100 Linear(4, 4)", "us", deep, (torch.ones(1, 4),), peer)
+
+
+def pointwise(peer):
+    with _no_grad() as torch:
+        x = torch.randn(4_000_000)
+        yield _versus("pointwise", "sin cos exp tanh sigmoid sqrt, 4M, dropped", "ms", functions.chain, (x,), peer)
+        yield _versus("pointwise", "the same, results kept", "ms", functions.chain, (x,), peer, keep=16)
+        yield _versus("pointwise", "the same in bfloat16", "ms", functions.chain, (x.bfloat16(),), peer)
+        yield _versus("pointwise", "x*y+1, 4M", "ms", functions.multiply_add, (x, x + 1), peer)
+
+
+def norms(peer):
+    with _no_grad() as torch:
+        x, r, w, b = torch.randn(4096, 1024), torch.randn(4096, 1024), torch.randn(1024), torch.randn(1024)
+        yield _versus("norms", "gelu+layernorm+residual 4096x1024", "ms", functions.gelu_layernorm_residual, (x, r, w, b), peer)
+        yield _versus("norms", "RMSNorm 4096x4096", "ms", functions.rms_norm, (torch.randn(4096, 4096), torch.randn(4096)), peer)
+
+
+def softmax(peer):
+    with _no_grad() as torch:
+        x = torch.randn(4096, 4096)
+        yield _versus("softmax", "4096x4096, dropped", "ms", functions.softmax, (x,), peer)
+        yield _versus("softmax", "4096x4096, kept", "ms", functions.softmax, (x,), peer, keep=4)
+
+
+def mlp(peer):
+    with _no_grad() as torch:
+        arguments = torch.randn(128, 1024), torch.randn(4096, 1024), torch.randn(4096), torch.randn(1024, 4096), torch.randn(1024)
+        yield _versus("mlp", "128x1024x4096 gelu", "ms", functions.mlp, arguments, peer)
+
+
+def hf_models(peer):
+    for name in models.MODELS:
+        with _no_grad():
+            model, inputs = models.build(name)
+            yield _versus("models", f"{name}, batch 1", "ms", model, (), peer, inputs, seconds=5.0)
+
+
+def numpy_functions(peer):
+    for name, function, arguments in (
+        ("Black-Scholes 1M", functions.black_scholes, functions.black_scholes_arguments()),
+        ("row softmax 2048x1024", functions.row_softmax, functions.row_softmax_arguments()),
+        ("Laplace 2048x2048", functions.laplace, functions.laplace_arguments()),
+        ("k-means step 20000x8x16", functions.k_means_step, functions.k_means_arguments()),
+    ):
+        yield _versus("numpy", name, "ms", function, arguments, False)
+
+
+def cold(peer):
+    from . import cold as processes
+
+    for name, unit in (("one line", "s"), ("BertModel", "s")):
+        seconds = {who: processes.first_call(name, who) for who in ("eager", "framejit", *(["peer"] if peer else []))}
+        yield measure.record("cold", f"{name}: first call of a fresh process", unit, **seconds), None
+
+
+def dynamic(peer):
+    """BERT over 20 pairs of batch and length, first passes included: the whole takes what its compiles take."""
+    import time
+
+    import framejit
+
+    with _no_grad() as torch:
+        model, _ = models.build("BertModel", small=True)
+        shapes = [(1 + i % 4, 8 + 5 * i) for i in range(20)]
+        inputs = [models.make_inputs("BertModel", True, *shape) for shape in shapes]
+        contenders = {"eager": model, "framejit": framejit.compile(model), **({"peer": torch.compile(model)} if peer else {})}
+        first = {}
+        for name, call in contenders.items():
+            start = time.perf_counter()
+            for each in inputs:
+                call(**each)
+            first[name] = time.perf_counter() - start
+        yield measure.record("dynamic", "tiny BERT, 20 shapes, compiles included", "s", **first), None
+
+        def bind(call):
+            return lambda: [call(**each) for each in inputs]
+
+        times = measure.interleaved({name: bind(call) for name, call in contenders.items()})
+        yield measure.record("dynamic", "tiny BERT, 20 shapes, compiled", "ms", **{k: v[0] for k, v in times.items()}), [v[1] for v in times.values()]
+
+
+CASES = {
+    "call_overhead": call_overhead, "pointwise": pointwise, "norms": norms, "softmax": softmax, "mlp": mlp,
+    "models": hf_models, "numpy": numpy_functions, "cold": cold, "dynamic": dynamic,
+}  # fmt: skip
