@@ -50,6 +50,7 @@ class Lowering {
         options_(options),
         stats_(stats),
         layouts_(grouping.layouts),
+        kernel_layouts_(g.nodes.size()),
         value_of_(g.nodes.size(), -1) {}
 
   Plan Run() {
@@ -164,7 +165,7 @@ class Lowering {
 
   void CompileKernel(const Group& group) {
     // Buffers are passed with their offsets added, so that kernels do not depend on them.
-    std::vector<Layout> layouts(g_.nodes.size());
+    std::vector<Layout>& layouts = kernel_layouts_;  // entries that this kernel does not read may be stale
     auto pass_on = [&](ValueId v) {
       if (layouts_[v].strides.empty()) layouts_[v] = pass::StoredLayout(g_, v);
       layouts[v] = {layouts_[v].strides, 0};
@@ -318,6 +319,7 @@ class Lowering {
   const CompileOptions& options_;
   CompileStats& stats_;
   std::vector<Layout> layouts_;
+  std::vector<Layout> kernel_layouts_;
   std::vector<int> value_of_;          // by graph value
   std::map<ValueId, int> storage_of_;  // values made directly in an output
   std::map<ValueId, int> handed_over_;

@@ -13,6 +13,7 @@ struct Dim {
 
 struct Loop {
   std::vector<Dim> outer;  // outermost first
+  Dim mid{1, 0, 0};        // transpositions: where the source is dense; walked in blocks of kTile inside a row
   Dim inner{1, 0, 0};
   int64_t rows = 1;
   int element = 1;
@@ -20,12 +21,23 @@ struct Loop {
   std::byte* to = nullptr;
 };
 
+constexpr int64_t kTile = 16;
+
+// A tile touches kTile cache lines of the source and of the target, instead of a new source line an element.
 template <typename T>
-void CopyRow(const std::byte* from, std::byte* to, const Dim& d) {
-  for (int64_t i = 0; i < d.size; ++i) {
-    T v;
-    std::memcpy(&v, from + i * d.from, sizeof(T));
-    std::memcpy(to + i * d.to, &v, sizeof(T));
+void CopyRow(const std::byte* from, std::byte* to, const Dim& d, const Dim& mid) {
+  for (int64_t begin = 0; begin < d.size; begin += kTile) {
+    const int64_t end = mid.size == 1 ? d.size : std::min(d.size, begin + kTile);
+    for (int64_t m = 0; m < mid.size; ++m) {
+      const std::byte* source = from + m * mid.from;
+      std::byte* target = to + m * mid.to;
+      for (int64_t i = begin; i < end; ++i) {
+        T v;
+        std::memcpy(&v, source + i * d.from, sizeof(T));
+        std::memcpy(target + i * d.to, &v, sizeof(T));
+      }
+    }
+    if (mid.size == 1) return;
   }
 }
 
@@ -45,16 +57,20 @@ void CopyRows(void* context, int64_t begin, int64_t end) {
       from += at * l.outer[i].from;
       to += at * l.outer[i].to;
     }
-    if (l.inner.from == l.element && l.inner.to == l.element) {
+    if (l.mid.size == 1 && l.inner.from == l.element && l.inner.to == l.element) {
       std::memcpy(to, from, l.inner.size * l.element);
       continue;
     }
+    Dim mid = l.mid;
+    if (mid.size > 1) {  // the last outer dimension counts tiles of mid
+      mid.size = std::min(kTile, mid.size - row % l.outer.back().size * kTile);
+    }
     switch (l.element) {
-      case 1: CopyRow<uint8_t>(from, to, l.inner); break;
-      case 2: CopyRow<uint16_t>(from, to, l.inner); break;
-      case 4: CopyRow<uint32_t>(from, to, l.inner); break;
-      case 8: CopyRow<uint64_t>(from, to, l.inner); break;
-      default: CopyRow<Wide>(from, to, l.inner); break;
+      case 1: CopyRow<uint8_t>(from, to, l.inner, mid); break;
+      case 2: CopyRow<uint16_t>(from, to, l.inner, mid); break;
+      case 4: CopyRow<uint32_t>(from, to, l.inner, mid); break;
+      case 8: CopyRow<uint64_t>(from, to, l.inner, mid); break;
+      default: CopyRow<Wide>(from, to, l.inner, mid); break;
     }
   }
 }
@@ -86,6 +102,16 @@ void StridedCopy(Host& host, const Buffer& from, const Buffer& to) {
   if (loop.outer.empty()) loop.outer.push_back({1, loop.element, loop.element});
   loop.inner = loop.outer.back();
   loop.outer.pop_back();
+  if (loop.inner.from != loop.element) {
+    for (size_t i = 0; i < loop.outer.size(); ++i) {
+      Dim d = loop.outer[i];
+      if (d.from != loop.element || d.size < kTile || loop.inner.size < kTile) continue;
+      loop.mid = d;
+      loop.outer.erase(loop.outer.begin() + i);
+      loop.outer.push_back({(d.size + kTile - 1) / kTile, d.from * kTile, d.to * kTile});
+      break;
+    }
+  }
   constexpr int64_t kPiece = int64_t{1} << 16;                               // bytes
   if (loop.outer.empty() && loop.inner.size * loop.element >= 4 * kPiece) {  // one long row: cut it
     int64_t piece = kPiece / loop.element;
@@ -97,7 +123,8 @@ void StridedCopy(Host& host, const Buffer& from, const Buffer& to) {
   }
   for (const Dim& d : loop.outer) loop.rows *= d.size;
   if (loop.rows > 1 && numel * loop.element >= 2 * kPiece && host.NumThreads() > 1) {
-    const int64_t grain = std::max<int64_t>(1, kPiece / (loop.inner.size * loop.element));
+    const int64_t grain =
+        std::max<int64_t>(1, kPiece / (loop.inner.size * std::min(kTile, loop.mid.size) * loop.element));
     host.ParallelFor(loop.rows, grain, CopyRows, &loop);
   } else {
     CopyRows(&loop, 0, loop.rows);

@@ -32,7 +32,8 @@ struct Fixture {
     return s;
   }
   ValueId Const(double v, ValueId like) {
-    return b.Broadcast(b.Constant(Scalar(v), b.type(like).dtype), b.type(like).shape);
+    ValueId c = b.Constant(Scalar(v), b.type(like).dtype);
+    return b.Broadcast(c, Ints(b.type(like).shape));
   }
   ValueId Softmax(ValueId x, int axis) {
     const Ints shape = b.type(x).shape;
@@ -49,7 +50,8 @@ struct Fixture {
     const int axis = static_cast<int>(shape.size()) - 1;
     auto mean = [&](ValueId v) {
       ValueId s = b.Reduce(Op::kSum, v, {axis}, true);
-      return b.Binary(Op::kDiv, s, b.Broadcast(b.SymConstant(shape.back(), DType::kFloat32), b.type(s).shape));
+      ValueId n = b.SymConstant(shape.back(), DType::kFloat32);
+      return b.Binary(Op::kDiv, s, b.Broadcast(n, Ints(b.type(s).shape)));
     };
     ValueId centred = b.Binary(Op::kSub, x, b.Broadcast(mean(x), shape));
     ValueId var = mean(b.Binary(Op::kMul, centred, centred));

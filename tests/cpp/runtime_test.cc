@@ -82,6 +82,18 @@ TEST(StridedCopy, AllLayouts) {
   }
 }
 
+TEST(StridedCopy, Transpositions) {
+  TestHost host;
+  host.threads = 2;
+  for (auto [m, n] : std::vector<std::pair<int64_t, int64_t>>{{16, 16}, {300, 500}, {17, 1000}, {1000, 33}}) {
+    HostTensor from = RandomF32({3, n, m}, 1), to = HostTensor::Empty(DType::kFloat32, {3, m, n});
+    from.sizes = {3, m, n};
+    from.strides = {m * n, 1, m};
+    runtime::StridedCopy(host, AsBuffer(from), AsBuffer(to));
+    EXPECT_EQ(test::Values(AsBuffer(from)), test::Values(AsBuffer(to))) << m << " " << n;
+  }
+}
+
 TEST(StridedCopy, LargeOnesRunInParallel) {
   TestHost host;
   host.threads = 2;
