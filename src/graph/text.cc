@@ -91,10 +91,10 @@ void Reader::Expect(std::string_view token) {
   if (!Eat(token)) Fail("expected '" + std::string(token) + "'");
 }
 
-std::string_view Reader::Word(std::string_view what) {
+std::string_view Reader::Word(std::string_view what, std::string_view more) {
   SkipBlanks();
   size_t end = pos_;
-  while (end < text_.size() && (IsWord(text_[end]) || text_[end] == '.' || text_[end] == ':')) ++end;
+  while (end < text_.size() && (IsWord(text_[end]) || more.find(text_[end]) != std::string_view::npos)) ++end;
   if (end == pos_) Fail("expected " + std::string(what));
   std::string_view word = text_.substr(pos_, end - pos_);
   pos_ = end;
@@ -305,7 +305,7 @@ Call Reader::ReadCall() {
     while (Eat(","));
     Expect("=");
   }
-  c.callee = Word("the name of a function");
+  c.callee = Word("the name of a function", ".:");
   Expect("(");
   while (!Eat(")")) {
     size_t start = pos_;

@@ -20,7 +20,7 @@ class Reader {
   bool Peek(std::string_view token);  // tokens of letters match whole words only
   bool Eat(std::string_view token);
   void Expect(std::string_view token);
-  std::string_view Word(std::string_view what);  // letters, digits, '_', '.', ':'
+  std::string_view Word(std::string_view what, std::string_view more = "");  // letters, digits, '_' and those of `more'
   int64_t Integer();
   std::string String();
   shape::Int Size();
