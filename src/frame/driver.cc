@@ -3,6 +3,7 @@
 #include "frame/driver.h"
 
 #include <exception>
+#include <utility>
 
 #include "bytecode/code.h"
 #include "diag/diag.h"
@@ -186,7 +187,7 @@ PyObject* Evaluate(PyThreadState* ts, FjFrame* frame, int throwflag) {
 
 }  // namespace
 
-void SetPolicy(FramePolicy* p) { policy = p; }
+FramePolicy* SetPolicy(FramePolicy* p) { return std::exchange(policy, p); }
 int HookCount() { return scopes; }
 const DriverStats& Stats() { return stats; }
 

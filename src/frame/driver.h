@@ -29,7 +29,7 @@ class FramePolicy {
   virtual Action At(FjFrame* frame, PyObject** result) = 0;
 };
 
-void SetPolicy(FramePolicy* policy);  // process wide; null: the hook passes through
+FramePolicy* SetPolicy(FramePolicy* policy);  // process wide; null: the hook passes through. Returns the one before
 
 class HookScope {  // RAII: this thread may need frames intercepted. Does nothing where HookUnavailable() has a reason.
  public:

@@ -47,18 +47,14 @@ PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f) {
   return NULL;
 }
 
-static int any(const void* bytes, size_t n) {
-  const unsigned char* p = bytes;
-  for (size_t i = 0; i < n; ++i)
-    if (p[i]) return 1;
-  return 0;
-}
+#define ANY(monitors) (memcmp(&(monitors), no_monitors, sizeof(monitors)) != 0)
+static const char no_monitors[sizeof(_Py_GlobalMonitors) + sizeof(_Py_LocalMonitors)];
 
 int fj_interrupts(PyThreadState* ts, FjFrame* f) {
   int r = (ts->eval_breaker & _PY_EVAL_EVENTS_MASK) ? FJ_BREAKER : 0;
   _PyCoMonitoringData* local = CODE(f)->_co_monitoring;
-  if (ts->tracing || ts->c_tracefunc || ts->c_profilefunc || any(&ts->interp->monitors, sizeof ts->interp->monitors) ||
-      (local && any(&local->local_monitors, sizeof local->local_monitors)))
+  if (ts->tracing || ts->c_tracefunc || ts->c_profilefunc || ANY(ts->interp->monitors) ||
+      (local && ANY(local->local_monitors)))
     r |= FJ_TRACING;
   return r;
 }

@@ -18,7 +18,8 @@ enum class Mode { kStep, kRun, kOverride, kAbandon };
 class Sweep : public FramePolicy, private ConcreteSemantics {
  public:
   Sweep(PyObject* code, long n, Mode mode, unsigned long long seed)
-      : code_(Py_NewRef(code)), n_(n), mode_(mode), seed_(seed), random_(88172645463325252ULL * (2 * seed + 1)) {}
+      : code_(Py_NewRef(code)), n_(n), mode_(mode), seed_(seed), random_(88172645463325252ULL * (2 * seed + 1)),
+        unlimited_(mode == Mode::kAbandon || (n >= 1000000000 && !seed)) {}
   ~Sweep() override { Py_DECREF(code_); }
 
   bool Wants(FjFrame* frame) override {
@@ -34,10 +35,9 @@ class Sweep : public FramePolicy, private ConcreteSemantics {
   }
 
   Action At(FjFrame* frame, PyObject** result) override {
-    long& left = left_[frame];
     if (mode_ == Mode::kStep) {
       ++steps;
-      return left-- > 0 ? Action::kStep : Action::kHandOver;
+      return unlimited_ || left_[frame]-- > 0 ? Action::kStep : Action::kHandOver;
     }
     int index;
     switch (RunLinked(frame, *this, -1, &index, result)) {
@@ -52,7 +52,7 @@ class Sweep : public FramePolicy, private ConcreteSemantics {
  private:
   bool Before(FjFrame* frame, int) override {
     ++steps;
-    return mode_ == Mode::kAbandon || left_[frame]-- > 0;
+    return unlimited_ || left_[frame]-- > 0;
   }
   bool MayHandle() override { return !broken_; }
   bool MayHandOver(FjFrame*, int) override { return !broken_; }
@@ -79,12 +79,14 @@ class Sweep : public FramePolicy, private ConcreteSemantics {
   long n_;
   Mode mode_;
   unsigned long long seed_, random_;
+  bool unlimited_;
   bool broken_ = false;
   std::unordered_map<FjFrame*, long> left_;
 };
 
 Sweep* sweep = nullptr;  // never freed: frames of a finished sweep may still be running, and Python may be gone at exit
 HookScope* scope = nullptr;
+FramePolicy* previous = nullptr;  // whose place the sweep took
 DriverStats before;
 
 PyObject* StartSweep(PyObject*, PyObject* args) {
@@ -97,6 +99,7 @@ PyObject* StartSweep(PyObject*, PyObject* args) {
   int m = 0;
   while (m < 4 && std::strcmp(kModes[m], mode)) ++m;
   if (m == 4 || (code != Py_None && !PyCode_Check(code))) return PyErr_Format(PyExc_ValueError, "code, n, mode, seed");
+  bool running = scope != nullptr;
   sweep = new Sweep(code, n, static_cast<Mode>(m), seed);
   before = Stats();
   if (!scope) scope = new HookScope();
@@ -104,12 +107,13 @@ PyObject* StartSweep(PyObject*, PyObject* args) {
     delete std::exchange(scope, nullptr);
     return PyErr_Format(PyExc_RuntimeError, "%s", HookUnavailable());
   }
-  SetPolicy(sweep);
+  FramePolicy* replaced = SetPolicy(sweep);
+  if (!running) previous = replaced;
   Py_RETURN_NONE;
 }
 
 PyObject* StopSweep(PyObject*, PyObject*) {
-  SetPolicy(nullptr);
+  if (scope) SetPolicy(std::exchange(previous, nullptr));
   delete std::exchange(scope, nullptr);
   const DriverStats& s = Stats();
   return Py_BuildValue("{s:l,s:l,s:l,s:l,s:l}", "frames", s.frames - before.frames, "hand_overs", s.hand_overs - before.hand_overs,
