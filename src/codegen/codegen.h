@@ -11,7 +11,8 @@
 
 namespace framejit::codegen {
 
-// Runs rows [begin, end) of the flattened outer space (column kernels: blocks of the inner axis times outer).
+// Runs rows [begin, end) of the flattened outer space. Column kernels and kernels with `block`: times the number of blocks of
+// the inner axis, blocks fastest.
 // buffers: data pointers in BufferArg order; symbols: values of the kernel's symbols.
 using KernelFn = void (*)(void* const* buffers, const int64_t* symbols, int64_t begin, int64_t end);
 
@@ -21,13 +22,18 @@ struct CompiledKernel {
   int64_t work_per_row(const int64_t* symbols) const;  // elements * instructions, for the threading decision
   int64_t rows(const int64_t* symbols) const;          // size of the parallel space
   loop::Kernel kernel;
+  int64_t block = 0;                 // elements of the inner axis in one row; 0: all
+  int64_t code_bytes = 0;
+  std::shared_ptr<const void> code;  // keeps fn alive
 };
 
-struct Target { std::string cpu; };  // "", "avx2", "avx512"
+// cpu: "" is the best this machine has; "avx2" or "avx512" (throws CodegenUnsupported where the machine cannot run it).
+struct Target { std::string cpu; };
 
 // Compiled or from the cache; *reused tells. Throws std::runtime_error (resource) or CodegenUnsupported.
 struct CodegenUnsupported : std::runtime_error { using std::runtime_error::runtime_error; };
 std::shared_ptr<const CompiledKernel> GetKernel(const loop::Kernel& kernel, const Target& target, bool* reused);
-std::string EmitText(const loop::Kernel& kernel, const Target& target, std::string_view what);  // "llvm" or "asm"
+// "llvm" or "asm". Any target, also those this machine cannot run.
+std::string EmitText(const loop::Kernel& kernel, const Target& target, std::string_view what);
 
 }  // namespace framejit::codegen

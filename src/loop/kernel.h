@@ -2,14 +2,17 @@
 // BuildKernel, turned into machine code by codegen.
 //
 // A kernel runs an outer space (parallel, flattened, dims outermost first) and, for each outer point, a *row*: a list of
-// stages. A `loop` stage runs its instructions over the inner (vector) axis; a `row` stage runs once per row on scalars.
-// An instruction of a loop stage may reduce over the inner axis; the result is a row scalar, visible to later stages.
+// stages. A `loop` stage runs its instructions over the red axes (sequential) and the inner axis (vectorised); a row stage
+// runs once per row on scalars. A reduce instruction of a loop stage combines over red and inner axes; its result is a row
+// scalar, visible to later stages.
 //   softmax over f32[N, C]:  outer [N], inner C
 //     loop: %0 = load x[o0*C + i]; %1 = reduce max %0
-//     loop: %2 = load x; %3 = sub %2, %1; %4 = exp %3; %5 = reduce sum %4
-//     loop: %6..%8 = the same again; %9 = div %8, %5; store y[o0*C + i], %9
-// With `column` set there is a sequential reduction axis inside: stages run over vectors of the inner axis, and reduce
-// instructions accumulate over the `red` axis instead (column sums): inner is then a kept axis.
+//     loop: %2 = load x; %3 = sub %2, %1; %4 = exp %3; %5 = reduce sum %4; store scratch0[i], %4
+//     loop: %6 = load scratch0[i]; %7 = div %6, %5; store y[o0*C + i], %7
+// In a `column` kernel the inner axis is a kept one: all stages run for one vector of it, a loop stage runs over the red
+// axes only, reduce combines over those, and what was a row scalar is a vector. (softmax over f32[N, C], axis 0: inner C,
+// red [N].)
+// Every Int of a kernel is a number or a plain symbol: the runtime evaluates BuiltKernel::symbols once per tuple of sizes.
 #pragma once
 
 #include <string>
@@ -22,12 +25,12 @@ namespace framejit::loop {
 using shape::Int;
 using shape::Ints;
 
-// Element index of an access: offset + sum(outer[i]*strides[i]) + inner*inner_stride + red*red_stride. All symbolic.
+// Element index of an access: offset + sum(outer[i]*o_i) + sum(red[i]*r_i) + inner*i.
 struct Index {
   Int offset;
   Ints outer;      // one per outer dim
+  Ints red;        // one per red axis
   Int inner;
-  Int red;         // column kernels only
   friend bool operator==(const Index&, const Index&) = default;
 };
 
@@ -35,24 +38,25 @@ enum class IKind : uint8_t {
   kOp,        // a pointwise graph op on operands
   kConst,     // scalar
   kSym,       // value of a size expression, as dtype
-  kIota,      // the coordinate `index` evaluates to, as dtype
+  kIota,      // the number `index` evaluates to, as dtype
   kLoad,      // buffers[buffer][index]
-  kLoadAt,    // indirect: buffers[buffer][index + sum(clamped operand_k * stride_k)]   (take, gather)
-  kStore,     // operand 0
-  kReduce,    // combine operand 0 over the inner (or red) axis with `op` (kSum, kMax, ...)
-  kInBounds,  // bool: 0 <= index expression < bound (pad)
+  kLoadAt,    // indirect: buffers[buffer][index + sum(operand_k * stride_k)], operands i64 and in range (take, gather)
+  kStore,     // buffers[buffer][index] = operand 0
+  kReduce,    // combine operand 0 over the red and inner axes with `op`; argmax, argmin: operand 1 is its i64 position
+  kInBounds,  // bool: 0 <= index expression < sym (pad, cat)
 };
 
 struct Inst {
   IKind kind;
   Op op = Op::kAdd;
-  DType dtype = DType::kFloat32;   // of the result
+  DType dtype = DType::kFloat32;   // of the result; 16-bit floats are f32 in registers
   std::vector<int> operands;       // instruction numbers (kernel-wide); earlier stages' only if row scalars
   Scalar scalar;
   Int sym;                         // kSym; kInBounds: bound
-  int buffer = -1;
+  int buffer = -1;                 // past buffers.size(): scratch
   Index index;
   Ints strides;                    // kLoadAt: stride of each indirect operand
+  int predicate = -1;              // loads: bool instruction; where it is false memory is not touched and the value is 0
 };
 
 struct Stage {
@@ -67,17 +71,19 @@ struct BufferArg {
 
 struct Kernel {
   Ints outer;                      // extents; may be empty
+  Ints red;                        // sequential reduction axes inside a row
   Int inner = 1;
-  Int red = 1;
   bool column = false;
+  int64_t block = 0;               // no reductions: the inner axis is split in parallel blocks of so many elements
   std::vector<BufferArg> buffers;  // in argument order
+  std::vector<DType> scratch;      // row buffers private to the kernel, `inner` elements each: buffers.size() + k
   std::vector<Inst> insts;
   std::vector<Stage> stages;
-  int num_symbols = 0;             // symbols s0..; kernel-local numbering, see BuiltKernel::symbols
+  int num_symbols = 0;             // symbols s0..; kernel-local, numbered in order of appearance: BuiltKernel::symbols
   std::string name;                // for symbols in profilers: "softmax@file.py:12"
   std::string str() const;
-  uint64_t Signature() const;      // structural hash: equal kernels (symbols are numbered canonically) share code
-  std::string SignatureText() const;
+  uint64_t Signature() const;      // hash of SignatureText: equal kernels share code
+  std::string SignatureText() const;  // everything but the name
 };
 
 // A fused group of graph nodes as a kernel. `group`: nodes computed here, in graph order. Operands outside the group are
@@ -90,6 +96,7 @@ struct BuiltKernel {
 };
 
 // Can `group` (closed under nothing, in graph order) run as one kernel? The fusion pass asks before it grows a group.
+// True for every single pointwise, view, reduction, creation, take or gather node of a supported type (no complex, no fp8).
 bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored);
 // layouts[v]: for every operand outside of the group and every stored member. Throws std::logic_error if !CanFuse.
 BuiltKernel BuildKernel(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,

@@ -1,0 +1,394 @@
+#include "codegen/emit_scalar.h"
+
+#include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/Module.h>
+
+#include <limits>
+
+#include "codegen/codegen.h"
+#include "codegen/math.h"
+
+namespace framejit::codegen {
+
+using llvm::Intrinsic::ID;
+using llvm::Value;
+
+int LanesOf(Value* v) {
+  auto* t = llvm::dyn_cast<llvm::FixedVectorType>(v->getType());
+  return t ? static_cast<int>(t->getNumElements()) : 1;
+}
+
+namespace {
+
+[[noreturn]] void Unsupported(Op op, DType t) {
+  throw CodegenUnsupported(std::string(Info(op).name) + " of " + std::string(DTypeName(t)));
+}
+
+llvm::Type* Wide(llvm::Type* t, int lanes) { return lanes == 1 ? t : llvm::FixedVectorType::get(t, lanes); }
+
+// Results of these jump: an operand that a 16-bit type would have rounded is rounded before, so that comparisons, integer
+// parts and conversions see what the framework would have seen.
+bool Discontinuous(Op op) {
+  switch (op) {
+    case Op::kEq: case Op::kNe: case Op::kLt: case Op::kLe: case Op::kFloor: case Op::kCeil: case Op::kTrunc:
+    case Op::kRound: case Op::kFloorDiv: case Op::kRem: case Op::kFmod: case Op::kIsInf: case Op::kSign:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+llvm::Type* OpEmitter::RegisterType(DType t, int lanes) const {
+  switch (ComputeType(t)) {
+    case DType::kBool: return Wide(b_.getInt1Ty(), lanes);
+    case DType::kFloat32: return Wide(b_.getFloatTy(), lanes);
+    case DType::kFloat64: return Wide(b_.getDoubleTy(), lanes);
+    default:
+      if (!IsInteger(t)) throw CodegenUnsupported("type " + std::string(DTypeName(t)));
+      return Wide(b_.getIntNTy(DTypeSize(t) * 8), lanes);
+  }
+}
+
+llvm::Type* OpEmitter::StorageType(DType t, int lanes) const {
+  if (t == DType::kFloat32) return Wide(b_.getFloatTy(), lanes);
+  if (t == DType::kFloat64) return Wide(b_.getDoubleTy(), lanes);
+  return Wide(b_.getIntNTy(DTypeSize(t) * 8), lanes);
+}
+
+Value* OpEmitter::Like(Value* v, int64_t c) const {
+  return llvm::ConstantInt::get(v->getType(), static_cast<uint64_t>(c), true);
+}
+Value* OpEmitter::Like(Value* v, double c) const { return llvm::ConstantFP::get(v->getType(), c); }
+
+Value* OpEmitter::FromStorage(Value* v, DType t) {
+  const int lanes = LanesOf(v);
+  switch (t) {
+    case DType::kBool: return b_.CreateICmpNE(v, Like(v, int64_t{0}));
+    case DType::kBFloat16: {
+      Value* wide = b_.CreateZExt(v, Wide(b_.getInt32Ty(), lanes));
+      return b_.CreateBitCast(b_.CreateShl(wide, Like(wide, int64_t{16})), Wide(b_.getFloatTy(), lanes));
+    }
+    case DType::kFloat16:
+      return b_.CreateFPExt(b_.CreateBitCast(v, Wide(b_.getHalfTy(), lanes)), Wide(b_.getFloatTy(), lanes));
+    default: return v;
+  }
+}
+
+Value* OpEmitter::Narrow(Value* v) {
+  const int lanes = LanesOf(v);
+  Value* bits = b_.CreateBitCast(v, Wide(b_.getInt32Ty(), lanes));
+  Value* high = b_.CreateLShr(bits, Like(bits, int64_t{16}));
+  Value* odd = b_.CreateAnd(high, Like(bits, int64_t{1}));
+  Value* rounded = b_.CreateLShr(b_.CreateAdd(bits, b_.CreateAdd(odd, Like(bits, int64_t{0x7FFF}))), Like(bits, int64_t{16}));
+  Value* quiet = b_.CreateOr(high, Like(bits, int64_t{0x40}));
+  return b_.CreateTrunc(b_.CreateSelect(b_.CreateFCmpUNO(v, v), quiet, rounded), Wide(b_.getInt16Ty(), lanes));
+}
+
+Value* OpEmitter::ToStorage(Value* v, DType t) {
+  const int lanes = LanesOf(v);
+  switch (t) {
+    case DType::kBool: return b_.CreateZExt(v, Wide(b_.getInt8Ty(), lanes));
+    case DType::kBFloat16: return Narrow(v);
+    case DType::kFloat16:
+      return b_.CreateBitCast(b_.CreateFPTrunc(v, Wide(b_.getHalfTy(), lanes)), Wide(b_.getInt16Ty(), lanes));
+    default: return v;
+  }
+}
+
+Value* OpEmitter::Round16(Value* v, DType t) { return FromStorage(ToStorage(v, t), t); }
+
+llvm::Constant* OpEmitter::Constant(const Scalar& s, DType t, int lanes) const {
+  llvm::Type* type = RegisterType(t, lanes);
+  if (IsFloat(t)) {
+    double d = s.AsDouble();
+    if (t == DType::kFloat32) d = static_cast<float>(d);
+    auto* scalar = llvm::ConstantFP::get(type->getScalarType(), d);
+    if (t == DType::kFloat16 || t == DType::kBFloat16) {  // the graph's constant is of that type
+      llvm::APFloat f(d);
+      bool lost;
+      f.convert(t == DType::kFloat16 ? llvm::APFloat::IEEEhalf() : llvm::APFloat::BFloat(), llvm::APFloat::rmNearestTiesToEven,
+                &lost);
+      f.convert(llvm::APFloat::IEEEsingle(), llvm::APFloat::rmNearestTiesToEven, &lost);
+      scalar = llvm::ConstantFP::get(b_.getContext(), f);
+    }
+    return lanes == 1 ? scalar : llvm::ConstantVector::getSplat(llvm::ElementCount::getFixed(lanes), scalar);
+  }
+  if (IsBool(t)) return llvm::ConstantInt::get(type, s.AsDouble() != 0);
+  return llvm::ConstantInt::get(type, static_cast<uint64_t>(s.AsInt()), true);
+}
+
+Value* OpEmitter::Cast(Value* v, DType from, DType to) {
+  if (from == to) return v;
+  const int lanes = LanesOf(v);
+  llvm::Type* type = RegisterType(to, lanes);
+  if (IsFloat(from)) {
+    if (IsFloat(to)) {
+      if (v->getType() == type) return v;
+      return type->getScalarType()->isDoubleTy() ? b_.CreateFPExt(v, type) : b_.CreateFPTrunc(v, type);
+    }
+    if (DTypeSize(from) == 2) v = Round16(v, from);
+    if (IsBool(to)) return b_.CreateFCmpUNE(v, Like(v, 0.0));
+    // Out of range as x86 does it, which is what the frameworks' static_cast compiles to: through i32 for small types,
+    // through i64 for u32; the indefinite value for the rest. u64 past 2^63 by its own instruction sequence.
+    if (to == DType::kUInt64) {
+      Value* limit = Like(v, 9223372036854775808.0);
+      Value* big = b_.CreateFCmpOGE(v, limit);
+      Value* reduced = b_.CreateSelect(big, b_.CreateFSub(v, limit), v);
+      Value* whole = b_.CreateFPToSI(reduced, type);
+      return b_.CreateSelect(big, b_.CreateXor(whole, Like(whole, std::numeric_limits<int64_t>::min())), whole);
+    }
+    const int bits = to == DType::kUInt32 || DTypeSize(to) == 8 ? 64 : 32;
+    Value* whole = b_.CreateFPToSI(v, Wide(b_.getIntNTy(bits), lanes));
+    return bits == DTypeSize(to) * 8 ? whole : b_.CreateTrunc(whole, type);
+  }
+  if (IsBool(to)) return b_.CreateICmpNE(v, Like(v, int64_t{0}));
+  const bool is_signed = IsSigned(from);
+  if (IsFloat(to)) return is_signed ? b_.CreateSIToFP(v, type) : b_.CreateUIToFP(v, type);
+  return b_.CreateIntCast(v, type, is_signed);
+}
+
+Value* OpEmitter::Bool(Op op, std::span<Value* const> v) {
+  switch (op) {
+    case Op::kNot: return b_.CreateNot(v[0]);
+    case Op::kAdd: case Op::kOr: case Op::kMaximum: return b_.CreateOr(v[0], v[1]);
+    case Op::kMul: case Op::kAnd: case Op::kMinimum: return b_.CreateAnd(v[0], v[1]);
+    case Op::kXor: case Op::kNe: case Op::kSub: return b_.CreateXor(v[0], v[1]);
+    case Op::kEq: return b_.CreateNot(b_.CreateXor(v[0], v[1]));
+    case Op::kLt: return b_.CreateAnd(b_.CreateNot(v[0]), v[1]);
+    case Op::kLe: return b_.CreateOr(b_.CreateNot(v[0]), v[1]);
+    case Op::kSign: case Op::kAbs: case Op::kNeg: case Op::kCeil: case Op::kFloor: case Op::kTrunc: case Op::kRound: return v[0];
+    case Op::kSignbit: case Op::kIsNan: case Op::kIsInf: return llvm::Constant::getNullValue(v[0]->getType());
+    default: Unsupported(op, DType::kBool);
+  }
+}
+
+// Integer division never traps: a zero divisor gives zero, the most negative number over -1 wraps.
+Value* OpEmitter::Divide(Op op, DType t, Value* a, Value* b) {
+  Value* zero = Like(b, int64_t{0});
+  Value* by_zero = b_.CreateICmpEQ(b, zero);
+  Value* quotient;
+  Value* rest;
+  Value* minus_one = nullptr;
+  if (DTypeSize(t) <= 4) {  // exact in double, and vectorised
+    llvm::Type* f64 = Wide(b_.getDoubleTy(), LanesOf(a));
+    Value* safe = b_.CreateSelect(by_zero, Like(b, int64_t{1}), b);
+    auto widen = [&](Value* x) { return IsSigned(t) ? b_.CreateSIToFP(x, f64) : b_.CreateUIToFP(x, f64); };
+    Value* q = b_.CreateFDiv(widen(a), widen(safe));
+    if (DTypeSize(t) < 4) {
+      quotient = b_.CreateTrunc(b_.CreateFPToSI(q, Wide(b_.getInt32Ty(), LanesOf(a))), a->getType());
+    } else if (IsSigned(t)) {
+      minus_one = b_.CreateICmpEQ(b, Like(b, int64_t{-1}));
+      quotient = b_.CreateSelect(minus_one, b_.CreateNeg(a), b_.CreateFPToSI(q, a->getType()));
+    } else {
+      quotient = b_.CreateTrunc(b_.CreateFPToSI(q, Wide(b_.getInt64Ty(), LanesOf(a))), a->getType());
+    }
+  } else {
+    Value* safe = b_.CreateSelect(by_zero, Like(b, int64_t{1}), b);
+    if (IsSigned(t)) {
+      minus_one = b_.CreateICmpEQ(b, Like(b, int64_t{-1}));
+      safe = b_.CreateSelect(minus_one, Like(b, int64_t{1}), safe);
+      quotient = b_.CreateSelect(minus_one, b_.CreateNeg(a), b_.CreateSDiv(a, safe));
+    } else {
+      quotient = b_.CreateUDiv(a, safe);
+    }
+  }
+  rest = b_.CreateSub(a, b_.CreateMul(quotient, b));
+  Value* out;
+  if (op == Op::kTruncDiv) {
+    out = quotient;
+  } else if (op == Op::kFmod) {
+    out = rest;
+  } else {
+    Value* adjust = nullptr;  // signs differ and something is left
+    if (IsSigned(t)) {
+      Value* differ = b_.CreateICmpSLT(b_.CreateXor(a, b), zero);
+      adjust = b_.CreateAnd(differ, b_.CreateICmpNE(rest, zero));
+    }
+    if (op == Op::kFloorDiv) out = adjust ? b_.CreateAdd(quotient, b_.CreateSExt(adjust, a->getType())) : quotient;
+    else out = adjust ? b_.CreateSelect(adjust, b_.CreateAdd(rest, b), rest) : rest;
+  }
+  return b_.CreateSelect(by_zero, zero, out);
+}
+
+Value* OpEmitter::Integer(Op op, DType t, std::span<Value* const> v) {
+  const bool is_signed = IsSigned(t);
+  Value* a = v[0];
+  Value* b = v.size() > 1 ? v[1] : nullptr;
+  Value* zero = Like(a, int64_t{0});
+  switch (op) {
+    case Op::kNeg: return b_.CreateNeg(a);
+    case Op::kAbs: return is_signed ? b_.CreateSelect(b_.CreateICmpSLT(a, zero), b_.CreateNeg(a), a) : a;
+    case Op::kSign: {
+      Value* positive = b_.CreateZExt(b_.CreateICmp(is_signed ? llvm::CmpInst::ICMP_SGT : llvm::CmpInst::ICMP_UGT, a, zero), a->getType());
+      return is_signed ? b_.CreateOr(positive, b_.CreateAShr(a, Like(a, int64_t{DTypeSize(t) * 8 - 1}))) : positive;
+    }
+    case Op::kCeil: case Op::kFloor: case Op::kTrunc: case Op::kRound: return a;
+    case Op::kNot: return b_.CreateNot(a);
+    case Op::kIsNan: case Op::kIsInf: return llvm::Constant::getNullValue(Wide(b_.getInt1Ty(), LanesOf(a)));
+    case Op::kSignbit: return is_signed ? b_.CreateICmpSLT(a, zero) : llvm::Constant::getNullValue(Wide(b_.getInt1Ty(), LanesOf(a)));
+    case Op::kAdd: return b_.CreateAdd(a, b);
+    case Op::kSub: return b_.CreateSub(a, b);
+    case Op::kMul: return b_.CreateMul(a, b);
+    case Op::kFloorDiv: case Op::kTruncDiv: case Op::kRem: case Op::kFmod: return Divide(op, t, a, b);
+    case Op::kPow: {
+      llvm::Type* wide = Wide(b_.getInt64Ty(), LanesOf(a));
+      Value* base = b_.CreateIntCast(a, wide, is_signed);
+      Value* power = b_.CreateIntCast(b, wide, is_signed);
+      return b_.CreateTrunc(CallHelper(b_, "fj_ipow", {base, power}), a->getType());
+    }
+    case Op::kMaximum: return b_.CreateSelect(is_signed ? b_.CreateICmpSGT(a, b) : b_.CreateICmpUGT(a, b), a, b);
+    case Op::kMinimum: return b_.CreateSelect(is_signed ? b_.CreateICmpSLT(a, b) : b_.CreateICmpULT(a, b), a, b);
+    case Op::kAnd: return b_.CreateAnd(a, b);
+    case Op::kOr: return b_.CreateOr(a, b);
+    case Op::kXor: return b_.CreateXor(a, b);
+    case Op::kShl: case Op::kShr: {
+      const int bits = DTypeSize(t) * 8;
+      Value* fits = b_.CreateICmpULT(b, Like(b, int64_t{bits}));
+      if (op == Op::kShl) return b_.CreateSelect(fits, b_.CreateShl(a, b_.CreateSelect(fits, b, zero)), zero);
+      Value* most = b_.CreateSelect(fits, b, Like(b, int64_t{bits - 1}));
+      if (is_signed) return b_.CreateAShr(a, most);
+      return b_.CreateSelect(fits, b_.CreateLShr(a, most), zero);
+    }
+    case Op::kEq: return b_.CreateICmpEQ(a, b);
+    case Op::kNe: return b_.CreateICmpNE(a, b);
+    case Op::kLt: return is_signed ? b_.CreateICmpSLT(a, b) : b_.CreateICmpULT(a, b);
+    case Op::kLe: return is_signed ? b_.CreateICmpSLE(a, b) : b_.CreateICmpULE(a, b);
+    default: Unsupported(op, t);
+  }
+}
+
+Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
+  Value* a = v[0];
+  Value* b = v.size() > 1 ? v[1] : nullptr;
+  auto unary = [&](ID id) { return b_.CreateUnaryIntrinsic(id, a); };
+  switch (op) {
+    case Op::kNeg: return b_.CreateFNeg(a);
+    case Op::kAbs: return unary(llvm::Intrinsic::fabs);
+    case Op::kSign: {
+      Value* zero = Like(a, 0.0);
+      Value* low = b_.CreateSelect(b_.CreateFCmpOLT(a, zero), Like(a, -1.0), b_.CreateFAdd(a, zero));  // -0 -> 0, nan stays
+      return b_.CreateSelect(b_.CreateFCmpOGT(a, zero), Like(a, 1.0), low);
+    }
+    case Op::kCeil: return unary(llvm::Intrinsic::ceil);
+    case Op::kFloor: return unary(llvm::Intrinsic::floor);
+    case Op::kTrunc: return unary(llvm::Intrinsic::trunc);
+    case Op::kRound: return unary(llvm::Intrinsic::roundeven);
+    case Op::kSqrt: return unary(llvm::Intrinsic::sqrt);
+    case Op::kRsqrt: return b_.CreateFDiv(Like(a, 1.0), unary(llvm::Intrinsic::sqrt));
+    case Op::kReciprocal: return b_.CreateFDiv(Like(a, 1.0), a);
+    case Op::kIsNan: return b_.CreateFCmpUNO(a, a);
+    case Op::kIsInf: return b_.CreateFCmpOEQ(unary(llvm::Intrinsic::fabs), Like(a, std::numeric_limits<double>::infinity()));
+    case Op::kSignbit: {
+      const int bits = a->getType()->getScalarSizeInBits();
+      Value* i = b_.CreateBitCast(a, Wide(b_.getIntNTy(bits), LanesOf(a)));
+      return b_.CreateICmpSLT(i, Like(i, int64_t{0}));
+    }
+    case Op::kAdd: return b_.CreateFAdd(a, b);
+    case Op::kSub: return b_.CreateFSub(a, b);
+    case Op::kMul: return b_.CreateFMul(a, b);
+    case Op::kDiv: return b_.CreateFDiv(a, b);
+    case Op::kCopysign: return b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, a, b);
+    // max(a, b) of the machine gives b if either is nan; a nan in `a` wins by the second select.
+    case Op::kMaximum: return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, b_.CreateSelect(b_.CreateFCmpOGT(a, b), a, b));
+    case Op::kMinimum: return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, b_.CreateSelect(b_.CreateFCmpOLT(a, b), a, b));
+    case Op::kEq: return b_.CreateFCmpOEQ(a, b);
+    case Op::kNe: return b_.CreateFCmpUNE(a, b);
+    case Op::kLt: return b_.CreateFCmpOLT(a, b);
+    case Op::kLe: return b_.CreateFCmpOLE(a, b);
+    case Op::kRem: {
+      Value* mod = EmitMath(b_, isa_, Op::kFmod, v);
+      Value* zero = Like(mod, 0.0);
+      Value* differ = b_.CreateXor(b_.CreateFCmpOLT(b, zero), b_.CreateFCmpOLT(mod, zero));
+      Value* adjust = b_.CreateAnd(b_.CreateFCmpUNE(mod, zero), differ);
+      return b_.CreateSelect(adjust, b_.CreateFAdd(mod, b), mod);
+    }
+    case Op::kFloorDiv: {
+      Value* zero = Like(a, 0.0);
+      Value* mod = EmitMath(b_, isa_, Op::kFmod, v);
+      Value* ratio = b_.CreateFDiv(a, b);
+      Value* div = b_.CreateFDiv(b_.CreateFSub(a, mod), b);
+      Value* differ = b_.CreateXor(b_.CreateFCmpOLT(b, zero), b_.CreateFCmpOLT(mod, zero));
+      Value* adjust = b_.CreateAnd(b_.CreateFCmpUNE(mod, zero), differ);
+      div = b_.CreateSelect(adjust, b_.CreateFSub(div, Like(a, 1.0)), div);
+      Value* floor = b_.CreateUnaryIntrinsic(llvm::Intrinsic::floor, div);
+      Value* up = b_.CreateFCmpOGT(b_.CreateFSub(div, floor), Like(a, 0.5));
+      floor = b_.CreateSelect(up, b_.CreateFAdd(floor, Like(a, 1.0)), floor);
+      Value* signed_zero = b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, zero, ratio);
+      floor = b_.CreateSelect(b_.CreateFCmpOEQ(div, zero), signed_zero, floor);
+      return b_.CreateSelect(b_.CreateFCmpOEQ(b, zero), ratio, floor);
+    }
+    default: return EmitMath(b_, isa_, op, v);
+  }
+}
+
+Value* OpEmitter::Emit(Op op, DType result, DType from, std::span<Value* const> v) {
+  if (op == Op::kWhere) return b_.CreateSelect(v[0], v[1], v[2]);
+  if (op == Op::kCast) return Cast(v[0], from, result);
+  if (op == Op::kBitcast) {
+    if (DTypeSize(from) != DTypeSize(result)) Unsupported(op, from);
+    Value* bits = ToStorage(v[0], from);
+    return FromStorage(b_.CreateBitCast(bits, StorageType(result, LanesOf(v[0]))), result);
+  }
+  if (IsBool(from)) return Bool(op, v);
+  if (IsInteger(from)) return Integer(op, from, v);
+  if (!IsFloat(from)) Unsupported(op, from);
+  if (DTypeSize(from) == 2 && Discontinuous(op)) {
+    std::vector<Value*> rounded;
+    for (Value* x : v) rounded.push_back(Round16(x, from));
+    return Float(op, rounded);
+  }
+  return Float(op, v);
+}
+
+Value* OpEmitter::Combine(Op op, DType t, Value* a, Value* b) {
+  switch (op) {
+    case Op::kSum: return IsFloat(t) ? b_.CreateFAdd(a, b) : IsBool(t) ? b_.CreateOr(a, b) : b_.CreateAdd(a, b);
+    case Op::kProd: return IsFloat(t) ? b_.CreateFMul(a, b) : IsBool(t) ? b_.CreateAnd(a, b) : b_.CreateMul(a, b);
+    case Op::kMax: { Value* v[] = {a, b}; return Emit(Op::kMaximum, t, ComputeType(t), v); }
+    case Op::kMin: { Value* v[] = {a, b}; return Emit(Op::kMinimum, t, ComputeType(t), v); }
+    case Op::kAny: return b_.CreateOr(a, b);
+    case Op::kAll: return b_.CreateAnd(a, b);
+    default: Unsupported(op, t);
+  }
+}
+
+llvm::Constant* OpEmitter::Identity(Op op, DType t, int lanes) const {
+  const double inf = std::numeric_limits<double>::infinity();
+  llvm::Type* type = RegisterType(t, lanes);
+  const bool largest = op == Op::kMin || op == Op::kArgMin;
+  switch (op) {
+    case Op::kSum: case Op::kAny: return llvm::Constant::getNullValue(type);
+    case Op::kProd: return IsBool(t) ? Constant(true, t, lanes) : Constant(1, t, lanes);
+    case Op::kAll: return Constant(true, DType::kBool, lanes);
+    default: break;
+  }
+  if (IsFloat(t)) return Constant(largest ? inf : -inf, ComputeType(t), lanes);
+  if (IsBool(t)) return Constant(largest, t, lanes);
+  const int bits = DTypeSize(t) * 8;
+  llvm::APInt value = IsSigned(t) ? (largest ? llvm::APInt::getSignedMaxValue(bits) : llvm::APInt::getSignedMinValue(bits))
+                                  : (largest ? llvm::APInt::getMaxValue(bits) : llvm::APInt::getMinValue(bits));
+  return llvm::ConstantInt::get(type, value);
+}
+
+Value* OpEmitter::Better(Op op, DType t, Value* a, Value* a_position, Value* b, Value* b_position) {
+  const bool max = op == Op::kArgMax;
+  Value* before = b_.CreateICmpSLT(a_position, b_position);
+  if (IsBool(t)) {
+    Value* wins = max ? b_.CreateAnd(a, b_.CreateNot(b)) : b_.CreateAnd(b, b_.CreateNot(a));
+    return b_.CreateOr(wins, b_.CreateAnd(b_.CreateICmpEQ(a, b), before));
+  }
+  if (IsInteger(t)) {
+    Value* v[] = {max ? b : a, max ? a : b};
+    return b_.CreateOr(Integer(Op::kLt, t, v), b_.CreateAnd(b_.CreateICmpEQ(a, b), before));
+  }
+  Value* a_nan = b_.CreateFCmpUNO(a, a);
+  Value* b_nan = b_.CreateFCmpUNO(b, b);
+  Value* wins = max ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b);
+  wins = b_.CreateOr(wins, b_.CreateAnd(a_nan, b_.CreateNot(b_nan)));
+  Value* same = b_.CreateOr(b_.CreateFCmpOEQ(a, b), b_.CreateAnd(a_nan, b_nan));
+  return b_.CreateOr(wins, b_.CreateAnd(same, before));
+}
+
+}  // namespace framejit::codegen

@@ -1,0 +1,50 @@
+// One pointwise graph op on values in registers: scalars, or vectors of any width (NVPTX: scalars). In registers bool is
+// i1 and 16-bit floats are f32; memory holds bytes and 16-bit patterns, FromStorage and ToStorage convert.
+#pragma once
+
+#include <llvm/IR/IRBuilder.h>
+
+#include <span>
+
+#include "codegen/isa.h"
+#include "framejit/graph.h"
+
+namespace framejit::codegen {
+
+class OpEmitter {
+ public:
+  OpEmitter(llvm::IRBuilder<>& b, const Isa& isa) : b_(b), isa_(isa) {}
+
+  // Lanes 1 is a scalar.
+  llvm::Type* RegisterType(DType t, int lanes) const;
+  llvm::Type* StorageType(DType t, int lanes) const;
+  llvm::Value* FromStorage(llvm::Value* v, DType t);
+  llvm::Value* ToStorage(llvm::Value* v, DType t);
+  llvm::Constant* Constant(const Scalar& s, DType t, int lanes) const;
+
+  // `from`: type of the operands (where: of the branches). Throws CodegenUnsupported.
+  llvm::Value* Emit(Op op, DType result, DType from, std::span<llvm::Value* const> v);
+  llvm::Value* Cast(llvm::Value* v, DType from, DType to);
+  // a combined with b as reduction `op` (sum, prod, max, min, any, all) does it.
+  llvm::Value* Combine(Op op, DType t, llvm::Value* a, llvm::Value* b);
+  llvm::Constant* Identity(Op op, DType t, int lanes) const;
+  // Is a a better extremum than b? (argmax, argmin; the first of equals and of nans is the best)
+  llvm::Value* Better(Op op, DType t, llvm::Value* a, llvm::Value* a_position, llvm::Value* b, llvm::Value* b_position);
+
+ private:
+  llvm::Value* Float(Op op, std::span<llvm::Value* const> v);
+  llvm::Value* Integer(Op op, DType t, std::span<llvm::Value* const> v);
+  llvm::Value* Bool(Op op, std::span<llvm::Value* const> v);
+  llvm::Value* Divide(Op op, DType t, llvm::Value* a, llvm::Value* b);
+  llvm::Value* Round16(llvm::Value* v, DType t);
+  llvm::Value* Narrow(llvm::Value* f32);  // to bf16 bits
+  llvm::Value* Like(llvm::Value* v, int64_t c) const;
+  llvm::Value* Like(llvm::Value* v, double c) const;
+
+  llvm::IRBuilder<>& b_;
+  const Isa& isa_;
+};
+
+int LanesOf(llvm::Value* v);
+
+}  // namespace framejit::codegen

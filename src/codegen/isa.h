@@ -1,0 +1,12 @@
+// What the emitters need to know of the machine they emit for.
+#pragma once
+
+namespace framejit::codegen {
+
+struct Isa {
+  int vector_bytes = 32;   // of the widest register worth using
+  bool avx512 = false;     // F, BW, DQ, VL: native masks, gathers, scatters
+  bool fma = true;
+};
+
+}  // namespace framejit::codegen

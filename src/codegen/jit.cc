@@ -1,0 +1,193 @@
+// TargetMachine -> object in memory -> RuntimeDyld. RuntimeDyld links these tiny objects in half of JITLink's time and
+// needs no LLJIT. A TargetMachine is not thread safe and costs 0.25 ms: each compiling thread keeps one per Isa.
+#include "codegen/jit.h"
+
+#include <llvm/ExecutionEngine/JITSymbol.h>
+#include <llvm/ExecutionEngine/RuntimeDyld.h>
+#include <llvm/ExecutionEngine/SectionMemoryManager.h>
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Module.h>
+#include <llvm/IR/Verifier.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Object/ObjectFile.h>
+#include <llvm/Support/ErrorHandling.h>
+#include <llvm/Support/SmallVectorMemoryBuffer.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Support/raw_ostream.h>
+#include <llvm/Target/TargetMachine.h>
+#include <llvm/TargetParser/Host.h>
+
+#include <mutex>
+
+#include "codegen/emit_kernel.h"
+#include "codegen/math.h"
+
+namespace framejit::codegen {
+namespace {
+
+// LLVM's answer to a fatal error is exit(); it is compiled with unwind tables, so an exception gets out. What was being
+// compiled is then in no defined state and is leaked, never destroyed.
+void ThrowFatal(void*, const char* reason, bool) { throw std::runtime_error(std::string("LLVM: ") + reason); }
+
+void Initialize() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+    llvm::install_fatal_error_handler(ThrowFatal, nullptr);
+  });
+}
+
+const llvm::StringMap<bool>& HostFeatures() {
+  static const llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
+  return features;
+}
+
+bool HostHas(const char* feature) {
+  auto it = HostFeatures().find(feature);
+  return it != HostFeatures().end() && it->second;
+}
+
+bool HostAvx512() { return HostHas("avx512f") && HostHas("avx512bw") && HostHas("avx512dq") && HostHas("avx512vl"); }
+
+constexpr const char* kAvx2 = "+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+popcnt,+movbe,+cx16,+sahf";
+constexpr const char* kAvx512 = ",+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd";
+
+llvm::TargetMachine* MakeMachine(const Isa& isa) {
+  Initialize();
+  const std::string triple = llvm::sys::getProcessTriple();
+  std::string error;
+  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, error);
+  if (!target) throw std::runtime_error("LLVM: " + error);
+  std::string features;
+#if defined(__x86_64__)
+  features = kAvx2;
+  if (isa.avx512) features += kAvx512;
+#else
+  for (const auto& f : HostFeatures()) {
+    if (f.second) features += (features.empty() ? "+" : ",+") + f.first().str();
+  }
+#endif
+  llvm::TargetOptions options;
+  options.AllowFPOpFusion = llvm::FPOpFusion::Standard;  // llvm.fma stays, a * b + c is not contracted
+  auto* machine = target->createTargetMachine(triple, "", features, options, llvm::Reloc::PIC_, llvm::CodeModel::Small,
+                                              llvm::CodeGenOptLevel::Default, true);
+  if (!machine) throw std::runtime_error("LLVM: no target machine");
+  return machine;
+}
+
+// After a fatal error a machine is replaced and never touched again.
+std::unique_ptr<llvm::TargetMachine>& ThreadMachine(const Isa& isa) {
+  thread_local std::unique_ptr<llvm::TargetMachine> machines[2];
+  return machines[isa.avx512];
+}
+
+class Symbols : public llvm::JITSymbolResolver {
+ public:
+  void lookup(const LookupSet& names, OnResolvedFunction done) override {
+    LookupResult result;
+    for (llvm::StringRef name : names) {
+      void* p = HelperAddress({name.data(), name.size()});
+      if (!p) {
+        done(llvm::createStringError(llvm::inconvertibleErrorCode(), "unknown symbol %s", name.str().c_str()));
+        return;
+      }
+      result[name] = llvm::JITEvaluatedSymbol(reinterpret_cast<uint64_t>(p), llvm::JITSymbolFlags::Exported);
+    }
+    done(std::move(result));
+  }
+  llvm::Expected<LookupSet> getResponsibilitySet(const LookupSet&) override { return LookupSet(); }
+};
+
+void FillModule(llvm::Module& m, llvm::TargetMachine& machine, const loop::Kernel& kernel, const Isa& isa,
+                const std::string& symbol, int64_t* block) {
+  m.setTargetTriple(machine.getTargetTriple().str());
+  m.setDataLayout(machine.createDataLayout());
+  const Schedule schedule = MakeSchedule(kernel, isa);
+  if (block) *block = schedule.block;
+  EmitKernel(m, kernel, isa, schedule, symbol);
+}
+
+Code Link(llvm::MemoryBufferRef object, const std::string& symbol) {
+  auto file = llvm::object::ObjectFile::createObjectFile(object);
+  if (!file) throw std::runtime_error("LLVM: " + llvm::toString(file.takeError()));
+  auto memory = std::make_shared<llvm::SectionMemoryManager>();
+  Symbols symbols;
+  llvm::RuntimeDyld linker(*memory, symbols);
+  linker.loadObject(**file);
+  if (linker.hasError()) throw std::runtime_error("LLVM: " + linker.getErrorString().str());
+  linker.finalizeWithMemoryManagerLocking();
+  if (linker.hasError()) throw std::runtime_error("LLVM: " + linker.getErrorString().str());
+  Code code;
+  code.address = reinterpret_cast<void*>(linker.getSymbol(symbol).getAddress());
+  if (!code.address) throw std::runtime_error("LLVM: symbol not found");
+  code.bytes = static_cast<int64_t>(object.getBufferSize());
+  code.memory = std::move(memory);
+  return code;
+}
+
+}  // namespace
+
+Isa IsaOf(const Target& target, bool run) {
+  Initialize();
+  Isa isa;
+#if defined(__x86_64__)
+  const bool avx512 = target.cpu == "avx512" || (target.cpu.empty() && HostAvx512());
+  if (!target.cpu.empty() && target.cpu != "avx2" && target.cpu != "avx512") {
+    throw CodegenUnsupported("unknown cpu '" + target.cpu + "': avx2, avx512");
+  }
+  if (run && !(HostHas("avx2") && HostHas("fma") && HostHas("f16c"))) throw CodegenUnsupported("this machine has no AVX2");
+  if (run && avx512 && !HostAvx512()) throw CodegenUnsupported("this machine has no AVX-512");
+  isa.avx512 = avx512;
+  isa.vector_bytes = avx512 ? 64 : 32;
+#else
+  isa.vector_bytes = 16;
+#endif
+  return isa;
+}
+
+Code CompileKernel(const loop::Kernel& kernel, const Isa& isa, const std::string& symbol, int64_t* block) {
+  auto& machine = ThreadMachine(isa);
+  if (!machine) machine.reset(MakeMachine(isa));
+  auto context = std::make_unique<llvm::LLVMContext>();
+  auto module = std::make_unique<llvm::Module>("framejit", *context);
+  llvm::SmallVector<char, 0> object;
+  FillModule(*module, *machine, kernel, isa, symbol, block);  // our own errors: nothing of LLVM is half done
+  try {
+    llvm::raw_svector_ostream stream(object);
+    auto passes = std::make_unique<llvm::legacy::PassManager>();
+    llvm::MCContext* mc = nullptr;
+    if (machine->addPassesToEmitMC(*passes, mc, stream, /*DisableVerify=*/true)) throw std::runtime_error("LLVM: no object emission");
+    passes->run(*module);
+  } catch (...) {  // a fatal error from inside LLVM
+    (void)machine.release();
+    (void)module.release();
+    (void)context.release();
+    throw;
+  }
+  return Link(llvm::MemoryBufferRef(llvm::StringRef(object.data(), object.size()), symbol), symbol);
+}
+
+std::string KernelText(const loop::Kernel& kernel, const Isa& isa, const std::string& symbol, bool assembly) {
+  std::unique_ptr<llvm::TargetMachine> machine(MakeMachine(isa));
+  llvm::LLVMContext context;
+  llvm::Module module("framejit", context);
+  FillModule(module, *machine, kernel, isa, symbol, nullptr);
+  std::string text;
+  llvm::raw_string_ostream out(text);
+  if (!assembly) {
+    if (llvm::verifyModule(module, &out)) throw std::runtime_error("LLVM: invalid module: " + text);
+    module.print(out, nullptr);
+    return text;
+  }
+  llvm::SmallVector<char, 0> code;
+  {
+    llvm::raw_svector_ostream stream(code);
+    llvm::legacy::PassManager passes;
+    machine->addPassesToEmitFile(passes, stream, nullptr, llvm::CodeGenFileType::AssemblyFile);
+    passes.run(module);
+  }
+  return std::string(code.data(), code.size());
+}
+
+}  // namespace framejit::codegen

@@ -1,0 +1,23 @@
+// Machine code from LLVM modules, in process. No LLVM type here, so that few files pay for LLVM's headers.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "codegen/codegen.h"
+#include "codegen/isa.h"
+
+namespace framejit::codegen {
+
+// The Isa a Target stands for. Throws CodegenUnsupported if `run` and this machine cannot.
+Isa IsaOf(const Target& target, bool run);
+
+struct Code {
+  void* address = nullptr;
+  int64_t bytes = 0;
+  std::shared_ptr<const void> memory;
+};
+Code CompileKernel(const loop::Kernel& kernel, const Isa& isa, const std::string& symbol, int64_t* block);
+std::string KernelText(const loop::Kernel& kernel, const Isa& isa, const std::string& symbol, bool assembly);
+
+}  // namespace framejit::codegen

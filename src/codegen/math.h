@@ -1,0 +1,25 @@
+// Elementary functions on f32 and f64, scalars or vectors: polynomials as IR for those that matter, the C library by
+// symbol for the rest. NaN, infinities, signed zeros and subnormals as the C library has them.
+#pragma once
+
+#include <llvm/IR/IRBuilder.h>
+
+#include <span>
+
+#include "codegen/isa.h"
+#include "framejit/graph.h"
+
+namespace framejit::codegen {
+
+llvm::Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<llvm::Value* const> v);
+
+// A function of helpers.def on every lane; operands of one type.
+llvm::Value* CallHelper(llvm::IRBuilder<>& b, const char* name, std::span<llvm::Value* const> v);
+inline llvm::Value* CallHelper(llvm::IRBuilder<>& b, const char* name, std::initializer_list<llvm::Value*> v) {
+  return CallHelper(b, name, std::span<llvm::Value* const>(v.begin(), v.size()));
+}
+
+// Address of a symbol that emitted code may refer to; null if there is none.
+void* HelperAddress(std::string_view name);
+
+}  // namespace framejit::codegen

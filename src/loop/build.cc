@@ -1,0 +1,647 @@
+// From the iteration space to the kernel, in four steps.
+//   1. uses:     every access as an affine function of the variables, with the layouts' strides.
+//   2. merge:    variables a, b of the same class (kept, reduced) become one where all accesses step a by extent(b) * b.
+//   3. axes:     the inner (vector) axis is the variable that makes accesses contiguous. If it is a reduced one, a row
+//                kernel; if it is a kept one and there are reductions, a column kernel.
+//   4. emit:     one loop stage per level of reductions; values are evaluated on demand, once per stage. What does not
+//                depend on the variables of the loop goes to a row stage. What is expensive and needed in a later stage
+//                again is kept in a row of scratch.
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <stdexcept>
+
+#include "loop/space.h"
+
+namespace framejit::loop {
+namespace {
+
+constexpr int64_t kBlock = 4096;        // elements of a parallel piece of a long row
+constexpr int kKeepCost = 12;           // computing again costs more than a store and a load
+constexpr int kOutput = 1 << 20, kScratch = 2 << 20;  // provisional buffer numbers
+
+bool IsZero(Int v) { return v == Int(0); }
+bool IsOne(Int v) { return v == Int(1); }
+
+struct Affine {
+  Int offset;
+  Ints coef;                                    // by variable
+  std::vector<std::pair<int, Int>> dynamic;     // dynamic number, stride
+};
+
+class KernelBuilder {
+ public:
+  KernelBuilder(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
+                const std::vector<Layout>& layouts)
+      : g_(g), stored_(stored), layouts_(layouts), space_(g, group, stored, &layouts) {
+    if (!space_.Analyze()) throw std::logic_error("BuildKernel: " + space_.why());
+    for (ValueId v : group) {
+      if (IsReduction(g.nodes[v].op)) reductions_.push_back(v);
+    }
+  }
+
+  BuiltKernel Build() {
+    CollectUses();
+    MergeVariables();
+    ChooseAxes();
+    EmitStages();
+    Finish();
+    SetName();
+    return std::move(built_);
+  }
+
+ private:
+  // --- uses
+  void AddLin(Affine& a, const Lin& lin, Int stride) const {
+    if (IsZero(stride)) return;
+    a.offset = a.offset + lin.offset * stride;
+    for (const Term& t : lin.terms) {
+      if (t.id >= 0) a.coef[t.id] = a.coef[t.id] + t.coef * stride;
+      else a.dynamic.push_back({~t.id, t.coef * stride});
+    }
+  }
+  Affine Empty() const { return {0, Ints(space_.extents().size(), Int(0)), {}}; }
+  Affine OfLin(const Lin& lin) const {
+    Affine a = Empty();
+    AddLin(a, lin, 1);
+    return a;
+  }
+  Affine OfAccess(ValueId v, int index) const {
+    const Layout& layout = layouts_[v];
+    const Lins& at = space_.index(index);
+    if (layout.strides.size() != at.size()) throw std::logic_error("BuildKernel: no layout of an operand");
+    Affine a = Empty();
+    a.offset = layout.offset;
+    for (size_t d = 0; d < at.size(); ++d) AddLin(a, at[d], layout.strides[d]);
+    return a;
+  }
+
+  struct Use { Affine at; double weight; bool store; };  // weight 0: no memory access
+
+  void CollectDynamic(const Affine& a) {
+    for (const auto& [d, stride] : a.dynamic) {
+      const Dynamic& dyn = space_.dynamic(d);
+      if (dyn.kind == Dynamic::Kind::kValue || !dynamics_seen_.insert(d).second) continue;
+      Affine inner = OfLin(dyn.lin);
+      CollectDynamic(inner);
+      uses_.push_back({std::move(inner), 0, false});
+    }
+  }
+  void AddUse(Affine a, double weight, bool store) {
+    CollectDynamic(a);
+    uses_.push_back({std::move(a), weight, store});
+  }
+
+  void CollectUses() {
+    for (const Needed& n : space_.needed()) {
+      const Node& node = g_.nodes[n.value];
+      if (!space_.member(n.value)) {
+        AddUse(OfAccess(n.value, n.index), DTypeSize(node.type.dtype), false);
+      } else if (node.op == Op::kIota) {
+        AddUse(OfLin(space_.index(n.index)[node.attrs.axes[0]]), 0, false);
+      } else if (node.op == Op::kArgMax || node.op == Op::kArgMin) {
+        AddUse(OfLin(Position(n.value)), 0, false);
+      }
+      for (int p = n.pred; p; p = space_.predicate(p).parent) {
+        AddUse(OfLin(space_.predicate(p).lin), 0, false);
+      }
+    }
+    for (ValueId v : stored_) AddUse(OfAccess(v, space_.canonical(v)), DTypeSize(g_.nodes[v].type.dtype), true);
+  }
+
+  // Row-major position along the reduced axes of an arg reduction.
+  Lin Position(ValueId r) const {
+    const Node& n = g_.nodes[r];
+    const Lins& at = space_.index(space_.canonical(n.operands[0]));
+    std::vector<int64_t> axes = n.attrs.axes;
+    std::sort(axes.begin(), axes.end());
+    Lin out;
+    Int stride = 1;
+    for (size_t i = axes.size(); i-- > 0;) {
+      Space::AddTo(out, at[axes[i]], stride);
+      stride = stride * g_.nodes[n.operands[0]].type.shape[axes[i]];
+    }
+    return out;
+  }
+
+  // --- merge
+  void MergeVariables() {
+    extents_ = space_.extents();
+    const size_t n = extents_.size();
+    alive_.assign(n, true);
+    bits_.resize(n);
+    for (size_t v = 0; v < n; ++v) bits_[v] = uint64_t{1} << v;
+    auto reduced = [&](size_t v) { return (space_.reduced_vars() >> v & 1) != 0; };
+    for (bool again = true; again;) {
+      again = false;
+      for (size_t a = 0; a < n && !again; ++a) {
+        for (size_t b = 0; b < n && !again; ++b) {
+          if (a == b || !alive_[a] || !alive_[b] || reduced(a) != reduced(b)) continue;
+          bool fits = true;
+          for (const Use& u : uses_) fits = fits && u.at.coef[a] == u.at.coef[b] * extents_[b];
+          if (!fits) continue;
+          extents_[b] = extents_[b] * extents_[a];
+          bits_[b] |= bits_[a];
+          alive_[a] = false;
+          again = true;
+        }
+      }
+    }
+  }
+
+  // --- axes
+  void ChooseAxes() {
+    Kernel& k = built_.kernel;
+    const uint64_t reduced = space_.reduced_vars();
+    double best = 0;
+    int inner = -1;
+    for (int v = static_cast<int>(extents_.size()) - 1; v >= 0; --v) {
+      if (!alive_[v]) continue;
+      double cost = 0;
+      for (const Use& u : uses_) {
+        if (u.weight == 0) continue;
+        bool gathers = false;
+        for (const auto& [d, stride] : u.at.dynamic) {
+          gathers = gathers || (DynamicVars(d) & bits_[v]);
+        }
+        const Int c = u.at.coef[v];
+        if (gathers) cost += 1;
+        else if (IsZero(c)) cost += 0.02;
+        else if (IsOne(c)) cost += 0.125;
+        else cost += u.store ? 1.5 : 1;
+      }
+      if (extents_[v].is_const()) {
+        const double e = std::max<int64_t>(1, extents_[v].value());
+        cost *= (static_cast<int64_t>(e + 7) / 8) * 8 / e;  // lanes without work
+      }
+      if (inner < 0 || cost < best) {
+        best = cost;
+        inner = v;
+      }
+    }
+    inner_ = inner;
+    const bool inner_reduced = inner >= 0 && (reduced >> inner & 1);
+    k.column = !reductions_.empty() && inner >= 0 && !inner_reduced;
+    for (int v = 0; v < extents_.size(); ++v) {
+      if (!alive_[v] || v == inner) continue;
+      (reduced >> v & 1 ? red_ : outer_).push_back(v);
+    }
+    loop_vars_ = 0;
+    if (reductions_.empty()) {
+      if (inner >= 0) loop_vars_ = bits_[inner];
+    } else {
+      loop_vars_ = reduced;
+    }
+    if (inner >= 0) k.inner = extents_[inner];
+    for (int v : outer_) k.outer.push_back(extents_[v]);
+    for (int v : red_) k.red.push_back(extents_[v]);
+    if (reductions_.empty() && !(k.inner.is_const() && k.inner.value() <= kBlock)) k.block = kBlock;
+  }
+
+  uint64_t DynamicVars(int d) const {
+    Lin lin;
+    lin.terms.push_back({~d, Int(1)});
+    return space_.Vars(lin);
+  }
+
+  Index MakeIndex(const Affine& a) const {
+    Index out;
+    out.offset = a.offset;
+    for (int v : outer_) out.outer.push_back(a.coef[v]);
+    for (int v : red_) out.red.push_back(a.coef[v]);
+    out.inner = inner_ >= 0 ? a.coef[inner_] : Int(0);
+    return out;
+  }
+
+  // --- emit
+  struct Key {
+    ValueId value;
+    int index, pred;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Made { int inst; int stage; };  // stage -1: row
+
+  int Add(Inst inst, uint64_t vars, int level) {
+    if (inst.index.outer.empty()) inst.index = MakeIndexOrEmpty(inst);
+    const int number = static_cast<int>(insts().size());
+    insts().push_back(std::move(inst));
+    (vars & loop_vars_ ? loop_[stage_] : row_[level]).push_back(number);
+    return number;
+  }
+  Index MakeIndexOrEmpty(const Inst& inst) const {
+    if (inst.index.outer.size() == outer_.size() && inst.index.red.size() == red_.size()) return inst.index;
+    return {0, Ints(outer_.size(), Int(0)), Ints(red_.size(), Int(0)), 0};
+  }
+  std::vector<Inst>& insts() { return built_.kernel.insts; }
+
+  int AddOp(Op op, DType dtype, std::vector<int> operands, uint64_t vars, int level) {
+    Inst inst{.kind = IKind::kOp, .op = op, .dtype = dtype};
+    inst.operands = std::move(operands);
+    return Add(std::move(inst), vars, level);
+  }
+  int AddConst(Scalar value, DType dtype) {
+    for (const auto& [number, c] : constants_) {
+      if (insts()[number].dtype == dtype && SameBits(c, value)) return number;
+    }
+    Inst inst{.kind = IKind::kConst, .dtype = dtype, .scalar = value};
+    const int number = Add(std::move(inst), 0, 0);
+    constants_.push_back({number, value});
+    return number;
+  }
+  static bool SameBits(const Scalar& a, const Scalar& b) {
+    if (a.v.index() != b.v.index()) return false;
+    if (auto d = std::get_if<double>(&a.v)) return std::memcmp(d, &std::get<double>(b.v), sizeof *d) == 0;
+    return a == b;
+  }
+  int AddSize(Int value, DType dtype) {
+    if (value.is_const()) return AddConst(Scalar(value.value()), dtype);
+    for (const auto& [number, v] : sizes_) {
+      if (v == value && insts()[number].dtype == dtype) return number;
+    }
+    Inst inst{.kind = IKind::kSym, .dtype = dtype, .sym = value};
+    const int number = Add(std::move(inst), 0, 0);
+    sizes_.push_back({number, value});
+    return number;
+  }
+
+  // The number a Lin evaluates to, as dtype.
+  int EvalLin(const Lin& lin, DType dtype) {
+    const uint64_t vars = space_.Vars(lin);
+    const int level = space_.Level(lin);
+    for (const auto& m : lins_) {
+      if (m.lin == lin && m.dtype == dtype && (m.stage < 0 || m.stage == stage_)) return m.inst;
+    }
+    Affine a = OfLin(lin);
+    int out;
+    if (a.dynamic.empty()) {
+      Inst inst{.kind = IKind::kIota, .dtype = dtype};
+      inst.index = MakeIndex(a);
+      out = Add(std::move(inst), vars, level);
+    } else {
+      Lin affine = lin;
+      std::erase_if(affine.terms, [](const Term& t) { return t.id < 0; });
+      out = affine.terms.empty() && IsZero(affine.offset) ? -1 : EvalLin(affine, DType::kInt64);
+      for (const auto& [d, stride] : a.dynamic) {
+        int term = EvalDynamic(d);
+        if (!IsOne(stride)) term = AddOp(Op::kMul, DType::kInt64, {term, AddSize(stride, DType::kInt64)}, vars, level);
+        out = out < 0 ? term : AddOp(Op::kAdd, DType::kInt64, {out, term}, vars, level);
+      }
+      if (dtype != DType::kInt64) out = AddOp(Op::kCast, dtype, {out}, vars, level);
+    }
+    lins_.push_back({lin, dtype, out, vars & loop_vars_ ? stage_ : -1});
+    return out;
+  }
+
+  int EvalDynamic(int d) {
+    const Dynamic dyn = space_.dynamic(d);
+    const uint64_t vars = DynamicVars(d);
+    if (dyn.kind != Dynamic::Kind::kValue) {
+      const int level = space_.Level(dyn.lin);
+      const int lin = EvalLin(dyn.lin, DType::kInt64);
+      const Op op = dyn.kind == Dynamic::Kind::kDiv ? Op::kFloorDiv : Op::kRem;
+      return AddOp(op, DType::kInt64, {lin, AddSize(dyn.size, DType::kInt64)}, vars, level);
+    }
+    for (const auto& m : clamped_) {
+      if (m.dynamic == d && (m.stage < 0 || m.stage == stage_)) return m.inst;
+    }
+    // Indices are checked by who built the graph; clamped all the same, so that nothing can read outside.
+    const int level = space_.Find(dyn.value, dyn.index, dyn.pred).level;
+    int at = Eval(dyn.value, dyn.index, dyn.pred);
+    if (g_.nodes[dyn.value].type.dtype != DType::kInt64) at = AddOp(Op::kCast, DType::kInt64, {at}, vars, level);
+    at = AddOp(Op::kMinimum, DType::kInt64, {at, AddSize(dyn.size - Int(1), DType::kInt64)}, vars, level);
+    at = AddOp(Op::kMaximum, DType::kInt64, {at, AddConst(0, DType::kInt64)}, vars, level);
+    clamped_.push_back({d, at, vars & loop_vars_ ? stage_ : -1});
+    return at;
+  }
+
+  int EvalPredicate(int pred) {
+    if (!pred) return -1;
+    for (const auto& m : predicates_) {
+      if (m.dynamic == pred && (m.stage < 0 || m.stage == stage_)) return m.inst;
+    }
+    const Predicate p = space_.predicate(pred);
+    const uint64_t vars = space_.Vars(p.lin);
+    const int level = space_.Level(p.lin);
+    Affine a = OfLin(p.lin);
+    int out;
+    if (a.dynamic.empty()) {
+      Inst inst{.kind = IKind::kInBounds, .dtype = DType::kBool, .sym = p.bound};
+      inst.index = MakeIndex(a);
+      out = Add(std::move(inst), vars, level);
+    } else {
+      const int at = EvalLin(p.lin, DType::kInt64);
+      const int low = AddOp(Op::kLe, DType::kBool, {AddConst(0, DType::kInt64), at}, vars, level);
+      const int high = AddOp(Op::kLt, DType::kBool, {at, AddSize(p.bound, DType::kInt64)}, vars, level);
+      out = AddOp(Op::kAnd, DType::kBool, {low, high}, vars, level);
+    }
+    uint64_t all = vars;
+    if (p.parent) {
+      const int parent = EvalPredicate(p.parent);
+      all |= space_.PredVars(p.parent);
+      out = AddOp(Op::kAnd, DType::kBool, {parent, out}, all, std::max(level, PredLevel(p.parent)));
+    }
+    predicates_.push_back({pred, out, all & loop_vars_ ? stage_ : -1});
+    return out;
+  }
+  int PredLevel(int pred) const {
+    int level = 0;
+    for (; pred; pred = space_.predicate(pred).parent) level = std::max(level, space_.Level(space_.predicate(pred).lin));
+    return level;
+  }
+
+  int InputBuffer(ValueId v) {
+    auto it = std::find(inputs_.begin(), inputs_.end(), v);
+    if (it != inputs_.end()) return static_cast<int>(it - inputs_.begin());
+    inputs_.push_back(v);
+    return static_cast<int>(inputs_.size()) - 1;
+  }
+  int OutputBuffer(ValueId v) {
+    return kOutput + static_cast<int>(std::find(stored_.begin(), stored_.end(), v) - stored_.begin());
+  }
+
+  int Load(ValueId v, int index, int pred, const Needed& need) {
+    Affine a = OfAccess(v, index);
+    Inst inst{.kind = IKind::kLoad, .dtype = g_.nodes[v].type.dtype};
+    std::erase_if(a.dynamic, [](const auto& d) { return IsZero(d.second); });
+    for (const auto& [d, stride] : a.dynamic) {
+      inst.operands.push_back(EvalDynamic(d));
+      inst.strides.push_back(stride);
+      inst.kind = IKind::kLoadAt;
+    }
+    inst.index = MakeIndex(a);
+    inst.predicate = EvalPredicate(pred);
+    inst.buffer = InputBuffer(v);
+    return Add(std::move(inst), need.vars, need.level);
+  }
+
+  int Eval(ValueId v, int index, int pred) {
+    const Needed need = space_.Find(v, index, pred);
+    const Key key{v, index, pred};
+    const bool row = !(need.vars & loop_vars_);
+    if (auto it = made_.find(key); it != made_.end()) {
+      if (row || it->second.stage == stage_) return it->second.inst;
+      if (int again = Reload(key, need, it->second); again >= 0) {
+        it->second = {again, stage_};
+        return again;
+      }
+    }
+    const int inst = Compute(v, index, pred, need);
+    made_[key] = {inst, row ? -1 : stage_};
+    return inst;
+  }
+
+  // A value of an earlier stage: from an output that holds it, or from scratch if that is cheaper than computing it again.
+  int Reload(const Key& key, const Needed& need, const Made& made) {
+    if (!space_.member(key.value) || key.pred || built_.kernel.column || !red_.empty() || inner_ < 0) return -1;
+    if (need.cost < kKeepCost) return -1;
+    const DType dtype = ComputeType(g_.nodes[key.value].type.dtype);
+    Inst load{.kind = IKind::kLoad, .dtype = dtype};
+    load.index = MakeIndexOrEmpty({});
+    load.index.inner = 1;
+    auto stored = std::find(stored_.begin(), stored_.end(), key.value);
+    if (stored != stored_.end() && key.index == space_.canonical(key.value) && dtype == g_.nodes[key.value].type.dtype) {
+      load.buffer = OutputBuffer(key.value);
+      load.index = MakeIndex(OfAccess(key.value, key.index));
+    } else if (auto it = kept_.find(key); it != kept_.end()) {
+      load.buffer = it->second;
+    } else {
+      load.buffer = kept_[key] = kScratch + static_cast<int>(built_.kernel.scratch.size());
+      built_.kernel.scratch.push_back(dtype);
+      Inst store{.kind = IKind::kStore, .dtype = dtype, .buffer = load.buffer};
+      store.operands = {made.inst};
+      store.index = load.index;
+      loop_[made.stage].push_back(static_cast<int>(insts().size()));
+      insts().push_back(std::move(store));
+    }
+    return Add(std::move(load), need.vars, need.level);
+  }
+
+  int Compute(ValueId v, int index, int pred, const Needed& need) {
+    const Node& n = g_.nodes[v];
+    if (!space_.member(v)) return Load(v, index, pred, need);
+    auto operand = [&](int k) {
+      const Space::At at = space_.OperandAt(v, k, index, pred);
+      return Eval(n.operands[k], at.index, at.pred);
+    };
+    switch (Info(n.op).kind) {
+      case 'P': {
+        std::vector<int> operands;
+        for (int k = 0; k < n.operands.size(); ++k) operands.push_back(operand(k));
+        return AddOp(n.op, n.type.dtype, std::move(operands), need.vars, need.level);
+      }
+      case 'C':
+        if (n.op == Op::kIota) return EvalLin(space_.index(index)[n.attrs.axes[0]], n.type.dtype);
+        if (n.attrs.sym_scalar) return AddSize(*n.attrs.sym_scalar, n.type.dtype);
+        return AddConst(n.attrs.scalar, n.type.dtype);
+      case 'R':
+        throw std::logic_error("BuildKernel: reduction out of order");
+      default:
+        break;
+    }
+    if (n.op == Op::kPad) {
+      const Space::At at = space_.OperandAt(v, 0, index, pred);
+      const int value = Eval(n.operands[0], at.index, at.pred);
+      if (at.pred == pred) return value;
+      const int fill = AddConst(n.attrs.scalar, n.type.dtype);
+      return AddOp(Op::kWhere, n.type.dtype, {EvalPredicate(at.pred), value, fill}, need.vars, need.level);
+    }
+    if (n.op == Op::kCat) {
+      int out = -1;
+      for (int k = static_cast<int>(n.operands.size()) - 1; k >= 0; --k) {
+        const Space::At at = space_.OperandAt(v, k, index, pred);
+        const int value = Eval(n.operands[k], at.index, at.pred);
+        out = out < 0 ? value
+                      : AddOp(Op::kWhere, n.type.dtype, {EvalPredicate(at.pred), value, out}, need.vars, need.level);
+      }
+      return out;
+    }
+    return operand(0);  // views, take, gather: their operand at another index
+  }
+
+  void EmitReduction(ValueId v) {
+    const Node& n = g_.nodes[v];
+    const int c = space_.canonical(n.operands[0]);
+    const Needed& need = space_.Find(n.operands[0], c, 0);
+    const DType from = g_.nodes[n.operands[0]].type.dtype;
+    int value = Eval(n.operands[0], c, 0);
+    DType dtype = n.type.dtype;
+    const bool arg = n.op == Op::kArgMax || n.op == Op::kArgMin;
+    if (!arg && dtype != from) value = AddOp(Op::kCast, dtype, {value}, need.vars, need.level);
+    if (space_.reduced_vars() == 0) {  // over no axis
+      made_[{v, space_.canonical(v), 0}] = {arg ? AddConst(0, dtype) : value, -1};
+      return;
+    }
+    Inst inst{.kind = IKind::kReduce, .op = n.op, .dtype = dtype};
+    inst.operands = {value};
+    if (arg) inst.operands.push_back(EvalLin(Position(v), DType::kInt64));
+    const int number = Add(std::move(inst), space_.reduced_vars(), 0);
+    made_[{v, space_.canonical(v), 0}] = {number, -1};
+  }
+
+  void EmitStages() {
+    int levels = 0;
+    for (const Needed& n : space_.needed()) levels = std::max(levels, n.level);
+    row_.resize(levels + 1);
+    loop_.resize(levels + 1);
+    for (stage_ = 0; stage_ <= levels; ++stage_) {
+      for (ValueId v : reductions_) {
+        const int c = space_.canonical(v);
+        if (Reached(v, c) && space_.Find(v, c, 0).level == stage_ + 1) EmitReduction(v);
+      }
+      for (ValueId v : stored_) {
+        const int c = space_.canonical(v);
+        const Needed need = space_.Find(v, c, 0);
+        if (need.level != stage_) continue;
+        Inst store{.kind = IKind::kStore, .dtype = g_.nodes[v].type.dtype, .buffer = OutputBuffer(v)};
+        store.operands = {Eval(v, c, 0)};
+        Affine at = OfAccess(v, c);
+        uint64_t vars = 0;
+        for (const Lin& lin : space_.index(c)) vars |= space_.Vars(lin);
+        store.index = MakeIndex(at);
+        Add(std::move(store), vars, need.level);
+      }
+    }
+    for (int s = 0; s <= levels; ++s) {
+      if (!row_[s].empty()) built_.kernel.stages.push_back({false, row_[s]});
+      if (!loop_[s].empty()) built_.kernel.stages.push_back({true, loop_[s]});
+    }
+  }
+  bool Reached(ValueId v, int index) const {
+    for (const Needed& n : space_.needed()) {
+      if (n.value == v && n.index == index && n.pred == 0) return true;
+    }
+    return false;
+  }
+
+  // --- finish
+  Int Local(Int e) {
+    if (e.is_const()) return e;
+    auto& s = built_.symbols;
+    auto it = std::find(s.begin(), s.end(), e);
+    if (it == s.end()) {
+      s.push_back(e);
+      it = s.end() - 1;
+    }
+    return Int::Symbol(static_cast<uint32_t>(it - s.begin()));
+  }
+  void Local(Ints& v) {
+    for (Int& e : v) e = Local(e);
+  }
+
+  void Finish() {
+    Kernel& k = built_.kernel;
+    const int inputs = static_cast<int>(inputs_.size()), outputs = static_cast<int>(stored_.size());
+    for (ValueId v : inputs_) {
+      k.buffers.push_back({g_.nodes[v].type.dtype, false});
+      built_.buffers.push_back(v);
+    }
+    for (ValueId v : stored_) {
+      k.buffers.push_back({g_.nodes[v].type.dtype, true});
+      built_.buffers.push_back(v);
+    }
+    // Instructions are renumbered in the order of the stages: dead ones go, equal kernels get equal text.
+    std::vector<int> number(k.insts.size(), -1);
+    std::vector<Inst> insts;
+    MarkLive();
+    for (Stage& stage : k.stages) {
+      std::vector<int> kept;
+      for (int i : stage.insts) {
+        if (!live_[i]) continue;
+        number[i] = static_cast<int>(insts.size());
+        kept.push_back(number[i]);
+        insts.push_back(std::move(k.insts[i]));
+      }
+      stage.insts = std::move(kept);
+    }
+    std::erase_if(k.stages, [](const Stage& s) { return s.insts.empty(); });
+    k.insts = std::move(insts);
+    Local(k.outer);
+    Local(k.red);
+    k.inner = Local(k.inner);
+    for (Inst& inst : k.insts) {
+      for (int& o : inst.operands) o = number[o];
+      if (inst.predicate >= 0) inst.predicate = number[inst.predicate];
+      inst.sym = Local(inst.sym);
+      inst.index.offset = Local(inst.index.offset);
+      Local(inst.index.outer);
+      Local(inst.index.red);
+      inst.index.inner = Local(inst.index.inner);
+      Local(inst.strides);
+      if (inst.buffer >= kScratch) inst.buffer = inst.buffer - kScratch + inputs + outputs;
+      else if (inst.buffer >= kOutput) inst.buffer = inst.buffer - kOutput + inputs;
+    }
+    k.num_symbols = static_cast<int>(built_.symbols.size());
+  }
+
+  void MarkLive() {
+    live_.assign(insts().size(), false);
+    for (size_t i = insts().size(); i-- > 0;) {
+      if (insts()[i].kind == IKind::kStore) live_[i] = true;
+    }
+    for (bool again = true; again;) {  // scratch stores have higher numbers than their readers' stages: iterate
+      again = false;
+      for (size_t i = insts().size(); i-- > 0;) {
+        if (!live_[i]) continue;
+        auto mark = [&](int o) {
+          if (o >= 0 && !live_[o]) live_[o] = again = true;
+        };
+        for (int o : insts()[i].operands) mark(o);
+        mark(insts()[i].predicate);
+      }
+    }
+  }
+
+  void SetName() {
+    std::vector<std::string> ops;
+    const Node* last = &g_.nodes[stored_.back()];
+    for (const Needed& n : space_.needed()) {
+      if (!space_.member(n.value) || ops.size() >= 4) continue;
+      const Node& node = g_.nodes[n.value];
+      const std::string op = Info(node.op).name;
+      if (node.op == Op::kConstant || node.op == Op::kBroadcast || node.op == Op::kCast) continue;
+      if (std::find(ops.begin(), ops.end(), op) == ops.end()) ops.push_back(op);
+    }
+    std::string& name = built_.kernel.name;
+    for (const std::string& op : ops) name += (name.empty() ? "" : "_") + op;
+    if (name.empty()) name = "copy";
+    if (!last->file.empty()) {
+      name += "@" + last->file.substr(last->file.find_last_of('/') + 1) + ":" + std::to_string(last->line);
+    }
+  }
+
+  const Graph& g_;
+  const std::vector<ValueId>& stored_;
+  const std::vector<Layout>& layouts_;
+  Space space_;
+  std::vector<ValueId> reductions_;
+  std::vector<Use> uses_;
+  std::set<int> dynamics_seen_;
+  Ints extents_;                 // by variable, after merging
+  std::vector<bool> alive_;
+  std::vector<uint64_t> bits_;   // variables merged into this one
+  int inner_ = -1;
+  std::vector<int> outer_, red_;
+  uint64_t loop_vars_ = 0;
+  std::vector<std::vector<int>> row_, loop_;  // instructions by stage
+  int stage_ = 0;
+  std::map<Key, Made> made_;
+  std::map<Key, int> kept_;      // scratch buffers
+  struct MadeLin { Lin lin; DType dtype; int inst, stage; };
+  std::vector<MadeLin> lins_;
+  struct MadeDynamic { int dynamic, inst, stage; };
+  std::vector<MadeDynamic> clamped_, predicates_;
+  std::vector<std::pair<int, Scalar>> constants_;
+  std::vector<std::pair<int, Int>> sizes_;
+  std::vector<ValueId> inputs_;
+  std::vector<bool> live_;
+  BuiltKernel built_;
+};
+
+}  // namespace
+
+BuiltKernel BuildKernel(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
+                        const std::vector<Layout>& layouts) {
+  return KernelBuilder(g, group, stored, layouts).Build();
+}
+
+}  // namespace framejit::loop

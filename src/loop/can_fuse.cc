@@ -1,0 +1,18 @@
+#include "loop/space.h"
+
+namespace framejit::loop {
+
+bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored) {
+  Space space(g, group, stored, nullptr);
+  if (!space.Analyze()) return false;
+  if (group.size() == 1) return true;
+  // A value read through several views is computed once for each: fine if cheap.
+  int work = 0, once = 0;
+  for (const Needed& n : space.needed()) {
+    if (space.member(n.value)) work += Cost(g.nodes[n.value]);
+  }
+  for (ValueId v : group) once += Cost(g.nodes[v]);
+  return work <= 2 * once + 8;
+}
+
+}  // namespace framejit::loop

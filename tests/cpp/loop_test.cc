@@ -1,0 +1,370 @@
+// BuildKernel: graphs of every kind the builder folds into one kernel, against the interpreter.
+#include "kernel_harness.h"
+
+namespace framejit {
+namespace {
+
+using shape::Int;
+using shape::Ints;
+using test::CheckGraph;
+using test::Random;
+using test::RandomStrided;
+
+struct G {  // a graph under construction
+  Graph g;
+  shape::Env env;
+  Builder b{g, env};
+  ValueId In(const HostTensor& t) {
+    TensorType type = test::TypeOf(t);
+    Ints strides;
+    for (int64_t s : t.strides) strides.push_back(s);
+    inputs.push_back(t);
+    return b.Input(type, strides, "x");
+  }
+  ValueId F32(std::vector<int64_t> sizes, double low = -2, double high = 2) {
+    return In(Random(DType::kFloat32, sizes, 17 + unsigned(inputs.size()), low, high));
+  }
+  ValueId Softmax(ValueId x, int64_t axis) {
+    ValueId m = b.Broadcast(b.Reduce(Op::kMax, x, {axis}, true), b.type(x).shape);
+    ValueId e = b.Unary(Op::kExp, b.Binary(Op::kSub, x, m));
+    return b.Binary(Op::kDiv, e, b.Broadcast(b.Reduce(Op::kSum, e, {axis}, true), b.type(x).shape));
+  }
+  ValueId LayerNorm(ValueId x, ValueId w, ValueId bias) {
+    const Ints shape = b.type(x).shape;
+    const int64_t last = shape.size() - 1;
+    const DType t = b.type(x).dtype;
+    ValueId n = b.Constant(double(shape[last].value()), t);
+    ValueId mean = b.Binary(Op::kDiv, b.Reduce(Op::kSum, x, {last}, true), n);
+    ValueId d = b.Binary(Op::kSub, x, b.Broadcast(mean, shape));
+    ValueId var = b.Binary(Op::kDiv, b.Reduce(Op::kSum, b.Binary(Op::kMul, d, d), {last}, true), n);
+    ValueId r = b.Unary(Op::kRsqrt, b.Binary(Op::kAdd, var, b.Constant(1e-5, t)));
+    ValueId y = b.Binary(Op::kMul, d, b.Broadcast(r, shape));
+    return b.Binary(Op::kAdd, b.Binary(Op::kMul, y, b.Broadcast(w, shape)), b.Broadcast(bias, shape));
+  }
+  void Out(std::vector<ValueId> v) { g.outputs = std::move(v); }
+  void Check(double tolerance = -1) { CheckGraph(g, inputs, tolerance); }
+  loop::Kernel Kernel() { return test::BuildWhole(g).built.kernel; }
+  std::vector<HostTensor> inputs;
+};
+
+const std::vector<int64_t> kSizes = {0, 1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 1000, 5000};
+
+TEST(Pointwise, EveryLength) {
+  for (int64_t n : kSizes) {
+    G t;
+    ValueId x = t.F32({n}), y = t.F32({n});
+    t.Out({t.b.Binary(Op::kAdd, t.b.Binary(Op::kMul, x, y), t.b.Constant(1.0, DType::kFloat32))});
+    t.Check();
+  }
+}
+
+TEST(Pointwise, CoalescesContiguousDims) {
+  G t;
+  ValueId x = t.F32({4, 5, 6}), y = t.F32({4, 5, 6});
+  t.Out({t.b.Binary(Op::kSub, x, y)});
+  EXPECT_TRUE(t.Kernel().outer.empty()) << t.Kernel().str();
+  t.Check();
+}
+
+TEST(Pointwise, Broadcasts) {
+  G t;
+  ValueId x = t.F32({4, 5, 37}), row = t.F32({37}), column = t.F32({5, 1}), scalar = t.F32({});
+  ValueId y = t.b.Binary(Op::kAdd, t.b.Binary(Op::kMul, x, row), t.b.Binary(Op::kSub, column, scalar));
+  t.Out({y});
+  t.Check();
+}
+
+TEST(Pointwise, StridedAndTransposed) {
+  G t;
+  ValueId x = t.In(RandomStrided(DType::kFloat32, {9, 21}, {1, 9}, 1));
+  ValueId y = t.In(RandomStrided(DType::kFloat32, {9, 21}, {42, 2}, 2));
+  t.Out({t.b.Binary(Op::kMul, x, y)});
+  t.Check();
+}
+
+TEST(Pointwise, ZeroDimensional) {
+  G t;
+  ValueId x = t.F32({});
+  t.Out({t.b.Binary(Op::kMul, x, x)});
+  t.Check();
+}
+
+TEST(Pointwise, SeveralOutputs) {
+  G t;
+  ValueId x = t.F32({3, 50});
+  ValueId e = t.b.Unary(Op::kExp, x), s = t.b.Binary(Op::kAdd, e, x);
+  t.Out({e, s});
+  t.Check();
+}
+
+TEST(Row, Softmax) {
+  for (int64_t n : kSizes) {
+    if (n == 0) continue;
+    G t;
+    t.Out({t.Softmax(t.F32({5, n}), 1)});
+    t.Check();
+  }
+}
+
+TEST(Row, SoftmaxKeepsTheExponentials) {
+  G t;
+  t.Out({t.Softmax(t.F32({5, 64}), 1)});
+  int exps = 0;
+  const loop::Kernel k = t.Kernel();
+  for (const auto& i : k.insts) exps += i.kind == loop::IKind::kOp && i.op == Op::kExp;
+  EXPECT_EQ(exps, 1) << k.str();
+}
+
+TEST(Row, LayerNorm) {
+  for (int64_t n : {1, 8, 17, 768, 1000}) {
+    G t;
+    ValueId x = t.F32({3, 4, n}), w = t.F32({n}), bias = t.F32({n});
+    t.Out({t.LayerNorm(x, w, bias)});
+    t.Check(n == 1 ? 1e-2 : 2e-5);  // of one element: 0 * 316
+  }
+}
+
+TEST(Row, SumOverTheLastAxis) {
+  for (int64_t n : kSizes) {
+    G t;
+    t.Out({t.b.Reduce(Op::kSum, t.F32({7, n}), {1}, false)});
+    t.Check(1e-5);
+  }
+}
+
+TEST(Column, SoftmaxAndSumOverTheFirstAxis) {
+  for (int64_t n : {1, 5, 16, 33, 100, 257}) {
+    G t;
+    ValueId x = t.F32({21, n});
+    t.Out({t.Softmax(x, 0)});
+    if (n > 8) EXPECT_TRUE(t.Kernel().column);
+    t.Check();
+    G s;
+    s.Out({s.b.Reduce(Op::kSum, s.F32({300, n}), {0}, false)});
+    s.Check(1e-5);
+  }
+}
+
+TEST(Reduce, EveryAxisSet) {
+  for (const std::vector<int64_t>& axes : std::vector<std::vector<int64_t>>{{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {0, 1, 2}}) {
+    for (bool keep : {false, true}) {
+      G t;
+      ValueId x = t.F32({6, 5, 19});
+      t.Out({t.b.Reduce(Op::kSum, t.b.Unary(Op::kNeg, x), axes, keep)});
+      t.Check(1e-5);
+      G m;
+      m.Out({m.b.Reduce(Op::kMax, m.F32({6, 5, 19}), axes, keep)});
+      m.Check();
+    }
+  }
+}
+
+TEST(Reduce, ArgAnyAll) {
+  for (int64_t axis : {0, 1}) {
+    for (Op op : {Op::kArgMax, Op::kArgMin}) {
+      G t;
+      t.Out({t.b.Reduce(op, t.In(Random(DType::kFloat32, {13, 45}, 3, -3, 3)), {axis}, false)});
+      t.Check();
+      G i;  // many equal ones
+      i.Out({i.b.Reduce(op, i.In(Random(DType::kInt32, {13, 45}, 3, -3, 3)), {axis}, false)});
+      i.Check();
+    }
+    for (Op op : {Op::kAny, Op::kAll}) {
+      G t;
+      ValueId x = t.F32({13, 45}, -2, 0.1);
+      t.Out({t.b.Reduce(op, t.b.Binary(Op::kLt, x, t.b.Constant(op == Op::kAny ? -1.9 : 0.09, DType::kFloat32)), {axis}, false)});
+      t.Check();
+    }
+  }
+}
+
+TEST(Reduce, NanWins) {
+  G t;
+  HostTensor x = Random(DType::kFloat32, {4, 40}, 5);
+  SetElement(x, 17, NAN);
+  SetElement(x, 60, NAN);
+  ValueId v = t.In(x);
+  t.Out({t.b.Reduce(Op::kMax, v, {1}, false), t.b.Reduce(Op::kMin, v, {1}, false), t.b.Reduce(Op::kArgMax, v, {1}, false),
+         t.b.Reduce(Op::kArgMin, v, {1}, false)});
+  t.Check();
+}
+
+TEST(Reduce, LongRowsKeepTheErrorOfShortOnes) {
+  const int64_t n = 1 << 20;
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{1, n}, std::vector<int64_t>{n / 8, 8}}) {
+    G t;
+    ValueId x = t.F32(sizes, 0, 1);
+    t.Out({t.b.Reduce(Op::kSum, x, {sizes[0] == 1 ? 1 : 0}, false)});
+    t.Check(2e-7);
+  }
+}
+
+TEST(Views, ReshapePermute) {
+  G t;  // split heads, scale, merge
+  ValueId x = t.F32({2, 7, 24});
+  ValueId h = t.b.Permute(t.b.Reshape(x, {2, 7, 3, 8}), {0, 2, 1, 3});
+  t.Out({t.b.Binary(Op::kMul, h, t.b.Constant(0.5, DType::kFloat32))});
+  t.Check();
+  G m;
+  ValueId y = m.F32({2, 3, 7, 8});
+  m.Out({m.b.Reshape(m.b.Permute(m.b.Unary(Op::kNeg, y), {0, 2, 1, 3}), {2, 7, 24})});
+  m.Check();
+}
+
+TEST(Views, BothSidesOfAReshapeStored) {
+  G t;
+  ValueId x = t.F32({2, 7, 24});
+  ValueId e = t.b.Unary(Op::kExp, x);
+  ValueId h = t.b.Unary(Op::kNeg, t.b.Permute(t.b.Reshape(e, {2, 7, 3, 8}), {0, 2, 1, 3}));
+  t.Out({e, h});
+  t.Check();
+}
+
+TEST(Views, UnevenReshapeOfOneNode) {
+  G t;
+  ValueId x = t.In(RandomStrided(DType::kFloat32, {4, 6}, {1, 4}, 8));
+  t.Out({t.b.Reshape(x, {3, 8})});
+  t.Check(0);
+}
+
+TEST(Views, SliceFlipPad) {
+  G t;
+  ValueId x = t.F32({6, 40});
+  Attrs flip;
+  flip.axes = {1};
+  Attrs pad;
+  pad.syms = {1, 2, 3, -1};
+  pad.scalar = 7.5;
+  ValueId s = t.b.Slice(x, 1, 3, 12, 3);
+  ValueId f = t.b.Add(Op::kFlip, {s}, flip);
+  t.Out({t.b.Add(Op::kPad, {t.b.Unary(Op::kAbs, f)}, pad)});
+  t.Check();
+  G r;
+  r.Out({r.b.Add(Op::kFlip, {r.F32({6, 40})}, flip)});
+  r.Check(0);
+}
+
+TEST(Views, Cat) {
+  for (int64_t axis : {0, 1}) {
+    G t;
+    Attrs a;
+    a.axes = {axis};
+    ValueId x = t.F32({5, 20}), y = axis ? t.F32({5, 3}) : t.F32({3, 20}), z = t.F32({5, 20});
+    t.Out({t.b.Unary(Op::kNeg, t.b.Add(Op::kCat, {x, t.b.Unary(Op::kExp, y), z}, a))});
+    t.Check();
+  }
+}
+
+TEST(Views, Rotary) {  // x * cos + cat(-x2, x1) * sin
+  G t;
+  ValueId x = t.F32({2, 3, 10, 32}), cos = t.F32({10, 32}), sin = t.F32({10, 32});
+  Attrs a;
+  a.axes = {3};
+  ValueId x1 = t.b.Slice(x, 3, 0, 16), x2 = t.b.Slice(x, 3, 16, 16);
+  ValueId rotated = t.b.Add(Op::kCat, {t.b.Unary(Op::kNeg, x2), x1}, a);
+  t.Out({t.b.Binary(Op::kAdd, t.b.Binary(Op::kMul, x, cos), t.b.Binary(Op::kMul, rotated, sin))});
+  t.Check();
+}
+
+TEST(Views, IotaMask) {  // causal mask
+  G t;
+  ValueId x = t.F32({3, 9, 9});
+  ValueId q = t.b.Iota(DType::kInt64, {9, 9}, 0), k = t.b.Iota(DType::kInt64, {9, 9}, 1);
+  t.Out({t.b.Where(t.b.Binary(Op::kLe, k, q), x, t.b.Constant(-1e9, DType::kFloat32))});
+  t.Check();
+  for (DType d : {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64, DType::kUInt8}) {
+    G i;
+    i.Out({i.b.Iota(d, {37}, 0)});
+    i.Check(0);
+  }
+}
+
+TEST(Indexing, TakeAndGather) {
+  for (int64_t axis : {0, 1}) {
+    G t;
+    ValueId w = t.F32({30, 30});
+    ValueId i = t.In(Random(DType::kInt64, {4, 6}, 9, 0, 30));
+    Attrs a;
+    a.axes = {axis};
+    t.Out({t.b.Unary(Op::kNeg, t.b.Add(Op::kTake, {w, i}, a))});
+    t.Check(0);
+    G s;
+    ValueId data = s.F32({17, 17});
+    ValueId j = s.In(Random(DType::kInt64, {17, 17}, 9, 0, 17));
+    s.Out({s.b.Add(Op::kGather, {data, j}, a)});
+    s.Check(0);
+  }
+}
+
+TEST(Indexing, OutOfRangeDoesNotCrash) {
+  G t;
+  ValueId w = t.F32({30, 8});
+  ValueId i = t.In(Random(DType::kInt64, {16}, 9, -1e9, 1e9));
+  Attrs a;
+  a.axes = {0};
+  t.Out({t.b.Add(Op::kTake, {w, i}, a)});
+  test::RunGroup(t.g, test::BuildWhole(t.g), t.inputs, "avx2", {});
+}
+
+TEST(Fuse, Refusals) {
+  G t;
+  ValueId x = t.F32({8, 8});
+  ValueId a = t.b.Reduce(Op::kSum, x, {0}, false), c = t.b.Reduce(Op::kSum, x, {1}, false);
+  EXPECT_TRUE(loop::CanFuse(t.g, {a}, {a}));
+  EXPECT_FALSE(loop::CanFuse(t.g, {a, c}, {a, c}));  // different axes
+  G s;
+  ValueId y = s.F32({4, 6});
+  ValueId e = s.b.Unary(Op::kExp, y), r = s.b.Reshape(e, {3, 8}), n = s.b.Unary(Op::kNeg, r);
+  EXPECT_TRUE(loop::CanFuse(s.g, {e, r, n}, {n}));  // contiguous all the way: one variable
+  EXPECT_TRUE(loop::CanFuse(s.g, {r}, {r}));
+  ValueId p = s.b.Permute(n, {1, 0}), q = s.b.Reshape(p, {6, 4});
+  EXPECT_FALSE(loop::CanFuse(s.g, {e, r, n, p, q}, {q}));
+}
+
+TEST(Symbolic, OneKernelManySizes) {
+  G t;
+  Int n = t.env.NewSymbol({.name = "n", .hint = 4}), c = t.env.NewSymbol({.name = "c", .hint = 40});
+  TensorType type{DType::kFloat32, {n, c}, {}};
+  ValueId x = t.b.Input(type, {c, 1}, "x"), y = t.b.Input({DType::kFloat32, {c}, {}}, {1}, "y");
+  t.Out({t.Softmax(t.b.Binary(Op::kMul, x, y), 1)});
+  t.g.symbols = {t.env.symbol(0), t.env.symbol(1)};
+  t.g.symbol_sources = {{0, 0}, {0, 1}};
+  ClearKernelCache();
+  for (int64_t rows : {1, 3, 10}) {
+    for (int64_t columns : {1, 5, 16, 33, 1000, 5000}) {
+      CheckGraph(t.g, {Random(DType::kFloat32, {rows, columns}, 1), Random(DType::kFloat32, {columns}, 2)}, -1, {rows, columns});
+    }
+  }
+  EXPECT_EQ(GetKernelCacheInfo().misses, int64_t(2 * test::Cpus().size() - 1));  // and the probe
+}
+
+TEST(Types, Everything) {
+  for (DType d : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kUInt8,
+                  DType::kInt16, DType::kInt32, DType::kInt64, DType::kUInt16, DType::kUInt32, DType::kUInt64}) {
+    for (int64_t n : {1, 7, 33, 70}) {
+      G t;
+      ValueId x = t.In(Random(d, {3, n}, 1, 0, 10)), y = t.In(Random(d, {n}, 2, 1, 10));
+      ValueId z = t.b.Binary(Op::kAdd, t.b.Binary(Op::kMul, x, y), x);
+      ValueId less = t.b.Binary(Op::kLt, x, t.b.Broadcast(y, {3, n}));
+      ValueId w = t.b.Where(less, z, t.b.Broadcast(y, {3, n}));
+      t.Out({w, less, t.b.Cast(w, DType::kFloat32), t.b.Cast(x, DType::kInt64)});
+      t.Check();
+      G r;
+      ValueId v = r.In(Random(d, {5, n}, 1, 0, 3));
+      r.Out({r.b.Reduce(Op::kSum, v, {1}, false, IsFloat(d) ? d : DType::kInt64), r.b.Reduce(Op::kMax, v, {1}, false)});
+      r.Check();
+    }
+  }
+}
+
+TEST(Types, StridedSmallElements) {
+  for (DType d : {DType::kInt8, DType::kBool, DType::kBFloat16, DType::kFloat64}) {
+    G t;
+    ValueId x = t.In(RandomStrided(d, {21, 9}, {1, 21}, 1, 0, 100)), y = t.In(RandomStrided(d, {21, 9}, {27, 3}, 2, 0, 100));
+    t.Out({t.b.Binary(Op::kMaximum, x, y)});
+    t.Check();
+  }
+}
+
+}  // namespace
+}  // namespace framejit
