@@ -81,7 +81,9 @@ TEST(Compile, Softmax) {
     ValueId x = f.In({3, 17, 33});
     f.g.outputs = {f.Softmax(x, axis)};
     CompileAndCheck(f.g, {RandomF32({3, 17, 33}, 1, 4)});
-    if (axis == 2) EXPECT_EQ(Compile(f.g)->stats().kernels, 1);
+    if (axis == 2) {
+      EXPECT_EQ(Compile(f.g)->stats().kernels, 1);
+    }
   }
 }
 
@@ -623,8 +625,11 @@ struct RandomGraph : Fixture {
 };
 
 TEST(Compile, RandomGraphs) {
+  // FRAMEJIT_TEST_SEED=n runs one graph, FRAMEJIT_TEST_GRAPHS=n runs n.
   const char* only = std::getenv("FRAMEJIT_TEST_SEED");
-  for (uint32_t seed = only ? std::atoi(only) : 0; seed < (only ? std::atoi(only) + 1 : 200); ++seed) {
+  const char* count = std::getenv("FRAMEJIT_TEST_GRAPHS");
+  const uint32_t begin = only ? std::atoi(only) : 0, end = only ? begin + 1 : count ? std::atoi(count) : 200;
+  for (uint32_t seed = begin; seed < end; ++seed) {
     RandomGraph random(seed);
     SCOPED_TRACE("seed " + std::to_string(seed));
     CompileAndCheck(random.g, random.inputs, 2e-5);
