@@ -1,9 +1,11 @@
 #include "tensor/contractions.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -108,38 +110,71 @@ struct Product {
   DType dtype;
   Device device;
 
-  bool Run(Library library, int64_t m) const {
-    bool flat = a.sizes[0] == 1;
-    int skip = flat ? 1 : 0, rank = flat ? 2 : 3;
-    Matrix x = a, z = out;
-    x.sizes[1] = z.sizes[1] = m;
-    TempTensor ta(t, x.data, rank, x.sizes + skip, x.strides + skip, dtype, device);
-    TempTensor tb(t, b.data, rank, b.sizes + skip, b.strides + skip, dtype, device);
-    TempTensor tz(t, z.data, rank, z.sizes + skip, z.strides + skip, dtype, device);
+  // The first m rows.
+  bool Run(Library library, int64_t m) const { return library == Library::kMkl ? RunMkl(m) : RunOneDnn(m); }
+
+  TempTensor Tensor(Matrix x) const {
+    int skip = a.sizes[0] == 1 ? 1 : 0;
+    return TempTensor(t, x.data, 3 - skip, x.sizes + skip, x.strides + skip, dtype, device);
+  }
+  static Matrix Rows(Matrix x, int64_t m) {
+    x.sizes[1] = m;
+    return x;
+  }
+
+  bool RunMkl(int64_t m) const {
+    TempTensor ta = Tensor(Rows(a, m)), tb = Tensor(b), tz = Tensor(Rows(out, m));
     if (!ta.ok() || !tb.ok() || !tz.ok()) return false;
-    if (!bias) {
-      if (library == Library::kOneDnn) return t.mkldnn_matmul(ta.handle(), tb.handle(), tz.handle(), 0.f, 1.f), true;
-      return !(flat ? t.mm_out : t.bmm_out)(tz.handle(), ta.handle(), tb.handle());
+    if (!bias) return !(a.sizes[0] == 1 ? t.mm_out : t.bmm_out)(tz.handle(), ta.handle(), tb.handle());
+    TempTensor tbias(t, *bias);
+    return tbias.ok() && !t.addmm_out(tz.handle(), tbias.handle(), ta.handle(), tb.handle(), 1.0, 1.0);
+  }
+
+  // oneDNN straight into the result, where torch lets it (it refuses CPUs without AVX-512); else through a result of its own.
+  bool RunOneDnn(int64_t m) const {
+    static std::atomic<bool> in_place{true};
+    TempTensor ta = Tensor(Rows(a, m)), tz = Tensor(Rows(out, m));
+    if (!ta.ok() || !tz.ok()) return false;
+    if (in_place && t.mkldnn_matmul) {
+      TempTensor tb = Tensor(b);
+      if (!tb.ok()) return false;
+      if (bias) {  // the bias in every row; the product adds to it
+        int64_t sizes[2] = {m, out.sizes[2]}, strides[2] = {0, bias->strides[0]};
+        TempTensor rows(t, bias->data, 2, sizes, strides, dtype, device);
+        if (!rows.ok() || t.copy(tz.handle(), rows.handle(), 0)) return false;
+      }
+      try {
+        t.mkldnn_matmul(ta.handle(), tb.handle(), tz.handle(), bias ? 1.f : 0.f, 1.f);
+        return true;
+      } catch (const std::exception&) {
+        in_place = false;
+      }
     }
-    if (library == Library::kMkl) {
-      TempTensor tbias(t, *bias);
-      return tbias.ok() && !t.addmm_out(tz.handle(), tbias.handle(), ta.handle(), tb.handle(), 1.0, 1.0);
-    }
-    int64_t sizes[2] = {m, out.sizes[2]}, strides[2] = {0, bias->strides[0]};
-    TempTensor rows(t, bias->data, 2, sizes, strides, dtype, device);  // the bias in every row; oneDNN then adds to it
-    if (!rows.ok() || t.copy(tz.handle(), rows.handle(), 0)) return false;
-    t.mkldnn_matmul(ta.handle(), tb.handle(), tz.handle(), 1.f, 1.f);
-    return true;
+    if (!t.linear_pointwise || a.sizes[0] != 1 || b.strides[1] != 1) return false;  // takes weights as [N, K] rows
+    Matrix w = b;
+    std::swap(w.sizes[1], w.sizes[2]);
+    std::swap(w.strides[1], w.strides[2]);
+    TempTensor tw = Tensor(w);
+    std::optional<TempTensor> tbias;
+    if (bias) tbias.emplace(t, *bias);
+    if (!tw.ok() || (tbias && !tbias->ok())) return false;
+    Handle bias_handle = tbias ? tbias->handle() : nullptr, result = nullptr;
+    const char* algorithm = "";
+    if (t.linear_pointwise(ta.handle(), tw.handle(), bias ? &bias_handle : nullptr, "none", nullptr, 0, &algorithm, &result))
+      return false;
+    bool ok = !t.copy(tz.handle(), result, 0);
+    t.delete_tensor(result);
+    return ok;
   }
 
   bool RunBest() const {
     int64_t m = a.sizes[1];
     Library library = Library::kMkl;
-    if (dtype == DType::kFloat32 && t.mkldnn_matmul && t.copy && !Fixed(t)) {
+    if (dtype == DType::kFloat32 && t.copy && !Fixed(t)) {
       ProductShape shape{a.sizes[0], m, out.sizes[2], a.sizes[2], LayoutOf(a) | LayoutOf(b) << 2 | (bias ? 16u : 0u)};
-      library = Choose(shape, [&](Library l, int64_t rows) { Run(l, rows); });
+      library = Choose(shape, [&](Library l, int64_t rows) { return Run(l, rows); });
     }
-    return Run(library, m);
+    return Run(library, m) || (library == Library::kOneDnn && RunMkl(m));
   }
 };
 
@@ -148,7 +183,7 @@ bool Empty(const Matrix& m) { return m.sizes[0] * m.sizes[1] * m.sizes[2] == 0; 
 
 }  // namespace
 
-Library Choose(const ProductShape& s, const std::function<void(Library, int64_t m)>& run) {
+Library Choose(const ProductShape& s, const std::function<bool(Library, int64_t m)>& run) {
   double row_flops = 2.0 * s.batch * s.n * s.k, flops = row_flops * s.m;
   if (flops < kMinFlops) return Library::kMkl;
   uint32_t threads = 1;
@@ -162,8 +197,8 @@ Library Choose(const ProductShape& s, const std::function<void(Library, int64_t 
   }
   int64_t m = std::min<int64_t>(s.m, std::max<int64_t>(1, static_cast<int64_t>(kProbeFlops / row_flops)));
   double mkl = 1e9, onednn = 1e9, all = Seconds([&] {
-    run(Library::kMkl, m);     // first runs make primitives and touch memory
-    run(Library::kOneDnn, m);
+    run(Library::kMkl, m);  // first runs make primitives and touch memory
+    if (!run(Library::kOneDnn, m)) return;
     for (int i = 0; i < 3; ++i) {
       mkl = std::min(mkl, Seconds([&] { run(Library::kMkl, m); }));
       onednn = std::min(onednn, Seconds([&] { run(Library::kOneDnn, m); }));
@@ -174,7 +209,7 @@ Library Choose(const ProductShape& s, const std::function<void(Library, int64_t 
   c.spent += all;
   auto [at, fresh] = c.table.emplace(key, best);
   if (fresh) ++(best == Library::kMkl ? c.mkl : c.onednn);
-  if (diag::Enabled(diag::Channel::perf_)) {
+  if (diag::Enabled(diag::Channel::perf_) && onednn < 1e9) {
     char text[200];
     std::snprintf(text, sizeof text, "matrix product %lldx[%lldx%lld]x[%lldx%lld]: MKL %.0f GFLOP/s, oneDNN %.0f: %s",
                   static_cast<long long>(s.batch), static_cast<long long>(s.m), static_cast<long long>(s.k),

@@ -28,6 +28,9 @@ constexpr const char* kShapeOnly[] = {
     "sinc", "i0", "unwrap", "angle", "real_if_close", "select", "piecewise", "tril", "triu", "heaviside", "count_nonzero", "softmax", "log_softmax", "logsumexp",
     "copy", "astype", "zeros_like", "ones_like", "full_like", "conj", "conjugate", "choose", "fix", "trapezoid", "trapz",
 };
+// These write operands without saying so (running statistics, renormalised rows): nothing on a meta tensor shows it.
+constexpr const char* kWritesInSilence[] = {"batch_norm", "native_batch_norm", "_native_batch_norm_legit", "instance_norm", "cudnn_batch_norm",
+                                            "miopen_batch_norm", "batch_norm_update_stats", "rrelu", "rrelu_with_noise"};
 constexpr int64_t kMaxStandIn = 1 << 20;  // elements: stand-ins are really computed
 
 struct Inference {
@@ -253,7 +256,20 @@ bool Flatten(PyObject* o, Arg* shape, Inference* in) {
   return in->Fail(std::string("returns a ") + Py_TYPE(o)->tp_name);
 }
 
+bool WritesInSilence(const Call& call) {
+  std::string_view last = std::string_view(call.callee).substr(call.callee.rfind('.') + 1);
+  for (const char* name : kWritesInSilence) {
+    if (last == name) return true;
+  }
+  if (last != "embedding" && last != "embedding_bag") return false;
+  for (auto& [name, a] : call.kwargs) {
+    if (name == "max_norm" && !a.is_none()) return true;
+  }
+  return call.args.size() > 3 && call.args[3].is(Arg::Kind::kFloat);
+}
+
 bool RunTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
+  if (WritesInSilence(call)) return in->Fail("writes an operand that it does not return");
   Call meta_call = call;
   for (const TensorMeta& m : in->metas) {
     in->requires_grad |= m.requires_grad && call.mode.grad;

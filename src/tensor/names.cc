@@ -51,6 +51,8 @@ PyObject* Walk(const std::string& path) {
   return at.release();
 }
 
+bool Known(const std::string& name) { return surface::HasRow(name) || surface::ConstantAnswer(name); }
+
 bool Callable(PyObject* o) {
   return PyCallable_Check(o) || !strcmp(Py_TYPE(o)->tp_name, "getset_descriptor") || Py_TYPE(o) == &PyProperty_Type;
 }
@@ -71,6 +73,15 @@ bool Owned(PyObject* o, std::string_view root) {
   const char* name = module && PyUnicode_Check(module.get()) ? PyUnicode_AsUTF8(module.get()) : nullptr;
   if (!name) return true;  // descriptors, builtins without a module, ufuncs
   return !strncmp(name, root.data(), root.size());
+}
+
+// Two names in one place (numpy.double, numpy.float64): the one that the object itself goes by.
+bool Nicer(PyObject* o, const std::string& path, const std::string& name, const std::string& other) {
+  if (other.compare(0, path.size() + 1, path + ".") || other.find('.', path.size() + 1) != std::string::npos) return false;
+  Ref own(PyObject_GetAttrString(o, "__name__"));
+  if (!own) PyErr_Clear();
+  const char* text = own && PyUnicode_Check(own.get()) ? PyUnicode_AsUTF8(own.get()) : nullptr;
+  return text && name == path + "." + text;
 }
 
 void AddNamespace(const std::string& path) {
@@ -96,7 +107,7 @@ void AddNamespace(const std::string& path) {
     auto [at, fresh] = Names().try_emplace(held.get(), name);
     if (fresh) {
       held.release();  // the map keeps it, and with it the address
-    } else if (!surface::HasRow(at->second) && surface::HasRow(name)) {
+    } else if (!Known(at->second) && Known(name)) {
       at->second = name;
     }
   };

@@ -4,7 +4,7 @@
 //   3     function-mode stack length (torch.device(...) contexts are such modes), dispatch-mode stack length
 //   4     default dtype, autocast dtypes of CPU and CUDA (only while autocast is on)
 //   5     deterministic algorithms, float32 matmul precision
-//   6, 7  unused
+//   6, 7  which mode objects: function modes, dispatch modes (a hash; 0: none). Capture declines while there are any.
 // Not seen: cuDNN/cuBLAS switches, and TF32 switches other than the matmul precision; they change digits, not meaning.
 #include <dlfcn.h>
 
@@ -42,6 +42,16 @@ inline bool MayAutocast(const uint64_t* keys) { return !keys || keys[0] || keys[
 
 constexpr int8_t kCpu = 0, kCuda = 1;
 
+// Identities of a stack of mode objects: at(i) is a shared_ptr to a struct that begins with the PyObject*.
+uint64_t ModeIdentities(int64_t n, void** (*at)(int64_t)) {
+  uint64_t h = n;
+  for (int64_t i = 0; at && i < n; ++i) {
+    void** holder = static_cast<void**>(*at(i));
+    h = (h ^ reinterpret_cast<uint64_t>(holder ? *holder : nullptr)) * 0x9E3779B97F4A7C15u;
+  }
+  return h;
+}
+
 }  // namespace
 
 ModeState ReadMode() {
@@ -77,8 +87,12 @@ TorchState ReadTorchState() {
   ModeState mode = ReadMode();
   flags |= (mode.grad ? kGrad : 0) | (mode.inference ? kInference : 0) | (ForwardLevelOpen(*t) ? kForwardLevel : 0);
   if (t->function_disabled && t->function_disabled() != 0) flags |= kFunctionsDisabled;
-  s.words[3] = (t->function_modes ? static_cast<uint64_t>(t->function_modes()) : 0) << 32 |
-               (t->dispatch_modes ? static_cast<uint64_t>(t->dispatch_modes()) : 0);
+  int64_t functions = t->function_modes ? t->function_modes() : 0, dispatches = t->dispatch_modes ? t->dispatch_modes() : 0;
+  if (functions | dispatches) [[unlikely]] {
+    s.words[3] = static_cast<uint64_t>(functions) << 32 | static_cast<uint64_t>(dispatches);
+    s.words[6] = ModeIdentities(functions, t->function_mode_at);
+    s.words[7] = ModeIdentities(dispatches, t->dispatch_mode_at);
+  }
   s.words[4] = t->default_dtype ? static_cast<uint8_t>(t->default_dtype()) : 0;
   if (MayAutocast(keys) && t->autocast_dtype) {
     s.words[4] |= static_cast<uint64_t>(static_cast<uint8_t>(t->autocast_dtype(kCpu))) << 8 |

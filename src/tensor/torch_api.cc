@@ -41,7 +41,7 @@ struct Probe {
   int64_t offset = 0, numel = 0, storage = 0, data = 0;
   uint64_t keys = 0;
   int scalar_type = 0, device = 0;
-  bool has_autograd = false;
+  int autograd = 0;             // AutogradMeta: 0 none, 1 has it, 2 unknown (views may)
 };
 
 bool Long(PyObject* o, int64_t* out) {
@@ -80,15 +80,15 @@ bool Describe(PyObject* dispatch_keys, Probe* p) {
 }
 
 std::vector<Probe> MakeProbes(const TorchApi& t, std::string* why) {
-  struct Recipe { const char* code; int scalar_type; int device; bool autograd; };
+  struct Recipe { const char* code; int scalar_type, device, autograd; };
   static constexpr Recipe kRecipes[] = {
-      {"t.empty_strided((3, 5, 7), (71, 11, 1), dtype=t.int16, device='cpu')[1:]", 2, 0, false},
-      {"t.empty_strided((2, 3, 1, 2, 1, 3, 2), (151, 49, 47, 23, 19, 5, 2), dtype=t.float32, device='cpu')", 6, 0, false},
-      {"t.empty_strided((13,), (3,), dtype=t.bfloat16, device='cpu')[3:9]", 15, 0, false},
-      {"t.empty_strided((), (), dtype=t.float64, device='cpu')", 7, 0, false},
-      {"t.empty_strided((4, 6), (1, 4), dtype=t.float32, device='cpu', requires_grad=True)", 6, 0, true},
-      {"t.empty_strided((9, 2), (2, 1), dtype=t.complex64, device='cpu').conj()", 9, 0, true},
-      {"t.empty_strided((17,), (1,), dtype=t.int64, device='meta')", 4, -1, false},
+      {"t.empty_strided((3, 5, 7), (71, 11, 1), dtype=t.int16, device='cpu')[1:]", 2, 0, 2},
+      {"t.empty_strided((2, 3, 1, 2, 1, 3, 2), (151, 49, 47, 23, 19, 5, 2), dtype=t.float32, device='cpu')", 6, 0, 0},
+      {"t.empty_strided((13,), (3,), dtype=t.bfloat16, device='cpu')[3:9]", 15, 0, 2},
+      {"t.empty_strided((), (), dtype=t.float64, device='cpu')", 7, 0, 0},
+      {"t.empty_strided((4, 6), (1, 4), dtype=t.float32, device='cpu', requires_grad=True)", 6, 0, 1},
+      {"t.empty_strided((9, 2), (2, 1), dtype=t.complex64, device='cpu').conj()", 9, 0, 2},
+      {"t.empty_strided((17,), (1,), dtype=t.int64, device='meta')", 4, -1, 0},
   };
   std::vector<Probe> probes;
   Ref scope(PyDict_New()), keys(PyObject_GetAttrString(t.c_module, "_dispatch_keys"));
@@ -102,7 +102,7 @@ std::vector<Probe> MakeProbes(const TorchApi& t, std::string* why) {
     p.tensor = Ref(PyRun_String(r.code, Py_eval_input, scope.get(), scope.get()));
     p.scalar_type = r.scalar_type;
     p.device = r.device;
-    p.has_autograd = r.autograd;
+    p.autograd = r.autograd;
     if (!Describe(keys.get(), &p)) {
       *why = std::string("probe failed: ") + r.code;
       return {};
@@ -176,7 +176,7 @@ void SelfTest(TorchApi& t) {
     at.storage_data = found;
   }
   at.autograd = FindOffset(probes, kImplBytes, 8, [&](const Probe& p, const char* w, int) {
-    return w - static_cast<const char*>(p.impl) < at.sizes && (*reinterpret_cast<void* const*>(w) != nullptr) == p.has_autograd;
+    return w - static_cast<const char*>(p.impl) < at.sizes && (p.autograd == 2 || (*reinterpret_cast<void* const*>(w) != nullptr) == (p.autograd == 1));
   });
   if (at.autograd >= 0 && t.requires_grad) {
     for (const Probe& p : probes) {

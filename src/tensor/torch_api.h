@@ -37,6 +37,8 @@ using Handle = void*;   // AtenTensorHandle = at::Tensor*
   X(mm_out, 't', "aoti_torch_cpu_mm_out", int32_t, (Handle, Handle, Handle))                                                \
   X(bmm_out, 't', "aoti_torch_cpu_bmm_out", int32_t, (Handle, Handle, Handle))                                              \
   X(addmm_out, 't', "aoti_torch_cpu_addmm_out", int32_t, (Handle, Handle, Handle, Handle, double, double))                  \
+  X(linear_pointwise, 't', "aoti_torch_cpu__linear_pointwise", int32_t,                                                     \
+    (Handle, Handle, Handle*, const char*, const double**, int64_t, const char**, Handle*))                                 \
   X(mkldnn_matmul, 't', "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff", void, (Handle, Handle, Handle, float, float))  \
   X(convolution, 't', "aoti_torch_cpu_convolution", int32_t,                                                                \
     (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int32_t,           \
@@ -56,9 +58,11 @@ using Handle = void*;   // AtenTensorHandle = at::Tensor*
   X(inference_enabled, 'c', "_ZN3c1013InferenceMode10is_enabledEv", bool, ())                                               \
   X(dispatch_modes, 'c', "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", int64_t, ())                                     \
   X(function_modes, 't', "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", int64_t, ())                                    \
+  X(dispatch_mode_at, 'c', "_ZN3c104impl20TorchDispatchModeTLS12get_stack_atEl", void**, (int64_t))                         \
+  X(function_mode_at, 't', "_ZN2at4impl22PythonTorchFunctionTLS12get_stack_atEl", void**, (int64_t))                        \
   X(function_disabled, 't', "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", int32_t, ())                       \
   X(default_dtype, 'c', "_ZN3c1031get_default_dtype_as_scalartypeEv", int8_t, ())                                           \
-  X(autocast_dtype, 't', "_ZN2at8autocast17get_autocast_dtypeEN3c1010DeviceTypeE", int8_t, (int8_t))                        \
+  X(autocast_dtype, 't', "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE", int8_t, (int8_t))                        \
   X(autocast_cache, 't', "_ZN2at8autocast25is_autocast_cache_enabledEv", bool, ())                                          \
   X(global_context, 't', "_ZN2at13globalContextEv", void*, ())                                                              \
   X(deterministic, 't', "_ZNK2at7Context23deterministicAlgorithmsEv", bool, (void*))                                        \

@@ -15,7 +15,7 @@ class TempTensor {
   ~TempTensor() {
     if (owned_) ReleaseImpl(t_, impl_);
   }
-  TempTensor(const TempTensor&) = delete;
+  TempTensor(const TempTensor&) = delete;  // elided on return
   Handle handle() { return &impl_; }
   bool ok() const { return impl_ != nullptr; }
 
