@@ -425,7 +425,7 @@ class Emitter {
     int unroll = schedule_.unroll;
     const int64_t lanes = lanes_;
     auto a = Number(i0_), z = Number(i1_);
-    if (a && z) unroll = static_cast<int>(std::clamp<int64_t>((*z - *a) / lanes, 1, unroll));
+    while (a && z && unroll > 1 && *z - *a < lanes * unroll) unroll /= 2;
     const int64_t step = lanes * unroll, chunk = step * kSumSteps;
     auto states = MakeStates(stage, unroll);
     const bool sums = std::any_of(states.begin(), states.end(), Sums);
@@ -433,7 +433,8 @@ class Emitter {
     if (sums && (long_row || !k_.red.empty())) MakeHigh(states);
     Splats(stage);
     Nest(0, [&] {
-      Value* limit = Add(i0_, b_.CreateAnd(b_.CreateSub(i1_, i0_), I64(-step)));
+      // Whole steps; a step that is no power of two (three vectors) only occurs where the extent is a number.
+      Value* limit = a && z ? I64(*a + (*z - *a) / step * step) : Add(i0_, b_.CreateAnd(b_.CreateSub(i1_, i0_), I64(-step)));
       auto body = [&](Value* i) {
         std::vector<Copy> copies(unroll);
         for (int u = 0; u < unroll; ++u) copies[u].i = Add(i, I64(u * lanes));

@@ -36,7 +36,7 @@ class KernelBuilder {
       : g_(g), stored_(stored), layouts_(layouts), space_(g, group, stored, &layouts) {
     if (!space_.Analyze()) throw std::logic_error("BuildKernel: " + space_.why());
     for (ValueId v : group) {
-      if (IsReduction(g.nodes[v].op)) reductions_.push_back(v);
+      if (IsReduction(g.nodes[v].op) && space_.reduced_vars()) reductions_.push_back(v);
     }
   }
 
@@ -433,8 +433,13 @@ class KernelBuilder {
         if (n.op == Op::kIota) return EvalLin(space_.index(index)[n.attrs.axes[0]], n.type.dtype);
         if (n.attrs.sym_scalar) return AddSize(*n.attrs.sym_scalar, n.type.dtype);
         return AddConst(n.attrs.scalar, n.type.dtype);
-      case 'R':
-        throw std::logic_error("BuildKernel: reduction out of order");
+      case 'R': {
+        if (space_.reduced_vars()) throw std::logic_error("BuildKernel: reduction out of order");
+        if (n.op == Op::kArgMax || n.op == Op::kArgMin) return AddConst(0, n.type.dtype);  // over axes of size 1
+        const int value = operand(0);
+        if (n.type.dtype == g_.nodes[n.operands[0]].type.dtype) return value;
+        return AddOp(Op::kCast, n.type.dtype, {value}, need.vars, need.level);
+      }
       default:
         break;
     }
@@ -467,10 +472,6 @@ class KernelBuilder {
     DType dtype = n.type.dtype;
     const bool arg = n.op == Op::kArgMax || n.op == Op::kArgMin;
     if (!arg && dtype != from) value = AddOp(Op::kCast, dtype, {value}, need.vars, need.level);
-    if (space_.reduced_vars() == 0) {  // over no axis
-      made_[{v, space_.canonical(v), 0}] = {arg ? AddConst(0, dtype) : value, -1};
-      return;
-    }
     Inst inst{.kind = IKind::kReduce, .op = n.op, .dtype = dtype};
     inst.operands = {value};
     if (arg) inst.operands.push_back(EvalLin(Position(v), DType::kInt64));

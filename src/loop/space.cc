@@ -83,7 +83,7 @@ bool Space::ChooseSeed() {
     if (IsReduction(g_.nodes[v].op) && !has_reduction_) {
       has_reduction_ = true;
       seed_ = g_.nodes[v].operands[0];
-      for (int64_t a : g_.nodes[v].attrs.axes) seed_keep_ |= uint64_t{1} << a;
+      for (int64_t a : g_.nodes[v].attrs.axes) seed_reduced_ |= uint64_t{1} << a;
     }
   }
   if (stored_.empty()) return Fail("nothing is stored");
@@ -113,10 +113,10 @@ void Space::MakeSeedIndex() {
     Int stride = 1;
     for (int f = static_cast<int>(factors_[d].size()) - 1; f >= 0; --f) {
       const Int e = factors_[d][f];
-      if (!IsOne(e) || (seed_keep_ >> d & 1)) {
+      if (!IsOne(e)) {
         const int var = static_cast<int>(extents_.size());
         lin.terms.push_back({var, stride});
-        if (seed_keep_ >> d & 1) reduced_ |= uint64_t{1} << var;
+        if (seed_reduced_ >> d & 1) reduced_ |= uint64_t{1} << var;
         extents_.push_back(e);
         origin_.push_back({d, f});
       }
@@ -564,7 +564,7 @@ int Space::Visit(ValueId v, int index, int pred) {
     const int o = Visit(n.operands[0], canonical(n.operands[0]), 0);
     if (o < 0) return -1;
     need.vars = needed_[o].vars & ~reduced_;
-    need.level = needed_[o].level + 1;
+    need.level = needed_[o].level + (reduced_ ? 1 : 0);  // over axes of size 1 only: no reduction
   } else {
     // Index tensors first: the dependences of what is read through them follow from them.
     need.cost = Cost(n);

@@ -113,7 +113,7 @@ class Space {
   std::vector<int> local_;                  // by ValueId: members first, then outside operands; -1: not here
   std::vector<ValueId> values_;             // inverse
   ValueId seed_ = kNoValue;
-  uint64_t seed_keep_ = 0;                  // seed dims that get a variable even if their size is 1
+  uint64_t seed_reduced_ = 0;               // seed dims that are reduced
   std::vector<std::vector<Int>> factors_;   // of each seed dim, outermost first
   std::vector<std::pair<int, int>> origin_; // variable -> (seed dim, factor)
   std::vector<Int> extents_;

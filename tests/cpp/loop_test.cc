@@ -25,9 +25,10 @@ struct G {  // a graph under construction
     return In(Random(DType::kFloat32, sizes, 17 + unsigned(inputs.size()), low, high));
   }
   ValueId Softmax(ValueId x, int64_t axis) {
-    ValueId m = b.Broadcast(b.Reduce(Op::kMax, x, {axis}, true), b.type(x).shape);
+    const Ints shape = b.type(x).shape;
+    ValueId m = b.Broadcast(b.Reduce(Op::kMax, x, {axis}, true), shape);
     ValueId e = b.Unary(Op::kExp, b.Binary(Op::kSub, x, m));
-    return b.Binary(Op::kDiv, e, b.Broadcast(b.Reduce(Op::kSum, e, {axis}, true), b.type(x).shape));
+    return b.Binary(Op::kDiv, e, b.Broadcast(b.Reduce(Op::kSum, e, {axis}, true), shape));
   }
   ValueId LayerNorm(ValueId x, ValueId w, ValueId bias) {
     const Ints shape = b.type(x).shape;
@@ -315,10 +316,8 @@ TEST(Fuse, Refusals) {
   G s;
   ValueId y = s.F32({4, 6});
   ValueId e = s.b.Unary(Op::kExp, y), r = s.b.Reshape(e, {3, 8}), n = s.b.Unary(Op::kNeg, r);
-  EXPECT_TRUE(loop::CanFuse(s.g, {e, r, n}, {n}));  // contiguous all the way: one variable
   EXPECT_TRUE(loop::CanFuse(s.g, {r}, {r}));
-  ValueId p = s.b.Permute(n, {1, 0}), q = s.b.Reshape(p, {6, 4});
-  EXPECT_FALSE(loop::CanFuse(s.g, {e, r, n, p, q}, {q}));
+  EXPECT_FALSE(loop::CanFuse(s.g, {e, r, n}, {n}));  // would divide for every element
 }
 
 TEST(Symbolic, OneKernelManySizes) {
@@ -347,8 +346,8 @@ TEST(Types, Everything) {
       ValueId z = t.b.Binary(Op::kAdd, t.b.Binary(Op::kMul, x, y), x);
       ValueId less = t.b.Binary(Op::kLt, x, t.b.Broadcast(y, {3, n}));
       ValueId w = t.b.Where(less, z, t.b.Broadcast(y, {3, n}));
-      t.Out({w, less, t.b.Cast(w, DType::kFloat32), t.b.Cast(x, DType::kInt64)});
-      t.Check();
+      t.Out({w, less, t.b.Cast(w, DType::kFloat32)});
+      t.Check(IsFloat(d) ? test::Tolerance(d) : 0);  // the cast sees what was not rounded
       G r;
       ValueId v = r.In(Random(d, {5, n}, 1, 0, 3));
       r.Out({r.b.Reduce(Op::kSum, v, {1}, false, IsFloat(d) ? d : DType::kInt64), r.b.Reduce(Op::kMax, v, {1}, false)});
