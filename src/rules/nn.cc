@@ -1,0 +1,180 @@
+#include <limits>
+#include <numeric>
+
+#include "rules/compose.h"
+
+namespace framejit::rules {
+namespace {
+
+Axes Trailing(Builder& b, ValueId x, int dims) {
+  Axes axes(dims);
+  std::iota(axes.begin(), axes.end(), b.type(x).rank() - dims);
+  return axes;
+}
+
+Expr Scaled(Expr x, ValueId weight, ValueId bias) {  // trailing dims
+  DType dtype = x.b.type(x).dtype;
+  if (weight != kNone) x = x * Expr{x.b, x.b.Cast(weight, dtype)};
+  if (bias != kNone) x = x + Expr{x.b, x.b.Cast(bias, dtype)};
+  return x;
+}
+
+// A per-channel vector as [1, C, 1, ...], in x's dtype; kNone stays.
+ValueId PerChannel(Expr x, ValueId v) {
+  if (v == kNone) return kNone;
+  shape::Ints sizes(x.b.type(x).rank(), 1);
+  sizes[1] = x.b.type(v).shape.at(0);
+  return x.b.Cast(x.b.Reshape(v, sizes), x.b.type(x).dtype);
+}
+
+Expr MatMul(Expr x, Expr y) {
+  return {x.b, x.b.Add(Op::kMatMul, {x, y})};
+}
+
+Expr Standardized(Expr x, ValueId mean, ValueId variance, double eps) {
+  Expr spread{x.b, variance};
+  return (x - Expr{x.b, mean}) * Apply(Op::kRsqrt, spread + eps);
+}
+
+}  // namespace
+
+ValueId LayerNorm(Builder& b, ValueId x, int trailing_dims, ValueId weight, ValueId bias, double eps) {
+  return InComputeType(b, x, [&](Expr v) {
+    Moments m = VarMean(b, v, Trailing(b, v, trailing_dims), 0, true);
+    return Scaled(Standardized(v, m.mean, m.variance, eps), weight, bias);
+  });
+}
+
+ValueId RmsNorm(Builder& b, ValueId x, int trailing_dims, ValueId weight, double eps) {
+  return InComputeType(b, x, [&](Expr v) {
+    Expr power{b, Mean(b, v * v, Trailing(b, v, trailing_dims), true)};
+    return Scaled(v * Apply(Op::kRsqrt, power + eps), weight, kNone);
+  });
+}
+
+ValueId GroupNorm(Builder& b, ValueId x, shape::Int groups, ValueId weight, ValueId bias, double eps) {
+  return InComputeType(b, x, [&](Expr v) {
+    shape::Ints shape = b.type(v).shape, grouped = shape;
+    grouped[1] = FloorDiv(shape[1], groups);
+    grouped.insert(grouped.begin() + 1, groups);
+    Expr g{b, b.Reshape(v, grouped)};
+    Moments m = VarMean(b, g, Trailing(b, g, b.type(g).rank() - 2), 0, true);
+    Expr y{b, b.Reshape(Standardized(g, m.mean, m.variance, eps), shape)};
+    return Scaled(y, PerChannel(y, weight), PerChannel(y, bias));
+  });
+}
+
+ValueId BatchNormEval(Builder& b, ValueId x, ValueId mean, ValueId variance, ValueId weight, ValueId bias, double eps) {
+  return InComputeType(b, x, [&](Expr v) {
+    // scale and shift are per channel: one multiply-add an element is left
+    Expr scale = Apply(Op::kRsqrt, Expr{b, b.Cast(variance, b.type(v).dtype)} + eps);
+    if (weight != kNone) scale = scale * Expr{b, b.Cast(weight, b.type(v).dtype)};
+    Expr shift = -(Expr{b, b.Cast(mean, b.type(v).dtype)} * scale);
+    if (bias != kNone) shift = shift + Expr{b, b.Cast(bias, b.type(v).dtype)};
+    return Scaled(v, PerChannel(v, scale), PerChannel(v, shift));
+  });
+}
+
+BatchStatistics BatchNormStatistics(Builder& b, ValueId x) {
+  Axes axes;
+  for (int d = 0; d < b.type(x).rank(); ++d)
+    if (d != 1) axes.push_back(d);
+  Moments m = VarMean(b, x, axes, 0, false);
+  Expr variance{b, m.variance};
+  shape::Int n = CountOver(b, x, axes);
+  DType dtype = b.type(variance).dtype;
+  Expr ratio = Expr{b, b.SymConstant(n, dtype)} / Expr{b, b.SymConstant(n - shape::Int(1), dtype)};
+  return {m.mean, variance, variance * ratio};
+}
+
+ValueId RunningUpdate(Builder& b, ValueId running, ValueId now, double momentum) {
+  return InComputeType(
+      b, running, [&](Expr old) { return old * (1 - momentum) + Expr{b, b.Cast(now, b.type(old).dtype)} * momentum; });
+}
+
+ValueId Attention(Builder& b, ValueId q, ValueId k, ValueId v, ValueId mask, bool causal, double scale) {
+  return InComputeType(b, q, [&](Expr query) {
+    int rank = b.type(q).rank();
+    Axes swap(rank);
+    std::iota(swap.begin(), swap.end(), 0);
+    std::swap(swap[rank - 1], swap[rank - 2]);
+    Expr scores = MatMul(query, {b, b.Permute(Widen(b, k), swap)}) * scale;
+    if (mask != kNone) scores = scores + Expr{b, Widen(b, mask)};
+    Expr nothing = scores.Number(-std::numeric_limits<double>::infinity());
+    if (causal) scores = Where({b, TriangleMask(b, b.type(scores).shape, 0)}, scores, nothing);
+    Expr weights{b, Softmax(b, scores, -1)};
+    if (mask != kNone) {  // softmax of -inf alone is nan
+      ValueId blind = b.Reduce(Op::kAll, Apply(Op::kEq, scores, nothing), {-1}, true);
+      weights = Where({b, blind}, weights.Number(0), weights);
+    }
+    return MatMul(weights, {b, Widen(b, v)});
+  });
+}
+
+namespace {
+
+struct Picked {       // what every target element selects
+  Expr loss, weight;  // loss already weighted; both 0 where the target is ignored
+};
+
+// values [N, C, ...] gathered along the class dim by target [N, ...].
+Expr AtTarget(Builder& b, Expr values, ValueId index, int64_t axis) {
+  shape::Ints one = b.type(index).shape;
+  one.insert(one.begin() + axis, 1);
+  Attrs attrs;
+  attrs.axes = {axis};
+  return {b, b.Reshape(b.Add(Op::kGather, {values, b.Reshape(index, one)}, attrs), b.type(index).shape)};
+}
+
+Picked Pick(Builder& b, Expr logp, ValueId target, ValueId weight, int64_t ignore) {
+  int64_t axis = b.type(logp).rank() == 1 ? 0 : 1;
+  ValueId ignored = b.Binary(Op::kEq, target, Like(b, target, ignore));
+  ValueId index = b.Where(ignored, Like(b, target, 0), target);  // an ignored target need not be a class
+  Expr picked = AtTarget(b, logp, index, axis), w = picked.Number(1);
+  if (weight != kNone) {
+    Attrs attrs;
+    attrs.axes = {0};
+    w = {b, b.Cast(b.Add(Op::kTake, {weight, index}, attrs), b.type(logp).dtype)};
+  }
+  Expr zero = picked.Number(0);
+  return {Where({b, ignored}, zero, -picked * w), Where({b, ignored}, zero, w)};
+}
+
+Expr All(Expr x) {
+  Axes axes(x.b.type(x).rank());
+  std::iota(axes.begin(), axes.end(), 0);
+  return {x.b, x.b.Reduce(Op::kSum, x, axes, false)};
+}
+
+Expr Reduced(const Picked& p, Reduction r) {
+  if (r == Reduction::kNone) return p.loss;
+  return r == Reduction::kSum ? All(p.loss) : All(p.loss) / All(p.weight);
+}
+
+}  // namespace
+
+ValueId NllLoss(Builder& b, ValueId log_probabilities, ValueId target, ValueId weight, int64_t ignore, Reduction r) {
+  return InComputeType(b, log_probabilities, [&](Expr v) { return Reduced(Pick(b, v, target, weight, ignore), r); });
+}
+
+ValueId CrossEntropy(Builder& b, ValueId logits, ValueId target, ValueId weight, int64_t ignore, Reduction r,
+                     double smoothing) {
+  return InComputeType(b, logits, [&](Expr v) {
+    int64_t axis = b.type(v).rank() == 1 ? 0 : 1;
+    Expr logp{b, LogSoftmax(b, v, axis)};
+    Picked p = Pick(b, logp, target, weight, ignore);
+    if (smoothing == 0) return Reduced(p, r);
+    // the smoothed part spreads over all classes, weighted by class; it is averaged by the targets' weights too
+    Expr spread = logp;
+    if (weight != kNone)
+      spread = axis == 1 ? spread * Expr{b, PerChannel(v, weight)} : spread * Expr{b, b.Cast(weight, b.type(v).dtype)};
+    Expr smooth = -Expr{b, b.Reduce(Op::kSum, spread, {axis}, false)};
+    ValueId ignored = b.Binary(Op::kEq, target, Like(b, target, ignore));
+    smooth = Where({b, ignored}, smooth.Number(0), smooth);
+    Expr classes{b, b.SymConstant(b.type(v).shape[axis], b.type(v).dtype)};
+    p.loss = p.loss * (1 - smoothing) + smooth * smooth.Number(smoothing) / classes;
+    return Reduced(p, r);
+  });
+}
+
+}  // namespace framejit::rules
