@@ -64,6 +64,7 @@ Location LocationOf(PyCodeObject* code, int unit);
 // What differs between versions in the meaning of the vocabulary.
 extern const bool kNullAfterCallable;  // 3.13: callable, NULL or self, arguments; before: NULL or method, callable or self
 extern const int kEndForPops;          // values END_FOR removes
+extern const bool kPollsBeforeJump;    // 3.13: JUMP_BACKWARD serves signals before it jumps, earlier versions at the target
 extern const bool kSendKeepsIterator;  // from 3.12 END_SEND removes it
 
 }  // namespace framejit::bytecode

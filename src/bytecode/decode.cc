@@ -150,6 +150,7 @@ void FreeCode(void* code) { delete static_cast<const Code*>(code); }
 
 const bool kNullAfterCallable = kHasCallKw;
 const int kEndForPops = kHasCallKw ? 1 : 2;
+const bool kPollsBeforeJump = kHasCallKw;
 const bool kSendKeepsIterator = Number(FJ_TEXT(END_SEND)) >= 0;
 
 const char* Name(Op op) {

@@ -83,7 +83,10 @@ Outcome Machine::Run(long max_steps, int* index, PyObject** out) {
     Store();
     int polled = fj_poll(ts);
     if (polled > 0) return hand_over();
-    if (polled < 0 && !Recover(i.unit, true)) return raised(i.unit);
+    if (polled >= 0) continue;
+    // Where the exception of, say, a signal handler counts as raised decides whether a `try` around the loop sees it.
+    int where = flow == Flow::kJump && !bytecode::kPollsBeforeJump ? pc - 1 : i.unit;
+    if (!Recover(where, true)) return raised(i.unit);
   }
 }
 
