@@ -1,0 +1,383 @@
+// GuardBuilder and Finish: rows become nodes, tests and groups (program.h).
+//
+// Order matters for misses: with several compiled entries for one place, most checks are misses. Trees that hang on a
+// slot are ordered by size, so tensor arguments are compared before a module with hundreds of parameters is walked.
+#include <algorithm>
+#include <unordered_set>
+
+#include "diag/diag.h"
+#include "guard/program.h"
+
+namespace framejit::guard {
+
+namespace {
+
+// Objects whose value never changes: the same pointer says it all.
+bool Immutable(PyObject* o) {
+  if (o == Py_None || o == Py_Ellipsis || o == Py_NotImplemented || PyBool_Check(o) || PyLong_CheckExact(o) ||
+      PyFloat_CheckExact(o) || PyComplex_CheckExact(o) || PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) ||
+      Py_IS_TYPE(o, &PyRange_Type))
+    return true;
+  if (PyTuple_CheckExact(o)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
+      if (!Immutable(PyTuple_GET_ITEM(o, i))) return false;
+    return true;
+  }
+  return false;
+}
+
+// Can the outcome of this test of a value only change if the value is another object?
+bool DecidedByIdentity(Kind kind, PyObject* expected) {
+  switch (kind) {
+    case Kind::kIs:
+    case Kind::kAbsent: return true;
+    case Kind::kEqual: return Immutable(expected);
+    case Kind::kTypeIs: {  // __class__ can be assigned for instances of heap types, and for modules
+      auto* t = reinterpret_cast<PyTypeObject*>(expected);
+      return !(t->tp_flags & Py_TPFLAGS_HEAPTYPE) && t != &PyModule_Type;
+    }
+    default: return false;
+  }
+}
+
+struct HeldRow {
+  Row row;
+  Ref object, name;
+  int32_t extra = -1;
+};
+
+}  // namespace
+
+struct GuardBuilder::Impl {
+  std::shared_ptr<SourcePool> pool = std::make_shared<SourcePool>();
+  std::vector<HeldRow> rows;
+  std::vector<TypeTest> types;
+  std::vector<std::unique_ptr<FunctionTest>> functions;
+  std::optional<tensor::TorchState> torch_state;
+  std::optional<std::pair<uint64_t, uint64_t>> numpy_state;
+
+  struct Key {
+    Kind kind;
+    const Source *source, *other;
+    PyObject *object, *name;
+    int64_t number;
+    friend bool operator==(const Key&, const Key&) = default;
+  };
+  struct Hash {
+    size_t operator()(const Key& k) const {
+      size_t h = static_cast<size_t>(k.kind) + static_cast<size_t>(k.number) * 31;
+      for (const void* p : {static_cast<const void*>(k.source), static_cast<const void*>(k.other),
+                            static_cast<const void*>(k.object), static_cast<const void*>(k.name)})
+        h = (h ^ reinterpret_cast<size_t>(p) / 8) * 0x9E3779B97F4A7C15u;
+      return h ^ h >> 29;
+    }
+  };
+  std::unordered_set<Key, Hash> seen;
+
+  void ReadStates() {
+    if (!torch_state && tensor::TorchLoaded()) torch_state = tensor::ReadTorchState();
+    if (!numpy_state && tensor::NumpyLoaded()) numpy_state = ReadNumpyState();
+  }
+};
+
+GuardBuilder::GuardBuilder() : impl_(std::make_unique<Impl>()) {
+  impl_->ReadStates();
+}
+GuardBuilder::~GuardBuilder() = default;
+
+const Source* GuardBuilder::Slot(int index) {
+  return impl_->pool->Intern(SourceKind::kSlot, nullptr, index, nullptr);
+}
+const Source* GuardBuilder::Const(PyObject* object) {
+  FRAMEJIT_CHECK(object);
+  return impl_->pool->Intern(SourceKind::kConst, nullptr, 0, object);
+}
+const Source* GuardBuilder::Child(SourceKind kind, const Source* base, int index, PyObject* object) {
+  FRAMEJIT_CHECK(base && index >= 0);
+  FRAMEJIT_CHECK(object || (kind != SourceKind::kDictItem && kind != SourceKind::kMember));
+  return impl_->pool->Intern(kind, base, index, object);
+}
+size_t GuardBuilder::size() const {
+  return impl_->rows.size();
+}
+
+void GuardBuilder::Add(Row row) {
+  if (row.source && row.source->kind == SourceKind::kSetItems) row.source = row.source->base;
+  bool state = row.kind == Kind::kTorchState || row.kind == Kind::kNumpyState || row.kind == Kind::kShape;
+  FRAMEJIT_CHECK(row.source || state);
+  if (row.kind == Kind::kShape) {
+    for (const HeldRow& r : impl_->rows)
+      if (r.row.kind == Kind::kShape && r.row.shape.cmp == row.shape.cmp && r.row.shape.lhs == row.shape.lhs &&
+          r.row.shape.rhs == row.shape.rhs)
+        return;
+  } else if (!impl_->seen.insert({row.kind, row.source, row.other, row.object, row.name, row.number}).second) {
+    return;
+  }
+  HeldRow held;
+  held.object = Ref::Borrow(row.object);
+  held.name = Ref::Borrow(row.name);
+  if (row.kind == Kind::kTypeVersion) {
+    FRAMEJIT_CHECK(row.object && PyType_Check(row.object));
+    held.extra = static_cast<int32_t>(impl_->types.size());
+    impl_->types.push_back(MakeTypeTest(reinterpret_cast<PyTypeObject*>(row.object), row.name));
+  } else if (row.kind == Kind::kFunction) {
+    FRAMEJIT_CHECK(row.object && PyFunction_Check(row.object));
+    held.extra = static_cast<int32_t>(impl_->functions.size());
+    impl_->functions.push_back(MakeFunctionTest(reinterpret_cast<PyFunctionObject*>(row.object)));
+  } else if (row.kind == Kind::kKeys) {
+    FRAMEJIT_CHECK(row.object);
+    held.object = Ref(PySequence_Tuple(row.object));
+    FRAMEJIT_CHECK(held.object);
+  } else if (row.kind == Kind::kIs || row.kind == Kind::kTypeIs || row.kind == Kind::kEqual) {
+    FRAMEJIT_CHECK(row.object);
+  }
+  held.row = std::move(row);
+  impl_->rows.push_back(std::move(held));
+}
+
+namespace {
+
+// Assembles a Program. Temporary tree first (one Branch a source), then depth-first into nodes.
+class Assembler {
+ public:
+  Assembler(Program& p, std::vector<HeldRow>& rows, std::vector<TypeTest>& types, shape::Env& env)
+      : p_(p), rows_(rows), types_(types), env_(env) {}
+
+  void Run(const std::vector<const Source*>& inputs) {
+    branches_.resize(p_.pool->size());
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const Row& r = rows_[i].row;
+      if (r.source) Reach(r.source);
+      if (r.other) Reach(r.other), branches_[r.other->id].required = branches_[r.source->id].required = true;
+      if (r.source && !r.other) branches_[r.source->id].rows.push_back(static_cast<int>(i));
+    }
+    for (const Source* s : inputs) Reach(s), branches_[s->id].required = true;
+    std::stable_sort(roots_.begin(), roots_.end(),
+                     [this](uint32_t a, uint32_t b) { return branches_[a].size < branches_[b].size; });
+    bound_.resize(env_.num_symbols());
+    for (uint32_t r : roots_) Emit(r, -1);
+    for (const Source* s : inputs) p_.inputs.push_back(branches_[s->id].node);
+    p_.members.resize(p_.nodes.size());
+    for (uint32_t i = 0; i < env_.num_symbols(); ++i) p_.symbol_info.push_back(env_.symbol(i));
+    for (HeldRow& h : rows_) Global(h.row);
+    for (const shape::Guard& g : env_.guards()) AddShape(g);
+    for (const TensorTest& t : p_.tensors)
+      for (const auto& [at, dim] : t.symbolic)
+        if (dim.symbol == TensorTest::kExpression) Bound(dim.expression), p_.expressions = true;
+    for (const shape::Guard& g : p_.shape_guards) Bound(g.lhs), Bound(g.rhs);
+    p_.shape_checks = !p_.shape_guards.empty();
+  }
+
+ private:
+  struct Branch {
+    const Source* source = nullptr;
+    std::vector<uint32_t> children;
+    std::vector<int> rows;
+    int size = 1;
+    int32_t node = -1;
+    bool required = false;
+  };
+
+  void Reach(const Source* s) {
+    Branch& b = branches_[s->id];
+    if (!b.source) {
+      b.source = s;
+      if (s->base) {
+        Reach(s->base);
+        branches_[s->base->id].children.push_back(s->id);
+        for (const Source* a = s->base; a; a = a->base) ++branches_[a->id].size;
+      } else {
+        roots_.push_back(s->id);
+      }
+    }
+  }
+
+  void Emit(uint32_t id, int32_t parent) {
+    Branch& b = branches_[id];
+    auto at = static_cast<int32_t>(p_.nodes.size());
+    b.node = at;
+    p_.nodes.emplace_back();
+    auto node = [&]() -> Node& { return p_.nodes[at]; };
+    node().source = b.source;
+    node().kind = b.source->kind;
+    node().parent = parent;
+    node().looked_up = b.source->kind == SourceKind::kDictItem;
+    node().required = b.required;
+    std::vector<uint32_t> items, others;
+    for (uint32_t c : b.children) (branches_[c].source->kind == SourceKind::kDictItem ? items : others).push_back(c);
+    std::vector<int> keys, own;
+    for (int i : b.rows) (rows_[i].row.kind == Kind::kKeys ? keys : own).push_back(i);
+    own.insert(own.end(), keys.begin(), keys.end());  // in the walk, kKeys looks at OrderedDicts only
+    node().first = static_cast<int32_t>(p_.tests.size());
+    for (int i : own)
+      if (!node().looked_up || !Covered(rows_[i])) AddTest(i);
+    node().last = static_cast<int32_t>(p_.tests.size());
+    if (!items.empty() || !keys.empty()) EmitGroup(at, items, keys);
+    for (uint32_t c : items)
+      if (!OnlyCovered(c)) Emit(c, at);
+    for (uint32_t c : others) Emit(c, at);
+    for (uint32_t c : items) {  // the group was emitted before its nodes had numbers
+      if (branches_[c].node < 0) continue;
+      Group& g = p_.groups[node().group];
+      for (int32_t l = g.first; l < g.last; ++l)
+        if (p_.lookups[l].source == branches_[c].source) p_.lookups[l].node = branches_[c].node;
+    }
+  }
+
+  void EmitGroup(int32_t at, const std::vector<uint32_t>& items, const std::vector<int>& keys) {
+    p_.nodes[at].group = static_cast<int32_t>(p_.groups.size());
+    Group g;
+    g.keys_first = static_cast<int32_t>(p_.tests.size());
+    for (int i : keys) AddTest(i);
+    g.keys_last = static_cast<int32_t>(p_.tests.size());
+    g.first = static_cast<int32_t>(p_.lookups.size());
+    for (uint32_t c : items) {
+      Lookup l{branches_[c].source->object, -1, static_cast<int32_t>(p_.tests.size()), 0, branches_[c].source};
+      for (int i : branches_[c].rows)
+        if (Covered(rows_[i])) AddTest(i);
+      l.last = static_cast<int32_t>(p_.tests.size());
+      p_.lookups.push_back(l);
+    }
+    g.last = static_cast<int32_t>(p_.lookups.size());
+    p_.groups.push_back(std::move(g));
+  }
+
+  static bool Covered(const HeldRow& h) { return DecidedByIdentity(h.row.kind, h.object.get()); }
+  bool OnlyCovered(uint32_t id) const {
+    const Branch& b = branches_[id];
+    return b.children.empty() && !b.required &&
+           std::all_of(b.rows.begin(), b.rows.end(), [this](int i) { return Covered(rows_[i]); });
+  }
+
+  void AddTest(int i) {
+    HeldRow& h = rows_[i];
+    Test t;
+    t.kind = h.row.kind;
+    t.number = h.row.number;
+    t.extra = h.extra;
+    switch (t.kind) {
+      case Kind::kTensor:
+        t.extra = static_cast<int32_t>(p_.tensors.size());
+        p_.tensors.push_back(MakeTensor(h.row.tensor));
+        break;
+      case Kind::kIntSymbol:
+        FRAMEJIT_CHECK(t.number >= 0 && t.number < static_cast<int64_t>(bound_.size()));
+        t.covered = !bound_[t.number];  // binds
+        bound_[t.number] = true;
+        break;
+      case Kind::kTypeVersion:
+        // One state of one type is tested once, however many sources lead to it.
+        t.expected = types_[t.extra].type;
+        break;
+      case Kind::kEqual:
+        if (PyFrozenSet_CheckExact(h.object.get())) {
+          t.extra = static_cast<int32_t>(p_.sets.size());
+          p_.sets.push_back(MakeSet(h.object.get()));
+        }
+        [[fallthrough]];
+      default: t.expected = Expected(h.object.get());
+    }
+    p_.tests.push_back(std::move(t));
+    p_.where.push_back(h.row.where);
+  }
+
+  static SetTest MakeSet(PyObject* set) {
+    SetTest t;
+    Py_ssize_t at = 0;
+    PyObject* key;
+    Py_hash_t hash;
+    while (SetNext(set, &at, &key, &hash)) t.items.push_back({hash, Ref::Borrow(key)});
+    std::sort(t.items.begin(), t.items.end(), [](const auto& a, const auto& b) { return a.hash < b.hash; });
+    return t;
+  }
+
+  TensorTest MakeTensor(const TensorExpect& e) {
+    TensorTest t;
+    const TensorMeta& m = e.meta;
+    t.klass = m.framework == Framework::kTorch
+                  ? (m.is_parameter ? tensor::Class::kTorchParameter : tensor::Class::kTorch)
+              : m.is_scalar ? tensor::Class::kNumpyScalar
+                            : tensor::Class::kNumpyArray;
+    t.dtype = m.dtype;
+    t.device = m.device;
+    t.rank = static_cast<int>(m.sizes.size());
+    t.key_set = e.key_set;
+    t.requires_grad = m.requires_grad;
+    FRAMEJIT_CHECK(m.sizes.size() == m.strides.size() && t.rank <= 16);
+    for (int i = 0; i < 2 * t.rank; ++i) {
+      shape::Int v = i < t.rank ? m.sizes[i] : m.strides[i - t.rank];
+      t.expected.push_back(v.is_const() ? v.value() : 0);
+      if (v.is_const()) continue;
+      TensorTest::Dim d;
+      if (auto symbol = v.as_symbol()) {
+        FRAMEJIT_CHECK(*symbol < bound_.size());
+        d.symbol = static_cast<int32_t>(*symbol);
+        d.binds = !bound_[*symbol];
+        bound_[*symbol] = true;
+      } else {
+        d.symbol = TensorTest::kExpression;
+        d.expression = v;
+      }
+      t.symbolic_mask |= uint64_t{1} << i;
+      t.symbolic.emplace_back(i, std::move(d));
+    }
+    return t;
+  }
+
+  void Global(const Row& r) {
+    switch (r.kind) {
+      case Kind::kSameObject:
+      case Kind::kDifferentObject:
+      case Kind::kNotAliased:
+        FRAMEJIT_CHECK(r.other);
+        p_.relations.push_back({r.kind, branches_[r.source->id].node, branches_[r.other->id].node, r.where});
+        break;
+      case Kind::kShape: AddShape(r.shape); break;
+      case Kind::kTorchState: p_.torch_state_where = r.where; break;
+      case Kind::kNumpyState: p_.numpy_state_where = r.where; break;
+      default: break;
+    }
+  }
+
+  void AddShape(const shape::Guard& g) {
+    for (const shape::Guard& have : p_.shape_guards)
+      if (have.cmp == g.cmp && have.lhs == g.lhs && have.rhs == g.rhs) return;
+    p_.shape_guards.push_back(g);
+  }
+
+  void Bound(const shape::Int& e) {
+    e.ForEachSymbol([this](uint32_t id) {
+      if (id >= bound_.size() || !bound_[id])
+        throw diag::InternalError("a guard needs symbol s" + std::to_string(id) + ", which no input binds");
+    });
+  }
+
+  Program& p_;
+  std::vector<HeldRow>& rows_;
+  std::vector<TypeTest>& types_;
+  shape::Env& env_;
+  std::vector<Branch> branches_;  // by source id
+  std::vector<uint32_t> roots_;
+  std::vector<char> bound_;  // by symbol
+};
+
+}  // namespace
+
+std::shared_ptr<GuardSet> GuardBuilder::Finish(shape::Env& env, const std::vector<const Source*>& inputs) {
+  impl_->ReadStates();  // for a framework that was imported since
+  auto p = std::make_shared<Program>();
+  p->pool = impl_->pool;
+  for (const HeldRow& h : impl_->rows) {
+    if (h.row.kind == Kind::kTorchState) p->torch_state = impl_->torch_state.value_or(tensor::TorchState{});
+    if (h.row.kind == Kind::kNumpyState) p->numpy_state = impl_->numpy_state.value_or(std::pair<uint64_t, uint64_t>{});
+  }
+  Assembler(*p, impl_->rows, impl_->types, env).Run(inputs);
+  p->types = std::move(impl_->types);
+  p->functions = std::move(impl_->functions);
+  p->pool->Weaken();
+  impl_->rows.clear();
+  impl_->seen.clear();
+  return p;
+}
+
+}  // namespace framejit::guard

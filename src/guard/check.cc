@@ -1,0 +1,225 @@
+// The check: one pass over the nodes (program.h explains the shape of the program).
+//
+// Cost on the way to a hit: a slot or list item is a load; an instance dict is a load from the object; a dict with a
+// fresh tag is two compares, whatever hangs on it; a tensor is tensor::ReadForGuard plus a compare of its sizes.
+#include <cstring>
+
+#include "guard/program.h"
+
+namespace framejit::guard {
+
+namespace {
+
+bool TensorHolds(TensorTest& t, PyObject* v, const std::vector<shape::SymbolInfo>& info, int64_t* symbols) {
+  if (Py_TYPE(v) != t.seen) {
+    if (tensor::Classify(v) != t.klass) return false;
+    t.seen = Py_TYPE(v);
+  }
+  tensor::Meta m;
+  if (!tensor::ReadForGuard(v, &m)) return false;
+  if (m.rank != t.rank || m.dtype != t.dtype || m.key_set != t.key_set || m.requires_grad != t.requires_grad ||
+      !(m.device == t.device))
+    return false;
+  const int64_t* expected = t.expected.data();
+  if (!t.symbolic_mask) [[likely]] {
+    for (int i = 0; i < t.rank; ++i)
+      if (m.sizes[i] != expected[i] || m.strides[i] != expected[t.rank + i]) return false;
+    return true;
+  }
+  for (int i = 0; i < 2 * t.rank; ++i)
+    if (!(t.symbolic_mask >> i & 1) && (i < t.rank ? m.sizes[i] : m.strides[i - t.rank]) != expected[i]) return false;
+  for (const auto& [i, dim] : t.symbolic) {
+    if (dim.symbol < 0) continue;  // an expression: when all symbols are bound
+    if (!BindSymbol(info[dim.symbol], dim.binds, i < t.rank ? m.sizes[i] : m.strides[i - t.rank], &symbols[dim.symbol]))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool Program::Holds(Test& t, PyObject* v, int64_t* symbols) {
+  switch (t.kind) {
+    case Kind::kIs: return t.expected.Is(v);
+    case Kind::kTypeIs: return v && t.expected.Is(reinterpret_cast<PyObject*>(Py_TYPE(v)));
+    case Kind::kEqual: {
+      if (!v) return false;
+      if (t.extra >= 0) {
+        PyTypeObject* type = Py_TYPE(v);
+        return (type == &PyFrozenSet_Type || type == &PySet_Type) && EqualSet(v, sets[t.extra]);
+      }
+      PyObject* e = t.expected.get();
+      return e && EqualValues(v, e);
+    }
+    case Kind::kAbsent: return v == nullptr;
+    case Kind::kLength: return LengthOf(v) == t.number;
+    case Kind::kKeys:  // of a dict: by its group; but an OrderedDict can be reordered behind its dict's back
+      if (!v || Py_IS_TYPE(v, &PyDict_Type)) return true;
+      if (PyODict_Check(v))
+        return PyDict_GET_SIZE(v) == PyTuple_GET_SIZE(t.expected.get()) && OrderedKeysMatch(v, t.expected.get());
+      return PyDict_Check(v) || KeysMatch(v, t.expected.get());
+    case Kind::kTypeVersion: return t.expected.Is(v) && types[t.extra].Holds();
+    case Kind::kFunction:
+      return v && PyFunction_Check(v) && functions[t.extra]->Holds(reinterpret_cast<PyFunctionObject*>(v));
+    case Kind::kTensor: return v && TensorHolds(tensors[t.extra], v, symbol_info, symbols);
+    case Kind::kIntSymbol: {
+      if (!v || !PyLong_CheckExact(v)) return false;
+      int overflow;
+      int64_t value = PyLong_AsLongLongAndOverflow(v, &overflow);
+      return !overflow && BindSymbol(symbol_info[t.number], t.covered, value, &symbols[t.number]);
+    }
+    default: return true;  // not about one value
+  }
+}
+
+// A source that leads nowhere: only tests that expect it may stand there.
+bool Program::Nothing(const Node& node) const {
+  if (node.required || (node.group >= 0 && !MissingIsEmpty(node.kind))) return false;
+  for (int32_t i = node.first; i < node.last; ++i) {
+    const Test& t = tests[i];
+    bool empty = MissingIsEmpty(node.kind) && (t.kind == Kind::kKeys || (t.kind == Kind::kLength && t.number == 0));
+    if (t.kind != Kind::kAbsent && !empty) return false;
+  }
+  return true;
+}
+
+// Looks up everything that hangs on the dict (null: an empty one) and runs the tests that the tag will vouch for.
+bool Program::Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols) {
+  bool real = dict && PyDict_Check(dict);
+  if (!real && !may_miss && g.first < g.last) return false;
+  if (real)
+    g.tag.Stamp(dict);
+  else
+    g.tag.Invalidate();
+  auto fail = [&] {
+    g.tag.Invalidate();
+    return false;
+  };
+  if (real ? !PyODict_Check(dict) : !dict)
+    for (int32_t i = g.keys_first; i < g.keys_last; ++i)
+      if (!KeysMatch(dict, tests[i].expected.get())) return fail();
+  for (int32_t l = g.first; l < g.last; ++l) {
+    const Lookup& at = lookups[l];
+    PyObject* v = real ? DictLookup(dict, at.key) : nullptr;
+    for (int32_t i = at.first; i < at.last; ++i)
+      if (!Holds(tests[i], v, symbols)) return fail();
+    if (at.node >= 0) nodes[at.node].value = v;
+  }
+  return true;
+}
+
+bool Program::Run(PyObject* const* slots, PyObject** out, int64_t* symbols) {
+  if (torch_state && !(tensor::ReadTorchState() == *torch_state)) return false;
+  Node* const base = nodes.data();
+  MemberCache* const member = members.data();
+  const size_t n = nodes.size();
+  for (size_t i = 0; i < n; ++i) {
+    Node& node = base[i];
+    if (!node.looked_up) {
+      PyObject* from = node.parent >= 0 ? base[node.parent].value : nullptr;
+      if (!from && node.parent >= 0) [[unlikely]]
+        return false;
+      node.value =
+          node.kind == SourceKind::kSlot ? slots[node.source->index] : Step(*node.source, from, slots, &member[i]);
+    }
+    if (!node.value) [[unlikely]] {
+      if (!Nothing(node)) return false;
+    } else {
+      for (int32_t t = node.first; t < node.last; ++t)
+        if (!Holds(tests[t], node.value, symbols)) return false;
+    }
+    if (node.group >= 0) {
+      Group& g = groups[node.group];
+      if (!g.tag.Fresh(node.value) && !Refresh(g, node.value, !node.value, symbols)) return false;
+    }
+  }
+  if ((expressions || shape_checks || !relations.empty()) && !Relations(symbols)) return false;
+  if (numpy_state && ReadNumpyState() != numpy_state) return false;
+  for (size_t i = 0; i < inputs.size(); ++i) out[i] = base[inputs[i]].value;
+  return true;
+}
+
+bool Program::Relations(int64_t* symbols) {
+  std::span<const int64_t> values(symbols, symbol_info.size());
+  for (const shape::Guard& g : shape_guards)
+    if (!g.Holds(values)) return false;
+  if (expressions) {
+    for (const Node& node : nodes) {
+      for (int32_t i = node.first; i < node.last; ++i) {
+        if (tests[i].kind != Kind::kTensor) continue;
+        const TensorTest& t = tensors[tests[i].extra];
+        if (!t.symbolic_mask) continue;
+        tensor::Meta m;
+        if (!tensor::ReadForGuard(node.value, &m)) return false;
+        for (const auto& [at, dim] : t.symbolic)
+          if (dim.symbol == TensorTest::kExpression &&
+              dim.expression.Eval(values) != (at < t.rank ? m.sizes[at] : m.strides[at - t.rank]))
+            return false;
+      }
+    }
+  }
+  for (const Relation& r : relations) {
+    PyObject *a = nodes[r.a].value, *b = nodes[r.b].value;
+    if (r.kind == Kind::kSameObject ? a != b : r.kind == Kind::kDifferentObject ? a == b : MemoryOverlaps(a, b))
+      return false;
+  }
+  return true;
+}
+
+bool Program::Check(PyObject* const* slots, PyObject** out, int64_t* symbols) {
+  // A dict whose keys have a __eq__ of their own can bring us here again from within a lookup. The inner one misses.
+  if (busy_) return false;
+  struct Busy {
+    bool& flag;
+    explicit Busy(bool& f) : flag(f) { flag = true; }
+    ~Busy() { flag = false; }
+  } busy(busy_);
+  return Run(slots, out, symbols);
+}
+
+bool Program::Dead() const {
+  for (const Test& t : tests)
+    if (t.expected.dead()) return true;
+  for (const TypeTest& t : types)
+    if (t.type.dead()) return true;
+  for (const Source& s : pool->sources())
+    if (s.kind == SourceKind::kConst && !Step(s, nullptr, nullptr, nullptr)) return true;
+  return false;
+}
+
+PyObject* Program::Resolve(const Source* s, PyObject* const* slots) const {
+  MemberCache none;
+  Ref base;
+  if (s->base) {
+    base = Ref(Resolve(s->base, slots));
+    if (!base) return nullptr;
+  }
+  return Py_XNewRef(Step(*s, base.get(), slots, &none));
+}
+
+int Program::Traverse(visitproc visit, void* arg) {
+  for (const Source& s : pool->sources()) Py_VISIT(s.object);
+  auto pairs = [&](const std::vector<std::pair<Ref, Ref>>& v) -> int {
+    for (const auto& [a, b] : v) {
+      Py_VISIT(a.get());
+      Py_VISIT(b.get());
+    }
+    return 0;
+  };
+  for (const Test& t : tests) Py_VISIT(t.expected.held());
+  for (const TypeTest& t : types) {  // snapshots of whole types are shared between sets: not ours alone to report
+    Py_VISIT(t.type.held());
+    if (int r = pairs(t.attributes)) return r;
+  }
+  for (const auto& f : functions) {
+    Py_VISIT(f->code.get());
+    Py_VISIT(f->defaults.get());
+    Py_VISIT(f->kwdefaults.get());
+    if (int r = pairs(f->kwitems)) return r;
+  }
+  for (const SetTest& s : sets)
+    for (const SetTest::Item& i : s.items) Py_VISIT(i.key.get());
+  return 0;
+}
+
+}  // namespace framejit::guard

@@ -1,0 +1,399 @@
+// What is said about guards: the first failing one, which sizes could become symbols, and the list of all. Runs only on
+// a miss or on request, walks the sources afresh (no tags, no remembered values), and runs no Python code.
+#include <algorithm>
+
+#include "guard/program.h"
+
+namespace framejit::guard {
+
+namespace {
+
+const char* KindText(Kind k) {
+  static constexpr const char* names[] = {
+#define X(e, n) n,
+      FRAMEJIT_GUARDS(X)
+#undef X
+  };
+  return names[static_cast<int>(k)];
+}
+
+std::string Num(int64_t v) {
+  return std::to_string(v);
+}
+
+std::string DeviceText(Device d) {
+  const char* kind = d.kind == DeviceKind::kCpu ? "cpu" : d.kind == DeviceKind::kCuda ? "cuda" : "meta";
+  return d.index >= 0 ? std::string(kind) + ":" + Num(d.index) : kind;
+}
+
+std::string Hex(uint64_t v) {
+  char text[20];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(v));
+  return text;
+}
+
+const char* ClassText(tensor::Class c) {
+  switch (c) {
+    case tensor::Class::kTorch: return "torch.Tensor";
+    case tensor::Class::kTorchParameter: return "torch.nn.Parameter";
+    case tensor::Class::kTorchSubclass: return "a subclass of torch.Tensor";
+    case tensor::Class::kNumpyArray: return "numpy.ndarray";
+    case tensor::Class::kNumpyScalar: return "a NumPy scalar";
+    case tensor::Class::kNone: break;
+  }
+  return "no tensor";
+}
+
+std::string DimText(const TensorTest& t, int i) {
+  for (const auto& [at, dim] : t.symbolic)
+    if (at == i) return dim.symbol >= 0 ? "s" + Num(dim.symbol) : dim.expression.str();
+  return Num(t.expected[i]);
+}
+
+std::string DimsText(const TensorTest& t, int from) {
+  std::string out = "[";
+  for (int i = 0; i < t.rank; ++i) out += (i ? ", " : "") + DimText(t, from + i);
+  return out + "]";
+}
+
+std::string KeysText(PyObject* container) {
+  std::string out = "[";
+  PyObject *key, *value;
+  Py_ssize_t at = 0;
+  Py_hash_t hash;
+  int n = 0;
+  bool dict = PyDict_Check(container);
+  if (!dict && !PyAnySet_Check(container)) return "";
+  while (dict ? PyDict_Next(container, &at, &key, &value) : SetNext(container, &at, &key, &hash)) {
+    if (++n > 8) return out + ", ...]";
+    out += (n > 1 ? ", " : "") + ValueText(key);
+  }
+  return out + "]";
+}
+
+}  // namespace
+
+class Explainer {
+ public:
+  struct Failure {
+    std::string text;  // "" : nothing failed
+    std::string where, hint;
+    bool size = false;     // a tensor size that could be a symbol
+    bool integer = false;  // an int compared by value
+    const Source* source = nullptr;
+  };
+
+  Explainer(Program& p, PyObject* const* slots, PyObject* varnames)
+      : p_(p), slots_(slots), names_(varnames), values_(p.nodes.size()), symbols_(p.symbol_info.size()) {}
+
+  Failure First() {
+    if (p_.torch_state) {
+      tensor::TorchState now = tensor::ReadTorchState();
+      if (!(now == *p_.torch_state))
+        return {"torch state: expected " + tensor::DescribeTorchState(*p_.torch_state) + ", got " +
+                    tensor::DescribeTorchState(now),
+                p_.torch_state_where, "call the function in the same mode as before"};
+    }
+    for (size_t i = 0; i < p_.nodes.size(); ++i)
+      if (Failure f = AtNode(p_.nodes[i], i); !f.text.empty()) return f;
+    if (Failure f = Relations(); !f.text.empty()) return f;
+    if (p_.numpy_state && ReadNumpyState() != p_.numpy_state)
+      return {"NumPy error state: numpy.seterr / numpy.errstate differs", p_.numpy_state_where, ""};
+    return {};
+  }
+
+  // Input tensors whose sizes differ: see GuardSet::DynamicCandidates.
+  std::vector<std::pair<int, int>> Candidates() {
+    std::vector<std::pair<int, int>> out;
+    if (!First().size) return out;
+    for (size_t i = 0; i < p_.nodes.size(); ++i) Reach(p_.nodes[i], i);
+    for (size_t input = 0; input < p_.inputs.size(); ++input) {
+      const Node& node = p_.nodes[p_.inputs[input]];
+      PyObject* v = values_[p_.inputs[input]];
+      const TensorTest* t = TensorOf(node);
+      tensor::Meta m;
+      if (!v || !t || t->klass == tensor::Class::kTorchParameter || !tensor::ReadForGuard(v, &m) || m.rank != t->rank)
+        continue;
+      auto fixed = [&](int d) { return !(t->symbolic_mask >> d & 1); };
+      auto could = [&](int d) { return fixed(d) && t->expected[d] > 1 && m.sizes[d] > 1; };
+      bool differs = false;
+      for (int d = 0; d < t->rank; ++d) differs |= could(d) && m.sizes[d] != t->expected[d];
+      for (int d = 0; differs && d < t->rank; ++d)
+        if (could(d)) out.emplace_back(static_cast<int>(input), d);
+    }
+    return out;
+  }
+
+ private:
+  const TensorTest* TensorOf(const Node& node) const {
+    for (int32_t i = node.first; i < node.last; ++i)
+      if (p_.tests[i].kind == Kind::kTensor) return &p_.tensors[p_.tests[i].extra];
+    return nullptr;
+  }
+
+  PyObject* Reach(const Node& node, size_t at) {
+    MemberCache none;
+    PyObject* from = node.parent >= 0 ? values_[node.parent] : nullptr;
+    return values_[at] = Step(*node.source, from, slots_, &none);
+  }
+
+  Failure AtNode(const Node& node, size_t at) {
+    PyObject* v = Reach(node, at);
+    if (!v && !p_.Nothing(node)) return Missing(*node.source);
+    for (int32_t i = node.first; v && i < node.last; ++i)
+      if (Failure f = AtTest(i, *node.source, v); !f.text.empty()) return f;
+    if (node.group < 0) return {};
+    const Group& g = p_.groups[node.group];
+    if (v && !PyDict_Check(v) && g.first < g.last)
+      return {node.source->str(names_) + ": expected a dict, got " + ValueText(v), "", "", false, false, node.source};
+    for (int32_t i = g.keys_first; i < g.keys_last; ++i) {
+      PyObject* keys = p_.tests[i].expected.get();
+      if ((!v || PyDict_Check(v)) && !(v && PyODict_Check(v)) && !KeysMatch(v, keys))
+        return KeysFailure(i, *node.source, v);
+    }
+    for (int32_t l = g.first; l < g.last; ++l) {
+      const Lookup& look = p_.lookups[l];
+      PyObject* item = v ? DictLookup(v, look.key) : nullptr;
+      for (int32_t i = look.first; i < look.last; ++i)
+        if (Failure f = AtTest(i, *look.source, item); !f.text.empty()) return f;
+    }
+    return {};
+  }
+
+  Failure Missing(const Source& s) { return {s.str(names_) + ": not there (any more)", "", "", false, false, &s}; }
+
+  Failure KeysFailure(int32_t i, const Source& s, PyObject* v) {
+    std::string expected;
+    PyObject* keys = p_.tests[i].expected.get();
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(keys) && k < 9; ++k)
+      expected += k == 8 ? ", ..." : (k ? ", " : "") + ValueText(PyTuple_GET_ITEM(keys, k));
+    return {s.str(names_) + ": expected the keys [" + expected + "] in this order, got " + (v ? KeysText(v) : "none"),
+            p_.where[i],
+            "",
+            false,
+            false,
+            &s};
+  }
+
+  Failure AtTest(int32_t i, const Source& s, PyObject* v) {
+    Test& t = p_.tests[i];
+    if (p_.Holds(t, v, symbols_.data())) return {};
+    if (!v) return Missing(s);
+    std::string name = s.str(names_);
+    Failure f{"", p_.where[i], "", false, false, &s};
+    PyObject* e = t.expected.get();
+    std::string dead = t.expected.dead() ? "an object that no longer exists" : "";
+    auto differ = [&](const std::string& what, const std::string& expected, const std::string& got) {
+      f.text = name + what + ": expected " + expected + ", got " + got;
+    };
+    switch (t.kind) {
+      case Kind::kIs:
+        differ("", dead.empty() ? ValueText(e) : dead, ValueText(v));
+        if (dead.empty() && ValueText(e) == ValueText(v)) f.text += " (another one)";
+        break;
+      case Kind::kTypeIs:
+        differ(": type", dead.empty() ? ValueText(e) : dead, ValueText(reinterpret_cast<PyObject*>(Py_TYPE(v))));
+        break;
+      case Kind::kEqual:
+        if (t.extra >= 0) {
+          f.text = name + ": the set has other items";
+          break;
+        }
+        differ("", ValueText(e), ValueText(v));
+        if (ValueText(e) == ValueText(v)) f.text += " (of type " + std::string(Py_TYPE(v)->tp_name) + ")";
+        f.integer = e && PyLong_CheckExact(e) && PyLong_CheckExact(v);
+        if (f.integer) f.hint = "pass a number that changes as a tensor, or set dynamic=True";
+        break;
+      case Kind::kAbsent: f.text = name + ": was not there, now is " + ValueText(v); break;
+      case Kind::kLength: differ(": length", Num(t.number), Num(LengthOf(v))); break;
+      case Kind::kKeys: return KeysFailure(i, s, v);
+      case Kind::kTypeVersion:
+        f.text = name + (t.expected.Is(v) ? ": the class, or one of its bases, was changed" : ": another class");
+        f.hint = "change classes before the first call";
+        break;
+      case Kind::kFunction: {
+        auto* function = reinterpret_cast<PyFunctionObject*>(v);
+        bool code = PyFunction_Check(v) && function->func_code == p_.functions[t.extra]->code.get();
+        f.text = name + (code ? ": the function's defaults changed" : ": the function's code changed");
+        break;
+      }
+      case Kind::kTensor: return TensorFailure(std::move(f), name, p_.tensors[t.extra], v);
+      case Kind::kIntSymbol: differ("", "an int" + Range(p_.symbol_info[t.number]), ValueText(v)); break;
+      default: f.text = name + ": " + KindText(t.kind);
+    }
+    return f;
+  }
+
+  static std::string Range(const shape::SymbolInfo& info) {
+    std::string out;
+    if (info.min > INT64_MIN && info.min != 0) out += " >= " + Num(info.min);
+    if (info.max < INT64_MAX) out += (out.empty() ? " <= " : " and <= ") + Num(info.max);
+    return out;
+  }
+
+  Failure TensorFailure(Failure f, const std::string& name, const TensorTest& t, PyObject* v) {
+    auto differ = [&](const std::string& what, const std::string& expected, const std::string& got) {
+      f.text = name + what + ": expected " + expected + ", got " + got;
+      return f;
+    };
+    tensor::Class c = tensor::Classify(v);
+    if (c != t.klass) return differ("", ClassText(t.klass), c == tensor::Class::kNone ? ValueText(v) : ClassText(c));
+    tensor::Meta m;
+    const char* why = "an unsupported kind of tensor";
+    if (!tensor::ReadForGuard(v, &m)) {
+      tensor::ReadMeta(v, &m, &why);
+      return differ("", "a plain tensor", why);
+    }
+    if (m.dtype != t.dtype) return differ(".dtype", std::string(DTypeName(t.dtype)), std::string(DTypeName(m.dtype)));
+    if (!(m.device == t.device)) return differ(".device", DeviceText(t.device), DeviceText(m.device));
+    if (m.rank != t.rank) return differ(".dim()", Num(t.rank), Num(m.rank));
+    if (m.requires_grad != t.requires_grad)
+      return differ(".requires_grad", t.requires_grad ? "True" : "False", m.requires_grad ? "True" : "False");
+    if (m.key_set != t.key_set) {
+      f.hint = "inference-mode tensors, views made under functorch and the like are compiled apart";
+      return differ(": dispatch keys", Hex(t.key_set), Hex(m.key_set));
+    }
+    // Symbols were bound as far as Holds() got; bind again in order to name the dimension.
+    std::vector<int64_t> bound(symbols_);
+    for (int i = 0; i < 2 * t.rank; ++i) {
+      int64_t found = i < t.rank ? m.sizes[i] : m.strides[i - t.rank];
+      int d = i % t.rank;
+      const TensorTest::Dim* dim = nullptr;
+      for (const auto& [at, x] : t.symbolic)
+        if (at == i) dim = &x;
+      if (dim && dim->symbol < 0) continue;
+      int64_t expected = dim ? bound[dim->symbol] : t.expected[i];
+      std::string text = Num(expected);
+      if (dim) {
+        const shape::SymbolInfo& info = p_.symbol_info[dim->symbol];
+        if (BindSymbol(info, dim->binds, found, &bound[dim->symbol])) continue;
+        text = dim->binds ? "a size" + Range(info) : "s" + Num(dim->symbol) + " = " + text;
+      } else if (found == expected) {
+        continue;
+      }
+      f.size = i < t.rank && !dim && expected > 1 && found > 1 && t.klass != tensor::Class::kTorchParameter;
+      if (f.size) f.hint = "framejit.mark_dynamic(" + name + ", " + Num(d) + ") or dynamic=True";
+      const bool numpy = t.klass == tensor::Class::kNumpyArray || t.klass == tensor::Class::kNumpyScalar;
+      const char* size = numpy ? ".shape[" : ".size(";
+      const char* stride = numpy ? ".strides[" : ".stride(";
+      if (i >= t.rank && f.hint.empty()) f.hint = "pass tensors of one memory layout, for example .contiguous()";
+      return differ((i < t.rank ? size : stride) + Num(d) + (numpy ? "]" : ")"), text, Num(found));
+    }
+    return differ("", "the tensor as it was", "another");
+  }
+
+  Failure Relations() {
+    std::span<const int64_t> values(symbols_);
+    auto bindings = [&] {
+      std::string out;
+      for (size_t i = 0; i < symbols_.size(); ++i)
+        out += (i ? ", " : "") + ("s" + Num(i)) + " = " + Num(symbols_[i]) + " (" + p_.symbol_info[i].name + ")";
+      return out;
+    };
+    for (const shape::Guard& g : p_.shape_guards)
+      if (!g.Holds(values)) return {"sizes: " + g.str() + " does not hold for " + bindings(), g.where, ""};
+    for (size_t n = 0; n < p_.nodes.size(); ++n) {
+      const TensorTest* t = TensorOf(p_.nodes[n]);
+      tensor::Meta m;
+      if (!t || !t->symbolic_mask || !values_[n] || !tensor::ReadForGuard(values_[n], &m)) continue;
+      for (const auto& [at, dim] : t->symbolic) {
+        int64_t found = at < t->rank ? m.sizes[at] : m.strides[at - t->rank];
+        if (dim.symbol == TensorTest::kExpression && dim.expression.Eval(values) != found)
+          return {p_.nodes[n].source->str(names_) + (at < t->rank ? ".size(" : ".stride(") + Num(at % t->rank) +
+                      "): expected " + dim.expression.str() + " = " + Num(dim.expression.Eval(values)) + ", got " +
+                      Num(found),
+                  "", at < t->rank ? "" : "pass tensors of one memory layout, for example .contiguous()"};
+      }
+    }
+    for (const Relation& r : p_.relations) {
+      PyObject *a = values_[r.a], *b = values_[r.b];
+      std::string pair = p_.nodes[r.a].source->str(names_) + " and " + p_.nodes[r.b].source->str(names_);
+      if (r.kind == Kind::kSameObject && a != b) return {pair + ": were one object, now are two", r.where, ""};
+      if (r.kind == Kind::kDifferentObject && a == b) return {pair + ": were two objects, now are one", r.where, ""};
+      if (r.kind == Kind::kNotAliased && MemoryOverlaps(a, b))
+        return {pair + ": share memory, and one of them is written to", r.where, "pass a copy of one of them"};
+    }
+    return {};
+  }
+
+  Program& p_;
+  PyObject* const* slots_;
+  PyObject* names_;
+  std::vector<PyObject*> values_;
+  std::vector<int64_t> symbols_;
+};
+
+std::string Program::Explain(PyObject* const* slots, PyObject* varnames) {
+  Explainer::Failure f = Explainer(*this, slots, varnames).First();
+  if (!f.text.empty() && !f.where.empty()) f.text += " (" + f.where + ")";
+  if (!f.hint.empty()) f.text += "; to avoid it: " + f.hint;
+  return f.text;
+}
+
+std::vector<std::pair<int, int>> Program::DynamicCandidates(PyObject* const* slots) {
+  return Explainer(*this, slots, nullptr).Candidates();
+}
+
+std::vector<std::string> Program::DynamicInts(PyObject* const* slots) {
+  Explainer::Failure f = Explainer(*this, slots, nullptr).First();
+  if (!f.integer) return {};
+  return {f.source->str()};
+}
+
+std::vector<std::string> Program::Describe(PyObject* varnames) const {
+  std::vector<std::string> out;
+  auto where = [](const std::string& w) { return w.empty() ? "" : "  # " + w; };
+  auto test_text = [&](int32_t i) -> std::string {
+    const Test& t = tests[i];
+    std::string text = KindText(t.kind);
+    switch (t.kind) {
+      case Kind::kIs:
+      case Kind::kTypeIs: text += " " + (t.expected.get() ? ValueText(t.expected.get()) : "<dead object>"); break;
+      case Kind::kEqual: text += " " + (t.expected.get() ? ValueText(t.expected.get()) : "<dead object>"); break;
+      case Kind::kLength: text += " " + Num(t.number); break;
+      case Kind::kKeys: text += " " + ValueText(t.expected.get()); break;
+      case Kind::kIntSymbol: text += " s" + Num(t.number); break;
+      case Kind::kTypeVersion:
+        for (const auto& [name, value] : types[t.extra].attributes) text += " ." + ValueText(name.get());
+        break;
+      case Kind::kTensor: {
+        const TensorTest& x = tensors[t.extra];
+        text += std::string(" ") + ClassText(x.klass) + " " + std::string(DTypeName(x.dtype)) + DimsText(x, 0) +
+                " strides " + DimsText(x, x.rank) + " " + DeviceText(x.device) +
+                (x.requires_grad ? " requires_grad" : "");
+        break;
+      }
+      default: break;
+    }
+    return text + where(this->where[i]);
+  };
+  if (torch_state) out.push_back("torch state: " + tensor::DescribeTorchState(*torch_state) + where(torch_state_where));
+  if (numpy_state) out.push_back("numpy state" + where(numpy_state_where));
+  std::vector<int> depth(nodes.size());
+  std::vector<const Lookup*> found_by(nodes.size());
+  for (const Lookup& l : lookups)
+    if (l.node >= 0) found_by[l.node] = &l;
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    const Node& node = nodes[n];
+    depth[n] = node.parent >= 0 ? depth[node.parent] + 1 : 0;
+    std::string indent(2 * depth[n], ' '), name = node.source->str(varnames);
+    std::vector<int32_t> mine;
+    for (int32_t i = node.first; i < node.last; ++i) mine.push_back(i);
+    if (const Lookup* l = found_by[n])
+      for (int32_t i = l->first; i < l->last; ++i) mine.push_back(i);
+    for (int32_t i : mine) out.push_back(indent + name + ": " + test_text(i));
+    if (mine.empty()) out.push_back(indent + name);
+    if (node.group < 0) continue;
+    const Group& g = groups[node.group];
+    for (int32_t l = g.first; l < g.last; ++l)
+      for (int32_t i = lookups[l].first; lookups[l].node < 0 && i < lookups[l].last; ++i)
+        out.push_back(indent + "  " + lookups[l].source->str(varnames) + ": " + test_text(i));
+  }
+  for (const Relation& r : relations)
+    out.push_back(nodes[r.a].source->str(varnames) + ", " + nodes[r.b].source->str(varnames) + ": " + KindText(r.kind) +
+                  where(r.where));
+  for (const shape::Guard& g : shape_guards) out.push_back("sizes: " + g.str() + where(g.where));
+  return out;
+}
+
+}  // namespace framejit::guard

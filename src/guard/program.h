@@ -1,0 +1,175 @@
+// The frozen form of a guard set. Nodes are the sources in depth-first order, so a base always stands before what hangs
+// on it; each node carries the tests of its value. Items of a dict are looked up together (a group): while the dict's
+// tag is fresh, the lookups are skipped, and with them every test whose outcome cannot change as long as the dict holds
+// the same object ("covered": identity, values of immutable objects, absence). What remains of a module per call is:
+// its type, the tags of its dicts, and its tensors.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "guard/guard.h"
+#include "guard/source.h"
+#include "guard/versions.h"
+#include "tensor/tensor.h"
+
+namespace framejit::guard {
+
+// --- expectations
+// ------------------------------------------------------------------------------------------------------
+
+struct TensorTest {
+  static constexpr int32_t kCompare = -1, kExpression = -2;  // else: bind or compare with that symbol
+  tensor::Class klass = tensor::Class::kTorch;
+  PyTypeObject* seen = nullptr;  // a type that classified as `klass` (framework types never die)
+  DType dtype;
+  Device device;
+  int rank = 0;
+  uint64_t key_set = 0;
+  bool requires_grad = false;
+  struct Dim {
+    int64_t value = 0;  // kCompare
+    int32_t symbol = kCompare;
+    bool binds = false;     // first sight of the symbol: take the value
+    shape::Int expression;  // kExpression: compared after all symbols are bound
+  };
+  std::vector<int64_t> expected;              // sizes, then strides; meaningless where symbolic
+  std::vector<std::pair<int, Dim>> symbolic;  // by position in `expected`
+  uint64_t symbolic_mask = 0;
+};
+
+struct TypeTest {  // kTypeVersion
+  Expected type;
+  uint32_t tag = 0;                             // known good state of the type
+  std::vector<std::pair<Ref, Ref>> attributes;  // name, what the lookup gave (null: nothing)
+  struct Level {                                // one class of the MRO: what its dict held
+    Ref type;
+    std::vector<std::pair<Ref, Ref>> items;
+  };
+  std::shared_ptr<const std::vector<Level>> all;  // null: only `attributes` matter
+  bool Holds();
+};
+
+struct FunctionTest {
+  Ref code, defaults, kwdefaults;            // may be null
+  std::vector<std::pair<Ref, Ref>> kwitems;  // of kwdefaults, in order
+  DictTag tag;
+  bool Holds(PyFunctionObject* f);
+};
+
+struct SetTest {  // kEqual of a set or frozenset with a frozenset
+  struct Item {
+    Py_hash_t hash;
+    Ref key;
+  };
+  std::vector<Item> items;  // by hash
+};
+
+// --- the program
+// -----------------------------------------------------------------------------------------------------------
+
+struct Test {
+  Kind kind;
+  bool covered = false;  // decided by the identity of the value
+  int32_t extra = -1;    // index into tensors, types, functions, sets
+  Expected expected;     // kIs, kTypeIs, kEqual, kKeys (a tuple)
+  int64_t number = 0;
+};
+
+struct Node {
+  const Source* source = nullptr;
+  int32_t parent = -1;
+  SourceKind kind = SourceKind::kSlot;
+  bool looked_up = false;  // a dict item: its group sets `value`
+  bool required = false;   // an input, or part of a relation: must exist
+  int32_t group = -1;
+  int32_t first = 0, last = 0;  // tests
+  PyObject* value = nullptr;    // of the check in progress, or what a fresh group vouches for
+};
+
+struct Lookup {
+  PyObject* key;        // held by the pool
+  int32_t node;         // -1: only covered tests
+  int32_t first, last;  // covered tests
+  const Source* source;
+};
+
+struct Group {
+  DictTag tag;
+  int32_t first = 0, last = 0;            // lookups
+  int32_t keys_first = 0, keys_last = 0;  // kKeys tests of the dict itself
+};
+
+struct Relation {  // kSameObject, kDifferentObject, kNotAliased
+  Kind kind;
+  int32_t a, b;
+  std::string where;
+};
+
+// A missing dict of these kinds is an empty one (objects and functions get theirs on demand).
+constexpr bool MissingIsEmpty(SourceKind k) {
+  return k == SourceKind::kInstanceDict || k == SourceKind::kFuncDict || k == SourceKind::kKwDefaults;
+}
+
+class Program final : public GuardSet {
+ public:
+  bool Check(PyObject* const* slots, PyObject** inputs, int64_t* symbols) override;
+  int num_inputs() const override { return static_cast<int>(inputs.size()); }
+  int num_symbols() const override { return static_cast<int>(symbol_info.size()); }
+  bool Dead() const override;
+  std::string Explain(PyObject* const* slots, PyObject* varnames) override;
+  std::vector<std::pair<int, int>> DynamicCandidates(PyObject* const* slots) override;
+  std::vector<std::string> DynamicInts(PyObject* const* slots) override;
+  std::vector<std::string> Describe(PyObject* varnames) const override;
+  PyObject* Resolve(const Source* source, PyObject* const* slots) const override;
+  int Traverse(visitproc visit, void* arg) override;
+
+  std::shared_ptr<SourcePool> pool;
+  std::vector<Node> nodes;
+  std::vector<Test> tests;
+  std::vector<std::string> where;  // by test: the user's line that caused it
+  std::vector<Lookup> lookups;
+  std::vector<Group> groups;
+  std::vector<TensorTest> tensors;
+  std::vector<TypeTest> types;
+  std::vector<std::unique_ptr<FunctionTest>> functions;
+  std::vector<SetTest> sets;
+  std::vector<MemberCache> members;  // by node
+  std::vector<Relation> relations;
+  std::vector<shape::Guard> shape_guards;
+  std::vector<int32_t> inputs;  // nodes
+  std::vector<shape::SymbolInfo> symbol_info;
+  std::optional<tensor::TorchState> torch_state;
+  std::string torch_state_where;
+  std::optional<std::pair<uint64_t, uint64_t>> numpy_state;
+  std::string numpy_state_where;
+  bool expressions = false;  // some tensor has kExpression dimensions: read it again at the end
+  bool shape_checks = false;
+
+ private:
+  friend class Explainer;
+  bool Run(PyObject* const* slots, PyObject** out, int64_t* symbols);
+  bool Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols);
+  bool Nothing(const Node& node) const;
+  bool Holds(Test& t, PyObject* v, int64_t* symbols);
+  bool Relations(int64_t* symbols);
+  bool busy_ = false;
+};
+
+// Shared by check and explain.
+bool EqualValues(PyObject* found, PyObject* expected);
+bool EqualSet(PyObject* found, const SetTest& t);
+bool KeysMatch(PyObject* container, PyObject* keys /*tuple*/);  // dict order; a set's iteration order
+bool OrderedKeysMatch(PyObject* odict, PyObject* keys);         // OrderedDict's own order
+Py_ssize_t LengthOf(PyObject* o);                               // -1: not a container kLength knows
+bool BindSymbol(const shape::SymbolInfo& info, bool binds, int64_t value, int64_t* slot);
+bool MemoryOverlaps(PyObject* a, PyObject* b);
+
+// The state of NumPy's error handling; nullopt if it cannot be read without calling Python.
+std::optional<std::pair<uint64_t, uint64_t>> ReadNumpyState();
+
+TypeTest MakeTypeTest(PyTypeObject* t, PyObject* name_or_null);
+std::unique_ptr<FunctionTest> MakeFunctionTest(PyFunctionObject* f);
+
+}  // namespace framejit::guard

@@ -1,0 +1,234 @@
+#include "guard/source.h"
+
+#include <structmember.h>
+
+#include "diag/diag.h"
+#include "guard/versions.h"
+#include "tensor/tensor.h"
+
+namespace framejit::guard {
+
+Expected::Expected(PyObject* o) : object_(o) {
+  if (o && PyType_SUPPORTS_WEAKREFS(Py_TYPE(o))) {
+    ref_ = Ref(PyWeakref_NewRef(o, nullptr));
+    weak_ = static_cast<bool>(ref_);
+    if (!weak_) PyErr_Clear();
+  }
+  if (!ref_) ref_ = Ref::Borrow(o);
+}
+
+SourcePool::~SourcePool() {
+  for (Source& s : sources_) Py_XDECREF(s.object);
+}
+
+const Source* SourcePool::Intern(SourceKind kind, const Source* base, int index, PyObject* object) {
+  auto [it, fresh] = index_.try_emplace(Key{kind, base, index, object}, nullptr);
+  if (fresh) {
+    Py_XINCREF(object);
+    it->second = &sources_.emplace_back(Source{kind, base, index, object, static_cast<uint32_t>(sources_.size())});
+  }
+  return it->second;
+}
+
+void SourcePool::Weaken() {
+  index_.clear();  // addresses of objects that may die are no keys
+  for (Source& s : sources_) {
+    if (s.kind != SourceKind::kConst || s.index == 1) continue;
+    Expected e(s.object);
+    if (!e.weak()) continue;
+    PyObject* weak = Py_NewRef(e.held());
+    s.index = 1;
+    Py_DECREF(std::exchange(s.object, weak));
+  }
+}
+
+bool IsTensorObject(PyObject* o) {
+  tensor::Class c = tensor::Classify(o);
+  return c == tensor::Class::kTorch || c == tensor::Class::kTorchParameter;
+}
+
+PyObject* DictLookup(PyObject* dict, PyObject* key) {
+  if (!dict || !PyDict_Check(dict)) return nullptr;
+  PyObject* v = PyDict_GetItemWithError(dict, key);
+  if (!v && PyErr_Occurred()) PyErr_Clear();
+  return v;
+}
+
+namespace {
+
+PyObject* Member(PyObject* base, PyObject* name, MemberCache* cache) {
+  PyTypeObject* t = Py_TYPE(base);
+  if (!cache->tag || cache->tag != t->tp_version_tag) {
+    cache->tag = 0;
+    PyObject* d = _PyType_Lookup(t, name);
+    if (!d || !Py_IS_TYPE(d, &PyMemberDescr_Type) || !PyType_IsSubtype(t, PyDescr_TYPE(d))) return nullptr;
+    PyMemberDef* m = reinterpret_cast<PyMemberDescrObject*>(d)->d_member;
+    if (m->type != T_OBJECT && m->type != T_OBJECT_EX) return nullptr;
+    *cache = {TypeTag(t), m->offset, m->type == T_OBJECT};
+  }
+  PyObject* v = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(base) + cache->offset);
+  return v || !cache->object_or_none ? v : Py_None;
+}
+
+// What a C getter or the current context hands out as a new reference is held by the tensor or the context, too.
+PyObject* Unowned(PyObject* o) {
+  Py_XDECREF(o);
+  return o;
+}
+
+}  // namespace
+
+PyObject* Step(const Source& s, PyObject* base, PyObject* const* slots, MemberCache* member) {
+  if (s.kind == SourceKind::kSlot) return slots[s.index];
+  if (s.kind == SourceKind::kConst) {
+    if (s.index == 0) return s.object;
+    PyObject* o = reinterpret_cast<PyWeakReference*>(s.object)->wr_object;
+    return o == Py_None ? nullptr : o;
+  }
+  if (!base) return nullptr;
+  auto* function = PyFunction_Check(base) ? reinterpret_cast<PyFunctionObject*>(base) : nullptr;
+  switch (s.kind) {
+    case SourceKind::kSlot:
+    case SourceKind::kConst: break;
+    case SourceKind::kInstanceDict: return InstanceDict(base);
+    case SourceKind::kDictItem: return DictLookup(base, s.object);
+    case SourceKind::kItem:
+      if (PyTuple_Check(base)) return s.index < PyTuple_GET_SIZE(base) ? PyTuple_GET_ITEM(base, s.index) : nullptr;
+      if (PyList_Check(base)) return s.index < PyList_GET_SIZE(base) ? PyList_GET_ITEM(base, s.index) : nullptr;
+      return nullptr;
+    case SourceKind::kCell: return PyCell_Check(base) ? PyCell_GET(base) : nullptr;
+    case SourceKind::kClosure:
+      if (!function || !function->func_closure || s.index >= PyTuple_GET_SIZE(function->func_closure)) return nullptr;
+      return PyTuple_GET_ITEM(function->func_closure, s.index);
+    case SourceKind::kDefaults: return function ? function->func_defaults : nullptr;
+    case SourceKind::kKwDefaults: return function ? function->func_kwdefaults : nullptr;
+    case SourceKind::kFuncDict: return function ? function->func_dict : nullptr;
+    case SourceKind::kBoundSelf:
+      if (PyMethod_Check(base)) return PyMethod_GET_SELF(base);
+      return PyCFunction_Check(base) ? PyCFunction_GET_SELF(base) : nullptr;
+    case SourceKind::kBoundFunc: return PyMethod_Check(base) ? PyMethod_GET_FUNCTION(base) : nullptr;
+    case SourceKind::kMember: return Member(base, s.object, member);
+    case SourceKind::kType: return reinterpret_cast<PyObject*>(Py_TYPE(base));
+    case SourceKind::kGrad: {
+      if (!IsTensorObject(base)) return nullptr;
+      static PyObject* const name = PyUnicode_InternFromString("grad");
+      PyObject* grad = PyObject_GetAttr(base, name);  // a C getter
+      if (!grad) PyErr_Clear();
+      return Unowned(grad);
+    }
+    case SourceKind::kContextVar: {
+      PyObject* value = nullptr;
+      if (!PyContextVar_CheckExact(base) || PyContextVar_Get(base, nullptr, &value) < 0) PyErr_Clear();
+      return Unowned(value);
+    }
+    case SourceKind::kSetItems: return base;
+  }
+  return nullptr;
+}
+
+std::string ValueText(PyObject* o) {
+  if (!o) return "nothing";
+  bool plain = o == Py_None || o == Py_Ellipsis || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) ||
+               PyComplex_CheckExact(o) || PyUnicode_CheckExact(o) || PyBytes_CheckExact(o);
+  std::string text;
+  if (plain) {
+    Ref r(PyObject_Repr(o));
+    const char* utf8 = r ? PyUnicode_AsUTF8(r.get()) : nullptr;
+    if (!utf8) PyErr_Clear();
+    text = utf8 ? utf8 : std::string("<") + Py_TYPE(o)->tp_name + ">";
+  } else if (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) <= 16) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) text += (i ? ", " : "") + ValueText(PyTuple_GET_ITEM(o, i));
+    text = "(" + text + (PyTuple_GET_SIZE(o) == 1 ? ",)" : ")");
+  } else if (PyType_Check(o)) {
+    text = std::string("class ") + reinterpret_cast<PyTypeObject*>(o)->tp_name;
+  } else if (PyFunction_Check(o) || PyModule_CheckExact(o)) {
+    PyObject* name = PyFunction_Check(o) ? reinterpret_cast<PyFunctionObject*>(o)->func_qualname : nullptr;
+    const char* utf8 = name ? PyUnicode_AsUTF8(name) : PyModule_GetName(o);
+    if (!utf8) PyErr_Clear();
+    text = std::string(name ? "function " : "module ") + (utf8 ? utf8 : "?");
+  } else {
+    text = std::string(Py_TYPE(o)->tp_name) + " object";
+  }
+  if (text.size() > 120) text = text.substr(0, 117) + "...";
+  return text;
+}
+
+namespace {
+
+// A str that reads as an attribute name, else "".
+std::string Identifier(PyObject* key) {
+  if (!PyUnicode_CheckExact(key) || PyUnicode_IsIdentifier(key) != 1) return "";
+  const char* utf8 = PyUnicode_AsUTF8(key);
+  if (!utf8) PyErr_Clear();
+  return utf8 ? utf8 : "";
+}
+
+// The __name__ of a module's dict, else "".
+std::string ModuleName(PyObject* dict) {
+  static PyObject* const key = PyUnicode_InternFromString("__name__");
+  PyObject* name = dict && PyDict_CheckExact(dict) ? DictLookup(dict, key) : nullptr;
+  const char* utf8 = name && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr;
+  return utf8 ? utf8 : "";
+}
+
+std::string ConstText(const Source& s) {
+  PyObject* o = Step(s, nullptr, nullptr, nullptr);
+  if (!o) return "<dead object>";
+  if (std::string module = ModuleName(o); !module.empty()) return module;
+  std::string text = ValueText(o);
+  for (const char* prefix : {"class ", "function ", "module "})
+    if (text.starts_with(prefix)) return text.substr(strlen(prefix));
+  return "<" + text + ">";
+}
+
+std::string ItemText(const Source& s, PyObject* varnames) {
+  const Source& d = *s.base;
+  std::string name = Identifier(s.object);
+  if (d.kind == SourceKind::kInstanceDict && !name.empty()) return d.base->str(varnames) + "." + name;
+  if (d.kind == SourceKind::kConst && !name.empty() && !ModuleName(d.object).empty())
+    return d.str(varnames) + "." + name;
+  // torch.nn keeps submodules in a dict: show them as the user writes them.
+  if (d.kind == SourceKind::kDictItem && d.base->kind == SourceKind::kInstanceDict &&
+      Identifier(d.object) == "_modules" && PyUnicode_CheckExact(s.object)) {
+    std::string owner = d.base->base->str(varnames);
+    if (!name.empty()) return owner + "." + name;
+    std::string quoted = ValueText(s.object);
+    return owner + "[" + quoted.substr(1, quoted.size() - 2) + "]";
+  }
+  return d.str(varnames) + "[" + ValueText(s.object) + "]";
+}
+
+}  // namespace
+
+std::string Source::str(PyObject* varnames) const {
+  auto of_base = [&](const char* suffix) { return base->str(varnames) + suffix; };
+  switch (kind) {
+    case SourceKind::kSlot: {
+      if (varnames && PyTuple_Check(varnames) && index < PyTuple_GET_SIZE(varnames)) {
+        const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(varnames, index));
+        if (name) return std::string("L['") + name + "']";
+        PyErr_Clear();
+      }
+      return "slot[" + std::to_string(index) + "]";
+    }
+    case SourceKind::kConst: return ConstText(*this);
+    case SourceKind::kInstanceDict: return of_base(".__dict__");
+    case SourceKind::kDictItem: return ItemText(*this, varnames);
+    case SourceKind::kItem: return of_base("[") + std::to_string(index) + "]";
+    case SourceKind::kCell: return base->kind == SourceKind::kSlot ? base->str(varnames) : of_base(".cell_contents");
+    case SourceKind::kClosure: return of_base(".__closure__[") + std::to_string(index) + "]";
+    case SourceKind::kDefaults: return of_base(".__defaults__");
+    case SourceKind::kKwDefaults: return of_base(".__kwdefaults__");
+    case SourceKind::kFuncDict: return of_base(".__dict__");
+    case SourceKind::kBoundSelf: return of_base(".__self__");
+    case SourceKind::kBoundFunc: return of_base(".__func__");
+    case SourceKind::kMember: return of_base(".") + Identifier(object);
+    case SourceKind::kType: return "type(" + base->str(varnames) + ")";
+    case SourceKind::kGrad: return of_base(".grad");
+    case SourceKind::kContextVar: return of_base(".get()");
+    case SourceKind::kSetItems: return "list(" + base->str(varnames) + ")";
+  }
+  return "?";
+}
+
+}  // namespace framejit::guard

@@ -1,0 +1,93 @@
+// Sources as a tree: interning, printing, and one step from a base object to the object a source names.
+#pragma once
+
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+#include "guard/guard.h"
+
+namespace framejit::guard {
+
+class Ref {  // an owning reference
+ public:
+  Ref() = default;
+  explicit Ref(PyObject* owned) : o_(owned) {}
+  static Ref Borrow(PyObject* o) { return Ref(Py_XNewRef(o)); }
+  Ref(const Ref& r) : o_(Py_XNewRef(r.o_)) {}
+  Ref(Ref&& r) noexcept : o_(std::exchange(r.o_, nullptr)) {}
+  Ref& operator=(Ref r) noexcept {
+    std::swap(o_, r.o_);
+    return *this;
+  }
+  ~Ref() { Py_XDECREF(o_); }
+  PyObject* get() const { return o_; }
+  explicit operator bool() const { return o_ != nullptr; }
+
+ private:
+  PyObject* o_ = nullptr;
+};
+
+// A reference to an expected object: weak where the type allows it, else strong. Matches nothing once the object died.
+class Expected {
+ public:
+  Expected() = default;
+  explicit Expected(PyObject* o);
+  bool Is(PyObject* o) const {
+    return o == object_ && (!weak_ || reinterpret_cast<PyWeakReference*>(ref_.get())->wr_object == o);
+  }
+  PyObject* get() const { return !weak_ || Is(object_) ? object_ : nullptr; }  // borrowed, null: dead
+  bool dead() const { return weak_ && !Is(object_); }
+  PyObject* held() const { return ref_.get(); }  // the object or its weak reference
+  bool weak() const { return weak_; }
+
+ private:
+  PyObject* object_ = nullptr;
+  Ref ref_;
+  bool weak_ = false;
+};
+
+// The owner of sources. Shared by builder and set.
+class SourcePool {
+ public:
+  ~SourcePool();
+  const Source* Intern(SourceKind kind, const Source* base, int index, PyObject* object);
+  size_t size() const { return sources_.size(); }
+  const std::deque<Source>& sources() const { return sources_; }
+  void Weaken();  // constants that allow it are held weakly from now on
+
+ private:
+  struct Key {
+    SourceKind kind;
+    const Source* base;
+    int index;
+    PyObject* object;
+    friend bool operator==(const Key&, const Key&) = default;
+  };
+  struct Hash {
+    size_t operator()(const Key& k) const {
+      size_t h = reinterpret_cast<size_t>(k.base) * 31 + reinterpret_cast<size_t>(k.object) / 16;
+      return (h ^ h >> 17) * 0x9E3779B97F4A7C15u + static_cast<size_t>(k.kind) * 257 + k.index;
+    }
+  };
+  std::deque<Source> sources_;  // stable addresses
+  std::unordered_map<Key, const Source*, Hash> index_;
+};
+
+// Where a C member (slot) descriptor of a type points to, remembered by type tag.
+struct MemberCache {
+  uint32_t tag = 0;
+  Py_ssize_t offset = 0;
+  bool object_or_none = false;  // reads null as None
+};
+
+// From base (null: led nowhere) to what `s` names. Borrowed: something reachable holds it. Null: there is no such
+// thing. Runs no Python code, sets no error.
+PyObject* Step(const Source& s, PyObject* base, PyObject* const* slots, MemberCache* member);
+PyObject* DictLookup(PyObject* dict, PyObject* key);  // as Step for kDictItem
+bool IsTensorObject(PyObject* o);
+
+// Text of a value for reports, without running Python code.
+std::string ValueText(PyObject* o);
+
+}  // namespace framejit::guard

@@ -1,0 +1,277 @@
+// Tests of single values, shared by the check and by its explanation. None of them runs Python code.
+#include <algorithm>
+#include <cstring>
+
+#include "guard/program.h"
+
+namespace framejit::guard {
+
+namespace {
+
+bool SameBits(double a, double b) {
+  return std::memcmp(&a, &b, sizeof a) == 0;
+}
+
+bool SameBuffer(PyObject* a,
+                PyObject* b) {  // NumPy scalars: by bytes, so that NaN and the signed zeros are what they are
+  Py_buffer x, y;
+  if (PyObject_GetBuffer(a, &x, PyBUF_SIMPLE) < 0) return PyErr_Clear(), false;
+  if (PyObject_GetBuffer(b, &y, PyBUF_SIMPLE) < 0) return PyErr_Clear(), PyBuffer_Release(&x), false;
+  bool same = x.len == y.len && std::memcmp(x.buf, y.buf, x.len) == 0;
+  PyBuffer_Release(&x);
+  PyBuffer_Release(&y);
+  return same;
+}
+
+// Is the type implemented in C as a whole, so that comparing its instances runs no Python code?
+bool ComparesInC(PyTypeObject* t) {
+  return !(t->tp_flags & Py_TPFLAGS_HEAPTYPE) && t->tp_richcompare;
+}
+
+}  // namespace
+
+bool EqualValues(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  PyTypeObject* t = Py_TYPE(a);
+  if (t != Py_TYPE(b)) return false;
+  if (t == &PyFloat_Type) return SameBits(PyFloat_AS_DOUBLE(a), PyFloat_AS_DOUBLE(b));
+  if (t == &PyUnicode_Type) return PyUnicode_GET_LENGTH(a) == PyUnicode_GET_LENGTH(b) && PyUnicode_Compare(a, b) == 0;
+  if (t == &PyComplex_Type) {
+    Py_complex x = PyComplex_AsCComplex(a), y = PyComplex_AsCComplex(b);
+    return SameBits(x.real, y.real) && SameBits(x.imag, y.imag);
+  }
+  if (PyTuple_Check(a)) {  // torch.Size and named tuples, too: their C storage is what they are
+    if (PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); ++i)
+      if (!EqualValues(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i))) return false;
+    return true;
+  }
+  if (t == &PySlice_Type) {
+    auto *x = reinterpret_cast<PySliceObject*>(a), *y = reinterpret_cast<PySliceObject*>(b);
+    return EqualValues(x->start, y->start) && EqualValues(x->stop, y->stop) && EqualValues(x->step, y->step);
+  }
+  if (tensor::Classify(a) == tensor::Class::kNumpyScalar) return SameBuffer(a, b);
+  // int, bytes, range, and C types of frameworks (device, dtype). Containers could hold anything: their identity
+  // decides.
+  if (!ComparesInC(t) || PyAnySet_Check(a) || PyList_Check(a) || PyDict_Check(a) || PyFloat_Check(a)) return false;
+  if (t->tp_flags & Py_TPFLAGS_HAVE_GC) return false;
+  int r = PyObject_RichCompareBool(a, b, Py_EQ);
+  if (r < 0) PyErr_Clear();
+  return r == 1;
+}
+
+bool EqualSet(PyObject* found, const SetTest& t) {
+  if (!PyAnySet_Check(found) || PySet_GET_SIZE(found) != static_cast<Py_ssize_t>(t.items.size())) return false;
+  Py_ssize_t at = 0;
+  PyObject* key;
+  Py_hash_t hash;
+  while (SetNext(found, &at, &key, &hash)) {
+    auto [low, high] = std::equal_range(t.items.begin(), t.items.end(), SetTest::Item{hash, Ref()},
+                                        [](const SetTest::Item& a, const SetTest::Item& b) { return a.hash < b.hash; });
+    if (std::none_of(low, high, [&](const SetTest::Item& i) { return EqualValues(key, i.key.get()); })) return false;
+  }
+  return true;
+}
+
+bool KeysMatch(PyObject* container, PyObject* keys) {
+  Py_ssize_t n = PyTuple_GET_SIZE(keys), at = 0, i = 0;
+  if (!container) return n == 0;
+  PyObject *key, *value;
+  Py_hash_t hash;
+  bool dict = PyDict_Check(container);
+  if (!dict && !PyAnySet_Check(container)) return false;
+  if (n != (dict ? PyDict_GET_SIZE(container) : PySet_GET_SIZE(container))) return false;
+  for (; dict ? PyDict_Next(container, &at, &key, &value) : SetNext(container, &at, &key, &hash); ++i)
+    if (i >= n || !EqualValues(key, PyTuple_GET_ITEM(keys, i))) return false;
+  return i == n;
+}
+
+bool OrderedKeysMatch(PyObject* odict, PyObject* keys) {
+  Ref it(PyODict_Type.tp_iter(odict));
+  if (!it) return PyErr_Clear(), false;
+  Py_ssize_t i = 0, n = PyTuple_GET_SIZE(keys);
+  while (Ref key{Py_TYPE(it.get())->tp_iternext(it.get())}) {
+    if (i >= n || !EqualValues(key.get(), PyTuple_GET_ITEM(keys, i))) return false;
+    ++i;
+  }
+  PyErr_Clear();
+  return i == n;
+}
+
+Py_ssize_t LengthOf(PyObject* o) {
+  if (!o) return 0;
+  if (PyDict_Check(o)) return PyDict_GET_SIZE(o);
+  if (PyList_Check(o)) return PyList_GET_SIZE(o);
+  if (PyTuple_Check(o)) return PyTuple_GET_SIZE(o);
+  if (PyAnySet_Check(o)) return PySet_GET_SIZE(o);
+  if (PyUnicode_Check(o)) return PyUnicode_GET_LENGTH(o);
+  if (PyBytes_Check(o)) return PyBytes_GET_SIZE(o);
+  return -1;
+}
+
+bool BindSymbol(const shape::SymbolInfo& info, bool binds, int64_t value, int64_t* slot) {
+  if (!binds) return *slot == value;
+  *slot = value;
+  return info.min <= value && value <= info.max;
+}
+
+bool MemoryOverlaps(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  tensor::Meta x, y;
+  if (!tensor::ReadForGuard(a, &x) || !tensor::ReadForGuard(b, &y)) return true;  // cannot tell
+  if (x.nbytes_extent == 0 || y.nbytes_extent == 0) return false;
+  return x.low < static_cast<char*>(y.data) + y.nbytes_extent && y.low < static_cast<char*>(x.data) + x.nbytes_extent;
+}
+
+// --- types and functions
+// -------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::vector<TypeTest::Level> Snapshot(PyTypeObject* t) {
+  std::vector<TypeTest::Level> levels;
+  for (Py_ssize_t i = 0; t->tp_mro && i < PyTuple_GET_SIZE(t->tp_mro); ++i) {
+    PyObject* c = PyTuple_GET_ITEM(t->tp_mro, i);
+    TypeTest::Level& level = levels.emplace_back();
+    level.type = Ref::Borrow(c);
+    // Static types cannot change; only heap types need their items remembered.
+    if (!PyType_HasFeature(reinterpret_cast<PyTypeObject*>(c), Py_TPFLAGS_HEAPTYPE)) continue;
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    PyObject* dict = TypeDict(reinterpret_cast<PyTypeObject*>(c));
+    while (dict && PyDict_Next(dict, &at, &key, &value)) level.items.emplace_back(Ref::Borrow(key), Ref::Borrow(value));
+  }
+  return levels;
+}
+
+bool Matches(PyTypeObject* t, const std::vector<TypeTest::Level>& levels) {
+  PyObject* mro = t->tp_mro;
+  if (!mro || PyTuple_GET_SIZE(mro) != static_cast<Py_ssize_t>(levels.size())) return false;
+  for (size_t i = 0; i < levels.size(); ++i) {
+    auto* c = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i));
+    if (reinterpret_cast<PyObject*>(c) != levels[i].type.get()) return false;
+    if (!PyType_HasFeature(c, Py_TPFLAGS_HEAPTYPE)) continue;
+    PyObject* dict = TypeDict(c);
+    if (PyDict_GET_SIZE(dict) != static_cast<Py_ssize_t>(levels[i].items.size())) return false;
+    for (const auto& [key, value] : levels[i].items)
+      if (DictLookup(dict, key.get()) != value.get()) return false;
+  }
+  return true;
+}
+
+// Snapshots of the types in use, shared by all guard sets; replaced when the type's tag moved on.
+std::shared_ptr<const std::vector<TypeTest::Level>> SharedSnapshot(PyTypeObject* t, uint32_t tag) {
+  struct Entry {
+    uint32_t tag;
+    std::weak_ptr<const std::vector<TypeTest::Level>> levels;
+  };
+  static auto* cache = new std::unordered_map<PyTypeObject*, Entry>;
+  Entry& e = (*cache)[t];
+  if (auto levels = e.levels.lock(); levels && tag && e.tag == tag) return levels;
+  auto levels = std::make_shared<const std::vector<TypeTest::Level>>(Snapshot(t));
+  e = {tag, levels};
+  return levels;
+}
+
+std::vector<std::pair<Ref, Ref>> Items(PyObject* dict) {
+  std::vector<std::pair<Ref, Ref>> out;
+  PyObject *key, *value;
+  Py_ssize_t at = 0;
+  while (dict && PyDict_Next(dict, &at, &key, &value)) out.emplace_back(Ref::Borrow(key), Ref::Borrow(value));
+  return out;
+}
+
+bool SameDefault(PyObject* found, PyObject* expected) {
+  return found == expected || (found && expected && EqualValues(found, expected));
+}
+
+}  // namespace
+
+TypeTest MakeTypeTest(PyTypeObject* t, PyObject* name) {
+  TypeTest test;
+  test.type = Expected(reinterpret_cast<PyObject*>(t));
+  test.tag = TypeTag(t);
+  if (name)
+    test.attributes.emplace_back(Ref::Borrow(name), Ref::Borrow(_PyType_Lookup(t, name)));
+  else
+    test.all = SharedSnapshot(t, test.tag);
+  return test;
+}
+
+bool TypeTest::Holds() {
+  auto* t = reinterpret_cast<PyTypeObject*>(type.get());
+  if (!t) return false;
+  if (tag && t->tp_version_tag == tag) return true;
+  // Something along the MRO was stored to, or the tag was lost (cache cleared, numbers used up): look at what matters.
+  if (all && !Matches(t, *all)) return false;
+  for (const auto& [name, value] : attributes)
+    if (_PyType_Lookup(t, name.get()) != value.get()) return false;
+  tag = TypeTag(t);
+  return true;
+}
+
+std::unique_ptr<FunctionTest> MakeFunctionTest(PyFunctionObject* f) {
+  auto test = std::make_unique<FunctionTest>();
+  test->code = Ref::Borrow(f->func_code);
+  test->defaults = Ref::Borrow(f->func_defaults);
+  test->kwdefaults = Ref::Borrow(f->func_kwdefaults);
+  test->kwitems = Items(f->func_kwdefaults);
+  return test;
+}
+
+bool FunctionTest::Holds(PyFunctionObject* f) {
+  if (f->func_code != code.get()) return false;
+  if (f->func_defaults != defaults.get() && !SameDefault(f->func_defaults, defaults.get())) return false;
+  PyObject* d = f->func_kwdefaults;
+  if (!d && kwitems.empty()) return true;
+  if (!d || !PyDict_Check(d)) return false;
+  if (tag.Fresh(d)) return true;
+  tag.Stamp(d);
+  Py_ssize_t at = 0;
+  size_t i = 0;
+  PyObject *key, *value;
+  bool same = PyDict_GET_SIZE(d) == static_cast<Py_ssize_t>(kwitems.size());
+  for (; same && PyDict_Next(d, &at, &key, &value); ++i)
+    same = EqualValues(key, kwitems[i].first.get()) && SameDefault(value, kwitems[i].second.get());
+  if (!same) tag.Invalidate();
+  return same;
+}
+
+// --- NumPy's error state
+// ----------------------------------------------------------------------------------------------------
+
+// NumPy 2 keeps it in a context variable: a capsule around {int mask; npy_intp bufsize; PyObject* function}. That
+// layout is private, so it is believed only after two capsules made for the purpose read as they must.
+std::optional<std::pair<uint64_t, uint64_t>> ReadNumpyState() {
+  struct State {
+    int mask;
+    Py_ssize_t buffer_size;
+    PyObject* function;
+  };
+  static constexpr const char* kCapsule = "numpy.ufunc.extobj";
+  static PyObject* variable = []() -> PyObject* {
+    Ref m(PyImport_ImportModule("numpy._core.umath"));
+    Ref v(m ? PyObject_GetAttrString(m.get(), "_extobj_contextvar") : nullptr);
+    Ref make(m ? PyObject_GetAttrString(m.get(), "_make_extobj") : nullptr);
+    Ref empty(PyTuple_New(0));
+    auto mask_of = [&](const char* divide, long size) -> int {
+      Ref kw(Py_BuildValue("{s:s,s:l}", "all", divide, "bufsize", size));
+      Ref capsule(make && kw ? PyObject_Call(make.get(), empty.get(), kw.get()) : nullptr);
+      auto* s = capsule ? static_cast<State*>(PyCapsule_GetPointer(capsule.get(), kCapsule)) : nullptr;
+      return s && s->buffer_size == size ? s->mask : -1;
+    };
+    int ignore = mask_of("ignore", 8192), raise = mask_of("raise", 4096);
+    PyErr_Clear();
+    bool believed = v && PyContextVar_CheckExact(v.get()) && ignore == 0 && raise > 0;
+    return believed ? Py_NewRef(v.get()) : nullptr;
+  }();
+  PyObject* capsule = nullptr;
+  if (!variable || PyContextVar_Get(variable, nullptr, &capsule) < 0 || !capsule) return PyErr_Clear(), std::nullopt;
+  Ref held(capsule);
+  auto* s = static_cast<State*>(PyCapsule_GetPointer(capsule, kCapsule));
+  if (!s) return PyErr_Clear(), std::nullopt;
+  return std::pair{static_cast<uint64_t>(s->mask) << 32 | static_cast<uint64_t>(s->buffer_size),
+                   static_cast<uint64_t>(reinterpret_cast<uintptr_t>(s->function))};
+}
+
+}  // namespace framejit::guard
