@@ -265,7 +265,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
       if (IsTensor(a) && (type == &PyList_Type || type == &PyTuple_Type || type == &PySet_Type || type == &PyEnum_Type)) continue;
       PyObject* c = s_.ForC(a);
       if (!c) return nullptr;
-      if (s_.IsOutside(c) && Py_TYPE(c)->tp_iternext) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced");
+      if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced");
       v.data()[i] = c;
     }
     return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));
@@ -510,14 +510,14 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
     }
     case Effect::kMutatesSelf:
       if (nargs >= 1 && !s_.IsFresh(args[0]) && !IsPrimitive(args[0]))
-        return s_.Break(Py_TYPE(args[0])->tp_iternext ? BreakId::kIteratorState : BreakId::kSideEffect, Describe(callable));
+        return s_.Break(PyIter_Check(args[0]) ? BreakId::kIteratorState : BreakId::kSideEffect, Describe(callable));
       [[fallthrough]];
     case Effect::kPure: {
       for (Py_ssize_t i = 0; i < total; ++i) {
         PyObject* c = s_.ForC(args[i]);
         if (!c) return nullptr;
         if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
-        if (s_.IsOutside(c) && Py_TYPE(c)->tp_iternext) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced");
+        if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced");
         if (!IsTensor(c)) s_.NoteType(Py_TYPE(c));
         args[i] = c;
       }

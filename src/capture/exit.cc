@@ -14,18 +14,18 @@ bool Recipe::AddAll(PyObject* const* items, Py_ssize_t n, std::vector<int>* out)
   return true;
 }
 
+int Recipe::AddInput(const Source* source) {
+  auto [it, added] = input_index_.try_emplace(source, static_cast<int>(object_sources.size()));
+  if (added) object_sources.push_back(source);
+  RecipeNode n{RecipeNode::kInput};
+  n.index = it->second;
+  return Push(std::move(n));
+}
+
 int Recipe::Add(PyObject* o) {
   if (IsLazy(o)) {
     auto* lazy = reinterpret_cast<Lazy*>(o);
-    auto [it, added] = input_index_.try_emplace(lazy->source, 0);
-    if (lazy->resolved) return Add(lazy->resolved);
-    if (added) {
-      it->second = static_cast<int>(object_sources.size());
-      object_sources.push_back(lazy->source);
-    }
-    RecipeNode n{RecipeNode::kInput};
-    n.index = it->second;
-    return Push(std::move(n));
+    return lazy->resolved ? Add(lazy->resolved) : AddInput(lazy->source);
   }
   auto [it, added] = memo_.try_emplace(o, -2);
   if (!added) return it->second == -2 ? Fail("an object that contains itself") : it->second;
@@ -47,14 +47,10 @@ int Recipe::AddFresh(PyObject* o) {
     n.expr = reinterpret_cast<SymInt*>(o)->expr;
     return Push(std::move(n));
   }
+  auto cell = s_->root_cells.find(o);
+  if (cell != s_->root_cells.end()) return AddInput(s_->guards().Slot(cell->second.slot));
   Origin* g = s_->Find(o);
-  if (g && g->kind == Origin::kOutside) {
-    auto [it, added] = input_index_.try_emplace(g->source, static_cast<int>(object_sources.size()));
-    if (added) object_sources.push_back(g->source);
-    RecipeNode n{RecipeNode::kInput};
-    n.index = it->second;
-    return Push(std::move(n));
-  }
+  if (g && g->kind == Origin::kOutside) return AddInput(g->source);
   if (IsPrimitive(o) || (g && g->kind == Origin::kConst)) {
     RecipeNode n{RecipeNode::kConst};
     n.object = Borrow(o);
@@ -125,7 +121,7 @@ int Recipe::AddFresh(PyObject* o) {
   }
   // Iterators and other builtin objects that know how to rebuild themselves.
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
-    if (t->tp_iternext && !PyGen_Check(o)) {
+    if (PyIter_Check(o) && !PyGen_Check(o)) {
       Ref reduced(PyObject_CallMethod(o, "__reduce__", nullptr));
       if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
         RecipeNode n{RecipeNode::kReduce};

@@ -29,6 +29,7 @@ class Recipe {
   explicit Recipe(Session& s) : s_(&s) {}
   // Node for `o` as the captured code sees it; -1: cannot be rebuilt (why() tells).
   int Add(PyObject* o);
+  int AddInput(const Source* source);
   const std::string& why() const { return why_; }
   // Sources of outside objects that nodes refer to; appended after the tensor inputs.
   std::vector<const Source*> object_sources;

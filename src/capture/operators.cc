@@ -118,7 +118,7 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
   if (Container(container) && !s_.NoteContents(container, true)) return -1;
   PyObject* c = s_.ForC(container);
   if (!c) return -1;
-  if (s_.IsOutside(c) && Py_TYPE(c)->tp_iternext) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
+  if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
   s_.NoteType(Py_TYPE(c));
   s_.NoteType(Py_TYPE(value));
   return PySequence_Contains(c, value);
@@ -200,7 +200,7 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
   RESOLVE(o);
   if (IsTensor(o)) return TensorIter(s_, o);
   s_.NoteType(Py_TYPE(o));
-  if (Py_TYPE(o)->tp_iternext && s_.IsOutside(o)) {  // an iterator: itself; advancing it is the question
+  if (PyIter_Check(o) && s_.IsOutside(o)) {  // an iterator: itself; advancing it is the question
     Py_INCREF(o);
     return o;
   }
@@ -218,7 +218,7 @@ PyObject* CaptureSemantics::Next(PyObject* it) {
     if (!(d && PyFunction_Check(d))) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced");
   }
   iternextfunc next = Py_TYPE(it)->tp_iternext;
-  if (!next) return PyErr_Format(PyExc_TypeError, "'%.200s' object is not an iterator", Py_TYPE(it)->tp_name);
+  if (!PyIter_Check(it)) return PyErr_Format(PyExc_TypeError, "'%.200s' object is not an iterator", Py_TYPE(it)->tp_name);
   PyObject* r = next(it);
   if (!r) {
     if (s_.broken()) return s_.Break(s_.reason().id);
@@ -389,7 +389,7 @@ int CaptureSemantics::Unpack(PyObject* seq, int before, int after, PyObject** it
   s_.NoteType(Py_TYPE(seq));
   PyObject* c = s_.ForC(seq);
   if (!c) return -1;
-  if (s_.IsOutside(c) && Py_TYPE(c)->tp_iternext) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
+  if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
   if (frame::Semantics::Unpack(c, before, after, items) < 0) return -1;
   int n = before + (after >= 0 ? 1 + after : 0);
   for (int i = 0; i < n; ++i) {

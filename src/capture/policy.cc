@@ -82,6 +82,12 @@ class Policy : public frame::FramePolicy {
     } else if (stance != Stance::kDefault) {
       return frame::Action::kStep;
     }
+    {
+      SuspendScope off;  // binding a framework for the first time may run Python code
+      tensor::TorchLoaded();
+      tensor::NumpyLoaded();
+      tensor::CalleeName(Py_None);
+    }
     Segment* seg = CaptureAt(*config, state, place, frame);
     if (PyErr_Occurred()) return frame::Action::kRaise;
     if (config->fullgraph && !config->breaks.empty() && (!seg || !seg->returns)) {
@@ -258,7 +264,8 @@ CodeState& StateOf(Config& config, PyCodeObject* code) {
   if (!s) {
     s = std::make_unique<CodeState>();
     s->code = Borrow(reinterpret_cast<PyObject*>(code));
-    s->skip = SkippedFile(code) || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR));
+    s->skip = SkippedFile(code) || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) ||
+              !(code->co_flags & CO_OPTIMIZED);  // module and class bodies
     s->hot = !(code->co_ncellvars);
   }
   return *s;

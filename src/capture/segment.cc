@@ -76,6 +76,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   } else {
     PyObject** p = fj_localsplus(frame);
     for (int i = 0; i < nlocals; ++i) {
+      if (p[i] && s.root_cells.contains(p[i])) continue;
       if (p[i] && IsLazy(p[i]) && reinterpret_cast<Lazy*>(p[i])->value == before[i] &&
           reinterpret_cast<Lazy*>(p[i])->source == s.guards().Slot(i))
         continue;  // as it was
@@ -89,6 +90,11 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   for (auto& st : s.stores()) {
     Segment::Store x{recipe.Add(st.dict.get()), recipe.Add(st.key.get()), st.value ? recipe.Add(st.value.get()) : -1};
     stores.push_back(x);
+  }
+  std::vector<std::pair<int, int>> cells;
+  for (auto& [cell, root] : s.root_cells) {
+    PyObject* now = PyCell_GET(cell);
+    if (now != root.before) cells.emplace_back(recipe.AddInput(s.guards().Slot(root.slot)), now ? recipe.Add(now) : -1);
   }
   if (!s.context_vars.empty()) *problem = "a ContextVar was set";
   if (!recipe.why().empty()) *problem = recipe.why();
@@ -108,6 +114,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   seg->slots = std::move(slots);
   seg->stack = std::move(stack);
   seg->stores = std::move(stores);
+  seg->cells = std::move(cells);
   seg->instructions = sem.root_instructions();
   seg->grad_after = s.mode.grad == s.entry_mode.grad ? -1 : s.mode.grad;
   seg->num_tensor_inputs = static_cast<int>(s.input_sources().size());
@@ -204,11 +211,19 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   PyObject** p = fj_localsplus(frame);
   for (int i = 0; i < before.size(); ++i) {
     if (!p[i]) continue;
-    PyObject* lazy = NewLazy(&s, p[i], s.guards().Slot(i));
-    if (!lazy) return out;
-    Py_INCREF(lazy);
-    s.Keep(lazy);
-    Py_SETREF(p[i], lazy);
+    bool own_cell = PyCell_Check(p[i]) && i < fj_nlocalsplus(frame) - fj_code(frame)->co_nfreevars;
+    PyObject* content = own_cell ? PyCell_GET(p[i]) : p[i];
+    const Source* source = s.guards().Slot(i);
+    if (own_cell) source = s.guards().Child(SourceKind::kCell, source);
+    Ref stand_in(content ? NewLazy(&s, content, source) : nullptr);
+    if (content && !stand_in) return out;
+    if (stand_in) s.Keep(Py_NewRef(stand_in.get()));
+    if (own_cell) {
+      PyObject* lazy = stand_in.get();
+      stand_in = Ref(s.MarkFresh(PyCell_New(lazy)));
+      s.root_cells[stand_in.get()] = {i, lazy};
+    }
+    Py_SETREF(p[i], stand_in.release());
   }
   int index = fj_next(frame);
   PyObject* raw = nullptr;
@@ -258,6 +273,10 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
   for (int attempt = 0; attempt < 40; ++attempt) {
     c = CaptureOnce(config, place, frame, stop_after);
     if (PyErr_Occurred()) PyErr_Clear();
+    if (diag::Enabled(diag::Channel::guards_))
+      diag::Log(diag::Channel::guards_, "capture of " + std::string(PyUnicode_AsUTF8(fj_code(frame)->co_qualname)) + " from " +
+                                            std::to_string(fj_next(frame)) + ": " + std::to_string(c.instructions) +
+                                            " instructions, " + (c.segment ? "ok" : c.broke ? "break " + diag::Render(c.reason) : "nothing: " + c.state_problem));
     if (c.segment) break;
     if (c.broke) {
       if (!reason) reason = c.reason;
@@ -359,7 +378,7 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
     }
   }
   // The common case: one tensor is returned.
-  if (returns && n == 1 && recipe.nodes.size() == 1 && stores.empty() && grad_after < 0) {
+  if (returns && n == 1 && recipe.nodes.size() == 1 && stores.empty() && cells.empty() && grad_after < 0) {
     *result = out[0];
     return 1;
   }
@@ -372,6 +391,8 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
                             : PyDict_DelItem(d, values[st.key].get());
     if (bad < 0) return -1;
   }
+  for (auto [cell, value] : cells)
+    if (PyCell_Set(values[cell].get(), value < 0 ? nullptr : values[value].get()) < 0) return -1;
   if (grad_after >= 0) tensor::SetGradMode(grad_after);
   if (returns) {
     *result = values[return_node].get();

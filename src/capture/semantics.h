@@ -54,6 +54,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* LoadSpecial(PyObject* object, PyObject* name) override;
   bool Before(FjFrame* frame, int index) override;
   bool MayHandle() override { return !s_.broken(); }
+  bool MayHandOver() override { return s_.Break(BreakId::kInstruction), false; }
 
   long root_instructions() const { return root_instructions_; }
   // The default attribute protocol (object.__getattribute__ / __setattr__), guards included.

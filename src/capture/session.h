@@ -119,7 +119,9 @@ class Session {
   bool uses_torch = false;
   bool uses_numpy = false;
   const CaptureOptions& options() const { return options_; }
-  std::vector<Ref> lazies;                   // of the outermost frame's slots
+  // The outermost frame's own cells, replaced by private ones: private cell -> slot, and what it held at the start.
+  struct RootCell { int slot; PyObject* before; };
+  std::unordered_map<PyObject*, RootCell> root_cells;
   int64_t op_count = 0;
 
  private:

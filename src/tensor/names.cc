@@ -107,7 +107,7 @@ void AddNamespace(const std::string& path) {
     auto [at, fresh] = Names().try_emplace(held.get(), name);
     if (fresh) {
       held.release();  // the map keeps it, and with it the address
-    } else if (!Known(at->second) && Known(name)) {
+    } else if (!Known(at->second) && (Known(name) || Nicer(value, path, name, at->second))) {
       at->second = name;
     }
   };
