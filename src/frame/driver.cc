@@ -2,6 +2,9 @@
 // CPython (a hand-over at a RETURN, or fj_end_raise), which clears and pops it as always.
 #include "frame/driver.h"
 
+#include <pthread.h>
+
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -15,14 +18,31 @@ namespace {
 // Installing the hook costs every Python call some 20 ns, installing and removing it costs more: it stays for a while
 // after the last scope ended.
 constexpr long kIdleFramesBeforeRemoval = 20000;
-// A hook makes each Python call use C stack, which 3.12 and 3.13 bound by a count far below the recursion limit.
-constexpr int kExtraRecursion = 2000;
+// A hook makes each Python call use C stack, which 3.12 and 3.13 bound by a count far below the recursion limit; 3.11 does
+// not bound it at all. We count the real thing (StackLow) and so may widen the former.
+constexpr int kExtraRecursion = 4000;
 
 FramePolicy* policy = nullptr;
 int scopes = 0;
 long idle_frames = 0;
 DriverStats stats;
 ConcreteSemantics concrete;
+thread_local int scopes_here = 0;
+
+// Less than an eighth of this thread's C stack, or 192 KiB, is left.
+bool StackLow() {
+  static thread_local const char* floor = [] {
+    pthread_attr_t attributes;
+    void* bottom = nullptr;
+    size_t size = 0;
+    if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+      pthread_attr_getstack(&attributes, &bottom, &size);
+      pthread_attr_destroy(&attributes);
+    }
+    return static_cast<const char*>(bottom) + (bottom ? std::max<size_t>(size / 8, 192 << 10) : 0);
+  }();
+  return reinterpret_cast<const char*>(__builtin_frame_address(0)) < floor;
+}
 
 class Link {
  public:
@@ -166,6 +186,10 @@ PyObject* Idle(PyThreadState* ts, FjFrame* frame, int throwflag) {
 
 PyObject* Evaluate(PyThreadState* ts, FjFrame* frame, int throwflag) {
   if (scopes == 0 || !policy) return Idle(ts, frame, throwflag);
+  if (StackLow() && !throwflag) {
+    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded: the C stack is used up");
+    return fj_end_raise(ts, frame);
+  }
   if (fj_interrupts(ts, frame) & FJ_TRACING) return fj_continue(ts, frame, throwflag);
   Semantics* semantics = policy->Override(frame);
   if (!semantics && (throwflag || fj_is_generator(frame) || !policy->Wants(frame))) return fj_continue(ts, frame, throwflag);
@@ -205,14 +229,14 @@ HookScope::HookScope() : active_(HookUnavailable() == nullptr) {
   if (!active_) return;
   ++scopes;
   idle_frames = 0;
-  fj_widen_recursion(PyThreadState_Get(), kExtraRecursion);
+  if (scopes_here++ == 0) fj_widen_recursion(PyThreadState_Get(), kExtraRecursion);
   if (fj_hook_state() == FJ_HOOK_FREE) fj_install_hook(Evaluate);
 }
 
 HookScope::~HookScope() {
   if (!active_) return;
   --scopes;
-  fj_widen_recursion(PyThreadState_Get(), -kExtraRecursion);
+  if (--scopes_here == 0) fj_widen_recursion(PyThreadState_Get(), -kExtraRecursion);
 }
 
 }  // namespace framejit::frame

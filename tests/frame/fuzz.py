@@ -31,9 +31,11 @@ def child(kind, mode, seed, name):
     import faulthandler
     import importlib
     import io
+    import signal
     import unittest
 
     faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored, and some tests hang
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     from sweep import extension
     fj = None if kind == "base" else extension()

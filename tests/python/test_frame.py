@@ -249,6 +249,29 @@ def iter_frames():
         f = f.f_back
 
 
+def test_the_c_stack_is_never_overrun():
+    assert in_fresh_process("""
+    import sweep, threading
+    fj = sweep.extension()
+    def down(n): return down(n - 1) + 1 if n else 0
+    def idle(n): return idle(n - 1) + 1 if n else 0
+    sys.setrecursionlimit(300000)
+    def work():
+        for mode in ("step", "run", "override"):
+            for f in (down, idle):
+                fj.frame_sweep(None if mode == "override" else down.__code__, 10 ** 9, mode)
+                try: f(250000)
+                except RecursionError as e: print("refused")
+                print(f(500))
+                fj.frame_sweep_off()
+    work()
+    threading.stack_size(1 << 20)
+    t = threading.Thread(target=work)
+    t.start()
+    t.join()
+    """) == ["refused", "500"] * 12
+
+
 def test_warnings_and_frames_name_the_running_line():
     def work():
         import warnings
