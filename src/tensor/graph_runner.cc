@@ -170,7 +170,7 @@ class Runner : public GraphRunner {
     if (t.at.all()) [[likely]] {
       Impl impl = ImplOf(o);
       TorchDims d = DimsOf(t, impl);
-      b->dtype = *FromScalarType(t, Field<uint16_t>(impl, t.at.dtype));
+      b->dtype = *FromScalarType(Field<uint16_t>(impl, t.at.dtype));
       int64_t item = DTypeSize(b->dtype), numel = Field<int64_t>(impl, t.at.numel);
       char* data = Field<char*>(Field<void*>(impl, t.at.storage), t.at.storage_data);
       b->data = data ? data + Field<int64_t>(impl, t.at.offset) * item : nullptr;

@@ -115,7 +115,7 @@ inline bool ReadFields(const TorchApi& t, PyObject* o, Meta* m, const char** why
   m->key_set = Field<uint64_t>(impl, t.at.key_set);
   if ((m->key_set & ~t.plain_mask) != t.plain_keys) [[unlikely]]
     return why ? No(why, WhyNotPlain(t, m->key_set)) : false;
-  auto dtype = FromScalarType(t, Field<uint16_t>(impl, t.at.dtype));
+  auto dtype = FromScalarType(Field<uint16_t>(impl, t.at.dtype));
   if (!dtype) [[unlikely]] return No(why, "a dtype framejit does not have");
   m->dtype = *dtype;
   const int8_t* device = &Field<int8_t>(impl, t.at.device);

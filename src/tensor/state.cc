@@ -3,11 +3,10 @@
 //   2     flags, see Flag
 //   3     function-mode stack length (torch.device(...) contexts are such modes), dispatch-mode stack length
 //   4     default dtype, autocast dtypes of CPU and CUDA (only while autocast is on)
-//   5     deterministic algorithms, float32 matmul precision
+//   5     deterministic algorithms
 //   6, 7  which mode objects: function modes, dispatch modes (a hash; 0: none). Capture declines while there are any.
-// Not seen: cuDNN/cuBLAS switches, and TF32 switches other than the matmul precision; they change digits, not meaning.
-#include <dlfcn.h>
-
+// Not seen: float32 matmul precision, TF32 and cuDNN switches: they change digits, not meaning, and the library calls of a
+// compiled graph read them when they run (asking torch for the precision alone costs 46 ns).
 #include <cstdio>
 
 #include "tensor/numpy_api.h"
@@ -30,14 +29,7 @@ bool PythonFlag(const TorchApi& t, const char* name) {
   return r && r.get() == Py_True;
 }
 
-inline uint64_t* LocalKeys(const TorchApi& t) {
-  static thread_local uint64_t* words = nullptr;
-  if (!words && t.c10) words = static_cast<uint64_t*>(dlsym(t.c10, "_ZN3c104impl26raw_local_dispatch_key_setE"));
-  return words;
-}
-
-// The excluded keys of a thread on which nothing was switched: a new thread's words are zero (torch stores them xored with
-// the defaults), so any bit set here that differs means autocast or another switch.
+// A thread on which nothing was switched has zeros (torch stores the keys xored with the defaults).
 inline bool MayAutocast(const uint64_t* keys) { return !keys || keys[0] || keys[1]; }
 
 constexpr int8_t kCpu = 0, kCuda = 1;
@@ -58,6 +50,11 @@ ModeState ReadMode() {
   const TorchApi* t = Torch();
   if (!t) return {};
   ModeState m;
+  if (const uint8_t* bits = Words(*t).autograd) [[likely]] {
+    m.grad = *bits & 1;
+    m.inference = *bits >> 1 & 1;
+    return m;
+  }
   m.grad = t->grad_enabled ? t->grad_enabled() : PythonFlag(*t, "is_grad_enabled");
   m.inference = t->inference_enabled ? t->inference_enabled() : PythonFlag(*t, "is_inference_mode_enabled");
   return m;
@@ -76,7 +73,8 @@ TorchState ReadTorchState() {
   TorchState s{};
   const TorchApi* t = Torch();
   if (!t) return s;
-  uint64_t* keys = LocalKeys(*t);
+  const ThreadWords& words = Words(*t);
+  const uint64_t* keys = words.keys;
   uint64_t flags = 0;
   if (keys) {
     s.words[0] = keys[0];
@@ -87,7 +85,9 @@ TorchState ReadTorchState() {
   ModeState mode = ReadMode();
   flags |= (mode.grad ? kGrad : 0) | (mode.inference ? kInference : 0) | (ForwardLevelOpen(*t) ? kForwardLevel : 0);
   if (t->function_disabled && t->function_disabled() != 0) flags |= kFunctionsDisabled;
-  int64_t functions = t->function_modes ? t->function_modes() : 0, dispatches = t->dispatch_modes ? t->dispatch_modes() : 0;
+  int64_t functions = t->function_modes ? t->function_modes() : 0, dispatches = 0;
+  // A dispatch mode switches dispatch keys on: without any there is none.
+  if ((!keys || keys[0]) && t->dispatch_modes) dispatches = t->dispatch_modes();
   if (functions | dispatches) [[unlikely]] {
     s.words[3] = static_cast<uint64_t>(functions) << 32 | static_cast<uint64_t>(dispatches);
     s.words[6] = ModeIdentities(functions, t->function_mode_at);
@@ -102,7 +102,6 @@ TorchState ReadTorchState() {
   if (t->context) {
     if (t->deterministic) s.words[5] |= t->deterministic(t->context) ? 1 : 0;
     if (t->deterministic_warn) s.words[5] |= t->deterministic_warn(t->context) ? 2 : 0;
-    if (t->matmul_precision) s.words[5] |= static_cast<uint64_t>(static_cast<uint32_t>(t->matmul_precision(t->context))) << 8;
   }
   s.words[2] = flags;
   return s;
@@ -127,13 +126,12 @@ std::string DescribeTorchState(const TorchState& s) {
   if (uint64_t n = s.words[3] & 0xffffffff) add("dispatch modes: " + std::to_string(n));
   const TorchApi* t = Torch();
   auto dtype = [&](int shift) {
-    auto d = t ? FromScalarType(*t, static_cast<int>(s.words[4] >> shift & 0xff)) : std::nullopt;
+    auto d = t ? FromScalarType(s.words[4] >> shift & 0xff) : std::nullopt;
     return d ? std::string(DTypeName(*d)) : std::string("?");
   };
   add("default dtype " + dtype(0));
   if (s.words[4] >> 8) add("autocast dtypes cpu " + dtype(8) + ", cuda " + dtype(16));
   if (s.words[5] & 1) add(s.words[5] & 2 ? "deterministic algorithms (warn only)" : "deterministic algorithms");
-  add("matmul precision " + std::to_string(s.words[5] >> 8));
   return out;
 }
 

@@ -8,7 +8,7 @@
 
 #include <dlfcn.h>
 
-#include <array>
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <new>
@@ -21,16 +21,7 @@ const TorchApi* bound_torch = nullptr;
 
 namespace {
 
-struct ScalarTypeRow { DType dtype; int8_t number; const char* name; };
-constexpr ScalarTypeRow kScalarTypes[] = {
-    {DType::kBool, 11, "bool"},          {DType::kUInt8, 0, "uint8"},         {DType::kInt8, 1, "int8"},
-    {DType::kInt16, 2, "int16"},         {DType::kInt32, 3, "int32"},         {DType::kInt64, 4, "int64"},
-    {DType::kUInt16, 27, "uint16"},      {DType::kUInt32, 28, "uint32"},      {DType::kUInt64, 29, "uint64"},
-    {DType::kFloat16, 5, "float16"},     {DType::kBFloat16, 15, "bfloat16"},  {DType::kFloat32, 6, "float32"},
-    {DType::kFloat64, 7, "float64"},     {DType::kComplex64, 9, "complex64"}, {DType::kComplex128, 10, "complex128"},
-    {DType::kFloat8E4M3, 24, "float8_e4m3fn"}, {DType::kFloat8E5M2, 23, "float8_e5m2"},
-};
-
+constexpr const char* kDispatchKeys = "_ZN3c104impl26raw_local_dispatch_key_setE";  // a thread-local variable
 constexpr int kImplBytes = 192;     // TensorImpl is at least this long in every version
 constexpr int kStorageBytes = 64;
 
@@ -193,6 +184,39 @@ void SelfTest(TorchApi& t) {
   say("storage_data", at.storage_data), say("autograd_meta", at.autograd);
 }
 
+// Grad and inference mode as bits 0 and 1 of a byte we can read: toggle both and look which byte follows. Its place in the
+// thread's state, or -1. The state must lie in libc10's thread-local block, next to the dispatch keys; what a version that
+// returns by value leaves in the register would not.
+int AutogradByte(const TorchApi& t) {
+  constexpr int kStateBytes = 32;
+  if (!t.autograd_state || !t.set_grad_enabled || !t.grad_enabled || !t.inference_enabled) return -1;
+  uint8_t* state = t.autograd_state();
+  auto near = reinterpret_cast<intptr_t>(state) - reinterpret_cast<intptr_t>(dlsym(t.c10, kDispatchKeys));
+  if (near > 65536 || near < -65536) return -1;
+  bool candidate[kStateBytes];
+  std::fill_n(candidate, kStateBytes, true);
+  auto look = [&] {
+    for (int i = 0; i < kStateBytes; ++i)
+      candidate[i] = candidate[i] && (state[i] & 1) == t.grad_enabled() && (state[i] >> 1 & 1) == t.inference_enabled();
+  };
+  bool grad = t.grad_enabled();
+  Ref type(PyObject_GetAttrString(t.c_module, "_InferenceMode"));
+  Ref guard(type ? PyObject_CallFunction(type.get(), "O", t.inference_enabled() ? Py_False : Py_True) : nullptr);
+  for (bool on : {!grad, grad}) t.set_grad_enabled(on), look();
+  Ref entered(guard ? PyObject_CallMethod(guard.get(), "__enter__", nullptr) : nullptr);
+  if (!entered) return PyErr_Clear(), -1;
+  for (bool on : {!grad, grad}) t.set_grad_enabled(on), look();
+  Ref left(PyObject_CallMethod(guard.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
+  PyErr_Clear();
+  t.set_grad_enabled(grad);
+  look();
+  int found = -1;
+  for (int i = 0; i < kStateBytes; ++i) {
+    if (candidate[i]) found = found < 0 ? i : kStateBytes;
+  }
+  return found < kStateBytes ? found : -1;
+}
+
 // Bits of the dispatch key set, by name.
 bool KeyBits(const TorchApi& t, const char* name, uint64_t* out) {
   Ref key_type(PyObject_GetAttrString(t.c_module, "DispatchKey")), set_type(PyObject_GetAttrString(t.c_module, "DispatchKeySet"));
@@ -249,11 +273,12 @@ bool Bind(TorchApi& t) {
   for (const ScalarTypeRow& r : kScalarTypes) {
     TorchDType& d = t.dtypes[static_cast<int>(r.dtype)];
     d.number = r.number;
-    d.name = r.name;
     d.object = Attr(t.module, r.name);
   }
   ReadKeys(t);
   SelfTest(t);
+  t.autograd_byte = AutogradByte(t);
+  t.verdicts.emplace_back("torch.thread state", t.autograd_byte >= 0 ? "ok, offset " + std::to_string(t.autograd_byte) : "by calls (slow)");
   return true;
 }
 
@@ -287,17 +312,6 @@ const TorchApi* BindTorch() {
   return bound_torch;
 }
 
-std::optional<DType> FromScalarType(const TorchApi&, int number) {
-  static const auto table = [] {
-    std::array<int8_t, 64> a;
-    a.fill(-1);
-    for (const ScalarTypeRow& r : kScalarTypes) a[r.number] = static_cast<int8_t>(r.dtype);
-    return a;
-  }();
-  if (number < 0 || number >= 64 || table[number] < 0) return std::nullopt;
-  return static_cast<DType>(table[number]);
-}
-
 void ReleaseImpl(const TorchApi& t, Impl impl) {
   if (!impl) return;
   auto* h = static_cast<Impl*>(::operator new(sizeof(Impl)));  // what `new at::Tensor` makes; torch deletes it
@@ -318,10 +332,20 @@ PyObject* WrapTorch(const TorchApi& t, Impl impl) {
   return r;
 }
 
+const ThreadWords& Words(const TorchApi& t) {
+  static thread_local ThreadWords words;
+  if (!words.keys && t.c10) [[unlikely]] {
+    words.keys = static_cast<uint64_t*>(dlsym(t.c10, kDispatchKeys));
+    if (t.autograd_byte >= 0) words.autograd = t.autograd_state() + t.autograd_byte;
+  }
+  return words;
+}
+
 bool ForwardLevelOpen(const TorchApi& t) {
   static PyObject* name = PyUnicode_InternFromString("_current_level");
-  PyObject* level = PyDict_GetItem(t.forward_ad, name);  // -1: none open
-  return level && PyLong_Check(level) && PyLong_AsLong(level) >= 0;
+  static PyObject* none = PyLong_FromLong(-1);  // a cached small integer: the same object each time
+  PyObject* level = PyDict_GetItemWithError(t.forward_ad, name);
+  return level && level != none && PyLong_Check(level) && PyLong_AsLong(level) >= 0;
 }
 
 }  // namespace framejit::tensor

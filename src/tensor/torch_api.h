@@ -3,6 +3,7 @@
 // missing; whoever uses an entry tests it first.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -56,6 +57,7 @@ using Handle = void*;   // AtenTensorHandle = at::Tensor*
   X(grad_enabled, 'c', "_ZN3c108GradMode10is_enabledEv", bool, ())                                                          \
   X(set_grad_enabled, 'c', "_ZN3c108GradMode11set_enabledEb", void, (bool))                                                 \
   X(inference_enabled, 'c', "_ZN3c1013InferenceMode10is_enabledEv", bool, ())                                               \
+  X(autograd_state, 'c', "_ZN3c1013AutogradState13get_tls_stateEv", uint8_t*, ())                                            \
   X(dispatch_modes, 'c', "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", int64_t, ())                                     \
   X(function_modes, 't', "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", int64_t, ())                                    \
   X(dispatch_mode_at, 'c', "_ZN3c104impl20TorchDispatchModeTLS12get_stack_atEl", void**, (int64_t))                         \
@@ -67,13 +69,32 @@ using Handle = void*;   // AtenTensorHandle = at::Tensor*
   X(global_context, 't', "_ZN2at13globalContextEv", void*, ())                                                              \
   X(deterministic, 't', "_ZNK2at7Context23deterministicAlgorithmsEv", bool, (void*))                                        \
   X(deterministic_warn, 't', "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv", bool, (void*))                           \
-  X(matmul_precision, 't', "_ZNK2at7Context22float32MatmulPrecisionEv", int32_t, (void*))                                   \
   X(wrap_move, 'p', "_Z16THPVariable_WrapON2at10TensorBaseE", PyObject*, (Handle))                                          \
   X(wrap_copy, 'p', "_Z16THPVariable_WrapRKN2at10TensorBaseE", PyObject*, (Handle))                                         \
   X(wrap_value, 'p', "_Z16THPVariable_WrapN2at10TensorBaseE", PyObject*, (Handle))
 
-// ScalarType number and attribute name of torch for each DType.
-struct TorchDType { int8_t number = -1; const char* name = nullptr; PyObject* object = nullptr; };
+// Numbers and attribute names of torch's ScalarType. The numbers are a stable ABI; the self-test checks some.
+struct ScalarTypeRow { DType dtype; int8_t number; const char* name; };
+inline constexpr ScalarTypeRow kScalarTypes[] = {
+    {DType::kBool, 11, "bool"},          {DType::kUInt8, 0, "uint8"},         {DType::kInt8, 1, "int8"},
+    {DType::kInt16, 2, "int16"},         {DType::kInt32, 3, "int32"},         {DType::kInt64, 4, "int64"},
+    {DType::kUInt16, 27, "uint16"},      {DType::kUInt32, 28, "uint32"},      {DType::kUInt64, 29, "uint64"},
+    {DType::kFloat16, 5, "float16"},     {DType::kBFloat16, 15, "bfloat16"},  {DType::kFloat32, 6, "float32"},
+    {DType::kFloat64, 7, "float64"},     {DType::kComplex64, 9, "complex64"}, {DType::kComplex128, 10, "complex128"},
+    {DType::kFloat8E4M3, 24, "float8_e4m3fn"}, {DType::kFloat8E5M2, 23, "float8_e5m2"},
+};
+inline constexpr auto kDTypeOfScalarType = [] {
+  std::array<int8_t, 64> a{};
+  for (int8_t& x : a) x = -1;
+  for (const ScalarTypeRow& r : kScalarTypes) a[r.number] = static_cast<int8_t>(r.dtype);
+  return a;
+}();
+// ScalarType number -> DType; nullopt: framejit has no such type.
+inline std::optional<DType> FromScalarType(unsigned number) {
+  if (number >= kDTypeOfScalarType.size() || kDTypeOfScalarType[number] < 0) return std::nullopt;
+  return static_cast<DType>(kDTypeOfScalarType[number]);
+}
+struct TorchDType { int8_t number = -1; PyObject* object = nullptr; };
 
 // Byte offsets inside c10 objects; -1: not found, use the calls instead.
 struct Offsets {
@@ -105,7 +126,7 @@ struct TorchApi {
   uint64_t plain_mask = 0;            // key-set bits that may differ between plain tensors: backends, autograd, autocast
   uint64_t plain_keys = 0;            // ... and what must be left: Dense
   uint64_t inplace_key = 0;           // absent on inference tensors
-  uint64_t tls_excluded = 0;          // this thread's excluded keys with autocast off
+  int autograd_byte = -1;             // of *autograd_state(): grad mode in bit 0, inference mode in bit 1
   std::vector<std::pair<std::string, std::string>> verdicts;
 };
 
@@ -127,13 +148,14 @@ inline TorchDims DimsOf(const TorchApi& t, Impl impl) {
   return {rank, p, p + rank};
 }
 
-// ScalarType number -> DType; nullopt: framejit has no such type.
-std::optional<DType> FromScalarType(const TorchApi& t, int number);
 // Steals the implementation reference; new tensor object.
 PyObject* WrapTorch(const TorchApi& t, Impl impl);
 void ReleaseImpl(const TorchApi& t, Impl impl);  // drops one reference
 // Takes the reference out of a handle the shim has returned.
 Impl TakeHandle(const TorchApi& t, Handle h);
+// This thread's words: local dispatch keys (included, excluded; raw) and autograd state. Null where not to be had.
+struct ThreadWords { uint64_t* keys = nullptr; uint8_t* autograd = nullptr; };
+const ThreadWords& Words(const TorchApi& t);
 bool ForwardLevelOpen(const TorchApi& t);        // torch.autograd.forward_ad.dual_level is active
 
 }  // namespace framejit::tensor

@@ -161,7 +161,7 @@ TempTensor::TempTensor(const TorchApi& t, const Buffer& b) : t_(t) {
   if (b.handle && t.at.all()) {  // the tensor itself, if it still is what the buffer says
     TorchDims d = DimsOf(t, b.handle);
     bool same = d.rank == b.rank && DataOf(t, b.handle, DTypeSize(b.dtype)) == b.data &&
-                FromScalarType(t, Field<uint16_t>(b.handle, t.at.dtype)) == b.dtype;
+                FromScalarType(Field<uint16_t>(b.handle, t.at.dtype)) == b.dtype;
     for (int i = 0; same && i < b.rank; ++i) same = d.sizes[i] == b.sizes[i] && d.strides[i] == b.strides[i];
     if (same) {
       impl_ = b.handle;

@@ -289,7 +289,6 @@ def test_torch_state_sees_every_switch():
         (lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_dtype(torch.float32)),
         (lambda: torch.use_deterministic_algorithms(True), lambda: torch.use_deterministic_algorithms(False)),
         (lambda: torch.set_default_device("meta"), lambda: torch.set_default_device(None)),
-        (lambda: torch.set_float32_matmul_precision("medium"), lambda: torch.set_float32_matmul_precision("highest")),
     ):
         set_()
         state = t.torch_state()[0]
