@@ -1,5 +1,5 @@
-// A code object in our vocabulary (opcodes.def), the same for every CPython version: decoded once, kept with the code object
-// and freed with it. Instructions are addressed by the index of their first code unit, EXTENDED_ARG included.
+// A code object in our vocabulary (opcodes.def), the same for every CPython version: decoded once, kept with the code
+// object and freed with it. Instructions are addressed by the index of their first code unit, EXTENDED_ARG included.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -18,18 +18,18 @@ const char* Name(Op op);
 
 struct Instr {
   Op op = Op::kUnsupported;
-  uint8_t flag = 0;      // see the forms in opcodes.def
-  bool polls = false;    // CPython looks at signals, GIL requests and gc after it
-  uint8_t length = 0;    // code units from the first to the next instruction; 0: no instruction begins here
+  uint8_t flag = 0;    // see the forms in opcodes.def
+  bool polls = false;  // CPython looks at signals, GIL requests and gc after it
+  uint8_t length = 0;  // code units from the first to the next instruction; 0: no instruction begins here
   int32_t arg = 0;
-  int32_t target = -1;   // jumps: first unit of the target; CallConstNames: index of the names in co_consts
-  int32_t unit = 0;      // the unit that tracebacks and f_lasti report (after EXTENDED_ARG)
+  int32_t target = -1;  // jumps: first unit of the target; CallConstNames: index of the names in co_consts
+  int32_t unit = 0;     // the unit that tracebacks and f_lasti report (after EXTENDED_ARG)
 };
 
 struct Handler {
   int start, end;  // units covered: [start, end)
   int target;
-  int depth;       // stack depth to pop to
+  int depth;  // stack depth to pop to
   bool push_lasti;
 };
 
@@ -62,9 +62,11 @@ class Code {
 Location LocationOf(PyCodeObject* code, int unit);
 
 // What differs between versions in the meaning of the vocabulary.
-extern const bool kNullAfterCallable;  // 3.13: callable, NULL or self, arguments; before: NULL or method, callable or self
-extern const int kEndForPops;          // values END_FOR removes
-extern const bool kPollsBeforeJump;    // 3.13: JUMP_BACKWARD serves signals before it jumps, earlier versions at the target
+extern const bool
+    kNullAfterCallable;        // 3.13: callable, NULL or self, arguments; before: NULL or method, callable or self
+extern const int kEndForPops;  // values END_FOR removes
+extern const bool
+    kPollsBeforeJump;  // 3.13: JUMP_BACKWARD serves signals before it jumps, earlier versions at the target
 extern const bool kSendKeepsIterator;  // from 3.12 END_SEND removes it
 
 }  // namespace framejit::bytecode

@@ -9,7 +9,19 @@
 namespace framejit::bytecode {
 namespace {
 
-enum class Form : uint8_t { Plain, Flagged, Attribute, Super, Pair, Compare, Forward, ForwardEnd, Backward, BackwardQuiet, Calls };
+enum class Form : uint8_t {
+  Plain,
+  Flagged,
+  Attribute,
+  Super,
+  Pair,
+  Compare,
+  Forward,
+  ForwardEnd,
+  Backward,
+  BackwardQuiet,
+  Calls
+};
 
 struct Encoding {
   Op op = Op::kUnsupported;
@@ -30,7 +42,7 @@ constexpr int Number(const char* text) {  // the opcode's number; -1: this versi
 
 constexpr std::array<Encoding, 256> MakeEncodings() {
   std::array<Encoding, 256> table{};
-#define ENCODING(cpython, name, form)                                                    \
+#define ENCODING(cpython, name, form) \
   if (int n = Number(FJ_TEXT(cpython)); n >= 0 && n < 256) table[n] = {Op::k##name, Form::form};
 #include "bytecode/opcodes.def"
   return table;
@@ -38,10 +50,10 @@ constexpr std::array<Encoding, 256> MakeEncodings() {
 constexpr std::array<Encoding, 256> kEncodings = MakeEncodings();
 
 constexpr int kCache = 0, kExtendedArg = Number(FJ_TEXT(EXTENDED_ARG));
-constexpr int kPrecall = Number(FJ_TEXT(PRECALL));    // 3.11
-constexpr int kKwNames = Number(FJ_TEXT(KW_NAMES));   // 3.11, 3.12
-constexpr int kEndFor = Number(FJ_TEXT(END_FOR));     // from 3.12
-constexpr bool kHasCallKw = Number(FJ_TEXT(CALL_KW)) >= 0;  // from 3.13
+constexpr int kPrecall = Number(FJ_TEXT(PRECALL));                                                       // 3.11
+constexpr int kKwNames = Number(FJ_TEXT(KW_NAMES));                                                      // 3.11, 3.12
+constexpr int kEndFor = Number(FJ_TEXT(END_FOR));                                                        // from 3.12
+constexpr bool kHasCallKw = Number(FJ_TEXT(CALL_KW)) >= 0;                                               // from 3.13
 constexpr bool kAttributeFlag = Number(FJ_TEXT(LOAD_METHOD)) < 0 || Number(FJ_TEXT(LOAD_METHOD)) > 255;  // from 3.12
 constexpr int kCompareShift = kHasCallKw ? 5 : kEndFor >= 0 ? 4 : 0;
 
@@ -52,7 +64,8 @@ struct Raw {
 class Reader {
  public:
   explicit Reader(PyObject* bytes)
-      : p_(reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes))), n_(static_cast<int>(PyBytes_GET_SIZE(bytes) / 2)) {}
+      : p_(reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes))),
+        n_(static_cast<int>(PyBytes_GET_SIZE(bytes) / 2)) {}
   int size() const { return n_; }
   Raw At(int start) const {
     int unit = start, arg = 0;
@@ -144,7 +157,9 @@ std::vector<Handler> ParseExceptionTable(PyObject* table) {
   return handlers;
 }
 
-void FreeCode(void* code) { delete static_cast<const Code*>(code); }
+void FreeCode(void* code) {
+  delete static_cast<const Code*>(code);
+}
 
 }  // namespace
 
@@ -172,7 +187,8 @@ Code::Code(PyCodeObject* code, PyObject* bytes) : handlers_(ParseExceptionTable(
   }
 }
 
-// The extra slot of a code object is freed with it, so that a new code object at the same address cannot be mistaken for it.
+// The extra slot of a code object is freed with it, so that a new code object at the same address cannot be mistaken
+// for it.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 const Code* Code::Of(PyCodeObject* code) {
@@ -186,7 +202,8 @@ const Code* Code::Of(PyCodeObject* code) {
   const Code* made = new Code(code, bytes);
   Py_DECREF(bytes);
   // The allocation above may have run other code.
-  if (_PyCode_GetExtra(object, slot, &known) < 0 || known || _PyCode_SetExtra(object, slot, const_cast<Code*>(made)) < 0) {
+  if (_PyCode_GetExtra(object, slot, &known) < 0 || known ||
+      _PyCode_SetExtra(object, slot, const_cast<Code*>(made)) < 0) {
     delete made;
     return static_cast<const Code*>(known);
   }

@@ -16,7 +16,9 @@ Flow ReplaceByCallable(Machine& m, int n, PyObject* callable) {
 
 }  // namespace
 
-Flow LoadAttr(Machine& m, const Instr& i) { return m.Replace(1, m.sem.LoadAttr(m.Top(), m.Name(i.arg))); }
+Flow LoadAttr(Machine& m, const Instr& i) {
+  return m.Replace(1, m.sem.LoadAttr(m.Top(), m.Name(i.arg)));
+}
 
 Flow LoadMethod(Machine& m, const Instr& i) {
   PyObject* method = nullptr;
@@ -29,9 +31,13 @@ Flow LoadMethod(Machine& m, const Instr& i) {
   return Flow::kNext;
 }
 
-Flow StoreAttr(Machine& m, const Instr& i) { return m.Done(m.sem.StoreAttr(m.Top(), m.Name(i.arg), m.Top(2)), 2); }
+Flow StoreAttr(Machine& m, const Instr& i) {
+  return m.Done(m.sem.StoreAttr(m.Top(), m.Name(i.arg), m.Top(2)), 2);
+}
 
-Flow DeleteAttr(Machine& m, const Instr& i) { return m.Done(m.sem.StoreAttr(m.Top(), m.Name(i.arg), nullptr), 1); }
+Flow DeleteAttr(Machine& m, const Instr& i) {
+  return m.Done(m.sem.StoreAttr(m.Top(), m.Name(i.arg), nullptr), 1);
+}
 
 Flow LoadSuperAttr(Machine& m, const Instr& i) {
   PyObject *super = m.Top(3), *cls = m.Top(2), *self = m.Top(), *name = m.Name(i.arg);

@@ -5,10 +5,18 @@
 
 namespace framejit::frame::ops {
 
-Flow BuildTuple(Machine& m, const Instr& i) { return m.Replace(i.arg, m.sem.BuildTuple(m.sp - i.arg, i.arg)); }
-Flow BuildList(Machine& m, const Instr& i) { return m.Replace(i.arg, m.sem.BuildList(m.sp - i.arg, i.arg)); }
-Flow BuildSet(Machine& m, const Instr& i) { return m.Replace(i.arg, m.sem.BuildSet(m.sp - i.arg, i.arg)); }
-Flow BuildMap(Machine& m, const Instr& i) { return m.Replace(2 * i.arg, m.sem.BuildMap(m.sp - 2 * i.arg, i.arg, 2)); }
+Flow BuildTuple(Machine& m, const Instr& i) {
+  return m.Replace(i.arg, m.sem.BuildTuple(m.sp - i.arg, i.arg));
+}
+Flow BuildList(Machine& m, const Instr& i) {
+  return m.Replace(i.arg, m.sem.BuildList(m.sp - i.arg, i.arg));
+}
+Flow BuildSet(Machine& m, const Instr& i) {
+  return m.Replace(i.arg, m.sem.BuildSet(m.sp - i.arg, i.arg));
+}
+Flow BuildMap(Machine& m, const Instr& i) {
+  return m.Replace(2 * i.arg, m.sem.BuildMap(m.sp - 2 * i.arg, i.arg, 2));
+}
 
 Flow BuildConstKeyMap(Machine& m, const Instr& i) {
   PyObject *keys = m.Top(), **values = m.sp - 1 - i.arg;
@@ -22,21 +30,37 @@ Flow BuildSlice(Machine& m, const Instr& i) {
   return m.Replace(2, m.sem.BuildSlice(m.Top(2), m.Top(), nullptr));
 }
 
-Flow BuildString(Machine& m, const Instr& i) { return m.Replace(i.arg, m.sem.BuildString(m.sp - i.arg, i.arg)); }
+Flow BuildString(Machine& m, const Instr& i) {
+  return m.Replace(i.arg, m.sem.BuildString(m.sp - i.arg, i.arg));
+}
 
-Flow ListAppend(Machine& m, const Instr& i) { return m.Done(m.sem.ListAppend(m.Top(i.arg + 1), m.Top()), 1); }
-Flow ListExtend(Machine& m, const Instr& i) { return m.Done(m.sem.ListExtend(m.Top(i.arg + 1), m.Top()), 1); }
-Flow SetAdd(Machine& m, const Instr& i) { return m.Done(m.sem.SetAdd(m.Top(i.arg + 1), m.Top()), 1); }
-Flow SetUpdate(Machine& m, const Instr& i) { return m.Done(m.sem.SetUpdate(m.Top(i.arg + 1), m.Top()), 1); }
-Flow MapAdd(Machine& m, const Instr& i) { return m.Done(m.sem.MapAdd(m.Top(i.arg + 2), m.Top(2), m.Top()), 2); }
-Flow DictUpdate(Machine& m, const Instr& i) { return m.Done(m.sem.DictUpdate(m.Top(i.arg + 1), m.Top()), 1); }
+Flow ListAppend(Machine& m, const Instr& i) {
+  return m.Done(m.sem.ListAppend(m.Top(i.arg + 1), m.Top()), 1);
+}
+Flow ListExtend(Machine& m, const Instr& i) {
+  return m.Done(m.sem.ListExtend(m.Top(i.arg + 1), m.Top()), 1);
+}
+Flow SetAdd(Machine& m, const Instr& i) {
+  return m.Done(m.sem.SetAdd(m.Top(i.arg + 1), m.Top()), 1);
+}
+Flow SetUpdate(Machine& m, const Instr& i) {
+  return m.Done(m.sem.SetUpdate(m.Top(i.arg + 1), m.Top()), 1);
+}
+Flow MapAdd(Machine& m, const Instr& i) {
+  return m.Done(m.sem.MapAdd(m.Top(i.arg + 2), m.Top(2), m.Top()), 2);
+}
+Flow DictUpdate(Machine& m, const Instr& i) {
+  return m.Done(m.sem.DictUpdate(m.Top(i.arg + 1), m.Top()), 1);
+}
 
 Flow DictMerge(Machine& m, const Instr& i) {  // keywords of a CALL_FUNCTION_EX: the callable is below the arguments
   PyObject* callee = m.Top(i.arg + (bytecode::kNullAfterCallable ? 4 : 3));
   return m.Done(m.sem.DictMerge(m.Top(i.arg + 1), m.Top(), callee), 1);
 }
 
-Flow ListToTuple(Machine& m, const Instr&) { return m.Replace(1, m.sem.ListToTuple(m.Top())); }
+Flow ListToTuple(Machine& m, const Instr&) {
+  return m.Replace(1, m.sem.ListToTuple(m.Top()));
+}
 
 Flow MakeFunction(Machine& m, const Instr& i) {
   PyObject* function = m.sem.MakeFunction(m.Top(), fj_globals(m.frame));
@@ -61,6 +85,8 @@ Flow SetFunctionAttribute(Machine& m, const Instr& i) {
   return Flow::kNext;
 }
 
-Flow LoadBuildClass(Machine& m, const Instr&) { return m.Replace(0, m.sem.LoadBuildClass(fj_builtins(m.frame))); }
+Flow LoadBuildClass(Machine& m, const Instr&) {
+  return m.Replace(0, m.sem.LoadBuildClass(fj_builtins(m.frame)));
+}
 
 }  // namespace framejit::frame::ops

@@ -1,5 +1,5 @@
-// Calls. The stack holds two slots before the arguments: NULL and the callable, or a function and its self; the order of
-// the former changed in 3.13.
+// Calls. The stack holds two slots before the arguments: NULL and the callable, or a function and its self; the order
+// of the former changed in 3.13.
 #include "frame/machine.h"
 
 namespace framejit::frame::ops {
@@ -20,7 +20,9 @@ PyObject* CallSlots(Machine& m, PyObject** args, int n, PyObject* names) {
 
 }  // namespace
 
-Flow Call(Machine& m, const Instr& i) { return m.Replace(i.arg + 2, CallSlots(m, m.sp - i.arg, i.arg, nullptr)); }
+Flow Call(Machine& m, const Instr& i) {
+  return m.Replace(i.arg + 2, CallSlots(m, m.sp - i.arg, i.arg, nullptr));
+}
 
 Flow CallConstNames(Machine& m, const Instr& i) {
   return m.Replace(i.arg + 2, CallSlots(m, m.sp - i.arg, i.arg, m.Const(i.target)));

@@ -1,5 +1,5 @@
-// The hook's evaluator. A frame arrives unlinked; while we own it, it is the thread's current frame; every end goes through
-// CPython (a hand-over at a RETURN, or fj_end_raise), which clears and pops it as always.
+// The hook's evaluator. A frame arrives unlinked; while we own it, it is the thread's current frame; every end goes
+// through CPython (a hand-over at a RETURN, or fj_end_raise), which clears and pops it as always.
 #include "frame/driver.h"
 
 #include <pthread.h>
@@ -18,8 +18,8 @@ namespace {
 // Installing the hook costs every Python call some 20 ns, installing and removing it costs more: it stays for a while
 // after the last scope ended.
 constexpr long kIdleFramesBeforeRemoval = 20000;
-// A hook makes each Python call use C stack, which 3.12 and 3.13 bound by a count far below the recursion limit; 3.11 does
-// not bound it at all. We count the real thing (StackLow) and so may widen the former.
+// A hook makes each Python call use C stack, which 3.12 and 3.13 bound by a count far below the recursion limit; 3.11
+// does not bound it at all. We count the real thing (StackLow) and so may widen the former.
 constexpr int kExtraRecursion = 4000;
 
 FramePolicy* policy = nullptr;
@@ -132,11 +132,6 @@ class Drive {
     Outcome outcome = Outcome::kStopped;
     if (throwflag) outcome = Unwind(frame_, semantics, fj_next(frame_) - 1, &index);
     if (outcome == Outcome::kStopped) outcome = Interpret(frame_, semantics, -1, &index, &result);
-    if (outcome == Outcome::kHandOver) {
-      bytecode::Op op = bytecode::Code::Of(fj_code(frame_))->At(index).op;
-      bool suspends = op == bytecode::Op::kYieldValue || op == bytecode::Op::kReturnGenerator;
-      if (!suspends && !semantics.MayHandOver()) return Raise();
-    }
     return End(outcome, result);
   }
 
@@ -192,7 +187,8 @@ PyObject* Evaluate(PyThreadState* ts, FjFrame* frame, int throwflag) {
   }
   if (fj_interrupts(ts, frame) & FJ_TRACING) return fj_continue(ts, frame, throwflag);
   Semantics* semantics = policy->Override(frame);
-  if (!semantics && (throwflag || fj_is_generator(frame) || !policy->Wants(frame))) return fj_continue(ts, frame, throwflag);
+  if (!semantics && (throwflag || fj_is_generator(frame) || !policy->Wants(frame)))
+    return fj_continue(ts, frame, throwflag);
   Link link(ts, frame);
   if (!link) return fj_continue(ts, frame, throwflag);  // CPython raises the RecursionError
   Drive drive(ts, frame, link);
@@ -211,16 +207,23 @@ PyObject* Evaluate(PyThreadState* ts, FjFrame* frame, int throwflag) {
 
 }  // namespace
 
-FramePolicy* SetPolicy(FramePolicy* p) { return std::exchange(policy, p); }
-int HookCount() { return scopes; }
-const DriverStats& Stats() { return stats; }
+FramePolicy* SetPolicy(FramePolicy* p) {
+  return std::exchange(policy, p);
+}
+int HookCount() {
+  return scopes;
+}
+const DriverStats& Stats() {
+  return stats;
+}
 
 const char* HookUnavailable() {
 #ifdef Py_GIL_DISABLED
   return "free-threaded builds of Python are not supported";
 #endif
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) return "sub-interpreters are not supported";
-  if (fj_hook_state() == FJ_HOOK_FOREIGN) return "another tool (torch.compile, a debugger, ...) has installed a frame hook";
+  if (fj_hook_state() == FJ_HOOK_FOREIGN)
+    return "another tool (torch.compile, a debugger, ...) has installed a frame hook";
   static const char* const failed = SelfTest();
   return failed;
 }

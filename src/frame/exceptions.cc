@@ -20,16 +20,20 @@ PyObject* Instance(Machine& m, PyObject* class_or_instance) {  // new reference
   if (!PyExceptionClass_Check(class_or_instance)) return Py_NewRef(class_or_instance);
   PyObject* made = CallNoArgs(m, class_or_instance);
   if (made && !PyExceptionInstance_Check(made)) {
-    PyErr_Format(PyExc_TypeError, "calling %R should have returned an instance of BaseException, not %R", class_or_instance,
-                 Py_TYPE(made));
+    PyErr_Format(PyExc_TypeError, "calling %R should have returned an instance of BaseException, not %R",
+                 class_or_instance, Py_TYPE(made));
     Py_CLEAR(made);
   }
   return made;
 }
 
-bool IsException(PyObject* o) { return PyExceptionClass_Check(o) || PyExceptionInstance_Check(o); }
+bool IsException(PyObject* o) {
+  return PyExceptionClass_Check(o) || PyExceptionInstance_Check(o);
+}
 
-PyObject* Interned(const char* text) { return PyUnicode_InternFromString(text); }
+PyObject* Interned(const char* text) {
+  return PyUnicode_InternFromString(text);
+}
 
 }  // namespace
 
@@ -113,7 +117,8 @@ Flow BeforeWith(Machine& m, const Instr&) {
 Flow WithExceptStart(Machine& m, const Instr&) {  // exit function, lasti, previous exception, exception
   PyObject* exception = m.Top();
   PyObject* traceback = PyException_GetTraceback(exception);
-  PyObject* args[4] = {nullptr, reinterpret_cast<PyObject*>(Py_TYPE(exception)), exception, traceback ? traceback : Py_None};
+  PyObject* args[4] = {nullptr, reinterpret_cast<PyObject*>(Py_TYPE(exception)), exception,
+                       traceback ? traceback : Py_None};
   PyObject* r = m.sem.Call(m.Top(4), args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
   Py_XDECREF(traceback);
   if (!r) return Flow::kError;

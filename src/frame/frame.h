@@ -1,6 +1,6 @@
 // Everything that knows a CPython struct, behind a plain C interface: one implementation per minor version
-// (py311.c, py312.c, py313.c). A `Frame` is the _PyInterpreterFrame the hook was handed. Offsets are instruction indices
-// in code units.
+// (py311.c, py312.c, py313.c). A `Frame` is the _PyInterpreterFrame the hook was handed. Offsets are instruction
+// indices in code units.
 //
 // Life of an intercepted frame: the hook gets it unlinked; fj_link makes it the thread's current frame while we run it;
 // fj_unlink undoes that; then exactly one of fj_continue and fj_end_raise ends our part and yields the hook's result.
@@ -14,22 +14,22 @@ extern "C" {
 
 typedef struct FjFrame FjFrame;  // opaque: _PyInterpreterFrame
 
-PyCodeObject* fj_code(FjFrame*);               // borrowed
-PyObject* fj_function(FjFrame*);               // borrowed, may be NULL
-PyObject* fj_globals(FjFrame*);                // borrowed
-PyObject* fj_builtins(FjFrame*);               // borrowed
-PyObject* fj_locals(FjFrame*);                 // borrowed; the mapping of a class body or exec, else NULL
-PyObject** fj_localsplus(FjFrame*);            // locals, cells, frees; then the value stack
+PyCodeObject* fj_code(FjFrame*);     // borrowed
+PyObject* fj_function(FjFrame*);     // borrowed, may be NULL
+PyObject* fj_globals(FjFrame*);      // borrowed
+PyObject* fj_builtins(FjFrame*);     // borrowed
+PyObject* fj_locals(FjFrame*);       // borrowed; the mapping of a class body or exec, else NULL
+PyObject** fj_localsplus(FjFrame*);  // locals, cells, frees; then the value stack
 int fj_nlocalsplus(FjFrame*);
 int fj_stack_depth(FjFrame*);                  // valid while the frame is not running in CPython's loop
 void fj_set_stack_depth(FjFrame*, int depth);  // store before anything that can run other code
 int fj_next(FjFrame*);                         // index of the next instruction
 void fj_set_next(FjFrame*, int index);
-void fj_set_current(FjFrame*, int index);      // while the driver runs `index`: what tracebacks report
-int fj_current(FjFrame*);                      // what f_lasti reports
-int fj_is_generator(FjFrame*);                 // generator, coroutine or async generator code
-int fj_is_suspended_generator(FjFrame*);       // the frame belongs to a generator object (it is being resumed)
-int fj_is_complete(FjFrame*);                  // visible to tracebacks: its current instruction is past the prologue
+void fj_set_current(FjFrame*, int index);  // while the driver runs `index`: what tracebacks report
+int fj_current(FjFrame*);                  // what f_lasti reports
+int fj_is_generator(FjFrame*);             // generator, coroutine or async generator code
+int fj_is_suspended_generator(FjFrame*);   // the frame belongs to a generator object (it is being resumed)
+int fj_is_complete(FjFrame*);              // visible to tracebacks: its current instruction is past the prologue
 
 // Stores the current instruction and the stack pointer in one call.
 void fj_sync(FjFrame*, int current, PyObject** stack_pointer);
@@ -49,18 +49,20 @@ PyObject* fj_end_raise(PyThreadState*, FjFrame*);
 // A call that returns is ended by fj_continue at a RETURN instruction.
 
 enum { FJ_TRACING = 1, FJ_BREAKER = 2 };
-int fj_interrupts(PyThreadState*, FjFrame*);   // 0, or what asks for attention
-// Serves signals, pending calls, GIL requests, scheduled gc. -1: exception set; 1: something only CPython's loop can serve.
+int fj_interrupts(PyThreadState*, FjFrame*);  // 0, or what asks for attention
+// Serves signals, pending calls, GIL requests, scheduled gc. -1: exception set; 1: something only CPython's loop can
+// serve.
 int fj_poll(PyThreadState*);
 
-PyObject* fj_exchange_handled(PyThreadState*, PyObject* value);  // the exception being handled; steals, returns the old one
-PyObject* fj_take_raised(void);                // normalised, its traceback attached; clears the error indicator
-void fj_set_raised(PyObject* exception);       // steals; the traceback is the exception's own
+PyObject* fj_exchange_handled(PyThreadState*,
+                              PyObject* value);  // the exception being handled; steals, returns the old one
+PyObject* fj_take_raised(void);                  // normalised, its traceback attached; clears the error indicator
+void fj_set_raised(PyObject* exception);         // steals; the traceback is the exception's own
 
 int fj_get_method(PyObject* object, PyObject* name, PyObject** method);  // 1: unbound function; 0: attribute or NULL
 
 enum { FJ_INTRINSIC_OTHER, FJ_INTRINSIC_STOP_ITERATION, FJ_INTRINSIC_POSITIVE, FJ_INTRINSIC_LIST_TO_TUPLE };
-int fj_intrinsic(int number);                  // meaning of CALL_INTRINSIC_1's argument
+int fj_intrinsic(int number);  // meaning of CALL_INTRINSIC_1's argument
 
 // 3.12 and 3.13 bound the C stack by a count that one Python-to-Python call consumes when a hook is installed.
 void fj_widen_recursion(PyThreadState*, int by);

@@ -1,7 +1,7 @@
-// The loop. Each turn: store where we are and how deep the stack is (anything may look: tracebacks, destructors, gc), run
-// one handler, then look at tracing and the eval breaker as CPython would at this kind of instruction. Exceptions are
-// unwound here on every version, because handing a pending exception to CPython is inexact on some (frame.h) and because
-// capture must keep control when a handler runs.
+// The loop. Each turn: store where we are and how deep the stack is (anything may look: tracebacks, destructors, gc),
+// run one handler, then look at tracing and the eval breaker as CPython would at this kind of instruction. Exceptions
+// are unwound here on every version, because handing a pending exception to CPython is inexact on some (frame.h) and
+// because capture must keep control when a handler runs.
 #include "frame/machine.h"
 
 namespace framejit::frame {
@@ -13,7 +13,9 @@ constexpr Run kHandlers[] = {
 #include "bytecode/opcodes.def"
 };
 
-bool RunsAndLeaves(Op op) { return op == Op::kYieldValue || op == Op::kReturnGenerator; }
+bool RunsAndLeaves(Op op) {
+  return op == Op::kYieldValue || op == Op::kReturnGenerator;
+}
 
 }  // namespace
 

@@ -19,7 +19,9 @@ Flow Unpack(Machine& m, int before, int after) {
 
 }  // namespace
 
-Flow GetIter(Machine& m, const Instr&) { return m.Replace(1, m.sem.Iter(m.Top())); }
+Flow GetIter(Machine& m, const Instr&) {
+  return m.Replace(1, m.sem.Iter(m.Top()));
+}
 
 Flow ForIter(Machine& m, const Instr&) {
   if (PyObject* v = m.sem.Next(m.Top())) {
@@ -36,8 +38,12 @@ Flow EndFor(Machine& m, const Instr&) {
   return Flow::kNext;
 }
 
-Flow UnpackSequence(Machine& m, const Instr& i) { return Unpack(m, i.arg, -1); }
-Flow UnpackEx(Machine& m, const Instr& i) { return Unpack(m, i.arg & 0xFF, i.arg >> 8); }
+Flow UnpackSequence(Machine& m, const Instr& i) {
+  return Unpack(m, i.arg, -1);
+}
+Flow UnpackEx(Machine& m, const Instr& i) {
+  return Unpack(m, i.arg & 0xFF, i.arg >> 8);
+}
 
 Flow GetYieldFromIter(Machine& m, const Instr&) {
   if (PyGen_CheckExact(m.Top())) return Flow::kNext;

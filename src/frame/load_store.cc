@@ -46,7 +46,9 @@ Flow LoadConst(Machine& m, const Instr& i) {
   return Flow::kNext;
 }
 
-Flow LoadFast(Machine& m, const Instr& i) { return PushLocal(m, i.arg) ? Flow::kNext : Flow::kHandOver; }
+Flow LoadFast(Machine& m, const Instr& i) {
+  return PushLocal(m, i.arg) ? Flow::kNext : Flow::kHandOver;
+}
 
 Flow LoadFastAndClear(Machine& m, const Instr& i) {
   m.Push(std::exchange(m.locals[i.arg], nullptr));
@@ -102,7 +104,9 @@ Flow CopyFreeVars(Machine& m, const Instr& i) {
   return Flow::kNext;
 }
 
-Flow LoadClosure(Machine& m, const Instr& i) { return LoadFast(m, i); }
+Flow LoadClosure(Machine& m, const Instr& i) {
+  return LoadFast(m, i);
+}
 
 Flow LoadDeref(Machine& m, const Instr& i) {
   PyObject* v = m.sem.LoadCell(m.locals[i.arg]);
@@ -111,7 +115,9 @@ Flow LoadDeref(Machine& m, const Instr& i) {
   return Flow::kNext;
 }
 
-Flow StoreDeref(Machine& m, const Instr& i) { return m.Done(m.sem.StoreCell(m.locals[i.arg], m.Top()), 1); }
+Flow StoreDeref(Machine& m, const Instr& i) {
+  return m.Done(m.sem.StoreCell(m.locals[i.arg], m.Top()), 1);
+}
 
 Flow DeleteDeref(Machine& m, const Instr& i) {
   PyObject* old = m.sem.LoadCell(m.locals[i.arg]);

@@ -1,6 +1,6 @@
 // The interpreter's working state over one frame, and the handlers of instructions (one function per row of
-// bytecode/opcodes.def, in the file of its family). A handler leaves its operands on the stack until nothing can fail any
-// more: a failure without exception hands the instruction to CPython, which must find it untouched.
+// bytecode/opcodes.def, in the file of its family). A handler leaves its operands on the stack until nothing can fail
+// any more: a failure without exception hands the instruction to CPython, which must find it untouched.
 #pragma once
 
 #include <utility>
@@ -55,7 +55,9 @@ struct Machine {
     Drop(n);
     return Flow::kNext;
   }
-  Flow ReplaceBool(int n, int truth) { return truth < 0 ? Flow::kError : Replace(n, Py_NewRef(truth ? Py_True : Py_False)); }
+  Flow ReplaceBool(int n, int truth) {
+    return truth < 0 ? Flow::kError : Replace(n, Py_NewRef(truth ? Py_True : Py_False));
+  }
   int Truth(PyObject* o) { return o == Py_True ? 1 : o == Py_False ? 0 : sem.Truth(o); }
   void SetLocal(int i, PyObject* owned) {
     PyObject* old = locals[i];
@@ -72,8 +74,8 @@ struct Machine {
   PyObject** base;
   PyObject** sp;
   int pc;
-  // A suspended generator's frame is visited by the garbage collector, so its stack must hold only what it owns: callees
-  // may not borrow the slot in front of the arguments.
+  // A suspended generator's frame is visited by the garbage collector, so its stack must hold only what it owns:
+  // callees may not borrow the slot in front of the arguments.
   size_t arguments_offset;
   PyObject* result = nullptr;
 };

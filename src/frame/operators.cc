@@ -3,9 +3,15 @@
 
 namespace framejit::frame::ops {
 
-Flow GetItem(Machine& m, const Instr&) { return m.Replace(2, m.sem.GetItem(m.Top(2), m.Top())); }
-Flow SetItem(Machine& m, const Instr&) { return m.Done(m.sem.SetItem(m.Top(2), m.Top(), m.Top(3)), 3); }
-Flow DeleteItem(Machine& m, const Instr&) { return m.Done(m.sem.SetItem(m.Top(2), m.Top(), nullptr), 2); }
+Flow GetItem(Machine& m, const Instr&) {
+  return m.Replace(2, m.sem.GetItem(m.Top(2), m.Top()));
+}
+Flow SetItem(Machine& m, const Instr&) {
+  return m.Done(m.sem.SetItem(m.Top(2), m.Top(), m.Top(3)), 3);
+}
+Flow DeleteItem(Machine& m, const Instr&) {
+  return m.Done(m.sem.SetItem(m.Top(2), m.Top(), nullptr), 2);
+}
 
 Flow GetSlice(Machine& m, const Instr&) {
   PyObject* slice = m.sem.BuildSlice(m.Top(2), m.Top(), nullptr);
@@ -23,18 +29,28 @@ Flow SetSlice(Machine& m, const Instr&) {
   return m.Done(status, 4);
 }
 
-Flow Positive(Machine& m, const Instr&) { return m.Replace(1, m.sem.Unary('+', m.Top())); }
-Flow Negative(Machine& m, const Instr&) { return m.Replace(1, m.sem.Unary('-', m.Top())); }
-Flow Invert(Machine& m, const Instr&) { return m.Replace(1, m.sem.Unary('~', m.Top())); }
+Flow Positive(Machine& m, const Instr&) {
+  return m.Replace(1, m.sem.Unary('+', m.Top()));
+}
+Flow Negative(Machine& m, const Instr&) {
+  return m.Replace(1, m.sem.Unary('-', m.Top()));
+}
+Flow Invert(Machine& m, const Instr&) {
+  return m.Replace(1, m.sem.Unary('~', m.Top()));
+}
 
 Flow Not(Machine& m, const Instr&) {
   int truth = m.Truth(m.Top());
   return m.ReplaceBool(1, truth < 0 ? truth : !truth);
 }
 
-Flow ToBool(Machine& m, const Instr&) { return m.ReplaceBool(1, m.Truth(m.Top())); }
+Flow ToBool(Machine& m, const Instr&) {
+  return m.ReplaceBool(1, m.Truth(m.Top()));
+}
 
-Flow Binary(Machine& m, const Instr& i) { return m.Replace(2, m.sem.Binary(i.arg, m.Top(2), m.Top())); }
+Flow Binary(Machine& m, const Instr& i) {
+  return m.Replace(2, m.sem.Binary(i.arg, m.Top(2), m.Top()));
+}
 
 Flow Compare(Machine& m, const Instr& i) {
   PyObject* v = m.sem.Compare(m.Top(2), m.Top(), i.arg);
@@ -60,8 +76,14 @@ Flow FormatValue(Machine& m, const Instr& i) {  // until 3.12
   return m.Replace(has_spec ? 2 : 1, m.sem.Format(value, i.arg & 3, has_spec ? m.Top() : nullptr));
 }
 
-Flow ConvertValue(Machine& m, const Instr& i) { return m.Replace(1, m.sem.Convert(m.Top(), i.arg)); }
-Flow FormatSimple(Machine& m, const Instr&) { return m.Replace(1, m.sem.Format(m.Top(), 0, nullptr)); }
-Flow FormatWithSpec(Machine& m, const Instr&) { return m.Replace(2, m.sem.Format(m.Top(2), 0, m.Top())); }
+Flow ConvertValue(Machine& m, const Instr& i) {
+  return m.Replace(1, m.sem.Convert(m.Top(), i.arg));
+}
+Flow FormatSimple(Machine& m, const Instr&) {
+  return m.Replace(1, m.sem.Format(m.Top(), 0, nullptr));
+}
+Flow FormatWithSpec(Machine& m, const Instr&) {
+  return m.Replace(2, m.sem.Format(m.Top(2), 0, m.Top()));
+}
 
 }  // namespace framejit::frame::ops

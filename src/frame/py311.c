@@ -1,4 +1,5 @@
-// CPython 3.11. The instruction pointer is stored as the unit before the next instruction; the caller of the hook pops the frame.
+// CPython 3.11. The instruction pointer is stored as the unit before the next instruction; the caller of the hook pops
+// the frame.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030C0000
@@ -13,11 +14,21 @@
 #define CODE(f) (((_PyInterpreterFrame*)(f))->f_code)
 #include "frame/py_common.h"
 
-PyObject* fj_function(FjFrame* f) { return (PyObject*)FR(f)->f_func; }
-int fj_next(FjFrame* f) { return (int)(FR(f)->prev_instr - _PyCode_CODE(CODE(f))) + 1; }
-void fj_set_next(FjFrame* f, int index) { FR(f)->prev_instr = _PyCode_CODE(CODE(f)) + index - 1; }
-void fj_set_current(FjFrame* f, int index) { FR(f)->prev_instr = _PyCode_CODE(CODE(f)) + index; }
-int fj_current(FjFrame* f) { return (int)(FR(f)->prev_instr - _PyCode_CODE(CODE(f))); }
+PyObject* fj_function(FjFrame* f) {
+  return (PyObject*)FR(f)->f_func;
+}
+int fj_next(FjFrame* f) {
+  return (int)(FR(f)->prev_instr - _PyCode_CODE(CODE(f))) + 1;
+}
+void fj_set_next(FjFrame* f, int index) {
+  FR(f)->prev_instr = _PyCode_CODE(CODE(f)) + index - 1;
+}
+void fj_set_current(FjFrame* f, int index) {
+  FR(f)->prev_instr = _PyCode_CODE(CODE(f)) + index;
+}
+int fj_current(FjFrame* f) {
+  return (int)(FR(f)->prev_instr - _PyCode_CODE(CODE(f)));
+}
 
 // The current frame hangs off a _PyCFrame that lives on the C stack of whoever runs it.
 _Static_assert(sizeof(_PyCFrame) <= sizeof(FjLink), "FjLink is too small");
@@ -44,7 +55,9 @@ void fj_unlink(PyThreadState* ts, FjFrame* f, FjLink* link) {
   Py_LeaveRecursiveCall();
 }
 
-PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f) { return NULL; }
+PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f) {
+  return NULL;
+}
 
 int fj_interrupts(PyThreadState* ts, FjFrame* f) {
   return (ts->cframe->use_tracing ? FJ_TRACING : 0) |
@@ -73,4 +86,6 @@ void fj_set_raised(PyObject* exception) {
 }
 
 void fj_widen_recursion(PyThreadState* ts, int by) {}
-int fj_intrinsic(int number) { return FJ_INTRINSIC_OTHER; }
+int fj_intrinsic(int number) {
+  return FJ_INTRINSIC_OTHER;
+}

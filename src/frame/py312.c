@@ -1,5 +1,5 @@
-// CPython 3.12. As 3.11, but the evaluator pops the frame, and nothing that would do so is exported: every end of a frame
-// goes through the evaluator.
+// CPython 3.12. As 3.11, but the evaluator pops the frame, and nothing that would do so is exported: every end of a
+// frame goes through the evaluator.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #if PY_VERSION_HEX < 0x030C0000 || PY_VERSION_HEX >= 0x030D0000
@@ -15,11 +15,21 @@
 #define CODE(f) (((_PyInterpreterFrame*)(f))->f_code)
 #include "frame/py_common.h"
 
-PyObject* fj_function(FjFrame* f) { return FR(f)->f_funcobj; }
-int fj_next(FjFrame* f) { return (int)(FR(f)->prev_instr - _PyCode_CODE(CODE(f))) + 1; }
-void fj_set_next(FjFrame* f, int index) { FR(f)->prev_instr = _PyCode_CODE(CODE(f)) + index - 1; }
-void fj_set_current(FjFrame* f, int index) { FR(f)->prev_instr = _PyCode_CODE(CODE(f)) + index; }
-int fj_current(FjFrame* f) { return (int)(FR(f)->prev_instr - _PyCode_CODE(CODE(f))); }
+PyObject* fj_function(FjFrame* f) {
+  return FR(f)->f_funcobj;
+}
+int fj_next(FjFrame* f) {
+  return (int)(FR(f)->prev_instr - _PyCode_CODE(CODE(f))) + 1;
+}
+void fj_set_next(FjFrame* f, int index) {
+  FR(f)->prev_instr = _PyCode_CODE(CODE(f)) + index - 1;
+}
+void fj_set_current(FjFrame* f, int index) {
+  FR(f)->prev_instr = _PyCode_CODE(CODE(f)) + index;
+}
+int fj_current(FjFrame* f) {
+  return (int)(FR(f)->prev_instr - _PyCode_CODE(CODE(f)));
+}
 
 _Static_assert(sizeof(_PyCFrame) <= sizeof(FjLink), "FjLink is too small");
 
@@ -44,9 +54,9 @@ void fj_unlink(PyThreadState* ts, FjFrame* f, FjLink* link) {
   Py_LeaveRecursiveCall();
 }
 
-// The evaluator looks for a handler and adds a traceback entry. In front of the first instruction it finds no handler, and
-// an ordinary frame gets no entry there (a generator's does: it is taken off again). What outlives the frame then shows
-// the place where it was left.
+// The evaluator looks for a handler and adds a traceback entry. In front of the first instruction it finds no handler,
+// and an ordinary frame gets no entry there (a generator's does: it is taken off again). What outlives the frame then
+// shows the place where it was left.
 PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f) {
   _Py_CODEUNIT* left_at = FR(f)->prev_instr;
   PyFrameObject* object = FR(f)->frame_obj;
@@ -82,9 +92,15 @@ int fj_poll(PyThreadState* ts) {
   return ts->async_exc != NULL;
 }
 
-PyObject* fj_take_raised(void) { return PyErr_GetRaisedException(); }
-void fj_set_raised(PyObject* exception) { PyErr_SetRaisedException(exception); }
-void fj_widen_recursion(PyThreadState* ts, int by) { ts->c_recursion_remaining += by; }
+PyObject* fj_take_raised(void) {
+  return PyErr_GetRaisedException();
+}
+void fj_set_raised(PyObject* exception) {
+  PyErr_SetRaisedException(exception);
+}
+void fj_widen_recursion(PyThreadState* ts, int by) {
+  ts->c_recursion_remaining += by;
+}
 
 int fj_intrinsic(int number) {
   switch (number) {

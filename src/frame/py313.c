@@ -1,4 +1,5 @@
-// CPython 3.13. The instruction pointer is the current or next instruction; frames can be popped by an exported function.
+// CPython 3.13. The instruction pointer is the current or next instruction; frames can be popped by an exported
+// function.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #if PY_VERSION_HEX < 0x030D0000 || PY_VERSION_HEX >= 0x030E0000
@@ -15,11 +16,21 @@
 #define CODE(f) ((PyCodeObject*)((_PyInterpreterFrame*)(f))->f_executable)
 #include "frame/py_common.h"
 
-PyObject* fj_function(FjFrame* f) { return FR(f)->f_funcobj; }
-int fj_next(FjFrame* f) { return (int)(FR(f)->instr_ptr - _PyCode_CODE(CODE(f))); }
-void fj_set_next(FjFrame* f, int index) { FR(f)->instr_ptr = _PyCode_CODE(CODE(f)) + index; }
-void fj_set_current(FjFrame* f, int index) { FR(f)->instr_ptr = _PyCode_CODE(CODE(f)) + index; }
-int fj_current(FjFrame* f) { return fj_next(f); }
+PyObject* fj_function(FjFrame* f) {
+  return FR(f)->f_funcobj;
+}
+int fj_next(FjFrame* f) {
+  return (int)(FR(f)->instr_ptr - _PyCode_CODE(CODE(f)));
+}
+void fj_set_next(FjFrame* f, int index) {
+  FR(f)->instr_ptr = _PyCode_CODE(CODE(f)) + index;
+}
+void fj_set_current(FjFrame* f, int index) {
+  FR(f)->instr_ptr = _PyCode_CODE(CODE(f)) + index;
+}
+int fj_current(FjFrame* f) {
+  return fj_next(f);
+}
 
 int fj_link(PyThreadState* ts, FjFrame* f, FjLink* link) {
   if (ts->py_recursion_remaining <= 1) return -1;
@@ -40,8 +51,8 @@ void fj_unlink(PyThreadState* ts, FjFrame* f, FjLink* link) {
   Py_LeaveRecursiveCall();
 }
 
-// A hand-over with throwflag looks for the handler one unit before the line it reports (CPython's loop has already moved
-// on when it gets there): not usable, so the interpreter unwinds and the frame is popped here.
+// A hand-over with throwflag looks for the handler one unit before the line it reports (CPython's loop has already
+// moved on when it gets there): not usable, so the interpreter unwinds and the frame is popped here.
 PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f) {
   _PyEval_FrameClearAndPop(ts, FR(f));
   return NULL;
@@ -59,10 +70,18 @@ int fj_interrupts(PyThreadState* ts, FjFrame* f) {
   return r;
 }
 
-int fj_poll(PyThreadState* ts) { return _Py_HandlePending(ts) ? -1 : 0; }
-PyObject* fj_take_raised(void) { return PyErr_GetRaisedException(); }
-void fj_set_raised(PyObject* exception) { PyErr_SetRaisedException(exception); }
-void fj_widen_recursion(PyThreadState* ts, int by) { ts->c_recursion_remaining += by; }
+int fj_poll(PyThreadState* ts) {
+  return _Py_HandlePending(ts) ? -1 : 0;
+}
+PyObject* fj_take_raised(void) {
+  return PyErr_GetRaisedException();
+}
+void fj_set_raised(PyObject* exception) {
+  PyErr_SetRaisedException(exception);
+}
+void fj_widen_recursion(PyThreadState* ts, int by) {
+  ts->c_recursion_remaining += by;
+}
 
 int fj_intrinsic(int number) {
   switch (number) {

@@ -6,16 +6,36 @@
 
 #define FR(f) ((_PyInterpreterFrame*)(f))
 
-PyCodeObject* fj_code(FjFrame* f) { return CODE(f); }
-PyObject* fj_globals(FjFrame* f) { return FR(f)->f_globals; }
-PyObject* fj_builtins(FjFrame* f) { return FR(f)->f_builtins; }
-PyObject* fj_locals(FjFrame* f) { return FR(f)->f_locals; }
-PyObject** fj_localsplus(FjFrame* f) { return FR(f)->localsplus; }
-int fj_nlocalsplus(FjFrame* f) { return CODE(f)->co_nlocalsplus; }
-int fj_stack_depth(FjFrame* f) { return FR(f)->stacktop - CODE(f)->co_nlocalsplus; }
-void fj_set_stack_depth(FjFrame* f, int depth) { FR(f)->stacktop = CODE(f)->co_nlocalsplus + depth; }
-int fj_is_generator(FjFrame* f) { return (CODE(f)->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) != 0; }
-int fj_is_suspended_generator(FjFrame* f) { return FR(f)->owner == FRAME_OWNED_BY_GENERATOR; }
+PyCodeObject* fj_code(FjFrame* f) {
+  return CODE(f);
+}
+PyObject* fj_globals(FjFrame* f) {
+  return FR(f)->f_globals;
+}
+PyObject* fj_builtins(FjFrame* f) {
+  return FR(f)->f_builtins;
+}
+PyObject* fj_locals(FjFrame* f) {
+  return FR(f)->f_locals;
+}
+PyObject** fj_localsplus(FjFrame* f) {
+  return FR(f)->localsplus;
+}
+int fj_nlocalsplus(FjFrame* f) {
+  return CODE(f)->co_nlocalsplus;
+}
+int fj_stack_depth(FjFrame* f) {
+  return FR(f)->stacktop - CODE(f)->co_nlocalsplus;
+}
+void fj_set_stack_depth(FjFrame* f, int depth) {
+  FR(f)->stacktop = CODE(f)->co_nlocalsplus + depth;
+}
+int fj_is_generator(FjFrame* f) {
+  return (CODE(f)->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) != 0;
+}
+int fj_is_suspended_generator(FjFrame* f) {
+  return FR(f)->owner == FRAME_OWNED_BY_GENERATOR;
+}
 int fj_is_complete(FjFrame* f) {
   return FR(f)->owner == FRAME_OWNED_BY_GENERATOR || fj_current(f) >= CODE(f)->_co_firsttraceable;
 }
@@ -34,7 +54,9 @@ PyObject* fj_exchange_handled(PyThreadState* ts, PyObject* value) {
   return old;
 }
 
-int fj_get_method(PyObject* object, PyObject* name, PyObject** method) { return _PyObject_GetMethod(object, name, method); }
+int fj_get_method(PyObject* object, PyObject* name, PyObject** method) {
+  return _PyObject_GetMethod(object, name, method);
+}
 
 static FjEvaluator evaluator;
 

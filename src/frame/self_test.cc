@@ -18,8 +18,10 @@ const char* Compare(PyThreadState* ts, FjFrame* frame) {
   auto* function = reinterpret_cast<PyFunctionObject*>(probe);
   auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
   if (fj_function(frame) != probe) return "function of a frame";
-  if (fj_globals(frame) != function->func_globals || fj_builtins(frame) != function->func_builtins) return "globals of a frame";
-  if (fj_nlocalsplus(frame) != 3 || fj_localsplus(frame)[0] != argument || fj_localsplus(frame)[1] || fj_localsplus(frame)[2])
+  if (fj_globals(frame) != function->func_globals || fj_builtins(frame) != function->func_builtins)
+    return "globals of a frame";
+  if (fj_nlocalsplus(frame) != 3 || fj_localsplus(frame)[0] != argument || fj_localsplus(frame)[1] ||
+      fj_localsplus(frame)[2])
     return "locals of a frame";
   if (fj_stack_depth(frame) != 0 || fj_next(frame) != 0) return "position of a frame";
   const bytecode::Code* decoded = bytecode::Code::Of(code);
@@ -39,7 +41,8 @@ const char* Compare(PyThreadState* ts, FjFrame* frame) {
 }
 
 PyObject* Evaluate(PyThreadState* ts, FjFrame* frame, int throwflag) {
-  if (reinterpret_cast<PyObject*>(fj_code(frame)) == reinterpret_cast<PyFunctionObject*>(probe)->func_code && !throwflag)
+  if (reinterpret_cast<PyObject*>(fj_code(frame)) == reinterpret_cast<PyFunctionObject*>(probe)->func_code &&
+      !throwflag)
     difference = Compare(ts, frame) ? Compare(ts, frame) : "";
   return fj_continue(ts, frame, throwflag);
 }
@@ -50,7 +53,9 @@ const char* SelfTest() {
   if (fj_hook_state() != FJ_HOOK_FREE) return "the frame hook is in use";
   PyObject* globals = PyDict_New();
   if (globals) PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins());
-  PyObject* made = globals ? PyRun_String("def probe(a):\n  b = a\n  c = b\n  return (a, c)\n", Py_file_input, globals, globals) : nullptr;
+  PyObject* made =
+      globals ? PyRun_String("def probe(a):\n  b = a\n  c = b\n  return (a, c)\n", Py_file_input, globals, globals)
+              : nullptr;
   probe = made ? PyDict_GetItemString(globals, "probe") : nullptr;
   argument = PyLong_FromLong(1234567);
   if (probe && argument) {

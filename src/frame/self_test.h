@@ -1,4 +1,5 @@
-// Are CPython's private frame structs what this extension was compiled for? Runs one small function under a hook of its own.
+// Are CPython's private frame structs what this extension was compiled for? Runs one small function under a hook of its
+// own.
 #pragma once
 
 namespace framejit::frame {

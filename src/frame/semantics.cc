@@ -9,7 +9,9 @@
 namespace framejit::frame {
 namespace {
 
-bool IsIterable(PyObject* o) { return Py_TYPE(o)->tp_iter || PySequence_Check(o); }
+bool IsIterable(PyObject* o) {
+  return Py_TYPE(o)->tp_iter || PySequence_Check(o);
+}
 
 // A method of a builtin type, looked up once: the loop's own helpers are not exported by every version.
 PyObject* CallMethodOf(PyObject** method, PyTypeObject* type, const char* name, PyObject* self, PyObject* arg) {
@@ -25,18 +27,25 @@ int Status(PyObject* result) {
 }
 
 using BinaryFunction = PyObject* (*)(PyObject*, PyObject*);
-PyObject* Power(PyObject* a, PyObject* b) { return PyNumber_Power(a, b, Py_None); }
-PyObject* InPlacePower(PyObject* a, PyObject* b) { return PyNumber_InPlacePower(a, b, Py_None); }
+PyObject* Power(PyObject* a, PyObject* b) {
+  return PyNumber_Power(a, b, Py_None);
+}
+PyObject* InPlacePower(PyObject* a, PyObject* b) {
+  return PyNumber_InPlacePower(a, b, Py_None);
+}
 
 struct BinaryTable {
   BinaryFunction f[NB_INPLACE_XOR + 1] = {};
   BinaryTable() {
+    // clang-format off
 #define B(nb, name) f[NB_##nb] = PyNumber_##name, f[NB_INPLACE_##nb] = PyNumber_InPlace##name;
     B(ADD, Add) B(AND, And) B(FLOOR_DIVIDE, FloorDivide) B(LSHIFT, Lshift) B(MATRIX_MULTIPLY, MatrixMultiply)
     B(MULTIPLY, Multiply) B(REMAINDER, Remainder) B(OR, Or) B(RSHIFT, Rshift) B(SUBTRACT, Subtract)
     B(TRUE_DIVIDE, TrueDivide) B(XOR, Xor)
 #undef B
-    f[NB_POWER] = Power, f[NB_INPLACE_POWER] = InPlacePower;
+        // clang-format on
+        f[NB_POWER] = Power,
+        f[NB_INPLACE_POWER] = InPlacePower;
   }
 };
 const BinaryTable kBinary;
@@ -57,7 +66,9 @@ PyObject* Semantics::CallEx(PyObject* callable, PyObject* args, PyObject* kwargs
   return r;
 }
 
-PyObject* Semantics::LoadAttr(PyObject* object, PyObject* name) { return PyObject_GetAttr(object, name); }
+PyObject* Semantics::LoadAttr(PyObject* object, PyObject* name) {
+  return PyObject_GetAttr(object, name);
+}
 
 int Semantics::LoadMethod(PyObject* object, PyObject* name, PyObject** method) {
   *method = LoadAttr(object, name);
@@ -69,7 +80,9 @@ int ConcreteSemantics::LoadMethod(PyObject* object, PyObject* name, PyObject** m
   return *method ? unbound : -1;
 }
 
-int Semantics::StoreAttr(PyObject* object, PyObject* name, PyObject* value) { return PyObject_SetAttr(object, name, value); }
+int Semantics::StoreAttr(PyObject* object, PyObject* name, PyObject* value) {
+  return PyObject_SetAttr(object, name, value);
+}
 
 PyObject* Semantics::LoadGlobal(PyObject* globals, PyObject* builtins, PyObject* name) {
   if (!PyDict_CheckExact(globals) || !PyDict_CheckExact(builtins)) return nullptr;
@@ -84,7 +97,9 @@ int Semantics::StoreGlobal(PyObject* globals, PyObject* name, PyObject* value) {
   return found > 0 ? PyDict_DelItem(globals, name) : -1;
 }
 
-PyObject* Semantics::LoadCell(PyObject* cell) { return Py_XNewRef(PyCell_GET(cell)); }
+PyObject* Semantics::LoadCell(PyObject* cell) {
+  return Py_XNewRef(PyCell_GET(cell));
+}
 
 int Semantics::StoreCell(PyObject* cell, PyObject* value) {
   PyObject* old = PyCell_GET(cell);
@@ -93,23 +108,37 @@ int Semantics::StoreCell(PyObject* cell, PyObject* value) {
   return 0;
 }
 
-PyObject* Semantics::Binary(int nb_op, PyObject* a, PyObject* b) { return kBinary.f[nb_op](a, b); }
+PyObject* Semantics::Binary(int nb_op, PyObject* a, PyObject* b) {
+  return kBinary.f[nb_op](a, b);
+}
 
 PyObject* Semantics::Unary(int kind, PyObject* a) {
   return kind == '-' ? PyNumber_Negative(a) : kind == '+' ? PyNumber_Positive(a) : PyNumber_Invert(a);
 }
 
-PyObject* Semantics::Compare(PyObject* a, PyObject* b, int op) { return PyObject_RichCompare(a, b, op); }
-int Semantics::Is(PyObject* a, PyObject* b) { return a == b; }
-int Semantics::Contains(PyObject* container, PyObject* value) { return PySequence_Contains(container, value); }
-int Semantics::Truth(PyObject* a) { return PyObject_IsTrue(a); }
-PyObject* Semantics::GetItem(PyObject* object, PyObject* key) { return PyObject_GetItem(object, key); }
+PyObject* Semantics::Compare(PyObject* a, PyObject* b, int op) {
+  return PyObject_RichCompare(a, b, op);
+}
+int Semantics::Is(PyObject* a, PyObject* b) {
+  return a == b;
+}
+int Semantics::Contains(PyObject* container, PyObject* value) {
+  return PySequence_Contains(container, value);
+}
+int Semantics::Truth(PyObject* a) {
+  return PyObject_IsTrue(a);
+}
+PyObject* Semantics::GetItem(PyObject* object, PyObject* key) {
+  return PyObject_GetItem(object, key);
+}
 
 int Semantics::SetItem(PyObject* object, PyObject* key, PyObject* value) {
   return value ? PyObject_SetItem(object, key, value) : PyObject_DelItem(object, key);
 }
 
-PyObject* Semantics::Iter(PyObject* object) { return PyObject_GetIter(object); }
+PyObject* Semantics::Iter(PyObject* object) {
+  return PyObject_GetIter(object);
+}
 
 PyObject* Semantics::Next(PyObject* iterator) {
   PyObject* v = Py_TYPE(iterator)->tp_iternext(iterator);
@@ -168,8 +197,8 @@ int Semantics::Unpack(PyObject* sequence, int before, int after, PyObject** item
     items[have] = PyIter_Next(iterator);
     if (items[have]) continue;
     if (!PyErr_Occurred())
-      PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected %s%d, got %d)", after < 0 ? "" : "at least ",
-                   before + (after < 0 ? 0 : after), have);
+      PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected %s%d, got %d)",
+                   after < 0 ? "" : "at least ", before + (after < 0 ? 0 : after), have);
     status = fail();
     break;
   }
@@ -183,7 +212,8 @@ int Semantics::Unpack(PyObject* sequence, int before, int after, PyObject** item
     PyObject* rest = PySequence_List(iterator);
     Py_ssize_t n = rest ? PyList_GET_SIZE(rest) : 0;
     if (rest && n < after) {
-      PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected at least %d, got %zd)", before + after, before + n);
+      PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected at least %d, got %zd)", before + after,
+                   before + n);
       Py_CLEAR(rest);
     }
     if (!rest) {
@@ -227,7 +257,9 @@ PyObject* Semantics::BuildMap(PyObject* const* keys_values, Py_ssize_t n, Py_ssi
   return d;
 }
 
-PyObject* Semantics::BuildSlice(PyObject* start, PyObject* stop, PyObject* step) { return PySlice_New(start, stop, step); }
+PyObject* Semantics::BuildSlice(PyObject* start, PyObject* stop, PyObject* step) {
+  return PySlice_New(start, stop, step);
+}
 
 PyObject* Semantics::BuildString(PyObject* const* parts, Py_ssize_t n) {
   static PyObject* const kEmpty = PyUnicode_InternFromString("");
@@ -237,7 +269,9 @@ PyObject* Semantics::BuildString(PyObject* const* parts, Py_ssize_t n) {
   return s;
 }
 
-int Semantics::ListAppend(PyObject* list, PyObject* value) { return PyList_Append(list, value); }
+int Semantics::ListAppend(PyObject* list, PyObject* value) {
+  return PyList_Append(list, value);
+}
 
 int Semantics::ListExtend(PyObject* list, PyObject* iterable) {
   static PyObject* extend = nullptr;
@@ -245,14 +279,18 @@ int Semantics::ListExtend(PyObject* list, PyObject* iterable) {
   return Status(CallMethodOf(&extend, &PyList_Type, "extend", list, iterable));
 }
 
-int Semantics::SetAdd(PyObject* set, PyObject* value) { return PySet_Add(set, value); }
+int Semantics::SetAdd(PyObject* set, PyObject* value) {
+  return PySet_Add(set, value);
+}
 
 int Semantics::SetUpdate(PyObject* set, PyObject* iterable) {
   static PyObject* update = nullptr;
   return Status(CallMethodOf(&update, &PySet_Type, "update", set, iterable));
 }
 
-int Semantics::MapAdd(PyObject* dict, PyObject* key, PyObject* value) { return PyDict_SetItem(dict, key, value); }
+int Semantics::MapAdd(PyObject* dict, PyObject* key, PyObject* value) {
+  return PyDict_SetItem(dict, key, value);
+}
 
 int Semantics::DictUpdate(PyObject* dict, PyObject* other) {
   int status = PyDict_Update(dict, other);
@@ -280,12 +318,16 @@ int Semantics::DictMerge(PyObject* dict, PyObject* other, PyObject* callee) {
   return status;
 }
 
-PyObject* Semantics::ListToTuple(PyObject* list) { return PyList_AsTuple(list); }
-PyObject* Semantics::MakeFunction(PyObject* code, PyObject* globals) { return PyFunction_New(code, globals); }
+PyObject* Semantics::ListToTuple(PyObject* list) {
+  return PyList_AsTuple(list);
+}
+PyObject* Semantics::MakeFunction(PyObject* code, PyObject* globals) {
+  return PyFunction_New(code, globals);
+}
 
 int Semantics::SetFunctionField(PyObject* function, int which, PyObject* value) {
   auto* f = reinterpret_cast<PyFunctionObject*>(function);
-  PyObject** field = which == 1 ? &f->func_defaults
+  PyObject** field = which == 1   ? &f->func_defaults
                      : which == 2 ? &f->func_kwdefaults
                      : which == 4 ? &f->func_annotations
                                   : &f->func_closure;
@@ -293,7 +335,9 @@ int Semantics::SetFunctionField(PyObject* function, int which, PyObject* value) 
   return 0;
 }
 
-PyObject* Semantics::MakeCell(PyObject* value) { return PyCell_New(value); }
+PyObject* Semantics::MakeCell(PyObject* value) {
+  return PyCell_New(value);
+}
 
 PyObject* Semantics::LoadSuperAttr(PyObject* super, PyObject* cls, PyObject* self, PyObject* name) {
   PyObject* args[3] = {nullptr, cls, self};

@@ -1,11 +1,12 @@
 // The operations of CPython's data model that bytecode needs, as one virtual table. The interpreter (interpreter.cc)
 // decodes instructions, moves stack values and unwinds exceptions; every operation that can observe or change an object
-// goes through here. The base class *is* CPython: each default calls the C API, so an interpreter with a plain Semantics
-// executes a frame exactly as CPython would (the "concrete step"). Capture overrides operations to record them.
+// goes through here. The base class *is* CPython: each default calls the C API, so an interpreter with a plain
+// Semantics executes a frame exactly as CPython would (the "concrete step"). Capture overrides operations to record
+// them.
 //
 // Operands are borrowed; results are new references, or null / -1 with a Python exception set. Null / -1 *without* an
-// exception means "CPython shall run this instruction" (it knows the exact error message): a hand-over in front of it, so
-// an implementation may only answer that while nothing has changed. Next and LoadSpecial give null its own meaning.
+// exception means "CPython shall run this instruction" (it knows the exact error message): a hand-over in front of it,
+// so an implementation may only answer that while nothing has changed. Next and LoadSpecial give null its own meaning.
 #pragma once
 
 #include "frame/frame.h"
@@ -16,7 +17,8 @@ class Semantics {
  public:
   virtual ~Semantics() = default;
 
-  // args[0..nargs) positional, then keyword values; args[-1] may be overwritten (PY_VECTORCALL_ARGUMENTS_OFFSET is set).
+  // args[0..nargs) positional, then keyword values; args[-1] may be overwritten (PY_VECTORCALL_ARGUMENTS_OFFSET is
+  // set).
   virtual PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames);
   virtual PyObject* CallEx(PyObject* callable, PyObject* args /*any iterable*/, PyObject* kwargs /*dict or null*/);
   virtual PyObject* LoadAttr(PyObject* object, PyObject* name);
@@ -26,18 +28,18 @@ class Semantics {
   virtual int StoreAttr(PyObject* object, PyObject* name, PyObject* value /*null: delete*/);
   virtual PyObject* LoadGlobal(PyObject* globals, PyObject* builtins, PyObject* name);  // null without error: not found
   virtual int StoreGlobal(PyObject* globals, PyObject* name, PyObject* value /*null: delete*/);
-  virtual PyObject* LoadCell(PyObject* cell);            // null without error: empty
+  virtual PyObject* LoadCell(PyObject* cell);  // null without error: empty
   virtual int StoreCell(PyObject* cell, PyObject* value /*null: delete*/);
   virtual PyObject* Binary(int nb_op, PyObject* a, PyObject* b);  // NB_ADD ... NB_INPLACE_XOR (opcode.h)
-  virtual PyObject* Unary(int kind, PyObject* a);        // '-', '+', '~'
+  virtual PyObject* Unary(int kind, PyObject* a);                 // '-', '+', '~'
   virtual PyObject* Compare(PyObject* a, PyObject* b, int op);    // Py_LT ...
   virtual int Is(PyObject* a, PyObject* b);
   virtual int Contains(PyObject* container, PyObject* value);
-  virtual int Truth(PyObject* a);                        // never asked for True and False
+  virtual int Truth(PyObject* a);  // never asked for True and False
   virtual PyObject* GetItem(PyObject* object, PyObject* key);
   virtual int SetItem(PyObject* object, PyObject* key, PyObject* value /*null: delete*/);
   virtual PyObject* Iter(PyObject* object);
-  virtual PyObject* Next(PyObject* iterator);            // null without error: exhausted
+  virtual PyObject* Next(PyObject* iterator);  // null without error: exhausted
   virtual PyObject* Format(PyObject* value, int conversion /*0,1 str,2 repr,3 ascii*/, PyObject* spec /*or null*/);
   virtual PyObject* Convert(PyObject* value, int conversion /*1 str,2 repr,3 ascii*/);  // 3.13: without formatting
   virtual PyObject* Import(PyObject* name, PyObject* globals, PyObject* locals, PyObject* fromlist, PyObject* level);
@@ -59,10 +61,11 @@ class Semantics {
   virtual int DictUpdate(PyObject* dict, PyObject* other);
   virtual int DictMerge(PyObject* dict, PyObject* other, PyObject* callee /*for the message*/);
   virtual PyObject* ListToTuple(PyObject* list);
-  virtual PyObject* MakeFunction(PyObject* code, PyObject* globals);   // closure, defaults are set by SetFunctionField
-  virtual int SetFunctionField(PyObject* function, int which /*1 defaults 2 kwdefaults 4 annotations 8 closure*/, PyObject* value);
+  virtual PyObject* MakeFunction(PyObject* code, PyObject* globals);  // closure, defaults are set by SetFunctionField
+  virtual int SetFunctionField(PyObject* function, int which /*1 defaults 2 kwdefaults 4 annotations 8 closure*/,
+                               PyObject* value);
   virtual PyObject* MakeCell(PyObject* value /*or null*/);
-  virtual PyObject* LoadSuperAttr(PyObject* super, PyObject* cls, PyObject* self, PyObject* name);   // 3.12+
+  virtual PyObject* LoadSuperAttr(PyObject* super, PyObject* cls, PyObject* self, PyObject* name);  // 3.12+
   virtual PyObject* LoadBuildClass(PyObject* builtins);
   // Looks `name` up on the type, bound to object (with statements). Null without error: missing.
   virtual PyObject* LoadSpecial(PyObject* object, PyObject* name);
@@ -73,11 +76,9 @@ class Semantics {
   virtual bool Before(FjFrame* frame, int index) { return true; }
   // An exception is set. false: leave the frame at once without looking for handlers (capture unwinding a break).
   virtual bool MayHandle() { return true; }
-  // An instruction is met that only CPython runs, and it does not merely suspend a generator: the rest of the frame would
-  // escape these semantics. false: an exception was set, leave the frame instead.
-  virtual bool MayHandOver() { return true; }
   // The rest of this frame is about to go to CPython at an instruction we do not run, or because tracing came on (not
-  // asked at YIELD_VALUE and RETURN_GENERATOR, which run and leave). false, with an exception set: leave at once instead.
+  // asked at YIELD_VALUE and RETURN_GENERATOR, which run and leave). false, with an exception set: leave at once
+  // instead.
   virtual bool MayHandOver(FjFrame* frame, int index) { return true; }
 };
 
@@ -88,11 +89,12 @@ class ConcreteSemantics : public Semantics {
 };
 
 enum class Outcome {
-  kReturned,   // *result is the value; the frame is untouched at its RETURN instruction: the caller decides how to end it
-  kRaised,     // a Python exception is set, traceback entry added; no handler in this frame (*index: the faulting unit)
-  kStopped,    // Before() said so, or `max_steps` ran out; the frame is valid at *index
-  kHandOver,   // an instruction we do not run (YIELD_VALUE, RETURN_GENERATOR, class bodies, unbound names, ...)
-               // or tracing was turned on; the frame is valid at *index: give it to CPython
+  kReturned,  // *result is the value; the frame is untouched at its RETURN instruction: the caller decides how to end
+              // it
+  kRaised,    // a Python exception is set, traceback entry added; no handler in this frame (*index: the faulting unit)
+  kStopped,   // Before() said so, or `max_steps` ran out; the frame is valid at *index
+  kHandOver,  // an instruction we do not run (YIELD_VALUE, RETURN_GENERATOR, class bodies, unbound names, ...)
+              // or tracing was turned on; the frame is valid at *index: give it to CPython
 };
 
 // Runs `frame`, which the caller has linked as current (driver.h), from fj_next(frame) on; max_steps < 0: no limit.

@@ -1,6 +1,7 @@
-// A policy that has no opinion but where to stop. Frames of one code object run n instructions here and then in CPython;
-// with a seed, three quarters of all frames do, n being random. Modes: "step" asks before every instruction, "run" uses
-// RunLinked, "override" the Override path (generators included), "abandon" breaks out of everything at the n-th global.
+// A policy that has no opinion but where to stop. Frames of one code object run n instructions here and then in
+// CPython; with a seed, three quarters of all frames do, n being random. Modes: "step" asks before every instruction,
+// "run" uses RunLinked, "override" the Override path (generators included), "abandon" breaks out of everything at the
+// n-th global.
 #include "frame/testing.h"
 
 #include <cstring>
@@ -18,7 +19,11 @@ enum class Mode { kStep, kRun, kOverride, kAbandon };
 class Sweep : public FramePolicy, private ConcreteSemantics {
  public:
   Sweep(PyObject* code, long n, Mode mode, unsigned long long seed)
-      : code_(Py_NewRef(code)), n_(n), mode_(mode), seed_(seed), random_(88172645463325252ULL * (2 * seed + 1)),
+      : code_(Py_NewRef(code)),
+        n_(n),
+        mode_(mode),
+        seed_(seed),
+        random_(88172645463325252ULL * (2 * seed + 1)),
         unlimited_(mode == Mode::kAbandon || (n >= 1000000000 && !seed)) {}
   ~Sweep() override { Py_DECREF(code_); }
 
@@ -116,9 +121,9 @@ PyObject* StopSweep(PyObject*, PyObject*) {
   if (scope) SetPolicy(std::exchange(previous, nullptr));
   delete std::exchange(scope, nullptr);
   const DriverStats& s = Stats();
-  return Py_BuildValue("{s:l,s:l,s:l,s:l,s:l}", "frames", s.frames - before.frames, "hand_overs", s.hand_overs - before.hand_overs,
-                       "raised", s.raised - before.raised, "returned", s.returned - before.returned, "steps",
-                       sweep ? sweep->steps : 0L);
+  return Py_BuildValue("{s:l,s:l,s:l,s:l,s:l}", "frames", s.frames - before.frames, "hand_overs",
+                       s.hand_overs - before.hand_overs, "raised", s.raised - before.raised, "returned",
+                       s.returned - before.returned, "steps", sweep ? sweep->steps : 0L);
 }
 
 PyObject* Unavailable(PyObject*, PyObject*) {
@@ -133,8 +138,8 @@ PyObject* Decode(PyObject*, PyObject* object) {
   for (int at = 0; list && at < code->size(); at += code->At(at).length) {
     const bytecode::Instr& i = code->At(at);
     const bytecode::Handler* h = code->FindHandler(i.unit);
-    PyObject* row = Py_BuildValue("(isiiiiii)", at, bytecode::Name(i.op), i.arg, int(i.flag), i.target, int(i.length), i.unit,
-                                  h ? h->target : -1);
+    PyObject* row = Py_BuildValue("(isiiiiii)", at, bytecode::Name(i.op), i.arg, int(i.flag), i.target, int(i.length),
+                                  i.unit, h ? h->target : -1);
     if (!row || PyList_Append(list, row) < 0) Py_CLEAR(list);
     Py_XDECREF(row);
   }
@@ -153,12 +158,15 @@ PyMethodDef kFunctions[] = {
     {"frame_sweep", StartSweep, METH_VARARGS, "frame_sweep(code_or_None, n, mode, seed=0)"},
     {"frame_sweep_off", StopSweep, METH_NOARGS, "counters since frame_sweep"},
     {"frame_unavailable", Unavailable, METH_NOARGS, "None, or why frames cannot be intercepted"},
-    {"frame_decode", Decode, METH_O, "(unit, name, arg, flag, target, length, reporting unit, handler) of every instruction"},
+    {"frame_decode", Decode, METH_O,
+     "(unit, name, arg, flag, target, length, reporting unit, handler) of every instruction"},
     {"frame_location", GetLocation, METH_VARARGS, "(line, end line, column, end column) of an instruction"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
-int AddFrameTestFunctions(PyObject* module) { return PyModule_AddFunctions(module, kFunctions); }
+int AddFrameTestFunctions(PyObject* module) {
+  return PyModule_AddFunctions(module, kFunctions);
+}
 
 }  // namespace framejit::frame

@@ -1,4 +1,5 @@
-// Test hooks of the frame driver: sweeps (run n instructions of a function ourselves, then hand over), fuzzing, counters.
+// Test hooks of the frame driver: sweeps (run n instructions of a function ourselves, then hand over), fuzzing,
+// counters.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
