@@ -1,13 +1,423 @@
+// How the functions are made. All are polynomials after an argument reduction (coefficients: math_coefs.h), evaluated with
+// llvm.fma. Two ways to get an f32 result:
+//   hot functions (exp, expm1, log, log1p, tanh, erf) in f32 arithmetic, at most about 1 ulp;
+//   the others in f64 arithmetic with short polynomials (`30`: about 2^-30) and one rounding: half an ulp and no special
+//   care for cancellation, overflow or subnormals.
+// f64 results use the long polynomials (`53`); pow, erfc, hypot and log10 of f64 call the C library, and so do sin, cos,
+// tan past 2^30 and fmod of huge quotients (one branch a vector).
+//
+// Integers travel in the low mantissa bits of a float: x + 1.5 * 2^52 rounds x to an integer whose two's complement is the
+// low bits of the sum. Unlike conversions this is one instruction on every vector width.
 #include "codegen/math.h"
 
 #include <llvm/IR/Module.h>
 
+#include <functional>
+#include <limits>
+
 #include "codegen/codegen.h"
 #include "codegen/emit_scalar.h"
+#include "codegen/math_coefs.h"
 
 namespace framejit::codegen {
 
 using llvm::Value;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kLn2Hi = 0x1.62e42fefa39efp-1, kLn2Lo = 0x1.abc9e3b39803fp-56;
+constexpr double kLn2HiF = 0x1.62e43p-1, kLn2LoF = -0x1.05c61p-29;
+constexpr double kPi = 0x1.921fb54442d18p+1, kPiLo = 0x1.1a62633145c07p-53;
+constexpr double kHalfPi = 0x1.921fb54442d18p+0, kHalfPiLo = 0x1.1a62633145c07p-54, kHalfPiLo2 = -0x1.f1976b7ed8fbcp-110;
+
+class Math {
+ public:
+  // `exact`: f64 arithmetic for an f64 result; otherwise short polynomials.
+  Math(llvm::IRBuilder<>& b, Value* like, bool exact)
+      : b_(b), type_(like->getType()), f64_(type_->getScalarType()->isDoubleTy()), exact_(exact) {
+    bits_ = llvm::IntegerType::get(b.getContext(), f64_ ? 64 : 32);
+    if (LanesOf(like) > 1) bits_ = llvm::FixedVectorType::get(bits_, LanesOf(like));
+  }
+
+  Value* C(double v) { return llvm::ConstantFP::get(type_, v); }
+  Value* Bits(uint64_t v) { return llvm::ConstantInt::get(bits_, v); }
+  Value* Add(Value* a, Value* b) { return b_.CreateFAdd(a, b); }
+  Value* Sub(Value* a, Value* b) { return b_.CreateFSub(a, b); }
+  Value* Mul(Value* a, Value* b) { return b_.CreateFMul(a, b); }
+  Value* Div(Value* a, Value* b) { return b_.CreateFDiv(a, b); }
+  Value* Neg(Value* a) { return b_.CreateFNeg(a); }
+  Value* Fma(Value* a, Value* b, Value* c) { return b_.CreateIntrinsic(type_, llvm::Intrinsic::fma, {a, b, c}); }
+  Value* Abs(Value* a) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, a); }
+  Value* Sqrt(Value* a) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, a); }
+  Value* CopySign(Value* a, Value* s) { return b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, a, s); }
+  Value* Trunc(Value* a) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, a); }
+  Value* If(Value* c, Value* a, Value* b) { return b_.CreateSelect(c, a, b); }
+  Value* Less(Value* a, Value* b) { return b_.CreateFCmpOLT(a, b); }
+  Value* Equal(Value* a, Value* b) { return b_.CreateFCmpOEQ(a, b); }
+  Value* And(Value* a, Value* b) { return b_.CreateAnd(a, b); }
+  // nan goes through
+  Value* AtMost(Value* x, double limit) { return If(b_.CreateFCmpOGT(x, C(limit)), C(limit), x); }
+  Value* AtLeast(Value* x, double limit) { return If(Less(x, C(limit)), C(limit), x); }
+
+  template <size_t N>
+  Value* Poly(Value* x, const double (&c)[N]) {
+    Value* p = C(c[N - 1]);
+    for (size_t i = N - 1; i-- > 0;) p = Fma(p, x, C(c[i]));
+    return p;
+  }
+  template <size_t N, size_t M>
+  Value* Poly(Value* x, const double (&full)[N], const double (&low)[M]) { return exact_ ? Poly(x, full) : Poly(x, low); }
+
+  // --- integers in floats
+  double Magic() const { return f64_ ? 0x1.8p52 : 0x1.8p23; }
+  int MantissaBits() const { return f64_ ? 52 : 23; }
+  int Bias() const { return f64_ ? 1023 : 127; }
+  Value* AsBits(Value* x) { return b_.CreateBitCast(x, bits_); }
+  Value* AsFloat(Value* x) { return b_.CreateBitCast(x, type_); }
+  Value* PowerOfTwo(Value* magic) {  // 2^n from n + Magic(), n in the exponent range
+    return AsFloat(b_.CreateShl(b_.CreateAdd(AsBits(magic), Bits(Bias())), Bits(MantissaBits())));
+  }
+  Value* ScaleTwice(Value* p, Value* n) {  // p * 2^n, n past the exponent range: overflow and subnormals come out right
+    Value* half = Fma(n, C(0.5), C(Magic()));
+    Value* rest = Add(Sub(n, Sub(half, C(Magic()))), C(Magic()));
+    return Mul(Mul(p, PowerOfTwo(half)), PowerOfTwo(rest));
+  }
+
+  // x = n ln2 + r, |r| <= ln2 / 2
+  void ReduceExp(Value* x, Value** n, Value** r) {
+    *n = Sub(Fma(x, C(0x1.71547652b82fep+0), C(Magic())), C(Magic()));
+    *r = Fma(*n, C(-(f64_ ? kLn2Hi : kLn2HiF)), x);
+    if (exact_ || !f64_) *r = Fma(*n, C(-(f64_ ? kLn2Lo : kLn2LoF)), *r);
+  }
+  Value* ExpPoly(Value* r) {
+    Value* q = f64_ ? Poly(r, kExp53, kExp30) : Poly(r, kExpF32);
+    return Add(Fma(Mul(r, r), q, r), C(1));
+  }
+  Value* Exp(Value* x) {
+    Value *n, *r;
+    ReduceExp(AtLeast(AtMost(x, f64_ ? 710.0 : 89.0), f64_ ? -746.0 : -104.5), &n, &r);
+    return ScaleTwice(ExpPoly(r), n);
+  }
+  Value* ExpSmallRange(Value* x) {  // where the result is a normal number
+    Value *n, *r;
+    ReduceExp(x, &n, &r);
+    return Mul(ExpPoly(r), PowerOfTwo(Add(n, C(Magic()))));
+  }
+  Value* HalfExp(Value* x) {  // exp(x) / 2, for x where exp(x) may overflow
+    Value *n, *r;
+    ReduceExp(AtMost(x, f64_ ? 711.0 : 90.0), &n, &r);
+    return ScaleTwice(ExpPoly(r), Sub(n, C(1)));
+  }
+  Value* Exp2(Value* x) {
+    x = AtLeast(AtMost(x, f64_ ? 1025.0 : 129.0), f64_ ? -1076.0 : -151.0);
+    Value* n = Sub(Add(x, C(Magic())), C(Magic()));
+    Value* d = Sub(x, n);
+    Value* r = f64_ && !exact_ ? Mul(d, C(kLn2Hi)) : Fma(d, C(f64_ ? kLn2Lo : kLn2LoF), Mul(d, C(f64_ ? kLn2Hi : kLn2HiF)));
+    return ScaleTwice(ExpPoly(r), n);
+  }
+  Value* Expm1(Value* x) {
+    x = AtLeast(AtMost(x, f64_ ? 710.0 : 89.0), f64_ ? -40.0 : -20.0);
+    Value *n, *r;
+    ReduceExp(x, &n, &r);
+    Value* q = f64_ ? Poly(r, kExpm153, kExpm130) : Poly(r, kExpm1F32);
+    Value* tail = Mul(Mul(r, r), Fma(r, q, C(0.5)));
+    // 2^n (1 + r + tail) - 1 with half of 2^n, so that n = 128 (1024) does not overflow early; r before the tail, because
+    // for n = 1 it cancels
+    Value* s = PowerOfTwo(Add(n, C(Magic() - 1)));
+    Value* y = Fma(s, tail, Fma(s, r, Sub(s, C(0.5))));
+    y = Add(y, y);
+    return If(Equal(n, C(0)), If(Equal(x, C(0)), x, Add(r, tail)), y);
+  }
+
+  // x = 2^e m, m in [sqrt(1/2), sqrt(2)); f = m - 1. x positive and finite.
+  void Split(Value* x, Value** e, Value** f, Value** small) {
+    const uint64_t one = uint64_t(Bias()) << MantissaBits();
+    const uint64_t root = f64_ ? 0x3FE6A09E667F3BCD : 0x3F3504F3;
+    *small = Less(x, C(f64_ ? 0x1p-1022 : 0x1p-126));
+    const double up = f64_ ? 54 : 24;
+    x = If(*small, Mul(x, C(f64_ ? 0x1p54 : 0x1p24)), x);
+    Value* shifted = b_.CreateAdd(AsBits(x), Bits(one - root));
+    Value* exponent = b_.CreateLShr(shifted, Bits(MantissaBits()));
+    Value* m = b_.CreateAdd(b_.CreateAnd(shifted, Bits((uint64_t{1} << MantissaBits()) - 1)), Bits(root));
+    const double magic = f64_ ? 0x1p52 : 0x1p23;
+    Value* number = AsFloat(b_.CreateOr(exponent, AsBits(C(magic))));
+    *e = Sub(number, If(*small, C(magic + Bias() + up), C(magic + Bias())));
+    *f = Sub(AsFloat(m), C(1));
+  }
+  // log(1 + f) - f, for the callers to add what f lacks
+  Value* LogTail(Value* f) {
+    if (!f64_) return Mul(Mul(f, f), Fma(f, Poly(f, kLogF32), C(-0.5)));
+    Value* s = Div(f, Add(f, C(2)));
+    Value* z = Mul(s, s);
+    Value* r = Mul(z, Poly(z, kLog53, kLog30));
+    Value* half = Mul(Mul(f, f), C(0.5));
+    return Sub(Mul(s, Add(half, r)), half);
+  }
+  Value* LogSpecial(Value* x, Value* y) {
+    y = If(Equal(x, C(kInf)), x, y);
+    y = If(Equal(x, C(0)), C(-kInf), y);
+    return If(b_.CreateFCmpULT(x, C(0)), C(kNan), y);
+  }
+  Value* Log(Value* x, Value* correction = nullptr) {  // of x + correction
+    Value *e, *f, *small;
+    Split(x, &e, &f, &small);
+    if (correction) f = Fma(correction, PowerOfTwo(Sub(C(Magic()), AtMost(e, Bias() - 1))), f);
+    Value* tail = LogTail(f);
+    Value* y = Add(Fma(e, C(f64_ ? kLn2Lo : kLn2LoF), tail), f);
+    return LogSpecial(x, Fma(e, C(f64_ ? kLn2Hi : kLn2HiF), y));
+  }
+  Value* Log2(Value* x) {
+    Value *e, *f, *small;
+    Split(x, &e, &f, &small);
+    Value* tail = LogTail(f);
+    // f and the tail are multiplied apart: their sum would be rounded before it grows by log2(e)
+    Value* y = Fma(f, C(0x1.71547652b82fep+0), Fma(tail, C(0x1.71547652b82fep+0), Mul(f, C(0x1.777d0ffda0d24p-56))));
+    return LogSpecial(x, Add(e, y));
+  }
+  Value* Log10(Value* x) {
+    Value *e, *f, *small;
+    Split(x, &e, &f, &small);
+    Value* y = Mul(Add(LogTail(f), f), C(0.43429448190325182));
+    return LogSpecial(x, Fma(e, C(0.3010299956639812), y));
+  }
+  Value* Log1p(Value* x) {
+    Value* u = Add(x, C(1));
+    Value* d = Sub(u, x);  // what was lost: (x - (u - d)) + (1 - d)
+    Value* lost = Add(Sub(x, Sub(u, d)), Sub(C(1), d));
+    Value* y = Log(u, If(Less(Abs(u), C(kInf)), lost, C(0)));
+    return If(Equal(u, C(1)), x, y);  // also keeps -0
+  }
+
+  Value* Tanh(Value* x) {
+    Value* t = Abs(x);
+    Value* e = Expm1(Mul(AtMost(t, f64_ ? 20.0 : 10.0), C(2)));
+    Value* large = Less(C(0.55), t);
+    Value* q = Div(If(large, C(2), e), Add(e, C(2)));
+    Value* y = If(large, Sub(C(1), q), q);
+    if (!f64_) {
+      Value* z = Mul(x, x);
+      y = If(Less(t, C(0.6)), Fma(Mul(t, z), Poly(z, kTanhF32), t), y);
+    }
+    return CopySign(y, x);
+  }
+  Value* Erf(Value* x) {
+    Value* t = Abs(x);
+    if (!f64_) {
+      Value* z = Mul(x, x);
+      Value* near = Fma(x, Poly(z, kErfF32), x);
+      Value* far = Sub(C(1), ExpSmallRange(Poly(AtMost(t, 4.0), kLogErfcF32)));
+      return If(Less(t, C(0.921875)), near, CopySign(far, x));
+    }
+    Value* z = Mul(x, x);
+    Value* near = Fma(x, Poly(z, kErf53), x);
+    Value* a = AtMost(t, 6.0);
+    Value* far = Sub(C(1), ErfcPositive(a));
+    return If(Less(t, C(1)), near, CopySign(far, x));
+  }
+  Value* ErfcPositive(Value* t) {  // t in [0, 10] (30 bits), [1, 6] (absolute 53 bits)
+    Value* q = Div(Sub(t, C(2)), Add(t, C(2)));
+    Value* w = Div(Poly(q, kErfcx53, kErfcx30), Fma(t, C(2), C(1)));
+    return Mul(w, Exp(Neg(Mul(t, t))));
+  }
+  Value* Erfc(Value* x) {
+    Value* y = ErfcPositive(AtMost(Abs(x), 10.4));
+    return If(Less(x, C(0)), Sub(C(2), y), y);
+  }
+
+  // x = n pi/2 + r + low, |r| <= pi/4
+  void ReduceTrig(Value* x, Value** magic, Value** r, Value** low) {
+    *magic = Fma(x, C(0x1.45f306dc9c883p-1), C(Magic()));
+    Value* n = Sub(*magic, C(Magic()));
+    Value* a = Fma(n, C(-kHalfPi), x);
+    Value* b = Fma(n, C(-kHalfPiLo), a);
+    *r = b;
+    *low = nullptr;
+    if (!exact_) return;
+    Value* lost = Fma(n, C(-kHalfPiLo), Sub(a, b));
+    *low = Fma(n, C(-kHalfPiLo2), lost);
+  }
+  Value* SinPoly(Value* r, Value* low) {
+    Value* z = Mul(r, r);
+    Value* p = Mul(z, Poly(z, kSin53, kSin30));
+    Value* y = Mul(r, p);
+    if (low) y = Add(y, Mul(low, Fma(z, C(-0.5), C(1))));
+    return Add(y, r);
+  }
+  Value* CosPoly(Value* r, Value* low) {
+    Value* z = Mul(r, r);
+    Value* half = Mul(z, C(0.5));
+    Value* w = Sub(C(1), half);
+    Value* lost = Sub(Sub(C(1), w), half);
+    Value* y = Fma(Mul(z, z), Poly(z, kCos53, kCos30), lost);
+    if (low) y = Sub(y, Mul(low, r));
+    return Add(w, y);
+  }
+  Value* SinCos(Value* x, bool cosine) {
+    Value *magic, *r, *low;
+    ReduceTrig(x, &magic, &r, &low);
+    Value* q = AsBits(magic);
+    if (cosine) q = b_.CreateAdd(q, Bits(1));
+    Value* odd = b_.CreateICmpNE(b_.CreateAnd(q, Bits(1)), Bits(0));
+    Value* y = If(odd, CosPoly(r, low), SinPoly(r, low));
+    Value* sign = b_.CreateShl(b_.CreateAnd(q, Bits(2)), Bits(f64_ ? 62 : 30));
+    y = AsFloat(b_.CreateXor(AsBits(y), sign));
+    return cosine ? y : If(Equal(x, C(0)), x, y);
+  }
+  Value* Tan(Value* x) {
+    Value *magic, *r, *low;
+    ReduceTrig(x, &magic, &r, &low);
+    Value* s = SinPoly(r, low);
+    Value* c = CosPoly(r, low);
+    Value* odd = b_.CreateICmpNE(b_.CreateAnd(AsBits(magic), Bits(1)), Bits(0));
+    Value* y = Div(If(odd, Neg(c), s), If(odd, s, c));
+    return If(Equal(x, C(0)), x, y);
+  }
+
+  Value* AtanPositive(Value* numerator, Value* denominator) {  // both >= 0; of the quotient, in [0, pi/2]
+    Value* a = numerator;
+    Value* b = denominator;
+    Value* high = Less(Mul(b, C(2.414213562373095)), a);
+    Value* middle = Less(Mul(b, C(0.41421356237309503)), a);
+    Value* n = If(high, Neg(b), If(middle, Sub(a, b), a));
+    Value* d = If(high, a, If(middle, Add(a, b), b));
+    Value* t = Div(n, d);
+    Value* z = Mul(t, t);
+    Value* p = Mul(Mul(t, z), Poly(z, kAtan53, kAtan30));
+    Value* base = If(high, C(kHalfPi), If(middle, C(kHalfPi / 2), C(0)));
+    Value* base_low = If(high, C(kHalfPiLo), If(middle, C(kHalfPiLo / 2), C(0)));
+    return Add(base, Add(t, Add(p, base_low)));
+  }
+  Value* Atan(Value* x) {
+    Value* t = Abs(x);
+    Value* infinite = Equal(t, C(kInf));
+    return CopySign(If(infinite, C(kHalfPi), AtanPositive(t, C(1))), x);
+  }
+  Value* Atan2(Value* y, Value* x) {
+    Value* a = Abs(y);
+    Value* b = Abs(x);
+    Value* zero = And(Equal(a, C(0)), Equal(b, C(0)));
+    Value* infinite = And(Equal(a, C(kInf)), Equal(b, C(kInf)));
+    // scaled, so that sums do not overflow nor products underflow
+    Value* big = b_.CreateOr(Less(C(0x1p1000), a), Less(C(0x1p1000), b));
+    Value* scale = If(big, C(0x1p-100), C(0x1p100));
+    scale = If(b_.CreateOr(big, And(Less(a, C(0x1p-900)), Less(b, C(0x1p-900)))), scale, C(1));
+    Value* r = AtanPositive(If(infinite, C(1), Mul(a, scale)), If(infinite, C(1), If(zero, C(1), Mul(b, scale))));
+    r = If(Equal(b, C(kInf)), If(infinite, r, If(Less(a, C(kInf)), C(0), r)), r);
+    r = If(And(Equal(a, C(kInf)), Less(b, C(kInf))), C(kHalfPi), r);
+    Value* negative = b_.CreateICmpSLT(AsBits(x), Bits(0));
+    r = If(negative, Add(Sub(C(kPi), r), C(kPiLo)), r);
+    Value* nan = b_.CreateFCmpUNO(x, y);
+    return If(nan, Add(x, y), CopySign(r, y));
+  }
+  Value* AsinPoly(Value* x, Value* z) { return Fma(Mul(x, z), Poly(z, kAsin53, kAsin30), x); }
+  Value* Asin(Value* x) {
+    Value* t = Abs(x);
+    Value* large = Less(C(0.5), t);
+    Value* z = If(large, Mul(Sub(C(1), t), C(0.5)), Mul(t, t));
+    Value* s = If(large, Sqrt(z), t);
+    Value* tail = Mul(Mul(s, z), Poly(z, kAsin53, kAsin30));
+    Value* far = Add(Fma(s, C(-2), C(kHalfPi)), Fma(tail, C(-2), C(kHalfPiLo)));
+    return CopySign(If(large, far, Add(s, tail)), x);
+  }
+  Value* Acos(Value* x) {
+    Value* t = Abs(x);
+    Value* large = Less(C(0.5), t);
+    Value* z = If(large, Mul(Sub(C(1), t), C(0.5)), Mul(t, t));
+    Value* s = If(large, Sqrt(z), x);
+    Value* p = AsinPoly(s, z);
+    Value* small = Sub(C(kHalfPi), Sub(p, C(kHalfPiLo)));
+    Value* twice = Add(p, p);
+    return If(large, If(Less(x, C(0)), Add(Sub(C(kPi), twice), C(kPiLo)), twice), small);
+  }
+  Value* Sinh(Value* x) {
+    Value* t = Abs(x);
+    Value* e = Expm1(AtMost(t, 40));
+    Value* small = Mul(C(0.5), Add(e, Div(e, Add(e, C(1)))));
+    return CopySign(If(Less(C(22), t), HalfExp(t), small), x);
+  }
+  Value* Cosh(Value* x) {
+    Value* t = Abs(x);
+    Value* half = HalfExp(t);
+    return Add(half, Div(C(0.25), half));
+  }
+  Value* Asinh(Value* x) {
+    Value* t = Abs(x);
+    Value* large = Less(C(0x1p28), t);
+    Value* s = If(large, C(1), t);
+    Value* square = Mul(s, s);
+    Value* small = Add(s, Div(square, Add(C(1), Sqrt(Add(square, C(1))))));
+    Value* y = Log1p(If(large, Sub(t, C(1)), small));
+    return CopySign(Add(y, If(large, C(kLn2Hi), C(0))), x);
+  }
+  Value* Acosh(Value* x) {
+    Value* large = Less(C(0x1p28), x);
+    Value* t = If(large, C(1), Sub(x, C(1)));
+    Value* y = Log1p(If(large, Sub(x, C(1)), Add(t, Sqrt(Fma(t, t, Add(t, t))))));
+    return If(Less(x, C(1)), C(kNan), Add(y, If(large, C(kLn2Hi), C(0))));
+  }
+  Value* Atanh(Value* x) {
+    Value* t = Abs(x);
+    Value* y = Mul(C(0.5), Log1p(Div(Add(t, t), Sub(C(1), t))));
+    return CopySign(y, x);
+  }
+  Value* Pow(Value* x, Value* y) {  // of f32 numbers
+    Value* t = Abs(x);
+    Value* r = Exp2(Mul(y, Log2(t)));
+    Value* whole = Equal(Trunc(y), y);
+    Value* half = Mul(y, C(0.5));
+    Value* odd = And(whole, b_.CreateFCmpUNE(Trunc(half), half));
+    Value* negative = b_.CreateICmpSLT(AsBits(x), Bits(0));
+    r = If(And(negative, odd), Neg(r), r);
+    Value* undefined = And(And(Less(x, C(0)), Less(C(-kInf), x)), b_.CreateNot(whole));
+    r = If(undefined, C(kNan), r);
+    Value* one = b_.CreateOr(Equal(x, C(1)), Equal(y, C(0)));
+    one = b_.CreateOr(one, And(Equal(x, C(-1)), Equal(Abs(y), C(kInf))));
+    return If(one, C(1), r);
+  }
+  Value* Hypot(Value* x, Value* y) {  // of f32 numbers
+    Value* r = Sqrt(Fma(x, x, Mul(y, y)));
+    return If(b_.CreateOr(Equal(Abs(x), C(kInf)), Equal(Abs(y), C(kInf))), C(kInf), r);
+  }
+  Value* Fmod(Value* x, Value* y, Value** ok) {  // |quotient| below 2^52 (2^23)
+    Value* a = Abs(x);
+    Value* b = Abs(y);
+    Value* q = Trunc(Div(a, b));
+    *ok = And(Less(q, C(f64_ ? 0x1p52 : 0x1p23)), Less(b, C(kInf)));
+    *ok = b_.CreateOr(*ok, b_.CreateFCmpUNO(x, y));
+    Value* r = Fma(Neg(q), b, a);
+    r = If(Less(r, C(0)), Add(r, b), r);
+    r = If(b_.CreateFCmpOGE(r, b), Sub(r, b), r);
+    return CopySign(r, x);
+  }
+
+ private:
+  llvm::IRBuilder<>& b_;
+  llvm::Type* type_;
+  llvm::Type* bits_;
+  bool f64_, exact_;
+};
+
+// `value`, but what the C library says if not all lanes are `ok`.
+Value* OrLibrary(llvm::IRBuilder<>& b, Value* value, Value* ok, const std::string& name, std::span<Value* const> v) {
+  Value* all = LanesOf(ok) > 1 ? b.CreateAndReduce(ok) : ok;
+  llvm::BasicBlock* here = b.GetInsertBlock();
+  llvm::Function* f = here->getParent();
+  auto* rare = llvm::BasicBlock::Create(b.getContext(), "rare", f);
+  auto* join = llvm::BasicBlock::Create(b.getContext(), "join", f);
+  b.CreateCondBr(all, join, rare);
+  b.SetInsertPoint(rare);
+  Value* exact = CallHelper(b, name.c_str(), v);
+  b.CreateBr(join);
+  b.SetInsertPoint(join);
+  llvm::PHINode* phi = b.CreatePHI(value->getType(), 2);
+  phi->addIncoming(value, here);
+  phi->addIncoming(exact, rare);
+  return phi;
+}
+
+}  // namespace
 
 // The lanes go through memory: the helper is a loop over an array, so that the code stays small at any width.
 Value* CallHelper(llvm::IRBuilder<>& b, const char* name, std::span<Value* const> v) {
@@ -29,10 +439,55 @@ Value* CallHelper(llvm::IRBuilder<>& b, const char* name, std::span<Value* const
 
 Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* const> v) {
   const bool f64 = v[0]->getType()->getScalarType()->isDoubleTy();
-  if (Info(op).kind != 'P') throw CodegenUnsupported(Info(op).name);
+  Value* x = v[0];
   const std::string name = std::string(Info(op).name) + (f64 ? "" : "f");
-  if (!HelperAddress(name)) throw CodegenUnsupported(Info(op).name);
-  return CallHelper(b, name.c_str(), v);
+  Math own(b, x, true);
+  switch (op) {  // in their own arithmetic
+    case Op::kExp: return own.Exp(x);
+    case Op::kExp2: return own.Exp2(x);
+    case Op::kExpm1: return own.Expm1(x);
+    case Op::kLog: return own.Log(x);
+    case Op::kLog1p: return own.Log1p(x);
+    case Op::kTanh: return own.Tanh(x);
+    case Op::kErf: return own.Erf(x);
+    case Op::kFmod: {
+      Value* ok;
+      Value* r = own.Fmod(v[0], v[1], &ok);
+      return OrLibrary(b, r, ok, name, v);
+    }
+    default: break;
+  }
+  if (f64 && (op == Op::kPow || op == Op::kErfc || op == Op::kHypot || op == Op::kLog10)) return CallHelper(b, name.c_str(), v);
+  llvm::Type* wide_type = b.getDoubleTy();
+  if (LanesOf(x) > 1) wide_type = llvm::FixedVectorType::get(wide_type, LanesOf(x));
+  std::vector<Value*> wide;
+  for (Value* a : v) wide.push_back(f64 ? a : b.CreateFPExt(a, wide_type));
+  Math m(b, wide[0], f64);
+  Value* w = wide[0];
+  Value* y = nullptr;
+  switch (op) {
+    case Op::kLog2: y = m.Log2(w); break;
+    case Op::kLog10: y = m.Log10(w); break;
+    case Op::kSin: case Op::kCos: case Op::kTan: {
+      y = op == Op::kTan ? m.Tan(w) : m.SinCos(w, op == Op::kCos);
+      if (!f64) y = b.CreateFPTrunc(y, x->getType());
+      return OrLibrary(b, y, m.Less(m.Abs(w), m.C(0x1p30)), name, v);
+    }
+    case Op::kAsin: y = m.Asin(w); break;
+    case Op::kAcos: y = m.Acos(w); break;
+    case Op::kAtan: y = m.Atan(w); break;
+    case Op::kSinh: y = m.Sinh(w); break;
+    case Op::kCosh: y = m.Cosh(w); break;
+    case Op::kAsinh: y = m.Asinh(w); break;
+    case Op::kAcosh: y = m.Acosh(w); break;
+    case Op::kAtanh: y = m.Atanh(w); break;
+    case Op::kErfc: y = m.Erfc(w); break;
+    case Op::kPow: y = m.Pow(w, wide[1]); break;
+    case Op::kAtan2: y = m.Atan2(w, wide[1]); break;
+    case Op::kHypot: y = m.Hypot(w, wide[1]); break;
+    default: throw CodegenUnsupported(Info(op).name);
+  }
+  return f64 ? y : b.CreateFPTrunc(y, x->getType());
 }
 
 }  // namespace framejit::codegen
