@@ -120,9 +120,13 @@ ValueId Builder::BroadcastInDim(ValueId v, const Ints& shape, std::vector<int64_
   attrs.syms = shape;
   Ints known = type(v).shape;
   if (Infer(Op::kBroadcast, {type(v)}, attrs, env_).shape == known && IsIota(axes)) return v;
-  for (size_t i = 0; i < known.size(); ++i)  // a size that turned out to be 1: later stages see the number
-    if (!known[i].is_const() && known[i] != shape[axes[i]] && env_.Simplify(known[i]) == Int(1)) known[i] = 1;
-  return Add(Op::kBroadcast, {Reshape(v, known)}, std::move(attrs));
+  // A size that turned out to be 1 (Infer asked, so it is guarded): later stages must see the number, or they would take
+  // the size for an equal one.
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (known[i].is_const() || known[i] == shape[axes[i]]) continue;
+    if (env_.Hint(known[i]) == 1 && env_.Hint(shape[axes[i]]) != 1) v = Slice(v, static_cast<int>(i), 0, 1);
+  }
+  return Add(Op::kBroadcast, {v}, std::move(attrs));
 }
 
 ValueId Builder::Reshape(ValueId v, Ints shape) {

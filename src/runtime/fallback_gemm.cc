@@ -1,26 +1,17 @@
 // One task computes a block of columns of one product: it packs the block of B (so that strides and transposition cost
-// once), then runs a 4-row register tile down the rows of A. 64 columns of f32 are 4 vectors of 512 bits; 4 rows by 4
-// vectors leave half of the registers for B and the broadcast of A.
+// once), then runs a register tile of 6 rows by 2 vectors down the rows of A: 12 accumulators, which fit 16 vector
+// registers with what else is needed. The tile exists for three vector widths; the machine picks one.
 
 #include "runtime/fallback_gemm.h"
 
 #include <algorithm>
 #include <vector>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define FRAMEJIT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
-#else
-#define FRAMEJIT_CLONES
-#endif
-
 namespace framejit::runtime {
 namespace {
 
-constexpr int kRows = 4;
-constexpr int64_t kDepth = 512;  // of a packed block: 512 x 64 x 4 bytes fit the L2 cache
-
-template <typename T>
-constexpr int kColumns = 256 / sizeof(T);
+constexpr int kRows = 6;
+constexpr int64_t kDepth = 512;  // of a packed block: 512 x 128 bytes fit the L2 cache
 
 template <typename T>
 struct Product {
@@ -35,30 +26,62 @@ struct Product {
   int64_t column_blocks;
 };
 
-#define FRAMEJIT_TILE(NAME, T)                                                                                      \
-  FRAMEJIT_CLONES void NAME(const T* const* rows, int64_t a_col, const T* packed, int64_t depth, T* acc) {          \
-    constexpr int n = kColumns<T>;                                                                                  \
-    T c0[n], c1[n], c2[n], c3[n];                                                                                   \
-    for (int j = 0; j < n; ++j) c0[j] = acc[j], c1[j] = acc[n + j], c2[j] = acc[2 * n + j], c3[j] = acc[3 * n + j]; \
-    for (int64_t p = 0; p < depth; ++p) {                                                                           \
-      const T* b = packed + p * n;                                                                                  \
-      const T a0 = rows[0][p * a_col], a1 = rows[1][p * a_col], a2 = rows[2][p * a_col], a3 = rows[3][p * a_col];   \
-      for (int j = 0; j < n; ++j) {                                                                                 \
-        c0[j] += a0 * b[j];                                                                                         \
-        c1[j] += a1 * b[j];                                                                                         \
-        c2[j] += a2 * b[j];                                                                                         \
-        c3[j] += a3 * b[j];                                                                                         \
-      }                                                                                                             \
-    }                                                                                                               \
-    for (int j = 0; j < n; ++j) acc[j] = c0[j], acc[n + j] = c1[j], acc[2 * n + j] = c2[j], acc[3 * n + j] = c3[j]; \
+// acc[kRows][2 vectors] += rows[r][p * a_col] * packed[p][2 vectors], p < depth.
+#define FRAMEJIT_TILE(NAME, BYTES, TARGET)                                                        \
+  template <typename T>                                                                           \
+  TARGET void NAME(const T* const* rows, int64_t a_col, const T* packed, int64_t depth, T* acc) { \
+    typedef T Vector __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));          \
+    constexpr int n = BYTES / sizeof(T);                                                          \
+    Vector c[kRows][2];                                                                           \
+    for (int r = 0; r < kRows; ++r) {                                                             \
+      c[r][0] = *reinterpret_cast<const Vector*>(acc + r * 2 * n);                                \
+      c[r][1] = *reinterpret_cast<const Vector*>(acc + r * 2 * n + n);                            \
+    }                                                                                             \
+    for (int64_t p = 0; p < depth; ++p) {                                                         \
+      const Vector b0 = *reinterpret_cast<const Vector*>(packed + p * 2 * n);                     \
+      const Vector b1 = *reinterpret_cast<const Vector*>(packed + p * 2 * n + n);                 \
+      _Pragma("GCC unroll 6") for (int r = 0; r < kRows; ++r) {                                   \
+        c[r][0] += rows[r][p * a_col] * b0;                                                       \
+        c[r][1] += rows[r][p * a_col] * b1;                                                       \
+      }                                                                                           \
+    }                                                                                             \
+    for (int r = 0; r < kRows; ++r) {                                                             \
+      *reinterpret_cast<Vector*>(acc + r * 2 * n) = c[r][0];                                      \
+      *reinterpret_cast<Vector*>(acc + r * 2 * n + n) = c[r][1];                                  \
+    }                                                                                             \
   }
-FRAMEJIT_TILE(Tile, float)
-FRAMEJIT_TILE(Tile, double)
+FRAMEJIT_TILE(Tile16, 16, )
+#if defined(__x86_64__)
+FRAMEJIT_TILE(Tile32, 32, __attribute__((target("avx2,fma"))))
+FRAMEJIT_TILE(Tile64, 64, __attribute__((target("avx512f"))))
+#endif
 #undef FRAMEJIT_TILE
 
 template <typename T>
+struct Tile {
+  void (*run)(const T* const*, int64_t, const T*, int64_t, T*) = Tile16<T>;
+  int columns = 32 / sizeof(T);
+
+  static const Tile& Get() {
+    static const Tile tile = [] {
+      Tile t;
+#if defined(__x86_64__)
+      if (__builtin_cpu_supports("avx512f")) {
+        t = {Tile64<T>, 128 / sizeof(T)};
+      } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        t = {Tile32<T>, 64 / sizeof(T)};
+      }
+#endif
+      return t;
+    }();
+    return tile;
+  }
+};
+
+template <typename T>
 void Block(const Product<T>& p, int64_t task, std::vector<T>& packed, std::vector<T>& sums) {
-  constexpr int n = kColumns<T>;
+  const Tile<T>& tile = Tile<T>::Get();
+  const int n = tile.columns;
   int64_t batch = task / p.column_blocks;
   const int64_t column = (task % p.column_blocks) * n;
   const T* a = p.a;
@@ -77,13 +100,18 @@ void Block(const Product<T>& p, int64_t task, std::vector<T>& packed, std::vecto
   sums.assign(padded_rows * n, T(0));
   for (int64_t k0 = 0; k0 < p.k; k0 += kDepth) {
     const int64_t depth = std::min(kDepth, p.k - k0);
-    for (int64_t k = 0; k < depth; ++k) {
+    if (p.b_row == 1) {  // transposed: read along the columns
+      for (int64_t j = 0; j < width; ++j) {
+        for (int64_t k = 0; k < depth; ++k) packed[k * n + j] = b[k0 + k + (column + j) * p.b_col];
+      }
+    }
+    for (int64_t k = 0; k < depth && p.b_row != 1; ++k) {
       for (int64_t j = 0; j < width; ++j) packed[k * n + j] = b[(k0 + k) * p.b_row + (column + j) * p.b_col];
     }
     for (int64_t i = 0; i < p.m; i += kRows) {
       const T* rows[kRows];
       for (int r = 0; r < kRows; ++r) rows[r] = a + std::min(i + r, p.m - 1) * p.a_row + k0 * p.a_col;
-      Tile(rows, p.a_col, packed.data(), depth, sums.data() + i * n);
+      tile.run(rows, p.a_col, packed.data(), depth, sums.data() + i * n);
     }
   }
   for (int64_t i = 0; i < p.m; ++i) {
@@ -97,7 +125,8 @@ void Block(const Product<T>& p, int64_t task, std::vector<T>& packed, std::vecto
 
 template <typename T>
 void Run(Host& host, Product<T> p) {
-  p.column_blocks = (p.n + kColumns<T> - 1) / kColumns<T>;
+  const int columns = Tile<T>::Get().columns;
+  p.column_blocks = (p.n + columns - 1) / columns;
   int64_t batches = 1;
   for (int64_t s : p.batch_sizes) batches *= s;
   const int64_t tasks = batches * p.column_blocks;

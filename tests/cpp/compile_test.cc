@@ -501,13 +501,19 @@ struct RandomGraph : Fixture {
   ValueId Any() { return values[Pick(static_cast<int>(values.size()))]; }
   DType TypeOf(ValueId v) { return b.type(v).dtype; }
 
-  explicit RandomGraph(uint32_t seed) : rng(seed) {
+  explicit RandomGraph(uint32_t seed, bool symbolic = false) : rng(seed) {
     const int64_t sizes[] = {1, 2, 3, 5, 16, 33};
     for (int i = 0; i < 1 + Pick(3); ++i) {
       std::vector<int64_t> shape(Pick(4));
       for (auto& s : shape) s = sizes[Pick(6)];
+      Ints dims(shape.begin(), shape.end());
+      if (symbolic) {
+        for (size_t d = 0; d < shape.size(); ++d) {
+          if (Pick(2) && shape[d] != 1) dims[d] = Symbol(i, static_cast<int>(d), shape[d]);
+        }
+      }
       const DType t = Pick(4) == 0 ? DType::kInt64 : DType::kFloat32;
-      values.push_back(In(Ints(shape.begin(), shape.end()), t));
+      values.push_back(In(dims, t));
       if (t == DType::kFloat32) {
         inputs.push_back(RandomF32(shape, seed * 7 + i));
       } else {
@@ -536,7 +542,7 @@ struct RandomGraph : Fixture {
     const TensorType t = b.type(x);
     const bool is_float = IsFloat(t.dtype);
     const int rank = t.rank();
-    switch (Pick(11)) {
+    switch (Pick(17)) {
       case 0: {
         static const Op kFloat[] = {Op::kTanh, Op::kSin, Op::kErf, Op::kAbs, Op::kNeg, Op::kSign};
         if (IsBool(t.dtype)) return values.push_back(b.Unary(Op::kNot, x));
@@ -575,9 +581,10 @@ struct RandomGraph : Fixture {
       case 5: {
         if (rank == 0) return;
         const int axis = Pick(rank);
-        const int64_t size = t.shape[axis].value(), start = Pick(static_cast<int>(size));
+        const int64_t size = env.Hint(t.shape[axis]), start = Pick(static_cast<int>(size));
         const int64_t step = 1 + Pick(2);
-        return values.push_back(b.Slice(x, axis, start, (size - start + step - 1) / step, step));
+        if (size == 0) return;
+        return values.push_back(b.Slice(x, axis, start, shape::CeilDiv(t.shape[axis] - Int(start), step), step));
       }
       case 6: return values.push_back(b.Reshape(x, {t.numel()}));
       case 7: {
@@ -598,6 +605,51 @@ struct RandomGraph : Fixture {
         ValueId n = b.Unary(Op::kTanh, x);
         return values.push_back(b.Unary(Op::kTanh, b.Add(Op::kMatMul, {n, b.Permute(n, swap)})));
       }
+      case 11: {
+        if (rank == 0) return;
+        Attrs a;
+        a.axes = {Pick(rank)};
+        return values.push_back(b.Add(Op::kFlip, {x}, a));
+      }
+      case 12: {
+        if (rank == 0 || IsBool(t.dtype)) return;
+        Attrs a;
+        a.scalar = is_float ? Scalar(0.5) : Scalar(3);
+        for (int d = 0; d < rank; ++d) {
+          a.syms.push_back(Pick(3));
+          a.syms.push_back(Pick(2));
+        }
+        if (env.Hint(t.numel()) > 2000) return;
+        return values.push_back(b.Add(Op::kPad, {x}, a));
+      }
+      case 13: {
+        if (rank == 0) return;
+        Attrs a;
+        a.axes = {Pick(rank)};
+        ValueId y = Pick(2) ? x : b.Slice(x, static_cast<int>(a.axes[0]), 0, 1, 1);
+        if (is_float) y = b.Unary(Op::kSin, y);
+        return values.push_back(
+            b.Add(Op::kCat, Pick(2) ? std::vector<ValueId>{x, y} : std::vector<ValueId>{y, x, x}, a));
+      }
+      case 14: {
+        if (rank == 0 || IsBool(t.dtype)) return;
+        return values.push_back(b.Reduce(Pick(2) ? Op::kArgMax : Op::kArgMin, x, {Pick(rank)}, Pick(2) == 0));
+      }
+      case 15: {  // rows picked by index: positions of the first axis in a strange order
+        if (rank == 0) return;
+        Attrs a;
+        a.axes = {Pick(rank)};
+        const Int size = t.shape[a.axes[0]];
+        if (env.Hint(size) == 0) return;
+        ValueId last = b.Broadcast(b.SymConstant(size - Int(1), DType::kInt64), Ints{3});
+        ValueId index = b.Binary(Op::kMinimum, b.Iota(DType::kInt64, {3}, 0), last);
+        return values.push_back(b.Add(Op::kTake, {x, Pick(2) ? index : b.Binary(Op::kSub, last, index)}, a));
+      }
+      case 16: {
+        if (!is_float || rank == 0) return;
+        ValueId iota = b.Cast(b.Iota(DType::kInt64, t.shape, Pick(rank)), t.dtype);
+        return values.push_back(b.Unary(Op::kTanh, b.Binary(Op::kMul, x, iota)));
+      }
       case 10: {
         ValueId y = Any();
         if (TypeOf(y) != t.dtype) y = b.Cast(y, t.dtype);
@@ -613,7 +665,8 @@ struct RandomGraph : Fixture {
     const auto &a = b.type(x).shape, &c = b.type(y).shape;
     int64_t size = 1;
     for (size_t i = 1; i <= std::max(a.size(), c.size()); ++i) {
-      const int64_t p = i <= a.size() ? a[a.size() - i].value() : 1, q = i <= c.size() ? c[c.size() - i].value() : 1;
+      const int64_t p = i <= a.size() ? env.Hint(a[a.size() - i]) : 1;
+      const int64_t q = i <= c.size() ? env.Hint(c[c.size() - i]) : 1;
       if (p != q && p != 1 && q != 1) return false;
       size *= std::max(p, q);
     }
@@ -633,6 +686,8 @@ TEST(Compile, RandomGraphs) {
     RandomGraph random(seed);
     SCOPED_TRACE("seed " + std::to_string(seed));
     CompileAndCheck(random.g, random.inputs, 2e-5);
+    RandomGraph symbolic(seed, true);
+    CompileAndCheck(symbolic.g, symbolic.inputs, 2e-5);
     if (::testing::Test::HasFailure()) break;
   }
 }
