@@ -198,7 +198,7 @@ class Assembler {
     b.node = at;
     p_.nodes.emplace_back();
     auto node = [&]() -> Node& { return p_.nodes[at]; };
-    node().source = b.source;
+    p_.sources.push_back(b.source);
     node().kind = b.source->kind;
     node().parent = parent;
     node().looked_up = b.source->kind == SourceKind::kDictItem;
@@ -375,6 +375,10 @@ std::shared_ptr<GuardSet> GuardBuilder::Finish(shape::Env& env, const std::vecto
   p->types = std::move(impl_->types);
   p->functions = std::move(impl_->functions);
   p->pool->Weaken();
+  for (size_t i = 0; i < p->nodes.size(); ++i) {
+    p->nodes[i].index = p->sources[i]->index;
+    p->nodes[i].object = p->sources[i]->object;
+  }
   impl_->rows.clear();
   impl_->seen.clear();
   return p;

@@ -52,7 +52,7 @@ bool Program::Holds(Test& t, PyObject* v, int64_t* symbols) {
       return e && EqualValues(v, e);
     }
     case Kind::kAbsent: return v == nullptr;
-    case Kind::kLength: return LengthOf(v) == t.number;
+    case Kind::kLength: return (v && PyDict_Check(v) ? PyDict_GET_SIZE(v) : LengthOf(v)) == t.number;
     case Kind::kKeys:  // of a dict: by its group; but an OrderedDict can be reordered behind its dict's back
       if (!v || Py_IS_TYPE(v, &PyDict_Type)) return true;
       if (PyODict_Check(v))
@@ -119,8 +119,8 @@ bool Program::Run(PyObject* const* slots, PyObject** out, int64_t* symbols) {
       PyObject* from = node.parent >= 0 ? base[node.parent].value : nullptr;
       if (!from && node.parent >= 0) [[unlikely]]
         return false;
-      node.value =
-          node.kind == SourceKind::kSlot ? slots[node.source->index] : Step(*node.source, from, slots, &member[i]);
+      node.value = node.kind == SourceKind::kSlot ? slots[node.index]
+                                                  : Step(node.kind, node.index, node.object, from, slots, &member[i]);
     }
     if (!node.value) [[unlikely]] {
       if (!Nothing(node)) return false;
@@ -167,7 +167,8 @@ bool Program::Relations(int64_t* symbols) {
 }
 
 bool Program::Check(PyObject* const* slots, PyObject** out, int64_t* symbols) {
-  // A dict whose keys have a __eq__ of their own can bring us here again from within a lookup. The inner one misses.
+  // Nothing below is meant to run Python code, but frameworks' getters are not ours to vouch for. An inner check
+  // misses.
   if (busy_) return false;
   struct Busy {
     bool& flag;

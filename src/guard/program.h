@@ -78,14 +78,15 @@ struct Test {
 };
 
 struct Node {
-  const Source* source = nullptr;
   int32_t parent = -1;
-  SourceKind kind = SourceKind::kSlot;
-  bool looked_up = false;  // a dict item: its group sets `value`
-  bool required = false;   // an input, or part of a relation: must exist
   int32_t group = -1;
   int32_t first = 0, last = 0;  // tests
-  PyObject* value = nullptr;    // of the check in progress, or what a fresh group vouches for
+  int32_t index = 0;            // as in Source
+  SourceKind kind = SourceKind::kSlot;
+  bool looked_up = false;      // a dict item: its group sets `value`
+  bool required = false;       // an input, or part of a relation: must exist
+  PyObject* object = nullptr;  // as in Source (held by the pool)
+  PyObject* value = nullptr;   // of the check in progress, or what a fresh group vouches for
 };
 
 struct Lookup {
@@ -127,6 +128,7 @@ class Program final : public GuardSet {
 
   std::shared_ptr<SourcePool> pool;
   std::vector<Node> nodes;
+  std::vector<const Source*> sources;  // by node
   std::vector<Test> tests;
   std::vector<std::string> where;  // by test: the user's line that caused it
   std::vector<Lookup> lookups;

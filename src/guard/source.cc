@@ -3,7 +3,7 @@
 #include <structmember.h>
 
 #include "diag/diag.h"
-#include "guard/versions.h"
+#include "guard/program.h"
 #include "tensor/tensor.h"
 
 namespace framejit::guard {
@@ -49,9 +49,18 @@ bool IsTensorObject(PyObject* o) {
 
 PyObject* DictLookup(PyObject* dict, PyObject* key) {
   if (!dict || !PyDict_Check(dict)) return nullptr;
-  PyObject* v = PyDict_GetItemWithError(dict, key);
-  if (!v && PyErr_Occurred()) PyErr_Clear();
-  return v;
+  if (PyUnicode_CheckExact(key) && KeysAreStrings(dict)) {
+    PyObject* v = PyDict_GetItemWithError(dict, key);
+    if (!v && PyErr_Occurred()) PyErr_Clear();
+    return v;
+  }
+  // A key of the user's own class with the hash of ours would have its __eq__ called. So look at all keys; a fresh tag
+  // spares most checks from that.
+  PyObject *found, *value;
+  Py_ssize_t at = 0;
+  while (PyDict_Next(dict, &at, &found, &value))
+    if (EqualValues(found, key)) return value;
+  return nullptr;
 }
 
 namespace {
@@ -78,28 +87,29 @@ PyObject* Unowned(PyObject* o) {
 
 }  // namespace
 
-PyObject* Step(const Source& s, PyObject* base, PyObject* const* slots, MemberCache* member) {
-  if (s.kind == SourceKind::kSlot) return slots[s.index];
-  if (s.kind == SourceKind::kConst) {
-    if (s.index == 0) return s.object;
-    PyObject* o = reinterpret_cast<PyWeakReference*>(s.object)->wr_object;
+PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyObject* const* slots,
+               MemberCache* member) {
+  if (kind == SourceKind::kSlot) return slots[index];
+  if (kind == SourceKind::kConst) {
+    if (index == 0) return object;
+    PyObject* o = reinterpret_cast<PyWeakReference*>(object)->wr_object;
     return o == Py_None ? nullptr : o;
   }
   if (!base) return nullptr;
   auto* function = PyFunction_Check(base) ? reinterpret_cast<PyFunctionObject*>(base) : nullptr;
-  switch (s.kind) {
+  switch (kind) {
     case SourceKind::kSlot:
     case SourceKind::kConst: break;
     case SourceKind::kInstanceDict: return InstanceDict(base);
-    case SourceKind::kDictItem: return DictLookup(base, s.object);
+    case SourceKind::kDictItem: return DictLookup(base, object);
     case SourceKind::kItem:
-      if (PyTuple_Check(base)) return s.index < PyTuple_GET_SIZE(base) ? PyTuple_GET_ITEM(base, s.index) : nullptr;
-      if (PyList_Check(base)) return s.index < PyList_GET_SIZE(base) ? PyList_GET_ITEM(base, s.index) : nullptr;
+      if (PyTuple_Check(base)) return index < PyTuple_GET_SIZE(base) ? PyTuple_GET_ITEM(base, index) : nullptr;
+      if (PyList_Check(base)) return index < PyList_GET_SIZE(base) ? PyList_GET_ITEM(base, index) : nullptr;
       return nullptr;
     case SourceKind::kCell: return PyCell_Check(base) ? PyCell_GET(base) : nullptr;
     case SourceKind::kClosure:
-      if (!function || !function->func_closure || s.index >= PyTuple_GET_SIZE(function->func_closure)) return nullptr;
-      return PyTuple_GET_ITEM(function->func_closure, s.index);
+      if (!function || !function->func_closure || index >= PyTuple_GET_SIZE(function->func_closure)) return nullptr;
+      return PyTuple_GET_ITEM(function->func_closure, index);
     case SourceKind::kDefaults: return function ? function->func_defaults : nullptr;
     case SourceKind::kKwDefaults: return function ? function->func_kwdefaults : nullptr;
     case SourceKind::kFuncDict: return function ? function->func_dict : nullptr;
@@ -107,7 +117,7 @@ PyObject* Step(const Source& s, PyObject* base, PyObject* const* slots, MemberCa
       if (PyMethod_Check(base)) return PyMethod_GET_SELF(base);
       return PyCFunction_Check(base) ? PyCFunction_GET_SELF(base) : nullptr;
     case SourceKind::kBoundFunc: return PyMethod_Check(base) ? PyMethod_GET_FUNCTION(base) : nullptr;
-    case SourceKind::kMember: return Member(base, s.object, member);
+    case SourceKind::kMember: return Member(base, object, member);
     case SourceKind::kType: return reinterpret_cast<PyObject*>(Py_TYPE(base));
     case SourceKind::kGrad: {
       if (!IsTensorObject(base)) return nullptr;

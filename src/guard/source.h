@@ -81,9 +81,13 @@ struct MemberCache {
   bool object_or_none = false;  // reads null as None
 };
 
-// From base (null: led nowhere) to what `s` names. Borrowed: something reachable holds it. Null: there is no such
-// thing. Runs no Python code, sets no error.
-PyObject* Step(const Source& s, PyObject* base, PyObject* const* slots, MemberCache* member);
+// From base (null: led nowhere) to what a source of this kind, index and object names. Borrowed: something reachable
+// holds it. Null: there is no such thing. Runs no Python code, sets no error.
+PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyObject* const* slots,
+               MemberCache* member);
+inline PyObject* Step(const Source& s, PyObject* base, PyObject* const* slots, MemberCache* member) {
+  return Step(s.kind, s.index, s.object, base, slots, member);
+}
 PyObject* DictLookup(PyObject* dict, PyObject* key);  // as Step for kDictItem
 bool IsTensorObject(PyObject* o);
 

@@ -270,6 +270,12 @@ PyObject* ResolveInput(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   return o ? o : Py_NewRef(Py_NotImplemented);
 }
 
+PyObject* Referents(PyObject* self, PyObject*) {
+  PyObject* out = PyList_New(0);
+  Of(self).Traverse([](PyObject* o, void* list) { return PyList_Append(static_cast<PyObject*>(list), o); }, out);
+  return out;
+}
+
 PyObject* Bench(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   GuardSet& set = Of(self);
   long count = PyLong_AsLong(args[0]);
@@ -290,6 +296,7 @@ PyMethodDef kMethods[] = {
     {"dynamic", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Dynamic)), METH_FASTCALL, nullptr},
     {"dynamic_ints", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(DynamicInts)), METH_FASTCALL, nullptr},
     {"describe", Describe, METH_NOARGS, nullptr},
+    {"referents", Referents, METH_NOARGS, nullptr},
     {"dead", Dead, METH_NOARGS, nullptr},
     {"resolve", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(ResolveInput)), METH_FASTCALL, nullptr},
     {"bench", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Bench)), METH_FASTCALL, nullptr},

@@ -183,6 +183,26 @@ PyObject* InstanceDict(PyObject* o) {
   return slot ? *slot : nullptr;
 }
 
+// The key table says of itself whether it holds only strs (and is looked up without calling __eq__): a byte of a
+// private struct, believed only if dicts made for the purpose show it as expected.
+bool KeysAreStrings(PyObject* dict) {
+  static constexpr int kKindOffset = sizeof(Py_ssize_t) + 2;  // after the reference count and two size logarithms
+  auto kind = [](PyObject* d) {
+    return reinterpret_cast<uint8_t*>(reinterpret_cast<PyDictObject*>(d)->ma_keys)[kKindOffset];
+  };
+  enum : uint8_t { kGeneral = 0, kUnicode = 1, kSplit = 2 };
+  static const bool believed = [&] {
+    PyObject* all[] = {Py_BuildValue("{s:i}", "a", 1), Py_BuildValue("{i:i}", 1, 1),
+                       Py_BuildValue("{s:i,i:i}", "a", 1, 1, 1)};
+    bool ok =
+        all[0] && all[1] && all[2] && kind(all[0]) == kUnicode && kind(all[1]) == kGeneral && kind(all[2]) == kGeneral;
+    for (PyObject* d : all) Py_XDECREF(d);
+    PyErr_Clear();
+    return ok;
+  }();
+  return believed && (kind(dict) == kUnicode || kind(dict) == kSplit);
+}
+
 uint32_t TypeTag(PyTypeObject* t) {
   if (t->tp_version_tag == 0) {
 #if PY_VERSION_HEX >= 0x030C0000

@@ -3,6 +3,7 @@
 import collections
 import contextvars
 import sys
+import threading
 import types
 
 import pytest
@@ -338,44 +339,78 @@ def test_a_relation_needs_its_symbols_bound():
         build(("int", S0, 0), ("shape", "s0", "==", "s1"), symbols=[(1, 0, 9), (1, 0, 9)])
 
 
-# --- hostile keys, re-entry ------------------------------------------------------------------------------------------------------------
+# --- keys and values of the user's own classes ---------------------------------------------------------------------------------
 
 
-def test_key_comparison_that_mutates_and_re_enters():
-    """A foreign key with our key's hash makes the lookup call Python: no crash, no wrong hit."""
-    log = []
+class Clashing:
+    """Has the hash of another key; being compared would be Python code in the middle of a check."""
 
-    class Evil:
-        def __init__(self, key):
-            self.key = key
+    def __init__(self, key):
+        self.key = key
 
-        def __hash__(self):
-            return hash(self.key)
+    def __hash__(self):
+        return hash(self.key)
 
+    def __eq__(self, other):
+        raise AssertionError("compared")
+
+
+@pytest.mark.parametrize("key", ["k", 5, (1, 2), 2.5])
+def test_lookups_never_compare_in_python(key):
+    hostile = Clashing(key)
+    d = {hostile: 0}
+    absent, present = build(("absent", item(S0, key))), build(("equals", item(S0, key), 1))
+    hits(absent, d)
+    misses(present, d)
+    own = build(("equals", item(S0, hostile), 0))
+    hits(own, d)
+    misses(own, {Clashing(key): 0})
+    other = {key: 1}
+    other[Clashing("elsewhere")] = 0
+    hits(present, other)
+    misses(absent, other)
+
+
+def test_keys_never_compare_in_python():
+    class Loud:
         def __eq__(self, other):
-            log.append(g.check(d))
-            d.pop(self, None) if len(log) > 100 else d.update({f"n{len(log)}": 0})
-            return False
+            raise AssertionError("called")
 
-    d = {}
-    d[Evil("k")] = 0
-    g = build(("equals", item(S0, "k"), 1), ("absent", item(S0, "zz")))
-    assert g.check(d) is None
-    assert log and all(x is None for x in log)
+        __hash__ = object.__hash__
+
+    k = Loud()
+    g = build(("keys", S0, (k, "a")), ("equals", S1, frozenset({k, 1})))
+    hits(g, {k: 1, "a": 2}, {1, k})
+    misses(g, {Loud(): 1, "a": 2}, {1, k})
+    misses(g, {k: 1, "a": 2}, {1, Loud()})
 
 
-def test_raising_key_comparison_is_a_miss():
-    class Raises:
-        def __hash__(self):
-            return hash("k")
+def test_a_dict_that_another_thread_changes():
+    d = {"k": 1, "v": 1}
+    g = build(("equals", item(S0, "k"), 1), inputs=[item(S0, "v")])
+    stop = threading.Event()
 
-        def __eq__(self, other):
-            raise ValueError
+    def change():
+        i = 0
+        while not stop.is_set():
+            i += 1
+            d["v"] = [i]
+            d["k"] = 1 + i % 2
+            d["k"] = 1
 
-    g = build(("absent", item(S0, "k")))
-    d = {Raises(): 1}
-    g.check(d)  # hit or miss: no exception leaves
-    g.explain(d)
+    t = threading.Thread(target=change)
+    t.start()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        seen = {type(r) for r in (g.check(d) for _ in range(20000))}
+    finally:
+        sys.setswitchinterval(before)
+        stop.set()
+        t.join()
+    assert tuple in seen
+    hits(g, d)
+    assert g.check(d)[0][0] is d["v"]
 
 
 # --- reports ----------------------------------------------------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ def test_numpy_state():
 
 def module_rows(module, path, rows, inputs):
     """What a call of nn.Module reads: type, hooks, parameters, submodules."""
-    rows += [("type is", path, type(module)), ("type version", ("type", path), type(module)), ("is", attr(path, "training"), module.training)]
+    rows += [("type is", path, type(module)), ("type version", ("const", type(module)), type(module)), ("is", attr(path, "training"), module.training)]
     for hooks in ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks"):
         rows.append(("len", attr(path, hooks), 0))
     for name, p in module._parameters.items():
