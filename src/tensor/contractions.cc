@@ -22,6 +22,8 @@ constexpr double kBudget = 0.05;         // seconds of measuring in all, per pro
 constexpr double kProbeFlops = 1e8;      // a larger product is measured on its first rows only
 constexpr double kMinFlops = 2e4;        // below, the call itself dominates: MKL
 constexpr double kGain = 1.1;
+constexpr int kMinRounds = 3, kMaxRounds = 12;  // the first of them run on cold caches and waking threads
+constexpr double kEnough = 4e-3;                // seconds
 
 using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, uint32_t, uint32_t>;  // batch, m (power of two), n, k, layout, threads
 
@@ -199,9 +201,10 @@ Library Choose(const ProductShape& s, const std::function<bool(Library, int64_t 
   double mkl = 1e9, onednn = 1e9, all = Seconds([&] {
     run(Library::kMkl, m);  // first runs make primitives and touch memory
     if (!run(Library::kOneDnn, m)) return;
-    for (int i = 0; i < 3; ++i) {
-      mkl = std::min(mkl, Seconds([&] { run(Library::kMkl, m); }));
-      onednn = std::min(onednn, Seconds([&] { run(Library::kOneDnn, m); }));
+    double total = 0;
+    for (int i = 0; i < kMinRounds || (i < kMaxRounds && total < kEnough); ++i) {
+      double a = Seconds([&] { run(Library::kMkl, m); }), b = Seconds([&] { run(Library::kOneDnn, m); });
+      mkl = std::min(mkl, a), onednn = std::min(onednn, b), total += a + b;
     }
   });
   Library best = mkl > kGain * onednn ? Library::kOneDnn : Library::kMkl;

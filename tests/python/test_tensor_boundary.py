@@ -186,6 +186,18 @@ def test_other_objects():
         assert t.classify(o) == "none" and isinstance(t.read_meta(o), str) and t.read_for_guard(o) is None
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_gpu_tensors(reading):
+    x = torch.randn(3, 4, device="cuda")
+    for y in (x, x.t(), x[1:], torch.nn.Parameter(x), x.to(torch.bfloat16), x[0, 0], torch.empty(0, 2, device="cuda")):
+        m = t.read_meta(y)
+        check_meta(y, m)
+        assert m["index"] == 0 and isinstance(t.read_for_guard(y), dict)
+    r = trace([0], [2], [("torch.Tensor.__mul__", (T(0), 2), {}, T(1)), ("torch.Tensor.sum", (T(1),), {"dim": 0}, T(2))])
+    assert torch.equal(t.run(r, (x,))[0], (x * 2).sum(dim=0))
+    assert t.library("matmul", (x, x.t()), (3, 3)) is None  # the CPU's libraries
+
+
 # --- NumPy: metadata -------------------------------------------------------------------------------------------------------
 def arrays():
     base = np.arange(60.0).reshape(3, 4, 5)
