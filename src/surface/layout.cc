@@ -52,7 +52,7 @@ bool IsDense(Env& env, const TensorMeta& m) {
 }
 
 bool Overlaps(Env& env, const TensorMeta& m) {
-  if (IsRowMajor(m)) return false;
+  if (IsRowMajor(m) || IsEmpty(env, m.sizes)) return false;
   for (size_t i = 0; i < m.sizes.size(); ++i) {
     if (env.Eq(m.strides[i], 0) && !env.Le(m.sizes[i], 1)) return true;
   }

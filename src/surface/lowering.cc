@@ -258,6 +258,9 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs) {
     Record(call, {target}, Arg::Tensor(target));
     return;
   }
+  for (const Out& out : outs.items) {
+    if (out.kind == Out::kView && meta(out.of).is_scalar) throw NotThisRow{};  // NumPy scalars have no views
+  }
   for (const auto& [id, value] : outs.writes) CheckWritable(id, call.mode.grad);
   for (const auto& [id, value] : outs.writes) {
     Write(id, value);

@@ -121,7 +121,9 @@ Outs AsType(Scope& s) {  // (dtype, order, casting, subok, copy)
   if ((s.has(2) && s.arg(2).s != "K") || (s.has(3) && s.arg(3).s != "unsafe") || !s.flag(5)) Scope::Skip();
   DType t = *s.dtype(1), from = x.meta->dtype;
   if (IsFloat(from) && IsInteger(t) && !IsSigned(t)) Scope::Skip();  // C leaves negative numbers undefined: the framework's choice
-  return s.Elementwise(s.b.Cast(x.value, t), {&x, 1});
+  Out out = s.Elementwise(s.b.Cast(x.value, t), {&x, 1});
+  out.array = !x.meta->is_scalar;
+  return out;
 }
 
 Outs Copy(Scope& s) {  // ndarray.copy is C order, numpy.copy keeps the order

@@ -187,6 +187,7 @@ shape::Ints Scope::ints(int i) const {
 }
 
 int Scope::Dim(const shape::Int& d, int rank) const {
+  if (!torch() && rank == 0) Skip();  // NumPy's functions disagree about axes of 0-dimensional arrays
   int64_t v = env.Specialize(d), n = torch() ? std::max(rank, 1) : rank;
   if (v < -n || v >= n) Fail("dimension out of range");
   return static_cast<int>(v < 0 ? v + n : v);
@@ -200,10 +201,10 @@ std::vector<int64_t> Scope::Dims(int i, int rank) const {
   }
   for (const shape::Int& d : ints(i)) {
     int axis = Dim(d, rank);
-    if (rank == 0) continue;
     if (std::find(out.begin(), out.end(), axis) != out.end()) Fail("a dimension appears twice");
     out.push_back(axis);
   }
+  if (rank == 0) out.clear();
   std::sort(out.begin(), out.end());
   return out;
 }

@@ -41,7 +41,7 @@ ValueId Product(Scope& s, ValueId a, ValueId b) {
     Ints rows(ta.shape.begin(), ta.shape.end() - 1), result = rows;
     result.push_back(tb.shape[1]);
     ValueId flat = s.b.Reshape(a, {shape::Product(rows), ta.shape.back()});
-    return s.b.Reshape(s.b.Binary(Op::kMatMul, flat, b), result);
+    return s.b.Reshape(s.b.Add(Op::kMatMul, {flat, b}), result);
   }
   Ints batch;
   Ints ba(ta.shape.begin(), ta.shape.end() - 2), bb(tb.shape.begin(), tb.shape.end() - 2);
@@ -105,7 +105,9 @@ Outs Mv(Scope& s) { return Strict(s, 2, 1); }
 Outs Dot(Scope& s) { return Strict(s, 1, 1); }
 
 Outs NumpyDot(Scope& s) {
-  if (s.tensor(0).rank() > 2 || s.tensor(1).rank() > 2) Scope::Skip();
+  for (int i : {0, 1}) {
+    if (s.tensor(i).rank() > 2 || s.tensor(i).rank() == 0) Scope::Skip();
+  }
   return MatMul(s);
 }
 
@@ -169,6 +171,10 @@ Outs Einsum(Scope& s) {
     if (!has(result, c) && !has(left, c)) Scope::Skip();
   }
   if (summed.empty()) Scope::Skip();
+  for (char c : result) {  // torch swaps the operands when the right one's letters come first: another memory order
+    if (has(rows, c)) break;
+    if (has(columns, c) && !rows.empty()) Scope::Skip();
+  }
   auto size = [&](char c) {
     size_t l = left.find(c), r = right.find(c);
     Int n = l != std::string::npos ? xs[0].meta->sizes[l] : xs[1].meta->sizes[r];

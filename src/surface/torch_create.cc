@@ -326,7 +326,8 @@ Outs RepeatInterleave(Scope& s) {  // a number of repeats
   ValueId v = x.value;
   Ints sizes = x.meta->sizes;
   int axis = 0;
-  if (s.has(2) && x.rank() > 0) {
+  if (s.has(2)) {
+    if (x.rank() == 0) Scope::Skip();
     axis = s.dim(2, x.rank());
   } else {
     sizes = {shape::Product(sizes)};
@@ -387,7 +388,7 @@ Outs Flip(Scope& s) {
 
 Outs Roll(Scope& s) {
   Operand x = s.tensor(0);
-  if (!IsRowMajor(*x.meta)) Scope::Skip();
+  if (!IsRowMajor(*x.meta) || x.rank() == 0) Scope::Skip();
   Ints shifts = s.ints(1), dims = s.ints(2);
   ValueId v = x.value;
   bool flat = dims.empty();

@@ -120,13 +120,21 @@ Outs Advanced(Scope& s, const Indexing& idx) {
   data_strides.insert(data_strides.end(), strides.begin() + first + count, strides.end());
   for (Int& st : data_strides) st = st * Int(DTypeSize(idx.view.meta().dtype));
   operands.push_back(data_strides);
-  for (const auto& [axis, t] : tensors) {
-    Ints mine(shape.size(), Int(0));
-    int shift = first + index_rank - t.rank();
+  for (const auto& [axis, t] : tensors) {  // broadcast together, then seen with ones around: [1, .., index.., 1, ..]
+    TensorMeta m = *t.meta;
+    Ints around(shape.size(), Int(1));
+    std::copy_n(shape.begin() + first, index_rank, around.begin() + first);
+    m.sizes.assign(shape.begin() + first, shape.begin() + first + index_rank);
+    m.strides.assign(index_rank, Int(0));
+    int shift = index_rank - t.rank();
     for (int d = 0; d < t.rank(); ++d) {
-      if (t.meta->sizes[d] == shape[d + shift] || !s.env.Eq(t.meta->sizes[d], 1)) {
-        mine[d + shift] = t.meta->strides[d] * Int(DTypeSize(t.meta->dtype));
-      }
+      bool stretched = !(t.meta->sizes[d] == m.sizes[d + shift]) && s.env.Eq(t.meta->sizes[d], 1);
+      if (!stretched) m.strides[d + shift] = t.meta->strides[d];
+    }
+    Ints mine = ViewStrides(s.env, m, around).value_or(RowMajor(around));
+    for (size_t d = 0; d < mine.size(); ++d) {
+      bool still = around[d] == Int(1) && !s.env.Eq(shape[d], 1);
+      mine[d] = still ? Int(0) : mine[d] * Int(DTypeSize(m.dtype));
     }
     operands.push_back(mine);
   }

@@ -25,6 +25,7 @@ Outs Softmax(Scope& s) {  // (input, dim, dtype); op kLog: log_softmax
   int axis = s.dim(1, x.rank());
   ValueId v = s.Up(s.b.Cast(x.value, t));
   bool log = s.row.op == Op::kLog;
+  if (IsEmpty(s.env, x.meta->sizes)) return s.b.Cast(v, t);
   if (x.rank() == 0) return Num(s.b, s.b.Cast(v, t), log ? 0 : 1);
   return s.b.Cast(SoftmaxOf(s, v, axis, log), t);
 }

@@ -22,7 +22,7 @@ DType ResultType(Scope& s, std::span<const Operand> operands) {
   DType t = s.torch() ? TorchResultType(typed, s.default_float()) : NumpyResultType(typed);
   if (IsComplex(t)) Scope::Skip();
   for (const Operand& o : operands) {
-    if (!o.is_tensor() && !FitsIn(o.number, t)) Scope::Fail("a Python integer does not fit the dtype");
+    if (!o.is_tensor() && !FitsIn(o.number, t)) Scope::Skip();  // torch wraps around; NumPy raises or takes another loop
   }
   return t;
 }
@@ -47,6 +47,14 @@ Outs FloatComposite(Scope& s) {
   DType t = FloatOf(s, x.meta->dtype);
   ValueId v = F(s.b, s.Up(s.b.Cast(x.value, t)));
   return s.Elementwise(s.b.Cast(v, t), {&x, 1});
+}
+
+// Functions of NumPy and SciPy that are no plain ufuncs: only where their result dtype is the obvious one.
+template <LowerFn F>
+Outs WideOnly(Scope& s) {
+  DType t = s.tensor(0).meta->dtype;
+  if (NumpyFloatFor(t) == DType::kFloat16) Scope::Skip();
+  return F(s);
 }
 
 // As above for functions that torch defines on floating dtypes only.
@@ -168,6 +176,18 @@ Pair ReadPair(Scope& s) {
   return p;
 }
 
+// torch's rarer binary functions take tensors only; NumPy's take numbers too.
+Pair ReadTensors(Scope& s) {
+  if (s.torch() && !(s.arg(0).is(Arg::Kind::kTensor) && s.arg(1).is(Arg::Kind::kTensor))) Scope::Fail("operands must be tensors");
+  return ReadPair(s);
+}
+
+void RefuseBools(const Pair& p) {
+  for (const Operand& o : p.operands) {
+    if (o.is_tensor() ? IsBool(o.meta->dtype) : o.number.is(Arg::Kind::kBool)) Scope::Fail("subtraction of bools");
+  }
+}
+
 Outs Done(Scope& s, const Pair& p, ValueId v) { return s.Elementwise(v, p.operands); }
 
 // f16 and bf16 with a Python number: the number keeps f32 precision and only the result is rounded.
@@ -182,7 +202,7 @@ bool Widen(Scope& s, Pair& p) {
 Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
   Pair p = ReadPair(s);
   Op op = s.row.op;
-  if (IsBool(p.type) && op == Op::kSub) Scope::Fail("subtraction of bools");
+  if (op == Op::kSub && (s.torch() || IsBool(p.type))) RefuseBools(p);
   bool has_alpha = op != Op::kMul && s.has(2) && !(s.arg(2).is(Arg::Kind::kInt) && s.integer(2) == shape::Int(1));
   if (has_alpha && (IsBool(p.type) || (!IsFloat(p.type) && s.arg(2).is(Arg::Kind::kFloat)))) Scope::Skip();
   bool narrow = IsFloat(p.type) && DTypeSize(p.type) < 4;
@@ -197,7 +217,7 @@ Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
 
 Outs ReverseSub(Scope& s) {  // torch.rsub(input, other): other - input
   Pair p = ReadPair(s);
-  if (IsBool(p.type)) Scope::Fail("subtraction of bools");
+  RefuseBools(p);
   if (s.has(2) && !(s.arg(2).is(Arg::Kind::kInt) && s.integer(2) == shape::Int(1))) Scope::Skip();
   Widen(s, p);
   return Done(s, p, s.b.Cast(s.b.Binary(Op::kSub, p.b, p.a), p.type));
@@ -251,9 +271,10 @@ Outs NumpyPower(Scope& s, Pair& p) {
 Outs Power(Scope& s) {
   Pair p = ReadPair(s);
   const Operand& e = p.operands[1];
-  if (IsBool(p.type)) Scope::Skip();
+  if (IsBool(p.type) || (!s.torch() && p.operands[0].is_tensor() && IsBool(p.operands[0].meta->dtype))) Scope::Skip();
   if (e.is_tensor() || (e.number.is(Arg::Kind::kInt) && !e.number.i.is_const())) {
     if (!IsFloat(p.type)) Scope::Skip();  // negative integer exponents are the framework's business
+    if (s.torch() && !p.operands[0].is_tensor()) return s.b.Binary(Op::kPow, p.a, p.b);  // always row-major
     return s.torch() ? Done(s, p, s.b.Binary(Op::kPow, p.a, p.b)) : NumpyPower(s, p);
   }
   double n = e.number.is(Arg::Kind::kInt) ? static_cast<double>(e.number.i.value()) : e.number.is(Arg::Kind::kBool) ? e.number.b : e.number.f;
@@ -275,7 +296,8 @@ Outs Power(Scope& s) {
 }
 
 Outs FloatBinary(Scope& s) {  // atan2, hypot, copysign, logaddexp
-  Pair p = ReadPair(s);
+  Pair p = s.row.op == Op::kCopysign ? ReadPair(s) : ReadTensors(s);
+  if (s.torch() && s.row.op == Op::kHypot && !IsFloat(p.type)) Scope::Skip();
   p.type = FloatOf(s, p.type);
   p.a = As(s, p.operands[0], p.type);
   p.b = As(s, p.operands[1], p.type);
@@ -283,7 +305,7 @@ Outs FloatBinary(Scope& s) {  // atan2, hypot, copysign, logaddexp
 }
 
 Outs LogAddExp(Scope& s) {
-  Pair p = ReadPair(s);
+  Pair p = ReadTensors(s);
   if (!IsFloat(p.type)) Scope::Skip();
   ValueId a = s.Up(p.a), b = s.Up(p.b);
   ValueId high = s.b.Binary(Op::kMaximum, a, b);
@@ -310,12 +332,12 @@ Outs CompareSwapped(Scope& s) {
 }
 
 Outs Extreme(Scope& s) {  // maximum, minimum
-  Pair p = ReadPair(s);
+  Pair p = ReadTensors(s);
   return Done(s, p, s.b.Binary(s.row.op, p.a, p.b));
 }
 
 Outs FExtreme(Scope& s) {  // fmax, fmin: a nan loses
-  Pair p = ReadPair(s);
+  Pair p = ReadTensors(s);
   ValueId v = s.b.Binary(s.row.op, p.a, p.b);
   if (!IsFloat(p.type)) return Done(s, p, v);
   v = s.b.Where(s.b.Unary(Op::kIsNan, p.a), p.b, v);
@@ -338,6 +360,7 @@ Outs Bitwise(Scope& s) {
 Outs Logical(Scope& s) {
   Pair p{{s.Read(s.arg(0)), s.Read(s.arg(1))}, DType::kBool, 0, 0};
   if (!p.operands[0].is_tensor() && !p.operands[1].is_tensor()) Scope::Skip();
+  if (s.torch() && !(p.operands[0].is_tensor() && p.operands[1].is_tensor())) Scope::Fail("operands must be tensors");
   auto truth = [&](const Operand& o) {
     if (o.is_tensor()) return s.b.Cast(o.value, DType::kBool);
     if (o.number.is(Arg::Kind::kBool)) return s.Constant(o.number, DType::kBool);
@@ -504,23 +527,28 @@ ValueId RadToDeg(Builder& b, ValueId x) { return Times(b, x, 180.0 / M_PI); }
 #define BINARY "(Operand input, Operand other)"
 
 constexpr Row kRows[] = {
-    UNARY(kExp, "tmIN:exp"), UNARY(kExp2, "tmIsN:exp2"), UNARY(kExpm1, "tmIsNS:expm1"), UNARY(kLog, "tmIN:log"),
-    UNARY(kLog2, "tmIN:log2"), UNARY(kLog10, "tmIN:log10"), UNARY(kLog1p, "tmIsNS:log1p"), UNARY(kSqrt, "tmIN:sqrt"),
+    UNARY(kExp, "tmIN:exp"), UNARY(kExp2, "tmIsN:exp2"), UNARY(kExpm1, "tmIsN:expm1"), UNARY(kLog, "tmIN:log"),
+    UNARY(kLog2, "tmIN:log2"), UNARY(kLog10, "tmIN:log10"), UNARY(kLog1p, "tmIsN:log1p"), UNARY(kSqrt, "tmIN:sqrt"),
     UNARY(kRsqrt, "tmI:rsqrt"), UNARY(kSin, "tmIN:sin"), UNARY(kCos, "tmIN:cos"), UNARY(kTan, "tmIN:tan"),
     UNARY(kAsin, "tmI:asin tmIN:arcsin N:asin"), UNARY(kAcos, "tmI:acos tmIN:arccos N:acos"),
     UNARY(kAtan, "tmI:atan tmIN:arctan N:atan"), UNARY(kSinh, "tmIN:sinh"), UNARY(kCosh, "tmIN:cosh"),
     UNARY(kTanh, "tmIN:tanh"), UNARY(kAsinh, "tmI:asinh tmIN:arcsinh N:asinh"), UNARY(kAcosh, "tmI:acosh tmIN:arccosh N:acosh"),
-    UNARY(kAtanh, "tmI:atanh tmIN:arctanh N:atanh"), UNARY(kErf, "tmIsS:erf"), UNARY(kErfc, "tmIsS:erfc"),
+    UNARY(kAtanh, "tmI:atanh tmIN:arctanh N:atanh"), UNARY(kErf, "tmIs:erf"), UNARY(kErfc, "tmIs:erfc"),
     {"tmIN:reciprocal", "(Tensor input)", &Reciprocal, Op::kReciprocal},
-    {"tmI:sigmoid sS:expit n:sigmoid", "(Tensor input)", &FloatComposite<&Sigmoid>},
-    {"sN:sinc tmI:sinc", "(Tensor input)", &FloatComposite<&Sinc>},
+    {"S:erf", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kErf}, {"S:erfc", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kErfc},
+    {"S:expm1", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kExpm1},
+    {"S:log1p", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kLog1p},
+    {"S:expit", "(Tensor input)", &WideOnly<&FloatComposite<&Sigmoid>>},
+    {"tmI:sigmoid s:expit n:sigmoid", "(Tensor input)", &FloatComposite<&Sigmoid>},
+    {"s:sinc tmI:sinc", "(Tensor input)", &FloatComposite<&Sinc>}, {"N:sinc", "(Tensor input)", &WideOnly<&FloatComposite<&Sinc>>},
     {"tmIN:deg2rad N:radians", "(Tensor input)", &FloatComposite<&DegToRad>},
     {"tmIN:rad2deg N:degrees", "(Tensor input)", &FloatComposite<&RadToDeg>},
     {"tmI:neg tmIN:negative oO:neg", "(Tensor input)", &SameUnary, Op::kNeg},
-    {"tmIN:abs tmIN:absolute oO:abs N:fabs", "(Tensor input)", &SameUnary, Op::kAbs},
+    {"tmIN:abs tmIN:absolute oO:abs", "(Tensor input)", &SameUnary, Op::kAbs},
+    {"N:fabs", "(Tensor input)", &FloatUnary, Op::kAbs},
     {"tmIN:sign", "(Tensor input)", &SameUnary, Op::kSign}, {"tmI:sgn", "(Tensor input)", &SameUnary, Op::kSign},
     {"tmIN:ceil", "(Tensor input)", &SameUnary, Op::kCeil}, {"tmIN:floor", "(Tensor input)", &SameUnary, Op::kFloor},
-    {"tmIN:trunc tmIN:fix", "(Tensor input)", &SameUnary, Op::kTrunc}, {"N:rint", "(Tensor input)", &SameUnary, Op::kRound},
+    {"tmIN:trunc tmIN:fix", "(Tensor input)", &SameUnary, Op::kTrunc}, {"N:rint", "(Tensor input)", &FloatUnary, Op::kRound},
     {"tmI:round", "(Tensor input, *, int decimals=0)", &RoundDecimals, Op::kRound},
     {"NM:round N:around", "(Tensor input, int decimals=0)", &RoundDecimals, Op::kRound},
     {"tmN:positive oO:pos", "(Tensor input)", &Positive},

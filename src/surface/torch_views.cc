@@ -80,6 +80,7 @@ Outs PermuteRow(Scope& s) {
 Outs TransposeLast(Scope& s) {  // t() and T up to rank 2; mT, adjoint from rank 2
   Operand x = s.tensor(0);
   bool matrix = s.row.op == Op::kMatMul;
+  if (matrix && x.rank() == 0) Scope::Skip();
   if (matrix && x.rank() < 2) Scope::Fail("mT needs a matrix");
   if (!matrix && s.torch() && x.rank() > 2) Scope::Skip();
   if (!s.torch() && !matrix) {
@@ -95,6 +96,7 @@ Outs MoveDim(Scope& s) {
   Operand x = s.tensor(0);
   Ints from = s.ints(1), to = s.ints(2);
   if (from.size() != to.size()) Scope::Fail("movedim");
+  if (x.rank() == 0) Scope::Skip();
   std::vector<int64_t> perm(x.rank(), -1);
   std::vector<bool> used(x.rank(), false);
   for (size_t i = 0; i < from.size(); ++i) {
@@ -143,6 +145,7 @@ Outs NumpyReshape(Scope& s) {
 Outs Ravel(Scope& s) {
   Operand x = s.tensor(0);
   if (!s.torch() && s.has(1) && s.arg(1).s != "C") Scope::Skip();
+  if (!s.torch() && !IsContiguous(s.env, *x.meta)) return s.b.Reshape(x.value, {shape::Product(x.meta->sizes)});
   return Reshaped(s, x, {Int(-1)}, true);
 }
 
@@ -168,6 +171,7 @@ Outs NumpyFlatten(Scope& s) {  // always a copy
 
 Outs Unflatten(Scope& s) {
   Operand x = s.tensor(0);
+  if (x.rank() == 0) Scope::Skip();
   int d = s.dim(1, x.rank());
   Ints inner = FillSizes(s, s.ints(2), x.meta->sizes[d]);
   Ints sizes = x.meta->sizes;
@@ -181,13 +185,16 @@ Outs Squeeze(Scope& s) {
   std::vector<int64_t> axes = s.Dims(1, x.rank());
   ViewChain v(s, x);
   v.Expand(v.sizes());
+  bool changed = false;
   for (size_t i = axes.size(); i-- > 0;) {
+    changed |= s.env.Eq(x.meta->sizes[axes[i]], 1);
     if (s.env.Eq(v.sizes()[axes[i]], 1)) {
       v.Squeeze(static_cast<int>(axes[i]));
     } else if (!s.torch() && s.has(1)) {
       Scope::Fail("squeeze of an axis that is not 1");
     }
   }
+  if (!s.torch() && !changed) return Same(x);
   return v.Done();
 }
 
