@@ -18,8 +18,8 @@ namespace {
 // Installing the hook costs every Python call some 20 ns, installing and removing it costs more: it stays for a while
 // after the last scope ended.
 constexpr long kIdleFramesBeforeRemoval = 20000;
-// A hook makes each Python call use C stack, which 3.12 and 3.13 bound by a count far below the recursion limit; 3.11
-// does not bound it at all. We count the real thing (StackLow) and so may widen the former.
+// A hook makes each Python call use C stack, which 3.12 bounds by a count below the recursion limit, and 3.11 not at
+// all. We measure the real thing (StackLow) and may widen the former.
 constexpr int kExtraRecursion = 4000;
 
 FramePolicy* policy = nullptr;

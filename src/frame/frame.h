@@ -64,7 +64,7 @@ int fj_get_method(PyObject* object, PyObject* name, PyObject** method);  // 1: u
 enum { FJ_INTRINSIC_OTHER, FJ_INTRINSIC_STOP_ITERATION, FJ_INTRINSIC_POSITIVE, FJ_INTRINSIC_LIST_TO_TUPLE };
 int fj_intrinsic(int number);  // meaning of CALL_INTRINSIC_1's argument
 
-// 3.12 and 3.13 bound the C stack by a count that one Python-to-Python call consumes when a hook is installed.
+// 3.12 bounds the C stack by a count (1,500) that a Python-to-Python call takes two of when a hook is installed.
 void fj_widen_recursion(PyThreadState*, int by);
 
 // --- the hook --------------------------------------------------------------------------------------------------------

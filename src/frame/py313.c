@@ -79,9 +79,7 @@ PyObject* fj_take_raised(void) {
 void fj_set_raised(PyObject* exception) {
   PyErr_SetRaisedException(exception);
 }
-void fj_widen_recursion(PyThreadState* ts, int by) {
-  ts->c_recursion_remaining += by;
-}
+void fj_widen_recursion(PyThreadState* ts, int by) {}  // 10,000 units, two a call, are enough
 
 int fj_intrinsic(int number) {
   switch (number) {

@@ -17,7 +17,7 @@ MODULES = ("test_generators test_exceptions test_traceback test_frame test_scope
            "test_dataclasses test_super test_descr test_class test_gc test_weakref test_coroutines test_json test_itertools "
            "test_inspect test_signal test_threading test_call test_list test_dict test_set test_enumerate test_iter test_yield_from "
            "test_generator_stop test_raise test_except_star test_unpack test_unpack_ex test_extcall test_keywordonlyarg "
-           "test_fstring test_closure test_decorators test_listcomps test_dictcomps test_setcomps test_genexps test_opcodes "
+           "test_fstring test_decorators test_listcomps test_dictcomps test_setcomps test_genexps test_opcodes "
            "test_augassign test_compare test_contains test_collections test_enum test_typing test_abc test_property "
            "test_asyncgen test_patma test_named_expressions test_positional_only_arg test_bool test_int test_long test_re "
            "test_string test_copy test_pickle test_unittest test_sys_settrace").split()
@@ -31,7 +31,9 @@ def child(kind, mode, seed, name):
     import faulthandler
     import importlib
     import io
+    import shutil
     import signal
+    import tempfile
     import unittest
 
     faulthandler.enable()
@@ -40,6 +42,8 @@ def child(kind, mode, seed, name):
     from sweep import extension
     fj = None if kind == "base" else extension()
     sys.argv = sys.argv[:1]
+    here = tempfile.mkdtemp()  # some tests make files with fixed names
+    os.chdir(here)
     module = importlib.import_module("test." + name)
     suite = unittest.defaultTestLoader.loadTestsFromModule(module)
     if kind == "fuzz":
@@ -54,6 +58,7 @@ def child(kind, mode, seed, name):
         if os.environ.get("FUZZ_VERBOSE"):
             print("   ", text[-2000:].replace("\n", "\n    "))
     sys.stdout.flush()
+    shutil.rmtree(here, ignore_errors=True)
     os._exit(0)  # threads that a broken test left behind must not keep us
 
 
