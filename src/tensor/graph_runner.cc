@@ -45,7 +45,7 @@ class Runner : public GraphRunner {
     for (const TraceTensor& t : trace.tensors) torch_ |= t.meta.framework == Framework::kTorch;
     if (torch_) {
       const TorchApi* t = Torch();
-      if (!t || !t->delete_tensor || !t->empty_strided || !(t->wrap_move || t->wrap_value || t->wrap_copy)) {
+      if (!t || !t->delete_tensor || !t->empty_strided || !t->get_data_ptr || !t->new_tensor_handle || !(t->wrap_move || t->wrap_value || t->wrap_copy)) {
         PyErr_SetString(PyExc_RuntimeError, "framejit: this torch lacks the functions to make tensors natively");
         return false;
       }
@@ -77,6 +77,9 @@ class Runner : public GraphRunner {
     for (size_t i = 0; i < num_inputs_; ++i) {
       Buffer* b = new (&in.get()[i]) Buffer;
       if (!(torch_ ? FillTorch(inputs[i], b, &bytes) : FillNumpy(inputs[i], b, strides.get() + i * kMaxRank, &bytes))) return -1;
+    }
+    if (torch_) {  // a copy-on-write storage (torch._lazy_clone) becomes its own when it is asked for a writable address
+      for (int w : written_) bound_torch->get_data_ptr(&in.get()[w].handle, &in.get()[w].data);
     }
     for (size_t i = 0; i < num_graph_outputs_; ++i) new (&out.get()[i]) Buffer;
     Scratch<int64_t, 16> scalars(scalars_.size());

@@ -685,6 +685,74 @@ def test_graph_writes_and_views():
         assert torch.equal(x, torch.ones(2, 3))
 
 
+def test_graph_write_to_a_lazy_clone_leaves_the_original():
+    text = """graph "w" { %0 = input : f32[4] %1 = exp %0 : f32[4] write 0 <- %1 return }"""
+    r = t.make_graph(text, {"inputs": [0], "outputs": [], "calls": []}, [])
+    x = torch.zeros(4)
+    clone = torch._lazy_clone(x)
+    t.run(r, (clone,))
+    assert torch.equal(x, torch.zeros(4)) and torch.equal(clone, torch.ones(4))
+
+
+def extern(calls, types, strides=""):
+    return f"""graph "x" {{
+  %0 = input : f32[3, 5]
+  %1 = exp %0 : f32[3, 5]
+  {calls}
+  return {types}
+}}"""
+
+
+def test_graph_with_framework_calls():
+    text = extern("""%2 = extern %1, call={%1, %2 = torch.topk(%0, 2, dim=1) -> (%1, %2)}, results=[f32[3, 2], i64[3, 2]] : f32[3, 2]
+  %3 = result %2, axes=[0] : f32[3, 2]
+  %4 = result %2, axes=[1] : i64[3, 2]
+  %5 = neg %3 : f32[3, 2]""", "%5, %4, %3")
+    spec = {"inputs": [0], "outputs": [3, 2, 1], "calls": []}
+    r = t.make_graph(text, spec, [(OUTPUT, 0, []), (OUTPUT, 1, []), (OUTPUT, 2, [])])
+    x = torch.randn(3, 5)
+    values, indices = x.exp().topk(2, dim=1)
+    for _ in range(3):
+        a, b, c = t.run(r, (x,))
+        torch.testing.assert_close(a, -values)
+        assert torch.equal(b, indices) and c.shape == values.shape
+    torch.testing.assert_close(c, values)
+    x = torch.randn(5, 3).t()  # the framework may answer with other strides than predicted
+    torch.testing.assert_close(t.run(r, (torch.randn(3, 5),))[0].shape, (3, 2))
+
+
+def test_framework_call_that_returns_its_operand_or_a_view():
+    text = extern("""%2 = extern %1, call={%1 = torch.Tensor.contiguous(%0) -> %1}, results=[f32[3, 5]] : f32[3, 5]
+  %3 = neg %2 : f32[3, 5]""", "%3, %2")
+    r = t.make_graph(text, {"inputs": [0], "outputs": [1, 2], "calls": []}, [(OUTPUT, 0, []), (OUTPUT, 1, [])])
+    x = torch.randn(3, 5)
+    a, b = t.run(r, (x,))
+    first = b.clone()
+    t.run(r, (torch.randn(3, 5),))
+    torch.testing.assert_close(b, x.exp())
+    assert torch.equal(first, b)  # the result does not live in memory that the next run uses
+    torch.testing.assert_close(a, -x.exp())
+
+
+def test_framework_call_that_fails():
+    text = extern("%2 = extern %1, call={%1 = torch.Tensor.view(%0, 7, 7) -> %1}, results=[f32[7, 7]] : f32[7, 7]", "%2")
+    r = t.make_graph(text, {"inputs": [0], "outputs": [1], "calls": []}, [(OUTPUT, 0, [])])
+    x = torch.randn(3, 5)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="shape '.7, 7.' is invalid"):
+            t.run(r, (x,))
+
+
+def test_graph_with_numpy_calls():
+    text = extern("""%2 = extern %1, call={%1 = numpy.sort(%0, axis=0) -> %1}, results=[f32[3, 5]] : f32[3, 5]
+  %3 = neg %2 : f32[3, 5]""", "%3, %2")
+    spec = {"inputs": [0], "outputs": [1, 2], "calls": [("numpy.exp", (T(0),), {}, T(3))]}
+    r = t.make_graph(text, spec, [(OUTPUT, 0, []), (OUTPUT, 1, [])])
+    x = np.random.randn(3, 5).astype("f4")
+    a, b = t.run(r, (x,))
+    assert np.allclose(b, np.sort(np.exp(x), axis=0)) and np.array_equal(a, -b)
+
+
 def test_graph_on_arrays():
     text = """graph "n" {
   %0 = input : f64[2, 3] strides [-3, 1]
@@ -718,6 +786,56 @@ def test_large_graph_gives_up_the_gil_and_stays_right():
     for thread in threads:
         thread.join()
     assert not errors
+
+
+# --- a process with one framework, or with one that comes late ----------------------------------------------------------------
+def in_a_fresh_process(code):
+    import subprocess
+
+    if os.environ.get("FRAMEJIT_TENSOR_EXTENSION"):
+        load = f"import sys; sys.path.insert(0, {os.environ['FRAMEJIT_TENSOR_EXTENSION']!r}); from _fjtensor import tensor_testing as t\n"
+    else:
+        load = f"import sys; sys.path[:0] = {sys.path!r}; from framejit._framejit import tensor_testing as t\n"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", load + code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_frameworks_are_never_imported_and_may_come_late():
+    in_a_fresh_process("""
+assert 'torch' not in sys.modules and 'numpy' not in sys.modules
+assert t.classify(1) == 'none' and t.callee_name(len) == '' and t.torch_state()[0] == (0,) * 8
+assert t.doctor()['torch'] == 'not imported'
+import numpy as np
+assert t.classify(np.zeros(2)) == 'array' and t.callee_name(np.exp) == 'numpy.exp' and 'torch' not in sys.modules
+r = t.make_trace({'inputs': [0], 'outputs': [1], 'calls': [('numpy.exp', (('T', 0),), {}, ('T', 1))]})
+assert (t.run(r, (np.zeros(3),))[0] == 1).all()
+assert isinstance(t.infer(('torch.exp', (('T', 0),), {}, None), (np.zeros(3),)), str)
+import torch
+assert t.classify(torch.zeros(2)) == 'torch' and t.callee_name(torch.add) == 'torch.add'
+""")
+
+
+def test_binding_waits_for_quiet():
+    in_a_fresh_process("""
+import torch
+with torch.device('meta'):  # a function mode would see the self-test's tensors
+    assert t.classify(torch.zeros(2)) == 'none'
+assert t.classify(torch.zeros(2)) == 'torch' and t.doctor()['torch.guard reads'] == 'fields'
+with torch.inference_mode():
+    x = torch.zeros(2)
+assert t.read_meta(x)['inference']
+""")
+
+
+def test_binding_under_inference_mode():
+    in_a_fresh_process("""
+import torch
+with torch.inference_mode():
+    assert t.classify(torch.zeros(2)) == 'torch'
+assert t.read_meta(torch.zeros(2))['inference'] is False
+assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+assert t.doctor()['torch.guard reads'] == 'fields', t.doctor()
+""")
 
 
 # --- leaks -----------------------------------------------------------------------------------------------------------------
