@@ -114,6 +114,10 @@ TensorType Infer(Op op, const std::vector<TensorType>& operands, const Attrs& at
 // that was found to be 1 or another's equal is the other one in the result. Throws ShapeError.
 shape::Ints BroadcastShapes(const shape::Ints& a, const shape::Ints& b, shape::Env& env);
 
+// Puts what env learned while the graph was built (s1 == s0, s0 == 8) into every size, so that equal sizes are one
+// expression for the stages that compare them. Once, when the graph is complete.
+void SimplifySizes(Graph& g, const shape::Env& env);
+
 // Empty string if the graph is well formed, else the first violation with the printed node.
 std::string Verify(const Graph& g);
 

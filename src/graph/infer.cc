@@ -263,7 +263,7 @@ TensorType Conv(const Types& in, const Attrs& attrs, shape::Env& env) {
   TensorType out{in[0].dtype, {x[0], features}, in[0].device};
   for (int i = 0; i < n; ++i) {
     Require(stride[i] >= 1 && dilation[i] >= 1, op, "stride and dilation must be positive");
-    Int reach = Int(dilation[i]) * (w[i + 2] - Int(1)), pad = 2 * padding[i];
+    Int reach = Int(dilation[i]) * (w[i + 2] - Int(1)), pad = Int(2) * Int(padding[i]);
     Int size = attrs.flag ? (x[i + 2] - Int(1)) * Int(stride[i]) - pad + reach + Int(extra[i]) + Int(1)
                           : FloorDiv(x[i + 2] + pad - reach - Int(1), stride[i]) + Int(1);
     if (env.Prove(shape::Cmp::kLt, size, 0) == true) Fail(op, "the kernel is larger than the padded input");

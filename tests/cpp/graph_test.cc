@@ -137,9 +137,7 @@ class BuilderTest : public testing::Test {
   Graph g;
   shape::Env env;
   Builder b{g, env};
-  ValueId Input(Ints shape, DType t = DType::kFloat32) {
-    return b.Input({t, shape, {}}, Ints(shape.size()), "x");
-  }
+  ValueId Input(Ints shape, DType t = DType::kFloat32) { return b.Input({t, shape, {}}, Ints(shape.size()), "x"); }
 };
 
 TEST_F(BuilderTest, TrivialNodesAreNotMade) {
@@ -202,6 +200,21 @@ TEST_F(BuilderTest, ManyResultsFollowTheirCall) {
   EXPECT_EQ(b.type(v + 2).str(), "i64[2]");
   EXPECT_EQ(g.node(v + 2).strides, Ints{2});
   g.outputs = {v + 1, v + 2};
+  EXPECT_EQ(Verify(g), "");
+}
+
+TEST_F(BuilderTest, SizesThatTurnedOutEqualBecomeOneExpression) {
+  Int n = env.NewSymbol({"n", 8}), m = env.NewSymbol({"m", 8}), k = env.NewSymbol({"k", 4});
+  ValueId x = Input({n}), y = Input({m}), count = b.SymConstant(k, DType::kFloat32);
+  ValueId sum = b.Binary(Op::kAdd, b.Unary(Op::kExp, x), b.Unary(Op::kExp, y));
+  env.Specialize(k);
+  g.symbols = {env.symbol(0), env.symbol(1), env.symbol(2)};
+  g.symbol_sources = {{0, 0}, {1, 0}, {-1, 0}};
+  EXPECT_EQ(b.type(y).shape, Ints{m});
+  SimplifySizes(g, env);
+  for (ValueId v : {x, y, sum}) EXPECT_EQ(b.type(v).shape, Ints{n});
+  EXPECT_EQ(g.node(count).attrs.scalar, Scalar(4));
+  EXPECT_FALSE(g.node(count).attrs.sym_scalar);
   EXPECT_EQ(Verify(g), "");
 }
 

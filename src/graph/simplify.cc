@@ -1,0 +1,23 @@
+#include "framejit/graph.h"
+
+namespace framejit {
+
+void SimplifySizes(Graph& g, const shape::Env& env) {
+  auto each = [&](shape::Ints& list) {
+    for (shape::Int& i : list) i = env.Simplify(i);
+  };
+  for (Node& n : g.nodes) {
+    each(n.type.shape);
+    each(n.strides);
+    each(n.attrs.syms);
+    for (TensorType& t : n.attrs.result_types) each(t.shape);
+    if (!n.attrs.sym_scalar) continue;
+    n.attrs.sym_scalar = env.Simplify(*n.attrs.sym_scalar);
+    if (auto v = n.attrs.sym_scalar->as_const()) {  // a number after all
+      n.attrs.scalar = *v;
+      n.attrs.sym_scalar.reset();
+    }
+  }
+}
+
+}  // namespace framejit
