@@ -82,6 +82,10 @@ Flow PushExcInfo(Machine& m, const Instr&) {
 
 Flow PopExcept(Machine& m, const Instr&) {
   PyObject* outer = *--m.sp;
+  if (outer == Py_None) {  // none was being handled in this frame: in a generator, its caller's shows through
+    Py_DECREF(outer);
+    outer = nullptr;
+  }
   m.Release(fj_exchange_handled(m.ts, outer));
   return Flow::kNext;
 }

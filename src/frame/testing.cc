@@ -1,7 +1,7 @@
 // A policy that has no opinion but where to stop. Frames of one code object run n instructions here and then in
 // CPython; with a seed, three quarters of all frames do, n being random. Modes: "step" asks before every instruction,
-// "run" uses RunLinked, "override" the Override path (generators included), "abandon" breaks out of everything at the
-// n-th global.
+// "run" uses RunLinked, "raise" raises ValueError at the n-th instruction, "override" the Override path (generators
+// included), "abandon" breaks out of everything at the n-th global.
 #include "frame/testing.h"
 
 #include <cstring>
@@ -14,7 +14,7 @@
 namespace framejit::frame {
 namespace {
 
-enum class Mode { kStep, kRun, kOverride, kAbandon };
+enum class Mode { kStep, kRun, kRaise, kOverride, kAbandon };
 
 class Sweep : public FramePolicy, private ConcreteSemantics {
  public:
@@ -43,6 +43,12 @@ class Sweep : public FramePolicy, private ConcreteSemantics {
     if (mode_ == Mode::kStep) {
       ++steps;
       return unlimited_ || left_[frame]-- > 0 ? Action::kStep : Action::kHandOver;
+    }
+    if (mode_ == Mode::kRaise) {
+      ++steps;
+      if (n_-- != 0) return Action::kStep;
+      PyErr_SetString(PyExc_ValueError, "swept");
+      return Action::kRaise;
     }
     int index;
     switch (RunLinked(frame, *this, -1, &index, result)) {
@@ -100,10 +106,10 @@ PyObject* StartSweep(PyObject*, PyObject* args) {
   const char* mode;
   unsigned long long seed = 0;
   if (!PyArg_ParseTuple(args, "Ols|K", &code, &n, &mode, &seed)) return nullptr;
-  static const char* const kModes[] = {"step", "run", "override", "abandon"};
+  static const char* const kModes[] = {"step", "run", "raise", "override", "abandon"};
   int m = 0;
-  while (m < 4 && std::strcmp(kModes[m], mode)) ++m;
-  if (m == 4 || (code != Py_None && !PyCode_Check(code))) return PyErr_Format(PyExc_ValueError, "code, n, mode, seed");
+  while (m < 5 && std::strcmp(kModes[m], mode)) ++m;
+  if (m == 5 || (code != Py_None && !PyCode_Check(code))) return PyErr_Format(PyExc_ValueError, "code, n, mode, seed");
   bool running = scope != nullptr;
   sweep = new Sweep(code, n, static_cast<Mode>(m), seed);
   before = Stats();

@@ -249,6 +249,26 @@ def managed(log):
         log.append("out")
 
 
+def handled_outside_of_a_generator(t, n):
+    def g():
+        try:
+            yield
+            raise TypeError
+        except TypeError as e:
+            t.log.append((repr(sys.exception()), repr(e.__context__)))
+        t.log.append(sys.exc_info()[0])
+        yield sys.exc_info()[0]
+        yield sys.exc_info()[0]
+
+    it = g()
+    next(it)
+    try:
+        boom(n)
+    except ValueError:
+        out = [next(it)]
+    return out, next(it), t.log
+
+
 def context_manager(t, n):
     with managed(t.log) as v:
         t.log.append(v)

@@ -51,6 +51,39 @@ def test_every_cut(function):
     assert steps > 100
 
 
+def test_an_exception_of_the_policy_is_raised_by_the_instruction_it_stopped_at():
+    def work(a):
+        b = a + 1
+        try:
+            c = b + 1
+            log.append(c)
+        except ValueError as e:
+            return "caught", e.__traceback__.tb_lineno
+        finally:
+            log.append("finally")
+        return c
+
+    log, kinds = [], []
+    rows = fj.frame_decode(work.__code__)
+    while rows.pop(0)[1] != "Resume":
+        pass
+    for n, (_, name, _, _, _, _, unit, handler) in enumerate(rows):
+        if name in ("Jump", "ReturnValue"):
+            break  # up to here they run in this order
+        log.clear()
+        with Swept(work.__code__, n, "raise") as s:
+            try:
+                r = work(1)
+            except ValueError as e:
+                assert str(e) == "swept"
+                r = "left", e.__traceback__.tb_next.tb_lineno
+        kinds.append((r[0], "finally" in log))
+        assert r[1] == fj.frame_location(work.__code__, unit)[0]
+        assert r[0] == ("left" if handler < 0 else "caught"), (n, name, r)
+        assert s.stats["frames"] == 1
+    assert {("left", False), ("caught", True)} <= set(kinds) and ("caught", False) not in kinds
+
+
 def test_no_handler_runs_in_abandoned_frames():
     assert abandon.check(fj) >= 10
 
