@@ -306,21 +306,12 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs) {
     structure = Arg::Seq(outs.structure, std::move(items));
     structure.s = outs.type_name;
   }
+  if (outs.recorded) {  // the same meaning in a form that can be replayed from one tensor
+    call.callee = outs.recorded->callee;
+    call.args = outs.recorded->args;
+    call.kwargs.clear();
+  }
   Record(call, std::move(ids), std::move(structure));
-}
-
-// Calls of aliasing functions that do not alias: indexing by tensors or lists, einsum of several operands.
-static bool CopiesAnyway(const Call& call) {
-  if (call.callee.ends_with("__getitem__") && call.args.size() == 2) {
-    const Arg& key = call.args[1];
-    auto advanced = [](const Arg& a) { return a.is(Arg::Kind::kTensor) || a.is(Arg::Kind::kList) || a.is(Arg::Kind::kBool); };
-    return advanced(key) || (key.is(Arg::Kind::kTuple) && std::any_of(key.items.begin(), key.items.end(), advanced));
-  }
-  if (call.callee == "torch.einsum") {
-    size_t operands = call.args.size() == 2 && !call.args[1].is(Arg::Kind::kTensor) ? call.args[1].items.size() : call.args.size() - 1;
-    return operands > 1;
-  }
-  return false;
 }
 
 // A framework kernel inside the graph. In-place callees run as their functional namesake, then write.
@@ -368,7 +359,6 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   std::string why;
   if (!model) why = "not modelled";
   if (IsRandom(call.callee)) why = call.callee + " draws random numbers";
-  if (MayAlias(call.callee) && !CopiesAnyway(call)) why = call.callee + " may return a view";
 
   bool grad = WantsGrad(call);
   std::vector<TensorType> types;
@@ -452,6 +442,11 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
       if (input >= 0) m.index = input;
     }
     for (TraceId at = t; at != root; at = s.objects[at].parent) m.calls.insert(m.calls.begin(), s.trace.tensors[at].view_call);
+    for (int c : m.calls) {
+      int tensors = 0;
+      s.ForEachTensor(s.trace.calls[c], [&](TraceId) { ++tensors; });
+      if (tensors > 1 && s.unusable.empty()) s.unusable = s.trace.calls[c].callee + ": a view that needs more than its base";
+    }
     made.push_back(std::move(m));
   }
   for (size_t i = 0; i < s.trace.inputs.size(); ++i) {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "rules/decompose.h"
 #include "surface/reduce.h"
-#include "surface/scalar_math.h"
 #include "surface/views.h"
 
 namespace framejit::surface {
@@ -21,14 +21,14 @@ bool Keep(Scope& s, int i) { return s.has(i) && s.flag(i); }
 
 Outs Sum(Scope& s) {  // (a, axis, dtype, keepdims)
   Operand x = s.tensor(0);
-  return Reduced(s, x, SumOver(s, x.value, s.Dims(1, x.rank()), Keep(s, 3), s.dtype(2).value_or(SumType(s, x.meta->dtype))));
+  return Reduced(s, x, rules::Sum(s.b, x.value, s.Dims(1, x.rank()), Keep(s, 3), s.dtype(2).value_or(SumType(s, x.meta->dtype))));
 }
 
 Outs Mean(Scope& s) {
   Operand x = s.tensor(0);
   DType t = s.dtype(2).value_or(IsFloat(x.meta->dtype) ? x.meta->dtype : DType::kFloat64);
   if (!IsFloat(t)) Scope::Skip();
-  return Reduced(s, x, MeanOver(s, x.value, s.Dims(1, x.rank()), Keep(s, 3), t));
+  return Reduced(s, x, rules::Mean(s.b, s.b.Cast(x.value, t), s.Dims(1, x.rank()), Keep(s, 3)));
 }
 
 Outs Prod(Scope& s) {
@@ -70,9 +70,8 @@ Outs ArgExtremeOf(Scope& s) {
 Outs Var(Scope& s) {  // (a, axis, dtype, ddof, keepdims); op kSqrt: std
   Operand x = s.tensor(0);
   DType t = IsFloat(x.meta->dtype) ? x.meta->dtype : DType::kFloat64;
-  double ddof = s.number(3);
-  if (s.has(2) || ddof != std::floor(ddof) || ddof < 0) Scope::Skip();
-  ValueId v = VarianceOver(s, s.b.Cast(x.value, t), s.Dims(1, x.rank()), Keep(s, 4), static_cast<int64_t>(ddof)).first;
+  if (s.has(2)) Scope::Skip();
+  ValueId v = rules::VarMean(s.b, s.b.Cast(x.value, t), s.Dims(1, x.rank()), s.number(3), Keep(s, 4)).variance;
   if (s.row.op == Op::kSqrt) v = s.b.Unary(Op::kSqrt, v);
   return Reduced(s, x, s.b.Cast(v, t));
 }
@@ -195,8 +194,9 @@ Outs LinSpace(Scope& s) {  // start + i * ((stop - start) / div), the end exact
   double start = s.number(0), stop = s.number(1), step = (stop - start) / (endpoint ? n - 1 : n);
   if (step == 0) Scope::Skip();
   ValueId i = s.b.Iota(DType::kFloat64, {Int(n)}, 0);
-  ValueId v = Plus(s.b, Times(s.b, i, step), start);
-  if (endpoint) v = s.b.Where(s.b.Binary(Op::kEq, i, Num(s.b, i, double(n - 1))), Num(s.b, i, stop), v);
+  auto number = [&](double v) { return rules::Like(s.b, i, v); };
+  ValueId v = s.b.Binary(Op::kAdd, s.b.Binary(Op::kMul, i, number(step)), number(start));
+  if (endpoint) v = s.b.Where(s.b.Binary(Op::kEq, i, number(double(n - 1))), number(stop), v);
   return v;
 }
 
@@ -243,7 +243,7 @@ Outs TakeRow(Scope& s) {  // (a, indices, axis): the first axis of a row-major a
   }
   ValueId index = s.b.Cast(i.value, DType::kInt64);
   Ints sizes = s.b.type(index).shape;
-  index = s.b.Where(Less(s.b, index, 0), s.b.Binary(Op::kAdd, index, s.b.SymConstant(size, DType::kInt64, sizes)), index);
+  index = s.b.Where(s.b.Binary(Op::kLt, index, rules::Like(s.b, index, 0)), s.b.Binary(Op::kAdd, index, s.b.SymConstant(size, DType::kInt64, sizes)), index);
   Attrs attrs;
   attrs.axes = {axis};
   return s.b.Add(Op::kTake, {data, index}, attrs);
@@ -259,11 +259,7 @@ Outs FlipOf(Scope& s) {  // a view
 Outs Triangle(Scope& s) {
   Operand x = s.tensor(0);
   if (x.rank() < 2 || !IsRowMajor(*x.meta)) Scope::Skip();
-  Ints plane(x.meta->sizes.end() - 2, x.meta->sizes.end());
-  ValueId edge = s.b.Binary(Op::kAdd, s.b.Iota(DType::kInt64, plane, 0), s.b.SymConstant(s.integer(1), DType::kInt64));
-  ValueId column = s.b.Iota(DType::kInt64, plane, 1);
-  ValueId keep = s.row.op == Op::kLe ? s.b.Binary(Op::kLe, column, edge) : s.b.Binary(Op::kLe, edge, column);
-  return s.b.Where(keep, x.value, s.b.Constant(Scalar(0), x.meta->dtype));
+  return s.row.op == Op::kLe ? rules::Tril(s.b, x.value, s.integer(1)) : rules::Triu(s.b, x.value, s.integer(1));
 }
 
 constexpr Row kRows[] = {

@@ -91,33 +91,11 @@ std::string_view LastName(const std::string& callee) {
   return s;
 }
 
-bool Contains(const std::unordered_set<std::string_view>& set, std::string_view s) { return set.contains(s); }
-
 }  // namespace
 
 std::span<const Candidate> FindRows(const std::string& callee) { return TheTable().Find(callee); }
 bool HasRow(const std::string& callee) { return !FindRows(callee).empty(); }
 std::vector<std::string> AllRows() { return TheTable().Names(); }
-
-bool MayAlias(const std::string& callee) {
-  static const std::unordered_set<std::string_view> torch = {
-      "__getitem__", "adjoint", "alias", "as_strided", "as_tensor", "asarray", "atleast_1d", "atleast_2d", "atleast_3d",
-      "broadcast_tensors", "broadcast_to", "cartesian_prod", "chunk", "combinations", "conj", "conj_physical", "contiguous", "cpu",
-      "detach", "diagonal", "dsplit", "einsum", "expand", "expand_as", "flatten", "H", "hsplit", "imag", "linalg_diagonal", "mH",
-      "mT", "matrix_H", "meshgrid", "moveaxis", "movedim", "narrow", "permute", "pixel_shuffle", "pixel_unshuffle", "positive",
-      "ravel", "real", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "rot90", "select", "slice_inverse", "split",
-      "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "T", "tensor_split", "to", "transpose", "unbind", "unflatten",
-      "unfold", "unsafe_chunk", "unsafe_split", "unsqueeze", "values", "view", "view_as", "view_as_complex", "view_as_real",
-      "vsplit", "type", "type_as", "float", "double", "half", "bfloat16", "long", "int", "short", "bool", "dropout",
-      "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "native_channel_shuffle"};
-  static const std::unordered_set<std::string_view> numpy = {
-      "__getitem__", "array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "atleast_1d", "atleast_2d",
-      "atleast_3d", "array_split", "broadcast_arrays", "broadcast_to", "diag", "diagonal", "dsplit", "expand_dims", "flat", "flip",
-      "fliplr", "flipud", "hsplit", "imag", "ix_", "matrix_transpose", "moveaxis", "mT", "permute_dims", "ravel", "real", "require",
-      "reshape", "rollaxis", "rot90", "split", "squeeze", "swapaxes", "T", "transpose", "unstack", "view", "vsplit", "astype",
-      "sliding_window_view", "as_strided", "nan_to_num", "real_if_close", "newbyteorder", "getfield"};
-  return Contains(callee.starts_with("numpy") ? numpy : torch, LastName(callee));
-}
 
 bool IsRandom(const std::string& callee) {
   static const std::unordered_set<std::string_view> names = {
@@ -126,13 +104,13 @@ bool IsRandom(const std::string& callee) {
       "rrelu_with_noise", "uniform", "exponential", "geometric", "log_normal", "cauchy", "random", "dropout1d", "dropout2d",
       "dropout3d", "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d", "_standard_gamma",
       "_sample_dirichlet"};
-  return callee.starts_with("torch") && Contains(names, LastName(callee));
+  return callee.starts_with("torch") && names.contains(LastName(callee));
 }
 
 bool NeverCaptured(const std::string& callee) {
   static const std::unordered_set<std::string_view> both = {
       // data decides
-      "item", "tolist", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique2", "equal", "allclose",
+      "item", "tolist", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique2", "allclose",
       "is_nonzero", "__bool__", "__int__", "__float__", "__index__", "__contains__", "numpy", "data_ptr", "untyped_storage",
       "storage", "flatnonzero", "extract", "compress", "tobytes", "dump", "dumps", "tofile", "__array__", "__dlpack__", "array_equal",
       "array_equiv", "unique_values", "unique_counts", "unique_all", "unique_inverse", "trim_zeros", "union1d", "intersect1d",
@@ -146,7 +124,7 @@ bool NeverCaptured(const std::string& callee) {
       "fill_diagonal", "at", "itemset", "setfield", "byteswap", "nditer", "frompyfunc", "vectorize"};
   static const std::unordered_set<std::string_view> method_writes = {"sort", "partition", "fill"};
   std::string_view last = LastName(callee);
-  if (both.contains(last)) return true;
+  if (both.contains(last) || callee == "torch.equal" || callee == "torch.Tensor.equal") return true;
   if (!callee.starts_with("numpy.")) return false;
   return callee.starts_with("numpy.random.") || numpy_writes.contains(last) ||
          (callee.starts_with("numpy.ndarray.") && method_writes.contains(last));
@@ -213,11 +191,6 @@ ValueId Scope::Constant(const Arg& n, DType t) const {
   if (n.is(Arg::Kind::kBool)) return b.Constant(Scalar(n.b), t);
   if (n.is(Arg::Kind::kFloat)) return b.Constant(Scalar(n.f), t);
   return n.i.is_const() ? b.Constant(Scalar(n.i.value()), t) : b.SymConstant(n.i, t);
-}
-
-ValueId Scope::Like(double number, ValueId v) const {
-  TensorType t = b.type(v);
-  return b.Constant(Scalar(number), t.dtype, t.shape);
 }
 
 shape::Ints Scope::Pointwise(ValueId result, std::span<const Operand> operands) const {

@@ -50,6 +50,7 @@ struct Outs {
   std::vector<Out> items;
   Arg::Kind structure = Arg::Kind::kTensor;              // kTensor: items[0]; kTuple, kList; kNone
   std::string type_name;                                 // of a tuple that is a class: "torch.return_types.max"
+  std::shared_ptr<Call> recorded;                        // what the trace keeps instead of the call as made
   std::vector<std::pair<TraceId, ValueId>> writes;       // besides results: tensors that are written
   Outs() = default;
   Outs(Out one) { items.push_back(std::move(one)); }     // NOLINT: lowerings return one result
@@ -96,7 +97,6 @@ class Scope {
   DType default_float() const { return torch() ? DType::kFloat32 : DType::kFloat64; }
 
   ValueId Constant(const Arg& number, DType t) const;
-  ValueId Like(double number, ValueId v) const;      // a constant of v's dtype and shape
   ValueId Up(ValueId v) const { return b.Cast(v, ComputeType(b.type(v).dtype)); }
   // Strides of an elementwise result over these operands, by the framework's iterator.
   shape::Ints Pointwise(ValueId result, std::span<const Operand> operands) const;
@@ -145,8 +145,7 @@ std::span<const Row> ContractionRows();
 std::span<const Row> NumpyRows();
 
 // What is known of callees without a row.
-bool MayAlias(const std::string& callee);    // may return a view of an operand
-bool IsRandom(const std::string& callee);    // draws from the framework's generator
+bool IsRandom(const std::string& callee);       // draws from the framework's generator
 bool NeverCaptured(const std::string& callee);  // reads data, changes operands or state in ways this stage does not see
 
 }  // namespace framejit::surface

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "surface/scalar_math.h"
+#include "rules/decompose.h"
 #include "surface/views.h"
 
 namespace framejit::surface {
@@ -118,10 +118,10 @@ Outs AddMatMul(Scope& s) {  // addmm, baddbmm: beta * input + alpha * (x @ y)
   SameFloats(s, {&add, &x, &y});
   double beta = s.number(3), alpha = s.number(4);
   ValueId v = s.Up(MatMulOf(s, x, y));
-  if (alpha != 1) v = Times(s.b, v, alpha);
+  if (alpha != 1) v = s.b.Binary(Op::kMul, v, rules::Like(s.b, v, alpha));
   if (beta != 0) {
     ValueId a = s.Up(add.value);
-    if (beta != 1) a = Times(s.b, a, beta);
+    if (beta != 1) a = s.b.Binary(Op::kMul, a, rules::Like(s.b, a, beta));
     Ints sizes = s.b.type(v).shape;
     v = s.b.Binary(Op::kAdd, s.b.Broadcast(a, sizes), v);
   }

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "surface/scalar_math.h"
+#include "rules/decompose.h"
 #include "surface/views.h"
 
 namespace framejit::surface {
@@ -143,10 +143,12 @@ Outs LinSpace(Scope& s) {  // (start, end, steps, dtype...): from both ends, as 
   ValueId i = s.b.Cast(s.b.Iota(DType::kInt64, {Int(n)}, 0), wide);
   double step = t == DType::kFloat64 ? (end - start) / (n - 1)
                                      : static_cast<float>(static_cast<float>(end) - static_cast<float>(start)) / static_cast<float>(n - 1);
-  ValueId up = Plus(s.b, Times(s.b, i, step), start);
-  ValueId down = s.b.Binary(Op::kSub, Num(s.b, i, end), Times(s.b, s.b.Binary(Op::kSub, Num(s.b, i, double(n - 1)), i), step));
+  auto number = [&](double v) { return rules::Like(s.b, i, v); };
+  ValueId up = s.b.Binary(Op::kAdd, s.b.Binary(Op::kMul, i, number(step)), number(start));
+  ValueId left = s.b.Binary(Op::kSub, number(double(n - 1)), i);
+  ValueId down = s.b.Binary(Op::kSub, number(end), s.b.Binary(Op::kMul, left, number(step)));
   Out out;
-  out.value = s.b.Cast(s.b.Where(Less(s.b, i, double(n / 2)), up, down), t);
+  out.value = s.b.Cast(s.b.Where(s.b.Binary(Op::kLt, i, number(double(n / 2))), up, down), t);
   out.differentiable = false;
   return out;
 }
@@ -411,13 +413,7 @@ Outs Roll(Scope& s) {
 Outs Triangle(Scope& s) {  // tril: kLe, triu: kLt
   Operand x = s.tensor(0);
   if (x.rank() < 2) Scope::Fail("tril needs a matrix");
-  Ints plane(x.meta->sizes.end() - 2, x.meta->sizes.end());
-  ValueId row = s.b.Iota(DType::kInt64, plane, 0), column = s.b.Iota(DType::kInt64, plane, 1);
-  ValueId edge = s.b.Binary(Op::kAdd, row, s.b.SymConstant(s.integer(1), DType::kInt64));
-  bool lower = s.row.op == Op::kLe;
-  ValueId keep = lower ? s.b.Binary(Op::kLe, column, edge) : s.b.Binary(Op::kLe, edge, column);
-  ValueId zero = s.b.Constant(Scalar(0), x.meta->dtype);
-  return s.b.Where(keep, x.value, zero);
+  return s.row.op == Op::kLe ? rules::Tril(s.b, x.value, s.integer(1)) : rules::Triu(s.b, x.value, s.integer(1));
 }
 
 Outs Diff(Scope& s) {

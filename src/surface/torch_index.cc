@@ -1,7 +1,7 @@
 // Indexing: x[...], x[...] = v with Python's and the frameworks' rules, and the functions that take index tensors.
 #include <algorithm>
 
-#include "surface/scalar_math.h"
+#include "rules/decompose.h"
 #include "surface/views.h"
 
 namespace framejit::surface {
@@ -15,7 +15,7 @@ ValueId WrapIndex(Scope& s, ValueId index, const Int& size) {  // negative indic
   ValueId i = s.b.Cast(index, DType::kInt64);
   Ints sizes = s.b.type(i).shape;
   ValueId wrapped = s.b.Binary(Op::kAdd, i, s.b.SymConstant(size, DType::kInt64, sizes));
-  return s.b.Where(Less(s.b, i, 0), wrapped, i);
+  return s.b.Where(s.b.Binary(Op::kLt, i, rules::Like(s.b, i, 0)), wrapped, i);
 }
 
 ValueId Take(Scope& s, ValueId data, ValueId index, int axis) {
@@ -264,12 +264,7 @@ Outs OneHot(Scope& s) {
   if (x.meta->dtype != DType::kInt64) Scope::Fail("one_hot needs int64");
   int64_t classes = s.env.Specialize(s.integer(1));
   if (classes <= 0) Scope::Fail("one_hot: data decides the number of classes");
-  Ints sizes = x.meta->sizes, column = sizes;
-  sizes.push_back(classes);
-  column.push_back(1);
-  ValueId hit = s.b.Binary(Op::kEq, s.b.Broadcast(s.b.Reshape(x.value, column), sizes),
-                           s.b.Iota(DType::kInt64, sizes, x.rank()));
-  return s.b.Cast(hit, DType::kInt64);
+  return rules::OneHot(s.b, x.value, classes, DType::kInt64);
 }
 
 constexpr Row kRows[] = {

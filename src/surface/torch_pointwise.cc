@@ -2,12 +2,17 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
+#include "rules/decompose.h"
 #include "surface/rows.h"
-#include "surface/scalar_math.h"
 
 namespace framejit::surface {
 namespace {
+
+using rules::Like;
+
+ValueId Times(Builder& b, ValueId x, double v) { return b.Binary(Op::kMul, x, Like(b, x, v)); }
 
 TypeOperand Typed(const Operand& o) { return {o.meta, o.is_tensor() ? Arg::Kind::kNone : o.number.kind}; }
 
@@ -45,8 +50,7 @@ template <ValueId (*F)(Builder&, ValueId)>
 Outs FloatComposite(Scope& s) {
   Operand x = s.tensor(0);
   DType t = FloatOf(s, x.meta->dtype);
-  ValueId v = F(s.b, s.Up(s.b.Cast(x.value, t)));
-  return s.Elementwise(s.b.Cast(v, t), {&x, 1});
+  return s.Elementwise(F(s.b, s.b.Cast(x.value, t)), {&x, 1});
 }
 
 // Functions of NumPy and SciPy that are no plain ufuncs: only where their result dtype is the obvious one.
@@ -77,6 +81,12 @@ Outs SameUnary(Scope& s) {
   return s.Elementwise(s.b.Unary(s.row.op, x.value), {&x, 1});
 }
 
+Outs TorchSign(Scope& s) {  // nan gives 0
+  Operand x = s.tensor(0);
+  if (!IsFloat(x.meta->dtype) && !IsSigned(x.meta->dtype)) Scope::Skip();
+  return s.Elementwise(rules::SignOrZero(s.b, x.value), {&x, 1});
+}
+
 Outs RoundDecimals(Scope& s) {
   if (s.has(1) && s.env.Specialize(s.integer(1)) != 0) Scope::Skip();
   return SameUnary(s);
@@ -101,14 +111,14 @@ Outs Reciprocal(Scope& s) {
 Outs SquareOf(Scope& s) {
   Operand x = s.tensor(0);
   if (IsBool(x.meta->dtype)) Scope::Skip();
-  return s.Elementwise(Square(s.b, x.value), {&x, 1});
+  return s.Elementwise(rules::Square(s.b, x.value), {&x, 1});
 }
 
 Outs Classify(Scope& s) {  // isnan, isinf, signbit
   Operand x = s.tensor(0);
   if (IsFloat(x.meta->dtype)) return s.Elementwise(s.b.Unary(s.row.op, x.value), {&x, 1});
   ValueId no = s.row.op == Op::kSignbit && IsSigned(x.meta->dtype)
-                   ? Less(s.b, x.value, 0) : s.b.Constant(Scalar(false), DType::kBool, x.meta->sizes);
+                   ? s.b.Binary(Op::kLt, x.value, Like(s.b, x.value, 0)) : s.b.Constant(Scalar(false), DType::kBool, x.meta->sizes);
   return s.Elementwise(no, {&x, 1});
 }
 
@@ -123,7 +133,7 @@ Outs IsSignedInf(Scope& s) {  // op kLt: negative, kLe: positive
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype)) Scope::Skip();
   double inf = std::numeric_limits<double>::infinity();
-  return s.Elementwise(s.b.Binary(Op::kEq, x.value, Num(s.b, x.value, s.row.op == Op::kLt ? -inf : inf)), {&x, 1});
+  return s.Elementwise(s.b.Binary(Op::kEq, x.value, Like(s.b, x.value, s.row.op == Op::kLt ? -inf : inf)), {&x, 1});
 }
 
 Outs LogicalNot(Scope& s) {
@@ -152,11 +162,8 @@ Outs NanToNum(Scope& s) {
   DType t = x.meta->dtype;
   if (!IsFloat(t) || t == DType::kFloat16 || t == DType::kBFloat16) Scope::Skip();
   double largest = t == DType::kFloat32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
-  double inf = std::numeric_limits<double>::infinity();
-  auto equals = [&](double v) { return s.b.Binary(Op::kEq, x.value, Num(s.b, x.value, v)); };
-  ValueId v = s.b.Where(s.b.Unary(Op::kIsNan, x.value), Num(s.b, x.value, s.has(1) ? s.number(1) : 0), x.value);
-  v = s.b.Where(equals(inf), Num(s.b, x.value, s.has(2) ? s.number(2) : largest), v);
-  v = s.b.Where(equals(-inf), Num(s.b, x.value, s.has(3) ? s.number(3) : -largest), v);
+  ValueId v = rules::NanToNum(s.b, x.value, s.has(1) ? s.number(1) : 0, s.has(2) ? s.number(2) : largest,
+                              s.has(3) ? s.number(3) : -largest);
   return s.Elementwise(v, {&x, 1});
 }
 
@@ -255,8 +262,7 @@ Outs Divide(Scope& s) {  // torch.div with rounding_mode
   const std::string& mode = s.arg(2).s;
   if (mode == "floor") return Done(s, p, s.b.Binary(Op::kFloorDiv, p.a, p.b));
   if (mode != "trunc") Scope::Fail("rounding_mode");
-  if (!IsFloat(p.type)) return Done(s, p, s.b.Binary(Op::kTruncDiv, p.a, p.b));
-  return Done(s, p, s.b.Unary(Op::kTrunc, s.b.Binary(Op::kDiv, p.a, p.b)));
+  return Done(s, p, rules::DivTrunc(s.b, p.a, p.b));
 }
 
 Outs NumpyPower(Scope& s, Pair& p) {
@@ -280,17 +286,17 @@ Outs Power(Scope& s) {
   double n = e.number.is(Arg::Kind::kInt) ? static_cast<double>(e.number.i.value()) : e.number.is(Arg::Kind::kBool) ? e.number.b : e.number.f;
   if (!IsFloat(p.type) && n < 0) Scope::Fail("integers to negative integer powers");
   auto wide = [&](auto f) { return Done(s, p, s.b.Cast(f(s.Up(p.a)), p.type)); };
-  if (n == 2) return wide([&](ValueId x) { return Square(s.b, x); });
+  if (n == 2) return wide([&](ValueId x) { return rules::Square(s.b, x); });
   if (s.torch()) {
-    if (n == 0) return Done(s, p, Num(s.b, p.a, 1));
+    if (n == 0) return Done(s, p, Like(s.b, p.a, 1));
     if (n == 1) return Done(s, p, p.a);
-    if (n == 3) return wide([&](ValueId x) { return s.b.Binary(Op::kMul, Square(s.b, x), x); });
+    if (n == 3) return wide([&](ValueId x) { return s.b.Binary(Op::kMul, rules::Square(s.b, x), x); });
   }
   if (IsFloat(p.type)) {
     if (n == 0.5) return wide([&](ValueId x) { return s.b.Unary(Op::kSqrt, x); });
     if (n == -1) return wide([&](ValueId x) { return s.b.Unary(Op::kReciprocal, x); });
     if (s.torch() && n == -0.5) return wide([&](ValueId x) { return s.b.Unary(Op::kRsqrt, x); });
-    if (s.torch() && n == -2) return wide([&](ValueId x) { return s.b.Unary(Op::kReciprocal, Square(s.b, x)); });
+    if (s.torch() && n == -2) return wide([&](ValueId x) { return s.b.Unary(Op::kReciprocal, rules::Square(s.b, x)); });
   }
   return s.torch() ? Done(s, p, s.b.Binary(Op::kPow, p.a, p.b)) : NumpyPower(s, p);
 }
@@ -307,13 +313,7 @@ Outs FloatBinary(Scope& s) {  // atan2, hypot, copysign, logaddexp
 Outs LogAddExp(Scope& s) {
   Pair p = ReadTensors(s);
   if (!IsFloat(p.type)) Scope::Skip();
-  ValueId a = s.Up(p.a), b = s.Up(p.b);
-  ValueId high = s.b.Binary(Op::kMaximum, a, b);
-  ValueId gap = s.b.Unary(Op::kNeg, s.b.Unary(Op::kAbs, s.b.Binary(Op::kSub, a, b)));
-  ValueId sum = s.b.Binary(Op::kAdd, high, s.b.Unary(Op::kLog1p, s.b.Unary(Op::kExp, gap)));
-  // Equal infinities: their difference is nan, the answer is the infinity itself.
-  ValueId same = s.b.Binary(Op::kAnd, s.b.Binary(Op::kEq, a, b), s.b.Unary(Op::kIsInf, high));
-  return Done(s, p, s.b.Cast(s.b.Where(same, high, sum), p.type));
+  return Done(s, p, rules::LogAddExp(s.b, p.a, p.b));
 }
 
 Outs Compare(Scope& s) {
@@ -372,12 +372,12 @@ Outs Logical(Scope& s) {
 Outs XLogY(Scope& s) {
   Pair p = ReadPair(s);
   if (!IsFloat(p.type)) Scope::Skip();
-  ValueId zero = s.b.Binary(Op::kEq, p.a, Num(s.b, p.a, 0));
+  ValueId zero = s.b.Binary(Op::kEq, p.a, Like(s.b, p.a, 0));
   ValueId v = s.b.Binary(Op::kMul, s.Up(p.a), s.b.Unary(Op::kLog, s.Up(p.b)));
-  v = s.b.Where(zero, Num(s.b, v, 0), v);
+  v = s.b.Where(zero, Like(s.b, v, 0), v);
   shape::Ints sizes = s.b.type(v).shape;
   ValueId nan = s.b.Broadcast(s.b.Unary(Op::kIsNan, p.b), sizes);
-  return Done(s, p, s.b.Cast(s.b.Where(nan, Num(s.b, v, std::nan("")), v), p.type));
+  return Done(s, p, s.b.Cast(s.b.Where(nan, Like(s.b, v, std::nan("")), v), p.type));
 }
 
 // --- more --------------------------------------------------------------------------------------------------------------
@@ -442,13 +442,13 @@ Outs ClampOne(Scope& s) {  // clamp_min, clamp_max
 Outs Relu(Scope& s) {
   Operand x = s.tensor(0);
   if (IsBool(x.meta->dtype)) Scope::Fail("relu of bool");
-  return s.Elementwise(AtLeast(s.b, x.value, 0), {&x, 1});
+  return s.Elementwise(rules::Relu(s.b, x.value), {&x, 1});
 }
 
 Outs Relu6(Scope& s) {
   Operand x = s.tensor(0);
   if (IsBool(x.meta->dtype)) Scope::Fail("relu6 of bool");
-  return s.Elementwise(AtMost(s.b, AtLeast(s.b, x.value, 0), 6), {&x, 1});
+  return s.Elementwise(rules::Relu6(s.b, x.value), {&x, 1});
 }
 
 // Activations with parameters: F(builder, x, p0, p1) in the compute type.
@@ -457,29 +457,27 @@ Outs Activation2(Scope& s) {
   Operand x = s.tensor(0);
   DType t = x.meta->dtype;
   if (!IsFloat(t)) Scope::Skip();
-  ValueId v = F(s.b, s.Up(x.value), s.has(1) ? s.number(1) : 0, s.has(2) ? s.number(2) : 0);
-  return s.Elementwise(s.b.Cast(v, t), {&x, 1});
+  ValueId v = F(s.b, x.value, s.has(1) ? s.number(1) : 0, s.has(2) ? s.number(2) : 0);
+  return s.Elementwise(v, {&x, 1});
 }
 
-ValueId HardTanhOf(Builder& b, ValueId x, double low, double high) { return AtMost(b, AtLeast(b, x, low), high); }
-ValueId LeakyReluOf(Builder& b, ValueId x, double slope, double) { return b.Where(Greater(b, x, 0), x, Times(b, x, slope)); }
-ValueId EluOf(Builder& b, ValueId x, double alpha, double scale) {
-  ValueId negative = Times(b, b.Unary(Op::kExpm1, x), alpha * scale);
-  return b.Where(b.Binary(Op::kLe, x, Num(b, x, 0)), negative, scale == 1 ? x : Times(b, x, scale));
-}
-ValueId CeluOf(Builder& b, ValueId x, double alpha, double) {
-  ValueId negative = Times(b, b.Unary(Op::kExpm1, b.Binary(Op::kDiv, x, Num(b, x, alpha))), alpha);
-  return b.Where(b.Binary(Op::kLe, x, Num(b, x, 0)), negative, x);
-}
-ValueId SeluOf(Builder& b, ValueId x) { return EluOf(b, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946); }
+ValueId LeakyReluOf(Builder& b, ValueId x, double slope, double) { return rules::LeakyRelu(b, x, slope); }
+ValueId EluOf(Builder& b, ValueId x, double alpha, double scale) { return rules::Elu(b, x, alpha, scale); }
+ValueId CeluOf(Builder& b, ValueId x, double alpha, double) { return rules::Celu(b, x, alpha); }
 ValueId ThresholdOf(Builder& b, ValueId x, double threshold, double value) {
-  return b.Where(b.Binary(Op::kLe, x, Num(b, x, threshold)), Num(b, x, value), x);
+  return b.Where(b.Binary(Op::kLe, x, Like(b, x, threshold)), Like(b, x, value), x);
 }
 ValueId HardShrinkOf(Builder& b, ValueId x, double lambda, double) {
-  ValueId inside = b.Binary(Op::kLe, b.Unary(Op::kAbs, x), Num(b, x, lambda));
-  return b.Where(inside, Num(b, x, 0), x);
+  ValueId inside = b.Binary(Op::kLe, b.Unary(Op::kAbs, x), Like(b, x, lambda));
+  return b.Where(inside, Like(b, x, 0), x);
 }
 ValueId TanhShrinkOf(Builder& b, ValueId x) { return b.Binary(Op::kSub, x, b.Unary(Op::kTanh, x)); }
+ValueId SincOf(Builder& b, ValueId x) {
+  ValueId wide = rules::Widen(b, x), angle = Times(b, wide, std::numbers::pi);
+  ValueId zero = b.Binary(Op::kEq, wide, Like(b, wide, 0));
+  ValueId v = b.Where(zero, Like(b, wide, 1), b.Binary(Op::kDiv, b.Unary(Op::kSin, angle), angle));
+  return b.Cast(v, b.type(x).dtype);
+}
 
 Outs Gelu(Scope& s) {
   Operand x = s.tensor(0);
@@ -487,14 +485,19 @@ Outs Gelu(Scope& s) {
   if (!IsFloat(t)) Scope::Skip();
   const std::string& kind = s.arg(1).s;
   if (kind != "none" && kind != "tanh") Scope::Fail("approximate");
-  ValueId v = kind == "tanh" ? GeluTanh(s.b, s.Up(x.value)) : GeluErf(s.b, s.Up(x.value));
-  return s.Elementwise(s.b.Cast(v, t), {&x, 1});
+  return s.Elementwise(kind == "tanh" ? rules::GeluTanh(s.b, x.value) : rules::GeluErf(s.b, x.value), {&x, 1});
 }
 
 Outs LogSigmoidOf(Scope& s) {  // its kernel always returns a row-major result
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype)) Scope::Skip();
-  return s.b.Cast(LogSigmoid(s.b, s.Up(x.value)), x.meta->dtype);
+  return rules::LogSigmoid(s.b, x.value);
+}
+
+Outs Logit(Scope& s) {
+  Operand x = s.tensor(0);
+  if (!IsFloat(x.meta->dtype)) Scope::Skip();
+  return s.Elementwise(rules::Logit(s.b, x.value, s.has(1) ? std::optional<double>(s.number(1)) : std::nullopt), {&x, 1});
 }
 
 Outs AddCMul(Scope& s) {  // addcmul, addcdiv: input + value * t1 (*|/) t2
@@ -511,17 +514,12 @@ Outs Lerp(Scope& s) {
   std::array<Operand, 3> all{s.tensor(0), s.tensor(1), s.Read(s.arg(2))};
   DType t = all[0].meta->dtype;
   if (!IsFloat(t) || all[1].meta->dtype != t || (all[2].is_tensor() && all[2].meta->dtype != t)) Scope::Skip();
-  ValueId a = s.Up(all[0].value), z = s.Up(all[1].value);
-  ValueId w = all[2].is_tensor() ? s.Up(all[2].value) : s.Constant(all[2].number, ComputeType(t));
-  ValueId gap = s.b.Binary(Op::kSub, z, a);
-  ValueId near_a = s.b.Binary(Op::kAdd, a, s.b.Binary(Op::kMul, w, gap));  // exact at both ends
-  ValueId near_z = s.b.Binary(Op::kSub, z, s.b.Binary(Op::kMul, gap, s.b.Binary(Op::kSub, Num(s.b, w, 1), w)));
-  ValueId v = s.b.Where(Less(s.b, s.b.Unary(Op::kAbs, w), 0.5), near_a, near_z);
-  return s.Elementwise(s.b.Cast(v, t), all);
+  ValueId w = all[2].is_tensor() ? all[2].value : s.Constant(all[2].number, ComputeType(t));
+  return s.Elementwise(rules::Lerp(s.b, all[0].value, all[1].value, w), all);
 }
 
-ValueId DegToRad(Builder& b, ValueId x) { return Times(b, x, M_PI / 180.0); }
-ValueId RadToDeg(Builder& b, ValueId x) { return Times(b, x, 180.0 / M_PI); }
+ValueId DegToRad(Builder& b, ValueId x) { return Times(b, x, std::numbers::pi / 180); }
+ValueId RadToDeg(Builder& b, ValueId x) { return Times(b, x, 180 / std::numbers::pi); }
 
 #define UNARY(op, NAMES) {NAMES, "(Tensor input)", &FloatUnary, Op::op}
 #define BINARY "(Operand input, Operand other)"
@@ -538,21 +536,21 @@ constexpr Row kRows[] = {
     {"S:erf", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kErf}, {"S:erfc", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kErfc},
     {"S:expm1", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kExpm1},
     {"S:log1p", "(Tensor input)", &WideOnly<&FloatUnary>, Op::kLog1p},
-    {"S:expit", "(Tensor input)", &WideOnly<&FloatComposite<&Sigmoid>>},
-    {"tmI:sigmoid s:expit n:sigmoid", "(Tensor input)", &FloatComposite<&Sigmoid>},
-    {"s:sinc tmI:sinc", "(Tensor input)", &FloatComposite<&Sinc>}, {"N:sinc", "(Tensor input)", &WideOnly<&FloatComposite<&Sinc>>},
+    {"S:expit", "(Tensor input)", &WideOnly<&FloatComposite<&rules::Sigmoid>>},
+    {"tmI:sigmoid s:expit n:sigmoid", "(Tensor input)", &FloatComposite<&rules::Sigmoid>},
+    {"s:sinc tmI:sinc", "(Tensor input)", &FloatComposite<&SincOf>}, {"N:sinc", "(Tensor input)", &WideOnly<&FloatComposite<&SincOf>>},
     {"tmIN:deg2rad N:radians", "(Tensor input)", &FloatComposite<&DegToRad>},
     {"tmIN:rad2deg N:degrees", "(Tensor input)", &FloatComposite<&RadToDeg>},
     {"tmI:neg tmIN:negative oO:neg", "(Tensor input)", &SameUnary, Op::kNeg},
     {"tmIN:abs tmIN:absolute oO:abs", "(Tensor input)", &SameUnary, Op::kAbs},
     {"N:fabs", "(Tensor input)", &FloatUnary, Op::kAbs},
-    {"tmIN:sign", "(Tensor input)", &SameUnary, Op::kSign}, {"tmI:sgn", "(Tensor input)", &SameUnary, Op::kSign},
+    {"N:sign", "(Tensor input)", &SameUnary, Op::kSign}, {"tmI:sign tmI:sgn", "(Tensor input)", &TorchSign},
     {"tmIN:ceil", "(Tensor input)", &SameUnary, Op::kCeil}, {"tmIN:floor", "(Tensor input)", &SameUnary, Op::kFloor},
     {"tmIN:trunc tmIN:fix", "(Tensor input)", &SameUnary, Op::kTrunc}, {"N:rint", "(Tensor input)", &FloatUnary, Op::kRound},
     {"tmI:round", "(Tensor input, *, int decimals=0)", &RoundDecimals, Op::kRound},
     {"NM:round N:around", "(Tensor input, int decimals=0)", &RoundDecimals, Op::kRound},
     {"tmN:positive oO:pos", "(Tensor input)", &Positive},
-    {"tmIN:square", "(Tensor input)", &SquareOf}, {"tmI:frac", "(Tensor input)", &Activation<&Frac>},
+    {"tmIN:square", "(Tensor input)", &SquareOf}, {"tmI:frac", "(Tensor input)", &Activation<&rules::Frac>},
     {"tmN:isnan", "(Tensor input)", &Classify, Op::kIsNan}, {"tmN:isinf", "(Tensor input)", &Classify, Op::kIsInf},
     {"tmN:signbit", "(Tensor input)", &Classify, Op::kSignbit}, {"tmN:isfinite", "(Tensor input)", &IsFinite},
     {"tmN:isposinf", "(Tensor input)", &IsSignedInf, Op::kLe}, {"tmN:isneginf", "(Tensor input)", &IsSignedInf, Op::kLt},
@@ -598,18 +596,19 @@ constexpr Row kRows[] = {
     {"tmI:clamp_min", "(Tensor input, Operand min)", &ClampOne, Op::kMaximum},
     {"tmI:clamp_max", "(Tensor input, Operand max)", &ClampOne, Op::kMinimum},
     {"tmI:relu", "(Tensor input)", &Relu}, {"nJ:relu6", "(Tensor input)", &Relu6},
-    {"nJ:silu", "(Tensor input)", &Activation<&Silu>}, {"nJ:mish", "(Tensor input)", &Activation<&Mish>},
-    {"nJ:hardsigmoid", "(Tensor input)", &Activation<&HardSigmoid>}, {"nJ:hardswish", "(Tensor input)", &Activation<&HardSwish>},
+    {"nJ:silu", "(Tensor input)", &Activation<&rules::Silu>}, {"nJ:mish", "(Tensor input)", &Activation<&rules::Mish>},
+    {"nJ:hardsigmoid", "(Tensor input)", &Activation<&rules::HardSigmoid>}, {"nJ:hardswish", "(Tensor input)", &Activation<&rules::HardSwish>},
     {"n:log_sigmoid f:logsigmoid", "(Tensor input)", &LogSigmoidOf},
-    {"n:gelu", "(Tensor input, *, str approximate='none')", &Gelu}, {"tI:selu", "(Tensor input)", &Activation<&SeluOf>},
-    {"nJ:hardtanh", "(Tensor input, Scalar min_val=-1.0, Scalar max_val=1.0)", &Activation2<&HardTanhOf>},
+    {"n:gelu", "(Tensor input, *, str approximate='none')", &Gelu}, {"tI:selu", "(Tensor input)", &Activation<&rules::Selu>},
+    {"nJ:hardtanh", "(Tensor input, Scalar min_val=-1.0, Scalar max_val=1.0)", &Activation2<&rules::HardTanh>},
     {"nJ:leaky_relu", "(Tensor input, Scalar negative_slope=0.01)", &Activation2<&LeakyReluOf>},
     {"nJ:elu", "(Tensor input, Scalar alpha=1.0, Scalar scale=1.0)", &Activation2<&EluOf>},
     {"tI:celu", "(Tensor input, Scalar alpha=1.0)", &Activation2<&CeluOf>},
-    {"n:softplus", "(Tensor input, Scalar beta=1.0, Scalar threshold=20.0)", &Activation2<&Softplus>},
+    {"n:softplus", "(Tensor input, Scalar beta=1.0, Scalar threshold=20.0)", &Activation2<&rules::Softplus>},
     {"tI:threshold", "(Tensor input, Scalar threshold, Scalar value)", &Activation2<&ThresholdOf>},
     {"tmf:hardshrink", "(Tensor input, Scalar lambd=0.5)", &Activation2<&HardShrinkOf>},
-    {"f:softsign", "(Tensor input)", &Activation<&SoftSign>}, {"f:tanhshrink", "(Tensor input)", &Activation<&TanhShrinkOf>},
+    {"f:softsign", "(Tensor input)", &Activation<&rules::SoftSign>}, {"f:tanhshrink", "(Tensor input)", &Activation<&TanhShrinkOf>},
+    {"tmI:logit s:logit", "(Tensor input, float? eps=None)", &Logit},
     {"tmI:addcmul", "(Tensor input, Tensor tensor1, Tensor tensor2, *, Scalar value=1)", &AddCMul, Op::kMul},
     {"tmI:addcdiv", "(Tensor input, Tensor tensor1, Tensor tensor2, *, Scalar value=1)", &AddCMul, Op::kDiv},
     {"tmI:lerp", "(Tensor input, Tensor end, Operand weight)", &Lerp},

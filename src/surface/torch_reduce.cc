@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "surface/scalar_math.h"
+#include "rules/decompose.h"
 
 namespace framejit::surface {
 
@@ -11,46 +11,6 @@ DType SumType(const Scope& s, DType t) {
   if (IsFloat(t)) return t;
   if (s.torch() || IsBool(t) || IsSigned(t)) return DType::kInt64;
   return DType::kUInt64;
-}
-
-ValueId SumOver(Scope& s, ValueId x, const std::vector<int64_t>& axes, bool keep, DType result) {
-  DType wide = ComputeType(result);
-  return s.b.Cast(s.b.Reduce(Op::kSum, s.b.Cast(x, wide), axes, keep, wide), result);
-}
-
-shape::Int CountOver(Scope& s, ValueId x, const std::vector<int64_t>& axes) {
-  shape::Int n = 1;
-  for (int64_t a : axes) n = n * s.b.type(x).shape[a];
-  return n;
-}
-
-ValueId MeanOver(Scope& s, ValueId x, const std::vector<int64_t>& axes, bool keep, DType result) {
-  DType wide = ComputeType(result);
-  shape::Int n = CountOver(s, x, axes);
-  ValueId sum = s.b.Reduce(Op::kSum, s.b.Cast(x, wide), axes, keep, wide);
-  return s.b.Cast(s.b.Binary(Op::kDiv, sum, s.b.SymConstant(n, wide)), result);
-}
-
-std::pair<ValueId, ValueId> VarianceOver(Scope& s, ValueId x, const std::vector<int64_t>& axes, bool keep, int64_t correction) {
-  ValueId wide = s.Up(x);
-  DType t = s.b.type(wide).dtype;
-  shape::Int n = CountOver(s, x, axes);
-  ValueId count = s.b.SymConstant(n, t);
-  ValueId mean = s.b.Binary(Op::kDiv, s.b.Reduce(Op::kSum, wide, axes, true, t), count);
-  ValueId gap = s.b.Binary(Op::kSub, wide, mean);
-  ValueId sum = s.b.Reduce(Op::kSum, s.b.Binary(Op::kMul, gap, gap), axes, keep, t);
-  ValueId variance = s.b.Binary(Op::kDiv, sum, s.b.SymConstant(shape::Max(n - shape::Int(correction), 0), t));
-  if (!keep) mean = s.b.Reshape(mean, s.b.type(variance).shape);
-  return {variance, mean};
-}
-
-ValueId LogSumExpOver(Scope& s, ValueId x, const std::vector<int64_t>& axes, bool keep) {
-  ValueId wide = s.Up(x);
-  ValueId top = s.b.Reduce(Op::kMax, wide, axes, true);
-  top = s.b.Where(s.b.Unary(Op::kIsInf, top), Num(s.b, top, 0), top);
-  ValueId sum = s.b.Reduce(Op::kSum, s.b.Unary(Op::kExp, s.b.Binary(Op::kSub, wide, top)), axes, keep);
-  if (!keep) top = s.b.Reshape(top, s.b.type(sum).shape);
-  return s.b.Cast(s.b.Binary(Op::kAdd, s.b.Unary(Op::kLog, sum), top), s.b.type(x).dtype);
 }
 
 void RefuseEmpty(Scope& s, ValueId x, const std::vector<int64_t>& axes) {
@@ -87,19 +47,19 @@ std::vector<int64_t> AllIfEmpty(Scope& s, int i, int rank) {
 
 Outs SumAll(Scope& s) {
   Operand x = s.tensor(0);
-  return SumOver(s, x.value, s.Dims(1, x.rank()), false, s.dtype(2).value_or(SumType(s, x.meta->dtype)));
+  return rules::Sum(s.b, x.value, s.Dims(1, x.rank()), false, s.dtype(2).value_or(SumType(s, x.meta->dtype)));
 }
 
 Outs Sum(Scope& s) {
   Operand x = s.tensor(0);
-  return SumOver(s, x.value, AllIfEmpty(s, 1, x.rank()), s.flag(2), s.dtype(3).value_or(SumType(s, x.meta->dtype)));
+  return rules::Sum(s.b, x.value, AllIfEmpty(s, 1, x.rank()), s.flag(2), s.dtype(3).value_or(SumType(s, x.meta->dtype)));
 }
 
 Outs Mean(Scope& s) {
   Operand x = s.tensor(0);
   DType t = s.dtype(3).value_or(x.meta->dtype);
   if (!IsFloat(t)) Scope::Fail("mean needs a floating dtype");
-  return MeanOver(s, x.value, AllIfEmpty(s, 1, x.rank()), s.flag(2), t);
+  return rules::Mean(s.b, s.b.Cast(x.value, t), AllIfEmpty(s, 1, x.rank()), s.flag(2));
 }
 
 Outs Prod(Scope& s) {  // (input, dim?, keepdim, dtype)
@@ -152,19 +112,15 @@ Outs AnyAll(Scope& s) {
   return s.b.Reduce(s.row.op, s.b.Cast(x.value, DType::kBool), AllIfEmpty(s, 1, x.rank()), s.flag(2));
 }
 
-int64_t Correction(Scope& s, int i) {
-  if (!s.has(i)) return 1;
-  if (s.arg(i).is(Arg::Kind::kBool)) return s.flag(i);
-  double c = s.number(i);
-  if (c != std::floor(c) || c < 0) Scope::Skip();
-  return static_cast<int64_t>(c);
+double Correction(Scope& s, int i) {
+  return !s.has(i) ? 1 : s.number(i);
 }
 
 // op: kSqrt takes the root (std), anything else is var.
 Outs Spread(Scope& s, bool both) {  // (input, dim?, correction, keepdim)
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype)) Scope::Fail("var needs a floating dtype");
-  auto [v, mean] = VarianceOver(s, x.value, AllIfEmpty(s, 1, x.rank()), s.flag(3), Correction(s, 2));
+  auto [v, mean] = rules::VarMean(s.b, x.value, AllIfEmpty(s, 1, x.rank()), Correction(s, 2), s.flag(3));
   if (s.row.op == Op::kSqrt) v = s.b.Unary(Op::kSqrt, v);
   Outs outs(s.b.Cast(v, x.meta->dtype));
   if (both) {
@@ -180,7 +136,7 @@ Outs VarAll(Scope& s) {  // (input, bool unbiased)
   if (!IsFloat(x.meta->dtype)) Scope::Fail("var needs a floating dtype");
   std::vector<int64_t> axes;
   for (int d = 0; d < x.rank(); ++d) axes.push_back(d);
-  ValueId v = VarianceOver(s, x.value, axes, false, Correction(s, 1)).first;
+  ValueId v = rules::VarMean(s.b, x.value, axes, Correction(s, 1), false).variance;
   if (s.row.op == Op::kSqrt) v = s.b.Unary(Op::kSqrt, v);
   return s.b.Cast(v, x.meta->dtype);
 }
@@ -190,7 +146,7 @@ Outs LogSumExp(Scope& s) {
   if (!IsFloat(x.meta->dtype)) Scope::Skip();
   std::vector<int64_t> axes = s.Dims(1, x.rank());
   if (IsEmpty(s.env, x.meta->sizes)) Scope::Skip();
-  return LogSumExpOver(s, x.value, axes, s.flag(2));
+  return rules::LogSumExp(s.b, x.value, axes, s.flag(2));
 }
 
 Outs VectorNorm(Scope& s) {  // (input, ord, dim, keepdim, dtype)
@@ -201,7 +157,7 @@ Outs VectorNorm(Scope& s) {  // (input, ord, dim, keepdim, dtype)
   double p = s.has(1) ? s.number(1) : 2;
   ValueId v = s.b.Cast(x.value, ComputeType(t)), r;
   if (p == 2) {
-    r = s.b.Unary(Op::kSqrt, s.b.Reduce(Op::kSum, Square(s.b, v), axes, s.flag(3)));
+    r = s.b.Unary(Op::kSqrt, s.b.Reduce(Op::kSum, rules::Square(s.b, v), axes, s.flag(3)));
   } else if (p == 1) {
     r = s.b.Reduce(Op::kSum, s.b.Unary(Op::kAbs, v), axes, s.flag(3));
   } else if (std::isinf(p)) {

@@ -134,8 +134,22 @@ Outs Reshaped(Scope& s, const Operand& x, const Ints& wanted, bool may_copy) {
 
 Outs ViewRow(Scope& s) { return Reshaped(s, s.tensor(0), s.ints(1), false); }
 Outs ReshapeRow(Scope& s) { return Reshaped(s, s.tensor(0), s.ints(1), true); }
-Outs ViewAs(Scope& s) { return Reshaped(s, s.tensor(0), s.tensor(1).meta->sizes, false); }
-Outs ReshapeAs(Scope& s) { return Reshaped(s, s.tensor(0), s.tensor(1).meta->sizes, true); }
+
+// x.view_as(y) is recorded as x.view(sizes): replaying it must not need y.
+Outs WithSizes(Scope& s, const char* callee, Outs outs) {
+  std::vector<Arg> sizes;
+  for (const Int& n : s.tensor(1).meta->sizes) sizes.push_back(Arg::Int(n));
+  outs.recorded = std::make_shared<Call>();
+  outs.recorded->callee = callee;
+  outs.recorded->args = {s.arg(0), Arg::Seq(Arg::Kind::kTuple, std::move(sizes))};
+  return outs;
+}
+Outs ViewAs(Scope& s) {
+  return WithSizes(s, "torch.Tensor.view", Reshaped(s, s.tensor(0), s.tensor(1).meta->sizes, false));
+}
+Outs ReshapeAs(Scope& s) {
+  return WithSizes(s, "torch.Tensor.reshape", Reshaped(s, s.tensor(0), s.tensor(1).meta->sizes, true));
+}
 
 Outs NumpyReshape(Scope& s) {
   if (s.has(2) && s.arg(2).s != "C") Scope::Skip();
@@ -194,6 +208,7 @@ Outs Squeeze(Scope& s) {
       Scope::Fail("squeeze of an axis that is not 1");
     }
   }
+  if (!s.torch() && x.meta->is_scalar) Scope::Skip();
   if (!s.torch() && !changed) return Same(x);
   return v.Done();
 }
@@ -228,7 +243,9 @@ Outs Expanded(Scope& s, const Operand& x, Ints sizes) {
 }
 
 Outs Expand(Scope& s) { return Expanded(s, s.tensor(0), s.ints(1)); }
-Outs ExpandAs(Scope& s) { return Expanded(s, s.tensor(0), s.tensor(1).meta->sizes); }
+Outs ExpandAs(Scope& s) {
+  return WithSizes(s, "torch.Tensor.expand", Expanded(s, s.tensor(0), s.tensor(1).meta->sizes));
+}
 
 Outs Select(Scope& s) {
   Operand x = s.tensor(0);
