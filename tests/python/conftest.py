@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -19,6 +20,21 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 def pytest_addoption(parser):
     parser.addoption("--identity", action="store_true", help="replace framejit.compile by the identity (checks the tests)")
+
+
+@pytest.fixture(autouse=True)
+def alarm(request):
+    """A test that hangs fails, with the place in its traceback."""
+    seconds = 1200 if request.node.get_closest_marker("slow") or request.node.get_closest_marker("fuzz") else int(os.environ.get("FRAMEJIT_TEST_SECONDS", 180))
+
+    def ring(signum, frame):
+        raise TimeoutError(f"the test took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session")
