@@ -53,8 +53,10 @@ PyObject* MakeConstant(const Arg& a, const std::vector<PyObject*>& constants) {
       for (size_t i = 0; seq && i < a.items.size(); ++i) {
         PyObject* x = MakeConstant(a.items[i], constants);
         if (!x) return nullptr;
-        if (a.is(K::kTuple)) PyTuple_SET_ITEM(seq.get(), i, x);
-        else PyList_SET_ITEM(seq.get(), i, x);
+        if (a.is(K::kTuple))
+          PyTuple_SET_ITEM(seq.get(), i, x);
+        else
+          PyList_SET_ITEM(seq.get(), i, x);
       }
       return seq.release();
     }
@@ -73,7 +75,8 @@ PyObject* MakeConstant(const Arg& a, const std::vector<PyObject*>& constants) {
     }
     case K::kObject: {
       auto i = static_cast<size_t>(a.i.value());
-      if (i >= constants.size()) return PyErr_Format(PyExc_SystemError, "framejit: constant %zu of %zu", i, constants.size());
+      if (i >= constants.size())
+        return PyErr_Format(PyExc_SystemError, "framejit: constant %zu of %zu", i, constants.size());
       return Py_NewRef(constants[i]);
     }
     case K::kTensor: break;
@@ -81,8 +84,8 @@ PyObject* MakeConstant(const Arg& a, const std::vector<PyObject*>& constants) {
   return PyErr_Format(PyExc_SystemError, "framejit: a tensor is no constant");
 }
 
-bool CallStep::InitArg(const Arg& a, const std::vector<PyObject*>& constants, const std::function<int(TraceId)>& slot_of,
-                       Hole* out) {
+bool CallStep::InitArg(const Arg& a, const std::vector<PyObject*>& constants,
+                       const std::function<int(TraceId)>& slot_of, Hole* out) {
   using K = Arg::Kind;
   if (a.is(K::kTensor)) {
     out->kind = Hole::kSlot;
@@ -101,7 +104,10 @@ bool CallStep::InitArg(const Arg& a, const std::vector<PyObject*>& constants, co
       if (!InitArg(x, constants, slot_of, &out->items.back())) return false;
       fixed = fixed && out->items.back().kind == Hole::kConst;
     }
-    out->kind = a.is(K::kTuple) ? Hole::kTuple : a.is(K::kList) ? Hole::kList : a.is(K::kSlice) ? Hole::kSlice : Hole::kDict;
+    out->kind = a.is(K::kTuple)   ? Hole::kTuple
+                : a.is(K::kList)  ? Hole::kList
+                : a.is(K::kSlice) ? Hole::kSlice
+                                  : Hole::kDict;
     if (!fixed) return true;
     out->items.clear();
   }
@@ -132,7 +138,8 @@ PyObject* CallStep::Build(const Hole& h, PyObject* const* slots, const int64_t* 
       return seq;
     }
     case Hole::kSlice: {
-      Ref s(Build(h.items[0], slots, symbols)), e(Build(h.items[1], slots, symbols)), t(Build(h.items[2], slots, symbols));
+      Ref s(Build(h.items[0], slots, symbols)), e(Build(h.items[1], slots, symbols)),
+          t(Build(h.items[2], slots, symbols));
       return s && e && t ? PySlice_New(s.get(), e.get(), t.get()) : nullptr;
     }
     case Hole::kDict: {
@@ -149,34 +156,67 @@ PyObject* CallStep::Build(const Hole& h, PyObject* const* slots, const int64_t* 
 
 namespace {
 
-struct BinaryRow { const char* name; binaryfunc fn; bool swapped; };
+struct BinaryRow {
+  const char* name;
+  binaryfunc fn;
+  bool swapped;
+};
 constexpr BinaryRow kBinary[] = {
-    {"__add__", PyNumber_Add, false},           {"__radd__", PyNumber_Add, true},
-    {"__sub__", PyNumber_Subtract, false},      {"__rsub__", PyNumber_Subtract, true},
-    {"__mul__", PyNumber_Multiply, false},      {"__rmul__", PyNumber_Multiply, true},
-    {"__truediv__", PyNumber_TrueDivide, false}, {"__rtruediv__", PyNumber_TrueDivide, true},
-    {"__floordiv__", PyNumber_FloorDivide, false}, {"__rfloordiv__", PyNumber_FloorDivide, true},
-    {"__mod__", PyNumber_Remainder, false},     {"__rmod__", PyNumber_Remainder, true},
-    {"__matmul__", PyNumber_MatrixMultiply, false}, {"__rmatmul__", PyNumber_MatrixMultiply, true},
-    {"__and__", PyNumber_And, false},           {"__rand__", PyNumber_And, true},
-    {"__or__", PyNumber_Or, false},             {"__ror__", PyNumber_Or, true},
-    {"__xor__", PyNumber_Xor, false},           {"__rxor__", PyNumber_Xor, true},
-    {"__lshift__", PyNumber_Lshift, false},     {"__rlshift__", PyNumber_Lshift, true},
-    {"__rshift__", PyNumber_Rshift, false},     {"__rrshift__", PyNumber_Rshift, true},
-    {"__iadd__", PyNumber_InPlaceAdd, false},   {"__isub__", PyNumber_InPlaceSubtract, false},
-    {"__imul__", PyNumber_InPlaceMultiply, false}, {"__itruediv__", PyNumber_InPlaceTrueDivide, false},
-    {"__ifloordiv__", PyNumber_InPlaceFloorDivide, false}, {"__imod__", PyNumber_InPlaceRemainder, false},
-    {"__iand__", PyNumber_InPlaceAnd, false},   {"__ior__", PyNumber_InPlaceOr, false},
-    {"__ixor__", PyNumber_InPlaceXor, false},   {"__ilshift__", PyNumber_InPlaceLshift, false},
-    {"__irshift__", PyNumber_InPlaceRshift, false}, {"__imatmul__", PyNumber_InPlaceMatrixMultiply, false},
+    {"__add__", PyNumber_Add, false},
+    {"__radd__", PyNumber_Add, true},
+    {"__sub__", PyNumber_Subtract, false},
+    {"__rsub__", PyNumber_Subtract, true},
+    {"__mul__", PyNumber_Multiply, false},
+    {"__rmul__", PyNumber_Multiply, true},
+    {"__truediv__", PyNumber_TrueDivide, false},
+    {"__rtruediv__", PyNumber_TrueDivide, true},
+    {"__floordiv__", PyNumber_FloorDivide, false},
+    {"__rfloordiv__", PyNumber_FloorDivide, true},
+    {"__mod__", PyNumber_Remainder, false},
+    {"__rmod__", PyNumber_Remainder, true},
+    {"__matmul__", PyNumber_MatrixMultiply, false},
+    {"__rmatmul__", PyNumber_MatrixMultiply, true},
+    {"__and__", PyNumber_And, false},
+    {"__rand__", PyNumber_And, true},
+    {"__or__", PyNumber_Or, false},
+    {"__ror__", PyNumber_Or, true},
+    {"__xor__", PyNumber_Xor, false},
+    {"__rxor__", PyNumber_Xor, true},
+    {"__lshift__", PyNumber_Lshift, false},
+    {"__rlshift__", PyNumber_Lshift, true},
+    {"__rshift__", PyNumber_Rshift, false},
+    {"__rrshift__", PyNumber_Rshift, true},
+    {"__iadd__", PyNumber_InPlaceAdd, false},
+    {"__isub__", PyNumber_InPlaceSubtract, false},
+    {"__imul__", PyNumber_InPlaceMultiply, false},
+    {"__itruediv__", PyNumber_InPlaceTrueDivide, false},
+    {"__ifloordiv__", PyNumber_InPlaceFloorDivide, false},
+    {"__imod__", PyNumber_InPlaceRemainder, false},
+    {"__iand__", PyNumber_InPlaceAnd, false},
+    {"__ior__", PyNumber_InPlaceOr, false},
+    {"__ixor__", PyNumber_InPlaceXor, false},
+    {"__ilshift__", PyNumber_InPlaceLshift, false},
+    {"__irshift__", PyNumber_InPlaceRshift, false},
+    {"__imatmul__", PyNumber_InPlaceMatrixMultiply, false},
 };
-struct UnaryRow { const char* name; unaryfunc fn; };
+struct UnaryRow {
+  const char* name;
+  unaryfunc fn;
+};
 constexpr UnaryRow kUnary[] = {
-    {"__neg__", PyNumber_Negative}, {"__pos__", PyNumber_Positive}, {"__invert__", PyNumber_Invert}, {"__abs__", PyNumber_Absolute},
+    {"__neg__", PyNumber_Negative},
+    {"__pos__", PyNumber_Positive},
+    {"__invert__", PyNumber_Invert},
+    {"__abs__", PyNumber_Absolute},
 };
-PyObject* Power(PyObject* a, PyObject* b) { return PyNumber_Power(a, b, Py_None); }
-PyObject* InPlacePower(PyObject* a, PyObject* b) { return PyNumber_InPlacePower(a, b, Py_None); }
-constexpr BinaryRow kPower[] = {{"__pow__", Power, false}, {"__rpow__", Power, true}, {"__ipow__", InPlacePower, false}};
+PyObject* Power(PyObject* a, PyObject* b) {
+  return PyNumber_Power(a, b, Py_None);
+}
+PyObject* InPlacePower(PyObject* a, PyObject* b) {
+  return PyNumber_InPlacePower(a, b, Py_None);
+}
+constexpr BinaryRow kPower[] = {
+    {"__pow__", Power, false}, {"__rpow__", Power, true}, {"__ipow__", InPlacePower, false}};
 constexpr const char* kCompareNames[] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};  // Py_LT ...
 
 }  // namespace
@@ -215,7 +255,8 @@ void CallStep::PickForm(const std::string& callee) {
   }
 }
 
-bool CallStep::Init(const Call& call, const std::vector<PyObject*>& constants, const std::function<int(TraceId)>& slot_of) {
+bool CallStep::Init(const Call& call, const std::vector<PyObject*>& constants,
+                    const std::function<int(TraceId)>& slot_of) {
   mode = call.mode;
   callable_ = Ref(ResolveCallee(call.callee));
   if (!callable_) return false;
@@ -308,7 +349,8 @@ int CallStep::Store(PyObject* value, const Arg& shape, PyObject** slots, size_t*
   Ref seq(PySequence_Fast(value, "framejit: the call returned another structure than when it was captured"));
   if (!seq) return -1;
   if (PySequence_Fast_GET_SIZE(seq.get()) != static_cast<Py_ssize_t>(shape.items.size())) {
-    PyErr_SetString(PyExc_RuntimeError, "framejit: the call returned another number of results than when it was captured");
+    PyErr_SetString(PyExc_RuntimeError,
+                    "framejit: the call returned another number of results than when it was captured");
     return -1;
   }
   for (size_t i = 0; i < shape.items.size(); ++i) {

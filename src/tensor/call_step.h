@@ -9,7 +9,8 @@
 
 namespace framejit::tensor {
 
-// A Python object for an argument without tensors and symbols. constants: objects of kObject args. Null with exception set.
+// A Python object for an argument without tensors and symbols. constants: objects of kObject args. Null with exception
+// set.
 PyObject* MakeConstant(const Arg& a, const std::vector<PyObject*>& constants);
 
 class CallStep {
@@ -26,7 +27,7 @@ class CallStep {
   std::vector<int> dead;  // slots nobody needs after this call: filled in by the owner
 
  private:
-  struct Hole {           // an argument made anew each time
+  struct Hole {  // an argument made anew each time
     enum Kind : uint8_t { kSlot, kInt, kTuple, kList, kSlice, kDict, kConst } kind = kConst;
     int slot = 0;
     shape::Int value;
@@ -35,7 +36,8 @@ class CallStep {
   };
   enum class Form : uint8_t { kVectorcall, kDescrGet, kGetItem, kSetItem, kUnary, kBinary, kBinarySwapped, kCompare };
 
-  bool InitArg(const Arg& a, const std::vector<PyObject*>& constants, const std::function<int(TraceId)>& slot_of, Hole* out);
+  bool InitArg(const Arg& a, const std::vector<PyObject*>& constants, const std::function<int(TraceId)>& slot_of,
+               Hole* out);
   static PyObject* Build(const Hole& h, PyObject* const* slots, const int64_t* symbols);
   void PickForm(const std::string& name);
   int Store(PyObject* value, const Arg& shape, PyObject** slots, size_t* next) const;
@@ -49,9 +51,9 @@ class CallStep {
   } fn_ = {};
   Ref callable_;
   Ref kwnames_;
-  std::vector<Hole> args_;         // positional, then keyword values
+  std::vector<Hole> args_;  // positional, then keyword values
   size_t positional_ = 0;
-  bool simple_result_ = false;     // one tensor
+  bool simple_result_ = false;  // one tensor
   Arg result_;
   std::vector<int> result_slots_;  // in order of Call::results
 };
@@ -63,7 +65,8 @@ class ModeSwitch {
   ~ModeSwitch();
   ModeSwitch(const ModeSwitch&) = delete;
   void Set(ModeState m) {
-    if (!(m == now_)) [[unlikely]] Change(m);
+    if (!(m == now_)) [[unlikely]]
+      Change(m);
   }
 
  private:

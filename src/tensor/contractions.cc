@@ -18,14 +18,15 @@ namespace framejit::tensor {
 
 namespace {
 
-constexpr double kBudget = 0.05;         // seconds of measuring in all, per process
-constexpr double kProbeFlops = 1e8;      // a larger product is measured on its first rows only
-constexpr double kMinFlops = 2e4;        // below, the call itself dominates: MKL
+constexpr double kBudget = 0.05;     // seconds of measuring in all, per process
+constexpr double kProbeFlops = 1e8;  // a larger product is measured on its first rows only
+constexpr double kMinFlops = 2e4;    // below, the call itself dominates: MKL
 constexpr double kGain = 1.1;
 constexpr int kMinRounds = 3, kMaxRounds = 12;  // the first of them run on cold caches and waking threads
 constexpr double kEnough = 4e-3;                // seconds
 
-using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, uint32_t, uint32_t>;  // batch, m (power of two), n, k, layout, threads
+using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, uint32_t,
+                       uint32_t>;  // batch, m (power of two), n, k, layout, threads
 
 struct Chosen {
   std::mutex mu;
@@ -56,7 +57,7 @@ bool Fixed(const TorchApi& t) {
   return in_group;
 }
 
-// --- matrices ---------------------------------------------------------------------------------------------------------
+// --- matrices
 struct Matrix {  // [batch, rows, cols]
   void* data;
   int64_t sizes[3], strides[3];
@@ -103,11 +104,13 @@ void Tidy(Matrix* m) {
   if (m->sizes[1] == 1) m->strides[1] = m->strides[2] == 1 ? m->sizes[2] : 1;
   if (m->sizes[0] == 1) m->strides[0] = m->sizes[1] * m->sizes[2];
 }
-uint32_t LayoutOf(const Matrix& m) { return m.strides[2] == 1 ? 0 : m.strides[1] == 1 ? 1 : 2; }
+uint32_t LayoutOf(const Matrix& m) {
+  return m.strides[2] == 1 ? 0 : m.strides[1] == 1 ? 1 : 2;
+}
 
 struct Product {
   const TorchApi& t;
-  Matrix a, b, out;          // [B, M, K], [B, K, N], [B, M, N]
+  Matrix a, b, out;  // [B, M, K], [B, K, N], [B, M, N]
   const Buffer* bias = nullptr;
   DType dtype;
   Device device;
@@ -132,7 +135,8 @@ struct Product {
     return tbias.ok() && !t.addmm_out(tz.handle(), tbias.handle(), ta.handle(), tb.handle(), 1.0, 1.0);
   }
 
-  // oneDNN straight into the result, where torch lets it (it refuses CPUs without AVX-512); else through a result of its own.
+  // oneDNN straight into the result, where torch lets it (it refuses CPUs without AVX-512); else through a result of
+  // its own.
   bool RunOneDnn(int64_t m) const {
     static std::atomic<bool> in_place{true};
     TempTensor ta = Tensor(Rows(a, m)), tz = Tensor(Rows(out, m));
@@ -162,7 +166,8 @@ struct Product {
     if (!tw.ok() || (tbias && !tbias->ok())) return false;
     Handle bias_handle = tbias ? tbias->handle() : nullptr, result = nullptr;
     const char* algorithm = "";
-    if (t.linear_pointwise(ta.handle(), tw.handle(), bias ? &bias_handle : nullptr, "none", nullptr, 0, &algorithm, &result))
+    if (t.linear_pointwise(ta.handle(), tw.handle(), bias ? &bias_handle : nullptr, "none", nullptr, 0, &algorithm,
+                           &result))
       return false;
     bool ok = !t.copy(tz.handle(), result, 0);
     t.delete_tensor(result);
@@ -180,8 +185,12 @@ struct Product {
   }
 };
 
-bool Usable(const TorchApi& t, DType d) { return t.mm_out && t.bmm_out && t.addmm_out && (IsFloat(d) || IsInteger(d)) && DTypeSize(d) > 0; }
-bool Empty(const Matrix& m) { return m.sizes[0] * m.sizes[1] * m.sizes[2] == 0; }
+bool Usable(const TorchApi& t, DType d) {
+  return t.mm_out && t.bmm_out && t.addmm_out && (IsFloat(d) || IsInteger(d)) && DTypeSize(d) > 0;
+}
+bool Empty(const Matrix& m) {
+  return m.sizes[0] * m.sizes[1] * m.sizes[2] == 0;
+}
 
 }  // namespace
 
@@ -199,14 +208,15 @@ Library Choose(const ProductShape& s, const std::function<bool(Library, int64_t 
   }
   int64_t m = std::min<int64_t>(s.m, std::max<int64_t>(1, static_cast<int64_t>(kProbeFlops / row_flops)));
   double mkl = 1e9, onednn = 1e9, all = Seconds([&] {
-    run(Library::kMkl, m);  // first runs make primitives and touch memory
-    if (!run(Library::kOneDnn, m)) return;
-    double total = 0;
-    for (int i = 0; i < kMinRounds || (i < kMaxRounds && total < kEnough); ++i) {
-      double a = Seconds([&] { run(Library::kMkl, m); }), b = Seconds([&] { run(Library::kOneDnn, m); });
-      mkl = std::min(mkl, a), onednn = std::min(onednn, b), total += a + b;
-    }
-  });
+                                    run(Library::kMkl, m);  // first runs make primitives and touch memory
+                                    if (!run(Library::kOneDnn, m)) return;
+                                    double total = 0;
+                                    for (int i = 0; i < kMinRounds || (i < kMaxRounds && total < kEnough); ++i) {
+                                      double a = Seconds([&] { run(Library::kMkl, m); }),
+                                             b = Seconds([&] { run(Library::kOneDnn, m); });
+                                      mkl = std::min(mkl, a), onednn = std::min(onednn, b), total += a + b;
+                                    }
+                                  });
   Library best = mkl > kGain * onednn ? Library::kOneDnn : Library::kMkl;
   std::lock_guard lock(c.mu);
   c.spent += all;
@@ -225,7 +235,8 @@ Library Choose(const ProductShape& s, const std::function<bool(Library, int64_t 
 
 bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out) {
   Product p{t, {}, {}, {}, nullptr, out.dtype, out.device};
-  if (out.device.kind != DeviceKind::kCpu || !Usable(t, out.dtype) || a.dtype != out.dtype || b.dtype != out.dtype) return false;
+  if (out.device.kind != DeviceKind::kCpu || !Usable(t, out.dtype) || a.dtype != out.dtype || b.dtype != out.dtype)
+    return false;
   if (!AsBatch(a, &p.a) || !AsBatch(b, &p.b) || !AsBatch(out, &p.out)) return false;
   if (Empty(p.out) || p.a.sizes[2] == 0) return false;
   if (p.b.sizes[0] > 1 && p.b.strides[0] == 0 && p.a.strides[0] == p.a.sizes[1] * p.a.strides[1]) {
@@ -238,9 +249,11 @@ bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& ou
   return p.RunBest();
 }
 
-bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op, Buffer& out) {
+bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op,
+                 Buffer& out) {
   Product p{t, {}, {}, {}, bias, out.dtype, out.device};
-  if (out.device.kind != DeviceKind::kCpu || !Usable(t, out.dtype) || x.dtype != out.dtype || w.dtype != out.dtype) return false;
+  if (out.device.kind != DeviceKind::kCpu || !Usable(t, out.dtype) || x.dtype != out.dtype || w.dtype != out.dtype)
+    return false;
   if (!post_op.empty() && post_op != "none") return false;  // oneDNN could fuse it, but not into a result of ours
   if (w.rank != 2 || !AsRows(x, &p.a) || !AsBatch(w, &p.b) || !AsRows(out, &p.out)) return false;
   std::swap(p.b.sizes[1], p.b.sizes[2]);
@@ -260,7 +273,8 @@ bool CopyInto(const TorchApi& t, Handle result, const Buffer& out) {
 }
 }  // namespace
 
-bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) {
+bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs,
+               Buffer& out) {
   if (!t.convolution || out.device.kind != DeviceKind::kCpu || !IsFloat(out.dtype)) return false;
   int n = x.rank - 2;
   if (n < 1 || static_cast<int>(attrs.axes.size()) != 4 * n + 1) return false;
@@ -270,14 +284,14 @@ bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer
   if (bias) tb.emplace(t, *bias);
   if (!tx.ok() || !tw.ok() || (tb && !tb->ok())) return false;
   Handle bias_handle = tb ? tb->handle() : nullptr, result = nullptr;
-  if (t.convolution(tx.handle(), tw.handle(), bias ? &bias_handle : nullptr, stride, n, padding, n, dilation, n, attrs.flag, extra,
-                    n, attrs.axes[4 * n], &result))
+  if (t.convolution(tx.handle(), tw.handle(), bias ? &bias_handle : nullptr, stride, n, padding, n, dilation, n,
+                    attrs.flag, extra, n, attrs.axes[4 * n], &result))
     return false;
   return CopyInto(t, result, out);
 }
 
-bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask, bool causal,
-                    double scale, Buffer& out) {
+bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask,
+                    bool causal, double scale, Buffer& out) {
   if (!t.flash_attention || out.device.kind != DeviceKind::kCpu || q.rank != 4) return false;
   if (!IsFloat(q.dtype) || DTypeSize(q.dtype) < 2 || k.dtype != q.dtype || v.dtype != q.dtype) return false;
   if (q.sizes[3] != v.sizes[3] || q.sizes[1] != k.sizes[1] || (mask && causal)) return false;
@@ -293,7 +307,8 @@ bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const B
   if (mask) tm.emplace(t, *mask);
   if (!tq.ok() || !tk.ok() || !tv.ok() || (tm && !tm->ok())) return false;
   Handle mask_handle = tm ? tm->handle() : nullptr, result = nullptr, sums = nullptr;
-  if (t.flash_attention(tq.handle(), tk.handle(), tv.handle(), 0.0, causal, mask ? &mask_handle : nullptr, &scale, &result, &sums))
+  if (t.flash_attention(tq.handle(), tk.handle(), tv.handle(), 0.0, causal, mask ? &mask_handle : nullptr, &scale,
+                        &result, &sums))
     return false;
   t.delete_tensor(sums);
   return CopyInto(t, result, out);

@@ -1,5 +1,6 @@
-// Runs an Executable on Python tensors. The hot path, once per call of a compiled function: fill buffers from the inputs'
-// fields, run, wrap what came out. Small graphs keep the GIL; long ones give it up, holding references to all they read.
+// Runs an Executable on Python tensors. The hot path, once per call of a compiled function: fill buffers from the
+// inputs' fields, run, wrap what came out. Small graphs keep the GIL; long ones give it up, holding references to all
+// they read.
 #include <cstring>
 
 #include "tensor/numpy_api.h"
@@ -12,8 +13,8 @@ namespace framejit::tensor {
 namespace {
 
 constexpr int kMaxRank = 16;
-constexpr size_t kFew = 32;                      // inputs, outputs: on the stack up to here
-constexpr int64_t kReleaseGilFrom = 256 << 10;   // bytes of input
+constexpr size_t kFew = 32;                     // inputs, outputs: on the stack up to here
+constexpr int64_t kReleaseGilFrom = 256 << 10;  // bytes of input
 
 void CollectTensors(const Arg& a, const std::function<void(TraceId)>& f) {
   if (a.is(Arg::Kind::kTensor)) f(a.t);
@@ -45,7 +46,8 @@ class Runner : public GraphRunner {
     for (const TraceTensor& t : trace.tensors) torch_ |= t.meta.framework == Framework::kTorch;
     if (torch_) {
       const TorchApi* t = Torch();
-      if (!t || !t->delete_tensor || !t->empty_strided || !t->get_data_ptr || !t->new_tensor_handle || !(t->wrap_move || t->wrap_value || t->wrap_copy)) {
+      if (!t || !t->delete_tensor || !t->empty_strided || !t->get_data_ptr || !t->new_tensor_handle ||
+          !(t->wrap_move || t->wrap_value || t->wrap_copy)) {
         PyErr_SetString(PyExc_RuntimeError, "framejit: this torch lacks the functions to make tensors natively");
         return false;
       }
@@ -62,7 +64,8 @@ class Runner : public GraphRunner {
       if (n.op != Op::kExtern || !n.attrs.call) continue;
       has_externs_ = true;
       calls_.push_back(n.attrs.call);  // keeps the address, which is the key
-      if (!steps_[n.attrs.call.get()].Init(*n.attrs.call, constants, [](TraceId position) { return static_cast<int>(position); }))
+      if (!steps_[n.attrs.call.get()].Init(*n.attrs.call, constants,
+                                           [](TraceId position) { return static_cast<int>(position); }))
         return false;
     }
     plans_ = std::move(plans);
@@ -76,17 +79,19 @@ class Runner : public GraphRunner {
     int64_t bytes = 0;
     for (size_t i = 0; i < num_inputs_; ++i) {
       Buffer* b = new (&in.get()[i]) Buffer;
-      if (!(torch_ ? FillTorch(inputs[i], b, &bytes) : FillNumpy(inputs[i], b, strides.get() + i * kMaxRank, &bytes))) return -1;
+      if (!(torch_ ? FillTorch(inputs[i], b, &bytes) : FillNumpy(inputs[i], b, strides.get() + i * kMaxRank, &bytes)))
+        return -1;
     }
-    if (torch_) {  // a copy-on-write storage (torch._lazy_clone) becomes its own when it is asked for a writable address
+    if (torch_) {  // a copy-on-write storage (torch._lazy_clone) becomes its own when it is asked for a writable
+                   // address
       for (int w : written_) bound_torch->get_data_ptr(&in.get()[w].handle, &in.get()[w].data);
     }
     for (size_t i = 0; i < num_graph_outputs_; ++i) new (&out.get()[i]) Buffer;
     Scratch<int64_t, 16> scalars(scalars_.size());
     for (size_t i = 0; i < scalars_.size(); ++i) scalars.get()[i] = symbols[scalars_[i]];
 
-    if (RunExecutable(inputs, {in.get(), num_inputs_}, {scalars.get(), scalars_.size()}, {out.get(), num_graph_outputs_}, symbols,
-                      bytes >= kReleaseGilFrom) < 0)
+    if (RunExecutable(inputs, {in.get(), num_inputs_}, {scalars.get(), scalars_.size()},
+                      {out.get(), num_graph_outputs_}, symbols, bytes >= kReleaseGilFrom) < 0)
       return -1;
 
     // From here on the writes are done; what can still fail is making Python objects.
@@ -154,8 +159,10 @@ class Runner : public GraphRunner {
           for (const TraceTensor& t : trace.tensors) {
             if (t.id == id) input = t.input;
           }
-          if (input >= 0) r.inputs.emplace_back(slot_of(id), input);
-          else r.base_slot = slot_of(id);  // the only thing that is neither made here nor an input
+          if (input >= 0)
+            r.inputs.emplace_back(slot_of(id), input);
+          else
+            r.base_slot = slot_of(id);  // the only thing that is neither made here nor an input
         };
         for (const Arg& a : call.args) CollectTensors(a, need);
         for (auto& [name, a] : call.kwargs) CollectTensors(a, need);
@@ -186,7 +193,8 @@ class Runner : public GraphRunner {
       *bytes += numel * item;
       return true;
     }
-    static thread_local std::vector<std::unique_ptr<Meta>> slow;  // keeps sizes alive until this thread's next 1024 inputs
+    static thread_local std::vector<std::unique_ptr<Meta>>
+        slow;  // keeps sizes alive until this thread's next 1024 inputs
     if (slow.size() > 1024) slow.erase(slow.begin(), slow.begin() + 512);
     slow.push_back(std::make_unique<Meta>());
     return FillMeta(o, slow.back().get(), b, bytes);
@@ -239,8 +247,8 @@ class Runner : public GraphRunner {
     return true;
   }
 
-  int RunExecutable(PyObject* const* inputs, std::span<const Buffer> in, std::span<const int64_t> scalars, std::span<Buffer> out,
-                    const int64_t* symbols, bool large) {
+  int RunExecutable(PyObject* const* inputs, std::span<const Buffer> in, std::span<const int64_t> scalars,
+                    std::span<Buffer> out, const int64_t* symbols, bool large) {
     RunContext context{&steps_, symbols, large && !has_externs_};
     RunContext* outer = std::exchange(current_run, &context);
     PyThreadState* saved = nullptr;
@@ -278,7 +286,8 @@ class Runner : public GraphRunner {
   void BumpVersion(PyObject* o) {
     if (!torch_) return;
     const TorchApi& t = *bound_torch;
-    if (t.at.key_set >= 0 && t.inplace_key && !(Field<uint64_t>(ImplOf(o), t.at.key_set) & t.inplace_key)) return;  // inference
+    if (t.at.key_set >= 0 && t.inplace_key && !(Field<uint64_t>(ImplOf(o), t.at.key_set) & t.inplace_key))
+      return;  // inference
     if (t.bump_version) return t.bump_version(reinterpret_cast<char*>(o) + sizeof(PyObject));
     SavedError saved;
     Ref graph(PyImport_ImportModule("torch.autograd.graph"));

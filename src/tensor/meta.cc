@@ -1,5 +1,5 @@
-// What a tensor object is: Classify, ReadMeta, ReadForGuard. The hot path reads fields (torch_api.h); with a field missing
-// the same answers come from Python attributes.
+// What a tensor object is: Classify, ReadMeta, ReadForGuard. The hot path reads fields (torch_api.h); with a field
+// missing the same answers come from Python attributes.
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"
@@ -41,10 +41,17 @@ std::optional<DeviceKind> KindOf(int torch_device) {
 
 const char* WhyNotPlain(const TorchApi& t, uint64_t keys) {
   static constexpr std::pair<const char*, const char*> kReasons[] = {
-      {"Conjugate", "a conjugate view"}, {"Negative", "a negated view"}, {"ZeroTensor", "a zero tensor"},
-      {"Sparse", "a sparse tensor"}, {"SparseCsr", "a sparse (compressed) tensor"}, {"Quantized", "a quantized tensor"},
-      {"NestedTensor", "a nested tensor"}, {"FuncTorchBatched", "inside vmap"}, {"FuncTorchGradWrapper", "inside a functorch transform"},
-      {"Functionalize", "a functionalised tensor"}, {"Python", "a tensor with __torch_dispatch__"},
+      {"Conjugate", "a conjugate view"},
+      {"Negative", "a negated view"},
+      {"ZeroTensor", "a zero tensor"},
+      {"Sparse", "a sparse tensor"},
+      {"SparseCsr", "a sparse (compressed) tensor"},
+      {"Quantized", "a quantized tensor"},
+      {"NestedTensor", "a nested tensor"},
+      {"FuncTorchBatched", "inside vmap"},
+      {"FuncTorchGradWrapper", "inside a functorch transform"},
+      {"Functionalize", "a functionalised tensor"},
+      {"Python", "a tensor with __torch_dispatch__"},
   };
   for (auto& [name, text] : kReasons) {
     Ref key(PyObject_CallMethod(t.c_module, "_parse_dispatch_key", "s", name));
@@ -56,7 +63,7 @@ const char* WhyNotPlain(const TorchApi& t, uint64_t keys) {
   return "a special kind of tensor (dispatch keys)";
 }
 
-// --- torch, by Python attributes: slow, any version ----------------------------------------------------------------------
+// --- torch, by Python attributes: slow, any version
 bool Int(Ref r, int64_t* out) {
   if (!r) return false;
   *out = static_cast<int64_t>(PyLong_AsUnsignedLongLongMask(r.get()));
@@ -77,7 +84,8 @@ bool ReadByAttributes(const TorchApi& t, PyObject* o, Meta* m, const char** why)
   };
   Ref keys(PyObject_CallMethod(t.c_module, "_dispatch_keys", "O", o));
   int64_t raw;
-  if (!keys || !Int(Ref(PyObject_CallMethod(keys.get(), "raw_repr", nullptr)), &raw)) return fail("dispatch keys cannot be read");
+  if (!keys || !Int(Ref(PyObject_CallMethod(keys.get(), "raw_repr", nullptr)), &raw))
+    return fail("dispatch keys cannot be read");
   m->key_set = static_cast<uint64_t>(raw);
   if ((m->key_set & ~t.plain_mask) != t.plain_keys) return fail(WhyNotPlain(t, m->key_set));
   int rank2;
@@ -88,7 +96,8 @@ bool ReadByAttributes(const TorchApi& t, PyObject* o, Meta* m, const char** why)
   auto d = dtype ? DTypeOf(dtype.get()) : std::nullopt;
   if (!d) return fail("a dtype framejit does not have");
   m->dtype = *d;
-  Ref device(PyObject_GetAttrString(o, "device")), index(device ? PyObject_GetAttrString(device.get(), "index") : nullptr);
+  Ref device(PyObject_GetAttrString(o, "device")),
+      index(device ? PyObject_GetAttrString(device.get(), "index") : nullptr);
   Ref type(device ? PyObject_GetAttrString(device.get(), "type") : nullptr);
   const char* name = type ? PyUnicode_AsUTF8(type.get()) : nullptr;
   if (!name || !index) return fail("a device framejit does not have");
@@ -109,14 +118,15 @@ bool ReadByAttributes(const TorchApi& t, PyObject* o, Meta* m, const char** why)
   return true;
 }
 
-// --- torch, by fields -----------------------------------------------------------------------------------------------------
+// --- torch, by fields
 inline bool ReadFields(const TorchApi& t, PyObject* o, Meta* m, const char** why) {
   Impl impl = ImplOf(o);
   m->key_set = Field<uint64_t>(impl, t.at.key_set);
   if ((m->key_set & ~t.plain_mask) != t.plain_keys) [[unlikely]]
     return why ? No(why, WhyNotPlain(t, m->key_set)) : false;
   auto dtype = FromScalarType(Field<uint16_t>(impl, t.at.dtype));
-  if (!dtype) [[unlikely]] return No(why, "a dtype framejit does not have");
+  if (!dtype) [[unlikely]]
+    return No(why, "a dtype framejit does not have");
   m->dtype = *dtype;
   const int8_t* device = &Field<int8_t>(impl, t.at.device);
   if (device[0] == 0) {
@@ -127,7 +137,8 @@ inline bool ReadFields(const TorchApi& t, PyObject* o, Meta* m, const char** why
     m->device = Device{*kind, device[1]};
   }
   TorchDims dims = DimsOf(t, impl);
-  if (dims.rank > kMaxRank) [[unlikely]] return No(why, "more than 16 dimensions");
+  if (dims.rank > kMaxRank) [[unlikely]]
+    return No(why, "more than 16 dimensions");
   m->rank = static_cast<int>(dims.rank);
   int64_t low = 0, high = 0;
   for (int i = 0; i < m->rank; ++i) {
@@ -172,19 +183,24 @@ bool HasTangent(const TorchApi& t, PyObject* o) {
 bool ReadTorch(const TorchApi& t, PyObject* o, Meta* m, const char** why) {
   if (!(t.at.all() && t.requires_grad ? ReadFields(t, o, m, why) : ReadByAttributes(t, o, m, why))) return false;
   if (HasTangent(t, o)) return No(why, "a forward-mode dual tensor");
-  if (m->requires_grad && t.grad_fn) m->has_grad_fn = *t.grad_fn(reinterpret_cast<char*>(o) + sizeof(PyObject)) != nullptr;
+  if (m->requires_grad && t.grad_fn)
+    m->has_grad_fn = *t.grad_fn(reinterpret_cast<char*>(o) + sizeof(PyObject)) != nullptr;
   return true;
 }
 
-// --- NumPy ----------------------------------------------------------------------------------------------------------------
+// --- NumPy
 inline bool ReadArray(PyObject* o, Meta* m, const char** why) {
   const NumpyArray* a = AsArray(o);
   auto* descr = reinterpret_cast<const NumpyDescr*>(a->descr);
   auto dtype = FromTypeNum(descr->type_num);
-  if (!dtype) [[unlikely]] return No(why, "a NumPy dtype framejit does not have");
-  if (descr->byteorder == '>') [[unlikely]] return No(why, "an array in foreign byte order");
-  if (!(a->flags & kNpyAligned)) [[unlikely]] return No(why, "an unaligned array");
-  if (a->nd > kMaxRank) [[unlikely]] return No(why, "more than 16 dimensions");
+  if (!dtype) [[unlikely]]
+    return No(why, "a NumPy dtype framejit does not have");
+  if (descr->byteorder == '>') [[unlikely]]
+    return No(why, "an array in foreign byte order");
+  if (!(a->flags & kNpyAligned)) [[unlikely]]
+    return No(why, "an unaligned array");
+  if (a->nd > kMaxRank) [[unlikely]]
+    return No(why, "more than 16 dimensions");
   int64_t size = DTypeSize(*dtype);
   int shift = __builtin_ctzll(size);
   m->dtype = *dtype;
@@ -201,7 +217,8 @@ inline bool ReadArray(PyObject* o, Meta* m, const char** why) {
     int64_t reach = (a->dims[i] - 1) * a->strides[i];
     (reach < 0 ? low : high) += reach;
   }
-  if (odd) [[unlikely]] return No(why, "strides that are no multiple of the element size");
+  if (odd) [[unlikely]]
+    return No(why, "strides that are no multiple of the element size");
   m->data = a->data;
   m->handle = o;
   m->low = empty ? a->data : a->data + low;
@@ -241,8 +258,12 @@ Class Classify(PyObject* o) {
   return Class::kNone;
 }
 
-bool TorchLoaded() { return Torch() != nullptr; }
-bool NumpyLoaded() { return Numpy() != nullptr; }
+bool TorchLoaded() {
+  return Torch() != nullptr;
+}
+bool NumpyLoaded() {
+  return Numpy() != nullptr;
+}
 
 bool ReadMeta(PyObject* o, Meta* out, const char** why) {
   switch (Classify(o)) {

@@ -1,6 +1,6 @@
 // Names of framework callables. A table of namespaces, walked once when the framework is first seen, fills a map from
-// object to name. Objects that go by several names (torch.nn.functional.linear is torch._C._nn.linear) get the first name
-// that has a row in surface/, else the first of all: the table lists public places first.
+// object to name. Objects that go by several names (torch.nn.functional.linear is torch._C._nn.linear) get the first
+// name that has a row in surface/, else the first of all: the table lists public places first.
 #include <cstring>
 #include <unordered_map>
 
@@ -14,15 +14,20 @@ namespace framejit::tensor {
 namespace {
 
 // X(path, types too). To make the callables of another module known: a row here.
-#define FRAMEJIT_TORCH_NAMESPACES(X)                                                                        \
-  X("torch.Tensor") X("torch") X("torch.nn.functional") X("torch.special") X("torch.linalg") X("torch.fft")  \
-  X("torch.autograd.grad_mode") X("torch.nn.init") X("torch.nn.parameter") X("torch.nn.utils") X("torch.amp") X("torch.backends.cudnn") \
-  X("torch.functional") X("torch.compiler") X("torch.jit") X("torch.overrides") X("torch.random") X("torch.cuda") X("torch.autograd") X("torch._C._nn")       \
-  X("torch._C._linalg") X("torch._C._fft") X("torch._C._special") X("torch._C._VariableFunctions")          \
-  X("torch._C") X("torch._C._functions") X("torch._C.TensorBase")
-#define FRAMEJIT_NUMPY_NAMESPACES(X)                                                                        \
-  X("numpy.ndarray") X("numpy") X("numpy.linalg") X("numpy.fft") X("numpy.random") X("numpy.generic")       \
-  X("numpy.float64") X("numpy.float32") X("numpy.int64") X("numpy.bool_") X("scipy.special")
+#define FRAMEJIT_TORCH_NAMESPACES(X)                                                                             \
+  X("torch.Tensor")                                                                                              \
+  X("torch")                                                                                                     \
+  X("torch.nn.functional") X("torch.special") X("torch.linalg") X("torch.fft") X("torch.autograd.grad_mode")     \
+      X("torch.nn.init") X("torch.nn.parameter") X("torch.nn.utils") X("torch.amp") X("torch.backends.cudnn")    \
+          X("torch.functional") X("torch.compiler") X("torch.jit") X("torch.overrides") X("torch.random")        \
+              X("torch.cuda") X("torch.autograd") X("torch._C._nn") X("torch._C._linalg") X("torch._C._fft")     \
+                  X("torch._C._special") X("torch._C._VariableFunctions") X("torch._C") X("torch._C._functions") \
+                      X("torch._C.TensorBase")
+#define FRAMEJIT_NUMPY_NAMESPACES(X)                                                                          \
+  X("numpy.ndarray")                                                                                          \
+  X("numpy")                                                                                                  \
+  X("numpy.linalg") X("numpy.fft") X("numpy.random") X("numpy.generic") X("numpy.float64") X("numpy.float32") \
+      X("numpy.int64") X("numpy.bool_") X("scipy.special")
 
 std::unordered_map<PyObject*, std::string>& Names() {
   static auto* names = new std::unordered_map<PyObject*, std::string>();  // outlives every user; holds references
@@ -51,7 +56,9 @@ PyObject* Walk(const std::string& path) {
   return at.release();
 }
 
-bool Known(const std::string& name) { return surface::HasRow(name) || surface::ConstantAnswer(name); }
+bool Known(const std::string& name) {
+  return surface::HasRow(name) || surface::ConstantAnswer(name);
+}
 
 bool Callable(PyObject* o) {
   return PyCallable_Check(o) || !strcmp(Py_TYPE(o)->tp_name, "getset_descriptor") || Py_TYPE(o) == &PyProperty_Type;
@@ -77,7 +84,8 @@ bool Owned(PyObject* o, std::string_view root) {
 
 // Two names in one place (numpy.double, numpy.float64): the one that the object itself goes by.
 bool Nicer(PyObject* o, const std::string& path, const std::string& name, const std::string& other) {
-  if (other.compare(0, path.size() + 1, path + ".") || other.find('.', path.size() + 1) != std::string::npos) return false;
+  if (other.compare(0, path.size() + 1, path + ".") || other.find('.', path.size() + 1) != std::string::npos)
+    return false;
   Ref own(PyObject_GetAttrString(o, "__name__"));
   if (!own) PyErr_Clear();
   const char* text = own && PyUnicode_Check(own.get()) ? PyUnicode_AsUTF8(own.get()) : nullptr;
@@ -149,11 +157,15 @@ void Fill() {
   }
 }
 
-bool IsMethodWrapper(PyObject* o) { return !strcmp(Py_TYPE(o)->tp_name, "method-wrapper"); }
+bool IsMethodWrapper(PyObject* o) {
+  return !strcmp(Py_TYPE(o)->tp_name, "method-wrapper");
+}
 
 }  // namespace
 
-PyObject* ResolveCallee(const std::string& name) { return Walk(name); }
+PyObject* ResolveCallee(const std::string& name) {
+  return Walk(name);
+}
 
 std::string CalleeName(PyObject* callable) {
   Fill();

@@ -8,13 +8,19 @@ const NumpyApi* bound_numpy = nullptr;
 
 namespace {
 
-struct TypeRow { int type_num; DType dtype; const char* name; };
+struct TypeRow {
+  int type_num;
+  DType dtype;
+  const char* name;
+};
 // long is 64 bits here; "long long" is a spare type with the same meaning and another identity: not captured.
 constexpr TypeRow kTypes[] = {
-    {0, DType::kBool, "bool_"},      {1, DType::kInt8, "int8"},         {2, DType::kUInt8, "uint8"},
-    {3, DType::kInt16, "int16"},     {4, DType::kUInt16, "uint16"},     {5, DType::kInt32, "int32"},
-    {6, DType::kUInt32, "uint32"},   {7, DType::kInt64, "int64"},       {8, DType::kUInt64, "uint64"},
-    {23, DType::kFloat16, "float16"}, {11, DType::kFloat32, "float32"}, {12, DType::kFloat64, "float64"},
+    {0, DType::kBool, "bool_"},           {1, DType::kInt8, "int8"},
+    {2, DType::kUInt8, "uint8"},          {3, DType::kInt16, "int16"},
+    {4, DType::kUInt16, "uint16"},        {5, DType::kInt32, "int32"},
+    {6, DType::kUInt32, "uint32"},        {7, DType::kInt64, "int64"},
+    {8, DType::kUInt64, "uint64"},        {23, DType::kFloat16, "float16"},
+    {11, DType::kFloat32, "float32"},     {12, DType::kFloat64, "float64"},
     {14, DType::kComplex64, "complex64"}, {15, DType::kComplex128, "complex128"},
 };
 
@@ -30,7 +36,8 @@ bool Bind(NumpyApi& n) {
   if (!umath) umath = PyDict_GetItemString(modules, "numpy.core._multiarray_umath");
   Ref capsule(Attr(umath, "_ARRAY_API"));
   void** table = capsule && PyCapsule_CheckExact(capsule.get())
-                     ? static_cast<void**>(PyCapsule_GetPointer(capsule.get(), nullptr)) : nullptr;
+                     ? static_cast<void**>(PyCapsule_GetPointer(capsule.get(), nullptr))
+                     : nullptr;
   PyErr_Clear();
   n.array = reinterpret_cast<PyTypeObject*>(Attr(n.module, "ndarray"));
   n.generic = reinterpret_cast<PyTypeObject*>(Attr(n.module, "generic"));

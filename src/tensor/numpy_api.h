@@ -10,8 +10,7 @@
 namespace framejit::tensor {
 
 struct NumpyArray {  // the public part of PyArrayObject, same in 1.x and 2.x
-  PyObject_HEAD
-  char* data;
+  PyObject_HEAD char* data;
   int nd;
   intptr_t* dims;
   intptr_t* strides;
@@ -20,8 +19,7 @@ struct NumpyArray {  // the public part of PyArrayObject, same in 1.x and 2.x
   int flags;
 };
 struct NumpyDescr {  // the common head of PyArray_Descr
-  PyObject_HEAD
-  PyTypeObject* typeobj;
+  PyObject_HEAD PyTypeObject* typeobj;
   char kind, type, byteorder, old_flags;
   int type_num;
 };
@@ -30,19 +28,24 @@ inline constexpr int kNpyAligned = 0x100, kNpyWriteable = 0x400;
 struct NumpyApi {
   PyObject* module = nullptr;
   PyTypeObject* array = nullptr;
-  PyTypeObject* generic = nullptr;                  // numpy.generic
-  PyTypeObject* descr_types[kNumDTypes] = {};       // metatypes differ by dtype in newer versions; type(np.dtype(x))
-  PyObject* descr[kNumDTypes] = {};                 // native dtype objects
-  PyTypeObject* scalar[kNumDTypes] = {};            // np.float64, ...
-  PyObject* (*new_from_descr)(PyTypeObject*, PyObject* descr, int, const intptr_t*, const intptr_t*, void*, int, PyObject*) = nullptr;
+  PyTypeObject* generic = nullptr;             // numpy.generic
+  PyTypeObject* descr_types[kNumDTypes] = {};  // metatypes differ by dtype in newer versions; type(np.dtype(x))
+  PyObject* descr[kNumDTypes] = {};            // native dtype objects
+  PyTypeObject* scalar[kNumDTypes] = {};       // np.float64, ...
+  PyObject* (*new_from_descr)(PyTypeObject*, PyObject* descr, int, const intptr_t*, const intptr_t*, void*, int,
+                              PyObject*) = nullptr;
   PyObject* (*make_scalar)(void*, PyObject* descr, PyObject*) = nullptr;
 };
 
 extern const NumpyApi* bound_numpy;
 const NumpyApi* BindNumpy();
-inline const NumpyApi* Numpy() { return bound_numpy ? bound_numpy : BindNumpy(); }
+inline const NumpyApi* Numpy() {
+  return bound_numpy ? bound_numpy : BindNumpy();
+}
 
-inline const NumpyArray* AsArray(PyObject* o) { return reinterpret_cast<const NumpyArray*>(o); }
+inline const NumpyArray* AsArray(PyObject* o) {
+  return reinterpret_cast<const NumpyArray*>(o);
+}
 // By NumPy's type number; nullopt for object, string, date, long double, structured, the spare 64-bit types.
 std::optional<DType> FromTypeNum(int type_num);
 std::optional<DType> ScalarDType(const NumpyApi& n, PyTypeObject* scalar_type);

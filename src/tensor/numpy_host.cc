@@ -1,4 +1,5 @@
-// The NumPy side of a run. Allocation and library calls need the GIL and take it; kernels run on framejit's own threads.
+// The NumPy side of a run. Allocation and library calls need the GIL and take it; kernels run on framejit's own
+// threads.
 #include <algorithm>
 #include <new>
 
@@ -24,7 +25,8 @@ PyObject* ArrayOf(const NumpyApi& n, const Buffer& b) {
     if (same) return Py_NewRef(o);
   }
   PyObject* descr = n.descr[static_cast<int>(b.dtype)];
-  if (!descr) return PyErr_Format(PyExc_TypeError, "framejit: no NumPy type for %s", std::string(DTypeName(b.dtype)).c_str());
+  if (!descr)
+    return PyErr_Format(PyExc_TypeError, "framejit: no NumPy type for %s", std::string(DTypeName(b.dtype)).c_str());
   int64_t strides[32];
   BytesOf(b.dtype, {b.strides, static_cast<size_t>(b.rank)}, strides);
   Py_INCREF(descr);
@@ -43,7 +45,8 @@ class Host : public framejit::Host {
     int rank = static_cast<int>(sizes.size());
     int order[32];
     for (int i = 0; i < rank; ++i) order[i] = i;
-    std::sort(order, order + rank, [&](int a, int b) { return strides[a] != strides[b] ? strides[a] > strides[b] : a < b; });
+    std::sort(order, order + rank,
+              [&](int a, int b) { return strides[a] != strides[b] ? strides[a] > strides[b] : a < b; });
     bool plain = true;
     for (int i = 0; i < rank; ++i) plain &= order[i] == i;
     PyObject* a;

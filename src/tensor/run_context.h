@@ -1,5 +1,5 @@
-// What a host needs to know about the run in progress on this thread: the extern calls made ready by the GraphRunner, and
-// whether the GIL was given up.
+// What a host needs to know about the run in progress on this thread: the extern calls made ready by the GraphRunner,
+// and whether the GIL was given up.
 #pragma once
 
 #include <unordered_map>
@@ -31,7 +31,8 @@ class HoldGil {
   PyGILState_STATE state_{};
 };
 
-// Runs an extern call on Python operands; new reference to its result or null. The step is the prepared one, or made now.
+// Runs an extern call on Python operands; new reference to its result or null. The step is the prepared one, or made
+// now.
 PyObject* InvokeExtern(const Call& call, PyObject* const* operands);
 // The results of `call` in `value`, flattened in order, borrowed from it. False with a Python exception.
 bool FlattenResults(PyObject* value, std::vector<PyObject*>* out);

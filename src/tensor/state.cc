@@ -1,12 +1,11 @@
 // The thread state that a compiled torch program depends on, and dtype objects. Words of TorchState:
-//   0, 1  local dispatch keys included, excluded (raw thread-local words; autocast, functorch, dispatch modes show here)
-//   2     flags, see Flag
-//   3     function-mode stack length (torch.device(...) contexts are such modes), dispatch-mode stack length
-//   4     default dtype, autocast dtypes of CPU and CUDA (only while autocast is on)
-//   5     deterministic algorithms
-//   6, 7  which mode objects: function modes, dispatch modes (a hash; 0: none). Capture declines while there are any.
-// Not seen: float32 matmul precision, TF32 and cuDNN switches: they change digits, not meaning, and the library calls of a
-// compiled graph read them when they run (asking torch for the precision alone costs 46 ns).
+//   0, 1  local dispatch keys included, excluded (raw thread-local words; autocast, functorch, dispatch modes show
+//   here) 2     flags, see Flag 3     function-mode stack length (torch.device(...) contexts are such modes),
+//   dispatch-mode stack length 4     default dtype, autocast dtypes of CPU and CUDA (only while autocast is on) 5
+//   deterministic algorithms 6, 7  which mode objects: function modes, dispatch modes (a hash; 0: none). Capture
+//   declines while there are any.
+// Not seen: float32 matmul precision, TF32 and cuDNN switches: they change digits, not meaning, and the library calls
+// of a compiled graph read them when they run (asking torch for the precision alone costs 46 ns).
 #include <cstdio>
 
 #include "tensor/numpy_api.h"
@@ -18,7 +17,12 @@ namespace framejit::tensor {
 namespace {
 
 enum Flag : uint64_t {
-  kGrad = 1, kInference = 2, kForwardLevel = 4, kFunctionsDisabled = 8, kAutocastCacheOff = 16, kUnreadable = 32,
+  kGrad = 1,
+  kInference = 2,
+  kForwardLevel = 4,
+  kFunctionsDisabled = 8,
+  kAutocastCacheOff = 16,
+  kUnreadable = 32,
 };
 
 // Calls into torch._C for what has no symbol.
@@ -30,7 +34,9 @@ bool PythonFlag(const TorchApi& t, const char* name) {
 }
 
 // A thread on which nothing was switched has zeros (torch stores the keys xored with the defaults).
-inline bool MayAutocast(const uint64_t* keys) { return !keys || keys[0] || keys[1]; }
+inline bool MayAutocast(const uint64_t* keys) {
+  return !keys || keys[0] || keys[1];
+}
 
 constexpr int8_t kCpu = 0, kCuda = 1;
 
@@ -143,7 +149,9 @@ PyObject* DTypeObject(Framework f, DType d) {
   } else if (const NumpyApi* n = Numpy()) {
     o = n->descr[i];
   }
-  if (!o) return PyErr_Format(PyExc_TypeError, "framejit: %s is no dtype of the framework", std::string(DTypeName(d)).c_str());
+  if (!o)
+    return PyErr_Format(PyExc_TypeError, "framejit: %s is no dtype of the framework",
+                        std::string(DTypeName(d)).c_str());
   return Py_NewRef(o);
 }
 

@@ -18,20 +18,26 @@ namespace framejit::tensor {
 
 // Is it exactly torch.Tensor / torch.nn.Parameter (kTorch), exactly numpy.ndarray or a NumPy scalar (kNumpy)?
 enum class Class : uint8_t { kNone, kTorch, kTorchParameter, kTorchSubclass, kNumpyArray, kNumpyScalar };
-Class Classify(PyObject* o);          // pointer compares only
-bool TorchLoaded();                   // torch has been imported by the user and the shim answered
+Class Classify(PyObject* o);  // pointer compares only
+bool TorchLoaded();           // torch has been imported by the user and the shim answered
 bool NumpyLoaded();
 
 inline constexpr uint64_t kReadOnly = 1;  // NumPy's "key set": 0, or this for an array that cannot be written
 // Concrete metadata, no allocation of Python objects, < 50 ns. False: not supported (reason in *why if given).
 struct Meta {
-  DType dtype; Device device; int rank = 0;
-  int64_t sizes[16]; int64_t strides[16];   // strides in elements
+  DType dtype;
+  Device device;
+  int rank = 0;
+  int64_t sizes[16];
+  int64_t strides[16];  // strides in elements
   void* data = nullptr;
-  void* handle = nullptr;                  // as in Buffer: torch's TensorImpl*, NumPy's PyObject*; borrowed
-  uint64_t key_set = 0; bool requires_grad = false; bool has_grad_fn = false; bool is_inference = false;
-  int64_t nbytes_extent = 0;               // bytes from data to one past the last element reached (negative strides: see low)
-  char* low = nullptr;                     // lowest address touched
+  void* handle = nullptr;  // as in Buffer: torch's TensorImpl*, NumPy's PyObject*; borrowed
+  uint64_t key_set = 0;
+  bool requires_grad = false;
+  bool has_grad_fn = false;
+  bool is_inference = false;
+  int64_t nbytes_extent = 0;  // bytes from data to one past the last element reached (negative strides: see low)
+  char* low = nullptr;        // lowest address touched
 };
 bool ReadMeta(PyObject* o, Meta* out, const char** why = nullptr);
 // Only what a guard compares (has_grad_fn is not filled); false if not a plain tensor. Hot: called per input per call.
@@ -39,12 +45,15 @@ bool ReadMeta(PyObject* o, Meta* out, const char** why = nullptr);
 bool ReadForGuard(PyObject* o, Meta* out);
 
 // The thread state that compiled torch code depends on, as a comparable word vector. Cheap (< 50 ns).
-struct TorchState { uint64_t words[8]; friend bool operator==(const TorchState&, const TorchState&) = default; };
+struct TorchState {
+  uint64_t words[8];
+  friend bool operator==(const TorchState&, const TorchState&) = default;
+};
 TorchState ReadTorchState();
 std::string DescribeTorchState(const TorchState&);
-ModeState ReadMode();                       // grad, inference
-void SetGradMode(bool);                     // torch._C._set_grad_enabled without Python
-PyObject* DTypeObject(Framework f, DType t);   // new ref: torch.float32 / numpy dtype
+ModeState ReadMode();                                  // grad, inference
+void SetGradMode(bool);                                // torch._C._set_grad_enabled without Python
+PyObject* DTypeObject(Framework f, DType t);           // new ref: torch.float32 / numpy dtype
 std::optional<DType> DTypeOf(PyObject* dtype_object);  // torch.dtype or numpy dtype / scalar type
 
 // Runs a captured trace with the framework itself, call by call: same functions, same arguments, gradients intact.
@@ -60,17 +69,19 @@ class TraceRunner {
 std::unique_ptr<TraceRunner> MakeTraceRunner(const Trace& trace, std::vector<PyObject*> constants /*held*/);
 
 // Runs a compiled graph on Python tensors: wraps inputs, allocates outputs with the framework, commits writes last and
-// bumps version counters, replays outputs that are views (view_calls of the trace) with the framework's own view functions.
+// bumps version counters, replays outputs that are views (view_calls of the trace) with the framework's own view
+// functions.
 //   graph outputs = base tensors of trace outputs; the rest is replayed.
 class GraphRunner {
  public:
   virtual ~GraphRunner() = default;
   virtual int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs) = 0;
 };
-struct OutputPlan {       // how trace output i is made
+struct OutputPlan {  // how trace output i is made
   enum Kind { kGraphOutput, kInput, kReplay } kind;
-  int index = 0;          // graph output / graph input; kReplay: graph output of the base, or ~input
-  std::vector<int> calls; // kReplay: trace calls to run, in order, from a base (a graph output or an input) to the output
+  int index = 0;  // graph output / graph input; kReplay: graph output of the base, or ~input
+  std::vector<int>
+      calls;  // kReplay: trace calls to run, in order, from a base (a graph output or an input) to the output
 };
 // Throws std::runtime_error, as MakeTraceRunner. Calls exe->Run without the GIL if that pays.
 std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, const Graph& graph, const Trace& trace,
@@ -81,7 +92,7 @@ std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, co
 std::optional<std::vector<TensorMeta>> InferByFramework(Call& call, const std::vector<TensorMeta>& operands,
                                                         const std::vector<PyObject*>& constants, std::string* why);
 
-Host& TorchHost();   // process-wide; scratch-free
+Host& TorchHost();  // process-wide; scratch-free
 Host& NumpyHost();
 
 // callee name <-> object. "torch.Tensor.add_" -> the method descriptor; new reference or null.

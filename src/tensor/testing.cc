@@ -2,8 +2,8 @@
 //   trace: {"inputs": [ids], "outputs": [ids], "calls": [(callee, args, kwargs, result, grad)]}
 //   a tensor in args or result is T(id), a size symbol S(index), an opaque object O(object): see Marked.
 #include <atomic>
-#include <ctime>
 #include <cstring>
+#include <ctime>
 #include <functional>
 
 #include "framejit/graph.h"
@@ -71,7 +71,8 @@ bool ToCall(PyObject* o, std::vector<PyObject*>* constants, Call* call) {
   const char* callee;
   PyObject *args, *kwargs, *result;
   int grad = 1;
-  if (!PyArg_ParseTuple(o, "sO!O!O|p", &callee, &PyTuple_Type, &args, &PyDict_Type, &kwargs, &result, &grad)) return false;
+  if (!PyArg_ParseTuple(o, "sO!O!O|p", &callee, &PyTuple_Type, &args, &PyDict_Type, &kwargs, &result, &grad))
+    return false;
   call->callee = callee;
   call->mode.grad = grad;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
@@ -126,7 +127,9 @@ bool ToTrace(PyObject* spec, std::vector<PyObject*>* constants, Trace* trace) {
   return true;
 }
 
-PyObject* Str(std::string_view s) { return PyUnicode_FromStringAndSize(s.data(), s.size()); }
+PyObject* Str(std::string_view s) {
+  return PyUnicode_FromStringAndSize(s.data(), s.size());
+}
 
 PyObject* MetaDict(const Meta& m) {
   Ref sizes(PyTuple_New(m.rank)), strides(PyTuple_New(m.rank));
@@ -135,12 +138,13 @@ PyObject* MetaDict(const Meta& m) {
     PyTuple_SET_ITEM(strides.get(), i, PyLong_FromLongLong(m.strides[i]));
   }
   static constexpr const char* kDevices[] = {"cpu", "cuda", "meta"};
-  return Py_BuildValue("{s:N,s:O,s:O,s:s,s:i,s:K,s:K,s:K,s:O,s:O,s:O,s:L}", "dtype", Str(DTypeName(m.dtype)), "sizes", sizes.get(), "strides",
-                       strides.get(), "device", kDevices[static_cast<int>(m.device.kind)], "index", m.device.index, "data",
-                       reinterpret_cast<unsigned long long>(m.data), "low", reinterpret_cast<unsigned long long>(m.low), "keys",
-                       static_cast<unsigned long long>(m.key_set), "requires_grad", m.requires_grad ? Py_True : Py_False,
-                       "has_grad_fn", m.has_grad_fn ? Py_True : Py_False, "inference", m.is_inference ? Py_True : Py_False,
-                       "extent", static_cast<long long>(m.nbytes_extent));
+  return Py_BuildValue("{s:N,s:O,s:O,s:s,s:i,s:K,s:K,s:K,s:O,s:O,s:O,s:L}", "dtype", Str(DTypeName(m.dtype)), "sizes",
+                       sizes.get(), "strides", strides.get(), "device", kDevices[static_cast<int>(m.device.kind)],
+                       "index", m.device.index, "data", reinterpret_cast<unsigned long long>(m.data), "low",
+                       reinterpret_cast<unsigned long long>(m.low), "keys", static_cast<unsigned long long>(m.key_set),
+                       "requires_grad", m.requires_grad ? Py_True : Py_False, "has_grad_fn",
+                       m.has_grad_fn ? Py_True : Py_False, "inference", m.is_inference ? Py_True : Py_False, "extent",
+                       static_cast<long long>(m.nbytes_extent));
 }
 
 PyObject* ClassifyObject(PyObject*, PyObject* o) {
@@ -167,21 +171,27 @@ PyObject* State(PyObject*, PyObject*) {
   return Py_BuildValue("(ON)", words.get(), Str(DescribeTorchState(s)));
 }
 
-PyObject* NameOf(PyObject*, PyObject* o) { return Str(CalleeName(o)); }
-PyObject* Resolve(PyObject*, PyObject* name) { return ResolveCallee(PyUnicode_AsUTF8(name)); }
+PyObject* NameOf(PyObject*, PyObject* o) {
+  return Str(CalleeName(o));
+}
+PyObject* Resolve(PyObject*, PyObject* name) {
+  return ResolveCallee(PyUnicode_AsUTF8(name));
+}
 PyObject* DTypeText(PyObject*, PyObject* o) {
   auto d = DTypeOf(o);
   if (!d) Py_RETURN_NONE;
   return Str(DTypeName(*d));
 }
 
-// --- runners -------------------------------------------------------------------------------------------------------------
+// --- runners
 struct Runners {
   std::unique_ptr<TraceRunner> trace;
   std::unique_ptr<GraphRunner> graph;
   size_t inputs = 0, outputs = 0;
 };
-void FreeRunners(PyObject* capsule) { delete static_cast<Runners*>(PyCapsule_GetPointer(capsule, "runner")); }
+void FreeRunners(PyObject* capsule) {
+  delete static_cast<Runners*>(PyCapsule_GetPointer(capsule, "runner"));
+}
 
 PyObject* MakeTrace(PyObject*, PyObject* spec) {
   Trace trace;
@@ -254,7 +264,7 @@ PyObject* RunRunner(PyObject*, PyObject* args) {  // (runner, inputs, symbols) -
   return list;
 }
 
-// --- inference -----------------------------------------------------------------------------------------------------------
+// --- inference
 PyObject* FromArg(const Arg& a) {
   if (a.is(Arg::Kind::kTensor)) return Py_BuildValue("(si)", "T", static_cast<int>(a.t));
   if (a.is(Arg::Kind::kTuple) || a.is(Arg::Kind::kList)) {
@@ -265,7 +275,8 @@ PyObject* FromArg(const Arg& a) {
   Py_RETURN_NONE;
 }
 
-PyObject* Infer(PyObject*, PyObject* args) {  // (call, operand tensors) -> (structure, [(dtype, sizes, strides, scalar)]) or why
+PyObject* Infer(PyObject*,
+                PyObject* args) {  // (call, operand tensors) -> (structure, [(dtype, sizes, strides, scalar)]) or why
   PyObject *spec, *operands;
   if (!PyArg_ParseTuple(args, "OO!", &spec, &PyTuple_Type, &operands)) return nullptr;
   Call call;
@@ -298,20 +309,22 @@ PyObject* Infer(PyObject*, PyObject* args) {  // (call, operand tensors) -> (str
       for (size_t i = 0; i < v.size(); ++i) PyTuple_SET_ITEM(t, i, PyLong_FromLongLong(v[i].value()));
       return t;
     };
-    Ref row(Py_BuildValue("(NNNO)", Str(DTypeName(m.dtype)), tuple(m.sizes), tuple(m.strides), m.is_scalar ? Py_True : Py_False));
+    Ref row(Py_BuildValue("(NNNO)", Str(DTypeName(m.dtype)), tuple(m.sizes), tuple(m.strides),
+                          m.is_scalar ? Py_True : Py_False));
     PyList_Append(list.get(), row.get());
   }
   return Py_BuildValue("(NO)", FromArg(call.result), list.get());
 }
 
-// --- hosts ----------------------------------------------------------------------------------------------------------------
+// --- hosts
 // One library call on Python tensors into a fresh result. None: the host declined.
 PyObject* Library(PyObject*, PyObject* args) {  // (kind, operands, result sizes, axes, flag, scale)
   const char* kind;
   PyObject *operands, *sizes, *axes = nullptr;
   int flag = 0;
   double scale = 1;
-  if (!PyArg_ParseTuple(args, "sO!O!|O!pd", &kind, &PyTuple_Type, &operands, &PyTuple_Type, &sizes, &PyTuple_Type, &axes, &flag, &scale))
+  if (!PyArg_ParseTuple(args, "sO!O!|O!pd", &kind, &PyTuple_Type, &operands, &PyTuple_Type, &sizes, &PyTuple_Type,
+                        &axes, &flag, &scale))
     return nullptr;
   size_t n = PyTuple_GET_SIZE(operands);
   std::vector<Meta> metas(n);
@@ -322,13 +335,17 @@ PyObject* Library(PyObject*, PyObject* args) {  // (kind, operands, result sizes
     const char* why = "";
     if (!ReadMeta(o, &metas[i], &why)) return PyErr_Format(PyExc_ValueError, "%s", why);
     torch = Classify(o) == Class::kTorch || Classify(o) == Class::kTorchParameter;
-    b[i] = Buffer{metas[i].data, metas[i].handle, metas[i].sizes, metas[i].strides, metas[i].rank, metas[i].dtype, metas[i].device};
+    b[i] = Buffer{metas[i].data, metas[i].handle, metas[i].sizes, metas[i].strides,
+                  metas[i].rank, metas[i].dtype,  metas[i].device};
   }
   std::vector<int64_t> out_sizes, strides(PyTuple_GET_SIZE(sizes), 1);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sizes); ++i) out_sizes.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(sizes, i)));
-  for (int i = static_cast<int>(out_sizes.size()) - 2; i >= 0; --i) strides[i] = strides[i + 1] * std::max<int64_t>(1, out_sizes[i + 1]);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sizes); ++i)
+    out_sizes.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(sizes, i)));
+  for (int i = static_cast<int>(out_sizes.size()) - 2; i >= 0; --i)
+    strides[i] = strides[i + 1] * std::max<int64_t>(1, out_sizes[i + 1]);
   Attrs attrs;
-  for (Py_ssize_t i = 0; axes && i < PyTuple_GET_SIZE(axes); ++i) attrs.axes.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(axes, i)));
+  for (Py_ssize_t i = 0; axes && i < PyTuple_GET_SIZE(axes); ++i)
+    attrs.axes.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(axes, i)));
   attrs.flag = flag;
   Host& host = torch ? TorchHost() : NumpyHost();
   Buffer out;
@@ -354,15 +371,18 @@ PyObject* Parallel(PyObject*, PyObject* args) {  // sum of [0, n) by the torch t
   long long n, grain;
   if (!PyArg_ParseTuple(args, "LL", &n, &grain)) return nullptr;
   std::atomic<int64_t> sum{0};
-  TorchHost().ParallelFor(n, grain, [](void* p, int64_t a, int64_t b) {
-    int64_t s = 0;
-    for (; a < b; ++a) s += a;
-    *static_cast<std::atomic<int64_t>*>(p) += s;
-  }, &sum);
+  TorchHost().ParallelFor(
+      n, grain,
+      [](void* p, int64_t a, int64_t b) {
+        int64_t s = 0;
+        for (; a < b; ++a) s += a;
+        *static_cast<std::atomic<int64_t>*>(p) += s;
+      },
+      &sum);
   return Py_BuildValue("(Li)", static_cast<long long>(sum), TorchHost().NumThreads());
 }
 
-// --- measurements: nanoseconds a call --------------------------------------------------------------------------------------
+// --- measurements: nanoseconds a call
 PyObject* Bench(PyObject*, PyObject* args) {
   const char* what;
   PyObject *o, *inputs = nullptr;
@@ -375,7 +395,11 @@ PyObject* Bench(PyObject*, PyObject* args) {
   if (!strcmp(what, "classify")) f = [&] { sink = Classify(o) == Class::kTorch; };
   if (!strcmp(what, "guard")) f = [&] { sink = ReadForGuard(o, &m); };
   if (!strcmp(what, "meta")) f = [&] { sink = ReadMeta(o, &m); };
-  if (!strcmp(what, "state")) f = [&] { s = ReadTorchState(); sink = s.words[0]; };
+  if (!strcmp(what, "state"))
+    f = [&] {
+      s = ReadTorchState();
+      sink = s.words[0];
+    };
   if (!strcmp(what, "name")) f = [&] { sink = CalleeName(o).empty(); };
   if (!strcmp(what, "run")) {
     auto* r = static_cast<Runners*>(PyCapsule_GetPointer(o, "runner"));

@@ -1,9 +1,9 @@
 // Binding to a torch that the user has imported, and the self-test that finds the fields we read directly.
 //
-// A guard on a tensor must cost a few nanoseconds, so the hot path reads TensorImpl fields instead of calling torch. Nothing
-// promises their places. The self-test makes a handful of tensors with odd sizes, asks *Python* what they are (the public
-// answer), and looks for the one offset at which every tensor holds the expected value. No such offset, or two: the field
-// is not used and everything built on it goes another way; Doctor() says so.
+// A guard on a tensor must cost a few nanoseconds, so the hot path reads TensorImpl fields instead of calling torch.
+// Nothing promises their places. The self-test makes a handful of tensors with odd sizes, asks *Python* what they are
+// (the public answer), and looks for the one offset at which every tensor holds the expected value. No such offset, or
+// two: the field is not used and everything built on it goes another way; Doctor() says so.
 #include "tensor/torch_api.h"
 
 #include <dlfcn.h>
@@ -22,7 +22,7 @@ const TorchApi* bound_torch = nullptr;
 namespace {
 
 constexpr const char* kDispatchKeys = "_ZN3c104impl26raw_local_dispatch_key_setE";  // a thread-local variable
-constexpr int kImplBytes = 192;     // TensorImpl is at least this long in every version
+constexpr int kImplBytes = 192;  // TensorImpl is at least this long in every version
 constexpr int kStorageBytes = 64;
 
 struct Probe {
@@ -32,7 +32,7 @@ struct Probe {
   int64_t offset = 0, numel = 0, storage = 0, data = 0;
   uint64_t keys = 0;
   int scalar_type = 0, device = 0;
-  int autograd = 0;             // AutogradMeta: 0 none, 1 has it, 2 unknown (views may)
+  int autograd = 0;  // AutogradMeta: 0 none, 1 has it, 2 unknown (views may)
 };
 
 bool Long(PyObject* o, int64_t* out) {
@@ -71,7 +71,10 @@ bool Describe(PyObject* dispatch_keys, Probe* p) {
 }
 
 std::vector<Probe> MakeProbes(const TorchApi& t, std::string* why) {
-  struct Recipe { const char* code; int scalar_type, device, autograd; };
+  struct Recipe {
+    const char* code;
+    int scalar_type, device, autograd;
+  };
   static constexpr Recipe kRecipes[] = {
       {"t.empty_strided((3, 5, 7), (71, 11, 1), dtype=t.int16, device='cpu')[1:]", 2, 0, 2},
       {"t.empty_strided((2, 3, 1, 2, 1, 3, 2), (151, 49, 47, 23, 19, 5, 2), dtype=t.float32, device='cpu')", 6, 0, 0},
@@ -117,7 +120,9 @@ int FindOffset(const std::vector<Probe>& probes, int limit, int step,
   return found;
 }
 template <class T>
-bool Is(const char* at, T value) { return !std::memcmp(at, &value, sizeof(T)); }
+bool Is(const char* at, T value) {
+  return !std::memcmp(at, &value, sizeof(T));
+}
 
 void SelfTest(TorchApi& t) {
   std::string why;
@@ -145,9 +150,12 @@ void SelfTest(TorchApi& t) {
   // Numbers such as 0 and 1 are everywhere; the fields behind the sizes come in a fixed order, so look only there.
   int after = at.sizes < 0 ? 8 : at.sizes + 88;
   auto behind = [&](const char* w, const Probe& p) { return w - static_cast<const char*>(p.impl) >= after; };
-  at.offset = FindOffset(probes, kImplBytes, 8, [&](const Probe& p, const char* w, int) { return behind(w, p) && Is(w, p.offset); });
-  at.numel = FindOffset(probes, kImplBytes, 8, [&](const Probe& p, const char* w, int) { return behind(w, p) && Is(w, p.numel); });
-  at.key_set = FindOffset(probes, kImplBytes, 8, [&](const Probe& p, const char* w, int) { return behind(w, p) && Is(w, p.keys); });
+  at.offset = FindOffset(probes, kImplBytes, 8,
+                         [&](const Probe& p, const char* w, int) { return behind(w, p) && Is(w, p.offset); });
+  at.numel = FindOffset(probes, kImplBytes, 8,
+                        [&](const Probe& p, const char* w, int) { return behind(w, p) && Is(w, p.numel); });
+  at.key_set = FindOffset(probes, kImplBytes, 8,
+                          [&](const Probe& p, const char* w, int) { return behind(w, p) && Is(w, p.keys); });
   at.dtype = FindOffset(probes, kImplBytes, 2, [&](const Probe& p, const char* w, int) {
     return behind(w, p) && Is(w, static_cast<uint16_t>(p.scalar_type));
   });
@@ -167,7 +175,8 @@ void SelfTest(TorchApi& t) {
     at.storage_data = found;
   }
   at.autograd = FindOffset(probes, kImplBytes, 8, [&](const Probe& p, const char* w, int) {
-    return w - static_cast<const char*>(p.impl) < at.sizes && (p.autograd == 2 || (*reinterpret_cast<void* const*>(w) != nullptr) == (p.autograd == 1));
+    return w - static_cast<const char*>(p.impl) < at.sizes &&
+           (p.autograd == 2 || (*reinterpret_cast<void* const*>(w) != nullptr) == (p.autograd == 1));
   });
   if (at.autograd >= 0 && t.requires_grad) {
     for (const Probe& p : probes) {
@@ -184,9 +193,9 @@ void SelfTest(TorchApi& t) {
   say("storage_data", at.storage_data), say("autograd_meta", at.autograd);
 }
 
-// Grad and inference mode as bits 0 and 1 of a byte we can read: toggle both and look which byte follows. Its place in the
-// thread's state, or -1. The state must lie in libc10's thread-local block, next to the dispatch keys; what a version that
-// returns by value leaves in the register would not.
+// Grad and inference mode as bits 0 and 1 of a byte we can read: toggle both and look which byte follows. Its place in
+// the thread's state, or -1. The state must lie in libc10's thread-local block, next to the dispatch keys; what a
+// version that returns by value leaves in the register would not.
 int AutogradByte(const TorchApi& t) {
   constexpr int kStateBytes = 32;
   if (!t.autograd_state || !t.set_grad_enabled || !t.grad_enabled || !t.inference_enabled) return -1;
@@ -219,7 +228,8 @@ int AutogradByte(const TorchApi& t) {
 
 // Bits of the dispatch key set, by name.
 bool KeyBits(const TorchApi& t, const char* name, uint64_t* out) {
-  Ref key_type(PyObject_GetAttrString(t.c_module, "DispatchKey")), set_type(PyObject_GetAttrString(t.c_module, "DispatchKeySet"));
+  Ref key_type(PyObject_GetAttrString(t.c_module, "DispatchKey")),
+      set_type(PyObject_GetAttrString(t.c_module, "DispatchKeySet"));
   Ref key(key_type ? PyObject_GetAttrString(key_type.get(), name) : nullptr);
   Ref set(key && set_type ? PyObject_CallOneArg(set_type.get(), key.get()) : nullptr);
   int64_t raw = 0;
@@ -231,7 +241,8 @@ bool KeyBits(const TorchApi& t, const char* name, uint64_t* out) {
 
 void ReadKeys(TorchApi& t) {
   uint64_t bits = 0;
-  static constexpr const char* kMayDiffer[] = {"ADInplaceOrView", "AutogradFunctionality", "AutocastCPU", "AutocastCUDA"};
+  static constexpr const char* kMayDiffer[] = {"ADInplaceOrView", "AutogradFunctionality", "AutocastCPU",
+                                               "AutocastCUDA"};
   for (const char* name : kMayDiffer) {
     if (KeyBits(t, name, &bits)) t.plain_mask |= bits;
   }
@@ -261,14 +272,17 @@ bool Bind(TorchApi& t) {
   void* python = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);
   t.c10 = dlopen("libc10.so", RTLD_NOLOAD | RTLD_LAZY);
   std::string missing;
-#define X(field, library, symbol, result, args)                                                        \
-  if (void* lib = library == 't' ? cpu : library == 'c' ? t.c10 : python)                              \
-    *reinterpret_cast<void**>(&t.field) = dlsym(lib, symbol);                                          \
+#define X(field, library, symbol, result, args)                           \
+  if (void* lib = library == 't' ? cpu : library == 'c' ? t.c10 : python) \
+    *reinterpret_cast<void**>(&t.field) = dlsym(lib, symbol);             \
   if (!t.field && std::strncmp(#field, "wrap_", 5)) missing += std::string(missing.empty() ? "" : ", ") + #field;
   FRAMEJIT_TORCH_SYMBOLS(X)
 #undef X
   t.verdicts.emplace_back("torch.symbols", missing.empty() ? "ok" : "missing: " + missing);
-  t.verdicts.emplace_back("torch.wrap", t.wrap_move ? "ok" : t.wrap_value ? "by value" : t.wrap_copy ? "by copy" : "missing");
+  t.verdicts.emplace_back("torch.wrap", t.wrap_move    ? "ok"
+                                        : t.wrap_value ? "by value"
+                                        : t.wrap_copy  ? "by copy"
+                                                       : "missing");
   if (t.global_context) t.context = t.global_context();
   for (const ScalarTypeRow& r : kScalarTypes) {
     TorchDType& d = t.dtypes[static_cast<int>(r.dtype)];
@@ -278,7 +292,8 @@ bool Bind(TorchApi& t) {
   ReadKeys(t);
   SelfTest(t);
   t.autograd_byte = AutogradByte(t);
-  t.verdicts.emplace_back("torch.thread state", t.autograd_byte >= 0 ? "ok, offset " + std::to_string(t.autograd_byte) : "by calls (slow)");
+  t.verdicts.emplace_back("torch.thread state",
+                          t.autograd_byte >= 0 ? "ok, offset " + std::to_string(t.autograd_byte) : "by calls (slow)");
   return true;
 }
 

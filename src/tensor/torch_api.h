@@ -1,6 +1,6 @@
-// Torch as seen by framejit: functions found by dlsym in the libraries the user's `import torch` has loaded, and the offsets
-// of the few fields we read directly, found and checked by a self-test. No torch header, no link. Everything may be
-// missing; whoever uses an entry tests it first.
+// Torch as seen by framejit: functions found by dlsym in the libraries the user's `import torch` has loaded, and the
+// offsets of the few fields we read directly, found and checked by a self-test. No torch header, no link. Everything
+// may be missing; whoever uses an entry tests it first.
 #pragma once
 
 #include <array>
@@ -15,73 +15,94 @@
 namespace framejit::tensor {
 
 // What the C++ ABI passes for the torch types in the signatures below.
-struct ArrayRef { const int64_t* data; size_t size; };        // c10::IntArrayRef
-struct TensorValue {                                          // at::Tensor: one pointer, returned through memory
+struct ArrayRef {
+  const int64_t* data;
+  size_t size;
+};  // c10::IntArrayRef
+struct TensorValue {  // at::Tensor: one pointer, returned through memory
   void* impl = nullptr;
   TensorValue() {}
-  ~TensorValue() {}                                           // not trivial on purpose; owns nothing
+  ~TensorValue() {}  // not trivial on purpose; owns nothing
 };
-using Impl = void*;     // c10::TensorImpl*. Buffer::handle of a torch tensor; the address of such a variable is an at::Tensor*
-using Handle = void*;   // AtenTensorHandle = at::Tensor*
+using Impl =
+    void*;  // c10::TensorImpl*. Buffer::handle of a torch tensor; the address of such a variable is an at::Tensor*
+using Handle = void*;  // AtenTensorHandle = at::Tensor*
 
 // X(field, library, symbol, result type, argument types). library: t libtorch_cpu, c libc10, p libtorch_python
-#define FRAMEJIT_TORCH_SYMBOLS(X)                                                                                            \
-  X(get_dtype, 't', "aoti_torch_get_dtype", int32_t, (Handle, int32_t*))                                                    \
-  X(get_data_ptr, 't', "aoti_torch_get_data_ptr", int32_t, (Handle, void**))                                                \
-  X(delete_tensor, 't', "aoti_torch_delete_tensor_object", int32_t, (Handle))                                               \
-  X(new_tensor_handle, 't', "aoti_torch_new_tensor_handle", int32_t, (Handle, Handle*))                                     \
-  X(empty_strided, 't', "aoti_torch_empty_strided", int32_t,                                                                \
-    (int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Handle*))                                          \
-  X(from_blob, 't', "aoti_torch_create_tensor_from_blob", int32_t,                                                          \
-    (void*, int64_t, const int64_t*, const int64_t*, int64_t, int32_t, int32_t, int32_t, Handle*))                          \
-  X(copy, 't', "aoti_torch_copy_", int32_t, (Handle, Handle, int32_t))                                                      \
-  X(mm_out, 't', "aoti_torch_cpu_mm_out", int32_t, (Handle, Handle, Handle))                                                \
-  X(bmm_out, 't', "aoti_torch_cpu_bmm_out", int32_t, (Handle, Handle, Handle))                                              \
-  X(addmm_out, 't', "aoti_torch_cpu_addmm_out", int32_t, (Handle, Handle, Handle, Handle, double, double))                  \
-  X(linear_pointwise, 't', "aoti_torch_cpu__linear_pointwise", int32_t,                                                     \
-    (Handle, Handle, Handle*, const char*, const double**, int64_t, const char**, Handle*))                                 \
-  X(mkldnn_matmul, 't', "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff", void, (Handle, Handle, Handle, float, float))  \
-  X(convolution, 't', "aoti_torch_cpu_convolution", int32_t,                                                                \
-    (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int32_t,           \
-     const int64_t*, int64_t, int64_t, Handle*))                                                                            \
-  X(flash_attention, 't', "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", int32_t,                            \
-    (Handle, Handle, Handle, double, int32_t, Handle*, double*, Handle*, Handle*))                                          \
-  X(parallel_for, 't', "torch_parallel_for", int32_t, (int64_t, int64_t, int64_t, void (*)(int64_t, int64_t, void*), void*))\
-  X(num_threads, 't', "torch_get_num_threads", int32_t, (uint32_t*))                                                        \
-  X(empty_strided_cpu, 't', "_ZN2at6detail17empty_strided_cpuEN3c108ArrayRefIlEES3_NS1_10ScalarTypeEb", TensorValue,        \
-    (ArrayRef, ArrayRef, int8_t, bool))                                                                                     \
-  X(bump_version, 't', "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE", void, (Handle))                              \
-  X(grad_fn, 't', "_ZNK2at10TensorBase7grad_fnEv", void**, (Handle))                                                        \
-  X(fw_grad, 'c', "_ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE", Impl*, (Impl, uint64_t, Handle))                    \
-  X(requires_grad, 'c', "_ZNK3c1010TensorImpl13requires_gradEv", bool, (Impl))                                              \
-  X(grad_enabled, 'c', "_ZN3c108GradMode10is_enabledEv", bool, ())                                                          \
-  X(set_grad_enabled, 'c', "_ZN3c108GradMode11set_enabledEb", void, (bool))                                                 \
-  X(inference_enabled, 'c', "_ZN3c1013InferenceMode10is_enabledEv", bool, ())                                               \
-  X(autograd_state, 'c', "_ZN3c1013AutogradState13get_tls_stateEv", uint8_t*, ())                                            \
-  X(dispatch_modes, 'c', "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", int64_t, ())                                     \
-  X(function_modes, 't', "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", int64_t, ())                                    \
-  X(dispatch_mode_at, 'c', "_ZN3c104impl20TorchDispatchModeTLS12get_stack_atEl", void**, (int64_t))                         \
-  X(function_mode_at, 't', "_ZN2at4impl22PythonTorchFunctionTLS12get_stack_atEl", void**, (int64_t))                        \
-  X(function_disabled, 't', "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", int32_t, ())                       \
-  X(default_dtype, 'c', "_ZN3c1031get_default_dtype_as_scalartypeEv", int8_t, ())                                           \
-  X(autocast_dtype, 't', "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE", int8_t, (int8_t))                        \
-  X(autocast_cache, 't', "_ZN2at8autocast25is_autocast_cache_enabledEv", bool, ())                                          \
-  X(global_context, 't', "_ZN2at13globalContextEv", void*, ())                                                              \
-  X(deterministic, 't', "_ZNK2at7Context23deterministicAlgorithmsEv", bool, (void*))                                        \
-  X(deterministic_warn, 't', "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv", bool, (void*))                           \
-  X(wrap_move, 'p', "_Z16THPVariable_WrapON2at10TensorBaseE", PyObject*, (Handle))                                          \
-  X(wrap_copy, 'p', "_Z16THPVariable_WrapRKN2at10TensorBaseE", PyObject*, (Handle))                                         \
+#define FRAMEJIT_TORCH_SYMBOLS(X)                                                                                    \
+  X(get_dtype, 't', "aoti_torch_get_dtype", int32_t, (Handle, int32_t*))                                             \
+  X(get_data_ptr, 't', "aoti_torch_get_data_ptr", int32_t, (Handle, void**))                                         \
+  X(delete_tensor, 't', "aoti_torch_delete_tensor_object", int32_t, (Handle))                                        \
+  X(new_tensor_handle, 't', "aoti_torch_new_tensor_handle", int32_t, (Handle, Handle*))                              \
+  X(empty_strided, 't', "aoti_torch_empty_strided", int32_t,                                                         \
+    (int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Handle*))                                   \
+  X(from_blob, 't', "aoti_torch_create_tensor_from_blob", int32_t,                                                   \
+    (void*, int64_t, const int64_t*, const int64_t*, int64_t, int32_t, int32_t, int32_t, Handle*))                   \
+  X(copy, 't', "aoti_torch_copy_", int32_t, (Handle, Handle, int32_t))                                               \
+  X(mm_out, 't', "aoti_torch_cpu_mm_out", int32_t, (Handle, Handle, Handle))                                         \
+  X(bmm_out, 't', "aoti_torch_cpu_bmm_out", int32_t, (Handle, Handle, Handle))                                       \
+  X(addmm_out, 't', "aoti_torch_cpu_addmm_out", int32_t, (Handle, Handle, Handle, Handle, double, double))           \
+  X(linear_pointwise, 't', "aoti_torch_cpu__linear_pointwise", int32_t,                                              \
+    (Handle, Handle, Handle*, const char*, const double**, int64_t, const char**, Handle*))                          \
+  X(mkldnn_matmul, 't', "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff", void,                                  \
+    (Handle, Handle, Handle, float, float))                                                                          \
+  X(convolution, 't', "aoti_torch_cpu_convolution", int32_t,                                                         \
+    (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int32_t,    \
+     const int64_t*, int64_t, int64_t, Handle*))                                                                     \
+  X(flash_attention, 't', "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", int32_t,                     \
+    (Handle, Handle, Handle, double, int32_t, Handle*, double*, Handle*, Handle*))                                   \
+  X(parallel_for, 't', "torch_parallel_for", int32_t,                                                                \
+    (int64_t, int64_t, int64_t, void (*)(int64_t, int64_t, void*), void*))                                           \
+  X(num_threads, 't', "torch_get_num_threads", int32_t, (uint32_t*))                                                 \
+  X(empty_strided_cpu, 't', "_ZN2at6detail17empty_strided_cpuEN3c108ArrayRefIlEES3_NS1_10ScalarTypeEb", TensorValue, \
+    (ArrayRef, ArrayRef, int8_t, bool))                                                                              \
+  X(bump_version, 't', "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE", void, (Handle))                       \
+  X(grad_fn, 't', "_ZNK2at10TensorBase7grad_fnEv", void**, (Handle))                                                 \
+  X(fw_grad, 'c', "_ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE", Impl*, (Impl, uint64_t, Handle))             \
+  X(requires_grad, 'c', "_ZNK3c1010TensorImpl13requires_gradEv", bool, (Impl))                                       \
+  X(grad_enabled, 'c', "_ZN3c108GradMode10is_enabledEv", bool, ())                                                   \
+  X(set_grad_enabled, 'c', "_ZN3c108GradMode11set_enabledEb", void, (bool))                                          \
+  X(inference_enabled, 'c', "_ZN3c1013InferenceMode10is_enabledEv", bool, ())                                        \
+  X(autograd_state, 'c', "_ZN3c1013AutogradState13get_tls_stateEv", uint8_t*, ())                                    \
+  X(dispatch_modes, 'c', "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", int64_t, ())                              \
+  X(function_modes, 't', "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", int64_t, ())                             \
+  X(dispatch_mode_at, 'c', "_ZN3c104impl20TorchDispatchModeTLS12get_stack_atEl", void**, (int64_t))                  \
+  X(function_mode_at, 't', "_ZN2at4impl22PythonTorchFunctionTLS12get_stack_atEl", void**, (int64_t))                 \
+  X(function_disabled, 't', "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", int32_t, ())                \
+  X(default_dtype, 'c', "_ZN3c1031get_default_dtype_as_scalartypeEv", int8_t, ())                                    \
+  X(autocast_dtype, 't', "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE", int8_t, (int8_t))                 \
+  X(autocast_cache, 't', "_ZN2at8autocast25is_autocast_cache_enabledEv", bool, ())                                   \
+  X(global_context, 't', "_ZN2at13globalContextEv", void*, ())                                                       \
+  X(deterministic, 't', "_ZNK2at7Context23deterministicAlgorithmsEv", bool, (void*))                                 \
+  X(deterministic_warn, 't', "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv", bool, (void*))                    \
+  X(wrap_move, 'p', "_Z16THPVariable_WrapON2at10TensorBaseE", PyObject*, (Handle))                                   \
+  X(wrap_copy, 'p', "_Z16THPVariable_WrapRKN2at10TensorBaseE", PyObject*, (Handle))                                  \
   X(wrap_value, 'p', "_Z16THPVariable_WrapN2at10TensorBaseE", PyObject*, (Handle))
 
 // Numbers and attribute names of torch's ScalarType. The numbers are a stable ABI; the self-test checks some.
-struct ScalarTypeRow { DType dtype; int8_t number; const char* name; };
+struct ScalarTypeRow {
+  DType dtype;
+  int8_t number;
+  const char* name;
+};
 inline constexpr ScalarTypeRow kScalarTypes[] = {
-    {DType::kBool, 11, "bool"},          {DType::kUInt8, 0, "uint8"},         {DType::kInt8, 1, "int8"},
-    {DType::kInt16, 2, "int16"},         {DType::kInt32, 3, "int32"},         {DType::kInt64, 4, "int64"},
-    {DType::kUInt16, 27, "uint16"},      {DType::kUInt32, 28, "uint32"},      {DType::kUInt64, 29, "uint64"},
-    {DType::kFloat16, 5, "float16"},     {DType::kBFloat16, 15, "bfloat16"},  {DType::kFloat32, 6, "float32"},
-    {DType::kFloat64, 7, "float64"},     {DType::kComplex64, 9, "complex64"}, {DType::kComplex128, 10, "complex128"},
-    {DType::kFloat8E4M3, 24, "float8_e4m3fn"}, {DType::kFloat8E5M2, 23, "float8_e5m2"},
+    {DType::kBool, 11, "bool"},
+    {DType::kUInt8, 0, "uint8"},
+    {DType::kInt8, 1, "int8"},
+    {DType::kInt16, 2, "int16"},
+    {DType::kInt32, 3, "int32"},
+    {DType::kInt64, 4, "int64"},
+    {DType::kUInt16, 27, "uint16"},
+    {DType::kUInt32, 28, "uint32"},
+    {DType::kUInt64, 29, "uint64"},
+    {DType::kFloat16, 5, "float16"},
+    {DType::kBFloat16, 15, "bfloat16"},
+    {DType::kFloat32, 6, "float32"},
+    {DType::kFloat64, 7, "float64"},
+    {DType::kComplex64, 9, "complex64"},
+    {DType::kComplex128, 10, "complex128"},
+    {DType::kFloat8E4M3, 24, "float8_e4m3fn"},
+    {DType::kFloat8E5M2, 23, "float8_e5m2"},
 };
 inline constexpr auto kDTypeOfScalarType = [] {
   std::array<int8_t, 64> a{};
@@ -94,20 +115,25 @@ inline std::optional<DType> FromScalarType(unsigned number) {
   if (number >= kDTypeOfScalarType.size() || kDTypeOfScalarType[number] < 0) return std::nullopt;
   return static_cast<DType>(kDTypeOfScalarType[number]);
 }
-struct TorchDType { int8_t number = -1; PyObject* object = nullptr; };
+struct TorchDType {
+  int8_t number = -1;
+  PyObject* object = nullptr;
+};
 
 // Byte offsets inside c10 objects; -1: not found, use the calls instead.
 struct Offsets {
-  int sizes = -1;         // TensorImpl: c10::impl::SizesAndStrides (count, then 5+5 inline numbers or a pointer to all)
-  int offset = -1;        // storage offset, elements
+  int sizes = -1;   // TensorImpl: c10::impl::SizesAndStrides (count, then 5+5 inline numbers or a pointer to all)
+  int offset = -1;  // storage offset, elements
   int numel = -1;
-  int dtype = -1;         // uint16 ScalarType
-  int device = -1;        // bytes type, index, present
+  int dtype = -1;   // uint16 ScalarType
+  int device = -1;  // bytes type, index, present
   int key_set = -1;
   int storage = -1;       // StorageImpl*
   int storage_data = -1;  // StorageImpl: data address
   int autograd = -1;      // AutogradMeta*, null if there is none
-  bool all() const { return (sizes | offset | numel | dtype | device | key_set | storage | storage_data | autograd) >= 0; }
+  bool all() const {
+    return (sizes | offset | numel | dtype | device | key_set | storage | storage_data | autograd) >= 0;
+  }
 };
 
 struct TorchApi {
@@ -123,22 +149,32 @@ struct TorchApi {
   void* context = nullptr;            // at::Context
   TorchDType dtypes[kNumDTypes];
   Offsets at;
-  uint64_t plain_mask = 0;            // key-set bits that may differ between plain tensors: backends, autograd, autocast
-  uint64_t plain_keys = 0;            // ... and what must be left: Dense
-  uint64_t inplace_key = 0;           // absent on inference tensors
-  int autograd_byte = -1;             // of *autograd_state(): grad mode in bit 0, inference mode in bit 1
+  uint64_t plain_mask = 0;   // key-set bits that may differ between plain tensors: backends, autograd, autocast
+  uint64_t plain_keys = 0;   // ... and what must be left: Dense
+  uint64_t inplace_key = 0;  // absent on inference tensors
+  int autograd_byte = -1;    // of *autograd_state(): grad mode in bit 0, inference mode in bit 1
   std::vector<std::pair<std::string, std::string>> verdicts;
 };
 
 // Null until torch has been imported and answered. Cheap when bound; else looks at sys.modules when that has grown.
 extern const TorchApi* bound_torch;
 const TorchApi* BindTorch();
-inline const TorchApi* Torch() { return bound_torch ? bound_torch : BindTorch(); }
+inline const TorchApi* Torch() {
+  return bound_torch ? bound_torch : BindTorch();
+}
 
-inline Impl ImplOf(PyObject* tensor) { return *reinterpret_cast<Impl*>(reinterpret_cast<char*>(tensor) + sizeof(PyObject)); }
+inline Impl ImplOf(PyObject* tensor) {
+  return *reinterpret_cast<Impl*>(reinterpret_cast<char*>(tensor) + sizeof(PyObject));
+}
 template <class T>
-inline T& Field(void* object, int offset) { return *reinterpret_cast<T*>(static_cast<char*>(object) + offset); }
-struct TorchDims { int64_t rank; const int64_t* sizes; const int64_t* strides; };
+inline T& Field(void* object, int offset) {
+  return *reinterpret_cast<T*>(static_cast<char*>(object) + offset);
+}
+struct TorchDims {
+  int64_t rank;
+  const int64_t* sizes;
+  const int64_t* strides;
+};
 inline TorchDims DimsOf(const TorchApi& t, Impl impl) {
   constexpr int kInline = 5;
   auto* w = &Field<const int64_t>(impl, t.at.sizes);
@@ -154,8 +190,11 @@ void ReleaseImpl(const TorchApi& t, Impl impl);  // drops one reference
 // Takes the reference out of a handle the shim has returned.
 Impl TakeHandle(const TorchApi& t, Handle h);
 // This thread's words: local dispatch keys (included, excluded; raw) and autograd state. Null where not to be had.
-struct ThreadWords { uint64_t* keys = nullptr; uint8_t* autograd = nullptr; };
+struct ThreadWords {
+  uint64_t* keys = nullptr;
+  uint8_t* autograd = nullptr;
+};
 const ThreadWords& Words(const TorchApi& t);
-bool ForwardLevelOpen(const TorchApi& t);        // torch.autograd.forward_ad.dual_level is active
+bool ForwardLevelOpen(const TorchApi& t);  // torch.autograd.forward_ad.dual_level is active
 
 }  // namespace framejit::tensor

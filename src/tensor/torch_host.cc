@@ -22,7 +22,9 @@ void AdviseHugePages(void* data, int64_t bytes) {
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
-int32_t TorchDevice(Device d) { return d.kind == DeviceKind::kCpu ? 0 : d.kind == DeviceKind::kCuda ? 1 : 14; }
+int32_t TorchDevice(Device d) {
+  return d.kind == DeviceKind::kCpu ? 0 : d.kind == DeviceKind::kCuda ? 1 : 14;
+}
 
 void* DataOf(const TorchApi& t, Impl impl, int64_t item) {
   if (t.at.all()) {
@@ -42,7 +44,8 @@ class Host : public framejit::Host {
     int8_t number = t.dtypes[static_cast<int>(dtype)].number;
     Impl impl;
     if (device.kind == DeviceKind::kCpu && t.empty_strided_cpu) {
-      TensorValue v = t.empty_strided_cpu({sizes.data(), sizes.size()}, {strides.data(), strides.size()}, number, false);
+      TensorValue v =
+          t.empty_strided_cpu({sizes.data(), sizes.size()}, {strides.data(), strides.size()}, number, false);
       impl = v.impl;
     } else {
       Handle h = nullptr;
@@ -132,7 +135,10 @@ class Host : public framejit::Host {
     return static_cast<int>(n);
   }
   void ParallelFor(int64_t n, int64_t grain, void (*f)(void* ctx, int64_t begin, int64_t end), void* ctx) override {
-    struct Body { void (*f)(void*, int64_t, int64_t); void* ctx; } body{f, ctx};
+    struct Body {
+      void (*f)(void*, int64_t, int64_t);
+      void* ctx;
+    } body{f, ctx};
     const TorchApi& t = *Torch();
     auto run = [](int64_t begin, int64_t end, void* p) {
       auto* b = static_cast<Body*>(p);
@@ -171,16 +177,16 @@ TempTensor::TempTensor(const TorchApi& t, const Buffer& b) : t_(t) {
   Make(b.data, b.rank, b.sizes, b.strides, b.dtype, b.device);
 }
 
-TempTensor::TempTensor(const TorchApi& t, void* data, int rank, const int64_t* sizes, const int64_t* strides, DType dtype,
-                       Device device)
+TempTensor::TempTensor(const TorchApi& t, void* data, int rank, const int64_t* sizes, const int64_t* strides,
+                       DType dtype, Device device)
     : t_(t) {
   Make(data, rank, sizes, strides, dtype, device);
 }
 
 void TempTensor::Make(void* data, int rank, const int64_t* sizes, const int64_t* strides, DType dtype, Device device) {
   Handle h = nullptr;
-  if (!t_.from_blob || t_.from_blob(data, rank, sizes, strides, 0, t_.dtypes[static_cast<int>(dtype)].number, TorchDevice(device),
-                                    device.index < 0 ? 0 : device.index, &h))
+  if (!t_.from_blob || t_.from_blob(data, rank, sizes, strides, 0, t_.dtypes[static_cast<int>(dtype)].number,
+                                    TorchDevice(device), device.index < 0 ? 0 : device.index, &h))
     return;
   impl_ = TakeHandle(t_, h);
   owned_ = true;

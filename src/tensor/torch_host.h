@@ -1,5 +1,5 @@
-// The torch side of a run: allocation, externs, threads, and tensors made of buffers for library calls. A Buffer's handle
-// is the TensorImpl itself; the address of a variable holding it is what torch calls a tensor handle.
+// The torch side of a run: allocation, externs, threads, and tensors made of buffers for library calls. A Buffer's
+// handle is the TensorImpl itself; the address of a variable holding it is what torch calls a tensor handle.
 #pragma once
 
 #include "framejit/compile.h"
@@ -11,7 +11,8 @@ namespace framejit::tensor {
 class TempTensor {
  public:
   TempTensor(const TorchApi& t, const Buffer& b);
-  TempTensor(const TorchApi& t, void* data, int rank, const int64_t* sizes, const int64_t* strides, DType dtype, Device device);
+  TempTensor(const TorchApi& t, void* data, int rank, const int64_t* sizes, const int64_t* strides, DType dtype,
+             Device device);
   ~TempTensor() {
     if (owned_) ReleaseImpl(t_, impl_);
   }
@@ -28,9 +29,11 @@ class TempTensor {
 
 // Contractions (contractions.cc). Each returns false where it does not apply.
 bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out);
-bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op, Buffer& out);
-bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out);
-bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask, bool causal,
-                    double scale, Buffer& out);
+bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op,
+                 Buffer& out);
+bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs,
+               Buffer& out);
+bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask,
+                    bool causal, double scale, Buffer& out);
 
 }  // namespace framejit::tensor

@@ -1,5 +1,5 @@
-// Replays a captured trace with the framework, call by call. Slots hold the tensors by TraceId; inputs are borrowed by taking
-// a reference for the run; a temporary is dropped after its last use, as the user's own program would do.
+// Replays a captured trace with the framework, call by call. Slots hold the tensors by TraceId; inputs are borrowed by
+// taking a reference for the run; a temporary is dropped after its last use, as the user's own program would do.
 #include "tensor/call_step.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"

@@ -1,0 +1,132 @@
+// NumPy: the call runs on stand-ins of the real sizes, if its result shape is known to follow from shapes alone.
+#include <cstring>
+
+#include "tensor/infer.h"
+
+namespace framejit::tensor {
+
+namespace {
+
+// Result shapes of these follow from operand shapes; besides, every ufunc. By last part of the name.
+constexpr const char* kShapeOnly[] = {
+    "sort",         "argsort",      "partition",     "argpartition", "lexsort",       "cumsum",
+    "cumprod",      "nancumsum",    "nancumprod",    "diff",         "gradient",      "inv",
+    "pinv",         "solve",        "lstsq",         "det",          "slogdet",       "cholesky",
+    "qr",           "svd",          "eigh",          "eigvalsh",     "norm",          "cond",
+    "matrix_power", "matrix_rank",  "multi_dot",     "fft",          "ifft",          "rfft",
+    "irfft",        "fft2",         "ifft2",         "rfft2",        "irfft2",        "fftn",
+    "ifftn",        "rfftn",        "irfftn",        "hfft",         "ihfft",         "fftshift",
+    "ifftshift",    "median",       "nanmedian",     "percentile",   "nanpercentile", "quantile",
+    "nanquantile",  "convolve",     "correlate",     "interp",       "einsum",        "tensordot",
+    "kron",         "outer",        "inner",         "cross",        "dot",           "vdot",
+    "matmul",       "trace",        "roll",          "rot90",        "take",          "take_along_axis",
+    "searchsorted", "digitize",     "clip",          "nansum",       "nanprod",       "nanmean",
+    "nanstd",       "nanvar",       "nanmin",        "nanmax",       "nanargmin",     "nanargmax",
+    "cov",          "corrcoef",     "polyval",       "average",      "ptp",           "std",
+    "var",          "mean",         "sum",           "prod",         "min",           "max",
+    "amin",         "amax",         "argmin",        "argmax",       "all",           "any",
+    "where",        "tile",         "stack",         "concatenate",  "vstack",        "hstack",
+    "dstack",       "column_stack", "pad",           "isin",         "isclose",       "allclose",
+    "array_equal",  "nan_to_num",   "round",         "around",       "sinc",          "i0",
+    "unwrap",       "angle",        "real_if_close", "select",       "piecewise",     "tril",
+    "triu",         "heaviside",    "count_nonzero", "softmax",      "log_softmax",   "logsumexp",
+    "copy",         "astype",       "zeros_like",    "ones_like",    "full_like",     "conj",
+    "conjugate",    "choose",       "fix",           "trapezoid",    "trapz",
+};
+
+// Ones (a unit matrix where that fits, so that solvers are happy); zeros for integers, which may be indices. Read-only.
+PyObject* StandIn(const NumpyApi& n, const TensorMeta& m) {
+  std::vector<int64_t> sizes = Values(m.sizes), strides = Values(m.strides);
+  int64_t item = DTypeSize(m.dtype), numel = 1;
+  bool usual = true;  // only positive strides without overlap can be allocated as they are
+  for (int64_t& s : strides) s *= item, usual = usual && s > 0;
+  for (int64_t s : sizes) numel *= s;
+  if (numel > kMaxStandIn) return PyErr_Format(PyExc_ValueError, "too large");
+  int rank = static_cast<int>(sizes.size());
+  Ref a;
+  if (m.is_scalar || rank == 0 || numel == 0) {
+    a = Ref(NewArray(n, m.dtype, rank, sizes.data(), nullptr));
+  } else {
+    int64_t extent = 1;
+    for (int i = 0; i < rank; ++i) extent += (sizes[i] - 1) * strides[i] / item;
+    if (!usual || extent > 4 * kMaxStandIn) return PyErr_Format(PyExc_ValueError, "unusual strides");
+    Ref flat(NewArray(n, m.dtype, 1, &extent, nullptr));
+    Ref lib(PyImport_ImportModule("numpy.lib.stride_tricks")), st(Tuple(strides)), sz(Tuple(sizes));
+    a = Ref(flat && lib ? PyObject_CallMethod(lib.get(), "as_strided", "OOO", flat.get(), sz.get(), st.get())
+                        : nullptr);
+  }
+  if (!a) return nullptr;
+  bool unit = !IsInteger(m.dtype) && rank >= 2 && sizes[rank - 1] == sizes[rank - 2];
+  Ref filled(PyObject_CallMethod(a.get(), "fill", "i", IsInteger(m.dtype) || unit ? 0 : 1));
+  if (unit) {
+    Ref range(PyObject_CallMethod(n.module, "arange", "L", static_cast<long long>(sizes[rank - 1]))),
+        one(PyLong_FromLong(1));
+    Ref key(range ? PyTuple_Pack(3, Py_Ellipsis, range.get(), range.get()) : nullptr);
+    if (!key || PyObject_SetItem(a.get(), key.get(), one.get()) < 0) return nullptr;
+  }
+  if (!filled) return nullptr;
+  if (m.is_scalar)
+    return n.make_scalar(const_cast<char*>(AsArray(a.get())->data), n.descr[static_cast<int>(m.dtype)], nullptr);
+  Ref fixed(PyObject_CallMethod(a.get(), "setflags", "i", 0));
+  return fixed ? a.release() : nullptr;
+}
+
+}  // namespace
+
+bool AddNumpyResult(const NumpyApi& n, PyObject* o, Arg* shape, Inference* in) {
+  Meta m;
+  const char* why = "";
+  if (!ReadMeta(o, &m, &why)) return in->Fail(std::string("returns ") + why);
+  for (Ref& operand : in->operands) {
+    if (o == operand.get()) return in->Fail("returns its operand");
+    Ref shared(PyObject_CallMethod(n.module, "may_share_memory", "OO", o, operand.get()));
+    if (!shared || shared.get() == Py_True) return in->Fail("returns a view of an operand");
+  }
+  TensorMeta meta = FromMeta(m, Framework::kNumpy);
+  meta.is_scalar = Classify(o) == Class::kNumpyScalar;
+  *shape = Arg::Tensor(static_cast<TraceId>(in->results.size()));
+  in->results.push_back(std::move(meta));
+  return true;
+}
+
+bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
+  CallStep step;
+  Call plain = call;
+  plain.result = Arg::None();
+  plain.results.clear();
+  Ref callee(ResolveCallee(call.callee));
+  if (!callee) return in->FailWithError(call.callee);
+  std::string_view last = std::string_view(call.callee).substr(call.callee.rfind('.') + 1);
+  bool known = !strcmp(Py_TYPE(callee.get())->tp_name, "numpy.ufunc") ||
+               (!strcmp(Py_TYPE(callee.get())->tp_name, "wrapper_descriptor") && last != "__getitem__");
+  for (const char* name : kShapeOnly) known = known || last == name;
+  if (call.callee.find(".random.") != std::string::npos) known = false;
+  if (last == "where" && call.args.size() + call.kwargs.size() == 1) known = false;
+  if (!known) return in->Fail(call.callee + ": its result shape may depend on data");
+  for (const TensorMeta& m : in->metas) {
+    in->operands.emplace_back(StandIn(n, m));
+    if (!in->operands.back()) return in->FailWithError(call.callee);
+  }
+  if (!step.Init(plain, constants, [](TraceId id) { return static_cast<int>(id); }))
+    return in->FailWithError(call.callee);
+  std::vector<PyObject*> slots;
+  for (Ref& r : in->operands) slots.push_back(r.get());
+  Ref quiet(PyObject_GetAttrString(n.module, "errstate")), args(PyTuple_New(0)),
+      kw(Py_BuildValue("{s:s}", "all", "ignore"));
+  Ref state(quiet ? PyObject_Call(quiet.get(), args.get(), kw.get()) : nullptr);
+  Ref entered(state ? PyObject_CallMethod(state.get(), "__enter__", nullptr) : nullptr);
+  if (!entered) return in->FailWithError(call.callee);
+  Ref r(step.Invoke(slots.data(), nullptr));
+  {
+    SavedError saved;
+    Ref left(PyObject_CallMethod(state.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
+    PyErr_Clear();
+  }
+  if (!r) return in->FailWithError(call.callee);
+  Arg shape;
+  if (!Flatten(r.get(), &shape, in)) return false;
+  call.result = std::move(shape);
+  return true;
+}
+
+}  // namespace framejit::tensor

@@ -1,0 +1,247 @@
+// Torch, two ways. Small operands: the call runs for real on stand-ins full of zeros, watched op by op from a dispatch
+// mode: an op that torch tags as depending on data, or as random, ends it. That is exact about strides and costs
+// microseconds. Else, or if zeros were not to its taste: on meta tensors, which have shapes and no data. Their first
+// use may cost 1.5 s, since torch's Python meta functions import torch._dynamo (measured in 2.13): hence the first way.
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "diag/diag.h"
+#include "tensor/infer.h"
+
+namespace framejit::tensor {
+
+namespace {
+
+// These write operands without saying so (running statistics, renormalised rows): nothing on a meta tensor shows it.
+constexpr const char* kWritesInSilence[] = {
+    "batch_norm",       "native_batch_norm", "_native_batch_norm_legit", "instance_norm",
+    "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_update_stats",  "rrelu",
+    "rrelu_with_noise"};
+
+enum class Way { kReal, kMeta };
+
+PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way) {
+  Ref sizes(Tuple(Values(m.sizes))), strides(Tuple(Values(m.strides))), dtype(DTypeObject(Framework::kTorch, m.dtype));
+  if (!sizes || !strides || !dtype) return nullptr;
+  bool cuda = way == Way::kReal && m.device.kind == DeviceKind::kCuda;
+  std::string device = way == Way::kMeta ? "meta"
+                       : cuda            ? "cuda:" + std::to_string(std::max<int>(0, m.device.index))
+                                         : "cpu";
+  Ref fn(PyObject_GetAttrString(t.module, "empty_strided")), args(PyTuple_Pack(2, sizes.get(), strides.get()));
+  Ref kwargs(Py_BuildValue("{s:O,s:s}", "dtype", dtype.get(), "device", device.c_str()));
+  Ref made(fn && args && kwargs ? PyObject_Call(fn.get(), args.get(), kwargs.get()) : nullptr);
+  if (!made || way == Way::kMeta) return made.release();
+  Ref zeroed(PyObject_CallMethod(made.get(), "zero_", nullptr));
+  size_t rank = m.sizes.size();
+  if (zeroed && IsFloat(m.dtype) && DTypeSize(m.dtype) >= 4 && rank >= 2 && m.sizes[rank - 1] == m.sizes[rank - 2]) {
+    Ref diagonal(PyObject_CallMethod(made.get(), "diagonal", "iii", 0, -2, -1));  // a unit matrix, for solvers
+    zeroed = Ref(diagonal ? PyObject_CallMethod(diagonal.get(), "fill_", "i", 1) : nullptr);
+  }
+  return zeroed ? made.release() : nullptr;
+}
+
+// An object with __torch_dispatch__: runs every op, unless torch says that its result depends on data or on chance.
+PyObject* Watch(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject*) {
+  const TorchApi& t = *Torch();
+  if (n < 3) return PyErr_Format(PyExc_TypeError, "__torch_dispatch__(func, types, args, kwargs)");
+  Ref tags(PyObject_GetAttrString(args[0], "tags")), kinds(PyObject_GetAttrString(t.module, "Tag"));
+  for (const char* name : {"data_dependent_output", "dynamic_output_shape", "nondeterministic_seeded"}) {
+    Ref kind(kinds ? PyObject_GetAttrString(kinds.get(), name) : nullptr);
+    int has = kind && tags ? PySequence_Contains(tags.get(), kind.get()) : -1;
+    if (has < 0) return nullptr;
+    if (has) return PyErr_Format(PyExc_LookupError, "%S: %s", args[0], name);
+  }
+  return PyObject_Call(args[0], args[2], n > 3 && args[3] != Py_None ? args[3] : nullptr);
+}
+PyMethodDef watch_methods[] = {
+    {"__torch_dispatch__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Watch)),
+     METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+class Watching {  // for its life, every op of this thread goes through Watch
+ public:
+  explicit Watching(const TorchApi& t) : t_(t) {
+    static PyObject* watcher = [] {
+      static PyType_Slot slots[] = {{Py_tp_methods, watch_methods}, {0, nullptr}};
+      static PyType_Spec spec = {"framejit.Watcher", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT, slots};
+      Ref type(PyType_FromSpec(&spec));
+      return type ? PyObject_CallNoArgs(type.get()) : nullptr;
+    }();
+    Ref r(watcher ? PyObject_CallMethod(t.c_module, "_push_on_torch_dispatch_stack", "O", watcher) : nullptr);
+    on_ = static_cast<bool>(r);
+    if (!on_) PyErr_Clear();
+  }
+  ~Watching() {
+    if (!on_) return;
+    SavedError saved;
+    Ref r(PyObject_CallMethod(t_.c_module, "_pop_torch_dispatch_stack", "O", Py_None));
+    if (!r) diag::Warn("framejit: a dispatch mode could not be left: " + TakeErrorText());
+  }
+  Watching(const Watching&) = delete;
+  bool on() const { return on_; }
+
+ private:
+  const TorchApi& t_;
+  bool on_;
+};
+
+Device ParseDevice(const std::string& text) {
+  Device d;
+  size_t colon = text.find(':');
+  std::string kind = text.substr(0, colon);
+  d.kind = kind == "cuda" ? DeviceKind::kCuda : kind == "meta" ? DeviceKind::kMeta : DeviceKind::kCpu;
+  if (colon != std::string::npos) d.index = static_cast<int16_t>(std::atoi(text.c_str() + colon + 1));
+  return d;
+}
+
+void TakeDevice(Arg& a, Inference* in) {
+  if (a.is(Arg::Kind::kDevice)) {
+    in->device = ParseDevice(a.s);
+    a.s = "meta";
+  }
+  for (Arg& x : a.items) TakeDevice(x, in);
+}
+
+int64_t Number(Ref r) {
+  int64_t v = r ? PyLong_AsLongLong(r.get()) : -1;
+  PyErr_Clear();
+  return v;
+}
+int64_t StorageId(PyObject* tensor) {
+  Ref s(PyObject_CallMethod(tensor, "untyped_storage", nullptr));
+  return s ? Number(Ref(PyObject_GetAttrString(s.get(), "_cdata"))) : -1;
+}
+
+bool WritesInSilence(const Call& call) {
+  std::string_view last = std::string_view(call.callee).substr(call.callee.rfind('.') + 1);
+  for (const char* name : kWritesInSilence) {
+    if (last == name) return true;
+  }
+  if (last != "embedding" && last != "embedding_bag") return false;
+  for (auto& [name, a] : call.kwargs) {
+    if (name == "max_norm" && !a.is_none()) return true;
+  }
+  return call.args.size() > 3 && call.args[3].is(Arg::Kind::kFloat);
+}
+
+enum class Verdict { kDone, kNo, kTryMeta };
+
+Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Way way, Inference* in) {
+  auto no = [&](bool) { return Verdict::kNo; };
+  in->operands.clear();
+  in->results.clear();
+  for (const TensorMeta& m : in->metas) {
+    in->operands.emplace_back(StandIn(t, m, way));
+    if (!in->operands.back())
+      return way == Way::kReal ? (PyErr_Clear(), Verdict::kTryMeta) : no(in->FailWithError(call.callee));
+  }
+  Call plain = call;
+  if (way == Way::kMeta) {
+    for (Arg& a : plain.args) TakeDevice(a, in);
+    for (auto& [name, a] : plain.kwargs) TakeDevice(a, in);
+  }
+  plain.result = Arg::None();
+  plain.results.clear();
+  CallStep step;
+  if (!step.Init(plain, constants, [](TraceId id) { return static_cast<int>(id); }))
+    return no(in->FailWithError(call.callee));
+  std::vector<PyObject*> slots;
+  std::vector<int64_t> versions;
+  for (Ref& r : in->operands) {
+    slots.push_back(r.get());
+    versions.push_back(Number(Ref(PyObject_GetAttrString(r.get(), "_version"))));
+  }
+  Ref device_mode, entered;
+  if (in->operands.empty()) {  // a creation function: make its result on the meta device
+    Ref type(PyObject_GetAttrString(t.module, "device"));
+    device_mode = Ref(type ? PyObject_CallFunction(type.get(), "s", "meta") : nullptr);
+    entered = Ref(device_mode ? PyObject_CallMethod(device_mode.get(), "__enter__", nullptr) : nullptr);
+    if (!entered) return no(in->FailWithError(call.callee));
+  }
+  Ref r;
+  bool watched = true;
+  {
+    ModeSwitch modes;
+    modes.Set({false, false});
+    std::optional<Watching> watching;
+    if (way == Way::kReal) watched = watching.emplace(t).on();
+    if (watched) r = Ref(step.Invoke(slots.data(), nullptr));
+  }
+  if (entered) {
+    SavedError saved;
+    Ref left(PyObject_CallMethod(device_mode.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
+    PyErr_Clear();
+  }
+  if (!r && way == Way::kReal) {
+    bool depends = watched && PyErr_ExceptionMatches(PyExc_LookupError) && !PyErr_ExceptionMatches(PyExc_IndexError) &&
+                   !PyErr_ExceptionMatches(PyExc_KeyError);
+    std::string text = PyErr_Occurred() ? TakeErrorText() : "";
+    if (!depends || text.find("nondeterministic_seeded") != std::string::npos) return Verdict::kTryMeta;
+    return no(in->Fail("depends on data: " + text));
+  }
+  if (!r) return no(in->FailWithError(call.callee));
+  Arg shape;
+  if (!Flatten(r.get(), &shape, in)) return Verdict::kNo;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (Number(Ref(PyObject_GetAttrString(slots[i], "_version"))) != versions[i])
+      return no(in->Fail("writes an operand"));
+  }
+  call.result = std::move(shape);
+  return Verdict::kDone;
+}
+
+bool SmallAndPlain(const Call& call, const Inference& in) {
+  int64_t numel = 0;
+  for (const TensorMeta& m : in.metas) {
+    int64_t n = 1;
+    for (shape::Int s : m.sizes) n *= s.value();
+    numel += n;
+    if (!(m.device == in.metas[0].device) || m.device.kind == DeviceKind::kMeta) return false;
+  }
+  bool device = false;
+  std::function<void(const Arg&)> look = [&](const Arg& a) {
+    device |= a.is(Arg::Kind::kDevice);
+    for (const Arg& x : a.items) look(x);
+  };
+  for (const Arg& a : call.args) look(a);
+  for (auto& [name, a] : call.kwargs) look(a);
+  return !in.metas.empty() && !device && numel <= 4 * kMaxStandIn;
+}
+
+}  // namespace
+
+bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
+  Meta m;
+  const char* why = "";
+  if (!ReadMeta(o, &m, &why)) return in->Fail(std::string("returns ") + why);
+  for (Ref& operand : in->operands) {
+    if (o == operand.get()) return in->Fail("returns its operand");
+    if (StorageId(o) == StorageId(operand.get())) return in->Fail("returns a view of an operand");
+  }
+  TensorMeta meta = FromMeta(m, Framework::kTorch);
+  if (m.device.kind == DeviceKind::kMeta) meta.device = in->device;
+  meta.requires_grad = in->requires_grad && (IsFloat(m.dtype) || IsComplex(m.dtype));
+  *shape = Arg::Tensor(static_cast<TraceId>(in->results.size()));
+  in->results.push_back(std::move(meta));
+  return true;
+}
+
+bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
+  if (WritesInSilence(call)) return in->Fail("writes an operand");
+  if (!in->metas.empty()) in->device = in->metas[0].device;
+  bool found = false;
+  for (const TensorMeta& m : in->metas) {
+    in->requires_grad |= m.requires_grad && call.mode.grad;
+    if (!found && !m.sizes.empty())
+      in->device = m.device, found = true;  // a 0-d CPU tensor may stand beside a GPU tensor
+  }
+  if (SmallAndPlain(call, *in)) {
+    Verdict v = Try(t, call, constants, Way::kReal, in);
+    if (v != Verdict::kTryMeta) return v == Verdict::kDone;
+  }
+  return Try(t, call, constants, Way::kMeta, in) == Verdict::kDone;
+}
+
+}  // namespace framejit::tensor
