@@ -232,6 +232,14 @@ class Emitter {
       Value* blocks = b_.CreateUDiv(b_.CreateAdd(inner_, I64(schedule_.block - 1)), I64(schedule_.block));
       extents.push_back(blocks);
     }
+    if (extents.size() <= 1) {  // the row number is the coordinate
+      For(begin, end, 1, [&](Value* r) {
+        outer_.clear();
+        if (!k_.outer.empty()) outer_.push_back(r);
+        Row(schedule_.block ? r : nullptr);
+      });
+      return;
+    }
     std::vector<llvm::AllocaInst*> at;
     for (size_t d = 0; d < extents.size(); ++d) at.push_back(Slot(b_.getInt64Ty()));
     Value* rest = begin;
@@ -272,8 +280,15 @@ class Emitter {
     scalar_.assign(k_.insts.size(), nullptr);
     splat_.assign(k_.insts.size(), nullptr);
     i0_ = block ? Mul(block, I64(schedule_.block)) : I64(0);
-    i1_ = block ? Min(Add(i0_, I64(schedule_.block)), inner_) : inner_;
-    if (k_.inner.is_const() && schedule_.block && k_.inner.value() % schedule_.block == 0) i1_ = Add(i0_, I64(schedule_.block));
+    if (!block) {
+      i1_ = span_ = inner_;
+    } else if (k_.inner.is_const() && k_.inner.value() % schedule_.block == 0) {
+      span_ = I64(schedule_.block);
+      i1_ = Add(i0_, span_);
+    } else {
+      span_ = Min(I64(schedule_.block), b_.CreateSub(inner_, i0_));
+      i1_ = Add(i0_, span_);
+    }
     if (k_.column) return Columns();
     for (const Stage& stage : k_.stages) {
       if (stage.loop) RowLoopStage(stage);
@@ -424,17 +439,16 @@ class Emitter {
   void RowLoopStage(const Stage& stage) {
     int unroll = schedule_.unroll;
     const int64_t lanes = lanes_;
-    auto a = Number(i0_), z = Number(i1_);
-    while (a && z && unroll > 1 && *z - *a < lanes * unroll) unroll /= 2;
+    const auto span = Number(span_);
+    while (span && unroll > 1 && *span < lanes * unroll) unroll /= 2;
     const int64_t step = lanes * unroll, chunk = step * kSumSteps;
     auto states = MakeStates(stage, unroll);
     const bool sums = std::any_of(states.begin(), states.end(), Sums);
-    const bool long_row = !(a && z && *z - *a <= 2 * chunk);
+    const bool long_row = !(span && *span <= 2 * chunk);
     if (sums && (long_row || !k_.red.empty())) MakeHigh(states);
     Splats(stage);
     Nest(0, [&] {
-      // Whole steps; a step that is no power of two (three vectors) only occurs where the extent is a number.
-      Value* limit = a && z ? I64(*a + (*z - *a) / step * step) : Add(i0_, b_.CreateAnd(b_.CreateSub(i1_, i0_), I64(-step)));
+      Value* limit = span && *span % step == 0 ? i1_ : Add(i0_, b_.CreateAnd(span_, I64(-step)));
       auto body = [&](Value* i) {
         std::vector<Copy> copies(unroll);
         for (int u = 0; u < unroll; ++u) copies[u].i = Add(i, I64(u * lanes));
@@ -451,7 +465,7 @@ class Emitter {
       } else {
         For(i0_, limit, step, body);
       }
-      For(limit, i1_, lanes, [&](Value* i) {
+      if (!(span && *span % step == 0)) For(limit, i1_, lanes, [&](Value* i) {
         std::vector<Copy> copies(1);
         SetMask(copies[0], i, i1_);
         Emit(stage, copies);
@@ -858,7 +872,7 @@ class Emitter {
   llvm::BasicBlock* entry_ = nullptr;
   std::vector<llvm::AllocaInst*> slots_;
   std::vector<Value*> symbols_, buffers_, heap_, outer_, red_, red_extent_;
-  Value *inner_ = nullptr, *i0_ = nullptr, *i1_ = nullptr, *zeros_ = nullptr, *sink_ = nullptr;
+  Value *inner_ = nullptr, *i0_ = nullptr, *i1_ = nullptr, *span_ = nullptr, *zeros_ = nullptr, *sink_ = nullptr;
   std::vector<bool> uniform_;
   std::vector<Value*> base_, pointer_;        // by instruction, of this row
   std::vector<Value*> scalar_, splat_;        // uniform instructions
@@ -880,8 +894,8 @@ Schedule MakeSchedule(const Kernel& k, const Isa& isa) {
   s.lanes = isa.vector_bytes / bytes;
   s.unroll = Unroll(k);
   if (k.column) {
-    const int64_t limit = k.inner.is_const() ? std::max<int64_t>(1, k.inner.value() / s.lanes) : 4;
-    s.unroll = static_cast<int>(std::min<int64_t>(s.unroll, limit));
+    if (s.unroll == 4) s.unroll = 8;  // a row of memory is read in few lines
+    while (s.unroll > 1 && k.inner.is_const() && k.inner.value() < s.lanes * s.unroll) s.unroll /= 2;
     s.block = int64_t{s.lanes} * s.unroll;
   } else {
     s.block = k.block;

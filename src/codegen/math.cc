@@ -12,7 +12,7 @@
 
 #include <llvm/IR/Module.h>
 
-#include <functional>
+#include <cstring>
 #include <limits>
 
 #include "codegen/codegen.h"
@@ -35,13 +35,28 @@ constexpr double kHalfPi = 0x1.921fb54442d18p+0, kHalfPiLo = 0x1.1a62633145c07p-
 class Math {
  public:
   // `exact`: f64 arithmetic for an f64 result; otherwise short polynomials.
-  Math(llvm::IRBuilder<>& b, Value* like, bool exact)
-      : b_(b), type_(like->getType()), f64_(type_->getScalarType()->isDoubleTy()), exact_(exact) {
+  Math(llvm::IRBuilder<>& b, const Isa& isa, Value* like, bool exact)
+      : b_(b), isa_(isa), type_(like->getType()), f64_(type_->getScalarType()->isDoubleTy()), exact_(exact) {
     bits_ = llvm::IntegerType::get(b.getContext(), f64_ ? 64 : 32);
     if (LanesOf(like) > 1) bits_ = llvm::FixedVectorType::get(bits_, LanesOf(like));
   }
 
-  Value* C(double v) { return llvm::ConstantFP::get(type_, v); }
+  // Without AVX-512's broadcasts from memory a vector constant costs an instruction to broadcast it; as a whole vector in
+  // memory it is an operand of the instruction that needs it. LLVM would shrink a constant, so it is a load for it.
+  Value* C(double v) {
+    llvm::Constant* c = llvm::ConstantFP::get(type_, v);
+    if (isa_.avx512 || !type_->isVectorTy() || v == 0) return c;
+    uint64_t bits;
+    std::memcpy(&bits, &v, sizeof bits);
+    llvm::Module* m = b_.GetInsertBlock()->getModule();
+    const std::string name = "c" + std::to_string(LanesOf(c)) + (f64_ ? "d" : "f") + std::to_string(bits);
+    llvm::GlobalVariable* g = m->getNamedGlobal(name);
+    if (!g) {
+      g = new llvm::GlobalVariable(*m, type_, true, llvm::GlobalValue::PrivateLinkage, c, name);
+      g->setAlignment(llvm::Align(32));
+    }
+    return b_.CreateAlignedLoad(type_, g, llvm::Align(32));
+  }
   Value* Bits(uint64_t v) { return llvm::ConstantInt::get(bits_, v); }
   Value* Add(Value* a, Value* b) { return b_.CreateFAdd(a, b); }
   Value* Sub(Value* a, Value* b) { return b_.CreateFSub(a, b); }
@@ -63,8 +78,19 @@ class Math {
 
   template <size_t N>
   Value* Poly(Value* x, const double (&c)[N]) {
-    Value* p = C(c[N - 1]);
-    for (size_t i = N - 1; i-- > 0;) p = Fma(p, x, C(c[i]));
+    if (N < 5) {
+      Value* p = C(c[N - 1]);
+      for (size_t i = N - 1; i-- > 0;) p = Fma(p, x, C(c[i]));
+      return p;
+    }
+    // In pairs over the square: half the latency of Horner for one more multiplication.
+    Value* square = Mul(x, x);
+    Value* p = nullptr;
+    for (size_t i = (N - 1) / 2 * 2 + 2; i > 0;) {
+      i -= 2;
+      Value* pair = i + 1 < N ? Fma(x, C(c[i + 1]), C(c[i])) : C(c[i]);
+      p = p ? Fma(p, square, pair) : pair;
+    }
     return p;
   }
   template <size_t N, size_t M>
@@ -394,6 +420,7 @@ class Math {
 
  private:
   llvm::IRBuilder<>& b_;
+  const Isa& isa_;
   llvm::Type* type_;
   llvm::Type* bits_;
   bool f64_, exact_;
@@ -441,7 +468,7 @@ Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* co
   const bool f64 = v[0]->getType()->getScalarType()->isDoubleTy();
   Value* x = v[0];
   const std::string name = std::string(Info(op).name) + (f64 ? "" : "f");
-  Math own(b, x, true);
+  Math own(b, isa, x, true);
   switch (op) {  // in their own arithmetic
     case Op::kExp: return own.Exp(x);
     case Op::kExp2: return own.Exp2(x);
@@ -462,7 +489,7 @@ Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* co
   if (LanesOf(x) > 1) wide_type = llvm::FixedVectorType::get(wide_type, LanesOf(x));
   std::vector<Value*> wide;
   for (Value* a : v) wide.push_back(f64 ? a : b.CreateFPExt(a, wide_type));
-  Math m(b, wide[0], f64);
+  Math m(b, isa, wide[0], f64);
   Value* w = wide[0];
   Value* y = nullptr;
   switch (op) {
