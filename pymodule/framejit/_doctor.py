@@ -37,9 +37,8 @@ def _self_test():
 
     from ._explain import explain
 
-    def kernel(x, y):
-        return x * y + 1
-
+    space = {}  # framejit does not compile its own files, so the function comes from a file of nobody
+    exec(compile("def kernel(x, y):\n    return x * y + 1\n", "<framejit self-test>", "exec"), space)
     try:
         import numpy as library
 
@@ -52,7 +51,7 @@ def _self_test():
         except ImportError:
             return "skipped: neither NumPy nor torch is installed"
     start = time.perf_counter()
-    told = explain(kernel)(make(), make())
+    told = explain(space["kernel"])(make(), make())
     seconds = time.perf_counter() - start
     expected = [float(i * i + 1) for i in range(16)]
     if [float(v) for v in told.result] != expected:

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,37 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 def pytest_addoption(parser):
     parser.addoption("--identity", action="store_true", help="replace framejit.compile by the identity (checks the tests)")
+    parser.addoption("--isolate", action="store_true", help="run every test in a forked child: a crash fails one test only")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    if not pyfuncitem.config.getoption("--isolate"):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        text = ""
+        try:
+            pyfuncitem.obj(**arguments)
+        except pytest.skip.Exception as skipped:
+            text = f"skip:{skipped}"
+        except BaseException:
+            text = traceback.format_exc()
+        os.write(writer, text.encode()[-60_000:])
+        os._exit(1 if text else 0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        text = pipe.read().decode(errors="replace")
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        pytest.fail(f"crashed: {signal.Signals(os.WTERMSIG(status)).name}", pytrace=False)
+    if text.startswith("skip:"):
+        pytest.skip(text[5:])
+    if text:
+        pytest.fail(text, pytrace=False)
+    return True
 
 
 @pytest.fixture(autouse=True)
