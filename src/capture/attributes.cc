@@ -265,9 +265,15 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   } else {
     return s_.Break(BreakId::kUnknownCall, std::string("attribute of a ") + type->tp_name);
   }
-  PyObject* fallback;
-  if (!PythonFunctionIn(type, "__getattr__", &fallback)) return nullptr;
-  PyErr_Clear();
+  PyObject *fallback, *error_type, *error, *traceback;
+  PyErr_Fetch(&error_type, &error, &traceback);  // a type lookup may clear it
+  if (!PythonFunctionIn(type, "__getattr__", &fallback)) {
+    PyErr_Restore(error_type, error, traceback);
+    return nullptr;
+  }
+  Py_XDECREF(error_type);
+  Py_XDECREF(error);
+  Py_XDECREF(traceback);
   PyObject* args[] = {o, name};
   return Call(fallback, args, 2, nullptr);
 }

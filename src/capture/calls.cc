@@ -136,9 +136,8 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
       Ref seen(s_.FromOutside(fn.get(), s_.guards().Const(fn.get())));
       if (!seen || !s_.NoteContents(pargs.get())) return nullptr;
     }
-    Ref all(PyList_New(0)), kw(PyDict_Copy(pkw.get()));
+    Ref all(PySequence_List(pargs.get())), kw(PyDict_Copy(pkw.get()));
     if (!all || !kw) return nullptr;
-    Ref extended(PyObject_CallMethod(all.get(), "extend", "O", pargs.get()));
     for (Py_ssize_t i = 0; i < nargs; ++i)
       if (PyList_Append(all.get(), args[i]) < 0) return nullptr;
     for (Py_ssize_t i = 0; i < KwCount(kwnames); ++i)
@@ -238,6 +237,27 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
   return s_.Adopt(r);
 }
 
+// super() without arguments: the class from the __class__ cell, the object from the first local.
+PyObject* CaptureSemantics::ImplicitSuper() {
+  PyCodeObject* co = fj_code(current_);
+  PyObject** slots = fj_localsplus(current_);
+  for (int i = co->co_nlocalsplus - co->co_nfreevars; i < co->co_nlocalsplus; ++i) {
+    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(co->co_localsplusnames, i), "__class__") != 0) continue;
+    Ref cls(LoadCell(slots[i]));
+    PyObject* self = slots[0];
+    Ref held;
+    if (self && (PyCell_Check(self) || s_.root_cells.contains(self))) {
+      held = Ref(LoadCell(self));
+      self = held.get();
+    }
+    if (self) self = s_.Resolve(self);
+    if (!cls || !self) break;
+    PyObject* args[] = {cls.get(), self};
+    return s_.MarkFresh(PyObject_Vectorcall(reinterpret_cast<PyObject*>(&PySuper_Type), args, 2, nullptr));
+  }
+  return s_.broken() ? s_.Break(s_.reason().id) : s_.Break(BreakId::kUnknownCall, "super()");
+}
+
 PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   auto* o = reinterpret_cast<PyObject*>(type);
   Py_ssize_t total = nargs + KwCount(kwnames);
@@ -249,6 +269,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     Py_INCREF(t);
     return t;
   }
+  if (type == &PySuper_Type && total == 0) return ImplicitSuper();
   s_.NoteType(type);
   s_.NoteType(Py_TYPE(type));
   static PyObject *new_name = PyUnicode_InternFromString("__new__"), *init_name = PyUnicode_InternFromString("__init__"),
@@ -326,9 +347,10 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
       Py_ssize_t len = PyObject_Size(a[0]);
       return len < 0 ? nullptr : PyLong_FromSsize_t(len);
     }
-    if (!s.NoteLength(a[0])) return nullptr;
+    PyObject* counted = PyDict_CheckExact(a[0]) && s.HasPending(a[0]) ? s.ForC(a[0]) : a[0];
+    if (!counted || !s.NoteLength(counted)) return nullptr;
     s.NoteType(Py_TYPE(a[0]));
-    Py_ssize_t len = PyObject_Size(a[0]);
+    Py_ssize_t len = PyObject_Size(counted);
     return len < 0 ? nullptr : PyLong_FromSsize_t(len);
   }
   if ((!strcmp(n, "getattr") && (nargs == 2 || nargs == 3)) || (!strcmp(n, "hasattr") && nargs == 2)) {
@@ -428,6 +450,18 @@ PyObject* ContextVarCall(CaptureSemantics&, Session& s, PyObject* var, const cha
   return s.Break(BreakId::kThreadState, std::string("ContextVar.") + n);
 }
 
+// The type whose method table holds `ml` (a bound builtin may come from a base class: super().get).
+PyTypeObject* DefiningType(PyTypeObject* t, const PyMethodDef* ml) {
+  Ref name(PyUnicode_InternFromString(ml->ml_name));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(t->tp_mro); ++i) {
+    auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(t->tp_mro, i));
+    PyObject* d = PyDict_GetItemWithError(base->tp_dict, name.get());
+    if (d && !strcmp(Py_TYPE(d)->tp_name, "method_descriptor") && reinterpret_cast<PyMethodDescrObject*>(d)->d_method == ml)
+      return base;
+  }
+  return t;
+}
+
 }  // namespace
 
 PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* const* args_in, Py_ssize_t nargs,
@@ -443,10 +477,7 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
   if (PyCFunction_Check(callable)) {
     name = reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name;
     if (self && !PyType_Check(self)) {
-      Ref n(PyUnicode_InternFromString(name));
-      PyObject* d = _PyType_Lookup(Py_TYPE(self), n.get());
-      if (d && !strcmp(Py_TYPE(d)->tp_name, "method_descriptor")) owner = PyDescr_TYPE(d);
-      else if (Py_TYPE(self)->tp_getattro != PyObject_GenericGetAttr || !d) owner = Py_TYPE(self);
+      owner = DefiningType(Py_TYPE(self), reinterpret_cast<PyCFunctionObject*>(callable)->m_ml);
     }
     if (!owner) effect = EffectOfFunction(callable);
     if (self && PyType_Check(self)) {  // a builtin classmethod or __new__

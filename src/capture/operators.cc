@@ -335,11 +335,18 @@ PyObject* CaptureSemantics::BuildString(PyObject* const* parts, Py_ssize_t n) {
   RESOLVED(parts, n);
   return frame::Semantics::BuildString(resolved.data(), n);
 }
+// What is being filled is private, unless the capture began in the middle of filling it.
+#define TARGET(x)                                                                                                   \
+  RESOLVE_INT(x);                                                                                                   \
+  if (s_.IsOutside(x)) return s_.Break(BreakId::kSideEffect, "a container that was begun before this graph"), -1
+
 int CaptureSemantics::ListAppend(PyObject* list, PyObject* v) {
+  TARGET(list);
   RESOLVE_INT(v);
   return PyList_Append(list, v);
 }
 int CaptureSemantics::ListExtend(PyObject* list, PyObject* iterable) {
+  TARGET(list);
   Ref it(Iter(iterable));
   if (!it) return -1;
   for (;;) {
@@ -349,10 +356,12 @@ int CaptureSemantics::ListExtend(PyObject* list, PyObject* iterable) {
   }
 }
 int CaptureSemantics::SetAdd(PyObject* set, PyObject* v) {
+  TARGET(set);
   RESOLVE_INT(v);
   return PySet_Add(set, v);
 }
 int CaptureSemantics::SetUpdate(PyObject* set, PyObject* iterable) {
+  TARGET(set);
   Ref it(Iter(iterable));
   if (!it) return -1;
   for (;;) {
@@ -362,22 +371,30 @@ int CaptureSemantics::SetUpdate(PyObject* set, PyObject* iterable) {
   }
 }
 int CaptureSemantics::MapAdd(PyObject* dict, PyObject* k, PyObject* v) {
+  TARGET(dict);
   RESOLVE_INT(k);
   RESOLVE_INT(v);
   return PyDict_SetItem(dict, k, v);
 }
 int CaptureSemantics::DictUpdate(PyObject* dict, PyObject* other) {
+  TARGET(dict);
   RESOLVE_INT(other);
   other = s_.ForC(other);
   return other ? frame::Semantics::DictUpdate(dict, other) : -1;
 }
 int CaptureSemantics::DictMerge(PyObject* dict, PyObject* other, PyObject* callee) {
+  TARGET(dict);
   RESOLVE_INT(other);
   RESOLVE_INT(callee);
   other = s_.ForC(other);
   return other ? frame::Semantics::DictMerge(dict, other, callee) : -1;
 }
-PyObject* CaptureSemantics::ListToTuple(PyObject* list) { return s_.MarkFresh(PyList_AsTuple(list)); }
+PyObject* CaptureSemantics::ListToTuple(PyObject* list) {
+  RESOLVE(list);
+  list = s_.ForC(list);
+  if (!list) return nullptr;
+  return s_.MarkFresh(PyList_AsTuple(list));
+}
 
 int CaptureSemantics::Unpack(PyObject* seq, int before, int after, PyObject** items) {
   RESOLVE_INT(seq);
@@ -437,7 +454,13 @@ PyObject* CaptureSemantics::LoadSpecial(PyObject* o, PyObject* name) {
   return ClassValue(d, o, type);
 }
 
+bool CaptureSemantics::MayHandOver(FjFrame* frame, int index) {
+  s_.Break(BreakId::kInstruction, std::string(PyUnicode_AsUTF8(fj_code(frame)->co_qualname)) + " at " + std::to_string(2 * index));
+  return false;
+}
+
 bool CaptureSemantics::Before(FjFrame* frame, int) {
+  current_ = frame;
   if (frame == s_.root()) {
     if (s_.options().stop_after >= 0 && root_instructions_ >= s_.options().stop_after) return false;
     ++root_instructions_;

@@ -242,6 +242,9 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
         PyObject *t, *v, *tb;
         PyErr_Fetch(&t, &v, &tb);
         what = t ? reinterpret_cast<PyTypeObject*>(t)->tp_name : "";
+        Ref text(v ? PyObject_Str(v) : nullptr);
+        if (const char* c = text ? PyUnicode_AsUTF8(text.get()) : nullptr) what += std::string(": ") + c;
+        PyErr_Clear();
         Py_XDECREF(t), Py_XDECREF(v), Py_XDECREF(tb);
         s.Break(BreakId::kException, what);
       } else {

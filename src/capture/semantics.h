@@ -54,7 +54,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* LoadSpecial(PyObject* object, PyObject* name) override;
   bool Before(FjFrame* frame, int index) override;
   bool MayHandle() override { return !s_.broken(); }
-  bool MayHandOver() override { return s_.Break(BreakId::kInstruction), false; }
+  bool MayHandOver(FjFrame* frame, int index) override;
 
   long root_instructions() const { return root_instructions_; }
   // The default attribute protocol (object.__getattribute__ / __setattr__), guards included.
@@ -66,6 +66,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* CallPython(PyObject* function, PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* ImplicitSuper();
   PyObject* ModuleAttr(PyObject* module, PyObject* name);
   PyObject* TypeAttr(PyTypeObject* type, PyObject* name);
   PyObject* FunctionAttr(PyObject* function, PyObject* name);
@@ -74,6 +75,7 @@ class CaptureSemantics : public frame::Semantics {
 
   Session& s_;
   long root_instructions_ = 0;
+  FjFrame* current_ = nullptr;  // whose instruction is being run
   long instructions_ = 0;
   int depth_ = 0;  // of captured calls
   const long max_instructions_ = std::stol(diag::GetOption("max_unroll"));

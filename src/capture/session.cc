@@ -95,8 +95,8 @@ std::nullptr_t Session::Break(BreakId id, const std::string& detail) {
       reason_.line = PyFrame_GetLineNumber(f);
       int line, end_line, column, end_column;
       if (PyCode_Addr2Location(co, PyFrame_GetLasti(f), &line, &column, &end_line, &end_column)) {
-        reason_.column = column + 1;
-        reason_.end_column = end_line == line ? end_column + 1 : 0;
+        reason_.column = column;
+        reason_.end_column = end_line == line ? end_column : 0;
       }
     }
   }
@@ -359,7 +359,8 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     Origin* g = Find(o);
     bool outside = g && g->kind == Origin::kOutside;
     if (outside && g->contents_noted && !deep) return true;
-    if (outside && HasPending(o)) return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
+    if (outside && HasPending(o) && !PyDict_CheckExact(o))
+      return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
     const Source* s = outside ? g->source : nullptr;
     if (outside) {
       guard::Row row{guard::Kind::kKeys, s};
@@ -399,6 +400,24 @@ PyObject* Session::ForC(PyObject* o) {
   if (!NoteContents(o)) return nullptr;
   Origin* g = Find(o);
   if (!g || g->kind != Origin::kOutside) return o;
+  if (PyDict_CheckExact(o) && HasPending(o)) {  // as the program sees it
+    Ref copy(PyDict_New());
+    PyObject *k, *v;
+    Py_ssize_t pos = 0;
+    while (copy && PyDict_Next(o, &pos, &k, &v)) {
+      Origin* c = Find(v);
+      PyObject* x = c && c->proxy ? c->proxy : ForC(v);
+      if (!x || PyDict_SetItem(copy.get(), k, x) < 0) return nullptr;
+    }
+    for (auto& st : stores_) {
+      if (st.dict.get() != o) continue;
+      if ((st.value ? PyDict_SetItem(copy.get(), st.key.get(), st.value.get()) : PyDict_DelItem(copy.get(), st.key.get())) < 0)
+        return nullptr;
+    }
+    PyObject* r = MarkFresh(copy.get());
+    keep_.push_back(std::move(copy));
+    return r;
+  }
   if (g->shadow) return g->shadow;
   auto child = [&](PyObject* x) -> PyObject* {  // borrowed; kept by origins
     Origin* c = Find(x);
