@@ -71,7 +71,7 @@ int64_t CompiledKernel::work_per_row(const int64_t* symbols) const {
 
 std::shared_ptr<const CompiledKernel> GetKernel(const loop::Kernel& kernel, const Target& target, bool* reused) {
   const Isa isa = IsaOf(target, true);
-  const std::string key = (isa.avx512 ? "avx512 " : "avx2 ") + kernel.SignatureText();
+  const std::string key = (isa.lowered ? "lowered " : isa.avx512 ? "avx512 " : "avx2 ") + kernel.SignatureText();
   Cache& cache = TheCache();
   {
     std::unique_lock lock(cache.mutex);

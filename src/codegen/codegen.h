@@ -28,6 +28,7 @@ struct CompiledKernel {
 };
 
 // cpu: "" is the best this machine has; "avx2" or "avx512" (throws CodegenUnsupported where the machine cannot run it).
+// "avx512-lowered" is what would be emitted for AVX-512 turned into AVX2 instructions: slow, for tests on smaller machines.
 struct Target { std::string cpu; };
 
 // Compiled or from the cache; *reused tells. Throws std::runtime_error (resource) or CodegenUnsupported.

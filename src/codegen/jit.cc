@@ -67,7 +67,7 @@ llvm::TargetMachine* MakeMachine(const Isa& isa) {
   std::string features;
 #if defined(__x86_64__)
   features = kAvx2;
-  if (isa.avx512) features += kAvx512;
+  if (isa.avx512 && !isa.lowered) features += kAvx512;
 #else
   for (const auto& f : HostFeatures()) {
     if (f.second) features += (features.empty() ? "+" : ",+") + f.first().str();
@@ -84,7 +84,7 @@ llvm::TargetMachine* MakeMachine(const Isa& isa) {
 // After a fatal error a machine is replaced and never touched again.
 std::unique_ptr<llvm::TargetMachine>& ThreadMachine(const Isa& isa) {
   thread_local std::unique_ptr<llvm::TargetMachine> machines[2];
-  return machines[isa.avx512];
+  return machines[isa.avx512 && !isa.lowered];
 }
 
 class Symbols : public llvm::JITSymbolResolver {
@@ -137,12 +137,13 @@ Isa IsaOf(const Target& target, bool run) {
   Initialize();
   Isa isa;
 #if defined(__x86_64__)
-  const bool avx512 = target.cpu == "avx512" || (target.cpu.empty() && HostAvx512());
-  if (!target.cpu.empty() && target.cpu != "avx2" && target.cpu != "avx512") {
+  isa.lowered = target.cpu == "avx512-lowered";
+  const bool avx512 = target.cpu == "avx512" || isa.lowered || (target.cpu.empty() && HostAvx512());
+  if (!target.cpu.empty() && target.cpu != "avx2" && !avx512) {
     throw CodegenUnsupported("unknown cpu '" + target.cpu + "': avx2, avx512");
   }
   if (run && !(HostHas("avx2") && HostHas("fma") && HostHas("f16c"))) throw CodegenUnsupported("this machine has no AVX2");
-  if (run && avx512 && !HostAvx512()) throw CodegenUnsupported("this machine has no AVX-512");
+  if (run && avx512 && !isa.lowered && !HostAvx512()) throw CodegenUnsupported("this machine has no AVX-512");
   isa.avx512 = avx512;
   isa.vector_bytes = avx512 ? 64 : 32;
 #else

@@ -328,13 +328,14 @@ TEST(Symbolic, OneKernelManySizes) {
   t.Out({t.Softmax(t.b.Binary(Op::kMul, x, y), 1)});
   t.g.symbols = {t.env.symbol(0), t.env.symbol(1)};
   t.g.symbol_sources = {{0, 0}, {0, 1}};
+  test::Cpus();
   ClearKernelCache();
   for (int64_t rows : {1, 3, 10}) {
     for (int64_t columns : {1, 5, 16, 33, 1000, 5000}) {
       CheckGraph(t.g, {Random(DType::kFloat32, {rows, columns}, 1), Random(DType::kFloat32, {columns}, 2)}, -1, {rows, columns});
     }
   }
-  EXPECT_EQ(GetKernelCacheInfo().misses, int64_t(2 * test::Cpus().size() - 1));  // and the probe
+  EXPECT_EQ(GetKernelCacheInfo().misses, int64_t(test::Cpus().size()));
 }
 
 TEST(Types, Everything) {
