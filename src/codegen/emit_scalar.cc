@@ -290,9 +290,9 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
     case Op::kMul: return b_.CreateFMul(a, b);
     case Op::kDiv: return b_.CreateFDiv(a, b);
     case Op::kCopysign: return b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, a, b);
-    // max(a, b) of the machine gives b if either is nan; a nan in `a` wins by the second select.
-    case Op::kMaximum: return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, b_.CreateSelect(b_.CreateFCmpOGT(a, b), a, b));
-    case Op::kMinimum: return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, b_.CreateSelect(b_.CreateFCmpOLT(a, b), a, b));
+    // One machine instruction, which gives `a` for equal ones and if either is nan; a nan in `b` wins by the second select.
+    case Op::kMaximum: return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, b_.CreateSelect(b_.CreateFCmpOLT(a, b), b, a));
+    case Op::kMinimum: return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, b_.CreateSelect(b_.CreateFCmpOLT(b, a), b, a));
     case Op::kEq: return b_.CreateFCmpOEQ(a, b);
     case Op::kNe: return b_.CreateFCmpUNE(a, b);
     case Op::kLt: return b_.CreateFCmpOLT(a, b);

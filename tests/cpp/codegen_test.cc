@@ -1,0 +1,275 @@
+// Code generation: every pointwise op in every type against the interpreter, casts, special values, kernels written by
+// hand, the kernel cache, threads, text.
+#include <cstdio>
+#include <thread>
+#include <time.h>
+
+#include "kernel_harness.h"
+
+namespace framejit {
+namespace {
+
+using shape::Int;
+using shape::Ints;
+using test::CheckGraph;
+using test::Random;
+
+constexpr DType kTypes[] = {DType::kBool,   DType::kUInt8,  DType::kInt8,   DType::kInt16,   DType::kInt32,    DType::kInt64,
+                            DType::kUInt16, DType::kUInt32, DType::kUInt64, DType::kFloat16, DType::kBFloat16, DType::kFloat32,
+                            DType::kFloat64};
+
+// Small values of the type, every pair of them; with the ends of the type.
+std::vector<double> Interesting(DType t, bool ends) {
+  std::vector<double> v = {0, 1, 2, 3, 5, 7};
+  if (IsBool(t)) return {0, 1};
+  if (IsFloat(t)) {
+    v.insert(v.end(), {0.5, 1.5, 2.5, -0.5, -1.5, -2.5, -1, -3, 0.25, 4.75, -4.75});
+    if (ends) v.insert(v.end(), {-0.0, INFINITY, -INFINITY, NAN});
+    return v;
+  }
+  const int bits = DTypeSize(t) * 8;
+  if (IsSigned(t)) {
+    v.insert(v.end(), {-1, -2, -3, -7});
+    if (ends) v.insert(v.end(), {std::ldexp(-1, bits - 1), bits < 64 ? std::ldexp(1, bits - 1) - 1 : 9e18});
+  } else if (ends) {
+    v.push_back(bits < 64 ? std::ldexp(1, bits) - 1 : 9e18);
+  }
+  return v;
+}
+
+bool Arithmetic(Op op) {  // exact, or rounded once: no tolerance
+  switch (op) {
+    case Op::kExp: case Op::kExp2: case Op::kExpm1: case Op::kLog: case Op::kLog2: case Op::kLog10: case Op::kLog1p:
+    case Op::kSin: case Op::kCos: case Op::kTan: case Op::kAsin: case Op::kAcos: case Op::kAtan: case Op::kSinh: case Op::kCosh:
+    case Op::kTanh: case Op::kAsinh: case Op::kAcosh: case Op::kAtanh: case Op::kErf: case Op::kErfc: case Op::kPow:
+    case Op::kAtan2: case Op::kHypot: case Op::kRsqrt:
+      return false;
+    default:
+      return true;
+  }
+}
+
+class EveryOp : public ::testing::TestWithParam<int> {};
+
+TEST_P(EveryOp, AgreesWithTheInterpreter) {
+  const Op op = static_cast<Op>(GetParam());
+  if (Info(op).kind != 'P' || op == Op::kCast || op == Op::kBitcast || op == Op::kWhere) return;
+  int checked = 0;
+  for (DType t : kTypes) {
+    const int arity = Info(op).arity;
+    std::vector<double> some = Interesting(t, true), x, y;
+    for (double a : some) {
+      for (double b : some) {
+        x.push_back(a);
+        y.push_back(b);
+      }
+    }
+    const int64_t n = static_cast<int64_t>(x.size());
+    Graph g;
+    shape::Env env;
+    Builder b(g, env);
+    std::vector<HostTensor> inputs = {test::Make(t, {n}, x)};
+    std::vector<ValueId> operands = {b.Input({t, {n}, {}}, {1}, "x")};
+    if (arity == 2) {
+      inputs.push_back(test::Make(t, {n}, y));
+      operands.push_back(b.Input({t, {n}, {}}, {1}, "y"));
+    }
+    try {
+      g.outputs = {b.Add(op, operands)};
+      if (g.outputs[0] == operands[0]) continue;  // the identity for this type
+      Interpret(g, inputs);
+    } catch (const std::exception&) {
+      continue;  // not defined for the type
+    }
+    CheckGraph(g, inputs, Arithmetic(op) ? 0 : -1);
+    ++checked;
+  }
+  EXPECT_GT(checked, 0) << Info(op).name;
+}
+INSTANTIATE_TEST_SUITE_P(Ops, EveryOp, ::testing::Range(0, static_cast<int>(Op::kWhere) + 1),
+                         [](const auto& info) { return Info(static_cast<Op>(info.param)).name; });
+
+TEST(Casts, EveryPair) {
+  for (DType from : kTypes) {
+    for (DType to : kTypes) {
+      if (from == to) continue;
+      // In range of both: what lies outside is the machine's business.
+      std::vector<double> x = {0, 1, 2, 3, 100, 127};
+      if (IsFloat(from)) x.insert(x.end(), {0.5, 1.5, 2.75});
+      const bool negative = !IsBool(from) && (IsFloat(from) || IsSigned(from)) && (IsFloat(to) || IsSigned(to) || IsBool(to));
+      if (negative) x.insert(x.end(), {-1, -2, -100});
+      if (negative && IsFloat(from)) x.insert(x.end(), {-0.5, -2.75});
+      const int64_t n = static_cast<int64_t>(x.size());
+      Graph g;
+      shape::Env env;
+      Builder b(g, env);
+      g.outputs = {b.Cast(b.Input({from, {n}, {}}, {1}, "x"), to)};
+      CheckGraph(g, {test::Make(from, {n}, x)}, 0);
+    }
+  }
+}
+
+TEST(Casts, HalfTypesRoundToNearestEven) {
+  for (DType t : {DType::kFloat16, DType::kBFloat16}) {
+    std::vector<double> x;
+    std::mt19937 rng(1);
+    for (int k = 0; k < 20000; ++k) {
+      uint32_t bits = rng();
+      float f;
+      std::memcpy(&f, &bits, 4);
+      x.push_back(f);
+    }
+    for (double v : {65504.0, 65519.0, 65520.0, 1e-8, 5.96e-8, 3e-8, 1.00390625, 1.01171875}) x.push_back(v);
+    const int64_t n = static_cast<int64_t>(x.size());
+    Graph g;
+    shape::Env env;
+    Builder b(g, env);
+    g.outputs = {b.Cast(b.Input({DType::kFloat32, {n}, {}}, {1}, "x"), t)};
+    CheckGraph(g, {test::Make(DType::kFloat32, {n}, x)}, 0);
+  }
+}
+
+TEST(Casts, ComparisonsSeeRoundedHalves) {  // a + b is rounded before it is compared
+  Graph g;
+  shape::Env env;
+  Builder b(g, env);
+  ValueId x = b.Input({DType::kBFloat16, {2}, {}}, {1}, "x");
+  ValueId s = b.Binary(Op::kAdd, x, b.Constant(256.0, DType::kBFloat16, {2}));
+  g.outputs = {b.Binary(Op::kEq, s, b.Constant(256.0, DType::kBFloat16, {2})), b.Cast(s, DType::kInt32)};
+  CheckGraph(g, {test::Make(DType::kBFloat16, {2}, {0.5, 3})}, 0);
+}
+
+TEST(Casts, Bitcast) {
+  for (auto [from, to] : {std::pair(DType::kFloat32, DType::kInt32), std::pair(DType::kInt64, DType::kFloat64),
+                          std::pair(DType::kBFloat16, DType::kInt16), std::pair(DType::kInt16, DType::kFloat16)}) {
+    Graph g;
+    shape::Env env;
+    Builder b(g, env);
+    Attrs a;
+    a.dtype = to;
+    g.outputs = {b.Add(Op::kBitcast, {b.Input({from, {40}, {}}, {1}, "x")}, a)};
+    CheckGraph(g, {Random(from, {40}, 4, -100, 100)}, 0);
+  }
+}
+
+loop::Kernel Scale(Int n) {  // y[i] = x[i] * 2
+  using namespace loop;
+  Kernel k;
+  k.name = "scale@test.py:1";
+  k.inner = n;
+  k.buffers = {{DType::kFloat32, false}, {DType::kFloat32, true}};
+  k.insts.resize(4);
+  k.insts[0] = {.kind = IKind::kConst, .dtype = DType::kFloat32, .scalar = 2.0};
+  k.insts[1] = {.kind = IKind::kLoad, .dtype = DType::kFloat32, .buffer = 0};
+  k.insts[1].index.inner = 1;
+  k.insts[2] = {.kind = IKind::kOp, .op = Op::kMul, .dtype = DType::kFloat32, .operands = {0, 1}};
+  k.insts[3] = {.kind = IKind::kStore, .dtype = DType::kFloat32, .operands = {2}, .buffer = 1};
+  k.insts[3].index.inner = 1;
+  k.stages = {{false, {0}}, {true, {1, 2, 3}}};
+  if (!n.is_const()) k.num_symbols = 1;
+  return k;
+}
+
+TEST(Kernel, ByHand) {
+  auto code = codegen::GetKernel(Scale(Int::Symbol(0)), {"avx2"}, nullptr);
+  for (int64_t n : {0, 1, 7, 8, 9, 100}) {
+    std::vector<float> x(n + 1, 3), y(n + 1, -1);
+    void* buffers[] = {x.data(), y.data()};
+    code->fn(buffers, &n, 0, code->rows(&n));
+    for (int64_t i = 0; i < n; ++i) EXPECT_EQ(y[i], 6);
+    EXPECT_EQ(y[n], -1) << "wrote past the end";
+  }
+}
+
+TEST(Kernel, NothingToDo) {
+  auto code = codegen::GetKernel(Scale(8), {"avx2"}, nullptr);
+  code->fn(nullptr, nullptr, 0, 0);  // touches no buffer
+  code->fn(nullptr, nullptr, 3, 3);
+}
+
+TEST(Cache, SharesCode) {
+  ClearKernelCache();
+  loop::Kernel a = Scale(24), b = Scale(24);
+  b.name = "another@place.py:9";
+  bool reused = true;
+  auto first = codegen::GetKernel(a, {"avx2"}, &reused);
+  EXPECT_FALSE(reused);
+  auto second = codegen::GetKernel(b, {"avx2"}, &reused);
+  EXPECT_TRUE(reused);
+  EXPECT_EQ(first, second);
+  EXPECT_NE(codegen::GetKernel(Scale(25), {"avx2"}, &reused), first);
+  const KernelCacheInfo info = GetKernelCacheInfo();
+  EXPECT_EQ(info.kernels, 2);
+  EXPECT_EQ(info.hits, 1);
+  EXPECT_EQ(info.misses, 2);
+  EXPECT_GT(info.code_bytes, 0);
+  EXPECT_GT(info.compile_seconds, 0);
+  ClearKernelCache();
+  EXPECT_EQ(GetKernelCacheInfo().kernels, 0);
+  float x[24] = {1}, y[24];
+  void* buffers[] = {x, y};
+  first->fn(buffers, nullptr, 0, 1);  // still alive
+  EXPECT_EQ(y[0], 2);
+}
+
+TEST(Cache, ManyThreads) {
+  ClearKernelCache();
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (int n = 1; n < 24; ++n) {
+        auto code = codegen::GetKernel(Scale((n * (t % 2 ? 1 : 5)) % 23 + 1), {"avx2"}, nullptr);
+        float x[32], y[32] = {};
+        std::fill(x, x + 32, 1.5f);
+        void* buffers[] = {x, y};
+        code->fn(buffers, nullptr, 0, code->rows(nullptr));
+        if (y[0] != 3) ++wrong;
+      }
+    });
+  }
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(GetKernelCacheInfo().kernels, 23);  // each compiled once
+}
+
+TEST(Errors, AreExceptions) {
+  EXPECT_THROW(codegen::GetKernel(Scale(8), {"z80"}, nullptr), codegen::CodegenUnsupported);
+  loop::Kernel k = Scale(8);
+  k.insts[2].dtype = DType::kComplex64;
+  k.insts[0].dtype = k.insts[1].dtype = DType::kComplex64;
+  EXPECT_THROW(codegen::GetKernel(k, {"avx2"}, nullptr), codegen::CodegenUnsupported);
+  loop::Kernel bad = Scale(Int::Symbol(0) * 2);
+  EXPECT_THROW(codegen::GetKernel(bad, {"avx2"}, nullptr), codegen::CodegenUnsupported);
+  EXPECT_NO_THROW(codegen::GetKernel(Scale(8), {"avx2"}, nullptr));  // nothing was left behind
+}
+
+TEST(Text, LlvmAndAssembly) {
+  const std::string llvm = codegen::EmitText(Scale(64), {"avx512"}, "llvm");
+  EXPECT_NE(llvm.find("<16 x float>"), std::string::npos) << llvm;
+  EXPECT_NE(codegen::EmitText(Scale(64), {"avx512"}, "asm").find("zmm"), std::string::npos);
+  const std::string avx2 = codegen::EmitText(Scale(64), {"avx2"}, "asm");
+  EXPECT_EQ(avx2.find("zmm"), std::string::npos);
+  EXPECT_NE(avx2.find("ymm"), std::string::npos);
+  EXPECT_NE(avx2.find("scale@test.py:1"), std::string::npos);  // what profilers show
+}
+
+TEST(Time, OfOneKernel) {  // printed; CPU time, the best of several
+  auto cpu = [] {
+    timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
+  };
+  codegen::GetKernel(Scale(8), {"avx2"}, nullptr);
+  double best = 1e9;
+  for (int i = 0; i < 10; ++i) {
+    ClearKernelCache();
+    const double start = cpu();
+    codegen::GetKernel(Scale(1000 + i), {"avx2"}, nullptr);
+    best = std::min(best, cpu() - start);
+  }
+  std::printf("smallest kernel: %.2f ms of CPU time\n", best);
+}
+
+}  // namespace
+}  // namespace framejit
