@@ -299,7 +299,7 @@ int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* valu
     Ref r(Call(hook, args, value ? 3 : 2, nullptr));
     return r ? 0 : -1;
   }
-  if (s_.IsFresh(o)) return PyObject_GenericSetAttr(o, name, value);
+  if (s_.IsPrivate(o)) return PyObject_GenericSetAttr(o, name, value);
   if (d && Py_TYPE(d)->tp_descr_set) return s_.Break(BreakId::kSideEffect, "a slot of an outside object"), -1;
   const Source* ds;
   PyObject* dict = InstanceDict(o, &ds);

@@ -540,7 +540,7 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
       return s_.Break(BreakId::kUnknownCall, Describe(callable));
     }
     case Effect::kMutatesSelf:
-      if (nargs >= 1 && !s_.IsFresh(args[0]) && !IsPrimitive(args[0]))
+      if (nargs >= 1 && !s_.IsPrivate(args[0]) && !IsPrimitive(args[0]))
         return s_.Break(PyIter_Check(args[0]) ? BreakId::kIteratorState : BreakId::kSideEffect, Describe(callable));
       [[fallthrough]];
     case Effect::kPure: {

@@ -114,7 +114,9 @@ int Recipe::AddFresh(PyObject* o) {
       }
     return Push(std::move(n));
   }
-  if (t == &PyRange_Type || t == &PyProperty_Type || !strcmp(t->tp_name, "torch.Size") || IsConstantKind(o)) {
+  bool plain = false;  // immutable objects of the frameworks
+  for (const char* n : {"torch.Size", "torch.device", "torch.finfo", "torch.iinfo", "re.Pattern"}) plain |= !strcmp(t->tp_name, n);
+  if (plain || t == &PyRange_Type || t == &PyProperty_Type || IsConstantKind(o)) {
     RecipeNode n{RecipeNode::kConst};  // immutable
     n.object = Borrow(o);
     return Push(std::move(n));

@@ -27,6 +27,8 @@ using diag::BreakId;
 using guard::Source;
 using guard::SourceKind;
 
+bool IsPrimitive(PyObject* o);  // compared and guarded by value: int, float, bool, str, bytes, None, ... (exact types)
+
 struct Origin {
   enum Kind : uint8_t { kOutside, kFresh, kConst };
   Kind kind = kFresh;
@@ -76,6 +78,12 @@ class Session {
   Origin* Find(PyObject* o);
   bool IsOutside(PyObject* o) { Origin* g = Find(o); return g && g->kind == Origin::kOutside; }
   bool IsFresh(PyObject* o) { Origin* g = Find(o); return g && g->kind == Origin::kFresh; }
+  // Made during this capture. What nobody has seen before is: CPython's call machinery makes *args and **kwargs, say;
+  // outside objects are registered when they are reached.
+  bool IsPrivate(PyObject* o) {
+    if (!Find(o) && !IsPrimitive(o)) MarkFresh(o);
+    return IsFresh(o);
+  }
   // Source of an outside or constant object; constants get one on demand. Null: fresh or primitive.
   const Source* SourceOf(PyObject* o);
   // Guards on everything directly inside an outside container; `deep`: recursively. False on Break.
@@ -147,8 +155,6 @@ class Session {
   std::unordered_map<int64_t, PyObject*> type_noted_;
 };
 
-// Is the object compared and guarded by value: int, float, bool, str, bytes, None, ... (exact types)?
-bool IsPrimitive(PyObject* o);
 // Is the object a constant by identity: type, function, module, builtin, dtype, ...?
 bool IsConstantKind(PyObject* o);
 PyObject* CaptureBreakType();  // the unwinding exception (BaseException subclass)

@@ -170,11 +170,14 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   if (!type) return nullptr;
   PyObject* descr = _PyType_Lookup(reinterpret_cast<PyTypeObject*>(type.get()), name);
   if (!descr) {
-    // The real class decides about the message; an attribute in the tensor's own dict is not captured.
-    if (m.framework == Framework::kTorch && (strncmp(text, "__", 2) != 0 || !strstr(text, "array")))
-      for (auto& t : s.trace().tensors)
-        if (t.id == AsTensor(proxy)->id && t.input >= 0)
-          return s.Break(BreakId::kUnknownOrigin, std::string("attribute '") + text + "' of a tensor");
+    for (auto& t : s.trace().tensors) {  // an input may carry attributes of its own
+      if (t.id != AsTensor(proxy)->id || t.input < 0) continue;
+      PyObject** dict = _PyObject_GetDictPtr(s.input_tensors()[t.input]);
+      if (!dict || !*dict) break;
+      bool found;
+      PyObject* v = s.ReadDictItem(*dict, s.guards().Child(SourceKind::kInstanceDict, s.input_sources()[t.input]), name, &found);
+      if (found || s.broken() || PyErr_Occurred()) return v;
+    }
     PyErr_Format(PyExc_AttributeError, "'%s' object has no attribute '%U'",
                  m.framework == Framework::kTorch ? "Tensor" : "numpy.ndarray", name);
     return nullptr;
