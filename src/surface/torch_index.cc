@@ -237,7 +237,7 @@ Outs Gather(Scope& s) {
   ValueId data = x.value;
   for (int d = 0; d < x.rank(); ++d) {  // other coordinates are the index's own: crop the data to them
     if (d == axis || s.env.Eq(i.meta->sizes[d], x.meta->sizes[d])) continue;
-    if (!s.env.Le(i.meta->sizes[d], x.meta->sizes[d])) Scope::Fail("gather index is larger than the data");
+    if (!s.env.Le(i.meta->sizes[d], x.meta->sizes[d])) Scope::Fail("gather index is larger than the operand");
     data = s.b.Slice(data, d, 0, i.meta->sizes[d]);
   }
   Attrs attrs;
