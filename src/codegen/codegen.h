@@ -12,7 +12,7 @@
 namespace framejit::codegen {
 
 // Runs rows [begin, end) of the flattened outer space. Column kernels and kernels with `block`: times the number of blocks of
-// the inner axis, blocks fastest.
+// the inner axis, blocks fastest (tiled kernels: the last outer dim fastest).
 // buffers: data pointers in BufferArg order; symbols: values of the kernel's symbols.
 using KernelFn = void (*)(void* const* buffers, const int64_t* symbols, int64_t begin, int64_t end);
 

@@ -231,6 +231,7 @@ class Emitter {
     if (schedule_.block) {
       Value* blocks = b_.CreateUDiv(b_.CreateAdd(inner_, I64(schedule_.block - 1)), I64(schedule_.block));
       extents.push_back(blocks);
+      if (k_.tiled) std::swap(extents.back(), extents[extents.size() - 2]);
     }
     if (extents.size() <= 1) {  // the row number is the coordinate
       For(begin, end, 1, [&](Value* r) {
@@ -257,6 +258,7 @@ class Emitter {
       std::vector<Value*> now = outer_;
       Value* block = nullptr;
       if (schedule_.block) {
+        if (k_.tiled) std::swap(outer_.back(), outer_[outer_.size() - 2]);
         block = outer_.back();
         outer_.pop_back();
       }

@@ -17,6 +17,7 @@ namespace framejit::loop {
 namespace {
 
 constexpr int64_t kBlock = 4096;        // elements of a parallel piece of a long row
+constexpr int64_t kTile = 32;           // the same where accesses run across rows: lines must stay in the first cache
 constexpr int kKeepCost = 12;           // computing again costs more than a store and a load
 constexpr int kOutput = 1 << 20, kScratch = 2 << 20;  // provisional buffer numbers
 
@@ -192,10 +193,31 @@ class KernelBuilder {
     } else {
       loop_vars_ = reduced;
     }
+    Tile();
     if (inner >= 0) k.inner = extents_[inner];
     for (int v : outer_) k.outer.push_back(extents_[v]);
     for (int v : red_) k.red.push_back(extents_[v]);
-    if (reductions_.empty() && !(k.inner.is_const() && k.inner.value() <= kBlock)) k.block = kBlock;
+    if (k.tiled) k.block = kTile;
+    else if (reductions_.empty() && !(k.inner.is_const() && k.inner.value() <= kBlock)) k.block = kBlock;
+  }
+
+  // A transposing copy: what is strided along the inner axis is contiguous along another one, which becomes the fastest of
+  // the outer ones.
+  void Tile() {
+    if (!reductions_.empty() || inner_ < 0) return;
+    if (extents_[inner_].is_const() && extents_[inner_].value() <= kTile) return;
+    for (const Use& u : uses_) {
+      const Int c = u.at.coef[inner_];
+      if (u.weight == 0 || IsZero(c) || IsOne(c)) continue;
+      for (size_t i = 0; i < outer_.size(); ++i) {
+        const int v = outer_[i];
+        if (!IsOne(u.at.coef[v]) || (extents_[v].is_const() && extents_[v].value() < 4)) continue;
+        outer_.erase(outer_.begin() + i);
+        outer_.push_back(v);
+        built_.kernel.tiled = true;
+        return;
+      }
+    }
   }
 
   uint64_t DynamicVars(int d) const {

@@ -75,6 +75,7 @@ struct Kernel {
   Int inner = 1;
   bool column = false;
   int64_t block = 0;               // no reductions: the inner axis is split in parallel blocks of so many elements
+  bool tiled = false;              // some access is contiguous along the last outer dim: that one runs inside of a block
   std::vector<BufferArg> buffers;  // in argument order
   std::vector<DType> scratch;      // row buffers private to the kernel, `inner` elements each: buffers.size() + k
   std::vector<Inst> insts;

@@ -92,7 +92,7 @@ std::string Kernel::SignatureText() const {
     out += (buffers[i].written ? "out " : "") + std::string(DTypeName(buffers[i].dtype));
   }
   out += ") outer " + shape::ToString(outer) + " red " + shape::ToString(red) + " inner " + inner.str();
-  if (block) out += " block " + std::to_string(block);
+  if (block) out += (tiled ? " tile " : " block ") + std::to_string(block);
   for (DType t : scratch) out += " scratch " + std::string(DTypeName(t));
   out += "\n";
   for (const Stage& stage : stages) {

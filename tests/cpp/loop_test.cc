@@ -83,6 +83,16 @@ TEST(Pointwise, StridedAndTransposed) {
   t.Check();
 }
 
+TEST(Pointwise, TransposesInTiles) {
+  for (int64_t n : {33, 64, 100}) {
+    G t;
+    ValueId x = t.F32({3, n, 70}), y = t.F32({3, 70, n});
+    t.Out({t.b.Binary(Op::kAdd, t.b.Permute(x, {0, 2, 1}), y)});
+    EXPECT_TRUE(t.Kernel().tiled);
+    t.Check();
+  }
+}
+
 TEST(Pointwise, ZeroDimensional) {
   G t;
   ValueId x = t.F32({});
