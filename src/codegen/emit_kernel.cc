@@ -23,6 +23,7 @@
 #include <llvm/Transforms/Utils/PromoteMemToReg.h>
 
 #include <functional>
+#include <map>
 
 #include "codegen/codegen.h"
 #include "codegen/emit_scalar.h"
@@ -65,7 +66,7 @@ int Unroll(const Kernel& k) {
     bool reduces = false;
     for (int i : stage.insts) {
       cost += Weight(k.insts[i]);
-      reduces = reduces || k.insts[i].kind == IKind::kReduce;
+      reduces = reduces || k.insts[i].kind == IKind::kReduce || k.insts[i].kind == IKind::kScan;
     }
     const int fits = reduces ? (cost <= 8 ? 4 : cost <= 24 ? 2 : 1) : (cost <= 5 ? 2 : 1);
     unroll = std::max(unroll, fits);
@@ -107,6 +108,7 @@ class Emitter {
 
  private:
   struct Copy {            // one of the `unroll` bodies that run side by side
+    int number = 0;
     Value* i = nullptr;    // inner index of lane 0
     Value* mask = nullptr; // lanes that exist; null: all
     Value* valid = nullptr;
@@ -191,6 +193,7 @@ class Emitter {
         for (int o : inst.operands) uniform = uniform && uniform_[o];
         if (inst.predicate >= 0) uniform = uniform && uniform_[inst.predicate];
         if (inst.kind == IKind::kReduce) uniform = !k_.column;
+        if (inst.kind == IKind::kScan) uniform = false;
         if (inst.kind == IKind::kStore) uniform = IsZero(inst.index.inner);
         uniform_[n] = uniform;
       }
@@ -337,6 +340,13 @@ class Emitter {
     std::vector<State> states;
     for (int n : stage.insts) {
       const Inst& inst = k_.insts[n];
+      if (inst.kind == IKind::kScan) {  // floats in double
+        const DType t = IsFloat(inst.dtype) ? DType::kFloat64 : inst.dtype;
+        for (int u = 0; u < copies; ++u) {
+          scans_[{n, u}] = Slot(ops_.RegisterType(t, lanes_));
+          Set(scans_[{n, u}], ops_.Identity(Op::kSum, t, lanes_));
+        }
+      }
       if (inst.kind != IKind::kReduce) continue;
       State s{.inst = n, .op = inst.op, .type = ComputeType(inst.dtype), .arg = inst.op == Op::kArgMax || inst.op == Op::kArgMin};
       if (s.arg) s.type = ComputeType(k_.insts[inst.operands[0]].dtype);
@@ -453,7 +463,10 @@ class Emitter {
       Value* limit = span && *span % step == 0 ? i1_ : Add(i0_, b_.CreateAnd(span_, I64(-step)));
       auto body = [&](Value* i) {
         std::vector<Copy> copies(unroll);
-        for (int u = 0; u < unroll; ++u) copies[u].i = Add(i, I64(u * lanes));
+        for (int u = 0; u < unroll; ++u) {
+          copies[u].number = u;
+          copies[u].i = Add(i, I64(u * lanes));
+        }
         Emit(stage, copies);
         for (State& s : states) {
           for (int u = 0; u < unroll; ++u) Accumulate(s, u, copies[u]);
@@ -522,7 +535,10 @@ class Emitter {
     };
     auto unmasked = [&] {
       std::vector<Copy> copies(schedule_.unroll);
-      for (int u = 0; u < schedule_.unroll; ++u) copies[u].i = Add(i0_, I64(u * lanes_));
+      for (int u = 0; u < schedule_.unroll; ++u) {
+        copies[u].number = u;
+        copies[u].i = Add(i0_, I64(u * lanes_));
+      }
       run(std::move(copies));
     };
     if (k_.inner.is_const() && k_.inner.value() % full == 0) return unmasked();
@@ -618,7 +634,7 @@ class Emitter {
       if (inst.kind == IKind::kReduce) continue;
       if (uniform_[n]) {
         splat_[n] = nullptr;
-        EmitUniform(n, inst);
+        EmitScalar(n, inst, nullptr);
       } else {
         for (Copy& c : copies) c.values[n] = EmitVector(n, inst, c);
       }
@@ -643,7 +659,7 @@ class Emitter {
     if (i) v = Add(v, Mul(i, IntOf(inst.index.inner)));
     if (inst.kind == IKind::kLoadAt) {
       for (size_t o = 0; o < inst.operands.size(); ++o) {
-        if (uniform_[inst.operands[o]]) v = Add(v, Mul(scalar_[inst.operands[o]], IntOf(inst.strides[o])));
+        if (uniform_[inst.operands[o]] || lanes_ == 1) v = Add(v, Mul(scalar_[inst.operands[o]], IntOf(inst.strides[o])));
       }
     }
     return v;
@@ -657,7 +673,8 @@ class Emitter {
     return ops_.FromStorage(v, t);
   }
 
-  void EmitUniform(int n, const Inst& inst) {
+  // One lane: of a uniform instruction (no i), or of a kernel without vectors.
+  void EmitScalar(int n, const Inst& inst, Value* i) {
     auto operands = [&] {
       std::vector<Value*> v;
       for (int o : inst.operands) v.push_back(scalar_[o]);
@@ -667,23 +684,23 @@ class Emitter {
     switch (inst.kind) {
       case IKind::kConst: out = ops_.Constant(inst.scalar, inst.dtype, 1); break;
       case IKind::kSym: out = ops_.Cast(IntOf(inst.sym), DType::kInt64, ComputeType(inst.dtype)); break;
-      case IKind::kIota: out = ops_.Cast(Position(n, inst, nullptr), DType::kInt64, ComputeType(inst.dtype)); break;
-      case IKind::kInBounds: out = b_.CreateICmpULT(Position(n, inst, nullptr), IntOf(inst.sym)); break;
+      case IKind::kIota: out = ops_.Cast(Position(n, inst, i), DType::kInt64, ComputeType(inst.dtype)); break;
+      case IKind::kInBounds: out = b_.CreateICmpULT(Position(n, inst, i), IntOf(inst.sym)); break;
       case IKind::kOp: {
         auto v = operands();
         out = ops_.Emit(inst.op, inst.dtype, OperandType(inst), v);
         break;
       }
       case IKind::kLoad: case IKind::kLoadAt:
-        out = LoadScalar(n, inst, Offset(inst, nullptr), inst.predicate >= 0 ? scalar_[inst.predicate] : nullptr);
+        out = LoadScalar(n, inst, Offset(inst, i), inst.predicate >= 0 ? scalar_[inst.predicate] : nullptr);
         break;
       case IKind::kStore: {
         const DType t = MemoryType(inst);
         Value* v = scalar_[inst.operands[0]];
-        b_.CreateAlignedStore(ops_.ToStorage(v, t), Element(inst, pointer_[n], Offset(inst, nullptr)), llvm::Align(DTypeSize(t)));
+        b_.CreateAlignedStore(ops_.ToStorage(v, t), Element(inst, pointer_[n], Offset(inst, i)), llvm::Align(DTypeSize(t)));
         break;
       }
-      case IKind::kReduce: break;
+      case IKind::kReduce: case IKind::kScan: break;
     }
   }
 
@@ -693,6 +710,17 @@ class Emitter {
   }
 
   Value* EmitVector(int n, const Inst& inst, Copy& copy) {
+    if (inst.kind == IKind::kScan) {
+      auto* slot = scans_.at({n, copy.number});
+      const DType t = IsFloat(inst.dtype) ? DType::kFloat64 : inst.dtype;
+      Value* sum = ops_.Combine(Op::kSum, t, Get(slot), ops_.Cast(In(inst.operands[0], copy), ComputeType(inst.dtype), t));
+      Set(slot, sum);
+      return scalar_[n] = ops_.Cast(sum, t, ComputeType(inst.dtype));
+    }
+    if (lanes_ == 1) {
+      EmitScalar(n, inst, copy.i);
+      return scalar_[n];
+    }
     switch (inst.kind) {
       case IKind::kOp: {
         std::vector<Value*> v;
@@ -876,6 +904,7 @@ class Emitter {
   std::vector<Value*> symbols_, buffers_, heap_, outer_, red_, red_extent_;
   Value *inner_ = nullptr, *i0_ = nullptr, *i1_ = nullptr, *span_ = nullptr, *zeros_ = nullptr, *sink_ = nullptr;
   std::vector<bool> uniform_;
+  std::map<std::pair<int, int>, llvm::AllocaInst*> scans_;  // sum so far, by instruction and copy
   std::vector<Value*> base_, pointer_;        // by instruction, of this row
   std::vector<Value*> scalar_, splat_;        // uniform instructions
 };
@@ -895,6 +924,8 @@ Schedule MakeSchedule(const Kernel& k, const Isa& isa) {
   const int bytes = four ? 4 : eight ? 8 : two ? 2 : 1;
   s.lanes = isa.vector_bytes / bytes;
   s.unroll = Unroll(k);
+  const bool scans = std::any_of(k.insts.begin(), k.insts.end(), [](const Inst& i) { return i.kind == IKind::kScan; });
+  if (scans && !k.column) s.lanes = s.unroll = 1;  // one after the other
   if (k.column) {
     if (s.unroll == 4) s.unroll = 8;  // a row of memory is read in few lines
     while (s.unroll > 1 && k.inner.is_const() && k.inner.value() < s.lanes * s.unroll) s.unroll /= 2;

@@ -37,7 +37,9 @@ class KernelBuilder {
       : g_(g), stored_(stored), layouts_(layouts), space_(g, group, stored, &layouts) {
     if (!space_.Analyze()) throw std::logic_error("BuildKernel: " + space_.why());
     for (ValueId v : group) {
-      if (IsReduction(g.nodes[v].op) && space_.reduced_vars()) reductions_.push_back(v);
+      if (!space_.reduced_vars()) continue;
+      sequential_ = sequential_ || IsSequential(g.nodes[v].op);
+      if (IsReduction(g.nodes[v].op)) reductions_.push_back(v);
     }
   }
 
@@ -182,13 +184,13 @@ class KernelBuilder {
     }
     inner_ = inner;
     const bool inner_reduced = inner >= 0 && (reduced >> inner & 1);
-    k.column = !reductions_.empty() && inner >= 0 && !inner_reduced;
+    k.column = sequential_ && inner >= 0 && !inner_reduced;
     for (int v = 0; v < extents_.size(); ++v) {
       if (!alive_[v] || v == inner) continue;
       (reduced >> v & 1 ? red_ : outer_).push_back(v);
     }
     loop_vars_ = 0;
-    if (reductions_.empty()) {
+    if (!sequential_) {
       if (inner >= 0) loop_vars_ = bits_[inner];
     } else {
       loop_vars_ = reduced;
@@ -198,13 +200,13 @@ class KernelBuilder {
     for (int v : outer_) k.outer.push_back(extents_[v]);
     for (int v : red_) k.red.push_back(extents_[v]);
     if (k.tiled) k.block = kTile;
-    else if (reductions_.empty() && !(k.inner.is_const() && k.inner.value() <= kBlock)) k.block = kBlock;
+    else if (!sequential_ && !(k.inner.is_const() && k.inner.value() <= kBlock)) k.block = kBlock;
   }
 
   // A transposing copy: what is strided along the inner axis is contiguous along another one, which becomes the fastest of
   // the outer ones.
   void Tile() {
-    if (!reductions_.empty() || inner_ < 0) return;
+    if (sequential_ || inner_ < 0) return;
     if (extents_[inner_].is_const() && extents_[inner_].value() <= kTile) return;
     for (const Use& u : uses_) {
       const Int c = u.at.coef[inner_];
@@ -482,6 +484,16 @@ class KernelBuilder {
       }
       return out;
     }
+    if (n.op == Op::kCumSum) {
+      int value = operand(0);
+      if (n.type.dtype != g_.nodes[n.operands[0]].type.dtype) {
+        value = AddOp(Op::kCast, n.type.dtype, {value}, need.vars, need.level);
+      }
+      if (!space_.reduced_vars()) return value;  // along an axis of size 1
+      Inst inst{.kind = IKind::kScan, .op = Op::kSum, .dtype = n.type.dtype};
+      inst.operands = {value};
+      return Add(std::move(inst), need.vars, need.level);
+    }
     return operand(0);  // views, take, gather: their operand at another index
   }
 
@@ -637,6 +649,7 @@ class KernelBuilder {
   const std::vector<Layout>& layouts_;
   Space space_;
   std::vector<ValueId> reductions_;
+  bool sequential_ = false;      // there are reductions or scans
   std::vector<Use> uses_;
   std::set<int> dynamics_seen_;
   Ints extents_;                 // by variable, after merging

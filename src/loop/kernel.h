@@ -43,6 +43,7 @@ enum class IKind : uint8_t {
   kLoadAt,    // indirect: buffers[buffer][index + sum(operand_k * stride_k)], operands i64 and in range (take, gather)
   kStore,     // buffers[buffer][index] = operand 0
   kReduce,    // combine operand 0 over the red and inner axes with `op`; argmax, argmin: operand 1 is its i64 position
+  kScan,      // the sum of operand 0 so far along the (only) axis that reductions would run over
   kInBounds,  // bool: 0 <= index expression < sym (pad, cat)
 };
 
@@ -97,7 +98,8 @@ struct BuiltKernel {
 };
 
 // Can `group` (closed under nothing, in graph order) run as one kernel? The fusion pass asks before it grows a group.
-// True for every single pointwise, view, reduction, creation, take or gather node of a supported type (no complex, no fp8).
+// True for every single pointwise, view, reduction, creation, take, gather or cumsum node of a supported type (no complex,
+// no fp8).
 bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored);
 // layouts[v]: for every operand outside of the group and every stored member. Throws std::logic_error if !CanFuse.
 BuiltKernel BuildKernel(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,

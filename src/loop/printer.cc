@@ -77,6 +77,10 @@ std::string InstText(const Kernel& k, int number) {
       out += std::string("reduce ") + Info(inst.op).name;
       operands(0);
       break;
+    case IKind::kScan:
+      out += "scan";
+      operands(0);
+      break;
     case IKind::kInBounds: out += "inbounds [" + IndexText(inst.index) + "] < " + inst.sym.str(); break;
   }
   if (inst.predicate >= 0) out += " if " + Ref(inst.predicate);

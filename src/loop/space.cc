@@ -35,7 +35,7 @@ int Cost(const Node& n) {
       return 40;
     case Op::kDiv: case Op::kSqrt: case Op::kRsqrt: case Op::kReciprocal: case Op::kTruncDiv:
       return 4;
-    case Op::kTake: case Op::kGather: return 8;
+    case Op::kTake: case Op::kGather: case Op::kCumSum: return 8;
     case Op::kConstant: return 0;
     default: return Info(n.op).kind == 'V' ? 0 : 1;
   }
@@ -66,21 +66,21 @@ bool Space::CheckNode(ValueId v) {
   const char kind = Info(n.op).kind;
   if (n.op == Op::kInput) return Fail("an input is no member");
   if (!(kind == 'P' || kind == 'R' || kind == 'V' || n.op == Op::kConstant || n.op == Op::kIota || n.op == Op::kTake ||
-        n.op == Op::kGather)) {
+        n.op == Op::kGather || n.op == Op::kCumSum)) {
     return Fail(std::string(Info(n.op).name) + " is no kernel operation");
   }
   if (n.type.device.kind == DeviceKind::kMeta || !SupportedType(n.type.dtype)) return Fail("type not supported");
   for (ValueId o : n.operands) {
     if (!SupportedType(g_.nodes[o].type.dtype)) return Fail("operand type not supported");
   }
-  if (kind == 'R' && !SupportedType(n.attrs.dtype)) return Fail("type not supported");
+  if (IsSequential(n.op) && !SupportedType(n.attrs.dtype)) return Fail("type not supported");
   return true;
 }
 
 bool Space::ChooseSeed() {
   for (ValueId v : group_) {
     if (!CheckNode(v)) return false;
-    if (IsReduction(g_.nodes[v].op) && !has_reduction_) {
+    if (IsSequential(g_.nodes[v].op) && !has_reduction_) {
       has_reduction_ = true;
       seed_ = g_.nodes[v].operands[0];
       for (int64_t a : g_.nodes[v].attrs.axes) seed_reduced_ |= uint64_t{1} << a;
@@ -332,7 +332,7 @@ bool Space::Reshape(const Lins& index, const Ints& from, const Ints& to, Lins* o
 
 Space::At Space::OperandAt(ValueId v, int k, int index, int pred) {
   const Node& n = g_.nodes[v];
-  if (Info(n.op).kind == 'P') return {index, pred};
+  if (Info(n.op).kind == 'P' || n.op == Op::kCumSum) return {index, pred};
   const TensorType& operand = g_.nodes[n.operands[k]].type;
   const Lins at = indices_[index];  // copy: Intern may move the table
   Lins in(operand.shape.size());
@@ -433,7 +433,7 @@ bool Space::PropagateNode(ValueId v, bool* changed) {
   if (n.operands.empty()) return true;
   const ValueId o = n.operands[0];
   const char kind = Info(n.op).kind;
-  if (kind == 'P') {
+  if (kind == 'P' || n.op == Op::kCumSum) {
     int known = canonical(v);
     for (ValueId x : n.operands) {
       if (known < 0) known = canonical(x);
@@ -505,10 +505,13 @@ bool Space::Propagate() {
 bool Space::CheckRoots() {
   const uint64_t kept = all_vars() & ~reduced_;
   for (ValueId v : group_) {
-    if (!IsReduction(g_.nodes[v].op)) continue;
+    if (!IsSequential(g_.nodes[v].op)) continue;
     uint64_t vars;
     if (!Reduced(v, &vars)) return Fail("a reduction over another space");
     if (vars != reduced_) return Fail("reductions over different axes");
+    if (g_.nodes[v].op != Op::kCumSum || !vars) continue;
+    const Lin& along = indices_[canonical(v)][g_.nodes[v].attrs.axes[0]];
+    if (along.terms.size() != 1 || !IsOne(along.terms[0].coef)) return Fail("a scan in another order");
   }
   for (ValueId v : stored_) {
     if (!member(v)) return Fail("stored value is no member");
@@ -566,6 +569,10 @@ int Space::Visit(ValueId v, int index, int pred) {
     need.vars = needed_[o].vars & ~reduced_;
     need.level = needed_[o].level + (reduced_ ? 1 : 0);  // over axes of size 1 only: no reduction
   } else {
+    if (n.op == Op::kCumSum && (index != canonical(v) || pred != 0)) {
+      Fail("a scan read at another index");
+      return -1;
+    }
     // Index tensors first: the dependences of what is read through them follow from them.
     need.cost = Cost(n);
     for (int k = static_cast<int>(n.operands.size()) - 1; k >= 0; --k) {
@@ -586,6 +593,7 @@ int Space::Visit(ValueId v, int index, int pred) {
     need.vars |= PredVars(pred);
     for (int p = pred; p; p = predicates_[p].parent) need.level = std::max(need.level, Level(predicates_[p].lin));
   }
+  if (n.op == Op::kCumSum && member(v)) need.vars |= reduced_;
   const int number = static_cast<int>(needed_.size());
   needed_.push_back(need);
   by_key_.emplace(key, number);

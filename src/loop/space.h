@@ -118,7 +118,7 @@ class Space {
   std::vector<std::pair<int, int>> origin_; // variable -> (seed dim, factor)
   std::vector<Int> extents_;
   uint64_t reduced_ = 0;
-  bool has_reduction_ = false;
+  bool has_reduction_ = false;              // or a scan
   std::vector<int> canonical_;              // by local number
   std::vector<Lins> indices_;
   std::vector<Dynamic> dynamics_;
@@ -129,6 +129,9 @@ class Space {
   Int split_by_;
   std::string why_;
 };
+
+// Reductions and scans: they give the loop its axes.
+inline bool IsSequential(Op op) { return IsReduction(op) || op == Op::kCumSum; }
 
 int Cost(const Node& n);  // of one element, without operands
 

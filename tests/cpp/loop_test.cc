@@ -290,6 +290,29 @@ TEST(Views, IotaMask) {  // causal mask
   }
 }
 
+TEST(Scan, CumSum) {
+  for (int64_t axis : {0, 1, 2}) {
+    for (DType d : {DType::kFloat32, DType::kInt32, DType::kBool, DType::kBFloat16}) {
+      G t;
+      ValueId x = t.In(Random(d, {5, 21, 19}, 2, 0, 3));
+      Attrs a;
+      a.axes = {axis};
+      a.dtype = IsFloat(d) ? d : DType::kInt64;
+      ValueId c = t.b.Add(Op::kCumSum, {x}, a);
+      t.Out({t.b.Binary(Op::kAdd, c, t.b.Constant(1, a.dtype))});
+      t.Check();
+    }
+  }
+  G t;  // with a reduction of the same axis
+  ValueId x = t.F32({4, 33});
+  Attrs a;
+  a.axes = {1};
+  a.dtype = DType::kFloat32;
+  ValueId total = t.b.Reduce(Op::kSum, x, {1}, true);
+  t.Out({t.b.Binary(Op::kSub, t.b.Broadcast(total, {4, 33}), t.b.Add(Op::kCumSum, {x}, a))});
+  t.Check(4e-6);
+}
+
 TEST(Indexing, TakeAndGather) {
   for (int64_t axis : {0, 1}) {
     G t;
