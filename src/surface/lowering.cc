@@ -420,9 +420,25 @@ TraceId Lowering::AddInput(TensorMeta m, std::string name) {
   return id;
 }
 
+// The graph's own declaration of its symbols. A symbol is read from the first input size that it is; who makes symbols
+// of other things (scalar inputs) has entered their sources already.
+static void DeclareSymbols(const shape::Env& env, Graph* g) {
+  size_t declared = g->symbols.size();
+  for (size_t i = declared; i < env.num_symbols(); ++i) g->symbols.push_back(env.symbol(static_cast<uint32_t>(i)));
+  g->symbol_sources.resize(g->symbols.size());
+  for (size_t i = 0; i < g->inputs.size(); ++i) {
+    const shape::Ints& sizes = g->node(g->inputs[i]).type.shape;
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      auto id = sizes[d].as_symbol();
+      if (id && g->symbol_sources.at(*id).input < 0) g->symbol_sources[*id] = {static_cast<int>(i), static_cast<int>(d)};
+    }
+  }
+}
+
 std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs) {
   Impl& s = *impl_;
   Graph& g = s.builder.graph();
+  DeclareSymbols(s.env(), &g);
   s.trace.outputs = outputs;
   std::map<TraceId, int> graph_output;
   std::vector<Made> made;

@@ -61,14 +61,11 @@ struct Program {
   }
   TraceId Symbolic(std::vector<int64_t> sizes) {  // every size a symbol
     TensorMeta m;
-    int dim = 0;
     for (int64_t s : sizes) {
       shape::SymbolInfo info;
       info.hint = s;
       info.min = 2;
       m.sizes.push_back(env.NewSymbol(info));
-      graph.symbols.push_back(info);
-      graph.symbol_sources.push_back({static_cast<int>(inputs.size()), dim++});
     }
     m.strides = RowMajor(m.sizes);
     int64_t n = 1;
@@ -289,6 +286,9 @@ TEST(Functionalise, SymbolicSizes) {
   TraceId z = p.Get("torch.sum", {T(x), I(0)});
   EXPECT_EQ(p.Run({z})[0], Doubles({12, 315, 318, 321}));
   EXPECT_FALSE(p.meta(y).sizes[1].is_const());
+  ASSERT_EQ(p.graph.symbol_sources.size(), 2u);
+  EXPECT_EQ(p.graph.symbol_sources[1].input, 0);
+  EXPECT_EQ(p.graph.symbol_sources[1].dim, 1);
 }
 
 TEST(Functionalise, WritesThatCannotBe) {

@@ -1,0 +1,76 @@
+"""torch's own operator database: sample inputs of every operator, as written and compiled. Values to the tolerance torch
+uses for its own references; dtype, shape and strides exactly; a refused input must be refused alike."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+database = pytest.importorskip("torch.testing._internal.common_methods_invocations")
+
+SAMPLES = 4
+DTYPES = [torch.float32, torch.int64, torch.bool]
+# Drawn numbers, uninitialised memory, results that are no function of the operands, or another process's business.
+NOT_COMPARABLE = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "rand_like", "randn", "randn_like", "randint",
+                  "randint_like", "normal", "multinomial", "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "uniform", "randperm",
+                  "nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d", "nn.functional.alpha_dropout",
+                  "nn.functional.feature_alpha_dropout", "nn.functional.rrelu", "nn.functional.fractional_max_pool2d",
+                  "nn.functional.fractional_max_pool3d", "nn.functional.multi_head_attention_forward", "nn.functional.scaled_dot_product_attention",
+                  "pca_lowrank", "svd_lowrank", "torch.ops.aten._flash_attention_forward", "torch.ops.aten._efficient_attention_forward"}
+
+
+def tensors(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [t for v in value for t in tensors(v)]
+    return []
+
+
+def facts(value):
+    return [(type(t).__name__, t.dtype, tuple(t.shape), t.stride() if t.layout is torch.strided else None) for t in tensors(value)]
+
+
+def copy(value):
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone() if value.layout is not torch.strided else torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(value) if value.numel() == 0 or all(
+            s > 0 for s in value.stride()) else value.detach()
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(map(copy, value))
+    return value
+
+
+def run(fn, sample):
+    try:
+        return fn(copy(sample.input), *copy(sample.args), **{k: copy(v) for k, v in sample.kwargs.items()}), None
+    except Exception as error:  # compared
+        return None, error
+
+
+def operators():
+    for info in database.op_db:
+        if info.name in NOT_COMPARABLE or info.name.startswith(("fft.", "sparse.", "signal.", "to_sparse", "torch.ops.")) or "random" in info.name:
+            continue
+        yield pytest.param(info, id=info.name + ("." + info.variant_test_name if info.variant_test_name else ""))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("info", operators())
+def test_operator(fresh, info):
+    program = info.op
+    for dtype in DTYPES:
+        if dtype not in info.supported_dtypes("cpu"):
+            continue
+        for number, sample in enumerate(info.sample_inputs("cpu", dtype)):
+            if number == SAMPLES:
+                break
+
+            def call(*args, **kwargs):
+                return program(*args, **kwargs)
+
+            with torch.no_grad():
+                expected, refused = run(call, sample)
+                got, error = run(fresh.compile(call), sample)
+            where = f"{info.name} {dtype} sample {number}: {sample}"
+            assert type(error) is type(refused), f"{where}: {error!r} instead of {refused!r}"
+            assert facts(got) == facts(expected), where
+            for mine, theirs in zip(tensors(got), tensors(expected)):
+                torch.testing.assert_close(mine, theirs, equal_nan=True, msg=lambda m, where=where: f"{where}: {m}")
