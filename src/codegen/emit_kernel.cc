@@ -788,9 +788,14 @@ class Emitter {
       llvm::Type* type = ops_.StorageType(t, lanes_);
       if (IsOne(inst.index.inner)) {
         Value* p = Element(inst, pointer_[n], offset);
+        if (predicate && uniform_[inst.predicate]) {  // the whole row or nothing of it
+          p = b_.CreateSelect(scalar_[inst.predicate], p, zeros_);
+          predicate = nullptr;
+        }
         Value* mask = And(copy.mask, predicate);
         if (!mask) return ops_.FromStorage(b_.CreateAlignedLoad(type, p, align), t);
         if (!predicate && !NativeMask(t)) return ops_.FromStorage(LoadThroughMemory(type, t, p, copy), t);
+        if (!NativeMask(t)) return ops_.FromStorage(LoadSome(type, p, align, mask), t);
         return ops_.FromStorage(b_.CreateMaskedLoad(type, p, align, mask, llvm::Constant::getNullValue(type)), t);
       }
       if (inst.index.inner == Int(-1) && !copy.mask && !predicate) {
@@ -809,6 +814,33 @@ class Emitter {
     b_.CreateAlignedStore(llvm::Constant::getNullValue(type), memory, llvm::Align(64));
     b_.CreateMemCpy(memory, llvm::Align(64), p, llvm::Align(DTypeSize(t)), Mul(copy.valid, I64(DTypeSize(t))));
     return b_.CreateAlignedLoad(type, memory, llvm::Align(64));
+  }
+
+  // Elements without masked moves under any mask. Most vectors of a pad or cat are all or none.
+  Value* LoadSome(llvm::Type* type, Value* p, llvm::Align align, Value* mask) {
+    auto* all = Block("all");
+    auto* check = Block("check");
+    auto* some = Block("some");
+    auto* join = Block("join");
+    auto* result = Slot(type);
+    b_.CreateCondBr(b_.CreateAndReduce(mask), all, check);
+    b_.SetInsertPoint(all);
+    Set(result, b_.CreateAlignedLoad(type, p, align));
+    b_.CreateBr(join);
+    b_.SetInsertPoint(check);
+    Set(result, llvm::Constant::getNullValue(type));
+    b_.CreateCondBr(b_.CreateOrReduce(mask), some, join);
+    b_.SetInsertPoint(some);
+    Value* v = llvm::Constant::getNullValue(type);
+    for (int lane = 0; lane < lanes_; ++lane) {
+      Value* at = b_.CreateConstGEP1_64(type->getScalarType(), p, lane);
+      at = b_.CreateSelect(b_.CreateExtractElement(mask, uint64_t(lane)), at, zeros_);
+      v = b_.CreateInsertElement(v, b_.CreateAlignedLoad(type->getScalarType(), at, align), uint64_t(lane));
+    }
+    Set(result, v);
+    b_.CreateBr(join);
+    b_.SetInsertPoint(join);
+    return Get(result);
   }
 
   Value* IndirectIndex(const Inst& inst, const Copy& copy) {  // i64 vector, 0 in lanes that do not exist

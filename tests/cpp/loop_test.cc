@@ -266,6 +266,27 @@ TEST(Views, Cat) {
   }
 }
 
+TEST(Views, CatAndPadOfEveryElementSize) {
+  for (DType d : {DType::kFloat32, DType::kBFloat16, DType::kInt8, DType::kBool, DType::kFloat64}) {
+    for (int64_t axis : {0, 1}) {
+      G t;
+      Attrs a;
+      a.axes = {axis};
+      ValueId x = t.In(Random(d, {5, 21}, 1, 0, 9)), y = t.In(Random(d, {5, 21}, 2, 0, 9));
+      ValueId c = t.b.Add(Op::kCat, {x, y}, a);
+      Attrs pad;
+      pad.syms = {1, 1, 3, 2};
+      pad.scalar = true;
+      t.Out({t.b.Add(Op::kPad, {c}, pad)});
+      t.Check(0);
+      G s;  // strided: gathers under predicates
+      ValueId z = s.In(RandomStrided(d, {21, 9}, {1, 21}, 1, 0, 9)), w = s.In(RandomStrided(d, {21, 9}, {27, 3}, 2, 0, 9));
+      s.Out({s.b.Add(Op::kCat, {z, w}, a)});
+      s.Check(0);
+    }
+  }
+}
+
 TEST(Views, Rotary) {  // x * cos + cat(-x2, x1) * sin
   G t;
   ValueId x = t.F32({2, 3, 10, 32}), cos = t.F32({10, 32}), sin = t.F32({10, 32});
