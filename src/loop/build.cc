@@ -175,7 +175,7 @@ class KernelBuilder {
       }
       if (extents_[v].is_const()) {
         const double e = std::max<int64_t>(1, extents_[v].value());
-        cost *= (static_cast<int64_t>(e + 7) / 8) * 8 / e;  // lanes without work
+        cost = cost * (static_cast<int64_t>(e + 7) / 8) * 8 / e + 8 / e;  // lanes without work, and what a row costs
       }
       if (inner < 0 || cost < best) {
         best = cost;
