@@ -19,7 +19,9 @@ Ints RowMajor(const Ints& sizes) {
   return strides;
 }
 
-bool IsRowMajor(const TensorMeta& m) { return m.strides == RowMajor(m.sizes); }
+bool IsRowMajor(const TensorMeta& m) {
+  return m.strides == RowMajor(m.sizes);
+}
 
 bool IsEmpty(Env& env, const Ints& sizes) {
   return std::any_of(sizes.begin(), sizes.end(), [&](Int s) { return env.Eq(s, 0); });
@@ -173,7 +175,9 @@ Ints TorchPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* con
   }
   if (all_default || tensors.empty()) return RowMajor(shape);
   if (same_shape) {
-    auto all = [&](auto test) { return std::all_of(tensors.begin(), tensors.end(), [&](auto* t) { return test(env, *t); }); };
+    auto all = [&](auto test) {
+      return std::all_of(tensors.begin(), tensors.end(), [&](auto* t) { return test(env, *t); });
+    };
     if (all(IsContiguous)) return RowMajor(shape);
     if (shape.size() == 4 && all(IsChannelsLast)) {
       return ChannelsLast(shape);

@@ -10,10 +10,10 @@
 namespace framejit::surface {
 
 shape::Ints RowMajor(const shape::Ints& sizes);
-bool IsRowMajor(const TensorMeta& m);                      // strides are the default ones, by algebra alone
-bool IsContiguous(shape::Env& env, const TensorMeta& m);   // the framework's question: size-1 dimensions do not count
-bool IsDense(shape::Env& env, const TensorMeta& m);        // covers its memory once, in some order of dimensions
-bool Overlaps(shape::Env& env, const TensorMeta& m);       // an element is reachable by two indices (expanded)
+bool IsRowMajor(const TensorMeta& m);                     // strides are the default ones, by algebra alone
+bool IsContiguous(shape::Env& env, const TensorMeta& m);  // the framework's question: size-1 dimensions do not count
+bool IsDense(shape::Env& env, const TensorMeta& m);       // covers its memory once, in some order of dimensions
+bool Overlaps(shape::Env& env, const TensorMeta& m);      // an element is reachable by two indices (expanded)
 bool LikesChannelsLast(shape::Env& env, const TensorMeta& m);  // torch's suggest_memory_format, rank 4 and 5
 bool IsEmpty(shape::Env& env, const shape::Ints& sizes);
 bool IsChannelsLast(shape::Env& env, const TensorMeta& m);  // is_contiguous(memory_format=channels_last)
@@ -23,7 +23,8 @@ shape::Ints ChannelsLast(const shape::Ints& sizes);
 shape::Ints TorchIterator(shape::Env& env, const shape::Ints& shape, const std::vector<shape::Ints>& strides);
 // Output of torch's TensorIterator for these tensors (0-dimensional ones included) and broadcast shape. `scalars`: a
 // Python number took part, which switches its shortcuts off.
-shape::Ints TorchPointwise(shape::Env& env, const shape::Ints& shape, std::span<const TensorMeta* const> tensors, bool scalars);
+shape::Ints TorchPointwise(shape::Env& env, const shape::Ints& shape, std::span<const TensorMeta* const> tensors,
+                           bool scalars);
 // Output of a NumPy ufunc in 'K' order.
 shape::Ints NumpyPointwise(shape::Env& env, const shape::Ints& shape, std::span<const TensorMeta* const> tensors);
 // empty_like / clone with preserve_format; `to` differs for inputs that are not dense.

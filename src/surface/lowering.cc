@@ -1,6 +1,6 @@
-// Functionalisation. Tensors of the program are objects that share storage; graph values are immutable. Each storage has
-// a root object and a version; every object remembers the value it had at some version and, if it is a view, how to get
-// it from its parent and how to put a replacement back:
+// Functionalisation. Tensors of the program are objects that share storage; graph values are immutable. Each storage
+// has a root object and a version; every object remembers the value it had at some version and, if it is a view, how to
+// get it from its parent and how to put a replacement back:
 //
 //   y = x[1:]      y: parent x, forward slice, inverse cat(x[:1], new)
 //   y += 1         y's value is new at version 1; x's value is inverse(old x, new y) at version 1
@@ -8,7 +8,8 @@
 //   z = x.t()...   another view made before: its version is 0, so its value is forward(value of its parent) again
 //
 // Invariant: an object whose version equals its storage's version holds the right value. A write costs one node per
-// ancestor; reading a stale view re-derives its chain. Every call is all or nothing: changes are journaled until it ends.
+// ancestor; reading a stale view re-derives its chain. Every call is all or nothing: changes are journaled until it
+// ends.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -28,12 +29,16 @@ struct Lowering::Impl {
   Trace& trace;
   Builder builder;
   InferFn infer;
-  std::vector<Object> objects;       // by TraceId
-  std::vector<int> versions;         // by root's TraceId
+  std::vector<Object> objects;  // by TraceId
+  std::vector<int> versions;    // by root's TraceId
   std::string unusable;
-  std::set<ValueId> claimed;         // nodes that are a graph output already
+  std::set<ValueId> claimed;  // nodes that are a graph output already
 
-  struct Undo { TraceId id; ValueId value; int version; };
+  struct Undo {
+    TraceId id;
+    ValueId value;
+    int version;
+  };
   std::vector<Undo> journal;
 
   Impl(Trace& t, Graph& g, shape::Env& env, InferFn f) : trace(t), builder(g, env), infer(std::move(f)) {}
@@ -87,7 +92,8 @@ struct Lowering::Impl {
   void CheckWritable(TraceId t, bool grad_mode) {
     if (Overlaps(env(), meta(t))) throw Decline("write to a tensor whose elements share memory");
     const TraceTensor& root = trace.tensors[objects[t].root];
-    if (grad_mode && root.input >= 0 && root.meta.requires_grad) throw Decline("in-place write to an input that requires grad");
+    if (grad_mode && root.input >= 0 && root.meta.requires_grad)
+      throw Decline("in-place write to an input that requires grad");
     if (meta(t).is_scalar) throw Decline("write to a scalar");
   }
 
@@ -325,8 +331,8 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     throw Decline("this form of item assignment is not captured");
   }
   size_t augmented = name.rfind(".__i");
-  static constexpr std::string_view kAugmented[] = {"add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor",
-                                                    "lshift", "rshift", "matmul"};
+  static constexpr std::string_view kAugmented[] = {"add", "sub", "mul", "truediv", "floordiv", "mod",   "pow",
+                                                    "and", "or",  "xor", "lshift",  "rshift",   "matmul"};
   if (dunder && augmented != std::string::npos) {
     std::string_view op = std::string_view(name).substr(augmented + 4);
     op.remove_suffix(2);
@@ -374,7 +380,8 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     std::vector<ValueId> operand_values;
     for (TraceId t : ids) operand_values.push_back(Materialised(t));
     ValueId node = builder.Extern(request, operand_values, types, strides);
-    for (size_t i = 0; i < types.size(); ++i) values.push_back(types.size() == 1 ? node : static_cast<ValueId>(node + 1 + i));
+    for (size_t i = 0; i < types.size(); ++i)
+      values.push_back(types.size() == 1 ? node : static_cast<ValueId>(node + 1 + i));
   } else {
     for (const TensorType& t : types) values.push_back(builder.Constant(Scalar(0), t.dtype, t.shape));
     if (unusable.empty()) unusable = why;
@@ -406,10 +413,18 @@ void Lowering::Impl::Extern(Call& call, bool model) {
 Lowering::Lowering(Trace& trace, Graph& graph, shape::Env& env, InferFn infer)
     : impl_(std::make_unique<Impl>(trace, graph, env, std::move(infer))) {}
 Lowering::~Lowering() = default;
-Builder& Lowering::builder() { return impl_->builder; }
-const TensorMeta& Lowering::meta(TraceId t) const { return impl_->trace.tensors.at(t).meta; }
-const std::string& Lowering::graph_unusable() const { return impl_->unusable; }
-void Lowering::Apply(Call& call) { impl_->Apply(call); }
+Builder& Lowering::builder() {
+  return impl_->builder;
+}
+const TensorMeta& Lowering::meta(TraceId t) const {
+  return impl_->trace.tensors.at(t).meta;
+}
+const std::string& Lowering::graph_unusable() const {
+  return impl_->unusable;
+}
+void Lowering::Apply(Call& call) {
+  impl_->Apply(call);
+}
 
 TraceId Lowering::AddInput(TensorMeta m, std::string name) {
   TensorType type{m.dtype, m.sizes, m.device};
@@ -430,7 +445,8 @@ static void DeclareSymbols(const shape::Env& env, Graph* g) {
     const shape::Ints& sizes = g->node(g->inputs[i]).type.shape;
     for (size_t d = 0; d < sizes.size(); ++d) {
       auto id = sizes[d].as_symbol();
-      if (id && g->symbol_sources.at(*id).input < 0) g->symbol_sources[*id] = {static_cast<int>(i), static_cast<int>(d)};
+      if (id && g->symbol_sources.at(*id).input < 0)
+        g->symbol_sources[*id] = {static_cast<int>(i), static_cast<int>(d)};
     }
   }
 }
@@ -457,11 +473,13 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
       m.kind = input < 0 ? Made::kGraphOutput : Made::kInput;
       if (input >= 0) m.index = input;
     }
-    for (TraceId at = t; at != root; at = s.objects[at].parent) m.calls.insert(m.calls.begin(), s.trace.tensors[at].view_call);
+    for (TraceId at = t; at != root; at = s.objects[at].parent)
+      m.calls.insert(m.calls.begin(), s.trace.tensors[at].view_call);
     for (int c : m.calls) {
       int tensors = 0;
       s.ForEachTensor(s.trace.calls[c], [&](TraceId) { ++tensors; });
-      if (tensors > 1 && s.unusable.empty()) s.unusable = s.trace.calls[c].callee + ": a view that needs more than its base";
+      if (tensors > 1 && s.unusable.empty())
+        s.unusable = s.trace.calls[c].callee + ": a view that needs more than its base";
     }
     made.push_back(std::move(m));
   }

@@ -17,11 +17,14 @@ Outs Reduced(Scope& s, const Operand& x, ValueId v) {
   if (!IsRowMajor(*x.meta)) Scope::Skip();
   return v;
 }
-bool Keep(Scope& s, int i) { return s.has(i) && s.flag(i); }
+bool Keep(Scope& s, int i) {
+  return s.has(i) && s.flag(i);
+}
 
 Outs Sum(Scope& s) {  // (a, axis, dtype, keepdims)
   Operand x = s.tensor(0);
-  return Reduced(s, x, rules::Sum(s.b, x.value, s.Dims(1, x.rank()), Keep(s, 3), s.dtype(2).value_or(SumType(s, x.meta->dtype))));
+  return Reduced(
+      s, x, rules::Sum(s.b, x.value, s.Dims(1, x.rank()), Keep(s, 3), s.dtype(2).value_or(SumType(s, x.meta->dtype))));
 }
 
 Outs Mean(Scope& s) {
@@ -119,7 +122,8 @@ Outs AsType(Scope& s) {  // (dtype, order, casting, subok, copy)
   Operand x = s.tensor(0);
   if ((s.has(2) && s.arg(2).s != "K") || (s.has(3) && s.arg(3).s != "unsafe") || !s.flag(5)) Scope::Skip();
   DType t = *s.dtype(1), from = x.meta->dtype;
-  if (IsFloat(from) && IsInteger(t) && !IsSigned(t)) Scope::Skip();  // C leaves negative numbers undefined: the framework's choice
+  if (IsFloat(from) && IsInteger(t) && !IsSigned(t))
+    Scope::Skip();  // C leaves negative numbers undefined: the framework's choice
   Out out = s.Elementwise(s.b.Cast(x.value, t), {&x, 1});
   out.array = !x.meta->is_scalar;
   return out;
@@ -145,7 +149,9 @@ Outs Filled(Scope& s, const Arg& number, DType t, const Ints& sizes) {
   out.array = true;
   return out;
 }
-Arg FillOf(Scope& s) { return Arg::Int(s.row.op == Op::kReciprocal ? 1 : 0); }
+Arg FillOf(Scope& s) {
+  return Arg::Int(s.row.op == Op::kReciprocal ? 1 : 0);
+}
 void COrder(Scope& s, int i) {
   if (s.has(i) && s.arg(i).s != "C") Scope::Skip();
 }
@@ -184,8 +190,12 @@ Outs ARangeOf(Scope& s, const Arg& start, const Arg& end, const Arg& step, std::
   if (!(start.i == Int(0))) v = s.b.Binary(Op::kAdd, v, s.b.SymConstant(start.i, DType::kInt64));
   return s.b.Cast(v, dtype.value_or(DType::kInt64));
 }
-Outs ARangeEnd(Scope& s) { return ARangeOf(s, Arg::Int(0), s.arg(0), Arg::Int(1), s.dtype(1)); }
-Outs ARange(Scope& s) { return ARangeOf(s, s.arg(0), s.arg(1), s.arg(2), s.dtype(3)); }
+Outs ARangeEnd(Scope& s) {
+  return ARangeOf(s, Arg::Int(0), s.arg(0), Arg::Int(1), s.dtype(1));
+}
+Outs ARange(Scope& s) {
+  return ARangeOf(s, s.arg(0), s.arg(1), s.arg(2), s.dtype(3));
+}
 
 Outs LinSpace(Scope& s) {  // start + i * ((stop - start) / div), the end exact
   int64_t n = s.env.Specialize(s.integer(2));
@@ -226,8 +236,12 @@ Outs Joined(Scope& s, bool stack) {
   attrs.axes = {axis};
   return parts.size() == 1 ? parts[0] : s.b.Add(Op::kCat, parts, attrs);
 }
-Outs Concatenate(Scope& s) { return Joined(s, false); }
-Outs Stack(Scope& s) { return Joined(s, true); }
+Outs Concatenate(Scope& s) {
+  return Joined(s, false);
+}
+Outs Stack(Scope& s) {
+  return Joined(s, true);
+}
 
 Outs TakeRow(Scope& s) {  // (a, indices, axis): the first axis of a row-major array
   Operand x = s.tensor(0), i = s.tensor(1);
@@ -243,7 +257,8 @@ Outs TakeRow(Scope& s) {  // (a, indices, axis): the first axis of a row-major a
   }
   ValueId index = s.b.Cast(i.value, DType::kInt64);
   Ints sizes = s.b.type(index).shape;
-  index = s.b.Where(s.b.Binary(Op::kLt, index, rules::Like(s.b, index, 0)), s.b.Binary(Op::kAdd, index, s.b.SymConstant(size, DType::kInt64, sizes)), index);
+  index = s.b.Where(s.b.Binary(Op::kLt, index, rules::Like(s.b, index, 0)),
+                    s.b.Binary(Op::kAdd, index, s.b.SymConstant(size, DType::kInt64, sizes)), index);
   Attrs attrs;
   attrs.axes = {axis};
   return s.b.Add(Op::kTake, {data, index}, attrs);
@@ -262,6 +277,7 @@ Outs Triangle(Scope& s) {
   return s.row.op == Op::kLe ? rules::Tril(s.b, x.value, s.integer(1)) : rules::Triu(s.b, x.value, s.integer(1));
 }
 
+// clang-format off: a table
 constexpr Row kRows[] = {
     {"NM:sum", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, bool? keepdim=None)", &Sum},
     {"NM:mean", "(Tensor input, int[]? dim=None, ScalarType? dtype=None, *, bool? keepdim=None)", &Mean},
@@ -295,9 +311,12 @@ constexpr Row kRows[] = {
     {"N:flip", "(Tensor input, int[]? dim=None)", &FlipOf},
     {"N:tril", "(Tensor input, int k=0)", &Triangle, Op::kLe}, {"N:triu", "(Tensor input, int k=0)", &Triangle, Op::kLt},
 };
+// clang-format on
 
 }  // namespace
 
-std::span<const Row> NumpyRows() { return kRows; }
+std::span<const Row> NumpyRows() {
+  return kRows;
+}
 
 }  // namespace framejit::surface

@@ -6,9 +6,13 @@ namespace framejit::surface {
 namespace {
 
 // Rank in "bool < integer < float < complex".
-int Category(DType t) { return IsBool(t) ? 0 : IsInteger(t) ? 1 : IsComplex(t) ? 3 : 2; }
+int Category(DType t) {
+  return IsBool(t) ? 0 : IsInteger(t) ? 1 : IsComplex(t) ? 3 : 2;
+}
 
-DType ComplexOf(DType t) { return t == DType::kFloat64 || t == DType::kComplex128 ? DType::kComplex128 : DType::kComplex64; }
+DType ComplexOf(DType t) {
+  return t == DType::kFloat64 || t == DType::kComplex128 ? DType::kComplex128 : DType::kComplex64;
+}
 
 DType SignedOfSize(int bytes) {
   return bytes <= 1 ? DType::kInt8 : bytes == 2 ? DType::kInt16 : bytes == 4 ? DType::kInt32 : DType::kInt64;
@@ -37,7 +41,8 @@ DType PromoteTypes(DType a, DType b) {
   int ca = Category(a), cb = Category(b);
   if (ca == 3 || cb == 3) {
     return a == DType::kComplex128 || b == DType::kComplex128 || a == DType::kFloat64 || b == DType::kFloat64
-               ? DType::kComplex128 : DType::kComplex64;
+               ? DType::kComplex128
+               : DType::kComplex64;
   }
   if (ca != cb) return ca > cb ? a : b;
   if (ca == 2) {
@@ -53,7 +58,10 @@ DType PromoteTypes(DType a, DType b) {
 DType NumpyPromoteTypes(DType a, DType b) {
   if (a == b) return a;
   int ca = Category(a), cb = Category(b);
-  if (ca < cb) { std::swap(a, b); std::swap(ca, cb); }
+  if (ca < cb) {
+    std::swap(a, b);
+    std::swap(ca, cb);
+  }
   if (cb == 0) return a;
   if (ca == 1) {
     if (IsSigned(a) == IsSigned(b)) return DTypeSize(a) > DTypeSize(b) ? a : b;
@@ -63,7 +71,9 @@ DType NumpyPromoteTypes(DType a, DType b) {
   }
   // A float must hold the integer's range: 8 bits fit f16, 16 bits f32, more f64.
   DType f = IsComplex(a) ? (a == DType::kComplex128 ? DType::kFloat64 : DType::kFloat32) : a;
-  DType g = IsComplex(b) ? (b == DType::kComplex128 ? DType::kFloat64 : DType::kFloat32) : IsFloat(b) ? b : NumpyFloatFor(b);
+  DType g = IsComplex(b) ? (b == DType::kComplex128 ? DType::kFloat64 : DType::kFloat32)
+            : IsFloat(b) ? b
+                         : NumpyFloatFor(b);
   DType wide = DTypeSize(f) >= DTypeSize(g) ? f : g;
   return IsComplex(a) ? ComplexOf(wide) : wide;
 }
@@ -94,7 +104,8 @@ DType NumpyResultType(std::span<const TypeOperand> operands) {
       weak = std::max(weak, Category(NumberType(o.number, DType::kFloat64)));
     }
   }
-  if (!strong) return weak == 0 ? DType::kBool : weak == 1 ? DType::kInt64 : weak == 2 ? DType::kFloat64 : DType::kComplex128;
+  if (!strong)
+    return weak == 0 ? DType::kBool : weak == 1 ? DType::kInt64 : weak == 2 ? DType::kFloat64 : DType::kComplex128;
   if (weak <= Category(*strong)) return *strong;
   if (weak == 1) return DType::kInt64;  // only bool is below an integer
   if (weak == 2) return DType::kFloat64;

@@ -9,7 +9,7 @@
 
 namespace framejit::surface {
 
-struct TypeOperand {           // a tensor, or a Python number
+struct TypeOperand {  // a tensor, or a Python number
   const TensorMeta* tensor = nullptr;
   Arg::Kind number = Arg::Kind::kNone;
 };
@@ -18,9 +18,9 @@ DType PromoteTypes(DType a, DType b);  // torch.promote_types
 DType NumpyPromoteTypes(DType a, DType b);
 DType TorchResultType(std::span<const TypeOperand> operands, DType default_float);
 DType NumpyResultType(std::span<const TypeOperand> operands);
-DType NumpyFloatFor(DType t);          // what np.exp and friends compute a dtype in
-bool TorchCanCast(DType from, DType to);  // may an in-place result of `from` be stored in `to`?
+DType NumpyFloatFor(DType t);                     // what np.exp and friends compute a dtype in
+bool TorchCanCast(DType from, DType to);          // may an in-place result of `from` be stored in `to`?
 bool NumpyCanCastSameKind(DType from, DType to);  // the ufuncs' default casting rule for in-place results
-bool FitsIn(const Arg& number, DType t);  // no overflow when a Python number becomes this integer dtype
+bool FitsIn(const Arg& number, DType t);          // no overflow when a Python number becomes this integer dtype
 
 }  // namespace framejit::surface

@@ -8,7 +8,12 @@
 namespace framejit::surface {
 namespace {
 
-struct Prefix { char letter; Form form; const char* before; const char* after; };
+struct Prefix {
+  char letter;
+  Form form;
+  const char* before;
+  const char* after;
+};
 constexpr Prefix kPrefixes[] = {
     {'t', Form::kPlain, "torch.", ""},
     {'m', Form::kPlain, "torch.Tensor.", ""},
@@ -38,8 +43,8 @@ constexpr Prefix kPrefixes[] = {
 class Table {
  public:
   Table() {
-    for (auto rows : {PointwiseRows(), ReductionRows(), ViewRows(), IndexRows(), CreationRows(), NnRows(), ContractionRows(),
-                      NumpyRows()}) {
+    for (auto rows : {PointwiseRows(), ReductionRows(), ViewRows(), IndexRows(), CreationRows(), NnRows(),
+                      ContractionRows(), NumpyRows()}) {
       for (const Row& r : rows) Add(r);
     }
   }
@@ -93,17 +98,50 @@ std::string_view LastName(const std::string& callee) {
 
 }  // namespace
 
-std::span<const Candidate> FindRows(const std::string& callee) { return TheTable().Find(callee); }
-bool HasRow(const std::string& callee) { return !FindRows(callee).empty(); }
-std::vector<std::string> AllRows() { return TheTable().Names(); }
+std::span<const Candidate> FindRows(const std::string& callee) {
+  return TheTable().Find(callee);
+}
+bool HasRow(const std::string& callee) {
+  return !FindRows(callee).empty();
+}
+std::vector<std::string> AllRows() {
+  return TheTable().Names();
+}
 
 bool IsRandom(const std::string& callee) {
-  static const std::unordered_set<std::string_view> names = {
-      "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "bernoulli", "multinomial", "normal",
-      "poisson", "binomial", "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "native_dropout", "rrelu",
-      "rrelu_with_noise", "uniform", "exponential", "geometric", "log_normal", "cauchy", "random", "dropout1d", "dropout2d",
-      "dropout3d", "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d", "_standard_gamma",
-      "_sample_dirichlet"};
+  static const std::unordered_set<std::string_view> names = {"rand",
+                                                             "rand_like",
+                                                             "randn",
+                                                             "randn_like",
+                                                             "randint",
+                                                             "randint_like",
+                                                             "randperm",
+                                                             "bernoulli",
+                                                             "multinomial",
+                                                             "normal",
+                                                             "poisson",
+                                                             "binomial",
+                                                             "dropout",
+                                                             "alpha_dropout",
+                                                             "feature_dropout",
+                                                             "feature_alpha_dropout",
+                                                             "native_dropout",
+                                                             "rrelu",
+                                                             "rrelu_with_noise",
+                                                             "uniform",
+                                                             "exponential",
+                                                             "geometric",
+                                                             "log_normal",
+                                                             "cauchy",
+                                                             "random",
+                                                             "dropout1d",
+                                                             "dropout2d",
+                                                             "dropout3d",
+                                                             "gumbel_softmax",
+                                                             "fractional_max_pool2d",
+                                                             "fractional_max_pool3d",
+                                                             "_standard_gamma",
+                                                             "_sample_dirichlet"};
   return callee.starts_with("torch") && names.contains(LastName(callee));
 }
 
@@ -111,17 +149,18 @@ bool NeverCaptured(const std::string& callee) {
   static const std::unordered_set<std::string_view> both = {
       // data decides
       "item", "tolist", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique2", "allclose",
-      "is_nonzero", "__bool__", "__int__", "__float__", "__index__", "__contains__", "numpy", "data_ptr", "untyped_storage",
-      "storage", "flatnonzero", "extract", "compress", "tobytes", "dump", "dumps", "tofile", "__array__", "__dlpack__", "array_equal",
-      "array_equiv", "unique_values", "unique_counts", "unique_all", "unique_inverse", "trim_zeros", "union1d", "intersect1d",
-      "setdiff1d", "setxor1d",
+      "is_nonzero", "__bool__", "__int__", "__float__", "__index__", "__contains__", "numpy", "data_ptr",
+      "untyped_storage", "storage", "flatnonzero", "extract", "compress", "tobytes", "dump", "dumps", "tofile",
+      "__array__", "__dlpack__", "array_equal", "array_equiv", "unique_values", "unique_counts", "unique_all",
+      "unique_inverse", "trim_zeros", "union1d", "intersect1d", "setdiff1d", "setxor1d",
       // state of the tensor object or of the thread
-      "backward", "requires_grad", "retain_grad", "register_hook", "data", "grad", "set", "resize", "resize_as", "share_memory",
-      "names", "rename", "apply", "map", "map2", "as_subclass", "__deepcopy__", "__reduce_ex__", "__setstate__", "module_load",
-      "swap_tensors", "manual_seed", "seed", "set_rng_state", "get_rng_state", "set_default_dtype", "errstate", "seterr", "setflags",
-      "flags"};
-  static const std::unordered_set<std::string_view> numpy_writes = {"copyto", "put", "place", "putmask", "put_along_axis",
-      "fill_diagonal", "at", "itemset", "setfield", "byteswap", "nditer", "frompyfunc", "vectorize"};
+      "backward", "requires_grad", "retain_grad", "register_hook", "data", "grad", "set", "resize", "resize_as",
+      "share_memory", "names", "rename", "apply", "map", "map2", "as_subclass", "__deepcopy__", "__reduce_ex__",
+      "__setstate__", "module_load", "swap_tensors", "manual_seed", "seed", "set_rng_state", "get_rng_state",
+      "set_default_dtype", "errstate", "seterr", "setflags", "flags"};
+  static const std::unordered_set<std::string_view> numpy_writes = {
+      "copyto",  "put",      "place",    "putmask", "put_along_axis", "fill_diagonal", "at",
+      "itemset", "setfield", "byteswap", "nditer",  "frompyfunc",     "vectorize"};
   static const std::unordered_set<std::string_view> method_writes = {"sort", "partition", "fill"};
   std::string_view last = LastName(callee);
   if (both.contains(last) || callee == "torch.equal" || callee == "torch.Tensor.equal") return true;

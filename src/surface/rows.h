@@ -8,9 +8,9 @@
 //   N numpy.X   M numpy.ndarray.X   O numpy.ndarray.__X__   R numpy.ndarray.__rX__   B numpy.ndarray.__iX__
 //   G numpy.ndarray.X.__get__   S scipy.special.X
 //
-// To add an operation: add a row to the table of its family (torch_*.cc, numpy.cc) and a sample to the tests. A lowering
-// describes its results (Outs); it never changes the trace. In-place forms are derived: the functional result is cast to
-// the target's dtype and written to it.
+// To add an operation: add a row to the table of its family (torch_*.cc, numpy.cc) and a sample to the tests. A
+// lowering describes its results (Outs); it never changes the trace. In-place forms are derived: the functional result
+// is cast to the target's dtype and written to it.
 #pragma once
 
 #include <functional>
@@ -26,9 +26,12 @@
 
 namespace framejit::surface {
 
-struct NotThisRow {};  // thrown by a lowering: the call has this form but not this meaning; try the next row, then extern
+struct NotThisRow {
+};  // thrown by a lowering: the call has this form but not this meaning; try the next row, then extern
 
-struct Unmodelled { std::string why; };  // thrown likewise: the framework may replay it, but no graph can express it
+struct Unmodelled {
+  std::string why;
+};  // thrown likewise: the framework may replay it, but no graph can express it
 
 // How a view sees its parent. Both directions are pure graph functions; without `inverse` it cannot be written through.
 struct View {
@@ -39,22 +42,22 @@ struct View {
 struct Out {
   enum Kind : uint8_t { kFresh, kSame, kView } kind = kFresh;
   ValueId value = kNoValue;
-  shape::Ints strides;        // kFresh: empty means row-major
-  TraceId of = 0;             // kSame: that object; kView: the parent
+  shape::Ints strides;  // kFresh: empty means row-major
+  TraceId of = 0;       // kSame: that object; kView: the parent
   View view;
   bool differentiable = true;
-  bool array = false;         // NumPy: stays an array when 0-dimensional
+  bool array = false;  // NumPy: stays an array when 0-dimensional
 };
 
 struct Outs {
   std::vector<Out> items;
-  Arg::Kind structure = Arg::Kind::kTensor;              // kTensor: items[0]; kTuple, kList; kNone
-  std::string type_name;                                 // of a tuple that is a class: "torch.return_types.max"
-  std::shared_ptr<Call> recorded;                        // what the trace keeps instead of the call as made
-  std::vector<std::pair<TraceId, ValueId>> writes;       // besides results: tensors that are written
+  Arg::Kind structure = Arg::Kind::kTensor;         // kTensor: items[0]; kTuple, kList; kNone
+  std::string type_name;                            // of a tuple that is a class: "torch.return_types.max"
+  std::shared_ptr<Call> recorded;                   // what the trace keeps instead of the call as made
+  std::vector<std::pair<TraceId, ValueId>> writes;  // besides results: tensors that are written
   Outs() = default;
-  Outs(Out one) { items.push_back(std::move(one)); }     // NOLINT: lowerings return one result
-  Outs(ValueId v) { items.emplace_back().value = v; }    // NOLINT: fresh, row-major
+  Outs(Out one) { items.push_back(std::move(one)); }   // NOLINT: lowerings return one result
+  Outs(ValueId v) { items.emplace_back().value = v; }  // NOLINT: fresh, row-major
 };
 
 struct Operand {
@@ -71,8 +74,15 @@ struct Row;
 // One bound call, as a lowering sees it. Positions are those of the row's signature.
 class Scope {
  public:
-  Scope(Builder& builder, const Row& r, Framework fw, ModeState m, std::vector<Arg> args, std::function<Operand(TraceId)> read)
-      : b(builder), env(builder.env()), row(r), framework(fw), mode(m), args_(std::move(args)), read_(std::move(read)) {}
+  Scope(Builder& builder, const Row& r, Framework fw, ModeState m, std::vector<Arg> args,
+        std::function<Operand(TraceId)> read)
+      : b(builder),
+        env(builder.env()),
+        row(r),
+        framework(fw),
+        mode(m),
+        args_(std::move(args)),
+        read_(std::move(read)) {}
 
   Builder& b;
   shape::Env& env;
@@ -84,14 +94,14 @@ class Scope {
   bool has(int i) const { return !args_[i].is_none(); }
   const Arg& arg(int i) const { return args_[i]; }
   Operand tensor(int i) const { return Read(args_[i]); }
-  Operand Read(const Arg& a) const;                  // tensor or number
+  Operand Read(const Arg& a) const;  // tensor or number
   std::vector<Operand> tensors(int i) const;
   shape::Int integer(int i) const { return args_[i].i; }
   bool flag(int i) const { return args_[i].b; }
-  double number(int i) const;                        // any Python number
+  double number(int i) const;  // any Python number
   std::optional<DType> dtype(int i) const;
   shape::Ints ints(int i) const;
-  int Dim(const shape::Int& d, int rank) const;      // Python index to axis; declines when out of range
+  int Dim(const shape::Int& d, int rank) const;  // Python index to axis; declines when out of range
   int dim(int i, int rank) const { return Dim(args_[i].i, rank); }
   std::vector<int64_t> Dims(int i, int rank) const;  // None: every axis; no duplicates
   DType default_float() const { return torch() ? DType::kFloat32 : DType::kFloat64; }
@@ -113,15 +123,15 @@ class Scope {
 using LowerFn = Outs (*)(Scope&);
 
 enum RowFlags : uint32_t {
-  kNoGrad = 1,        // results never require gradients
-  kAnyDType = 2,      // also complex and other dtypes the primitives do not compute with (views)
+  kNoGrad = 1,    // results never require gradients
+  kAnyDType = 2,  // also complex and other dtypes the primitives do not compute with (views)
 };
 
 struct Row {
   const char* names;
   const char* signature;
   LowerFn lower;
-  Op op = Op::kInput;    // what a shared lowering emits
+  Op op = Op::kInput;  // what a shared lowering emits
   uint32_t flags = 0;
 };
 

@@ -8,20 +8,34 @@ namespace {
 
 using Kind = Arg::Kind;
 
-struct TypeName { std::string_view name; ArgType type; };
+struct TypeName {
+  std::string_view name;
+  ArgType type;
+};
 constexpr TypeName kTypeNames[] = {
-    {"Tensor[]", ArgType::kTensorList}, {"Tensor", ArgType::kTensor},   {"Operand", ArgType::kOperand},
-    {"Scalar", ArgType::kScalar},       {"int[]", ArgType::kIntList},   {"int", ArgType::kInt},
-    {"bool", ArgType::kBool},           {"float", ArgType::kFloat},     {"str", ArgType::kString},
-    {"ScalarType", ArgType::kDType},    {"Device", ArgType::kDevice},   {"Layout", ArgType::kLayout},
-    {"MemoryFormat", ArgType::kMemoryFormat}, {"Any", ArgType::kAny},
+    {"Tensor[]", ArgType::kTensorList},
+    {"Tensor", ArgType::kTensor},
+    {"Operand", ArgType::kOperand},
+    {"Scalar", ArgType::kScalar},
+    {"int[]", ArgType::kIntList},
+    {"int", ArgType::kInt},
+    {"bool", ArgType::kBool},
+    {"float", ArgType::kFloat},
+    {"str", ArgType::kString},
+    {"ScalarType", ArgType::kDType},
+    {"Device", ArgType::kDevice},
+    {"Layout", ArgType::kLayout},
+    {"MemoryFormat", ArgType::kMemoryFormat},
+    {"Any", ArgType::kAny},
 };
 
 // Names that the frameworks accept for the same parameter.
-struct Alias { std::string_view keyword, parameter; };
+struct Alias {
+  std::string_view keyword, parameter;
+};
 constexpr Alias kAliases[] = {
-    {"axis", "dim"}, {"keepdims", "keepdim"}, {"x", "input"}, {"a", "input"}, {"x1", "input"}, {"self", "input"},
-    {"x2", "other"}, {"dims", "dim"},
+    {"axis", "dim"}, {"keepdims", "keepdim"}, {"x", "input"},  {"a", "input"},
+    {"x1", "input"}, {"self", "input"},       {"x2", "other"}, {"dims", "dim"},
 };
 
 std::string_view Trim(std::string_view s) {
@@ -95,7 +109,10 @@ Signature Signature::Parse(std::string_view text) {
     }
     std::string_view item = Trim(s.substr(0, end));
     s = end < s.size() ? s.substr(end + 1) : std::string_view();
-    if (item == "*") { keyword_only = true; continue; }
+    if (item == "*") {
+      keyword_only = true;
+      continue;
+    }
     Param p;
     p.keyword_only = keyword_only;
     if (size_t eq = item.find('='); eq != std::string_view::npos) {
@@ -107,11 +124,20 @@ Signature Signature::Parse(std::string_view text) {
     if (space == std::string_view::npos) fail("a parameter needs type and name");
     std::string_view type = item.substr(0, space);
     p.name = Trim(item.substr(space));
-    if (type.ends_with("...")) { p.variadic = true; type.remove_suffix(3); }
-    if (type.ends_with("?")) { p.optional = true; type.remove_suffix(1); }
+    if (type.ends_with("...")) {
+      p.variadic = true;
+      type.remove_suffix(3);
+    }
+    if (type.ends_with("?")) {
+      p.optional = true;
+      type.remove_suffix(1);
+    }
     bool known = false;
     for (const TypeName& t : kTypeNames) {
-      if (t.name == type) { p.type = t.type; known = true; }
+      if (t.name == type) {
+        p.type = t.type;
+        known = true;
+      }
     }
     if (!known) fail("unknown type");
     sig.params.push_back(std::move(p));
@@ -174,16 +200,23 @@ std::optional<DType> DTypeFromText(std::string_view s) {
   for (std::string_view prefix : {"torch.", "numpy."}) {
     if (s.starts_with(prefix)) s.remove_prefix(prefix.size());
   }
-  struct Name { std::string_view name; DType type; };
+  struct Name {
+    std::string_view name;
+    DType type;
+  };
   static constexpr Name names[] = {
-      {"float32", DType::kFloat32},   {"float", DType::kFloat32},      {"float64", DType::kFloat64},
-      {"double", DType::kFloat64},    {"float16", DType::kFloat16},    {"half", DType::kFloat16},
-      {"bfloat16", DType::kBFloat16}, {"int64", DType::kInt64},        {"long", DType::kInt64},
-      {"int32", DType::kInt32},       {"int", DType::kInt32},          {"int16", DType::kInt16},
-      {"short", DType::kInt16},       {"int8", DType::kInt8},          {"uint8", DType::kUInt8},
-      {"uint16", DType::kUInt16},     {"uint32", DType::kUInt32},      {"uint64", DType::kUInt64},
-      {"bool", DType::kBool},         {"complex64", DType::kComplex64}, {"cfloat", DType::kComplex64},
-      {"complex128", DType::kComplex128}, {"cdouble", DType::kComplex128},
+      {"float32", DType::kFloat32},    {"float", DType::kFloat32},
+      {"float64", DType::kFloat64},    {"double", DType::kFloat64},
+      {"float16", DType::kFloat16},    {"half", DType::kFloat16},
+      {"bfloat16", DType::kBFloat16},  {"int64", DType::kInt64},
+      {"long", DType::kInt64},         {"int32", DType::kInt32},
+      {"int", DType::kInt32},          {"int16", DType::kInt16},
+      {"short", DType::kInt16},        {"int8", DType::kInt8},
+      {"uint8", DType::kUInt8},        {"uint16", DType::kUInt16},
+      {"uint32", DType::kUInt32},      {"uint64", DType::kUInt64},
+      {"bool", DType::kBool},          {"complex64", DType::kComplex64},
+      {"cfloat", DType::kComplex64},   {"complex128", DType::kComplex128},
+      {"cdouble", DType::kComplex128},
   };
   for (const Name& n : names) {
     if (n.name == s) return n.type;

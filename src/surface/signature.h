@@ -3,8 +3,9 @@
 //
 //   (Tensor input, int[]... dims, *, float p=0.5, ScalarType? dtype=None)
 //
-// Types: Tensor, Tensor[], Operand (tensor or number), Scalar, int, int[], bool, float, str, ScalarType, Device, Layout,
-// MemoryFormat, Any. `?` admits None, `...` lets the remaining positional numbers form the list, `int[]` takes one int too.
+// Types: Tensor, Tensor[], Operand (tensor or number), Scalar, int, int[], bool, float, str, ScalarType, Device,
+// Layout, MemoryFormat, Any. `?` admits None, `...` lets the remaining positional numbers form the list, `int[]` takes
+// one int too.
 #pragma once
 
 #include <optional>
@@ -17,13 +18,26 @@
 namespace framejit::surface {
 
 enum class ArgType : uint8_t {
-  kTensor, kTensorList, kOperand, kScalar, kInt, kIntList, kBool, kFloat, kString, kDType, kDevice, kLayout, kMemoryFormat, kAny,
+  kTensor,
+  kTensorList,
+  kOperand,
+  kScalar,
+  kInt,
+  kIntList,
+  kBool,
+  kFloat,
+  kString,
+  kDType,
+  kDevice,
+  kLayout,
+  kMemoryFormat,
+  kAny,
 };
 
 struct Param {
   std::string name;
   ArgType type = ArgType::kAny;
-  bool optional = false;      // None is a value
+  bool optional = false;  // None is a value
   bool variadic = false;
   bool keyword_only = false;
   bool has_default = false;

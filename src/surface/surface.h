@@ -23,10 +23,13 @@ namespace framejit::surface {
 // call it is given (and an extern node's call) refers to tensors by position: kTensor t is operands[t]. It fills in
 // call.result with the structure of the results, where kTensor t is result number t (left None: one tensor). Calls that
 // write or return a view of an operand must be refused: only rows know aliasing.
-using InferFn = std::function<std::optional<std::vector<TensorMeta>>(Call& call, const std::vector<TensorMeta>& operands)>;
+using InferFn =
+    std::function<std::optional<std::vector<TensorMeta>>(Call& call, const std::vector<TensorMeta>& operands)>;
 
 // The framework would raise here, or data decides the result: the caller must let the framework run this call for real.
-struct Decline : std::runtime_error { using std::runtime_error::runtime_error; };
+struct Decline : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 // Turns a growing Trace into a growing Graph.
 class Lowering {
@@ -42,10 +45,14 @@ class Lowering {
   // Set once something had no functional meaning here (say, a write through a view we do not model): the trace is still
   // exact, the graph is not; the segment runs through TraceRunner. Empty: the graph is good.
   const std::string& graph_unusable() const;
-  // Ends the graph: declares its symbols; outputs are the base tensors of `outputs` that are not inputs; writes are the mutated inputs.
-  // Returns for each trace output how it is made (see tensor::OutputPlan, same meaning). kReplay: index is the graph
-  // output that holds the base, or ~i for graph input i; `calls` make the output from it, oldest first.
-  struct Made { enum Kind { kGraphOutput, kInput, kReplay } kind; int index = 0; std::vector<int> calls; };
+  // Ends the graph: declares its symbols; outputs are the base tensors of `outputs` that are not inputs; writes are the
+  // mutated inputs. Returns for each trace output how it is made (see tensor::OutputPlan, same meaning). kReplay: index
+  // is the graph output that holds the base, or ~i for graph input i; `calls` make the output from it, oldest first.
+  struct Made {
+    enum Kind { kGraphOutput, kInput, kReplay } kind;
+    int index = 0;
+    std::vector<int> calls;
+  };
   std::vector<Made> Finish(const std::vector<TraceId>& outputs);
   // A number read out of the program (not a tensor): e.g. sizes. Exposed for rows.
   Builder& builder();
@@ -56,7 +63,7 @@ class Lowering {
 };
 
 bool HasRow(const std::string& callee);
-std::vector<std::string> AllRows();   // for docs and for mapping objects to rows at import
+std::vector<std::string> AllRows();  // for docs and for mapping objects to rows at import
 enum class RowKind { kTensorOp, kView, kInPlace, kCreation };
 // Constant-valued framework functions (torch.compiler.is_compiling -> true, ...): answer without a call.
 std::optional<Arg> ConstantAnswer(const std::string& callee);

@@ -99,10 +99,18 @@ Outs Strict(Scope& s, int rank_x, int rank_y) {  // mm, bmm, mv, dot: fixed rank
   SameFloats(s, {&x, &y});
   return MatMulOf(s, x, y);
 }
-Outs Mm(Scope& s) { return Strict(s, 2, 2); }
-Outs Bmm(Scope& s) { return Strict(s, 3, 3); }
-Outs Mv(Scope& s) { return Strict(s, 2, 1); }
-Outs Dot(Scope& s) { return Strict(s, 1, 1); }
+Outs Mm(Scope& s) {
+  return Strict(s, 2, 2);
+}
+Outs Bmm(Scope& s) {
+  return Strict(s, 3, 3);
+}
+Outs Mv(Scope& s) {
+  return Strict(s, 2, 1);
+}
+Outs Dot(Scope& s) {
+  return Strict(s, 1, 1);
+}
 
 Outs NumpyDot(Scope& s) {
   for (int i : {0, 1}) {
@@ -145,22 +153,29 @@ Outs Einsum(Scope& s) {
   }
   std::vector<Operand> xs = s.tensors(1);
   size_t arrow = eq.find("->"), comma = eq.find(',');
-  if (xs.size() != 2 || arrow == std::string::npos || comma == std::string::npos || eq.find('.') != std::string::npos) Scope::Skip();
-  std::string left = eq.substr(0, comma), right = eq.substr(comma + 1, arrow - comma - 1), result = eq.substr(arrow + 2);
+  if (xs.size() != 2 || arrow == std::string::npos || comma == std::string::npos || eq.find('.') != std::string::npos)
+    Scope::Skip();
+  std::string left = eq.substr(0, comma), right = eq.substr(comma + 1, arrow - comma - 1),
+              result = eq.substr(arrow + 2);
   auto distinct = [](std::string t) {
     std::sort(t.begin(), t.end());
     return std::adjacent_find(t.begin(), t.end()) == t.end();
   };
   if (!distinct(left) || !distinct(right) || !distinct(result)) Scope::Skip();
-  if (static_cast<int>(left.size()) != xs[0].rank() || static_cast<int>(right.size()) != xs[1].rank()) Scope::Fail("einsum: ranks");
+  if (static_cast<int>(left.size()) != xs[0].rank() || static_cast<int>(right.size()) != xs[1].rank())
+    Scope::Fail("einsum: ranks");
   SameFloats(s, {&xs[0], &xs[1]});
   std::string batch, rows, columns, summed;
   auto has = [](const std::string& t, char c) { return t.find(c) != std::string::npos; };
   for (char c : result) {
-    if (has(left, c) && has(right, c)) batch += c;
-    else if (has(left, c)) rows += c;
-    else if (has(right, c)) columns += c;
-    else Scope::Fail("einsum: unknown letter in the result");
+    if (has(left, c) && has(right, c))
+      batch += c;
+    else if (has(left, c))
+      rows += c;
+    else if (has(right, c))
+      columns += c;
+    else
+      Scope::Fail("einsum: unknown letter in the result");
   }
   for (char c : left) {
     if (has(result, c)) continue;
@@ -257,7 +272,8 @@ Outs ConvOf(Scope& s, int n, bool transposed) {
   }
   if (transposed) extra = numbers(5);
   Attrs attrs;
-  for (auto* list : {&stride, &padding, &dilation, &extra}) attrs.axes.insert(attrs.axes.end(), list->begin(), list->end());
+  for (auto* list : {&stride, &padding, &dilation, &extra})
+    attrs.axes.insert(attrs.axes.end(), list->begin(), list->end());
   attrs.axes.push_back(groups);
   attrs.flag = transposed;
   for (const Int& d : x.meta->sizes) {
@@ -279,9 +295,13 @@ Outs ConvOf(Scope& s, int n, bool transposed) {
   return out;
 }
 template <int N>
-Outs Conv(Scope& s) { return ConvOf(s, N, false); }
+Outs Conv(Scope& s) {
+  return ConvOf(s, N, false);
+}
 template <int N>
-Outs ConvTranspose(Scope& s) { return ConvOf(s, N, true); }
+Outs ConvTranspose(Scope& s) {
+  return ConvOf(s, N, true);
+}
 
 // Would torch's fused CPU kernel run? It keeps the query's memory order; the composite path gives row-major results.
 bool IsFused(Scope& s, const Operand& q, const Operand& k, const Operand& v, const Operand* mask) {
@@ -358,9 +378,12 @@ Outs Attention(Scope& s) {  // (query, key, value, attn_mask, dropout_p, is_caus
   return out;
 }
 
-#define CONV "(Tensor input, Tensor weight, Tensor? bias=None, int[] stride=1, Any padding=0, int[] dilation=1, int groups=1)"
-#define CONV_T "(Tensor input, Tensor weight, Tensor? bias=None, int[] stride=1, int[] padding=0, int[] output_padding=0, " \
-               "int groups=1, int[] dilation=1)"
+#define CONV \
+  "(Tensor input, Tensor weight, Tensor? bias=None, int[] stride=1, Any padding=0, int[] dilation=1, int groups=1)"
+#define CONV_T                                                                                                 \
+  "(Tensor input, Tensor weight, Tensor? bias=None, int[] stride=1, int[] padding=0, int[] output_padding=0, " \
+  "int groups=1, int[] dilation=1)"
+// clang-format off: a table
 constexpr Row kRows[] = {
     {"n:linear", "(Tensor input, Tensor weight, Tensor? bias=None)", &Linear},
     {"tmN:matmul l:matmul orOR:matmul", "(Tensor input, Tensor other)", &MatMul},
@@ -377,9 +400,12 @@ constexpr Row kRows[] = {
      "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, "
      "float? scale=None, bool enable_gqa=False)", &Attention},
 };
+// clang-format on
 
 }  // namespace
 
-std::span<const Row> ContractionRows() { return kRows; }
+std::span<const Row> ContractionRows() {
+  return kRows;
+}
 
 }  // namespace framejit::surface

@@ -19,11 +19,14 @@ Out Same(const Operand& x) {
   return out;
 }
 
-bool IsCpu(const Arg& device) { return device.is_none() || device.s == "cpu" || device.s.starts_with("cpu:"); }
+bool IsCpu(const Arg& device) {
+  return device.is_none() || device.s == "cpu" || device.s.starts_with("cpu:");
+}
 void CpuOnly(Scope& s, int i) {
   if (!IsCpu(s.arg(i))) Scope::Skip();
 }
-// Trailing keyword arguments of creation functions: dtype, layout, device, pin_memory, requires_grad at first, first+1, ...
+// Trailing keyword arguments of creation functions: dtype, layout, device, pin_memory, requires_grad at first, first+1,
+// ...
 void PlainTensor(Scope& s, int layout) {
   if (s.has(layout) && s.arg(layout).s.find("strided") == std::string::npos) Scope::Skip();
   CpuOnly(s, layout + 1);
@@ -47,9 +50,13 @@ DType NumberDType(Scope& s, const Arg& a) {
   return a.is(Kind::kBool) ? DType::kBool : a.is(Kind::kInt) ? DType::kInt64 : s.default_float();
 }
 
-Arg FillOf(Scope& s) { return Arg::Int(s.row.op == Op::kReciprocal ? 1 : 0); }  // ones carry kReciprocal, zeros and empty nothing
+Arg FillOf(Scope& s) {
+  return Arg::Int(s.row.op == Op::kReciprocal ? 1 : 0);
+}  // ones carry kReciprocal, zeros and empty nothing
 
-#define OPTIONS "*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=False, bool? requires_grad=False"
+#define OPTIONS                                                                                         \
+  "*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=False, bool? " \
+  "requires_grad=False"
 #define LIKE OPTIONS ", MemoryFormat? memory_format=None"
 
 Outs Zeros(Scope& s) {
@@ -113,7 +120,9 @@ Outs ARangeOf(Scope& s, const Arg& start, const Arg& end, const Arg& step, std::
     }
     count = shape::CeilDiv(span, Int(by > 0 ? by : -by));
   } else {
-    auto number = [&](const Arg& a) { return a.is(Kind::kFloat) ? a.f : a.is(Kind::kBool) ? a.b : double(s.env.Specialize(a.i)); };
+    auto number = [&](const Arg& a) {
+      return a.is(Kind::kFloat) ? a.f : a.is(Kind::kBool) ? a.b : double(s.env.Specialize(a.i));
+    };
     double by = number(step), n = std::ceil((number(end) - number(start)) / by);
     if (!(by != 0) || !std::isfinite(n) || n < 0) Scope::Skip();
     if (!IsFloat(t)) Scope::Skip();
@@ -142,7 +151,8 @@ Outs LinSpace(Scope& s) {  // (start, end, steps, dtype...): from both ends, as 
   double start = s.number(0), end = s.number(1);
   ValueId i = s.b.Cast(s.b.Iota(DType::kInt64, {Int(n)}, 0), wide);
   double step = t == DType::kFloat64 ? (end - start) / (n - 1)
-                                     : static_cast<float>(static_cast<float>(end) - static_cast<float>(start)) / static_cast<float>(n - 1);
+                                     : static_cast<float>(static_cast<float>(end) - static_cast<float>(start)) /
+                                           static_cast<float>(n - 1);
   auto number = [&](double v) { return rules::Like(s.b, i, v); };
   ValueId up = s.b.Binary(Op::kAdd, s.b.Binary(Op::kMul, i, number(step)), number(start));
   ValueId left = s.b.Binary(Op::kSub, number(double(n - 1)), i);
@@ -205,7 +215,8 @@ Outs TensorOf(Scope& s) {
   return out;
 }
 
-// --- dtype changes -----------------------------------------------------------------------------------------------------
+// --- dtype changes
+// -----------------------------------------------------------------------------------------------------
 
 Outs Converted(Scope& s, const Operand& x, DType t, bool copy, const Arg& format) {
   std::string_view f = format.is_none() ? "preserve_format" : std::string_view(format.s);
@@ -242,9 +253,15 @@ template <DType T>
 Outs ToType(Scope& s) {
   return Converted(s, s.tensor(0), T, false, s.arg(1));
 }
-Outs TypeAs(Scope& s) { return Converted(s, s.tensor(0), s.tensor(1).meta->dtype, false, Arg::None()); }
-Outs TypeOf(Scope& s) { return Converted(s, s.tensor(0), *s.dtype(1), false, Arg::None()); }
-Outs ToCpu(Scope& s) { return Converted(s, s.tensor(0), s.tensor(0).meta->dtype, false, s.arg(1)); }
+Outs TypeAs(Scope& s) {
+  return Converted(s, s.tensor(0), s.tensor(1).meta->dtype, false, Arg::None());
+}
+Outs TypeOf(Scope& s) {
+  return Converted(s, s.tensor(0), *s.dtype(1), false, Arg::None());
+}
+Outs ToCpu(Scope& s) {
+  return Converted(s, s.tensor(0), s.tensor(0).meta->dtype, false, s.arg(1));
+}
 
 Outs CopyInPlace(Scope& s) {
   Operand x = s.tensor(0), src = s.tensor(1);
@@ -264,7 +281,8 @@ Outs ZeroInPlace(Scope& s) {
   return s.b.Constant(Scalar(0), x.meta->dtype, x.meta->sizes);
 }
 
-// --- joining and repeating ---------------------------------------------------------------------------------------------
+// --- joining and repeating
+// ---------------------------------------------------------------------------------------------
 
 DType JoinType(Scope& s, const std::vector<Operand>& all) {
   std::vector<TypeOperand> typed;
@@ -278,7 +296,8 @@ Outs Joined(Scope& s, std::vector<Operand> all, int dim_index, bool stack) {
     if (s.torch() ? LikesChannelsLast(s.env, *x.meta) : !IsRowMajor(*x.meta)) Scope::Skip();
   }
   if (s.torch() && !stack) {  // historic: a 1-dimensional empty tensor joins with anything
-    bool skipped = std::any_of(all.begin(), all.end(), [&](const Operand& x) { return x.rank() == 1 && s.env.Eq(x.meta->sizes[0], 0); });
+    bool skipped = std::any_of(all.begin(), all.end(),
+                               [&](const Operand& x) { return x.rank() == 1 && s.env.Eq(x.meta->sizes[0], 0); });
     bool same = std::all_of(all.begin(), all.end(), [&](const Operand& x) { return x.rank() == 1; });
     if (skipped && !same) Scope::Skip();
   }
@@ -301,13 +320,18 @@ Outs Joined(Scope& s, std::vector<Operand> all, int dim_index, bool stack) {
   attrs.axes = {axis};
   return parts.size() == 1 ? parts[0] : s.b.Add(Op::kCat, parts, attrs);
 }
-Outs Cat(Scope& s) { return Joined(s, s.tensors(0), 1, false); }
-Outs Stack(Scope& s) { return Joined(s, s.tensors(0), 1, true); }
+Outs Cat(Scope& s) {
+  return Joined(s, s.tensors(0), 1, false);
+}
+Outs Stack(Scope& s) {
+  return Joined(s, s.tensors(0), 1, true);
+}
 
 Outs Repeat(Scope& s) {
   Operand x = s.tensor(0);
   Ints times = s.ints(1), sizes = x.meta->sizes;
-  if (s.row.op == Op::kTake && times.size() < sizes.size()) times.insert(times.begin(), sizes.size() - times.size(), Int(1));  // tile
+  if (s.row.op == Op::kTake && times.size() < sizes.size())
+    times.insert(times.begin(), sizes.size() - times.size(), Int(1));  // tile
   if (times.size() < sizes.size()) Scope::Fail("repeat needs as many numbers as dimensions");
   sizes.insert(sizes.begin(), times.size() - sizes.size(), Int(1));
   // [a, b] -> [1, a, 1, b] -> [m, a, n, b] -> [m*a, n*b]
@@ -418,7 +442,8 @@ Outs Triangle(Scope& s) {  // tril: kLe, triu: kLt
 
 Outs Diff(Scope& s) {
   Operand x = s.tensor(0);
-  if (s.has(3) || s.has(4) || s.env.Specialize(s.integer(1)) != 1 || IsBool(x.meta->dtype) || x.rank() == 0) Scope::Skip();
+  if (s.has(3) || s.has(4) || s.env.Specialize(s.integer(1)) != 1 || IsBool(x.meta->dtype) || x.rank() == 0)
+    Scope::Skip();
   if (!IsRowMajor(*x.meta)) Scope::Skip();
   int axis = s.dim(2, x.rank());
   Int n = x.meta->sizes[axis];
@@ -427,6 +452,7 @@ Outs Diff(Scope& s) {
 }
 
 #define FORMAT "*, MemoryFormat? memory_format=None)"
+// clang-format off: a table
 constexpr Row kRows[] = {
     {"t:zeros", "(int[]... size, " OPTIONS ")", &Zeros},
     {"t:ones", "(int[]... size, " OPTIONS ")", &Zeros, Op::kReciprocal},
@@ -472,9 +498,12 @@ constexpr Row kRows[] = {
     {"tm:triu I:triu", "(Tensor input, int diagonal=0)", &Triangle, Op::kLt},
     {"tm:diff", "(Tensor input, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None)", &Diff},
 };
+// clang-format on
 
 }  // namespace
 
-std::span<const Row> CreationRows() { return kRows; }
+std::span<const Row> CreationRows() {
+  return kRows;
+}
 
 }  // namespace framejit::surface

@@ -25,11 +25,13 @@ ValueId Take(Scope& s, ValueId data, ValueId index, int axis) {
 }
 
 struct Indexing {
-  ViewChain view;                                   // the basic part
-  std::vector<std::pair<int, Operand>> tensors;     // axis of the view and the index tensor on it
+  ViewChain view;                                // the basic part
+  std::vector<std::pair<int, Operand>> tensors;  // axis of the view and the index tensor on it
 };
 
-std::vector<Arg> IndexItems(const Arg& key) { return key.is(Kind::kTuple) ? key.items : std::vector<Arg>{key}; }
+std::vector<Arg> IndexItems(const Arg& key) {
+  return key.is(Kind::kTuple) ? key.items : std::vector<Arg>{key};
+}
 
 Indexing ParseIndex(Scope& s, const Operand& x, const Arg& key) {
   Indexing out{ViewChain(s, x), {}};
@@ -70,7 +72,8 @@ Indexing ParseIndex(Scope& s, const Operand& x, const Arg& key) {
       ++axis;
     } else {
       Operand t = s.Read(a);
-      if (!IsInteger(t.meta->dtype) && !IsBool(t.meta->dtype)) Scope::Fail("tensors used as indices must be integers or bools");
+      if (!IsInteger(t.meta->dtype) && !IsBool(t.meta->dtype))
+        Scope::Fail("tensors used as indices must be integers or bools");
       out.tensors.push_back({axis, t});
       axis += IsBool(t.meta->dtype) ? t.rank() : 1;
     }
@@ -267,6 +270,7 @@ Outs OneHot(Scope& s) {
   return rules::OneHot(s.b, x.value, classes, DType::kInt64);
 }
 
+// clang-format off: a table
 constexpr Row kRows[] = {
     {"oO:getitem", "(Tensor input, Any key)", &GetItem},
     {"oO:setitem", "(Tensor input, Any key, Operand value)", &SetItem},
@@ -277,9 +281,12 @@ constexpr Row kRows[] = {
     {"tm:take", "(Tensor input, Tensor index)", &TakeFlat},
     {"n:one_hot", "(Tensor input, int num_classes=-1)", &OneHot},
 };
+// clang-format on
 
 }  // namespace
 
-std::span<const Row> IndexRows() { return kRows; }
+std::span<const Row> IndexRows() {
+  return kRows;
+}
 
 }  // namespace framejit::surface

@@ -11,7 +11,9 @@ using shape::Int;
 using shape::Ints;
 
 // Optional tensor operand i of a rule.
-ValueId Maybe(Scope& s, int i) { return s.has(i) ? s.tensor(i).value : rules::kNone; }
+ValueId Maybe(Scope& s, int i) {
+  return s.has(i) ? s.tensor(i).value : rules::kNone;
+}
 
 Outs Softmax(Scope& s) {  // (input, dim, dtype); op kLog: log_softmax
   Operand x = s.tensor(0);
@@ -43,8 +45,9 @@ Outs RmsNorm(Scope& s) {  // (input, normalized_shape, weight, eps)
   DType t = x.meta->dtype;
   if (!IsFloat(t) || LikesChannelsLast(s.env, *x.meta)) Scope::Skip();
   if (s.has(2) && s.tensor(2).meta->dtype != t) Scope::Skip();
-  double eps = s.has(3) ? s.number(3)
-               : ComputeType(t) == DType::kFloat64 ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  double eps = s.has(3)                            ? s.number(3)
+               : ComputeType(t) == DType::kFloat64 ? std::numeric_limits<double>::epsilon()
+                                                   : std::numeric_limits<float>::epsilon();
   return rules::RmsNorm(s.b, x.value, TrailingDims(s, x, s.ints(1)), Maybe(s, 2), eps);
 }
 
@@ -59,12 +62,13 @@ Outs GroupNorm(Scope& s) {  // (input, num_groups, weight, bias, eps, cudnn_enab
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype) || x.rank() < 2 || LikesChannelsLast(s.env, *x.meta)) Scope::Skip();
   Int groups = s.integer(1), channels = x.meta->sizes[1];
-  if (s.env.Le(groups, 0) || !s.env.Eq(shape::Mod(channels, groups), 0)) Scope::Fail("num_groups does not divide the channels");
+  if (s.env.Le(groups, 0) || !s.env.Eq(shape::Mod(channels, groups), 0))
+    Scope::Fail("num_groups does not divide the channels");
   return rules::GroupNorm(s.b, x.value, groups, Maybe(s, 2), Maybe(s, 3), s.number(4));
 }
 
-// (input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled). Training updates the running
-// statistics in place.
+// (input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled). Training updates the
+// running statistics in place.
 Outs BatchNorm(Scope& s) {
   Operand x = s.tensor(0);
   int rank = x.rank();
@@ -83,7 +87,8 @@ Outs BatchNorm(Scope& s) {
     if (s.env.Le(count, 1)) Scope::Fail("batch_norm: more than one value per channel is needed");
     rules::BatchStatistics now = rules::BatchNormStatistics(s.b, x.value);
     if (s.has(3)) outs.writes.push_back({s.tensor(3).id, rules::RunningUpdate(s.b, mean, now.mean, s.number(6))});
-    if (s.has(4)) outs.writes.push_back({s.tensor(4).id, rules::RunningUpdate(s.b, variance, now.unbiased_variance, s.number(6))});
+    if (s.has(4))
+      outs.writes.push_back({s.tensor(4).id, rules::RunningUpdate(s.b, variance, now.unbiased_variance, s.number(6))});
     mean = now.mean;
     variance = now.variance;
   }
@@ -138,10 +143,12 @@ Outs PRelu(Scope& s) {
     if (x.rank() < 2 || !s.env.Eq(w.meta->sizes[0], x.meta->sizes[1])) Scope::Fail("prelu weight");
     weight = PerChannel(s, weight, x.rank());
   }
-  ValueId v = s.b.Where(s.b.Binary(Op::kLt, rules::Like(s.b, x.value, 0), x.value), x.value, s.b.Binary(Op::kMul, x.value, weight));
+  ValueId v = s.b.Where(s.b.Binary(Op::kLt, rules::Like(s.b, x.value, 0), x.value), x.value,
+                        s.b.Binary(Op::kMul, x.value, weight));
   return s.Elementwise(v, {&x, 1});
 }
 
+// clang-format off: a table
 constexpr Row kRows[] = {
     {"tms:softmax", "(Tensor input, int dim, ScalarType? dtype=None)", &Softmax},
     {"tms:log_softmax", "(Tensor input, int dim, ScalarType? dtype=None)", &Softmax, Op::kLog},
@@ -158,9 +165,12 @@ constexpr Row kRows[] = {
     {"t:adaptive_avg_pool1d", "(Tensor input, int[] output_size)", &GlobalAveragePool, Op::kSum},
     {"tmf:prelu", "(Tensor input, Tensor weight)", &PRelu},
 };
+// clang-format on
 
 }  // namespace
 
-std::span<const Row> NnRows() { return kRows; }
+std::span<const Row> NnRows() {
+  return kRows;
+}
 
 }  // namespace framejit::surface

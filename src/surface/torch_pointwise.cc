@@ -12,9 +12,13 @@ namespace {
 
 using rules::Like;
 
-ValueId Times(Builder& b, ValueId x, double v) { return b.Binary(Op::kMul, x, Like(b, x, v)); }
+ValueId Times(Builder& b, ValueId x, double v) {
+  return b.Binary(Op::kMul, x, Like(b, x, v));
+}
 
-TypeOperand Typed(const Operand& o) { return {o.meta, o.is_tensor() ? Arg::Kind::kNone : o.number.kind}; }
+TypeOperand Typed(const Operand& o) {
+  return {o.meta, o.is_tensor() ? Arg::Kind::kNone : o.number.kind};
+}
 
 DType ResultType(Scope& s, std::span<const Operand> operands) {
   std::vector<TypeOperand> typed;
@@ -27,19 +31,23 @@ DType ResultType(Scope& s, std::span<const Operand> operands) {
   DType t = s.torch() ? TorchResultType(typed, s.default_float()) : NumpyResultType(typed);
   if (IsComplex(t)) Scope::Skip();
   for (const Operand& o : operands) {
-    if (!o.is_tensor() && !FitsIn(o.number, t)) Scope::Skip();  // torch wraps around; NumPy raises or takes another loop
+    if (!o.is_tensor() && !FitsIn(o.number, t))
+      Scope::Skip();  // torch wraps around; NumPy raises or takes another loop
   }
   return t;
 }
 
-ValueId As(Scope& s, const Operand& o, DType t) { return o.is_tensor() ? s.b.Cast(o.value, t) : s.Constant(o.number, t); }
+ValueId As(Scope& s, const Operand& o, DType t) {
+  return o.is_tensor() ? s.b.Cast(o.value, t) : s.Constant(o.number, t);
+}
 
 DType FloatOf(Scope& s, DType t) {
   if (IsFloat(t)) return t;
   return s.torch() ? DType::kFloat32 : NumpyFloatFor(t);
 }
 
-// --- one operand -------------------------------------------------------------------------------------------------------
+// --- one operand
+// -------------------------------------------------------------------------------------------------------
 
 Outs FloatUnary(Scope& s) {
   Operand x = s.tensor(0);
@@ -118,7 +126,8 @@ Outs Classify(Scope& s) {  // isnan, isinf, signbit
   Operand x = s.tensor(0);
   if (IsFloat(x.meta->dtype)) return s.Elementwise(s.b.Unary(s.row.op, x.value), {&x, 1});
   ValueId no = s.row.op == Op::kSignbit && IsSigned(x.meta->dtype)
-                   ? s.b.Binary(Op::kLt, x.value, Like(s.b, x.value, 0)) : s.b.Constant(Scalar(false), DType::kBool, x.meta->sizes);
+                   ? s.b.Binary(Op::kLt, x.value, Like(s.b, x.value, 0))
+                   : s.b.Constant(Scalar(false), DType::kBool, x.meta->sizes);
   return s.Elementwise(no, {&x, 1});
 }
 
@@ -152,8 +161,10 @@ Outs Clone(Scope& s) {
   Out out;
   out.value = x.value;
   std::string format = s.has(1) ? s.arg(1).s : "preserve_format";
-  if (format.ends_with("preserve_format")) out.strides = PreserveFormat(s.env, *x.meta);
-  else if (!format.ends_with("contiguous_format")) Scope::Skip();
+  if (format.ends_with("preserve_format"))
+    out.strides = PreserveFormat(s.env, *x.meta);
+  else if (!format.ends_with("contiguous_format"))
+    Scope::Skip();
   return out;
 }
 
@@ -167,7 +178,8 @@ Outs NanToNum(Scope& s) {
   return s.Elementwise(v, {&x, 1});
 }
 
-// --- two operands ------------------------------------------------------------------------------------------------------
+// --- two operands
+// ------------------------------------------------------------------------------------------------------
 
 struct Pair {
   std::array<Operand, 2> operands;
@@ -185,7 +197,8 @@ Pair ReadPair(Scope& s) {
 
 // torch's rarer binary functions take tensors only; NumPy's take numbers too.
 Pair ReadTensors(Scope& s) {
-  if (s.torch() && !(s.arg(0).is(Arg::Kind::kTensor) && s.arg(1).is(Arg::Kind::kTensor))) Scope::Fail("operands must be tensors");
+  if (s.torch() && !(s.arg(0).is(Arg::Kind::kTensor) && s.arg(1).is(Arg::Kind::kTensor)))
+    Scope::Fail("operands must be tensors");
   return ReadPair(s);
 }
 
@@ -195,7 +208,9 @@ void RefuseBools(const Pair& p) {
   }
 }
 
-Outs Done(Scope& s, const Pair& p, ValueId v) { return s.Elementwise(v, p.operands); }
+Outs Done(Scope& s, const Pair& p, ValueId v) {
+  return s.Elementwise(v, p.operands);
+}
 
 // f16 and bf16 with a Python number: the number keeps f32 precision and only the result is rounded.
 bool Widen(Scope& s, Pair& p) {
@@ -234,7 +249,8 @@ Outs ReverseSub(Scope& s) {  // torch.rsub(input, other): other - input
 void CheckDivisor(const Pair& p) {
   if (IsFloat(p.type)) return;
   const Operand& d = p.operands[1];
-  if (d.is_tensor() || !d.number.is(Arg::Kind::kInt) || !d.number.i.is_const() || d.number.i.value() == 0) Scope::Skip();
+  if (d.is_tensor() || !d.number.is(Arg::Kind::kInt) || !d.number.i.is_const() || d.number.i.value() == 0)
+    Scope::Skip();
 }
 
 Outs TrueDivide(Scope& s) {
@@ -283,7 +299,9 @@ Outs Power(Scope& s) {
     if (s.torch() && !p.operands[0].is_tensor()) return s.b.Binary(Op::kPow, p.a, p.b);  // always row-major
     return s.torch() ? Done(s, p, s.b.Binary(Op::kPow, p.a, p.b)) : NumpyPower(s, p);
   }
-  double n = e.number.is(Arg::Kind::kInt) ? static_cast<double>(e.number.i.value()) : e.number.is(Arg::Kind::kBool) ? e.number.b : e.number.f;
+  double n = e.number.is(Arg::Kind::kInt)    ? static_cast<double>(e.number.i.value())
+             : e.number.is(Arg::Kind::kBool) ? e.number.b
+                                             : e.number.f;
   if (!IsFloat(p.type) && n < 0) Scope::Fail("integers to negative integer powers");
   auto wide = [&](auto f) { return Done(s, p, s.b.Cast(f(s.Up(p.a)), p.type)); };
   if (n == 2) return wide([&](ValueId x) { return rules::Square(s.b, x); });
@@ -320,7 +338,8 @@ Outs Compare(Scope& s) {
   Pair p = ReadPair(s);
   if (!s.torch() && IsFloat(p.type)) {  // NumPy compares 64-bit integers of different sign exactly
     bool integers = true;
-    for (const Operand& o : p.operands) integers &= o.is_tensor() ? !IsFloat(o.meta->dtype) : !o.number.is(Arg::Kind::kFloat);
+    for (const Operand& o : p.operands)
+      integers &= o.is_tensor() ? !IsFloat(o.meta->dtype) : !o.number.is(Arg::Kind::kFloat);
     if (integers) Scope::Skip();
   }
   return Done(s, p, s.b.Binary(s.row.op, p.a, p.b));
@@ -380,7 +399,8 @@ Outs XLogY(Scope& s) {
   return Done(s, p, s.b.Cast(s.b.Where(nan, Like(s.b, v, std::nan("")), v), p.type));
 }
 
-// --- more --------------------------------------------------------------------------------------------------------------
+// --- more
+// --------------------------------------------------------------------------------------------------------------
 
 Outs Where(Scope& s) {
   Operand c = s.tensor(0);
@@ -405,7 +425,9 @@ Outs MaskedFill(Scope& s) {
   if (!IsBool(mask.meta->dtype)) Scope::Fail("masked_fill needs a bool mask");
   if (value.is_tensor() && value.rank() != 0) Scope::Fail("masked_fill needs a 0-dimensional value");
   DType t = x.meta->dtype;
-  DType from = value.is_tensor() ? value.meta->dtype : value.number.is(Arg::Kind::kFloat) ? DType::kFloat32 : DType::kBool;
+  DType from = value.is_tensor()                    ? value.meta->dtype
+               : value.number.is(Arg::Kind::kFloat) ? DType::kFloat32
+                                                    : DType::kBool;
   if (!TorchCanCast(from, t) && !IsBool(t)) Scope::Fail("value cannot be converted without overflow");
   if (!value.is_tensor() && !FitsIn(value.number, t)) Scope::Fail("value cannot be converted without overflow");
   if (IsBool(t) && from == DType::kFloat32) Scope::Skip();
@@ -461,9 +483,15 @@ Outs Activation2(Scope& s) {
   return s.Elementwise(v, {&x, 1});
 }
 
-ValueId LeakyReluOf(Builder& b, ValueId x, double slope, double) { return rules::LeakyRelu(b, x, slope); }
-ValueId EluOf(Builder& b, ValueId x, double alpha, double scale) { return rules::Elu(b, x, alpha, scale); }
-ValueId CeluOf(Builder& b, ValueId x, double alpha, double) { return rules::Celu(b, x, alpha); }
+ValueId LeakyReluOf(Builder& b, ValueId x, double slope, double) {
+  return rules::LeakyRelu(b, x, slope);
+}
+ValueId EluOf(Builder& b, ValueId x, double alpha, double scale) {
+  return rules::Elu(b, x, alpha, scale);
+}
+ValueId CeluOf(Builder& b, ValueId x, double alpha, double) {
+  return rules::Celu(b, x, alpha);
+}
 ValueId ThresholdOf(Builder& b, ValueId x, double threshold, double value) {
   return b.Where(b.Binary(Op::kLe, x, Like(b, x, threshold)), Like(b, x, value), x);
 }
@@ -471,7 +499,9 @@ ValueId HardShrinkOf(Builder& b, ValueId x, double lambda, double) {
   ValueId inside = b.Binary(Op::kLe, b.Unary(Op::kAbs, x), Like(b, x, lambda));
   return b.Where(inside, Like(b, x, 0), x);
 }
-ValueId TanhShrinkOf(Builder& b, ValueId x) { return b.Binary(Op::kSub, x, b.Unary(Op::kTanh, x)); }
+ValueId TanhShrinkOf(Builder& b, ValueId x) {
+  return b.Binary(Op::kSub, x, b.Unary(Op::kTanh, x));
+}
 ValueId SincOf(Builder& b, ValueId x) {
   ValueId wide = rules::Widen(b, x), angle = Times(b, wide, std::numbers::pi);
   ValueId zero = b.Binary(Op::kEq, wide, Like(b, wide, 0));
@@ -497,7 +527,8 @@ Outs LogSigmoidOf(Scope& s) {  // its kernel always returns a row-major result
 Outs Logit(Scope& s) {
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype)) Scope::Skip();
-  return s.Elementwise(rules::Logit(s.b, x.value, s.has(1) ? std::optional<double>(s.number(1)) : std::nullopt), {&x, 1});
+  return s.Elementwise(rules::Logit(s.b, x.value, s.has(1) ? std::optional<double>(s.number(1)) : std::nullopt),
+                       {&x, 1});
 }
 
 Outs AddCMul(Scope& s) {  // addcmul, addcdiv: input + value * t1 (*|/) t2
@@ -518,12 +549,17 @@ Outs Lerp(Scope& s) {
   return s.Elementwise(rules::Lerp(s.b, all[0].value, all[1].value, w), all);
 }
 
-ValueId DegToRad(Builder& b, ValueId x) { return Times(b, x, std::numbers::pi / 180); }
-ValueId RadToDeg(Builder& b, ValueId x) { return Times(b, x, 180 / std::numbers::pi); }
+ValueId DegToRad(Builder& b, ValueId x) {
+  return Times(b, x, std::numbers::pi / 180);
+}
+ValueId RadToDeg(Builder& b, ValueId x) {
+  return Times(b, x, 180 / std::numbers::pi);
+}
 
 #define UNARY(op, NAMES) {NAMES, "(Tensor input)", &FloatUnary, Op::op}
 #define BINARY "(Operand input, Operand other)"
 
+// clang-format off: a table
 constexpr Row kRows[] = {
     UNARY(kExp, "tmIN:exp"), UNARY(kExp2, "tmIsN:exp2"), UNARY(kExpm1, "tmIsN:expm1"), UNARY(kLog, "tmIN:log"),
     UNARY(kLog2, "tmIN:log2"), UNARY(kLog10, "tmIN:log10"), UNARY(kLog1p, "tmIsN:log1p"), UNARY(kSqrt, "tmIN:sqrt"),
@@ -613,11 +649,14 @@ constexpr Row kRows[] = {
     {"tmI:addcdiv", "(Tensor input, Tensor tensor1, Tensor tensor2, *, Scalar value=1)", &AddCMul, Op::kDiv},
     {"tmI:lerp", "(Tensor input, Tensor end, Operand weight)", &Lerp},
 };
+// clang-format on
 #undef UNARY
 #undef BINARY
 
 }  // namespace
 
-std::span<const Row> PointwiseRows() { return kRows; }
+std::span<const Row> PointwiseRows() {
+  return kRows;
+}
 
 }  // namespace framejit::surface

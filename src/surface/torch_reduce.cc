@@ -1,9 +1,8 @@
-#include "surface/reduce.h"
-
 #include <cmath>
 #include <limits>
 
 #include "rules/decompose.h"
+#include "surface/reduce.h"
 
 namespace framejit::surface {
 
@@ -52,7 +51,8 @@ Outs SumAll(Scope& s) {
 
 Outs Sum(Scope& s) {
   Operand x = s.tensor(0);
-  return rules::Sum(s.b, x.value, AllIfEmpty(s, 1, x.rank()), s.flag(2), s.dtype(3).value_or(SumType(s, x.meta->dtype)));
+  return rules::Sum(s.b, x.value, AllIfEmpty(s, 1, x.rank()), s.flag(2),
+                    s.dtype(3).value_or(SumType(s, x.meta->dtype)));
 }
 
 Outs Mean(Scope& s) {
@@ -129,8 +129,12 @@ Outs Spread(Scope& s, bool both) {  // (input, dim?, correction, keepdim)
   }
   return outs;
 }
-Outs Var(Scope& s) { return Spread(s, false); }
-Outs VarMean(Scope& s) { return Spread(s, true); }
+Outs Var(Scope& s) {
+  return Spread(s, false);
+}
+Outs VarMean(Scope& s) {
+  return Spread(s, true);
+}
 Outs VarAll(Scope& s) {  // (input, bool unbiased)
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype)) Scope::Fail("var needs a floating dtype");
@@ -194,6 +198,7 @@ Outs CumSum(Scope& s) {
 }
 
 #define DIMS "int[]? dim=None, bool keepdim=False"
+// clang-format off: a table
 constexpr Row kRows[] = {
     {"tm:sum", "(Tensor input, *, int[]? axes=None, ScalarType? dtype=None)", &SumAll},
     {"tm:sum", "(Tensor input, int[]? dim, bool keepdim=False, *, ScalarType? dtype=None)", &Sum},
@@ -224,10 +229,13 @@ constexpr Row kRows[] = {
     {"tm:count_nonzero", "(Tensor input, int[]? dim=None)", &CountNonzero},
     {"tm:cumsum", "(Tensor input, int dim, *, ScalarType? dtype=None)", &CumSum},
 };
+// clang-format on
 #undef DIMS
 
 }  // namespace
 
-std::span<const Row> ReductionRows() { return kRows; }
+std::span<const Row> ReductionRows() {
+  return kRows;
+}
 
 }  // namespace framejit::surface

@@ -118,7 +118,9 @@ Outs MoveDim(Scope& s) {
 Outs Reshaped(Scope& s, const Operand& x, const Ints& wanted, bool may_copy) {
   Ints sizes = FillSizes(s, wanted, shape::Product(x.meta->sizes));
   for (size_t i = 0; i < sizes.size() && i < x.meta->sizes.size(); ++i) {  // keep the operand's spelling of equal sizes
-    if (sizes.size() == x.meta->sizes.size() && !(sizes[i] == x.meta->sizes[i]) && s.env.Prove(shape::Cmp::kEq, sizes[i], x.meta->sizes[i]).value_or(false)) sizes[i] = x.meta->sizes[i];
+    if (sizes.size() == x.meta->sizes.size() && !(sizes[i] == x.meta->sizes[i]) &&
+        s.env.Prove(shape::Cmp::kEq, sizes[i], x.meta->sizes[i]).value_or(false))
+      sizes[i] = x.meta->sizes[i];
   }
   if (auto strides = ViewStrides(s.env, *x.meta, sizes); strides && !x.meta->is_scalar) {
     ViewChain v(s, x);
@@ -132,8 +134,12 @@ Outs Reshaped(Scope& s, const Operand& x, const Ints& wanted, bool may_copy) {
   return out;
 }
 
-Outs ViewRow(Scope& s) { return Reshaped(s, s.tensor(0), s.ints(1), false); }
-Outs ReshapeRow(Scope& s) { return Reshaped(s, s.tensor(0), s.ints(1), true); }
+Outs ViewRow(Scope& s) {
+  return Reshaped(s, s.tensor(0), s.ints(1), false);
+}
+Outs ReshapeRow(Scope& s) {
+  return Reshaped(s, s.tensor(0), s.ints(1), true);
+}
 
 // x.view_as(y) is recorded as x.view(sizes): replaying it must not need y.
 Outs WithSizes(Scope& s, const char* callee, Outs outs) {
@@ -242,7 +248,9 @@ Outs Expanded(Scope& s, const Operand& x, Ints sizes) {
   return v.Done();
 }
 
-Outs Expand(Scope& s) { return Expanded(s, s.tensor(0), s.ints(1)); }
+Outs Expand(Scope& s) {
+  return Expanded(s, s.tensor(0), s.ints(1));
+}
 Outs ExpandAs(Scope& s) {
   return WithSizes(s, "torch.Tensor.expand", Expanded(s, s.tensor(0), s.tensor(1).meta->sizes));
 }
@@ -461,6 +469,7 @@ Outs RealPart(Scope& s) {
   return s.torch() ? Outs(Same(x)) : Alias(s);
 }
 
+// clang-format off: a table
 constexpr Row kRows[] = {
     {"tm:transpose tm:swapaxes tm:swapdims", "(Tensor input, int dim0, int dim1)", &Transpose, Op::kInput, kAnyDType},
     {"NM:swapaxes", "(Tensor input, int axis1, int axis2)", &Transpose, Op::kInput, kAnyDType},
@@ -500,9 +509,12 @@ constexpr Row kRows[] = {
     {"tm:diagonal", "(Tensor input, int offset=0, int dim1=0, int dim2=1)", &Diagonal},
     {"t:real g:real G:real N:real tm:conj tm:resolve_conj tm:resolve_neg", "(Tensor input)", &RealPart},
 };
+// clang-format on
 
 }  // namespace
 
-std::span<const Row> ViewRows() { return kRows; }
+std::span<const Row> ViewRows() {
+  return kRows;
+}
 
 }  // namespace framejit::surface

@@ -29,7 +29,8 @@ ValueId PutSlice(Builder& b, ValueId base, ValueId fresh, int axis, Int start, I
   Ints line = {size};
   auto number = [&](Int v) { return b.SymConstant(v, DType::kInt64, line); };
   ValueId offset = b.Binary(Op::kSub, b.Iota(DType::kInt64, line, 0), number(start));
-  ValueId inside = b.Binary(Op::kAnd, b.Binary(Op::kLe, number(0), offset), b.Binary(Op::kLt, offset, number(length * step)));
+  ValueId inside =
+      b.Binary(Op::kAnd, b.Binary(Op::kLe, number(0), offset), b.Binary(Op::kLt, offset, number(length * step)));
   inside = b.Binary(Op::kAnd, inside, b.Binary(Op::kEq, b.Binary(Op::kRem, offset, number(step)), number(0)));
   ValueId index = b.Binary(Op::kFloorDiv, offset, number(step));
   index = b.Binary(Op::kMinimum, b.Binary(Op::kMaximum, index, number(0)), number(length - Int(1)));
@@ -116,7 +117,8 @@ void ViewChain::Expand(const Ints& sizes) {
   for (size_t i = sizes.size(); i-- > 0;) {
     if (i < shift) {  // a new axis: torch gives size-1 ones the stride that continues the inner dimension
       strides[i] = s_.torch() && sizes[i] == Int(1) && i + 1 < sizes.size() ? sizes[i + 1] * strides[i + 1]
-                   : s_.torch() && sizes[i] == Int(1) ? Int(1) : Int(0);
+                   : s_.torch() && sizes[i] == Int(1)                       ? Int(1)
+                                                                            : Int(0);
     } else if (sizes[i] == meta_.sizes[i - shift]) {
       strides[i] = meta_.strides[i - shift];
     } else {

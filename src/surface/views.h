@@ -13,11 +13,11 @@ class ViewChain {
   void Reshape(const shape::Ints& sizes, shape::Ints strides);
   void Permute(const std::vector<int64_t>& perm);
   void Slice(int axis, shape::Int start, shape::Int length, shape::Int step);  // step > 0
-  void Flip(int axis);                                                          // NumPy's negative steps
-  void Select(int axis, shape::Int index);                                      // index in range, not negative
+  void Flip(int axis);                                                         // NumPy's negative steps
+  void Select(int axis, shape::Int index);                                     // index in range, not negative
   void Unsqueeze(int axis, shape::Int stride);
   void Squeeze(int axis);
-  void Expand(const shape::Ints& sizes);                                        // sizes are final; cannot be written through
+  void Expand(const shape::Ints& sizes);  // sizes are final; cannot be written through
 
   const shape::Ints& sizes() const { return meta_.sizes; }
   const shape::Ints& strides() const { return meta_.strides; }
@@ -25,11 +25,12 @@ class ViewChain {
   int rank() const { return static_cast<int>(meta_.sizes.size()); }
   ValueId value() const { return value_; }
 
-  Out Done() const;                         // the view as a result
-  ValueId Replaced(ValueId fresh) const;    // the parent with the viewed region replaced
+  Out Done() const;                       // the view as a result
+  ValueId Replaced(ValueId fresh) const;  // the parent with the viewed region replaced
 
  private:
-  void Push(std::function<ValueId(Builder&, ValueId)> forward, std::function<ValueId(Builder&, ValueId, ValueId)> inverse);
+  void Push(std::function<ValueId(Builder&, ValueId)> forward,
+            std::function<ValueId(Builder&, ValueId, ValueId)> inverse);
   Scope& s_;
   TraceId parent_;
   ValueId parent_value_, value_;
@@ -38,7 +39,10 @@ class ViewChain {
 };
 
 // Python's slice rules on one axis: start and length for step > 0 (NumPy: a negative step comes as `flip`).
-struct SliceBounds { shape::Int start, length, step; bool flip = false; };
+struct SliceBounds {
+  shape::Int start, length, step;
+  bool flip = false;
+};
 SliceBounds NormalizeSlice(Scope& s, const Arg& slice, const shape::Int& size);
 shape::Int NormalizeIndex(Scope& s, const shape::Int& index, const shape::Int& size);  // declines when out of range
 // Sizes with one -1 filled in; declines when the counts differ.

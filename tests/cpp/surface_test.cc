@@ -1,4 +1,6 @@
 // The surface without Python: calls are built by hand, lowered, and the graph is run by the interpreter.
+#include "surface/surface.h"
+
 #include <gtest/gtest.h>
 
 #include "host_tensors.h"
@@ -6,7 +8,6 @@
 #include "surface/promote.h"
 #include "surface/rows.h"
 #include "surface/signature.h"
-#include "surface/surface.h"
 
 namespace framejit::surface {
 namespace {
@@ -15,10 +16,18 @@ using shape::Int;
 using shape::Ints;
 using Kind = Arg::Kind;
 
-Arg I(int64_t v) { return Arg::Int(v); }
-Arg T(TraceId v) { return Arg::Tensor(v); }
-Arg Tuple(std::vector<Arg> v) { return Arg::Seq(Kind::kTuple, std::move(v)); }
-Arg Slice(Arg a, Arg b, Arg c = Arg::None()) { return Arg::Seq(Kind::kSlice, {a, b, c}); }
+Arg I(int64_t v) {
+  return Arg::Int(v);
+}
+Arg T(TraceId v) {
+  return Arg::Tensor(v);
+}
+Arg Tuple(std::vector<Arg> v) {
+  return Arg::Seq(Kind::kTuple, std::move(v));
+}
+Arg Slice(Arg a, Arg b, Arg c = Arg::None()) {
+  return Arg::Seq(Kind::kSlice, {a, b, c});
+}
 Arg Type(const char* name) {
   Arg a = Arg::Str(name);
   a.kind = Kind::kDType;
@@ -37,7 +46,8 @@ struct Program {
   shape::Env env;
   std::vector<std::vector<TensorMeta>> inferred;  // what the framework would answer, call by call
   std::vector<Call> asked;
-  Lowering lowering{trace, graph, env, [this](Call& c, const std::vector<TensorMeta>&) -> std::optional<std::vector<TensorMeta>> {
+  Lowering lowering{trace, graph, env,
+                    [this](Call& c, const std::vector<TensorMeta>&) -> std::optional<std::vector<TensorMeta>> {
                       asked.push_back(c);
                       if (inferred.empty()) return std::nullopt;
                       auto first = inferred.front();
@@ -46,7 +56,8 @@ struct Program {
                     }};
   std::vector<HostTensor> inputs;
 
-  TraceId Input(std::vector<int64_t> sizes, DType t = DType::kFloat32, Framework fw = Framework::kTorch, Ints strides = {}) {
+  TraceId Input(std::vector<int64_t> sizes, DType t = DType::kFloat32, Framework fw = Framework::kTorch,
+                Ints strides = {}) {
     TensorMeta m;
     m.framework = fw;
     m.dtype = t;
@@ -108,7 +119,8 @@ struct Program {
 
 using Doubles = std::vector<double>;
 
-// --- signatures ----------------------------------------------------------------------------------------------------------
+// --- signatures
+// ----------------------------------------------------------------------------------------------------------
 
 Call Plain(std::vector<Arg> args, std::vector<std::pair<std::string, Arg>> kwargs = {}) {
   Call c;
@@ -127,8 +139,8 @@ TEST(Signature, PositionalKeywordDefault) {
   EXPECT_EQ((*a)[4].s, "none");
   EXPECT_TRUE(s.Bind(Plain({T(0), I(1)}, {{"keepdim", Arg::Bool(true)}})));
   EXPECT_TRUE(s.Bind(Plain({T(0)}, {{"axis", I(1)}, {"keepdims", Arg::Bool(true)}})));  // NumPy's words
-  EXPECT_FALSE(s.Bind(Plain({T(0), I(1), Arg::Bool(true)})));                          // keyword only
-  EXPECT_FALSE(s.Bind(Plain({T(0), I(1)}, {{"dim", I(2)}})));                          // twice
+  EXPECT_FALSE(s.Bind(Plain({T(0), I(1), Arg::Bool(true)})));                           // keyword only
+  EXPECT_FALSE(s.Bind(Plain({T(0), I(1)}, {{"dim", I(2)}})));                           // twice
   EXPECT_FALSE(s.Bind(Plain({T(0)}, {{"unknown", I(2)}})));
   EXPECT_FALSE(s.Bind(Plain({I(0)})));                 // a number is no tensor
   EXPECT_FALSE(s.Bind(Plain({T(0), Arg::Float(1)})));  // a float is no int
@@ -163,15 +175,16 @@ TEST(Signature, OptionalAndNone) {
 
 TEST(Rows, EveryTableParses) {
   EXPECT_GT(AllRows().size(), 800u);
-  for (const char* name : {"torch.add", "torch.Tensor.add_", "torch.Tensor.__radd__", "torch.Tensor.__iadd__", "torch._C._nn.gelu",
-                           "torch.special.expit", "torch.linalg.vector_norm", "numpy.exp", "numpy.ndarray.__rsub__",
-                           "numpy.ndarray.T.__get__", "scipy.special.erf"}) {
+  for (const char* name : {"torch.add", "torch.Tensor.add_", "torch.Tensor.__radd__", "torch.Tensor.__iadd__",
+                           "torch._C._nn.gelu", "torch.special.expit", "torch.linalg.vector_norm", "numpy.exp",
+                           "numpy.ndarray.__rsub__", "numpy.ndarray.T.__get__", "scipy.special.erf"}) {
     EXPECT_TRUE(HasRow(name)) << name;
   }
   EXPECT_FALSE(HasRow("torch.no_such_function"));
 }
 
-// --- promotion -----------------------------------------------------------------------------------------------------------
+// --- promotion
+// -----------------------------------------------------------------------------------------------------------
 
 TEST(Promotion, TorchCategories) {
   TensorMeta f32, f16, i64, u8, b, zero_f64;
@@ -214,7 +227,8 @@ TEST(Promotion, NumpyWeakNumbers) {
   EXPECT_EQ(NumpyFloatFor(DType::kInt8), DType::kFloat16);
 }
 
-// --- values and aliasing -------------------------------------------------------------------------------------------------
+// --- values and aliasing
+// -------------------------------------------------------------------------------------------------
 
 TEST(Functionalise, WriteThroughASlice) {  // x[1:] += 1
   Program p;
@@ -308,13 +322,15 @@ TEST(Functionalise, WritesThatCannotBe) {
 TEST(Functionalise, BatchNormUpdatesStatistics) {
   Program p;
   TraceId x = p.Input({2, 2}), mean = p.Input({2}), var = p.Input({2});
-  p.Do("torch.batch_norm", {T(x), Arg::None(), Arg::None(), T(mean), T(var), Arg::Bool(true), Arg::Float(0.5), Arg::Float(0), Arg::Bool(true)});
+  p.Do("torch.batch_norm", {T(x), Arg::None(), Arg::None(), T(mean), T(var), Arg::Bool(true), Arg::Float(0.5),
+                            Arg::Float(0), Arg::Bool(true)});
   p.Run({});
   EXPECT_EQ(test::Values(p.inputs[1]), Doubles({0.5, 1.5}));  // (0 + 1)/2, (1 + 2)/2
   EXPECT_EQ(test::Values(p.inputs[2]), Doubles({1, 1.5}));    // (0 + 2)/2, (1 + 2)/2
 }
 
-// --- layouts ---------------------------------------------------------------------------------------------------------------
+// --- layouts
+// ---------------------------------------------------------------------------------------------------------------
 
 TEST(Layout, PointwiseFollowsTheIterator) {
   Program p;
@@ -322,8 +338,9 @@ TEST(Layout, PointwiseFollowsTheIterator) {
   EXPECT_EQ(p.Strides(p.Get("torch.exp", {T(perm)})), std::vector<int64_t>({1, 12, 4}));
   EXPECT_EQ(p.Strides(p.Get("torch.add", {T(perm), I(1)})), std::vector<int64_t>({1, 12, 4}));
   TraceId odd = p.Input({4, 1, 3}, DType::kFloat32, Framework::kTorch, {3, 100, 1});
-  EXPECT_EQ(p.Strides(p.Get("torch.exp", {T(odd)})), std::vector<int64_t>({3, 3, 1}));      // the contiguous shortcut
-  EXPECT_EQ(p.Strides(p.Get("torch.add", {T(odd), I(1)})), std::vector<int64_t>({3, 12, 1}));  // a number switches it off
+  EXPECT_EQ(p.Strides(p.Get("torch.exp", {T(odd)})), std::vector<int64_t>({3, 3, 1}));  // the contiguous shortcut
+  EXPECT_EQ(p.Strides(p.Get("torch.add", {T(odd), I(1)})),
+            std::vector<int64_t>({3, 12, 1}));  // a number switches it off
   TraceId stretched = p.Input({3, 4}, DType::kFloat32, Framework::kTorch, {1, 0});
   EXPECT_EQ(p.Strides(p.Get("torch.exp", {T(stretched)})), std::vector<int64_t>({4, 1}));
   EXPECT_EQ(p.Strides(p.Get("torch.softmax", {T(perm), I(-1)})), std::vector<int64_t>({6, 3, 1}));
@@ -364,7 +381,8 @@ TEST(Layout, OutputsKeepTheirStrides) {
   }
 }
 
-// --- outputs, externs, the rest ----------------------------------------------------------------------------------------------
+// --- outputs, externs, the rest
+// ----------------------------------------------------------------------------------------------
 
 TEST(Finish, HowOutputsAreMade) {
   Program p;
@@ -425,7 +443,8 @@ TEST(Extern, RandomNumbersKeepTheTrace) {
 TEST(Declines, DataDecides) {
   Program p;
   TraceId x = p.Input({3}), i = p.Input({}, DType::kInt64);
-  for (const char* name : {"torch.nonzero", "torch.Tensor.item", "torch.unique", "torch.masked_select", "numpy.random.rand"}) {
+  for (const char* name :
+       {"torch.nonzero", "torch.Tensor.item", "torch.unique", "torch.masked_select", "numpy.random.rand"}) {
     EXPECT_THROW(p.Do(name, {T(x)}), Decline) << name;
   }
   EXPECT_THROW(p.Do("torch.Tensor.__getitem__", {T(x), T(i)}), Decline);
@@ -443,7 +462,8 @@ TEST(Numpy, FullReductionsAreScalars) {
   EXPECT_FALSE(p.meta(kept).is_scalar);
   EXPECT_TRUE(p.meta(p.Get("numpy.ndarray.__getitem__", {T(x), Tuple({I(0), I(1)})})).is_scalar);
   EXPECT_TRUE(p.meta(p.Get("numpy.add", {T(sum), T(sum)})).is_scalar);
-  EXPECT_EQ(p.meta(p.Get("numpy.divide", {T(p.Input({2}, DType::kInt32, Framework::kNumpy)), I(2)})).dtype, DType::kFloat64);
+  EXPECT_EQ(p.meta(p.Get("numpy.divide", {T(p.Input({2}, DType::kInt32, Framework::kNumpy)), I(2)})).dtype,
+            DType::kFloat64);
 }
 
 TEST(Grad, RequiresGradPropagates) {
