@@ -17,7 +17,7 @@ namespace framejit::loop {
 namespace {
 
 constexpr int64_t kBlock = 4096;        // elements of a parallel piece of a long row
-constexpr int64_t kTile = 32;           // the same where accesses run across rows: lines must stay in the first cache
+constexpr int64_t kTile = 16;           // the same where accesses run across rows: lines must stay in the first cache
 constexpr int kKeepCost = 12;           // computing again costs more than a store and a load
 constexpr int kOutput = 1 << 20, kScratch = 2 << 20;  // provisional buffer numbers
 
