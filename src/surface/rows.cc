@@ -18,7 +18,6 @@ constexpr Prefix kPrefixes[] = {
     {'t', Form::kPlain, "torch.", ""},
     {'m', Form::kPlain, "torch.Tensor.", ""},
     {'n', Form::kPlain, "torch._C._nn.", ""},
-    {'n', Form::kPlain, "torch.nn.functional.", ""},
     {'f', Form::kPlain, "torch.nn.functional.", ""},
     {'s', Form::kPlain, "torch.special.", ""},
     {'s', Form::kPlain, "torch._C._special.special_", ""},

@@ -1,7 +1,7 @@
 // One row per meaning: all names under which users reach it, its signature, its lowering. The names are written with
 // prefix letters, so that function, method, operator, reflected, in-place and NumPy forms share the row:
 //
-//   t torch.X            m torch.Tensor.X        n torch._C._nn.X     f torch.nn.functional.X   s torch.special.X
+//   t torch.X            m torch.Tensor.X        n torch._C._nn.X     f torch.nn.functional.X (builtins)   s torch.special.X
 //   l torch.linalg.X     o torch.Tensor.__X__    r torch.Tensor.__rX__ (first two operands swapped)
 //   I in-place: torch.X_, torch.Tensor.X_        J in-place: torch._C._nn.X_   A torch.Tensor.__iX__
 //   g torch.Tensor.X.__get__

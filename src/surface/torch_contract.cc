@@ -385,7 +385,7 @@ Outs Attention(Scope& s) {  // (query, key, value, attn_mask, dropout_p, is_caus
   "int groups=1, int[] dilation=1)"
 // clang-format off: a table
 constexpr Row kRows[] = {
-    {"n:linear", "(Tensor input, Tensor weight, Tensor? bias=None)", &Linear},
+    {"nf:linear", "(Tensor input, Tensor weight, Tensor? bias=None)", &Linear},
     {"tmN:matmul l:matmul orOR:matmul", "(Tensor input, Tensor other)", &MatMul},
     {"tm:mm", "(Tensor input, Tensor mat2)", &Mm}, {"tm:bmm", "(Tensor input, Tensor mat2)", &Bmm},
     {"tm:mv", "(Tensor input, Tensor vec)", &Mv}, {"tm:dot", "(Tensor input, Tensor tensor)", &Dot},
@@ -396,7 +396,7 @@ constexpr Row kRows[] = {
     {"t:einsum", "(str equation, Tensor[]... operands)", &Einsum},
     {"tf:conv1d", CONV, &Conv<1>}, {"tf:conv2d", CONV, &Conv<2>}, {"tf:conv3d", CONV, &Conv<3>},
     {"tf:conv_transpose1d", CONV_T, &ConvTranspose<1>}, {"tf:conv_transpose2d", CONV_T, &ConvTranspose<2>},
-    {"n:scaled_dot_product_attention",
+    {"nf:scaled_dot_product_attention",
      "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, "
      "float? scale=None, bool enable_gqa=False)", &Attention},
 };

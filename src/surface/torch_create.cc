@@ -207,7 +207,10 @@ Outs TensorOf(Scope& s) {
     for (const Arg& i : a.items) scan(i);
   };
   scan(s.arg(0));
-  if (!any) Scope::Skip();
+  if (!any) {
+    if (s.arg(0).is_number() || !s.arg(0).items.empty()) Scope::Skip();
+    return Filled(s, Arg::Int(0), s.dtype(1).value_or(s.default_float()), {Int(0)});
+  }
   t = s.dtype(1).value_or(t);
   Out out;
   out.value = build(s.arg(0));
@@ -295,13 +298,11 @@ Outs Joined(Scope& s, std::vector<Operand> all, int dim_index, bool stack) {
   for (const Operand& x : all) {  // the join keeps a memory order that all operands share: leave that to the framework
     if (s.torch() ? LikesChannelsLast(s.env, *x.meta) : !IsRowMajor(*x.meta)) Scope::Skip();
   }
-  if (s.torch() && !stack) {  // historic: a 1-dimensional empty tensor joins with anything
-    bool skipped = std::any_of(all.begin(), all.end(),
-                               [&](const Operand& x) { return x.rank() == 1 && s.env.Eq(x.meta->sizes[0], 0); });
-    bool same = std::all_of(all.begin(), all.end(), [&](const Operand& x) { return x.rank() == 1; });
-    if (skipped && !same) Scope::Skip();
-  }
   DType t = JoinType(s, all);
+  if (s.torch() && !stack && std::any_of(all.begin(), all.end(), [](const Operand& x) { return x.rank() != 1; })) {
+    // Historic: a 1-dimensional empty tensor joins with anything (it still takes part in the dtype).
+    std::erase_if(all, [&](const Operand& x) { return x.rank() == 1 && s.env.Eq(x.meta->sizes[0], 0); });
+  }
   int rank = all[0].rank() + (stack ? 1 : 0);
   if (rank == 0) Scope::Fail("0-dimensional tensors cannot be concatenated");
   int axis = s.dim(dim_index, rank);

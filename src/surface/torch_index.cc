@@ -279,7 +279,7 @@ constexpr Row kRows[] = {
     {"t:embedding", "(Tensor weight, Tensor indices, int padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False)",
      &Embedding},
     {"tm:take", "(Tensor input, Tensor index)", &TakeFlat},
-    {"n:one_hot", "(Tensor input, int num_classes=-1)", &OneHot},
+    {"nf:one_hot", "(Tensor input, int num_classes=-1)", &OneHot},
 };
 // clang-format on
 

@@ -122,14 +122,17 @@ Outs Glu(Scope& s) {
 Outs GlobalAveragePool(Scope& s) {  // adaptive_avg_pool to one cell
   Operand x = s.tensor(0);
   int n = s.row.op == Op::kSum ? 1 : 2;
-  if (!IsFloat(x.meta->dtype) || x.rank() != n + 2 || LikesChannelsLast(s.env, *x.meta)) Scope::Skip();
+  if (!IsFloat(x.meta->dtype) || x.rank() != n + 2) Scope::Skip();
   for (const Int& size : s.ints(1)) {
     if (s.env.Specialize(size) != 1) Scope::Skip();
   }
   std::vector<int64_t> axes;
   for (int d = 2; d < x.rank(); ++d) axes.push_back(d);
   RefuseEmpty(s, x.value, axes);
-  return rules::Mean(s.b, x.value, axes, true);
+  Out out;
+  out.value = rules::Mean(s.b, x.value, axes, true);
+  if (LikesChannelsLast(s.env, *x.meta)) out.strides = ChannelsLast(s.b.type(out.value).shape);
+  return out;
 }
 
 Outs PRelu(Scope& s) {
