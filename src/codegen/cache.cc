@@ -1,5 +1,5 @@
-// The kernel cache of the process: signature and target -> machine code. Two threads that want the same kernel compile it
-// once; compile errors are not remembered.
+// The kernel cache of the process: signature and target -> machine code. Two threads that want the same kernel compile
+// it once; compile errors are not remembered.
 #include <chrono>
 #include <condition_variable>
 #include <mutex>

@@ -1,5 +1,5 @@
-// Machine code for loop-IR kernels on the CPU: explicit vectors of LLVM IR, no optimisation pipeline, ORC. Kernels are
-// cached by signature and target for the life of the process. Thread safe. No LLVM type leaves this folder.
+// Machine code for loop-IR kernels on the CPU: explicit vectors of LLVM IR, no optimisation pipeline, linked in memory.
+// Kernels are cached by signature and target for the life of the process. Thread safe. No LLVM type leaves this folder.
 #pragma once
 
 #include <memory>
@@ -11,9 +11,9 @@
 
 namespace framejit::codegen {
 
-// Runs rows [begin, end) of the flattened outer space. Column kernels and kernels with `block`: times the number of blocks of
-// the inner axis, blocks fastest (tiled kernels: the last outer dim fastest).
-// buffers: data pointers in BufferArg order; symbols: values of the kernel's symbols.
+// Runs rows [begin, end) of the flattened outer space. Column kernels and kernels with `block`: times the number of
+// blocks of the inner axis, blocks fastest (tiled kernels: the last outer dim fastest). buffers: data pointers in
+// BufferArg order; symbols: values of the kernel's symbols.
 using KernelFn = void (*)(void* const* buffers, const int64_t* symbols, int64_t begin, int64_t end);
 
 struct CompiledKernel {
@@ -22,17 +22,22 @@ struct CompiledKernel {
   int64_t work_per_row(const int64_t* symbols) const;  // elements * instructions, for the threading decision
   int64_t rows(const int64_t* symbols) const;          // size of the parallel space
   loop::Kernel kernel;
-  int64_t block = 0;                 // elements of the inner axis in one row; 0: all
+  int64_t block = 0;  // elements of the inner axis in one row; 0: all
   int64_t code_bytes = 0;
   std::shared_ptr<const void> code;  // keeps fn alive
 };
 
 // cpu: "" is the best this machine has; "avx2" or "avx512" (throws CodegenUnsupported where the machine cannot run it).
-// "avx512-lowered" is what would be emitted for AVX-512 turned into AVX2 instructions: slow, for tests on smaller machines.
-struct Target { std::string cpu; };
+// "avx512-lowered" is what would be emitted for AVX-512 turned into AVX2 instructions: slow, for tests on smaller
+// machines.
+struct Target {
+  std::string cpu;
+};
 
 // Compiled or from the cache; *reused tells. Throws std::runtime_error (resource) or CodegenUnsupported.
-struct CodegenUnsupported : std::runtime_error { using std::runtime_error::runtime_error; };
+struct CodegenUnsupported : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 std::shared_ptr<const CompiledKernel> GetKernel(const loop::Kernel& kernel, const Target& target, bool* reused);
 // "llvm" or "asm". Any target, also those this machine cannot run.
 std::string EmitText(const loop::Kernel& kernel, const Target& target, std::string_view what);

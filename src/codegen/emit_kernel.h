@@ -17,6 +17,7 @@ struct Schedule {
 Schedule MakeSchedule(const loop::Kernel& k, const Isa& isa);
 
 // Adds `void symbol(ptr buffers, ptr symbols, i64 begin, i64 end)` to the module. Throws CodegenUnsupported.
-void EmitKernel(llvm::Module& m, const loop::Kernel& k, const Isa& isa, const Schedule& schedule, const std::string& symbol);
+void EmitKernel(llvm::Module& m, const loop::Kernel& k, const Isa& isa, const Schedule& schedule,
+                const std::string& symbol);
 
 }  // namespace framejit::codegen

@@ -10,8 +10,8 @@
 
 namespace framejit::codegen {
 
-using llvm::Intrinsic::ID;
 using llvm::Value;
+using llvm::Intrinsic::ID;
 
 int LanesOf(Value* v) {
   auto* t = llvm::dyn_cast<llvm::FixedVectorType>(v->getType());
@@ -24,17 +24,28 @@ namespace {
   throw CodegenUnsupported(std::string(Info(op).name) + " of " + std::string(DTypeName(t)));
 }
 
-llvm::Type* Wide(llvm::Type* t, int lanes) { return lanes == 1 ? t : llvm::FixedVectorType::get(t, lanes); }
+llvm::Type* Wide(llvm::Type* t, int lanes) {
+  return lanes == 1 ? t : llvm::FixedVectorType::get(t, lanes);
+}
 
-// Results of these jump: an operand that a 16-bit type would have rounded is rounded before, so that comparisons, integer
-// parts and conversions see what the framework would have seen.
+// Results of these jump: an operand that a 16-bit type would have rounded is rounded before, so that comparisons,
+// integer parts and conversions see what the framework would have seen.
 bool Discontinuous(Op op) {
   switch (op) {
-    case Op::kEq: case Op::kNe: case Op::kLt: case Op::kLe: case Op::kFloor: case Op::kCeil: case Op::kTrunc:
-    case Op::kRound: case Op::kFloorDiv: case Op::kRem: case Op::kFmod: case Op::kIsInf: case Op::kSign:
-      return true;
-    default:
-      return false;
+    case Op::kEq:
+    case Op::kNe:
+    case Op::kLt:
+    case Op::kLe:
+    case Op::kFloor:
+    case Op::kCeil:
+    case Op::kTrunc:
+    case Op::kRound:
+    case Op::kFloorDiv:
+    case Op::kRem:
+    case Op::kFmod:
+    case Op::kIsInf:
+    case Op::kSign: return true;
+    default: return false;
   }
 }
 
@@ -60,7 +71,9 @@ llvm::Type* OpEmitter::StorageType(DType t, int lanes) const {
 Value* OpEmitter::Like(Value* v, int64_t c) const {
   return llvm::ConstantInt::get(v->getType(), static_cast<uint64_t>(c), true);
 }
-Value* OpEmitter::Like(Value* v, double c) const { return llvm::ConstantFP::get(v->getType(), c); }
+Value* OpEmitter::Like(Value* v, double c) const {
+  return llvm::ConstantFP::get(v->getType(), c);
+}
 
 Value* OpEmitter::FromStorage(Value* v, DType t) {
   const int lanes = LanesOf(v);
@@ -81,7 +94,8 @@ Value* OpEmitter::Narrow(Value* v) {
   Value* bits = b_.CreateBitCast(v, Wide(b_.getInt32Ty(), lanes));
   Value* high = b_.CreateLShr(bits, Like(bits, int64_t{16}));
   Value* odd = b_.CreateAnd(high, Like(bits, int64_t{1}));
-  Value* rounded = b_.CreateLShr(b_.CreateAdd(bits, b_.CreateAdd(odd, Like(bits, int64_t{0x7FFF}))), Like(bits, int64_t{16}));
+  Value* rounded =
+      b_.CreateLShr(b_.CreateAdd(bits, b_.CreateAdd(odd, Like(bits, int64_t{0x7FFF}))), Like(bits, int64_t{16}));
   Value* quiet = b_.CreateOr(high, Like(bits, int64_t{0x40}));
   return b_.CreateTrunc(b_.CreateSelect(b_.CreateFCmpUNO(v, v), quiet, rounded), Wide(b_.getInt16Ty(), lanes));
 }
@@ -97,7 +111,9 @@ Value* OpEmitter::ToStorage(Value* v, DType t) {
   }
 }
 
-Value* OpEmitter::Round16(Value* v, DType t) { return FromStorage(ToStorage(v, t), t); }
+Value* OpEmitter::Round16(Value* v, DType t) {
+  return FromStorage(ToStorage(v, t), t);
+}
 
 llvm::Constant* OpEmitter::Constant(const Scalar& s, DType t, int lanes) const {
   llvm::Type* type = RegisterType(t, lanes);
@@ -108,8 +124,8 @@ llvm::Constant* OpEmitter::Constant(const Scalar& s, DType t, int lanes) const {
     if (t == DType::kFloat16 || t == DType::kBFloat16) {  // the graph's constant is of that type
       llvm::APFloat f(d);
       bool lost;
-      f.convert(t == DType::kFloat16 ? llvm::APFloat::IEEEhalf() : llvm::APFloat::BFloat(), llvm::APFloat::rmNearestTiesToEven,
-                &lost);
+      f.convert(t == DType::kFloat16 ? llvm::APFloat::IEEEhalf() : llvm::APFloat::BFloat(),
+                llvm::APFloat::rmNearestTiesToEven, &lost);
       f.convert(llvm::APFloat::IEEEsingle(), llvm::APFloat::rmNearestTiesToEven, &lost);
       scalar = llvm::ConstantFP::get(b_.getContext(), f);
     }
@@ -152,14 +168,28 @@ Value* OpEmitter::Cast(Value* v, DType from, DType to) {
 Value* OpEmitter::Bool(Op op, std::span<Value* const> v) {
   switch (op) {
     case Op::kNot: return b_.CreateNot(v[0]);
-    case Op::kAdd: case Op::kOr: case Op::kMaximum: return b_.CreateOr(v[0], v[1]);
-    case Op::kMul: case Op::kAnd: case Op::kMinimum: return b_.CreateAnd(v[0], v[1]);
-    case Op::kXor: case Op::kNe: case Op::kSub: return b_.CreateXor(v[0], v[1]);
+    case Op::kAdd:
+    case Op::kOr:
+    case Op::kMaximum: return b_.CreateOr(v[0], v[1]);
+    case Op::kMul:
+    case Op::kAnd:
+    case Op::kMinimum: return b_.CreateAnd(v[0], v[1]);
+    case Op::kXor:
+    case Op::kNe:
+    case Op::kSub: return b_.CreateXor(v[0], v[1]);
     case Op::kEq: return b_.CreateNot(b_.CreateXor(v[0], v[1]));
     case Op::kLt: return b_.CreateAnd(b_.CreateNot(v[0]), v[1]);
     case Op::kLe: return b_.CreateOr(b_.CreateNot(v[0]), v[1]);
-    case Op::kSign: case Op::kAbs: case Op::kNeg: case Op::kCeil: case Op::kFloor: case Op::kTrunc: case Op::kRound: return v[0];
-    case Op::kSignbit: case Op::kIsNan: case Op::kIsInf: return llvm::Constant::getNullValue(v[0]->getType());
+    case Op::kSign:
+    case Op::kAbs:
+    case Op::kNeg:
+    case Op::kCeil:
+    case Op::kFloor:
+    case Op::kTrunc:
+    case Op::kRound: return v[0];
+    case Op::kSignbit:
+    case Op::kIsNan:
+    case Op::kIsInf: return llvm::Constant::getNullValue(v[0]->getType());
     default: Unsupported(op, DType::kBool);
   }
 }
@@ -206,8 +236,10 @@ Value* OpEmitter::Divide(Op op, DType t, Value* a, Value* b) {
       Value* differ = b_.CreateICmpSLT(b_.CreateXor(a, b), zero);
       adjust = b_.CreateAnd(differ, b_.CreateICmpNE(rest, zero));
     }
-    if (op == Op::kFloorDiv) out = adjust ? b_.CreateAdd(quotient, b_.CreateSExt(adjust, a->getType())) : quotient;
-    else out = adjust ? b_.CreateSelect(adjust, b_.CreateAdd(rest, b), rest) : rest;
+    if (op == Op::kFloorDiv)
+      out = adjust ? b_.CreateAdd(quotient, b_.CreateSExt(adjust, a->getType())) : quotient;
+    else
+      out = adjust ? b_.CreateSelect(adjust, b_.CreateAdd(rest, b), rest) : rest;
   }
   return b_.CreateSelect(by_zero, zero, out);
 }
@@ -221,17 +253,26 @@ Value* OpEmitter::Integer(Op op, DType t, std::span<Value* const> v) {
     case Op::kNeg: return b_.CreateNeg(a);
     case Op::kAbs: return is_signed ? b_.CreateSelect(b_.CreateICmpSLT(a, zero), b_.CreateNeg(a), a) : a;
     case Op::kSign: {
-      Value* positive = b_.CreateZExt(b_.CreateICmp(is_signed ? llvm::CmpInst::ICMP_SGT : llvm::CmpInst::ICMP_UGT, a, zero), a->getType());
+      Value* positive = b_.CreateZExt(
+          b_.CreateICmp(is_signed ? llvm::CmpInst::ICMP_SGT : llvm::CmpInst::ICMP_UGT, a, zero), a->getType());
       return is_signed ? b_.CreateOr(positive, b_.CreateAShr(a, Like(a, int64_t{DTypeSize(t) * 8 - 1}))) : positive;
     }
-    case Op::kCeil: case Op::kFloor: case Op::kTrunc: case Op::kRound: return a;
+    case Op::kCeil:
+    case Op::kFloor:
+    case Op::kTrunc:
+    case Op::kRound: return a;
     case Op::kNot: return b_.CreateNot(a);
-    case Op::kIsNan: case Op::kIsInf: return llvm::Constant::getNullValue(Wide(b_.getInt1Ty(), LanesOf(a)));
-    case Op::kSignbit: return is_signed ? b_.CreateICmpSLT(a, zero) : llvm::Constant::getNullValue(Wide(b_.getInt1Ty(), LanesOf(a)));
+    case Op::kIsNan:
+    case Op::kIsInf: return llvm::Constant::getNullValue(Wide(b_.getInt1Ty(), LanesOf(a)));
+    case Op::kSignbit:
+      return is_signed ? b_.CreateICmpSLT(a, zero) : llvm::Constant::getNullValue(Wide(b_.getInt1Ty(), LanesOf(a)));
     case Op::kAdd: return b_.CreateAdd(a, b);
     case Op::kSub: return b_.CreateSub(a, b);
     case Op::kMul: return b_.CreateMul(a, b);
-    case Op::kFloorDiv: case Op::kTruncDiv: case Op::kRem: case Op::kFmod: return Divide(op, t, a, b);
+    case Op::kFloorDiv:
+    case Op::kTruncDiv:
+    case Op::kRem:
+    case Op::kFmod: return Divide(op, t, a, b);
     case Op::kPow: {
       llvm::Type* wide = Wide(b_.getInt64Ty(), LanesOf(a));
       Value* base = b_.CreateIntCast(a, wide, is_signed);
@@ -243,7 +284,8 @@ Value* OpEmitter::Integer(Op op, DType t, std::span<Value* const> v) {
     case Op::kAnd: return b_.CreateAnd(a, b);
     case Op::kOr: return b_.CreateOr(a, b);
     case Op::kXor: return b_.CreateXor(a, b);
-    case Op::kShl: case Op::kShr: {
+    case Op::kShl:
+    case Op::kShr: {
       const int bits = DTypeSize(t) * 8;
       Value* fits = b_.CreateICmpULT(b, Like(b, int64_t{bits}));
       if (op == Op::kShl) return b_.CreateSelect(fits, b_.CreateShl(a, b_.CreateSelect(fits, b, zero)), zero);
@@ -268,7 +310,8 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
     case Op::kAbs: return unary(llvm::Intrinsic::fabs);
     case Op::kSign: {
       Value* zero = Like(a, 0.0);
-      Value* low = b_.CreateSelect(b_.CreateFCmpOLT(a, zero), Like(a, -1.0), b_.CreateFAdd(a, zero));  // -0 -> 0, nan stays
+      Value* low =
+          b_.CreateSelect(b_.CreateFCmpOLT(a, zero), Like(a, -1.0), b_.CreateFAdd(a, zero));  // -0 -> 0, nan stays
       return b_.CreateSelect(b_.CreateFCmpOGT(a, zero), Like(a, 1.0), low);
     }
     case Op::kCeil: return unary(llvm::Intrinsic::ceil);
@@ -279,7 +322,8 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
     case Op::kRsqrt: return b_.CreateFDiv(Like(a, 1.0), unary(llvm::Intrinsic::sqrt));
     case Op::kReciprocal: return b_.CreateFDiv(Like(a, 1.0), a);
     case Op::kIsNan: return b_.CreateFCmpUNO(a, a);
-    case Op::kIsInf: return b_.CreateFCmpOEQ(unary(llvm::Intrinsic::fabs), Like(a, std::numeric_limits<double>::infinity()));
+    case Op::kIsInf:
+      return b_.CreateFCmpOEQ(unary(llvm::Intrinsic::fabs), Like(a, std::numeric_limits<double>::infinity()));
     case Op::kSignbit: {
       const int bits = a->getType()->getScalarSizeInBits();
       Value* i = b_.CreateBitCast(a, Wide(b_.getIntNTy(bits), LanesOf(a)));
@@ -290,7 +334,8 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
     case Op::kMul: return b_.CreateFMul(a, b);
     case Op::kDiv: return b_.CreateFDiv(a, b);
     case Op::kCopysign: return b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, a, b);
-    // One machine instruction, which gives `a` for equal ones and if either is nan; a nan in `b` wins by the second select.
+    // One machine instruction, which gives `a` for equal ones and if either is nan; a nan in `b` wins by the second
+    // select.
     case Op::kMaximum: return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, b_.CreateSelect(b_.CreateFCmpOLT(a, b), b, a));
     case Op::kMinimum: return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, b_.CreateSelect(b_.CreateFCmpOLT(b, a), b, a));
     case Op::kEq: return b_.CreateFCmpOEQ(a, b);
@@ -346,8 +391,14 @@ Value* OpEmitter::Combine(Op op, DType t, Value* a, Value* b) {
   switch (op) {
     case Op::kSum: return IsFloat(t) ? b_.CreateFAdd(a, b) : IsBool(t) ? b_.CreateOr(a, b) : b_.CreateAdd(a, b);
     case Op::kProd: return IsFloat(t) ? b_.CreateFMul(a, b) : IsBool(t) ? b_.CreateAnd(a, b) : b_.CreateMul(a, b);
-    case Op::kMax: { Value* v[] = {a, b}; return Emit(Op::kMaximum, t, ComputeType(t), v); }
-    case Op::kMin: { Value* v[] = {a, b}; return Emit(Op::kMinimum, t, ComputeType(t), v); }
+    case Op::kMax: {
+      Value* v[] = {a, b};
+      return Emit(Op::kMaximum, t, ComputeType(t), v);
+    }
+    case Op::kMin: {
+      Value* v[] = {a, b};
+      return Emit(Op::kMinimum, t, ComputeType(t), v);
+    }
     case Op::kAny: return b_.CreateOr(a, b);
     case Op::kAll: return b_.CreateAnd(a, b);
     default: Unsupported(op, t);
@@ -359,7 +410,8 @@ llvm::Constant* OpEmitter::Identity(Op op, DType t, int lanes) const {
   llvm::Type* type = RegisterType(t, lanes);
   const bool largest = op == Op::kMin || op == Op::kArgMin;
   switch (op) {
-    case Op::kSum: case Op::kAny: return llvm::Constant::getNullValue(type);
+    case Op::kSum:
+    case Op::kAny: return llvm::Constant::getNullValue(type);
     case Op::kProd: return IsBool(t) ? Constant(true, t, lanes) : Constant(1, t, lanes);
     case Op::kAll: return Constant(true, DType::kBool, lanes);
     default: break;
@@ -367,8 +419,9 @@ llvm::Constant* OpEmitter::Identity(Op op, DType t, int lanes) const {
   if (IsFloat(t)) return Constant(largest ? inf : -inf, ComputeType(t), lanes);
   if (IsBool(t)) return Constant(largest, t, lanes);
   const int bits = DTypeSize(t) * 8;
-  llvm::APInt value = IsSigned(t) ? (largest ? llvm::APInt::getSignedMaxValue(bits) : llvm::APInt::getSignedMinValue(bits))
-                                  : (largest ? llvm::APInt::getMaxValue(bits) : llvm::APInt::getMinValue(bits));
+  llvm::APInt value = IsSigned(t)
+                          ? (largest ? llvm::APInt::getSignedMaxValue(bits) : llvm::APInt::getSignedMinValue(bits))
+                          : (largest ? llvm::APInt::getMaxValue(bits) : llvm::APInt::getMinValue(bits));
   return llvm::ConstantInt::get(type, value);
 }
 

@@ -28,17 +28,18 @@ void Each2(T* x, int64_t n) {  // x[i] = F(x[i], x[n + i])
 }
 
 template <auto F>
-void* Address() { return reinterpret_cast<void*>(F); }
+void* Address() {
+  return reinterpret_cast<void*>(F);
+}
 
 #define ONE(name) {#name "f", Address<&Each<float, &::name##f>>()}, {#name, Address<&Each<double, &::name>>()},
 #define TWO(name) {#name "f", Address<&Each2<float, &::name##f>>()}, {#name, Address<&Each2<double, &::name>>()},
 
 const std::unordered_map<std::string_view, void*>& Table() {
   static const std::unordered_map<std::string_view, void*> table = {
-      ONE(exp) ONE(exp2) ONE(expm1) ONE(log) ONE(log2) ONE(log10) ONE(log1p) ONE(sin) ONE(cos) ONE(tan) ONE(asin) ONE(acos)
-      ONE(atan) ONE(sinh) ONE(cosh) ONE(tanh) ONE(asinh) ONE(acosh) ONE(atanh) ONE(erf) ONE(erfc)
-      TWO(pow) TWO(atan2) TWO(hypot) TWO(fmod)
-      {"fj_ipow", Address<&Each2<int64_t, &IntegerPower>>()},
+      ONE(exp) ONE(exp2) ONE(expm1) ONE(log) ONE(log2) ONE(log10) ONE(log1p) ONE(sin) ONE(cos) ONE(tan) ONE(asin)
+          ONE(acos) ONE(atan) ONE(sinh) ONE(cosh) ONE(tanh) ONE(asinh) ONE(acosh) ONE(atanh) ONE(erf) ONE(erfc) TWO(pow)
+              TWO(atan2) TWO(hypot) TWO(fmod){"fj_ipow", Address<&Each2<int64_t, &IntegerPower>>()},
       {"memcpy", reinterpret_cast<void*>(static_cast<void* (*)(void*, const void*, size_t)>(&::memcpy))},
       {"memset", reinterpret_cast<void*>(static_cast<void* (*)(void*, int, size_t)>(&::memset))},
       {"malloc", reinterpret_cast<void*>(static_cast<void* (*)(size_t)>(&::malloc))},

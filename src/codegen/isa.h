@@ -4,9 +4,9 @@
 namespace framejit::codegen {
 
 struct Isa {
-  int vector_bytes = 32;   // of the widest register worth using
-  bool avx512 = false;     // F, BW, DQ, VL: native masks, gathers, scatters
-  bool lowered = false;    // AVX-512's code shapes in AVX2 instructions
+  int vector_bytes = 32;  // of the widest register worth using
+  bool avx512 = false;    // F, BW, DQ, VL: native masks, gathers, scatters
+  bool lowered = false;   // AVX-512's code shapes in AVX2 instructions
 };
 
 }  // namespace framejit::codegen

@@ -28,7 +28,9 @@ namespace {
 
 // LLVM's answer to a fatal error is exit(); it is compiled with unwind tables, so an exception gets out. What was being
 // compiled is then in no defined state and is leaked, never destroyed.
-void ThrowFatal(void*, const char* reason, bool) { throw std::runtime_error(std::string("LLVM: ") + reason); }
+void ThrowFatal(void*, const char* reason, bool) {
+  throw std::runtime_error(std::string("LLVM: ") + reason);
+}
 
 void Initialize() {
   static std::once_flag once;
@@ -36,10 +38,11 @@ void Initialize() {
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
     llvm::install_fatal_error_handler(ThrowFatal, nullptr);
-    // Loop strength reduction takes a third of the time of a small kernel; our loops have one counter and x86 scales it for
-    // free. There is no option for it but the command line's.
+    // Loop strength reduction takes a third of the time of a small kernel; our loops have one counter and x86 scales it
+    // for free. There is no option for it but the command line's.
     auto& options = llvm::cl::getRegisteredOptions();
-    if (auto it = options.find("disable-lsr"); it != options.end()) static_cast<llvm::cl::opt<bool>*>(it->second)->setValue(true);
+    if (auto it = options.find("disable-lsr"); it != options.end())
+      static_cast<llvm::cl::opt<bool>*>(it->second)->setValue(true);
   });
 }
 
@@ -53,7 +56,9 @@ bool HostHas(const char* feature) {
   return it != HostFeatures().end() && it->second;
 }
 
-bool HostAvx512() { return HostHas("avx512f") && HostHas("avx512bw") && HostHas("avx512dq") && HostHas("avx512vl"); }
+bool HostAvx512() {
+  return HostHas("avx512f") && HostHas("avx512bw") && HostHas("avx512dq") && HostHas("avx512vl");
+}
 
 constexpr const char* kAvx2 = "+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+popcnt,+movbe,+cx16,+sahf";
 constexpr const char* kAvx512 = ",+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd";
@@ -142,7 +147,8 @@ Isa IsaOf(const Target& target, bool run) {
   if (!target.cpu.empty() && target.cpu != "avx2" && !avx512) {
     throw CodegenUnsupported("unknown cpu '" + target.cpu + "': avx2, avx512");
   }
-  if (run && !(HostHas("avx2") && HostHas("fma") && HostHas("f16c"))) throw CodegenUnsupported("this machine has no AVX2");
+  if (run && !(HostHas("avx2") && HostHas("fma") && HostHas("f16c")))
+    throw CodegenUnsupported("this machine has no AVX2");
   if (run && avx512 && !isa.lowered && !HostAvx512()) throw CodegenUnsupported("this machine has no AVX-512");
   isa.avx512 = avx512;
   isa.vector_bytes = avx512 ? 64 : 32;
@@ -163,7 +169,8 @@ Code CompileKernel(const loop::Kernel& kernel, const Isa& isa, const std::string
     llvm::raw_svector_ostream stream(object);
     auto passes = std::make_unique<llvm::legacy::PassManager>();
     llvm::MCContext* mc = nullptr;
-    if (machine->addPassesToEmitMC(*passes, mc, stream, /*DisableVerify=*/true)) throw std::runtime_error("LLVM: no object emission");
+    if (machine->addPassesToEmitMC(*passes, mc, stream, /*DisableVerify=*/true))
+      throw std::runtime_error("LLVM: no object emission");
     passes->run(*module);
   } catch (...) {  // a fatal error from inside LLVM
     (void)machine.release();

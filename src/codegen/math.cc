@@ -1,13 +1,13 @@
-// How the functions are made. All are polynomials after an argument reduction (coefficients: math_coefs.h), evaluated with
-// llvm.fma. Two ways to get an f32 result:
+// How the functions are made. All are polynomials after an argument reduction (coefficients: math_coefs.h), evaluated
+// with llvm.fma. Two ways to get an f32 result:
 //   hot functions (exp, expm1, log, log1p, tanh, erf) in f32 arithmetic, at most about 1 ulp;
-//   the others in f64 arithmetic with short polynomials (`30`: about 2^-30) and one rounding: half an ulp and no special
-//   care for cancellation, overflow or subnormals.
-// f64 results use the long polynomials (`53`); pow, erfc, hypot and log10 of f64 call the C library, and so do sin, cos,
-// tan past 2^30 and fmod of huge quotients (one branch a vector).
+//   the others in f64 arithmetic with short polynomials (`30`: about 2^-30) and one rounding: half an ulp and no
+//   special care for cancellation, overflow or subnormals.
+// f64 results use the long polynomials (`53`); pow, erfc, hypot and log10 of f64 call the C library, and so do sin,
+// cos, tan past 2^30 and fmod of huge quotients (one branch a vector).
 //
-// Integers travel in the low mantissa bits of a float: x + 1.5 * 2^52 rounds x to an integer whose two's complement is the
-// low bits of the sum. Unlike conversions this is one instruction on every vector width.
+// Integers travel in the low mantissa bits of a float: x + 1.5 * 2^52 rounds x to an integer whose two's complement is
+// the low bits of the sum. Unlike conversions this is one instruction on every vector width.
 #include "codegen/math.h"
 
 #include <llvm/IR/Module.h>
@@ -30,7 +30,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kLn2Hi = 0x1.62e42fefa39efp-1, kLn2Lo = 0x1.abc9e3b39803fp-56;
 constexpr double kLn2HiF = 0x1.62e43p-1, kLn2LoF = -0x1.05c61p-29;
 constexpr double kPi = 0x1.921fb54442d18p+1, kPiLo = 0x1.1a62633145c07p-53;
-constexpr double kHalfPi = 0x1.921fb54442d18p+0, kHalfPiLo = 0x1.1a62633145c07p-54, kHalfPiLo2 = -0x1.f1976b7ed8fbcp-110;
+constexpr double kHalfPi = 0x1.921fb54442d18p+0, kHalfPiLo = 0x1.1a62633145c07p-54,
+                 kHalfPiLo2 = -0x1.f1976b7ed8fbcp-110;
 
 class Math {
  public:
@@ -41,8 +42,8 @@ class Math {
     if (LanesOf(like) > 1) bits_ = llvm::FixedVectorType::get(bits_, LanesOf(like));
   }
 
-  // Without AVX-512's broadcasts from memory a vector constant costs an instruction to broadcast it; as a whole vector in
-  // memory it is an operand of the instruction that needs it. LLVM would shrink a constant, so it is a load for it.
+  // Without AVX-512's broadcasts from memory a vector constant costs an instruction to broadcast it; as a whole vector
+  // in memory it is an operand of the instruction that needs it. LLVM would shrink a constant, so it is a load for it.
   Value* C(double v) {
     llvm::Constant* c = llvm::ConstantFP::get(type_, v);
     if (isa_.avx512 || !type_->isVectorTy() || v == 0) return c;
@@ -94,7 +95,9 @@ class Math {
     return p;
   }
   template <size_t N, size_t M>
-  Value* Poly(Value* x, const double (&full)[N], const double (&low)[M]) { return exact_ ? Poly(x, full) : Poly(x, low); }
+  Value* Poly(Value* x, const double (&full)[N], const double (&low)[M]) {
+    return exact_ ? Poly(x, full) : Poly(x, low);
+  }
 
   // --- integers in floats
   double Magic() const { return f64_ ? 0x1.8p52 : 0x1.8p23; }
@@ -140,7 +143,8 @@ class Math {
     x = AtLeast(AtMost(x, f64_ ? 1025.0 : 129.0), f64_ ? -1076.0 : -151.0);
     Value* n = Sub(Add(x, C(Magic())), C(Magic()));
     Value* d = Sub(x, n);
-    Value* r = f64_ && !exact_ ? Mul(d, C(kLn2Hi)) : Fma(d, C(f64_ ? kLn2Lo : kLn2LoF), Mul(d, C(f64_ ? kLn2Hi : kLn2HiF)));
+    Value* r =
+        f64_ && !exact_ ? Mul(d, C(kLn2Hi)) : Fma(d, C(f64_ ? kLn2Lo : kLn2LoF), Mul(d, C(f64_ ? kLn2Hi : kLn2HiF)));
     return ScaleTwice(ExpPoly(r), n);
   }
   Value* Expm1(Value* x) {
@@ -149,8 +153,8 @@ class Math {
     ReduceExp(x, &n, &r);
     Value* q = f64_ ? Poly(r, kExpm153, kExpm130) : Poly(r, kExpm1F32);
     Value* tail = Mul(Mul(r, r), Fma(r, q, C(0.5)));
-    // 2^n (1 + r + tail) - 1 with half of 2^n, so that n = 128 (1024) does not overflow early; r before the tail, because
-    // for n = 1 it cancels
+    // 2^n (1 + r + tail) - 1 with half of 2^n, so that n = 128 (1024) does not overflow early; r before the tail,
+    // because for n = 1 it cancels
     Value* s = PowerOfTwo(Add(n, C(Magic() - 1)));
     Value* y = Fma(s, tail, Fma(s, r, Sub(s, C(0.5))));
     y = Add(y, y);
@@ -484,7 +488,8 @@ Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* co
     }
     default: break;
   }
-  if (f64 && (op == Op::kPow || op == Op::kErfc || op == Op::kHypot || op == Op::kLog10)) return CallHelper(b, name.c_str(), v);
+  if (f64 && (op == Op::kPow || op == Op::kErfc || op == Op::kHypot || op == Op::kLog10))
+    return CallHelper(b, name.c_str(), v);
   llvm::Type* wide_type = b.getDoubleTy();
   if (LanesOf(x) > 1) wide_type = llvm::FixedVectorType::get(wide_type, LanesOf(x));
   std::vector<Value*> wide;
@@ -495,7 +500,9 @@ Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* co
   switch (op) {
     case Op::kLog2: y = m.Log2(w); break;
     case Op::kLog10: y = m.Log10(w); break;
-    case Op::kSin: case Op::kCos: case Op::kTan: {
+    case Op::kSin:
+    case Op::kCos:
+    case Op::kTan: {
       y = op == Op::kTan ? m.Tan(w) : m.SinCos(w, op == Op::kCos);
       if (!f64) y = b.CreateFPTrunc(y, x->getType());
       return OrLibrary(b, y, m.Less(m.Abs(w), m.C(0x1p30)), name, v);

@@ -1,6 +1,7 @@
 // From the iteration space to the kernel, in four steps.
 //   1. uses:     every access as an affine function of the variables, with the layouts' strides.
-//   2. merge:    variables a, b of the same class (kept, reduced) become one where all accesses step a by extent(b) * b.
+//   2. merge:    variables a, b of the same class (kept, reduced) become one where all accesses step a by extent(b) *
+//   b.
 //   3. axes:     the inner (vector) axis is the variable that makes accesses contiguous. If it is a reduced one, a row
 //                kernel; if it is a kept one and there are reductions, a column kernel.
 //   4. emit:     one loop stage per level of reductions; values are evaluated on demand, once per stage. What does not
@@ -16,18 +17,22 @@
 namespace framejit::loop {
 namespace {
 
-constexpr int64_t kBlock = 4096;        // elements of a parallel piece of a long row
-constexpr int64_t kTile = 16;           // the same where accesses run across rows: lines must stay in the first cache
-constexpr int kKeepCost = 12;           // computing again costs more than a store and a load
+constexpr int64_t kBlock = 4096;  // elements of a parallel piece of a long row
+constexpr int64_t kTile = 16;     // the same where accesses run across rows: lines must stay in the first cache
+constexpr int kKeepCost = 12;     // computing again costs more than a store and a load
 constexpr int kOutput = 1 << 20, kScratch = 2 << 20;  // provisional buffer numbers
 
-bool IsZero(Int v) { return v == Int(0); }
-bool IsOne(Int v) { return v == Int(1); }
+bool IsZero(Int v) {
+  return v == Int(0);
+}
+bool IsOne(Int v) {
+  return v == Int(1);
+}
 
 struct Affine {
   Int offset;
-  Ints coef;                                    // by variable
-  std::vector<std::pair<int, Int>> dynamic;     // dynamic number, stride
+  Ints coef;                                 // by variable
+  std::vector<std::pair<int, Int>> dynamic;  // dynamic number, stride
 };
 
 class KernelBuilder {
@@ -59,8 +64,10 @@ class KernelBuilder {
     if (IsZero(stride)) return;
     a.offset = a.offset + lin.offset * stride;
     for (const Term& t : lin.terms) {
-      if (t.id >= 0) a.coef[t.id] = a.coef[t.id] + t.coef * stride;
-      else a.dynamic.push_back({~t.id, t.coef * stride});
+      if (t.id >= 0)
+        a.coef[t.id] = a.coef[t.id] + t.coef * stride;
+      else
+        a.dynamic.push_back({~t.id, t.coef * stride});
     }
   }
   Affine Empty() const { return {0, Ints(space_.extents().size(), Int(0)), {}}; }
@@ -79,7 +86,11 @@ class KernelBuilder {
     return a;
   }
 
-  struct Use { Affine at; double weight; bool store; };  // weight 0: no memory access
+  struct Use {
+    Affine at;
+    double weight;
+    bool store;
+  };  // weight 0: no memory access
 
   void CollectDynamic(const Affine& a) {
     for (const auto& [d, stride] : a.dynamic) {
@@ -168,10 +179,14 @@ class KernelBuilder {
           gathers = gathers || (DynamicVars(d) & bits_[v]);
         }
         const Int c = u.at.coef[v];
-        if (gathers) cost += 1;
-        else if (IsZero(c)) cost += 0.02;
-        else if (IsOne(c)) cost += 0.125;
-        else cost += u.store ? 1.5 : 1;
+        if (gathers)
+          cost += 1;
+        else if (IsZero(c))
+          cost += 0.02;
+        else if (IsOne(c))
+          cost += 0.125;
+        else
+          cost += u.store ? 1.5 : 1;
       }
       if (extents_[v].is_const()) {
         const double e = std::max<int64_t>(1, extents_[v].value());
@@ -199,12 +214,14 @@ class KernelBuilder {
     if (inner >= 0) k.inner = extents_[inner];
     for (int v : outer_) k.outer.push_back(extents_[v]);
     for (int v : red_) k.red.push_back(extents_[v]);
-    if (k.tiled) k.block = kTile;
-    else if (!sequential_ && !(k.inner.is_const() && k.inner.value() <= kBlock)) k.block = kBlock;
+    if (k.tiled)
+      k.block = kTile;
+    else if (!sequential_ && !(k.inner.is_const() && k.inner.value() <= kBlock))
+      k.block = kBlock;
   }
 
-  // A transposing copy: what is strided along the inner axis is contiguous along another one, which becomes the fastest of
-  // the outer ones.
+  // A transposing copy: what is strided along the inner axis is contiguous along another one, which becomes the fastest
+  // of the outer ones.
   void Tile() {
     if (sequential_ || inner_ < 0) return;
     if (extents_[inner_].is_const() && extents_[inner_].value() <= kTile) return;
@@ -243,7 +260,10 @@ class KernelBuilder {
     int index, pred;
     auto operator<=>(const Key&) const = default;
   };
-  struct Made { int inst; int stage; };  // stage -1: row
+  struct Made {
+    int inst;
+    int stage;
+  };  // stage -1: row
 
   int Add(Inst inst, uint64_t vars, int level) {
     if (inst.index.outer.empty()) inst.index = MakeIndexOrEmpty(inst);
@@ -369,7 +389,8 @@ class KernelBuilder {
   }
   int PredLevel(int pred) const {
     int level = 0;
-    for (; pred; pred = space_.predicate(pred).parent) level = std::max(level, space_.Level(space_.predicate(pred).lin));
+    for (; pred; pred = space_.predicate(pred).parent)
+      level = std::max(level, space_.Level(space_.predicate(pred).lin));
     return level;
   }
 
@@ -414,7 +435,8 @@ class KernelBuilder {
     return inst;
   }
 
-  // A value of an earlier stage: from an output that holds it, or from scratch if that is cheaper than computing it again.
+  // A value of an earlier stage: from an output that holds it, or from scratch if that is cheaper than computing it
+  // again.
   int Reload(const Key& key, const Needed& need, const Made& made) {
     if (!space_.member(key.value) || key.pred || built_.kernel.column || !red_.empty() || inner_ < 0) return -1;
     if (need.cost < kKeepCost) return -1;
@@ -423,7 +445,8 @@ class KernelBuilder {
     load.index = MakeIndexOrEmpty({});
     load.index.inner = 1;
     auto stored = std::find(stored_.begin(), stored_.end(), key.value);
-    if (stored != stored_.end() && key.index == space_.canonical(key.value) && dtype == g_.nodes[key.value].type.dtype) {
+    if (stored != stored_.end() && key.index == space_.canonical(key.value) &&
+        dtype == g_.nodes[key.value].type.dtype) {
       load.buffer = OutputBuffer(key.value);
       load.index = MakeIndex(OfAccess(key.value, key.index));
     } else if (auto it = kept_.find(key); it != kept_.end()) {
@@ -464,8 +487,7 @@ class KernelBuilder {
         if (n.type.dtype == g_.nodes[n.operands[0]].type.dtype) return value;
         return AddOp(Op::kCast, n.type.dtype, {value}, need.vars, need.level);
       }
-      default:
-        break;
+      default: break;
     }
     if (n.op == Op::kPad) {
       const Space::At at = space_.OperandAt(v, 0, index, pred);
@@ -602,8 +624,10 @@ class KernelBuilder {
       Local(inst.index.red);
       inst.index.inner = Local(inst.index.inner);
       Local(inst.strides);
-      if (inst.buffer >= kScratch) inst.buffer = inst.buffer - kScratch + inputs + outputs;
-      else if (inst.buffer >= kOutput) inst.buffer = inst.buffer - kOutput + inputs;
+      if (inst.buffer >= kScratch)
+        inst.buffer = inst.buffer - kScratch + inputs + outputs;
+      else if (inst.buffer >= kOutput)
+        inst.buffer = inst.buffer - kOutput + inputs;
     }
     k.num_symbols = static_cast<int>(built_.symbols.size());
   }
@@ -626,22 +650,11 @@ class KernelBuilder {
     }
   }
 
-  void SetName() {
-    std::vector<std::string> ops;
-    const Node* last = &g_.nodes[stored_.back()];
-    for (const Needed& n : space_.needed()) {
-      if (!space_.member(n.value) || ops.size() >= 4) continue;
-      const Node& node = g_.nodes[n.value];
-      const std::string op = Info(node.op).name;
-      if (node.op == Op::kConstant || node.op == Op::kBroadcast || node.op == Op::kCast) continue;
-      if (std::find(ops.begin(), ops.end(), op) == ops.end()) ops.push_back(op);
-    }
-    std::string& name = built_.kernel.name;
-    for (const std::string& op : ops) name += (name.empty() ? "" : "_") + op;
-    if (name.empty()) name = "copy";
-    if (!last->file.empty()) {
-      name += "@" + last->file.substr(last->file.find_last_of('/') + 1) + ":" + std::to_string(last->line);
-    }
+  void SetName() {  // who knows better names it again
+    const Node& last = g_.nodes[stored_.back()];
+    built_.kernel.name = Info(last.op).name;
+    if (last.file.empty()) return;
+    built_.kernel.name += "@" + last.file.substr(last.file.find_last_of('/') + 1) + ":" + std::to_string(last.line);
   }
 
   const Graph& g_;
@@ -649,22 +662,28 @@ class KernelBuilder {
   const std::vector<Layout>& layouts_;
   Space space_;
   std::vector<ValueId> reductions_;
-  bool sequential_ = false;      // there are reductions or scans
+  bool sequential_ = false;  // there are reductions or scans
   std::vector<Use> uses_;
   std::set<int> dynamics_seen_;
-  Ints extents_;                 // by variable, after merging
+  Ints extents_;  // by variable, after merging
   std::vector<bool> alive_;
-  std::vector<uint64_t> bits_;   // variables merged into this one
+  std::vector<uint64_t> bits_;  // variables merged into this one
   int inner_ = -1;
   std::vector<int> outer_, red_;
   uint64_t loop_vars_ = 0;
   std::vector<std::vector<int>> row_, loop_;  // instructions by stage
   int stage_ = 0;
   std::map<Key, Made> made_;
-  std::map<Key, int> kept_;      // scratch buffers
-  struct MadeLin { Lin lin; DType dtype; int inst, stage; };
+  std::map<Key, int> kept_;  // scratch buffers
+  struct MadeLin {
+    Lin lin;
+    DType dtype;
+    int inst, stage;
+  };
   std::vector<MadeLin> lins_;
-  struct MadeDynamic { int dynamic, inst, stage; };
+  struct MadeDynamic {
+    int dynamic, inst, stage;
+  };
   std::vector<MadeDynamic> clamped_, predicates_;
   std::vector<std::pair<int, Scalar>> constants_;
   std::vector<std::pair<int, Int>> sizes_;

@@ -1,18 +1,18 @@
-// Loop IR of one kernel: an iteration space, a scalar SSA body, reduction axes. Built from a fused group of graph nodes by
-// BuildKernel, turned into machine code by codegen.
+// Loop IR of one kernel: an iteration space, a scalar SSA body, reduction axes. Built from a fused group of graph nodes
+// by BuildKernel, turned into machine code by codegen.
 //
-// A kernel runs an outer space (parallel, flattened, dims outermost first) and, for each outer point, a *row*: a list of
-// stages. A `loop` stage runs its instructions over the red axes (sequential) and the inner axis (vectorised); a row stage
-// runs once per row on scalars. A reduce instruction of a loop stage combines over red and inner axes; its result is a row
-// scalar, visible to later stages.
+// A kernel runs an outer space (parallel, flattened, dims outermost first) and, for each outer point, a *row*: a list
+// of stages. A `loop` stage runs its instructions over the red axes (sequential) and the inner axis (vectorised); a row
+// stage runs once per row on scalars. A reduce instruction of a loop stage combines over red and inner axes; its result
+// is a row scalar, visible to later stages.
 //   softmax over f32[N, C]:  outer [N], inner C
 //     loop: %0 = load x[o0*C + i]; %1 = reduce max %0
 //     loop: %2 = load x; %3 = sub %2, %1; %4 = exp %3; %5 = reduce sum %4; store scratch0[i], %4
 //     loop: %6 = load scratch0[i]; %7 = div %6, %5; store y[o0*C + i], %7
-// In a `column` kernel the inner axis is a kept one: all stages run for one vector of it, a loop stage runs over the red
-// axes only, reduce combines over those, and what was a row scalar is a vector. (softmax over f32[N, C], axis 0: inner C,
-// red [N].)
-// Every Int of a kernel is a number or a plain symbol: the runtime evaluates BuiltKernel::symbols once per tuple of sizes.
+// In a `column` kernel the inner axis is a kept one: all stages run for one vector of it, a loop stage runs over the
+// red axes only, reduce combines over those, and what was a row scalar is a vector. (softmax over f32[N, C], axis 0:
+// inner C, red [N].) Every Int of a kernel is a number or a plain symbol: the runtime evaluates BuiltKernel::symbols
+// once per tuple of sizes.
 #pragma once
 
 #include <string>
@@ -28,8 +28,8 @@ using shape::Ints;
 // Element index of an access: offset + sum(outer[i]*o_i) + sum(red[i]*r_i) + inner*i.
 struct Index {
   Int offset;
-  Ints outer;      // one per outer dim
-  Ints red;        // one per red axis
+  Ints outer;  // one per outer dim
+  Ints red;    // one per red axis
   Int inner;
   friend bool operator==(const Index&, const Index&) = default;
 };
@@ -50,18 +50,18 @@ enum class IKind : uint8_t {
 struct Inst {
   IKind kind;
   Op op = Op::kAdd;
-  DType dtype = DType::kFloat32;   // of the result; 16-bit floats are f32 in registers
-  std::vector<int> operands;       // instruction numbers (kernel-wide); earlier stages' only if row scalars
+  DType dtype = DType::kFloat32;  // of the result; 16-bit floats are f32 in registers
+  std::vector<int> operands;      // instruction numbers (kernel-wide); earlier stages' only if row scalars
   Scalar scalar;
-  Int sym;                         // kSym; kInBounds: bound
-  int buffer = -1;                 // past buffers.size(): scratch
+  Int sym;          // kSym; kInBounds: bound
+  int buffer = -1;  // past buffers.size(): scratch
   Index index;
-  Ints strides;                    // kLoadAt: stride of each indirect operand
-  int predicate = -1;              // loads: bool instruction; where it is false memory is not touched and the value is 0
+  Ints strides;        // kLoadAt: stride of each indirect operand
+  int predicate = -1;  // loads: bool instruction; where it is false memory is not touched and the value is 0
 };
 
 struct Stage {
-  bool loop = true;                // false: once per row
+  bool loop = true;  // false: once per row
   std::vector<int> insts;
 };
 
@@ -71,35 +71,38 @@ struct BufferArg {
 };
 
 struct Kernel {
-  Ints outer;                      // extents; may be empty
-  Ints red;                        // sequential reduction axes inside a row
+  Ints outer;  // extents; may be empty
+  Ints red;    // sequential reduction axes inside a row
   Int inner = 1;
   bool column = false;
-  int64_t block = 0;               // no reductions: the inner axis is split in parallel blocks of so many elements
-  bool tiled = false;              // some access is contiguous along the last outer dim: that one runs inside of a block
+  int64_t block = 0;   // no reductions: the inner axis is split in parallel blocks of so many elements
+  bool tiled = false;  // some access is contiguous along the last outer dim: that one runs inside of a block
   std::vector<BufferArg> buffers;  // in argument order
   std::vector<DType> scratch;      // row buffers private to the kernel, `inner` elements each: buffers.size() + k
   std::vector<Inst> insts;
   std::vector<Stage> stages;
-  int num_symbols = 0;             // symbols s0..; kernel-local, numbered in order of appearance: BuiltKernel::symbols
-  std::string name;                // for symbols in profilers: "softmax@file.py:12"
+  int num_symbols = 0;  // symbols s0..; kernel-local, numbered in order of appearance: BuiltKernel::symbols
+  std::string name;     // for symbols in profilers: "softmax@file.py:12"
   std::string str() const;
-  uint64_t Signature() const;      // hash of SignatureText: equal kernels share code
+  uint64_t Signature() const;         // hash of SignatureText: equal kernels share code
   std::string SignatureText() const;  // everything but the name
 };
 
-// A fused group of graph nodes as a kernel. `group`: nodes computed here, in graph order. Operands outside the group are
-// read from buffers with the given strides; members used outside are stored.
-struct Layout { Ints strides; Int offset = 0; };   // of a materialised value, in elements
+// A fused group of graph nodes as a kernel. `group`: nodes computed here, in graph order. Operands outside the group
+// are read from buffers with the given strides; members used outside are stored.
+struct Layout {
+  Ints strides;
+  Int offset = 0;
+};  // of a materialised value, in elements
 struct BuiltKernel {
   Kernel kernel;
-  std::vector<ValueId> buffers;    // which value each BufferArg is (inputs, then outputs)
-  std::vector<Int> symbols;        // kernel symbol i = this expression over graph symbols
+  std::vector<ValueId> buffers;  // which value each BufferArg is (inputs, then outputs)
+  std::vector<Int> symbols;      // kernel symbol i = this expression over graph symbols
 };
 
 // Can `group` (closed under nothing, in graph order) run as one kernel? The fusion pass asks before it grows a group.
-// True for every single pointwise, view, reduction, creation, take, gather or cumsum node of a supported type (no complex,
-// no fp8).
+// True for every single pointwise, view, reduction, creation, take, gather or cumsum node of a supported type (no
+// complex, no fp8).
 bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored);
 // layouts[v]: for every operand outside of the group and every stored member. Throws std::logic_error if !CanFuse.
 BuiltKernel BuildKernel(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,

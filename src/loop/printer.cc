@@ -13,19 +13,25 @@ std::string ScalarText(const Scalar& s) {
   const double d = std::get<double>(s.v);
   uint64_t bits;
   std::memcpy(&bits, &d, sizeof bits);
-  if (d != d) std::snprintf(text, sizeof text, "nan:%llx", static_cast<unsigned long long>(bits));
-  else std::snprintf(text, sizeof text, "%a", d);  // exact
+  if (d != d)
+    std::snprintf(text, sizeof text, "nan:%llx", static_cast<unsigned long long>(bits));
+  else
+    std::snprintf(text, sizeof text, "%a", d);  // exact
   return text;
 }
 
-bool IsZero(Int v) { return v == Int(0); }
+bool IsZero(Int v) {
+  return v == Int(0);
+}
 
 void Append(std::string& out, Int coefficient, const std::string& variable, bool& first) {
   if (IsZero(coefficient)) return;
   if (!first) out += " + ";
   first = false;
-  if (coefficient == Int(1)) out += variable;
-  else out += variable + "*" + coefficient.str();
+  if (coefficient == Int(1))
+    out += variable;
+  else
+    out += variable + "*" + coefficient.str();
 }
 
 std::string IndexText(const Index& index) {
@@ -41,7 +47,9 @@ std::string IndexText(const Index& index) {
   return first ? "0" : out;
 }
 
-std::string Ref(int inst) { return "%" + std::to_string(inst); }
+std::string Ref(int inst) {
+  return "%" + std::to_string(inst);
+}
 
 std::string BufferText(const Kernel& k, int buffer) {
   const int n = static_cast<int>(k.buffers.size());
@@ -66,7 +74,8 @@ std::string InstText(const Kernel& k, int number) {
     case IKind::kLoad: out += "load " + BufferText(k, inst.buffer) + "[" + IndexText(inst.index) + "]"; break;
     case IKind::kLoadAt:
       out += "load " + BufferText(k, inst.buffer) + "[" + IndexText(inst.index);
-      for (size_t i = 0; i < inst.operands.size(); ++i) out += " + " + Ref(inst.operands[i]) + "*" + inst.strides[i].str();
+      for (size_t i = 0; i < inst.operands.size(); ++i)
+        out += " + " + Ref(inst.operands[i]) + "*" + inst.strides[i].str();
       out += "]";
       break;
     case IKind::kStore:
@@ -106,7 +115,9 @@ std::string Kernel::SignatureText() const {
   return out;
 }
 
-std::string Kernel::str() const { return name + " " + SignatureText(); }
+std::string Kernel::str() const {
+  return name + " " + SignatureText();
+}
 
 uint64_t Kernel::Signature() const {  // FNV-1a: the same in every process
   uint64_t hash = 14695981039346656037ull;

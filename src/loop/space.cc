@@ -5,8 +5,12 @@
 namespace framejit::loop {
 namespace {
 
-bool IsOne(Int v) { return v == Int(1); }
-bool IsZero(Int v) { return v == Int(0); }
+bool IsOne(Int v) {
+  return v == Int(1);
+}
+bool IsZero(Int v) {
+  return v == Int(0);
+}
 
 bool Divides(Int by, Int a) {
   if (IsOne(by) || IsZero(a)) return true;
@@ -16,7 +20,9 @@ bool Divides(Int by, Int a) {
   return FloorDiv(a, by) * by == a;
 }
 
-bool AtLeastZero(Int v) { return v.is_const() && v.value() >= 0; }
+bool AtLeastZero(Int v) {
+  return v.is_const() && v.value() >= 0;
+}
 
 bool SupportedType(DType t) {
   return !IsComplex(t) && t != DType::kInt4x2 && t != DType::kFloat8E4M3 && t != DType::kFloat8E5M2;
@@ -26,16 +32,41 @@ bool SupportedType(DType t) {
 
 int Cost(const Node& n) {
   switch (n.op) {
-    case Op::kExp: case Op::kExp2: case Op::kExpm1: case Op::kLog: case Op::kLog2: case Op::kLog10: case Op::kLog1p:
-    case Op::kTanh: case Op::kErf:
-      return 16;
-    case Op::kSin: case Op::kCos: case Op::kTan: case Op::kAsin: case Op::kAcos: case Op::kAtan: case Op::kSinh:
-    case Op::kCosh: case Op::kAsinh: case Op::kAcosh: case Op::kAtanh: case Op::kErfc: case Op::kPow: case Op::kAtan2:
-    case Op::kHypot: case Op::kFmod: case Op::kRem: case Op::kFloorDiv:
-      return 40;
-    case Op::kDiv: case Op::kSqrt: case Op::kRsqrt: case Op::kReciprocal: case Op::kTruncDiv:
-      return 4;
-    case Op::kTake: case Op::kGather: case Op::kCumSum: return 8;
+    case Op::kExp:
+    case Op::kExp2:
+    case Op::kExpm1:
+    case Op::kLog:
+    case Op::kLog2:
+    case Op::kLog10:
+    case Op::kLog1p:
+    case Op::kTanh:
+    case Op::kErf: return 16;
+    case Op::kSin:
+    case Op::kCos:
+    case Op::kTan:
+    case Op::kAsin:
+    case Op::kAcos:
+    case Op::kAtan:
+    case Op::kSinh:
+    case Op::kCosh:
+    case Op::kAsinh:
+    case Op::kAcosh:
+    case Op::kAtanh:
+    case Op::kErfc:
+    case Op::kPow:
+    case Op::kAtan2:
+    case Op::kHypot:
+    case Op::kFmod:
+    case Op::kRem:
+    case Op::kFloorDiv: return 40;
+    case Op::kDiv:
+    case Op::kSqrt:
+    case Op::kRsqrt:
+    case Op::kReciprocal:
+    case Op::kTruncDiv: return 4;
+    case Op::kTake:
+    case Op::kGather:
+    case Op::kCumSum: return 8;
     case Op::kConstant: return 0;
     default: return Info(n.op).kind == 'V' ? 0 : 1;
   }
@@ -230,8 +261,8 @@ uint64_t Space::PredVars(int pred) const {
   return vars;
 }
 
-// lin = quotient * size + rest with 0 <= rest < size, if the terms say so. Otherwise a variable that straddles `size` is
-// cut (Analyze starts again), and if none can be, a group of one node divides at run time.
+// lin = quotient * size + rest with 0 <= rest < size, if the terms say so. Otherwise a variable that straddles `size`
+// is cut (Analyze starts again), and if none can be, a group of one node divides at run time.
 bool Space::Split(const Lin& lin, Int size, Lin* quotient, Lin* rest) {
   *quotient = Lin{};
   *rest = Lin{};
@@ -286,12 +317,14 @@ bool Space::Split(const Lin& lin, Int size, Lin* quotient, Lin* rest) {
   return true;
 }
 
-// The index of `to` that is at the same row-major position as `index` of `from`. Dimensions are grouped, innermost first,
-// into chunks of equal products.
+// The index of `to` that is at the same row-major position as `index` of `from`. Dimensions are grouped, innermost
+// first, into chunks of equal products.
 bool Space::Reshape(const Lins& index, const Ints& from, const Ints& to, Lins* out) {
   out->assign(to.size(), Lin{});
   int i = static_cast<int>(from.size()), j = static_cast<int>(to.size());
-  auto skip = [](const Ints& s, int& k) { while (k > 0 && IsOne(s[k - 1])) --k; };
+  auto skip = [](const Ints& s, int& k) {
+    while (k > 0 && IsOne(s[k - 1])) --k;
+  };
   while (true) {
     skip(from, i);
     skip(to, j);
@@ -300,12 +333,18 @@ bool Space::Reshape(const Lins& index, const Ints& from, const Ints& to, Lins* o
     Int a = from[--i], b = to[--j];
     while (a != b && (i > 0 || j > 0)) {
       bool grow_from;
-      if (i == 0) grow_from = false;
-      else if (j == 0) grow_from = true;
-      else if (a.is_const() && b.is_const()) grow_from = a.value() < b.value();
-      else grow_from = Divides(a, b) || !Divides(b, a);
-      if (grow_from) a = a * from[--i];
-      else b = b * to[--j];
+      if (i == 0)
+        grow_from = false;
+      else if (j == 0)
+        grow_from = true;
+      else if (a.is_const() && b.is_const())
+        grow_from = a.value() < b.value();
+      else
+        grow_from = Divides(a, b) || !Divides(b, a);
+      if (grow_from)
+        a = a * from[--i];
+      else
+        b = b * to[--j];
     }
     if (i_end - i == 1 && j_end - j == 1) {
       (*out)[j] = index[i];
@@ -463,8 +502,10 @@ bool Space::PropagateNode(ValueId v, bool* changed) {
       const auto& axes = n.attrs.axes;
       size_t d = 0;
       for (size_t i = 0; i < at.size(); ++i) {
-        if (std::find(axes.begin(), axes.end(), static_cast<int64_t>(i)) == axes.end()) out[d++] = at[i];
-        else if (n.attrs.flag) ++d;
+        if (std::find(axes.begin(), axes.end(), static_cast<int64_t>(i)) == axes.end())
+          out[d++] = at[i];
+        else if (n.attrs.flag)
+          ++d;
       }
     } else if (n.op == Op::kBroadcast && n.type.numel() == g_.nodes[o].type.numel()) {
       for (size_t d = 0; d < at.size(); ++d) out[n.attrs.axes[d]] = at[d];
@@ -524,7 +565,8 @@ bool Space::CheckRoots() {
         if (t.id < 0) return Fail("a store at a divided index");
       }
     }
-    if (vars != all_vars() && !(has_reduction_ && vars == kept)) return Fail("a stored value covers only a part of the space");
+    if (vars != all_vars() && !(has_reduction_ && vars == kept))
+      return Fail("a stored value covers only a part of the space");
   }
   return true;
 }
@@ -585,7 +627,8 @@ int Space::Visit(ValueId v, int index, int pred) {
       need.cost += needed_[o].cost;
       if (at.pred != pred) {
         need.vars |= PredVars(at.pred);
-        for (int p = at.pred; p; p = predicates_[p].parent) need.level = std::max(need.level, Level(predicates_[p].lin));
+        for (int p = at.pred; p; p = predicates_[p].parent)
+          need.level = std::max(need.level, Level(predicates_[p].lin));
       }
     }
   }

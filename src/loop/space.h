@@ -1,11 +1,11 @@
-// The iteration space of a fused group: which value is needed at which index. A *domain* of variables is chosen (the dims
-// of one member, split where reshapes cut them); every value then has index vectors, affine in the variables:
+// The iteration space of a fused group: which value is needed at which index. A *domain* of variables is chosen (the
+// dims of one member, split where reshapes cut them); every value then has index vectors, affine in the variables:
 //
 //   x f32[B, L, H*D] -> reshape [B, L, H, D] -> permute [B, H, L, D] stored        variables b, h, l, d
 //   the store is at [b, h, l, d], the load of x at [b, l, h*D + d]
 //
-// Values are needed at several indices if several views read them. Takes and gathers put the value of an index tensor into
-// an index (a *dynamic* term); so does, in a group of one node, a reshape that cuts no variable evenly.
+// Values are needed at several indices if several views read them. Takes and gathers put the value of an index tensor
+// into an index (a *dynamic* term); so does, in a group of one node, a reshape that cuts no variable evenly.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@
 namespace framejit::loop {
 
 struct Term {
-  int id;     // >= 0: variable; < 0: dynamic ~id
+  int id;  // >= 0: variable; < 0: dynamic ~id
   Int coef;
   friend bool operator==(const Term&, const Term&) = default;
 };
@@ -44,12 +44,12 @@ struct Predicate {  // parent and 0 <= lin < bound
   friend bool operator==(const Predicate&, const Predicate&) = default;
 };
 
-struct Needed {           // a value at an index under a predicate
+struct Needed {  // a value at an index under a predicate
   ValueId value;
   int index, pred;
-  uint64_t vars = 0;      // variables it depends on
-  int level = 0;          // reductions in sequence before it is known
-  int cost = 0;           // rough instructions per element, with what it is made from
+  uint64_t vars = 0;  // variables it depends on
+  int level = 0;      // reductions in sequence before it is known
+  int cost = 0;       // rough instructions per element, with what it is made from
 };
 
 class Space {
@@ -63,10 +63,12 @@ class Space {
   const std::string& why() const { return why_; }
 
   bool member(ValueId v) const { return local_[v] >= 0 && local_[v] < num_members_; }
-  const std::vector<Int>& extents() const { return extents_; }   // by variable
+  const std::vector<Int>& extents() const { return extents_; }  // by variable
   uint64_t all_vars() const { return extents_.size() == 64 ? ~uint64_t{0} : (uint64_t{1} << extents_.size()) - 1; }
   uint64_t reduced_vars() const { return reduced_; }
-  int canonical(ValueId v) const { return local_[v] < 0 ? -1 : canonical_[local_[v]]; }  // index it is stored or reduced at
+  int canonical(ValueId v) const {
+    return local_[v] < 0 ? -1 : canonical_[local_[v]];
+  }  // index it is stored or reduced at
   const Lins& index(int i) const { return indices_[i]; }
   const Dynamic& dynamic(int i) const { return dynamics_[i]; }
   const Predicate& predicate(int i) const { return predicates_[i]; }
@@ -77,7 +79,9 @@ class Space {
   int Level(const Lin& lin) const;
 
   // Where operand number k of member `n` is read when n is needed at (index, pred).
-  struct At { int index = -1, pred = 0; };
+  struct At {
+    int index = -1, pred = 0;
+  };
   At OperandAt(ValueId n, int k, int index, int pred);
   // Linear position of an index vector in row-major order of `shape`, for takes of flat positions.
   static Lin Scale(const Lin& a, Int by);
@@ -87,7 +91,10 @@ class Space {
   static uint64_t Key(ValueId v, int index, int pred) {
     return (uint64_t{v} << 32) | (uint64_t(index) << 16) | uint64_t(pred);
   }
-  bool Fail(std::string why) { if (why_.empty()) why_ = std::move(why); return false; }
+  bool Fail(std::string why) {
+    if (why_.empty()) why_ = std::move(why);
+    return false;
+  }
   bool CheckNode(ValueId v);
   bool ChooseSeed();
   void MakeSeedIndex();
@@ -110,28 +117,30 @@ class Space {
   const std::vector<Layout>* layouts_;
   bool single_;
   int num_members_ = 0;
-  std::vector<int> local_;                  // by ValueId: members first, then outside operands; -1: not here
-  std::vector<ValueId> values_;             // inverse
+  std::vector<int> local_;       // by ValueId: members first, then outside operands; -1: not here
+  std::vector<ValueId> values_;  // inverse
   ValueId seed_ = kNoValue;
-  uint64_t seed_reduced_ = 0;               // seed dims that are reduced
-  std::vector<std::vector<Int>> factors_;   // of each seed dim, outermost first
-  std::vector<std::pair<int, int>> origin_; // variable -> (seed dim, factor)
+  uint64_t seed_reduced_ = 0;                // seed dims that are reduced
+  std::vector<std::vector<Int>> factors_;    // of each seed dim, outermost first
+  std::vector<std::pair<int, int>> origin_;  // variable -> (seed dim, factor)
   std::vector<Int> extents_;
   uint64_t reduced_ = 0;
-  bool has_reduction_ = false;              // or a scan
-  std::vector<int> canonical_;              // by local number
+  bool has_reduction_ = false;  // or a scan
+  std::vector<int> canonical_;  // by local number
   std::vector<Lins> indices_;
   std::vector<Dynamic> dynamics_;
   std::vector<Predicate> predicates_;
   std::vector<Needed> needed_;
   std::unordered_map<uint64_t, int> by_key_;
-  int split_var_ = -1;                      // asked for by Split: this variable into (extent / split_by_, split_by_)
+  int split_var_ = -1;  // asked for by Split: this variable into (extent / split_by_, split_by_)
   Int split_by_;
   std::string why_;
 };
 
 // Reductions and scans: they give the loop its axes.
-inline bool IsSequential(Op op) { return IsReduction(op) || op == Op::kCumSum; }
+inline bool IsSequential(Op op) {
+  return IsReduction(op) || op == Op::kCumSum;
+}
 
 int Cost(const Node& n);  // of one element, without operands
 

@@ -1,8 +1,9 @@
 // Code generation: every pointwise op in every type against the interpreter, casts, special values, kernels written by
 // hand, the kernel cache, threads, text.
+#include <time.h>
+
 #include <cstdio>
 #include <thread>
-#include <time.h>
 
 #include "kernel_harness.h"
 
@@ -14,9 +15,9 @@ using shape::Ints;
 using test::CheckGraph;
 using test::Random;
 
-constexpr DType kTypes[] = {DType::kBool,   DType::kUInt8,  DType::kInt8,   DType::kInt16,   DType::kInt32,    DType::kInt64,
-                            DType::kUInt16, DType::kUInt32, DType::kUInt64, DType::kFloat16, DType::kBFloat16, DType::kFloat32,
-                            DType::kFloat64};
+constexpr DType kTypes[] = {DType::kBool,     DType::kUInt8,   DType::kInt8,   DType::kInt16,  DType::kInt32,
+                            DType::kInt64,    DType::kUInt16,  DType::kUInt32, DType::kUInt64, DType::kFloat16,
+                            DType::kBFloat16, DType::kFloat32, DType::kFloat64};
 
 // Small values of the type, every pair of them; with the ends of the type.
 std::vector<double> Interesting(DType t, bool ends) {
@@ -39,13 +40,32 @@ std::vector<double> Interesting(DType t, bool ends) {
 
 bool Arithmetic(Op op) {  // exact, or rounded once: no tolerance
   switch (op) {
-    case Op::kExp: case Op::kExp2: case Op::kExpm1: case Op::kLog: case Op::kLog2: case Op::kLog10: case Op::kLog1p:
-    case Op::kSin: case Op::kCos: case Op::kTan: case Op::kAsin: case Op::kAcos: case Op::kAtan: case Op::kSinh: case Op::kCosh:
-    case Op::kTanh: case Op::kAsinh: case Op::kAcosh: case Op::kAtanh: case Op::kErf: case Op::kErfc: case Op::kPow:
-    case Op::kAtan2: case Op::kHypot: case Op::kRsqrt:
-      return false;
-    default:
-      return true;
+    case Op::kExp:
+    case Op::kExp2:
+    case Op::kExpm1:
+    case Op::kLog:
+    case Op::kLog2:
+    case Op::kLog10:
+    case Op::kLog1p:
+    case Op::kSin:
+    case Op::kCos:
+    case Op::kTan:
+    case Op::kAsin:
+    case Op::kAcos:
+    case Op::kAtan:
+    case Op::kSinh:
+    case Op::kCosh:
+    case Op::kTanh:
+    case Op::kAsinh:
+    case Op::kAcosh:
+    case Op::kAtanh:
+    case Op::kErf:
+    case Op::kErfc:
+    case Op::kPow:
+    case Op::kAtan2:
+    case Op::kHypot:
+    case Op::kRsqrt: return false;
+    default: return true;
   }
 }
 
@@ -96,7 +116,8 @@ TEST(Casts, EveryPair) {
       // In range of both: what lies outside is the machine's business.
       std::vector<double> x = {0, 1, 2, 3, 100, 127};
       if (IsFloat(from)) x.insert(x.end(), {0.5, 1.5, 2.75});
-      const bool negative = !IsBool(from) && (IsFloat(from) || IsSigned(from)) && (IsFloat(to) || IsSigned(to) || IsBool(to));
+      const bool negative =
+          !IsBool(from) && (IsFloat(from) || IsSigned(from)) && (IsFloat(to) || IsSigned(to) || IsBool(to));
       if (negative) x.insert(x.end(), {-1, -2, -100});
       if (negative && IsFloat(from)) x.insert(x.end(), {-0.5, -2.75});
       const int64_t n = static_cast<int64_t>(x.size());

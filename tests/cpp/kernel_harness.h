@@ -25,7 +25,9 @@ inline bool HasAvx512() {
   }();
   return has;
 }
-inline std::vector<std::string> Cpus() { return {"avx2", HasAvx512() ? "avx512" : "avx512-lowered"}; }
+inline std::vector<std::string> Cpus() {
+  return {"avx2", HasAvx512() ? "avx512" : "avx512-lowered"};
+}
 
 struct GroupRun {
   std::vector<ValueId> group, stored;
@@ -55,7 +57,9 @@ inline GroupRun BuildWhole(const Graph& g) {
   return run;
 }
 
-inline std::byte* DataOf(const HostTensor& t) { return t.data(); }
+inline std::byte* DataOf(const HostTensor& t) {
+  return t.data();
+}
 
 // Runs the kernel in `pieces` calls over its rows. `values`: of the graph's symbols.
 inline std::vector<HostTensor> RunGroup(const Graph& g, const GroupRun& run, const std::vector<HostTensor>& inputs,
@@ -137,10 +141,13 @@ inline void CheckGraph(const Graph& g, const std::vector<HostTensor>& inputs, do
     const auto got = RunGroup(g, run, inputs, cpu, symbols);
     for (size_t o = 0; o < got.size(); ++o) {
       const double limit = tolerance >= 0 ? tolerance : Tolerance(got[o].dtype);
-      EXPECT_EQ(Difference(got[o], expected[o], limit), "") << cpu << " output " << o << "\n" << g.str() << run.built.kernel.str();
+      EXPECT_EQ(Difference(got[o], expected[o], limit), "") << cpu << " output " << o << "\n"
+                                                            << g.str() << run.built.kernel.str();
     }
   }
-  if (!HasAvx512()) EXPECT_NE(codegen::EmitText(run.built.kernel, {"avx512"}, "asm"), "");
+  if (!HasAvx512()) {
+    EXPECT_NE(codegen::EmitText(run.built.kernel, {"avx512"}, "asm"), "");
+  }
 }
 
 }  // namespace framejit::test
