@@ -211,6 +211,12 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   PyObject** p = fj_localsplus(frame);
   for (int i = 0; i < before.size(); ++i) {
     if (!p[i]) continue;
+    // Exceptions being handled lie on the stack; the instructions that restore them put them into the thread as they are.
+    if (i >= fj_nlocalsplus(frame) && (PyExceptionInstance_Check(p[i]) || p[i] == Py_None)) {
+      Ref seen(s.FromOutside(p[i], s.guards().Slot(i)));
+      if (!seen) return out;
+      continue;
+    }
     bool own_cell = PyCell_Check(p[i]) && i < fj_nlocalsplus(frame) - fj_code(frame)->co_nfreevars;
     PyObject* content = own_cell ? PyCell_GET(p[i]) : p[i];
     const Source* source = s.guards().Slot(i);
@@ -228,11 +234,16 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   int index = fj_next(frame);
   PyObject* raw = nullptr;
   frame::Outcome outcome;
+  // Which exception is being handled is thread state that instructions push and pop.
+  Ref handled(PyErr_GetHandledException());
   {
     OverrideScope scope(&sem);
     outcome = frame::Interpret(frame, sem, -1, &index, &raw);
   }
   Ref result(raw);
+  Ref handled_after(PyErr_GetHandledException());
+  bool same_handled = handled.get() == handled_after.get();
+  PyErr_SetHandledException(handled.get());
   out.instructions = sem.root_instructions();
   bool failed = outcome == frame::Outcome::kRaised || outcome == frame::Outcome::kHandOver || s.broken();
   if (failed) {
@@ -253,6 +264,8 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     }
     PyErr_Clear();
     out.broke = true;
+    OverrideScope scope(&sem);  // generators that are dropped now run nothing: the session is broken
+    s.Abandon();
     out.reason = s.reason();
     // The failing instruction was counted by Before(): what stands is everything in front of it.
     out.instructions = std::max(0L, sem.root_instructions() - 1);
@@ -260,6 +273,14 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   }
   out.worthwhile = s.op_count > 0;
   if (!out.worthwhile && outcome != frame::Outcome::kReturned) return out;
+  if (s.HoldsSuspendedGenerator()) {
+    out.state_problem = "a suspended generator";
+    return out;
+  }
+  if (!same_handled) {
+    out.state_problem = "an exception being handled";
+    return out;
+  }
   SuspendScope off;
   out.segment = Build(config, s, sem, frame, before, outcome, index, result.get(), &out.state_problem);
   return out;

@@ -104,6 +104,24 @@ std::nullptr_t Session::Break(BreakId id, const std::string& detail) {
   return nullptr;
 }
 
+void Session::Abandon() {
+  origins_.clear();
+  stores_.clear();
+  context_vars.clear();
+  std::vector<Ref> dying = std::move(keep_);
+  dying.clear();
+  PyErr_Clear();
+}
+
+bool Session::HoldsSuspendedGenerator() const {
+  for (auto& [o, origin] : origins_) {
+    if (origin.kind != Origin::kFresh || !PyGen_CheckExact(o)) continue;
+    Ref frame(PyObject_GetAttrString(o, "gi_frame")), name(PyObject_GetAttrString(o, "__name__"));
+    if (frame && frame.get() != Py_None && name && PyUnicode_CompareWithASCIIString(name.get(), "<genexpr>") != 0) return true;
+  }
+  return false;
+}
+
 Origin* Session::Find(PyObject* o) {
   auto it = origins_.find(o);
   return it == origins_.end() ? nullptr : &it->second;

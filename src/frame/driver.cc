@@ -129,9 +129,18 @@ class Drive {
   PyObject* Overridden(Semantics& semantics, int throwflag) {
     int index;
     PyObject* result = nullptr;
+    PyObject* handled = fj_is_generator(frame_) ? nullptr : PyErr_GetHandledException();
     Outcome outcome = Outcome::kStopped;
     if (throwflag) outcome = Unwind(frame_, semantics, fj_next(frame_) - 1, &index);
     if (outcome == Outcome::kStopped) outcome = Interpret(frame_, semantics, -1, &index, &result);
+    // A frame left without its handlers has not popped the exceptions it was handling.
+    if (outcome == Outcome::kRaised && !semantics.MayHandle() && !fj_is_generator(frame_)) {
+      PyObject *type, *value, *traceback;
+      PyErr_Fetch(&type, &value, &traceback);
+      PyErr_SetHandledException(handled);
+      PyErr_Restore(type, value, traceback);
+    }
+    Py_XDECREF(handled);
     return End(outcome, result);
   }
 
