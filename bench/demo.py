@@ -37,6 +37,7 @@ def worst(got, eager, reference):
 def line(name, fn, reference, flatten, seconds):
     """Measures one case, prints its row; returns True if it passes. fn: function or module with its arguments bound later."""
     call, arguments, keywords = fn
+    framejit.reset()
     before = framejit.cache_info()
     compiled = framejit.compile(call)
     start = time.perf_counter()
@@ -84,7 +85,6 @@ def model_lines(small, seconds):
         for mode in ("no_grad", "inference_mode"):
             with getattr(torch, mode)():
                 passed.append(line(f"{name} {mode}", (model, (), inputs), reference, models.flatten, seconds))
-        framejit.reset()
     return passed
 
 

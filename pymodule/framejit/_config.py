@@ -16,14 +16,14 @@ def encode(field, value):
         return str(int(value))
     if kind == "i" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    if kind == "s":
+    if kind in "sl":  # l: names separated by commas; which ones are valid, the C side knows
         if value is None or isinstance(value, bool):
             return {None: "", True: "true", False: "false"}[value]
         if isinstance(value, (list, tuple)):
             return ",".join(map(str, value))
         if isinstance(value, str) or hasattr(value, "__fspath__"):
             return str(value)
-    wants = {"b": "True or False", "i": "an integer", "s": "a string"}[kind]
+    wants = {"b": "True or False", "i": "an integer", "s": "a string", "l": "names"}[kind]
     raise OptionError(f"option {field!r} takes {wants}, not {value!r}")
 
 

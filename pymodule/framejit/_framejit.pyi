@@ -42,7 +42,7 @@ def is_compiling() -> bool:
 
 def reset() -> None: ...
 def options() -> list[tuple[str, str, str, str, str]]:
-    """(field, environment variable or "", type b/i/s, default text, help), in table order."""
+    """(field, environment variable or "", type b/i/s/l (l: names separated by commas), default text, help), in table order."""
 
 def get_option(field: str, /) -> str:
     """The current value as text."""

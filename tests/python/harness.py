@@ -219,6 +219,11 @@ def observe(fn, make):
     args, kwargs = made if len(made) == 2 and isinstance(made[0], tuple) and isinstance(made[1], dict) else (made, {})
     seen = Seen()
     output = io.StringIO()
+    before = {}
+    if torch is not None:
+        fresh = _Walk(Seen())
+        fresh.describe([*args, kwargs], "arguments")
+        before = {id(t): t._version for t in fresh.alive if isinstance(t, torch.Tensor) and not t.is_inference()}
     result = error = None
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(output):
         warnings.simplefilter("always")
@@ -233,7 +238,8 @@ def observe(fn, make):
     walk = _Walk(seen)
     seen.shape["arguments"] = walk.describe([*args, kwargs], "arguments")
     if torch is not None:
-        seen.shape["versions"] = [t._version for t in walk.alive if isinstance(t, torch.Tensor) and not t.is_inference()]
+        # Bumped or not: autograd compares versions for equality only, so how often does not matter.
+        seen.shape["versions"] = [t._version > before.get(id(t), 0) for t in walk.alive if isinstance(t, torch.Tensor) and not t.is_inference()]
     result_walk = walk
     seen.shape["result"] = result_walk.describe(result, "result")
     seen.shape["sharing"] = walk.sharing()

@@ -70,7 +70,7 @@ def test_stubs_name_the_public_api():
 def test_stubs_name_every_option():
     tree = ast.parse((PACKAGE / "_config.pyi").read_text())
     (config,) = (n for n in tree.body if isinstance(n, ast.ClassDef))
-    kinds = {"b": "bool", "i": "int", "s": "str"}
+    kinds = {"b": "bool", "i": "int", "s": "str", "l": "str"}
     from framejit import _framejit
 
     expected = {field: kinds[kind] for field, _, kind, *_ in _framejit.options()}
@@ -264,6 +264,8 @@ def test_config_errors():
         framejit.config.fuze = True
     with pytest.raises(framejit.OptionError, match="an integer"):
         framejit.config.max_unroll = "x"
+    with pytest.raises(framejit.OptionError, match="recompiles"):
+        framejit.config.log = "brakes"
     with pytest.raises(framejit.OptionError, match="avx2"):
         framejit.config.cpu = "avx9"
     with pytest.raises(framejit.OptionError):
