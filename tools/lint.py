@@ -14,7 +14,7 @@ PYTHON_STAGES = "tensor bytecode guard frame capture".split()  # capture impleme
 PUBLIC = {"dtype": "shape", "shape": "shape", "call": "graph", "ops.def": "graph", "graph": "graph", "compile": "compiler"}
 # framejit/compile.h is an interface that runtime and codegen implement: the header itself stands below them.
 PUBLIC_RANK = {**PUBLIC, "compile": "loop"}
-FORBIDDEN_SYMBOLS = re.compile(r"\bllvm::|\bspdlog::|\bfmt::|\babsl::|\bLLVM[A-Z]\w+$")
+FORBIDDEN_SYMBOLS = re.compile(r"\b(llvm|spdlog|fmt|absl)::|\bLLVM[A-Z]\w+$")
 
 findings = []
 

@@ -86,7 +86,8 @@ std::shared_ptr<Executable> Compile(const Graph& g, const CompileOptions& option
 std::shared_ptr<Executable> MakeInterpreter(const Graph& g);
 
 struct KernelCacheInfo { int64_t kernels = 0, hits = 0, misses = 0; double compile_seconds = 0; int64_t code_bytes = 0; };
-KernelCacheInfo GetKernelCacheInfo();
-void ClearKernelCache();
+// Exported also from a stage that is compiled with hidden visibility.
+[[gnu::visibility("default")]] KernelCacheInfo GetKernelCacheInfo();
+[[gnu::visibility("default")]] void ClearKernelCache();
 
 }  // namespace framejit
