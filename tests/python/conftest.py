@@ -21,6 +21,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 def pytest_addoption(parser):
     parser.addoption("--identity", action="store_true", help="replace framejit.compile by the identity (checks the tests)")
+    parser.addoption("--known", action="store_true", help="run the tests of known_failures.txt too")
     parser.addoption("--isolate", action="store_true", help="run every test in a forked child: a crash fails one test only")
 
 
@@ -33,6 +34,7 @@ def pytest_pyfunc_call(pyfuncitem):
     child = os.fork()
     if child == 0:
         text = ""
+        signal.alarm(limit(pyfuncitem))  # not inherited
         try:
             pyfuncitem.obj(**arguments)
         except pytest.skip.Exception as skipped:
@@ -54,16 +56,21 @@ def pytest_pyfunc_call(pyfuncitem):
     return True
 
 
+def limit(item):
+    """Seconds that a test may take."""
+    slow = item.get_closest_marker("slow") or item.get_closest_marker("fuzz")
+    return 1200 if slow else int(os.environ.get("FRAMEJIT_TEST_SECONDS", 180))
+
+
 @pytest.fixture(autouse=True)
 def alarm(request):
     """A test that hangs fails, with the place in its traceback."""
-    seconds = 1200 if request.node.get_closest_marker("slow") or request.node.get_closest_marker("fuzz") else int(os.environ.get("FRAMEJIT_TEST_SECONDS", 180))
 
     def ring(signum, frame):
-        raise TimeoutError(f"the test took more than {seconds} s")
+        raise TimeoutError(f"the test took more than {limit(request.node)} s")
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
+    signal.alarm(limit(request.node))
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
@@ -118,3 +125,15 @@ def two_threads(torch):
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
+
+
+def pytest_collection_modifyitems(config, items):
+    """known_failures.txt: what is known not to work yet, one test a line. Not run (some crash the process); each line that
+    can be deleted is progress. `--known` runs them."""
+    if config.getoption("--known"):
+        return
+    lines = (Path(__file__).parent / "known_failures.txt").read_text().splitlines()
+    known = {line.strip() for line in lines if line.strip() and not line.startswith("#")}
+    for item in items:
+        if item.nodeid.rpartition("/")[2] in known:
+            item.add_marker(pytest.mark.xfail(run=False, reason="known_failures.txt"))
