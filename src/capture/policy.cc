@@ -25,7 +25,7 @@ std::unordered_map<std::string, std::shared_ptr<Config>>& Configs() {
   return *m;
 }
 
-// Frames that never hold tensor programs: the standard library's own, and framejit's.
+// Frames that never hold tensor programs: the standard library's own.
 bool SkippedFile(PyCodeObject* code) {
   static const std::string stdlib = [] {
     PyObject* os = PyImport_ImportModule("os");
@@ -38,8 +38,7 @@ bool SkippedFile(PyCodeObject* code) {
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (!file) return PyErr_Clear(), true;
   if (file[0] == '<') return strncmp(file, "<frozen", 7) == 0;
-  if (!strncmp(file, stdlib.c_str(), stdlib.size()) && !strstr(file, "site-packages")) return true;
-  return strstr(file, "/framejit/") && !strstr(file, "/tests/");
+  return !strncmp(file, stdlib.c_str(), stdlib.size()) && !strstr(file, "site-packages");
 }
 
 class Policy : public frame::FramePolicy {

@@ -25,7 +25,9 @@ class FrameImage {
     PyObject** p = fj_localsplus(f);
     for (int i = 0; i < n; ++i) saved_.push_back(Borrow(p[i]));
   }
-  ~FrameImage() {
+  ~FrameImage() { Restore(); }
+  void Restore() {
+    if (std::exchange(restored_, true)) return;
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     PyObject** p = fj_localsplus(f_);
@@ -45,6 +47,7 @@ class FrameImage {
  private:
   FjFrame* f_;
   int next_, depth_;
+  bool restored_ = false;
   std::vector<Ref> saved_;
 };
 
@@ -208,6 +211,19 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   options.stop_after = stop_after;
   Session s(frame, options);
   CaptureSemantics sem(s);
+  // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator suspended
+  // in a `with` must not execute its `finally` for real.
+  struct Cleanup {
+    Session& s;
+    CaptureSemantics& sem;
+    FrameImage& before;
+    ~Cleanup() {
+      OverrideScope scope(&sem);
+      s.MarkBroken();
+      before.Restore();
+      s.Abandon();
+    }
+  } cleanup{s, sem, before};
   PyObject** p = fj_localsplus(frame);
   for (int i = 0; i < before.size(); ++i) {
     if (!p[i]) continue;
@@ -264,8 +280,6 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     }
     PyErr_Clear();
     out.broke = true;
-    OverrideScope scope(&sem);  // generators that are dropped now run nothing: the session is broken
-    s.Abandon();
     out.reason = s.reason();
     // The failing instruction was counted by Before(): what stands is everything in front of it.
     out.instructions = std::max(0L, sem.root_instructions() - 1);

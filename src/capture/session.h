@@ -64,6 +64,7 @@ class Session {
   // Ends the capture: remembers the first reason and where, sets the unwinding exception. Returns null.
   std::nullptr_t Break(BreakId id, const std::string& detail = {});
   bool broken() const { return broken_; }
+  void MarkBroken() { broken_ = true; }
   void Abandon();                            // of a broken capture: drops every private object
   bool HoldsSuspendedGenerator() const;      // one whose end would run user code (not a generator expression)
   const diag::Break& reason() const { return reason_; }
