@@ -1,6 +1,8 @@
 // The tables behind builtins.h. To add a function: a row in kFunctions (dotted name), nothing else.
 #include "capture/builtins.h"
 
+#include "capture/override.h"
+
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -108,8 +110,15 @@ struct Tables {
   }
 };
 
+// Made on first use. Its imports run Python code, which must not come back here, and may let another thread in: no lock is
+// held meanwhile, and tables made twice are the same.
 const Tables& T() {
-  static const Tables* tables = new Tables;
+  static const Tables* tables = nullptr;
+  if (!tables) {
+    SuspendScope off;
+    auto* made = new Tables;
+    if (!tables) tables = made;
+  }
   return *tables;
 }
 

@@ -137,10 +137,15 @@ class Lowering {
     return NewValue(v, plan_.values[ValueOf(alias->base)].storage, false);
   }
 
+  // An element seen through an alias has no strides either, but an offset: the rank tells what has no layout yet.
+  void SetLayout(ValueId v) {
+    if (layouts_[v].strides.size() != g_.nodes[v].type.shape.size()) layouts_[v] = pass::StoredLayout(g_, v);
+  }
+
   // A fresh value that the next step makes.
   int Make(ValueId v) {
     auto it = storage_of_.find(v);
-    if (layouts_[v].strides.empty()) layouts_[v] = pass::StoredLayout(g_, v);
+    SetLayout(v);
     return NewValue(v, it != storage_of_.end() ? it->second : NewStorage(Storage::Kind::kScratch), true);
   }
 
@@ -167,7 +172,7 @@ class Lowering {
     // Buffers are passed with their offsets added, so that kernels do not depend on them.
     std::vector<Layout>& layouts = kernel_layouts_;  // entries that this kernel does not read may be stale
     auto pass_on = [&](ValueId v) {
-      if (layouts_[v].strides.empty()) layouts_[v] = pass::StoredLayout(g_, v);
+      SetLayout(v);
       layouts[v] = {layouts_[v].strides, 0};
     };
     for (ValueId v : group.nodes) {

@@ -123,6 +123,14 @@ TEST(Compile, ViewsBetweenLibraryCalls) {
   EXPECT_EQ(Count(exe->str(), "  copy"), 0) << exe->str();
 }
 
+TEST(Compile, ElementsOfAnInput) {  // aliases without strides, but with an offset
+  Fixture f;
+  ValueId x = f.In({6});
+  auto at = [&](int i) { return f.b.Reshape(f.b.Slice(x, 0, i, 1), {}); };
+  f.g.outputs = {f.b.Binary(Op::kMul, at(1), at(4)), at(5)};
+  CompileAndCheck(f.g, {RandomF32({6}, 1)});
+}
+
 TEST(Compile, OutputsWithStrides) {
   Fixture f;
   ValueId x = f.In({6, 10}), y = f.In({6, 10});
