@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "capture/override.h"
+
 namespace framejit::capture {
 namespace {
 
@@ -33,6 +35,7 @@ constexpr Row kFunctions[] = {
     {"sys", "getrecursionlimit intern getdefaultencoding", Effect::kPure},
     {"time", "time perf_counter monotonic time_ns perf_counter_ns monotonic_ns sleep process_time", Effect::kOutput},
     {"_random", "*", Effect::kRandom},
+    {"framejit._framejit", "is_compiling", Effect::kPure},
 };
 
 // Methods of mutable builtin containers that only read.

@@ -27,18 +27,24 @@ std::unordered_map<std::string, std::shared_ptr<Config>>& Configs() {
 
 // Frames that never hold tensor programs: the standard library's own.
 bool SkippedFile(PyCodeObject* code) {
-  static const std::string stdlib = [] {
-    PyObject* os = PyImport_ImportModule("os");
-    PyObject* f = os ? PyObject_GetAttrString(os, "__file__") : nullptr;
-    std::string s = f ? PyUnicode_AsUTF8(f) : "";
-    Py_XDECREF(f);
-    Py_XDECREF(os);
-    return s.substr(0, s.rfind('/') + 1);
-  }();
+  static std::string stdlib;
+  if (stdlib.empty()) {  // no lock is held: the import may let another thread in
+    SuspendScope off;
+    Ref os(PyImport_ImportModule("os"));
+    Ref f(os ? PyObject_GetAttrString(os.get(), "__file__") : nullptr);
+    if (!f) PyErr_Clear();
+    std::string s = f ? PyUnicode_AsUTF8(f.get()) : "/";
+    stdlib = s.substr(0, s.rfind('/') + 1);
+  }
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (!file) return PyErr_Clear(), true;
   if (file[0] == '<') return strncmp(file, "<frozen", 7) == 0;
   return !strncmp(file, stdlib.c_str(), stdlib.size()) && !strstr(file, "site-packages");
+}
+
+std::string Where(PyCodeObject* code) {
+  return std::string(PyUnicode_AsUTF8(code->co_qualname)) + " (" + PyUnicode_AsUTF8(code->co_filename) + ":" +
+         std::to_string(code->co_firstlineno) + ")";
 }
 
 class Policy : public frame::FramePolicy {
@@ -78,6 +84,9 @@ class Policy : public frame::FramePolicy {
     }
     if (!place.segments.empty()) {
       if (!Missed(*config, place, frame)) return PyErr_Occurred() ? frame::Action::kRaise : frame::Action::kStep;
+    } else if (stance == Stance::kFailOnRecompile) {
+      PyErr_SetString(ErrorType("RecompileError"), (Where(code) + " was not compiled yet").c_str());
+      return frame::Action::kRaise;
     } else if (stance != Stance::kDefault) {
       return frame::Action::kStep;
     }
@@ -156,9 +165,7 @@ class Policy : public frame::FramePolicy {
     ++config.recompiles;
     ++place.misses;
     if (diag::Enabled(diag::Channel::recompiles_) || diag::TraceEnabled()) {
-      std::string where = std::string(PyUnicode_AsUTF8(fj_code(frame)->co_qualname)) + " (" +
-                          PyUnicode_AsUTF8(fj_code(frame)->co_filename) + ":" +
-                          std::to_string(fj_code(frame)->co_firstlineno) + ")";
+      std::string where = Where(fj_code(frame));
       diag::Log(diag::Channel::recompiles_, "recompiling " + where + ": " + why);
       diag::Event("recompile", {{"where", diag::Quote(where)}, {"guard", diag::Quote(why)}});
     }

@@ -206,7 +206,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   Captured out;
   FrameImage before(frame);
   CaptureOptions options;
-  options.dynamic = config.dynamic == 1;
+  options.dynamic = config.dynamic;
   options.dynamic_dims = place.dynamic_dims;
   options.stop_after = stop_after;
   Session s(frame, options);

@@ -17,6 +17,38 @@ std::string Text(PyObject* o) {
   return c ? c : "?";
 }
 
+// What framejit.mark_dynamic and mark_static said of the sizes of a tensor.
+struct Mark {
+  enum Kind : uint8_t { kNone, kDynamic, kStatic } kind = kNone;
+  int64_t min = 0, max = INT64_MAX;
+};
+
+std::vector<Mark> MarksOf(PyObject* o, int rank) {
+  std::vector<Mark> marks(rank);
+  SuspendScope off;
+  static PyObject* marks_of = nullptr;
+  if (!marks_of) {  // no lock is held: the import may let another thread in
+    Ref control(PyImport_ImportModule("framejit._control"));
+    marks_of = control ? PyObject_GetAttrString(control.get(), "marks_of") : nullptr;
+    if (!marks_of) PyErr_Clear();
+  }
+  Ref found(marks_of ? PyObject_CallOneArg(marks_of, o) : nullptr);
+  if (!found) PyErr_Clear();
+  if (!found || !PyDict_Check(found.get())) return marks;
+  PyObject *dim, *mark;  // {dim: ("dynamic", min, max) or ("static",)}
+  for (Py_ssize_t at = 0; PyDict_Next(found.get(), &at, &dim, &mark);) {
+    long i = PyLong_AsLong(dim);
+    if (i < 0 || i >= rank) continue;
+    Mark& m = marks[i];
+    m.kind = PyTuple_GET_SIZE(mark) == 3 ? Mark::kDynamic : Mark::kStatic;
+    if (m.kind == Mark::kStatic) continue;
+    if (PyObject* low = PyTuple_GET_ITEM(mark, 1); low != Py_None) m.min = PyLong_AsLongLong(low);
+    if (PyObject* high = PyTuple_GET_ITEM(mark, 2); high != Py_None) m.max = PyLong_AsLongLong(high);
+  }
+  if (PyErr_Occurred()) PyErr_Clear();
+  return marks;
+}
+
 bool IsTupleOfPrimitives(PyObject* o) {
   if (!PyTuple_CheckExact(o)) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
@@ -237,14 +269,19 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   meta.is_parameter = c == tensor::Class::kTorchParameter;
   meta.is_scalar = c == tensor::Class::kNumpyScalar;
   std::string name = s->str(fj_code(root_)->co_localsplusnames);
+  std::vector<Mark> marks = MarksOf(o, m.rank);
   for (int i = 0; i < m.rank; ++i) {
-    bool symbolic = options_.dynamic && !meta.is_parameter && m.sizes[i] > 1;
+    bool symbolic = options_.dynamic == 1 && !meta.is_parameter && m.sizes[i] > 1;
     for (auto& [text, dim] : options_.dynamic_dims) symbolic = symbolic || (dim == i && text == name);
+    // A size of 0 or 1 means something else to the program (empty, broadcast) than any other one.
+    symbolic = symbolic || (marks[i].kind == Mark::kDynamic && options_.dynamic != 0 && m.sizes[i] > 1);
+    symbolic = symbolic && marks[i].kind != Mark::kStatic && m.sizes[i] >= marks[i].min && m.sizes[i] <= marks[i].max;
     if (symbolic) {
       shape::SymbolInfo info;
       info.name = name + ".size(" + std::to_string(i) + ")";
       info.hint = m.sizes[i];
-      info.min = 0;
+      info.min = marks[i].min;
+      info.max = marks[i].max;
       meta.sizes.push_back(env_.NewSymbol(info));
     } else {
       meta.sizes.push_back(m.sizes[i]);

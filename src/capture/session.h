@@ -47,10 +47,9 @@ struct PendingStore {
 };
 
 struct CaptureOptions {
-  bool dynamic = false;                                // every size a symbol
+  int dynamic = -1;                                    // 1: every size a symbol; 0: none, marked ones neither
   std::vector<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
   long stop_after = -1;                                // outermost instructions to run; -1: as far as possible
-  bool mark_only = false;
 };
 
 class Session {

@@ -353,6 +353,39 @@ def test_marked_dimension_is_compiled_once(fresh, np):
     assert len(compiled.graphs) == 1
 
 
+def test_marks_bound_and_forbid_symbols(fresh, np):
+    def f(x):
+        return x * 2
+
+    def versions(compiled, sizes, mark):
+        for n in sizes:
+            x = np.ones((n, 3))
+            mark(x)
+            assert compiled(x).shape == (n, 3)
+        return len(compiled.graphs)
+
+    assert versions(fresh.compile(f), (5, 8, 3, 20), lambda x: framejit.mark_dynamic(x, 0, min=4, max=8)) == 3
+    fresh.reset()
+    assert versions(fresh.compile(f), (5, 6, 7), lambda x: framejit.mark_static(x)) == 3
+    fresh.reset()
+    assert versions(fresh.compile(f), (5, 6, 7), lambda x: framejit.mark_static(x, 1)) == 2
+    fresh.reset()
+    assert versions(fresh.compile(f, dynamic=False), (5, 6), lambda x: framejit.mark_dynamic(x, 0)) == 2
+
+
+def test_first_call_breaks_in_a_fresh_process():
+    # What the break needs is imported while the hook is on.
+    code = """
+import framejit, sys
+@framejit.compile
+def f(x):
+    print(max(x, 1))
+    return x
+f(2)
+"""
+    assert python(code).stdout == "2\n"
+
+
 # --- explain, backends ---------------------------------------------------------------------------------------------------
 def test_explain(fresh, np):
     def f(x):
