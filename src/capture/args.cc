@@ -189,7 +189,8 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     if (const char* c = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename)) call.file = c;
     call.line = PyFrame_GetLineNumber(f);
   }
-  (callee.compare(0, 5, "numpy") && callee.compare(0, 5, "scipy") ? uses_torch : uses_numpy) = true;
+  bool torch = callee.compare(0, 5, "numpy") && callee.compare(0, 5, "scipy");
+  if (!UseFramework(torch)) return nullptr;
   try {
     lowering_->Apply(call);
   } catch (const surface::Decline& d) {

@@ -59,6 +59,13 @@ Py_ssize_t KwCount(PyObject* kwnames) { return kwnames ? PyTuple_GET_SIZE(kwname
 
 }  // namespace
 
+// What a bound builtin that was found outside is bound to lies outside too.
+bool CaptureSemantics::NoteSelf(PyObject* callable, PyObject* self) {
+  if (s_.IsFresh(callable) || !s_.Find(callable) || s_.Find(self) || IsPrimitive(self) || IsTensor(self)) return true;
+  Ref seen(s_.FromOutside(self, s_.guards().Const(self)));
+  return static_cast<bool>(seen);
+}
+
 PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, size_t nargsf, PyObject* kwnames) {
   if (s_.broken()) return s_.Break(s_.reason().id);
   Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), total = nargs + KwCount(kwnames);
@@ -107,6 +114,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (PyCFunction_Check(callable)) {
     PyObject* self = PyCFunction_GET_SELF(callable);
     if (self && PyModule_Check(self)) self = nullptr;
+    if (self && !NoteSelf(callable, self)) return nullptr;
     return CallC(callable, self, args, nargs, kwnames);
   }
   if (!strcmp(tn, "method_descriptor") || !strcmp(tn, "wrapper_descriptor") || !strcmp(tn, "classmethod_descriptor"))
@@ -114,7 +122,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (!strcmp(tn, "method-wrapper")) {  // a bound slot: obj.__setitem__
     Ref owner(PyObject_GetAttrString(callable, "__objclass__")), mname(PyObject_GetAttrString(callable, "__name__")),
         self(PyObject_GetAttrString(callable, "__self__"));
-    if (!owner || !mname || !self) return nullptr;
+    if (!owner || !mname || !self || !NoteSelf(callable, self.get())) return nullptr;
     PyObject* d = _PyType_Lookup(reinterpret_cast<PyTypeObject*>(owner.get()), mname.get());
     if (d) {
       Vector with(self.get(), args, total);

@@ -201,6 +201,13 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   return seg;
 }
 
+bool IsNames(PyObject* o) {  // a tuple of strings
+  if (!PyTuple_CheckExact(o)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
+    if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(o, i))) return false;
+  return true;
+}
+
 // Runs the frame's code under capture until it returns, breaks, or `stop_after` outermost instructions.
 Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_after) {
   Captured out;
@@ -228,7 +235,8 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   for (int i = 0; i < before.size(); ++i) {
     if (!p[i]) continue;
     // Exceptions being handled lie on the stack; the instructions that restore them put them into the thread as they are.
-    if (i >= fj_nlocalsplus(frame) && (PyExceptionInstance_Check(p[i]) || p[i] == Py_None)) {
+    // What the compiler put there is read by the instructions themselves: code objects, keyword and key names.
+    if (i >= fj_nlocalsplus(frame) && (PyExceptionInstance_Check(p[i]) || p[i] == Py_None || PyCode_Check(p[i]) || IsNames(p[i]))) {
       Ref seen(s.FromOutside(p[i], s.guards().Slot(i)));
       if (!seen) return out;
       continue;

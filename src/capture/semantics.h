@@ -65,6 +65,7 @@ class CaptureSemantics : public frame::Semantics {
   friend struct BuiltinTable;
   PyObject* CallPython(PyObject* function, PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  bool NoteSelf(PyObject* callable, PyObject* self);
   PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* ImplicitSuper();
   PyObject* ModuleAttr(PyObject* module, PyObject* name);

@@ -261,7 +261,7 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   if (!tensor::ReadMeta(o, &m, &why)) return Break(BreakId::kUnsupportedTensor, why ? why : "");
   TensorMeta meta;
   bool torch = c == tensor::Class::kTorch || c == tensor::Class::kTorchParameter;
-  (torch ? uses_torch : uses_numpy) = true;
+  if (!UseFramework(torch)) return nullptr;
   meta.framework = torch ? Framework::kTorch : Framework::kNumpy;
   meta.dtype = m.dtype;
   meta.device = m.device;
@@ -318,6 +318,11 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   Py_INCREF(o);
   keep_.emplace_back(o);
   return proxy;
+}
+
+bool Session::UseFramework(bool torch) {
+  if (torch ? uses_numpy : uses_torch) return Break(BreakId::kUnsupportedTensor, "tensors of torch and of NumPy in one graph"), false;
+  return (torch ? uses_torch : uses_numpy) = true;
 }
 
 PyObject* Session::NewProxy(TraceId id) {

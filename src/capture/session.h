@@ -126,6 +126,7 @@ class Session {
   std::string Where() const;                 // "file:line" of the user's code being captured
   void Keep(PyObject* o) { keep_.emplace_back(o); }  // steals
   std::unordered_map<PyObject*, Ref> context_vars;   // ContextVar -> value set during capture
+  bool UseFramework(bool torch);             // false (Break) beside the other one: a graph runs on one framework
   bool uses_torch = false;
   bool uses_numpy = false;
   const CaptureOptions& options() const { return options_; }
