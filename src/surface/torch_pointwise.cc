@@ -263,6 +263,16 @@ Outs TrueDivide(Scope& s) {
   return Done(s, p, s.b.Cast(s.b.Binary(Op::kDiv, p.a, p.b), p.type));
 }
 
+Outs NumberOverTensor(Scope& s) {  // torch multiplies by the reciprocal, which shows: 0 / x is nan where 1 / x overflows
+  Pair p = ReadPair(s);
+  DType t = FloatOf(s, p.operands[1].meta->dtype);
+  if (p.operands[0].is_tensor() || (IsFloat(p.type) && p.type != t)) Scope::Skip();
+  p.type = t;
+  DType wide = DTypeSize(t) < 4 ? DType::kFloat32 : t;
+  ValueId reciprocal = s.b.Unary(Op::kReciprocal, As(s, p.operands[1], t));
+  return Done(s, p, s.b.Cast(s.b.Binary(Op::kMul, s.b.Cast(reciprocal, wide), As(s, p.operands[0], wide)), t));
+}
+
 Outs Quotient(Scope& s) {  // floordiv, rem, fmod
   Pair p = ReadPair(s);
   if (IsBool(p.type)) Scope::Skip();
@@ -602,7 +612,8 @@ constexpr Row kRows[] = {
     {"N:add", "(Operand input, Operand other, *, Scalar? alpha=None)", &Arithmetic, Op::kAdd},
     {"N:subtract", "(Operand input, Operand other, *, Scalar? alpha=None)", &Arithmetic, Op::kSub},
     {"tmI:div tmI:divide", "(Operand input, Operand other, *, str? rounding_mode=None)", &Divide},
-    {"tmIN:true_divide N:divide orAORB:truediv or:div", BINARY, &TrueDivide},
+    {"tmIN:true_divide N:divide oAORB:truediv o:div", BINARY, &TrueDivide},
+    {"r:truediv r:div", BINARY, &NumberOverTensor},
     {"tmIN:floor_divide orAORB:floordiv", BINARY, &Quotient, Op::kFloorDiv},
     {"tmIN:remainder orAORB:mod N:mod", BINARY, &Quotient, Op::kRem},
     {"tmIN:fmod", BINARY, &Quotient, Op::kFmod},
