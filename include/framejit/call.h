@@ -54,6 +54,8 @@ struct TensorMeta {  // what the program can ask of a tensor object
   bool is_scalar = false;      // NumPy: np.float64 and friends, not an array
   bool requires_grad = false;
   bool is_parameter = false;   // torch.nn.Parameter
+  bool is_inference = false;   // made in inference mode
+  bool read_only = false;      // writes to it are refused: an array without WRITEABLE, an inference tensor outside the mode
   std::string str() const;
 };
 

@@ -157,6 +157,28 @@ Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
   return Effect::kUnknown;
 }
 
+Bound UnbindBuiltin(PyObject* o) {
+  if (PyCFunction_Check(o)) {
+    PyObject* self = PyCFunction_GET_SELF(o);
+    if (!self || PyModule_Check(self) || PyType_Check(self)) return {};
+    const PyMethodDef* def = reinterpret_cast<PyCFunctionObject*>(o)->m_ml;
+    Ref name(PyUnicode_InternFromString(def->ml_name));
+    PyObject* mro = Py_TYPE(self)->tp_mro;  // it may come from a base class: super().get
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); ++i) {
+      PyObject* d = PyDict_GetItemWithError(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))->tp_dict, name.get());
+      if (d && !strcmp(Py_TYPE(d)->tp_name, "method_descriptor") && reinterpret_cast<PyMethodDescrObject*>(d)->d_method == def)
+        return {Borrow(d), Borrow(self)};
+    }
+    return {};
+  }
+  if (strcmp(Py_TYPE(o)->tp_name, "method-wrapper")) return {};
+  Ref owner(PyObject_GetAttrString(o, "__objclass__")), name(PyObject_GetAttrString(o, "__name__")),
+      self(PyObject_GetAttrString(o, "__self__"));
+  PyObject* d = owner && name && self ? _PyType_Lookup(reinterpret_cast<PyTypeObject*>(owner.get()), name.get()) : nullptr;
+  if (!d) return PyErr_Clear(), Bound{};
+  return {Borrow(d), std::move(self)};
+}
+
 bool IsPureType(PyTypeObject* t) {
   if (T().pure_types.contains(t)) return true;
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE) && Derives(t, PyExc_BaseException)) return true;

@@ -20,6 +20,12 @@ enum class Effect : uint8_t {
 Effect EffectOfFunction(PyObject* function);
 // Of a method of a builtin type, by the type that defines it.
 Effect EffectOfMethod(PyTypeObject* owner, const char* name);
+// The descriptor that a bound C method (`log.append`, `log.__len__`) was made from, and the object it is bound to. Both null: `o`
+// is something else.
+struct Bound {
+  Ref descriptor, self;
+};
+Bound UnbindBuiltin(PyObject* o);
 // May instances of this C type be made during capture (their constructor only looks at its arguments)?
 bool IsPureType(PyTypeObject* type);
 

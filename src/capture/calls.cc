@@ -35,6 +35,16 @@ Effect SwitchEffect(const std::string& name) {
   return Effect::kUnknown;
 }
 
+// An operation on tensors, not a switch or a service of the framework: those are functions of torch._C itself or of pybind11.
+bool IsOperator(PyObject* builtin) {
+  PyObject* self = PyCFunction_GET_SELF(builtin);
+  if (!self) return true;
+  if (!strncmp(Py_TYPE(self)->tp_name, "pybind11", 8)) return false;
+  const char* module = PyModule_Check(self) ? PyModule_GetName(self) : "";
+  if (!module) PyErr_Clear();
+  return !module || strcmp(module, "torch._C") != 0;
+}
+
 std::string Describe(PyObject* o) {
   Ref name(PyObject_GetAttrString(o, "__qualname__"));
   if (!name) PyErr_Clear();
@@ -99,6 +109,8 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     bool tensors = false;
     for (Py_ssize_t i = 0; i < total; ++i) tensors |= IsTensor(args[i]);
     if (e == Effect::kStateQuery && !tensors) return s_.Adopt(PyObject_Vectorcall(callable, args, nargs, kwnames));
+    if (PyCFunction_Check(callable) && !surface::HasRow(name) && !IsOperator(callable))
+      return s_.Break(BreakId::kThreadState, name);
     if (!PyFunction_Check(callable) || surface::HasRow(name)) {
       if (PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
           self && IsTensor(self)) {  // a bound builtin of the tensor class
@@ -120,13 +132,9 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (!strcmp(tn, "method_descriptor") || !strcmp(tn, "wrapper_descriptor") || !strcmp(tn, "classmethod_descriptor"))
     return CallC(callable, nullptr, args, nargs, kwnames);
   if (!strcmp(tn, "method-wrapper")) {  // a bound slot: obj.__setitem__
-    Ref owner(PyObject_GetAttrString(callable, "__objclass__")), mname(PyObject_GetAttrString(callable, "__name__")),
-        self(PyObject_GetAttrString(callable, "__self__"));
-    if (!owner || !mname || !self || !NoteSelf(callable, self.get())) return nullptr;
-    PyObject* d = _PyType_Lookup(reinterpret_cast<PyTypeObject*>(owner.get()), mname.get());
-    if (d) {
-      Vector with(self.get(), args, total);
-      return CallC(d, nullptr, with.data(), nargs + 1, kwnames);
+    if (Bound bound = UnbindBuiltin(callable); bound.self) {
+      Vector with(bound.self.get(), args, total);
+      return CallC(bound.descriptor.get(), nullptr, with.data(), nargs + 1, kwnames);
     }
   }
   if (!strcmp(tn, "functools._lru_cache_wrapper")) {
@@ -163,7 +171,6 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     Vector with(callable, args, total);
     return CallPython(d, with.data(), nargs + 1, kwnames);
   }
-  EffectOfMethod(Py_TYPE(callable), "__call__");
   if (d && EffectOfMethod(Py_TYPE(callable), "__call__") == Effect::kPure)
     return s_.Adopt(PyObject_Vectorcall(callable, args, nargs, kwnames));
   return s_.Break(BreakId::kUnknownCall, Describe(callable));
@@ -338,7 +345,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     if (!r) return nullptr;
   } else if (type->tp_init && type->tp_init != PyBaseObject_Type.tp_init) {
     Vector with(made.get(), args, total);
-    if (!init) return s_.Break(BreakId::kUnknownCall, Describe(o));
+    if (!init || (strcmp(Py_TYPE(init)->tp_name, "wrapper_descriptor") && strcmp(Py_TYPE(init)->tp_name, "method_descriptor")))
+      return s_.Break(BreakId::kUnknownCall, Describe(o));
     Ref r(CallC(init, nullptr, with.data(), nargs + 1, kwnames));
     if (!r) return nullptr;
   }
@@ -458,18 +466,6 @@ PyObject* ContextVarCall(CaptureSemantics&, Session& s, PyObject* var, const cha
   return s.Break(BreakId::kThreadState, std::string("ContextVar.") + n);
 }
 
-// The type whose method table holds `ml` (a bound builtin may come from a base class: super().get).
-PyTypeObject* DefiningType(PyTypeObject* t, const PyMethodDef* ml) {
-  Ref name(PyUnicode_InternFromString(ml->ml_name));
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(t->tp_mro); ++i) {
-    auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(t->tp_mro, i));
-    PyObject* d = PyDict_GetItemWithError(base->tp_dict, name.get());
-    if (d && !strcmp(Py_TYPE(d)->tp_name, "method_descriptor") && reinterpret_cast<PyMethodDescrObject*>(d)->d_method == ml)
-      return base;
-  }
-  return t;
-}
-
 }  // namespace
 
 PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* const* args_in, Py_ssize_t nargs,
@@ -485,7 +481,8 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
   if (PyCFunction_Check(callable)) {
     name = reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name;
     if (self && !PyType_Check(self)) {
-      owner = DefiningType(Py_TYPE(self), reinterpret_cast<PyCFunctionObject*>(callable)->m_ml);
+      Bound bound = UnbindBuiltin(callable);
+      owner = bound.descriptor ? PyDescr_TYPE(bound.descriptor.get()) : Py_TYPE(self);
     }
     if (!owner) effect = EffectOfFunction(callable);
     if (self && PyType_Check(self)) {  // a builtin classmethod or __new__
@@ -552,7 +549,7 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
         return s_.Break(PyIter_Check(args[0]) ? BreakId::kIteratorState : BreakId::kSideEffect, Describe(callable));
       [[fallthrough]];
     case Effect::kPure: {
-      for (Py_ssize_t i = 0; i < total; ++i) {
+      for (Py_ssize_t i = effect == Effect::kMutatesSelf; i < total; ++i) {
         PyObject* c = s_.ForC(args[i]);
         if (!c) return nullptr;
         if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;

@@ -1,6 +1,7 @@
 // Recipes: see exit.h. Shared objects stay shared (one node each); cycles are refused.
 #include "capture/exit.h"
 
+#include "capture/builtins.h"
 #include "capture/proxy.h"
 
 namespace framejit::capture {
@@ -51,6 +52,12 @@ int Recipe::AddFresh(PyObject* o) {
   if (cell != s_->root_cells.end()) return AddInput(s_->guards().Slot(cell->second.slot));
   Origin* g = s_->Find(o);
   if (g && g->kind == Origin::kOutside) return AddInput(g->source);
+  if (Bound bound = UnbindBuiltin(o); bound.self) {
+    PyObject* self = bound.self.get();
+    RecipeNode n{RecipeNode::kBound};
+    n.object = std::move(bound.descriptor);
+    return AddAll(&self, 1, &n.children) ? Push(std::move(n)) : -1;
+  }
   if (IsPrimitive(o) || (g && g->kind == Origin::kConst)) {
     RecipeNode n{RecipeNode::kConst};
     n.object = Borrow(o);
@@ -221,6 +228,11 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
       }
       case RecipeNode::kSlice: r = PySlice_New(at(n.children[0]), at(n.children[1]), at(n.children[2])); break;
       case RecipeNode::kMethod: r = PyMethod_New(at(n.children[0]), at(n.children[1])); break;
+      case RecipeNode::kBound: {
+        PyObject* self = at(n.children[0]);
+        r = Py_TYPE(n.object.get())->tp_descr_get(n.object.get(), self, reinterpret_cast<PyObject*>(Py_TYPE(self)));
+        break;
+      }
       case RecipeNode::kCell: r = PyCell_New(m ? at(n.children[0]) : nullptr); break;
       case RecipeNode::kFunction: {
         auto* f = reinterpret_cast<PyFunctionObject*>(n.object.get());

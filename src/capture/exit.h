@@ -13,10 +13,10 @@ namespace framejit::capture {
 
 struct RecipeNode {
   enum Kind : uint8_t {
-    kConst, kInput, kOutput, kSym, kTuple, kList, kDict, kSet, kFrozenSet, kSlice, kMethod, kCell, kFunction, kInstance,
+    kConst, kInput, kOutput, kSym, kTuple, kList, kDict, kSet, kFrozenSet, kSlice, kMethod, kBound, kCell, kFunction, kInstance,
     kReduce,   // children: callable, args tuple, [state]
   } kind;
-  Ref object;                  // kConst; kFunction: a function to copy; kInstance: the type
+  Ref object;                  // kConst; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
   int index = 0;               // kInput, kOutput
   shape::Int expr;             // kSym
   std::vector<int> children;

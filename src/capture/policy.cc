@@ -78,6 +78,16 @@ class Policy : public frame::FramePolicy {
         break;
       }
     if (place.give_up || state.skip) return frame::Action::kStep;
+    {
+      SuspendScope off;  // binding a framework for the first time may run Python code
+      tensor::TorchLoaded();
+      tensor::NumpyLoaded();
+      tensor::CalleeName(Py_None);
+      if (const std::string& why = tensor::CaptureObstacle(); !why.empty()) {
+        RememberBreak(*config, BreakHere(frame, diag::BreakId::kThreadState, why));
+        return config->fullgraph ? NotFull(*config, state) : frame::Action::kStep;
+      }
+    }
     if (place.skip) {
       Skip(frame, place.skip);
       return frame::Action::kStep;
@@ -90,21 +100,9 @@ class Policy : public frame::FramePolicy {
     } else if (stance != Stance::kDefault) {
       return frame::Action::kStep;
     }
-    {
-      SuspendScope off;  // binding a framework for the first time may run Python code
-      tensor::TorchLoaded();
-      tensor::NumpyLoaded();
-      tensor::CalleeName(Py_None);
-    }
     Segment* seg = CaptureAt(*config, state, place, frame);
     if (PyErr_Occurred()) return frame::Action::kRaise;
-    if (config->fullgraph && !config->breaks.empty() && (!seg || !seg->returns)) {
-      PyErr_SetString(ErrorType("BreakError"), ("fullgraph=True, but:\n" + diag::Render(config->breaks.back())).c_str());
-      config->breaks.clear();
-      state.places.clear();
-      state.entry = nullptr;
-      return frame::Action::kRaise;
-    }
+    if (config->fullgraph && !config->breaks.empty() && (!seg || !seg->returns)) return NotFull(*config, state);
     if (!seg) {
       if (&place == state.entry && ++state.trivial >= 3 && AllTrivial(state)) state.skip = true;
       Skip(frame, place.skip);
@@ -117,6 +115,25 @@ class Policy : public frame::FramePolicy {
   }
 
  private:
+  static frame::Action NotFull(Config& config, CodeState& state) {
+    PyErr_SetString(ErrorType("BreakError"), ("fullgraph=True, but:\n" + diag::Render(config.breaks.back())).c_str());
+    config.breaks.clear();
+    state.places.clear();
+    state.entry = nullptr;
+    return frame::Action::kRaise;
+  }
+
+  static diag::Break BreakHere(FjFrame* frame, diag::BreakId id, const std::string& detail) {
+    PyCodeObject* code = fj_code(frame);
+    diag::Break b;
+    b.id = id;
+    b.detail = detail;
+    b.file = PyUnicode_AsUTF8(code->co_filename);
+    b.function = PyUnicode_AsUTF8(code->co_qualname);
+    b.line = PyCode_Addr2Line(code, 2 * fj_next(frame));
+    return b;
+  }
+
   static frame::Action Done(FjFrame*, PyObject* result) { return result ? frame::Action::kReturn : frame::Action::kAgain; }
 
   // A segment failed while running. Nothing was committed: run the same instructions for real, which raises the user's own
@@ -171,11 +188,7 @@ class Policy : public frame::FramePolicy {
     }
     if (static_cast<long>(place.segments.size()) >= std::stol(diag::GetOption("max_entries"))) {
       if (!place.give_up) {
-        diag::Break b;
-        b.id = diag::BreakId::kLimit;
-        b.detail = why;
-        b.file = PyUnicode_AsUTF8(fj_code(frame)->co_filename);
-        b.function = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
+        diag::Break b = BreakHere(frame, diag::BreakId::kLimit, why);
         b.line = fj_code(frame)->co_firstlineno;
         diag::Warn(diag::Render(b));
         config.breaks.push_back(b);

@@ -310,6 +310,16 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
 
 }  // namespace
 
+void RememberBreak(Config& config, const diag::Break& reason) {
+  for (auto& b : config.breaks)
+    if (b.id == reason.id && b.file == reason.file && b.line == reason.line) return;
+  config.breaks.push_back(reason);
+  diag::Log(diag::Channel::breaks_, diag::Render(reason));
+  if (diag::TraceEnabled())
+    diag::Event("break", {{"id", diag::Quote(diag::Info(reason.id).id)}, {"file", diag::Quote(reason.file)},
+                          {"line", std::to_string(reason.line)}, {"detail", diag::Quote(reason.detail)}});
+}
+
 Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame) {
   double start = Now();
   ++config.captures;
@@ -341,22 +351,13 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
   }
   config.seconds += Now() - start;
   if (reason) {
-    int first = 0;
-    reason->first_line = first;
-    bool known = false;
-    for (auto& b : config.breaks) known |= b.id == reason->id && b.file == reason->file && b.line == reason->line;
-    if (!known) {
-      config.breaks.push_back(*reason);
-      std::string text = diag::Render(*reason);
-      diag::Log(diag::Channel::breaks_, text);
-      if (diag::TraceEnabled())
-        diag::Event("break", {{"id", diag::Quote(diag::Info(reason->id).id)}, {"file", diag::Quote(reason->file)},
-                              {"line", std::to_string(reason->line)}, {"detail", diag::Quote(reason->detail)}});
-    }
+    PyCodeObject* co = fj_code(frame);
+    if (c.segment && c.worthwhile && reason->function == PyUnicode_AsUTF8(co->co_qualname))
+      reason->first_line = PyCode_Addr2Line(co, 2 * fj_next(frame));
+    RememberBreak(config, *reason);
   }
   if (!c.segment) {
     place.skip = std::max(1L, reason ? (c.broke ? c.instructions : stop_after) : c.instructions);
-    if (place.skip < 1) place.skip = 1;
     return nullptr;
   }
   if (reason && !c.worthwhile) {

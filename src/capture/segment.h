@@ -76,6 +76,9 @@ struct CodeState {
   bool skip = false;
 };
 
+// Adds it to config.breaks, logged, unless that place is known for it.
+void RememberBreak(Config& config, const diag::Break& reason);
+
 // Captures from the frame's current place. On success the segment is installed in `place`; null: nothing worth compiling
 // (place->skip is set) or an exception (fullgraph).
 Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame);

@@ -238,6 +238,10 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s) {
   tensor::Class c = tensor::Classify(o);
   if (c == tensor::Class::kTorchSubclass) return Break(BreakId::kSubclass, Py_TYPE(o)->tp_name);
   if (c != tensor::Class::kNone) return TensorInput(o, s, c);
+  // A bound builtin (a stored `log.append`) is made anew each time, and its object would be reached behind our back.
+  PyObject* bound = PyCFunction_Check(o) ? PyCFunction_GET_SELF(o) : nullptr;
+  if (bound && !PyModule_Check(bound) && !PyType_Check(bound))
+    return Break(BreakId::kUnknownOrigin, std::string("a bound method of a ") + Py_TYPE(bound)->tp_name);
   Origin origin;
   if (IsConstantKind(o)) {
     if (s->kind != SourceKind::kConst) guards_->Is(s, o);
@@ -268,6 +272,8 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   meta.requires_grad = m.requires_grad;
   meta.is_parameter = c == tensor::Class::kTorchParameter;
   meta.is_scalar = c == tensor::Class::kNumpyScalar;
+  meta.is_inference = m.is_inference;
+  meta.read_only = torch ? m.is_inference && !mode.inference : m.key_set != 0;
   std::string name = s->str(fj_code(root_)->co_localsplusnames);
   std::vector<Mark> marks = MarksOf(o, m.rank);
   for (int i = 0; i < m.rank; ++i) {
@@ -352,12 +358,10 @@ PyObject* Session::Adopt(PyObject* o) {
     return r;
   }
   if (Origin* g = Find(o)) {
-    if (g->proxy) {
-      Py_INCREF(g->proxy);
-      Py_DECREF(o);
-      return g->proxy;
-    }
-    return o;
+    PyObject* seen = g->proxy ? g->proxy : g->real ? g->real : o;
+    Py_INCREF(seen);
+    Py_DECREF(o);
+    return seen;
   }
   if (tensor::Classify(o) != tensor::Class::kNone) {
     Py_DECREF(o);
@@ -397,7 +401,18 @@ bool Session::NoteLength(PyObject* o) {
   return true;
 }
 
+// One level into nested containers; a container may hold itself.
+struct Session::Descent {
+  explicit Descent(Session& s) : s(s) {
+    if (++s.descent_ > 100) s.Break(BreakId::kUnknownOrigin, "containers nested more than 100 deep");
+  }
+  ~Descent() { --s.descent_; }
+  Session& s;
+};
+
 bool Session::NoteContents(PyObject* o, bool deep) {
+  Descent descent(*this);
+  if (broken_) return false;
   if (PyTuple_Check(o) || PyList_Check(o)) {
     Origin* g = Find(o);
     bool outside = g && g->kind == Origin::kOutside;
@@ -457,9 +472,28 @@ bool Session::NoteContents(PyObject* o, bool deep) {
 
 PyObject* Session::ForC(PyObject* o) {
   if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) return o;
-  if (!NoteContents(o)) return nullptr;
+  Descent descent(*this);
+  if (broken_ || !NoteContents(o)) return nullptr;
   Origin* g = Find(o);
-  if (!g || g->kind != Origin::kOutside) return o;
+  if (!g || g->kind != Origin::kOutside) {  // private: C code would reach tensors through outside containers in it
+    auto hides = [&](PyObject* x) {
+      if (!(PyList_Check(x) || PyTuple_Check(x) || PyDict_Check(x))) return false;
+      PyObject* seen = ForC(x);
+      if (seen && seen != x) Break(BreakId::kUnknownOrigin, "a container of tensors from outside in one made here");
+      return seen != x;
+    };
+    if (PyDict_Check(o)) {
+      PyObject *k, *v;
+      Py_ssize_t pos = 0;
+      while (PyDict_Next(o, &pos, &k, &v))
+        if (hides(v)) return nullptr;
+    } else {
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+        if (hides(PySequence_Fast_GET_ITEM(o, i))) return nullptr;
+    }
+    return o;
+  }
+  if (g->real) return o;
   if (PyDict_CheckExact(o) && HasPending(o)) {  // as the program sees it
     Ref copy(PyDict_New());
     PyObject *k, *v;
@@ -529,7 +563,15 @@ PyObject* Session::ForC(PyObject* o) {
     }
   }
   PyObject* result = differs ? copy : o;
-  if (differs) keep_.push_back(std::move(held));
+  if (differs) {
+    Origin copied;
+    copied.kind = Origin::kOutside;
+    copied.source = Find(o)->source;
+    copied.contents_noted = true;
+    copied.real = o;
+    origins_.emplace(copy, copied);
+    keep_.push_back(std::move(held));
+  }
   Find(o)->shadow = result;
   return result;
 }

@@ -34,9 +34,9 @@ struct Origin {
   Kind kind = kFresh;
   const Source* source = nullptr;  // kOutside; kConst: rooted at the object itself
   bool contents_noted = false;     // guards on length/keys/items were taken
-  bool items_adopted = false;
   PyObject* proxy = nullptr;       // an outside tensor's proxy (kept by the session)
   PyObject* shadow = nullptr;      // an outside container's copy with proxies in place of tensors (kept)
+  PyObject* real = nullptr;        // of such a copy: the container
 };
 
 // A store to an outside dict (instance __dict__, globals, dict) that replays at the segment's exit.
@@ -80,10 +80,10 @@ class Session {
   Origin* Find(PyObject* o);
   bool IsOutside(PyObject* o) { Origin* g = Find(o); return g && g->kind == Origin::kOutside; }
   bool IsFresh(PyObject* o) { Origin* g = Find(o); return g && g->kind == Origin::kFresh; }
-  // Made during this capture. What nobody has seen before is: CPython's call machinery makes *args and **kwargs, say;
-  // outside objects are registered when they are reached.
+  // Made during this capture. Unseen tuples, dicts and cells are: CPython's call machinery makes *args and **kwargs. Any
+  // other unseen object may have come through C from outside.
   bool IsPrivate(PyObject* o) {
-    if (!Find(o) && !IsPrimitive(o)) MarkFresh(o);
+    if (!Find(o) && (PyTuple_CheckExact(o) || PyDict_CheckExact(o) || PyCell_Check(o) || PyGen_CheckExact(o))) MarkFresh(o);
     return IsFresh(o);
   }
   // Source of an outside or constant object; constants get one on demand. Null: fresh or primitive.
@@ -136,11 +136,13 @@ class Session {
   int64_t op_count = 0;
 
  private:
+  struct Descent;
   PyObject* TensorInput(PyObject* o, const Source* s, tensor::Class c);
 
   FjFrame* root_;
   CaptureOptions options_;
   Session* outer_;
+  int descent_ = 0;
   bool broken_ = false;
   diag::Break reason_;
   std::unique_ptr<guard::GuardBuilder> guards_;

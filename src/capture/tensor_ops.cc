@@ -93,6 +93,12 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
   return false;
 }
 
+// Views of a tensor are what it is; all else is what the mode makes it.
+bool IsInference(Session& s, TraceId id) {
+  const TraceTensor& root = s.trace().tensors[s.trace().tensors[id].base];
+  return root.input >= 0 ? root.meta.is_inference : s.mode.inference;
+}
+
 // Methods that only read metadata; called with the proxy bound. Null without error: not one of them.
 PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject* const* args, Py_ssize_t nargs, PyObject* kw,
                       bool* handled) {
@@ -121,7 +127,7 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
     if (n == "is_complex") return PyBool_FromLong(IsComplex(m.dtype));
     if (n == "is_signed") return PyBool_FromLong(!IsBool(m.dtype) && DTypeClass(m.dtype) != 'u');
     if (n == "get_device") return PyLong_FromLong(m.device.kind == DeviceKind::kCpu ? -1 : m.device.index);
-    if (n == "is_inference") return PyBool_FromLong(s.mode.inference);
+    if (n == "is_inference") return PyBool_FromLong(IsInference(s, AsTensor(proxy)->id));
     if (n == "is_conj" || n == "is_neg") return PyBool_FromLong(0);
     if (n == "is_contiguous") {
       shape::Int expect = 1;

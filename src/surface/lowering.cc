@@ -94,6 +94,7 @@ struct Lowering::Impl {
     const TraceTensor& root = trace.tensors[objects[t].root];
     if (grad_mode && root.input >= 0 && root.meta.requires_grad)
       throw Decline("in-place write to an input that requires grad");
+    if (root.meta.read_only) throw Decline("write to a tensor that must not be written");
     if (meta(t).is_scalar) throw Decline("write to a scalar");
   }
 

@@ -33,6 +33,15 @@ bool PythonFlag(const TorchApi& t, const char* name) {
   return r && r.get() == Py_True;
 }
 
+// Inside torch.vmap, torch.func.grad and the like.
+bool FunctorchLevel(const TorchApi& t) {
+  SavedError saved;
+  Ref functorch(PyObject_GetAttrString(t.c_module, "_functorch"));
+  Ref level(functorch ? PyObject_CallMethod(functorch.get(), "maybe_current_level", nullptr) : nullptr);
+  if (!level) PyErr_Clear();
+  return level && level.get() != Py_None;
+}
+
 // A thread on which nothing was switched has zeros (torch stores the keys xored with the defaults).
 inline bool MayAutocast(const uint64_t* keys) {
   return !keys || keys[0] || keys[1];
@@ -111,6 +120,27 @@ TorchState ReadTorchState() {
   }
   s.words[2] = flags;
   return s;
+}
+
+const std::string& CaptureObstacle() {
+  thread_local TorchState last{{~0ull}};
+  thread_local std::string obstacle;
+  TorchState s = ReadTorchState();
+  if (s == last) return obstacle;
+  last = s;
+  obstacle.clear();
+  const TorchApi* t = Torch();
+  if (!t) return obstacle;
+  uint64_t keys = s.words[0] | s.words[1];
+  if (s.words[3]) obstacle = "a function or dispatch mode of torch is active";
+  else if (s.words[2] & kForwardLevel) obstacle = "forward-mode differentiation is active";
+  else if (s.words[2] & kFunctionsDisabled) obstacle = "__torch_function__ is disabled";
+  else if (keys || s.words[2] & kUnreadable) {  // inference mode shows here too
+    if (PythonFlag(*t, "_is_any_autocast_enabled")) obstacle = "autocast is active";
+    else if (keys && !(s.words[2] & kInference)) obstacle = "dispatch is changed on this thread (" + DescribeTorchState(s) + ")";
+    else if (FunctorchLevel(*t)) obstacle = "a functorch transform is active";
+  }
+  return obstacle;
 }
 
 std::string DescribeTorchState(const TorchState& s) {

@@ -51,6 +51,9 @@ struct TorchState {
 };
 TorchState ReadTorchState();
 std::string DescribeTorchState(const TorchState&);
+// Why calls cannot be captured on this thread as it stands (autocast, function and dispatch modes, functorch levels, a forward-
+// mode level are not modelled); empty: they can.
+const std::string& CaptureObstacle();
 ModeState ReadMode();                                  // grad, inference
 void SetGradMode(bool);                                // torch._C._set_grad_enabled without Python
 PyObject* DTypeObject(Framework f, DType t);           // new ref: torch.float32 / numpy dtype
