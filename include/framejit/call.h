@@ -63,6 +63,7 @@ struct TensorMeta {  // what the program can ask of a tensor object
 struct ModeState {
   bool grad = true;
   bool inference = false;
+  DType default_float = DType::kFloat32;  // torch.get_default_dtype()
   friend bool operator==(const ModeState&, const ModeState&) = default;
 };
 

@@ -160,7 +160,7 @@ Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
 Bound UnbindBuiltin(PyObject* o) {
   if (PyCFunction_Check(o)) {
     PyObject* self = PyCFunction_GET_SELF(o);
-    if (!self || PyModule_Check(self) || PyType_Check(self)) return {};
+    if (!self || PyModule_Check(self)) return {};
     const PyMethodDef* def = reinterpret_cast<PyCFunctionObject*>(o)->m_ml;
     Ref name(PyUnicode_InternFromString(def->ml_name));
     PyObject* mro = Py_TYPE(self)->tp_mro;  // it may come from a base class: super().get

@@ -69,13 +69,6 @@ Py_ssize_t KwCount(PyObject* kwnames) { return kwnames ? PyTuple_GET_SIZE(kwname
 
 }  // namespace
 
-// What a bound builtin that was found outside is bound to lies outside too.
-bool CaptureSemantics::NoteSelf(PyObject* callable, PyObject* self) {
-  if (s_.IsFresh(callable) || !s_.Find(callable) || s_.Find(self) || IsPrimitive(self) || IsTensor(self)) return true;
-  Ref seen(s_.FromOutside(self, s_.guards().Const(self)));
-  return static_cast<bool>(seen);
-}
-
 PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, size_t nargsf, PyObject* kwnames) {
   if (s_.broken()) return s_.Break(s_.reason().id);
   Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), total = nargs + KwCount(kwnames);
@@ -126,7 +119,6 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (PyCFunction_Check(callable)) {
     PyObject* self = PyCFunction_GET_SELF(callable);
     if (self && PyModule_Check(self)) self = nullptr;
-    if (self && !NoteSelf(callable, self)) return nullptr;
     return CallC(callable, self, args, nargs, kwnames);
   }
   if (!strcmp(tn, "method_descriptor") || !strcmp(tn, "wrapper_descriptor") || !strcmp(tn, "classmethod_descriptor"))
@@ -307,6 +299,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));
   }
   if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return s_.Break(BreakId::kUnknownCall, Describe(o));
+  static PyObject* del_name = PyUnicode_InternFromString("__del__");
+  if (_PyType_Lookup(type, del_name)) return s_.Break(BreakId::kSideEffect, "an object with a destructor is made");
   // type.__call__, step by step.
   PyObject* make = _PyType_Lookup(type, new_name);
   Ref made;
@@ -480,12 +474,12 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
   Effect effect = Effect::kUnknown;
   if (PyCFunction_Check(callable)) {
     name = reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name;
-    if (self && !PyType_Check(self)) {
-      Bound bound = UnbindBuiltin(callable);
-      owner = bound.descriptor ? PyDescr_TYPE(bound.descriptor.get()) : Py_TYPE(self);
+    if (self) {
+      Bound bound = UnbindBuiltin(callable);  // of a class: a method of its metaclass
+      owner = bound.descriptor ? PyDescr_TYPE(bound.descriptor.get()) : PyType_Check(self) ? nullptr : Py_TYPE(self);
     }
     if (!owner) effect = EffectOfFunction(callable);
-    if (self && PyType_Check(self)) {  // a builtin classmethod or __new__
+    if (self && !owner) {  // a builtin classmethod or __new__
       auto* t = reinterpret_cast<PyTypeObject*>(self);
       if (!strcmp(name, "__new__") && nargs >= 2 && PyType_Check(args[1])) {
         if (!IsPureType(t)) return s_.Break(BreakId::kUnknownCall, Describe(callable));
@@ -549,6 +543,11 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
         return s_.Break(PyIter_Check(args[0]) ? BreakId::kIteratorState : BreakId::kSideEffect, Describe(callable));
       [[fallthrough]];
     case Effect::kPure: {
+      if (nargs >= 2 && s_.IsOutside(args[0]) && (PyDict_Check(args[0]) || PyAnySet_Check(args[0]))) {  // looked up by identity
+        for (Py_ssize_t i = 1; i < total; ++i)
+          if (IsTensor(args[i])) return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict or set");
+        if (!PyDict_CheckExact(args[0]) && !strcmp(name, "__getitem__")) return s_.Break(BreakId::kUnknownCall, "__missing__");
+      }
       for (Py_ssize_t i = effect == Effect::kMutatesSelf; i < total; ++i) {
         PyObject* c = s_.ForC(args[i]);
         if (!c) return nullptr;

@@ -130,6 +130,13 @@ int Recipe::AddFresh(PyObject* o) {
   }
   // Iterators and other builtin objects that know how to rebuild themselves.
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+    PyObject* container = nullptr;  // of an iterator that notices when what it iterates over changes
+    if (t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySetIter_Type)
+      t->tp_traverse(o, [](PyObject* x, void* out) {
+        if (PyDict_Check(x) || PyAnySet_Check(x)) *static_cast<PyObject**>(out) = x;
+        return 0;
+      }, &container);
+    if (container) return AddIterator(o, container);
     if (PyIter_Check(o) && !PyGen_Check(o)) {
       Ref reduced(PyObject_CallMethod(o, "__reduce__", nullptr));
       if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
@@ -191,6 +198,19 @@ int Recipe::AddFresh(PyObject* o) {
   }
   PyErr_Clear();
   return Push(std::move(n));
+}
+
+int Recipe::AddIterator(PyObject* iterator, PyObject* container) {
+  Py_ssize_t left = PyObject_LengthHint(iterator, -1);
+  Py_ssize_t all = PyDict_Check(container) ? PyDict_GET_SIZE(container) : PySet_GET_SIZE(container);
+  if (left < 0 || left > all) return PyErr_Clear(), Fail(std::string("a ") + Py_TYPE(iterator)->tp_name);
+  const char* method = Py_TYPE(iterator) == &PyDictIterValue_Type  ? "values"
+                       : Py_TYPE(iterator) == &PyDictIterItem_Type ? "items"
+                                                                   : nullptr;
+  RecipeNode n{RecipeNode::kIterator};
+  n.index = static_cast<int>(all - left);
+  n.object = method ? Ref(PyUnicode_InternFromString(method)) : Borrow(Py_None);
+  return AddAll(&container, 1, &n.children) ? Push(std::move(n)) : -1;
 }
 
 int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t* symbols, size_t num_symbols,
@@ -271,6 +291,13 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
           Ref dict(PyObject_GenericGetDict(r, nullptr));
           if (!dict || PyDict_Update(dict.get(), at(n.dict)) < 0) return Py_DECREF(r), -1;
         }
+        break;
+      }
+      case RecipeNode::kIterator: {
+        Ref view(n.object.get() == Py_None ? Borrow(at(n.children[0]))
+                                           : Ref(PyObject_CallMethodNoArgs(at(n.children[0]), n.object.get())));
+        r = view ? PyObject_GetIter(view.get()) : nullptr;
+        for (int k = 0; r && k < n.index; ++k) Py_XDECREF(Py_TYPE(r)->tp_iternext(r));
         break;
       }
       case RecipeNode::kReduce: {

@@ -14,6 +14,7 @@ namespace framejit::capture {
 struct RecipeNode {
   enum Kind : uint8_t {
     kConst, kInput, kOutput, kSym, kTuple, kList, kDict, kSet, kFrozenSet, kSlice, kMethod, kBound, kCell, kFunction, kInstance,
+    kIterator, // children: dict or set; object: its method that is iterated, or None; index: items taken so far
     kReduce,   // children: callable, args tuple, [state]
   } kind;
   Ref object;                  // kConst; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
@@ -51,6 +52,7 @@ class Recipe {
   }
   bool AddAll(PyObject* const* items, Py_ssize_t n, std::vector<int>* out);
   int AddFresh(PyObject* o);
+  int AddIterator(PyObject* iterator, PyObject* container);
 
   Session* s_;
   std::unordered_map<PyObject*, int> memo_;  // -2: in progress (a cycle)

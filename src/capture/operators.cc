@@ -115,6 +115,8 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
     Ref v(s_.ReadDictItem(container, s_.SourceOf(container), value, &found));
     return s_.broken() || PyErr_Occurred() ? -1 : found;
   }
+  if (IsTensor(value) && (PyDict_Check(container) || PyAnySet_Check(container)) && s_.IsOutside(container))
+    return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict or set"), -1;
   if (Container(container) && !s_.NoteContents(container, true)) return -1;
   PyObject* c = s_.ForC(container);
   if (!c) return -1;
@@ -168,6 +170,13 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
   }
   PyObject* c = s_.ForC(o);
   if (!c) return nullptr;
+  if (s && PyDict_Check(o) && !(d && PyFunction_Check(d))) {
+    if (IsTensor(key)) return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict");
+    PyObject* v = PyDict_GetItemWithError(c, key);  // not __missing__, which would store outside
+    if (v) return s_.Adopt(Py_NewRef(v));
+    if (PyErr_Occurred()) return nullptr;
+    if (!PyDict_CheckExact(o)) return s_.Break(BreakId::kUnknownCall, "__missing__");
+  }
   if (s_.IsOutside(c) && !Container(c) && !(d && PyFunction_Check(d)))
     return s_.Break(BreakId::kUnknownCall, std::string("item of a ") + Py_TYPE(o)->tp_name);
   return s_.Adopt(PyObject_GetItem(c, key));
@@ -254,6 +263,13 @@ PyObject* CaptureSemantics::Import(PyObject* name, PyObject* globals, PyObject* 
   if (!m) return nullptr;
   s_.SourceOf(m);
   return m;
+}
+
+int CaptureSemantics::Send(PyObject* receiver, PyObject* value, PyObject** result) {
+  RESOLVE_INT(receiver);
+  RESOLVE_INT(value);
+  if (s_.IsOutside(receiver)) return s_.Break(BreakId::kIteratorState, "an outside iterator is advanced"), -1;
+  return frame::Semantics::Send(receiver, value, result);
 }
 
 PyObject* CaptureSemantics::ImportFrom(PyObject* module, PyObject* name) { return LoadAttr(module, name); }
@@ -426,6 +442,7 @@ PyObject* CaptureSemantics::MakeFunction(PyObject* code, PyObject* globals) {
 }
 int CaptureSemantics::SetFunctionField(PyObject* f, int which, PyObject* v) {
   RESOLVE_INT(v);
+  TARGET(f);
   return frame::Semantics::SetFunctionField(f, which, v);
 }
 PyObject* CaptureSemantics::MakeCell(PyObject* v) {

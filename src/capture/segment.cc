@@ -60,10 +60,22 @@ struct Captured {
   std::string state_problem;  // the state at the end cannot be rebuilt: try to end earlier
 };
 
+bool IsTupleOfNames(PyObject* o) {
+  if (!PyTuple_CheckExact(o)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
+    if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(o, i))) return false;
+  return true;
+}
+
 bool WantsGrad(const Trace& t) {
   for (auto& x : t.tensors)
     if (x.input < 0 && x.meta.requires_grad) return true;
   return false;
+}
+
+bool HasDestructor(PyObject* o) {
+  static PyObject* del_name = PyUnicode_InternFromString("__del__");
+  return o && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && _PyType_Lookup(Py_TYPE(o), del_name);
 }
 
 std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem, FjFrame* frame, const FrameImage& before,
@@ -74,6 +86,15 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   std::vector<int> stack;
   int return_node = -1;
   bool returns = outcome == frame::Outcome::kReturned;
+  // A segment drops what it drops at its end, but a destructor must run in its place.
+  PyObject** now = fj_localsplus(frame);
+  for (int i = 0; i < before.size(); ++i) {
+    bool kept = !HasDestructor(before[i]);
+    for (int j = 0; !kept && j < nlocals + depth; ++j)
+      kept = now[j] && IsLazy(now[j]) && reinterpret_cast<Lazy*>(now[j])->value == before[i];
+    if (!kept) *problem = "an object with a destructor is dropped";
+  }
+  if (!problem->empty()) return nullptr;
   if (returns) {
     return_node = recipe.Add(result);
   } else {
@@ -201,13 +222,6 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   return seg;
 }
 
-bool IsNames(PyObject* o) {  // a tuple of strings
-  if (!PyTuple_CheckExact(o)) return false;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
-    if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(o, i))) return false;
-  return true;
-}
-
 // Runs the frame's code under capture until it returns, breaks, or `stop_after` outermost instructions.
 Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_after) {
   Captured out;
@@ -235,8 +249,9 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   for (int i = 0; i < before.size(); ++i) {
     if (!p[i]) continue;
     // Exceptions being handled lie on the stack; the instructions that restore them put them into the thread as they are.
-    // What the compiler put there is read by the instructions themselves: code objects, keyword and key names.
-    if (i >= fj_nlocalsplus(frame) && (PyExceptionInstance_Check(p[i]) || p[i] == Py_None || PyCode_Check(p[i]) || IsNames(p[i]))) {
+    // Nor may operands that the instructions themselves take apart be hidden: code, names of keywords.
+    if (i >= fj_nlocalsplus(frame) &&
+        (PyExceptionInstance_Check(p[i]) || p[i] == Py_None || PyCode_Check(p[i]) || IsTupleOfNames(p[i]))) {
       Ref seen(s.FromOutside(p[i], s.guards().Slot(i)));
       if (!seen) return out;
       continue;

@@ -30,6 +30,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* Next(PyObject* iterator) override;
   PyObject* Format(PyObject* value, int conversion, PyObject* spec) override;
   PyObject* Import(PyObject* name, PyObject* globals, PyObject* locals, PyObject* fromlist, PyObject* level) override;
+  int Send(PyObject* receiver, PyObject* value, PyObject** result) override;
   PyObject* ImportFrom(PyObject* module, PyObject* name) override;
   int Unpack(PyObject* sequence, int before, int after, PyObject** items) override;
   PyObject* BuildTuple(PyObject* const* items, Py_ssize_t n) override;
@@ -65,7 +66,6 @@ class CaptureSemantics : public frame::Semantics {
   friend struct BuiltinTable;
   PyObject* CallPython(PyObject* function, PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
-  bool NoteSelf(PyObject* callable, PyObject* self);
   PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* ImplicitSuper();
   PyObject* ModuleAttr(PyObject* module, PyObject* name);

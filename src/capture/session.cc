@@ -1,7 +1,7 @@
 // The session: where objects come from, and the guards that follow from looking at them. See session.h.
 #include "capture/session.h"
 
-
+#include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 
@@ -86,7 +86,7 @@ PyObject* CaptureBreakType() {
 Session* Session::Current() { return current; }
 
 Session::Session(FjFrame* root, CaptureOptions options)
-    : mode(tensor::ReadMode()), entry_mode(mode), root_(root), options_(std::move(options)), outer_(current) {
+    : mode(tensor::ReadModeForCapture()), entry_mode(mode), root_(root), options_(std::move(options)), outer_(current) {
   guards_ = std::make_unique<guard::GuardBuilder>();
   env_.set_location_provider([this] { return Where(); });
   lowering_ = std::make_unique<surface::Lowering>(
@@ -238,10 +238,14 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s) {
   tensor::Class c = tensor::Classify(o);
   if (c == tensor::Class::kTorchSubclass) return Break(BreakId::kSubclass, Py_TYPE(o)->tp_name);
   if (c != tensor::Class::kNone) return TensorInput(o, s, c);
-  // A bound builtin (a stored `log.append`) is made anew each time, and its object would be reached behind our back.
-  PyObject* bound = PyCFunction_Check(o) ? PyCFunction_GET_SELF(o) : nullptr;
-  if (bound && !PyModule_Check(bound) && !PyType_Check(bound))
-    return Break(BreakId::kUnknownOrigin, std::string("a bound method of a ") + Py_TYPE(bound)->tp_name);
+  // A bound builtin (`log.append`): in the frame it was made anew for this call; one that is kept somewhere is a constant, and
+  // so is its object.
+  if (Ref bound = UnbindBuiltin(o).self; bound && !PyType_Check(bound.get())) {
+    if (s->kind == SourceKind::kSlot)
+      return Break(BreakId::kUnknownOrigin, std::string("a bound method of a ") + Py_TYPE(bound.get())->tp_name);
+    Ref seen(FromOutside(bound.get(), guards_->Const(bound.get())));
+    if (!seen) return nullptr;
+  }
   Origin origin;
   if (IsConstantKind(o)) {
     if (s->kind != SourceKind::kConst) guards_->Is(s, o);
@@ -606,10 +610,8 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* key, 
 
 int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {
   Origin* g = Find(dict);
-  if (g && g->contents_noted) {  // it was read as a whole: later reads of the whole would miss the store, earlier ones are fine
-    g->contents_noted = false;
-    g->shadow = nullptr;
-  }
+  // It was read as a whole: views and iterators of it would miss the store.
+  if (g && g->contents_noted) return Break(BreakId::kSideEffect, "an item of a dict that was read as a whole"), -1;
   stores_.push_back({Borrow(dict), Borrow(key), Borrow(value)});
   return 0;
 }

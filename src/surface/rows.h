@@ -104,7 +104,7 @@ class Scope {
   int Dim(const shape::Int& d, int rank) const;  // Python index to axis; declines when out of range
   int dim(int i, int rank) const { return Dim(args_[i].i, rank); }
   std::vector<int64_t> Dims(int i, int rank) const;  // None: every axis; no duplicates
-  DType default_float() const { return torch() ? DType::kFloat32 : DType::kFloat64; }
+  DType default_float() const { return torch() ? mode.default_float : DType::kFloat64; }
 
   ValueId Constant(const Arg& number, DType t) const;
   ValueId Up(ValueId v) const { return b.Cast(v, ComputeType(b.type(v).dtype)); }

@@ -43,7 +43,7 @@ ValueId As(Scope& s, const Operand& o, DType t) {
 
 DType FloatOf(Scope& s, DType t) {
   if (IsFloat(t)) return t;
-  return s.torch() ? DType::kFloat32 : NumpyFloatFor(t);
+  return s.torch() ? s.default_float() : NumpyFloatFor(t);
 }
 
 // --- one operand
@@ -256,7 +256,7 @@ void CheckDivisor(const Pair& p) {
 Outs TrueDivide(Scope& s) {
   Pair p = ReadPair(s);
   DType t = p.type;
-  p.type = IsFloat(t) ? t : s.torch() ? DType::kFloat32 : DType::kFloat64;
+  p.type = IsFloat(t) ? t : s.default_float();
   p.a = As(s, p.operands[0], p.type);
   p.b = As(s, p.operands[1], p.type);
   Widen(s, p);

@@ -87,6 +87,63 @@ class Watching {  // for its life, every op of this thread goes through Watch
   bool on_;
 };
 
+PyObject* NoteWarning(PyObject* self, PyObject* message) {
+  PyList_Append(self, message);
+  Py_RETURN_NONE;
+}
+PyMethodDef note_warning = {"_showwarnmsg", NoteWarning, METH_O, nullptr};
+
+// For its life, warnings of this thread are counted and not shown, whatever the filters say, and none counts as shown: an op
+// that warns must run for real, each time. Nothing that the user could see is touched (warnings.catch_warnings would make the
+// interpreter forget which warnings were shown).
+class Listening {
+ public:
+  explicit Listening(const TorchApi& t) : t_(t) {
+    Ref module(PyImport_ImportModule("warnings"));
+    heard_ = Ref(PyList_New(0));
+    static PyObject* always = Py_BuildValue("[(sOOOi)]", "always", Py_None, PyExc_Warning, Py_None, 0);
+    Ref show(PyCFunction_New(&note_warning, heard_.get()));
+    if (!module || !always || !show) {
+      PyErr_Clear();
+      return;
+    }
+    dict_ = PyModule_GetDict(module.get());
+    Exchange(0, always);
+    Exchange(1, show.get());
+    Ref before(PyObject_CallMethod(t.c_module, "_get_warnAlways", nullptr));
+    if (before && before.get() == Py_False) once_ = Always(true);
+    PyErr_Clear();
+  }
+  ~Listening() {
+    if (!dict_) return;
+    SavedError saved;
+    for (int i : {0, 1}) Exchange(i, before_[i].get());
+    if (once_) Always(false);
+  }
+  Listening(const Listening&) = delete;
+  bool heard() const { return PyList_GET_SIZE(heard_.get()) > 0; }
+
+ private:
+  void Exchange(int i, PyObject* value) {
+    static constexpr const char* kNames[] = {"filters", "_showwarnmsg"};
+    Ref now = Ref::Borrow(PyDict_GetItemString(dict_, kNames[i]));
+    if (!value) PyDict_DelItemString(dict_, kNames[i]);
+    else PyDict_SetItemString(dict_, kNames[i], value);
+    before_[i] = std::move(now);
+    PyErr_Clear();
+  }
+  bool Always(bool on) {
+    Ref r(PyObject_CallMethod(t_.c_module, "_set_warnAlways", "O", on ? Py_True : Py_False));
+    PyErr_Clear();
+    return static_cast<bool>(r);
+  }
+
+  const TorchApi& t_;
+  PyObject* dict_ = nullptr;
+  Ref heard_, before_[2];
+  bool once_ = false;
+};
+
 Device ParseDevice(const std::string& text) {
   Device d;
   size_t colon = text.find(':');
@@ -237,11 +294,12 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
     if (!found && !m.sizes.empty())
       in->device = m.device, found = true;  // a 0-d CPU tensor may stand beside a GPU tensor
   }
-  if (SmallAndPlain(call, *in)) {
-    Verdict v = Try(t, call, constants, Way::kReal, in);
-    if (v != Verdict::kTryMeta) return v == Verdict::kDone;
-  }
-  return Try(t, call, constants, Way::kMeta, in) == Verdict::kDone;
+  Listening listening(t);
+  Verdict v = Verdict::kTryMeta;
+  if (SmallAndPlain(call, *in)) v = Try(t, call, constants, Way::kReal, in);
+  if (v == Verdict::kTryMeta) v = Try(t, call, constants, Way::kMeta, in);
+  if (v == Verdict::kDone && listening.heard()) return in->Fail("warns");
+  return v == Verdict::kDone;
 }
 
 }  // namespace framejit::tensor

@@ -75,6 +75,12 @@ ModeState ReadMode() {
   return m;
 }
 
+ModeState ReadModeForCapture() {
+  ModeState m = ReadMode();
+  if (Torch()) m.default_float = FromScalarType(ReadTorchState().words[4] & 0xff).value_or(m.default_float);
+  return m;
+}
+
 void SetGradMode(bool on) {
   const TorchApi* t = Torch();
   if (!t) return;

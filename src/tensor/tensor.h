@@ -55,6 +55,7 @@ std::string DescribeTorchState(const TorchState&);
 // mode level are not modelled); empty: they can.
 const std::string& CaptureObstacle();
 ModeState ReadMode();                                  // grad, inference
+ModeState ReadModeForCapture();                        // all of it
 void SetGradMode(bool);                                // torch._C._set_grad_enabled without Python
 PyObject* DTypeObject(Framework f, DType t);           // new ref: torch.float32 / numpy dtype
 std::optional<DType> DTypeOf(PyObject* dtype_object);  // torch.dtype or numpy dtype / scalar type
