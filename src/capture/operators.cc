@@ -480,6 +480,7 @@ bool CaptureSemantics::Before(FjFrame* frame, int) {
   current_ = frame;
   if (frame == s_.root()) {
     if (s_.options().stop_after >= 0 && root_instructions_ >= s_.options().stop_after) return false;
+    if (Ref(PyErr_GetHandledException()).get() == handled_) clean_instructions_ = root_instructions_;
     ++root_instructions_;
   }
   if (++instructions_ == max_instructions_) s_.Break(BreakId::kUnroll);

@@ -57,6 +57,7 @@ struct Captured {
   bool broke = false;
   bool worthwhile = false;   // it holds tensor operations
   long instructions = 0;
+  long clean_instructions = 0;  // of these, up to the last place where no other exception was being handled than at the start
   std::string state_problem;  // the state at the end cannot be rebuilt: try to end earlier
 };
 
@@ -164,6 +165,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   auto constants = s.constants();
 
   if (!s.trace().calls.empty()) {
+    config.graphs.push_back(seg->trace.str());
     config.op_count += s.op_count;
     ++config.graph_count;
     std::string note;
@@ -193,7 +195,6 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         config.kernels.kernels_reused += st.kernels_reused;
         config.kernels.library_calls += st.library_calls;
         config.kernels.externs += st.externs;
-        config.graphs.push_back(s.graph().str());
       } catch (const std::exception& e) {
         note = std::string("internal error of framejit (please report it): ") + e.what() + ": runs through the framework";
         diag::Warn("framejit: " + note);
@@ -206,10 +207,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         *problem = "backend";
         return nullptr;
       }
-      config.graphs.push_back(seg->trace.str());
     } else if (!seg->graph_runner) {
       seg->trace_runner = tensor::MakeTraceRunner(seg->trace, constants);
-      config.graphs.push_back(seg->trace.str());
       if (!note.empty()) {
         config.notes.push_back(note);
         diag::Log(diag::Channel::perf_, note + "  [" + PyUnicode_AsUTF8(fj_code(frame)->co_qualname) + "]");
@@ -284,6 +283,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   bool same_handled = handled.get() == handled_after.get();
   PyErr_SetHandledException(handled.get());
   out.instructions = sem.root_instructions();
+  out.clean_instructions = sem.clean_instructions();
   bool failed = outcome == frame::Outcome::kRaised || outcome == frame::Outcome::kHandOver || s.broken();
   if (failed) {
     if (!s.broken()) {
@@ -316,6 +316,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   }
   if (!same_handled) {
     out.state_problem = "an exception being handled";
+    out.instructions = out.clean_instructions + 1;
     return out;
   }
   SuspendScope off;

@@ -27,7 +27,7 @@ struct Config {
   std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>> codes;
   int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
   std::vector<diag::Break> breaks;      // distinct places, in order of first occurrence
-  std::vector<std::string> graphs;      // text of every compiled graph
+  std::vector<std::string> graphs;      // text of every compiled graph: its calls
   std::vector<std::string> notes;       // why a segment runs through the framework
   CompileStats kernels;                 // summed
   double seconds = 0;

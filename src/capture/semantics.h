@@ -58,6 +58,7 @@ class CaptureSemantics : public frame::Semantics {
   bool MayHandOver(FjFrame* frame, int index) override;
 
   long root_instructions() const { return root_instructions_; }
+  long clean_instructions() const { return clean_instructions_; }  // run when last no new exception was being handled
   // The default attribute protocol (object.__getattribute__ / __setattr__), guards included.
   PyObject* GenericGetAttr(PyObject* object, PyObject* name);
   int GenericSetAttr(PyObject* object, PyObject* name, PyObject* value);
@@ -75,7 +76,8 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* InstanceDict(PyObject* object, const Source** source);
 
   Session& s_;
-  long root_instructions_ = 0;
+  long root_instructions_ = 0, clean_instructions_ = 0;
+  PyObject* const handled_ = Ref(PyErr_GetHandledException()).get();  // alive while capture runs: its handler is below
   FjFrame* current_ = nullptr;  // whose instruction is being run
   long instructions_ = 0;
   int depth_ = 0;  // of captured calls
