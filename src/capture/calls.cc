@@ -529,6 +529,7 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
       if (SetItem(args[0], args[1], args[2]) < 0) return nullptr;
       Py_RETURN_NONE;
     }
+    if (!kwnames && IsSymbolicSize(args[0])) return SizeMethod(s_, args[0], name, args + 1, nargs - 1);
     effect = EffectOfMethod(owner, name);
   }
   switch (effect) {

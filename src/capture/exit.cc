@@ -121,6 +121,18 @@ int Recipe::AddFresh(PyObject* o) {
       }
     return Push(std::move(n));
   }
+  if (IsSymbolicSize(o)) {
+    Ref items(PyTuple_New(PyTuple_GET_SIZE(o)));
+    for (Py_ssize_t i = 0; items && i < PyTuple_GET_SIZE(o); ++i)
+      PyTuple_SET_ITEM(items.get(), i, Py_NewRef(PyTuple_GET_ITEM(o, i)));
+    Ref args(items ? PyTuple_Pack(1, items.get()) : nullptr);
+    PyObject* parts[] = {reinterpret_cast<PyObject*>(t), args.get(), Py_None};
+    RecipeNode n{RecipeNode::kReduce};
+    bool ok = args && AddAll(parts, 3, &n.children);
+    s_->Keep(items.release());  // their addresses are in the memo
+    s_->Keep(args.release());
+    return ok ? Push(std::move(n)) : -1;
+  }
   bool plain = false;  // immutable objects of the frameworks
   for (const char* n : {"torch.Size", "torch.device", "torch.finfo", "torch.iinfo", "re.Pattern"}) plain |= !strcmp(t->tp_name, n);
   if (plain || t == &PyRange_Type || t == &PyProperty_Type || IsConstantKind(o)) {

@@ -52,6 +52,8 @@ PyObject* CaptureSemantics::Binary(int op, PyObject* a, PyObject* b) {
     s_.NoteType(Py_TYPE(a));
     s_.NoteType(Py_TYPE(b));
   }
+  if ((op == 0 || op == kFirstInPlace) && (IsSymbolicSize(a) || IsSymbolicSize(b)) && PyTuple_Check(a) && PyTuple_Check(b))
+    return SizeConcat(s_, a, b);
   if (op == kPower) return s_.Adopt(PyNumber_Power(a, b, Py_None));
   if (op == kInPlacePower) return s_.Adopt(PyNumber_InPlacePower(a, b, Py_None));
   return s_.Adopt(kBinary[op](a, b));
@@ -157,6 +159,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
     }
     return s_.FromOutside(PySequence_Fast_GET_ITEM(o, i), s_.guards().Child(SourceKind::kItem, s, static_cast<int>(i)));
   }
+  if (IsSymbolicSize(o)) return SizeItem(s_, o, key);
   static PyObject* getitem_name = PyUnicode_InternFromString("__getitem__");
   PyObject* d = _PyType_Lookup(Py_TYPE(o), getitem_name);
   if (s && PyDict_Check(o) && IsPrimitive(key) && !(d && PyFunction_Check(d))) {

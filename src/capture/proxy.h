@@ -50,6 +50,11 @@ PyObject* TensorBinary(Session& s, int nb_op, PyObject* a, PyObject* b);
 PyObject* TensorUnary(Session& s, const char* method, PyObject* a);
 PyObject* TensorCompare(Session& s, PyObject* a, PyObject* b, int op);
 PyObject* TensorIter(Session& s, PyObject* proxy);
+// A torch.Size that holds symbols; torch's own methods would want ints.
+bool IsSymbolicSize(PyObject* o);
+PyObject* SizeItem(Session& s, PyObject* size, PyObject* key);
+PyObject* SizeConcat(Session& s, PyObject* a, PyObject* b);
+PyObject* SizeMethod(Session& s, PyObject* size, const char* name, PyObject* const* args, Py_ssize_t nargs);
 const char* FrameworkPrefix(Session& s, PyObject* proxy);  // "torch.Tensor" or "numpy.ndarray"
 PyObject* TensorClass(Session& s, PyObject* proxy);        // torch.Tensor, Parameter, ndarray, np.float64: new reference
 

@@ -18,24 +18,28 @@ bool ToBool(PyObject** out, bool b) {
   return true;
 }
 
+PyTypeObject* SizeType() {
+  static PyObject* type = tensor::ResolveCallee("torch.Size");
+  if (!type) PyErr_Clear();
+  return reinterpret_cast<PyTypeObject*>(type);
+}
+
+// torch.Size's own constructor takes ints alone, a tuple's does not look.
+PyObject* AsSize(Session& s, PyObject* tuple) {
+  if (!SizeType()) return s.MarkFresh(Borrow(tuple).release());
+  Ref args(PyTuple_Pack(1, tuple));
+  return args ? s.MarkFresh(PyTuple_Type.tp_new(SizeType(), args.get(), nullptr)) : nullptr;
+}
+
 PyObject* SizeTuple(Session& s, const shape::Ints& sizes, bool torch) {
-  bool symbolic = false;
   Ref t(PyTuple_New(sizes.size()));
   if (!t) return nullptr;
   for (size_t i = 0; i < sizes.size(); ++i) {
     PyObject* n = s.SymIntObject(sizes[i]);
     if (!n) return nullptr;
-    symbolic |= IsSymInt(n);
     PyTuple_SET_ITEM(t.get(), i, n);
   }
-  if (symbolic || !torch) return s.MarkFresh(t.release());
-  static PyObject* size_type = nullptr;
-  if (!size_type) size_type = tensor::ResolveCallee("torch.Size");
-  if (!size_type) {
-    PyErr_Clear();
-    return s.MarkFresh(t.release());
-  }
-  return s.MarkFresh(PyObject_CallOneArg(size_type, t.get()));
+  return torch ? AsSize(s, t.get()) : s.MarkFresh(t.release());
 }
 
 PyObject* DeviceObject(Session& s, const Device& d) {
@@ -164,6 +168,36 @@ PyObject* TensorClass(Session& s, PyObject* proxy) {
 PyObject* TensorQuery(Session& s, PyObject* proxy, const std::string& method, PyObject* const* args, Py_ssize_t nargs,
                       PyObject* kwnames, bool* handled) {
   return QueryMethod(s, proxy, method, args, nargs, kwnames, handled);
+}
+
+bool IsSymbolicSize(PyObject* o) {
+  if (Py_TYPE(o) != SizeType() || !PyTuple_Check(o)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
+    if (IsSymInt(PyTuple_GET_ITEM(o, i))) return true;
+  return false;
+}
+
+PyObject* SizeItem(Session& s, PyObject* size, PyObject* key) {
+  Ref r(PyTuple_Type.tp_as_mapping->mp_subscript(size, key));
+  return r && PySlice_Check(key) ? AsSize(s, r.get()) : s.Adopt(r.release());
+}
+
+PyObject* SizeConcat(Session& s, PyObject* a, PyObject* b) {
+  Ref r(PyTuple_Type.tp_as_sequence->sq_concat(a, b));
+  return r ? AsSize(s, r.get()) : nullptr;
+}
+
+PyObject* SizeMethod(Session& s, PyObject* size, const char* name, PyObject* const* args, Py_ssize_t nargs) {
+  if (!strcmp(name, "numel") && !nargs) {
+    Ref product(PyLong_FromLong(1));
+    for (Py_ssize_t i = 0; product && i < PyTuple_GET_SIZE(size); ++i)
+      product = Ref(PyNumber_Multiply(product.get(), PyTuple_GET_ITEM(size, i)));
+    return product.release();
+  }
+  Ref plain(PySequence_List(size));
+  plain = Ref(plain ? PyList_AsTuple(plain.get()) : nullptr);
+  Ref method(plain ? PyObject_GetAttrString(plain.get(), name) : nullptr);
+  return method ? s.Adopt(PyObject_Vectorcall(method.get(), args, nargs, nullptr)) : nullptr;
 }
 
 PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
