@@ -52,6 +52,10 @@ class Policy : public frame::FramePolicy {
   bool Wants(FjFrame* frame) override {
     if (override_semantics) return true;
     if (!active || fj_is_generator(frame)) return false;
+    if (!tensor::CaptureObstacle().empty()) {  // for all of this frame: what it is called under does not end in it
+      RememberObstacle(*active, frame);
+      return active->fullgraph;
+    }
     CodeState& c = StateOf(*active, fj_code(frame));
     return !c.skip;
   }
@@ -83,8 +87,8 @@ class Policy : public frame::FramePolicy {
       tensor::TorchLoaded();
       tensor::NumpyLoaded();
       tensor::CalleeName(Py_None);
-      if (const std::string& why = tensor::CaptureObstacle(); !why.empty()) {
-        RememberBreak(*config, BreakHere(frame, diag::BreakId::kThreadState, why));
+      if (!tensor::CaptureObstacle().empty()) {
+        RememberObstacle(*config, frame);
         return config->fullgraph ? NotFull(*config, state) : frame::Action::kStep;
       }
     }
@@ -132,6 +136,13 @@ class Policy : public frame::FramePolicy {
     b.function = PyUnicode_AsUTF8(code->co_qualname);
     b.line = PyCode_Addr2Line(code, 2 * fj_next(frame));
     return b;
+  }
+
+  static void RememberObstacle(Config& config, FjFrame* frame) {
+    const std::string& why = tensor::CaptureObstacle();
+    for (auto& b : config.breaks)
+      if (b.id == diag::BreakId::kThreadState && b.detail == why) return;
+    RememberBreak(config, BreakHere(frame, diag::BreakId::kThreadState, why));
   }
 
   static frame::Action Done(FjFrame*, PyObject* result) { return result ? frame::Action::kReturn : frame::Action::kAgain; }

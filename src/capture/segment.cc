@@ -237,7 +237,12 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     Session& s;
     CaptureSemantics& sem;
     FrameImage& before;
+    const int collects = PyGC_Disable();  // a collection would run finalizers of strangers under capture
     ~Cleanup() {
+      struct Last {
+        int collects;
+        ~Last() { if (collects) PyGC_Enable(); }
+      } last{collects};
       OverrideScope scope(&sem);
       s.MarkBroken();
       before.Restore();
@@ -248,9 +253,9 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   for (int i = 0; i < before.size(); ++i) {
     if (!p[i]) continue;
     // Exceptions being handled lie on the stack; the instructions that restore them put them into the thread as they are.
-    // Nor may operands that the instructions themselves take apart be hidden: code, names of keywords.
-    if (i >= fj_nlocalsplus(frame) &&
-        (PyExceptionInstance_Check(p[i]) || p[i] == Py_None || PyCode_Check(p[i]) || IsTupleOfNames(p[i]))) {
+    // Nor may operands that the instructions themselves take apart be hidden: code, keywords.
+    if (i >= fj_nlocalsplus(frame) && (PyExceptionInstance_Check(p[i]) || p[i] == Py_None || PyCode_Check(p[i]) ||
+                                       IsTupleOfNames(p[i]) || PyDict_CheckExact(p[i]))) {
       Ref seen(s.FromOutside(p[i], s.guards().Slot(i)));
       if (!seen) return out;
       continue;

@@ -157,6 +157,23 @@ void Fill() {
   }
 }
 
+// torch.ops.aten.add and torch.ops.aten.add.Tensor: objects that torch makes on first use and keeps.
+std::string OperatorName(PyObject* o) {
+  const char* type = Py_TYPE(o)->tp_name;
+  bool packet = !strcmp(type, "OpOverloadPacket");
+  if (!packet && strcmp(type, "OpOverload")) return "";
+  SavedError saved;
+  Ref text(packet ? PyObject_GetAttrString(o, "_qualified_op_name") : PyObject_CallMethod(o, "name", nullptr));
+  Ref overload(packet ? nullptr : PyObject_GetAttrString(o, "_overloadname"));
+  if (!text || !PyUnicode_Check(text.get()) || (!packet && !overload)) return PyErr_Clear(), "";
+  std::string name = PyUnicode_AsUTF8(text.get());
+  size_t colons = name.find("::");
+  if (colons == std::string::npos) return "";
+  name.replace(colons, 2, ".");
+  if (overload && !PyUnicode_CompareWithASCIIString(overload.get(), "default")) name += ".default";
+  return "torch.ops." + name;
+}
+
 bool IsMethodWrapper(PyObject* o) {
   return !strcmp(Py_TYPE(o)->tp_name, "method-wrapper");
 }
@@ -179,7 +196,7 @@ std::string CalleeName(PyObject* callable) {
       return at->second + "." + PyUnicode_AsUTF8(name.get());
     PyErr_Clear();
   }
-  return "";
+  return OperatorName(callable);
 }
 
 std::vector<std::pair<std::string, std::string>> Doctor() {

@@ -131,12 +131,12 @@ TorchState ReadTorchState() {
 const std::string& CaptureObstacle() {
   thread_local TorchState last{{~0ull}};
   thread_local std::string obstacle;
+  if (!bound_torch) return obstacle;  // binding may run Python code
   TorchState s = ReadTorchState();
   if (s == last) return obstacle;
   last = s;
   obstacle.clear();
-  const TorchApi* t = Torch();
-  if (!t) return obstacle;
+  const TorchApi* t = bound_torch;
   uint64_t keys = s.words[0] | s.words[1];
   if (s.words[3]) obstacle = "a function or dispatch mode of torch is active";
   else if (s.words[2] & kForwardLevel) obstacle = "forward-mode differentiation is active";
