@@ -38,6 +38,8 @@ BreakId Refusal(const std::string& callee) {
 
 }  // namespace
 
+bool Refused(const std::string& callee) { return Refusal(callee) != BreakId::kInternal; }
+
 bool Session::ToArg(PyObject* o, Arg* out) {
   o = Resolve(o);
   if (!o) return false;

@@ -34,8 +34,18 @@ constexpr Row kFunctions[] = {
     {"_struct", "pack unpack calcsize", Effect::kPure},
     {"sys", "getrecursionlimit intern getdefaultencoding", Effect::kPure},
     {"time", "time perf_counter monotonic time_ns perf_counter_ns monotonic_ns sleep process_time", Effect::kOutput},
-    {"_random", "*", Effect::kRandom},
     {"framejit._framejit", "is_compiling", Effect::kPure},
+};
+
+// Every method of these types, by tp_name.
+constexpr std::pair<std::string_view, Effect> kTypes[] = {
+    {"torch.Size", Effect::kPure},          {"torch.dtype", Effect::kPure},
+    {"torch.device", Effect::kPure},        {"torch.finfo", Effect::kPure},
+    {"torch.iinfo", Effect::kPure},         {"functools.partial", Effect::kPure},
+    {"numpy.dtype", Effect::kPure},         {"_random.Random", Effect::kRandom},
+    {"random.SystemRandom", Effect::kRandom}, {"torch._C.Generator", Effect::kRandom},
+    {"numpy.random.mtrand.RandomState", Effect::kRandom},
+    {"numpy.random._generator.Generator", Effect::kRandom},
 };
 
 // Methods of mutable builtin containers that only read.
@@ -151,9 +161,8 @@ Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
                ? Effect::kPure
                : Effect::kUnknown;
   if (Derives(owner, PyExc_BaseException)) return Effect::kMutatesSelf;
-  const char* n = owner->tp_name;
-  for (const char* data : {"torch.Size", "torch.dtype", "torch.device", "torch.finfo", "torch.iinfo", "functools.partial", "numpy.dtype"})
-    if (!strcmp(n, data)) return Effect::kPure;
+  for (auto& [type, effect] : kTypes)
+    if (type == owner->tp_name) return effect;
   return Effect::kUnknown;
 }
 

@@ -65,6 +65,11 @@ struct Vector {  // an argument vector with room in front
   PyObject** data() { return storage.data() + 1; }
 };
 
+bool IsMethodDescriptor(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  return t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyClassMethodDescr_Type;
+}
+
 Py_ssize_t KwCount(PyObject* kwnames) { return kwnames ? PyTuple_GET_SIZE(kwnames) : 0; }
 
 }  // namespace
@@ -102,9 +107,9 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     bool tensors = false;
     for (Py_ssize_t i = 0; i < total; ++i) tensors |= IsTensor(args[i]);
     if (e == Effect::kStateQuery && !tensors) return s_.Adopt(PyObject_Vectorcall(callable, args, nargs, kwnames));
-    if (PyCFunction_Check(callable) && !surface::HasRow(name) && !IsOperator(callable))
+    if (PyCFunction_Check(callable) && !surface::HasRow(name) && !IsOperator(callable) && !Refused(name))
       return s_.Break(BreakId::kThreadState, name);
-    if (!PyFunction_Check(callable) || surface::HasRow(name)) {
+    if (!PyFunction_Check(callable) || surface::HasRow(name) || Refused(name)) {
       if (PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
           self && IsTensor(self)) {  // a bound builtin of the tensor class
         Vector with(self, args, total);
@@ -121,7 +126,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     if (self && PyModule_Check(self)) self = nullptr;
     return CallC(callable, self, args, nargs, kwnames);
   }
-  if (!strcmp(tn, "method_descriptor") || !strcmp(tn, "wrapper_descriptor") || !strcmp(tn, "classmethod_descriptor"))
+  if (IsMethodDescriptor(callable) || PyInstanceMethod_Check(callable))
     return CallC(callable, nullptr, args, nargs, kwnames);
   if (!strcmp(tn, "method-wrapper")) {  // a bound slot: obj.__setitem__
     if (Bound bound = UnbindBuiltin(callable); bound.self) {
@@ -489,6 +494,10 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
       if (IsPureType(t) || EffectOfMethod(t, name) == Effect::kPure)
         return s_.Adopt(PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames));
     }
+  } else if (PyInstanceMethod_Check(callable)) {
+    return CallC(PyInstanceMethod_GET_FUNCTION(callable), nullptr, args, nargs, kwnames);
+  } else if (!IsMethodDescriptor(callable)) {
+    return s_.Break(BreakId::kUnknownCall, Describe(callable));
   } else {
     owner = PyDescr_TYPE(callable);
     name = PyUnicode_AsUTF8(PyDescr_NAME(callable));

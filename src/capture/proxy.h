@@ -44,6 +44,8 @@ PyObject* NewTensorProxy(Session* s, TraceId id);
 PyObject* NewSymInt(Session* s, shape::Int e);
 PyObject* NewLazy(Session* s, PyObject* value, const guard::Source* source);
 
+bool Refused(const std::string& callee);  // no graph ever holds this framework call
+
 // The operations, shared by the slots and by CaptureSemantics.
 PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name);
 PyObject* TensorBinary(Session& s, int nb_op, PyObject* a, PyObject* b);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <optional>
 
+#include "bytecode/code.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -66,6 +67,20 @@ bool IsTupleOfNames(PyObject* o) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
     if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(o, i))) return false;
   return true;
+}
+
+// The state at the end of what was captured cannot be rebuilt there.
+void StateProblem(FjFrame* frame, int next, Captured* out) {
+  PyCodeObject* code = fj_code(frame);
+  bytecode::Location at = bytecode::LocationOf(code, bytecode::Code::Of(code)->At(next).unit);
+  diag::Break& b = out->reason;
+  b.id = BreakId::kIteratorState;
+  b.detail = out->state_problem;
+  b.file = PyUnicode_AsUTF8(code->co_filename);
+  b.function = PyUnicode_AsUTF8(code->co_qualname);
+  b.line = std::max(0, at.line);
+  b.column = std::max(0, at.column);
+  b.end_column = at.end_line == at.line ? std::max(0, at.end_column) : 0;
 }
 
 bool WantsGrad(const Trace& t) {
@@ -317,15 +332,14 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   if (!out.worthwhile && outcome != frame::Outcome::kReturned) return out;
   if (s.HoldsSuspendedGenerator()) {
     out.state_problem = "a suspended generator";
-    return out;
-  }
-  if (!same_handled) {
+  } else if (!same_handled) {
     out.state_problem = "an exception being handled";
     out.instructions = out.clean_instructions + 1;
-    return out;
+  } else {
+    SuspendScope off;
+    out.segment = Build(config, s, sem, frame, before, outcome, index, result.get(), &out.state_problem);
   }
-  SuspendScope off;
-  out.segment = Build(config, s, sem, frame, before, outcome, index, result.get(), &out.state_problem);
+  if (!out.state_problem.empty()) StateProblem(frame, outcome == frame::Outcome::kReturned ? fj_next(frame) : index, &out);
   return out;
 }
 
@@ -344,7 +358,7 @@ void RememberBreak(Config& config, const diag::Break& reason) {
 Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame) {
   double start = Now();
   ++config.captures;
-  std::optional<diag::Break> reason;
+  std::vector<diag::Break> reasons;  // the break, then what makes the segment end before it; one of a kind
   long stop_after = -1;
   Captured c;
   for (int attempt = 0; attempt < 40; ++attempt) {
@@ -355,33 +369,23 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
                                             std::to_string(fj_next(frame)) + ": " + std::to_string(c.instructions) +
                                             " instructions, " + (c.segment ? "ok" : c.broke ? "break " + diag::Render(c.reason) : "nothing: " + c.state_problem));
     if (c.segment) break;
-    if (c.broke) {
-      if (!reason) reason = c.reason;
-      stop_after = c.instructions;
-    } else if (!c.state_problem.empty()) {
-      if (!reason) {
-        reason.emplace();
-        reason->id = BreakId::kIteratorState;
-        reason->detail = c.state_problem;
-      }
-      stop_after = c.instructions - 1;
-    } else {
-      break;  // nothing worth compiling
-    }
+    if (!c.broke && c.state_problem.empty()) break;  // nothing worth compiling
+    if (std::none_of(reasons.begin(), reasons.end(), [&](auto& b) { return b.id == c.reason.id; })) reasons.push_back(c.reason);
+    stop_after = c.broke ? c.instructions : c.instructions - 1;
     if (stop_after <= 0) break;
   }
   config.seconds += Now() - start;
-  if (reason) {
-    PyCodeObject* co = fj_code(frame);
-    if (c.segment && c.worthwhile && reason->function == PyUnicode_AsUTF8(co->co_qualname))
-      reason->first_line = PyCode_Addr2Line(co, 2 * fj_next(frame));
-    RememberBreak(config, *reason);
+  PyCodeObject* co = fj_code(frame);
+  for (diag::Break& reason : reasons) {
+    if (c.segment && c.worthwhile && reason.function == PyUnicode_AsUTF8(co->co_qualname))
+      reason.first_line = PyCode_Addr2Line(co, 2 * fj_next(frame));
+    RememberBreak(config, reason);
   }
   if (!c.segment) {
-    place.skip = std::max(1L, reason ? (c.broke ? c.instructions : stop_after) : c.instructions);
+    place.skip = std::max(1L, !reasons.empty() && !c.broke ? stop_after : c.instructions);
     return nullptr;
   }
-  if (reason && !c.worthwhile) {
+  if (!reasons.empty() && !c.worthwhile) {
     place.skip = std::max(1L, c.segment->instructions);
     return nullptr;
   }

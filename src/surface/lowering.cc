@@ -368,6 +368,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   if (IsRandom(call.callee)) why = call.callee + " draws random numbers";
 
   bool grad = WantsGrad(call);
+  for (auto& [k, a] : call.kwargs) grad |= k == "requires_grad" && a.is(Arg::Kind::kBool) && a.b;  // in any mode
   std::vector<TensorType> types;
   std::vector<shape::Ints> strides;
   for (TensorMeta& m : *metas) {
