@@ -7,6 +7,7 @@
 
 #include "codegen/codegen.h"
 #include "codegen/jit.h"
+#include "diag/diag.h"
 
 namespace framejit::codegen {
 namespace {
@@ -37,6 +38,9 @@ std::shared_ptr<const CompiledKernel> Make(const loop::Kernel& kernel, const Isa
   auto out = std::make_shared<CompiledKernel>();
   out->symbol = SymbolOf(kernel);
   out->kernel = kernel;
+  for (auto [channel, assembly] : {std::pair{diag::Channel::llvm_, false}, {diag::Channel::asm_, true}}) {
+    if (diag::Enabled(channel)) diag::Log(channel, KernelText(kernel, isa, out->symbol, assembly));
+  }
   Code code = CompileKernel(kernel, isa, out->symbol, &out->block);
   out->fn = reinterpret_cast<KernelFn>(code.address);
   out->code_bytes = code.bytes;

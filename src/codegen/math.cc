@@ -1,19 +1,22 @@
 // How the functions are made. All are polynomials after an argument reduction (coefficients: math_coefs.h), evaluated
 // with llvm.fma. Two ways to get an f32 result:
-//   hot functions (exp, expm1, log, log1p, tanh, erf) in f32 arithmetic, at most about 1 ulp;
+//   hot functions (exp, expm1, log, log1p, tanh, erf, sin, cos) in f32 arithmetic, at most 1 to 2 ulp;
 //   the others in f64 arithmetic with short polynomials (`30`: about 2^-30) and one rounding: half an ulp and no
 //   special care for cancellation, overflow or subnormals.
 // f64 results use the long polynomials (`53`); pow, erfc, hypot and log10 of f64 call the C library, and so do sin,
-// cos, tan past 2^30 and fmod of huge quotients (one branch a vector).
+// cos, tan past 2^30 (f32: sin, cos past 2^17) and fmod of huge quotients (one branch a vector).
 //
 // Integers travel in the low mantissa bits of a float: x + 1.5 * 2^52 rounds x to an integer whose two's complement is
 // the low bits of the sum. Unlike conversions this is one instruction on every vector width.
 #include "codegen/math.h"
 
+#include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/Module.h>
 
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "codegen/codegen.h"
 #include "codegen/emit_scalar.h"
@@ -78,12 +81,14 @@ class Math {
   Value* AtLeast(Value* x, double limit) { return If(Less(x, C(limit)), C(limit), x); }
 
   template <size_t N>
+  Value* Horner(Value* x, const double (&c)[N]) {
+    Value* p = C(c[N - 1]);
+    for (size_t i = N - 1; i-- > 0;) p = Fma(p, x, C(c[i]));
+    return p;
+  }
+  template <size_t N>
   Value* Poly(Value* x, const double (&c)[N]) {
-    if (N < 5) {
-      Value* p = C(c[N - 1]);
-      for (size_t i = N - 1; i-- > 0;) p = Fma(p, x, C(c[i]));
-      return p;
-    }
+    if (N < 5) return Horner(x, c);
     // In pairs over the square: half the latency of Horner for one more multiplication.
     Value* square = Mul(x, x);
     Value* p = nullptr;
@@ -108,7 +113,19 @@ class Math {
   Value* PowerOfTwo(Value* magic) {  // 2^n from n + Magic(), n in the exponent range
     return AsFloat(b_.CreateShl(b_.CreateAdd(AsBits(magic), Bits(Bias())), Bits(MantissaBits())));
   }
+  // p * 2^n in one instruction that rounds once, whatever n is. Null if the machine or the width has none.
+  Value* Scalef(Value* p, Value* n) {
+    if (!isa_.avx512 || isa_.lowered || type_->getPrimitiveSizeInBits() != 512) return nullptr;
+    const auto id = f64_ ? llvm::Intrinsic::x86_avx512_mask_scalef_pd_512 : llvm::Intrinsic::x86_avx512_mask_scalef_ps_512;
+    llvm::Value* all = llvm::ConstantInt::get(b_.getIntNTy(f64_ ? 8 : 16), -1);
+    return b_.CreateIntrinsic(id, {}, {p, n, p, all, b_.getInt32(4)});  // 4: the current rounding mode
+  }
+  Value* Scale(Value* p, Value* n) {  // p * 2^n, a normal number
+    if (Value* v = Scalef(p, n)) return v;
+    return Mul(p, PowerOfTwo(Add(n, C(Magic()))));
+  }
   Value* ScaleTwice(Value* p, Value* n) {  // p * 2^n, n past the exponent range: overflow and subnormals come out right
+    if (Value* v = Scalef(p, n)) return v;
     Value* half = Fma(n, C(0.5), C(Magic()));
     Value* rest = Add(Sub(n, Sub(half, C(Magic()))), C(Magic()));
     return Mul(Mul(p, PowerOfTwo(half)), PowerOfTwo(rest));
@@ -132,7 +149,11 @@ class Math {
   Value* ExpSmallRange(Value* x) {  // where the result is a normal number
     Value *n, *r;
     ReduceExp(x, &n, &r);
-    return Mul(ExpPoly(r), PowerOfTwo(Add(n, C(Magic()))));
+    return Scale(ExpPoly(r), n);
+  }
+  Value* Exp2SmallRange(Value* x) {  // f32; where the result is a normal number
+    Value* n = Sub(Add(x, C(Magic())), C(Magic()));
+    return Scale(Horner(Sub(x, n), kExp2F32), n);
   }
   Value* HalfExp(Value* x) {  // exp(x) / 2, for x where exp(x) may overflow
     Value *n, *r;
@@ -220,24 +241,70 @@ class Math {
     return If(Equal(u, C(1)), x, y);  // also keeps -0
   }
 
+  // An odd f32 function that ends at 1, by polynomials around the multiples of `width`; their coefficients lie in
+  // registers that the lanes choose from (16 or 32 pieces). Null if there is no such instruction.
+  template <int kNodes, typename F>
+  Value* Pieces(Value* x, F f, double width, int pieces) {
+    if (f64_ || !isa_.avx512 || isa_.lowered || type_->getPrimitiveSizeInBits() != 512) return nullptr;
+    std::vector<float> table(kNodes * 32);
+    for (int piece = 0; piece < pieces; ++piece) {
+      double at[kNodes], c[kNodes] = {};  // Newton's divided differences at Chebyshev's nodes, then powers
+      for (int k = 0; k < kNodes; ++k) {
+        at[k] = std::cos(kPi * (k + 0.5) / kNodes) * width / 2;
+        c[k] = f(piece * width + at[k]);
+      }
+      for (int level = 1; level < kNodes; ++level) {
+        for (int k = kNodes - 1; k >= level; --k) c[k] = (c[k] - c[k - 1]) / (at[k] - at[k - level]);
+      }
+      for (int first = kNodes - 2; first >= 0; --first) {
+        for (int k = first; k < kNodes - 1; ++k) c[k] -= at[first] * c[k + 1];
+      }
+      c[1] -= 1;  // the function is d + ..., so that little is rounded where it is small
+      // What rounding takes from the first coefficient is given back where the results are smallest.
+      if (piece) c[1] -= 2 / width * (c[0] - static_cast<float>(c[0]));
+      for (int k = 0; k < kNodes; ++k) table[k * 32 + piece] = piece == 0 && k % 2 == 0 ? 0 : static_cast<float>(c[k]);
+    }
+    Value* t = AtMost(Abs(x), (pieces - 0.51) * width);
+    Value* magic = Fma(t, C(1 / width), C(Magic()));
+    Value* d = Fma(Sub(magic, C(Magic())), C(-width), t);
+    auto coefficient = [&](int k) -> Value* {
+      auto part = [&](int from) {
+        return Constants({table.begin() + k * 32 + from, table.begin() + k * 32 + from + 16});
+      };
+      if (pieces == 16)
+        return b_.CreateIntrinsic(llvm::Intrinsic::x86_avx512_permvar_sf_512, {}, {part(0), AsBits(magic)});
+      return b_.CreateIntrinsic(llvm::Intrinsic::x86_avx512_vpermi2var_ps_512, {}, {part(0), AsBits(magic), part(16)});
+    };
+    Value* y = coefficient(kNodes - 1);
+    for (int k = kNodes - 1; k-- > 1;) y = Fma(y, d, coefficient(k));
+    return CopySign(Add(Fma(y, d, d), coefficient(0)), x);
+  }
+  Value* Constants(std::vector<float> v) {
+    return llvm::ConstantDataVector::get(b_.getContext(), llvm::ArrayRef<float>(v));
+  }
+
   Value* Tanh(Value* x) {
     Value* t = Abs(x);
+    if (Value* y = Pieces<7>(x, [](double v) { return std::tanh(v); }, 37.0 / 128, 32)) return y;
+    if (!f64_) {
+      Value* z = Mul(x, x);
+      Value* near = Fma(Mul(t, z), Horner(z, kTanhF32), t);
+      Value* e = Exp2SmallRange(Mul(AtMost(t, 10.0), C(2 * 0x1.71547652b82fep+0)));
+      Value* far = Sub(C(1), Div(C(2), Add(e, C(1))));
+      return CopySign(If(Less(t, C(0.6)), near, far), x);
+    }
     Value* e = Expm1(Mul(AtMost(t, f64_ ? 20.0 : 10.0), C(2)));
     Value* large = Less(C(0.55), t);
     Value* q = Div(If(large, C(2), e), Add(e, C(2)));
-    Value* y = If(large, Sub(C(1), q), q);
-    if (!f64_) {
-      Value* z = Mul(x, x);
-      y = If(Less(t, C(0.6)), Fma(Mul(t, z), Poly(z, kTanhF32), t), y);
-    }
-    return CopySign(y, x);
+    return CopySign(If(large, Sub(C(1), q), q), x);
   }
   Value* Erf(Value* x) {
     Value* t = Abs(x);
+    if (Value* y = Pieces<6>(x, [](double v) { return std::erf(v); }, 33.0 / 128, 16)) return y;
     if (!f64_) {
       Value* z = Mul(x, x);
-      Value* near = Fma(x, Poly(z, kErfF32), x);
-      Value* far = Sub(C(1), ExpSmallRange(Poly(AtMost(t, 4.0), kLogErfcF32)));
+      Value* near = Fma(x, Horner(z, kErfF32), x);
+      Value* far = Sub(C(1), Exp2SmallRange(Horner(AtMost(t, 4.0), kLog2ErfcF32)));
       return If(Less(t, C(0.921875)), near, CopySign(far, x));
     }
     Value* z = Mul(x, x);
@@ -254,6 +321,28 @@ class Math {
   Value* Erfc(Value* x) {
     Value* y = ErfcPositive(AtMost(Abs(x), 10.4));
     return If(Less(x, C(0)), Sub(C(2), y), y);
+  }
+
+  // f32, |x| <= 2^17. One polynomial over half a period: x = n pi + r (cos: n an odd number of halves). The first
+  // product is subtracted exactly.
+  Value* SinCosF32(Value* x, bool cosine) {
+    Value* magic;
+    Value* r = x;
+    if (cosine) {
+      magic = Add(Fma(x, C(1 / kPi), C(-0.5)), C(Magic()));
+      Value* n = Fma(Sub(magic, C(Magic())), C(2), C(1));
+      for (double part : {0x1.921fb6p+0, -0x1.777a5cp-25, -0x1.ee59dap-50}) r = Fma(n, C(-part), r);
+    } else {
+      magic = Fma(x, C(1 / kPi), C(Magic()));
+      Value* n = Sub(magic, C(Magic()));
+      for (double part : {0x1.921fb6p+1, -0x1.777a5cp-24, -0x1.ee59dap-49}) r = Fma(n, C(-part), r);
+    }
+    Value* z = Mul(r, r);
+    Value* y = Fma(Mul(r, z), Horner(z, kSinF32), r);
+    Value* odd = AsBits(magic);
+    if (cosine) odd = b_.CreateAdd(odd, Bits(1));
+    y = AsFloat(b_.CreateXor(AsBits(y), b_.CreateShl(odd, Bits(31))));
+    return cosine ? y : If(Equal(x, C(0)), x, y);
   }
 
   // x = n pi/2 + r + low, |r| <= pi/4
@@ -481,6 +570,10 @@ Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* co
     case Op::kLog1p: return own.Log1p(x);
     case Op::kTanh: return own.Tanh(x);
     case Op::kErf: return own.Erf(x);
+    case Op::kSin:
+    case Op::kCos:
+      if (f64) break;
+      return OrLibrary(b, own.SinCosF32(x, op == Op::kCos), own.Less(own.Abs(x), own.C(0x1p17)), name, v);
     case Op::kFmod: {
       Value* ok;
       Value* r = own.Fmod(v[0], v[1], &ok);

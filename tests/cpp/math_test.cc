@@ -91,13 +91,13 @@ const Function kFunctions[] = {
     {Op::kExp, F(exp), -760, 720, 1.1, 1.1},       {Op::kExp2, F(exp2), -1080, 1030, 1.1, 1.1},
     {Op::kExpm1, F(expm1), -760, 720, 1.6, 1.6},   {Op::kLog, F(log), 0, kInf, 1.0, 1.0},
     {Op::kLog2, F(log2), 0, kInf, 0.6, 1.6},       {Op::kLog10, F(log10), 0, kInf, 0.6, 2.0},
-    {Op::kLog1p, F(log1p), -1, kInf, 1.6, 1.6},    {Op::kSin, F(sin), -1e6, 1e6, 0.6, 1.1},
-    {Op::kCos, F(cos), -1e6, 1e6, 0.6, 1.1},       {Op::kTan, F(tan), -1e6, 1e6, 0.6, 2.5},
+    {Op::kLog1p, F(log1p), -1, kInf, 1.6, 1.6},    {Op::kSin, F(sin), -1e6, 1e6, 2.0, 1.1},
+    {Op::kCos, F(cos), -1e6, 1e6, 2.0, 1.1},       {Op::kTan, F(tan), -1e6, 1e6, 0.6, 2.5},
     {Op::kAsin, F(asin), -1, 1, 0.6, 2.2},         {Op::kAcos, F(acos), -1, 1, 0.6, 2.0},
     {Op::kAtan, F(atan), -kInf, kInf, 0.6, 1.6},   {Op::kSinh, F(sinh), -720, 720, 0.6, 2.5},
-    {Op::kCosh, F(cosh), -720, 720, 0.6, 2.5},     {Op::kTanh, F(tanh), -30, 30, 1.6, 2.5},
+    {Op::kCosh, F(cosh), -720, 720, 0.6, 2.5},     {Op::kTanh, F(tanh), -30, 30, 1.8, 2.5},
     {Op::kAsinh, F(asinh), -kInf, kInf, 0.6, 2.5}, {Op::kAcosh, F(acosh), 1, kInf, 0.6, 2.5},
-    {Op::kAtanh, F(atanh), -1, 1, 0.6, 2.5},       {Op::kErf, F(erf), -10, 10, 1.2, 1.5},
+    {Op::kAtanh, F(atanh), -1, 1, 0.6, 2.5},       {Op::kErf, F(erf), -10, 10, 1.9, 1.5},
     {Op::kErfc, F(erfc), -10, 30, 0.6, 4.0},
 };
 #undef F
