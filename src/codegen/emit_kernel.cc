@@ -68,8 +68,9 @@ int Weight(const Inst& inst) {
   }
 }
 
-// Copies of the body that run side by side (accumulators need them to hide latency).
-int Unroll(const Kernel& k) {
+// Copies of the body that run side by side: accumulators and long chains of operations need them to hide latency, if
+// there are registers enough.
+int Unroll(const Kernel& k, const Isa& isa) {
   int unroll = 1;
   for (const Stage& stage : k.stages) {
     if (!stage.loop) continue;
@@ -79,7 +80,7 @@ int Unroll(const Kernel& k) {
       cost += Weight(k.insts[i]);
       reduces = reduces || k.insts[i].kind == IKind::kReduce || k.insts[i].kind == IKind::kScan;
     }
-    const int fits = reduces ? (cost <= 8 ? 4 : cost <= 24 ? 2 : 1) : (cost <= 5 ? 2 : 1);
+    const int fits = reduces ? (cost <= 8 ? 4 : cost <= 24 ? 2 : 1) : (cost <= 5 || (cost >= 16 && isa.avx512) ? 2 : 1);
     unroll = std::max(unroll, fits);
   }
   return unroll;
@@ -557,7 +558,7 @@ Schedule MakeSchedule(const Kernel& k, const Isa& isa) {
   Schedule s;
   const int bytes = four ? 4 : eight ? 8 : two ? 2 : 1;
   s.lanes = isa.vector_bytes / bytes;
-  s.unroll = Unroll(k);
+  s.unroll = Unroll(k, isa);
   const bool scans = std::any_of(k.insts.begin(), k.insts.end(), [](const Inst& i) { return i.kind == IKind::kScan; });
   if (scans && !k.column) s.lanes = s.unroll = 1;  // one after the other
   if (k.column) {

@@ -69,7 +69,7 @@ ValueId Softmax(Builder& b, ValueId x, int64_t axis) {
   return InComputeType(b, x, [&](Expr v) {
     if (b.type(v).rank() == 0) return Apply(Op::kExp, v - v);
     Expr e = Apply(Op::kExp, v - Expr{b, b.Reduce(Op::kMax, v, {axis}, true)});
-    return e / WideSum(b, e, {axis}, true);
+    return e * Apply(Op::kReciprocal, WideSum(b, e, {axis}, true));  // in [1, n]; a division an element costs more than exp
   });
 }
 

@@ -5,13 +5,14 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <unordered_map>
 #include <vector>
 
 namespace framejit::runtime {
 namespace {
 
 constexpr size_t kHuge = size_t{2} << 20;
-constexpr size_t kMaxIdle = 4;
+constexpr size_t kMaxIdle = 8, kMaxIdleBytes = size_t{512} << 20;  // one block may be larger
 
 size_t RoundUp(size_t n, size_t to) {
   return (n + to - 1) / to * to;
@@ -36,6 +37,7 @@ void FreeBlock(Block b) {
 struct ArenaPool::State {
   std::mutex mu;
   std::vector<Block> idle;  // least recently used first
+  std::unordered_map<void*, size_t> results;  // handed out
   int users = 0;
 };
 
@@ -80,12 +82,40 @@ Block ArenaPool::Acquire(size_t bytes) {
 
 void ArenaPool::Release(Block b) {
   std::lock_guard lock(s_.mu);
+  Keep(b);
+}
+
+void ArenaPool::Keep(Block b) {
   if (s_.users == 0) return FreeBlock(b);
   s_.idle.push_back(b);
-  if (s_.idle.size() > kMaxIdle) {
+  size_t bytes = 0;
+  for (const Block& x : s_.idle) bytes += x.bytes;
+  while (s_.idle.size() > kMaxIdle || (bytes > kMaxIdleBytes && s_.idle.size() > 1)) {
+    bytes -= s_.idle.front().bytes;
     FreeBlock(s_.idle.front());
     s_.idle.erase(s_.idle.begin());
   }
+}
+
+void* ArenaPool::AcquireResult(size_t bytes) {
+  std::lock_guard lock(s_.mu);
+  Block b;
+  for (size_t i = s_.idle.size(); i-- > 0;) {  // the warmest that wastes little
+    if (s_.idle[i].bytes < bytes || s_.idle[i].bytes > bytes + bytes / 4) continue;
+    b = s_.idle[i];
+    s_.idle.erase(s_.idle.begin() + i);
+    break;
+  }
+  if (!b.data) b = AllocateBlock(bytes);
+  s_.results.emplace(b.data, b.bytes);
+  return b.data;
+}
+
+void ArenaPool::ReleaseResult(void* data) {
+  std::lock_guard lock(s_.mu);
+  auto at = s_.results.find(data);
+  Keep({static_cast<std::byte*>(data), at->second});
+  s_.results.erase(at);
 }
 
 size_t ArenaPool::idle_bytes() {

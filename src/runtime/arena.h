@@ -1,5 +1,6 @@
-// Scratch memory for runs. Small blocks belong to the executable's leases; large ones come from one pool of the
-// process, so that a hundred executables that run one after another share one block.
+// Scratch memory for runs, and memory of large results. Small blocks belong to the executable's leases; large ones come
+// from one pool of the process, so that a hundred executables that run one after another share one block, and a result
+// gets the memory of one that has died: fresh pages cost more than most kernels do.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +13,8 @@ struct Block {
   size_t bytes = 0;
 };
 
+inline constexpr size_t kResultFrom = size_t{8} << 20, kResultTo = size_t{256} << 20;
+
 Block AllocateBlock(size_t bytes);  // 64-byte aligned; large ones on huge pages. Throws std::bad_alloc.
 void FreeBlock(Block b);
 
@@ -23,10 +26,14 @@ class ArenaPool {
   void RemoveUser();
   Block Acquire(size_t bytes);
   void Release(Block b);
+  // For a result of kResultFrom to kResultTo bytes; given back from any thread, by its address alone.
+  void* AcquireResult(size_t bytes);
+  void ReleaseResult(void* data);
   size_t idle_bytes();
 
  private:
   struct State;
+  void Keep(Block b);
   ArenaPool();
   State& s_;
 };

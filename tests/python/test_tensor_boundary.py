@@ -891,3 +891,34 @@ def test_nothing_leaks():
         assert max(abs(a - b) for a, b in zip(counts, [sys.getrefcount(o) for o in objects])) < 20
         assert len(gc.get_objects()) - live < 50
         assert resident() - memory < 4 << 20
+
+
+# --- memory of large results -----------------------------------------------------------------------------------------------
+def test_large_results_are_ordinary_tensors_and_their_memory_is_used_again():
+    framejit = pytest.importorskip("framejit")
+    f = framejit.compile(lambda x: x * 2 + 1)
+    x = torch.arange(4_000_000.0)
+    kept = [f(x) for _ in range(3)]
+    assert len({y.data_ptr() for y in kept}) == 3
+    places = {y.data_ptr() for y in kept}
+    y = kept.pop()
+    assert torch.equal(y, x * 2 + 1)
+    y.resize_(5_000_000)  # other memory, the same contents
+    assert torch.equal(y[:4_000_000], x * 2 + 1)
+    view = kept.pop()[1000:]
+    expected = view.clone()
+    again = [f(x + 1) for _ in range(3)]
+    assert torch.equal(view, expected)  # the storage lives as long as a view of it
+    del view, kept, y
+    again += [f(x), f(x)]
+    assert places & {z.data_ptr() for z in again}
+    array = f(x).numpy()
+    for _ in range(3):
+        assert torch.equal(f(x + 1), (x + 1) * 2 + 1)
+    assert (array == (x * 2 + 1).numpy()).all()
+    shared = f(x).share_memory_()
+    assert shared.is_shared() and torch.equal(shared, x * 2 + 1)
+    thread = threading.Thread(target=again.clear)  # given back elsewhere
+    thread.start()
+    thread.join()
+    assert torch.equal(f(x), x * 2 + 1)
