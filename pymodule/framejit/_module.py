@@ -61,7 +61,22 @@ def compile_module(module, settings):
     made = type(cls)(cls.__name__, (_Twin, cls), namespace)
     twin = _share(module, made)
     _twins.setdefault(module, []).append(twin)
+    _forget_with(twin, made.__call__)
     return twin
+
+
+_ends = set()
+
+
+def _forget_with(twin, call):
+    """Drops the segments of `call` when `twin` dies: their guards refer to the class, and the class to them."""
+
+    def gone(reference):
+        _ends.discard(reference)
+        call.clear()
+
+    if isinstance(call, _framejit.CompiledFunction):
+        _ends.add(weakref.ref(twin, gone))
 
 
 def _compiled_call(cls, module, settings):

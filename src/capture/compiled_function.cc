@@ -95,6 +95,7 @@ PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObje
     return PyObject_Vectorcall(fn, args, nargsf, kwnames);
   }
   std::shared_ptr<Config> config = *self->config;
+  InUse use;
   auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
   auto it = config->codes.find(code);
   if (it != config->codes.end() && it->second->hot && it->second->entry && !it->second->entry->segments.empty()) {
@@ -260,16 +261,20 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
   if (!PyFunction_Check(function)) return PyErr_Format(PyExc_TypeError, "expected a function, not %s", Py_TYPE(function)->tp_name);
   Ref text(PyObject_Repr(options));
   if (!text) return nullptr;
-  char where[64];
-  snprintf(where, sizeof where, "|%p|%p", static_cast<void*>(reinterpret_cast<PyFunctionObject*>(function)->func_code),
-           static_cast<void*>(identity));
+  // A module's segments live and die with what compile_module keeps for it.
+  std::string key;
+  if (!identity) {
+    char where[32];
+    snprintf(where, sizeof where, "|%p", static_cast<void*>(reinterpret_cast<PyFunctionObject*>(function)->func_code));
+    key = PyUnicode_AsUTF8(text.get()) + std::string(where);
+  }
   auto* self = PyObject_GC_New(CompiledFunction, &CompiledFunctionType);
   if (!self) return nullptr;
   self->vectorcall = CallCompiled;
   self->function = Py_NewRef(function);
   self->options = Py_NewRef(options);
   self->dict = self->weakrefs = nullptr;
-  self->config = new std::shared_ptr<Config>(MakeConfig(PyUnicode_AsUTF8(text.get()) + std::string(where)));
+  self->config = new std::shared_ptr<Config>(MakeConfig(key));
   Config& c = **self->config;
   if (PyObject* b = PyDict_GetItemString(options, "backend"); b && PyUnicode_Check(b)) c.backend = PyUnicode_AsUTF8(b);
   if (PyObject* d = PyDict_GetItemString(options, "dynamic")) c.dynamic = d == Py_None ? -1 : d == Py_True;

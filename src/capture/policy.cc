@@ -2,7 +2,7 @@
 // pay, a capture is tried; otherwise the instruction is stepped.
 #include "capture/policy.h"
 
-#include <functional>
+#include <algorithm>
 
 #include "capture/override.h"
 #include "diag/diag.h"
@@ -20,10 +20,38 @@ struct Skips {  // frames of this thread that step on for a while before capture
 };
 thread_local std::vector<Skips> skips;
 
-std::unordered_map<std::string, std::shared_ptr<Config>>& Configs() {
-  static auto* m = new std::unordered_map<std::string, std::shared_ptr<Config>>;
-  return *m;
+// What is compiled for a function is found again by equal calls of framejit.compile: also when nothing refers to it any more,
+// since a function that is made and compiled in a loop has one code object. Of those, the last few are kept.
+constexpr size_t kKeptUnused = 128;
+
+struct ConfigTable {
+  std::unordered_map<std::string, std::shared_ptr<Config>> by_key;
+  std::vector<std::weak_ptr<Config>> all;
+  size_t sweep_at = 2 * kKeptUnused;
+  uint64_t clock = 0;
+};
+
+ConfigTable& Configs() {
+  static auto* table = new ConfigTable;
+  return *table;
 }
+
+void Sweep(ConfigTable& table) {
+  std::vector<std::shared_ptr<Config>> unused;
+  for (auto& [key, c] : table.by_key)
+    if (c.use_count() == 1) unused.push_back(c);
+  std::sort(unused.begin(), unused.end(), [](auto& a, auto& b) { return a->used > b->used; });
+  for (size_t i = kKeptUnused; i < unused.size(); ++i) table.by_key.erase(unused[i]->key);
+  std::erase_if(table.all, [](auto& weak) { return weak.expired(); });
+  table.sweep_at = table.all.size() + kKeptUnused;
+}
+
+// Segments that were dropped while some thread was in one, or in a capture for one.
+std::vector<std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>>>& Retired() {
+  static auto* retired = new std::vector<std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>>>;
+  return *retired;
+}
+int users = 0;
 
 // Frames that never hold tensor programs: the standard library's own.
 bool SkippedFile(PyCodeObject* code) {
@@ -89,7 +117,7 @@ class Policy : public frame::FramePolicy {
       tensor::CalleeName(Py_None);
       if (!tensor::CaptureObstacle().empty()) {
         RememberObstacle(*config, frame);
-        return config->fullgraph ? NotFull(*config, state) : frame::Action::kStep;
+        return config->fullgraph ? NotFull(*config) : frame::Action::kStep;
       }
     }
     if (place.skip) {
@@ -106,7 +134,7 @@ class Policy : public frame::FramePolicy {
     }
     Segment* seg = CaptureAt(*config, state, place, frame);
     if (PyErr_Occurred()) return frame::Action::kRaise;
-    if (config->fullgraph && !config->breaks.empty() && (!seg || !seg->returns)) return NotFull(*config, state);
+    if (config->fullgraph && !config->breaks.empty() && (!seg || !seg->returns)) return NotFull(*config);
     if (!seg) {
       if (&place == state.entry && ++state.trivial >= 3 && AllTrivial(state)) state.skip = true;
       Skip(frame, place.skip);
@@ -119,11 +147,10 @@ class Policy : public frame::FramePolicy {
   }
 
  private:
-  static frame::Action NotFull(Config& config, CodeState& state) {
+  static frame::Action NotFull(Config& config) {
     PyErr_SetString(ErrorType("BreakError"), ("fullgraph=True, but:\n" + diag::Render(config.breaks.back())).c_str());
     config.breaks.clear();
-    state.places.clear();
-    state.entry = nullptr;
+    DropSegments(config);
     return frame::Action::kRaise;
   }
 
@@ -253,25 +280,39 @@ void InstallPolicy() {
 }
 
 std::shared_ptr<Config> MakeConfig(const std::string& key) {
-  auto& c = Configs()[key];
+  ConfigTable& table = Configs();
+  std::shared_ptr<Config> c;
+  if (auto it = table.by_key.find(key); !key.empty() && it != table.by_key.end()) c = it->second;
   if (!c) {
+    if (table.all.size() >= table.sweep_at) Sweep(table);
     c = std::make_shared<Config>();
     c->key = key;
+    table.all.push_back(c);
+    if (!key.empty()) table.by_key.emplace(key, c);
   }
+  c->used = ++table.clock;
   return c;
 }
 
-std::shared_ptr<Config> FindConfig(const std::string& key) {
-  auto it = Configs().find(key);
-  return it == Configs().end() ? nullptr : it->second;
+InUse::InUse() { ++users; }
+InUse::~InUse() {
+  if (--users || Retired().empty()) return;
+  PyObject *type, *value, *traceback;  // of the call that ends
+  PyErr_Fetch(&type, &value, &traceback);
+  auto dying = std::move(Retired());
+  Retired().clear();
+  dying.clear();
+  PyErr_Restore(type, value, traceback);
 }
 
-void ForEachConfig(const std::function<void(Config&)>& f) {
-  for (auto& [k, c] : Configs()) f(*c);
+void DropSegments(Config& c) {
+  InUse now;
+  Retired().push_back(std::move(c.codes));
+  c.codes.clear();
 }
 
 void ResetConfig(Config& c) {
-  c.codes.clear();
+  DropSegments(c);
   c.breaks.clear();
   c.graphs.clear();
   c.notes.clear();
@@ -281,7 +322,8 @@ void ResetConfig(Config& c) {
 }
 
 void ResetAll() {
-  for (auto& [k, c] : Configs()) ResetConfig(*c);
+  for (auto& weak : std::vector(Configs().all))
+    if (std::shared_ptr<Config> c = weak.lock()) ResetConfig(*c);
 }
 
 bool disabled_everywhere() {

@@ -1,8 +1,6 @@
 // Decides, for every intercepted frame, what runs where: compiled segments, concrete steps, captures. One per process.
 #pragma once
 
-#include <functional>
-
 #include "capture/segment.h"
 
 namespace framejit::capture {
@@ -10,11 +8,19 @@ namespace framejit::capture {
 PyObject* ErrorType(const char* name);                 // of framejit.errors; borrowed
 void InstallPolicy();                                  // once, at module initialisation
 
-std::shared_ptr<Config> FindConfig(const std::string& key);   // null: none
-std::shared_ptr<Config> MakeConfig(const std::string& key);   // found or new
-void ForEachConfig(const std::function<void(Config&)>& f);
+// Found or new; always new with an empty key.
+std::shared_ptr<Config> MakeConfig(const std::string& key);
+void DropSegments(Config& config);
 void ResetConfig(Config& config);                      // drops its compiled segments and counters
 void ResetAll();
+
+// While alive, dropped segments stay: this thread may be in one. Others run while a kernel has let go of the GIL.
+class InUse {
+ public:
+  InUse();
+  ~InUse();
+  InUse(const InUse&) = delete;
+};
 
 CodeState& StateOf(Config& config, PyCodeObject* code);
 

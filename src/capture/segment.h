@@ -20,6 +20,7 @@ namespace framejit::capture {
 struct CodeState;
 struct Config {
   std::string key;
+  uint64_t used = 0;       // when framejit.compile last returned it
   std::string backend = "llvm";
   Ref root_code;
   int dynamic = -1;        // -1 auto, 0 never, 1 from the start

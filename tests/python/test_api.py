@@ -440,6 +440,57 @@ def test_inspection_of_a_function(fresh, np):
     assert framejit.cache_info()["kernels"] == 0
 
 
+def test_clear_while_segments_run(fresh, np):
+    import threading
+
+    @framejit.compile
+    def f(x):
+        y = x * 2 + 1
+        if framejit.is_compiling():
+            return y.sum()
+        framejit.reset()  # never taken: captured code sees True
+        return y
+
+    @framejit.compile
+    def clears_itself(x):
+        y = x + 1
+        clears_itself.clear()
+        return y * 2
+
+    wrong = []
+
+    def work():
+        x = np.ones(200_000)
+        for _ in range(60):
+            if f(x) != 600_000.0:
+                wrong.append("sum")
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        f.clear()
+        assert clears_itself(np.ones(3)).tolist() == [4.0] * 3
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_what_is_not_used_any_more_is_dropped(fresh, np):
+    import gc
+    import weakref
+
+    x, seen = np.ones(3), []
+    for _ in range(400):
+        space = {}
+        exec(compile("def f(x):\n    return x * 2\n", "<made>", "exec"), space)
+        fresh.compile(space["f"])(x)
+        seen.append(weakref.ref(space["f"].__code__))
+        del space
+    gc.collect()
+    assert sum(code() is not None for code in seen) < 300
+
+
 def test_own_backend(fresh, np):
     seen = []
 
@@ -570,12 +621,15 @@ def test_twins_do_not_leak(fresh, torch):
     from torch_modules import Net
 
     net = Net()
-    seen = weakref.ref(net), weakref.ref(fresh.compile(net))
-    net_again = seen[1]()
-    assert net_again is not None, "the twin lives as long as the original"
-    del net, net_again
+    twin = fresh.compile(net)
+    with torch.no_grad():
+        twin(torch.ones(2, 4))
+    seen = [weakref.ref(o) for o in (net, twin, type(twin), type(twin).__call__)]
+    del twin
+    assert seen[1]() is not None, "the twin lives as long as the original"
+    del net
     gc.collect()
-    assert [r() for r in seen] == [None, None]
+    assert [r() for r in seen] == [None] * 4
 
 
 def test_hooks_on_a_compiled_module(fresh, torch, net):
