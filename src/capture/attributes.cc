@@ -27,6 +27,9 @@ bool IsPlainData(PyObject* o) {
   return tensor::DTypeOf(o).has_value() || !strncmp(n, "numpy.dtype", 11);
 }
 
+// Reading them needs no guard: the object is private, or what they say is fixed by a guard on its identity or value.
+bool Facts(Session& s, PyObject* o) { return s.IsFresh(o) || (IsPlainData(o) && (!s.IsOutside(o) || IsValue(o))); }
+
 bool PythonFunctionIn(PyTypeObject* t, const char* name, PyObject** out) {
   Ref n(Interned(name));
   *out = _PyType_Lookup(t, n.get());
@@ -104,7 +107,7 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
     if (r && PyMethod_Check(r)) return r;
     return r;
   }
-  if (!object || IsPlainData(object) || s_.IsFresh(object)) return s_.Adopt(get(d, object, reinterpret_cast<PyObject*>(type)));
+  if (!object || Facts(s_, object)) return s_.Adopt(get(d, object, reinterpret_cast<PyObject*>(type)));
   return s_.Break(BreakId::kUnknownCall, std::string("descriptor of type ") + n);
 }
 
@@ -148,7 +151,7 @@ PyObject* CaptureSemantics::GenericGetAttr(PyObject* object, PyObject* name) {
       Ref held(v);
       return s_.FromOutside(v, s_.guards().Child(SourceKind::kMember, s, 0, name));
     }
-    if (IsMemberDescr(d) || (IsGetSetDescr(d) && (s_.IsFresh(object) || IsPlainData(object))))
+    if (IsMemberDescr(d) || (IsGetSetDescr(d) && Facts(s_, object)))
       return s_.Adopt(PyObject_GenericGetAttr(object, name));
     return ClassValue(d, object, type);
   }
@@ -247,8 +250,8 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   }
   if (type->tp_getattro == PyObject_GenericGetAttr && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
     // Builtin types: methods and facts.
-    if (IsPrimitive(o) || IsPlainData(o) || PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) ||
-        s_.IsFresh(o) || PyCFunction_Check(o))
+    if (IsPrimitive(o) || Facts(s_, o) || PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) ||
+        PyCFunction_Check(o))
       return GenericGetAttr(o, name);
   }
   PyObject* hook;
@@ -260,7 +263,7 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   } else if (type->tp_getattro == PyObject_GenericGetAttr || (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
     PyObject* r = GenericGetAttr(o, name);
     if (r || s_.broken() || !PyErr_ExceptionMatches(PyExc_AttributeError)) return r;
-  } else if (IsPlainData(o)) {
+  } else if (Facts(s_, o)) {
     return s_.Adopt(PyObject_GetAttr(o, name));
   } else {
     return s_.Break(BreakId::kUnknownCall, std::string("attribute of a ") + type->tp_name);

@@ -166,6 +166,15 @@ Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
   return Effect::kUnknown;
 }
 
+PyTypeObject* LayoutOf(PyTypeObject* t) {
+  static const destructor made_by_class_statement = [] {
+    Ref type(PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyType_Type), "s(){}", "framejit_probe"));
+    return reinterpret_cast<PyTypeObject*>(type.get())->tp_dealloc;
+  }();
+  while (t->tp_base && t->tp_dealloc == made_by_class_statement) t = t->tp_base;
+  return t;
+}
+
 Bound UnbindBuiltin(PyObject* o) {
   if (PyCFunction_Check(o)) {
     PyObject* self = PyCFunction_GET_SELF(o);

@@ -26,6 +26,8 @@ struct Bound {
   Ref descriptor, self;
 };
 Bound UnbindBuiltin(PyObject* o);
+// The C type whose memory layout an instance of `t` has: `t` itself, or the base that its class statements began with.
+PyTypeObject* LayoutOf(PyTypeObject* t);
 // May instances of this C type be made during capture (their constructor only looks at its arguments)?
 bool IsPureType(PyTypeObject* type);
 

@@ -3,6 +3,7 @@
 
 #include "capture/builtins.h"
 #include "capture/compiled_function.h"
+#include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 
@@ -43,6 +44,17 @@ bool IsOperator(PyObject* builtin) {
   const char* module = PyModule_Check(self) ? PyModule_GetName(self) : "";
   if (!module) PyErr_Clear();
   return !module || strcmp(module, "torch._C") != 0;
+}
+
+// Callables that read or write attributes of their arguments from C, where no guard is taken.
+bool ReadsAttributes(PyObject* o) {
+  const char* type = Py_TYPE(o)->tp_name;
+  if (!strcmp(type, "operator.attrgetter") || !strcmp(type, "operator.methodcaller")) return true;
+  if (!PyCFunction_Check(o) || EffectOfFunction(o) != Effect::kSpecial) return false;
+  const char* name = reinterpret_cast<PyCFunctionObject*>(o)->m_ml->ml_name;
+  for (const char* n : {"getattr", "hasattr", "setattr", "delattr", "vars", "id", "next"})
+    if (!strcmp(name, n)) return true;
+  return false;
 }
 
 std::string Describe(PyObject* o) {
@@ -135,6 +147,13 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     }
   }
   if (!strcmp(tn, "functools._lru_cache_wrapper")) {
+    bool values = s_.SourceOf(callable);  // of values only: the cached object itself, as for every caller
+    for (Py_ssize_t i = 0; i < total; ++i) values &= IsPrimitive(args[i]) && !IsSymInt(args[i]);
+    if (values) {
+      SuspendScope off;
+      Ref cached(PyObject_Vectorcall(callable, args, nargs, kwnames));
+      return cached ? s_.FromOutside(cached.get(), s_.guards().Const(cached.get())) : nullptr;
+    }
     Ref inner(PyObject_GetAttrString(callable, "__wrapped__"));
     if (!inner) return nullptr;
     s_.SourceOf(inner.get());
@@ -168,8 +187,10 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     Vector with(callable, args, total);
     return CallPython(d, with.data(), nargs + 1, kwnames);
   }
-  if (d && EffectOfMethod(Py_TYPE(callable), "__call__") == Effect::kPure)
-    return s_.Adopt(PyObject_Vectorcall(callable, args, nargs, kwnames));
+  if (d && EffectOfMethod(Py_TYPE(callable), "__call__") == Effect::kPure && PyDescr_TYPE(d) == Py_TYPE(callable)) {
+    Vector with(callable, args, total);
+    return CallC(d, nullptr, with.data(), nargs + 1, kwnames);
+  }
   return s_.Break(BreakId::kUnknownCall, Describe(callable));
 }
 
@@ -296,10 +317,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     for (Py_ssize_t i = 0; i < total; ++i) {
       PyObject* a = v.data()[i];
       if (IsTensor(a) && (type == &PyList_Type || type == &PyTuple_Type || type == &PySet_Type || type == &PyEnum_Type)) continue;
-      PyObject* c = s_.ForC(a);
-      if (!c) return nullptr;
-      if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced");
-      v.data()[i] = c;
+      if (!ForC(v.data() + i, 1)) return nullptr;
     }
     return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));
   }
@@ -317,8 +335,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     Vector with(o, args, total);
     made = Ref(CallPython(make_function.get(), with.data(), nargs + 1, kwnames));
   } else {
-    PyTypeObject* base = type;  // the C type whose __new__ runs
-    while (base->tp_base && (base->tp_flags & Py_TPFLAGS_HEAPTYPE)) base = base->tp_base;
+    PyTypeObject* base = LayoutOf(type);  // whose __new__ runs
     if (!IsPureType(base)) return s_.Break(BreakId::kUnknownCall, Describe(o));
     Ref tuple(PyTuple_New(nargs)), kw;
     if (!tuple) return nullptr;
@@ -364,6 +381,8 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
     }
     PyObject* counted = PyDict_CheckExact(a[0]) && s.HasPending(a[0]) ? s.ForC(a[0]) : a[0];
     if (!counted || !s.NoteLength(counted)) return nullptr;
+    if (!(PyList_Check(counted) || PyTuple_Check(counted) || PyDict_Check(counted) || PyAnySet_Check(counted)) && !s.ForC(counted))
+      return nullptr;
     s.NoteType(Py_TYPE(a[0]));
     Py_ssize_t len = PyObject_Size(counted);
     return len < 0 ? nullptr : PyLong_FromSsize_t(len);
@@ -467,6 +486,19 @@ PyObject* ContextVarCall(CaptureSemantics&, Session& s, PyObject* var, const cha
 
 }  // namespace
 
+// Arguments of C code, made ready for it. False (Break): it would reach what no guard covers.
+bool CaptureSemantics::ForC(PyObject** args, Py_ssize_t n) {
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject* c = s_.ForC(args[i]);
+    if (!c) return false;
+    if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), false;
+    if (ReadsAttributes(c)) return s_.Break(BreakId::kUnknownCall, Describe(c) + " called by C code"), false;
+    if (!IsTensor(c)) s_.NoteType(Py_TYPE(c));
+    args[i] = c;
+  }
+  return true;
+}
+
 PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* const* args_in, Py_ssize_t nargs,
                                   PyObject* kwnames) {
   // One form for both: an unbound function plus all its arguments.
@@ -492,7 +524,7 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
         return made ? s_.MarkFresh(made.release()) : nullptr;
       }
       if (IsPureType(t) || EffectOfMethod(t, name) == Effect::kPure)
-        return s_.Adopt(PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames));
+        return ForC(args + 1, total - 1) ? s_.Adopt(PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames)) : nullptr;
     }
   } else if (PyInstanceMethod_Check(callable)) {
     return CallC(PyInstanceMethod_GET_FUNCTION(callable), nullptr, args, nargs, kwnames);
@@ -558,14 +590,8 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
           if (IsTensor(args[i])) return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict or set");
         if (!PyDict_CheckExact(args[0]) && !strcmp(name, "__getitem__")) return s_.Break(BreakId::kUnknownCall, "__missing__");
       }
-      for (Py_ssize_t i = effect == Effect::kMutatesSelf; i < total; ++i) {
-        PyObject* c = s_.ForC(args[i]);
-        if (!c) return nullptr;
-        if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
-        if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced");
-        if (!IsTensor(c)) s_.NoteType(Py_TYPE(c));
-        args[i] = c;
-      }
+      Py_ssize_t first = effect == Effect::kMutatesSelf;
+      if (!ForC(args + first, total - first)) return nullptr;
       PyObject* r = self && PyCFunction_Check(callable) && args[0] == self
                         ? PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames)
                         : nullptr;

@@ -141,7 +141,7 @@ int Recipe::AddFresh(PyObject* o) {
     return Push(std::move(n));
   }
   // Iterators and other builtin objects that know how to rebuild themselves.
-  if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+  if (LayoutOf(t) == t) {
     PyObject* container = nullptr;  // of an iterator that notices when what it iterates over changes
     if (t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySetIter_Type)
       t->tp_traverse(o, [](PyObject* x, void* out) {
@@ -149,7 +149,10 @@ int Recipe::AddFresh(PyObject* o) {
         return 0;
       }, &container);
     if (container) return AddIterator(o, container);
-    if (PyIter_Check(o) && !PyGen_Check(o)) {
+    bool rebuilds = PyIter_Check(o) && !PyGen_Check(o);
+    for (const char* n : {"operator.attrgetter", "operator.itemgetter", "operator.methodcaller", "functools.partial"})
+      rebuilds |= !strcmp(t->tp_name, n);
+    if (rebuilds) {
       Ref reduced(PyObject_CallMethod(o, "__reduce__", nullptr));
       if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
         RecipeNode n{RecipeNode::kReduce};
@@ -164,8 +167,7 @@ int Recipe::AddFresh(PyObject* o) {
     return Fail(std::string("a ") + t->tp_name);
   }
   // An instance of a Python class: its type, its __dict__, and for subclasses of containers the contents.
-  PyTypeObject* base = t;
-  while (base->tp_base && (base->tp_flags & Py_TPFLAGS_HEAPTYPE)) base = base->tp_base;
+  PyTypeObject* base = LayoutOf(t);
   bool ordered = !strcmp(base->tp_name, "collections.OrderedDict");
   if (base != &PyBaseObject_Type && base != &PyDict_Type && base != &PyList_Type && base != &PyTuple_Type && !ordered)
     return Fail(std::string("a ") + t->tp_name);
@@ -281,8 +283,7 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
       case RecipeNode::kInstance: {
         auto* t = reinterpret_cast<PyTypeObject*>(n.object.get());
         static PyObject* empty = PyTuple_New(0);
-        PyTypeObject* base = t;
-        while (base->tp_base && (base->tp_flags & Py_TPFLAGS_HEAPTYPE)) base = base->tp_base;
+        PyTypeObject* base = LayoutOf(t);
         if (base == &PyTuple_Type) {
           Ref args(PyTuple_Pack(1, at(n.items)));
           r = args ? PyTuple_Type.tp_new(t, args.get(), nullptr) : nullptr;

@@ -62,6 +62,7 @@ PyObject* CaptureSemantics::Binary(int op, PyObject* a, PyObject* b) {
 PyObject* CaptureSemantics::Unary(int kind, PyObject* a) {
   RESOLVE(a);
   s_.NoteType(Py_TYPE(a));
+  if (!s_.ForC(a)) return nullptr;
   return s_.Adopt(kind == '-' ? PyNumber_Negative(a) : kind == '+' ? PyNumber_Positive(a) : PyNumber_Invert(a));
 }
 
@@ -133,7 +134,7 @@ int CaptureSemantics::Truth(PyObject* a) {
   if (IsTensor(a)) return PyObject_IsTrue(a);
   if (!IsPrimitive(a)) {
     s_.NoteType(Py_TYPE(a));
-    if (!s_.NoteLength(a)) return -1;
+    if (!s_.NoteLength(a) || (!Container(a) && !s_.ForC(a))) return -1;
   }
   return PyObject_IsTrue(a);
 }

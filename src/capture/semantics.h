@@ -68,6 +68,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* CallPython(PyObject* function, PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  bool ForC(PyObject** args, Py_ssize_t n);
   PyObject* ImplicitSuper();
   PyObject* ModuleAttr(PyObject* module, PyObject* name);
   PyObject* TypeAttr(PyTypeObject* type, PyObject* name);

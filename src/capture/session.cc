@@ -67,6 +67,39 @@ bool IsPrimitive(PyObject* o) {
          t == &SymIntType;
 }
 
+bool IsValue(PyObject* o) {
+  if (Py_TYPE(o) == &PyRange_Type) return true;
+  if (PySlice_Check(o)) {
+    auto* s = reinterpret_cast<PySliceObject*>(o);
+    return IsPrimitive(s->start) && IsPrimitive(s->stop) && IsPrimitive(s->step);
+  }
+  static const char* const kNames[] = {"torch.device", "torch.finfo", "torch.iinfo", "re.Pattern", "datetime.timedelta",
+                                       "datetime.date", "datetime.datetime", "decimal.Decimal"};
+  for (const char* k : kNames)
+    if (!strcmp(Py_TYPE(o)->tp_name, k)) return true;
+  return false;
+}
+
+namespace {
+
+// May C code look at an outside object that is no list, tuple, dict or set? It reads nothing of an instance but through its
+// Python-level methods, which are captured.
+bool ReadableByC(PyObject* o) {
+  PyTypeObject* layout = LayoutOf(Py_TYPE(o));
+  return layout == &PyBaseObject_Type || layout == &PyDict_Type || layout == &PySet_Type || layout == &PyFrozenSet_Type ||
+         layout == &PyList_Type || layout == &PyTuple_Type || PyMethod_Check(o) || PyODict_Check(o) || PyIter_Check(o) ||
+         !strcmp(layout->tp_name, "collections.defaultdict");
+}
+
+// An immutable value with a class of its own: identity says it all.
+bool IsScalarSubclass(PyObject* o) {
+  PyTypeObject* layout = LayoutOf(Py_TYPE(o));
+  return layout == &PyLong_Type || layout == &PyFloat_Type || layout == &PyUnicode_Type || layout == &PyBytes_Type ||
+         layout == &PyComplex_Type;
+}
+
+}  // namespace
+
 bool IsConstantKind(PyObject* o) {
   if (PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o)) return true;
   const char* n = Py_TYPE(o)->tp_name;
@@ -247,7 +280,9 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s) {
     if (!seen) return nullptr;
   }
   Origin origin;
-  if (IsConstantKind(o)) {
+  // A function in the frame may be made anew for each call (a lambda): it is known by its code, defaults and variables.
+  bool passing = PyFunction_Check(o) && s->kind == SourceKind::kSlot;
+  if (!passing && IsConstantKind(o)) {
     if (s->kind != SourceKind::kConst) guards_->Is(s, o);
     origin.kind = Origin::kConst;
     origin.source = guards_->Const(o);
@@ -255,6 +290,12 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s) {
     guards_->TypeIs(s, Py_TYPE(o));
     origin.kind = Origin::kOutside;
     origin.source = s;
+    if (IsValue(o)) {
+      guard::Row row{guard::Kind::kEqual, s};
+      row.object = o;
+      row.where = Where();
+      guards_->Add(std::move(row));
+    }
   }
   origins_.emplace(o, origin);
   Py_INCREF(o);
@@ -475,10 +516,19 @@ bool Session::NoteContents(PyObject* o, bool deep) {
 }
 
 PyObject* Session::ForC(PyObject* o) {
-  if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) return o;
+  Origin* g = Find(o);
+  if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) {
+    if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
+    if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || ReadableByC(o)) return o;
+    if (IsScalarSubclass(o)) {  // an enum's member, say
+      guards_->Is(g->source, o);
+      return o;
+    }
+    return Break(BreakId::kUnknownOrigin, std::string("C code reads a ") + Py_TYPE(o)->tp_name);
+  }
   Descent descent(*this);
   if (broken_ || !NoteContents(o)) return nullptr;
-  Origin* g = Find(o);
+  g = Find(o);
   if (!g || g->kind != Origin::kOutside) {  // private: C code would reach tensors through outside containers in it
     auto hides = [&](PyObject* x) {
       if (!(PyList_Check(x) || PyTuple_Check(x) || PyDict_Check(x))) return false;
@@ -536,7 +586,7 @@ PyObject* Session::ForC(PyObject* o) {
     if (PyList_Check(o) || PyTuple_Check(o))
       for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
         if (tensor::Classify(PySequence_Fast_GET_ITEM(o, i)) != tensor::Class::kNone) differs = true;
-    if (!differs) return o;
+    if (!differs) return NoteContents(o, true) ? o : nullptr;
     if (PyDict_Check(o)) {  // e.g. an OrderedDict of tensors: same order, plain items
       copy = PyDict_New();
     } else {

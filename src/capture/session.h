@@ -27,6 +27,7 @@ using diag::BreakId;
 using guard::Source;
 using guard::SourceKind;
 
+bool IsValue(PyObject* o);      // immutable objects of C types (torch.device, range, slice, ...): guarded by value where found
 bool IsPrimitive(PyObject* o);  // compared and guarded by value: int, float, bool, str, bytes, None, ... (exact types)
 
 struct Origin {
@@ -92,7 +93,8 @@ class Session {
   bool NoteContents(PyObject* o, bool deep = false);
   bool NoteLength(PyObject* o);
   bool NoteType(PyTypeObject* t);            // its attributes were looked up
-  // The container to hand to C code: `o` itself, or a private copy with proxies where it holds tensors. Borrowed.
+  // What to hand to C code in place of `o`: itself, or of a container that holds tensors a private copy with proxies. Guards
+  // are taken for all that C code can read of it; null (Break): it can read what no guard covers. Borrowed.
   PyObject* ForC(PyObject* o);
 
   // --- tensors -------------------------------------------------------------------------------------------------------

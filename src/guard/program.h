@@ -52,7 +52,8 @@ struct TypeTest {  // kTypeVersion
 };
 
 struct FunctionTest {
-  Ref code, defaults, kwdefaults;            // may be null
+  Ref code, globals;
+  Ref defaults, kwdefaults;                  // may be null
   std::vector<std::pair<Ref, Ref>> kwitems;  // of kwdefaults, in order
   DictTag tag;
   bool Holds(PyFunctionObject* f);

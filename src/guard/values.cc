@@ -213,6 +213,7 @@ bool TypeTest::Holds() {
 std::unique_ptr<FunctionTest> MakeFunctionTest(PyFunctionObject* f) {
   auto test = std::make_unique<FunctionTest>();
   test->code = Ref::Borrow(f->func_code);
+  test->globals = Ref::Borrow(f->func_globals);
   test->defaults = Ref::Borrow(f->func_defaults);
   test->kwdefaults = Ref::Borrow(f->func_kwdefaults);
   test->kwitems = Items(f->func_kwdefaults);
@@ -220,7 +221,7 @@ std::unique_ptr<FunctionTest> MakeFunctionTest(PyFunctionObject* f) {
 }
 
 bool FunctionTest::Holds(PyFunctionObject* f) {
-  if (f->func_code != code.get()) return false;
+  if (f->func_code != code.get() || f->func_globals != globals.get()) return false;
   if (f->func_defaults != defaults.get() && !SameDefault(f->func_defaults, defaults.get())) return false;
   PyObject* d = f->func_kwdefaults;
   if (!d && kwitems.empty()) return true;
