@@ -85,6 +85,16 @@ def hf_models(peer):
             yield _versus("models", f"{name}, batch 1", "ms", model, (), peer, inputs, seconds=5.0)
 
 
+def vision(peer):
+    """torchvision's networks in eval mode, one image: convolutions, BatchNorm, depthwise convolutions."""
+    import torchvision
+
+    for name in ("resnet50", "mobilenet_v2", "convnext_tiny"):
+        with _no_grad() as torch:
+            model = getattr(torchvision.models, name)(weights=None).eval()
+            yield _versus("vision", f"{name}, 1x3x224x224", "ms", model, (torch.randn(1, 3, 224, 224),), peer, seconds=5.0)
+
+
 def numpy_functions(peer):
     for name, function, arguments in (
         ("Black-Scholes 1M", functions.black_scholes, functions.black_scholes_arguments()),
@@ -131,5 +141,5 @@ def dynamic(peer):
 
 CASES = {
     "call_overhead": call_overhead, "pointwise": pointwise, "norms": norms, "softmax": softmax, "mlp": mlp,
-    "models": hf_models, "numpy": numpy_functions, "cold": cold, "dynamic": dynamic,
+    "models": hf_models, "vision": vision, "numpy": numpy_functions, "cold": cold, "dynamic": dynamic,
 }  # fmt: skip

@@ -136,12 +136,13 @@ struct Product {
   }
 
   // oneDNN straight into the result, where torch lets it (it refuses CPUs without AVX-512); else through a result of
-  // its own.
+  // its own. One row added to a bias is never done in place: oneDNN's kernel for that writes past its buffers
+  // (torch 2.13, AVX-512, 1x2048x1024).
   bool RunOneDnn(int64_t m) const {
     static std::atomic<bool> in_place{true};
     TempTensor ta = Tensor(Rows(a, m)), tz = Tensor(Rows(out, m));
     if (!ta.ok() || !tz.ok()) return false;
-    if (in_place && t.mkldnn_matmul) {
+    if (in_place && t.mkldnn_matmul && !(bias && m == 1)) {
       TempTensor tb = Tensor(b);
       if (!tb.ok()) return false;
       if (bias) {  // the bias in every row; the product adds to it

@@ -3,6 +3,7 @@ framework is what the program would have run. Works on the tensor_testing module
 
 import gc
 import os
+import subprocess
 import sys
 import threading
 
@@ -891,6 +892,21 @@ def test_nothing_leaks():
         assert max(abs(a - b) for a, b in zip(counts, [sys.getrefcount(o) for o in objects])) < 20
         assert len(gc.get_objects()) - live < 50
         assert resident() - memory < 4 << 20
+
+
+def test_products_of_one_row_stay_within_their_memory():
+    program = """if True:
+        import torch, framejit
+        with torch.no_grad():
+            for k, n in ((2048, 1024), (512, 1000), (768, 768), (1024, 4096)):
+                layer = torch.nn.Linear(k, n)
+                compiled = framejit.compile(lambda x: layer(x))
+                for x in (torch.randn(1, k), torch.randn(2, k)):
+                    for _ in range(20):
+                        torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-4)
+                        [torch.randn(37 * i + 1) for i in range(50)]
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)  # a damaged heap kills it
 
 
 # --- memory of large results -----------------------------------------------------------------------------------------------
