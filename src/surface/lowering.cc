@@ -32,6 +32,7 @@ struct Lowering::Impl {
   std::vector<Object> objects;  // by TraceId
   std::vector<int> versions;    // by root's TraceId
   std::string unusable;
+  std::set<TraceId> read_only;  // inputs
   std::set<ValueId> claimed;  // nodes that are a graph output already
 
   struct Undo {
@@ -96,6 +97,7 @@ struct Lowering::Impl {
       throw Decline("in-place write to an input that requires grad");
     if (root.meta.read_only) throw Decline("write to a tensor that must not be written");
     if (meta(t).is_scalar) throw Decline("write to a scalar");
+    if (read_only.contains(objects[t].root)) throw Decline("write to a read-only array");
   }
 
   void Write(TraceId t, ValueId v) {
@@ -428,11 +430,12 @@ void Lowering::Apply(Call& call) {
   impl_->Apply(call);
 }
 
-TraceId Lowering::AddInput(TensorMeta m, std::string name) {
+TraceId Lowering::AddInput(TensorMeta m, std::string name, bool writable) {
   TensorType type{m.dtype, m.sizes, m.device};
   ValueId v = impl_->builder.Input(type, m.strides, std::move(name));
   TraceId id = impl_->NewObject(std::move(m), v);
   impl_->trace.tensors[id].input = static_cast<int>(impl_->trace.inputs.size());
+  if (!writable) impl_->read_only.insert(id);
   impl_->trace.inputs.push_back(id);
   return id;
 }

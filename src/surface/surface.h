@@ -36,7 +36,7 @@ class Lowering {
  public:
   Lowering(Trace& trace, Graph& graph, shape::Env& env, InferFn infer);
   ~Lowering();
-  TraceId AddInput(TensorMeta meta, std::string name);
+  TraceId AddInput(TensorMeta meta, std::string name, bool writable = true);
   // Appends the call to the trace and its meaning to the graph; fills call.results and call.result. Throws Decline.
   // A tuple that is a class of the framework has that class's name in result.s ("torch.return_types.max").
   // On Decline trace and graph are unchanged.

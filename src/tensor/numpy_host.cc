@@ -1,6 +1,5 @@
 // The NumPy side of a run. Allocation and library calls need the GIL and take it; kernels run on framejit's own
 // threads.
-#include <algorithm>
 #include <new>
 
 #include "runtime/thread_pool.h"
@@ -41,25 +40,16 @@ class Host : public framejit::Host {
     HoldGil gil;
     int64_t bytes[32];
     BytesOf(dtype, strides, bytes);
-    // NumPy allocates only C or Fortran order itself; anything else is a transposed view of a C array.
-    int rank = static_cast<int>(sizes.size());
-    int order[32];
-    for (int i = 0; i < rank; ++i) order[i] = i;
-    std::sort(order, order + rank,
-              [&](int a, int b) { return strides[a] != strides[b] ? strides[a] > strides[b] : a < b; });
-    bool plain = true;
-    for (int i = 0; i < rank; ++i) plain &= order[i] == i;
-    PyObject* a;
-    if (plain) {
-      a = NewArray(*Numpy(), dtype, rank, sizes.data(), nullptr);
-    } else {
-      int64_t permuted[32];
-      intptr_t back[32];
-      for (int i = 0; i < rank; ++i) permuted[i] = sizes[order[i]], back[order[i]] = i;
-      Ref base(NewArray(*Numpy(), dtype, rank, permuted, nullptr)), axes(PyTuple_New(rank));
-      for (int i = 0; axes && i < rank; ++i) PyTuple_SET_ITEM(axes.get(), i, PyLong_FromLongLong(back[i]));
-      a = base && axes ? PyObject_CallMethod(base.get(), "transpose", "O", axes.get()) : nullptr;
+    // NumPy takes strides for memory of its own, and believes that they fit.
+    int64_t last = 0, numel = 1;
+    bool forward = true;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      numel *= sizes[i];
+      last += (sizes[i] - 1) * strides[i];
+      forward &= strides[i] > 0 || sizes[i] == 1;
     }
+    bool fits = numel > 0 && forward && last == numel - 1;
+    PyObject* a = NewArray(*Numpy(), dtype, static_cast<int>(sizes.size()), sizes.data(), fits ? bytes : nullptr);
     if (!a) {
       PyErr_Clear();
       throw std::bad_alloc();
