@@ -48,6 +48,11 @@ class Host {
 };
 struct ExternError {};  // a framework call failed; the host has kept the error
 
+// What kernels notice and the program must be told by the framework itself: IEEE exceptions (the first four, numbered as
+// NumPy does), an index out of range.
+enum Status : int { kDivide = 1, kOverflow = 2, kUnderflow = 4, kInvalid = 8, kBadIndex = 16 };
+struct StatusRaised { int status; };
+
 struct CompileOptions {
   std::string cpu;            // "", "avx2", "avx512": "" detects
   bool fuse = true;
@@ -55,6 +60,7 @@ struct CompileOptions {
   int64_t fuel = -1;          // number of pass applications before passes stop (bisecting)
   std::vector<std::string> disabled_passes;
   bool deterministic = false;
+  int watch = kBadIndex;      // Status bits that end a run
 };
 
 struct CompileStats {
@@ -73,7 +79,7 @@ class Executable {
   // inputs: in graph order. scalars: values of scalar inputs. outputs: filled by Host::AllocateOutput; the caller owns them.
   // An output that is an extern's result is the framework's own tensor, handed on. outputs[i].sizes and strides point
   // into the executable (or to where the host redirected them): good until it has run with many other sizes.
-  // Writes to inputs happen last. Throws ExternError; nothing was written then.
+  // Writes to inputs happen last. Throws ExternError or StatusRaised; nothing was written then.
   virtual void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars, std::span<Buffer> outputs) = 0;
   virtual const CompileStats& stats() const = 0;
   virtual int64_t ScratchBytes(std::span<const int64_t> symbols) const = 0;
@@ -83,7 +89,7 @@ class Executable {
 std::shared_ptr<Executable> Compile(const Graph& g, const CompileOptions& options = {});
 
 // The same graph run by the reference interpreter: slow, exact; backend="interpreter".
-std::shared_ptr<Executable> MakeInterpreter(const Graph& g);
+std::shared_ptr<Executable> MakeInterpreter(const Graph& g, int watch = 0);
 
 struct KernelCacheInfo { int64_t kernels = 0, hits = 0, misses = 0; double compile_seconds = 0; int64_t code_bytes = 0; };
 // Exported also from a stage that is compiled with hidden visibility.

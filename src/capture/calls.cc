@@ -443,6 +443,7 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
 }
 
 PyObject* ContextVarCall(CaptureSemantics&, Session& s, PyObject* var, const char* n, PyObject* const* a, Py_ssize_t nargs) {
+  if (strcmp(n, "get") && tensor::IsNumpyState(var)) return s.Break(BreakId::kThreadState, "numpy.errstate");
   auto it = s.context_vars.find(var);
   if (!strcmp(n, "get")) {
     if (it != s.context_vars.end() && it->second) {

@@ -141,7 +141,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   if (!problem->empty()) return nullptr;
 
   // Results that are inputs are handed through; the others are made by the runner.
-  auto made = s.lowering().Finish(recipe.outputs);
+  const int ieee = s.uses_numpy ? tensor::NumpyWatch() : 0;  // its error state is guarded
+  auto made = s.lowering().Finish(recipe.outputs, ieee != 0);
   std::vector<tensor::OutputPlan> plan;
   for (auto& m : made)
     plan.push_back({static_cast<tensor::OutputPlan::Kind>(m.kind), m.index, m.calls});
@@ -193,6 +194,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         options.cpu = diag::GetOption("cpu");
         options.verify = diag::OptionOn("verify");
         options.fuse = diag::OptionOn("fuse");
+        options.watch |= ieee;
         options.fuel = std::stoll(diag::GetOption("fuel"));
         std::string disabled = diag::GetOption("disabled_passes");
         for (size_t a = 0; a < disabled.size();) {
@@ -202,7 +204,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         }
         s.graph().name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
         diag::Log(diag::Channel::graph_, s.graph().str());
-        seg->executable = config.backend == "interpreter" ? MakeInterpreter(s.graph()) : Compile(s.graph(), options);
+        seg->executable = config.backend == "interpreter" ? MakeInterpreter(s.graph(), ieee) : Compile(s.graph(), options);
         seg->graph_runner = tensor::MakeGraphRunner(seg->executable, s.graph(), seg->trace, plan, constants);
         const CompileStats& st = seg->executable->stats();
         config.kernels.kernels += st.kernels;
@@ -426,6 +428,10 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
     symbols = symbols_large.data();
   }
   if (!guards->Check(slots_in, inputs, symbols)) return 0;
+  if (failures >= kFailures && ++passed % kRetry) {
+    PyErr_SetString(PyExc_RuntimeError, "framejit: failed before");
+    return -1;
+  }
   size_t n = recipe.outputs.size();
   PyObject* out_small[16] = {};
   std::vector<PyObject*> out_large;
@@ -437,7 +443,12 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   std::optional<SuspendScope> off;
   if (frame) off.emplace();  // the hot path has nothing to suspend
   if (graph_runner) {
-    if (graph_runner->Run(inputs, symbols, out) < 0) return -1;
+    if (graph_runner->Run(inputs, symbols, out) < 0) {
+      ++failures;
+      if (diag::Enabled(diag::Channel::perf_)) diag::Log(diag::Channel::perf_, "a run ended early and starts over in Python");
+      return -1;
+    }
+    failures = 0;
   } else if (backend_runner) {
     if (backend_runner->Run(inputs, symbols, out) < 0) return -1;
   } else if (trace_runner) {

@@ -53,6 +53,10 @@ struct Segment {
   std::vector<std::pair<int, int>> cells;              // (node of the frame's cell, node of its new contents or -1)
   int grad_after = -1;                                 // grad mode to leave behind, -1 unchanged
   long instructions = 0;                               // outermost instructions it stands for
+  // Runs that failed in a row: from kFailures on, Python does the work at once, but for every kRetry'th time.
+  static constexpr int kFailures = 4, kRetry = 64;
+  int failures = 0;
+  unsigned passed = 0;
   std::vector<std::string> dynamic_names;              // source text of each tensor input, for automatic dynamic shapes
   explicit Segment(Recipe r) : recipe(std::move(r)) {}
 

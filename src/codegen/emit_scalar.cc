@@ -198,6 +198,7 @@ Value* OpEmitter::Bool(Op op, std::span<Value* const> v) {
 Value* OpEmitter::Divide(Op op, DType t, Value* a, Value* b) {
   Value* zero = Like(b, int64_t{0});
   Value* by_zero = b_.CreateICmpEQ(b, zero);
+  if (ieee_) Note(b_, by_zero, kDivide);
   Value* quotient;
   Value* rest;
   Value* minus_one = nullptr;
@@ -364,7 +365,9 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
       floor = b_.CreateSelect(b_.CreateFCmpOEQ(div, zero), signed_zero, floor);
       return b_.CreateSelect(b_.CreateFCmpOEQ(b, zero), ratio, floor);
     }
-    default: return EmitMath(b_, isa_, op, v);
+    default:
+      if (ieee_) NoteExceptions(b_, op, v);
+      return EmitMath(b_, isa_, op, v);
   }
 }
 

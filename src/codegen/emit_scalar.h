@@ -13,7 +13,8 @@ namespace framejit::codegen {
 
 class OpEmitter {
  public:
-  OpEmitter(llvm::IRBuilder<>& b, const Isa& isa) : b_(b), isa_(isa) {}
+  // `ieee`: functions raise the IEEE exceptions of their results.
+  OpEmitter(llvm::IRBuilder<>& b, const Isa& isa, bool ieee = false) : b_(b), isa_(isa), ieee_(ieee) {}
 
   // Lanes 1 is a scalar.
   llvm::Type* RegisterType(DType t, int lanes) const;
@@ -43,6 +44,7 @@ class OpEmitter {
 
   llvm::IRBuilder<>& b_;
   const Isa& isa_;
+  bool ieee_;
 };
 
 int LanesOf(llvm::Value* v);

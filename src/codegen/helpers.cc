@@ -6,6 +6,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "runtime/status.h"
+
 namespace framejit::codegen {
 namespace {
 
@@ -40,6 +42,7 @@ const std::unordered_map<std::string_view, void*>& Table() {
       ONE(exp) ONE(exp2) ONE(expm1) ONE(log) ONE(log2) ONE(log10) ONE(log1p) ONE(sin) ONE(cos) ONE(tan) ONE(asin)
           ONE(acos) ONE(atan) ONE(sinh) ONE(cosh) ONE(tanh) ONE(asinh) ONE(acosh) ONE(atanh) ONE(erf) ONE(erfc) TWO(pow)
               TWO(atan2) TWO(hypot) TWO(fmod){"fj_ipow", Address<&Each2<int64_t, &IntegerPower>>()},
+      {"fj_note", reinterpret_cast<void*>(static_cast<void (*)(int64_t)>([](int64_t s) { runtime::NoteStatus(s); }))},
       {"memcpy", reinterpret_cast<void*>(static_cast<void* (*)(void*, const void*, size_t)>(&::memcpy))},
       {"memset", reinterpret_cast<void*>(static_cast<void* (*)(void*, int, size_t)>(&::memset))},
       {"malloc", reinterpret_cast<void*>(static_cast<void* (*)(size_t)>(&::malloc))},

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "codegen/math.h"
+
 namespace framejit::codegen {
 
 void InstructionEmitter::Splats(const Stage& stage) {
@@ -104,6 +106,7 @@ void InstructionEmitter::EmitScalar(int n, const Inst& inst, Value* i) {
                             llvm::Align(DTypeSize(t)));
       break;
     }
+    case IKind::kCheck: Note(b_, scalar_[inst.operands[0]], kBadIndex); break;
     case IKind::kReduce:
     case IKind::kScan: break;
   }
@@ -148,6 +151,11 @@ Value* InstructionEmitter::EmitVector(int n, const Inst& inst, Copy& copy) {
     case IKind::kLoad:
     case IKind::kLoadAt: return LoadVector(n, inst, copy);
     case IKind::kStore: StoreVector(n, inst, copy); return nullptr;
+    case IKind::kCheck: {
+      Value* bad = In(inst.operands[0], copy);
+      Note(b_, copy.mask ? b_.CreateAnd(bad, copy.mask) : bad, kBadIndex);
+      return nullptr;
+    }
     default: throw CodegenUnsupported("instruction in a vector");
   }
 }
@@ -207,7 +215,8 @@ Value* InstructionEmitter::LoadVector(int n, const Inst& inst, const Copy& copy)
       if (!mask) return ops_.FromStorage(b_.CreateAlignedLoad(type, p, align), t);
       if (!predicate && !NativeMask(t)) return ops_.FromStorage(LoadThroughMemory(type, t, p, copy), t);
       if (!NativeMask(t)) return ops_.FromStorage(LoadSome(type, p, align, mask), t);
-      return ops_.FromStorage(b_.CreateMaskedLoad(type, p, align, mask, llvm::Constant::getNullValue(type)), t);
+      Value* absent = predicate ? llvm::Constant::getNullValue(type) : Absent(type, p, align);
+      return ops_.FromStorage(b_.CreateMaskedLoad(type, p, align, mask, absent), t);
     }
     if (inst.index.inner == Int(-1) && !copy.mask && !predicate) {
       Value* p = Element(inst, pointer_[n], b_.CreateSub(offset, I64(lanes_ - 1)));
@@ -219,9 +228,14 @@ Value* InstructionEmitter::LoadVector(int n, const Inst& inst, const Copy& copy)
   return ops_.FromStorage(Gather(n, inst, copy, offset, predicate), t);
 }
 
+Value* InstructionEmitter::Absent(llvm::Type* type, Value* p, llvm::Align align) {
+  if (!k_.ieee) return llvm::Constant::getNullValue(type);
+  return b_.CreateVectorSplat(lanes_, b_.CreateAlignedLoad(type->getScalarType(), p, align));
+}
+
 Value* InstructionEmitter::LoadThroughMemory(llvm::Type* type, DType t, Value* p, const Copy& copy) {
   auto* memory = Memory(DTypeSize(t) * lanes_);
-  b_.CreateAlignedStore(llvm::Constant::getNullValue(type), memory, llvm::Align(64));
+  b_.CreateAlignedStore(Absent(type, p, llvm::Align(DTypeSize(t))), memory, llvm::Align(64));
   b_.CreateMemCpy(memory, llvm::Align(64), p, llvm::Align(DTypeSize(t)), Mul(copy.valid, I64(DTypeSize(t))));
   return b_.CreateAlignedLoad(type, memory, llvm::Align(64));
 }
@@ -277,7 +291,9 @@ Value* InstructionEmitter::Gather(int n, const Inst& inst, const Copy& copy, Val
     Value* pointers = b_.CreateGEP(type->getScalarType(), pointer_[n], at);
     Value* mask = And(copy.mask, predicate);
     if (!mask) mask = llvm::Constant::getAllOnesValue(llvm::FixedVectorType::get(b_.getInt1Ty(), lanes_));
-    return b_.CreateMaskedGather(type, pointers, align, mask, llvm::Constant::getNullValue(type));
+    llvm::Constant* absent = llvm::Constant::getNullValue(type);
+    if (k_.ieee && !predicate && type->isFPOrFPVectorTy()) absent = llvm::ConstantFP::get(type, 1);
+    return b_.CreateMaskedGather(type, pointers, align, mask, absent);
   }
   Value* v = llvm::PoisonValue::get(type);
   for (int lane = 0; lane < lanes_; ++lane) {

@@ -32,7 +32,7 @@ inline bool IsOne(Int v) {
 class InstructionEmitter {
  protected:
   InstructionEmitter(llvm::Module& m, const Kernel& k, const Isa& isa, const Schedule& schedule)
-      : k_(k), isa_(isa), schedule_(schedule), lanes_(schedule.lanes), m_(m), b_(m.getContext()), ops_(b_, isa) {}
+      : k_(k), isa_(isa), schedule_(schedule), lanes_(schedule.lanes), m_(m), b_(m.getContext()), ops_(b_, isa, k.ieee) {}
 
   struct Copy {  // one of the `unroll` bodies that run side by side
     int number = 0;
@@ -141,6 +141,8 @@ class InstructionEmitter {
   Value* And(Value* a, Value* b);
   bool IndirectVector(const Inst& inst) const;
   Value* LoadVector(int n, const Inst& inst, const Copy& copy);
+  // What lanes that do not exist hold: zero, or the first element, which raises no exception of its own.
+  Value* Absent(llvm::Type* type, Value* p, llvm::Align align);
   // 8- and 16-bit elements have no masked moves before AVX-512: the rest of the row goes through memory.
   Value* LoadThroughMemory(llvm::Type* type, DType t, Value* p, const Copy& copy);
   // Elements without masked moves under any mask. Most vectors of a pad or cat are all or none.

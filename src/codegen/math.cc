@@ -11,6 +11,7 @@
 #include "codegen/math.h"
 
 #include <llvm/IR/IntrinsicsX86.h>
+#include <llvm/IR/MDBuilder.h>
 #include <llvm/IR/Module.h>
 
 #include <cmath>
@@ -538,6 +539,50 @@ Value* OrLibrary(llvm::IRBuilder<>& b, Value* value, Value* ok, const std::strin
 }
 
 }  // namespace
+
+void Note(llvm::IRBuilder<>& b, Value* bad, int status) {
+  Value* any = LanesOf(bad) > 1 ? b.CreateOrReduce(bad) : bad;
+  llvm::Function* f = b.GetInsertBlock()->getParent();
+  auto* rare = llvm::BasicBlock::Create(b.getContext(), "note", f);
+  auto* join = llvm::BasicBlock::Create(b.getContext(), "join", f);
+  auto* unlikely = llvm::MDBuilder(b.getContext()).createBranchWeights(1, 1 << 16);
+  b.CreateCondBr(any, rare, join, unlikely);
+  b.SetInsertPoint(rare);
+  auto* type = llvm::FunctionType::get(b.getVoidTy(), {b.getInt64Ty()}, false);
+  b.CreateCall(f->getParent()->getOrInsertFunction("fj_note", type), {b.getInt64(status)});
+  b.CreateBr(join);
+  b.SetInsertPoint(join);
+}
+
+void NoteExceptions(llvm::IRBuilder<>& b, Op op, std::span<Value* const> v) {
+  Value* x = v[0];
+  auto number = [&](double c) { return llvm::ConstantFP::get(x->getType(), c); };
+  auto below_and_at = [&](double pole) {  // invalid below, infinite at
+    Note(b, b.CreateFCmpOLT(x, number(pole)), kInvalid);
+    Note(b, b.CreateFCmpOEQ(x, number(pole)), kDivide);
+  };
+  switch (op) {
+    case Op::kLog:
+    case Op::kLog2:
+    case Op::kLog10: return below_and_at(0);
+    case Op::kLog1p: return below_and_at(-1);
+    case Op::kAcosh: return Note(b, b.CreateFCmpOLT(x, number(1)), kInvalid);
+    case Op::kAtanh: {
+      Value* size = b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+      Note(b, b.CreateFCmpOGT(size, number(1)), kInvalid);
+      return Note(b, b.CreateFCmpOEQ(size, number(1)), kDivide);
+    }
+    case Op::kPow: {
+      Value* zero = b.CreateFCmpOEQ(x, number(0));
+      Note(b, b.CreateAnd(zero, b.CreateFCmpOLT(v[1], number(0))), kDivide);
+      Value* whole = b.CreateFCmpOEQ(b.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, v[1]), v[1]);
+      Value* finite = b.CreateAnd(b.CreateFCmpOLT(x, number(0)), b.CreateFCmpOGT(x, number(-kInf)));
+      Value* number_power = b.CreateFCmpORD(v[1], v[1]);
+      return Note(b, b.CreateAnd(b.CreateAnd(finite, number_power), b.CreateNot(whole)), kInvalid);
+    }
+    default: return;
+  }
+}
 
 // The lanes go through memory: the helper is a loop over an array, so that the code stays small at any width.
 Value* CallHelper(llvm::IRBuilder<>& b, const char* name, std::span<Value* const> v) {

@@ -19,6 +19,11 @@ inline llvm::Value* CallHelper(llvm::IRBuilder<>& b, const char* name, std::init
   return CallHelper(b, name, std::span<llvm::Value* const>(v.begin(), v.size()));
 }
 
+// Notes a Status of the run if `bad` in any lane: one branch.
+void Note(llvm::IRBuilder<>& b, llvm::Value* bad, int status);
+// Notes the IEEE exceptions of a function that its code does not raise by itself.
+void NoteExceptions(llvm::IRBuilder<>& b, Op op, std::span<llvm::Value* const> v);
+
 // Address of a symbol that emitted code may refer to; null if there is none.
 void* HelperAddress(std::string_view name);
 

@@ -100,6 +100,7 @@ void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
       if (Contains(plan.steps[i].results, commit.value)) maker = static_cast<int>(i);
     }
     if (maker < 0 || plan.steps[maker].kind != Step::Kind::kKernel) continue;
+    if (kernels[maker].ieee || kernels[maker].Checks()) continue;  // what it notices ends the run before anything is written
     const Step& step = plan.steps[maker];
     bool read_later = false;
     for (size_t i = 0; i < plan.steps.size(); ++i) {
@@ -142,6 +143,7 @@ void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
       ordered_kernels.push_back(std::move(kernels[i]));
     }
   }
+  plan.checked_steps = static_cast<int>(std::count(last.begin(), last.end(), false));
   plan.steps = std::move(ordered);
   kernels = std::move(ordered_kernels);
 }

@@ -2,6 +2,7 @@
 // code.
 #include <cstring>
 
+#include "runtime/status.h"
 #include "framejit/compile.h"
 
 namespace framejit {
@@ -48,13 +49,15 @@ void CopyElements(const HostTensor& from, void* to, const int64_t* strides, DTyp
 
 class Interpreter : public Executable {
  public:
-  explicit Interpreter(const Graph& g) : g_(g) {}
+  Interpreter(const Graph& g, int watch) : g_(g), watch_(watch) {}
 
   void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t>, std::span<Buffer> outputs) override {
     std::vector<HostTensor> in;
     for (auto& b : inputs) in.push_back(FromBuffer(b));
     Graph g = g_;
     for (auto& w : g.writes) g.outputs.push_back(w.value);
+    int raised = 0;
+    runtime::TakeStatus(watch_);
     std::vector<HostTensor> out = Interpret(g, in, [&](const Node& n, const std::vector<HostTensor>& args) {
       std::vector<Buffer> operands(args.size());
       for (size_t i = 0; i < args.size(); ++i)
@@ -66,7 +69,9 @@ class Interpreter : public Executable {
                        args[i].dtype,
                        {}};
       std::vector<Buffer> results(std::max<size_t>(1, n.attrs.result_types.size()));
+      raised |= runtime::TakeStatus(watch_);
       host.RunExtern(*n.attrs.call, operands, results);
+      runtime::TakeStatus(watch_);
       std::vector<HostTensor> r;
       for (auto& b : results) {
         r.push_back(FromBuffer(b));
@@ -74,6 +79,8 @@ class Interpreter : public Executable {
       }
       return r;
     });
+    raised |= runtime::TakeStatus(watch_);
+    if (raised) throw StatusRaised{raised};
     std::vector<int64_t> symbols(g_.symbols.size());
     for (size_t i = 0; i < g_.symbol_sources.size() && i < symbols.size(); ++i)
       if (auto& s = g_.symbol_sources[i]; s.input >= 0 && s.dim >= 0) symbols[i] = inputs[s.input].sizes[s.dim];
@@ -97,13 +104,14 @@ class Interpreter : public Executable {
 
  private:
   Graph g_;
+  int watch_;
   CompileStats stats_;
 };
 
 }  // namespace
 
-std::shared_ptr<Executable> MakeInterpreter(const Graph& g) {
-  return std::make_shared<Interpreter>(g);
+std::shared_ptr<Executable> MakeInterpreter(const Graph& g, int watch) {
+  return std::make_shared<Interpreter>(g, watch);
 }
 
 }  // namespace framejit

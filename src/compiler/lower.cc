@@ -6,6 +6,7 @@
 #include "codegen/codegen.h"
 #include "compiler/in_place.h"
 #include "diag/diag.h"
+#include "graph/raises.h"
 #include "pass/alias.h"
 #include "pass/views.h"
 
@@ -56,6 +57,9 @@ class Lowering {
   Plan Run() {
     plan_.name = g_.name;
     plan_.symbol_sources = g_.symbol_sources;
+    for (ValueId v = 0; v < g_.nodes.size() && options_.watch & ~kBadIndex; ++v) {
+      if (MayRaise(g_, v)) plan_.watch = options_.watch;
+    }
     for (size_t i = 0; i < g_.inputs.size(); ++i) {
       const int storage = NewStorage(Storage::Kind::kInput, i);
       plan_.inputs.push_back(NewValue(g_.inputs[i], storage, true));
@@ -183,6 +187,10 @@ class Lowering {
     for (ValueId v : group.stored) pass_on(v);
     loop::BuiltKernel built = loop::BuildKernel(g_, group.nodes, group.stored, layouts);
     built.kernel.name = KernelName(g_, group);
+    if (options_.watch & ~kBadIndex) {
+      for (ValueId v : group.nodes) built.kernel.ieee = built.kernel.ieee || MayRaise(g_, v);
+    }
+    if (built.kernel.Checks()) plan_.watch |= options_.watch & kBadIndex;
     if (diag::Enabled(diag::Channel::loop_)) diag::Log(diag::Channel::loop_, built.kernel.str());
     bool reused = false;
     std::shared_ptr<const codegen::CompiledKernel> code = codegen::GetKernel(built.kernel, {options_.cpu}, &reused);

@@ -122,6 +122,12 @@ HostTensor View(const Node& n, const std::vector<HostTensor>& in, const Sizes& s
   }
 }
 
+static void RequireInRange(const Lanes<int64_t>& indices, int64_t size) {
+  for (int64_t i : indices) {
+    if (i < 0 || i >= size) throw std::out_of_range("index out of range");
+  }
+}
+
 HostTensor Take(const Node& n, const HostTensor& operand, const HostTensor& index) {
   HostTensor data = Contiguous(operand);
   int64_t axis = n.attrs.axes.at(0), size = DTypeSize(data.dtype);
@@ -132,6 +138,7 @@ HostTensor Take(const Node& n, const HostTensor& operand, const HostTensor& inde
   HostTensor out = HostTensor::Empty(data.dtype, sizes);
   Split s(data.sizes, axis);
   RequireData(s.length, out);
+  if (n.attrs.flag) RequireInRange(indices, s.length);
   std::byte* to = out.data();
   for (int64_t o = 0; o < s.outer; ++o) {
     for (int64_t i : indices) {
@@ -149,6 +156,7 @@ HostTensor Gather(const Node& n, const HostTensor& operand, const HostTensor& in
   std::vector<int64_t> base = BaseOffsets(data, index, axis);
   HostTensor out = HostTensor::Empty(data.dtype, index.sizes);
   RequireData(length, out);
+  if (n.attrs.flag) RequireInRange(indices, length);
   int64_t step = RowMajor(data.sizes)[axis];
   for (size_t k = 0; k < indices.size(); ++k)
     std::memcpy(out.data() + k * size, data.data() + (base[k] + Clamp(indices[k], length) * step) * size, size);

@@ -169,8 +169,7 @@ Py_ssize_t LengthOf(PyObject* o);                               // -1: not a con
 bool BindSymbol(const shape::SymbolInfo& info, bool binds, int64_t value, int64_t* slot);
 bool MemoryOverlaps(PyObject* a, PyObject* b);
 
-// The state of NumPy's error handling; nullopt if it cannot be read without calling Python.
-std::optional<std::pair<uint64_t, uint64_t>> ReadNumpyState();
+using tensor::ReadNumpyState;
 
 TypeTest MakeTypeTest(PyTypeObject* t, PyObject* name_or_null);
 std::unique_ptr<FunctionTest> MakeFunctionTest(PyFunctionObject* f);

@@ -238,41 +238,4 @@ bool FunctionTest::Holds(PyFunctionObject* f) {
   return same;
 }
 
-// --- NumPy's error state
-// ----------------------------------------------------------------------------------------------------
-
-// NumPy 2 keeps it in a context variable: a capsule around {int mask; npy_intp bufsize; PyObject* function}. That
-// layout is private, so it is believed only after two capsules made for the purpose read as they must.
-std::optional<std::pair<uint64_t, uint64_t>> ReadNumpyState() {
-  struct State {
-    int mask;
-    Py_ssize_t buffer_size;
-    PyObject* function;
-  };
-  static constexpr const char* kCapsule = "numpy.ufunc.extobj";
-  static PyObject* variable = []() -> PyObject* {
-    Ref m(PyImport_ImportModule("numpy._core.umath"));
-    Ref v(m ? PyObject_GetAttrString(m.get(), "_extobj_contextvar") : nullptr);
-    Ref make(m ? PyObject_GetAttrString(m.get(), "_make_extobj") : nullptr);
-    Ref empty(PyTuple_New(0));
-    auto mask_of = [&](const char* divide, long size) -> int {
-      Ref kw(Py_BuildValue("{s:s,s:l}", "all", divide, "bufsize", size));
-      Ref capsule(make && kw ? PyObject_Call(make.get(), empty.get(), kw.get()) : nullptr);
-      auto* s = capsule ? static_cast<State*>(PyCapsule_GetPointer(capsule.get(), kCapsule)) : nullptr;
-      return s && s->buffer_size == size ? s->mask : -1;
-    };
-    int ignore = mask_of("ignore", 8192), raise = mask_of("raise", 4096);
-    PyErr_Clear();
-    bool believed = v && PyContextVar_CheckExact(v.get()) && ignore == 0 && raise > 0;
-    return believed ? Py_NewRef(v.get()) : nullptr;
-  }();
-  PyObject* capsule = nullptr;
-  if (!variable || PyContextVar_Get(variable, nullptr, &capsule) < 0 || !capsule) return PyErr_Clear(), std::nullopt;
-  Ref held(capsule);
-  auto* s = static_cast<State*>(PyCapsule_GetPointer(capsule, kCapsule));
-  if (!s) return PyErr_Clear(), std::nullopt;
-  return std::pair{static_cast<uint64_t>(s->mask) << 32 | static_cast<uint64_t>(s->buffer_size),
-                   static_cast<uint64_t>(reinterpret_cast<uintptr_t>(s->function))};
-}
-
 }  // namespace framejit::guard

@@ -348,10 +348,17 @@ class KernelBuilder {
     for (const auto& m : clamped_) {
       if (m.dynamic == d && (m.stage < 0 || m.stage == stage_)) return m.inst;
     }
-    // Indices are checked by who built the graph; clamped all the same, so that nothing can read outside.
+    // Noted if it is out of range, and clamped all the same, so that nothing can read outside.
     const int level = space_.Find(dyn.value, dyn.index, dyn.pred).level;
     int at = Eval(dyn.value, dyn.index, dyn.pred);
     if (g_.nodes[dyn.value].type.dtype != DType::kInt64) at = AddOp(Op::kCast, DType::kInt64, {at}, vars, level);
+    if (dyn.check) {
+      const int low = AddOp(Op::kLt, DType::kBool, {at, AddConst(0, DType::kInt64)}, vars, level);
+      const int high = AddOp(Op::kLe, DType::kBool, {AddSize(dyn.size, DType::kInt64), at}, vars, level);
+      Inst check{.kind = IKind::kCheck, .dtype = DType::kBool};
+      check.operands = {AddOp(Op::kOr, DType::kBool, {low, high}, vars, level)};
+      Add(std::move(check), vars, level);
+    }
     at = AddOp(Op::kMinimum, DType::kInt64, {at, AddSize(dyn.size - Int(1), DType::kInt64)}, vars, level);
     at = AddOp(Op::kMaximum, DType::kInt64, {at, AddConst(0, DType::kInt64)}, vars, level);
     clamped_.push_back({d, at, vars & loop_vars_ ? stage_ : -1});
@@ -635,7 +642,7 @@ class KernelBuilder {
   void MarkLive() {
     live_.assign(insts().size(), false);
     for (size_t i = insts().size(); i-- > 0;) {
-      if (insts()[i].kind == IKind::kStore) live_[i] = true;
+      if (insts()[i].kind == IKind::kStore || insts()[i].kind == IKind::kCheck) live_[i] = true;
     }
     for (bool again = true; again;) {  // scratch stores have higher numbers than their readers' stages: iterate
       again = false;

@@ -45,6 +45,7 @@ enum class IKind : uint8_t {
   kReduce,    // combine operand 0 over the red and inner axes with `op`; argmax, argmin: operand 1 is its i64 position
   kScan,      // the sum of operand 0 so far along the (only) axis that reductions would run over
   kInBounds,  // bool: 0 <= index expression < sym (pad, cat)
+  kCheck,     // notes an index out of range where operand 0, a bool, is true
 };
 
 struct Inst {
@@ -81,6 +82,13 @@ struct Kernel {
   std::vector<DType> scratch;      // row buffers private to the kernel, `inner` elements each: buffers.size() + k
   std::vector<Inst> insts;
   std::vector<Stage> stages;
+  bool ieee = false;  // IEEE exceptions are looked at: functions raise theirs, lanes that do not exist raise none
+  bool Checks() const {
+    for (const Inst& inst : insts) {
+      if (inst.kind == IKind::kCheck) return true;
+    }
+    return false;
+  }
   int num_symbols = 0;  // symbols s0..; kernel-local, numbered in order of appearance: BuiltKernel::symbols
   std::string name;     // for symbols in profilers: "softmax@file.py:12"
   std::string str() const;

@@ -59,7 +59,7 @@ std::string BufferText(const Kernel& k, int buffer) {
 std::string InstText(const Kernel& k, int number) {
   const Inst& inst = k.insts[number];
   std::string out;
-  if (inst.kind != IKind::kStore) out += Ref(number) + ":" + std::string(DTypeName(inst.dtype)) + " = ";
+  if (inst.kind != IKind::kStore && inst.kind != IKind::kCheck) out += Ref(number) + ":" + std::string(DTypeName(inst.dtype)) + " = ";
   auto operands = [&](size_t from) {
     for (size_t i = from; i < inst.operands.size(); ++i) out += (i > from ? ", " : " ") + Ref(inst.operands[i]);
   };
@@ -90,6 +90,10 @@ std::string InstText(const Kernel& k, int number) {
       out += "scan";
       operands(0);
       break;
+    case IKind::kCheck:
+      out += "check";
+      operands(0);
+      break;
     case IKind::kInBounds: out += "inbounds [" + IndexText(inst.index) + "] < " + inst.sym.str(); break;
   }
   if (inst.predicate >= 0) out += " if " + Ref(inst.predicate);
@@ -106,6 +110,7 @@ std::string Kernel::SignatureText() const {
   }
   out += ") outer " + shape::ToString(outer) + " red " + shape::ToString(red) + " inner " + inner.str();
   if (block) out += (tiled ? " tile " : " block ") + std::to_string(block);
+  if (ieee) out += " ieee";
   for (DType t : scratch) out += " scratch " + std::string(DTypeName(t));
   out += "\n";
   for (const Stage& stage : stages) {

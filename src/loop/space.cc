@@ -431,6 +431,7 @@ Space::At Space::OperandAt(ValueId v, int k, int index, int pred) {
       const At where = OperandAt(v, 1, index, pred);
       Dynamic dyn{.kind = Dynamic::Kind::kValue, .value = n.operands[1], .index = where.index, .pred = where.pred};
       dyn.size = operand.shape[a];
+      dyn.check = n.attrs.flag && n.type.device.kind == DeviceKind::kCpu;
       in[a].terms = {{AddDynamic(dyn), Int(1)}};
       break;
     }
@@ -440,6 +441,7 @@ Space::At Space::OperandAt(ValueId v, int k, int index, int pred) {
       for (int64_t a : axes) {
         Dynamic dyn{.kind = Dynamic::Kind::kValue, .value = n.operands[1], .index = index, .pred = pred};
         dyn.size = operand.shape[a];
+        dyn.check = n.attrs.flag && n.type.device.kind == DeviceKind::kCpu;
         in[a] = Lin{};
         in[a].terms = {{AddDynamic(dyn), Int(1)}};
       }

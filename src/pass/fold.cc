@@ -3,6 +3,7 @@
 #include "pass/fold.h"
 
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 
 #include "graph/rewrite.h"
@@ -50,7 +51,11 @@ std::optional<Scalar> Evaluate(const Rewriter& r, const Node& n) {
   }
   g.outputs.push_back(static_cast<ValueId>(g.nodes.size()));
   g.nodes.push_back(std::move(scalar));
-  return ReadElement(Interpret(g, {})[0]);
+  std::feclearexcept(FE_ALL_EXCEPT);
+  Scalar value = ReadElement(Interpret(g, {})[0]);
+  // What raises an IEEE exception does so at run time, where NumPy's users hear of it.
+  if (std::fetestexcept(FE_DIVBYZERO | FE_OVERFLOW | FE_INVALID)) return std::nullopt;
+  return value;
 }
 
 void BecomeConstant(Node& n, Scalar value) {

@@ -123,6 +123,7 @@ Expr AtTarget(Builder& b, Expr values, ValueId index, int64_t axis) {
   one.insert(one.begin() + axis, 1);
   Attrs attrs;
   attrs.axes = {axis};
+  attrs.flag = true;
   return {b, b.Reshape(b.Add(Op::kGather, {values, b.Reshape(index, one)}, attrs), b.type(index).shape)};
 }
 
@@ -134,6 +135,7 @@ Picked Pick(Builder& b, Expr logp, ValueId target, ValueId weight, int64_t ignor
   if (weight != kNone) {
     Attrs attrs;
     attrs.axes = {0};
+    attrs.flag = true;
     w = {b, b.Cast(b.Add(Op::kTake, {weight, index}, attrs), b.type(logp).dtype)};
   }
   Expr zero = picked.Number(0);

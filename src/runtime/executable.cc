@@ -13,6 +13,7 @@
 #include "runtime/copy.h"
 #include "runtime/interpret_node.h"
 #include "runtime/library.h"
+#include "runtime/status.h"
 
 namespace framejit::runtime {
 namespace {
@@ -24,11 +25,20 @@ struct KernelCall {
   KernelFn fn;
   void* const* buffers;
   const int64_t* symbols;
+  int watch = 0;
+  std::atomic<int>* raised = nullptr;
 };
 
 void RunRows(void* context, int64_t begin, int64_t end) {
   const auto& call = *static_cast<const KernelCall*>(context);
   call.fn(call.buffers, call.symbols, begin, end);
+}
+
+void RunWatchedRows(void* context, int64_t begin, int64_t end) {  // on any thread, whose status may be stale
+  const auto& call = *static_cast<const KernelCall*>(context);
+  TakeStatus(call.watch);
+  call.fn(call.buffers, call.symbols, begin, end);
+  if (const int status = TakeStatus(call.watch)) call.raised->fetch_or(status, std::memory_order_relaxed);
 }
 
 class PlanExecutable : public Executable {
@@ -104,12 +114,15 @@ class PlanExecutable : public Executable {
       for (; allocated_ < outputs_.size(); ++allocated_) {
         if (!plan_.outputs[allocated_].handed_over) AllocateOutput(allocated_);
       }
+      if (plan_.watch) TakeStatus(plan_.watch);
       for (size_t i = 0; i < plan_.steps.size(); ++i) {
+        if (plan_.watch && i == static_cast<size_t>(plan_.checked_steps)) CheckStatus();
         RunStep(i);
         if (index_.has_externs) {
           for (int s : index_.release_after[i]) ReleaseExternal(s);
         }
       }
+      if (plan_.watch && plan_.checked_steps == static_cast<int>(plan_.steps.size())) CheckStatus();
       // Kernels that write inputs directly were the last steps; nothing failed, and nothing can from here on.
       for (const auto& commit : plan_.commits) {
         if (commit.direct && c_->buffers[commit.value].data == inputs[commit.input].data) continue;
@@ -122,6 +135,11 @@ class PlanExecutable : public Executable {
     }
 
    private:
+    void CheckStatus() {
+      const int status = TakeStatus(plan_.watch) | raised_.load(std::memory_order_relaxed);
+      if (status) throw StatusRaised{status};
+    }
+
     // A direct write goes into the input, unless its memory overlaps that of another input.
     void ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> inputs) {
       auto range = [&](int input) {
@@ -164,15 +182,21 @@ class PlanExecutable : public Executable {
       switch (step.kind) {
         case Step::Kind::kKernel: {
           const Instance::StepInfo& info = c_->instance->steps[i];
-          KernelCall call{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols};
-          if (info.grain > 0 && host_.NumThreads() > 1)
-            host_.ParallelFor(info.rows, info.grain, RunRows, &call);
-          else if (info.rows > 0)
+          KernelCall call{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.watch, &raised_};
+          if (info.grain > 0 && host_.NumThreads() > 1) {
+            if (plan_.watch) raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);
+            host_.ParallelFor(info.rows, info.grain, plan_.watch ? RunWatchedRows : RunRows, &call);
+          } else if (info.rows > 0) {
             step.fn(call.buffers, call.symbols, 0, info.rows);
+          }
           break;
         }
         case Step::Kind::kCopy: StridedCopy(host_, c_->buffers[step.operands[0]], c_->buffers[step.results[0]]); break;
-        case Step::Kind::kExtern: RunExtern(step); break;
+        case Step::Kind::kExtern:  // the framework looks at its own exceptions and may leave some behind
+          if (plan_.watch) raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);
+          RunExtern(step);
+          if (plan_.watch) TakeStatus(plan_.watch);
+          break;
         default: {
           Buffer few[4];
           std::vector<Buffer> many(step.operands.size() > std::size(few) ? step.operands.size() : 0);
@@ -261,6 +285,7 @@ class PlanExecutable : public Executable {
     std::span<Buffer> outputs_;
     Context* c_;
     Block pooled_;
+    std::atomic<int> raised_{0};
     size_t allocated_ = 0;
     bool done_ = false;
   };

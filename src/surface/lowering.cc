@@ -14,6 +14,7 @@
 #include <map>
 #include <set>
 
+#include "graph/raises.h"
 #include "surface/rows.h"
 
 namespace framejit::surface {
@@ -456,7 +457,7 @@ static void DeclareSymbols(const shape::Env& env, Graph* g) {
   }
 }
 
-std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs) {
+std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs, bool ieee) {
   Impl& s = *impl_;
   Graph& g = s.builder.graph();
   DeclareSymbols(s.env(), &g);
@@ -492,6 +493,7 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
     TraceId t = s.trace.inputs[i];
     if (s.trace.tensors[t].mutated) g.writes.push_back({static_cast<int>(i), s.Value(t)});
   }
+  KeepRaising(g, ieee);
   return made;
 }
 

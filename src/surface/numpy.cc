@@ -261,6 +261,7 @@ Outs TakeRow(Scope& s) {  // (a, indices, axis): the first axis of a row-major a
                     s.b.Binary(Op::kAdd, index, s.b.SymConstant(size, DType::kInt64, sizes)), index);
   Attrs attrs;
   attrs.axes = {axis};
+  attrs.flag = true;  // the user's indices may be out of range
   return s.b.Add(Op::kTake, {data, index}, attrs);
 }
 

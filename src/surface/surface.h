@@ -53,7 +53,8 @@ class Lowering {
     int index = 0;
     std::vector<int> calls;
   };
-  std::vector<Made> Finish(const std::vector<TraceId>& outputs);
+  // `ieee`: IEEE exceptions of operations matter (NumPy's). Further graph outputs hold what might raise unread.
+  std::vector<Made> Finish(const std::vector<TraceId>& outputs, bool ieee = false);
   // A number read out of the program (not a tensor): e.g. sizes. Exposed for rows.
   Builder& builder();
 

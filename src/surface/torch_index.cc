@@ -21,6 +21,7 @@ ValueId WrapIndex(Scope& s, ValueId index, const Int& size) {  // negative indic
 ValueId Take(Scope& s, ValueId data, ValueId index, int axis) {
   Attrs attrs;
   attrs.axes = {axis};
+  attrs.flag = true;  // the user's indices may be out of range
   return s.b.Add(Op::kTake, {data, s.b.Cast(index, DType::kInt64)}, attrs);
 }
 
@@ -95,10 +96,16 @@ Outs Advanced(Scope& s, const Indexing& idx) {
   // One linear index over the adjacent axes.
   Ints sizes = idx.view.sizes(), strides = idx.view.strides();
   ValueId linear = WrapIndex(s, tensors[0].second.value, sizes[first]);
+  ValueId bad = kNoValue;  // some index but the first one is out of range, where the sum may be in range
   for (int i = 1; i < count; ++i) {
+    ValueId next = WrapIndex(s, tensors[i].second.value, sizes[first + i]);
+    ValueId outside = s.b.Binary(Op::kOr, s.b.Binary(Op::kLt, next, rules::Like(s.b, next, 0)),
+                                 s.b.Binary(Op::kLe, s.b.SymConstant(sizes[first + i], DType::kInt64), next));
+    bad = bad == kNoValue ? outside : s.b.Binary(Op::kOr, bad, outside);
     ValueId scaled = s.b.Binary(Op::kMul, linear, s.b.SymConstant(sizes[first + i], DType::kInt64));
-    linear = s.b.Binary(Op::kAdd, scaled, WrapIndex(s, tensors[i].second.value, sizes[first + i]));
+    linear = s.b.Binary(Op::kAdd, scaled, next);
   }
+  if (bad != kNoValue) linear = s.b.Where(bad, rules::Like(s.b, linear, -1), linear);
   ValueId data = idx.view.value();
   if (count > 1) {
     Ints merged(sizes.begin(), sizes.begin() + first);
@@ -245,6 +252,7 @@ Outs Gather(Scope& s) {
   }
   Attrs attrs;
   attrs.axes = {axis};
+  attrs.flag = true;
   return s.b.Add(Op::kGather, {data, i.value}, attrs);
 }
 

@@ -262,6 +262,8 @@ class Runner : public GraphRunner {
       exe_->Run(*host_, in, scalars, out);
     } catch (const ExternError&) {
       raised = true;
+    } catch (const StatusRaised& s) {  // the framework says it better
+      failure = s.status & kBadIndex ? "framejit: an index is out of range" : "framejit: an IEEE exception";
     } catch (const std::exception& e) {
       failure = std::string("framejit: ") + e.what();
     }

@@ -115,13 +115,21 @@ bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& con
       kw(Py_BuildValue("{s:s}", "all", "ignore"));
   Ref state(quiet ? PyObject_Call(quiet.get(), args.get(), kw.get()) : nullptr);
   Ref entered(state ? PyObject_CallMethod(state.get(), "__enter__", nullptr) : nullptr);
-  if (!entered) return in->FailWithError(call.callee);
+  // What warns is left to the framework, which tells it at the user's line.
+  Ref warnings(PyImport_ImportModule("warnings")), record(Py_BuildValue("{s:O}", "record", Py_True));
+  Ref type(warnings ? PyObject_GetAttrString(warnings.get(), "catch_warnings") : nullptr);
+  Ref catcher(type && record ? PyObject_Call(type.get(), args.get(), record.get()) : nullptr);
+  if (!entered || !catcher) return in->FailWithError(call.callee);
+  Ref caught(PyObject_CallMethod(catcher.get(), "__enter__", nullptr));
+  Ref always(PyObject_CallMethod(warnings.get(), "simplefilter", "s", "always"));
   Ref r(step.Invoke(slots.data(), nullptr));
   {
     SavedError saved;
-    Ref left(PyObject_CallMethod(state.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
+    for (Ref* context : {&catcher, &state})
+      Ref left(PyObject_CallMethod(context->get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
     PyErr_Clear();
   }
+  if (r && caught && PyList_Check(caught.get()) && PyList_GET_SIZE(caught.get())) return in->Fail(call.callee + ": warns");
   if (!r) return in->FailWithError(call.callee);
   Arg shape;
   if (!Flatten(r.get(), &shape, in)) return false;

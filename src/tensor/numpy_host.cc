@@ -74,6 +74,7 @@ class Host : public framejit::Host {
       if (!arrays.back()) throw ExternError();
       slots.push_back(arrays.back().get());
     }
+    NumpyRaises raises;
     Ref value(InvokeExtern(call, slots.data()));
     if (!value) throw ExternError();
     std::vector<PyObject*> flat;
@@ -110,7 +111,9 @@ class Host : public framejit::Host {
     Ref x(ArrayOf(n, a)), y(ArrayOf(n, b)), z(ArrayOf(n, out));
     if (!matmul || !names || !x || !y || !z) return PyErr_Clear(), false;
     PyObject* args[] = {x.get(), y.get(), z.get()};
+    NumpyRaises raises;
     Ref r(PyObject_Vectorcall(matmul, args, 2, names));
+    if (!r && PyErr_ExceptionMatches(PyExc_FloatingPointError)) throw ExternError();
     if (!r) PyErr_Clear();
     return static_cast<bool>(r);
   }

@@ -57,6 +57,21 @@ const std::string& CaptureObstacle();
 ModeState ReadMode();                                  // grad, inference
 ModeState ReadModeForCapture();                        // all of it
 void SetGradMode(bool);                                // torch._C._set_grad_enabled without Python
+// NumPy's error handling (errstate); nullopt if it cannot be read without calling Python.
+std::optional<std::pair<uint64_t, uint64_t>> ReadNumpyState();
+int NumpyWatch();                // Status bits that NumPy would tell of under the present error handling
+bool IsNumpyState(PyObject* o);  // the context variable that holds it
+// While alive, NumPy raises what it would tell of in any way, so that a compiled run can end there and start over in
+// Python, which tells it at the right line.
+class NumpyRaises {
+ public:
+  NumpyRaises();
+  ~NumpyRaises();
+  NumpyRaises(const NumpyRaises&) = delete;
+
+ private:
+  PyObject* token_ = nullptr;
+};
 PyObject* DTypeObject(Framework f, DType t);           // new ref: torch.float32 / numpy dtype
 std::optional<DType> DTypeOf(PyObject* dtype_object);  // torch.dtype or numpy dtype / scalar type
 

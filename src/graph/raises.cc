@@ -1,0 +1,85 @@
+#include "graph/raises.h"
+
+#include <algorithm>
+
+namespace framejit {
+
+bool MayRaise(Op op, DType operand, DType result) {
+  switch (op) {
+    case Op::kCast:
+      if (IsBool(result) || !IsFloat(result)) return IsFloat(operand) && !IsBool(result);
+      return result == DType::kFloat16 ? operand != DType::kFloat16 && DTypeSize(operand) > 1
+                                       : IsFloat(operand) && DTypeSize(result) < DTypeSize(operand);
+    case Op::kNeg:
+    case Op::kAbs:
+    case Op::kSign:
+    case Op::kCeil:
+    case Op::kFloor:
+    case Op::kTrunc:
+    case Op::kRound:
+    case Op::kNot:
+    case Op::kIsNan:
+    case Op::kIsInf:
+    case Op::kSignbit:
+    case Op::kBitcast:
+    case Op::kCopysign:
+    case Op::kMaximum:
+    case Op::kMinimum:
+    case Op::kEq:
+    case Op::kNe:
+    case Op::kLt:
+    case Op::kLe:
+    case Op::kWhere:
+    case Op::kErf:
+    case Op::kErfc: return false;
+    case Op::kSum:
+    case Op::kProd:
+    case Op::kCumSum:
+    case Op::kMatMul:
+    case Op::kLinear: return IsFloat(operand);
+    case Op::kFloorDiv:
+    case Op::kRem: return !IsBool(operand);
+    default: return Info(op).kind == 'P' && IsFloat(operand);
+  }
+}
+
+namespace {
+
+// Does `n` read every element of its operand?
+bool ReadsAll(const Graph& g, const Node& n) {
+  switch (n.op) {
+    case Op::kSlice: return n.type.numel() == g.nodes[n.operands[0]].type.numel();
+    case Op::kPad: return std::all_of(n.attrs.syms.begin(), n.attrs.syms.end(), [](shape::Int i) {
+      return i.is_const() && i.value() >= 0;
+    });
+    case Op::kTake:
+    case Op::kGather: return false;
+    case Op::kBroadcast: return n.type.numel() != shape::Int(0);
+    default: return true;
+  }
+}
+
+}  // namespace
+
+void KeepRaising(Graph& g, bool ieee) {
+  std::vector<bool> computed(g.nodes.size(), false);
+  for (ValueId v : g.outputs) computed[v] = true;
+  for (const Write& w : g.writes) computed[w.value] = true;
+  for (size_t i = g.nodes.size(); i-- > 0;) {
+    const auto v = static_cast<ValueId>(i);
+    const Node& n = g.nodes[v];
+    const bool indexes = n.op == Op::kTake || n.op == Op::kGather;
+    if (!computed[v] && (n.op == Op::kExtern || (indexes && n.attrs.flag) || (ieee && MayRaise(g, v)))) {
+      computed[v] = true;
+      ValueId shown = v;
+      if (n.op == Op::kExtern && n.attrs.result_types.size() > 1) ++shown;  // its first result
+      if (n.op != Op::kExtern || !n.attrs.result_types.empty()) g.outputs.push_back(shown);
+    }
+    if (!computed[v]) continue;
+    for (size_t k = 0; k < n.operands.size(); ++k) {
+      if (ReadsAll(g, n) || (indexes && k == 1)) computed[n.operands[k]] = true;
+    }
+  }
+}
+
+}  // namespace framejit

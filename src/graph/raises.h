@@ -1,0 +1,18 @@
+// Which operations can raise an IEEE exception that NumPy reports (divide by zero, overflow, underflow, invalid).
+#pragma once
+
+#include "framejit/graph.h"
+
+namespace framejit {
+
+bool MayRaise(Op op, DType operand, DType result);
+inline bool MayRaise(const Graph& g, ValueId v) {
+  const Node& n = g.nodes[v];
+  return !n.operands.empty() && MayRaise(n.op, g.nodes[n.operands[0]].type.dtype, n.type.dtype);
+}
+
+// Errors and warnings do not depend on who reads a result. Makes graph outputs of the values that can raise and of which
+// some elements might otherwise not be computed: nobody reads them, or only a part. `ieee`: IEEE exceptions matter.
+void KeepRaising(Graph& g, bool ieee);
+
+}  // namespace framejit
