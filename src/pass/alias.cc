@@ -152,6 +152,10 @@ void SetLayouts(const Graph& g, Grouping& grouping) {
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     if (grouping.aliases[v]) grouping.layouts[v] = grouping.aliases[v]->layout;
   }
+  for (ValueId v : g.outputs) {  // dimensions of size 1 have the promised strides too
+    const auto& alias = grouping.aliases[v];
+    if (alias && CoversAsOutput(g, alias->base, v, alias->layout)) grouping.layouts[v].strides = OutputStrides(g, v);
+  }
 }
 
 }  // namespace framejit::pass

@@ -67,6 +67,8 @@ NETWORK = {
     "F.batch_norm(a, b, b.abs(), c, c)": [("img", "v", "v"), ("cl", "v", "v")],
     "m, v = b.clone(), c.clone(); y = F.batch_norm(a, m, v, training=True); (y, m, v)": [("img", "v", "v")],
     "F.glu(a)": [("f",), ("m",)],
+    "torch.stack([a.sigmoid()])": [("f",), ("perm",), ("img",)],
+    "torch.stack([a.unsqueeze(1).sigmoid()]).transpose(1, 2)": [("f",), ("m",)],
     "F.adaptive_avg_pool2d(a, 1)": [("img",), ("cl",)],
     "F.max_pool2d(a, 2)": [("img",), ("cl",)],
     "F.interpolate(a, scale_factor=2)": [("img",), ("cl",)],
