@@ -1,13 +1,12 @@
 // The tables behind builtins.h. To add a function: a row in kFunctions (dotted name), nothing else.
 #include "capture/builtins.h"
 
-#include "capture/override.h"
-
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "capture/modes.h"
 #include "capture/override.h"
 
 namespace framejit::capture {
@@ -145,6 +144,7 @@ Effect EffectOfFunction(PyObject* f) {
 }
 
 Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
+  if (IsInferenceScope(owner)) return Effect::kMutatesSelf;
   const Tables& t = T();
   if (t.immutable.contains(owner)) return Effect::kPure;
   if (t.containers.contains(owner)) return Readers().contains(name) ? Effect::kPure : Effect::kMutatesSelf;

@@ -3,38 +3,13 @@
 
 #include "capture/builtins.h"
 #include "capture/compiled_function.h"
+#include "capture/modes.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 
 namespace framejit::capture {
 namespace {
-
-// The functions whose effect is on the thread, by callee name.
-bool ThreadState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
-  auto answer = [&](bool b) { return *out = PyBool_FromLong(b), true; };
-  if (name == "torch.is_grad_enabled") return answer(s.mode.grad);
-  if (name == "torch.is_inference_mode_enabled") return answer(s.mode.inference);
-  if (name == "torch._C._set_grad_enabled" && n == 1) {
-    int on = PyObject_IsTrue(args[0]);
-    if (on < 0) return *out = nullptr, true;
-    s.mode.grad = on;
-    Py_INCREF(Py_None);
-    return *out = Py_None, true;
-  }
-  return false;
-}
-
-// torch._C switches that are read (get/is/has) or only count API usage.
-Effect SwitchEffect(const std::string& name) {
-  if (name.compare(0, 9, "torch._C.") && name.compare(0, 6, "torch.")) return Effect::kUnknown;
-  std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
-  if (last == "_log_api_usage_once") return Effect::kNothing;
-  for (std::string_view p : {"_get_", "_is_", "_has_", "get_default_", "is_autocast_", "get_autocast_", "is_deterministic_",
-                             "are_deterministic_", "is_warn_always_", "_are_functorch", "is_autocast_cache_"})
-    if (last.substr(0, p.size()) == p) return Effect::kStateQuery;
-  return Effect::kUnknown;
-}
 
 // An operation on tensors, not a switch or a service of the framework: those are functions of torch._C itself or of pybind11.
 bool IsOperator(PyObject* builtin) {
@@ -321,6 +296,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     }
     return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));
   }
+  if (PyObject* scope = InferenceScope(s_, type, args, total)) return scope;
+  if (PyErr_Occurred()) return nullptr;
   if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return s_.Break(BreakId::kUnknownCall, Describe(o));
   static PyObject* del_name = PyUnicode_InternFromString("__del__");
   if (_PyType_Lookup(type, del_name)) return s_.Break(BreakId::kSideEffect, "an object with a destructor is made");

@@ -4,6 +4,7 @@
 #include <new>
 #include <structmember.h>
 
+#include "capture/modes.h"
 #include "capture/session.h"
 
 namespace framejit::capture {
@@ -328,7 +329,8 @@ PyTypeObject LazyType = {
 };
 
 bool ReadyProxies() {
-  return PyType_Ready(&TensorProxyType) == 0 && PyType_Ready(&SymIntType) == 0 && PyType_Ready(&LazyType) == 0;
+  return PyType_Ready(&TensorProxyType) == 0 && PyType_Ready(&SymIntType) == 0 && PyType_Ready(&LazyType) == 0 &&
+         ReadyModes();
 }
 
 PyObject* NewTensorProxy(Session* s, TraceId id) {

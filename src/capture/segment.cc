@@ -89,6 +89,11 @@ bool WantsGrad(const Trace& t) {
   return false;
 }
 
+bool MixesInference(const Trace& t) {
+  return std::any_of(t.calls.begin(), t.calls.end(),
+                     [&](const Call& c) { return c.mode.inference != t.calls[0].mode.inference; });
+}
+
 bool HasDestructor(PyObject* o) {
   static PyObject* del_name = PyUnicode_InternFromString("__del__");
   return o && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && _PyType_Lookup(Py_TYPE(o), del_name);
@@ -137,6 +142,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
     if (now != root.before) cells.emplace_back(recipe.AddInput(s.guards().Slot(root.slot)), now ? recipe.Add(now) : -1);
   }
   if (!s.context_vars.empty()) *problem = "a ContextVar was set";
+  if (s.mode.inference != s.entry_mode.inference) *problem = "inference mode was entered or left";
   if (!recipe.why().empty()) *problem = recipe.why();
   if (!problem->empty()) return nullptr;
 
@@ -187,6 +193,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
     std::string note;
     if (config.backend == "eager") note = "backend=\"eager\"";
     else if (WantsGrad(s.trace())) note = "gradients are wanted and no compiled backward exists yet: runs through the framework";
+    else if (MixesInference(s.trace())) note = "calls in and out of inference mode: runs through the framework";
     else if (!s.lowering().graph_unusable().empty()) note = s.lowering().graph_unusable() + ": runs through the framework";
     if (note.empty() && !FindBackend(config.backend)) {
       try {

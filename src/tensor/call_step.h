@@ -65,7 +65,7 @@ class ModeSwitch {
   ~ModeSwitch();
   ModeSwitch(const ModeSwitch&) = delete;
   void Set(ModeState m) {
-    if (!(m == now_)) [[unlikely]]
+    if (m.grad != now_.grad || m.inference != now_.inference) [[unlikely]]
       Change(m);
   }
 

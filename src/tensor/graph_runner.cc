@@ -60,6 +60,7 @@ class Runner : public GraphRunner {
       scalars_[s.input] = static_cast<int>(i);
     }
     for (const Write& w : g.writes) written_.push_back(w.input);
+    inference_ = torch_ && !trace.calls.empty() && trace.calls[0].mode.inference;
     for (const Node& n : g.nodes) {
       if (n.op != Op::kExtern || !n.attrs.call) continue;
       has_externs_ = true;
@@ -74,6 +75,8 @@ class Runner : public GraphRunner {
   }
 
   int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs) override {
+    std::optional<ModeSwitch> mode;  // the segment may have entered inference mode itself
+    if (inference_) mode.emplace().Set({false, true});
     Scratch<Buffer, kFew> in(num_inputs_), out(num_graph_outputs_);
     Scratch<int64_t, 64> strides(torch_ ? 0 : num_inputs_ * kMaxRank);
     int64_t bytes = 0;
@@ -322,6 +325,7 @@ class Runner : public GraphRunner {
   Host* host_ = nullptr;
   size_t num_inputs_ = 0, num_graph_outputs_ = 0;
   bool torch_ = false, has_externs_ = false;
+  bool inference_ = false;    // all calls were made in inference mode
   std::vector<int> scalars_;  // by scalar input: symbol
   std::vector<int> written_;
   std::vector<bool> scalar_output_;
