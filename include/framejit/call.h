@@ -55,7 +55,7 @@ struct TensorMeta {  // what the program can ask of a tensor object
   bool requires_grad = false;
   bool is_parameter = false;   // torch.nn.Parameter
   bool is_inference = false;   // made in inference mode
-  bool read_only = false;      // writes to it are refused: an array without WRITEABLE, an inference tensor outside the mode
+  bool read_only = false;      // writes to it are refused: an array without WRITEABLE
   std::string str() const;
 };
 

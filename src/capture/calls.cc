@@ -559,6 +559,7 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
       return s_.Break(BreakId::kUnknownCall, Describe(callable));
     }
     case Effect::kMutatesSelf:
+      if (nargs >= 1 && !kwnames && owner && s_.Defer(owner, name, args, nargs)) Py_RETURN_NONE;
       if (nargs >= 1 && !s_.IsPrivate(args[0]) && !IsPrimitive(args[0]))
         return s_.Break(PyIter_Check(args[0]) ? BreakId::kIteratorState : BreakId::kSideEffect, Describe(callable));
       [[fallthrough]];

@@ -150,6 +150,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
     Ref index(PyNumber_Index(key));
     Py_ssize_t i = index ? PyLong_AsSsize_t(index.get()) : -1, n = PySequence_Fast_GET_SIZE(o);
     if (i == -1 && PyErr_Occurred()) return nullptr;
+    if (PyList_Check(o) && !s_.Reads(o, index.get())) return nullptr;
     if (i < 0) {
       if (!s_.NoteLength(o)) return nullptr;
       i += n;

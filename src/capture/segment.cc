@@ -136,6 +136,12 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
     Segment::Store x{recipe.Add(st.dict.get()), recipe.Add(st.key.get()), st.value ? recipe.Add(st.value.get()) : -1};
     stores.push_back(x);
   }
+  std::vector<Segment::PendingCall> calls;
+  for (auto& c : s.calls()) {
+    Segment::PendingCall x{c.method, {}};
+    for (auto& a : c.args) x.args.push_back(recipe.Add(a.get()));
+    calls.push_back(std::move(x));
+  }
   std::vector<std::pair<int, int>> cells;
   for (auto& [cell, root] : s.root_cells) {
     PyObject* now = PyCell_GET(cell);
@@ -145,6 +151,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   if (s.mode.inference != s.entry_mode.inference) *problem = "inference mode was entered or left";
   if (!recipe.why().empty()) *problem = recipe.why();
   if (!problem->empty()) return nullptr;
+
+  s.SeparateWrites();
 
   // Results that are inputs are handed through; the others are made by the runner.
   const int ieee = s.uses_numpy ? tensor::NumpyWatch() : 0;  // its error state is guarded
@@ -161,6 +169,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   seg->slots = std::move(slots);
   seg->stack = std::move(stack);
   seg->stores = std::move(stores);
+  seg->calls = std::move(calls);
   seg->cells = std::move(cells);
   seg->instructions = sem.root_instructions();
   seg->grad_after = s.mode.grad == s.entry_mode.grad ? -1 : s.mode.grad;
@@ -468,7 +477,7 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
     }
   }
   // The common case: one tensor is returned.
-  if (returns && n == 1 && recipe.nodes.size() == 1 && stores.empty() && cells.empty() && grad_after < 0) {
+  if (returns && n == 1 && recipe.nodes.size() == 1 && stores.empty() && calls.empty() && cells.empty() && grad_after < 0) {
     *result = out[0];
     return 1;
   }
@@ -480,6 +489,12 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
     int bad = st.value >= 0 ? PyDict_SetItem(d, values[st.key].get(), values[st.value].get())
                             : PyDict_DelItem(d, values[st.key].get());
     if (bad < 0) return -1;
+  }
+  for (const PendingCall& c : calls) {
+    std::vector<PyObject*> args;
+    for (int node : c.args) args.push_back(values[node].get());
+    Ref r(PyObject_Vectorcall(c.method.get(), args.data(), args.size(), nullptr));
+    if (!r) return -1;
   }
   for (auto [cell, value] : cells)
     if (PyCell_Set(values[cell].get(), value < 0 ? nullptr : values[value].get()) < 0) return -1;

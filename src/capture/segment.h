@@ -50,6 +50,8 @@ struct Segment {
   std::vector<int> stack;                              // nodes
   struct Store { int dict, key, value; };              // value -1: delete
   std::vector<Store> stores;
+  struct PendingCall { Ref method; std::vector<int> args; };
+  std::vector<PendingCall> calls;
   std::vector<std::pair<int, int>> cells;              // (node of the frame's cell, node of its new contents or -1)
   int grad_after = -1;                                 // grad mode to leave behind, -1 unchanged
   long instructions = 0;                               // outermost instructions it stands for

@@ -172,6 +172,7 @@ std::nullptr_t Session::Break(BreakId id, const std::string& detail) {
 void Session::Abandon() {
   origins_.clear();
   stores_.clear();
+  calls_.clear();
   context_vars.clear();
   std::vector<Ref> dying = std::move(keep_);
   dying.clear();
@@ -318,7 +319,7 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   meta.is_parameter = c == tensor::Class::kTorchParameter;
   meta.is_scalar = c == tensor::Class::kNumpyScalar;
   meta.is_inference = m.is_inference;
-  meta.read_only = torch ? m.is_inference && !mode.inference : m.key_set != 0;
+  meta.read_only = !torch && m.key_set != 0;
   std::string name = s->str(fj_code(root_)->co_localsplusnames);
   std::vector<Mark> marks = MarksOf(o, m.rank);
   for (int i = 0; i < m.rank; ++i) {
@@ -432,9 +433,71 @@ bool Session::NoteType(PyTypeObject* t) {
   return true;
 }
 
+bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
+  Origin* g = Find(container);
+  if (g && g->changes) return Break(BreakId::kSideEffect, std::string("a changed ") + Py_TYPE(container)->tp_name + " is read"), false;
+  if (!source && g) source = g->source;
+  if (source) reads_.push_back({container, key, source});
+  return true;
+}
+
+bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n) {
+  struct Row {
+    const char *type, *name;
+    int args;       // besides the container
+    bool hashes;    // its argument must be hashable
+  };
+  static constexpr Row kRows[] = {{"list", "append", 1, false}, {"list", "clear", 0, false}, {"list", "reverse", 0, false},
+                                  {"set", "add", 1, true}, {"set", "discard", 1, true}, {"set", "clear", 0, false},
+                                  {"collections.deque", "append", 1, false}, {"collections.deque", "appendleft", 1, false},
+                                  {"collections.deque", "clear", 0, false}};
+  Origin* g = Find(args[0]);
+  if (!g || g->kind != Origin::kOutside || g->real) return false;
+  for (const Row& r : kRows) {
+    if (strcmp(Py_TYPE(args[0])->tp_name, r.type) || strcmp(name, r.name) || n != r.args + 1) continue;
+    if (r.hashes && !IsPrimitive(args[1])) return false;
+    Ref method(PyObject_GetAttrString(reinterpret_cast<PyObject*>(owner), name));
+    if (!method) return PyErr_Clear(), false;
+    PendingCall call{std::move(method), {}};
+    for (Py_ssize_t i = 0; i < n; ++i) call.args.push_back(Borrow(args[i]));
+    calls_.push_back(std::move(call));
+    g->changes = true;
+    return true;
+  }
+  return false;
+}
+
+void Session::SeparateWrites() {
+  auto apart = [&](PyObject* a, PyObject* b, const Source* t) {
+    if (a == b) return;
+    const Source* s = SourceOf(a);
+    if (!s || !t || (s->kind == SourceKind::kConst && t->kind == SourceKind::kConst)) return;
+    guards_->Add(guard::Row{guard::Kind::kDifferentObject, s, t});
+  };
+  auto same = [](PyObject* a, PyObject* b) {
+    int eq = a == b ? 1 : PyObject_RichCompareBool(a, b, Py_EQ);
+    if (eq < 0) PyErr_Clear();
+    return eq != 0;
+  };
+  for (auto& st : stores_) {
+    for (auto& r : reads_)
+      if (PyDict_Check(r.container) && (!r.key || same(r.key, st.key.get()))) apart(st.dict.get(), r.container, r.source);
+    for (auto& other : stores_)
+      if (same(other.key.get(), st.key.get())) apart(st.dict.get(), other.dict.get(), SourceOf(other.dict.get()));
+  }
+  for (auto& c : calls_) {
+    PyObject* changed = c.args[0].get();
+    for (auto& r : reads_)
+      if (Py_TYPE(r.container) == Py_TYPE(changed)) apart(changed, r.container, r.source);
+    for (auto& other : calls_)
+      if (Py_TYPE(other.args[0].get()) == Py_TYPE(changed)) apart(changed, other.args[0].get(), SourceOf(other.args[0].get()));
+  }
+}
+
 bool Session::NoteLength(PyObject* o) {
   Origin* g = Find(o);
   if (!g || g->kind != Origin::kOutside) return true;
+  if (!Reads(o)) return false;
   guard::Row row{guard::Kind::kLength, g->source};
   if (PyList_Check(o) || PyTuple_Check(o)) row.number = PySequence_Fast_GET_SIZE(o);
   else if (PyDict_Check(o)) row.number = PyDict_GET_SIZE(o);
@@ -461,6 +524,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
   if (PyTuple_Check(o) || PyList_Check(o)) {
     Origin* g = Find(o);
     bool outside = g && g->kind == Origin::kOutside;
+    if (outside && !Reads(o)) return false;
     if (outside && g->contents_noted && !deep) return true;
     const Source* s = outside ? g->source : nullptr;
     if (outside && !NoteLength(o)) return false;
@@ -478,6 +542,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
   if (PyDict_Check(o)) {
     Origin* g = Find(o);
     bool outside = g && g->kind == Origin::kOutside;
+    if (outside && !Reads(o)) return false;
     if (outside && g->contents_noted && !deep) return true;
     if (outside && HasPending(o) && !PyDict_CheckExact(o))
       return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
@@ -504,6 +569,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
   if (PyAnySet_Check(o)) {
     Origin* g = Find(o);
     if (!g || g->kind != Origin::kOutside) return true;
+    if (!Reads(o)) return false;
     // A set's items are guarded by equality of the whole when they are primitives; else its identity pins it.
     guards_->Is(g->source, o);
     guard::Row row{guard::Kind::kEqual, g->source};
@@ -519,7 +585,7 @@ PyObject* Session::ForC(PyObject* o) {
   Origin* g = Find(o);
   if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) {
     if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
-    if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || ReadableByC(o)) return o;
+    if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || ReadableByC(o)) return g && g->changes && !Reads(o) ? nullptr : o;
     if (IsScalarSubclass(o)) {  // an enum's member, say
       guards_->Is(g->source, o);
       return o;
@@ -648,6 +714,7 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* key, 
     Py_INCREF(it->value.get());
     return it->value.get();
   }
+  if (!Reads(dict, key, s)) return nullptr;
   PyObject* v = PyDict_GetItemWithError(dict, key);
   if (!v) {
     if (PyErr_Occurred()) return nullptr;

@@ -35,6 +35,7 @@ struct Origin {
   Kind kind = kFresh;
   const Source* source = nullptr;  // kOutside; kConst: rooted at the object itself
   bool contents_noted = false;     // guards on length/keys/items were taken
+  bool changes = false;            // it has pending calls: it cannot be read any more
   PyObject* proxy = nullptr;       // an outside tensor's proxy (kept by the session)
   PyObject* shadow = nullptr;      // an outside container's copy with proxies in place of tensors (kept)
   PyObject* real = nullptr;        // of such a copy: the container
@@ -45,6 +46,12 @@ struct PendingStore {
   Ref dict;
   Ref key;
   Ref value;  // empty: delete
+};
+
+// A call of a C method that changes an outside container and is not looked at again: it is made at the segment's exit.
+struct PendingCall {
+  Ref method;              // a method descriptor
+  std::vector<Ref> args;   // the container first
 };
 
 struct CaptureOptions {
@@ -92,6 +99,8 @@ class Session {
   // Guards on everything directly inside an outside container; `deep`: recursively. False on Break.
   bool NoteContents(PyObject* o, bool deep = false);
   bool NoteLength(PyObject* o);
+  // An outside container is read, at `key` or as a whole. False (Break): it has pending calls.
+  bool Reads(PyObject* container, PyObject* key = nullptr, const Source* source = nullptr);
   bool NoteType(PyTypeObject* t);            // its attributes were looked up
   // What to hand to C code in place of `o`: itself, or of a container that holds tensors a private copy with proxies. Guards
   // are taken for all that C code can read of it; null (Break): it can read what no guard covers. Borrowed.
@@ -118,6 +127,11 @@ class Session {
   int WriteDictItem(PyObject* dict, PyObject* key, PyObject* value);  // outside dict: pending; value null: delete
   bool HasPending(PyObject* dict) const;
   const std::vector<PendingStore>& stores() const { return stores_; }
+  // A method that changes an outside list, set or deque, needs nothing from it and cannot fail. True: it is kept for the exit.
+  bool Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n);
+  const std::vector<PendingCall>& calls() const { return calls_; }
+  // What is written must not be, under another name, what was read: guards for that. At the end of the capture.
+  void SeparateWrites();
 
   guard::GuardBuilder& guards() { return *guards_; }
   std::unique_ptr<guard::GuardBuilder> TakeGuards() { return std::move(guards_); }
@@ -156,6 +170,9 @@ class Session {
   std::unordered_map<TraceId, PyObject*> proxies_;
   std::vector<Ref> keep_;
   std::vector<PendingStore> stores_;
+  std::vector<PendingCall> calls_;
+  struct Read { PyObject *container, *key; const Source* source; };  // key null: as a whole
+  std::vector<Read> reads_;
   std::vector<PyObject*> constants_;
   std::vector<const Source*> input_sources_;
   std::vector<PyObject*> input_tensors_;

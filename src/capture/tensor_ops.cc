@@ -97,11 +97,8 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
   return false;
 }
 
-// Views of a tensor are what it is; all else is what the mode makes it.
-bool IsInference(Session& s, TraceId id) {
-  const TraceTensor& root = s.trace().tensors[s.trace().tensors[id].base];
-  return root.input >= 0 ? root.meta.is_inference : s.mode.inference;
-}
+// Views of a tensor are what it is.
+bool IsInference(Session& s, TraceId id) { return s.trace().tensors[s.trace().tensors[id].base].meta.is_inference; }
 
 // Methods that only read metadata; called with the proxy bound. Null without error: not one of them.
 PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject* const* args, Py_ssize_t nargs, PyObject* kw,

@@ -91,12 +91,12 @@ struct Lowering::Impl {
     return t.id;
   }
 
-  void CheckWritable(TraceId t, bool grad_mode) {
+  void CheckWritable(TraceId t, const ModeState& mode) {
     if (Overlaps(env(), meta(t))) throw Decline("write to a tensor whose elements share memory");
     const TraceTensor& root = trace.tensors[objects[t].root];
-    if (grad_mode && root.input >= 0 && root.meta.requires_grad)
+    if (mode.grad && root.input >= 0 && root.meta.requires_grad)
       throw Decline("in-place write to an input that requires grad");
-    if (root.meta.read_only) throw Decline("write to a tensor that must not be written");
+    if (root.meta.read_only || (root.meta.is_inference && !mode.inference)) throw Decline("write to a tensor that must not be written");
     if (meta(t).is_scalar) throw Decline("write to a scalar");
     if (read_only.contains(objects[t].root)) throw Decline("write to a read-only array");
   }
@@ -254,7 +254,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs) {
     TensorType t = builder.type(v);
     if (m.is_scalar) throw NotThisRow{};
     if (out.kind != Out::kSame || out.of != target) {
-      CheckWritable(target, call.mode.grad);
+      CheckWritable(target, call.mode);
       if (t.rank() != static_cast<int>(m.sizes.size())) throw Decline("result does not fit the in-place target");
       for (int d = 0; d < t.rank(); ++d) {
         if (!env().Eq(t.shape[d], m.sizes[d])) throw Decline("result does not fit the in-place target");
@@ -271,7 +271,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs) {
   for (const Out& out : outs.items) {
     if (out.kind == Out::kView && meta(out.of).is_scalar) throw NotThisRow{};  // NumPy scalars have no views
   }
-  for (const auto& [id, value] : outs.writes) CheckWritable(id, call.mode.grad);
+  for (const auto& [id, value] : outs.writes) CheckWritable(id, call.mode);
   for (const auto& [id, value] : outs.writes) {
     Write(id, value);
     if (grad && IsFloat(meta(id).dtype)) meta(id).requires_grad = true;
@@ -295,6 +295,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs) {
     m.strides = out.strides.empty() ? RowMajor(t.shape) : std::move(out.strides);
     m.is_scalar = fw == Framework::kNumpy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
     m.requires_grad = grad && out.differentiable && (IsFloat(t.dtype) || IsComplex(t.dtype));
+    m.is_inference = call.mode.inference && out.kind != Out::kView;
     TraceId id = NewObject(std::move(m), out.value);
     if (out.kind == Out::kView) {
       Object& o = objects[id];
@@ -349,7 +350,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     target = call.args[0].t;
     name.pop_back();
   }
-  if (target) CheckWritable(*target, call.mode.grad);
+  if (target) CheckWritable(*target, call.mode);
 
   std::vector<TraceId> ids;
   std::function<void(Arg&)> number = [&](Arg& a) {
@@ -401,7 +402,10 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     return;
   }
   std::vector<TraceId> results;
-  for (size_t i = 0; i < types.size(); ++i) results.push_back(NewObject((*metas)[i], values[i]));
+  for (size_t i = 0; i < types.size(); ++i) {
+    (*metas)[i].is_inference = call.mode.inference;
+    results.push_back(NewObject((*metas)[i], values[i]));
+  }
   Arg structure = request->result;
   std::function<void(Arg&)> rename = [&](Arg& a) {
     if (a.is(Arg::Kind::kTensor)) a.t = results.at(a.t);

@@ -37,7 +37,7 @@ def unknown_call(x):
 
 def side_effect(x):
     y = x + 1
-    ITEMS.append(3)
+    ITEMS.sort()
     return y * 2
 
 

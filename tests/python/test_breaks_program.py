@@ -54,7 +54,7 @@ def looped(x, w, log):
         try:
             z = torch.relu(y) if step != 1 else y @ w
         except RuntimeError:
-            z = y * 10
+            z = y * 2
         finally:
             log.append("done")
         with logged(log, str(step)):

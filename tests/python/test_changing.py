@@ -400,6 +400,50 @@ def iterators(c):
     for _ in range(3): yield f(T(),iter([1,2,3]))
     g=c(lambda x,g: x+sum(g)); yield g(T(),(i for i in [1,2])); yield g(T(),(i for i in [4,2]))
 
+class Box:
+    def __init__(self, v):
+        self.v = v
+
+
+@scenario
+def writes_and_reads_of_one_object_or_two(c):
+    def attribute(x, a, b):
+        a.v = 5
+        return x + b.v
+
+    def length(x, l, m):
+        l.append(x * 2)
+        l.append(1)
+        return x + 1, len(m)
+
+    def item(x, l, m):
+        l.append(x)
+        return x + m[0]
+
+    f, g, h = c(attribute), c(length), c(item)
+    for one in (False, True, False, True):
+        a, l = Box(3), [1]
+        b, m = (a, l) if one else (Box(3), [1])
+        yield f(T(), a, b), a.v, b.v
+        yield g(T(), l, m), l, m
+        yield h(T(), l, m), l, m
+
+
+@scenario
+def appended_to(c):
+    def f(x, l, s, d):
+        l.append(x * 2)
+        s.add(3)
+        d.append(x)
+        d.appendleft(x + 1)
+        l.append(l)
+        return x * 2
+
+    f = c(f)
+    l, s, d = [], {1}, collections.deque(maxlen=3)
+    for _ in range(4):
+        yield f(T(), l, s, d), len(l), l[-1] is l, l[0], s, list(d)
+
 
 def plain(v):
     """What a test can compare: types, dtypes, shapes, order and values."""
