@@ -97,6 +97,8 @@ class Policy : public frame::FramePolicy {
     CodeState& state = StateOf(*config, code);
     Place& place = state.places[{fj_next(frame), fj_stack_depth(frame)}];
     if (!state.entry && fj_stack_depth(frame) == 0) state.entry = &place;
+    // A frame that begins lies where another one lay: what that one skipped is no concern of it.
+    if (&place == state.entry) std::erase_if(skips, [&](const Skips& s) { return s.frame == frame; });
     for (size_t i = 0; i < place.segments.size(); ++i) {  // by index: a run may re-enter and add versions
       Segment* seg = place.segments[i].get();
       int r = seg->Try(fj_localsplus(frame), frame, result);

@@ -75,6 +75,7 @@ Value* InstructionEmitter::LoadScalar(int n, const Inst& inst, Value* offset, Va
   Value* p = Element(inst, pointer_[n], offset);
   if (predicate) p = b_.CreateSelect(predicate, p, zeros_);
   Value* v = b_.CreateAlignedLoad(ops_.StorageType(t, 1), p, llvm::Align(DTypeSize(t)));
+  if (predicate && k_.ieee) v = b_.CreateSelect(predicate, v, Nothing(v->getType(), t));
   return ops_.FromStorage(v, t);
 }
 
@@ -201,13 +202,13 @@ Value* InstructionEmitter::LoadVector(int n, const Inst& inst, const Copy& copy)
   if (!IndirectVector(inst)) {
     if (IsZero(inst.index.inner)) {  // under a predicate that varies
       Value* any = b_.CreateOrReduce(And(copy.mask, predicate));
-      return b_.CreateSelect(predicate, b_.CreateVectorSplat(lanes_, LoadScalar(n, inst, offset, any)),
-                             llvm::Constant::getNullValue(ops_.RegisterType(t, lanes_)));
+      Value* nothing = ops_.FromStorage(Nothing(ops_.StorageType(t, lanes_), t), t);
+      return b_.CreateSelect(predicate, b_.CreateVectorSplat(lanes_, LoadScalar(n, inst, offset, any)), nothing);
     }
     llvm::Type* type = ops_.StorageType(t, lanes_);
     if (IsOne(inst.index.inner)) {
       Value* p = Element(inst, pointer_[n], offset);
-      if (predicate && uniform_[inst.predicate]) {  // the whole row or nothing of it
+      if (predicate && uniform_[inst.predicate] && !k_.ieee) {  // the whole row or nothing of it
         p = b_.CreateSelect(scalar_[inst.predicate], p, zeros_);
         predicate = nullptr;
       }
@@ -215,7 +216,7 @@ Value* InstructionEmitter::LoadVector(int n, const Inst& inst, const Copy& copy)
       if (!mask) return ops_.FromStorage(b_.CreateAlignedLoad(type, p, align), t);
       if (!predicate && !NativeMask(t)) return ops_.FromStorage(LoadThroughMemory(type, t, p, copy), t);
       if (!NativeMask(t)) return ops_.FromStorage(LoadSome(type, p, align, mask), t);
-      Value* absent = predicate ? llvm::Constant::getNullValue(type) : Absent(type, p, align);
+      Value* absent = predicate ? Nothing(type, t) : Absent(type, p, align);
       return ops_.FromStorage(b_.CreateMaskedLoad(type, p, align, mask, absent), t);
     }
     if (inst.index.inner == Int(-1) && !copy.mask && !predicate) {
@@ -226,6 +227,12 @@ Value* InstructionEmitter::LoadVector(int n, const Inst& inst, const Copy& copy)
     }
   }
   return ops_.FromStorage(Gather(n, inst, copy, offset, predicate), t);
+}
+
+llvm::Constant* InstructionEmitter::Nothing(llvm::Type* storage, DType t) {
+  if (k_.ieee && storage->isFPOrFPVectorTy()) return llvm::ConstantFP::get(storage, 1);
+  if (k_.ieee && t == DType::kFloat16) return llvm::ConstantInt::get(storage, 0x3C00);
+  return llvm::Constant::getNullValue(storage);
 }
 
 Value* InstructionEmitter::Absent(llvm::Type* type, Value* p, llvm::Align align) {
@@ -291,9 +298,7 @@ Value* InstructionEmitter::Gather(int n, const Inst& inst, const Copy& copy, Val
     Value* pointers = b_.CreateGEP(type->getScalarType(), pointer_[n], at);
     Value* mask = And(copy.mask, predicate);
     if (!mask) mask = llvm::Constant::getAllOnesValue(llvm::FixedVectorType::get(b_.getInt1Ty(), lanes_));
-    llvm::Constant* absent = llvm::Constant::getNullValue(type);
-    if (k_.ieee && !predicate && type->isFPOrFPVectorTy()) absent = llvm::ConstantFP::get(type, 1);
-    return b_.CreateMaskedGather(type, pointers, align, mask, absent);
+    return b_.CreateMaskedGather(type, pointers, align, mask, Nothing(type, t));
   }
   Value* v = llvm::PoisonValue::get(type);
   for (int lane = 0; lane < lanes_; ++lane) {

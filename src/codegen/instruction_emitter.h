@@ -141,6 +141,8 @@ class InstructionEmitter {
   Value* And(Value* a, Value* b);
   bool IndirectVector(const Inst& inst) const;
   Value* LoadVector(int n, const Inst& inst, const Copy& copy);
+  // What lanes hold that a predicate switches off: zero, or one, of which few functions raise an exception.
+  llvm::Constant* Nothing(llvm::Type* storage, DType t);
   // What lanes that do not exist hold: zero, or the first element, which raises no exception of its own.
   Value* Absent(llvm::Type* type, Value* p, llvm::Align align);
   // 8- and 16-bit elements have no masked moves before AVX-512: the rest of the row goes through memory.

@@ -326,3 +326,279 @@ def shape_mismatch_caught():
             return str(error), x * 2
 
     return f, lambda: (a(3), a(4))
+
+
+@program
+def masks_and_fancy_assignment():
+    def f(x, i):
+        y = x.copy()
+        y[y < 0] = 0
+        y[i] = -y[i]
+        y[i, ...] += 10
+        y[:, 0][y[:, 0] > 5] = 5
+        y[[0, 1], [1, 2]] = [7, 8]
+        y[np.array([True, False, False])] *= 2
+        return y, x[x > 1], y[i][:, ::-1], x[np.ix_([0, 2], [1, 3])], np.nonzero(x)
+
+    return f, lambda: (a(3, 4), np.array([2, 0]))
+
+
+@program
+def structured_and_object_arrays():
+    def f(table, objects):
+        table["weight"] *= 2
+        table["position"][:, 0] = table["weight"]
+        picked = table[table["weight"] > 3]
+        objects[0] = objects[1]
+        objects[2].append(1)
+        return picked["name"].tolist(), table["position"].sum(0), objects * 2, table[["name", "weight"]].shape, table[0]["weight"]
+
+    dtype = [("name", "U4"), ("weight", "f8"), ("position", "f4", 2)]
+    return f, lambda: (np.array([("a", 1.0, (1, 2)), ("b", 2.0, (3, 4))], dtype=dtype), np.array([1, "b", [2]], object))
+
+
+@program
+def where_with_one_argument():
+    def f(x):
+        rows, columns = np.where(x > 2)
+        return rows, columns, x[rows, columns], np.where(x > 0, x, -x), np.argwhere(x == 0), np.flatnonzero(x > 3)
+
+    return f, lambda: (a(4, 5),)
+
+
+@program
+def ufunc_out_and_where():
+    def f(x, y, out):
+        quotient = np.divide(x, y, out=np.zeros_like(x), where=y != 0)
+        np.sqrt(np.abs(x), out=out)
+        out = np.add(out, 1, out=out)
+        np.add(x[:, None], y, out=np.empty((5, 5)))
+        return quotient, out, np.log(x, where=x > 0, out=np.full(5, -1.0)), np.minimum.reduce(x, where=x > -4, initial=9)
+
+    return f, lambda: (a(5), a(5) * np.array([0, 1, 2, 0, 1]), np.zeros(5))
+
+
+@program
+def casting_errors():
+    def f(i, u, x):
+        texts = []
+        for call in (lambda: i.__iadd__(1.5), lambda: np.add(i, 1, out=u, casting="safe"), lambda: x.astype("i4", casting="safe"),
+                     lambda: np.array([300]).astype(np.uint8), lambda: u + 300, lambda: i ** np.array(-1), lambda: x & 1, lambda: np.uint8(-1),
+                     lambda: x.reshape(2, 2), lambda: np.concatenate([x, x[None]]), lambda: x.view(np.int32).sum()):  # fmt: skip
+            try:
+                texts.append(call())
+            except (TypeError, ValueError, OverflowError) as error:
+                texts.append((type(error).__name__, str(error)))
+        return texts, i, u
+
+    return f, lambda: (np.arange(3), np.arange(3, dtype=np.uint8), a(3))
+
+
+@program
+def in_place_promotion():
+    def f(i, h, x):
+        h += 1.0
+        h *= x[:3]
+        i //= 2
+        i += True
+        try:
+            i += x[:3]
+        except TypeError as error:
+            print(error)
+        i **= 2
+        x[1:] -= i[0]
+        return i, h, x
+
+    return f, lambda: (np.arange(3, dtype=np.int32), a(3, dtype=np.float16), a(5))
+
+
+@program
+def global_random_state():
+    def f(x):
+        noise = np.random.normal(size=x.shape)
+        y = x + noise * 0.1
+        order = np.random.permutation(len(x))
+        np.random.shuffle(x)
+        return y[order], x, np.random.randint(0, 9, 3), np.random.choice(x, 2)
+
+    def make():
+        np.random.seed(11)
+        return (a(6),)
+
+    return f, make
+
+
+@program
+def writes_through_views():
+    def f(image, other):
+        inner = image[1:-1, 1:-1]
+        inner += 1
+        inner[..., 0] = other[0]
+        image.T[0] = 9
+        image.reshape(-1)[::7] = -1
+        np.fill_diagonal(image, 5)
+        column = image[:, 1]
+        image[:] = image[::-1]
+        column[:] = column[::-1] * 2
+        row = image[2]
+        image[0], image[1] = image[1].copy(), image[0].copy()
+        return image, inner, column, row, np.shares_memory(row, image), image.base is None
+
+    return f, lambda: (a(5, 5), a(3, 3))
+
+
+@program
+def broadcasting_assignment():
+    def f(x, y):
+        x[...] = y
+        x[:, ::2] = y[:, :1]
+        x[1:, None] += 1
+        x[0] = 4
+        view = np.broadcast_to(y, (2, 3, 1))
+        try:
+            view[0] = 1
+        except ValueError as error:
+            print(error)
+        try:
+            x[:, 1] = np.arange(5)
+        except ValueError as error:
+            print(error)
+        return x, view, np.atleast_2d(y).shape, np.expand_dims(x, 0)[0, 1]
+
+    return f, lambda: (a(3, 4), a(3, 1))
+
+
+@program
+def subclass_with_ufunc():
+    class Logged(np.ndarray):
+        calls = 0
+
+        def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
+            Logged.calls += 1
+            return getattr(ufunc, method)(*[np.asarray(i) for i in inputs], **kwargs).view(Logged)
+
+        def __getitem__(self, key):
+            return np.asarray(self)[key] * 2
+
+    def f(x, plain):
+        y = x + plain
+        return y, x[1], type(plain * x).__name__, np.exp(plain), np.matrix(plain.reshape(2, 2)) * 2, Logged.calls, x.sum()
+
+    return f, lambda: (a(4).view(Logged), a(4))
+
+
+@program
+def vectorized_function():
+    calls = []
+
+    @np.vectorize
+    def step(v, limit=2):
+        calls.append(v)
+        return v if v < limit else limit
+
+    def f(x):
+        return step(x), step(x * 2, 5), np.apply_along_axis(lambda row: row.sum() - row[0], 1, x.reshape(2, 3)), np.frompyfunc(abs, 1, 1)(x), len(calls)
+
+    return f, lambda: (a(6),)
+
+
+@program
+def nested_errstate():
+    def f(x):
+        with np.errstate(divide="ignore", invalid="warn"):
+            inverse = 1 / x
+            with np.errstate(all="raise"):
+                try:
+                    np.log(x)
+                except FloatingPointError as error:
+                    print(error)
+            root = np.sqrt(x)
+        big = np.exp(x * 1000)
+        return inverse, root, big, np.float32(1e30) * np.float32(1e30), x[0] / 0, np.geterr()["divide"]
+
+    return f, lambda: (a(7),)
+
+
+@program
+def errors_call_a_handler():
+    def f(x):
+        seen = []
+        with np.errstate(divide="call", call=lambda kind, flag: seen.append((kind, flag))):
+            y = 1 / x
+            z = np.log(x * 0)
+        return y, z, seen
+
+    return f, lambda: (a(7),)
+
+
+@program
+def unread_results_warn():
+    def f(x):
+        np.log(x)
+        y = 1 / x
+        return y[:3], np.sqrt(x)[x > 2], (x / x)[::2].sum()
+
+    return f, lambda: (a(9),)
+
+
+@program
+def indices_out_of_range():
+    def f(x, i):
+        texts = []
+        for call in (lambda: x[i], lambda: np.take(x, i), lambda: x[i, 0], lambda: x[7], lambda: np.take(x, i, mode="wrap"), lambda: x[[0, -4]]):
+            try:
+                texts.append(call())
+            except IndexError as error:
+                texts.append(str(error))
+        return texts, (x * 2)[i[:2]]
+
+    return f, lambda: (a(3, 2), np.array([0, -1, 3]))
+
+
+@program
+def overflow_in_place():
+    def f(x, y):
+        x *= 1e300
+        y += x[:2]
+        x /= y.sum()
+        return x
+
+    return f, lambda: (a(4) * 1e300, np.zeros(2))
+
+
+@program
+def integer_division_by_zero():
+    def f(i, d, s):
+        return i // d, i % d, i // 0, np.divmod(i, d), i[0] // s, s // i
+
+    return f, lambda: (np.array([1, -2, 0, 7], np.int32), np.array([0, 3, 0, -2], np.int32), np.int64(0))
+
+
+@program
+def statistics_of_little():
+    def f(x):
+        return x[:0].sum(), x[:0].mean(), x[:1].std(ddof=1), np.var(x, ddof=3), np.nanmean(x * np.nan), np.median(x), np.percentile(x, 30), x.argmax()
+
+    return f, lambda: (a(3),)
+
+
+@program
+def strides_and_flags_of_results():
+    def f(x, order):
+        y = np.asfortranarray(x)
+        results = [y * 2, y[::2] + 1, (x.T + y.T), np.where(y > 0, y, 0), y[:, ::-1] * x, np.copy(y), np.exp(y.swapaxes(0, 2)), y.sum(1), y.mean((0, 2)),
+                   np.ones_like(y), y.astype("f4"), np.stack([y, y], -1), y.reshape(-1, order=order), x.transpose(1, 0, 2) * 1.0]  # fmt: skip
+        return results, [(r.flags.c_contiguous, r.flags.f_contiguous, r.flags.owndata) for r in results]
+
+    return f, lambda: (a(2, 3, 4), "F")
+
+
+@program
+def scalars_in_and_out():
+    def f(x, s, k):
+        y = x * s + k
+        total = y.sum()
+        return (total, total * 2, s * s, s + 1, k ** 2, s / k, np.add(s, k), x[0] + s, total > 3, float(total), y[()], np.float32(3) * x[1], abs(s), -k,
+                round(float(s), 1), s.dtype, type(s + k).__name__, divmod(k, 3), s // 2, x.max() - x.min(), x[np.int64(1)], [s, k][k % 2], x.shape[0] * s)  # fmt: skip
+
+    return f, lambda: (a(4), np.float64(2.25), np.int32(5))
