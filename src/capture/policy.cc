@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "capture/events.h"
 #include "capture/override.h"
 #include "diag/diag.h"
 
@@ -221,11 +222,9 @@ class Policy : public frame::FramePolicy {
     }
     ++config.recompiles;
     ++place.misses;
-    if (diag::Enabled(diag::Channel::recompiles_) || diag::TraceEnabled()) {
-      std::string where = Where(fj_code(frame));
-      diag::Log(diag::Channel::recompiles_, "recompiling " + where + ": " + why);
-      diag::Event("recompile", {{"where", diag::Quote(where)}, {"guard", diag::Quote(why)}});
-    }
+    if (diag::Enabled(diag::Channel::recompiles_))
+      diag::Log(diag::Channel::recompiles_, "recompiling " + Where(fj_code(frame)) + ": " + why);
+    RecompileEvent(frame, place.segments.size(), why);
     if (static_cast<long>(place.segments.size()) >= std::stol(diag::GetOption("max_entries"))) {
       if (!place.give_up) {
         diag::Break b = BreakHere(frame, diag::BreakId::kLimit, why);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "bytecode/code.h"
+#include "capture/events.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -218,11 +219,13 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
           options.disabled_passes.push_back(disabled.substr(a, b - a));
           a = b + 1;
         }
+        const double start = Now();
         s.graph().name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
         diag::Log(diag::Channel::graph_, s.graph().str());
         seg->executable = config.backend == "interpreter" ? MakeInterpreter(s.graph(), ieee) : Compile(s.graph(), options);
         seg->graph_runner = tensor::MakeGraphRunner(seg->executable, s.graph(), seg->trace, plan, constants);
         const CompileStats& st = seg->executable->stats();
+        CompileEvent(frame, Now() - start, st);
         config.kernels.kernels += st.kernels;
         config.kernels.kernels_compiled += st.kernels_compiled;
         config.kernels.kernels_reused += st.kernels_reused;
@@ -244,6 +247,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
       seg->trace_runner = tensor::MakeTraceRunner(seg->trace, constants);
       if (!note.empty()) {
         config.notes.push_back(note);
+        FallbackEvent(frame, note);
         diag::Log(diag::Channel::perf_, note + "  [" + PyUnicode_AsUTF8(fj_code(frame)->co_qualname) + "]");
       }
     }
@@ -368,9 +372,7 @@ void RememberBreak(Config& config, const diag::Break& reason) {
     if (b.id == reason.id && b.file == reason.file && b.line == reason.line) return;
   config.breaks.push_back(reason);
   diag::Log(diag::Channel::breaks_, diag::Render(reason));
-  if (diag::TraceEnabled())
-    diag::Event("break", {{"id", diag::Quote(diag::Info(reason.id).id)}, {"file", diag::Quote(reason.file)},
-                          {"line", std::to_string(reason.line)}, {"detail", diag::Quote(reason.detail)}});
+  BreakEvent(reason);
 }
 
 Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame) {
@@ -392,7 +394,9 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
     stop_after = c.broke ? c.instructions : c.instructions - 1;
     if (stop_after <= 0) break;
   }
-  config.seconds += Now() - start;
+  const double seconds = Now() - start;
+  config.seconds += seconds;
+  CaptureEvent(frame, seconds, c.instructions, c.segment.get());
   PyCodeObject* co = fj_code(frame);
   for (diag::Break& reason : reasons) {
     if (c.segment && c.worthwhile && reason.function == PyUnicode_AsUTF8(co->co_qualname))

@@ -62,6 +62,49 @@ def test_options():
     assert "from FRAMEJIT_VERIFY" in line and " 1 " in line
 
 
+def test_event_stream(tmp_path):
+    """Every kind and field that docs/trace.md names, and nothing else, from a real process."""
+    import re
+
+    pytest.importorskip("torch")
+    code = """
+import framejit, torch
+def f(x):
+    y = x + 1
+    print("middle")
+    return y * 2
+compiled = framejit.compile(f)
+with torch.no_grad():
+    compiled(torch.ones(3))
+    compiled(torch.ones(3, dtype=torch.float64))
+framejit.compile(lambda x: (x * 2).sum())(torch.ones(3, requires_grad=True))
+"""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("FRAMEJIT_")}
+    env |= {"PYTHONPATH": str(Path(framejit.__file__).parent.parent), "FRAMEJIT_TRACE": str(tmp_path)}
+    script = tmp_path / "traced.py"
+    script.write_text(code)
+    subprocess.run([sys.executable, str(script)], env=env, check=True, timeout=300, capture_output=True)
+    (file,) = tmp_path.glob("framejit-*.jsonl")
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    assert events[0]["kind"] == "process" and events[0]["schema"] == 1
+    documented = {}
+    text = (Path(__file__).parents[2] / "docs" / "trace.md").read_text()
+    for section in text.split("### ")[1:]:
+        kind, body = re.match(r"`(\w+)`[^\n]*\n(.*)", section, re.S).groups()
+        documented[kind] = set(re.findall(r"`(\w+)`", body)) | {"kind", "t", "pid", "tid"}
+    seen = {}
+    for event in events:
+        seen.setdefault(event["kind"], set()).update(event)
+    assert set(seen) == set(documented)
+    for kind, fields in seen.items():
+        assert fields <= documented[kind], f"{kind}: {fields - documented[kind]} not in docs/trace.md"
+    breaks = [e for e in events if e["kind"] == "break"]
+    assert any(e["id"] == "FJ0005" and e["function"] == "f" and e["line"] == 5 for e in breaks)
+    captures = [e for e in events if e["kind"] == "capture" and e["ok"]]
+    assert {e["runner"] for e in captures} >= {"graph", "trace"} and any(e["place"].startswith("f@") for e in captures)
+    assert any("f64" in e["guard"] for e in events if e["kind"] == "recompile")
+
+
 def test_usage_error():
     done = command("dr")
     assert done.returncode == 2 and "doctor" in done.stderr

@@ -1,0 +1,83 @@
+#include "capture/events.h"
+
+#include "bytecode/code.h"
+
+namespace framejit::capture {
+namespace {
+
+using diag::Json;
+using diag::Quote;
+
+std::string Text(PyObject* o) {
+  const char* c = PyUnicode_AsUTF8(o);
+  if (!c) PyErr_Clear();
+  return c ? c : "?";
+}
+
+std::string QuotedPlace(FjFrame* frame) { return Quote(PlaceName(fj_code(frame))); }
+
+const char* RunnerName(const Segment& s) {
+  return s.graph_runner ? "graph" : s.backend_runner ? "callable" : s.trace_runner ? "trace" : "none";
+}
+
+}  // namespace
+
+std::string PlaceName(PyCodeObject* code) {
+  return Text(code->co_qualname) + "@" + Text(code->co_filename) + ":" + std::to_string(code->co_firstlineno);
+}
+
+void CaptureEvent(FjFrame* frame, double seconds, long instructions, const Segment* s) {
+  if (!diag::TraceEnabled()) return;
+  PyCodeObject* code = fj_code(frame);
+  int line = bytecode::LocationOf(code, bytecode::Code::Of(code)->At(fj_next(frame)).unit).line;
+  std::vector<std::pair<std::string_view, std::string>> fields = {
+      {"place", QuotedPlace(frame)},     {"line", Json(line)}, {"offset", Json(fj_next(frame))}, {"seconds", Json(seconds)},
+      {"instructions", Json(static_cast<int64_t>(instructions))}, {"ok", Json(s != nullptr)}};
+  if (s) {
+    fields.insert(fields.end(), {{"runner", Quote(RunnerName(*s))},
+                                 {"calls", Json(static_cast<int64_t>(s->trace.calls.size()))},
+                                 {"inputs", Json(s->num_tensor_inputs)},
+                                 {"outputs", Json(static_cast<int64_t>(s->recipe.outputs.size()))},
+                                 {"symbols", Json(s->num_symbols)},
+                                 {"returns", Json(s->returns)}});
+  }
+  diag::Event("capture", fields);
+}
+
+void CompileEvent(FjFrame* frame, double seconds, const CompileStats& stats) {
+  if (!diag::TraceEnabled()) return;
+  diag::Event("compile", {{"place", QuotedPlace(frame)},
+                          {"seconds", Json(seconds)},
+                          {"kernels", Json(stats.kernels)},
+                          {"kernels_compiled", Json(stats.kernels_compiled)},
+                          {"kernels_reused", Json(stats.kernels_reused)},
+                          {"library_calls", Json(stats.library_calls)},
+                          {"externs", Json(stats.externs)}});
+}
+
+void BreakEvent(const diag::Break& b) {
+  if (!diag::TraceEnabled()) return;
+  const diag::BreakInfo& info = diag::Info(b.id);
+  diag::Event("break", {{"id", Quote(info.id)},
+                        {"message", Quote(info.message)},
+                        {"detail", Quote(b.detail)},
+                        {"file", Quote(b.file)},
+                        {"function", Quote(b.function)},
+                        {"line", Json(b.line)},
+                        {"column", Json(b.column)},
+                        {"end_column", Json(b.end_column)},
+                        {"first_line", Json(b.first_line)}});
+}
+
+void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard) {
+  if (!diag::TraceEnabled()) return;
+  diag::Event("recompile",
+              {{"place", QuotedPlace(frame)}, {"entries", Json(static_cast<int64_t>(entries))}, {"guard", Quote(guard)}});
+}
+
+void FallbackEvent(FjFrame* frame, const std::string& reason) {
+  if (!diag::TraceEnabled()) return;
+  diag::Event("fallback", {{"place", QuotedPlace(frame)}, {"reason", Quote(reason)}});
+}
+
+}  // namespace framejit::capture

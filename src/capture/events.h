@@ -1,0 +1,16 @@
+// What capture writes to the event stream (docs/trace.md). Every function does nothing unless FRAMEJIT_TRACE is on.
+#pragma once
+
+#include "capture/segment.h"
+
+namespace framejit::capture {
+
+std::string PlaceName(PyCodeObject* code);  // function@file:line
+
+void CaptureEvent(FjFrame* frame, double seconds, long instructions, const Segment* segment);  // null: nothing was compiled
+void CompileEvent(FjFrame* frame, double seconds, const CompileStats& stats);
+void BreakEvent(const diag::Break& reason);
+void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard);
+void FallbackEvent(FjFrame* frame, const std::string& reason);
+
+}  // namespace framejit::capture
