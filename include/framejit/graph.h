@@ -18,7 +18,7 @@
 namespace framejit {
 
 enum class Op : uint8_t {
-#define X(e, name, arity, kind, type, attrs) e,
+#define X(e, name, arity, kind, type, attrs, accepts, cost, approximate) e,
 #include "framejit/ops.def"
 #undef X
 };
@@ -29,6 +29,9 @@ struct OpInfo {
   char kind;          // P R V C I M X W, see ops.def
   const char* type;   // "same", "bool", "attr", "index", "rule"
   const char* attrs;
+  const char* accepts;  // class letters of dtype.h
+  int cost;             // of one element, in additions
+  bool approximate;
 };
 const OpInfo& Info(Op op);
 std::optional<Op> ParseOp(std::string_view name);

@@ -34,38 +34,7 @@ constexpr int kSumSteps = 64;  // steps of one accumulator before it goes to the
 constexpr int64_t kStackScratch = 32768;
 
 int Weight(const Inst& inst) {
-  if (inst.kind != IKind::kOp) return 1;
-  switch (inst.op) {
-    case Op::kExp:
-    case Op::kExp2:
-    case Op::kExpm1:
-    case Op::kLog:
-    case Op::kLog2:
-    case Op::kLog10:
-    case Op::kLog1p:
-    case Op::kSin:
-    case Op::kCos:
-    case Op::kTan:
-    case Op::kAsin:
-    case Op::kAcos:
-    case Op::kAtan:
-    case Op::kSinh:
-    case Op::kCosh:
-    case Op::kTanh:
-    case Op::kAsinh:
-    case Op::kAcosh:
-    case Op::kAtanh:
-    case Op::kErf:
-    case Op::kErfc:
-    case Op::kPow:
-    case Op::kAtan2:
-    case Op::kHypot:
-    case Op::kFmod:
-    case Op::kRem:
-    case Op::kFloorDiv:
-    case Op::kTruncDiv: return 16;
-    default: return 1;
-  }
+  return inst.kind == IKind::kOp && Info(inst.op).cost >= 16 ? 16 : 1;
 }
 
 // Copies of the body that run side by side: accumulators and long chains of operations need them to hide latency, if

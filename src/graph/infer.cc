@@ -43,64 +43,6 @@ int64_t TheAxis(Op op, const Attrs& attrs, int rank) {
   return attrs.axes[0];
 }
 
-// Which element types a pointwise operation is defined for, by class letter of dtype.h (b u i f c).
-const char* Accepts(Op op) {
-  switch (op) {
-    case Op::kSqrt:
-    case Op::kRsqrt:
-    case Op::kReciprocal:
-    case Op::kExp:
-    case Op::kExp2:
-    case Op::kExpm1:
-    case Op::kLog:
-    case Op::kLog2:
-    case Op::kLog10:
-    case Op::kLog1p:
-    case Op::kSin:
-    case Op::kCos:
-    case Op::kTan:
-    case Op::kAsin:
-    case Op::kAcos:
-    case Op::kAtan:
-    case Op::kSinh:
-    case Op::kCosh:
-    case Op::kTanh:
-    case Op::kAsinh:
-    case Op::kAcosh:
-    case Op::kAtanh:
-    case Op::kDiv: return "fc";
-    case Op::kErf:
-    case Op::kErfc:
-    case Op::kAtan2:
-    case Op::kHypot:
-    case Op::kCopysign: return "f";
-    case Op::kAnd:
-    case Op::kOr:
-    case Op::kXor:
-    case Op::kNot: return "bui";
-    case Op::kShl:
-    case Op::kShr:
-    case Op::kTruncDiv: return "ui";
-    case Op::kFloorDiv:
-    case Op::kRem:
-    case Op::kFmod: return "uif";
-    case Op::kPow:
-    case Op::kNeg:
-    case Op::kSub: return "uifc";
-    case Op::kMaximum:
-    case Op::kMinimum:
-    case Op::kLt:
-    case Op::kLe:
-    case Op::kSign:
-    case Op::kCeil:
-    case Op::kFloor:
-    case Op::kTrunc:
-    case Op::kRound:
-    case Op::kSignbit: return "buif";
-    default: return "buifc";
-  }
-}
-
 Device CommonDevice(const Types& in) {  // constants have none of their own
   for (const TensorType& t : in)
     if (!(t.device == Device{})) return t.device;
@@ -125,7 +67,7 @@ TensorType Pointwise(Op op, const Types& in, const Attrs& attrs, shape::Env& env
       Fail(op,
            "dtypes " + std::string(DTypeName(in[first].dtype)) + " and " + std::string(DTypeName(t.dtype)) + " differ");
   }
-  if (std::string_view(Accepts(op)).find(DTypeClass(in[first].dtype)) == std::string_view::npos)
+  if (std::string_view(Info(op).accepts).find(DTypeClass(in[first].dtype)) == std::string_view::npos)
     Fail(op, "not defined for " + std::string(DTypeName(in[first].dtype)));
   out.dtype = std::string_view(Info(op).type) == "bool" ? DType::kBool : in[first].dtype;
   return out;

@@ -9,9 +9,9 @@ bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vecto
   // A value read through several views is computed once for each: fine if cheap.
   int work = 0, once = 0;
   for (const Needed& n : space.needed()) {
-    if (space.member(n.value)) work += Cost(g.nodes[n.value]);
+    if (space.member(n.value)) work += Info(g.nodes[n.value].op).cost;
   }
-  for (ValueId v : group) once += Cost(g.nodes[v]);
+  for (ValueId v : group) once += Info(g.nodes[v].op).cost;
   return work <= 2 * once + 8;
 }
 

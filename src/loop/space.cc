@@ -30,48 +30,6 @@ bool SupportedType(DType t) {
 
 }  // namespace
 
-int Cost(const Node& n) {
-  switch (n.op) {
-    case Op::kExp:
-    case Op::kExp2:
-    case Op::kExpm1:
-    case Op::kLog:
-    case Op::kLog2:
-    case Op::kLog10:
-    case Op::kLog1p:
-    case Op::kTanh:
-    case Op::kErf: return 16;
-    case Op::kSin:
-    case Op::kCos:
-    case Op::kTan:
-    case Op::kAsin:
-    case Op::kAcos:
-    case Op::kAtan:
-    case Op::kSinh:
-    case Op::kCosh:
-    case Op::kAsinh:
-    case Op::kAcosh:
-    case Op::kAtanh:
-    case Op::kErfc:
-    case Op::kPow:
-    case Op::kAtan2:
-    case Op::kHypot:
-    case Op::kFmod:
-    case Op::kRem:
-    case Op::kFloorDiv: return 40;
-    case Op::kDiv:
-    case Op::kSqrt:
-    case Op::kRsqrt:
-    case Op::kReciprocal:
-    case Op::kTruncDiv: return 4;
-    case Op::kTake:
-    case Op::kGather:
-    case Op::kCumSum: return 8;
-    case Op::kConstant: return 0;
-    default: return Info(n.op).kind == 'V' ? 0 : 1;
-  }
-}
-
 Space::Space(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
              const std::vector<Layout>* layouts)
     : g_(g), group_(group), stored_(stored), layouts_(layouts), single_(group.size() == 1), local_(g.nodes.size(), -1) {
@@ -618,7 +576,7 @@ int Space::Visit(ValueId v, int index, int pred) {
       return -1;
     }
     // Index tensors first: the dependences of what is read through them follow from them.
-    need.cost = Cost(n);
+    need.cost = Info(n.op).cost;
     for (int k = static_cast<int>(n.operands.size()) - 1; k >= 0; --k) {
       const At at = OperandAt(v, k, index, pred);
       if (at.index < 0) return -1;

@@ -143,6 +143,5 @@ inline bool IsSequential(Op op) {
   return IsReduction(op) || op == Op::kCumSum;
 }
 
-int Cost(const Node& n);  // of one element, without operands
 
 }  // namespace framejit::loop

@@ -335,41 +335,7 @@ class Fuser {
 }  // namespace
 
 bool IsExpensive(const Node& n) {
-  if (IsReduction(n.op)) return true;
-  switch (n.op) {
-    case Op::kExp:
-    case Op::kExp2:
-    case Op::kExpm1:
-    case Op::kLog:
-    case Op::kLog2:
-    case Op::kLog10:
-    case Op::kLog1p:
-    case Op::kSin:
-    case Op::kCos:
-    case Op::kTan:
-    case Op::kAsin:
-    case Op::kAcos:
-    case Op::kAtan:
-    case Op::kSinh:
-    case Op::kCosh:
-    case Op::kTanh:
-    case Op::kAsinh:
-    case Op::kAcosh:
-    case Op::kAtanh:
-    case Op::kErf:
-    case Op::kErfc:
-    case Op::kPow:
-    case Op::kAtan2:
-    case Op::kHypot:
-    case Op::kFmod:
-    case Op::kRem:
-    case Op::kFloorDiv:
-    case Op::kTake:
-    case Op::kGather:
-    case Op::kScatter:
-    case Op::kCumSum: return true;
-    default: return false;
-  }
+  return IsReduction(n.op) || Info(n.op).kind == 'I' || Info(n.op).cost >= 16;
 }
 
 Grouping Fuse(const Graph& g, const FuseOptions& options) {
