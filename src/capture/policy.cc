@@ -243,7 +243,10 @@ class Policy : public frame::FramePolicy {
           if (std::find(place.dynamic_dims.begin(), place.dynamic_dims.end(), d) == place.dynamic_dims.end())
             place.dynamic_dims.push_back(d), grew = true;
         }
-      if (grew) diag::Log(diag::Channel::recompiles_, "sizes that changed become symbols");
+      for (std::string& text : last.guards->DynamicInts(fj_localsplus(frame)))
+        if (std::find(place.dynamic_ints.begin(), place.dynamic_ints.end(), text) == place.dynamic_ints.end())
+          place.dynamic_ints.push_back(std::move(text)), grew = true;
+      if (grew) diag::Log(diag::Channel::recompiles_, "numbers that changed become symbols");
     }
     return true;
   }

@@ -265,6 +265,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   CaptureOptions options;
   options.dynamic = config.dynamic;
   options.dynamic_dims = place.dynamic_dims;
+  options.dynamic_ints = place.dynamic_ints;
   options.stop_after = stop_after;
   Session s(frame, options);
   CaptureSemantics sem(s);

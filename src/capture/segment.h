@@ -72,6 +72,7 @@ struct Place {             // one instruction offset and stack depth
   int misses = 0;
   bool give_up = false;
   std::vector<std::pair<std::string, int>> dynamic_dims;
+  std::vector<std::string> dynamic_ints;
 };
 
 struct CodeState {

@@ -1,6 +1,8 @@
 // The session: where objects come from, and the guards that follow from looking at them. See session.h.
 #include "capture/session.h"
 
+#include <algorithm>
+
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -248,6 +250,8 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s) {
         if (!x) return nullptr;
       }
     } else {
+      if (PyObject* symbol = SymbolOf(o, s)) return symbol;
+      if (broken_) return nullptr;
       guard::Row row{guard::Kind::kEqual, s};
       row.object = o;
       row.where = Where();
@@ -303,6 +307,30 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s) {
   keep_.emplace_back(o);
   Py_INCREF(o);
   return o;
+}
+
+PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
+  if (options_.dynamic_ints.empty() || !PyLong_CheckExact(number)) return nullptr;
+  auto known = int_symbols_.find(s);
+  if (known != int_symbols_.end()) return SymIntObject(known->second);
+  if (std::find(options_.dynamic_ints.begin(), options_.dynamic_ints.end(), s->str()) == options_.dynamic_ints.end()) return nullptr;
+  int overflow;
+  int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
+  if (overflow || value < 2) return nullptr;  // 0 and 1 mean too much to programs to be any number
+  shape::SymbolInfo info;
+  info.name = s->str(fj_code(root_)->co_localsplusnames);
+  info.hint = value;
+  info.min = 2;
+  shape::Int symbol = env_.NewSymbol(info);
+  uint32_t id = *symbol.as_symbol();
+  graph_.symbol_sources.resize(id + 1);
+  graph_.symbol_sources[id] = {static_cast<int>(int_symbols_.size()), -1};
+  guard::Row row{guard::Kind::kIntSymbol, s};
+  row.number = id;
+  row.where = Where();
+  guards_->Add(std::move(row));
+  int_symbols_.emplace(s, symbol);
+  return SymIntObject(symbol);
 }
 
 PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {

@@ -57,6 +57,7 @@ struct PendingCall {
 struct CaptureOptions {
   int dynamic = -1;                                    // 1: every size a symbol; 0: none, marked ones neither
   std::vector<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
+  std::vector<std::string> dynamic_ints;               // source text of Python ints, likewise
   long stop_after = -1;                                // outermost instructions to run; -1: as far as possible
 };
 
@@ -152,6 +153,8 @@ class Session {
   int64_t op_count = 0;
 
  private:
+  PyObject* SymbolOf(PyObject* number, const Source* s);  // of an int that is known to change; null without error: it is not
+  std::unordered_map<const Source*, shape::Int> int_symbols_;
   struct Descent;
   PyObject* TensorInput(PyObject* o, const Source* s, tensor::Class c);
 

@@ -489,6 +489,26 @@ def seen(scene, compile):
     return out
 
 
+def test_ints_that_change_become_symbols(fresh):
+    f = fresh.compile(lambda x, n: x * n + n // 3)
+    for n in [*range(-2, 12), 10**12, 2**62, True, 5.0]:
+        torch.testing.assert_close(f(T(), n), T() * n + n // 3)
+    assert len(f.graphs) <= 9, f.graphs  # -2, -1, 0, 1, 2, any from 2 on, too large, a bool, a float
+
+    class Counter:
+        step = 0
+
+        def __call__(self, x):
+            self.step += 1
+            return x * self.step
+
+    counter = Counter()
+    g = fresh.compile(lambda x: counter(x))
+    for n in range(1, 12):
+        assert torch.equal(g(T()), T() * n) and counter.step == n
+    assert len(g.graphs) <= 3
+
+
 @pytest.mark.parametrize("scene", SCENARIOS)
 def test_changing_state(scene, fresh):
     expected = seen(scene, lambda f: f)
