@@ -36,7 +36,8 @@ class Host {
   virtual void Release(Buffer* b) = 0;  // a result of RunExtern that is no longer needed
   // Library calls; false: "not me", the next candidate (the runtime's own loop) runs. Operands may have any strides (0 for
   // broadcast dimensions). Results are preallocated: row-major for MatMul and Linear; Conv and Attention must honour
-  // out.strides (attention is usually asked for [B, L, H, E] memory order, which is what libraries produce).
+  // out.strides (attention is usually asked for [B, L, H, E] memory order, which is what libraries produce), or, where
+  // out.data is null, hand out the library's own tensor as RunExtern does, in any strides.
   virtual bool MatMul(const Buffer& a, const Buffer& b, Buffer& out) { return false; }
   virtual bool Linear(const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op, Buffer& out) { return false; }
   virtual bool Conv(const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) { return false; }

@@ -147,10 +147,10 @@ class Lowering {
   }
 
   // A fresh value that the next step makes.
-  int Make(ValueId v) {
+  int Make(ValueId v, Storage::Kind kind = Storage::Kind::kScratch) {
     auto it = storage_of_.find(v);
     SetLayout(v);
-    return NewValue(v, it != storage_of_.end() ? it->second : NewStorage(Storage::Kind::kScratch), true);
+    return NewValue(v, it != storage_of_.end() ? it->second : NewStorage(kind), true);
   }
 
   void LowerKernel(const Group& group) {
@@ -219,7 +219,7 @@ class Lowering {
     LowerOne(v, Step::Kind::kNode);
   }
 
-  void LowerOne(ValueId v, Step::Kind kind) {
+  void LowerOne(ValueId v, Step::Kind kind, Storage::Kind result = Storage::Kind::kScratch) {
     const Node& n = g_.nodes[v];
     Step step;
     step.kind = kind;
@@ -229,17 +229,18 @@ class Lowering {
       step.operands.push_back(ValueOf(o));
       step.operand_types.push_back(g_.nodes[o].type);
     }
-    step.results.push_back(Make(v));
+    step.results.push_back(Make(v, result));
     plan_.steps.push_back(std::move(step));
   }
 
+  // Convolutions and attention allocate their results: those are used as they are.
   void LowerLibrary(ValueId v) {
     ++stats_.library_calls;
     switch (g_.nodes[v].op) {
       case Op::kMatMul: return LowerOne(v, Step::Kind::kMatMul);
       case Op::kLinear: return LowerOne(v, Step::Kind::kLinear);
-      case Op::kConv: return LowerOne(v, Step::Kind::kConv);
-      case Op::kAttention: return LowerOne(v, Step::Kind::kAttention);
+      case Op::kConv: return LowerOne(v, Step::Kind::kConv, Storage::Kind::kExtern);
+      case Op::kAttention: return LowerOne(v, Step::Kind::kAttention, Storage::Kind::kExtern);
       default: return LowerOne(v, Step::Kind::kNode);
     }
   }

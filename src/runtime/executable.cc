@@ -205,11 +205,37 @@ class PlanExecutable : public Executable {
           Buffer& out = c_->buffers[step.results[0]];
           if (step.kind == Step::Kind::kNode) {
             InterpretNode(host_, step, c_->instance->symbols, operands, out);
+          } else if (plan_.storages[plan_.values[step.results[0]].storage].kind == Storage::Kind::kExtern) {
+            RunLending(step, operands);
           } else {
             RunLibrary(host_, step, c_->instance->symbols, operands, out);
           }
         }
       }
+    }
+
+    // A library call whose result is the library's own tensor, if it gives one.
+    void RunLending(const Step& step, std::span<const Buffer> operands) {
+      const int value = step.results[0], storage = plan_.values[value].storage;
+      Context::External& x = c_->externals[storage];
+      Buffer got = c_->buffers[value];
+      got.data = got.handle = nullptr;
+      if (RunHostLibrary(host_, step, c_->instance->symbols, operands, got)) {
+        x.buffer = got;
+        x.live = true;
+        return Accept(step, value);
+      }
+      x.copy = AllocateFor(c_->buffers[value]);
+      c_->SetStorage(storage, x.copy);
+      RunLibrary(host_, step, c_->instance->symbols, operands, c_->buffers[value]);
+    }
+
+    static std::byte* AllocateFor(const Buffer& b) {
+      int64_t last = 0;
+      for (int d = 0; d < b.rank; ++d) last += std::max<int64_t>(0, b.sizes[d] - 1) * b.strides[d];
+      auto* data = static_cast<std::byte*>(std::malloc((last + 1) * DTypeSize(b.dtype)));
+      if (!data) throw std::bad_alloc();
+      return data;
     }
 
     void RunExtern(const Step& step) {
@@ -239,17 +265,15 @@ class PlanExecutable : public Executable {
       for (int d = 0; fits && d < got.rank; ++d) fits = got.sizes[d] == expected.sizes[d];
       if (!fits)
         throw std::runtime_error("extern " + step.name + ": the result has another shape or dtype than captured");
-      int64_t last = 0, numel = 1;
+      int64_t numel = 1;
       for (int d = 0; d < got.rank; ++d) {
         if (got.sizes[d] != 1 && got.strides[d] != expected.strides[d]) fits = false;
         numel *= got.sizes[d];
-        last += (got.sizes[d] - 1) * expected.strides[d];
       }
       const auto* data = static_cast<const std::byte*>(got.data);
       if (c_->scratch && data >= c_->scratch && data < c_->scratch + c_->instance->scratch_bytes) fits = false;
       if (!fits && numel > 0) {
-        x.copy = static_cast<std::byte*>(std::malloc((last + 1) * DTypeSize(got.dtype)));
-        if (!x.copy) throw std::bad_alloc();
+        x.copy = AllocateFor(expected);
         Buffer to = expected;
         to.data = x.copy;
         StridedCopy(host_, got, to);

@@ -8,30 +8,30 @@
 
 namespace framejit::runtime {
 
-void RunLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> ops,
-                Buffer& out) {
+bool RunHostLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> ops,
+                    Buffer& out) {
   const Attrs& attrs = step.node.attrs;
   const Buffer* third = ops.size() > 2 ? &ops[2] : nullptr;
   switch (step.kind) {
-    case Step::Kind::kMatMul:
-      if (host.MatMul(ops[0], ops[1], out) || FallbackMatMul(host, ops[0], ops[1], out)) return;
-      break;
-    case Step::Kind::kLinear:
-      if (host.Linear(ops[0], ops[1], third, attrs.name, out)) return;
-      if (FallbackLinear(host, ops[0], ops[1], third, attrs.name, out)) return;
-      break;
-    case Step::Kind::kConv:
-      if (host.Conv(ops[0], ops[1], third, attrs, out)) return;
-      break;
+    case Step::Kind::kMatMul: return host.MatMul(ops[0], ops[1], out);
+    case Step::Kind::kLinear: return host.Linear(ops[0], ops[1], third, attrs.name, out);
+    case Step::Kind::kConv: return host.Conv(ops[0], ops[1], third, attrs, out);
     case Step::Kind::kAttention: {
       const Buffer* mask = ops.size() > 3 ? &ops[3] : nullptr;
       double scale = attrs.scalar.AsDouble();
       if (attrs.sym_scalar) scale = static_cast<double>(attrs.sym_scalar->Eval(symbols));
-      if (host.Attention(ops[0], ops[1], ops[2], mask, attrs.flag, scale, out)) return;
-      break;
+      return host.Attention(ops[0], ops[1], ops[2], mask, attrs.flag, scale, out);
     }
-    default: break;
+    default: return false;
   }
+}
+
+void RunLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> ops,
+                Buffer& out) {
+  if (RunHostLibrary(host, step, symbols, ops, out)) return;
+  const Buffer* third = ops.size() > 2 ? &ops[2] : nullptr;
+  if (step.kind == Step::Kind::kMatMul && FallbackMatMul(host, ops[0], ops[1], out)) return;
+  if (step.kind == Step::Kind::kLinear && FallbackLinear(host, ops[0], ops[1], third, step.node.attrs.name, out)) return;
   InterpretNode(host, step, symbols, ops, out);
 }
 

@@ -7,6 +7,9 @@
 
 namespace framejit::runtime {
 
+// The host's library alone; false: not one of its products.
+bool RunHostLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> operands,
+                    Buffer& out);
 void RunLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> operands,
                 Buffer& out);
 

@@ -265,8 +265,19 @@ bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buff
 }
 
 namespace {
-// Moves a result the library has allocated into the place the plan wants it.
-bool CopyInto(const TorchApi& t, Handle result, const Buffer& out) {
+// Hands out a result that the library has allocated, or moves it into the place where the plan wants it.
+bool Deliver(const TorchApi& t, Handle result, Buffer& out) {
+  if (!out.data) {
+    Impl impl = TakeHandle(t, result);
+    TorchDims d = DimsOf(t, impl);
+    out.handle = impl;
+    out.data = Field<char*>(Field<void*>(impl, t.at.storage), t.at.storage_data) +
+               Field<int64_t>(impl, t.at.offset) * DTypeSize(out.dtype);
+    out.rank = static_cast<int32_t>(d.rank);
+    out.sizes = d.sizes;  // live as long as the tensor
+    out.strides = d.strides;
+    return true;
+  }
   TempTensor to(t, out);
   bool ok = to.ok() && t.copy && !t.copy(to.handle(), result, 0);
   t.delete_tensor(result);
@@ -276,6 +287,7 @@ bool CopyInto(const TorchApi& t, Handle result, const Buffer& out) {
 
 bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs,
                Buffer& out) {
+  if (!out.data && !t.at.all()) return false;
   if (!t.convolution || out.device.kind != DeviceKind::kCpu || !IsFloat(out.dtype)) return false;
   int n = x.rank - 2;
   if (n < 1 || static_cast<int>(attrs.axes.size()) != 4 * n + 1) return false;
@@ -288,11 +300,12 @@ bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer
   if (t.convolution(tx.handle(), tw.handle(), bias ? &bias_handle : nullptr, stride, n, padding, n, dilation, n,
                     attrs.flag, extra, n, attrs.axes[4 * n], &result))
     return false;
-  return CopyInto(t, result, out);
+  return Deliver(t, result, out);
 }
 
 bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask,
                     bool causal, double scale, Buffer& out) {
+  if (!out.data && !t.at.all()) return false;
   if (!t.flash_attention || out.device.kind != DeviceKind::kCpu || q.rank != 4) return false;
   if (!IsFloat(q.dtype) || DTypeSize(q.dtype) < 2 || k.dtype != q.dtype || v.dtype != q.dtype) return false;
   if (q.sizes[3] != v.sizes[3] || q.sizes[1] != k.sizes[1] || (mask && causal)) return false;
@@ -312,7 +325,7 @@ bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const B
                         &result, &sums))
     return false;
   t.delete_tensor(sums);
-  return CopyInto(t, result, out);
+  return Deliver(t, result, out);
 }
 
 }  // namespace framejit::tensor
