@@ -15,17 +15,18 @@ bool Contains(const std::vector<int>& list, int x) {
   return std::find(list.begin(), list.end(), x) != list.end();
 }
 
-// Dense up to a permutation: no two elements at one address.
+// Dense up to a permutation, forwards: no two elements at one address, and none before the first.
 bool Injective(const shape::Ints& sizes, const shape::Ints& strides) {
   std::vector<int> order;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == Int(1)) continue;
-    if (strides[i] == Int(0)) return false;
+    if (strides[i] == Int(0) || (strides[i].is_const() && strides[i].value() < 0)) return false;
     order.push_back(static_cast<int>(i));
   }
   // Constant strides: sorted, each must step over the extent of the smaller ones. Symbolic ones: row-major order only.
   const bool constant =
       std::all_of(order.begin(), order.end(), [&](int i) { return sizes[i].is_const() && strides[i].is_const(); });
+  if (!constant && !strides[order.back()].is_const()) return false;
   if (constant)
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return strides[a].value() > strides[b].value(); });
   for (size_t k = 0; k + 1 < order.size(); ++k) {

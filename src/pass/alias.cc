@@ -28,7 +28,8 @@ bool OnlyReadTransposed(const Graph& g, ValueId v) {
 
 bool Injective(const Ints& strides, const Ints& sizes) {
   for (size_t i = 0; i < strides.size(); ++i) {
-    if (strides[i] == Int(0) && sizes[i] != Int(1)) return false;
+    const bool forwards = !strides[i].is_const() || strides[i].value() > 0;
+    if (!forwards && sizes[i] != Int(1)) return false;
   }
   return true;
 }
