@@ -161,6 +161,7 @@ struct Lowering::Impl {
   void Extern(Call& call, bool model);
   void Commit(Call& call, const Row& row, Form form, Outs outs);
   void Record(Call& call, std::vector<TraceId> results, Arg structure);
+  void CopyFirst(Call& call, Out& out);
   bool WantsGrad(const Call& call);
 };
 
@@ -276,6 +277,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs) {
     Write(id, value);
     if (grad && IsFloat(meta(id).dtype)) meta(id).requires_grad = true;
   }
+  if (outs.items.size() == 1 && outs.items[0].of_copy) CopyFirst(call, outs.items[0]);
   int call_index = static_cast<int>(trace.calls.size());
   Device device;
   std::optional<Device> operand_device;
@@ -323,6 +325,25 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs) {
     call.kwargs.clear();
   }
   Record(call, std::move(ids), std::move(structure));
+}
+
+// ndarray.reshape of what cannot be viewed so: copies the operand and views the copy, which is not the result.
+void Lowering::Impl::CopyFirst(Call& call, Out& out) {
+  const TraceId source = call.args.at(0).t;
+  TensorMeta m = meta(source);
+  m.strides = RowMajor(m.sizes);
+  const shape::Ints from = m.sizes, to = builder.type(out.value).shape;
+  const TraceId copy = NewObject(std::move(m), Value(source));
+  Call made = call;
+  made.callee = "numpy.ndarray.copy";
+  made.args = {Arg::Tensor(source)};
+  made.kwargs.clear();
+  Record(made, {copy}, Arg::Tensor(copy));
+  call.args[0] = Arg::Tensor(copy);
+  out.kind = Out::kView;
+  out.of = copy;
+  out.view.forward = [to](Builder& b, ValueId v) { return b.Reshape(v, to); };
+  out.view.inverse = [from](Builder& b, ValueId, ValueId fresh) { return b.Reshape(fresh, from); };
 }
 
 // A framework kernel inside the graph. In-place callees run as their functional namesake, then write.

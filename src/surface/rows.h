@@ -47,6 +47,7 @@ struct Out {
   View view;
   bool differentiable = true;
   bool array = false;  // NumPy: stays an array when 0-dimensional
+  bool of_copy = false;  // kFresh: a reshaped view of a copy of the first operand, which owns the memory
 };
 
 struct Outs {

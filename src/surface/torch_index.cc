@@ -211,6 +211,7 @@ Outs SetItem(Scope& s) {
   Indexing idx = ParseIndex(s, x, s.arg(1));
   DType t = x.meta->dtype;
   if (idx.tensors.empty()) {
+    if (!s.torch() && idx.view.rank() == 0 && value.rank() > 0) Scope::Fail("an array stored in one element");
     outs.writes.push_back({x.id, idx.view.Replaced(Stored(s, value, t, idx.view.sizes()))});
     return outs;
   }
