@@ -109,7 +109,8 @@ class Emitter : InstructionEmitter {
         if (inst.predicate >= 0) uniform = uniform && uniform_[inst.predicate];
         if (inst.kind == IKind::kReduce) uniform = !k_.column;
         if (inst.kind == IKind::kScan) uniform = false;
-        if (inst.kind == IKind::kStore) uniform = IsZero(inst.index.inner);
+        // Only nothing at all is stored with a stride of 0 but another value in each lane: an array of size 0.
+        if (inst.kind == IKind::kStore) uniform = IsZero(inst.index.inner) && uniform_[inst.operands[0]];
         uniform_[n] = uniform;
       }
     }

@@ -3,10 +3,12 @@
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/IR/Module.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "codegen/codegen.h"
 #include "codegen/math.h"
+#include "graph/raises.h"
 
 namespace framejit::codegen {
 
@@ -371,7 +373,25 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
   }
 }
 
+// A constant that LLVM does not compute with: what raises an exception is to do so when the kernel runs.
+Value* OpEmitter::Opaque(Value* v) {
+  llvm::BasicBlock& entry = b_.GetInsertBlock()->getParent()->getEntryBlock();
+  auto* memory = llvm::IRBuilder<>(&entry, entry.begin()).CreateAlloca(v->getType());
+  b_.CreateStore(v, memory);
+  return b_.CreateLoad(v->getType(), memory, true);
+}
+
 Value* OpEmitter::Emit(Op op, DType result, DType from, std::span<Value* const> v) {
+  const bool constant = std::all_of(v.begin(), v.end(), [](Value* x) { return llvm::isa<llvm::Constant>(x); });
+  if (ieee_ && constant && !v.empty() && MayRaise(op, from, result)) {
+    std::vector<Value*> opaque(v.begin(), v.end());
+    opaque[0] = Opaque(v[0]);
+    return Compute(op, result, from, opaque);
+  }
+  return Compute(op, result, from, v);
+}
+
+Value* OpEmitter::Compute(Op op, DType result, DType from, std::span<Value* const> v) {
   if (op == Op::kWhere) return b_.CreateSelect(v[0], v[1], v[2]);
   if (op == Op::kCast) return Cast(v[0], from, result);
   if (op == Op::kBitcast) {

@@ -27,10 +27,17 @@ Outs Sum(Scope& s) {  // (a, axis, dtype, keepdims)
       s, x, rules::Sum(s.b, x.value, s.Dims(1, x.rank()), Keep(s, 3), s.dtype(2).value_or(SumType(s, x.meta->dtype))));
 }
 
+void WarnOfEmpty(Scope& s, const Operand& x) {
+  for (int64_t axis : s.Dims(1, x.rank())) {
+    if (s.env.Eq(x.meta->sizes[axis], 0)) Scope::Fail("NumPy warns of an empty slice");
+  }
+}
+
 Outs Mean(Scope& s) {
   Operand x = s.tensor(0);
   DType t = s.dtype(2).value_or(IsFloat(x.meta->dtype) ? x.meta->dtype : DType::kFloat64);
   if (!IsFloat(t)) Scope::Skip();
+  WarnOfEmpty(s, x);
   return Reduced(s, x, rules::Mean(s.b, s.b.Cast(x.value, t), s.Dims(1, x.rank()), Keep(s, 3)));
 }
 
@@ -74,6 +81,7 @@ Outs Var(Scope& s) {  // (a, axis, dtype, ddof, keepdims); op kSqrt: std
   Operand x = s.tensor(0);
   DType t = IsFloat(x.meta->dtype) ? x.meta->dtype : DType::kFloat64;
   if (s.has(2)) Scope::Skip();
+  WarnOfEmpty(s, x);
   ValueId v = rules::VarMean(s.b, s.b.Cast(x.value, t), s.Dims(1, x.rank()), s.number(3), Keep(s, 4)).variance;
   if (s.row.op == Op::kSqrt) v = s.b.Unary(Op::kSqrt, v);
   return Reduced(s, x, s.b.Cast(v, t));
@@ -305,6 +313,7 @@ Outs TakeRow(Scope& s) {  // (a, indices, axis): the first axis of a row-major a
 
 Outs FlipOf(Scope& s) {  // a view
   Operand x = s.tensor(0);
+  if (x.rank() == 0) Scope::Fail("flip of nothing makes a scalar");
   ViewChain v(s, x);
   for (int64_t axis : s.Dims(1, x.rank())) v.Flip(static_cast<int>(axis));
   return v.Done();
