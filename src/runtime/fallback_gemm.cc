@@ -124,7 +124,36 @@ void Block(const Product<T>& p, int64_t task, std::vector<T>& packed, std::vecto
 }
 
 template <typename T>
-void Run(Host& host, Product<T> p) {
+void RunSmall(const Product<T>& p) {
+  int64_t batches = 1;
+  for (int64_t s : p.batch_sizes) batches *= s;
+  for (int64_t t = 0; t < batches; ++t) {
+    const T* a = p.a;
+    const T* b = p.b;
+    T* c = p.c;
+    int64_t batch = t;
+    for (size_t i = p.batch_sizes.size(); i-- > 0;) {
+      const int64_t at = batch % p.batch_sizes[i];
+      batch /= p.batch_sizes[i];
+      a += at * p.a_batch[i];
+      b += at * p.b_batch[i];
+      c += at * p.c_batch[i];
+    }
+    for (int64_t i = 0; i < p.m; ++i) {
+      for (int64_t j = 0; j < p.n; ++j) {
+        const T* x = a + i * p.a_row;
+        const T* y = b + j * p.b_col;
+        T sum = 0;
+        for (int64_t k = 0; k < p.k; ++k) sum += x[k * p.a_col] * y[k * p.b_row];
+        c[i * p.c_row + j * p.c_col] = p.bias ? sum + p.bias[j * p.bias_stride] : sum;
+      }
+    }
+  }
+}
+
+template <typename T>
+void Run(Host& host, Product<T> p, bool small) {
+  if (small) return RunSmall(p);
   const int columns = Tile<T>::Get().columns;
   p.column_blocks = (p.n + columns - 1) / columns;
   int64_t batches = 1;
@@ -144,7 +173,7 @@ void Run(Host& host, Product<T> p) {
 }
 
 template <typename T>
-void MatMul(Host& host, const Buffer& a, const Buffer& b, const Buffer& out) {
+void MatMul(Host& host, const Buffer& a, const Buffer& b, const Buffer& out, bool small) {
   Product<T> p;
   const int r = out.rank;
   p.a = static_cast<const T*>(a.data);
@@ -162,11 +191,11 @@ void MatMul(Host& host, const Buffer& a, const Buffer& b, const Buffer& out) {
   p.a_batch.assign(a.strides, a.strides + r - 2);
   p.b_batch.assign(b.strides, b.strides + r - 2);
   p.c_batch.assign(out.strides, out.strides + r - 2);
-  Run(host, std::move(p));
+  Run(host, std::move(p), small);
 }
 
 template <typename T>
-void Linear(Host& host, const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer& out) {
+void Linear(Host& host, const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer& out, bool small) {
   Product<T> p;
   const int r = out.rank;
   p.a = static_cast<const T*>(x.data);
@@ -192,29 +221,36 @@ void Linear(Host& host, const Buffer& x, const Buffer& w, const Buffer* bias, co
     p.b_batch.insert(p.b_batch.begin(), 0);
     p.c_batch.insert(p.c_batch.begin(), out.strides[i]);
   }
-  Run(host, std::move(p));
+  Run(host, std::move(p), small);
 }
 
 }  // namespace
 
-bool FallbackMatMul(Host& host, const Buffer& a, const Buffer& b, const Buffer& out) {
+bool SmallProduct(const Buffer& a, const Buffer& out) {
+  const int64_t k = a.rank > 0 ? a.sizes[a.rank - 1] : 0;
+  int64_t work = k;
+  for (int i = 0; i < out.rank; ++i) work *= out.sizes[i];
+  return out.device.kind == DeviceKind::kCpu && work <= 512 && k <= 64;
+}
+
+bool FallbackMatMul(Host& host, const Buffer& a, const Buffer& b, const Buffer& out, bool small) {
   if (out.rank < 2) return false;
   if (out.dtype == DType::kFloat32)
-    MatMul<float>(host, a, b, out);
+    MatMul<float>(host, a, b, out, small);
   else if (out.dtype == DType::kFloat64)
-    MatMul<double>(host, a, b, out);
+    MatMul<double>(host, a, b, out, small);
   else
     return false;
   return true;
 }
 
 bool FallbackLinear(Host& host, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op,
-                    const Buffer& out) {
+                    const Buffer& out, bool small) {
   if (!post_op.empty() || w.rank != 2 || out.rank < 1) return false;
   if (out.dtype == DType::kFloat32)
-    Linear<float>(host, x, w, bias, out);
+    Linear<float>(host, x, w, bias, out, small);
   else if (out.dtype == DType::kFloat64)
-    Linear<double>(host, x, w, bias, out);
+    Linear<double>(host, x, w, bias, out, small);
   else
     return false;
   return true;

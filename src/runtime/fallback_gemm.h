@@ -1,4 +1,5 @@
-// The runtime's own matrix products, used when the host has no library for them. Blocked and vectorised C++, f32 and
+// The runtime's own matrix products, used when the host has no library for them, and where calling it would take longer
+// than the product. Blocked and vectorised C++, f32 and
 // f64.
 #pragma once
 
@@ -6,11 +7,15 @@
 
 namespace framejit::runtime {
 
+// Is out = a @ b (a's last dimension is summed) so small that no library is worth its call?
+bool SmallProduct(const Buffer& a, const Buffer& out);
+
+// small: plain loops instead of packed blocks.
 // out = a @ b with batch dimensions; false if the dtype is not handled here.
-bool FallbackMatMul(Host& host, const Buffer& a, const Buffer& b, const Buffer& out);
+bool FallbackMatMul(Host& host, const Buffer& a, const Buffer& b, const Buffer& out, bool small = false);
 
 // out = post_op(x @ w^T + bias); false if the dtype or the post-op is not handled here.
 bool FallbackLinear(Host& host, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op,
-                    const Buffer& out);
+                    const Buffer& out, bool small = false);
 
 }  // namespace framejit::runtime

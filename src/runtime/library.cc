@@ -28,10 +28,15 @@ bool RunHostLibrary(Host& host, const Step& step, std::span<const int64_t> symbo
 
 void RunLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> ops,
                 Buffer& out) {
-  if (RunHostLibrary(host, step, symbols, ops, out)) return;
   const Buffer* third = ops.size() > 2 ? &ops[2] : nullptr;
-  if (step.kind == Step::Kind::kMatMul && FallbackMatMul(host, ops[0], ops[1], out)) return;
-  if (step.kind == Step::Kind::kLinear && FallbackLinear(host, ops[0], ops[1], third, step.node.attrs.name, out)) return;
+  auto own = [&](bool small) {
+    if (step.kind == Step::Kind::kMatMul) return FallbackMatMul(host, ops[0], ops[1], out, small);
+    if (step.kind == Step::Kind::kLinear)
+      return FallbackLinear(host, ops[0], ops[1], third, step.node.attrs.name, out, small);
+    return false;
+  };
+  if (SmallProduct(ops[0], out) && own(true)) return;
+  if (RunHostLibrary(host, step, symbols, ops, out) || own(false)) return;
   InterpretNode(host, step, symbols, ops, out);
 }
 

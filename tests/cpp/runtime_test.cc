@@ -112,7 +112,10 @@ TEST(FallbackGemm, MatchesNaiveLoops) {
                out = HostTensor::Empty(DType::kFloat32, {2, m, n});
     b.sizes = {2, k, n};  // transposed
     b.strides = {n * k, 1, k};
-    ASSERT_TRUE(runtime::FallbackMatMul(host, AsBuffer(a), AsBuffer(b), AsBuffer(out)));
+    ASSERT_TRUE(runtime::FallbackMatMul(host, AsBuffer(a), AsBuffer(b), AsBuffer(out), false));
+    HostTensor simple = HostTensor::Empty(DType::kFloat32, {2, m, n});
+    ASSERT_TRUE(runtime::FallbackMatMul(host, AsBuffer(a), AsBuffer(b), AsBuffer(simple), true));
+    const auto* ps = reinterpret_cast<const float*>(simple.data());
     const auto* pa = reinterpret_cast<const float*>(a.data());
     const auto* pb = reinterpret_cast<const float*>(b.data());
     const auto* pc = reinterpret_cast<const float*>(out.data());
@@ -122,6 +125,7 @@ TEST(FallbackGemm, MatchesNaiveLoops) {
           double sum = 0;
           for (int64_t p = 0; p < k; ++p) sum += double{pa[(batch * m + i) * k + p]} * pb[(batch * n + j) * k + p];
           ASSERT_NEAR(pc[(batch * m + i) * n + j], sum, 1e-4);
+          ASSERT_NEAR(ps[(batch * m + i) * n + j], sum, 1e-4);
         }
       }
     }
@@ -133,16 +137,18 @@ TEST(FallbackGemm, LinearWithBiasAndStridedRows) {
   HostTensor x = RandomF32({2, 3, 4, 8}, 1), w = RandomF32({5, 8}, 2), bias = RandomF32({5}, 3);
   x.sizes = {3, 2, 4, 8};  // leading dimensions swapped: no single row stride
   x.strides = {32, 96, 8, 1};
-  HostTensor out = HostTensor::Empty(DType::kFloat32, {3, 2, 4, 5});
-  Buffer b = AsBuffer(bias);
-  ASSERT_TRUE(runtime::FallbackLinear(host, AsBuffer(x), AsBuffer(w), &b, "", AsBuffer(out)));
-  const auto xs = test::Values(AsBuffer(x)), ws = test::Values(AsBuffer(w)), bs = test::Values(b),
-             got = test::Values(AsBuffer(out));
-  for (int row = 0; row < 24; ++row) {
-    for (int j = 0; j < 5; ++j) {
-      double sum = bs[j];
-      for (int p = 0; p < 8; ++p) sum += xs[row * 8 + p] * ws[j * 8 + p];
-      ASSERT_NEAR(got[row * 5 + j], sum, 1e-5);
+  for (bool small : {false, true}) {
+    HostTensor out = HostTensor::Empty(DType::kFloat32, {3, 2, 4, 5});
+    Buffer b = AsBuffer(bias);
+    ASSERT_TRUE(runtime::FallbackLinear(host, AsBuffer(x), AsBuffer(w), &b, "", AsBuffer(out), small));
+    const auto xs = test::Values(AsBuffer(x)), ws = test::Values(AsBuffer(w)), bs = test::Values(b),
+               got = test::Values(AsBuffer(out));
+    for (int row = 0; row < 24; ++row) {
+      for (int j = 0; j < 5; ++j) {
+        double sum = bs[j];
+        for (int p = 0; p < 8; ++p) sum += xs[row * 8 + p] * ws[j * 8 + p];
+        ASSERT_NEAR(got[row * 5 + j], sum, 1e-5);
+      }
     }
   }
 }
@@ -157,6 +163,14 @@ TEST(ArenaPool, KeepsAndReusesLargeBlocks) {
   EXPECT_EQ(a.data, b.data);
   pool.Release(b);
   EXPECT_GT(pool.idle_bytes(), 0u);
+  void* result = pool.AcquireResult(16 << 20);
+  EXPECT_NE(result, b.data);
+  pool.ReleaseResult(result);
+  void* much_smaller = pool.AcquireResult(8 << 20);  // would waste half of the block
+  EXPECT_NE(much_smaller, result);
+  EXPECT_EQ(pool.AcquireResult(15 << 20), result);
+  pool.ReleaseResult(result);
+  pool.ReleaseResult(much_smaller);
   pool.RemoveUser();
   EXPECT_EQ(pool.idle_bytes(), 0u);
 }
