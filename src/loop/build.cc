@@ -12,6 +12,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "loop/finish.h"
 #include "loop/space.h"
 
 namespace framejit::loop {
@@ -20,7 +21,6 @@ namespace {
 constexpr int64_t kBlock = 4096;  // elements of a parallel piece of a long row
 constexpr int64_t kTile = 16;     // the same where accesses run across rows: lines must stay in the first cache
 constexpr int kKeepCost = 12;     // computing again costs more than a store and a load
-constexpr int kOutput = 1 << 20, kScratch = 2 << 20;  // provisional buffer numbers
 
 bool IsZero(Int v) {
   return v == Int(0);
@@ -53,8 +53,7 @@ class KernelBuilder {
     MergeVariables();
     ChooseAxes();
     EmitStages();
-    Finish();
-    SetName();
+    Finish(g_, inputs_, stored_, &built_);
     return std::move(built_);
   }
 
@@ -577,93 +576,6 @@ class KernelBuilder {
     return false;
   }
 
-  // --- finish
-  Int Local(Int e) {
-    if (e.is_const()) return e;
-    auto& s = built_.symbols;
-    auto it = std::find(s.begin(), s.end(), e);
-    if (it == s.end()) {
-      s.push_back(e);
-      it = s.end() - 1;
-    }
-    return Int::Symbol(static_cast<uint32_t>(it - s.begin()));
-  }
-  void Local(Ints& v) {
-    for (Int& e : v) e = Local(e);
-  }
-
-  void Finish() {
-    Kernel& k = built_.kernel;
-    const int inputs = static_cast<int>(inputs_.size()), outputs = static_cast<int>(stored_.size());
-    for (ValueId v : inputs_) {
-      k.buffers.push_back({g_.nodes[v].type.dtype, false});
-      built_.buffers.push_back(v);
-    }
-    for (ValueId v : stored_) {
-      k.buffers.push_back({g_.nodes[v].type.dtype, true});
-      built_.buffers.push_back(v);
-    }
-    // Instructions are renumbered in the order of the stages: dead ones go, equal kernels get equal text.
-    std::vector<int> number(k.insts.size(), -1);
-    std::vector<Inst> insts;
-    MarkLive();
-    for (Stage& stage : k.stages) {
-      std::vector<int> kept;
-      for (int i : stage.insts) {
-        if (!live_[i]) continue;
-        number[i] = static_cast<int>(insts.size());
-        kept.push_back(number[i]);
-        insts.push_back(std::move(k.insts[i]));
-      }
-      stage.insts = std::move(kept);
-    }
-    std::erase_if(k.stages, [](const Stage& s) { return s.insts.empty(); });
-    k.insts = std::move(insts);
-    Local(k.outer);
-    Local(k.red);
-    k.inner = Local(k.inner);
-    for (Inst& inst : k.insts) {
-      for (int& o : inst.operands) o = number[o];
-      if (inst.predicate >= 0) inst.predicate = number[inst.predicate];
-      inst.sym = Local(inst.sym);
-      inst.index.offset = Local(inst.index.offset);
-      Local(inst.index.outer);
-      Local(inst.index.red);
-      inst.index.inner = Local(inst.index.inner);
-      Local(inst.strides);
-      if (inst.buffer >= kScratch)
-        inst.buffer = inst.buffer - kScratch + inputs + outputs;
-      else if (inst.buffer >= kOutput)
-        inst.buffer = inst.buffer - kOutput + inputs;
-    }
-    k.num_symbols = static_cast<int>(built_.symbols.size());
-  }
-
-  void MarkLive() {
-    live_.assign(insts().size(), false);
-    for (size_t i = insts().size(); i-- > 0;) {
-      if (insts()[i].kind == IKind::kStore || insts()[i].kind == IKind::kCheck) live_[i] = true;
-    }
-    for (bool again = true; again;) {  // scratch stores have higher numbers than their readers' stages: iterate
-      again = false;
-      for (size_t i = insts().size(); i-- > 0;) {
-        if (!live_[i]) continue;
-        auto mark = [&](int o) {
-          if (o >= 0 && !live_[o]) live_[o] = again = true;
-        };
-        for (int o : insts()[i].operands) mark(o);
-        mark(insts()[i].predicate);
-      }
-    }
-  }
-
-  void SetName() {  // who knows better names it again
-    const Node& last = g_.nodes[stored_.back()];
-    built_.kernel.name = Info(last.op).name;
-    if (last.file.empty()) return;
-    built_.kernel.name += "@" + last.file.substr(last.file.find_last_of('/') + 1) + ":" + std::to_string(last.line);
-  }
-
   const Graph& g_;
   const std::vector<ValueId>& stored_;
   const std::vector<Layout>& layouts_;
@@ -695,7 +607,6 @@ class KernelBuilder {
   std::vector<std::pair<int, Scalar>> constants_;
   std::vector<std::pair<int, Int>> sizes_;
   std::vector<ValueId> inputs_;
-  std::vector<bool> live_;
   BuiltKernel built_;
 };
 
