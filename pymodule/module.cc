@@ -85,6 +85,16 @@ PyObject* SetOption(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* NormalOption(PyObject*, PyObject* args) {
+  const char *field, *value;
+  if (!PyArg_ParseTuple(args, "ss", &field, &value)) return nullptr;
+  try {
+    return Str(diag::NormalOption(field, value));
+  } catch (const std::exception& e) {
+    return PyErr_SetString(PyExc_ValueError, e.what()), nullptr;
+  }
+}
+
 PyObject* CheckEnvironment(PyObject*, PyObject*) { return Str(diag::CheckEnvironment()); }
 
 PyObject* Breaks(PyObject*, PyObject*) {
@@ -158,6 +168,7 @@ PyMethodDef methods[] = {
     {"options", OptionTable, METH_NOARGS, nullptr},
     {"get_option", GetOption, METH_O, nullptr},
     {"set_option", SetOption, METH_VARARGS, nullptr},
+    {"normal_option", NormalOption, METH_VARARGS, nullptr},
     {"check_environment", CheckEnvironment, METH_NOARGS, nullptr},
     {"breaks", Breaks, METH_NOARGS, nullptr},
     {"kernel_cache_info", KernelCache, METH_NOARGS, nullptr},

@@ -8,6 +8,7 @@ from . import _framejit
 from ._config import _TABLE, encode
 from .errors import OptionError, unknown
 
+_PROCESS_WIDE = {"log", "trace", "disable", "cache_dir", "num_threads", "dump_dir"}
 MODES = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "background"]
 
 
@@ -21,7 +22,7 @@ def compile(
     backend:   "llvm" (machine code), "eager" (the framework runs the captured graph), "interpreter" (reference), a name
                of `register_backend`, or a callable taking (graph, example_inputs).
     mode:      None or "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "background".
-    options:   fields of `framejit.config` for this function only.
+    options:   fields of `framejit.config` for this function only (not log, trace, disable and others of the process).
     disable:   True: return `model` as it is.
 
     Returns the same kind of thing: a function keeps binding, signature and `__wrapped__`; a module gives a module that
@@ -50,6 +51,8 @@ def _check(fullgraph, dynamic, backend, mode, options):
         for field in options:
             if field not in _TABLE:
                 raise OptionError(unknown("option", field, list(_TABLE)))
+            if field in _PROCESS_WIDE:
+                raise OptionError(f"option {field!r} holds for the whole process: set framejit.config.{field}")
         options = {field: encode(field, value) for field, value in options.items()}
     return {
         "fullgraph": fullgraph,

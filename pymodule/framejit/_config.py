@@ -8,15 +8,22 @@ _TABLE = {field: (env, kind, default, text) for field, env, kind, default, text 
 
 
 def encode(field, value):
-    """The text form of a value, after checking that its type suits the field. Raises OptionError or UnknownConfig."""
+    """The text form of a value, after checking that it suits the field. Raises OptionError or UnknownConfig."""
     if field not in _TABLE:
         raise UnknownConfig(unknown("option", field, list(_TABLE)))
+    try:
+        return _framejit.normal_option(field, _text(field, value))
+    except ValueError as error:  # the C side knows which values are valid
+        raise error if isinstance(error, OptionError) else OptionError(str(error)) from None
+
+
+def _text(field, value):
     kind = _TABLE[field][1]
     if kind == "b" and (isinstance(value, bool) or value in (0, 1, "0", "1")):
         return str(int(value))
     if kind == "i" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    if kind in "sl":  # l: names separated by commas; which ones are valid, the C side knows
+    if kind in "sl":  # l: names separated by commas
         if value is None or isinstance(value, bool):
             return {None: "", True: "true", False: "false"}[value]
         if isinstance(value, (list, tuple)):
@@ -48,11 +55,7 @@ class Config:
         return _decode(field, _framejit.get_option(field))
 
     def __setattr__(self, field, value):
-        text = encode(field, value)
-        try:
-            _framejit.set_option(field, text)
-        except ValueError as error:  # the C side knows which values are valid
-            raise OptionError(str(error)) from None
+        _framejit.set_option(field, encode(field, value))
 
     def __dir__(self):
         return [*_TABLE, "patch", "describe"]

@@ -50,6 +50,9 @@ def get_option(field: str, /) -> str:
 def set_option(field: str, value: str, /) -> None:
     """ValueError names the valid values."""
 
+def normal_option(field: str, value: str, /) -> str:
+    """What set_option would set. ValueError names the valid values."""
+
 def check_environment() -> str:
     """Empty, or what is wrong with a FRAMEJIT_* variable, naming the valid values."""
 

@@ -279,6 +279,11 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
   if (PyObject* b = PyDict_GetItemString(options, "backend"); b && PyUnicode_Check(b)) c.backend = PyUnicode_AsUTF8(b);
   if (PyObject* d = PyDict_GetItemString(options, "dynamic")) c.dynamic = d == Py_None ? -1 : d == Py_True;
   if (PyObject* f = PyDict_GetItemString(options, "fullgraph")) c.fullgraph = f == Py_True;
+  if (PyObject* fields = PyDict_GetItemString(options, "options"); fields && PyDict_Check(fields) && c.options.empty()) {
+    PyObject *field, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(fields, &at, &field, &value);)
+      c.options.emplace_back(PyUnicode_AsUTF8(field), PyUnicode_AsUTF8(value));
+  }
   c.root_code = Borrow(reinterpret_cast<PyFunctionObject*>(function)->func_code);  // its address is in the key
   PyObject_GC_Track(reinterpret_cast<PyObject*>(self));
   return reinterpret_cast<PyObject*>(self);

@@ -95,6 +95,7 @@ class Policy : public frame::FramePolicy {
     if (!active || override_semantics) return frame::Action::kHandOver;
     PyCodeObject* code = fj_code(frame);
     std::shared_ptr<Config> config = active;
+    diag::OptionScope options(config->options.empty() ? nullptr : &config->options);
     CodeState& state = StateOf(*config, code);
     Place& place = state.places[{fj_next(frame), fj_stack_depth(frame)}];
     if (!state.entry && fj_stack_depth(frame) == 0) state.entry = &place;
@@ -112,7 +113,7 @@ class Policy : public frame::FramePolicy {
         skips.erase(std::next(it).base());
         break;
       }
-    if (place.give_up || state.skip) return frame::Action::kStep;
+    if (place.give_up || state.skip) return StepOver(frame, place);
     {
       SuspendScope off;  // binding a framework for the first time may run Python code
       tensor::TorchLoaded();
@@ -128,7 +129,7 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kStep;
     }
     if (!place.segments.empty()) {
-      if (!Missed(*config, place, frame)) return PyErr_Occurred() ? frame::Action::kRaise : frame::Action::kStep;
+      if (!Missed(*config, place, frame)) return PyErr_Occurred() ? frame::Action::kRaise : StepOver(frame, place);
     } else if (stance == Stance::kFailOnRecompile) {
       PyErr_SetString(ErrorType("RecompileError"), (Where(code) + " was not compiled yet").c_str());
       return frame::Action::kRaise;
@@ -190,7 +191,15 @@ class Policy : public frame::FramePolicy {
       Py_XDECREF(text), Py_XDECREF(t), Py_XDECREF(v), Py_XDECREF(tb);
     }
     PyErr_Clear();
-    Skip(frame, seg.returns ? 1L << 40 : seg.instructions);
+    Skip(frame, Span(seg));
+    return frame::Action::kStep;
+  }
+
+  static long Span(const Segment& seg) { return seg.returns ? 1L << 40 : seg.instructions; }
+
+  // What the segments of this place would have run is run as written: no other is begun in the middle of it.
+  static frame::Action StepOver(FjFrame* frame, const Place& place) {
+    if (!place.segments.empty()) Skip(frame, Span(*place.segments.back()));
     return frame::Action::kStep;
   }
 
@@ -235,7 +244,7 @@ class Policy : public frame::FramePolicy {
       place.give_up = true;
       return false;
     }
-    if (config.dynamic != 0) {
+    if (config.Dynamic() != 0) {
       bool grew = false;
       for (auto [input, dim] : last.guards->DynamicCandidates(fj_localsplus(frame)))
         if (input < static_cast<int>(last.dynamic_names.size())) {
@@ -296,6 +305,12 @@ std::shared_ptr<Config> MakeConfig(const std::string& key) {
   }
   c->used = ++table.clock;
   return c;
+}
+
+int Config::Dynamic() const {
+  if (dynamic >= 0) return dynamic;
+  std::string text = diag::GetOption("dynamic");
+  return text == "auto" ? -1 : text == "true";
 }
 
 InUse::InUse() { ++users; }

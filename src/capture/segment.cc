@@ -263,7 +263,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   Captured out;
   FrameImage before(frame);
   CaptureOptions options;
-  options.dynamic = config.dynamic;
+  options.dynamic = config.Dynamic();
   options.dynamic_dims = place.dynamic_dims;
   options.dynamic_ints = place.dynamic_ints;
   options.stop_after = stop_after;

@@ -25,6 +25,8 @@ struct Config {
   Ref root_code;
   int dynamic = -1;        // -1 auto, 0 never, 1 from the start
   bool fullgraph = false;
+  std::vector<std::pair<std::string, std::string>> options;  // of framejit.config, for this function only
+  int Dynamic() const;     // `dynamic`, or where that is -1 what the option says
   std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>> codes;
   int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
   std::vector<diag::Break> breaks;      // distinct places, in order of first occurrence

@@ -110,7 +110,7 @@ bool IsConstantKind(PyObject* o) {
                                        "numpy.ufunc", "_thread.RLock", "typing._GenericAlias", "builtin_function_or_method"};
   for (const char* k : kNames)
     if (!strcmp(n, k)) return true;
-  return tensor::DTypeOf(o).has_value() || !tensor::CalleeName(o).empty();
+  return tensor::DTypeOf(o).has_value() || tensor::HasCalleeName(o);
 }
 
 PyObject* CaptureBreakType() {
@@ -145,7 +145,10 @@ std::string Session::Where() const {
   PyFrameObject* f = PyEval_GetFrame();
   if (!f) return {};
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
-  return Text(reinterpret_cast<PyCodeObject*>(code.get())->co_filename) + ":" + std::to_string(PyFrame_GetLineNumber(f));
+  const int at = PyFrame_GetLasti(f);
+  if (code.get() != where_.code.get() || at != where_.at)  // one instruction takes many guards
+    where_ = {code, at, Text(reinterpret_cast<PyCodeObject*>(code.get())->co_filename) + ":" + std::to_string(PyFrame_GetLineNumber(f))};
+  return where_.text;
 }
 
 std::nullptr_t Session::Break(BreakId id, const std::string& detail) {

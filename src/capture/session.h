@@ -156,6 +156,12 @@ class Session {
   PyObject* SymbolOf(PyObject* number, const Source* s);  // of an int that is known to change; null without error: it is not
   std::unordered_map<const Source*, shape::Int> int_symbols_;
   struct Descent;
+  struct Place {
+    Ref code;
+    int at = -1;
+    std::string text;
+  };
+  mutable Place where_;                      // the last answer of Where()
   PyObject* TensorInput(PyObject* o, const Source* s, tensor::Class c);
 
   FjFrame* root_;

@@ -64,6 +64,18 @@ std::string GetOption(std::string_view field);                // current text va
 int64_t OptionInt(std::string_view field);                    // 'b' and 'i' options
 bool OptionOn(std::string_view field);
 void SetOption(std::string_view field, std::string_view value); // throws std::invalid_argument naming the valid ones
+std::string NormalOption(std::string_view field, std::string_view value);  // the text that would be set; throws likewise
+// While alive, GetOption on this thread gives these values (field, normal form): options of one compiled function. Logs, events
+// and what threads share are not read under it.
+class OptionScope {
+ public:
+  explicit OptionScope(const std::vector<std::pair<std::string, std::string>>* values);
+  ~OptionScope();
+  OptionScope(const OptionScope&) = delete;
+
+ private:
+  const std::vector<std::pair<std::string, std::string>>* before_;
+};
 uint64_t OptionsGeneration();                                 // steps with every change: cache what you read behind it
 struct OptionInfo { const char* field; const char* env; char type; const char* default_value; const char* choices; const char* help; };
 const std::vector<OptionInfo>& Options();

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "diag/diag.h"
 
@@ -112,6 +113,7 @@ State& Get() {
 }
 
 std::atomic<uint64_t> generation{1};
+thread_local const std::vector<std::pair<std::string, std::string>>* overlay = nullptr;
 
 std::optional<size_t> Find(std::string_view field) {
   const auto& all = Options();
@@ -137,7 +139,17 @@ const std::vector<OptionInfo>& Options() {
   return *table;
 }
 
+OptionScope::OptionScope(const std::vector<std::pair<std::string, std::string>>* values)
+    : before_(std::exchange(overlay, values)) {}
+OptionScope::~OptionScope() {
+  overlay = before_;
+}
+
 std::string GetOption(std::string_view field) {
+  if (overlay) {
+    for (const auto& [name, value] : *overlay)
+      if (name == field) return value;
+  }
   std::optional<size_t> i = Find(field);
   if (!i) throw std::out_of_range(UnknownOption(field));
   State& s = Get();
@@ -152,18 +164,21 @@ bool OptionOn(std::string_view field) {
   return OptionInt(field) != 0;
 }
 
-void SetOption(std::string_view field, std::string_view value) {
+std::string NormalOption(std::string_view field, std::string_view value) {
   std::optional<size_t> i = Find(field);
   if (!i) throw std::invalid_argument(UnknownOption(field));
-  std::string text;
   try {
-    text = Normalise(Options()[*i], value);
+    return Normalise(Options()[*i], value);
   } catch (const std::invalid_argument& e) {
     throw std::invalid_argument("option '" + std::string(field) + "': " + e.what());
   }
+}
+
+void SetOption(std::string_view field, std::string_view value) {
+  std::string text = NormalOption(field, value);
   State& s = Get();
   std::lock_guard lock(s.mutex);
-  s.values[*i] = std::move(text);
+  s.values[*Find(field)] = std::move(text);
   generation.fetch_add(1, std::memory_order_release);
 }
 

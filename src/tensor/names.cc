@@ -184,6 +184,11 @@ PyObject* ResolveCallee(const std::string& name) {
   return Walk(name);
 }
 
+bool HasCalleeName(PyObject* callable) {
+  Fill();
+  return Names().contains(callable) || (IsMethodWrapper(callable) && !CalleeName(callable).empty());
+}
+
 std::string CalleeName(PyObject* callable) {
   Fill();
   auto& names = Names();

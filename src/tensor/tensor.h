@@ -118,6 +118,7 @@ Host& NumpyHost();
 PyObject* ResolveCallee(const std::string& name);
 // Name of a framework callable (torch builtin, Tensor method, numpy ufunc/function), "" if it is none.
 std::string CalleeName(PyObject* callable);
+bool HasCalleeName(PyObject* callable);  // cheaper
 
 // The self-test's verdict per fast path, for doctor.
 std::vector<std::pair<std::string, std::string>> Doctor();

@@ -215,6 +215,8 @@ print(framejit.compile(f)(1)[1], framejit.explain(f)(1).graph_count)
         ({"options": {"fuse": "perhaps"}}, "True or False"),
         ({"options": {"max_unroll": "many"}}, "an integer"),
         ({"options": ["fuse"]}, "must be a dictionary"),
+        ({"options": {"cpu": "avx9"}}, "avx2, avx512"),
+        ({"options": {"log": "breaks"}}, "framejit.config.log"),
     ],
 )
 def test_unknown_settings_name_the_valid_ones(arguments, named):
@@ -270,6 +272,36 @@ def test_config_errors():
         framejit.config.cpu = "avx9"
     with pytest.raises(framejit.OptionError):
         framejit.config.patch(nothing=1)
+
+
+def test_options_of_one_function(fresh, np):
+    def f(x):
+        return (x * 2 + 1).sum(0)
+
+    def kernels(compiled, *sizes):
+        for n in sizes:
+            assert compiled(np.ones((n, 3))).tolist() == [3.0 * n] * 3
+        return compiled.cache_info()
+
+    fused = kernels(fresh.compile(f), 5)["kernels"]
+    assert kernels(fresh.compile(f, options={"fuse": False}), 5)["kernels"] > fused
+    limited = fresh.compile(lambda x: x * 2, options={"max_entries": 2}, dynamic=False)
+    assert [limited(np.ones(n)).sum() for n in (5, 6, 7, 8)] == [10.0, 12.0, 14.0, 16.0]
+    assert limited.cache_info()["segments"] == 2
+    assert kernels(fresh.compile(f, options={"dynamic": "true"}), 5, 6, 7)["segments"] == 1
+    with fresh.config.patch(dynamic="false"):
+        assert kernels(fresh.compile(f, options={"verify": True}), 5, 6, 7)["segments"] == 3
+
+    def loop(x):
+        for _ in range(2000):
+            x = x
+        return x + 1
+
+    compiled = fresh.compile(loop, options={"max_unroll": 1000})
+    compiled(np.ones(3))
+    assert any("FJ0014" in reason for reason in framejit.explain(compiled)(np.ones(3)).break_reasons)
+    assert framejit.explain(loop)(np.ones(3)).graph_break_count == 0
+    assert framejit.config.fuse is True and framejit.config.max_unroll > 1000
 
 
 def test_stance(fresh, np):

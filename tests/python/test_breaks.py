@@ -275,6 +275,7 @@ def test_limit(fresh, capfd):  # FJ0020
                 assert same(compiled(torch.ones(3), float(k)), torch.ones(3) + k)
         assert "FJ0020" in ids(fresh, compiled)[0]
         assert "FJ0020" in capfd.readouterr().err
+        assert compiled.cache_info()["segments"] == 4
     finally:
         fresh.config.max_entries = before
 
