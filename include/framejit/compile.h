@@ -34,6 +34,10 @@ class Host {
   // Throws ExternError after setting a Python exception. Takes the GIL itself.
   virtual void RunExtern(const Call& call, std::span<const Buffer> operands, std::span<Buffer> results) = 0;
   virtual void Release(Buffer* b) = 0;  // a result of RunExtern that is no longer needed
+  // Where memory is not the CPU's: the stream that kernels run on, and copies on it (between devices, too; to the CPU they
+  // are over when the call returns). Throws std::runtime_error.
+  virtual void* CurrentStream(Device device) { return nullptr; }
+  virtual void Copy(const Buffer& from, const Buffer& to);
   // Library calls; false: "not me", the next candidate (the runtime's own loop) runs. Operands may have any strides (0 for
   // broadcast dimensions). Results are preallocated: row-major for MatMul and Linear; Conv and Attention must honour
   // out.strides (attention is usually asked for [B, L, H, E] memory order, which is what libraries produce), or, where

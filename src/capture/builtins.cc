@@ -1,6 +1,8 @@
 // The tables behind builtins.h. To add a function: a row in kFunctions (dotted name), nothing else.
 #include "capture/builtins.h"
 
+#include "guard/versions.h"
+
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -183,7 +185,7 @@ Bound UnbindBuiltin(PyObject* o) {
     Ref name(PyUnicode_InternFromString(def->ml_name));
     PyObject* mro = Py_TYPE(self)->tp_mro;  // it may come from a base class: super().get
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); ++i) {
-      PyObject* d = PyDict_GetItemWithError(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))->tp_dict, name.get());
+      PyObject* d = PyDict_GetItemWithError(guard::TypeDict(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))), name.get());
       if (d && !strcmp(Py_TYPE(d)->tp_name, "method_descriptor") && reinterpret_cast<PyMethodDescrObject*>(d)->d_method == def)
         return {Borrow(d), Borrow(self)};
     }

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "codegen/codegen.h"
+#include "codegen/gpu.h"
 #include "codegen/jit.h"
 #include "diag/diag.h"
 
@@ -125,7 +126,9 @@ namespace framejit {
 KernelCacheInfo GetKernelCacheInfo() {
   auto& cache = codegen::TheCache();
   std::lock_guard lock(cache.mutex);
-  return cache.info;
+  KernelCacheInfo info = cache.info;
+  codegen::AddGpuKernelInfo(&info);
+  return info;
 }
 
 void ClearKernelCache() {
@@ -133,6 +136,7 @@ void ClearKernelCache() {
   std::lock_guard lock(cache.mutex);
   std::erase_if(cache.entries, [](const auto& e) { return e.second.kernel != nullptr; });
   cache.info = {};
+  codegen::ClearGpuKernels();
 }
 
 }  // namespace framejit

@@ -106,7 +106,9 @@ Value* OpEmitter::ToStorage(Value* v, DType t) {
   const int lanes = LanesOf(v);
   switch (t) {
     case DType::kBool: return b_.CreateZExt(v, Wide(b_.getInt8Ty(), lanes));
-    case DType::kBFloat16: return Narrow(v);
+    case DType::kBFloat16:
+      if (isa_.gpu) return b_.CreateBitCast(b_.CreateFPTrunc(v, b_.getBFloatTy()), b_.getInt16Ty());
+      return Narrow(v);
     case DType::kFloat16:
       return b_.CreateBitCast(b_.CreateFPTrunc(v, Wide(b_.getHalfTy(), lanes)), Wide(b_.getInt16Ty(), lanes));
     default: return v;
@@ -280,7 +282,7 @@ Value* OpEmitter::Integer(Op op, DType t, std::span<Value* const> v) {
       llvm::Type* wide = Wide(b_.getInt64Ty(), LanesOf(a));
       Value* base = b_.CreateIntCast(a, wide, is_signed);
       Value* power = b_.CreateIntCast(b, wide, is_signed);
-      return b_.CreateTrunc(CallHelper(b_, "fj_ipow", {base, power}), a->getType());
+      return b_.CreateTrunc(CallHelper(b_, isa_, "fj_ipow", {base, power}), a->getType());
     }
     case Op::kMaximum: return b_.CreateSelect(is_signed ? b_.CreateICmpSGT(a, b) : b_.CreateICmpUGT(a, b), a, b);
     case Op::kMinimum: return b_.CreateSelect(is_signed ? b_.CreateICmpSLT(a, b) : b_.CreateICmpULT(a, b), a, b);

@@ -4,9 +4,11 @@
 namespace framejit::codegen {
 
 struct Isa {
-  int vector_bytes = 32;  // of the widest register worth using
-  bool avx512 = false;    // F, BW, DQ, VL: native masks, gathers, scatters
-  bool lowered = false;   // AVX-512's code shapes in AVX2 instructions
+  int vector_bytes = 32;   // of the widest register worth using
+  bool avx512 = false;     // F, BW, DQ, VL: native masks, gathers, scatters
+  bool lowered = false;    // AVX-512's code shapes in AVX2 instructions
+  bool gpu = false;        // NVPTX: scalars only, no C library
+  bool libdevice = false;  // ... but NVIDIA's functions are there to be linked
 };
 
 }  // namespace framejit::codegen

@@ -521,7 +521,8 @@ class Math {
 };
 
 // `value`, but what the C library says if not all lanes are `ok`.
-Value* OrLibrary(llvm::IRBuilder<>& b, Value* value, Value* ok, const std::string& name, std::span<Value* const> v) {
+Value* OrLibrary(llvm::IRBuilder<>& b, const Isa& isa, Value* value, Value* ok, const std::string& name,
+                 std::span<Value* const> v) {
   Value* all = LanesOf(ok) > 1 ? b.CreateAndReduce(ok) : ok;
   llvm::BasicBlock* here = b.GetInsertBlock();
   llvm::Function* f = here->getParent();
@@ -529,7 +530,8 @@ Value* OrLibrary(llvm::IRBuilder<>& b, Value* value, Value* ok, const std::strin
   auto* join = llvm::BasicBlock::Create(b.getContext(), "join", f);
   b.CreateCondBr(all, join, rare);
   b.SetInsertPoint(rare);
-  Value* exact = CallHelper(b, name.c_str(), v);
+  Value* exact = CallHelper(b, isa, name.c_str(), v);
+  rare = b.GetInsertBlock();
   b.CreateBr(join);
   b.SetInsertPoint(join);
   llvm::PHINode* phi = b.CreatePHI(value->getType(), 2);
@@ -584,8 +586,56 @@ void NoteExceptions(llvm::IRBuilder<>& b, Op op, std::span<Value* const> v) {
   }
 }
 
+namespace {
+
+// A GPU has no C library: the integer power is a function of the module, floats call NVIDIA's.
+llvm::FunctionCallee IntegerPower(llvm::Module& m) {
+  llvm::LLVMContext& c = m.getContext();
+  llvm::IRBuilder<> b(c);
+  auto* i64 = b.getInt64Ty();
+  auto callee = m.getOrInsertFunction("fj_ipow", i64, i64, i64);
+  auto* f = llvm::cast<llvm::Function>(callee.getCallee());
+  if (!f->empty()) return callee;
+  f->setLinkage(llvm::GlobalValue::InternalLinkage);
+  auto* entry = llvm::BasicBlock::Create(c, "entry", f);
+  auto* loop = llvm::BasicBlock::Create(c, "loop", f);
+  auto* done = llvm::BasicBlock::Create(c, "done", f);
+  Value *base = f->getArg(0), *exponent = f->getArg(1), *one = b.getInt64(1), *zero = b.getInt64(0);
+  b.SetInsertPoint(entry);
+  b.CreateBr(loop);
+  b.SetInsertPoint(loop);
+  auto *result = b.CreatePHI(i64, 2), *square = b.CreatePHI(i64, 2), *left = b.CreatePHI(i64, 2);
+  Value* odd = b.CreateICmpNE(b.CreateAnd(left, one), zero);
+  Value* next = b.CreateSelect(odd, b.CreateMul(result, square), result);
+  Value* rest = b.CreateLShr(left, 1);
+  Value* squared = b.CreateMul(square, square);
+  b.CreateCondBr(b.CreateICmpNE(rest, zero), loop, done);
+  for (auto [phi, first, then] : {std::tuple{result, one, next}, {square, base, squared}, {left, exponent, rest}}) {
+    phi->addIncoming(first, entry);
+    phi->addIncoming(then, loop);
+  }
+  b.SetInsertPoint(done);
+  Value* minus = b.CreateSelect(b.CreateICmpNE(b.CreateAnd(exponent, one), zero), base, one);
+  Value* negative =
+      b.CreateSelect(b.CreateICmpEQ(base, one), one, b.CreateSelect(b.CreateICmpEQ(base, b.getInt64(-1)), minus, zero));
+  b.CreateRet(b.CreateSelect(b.CreateICmpSLT(exponent, zero), negative, next));
+  return callee;
+}
+
+Value* CallOnGpu(llvm::IRBuilder<>& b, const Isa& isa, const std::string& name, std::span<Value* const> v) {
+  llvm::Module& m = *b.GetInsertBlock()->getModule();
+  if (name == "fj_ipow") return b.CreateCall(IntegerPower(m), {v[0], v[1]});
+  if (!isa.libdevice) throw CodegenUnsupported(name + " on a GPU without libdevice");
+  std::vector<llvm::Type*> types(v.size(), v[0]->getType());
+  auto callee = m.getOrInsertFunction("__nv_" + name, llvm::FunctionType::get(v[0]->getType(), types, false));
+  return b.CreateCall(callee, std::vector<Value*>(v.begin(), v.end()));
+}
+
+}  // namespace
+
 // The lanes go through memory: the helper is a loop over an array, so that the code stays small at any width.
-Value* CallHelper(llvm::IRBuilder<>& b, const char* name, std::span<Value* const> v) {
+Value* CallHelper(llvm::IRBuilder<>& b, const Isa& isa, const char* name, std::span<Value* const> v) {
+  if (isa.gpu) return CallOnGpu(b, isa, name, v);
   llvm::Function* f = b.GetInsertBlock()->getParent();
   llvm::Module* m = f->getParent();
   llvm::Type* type = v[0]->getType();
@@ -618,16 +668,17 @@ Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* co
     case Op::kSin:
     case Op::kCos:
       if (f64) break;
-      return OrLibrary(b, own.SinCosF32(x, op == Op::kCos), own.Less(own.Abs(x), own.C(0x1p17)), name, v);
+      return OrLibrary(b, isa, own.SinCosF32(x, op == Op::kCos), own.Less(own.Abs(x), own.C(0x1p17)), name, v);
     case Op::kFmod: {
       Value* ok;
       Value* r = own.Fmod(v[0], v[1], &ok);
-      return OrLibrary(b, r, ok, name, v);
+      return OrLibrary(b, isa, r, ok, name, v);
     }
     default: break;
   }
+  if (isa.libdevice && !f64) return CallHelper(b, isa, name.c_str(), v);
   if (f64 && (op == Op::kPow || op == Op::kErfc || op == Op::kHypot || op == Op::kLog10))
-    return CallHelper(b, name.c_str(), v);
+    return CallHelper(b, isa, name.c_str(), v);
   llvm::Type* wide_type = b.getDoubleTy();
   if (LanesOf(x) > 1) wide_type = llvm::FixedVectorType::get(wide_type, LanesOf(x));
   std::vector<Value*> wide;
@@ -643,7 +694,7 @@ Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* co
     case Op::kTan: {
       y = op == Op::kTan ? m.Tan(w) : m.SinCos(w, op == Op::kCos);
       if (!f64) y = b.CreateFPTrunc(y, x->getType());
-      return OrLibrary(b, y, m.Less(m.Abs(w), m.C(0x1p30)), name, v);
+      return OrLibrary(b, isa, y, m.Less(m.Abs(w), m.C(0x1p30)), name, v);
     }
     case Op::kAsin: y = m.Asin(w); break;
     case Op::kAcos: y = m.Acos(w); break;

@@ -13,10 +13,11 @@ namespace framejit::codegen {
 
 llvm::Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<llvm::Value* const> v);
 
-// A function of helpers.def on every lane; operands of one type.
-llvm::Value* CallHelper(llvm::IRBuilder<>& b, const char* name, std::span<llvm::Value* const> v);
-inline llvm::Value* CallHelper(llvm::IRBuilder<>& b, const char* name, std::initializer_list<llvm::Value*> v) {
-  return CallHelper(b, name, std::span<llvm::Value* const>(v.begin(), v.size()));
+// A function of helpers.cc on every lane (on a GPU: of libdevice); operands of one type.
+llvm::Value* CallHelper(llvm::IRBuilder<>& b, const Isa& isa, const char* name, std::span<llvm::Value* const> v);
+inline llvm::Value* CallHelper(llvm::IRBuilder<>& b, const Isa& isa, const char* name,
+                               std::initializer_list<llvm::Value*> v) {
+  return CallHelper(b, isa, name, std::span<llvm::Value* const>(v.begin(), v.size()));
 }
 
 // Notes a Status of the run if `bad` in any lane: one branch.

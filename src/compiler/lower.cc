@@ -4,6 +4,7 @@
 #include <map>
 
 #include "codegen/codegen.h"
+#include "codegen/gpu.h"
 #include "compiler/in_place.h"
 #include "diag/diag.h"
 #include "graph/raises.h"
@@ -45,10 +46,12 @@ std::string KernelName(const Graph& g, const Group& group) {
 
 class Lowering {
  public:
-  Lowering(const Graph& g, const pass::Grouping& grouping, const CompileOptions& options, CompileStats& stats)
+  Lowering(const Graph& g, const pass::Grouping& grouping, const CompileOptions& options, Device device,
+           CompileStats& stats)
       : g_(g),
         grouping_(grouping),
         options_(options),
+        device_(device),
         stats_(stats),
         layouts_(grouping.layouts),
         kernel_layouts_(g.nodes.size()),
@@ -56,6 +59,7 @@ class Lowering {
 
   Plan Run() {
     plan_.name = g_.name;
+    plan_.device = device_;
     plan_.symbol_sources = g_.symbol_sources;
     for (ValueId v = 0; v < g_.nodes.size() && options_.watch & ~kBadIndex; ++v) {
       if (MayRaise(g_, v)) plan_.watch = options_.watch;
@@ -103,6 +107,7 @@ class Lowering {
     value.storage = storage;
     value.dtype = t.dtype;
     value.device = t.device;
+    if (t.device.kind != DeviceKind::kCpu) plan_.storages[storage].gpu = true;
     value.sizes = t.shape;
     value.strides = layout.strides;
     value.offset = layout.offset;
@@ -185,7 +190,8 @@ class Lowering {
       }
     }
     for (ValueId v : group.stored) pass_on(v);
-    loop::BuiltKernel built = loop::BuildKernel(g_, group.nodes, group.stored, layouts);
+    const bool gpu = g_.nodes[group.stored.at(0)].type.device.kind == DeviceKind::kCuda;
+    loop::BuiltKernel built = loop::BuildKernel(g_, group.nodes, group.stored, layouts, /*keep=*/!gpu);
     built.kernel.name = KernelName(g_, group);
     if (options_.watch & ~kBadIndex) {
       for (ValueId v : group.nodes) built.kernel.ieee = built.kernel.ieee || MayRaise(g_, v);
@@ -193,19 +199,23 @@ class Lowering {
     if (built.kernel.Checks()) plan_.watch |= options_.watch & kBadIndex;
     if (diag::Enabled(diag::Channel::loop_)) diag::Log(diag::Channel::loop_, built.kernel.str());
     bool reused = false;
-    std::shared_ptr<const codegen::CompiledKernel> code = codegen::GetKernel(built.kernel, {options_.cpu}, &reused);
-    ++stats_.kernels;
-    ++(reused ? stats_.kernels_reused : stats_.kernels_compiled);
     Step step;
     step.kind = Step::Kind::kKernel;
     step.name = built.kernel.name;
-    step.fn = code->fn;
     step.symbols = built.symbols;
-    step.rows = [code](const int64_t* symbols) { return code->rows(symbols); };
-    step.work_per_row = [code](const int64_t* symbols) { return code->work_per_row(symbols); };
+    if (gpu) {
+      step.gpu = codegen::GetGpuKernel(built.kernel, device_.index, &reused);
+    } else {
+      std::shared_ptr<const codegen::CompiledKernel> code = codegen::GetKernel(built.kernel, {options_.cpu}, &reused);
+      step.fn = code->fn;
+      step.rows = [code](const int64_t* symbols) { return code->rows(symbols); };
+      step.work_per_row = [code](const int64_t* symbols) { return code->work_per_row(symbols); };
+      step.code = std::move(code);
+    }
+    ++stats_.kernels;
+    ++(reused ? stats_.kernels_reused : stats_.kernels_compiled);
     for (ValueId v : group.stored) step.results.push_back(Make(v));
     for (ValueId v : built.buffers) step.operands.push_back(ValueOf(v));
-    step.code = std::move(code);
     kernels_.resize(plan_.steps.size());
     kernels_.push_back(std::move(built.kernel));
     plan_.steps.push_back(std::move(step));
@@ -279,6 +289,7 @@ class Lowering {
         plan_.values[value].strides = pass::RowMajor(t.shape);
         plan_.values[value].dtype = t.dtype;
         plan_.values[value].device = t.device;
+        plan_.storages[storage].gpu = t.device.kind != DeviceKind::kCpu;
       } else {
         value = NewValue(owner, storage, true);
         for (ValueId u : same) value_of_[u] = value;
@@ -331,6 +342,7 @@ class Lowering {
   const Graph& g_;
   const pass::Grouping& grouping_;
   const CompileOptions& options_;
+  const Device device_;
   CompileStats& stats_;
   std::vector<Layout> layouts_;
   std::vector<Layout> kernel_layouts_;
@@ -343,9 +355,9 @@ class Lowering {
 
 }  // namespace
 
-runtime::Plan Lower(const Graph& g, const pass::Grouping& grouping, const CompileOptions& options,
+runtime::Plan Lower(const Graph& g, const pass::Grouping& grouping, const CompileOptions& options, Device device,
                     CompileStats& stats) {
-  return Lowering(g, grouping, options, stats).Run();
+  return Lowering(g, grouping, options, device, stats).Run();
 }
 
 }  // namespace framejit::compiler

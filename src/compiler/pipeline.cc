@@ -12,19 +12,34 @@
 #include "pass/split_reduce.h"
 
 namespace framejit {
+namespace {
+
+// The one device beside the CPU that the graph's values are on.
+Device DeviceOf(const Graph& g) {
+  Device device;
+  for (const Node& n : g.nodes) {
+    const Device d = n.type.device;
+    if (d.kind == DeviceKind::kCpu || d == device) continue;
+    if (d.kind != DeviceKind::kCuda) throw std::runtime_error("no code generation for this device");
+    if (device.kind != DeviceKind::kCpu) throw std::runtime_error("no code generation for two devices at once");
+    device = d;
+  }
+  return device;
+}
+
+}  // namespace
 
 std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   if (std::string error = Verify(graph); !error.empty()) throw std::runtime_error("invalid graph: " + error);
-  for (const Node& n : graph.nodes) {
-    if (n.type.device.kind != DeviceKind::kCpu) throw std::runtime_error("no code generation for this device");
-  }
+  const Device device = DeviceOf(graph);
   Graph g = graph;
   pass::PassManager pm(options);
   pass::RunPass(pm, "fold", g, pass::Fold);
   pass::RunPass(pm, "cse", g, pass::Cse);
   pass::RunPass(pm, "dce", g, pass::Dce);
-  pass::RunPass(pm, "split_reduce", g, pass::SplitReduce);
+  const bool gpu = device.kind == DeviceKind::kCuda;
+  pass::RunPass(pm, "split_reduce", g, [&](Graph& g) { return pass::SplitReduce(g, gpu); });
   pass::FuseOptions fuse;
   fuse.fuse = options.fuse && !pm.Disabled("fuse");
   pass::Grouping grouping;
@@ -32,7 +47,7 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
     grouping = pass::Fuse(g, {.fuse = false});
   }
   CompileStats stats;
-  runtime::Plan plan = compiler::Lower(g, grouping, options, stats);
+  runtime::Plan plan = compiler::Lower(g, grouping, options, device, stats);
   if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, plan.str());
   stats.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return runtime::MakeExecutable(std::move(plan), stats);

@@ -38,8 +38,8 @@ struct Affine {
 class KernelBuilder {
  public:
   KernelBuilder(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
-                const std::vector<Layout>& layouts)
-      : g_(g), stored_(stored), layouts_(layouts), space_(g, group, stored, &layouts) {
+                const std::vector<Layout>& layouts, bool keep)
+      : g_(g), stored_(stored), layouts_(layouts), space_(g, group, stored, &layouts), keep_(keep) {
     if (!space_.Analyze()) throw std::logic_error("BuildKernel: " + space_.why());
     for (ValueId v : group) {
       if (!space_.reduced_vars()) continue;
@@ -444,7 +444,8 @@ class KernelBuilder {
   // A value of an earlier stage: from an output that holds it, or from scratch if that is cheaper than computing it
   // again.
   int Reload(const Key& key, const Needed& need, const Made& made) {
-    if (!space_.member(key.value) || key.pred || built_.kernel.column || !red_.empty() || inner_ < 0) return -1;
+    if (!keep_ || !space_.member(key.value) || key.pred || built_.kernel.column || !red_.empty() || inner_ < 0)
+      return -1;
     if (need.cost < kKeepCost) return -1;
     const DType dtype = ComputeType(g_.nodes[key.value].type.dtype);
     Inst load{.kind = IKind::kLoad, .dtype = dtype};
@@ -580,6 +581,7 @@ class KernelBuilder {
   const std::vector<ValueId>& stored_;
   const std::vector<Layout>& layouts_;
   Space space_;
+  const bool keep_;
   std::vector<ValueId> reductions_;
   bool sequential_ = false;  // there are reductions or scans
   std::vector<Use> uses_;
@@ -613,8 +615,8 @@ class KernelBuilder {
 }  // namespace
 
 BuiltKernel BuildKernel(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
-                        const std::vector<Layout>& layouts) {
-  return KernelBuilder(g, group, stored, layouts).Build();
+                        const std::vector<Layout>& layouts, bool keep) {
+  return KernelBuilder(g, group, stored, layouts, keep).Build();
 }
 
 }  // namespace framejit::loop

@@ -112,8 +112,9 @@ struct BuiltKernel {
 // True for every single pointwise, view, reduction, creation, take, gather or cumsum node of a supported type (no
 // complex, no fp8).
 bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored);
-// layouts[v]: for every operand outside of the group and every stored member. Throws std::logic_error if !CanFuse.
+// layouts[v]: for every operand outside of the group and every stored member. keep: what a later stage needs again may
+// be kept in scratch (else it is computed again). Throws std::logic_error if !CanFuse.
 BuiltKernel BuildKernel(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
-                        const std::vector<Layout>& layouts);
+                        const std::vector<Layout>& layouts, bool keep = true);
 
 }  // namespace framejit::loop

@@ -224,6 +224,7 @@ class Fuser {
     const Unit& c = units_[b];
     if (p.kind != Group::Kind::kKernel || c.kind != Group::Kind::kKernel) return;
     if (p.nodes.size() + c.nodes.size() > options_.max_nodes) return;
+    if (!(g_.nodes[p.nodes[0]].type.device == g_.nodes[c.nodes[0]].type.device)) return;
     queue_.push({Gain(p, c, Union(p.nodes, c.nodes)), a, b, p.stamp, c.stamp});
   }
 

@@ -10,6 +10,8 @@ using shape::Ints;
 
 constexpr int64_t kMinElements = 1 << 15;  // of one result: below, one thread is as fast
 constexpr int64_t kEnoughRows = 16;        // results that are rows of work already
+constexpr int64_t kEnoughRowsGpu = 256;    // ... for blocks of threads
+constexpr int64_t kEnoughColumnsGpu = 64 * 132;
 
 bool Splittable(Op op) {
   return op == Op::kSum || op == Op::kProd || op == Op::kMax || op == Op::kMin || op == Op::kAny || op == Op::kAll;
@@ -29,7 +31,8 @@ struct Cut {
   std::vector<int64_t> first;  // axes of the first reduction, of the (reshaped) operand
 };
 
-std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int64_t>& hints) {
+std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int64_t>& hints, bool gpu) {
+  const int64_t enough = gpu ? kEnoughRowsGpu : kEnoughRows;
   const TensorType& from = g.nodes[n.operands[0]].type;
   std::vector<int64_t> axes = n.attrs.axes;
   std::sort(axes.begin(), axes.end());
@@ -37,17 +40,33 @@ std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int6
   for (int d = 0; d < from.rank(); ++d) {
     (std::binary_search(axes.begin(), axes.end(), d) ? reduced : kept) *= Hint(from.shape[d], hints);
   }
-  if (kept >= kEnoughRows || reduced < kMinElements || axes.empty()) return std::nullopt;
+  if (gpu && axes == std::vector<int64_t>{0} && from.rank() > 1 && kept >= 32 && kept < kEnoughColumnsGpu &&
+      from.shape[0].is_const()) {
+    const int64_t rows = from.shape[0].value();
+    for (int64_t pieces = 64; pieces >= 4; pieces /= 2) {
+      if (rows % pieces || rows / pieces < 64 || kept * pieces > 4 * kEnoughColumnsGpu) continue;
+      Ints shape = from.shape;
+      shape[0] = Int(rows / pieces);
+      shape.insert(shape.begin(), Int(pieces));
+      return Cut{shape, {1}};
+    }
+  }
+  if (kept >= enough || reduced < kMinElements || axes.empty()) return std::nullopt;
   if (axes.size() > 1) {
     // The outermost reduced axes become rows until there are enough; at least one axis is left for the first step.
     int64_t rows = kept;
     size_t cut = 0;
-    while (cut + 1 < axes.size() && rows < kEnoughRows) rows *= Hint(from.shape[axes[cut++]], hints);
-    if (rows >= kEnoughRows && reduced * kept / rows >= 256) return Cut{{}, {axes.begin() + cut, axes.end()}};
+    while (cut + 1 < axes.size() && rows < enough) rows *= Hint(from.shape[axes[cut++]], hints);
+    if (rows >= enough && reduced * kept / rows >= 256) return Cut{{}, {axes.begin() + cut, axes.end()}};
   }
   if (from.rank() != static_cast<int>(axes.size())) return std::nullopt;
   const auto numel = from.numel().as_const();
   if (!numel) return std::nullopt;
+  if (gpu) {
+    for (int64_t rows : {1024, 768, 512, 640, 1000, 576, 500, 384, 256, 320, 250, 192, 128}) {
+      if (*numel % rows == 0 && *numel / rows >= 256) return Cut{{Int(rows), Int(*numel / rows)}, {1}};
+    }
+  }
   for (int64_t rows : {64, 60, 48, 50, 56, 49, 32, 36, 40, 25, 27, 24, 20, 16}) {
     if (*numel % rows == 0) return Cut{{Int(rows), Int(*numel / rows)}, {1}};
   }
@@ -56,7 +75,7 @@ std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int6
 
 }  // namespace
 
-int SplitReduce(Graph& g) {
+int SplitReduce(Graph& g, bool gpu) {
   std::vector<int64_t> hints;
   for (const auto& s : g.symbols) hints.push_back(s.hint);
   int count = 0;
@@ -69,7 +88,7 @@ int SplitReduce(Graph& g) {
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     Node n = g.nodes[v];
     std::optional<Cut> cut;
-    if (Splittable(n.op) && KeepsPrecision(n)) cut = FindCut(g, n, hints);
+    if (Splittable(n.op) && KeepsPrecision(n)) cut = FindCut(g, n, hints, gpu);
     for (ValueId& o : n.operands) o = moved[o];
     if (!cut) {
       moved[v] = add(std::move(n));
@@ -102,7 +121,7 @@ int SplitReduce(Graph& g) {
     second.attrs.axes = second_axes;
     if (!cut->rows_shape.empty() && n.attrs.flag) {  // [1, 1] -> the rank that was asked for
       second.attrs.flag = false;
-      second.type.shape.clear();
+      second.type.shape.assign(cut->rows_shape.begin() + 2, cut->rows_shape.end());
       second.strides.clear();
       Node back = n;
       back.op = Op::kReshape;

@@ -4,13 +4,15 @@
 //   after:  %1 = sum %0, axes=[1] : f32[512]          rows in parallel
 //           %2 = sum %1, axes=[0] : f32[]
 //
-// A one-dimensional operand is reshaped to rows first. Returns the number of reductions cut.
+// A one-dimensional operand is reshaped to rows first. A GPU wants many more rows, and its sums over leading axes are
+// cut, too:  sum f32[8192, 768], axes=[0]  ->  f32[32, 256, 768] -> f32[32, 1, 768] -> f32[768].  Returns the number of
+// reductions cut.
 #pragma once
 
 #include "framejit/graph.h"
 
 namespace framejit::pass {
 
-int SplitReduce(Graph& g);
+int SplitReduce(Graph& g, bool gpu = false);
 
 }  // namespace framejit::pass

@@ -8,8 +8,10 @@ PlanIndex::PlanIndex(const Plan& plan) {
   output_storage.assign(plan.outputs.size(), -1);
   for (const Step& s : plan.steps) {
     first_pointer.push_back(num_pointers);
+    first_param.push_back(num_params);
     if (s.kind == Step::Kind::kKernel) {
       num_pointers += s.operands.size();
+      if (s.gpu) num_params += s.operands.size() + s.symbols.size();
       continue;
     }
     for (int v : s.operands) needs_buffer[v] = true;
@@ -34,6 +36,8 @@ void Context::Bind(const Plan& plan, const PlanIndex& index, std::shared_ptr<con
   instance = std::move(i);
   buffers.resize(plan.values.size());
   pointers.assign(index.num_pointers, nullptr);
+  params.clear();
+  params.reserve(index.num_params);
   externals.resize(index.has_externs ? plan.storages.size() : 0);
   std::vector<std::vector<Patch>> by_storage(plan.storages.size());
   for (size_t v = 0; v < plan.values.size(); ++v) {
@@ -51,6 +55,11 @@ void Context::Bind(const Plan& plan, const PlanIndex& index, std::shared_ptr<con
   for (size_t s = 0; s < plan.steps.size(); ++s) {
     if (plan.steps[s].kind != Step::Kind::kKernel) continue;
     void** slot = pointers.data() + index.first_pointer[s];
+    if (plan.steps[s].gpu) {
+      for (size_t i = 0; i < plan.steps[s].operands.size(); ++i) params.push_back(slot + i);
+      for (size_t i = 0; i < plan.steps[s].symbols.size(); ++i)
+        params.push_back(const_cast<int64_t*>(instance->steps[s].symbols + i));
+    }
     for (int v : plan.steps[s].operands) {
       by_storage[plan.values[v].storage].push_back({slot++, instance->values[v].offset_bytes});
     }
@@ -61,7 +70,7 @@ void Context::Bind(const Plan& plan, const PlanIndex& index, std::shared_ptr<con
     patches.insert(patches.end(), list.begin(), list.end());
     patch_begin.push_back(static_cast<uint32_t>(patches.size()));
   }
-  scratch = nullptr;
+  scratch = gpu_scratch = nullptr;
   if (instance->scratch_bytes > 0 && instance->scratch_bytes <= kOwnScratch) {
     if (static_cast<int64_t>(own.bytes) < instance->scratch_bytes) {
       FreeBlock(own);
@@ -76,7 +85,16 @@ void Context::SetScratch(const Plan& plan, std::byte* base) {
   if (base == scratch) return;
   scratch = base;
   for (size_t s = 0; s < plan.storages.size(); ++s) {
-    if (plan.storages[s].kind == Storage::Kind::kScratch)
+    if (plan.storages[s].kind == Storage::Kind::kScratch && !plan.storages[s].gpu)
+      SetStorage(static_cast<int>(s), base + instance->scratch_offset[s]);
+  }
+}
+
+void Context::SetGpuScratch(const Plan& plan, std::byte* base) {
+  if (base == gpu_scratch) return;
+  gpu_scratch = base;
+  for (size_t s = 0; s < plan.storages.size(); ++s) {
+    if (plan.storages[s].kind == Storage::Kind::kScratch && plan.storages[s].gpu)
       SetStorage(static_cast<int>(s), base + instance->scratch_offset[s]);
   }
 }

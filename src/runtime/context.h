@@ -15,6 +15,8 @@ struct PlanIndex {
   explicit PlanIndex(const Plan& plan);
   std::vector<size_t> first_pointer;  // by step: where its kernel arguments begin
   size_t num_pointers = 0;
+  std::vector<size_t> first_param;  // likewise, of what a GPU launch is given: addresses of the arguments
+  size_t num_params = 0;
   std::vector<bool> needs_buffer;               // by value: read by something other than kernels
   std::vector<int> output_storage;              // by output; -1: handed over by an extern
   std::vector<int> input_storage;               // by input
@@ -35,10 +37,12 @@ struct Context {
     }
   }
   void SetScratch(const Plan& plan, std::byte* base);
+  void SetGpuScratch(const Plan& plan, std::byte* base);
 
   std::shared_ptr<const Instance> instance;
   std::vector<Buffer> buffers;  // by value
   std::vector<void*> pointers;  // kernel arguments of all steps
+  std::vector<void*> params;
   struct Patch {
     void** slot;
     int64_t offset;
@@ -46,11 +50,13 @@ struct Context {
   std::vector<Patch> patches;  // grouped by storage
   std::vector<uint32_t> patch_begin;
   Block own;
-  std::byte* scratch = nullptr;  // what the scratch pointers are based on
+  std::byte* scratch = nullptr;      // what the scratch pointers are based on
+  std::byte* gpu_scratch = nullptr;  // allocated by the host for each run
 
   struct External {             // by storage, for externs
     Buffer buffer;              // as the host gave it
     std::byte* copy = nullptr;  // read instead of it, if its layout or place does not fit
+    Buffer gpu_copy;            // the same on a GPU: the host's
     bool live = false;          // must be given back to the host
     bool output_allocated = false;
   };

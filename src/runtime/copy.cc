@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
 
 namespace framejit::runtime {
@@ -78,6 +79,7 @@ void CopyRows(void* context, int64_t begin, int64_t end) {
 }  // namespace
 
 void StridedCopy(Host& host, const Buffer& from, const Buffer& to) {
+  if (from.device.kind != DeviceKind::kCpu || to.device.kind != DeviceKind::kCpu) return host.Copy(from, to);
   Loop loop;
   loop.element = DTypeSize(to.dtype);
   loop.from = static_cast<const std::byte*>(from.data);
@@ -132,3 +134,11 @@ void StridedCopy(Host& host, const Buffer& from, const Buffer& to) {
 }
 
 }  // namespace framejit::runtime
+
+namespace framejit {
+
+void Host::Copy(const Buffer&, const Buffer&) {
+  throw std::runtime_error("this host copies nothing on GPUs");
+}
+
+}  // namespace framejit

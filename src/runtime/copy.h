@@ -5,7 +5,8 @@
 
 namespace framejit::runtime {
 
-// to[...] = from[...]; sizes are `to`'s. The two must not overlap (or be the same memory in the same order).
+// to[...] = from[...]; sizes are `to`'s. The two must not overlap (or be the same memory in the same order). On and
+// between GPUs by the host.
 void StridedCopy(Host& host, const Buffer& from, const Buffer& to);
 
 }  // namespace framejit::runtime

@@ -7,10 +7,12 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 
 #include "diag/diag.h"
 #include "runtime/context.h"
 #include "runtime/copy.h"
+#include "runtime/cuda/launch.h"
 #include "runtime/interpret_node.h"
 #include "runtime/library.h"
 #include "runtime/status.h"
@@ -44,6 +46,10 @@ void RunWatchedRows(void* context, int64_t begin, int64_t end) {  // on any thre
 class PlanExecutable : public Executable {
  public:
   PlanExecutable(Plan plan, CompileStats stats) : plan_(std::move(plan)), index_(plan_), stats_(std::move(stats)) {
+    if (plan_.device.kind == DeviceKind::kCuda) {
+      device_ = &cuda::GetDevice(plan_.device.index);
+      driver_ = cuda::GetDriver();
+    }
     ArenaPool::Get().AddUser();
   }
 
@@ -55,7 +61,10 @@ class PlanExecutable : public Executable {
 
   const CompileStats& stats() const override { return stats_; }
   std::string str() const override { return plan_.str(); }
-  int64_t ScratchBytes(std::span<const int64_t> symbols) const override { return GetInstance(symbols)->scratch_bytes; }
+  int64_t ScratchBytes(std::span<const int64_t> symbols) const override {
+    const auto instance = GetInstance(symbols);
+    return instance->scratch_bytes + instance->gpu_scratch_bytes;
+  }
 
   void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,
            std::span<Buffer> outputs) override {
@@ -95,11 +104,17 @@ class PlanExecutable : public Executable {
         }
       }
       for (size_t s = 0; s < c_->externals.size(); ++s) ReleaseExternal(static_cast<int>(s));
+      if (gpu_arena_.handle) host_.Release(&gpu_arena_);
       if (pooled_.data) ArenaPool::Get().Release(pooled_);
       e_.Return(c_);
     }
 
     void Run(std::span<const Buffer> inputs) {
+      if (e_.device_) {
+        scope_.emplace(*e_.driver_, *e_.device_);
+        stream_ = host_.CurrentStream(plan_.device);
+        AcquireGpuArena();
+      }
       for (size_t i = 0; i < inputs.size(); ++i) {
         c_->SetStorage(index_.input_storage[i], inputs[i].data);
         c_->buffers[plan_.inputs[i]].handle = inputs[i].handle;
@@ -140,6 +155,14 @@ class PlanExecutable : public Executable {
       if (status) throw StatusRaised{status};
     }
 
+    // From the framework, for each run: its allocator knows which stream the memory is used on.
+    void AcquireGpuArena() {
+      const int64_t bytes = c_->instance->gpu_scratch_bytes, stride = 1;
+      if (bytes == 0) return;
+      host_.AllocateOutput(DType::kUInt8, {&bytes, 1}, {&stride, 1}, plan_.device, &gpu_arena_);
+      c_->SetGpuScratch(plan_, static_cast<std::byte*>(gpu_arena_.data));
+    }
+
     // A direct write goes into the input, unless its memory overlaps that of another input.
     void ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> inputs) {
       auto range = [&](int input) {
@@ -159,7 +182,8 @@ class PlanExecutable : public Executable {
         if (i == commit.input) continue;
         const auto [other_low, other_high] = range(i);
         if (low < other_high && other_low < high) {
-          return c_->SetStorage(storage, c_->scratch + c_->instance->scratch_offset[storage]);
+          std::byte* arena = plan_.storages[storage].gpu ? c_->gpu_scratch : c_->scratch;
+          return c_->SetStorage(storage, arena + c_->instance->scratch_offset[storage]);
         }
       }
       c_->SetStorage(storage, inputs[commit.input].data);
@@ -182,6 +206,11 @@ class PlanExecutable : public Executable {
       switch (step.kind) {
         case Step::Kind::kKernel: {
           const Instance::StepInfo& info = c_->instance->steps[i];
+          if (step.gpu) {
+            cuda::LaunchStep(*e_.driver_, plan_, step, info, c_->pointers.data() + index_.first_pointer[i],
+                             c_->params.data() + index_.first_param[i], stream_);
+            break;
+          }
           KernelCall call{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.watch, &raised_};
           if (info.grain > 0 && host_.NumThreads() > 1) {
             if (plan_.watch) raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);
@@ -225,12 +254,17 @@ class PlanExecutable : public Executable {
         x.live = true;
         return Accept(step, value);
       }
-      x.copy = AllocateFor(c_->buffers[value]);
+      x.copy = AllocateFor(c_->buffers[value], x);
       c_->SetStorage(storage, x.copy);
       RunLibrary(host_, step, c_->instance->symbols, operands, c_->buffers[value]);
     }
 
-    static std::byte* AllocateFor(const Buffer& b) {
+    std::byte* AllocateFor(const Buffer& b, Context::External& x) {
+      if (b.device.kind != DeviceKind::kCpu) {
+        const size_t rank = b.rank;
+        host_.AllocateOutput(b.dtype, {b.sizes, rank}, {b.strides, rank}, b.device, &x.gpu_copy);
+        return static_cast<std::byte*>(x.gpu_copy.data);
+      }
       int64_t last = 0;
       for (int d = 0; d < b.rank; ++d) last += std::max<int64_t>(0, b.sizes[d] - 1) * b.strides[d];
       auto* data = static_cast<std::byte*>(std::malloc((last + 1) * DTypeSize(b.dtype)));
@@ -272,8 +306,10 @@ class PlanExecutable : public Executable {
       }
       const auto* data = static_cast<const std::byte*>(got.data);
       if (c_->scratch && data >= c_->scratch && data < c_->scratch + c_->instance->scratch_bytes) fits = false;
+      if (c_->gpu_scratch && data >= c_->gpu_scratch && data < c_->gpu_scratch + c_->instance->gpu_scratch_bytes)
+        fits = false;
       if (!fits && numel > 0) {
-        x.copy = AllocateFor(expected);
+        x.copy = AllocateFor(expected, x);
         Buffer to = expected;
         to.data = x.copy;
         StridedCopy(host_, got, to);
@@ -298,7 +334,10 @@ class PlanExecutable : public Executable {
     void ReleaseExternal(int storage) {
       Context::External& x = c_->externals[storage];
       if (x.live) host_.Release(&x.buffer);
-      std::free(x.copy);
+      if (x.gpu_copy.handle)
+        host_.Release(&x.gpu_copy);
+      else
+        std::free(x.copy);
       x = {};
     }
 
@@ -310,6 +349,9 @@ class PlanExecutable : public Executable {
     Context* c_;
     Block pooled_;
     std::atomic<int> raised_{0};
+    Buffer gpu_arena_;
+    std::optional<cuda::Scope> scope_;
+    cuda::Stream stream_ = nullptr;
     size_t allocated_ = 0;
     bool done_ = false;
   };
@@ -355,6 +397,8 @@ class PlanExecutable : public Executable {
   const Plan plan_;
   const PlanIndex index_;
   const CompileStats stats_;
+  const cuda::DeviceInfo* device_ = nullptr;
+  const cuda::Driver* driver_ = nullptr;
   std::atomic<Context*> hot_{nullptr};
   mutable std::mutex mu_;
   std::vector<Context*> idle_;

@@ -6,7 +6,7 @@
 namespace framejit::runtime {
 namespace {
 
-constexpr int64_t kAlign = 64;
+constexpr int64_t kAlign = 64, kGpuAlign = 256;
 
 // One unit of a kernel's work estimate (an instruction on one element) takes about 0.03 ns in vector code; joining a
 // second thread costs 0.3 to 1.5 us. Below this much work one thread is faster or as fast.
@@ -15,7 +15,7 @@ constexpr int64_t kPieceWork = 60'000;
 
 }  // namespace
 
-int64_t PlanMemory(std::span<const Interval> intervals, std::span<int64_t> offsets) {
+int64_t PlanMemory(std::span<const Interval> intervals, std::span<int64_t> offsets, int64_t align) {
   // Largest first, each at the lowest offset where it does not meet an already placed buffer that is alive with it.
   std::vector<int> order(intervals.size());
   std::iota(order.begin(), order.end(), 0);
@@ -29,7 +29,7 @@ int64_t PlanMemory(std::span<const Interval> intervals, std::span<int64_t> offse
       const Interval& y = intervals[j];
       if (y.last < x.first || x.last < y.first) continue;
       if (offset + x.bytes <= offsets[j]) break;
-      offset = std::max(offset, (offsets[j] + y.bytes + kAlign - 1) / kAlign * kAlign);
+      offset = std::max(offset, (offsets[j] + y.bytes + align - 1) / align * align);
     }
     offsets[i] = offset;
     placed.insert(
@@ -68,7 +68,10 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
   }
   for (const Step& s : plan.steps) {
     StepInfo info;
-    if (s.kind == Step::Kind::kKernel) {
+    if (s.gpu) {
+      info.symbols = put(s.symbols);
+      info.launch = s.gpu->Configure(plan.device.index, info.symbols, true);
+    } else if (s.kind == Step::Kind::kKernel) {
       info.symbols = put(s.symbols);
       info.rows = s.rows(info.symbols);
       const int64_t work = s.work_per_row(info.symbols);
@@ -80,17 +83,19 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
   }
 
   scratch_offset.assign(plan.storages.size(), 0);
-  std::vector<Interval> intervals;
-  std::vector<int> which;
-  for (size_t i = 0; i < plan.storages.size(); ++i) {
-    const Storage& s = plan.storages[i];
-    if (s.kind != Storage::Kind::kScratch) continue;
-    intervals.push_back({storage_bytes[i], s.first, s.last});
-    which.push_back(i);
+  for (bool gpu : {false, true}) {
+    std::vector<Interval> intervals;
+    std::vector<int> which;
+    for (size_t i = 0; i < plan.storages.size(); ++i) {
+      const Storage& s = plan.storages[i];
+      if (s.kind != Storage::Kind::kScratch || s.gpu != gpu) continue;
+      intervals.push_back({storage_bytes[i], s.first, s.last});
+      which.push_back(i);
+    }
+    std::vector<int64_t> offsets(intervals.size());
+    (gpu ? gpu_scratch_bytes : scratch_bytes) = PlanMemory(intervals, offsets, gpu ? kGpuAlign : kAlign);
+    for (size_t i = 0; i < which.size(); ++i) scratch_offset[which[i]] = offsets[i];
   }
-  std::vector<int64_t> offsets(intervals.size());
-  scratch_bytes = PlanMemory(intervals, offsets);
-  for (size_t i = 0; i < which.size(); ++i) scratch_offset[which[i]] = offsets[i];
 }
 
 }  // namespace framejit::runtime

@@ -21,6 +21,7 @@ struct Instance {
     const int64_t* symbols = nullptr;  // kernels
     int64_t rows = 0;
     int64_t grain = 0;  // rows of one parallel piece; 0: not worth a second thread
+    cuda::Launch launch;
   };
 
   std::vector<int64_t> symbols;
@@ -28,7 +29,7 @@ struct Instance {
   std::vector<ValueInfo> values;
   std::vector<StepInfo> steps;
   std::vector<int64_t> scratch_offset;  // by storage
-  int64_t scratch_bytes = 0;
+  int64_t scratch_bytes = 0, gpu_scratch_bytes = 0;
 };
 
 // Offsets of buffers that live from first to last (inclusive) such that no two live at once overlap; returns the total.
@@ -36,6 +37,6 @@ struct Interval {
   int64_t bytes;
   int first, last;
 };
-int64_t PlanMemory(std::span<const Interval> intervals, std::span<int64_t> offsets);
+int64_t PlanMemory(std::span<const Interval> intervals, std::span<int64_t> offsets, int64_t align = 64);
 
 }  // namespace framejit::runtime

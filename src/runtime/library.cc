@@ -30,6 +30,7 @@ void RunLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, 
                 Buffer& out) {
   const Buffer* third = ops.size() > 2 ? &ops[2] : nullptr;
   auto own = [&](bool small) {
+    if (out.device.kind != DeviceKind::kCpu) return false;
     if (step.kind == Step::Kind::kMatMul) return FallbackMatMul(host, ops[0], ops[1], out, small);
     if (step.kind == Step::Kind::kLinear)
       return FallbackLinear(host, ops[0], ops[1], third, step.node.attrs.name, out, small);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framejit/compile.h"
+#include "runtime/cuda/kernel.h"
 
 namespace framejit::runtime {
 
@@ -19,6 +20,7 @@ struct Storage {
   enum class Kind : uint8_t { kInput, kOutput, kScratch, kExtern };
   Kind kind = Kind::kScratch;
   int index = -1;             // of the input or output; extern: the output it is handed over as, or -1
+  bool gpu = false;           // memory of the plan's device
   int first = -1, last = -1;  // steps between which the contents matter; last == steps.size(): until the writes
 };
 
@@ -44,6 +46,7 @@ struct Step {
   std::vector<Int> symbols;                     // kernel symbol i
   std::function<int64_t(const int64_t*)> rows;  // by kernel symbols
   std::function<int64_t(const int64_t*)> work_per_row;
+  std::shared_ptr<const cuda::Kernel> gpu;  // instead of fn, rows and work: runs on the plan's device
   // the others
   Node node;                              // library calls, externs and kNode: what to compute
   std::vector<TensorType> operand_types;  // kNode and fallbacks of library calls
@@ -69,6 +72,7 @@ struct Plan {
   std::vector<Graph::SymbolSource> symbol_sources;
   int watch = 0;        // Status bits that steps may raise and that end the run
   int checked_steps = 0;  // so many steps run before the status is looked at; the others raise none and may write inputs
+  Device device;  // the GPU, if any step or value is there
   std::string str() const;
 };
 

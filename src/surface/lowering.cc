@@ -159,7 +159,8 @@ struct Lowering::Impl {
   void Apply(Call& call);
   bool TryRows(Call& call, bool computable);
   void Extern(Call& call, bool model);
-  void Commit(Call& call, const Row& row, Form form, Outs outs);
+  void Commit(Call& call, const Row& row, Form form, Outs outs, std::optional<Device> device);
+  void Place(ValueId v, Device device);
   void Record(Call& call, std::vector<TraceId> results, Arg structure);
   void CopyFirst(Call& call, Out& out);
   bool WantsGrad(const Call& call);
@@ -188,7 +189,7 @@ void Lowering::Impl::Apply(Call& call) {
     framework = m.framework;
     if (device && !(*device == m.device)) computable = false;
     device = m.device;
-    if (m.device.kind != DeviceKind::kCpu || IsComplex(m.dtype) || DTypeClass(m.dtype) == 'p') computable = false;
+    if (m.device.kind == DeviceKind::kMeta || IsComplex(m.dtype) || DTypeClass(m.dtype) == 'p') computable = false;
     if (IsFloat(m.dtype) && DTypeSize(m.dtype) < 2) computable = false;
   });
   for (const auto& [name, value] : call.kwargs) {
@@ -229,7 +230,8 @@ bool Lowering::Impl::TryRows(Call& call, bool computable) {
     try {
       Framework fw = call.callee.starts_with("torch") ? Framework::kTorch : Framework::kNumpy;
       Scope scope(builder, *c.row, fw, call.mode, std::move(*args), [this](TraceId t) { return Read(t); });
-      Commit(call, *c.row, c.form, c.row->lower(scope));
+      Outs outs = c.row->lower(scope);
+      Commit(call, *c.row, c.form, std::move(outs), scope.device);
       return true;
     } catch (const NotThisRow&) {
       RollBack(nodes);
@@ -243,7 +245,15 @@ bool Lowering::Impl::TryRows(Call& call, bool computable) {
   return false;
 }
 
-void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs) {
+// Constants and what is made of them alone have no place of their own: they are where they are needed.
+void Lowering::Impl::Place(ValueId v, Device device) {
+  Node& n = builder.graph().nodes[v];
+  if (n.type.device == device || !(n.type.device == Device{}) || n.op == Op::kInput || Info(n.op).kind == 'X') return;
+  n.type.device = device;
+  for (ValueId o : std::vector<ValueId>(n.operands)) Place(o, device);
+}
+
+void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, std::optional<Device> placed) {
   Framework fw = call.callee.starts_with("torch") ? Framework::kTorch : Framework::kNumpy;
   bool grad = WantsGrad(call) && !(row.flags & kNoGrad);
   if (form == Form::kInPlace) {
@@ -292,7 +302,8 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs) {
     TensorMeta m;
     m.framework = fw;
     m.dtype = t.dtype;
-    m.device = operand_device.value_or(device);
+    m.device = placed ? *placed : operand_device.value_or(device);
+    Place(out.value, m.device);
     m.sizes = t.shape;
     m.strides = out.strides.empty() ? RowMajor(t.shape) : std::move(out.strides);
     m.is_scalar = fw == Framework::kNumpy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
@@ -519,6 +530,11 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
     if (s.trace.tensors[t].mutated) g.writes.push_back({static_cast<int>(i), s.Value(t)});
   }
   KeepRaising(g, ieee);
+  for (const Write& w : g.writes) s.Place(w.value, g.nodes[g.inputs[w.input]].type.device);
+  for (ValueId v = static_cast<ValueId>(g.nodes.size()); v-- > 0;) {
+    if (Info(g.nodes[v].op).kind == 'X') continue;
+    for (ValueId o : std::vector<ValueId>(g.nodes[v].operands)) s.Place(o, g.nodes[v].type.device);
+  }
   return made;
 }
 

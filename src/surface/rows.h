@@ -1,12 +1,11 @@
 // One row per meaning: all names under which users reach it, its signature, its lowering. The names are written with
 // prefix letters, so that function, method, operator, reflected, in-place and NumPy forms share the row:
 //
-//   t torch.X            m torch.Tensor.X        n torch._C._nn.X     f torch.nn.functional.X (builtins)   s torch.special.X
-//   l torch.linalg.X     o torch.Tensor.__X__    r torch.Tensor.__rX__ (first two operands swapped)
-//   I in-place: torch.X_, torch.Tensor.X_        J in-place: torch._C._nn.X_   A torch.Tensor.__iX__
-//   g torch.Tensor.X.__get__
-//   N numpy.X   M numpy.ndarray.X   O numpy.ndarray.__X__   R numpy.ndarray.__rX__   B numpy.ndarray.__iX__
-//   G numpy.ndarray.X.__get__   S scipy.special.X
+//   t torch.X            m torch.Tensor.X        n torch._C._nn.X     f torch.nn.functional.X (builtins)   s
+//   torch.special.X l torch.linalg.X     o torch.Tensor.__X__    r torch.Tensor.__rX__ (first two operands swapped) I
+//   in-place: torch.X_, torch.Tensor.X_        J in-place: torch._C._nn.X_   A torch.Tensor.__iX__ g
+//   torch.Tensor.X.__get__ N numpy.X   M numpy.ndarray.X   O numpy.ndarray.__X__   R numpy.ndarray.__rX__   B
+//   numpy.ndarray.__iX__ G numpy.ndarray.X.__get__   S scipy.special.X
 //
 // To add an operation: add a row to the table of its family (torch_*.cc, numpy.cc) and a sample to the tests. A
 // lowering describes its results (Outs); it never changes the trace. In-place forms are derived: the functional result
@@ -14,6 +13,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -90,6 +90,7 @@ class Scope {
   const Row& row;
   Framework framework;
   ModeState mode;
+  std::optional<Device> device;  // set by a lowering whose results are not where its operands are
   bool torch() const { return framework == Framework::kTorch; }
 
   bool has(int i) const { return !args_[i].is_none(); }

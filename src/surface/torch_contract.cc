@@ -313,6 +313,17 @@ bool IsFused(Scope& s, const Operand& q, const Operand& k, const Operand& v, con
   return !mask || ((mask->rank() == 2 || mask->rank() == 4) && !mask->meta->requires_grad);
 }
 
+// The memory order of the result on CUDA: 16-bit kernels keep the query's, the float32 one writes [B, L, H, E].
+Ints CudaAttentionStrides(Scope& s, const Operand& q, const Operand& v) {
+  const int64_t width = s.env.Specialize(q.meta->sizes[3]);
+  const bool half = DTypeSize(q.meta->dtype) == 2;
+  if (width % (half ? 8 : 4) || !s.env.Eq(v.meta->sizes[3], Int(width))) Scope::Skip();
+  if (half) return PreserveFormat(s.env, *q.meta);
+  const Ints& n = q.meta->sizes;
+  const Ints t = RowMajor(Ints{n[0], n[2], n[1], n[3]});
+  return {t[0], t[2], t[1], t[3]};
+}
+
 Outs Attention(Scope& s) {  // (query, key, value, attn_mask, dropout_p, is_causal, *, scale, enable_gqa)
   Operand q = s.tensor(0), k = s.tensor(1), v = s.tensor(2);
   if (s.number(4) != 0) throw Unmodelled{"attention with dropout draws random numbers"};
@@ -374,7 +385,12 @@ Outs Attention(Scope& s) {  // (query, key, value, attn_mask, dropout_p, is_caus
   Ints sizes = q.meta->sizes;
   sizes.back() = v.meta->sizes.back();
   if (rank != 4) out.value = s.b.Reshape(out.value, sizes);
-  if (IsFused(s, q, k, v, mask.is_tensor() ? &mask : nullptr)) out.strides = PreserveFormat(s.env, *q.meta);
+  if (q.meta->device.kind == DeviceKind::kCuda) {
+    if (rank != 4 || DTypeSize(q.meta->dtype) > 4) Scope::Skip();
+    out.strides = CudaAttentionStrides(s, q, v);
+  } else if (IsFused(s, q, k, v, mask.is_tensor() ? &mask : nullptr)) {
+    out.strides = PreserveFormat(s.env, *q.meta);
+  }
   return out;
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "rules/decompose.h"
+#include "runtime/cuda/driver.h"
 #include "surface/views.h"
 
 namespace framejit::surface {
@@ -19,17 +20,22 @@ Out Same(const Operand& x) {
   return out;
 }
 
-bool IsCpu(const Arg& device) {
-  return device.is_none() || device.s == "cpu" || device.s.starts_with("cpu:");
+// The device= of a creation function.
+void OnDevice(Scope& s, int i) {
+  if (!s.has(i)) return;
+  s.device = runtime::cuda::ParseDevice(s.arg(i).s);
+  if (!s.device || s.device->kind == DeviceKind::kMeta) Scope::Skip();
 }
-void CpuOnly(Scope& s, int i) {
-  if (!IsCpu(s.arg(i))) Scope::Skip();
+// Conversions keep the device: copies between devices are the framework's.
+void SameDevice(Scope& s, const Operand& x, std::string_view device) {
+  auto to = runtime::cuda::ParseDevice(device);
+  if (!to || !(*to == x.meta->device)) Scope::Skip();
 }
 // Trailing keyword arguments of creation functions: dtype, layout, device, pin_memory, requires_grad at first, first+1,
 // ...
 void PlainTensor(Scope& s, int layout) {
   if (s.has(layout) && s.arg(layout).s.find("strided") == std::string::npos) Scope::Skip();
-  CpuOnly(s, layout + 1);
+  OnDevice(s, layout + 1);
   if ((s.has(layout + 2) && s.flag(layout + 2)) || (s.has(layout + 3) && s.flag(layout + 3))) Scope::Skip();
 }
 
@@ -180,7 +186,7 @@ Outs ScalarTensor(Scope& s) {
 
 // torch.tensor of numbers in (nested) lists: a constant.
 Outs TensorOf(Scope& s) {
-  CpuOnly(s, 2);
+  OnDevice(s, 2);
   if (s.flag(3) || (s.has(4) && s.flag(4))) Scope::Skip();
   DType t = DType::kBool;
   bool any = false;
@@ -243,8 +249,8 @@ Outs ToDType(Scope& s) {  // (input, dtype, non_blocking, copy, memory_format)
   return Converted(s, s.tensor(0), *s.dtype(1), s.flag(3), s.arg(4));
 }
 Outs ToDevice(Scope& s) {  // (input, device, dtype, non_blocking, copy, memory_format)
-  CpuOnly(s, 1);
   Operand x = s.tensor(0);
+  if (s.has(1)) SameDevice(s, x, s.arg(1).s);
   return Converted(s, x, s.dtype(2).value_or(x.meta->dtype), s.flag(4), s.arg(5));
 }
 Outs ToOther(Scope& s) {
@@ -263,6 +269,7 @@ Outs TypeOf(Scope& s) {
   return Converted(s, s.tensor(0), *s.dtype(1), false, Arg::None());
 }
 Outs ToCpu(Scope& s) {
+  SameDevice(s, s.tensor(0), "cpu");
   return Converted(s, s.tensor(0), s.tensor(0).meta->dtype, false, s.arg(1));
 }
 

@@ -127,12 +127,18 @@ struct Product {
     return x;
   }
 
+  // By the library that eager calls.
   bool RunMkl(int64_t m) const {
+    const bool cuda = device.kind == DeviceKind::kCuda;
     TempTensor ta = Tensor(Rows(a, m)), tb = Tensor(b), tz = Tensor(Rows(out, m));
     if (!ta.ok() || !tb.ok() || !tz.ok()) return false;
-    if (!bias) return !(a.sizes[0] == 1 ? t.mm_out : t.bmm_out)(tz.handle(), ta.handle(), tb.handle());
+    if (!bias)
+      return !(a.sizes[0] == 1 ? (cuda ? t.cuda_mm_out : t.mm_out)
+               : cuda          ? t.cuda_bmm_out
+                               : t.bmm_out)(tz.handle(), ta.handle(), tb.handle());
     TempTensor tbias(t, *bias);
-    return tbias.ok() && !t.addmm_out(tz.handle(), tbias.handle(), ta.handle(), tb.handle(), 1.0, 1.0);
+    return tbias.ok() &&
+           !(cuda ? t.cuda_addmm_out : t.addmm_out)(tz.handle(), tbias.handle(), ta.handle(), tb.handle(), 1.0, 1.0);
   }
 
   // oneDNN straight into the result, where torch lets it (it refuses CPUs without AVX-512); else through a result of
@@ -178,7 +184,7 @@ struct Product {
   bool RunBest() const {
     int64_t m = a.sizes[1];
     Library library = Library::kMkl;
-    if (dtype == DType::kFloat32 && t.copy && !Fixed(t)) {
+    if (device.kind == DeviceKind::kCpu && dtype == DType::kFloat32 && t.copy && !Fixed(t)) {
       ProductShape shape{a.sizes[0], m, out.sizes[2], a.sizes[2], LayoutOf(a) | LayoutOf(b) << 2 | (bias ? 16u : 0u)};
       library = Choose(shape, [&](Library l, int64_t rows) { return Run(l, rows); });
     }
@@ -186,7 +192,9 @@ struct Product {
   }
 };
 
-bool Usable(const TorchApi& t, DType d) {
+bool Usable(const TorchApi& t, DType d, Device device) {
+  if (device.kind == DeviceKind::kCuda)
+    return t.cuda_mm_out && t.cuda_bmm_out && t.cuda_addmm_out && IsFloat(d) && DTypeSize(d) > 1;
   return t.mm_out && t.bmm_out && t.addmm_out && (IsFloat(d) || IsInteger(d)) && DTypeSize(d) > 0;
 }
 bool Empty(const Matrix& m) {
@@ -236,8 +244,7 @@ Library Choose(const ProductShape& s, const std::function<bool(Library, int64_t 
 
 bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out) {
   Product p{t, {}, {}, {}, nullptr, out.dtype, out.device};
-  if (out.device.kind != DeviceKind::kCpu || !Usable(t, out.dtype) || a.dtype != out.dtype || b.dtype != out.dtype)
-    return false;
+  if (!Usable(t, out.dtype, out.device) || a.dtype != out.dtype || b.dtype != out.dtype) return false;
   if (!AsBatch(a, &p.a) || !AsBatch(b, &p.b) || !AsBatch(out, &p.out)) return false;
   if (Empty(p.out) || p.a.sizes[2] == 0) return false;
   if (p.b.sizes[0] > 1 && p.b.strides[0] == 0 && p.a.strides[0] == p.a.sizes[1] * p.a.strides[1]) {
@@ -253,8 +260,7 @@ bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& ou
 bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op,
                  Buffer& out) {
   Product p{t, {}, {}, {}, bias, out.dtype, out.device};
-  if (out.device.kind != DeviceKind::kCpu || !Usable(t, out.dtype) || x.dtype != out.dtype || w.dtype != out.dtype)
-    return false;
+  if (!Usable(t, out.dtype, out.device) || x.dtype != out.dtype || w.dtype != out.dtype) return false;
   if (!post_op.empty() && post_op != "none") return false;  // oneDNN could fuse it, but not into a result of ours
   if (w.rank != 2 || !AsRows(x, &p.a) || !AsBatch(w, &p.b) || !AsRows(out, &p.out)) return false;
   std::swap(p.b.sizes[1], p.b.sizes[2]);
@@ -264,7 +270,6 @@ bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buff
   return p.RunBest();
 }
 
-namespace {
 // Hands out a result that the library has allocated, or moves it into the place where the plan wants it.
 bool Deliver(const TorchApi& t, Handle result, Buffer& out) {
   if (!out.data) {
@@ -283,12 +288,12 @@ bool Deliver(const TorchApi& t, Handle result, Buffer& out) {
   t.delete_tensor(result);
   return ok;
 }
-}  // namespace
 
 bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs,
                Buffer& out) {
   if (!out.data && !t.at.all()) return false;
-  if (!t.convolution || out.device.kind != DeviceKind::kCpu || !IsFloat(out.dtype)) return false;
+  auto convolution = out.device.kind == DeviceKind::kCuda ? t.cuda_convolution : t.convolution;
+  if (!convolution || !IsFloat(out.dtype)) return false;
   int n = x.rank - 2;
   if (n < 1 || static_cast<int>(attrs.axes.size()) != 4 * n + 1) return false;
   const int64_t *stride = attrs.axes.data(), *padding = stride + n, *dilation = padding + n, *extra = dilation + n;
@@ -297,8 +302,8 @@ bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer
   if (bias) tb.emplace(t, *bias);
   if (!tx.ok() || !tw.ok() || (tb && !tb->ok())) return false;
   Handle bias_handle = tb ? tb->handle() : nullptr, result = nullptr;
-  if (t.convolution(tx.handle(), tw.handle(), bias ? &bias_handle : nullptr, stride, n, padding, n, dilation, n,
-                    attrs.flag, extra, n, attrs.axes[4 * n], &result))
+  if (convolution(tx.handle(), tw.handle(), bias ? &bias_handle : nullptr, stride, n, padding, n, dilation, n,
+                  attrs.flag, extra, n, attrs.axes[4 * n], &result))
     return false;
   return Deliver(t, result, out);
 }
@@ -306,6 +311,7 @@ bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer
 bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask,
                     bool causal, double scale, Buffer& out) {
   if (!out.data && !t.at.all()) return false;
+  if (out.device.kind == DeviceKind::kCuda) return CudaAttention(t, q, k, v, mask, causal, scale, out);
   if (!t.flash_attention || out.device.kind != DeviceKind::kCpu || q.rank != 4) return false;
   if (!IsFloat(q.dtype) || DTypeSize(q.dtype) < 2 || k.dtype != q.dtype || v.dtype != q.dtype) return false;
   if (q.sizes[3] != v.sizes[3] || q.sizes[1] != k.sizes[1] || (mask && causal)) return false;

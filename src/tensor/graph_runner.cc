@@ -193,7 +193,7 @@ class Runner : public GraphRunner {
       b->rank = static_cast<int32_t>(d.rank);
       const int8_t* device = &Field<int8_t>(impl, t.at.device);
       if (device[0]) b->device = Device{device[0] == 1 ? DeviceKind::kCuda : DeviceKind::kMeta, device[1]};
-      *bytes += numel * item;
+      if (!device[0]) *bytes += numel * item;  // only launches on a GPU: short
       return true;
     }
     static thread_local std::vector<std::unique_ptr<Meta>>

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "diag/diag.h"
+#include "runtime/cuda/driver.h"
 #include "tensor/infer.h"
 
 namespace framejit::tensor {
@@ -93,9 +94,9 @@ PyObject* NoteWarning(PyObject* self, PyObject* message) {
 }
 PyMethodDef note_warning = {"_showwarnmsg", NoteWarning, METH_O, nullptr};
 
-// For its life, warnings of this thread are counted and not shown, whatever the filters say, and none counts as shown: an op
-// that warns must run for real, each time. Nothing that the user could see is touched (warnings.catch_warnings would make the
-// interpreter forget which warnings were shown).
+// For its life, warnings of this thread are counted and not shown, whatever the filters say, and none counts as shown:
+// an op that warns must run for real, each time. Nothing that the user could see is touched (warnings.catch_warnings
+// would make the interpreter forget which warnings were shown).
 class Listening {
  public:
   explicit Listening(const TorchApi& t) : t_(t) {
@@ -127,8 +128,10 @@ class Listening {
   void Exchange(int i, PyObject* value) {
     static constexpr const char* kNames[] = {"filters", "_showwarnmsg"};
     Ref now = Ref::Borrow(PyDict_GetItemString(dict_, kNames[i]));
-    if (!value) PyDict_DelItemString(dict_, kNames[i]);
-    else PyDict_SetItemString(dict_, kNames[i], value);
+    if (!value)
+      PyDict_DelItemString(dict_, kNames[i]);
+    else
+      PyDict_SetItemString(dict_, kNames[i], value);
     before_[i] = std::move(now);
     PyErr_Clear();
   }
@@ -144,18 +147,13 @@ class Listening {
   bool once_ = false;
 };
 
-Device ParseDevice(const std::string& text) {
-  Device d;
-  size_t colon = text.find(':');
-  std::string kind = text.substr(0, colon);
-  d.kind = kind == "cuda" ? DeviceKind::kCuda : kind == "meta" ? DeviceKind::kMeta : DeviceKind::kCpu;
-  if (colon != std::string::npos) d.index = static_cast<int16_t>(std::atoi(text.c_str() + colon + 1));
-  return d;
-}
-
 void TakeDevice(Arg& a, Inference* in) {
   if (a.is(Arg::Kind::kDevice)) {
-    in->device = ParseDevice(a.s);
+    auto device = runtime::cuda::ParseDevice(a.s);
+    if (device)
+      in->device = *device;
+    else
+      in->Fail("the device " + a.s + " is not known without guards");
     a.s = "meta";
   }
   for (Arg& x : a.items) TakeDevice(x, in);
@@ -198,6 +196,7 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
   if (way == Way::kMeta) {
     for (Arg& a : plain.args) TakeDevice(a, in);
     for (auto& [name, a] : plain.kwargs) TakeDevice(a, in);
+    if (!in->why.empty()) return Verdict::kNo;
   }
   plain.result = Arg::None();
   plain.results.clear();
@@ -273,7 +272,10 @@ bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
   Meta m;
   const char* why = "";
   if (!ReadMeta(o, &m, &why)) return in->Fail(std::string("returns ") + why);
-  for (Ref& operand : in->operands) {
+  for (size_t i = 0; i < in->operands.size(); ++i) {
+    const Ref& operand = in->operands[i];
+    // A copy to another device, which on the meta device is no copy.
+    if (m.device.kind == DeviceKind::kMeta && !(in->device == in->metas[i].device)) continue;
     if (o == operand.get()) return in->Fail("returns its operand");
     if (StorageId(o) == StorageId(operand.get())) return in->Fail("returns a view of an operand");
   }

@@ -28,7 +28,8 @@ using Impl =
     void*;  // c10::TensorImpl*. Buffer::handle of a torch tensor; the address of such a variable is an at::Tensor*
 using Handle = void*;  // AtenTensorHandle = at::Tensor*
 
-// X(field, library, symbol, result type, argument types). library: t libtorch_cpu, c libc10, p libtorch_python
+// X(field, library, symbol, result type, argument types). library: t libtorch_cpu, c libc10, p libtorch_python,
+// g libtorch_cuda (not there in every build)
 #define FRAMEJIT_TORCH_SYMBOLS(X)                                                                                    \
   X(get_dtype, 't', "aoti_torch_get_dtype", int32_t, (Handle, int32_t*))                                             \
   X(get_data_ptr, 't', "aoti_torch_get_data_ptr", int32_t, (Handle, void**))                                         \
@@ -51,6 +52,18 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
      const int64_t*, int64_t, int64_t, Handle*))                                                                     \
   X(flash_attention, 't', "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", int32_t,                     \
     (Handle, Handle, Handle, double, int32_t, Handle*, double*, Handle*, Handle*))                                   \
+  X(cuda_stream, 'g', "aoti_torch_get_current_cuda_stream", int32_t, (int32_t, void**))                              \
+  X(cuda_mm_out, 'g', "aoti_torch_cuda_mm_out", int32_t, (Handle, Handle, Handle))                                   \
+  X(cuda_bmm_out, 'g', "aoti_torch_cuda_bmm_out", int32_t, (Handle, Handle, Handle))                                 \
+  X(cuda_addmm_out, 'g', "aoti_torch_cuda_addmm_out", int32_t, (Handle, Handle, Handle, Handle, double, double))     \
+  X(cuda_convolution, 'g', "aoti_torch_cuda_convolution", int32_t,                                                   \
+    (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int32_t,    \
+     const int64_t*, int64_t, int64_t, Handle*))                                                                     \
+  X(cuda_flash_attention, 'g', "aoti_torch_cuda__scaled_dot_product_flash_attention", int32_t,                       \
+    (Handle, Handle, Handle, double, int32_t, int32_t, double*, Handle*, Handle*, Handle*, Handle*, int64_t*,        \
+     int64_t*, Handle*, Handle*, Handle*))                                                                           \
+  X(cuda_efficient_attention, 'g', "aoti_torch_cuda__scaled_dot_product_efficient_attention", int32_t,               \
+    (Handle, Handle, Handle, Handle*, int32_t, double, int32_t, double*, Handle*, Handle*, Handle*, Handle*))        \
   X(parallel_for, 't', "torch_parallel_for", int32_t,                                                                \
     (int64_t, int64_t, int64_t, void (*)(int64_t, int64_t, void*), void*))                                           \
   X(num_threads, 't', "torch_get_num_threads", int32_t, (uint32_t*))                                                 \

@@ -157,6 +157,9 @@ class Host : public framejit::Host {
     return TorchAttention(*Torch(), q, k, v, mask, causal, scale, out);
   }
 
+  void* CurrentStream(Device device) override { return CudaStream(*Torch(), device); }
+  void Copy(const Buffer& from, const Buffer& to) override { TorchCopy(*Torch(), from, to); }
+
   int NumThreads() override {
     const TorchApi& t = *Torch();
     uint32_t n = 1;

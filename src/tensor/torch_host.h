@@ -36,4 +36,12 @@ bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer
 bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask,
                     bool causal, double scale, Buffer& out);
 
+bool Deliver(const TorchApi& t, Handle result, Buffer& out);
+
+// On CUDA tensors (torch_cuda.cc).
+bool CudaAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask,
+                   bool causal, double scale, Buffer& out);
+void* CudaStream(const TorchApi& t, Device device);
+void TorchCopy(const TorchApi& t, const Buffer& from, const Buffer& to);  // any devices; sizes are `to`'s
+
 }  // namespace framejit::tensor

@@ -1,0 +1,236 @@
+"""The GPU tables: kernels, launch path, models. `tools/dev gpu-bench`; needs a GPU.
+
+Kernel time: a CUDA graph of 20 launches over rotating inputs, divided by 20, for every contender alike. Launch path: host
+time of a call. Models: wall clock of back-to-back calls, synchronised at the end.
+"""
+
+import argparse
+import datetime
+import json
+import statistics
+import time
+
+import bench  # noqa: F401 (makes torchvision importable)
+from bench import models
+
+SHAPES = {"BertModel": (16, 128), "GPT2LMHeadModel": (8, 512), "LlamaModel": (8, 512), "ViTModel": (32, None), "ResNetModel": (32, None)}
+rows = []
+
+
+def show(case, metric, unit, **values):
+    row = {"case": case, "metric": metric, "unit": unit, **{k: v if v is None else round(v, 5) for k, v in values.items()}}
+    for other in ("eager", "peer", "reduce_overhead"):
+        if values.get(other) and values.get("framejit"):
+            row[f"vs_{other}"] = round(values[other] / values["framejit"], 3)
+    rows.append(row)
+    print("  ".join(f"{k} {v}" for k, v in row.items()), flush=True)
+
+
+def median_of(function, seconds=0.25, least=5):
+    import torch
+
+    for _ in range(3):
+        function()
+    torch.cuda.synchronize()
+    samples, begin = [], time.perf_counter()
+    while len(samples) < least or time.perf_counter() - begin < seconds:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        function()
+        function()
+        function()
+        torch.cuda.synchronize()
+        samples.append((time.perf_counter() - start) / 3)
+    return statistics.median(samples)
+
+
+def kernel_time(function, inputs, launches=20):
+    """Microseconds on the device."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for x in inputs:
+            function(*x)
+            function(*x)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(launches):
+            function(*inputs[i % len(inputs)])
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    samples = []
+    for _ in range(12):
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        samples.append(begin.elapsed_time(end) * 1000 / launches)
+    del graph
+    return statistics.median(samples[2:])
+
+
+def kernel_cases():
+    import torch
+
+    F = torch.nn.functional
+
+    def randn(*shape, dtype):
+        return torch.randn(shape, device="cuda", dtype=dtype)
+
+    for dtype, name in ((torch.float32, "f32"), (torch.bfloat16, "bf16")):
+        n = torch.finfo(dtype).bits // 8
+        yield f"pointwise chain 16M {name}", lambda x, y: torch.tanh(x * y + 1) * torch.sigmoid(x), [(randn(1 << 24, dtype=dtype), randn(1 << 24, dtype=dtype)) for _ in range(3)], 3 * n << 24
+        yield f"pointwise chain 4M {name}", lambda x, y: torch.tanh(x * y + 1) * torch.sigmoid(x), [(randn(1 << 22, dtype=dtype), randn(1 << 22, dtype=dtype)) for _ in range(8)], 3 * n << 22
+        w, b = randn(4096, dtype=dtype), randn(4096, dtype=dtype)
+        big = [(randn(4096, 4096, dtype=dtype),) for _ in range(4)]
+        yield f"gelu+layernorm+residual 4096x4096 {name}", lambda x: F.layer_norm(F.gelu(x) + x, (4096,), w, b), big, 2 * n << 24
+        yield f"rmsnorm 4096x4096 {name}", lambda x: (x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w, big, 2 * n << 24
+        w2, b2 = randn(1024, dtype=dtype), randn(1024, dtype=dtype)
+        yield f"gelu+layernorm+residual 4096x1024 {name}", lambda x: F.layer_norm(F.gelu(x) + x, (1024,), w2, b2), [(randn(4096, 1024, dtype=dtype),) for _ in range(12)], 2 * n << 22
+        yield f"softmax 16384x1024 {name}", lambda x: torch.softmax(x, -1), [(randn(16384, 1024, dtype=dtype),) for _ in range(4)], 2 * n << 24
+        yield f"softmax 4096x4096 {name}", lambda x: torch.softmax(x, -1), big, 2 * n << 24
+        yield f"softmax 512x32768 {name}", lambda x: torch.softmax(x, -1), [(randn(512, 32768, dtype=dtype),) for _ in range(4)], 2 * n << 24
+        yield f"softmax 128x262144 {name}", lambda x: torch.softmax(x, -1), [(randn(128, 262144, dtype=dtype),) for _ in range(3)], 2 * n << 25
+        target = torch.randint(0, 32000, (2048,), device="cuda")
+        yield f"cross-entropy 2048x32000 {name}", lambda x: F.cross_entropy(x, target), [(randn(2048, 32000, dtype=dtype),) for _ in range(3)], n * 2048 * 32000
+        yield f"column sum 4096x4096 {name}", lambda x: x.sum(0), big, n << 24
+        yield f"full sum 16M {name}", lambda x: x.sum(), big, n << 24
+        yield f"transpose add 4096x4096 {name}", lambda x: x.t() + x, big, 2 * n << 24
+
+
+def contenders(function, peer):
+    import framejit
+    import torch
+
+    yield "eager", function
+    yield "framejit", framejit.compile(function, dynamic=False)
+    if peer:
+        torch._dynamo.reset()
+        yield "peer", torch.compile(function, dynamic=False)
+
+
+def kernels(peer, only):
+    import torch
+
+    big = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    to = torch.empty_like(big)
+    copy = kernel_time(lambda x: to.copy_(x), [(big,)])
+    bandwidth = 2 * (1 << 30) / copy / 1e3
+    show("copy 1 GiB", "GB/s", "GB/s", framejit=None, device=bandwidth)
+    del big, to
+    with torch.no_grad():
+        for name, function, inputs, size in kernel_cases():
+            if only and only not in name:
+                continue
+            times = {}
+            for who, call in contenders(function, peer):
+                try:
+                    times[who] = kernel_time(call, inputs)
+                except Exception as error:  # noqa: BLE001: a table with a hole says more than none
+                    print(f"{name}: {who}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+                    torch.cuda.synchronize()
+            if "framejit" in times:
+                times["share_of_copy"] = size / times["framejit"] / 1e3 / bandwidth
+            show(name, "kernel", "us", **times)
+
+
+def launch_path(peer):
+    import torch
+
+    x, y = torch.randn(16, device="cuda"), torch.randn(16, device="cuda")
+    times = {}
+    with torch.no_grad():
+        for who, call in contenders(lambda x, y: x * y + 1, peer):
+            call(x, y), call(x, y)
+            samples = []
+            for _ in range(30):
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                for _ in range(200):
+                    call(x, y)
+                samples.append((time.perf_counter() - start) / 200 * 1e6)
+            torch.cuda.synchronize()
+            times[who] = statistics.median(samples)
+    show("x*y+1 on 16 floats", "host time of a call", "us", **times)
+
+
+def model_table(peer, only, dtypes):
+    import gc
+
+    import framejit
+    import torch
+
+    for name, (batch, length) in SHAPES.items():
+        if only and only not in name:
+            continue
+        for dtype in dtypes:
+            torch.manual_seed(0)
+            module, _ = models.build(name)
+            keywords = models.make_inputs(name, batch=batch, length=length)
+            keywords = {k: v.cuda().to(dtype) if v.is_floating_point() else v.cuda() for k, v in keywords.items()}
+            module = module.to(dtype).cuda()
+            times, first, peak = {}, {}, {}
+            with torch.no_grad():
+                who = {"eager": lambda: module}
+                who["framejit"] = lambda: framejit.compile(module)
+                if peer:
+                    who["peer"] = lambda: torch.compile(module)
+                if peer == "all":
+                    who["reduce_overhead"] = lambda: torch.compile(module, mode="reduce-overhead")
+                for label, make in who.items():
+                    if torch._dynamo is not None and label in ("peer", "reduce_overhead"):
+                        torch._dynamo.reset()
+                    call = make()
+                    torch.cuda.synchronize()
+                    torch.cuda.reset_peak_memory_stats()
+                    start = time.perf_counter()
+                    call(**keywords)
+                    torch.cuda.synchronize()
+                    first[label] = time.perf_counter() - start
+                    times[label] = median_of(lambda: call(**keywords), seconds=0.6) * 1e3
+                    peak[label] = torch.cuda.max_memory_allocated() / 2**20
+            with torch.no_grad():
+                graphs = framejit.explain(module)(**keywords).graph_count
+            short = str(dtype).removeprefix("torch.")
+            show(f"{name} {short} {batch}x{length or 224}", "a call", "ms", **times)
+            show(f"{name} {short} {batch}x{length or 224}", "first call", "s", **first)
+            show(f"{name} {short} {batch}x{length or 224}", "peak memory", "MiB", **peak, graphs=graphs)
+            del module, call
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", help="kernels, launch, models; all of them if none is named")
+    parser.add_argument("--peer", nargs="?", const="default", help="torch.compile, too; 'all': its reduce-overhead mode as well")
+    parser.add_argument("--only", default="", help="part of a case's name")
+    parser.add_argument("--dtypes", default="bfloat16,float32")
+    parser.add_argument("--json", help="file for the results")
+    arguments = parser.parse_args()
+    import torch
+
+    parts = arguments.parts or ["launch", "kernels", "models"]
+    if "launch" in parts:
+        launch_path(arguments.peer)
+    if "kernels" in parts:
+        kernels(arguments.peer, arguments.only)
+    if "models" in parts:
+        model_table(arguments.peer, arguments.only, [getattr(torch, t) for t in arguments.dtypes.split(",")])
+    if arguments.json:
+        versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
+        for package in ("triton", "transformers"):
+            try:
+                versions[package] = __import__(package).__version__
+            except ImportError:
+                pass
+        about = {"device": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(), "versions": versions}
+        with open(arguments.json, "w", encoding="utf-8") as out:
+            json.dump({**about, "rows": rows}, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+// A kernel has up to four variants, by what the launch can rely on: addresses and sizes fit whole vectors or not,
+// indices fit 32 bits or not. The one that is expected is compiled at once, in a thread of its own; the others when a
+// launch asks for them.
+#include "codegen/gpu.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <future>
+#include <map>
+#include <mutex>
+#include <semaphore>
+#include <thread>
+
+#include "codegen/gpu_jit.h"
+#include "diag/diag.h"
+
+namespace framejit::codegen {
+namespace {
+
+using runtime::cuda::DeviceInfo;
+using runtime::cuda::Driver;
+using runtime::cuda::Launch;
+
+struct Totals {
+  std::atomic<int64_t> kernels{0}, hits{0}, misses{0}, code_bytes{0}, micros{0};
+};
+Totals& TheTotals() {
+  static auto* totals = new Totals();
+  return *totals;
+}
+
+// A PTX name: letters, digits, _ and $.
+std::string SymbolOf(const loop::Kernel& kernel) {
+  std::string name = kernel.name.empty() ? "kernel" : kernel.name;
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_') c = '_';
+  }
+  if (std::isdigit(static_cast<unsigned char>(name[0]))) name = "k" + name;
+  char hash[20];
+  std::snprintf(hash, sizeof hash, "_%08x", static_cast<unsigned>(kernel.Signature()));
+  return name + hash;
+}
+
+std::counting_semaphore<64>& Slots() {  // compilations at once
+  static auto* slots = new std::counting_semaphore<64>(std::clamp<int>(std::thread::hardware_concurrency(), 2, 32));
+  return *slots;
+}
+
+struct Loaded {
+  GpuSchedule schedule;
+  runtime::cuda::Function function = nullptr;
+};
+
+Loaded Compile(const loop::Kernel& kernel, const DeviceInfo& device, bool vectors, bool narrow) {
+  Slots().acquire();
+  struct Release {
+    ~Release() { Slots().release(); }
+  } release;
+  const auto start = std::chrono::steady_clock::now();
+  Loaded out;
+  out.schedule = MakeGpuSchedule(kernel, vectors, narrow);
+  const std::string symbol = SymbolOf(kernel);
+  const std::string ptx = GpuKernelText(kernel, out.schedule, ArchOf(device.major, device.minor), symbol, "ptx");
+  if (diag::Enabled(diag::Channel::ptx_)) diag::Log(diag::Channel::ptx_, ptx);
+  const Driver& d = *runtime::cuda::GetDriver();
+  runtime::cuda::Scope scope(d, device);
+  constexpr int kErrorLog = 5, kErrorLogBytes = 6;  // CU_JIT_*
+  char log[4096] = "";
+  int options[] = {kErrorLog, kErrorLogBytes};
+  void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
+  runtime::cuda::Module module = nullptr;  // never unloaded: launches may be in flight
+  if (auto r = d.module_load(&module, ptx.c_str(), 2, options, values))
+    runtime::cuda::Fail(d, r, "loading kernel " + symbol + (*log ? std::string(": ") + log : ""));
+  Check(d, d.module_function(&out.function, module, symbol.c_str()), "cuModuleGetFunction");
+  Totals& t = TheTotals();
+  ++t.kernels;
+  t.code_bytes += static_cast<int64_t>(ptx.size());
+  t.micros += std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
+  return out;
+}
+
+bool AllConst(const loop::Kernel& k) {
+  return k.num_symbols == 0;
+}
+
+class GpuKernel : public runtime::cuda::Kernel {
+ public:
+  GpuKernel(const loop::Kernel& kernel, int device) : kernel_(kernel), device_(runtime::cuda::GetDevice(device)) {
+    const bool narrow = !AllConst(kernel_) || FitsNarrow(kernel_, nullptr);
+    expected_ = MakeGpuSchedule(kernel_, true, narrow);
+    Start(true, narrow);
+  }
+
+  Launch Configure(int, const int64_t* symbols, bool aligned) const override {
+    const bool narrow = FitsNarrow(kernel_, symbols);
+    const bool vectors = aligned && MultiplesHold(expected_, symbols);
+    std::shared_future<Loaded> future;
+    {
+      std::lock_guard lock(mutex_);
+      future = Start(vectors || expected_.vector == 1, narrow);
+    }
+    const Loaded& loaded = future.get();
+    Launch out;
+    out.function = loaded.function;
+    const int64_t blocks = GpuBlocks(kernel_, loaded.schedule, symbols);
+    if (blocks > 0x7fffffff) throw std::runtime_error("a kernel of more than 2^31 blocks");
+    out.grid = static_cast<unsigned>(std::max<int64_t>(0, blocks));
+    out.threads = static_cast<unsigned>(loaded.schedule.threads);
+    return out;
+  }
+  const std::vector<uint32_t>& alignment() const override { return expected_.alignment; }
+  int num_symbols() const override { return kernel_.num_symbols; }
+
+ private:
+  std::shared_future<Loaded> Start(bool vectors, bool narrow) const {
+    auto& slot = variants_[vectors * 2 + narrow];
+    if (!slot.valid()) {
+      slot = std::async(std::launch::async, Compile, std::cref(kernel_), std::cref(device_), vectors, narrow).share();
+    }
+    return slot;
+  }
+
+  const loop::Kernel kernel_;
+  const DeviceInfo& device_;
+  GpuSchedule expected_;
+  mutable std::mutex mutex_;
+  mutable std::shared_future<Loaded> variants_[4];
+};
+
+struct Cache {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<const GpuKernel>> kernels;
+};
+Cache& TheCache() {
+  static auto* cache = new Cache();  // never destroyed: threads may still launch at exit
+  return *cache;
+}
+
+// What no thread should have to find out: the emitter's refusals, cheaply.
+void CheckSupported(const loop::Kernel& k) {
+  if (!k.scratch.empty()) throw CodegenUnsupported("a kernel with scratch rows on a GPU");
+  if (!LibdevicePath().empty()) return;
+  for (const loop::Inst& inst : k.insts) {
+    if (inst.kind != loop::IKind::kOp || inst.operands.empty()) continue;
+    const DType t = k.insts[inst.operands[0]].dtype;
+    if (!IsFloat(t)) continue;
+    const bool always = inst.op == Op::kSin || inst.op == Op::kCos || inst.op == Op::kTan || inst.op == Op::kFmod ||
+                        inst.op == Op::kRem || inst.op == Op::kFloorDiv;
+    const bool f64 = t == DType::kFloat64 &&
+                     (inst.op == Op::kPow || inst.op == Op::kErfc || inst.op == Op::kHypot || inst.op == Op::kLog10);
+    if (always || f64) throw CodegenUnsupported(std::string(Info(inst.op).name) + " on a GPU without libdevice");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const runtime::cuda::Kernel> GetGpuKernel(const loop::Kernel& kernel, int device, bool* reused) {
+  CheckSupported(kernel);
+  const std::string key = std::to_string(device) + " " + kernel.SignatureText();
+  Cache& cache = TheCache();
+  std::lock_guard lock(cache.mutex);
+  auto& slot = cache.kernels[key];
+  if (reused) *reused = slot != nullptr;
+  if (slot) {
+    ++TheTotals().hits;
+    return slot;
+  }
+  ++TheTotals().misses;
+  slot = std::make_shared<GpuKernel>(kernel, device);
+  return slot;
+}
+
+std::string EmitGpuText(const loop::Kernel& kernel, const std::string& arch, std::string_view what, bool vectors,
+                        bool narrow) {
+  CheckSupported(kernel);
+  return GpuKernelText(kernel, MakeGpuSchedule(kernel, vectors, narrow), arch, SymbolOf(kernel), what);
+}
+
+bool LibdeviceFound() {
+  return !LibdevicePath().empty();
+}
+
+void ClearGpuKernels() {
+  std::lock_guard lock(TheCache().mutex);
+  TheCache().kernels.clear();
+  Totals& t = TheTotals();
+  for (auto* n : {&t.kernels, &t.hits, &t.misses, &t.code_bytes, &t.micros}) *n = 0;
+}
+
+void AddGpuKernelInfo(KernelCacheInfo* info) {
+  const Totals& t = TheTotals();
+  info->kernels += t.kernels;
+  info->hits += t.hits;
+  info->misses += t.misses;
+  info->code_bytes += t.code_bytes;
+  info->compile_seconds += t.micros * 1e-6;
+}
+
+}  // namespace framejit::codegen

@@ -1,0 +1,232 @@
+#include "codegen/gpu_schedule.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace framejit::codegen {
+
+using loop::IKind;
+using loop::Inst;
+using loop::Kernel;
+using shape::Int;
+
+namespace {
+
+constexpr int kAccess = 16;    // bytes of the widest access
+constexpr int kResident = 16;  // elements of a row that a thread keeps ...
+constexpr int kWarpRow = 32;   // ... and where a warp has the row alone
+constexpr int kMostThreads = 1024;
+
+bool Memory(const Inst& inst) {
+  return inst.kind == IKind::kLoad || inst.kind == IKind::kLoadAt || inst.kind == IKind::kStore;
+}
+
+// Is `e` a multiple of n, as far as can be told now? What sizes must say is left to the launch.
+bool MayDivide(Int e, int n, std::vector<Int>* later) {
+  if (e.is_const()) return e.value() % n == 0;
+  if (later) later->push_back(e);
+  return true;
+}
+
+// Does the access (or position) step over whole vectors, so that lane 0 is always at a multiple of n?
+bool Aligned(const Inst& inst, int n, std::vector<Int>* later) {
+  std::vector<Int> asked;
+  bool ok = MayDivide(inst.index.offset, n, &asked);
+  for (Int c : inst.index.outer) ok = ok && MayDivide(c, n, &asked);
+  for (Int c : inst.index.red) ok = ok && MayDivide(c, n, &asked);
+  for (Int c : inst.strides) ok = ok && MayDivide(c, n, &asked);
+  if (ok && later) later->insert(later->end(), asked.begin(), asked.end());
+  return ok;
+}
+
+int64_t Const(Int e, int64_t otherwise) {
+  return e.is_const() ? e.value() : otherwise;
+}
+
+bool InLoop(const Kernel& k, int inst) {
+  for (const auto& stage : k.stages) {
+    if (stage.loop && std::find(stage.insts.begin(), stage.insts.end(), inst) != stage.insts.end()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+int64_t SizeOf(Int e, const int64_t* symbols) {
+  return e.is_const() ? e.value() : symbols[*e.as_symbol()];
+}
+
+std::vector<bool> GpuUniform(const Kernel& k, int vector) {
+  std::vector<bool> uniform(k.insts.size(), false);
+  for (const auto& stage : k.stages) {
+    for (int n : stage.insts) {
+      const Inst& inst = k.insts[n];
+      bool u = inst.index.inner == Int(0);
+      // A bound that falls between two vectors.
+      if (inst.kind == IKind::kInBounds && !u && inst.index.inner.is_const() && inst.sym.is_const() && vector > 1) {
+        std::vector<Int> asked;
+        u = inst.index.inner == Int(1) && inst.sym.value() % vector == 0 && Aligned(inst, vector, &asked) &&
+            asked.empty();
+      }
+      for (int o : inst.operands) u = u && uniform[o];
+      if (inst.predicate >= 0) u = u && uniform[inst.predicate];
+      if (inst.kind == IKind::kReduce) u = !k.column;
+      if (inst.kind == IKind::kScan) u = false;
+      if (inst.kind == IKind::kStore) u = inst.index.inner == Int(0);
+      uniform[n] = u;
+    }
+  }
+  return uniform;
+}
+
+GpuSchedule MakeGpuSchedule(const Kernel& k, bool vectors, bool narrow) {
+  GpuSchedule s;
+  s.narrow = narrow;
+  bool reduces = false, scans = false, loads64 = false;
+  int smallest = 0, largest = 0, loads = 0;
+  for (int n = 0; n < k.insts.size(); ++n) {
+    const Inst& inst = k.insts[n];
+    reduces = reduces || inst.kind == IKind::kReduce;
+    scans = scans || inst.kind == IKind::kScan;
+    if (!Memory(inst)) continue;
+    const int size = DTypeSize(k.buffers[inst.buffer].dtype);
+    loads64 = loads64 || size == 8;
+    if (inst.kind != IKind::kStore && InLoop(k, n)) ++loads;
+    if (inst.index.inner != Int(1)) continue;
+    smallest = smallest ? std::min(smallest, size) : size;
+    largest = std::max(largest, size);
+  }
+  s.mode = k.column ? GpuSchedule::kColumn : reduces || scans ? GpuSchedule::kRow : GpuSchedule::kPoint;
+  int v = 1;
+  if (vectors && smallest && !scans) {
+    v = std::min(kAccess / smallest, 16);
+    while (v > 1 && v * largest > 2 * kAccess) v /= 2;
+    if (s.mode == GpuSchedule::kColumn) v = std::min(v, std::max(1, 4 / smallest));
+  }
+  auto decide = [&] {  // which accesses are whole vectors; false: some contiguous one cannot be
+    s.vector = v;
+    s.wide_access.assign(k.insts.size(), false);
+    s.multiples.clear();
+    const std::vector<bool> uniform = GpuUniform(k, v);
+    bool all = true;
+    for (int n = 0; n < k.insts.size(); ++n) {
+      const Inst& inst = k.insts[n];
+      if (v == 1 || !Memory(inst) || inst.index.inner != Int(1)) continue;
+      bool wide = inst.predicate < 0 || uniform[inst.predicate];
+      if (inst.kind == IKind::kLoadAt) {
+        for (int o : inst.operands) wide = wide && uniform[o];
+      }
+      s.wide_access[n] = wide && Aligned(inst, v, &s.multiples);
+      all = all && s.wide_access[n];
+    }
+    return all;
+  };
+  // Lanes of a thread that are read one by one lose to threads that read one element each.
+  const bool one_row = s.mode == GpuSchedule::kPoint && k.outer.empty();
+  while (v > 1 && ((k.inner.is_const() && k.inner.value() % v && !(one_row && k.inner.value() > 4 * v)) || !decide())) {
+    v /= 2;
+  }
+  decide();
+  if (v > 1 && !k.inner.is_const() && !one_row) s.multiples.push_back(k.inner);
+  s.tail = v > 1 && one_row && !(k.inner.is_const() && k.inner.value() % v == 0);
+  s.alignment.assign(k.buffers.size(), 1);
+  for (int n = 0; n < k.insts.size(); ++n) {
+    if (!s.wide_access[n]) continue;
+    const int buffer = k.insts[n].buffer;
+    s.alignment[buffer] = std::min(kAccess, v * DTypeSize(k.buffers[buffer].dtype));
+  }
+  int64_t red = 1;
+  bool known = k.inner.is_const();
+  for (Int r : k.red) {
+    known = known && r.is_const();
+    red *= Const(r, 1);
+  }
+  switch (s.mode) {
+    case GpuSchedule::kPoint:
+      s.threads = 256;
+      s.unroll = s.tail || loads > 3 || k.insts.size() > 60 ? 1 : 2;
+      break;
+    case GpuSchedule::kColumn: {
+      int64_t extent = 1;
+      for (Int r : k.red) extent *= Const(r, 64);
+      s.slices = 1;
+      while (s.slices < 32 && s.slices * 8 <= extent) s.slices *= 2;
+      if (scans) s.slices = 1;
+      s.unroll = scans ? 1 : static_cast<int>(std::clamp<int64_t>(extent / s.slices, 1, loads > 2 ? 2 : 4));
+      s.threads = 32 * s.slices;
+      break;
+    }
+    case GpuSchedule::kRow: {
+      if (scans) {
+        s.row_threads = 32;
+        s.threads = 128;
+        break;
+      }
+      const int64_t total = known ? red * (k.inner.value() / v) : 0;  // vectors of a row
+      int threads = 1;
+      auto each = [&](int t) { return (total + t - 1) / t; };
+      while (threads < kMostThreads && each(threads) * v > (threads == 32 ? kWarpRow
+                                                            : loads64     ? kResident / 2
+                                                                          : kResident)) {
+        threads *= 2;
+      }
+      // One array at a time can be twice as long; the kernel's registers are bounded by its threads.
+      const int64_t most = loads <= 2 && !loads64 ? 2 * kResident : kResident;
+      s.resident = known && each(threads) * v <= std::max<int64_t>(most, threads == 32 ? kWarpRow : 0);
+      if (s.resident) {
+        s.row_threads = threads;
+        s.unroll = static_cast<int>(std::max<int64_t>(1, each(threads)));
+      } else {
+        s.row_threads = known ? 512 : 256;
+        s.unroll = std::max(1, std::min(4, kResident / v));
+      }
+      s.threads = std::max(128, s.row_threads);
+      break;
+    }
+  }
+  return s;
+}
+
+bool FitsNarrow(const Kernel& k, const int64_t* symbols) {
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
+  auto fits = [](__int128 v) { return v < kLimit && v > -kLimit; };
+  __int128 space = SizeOf(k.inner, symbols);
+  for (Int o : k.outer) space *= std::max<int64_t>(1, SizeOf(o, symbols));
+  if (!fits(space)) return false;
+  space = SizeOf(k.inner, symbols);
+  for (Int r : k.red) space *= std::max<int64_t>(1, SizeOf(r, symbols));
+  if (!fits(space)) return false;
+  for (const Inst& inst : k.insts) {
+    __int128 low = SizeOf(inst.index.offset, symbols), high = low;
+    auto add = [&](Int coef, Int extent) {
+      const __int128 reach =
+          static_cast<__int128>(SizeOf(coef, symbols)) * std::max<int64_t>(0, SizeOf(extent, symbols) - 1);
+      (reach < 0 ? low : high) += reach;
+    };
+    for (size_t d = 0; d < inst.index.outer.size(); ++d) add(inst.index.outer[d], k.outer[d]);
+    for (size_t d = 0; d < inst.index.red.size(); ++d) add(inst.index.red[d], k.red[d]);
+    add(inst.index.inner, k.inner);
+    if (!fits(low) || !fits(high)) return false;
+    if (inst.kind == IKind::kInBounds && !fits(SizeOf(inst.sym, symbols))) return false;
+  }
+  return true;
+}
+
+bool MultiplesHold(const GpuSchedule& s, const int64_t* symbols) {
+  return std::all_of(s.multiples.begin(), s.multiples.end(), [&](Int e) { return SizeOf(e, symbols) % s.vector == 0; });
+}
+
+int64_t GpuBlocks(const Kernel& k, const GpuSchedule& s, const int64_t* symbols) {
+  auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  int64_t rows = 1;
+  for (Int o : k.outer) rows *= SizeOf(o, symbols);
+  const int64_t vectors = ceil(SizeOf(k.inner, symbols), s.vector);
+  switch (s.mode) {
+    case GpuSchedule::kPoint: return ceil(rows * vectors, int64_t{s.threads} * s.unroll);
+    case GpuSchedule::kRow: return ceil(rows, s.threads / s.row_threads);
+    case GpuSchedule::kColumn: return rows * ceil(vectors, 32);
+  }
+  return 0;
+}
+
+}  // namespace framejit::codegen

@@ -1,0 +1,43 @@
+// How a loop kernel is laid over blocks and threads of a GPU. No LLVM here: launches need it, too.
+//
+//   point    no reductions: a thread computes `vector` neighbours of the inner axis, `unroll` times
+//   row      the inner axis is reduced: `row_threads` threads share a row; a block holds threads / row_threads rows.
+//            resident: every thread keeps its `unroll` vectors in registers from stage to stage (the row is read once)
+//   column   the inner axis is kept: 32 * vector columns a block, `slices` threads share a column's reduction
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "loop/kernel.h"
+
+namespace framejit::codegen {
+
+struct GpuSchedule {
+  enum Mode : uint8_t { kPoint, kRow, kColumn } mode = kPoint;
+  bool narrow = true;  // element indices fit 32 bits
+  int vector = 1;
+  int threads = 256;
+  int unroll = 1;
+  int row_threads = 32;
+  bool resident = false;
+  int slices = 1;
+  bool tail = false;                  // point: the inner axis need not be a multiple of `vector`
+  std::vector<bool> wide_access;      // by instruction: one access of `vector` elements
+  std::vector<shape::Int> multiples;  // must be multiples of `vector` when the kernel is launched
+  std::vector<uint32_t> alignment;    // bytes, by buffer
+};
+
+// vectors: false for the variant that runs where addresses or sizes are odd.
+GpuSchedule MakeGpuSchedule(const loop::Kernel& k, bool vectors, bool narrow);
+
+// Is there one value for all elements of a vector? By instruction.
+std::vector<bool> GpuUniform(const loop::Kernel& k, int vector);
+
+// Every index of the kernel fits 32 bits for these sizes.
+bool FitsNarrow(const loop::Kernel& k, const int64_t* symbols);
+bool MultiplesHold(const GpuSchedule& s, const int64_t* symbols);
+int64_t GpuBlocks(const loop::Kernel& k, const GpuSchedule& s, const int64_t* symbols);
+int64_t SizeOf(shape::Int e, const int64_t* symbols);
+
+}  // namespace framejit::codegen

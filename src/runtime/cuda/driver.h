@@ -1,0 +1,82 @@
+// The CUDA driver, found by dlopen at the first use: no link, no CUDA header. Machines without it lose nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "framejit/dtype.h"
+
+namespace framejit::runtime::cuda {
+
+using Result = int;     // CUresult; 0 is success
+using Context = void*;  // CUcontext
+using Module = void*;
+using Function = void*;
+using Stream = void*;
+using Graph = void*;
+using GraphExec = void*;
+
+// X(field, name for cuGetProcAddress, argument types)
+#define FRAMEJIT_CUDA_DRIVER(X)                                                                               \
+  X(init, "cuInit", (unsigned))                                                                               \
+  X(device_count, "cuDeviceGetCount", (int*))                                                                 \
+  X(device_get, "cuDeviceGet", (int*, int))                                                                   \
+  X(device_attribute, "cuDeviceGetAttribute", (int*, int, int))                                               \
+  X(primary_retain, "cuDevicePrimaryCtxRetain", (Context*, int))                                              \
+  X(ctx_current, "cuCtxGetCurrent", (Context*))                                                               \
+  X(ctx_push, "cuCtxPushCurrent", (Context))                                                                  \
+  X(ctx_pop, "cuCtxPopCurrent", (Context*))                                                                   \
+  X(module_load, "cuModuleLoadDataEx", (Module*, const void*, unsigned, int*, void**))                        \
+  X(module_unload, "cuModuleUnload", (Module))                                                                \
+  X(module_function, "cuModuleGetFunction", (Function*, Module, const char*))                                 \
+  X(launch, "cuLaunchKernel",                                                                                 \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**, void**)) \
+  X(stream_capturing, "cuStreamIsCapturing", (Stream, int*))                                                  \
+  X(error_name, "cuGetErrorName", (Result, const char**))                                                     \
+  X(error_text, "cuGetErrorString", (Result, const char**))
+
+struct Driver {
+#define X(field, name, args) Result(*field) args = nullptr;
+  FRAMEJIT_CUDA_DRIVER(X)
+#undef X
+};
+
+// Null where there is no usable driver; *why says so. Asked once.
+const Driver* GetDriver(std::string* why = nullptr);
+// Tests put a fake in its place; null: the real one again.
+void SetDriverForTesting(const Driver* driver);
+
+// Throws std::runtime_error with the driver's own text.
+[[noreturn]] void Fail(const Driver& d, Result r, const std::string& what);
+inline void Check(const Driver& d, Result r, const char* what) {
+  if (r) Fail(d, r, what);
+}
+
+struct DeviceInfo {
+  int ordinal = 0;
+  Context context = nullptr;  // the primary one, which is the framework's
+  int major = 0, minor = 0;   // compute capability
+  int multiprocessors = 0;
+};
+const DeviceInfo& GetDevice(int ordinal);  // throws std::runtime_error
+
+// "cpu", "cuda:1", "meta". "cuda" means the thread's current device, which nothing guards: only where there is just
+// one.
+std::optional<Device> ParseDevice(std::string_view text);
+
+// The device's primary context is current while this lives.
+class Scope {
+ public:
+  Scope(const Driver& d, const DeviceInfo& device);
+  ~Scope();
+  Scope(const Scope&) = delete;
+
+ private:
+  const Driver& d_;
+  bool pushed_ = false;
+};
+
+}  // namespace framejit::runtime::cuda

@@ -1,0 +1,366 @@
+"""Compiled functions on CUDA tensors against eager. Needs a GPU: `tools/dev gpu-test`; not collected otherwise."""
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no GPU", allow_module_level=True)
+
+import framejit  # noqa: E402
+import oracle  # noqa: E402
+
+F = torch.nn.functional
+FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+INTS = [torch.int64, torch.int32, torch.uint8, torch.bool]
+
+
+def tensor(*shape, dtype=torch.float32, low=-2.0, high=2.0):
+    if dtype.is_floating_point:
+        return (torch.rand(shape, device="cuda", dtype=torch.float64) * (high - low) + low).to(dtype)
+    if dtype == torch.bool:
+        return torch.rand(shape, device="cuda") > 0.5
+    return torch.randint(0 if dtype == torch.uint8 else -20, 20, shape, device="cuda").to(dtype)
+
+
+def flat(x):
+    if isinstance(x, torch.Tensor):
+        return [x]
+    return [t for item in (x.values() if hasattr(x, "values") and not callable(getattr(x, "layout", None)) else x) for t in flat(item)]
+
+
+def double(x):
+    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+
+def clones(arguments):
+    return [a.clone() if isinstance(a, torch.Tensor) and a._base is None else a for a in arguments]
+
+
+def check(function, *arguments, graphs=1, calls=3, reference=True):
+    """Compiled, called several times, must be as good as eager, in one graph, without the interpreter."""
+    compiled = framejit.compile(function, dynamic=False)
+    compiled.clear()  # segments belong to the code object, which a parametrised test shares
+    with torch.no_grad():
+        for _ in range(calls):
+            for_eager, for_us = clones(arguments), clones(arguments)
+            eager = flat(function(*for_eager))
+            got = flat(compiled(*for_us))
+            truth = flat(function(*[double(a) for a in clones(arguments)])) if reference else [None] * len(eager)
+            torch.cuda.synchronize()
+            assert len(got) == len(eager)
+            for g, e, t in zip(got, eager, truth):
+                assert (g.dtype, g.device, g.shape, g.stride()) == (e.dtype, e.device, e.shape, e.stride())
+                if e.dtype == torch.float64:
+                    torch.testing.assert_close(g, e, rtol=1e-12, atol=1e-13, equal_nan=True)
+                else:
+                    oracle.check(g, e, t if t is not None and t.is_floating_point() else None)
+            for a, b in zip(for_eager, for_us):
+                if isinstance(a, torch.Tensor):
+                    oracle.check(b, a, what="an argument after the call")
+    if graphs is not None:
+        assert len(compiled.graphs) == graphs, f"{len(compiled.graphs)} graphs"
+    return compiled
+
+
+@pytest.fixture(autouse=True)
+def sticky_errors():
+    """After an illegal access nothing works in the process: end it, and pytest-xdist starts another."""
+    yield
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        print(error, flush=True)
+        os._exit(3)
+
+
+# --- pointwise
+POINTWISE = {
+    "chain": lambda x, y: torch.tanh(x * y + 1) * torch.sigmoid(x) - y.abs(),
+    "where": lambda x, y: torch.where(x > y, x, y * 2),
+    "gelu": lambda x, y: F.gelu(x) + F.gelu(y, approximate="tanh"),
+    "silu": lambda x, y: F.silu(x) * y,
+    "clamp": lambda x, y: x.clamp(-1, 1).maximum(y),
+    "exp_log": lambda x, y: torch.log1p(torch.exp(x)) + torch.expm1(y) + torch.erf(x),
+    "trig": lambda x, y: torch.sin(x) + torch.cos(y * 3) + torch.atan(x),
+    "pow": lambda x, y: (x.abs() + 0.5) ** y + x**2 + x**3,
+    "round": lambda x, y: torch.round(x) + torch.floor(y) + torch.trunc(x) + torch.sign(y),
+    "div": lambda x, y: x / (y.abs() + 1) + torch.rsqrt(y.abs() + 1) + torch.sqrt(x.abs()),
+    "mod": lambda x, y: torch.remainder(x, y.abs() + 0.3) + torch.fmod(x, y.abs() + 0.3),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", POINTWISE)
+def test_pointwise(name, dtype):
+    for shape in ((4, 1024), (33, 77), (5,), ()):
+        check(POINTWISE[name], tensor(*shape, dtype=dtype), tensor(*shape, dtype=dtype))
+
+
+UNARY = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sqrt rsqrt reciprocal".split()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", UNARY)
+def test_special_values(name, dtype):
+    special = [0.0, -0.0, 1.0, -1.0, 0.5, float("inf"), -float("inf"), float("nan"), 1e-30, -1e-30, 1e30, 3.0, 88.5, -103.0, 1e6, 12345.678]
+    x = torch.cat([torch.tensor(special, device="cuda", dtype=dtype), tensor(5000, dtype=dtype, low=-10, high=10)])
+    function = getattr(torch, name)
+    check(lambda x: function(x), x)
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_integers(dtype):
+    x, y = tensor(100, 33, dtype=dtype), tensor(100, 33, dtype=dtype)
+    check(lambda x, y: (x & y) | (x ^ y), x, y)
+    check(lambda x, y: torch.maximum(x, y), x, y)
+    check(lambda x, y: x == y, x, y)
+    if dtype != torch.bool:
+        check(lambda x, y: x * y + x - y, x, y)
+        check(lambda x, y: torch.where(y == 0, x, x // torch.where(y == 0, 1, y)), x, y)
+        check(lambda x, y: x % torch.where(y == 0, 7, y), x, y)
+
+
+@pytest.mark.parametrize("to", FLOATS + INTS, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS + INTS, ids=str)
+def test_casts(dtype, to):
+    check(lambda x: x.to(to), tensor(1000, dtype=dtype, low=0, high=100), reference=False)
+
+
+def test_broadcast_and_strides():
+    check(lambda x, y: x + y, tensor(64, 1), tensor(1, 128))
+    check(lambda x, y: x * y, tensor(8, 16, 32).transpose(1, 2), tensor(8, 32, 16))
+    check(lambda x: x[1:, ::2] * 2, tensor(33, 64))
+    check(lambda x: x[3:] + 1, tensor(1027))  # an address between two vectors
+    check(lambda x: torch.cat([x, x * 2, x[:, :5]], 1), tensor(12, 37))
+    check(lambda x: F.pad(x, (3, 2, 1, 1), value=1.5) + 1, tensor(10, 20))
+    check(lambda x: x.flip(0) + 1, tensor(100, 3))
+    check(lambda x: torch.cat((-x[..., 32:], x[..., :32]), -1) * 2, tensor(4, 8, 16, 64, dtype=torch.bfloat16))
+    check(lambda x: x.t().contiguous() + 1, tensor(300, 500))
+    check(lambda x: x.reshape(8, 16, 4, 8).permute(0, 2, 1, 3) + 1, tensor(8, 16, 32))
+
+
+def test_creation():
+    check(lambda x: torch.arange(x.shape[0], device=x.device) + x, tensor(100))
+    check(lambda x: x + torch.ones_like(x) * torch.zeros(7, device=x.device), tensor(5, 7))
+    check(lambda x: torch.full((3, 4), 2.5, device=x.device), tensor(5, 7))
+    check(lambda x: x.new_zeros(5), tensor(3))
+    check(lambda x: torch.tril(x), tensor(33, 33))
+    check(lambda x: (torch.arange(5).to(x.device), x + 1), tensor(5))
+    check(lambda x: x.masked_fill(torch.ones(9, 9, device=x.device, dtype=torch.bool).triu(1), float("-inf")), tensor(9, 9))
+
+
+# --- reductions
+SHAPES = [(7, 5), (64, 768), (33, 1000), (16, 4096), (5, 50257), (3, 70000), (1000, 4), (2, 262144)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_rows(shape, dtype):
+    x, wide = tensor(*shape, dtype=dtype), torch.promote_types(dtype, torch.float32)
+    check(lambda x: torch.softmax(x, -1), x)
+    check(lambda x: x.sum(-1), x)
+    check(lambda x: (x.amax(-1), x.amin(-1), x.mean(-1)), x)
+    check(lambda x: F.layer_norm(x, x.shape[-1:]), x)
+    check(lambda x: x * torch.rsqrt((x.to(wide) ** 2).mean(-1, keepdim=True) + 1e-6).to(x.dtype), x)
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (768, 64), (1000, 33), (4096, 300), (50000, 5), (8192, 768)], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_columns(shape, dtype):
+    x = tensor(*shape, dtype=dtype)
+    check(lambda x: x.sum(0), x)
+    check(lambda x: (x.amax(0), x.mean(0)), x)
+    check(lambda x: torch.softmax(x, 0), x)
+
+
+def test_reductions():
+    x = tensor(64, 129)
+    check(lambda x: (x.argmax(1), x.argmin(0)), x)
+    check(lambda x: x.sum(), tensor(1000003))
+    check(lambda x: x.sum(), tensor(4096, 1024))
+    check(lambda x: (x.max(), x.mean(), x.var()), tensor(512, 512))
+    check(lambda x: x.sum((0, 2)), tensor(16, 32, 64))
+    check(lambda x: x.mean((2, 3)), tensor(8, 64, 14, 14))
+    check(lambda x: (x > 0).any(1), x)
+    check(lambda x: (x > 0).all(), x)
+    check(lambda x: x.sum(1), tensor(9, 100, dtype=torch.int32))
+    check(lambda x: x.prod(1), tensor(9, 12))
+    check(lambda x: x.logsumexp(1), x)
+    check(lambda x: torch.cumsum(x, 1), tensor(33, 500))
+    check(lambda x: torch.cumsum(x, 0), tensor(33, 50, dtype=torch.int64))
+    check(lambda x: x.std(0), x)
+    check(lambda x: x.sum(1), tensor(0, 5))
+    check(lambda x: x.sum(1), tensor(5, 0))
+    nan = tensor(8, 100)
+    nan[2, 5] = float("nan")
+    check(lambda x: (x.amax(1), x.argmax(1)), nan)
+
+
+def test_norms():
+    x, w, b = tensor(32, 128, 768, dtype=torch.bfloat16), tensor(768, dtype=torch.bfloat16), tensor(768, dtype=torch.bfloat16)
+    check(lambda x, w, b: F.layer_norm(F.gelu(x) + x, (768,), w, b), x, w, b)
+    check(lambda x, w, b: F.layer_norm(x, (768,), w, b), x.float(), w.float(), b.float())
+    check(lambda x, t: F.cross_entropy(x, t), tensor(512, 32000), torch.randint(0, 32000, (512,), device="cuda"), reference=False)
+    check(lambda x: F.group_norm(x, 4), tensor(4, 16, 9, 9))
+
+
+def test_indexing():
+    table, at = tensor(1000, 768, dtype=torch.bfloat16), torch.randint(0, 1000, (16, 33), device="cuda")
+    check(lambda t, i: F.embedding(i, t) * 2, table, at)
+    check(lambda x, i: x.gather(1, i), tensor(20, 50), torch.randint(0, 50, (20, 9), device="cuda"))
+    check(lambda x, i: x[i], tensor(20, 50), torch.randint(0, 20, (9,), device="cuda"))
+    check(lambda x, i: x.index_select(0, i) + 1, tensor(20, 50), torch.randint(0, 20, (9,), device="cuda"))
+    check(lambda x: torch.topk(x, 3).values, tensor(20, 50))
+    check(lambda x: torch.sort(x, -1).values + 1, tensor(20, 50))
+
+
+def test_in_place():
+    def f(x, y):
+        x.mul_(2).add_(y)
+        return x.sum()
+
+    check(f, tensor(50, 60), tensor(50, 60))
+
+    def g(x):
+        x[1:3] = 0
+        x[:, 2] += 1
+        return x * 2
+
+    check(g, tensor(6, 7))
+
+    def h(x):  # overlapping views of one tensor
+        x[1:] += x[:-1].clone()
+        return x
+
+    check(h, tensor(3000))
+
+
+# --- library calls
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_contractions(dtype):
+    x, w, b = tensor(16, 33, 64, dtype=dtype, low=-0.2, high=0.2), tensor(128, 64, dtype=dtype, low=-0.2, high=0.2), tensor(128, dtype=dtype)
+    check(lambda x, w, b: F.gelu(F.linear(x, w, b)), x, w, b)
+    check(lambda x, w: x @ w.t() + 1, x, w)
+    check(lambda x: x @ x.transpose(1, 2), x)
+    check(lambda x: torch.einsum("bij,bkj->bik", x, x), x)
+    check(lambda x, w: F.conv2d(x, w, padding=1).relu(), tensor(2, 8, 16, 16, dtype=dtype), tensor(12, 8, 3, 3, dtype=dtype, low=-0.1, high=0.1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["plain", "causal", "masked", "narrow", "bool"])
+def test_attention(kind, dtype):
+    width = 48 if kind == "narrow" else 64
+    q, k, v = (tensor(2, 4, 40, width, dtype=dtype) for _ in range(3))
+    mask = tensor(2, 1, 40, 40, dtype=dtype) if kind == "masked" else torch.ones(40, 40, device="cuda").tril().bool() if kind == "bool" else None
+
+    def f(q, k, v):
+        return F.scaled_dot_product_attention(q * 2, k, v, attn_mask=mask.to(q.dtype) if kind == "masked" else mask, is_causal=kind == "causal")
+
+    check(f, q, k, v, graphs=None)
+
+
+# --- shapes, streams, devices, errors
+def test_dynamic_shapes():
+    def f(x, w):
+        return F.layer_norm(torch.relu(x) + 1, x.shape[-1:]) * w
+
+    compiled = framejit.compile(f, dynamic=True)
+    with torch.no_grad():
+        for rows, columns in ((4, 64), (9, 64), (5, 63), (1, 1000), (1000, 8), (3, 4097), (0, 8)):
+            x, w = tensor(rows, columns), tensor(columns)
+            oracle.check(compiled(x, w), f(x, w), f(x.double(), w.double()))
+    pointwise = framejit.compile(lambda x: torch.tanh(x) * 3, dynamic=True)
+    for n in (4, 7, 1000, 1023, 1, 0, 4096):
+        x = tensor(n)
+        oracle.check(pointwise(x), torch.tanh(x) * 3, torch.tanh(x.double()) * 3)
+
+
+def test_streams():
+    f = framejit.compile(lambda x: torch.softmax(x * 2, -1).sum(0))
+    x = tensor(512, 1024)
+    want = torch.softmax(x * 2, -1).sum(0)
+    f(x)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x + 0
+        got = [f(y) for _ in range(20)]
+    torch.cuda.current_stream().wait_stream(side)
+    for g in got:
+        oracle.check(g, want)
+
+
+def test_the_users_own_cuda_graph():
+    f = framejit.compile(lambda x: torch.softmax(x * 2, -1).sum(0) + 1)
+    x = tensor(64, 256)
+    f(x), f(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = f(x)
+    x.copy_(tensor(64, 256))
+    graph.replay()
+    oracle.check(y, torch.softmax(x * 2, -1).sum(0) + 1)
+
+
+def test_results_stay_valid():
+    f = framejit.compile(lambda x: F.gelu(x @ x) + 1)
+    xs = [tensor(64, 64) for _ in range(8)]
+    kept = [f(x) for x in xs]
+    for x, y in zip(xs, kept):
+        oracle.check(y, F.gelu(x @ x) + 1)
+
+
+def test_device_guard():
+    f = framejit.compile(lambda x: x * 2 + 1)
+    for _ in range(2):
+        assert f(torch.ones(3)).device.type == "cpu"
+        assert f(torch.ones(3, device="cuda")).device.type == "cuda"
+
+
+def test_mixed_devices():
+    check(lambda x, s: x * s, tensor(10), torch.tensor(2.0), reference=False)
+    check(lambda x: (x * 2).cpu() + 1, tensor(10), graphs=None)
+    with pytest.raises(RuntimeError):
+        framejit.compile(lambda x, y: x + y)(tensor(3), torch.ones(3))
+
+
+def test_dropout_and_training():
+    torch.manual_seed(0)
+    want = F.dropout(tensor(100).fill_(1), 0.5)
+    torch.manual_seed(0)
+    got = framejit.compile(lambda x: F.dropout(x, 0.5))(tensor(100).fill_(1))
+    assert got.shape == want.shape
+    x = tensor(5, 4).requires_grad_()
+    y = framejit.compile(lambda x: (x * x).sum())(x)
+    y.backward()
+    oracle.check(x.grad, 2 * x)
+
+
+# --- models
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["BertModel", "GPT2LMHeadModel", "LlamaModel", "ViTModel", "ResNetModel", "T5EncoderModel"])
+def test_models(name, dtype):
+    import copy
+    import sys
+    import types
+
+    sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
+    from bench import models
+
+    torch.manual_seed(0)
+    module, keywords = models.build(name, small=True)
+    keywords = {k: v.cuda().to(dtype) if v.is_floating_point() else v.cuda() for k, v in keywords.items()}
+    reference = copy.deepcopy(module).double().cuda()
+    module = module.to(dtype).cuda()
+    with torch.no_grad():
+        told = framejit.explain(module)(**keywords)
+        assert told.graph_count == 1 and told.graph_break_count == 0, "\n".join(told.break_reasons)
+        compiled = framejit.compile(module)
+        want, truth = models.flatten(module(**keywords)), models.flatten(reference(**models.in_float64(keywords)))
+        for _ in range(3):
+            got = models.flatten(compiled(**keywords))
+            for key in want:
+                assert got[key].stride() == want[key].stride()
+                oracle.check(got[key], want[key], truth[key], what=key)
