@@ -523,6 +523,13 @@ class KernelBuilder {
       inst.operands = {value};
       return Add(std::move(inst), need.vars, need.level);
     }
+    if ((n.op == Op::kTake || n.op == Op::kGather) && n.attrs.flag) {  // checked even if only one element can be meant
+      const Space::At at = space_.OperandAt(v, 0, index, pred);
+      const Lin lin = space_.index(at.index)[n.attrs.axes[0]];  // a copy: the table may move
+      for (const Term& t : lin.terms) {
+        if (t.id < 0) EvalDynamic(~t.id);
+      }
+    }
     return operand(0);  // views, take, gather: their operand at another index
   }
 

@@ -227,6 +227,7 @@ class PlanExecutable : public Executable {
           if (plan_.watch) TakeStatus(plan_.watch);
           break;
         default: {
+          if (plan_.watch) raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);  // libraries clear it
           Buffer few[4];
           std::vector<Buffer> many(step.operands.size() > std::size(few) ? step.operands.size() : 0);
           std::span<Buffer> operands(many.empty() ? few : many.data(), step.operands.size());

@@ -12,6 +12,8 @@ namespace {
 
 using rules::Like;
 
+ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v);
+
 ValueId Times(Builder& b, ValueId x, double v) {
   return b.Binary(Op::kMul, x, Like(b, x, v));
 }
@@ -85,6 +87,10 @@ Outs SameUnary(Scope& s) {
   if (!IsSigned(t) && IsInteger(t)) {
     if (s.row.op == Op::kAbs) return s.Elementwise(x.value, {&x, 1});
     if (s.row.op == Op::kSign) Scope::Skip();
+  }
+  if (x.meta->is_scalar && s.row.op == Op::kNeg && IsInteger(t)) {  // 0 - x overflows where -x does
+    ValueId v = s.b.Unary(s.row.op, x.value);
+    return s.Elementwise(NoOverflow(s, Op::kSub, Like(s.b, v, 0), x.value, v), {&x, 1});
   }
   return s.Elementwise(s.b.Unary(s.row.op, x.value), {&x, 1});
 }
@@ -221,6 +227,37 @@ bool Widen(Scope& s, Pair& p) {
   return true;
 }
 
+bool AllScalars(Scope& s, std::span<const Operand> operands) {
+  return !s.torch() && std::all_of(operands.begin(), operands.end(), [](const Operand& o) {
+    return !o.is_tensor() || o.meta->is_scalar;
+  });
+}
+
+// v, where an operation of NumPy's integer scalars does not overflow; else the run ends, and NumPy warns. Arrays wrap.
+ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v) {
+  const DType t = s.b.type(v).dtype;
+  if (!IsInteger(t)) return v;
+  auto less = [&](ValueId x, ValueId y) { return s.b.Binary(Op::kLt, x, y); };
+  ValueId zero = Like(s.b, v, 0), bad;
+  if (op == Op::kMul) {  // undone by division, which wraps for the one case that this misses: the least number by -1
+    ValueId quotient = s.b.Binary(Op::kTruncDiv, v, s.b.Where(s.b.Binary(Op::kEq, a, zero), Like(s.b, v, 1), a));
+    bad = s.b.Binary(Op::kAnd, s.b.Binary(Op::kNe, a, zero), s.b.Binary(Op::kNe, quotient, b));
+    if (IsSigned(t)) {
+      ValueId both = s.b.Binary(Op::kAnd, less(a, zero), less(b, zero));
+      bad = s.b.Binary(Op::kOr, bad, s.b.Binary(Op::kAnd, both, less(v, zero)));
+    }
+  } else if (IsSigned(t)) {  // the result's sign is neither operand's (of a sum)
+    ValueId other = op == Op::kAdd ? b : s.b.Unary(Op::kNot, b);
+    bad = less(s.b.Binary(Op::kAnd, s.b.Binary(Op::kXor, a, v), s.b.Binary(Op::kXor, other, v)), zero);
+  } else {
+    bad = op == Op::kAdd ? less(v, a) : less(a, b);
+  }
+  Attrs attrs;
+  attrs.axes = {0};
+  attrs.flag = true;  // index 1 of one element
+  return s.b.Add(Op::kTake, {s.b.Reshape(v, {shape::Int(1)}), s.b.Cast(bad, DType::kInt64)}, attrs);
+}
+
 Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
   Pair p = ReadPair(s);
   Op op = s.row.op;
@@ -234,7 +271,8 @@ Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
   }
   Widen(s, p);
   if (has_alpha) p.b = s.b.Binary(Op::kMul, p.b, s.Constant(s.arg(2), s.b.type(p.b).dtype));
-  return Done(s, p, s.b.Cast(s.b.Binary(op, p.a, p.b), p.type));
+  ValueId v = s.b.Cast(s.b.Binary(op, p.a, p.b), p.type);
+  return Done(s, p, AllScalars(s, p.operands) ? NoOverflow(s, op, p.a, p.b, v) : v);
 }
 
 Outs ReverseSub(Scope& s) {  // torch.rsub(input, other): other - input

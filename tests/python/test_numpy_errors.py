@@ -48,10 +48,23 @@ def test_reductions(fresh, np, name):
         check(fresh, np, eval(f"lambda x: x.{name}()"), np.array([value, value, 1.0, -np.inf][: 3 + (value == np.inf)]))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "uint32", "int64", "uint64"])
+def test_integer_scalars_overflow(fresh, np, dtype):
+    info = np.iinfo(dtype)
+    some = [info.min, info.max, 0, 1, 2, 3, info.max // 2, info.max // 2 + 1, info.min // 2] + [-1] * (info.min < 0)
+    for f in (lambda x: x[0] + x[1], lambda x: x[0] - x[1], lambda x: x[0] * x[1], lambda x: -x[0], lambda x: x[0] + 1, lambda x: 2 * x[1]):
+        for a, b in itertools.product(some, repeat=2):
+            check(fresh, np, f, np.array([a, b], dtype))
+
+
 @pytest.mark.parametrize("to", ["int8", "int32", "int64", "float32", "float16", "bool"])
 def test_conversions(fresh, np, to):
     for value in (np.inf, np.nan, 1e300, -1e39, 70000.0, 3.5):
         check(fresh, np, lambda x: x.astype(to), np.full(5, value))
+
+
+def test_errors_before_a_library_call(fresh, np):
+    check(fresh, np, lambda x, y: (np.log(x).sum() + (y @ y)).sum(), np.array([0.0, 1.0]), np.ones((3, 3)))
 
 
 def test_one_element_of_many_on_any_thread(fresh, np):

@@ -550,6 +550,10 @@ def indices_out_of_range():
                 texts.append(call())
             except IndexError as error:
                 texts.append(str(error))
+        try:
+            np.take(x[:1, 0], i)
+        except IndexError as error:
+            texts.append(str(error))
         return texts, (x * 2)[i[:2]]
 
     return f, lambda: (a(3, 2), np.array([0, -1, 3]))
