@@ -145,6 +145,7 @@ Value* OpEmitter::Cast(Value* v, DType from, DType to) {
   llvm::Type* type = RegisterType(to, lanes);
   if (IsFloat(from)) {
     if (IsFloat(to)) {
+      if (ieee_ && DTypeSize(from) == 2) v = Round16(v, from);
       if (v->getType() == type) return v;
       return type->getScalarType()->isDoubleTy() ? b_.CreateFPExt(v, type) : b_.CreateFPTrunc(v, type);
     }
@@ -404,7 +405,7 @@ Value* OpEmitter::Compute(Op op, DType result, DType from, std::span<Value* cons
   if (IsBool(from)) return Bool(op, v);
   if (IsInteger(from)) return Integer(op, from, v);
   if (!IsFloat(from)) Unsupported(op, from);
-  if (DTypeSize(from) == 2 && Discontinuous(op)) {
+  if (DTypeSize(from) == 2 && (ieee_ || Discontinuous(op))) {  // under IEEE rules every result is rounded
     std::vector<Value*> rounded;
     for (Value* x : v) rounded.push_back(Round16(x, from));
     return Float(op, rounded);
