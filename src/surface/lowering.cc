@@ -101,6 +101,15 @@ struct Lowering::Impl {
     if (read_only.contains(objects[t].root)) throw Decline("write to a read-only array");
   }
 
+  // torch refuses operands that overlap the target in part: it knows where they lie.
+  void RefuseShared(const Call& call, TraceId target) {
+    if (!call.callee.starts_with("torch")) return;
+    ForEachTensor(call, [&](TraceId t) {
+      if (t != target && objects[t].root == objects[target].root)
+        throw Decline("an operand shares memory with the target of an in-place operation");
+    });
+  }
+
   void Write(TraceId t, ValueId v) {
     TraceId root = objects[t].root;
     int next = versions[root] + 1;
@@ -266,6 +275,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, st
     if (m.is_scalar) throw NotThisRow{};
     if (out.kind != Out::kSame || out.of != target) {
       CheckWritable(target, call.mode);
+      RefuseShared(call, target);
       if (t.rank() != static_cast<int>(m.sizes.size())) throw Decline("result does not fit the in-place target");
       for (int d = 0; d < t.rank(); ++d) {
         if (!env().Eq(t.shape[d], m.sizes[d])) throw Decline("result does not fit the in-place target");
@@ -382,7 +392,10 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     target = call.args[0].t;
     name.pop_back();
   }
-  if (target) CheckWritable(*target, call.mode);
+  if (target) {
+    CheckWritable(*target, call.mode);
+    RefuseShared(call, *target);
+  }
 
   std::vector<TraceId> ids;
   std::function<void(Arg&)> number = [&](Arg& a) {

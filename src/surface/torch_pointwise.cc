@@ -280,6 +280,7 @@ Outs ReverseSub(Scope& s) {  // torch.rsub(input, other): other - input
   RefuseBools(p);
   if (s.has(2) && !(s.arg(2).is(Arg::Kind::kInt) && s.integer(2) == shape::Int(1))) Scope::Skip();
   Widen(s, p);
+  std::swap(p.operands[0], p.operands[1]);  // as the framework's iterator sees them
   return Done(s, p, s.b.Cast(s.b.Binary(Op::kSub, p.b, p.a), p.type));
 }
 
