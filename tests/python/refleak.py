@@ -392,6 +392,9 @@ def main():
     parser.add_argument("--scale", type=float, default=1, help="repetitions, as a part of the full number")
     arguments = parser.parse_args()
     framejit.config.max_entries = 1_000_000
+    if not CASES:
+        print("neither NumPy nor torch can be imported: nothing to count")
+        return 1
     leaks = 0
     how = "references, " if hasattr(sys, "gettotalrefcount") else ""
     print(f"Python {sys.version.split()[0]}: {how}allocated blocks and resident bytes, per repetition", flush=True)
