@@ -17,25 +17,69 @@ using TraceId = uint32_t;  // a tensor object of the captured program (identity,
 
 struct Arg {
   enum class Kind : uint8_t {
-    kNone, kBool, kInt, kFloat, kComplex, kString, kDType, kDevice, kLayout, kMemoryFormat, kTensor, kTuple, kList, kSlice,
-    kEllipsis, kDict,
+    kNone,
+    kBool,
+    kInt,
+    kFloat,
+    kComplex,
+    kString,
+    kDType,
+    kDevice,
+    kLayout,
+    kMemoryFormat,
+    kTensor,
+    kTuple,
+    kList,
+    kSlice,
+    kEllipsis,
+    kDict,
     kObject,  // something opaque: index into the constant table of the side that captured (rejected by export)
   };
   Kind kind = Kind::kNone;
   bool b = false;
-  double f = 0, imag = 0;    // kFloat, kComplex
-  shape::Int i;              // kInt (possibly symbolic), kObject (index)
-  std::string s;             // kString; kDType/kLayout/kMemoryFormat/kDevice: the framework's own text ("float32", "cpu")
-  TraceId t = 0;             // kTensor
-  std::vector<Arg> items;    // kTuple, kList, kSlice (start, stop, step), kDict (key, value, key, value, ...)
+  double f = 0, imag = 0;  // kFloat, kComplex
+  shape::Int i;            // kInt (possibly symbolic), kObject (index)
+  std::string s;           // kString; kDType/kLayout/kMemoryFormat/kDevice: the framework's own text ("float32", "cpu")
+  TraceId t = 0;           // kTensor
+  std::vector<Arg> items;  // kTuple, kList, kSlice (start, stop, step), kDict (key, value, key, value, ...)
 
   static Arg None() { return {}; }
-  static Arg Bool(bool v) { Arg a; a.kind = Kind::kBool; a.b = v; return a; }
-  static Arg Int(shape::Int v) { Arg a; a.kind = Kind::kInt; a.i = v; return a; }
-  static Arg Float(double v) { Arg a; a.kind = Kind::kFloat; a.f = v; return a; }
-  static Arg Str(std::string v) { Arg a; a.kind = Kind::kString; a.s = std::move(v); return a; }
-  static Arg Tensor(TraceId v) { Arg a; a.kind = Kind::kTensor; a.t = v; return a; }
-  static Arg Seq(Kind k, std::vector<Arg> v) { Arg a; a.kind = k; a.items = std::move(v); return a; }
+  static Arg Bool(bool v) {
+    Arg a;
+    a.kind = Kind::kBool;
+    a.b = v;
+    return a;
+  }
+  static Arg Int(shape::Int v) {
+    Arg a;
+    a.kind = Kind::kInt;
+    a.i = v;
+    return a;
+  }
+  static Arg Float(double v) {
+    Arg a;
+    a.kind = Kind::kFloat;
+    a.f = v;
+    return a;
+  }
+  static Arg Str(std::string v) {
+    Arg a;
+    a.kind = Kind::kString;
+    a.s = std::move(v);
+    return a;
+  }
+  static Arg Tensor(TraceId v) {
+    Arg a;
+    a.kind = Kind::kTensor;
+    a.t = v;
+    return a;
+  }
+  static Arg Seq(Kind k, std::vector<Arg> v) {
+    Arg a;
+    a.kind = k;
+    a.items = std::move(v);
+    return a;
+  }
 
   bool is(Kind k) const { return kind == k; }
   bool is_none() const { return kind == Kind::kNone; }
@@ -50,12 +94,13 @@ struct TensorMeta {  // what the program can ask of a tensor object
   DType dtype = DType::kFloat32;
   Device device;
   shape::Ints sizes;
-  shape::Ints strides;  // in elements, exactly the framework's; NumPy's byte strides are divided (others are not captured)
-  bool is_scalar = false;      // NumPy: np.float64 and friends, not an array
+  shape::Ints
+      strides;  // in elements, exactly the framework's; NumPy's byte strides are divided (others are not captured)
+  bool is_scalar = false;  // NumPy: np.float64 and friends, not an array
   bool requires_grad = false;
-  bool is_parameter = false;   // torch.nn.Parameter
-  bool is_inference = false;   // made in inference mode
-  bool read_only = false;      // writes to it are refused: an array without WRITEABLE
+  bool is_parameter = false;  // torch.nn.Parameter
+  bool is_inference = false;  // made in inference mode
+  bool read_only = false;     // writes to it are refused: an array without WRITEABLE
   std::string str() const;
 };
 
@@ -68,15 +113,15 @@ struct ModeState {
 };
 
 struct Call {
-  std::string callee;                 // "torch.nn.functional.linear", "torch.Tensor.add_", "numpy.exp", "torch.Tensor.__getitem__"
+  std::string callee;  // "torch.nn.functional.linear", "torch.Tensor.add_", "numpy.exp", "torch.Tensor.__getitem__"
   std::vector<Arg> args;
   std::vector<std::pair<std::string, Arg>> kwargs;
-  std::vector<TraceId> results;       // tensors made (or returned: an in-place op returns its first operand's id), flattened
-  Arg result;                         // structure of the Python result: kTensor, or kTuple/kList of them, or None
+  std::vector<TraceId> results;  // tensors made (or returned: an in-place op returns its first operand's id), flattened
+  Arg result;                    // structure of the Python result: kTensor, or kTuple/kList of them, or None
   ModeState mode;
-  std::string file;                   // user's line that made the call
+  std::string file;  // user's line that made the call
   int line = 0;
-  std::string str() const;            // "%3 = torch.Tensor.transpose(%2, 1, 2)"
+  std::string str() const;  // "%3 = torch.Tensor.transpose(%2, 1, 2)"
 };
 
 struct TraceTensor {

@@ -1,5 +1,5 @@
-// From a graph to something that runs. `Compile` is the whole back end; an Executable may be run from several threads at
-// once (scratch is leased per call).
+// From a graph to something that runs. `Compile` is the whole back end; an Executable may be run from several threads
+// at once (scratch is leased per call).
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace framejit {
 // A tensor at run time: raw memory plus whatever the framework wants to remember. Plain data, owned by nobody.
 struct Buffer {
   void* data = nullptr;
-  void* handle = nullptr;     // framework's handle (AtenTensorHandle, PyObject*), null for scratch
+  void* handle = nullptr;  // framework's handle (AtenTensorHandle, PyObject*), null for scratch
   const int64_t* sizes = nullptr;
   const int64_t* strides = nullptr;  // in elements
   int32_t rank = 0;
@@ -26,66 +26,78 @@ struct Buffer {
 class Host {
  public:
   virtual ~Host() = default;
-  // A fresh tensor for a result. Fills `out` (data, handle). sizes/strides outlive the call only if the host copies them.
-  virtual void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device device,
-                              Buffer* out) = 0;
+  // A fresh tensor for a result. Fills `out` (data, handle). sizes/strides outlive the call only if the host copies
+  // them.
+  virtual void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides,
+                              Device device, Buffer* out) = 0;
   virtual void FreeOutput(Buffer* out) = 0;  // on the failure path
   // Runs an `extern` node with the framework. The host takes and gives back framework tensors; results are filled in.
   // Throws ExternError after setting a Python exception. Takes the GIL itself.
   virtual void RunExtern(const Call& call, std::span<const Buffer> operands, std::span<Buffer> results) = 0;
   virtual void Release(Buffer* b) = 0;  // a result of RunExtern that is no longer needed
-  // Where memory is not the CPU's: the stream that kernels run on, and copies on it (between devices, too; to the CPU they
-  // are over when the call returns). Throws std::runtime_error.
+  // Where memory is not the CPU's: the stream that kernels run on, and copies on it (between devices, too; to the CPU
+  // they are over when the call returns). Throws std::runtime_error.
   virtual void* CurrentStream(Device device) { return nullptr; }
   virtual void Copy(const Buffer& from, const Buffer& to);
-  // Library calls; false: "not me", the next candidate (the runtime's own loop) runs. Operands may have any strides (0 for
-  // broadcast dimensions). Results are preallocated: row-major for MatMul and Linear; Conv and Attention must honour
-  // out.strides (attention is usually asked for [B, L, H, E] memory order, which is what libraries produce), or, where
-  // out.data is null, hand out the library's own tensor as RunExtern does, in any strides.
+  // Library calls; false: "not me", the next candidate (the runtime's own loop) runs. Operands may have any strides (0
+  // for broadcast dimensions). Results are preallocated: row-major for MatMul and Linear; Conv and Attention must
+  // honour out.strides (attention is usually asked for [B, L, H, E] memory order, which is what libraries produce), or,
+  // where out.data is null, hand out the library's own tensor as RunExtern does, in any strides.
   virtual bool MatMul(const Buffer& a, const Buffer& b, Buffer& out) { return false; }
-  virtual bool Linear(const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op, Buffer& out) { return false; }
-  virtual bool Conv(const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) { return false; }
-  virtual bool Attention(const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask, bool causal, double scale,
-                         Buffer& out) { return false; }
+  virtual bool Linear(const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op, Buffer& out) {
+    return false;
+  }
+  virtual bool Conv(const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) {
+    return false;
+  }
+  virtual bool Attention(const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask, bool causal,
+                         double scale, Buffer& out) {
+    return false;
+  }
   virtual int NumThreads() { return 1; }
   // Runs f(begin, end) over a partition of [0, n) on the framework's thread team.
-  virtual void ParallelFor(int64_t n, int64_t grain, void (*f)(void* ctx, int64_t begin, int64_t end), void* ctx) { f(ctx, 0, n); }
+  virtual void ParallelFor(int64_t n, int64_t grain, void (*f)(void* ctx, int64_t begin, int64_t end), void* ctx) {
+    f(ctx, 0, n);
+  }
 };
 struct ExternError {};  // a framework call failed; the host has kept the error
 
-// What kernels notice and the program must be told by the framework itself: IEEE exceptions (the first four, numbered as
-// NumPy does), an index out of range.
+// What kernels notice and the program must be told by the framework itself: IEEE exceptions (the first four, numbered
+// as NumPy does), an index out of range.
 enum Status : int { kDivide = 1, kOverflow = 2, kUnderflow = 4, kInvalid = 8, kBadIndex = 16 };
-struct StatusRaised { int status; };
+struct StatusRaised {
+  int status;
+};
 
 struct CompileOptions {
-  std::string cpu;            // "", "avx2", "avx512": "" detects
+  std::string cpu;  // "", "avx2", "avx512": "" detects
   bool fuse = true;
-  int verify = 0;             // after every pass
-  int64_t fuel = -1;          // number of pass applications before passes stop (bisecting)
+  int verify = 0;     // after every pass
+  int64_t fuel = -1;  // number of pass applications before passes stop (bisecting)
   std::vector<std::string> disabled_passes;
   bool deterministic = false;
-  int watch = kBadIndex;      // Status bits that end a run
+  int watch = kBadIndex;  // Status bits that end a run
 };
 
 struct CompileStats {
-  int kernels = 0;          // kernels this executable uses
-  int kernels_compiled = 0; // made for it
-  int kernels_reused = 0;   // found in the cache
+  int kernels = 0;           // kernels this executable uses
+  int kernels_compiled = 0;  // made for it
+  int kernels_reused = 0;    // found in the cache
   int library_calls = 0;
   int externs = 0;
-  int interpreted = 0;      // nodes run by the reference semantics, because code generation cannot do them
+  int interpreted = 0;  // nodes run by the reference semantics, because code generation cannot do them
   double seconds = 0;
 };
 
 class Executable {
  public:
   virtual ~Executable() = default;
-  // inputs: in graph order. scalars: values of scalar inputs. outputs: filled by Host::AllocateOutput; the caller owns them.
-  // An output that is an extern's result is the framework's own tensor, handed on. outputs[i].sizes and strides point
-  // into the executable (or to where the host redirected them): good until it has run with many other sizes.
+  // inputs: in graph order. scalars: values of scalar inputs. outputs: filled by Host::AllocateOutput; the caller owns
+  // them. An output that is an extern's result is the framework's own tensor, handed on. outputs[i].sizes and strides
+  // point into the executable (or to where the host redirected them): good until it has run with many other sizes.
   // Writes to inputs happen last. Throws ExternError or StatusRaised; nothing was written then.
-  virtual void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars, std::span<Buffer> outputs) = 0;
+  virtual void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,
+                   std::span<Buffer> outputs) = 0;
   virtual const CompileStats& stats() const = 0;
   virtual int64_t ScratchBytes(std::span<const int64_t> symbols) const = 0;
   virtual std::string str() const = 0;  // the plan, one step a line
@@ -96,7 +108,11 @@ std::shared_ptr<Executable> Compile(const Graph& g, const CompileOptions& option
 // The same graph run by the reference interpreter: slow, exact; backend="interpreter".
 std::shared_ptr<Executable> MakeInterpreter(const Graph& g, int watch = 0);
 
-struct KernelCacheInfo { int64_t kernels = 0, hits = 0, misses = 0; double compile_seconds = 0; int64_t code_bytes = 0; };
+struct KernelCacheInfo {
+  int64_t kernels = 0, hits = 0, misses = 0;
+  double compile_seconds = 0;
+  int64_t code_bytes = 0;
+};
 // Exported also from a stage that is compiled with hidden visibility.
 [[gnu::visibility("default")]] KernelCacheInfo GetKernelCacheInfo();
 [[gnu::visibility("default")]] void ClearKernelCache();

@@ -7,25 +7,26 @@
 
 namespace framejit {
 
-// X(enumerator, text name, bytes per element, class)   class: b bool, u unsigned, i signed, f float, c complex, p packed
-#define FRAMEJIT_DTYPES(X)              \
-  X(kBool, "bool", 1, 'b')              \
-  X(kUInt8, "u8", 1, 'u')               \
-  X(kInt8, "i8", 1, 'i')                \
-  X(kInt16, "i16", 2, 'i')              \
-  X(kInt32, "i32", 4, 'i')              \
-  X(kInt64, "i64", 8, 'i')              \
-  X(kUInt16, "u16", 2, 'u')             \
-  X(kUInt32, "u32", 4, 'u')             \
-  X(kUInt64, "u64", 8, 'u')             \
-  X(kFloat16, "f16", 2, 'f')            \
-  X(kBFloat16, "bf16", 2, 'f')          \
-  X(kFloat32, "f32", 4, 'f')            \
-  X(kFloat64, "f64", 8, 'f')            \
-  X(kComplex64, "c64", 8, 'c')          \
-  X(kComplex128, "c128", 16, 'c')       \
-  X(kFloat8E4M3, "f8e4m3", 1, 'f')      \
-  X(kFloat8E5M2, "f8e5m2", 1, 'f')      \
+// X(enumerator, text name, bytes per element, class)   class: b bool, u unsigned, i signed, f float, c complex, p
+// packed
+#define FRAMEJIT_DTYPES(X)         \
+  X(kBool, "bool", 1, 'b')         \
+  X(kUInt8, "u8", 1, 'u')          \
+  X(kInt8, "i8", 1, 'i')           \
+  X(kInt16, "i16", 2, 'i')         \
+  X(kInt32, "i32", 4, 'i')         \
+  X(kInt64, "i64", 8, 'i')         \
+  X(kUInt16, "u16", 2, 'u')        \
+  X(kUInt32, "u32", 4, 'u')        \
+  X(kUInt64, "u64", 8, 'u')        \
+  X(kFloat16, "f16", 2, 'f')       \
+  X(kBFloat16, "bf16", 2, 'f')     \
+  X(kFloat32, "f32", 4, 'f')       \
+  X(kFloat64, "f64", 8, 'f')       \
+  X(kComplex64, "c64", 8, 'c')     \
+  X(kComplex128, "c128", 16, 'c')  \
+  X(kFloat8E4M3, "f8e4m3", 1, 'f') \
+  X(kFloat8E5M2, "f8e5m2", 1, 'f') \
   X(kInt4x2, "i4x2", 1, 'p')
 
 enum class DType : uint8_t {
@@ -63,11 +64,21 @@ constexpr char DTypeClass(DType t) {
   return classes[static_cast<int>(t)];
 }
 
-constexpr bool IsFloat(DType t) { return DTypeClass(t) == 'f'; }
-constexpr bool IsComplex(DType t) { return DTypeClass(t) == 'c'; }
-constexpr bool IsSigned(DType t) { return DTypeClass(t) == 'i'; }
-constexpr bool IsBool(DType t) { return t == DType::kBool; }
-constexpr bool IsInteger(DType t) { return DTypeClass(t) == 'i' || DTypeClass(t) == 'u'; }  // bool excluded
+constexpr bool IsFloat(DType t) {
+  return DTypeClass(t) == 'f';
+}
+constexpr bool IsComplex(DType t) {
+  return DTypeClass(t) == 'c';
+}
+constexpr bool IsSigned(DType t) {
+  return DTypeClass(t) == 'i';
+}
+constexpr bool IsBool(DType t) {
+  return t == DType::kBool;
+}
+constexpr bool IsInteger(DType t) {
+  return DTypeClass(t) == 'i' || DTypeClass(t) == 'u';
+}  // bool excluded
 
 std::optional<DType> ParseDType(std::string_view name);
 

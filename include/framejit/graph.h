@@ -1,9 +1,10 @@
 // The graph: SSA over tensors, purely functional (views and writes were resolved by whoever built it; a write to an
-// input is an entry of `writes`). Nodes are stored in execution order; a ValueId is the index of the node that makes it.
+// input is an entry of `writes`). Nodes are stored in execution order; a ValueId is the index of the node that makes
+// it.
 #pragma once
 
-#include <map>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -26,8 +27,8 @@ enum class Op : uint8_t {
 struct OpInfo {
   const char* name;
   int arity;
-  char kind;          // P R V C I M X W, see ops.def
-  const char* type;   // "same", "bool", "attr", "index", "rule"
+  char kind;         // P R V C I M X W, see ops.def
+  const char* type;  // "same", "bool", "attr", "index", "rule"
   const char* attrs;
   const char* accepts;  // class letters of dtype.h
   int cost;             // of one element, in additions
@@ -35,9 +36,15 @@ struct OpInfo {
 };
 const OpInfo& Info(Op op);
 std::optional<Op> ParseOp(std::string_view name);
-inline bool IsPointwise(Op op) { return Info(op).kind == 'P'; }
-inline bool IsReduction(Op op) { return Info(op).kind == 'R'; }
-inline bool IsView(Op op) { return Info(op).kind == 'V'; }
+inline bool IsPointwise(Op op) {
+  return Info(op).kind == 'P';
+}
+inline bool IsReduction(Op op) {
+  return Info(op).kind == 'R';
+}
+inline bool IsView(Op op) {
+  return Info(op).kind == 'V';
+}
 
 using ValueId = uint32_t;
 inline constexpr ValueId kNoValue = ~ValueId{0};
@@ -45,10 +52,10 @@ inline constexpr ValueId kNoValue = ~ValueId{0};
 struct Scalar {  // a compile-time number, exact for every dtype
   std::variant<bool, int64_t, double> v = int64_t{0};
   Scalar() = default;
-  Scalar(bool b) : v(b) {}        // NOLINT
-  Scalar(int64_t i) : v(i) {}     // NOLINT
+  Scalar(bool b) : v(b) {}          // NOLINT
+  Scalar(int64_t i) : v(i) {}       // NOLINT
   Scalar(int i) : v(int64_t{i}) {}  // NOLINT
-  Scalar(double d) : v(d) {}      // NOLINT
+  Scalar(double d) : v(d) {}        // NOLINT
   double AsDouble() const;
   int64_t AsInt() const;
   friend bool operator==(const Scalar&, const Scalar&) = default;  // note: nan != nan; hashing uses bits
@@ -80,14 +87,14 @@ struct Node {
   Op op;
   std::vector<ValueId> operands;
   Attrs attrs;
-  TensorType type;                  // extern with several results: the first one's
+  TensorType type;  // extern with several results: the first one's
   // Layout the value must have when it is materialised, in elements; empty: the compiler may choose (row-major).
   shape::Ints strides;
-  std::string file;                 // user's line, for symbols, reports
+  std::string file;  // user's line, for symbols, reports
   int line = 0;
 };
 
-struct Write {    // at the end, and only if everything before succeeded: inputs[input] <- value
+struct Write {  // at the end, and only if everything before succeeded: inputs[input] <- value
   int input;
   ValueId value;
 };
@@ -95,22 +102,28 @@ struct Write {    // at the end, and only if everything before succeeded: inputs
 struct Graph {
   std::string name = "graph";
   std::vector<Node> nodes;
-  std::vector<ValueId> inputs;           // `input` nodes in order; node.strides hold the real (symbolic) strides
+  std::vector<ValueId> inputs;  // `input` nodes in order; node.strides hold the real (symbolic) strides
   std::vector<ValueId> outputs;
   std::vector<Write> writes;
   std::vector<shape::SymbolInfo> symbols;
-  // Where the runtime reads symbol i: size of dimension `dim` of input `input`, or scalar input number `input` if dim < 0.
-  struct SymbolSource { int input = -1; int dim = 0; };
+  // Where the runtime reads symbol i: size of dimension `dim` of input `input`, or scalar input number `input` if dim <
+  // 0.
+  struct SymbolSource {
+    int input = -1;
+    int dim = 0;
+  };
   std::vector<SymbolSource> symbol_sources;
 
   const Node& node(ValueId v) const { return nodes[v]; }
-  std::string str() const;                                // text form; Parse(str()) is the identity
-  static Graph Parse(std::string_view text);              // throws std::runtime_error with line and column
+  std::string str() const;                    // text form; Parse(str()) is the identity
+  static Graph Parse(std::string_view text);  // throws std::runtime_error with line and column
   uint64_t Hash() const;
 };
 
 // Shape and dtype of a node from its operands. Throws ShapeError with a plain message when the operands do not fit.
-struct ShapeError : std::runtime_error { using std::runtime_error::runtime_error; };
+struct ShapeError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 TensorType Infer(Op op, const std::vector<TensorType>& operands, const Attrs& attrs, shape::Env& env);
 
 // NumPy's broadcasting of shapes (trailing dims align). Sizes that are not provably equal or 1 are asked of env; a size
@@ -139,19 +152,22 @@ class Builder {
   ValueId SymConstant(shape::Int value, DType dtype, shape::Ints shape = {});
   ValueId Iota(DType dtype, shape::Ints shape, int axis);
   ValueId Cast(ValueId v, DType dtype);
-  ValueId Broadcast(ValueId v, const shape::Ints& shape);                        // NumPy alignment (trailing)
+  ValueId Broadcast(ValueId v, const shape::Ints& shape);  // NumPy alignment (trailing)
   ValueId BroadcastInDim(ValueId v, const shape::Ints& shape, std::vector<int64_t> axes);
   ValueId Reshape(ValueId v, shape::Ints shape);
   ValueId Permute(ValueId v, std::vector<int64_t> perm);
   ValueId Slice(ValueId v, int axis, shape::Int start, shape::Int length, shape::Int step = 1);
   ValueId Reduce(Op op, ValueId v, std::vector<int64_t> axes, bool keepdims, std::optional<DType> dtype = {});
   ValueId Unary(Op op, ValueId a) { return Add(op, {a}); }
-  ValueId Binary(Op op, ValueId a, ValueId b);                                   // broadcasts shapes; dtypes must agree
-  ValueId Where(ValueId c, ValueId a, ValueId b);                                // broadcasts shapes
+  ValueId Binary(Op op, ValueId a, ValueId b);     // broadcasts shapes; dtypes must agree
+  ValueId Where(ValueId c, ValueId a, ValueId b);  // broadcasts shapes
   // The value of the call; with several results the `result` nodes follow it: ids returned + 1, returned + 2, ...
   ValueId Extern(std::shared_ptr<const Call> call, std::vector<ValueId> operands, std::vector<TensorType> results,
                  std::vector<shape::Ints> strides);
-  void set_location(std::string file, int line) { file_ = std::move(file); line_ = line; }
+  void set_location(std::string file, int line) {
+    file_ = std::move(file);
+    line_ = line;
+  }
 
  private:
   Graph& g_;
@@ -161,15 +177,15 @@ class Builder {
 };
 
 // Reference semantics, one element at a time, no fusion, no framework: the oracle of every pass and of code generation.
-// Contractions are naive loops; sums of floats are accumulated in f64. `extern` nodes are passed to `run_extern` (may be
-// empty: then they throw) and give one tensor per result. Complex, fp8 and int4 can be moved, not computed: those throw.
-// Writes change `inputs` in place, last. scalars: values of scalar inputs.
+// Contractions are naive loops; sums of floats are accumulated in f64. `extern` nodes are passed to `run_extern` (may
+// be empty: then they throw) and give one tensor per result. Complex, fp8 and int4 can be moved, not computed: those
+// throw. Writes change `inputs` in place, last. scalars: values of scalar inputs.
 struct HostTensor {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;              // in elements
+  std::vector<int64_t> strides;  // in elements
   std::shared_ptr<std::vector<std::byte>> storage;
-  int64_t offset = 0;                        // in elements
+  int64_t offset = 0;  // in elements
   static HostTensor Empty(DType t, std::vector<int64_t> sizes);
   std::byte* data() const;
 };
@@ -177,7 +193,7 @@ struct HostTensor {
 double GetElement(const HostTensor& t, int64_t k);
 void SetElement(HostTensor& t, int64_t k, double value);
 using ExternRunner = std::function<std::vector<HostTensor>(const Node&, const std::vector<HostTensor>&)>;
-std::vector<HostTensor> Interpret(const Graph& g, const std::vector<HostTensor>& inputs, const ExternRunner& run_extern = {},
-                                  const std::vector<int64_t>& scalars = {});
+std::vector<HostTensor> Interpret(const Graph& g, const std::vector<HostTensor>& inputs,
+                                  const ExternRunner& run_extern = {}, const std::vector<int64_t>& scalars = {});
 
 }  // namespace framejit

@@ -19,7 +19,7 @@ struct Node;
 class Int {
  public:
   Int() : Int(int64_t{0}) {}
-  Int(int64_t constant);  // NOLINT: sizes are written as plain numbers everywhere
+  Int(int64_t constant);                         // NOLINT: sizes are written as plain numbers everywhere
   Int(int constant) : Int(int64_t{constant}) {}  // NOLINT
   static Int Symbol(uint32_t id);
 
@@ -50,12 +50,16 @@ class Int {
 Int operator+(Int a, Int b);
 Int operator-(Int a, Int b);
 Int operator*(Int a, Int b);
-inline Int operator-(Int a) { return Int(0) - a; }
+inline Int operator-(Int a) {
+  return Int(0) - a;
+}
 Int FloorDiv(Int a, Int b);  // Python's //; simplifies exact division
 Int Mod(Int a, Int b);       // Python's %
 Int Min(Int a, Int b);
 Int Max(Int a, Int b);
-inline Int CeilDiv(Int a, Int b) { return FloorDiv(a + b - Int(1), b); }
+inline Int CeilDiv(Int a, Int b) {
+  return FloorDiv(a + b - Int(1), b);
+}
 
 }  // namespace framejit::shape
 
@@ -74,8 +78,8 @@ enum class SymbolKind : uint8_t { kInput, kRuntime };  // known at entry / appea
 enum class Cmp : uint8_t { kEq, kNe, kLt, kLe };
 
 struct SymbolInfo {
-  std::string name;   // where it came from, e.g. "L['x'].size(0)"
-  int64_t hint = 0;   // value seen while capturing
+  std::string name;  // where it came from, e.g. "L['x'].size(0)"
+  int64_t hint = 0;  // value seen while capturing
   int64_t min = 0;
   int64_t max = INT64_MAX;
   SymbolKind kind = SymbolKind::kInput;
@@ -110,7 +114,9 @@ class Env {
   // e with what the recorded equalities say put in: after s1 == s0 every s1 is s0, after s0 == 4 every s0 is 4.
   Int Simplify(Int e) const { return e.Substitute(replacement_); }
   // Bounds that ranges and recorded guards imply, both ends included; INT64_MIN / INT64_MAX: none.
-  struct Range { int64_t lo, hi; };
+  struct Range {
+    int64_t lo, hi;
+  };
   Range Bounds(Int e) const;
   // The hint as a number, guarded by equality: the program needed the concrete value.
   int64_t Specialize(Int e);
@@ -125,8 +131,8 @@ class Env {
   std::vector<SymbolInfo> symbols_;
   std::vector<int64_t> hints_;
   std::vector<Guard> guards_;
-  Ints replacement_;                          // by symbol; the symbol itself if no equality is known
-  std::unordered_map<Int, Range> facts_;      // bounds of expressions learned from guards
+  Ints replacement_;                                     // by symbol; the symbol itself if no equality is known
+  std::unordered_map<Int, Range> facts_;                 // bounds of expressions learned from guards
   std::unordered_map<Int, std::vector<int64_t>> holes_;  // values an expression is known not to have
   std::function<std::string()> where_;
 };

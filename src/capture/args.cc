@@ -2,7 +2,6 @@
 #include <cmath>
 #include <unordered_set>
 
-
 #include "capture/proxy.h"
 #include "capture/session.h"
 
@@ -14,31 +13,52 @@ PyObject* TensorQuery(Session& s, PyObject* proxy, const std::string& method, Py
 namespace {
 
 // What the frameworks call their element types, in DType order.
-constexpr const char* kDTypeText[] = {"bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64",
-                                      "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
-                                      "float8_e4m3fn", "float8_e5m2", "int4"};
+constexpr const char* kDTypeText[] = {"bool",    "uint8",     "int8",       "int16",         "int32",       "int64",
+                                      "uint16",  "uint32",    "uint64",     "float16",       "bfloat16",    "float32",
+                                      "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "int4"};
 
 // Framework calls that no graph holds, by the reason they end one.
 BreakId Refusal(const std::string& callee) {
-  static const std::unordered_map<std::string_view, BreakId> table = {
-      {"item", BreakId::kTensorItem}, {"tolist", BreakId::kTensorItem}, {"numpy", BreakId::kTensorItem},
-      {"__bool__", BreakId::kTensorBool}, {"__int__", BreakId::kTensorItem}, {"__float__", BreakId::kTensorItem},
-      {"__index__", BreakId::kTensorItem}, {"__complex__", BreakId::kTensorItem}, {"data_ptr", BreakId::kTensorItem},
-      {"__array__", BreakId::kTensorItem}, {"is_nonzero", BreakId::kTensorBool}, {"equal", BreakId::kTensorBool},
-      {"allclose", BreakId::kTensorBool}, {"array_equal", BreakId::kTensorBool},
-      {"backward", BreakId::kAutogradCall}, {"requires_grad_", BreakId::kAutogradCall},
-      {"register_hook", BreakId::kAutogradCall}, {"retain_grad", BreakId::kAutogradCall}, {"grad", BreakId::kAutogradCall},
-      {"detach_", BreakId::kAutogradCall}, {"set_", BreakId::kSideEffect}, {"resize_", BreakId::kSideEffect},
-      {"share_memory_", BreakId::kSideEffect}, {"manual_seed", BreakId::kRandom}, {"seed", BreakId::kRandom},
-      {"set_rng_state", BreakId::kRandom}, {"get_rng_state", BreakId::kRandom}, {"initial_seed", BreakId::kRandom},
-      {"from_numpy", BreakId::kUnknownCall}, {"save", BreakId::kOutput}, {"load", BreakId::kOutput}};
+  static const std::unordered_map<std::string_view, BreakId> table = {{"item", BreakId::kTensorItem},
+                                                                      {"tolist", BreakId::kTensorItem},
+                                                                      {"numpy", BreakId::kTensorItem},
+                                                                      {"__bool__", BreakId::kTensorBool},
+                                                                      {"__int__", BreakId::kTensorItem},
+                                                                      {"__float__", BreakId::kTensorItem},
+                                                                      {"__index__", BreakId::kTensorItem},
+                                                                      {"__complex__", BreakId::kTensorItem},
+                                                                      {"data_ptr", BreakId::kTensorItem},
+                                                                      {"__array__", BreakId::kTensorItem},
+                                                                      {"is_nonzero", BreakId::kTensorBool},
+                                                                      {"equal", BreakId::kTensorBool},
+                                                                      {"allclose", BreakId::kTensorBool},
+                                                                      {"array_equal", BreakId::kTensorBool},
+                                                                      {"backward", BreakId::kAutogradCall},
+                                                                      {"requires_grad_", BreakId::kAutogradCall},
+                                                                      {"register_hook", BreakId::kAutogradCall},
+                                                                      {"retain_grad", BreakId::kAutogradCall},
+                                                                      {"grad", BreakId::kAutogradCall},
+                                                                      {"detach_", BreakId::kAutogradCall},
+                                                                      {"set_", BreakId::kSideEffect},
+                                                                      {"resize_", BreakId::kSideEffect},
+                                                                      {"share_memory_", BreakId::kSideEffect},
+                                                                      {"manual_seed", BreakId::kRandom},
+                                                                      {"seed", BreakId::kRandom},
+                                                                      {"set_rng_state", BreakId::kRandom},
+                                                                      {"get_rng_state", BreakId::kRandom},
+                                                                      {"initial_seed", BreakId::kRandom},
+                                                                      {"from_numpy", BreakId::kUnknownCall},
+                                                                      {"save", BreakId::kOutput},
+                                                                      {"load", BreakId::kOutput}};
   auto it = table.find(std::string_view(callee).substr(callee.rfind('.') + 1));
   return it == table.end() ? BreakId::kInternal : it->second;
 }
 
 }  // namespace
 
-bool Refused(const std::string& callee) { return Refusal(callee) != BreakId::kInternal; }
+bool Refused(const std::string& callee) {
+  return Refusal(callee) != BreakId::kInternal;
+}
 
 bool Session::ToArg(PyObject* o, Arg* out) {
   o = Resolve(o);
@@ -72,12 +92,15 @@ bool Session::ToArg(PyObject* o, Arg* out) {
     return true;
   }
   if (PyType_Check(o)) {
-    const char* text = o == (PyObject*)&PyFloat_Type ? "float64" : o == (PyObject*)&PyLong_Type ? "int64"
-                     : o == (PyObject*)&PyBool_Type ? "bool" : nullptr;
+    const char* text = o == (PyObject*)&PyFloat_Type  ? "float64"
+                       : o == (PyObject*)&PyLong_Type ? "int64"
+                       : o == (PyObject*)&PyBool_Type ? "bool"
+                                                      : nullptr;
     if (text) return *out = Arg::Str(text), out->kind = Arg::Kind::kDType, true;
   }
   const char* tn = Py_TYPE(o)->tp_name;
-  bool device = !strcmp(tn, "torch.device"), layout = !strcmp(tn, "torch.layout"), format = !strcmp(tn, "torch.memory_format");
+  bool device = !strcmp(tn, "torch.device"), layout = !strcmp(tn, "torch.layout"),
+       format = !strcmp(tn, "torch.memory_format");
   if (device || layout || format) {
     Ref text(PyObject_Str(o));
     const char* c = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
@@ -148,8 +171,10 @@ PyObject* Session::FromArg(const Arg& a) {
       for (size_t i = 0; i < a.items.size(); ++i) {
         PyObject* x = FromArg(a.items[i]);
         if (!x) return nullptr;
-        if (a.is(Arg::Kind::kTuple)) PyTuple_SET_ITEM(seq.get(), i, x);
-        else PyList_SET_ITEM(seq.get(), i, x);
+        if (a.is(Arg::Kind::kTuple))
+          PyTuple_SET_ITEM(seq.get(), i, x);
+        else
+          PyList_SET_ITEM(seq.get(), i, x);
       }
       if (!a.s.empty() && a.is(Arg::Kind::kTuple)) {  // a named tuple of the framework
         Ref type(tensor::ResolveCallee(a.s));
@@ -162,12 +187,14 @@ PyObject* Session::FromArg(const Arg& a) {
   }
 }
 
-PyObject* Session::CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+PyObject* Session::CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs,
+                                 PyObject* kwnames) {
   if (broken_) return Break(reason_.id);
   if (auto answer = surface::ConstantAnswer(callee)) return FromArg(*answer);
   if (nargs > 0 && IsTensor(args[0]) && callee.find(".Tensor.") != std::string::npos) {
     bool handled = false;
-    PyObject* r = TensorQuery(*this, args[0], callee.substr(callee.rfind('.') + 1), args + 1, nargs - 1, kwnames, &handled);
+    PyObject* r =
+        TensorQuery(*this, args[0], callee.substr(callee.rfind('.') + 1), args + 1, nargs - 1, kwnames, &handled);
     if (handled) return r;
   }
   BreakId refusal = Refusal(callee);

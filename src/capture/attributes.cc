@@ -1,26 +1,59 @@
-// Attribute protocol: CPython's own lookup order (data descriptor, instance dict, class attribute, __getattr__), with a guard
-// for every place that was looked at. Python-level hooks (__getattribute__, properties, descriptors) are called, so they are
-// captured like any other function.
+// Attribute protocol: CPython's own lookup order (data descriptor, instance dict, class attribute, __getattr__), with a
+// guard for every place that was looked at. Python-level hooks (__getattribute__, properties, descriptors) are called,
+// so they are captured like any other function.
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 
 namespace framejit::capture {
 namespace {
 
-PyObject* Interned(const char* text) { return PyUnicode_InternFromString(text); }
+PyObject* Interned(const char* text) {
+  return PyUnicode_InternFromString(text);
+}
 
-bool IsMemberDescr(PyObject* d) { return !strcmp(Py_TYPE(d)->tp_name, "member_descriptor"); }
-bool IsGetSetDescr(PyObject* d) { return !strcmp(Py_TYPE(d)->tp_name, "getset_descriptor"); }
+bool IsMemberDescr(PyObject* d) {
+  return !strcmp(Py_TYPE(d)->tp_name, "member_descriptor");
+}
+bool IsGetSetDescr(PyObject* d) {
+  return !strcmp(Py_TYPE(d)->tp_name, "getset_descriptor");
+}
 
 // Objects whose attributes are plain facts about the object itself: reading them through C has no effect and depends on
 // nothing else. (The object's identity or value is guarded where it was found.)
 bool IsPlainData(PyObject* o) {
-  static const char* const kNames[] = {"torch.dtype", "torch.device", "torch.layout", "torch.finfo", "torch.iinfo", "torch.Size",
-                                       "numpy.ufunc", "code", "method_descriptor", "wrapper_descriptor", "getset_descriptor",
-                                       "builtin_function_or_method", "method-wrapper", "property", "functools.partial",
-                                       "re.Match", "re.Pattern", "slice", "range", "mappingproxy", "types.UnionType",
-                                       "types.GenericAlias", "member_descriptor", "staticmethod", "classmethod", "super",
-                                       "method", "cell", "generator", "traceback", "frame", "weakref.ReferenceType", "weakref"};
+  static const char* const kNames[] = {"torch.dtype",
+                                       "torch.device",
+                                       "torch.layout",
+                                       "torch.finfo",
+                                       "torch.iinfo",
+                                       "torch.Size",
+                                       "numpy.ufunc",
+                                       "code",
+                                       "method_descriptor",
+                                       "wrapper_descriptor",
+                                       "getset_descriptor",
+                                       "builtin_function_or_method",
+                                       "method-wrapper",
+                                       "property",
+                                       "functools.partial",
+                                       "re.Match",
+                                       "re.Pattern",
+                                       "slice",
+                                       "range",
+                                       "mappingproxy",
+                                       "types.UnionType",
+                                       "types.GenericAlias",
+                                       "member_descriptor",
+                                       "staticmethod",
+                                       "classmethod",
+                                       "super",
+                                       "method",
+                                       "cell",
+                                       "generator",
+                                       "traceback",
+                                       "frame",
+                                       "weakref.ReferenceType",
+                                       "weakref"};
   const char* n = Py_TYPE(o)->tp_name;
   for (const char* k : kNames)
     if (!strcmp(n, k)) return true;
@@ -28,7 +61,9 @@ bool IsPlainData(PyObject* o) {
 }
 
 // Reading them needs no guard: the object is private, or what they say is fixed by a guard on its identity or value.
-bool Facts(Session& s, PyObject* o) { return s.IsFresh(o) || (IsPlainData(o) && (!s.IsOutside(o) || IsValue(o))); }
+bool Facts(Session& s, PyObject* o) {
+  return s.IsFresh(o) || (IsPlainData(o) && (!s.IsOutside(o) || IsValue(o)));
+}
 
 bool PythonFunctionIn(PyTypeObject* t, const char* name, PyObject** out) {
   Ref n(Interned(name));
@@ -184,8 +219,8 @@ PyObject* CaptureSemantics::FunctionAttr(PyObject* f, PyObject* name) {
   };
   if (!strcmp(text, "__defaults__")) return from(fn->func_defaults, SourceKind::kDefaults);
   if (!strcmp(text, "__kwdefaults__")) return from(fn->func_kwdefaults, SourceKind::kKwDefaults);
-  static const char* const kFacts[] = {"__code__", "__name__", "__qualname__", "__module__", "__globals__", "__doc__", "__get__",
-                                       "__call__", "__class__"};
+  static const char* const kFacts[] = {"__code__", "__name__", "__qualname__", "__module__", "__globals__",
+                                       "__doc__",  "__get__",  "__call__",     "__class__"};
   for (const char* k : kFacts)
     if (!strcmp(text, k)) {
       if (!strcmp(text, "__globals__")) return s_.FromOutside(fn->func_globals, s_.guards().Const(fn->func_globals));

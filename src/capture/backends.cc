@@ -10,8 +10,7 @@ namespace framejit::capture {
 namespace {
 
 struct GraphObject {
-  PyObject_HEAD
-  Trace* trace;
+  PyObject_HEAD Trace* trace;
   tensor::TraceRunner* runner;
   const int64_t* symbols;  // of the call in progress
 };
@@ -36,7 +35,8 @@ PyObject* Str(PyObject* o) {
 PyObject* Call(PyObject* o, PyObject* args, PyObject*) {
   auto* g = reinterpret_cast<GraphObject*>(o);
   if (PyTuple_GET_SIZE(args) != static_cast<Py_ssize_t>(g->trace->inputs.size()))
-    return PyErr_Format(PyExc_TypeError, "the graph takes %zu inputs, not %zd", g->trace->inputs.size(), PyTuple_GET_SIZE(args));
+    return PyErr_Format(PyExc_TypeError, "the graph takes %zu inputs, not %zd", g->trace->inputs.size(),
+                        PyTuple_GET_SIZE(args));
   std::vector<PyObject*> out(g->trace->outputs.size());
   int failed;
   if (g->runner->Run(&PyTuple_GET_ITEM(args, 0), g->symbols, out.data(), &failed) < 0) return nullptr;
@@ -68,22 +68,28 @@ PyTypeObject GraphType = {
     .tp_call = Call,
     .tp_str = Str,
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "A captured graph. Call it with tensors like the example inputs to run it by the framework; returns a tuple.",
+    .tp_doc =
+        "A captured graph. Call it with tensors like the example inputs to run it by the framework; returns a tuple.",
     .tp_getset = getset,
 };
 
 }  // namespace
 
-bool ReadyGraphObject() { return PyType_Ready(&GraphType) == 0; }
+bool ReadyGraphObject() {
+  return PyType_Ready(&GraphType) == 0;
+}
 
-void RegisterBackend(const std::string& name, PyObject* callable) { Registered()[name] = Borrow(callable); }
+void RegisterBackend(const std::string& name, PyObject* callable) {
+  Registered()[name] = Borrow(callable);
+}
 
 PyObject* FindBackend(const std::string& name) {
   auto it = Registered().find(name);
   return it == Registered().end() ? nullptr : it->second.get();
 }
 
-std::unique_ptr<BackendRunner> BackendRunner::Make(PyObject* backend, const Trace& trace, std::vector<PyObject*> constants,
+std::unique_ptr<BackendRunner> BackendRunner::Make(PyObject* backend, const Trace& trace,
+                                                   std::vector<PyObject*> constants,
                                                    const std::vector<PyObject*>& examples) {
   auto* g = PyObject_New(GraphObject, &GraphType);
   if (!g) return nullptr;
@@ -115,7 +121,8 @@ int BackendRunner::Run(PyObject* const* inputs, const int64_t* symbols, PyObject
   Ref items(result ? PySequence_Tuple(result.get()) : nullptr);
   if (!items) return -1;
   if (PyTuple_GET_SIZE(items.get()) != static_cast<Py_ssize_t>(num_outputs_)) {
-    PyErr_Format(PyExc_RuntimeError, "the backend returned %zd outputs, the graph has %zu", PyTuple_GET_SIZE(items.get()), num_outputs_);
+    PyErr_Format(PyExc_RuntimeError, "the backend returned %zd outputs, the graph has %zu",
+                 PyTuple_GET_SIZE(items.get()), num_outputs_);
     return -1;
   }
   for (size_t i = 0; i < num_outputs_; ++i) outputs[i] = Py_NewRef(PyTuple_GET_ITEM(items.get(), i));

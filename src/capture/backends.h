@@ -1,5 +1,5 @@
-// Registered back ends: a Python callable gets the captured graph (an object that can be printed and called) and the example
-// inputs, and returns a callable that takes such inputs and returns the graph's outputs.
+// Registered back ends: a Python callable gets the captured graph (an object that can be printed and called) and the
+// example inputs, and returns a callable that takes such inputs and returns the graph's outputs.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,6 @@
 // The tables behind builtins.h. To add a function: a row in kFunctions (dotted name), nothing else.
 #include "capture/builtins.h"
 
-#include "guard/versions.h"
-
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -10,6 +8,7 @@
 
 #include "capture/modes.h"
 #include "capture/override.h"
+#include "guard/versions.h"
 
 namespace framejit::capture {
 namespace {
@@ -21,7 +20,8 @@ struct Row {
 };
 
 constexpr Row kFunctions[] = {
-    {"builtins", "abs all any ascii bin callable chr divmod format hash hex max min oct ord pow repr round sorted sum", Effect::kPure},
+    {"builtins", "abs all any ascii bin callable chr divmod format hash hex max min oct ord pow repr round sorted sum",
+     Effect::kPure},
     {"builtins", "len getattr hasattr setattr delattr isinstance issubclass iter next id vars", Effect::kSpecial},
     {"builtins", "print input open breakpoint", Effect::kOutput},
     {"math", "*", Effect::kPure},
@@ -40,23 +40,65 @@ constexpr Row kFunctions[] = {
 
 // Every method of these types, by tp_name.
 constexpr std::pair<std::string_view, Effect> kTypes[] = {
-    {"torch.Size", Effect::kPure},          {"torch.dtype", Effect::kPure},
-    {"torch.device", Effect::kPure},        {"torch.finfo", Effect::kPure},
-    {"torch.iinfo", Effect::kPure},         {"functools.partial", Effect::kPure},
-    {"numpy.dtype", Effect::kPure},         {"_random.Random", Effect::kRandom},
-    {"random.SystemRandom", Effect::kRandom}, {"torch._C.Generator", Effect::kRandom},
+    {"torch.Size", Effect::kPure},
+    {"torch.dtype", Effect::kPure},
+    {"torch.device", Effect::kPure},
+    {"torch.finfo", Effect::kPure},
+    {"torch.iinfo", Effect::kPure},
+    {"functools.partial", Effect::kPure},
+    {"numpy.dtype", Effect::kPure},
+    {"_random.Random", Effect::kRandom},
+    {"random.SystemRandom", Effect::kRandom},
+    {"torch._C.Generator", Effect::kRandom},
     {"numpy.random.mtrand.RandomState", Effect::kRandom},
     {"numpy.random._generator.Generator", Effect::kRandom},
 };
 
 // Methods of mutable builtin containers that only read.
 const std::unordered_set<std::string_view>& Readers() {
-  static const std::unordered_set<std::string_view> set = {
-      "__getitem__", "__contains__", "__len__", "__iter__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__add__",
-      "__mul__", "__rmul__", "__or__", "__ror__", "__and__", "__sub__", "__xor__", "__repr__", "__reversed__", "__hash__",
-      "__sizeof__", "__getattribute__", "__rand__", "__rsub__", "__format__", "__str__", "__class_getitem__",
-      "copy", "index", "count", "get", "items", "keys", "values", "union", "difference", "intersection", "isdisjoint", "issubset",
-      "issuperset", "symmetric_difference", "fromkeys"};
+  static const std::unordered_set<std::string_view> set = {"__getitem__",
+                                                           "__contains__",
+                                                           "__len__",
+                                                           "__iter__",
+                                                           "__eq__",
+                                                           "__ne__",
+                                                           "__lt__",
+                                                           "__le__",
+                                                           "__gt__",
+                                                           "__ge__",
+                                                           "__add__",
+                                                           "__mul__",
+                                                           "__rmul__",
+                                                           "__or__",
+                                                           "__ror__",
+                                                           "__and__",
+                                                           "__sub__",
+                                                           "__xor__",
+                                                           "__repr__",
+                                                           "__reversed__",
+                                                           "__hash__",
+                                                           "__sizeof__",
+                                                           "__getattribute__",
+                                                           "__rand__",
+                                                           "__rsub__",
+                                                           "__format__",
+                                                           "__str__",
+                                                           "__class_getitem__",
+                                                           "copy",
+                                                           "index",
+                                                           "count",
+                                                           "get",
+                                                           "items",
+                                                           "keys",
+                                                           "values",
+                                                           "union",
+                                                           "difference",
+                                                           "intersection",
+                                                           "isdisjoint",
+                                                           "issubset",
+                                                           "issuperset",
+                                                           "symmetric_difference",
+                                                           "fromkeys"};
   return set;
 }
 
@@ -69,9 +111,9 @@ PyTypeObject* TypeIn(const char* module, const char* name) {
 
 struct Tables {
   std::unordered_map<PyObject*, Effect> functions;
-  std::unordered_set<PyTypeObject*> immutable;  // every method is pure
-  std::unordered_set<PyTypeObject*> containers; // readers are pure, the rest changes self
-  std::unordered_set<PyTypeObject*> iterators;  // private when fresh
+  std::unordered_set<PyTypeObject*> immutable;   // every method is pure
+  std::unordered_set<PyTypeObject*> containers;  // readers are pure, the rest changes self
+  std::unordered_set<PyTypeObject*> iterators;   // private when fresh
   std::unordered_set<PyTypeObject*> pure_types;
 
   Tables() {
@@ -97,22 +139,30 @@ struct Tables {
       }
     }
     for (PyTypeObject* t : {&PyLong_Type, &PyFloat_Type, &PyBool_Type, &PyUnicode_Type, &PyBytes_Type, &PyComplex_Type,
-                            &PyTuple_Type, &PyFrozenSet_Type, &PyRange_Type, &PySlice_Type, &PyProperty_Type, &PyFunction_Type,
-                            &PyDictProxy_Type, &PyMethod_Type, &PyClassMethod_Type, &PyStaticMethod_Type, &PyDictItems_Type,
-                            &PyDictKeys_Type, &PyDictValues_Type})
+                            &PyTuple_Type, &PyFrozenSet_Type, &PyRange_Type, &PySlice_Type, &PyProperty_Type,
+                            &PyFunction_Type, &PyDictProxy_Type, &PyMethod_Type, &PyClassMethod_Type,
+                            &PyStaticMethod_Type, &PyDictItems_Type, &PyDictKeys_Type, &PyDictValues_Type})
       immutable.insert(t);
-    for (auto [m, n] : {std::pair{"re", "Pattern"}, {"re", "Match"}, {"types", "GenericAlias"}, {"types", "UnionType"},
-                        {"operator", "attrgetter"}, {"operator", "itemgetter"}, {"operator", "methodcaller"}})
+    for (auto [m, n] : {std::pair{"re", "Pattern"},
+                        {"re", "Match"},
+                        {"types", "GenericAlias"},
+                        {"types", "UnionType"},
+                        {"operator", "attrgetter"},
+                        {"operator", "itemgetter"},
+                        {"operator", "methodcaller"}})
       if (PyTypeObject* t = TypeIn(m, n)) immutable.insert(t);
     for (PyTypeObject* t : {&PyList_Type, &PyDict_Type, &PySet_Type, &PyByteArray_Type}) containers.insert(t);
-    for (auto [m, n] : {std::pair{"collections", "OrderedDict"}, {"collections", "deque"}, {"collections", "defaultdict"}})
+    for (auto [m, n] :
+         {std::pair{"collections", "OrderedDict"}, {"collections", "deque"}, {"collections", "defaultdict"}})
       if (PyTypeObject* t = TypeIn(m, n)) containers.insert(t);
-    for (PyTypeObject* t : {&PyEnum_Type, &PyZip_Type, &PyMap_Type, &PyFilter_Type, &PyReversed_Type, &PyGen_Type,
-                            &PyListIter_Type, &PyTupleIter_Type, &PyRangeIter_Type, &PyDictIterItem_Type, &PyDictIterKey_Type,
-                            &PyDictIterValue_Type, &PySetIter_Type, &PyCallIter_Type, &PySeqIter_Type})
+    for (PyTypeObject* t :
+         {&PyEnum_Type, &PyZip_Type, &PyMap_Type, &PyFilter_Type, &PyReversed_Type, &PyGen_Type, &PyListIter_Type,
+          &PyTupleIter_Type, &PyRangeIter_Type, &PyDictIterItem_Type, &PyDictIterKey_Type, &PyDictIterValue_Type,
+          &PySetIter_Type, &PyCallIter_Type, &PySeqIter_Type})
       iterators.insert(t);
-    for (const char* n : {"chain", "product", "count", "islice", "repeat", "cycle", "zip_longest", "accumulate", "starmap",
-                          "takewhile", "dropwhile", "permutations", "combinations", "groupby", "tee", "pairwise", "compress"})
+    for (const char* n :
+         {"chain", "product", "count", "islice", "repeat", "cycle", "zip_longest", "accumulate", "starmap", "takewhile",
+          "dropwhile", "permutations", "combinations", "groupby", "tee", "pairwise", "compress"})
       if (PyTypeObject* t = TypeIn("itertools", n)) iterators.insert(t);
     pure_types.insert(immutable.begin(), immutable.end());
     pure_types.insert(containers.begin(), containers.end());
@@ -124,8 +174,8 @@ struct Tables {
   }
 };
 
-// Made on first use. Its imports run Python code, which must not come back here, and may let another thread in: no lock is
-// held meanwhile, and tables made twice are the same.
+// Made on first use. Its imports run Python code, which must not come back here, and may let another thread in: no lock
+// is held meanwhile, and tables made twice are the same.
 const Tables& T() {
   static const Tables* tables = nullptr;
   if (!tables) {
@@ -136,7 +186,9 @@ const Tables& T() {
   return *tables;
 }
 
-bool Derives(PyTypeObject* t, PyObject* base) { return PyType_IsSubtype(t, reinterpret_cast<PyTypeObject*>(base)); }
+bool Derives(PyTypeObject* t, PyObject* base) {
+  return PyType_IsSubtype(t, reinterpret_cast<PyTypeObject*>(base));
+}
 
 }  // namespace
 
@@ -153,7 +205,8 @@ Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
   if (t.iterators.contains(owner))
     return !strcmp(name, "throw") || !strcmp(name, "close") ? Effect::kUnknown : Effect::kMutatesSelf;
   if (owner == &PyBaseObject_Type) {
-    for (const char* n : {"__init__", "__eq__", "__ne__", "__hash__", "__init_subclass__", "__dir__", "__lt__", "__le__", "__gt__", "__ge__"})
+    for (const char* n : {"__init__", "__eq__", "__ne__", "__hash__", "__init_subclass__", "__dir__", "__lt__",
+                          "__le__", "__gt__", "__ge__"})
       if (!strcmp(name, n)) return Effect::kPure;
     return Effect::kUnknown;  // __new__, __setattr__, __getattribute__ have handlers
   }
@@ -185,8 +238,10 @@ Bound UnbindBuiltin(PyObject* o) {
     Ref name(PyUnicode_InternFromString(def->ml_name));
     PyObject* mro = Py_TYPE(self)->tp_mro;  // it may come from a base class: super().get
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); ++i) {
-      PyObject* d = PyDict_GetItemWithError(guard::TypeDict(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))), name.get());
-      if (d && !strcmp(Py_TYPE(d)->tp_name, "method_descriptor") && reinterpret_cast<PyMethodDescrObject*>(d)->d_method == def)
+      PyObject* d = PyDict_GetItemWithError(guard::TypeDict(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))),
+                                            name.get());
+      if (d && !strcmp(Py_TYPE(d)->tp_name, "method_descriptor") &&
+          reinterpret_cast<PyMethodDescrObject*>(d)->d_method == def)
         return {Borrow(d), Borrow(self)};
     }
     return {};
@@ -194,7 +249,8 @@ Bound UnbindBuiltin(PyObject* o) {
   if (strcmp(Py_TYPE(o)->tp_name, "method-wrapper")) return {};
   Ref owner(PyObject_GetAttrString(o, "__objclass__")), name(PyObject_GetAttrString(o, "__name__")),
       self(PyObject_GetAttrString(o, "__self__"));
-  PyObject* d = owner && name && self ? _PyType_Lookup(reinterpret_cast<PyTypeObject*>(owner.get()), name.get()) : nullptr;
+  PyObject* d =
+      owner && name && self ? _PyType_Lookup(reinterpret_cast<PyTypeObject*>(owner.get()), name.get()) : nullptr;
   if (!d) return PyErr_Clear(), Bound{};
   return {Borrow(d), std::move(self)};
 }

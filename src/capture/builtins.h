@@ -7,21 +7,21 @@ namespace framejit::capture {
 
 enum class Effect : uint8_t {
   kUnknown,
-  kPure,         // reads its arguments, changes nothing, returns something new, primitive or one of its arguments' parts
+  kPure,  // reads its arguments, changes nothing, returns something new, primitive or one of its arguments' parts
   kMutatesSelf,  // changes its first argument, which must be fresh
   kNothing,      // no effect that matters, returns None (logging of API usage)
   kOutput,       // prints, reads the clock, ...
   kRandom,
-  kSpecial,      // has a handler of its own in calls.cc
-  kStateQuery,   // a framework switch that the torch-state guard covers: answer is a constant
+  kSpecial,     // has a handler of its own in calls.cc
+  kStateQuery,  // a framework switch that the torch-state guard covers: answer is a constant
 };
 
 // Of a builtin function or type, by identity.
 Effect EffectOfFunction(PyObject* function);
 // Of a method of a builtin type, by the type that defines it.
 Effect EffectOfMethod(PyTypeObject* owner, const char* name);
-// The descriptor that a bound C method (`log.append`, `log.__len__`) was made from, and the object it is bound to. Both null: `o`
-// is something else.
+// The descriptor that a bound C method (`log.append`, `log.__len__`) was made from, and the object it is bound to. Both
+// null: `o` is something else.
 struct Bound {
   Ref descriptor, self;
 };

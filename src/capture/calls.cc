@@ -1,5 +1,5 @@
-// Calls: Python functions run as captured frames, framework functions become graph nodes, classes are instantiated step by step
-// (so that __new__ and __init__ are captured), C functions run for real when a table says what they may do.
+// Calls: Python functions run as captured frames, framework functions become graph nodes, classes are instantiated step
+// by step (so that __new__ and __init__ are captured), C functions run for real when a table says what they may do.
 
 #include "capture/builtins.h"
 #include "capture/compiled_function.h"
@@ -11,7 +11,8 @@
 namespace framejit::capture {
 namespace {
 
-// An operation on tensors, not a switch or a service of the framework: those are functions of torch._C itself or of pybind11.
+// An operation on tensors, not a switch or a service of the framework: those are functions of torch._C itself or of
+// pybind11.
 bool IsOperator(PyObject* builtin) {
   PyObject* self = PyCFunction_GET_SELF(builtin);
   if (!self) return true;
@@ -57,7 +58,9 @@ bool IsMethodDescriptor(PyObject* o) {
   return t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyClassMethodDescr_Type;
 }
 
-Py_ssize_t KwCount(PyObject* kwnames) { return kwnames ? PyTuple_GET_SIZE(kwnames) : 0; }
+Py_ssize_t KwCount(PyObject* kwnames) {
+  return kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
+}
 
 }  // namespace
 
@@ -272,7 +275,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   s_.SourceOf(o);
   if (type == &PyType_Type && nargs == 1 && !kwnames) {
     if (IsTensor(args[0])) return TensorClass(s_, args[0]);
-    PyObject* t = IsSymInt(args[0]) ? reinterpret_cast<PyObject*>(&PyLong_Type) : reinterpret_cast<PyObject*>(Py_TYPE(args[0]));
+    PyObject* t =
+        IsSymInt(args[0]) ? reinterpret_cast<PyObject*>(&PyLong_Type) : reinterpret_cast<PyObject*>(Py_TYPE(args[0]));
     s_.SourceOf(t);
     Py_INCREF(t);
     return t;
@@ -280,7 +284,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   if (type == &PySuper_Type && total == 0) return ImplicitSuper();
   s_.NoteType(type);
   s_.NoteType(Py_TYPE(type));
-  static PyObject *new_name = PyUnicode_InternFromString("__new__"), *init_name = PyUnicode_InternFromString("__init__"),
+  static PyObject *new_name = PyUnicode_InternFromString("__new__"),
+                  *init_name = PyUnicode_InternFromString("__init__"),
                   *call_name = PyUnicode_InternFromString("__call__");
   PyObject* meta_call = _PyType_Lookup(Py_TYPE(type), call_name);
   if (meta_call && PyFunction_Check(meta_call)) {
@@ -291,7 +296,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     Vector v(nullptr, args, total);
     for (Py_ssize_t i = 0; i < total; ++i) {
       PyObject* a = v.data()[i];
-      if (IsTensor(a) && (type == &PyList_Type || type == &PyTuple_Type || type == &PySet_Type || type == &PyEnum_Type)) continue;
+      if (IsTensor(a) && (type == &PyList_Type || type == &PyTuple_Type || type == &PySet_Type || type == &PyEnum_Type))
+        continue;
       if (!ForC(v.data() + i, 1)) return nullptr;
     }
     return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));
@@ -305,8 +311,10 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   PyObject* make = _PyType_Lookup(type, new_name);
   Ref made;
   Ref make_function;
-  if (make && Py_TYPE(make) == &PyStaticMethod_Type) make_function = Ref(PyObject_GetAttrString(make, "__func__"));
-  else if (make && PyFunction_Check(make)) make_function = Borrow(make);
+  if (make && Py_TYPE(make) == &PyStaticMethod_Type)
+    make_function = Ref(PyObject_GetAttrString(make, "__func__"));
+  else if (make && PyFunction_Check(make))
+    make_function = Borrow(make);
   if (make_function && PyFunction_Check(make_function.get())) {
     s_.SourceOf(make_function.get());
     Vector with(o, args, total);
@@ -338,7 +346,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     if (!r) return nullptr;
   } else if (type->tp_init && type->tp_init != PyBaseObject_Type.tp_init) {
     Vector with(made.get(), args, total);
-    if (!init || (strcmp(Py_TYPE(init)->tp_name, "wrapper_descriptor") && strcmp(Py_TYPE(init)->tp_name, "method_descriptor")))
+    if (!init ||
+        (strcmp(Py_TYPE(init)->tp_name, "wrapper_descriptor") && strcmp(Py_TYPE(init)->tp_name, "method_descriptor")))
       return s_.Break(BreakId::kUnknownCall, Describe(o));
     Ref r(CallC(init, nullptr, with.data(), nargs + 1, kwnames));
     if (!r) return nullptr;
@@ -358,7 +367,8 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
     }
     PyObject* counted = PyDict_CheckExact(a[0]) && s.HasPending(a[0]) ? s.ForC(a[0]) : a[0];
     if (!counted || !s.NoteLength(counted)) return nullptr;
-    if (!(PyList_Check(counted) || PyTuple_Check(counted) || PyDict_Check(counted) || PyAnySet_Check(counted)) && !s.ForC(counted))
+    if (!(PyList_Check(counted) || PyTuple_Check(counted) || PyDict_Check(counted) || PyAnySet_Check(counted)) &&
+        !s.ForC(counted))
       return nullptr;
     s.NoteType(Py_TYPE(a[0]));
     Py_ssize_t len = PyObject_Size(counted);
@@ -419,7 +429,8 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   return nullptr;
 }
 
-PyObject* ContextVarCall(CaptureSemantics&, Session& s, PyObject* var, const char* n, PyObject* const* a, Py_ssize_t nargs) {
+PyObject* ContextVarCall(CaptureSemantics&, Session& s, PyObject* var, const char* n, PyObject* const* a,
+                         Py_ssize_t nargs) {
   if (strcmp(n, "get") && tensor::IsNumpyState(var)) return s.Break(BreakId::kThreadState, "numpy.errstate");
   auto it = s.context_vars.find(var);
   if (!strcmp(n, "get")) {
@@ -455,8 +466,10 @@ PyObject* ContextVarCall(CaptureSemantics&, Session& s, PyObject* var, const cha
     if (!PyTuple_CheckExact(a[0]) || PyTuple_GET_SIZE(a[0]) != 2 || PyTuple_GET_ITEM(a[0], 0) != var)
       return s.Break(BreakId::kThreadState, "ContextVar.reset with a token from outside");
     PyObject* before = PyTuple_GET_ITEM(a[0], 1);
-    if (before == Py_None) s.context_vars.erase(var);
-    else s.context_vars[var] = Borrow(before);
+    if (before == Py_None)
+      s.context_vars.erase(var);
+    else
+      s.context_vars[var] = Borrow(before);
     Py_RETURN_NONE;
   }
   return s.Break(BreakId::kThreadState, std::string("ContextVar.") + n);
@@ -469,7 +482,8 @@ bool CaptureSemantics::ForC(PyObject** args, Py_ssize_t n) {
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject* c = s_.ForC(args[i]);
     if (!c) return false;
-    if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), false;
+    if (s_.IsOutside(c) && PyIter_Check(c))
+      return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), false;
     if (ReadsAttributes(c)) return s_.Break(BreakId::kUnknownCall, Describe(c) + " called by C code"), false;
     if (!IsTensor(c)) s_.NoteType(Py_TYPE(c));
     args[i] = c;
@@ -502,7 +516,8 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
         return made ? s_.MarkFresh(made.release()) : nullptr;
       }
       if (IsPureType(t) || EffectOfMethod(t, name) == Effect::kPure)
-        return ForC(args + 1, total - 1) ? s_.Adopt(PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames)) : nullptr;
+        return ForC(args + 1, total - 1) ? s_.Adopt(PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames))
+                                         : nullptr;
     }
   } else if (PyInstanceMethod_Check(callable)) {
     return CallC(PyInstanceMethod_GET_FUNCTION(callable), nullptr, args, nargs, kwnames);
@@ -513,7 +528,8 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
     name = PyUnicode_AsUTF8(PyDescr_NAME(callable));
   }
   if (owner && nargs >= 1) {
-    if (owner == &PyBaseObject_Type && !strcmp(name, "__getattribute__") && nargs == 2) return GenericGetAttr(args[0], args[1]);
+    if (owner == &PyBaseObject_Type && !strcmp(name, "__getattribute__") && nargs == 2)
+      return GenericGetAttr(args[0], args[1]);
     if (owner == &PyBaseObject_Type && !strcmp(name, "__setattr__") && nargs == 3) {
       if (GenericSetAttr(args[0], args[1], args[2]) < 0) return nullptr;
       Py_RETURN_NONE;
@@ -529,8 +545,8 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
       return ContextVarCall(*this, s_, args[0], name, args + 1, nargs - 1);
     // A dict read by one key is a guard on that key alone.
     if (PyDict_Check(args[0]) && s_.IsOutside(args[0]) && (owner == &PyDict_Type) &&
-        (!strcmp(name, "get") || !strcmp(name, "__getitem__") || !strcmp(name, "__contains__")) && nargs >= 2 && nargs <= 3 &&
-        IsPrimitive(args[1])) {
+        (!strcmp(name, "get") || !strcmp(name, "__getitem__") || !strcmp(name, "__contains__")) && nargs >= 2 &&
+        nargs <= 3 && IsPrimitive(args[1])) {
       bool found;
       PyObject* r = s_.ReadDictItem(args[0], s_.SourceOf(args[0]), args[1], &found);
       if (s_.broken() || PyErr_Occurred()) return nullptr;
@@ -544,7 +560,8 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
       Py_INCREF(fallback);
       return fallback;
     }
-    if (PyDict_Check(args[0]) && s_.IsOutside(args[0]) && owner == &PyDict_Type && !strcmp(name, "__setitem__") && nargs == 3) {
+    if (PyDict_Check(args[0]) && s_.IsOutside(args[0]) && owner == &PyDict_Type && !strcmp(name, "__setitem__") &&
+        nargs == 3) {
       if (SetItem(args[0], args[1], args[2]) < 0) return nullptr;
       Py_RETURN_NONE;
     }
@@ -564,10 +581,12 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
         return s_.Break(PyIter_Check(args[0]) ? BreakId::kIteratorState : BreakId::kSideEffect, Describe(callable));
       [[fallthrough]];
     case Effect::kPure: {
-      if (nargs >= 2 && s_.IsOutside(args[0]) && (PyDict_Check(args[0]) || PyAnySet_Check(args[0]))) {  // looked up by identity
+      if (nargs >= 2 && s_.IsOutside(args[0]) &&
+          (PyDict_Check(args[0]) || PyAnySet_Check(args[0]))) {  // looked up by identity
         for (Py_ssize_t i = 1; i < total; ++i)
           if (IsTensor(args[i])) return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict or set");
-        if (!PyDict_CheckExact(args[0]) && !strcmp(name, "__getitem__")) return s_.Break(BreakId::kUnknownCall, "__missing__");
+        if (!PyDict_CheckExact(args[0]) && !strcmp(name, "__getitem__"))
+          return s_.Break(BreakId::kUnknownCall, "__missing__");
       }
       Py_ssize_t first = effect == Effect::kMutatesSelf;
       if (!ForC(args + first, total - first)) return nullptr;

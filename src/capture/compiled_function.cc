@@ -1,4 +1,5 @@
-// CompiledFunction: see the header. The hot path does no Python call and, for functions without *args, no allocation of its own.
+// CompiledFunction: see the header. The hot path does no Python call and, for functions without *args, no allocation of
+// its own.
 #include "capture/compiled_function.h"
 
 #include <structmember.h>
@@ -11,8 +12,7 @@ namespace framejit::capture {
 namespace {
 
 struct CompiledFunction {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* function;
   PyObject* options;
   PyObject* dict;
@@ -21,7 +21,9 @@ struct CompiledFunction {
   CodeState* state;
 };
 
-CompiledFunction* Self(PyObject* o) { return reinterpret_cast<CompiledFunction*>(o); }
+CompiledFunction* Self(PyObject* o) {
+  return reinterpret_cast<CompiledFunction*>(o);
+}
 
 // Arguments laid out like the frame's localsplus right after RESUME. Borrowed, except what `owned` holds.
 class Slots {
@@ -69,7 +71,9 @@ class Slots {
     }
     for (int i = positional; i < total; ++i) {
       if (slot[i]) continue;
-      slot[i] = f->func_kwdefaults ? PyDict_GetItemWithError(f->func_kwdefaults, PyTuple_GET_ITEM(co->co_localsplusnames, i)) : nullptr;
+      slot[i] = f->func_kwdefaults
+                    ? PyDict_GetItemWithError(f->func_kwdefaults, PyTuple_GET_ITEM(co->co_localsplusnames, i))
+                    : nullptr;
       if (!slot[i]) return PyErr_Clear(), false;
     }
     if (f->func_closure) {
@@ -168,11 +172,14 @@ PyObject* Forward(PyObject* o, void* name) {
 
 PyObject* Strings(const std::vector<std::string>& v) {
   PyObject* list = PyList_New(v.size());
-  for (size_t i = 0; list && i < v.size(); ++i) PyList_SET_ITEM(list, i, PyUnicode_FromStringAndSize(v[i].data(), v[i].size()));
+  for (size_t i = 0; list && i < v.size(); ++i)
+    PyList_SET_ITEM(list, i, PyUnicode_FromStringAndSize(v[i].data(), v[i].size()));
   return list;
 }
 
-PyObject* GetGraphs(PyObject* o, void*) { return Strings((*Self(o)->config)->graphs); }
+PyObject* GetGraphs(PyObject* o, void*) {
+  return Strings((*Self(o)->config)->graphs);
+}
 
 PyObject* GetGuards(PyObject* o, void*) {
   std::vector<std::string> all;
@@ -188,11 +195,11 @@ PyObject* CacheInfo(PyObject* o, PyObject*) {
   long segments = 0;
   for (auto& [code, state] : c.codes)
     for (auto& [key, place] : state->places) segments += place.segments.size();
-  return Py_BuildValue("{s:l,s:L,s:L,s:i,s:i,s:i,s:i,s:i,s:d,s:N,s:n}", "segments", segments, "captures", (long long)c.captures,
-                       "recompiles", (long long)c.recompiles, "kernels", c.kernels.kernels, "kernels_compiled",
-                       c.kernels.kernels_compiled, "kernels_reused", c.kernels.kernels_reused, "library_calls",
-                       c.kernels.library_calls, "externs", c.kernels.externs, "compile_seconds", c.seconds, "notes",
-                       Strings(c.notes), "breaks", (Py_ssize_t)c.breaks.size());
+  return Py_BuildValue("{s:l,s:L,s:L,s:i,s:i,s:i,s:i,s:i,s:d,s:N,s:n}", "segments", segments, "captures",
+                       (long long)c.captures, "recompiles", (long long)c.recompiles, "kernels", c.kernels.kernels,
+                       "kernels_compiled", c.kernels.kernels_compiled, "kernels_reused", c.kernels.kernels_reused,
+                       "library_calls", c.kernels.library_calls, "externs", c.kernels.externs, "compile_seconds",
+                       c.seconds, "notes", Strings(c.notes), "breaks", (Py_ssize_t)c.breaks.size());
 }
 
 PyObject* ClearCache(PyObject* o, PyObject*) {
@@ -205,10 +212,13 @@ PyObject* Reduce(PyObject* o, PyObject*) {
   return PyObject_GetAttrString(Self(o)->function, "__qualname__");
 }
 
-PyObject* Repr(PyObject* o) { return PyUnicode_FromFormat("<framejit.compile of %R>", Self(o)->function); }
+PyObject* Repr(PyObject* o) {
+  return PyUnicode_FromFormat("<framejit.compile of %R>", Self(o)->function);
+}
 
 PyMethodDef methods[] = {
-    {"cache_info", CacheInfo, METH_NOARGS, "Counters of this function: segments, captures, recompiles, kernels, seconds, notes."},
+    {"cache_info", CacheInfo, METH_NOARGS,
+     "Counters of this function: segments, captures, recompiles, kernels, seconds, notes."},
     {"clear", ClearCache, METH_NOARGS, "Forget what was compiled for this function."},
     {"__reduce__", Reduce, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
@@ -255,10 +265,13 @@ PyTypeObject CompiledFunctionType = {
     .tp_dictoffset = offsetof(CompiledFunction, dict),
 };
 
-bool ReadyCompiledFunction() { return PyType_Ready(&CompiledFunctionType) == 0; }
+bool ReadyCompiledFunction() {
+  return PyType_Ready(&CompiledFunctionType) == 0;
+}
 
 PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* identity) {
-  if (!PyFunction_Check(function)) return PyErr_Format(PyExc_TypeError, "expected a function, not %s", Py_TYPE(function)->tp_name);
+  if (!PyFunction_Check(function))
+    return PyErr_Format(PyExc_TypeError, "expected a function, not %s", Py_TYPE(function)->tp_name);
   Ref text(PyObject_Repr(options));
   if (!text) return nullptr;
   // A module's segments live and die with what compile_module keeps for it.
@@ -279,7 +292,8 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
   if (PyObject* b = PyDict_GetItemString(options, "backend"); b && PyUnicode_Check(b)) c.backend = PyUnicode_AsUTF8(b);
   if (PyObject* d = PyDict_GetItemString(options, "dynamic")) c.dynamic = d == Py_None ? -1 : d == Py_True;
   if (PyObject* f = PyDict_GetItemString(options, "fullgraph")) c.fullgraph = f == Py_True;
-  if (PyObject* fields = PyDict_GetItemString(options, "options"); fields && PyDict_Check(fields) && c.options.empty()) {
+  if (PyObject* fields = PyDict_GetItemString(options, "options");
+      fields && PyDict_Check(fields) && c.options.empty()) {
     PyObject *field, *value;
     for (Py_ssize_t at = 0; PyDict_Next(fields, &at, &field, &value);)
       c.options.emplace_back(PyUnicode_AsUTF8(field), PyUnicode_AsUTF8(value));
@@ -289,7 +303,11 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
   return reinterpret_cast<PyObject*>(self);
 }
 
-PyObject* WrappedOf(PyObject* o) { return Self(o)->function; }
-Config& ConfigOf(PyObject* o) { return **Self(o)->config; }
+PyObject* WrappedOf(PyObject* o) {
+  return Self(o)->function;
+}
+Config& ConfigOf(PyObject* o) {
+  return **Self(o)->config;
+}
 
 }  // namespace framejit::capture

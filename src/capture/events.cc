@@ -14,7 +14,9 @@ std::string Text(PyObject* o) {
   return c ? c : "?";
 }
 
-std::string QuotedPlace(FjFrame* frame) { return Quote(PlaceName(fj_code(frame))); }
+std::string QuotedPlace(FjFrame* frame) {
+  return Quote(PlaceName(fj_code(frame)));
+}
 
 const char* RunnerName(const Segment& s) {
   return s.graph_runner ? "graph" : s.backend_runner ? "callable" : s.trace_runner ? "trace" : "none";
@@ -31,8 +33,12 @@ void CaptureEvent(FjFrame* frame, double seconds, long instructions, const Segme
   PyCodeObject* code = fj_code(frame);
   int line = bytecode::LocationOf(code, bytecode::Code::Of(code)->At(fj_next(frame)).unit).line;
   std::vector<std::pair<std::string_view, std::string>> fields = {
-      {"place", QuotedPlace(frame)},     {"line", Json(line)}, {"offset", Json(fj_next(frame))}, {"seconds", Json(seconds)},
-      {"instructions", Json(static_cast<int64_t>(instructions))}, {"ok", Json(s != nullptr)}};
+      {"place", QuotedPlace(frame)},
+      {"line", Json(line)},
+      {"offset", Json(fj_next(frame))},
+      {"seconds", Json(seconds)},
+      {"instructions", Json(static_cast<int64_t>(instructions))},
+      {"ok", Json(s != nullptr)}};
   if (s) {
     fields.insert(fields.end(), {{"runner", Quote(RunnerName(*s))},
                                  {"calls", Json(static_cast<int64_t>(s->trace.calls.size()))},
@@ -71,8 +77,9 @@ void BreakEvent(const diag::Break& b) {
 
 void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard) {
   if (!diag::TraceEnabled()) return;
-  diag::Event("recompile",
-              {{"place", QuotedPlace(frame)}, {"entries", Json(static_cast<int64_t>(entries))}, {"guard", Quote(guard)}});
+  diag::Event(
+      "recompile",
+      {{"place", QuotedPlace(frame)}, {"entries", Json(static_cast<int64_t>(entries))}, {"guard", Quote(guard)}});
 }
 
 void FallbackEvent(FjFrame* frame, const std::string& reason) {

@@ -7,7 +7,8 @@ namespace framejit::capture {
 
 std::string PlaceName(PyCodeObject* code);  // function@file:line
 
-void CaptureEvent(FjFrame* frame, double seconds, long instructions, const Segment* segment);  // null: nothing was compiled
+void CaptureEvent(FjFrame* frame, double seconds, long instructions,
+                  const Segment* segment);  // null: nothing was compiled
 void CompileEvent(FjFrame* frame, double seconds, const CompileStats& stats);
 void BreakEvent(const diag::Break& reason);
 void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard);

@@ -134,7 +134,8 @@ int Recipe::AddFresh(PyObject* o) {
     return ok ? Push(std::move(n)) : -1;
   }
   bool plain = false;  // immutable objects of the frameworks
-  for (const char* n : {"torch.Size", "torch.device", "torch.finfo", "torch.iinfo", "re.Pattern"}) plain |= !strcmp(t->tp_name, n);
+  for (const char* n : {"torch.Size", "torch.device", "torch.finfo", "torch.iinfo", "re.Pattern"})
+    plain |= !strcmp(t->tp_name, n);
   if (plain || t == &PyRange_Type || t == &PyProperty_Type || IsConstantKind(o)) {
     RecipeNode n{RecipeNode::kConst};  // immutable
     n.object = Borrow(o);
@@ -144,10 +145,13 @@ int Recipe::AddFresh(PyObject* o) {
   if (LayoutOf(t) == t) {
     PyObject* container = nullptr;  // of an iterator that notices when what it iterates over changes
     if (t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySetIter_Type)
-      t->tp_traverse(o, [](PyObject* x, void* out) {
-        if (PyDict_Check(x) || PyAnySet_Check(x)) *static_cast<PyObject**>(out) = x;
-        return 0;
-      }, &container);
+      t->tp_traverse(
+          o,
+          [](PyObject* x, void* out) {
+            if (PyDict_Check(x) || PyAnySet_Check(x)) *static_cast<PyObject**>(out) = x;
+            return 0;
+          },
+          &container);
     if (container) return AddIterator(o, container);
     bool rebuilds = PyIter_Check(o) && !PyGen_Check(o);
     for (const char* n : {"operator.attrgetter", "operator.itemgetter", "operator.methodcaller", "functools.partial"})
@@ -191,7 +195,8 @@ int Recipe::AddFresh(PyObject* o) {
       }
     } else {
       Ref list(PyList_New(0));
-      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) PyList_Append(list.get(), PySequence_Fast_GET_ITEM(o, i));
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+        PyList_Append(list.get(), PySequence_Fast_GET_ITEM(o, i));
       copy = PyTuple_Check(o) ? Ref(PyList_AsTuple(list.get())) : list;
     }
     n.items = Add(copy.get());

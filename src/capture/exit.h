@@ -1,5 +1,5 @@
-// The frame's state at the end of a segment, as a recipe: which objects come from outside, which are results of the graph,
-// and how to build the private Python objects that hold them.
+// The frame's state at the end of a segment, as a recipe: which objects come from outside, which are results of the
+// graph, and how to build the private Python objects that hold them.
 #pragma once
 
 #include <optional>
@@ -13,16 +13,30 @@ namespace framejit::capture {
 
 struct RecipeNode {
   enum Kind : uint8_t {
-    kConst, kInput, kOutput, kSym, kTuple, kList, kDict, kSet, kFrozenSet, kSlice, kMethod, kBound, kCell, kFunction, kInstance,
-    kIterator, // children: dict or set; object: its method that is iterated, or None; index: items taken so far
-    kReduce,   // children: callable, args tuple, [state]
+    kConst,
+    kInput,
+    kOutput,
+    kSym,
+    kTuple,
+    kList,
+    kDict,
+    kSet,
+    kFrozenSet,
+    kSlice,
+    kMethod,
+    kBound,
+    kCell,
+    kFunction,
+    kInstance,
+    kIterator,  // children: dict or set; object: its method that is iterated, or None; index: items taken so far
+    kReduce,    // children: callable, args tuple, [state]
   } kind;
-  Ref object;                  // kConst; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
-  int index = 0;               // kInput, kOutput
-  shape::Int expr;             // kSym
+  Ref object;       // kConst; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
+  int index = 0;    // kInput, kOutput
+  shape::Int expr;  // kSym
   std::vector<int> children;
-  int dict = -1;               // kInstance: node of its __dict__, -1 none
-  int items = -1;              // kInstance of a dict/list/tuple subclass: node of its contents
+  int dict = -1;   // kInstance: node of its __dict__, -1 none
+  int items = -1;  // kInstance of a dict/list/tuple subclass: node of its contents
 };
 
 class Recipe {
@@ -39,7 +53,10 @@ class Recipe {
   // Builds every node: values[i] is a new reference. 0, or -1 with an exception.
   int Build(PyObject* const* inputs, PyObject* const* outputs_in, const int64_t* symbols, size_t num_symbols,
             std::vector<Ref>* values) const;
-  void Seal() { s_ = nullptr; memo_.clear(); }
+  void Seal() {
+    s_ = nullptr;
+    memo_.clear();
+  }
 
  private:
   int Fail(const std::string& why) {

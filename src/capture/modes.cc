@@ -22,8 +22,9 @@ Effect SwitchEffect(const std::string& name) {
   if (name.compare(0, 9, "torch._C.") && name.compare(0, 6, "torch.")) return Effect::kUnknown;
   std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
   if (last == "_log_api_usage_once") return Effect::kNothing;
-  for (std::string_view p : {"_get_", "_is_", "_has_", "get_default_", "is_autocast_", "get_autocast_", "is_deterministic_",
-                             "are_deterministic_", "is_warn_always_", "_are_functorch", "is_autocast_cache_"})
+  for (std::string_view p :
+       {"_get_", "_is_", "_has_", "get_default_", "is_autocast_", "get_autocast_", "is_deterministic_",
+        "are_deterministic_", "is_warn_always_", "_are_functorch", "is_autocast_cache_"})
     if (last.substr(0, p.size()) == p) return Effect::kStateQuery;
   return Effect::kUnknown;
 }
@@ -31,8 +32,7 @@ Effect SwitchEffect(const std::string& name) {
 namespace {
 
 struct Scope {
-  PyObject_HEAD
-  bool on;
+  PyObject_HEAD bool on;
   ModeState before;
 };
 
@@ -63,8 +63,12 @@ PyTypeObject ScopeType = [] {
 
 }  // namespace
 
-bool ReadyModes() { return PyType_Ready(&ScopeType) == 0; }
-bool IsInferenceScope(PyTypeObject* type) { return type == &ScopeType; }
+bool ReadyModes() {
+  return PyType_Ready(&ScopeType) == 0;
+}
+bool IsInferenceScope(PyTypeObject* type) {
+  return type == &ScopeType;
+}
 
 PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n) {
   static PyObject* real = tensor::ResolveCallee("torch._C._InferenceMode");

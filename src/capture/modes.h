@@ -1,5 +1,5 @@
-// Modes of the thread as the captured code sees them: gradients on or off, inference mode. They are kept in Session::mode and
-// become real when the segment runs.
+// Modes of the thread as the captured code sees them: gradients on or off, inference mode. They are kept in
+// Session::mode and become real when the segment runs.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace framejit::capture {
 bool ThreadState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out);
 // torch._C switches that are read (get/is/has) or only count API usage.
 Effect SwitchEffect(const std::string& name);
-// Stand-in for torch._C._InferenceMode(on), whose __enter__ and __exit__ set the session's mode. Null without error: `type` is
-// another class.
+// Stand-in for torch._C._InferenceMode(on), whose __enter__ and __exit__ set the session's mode. Null without error:
+// `type` is another class.
 PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n);
 bool IsInferenceScope(PyTypeObject* type);
 bool ReadyModes();  // once, at module initialisation

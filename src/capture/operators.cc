@@ -1,5 +1,5 @@
-// Operators, items, iteration, building of containers, names. Each rule: resolve the operands, take the guards that follow
-// from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
+// Operators, items, iteration, building of containers, names. Each rule: resolve the operands, take the guards that
+// follow from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "diag/diag.h"
@@ -7,16 +7,38 @@
 namespace framejit::capture {
 namespace {
 
-PyObject* (*const kBinary[])(PyObject*, PyObject*) = {
-    PyNumber_Add, PyNumber_And, PyNumber_FloorDivide, PyNumber_Lshift, PyNumber_MatrixMultiply, PyNumber_Multiply,
-    PyNumber_Remainder, PyNumber_Or, nullptr, PyNumber_Rshift, PyNumber_Subtract, PyNumber_TrueDivide, PyNumber_Xor,
-    PyNumber_InPlaceAdd, PyNumber_InPlaceAnd, PyNumber_InPlaceFloorDivide, PyNumber_InPlaceLshift,
-    PyNumber_InPlaceMatrixMultiply, PyNumber_InPlaceMultiply, PyNumber_InPlaceRemainder, PyNumber_InPlaceOr, nullptr,
-    PyNumber_InPlaceRshift, PyNumber_InPlaceSubtract, PyNumber_InPlaceTrueDivide, PyNumber_InPlaceXor};
+PyObject* (*const kBinary[])(PyObject*, PyObject*) = {PyNumber_Add,
+                                                      PyNumber_And,
+                                                      PyNumber_FloorDivide,
+                                                      PyNumber_Lshift,
+                                                      PyNumber_MatrixMultiply,
+                                                      PyNumber_Multiply,
+                                                      PyNumber_Remainder,
+                                                      PyNumber_Or,
+                                                      nullptr,
+                                                      PyNumber_Rshift,
+                                                      PyNumber_Subtract,
+                                                      PyNumber_TrueDivide,
+                                                      PyNumber_Xor,
+                                                      PyNumber_InPlaceAdd,
+                                                      PyNumber_InPlaceAnd,
+                                                      PyNumber_InPlaceFloorDivide,
+                                                      PyNumber_InPlaceLshift,
+                                                      PyNumber_InPlaceMatrixMultiply,
+                                                      PyNumber_InPlaceMultiply,
+                                                      PyNumber_InPlaceRemainder,
+                                                      PyNumber_InPlaceOr,
+                                                      nullptr,
+                                                      PyNumber_InPlaceRshift,
+                                                      PyNumber_InPlaceSubtract,
+                                                      PyNumber_InPlaceTrueDivide,
+                                                      PyNumber_InPlaceXor};
 constexpr int kPower = 8, kInPlacePower = 21, kFirstInPlace = 13;
 
 // Builtin objects with no state, or private ones: C code may work on them.
-bool Container(PyObject* o) { return PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o); }
+bool Container(PyObject* o) {
+  return PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o);
+}
 
 }  // namespace
 
@@ -26,11 +48,11 @@ bool Container(PyObject* o) { return PyList_Check(o) || PyTuple_Check(o) || PyDi
     (x) = s_.Resolve(x);                              \
     if (!(x)) return nullptr;                         \
   } while (0)
-#define RESOLVE_INT(x)                   \
-  do {                                   \
+#define RESOLVE_INT(x)                                    \
+  do {                                                    \
     if (s_.broken()) return s_.Break(s_.reason().id), -1; \
-    (x) = s_.Resolve(x);                 \
-    if (!(x)) return -1;                 \
+    (x) = s_.Resolve(x);                                  \
+    if (!(x)) return -1;                                  \
   } while (0)
 
 PyObject* CaptureSemantics::Binary(int op, PyObject* a, PyObject* b) {
@@ -52,7 +74,8 @@ PyObject* CaptureSemantics::Binary(int op, PyObject* a, PyObject* b) {
     s_.NoteType(Py_TYPE(a));
     s_.NoteType(Py_TYPE(b));
   }
-  if ((op == 0 || op == kFirstInPlace) && (IsSymbolicSize(a) || IsSymbolicSize(b)) && PyTuple_Check(a) && PyTuple_Check(b))
+  if ((op == 0 || op == kFirstInPlace) && (IsSymbolicSize(a) || IsSymbolicSize(b)) && PyTuple_Check(a) &&
+      PyTuple_Check(b))
     return SizeConcat(s_, a, b);
   if (op == kPower) return s_.Adopt(PyNumber_Power(a, b, Py_None));
   if (op == kInPlacePower) return s_.Adopt(PyNumber_InPlacePower(a, b, Py_None));
@@ -168,7 +191,8 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
     bool found;
     PyObject* v = s_.ReadDictItem(o, s, key, &found);
     if (found || s_.broken() || PyErr_Occurred()) return v;
-    return PyDict_CheckExact(o) ? (PyErr_SetObject(PyExc_KeyError, key), nullptr) : s_.Break(BreakId::kUnknownCall, "__missing__");
+    return PyDict_CheckExact(o) ? (PyErr_SetObject(PyExc_KeyError, key), nullptr)
+                                : s_.Break(BreakId::kUnknownCall, "__missing__");
   }
   if (PyType_Check(o)) {  // List[int]
     return s_.Adopt(PyObject_GetItem(o, key));
@@ -205,7 +229,8 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
       }
       return s_.WriteDictItem(o, key, value);
     }
-    if (!(d && PyFunction_Check(d))) return s_.Break(BreakId::kSideEffect, std::string("item of a ") + Py_TYPE(o)->tp_name), -1;
+    if (!(d && PyFunction_Check(d)))
+      return s_.Break(BreakId::kSideEffect, std::string("item of a ") + Py_TYPE(o)->tp_name), -1;
   }
   return value ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
 }
@@ -232,7 +257,8 @@ PyObject* CaptureSemantics::Next(PyObject* it) {
     if (!(d && PyFunction_Check(d))) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced");
   }
   iternextfunc next = Py_TYPE(it)->tp_iternext;
-  if (!PyIter_Check(it)) return PyErr_Format(PyExc_TypeError, "'%.200s' object is not an iterator", Py_TYPE(it)->tp_name);
+  if (!PyIter_Check(it))
+    return PyErr_Format(PyExc_TypeError, "'%.200s' object is not an iterator", Py_TYPE(it)->tp_name);
   PyObject* r = next(it);
   if (!r) {
     if (s_.broken()) return s_.Break(s_.reason().id);
@@ -256,14 +282,16 @@ PyObject* CaptureSemantics::Format(PyObject* value, int conversion, PyObject* sp
   return frame::Semantics::Format(value, conversion, spec);
 }
 
-PyObject* CaptureSemantics::Import(PyObject* name, PyObject* globals, PyObject* locals, PyObject* fromlist, PyObject* level) {
+PyObject* CaptureSemantics::Import(PyObject* name, PyObject* globals, PyObject* locals, PyObject* fromlist,
+                                   PyObject* level) {
   Ref modules(Borrow(PyImport_GetModuleDict()));
   Ref lv(PyNumber_Index(level));
   if (lv && PyLong_AsLong(lv.get()) == 0) {
     PyObject* loaded = PyDict_GetItemWithError(modules.get(), name);
     if (!loaded) return PyErr_Occurred() ? nullptr : s_.Break(BreakId::kImport, PyUnicode_AsUTF8(name));
   }
-  // Everything is loaded: importing again only finds it (a missing submodule would run code; its parent is then absent).
+  // Everything is loaded: importing again only finds it (a missing submodule would run code; its parent is then
+  // absent).
   PyObject* m = frame::Semantics::Import(name, globals, locals, fromlist, level);
   if (!m) return nullptr;
   s_.SourceOf(m);
@@ -277,7 +305,9 @@ int CaptureSemantics::Send(PyObject* receiver, PyObject* value, PyObject** resul
   return frame::Semantics::Send(receiver, value, result);
 }
 
-PyObject* CaptureSemantics::ImportFrom(PyObject* module, PyObject* name) { return LoadAttr(module, name); }
+PyObject* CaptureSemantics::ImportFrom(PyObject* module, PyObject* name) {
+  return LoadAttr(module, name);
+}
 
 PyObject* CaptureSemantics::LoadGlobal(PyObject* globals, PyObject* builtins, PyObject* name) {
   if (s_.broken()) return s_.Break(s_.reason().id);
@@ -323,11 +353,12 @@ int CaptureSemantics::StoreCell(PyObject* cell, PyObject* value) {
   return PyCell_Set(cell, value);
 }
 
-// --- building: the parts are resolved, the container is private -------------------------------------------------------------
+// --- building: the parts are resolved, the container is private
+// -------------------------------------------------------------
 
-#define RESOLVED(items, n)                                    \
-  std::vector<PyObject*> resolved((items), (items) + (n));    \
-  if (s_.broken()) return s_.Break(s_.reason().id);           \
+#define RESOLVED(items, n)                                 \
+  std::vector<PyObject*> resolved((items), (items) + (n)); \
+  if (s_.broken()) return s_.Break(s_.reason().id);        \
   if (!s_.ResolveAll(resolved.data(), (n))) return nullptr
 
 PyObject* CaptureSemantics::BuildTuple(PyObject* const* items, Py_ssize_t n) {
@@ -357,8 +388,8 @@ PyObject* CaptureSemantics::BuildString(PyObject* const* parts, Py_ssize_t n) {
   return frame::Semantics::BuildString(resolved.data(), n);
 }
 // What is being filled is private, unless the capture began in the middle of filling it.
-#define TARGET(x)                                                                                                   \
-  RESOLVE_INT(x);                                                                                                   \
+#define TARGET(x) \
+  RESOLVE_INT(x); \
   if (s_.IsOutside(x)) return s_.Break(BreakId::kSideEffect, "a container that was begun before this graph"), -1
 
 int CaptureSemantics::ListAppend(PyObject* list, PyObject* v) {
@@ -464,7 +495,9 @@ PyObject* CaptureSemantics::LoadSuperAttr(PyObject* super, PyObject* cls, PyObje
   return object ? LoadAttr(object.get(), name) : nullptr;
 }
 
-PyObject* CaptureSemantics::LoadBuildClass(PyObject*) { return s_.Break(BreakId::kInstruction, "class statement"); }
+PyObject* CaptureSemantics::LoadBuildClass(PyObject*) {
+  return s_.Break(BreakId::kInstruction, "class statement");
+}
 
 PyObject* CaptureSemantics::LoadSpecial(PyObject* o, PyObject* name) {
   RESOLVE(o);
@@ -477,7 +510,8 @@ PyObject* CaptureSemantics::LoadSpecial(PyObject* o, PyObject* name) {
 }
 
 bool CaptureSemantics::MayHandOver(FjFrame* frame, int index) {
-  s_.Break(BreakId::kInstruction, std::string(PyUnicode_AsUTF8(fj_code(frame)->co_qualname)) + " at " + std::to_string(2 * index));
+  s_.Break(BreakId::kInstruction,
+           std::string(PyUnicode_AsUTF8(fj_code(frame)->co_qualname)) + " at " + std::to_string(2 * index));
   return false;
 }
 

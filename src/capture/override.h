@@ -14,8 +14,8 @@ class OverrideScope {
   frame::Semantics* before_;
 };
 
-// While alive, nothing on this thread is captured or intercepted: framejit's own calls into Python (shape inference by the
-// framework, running a segment, imports).
+// While alive, nothing on this thread is captured or intercepted: framejit's own calls into Python (shape inference by
+// the framework, running a segment, imports).
 class SuspendScope {
  public:
   SuspendScope();

@@ -1,5 +1,5 @@
-// The frame policy. At every instruction boundary of a wanted frame: a segment whose guards hold runs; otherwise, where it may
-// pay, a capture is tried; otherwise the instruction is stepped.
+// The frame policy. At every instruction boundary of a wanted frame: a segment whose guards hold runs; otherwise, where
+// it may pay, a capture is tried; otherwise the instruction is stepped.
 #include "capture/policy.h"
 
 #include <algorithm>
@@ -21,8 +21,8 @@ struct Skips {  // frames of this thread that step on for a while before capture
 };
 thread_local std::vector<Skips> skips;
 
-// What is compiled for a function is found again by equal calls of framejit.compile: also when nothing refers to it any more,
-// since a function that is made and compiled in a loop has one code object. Of those, the last few are kept.
+// What is compiled for a function is found again by equal calls of framejit.compile: also when nothing refers to it any
+// more, since a function that is made and compiled in a loop has one code object. Of those, the last few are kept.
 constexpr size_t kKeptUnused = 128;
 
 struct ConfigTable {
@@ -176,12 +176,15 @@ class Policy : public frame::FramePolicy {
     RememberBreak(config, BreakHere(frame, diag::BreakId::kThreadState, why));
   }
 
-  static frame::Action Done(FjFrame*, PyObject* result) { return result ? frame::Action::kReturn : frame::Action::kAgain; }
+  static frame::Action Done(FjFrame*, PyObject* result) {
+    return result ? frame::Action::kReturn : frame::Action::kAgain;
+  }
 
-  // A segment failed while running. Nothing was committed: run the same instructions for real, which raises the user's own
-  // error at the user's line (or succeeds, if the failure was ours).
+  // A segment failed while running. Nothing was committed: run the same instructions for real, which raises the user's
+  // own error at the user's line (or succeeds, if the failure was ours).
   static frame::Action Failed(FjFrame* frame, Segment& seg) {
-    if (!PyErr_ExceptionMatches(PyExc_Exception)) return frame::Action::kRaise;  // KeyboardInterrupt, MemoryError is an Exception
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+      return frame::Action::kRaise;  // KeyboardInterrupt, MemoryError is an Exception
     if (diag::Enabled(diag::Channel::perf_)) {
       PyObject *t, *v, *tb;
       PyErr_Fetch(&t, &v, &tb);
@@ -263,8 +266,12 @@ class Policy : public frame::FramePolicy {
 
 }  // namespace
 
-OverrideScope::OverrideScope(frame::Semantics* s) : before_(override_semantics) { override_semantics = s; }
-OverrideScope::~OverrideScope() { override_semantics = before_; }
+OverrideScope::OverrideScope(frame::Semantics* s) : before_(override_semantics) {
+  override_semantics = s;
+}
+OverrideScope::~OverrideScope() {
+  override_semantics = before_;
+}
 
 PyObject* ErrorType(const char* name) {
   SuspendScope off;
@@ -313,7 +320,9 @@ int Config::Dynamic() const {
   return text == "auto" ? -1 : text == "true";
 }
 
-InUse::InUse() { ++users; }
+InUse::InUse() {
+  ++users;
+}
 InUse::~InUse() {
   if (--users || Retired().empty()) return;
   PyObject *type, *value, *traceback;  // of the call that ends
@@ -362,10 +371,20 @@ CodeState& StateOf(Config& config, PyCodeObject* code) {
   return *s;
 }
 
-ActiveScope::ActiveScope(std::shared_ptr<Config> config) : before_(std::move(active)) { active = std::move(config); }
-ActiveScope::~ActiveScope() { active = std::move(before_); }
-bool Capturing() { return override_semantics != nullptr; }
-void SetStance(Stance s) { stance = s; }
-Stance GetStance() { return stance; }
+ActiveScope::ActiveScope(std::shared_ptr<Config> config) : before_(std::move(active)) {
+  active = std::move(config);
+}
+ActiveScope::~ActiveScope() {
+  active = std::move(before_);
+}
+bool Capturing() {
+  return override_semantics != nullptr;
+}
+void SetStance(Stance s) {
+  stance = s;
+}
+Stance GetStance() {
+  return stance;
+}
 
 }  // namespace framejit::capture

@@ -5,13 +5,13 @@
 
 namespace framejit::capture {
 
-PyObject* ErrorType(const char* name);                 // of framejit.errors; borrowed
-void InstallPolicy();                                  // once, at module initialisation
+PyObject* ErrorType(const char* name);  // of framejit.errors; borrowed
+void InstallPolicy();                   // once, at module initialisation
 
 // Found or new; always new with an empty key.
 std::shared_ptr<Config> MakeConfig(const std::string& key);
 void DropSegments(Config& config);
-void ResetConfig(Config& config);                      // drops its compiled segments and counters
+void ResetConfig(Config& config);  // drops its compiled segments and counters
 void ResetAll();
 
 // While alive, dropped segments stay: this thread may be in one. Others run while a kernel has let go of the GIL.
@@ -39,6 +39,6 @@ bool Capturing();
 enum class Stance : uint8_t { kDefault, kForceEager, kEagerOnRecompile, kFailOnRecompile };
 void SetStance(Stance s);
 Stance GetStance();
-bool disabled_everywhere();                            // FRAMEJIT_DISABLE=1
+bool disabled_everywhere();  // FRAMEJIT_DISABLE=1
 
 }  // namespace framejit::capture

@@ -1,8 +1,9 @@
 // Protocol slots of the proxies. Every slot asks the session; none computes anything itself.
 #include "capture/proxy.h"
 
-#include <new>
 #include <structmember.h>
+
+#include <new>
 
 #include "capture/modes.h"
 #include "capture/session.h"
@@ -34,7 +35,9 @@ PyObject* TPower(PyObject* a, PyObject* b, PyObject* m) {
   if (m != Py_None) Py_RETURN_NOTIMPLEMENTED;
   return TBinary<8>(a, b);
 }
-PyObject* TIPower(PyObject* a, PyObject* b, PyObject*) { return TBinary<21>(a, b); }
+PyObject* TIPower(PyObject* a, PyObject* b, PyObject*) {
+  return TBinary<21>(a, b);
+}
 
 template <const char* const* kName>
 PyObject* TUnary(PyObject* a) {
@@ -103,11 +106,15 @@ int TContains(PyObject* a, PyObject*) {
   if (Session* s = Live(AsTensor(a)->session)) s->Break(BreakId::kTensorBool, "`in` on a tensor");
   return -1;
 }
-Py_hash_t THash(PyObject* a) { return _Py_HashPointer(a); }
-void TDealloc(PyObject* a) { PyObject_Free(a); }
+Py_hash_t THash(PyObject* a) {
+  return _Py_HashPointer(a);
+}
+void TDealloc(PyObject* a) {
+  PyObject_Free(a);
+}
 
-// torch's argument parser asks any non-Tensor argument for __torch_function__: so torch functions called from C code (map,
-// reduce, partial) reach the session too.
+// torch's argument parser asks any non-Tensor argument for __torch_function__: so torch functions called from C code
+// (map, reduce, partial) reach the session too.
 PyObject* TorchFunction(PyObject*, PyObject* args) {
   PyObject *func, *types, *fargs, *fkwargs = nullptr;
   if (!PyArg_ParseTuple(args, "OOO|O", &func, &types, &fargs, &fkwargs)) return nullptr;
@@ -141,21 +148,46 @@ PyMethodDef tensor_methods[] = {
 };
 
 PyNumberMethods tensor_number = {
-    .nb_add = TBinary<0>, .nb_subtract = TBinary<10>, .nb_multiply = TBinary<5>, .nb_remainder = TBinary<6>,
-    .nb_power = TPower, .nb_negative = TUnary<&kNeg>, .nb_positive = TUnary<&kPos>, .nb_absolute = TUnary<&kAbs>,
-    .nb_bool = TBool, .nb_invert = TUnary<&kInvert>, .nb_lshift = TBinary<3>, .nb_rshift = TBinary<9>,
-    .nb_and = TBinary<1>, .nb_xor = TBinary<12>, .nb_or = TBinary<7>, .nb_int = TNumber, .nb_float = TNumber,
-    .nb_inplace_add = TBinary<13>, .nb_inplace_subtract = TBinary<23>, .nb_inplace_multiply = TBinary<18>,
-    .nb_inplace_remainder = TBinary<19>, .nb_inplace_power = TIPower, .nb_inplace_lshift = TBinary<16>,
-    .nb_inplace_rshift = TBinary<22>, .nb_inplace_and = TBinary<14>, .nb_inplace_xor = TBinary<25>,
-    .nb_inplace_or = TBinary<20>, .nb_floor_divide = TBinary<2>, .nb_true_divide = TBinary<11>,
-    .nb_inplace_floor_divide = TBinary<15>, .nb_inplace_true_divide = TBinary<24>, .nb_index = TNumber,
-    .nb_matrix_multiply = TBinary<4>, .nb_inplace_matrix_multiply = TBinary<17>,
+    .nb_add = TBinary<0>,
+    .nb_subtract = TBinary<10>,
+    .nb_multiply = TBinary<5>,
+    .nb_remainder = TBinary<6>,
+    .nb_power = TPower,
+    .nb_negative = TUnary<&kNeg>,
+    .nb_positive = TUnary<&kPos>,
+    .nb_absolute = TUnary<&kAbs>,
+    .nb_bool = TBool,
+    .nb_invert = TUnary<&kInvert>,
+    .nb_lshift = TBinary<3>,
+    .nb_rshift = TBinary<9>,
+    .nb_and = TBinary<1>,
+    .nb_xor = TBinary<12>,
+    .nb_or = TBinary<7>,
+    .nb_int = TNumber,
+    .nb_float = TNumber,
+    .nb_inplace_add = TBinary<13>,
+    .nb_inplace_subtract = TBinary<23>,
+    .nb_inplace_multiply = TBinary<18>,
+    .nb_inplace_remainder = TBinary<19>,
+    .nb_inplace_power = TIPower,
+    .nb_inplace_lshift = TBinary<16>,
+    .nb_inplace_rshift = TBinary<22>,
+    .nb_inplace_and = TBinary<14>,
+    .nb_inplace_xor = TBinary<25>,
+    .nb_inplace_or = TBinary<20>,
+    .nb_floor_divide = TBinary<2>,
+    .nb_true_divide = TBinary<11>,
+    .nb_inplace_floor_divide = TBinary<15>,
+    .nb_inplace_true_divide = TBinary<24>,
+    .nb_index = TNumber,
+    .nb_matrix_multiply = TBinary<4>,
+    .nb_inplace_matrix_multiply = TBinary<17>,
 };
 PySequenceMethods tensor_sequence = {.sq_length = TLen, .sq_contains = TContains};
 PyMappingMethods tensor_mapping = {.mp_length = TLen, .mp_subscript = TGetItem, .mp_ass_subscript = TSetItem};
 
-// --- SymInt -----------------------------------------------------------------------------------------------------------
+// --- SymInt
+// -----------------------------------------------------------------------------------------------------------
 
 std::optional<shape::Int> ExprOf(PyObject* o) {
   if (IsSymInt(o)) return reinterpret_cast<SymInt*>(o)->expr;
@@ -196,9 +228,15 @@ PyObject* SymBinary(PyObject* a, PyObject* b, PyObject* (*fallback)(PyObject*, P
   if (!x || !y) return OnNumbers(a, b, fallback);
   return s->SymIntObject(f(*x, *y));
 }
-PyObject* SAdd(PyObject* a, PyObject* b) { return SymBinary(a, b, PyNumber_Add, [](auto x, auto y) { return x + y; }); }
-PyObject* SSub(PyObject* a, PyObject* b) { return SymBinary(a, b, PyNumber_Subtract, [](auto x, auto y) { return x - y; }); }
-PyObject* SMul(PyObject* a, PyObject* b) { return SymBinary(a, b, PyNumber_Multiply, [](auto x, auto y) { return x * y; }); }
+PyObject* SAdd(PyObject* a, PyObject* b) {
+  return SymBinary(a, b, PyNumber_Add, [](auto x, auto y) { return x + y; });
+}
+PyObject* SSub(PyObject* a, PyObject* b) {
+  return SymBinary(a, b, PyNumber_Subtract, [](auto x, auto y) { return x - y; });
+}
+PyObject* SMul(PyObject* a, PyObject* b) {
+  return SymBinary(a, b, PyNumber_Multiply, [](auto x, auto y) { return x * y; });
+}
 bool NonZero(PyObject* o) {  // a divisor the algebra may use: a positive constant or a size known to be positive
   auto e = ExprOf(o);
   if (!e) return false;
@@ -214,13 +252,17 @@ PyObject* SMod(PyObject* a, PyObject* b) {
   if (!NonZero(b)) return OnNumbers(a, b, PyNumber_Remainder);
   return SymBinary(a, b, PyNumber_Remainder, [](auto x, auto y) { return shape::Mod(x, y); });
 }
-PyObject* STrueDiv(PyObject* a, PyObject* b) { return OnNumbers(a, b, PyNumber_TrueDivide); }
+PyObject* STrueDiv(PyObject* a, PyObject* b) {
+  return OnNumbers(a, b, PyNumber_TrueDivide);
+}
 PyObject* SPow(PyObject* a, PyObject* b, PyObject*) {
   Ref x(Concrete(a)), y(Concrete(b));
   return x && y ? PyNumber_Power(x.get(), y.get(), Py_None) : nullptr;
 }
 template <PyObject* (*kF)(PyObject*, PyObject*)>
-PyObject* SOther(PyObject* a, PyObject* b) { return OnNumbers(a, b, kF); }
+PyObject* SOther(PyObject* a, PyObject* b) {
+  return OnNumbers(a, b, kF);
+}
 template <PyObject* (*kF)(PyObject*)>
 PyObject* SUnary(PyObject* a) {
   Ref x(Concrete(a));
@@ -231,8 +273,12 @@ PyObject* SNeg(PyObject* a) {
   Session* s = Live(i->session);
   return s ? s->SymIntObject(shape::Int(0) - i->expr) : nullptr;
 }
-PyObject* SInt(PyObject* a) { return Concrete(a); }
-PyObject* SFloat(PyObject* a) { return SUnary<PyNumber_Float>(a); }
+PyObject* SInt(PyObject* a) {
+  return Concrete(a);
+}
+PyObject* SFloat(PyObject* a) {
+  return SUnary<PyNumber_Float>(a);
+}
 int SBool(PyObject* a) {
   auto* i = reinterpret_cast<SymInt*>(a);
   Session* s = Live(i->session);
@@ -247,8 +293,12 @@ PyObject* SCompare(PyObject* a, PyObject* b, int op) {
     return p && q ? PyObject_RichCompare(p.get(), q.get(), op) : nullptr;
   }
   shape::Env& e = s->env();
-  bool r = op == Py_EQ ? e.Eq(*x, *y) : op == Py_NE ? !e.Eq(*x, *y) : op == Py_LT ? e.Lt(*x, *y)
-         : op == Py_LE ? e.Le(*x, *y) : op == Py_GT ? e.Lt(*y, *x) : e.Le(*y, *x);
+  bool r = op == Py_EQ   ? e.Eq(*x, *y)
+           : op == Py_NE ? !e.Eq(*x, *y)
+           : op == Py_LT ? e.Lt(*x, *y)
+           : op == Py_LE ? e.Le(*x, *y)
+           : op == Py_GT ? e.Lt(*y, *x)
+                         : e.Le(*y, *x);
   return PyBool_FromLong(r);
 }
 PyObject* SRepr(PyObject* a) {
@@ -269,14 +319,31 @@ PyObject* SGetAttr(PyObject* a, PyObject* name) {
 }
 
 PyNumberMethods symint_number = {
-    .nb_add = SAdd, .nb_subtract = SSub, .nb_multiply = SMul, .nb_remainder = SMod, .nb_divmod = SOther<PyNumber_Divmod>,
-    .nb_power = SPow, .nb_negative = SNeg, .nb_positive = SInt, .nb_absolute = SUnary<PyNumber_Absolute>, .nb_bool = SBool,
-    .nb_invert = SUnary<PyNumber_Invert>, .nb_lshift = SOther<PyNumber_Lshift>, .nb_rshift = SOther<PyNumber_Rshift>,
-    .nb_and = SOther<PyNumber_And>, .nb_xor = SOther<PyNumber_Xor>, .nb_or = SOther<PyNumber_Or>, .nb_int = SInt,
-    .nb_float = SFloat, .nb_floor_divide = SFloorDiv, .nb_true_divide = STrueDiv, .nb_index = SInt,
+    .nb_add = SAdd,
+    .nb_subtract = SSub,
+    .nb_multiply = SMul,
+    .nb_remainder = SMod,
+    .nb_divmod = SOther<PyNumber_Divmod>,
+    .nb_power = SPow,
+    .nb_negative = SNeg,
+    .nb_positive = SInt,
+    .nb_absolute = SUnary<PyNumber_Absolute>,
+    .nb_bool = SBool,
+    .nb_invert = SUnary<PyNumber_Invert>,
+    .nb_lshift = SOther<PyNumber_Lshift>,
+    .nb_rshift = SOther<PyNumber_Rshift>,
+    .nb_and = SOther<PyNumber_And>,
+    .nb_xor = SOther<PyNumber_Xor>,
+    .nb_or = SOther<PyNumber_Or>,
+    .nb_int = SInt,
+    .nb_float = SFloat,
+    .nb_floor_divide = SFloorDiv,
+    .nb_true_divide = STrueDiv,
+    .nb_index = SInt,
 };
 
-// --- Lazy: nothing may touch it but the session ------------------------------------------------------------------------
+// --- Lazy: nothing may touch it but the session
+// ------------------------------------------------------------------------
 
 void LDealloc(PyObject* a) {
   auto* l = reinterpret_cast<Lazy*>(a);

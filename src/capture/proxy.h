@@ -1,44 +1,52 @@
-// The stand-ins that captured code handles: TensorProxy for tensors and arrays, SymInt for sizes that became symbols, Lazy
-// for slots of the outermost frame that nothing has looked at yet. A proxy implements every protocol slot by asking the
-// session, so that C code (sum, max, sorted, torch's own dispatch through __torch_function__) records like bytecode does.
+// The stand-ins that captured code handles: TensorProxy for tensors and arrays, SymInt for sizes that became symbols,
+// Lazy for slots of the outermost frame that nothing has looked at yet. A proxy implements every protocol slot by
+// asking the session, so that C code (sum, max, sorted, torch's own dispatch through __torch_function__) records like
+// bytecode does.
 #pragma once
 
 #include "capture/ref.h"
 #include "framejit/call.h"
 
-namespace framejit::guard { struct Source; }
+namespace framejit::guard {
+struct Source;
+}
 
 namespace framejit::capture {
 
 class Session;
 
 struct TensorProxy {
-  PyObject_HEAD
-  Session* session;
+  PyObject_HEAD Session* session;
   TraceId id;
 };
 
 struct SymInt {
-  PyObject_HEAD
-  Session* session;
+  PyObject_HEAD Session* session;
   shape::Int expr;  // trivially destructible
 };
 
 struct Lazy {
-  PyObject_HEAD
-  Session* session;
-  PyObject* value;        // the real object
+  PyObject_HEAD Session* session;
+  PyObject* value;  // the real object
   const guard::Source* source;
-  PyObject* resolved;     // what captured code sees, once used
+  PyObject* resolved;  // what captured code sees, once used
 };
 
-bool ReadyProxies();      // once, at module initialisation
+bool ReadyProxies();  // once, at module initialisation
 extern PyTypeObject TensorProxyType, SymIntType, LazyType;
 
-inline bool IsTensor(PyObject* o) { return Py_TYPE(o) == &TensorProxyType; }
-inline bool IsSymInt(PyObject* o) { return Py_TYPE(o) == &SymIntType; }
-inline bool IsLazy(PyObject* o) { return Py_TYPE(o) == &LazyType; }
-inline TensorProxy* AsTensor(PyObject* o) { return reinterpret_cast<TensorProxy*>(o); }
+inline bool IsTensor(PyObject* o) {
+  return Py_TYPE(o) == &TensorProxyType;
+}
+inline bool IsSymInt(PyObject* o) {
+  return Py_TYPE(o) == &SymIntType;
+}
+inline bool IsLazy(PyObject* o) {
+  return Py_TYPE(o) == &LazyType;
+}
+inline TensorProxy* AsTensor(PyObject* o) {
+  return reinterpret_cast<TensorProxy*>(o);
+}
 
 PyObject* NewTensorProxy(Session* s, TraceId id);
 PyObject* NewSymInt(Session* s, shape::Int e);
@@ -58,6 +66,6 @@ PyObject* SizeItem(Session& s, PyObject* size, PyObject* key);
 PyObject* SizeConcat(Session& s, PyObject* a, PyObject* b);
 PyObject* SizeMethod(Session& s, PyObject* size, const char* name, PyObject* const* args, Py_ssize_t nargs);
 const char* FrameworkPrefix(Session& s, PyObject* proxy);  // "torch.Tensor" or "numpy.ndarray"
-PyObject* TensorClass(Session& s, PyObject* proxy);        // torch.Tensor, Parameter, ndarray, np.float64: new reference
+PyObject* TensorClass(Session& s, PyObject* proxy);  // torch.Tensor, Parameter, ndarray, np.float64: new reference
 
 }  // namespace framejit::capture

@@ -6,6 +6,8 @@
 namespace framejit::capture {
 
 using tensor::Ref;
-inline Ref Borrow(PyObject* o) { return Ref::Borrow(o); }
+inline Ref Borrow(PyObject* o) {
+  return Ref::Borrow(o);
+}
 
 }  // namespace framejit::capture

@@ -57,9 +57,10 @@ struct Captured {
   std::unique_ptr<Segment> segment;
   diag::Break reason;
   bool broke = false;
-  bool worthwhile = false;   // it holds tensor operations
+  bool worthwhile = false;  // it holds tensor operations
   long instructions = 0;
-  long clean_instructions = 0;  // of these, up to the last place where no other exception was being handled than at the start
+  long clean_instructions =
+      0;  // of these, up to the last place where no other exception was being handled than at the start
   std::string state_problem;  // the state at the end cannot be rebuilt: try to end earlier
 };
 
@@ -100,8 +101,9 @@ bool HasDestructor(PyObject* o) {
   return o && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && _PyType_Lookup(Py_TYPE(o), del_name);
 }
 
-std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem, FjFrame* frame, const FrameImage& before,
-                               frame::Outcome outcome, int index, PyObject* result, std::string* problem) {
+std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem, FjFrame* frame,
+                               const FrameImage& before, frame::Outcome outcome, int index, PyObject* result,
+                               std::string* problem) {
   Recipe recipe(s);
   int nlocals = fj_nlocalsplus(frame), depth = fj_stack_depth(frame);
   std::vector<std::pair<int, int>> slots;
@@ -130,7 +132,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
       slots.emplace_back(i, p[i] ? recipe.Add(p[i]) : -1);
       if (p[i] && slots.back().second < 0) break;
     }
-    for (int i = 0; i < depth && recipe.why().empty(); ++i) stack.push_back(p[nlocals + i] ? recipe.Add(p[nlocals + i]) : -1);
+    for (int i = 0; i < depth && recipe.why().empty(); ++i)
+      stack.push_back(p[nlocals + i] ? recipe.Add(p[nlocals + i]) : -1);
   }
   std::vector<Segment::Store> stores;
   for (auto& st : s.stores()) {
@@ -159,8 +162,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   const int ieee = s.uses_numpy ? tensor::NumpyWatch() : 0;  // its error state is guarded
   auto made = s.lowering().Finish(recipe.outputs, ieee != 0);
   std::vector<tensor::OutputPlan> plan;
-  for (auto& m : made)
-    plan.push_back({static_cast<tensor::OutputPlan::Kind>(m.kind), m.index, m.calls});
+  for (auto& m : made) plan.push_back({static_cast<tensor::OutputPlan::Kind>(m.kind), m.index, m.calls});
 
   auto seg = std::make_unique<Segment>(std::move(recipe));
   seg->returns = returns;
@@ -201,10 +203,14 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
     config.op_count += s.op_count;
     ++config.graph_count;
     std::string note;
-    if (config.backend == "eager") note = "backend=\"eager\"";
-    else if (WantsGrad(s.trace())) note = "gradients are wanted and no compiled backward exists yet: runs through the framework";
-    else if (MixesInference(s.trace())) note = "calls in and out of inference mode: runs through the framework";
-    else if (!s.lowering().graph_unusable().empty()) note = s.lowering().graph_unusable() + ": runs through the framework";
+    if (config.backend == "eager")
+      note = "backend=\"eager\"";
+    else if (WantsGrad(s.trace()))
+      note = "gradients are wanted and no compiled backward exists yet: runs through the framework";
+    else if (MixesInference(s.trace()))
+      note = "calls in and out of inference mode: runs through the framework";
+    else if (!s.lowering().graph_unusable().empty())
+      note = s.lowering().graph_unusable() + ": runs through the framework";
     if (note.empty() && !FindBackend(config.backend)) {
       try {
         CompileOptions options;
@@ -222,7 +228,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         const double start = Now();
         s.graph().name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
         diag::Log(diag::Channel::graph_, s.graph().str());
-        seg->executable = config.backend == "interpreter" ? MakeInterpreter(s.graph(), ieee) : Compile(s.graph(), options);
+        seg->executable =
+            config.backend == "interpreter" ? MakeInterpreter(s.graph(), ieee) : Compile(s.graph(), options);
         seg->graph_runner = tensor::MakeGraphRunner(seg->executable, s.graph(), seg->trace, plan, constants);
         const CompileStats& st = seg->executable->stats();
         CompileEvent(frame, Now() - start, st);
@@ -232,7 +239,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         config.kernels.library_calls += st.library_calls;
         config.kernels.externs += st.externs;
       } catch (const std::exception& e) {
-        note = std::string("internal error of framejit (please report it): ") + e.what() + ": runs through the framework";
+        note =
+            std::string("internal error of framejit (please report it): ") + e.what() + ": runs through the framework";
         diag::Warn("framejit: " + note);
         seg->graph_runner.reset();
       }
@@ -269,8 +277,8 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   options.stop_after = stop_after;
   Session s(frame, options);
   CaptureSemantics sem(s);
-  // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator suspended
-  // in a `with` must not execute its `finally` for real.
+  // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator
+  // suspended in a `with` must not execute its `finally` for real.
   struct Cleanup {
     Session& s;
     CaptureSemantics& sem;
@@ -279,7 +287,9 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     ~Cleanup() {
       struct Last {
         int collects;
-        ~Last() { if (collects) PyGC_Enable(); }
+        ~Last() {
+          if (collects) PyGC_Enable();
+        }
       } last{collects};
       OverrideScope scope(&sem);
       s.MarkBroken();
@@ -290,8 +300,8 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   PyObject** p = fj_localsplus(frame);
   for (int i = 0; i < before.size(); ++i) {
     if (!p[i]) continue;
-    // Exceptions being handled lie on the stack; the instructions that restore them put them into the thread as they are.
-    // Nor may operands that the instructions themselves take apart be hidden: code, keywords.
+    // Exceptions being handled lie on the stack; the instructions that restore them put them into the thread as they
+    // are. Nor may operands that the instructions themselves take apart be hidden: code, keywords.
     if (i >= fj_nlocalsplus(frame) && (PyExceptionInstance_Check(p[i]) || p[i] == Py_None || PyCode_Check(p[i]) ||
                                        IsTupleOfNames(p[i]) || PyDict_CheckExact(p[i]))) {
       Ref seen(s.FromOutside(p[i], s.guards().Slot(i)));
@@ -362,7 +372,8 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     SuspendScope off;
     out.segment = Build(config, s, sem, frame, before, outcome, index, result.get(), &out.state_problem);
   }
-  if (!out.state_problem.empty()) StateProblem(frame, outcome == frame::Outcome::kReturned ? fj_next(frame) : index, &out);
+  if (!out.state_problem.empty())
+    StateProblem(frame, outcome == frame::Outcome::kReturned ? fj_next(frame) : index, &out);
   return out;
 }
 
@@ -386,12 +397,16 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
     c = CaptureOnce(config, place, frame, stop_after);
     if (PyErr_Occurred()) PyErr_Clear();
     if (diag::Enabled(diag::Channel::guards_))
-      diag::Log(diag::Channel::guards_, "capture of " + std::string(PyUnicode_AsUTF8(fj_code(frame)->co_qualname)) + " from " +
-                                            std::to_string(fj_next(frame)) + ": " + std::to_string(c.instructions) +
-                                            " instructions, " + (c.segment ? "ok" : c.broke ? "break " + diag::Render(c.reason) : "nothing: " + c.state_problem));
+      diag::Log(diag::Channel::guards_, "capture of " + std::string(PyUnicode_AsUTF8(fj_code(frame)->co_qualname)) +
+                                            " from " + std::to_string(fj_next(frame)) + ": " +
+                                            std::to_string(c.instructions) + " instructions, " +
+                                            (c.segment ? "ok"
+                                             : c.broke ? "break " + diag::Render(c.reason)
+                                                       : "nothing: " + c.state_problem));
     if (c.segment) break;
     if (!c.broke && c.state_problem.empty()) break;  // nothing worth compiling
-    if (std::none_of(reasons.begin(), reasons.end(), [&](auto& b) { return b.id == c.reason.id; })) reasons.push_back(c.reason);
+    if (std::none_of(reasons.begin(), reasons.end(), [&](auto& b) { return b.id == c.reason.id; }))
+      reasons.push_back(c.reason);
     stop_after = c.broke ? c.instructions : c.instructions - 1;
     if (stop_after <= 0) break;
   }
@@ -427,7 +442,8 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
     return nullptr;
   }
   if (diag::Enabled(diag::Channel::guards_))
-    for (auto& line : c.segment->guards->Describe(fj_code(frame)->co_localsplusnames)) diag::Log(diag::Channel::guards_, line);
+    for (auto& line : c.segment->guards->Describe(fj_code(frame)->co_localsplusnames))
+      diag::Log(diag::Channel::guards_, line);
   place.segments.push_back(std::move(c.segment));
   return place.segments.back().get();
 }
@@ -466,7 +482,8 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   if (graph_runner) {
     if (graph_runner->Run(inputs, symbols, out) < 0) {
       ++failures;
-      if (diag::Enabled(diag::Channel::perf_)) diag::Log(diag::Channel::perf_, "a run ended early and starts over in Python");
+      if (diag::Enabled(diag::Channel::perf_))
+        diag::Log(diag::Channel::perf_, "a run ended early and starts over in Python");
       return -1;
     }
     failures = 0;
@@ -482,7 +499,8 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
     }
   }
   // The common case: one tensor is returned.
-  if (returns && n == 1 && recipe.nodes.size() == 1 && stores.empty() && calls.empty() && cells.empty() && grad_after < 0) {
+  if (returns && n == 1 && recipe.nodes.size() == 1 && stores.empty() && calls.empty() && cells.empty() &&
+      grad_after < 0) {
     *result = out[0];
     return 1;
   }

@@ -20,57 +20,63 @@ namespace framejit::capture {
 struct CodeState;
 struct Config {
   std::string key;
-  uint64_t used = 0;       // when framejit.compile last returned it
+  uint64_t used = 0;  // when framejit.compile last returned it
   std::string backend = "llvm";
   Ref root_code;
-  int dynamic = -1;        // -1 auto, 0 never, 1 from the start
+  int dynamic = -1;  // -1 auto, 0 never, 1 from the start
   bool fullgraph = false;
   std::vector<std::pair<std::string, std::string>> options;  // of framejit.config, for this function only
-  int Dynamic() const;     // `dynamic`, or where that is -1 what the option says
+  int Dynamic() const;                                       // `dynamic`, or where that is -1 what the option says
   std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>> codes;
   int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
-  std::vector<diag::Break> breaks;      // distinct places, in order of first occurrence
-  std::vector<std::string> graphs;      // text of every compiled graph: its calls
-  std::vector<std::string> notes;       // why a segment runs through the framework
-  CompileStats kernels;                 // summed
+  std::vector<diag::Break> breaks;  // distinct places, in order of first occurrence
+  std::vector<std::string> graphs;  // text of every compiled graph: its calls
+  std::vector<std::string> notes;   // why a segment runs through the framework
+  CompileStats kernels;             // summed
   double seconds = 0;
 };
 
 struct Segment {
   std::shared_ptr<guard::GuardSet> guards;
-  std::unique_ptr<tensor::TraceRunner> trace_runner;   // exactly one of these, or none (no tensor operations)
+  std::unique_ptr<tensor::TraceRunner> trace_runner;  // exactly one of these, or none (no tensor operations)
   std::unique_ptr<tensor::GraphRunner> graph_runner;
   std::shared_ptr<Executable> executable;
-  std::unique_ptr<BackendRunner> backend_runner;       // a registered backend's callable
+  std::unique_ptr<BackendRunner> backend_runner;  // a registered backend's callable
   Trace trace;
   Recipe recipe;
   int num_tensor_inputs = 0, num_inputs = 0, num_symbols = 0;
   bool returns = false;
   int return_node = -1;
-  int next = 0, depth = 0;                             // where the frame goes on
-  std::vector<std::pair<int, int>> slots;              // (slot, node), node -1: empty
-  std::vector<int> stack;                              // nodes
-  struct Store { int dict, key, value; };              // value -1: delete
+  int next = 0, depth = 0;                 // where the frame goes on
+  std::vector<std::pair<int, int>> slots;  // (slot, node), node -1: empty
+  std::vector<int> stack;                  // nodes
+  struct Store {
+    int dict, key, value;
+  };  // value -1: delete
   std::vector<Store> stores;
-  struct PendingCall { Ref method; std::vector<int> args; };
+  struct PendingCall {
+    Ref method;
+    std::vector<int> args;
+  };
   std::vector<PendingCall> calls;
-  std::vector<std::pair<int, int>> cells;              // (node of the frame's cell, node of its new contents or -1)
-  int grad_after = -1;                                 // grad mode to leave behind, -1 unchanged
-  long instructions = 0;                               // outermost instructions it stands for
+  std::vector<std::pair<int, int>> cells;  // (node of the frame's cell, node of its new contents or -1)
+  int grad_after = -1;                     // grad mode to leave behind, -1 unchanged
+  long instructions = 0;                   // outermost instructions it stands for
   // Runs that failed in a row: from kFailures on, Python does the work at once, but for every kRetry'th time.
   static constexpr int kFailures = 4, kRetry = 64;
   int failures = 0;
   unsigned passed = 0;
-  std::vector<std::string> dynamic_names;              // source text of each tensor input, for automatic dynamic shapes
+  std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
   explicit Segment(Recipe r) : recipe(std::move(r)) {}
 
-  // Guards hold: runs. 1: done (*result set if it returns; else the frame's slots were written), 0: miss, -1: exception.
+  // Guards hold: runs. 1: done (*result set if it returns; else the frame's slots were written), 0: miss, -1:
+  // exception.
   int Try(PyObject** slots_in, FjFrame* frame, PyObject** result);
 };
 
-struct Place {             // one instruction offset and stack depth
+struct Place {  // one instruction offset and stack depth
   std::vector<std::unique_ptr<Segment>> segments;
-  long skip = 0;           // nothing to capture here: step this many instructions before asking again
+  long skip = 0;  // nothing to capture here: step this many instructions before asking again
   int misses = 0;
   bool give_up = false;
   std::vector<std::pair<std::string, int>> dynamic_dims;
@@ -89,8 +95,8 @@ struct CodeState {
 // Adds it to config.breaks, logged, unless that place is known for it.
 void RememberBreak(Config& config, const diag::Break& reason);
 
-// Captures from the frame's current place. On success the segment is installed in `place`; null: nothing worth compiling
-// (place->skip is set) or an exception (fullgraph).
+// Captures from the frame's current place. On success the segment is installed in `place`; null: nothing worth
+// compiling (place->skip is set) or an exception (fullgraph).
 Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame);
 
 }  // namespace framejit::capture

@@ -1,5 +1,5 @@
-// CaptureSemantics: the data model as the captured code sees it. Reads of outside objects take guards, tensor operations go
-// to the session, writes outside are kept or break, the rest is CPython itself on private objects.
+// CaptureSemantics: the data model as the captured code sees it. Reads of outside objects take guards, tensor
+// operations go to the session, writes outside are kept or break, the rest is CPython itself on private objects.
 #pragma once
 
 #include "capture/session.h"
@@ -79,7 +79,7 @@ class CaptureSemantics : public frame::Semantics {
   Session& s_;
   long root_instructions_ = 0, clean_instructions_ = 0;
   PyObject* const handled_ = Ref(PyErr_GetHandledException()).get();  // alive while capture runs: its handler is below
-  FjFrame* current_ = nullptr;  // whose instruction is being run
+  FjFrame* current_ = nullptr;                                        // whose instruction is being run
   long instructions_ = 0;
   int depth_ = 0;  // of captured calls
   const long max_instructions_ = std::stol(diag::GetOption("max_unroll"));

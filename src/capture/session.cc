@@ -19,38 +19,6 @@ std::string Text(PyObject* o) {
   return c ? c : "?";
 }
 
-// What framejit.mark_dynamic and mark_static said of the sizes of a tensor.
-struct Mark {
-  enum Kind : uint8_t { kNone, kDynamic, kStatic } kind = kNone;
-  int64_t min = 0, max = INT64_MAX;
-};
-
-std::vector<Mark> MarksOf(PyObject* o, int rank) {
-  std::vector<Mark> marks(rank);
-  SuspendScope off;
-  static PyObject* marks_of = nullptr;
-  if (!marks_of) {  // no lock is held: the import may let another thread in
-    Ref control(PyImport_ImportModule("framejit._control"));
-    marks_of = control ? PyObject_GetAttrString(control.get(), "marks_of") : nullptr;
-    if (!marks_of) PyErr_Clear();
-  }
-  Ref found(marks_of ? PyObject_CallOneArg(marks_of, o) : nullptr);
-  if (!found) PyErr_Clear();
-  if (!found || !PyDict_Check(found.get())) return marks;
-  PyObject *dim, *mark;  // {dim: ("dynamic", min, max) or ("static",)}
-  for (Py_ssize_t at = 0; PyDict_Next(found.get(), &at, &dim, &mark);) {
-    long i = PyLong_AsLong(dim);
-    if (i < 0 || i >= rank) continue;
-    Mark& m = marks[i];
-    m.kind = PyTuple_GET_SIZE(mark) == 3 ? Mark::kDynamic : Mark::kStatic;
-    if (m.kind == Mark::kStatic) continue;
-    if (PyObject* low = PyTuple_GET_ITEM(mark, 1); low != Py_None) m.min = PyLong_AsLongLong(low);
-    if (PyObject* high = PyTuple_GET_ITEM(mark, 2); high != Py_None) m.max = PyLong_AsLongLong(high);
-  }
-  if (PyErr_Occurred()) PyErr_Clear();
-  return marks;
-}
-
 bool IsTupleOfPrimitives(PyObject* o) {
   if (!PyTuple_CheckExact(o)) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
@@ -75,8 +43,8 @@ bool IsValue(PyObject* o) {
     auto* s = reinterpret_cast<PySliceObject*>(o);
     return IsPrimitive(s->start) && IsPrimitive(s->stop) && IsPrimitive(s->step);
   }
-  static const char* const kNames[] = {"torch.device", "torch.finfo", "torch.iinfo", "re.Pattern", "datetime.timedelta",
-                                       "datetime.date", "datetime.datetime", "decimal.Decimal"};
+  static const char* const kNames[] = {"torch.device",       "torch.finfo",   "torch.iinfo",       "re.Pattern",
+                                       "datetime.timedelta", "datetime.date", "datetime.datetime", "decimal.Decimal"};
   for (const char* k : kNames)
     if (!strcmp(Py_TYPE(o)->tp_name, k)) return true;
   return false;
@@ -84,13 +52,13 @@ bool IsValue(PyObject* o) {
 
 namespace {
 
-// May C code look at an outside object that is no list, tuple, dict or set? It reads nothing of an instance but through its
-// Python-level methods, which are captured.
+// May C code look at an outside object that is no list, tuple, dict or set? It reads nothing of an instance but through
+// its Python-level methods, which are captured.
 bool ReadableByC(PyObject* o) {
   PyTypeObject* layout = LayoutOf(Py_TYPE(o));
-  return layout == &PyBaseObject_Type || layout == &PyDict_Type || layout == &PySet_Type || layout == &PyFrozenSet_Type ||
-         layout == &PyList_Type || layout == &PyTuple_Type || PyMethod_Check(o) || PyODict_Check(o) || PyIter_Check(o) ||
-         !strcmp(layout->tp_name, "collections.defaultdict");
+  return layout == &PyBaseObject_Type || layout == &PyDict_Type || layout == &PySet_Type ||
+         layout == &PyFrozenSet_Type || layout == &PyList_Type || layout == &PyTuple_Type || PyMethod_Check(o) ||
+         PyODict_Check(o) || PyIter_Check(o) || !strcmp(layout->tp_name, "collections.defaultdict");
 }
 
 // An immutable value with a class of its own: identity says it all.
@@ -105,9 +73,10 @@ bool IsScalarSubclass(PyObject* o) {
 bool IsConstantKind(PyObject* o) {
   if (PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o)) return true;
   const char* n = Py_TYPE(o)->tp_name;
-  static const char* const kNames[] = {"method_descriptor", "wrapper_descriptor", "getset_descriptor", "member_descriptor",
-                                       "classmethod_descriptor", "torch.dtype", "torch.layout", "torch.memory_format",
-                                       "numpy.ufunc", "_thread.RLock", "typing._GenericAlias", "builtin_function_or_method"};
+  static const char* const kNames[] = {"method_descriptor", "wrapper_descriptor",     "getset_descriptor",
+                                       "member_descriptor", "classmethod_descriptor", "torch.dtype",
+                                       "torch.layout",      "torch.memory_format",    "numpy.ufunc",
+                                       "_thread.RLock",     "typing._GenericAlias",   "builtin_function_or_method"};
   for (const char* k : kNames)
     if (!strcmp(n, k)) return true;
   return tensor::DTypeOf(o).has_value() || tensor::HasCalleeName(o);
@@ -118,7 +87,9 @@ PyObject* CaptureBreakType() {
   return type;
 }
 
-Session* Session::Current() { return current; }
+Session* Session::Current() {
+  return current;
+}
 
 Session::Session(FjFrame* root, CaptureOptions options)
     : mode(tensor::ReadModeForCapture()), entry_mode(mode), root_(root), options_(std::move(options)), outer_(current) {
@@ -147,7 +118,9 @@ std::string Session::Where() const {
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
   const int at = PyFrame_GetLasti(f);
   if (code.get() != where_.code.get() || at != where_.at)  // one instruction takes many guards
-    where_ = {code, at, Text(reinterpret_cast<PyCodeObject*>(code.get())->co_filename) + ":" + std::to_string(PyFrame_GetLineNumber(f))};
+    where_ = {code, at,
+              Text(reinterpret_cast<PyCodeObject*>(code.get())->co_filename) + ":" +
+                  std::to_string(PyFrame_GetLineNumber(f))};
   return where_.text;
 }
 
@@ -188,7 +161,8 @@ bool Session::HoldsSuspendedGenerator() const {
   for (auto& [o, origin] : origins_) {
     if (origin.kind != Origin::kFresh || !PyGen_CheckExact(o)) continue;
     Ref frame(PyObject_GetAttrString(o, "gi_frame")), name(PyObject_GetAttrString(o, "__name__"));
-    if (frame && frame.get() != Py_None && name && PyUnicode_CompareWithASCIIString(name.get(), "<genexpr>") != 0) return true;
+    if (frame && frame.get() != Py_None && name && PyUnicode_CompareWithASCIIString(name.get(), "<genexpr>") != 0)
+      return true;
   }
   return false;
 }
@@ -279,8 +253,8 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s) {
   tensor::Class c = tensor::Classify(o);
   if (c == tensor::Class::kTorchSubclass) return Break(BreakId::kSubclass, Py_TYPE(o)->tp_name);
   if (c != tensor::Class::kNone) return TensorInput(o, s, c);
-  // A bound builtin (`log.append`): in the frame it was made anew for this call; one that is kept somewhere is a constant, and
-  // so is its object.
+  // A bound builtin (`log.append`): in the frame it was made anew for this call; one that is kept somewhere is a
+  // constant, and so is its object.
   if (Ref bound = UnbindBuiltin(o).self; bound && !PyType_Check(bound.get())) {
     if (s->kind == SourceKind::kSlot)
       return Break(BreakId::kUnknownOrigin, std::string("a bound method of a ") + Py_TYPE(bound.get())->tp_name);
@@ -310,119 +284,6 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s) {
   keep_.emplace_back(o);
   Py_INCREF(o);
   return o;
-}
-
-PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
-  if (options_.dynamic_ints.empty() || !PyLong_CheckExact(number)) return nullptr;
-  auto known = int_symbols_.find(s);
-  if (known != int_symbols_.end()) return SymIntObject(known->second);
-  if (std::find(options_.dynamic_ints.begin(), options_.dynamic_ints.end(), s->str()) == options_.dynamic_ints.end()) return nullptr;
-  int overflow;
-  int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
-  if (overflow || value < 2) return nullptr;  // 0 and 1 mean too much to programs to be any number
-  shape::SymbolInfo info;
-  info.name = s->str(fj_code(root_)->co_localsplusnames);
-  info.hint = value;
-  info.min = 2;
-  shape::Int symbol = env_.NewSymbol(info);
-  uint32_t id = *symbol.as_symbol();
-  graph_.symbol_sources.resize(id + 1);
-  graph_.symbol_sources[id] = {static_cast<int>(int_symbols_.size()), -1};
-  guard::Row row{guard::Kind::kIntSymbol, s};
-  row.number = id;
-  row.where = Where();
-  guards_->Add(std::move(row));
-  int_symbols_.emplace(s, symbol);
-  return SymIntObject(symbol);
-}
-
-PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
-  tensor::Meta m;
-  const char* why = nullptr;
-  if (!tensor::ReadMeta(o, &m, &why)) return Break(BreakId::kUnsupportedTensor, why ? why : "");
-  TensorMeta meta;
-  bool torch = c == tensor::Class::kTorch || c == tensor::Class::kTorchParameter;
-  if (!UseFramework(torch)) return nullptr;
-  meta.framework = torch ? Framework::kTorch : Framework::kNumpy;
-  meta.dtype = m.dtype;
-  meta.device = m.device;
-  meta.requires_grad = m.requires_grad;
-  meta.is_parameter = c == tensor::Class::kTorchParameter;
-  meta.is_scalar = c == tensor::Class::kNumpyScalar;
-  meta.is_inference = m.is_inference;
-  meta.read_only = !torch && m.key_set != 0;
-  std::string name = s->str(fj_code(root_)->co_localsplusnames);
-  std::vector<Mark> marks = MarksOf(o, m.rank);
-  for (int i = 0; i < m.rank; ++i) {
-    bool symbolic = options_.dynamic == 1 && !meta.is_parameter && m.sizes[i] > 1;
-    for (auto& [text, dim] : options_.dynamic_dims) symbolic = symbolic || (dim == i && text == name);
-    // A size of 0 or 1 means something else to the program (empty, broadcast) than any other one.
-    symbolic = symbolic || (marks[i].kind == Mark::kDynamic && options_.dynamic != 0 && m.sizes[i] > 1);
-    symbolic = symbolic && marks[i].kind != Mark::kStatic && m.sizes[i] >= marks[i].min && m.sizes[i] <= marks[i].max;
-    if (symbolic) {
-      shape::SymbolInfo info;
-      info.name = name + ".size(" + std::to_string(i) + ")";
-      info.hint = m.sizes[i];
-      info.min = marks[i].min;
-      info.max = marks[i].max;
-      meta.sizes.push_back(env_.NewSymbol(info));
-    } else {
-      meta.sizes.push_back(m.sizes[i]);
-    }
-  }
-  // Strides that follow from the sizes (contiguous from some dim on) are written as expressions of them.
-  meta.strides.resize(m.rank, shape::Int(0));
-  for (int i = m.rank - 1; i >= 0; --i) {
-    meta.strides[i] = shape::Int(m.strides[i]);
-    if (i == m.rank - 1) continue;
-    for (int j = i + 1; j < m.rank; ++j) {
-      shape::Int e = meta.strides[j] * meta.sizes[j];
-      if (!e.is_const() && env_.Hint(e) == m.strides[i]) {
-        meta.strides[i] = e;
-        break;
-      }
-    }
-  }
-  TraceId id = lowering_->AddInput(meta, name, torch || !(m.key_set & tensor::kReadOnly));
-  guard::Row row{guard::Kind::kTensor, s};
-  row.tensor.meta = meta;
-  row.tensor.key_set = m.key_set;
-  row.where = Where();
-  guards_->Add(std::move(row));
-  input_sources_.push_back(s);
-  input_tensors_.push_back(o);
-  PyObject* proxy = NewProxy(id);
-  if (!proxy) return nullptr;
-  Origin origin;
-  origin.kind = Origin::kOutside;
-  origin.source = s;
-  origin.proxy = proxy;
-  origins_.emplace(o, origin);
-  Py_INCREF(o);
-  keep_.emplace_back(o);
-  return proxy;
-}
-
-bool Session::UseFramework(bool torch) {
-  if (torch ? uses_numpy : uses_torch) return Break(BreakId::kUnsupportedTensor, "tensors of torch and of NumPy in one graph"), false;
-  return (torch ? uses_torch : uses_numpy) = true;
-}
-
-PyObject* Session::NewProxy(TraceId id) {
-  auto it = proxies_.find(id);
-  if (it == proxies_.end()) {
-    PyObject* p = NewTensorProxy(this, id);
-    if (!p) return nullptr;
-    keep_.emplace_back(p);
-    it = proxies_.emplace(id, p).first;
-  }
-  Py_INCREF(it->second);
-  return it->second;
-}
-
-PyObject* Session::SymIntObject(shape::Int e) {
-  if (auto c = e.as_const()) return PyLong_FromLongLong(*c);
-  return NewSymInt(this, e);
 }
 
 PyObject* Session::Adopt(PyObject* o) {
@@ -466,7 +327,8 @@ bool Session::NoteType(PyTypeObject* t) {
 
 bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
   Origin* g = Find(container);
-  if (g && g->changes) return Break(BreakId::kSideEffect, std::string("a changed ") + Py_TYPE(container)->tp_name + " is read"), false;
+  if (g && g->changes)
+    return Break(BreakId::kSideEffect, std::string("a changed ") + Py_TYPE(container)->tp_name + " is read"), false;
   if (!source && g) source = g->source;
   if (source) reads_.push_back({container, key, source});
   return true;
@@ -475,12 +337,17 @@ bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
 bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n) {
   struct Row {
     const char *type, *name;
-    int args;       // besides the container
-    bool hashes;    // its argument must be hashable
+    int args;     // besides the container
+    bool hashes;  // its argument must be hashable
   };
-  static constexpr Row kRows[] = {{"list", "append", 1, false}, {"list", "clear", 0, false}, {"list", "reverse", 0, false},
-                                  {"set", "add", 1, true}, {"set", "discard", 1, true}, {"set", "clear", 0, false},
-                                  {"collections.deque", "append", 1, false}, {"collections.deque", "appendleft", 1, false},
+  static constexpr Row kRows[] = {{"list", "append", 1, false},
+                                  {"list", "clear", 0, false},
+                                  {"list", "reverse", 0, false},
+                                  {"set", "add", 1, true},
+                                  {"set", "discard", 1, true},
+                                  {"set", "clear", 0, false},
+                                  {"collections.deque", "append", 1, false},
+                                  {"collections.deque", "appendleft", 1, false},
                                   {"collections.deque", "clear", 0, false}};
   Origin* g = Find(args[0]);
   if (!g || g->kind != Origin::kOutside || g->real) return false;
@@ -512,7 +379,8 @@ void Session::SeparateWrites() {
   };
   for (auto& st : stores_) {
     for (auto& r : reads_)
-      if (PyDict_Check(r.container) && (!r.key || same(r.key, st.key.get()))) apart(st.dict.get(), r.container, r.source);
+      if (PyDict_Check(r.container) && (!r.key || same(r.key, st.key.get())))
+        apart(st.dict.get(), r.container, r.source);
     for (auto& other : stores_)
       if (same(other.key.get(), st.key.get())) apart(st.dict.get(), other.dict.get(), SourceOf(other.dict.get()));
   }
@@ -521,7 +389,8 @@ void Session::SeparateWrites() {
     for (auto& r : reads_)
       if (Py_TYPE(r.container) == Py_TYPE(changed)) apart(changed, r.container, r.source);
     for (auto& other : calls_)
-      if (Py_TYPE(other.args[0].get()) == Py_TYPE(changed)) apart(changed, other.args[0].get(), SourceOf(other.args[0].get()));
+      if (Py_TYPE(other.args[0].get()) == Py_TYPE(changed))
+        apart(changed, other.args[0].get(), SourceOf(other.args[0].get()));
   }
 }
 
@@ -530,11 +399,16 @@ bool Session::NoteLength(PyObject* o) {
   if (!g || g->kind != Origin::kOutside) return true;
   if (!Reads(o)) return false;
   guard::Row row{guard::Kind::kLength, g->source};
-  if (PyList_Check(o) || PyTuple_Check(o)) row.number = PySequence_Fast_GET_SIZE(o);
-  else if (PyDict_Check(o)) row.number = PyDict_GET_SIZE(o);
-  else if (PyAnySet_Check(o)) row.number = PySet_GET_SIZE(o);
-  else return true;
-  if (PyDict_Check(o) && HasPending(o)) return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
+  if (PyList_Check(o) || PyTuple_Check(o))
+    row.number = PySequence_Fast_GET_SIZE(o);
+  else if (PyDict_Check(o))
+    row.number = PyDict_GET_SIZE(o);
+  else if (PyAnySet_Check(o))
+    row.number = PySet_GET_SIZE(o);
+  else
+    return true;
+  if (PyDict_Check(o) && HasPending(o))
+    return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
   row.where = Where();
   guards_->Add(std::move(row));
   return true;
@@ -616,7 +490,8 @@ PyObject* Session::ForC(PyObject* o) {
   Origin* g = Find(o);
   if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) {
     if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
-    if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || ReadableByC(o)) return g && g->changes && !Reads(o) ? nullptr : o;
+    if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || ReadableByC(o))
+      return g && g->changes && !Reads(o) ? nullptr : o;
     if (IsScalarSubclass(o)) {  // an enum's member, say
       guards_->Is(g->source, o);
       return o;
@@ -656,7 +531,8 @@ PyObject* Session::ForC(PyObject* o) {
     }
     for (auto& st : stores_) {
       if (st.dict.get() != o) continue;
-      if ((st.value ? PyDict_SetItem(copy.get(), st.key.get(), st.value.get()) : PyDict_DelItem(copy.get(), st.key.get())) < 0)
+      if ((st.value ? PyDict_SetItem(copy.get(), st.key.get(), st.value.get())
+                    : PyDict_DelItem(copy.get(), st.key.get())) < 0)
         return nullptr;
     }
     PyObject* r = MarkFresh(copy.get());
@@ -671,9 +547,12 @@ PyObject* Session::ForC(PyObject* o) {
   };
   bool differs = false;
   PyObject* copy = nullptr;
-  if (PyTuple_CheckExact(o)) copy = PyTuple_New(PyTuple_GET_SIZE(o));
-  else if (PyList_CheckExact(o)) copy = PyList_New(PyList_GET_SIZE(o));
-  else if (PyDict_CheckExact(o)) copy = PyDict_New();
+  if (PyTuple_CheckExact(o))
+    copy = PyTuple_New(PyTuple_GET_SIZE(o));
+  else if (PyList_CheckExact(o))
+    copy = PyList_New(PyList_GET_SIZE(o));
+  else if (PyDict_CheckExact(o))
+    copy = PyDict_New();
   else {  // subclasses: their methods may look anywhere; only safe when they hold no tensors
     PyObject *k, *v;
     Py_ssize_t pos = 0;
@@ -709,8 +588,10 @@ PyObject* Session::ForC(PyObject* o) {
       if (!c) return nullptr;
       differs |= c != v;
       Py_INCREF(c);
-      if (PyTuple_Check(o)) PyTuple_SET_ITEM(copy, i, c);
-      else PyList_SET_ITEM(copy, i, c);
+      if (PyTuple_Check(o))
+        PyTuple_SET_ITEM(copy, i, c);
+      else
+        PyList_SET_ITEM(copy, i, c);
     }
   }
   PyObject* result = differs ? copy : o;

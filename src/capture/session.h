@@ -2,9 +2,9 @@
 // objects and with proxies in place of tensors, and writes down three things: the framework calls (Trace and Graph, by
 // surface::Lowering), what was read from outside (guards), and what must be stored outside (pending stores).
 //
-// Invariants. (1) Nothing outside changes: a write to an outside object is either kept in the overlay or a Break. (2) Every
-// object that code can reach is a primitive, *fresh* (made during this capture), or *outside* with a source from which a
-// guard was derived for whatever was read. (3) After a Break no handler runs: the whole capture unwinds.
+// Invariants. (1) Nothing outside changes: a write to an outside object is either kept in the overlay or a Break. (2)
+// Every object that code can reach is a primitive, *fresh* (made during this capture), or *outside* with a source from
+// which a guard was derived for whatever was read. (3) After a Break no handler runs: the whole capture unwinds.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@
 
 #include "capture/ref.h"
 #include "diag/diag.h"
-#include "framejit/call.h"
 #include "frame/semantics.h"
+#include "framejit/call.h"
 #include "guard/guard.h"
 #include "surface/surface.h"
 #include "tensor/tensor.h"
@@ -27,7 +27,8 @@ using diag::BreakId;
 using guard::Source;
 using guard::SourceKind;
 
-bool IsValue(PyObject* o);      // immutable objects of C types (torch.device, range, slice, ...): guarded by value where found
+bool IsValue(
+    PyObject* o);  // immutable objects of C types (torch.device, range, slice, ...): guarded by value where found
 bool IsPrimitive(PyObject* o);  // compared and guarded by value: int, float, bool, str, bytes, None, ... (exact types)
 
 struct Origin {
@@ -50,15 +51,15 @@ struct PendingStore {
 
 // A call of a C method that changes an outside container and is not looked at again: it is made at the segment's exit.
 struct PendingCall {
-  Ref method;              // a method descriptor
-  std::vector<Ref> args;   // the container first
+  Ref method;             // a method descriptor
+  std::vector<Ref> args;  // the container first
 };
 
 struct CaptureOptions {
-  int dynamic = -1;                                    // 1: every size a symbol; 0: none, marked ones neither
+  int dynamic = -1;                                       // 1: every size a symbol; 0: none, marked ones neither
   std::vector<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
-  std::vector<std::string> dynamic_ints;               // source text of Python ints, likewise
-  long stop_after = -1;                                // outermost instructions to run; -1: as far as possible
+  std::vector<std::string> dynamic_ints;                  // source text of Python ints, likewise
+  long stop_after = -1;                                   // outermost instructions to run; -1: as far as possible
 };
 
 class Session {
@@ -73,26 +74,34 @@ class Session {
   std::nullptr_t Break(BreakId id, const std::string& detail = {});
   bool broken() const { return broken_; }
   void MarkBroken() { broken_ = true; }
-  void Abandon();                            // of a broken capture: drops every private object
-  bool HoldsSuspendedGenerator() const;      // one whose end would run user code (not a generator expression)
+  void Abandon();                        // of a broken capture: drops every private object
+  bool HoldsSuspendedGenerator() const;  // one whose end would run user code (not a generator expression)
   const diag::Break& reason() const { return reason_; }
 
   // --- objects -------------------------------------------------------------------------------------------------------
-  // What `o`, found outside at `s`, is for the captured code: guards for it are taken. New reference (a proxy for a tensor).
+  // What `o`, found outside at `s`, is for the captured code: guards for it are taken. New reference (a proxy for a
+  // tensor).
   PyObject* FromOutside(PyObject* o, const Source* s);
   // An object that came out of C code: known, primitive, constant or fresh. Steals, returns a new reference.
   PyObject* Adopt(PyObject* o);
   // Slots of the outermost frame are lazy: nothing is guarded before it is used. Borrowed result, null on Break.
   PyObject* Resolve(PyObject* o);
   bool ResolveAll(PyObject** items, Py_ssize_t n);
-  PyObject* MarkFresh(PyObject* o);          // steals and returns o (null passes)
+  PyObject* MarkFresh(PyObject* o);  // steals and returns o (null passes)
   Origin* Find(PyObject* o);
-  bool IsOutside(PyObject* o) { Origin* g = Find(o); return g && g->kind == Origin::kOutside; }
-  bool IsFresh(PyObject* o) { Origin* g = Find(o); return g && g->kind == Origin::kFresh; }
-  // Made during this capture. Unseen tuples, dicts and cells are: CPython's call machinery makes *args and **kwargs. Any
-  // other unseen object may have come through C from outside.
+  bool IsOutside(PyObject* o) {
+    Origin* g = Find(o);
+    return g && g->kind == Origin::kOutside;
+  }
+  bool IsFresh(PyObject* o) {
+    Origin* g = Find(o);
+    return g && g->kind == Origin::kFresh;
+  }
+  // Made during this capture. Unseen tuples, dicts and cells are: CPython's call machinery makes *args and **kwargs.
+  // Any other unseen object may have come through C from outside.
   bool IsPrivate(PyObject* o) {
-    if (!Find(o) && (PyTuple_CheckExact(o) || PyDict_CheckExact(o) || PyCell_Check(o) || PyGen_CheckExact(o))) MarkFresh(o);
+    if (!Find(o) && (PyTuple_CheckExact(o) || PyDict_CheckExact(o) || PyCell_Check(o) || PyGen_CheckExact(o)))
+      MarkFresh(o);
     return IsFresh(o);
   }
   // Source of an outside or constant object; constants get one on demand. Null: fresh or primitive.
@@ -102,9 +111,9 @@ class Session {
   bool NoteLength(PyObject* o);
   // An outside container is read, at `key` or as a whole. False (Break): it has pending calls.
   bool Reads(PyObject* container, PyObject* key = nullptr, const Source* source = nullptr);
-  bool NoteType(PyTypeObject* t);            // its attributes were looked up
-  // What to hand to C code in place of `o`: itself, or of a container that holds tensors a private copy with proxies. Guards
-  // are taken for all that C code can read of it; null (Break): it can read what no guard covers. Borrowed.
+  bool NoteType(PyTypeObject* t);  // its attributes were looked up
+  // What to hand to C code in place of `o`: itself, or of a container that holds tensors a private copy with proxies.
+  // Guards are taken for all that C code can read of it; null (Break): it can read what no guard covers. Borrowed.
   PyObject* ForC(PyObject* o);
 
   // --- tensors -------------------------------------------------------------------------------------------------------
@@ -112,14 +121,14 @@ class Session {
   const TensorMeta& meta(TraceId id) const { return lowering_->meta(id); }
   // Calls the framework function `callee` symbolically. New reference to its result. kwnames as in vectorcall.
   PyObject* CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
-  bool ToArg(PyObject* o, Arg* out);         // false on Break
+  bool ToArg(PyObject* o, Arg* out);  // false on Break
   PyObject* FromArg(const Arg& a);
-  PyObject* SymIntObject(shape::Int e);      // an int if constant, else a SymInt proxy
+  PyObject* SymIntObject(shape::Int e);  // an int if constant, else a SymInt proxy
   shape::Env& env() { return env_; }
   Trace& trace() { return trace_; }
   Graph& graph() { return graph_; }
   surface::Lowering& lowering() { return *lowering_; }
-  ModeState mode;                            // virtual grad mode
+  ModeState mode;  // virtual grad mode
   const ModeState entry_mode;
 
   // --- overlay of outside dicts ------------------------------------------------------------------------------------
@@ -128,7 +137,8 @@ class Session {
   int WriteDictItem(PyObject* dict, PyObject* key, PyObject* value);  // outside dict: pending; value null: delete
   bool HasPending(PyObject* dict) const;
   const std::vector<PendingStore>& stores() const { return stores_; }
-  // A method that changes an outside list, set or deque, needs nothing from it and cannot fail. True: it is kept for the exit.
+  // A method that changes an outside list, set or deque, needs nothing from it and cannot fail. True: it is kept for
+  // the exit.
   bool Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n);
   const std::vector<PendingCall>& calls() const { return calls_; }
   // What is written must not be, under another name, what was read: guards for that. At the end of the capture.
@@ -140,20 +150,24 @@ class Session {
   const std::vector<const Source*>& input_sources() const { return input_sources_; }
   const std::vector<PyObject*>& input_tensors() const { return input_tensors_; }  // the real ones, kept
   FjFrame* root() const { return root_; }
-  std::string Where() const;                 // "file:line" of the user's code being captured
+  std::string Where() const;                         // "file:line" of the user's code being captured
   void Keep(PyObject* o) { keep_.emplace_back(o); }  // steals
   std::unordered_map<PyObject*, Ref> context_vars;   // ContextVar -> value set during capture
-  bool UseFramework(bool torch);             // false (Break) beside the other one: a graph runs on one framework
+  bool UseFramework(bool torch);  // false (Break) beside the other one: a graph runs on one framework
   bool uses_torch = false;
   bool uses_numpy = false;
   const CaptureOptions& options() const { return options_; }
   // The outermost frame's own cells, replaced by private ones: private cell -> slot, and what it held at the start.
-  struct RootCell { int slot; PyObject* before; };
+  struct RootCell {
+    int slot;
+    PyObject* before;
+  };
   std::unordered_map<PyObject*, RootCell> root_cells;
   int64_t op_count = 0;
 
  private:
-  PyObject* SymbolOf(PyObject* number, const Source* s);  // of an int that is known to change; null without error: it is not
+  PyObject* SymbolOf(PyObject* number,
+                     const Source* s);  // of an int that is known to change; null without error: it is not
   std::unordered_map<const Source*, shape::Int> int_symbols_;
   struct Descent;
   struct Place {
@@ -161,7 +175,7 @@ class Session {
     int at = -1;
     std::string text;
   };
-  mutable Place where_;                      // the last answer of Where()
+  mutable Place where_;  // the last answer of Where()
   PyObject* TensorInput(PyObject* o, const Source* s, tensor::Class c);
 
   FjFrame* root_;
@@ -180,7 +194,10 @@ class Session {
   std::vector<Ref> keep_;
   std::vector<PendingStore> stores_;
   std::vector<PendingCall> calls_;
-  struct Read { PyObject *container, *key; const Source* source; };  // key null: as a whole
+  struct Read {
+    PyObject *container, *key;
+    const Source* source;
+  };  // key null: as a whole
   std::vector<Read> reads_;
   std::vector<PyObject*> constants_;
   std::vector<const Source*> input_sources_;

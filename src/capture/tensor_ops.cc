@@ -9,8 +9,8 @@ namespace framejit::capture {
 namespace {
 
 // NB_* of opcode.h, in order.
-constexpr const char* kOperatorNames[] = {"add", "and", "floordiv", "lshift", "matmul", "mul", "mod", "or", "pow", "rshift",
-                                          "sub", "truediv", "xor"};
+constexpr const char* kOperatorNames[] = {"add", "and", "floordiv", "lshift", "matmul",  "mul", "mod",
+                                          "or",  "pow", "rshift",   "sub",    "truediv", "xor"};
 constexpr int kInPlace = 13;
 
 bool ToBool(PyObject** out, bool b) {
@@ -57,7 +57,9 @@ PyObject* DeviceObject(Session& s, const Device& d) {
   return o;
 }
 
-shape::Int NumElements(const TensorMeta& m) { return shape::Product(m.sizes); }
+shape::Int NumElements(const TensorMeta& m) {
+  return shape::Product(m.sizes);
+}
 
 // Attributes that are answered from the metadata. False: not one of them.
 bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view n, PyObject** out) {
@@ -82,8 +84,8 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
   if (n == "is_cpu") return ToBool(out, m.device.kind == DeviceKind::kCpu);
   if (n == "is_cuda") return ToBool(out, m.device.kind == DeviceKind::kCuda);
   if (n == "is_meta") return ToBool(out, m.device.kind == DeviceKind::kMeta);
-  for (const char* no : {"is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn", "is_mps", "is_xpu", "is_xla",
-                         "is_hpu", "is_ipu", "is_vulkan", "is_maia", "is_mtia"})
+  for (const char* no : {"is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn", "is_mps", "is_xpu",
+                         "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_maia", "is_mtia"})
     if (n == no) return ToBool(out, false);
   if (n == "layout") return *out = tensor::ResolveCallee("torch.strided"), true;
   if ((n == "grad_fn" || n == "grad") && !m.requires_grad) {
@@ -98,11 +100,13 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
 }
 
 // Views of a tensor are what it is.
-bool IsInference(Session& s, TraceId id) { return s.trace().tensors[s.trace().tensors[id].base].meta.is_inference; }
+bool IsInference(Session& s, TraceId id) {
+  return s.trace().tensors[s.trace().tensors[id].base].meta.is_inference;
+}
 
 // Methods that only read metadata; called with the proxy bound. Null without error: not one of them.
-PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject* const* args, Py_ssize_t nargs, PyObject* kw,
-                      bool* handled) {
+PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject* const* args, Py_ssize_t nargs,
+                      PyObject* kw, bool* handled) {
   *handled = true;
   const TensorMeta& m = s.meta(AsTensor(proxy)->id);
   int rank = static_cast<int>(m.sizes.size());
@@ -212,7 +216,8 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
       PyObject** dict = _PyObject_GetDictPtr(s.input_tensors()[t.input]);
       if (!dict || !*dict) break;
       bool found;
-      PyObject* v = s.ReadDictItem(*dict, s.guards().Child(SourceKind::kInstanceDict, s.input_sources()[t.input]), name, &found);
+      PyObject* v =
+          s.ReadDictItem(*dict, s.guards().Child(SourceKind::kInstanceDict, s.input_sources()[t.input]), name, &found);
       if (found || s.broken() || PyErr_Occurred()) return v;
     }
     PyErr_Format(PyExc_AttributeError, "'%s' object has no attribute '%U'",
@@ -227,7 +232,8 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
     }
     return s.CallFramework(callee, &proxy, 1, nullptr);
   }
-  if (PyFunction_Check(descr) || !strcmp(dt->tp_name, "method_descriptor") || !strcmp(dt->tp_name, "wrapper_descriptor"))
+  if (PyFunction_Check(descr) || !strcmp(dt->tp_name, "method_descriptor") ||
+      !strcmp(dt->tp_name, "wrapper_descriptor"))
     return PyMethod_New(descr, proxy);
   return s.Break(BreakId::kTensorProtocol, std::string("tensor.") + text);
 }

@@ -55,7 +55,8 @@ std::string Name(const Node& last) {  // who knows better names it again
 
 }  // namespace
 
-void Finish(const Graph& g, const std::vector<ValueId>& inputs, const std::vector<ValueId>& outputs, BuiltKernel* built) {
+void Finish(const Graph& g, const std::vector<ValueId>& inputs, const std::vector<ValueId>& outputs,
+            BuiltKernel* built) {
   Kernel& k = built->kernel;
   for (const auto* values : {&inputs, &outputs}) {
     for (ValueId v : *values) {
@@ -63,7 +64,8 @@ void Finish(const Graph& g, const std::vector<ValueId>& inputs, const std::vecto
       built->buffers.push_back(v);
     }
   }
-  const int first_output = static_cast<int>(inputs.size()), first_scratch = first_output + static_cast<int>(outputs.size());
+  const int first_output = static_cast<int>(inputs.size()),
+            first_scratch = first_output + static_cast<int>(outputs.size());
   const std::vector<bool> live = Live(k.insts);
   std::vector<int> number(k.insts.size(), -1);
   std::vector<Inst> insts;

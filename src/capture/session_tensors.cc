@@ -1,0 +1,160 @@
+// Tensors and numbers of the program as the session sees them: proxies, symbols, the guards of what came from outside.
+#include <algorithm>
+
+#include "capture/override.h"
+#include "capture/proxy.h"
+#include "capture/session.h"
+
+namespace framejit::capture {
+namespace {
+
+// What framejit.mark_dynamic and mark_static said of the sizes of a tensor.
+struct Mark {
+  enum Kind : uint8_t { kNone, kDynamic, kStatic } kind = kNone;
+  int64_t min = 0, max = INT64_MAX;
+};
+
+std::vector<Mark> MarksOf(PyObject* o, int rank) {
+  std::vector<Mark> marks(rank);
+  SuspendScope off;
+  static PyObject* marks_of = nullptr;
+  if (!marks_of) {  // no lock is held: the import may let another thread in
+    Ref control(PyImport_ImportModule("framejit._control"));
+    marks_of = control ? PyObject_GetAttrString(control.get(), "marks_of") : nullptr;
+    if (!marks_of) PyErr_Clear();
+  }
+  Ref found(marks_of ? PyObject_CallOneArg(marks_of, o) : nullptr);
+  if (!found) PyErr_Clear();
+  if (!found || !PyDict_Check(found.get())) return marks;
+  PyObject *dim, *mark;  // {dim: ("dynamic", min, max) or ("static",)}
+  for (Py_ssize_t at = 0; PyDict_Next(found.get(), &at, &dim, &mark);) {
+    long i = PyLong_AsLong(dim);
+    if (i < 0 || i >= rank) continue;
+    Mark& m = marks[i];
+    m.kind = PyTuple_GET_SIZE(mark) == 3 ? Mark::kDynamic : Mark::kStatic;
+    if (m.kind == Mark::kStatic) continue;
+    if (PyObject* low = PyTuple_GET_ITEM(mark, 1); low != Py_None) m.min = PyLong_AsLongLong(low);
+    if (PyObject* high = PyTuple_GET_ITEM(mark, 2); high != Py_None) m.max = PyLong_AsLongLong(high);
+  }
+  if (PyErr_Occurred()) PyErr_Clear();
+  return marks;
+}
+
+}  // namespace
+
+PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
+  if (options_.dynamic_ints.empty() || !PyLong_CheckExact(number)) return nullptr;
+  auto known = int_symbols_.find(s);
+  if (known != int_symbols_.end()) return SymIntObject(known->second);
+  if (std::find(options_.dynamic_ints.begin(), options_.dynamic_ints.end(), s->str()) == options_.dynamic_ints.end())
+    return nullptr;
+  int overflow;
+  int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
+  if (overflow || value < 2) return nullptr;  // 0 and 1 mean too much to programs to be any number
+  shape::SymbolInfo info;
+  info.name = s->str(fj_code(root_)->co_localsplusnames);
+  info.hint = value;
+  info.min = 2;
+  shape::Int symbol = env_.NewSymbol(info);
+  uint32_t id = *symbol.as_symbol();
+  graph_.symbol_sources.resize(id + 1);
+  graph_.symbol_sources[id] = {static_cast<int>(int_symbols_.size()), -1};
+  guard::Row row{guard::Kind::kIntSymbol, s};
+  row.number = id;
+  row.where = Where();
+  guards_->Add(std::move(row));
+  int_symbols_.emplace(s, symbol);
+  return SymIntObject(symbol);
+}
+
+PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
+  tensor::Meta m;
+  const char* why = nullptr;
+  if (!tensor::ReadMeta(o, &m, &why)) return Break(BreakId::kUnsupportedTensor, why ? why : "");
+  TensorMeta meta;
+  bool torch = c == tensor::Class::kTorch || c == tensor::Class::kTorchParameter;
+  if (!UseFramework(torch)) return nullptr;
+  meta.framework = torch ? Framework::kTorch : Framework::kNumpy;
+  meta.dtype = m.dtype;
+  meta.device = m.device;
+  meta.requires_grad = m.requires_grad;
+  meta.is_parameter = c == tensor::Class::kTorchParameter;
+  meta.is_scalar = c == tensor::Class::kNumpyScalar;
+  meta.is_inference = m.is_inference;
+  meta.read_only = !torch && m.key_set != 0;
+  std::string name = s->str(fj_code(root_)->co_localsplusnames);
+  std::vector<Mark> marks = MarksOf(o, m.rank);
+  for (int i = 0; i < m.rank; ++i) {
+    bool symbolic = options_.dynamic == 1 && !meta.is_parameter && m.sizes[i] > 1;
+    for (auto& [text, dim] : options_.dynamic_dims) symbolic = symbolic || (dim == i && text == name);
+    // A size of 0 or 1 means something else to the program (empty, broadcast) than any other one.
+    symbolic = symbolic || (marks[i].kind == Mark::kDynamic && options_.dynamic != 0 && m.sizes[i] > 1);
+    symbolic = symbolic && marks[i].kind != Mark::kStatic && m.sizes[i] >= marks[i].min && m.sizes[i] <= marks[i].max;
+    if (symbolic) {
+      shape::SymbolInfo info;
+      info.name = name + ".size(" + std::to_string(i) + ")";
+      info.hint = m.sizes[i];
+      info.min = marks[i].min;
+      info.max = marks[i].max;
+      meta.sizes.push_back(env_.NewSymbol(info));
+    } else {
+      meta.sizes.push_back(m.sizes[i]);
+    }
+  }
+  // Strides that follow from the sizes (contiguous from some dim on) are written as expressions of them.
+  meta.strides.resize(m.rank, shape::Int(0));
+  for (int i = m.rank - 1; i >= 0; --i) {
+    meta.strides[i] = shape::Int(m.strides[i]);
+    if (i == m.rank - 1) continue;
+    for (int j = i + 1; j < m.rank; ++j) {
+      shape::Int e = meta.strides[j] * meta.sizes[j];
+      if (!e.is_const() && env_.Hint(e) == m.strides[i]) {
+        meta.strides[i] = e;
+        break;
+      }
+    }
+  }
+  TraceId id = lowering_->AddInput(meta, name, torch || !(m.key_set & tensor::kReadOnly));
+  guard::Row row{guard::Kind::kTensor, s};
+  row.tensor.meta = meta;
+  row.tensor.key_set = m.key_set;
+  row.where = Where();
+  guards_->Add(std::move(row));
+  input_sources_.push_back(s);
+  input_tensors_.push_back(o);
+  PyObject* proxy = NewProxy(id);
+  if (!proxy) return nullptr;
+  Origin origin;
+  origin.kind = Origin::kOutside;
+  origin.source = s;
+  origin.proxy = proxy;
+  origins_.emplace(o, origin);
+  Py_INCREF(o);
+  keep_.emplace_back(o);
+  return proxy;
+}
+
+bool Session::UseFramework(bool torch) {
+  if (torch ? uses_numpy : uses_torch)
+    return Break(BreakId::kUnsupportedTensor, "tensors of torch and of NumPy in one graph"), false;
+  return (torch ? uses_torch : uses_numpy) = true;
+}
+
+PyObject* Session::NewProxy(TraceId id) {
+  auto it = proxies_.find(id);
+  if (it == proxies_.end()) {
+    PyObject* p = NewTensorProxy(this, id);
+    if (!p) return nullptr;
+    keep_.emplace_back(p);
+    it = proxies_.emplace(id, p).first;
+  }
+  Py_INCREF(it->second);
+  return it->second;
+}
+
+PyObject* Session::SymIntObject(shape::Int e) {
+  if (auto c = e.as_const()) return PyLong_FromLongLong(*c);
+  return NewSymInt(this, e);
+}
+
+}  // namespace framejit::capture
