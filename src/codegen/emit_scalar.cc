@@ -326,7 +326,9 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
     case Op::kRound: return unary(llvm::Intrinsic::roundeven);
     case Op::kSqrt: return unary(llvm::Intrinsic::sqrt);
     case Op::kRsqrt: return b_.CreateFDiv(Like(a, 1.0), unary(llvm::Intrinsic::sqrt));
-    case Op::kReciprocal: return b_.CreateFDiv(Like(a, 1.0), a);
+    case Op::kReciprocal:
+      if (isa_.approximate) return FullRangeDivide(b_, Like(a, 1.0), a);
+      return b_.CreateFDiv(Like(a, 1.0), a);
     case Op::kIsNan: return b_.CreateFCmpUNO(a, a);
     case Op::kIsInf:
       return b_.CreateFCmpOEQ(unary(llvm::Intrinsic::fabs), Like(a, std::numeric_limits<double>::infinity()));
@@ -338,7 +340,7 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
     case Op::kAdd: return b_.CreateFAdd(a, b);
     case Op::kSub: return b_.CreateFSub(a, b);
     case Op::kMul: return b_.CreateFMul(a, b);
-    case Op::kDiv: return b_.CreateFDiv(a, b);
+    case Op::kDiv: return isa_.approximate ? FullRangeDivide(b_, a, b) : b_.CreateFDiv(a, b);
     case Op::kCopysign: return b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, a, b);
     // One machine instruction, which gives `a` for equal ones and if either is nan; a nan in `b` wins by the second
     // select.
@@ -409,6 +411,11 @@ Value* OpEmitter::Compute(Op op, DType result, DType from, std::span<Value* cons
     std::vector<Value*> rounded;
     for (Value* x : v) rounded.push_back(Round16(x, from));
     return Float(op, rounded);
+  }
+  if (isa_.gpu && DTypeSize(from) == 2) {
+    Isa approximate = isa_;
+    approximate.approximate = true;
+    return OpEmitter(b_, approximate).Float(op, v);
   }
   return Float(op, v);
 }

@@ -73,6 +73,7 @@ class GpuEmitter {
       case GpuSchedule::kPoint: Points(); break;
       case GpuSchedule::kRow: Rows(); break;
       case GpuSchedule::kColumn: Columns(); break;
+      case GpuSchedule::kTile: Tiles(); break;
     }
     b_.CreateRetVoid();
     llvm::DominatorTree tree(*f_);
@@ -403,7 +404,7 @@ class GpuEmitter {
       }
     }
     for (int n : stage.insts) {
-      if (k_.insts[n].kind != IKind::kStore) continue;
+      if (k_.insts[n].kind != IKind::kStore || Staged(n)) continue;
       for (Site& site : sites) Store(n, k_.insts[n], site, nullptr);
     }
   }
@@ -477,6 +478,75 @@ class GpuEmitter {
     for (const Stage& stage : k_.stages) Emit(stage, sites);
   }
 
+  // --- tiles: what is contiguous along the other axis crosses shared memory, on its way in or out
+  bool Staged(int n) const { return s_.mode == GpuSchedule::kTile && s_.staged[n]; }
+  void Tiles() {
+    constexpr int kTile = 32, kPitch = kTile + 1;  // an odd pitch: a column of the tile meets every bank once
+    row_.assign(k_.insts.size(), {});
+    Value* inner = IntOf(k_.inner);
+    Value* last = IntOf(k_.outer.back());
+    auto tiles = [&](Value* n) { return b_.CreateUDiv(Add(n, I(kTile - 1)), I(kTile)); };
+    Value* rest = block_;
+    Value* first_i = Mul(b_.CreateURem(rest, tiles(inner)), I(kTile));
+    rest = b_.CreateUDiv(rest, tiles(inner));
+    Value* first_o = Mul(b_.CreateURem(rest, tiles(last)), I(kTile));
+    rest = b_.CreateUDiv(rest, tiles(last));
+    const Values above = Unflatten(rest, {k_.outer.begin(), k_.outer.end() - 1});
+    Value* x = b_.CreateAnd(thread_, I(kTile - 1));
+    std::vector<Site> sites(s_.unroll), turned(s_.unroll);
+    Values y;
+    for (int u = 0; u < s_.unroll; ++u) {
+      y.push_back(Add(b_.CreateLShr(thread_, 5), I(int64_t{u} * s_.threads / kTile)));
+      auto place = [&](Site& site, Value* i, Value* o) {
+        site.i = Add(first_i, i);
+        site.outer = above;
+        site.outer.push_back(Add(first_o, o));
+        site.active = b_.CreateAnd(b_.CreateICmpSLT(site.i, inner), b_.CreateICmpSLT(site.outer.back(), last));
+        site.values.resize(k_.insts.size());
+      };
+      place(sites[u], x, y[u]);
+      place(turned[u], y[u], x);
+    }
+    auto along = [&](int u) { return Add(Mul(y[u], I(kPitch)), x); };
+    auto across = [&](int u) { return Add(Mul(x, I(kPitch)), y[u]); };
+    auto memory = [&](const Inst& inst) {
+      return Shared(SharedType(ops_.RegisterType(k_.buffers[inst.buffer].dtype, 1)), kTile * kPitch);
+    };
+    std::map<int, llvm::GlobalVariable*> loaded;  // by value number
+    for (int n = 0; n < k_.insts.size(); ++n) {
+      const Inst& inst = k_.insts[n];
+      if (inst.kind != IKind::kLoad || !Staged(n) || loaded.count(number_[n])) continue;
+      auto* g = loaded[number_[n]] = memory(inst);
+      for (int u = 0; u < s_.unroll; ++u) turned[u].values[number_[n]] = Evaluate(n, inst, turned[u]);
+      for (int u = 0; u < s_.unroll; ++u) PutShared(g, along(u), turned[u].values[number_[n]][0]);
+    }
+    if (!loaded.empty()) Barrier();
+    for (auto& [n, g] : loaded) {
+      llvm::Type* type = ops_.RegisterType(k_.buffers[k_.insts[n].buffer].dtype, 1);
+      for (int u = 0; u < s_.unroll; ++u) sites[u].values[n] = {GetShared(g, across(u), type)};
+    }
+    PointStages(sites);
+    std::vector<std::pair<int, llvm::GlobalVariable*>> stores;
+    for (int n = 0; n < k_.insts.size(); ++n) {
+      const Inst& inst = k_.insts[n];
+      if (inst.kind != IKind::kStore || !Staged(n)) continue;
+      stores.push_back({n, memory(inst)});
+      for (int u = 0; u < s_.unroll; ++u)
+        PutShared(stores.back().second, along(u), Lane(sites[u], inst.operands[0], 0));
+    }
+    if (!stores.empty()) Barrier();
+    for (auto& [n, g] : stores) {
+      const Inst& inst = k_.insts[n];
+      const DType t = k_.buffers[inst.buffer].dtype;
+      for (int u = 0; u < s_.unroll; ++u) {
+        Value* v = GetShared(g, across(u), ops_.RegisterType(t, 1));
+        If(turned[u].active, [&] {
+          b_.CreateAlignedStore(ops_.ToStorage(v, t), Address(inst, turned[u], 0), llvm::Align(DTypeSize(t)));
+        });
+      }
+    }
+  }
+
   // --- reductions
   struct State {
     int inst;
@@ -484,6 +554,7 @@ class GpuEmitter {
     DType type;  // of the accumulator
     bool arg;
     Values value, position;                              // in registers: by lane in a column kernel, else one
+    std::vector<llvm::AllocaInst*> lost;                 // of float sums in a loop: what rounding has taken (Kahan)
     std::vector<llvm::AllocaInst*> slot, position_slot;  // while a loop runs
   };
   int StateLanes() const { return k_.column ? vector_ : 1; }
@@ -505,7 +576,11 @@ class GpuEmitter {
   }
   void ToSlots(std::vector<State>& states) {
     for (State& s : states) {
-      for (Value* v : s.value) s.slot.push_back(Slot(v->getType(), v));
+      for (Value* v : s.value) {
+        s.slot.push_back(Slot(v->getType(), v));
+        if (s.op == Op::kSum && s.type == DType::kFloat32)
+          s.lost.push_back(Slot(v->getType(), llvm::Constant::getNullValue(v->getType())));
+      }
       for (Value* v : s.position) s.position_slot.push_back(Slot(v->getType(), v));
     }
   }
@@ -555,6 +630,16 @@ class GpuEmitter {
                                                                                            : Get(s.position_slot[to])};
         const bool first = s.slot.empty() && !s.arg;  // an identity adds nothing: -0.0 stays itself all the same
         Pair now = Tree(s, all);
+        if (!s.lost.empty() && !s.slot.empty()) {
+          Value* y = b_.CreateFSub(now.first, Get(s.lost[to]));
+          Value* sum = b_.CreateFAdd(old.first, y);
+          Value* lost = b_.CreateFSub(b_.CreateFSub(sum, old.first), y);
+          Value* finite = b_.CreateFCmpOLT(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, lost),
+                                           llvm::ConstantFP::getInfinity(lost->getType()));
+          Set(s.lost[to], b_.CreateSelect(finite, lost, llvm::Constant::getNullValue(lost->getType())));
+          Set(s.slot[to], sum);
+          continue;
+        }
         if (!first || s.op == Op::kSum) now = Combine(s, old, now);
         if (s.slot.empty()) {
           s.value[to] = now.first;

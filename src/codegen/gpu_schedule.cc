@@ -43,6 +43,24 @@ int64_t Const(Int e, int64_t otherwise) {
   return e.is_const() ? e.value() : otherwise;
 }
 
+constexpr int kTile = 32, kMostStaged = 5;
+
+// The accesses of a tiled kernel that are contiguous along the last outer axis alone; none: no tiles.
+std::vector<bool> Staged(const Kernel& k) {
+  std::vector<bool> staged(k.insts.size(), false);
+  auto small = [](Int e) { return e.is_const() && e.value() < kTile / 2; };
+  if (!k.tiled || k.outer.empty() || small(k.inner) || small(k.outer.back())) return {};
+  int count = 0;
+  for (int n = 0; n < k.insts.size(); ++n) {
+    const Inst& inst = k.insts[n];
+    if ((inst.kind != IKind::kLoad && inst.kind != IKind::kStore) || inst.predicate >= 0) continue;
+    const Int c = inst.index.inner;
+    staged[n] = c != Int(0) && c != Int(1) && inst.index.outer.back() == Int(1);
+    count += staged[n];
+  }
+  return count && count <= kMostStaged ? staged : std::vector<bool>();
+}
+
 bool InLoop(const Kernel& k, int inst) {
   for (const auto& stage : k.stages) {
     if (stage.loop && std::find(stage.insts.begin(), stage.insts.end(), inst) != stage.insts.end()) return true;
@@ -97,6 +115,13 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, bool vectors, bool narrow) {
     largest = std::max(largest, size);
   }
   s.mode = k.column ? GpuSchedule::kColumn : reduces || scans ? GpuSchedule::kRow : GpuSchedule::kPoint;
+  if (s.mode == GpuSchedule::kPoint) {
+    s.staged = Staged(k);
+    if (!s.staged.empty()) {
+      s.mode = GpuSchedule::kTile;
+      vectors = false;
+    }
+  }
   int v = 1;
   if (vectors && smallest && !scans) {
     v = std::min(kAccess / smallest, 16);
@@ -145,6 +170,10 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, bool vectors, bool narrow) {
     case GpuSchedule::kPoint:
       s.threads = 256;
       s.unroll = s.tail || loads > 3 || k.insts.size() > 60 ? 1 : 2;
+      break;
+    case GpuSchedule::kTile:
+      s.threads = 256;
+      s.unroll = kTile * kTile / s.threads;
       break;
     case GpuSchedule::kColumn: {
       int64_t extent = 1;
@@ -224,6 +253,10 @@ int64_t GpuBlocks(const Kernel& k, const GpuSchedule& s, const int64_t* symbols)
   switch (s.mode) {
     case GpuSchedule::kPoint: return ceil(rows * vectors, int64_t{s.threads} * s.unroll);
     case GpuSchedule::kRow: return ceil(rows, s.threads / s.row_threads);
+    case GpuSchedule::kTile: {
+      const int64_t last = SizeOf(k.outer.back(), symbols);
+      return last ? rows / last * ceil(last, kTile) * ceil(SizeOf(k.inner, symbols), kTile) : 0;
+    }
     case GpuSchedule::kColumn: return rows * ceil(vectors, 32);
   }
   return 0;

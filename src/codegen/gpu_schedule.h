@@ -3,6 +3,9 @@
 //   point    no reductions: a thread computes `vector` neighbours of the inner axis, `unroll` times
 //   row      the inner axis is reduced: `row_threads` threads share a row; a block holds threads / row_threads rows.
 //            resident: every thread keeps its `unroll` vectors in registers from stage to stage (the row is read once)
+//   tile     point, where some accesses are contiguous along the last outer axis: 32 x 32 elements a block, those
+//   accesses
+//            through shared memory
 //   column   the inner axis is kept: 32 * vector columns a block, `slices` threads share a column's reduction
 #pragma once
 
@@ -14,7 +17,7 @@
 namespace framejit::codegen {
 
 struct GpuSchedule {
-  enum Mode : uint8_t { kPoint, kRow, kColumn } mode = kPoint;
+  enum Mode : uint8_t { kPoint, kRow, kColumn, kTile } mode = kPoint;
   bool narrow = true;  // element indices fit 32 bits
   int vector = 1;
   int threads = 256;
@@ -23,6 +26,7 @@ struct GpuSchedule {
   bool resident = false;
   int slices = 1;
   bool tail = false;                  // point: the inner axis need not be a multiple of `vector`
+  std::vector<bool> staged;           // tile: by instruction
   std::vector<bool> wide_access;      // by instruction: one access of `vector` elements
   std::vector<shape::Int> multiples;  // must be multiples of `vector` when the kernel is launched
   std::vector<uint32_t> alignment;    // bytes, by buffer

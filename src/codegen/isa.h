@@ -8,6 +8,7 @@ struct Isa {
   bool avx512 = false;     // F, BW, DQ, VL: native masks, gathers, scatters
   bool lowered = false;    // AVX-512's code shapes in AVX2 instructions
   bool gpu = false;        // NVPTX: scalars only, no C library
+  bool approximate = false;  // ... and results are rounded to 16 bits: two units of f32 do not show
   bool libdevice = false;  // ... but NVIDIA's functions are there to be linked
 };
 

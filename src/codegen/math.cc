@@ -10,6 +10,8 @@
 // the low bits of the sum. Unlike conversions this is one instruction on every vector width.
 #include "codegen/math.h"
 
+#include <llvm/IR/InlineAsm.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/MDBuilder.h>
 #include <llvm/IR/Module.h>
@@ -66,7 +68,7 @@ class Math {
   Value* Add(Value* a, Value* b) { return b_.CreateFAdd(a, b); }
   Value* Sub(Value* a, Value* b) { return b_.CreateFSub(a, b); }
   Value* Mul(Value* a, Value* b) { return b_.CreateFMul(a, b); }
-  Value* Div(Value* a, Value* b) { return b_.CreateFDiv(a, b); }
+  Value* Div(Value* a, Value* b) { return isa_.approximate && !f64_ ? FullRangeDivide(b_, a, b) : b_.CreateFDiv(a, b); }
   Value* Neg(Value* a) { return b_.CreateFNeg(a); }
   Value* Fma(Value* a, Value* b, Value* c) { return b_.CreateIntrinsic(type_, llvm::Intrinsic::fma, {a, b, c}); }
   Value* Abs(Value* a) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, a); }
@@ -117,7 +119,8 @@ class Math {
   // p * 2^n in one instruction that rounds once, whatever n is. Null if the machine or the width has none.
   Value* Scalef(Value* p, Value* n) {
     if (!isa_.avx512 || isa_.lowered || type_->getPrimitiveSizeInBits() != 512) return nullptr;
-    const auto id = f64_ ? llvm::Intrinsic::x86_avx512_mask_scalef_pd_512 : llvm::Intrinsic::x86_avx512_mask_scalef_ps_512;
+    const auto id =
+        f64_ ? llvm::Intrinsic::x86_avx512_mask_scalef_pd_512 : llvm::Intrinsic::x86_avx512_mask_scalef_ps_512;
     llvm::Value* all = llvm::ConstantInt::get(b_.getIntNTy(f64_ ? 8 : 16), -1);
     return b_.CreateIntrinsic(id, {}, {p, n, p, all, b_.getInt32(4)});  // 4: the current rounding mode
   }
@@ -142,7 +145,18 @@ class Math {
     Value* q = f64_ ? Poly(r, kExp53, kExp30) : Poly(r, kExpF32);
     return Add(Fma(Mul(r, r), q, r), C(1));
   }
+  // The GPU's own 2^t, good to two units in the last place of t's fraction; what rounding t has lost is put back.
+  Value* ExpOnGpu(Value* x) {
+    x = AtLeast(AtMost(x, 89.0), -104.5);
+    Value* t = Mul(x, C(0x1.715476p+0));
+    Value* lost = Fma(x, C(0x1.715476p+0), Neg(t));
+    lost = Fma(x, C(0x1.4ae0c0p-26), lost);
+    Value* y = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_ex2_approx_f, {}, {t});
+    Value* corrected = Fma(Mul(y, C(kLn2HiF)), lost, y);
+    return If(Equal(y, C(kInf)), y, corrected);  // an infinity plus a negative part of it is no number
+  }
   Value* Exp(Value* x) {
+    if (isa_.gpu && !f64_) return ExpOnGpu(x);
     Value *n, *r;
     ReduceExp(AtLeast(AtMost(x, f64_ ? 710.0 : 89.0), f64_ ? -746.0 : -104.5), &n, &r);
     return ScaleTwice(ExpPoly(r), n);
@@ -286,6 +300,12 @@ class Math {
 
   Value* Tanh(Value* x) {
     Value* t = Abs(x);
+    if (isa_.approximate && !f64_) {
+      Value* z = Mul(t, t);
+      Value* near = Fma(Mul(t, z), Fma(z, C(2.0 / 15), C(-1.0 / 3)), t);
+      Value* far = Sub(C(1), Div(C(2), Add(Exp(Add(t, t)), C(1))));
+      return CopySign(If(Less(t, C(0.25)), near, far), x);
+    }
     if (Value* y = Pieces<7>(x, [](double v) { return std::tanh(v); }, 37.0 / 128, 32)) return y;
     if (!f64_) {
       Value* z = Mul(x, x);
@@ -632,6 +652,13 @@ Value* CallOnGpu(llvm::IRBuilder<>& b, const Isa& isa, const std::string& name, 
 }
 
 }  // namespace
+
+Value* FullRangeDivide(llvm::IRBuilder<>& b, Value* x, Value* y) {
+  auto* f32 = b.getFloatTy();
+  auto* divide = llvm::InlineAsm::get(llvm::FunctionType::get(f32, {f32, f32}, false), "div.full.f32 $0, $1, $2;",
+                                      "=f,f,f", /*hasSideEffects=*/false);
+  return b.CreateCall(divide, {x, y});
+}
 
 // The lanes go through memory: the helper is a loop over an array, so that the code stays small at any width.
 Value* CallHelper(llvm::IRBuilder<>& b, const Isa& isa, const char* name, std::span<Value* const> v) {

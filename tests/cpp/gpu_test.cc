@@ -203,6 +203,18 @@ TEST(Gpu, ARowIsReadOnce) {
   EXPECT_EQ(Count(Ptx(Named(all, "softmax_768")), "bar.sync"), 0);  // a warp a row
 }
 
+TEST(Gpu, TransposesGoThroughSharedMemory) {
+  const auto all = Kernels();
+  const Made& m = Named(all, "transpose");
+  const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, true, true);
+  EXPECT_EQ(s.mode, GpuSchedule::kTile) << m.built.kernel.str();
+  EXPECT_EQ(codegen::GpuBlocks(m.built.kernel, s, nullptr), 16 * 8);
+  const std::string ptx = Ptx(m);
+  EXPECT_EQ(Count(ptx, "bar.sync"), 1) << ptx;
+  EXPECT_EQ(Count(ptx, "st.shared"), 4) << ptx;
+  EXPECT_EQ(Count(ptx, "ld.shared"), 4) << ptx;
+}
+
 TEST(Gpu, LocalMemoryIsNotUsed) {
   for (const Made& m : Kernels()) {
     const std::string ptx = Ptx(m);
