@@ -83,6 +83,17 @@ struct Attrs {
   std::vector<TensorType> result_types;  // extern with several results; `result` nodes pick one
 };
 
+// How gradients pass a node that means more than its primitive: the node is the value of a formula (softmax, relu) of
+// `operands`, and `rule` (a row of src/autodiff/rules.cc) knows its derivative as the framework defines and computes it.
+// Rules "stop" (nothing passes: detached, computed without gradients) and "unknown" (must not be asked) take none. Only
+// automatic differentiation reads this, of graphs as they were built: passes drop it.
+struct Derivative {
+  std::string rule;
+  std::vector<ValueId> operands;
+  std::vector<double> numbers;
+  std::vector<int64_t> axes;
+};
+
 struct Node {
   Op op;
   std::vector<ValueId> operands;
@@ -92,6 +103,7 @@ struct Node {
   shape::Ints strides;
   std::string file;  // user's line, for symbols, reports
   int line = 0;
+  std::shared_ptr<const Derivative> derivative;
 };
 
 struct Write {  // at the end, and only if everything before succeeded: inputs[input] <- value
@@ -164,6 +176,12 @@ class Builder {
   // The value of the call; with several results the `result` nodes follow it: ids returned + 1, returned + 2, ...
   ValueId Extern(std::shared_ptr<const Call> call, std::vector<ValueId> operands, std::vector<TensorType> results,
                  std::vector<shape::Ints> strides);
+  // Says how v is differentiated. v must be the newest node: if building it folded to an older one, nothing is said.
+  void SetDerivative(ValueId v, Derivative d) {
+    if (v + 1 == g_.nodes.size()) g_.nodes[v].derivative = std::make_shared<const Derivative>(std::move(d));
+  }
+  // v as a value of its own through which no gradient passes.
+  ValueId Barrier(ValueId v, const char* rule = "stop");
   void set_location(std::string file, int line) {
     file_ = std::move(file);
     line_ = line;

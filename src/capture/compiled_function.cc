@@ -113,7 +113,7 @@ PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObje
         int r = seg.Try(slots.slot, nullptr, &result);
         if (r > 0) return result;
         if (r < 0) {  // nothing was committed: the real call raises the user's error at the user's line
-          if (!PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
+          if (r == -2 || !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
           PyErr_Clear();
           SuspendScope off;
           return PyObject_Vectorcall(fn, args, nargsf, kwnames);

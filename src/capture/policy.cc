@@ -104,7 +104,7 @@ class Policy : public frame::FramePolicy {
     for (size_t i = 0; i < place.segments.size(); ++i) {  // by index: a run may re-enter and add versions
       Segment* seg = place.segments[i].get();
       int r = seg->Try(fj_localsplus(frame), frame, result);
-      if (r < 0) return Failed(frame, *seg);
+      if (r < 0) return r == -2 ? frame::Action::kRaise : Failed(frame, *seg);
       if (r > 0) return Done(frame, *result);
     }
     for (auto it = skips.rbegin(); it != skips.rend(); ++it)
@@ -145,7 +145,7 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kStep;
     }
     int r = seg->Try(fj_localsplus(frame), frame, result);
-    if (r < 0) return Failed(frame, *seg);
+    if (r < 0) return r == -2 ? frame::Action::kRaise : Failed(frame, *seg);
     if (r > 0) return Done(frame, *result);
     return frame::Action::kStep;
   }

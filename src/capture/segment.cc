@@ -10,6 +10,7 @@
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
+#include "capture/training.h"
 #include "diag/diag.h"
 
 namespace framejit::capture {
@@ -205,8 +206,6 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
     std::string note;
     if (config.backend == "eager")
       note = "backend=\"eager\"";
-    else if (WantsGrad(s.trace()))
-      note = "gradients are wanted and no compiled backward exists yet: runs through the framework";
     else if (MixesInference(s.trace()))
       note = "calls in and out of inference mode: runs through the framework";
     else if (!s.lowering().graph_unusable().empty())
@@ -228,9 +227,13 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         const double start = Now();
         s.graph().name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
         diag::Log(diag::Channel::graph_, s.graph().str());
-        seg->executable =
-            config.backend == "interpreter" ? MakeInterpreter(s.graph(), ieee) : Compile(s.graph(), options);
-        seg->graph_runner = tensor::MakeGraphRunner(seg->executable, s.graph(), seg->trace, plan, constants);
+        bool interpret = config.backend == "interpreter";
+        if (WantsGrad(s.trace())) {
+          seg->graph_runner = MakeTrainingRunner(s, seg->trace, plan, constants, options, interpret, &seg->executable);
+        } else {
+          seg->executable = interpret ? MakeInterpreter(s.graph(), ieee) : Compile(s.graph(), options);
+          seg->graph_runner = tensor::MakeGraphRunner(seg->executable, s.graph(), seg->trace, plan, constants);
+        }
         const CompileStats& st = seg->executable->stats();
         CompileEvent(frame, Now() - start, st);
         config.kernels.kernels += st.kernels;
@@ -238,6 +241,9 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         config.kernels.kernels_reused += st.kernels_reused;
         config.kernels.library_calls += st.library_calls;
         config.kernels.externs += st.externs;
+      } catch (const autodiff::Undifferentiable& e) {
+        note = std::string("gradients are wanted and there is no compiled backward (") + e.what() +
+               "): runs through the framework";
       } catch (const std::exception& e) {
         note =
             std::string("internal error of framejit (please report it): ") + e.what() + ": runs through the framework";
@@ -245,6 +251,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         seg->graph_runner.reset();
       }
     }
+    if (FindBackend(config.backend) && WantsGrad(s.trace()) && note.empty())
+      note = "gradients are wanted and backends get none: runs through the framework";
     if (PyObject* backend = FindBackend(config.backend); backend && note.empty()) {
       seg->backend_runner = BackendRunner::Make(backend, seg->trace, constants, s.input_tensors());
       if (!seg->backend_runner) {
@@ -480,11 +488,11 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   std::optional<SuspendScope> off;
   if (frame) off.emplace();  // the hot path has nothing to suspend
   if (graph_runner) {
-    if (graph_runner->Run(inputs, symbols, out) < 0) {
+    if (int r = graph_runner->Run(inputs, symbols, out); r < 0) {
       ++failures;
       if (diag::Enabled(diag::Channel::perf_))
         diag::Log(diag::Channel::perf_, "a run ended early and starts over in Python");
-      return -1;
+      return r;
     }
     failures = 0;
   } else if (backend_runner) {

@@ -69,8 +69,8 @@ struct Segment {
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
   explicit Segment(Recipe r) : recipe(std::move(r)) {}
 
-  // Guards hold: runs. 1: done (*result set if it returns; else the frame's slots were written), 0: miss, -1:
-  // exception.
+  // Guards hold: runs. 1: done (*result set if it returns; else the frame's slots were written), 0: miss, -1: exception,
+  // nothing was committed; -2: exception that is the program's own (a hook raised).
   int Try(PyObject** slots_in, FjFrame* frame, PyObject** result);
 };
 

@@ -175,6 +175,19 @@ ValueId Builder::Where(ValueId c, ValueId a, ValueId b) {
   return Add(Op::kWhere, {c, a, Broadcast(b, shape)});
 }
 
+ValueId Builder::Barrier(ValueId v, const char* rule) {
+  Node copy;  // an identity that no builder folds away
+  copy.op = Op::kCast;
+  copy.operands = {v};
+  copy.type = type(v);
+  copy.attrs.dtype = copy.type.dtype;
+  copy.file = file_;
+  copy.line = line_;
+  copy.derivative = std::make_shared<const Derivative>(Derivative{rule, {}, {}, {}});
+  g_.nodes.push_back(std::move(copy));
+  return static_cast<ValueId>(g_.nodes.size() - 1);
+}
+
 ValueId Builder::Extern(std::shared_ptr<const Call> call, std::vector<ValueId> operands,
                         std::vector<TensorType> results, std::vector<Ints> strides) {
   Attrs attrs;

@@ -18,6 +18,7 @@ class Rewriter {
   Node Remapped(ValueId old) const {
     Node n = g_.nodes[old];
     for (ValueId& o : n.operands) o = (*this)[o];
+    n.derivative.reset();  // names values by their old numbers
     return n;
   }
   const Node& node(ValueId now) const { return nodes_[now]; }

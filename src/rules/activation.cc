@@ -6,7 +6,7 @@
 namespace framejit::rules {
 
 ValueId Relu(Builder& b, ValueId x) {
-  return b.Binary(Op::kMaximum, x, Like(b, x, 0));
+  return Ruled({b, b.Binary(Op::kMaximum, x, Like(b, x, 0))}, "relu", {x});
 }
 
 ValueId Relu6(Builder& b, ValueId x) {
@@ -14,7 +14,7 @@ ValueId Relu6(Builder& b, ValueId x) {
 }
 
 ValueId HardTanh(Builder& b, ValueId x, double lo, double hi) {
-  return Clamp(b, x, Like(b, x, lo), Like(b, x, hi));
+  return Ruled({b, Clamp(b, x, Like(b, x, lo), Like(b, x, hi))}, "hardtanh", {x}, {lo, hi});
 }
 
 ValueId LeakyRelu(Builder& b, ValueId x, double slope) {
@@ -24,7 +24,7 @@ ValueId LeakyRelu(Builder& b, ValueId x, double slope) {
 ValueId Elu(Builder& b, ValueId x, double alpha, double scale, double input_scale) {
   return InComputeType(b, x, [&](Expr v) {
     Expr negative = Apply(Op::kExpm1, v * input_scale) * (alpha * scale);
-    return Where(0 < v, v * scale, negative);
+    return Ruled(Where(0 < v, v * scale, negative), "elu", {v}, {alpha, scale, input_scale});
   });
 }
 
@@ -37,47 +37,53 @@ ValueId Celu(Builder& b, ValueId x, double alpha) {
 }
 
 ValueId Sigmoid(Builder& b, ValueId x) {
-  return InComputeType(b, x, [](Expr v) { return Apply(Op::kReciprocal, Apply(Op::kExp, -v) + 1); });
+  return InComputeType(b, x, [](Expr v) { return Ruled(Apply(Op::kReciprocal, Apply(Op::kExp, -v) + 1), "sigmoid", {v}); });
 }
 
 ValueId LogSigmoid(Builder& b, ValueId x) {  // exp of a negative number only: no overflow on either side
   return InComputeType(b, x, [](Expr v) {
-    return Apply(Op::kMinimum, v, v.Number(0)) - Apply(Op::kLog1p, Apply(Op::kExp, -Apply(Op::kAbs, v)));
+    Expr y = Apply(Op::kMinimum, v, v.Number(0)) - Apply(Op::kLog1p, Apply(Op::kExp, -Apply(Op::kAbs, v)));
+    return Ruled(y, "log_sigmoid", {v});
   });
 }
 
 ValueId Silu(Builder& b, ValueId x) {
-  return InComputeType(b, x, [](Expr v) { return v / (Apply(Op::kExp, -v) + 1); });
+  return InComputeType(b, x, [](Expr v) { return Ruled(v / (Apply(Op::kExp, -v) + 1), "silu", {v}); });
 }
 
 ValueId Mish(Builder& b, ValueId x) {
-  return InComputeType(b, x, [](Expr v) { return v * Apply(Op::kTanh, Apply(Op::kLog1p, Apply(Op::kExp, v))); });
+  return InComputeType(b, x, [](Expr v) {
+    return Ruled(v * Apply(Op::kTanh, Apply(Op::kLog1p, Apply(Op::kExp, v))), "mish", {v});
+  });
 }
 
 ValueId Softplus(Builder& b, ValueId x, double beta, double threshold) {
   return InComputeType(b, x, [&](Expr v) {
     Expr scaled = v * beta;
-    return Where(threshold < scaled, v, Apply(Op::kLog1p, Apply(Op::kExp, scaled)) / beta);
+    Expr y = Where(threshold < scaled, v, Apply(Op::kLog1p, Apply(Op::kExp, scaled)) / beta);
+    return Ruled(y, "softplus", {v}, {beta, threshold});
   });
 }
 
 ValueId GeluErf(Builder& b, ValueId x) {
-  return InComputeType(b, x, [](Expr v) { return v * 0.5 * (Apply(Op::kErf, v * (std::numbers::sqrt2 / 2)) + 1); });
+  return InComputeType(b, x, [](Expr v) { 
+    return Ruled(v * 0.5 * (Apply(Op::kErf, v * (std::numbers::sqrt2 / 2)) + 1), "gelu", {v});
+  });
 }
 
 ValueId GeluTanh(Builder& b, ValueId x) {
   return InComputeType(b, x, [](Expr v) {
     Expr inner = (v + v * v * v * 0.044715) * (std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
-    return v * 0.5 * (Apply(Op::kTanh, inner) + 1);
+    return Ruled(v * 0.5 * (Apply(Op::kTanh, inner) + 1), "gelu_tanh", {v});
   });
 }
 
 ValueId HardSigmoid(Builder& b, ValueId x) {
-  return InComputeType(b, x, [&](Expr v) { return Expr{b, Relu6(b, v + 3)} / 6; });
+  return InComputeType(b, x, [&](Expr v) { return Ruled(Expr{b, Relu6(b, v + 3)} / 6, "hardsigmoid", {v}); });
 }
 
 ValueId HardSwish(Builder& b, ValueId x) {
-  return InComputeType(b, x, [&](Expr v) { return v * Expr{b, Relu6(b, v + 3)} / 6; });
+  return InComputeType(b, x, [&](Expr v) { return Ruled(v * Expr{b, Relu6(b, v + 3)} / 6, "hardswish", {v}); });
 }
 
 ValueId SoftSign(Builder& b, ValueId x) {
@@ -86,7 +92,10 @@ ValueId SoftSign(Builder& b, ValueId x) {
 
 ValueId Logit(Builder& b, ValueId x, std::optional<double> eps) {
   return InComputeType(b, x, [&](Expr v) {
-    if (eps) v = {b, HardTanh(b, v, *eps, 1 - *eps)};
+    if (eps) {  // clamp: gradients pass at the bounds, too
+      ValueId x = v;
+      v = Ruled({b, Clamp(b, v, Like(b, v, *eps), Like(b, v, 1 - *eps))}, "clamp", {x, Like(b, v, *eps), Like(b, v, 1 - *eps)});
+    }
     return Apply(Op::kLog, v / (v.Number(1) - v));
   });
 }

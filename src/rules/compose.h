@@ -1,5 +1,5 @@
-// Formulas over builder values: Expr has the arithmetic operators, numbers take the dtype of their neighbour. Private
-// to this folder.
+// Formulas over builder values: Expr has the arithmetic operators, numbers take the dtype of their neighbour. For the
+// folders that write formulas: this one and autodiff.
 #pragma once
 
 #include <type_traits>
@@ -69,6 +69,13 @@ Expr operator+(Expr, ValueId) = delete;
 Expr operator-(Expr, ValueId) = delete;
 Expr operator*(Expr, ValueId) = delete;
 Expr operator/(Expr, ValueId) = delete;
+
+// y, with the rule by which it is differentiated with respect to the operands.
+inline Expr Ruled(Expr y, const char* rule, std::vector<ValueId> operands, std::vector<double> numbers = {},
+                  std::vector<int64_t> axes = {}) {
+  y.b.SetDerivative(y, {rule, std::move(operands), std::move(numbers), std::move(axes)});
+  return y;
+}
 
 // f on x in the type arithmetic happens in, rounded back to x's dtype.
 template <class F>

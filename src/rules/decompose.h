@@ -3,6 +3,7 @@
 // are never rounded in between. Callers promote dtypes first; shapes of two operands broadcast. Axes may be negative.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -65,6 +66,7 @@ struct Moments {
   ValueId variance, mean;
 };  // in the compute type
 Moments VarMean(Builder& b, ValueId x, const Axes& axes, double correction, bool keep);
+ValueId Root(Builder& b, ValueId variance);  // sqrt whose derivative at 0 is 0: standard deviations
 ValueId Std(Builder& b, ValueId x, const Axes& axes, double correction, bool keep);
 ValueId LogSumExp(Builder& b, ValueId x, const Axes& axes, bool keep);
 ValueId Softmax(Builder& b, ValueId x, int64_t axis);
@@ -79,6 +81,8 @@ ValueId LayerNorm(Builder& b, ValueId x, int trailing_dims, ValueId weight, Valu
 ValueId RmsNorm(Builder& b, ValueId x, int trailing_dims, ValueId weight, double eps);
 ValueId GroupNorm(Builder& b, ValueId x, shape::Int groups, ValueId weight, ValueId bias, double eps);  // [N, C, ...]
 ValueId BatchNormEval(Builder& b, ValueId x, ValueId mean, ValueId variance, ValueId weight, ValueId bias, double eps);
+// The same with the statistics of x itself, which are differentiated, too.
+ValueId BatchNormTrain(Builder& b, ValueId x, ValueId mean, ValueId variance, ValueId weight, ValueId bias, double eps);
 struct BatchStatistics {
   ValueId mean, variance, unbiased_variance;
 };  // per channel, in the compute type
@@ -87,7 +91,9 @@ BatchStatistics BatchNormStatistics(Builder& b, ValueId x);
 ValueId RunningUpdate(Builder& b, ValueId running, ValueId now, double momentum);
 // [..., L, E], [..., S, E], [..., S, V] with equal leading dims; an additive mask that broadcasts to [..., L, S]. A
 // query that sees nothing gives zeros.
-ValueId Attention(Builder& b, ValueId q, ValueId k, ValueId v, ValueId mask, bool causal, double scale);
+// drop: what becomes of the weights before they meet v.
+ValueId Attention(Builder& b, ValueId q, ValueId k, ValueId v, ValueId mask, bool causal, double scale,
+                  const std::function<ValueId(ValueId)>& drop = {});
 enum class Reduction { kNone, kMean, kSum };
 // log_probabilities [N, C, ...] (or [C]), i64 target without the class dim; class weights [C] or kNone.
 ValueId NllLoss(Builder& b, ValueId log_probabilities, ValueId target, ValueId weight, int64_t ignore, Reduction r);

@@ -31,9 +31,10 @@ Expr MatMul(Expr x, Expr y) {
   return {x.b, x.b.Add(Op::kMatMul, {x, y})};
 }
 
-Expr Standardized(Expr x, ValueId mean, ValueId variance, double eps) {
-  Expr spread{x.b, variance};
-  return (x - Expr{x.b, mean}) * Apply(Op::kRsqrt, spread + eps);
+// mean and variance are those of x over the axes, which stay as ones: the rule differentiates them, too.
+Expr Standardized(Expr x, ValueId mean, ValueId variance, double eps, Axes axes) {
+  Expr scale = Apply(Op::kRsqrt, Expr{x.b, variance} + eps);
+  return Ruled((x - Expr{x.b, mean}) * scale, "standardize", {x, scale}, {}, std::move(axes));
 }
 
 }  // namespace
@@ -41,7 +42,7 @@ Expr Standardized(Expr x, ValueId mean, ValueId variance, double eps) {
 ValueId LayerNorm(Builder& b, ValueId x, int trailing_dims, ValueId weight, ValueId bias, double eps) {
   return InComputeType(b, x, [&](Expr v) {
     Moments m = VarMean(b, v, Trailing(b, v, trailing_dims), 0, true);
-    return Scaled(Standardized(v, m.mean, m.variance, eps), weight, bias);
+    return Scaled(Standardized(v, m.mean, m.variance, eps, Trailing(b, v, trailing_dims)), weight, bias);
   });
 }
 
@@ -59,8 +60,26 @@ ValueId GroupNorm(Builder& b, ValueId x, shape::Int groups, ValueId weight, Valu
     grouped.insert(grouped.begin() + 1, groups);
     Expr g{b, b.Reshape(v, grouped)};
     Moments m = VarMean(b, g, Trailing(b, g, b.type(g).rank() - 2), 0, true);
-    Expr y{b, b.Reshape(Standardized(g, m.mean, m.variance, eps), shape)};
+    Expr y{b, b.Reshape(Standardized(g, m.mean, m.variance, eps, Trailing(b, g, b.type(g).rank() - 2)), shape)};
     return Scaled(y, PerChannel(y, weight), PerChannel(y, bias));
+  });
+}
+
+ValueId BatchNormTrain(Builder& b, ValueId x, ValueId mean, ValueId variance, ValueId weight, ValueId bias, double eps) {
+  return InComputeType(b, x, [&](Expr v) {
+    Axes axes;
+    for (int d = 0; d < b.type(v).rank(); ++d)
+      if (d != 1) axes.push_back(d);
+    Expr scale = Apply(Op::kRsqrt, Expr{b, variance} + eps), factor = scale;
+    Expr w{b, weight == kNone ? kNone : b.Cast(weight, b.type(v).dtype)};
+    if (weight != kNone) factor = factor * w;
+    Expr shift = -(Expr{b, mean} * factor);
+    if (bias != kNone) shift = shift + Expr{b, b.Cast(bias, b.type(v).dtype)};
+    Expr offset = bias == kNone ? v : Expr{b, b.Cast(bias, b.type(v).dtype)};
+    std::vector<ValueId> operands = {v, PerChannel(v, mean), PerChannel(v, scale), weight == kNone ? v.id : w.id,
+                                     offset};  // numbers say which of the last two there are
+    return Ruled(Scaled(v, PerChannel(v, factor), PerChannel(v, shift)), "batch_norm", operands,
+                 {weight == kNone ? 0. : 1., bias == kNone ? 0. : 1.}, axes);
   });
 }
 
@@ -92,7 +111,8 @@ ValueId RunningUpdate(Builder& b, ValueId running, ValueId now, double momentum)
       b, running, [&](Expr old) { return old * (1 - momentum) + Expr{b, b.Cast(now, b.type(old).dtype)} * momentum; });
 }
 
-ValueId Attention(Builder& b, ValueId q, ValueId k, ValueId v, ValueId mask, bool causal, double scale) {
+ValueId Attention(Builder& b, ValueId q, ValueId k, ValueId v, ValueId mask, bool causal, double scale,
+                  const std::function<ValueId(ValueId)>& drop) {
   return InComputeType(b, q, [&](Expr query) {
     int rank = b.type(q).rank();
     Axes swap(rank);
@@ -107,6 +127,7 @@ ValueId Attention(Builder& b, ValueId q, ValueId k, ValueId v, ValueId mask, boo
       ValueId blind = b.Reduce(Op::kAll, Apply(Op::kEq, scores, nothing), {-1}, true);
       weights = Where({b, blind}, weights.Number(0), weights);
     }
+    if (drop) weights = {b, drop(weights)};
     return MatMul(weights, {b, Widen(b, v)});
   });
 }

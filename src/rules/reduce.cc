@@ -51,9 +51,13 @@ Moments VarMean(Builder& b, ValueId x, const Axes& axes, double correction, bool
   return {squares / freedom, keep ? ValueId{mean} : b.Reshape(mean, b.type(squares).shape)};
 }
 
+ValueId Root(Builder& b, ValueId variance) {
+  return Ruled({b, b.Unary(Op::kSqrt, variance)}, "root", {variance});
+}
+
 ValueId Std(Builder& b, ValueId x, const Axes& axes, double correction, bool keep) {
   DType dtype = b.type(x).dtype;
-  return b.Cast(b.Unary(Op::kSqrt, VarMean(b, x, axes, correction, keep).variance), dtype);
+  return b.Cast(Root(b, VarMean(b, x, axes, correction, keep).variance), dtype);
 }
 
 ValueId LogSumExp(Builder& b, ValueId x, const Axes& axes, bool keep) {
@@ -61,7 +65,7 @@ ValueId LogSumExp(Builder& b, ValueId x, const Axes& axes, bool keep) {
     Expr top = FiniteMax(b, v, axes);
     Expr sum = WideSum(b, Apply(Op::kExp, v - top), axes, keep);
     if (!keep) top = {b, b.Reshape(top, b.type(sum).shape)};
-    return Apply(Op::kLog, sum) + top;
+    return Ruled(Apply(Op::kLog, sum) + top, "logsumexp", {v}, {}, NonNegative(axes, b.type(v).rank()));
   });
 }
 
@@ -69,7 +73,8 @@ ValueId Softmax(Builder& b, ValueId x, int64_t axis) {
   return InComputeType(b, x, [&](Expr v) {
     if (b.type(v).rank() == 0) return Apply(Op::kExp, v - v);
     Expr e = Apply(Op::kExp, v - Expr{b, b.Reduce(Op::kMax, v, {axis}, true)});
-    return e * Apply(Op::kReciprocal, WideSum(b, e, {axis}, true));  // in [1, n]; a division an element costs more than exp
+    Expr scale = Apply(Op::kReciprocal, WideSum(b, e, {axis}, true));  // in [1, n]; a division an element costs more than exp
+    return Ruled(e * scale, "softmax", {v}, {}, NonNegative({axis}, b.type(v).rank()));
   });
 }
 
@@ -77,12 +82,16 @@ ValueId LogSoftmax(Builder& b, ValueId x, int64_t axis) {
   return InComputeType(b, x, [&](Expr v) {
     if (b.type(v).rank() == 0) return v - v;
     Expr shifted = v - Expr{b, b.Reduce(Op::kMax, v, {axis}, true)};
-    return shifted - Apply(Op::kLog, WideSum(b, Apply(Op::kExp, shifted), {axis}, true));
+    Expr y = shifted - Apply(Op::kLog, WideSum(b, Apply(Op::kExp, shifted), {axis}, true));
+    return Ruled(y, "log_softmax", {v}, {}, NonNegative({axis}, b.type(v).rank()));
   });
 }
 
 ValueId NormL2(Builder& b, ValueId x, const Axes& axes, bool keep) {
-  return InComputeType(b, x, [&](Expr v) { return Apply(Op::kSqrt, WideSum(b, v * v, axes, keep)); });
+  return InComputeType(b, x, [&](Expr v) {
+    Expr y = Apply(Op::kSqrt, WideSum(b, v * v, axes, keep));
+    return Ruled(y, "norm", {v}, {}, NonNegative(axes, b.type(v).rank()));
+  });
 }
 
 ValueId NormalizeL2(Builder& b, ValueId x, const Axes& axes, double eps) {
@@ -97,7 +106,7 @@ ValueId CosineSimilarity(Builder& b, ValueId x, ValueId y, int64_t axis, double 
   shape::Ints shape = BroadcastShapes(b.type(x).shape, b.type(y).shape, b.env());
   Expr v{b, Widen(b, b.Broadcast(x, shape))}, w{b, Widen(b, b.Broadcast(y, shape))};
   Expr v2 = WideSum(b, v * v, {axis}, true), w2 = WideSum(b, w * w, {axis}, true);
-  auto bounded = [&](Expr squares) { return Apply(Op::kMaximum, Apply(Op::kSqrt, squares), squares.Number(eps)); };
+  auto bounded = [&](Expr squares) { return Apply(Op::kMaximum, Expr{b, Root(b, squares)}, squares.Number(eps)); };
   return b.Cast(WideSum(b, v / bounded(v2) * (w / bounded(w2)), {axis}, false), dtype);
 }
 

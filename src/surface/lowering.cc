@@ -34,6 +34,8 @@ struct Lowering::Impl {
   std::vector<int> versions;    // by root's TraceId
   std::string unusable;
   std::set<TraceId> read_only;  // inputs
+  std::string undifferentiable;  // why the graph's derivative is not the program's
+  std::set<TraceId> kept;        // roots whose memory the framework may keep for a derivative
   std::set<ValueId> claimed;  // nodes that are a graph output already
 
   struct Undo {
@@ -89,6 +91,35 @@ struct Lowering::Impl {
     objects.push_back(std::move(o));
     versions.push_back(0);
     return t.id;
+  }
+
+  // The framework keeps operands and results of calls for their derivatives, and refuses a backward pass once one of them
+  // was written. The graph would give the gradient instead: such programs are left to the framework. These keep no results.
+  static bool KeepsResult(std::string_view callee) {
+    static const std::set<std::string_view> plain = {
+        "add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul", "div", "truediv", "rtruediv", "itruediv", "neg",
+        "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+        "conv_transpose2d", "batch_norm", "layer_norm", "group_norm", "cat", "stack", "embedding", "clone", "contiguous",
+        "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones",
+        "to", "float", "setitem", "copy", "masked_fill", "where", "dropout", "gelu", "silu", "sum", "mean"};
+    callee = callee.substr(callee.rfind('.') + 1);
+    while (callee.starts_with('_')) callee.remove_prefix(1);
+    while (callee.ends_with('_')) callee.remove_suffix(1);
+    return !plain.contains(callee);
+  }
+
+  // A write that gradients do not see, to a tensor that has some; or one that makes an input have some.
+  void NoteWrite(TraceId t, bool grad) {
+    TraceId root = objects[t].root;
+    if (undifferentiable.empty() && kept.contains(root)) undifferentiable = "a tensor is written that a derivative may need";
+    kept.erase(root);
+    bool tracked = meta(t).requires_grad || meta(root).requires_grad;
+    if (!undifferentiable.empty()) return;
+    if (tracked && !grad) undifferentiable = "a tensor that requires gradients is written without them";
+    if (grad && trace.tensors[root].input >= 0) undifferentiable = "an input is written with gradients";
+    for (size_t i = 0; grad && i < objects.size(); ++i)  // they have gradients from now on, and their metas do not say so
+      if (objects[i].root == root && i != t && !meta(i).requires_grad)
+        undifferentiable = "a tensor with views is written with gradients";
   }
 
   void CheckWritable(TraceId t, const ModeState& mode) {
@@ -184,6 +215,19 @@ bool Lowering::Impl::WantsGrad(const Call& call) {
 void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg structure) {
   call.results = std::move(results);
   call.result = std::move(structure);
+  bool view = false;
+  int index = static_cast<int>(trace.calls.size());
+  for (TraceId t : call.results) view |= trace.tensors[t].view_call == index;
+  if (!view && WantsGrad(call)) {
+    std::set<TraceId> written;
+    for (TraceId t : call.results) written.insert(objects[t].root);
+    if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
+      written.insert(objects[call.args[0].t].root);  // x[...] = v
+    ForEachTensor(call, [&](TraceId t) {
+      if (!written.contains(objects[t].root)) kept.insert(objects[t].root);
+    });
+    if (KeepsResult(call.callee)) kept.insert(written.begin(), written.end());
+  }
   trace.calls.push_back(call);
 }
 
@@ -283,6 +327,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, st
       if (fw == Framework::kTorch ? !TorchCanCast(t.dtype, m.dtype) : !NumpyCanCastSameKind(t.dtype, m.dtype)) {
         throw Decline("result dtype cannot be stored in place");
       }
+      NoteWrite(target, grad && IsFloat(m.dtype));
       Write(target, builder.Cast(v, m.dtype));
       if (grad && IsFloat(m.dtype)) meta(target).requires_grad = true;
     }
@@ -294,14 +339,20 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, st
   }
   for (const auto& [id, value] : outs.writes) CheckWritable(id, call.mode);
   for (const auto& [id, value] : outs.writes) {
+    bool tracked = grad && outs.writes_differentiable && IsFloat(meta(id).dtype);
+    if (outs.writes_differentiable) NoteWrite(id, tracked);
     Write(id, value);
-    if (grad && IsFloat(meta(id).dtype)) meta(id).requires_grad = true;
+    if (tracked) meta(id).requires_grad = true;
   }
   if (outs.items.size() == 1 && outs.items[0].of_copy) CopyFirst(call, outs.items[0]);
   int call_index = static_cast<int>(trace.calls.size());
   Device device;
   std::optional<Device> operand_device;
-  ForEachTensor(call, [&](TraceId t) { operand_device = meta(t).device; });
+  bool tracked_operand = false;
+  ForEachTensor(call, [&](TraceId t) {
+    operand_device = meta(t).device;
+    tracked_operand |= meta(t).requires_grad || meta(objects[t].root).requires_grad;
+  });
   std::vector<TraceId> ids;
   for (Out& out : outs.items) {
     if (out.kind == Out::kSame) {
@@ -319,6 +370,8 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, st
     m.is_scalar = fw == Framework::kNumpy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
     m.requires_grad = grad && out.differentiable && (IsFloat(t.dtype) || IsComplex(t.dtype));
     m.is_inference = call.mode.inference && out.kind != Out::kView;
+    bool stop = tracked_operand && !m.requires_grad && IsFloat(t.dtype);
+    if (stop) out.value = builder.Barrier(out.value);
     TraceId id = NewObject(std::move(m), out.value);
     if (out.kind == Out::kView) {
       Object& o = objects[id];
@@ -326,6 +379,8 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, st
       o.root = objects[out.of].root;
       o.version = versions[o.root];
       o.view = std::move(out.view);
+      if (stop)
+        o.view.forward = [f = std::move(o.view.forward)](Builder& b, ValueId v) { return b.Barrier(f(b, v)); };
       trace.tensors[id].base = o.root;
       trace.tensors[id].view_call = call_index;
     }
@@ -441,11 +496,16 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     if (types.size() != 1 || types[0].dtype != meta(*target).dtype || types[0].shape != meta(*target).sizes) {
       throw Decline("the in-place form of " + name + " does not fit its target");
     }
+    NoteWrite(*target, grad && IsFloat(types[0].dtype));
     Write(*target, values[0]);
     if (grad && IsFloat(types[0].dtype)) meta(*target).requires_grad = true;
     Record(call, {*target}, Arg::Tensor(*target));
     return;
   }
+  bool tracked_operand = false;
+  ForEachTensor(call, [&](TraceId t) { tracked_operand |= meta(t).requires_grad; });
+  for (size_t i = 0; i < types.size(); ++i)
+    if (tracked_operand && !(*metas)[i].requires_grad && IsFloat(types[i].dtype)) values[i] = builder.Barrier(values[i]);
   std::vector<TraceId> results;
   for (size_t i = 0; i < types.size(); ++i) {
     (*metas)[i].is_inference = call.mode.inference;
@@ -472,6 +532,9 @@ Builder& Lowering::builder() {
 }
 const TensorMeta& Lowering::meta(TraceId t) const {
   return impl_->trace.tensors.at(t).meta;
+}
+const std::string& Lowering::undifferentiable() const {
+  return impl_->undifferentiable;
 }
 const std::string& Lowering::graph_unusable() const {
   return impl_->unusable;

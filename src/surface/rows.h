@@ -56,6 +56,7 @@ struct Outs {
   std::string type_name;                            // of a tuple that is a class: "torch.return_types.max"
   std::shared_ptr<Call> recorded;                   // what the trace keeps instead of the call as made
   std::vector<std::pair<TraceId, ValueId>> writes;  // besides results: tensors that are written
+  bool writes_differentiable = true;
   Outs() = default;
   Outs(Out one) { items.push_back(std::move(one)); }   // NOLINT: lowerings return one result
   Outs(ValueId v) { items.emplace_back().value = v; }  // NOLINT: fresh, row-major

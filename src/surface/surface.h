@@ -45,6 +45,8 @@ class Lowering {
   // Set once something had no functional meaning here (say, a write through a view we do not model): the trace is still
   // exact, the graph is not; the segment runs through TraceRunner. Empty: the graph is good.
   const std::string& graph_unusable() const;
+  // Why the graph must not be differentiated, though its values are right. Empty: it may be.
+  const std::string& undifferentiable() const;
   // Ends the graph: declares its symbols; outputs are the base tensors of `outputs` that are not inputs; writes are the
   // mutated inputs. Returns for each trace output how it is made (see tensor::OutputPlan, same meaning). kReplay: index
   // is the graph output that holds the base, or ~i for graph input i; `calls` make the output from it, oldest first.

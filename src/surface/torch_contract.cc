@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "rules/decompose.h"
+#include "surface/reduce.h"
 #include "surface/views.h"
 
 namespace framejit::surface {
@@ -326,7 +327,10 @@ Ints CudaAttentionStrides(Scope& s, const Operand& q, const Operand& v) {
 
 Outs Attention(Scope& s) {  // (query, key, value, attn_mask, dropout_p, is_causal, *, scale, enable_gqa)
   Operand q = s.tensor(0), k = s.tensor(1), v = s.tensor(2);
-  if (s.number(4) != 0) throw Unmodelled{"attention with dropout draws random numbers"};
+  double dropout = s.number(4);
+  bool narrow = DTypeSize(q.meta->dtype) < 4;
+  if (dropout != 0 && (dropout < 0 || dropout >= 1 || narrow || q.meta->device.kind != DeviceKind::kCpu || IsEmpty(s.env, q.meta->sizes) || IsEmpty(s.env, k.meta->sizes)))
+    throw Unmodelled{"attention with dropout draws random numbers"};
   SameFloats(s, {&q, &k, &v});
   int rank = q.rank();
   if (rank < 2 || k.rank() != rank || v.rank() != rank) Scope::Skip();
@@ -381,14 +385,22 @@ Outs Attention(Scope& s) {  // (query, key, value, attn_mask, dropout_p, is_caus
   attrs.flag = causal;
   attrs.scalar = s.has(6) ? s.number(6) : 1.0 / std::sqrt(static_cast<double>(s.env.Specialize(qs[3])));
   Out out;
-  out.value = s.b.Add(Op::kAttention, operands, attrs);
+  if (dropout != 0) {
+    ValueId additive = rules::kNone;
+    if (mask.is_tensor()) additive = s.b.Broadcast(operands[3], {qs[0], qs[1], qs[2], ks[2]});
+    out.value = rules::Attention(s.b, qv, kv, vv, additive, causal, attrs.scalar.AsDouble(), [&](ValueId w) {
+      return s.b.Binary(Op::kMul, w, DropoutNoise(s, w, dropout));
+    });
+  } else {
+    out.value = s.b.Add(Op::kAttention, operands, attrs);
+  }
   Ints sizes = q.meta->sizes;
   sizes.back() = v.meta->sizes.back();
   if (rank != 4) out.value = s.b.Reshape(out.value, sizes);
   if (q.meta->device.kind == DeviceKind::kCuda) {
     if (rank != 4 || DTypeSize(q.meta->dtype) > 4) Scope::Skip();
     out.strides = CudaAttentionStrides(s, q, v);
-  } else if (IsFused(s, q, k, v, mask.is_tensor() ? &mask : nullptr)) {
+  } else if (dropout == 0 && IsFused(s, q, k, v, mask.is_tensor() ? &mask : nullptr)) {
     out.strides = PreserveFormat(s.env, *q.meta);
   }
   return out;

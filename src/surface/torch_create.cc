@@ -263,7 +263,9 @@ Outs ToType(Scope& s) {
   return Converted(s, s.tensor(0), T, false, s.arg(1));
 }
 Outs TypeAs(Scope& s) {
-  return Converted(s, s.tensor(0), s.tensor(1).meta->dtype, false, Arg::None());
+  Outs outs = Converted(s, s.tensor(0), s.tensor(1).meta->dtype, false, Arg::None());
+  if (!s.tensor(0).meta->requires_grad) outs.items[0].differentiable = false;  // the other's gradients do not matter
+  return outs;
 }
 Outs TypeOf(Scope& s) {
   return Converted(s, s.tensor(0), *s.dtype(1), false, Arg::None());

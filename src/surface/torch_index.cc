@@ -261,7 +261,11 @@ Outs Embedding(Scope& s) {  // (weight, indices, padding_idx, scale_grad_by_freq
   Operand w = s.tensor(0), i = s.tensor(1);
   if (w.rank() != 2) Scope::Fail("embedding weight must be a matrix");
   if (i.meta->dtype != DType::kInt64 && i.meta->dtype != DType::kInt32) Scope::Fail("embedding indices");
-  return Take(s, w.value, i.value, 0);
+  ValueId index = s.b.Cast(i.value, DType::kInt64), v = Take(s, w.value, index, 0);
+  int64_t padding = s.env.Specialize(s.integer(2));
+  bool plain = !s.flag(3) && !s.flag(4);
+  s.b.SetDerivative(v, {plain ? "embedding" : "unknown", {w.value, index}, {static_cast<double>(padding)}, {}});
+  return v;
 }
 
 Outs TakeFlat(Scope& s) {

@@ -5,6 +5,19 @@
 #include "surface/reduce.h"
 
 namespace framejit::surface {
+
+ValueId DropoutNoise(Scope& s, ValueId like, double p) {
+  auto call = std::make_shared<Call>();
+  call->callee = "torch.bernoulli";
+  call->mode = s.mode;
+  call->mode.grad = false;
+  call->args = {Arg::Tensor(0), Arg::Float(1 - p)};
+  call->result = Arg::Tensor(0);
+  TensorType t = s.b.type(like);
+  ValueId noise = s.b.Barrier(s.b.Extern(call, {like}, {t}, {RowMajor(t.shape)}));
+  return s.b.Binary(Op::kDiv, noise, rules::Like(s.b, noise, 1 - p));
+}
+
 namespace {
 
 using shape::Int;
@@ -91,17 +104,24 @@ Outs BatchNorm(Scope& s) {
       outs.writes.push_back({s.tensor(4).id, rules::RunningUpdate(s.b, variance, now.unbiased_variance, s.number(6))});
     mean = now.mean;
     variance = now.variance;
+    outs.writes_differentiable = false;
   }
   Out out;
-  out.value = rules::BatchNormEval(s.b, x.value, mean, variance, Maybe(s, 1), Maybe(s, 2), s.number(7));
+  out.value = training ? rules::BatchNormTrain(s.b, x.value, mean, variance, Maybe(s, 1), Maybe(s, 2), s.number(7))
+                       : rules::BatchNormEval(s.b, x.value, mean, variance, Maybe(s, 1), Maybe(s, 2), s.number(7));
   if (LikesChannelsLast(s.env, *x.meta)) out.strides = ChannelsLast(x.meta->sizes);
   outs.items.push_back(std::move(out));
   return outs;
 }
 
-Outs Dropout(Scope& s) {  // (input, p, train): the input itself unless it draws
+Outs Dropout(Scope& s) {  // (input, p, train): the input itself unless it draws; op kMul: elements, else whole features
   Operand x = s.tensor(0);
-  if (s.flag(2) && s.number(1) != 0) throw Unmodelled{"dropout draws random numbers"};
+  if (s.flag(2) && s.number(1) != 0) {
+    double p = s.number(1);
+    bool plain = s.row.op == Op::kMul && x.meta->device.kind == DeviceKind::kCpu && p > 0 && p < 1 && IsFloat(x.meta->dtype) && IsRowMajor(*x.meta);
+    if (!plain || IsEmpty(s.env, x.meta->sizes)) throw Unmodelled{"dropout draws random numbers"};
+    return s.b.Binary(Op::kMul, x.value, DropoutNoise(s, x.value, p));
+  }
   Out out;
   out.kind = Out::kSame;
   out.of = x.id;
@@ -162,7 +182,8 @@ constexpr Row kRows[] = {
      &GroupNorm},
     {"t:batch_norm", "(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, "
      "float momentum, float eps, bool cudnn_enabled)", &BatchNorm},
-    {"tI:dropout t:feature_dropout I:feature_dropout tI:alpha_dropout", "(Tensor input, float p, bool train)", &Dropout},
+    {"tI:dropout", "(Tensor input, float p, bool train)", &Dropout, Op::kMul},
+    {"t:feature_dropout I:feature_dropout tI:alpha_dropout", "(Tensor input, float p, bool train)", &Dropout},
     {"n:glu", "(Tensor input, int dim=-1)", &Glu},
     {"n:adaptive_avg_pool2d", "(Tensor input, int[] output_size)", &GlobalAveragePool},
     {"t:adaptive_avg_pool1d", "(Tensor input, int[] output_size)", &GlobalAveragePool, Op::kSum},

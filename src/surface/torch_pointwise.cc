@@ -14,6 +14,12 @@ using rules::Like;
 
 ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v);
 
+// Its derivative is not what its primitives give at every point, and has no rule yet.
+ValueId Undifferentiated(Builder& b, ValueId v) {
+  b.SetDerivative(v, {"unknown", {}, {}, {}});
+  return v;
+}
+
 ValueId Times(Builder& b, ValueId x, double v) {
   return b.Binary(Op::kMul, x, Like(b, x, v));
 }
@@ -409,7 +415,7 @@ Outs FExtreme(Scope& s) {  // fmax, fmin: a nan loses
   ValueId v = s.b.Binary(s.row.op, p.a, p.b);
   if (!IsFloat(p.type)) return Done(s, p, v);
   v = s.b.Where(s.b.Unary(Op::kIsNan, p.a), p.b, v);
-  return Done(s, p, s.b.Where(s.b.Unary(Op::kIsNan, p.b), p.a, v));
+  return Done(s, p, Undifferentiated(s.b, s.b.Where(s.b.Unary(Op::kIsNan, p.b), p.a, v)));
 }
 
 Outs Bitwise(Scope& s) {
@@ -445,7 +451,7 @@ Outs XLogY(Scope& s) {
   v = s.b.Where(zero, Like(s.b, v, 0), v);
   shape::Ints sizes = s.b.type(v).shape;
   ValueId nan = s.b.Broadcast(s.b.Unary(Op::kIsNan, p.b), sizes);
-  return Done(s, p, s.b.Cast(s.b.Where(nan, Like(s.b, v, std::nan("")), v), p.type));
+  return Done(s, p, s.b.Cast(Undifferentiated(s.b, s.b.Where(nan, Like(s.b, v, std::nan("")), v)), p.type));
 }
 
 // --- more
@@ -500,14 +506,19 @@ Outs Clamp(Scope& s) {
   if (IsBool(t)) Scope::Skip();
   ValueId v = s.b.Cast(all[0].value, t);
   size_t next = 1;
-  if (s.has(1)) v = s.b.Binary(Op::kMaximum, v, As(s, all[next++], t));
-  if (s.has(2)) v = s.b.Binary(Op::kMinimum, v, As(s, all[next++], t));
+  Derivative rule{s.has(1) && s.has(2) ? "clamp" : s.has(1) ? "clamp_min" : "clamp_max", {v}, {}, {}};
+  auto bound = [&] { return rule.operands.emplace_back(As(s, all[next++], t)); };
+  ValueId lo = s.has(1) ? bound() : kNoValue, hi = s.has(2) ? bound() : kNoValue;
+  v = rules::Clamp(s.b, v, lo, hi);
+  s.b.SetDerivative(v, rule);
   return s.Elementwise(v, all);
 }
 
 Outs ClampOne(Scope& s) {  // clamp_min, clamp_max
   Pair p = ReadPair(s);
-  return Done(s, p, s.b.Binary(s.row.op, p.a, p.b));
+  ValueId v = s.b.Binary(s.row.op, p.a, p.b);
+  s.b.SetDerivative(v, {s.row.op == Op::kMaximum ? "clamp_min" : "clamp_max", {p.a, p.b}, {}, {}});
+  return Done(s, p, v);
 }
 
 Outs Relu(Scope& s) {
@@ -555,7 +566,7 @@ ValueId SincOf(Builder& b, ValueId x) {
   ValueId wide = rules::Widen(b, x), angle = Times(b, wide, std::numbers::pi);
   ValueId zero = b.Binary(Op::kEq, wide, Like(b, wide, 0));
   ValueId v = b.Where(zero, Like(b, wide, 1), b.Binary(Op::kDiv, b.Unary(Op::kSin, angle), angle));
-  return b.Cast(v, b.type(x).dtype);
+  return b.Cast(Undifferentiated(b, v), b.type(x).dtype);
 }
 
 Outs Gelu(Scope& s) {

@@ -91,8 +91,9 @@ Outs ExtremeAndIndex(Scope& s) {  // max(dim), min(dim): values and indices
     index.value = s.b.Constant(Scalar(0), DType::kInt64);
   } else {
     RefuseEmpty(s, x.value, {axis});
-    values.value = s.b.Reduce(s.row.op, x.value, {axis}, keep);
     index.value = s.b.Reduce(max ? Op::kArgMax : Op::kArgMin, x.value, {axis}, keep);
+    values.value = s.b.Reduce(s.row.op, x.value, {axis}, keep);
+    s.b.SetDerivative(values.value, {"pick", {x.value, index.value}, {}, {axis}});
   }
   index.differentiable = false;
   outs.items.push_back(std::move(index));
@@ -121,7 +122,7 @@ Outs Spread(Scope& s, bool both) {  // (input, dim?, correction, keepdim)
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype)) Scope::Fail("var needs a floating dtype");
   auto [v, mean] = rules::VarMean(s.b, x.value, AllIfEmpty(s, 1, x.rank()), Correction(s, 2), s.flag(3));
-  if (s.row.op == Op::kSqrt) v = s.b.Unary(Op::kSqrt, v);
+  if (s.row.op == Op::kSqrt) v = rules::Root(s.b, v);
   Outs outs(s.b.Cast(v, x.meta->dtype));
   if (both) {
     outs.items.emplace_back().value = s.b.Cast(mean, x.meta->dtype);
@@ -141,7 +142,7 @@ Outs VarAll(Scope& s) {  // (input, bool unbiased)
   std::vector<int64_t> axes;
   for (int d = 0; d < x.rank(); ++d) axes.push_back(d);
   ValueId v = rules::VarMean(s.b, x.value, axes, Correction(s, 1), false).variance;
-  if (s.row.op == Op::kSqrt) v = s.b.Unary(Op::kSqrt, v);
+  if (s.row.op == Op::kSqrt) v = rules::Root(s.b, v);
   return s.b.Cast(v, x.meta->dtype);
 }
 
@@ -162,6 +163,7 @@ Outs VectorNorm(Scope& s) {  // (input, ord, dim, keepdim, dtype)
   ValueId v = s.b.Cast(x.value, ComputeType(t)), r;
   if (p == 2) {
     r = s.b.Unary(Op::kSqrt, s.b.Reduce(Op::kSum, rules::Square(s.b, v), axes, s.flag(3)));
+    s.b.SetDerivative(r, {"norm", {v}, {}, axes});
   } else if (p == 1) {
     r = s.b.Reduce(Op::kSum, s.b.Unary(Op::kAbs, v), axes, s.flag(3));
   } else if (std::isinf(p)) {

@@ -3,6 +3,7 @@
 // they read.
 #include <cstring>
 
+#include "tensor/autograd.h"
 #include "tensor/numpy_api.h"
 #include "tensor/run_context.h"
 #include "tensor/tensor.h"
@@ -39,7 +40,8 @@ class Scratch {  // N on the stack, more on the heap
 class Runner : public GraphRunner {
  public:
   bool Init(std::shared_ptr<Executable> exe, const Graph& g, const Trace& trace, std::vector<OutputPlan> plans,
-            const std::vector<PyObject*>& constants) {
+            const std::vector<PyObject*>& constants, std::shared_ptr<OutputHook> hook) {
+    hook_ = std::move(hook);
     exe_ = std::move(exe);
     num_inputs_ = g.inputs.size();
     num_graph_outputs_ = g.outputs.size();
@@ -105,6 +107,8 @@ class Runner : public GraphRunner {
       ok = ok && made.get()[i];
     }
     for (int w : written_) BumpVersion(inputs[w]);
+    bool raised = hook_ && ok && hook_->Attach(inputs, made.get(), symbols) < 0;
+    ok = ok && !raised;
     size_t n = 0;
     for (; ok && n < plans_.size(); ++n) {
       const OutputPlan& p = plans_[n];
@@ -117,7 +121,7 @@ class Runner : public GraphRunner {
       for (size_t i = 0; i < n; ++i) Py_CLEAR(outputs[i]);
     }
     for (size_t i = 0; i < num_graph_outputs_; ++i) Py_XDECREF(made.get()[i]);
-    return ok ? 0 : -1;
+    return ok ? 0 : raised ? -2 : -1;
   }
 
  private:
@@ -322,6 +326,7 @@ class Runner : public GraphRunner {
   }
 
   std::shared_ptr<Executable> exe_;
+  std::shared_ptr<OutputHook> hook_;  // null: nobody wants gradients
   Host* host_ = nullptr;
   size_t num_inputs_ = 0, num_graph_outputs_ = 0;
   bool torch_ = false, has_externs_ = false;
@@ -338,9 +343,10 @@ class Runner : public GraphRunner {
 }  // namespace
 
 std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, const Graph& graph, const Trace& trace,
-                                             std::vector<OutputPlan> outputs, std::vector<PyObject*> constants) {
+                                             std::vector<OutputPlan> outputs, std::vector<PyObject*> constants,
+                                             std::shared_ptr<OutputHook> hook) {
   auto r = std::make_unique<Runner>();
-  if (!r->Init(std::move(exe), graph, trace, std::move(outputs), constants)) throw std::runtime_error(TakeErrorText());
+  if (!r->Init(std::move(exe), graph, trace, std::move(outputs), constants, std::move(hook))) throw std::runtime_error(TakeErrorText());
   return r;
 }
 

@@ -6,6 +6,7 @@
 
 #include "surface/surface.h"
 #include "tensor/numpy_api.h"
+#include "tensor/autograd.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"
 
@@ -181,6 +182,8 @@ bool IsMethodWrapper(PyObject* o) {
 }  // namespace
 
 PyObject* ResolveCallee(const std::string& name) {
+  constexpr std::string_view kVjp = "framejit.vjp(";
+  if (name.starts_with(kVjp)) return MakeVjp(name.substr(kVjp.size(), name.size() - kVjp.size() - 1));
   return Walk(name);
 }
 

@@ -91,9 +91,11 @@ std::unique_ptr<TraceRunner> MakeTraceRunner(const Trace& trace, std::vector<PyO
 // bumps version counters, replays outputs that are views (view_calls of the trace) with the framework's own view
 // functions.
 //   graph outputs = base tensors of trace outputs; the rest is replayed.
+class OutputHook;  // autograd.h
 class GraphRunner {
  public:
   virtual ~GraphRunner() = default;
+  // -1 with the exception: nothing was written; -2: what was done stays done, the exception is the program's (a hook's).
   virtual int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs) = 0;
 };
 struct OutputPlan {  // how trace output i is made
@@ -104,7 +106,8 @@ struct OutputPlan {  // how trace output i is made
 };
 // Throws std::runtime_error, as MakeTraceRunner. Calls exe->Run without the GIL if that pays.
 std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, const Graph& graph, const Trace& trace,
-                                             std::vector<OutputPlan> outputs, std::vector<PyObject*> constants);
+                                             std::vector<OutputPlan> outputs, std::vector<PyObject*> constants,
+                                             std::shared_ptr<OutputHook> hook = nullptr);
 
 // Calls one framework function on meta tensors (torch) or tiny stand-ins to learn result types; sizes concrete.
 // nullopt with *why: data-dependent or unsupported. Results follow Call::result's structure, which it fills in.

@@ -1,0 +1,55 @@
+// Reverse-mode differentiation of captured graphs, and the cut of the result into a forward and a backward graph.
+//
+//   %0 = input x                         forward: y, saved            backward: dx
+//   %1 = exp %0          joint:          %1 = exp %0                  %0 = input saved (%1)
+//   return %1            %2 = input dy   return %1, saved %1          %1 = input dy
+//                        %3 = mul %2 %1                               %2 = mul %1 %0
+//
+// Works on graphs as they were built (before any pass): their nodes still carry Derivatives.
+#pragma once
+
+#include <stdexcept>
+#include <vector>
+
+#include "framejit/graph.h"
+
+namespace framejit::autodiff {
+
+struct Undifferentiable : std::runtime_error {  // what() says why, for the user
+  using std::runtime_error::runtime_error;
+};
+
+// The graph's own nodes, in place, then one input node a tangent, then the nodes of the gradients.
+struct Joint {
+  Graph graph;
+  ValueId primal = 0;             // nodes before this one are the original's
+  std::vector<ValueId> tangents;  // by output; kNoValue: no gradient comes from there
+  std::vector<ValueId> grads;     // by input; kNoValue: not wanted, or no output with a tangent depends on it
+};
+
+// wanted: by input; tangents: by output. Throws Undifferentiable.
+Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents);
+
+// The values of the forward part that the backward part starts from: fewest bytes (symbols count with their hints), where
+// cheap things are computed again rather than kept. Values of the original graph, in order.
+std::vector<ValueId> ChooseSaved(const Joint& j);
+
+struct SavedValue {
+  int input = -1;   // it is this input,
+  int output = -1;  // or this output of the forward graph
+};
+// The original graph with the saved values as further outputs (those that are none already).
+Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<SavedValue>* where);
+
+struct GradSource {
+  enum Kind : uint8_t { kNone, kOutput, kTangent } kind = kNone;
+  int index = 0;  // output of the backward graph / number of the tangent
+};
+// Inputs: the saved values, then the tangents there are; symbols are scalars 0, 1, ... Every saved value is an input,
+// used or not: one saved set serves the joints of all subsets of the tangents it was chosen for.
+Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<GradSource>* grads);
+
+// by output: the outputs that share a value with it which a wanted input reaches, inputs and itself excepted.
+std::vector<std::vector<bool>> Related(const Graph& g, const std::vector<bool>& wanted);
+
+}  // namespace framejit::autodiff

@@ -1,0 +1,142 @@
+#include <algorithm>
+
+#include "autodiff/tape.h"
+#include "diag/diag.h"
+
+namespace framejit::autodiff {
+
+using shape::Int;
+using shape::Ints;
+
+void Tape::Add(ValueId v, ValueId grad) {
+  ValueId& sum = grads[v];
+  sum = sum == kNoValue ? grad : b.Binary(Op::kAdd, sum, grad);
+}
+
+At::At(Tape& tape, ValueId node, ValueId grad, bool widen)
+    : tape(tape),
+      b(tape.b),
+      n(tape.b.graph().node(node)),
+      operands(n.derivative ? n.derivative->operands : n.operands),
+      id(node),
+      y(b, node),
+      g(b, grad),
+      widen_(widen) {
+  if (widen) y = {b, rules::Widen(b, node)};
+  if (widen && grad != kNoValue) g = {b, rules::Widen(b, grad)};
+}
+
+void At::Give(int i, ValueId grad) {
+  if (!needs(i)) return;
+  const TensorType t = type(i);
+  if (b.type(grad).shape != t.shape) {  // equal by a guard only: later stages want one expression
+    FRAMEJIT_CHECK(b.type(grad).rank() == t.rank());
+    grad = b.Reshape(grad, t.shape);
+  }
+  tape.Add(operands[i], b.Cast(grad, t.dtype));
+}
+
+rules::Expr At::Spread(ValueId v, const std::vector<int64_t>& axes, const Ints& shape) const {
+  Ints ones = shape;
+  for (int64_t a : axes) ones[a] = 1;
+  return {b, b.Broadcast(b.Reshape(v, ones), shape)};
+}
+
+namespace {
+
+Rule RuleOf(const Node& n) {
+  return n.derivative ? NamedRule(n.derivative->rule) : PrimitiveRule(n.op);
+}
+
+// Which values a wanted input reaches. A float that is reached and cannot be differentiated is an error only if a
+// gradient arrives there.
+std::vector<bool> Reached(const Graph& g, const std::vector<bool>& wanted) {
+  std::vector<bool> needs(g.nodes.size());
+  for (size_t i = 0; i < g.inputs.size(); ++i) needs[g.inputs[i]] = wanted[i] && IsFloat(g.node(g.inputs[i]).type.dtype);
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    const Node& n = g.node(v);
+    bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
+    if (n.op == Op::kInput || (!several && !IsFloat(n.type.dtype))) continue;
+    if (n.derivative && n.derivative->rule == "stop") continue;
+    // of a formula that has no rule, the primitive's operands say where it leads
+    const auto& operands = n.derivative && RuleOf(n) ? n.derivative->operands : n.operands;
+    for (ValueId o : operands) needs[v] = needs[v] || needs[o];
+  }
+  return needs;
+}
+
+}  // namespace
+
+std::vector<std::vector<bool>> Related(const Graph& g, const std::vector<bool>& wanted) {
+  std::vector<bool> reached = Reached(g, wanted);
+  size_t n = g.outputs.size();
+  std::vector<std::vector<bool>> uses(n, std::vector<bool>(g.nodes.size())), related(n, std::vector<bool>(n));
+  for (size_t i = 0; i < n; ++i) {
+    uses[i][g.outputs[i]] = true;
+    for (ValueId v = g.outputs[i] + 1; v-- > 0;)
+      if (uses[i][v])
+        for (ValueId o : g.node(v).operands) uses[i][o] = true;
+  }
+  for (size_t i = 0; i < n; ++i)
+    for (size_t k = 0; k < n; ++k)
+      for (ValueId v = 0; v < g.nodes.size() && !related[i][k]; ++v)
+        related[i][k] = i == k || (uses[i][v] && uses[k][v] && reached[v] && g.node(v).op != Op::kInput);
+  return related;
+}
+
+Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents) {
+  Joint j;
+  j.graph = g;
+  j.graph.outputs.clear();
+  j.graph.writes.clear();
+  j.primal = static_cast<ValueId>(g.nodes.size());
+  shape::Env env;
+  for (const shape::SymbolInfo& s : g.symbols) {
+    if (s.kind == shape::SymbolKind::kRuntime) throw Undifferentiable("a size that appears while it runs");
+    env.NewSymbol(s);
+  }
+  Builder b(j.graph, env);
+  Tape tape{b, Reached(g, wanted), std::vector<ValueId>(g.nodes.size(), kNoValue), {}};
+  for (size_t i = 0; i < g.outputs.size(); ++i) {
+    ValueId out = g.outputs[i], tangent = kNoValue;
+    if (tangents[i] && tape.needs[out]) {
+      const Node n = g.node(out);
+      Ints strides = n.strides;
+      if (strides.empty()) {
+        strides.resize(n.type.shape.size());
+        Int s = 1;
+        for (size_t d = strides.size(); d-- > 0; s = s * n.type.shape[d]) strides[d] = s;
+      }
+      tangent = b.Input(n.type, strides, "tangent " + std::to_string(i));
+    }
+    j.tangents.push_back(tangent);
+  }
+  for (size_t i = 0; i < g.outputs.size(); ++i)
+    if (j.tangents[i] != kNoValue) tape.Add(g.outputs[i], j.tangents[i]);
+  for (ValueId v = j.primal; v-- > 0;) {
+    const Node n = g.node(v);
+    bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
+    if (!tape.needs[v] || n.op == Op::kInput) continue;
+    if (several ? !tape.results.contains(v) : tape.grads[v] == kNoValue) continue;
+    b.set_location(n.file, n.line);
+    if (n.op == Op::kResult) {
+      auto& all = tape.results[n.operands[0]];
+      all.resize(g.node(n.operands[0]).attrs.result_types.size(), kNoValue);
+      all[n.attrs.axes[0]] = tape.grads[v];
+      continue;
+    }
+    Rule rule = RuleOf(n);
+    if (!rule) throw Undifferentiable(std::string("no derivative of ") + Info(n.op).name + " here");
+    char kind = Info(n.op).kind;
+    bool narrow = IsFloat(n.type.dtype) && DTypeSize(n.type.dtype) < 4 && (kind == 'P' || n.derivative);
+    At at(tape, v, several ? kNoValue : tape.grads[v], narrow);
+    rule(at);
+  }
+  if (!env.guards().empty()) throw Undifferentiable("sizes that are equal by chance: " + env.guards()[0].str());
+  for (size_t i = 0; i < g.inputs.size(); ++i) j.grads.push_back(wanted[i] ? tape.grads[g.inputs[i]] : kNoValue);
+  j.graph.outputs = g.outputs;
+  j.graph.writes = g.writes;
+  return j;
+}
+
+}  // namespace framejit::autodiff

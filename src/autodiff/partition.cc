@@ -1,0 +1,299 @@
+// Where to cut: a minimum cut of the graph of values. Every value is an edge (in -> out) as wide as its bytes; the source
+// feeds what only the forward part can make (inputs; results of contractions, reductions, calls), the sink drinks from
+// what the gradients use. The edges of a minimum cut are saved: all that the backward part computes again follows from
+// them. Of equal cuts the one nearest to the gradients is taken, which computes least again.
+#include <algorithm>
+#include <deque>
+#include <limits>
+
+#include "autodiff/autodiff.h"
+#include "diag/diag.h"
+
+namespace framejit::autodiff {
+namespace {
+
+constexpr int64_t kInfinite = std::numeric_limits<int64_t>::max() / 4;
+
+class Flow {  // Dinic
+ public:
+  explicit Flow(int n) : first_(n, -1) {}
+  void Edge(int from, int to, int64_t capacity) {
+    edges_.push_back({to, first_[from], capacity});
+    first_[from] = static_cast<int>(edges_.size()) - 1;
+    edges_.push_back({from, first_[to], 0});
+    first_[to] = static_cast<int>(edges_.size()) - 1;
+  }
+  void Maximize(int source, int sink) {
+    while (Levels(source, sink)) {
+      next_ = first_;
+      while (Push(source, sink)) {
+      }
+    }
+  }
+  // Nodes from which the sink can still be reached.
+  std::vector<bool> ReachSink(int sink) const {
+    std::vector<bool> seen(first_.size());
+    std::deque<int> todo = {sink};
+    seen[sink] = true;
+    while (!todo.empty()) {
+      int v = todo.front();
+      todo.pop_front();
+      for (int e = first_[v]; e >= 0; e = edges_[e].next) {
+        int u = edges_[e].to;  // the twin of e leads from u to v
+        if (seen[u] || edges_[e ^ 1].left <= 0) continue;
+        seen[u] = true;
+        todo.push_back(u);
+      }
+    }
+    return seen;
+  }
+
+ private:
+  struct E {
+    int to, next;
+    int64_t left;
+  };
+  bool Levels(int source, int sink) {
+    level_.assign(first_.size(), -1);
+    level_[source] = 0;
+    std::deque<int> todo = {source};
+    while (!todo.empty()) {
+      int v = todo.front();
+      todo.pop_front();
+      for (int e = first_[v]; e >= 0; e = edges_[e].next) {
+        if (edges_[e].left <= 0 || level_[edges_[e].to] >= 0) continue;
+        level_[edges_[e].to] = level_[v] + 1;
+        todo.push_back(edges_[e].to);
+      }
+    }
+    return level_[sink] >= 0;
+  }
+  // One augmenting path, without recursion: graphs are thousands of values deep.
+  bool Push(int source, int sink) {
+    std::vector<int> path;
+    int v = source;
+    while (v != sink) {
+      int& e = next_[v];
+      while (e >= 0 && (edges_[e].left <= 0 || level_[edges_[e].to] != level_[v] + 1)) e = edges_[e].next;
+      if (e >= 0) {
+        path.push_back(e);
+        v = edges_[e].to;
+      } else {
+        if (path.empty()) return false;
+        level_[v] = -1;
+        v = edges_[path.back() ^ 1].to;
+        path.pop_back();
+      }
+    }
+    int64_t least = kInfinite;
+    for (int e : path) least = std::min(least, edges_[e].left);
+    for (int e : path) {
+      edges_[e].left -= least;
+      edges_[e ^ 1].left += least;
+    }
+    return true;
+  }
+
+  std::vector<int> first_, next_, level_;
+  std::vector<E> edges_;
+};
+
+// Values that depend on a tangent.
+std::vector<bool> Dependent(const Joint& j) {
+  std::vector<bool> dep(j.graph.nodes.size());
+  for (ValueId t : j.tangents)
+    if (t != kNoValue) dep[t] = true;
+  for (ValueId v = j.primal; v < dep.size(); ++v)
+    for (ValueId o : j.graph.node(v).operands) dep[v] = dep[v] || dep[o];
+  return dep;
+}
+
+std::vector<bool> NeededFor(const Graph& g, const std::vector<ValueId>& roots) {
+  std::vector<bool> needed(g.nodes.size());
+  for (ValueId v : roots)
+    if (v != kNoValue) needed[v] = true;
+  for (ValueId v = static_cast<ValueId>(needed.size()); v-- > 0;)
+    if (needed[v])
+      for (ValueId o : g.node(v).operands) needed[o] = true;
+  return needed;
+}
+
+bool Recomputable(const Joint& j, ValueId v) {
+  const Node& n = j.graph.node(v);
+  switch (Info(n.op).kind) {
+    case 'P':
+    case 'V': return true;
+    case 'C': return n.op != Op::kInput;
+    case 'I': return n.op == Op::kTake || n.op == Op::kGather;
+    case 'R':
+    case 'M': return v >= j.primal;  // wanted by the gradients alone
+    default: return false;
+  }
+}
+
+// Copies nodes of one graph into another.
+class Copier {
+ public:
+  Copier(const Graph& from, Graph* to) : from_(from), to_(*to), map_(from.nodes.size(), kNoValue) {}
+  bool has(ValueId v) const { return map_[v] != kNoValue; }
+  ValueId operator[](ValueId v) const { return map_[v]; }
+  void Copy(ValueId v) {
+    Node n = from_.node(v);
+    for (ValueId& o : n.operands) o = map_.at(o);
+    n.derivative.reset();
+    if (n.op == Op::kExtern && n.attrs.call->mode.grad) {  // the framework must not track what is tracked here
+      auto call = std::make_shared<Call>(*n.attrs.call);
+      call->mode.grad = false;
+      n.attrs.call = std::move(call);
+    }
+    Append(v, std::move(n));
+  }
+  ValueId Append(ValueId v, Node n) {
+    to_.nodes.push_back(std::move(n));
+    return map_[v] = static_cast<ValueId>(to_.nodes.size() - 1);
+  }
+
+ private:
+  const Graph& from_;
+  Graph& to_;
+  std::vector<ValueId> map_;
+};
+
+}  // namespace
+
+std::vector<ValueId> ChooseSaved(const Joint& j) {
+  const Graph& g = j.graph;
+  std::vector<bool> dep = Dependent(j), needed = NeededFor(g, j.grads);
+  std::vector<int64_t> hints;
+  for (const auto& s : g.symbols) hints.push_back(s.hint);
+  const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;
+  Flow flow(sink + 1);
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    const Node& n = g.node(v);
+    if (!needed[v]) continue;
+    for (ValueId o : n.operands)
+      if (!dep[o]) flow.Edge(2 * static_cast<int>(o) + 1, dep[v] ? sink : 2 * static_cast<int>(v), kInfinite);
+    if (dep[v]) continue;
+    int64_t bytes = n.type.numel().Eval(hints) * DTypeSize(n.type.dtype) + 1;
+    if (n.op == Op::kInput) bytes = bytes / 64 + 1;  // most are kept by somebody anyway
+    bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
+    if (several || v >= j.primal) bytes = kInfinite;  // numbers from `primal` on depend on the set of tangents
+    flow.Edge(2 * static_cast<int>(v), 2 * static_cast<int>(v) + 1, bytes);
+    if (!Recomputable(j, v)) flow.Edge(source, 2 * static_cast<int>(v), kInfinite);
+  }
+  for (ValueId v : j.grads)
+    if (v != kNoValue && !dep[v]) flow.Edge(2 * static_cast<int>(v) + 1, sink, kInfinite);
+  flow.Maximize(source, sink);
+  std::vector<bool> reach = flow.ReachSink(sink);
+  std::vector<ValueId> saved;
+  for (ValueId v = 0; v < g.nodes.size(); ++v)
+    if (needed[v] && !dep[v] && !reach[2 * v] && reach[2 * v + 1]) saved.push_back(v);
+  return saved;
+}
+
+Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<SavedValue>* where) {
+  const Graph& g = j.graph;
+  std::vector<ValueId> roots = g.outputs;
+  roots.insert(roots.end(), saved.begin(), saved.end());
+  for (const Write& w : g.writes) roots.push_back(w.value);
+  for (ValueId v = 0; v < j.primal; ++v)
+    if (g.node(v).op == Op::kInput || g.node(v).op == Op::kExtern) roots.push_back(v);
+  std::vector<bool> needed = NeededFor(g, roots);
+  Graph out;
+  out.name = g.name + " forward";
+  out.symbols = g.symbols;
+  out.symbol_sources = g.symbol_sources;
+  Copier copy(g, &out);
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    if (!needed[v]) continue;
+    copy.Copy(v);
+    if (g.node(v).op == Op::kInput) out.inputs.push_back(copy[v]);
+  }
+  for (ValueId v : g.outputs) out.outputs.push_back(copy[v]);
+  for (const Write& w : g.writes) out.writes.push_back({w.input, copy[w.value]});
+  where->clear();
+  for (ValueId v : saved) {
+    SavedValue s;
+    auto input = std::find(g.inputs.begin(), g.inputs.end(), v);
+    auto output = std::find(out.outputs.begin(), out.outputs.end(), copy[v]);
+    if (input != g.inputs.end()) {
+      s.input = static_cast<int>(input - g.inputs.begin());
+    } else {
+      s.output = static_cast<int>(output - out.outputs.begin());
+      if (output == out.outputs.end()) out.outputs.push_back(copy[v]);
+    }
+    where->push_back(s);
+  }
+  return out;
+}
+
+Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<GradSource>* grads) {
+  const Graph& g = j.graph;
+  std::vector<bool> needed(g.nodes.size()), cut(g.nodes.size());
+  for (ValueId v : saved) cut[v] = true;
+  for (ValueId v : j.grads)
+    if (v != kNoValue) needed[v] = true;
+  for (ValueId v = static_cast<ValueId>(needed.size()); v-- > 0;)
+    if (needed[v] && !cut[v])
+      for (ValueId o : g.node(v).operands) needed[o] = true;
+  Graph out;
+  out.name = g.name + " backward";
+  out.symbols = g.symbols;
+  for (size_t i = 0; i < g.symbols.size(); ++i) out.symbol_sources.push_back({static_cast<int>(i), -1});
+  Copier copy(g, &out);
+  auto input = [&](ValueId v) {
+    Node n;
+    n.op = Op::kInput;
+    n.type = g.node(v).type;
+    n.strides = g.node(v).strides;
+    n.attrs.name = "saved %" + std::to_string(v);
+    if (n.strides.empty()) {
+      n.strides.resize(n.type.shape.size());
+      shape::Int s = 1;
+      for (size_t d = n.strides.size(); d-- > 0; s = s * n.type.shape[d]) n.strides[d] = s;
+    }
+    out.inputs.push_back(copy.Append(v, std::move(n)));
+  };
+  for (ValueId v : saved) input(v);
+  for (ValueId v : j.tangents)
+    if (v != kNoValue) input(v);
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    if (!needed[v] || copy.has(v)) continue;
+    FRAMEJIT_CHECK(g.node(v).op != Op::kInput);
+    copy.Copy(v);
+  }
+  std::vector<ValueId> made;  // by output of `out`
+  grads->clear();
+  for (ValueId v : j.grads) {
+    GradSource source;
+    if (v != kNoValue) {
+      auto tangent = std::find(j.tangents.begin(), j.tangents.end(), v);
+      auto same = std::find(made.begin(), made.end(), v);
+      if (tangent != j.tangents.end()) {
+        int n = 0;  // numbered among those there are
+        for (auto t = j.tangents.begin(); t != tangent; ++t) n += *t != kNoValue;
+        source = {GradSource::kTangent, n};
+      } else {
+        source = {GradSource::kOutput, static_cast<int>(same - made.begin())};
+        if (same == made.end()) {
+          made.push_back(v);
+          ValueId result = copy[v];
+          if (out.node(result).op == Op::kInput) {  // a saved value: results never share memory with inputs
+            Node n;
+            n.op = Op::kCast;
+            n.operands = {result};
+            n.type = out.node(result).type;
+            n.attrs.dtype = n.type.dtype;
+            out.nodes.push_back(std::move(n));
+            result = static_cast<ValueId>(out.nodes.size() - 1);
+          }
+          out.outputs.push_back(result);
+        }
+      }
+    }
+    grads->push_back(source);
+  }
+  return out;
+}
+
+}  // namespace framejit::autodiff

@@ -1,0 +1,225 @@
+// Derivatives of formulas (Derivative in graph.h): what the framework's own backward computes, with its choices at kinks
+// and its care for overflow. One row each; operands are those of the Derivative.
+#include <cmath>
+#include <numbers>
+
+#include "autodiff/tape.h"
+
+namespace framejit::autodiff {
+namespace {
+
+using rules::Apply;
+using rules::Expr;
+using rules::Where;
+using shape::Int;
+using shape::Ints;
+
+Expr Le(Expr x, Expr y) {
+  return Apply(Op::kLe, x, y);
+}
+Expr Both(Expr x, Expr y) {
+  return Apply(Op::kAnd, x, y);
+}
+Expr Either(Expr x, Expr y) {
+  return Apply(Op::kOr, x, y);
+}
+Expr OneMinus(Expr x) {
+  return x.Number(1) - x;
+}
+Expr SigmoidOf(Expr x) {
+  return Apply(Op::kReciprocal, Apply(Op::kExp, -x) + 1);
+}
+Expr SumOver(At& t, Expr v, const std::vector<int64_t>& axes) {  // spread back
+  const Ints shape = t.b.type(v).shape;
+  return {t.b, t.b.Broadcast(t.b.Reduce(Op::kSum, v, axes, true), shape)};
+}
+Expr Count(At& t, Expr v, const std::vector<int64_t>& axes) {
+  return {t.b, t.b.SymConstant(rules::CountOver(t.b, v, axes), t.b.type(v).dtype)};
+}
+
+void Elu(At& t) {  // alpha, scale, input scale
+  Expr x = t.in(0);
+  Expr below = t.g * (t.number(0) * t.number(1) * t.number(2)) * Apply(Op::kExp, x * t.number(2));
+  t.Give(0, Where(Le(x, t.Zeros(x)), below, t.g * t.number(1)));
+}
+
+void Silu(At& t) {
+  Expr x = t.in(0), s = SigmoidOf(x);
+  t.Give(0, t.g * s * (x * OneMinus(s) + 1));
+}
+
+void Mish(At& t) {
+  Expr x = t.in(0), s = SigmoidOf(x), h = Apply(Op::kTanh, Apply(Op::kLog1p, Apply(Op::kExp, x)));
+  t.Give(0, t.g * (h + x * s * OneMinus(h * h)));
+}
+
+void Softplus(At& t) {  // beta, threshold
+  Expr x = t.in(0), scaled = x * t.number(0), z = Apply(Op::kExp, scaled);
+  t.Give(0, Where(Apply(Op::kLt, scaled.Number(t.number(1)), scaled), t.g, t.g * z / (z + 1)));
+}
+
+void LogSigmoid(At& t) {
+  Expr x = t.in(0), z = Apply(Op::kExp, -Apply(Op::kAbs, x)), part = z / (z + 1);
+  t.Give(0, t.g * Where(Apply(Op::kLt, x, t.Zeros(x)), OneMinus(part), part));
+}
+
+void Gelu(At& t) {
+  Expr x = t.in(0), cdf = (Apply(Op::kErf, x * (std::numbers::sqrt2 / 2)) + 1) * 0.5;
+  Expr pdf = Apply(Op::kExp, x * x * -0.5) * (std::numbers::inv_sqrtpi * std::numbers::sqrt2 / 2);
+  t.Give(0, t.g * (cdf + x * pdf));
+}
+
+void GeluTanh(At& t) {
+  constexpr double kBeta = std::numbers::sqrt2 * std::numbers::inv_sqrtpi, kKappa = 0.044715;
+  Expr x = t.in(0), squared = x * x;
+  Expr h = Apply(Op::kTanh, (x + squared * x * kKappa) * kBeta);
+  Expr right = x * 0.5 * OneMinus(h * h) * ((squared * (3 * kKappa) + 1) * kBeta);
+  t.Give(0, t.g * ((h + 1) * 0.5 + right));
+}
+
+void HardTanh(At& t) {
+  Expr x = t.in(0), outside = Either(Le(x, x.Number(t.number(0))), Le(x.Number(t.number(1)), x));
+  t.Give(0, Where(outside, t.Zeros(t.g), t.g));
+}
+
+void HardSigmoid(At& t) {  // the framework rounds the sixth to a float
+  Expr x = t.in(0), inside = Both(Apply(Op::kLt, x.Number(-3), x), Apply(Op::kLt, x, x.Number(3)));
+  t.Give(0, Where(inside, t.g * (1.0f / 6.0f), t.Zeros(t.g)));
+}
+
+void HardSwish(At& t) {
+  Expr x = t.in(0), inner = Where(Apply(Op::kLt, x, x.Number(3)), t.g * (x / 3 + 0.5), t.g);
+  t.Give(0, Where(Le(x, x.Number(-3)), t.Zeros(t.g), inner));
+}
+
+void Clamp(At& t) {  // bounds let gradients through; they themselves get none here
+  bool lo = t.n.derivative->rule != "clamp_max", hi = t.n.derivative->rule != "clamp_min";
+  for (size_t i = 1; i < t.operands.size(); ++i)
+    if (t.needs(i)) throw Undifferentiable("clamp with bounds that want gradients");
+  Expr x = t.in(0), inside{t.b, kNoValue};
+  const Ints shape = t.b.type(t.g).shape;
+  Expr wide{t.b, t.b.Broadcast(x, shape)};
+  if (lo) inside = Le({t.b, t.b.Broadcast(t.in(1), shape)}, wide);
+  if (hi) {
+    Expr below = Le(wide, {t.b, t.b.Broadcast(t.in(lo ? 2 : 1), shape)});
+    inside = lo ? Both(inside, below) : below;
+  }
+  t.Give(0, Where(inside, t.g, t.Zeros(t.g)));
+}
+
+void LogAddExp(At& t) {
+  Expr x = t.in(0), y = t.in(1);
+  t.Give(0, t.g / (Apply(Op::kExp, y - x) + 1));
+  t.Give(1, t.g / (Apply(Op::kExp, x - y) + 1));
+}
+
+void Softmax(At& t) {
+  t.Give(0, (t.g - SumOver(t, t.g * t.y, t.axes())) * t.y);
+}
+
+void LogSoftmax(At& t) {
+  t.Give(0, t.g - Apply(Op::kExp, t.y) * SumOver(t, t.g, t.axes()));
+}
+
+void LogSumExp(At& t) {
+  const Ints shape = t.type(0).shape;
+  t.Give(0, t.Spread(t.g, t.axes(), shape) * Apply(Op::kExp, t.in(0) - t.Spread(t.y, t.axes(), shape)));
+}
+
+void Norm(At& t) {
+  const Ints shape = t.type(0).shape;
+  Expr factor = Where(Apply(Op::kEq, t.y, t.Zeros(t.y)), t.Zeros(t.y), t.g / t.y);
+  t.Give(0, t.in(0) * t.Spread(factor, t.axes(), shape));
+}
+
+void Root(At& t) {
+  t.Give(0, Where(Apply(Op::kEq, t.y, t.Zeros(t.y)), t.Zeros(t.y), t.g / (t.y * 2)));
+}
+
+// The value is (x - mean) * scale, with mean and scale of x itself: scale * (g - mean(g) - y mean(g y)).
+void Standardize(At& t) {
+  Expr n = Count(t, t.g, t.axes());
+  Expr mean = SumOver(t, t.g, t.axes()) / n, along = SumOver(t, t.g * t.y, t.axes()) / n;
+  Expr scale{t.b, t.b.Broadcast(t.operands[1], t.b.type(t.g).shape)};
+  t.Give(0, scale * (t.g - mean - t.y * along));
+}
+
+// operands: x, mean and scale as [1, C, 1, ...], weight and bias [C] (numbers: is there one?)
+void BatchNorm(At& t) {
+  const Ints shape = t.type(0).shape;
+  auto spread = [&](ValueId v) { return Expr{t.b, t.b.Broadcast(v, shape)}; };
+  auto row = [&](ValueId v) { return t.b.Reshape(v, t.b.type(t.operands[1]).shape); };
+  Expr scale = spread(t.operands[2]), unit = (t.in(0) - spread(t.operands[1])) * scale;
+  Expr sum{t.b, t.b.Reduce(Op::kSum, t.g, t.axes(), false)}, along{t.b, t.b.Reduce(Op::kSum, t.g * unit, t.axes(), false)};
+  bool weight = t.number(0) != 0, bias = t.number(1) != 0;
+  if (t.needs(0)) {
+    Expr n{t.b, t.b.SymConstant(rules::CountOver(t.b, t.operands[0], t.axes()), t.b.type(t.g).dtype)};
+    Expr d = scale * (t.g - spread(row(sum / n)) - unit * spread(row(along / n)));
+    t.Give(0, weight ? d * spread(row(t.operands[3])) : d);
+  }
+  if (weight && t.needs(3)) t.Give(3, along);
+  if (bias && t.needs(4)) t.Give(4, sum);
+}
+
+void Pick(At& t) {  // x at an index along the axis, which is kept as 1 or gone
+  const Ints shape = t.type(0).shape;
+  Expr at = t.Spread(t.operands[1], t.axes(), shape);
+  Expr iota{t.b, t.b.Iota(DType::kInt64, shape, static_cast<int>(t.axes()[0]))};
+  Expr g = t.Spread(t.g, t.axes(), shape);
+  t.Give(0, Where(Apply(Op::kEq, iota, at), g, t.Zeros(g)));
+}
+
+void Embedding(At& t) {  // number: the padding index, whose row gets nothing; negative: none
+  ValueId g = t.g, index = t.operands[1];
+  if (t.number(0) >= 0) {
+    ValueId padding = t.b.Binary(Op::kEq, index, rules::Like(t.b, index, static_cast<int64_t>(t.number(0))));
+    Ints column = t.b.type(index).shape;
+    column.push_back(1);
+    g = t.b.Where(t.b.Reshape(padding, column), t.Zeros(g), g);
+  }
+  t.Give(0, ScatterAdd(t.b, t.type(0), index, g, 0));
+}
+
+struct Row {
+  const char* name;
+  Rule rule;
+};
+#define R(name, ...) {name, [](At& t) { __VA_ARGS__; }}
+const Row kRows[] = {
+    R("relu", t.Give(0, Where(Le(t.y, t.Zeros(t.y)), t.Zeros(t.g), t.g))),
+    R("sigmoid", t.Give(0, t.g * OneMinus(t.y) * t.y)),
+    {"elu", Elu},
+    {"silu", Silu},
+    {"mish", Mish},
+    {"softplus", Softplus},
+    {"log_sigmoid", LogSigmoid},
+    {"gelu", Gelu},
+    {"gelu_tanh", GeluTanh},
+    {"hardtanh", HardTanh},
+    {"hardsigmoid", HardSigmoid},
+    {"hardswish", HardSwish},
+    {"clamp", Clamp},
+    {"clamp_min", Clamp},
+    {"clamp_max", Clamp},
+    {"logaddexp", LogAddExp},
+    {"softmax", Softmax},
+    {"log_softmax", LogSoftmax},
+    {"logsumexp", LogSumExp},
+    {"norm", Norm},
+    {"root", Root},
+    {"standardize", Standardize},
+    {"batch_norm", BatchNorm},
+    {"pick", Pick},
+    {"embedding", Embedding},
+};
+#undef R
+
+}  // namespace
+
+Rule NamedRule(const std::string& name) {
+  for (const Row& r : kRows)
+    if (name == r.name) return r.rule;
+  return nullptr;
+}
+
+}  // namespace framejit::autodiff

@@ -1,0 +1,80 @@
+#include "capture/training.h"
+
+#include <chrono>
+
+#include "capture/override.h"
+#include "diag/diag.h"
+#include "tensor/autograd.h"
+
+namespace framejit::capture {
+
+namespace {
+
+std::shared_ptr<Executable> Make(const Graph& g, const CompileOptions& options, bool interpret) {
+  if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, g.str());
+  return interpret ? MakeInterpreter(g) : Compile(g, options);
+}
+
+}  // namespace
+
+std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace& trace,
+                                                        const std::vector<tensor::OutputPlan>& plans,
+                                                        const std::vector<PyObject*>& constants,
+                                                        const CompileOptions& options, bool interpret,
+                                                        std::shared_ptr<Executable>* forward) {
+  using autodiff::Undifferentiable;
+  if (!s.lowering().undifferentiable().empty()) throw Undifferentiable(s.lowering().undifferentiable());
+  auto graph = std::make_shared<Graph>(s.graph());
+  SimplifySizes(*graph, s.env());
+  for (const Node& n : graph->nodes)
+    if (n.type.device.kind != DeviceKind::kCpu) throw Undifferentiable("not on the CPU");
+
+  tensor::Training t;
+  for (TraceId id : trace.inputs) {
+    const TensorMeta& m = trace.tensors[id].meta;
+    if (m.requires_grad && !IsFloat(m.dtype)) throw Undifferentiable("a complex input");
+    t.wanted.push_back(m.requires_grad);
+  }
+  Trace replay = trace;  // its outputs: the bases that the graph makes
+  replay.outputs.assign(graph->outputs.size(), 0);
+  t.differentiable.resize(graph->outputs.size());
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const tensor::OutputPlan& p = plans[i];
+    if (p.kind == tensor::OutputPlan::kInput || p.index < 0) continue;
+    TraceId base = trace.tensors[trace.outputs[i]].base;
+    replay.outputs[p.index] = base;
+    t.differentiable[p.index] = trace.tensors[base].meta.requires_grad;
+  }
+  autodiff::Joint joint = autodiff::Differentiate(*graph, t.wanted, t.differentiable);
+  std::vector<ValueId> saved = autodiff::ChooseSaved(joint);
+  Graph ahead = autodiff::ForwardGraph(joint, saved, &t.saved);
+  for (const autodiff::SavedValue& v : t.saved)
+    for (const Write& w : graph->writes)
+      if (w.input == v.input) throw Undifferentiable("an input that the gradients need is written");
+  t.quietly = [](PyObject* (*f)(void*), void* ctx) {
+    SuspendScope off;
+    return f(ctx);
+  };
+  t.num_symbols = graph->symbols.size();
+  t.related = autodiff::Related(*graph, t.wanted);
+  bool random = false;
+  for (const Node& n : graph->nodes) random |= n.op == Op::kExtern && n.attrs.call->callee == "torch.bernoulli";
+  if (graph->writes.empty() && !random) {
+    t.replay = tensor::MakeTraceRunner(replay, constants);
+  } else {
+    t.no_replay = random ? "it draws random numbers" : "it writes its inputs";
+  }
+  t.compile = [graph, saved, wanted = t.wanted, options, interpret](const std::vector<bool>& tangents) {
+    tensor::Training::Backward b;
+    autodiff::Joint j = autodiff::Differentiate(*graph, wanted, tangents);
+    b.graph = autodiff::BackwardGraph(j, saved, &b.grads);
+    for (size_t i = 0; i < j.tangents.size(); ++i)
+      if (j.tangents[i] != kNoValue) b.tangents.push_back(static_cast<int>(i));
+    b.executable = Make(b.graph, options, interpret);
+    return b;
+  };
+  *forward = Make(ahead, options, interpret);
+  return tensor::MakeGraphRunner(*forward, ahead, trace, plans, constants, tensor::MakeTrainingHook(std::move(t)));
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,51 @@
+// Compiled training at the boundary to torch's autograd: one node of its graph stands for a whole segment.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "autodiff/autodiff.h"
+#include "tensor/tensor.h"
+
+namespace framejit::tensor {
+
+// Puts results of a run into the framework's own records before anybody sees them.
+class OutputHook {
+ public:
+  virtual ~OutputHook() = default;
+  // made: owned references to the graph's outputs, replaced in place. -1 with the exception set.
+  virtual int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols) = 0;
+};
+
+struct Training {
+  std::vector<bool> wanted;          // by input: gradients are asked for
+  std::vector<bool> differentiable;  // by output of the program's graph: it carries gradients
+  std::vector<autodiff::SavedValue> saved;
+  struct Backward {
+    Graph graph;
+    std::shared_ptr<Executable> executable;
+    std::vector<autodiff::GradSource> grads;  // by input
+    std::vector<int> tangents;                // of which outputs it takes the gradients, in order
+  };
+  // Called once for every set of outputs that ever receive gradients together: what an output that got none leads to gets
+  // none, which is not the same as zeros.
+  std::function<Backward(const std::vector<bool>& tangents)> compile;
+  // The program in the framework's own terms, its outputs those of the graph: for backward passes that are themselves
+  // differentiated. Null: that is refused, with this reason.
+  std::unique_ptr<TraceRunner> replay;
+  std::string no_replay;
+  // by output: outputs with which it shares work that gradients pass. A backward pass through the one frees what the
+  // others need; the rest stays differentiable, as its own part of the framework's graph would.
+  std::vector<std::vector<bool>> related;
+  size_t num_symbols = 0;
+  // Runs f(ctx) where no frame is looked at: what a backward pass calls is not the program's.
+  PyObject* (*quietly)(PyObject* (*f)(void*), void* ctx) = nullptr;
+};
+std::shared_ptr<OutputHook> MakeTrainingHook(Training training);
+
+// A callable (which, operands, args, kwargs, grads) -> gradients of operands[i] for i in `which`: the framework's own
+// derivative of the callee, whose float results (in order) receive grads (None: nothing). New reference.
+PyObject* MakeVjp(const std::string& callee);
+
+}  // namespace framejit::tensor

@@ -1,0 +1,409 @@
+"""Gradients through compiled functions: the same as eager's, nothing where eager has nothing, torch's own rules kept."""
+
+import copy
+import gc
+import os
+import sys
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import oracle  # noqa: E402
+import test_ops_torch as ops  # noqa: E402
+from op_samples import TORCH, _describe, build  # noqa: E402
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
+from bench import models  # noqa: E402
+
+F = torch.nn.functional
+
+
+def tensors(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    return [t for v in items for t in tensors(v)]
+
+
+def leaves(args):
+    return [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
+
+
+def gradients(f, args):
+    """(outputs, gradients of the leaves among args for a fixed cotangent of each output)."""
+    outs = tensors(f(*args))
+    wanted = [t for t in outs if t.requires_grad]
+    tangents = [torch.randn(t.shape, generator=torch.Generator().manual_seed(k)).to(t.dtype) for k, t in enumerate(wanted)]
+    if not wanted or not leaves(args):
+        return outs, []
+    return outs, torch.autograd.grad(wanted, leaves(args), tangents, allow_unused=True)
+
+
+def tracked(args, wide=False, ties=False):
+    out = []
+    for a in args:
+        if isinstance(a, torch.Tensor) and a.is_floating_point():
+            # strides stay; the value becomes a leaf
+            a = a.detach()
+            if ties:
+                a = a.mul(2).round() if 0 in a.stride() else a.mul_(2).round_()
+            a = a.double() if wide else a
+            a.requires_grad_()
+        out.append(a)
+    return out
+
+
+def check(fj, f, make, ties=False, compiled=None, where=""):
+    """Returns the compiled function, or None where eager raises."""
+    try:
+        eager = gradients(f, tracked(make(), ties=ties))
+    except Exception:
+        return None
+    try:
+        reference = gradients(f, tracked(make(), wide=True, ties=ties))
+    except RuntimeError:  # the program names a dtype
+        reference = tuple([None] * len(part) for part in eager)
+    compiled = compiled or fj.compile(f)
+    got = gradients(compiled, tracked(make(), ties=ties))
+    assert [t.requires_grad for t in got[0]] == [t.requires_grad for t in eager[0]], where
+    for part in (0, 1):
+        assert [t is None for t in got[part]] == [t is None for t in eager[part]], where
+        for mine, theirs, truth in zip(got[part], eager[part], reference[part]):
+            if theirs is None:
+                continue
+            assert mine.dtype == theirs.dtype and mine.shape == theirs.shape, where
+            if theirs.dtype == torch.float64:  # no wider reference; of mixed dtypes torch computes parts in the narrow one
+                mixed = len({a.dtype for a in make() if a.is_floating_point()}) > 1
+                torch.testing.assert_close(mine, theirs, rtol=1e-6 if mixed else 1e-13, atol=1e-13, equal_nan=True)
+                continue
+            usable = truth is not None and torch.equal(torch.isfinite(truth), torch.isfinite(theirs))
+            oracle.check(mine.detach(), theirs.detach(), truth.detach() if usable else None, what=f"{where}: {'gradient' if part else 'value'}")
+    return compiled
+
+
+def notes(compiled):
+    import framejit
+
+    return framejit.cache_info(compiled)["notes"]
+
+
+def compiled_backward(compiled):
+    return not notes(compiled)
+
+
+SIMPLE = [(s, names) for table, operands in ((ops.ELEMENTWISE, ops.UNARY), (ops.FLOATING, ops.FLOATS), (ops.SHAPING, ops.SHAPES))
+          for s in ops.rows(table) if "dtype=torch.float32" not in s for names in [[(n,) for n in operands if n in ("f", "perm", "wide", "zero", "empty", "d", "m")]]]  # fmt: skip
+# Without sums of many rounded terms into one: their error is luck.
+PAIRS = [(s, [p for p in ops.PAIRS if not {"b", "u8"} & {*p} and (p[1] != "zero" or p[0] == "f")]) for s in ops.rows(ops.BINARY)]
+NETWORK = list(ops.NETWORK.items())
+
+
+@pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
+@pytest.mark.parametrize("source,operands", SIMPLE + PAIRS + NETWORK, ids=lambda x: x if isinstance(x, str) else "")
+def test_operation(fresh, source, operands, ties):
+    for names in operands:
+        letters = "abcd"[: len(names)]
+        make = lambda: [TORCH[n]() for n in names]  # noqa: E731, B023
+        f = build(source, letters)
+        check(fresh, f, make, ties, where=f"{source} on {[_describe(x) for x in make()]}")
+
+
+# What must run compiled, not through the framework.
+COMPILED = [
+    ("torch.exp(a) * torch.tanh(b)", ("f", "g")),
+    ("F.gelu(a) + F.silu(b)", ("f", "g")),
+    ("F.relu(a).sum(-1)", ("f",)),
+    ("torch.softmax(a, -1) * b", ("f", "g")),
+    ("F.layer_norm(a, (4,), b, c)", ("f", "v", "v")),
+    ("F.linear(a, b, c)", ("f", "w", "bias")),
+    ("torch.matmul(a, b.transpose(-1, -2))", ("f", "g")),
+    ("F.conv2d(a, b, padding=1)", ("img", "kernel")),
+    ("F.conv2d(a, b, padding=1)", ("cl", "kernel")),
+    ("F.max_pool2d(F.relu(a), 2)", ("img",)),
+    ("F.scaled_dot_product_attention(a, b, b)", ("q", "kv")),
+    ("F.scaled_dot_product_attention(a, b, b, is_causal=True)", ("q", "kv")),
+    ("F.embedding(b, a, 2)", ("w", "tok")),
+    ("F.cross_entropy(a, b)", ("m", "idx")),
+    ("F.batch_norm(a, None, None, b, c, training=True)", ("img", "v", "v")),
+    ("a.var(-1) + a.norm(dim=-1) + a.amax(-1) + a.max(-1)[0]", ("f",)),
+    ("a[1:, None, ..., ::2] + a.flip(0)[:1, :, ::2]", ("f",)),
+    ("torch.cat([a, b], 1).permute(2, 0, 1).reshape(4, -1)", ("f", "g")),
+    ("x = a * 2; x[0] = b[1]; x.mul_(b); return_ = x.sigmoid_(); x", ("f", "g")),
+]
+
+
+@pytest.mark.parametrize("source,names", COMPILED, ids=[s for s, _ in COMPILED])
+def test_compiled(fresh, source, names):
+    make = lambda: [TORCH[n]() for n in names]  # noqa: E731
+    f = build(source, "abc"[: len(names)])
+    compiled = check(fresh, f, make, where=source)
+    assert compiled_backward(compiled), notes(compiled)
+    check(fresh, f, make, compiled=compiled, where=source)
+    out = tensors(compiled(*tracked(make())))
+    assert all(t.grad_fn.name() == "CompiledSegmentBackward" for t in out if t.requires_grad and not t._is_view())
+
+
+def test_unreached_parameters_keep_none(fresh):
+    a, b, c = (torch.randn(3, requires_grad=True) for _ in range(3))
+    compiled = fresh.compile(lambda a, b, c: (a.exp(), b.exp(), c.detach() * a))
+    x, y, z = compiled(a, b, c)
+    x.sum().backward()
+    assert a.grad is not None and b.grad is None and c.grad is None
+    y.sum().backward()
+    torch.testing.assert_close(b.grad, b.detach().exp())
+    assert c.grad is None and compiled_backward(compiled)
+    with pytest.raises(RuntimeError, match="second time"):
+        y.sum().backward()
+
+
+def test_zero_times_infinity_is_not_computed_for_outputs_without_gradients(fresh):
+    x = torch.tensor([0.0, 1.0], requires_grad=True)
+    compiled = fresh.compile(lambda x: (x * 2, x.log()))
+    compiled(x)[0].sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0]
+
+
+def test_no_grad_regions_and_detach(fresh):
+    def f(x, w):
+        with torch.no_grad():
+            scale = (x * w).exp()
+        y = x * scale
+        return y + w.detach() * x, y.detach()
+
+    compiled = check(fresh, f, lambda: [TORCH["f"](), TORCH["g"]()])
+    assert compiled_backward(compiled)
+
+
+def test_writes_without_gradients_to_tracked_tensors(fresh):
+    def f(x):
+        y = x * 2
+        with torch.no_grad():
+            y.mul_(3)
+        return y.sigmoid()
+
+    check(fresh, f, lambda: [TORCH["f"]()])
+
+
+def test_gradients_accumulate_and_hooks_run(fresh):
+    def run(f):
+        log = []
+        x = torch.arange(3.0, requires_grad=True)
+        y = x * 2
+        y.register_hook(lambda g: log.append(g.tolist()) or g * 2)
+        x.register_post_accumulate_grad_hook(lambda t: log.append(t.grad.tolist()))
+        out = f(y)
+        out.register_hook(lambda g: log.append(g.tolist()))
+        out.backward(torch.ones(3), retain_graph=True)
+        out.backward(torch.ones(3))
+        return log, x.grad.tolist()
+
+    f = lambda y: y * y  # noqa: E731
+    assert run(fresh.compile(f)) == run(f)
+
+
+def test_graph_is_freed_once(fresh):
+    x = torch.randn(3, requires_grad=True)
+    out = fresh.compile(lambda x: x.exp())(x)
+    out.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        out.sum().backward()
+
+
+def test_writes_to_saved_tensors_raise(fresh):
+    w = torch.randn(3, requires_grad=True)
+    x = torch.randn(3)
+    out = fresh.compile(lambda x, w: (x * w).sum())(x, w)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
+
+
+def test_results_may_be_written(fresh):
+    def f(x):
+        return x * 2, x + 1
+
+    def run(f):
+        x = torch.arange(3.0, requires_grad=True)
+        a, b = f(x)
+        a.mul_(b.detach().clone())
+        b.add_(1)
+        (a.sum() + b.sum()).backward()
+        return a.tolist(), b.tolist(), x.grad.tolist()
+
+    assert run(fresh.compile(f)) == run(f)
+
+
+def test_double_backward(fresh):
+    def run(f):
+        x = torch.linspace(0.5, 1.5, 4, requires_grad=True)
+        (g,) = torch.autograd.grad(f(x * 2).sum(), x, create_graph=True)
+        (h,) = torch.autograd.grad((g * g).sum(), x)
+        return g, h
+
+    f = lambda x: x.sin() * x.exp()  # noqa: E731
+    compiled = fresh.compile(f)
+    for mine, theirs in zip(run(compiled), run(f)):
+        torch.testing.assert_close(mine, theirs)
+    assert compiled_backward(compiled)
+
+
+def test_saved_tensors_hooks_and_checkpoint(fresh):
+    from torch.utils.checkpoint import checkpoint
+
+    w = torch.randn(4, 4, requires_grad=True)
+    f = lambda x: F.gelu(x @ w)  # noqa: E731
+    compiled = fresh.compile(f)
+    x = torch.randn(2, 4, requires_grad=True)
+    expected = torch.autograd.grad(f(x).sum(), (x, w))
+    with torch.autograd.graph.save_on_cpu():
+        out = compiled(x)
+    torch.testing.assert_close(torch.autograd.grad(out.sum(), (x, w)), expected)
+    out = checkpoint(compiled, x, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(out.sum(), (x, w)), expected)
+
+
+def test_memory_goes_with_the_graph(fresh):
+    compiled = fresh.compile(lambda x: (x.exp() + 1).log())
+    x = torch.randn(3, requires_grad=True) * 1
+    ref = weakref.ref(x)
+    out = compiled(x)
+    out.sum().backward()
+    del x, out
+    gc.collect()
+    assert ref() is None
+
+
+def test_backward_on_another_thread(fresh):
+    import threading
+
+    x = torch.randn(3, requires_grad=True)
+    out = fresh.compile(lambda x: x.exp())(x)
+    t = threading.Thread(target=lambda: out.sum().backward())
+    t.start()
+    t.join()
+    torch.testing.assert_close(x.grad, x.detach().exp())
+
+
+def test_symbolic_sizes(fresh):
+    f = lambda x, w: F.softmax(F.linear(x, w), -1).mean(0)  # noqa: E731
+    compiled = fresh.compile(f, dynamic=True)
+    for n in (3, 5, 2, 7):
+        check(fresh, f, lambda: [torch.randn(n, 4, generator=torch.Generator().manual_seed(n)), TORCH["w"]()], compiled=compiled)  # noqa: B023
+    assert compiled_backward(compiled) and compiled.cache_info()["segments"] <= 2
+
+
+class MLP(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.b = torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4)
+        self.unused = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x, y):
+        return F.cross_entropy(self.b(F.gelu(self.norm(self.a(x)))), y)
+
+
+def steps(model, call, optimizer, inputs, n=3):
+    """Losses and parameters of n steps."""
+    optimizer = optimizer(model.parameters())
+    losses = []
+    for _ in range(n):
+        optimizer.zero_grad()
+        loss = call(**inputs)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach().clone())
+    # The parameters as one vector: some have gradients that are zero but for rounding (biases of attention keys).
+    return [torch.stack(losses)], [torch.cat([p.detach().flatten() for p in model.parameters()])], [p.grad is None for p in model.parameters()]
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-3, eps=1e-3),
+}
+
+
+def same_training(fresh, model, inputs, optimizer, scalar, what):
+    eager, wide = copy.deepcopy(model), copy.deepcopy(model).double()
+    expected = steps(eager, lambda **k: scalar(eager(**k)), OPTIMIZERS[optimizer], inputs)
+    truth = steps(wide, lambda **k: scalar(wide(**k)), OPTIMIZERS[optimizer], models.in_float64(inputs))
+    compiled = fresh.compile(model)
+    got = steps(model, lambda **k: scalar(compiled(**k)), OPTIMIZERS[optimizer], inputs)
+    assert got[2] == expected[2], f"{what}: parameters without gradients"
+    for part in (0, 1):
+        for k, (mine, theirs, reference) in enumerate(zip(got[part], expected[part], truth[part])):
+            oracle.check(mine, theirs, reference, what=f"{what}: {'parameter' if part else 'loss'} {k}")
+    return compiled
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_mlp(fresh, optimizer):
+    torch.manual_seed(0)
+    inputs = {"x": torch.randn(5, 8), "y": torch.tensor([0, 3, 1, 2, 2])}
+    compiled = same_training(fresh, MLP(), inputs, optimizer, lambda loss: loss, "MLP")
+    assert compiled_backward(compiled), notes(compiled)
+
+
+def scalar_of(output):
+    total = 0
+    for t in models.flatten(output).values():
+        if t.requires_grad:
+            total = total + (t * t).mean()
+    return total
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", models.MODELS)
+def test_model(fresh, name, optimizer, mode):
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model, inputs = models.build(name, small=True)
+    if models.MODELS[name][4] == "image":
+        inputs = models.make_inputs(name, small=True, batch=4, length=64 if name == "ResNetModel" else None)
+    for m in model.modules():  # what draws random numbers differs between the three runs
+        if isinstance(m, torch.nn.Dropout):
+            m.p = 0.0
+        if hasattr(m, "dropout") and isinstance(m.dropout, float):
+            m.dropout = 0.0
+        if hasattr(m, "attention_dropout") and isinstance(m.attention_dropout, float):
+            m.attention_dropout = 0.0
+    model.train(mode == "train")
+    compiled = same_training(fresh, model, inputs, optimizer, scalar_of, f"{name} {mode}")
+    assert compiled_backward(compiled), notes(compiled)
+
+
+@pytest.mark.parametrize("source,names", [("F.dropout(a, 0.3) * 2 + F.dropout(b, 0.1)", ("f", "g")), ("F.dropout(a, 0.9, inplace=False).relu()", ("zero",)),
+                                          ("F.scaled_dot_product_attention(a, b, b, dropout_p=0.2)", ("q", "kv")),
+                                          ("F.scaled_dot_product_attention(a, b, b, c, 0.2)", ("q", "kv", "mask"))])  # fmt: skip
+def test_dropout_draws_as_eager(fresh, source, names):
+    f = build(source, "abc"[: len(names)])
+    compiled = fresh.compile(f)
+    for seed in (0, 1, 2):
+        results = []
+        for g in (f, compiled):
+            torch.manual_seed(seed)
+            results.append((gradients(g, tracked([TORCH[n]() for n in names])), torch.get_rng_state()))
+        (expected, state), (got, after) = results
+        assert torch.equal(state, after)
+        for part in (0, 1):
+            for mine, theirs in zip(got[part], expected[part]):
+                torch.testing.assert_close(mine, theirs)
+    assert compiled_backward(compiled), notes(compiled)
+
+
+def test_model_with_dropout(fresh):
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model, inputs = models.build("BertModel", small=True)
+    model.train()
+    eager = copy.deepcopy(model)
+    compiled = fresh.compile(model)
+    results = []
+    for m, call in ((eager, eager), (model, compiled)):
+        torch.manual_seed(1)
+        results.append(steps(m, lambda **k: scalar_of(call(**k)), OPTIMIZERS["SGD"], inputs))  # noqa: B023
+    for part in (0, 1):
+        for mine, theirs in zip(results[1][part], results[0][part]):
+            torch.testing.assert_close(mine, theirs, rtol=2e-4, atol=2e-5)
+    assert compiled_backward(compiled), notes(compiled)
