@@ -113,6 +113,37 @@ def cold(peer):
         yield measure.record("cold", f"{name}: first call of a fresh process", unit, **seconds), None
 
 
+def training(peer):
+    """One step: forward, mean square of the results, backward, SGD. Every contender has its own copy of the model."""
+    import copy
+
+    import framejit
+    import torch
+
+    for name in ("BertModel", "GPT2LMHeadModel", "LlamaModel", "ViTModel", "ResNetModel"):
+        torch.manual_seed(0)
+        model, inputs = models.build(name)
+        model.train(name != "ResNetModel")
+
+        def stepper(wrap):
+            own = copy.deepcopy(model)  # noqa: B023
+            call, optimizer = wrap(own), torch.optim.SGD(own.parameters(), lr=1e-4)
+
+            def step():
+                optimizer.zero_grad()
+                sum((t * t).mean() for t in models.flatten(call(**inputs)).values() if t.requires_grad).backward()  # noqa: B023
+                optimizer.step()
+
+            return step
+
+        contenders = {"eager": stepper(lambda m: m), "framejit": stepper(framejit.compile)}
+        if peer:
+            torch._dynamo.reset()
+            contenders["peer"] = stepper(torch.compile)
+        times = measure.interleaved(contenders, 5.0)
+        yield measure.record("training", name, "ms", **{k: v[0] for k, v in times.items()}), [v[1] for v in times.values()]
+
+
 def dynamic(peer):
     """BERT over 20 pairs of batch and length, first passes included: the whole takes what its compiles take."""
     import time
@@ -140,6 +171,7 @@ def dynamic(peer):
 
 
 CASES = {
+    "training": training,
     "call_overhead": call_overhead, "pointwise": pointwise, "norms": norms, "softmax": softmax, "mlp": mlp,
     "models": hf_models, "vision": vision, "numpy": numpy_functions, "cold": cold, "dynamic": dynamic,
 }  # fmt: skip
