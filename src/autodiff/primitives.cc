@@ -40,6 +40,11 @@ void Pow(At& t) {  // 0 where the exponent is 0; with respect to the exponent 0 
   }
 }
 
+void Tanh(At& t) {  // 1 - y^2 without the cancellation where y is nearly 1: 4 e / (1 + e)^2
+  Expr e = Apply(Op::kExp, Apply(Op::kAbs, t.in(0)) * -2);
+  t.Give(0, t.g * (e * 4 / Square(e + 1)));
+}
+
 void Atan2(At& t) {  // zeros at the origin
   Expr x = t.in(0), y = t.in(1), zero = t.Zeros(t.g), square = Square(x) + Square(y);
   Expr r = Where(Apply(Op::kEq, square, zero), zero, Apply(Op::kReciprocal, square));
@@ -218,7 +223,7 @@ const Row kRows[] = {
     R(kAtan, t.Give(0, t.g / (Square(t.in(0)) + 1))),
     R(kSinh, t.Give(0, t.g * Apply(Op::kCosh, t.in(0)))),
     R(kCosh, t.Give(0, t.g * Apply(Op::kSinh, t.in(0)))),
-    R(kTanh, t.Give(0, t.g * OneMinus(Square(t.y)))),
+    {Op::kTanh, Tanh},
     R(kAsinh, t.Give(0, t.g * Apply(Op::kRsqrt, Square(t.in(0)) + 1))),
     R(kAcosh, t.Give(0, t.g * Apply(Op::kRsqrt, Square(t.in(0)) + -1))),
     R(kAtanh, t.Give(0, t.g / OneMinus(Square(t.in(0))))),

@@ -247,7 +247,7 @@ def observe(fn, make):
     return seen
 
 
-def compare(name, number, compiled, eager):
+def compare(name, number, compiled, eager, wide=dict):
     where = f"{name}, call {number + 1}"
     for aspect, expected in eager.shape.items():
         got = compiled.shape.get(aspect)
@@ -256,7 +256,26 @@ def compare(name, number, compiled, eager):
     assert not extra, f"{where}: {extra} only with framejit"
     assert [p for p, _ in compiled.values] == [p for p, _ in eager.values], where
     for (path, got), (_, expected) in zip(compiled.values, eager.values):
-        oracle.check(got, expected, what=f"{where}: {path}")
+        try:
+            oracle.check(got, expected, what=f"{where}: {path}")
+        except AssertionError:
+            # A chain of derivatives: eager's own error can be more than two eps, so it is measured.
+            truth = wide().get(path) if path.startswith("gradient ") else None
+            if truth is None:
+                raise
+            oracle.check(got, expected, truth, what=f"{where}: {path}")
+
+
+def _in_float64(build):
+    """{path: value} of the program as written on float64 operands; empty where it does not take them."""
+    import torch
+
+    fn, make = build()
+    try:
+        args = [oracle.in_float64(a).requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in make()]
+        return dict(observe(fn, lambda: tuple(args)).values)
+    except Exception:
+        return {}
 
 
 def run_program(build, compile, name=None):  # noqa: A002
@@ -268,5 +287,5 @@ def run_program(build, compile, name=None):  # noqa: A002
             fn = wrap(fn)
             sides.append([observe(fn, make) for _ in range(CALLS)])
     for number, (eager, compiled) in enumerate(zip(*sides[1:])):
-        compare(name or build.__name__, number, compiled, eager)
+        compare(name or build.__name__, number, compiled, eager, lambda: _in_float64(build))
     return fn
