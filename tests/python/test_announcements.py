@@ -45,9 +45,9 @@ def _train_like(fresh, model, make, steps=3):
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
         expected.sum().backward()
         result.sum().backward()
-        for (name, p), q in zip(eager.named_parameters(), ours.parameters()):
-            # As a whole: where relu and max_pool choose between values equal but for rounding, single elements differ.
-            assert (q.grad - p.grad).norm() <= 5e-3 * p.grad.norm() + 1e-4, f"gradient of {name}"
+        # As one vector: where relu and max_pool choose between values equal but for rounding, single elements differ.
+        gradient, mine = (torch.cat([p.grad.flatten() for p in m.parameters()]) for m in (eager, ours))
+        assert (mine - gradient).norm() <= 5e-3 * gradient.norm()
         for (name, b), c in zip(eager.named_buffers(), ours.named_buffers()):
             torch.testing.assert_close(c[1], b, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"buffer {name}: {m}")
     changed = [b for name, b in ours.named_buffers() if name.endswith("num_batches_tracked")]
