@@ -44,6 +44,15 @@ std::vector<ValueId> Run(Builder& b, std::shared_ptr<Call> call, std::vector<Val
 
 }  // namespace
 
+void EmbeddingRule(At& t) {  // the framework's kernel; number: the padding index, whose row gets nothing
+  if (t.type(0).dtype != t.b.type(t.g).dtype) throw Undifferentiable("an embedding in another dtype");
+  auto call = std::make_shared<Call>();
+  call->callee = "torch.ops.aten.embedding_dense_backward";
+  call->args = {Arg::Tensor(0), Arg::Tensor(1), Arg::Int(t.type(0).shape[0]), Arg::Int(static_cast<int64_t>(t.number(0))),
+                Arg::Bool(false)};
+  t.Give(0, Run(t.b, call, {t.g, t.operands[1]}, {t.type(0)})[0]);
+}
+
 void ConvRule(At& t) {
   int n = t.type(0).rank() - 2;
   const int64_t* p = t.n.attrs.axes.data();

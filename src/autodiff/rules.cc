@@ -169,17 +169,6 @@ void Pick(At& t) {  // x at an index along the axis, which is kept as 1 or gone
   t.Give(0, Where(Apply(Op::kEq, iota, at), g, t.Zeros(g)));
 }
 
-void Embedding(At& t) {  // number: the padding index, whose row gets nothing; negative: none
-  ValueId g = t.g, index = t.operands[1];
-  if (t.number(0) >= 0) {
-    ValueId padding = t.b.Binary(Op::kEq, index, rules::Like(t.b, index, static_cast<int64_t>(t.number(0))));
-    Ints column = t.b.type(index).shape;
-    column.push_back(1);
-    g = t.b.Where(t.b.Reshape(padding, column), t.Zeros(g), g);
-  }
-  t.Give(0, ScatterAdd(t.b, t.type(0), index, g, 0));
-}
-
 struct Row {
   const char* name;
   Rule rule;
@@ -210,7 +199,7 @@ const Row kRows[] = {
     {"standardize", Standardize},
     {"batch_norm", BatchNorm},
     {"pick", Pick},
-    {"embedding", Embedding},
+    {"embedding", EmbeddingRule},
 };
 #undef R
 

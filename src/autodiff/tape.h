@@ -49,6 +49,7 @@ Rule PrimitiveRule(Op op);               // null: none
 Rule NamedRule(const std::string& name);  // of a Derivative
 // Shared by rules of both kinds.
 ValueId ScatterAdd(Builder& b, const TensorType& data, ValueId index, ValueId grad, int64_t axis);
+void EmbeddingRule(At& t);
 void ConvRule(At& t);
 void AttentionRule(At& t);
 void ExternRule(At& t);
