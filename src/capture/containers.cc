@@ -1,0 +1,348 @@
+// The session's view of outside containers: what is read of them is guarded, what is stored in them waits for the exit,
+// and C code gets copies where they hold tensors.
+#include "capture/builtins.h"
+#include "capture/proxy.h"
+#include "capture/session.h"
+
+namespace framejit::capture {
+namespace {
+
+// May C code look at an outside object that is no list, tuple, dict or set? It reads nothing of an instance but through
+// its Python-level methods, which are captured.
+bool ReadableByC(PyObject* o) {
+  PyTypeObject* layout = LayoutOf(Py_TYPE(o));
+  return layout == &PyBaseObject_Type || layout == &PyDict_Type || layout == &PySet_Type ||
+         layout == &PyFrozenSet_Type || layout == &PyList_Type || layout == &PyTuple_Type || PyMethod_Check(o) ||
+         PyODict_Check(o) || PyIter_Check(o) || !strcmp(layout->tp_name, "collections.defaultdict");
+}
+
+// An immutable value with a class of its own: identity says it all.
+bool IsScalarSubclass(PyObject* o) {
+  PyTypeObject* layout = LayoutOf(Py_TYPE(o));
+  return layout == &PyLong_Type || layout == &PyFloat_Type || layout == &PyUnicode_Type || layout == &PyBytes_Type ||
+         layout == &PyComplex_Type;
+}
+
+}  // namespace
+
+bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
+  Origin* g = Find(container);
+  if (g && g->changes)
+    return Break(BreakId::kSideEffect, std::string("a changed ") + Py_TYPE(container)->tp_name + " is read"), false;
+  if (!source && g) source = g->source;
+  if (source) reads_.push_back({container, key, source});
+  return true;
+}
+
+bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n) {
+  struct Row {
+    const char *type, *name;
+    int args;     // besides the container
+    bool hashes;  // its argument must be hashable
+  };
+  static constexpr Row kRows[] = {{"list", "append", 1, false},
+                                  {"list", "clear", 0, false},
+                                  {"list", "reverse", 0, false},
+                                  {"set", "add", 1, true},
+                                  {"set", "discard", 1, true},
+                                  {"set", "clear", 0, false},
+                                  {"collections.deque", "append", 1, false},
+                                  {"collections.deque", "appendleft", 1, false},
+                                  {"collections.deque", "clear", 0, false}};
+  Origin* g = Find(args[0]);
+  if (!g || g->kind != Origin::kOutside || g->real) return false;
+  for (const Row& r : kRows) {
+    if (strcmp(Py_TYPE(args[0])->tp_name, r.type) || strcmp(name, r.name) || n != r.args + 1) continue;
+    if (r.hashes && !IsPrimitive(args[1])) return false;
+    Ref method(PyObject_GetAttrString(reinterpret_cast<PyObject*>(owner), name));
+    if (!method) return PyErr_Clear(), false;
+    PendingCall call{std::move(method), {}};
+    for (Py_ssize_t i = 0; i < n; ++i) call.args.push_back(Borrow(args[i]));
+    calls_.push_back(std::move(call));
+    g->changes = true;
+    return true;
+  }
+  return false;
+}
+
+void Session::SeparateWrites() {
+  auto apart = [&](PyObject* a, PyObject* b, const Source* t) {
+    if (a == b) return;
+    const Source* s = SourceOf(a);
+    if (!s || !t || (s->kind == SourceKind::kConst && t->kind == SourceKind::kConst)) return;
+    guards_->Add(guard::Row{guard::Kind::kDifferentObject, s, t});
+  };
+  auto same = [](PyObject* a, PyObject* b) {
+    int eq = a == b ? 1 : PyObject_RichCompareBool(a, b, Py_EQ);
+    if (eq < 0) PyErr_Clear();
+    return eq != 0;
+  };
+  for (auto& st : stores_) {
+    for (auto& r : reads_)
+      if (PyDict_Check(r.container) && (!r.key || same(r.key, st.key.get())))
+        apart(st.dict.get(), r.container, r.source);
+    for (auto& other : stores_)
+      if (same(other.key.get(), st.key.get())) apart(st.dict.get(), other.dict.get(), SourceOf(other.dict.get()));
+  }
+  for (auto& c : calls_) {
+    PyObject* changed = c.args[0].get();
+    for (auto& r : reads_)
+      if (Py_TYPE(r.container) == Py_TYPE(changed)) apart(changed, r.container, r.source);
+    for (auto& other : calls_)
+      if (Py_TYPE(other.args[0].get()) == Py_TYPE(changed))
+        apart(changed, other.args[0].get(), SourceOf(other.args[0].get()));
+  }
+}
+
+bool Session::NoteLength(PyObject* o) {
+  Origin* g = Find(o);
+  if (!g || g->kind != Origin::kOutside) return true;
+  if (!Reads(o)) return false;
+  guard::Row row{guard::Kind::kLength, g->source};
+  if (PyList_Check(o) || PyTuple_Check(o))
+    row.number = PySequence_Fast_GET_SIZE(o);
+  else if (PyDict_Check(o))
+    row.number = PyDict_GET_SIZE(o);
+  else if (PyAnySet_Check(o))
+    row.number = PySet_GET_SIZE(o);
+  else
+    return true;
+  if (PyDict_Check(o) && HasPending(o))
+    return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
+  row.where = Where();
+  guards_->Add(std::move(row));
+  return true;
+}
+
+// One level into nested containers; a container may hold itself.
+struct Session::Descent {
+  explicit Descent(Session& s) : s(s) {
+    if (++s.descent_ > 100) s.Break(BreakId::kUnknownOrigin, "containers nested more than 100 deep");
+  }
+  ~Descent() { --s.descent_; }
+  Session& s;
+};
+
+bool Session::NoteContents(PyObject* o, bool deep) {
+  Descent descent(*this);
+  if (broken_) return false;
+  if (PyTuple_Check(o) || PyList_Check(o)) {
+    Origin* g = Find(o);
+    bool outside = g && g->kind == Origin::kOutside;
+    if (outside && !Reads(o)) return false;
+    if (outside && g->contents_noted && !deep) return true;
+    const Source* s = outside ? g->source : nullptr;
+    if (outside && !NoteLength(o)) return false;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
+      PyObject* x = PySequence_Fast_GET_ITEM(o, i);
+      if (outside) {
+        Ref seen(FromOutside(x, guards_->Child(SourceKind::kItem, s, static_cast<int>(i))));
+        if (!seen) return false;
+      }
+      if (deep && !IsPrimitive(x) && !NoteContents(x, true)) return false;
+    }
+    if (outside) Find(o)->contents_noted = true;
+    return true;
+  }
+  if (PyDict_Check(o)) {
+    Origin* g = Find(o);
+    bool outside = g && g->kind == Origin::kOutside;
+    if (outside && !Reads(o)) return false;
+    if (outside && g->contents_noted && !deep) return true;
+    if (outside && HasPending(o) && !PyDict_CheckExact(o))
+      return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
+    const Source* s = outside ? g->source : nullptr;
+    if (outside) {
+      guard::Row row{guard::Kind::kKeys, s};
+      row.object = PyDict_Keys(o);
+      row.where = Where();
+      Ref keys(row.object);
+      guards_->Add(std::move(row));
+    }
+    PyObject *k, *v;
+    Py_ssize_t pos = 0;
+    while (PyDict_Next(o, &pos, &k, &v)) {
+      if (outside) {
+        Ref seen(FromOutside(v, guards_->Child(SourceKind::kDictItem, s, 0, k)));
+        if (!seen) return false;
+      }
+      if (deep && !IsPrimitive(v) && !NoteContents(v, true)) return false;
+    }
+    if (outside) Find(o)->contents_noted = true;
+    return true;
+  }
+  if (PyAnySet_Check(o)) {
+    Origin* g = Find(o);
+    if (!g || g->kind != Origin::kOutside) return true;
+    if (!Reads(o)) return false;
+    // A set's items are guarded by equality of the whole when they are primitives; else its identity pins it.
+    guards_->Is(g->source, o);
+    guard::Row row{guard::Kind::kEqual, g->source};
+    row.object = PyFrozenSet_New(o);
+    Ref held(row.object);
+    guards_->Add(std::move(row));
+    return true;
+  }
+  return true;
+}
+
+PyObject* Session::ForC(PyObject* o) {
+  Origin* g = Find(o);
+  if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) {
+    if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
+    if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || ReadableByC(o))
+      return g && g->changes && !Reads(o) ? nullptr : o;
+    if (IsScalarSubclass(o)) {  // an enum's member, say
+      guards_->Is(g->source, o);
+      return o;
+    }
+    return Break(BreakId::kUnknownOrigin, std::string("C code reads a ") + Py_TYPE(o)->tp_name);
+  }
+  Descent descent(*this);
+  if (broken_ || !NoteContents(o)) return nullptr;
+  g = Find(o);
+  if (!g || g->kind != Origin::kOutside) {  // private: C code would reach tensors through outside containers in it
+    auto hides = [&](PyObject* x) {
+      if (!(PyList_Check(x) || PyTuple_Check(x) || PyDict_Check(x))) return false;
+      PyObject* seen = ForC(x);
+      if (seen && seen != x) Break(BreakId::kUnknownOrigin, "a container of tensors from outside in one made here");
+      return seen != x;
+    };
+    if (PyDict_Check(o)) {
+      PyObject *k, *v;
+      Py_ssize_t pos = 0;
+      while (PyDict_Next(o, &pos, &k, &v))
+        if (hides(v)) return nullptr;
+    } else {
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+        if (hides(PySequence_Fast_GET_ITEM(o, i))) return nullptr;
+    }
+    return o;
+  }
+  if (g->real) return o;
+  if (PyDict_CheckExact(o) && HasPending(o)) {  // as the program sees it
+    Ref copy(PyDict_New());
+    PyObject *k, *v;
+    Py_ssize_t pos = 0;
+    while (copy && PyDict_Next(o, &pos, &k, &v)) {
+      Origin* c = Find(v);
+      PyObject* x = c && c->proxy ? c->proxy : ForC(v);
+      if (!x || PyDict_SetItem(copy.get(), k, x) < 0) return nullptr;
+    }
+    for (auto& st : stores_) {
+      if (st.dict.get() != o) continue;
+      if ((st.value ? PyDict_SetItem(copy.get(), st.key.get(), st.value.get())
+                    : PyDict_DelItem(copy.get(), st.key.get())) < 0)
+        return nullptr;
+    }
+    PyObject* r = MarkFresh(copy.get());
+    keep_.push_back(std::move(copy));
+    return r;
+  }
+  if (g->shadow) return g->shadow;
+  auto child = [&](PyObject* x) -> PyObject* {  // borrowed; kept by origins
+    Origin* c = Find(x);
+    if (c && c->proxy) return c->proxy;
+    return ForC(x);
+  };
+  bool differs = false;
+  PyObject* copy = nullptr;
+  if (PyTuple_CheckExact(o))
+    copy = PyTuple_New(PyTuple_GET_SIZE(o));
+  else if (PyList_CheckExact(o))
+    copy = PyList_New(PyList_GET_SIZE(o));
+  else if (PyDict_CheckExact(o))
+    copy = PyDict_New();
+  else {  // subclasses: their methods may look anywhere; only safe when they hold no tensors
+    PyObject *k, *v;
+    Py_ssize_t pos = 0;
+    if (PyDict_Check(o))
+      while (PyDict_Next(o, &pos, &k, &v))
+        if (tensor::Classify(v) != tensor::Class::kNone) differs = true;
+    if (PyList_Check(o) || PyTuple_Check(o))
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+        if (tensor::Classify(PySequence_Fast_GET_ITEM(o, i)) != tensor::Class::kNone) differs = true;
+    if (!differs) return NoteContents(o, true) ? o : nullptr;
+    if (PyDict_Check(o)) {  // e.g. an OrderedDict of tensors: same order, plain items
+      copy = PyDict_New();
+    } else {
+      return Break(BreakId::kUnknownOrigin, std::string("a ") + Py_TYPE(o)->tp_name + " of tensors");
+    }
+    differs = false;
+  }
+  if (!copy) return nullptr;
+  Ref held(copy);
+  if (PyDict_Check(o)) {
+    PyObject *k, *v;
+    Py_ssize_t pos = 0;
+    while (PyDict_Next(o, &pos, &k, &v)) {
+      PyObject* c = child(v);
+      if (!c) return nullptr;
+      differs |= c != v;
+      if (PyDict_SetItem(copy, k, c) < 0) return nullptr;
+    }
+  } else {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
+      PyObject* v = PySequence_Fast_GET_ITEM(o, i);
+      PyObject* c = child(v);
+      if (!c) return nullptr;
+      differs |= c != v;
+      Py_INCREF(c);
+      if (PyTuple_Check(o))
+        PyTuple_SET_ITEM(copy, i, c);
+      else
+        PyList_SET_ITEM(copy, i, c);
+    }
+  }
+  PyObject* result = differs ? copy : o;
+  if (differs) {
+    Origin copied;
+    copied.kind = Origin::kOutside;
+    copied.source = Find(o)->source;
+    copied.contents_noted = true;
+    copied.real = o;
+    origins_.emplace(copy, copied);
+    keep_.push_back(std::move(held));
+  }
+  Find(o)->shadow = result;
+  return result;
+}
+
+bool Session::HasPending(PyObject* dict) const {
+  for (auto& p : stores_)
+    if (p.dict.get() == dict) return true;
+  return false;
+}
+
+PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* key, bool* found) {
+  *found = false;
+  for (auto it = stores_.rbegin(); it != stores_.rend(); ++it) {
+    if (it->dict.get() != dict) continue;
+    int eq = it->key.get() == key ? 1 : PyObject_RichCompareBool(it->key.get(), key, Py_EQ);
+    if (eq < 0) return nullptr;
+    if (!eq) continue;
+    if (!it->value) return nullptr;
+    *found = true;
+    Py_INCREF(it->value.get());
+    return it->value.get();
+  }
+  if (!Reads(dict, key, s)) return nullptr;
+  PyObject* v = PyDict_GetItemWithError(dict, key);
+  if (!v) {
+    if (PyErr_Occurred()) return nullptr;
+    guards_->Absent(guards_->Child(SourceKind::kDictItem, s, 0, key));
+    return nullptr;
+  }
+  *found = true;
+  return FromOutside(v, guards_->Child(SourceKind::kDictItem, s, 0, key));
+}
+
+int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {
+  Origin* g = Find(dict);
+  // It was read as a whole: views and iterators of it would miss the store.
+  if (g && g->contents_noted) return Break(BreakId::kSideEffect, "an item of a dict that was read as a whole"), -1;
+  stores_.push_back({Borrow(dict), Borrow(key), Borrow(value)});
+  return 0;
+}
+
+}  // namespace framejit::capture
