@@ -104,6 +104,16 @@ struct TensorMeta {  // what the program can ask of a tensor object
   std::string str() const;
 };
 
+// What a call that the graph has no rule for returns.
+struct Inferred {
+  struct Alias {
+    int operand = -1;   // whose memory the result shares; -1: its own
+    bool same = false;  // it is that operand, the very object
+  };
+  std::vector<TensorMeta> metas;
+  std::vector<Alias> aliases;  // one a result
+};
+
 // How the thread stood at a program point; replays run under it.
 struct ModeState {
   bool grad = true;

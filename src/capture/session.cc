@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "bytecode/code.h"
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -77,7 +78,7 @@ Session::Session(FjFrame* root, CaptureOptions options)
   env_.set_location_provider([this] { return Where(); });
   lowering_ = std::make_unique<surface::Lowering>(
       trace_, graph_, env_,
-      [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<std::vector<TensorMeta>> {
+      [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
         std::string why;
         SuspendScope off;
         auto r = tensor::InferByFramework(call, operands, constants_, &why);
@@ -137,13 +138,23 @@ void Session::Abandon() {
   PyErr_Clear();
 }
 
+// Does a generator that is dropped where it waits run code of its own: is it inside a `try` or a `with`?
+bool HasHandlers(PyObject* generator) {
+  Ref held(PyObject_GetAttrString(generator, "gi_frame"));
+  if (!held || held.get() == Py_None) return PyErr_Clear(), false;
+  auto* frame = reinterpret_cast<PyFrameObject*>(held.get());
+  Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+  const bytecode::Code* decoded = bytecode::Code::Of(reinterpret_cast<PyCodeObject*>(code.get()));
+  int at = PyFrame_GetLasti(frame) / 2;
+  if (!decoded) return PyErr_Clear(), true;
+  const bytecode::Handler* handler = at < 0 ? nullptr : decoded->FindHandler(at);
+  // From 3.12 on all of a generator lies in a handler that only turns StopIteration into RuntimeError.
+  return handler && decoded->At(handler->target).op != bytecode::Op::kIntrinsic1;
+}
+
 bool Session::HoldsSuspendedGenerator() const {
-  for (auto& [o, origin] : origins_) {
-    if (origin.kind != Origin::kFresh || !PyGen_CheckExact(o)) continue;
-    Ref frame(PyObject_GetAttrString(o, "gi_frame")), name(PyObject_GetAttrString(o, "__name__"));
-    if (frame && frame.get() != Py_None && name && PyUnicode_CompareWithASCIIString(name.get(), "<genexpr>") != 0)
-      return true;
-  }
+  for (auto& [o, origin] : origins_)
+    if (origin.kind == Origin::kFresh && PyGen_CheckExact(o) && HasHandlers(o)) return true;
   return false;
 }
 

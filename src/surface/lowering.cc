@@ -465,8 +465,12 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   for (auto& [k, a] : request->kwargs) number(a);
   std::vector<TensorMeta> operands;
   for (TraceId t : ids) operands.push_back(meta(t));
-  auto metas = infer(*request, operands);
+  auto inferred = infer(*request, operands);
+  std::vector<TensorMeta>* metas = inferred ? &inferred->metas : nullptr;
   if (!metas || metas->empty()) throw Decline("the result types of " + call.callee + " are not known before it runs");
+  bool aliases = std::any_of(inferred->aliases.begin(), inferred->aliases.end(), [](auto& a) { return a.operand >= 0; });
+  // A view is copied where the graph reads it, so it must follow from the one tensor that it is a view of.
+  if (aliases && (target || ids.size() != 1)) throw Decline(call.callee + " returns a view, in a form that is not captured");
   std::string why;
   if (!model) why = "not modelled";
   if (IsRandom(call.callee)) why = call.callee + " draws random numbers";
@@ -508,8 +512,25 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     if (tracked_operand && !(*metas)[i].requires_grad && IsFloat(types[i].dtype)) values[i] = builder.Barrier(values[i]);
   std::vector<TraceId> results;
   for (size_t i = 0; i < types.size(); ++i) {
-    (*metas)[i].is_inference = call.mode.inference;
-    results.push_back(NewObject((*metas)[i], values[i]));
+    const Inferred::Alias& alias = inferred->aliases[i];
+    if (alias.same) {
+      results.push_back(ids[alias.operand]);
+      continue;
+    }
+    (*metas)[i].is_inference = call.mode.inference && alias.operand < 0;
+    TraceId id = NewObject((*metas)[i], values[i]);
+    results.push_back(id);
+    if (alias.operand < 0) continue;
+    Object& o = objects[id];
+    o.parent = ids[alias.operand];
+    o.root = objects[o.parent].root;
+    o.version = versions[o.root];
+    o.view.forward = [request, types, strides, i](Builder& b, ValueId parent) {
+      ValueId node = b.Extern(request, {parent}, types, strides);
+      return types.size() == 1 ? node : static_cast<ValueId>(node + 1 + i);
+    };
+    trace.tensors[id].base = o.root;
+    trace.tensors[id].view_call = static_cast<int>(trace.calls.size());
   }
   Arg structure = request->result;
   std::function<void(Arg&)> rename = [&](Arg& a) {

@@ -22,9 +22,8 @@ namespace framejit::surface {
 // Result types of a call that has no row; nullopt: cannot be known (data-dependent): the caller breaks before it. The
 // call it is given (and an extern node's call) refers to tensors by position: kTensor t is operands[t]. It fills in
 // call.result with the structure of the results, where kTensor t is result number t (left None: one tensor). Calls that
-// write or return a view of an operand must be refused: only rows know aliasing.
-using InferFn =
-    std::function<std::optional<std::vector<TensorMeta>>(Call& call, const std::vector<TensorMeta>& operands)>;
+// write an operand must be refused.
+using InferFn = std::function<std::optional<Inferred>(Call& call, const std::vector<TensorMeta>& operands)>;
 
 // The framework would raise here, or data decides the result: the caller must let the framework run this call for real.
 struct Decline : std::runtime_error {

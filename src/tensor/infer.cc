@@ -1,5 +1,5 @@
-// What an unknown framework call returns: ask the framework. A call that writes one of its operands, or returns a view
-// of one, is declined: the caller's bookkeeping of memory would be wrong.
+// What an unknown framework call returns: ask the framework. A call that writes one of its operands is declined: the
+// caller's bookkeeping of memory would be wrong.
 #include "tensor/infer.h"
 
 #include <algorithm>
@@ -107,10 +107,10 @@ bool Flatten(PyObject* o, Arg* shape, Inference* in) {
   return in->Fail(std::string("returns a ") + Py_TYPE(o)->tp_name);
 }
 
-std::optional<std::vector<TensorMeta>> InferByFramework(Call& call, const std::vector<TensorMeta>& operands,
-                                                        const std::vector<PyObject*>& constants, std::string* why) {
+std::optional<Inferred> InferByFramework(Call& call, const std::vector<TensorMeta>& operands,
+                                         const std::vector<PyObject*>& constants, std::string* why) {
   SavedError saved;
-  Inference in{operands, {}, {}, {}, false, {}};
+  Inference in{operands};
   Call numbered = call;
   bool ok = NumberOperands(numbered, operands.size());
   if (!ok) in.Fail("operands do not fit the call");
@@ -131,7 +131,8 @@ std::optional<std::vector<TensorMeta>> InferByFramework(Call& call, const std::v
     return std::nullopt;
   }
   call.result = std::move(numbered.result);
-  return std::move(in.results);
+  in.aliases.resize(in.results.size());
+  return Inferred{std::move(in.results), std::move(in.aliases)};
 }
 
 }  // namespace framejit::tensor

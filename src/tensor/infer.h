@@ -13,11 +13,12 @@ inline constexpr int64_t kMaxStandIn = 1 << 20;  // elements: stand-ins are real
 
 struct Inference {
   const std::vector<TensorMeta>& metas;
-  std::vector<Ref> operands;
-  std::vector<TensorMeta> results;
-  Device device;
+  std::vector<Ref> operands = {};
+  std::vector<TensorMeta> results = {};
+  std::vector<Inferred::Alias> aliases = {};  // one a result, as far as one is an alias
+  Device device = {};
   bool requires_grad = false;
-  std::string why;
+  std::string why = {};
 
   bool Fail(std::string text) {
     if (why.empty()) why = std::move(text);

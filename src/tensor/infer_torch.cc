@@ -187,6 +187,7 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
   auto no = [&](bool) { return Verdict::kNo; };
   in->operands.clear();
   in->results.clear();
+  in->aliases.clear();
   for (const TensorMeta& m : in->metas) {
     in->operands.emplace_back(StandIn(t, m, way));
     if (!in->operands.back())
@@ -272,13 +273,14 @@ bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
   Meta m;
   const char* why = "";
   if (!ReadMeta(o, &m, &why)) return in->Fail(std::string("returns ") + why);
+  Inferred::Alias alias;
   for (size_t i = 0; i < in->operands.size(); ++i) {
-    const Ref& operand = in->operands[i];
     // A copy to another device, which on the meta device is no copy.
     if (m.device.kind == DeviceKind::kMeta && !(in->device == in->metas[i].device)) continue;
-    if (o == operand.get()) return in->Fail("returns its operand");
-    if (StorageId(o) == StorageId(operand.get())) return in->Fail("returns a view of an operand");
+    if (StorageId(o) == StorageId(in->operands[i].get())) alias = {static_cast<int>(i), o == in->operands[i].get()};
   }
+  in->aliases.resize(in->results.size());
+  in->aliases.push_back(alias);
   TensorMeta meta = FromMeta(m, Framework::kTorch);
   if (m.device.kind == DeviceKind::kMeta) meta.device = in->device;
   meta.requires_grad = in->requires_grad && (IsFloat(m.dtype) || IsComplex(m.dtype));

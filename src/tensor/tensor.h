@@ -111,8 +111,8 @@ std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, co
 
 // Calls one framework function on meta tensors (torch) or tiny stand-ins to learn result types; sizes concrete.
 // nullopt with *why: data-dependent or unsupported. Results follow Call::result's structure, which it fills in.
-std::optional<std::vector<TensorMeta>> InferByFramework(Call& call, const std::vector<TensorMeta>& operands,
-                                                        const std::vector<PyObject*>& constants, std::string* why);
+std::optional<Inferred> InferByFramework(Call& call, const std::vector<TensorMeta>& operands,
+                                         const std::vector<PyObject*>& constants, std::string* why);
 
 Host& TorchHost();  // process-wide; scratch-free
 Host& NumpyHost();
