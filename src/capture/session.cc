@@ -77,8 +77,7 @@ Session::Session(FjFrame* root, CaptureOptions options)
   guards_ = std::make_unique<guard::GuardBuilder>();
   env_.set_location_provider([this] { return Where(); });
   lowering_ = std::make_unique<surface::Lowering>(
-      trace_, graph_, env_,
-      [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
+      trace_, graph_, env_, [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
         std::string why;
         SuspendScope off;
         auto r = tensor::InferByFramework(call, operands, constants_, &why);

@@ -74,8 +74,8 @@ class Session {
   std::nullptr_t Break(BreakId id, const std::string& detail = {});
   bool broken() const { return broken_; }
   void MarkBroken() { broken_ = true; }
-  void Abandon();                            // of a broken capture: drops every private object
-  bool HoldsSuspendedGenerator() const;      // one whose end would run user code
+  void Abandon();                        // of a broken capture: drops every private object
+  bool HoldsSuspendedGenerator() const;  // one whose end would run user code
   const diag::Break& reason() const { return reason_; }
 
   // --- objects -------------------------------------------------------------------------------------------------------

@@ -127,7 +127,8 @@ struct Lowering::Impl {
     const TraceTensor& root = trace.tensors[objects[t].root];
     if (mode.grad && root.input >= 0 && root.meta.requires_grad)
       throw Decline("in-place write to an input that requires grad");
-    if (root.meta.read_only || (root.meta.is_inference && !mode.inference)) throw Decline("write to a tensor that must not be written");
+    if (root.meta.read_only || (root.meta.is_inference && !mode.inference))
+      throw Decline("write to a tensor that must not be written");
     if (meta(t).is_scalar) throw Decline("write to a scalar");
     if (read_only.contains(objects[t].root)) throw Decline("write to a read-only array");
   }
@@ -468,9 +469,11 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   auto inferred = infer(*request, operands);
   std::vector<TensorMeta>* metas = inferred ? &inferred->metas : nullptr;
   if (!metas || metas->empty()) throw Decline("the result types of " + call.callee + " are not known before it runs");
-  bool aliases = std::any_of(inferred->aliases.begin(), inferred->aliases.end(), [](auto& a) { return a.operand >= 0; });
+  bool aliases =
+      std::any_of(inferred->aliases.begin(), inferred->aliases.end(), [](auto& a) { return a.operand >= 0; });
   // A view is copied where the graph reads it, so it must follow from the one tensor that it is a view of.
-  if (aliases && (target || ids.size() != 1)) throw Decline(call.callee + " returns a view, in a form that is not captured");
+  if (aliases && (target || ids.size() != 1))
+    throw Decline(call.callee + " returns a view, in a form that is not captured");
   std::string why;
   if (!model) why = "not modelled";
   if (IsRandom(call.callee)) why = call.callee + " draws random numbers";

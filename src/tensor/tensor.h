@@ -51,12 +51,12 @@ struct TorchState {
 };
 TorchState ReadTorchState();
 std::string DescribeTorchState(const TorchState&);
-// Why calls cannot be captured on this thread as it stands (autocast, function and dispatch modes, functorch levels, a forward-
-// mode level are not modelled); empty: they can.
+// Why calls cannot be captured on this thread as it stands (autocast, function and dispatch modes, functorch levels, a
+// forward- mode level are not modelled); empty: they can.
 const std::string& CaptureObstacle();
-ModeState ReadMode();                                  // grad, inference
-ModeState ReadModeForCapture();                        // all of it
-void SetGradMode(bool);                                // torch._C._set_grad_enabled without Python
+ModeState ReadMode();            // grad, inference
+ModeState ReadModeForCapture();  // all of it
+void SetGradMode(bool);          // torch._C._set_grad_enabled without Python
 // NumPy's error handling (errstate); nullopt if it cannot be read without calling Python.
 std::optional<std::pair<uint64_t, uint64_t>> ReadNumpyState();
 int NumpyWatch();                // Status bits that NumPy would tell of under the present error handling

@@ -305,7 +305,8 @@ PyObject* Infer(PyObject*,
   Ref list(PyList_New(0));
   for (size_t i = 0; i < result->metas.size(); ++i) {
     const TensorMeta& m = result->metas[i];
-    if (result->aliases[i].operand >= 0) return Str(result->aliases[i].same ? "returns its operand" : "returns a view of an operand");
+    if (result->aliases[i].operand >= 0)
+      return Str(result->aliases[i].same ? "returns its operand" : "returns a view of an operand");
     auto tuple = [](const shape::Ints& v) {
       PyObject* t = PyTuple_New(v.size());
       for (size_t i = 0; i < v.size(); ++i) PyTuple_SET_ITEM(t, i, PyLong_FromLongLong(v[i].value()));
