@@ -118,7 +118,7 @@ bool Session::ToArg(PyObject* o, Arg* out) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
       PyObject* x = PySequence_Fast_GET_ITEM(o, i);
       Py_INCREF(x);
-      Ref item(s ? FromOutside(x, guards_->Child(SourceKind::kItem, s, static_cast<int>(i))) : Adopt(x));
+      Ref item(s ? FromOutside(x, guards_->Child(SourceKind::kItem, s, static_cast<int>(i)), true) : Adopt(x));
       if (s) Py_DECREF(x);
       Arg a;
       if (!item || !ToArg(item.get(), &a)) return false;

@@ -184,7 +184,7 @@ PyObject* CaptureSemantics::GenericGetAttr(PyObject* object, PyObject* name) {
       PyObject* v = PyObject_GenericGetAttr(object, name);
       if (!v) return nullptr;
       Ref held(v);
-      return s_.FromOutside(v, s_.guards().Child(SourceKind::kMember, s, 0, name));
+      return s_.FromOutside(v, s_.guards().Child(SourceKind::kMember, s, 0, name), true);
     }
     if (IsMemberDescr(d) || (IsGetSetDescr(d) && Facts(s_, object)))
       return s_.Adopt(PyObject_GenericGetAttr(object, name));

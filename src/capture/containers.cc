@@ -334,7 +334,7 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* key, 
     return nullptr;
   }
   *found = true;
-  return FromOutside(v, guards_->Child(SourceKind::kDictItem, s, 0, key));
+  return FromOutside(v, guards_->Child(SourceKind::kDictItem, s, 0, key), true);
 }
 
 int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {

@@ -182,7 +182,8 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
       if (!s_.NoteLength(o)) return nullptr;
       return PyObject_GetItem(o, index.get());  // the real IndexError
     }
-    return s_.FromOutside(PySequence_Fast_GET_ITEM(o, i), s_.guards().Child(SourceKind::kItem, s, static_cast<int>(i)));
+    return s_.FromOutside(PySequence_Fast_GET_ITEM(o, i), s_.guards().Child(SourceKind::kItem, s, static_cast<int>(i)),
+                           true);
   }
   if (IsSymbolicSize(o)) return SizeItem(s_, o, key);
   static PyObject* getitem_name = PyUnicode_InternFromString("__getitem__");
@@ -343,7 +344,7 @@ PyObject* CaptureSemantics::LoadCell(PyObject* cell) {
     s_.guards().Absent(s);
     return nullptr;
   }
-  return s_.FromOutside(v, s);
+  return s_.FromOutside(v, s, true);
 }
 
 int CaptureSemantics::StoreCell(PyObject* cell, PyObject* value) {

@@ -190,7 +190,7 @@ const Source* Session::SourceOf(PyObject* o) {
 PyObject* Session::Resolve(PyObject* o) {
   if (!IsLazy(o)) return o;
   auto* lazy = reinterpret_cast<Lazy*>(o);
-  if (!lazy->resolved) lazy->resolved = FromOutside(lazy->value, lazy->source);
+  if (!lazy->resolved) lazy->resolved = FromOutside(lazy->value, lazy->source, true);
   return lazy->resolved;
 }
 
@@ -204,7 +204,7 @@ bool Session::ResolveAll(PyObject** items, Py_ssize_t n) {
   return true;
 }
 
-PyObject* Session::FromOutside(PyObject* o, const Source* s) {
+PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
     if (PyTuple_CheckExact(o)) {  // by value, item by item: tuples are rebuilt by callers
       guards_->TypeIs(s, &PyTuple_Type);
@@ -217,7 +217,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s) {
         if (!x) return nullptr;
       }
     } else {
-      if (PyObject* symbol = SymbolOf(o, s)) return symbol;
+      if (PyObject* symbol = used ? SymbolOf(o, s) : nullptr) return symbol;
       if (broken_) return nullptr;
       guard::Row row{guard::Kind::kEqual, s};
       row.object = o;

@@ -81,7 +81,8 @@ class Session {
   // --- objects -------------------------------------------------------------------------------------------------------
   // What `o`, found outside at `s`, is for the captured code: guards for it are taken. New reference (a proxy for a
   // tensor).
-  PyObject* FromOutside(PyObject* o, const Source* s);
+  // used: the caller goes on with the result alone, so that an int may come as a symbol.
+  PyObject* FromOutside(PyObject* o, const Source* s, bool used = false);
   // An object that came out of C code: known, primitive, constant or fresh. Steals, returns a new reference.
   PyObject* Adopt(PyObject* o);
   // Slots of the outermost frame are lazy: nothing is guarded before it is used. Borrowed result, null on Break.

@@ -509,6 +509,22 @@ def test_ints_that_change_become_symbols(fresh):
     assert len(g.graphs) <= 3
 
 
+def test_changing_ints_that_c_code_reads(fresh):
+    def f(box, t, x, n, d=(3,)):
+        for k in range(4):
+            y = x + sum(box) + max(t) + d[0]
+            box[:] = [v * 2 for v in box]
+            y = y + len(str(box)) + (box == [4]) + (t[0] in box) + n
+        return y
+
+    g = fresh.compile(f)
+    for n in (2, 3, 2, 5, 7):
+        a, b = [1, n], [1, n]
+        torch.testing.assert_close(g(b, (n, 4), T(), n), f(a, (n, 4), T(), n))
+        assert a == b
+        f.__defaults__ = ((n + 1,),)
+
+
 @pytest.mark.parametrize("scene", SCENARIOS)
 def test_changing_state(scene, fresh):
     expected = seen(scene, lambda f: f)
