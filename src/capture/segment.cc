@@ -230,6 +230,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         bool interpret = config.backend == "interpreter";
         if (WantsGrad(s.trace())) {
           seg->graph_runner = MakeTrainingRunner(s, seg->trace, plan, constants, options, interpret, &seg->executable);
+          seg->trace_runner = tensor::MakeTraceRunner(seg->trace, constants);
         } else {
           seg->executable = interpret ? MakeInterpreter(s.graph(), ieee) : Compile(s.graph(), options);
           seg->graph_runner = tensor::MakeGraphRunner(seg->executable, s.graph(), seg->trace, plan, constants);
@@ -249,6 +250,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
             std::string("internal error of framejit (please report it): ") + e.what() + ": runs through the framework";
         diag::Warn("framejit: " + note);
         seg->graph_runner.reset();
+        seg->trace_runner.reset();
       }
     }
     if (FindBackend(config.backend) && WantsGrad(s.trace()) && note.empty())
@@ -487,7 +489,8 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   }
   std::optional<SuspendScope> off;
   if (frame) off.emplace();  // the hot path has nothing to suspend
-  if (graph_runner) {
+  // Hooks on saved tensors (torch.utils.checkpoint) count what the program itself saves: the framework runs it.
+  if (graph_runner && !(trace_runner && tensor::SavedTensorHooks())) {
     if (int r = graph_runner->Run(inputs, symbols, out); r < 0) {
       ++failures;
       if (diag::Enabled(diag::Channel::perf_))

@@ -39,7 +39,7 @@ struct Config {
 struct Segment {
   std::shared_ptr<guard::GuardSet> guards;
   std::unique_ptr<tensor::TraceRunner> trace_runner;  // exactly one of these, or none (no tensor operations)
-  std::unique_ptr<tensor::GraphRunner> graph_runner;
+  std::unique_ptr<tensor::GraphRunner> graph_runner;   // with gradients there is a trace_runner beside it
   std::shared_ptr<Executable> executable;
   std::unique_ptr<BackendRunner> backend_runner;  // a registered backend's callable
   Trace trace;

@@ -24,6 +24,12 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
                                                         std::shared_ptr<Executable>* forward) {
   using autodiff::Undifferentiable;
   if (!s.lowering().undifferentiable().empty()) throw Undifferentiable(s.lowering().undifferentiable());
+  for (const Call& c : trace.calls) {
+    if (c.mode.grad && !s.entry_mode.grad) throw Undifferentiable("gradients are turned on inside");
+    for (auto& [name, a] : c.kwargs)
+      if (name == "requires_grad" && a.is(Arg::Kind::kBool) && a.b) throw Undifferentiable("a leaf is made inside");
+    if (c.callee == "torch.Tensor.requires_grad_") throw Undifferentiable("a leaf is made inside");
+  }
   auto graph = std::make_shared<Graph>(s.graph());
   SimplifySizes(*graph, s.env());
   for (const Node& n : graph->nodes)

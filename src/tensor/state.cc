@@ -128,6 +128,19 @@ TorchState ReadTorchState() {
   return s;
 }
 
+bool SavedTensorHooks() {
+  const TorchApi* t = bound_torch;
+  if (!t) return false;
+  SavedError saved;
+  static PyObject* top = [&] {
+    Ref autograd(PyObject_GetAttrString(t->c_module, "_autograd"));
+    return autograd ? PyObject_GetAttrString(autograd.get(), "_top_saved_tensors_default_hooks") : nullptr;
+  }();
+  Ref hooks(top ? PyObject_CallOneArg(top, Py_False) : nullptr);
+  if (!hooks) PyErr_Clear();
+  return hooks && hooks.get() != Py_None;
+}
+
 const std::string& CaptureObstacle() {
   thread_local TorchState last{{~0ull}};
   thread_local std::string obstacle;

@@ -54,6 +54,8 @@ std::string DescribeTorchState(const TorchState&);
 // Why calls cannot be captured on this thread as it stands (autocast, function and dispatch modes, functorch levels, a
 // forward- mode level are not modelled); empty: they can.
 const std::string& CaptureObstacle();
+// Does this thread have default hooks for tensors that autograd saves (torch.autograd.graph.saved_tensors_hooks)?
+bool SavedTensorHooks();
 ModeState ReadMode();            // grad, inference
 ModeState ReadModeForCapture();  // all of it
 void SetGradMode(bool);          // torch._C._set_grad_enabled without Python
