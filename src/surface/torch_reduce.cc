@@ -64,7 +64,8 @@ Outs Mean(Scope& s) {
 
 Outs Prod(Scope& s) {  // (input, dim?, keepdim, dtype)
   Operand x = s.tensor(0);
-  DType t = s.dtype(3).value_or(SumType(s, x.meta->dtype)), wide = ComputeType(t);
+  DType t = s.dtype(3).value_or(SumType(s, x.meta->dtype));
+  DType wide = IsFloat(t) ? DType::kFloat64 : ComputeType(t);  // every factor rounds once more
   return s.b.Cast(s.b.Reduce(Op::kProd, s.b.Cast(x.value, wide), s.Dims(1, x.rank()), s.flag(2), wide), t);
 }
 
