@@ -137,7 +137,8 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
 bool Session::UseFramework(bool torch) {
   if (torch ? uses_numpy : uses_torch)
     return Break(BreakId::kUnsupportedTensor, "tensors of torch and of NumPy in one graph"), false;
-  return (torch ? uses_torch : uses_numpy) = true;
+  (torch ? uses_torch : uses_numpy) = true;
+  return true;
 }
 
 PyObject* Session::NewProxy(TraceId id) {

@@ -47,12 +47,13 @@ struct Program {
   std::vector<std::vector<TensorMeta>> inferred;  // what the framework would answer, call by call
   std::vector<Call> asked;
   Lowering lowering{trace, graph, env,
-                    [this](Call& c, const std::vector<TensorMeta>&) -> std::optional<std::vector<TensorMeta>> {
+                    [this](Call& c, const std::vector<TensorMeta>&) -> std::optional<Inferred> {
                       asked.push_back(c);
                       if (inferred.empty()) return std::nullopt;
                       auto first = inferred.front();
                       inferred.erase(inferred.begin());
-                      return first;
+                      std::vector<Inferred::Alias> aliases(first.size());
+                      return Inferred{std::move(first), std::move(aliases)};
                     }};
   std::vector<HostTensor> inputs;
 
