@@ -474,6 +474,8 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
     symbols_large.resize(num_symbols);
     symbols = symbols_large.data();
   }
+  // Hooks on saved tensors (torch.utils.checkpoint) count what the program itself saves, and raise when they have enough.
+  if (trace_runner && tensor::SavedTensorHooks()) return 0;
   if (!guards->Check(slots_in, inputs, symbols)) return 0;
   if (failures >= kFailures && ++passed % kRetry) {
     PyErr_SetString(PyExc_RuntimeError, "framejit: failed before");
@@ -489,8 +491,7 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   }
   std::optional<SuspendScope> off;
   if (frame) off.emplace();  // the hot path has nothing to suspend
-  // Hooks on saved tensors (torch.utils.checkpoint) count what the program itself saves: the framework runs it.
-  if (graph_runner && !(trace_runner && tensor::SavedTensorHooks())) {
+  if (graph_runner) {
     if (int r = graph_runner->Run(inputs, symbols, out); r < 0) {
       ++failures;
       if (diag::Enabled(diag::Channel::perf_))

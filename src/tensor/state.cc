@@ -145,6 +145,8 @@ const std::string& CaptureObstacle() {
   thread_local TorchState last{{~0ull}};
   thread_local std::string obstacle;
   if (!bound_torch) return obstacle;  // binding may run Python code
+  static const std::string hooks = "there are hooks on saved tensors";
+  if (SavedTensorHooks()) return hooks;
   TorchState s = ReadTorchState();
   if (s == last) return obstacle;
   last = s;
