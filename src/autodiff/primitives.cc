@@ -15,9 +15,6 @@ using rules::Where;
 using shape::Int;
 using shape::Ints;
 
-Expr Le(Expr x, Expr y) {
-  return Apply(Op::kLe, x, y);
-}
 Expr Square(Expr x) {
   return x * x;
 }

@@ -14,9 +14,6 @@ using rules::Where;
 using shape::Int;
 using shape::Ints;
 
-Expr Le(Expr x, Expr y) {
-  return Apply(Op::kLe, x, y);
-}
 Expr Both(Expr x, Expr y) {
   return Apply(Op::kAnd, x, y);
 }

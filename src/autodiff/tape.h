@@ -54,4 +54,8 @@ void ConvRule(At& t);
 void AttentionRule(At& t);
 void ExternRule(At& t);
 
+inline rules::Expr Le(rules::Expr x, rules::Expr y) {
+  return rules::Apply(Op::kLe, x, y);
+}
+
 }  // namespace framejit::autodiff

@@ -78,22 +78,27 @@ struct Tile {
   }
 };
 
+// From the first elements of the operands to those of product number `batch`.
+template <typename T>
+void MoveToBatch(const Product<T>& p, int64_t batch, const T** a, const T** b, T** c) {
+  for (size_t i = p.batch_sizes.size(); i-- > 0;) {
+    const int64_t at = batch % p.batch_sizes[i];
+    batch /= p.batch_sizes[i];
+    *a += at * p.a_batch[i];
+    *b += at * p.b_batch[i];
+    *c += at * p.c_batch[i];
+  }
+}
+
 template <typename T>
 void Block(const Product<T>& p, int64_t task, std::vector<T>& packed, std::vector<T>& sums) {
   const Tile<T>& tile = Tile<T>::Get();
   const int n = tile.columns;
-  int64_t batch = task / p.column_blocks;
   const int64_t column = (task % p.column_blocks) * n;
   const T* a = p.a;
   const T* b = p.b;
   T* c = p.c;
-  for (size_t i = p.batch_sizes.size(); i-- > 0;) {
-    const int64_t at = batch % p.batch_sizes[i];
-    batch /= p.batch_sizes[i];
-    a += at * p.a_batch[i];
-    b += at * p.b_batch[i];
-    c += at * p.c_batch[i];
-  }
+  MoveToBatch(p, task / p.column_blocks, &a, &b, &c);
   const int64_t width = std::min<int64_t>(n, p.n - column);
   packed.assign(kDepth * n, T(0));
   const int64_t padded_rows = (p.m + kRows - 1) / kRows * kRows;
@@ -131,14 +136,7 @@ void RunSmall(const Product<T>& p) {
     const T* a = p.a;
     const T* b = p.b;
     T* c = p.c;
-    int64_t batch = t;
-    for (size_t i = p.batch_sizes.size(); i-- > 0;) {
-      const int64_t at = batch % p.batch_sizes[i];
-      batch /= p.batch_sizes[i];
-      a += at * p.a_batch[i];
-      b += at * p.b_batch[i];
-      c += at * p.c_batch[i];
-    }
+    MoveToBatch(p, t, &a, &b, &c);
     for (int64_t i = 0; i < p.m; ++i) {
       for (int64_t j = 0; j < p.n; ++j) {
         const T* x = a + i * p.a_row;
