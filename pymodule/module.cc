@@ -26,7 +26,9 @@ namespace {
 using capture::Borrow;
 using capture::Ref;
 
-PyObject* Str(const std::string& s) { return PyUnicode_DecodeUTF8(s.data(), s.size(), "replace"); }
+PyObject* Str(const std::string& s) {
+  return PyUnicode_DecodeUTF8(s.data(), s.size(), "replace");
+}
 
 PyObject* Strings(const std::vector<std::string>& v) {
   PyObject* list = PyList_New(v.size());
@@ -47,7 +49,9 @@ PyObject* CallEager(PyObject*, PyObject* args) {
   return PyObject_Call(fn, fargs, fkw);
 }
 
-PyObject* IsCompiling(PyObject*, PyObject*) { return PyBool_FromLong(capture::Capturing()); }
+PyObject* IsCompiling(PyObject*, PyObject*) {
+  return PyBool_FromLong(capture::Capturing());
+}
 
 PyObject* Reset(PyObject*, PyObject*) {
   capture::ResetAll();
@@ -95,7 +99,9 @@ PyObject* NormalOption(PyObject*, PyObject* args) {
   }
 }
 
-PyObject* CheckEnvironment(PyObject*, PyObject*) { return Str(diag::CheckEnvironment()); }
+PyObject* CheckEnvironment(PyObject*, PyObject*) {
+  return Str(diag::CheckEnvironment());
+}
 
 PyObject* Breaks(PyObject*, PyObject*) {
   Ref list(PyList_New(0));
@@ -109,19 +115,22 @@ PyObject* Breaks(PyObject*, PyObject*) {
 PyObject* KernelCache(PyObject*, PyObject*) {
   KernelCacheInfo i = GetKernelCacheInfo();
   return Py_BuildValue("{s:L,s:L,s:L,s:d,s:L}", "kernels", (long long)i.kernels, "hits", (long long)i.hits, "misses",
-                       (long long)i.misses, "compile_seconds", i.compile_seconds, "code_bytes", (long long)i.code_bytes);
+                       (long long)i.misses, "compile_seconds", i.compile_seconds, "code_bytes",
+                       (long long)i.code_bytes);
 }
 
 PyObject* ExplainData(PyObject*, PyObject* compiled) {
-  if (Py_TYPE(compiled) != &capture::CompiledFunctionType) return PyErr_SetString(PyExc_TypeError, "expected a CompiledFunction"), nullptr;
+  if (Py_TYPE(compiled) != &capture::CompiledFunctionType)
+    return PyErr_SetString(PyExc_TypeError, "expected a CompiledFunction"), nullptr;
   capture::Config& c = capture::ConfigOf(compiled);
   std::vector<std::string> reasons;
   for (auto& b : c.breaks) reasons.push_back(diag::Render(b));
   Ref guards(PyObject_GetAttrString(compiled, "guards"));
   if (!guards) return nullptr;
   return Py_BuildValue("{s:L,s:n,s:L,s:N,s:N,s:O,s:N}", "graph_count", (long long)c.graph_count, "graph_break_count",
-                       (Py_ssize_t)c.breaks.size(), "op_count", (long long)c.op_count, "break_reasons", Strings(reasons), "graphs",
-                       Strings(c.graphs), "guards", guards.get(), "notes", Strings(c.notes));
+                       (Py_ssize_t)c.breaks.size(), "op_count", (long long)c.op_count, "break_reasons",
+                       Strings(reasons), "graphs", Strings(c.graphs), "guards", guards.get(), "notes",
+                       Strings(c.notes));
 }
 
 PyObject* Doctor(PyObject*, PyObject*) {
@@ -140,10 +149,11 @@ PyObject* Doctor(PyObject*, PyObject*) {
 PyObject* SetStance(PyObject*, PyObject* name) {
   const char* n = PyUnicode_AsUTF8(name);
   if (!n) return nullptr;
-  static const std::pair<const char*, capture::Stance> names[] = {{"default", capture::Stance::kDefault},
-                                                                 {"force_eager", capture::Stance::kForceEager},
-                                                                 {"eager_on_recompile", capture::Stance::kEagerOnRecompile},
-                                                                 {"fail_on_recompile", capture::Stance::kFailOnRecompile}};
+  static const std::pair<const char*, capture::Stance> names[] = {
+      {"default", capture::Stance::kDefault},
+      {"force_eager", capture::Stance::kForceEager},
+      {"eager_on_recompile", capture::Stance::kEagerOnRecompile},
+      {"fail_on_recompile", capture::Stance::kFailOnRecompile}};
   for (auto& [text, s] : names)
     if (!strcmp(n, text)) {
       capture::SetStance(s);
@@ -179,7 +189,8 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef module = {PyModuleDef_HEAD_INIT, "framejit._framejit", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "framejit._framejit", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 }  // namespace framejit

@@ -84,9 +84,9 @@ struct Attrs {
 };
 
 // How gradients pass a node that means more than its primitive: the node is the value of a formula (softmax, relu) of
-// `operands`, and `rule` (a row of src/autodiff/rules.cc) knows its derivative as the framework defines and computes it.
-// Rules "stop" (nothing passes: detached, computed without gradients) and "unknown" (must not be asked) take none. Only
-// automatic differentiation reads this, of graphs as they were built: passes drop it.
+// `operands`, and `rule` (a row of src/autodiff/rules.cc) knows its derivative as the framework defines and computes
+// it. Rules "stop" (nothing passes: detached, computed without gradients) and "unknown" (must not be asked) take none.
+// Only automatic differentiation reads this, of graphs as they were built: passes drop it.
 struct Derivative {
   std::string rule;
   std::vector<ValueId> operands;

@@ -30,8 +30,8 @@ struct Joint {
 // wanted: by input; tangents: by output. Throws Undifferentiable.
 Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents);
 
-// The values of the forward part that the backward part starts from: fewest bytes (symbols count with their hints), where
-// cheap things are computed again rather than kept. Values of the original graph, in order.
+// The values of the forward part that the backward part starts from: fewest bytes (symbols count with their hints),
+// where cheap things are computed again rather than kept. Values of the original graph, in order.
 std::vector<ValueId> ChooseSaved(const Joint& j);
 
 struct SavedValue {

@@ -48,8 +48,8 @@ void EmbeddingRule(At& t) {  // the framework's kernel; number: the padding inde
   if (t.type(0).dtype != t.b.type(t.g).dtype) throw Undifferentiable("an embedding in another dtype");
   auto call = std::make_shared<Call>();
   call->callee = "torch.ops.aten.embedding_dense_backward";
-  call->args = {Arg::Tensor(0), Arg::Tensor(1), Arg::Int(t.type(0).shape[0]), Arg::Int(static_cast<int64_t>(t.number(0))),
-                Arg::Bool(false)};
+  call->args = {Arg::Tensor(0), Arg::Tensor(1), Arg::Int(t.type(0).shape[0]),
+                Arg::Int(static_cast<int64_t>(t.number(0))), Arg::Bool(false)};
   t.Give(0, Run(t.b, call, {t.g, t.operands[1]}, {t.type(0)})[0]);
 }
 
@@ -67,8 +67,16 @@ void ConvRule(At& t) {
     mask.push_back(Arg::Bool(wanted));
     if (wanted) types.push_back(t.type(i));
   }
-  call->args = {Arg::Tensor(0), Arg::Tensor(1), Arg::Tensor(2), features, Numbers(p, n), Numbers(p + n, n),
-                Numbers(p + 2 * n, n), Arg::Bool(t.n.attrs.flag), Numbers(p + 3 * n, n), Arg::Int(p[4 * n]),
+  call->args = {Arg::Tensor(0),
+                Arg::Tensor(1),
+                Arg::Tensor(2),
+                features,
+                Numbers(p, n),
+                Numbers(p + n, n),
+                Numbers(p + 2 * n, n),
+                Arg::Bool(t.n.attrs.flag),
+                Numbers(p + 3 * n, n),
+                Arg::Int(p[4 * n]),
                 Arg::Seq(Arg::Kind::kList, mask)};
   std::vector<ValueId> grads = Run(t.b, call, {t.g, t.operands[0], t.operands[1]}, types);
   for (int i = 0, next = 0; i < 3; ++i)
@@ -109,8 +117,8 @@ void AttentionRule(At& t) {
   if (t.needs(1)) t.Give(1, times(swap(d), q));
 }
 
-// framejit.vjp(CALLEE)(which, operands, args, kwargs, grads): the host runs the call again with gradients and asks the framework
-// for those of operands[i], i in `which`; grads: by result, or None.
+// framejit.vjp(CALLEE)(which, operands, args, kwargs, grads): the host runs the call again with gradients and asks the
+// framework for those of operands[i], i in `which`; grads: by result, or None.
 void ExternRule(At& t) {
   const Call& c = *t.n.attrs.call;
   auto call = std::make_shared<Call>();
@@ -123,8 +131,7 @@ void ExternRule(At& t) {
     which.push_back(Arg::Int(static_cast<int64_t>(i)));
     types.push_back(t.type(i));
   }
-  std::vector<ValueId> arrived =
-      t.n.attrs.result_types.size() > 1 ? t.tape.results[t.id] : std::vector<ValueId>{t.g};
+  std::vector<ValueId> arrived = t.n.attrs.result_types.size() > 1 ? t.tape.results[t.id] : std::vector<ValueId>{t.g};
   for (ValueId g : arrived) {
     grads.push_back(g == kNoValue ? Arg::None() : Arg::Tensor(static_cast<TraceId>(operands.size())));
     if (g != kNoValue) operands.push_back(g);
@@ -135,8 +142,9 @@ void ExternRule(At& t) {
   }
   std::vector<Arg> all;  // the operands in order, so that `which` may number them
   for (size_t i = 0; i < t.operands.size(); ++i) all.push_back(Arg::Tensor(static_cast<TraceId>(i)));
-  call->args = {Arg::Seq(Arg::Kind::kTuple, which), Arg::Seq(Arg::Kind::kTuple, all), Arg::Seq(Arg::Kind::kTuple, c.args),
-                Arg::Seq(Arg::Kind::kDict, kwargs), Arg::Seq(Arg::Kind::kTuple, grads)};
+  call->args = {Arg::Seq(Arg::Kind::kTuple, which), Arg::Seq(Arg::Kind::kTuple, all),
+                Arg::Seq(Arg::Kind::kTuple, c.args), Arg::Seq(Arg::Kind::kDict, kwargs),
+                Arg::Seq(Arg::Kind::kTuple, grads)};
   std::function<bool(const Arg&)> opaque = [&](const Arg& a) {
     if (a.is(Arg::Kind::kObject)) return true;
     return std::any_of(a.items.begin(), a.items.end(), opaque);

@@ -52,7 +52,8 @@ Rule RuleOf(const Node& n) {
 // gradient arrives there.
 std::vector<bool> Reached(const Graph& g, const std::vector<bool>& wanted) {
   std::vector<bool> needs(g.nodes.size());
-  for (size_t i = 0; i < g.inputs.size(); ++i) needs[g.inputs[i]] = wanted[i] && IsFloat(g.node(g.inputs[i]).type.dtype);
+  for (size_t i = 0; i < g.inputs.size(); ++i)
+    needs[g.inputs[i]] = wanted[i] && IsFloat(g.node(g.inputs[i]).type.dtype);
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.node(v);
     bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;

@@ -1,7 +1,7 @@
-// Where to cut: a minimum cut of the graph of values. Every value is an edge (in -> out) as wide as its bytes; the source
-// feeds what only the forward part can make (inputs; results of contractions, reductions, calls), the sink drinks from
-// what the gradients use. The edges of a minimum cut are saved: all that the backward part computes again follows from
-// them. Of equal cuts the one nearest to the gradients is taken, which computes least again.
+// Where to cut: a minimum cut of the graph of values. Every value is an edge (in -> out) as wide as its bytes; the
+// source feeds what only the forward part can make (inputs; results of contractions, reductions, calls), the sink
+// drinks from what the gradients use. The edges of a minimum cut are saved: all that the backward part computes again
+// follows from them. Of equal cuts the one nearest to the gradients is taken, which computes least again.
 #include <algorithm>
 #include <deque>
 #include <limits>

@@ -1,5 +1,6 @@
-// The derivative of every primitive: one row each. A primitive without a row is not differentiable here; one that passes
-// zeros (floor, sign) says so, since zeros are not nothing. Formulas are the framework's own where there is a choice.
+// The derivative of every primitive: one row each. A primitive without a row is not differentiable here; one that
+// passes zeros (floor, sign) says so, since zeros are not nothing. Formulas are the framework's own where there is a
+// choice.
 #include <cmath>
 #include <numbers>
 #include <numeric>
@@ -25,7 +26,8 @@ void Zero(At& t) {
   for (size_t i = 0; i < t.operands.size(); ++i) t.Give(i, t.Zeros(t.g));
 }
 
-void Pow(At& t) {  // 0 where the exponent is 0; with respect to the exponent 0 where 0 is raised to something not negative
+void Pow(
+    At& t) {  // 0 where the exponent is 0; with respect to the exponent 0 where 0 is raised to something not negative
   Expr x = t.in(0), e = t.in(1), zero = t.Zeros(t.g);
   if (t.needs(0)) {
     Expr none = Apply(Op::kEq, e, zero);
@@ -187,8 +189,7 @@ void Linear(At& t) {
   Int rows = shape::Product(std::span(x).first(x.size() - 1));
   ValueId g = t.b.Reshape(t.g, {rows, w[0]});
   if (t.needs(0)) t.Give(0, t.b.Reshape(t.b.Add(Op::kMatMul, {g, t.operands[1]}), x));
-  if (t.needs(1))
-    t.Give(1, t.b.Add(Op::kMatMul, {Swap(t.b, g), t.b.Reshape(t.operands[0], {rows, w[1]})}));
+  if (t.needs(1)) t.Give(1, t.b.Add(Op::kMatMul, {Swap(t.b, g), t.b.Reshape(t.operands[0], {rows, w[1]})}));
   if (t.operands.size() > 2 && t.needs(2)) t.Give(2, rules::Sum(t.b, g, {0}, false, t.type(2).dtype));
 }
 

@@ -1,5 +1,5 @@
-// Derivatives of formulas (Derivative in graph.h): what the framework's own backward computes, with its choices at kinks
-// and its care for overflow. One row each; operands are those of the Derivative.
+// Derivatives of formulas (Derivative in graph.h): what the framework's own backward computes, with its choices at
+// kinks and its care for overflow. One row each; operands are those of the Derivative.
 #include <cmath>
 #include <numbers>
 
@@ -147,7 +147,8 @@ void BatchNorm(At& t) {
   auto spread = [&](ValueId v) { return Expr{t.b, t.b.Broadcast(v, shape)}; };
   auto row = [&](ValueId v) { return t.b.Reshape(v, t.b.type(t.operands[1]).shape); };
   Expr scale = spread(t.operands[2]), unit = (t.in(0) - spread(t.operands[1])) * scale;
-  Expr sum{t.b, t.b.Reduce(Op::kSum, t.g, t.axes(), false)}, along{t.b, t.b.Reduce(Op::kSum, t.g * unit, t.axes(), false)};
+  Expr sum{t.b, t.b.Reduce(Op::kSum, t.g, t.axes(), false)},
+      along{t.b, t.b.Reduce(Op::kSum, t.g * unit, t.axes(), false)};
   bool weight = t.number(0) != 0, bias = t.number(1) != 0;
   if (t.needs(0)) {
     Expr n{t.b, t.b.SymConstant(rules::CountOver(t.b, t.operands[0], t.axes()), t.b.type(t.g).dtype)};
@@ -173,7 +174,7 @@ struct Row {
 #define R(name, ...) {name, [](At& t) { __VA_ARGS__; }}
 const Row kRows[] = {
     R("relu", t.Give(0, Where(Le(t.y, t.Zeros(t.y)), t.Zeros(t.g), t.g))),
-    R("sigmoid", t.Give(0, t.g * OneMinus(t.y) * t.y)),
+    R("sigmoid", t.Give(0, t.g* OneMinus(t.y) * t.y)),
     {"elu", Elu},
     {"silu", Silu},
     {"mish", Mish},

@@ -13,8 +13,8 @@ namespace framejit::autodiff {
 
 struct Tape {
   Builder& b;
-  std::vector<bool> needs;      // by value of the original graph: a wanted input depends on nothing else, or it on one
-  std::vector<ValueId> grads;   // by value; kNoValue: nothing arrived yet
+  std::vector<bool> needs;     // by value of the original graph: a wanted input depends on nothing else, or it on one
+  std::vector<ValueId> grads;  // by value; kNoValue: nothing arrived yet
   std::map<ValueId, std::vector<ValueId>> results;  // extern: gradients of its results
 
   void Add(ValueId v, ValueId grad);
@@ -45,7 +45,7 @@ class At {
 };
 
 using Rule = void (*)(At& t);
-Rule PrimitiveRule(Op op);               // null: none
+Rule PrimitiveRule(Op op);                // null: none
 Rule NamedRule(const std::string& name);  // of a Derivative
 // Shared by rules of both kinds.
 ValueId ScatterAdd(Builder& b, const TensorType& data, ValueId index, ValueId grad, int64_t axis);

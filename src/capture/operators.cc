@@ -183,7 +183,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
       return PyObject_GetItem(o, index.get());  // the real IndexError
     }
     return s_.FromOutside(PySequence_Fast_GET_ITEM(o, i), s_.guards().Child(SourceKind::kItem, s, static_cast<int>(i)),
-                           true);
+                          true);
   }
   if (IsSymbolicSize(o)) return SizeItem(s_, o, key);
   static PyObject* getitem_name = PyUnicode_InternFromString("__getitem__");

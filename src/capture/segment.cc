@@ -474,7 +474,8 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
     symbols_large.resize(num_symbols);
     symbols = symbols_large.data();
   }
-  // Hooks on saved tensors (torch.utils.checkpoint) count what the program itself saves, and raise when they have enough.
+  // Hooks on saved tensors (torch.utils.checkpoint) count what the program itself saves, and raise when they have
+  // enough.
   if (trace_runner && tensor::SavedTensorHooks()) return 0;
   if (!guards->Check(slots_in, inputs, symbols)) return 0;
   if (failures >= kFailures && ++passed % kRetry) {

@@ -39,7 +39,7 @@ struct Config {
 struct Segment {
   std::shared_ptr<guard::GuardSet> guards;
   std::unique_ptr<tensor::TraceRunner> trace_runner;  // exactly one of these, or none (no tensor operations)
-  std::unique_ptr<tensor::GraphRunner> graph_runner;   // with gradients there is a trace_runner beside it
+  std::unique_ptr<tensor::GraphRunner> graph_runner;  // with gradients there is a trace_runner beside it
   std::shared_ptr<Executable> executable;
   std::unique_ptr<BackendRunner> backend_runner;  // a registered backend's callable
   Trace trace;
@@ -69,8 +69,8 @@ struct Segment {
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
   explicit Segment(Recipe r) : recipe(std::move(r)) {}
 
-  // Guards hold: runs. 1: done (*result set if it returns; else the frame's slots were written), 0: miss, -1: exception,
-  // nothing was committed; -2: exception that is the program's own (a hook raised).
+  // Guards hold: runs. 1: done (*result set if it returns; else the frame's slots were written), 0: miss, -1:
+  // exception, nothing was committed; -2: exception that is the program's own (a hook raised).
   int Try(PyObject** slots_in, FjFrame* frame, PyObject** result);
 };
 

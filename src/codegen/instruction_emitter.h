@@ -32,7 +32,13 @@ inline bool IsOne(Int v) {
 class InstructionEmitter {
  protected:
   InstructionEmitter(llvm::Module& m, const Kernel& k, const Isa& isa, const Schedule& schedule)
-      : k_(k), isa_(isa), schedule_(schedule), lanes_(schedule.lanes), m_(m), b_(m.getContext()), ops_(b_, isa, k.ieee) {}
+      : k_(k),
+        isa_(isa),
+        schedule_(schedule),
+        lanes_(schedule.lanes),
+        m_(m),
+        b_(m.getContext()),
+        ops_(b_, isa, k.ieee) {}
 
   struct Copy {  // one of the `unroll` bodies that run side by side
     int number = 0;

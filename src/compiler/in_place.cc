@@ -101,7 +101,8 @@ void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
       if (Contains(plan.steps[i].results, commit.value)) maker = static_cast<int>(i);
     }
     if (maker < 0 || plan.steps[maker].kind != Step::Kind::kKernel) continue;
-    if (kernels[maker].ieee || kernels[maker].Checks()) continue;  // what it notices ends the run before anything is written
+    if (kernels[maker].ieee || kernels[maker].Checks())
+      continue;  // what it notices ends the run before anything is written
     const Step& step = plan.steps[maker];
     bool read_later = false;
     for (size_t i = 0; i < plan.steps.size(); ++i) {

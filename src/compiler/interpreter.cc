@@ -2,8 +2,8 @@
 // code.
 #include <cstring>
 
-#include "runtime/status.h"
 #include "framejit/compile.h"
+#include "runtime/status.h"
 
 namespace framejit {
 namespace {

@@ -18,7 +18,12 @@ enum class BreakId : uint16_t {
 #include "diag/breaks.def"
 #undef X
 };
-struct BreakInfo { const char* id; const char* message; const char* explanation; const char* hint; };
+struct BreakInfo {
+  const char* id;
+  const char* message;
+  const char* explanation;
+  const char* hint;
+};
 const BreakInfo& Info(BreakId id);
 std::vector<BreakInfo> AllBreaks();
 
@@ -26,11 +31,11 @@ std::vector<BreakInfo> AllBreaks();
 // end_column <= column: the range goes on to a later line, or (both 0) is unknown.
 struct Break {
   BreakId id;
-  std::string detail;      // appended to the message
+  std::string detail;  // appended to the message
   std::string file, function;
   int line = 0, column = 0, end_column = 0, first_line = 0;  // first_line: where the segment began (0: no graph ended)
 };
-std::string Render(const Break& b);        // the compiler-style report with source and caret
+std::string Render(const Break& b);  // the compiler-style report with source and caret
 
 // Where Render() gets source lines that no file holds (notebooks, stdin, zipped packages): asked when the file does not
 // open. Returns "" if it does not know either. Called on the thread that renders.
@@ -43,30 +48,39 @@ enum class Channel : uint8_t {
   FRAMEJIT_CHANNELS(X)
 #undef X
 };
-bool Enabled(Channel c);                          // one or two loads: may stand on a hot path
-void Log(Channel c, const std::string& text);     // to stderr, if enabled
-void Warn(const std::string& text);               // always shown
+bool Enabled(Channel c);                       // one or two loads: may stand on a hot path
+void Log(Channel c, const std::string& text);  // to stderr, if enabled
+void Warn(const std::string& text);            // always shown
 
 // FRAMEJIT_TRACE: one JSON object a line. kind: see docs/trace.md. Values are JSON text already (use Quote and Json).
-bool TraceEnabled();                              // one or two loads
+bool TraceEnabled();  // one or two loads
 void Event(std::string_view kind, const std::vector<std::pair<std::string_view, std::string>>& fields);
-std::string Quote(std::string_view s);            // a JSON string; bytes that are not UTF-8 become U+FFFD
-std::string Json(double v);                       // "null" for what JSON has no number for
-inline std::string Json(int64_t v) { return std::to_string(v); }
-inline std::string Json(int v) { return std::to_string(v); }
-inline std::string Json(uint64_t v) { return std::to_string(v); }
-inline std::string Json(bool v) { return v ? "true" : "false"; }
-std::string JsonStrings(const std::vector<std::string>& v);   // an array of strings
+std::string Quote(std::string_view s);  // a JSON string; bytes that are not UTF-8 become U+FFFD
+std::string Json(double v);             // "null" for what JSON has no number for
+inline std::string Json(int64_t v) {
+  return std::to_string(v);
+}
+inline std::string Json(int v) {
+  return std::to_string(v);
+}
+inline std::string Json(uint64_t v) {
+  return std::to_string(v);
+}
+inline std::string Json(bool v) {
+  return v ? "true" : "false";
+}
+std::string JsonStrings(const std::vector<std::string>& v);  // an array of strings
 
 // Options: one table (options.def) binds config field, environment variable, type, default, valid values, help.
 // The environment is read once, on the first use; SetOption overrides it.
-std::string GetOption(std::string_view field);                // current text value; throws std::out_of_range
-int64_t OptionInt(std::string_view field);                    // 'b' and 'i' options
+std::string GetOption(std::string_view field);  // current text value; throws std::out_of_range
+int64_t OptionInt(std::string_view field);      // 'b' and 'i' options
 bool OptionOn(std::string_view field);
-void SetOption(std::string_view field, std::string_view value); // throws std::invalid_argument naming the valid ones
-std::string NormalOption(std::string_view field, std::string_view value);  // the text that would be set; throws likewise
-// While alive, GetOption on this thread gives these values (field, normal form): options of one compiled function. Logs, events
-// and what threads share are not read under it.
+void SetOption(std::string_view field, std::string_view value);  // throws std::invalid_argument naming the valid ones
+std::string NormalOption(std::string_view field,
+                         std::string_view value);  // the text that would be set; throws likewise
+// While alive, GetOption on this thread gives these values (field, normal form): options of one compiled function.
+// Logs, events and what threads share are not read under it.
 class OptionScope {
  public:
   explicit OptionScope(const std::vector<std::pair<std::string, std::string>>* values);
@@ -76,20 +90,29 @@ class OptionScope {
  private:
   const std::vector<std::pair<std::string, std::string>>* before_;
 };
-uint64_t OptionsGeneration();                                 // steps with every change: cache what you read behind it
-struct OptionInfo { const char* field; const char* env; char type; const char* default_value; const char* choices; const char* help; };
+uint64_t OptionsGeneration();  // steps with every change: cache what you read behind it
+struct OptionInfo {
+  const char* field;
+  const char* env;
+  char type;
+  const char* default_value;
+  const char* choices;
+  const char* help;
+};
 const std::vector<OptionInfo>& Options();
 // Empty, or a message about environment variables with an unknown value or a misspelled name, naming the valid ones.
 std::string CheckEnvironment();
 // The candidate closest to `word`, or "" if none is close.
 std::string Closest(std::string_view word, const std::vector<std::string>& candidates);
 
-struct InternalError : std::logic_error { using std::logic_error::logic_error; };
+struct InternalError : std::logic_error {
+  using std::logic_error::logic_error;
+};
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition);
-#define FRAMEJIT_CHECK(cond)                                                       \
-  do {                                                                             \
-    if (!(cond)) [[unlikely]]                                                      \
-      ::framejit::diag::CheckFailed(__FILE__, __LINE__, #cond);                    \
+#define FRAMEJIT_CHECK(cond)                                    \
+  do {                                                          \
+    if (!(cond)) [[unlikely]]                                   \
+      ::framejit::diag::CheckFailed(__FILE__, __LINE__, #cond); \
   } while (0)
 
 }  // namespace framejit::diag

@@ -120,8 +120,8 @@ ValueId Builder::BroadcastInDim(ValueId v, const Ints& shape, std::vector<int64_
   attrs.syms = shape;
   Ints known = type(v).shape;
   if (Infer(Op::kBroadcast, {type(v)}, attrs, env_).shape == known && IsIota(axes)) return v;
-  // A size that turned out to be 1 (Infer asked, so it is guarded): later stages must see the number, or they would take
-  // the size for an equal one.
+  // A size that turned out to be 1 (Infer asked, so it is guarded): later stages must see the number, or they would
+  // take the size for an equal one.
   for (size_t i = 0; i < known.size(); ++i) {
     if (known[i].is_const() || known[i] == shape[axes[i]]) continue;
     if (env_.Hint(known[i]) == 1 && env_.Hint(shape[axes[i]]) != 1) v = Slice(v, static_cast<int>(i), 0, 1);

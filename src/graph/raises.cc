@@ -49,9 +49,9 @@ namespace {
 bool ReadsAll(const Graph& g, const Node& n) {
   switch (n.op) {
     case Op::kSlice: return n.type.numel() == g.nodes[n.operands[0]].type.numel();
-    case Op::kPad: return std::all_of(n.attrs.syms.begin(), n.attrs.syms.end(), [](shape::Int i) {
-      return i.is_const() && i.value() >= 0;
-    });
+    case Op::kPad:
+      return std::all_of(n.attrs.syms.begin(), n.attrs.syms.end(),
+                         [](shape::Int i) { return i.is_const() && i.value() >= 0; });
     case Op::kTake:
     case Op::kGather: return false;
     case Op::kBroadcast: return n.type.numel() != shape::Int(0);

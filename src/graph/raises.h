@@ -11,8 +11,9 @@ inline bool MayRaise(const Graph& g, ValueId v) {
   return !n.operands.empty() && MayRaise(n.op, g.nodes[n.operands[0]].type.dtype, n.type.dtype);
 }
 
-// Errors and warnings do not depend on who reads a result. Makes graph outputs of the values that can raise and of which
-// some elements might otherwise not be computed: nobody reads them, or only a part. `ieee`: IEEE exceptions matter.
+// Errors and warnings do not depend on who reads a result. Makes graph outputs of the values that can raise and of
+// which some elements might otherwise not be computed: nobody reads them, or only a part. `ieee`: IEEE exceptions
+// matter.
 void KeepRaising(Graph& g, bool ieee);
 
 }  // namespace framejit

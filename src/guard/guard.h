@@ -1,13 +1,14 @@
 // Guards: what a compiled segment relies on, and the native check of it.
 //
-// A Source says how to reach an object from the frame again; sources form a tree so that a shared prefix is walked once.
-// A guard is a row (kind, source, expected). GuardBuilder collects rows while capturing; Finish() freezes them into a flat
-// program that Check() runs over the frame's slots with no Python call and no allocation. Attribute prefixes are checked
-// by dict version (3.11) or watcher (3.12+), so that a module with 200 parameters costs near nothing; when a version
-// moved, the slow path re-checks the items and re-stamps.
+// A Source says how to reach an object from the frame again; sources form a tree so that a shared prefix is walked
+// once. A guard is a row (kind, source, expected). GuardBuilder collects rows while capturing; Finish() freezes them
+// into a flat program that Check() runs over the frame's slots with no Python call and no allocation. Attribute
+// prefixes are checked by dict version (3.11) or watcher (3.12+), so that a module with 200 parameters costs near
+// nothing; when a version moved, the slow path re-checks the items and re-stamps.
 //
-// What a set holds: keys, values, code and plain containers strongly; objects that can be referenced weakly (modules, tensors,
-// functions, classes, instances) weakly, so that a compiled entry keeps no model alive. An entry whose object died is Dead().
+// What a set holds: keys, values, code and plain containers strongly; objects that can be referenced weakly (modules,
+// tensors, functions, classes, instances) weakly, so that a compiled entry keeps no model alive. An entry whose object
+// died is Dead().
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -25,23 +26,23 @@
 namespace framejit::guard {
 
 // To add a source kind: a row here, its walk in source.cc.
-#define FRAMEJIT_SOURCES(X)                                                      \
-  X(kSlot, "slot")             /* localsplus[index] (arguments, locals, stack) */ \
-  X(kConst, "const")           /* a held object: globals dict, module, type */     \
-  X(kInstanceDict, "__dict__") /* base.__dict__, as _PyObject_GetDictPtr */        \
+#define FRAMEJIT_SOURCES(X)                                                                          \
+  X(kSlot, "slot")             /* localsplus[index] (arguments, locals, stack) */                    \
+  X(kConst, "const")           /* a held object: globals dict, module, type */                       \
+  X(kInstanceDict, "__dict__") /* base.__dict__, as _PyObject_GetDictPtr */                          \
   X(kDictItem, "dict_item")    /* base[key], base an exact dict (or dict subclass: the dict part) */ \
-  X(kItem, "item")             /* base[index], base a list or tuple (subclasses: the C storage) */ \
-  X(kCell, "cell")             /* contents of a cell */                            \
-  X(kClosure, "closure")       /* function.__closure__[index] */                   \
-  X(kDefaults, "defaults")     /* function.__defaults__ */                         \
-  X(kKwDefaults, "kwdefaults") /* function.__kwdefaults__ */                       \
-  X(kFuncDict, "func_dict")    /* function's own __dict__ */                       \
-  X(kBoundSelf, "__self__")    /* method.__self__ */                               \
-  X(kBoundFunc, "__func__")    /* method.__func__ */                               \
-  X(kMember, "member")         /* base.name by a C member/slot descriptor (__slots__) */ \
-  X(kType, "type")             /* type(base) */                                    \
-  X(kGrad, "grad")             /* tensor.grad */                                   \
-  X(kContextVar, "contextvar") /* value of a ContextVar in the current context, or absent */ \
+  X(kItem, "item")             /* base[index], base a list or tuple (subclasses: the C storage) */   \
+  X(kCell, "cell")             /* contents of a cell */                                              \
+  X(kClosure, "closure")       /* function.__closure__[index] */                                     \
+  X(kDefaults, "defaults")     /* function.__defaults__ */                                           \
+  X(kKwDefaults, "kwdefaults") /* function.__kwdefaults__ */                                         \
+  X(kFuncDict, "func_dict")    /* function's own __dict__ */                                         \
+  X(kBoundSelf, "__self__")    /* method.__self__ */                                                 \
+  X(kBoundFunc, "__func__")    /* method.__func__ */                                                 \
+  X(kMember, "member")         /* base.name by a C member/slot descriptor (__slots__) */             \
+  X(kType, "type")             /* type(base) */                                                      \
+  X(kGrad, "grad")             /* tensor.grad */                                                     \
+  X(kContextVar, "contextvar") /* value of a ContextVar in the current context, or absent */         \
   X(kSetItems, "dict_keys")    /* the tuple-like view of a dict's keys in order: only for kKeys guards */
 
 enum class SourceKind : uint8_t {
@@ -53,35 +54,40 @@ enum class SourceKind : uint8_t {
 struct Source {
   SourceKind kind;
   const Source* base = nullptr;
-  int index = 0;              // slot, item. kConst: 1 once `object` is a weak reference to the object (after Finish)
-  PyObject* object = nullptr; // kConst: the object; kDictItem, kMember: the key/name. Held by the builder, then the set.
+  int index = 0;  // slot, item. kConst: 1 once `object` is a weak reference to the object (after Finish)
+  PyObject* object =
+      nullptr;  // kConst: the object; kDictItem, kMember: the key/name. Held by the builder, then the set.
   uint32_t id = 0;
   std::string str(PyObject* varnames_or_null = nullptr) const;  // "L['self'].layers[3]._parameters['weight']"
 };
 
-// To add a guard kind: a row here, its check in check.cc, its text in explain.cc. A source that leads nowhere (no such key,
-// an empty cell, an unbound local) fails every kind but kAbsent, kLength 0 and kKeys of nothing.
-#define FRAMEJIT_GUARDS(X)                                                        \
-  X(kIs, "is")             /* same object */                                      \
-  X(kTypeIs, "type is")    /* exact type */                                       \
-  X(kEqual, "equals")      /* same exact type and equal value: int, float (bits), bool, str, bytes, None, tuples and */ \
-                           /* frozensets of such, C-implemented values. A set is compared with a frozenset. */ \
-  X(kAbsent, "absent")     /* dict has no such key (source: kDictItem), empty cell, ContextVar unset */ \
-  X(kLength, "len")        /* list, tuple, dict, set: that many items */          \
-  X(kKeys, "keys")         /* dict, set: exactly these keys (object: list or tuple), in this order (identity, then equality) */ \
-  X(kTypeVersion, "type version") /* nothing along the MRO of the type `object` changed (source: the type); with `name`: */ \
-                           /* only the lookup of this attribute must give the same object as when the row was added */ \
-  X(kFunction, "function") /* same __code__, defaults, kwdefaults as `object`, a function, has when the row is added */ \
-                           /* (function identity guarded apart) */ \
-  X(kTensor, "tensor")     /* dtype, device, rank, sizes, strides, key set, requires_grad: TensorExpect */ \
-  X(kNotAliased, "not aliased") /* two tensors share no memory; neither is the other */ \
-  X(kSameObject, "same object")  /* two sources reach one object */               \
-  X(kDifferentObject, "different objects")                                        \
-  X(kIntSymbol, "int")     /* exact int; its value becomes the symbol `number` */ \
-  X(kShape, "shape")       /* a relation between symbols (shape::Guard) */        \
-  X(kTorchState, "torch state")   /* grad mode, inference mode, autocast, default dtype/device, mode stacks, ..., as they */ \
-                           /* stood when the builder was made */                  \
-  X(kNumpyState, "numpy state")   /* errstate, likewise */
+// To add a guard kind: a row here, its check in check.cc, its text in explain.cc. A source that leads nowhere (no such
+// key, an empty cell, an unbound local) fails every kind but kAbsent, kLength 0 and kKeys of nothing.
+#define FRAMEJIT_GUARDS(X)                                                                                           \
+  X(kIs, "is")          /* same object */                                                                            \
+  X(kTypeIs, "type is") /* exact type */                                                                             \
+  X(kEqual, "equals")   /* same exact type and equal value: int, float (bits), bool, str, bytes, None, tuples and */ \
+                        /* frozensets of such, C-implemented values. A set is compared with a frozenset. */          \
+  X(kAbsent, "absent")  /* dict has no such key (source: kDictItem), empty cell, ContextVar unset */                 \
+  X(kLength, "len")     /* list, tuple, dict, set: that many items */                                                \
+  X(kKeys,                                                                                                           \
+    "keys") /* dict, set: exactly these keys (object: list or tuple), in this order (identity, then equality) */     \
+  X(kTypeVersion,                                                                                                    \
+    "type version") /* nothing along the MRO of the type `object` changed (source: the type); with `name`: */        \
+                    /* only the lookup of this attribute must give the same object as when the row was added */      \
+  X(kFunction,                                                                                                       \
+    "function")        /* same __code__, defaults, kwdefaults as `object`, a function, has when the row is added */  \
+                       /* (function identity guarded apart) */                                                       \
+  X(kTensor, "tensor") /* dtype, device, rank, sizes, strides, key set, requires_grad: TensorExpect */               \
+  X(kNotAliased, "not aliased") /* two tensors share no memory; neither is the other */                              \
+  X(kSameObject, "same object") /* two sources reach one object */                                                   \
+  X(kDifferentObject, "different objects")                                                                           \
+  X(kIntSymbol, "int") /* exact int; its value becomes the symbol `number` */                                        \
+  X(kShape, "shape")   /* a relation between symbols (shape::Guard) */                                               \
+  X(kTorchState,                                                                                                     \
+    "torch state") /* grad mode, inference mode, autocast, default dtype/device, mode stacks, ..., as they */        \
+                   /* stood when the builder was made */                                                             \
+  X(kNumpyState, "numpy state") /* errstate, likewise */
 
 enum class Kind : uint8_t {
 #define X(e, n) e,
@@ -90,20 +96,20 @@ enum class Kind : uint8_t {
 };
 
 struct TensorExpect {
-  TensorMeta meta;      // symbolic sizes/strides mean: bind or compare
-  uint64_t key_set = 0; // torch: dispatch key set; 0 for NumPy
+  TensorMeta meta;       // symbolic sizes/strides mean: bind or compare
+  uint64_t key_set = 0;  // torch: dispatch key set; 0 for NumPy
 };
 
 struct Row {
   Kind kind;
   const Source* source = nullptr;
   const Source* other = nullptr;
-  PyObject* object = nullptr;        // expected object / value (held)
+  PyObject* object = nullptr;  // expected object / value (held)
   int64_t number = 0;
   TensorExpect tensor;
   shape::Guard shape;
-  std::string where;                 // user's line that caused it
-  PyObject* name = nullptr;          // kTypeVersion: the attribute (a str), or null
+  std::string where;         // user's line that caused it
+  PyObject* name = nullptr;  // kTypeVersion: the attribute (a str), or null
 };
 
 class GuardSet;
@@ -115,16 +121,29 @@ class GuardBuilder {
   const Source* Slot(int index);
   const Source* Const(PyObject* object);
   const Source* Child(SourceKind kind, const Source* base, int index = 0, PyObject* object = nullptr);  // interned
-  void Add(Row row);                                   // duplicates are dropped
-  void Is(const Source* s, PyObject* o) { Row r{Kind::kIs, s}; r.object = o; Add(std::move(r)); }
-  void TypeIs(const Source* s, PyTypeObject* t) { Row r{Kind::kTypeIs, s}; r.object = (PyObject*)t; Add(std::move(r)); }
-  void Equal(const Source* s, PyObject* o) { Row r{Kind::kEqual, s}; r.object = o; Add(std::move(r)); }
+  void Add(Row row);  // duplicates are dropped
+  void Is(const Source* s, PyObject* o) {
+    Row r{Kind::kIs, s};
+    r.object = o;
+    Add(std::move(r));
+  }
+  void TypeIs(const Source* s, PyTypeObject* t) {
+    Row r{Kind::kTypeIs, s};
+    r.object = (PyObject*)t;
+    Add(std::move(r));
+  }
+  void Equal(const Source* s, PyObject* o) {
+    Row r{Kind::kEqual, s};
+    r.object = o;
+    Add(std::move(r));
+  }
   void Absent(const Source* s) { Add(Row{Kind::kAbsent, s}); }
   size_t size() const;
-  // inputs[i]: where graph input i comes from. Symbols are bound by the first tensor or int guard that has them as a plain
-  // size or stride, and held to their range; env.guards() are part of the set. Throws diag::InternalError if a relation
-  // needs a symbol that nothing binds. The caller must Check() the result once on the frame that was captured and drop it
-  // if it does not hold (something was read that cannot be reached again). Sources stay valid as long as the set.
+  // inputs[i]: where graph input i comes from. Symbols are bound by the first tensor or int guard that has them as a
+  // plain size or stride, and held to their range; env.guards() are part of the set. Throws diag::InternalError if a
+  // relation needs a symbol that nothing binds. The caller must Check() the result once on the frame that was captured
+  // and drop it if it does not hold (something was read that cannot be reached again). Sources stay valid as long as
+  // the set.
   std::shared_ptr<GuardSet> Finish(shape::Env& env, const std::vector<const Source*>& inputs);
 
  private:
@@ -135,10 +154,10 @@ class GuardBuilder {
 class GuardSet {
  public:
   virtual ~GuardSet() = default;
-  // slots: the frame's localsplus (or bound arguments laid out the same way); every slot that a source names must exist,
-  // null means unbound. On success fills inputs[num_inputs()] (borrowed: alive as long as the slots' objects are not
-  // changed) and symbols[num_symbols()]. Never raises, never runs Python code. Needs the GIL; may be called while another
-  // Check of the same set is suspended (it then reports a miss).
+  // slots: the frame's localsplus (or bound arguments laid out the same way); every slot that a source names must
+  // exist, null means unbound. On success fills inputs[num_inputs()] (borrowed: alive as long as the slots' objects are
+  // not changed) and symbols[num_symbols()]. Never raises, never runs Python code. Needs the GIL; may be called while
+  // another Check of the same set is suspended (it then reports a miss).
   virtual bool Check(PyObject* const* slots, PyObject** inputs, int64_t* symbols) = 0;
   virtual int num_inputs() const = 0;
   virtual int num_symbols() const = 0;
@@ -146,9 +165,9 @@ class GuardSet {
   virtual bool Dead() const = 0;
   // Why Check would fail now: first failing guard, expected and found value, where it came from. "" if it holds.
   virtual std::string Explain(PyObject* const* slots, PyObject* varnames) = 0;
-  // The first failing guard is a tensor size that could become a symbol: (input, dim) pairs to make dynamic next time. All
-  // dimensions other than 0 and 1 of every input (parameters excepted) in which one differs, so that batch and length
-  // cost one recompile together.
+  // The first failing guard is a tensor size that could become a symbol: (input, dim) pairs to make dynamic next time.
+  // All dimensions other than 0 and 1 of every input (parameters excepted) in which one differs, so that batch and
+  // length cost one recompile together.
   virtual std::vector<std::pair<int, int>> DynamicCandidates(PyObject* const* slots) = 0;
   // Likewise for an int that was guarded by value: Source::str() of the ints to make symbols next time.
   virtual std::vector<std::string> DynamicInts(PyObject* const* slots) = 0;

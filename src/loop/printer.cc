@@ -59,7 +59,8 @@ std::string BufferText(const Kernel& k, int buffer) {
 std::string InstText(const Kernel& k, int number) {
   const Inst& inst = k.insts[number];
   std::string out;
-  if (inst.kind != IKind::kStore && inst.kind != IKind::kCheck) out += Ref(number) + ":" + std::string(DTypeName(inst.dtype)) + " = ";
+  if (inst.kind != IKind::kStore && inst.kind != IKind::kCheck)
+    out += Ref(number) + ":" + std::string(DTypeName(inst.dtype)) + " = ";
   auto operands = [&](size_t from) {
     for (size_t i = from; i < inst.operands.size(); ++i) out += (i > from ? ", " : " ") + Ref(inst.operands[i]);
   };

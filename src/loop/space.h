@@ -143,5 +143,4 @@ inline bool IsSequential(Op op) {
   return IsReduction(op) || op == Op::kCumSum;
 }
 
-
 }  // namespace framejit::loop

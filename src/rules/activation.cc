@@ -37,7 +37,8 @@ ValueId Celu(Builder& b, ValueId x, double alpha) {
 }
 
 ValueId Sigmoid(Builder& b, ValueId x) {
-  return InComputeType(b, x, [](Expr v) { return Ruled(Apply(Op::kReciprocal, Apply(Op::kExp, -v) + 1), "sigmoid", {v}); });
+  return InComputeType(b, x,
+                       [](Expr v) { return Ruled(Apply(Op::kReciprocal, Apply(Op::kExp, -v) + 1), "sigmoid", {v}); });
 }
 
 ValueId LogSigmoid(Builder& b, ValueId x) {  // exp of a negative number only: no overflow on either side
@@ -52,9 +53,8 @@ ValueId Silu(Builder& b, ValueId x) {
 }
 
 ValueId Mish(Builder& b, ValueId x) {
-  return InComputeType(b, x, [](Expr v) {
-    return Ruled(v * Apply(Op::kTanh, Apply(Op::kLog1p, Apply(Op::kExp, v))), "mish", {v});
-  });
+  return InComputeType(
+      b, x, [](Expr v) { return Ruled(v * Apply(Op::kTanh, Apply(Op::kLog1p, Apply(Op::kExp, v))), "mish", {v}); });
 }
 
 ValueId Softplus(Builder& b, ValueId x, double beta, double threshold) {
@@ -66,9 +66,8 @@ ValueId Softplus(Builder& b, ValueId x, double beta, double threshold) {
 }
 
 ValueId GeluErf(Builder& b, ValueId x) {
-  return InComputeType(b, x, [](Expr v) { 
-    return Ruled(v * 0.5 * (Apply(Op::kErf, v * (std::numbers::sqrt2 / 2)) + 1), "gelu", {v});
-  });
+  return InComputeType(
+      b, x, [](Expr v) { return Ruled(v * 0.5 * (Apply(Op::kErf, v * (std::numbers::sqrt2 / 2)) + 1), "gelu", {v}); });
 }
 
 ValueId GeluTanh(Builder& b, ValueId x) {
@@ -94,7 +93,8 @@ ValueId Logit(Builder& b, ValueId x, std::optional<double> eps) {
   return InComputeType(b, x, [&](Expr v) {
     if (eps) {  // clamp: gradients pass at the bounds, too
       ValueId x = v;
-      v = Ruled({b, Clamp(b, v, Like(b, v, *eps), Like(b, v, 1 - *eps))}, "clamp", {x, Like(b, v, *eps), Like(b, v, 1 - *eps)});
+      v = Ruled({b, Clamp(b, v, Like(b, v, *eps), Like(b, v, 1 - *eps))}, "clamp",
+                {x, Like(b, v, *eps), Like(b, v, 1 - *eps)});
     }
     return Apply(Op::kLog, v / (v.Number(1) - v));
   });

@@ -53,8 +53,8 @@ ValueId RemSignedZero(Builder& b, ValueId x, ValueId y);  // NumPy's %: an exact
 // Integer // and % where a zero divisor gives 0 (NumPy); the primitives leave that undefined.
 ValueId FloorDivOrZero(Builder& b, ValueId x, ValueId y);
 ValueId RemOrZero(Builder& b, ValueId x, ValueId y);
-ValueId OneHot(Builder& b, ValueId index, shape::Int classes, DType dtype);       // a new last dim
-ValueId TriangleMask(Builder& b, shape::Ints shape, shape::Int diagonal);  // bool: column <= row + diagonal
+ValueId OneHot(Builder& b, ValueId index, shape::Int classes, DType dtype);  // a new last dim
+ValueId TriangleMask(Builder& b, shape::Ints shape, shape::Int diagonal);    // bool: column <= row + diagonal
 ValueId Tril(Builder& b, ValueId x, shape::Int diagonal);
 ValueId Triu(Builder& b, ValueId x, shape::Int diagonal);
 

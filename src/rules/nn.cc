@@ -65,7 +65,8 @@ ValueId GroupNorm(Builder& b, ValueId x, shape::Int groups, ValueId weight, Valu
   });
 }
 
-ValueId BatchNormTrain(Builder& b, ValueId x, ValueId mean, ValueId variance, ValueId weight, ValueId bias, double eps) {
+ValueId BatchNormTrain(Builder& b, ValueId x, ValueId mean, ValueId variance, ValueId weight, ValueId bias,
+                       double eps) {
   return InComputeType(b, x, [&](Expr v) {
     Axes axes;
     for (int d = 0; d < b.type(v).rank(); ++d)

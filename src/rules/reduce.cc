@@ -73,7 +73,8 @@ ValueId Softmax(Builder& b, ValueId x, int64_t axis) {
   return InComputeType(b, x, [&](Expr v) {
     if (b.type(v).rank() == 0) return Apply(Op::kExp, v - v);
     Expr e = Apply(Op::kExp, v - Expr{b, b.Reduce(Op::kMax, v, {axis}, true)});
-    Expr scale = Apply(Op::kReciprocal, WideSum(b, e, {axis}, true));  // in [1, n]; a division an element costs more than exp
+    Expr scale =
+        Apply(Op::kReciprocal, WideSum(b, e, {axis}, true));  // in [1, n]; a division an element costs more than exp
     return Ruled(e * scale, "softmax", {v}, {}, NonNegative({axis}, b.type(v).rank()));
   });
 }

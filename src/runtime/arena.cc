@@ -36,7 +36,7 @@ void FreeBlock(Block b) {
 
 struct ArenaPool::State {
   std::mutex mu;
-  std::vector<Block> idle;  // least recently used first
+  std::vector<Block> idle;                    // least recently used first
   std::unordered_map<void*, size_t> results;  // handed out
   int users = 0;
 };

@@ -70,8 +70,9 @@ struct Plan {
   };  // inputs[input] <- value, after everything that can fail
   std::vector<Commit> commits;
   std::vector<Graph::SymbolSource> symbol_sources;
-  int watch = 0;        // Status bits that steps may raise and that end the run
-  int checked_steps = 0;  // so many steps run before the status is looked at; the others raise none and may write inputs
+  int watch = 0;  // Status bits that steps may raise and that end the run
+  int checked_steps =
+      0;          // so many steps run before the status is looked at; the others raise none and may write inputs
   Device device;  // the GPU, if any step or value is there
   std::string str() const;
 };

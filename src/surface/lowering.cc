@@ -33,10 +33,10 @@ struct Lowering::Impl {
   std::vector<Object> objects;  // by TraceId
   std::vector<int> versions;    // by root's TraceId
   std::string unusable;
-  std::set<TraceId> read_only;  // inputs
+  std::set<TraceId> read_only;   // inputs
   std::string undifferentiable;  // why the graph's derivative is not the program's
   std::set<TraceId> kept;        // roots whose memory the framework may keep for a derivative
-  std::set<ValueId> claimed;  // nodes that are a graph output already
+  std::set<ValueId> claimed;     // nodes that are a graph output already
 
   struct Undo {
     TraceId id;
@@ -93,15 +93,64 @@ struct Lowering::Impl {
     return t.id;
   }
 
-  // The framework keeps operands and results of calls for their derivatives, and refuses a backward pass once one of them
-  // was written. The graph would give the gradient instead: such programs are left to the framework. These keep no results.
+  // The framework keeps operands and results of calls for their derivatives, and refuses a backward pass once one of
+  // them was written. The graph would give the gradient instead: such programs are left to the framework. These keep no
+  // results.
   static bool KeepsResult(std::string_view callee) {
-    static const std::set<std::string_view> plain = {
-        "add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul", "div", "truediv", "rtruediv", "itruediv", "neg",
-        "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
-        "conv_transpose2d", "batch_norm", "layer_norm", "group_norm", "cat", "stack", "embedding", "clone", "contiguous",
-        "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones",
-        "to", "float", "setitem", "copy", "masked_fill", "where", "dropout", "gelu", "silu", "sum", "mean"};
+    static const std::set<std::string_view> plain = {"add",
+                                                     "radd",
+                                                     "iadd",
+                                                     "sub",
+                                                     "rsub",
+                                                     "isub",
+                                                     "mul",
+                                                     "rmul",
+                                                     "imul",
+                                                     "div",
+                                                     "truediv",
+                                                     "rtruediv",
+                                                     "itruediv",
+                                                     "neg",
+                                                     "linear",
+                                                     "matmul",
+                                                     "mm",
+                                                     "bmm",
+                                                     "addmm",
+                                                     "baddbmm",
+                                                     "conv1d",
+                                                     "conv2d",
+                                                     "conv3d",
+                                                     "conv_transpose1d",
+                                                     "conv_transpose2d",
+                                                     "batch_norm",
+                                                     "layer_norm",
+                                                     "group_norm",
+                                                     "cat",
+                                                     "stack",
+                                                     "embedding",
+                                                     "clone",
+                                                     "contiguous",
+                                                     "zeros",
+                                                     "ones",
+                                                     "empty",
+                                                     "full",
+                                                     "zeros_like",
+                                                     "ones_like",
+                                                     "empty_like",
+                                                     "full_like",
+                                                     "new_zeros",
+                                                     "new_ones",
+                                                     "to",
+                                                     "float",
+                                                     "setitem",
+                                                     "copy",
+                                                     "masked_fill",
+                                                     "where",
+                                                     "dropout",
+                                                     "gelu",
+                                                     "silu",
+                                                     "sum",
+                                                     "mean"};
     callee = callee.substr(callee.rfind('.') + 1);
     while (callee.starts_with('_')) callee.remove_prefix(1);
     while (callee.ends_with('_')) callee.remove_suffix(1);
@@ -111,13 +160,15 @@ struct Lowering::Impl {
   // A write that gradients do not see, to a tensor that has some; or one that makes an input have some.
   void NoteWrite(TraceId t, bool grad) {
     TraceId root = objects[t].root;
-    if (undifferentiable.empty() && kept.contains(root)) undifferentiable = "a tensor is written that a derivative may need";
+    if (undifferentiable.empty() && kept.contains(root))
+      undifferentiable = "a tensor is written that a derivative may need";
     kept.erase(root);
     bool tracked = meta(t).requires_grad || meta(root).requires_grad;
     if (!undifferentiable.empty()) return;
     if (tracked && !grad) undifferentiable = "a tensor that requires gradients is written without them";
     if (grad && trace.tensors[root].input >= 0) undifferentiable = "an input is written with gradients";
-    for (size_t i = 0; grad && i < objects.size(); ++i)  // they have gradients from now on, and their metas do not say so
+    for (size_t i = 0; grad && i < objects.size();
+         ++i)  // they have gradients from now on, and their metas do not say so
       if (objects[i].root == root && i != t && !meta(i).requires_grad)
         undifferentiable = "a tensor with views is written with gradients";
   }
@@ -380,8 +431,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, st
       o.root = objects[out.of].root;
       o.version = versions[o.root];
       o.view = std::move(out.view);
-      if (stop)
-        o.view.forward = [f = std::move(o.view.forward)](Builder& b, ValueId v) { return b.Barrier(f(b, v)); };
+      if (stop) o.view.forward = [f = std::move(o.view.forward)](Builder& b, ValueId v) { return b.Barrier(f(b, v)); };
       trace.tensors[id].base = o.root;
       trace.tensors[id].view_call = call_index;
     }
@@ -512,7 +562,8 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   bool tracked_operand = false;
   ForEachTensor(call, [&](TraceId t) { tracked_operand |= meta(t).requires_grad; });
   for (size_t i = 0; i < types.size(); ++i)
-    if (tracked_operand && !(*metas)[i].requires_grad && IsFloat(types[i].dtype)) values[i] = builder.Barrier(values[i]);
+    if (tracked_operand && !(*metas)[i].requires_grad && IsFloat(types[i].dtype))
+      values[i] = builder.Barrier(values[i]);
   std::vector<TraceId> results;
   for (size_t i = 0; i < types.size(); ++i) {
     const Inferred::Alias& alias = inferred->aliases[i];

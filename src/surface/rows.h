@@ -46,7 +46,7 @@ struct Out {
   TraceId of = 0;       // kSame: that object; kView: the parent
   View view;
   bool differentiable = true;
-  bool array = false;  // NumPy: stays an array when 0-dimensional
+  bool array = false;    // NumPy: stays an array when 0-dimensional
   bool of_copy = false;  // kFresh: a reshaped view of a copy of the first operand, which owns the memory
 };
 

@@ -329,7 +329,8 @@ Outs Attention(Scope& s) {  // (query, key, value, attn_mask, dropout_p, is_caus
   Operand q = s.tensor(0), k = s.tensor(1), v = s.tensor(2);
   double dropout = s.number(4);
   bool narrow = DTypeSize(q.meta->dtype) < 4;
-  if (dropout != 0 && (dropout < 0 || dropout >= 1 || narrow || q.meta->device.kind != DeviceKind::kCpu || IsEmpty(s.env, q.meta->sizes) || IsEmpty(s.env, k.meta->sizes)))
+  if (dropout != 0 && (dropout < 0 || dropout >= 1 || narrow || q.meta->device.kind != DeviceKind::kCpu ||
+                       IsEmpty(s.env, q.meta->sizes) || IsEmpty(s.env, k.meta->sizes)))
     throw Unmodelled{"attention with dropout draws random numbers"};
   SameFloats(s, {&q, &k, &v});
   int rank = q.rank();
@@ -388,9 +389,8 @@ Outs Attention(Scope& s) {  // (query, key, value, attn_mask, dropout_p, is_caus
   if (dropout != 0) {
     ValueId additive = rules::kNone;
     if (mask.is_tensor()) additive = s.b.Broadcast(operands[3], {qs[0], qs[1], qs[2], ks[2]});
-    out.value = rules::Attention(s.b, qv, kv, vv, additive, causal, attrs.scalar.AsDouble(), [&](ValueId w) {
-      return s.b.Binary(Op::kMul, w, DropoutNoise(s, w, dropout));
-    });
+    out.value = rules::Attention(s.b, qv, kv, vv, additive, causal, attrs.scalar.AsDouble(),
+                                 [&](ValueId w) { return s.b.Binary(Op::kMul, w, DropoutNoise(s, w, dropout)); });
   } else {
     out.value = s.b.Add(Op::kAttention, operands, attrs);
   }

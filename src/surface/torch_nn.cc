@@ -118,7 +118,8 @@ Outs Dropout(Scope& s) {  // (input, p, train): the input itself unless it draws
   Operand x = s.tensor(0);
   if (s.flag(2) && s.number(1) != 0) {
     double p = s.number(1);
-    bool plain = s.row.op == Op::kMul && x.meta->device.kind == DeviceKind::kCpu && p > 0 && p < 1 && IsFloat(x.meta->dtype) && IsRowMajor(*x.meta);
+    bool plain = s.row.op == Op::kMul && x.meta->device.kind == DeviceKind::kCpu && p > 0 && p < 1 &&
+                 IsFloat(x.meta->dtype) && IsRowMajor(*x.meta);
     if (!plain || IsEmpty(s.env, x.meta->sizes)) throw Unmodelled{"dropout draws random numbers"};
     return s.b.Binary(Op::kMul, x.value, DropoutNoise(s, x.value, p));
   }

@@ -234,9 +234,8 @@ bool Widen(Scope& s, Pair& p) {
 }
 
 bool AllScalars(Scope& s, std::span<const Operand> operands) {
-  return !s.torch() && std::all_of(operands.begin(), operands.end(), [](const Operand& o) {
-    return !o.is_tensor() || o.meta->is_scalar;
-  });
+  return !s.torch() && std::all_of(operands.begin(), operands.end(),
+                                   [](const Operand& o) { return !o.is_tensor() || o.meta->is_scalar; });
 }
 
 // v, where an operation of NumPy's integer scalars does not overflow; else the run ends, and NumPy warns. Arrays wrap.
@@ -308,7 +307,8 @@ Outs TrueDivide(Scope& s) {
   return Done(s, p, s.b.Cast(s.b.Binary(Op::kDiv, p.a, p.b), p.type));
 }
 
-Outs NumberOverTensor(Scope& s) {  // torch multiplies by the reciprocal, which shows: 0 / x is nan where 1 / x overflows
+Outs NumberOverTensor(
+    Scope& s) {  // torch multiplies by the reciprocal, which shows: 0 / x is nan where 1 / x overflows
   Pair p = ReadPair(s);
   DType t = FloatOf(s, p.operands[1].meta->dtype);
   if (p.operands[0].is_tensor() || (IsFloat(p.type) && p.type != t)) Scope::Skip();

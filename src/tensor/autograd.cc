@@ -1,6 +1,6 @@
-// The segment's node is an instance of a subclass of torch.autograd.Function made here, once. A call of the segment runs
-// the forward executable first; `apply` then only takes its results in (forward hands them over), so that torch's rules
-// about versions, hooks on saved tensors, freed graphs and threads hold as for any function of a user.
+// The segment's node is an instance of a subclass of torch.autograd.Function made here, once. A call of the segment
+// runs the forward executable first; `apply` then only takes its results in (forward hands them over), so that torch's
+// rules about versions, hooks on saved tensors, freed graphs and threads hold as for any function of a user.
 #include "tensor/autograd.h"
 
 #include <algorithm>
@@ -18,15 +18,14 @@ class Hook;
 
 // What one call leaves for its backward pass. Not the tensors it reads: those are saved with the framework.
 struct CallState {
-  PyObject_HEAD
-  std::shared_ptr<Hook>* hook;
+  PyObject_HEAD std::shared_ptr<Hook>* hook;
   std::vector<int64_t>* symbols;
   std::vector<bool>* used;  // by output: a backward pass has gone through it
-  PyObject* inputs;    // tuple: for a backward pass that is differentiated
-  PyObject* versions;  // tuple: theirs, then
-  PyObject* outputs;   // tuple: on their way through `apply`
-  PyObject* saved;     // tuple, likewise
-  PyObject* opaque;    // tuple, likewise: outputs without gradients
+  PyObject* inputs;         // tuple: for a backward pass that is differentiated
+  PyObject* versions;       // tuple: theirs, then
+  PyObject* outputs;        // tuple: on their way through `apply`
+  PyObject* saved;          // tuple, likewise
+  PyObject* opaque;         // tuple, likewise: outputs without gradients
 };
 
 void Dealloc(PyObject* o) {
@@ -70,8 +69,8 @@ PyObject* Name(const char* text) {  // interned, for ever
   if (!n) n = PyUnicode_InternFromString(text);
   return n;
 }
-constexpr const char *kSave = "to_save", *kState = "_segment", *kSaved = "saved_tensors", *kMaterialize = "materialize_grads",
-                     *kOpaque = "non_differentiable", *kVersion = "_version";
+constexpr const char *kSave = "to_save", *kState = "_segment", *kSaved = "saved_tensors",
+                     *kMaterialize = "materialize_grads", *kOpaque = "non_differentiable", *kVersion = "_version";
 
 class Hook : public OutputHook, public std::enable_shared_from_this<Hook> {
  public:
@@ -105,9 +104,9 @@ CallState* StateOf(PyObject* o) {
 PyObject* Forward(PyObject*, PyObject* const* args, Py_ssize_t n) {  // (ctx, state, inputs that want gradients...)
   CallState* s = n >= 2 ? StateOf(args[1]) : nullptr;
   if (!s) return nullptr;
-  if (PyObject_SetAttr(args[0], Name(kSave), s->saved) < 0 ||
-      PyObject_SetAttr(args[0], Name(kOpaque), s->opaque) < 0 ||
-      PyObject_SetAttr(args[0], Name(kMaterialize), Py_False) < 0 || PyObject_SetAttr(args[0], Name(kState), args[1]) < 0)
+  if (PyObject_SetAttr(args[0], Name(kSave), s->saved) < 0 || PyObject_SetAttr(args[0], Name(kOpaque), s->opaque) < 0 ||
+      PyObject_SetAttr(args[0], Name(kMaterialize), Py_False) < 0 ||
+      PyObject_SetAttr(args[0], Name(kState), args[1]) < 0)
     return nullptr;
   PyObject* outputs = s->outputs;
   s->outputs = nullptr;
@@ -133,8 +132,8 @@ PyObject* BackwardOf(PyObject*, PyObject* const* args, Py_ssize_t n) {  // (ctx,
       &request);
 }
 
-PyMethodDef forward_def = {"forward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Forward)), METH_FASTCALL,
-                           nullptr};
+PyMethodDef forward_def = {"forward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Forward)),
+                           METH_FASTCALL, nullptr};
 PyMethodDef backward_def = {"backward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(BackwardOf)),
                             METH_FASTCALL, nullptr};
 
@@ -147,8 +146,9 @@ PyObject* Apply() {
   Ref base(module ? PyObject_GetAttrString(module.get(), "Function") : nullptr);
   if (!base || !f || !b) return nullptr;
   Ref sf(PyStaticMethod_New(f.get())), sb(PyStaticMethod_New(b.get()));
-  Ref cls(PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(base.get())), "s(O){s:O,s:O,s:s}", "CompiledSegment",
-                                base.get(), "forward", sf.get(), "backward", sb.get(), "__module__", "framejit"));
+  Ref cls(PyObject_CallFunction(reinterpret_cast<PyObject*>(Py_TYPE(base.get())), "s(O){s:O,s:O,s:s}",
+                                "CompiledSegment", base.get(), "forward", sf.get(), "backward", sb.get(), "__module__",
+                                "framejit"));
   if (!cls) return nullptr;
   Ref super(PyObject_CallFunction(reinterpret_cast<PyObject*>(&PySuper_Type), "OO", base.get(), cls.get()));
   apply = super ? PyObject_GetAttrString(super.get(), "apply") : nullptr;
@@ -238,7 +238,8 @@ Hook::Compiled* Hook::For(const std::vector<bool>& tangents) {
 
 // o as the backward executable expects it: o itself, or a copy with those strides. Null without an exception: it is
 // something else (another type of tensor, say).
-PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& strides, const std::vector<int64_t>& symbols) {
+PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& strides,
+                  const std::vector<int64_t>& symbols) {
   Class kind = Classify(o);
   Meta m;
   if ((kind != Class::kTorch && kind != Class::kTorchParameter) || !ReadMeta(o, &m) || m.dtype != type.dtype ||
@@ -292,8 +293,8 @@ PyObject* Hook::Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py
   std::vector<PyObject*> feed;
   Py_ssize_t num_saved = PyTuple_GET_SIZE(saved.get());
   for (size_t i = 0; i < c->inputs.size(); ++i) {
-    PyObject* o = static_cast<Py_ssize_t>(i) < num_saved ? PyTuple_GET_ITEM(saved.get(), i)
-                                                         : grads[c->tangents[i - num_saved]];
+    PyObject* o =
+        static_cast<Py_ssize_t>(i) < num_saved ? PyTuple_GET_ITEM(saved.get(), i) : grads[c->tangents[i - num_saved]];
     held.emplace_back(Fitting(o, c->inputs[i].first, c->inputs[i].second, *s->symbols));
     if (!held.back()) return PyErr_Occurred() ? nullptr : Replay(s, grads, n);
     feed.push_back(held.back().get());
@@ -328,8 +329,9 @@ PyObject* Hook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n) {
     int same = now ? PyObject_RichCompareBool(now.get(), then, Py_EQ) : 0;
     if (same < 0) return nullptr;
     if (!same)
-      return PyErr_Format(PyExc_RuntimeError,
-                          "one of the variables needed for gradient computation has been modified by an inplace operation");
+      return PyErr_Format(
+          PyExc_RuntimeError,
+          "one of the variables needed for gradient computation has been modified by an inplace operation");
   }
   std::vector<PyObject*> inputs;
   for (size_t i = 0; i < num_inputs; ++i) inputs.push_back(PyTuple_GET_ITEM(s->inputs, i));
@@ -343,7 +345,8 @@ PyObject* Hook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n) {
   if (t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) < 0) return nullptr;
   std::vector<Ref> held;
   for (PyObject* o : outputs) held.emplace_back(o);
-  Ref outs(PyList_New(0)), wanted(PyList_New(0)), tangents(PyList_New(0)), autograd(PyImport_ImportModule("torch.autograd"));
+  Ref outs(PyList_New(0)), wanted(PyList_New(0)), tangents(PyList_New(0)),
+      autograd(PyImport_ImportModule("torch.autograd"));
   if (!outs || !wanted || !tangents || !autograd) return nullptr;
   for (Py_ssize_t i = 0; i < n; ++i) {
     if (!t_.differentiable[i] || grads[i] == Py_None) continue;
@@ -355,7 +358,8 @@ PyObject* Hook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n) {
   if (!result) return nullptr;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(result.get()); ++i) PyTuple_SET_ITEM(result.get(), i, Py_NewRef(Py_None));
   if (PyList_GET_SIZE(outs.get()) == 0) return result.release();
-  Ref f(PyObject_GetAttrString(autograd.get(), "grad")), args(PyTuple_Pack(3, outs.get(), wanted.get(), tangents.get()));
+  Ref f(PyObject_GetAttrString(autograd.get(), "grad")),
+      args(PyTuple_Pack(3, outs.get(), wanted.get(), tangents.get()));
   Ref kwargs(Py_BuildValue("{s:O,s:O}", "create_graph", create ? Py_True : Py_False, "allow_unused", Py_True));
   Ref all(f && args && kwargs ? PyObject_Call(f.get(), args.get(), kwargs.get()) : nullptr);
   if (!all) return nullptr;
@@ -364,7 +368,8 @@ PyObject* Hook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n) {
   return result.release();
 }
 
-// --- the framework's derivative of one call ---------------------------------------------------------------------------
+// --- the framework's derivative of one call
+// ---------------------------------------------------------------------------
 
 // o with tensors replaced by their stand-ins. New reference.
 PyObject* Substitute(PyObject* o, const std::map<PyObject*, PyObject*>& stand_ins) {
@@ -413,7 +418,8 @@ PyObject* Vjp(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
   mode.Set(on);
   std::map<PyObject*, PyObject*> stand_ins;
   std::vector<Ref> held;
-  Ref leaves(PyList_New(0)), outs(PyList_New(0)), tangents(PyList_New(0)), autograd(PyImport_ImportModule("torch.autograd"));
+  Ref leaves(PyList_New(0)), outs(PyList_New(0)), tangents(PyList_New(0)),
+      autograd(PyImport_ImportModule("torch.autograd"));
   if (!leaves || !outs || !tangents || !autograd) return nullptr;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(operands); ++i) {
     PyObject* o = PyTuple_GET_ITEM(operands, i);
@@ -439,9 +445,11 @@ PyObject* Vjp(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
     if (g == Py_None || tracked.get() != Py_True) continue;
     if (PyList_Append(outs.get(), flat[i]) < 0 || PyList_Append(tangents.get(), g) < 0) return nullptr;
   }
-  Ref f(PyObject_GetAttrString(autograd.get(), "grad")), call(PyTuple_Pack(3, outs.get(), leaves.get(), tangents.get()));
+  Ref f(PyObject_GetAttrString(autograd.get(), "grad")),
+      call(PyTuple_Pack(3, outs.get(), leaves.get(), tangents.get()));
   Ref kwargs(Py_BuildValue("{s:O,s:O}", "allow_unused", Py_True, "materialize_grads", Py_True));
-  if (PyList_GET_SIZE(outs.get()) > 0) return f && call && kwargs ? PyObject_Call(f.get(), call.get(), kwargs.get()) : nullptr;
+  if (PyList_GET_SIZE(outs.get()) > 0)
+    return f && call && kwargs ? PyObject_Call(f.get(), call.get(), kwargs.get()) : nullptr;
   Ref zeros(PyTuple_New(PyList_GET_SIZE(leaves.get())));  // nothing leads there
   Ref torch(PyImport_ImportModule("torch"));
   for (Py_ssize_t i = 0; zeros && torch && i < PyTuple_GET_SIZE(zeros.get()); ++i) {

@@ -28,8 +28,8 @@ struct Training {
     std::vector<autodiff::GradSource> grads;  // by input
     std::vector<int> tangents;                // of which outputs it takes the gradients, in order
   };
-  // Called once for every set of outputs that ever receive gradients together: what an output that got none leads to gets
-  // none, which is not the same as zeros.
+  // Called once for every set of outputs that ever receive gradients together: what an output that got none leads to
+  // gets none, which is not the same as zeros.
   std::function<Backward(const std::vector<bool>& tangents)> compile;
   // The program in the framework's own terms, its outputs those of the graph: for backward passes that are themselves
   // differentiated. Null: that is refused, with this reason.

@@ -346,7 +346,8 @@ std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, co
                                              std::vector<OutputPlan> outputs, std::vector<PyObject*> constants,
                                              std::shared_ptr<OutputHook> hook) {
   auto r = std::make_unique<Runner>();
-  if (!r->Init(std::move(exe), graph, trace, std::move(outputs), constants, std::move(hook))) throw std::runtime_error(TakeErrorText());
+  if (!r->Init(std::move(exe), graph, trace, std::move(outputs), constants, std::move(hook)))
+    throw std::runtime_error(TakeErrorText());
   return r;
 }
 

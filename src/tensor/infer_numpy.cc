@@ -7,31 +7,28 @@ namespace framejit::tensor {
 
 namespace {
 
-// Result shapes of these follow from operand shapes; besides, every ufunc. By last part of the name. Not those that warn
-// of what the data are (nanmean of nothing but nan): where a warning belongs only the user's own call knows.
+// Result shapes of these follow from operand shapes; besides, every ufunc. By last part of the name. Not those that
+// warn of what the data are (nanmean of nothing but nan): where a warning belongs only the user's own call knows.
 constexpr const char* kShapeOnly[] = {
-    "sort",          "argsort",       "partition",     "argpartition",  "lexsort",       "cumsum",
-    "cumprod",       "nancumsum",     "nancumprod",    "diff",          "gradient",      "inv",
-    "pinv",          "solve",         "lstsq",         "det",           "slogdet",       "cholesky",
-    "qr",            "svd",           "eigh",          "eigvalsh",      "norm",          "cond",
-    "matrix_power",  "matrix_rank",   "multi_dot",     "fft",           "ifft",          "rfft",
-    "irfft",         "fft2",          "ifft2",         "rfft2",         "irfft2",        "fftn",
-    "ifftn",         "rfftn",         "irfftn",        "hfft",          "ihfft",         "fftshift",
-    "ifftshift",     "median",        "percentile",    "quantile",      "convolve",      "correlate",
-    "interp",        "einsum",        "tensordot",     "kron",          "outer",         "inner",
-    "cross",         "dot",           "vdot",          "matmul",        "trace",         "roll",
-    "rot90",         "take",          "take_along_axis", "searchsorted",  "digitize",      "clip",
-    "nansum",        "nanprod",       "nanargmin",     "nanargmax",     "cov",           "corrcoef",
-    "polyval",       "average",       "ptp",           "std",           "var",           "mean",
-    "sum",           "prod",          "min",           "max",           "amin",          "amax",
-    "argmin",        "argmax",        "all",           "any",           "where",         "tile",
-    "stack",         "concatenate",   "vstack",        "hstack",        "dstack",        "column_stack",
-    "pad",           "isin",          "isclose",       "allclose",      "array_equal",   "nan_to_num",
-    "round",         "around",        "sinc",          "i0",            "unwrap",        "angle",
-    "real_if_close", "select",        "piecewise",     "tril",          "triu",          "heaviside",
-    "count_nonzero", "softmax",       "log_softmax",   "logsumexp",     "copy",          "astype",
-    "zeros_like",    "ones_like",     "full_like",     "conj",          "conjugate",     "choose",
-    "fix",           "trapezoid",     "trapz",
+    "sort",         "argsort",    "partition",     "argpartition",  "lexsort",      "cumsum",    "cumprod",
+    "nancumsum",    "nancumprod", "diff",          "gradient",      "inv",          "pinv",      "solve",
+    "lstsq",        "det",        "slogdet",       "cholesky",      "qr",           "svd",       "eigh",
+    "eigvalsh",     "norm",       "cond",          "matrix_power",  "matrix_rank",  "multi_dot", "fft",
+    "ifft",         "rfft",       "irfft",         "fft2",          "ifft2",        "rfft2",     "irfft2",
+    "fftn",         "ifftn",      "rfftn",         "irfftn",        "hfft",         "ihfft",     "fftshift",
+    "ifftshift",    "median",     "percentile",    "quantile",      "convolve",     "correlate", "interp",
+    "einsum",       "tensordot",  "kron",          "outer",         "inner",        "cross",     "dot",
+    "vdot",         "matmul",     "trace",         "roll",          "rot90",        "take",      "take_along_axis",
+    "searchsorted", "digitize",   "clip",          "nansum",        "nanprod",      "nanargmin", "nanargmax",
+    "cov",          "corrcoef",   "polyval",       "average",       "ptp",          "std",       "var",
+    "mean",         "sum",        "prod",          "min",           "max",          "amin",      "amax",
+    "argmin",       "argmax",     "all",           "any",           "where",        "tile",      "stack",
+    "concatenate",  "vstack",     "hstack",        "dstack",        "column_stack", "pad",       "isin",
+    "isclose",      "allclose",   "array_equal",   "nan_to_num",    "round",        "around",    "sinc",
+    "i0",           "unwrap",     "angle",         "real_if_close", "select",       "piecewise", "tril",
+    "triu",         "heaviside",  "count_nonzero", "softmax",       "log_softmax",  "logsumexp", "copy",
+    "astype",       "zeros_like", "ones_like",     "full_like",     "conj",         "conjugate", "choose",
+    "fix",          "trapezoid",  "trapz",
 };
 
 // Ones (a unit matrix where that fits, so that solvers are happy); zeros for integers, which may be indices. Read-only.
@@ -129,7 +126,8 @@ bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& con
       Ref left(PyObject_CallMethod(context->get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
     PyErr_Clear();
   }
-  if (r && caught && PyList_Check(caught.get()) && PyList_GET_SIZE(caught.get())) return in->Fail(call.callee + ": warns");
+  if (r && caught && PyList_Check(caught.get()) && PyList_GET_SIZE(caught.get()))
+    return in->Fail(call.callee + ": warns");
   if (!r) return in->FailWithError(call.callee);
   Arg shape;
   if (!Flatten(r.get(), &shape, in)) return false;

@@ -153,13 +153,19 @@ const std::string& CaptureObstacle() {
   obstacle.clear();
   const TorchApi* t = bound_torch;
   uint64_t keys = s.words[0] | s.words[1];
-  if (s.words[3]) obstacle = "a function or dispatch mode of torch is active";
-  else if (s.words[2] & kForwardLevel) obstacle = "forward-mode differentiation is active";
-  else if (s.words[2] & kFunctionsDisabled) obstacle = "__torch_function__ is disabled";
+  if (s.words[3])
+    obstacle = "a function or dispatch mode of torch is active";
+  else if (s.words[2] & kForwardLevel)
+    obstacle = "forward-mode differentiation is active";
+  else if (s.words[2] & kFunctionsDisabled)
+    obstacle = "__torch_function__ is disabled";
   else if (keys || s.words[2] & kUnreadable) {  // inference mode shows here too
-    if (PythonFlag(*t, "_is_any_autocast_enabled")) obstacle = "autocast is active";
-    else if (keys && !(s.words[2] & kInference)) obstacle = "dispatch is changed on this thread (" + DescribeTorchState(s) + ")";
-    else if (FunctorchLevel(*t)) obstacle = "a functorch transform is active";
+    if (PythonFlag(*t, "_is_any_autocast_enabled"))
+      obstacle = "autocast is active";
+    else if (keys && !(s.words[2] & kInference))
+      obstacle = "dispatch is changed on this thread (" + DescribeTorchState(s) + ")";
+    else if (FunctorchLevel(*t))
+      obstacle = "a functorch transform is active";
   }
   return obstacle;
 }

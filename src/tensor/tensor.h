@@ -97,7 +97,8 @@ class OutputHook;  // autograd.h
 class GraphRunner {
  public:
   virtual ~GraphRunner() = default;
-  // -1 with the exception: nothing was written; -2: what was done stays done, the exception is the program's (a hook's).
+  // -1 with the exception: nothing was written; -2: what was done stays done, the exception is the program's (a
+  // hook's).
   virtual int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs) = 0;
 };
 struct OutputPlan {  // how trace output i is made

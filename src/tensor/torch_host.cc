@@ -32,7 +32,8 @@ Deleter TorchDeleter(const TorchApi& t) {
   static const Deleter deleter = [&]() -> Deleter {
     if (!t.at.all() || !t.empty_strided_cpu) return nullptr;
     const int64_t size = 1000, stride = 1;
-    TensorValue v = t.empty_strided_cpu({&size, 1}, {&stride, 1}, t.dtypes[static_cast<int>(DType::kFloat32)].number, false);
+    TensorValue v =
+        t.empty_strided_cpu({&size, 1}, {&stride, 1}, t.dtypes[static_cast<int>(DType::kFloat32)].number, false);
     const auto p = Field<DataPointer>(Field<void*>(v.impl, t.at.storage), t.at.storage_data);
     ReleaseImpl(t, v.impl);
     Dl_info where;

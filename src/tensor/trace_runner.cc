@@ -62,8 +62,10 @@ class Runner : public TraceRunner {
     {
       std::optional<ModeSwitch> modes;
       std::optional<NumpyRaises> raises;
-      if (uses_torch_) modes.emplace();
-      else if (!writes_) raises.emplace();
+      if (uses_torch_)
+        modes.emplace();
+      else if (!writes_)
+        raises.emplace();
       for (size_t i = 0; i < steps_.size(); ++i) {
         const CallStep& s = steps_[i];
         if (modes) modes->Set(s.mode);

@@ -1,5 +1,5 @@
-// Every derivative against central differences in float64, by the reference interpreter; the joint graph against its two
-// halves; what is saved.
+// Every derivative against central differences in float64, by the reference interpreter; the joint graph against its
+// two halves; what is saved.
 #include "autodiff/autodiff.h"
 
 #include <gtest/gtest.h>
@@ -85,7 +85,8 @@ void Check(Problem& p, double tolerance = 1e-6) {
       SetElement(x, k, at);
       double expected = (up - down) / (2 * kStep), got = GetElement(grads[n], k);
       EXPECT_NEAR(got, expected, tolerance * std::fmax(1, std::fabs(expected)))
-          << "input " << inputs[n] << " element " << k << "\n" << whole.str();
+          << "input " << inputs[n] << " element " << k << "\n"
+          << whole.str();
       if (testing::Test::HasFailure()) return;
     }
   }
@@ -114,13 +115,13 @@ struct UnaryCase {
 };
 TEST(Derivatives, PointwiseOfOne) {
   const UnaryCase cases[] = {
-      {Op::kNeg, -1, 1},    {Op::kAbs, 0.1, 1},   {Op::kAbs, -1, -0.1},  {Op::kSign, 0.1, 1},    {Op::kCeil, 0.1, 0.9},
-      {Op::kFloor, .1, .9}, {Op::kTrunc, .1, .9}, {Op::kRound, .1, .4},  {Op::kSqrt, .2, 2},     {Op::kRsqrt, .2, 2},
-      {Op::kReciprocal, .3, 2}, {Op::kExp, -1, 1}, {Op::kExp2, -1, 1},   {Op::kExpm1, -1, 1},    {Op::kLog, .2, 2},
-      {Op::kLog2, .2, 2},   {Op::kLog10, .2, 2},  {Op::kLog1p, -.5, 2},  {Op::kSin, -2, 2},      {Op::kCos, -2, 2},
-      {Op::kTan, -1, 1},    {Op::kAsin, -.8, .8}, {Op::kAcos, -.8, .8},  {Op::kAtan, -2, 2},     {Op::kSinh, -1, 1},
-      {Op::kCosh, -1, 1},   {Op::kTanh, -1, 1},   {Op::kAsinh, -2, 2},   {Op::kAcosh, 1.3, 3},   {Op::kAtanh, -.8, .8},
-      {Op::kErf, -1, 1},    {Op::kErfc, -1, 1}};
+      {Op::kNeg, -1, 1},        {Op::kAbs, 0.1, 1},   {Op::kAbs, -1, -0.1}, {Op::kSign, 0.1, 1},  {Op::kCeil, 0.1, 0.9},
+      {Op::kFloor, .1, .9},     {Op::kTrunc, .1, .9}, {Op::kRound, .1, .4}, {Op::kSqrt, .2, 2},   {Op::kRsqrt, .2, 2},
+      {Op::kReciprocal, .3, 2}, {Op::kExp, -1, 1},    {Op::kExp2, -1, 1},   {Op::kExpm1, -1, 1},  {Op::kLog, .2, 2},
+      {Op::kLog2, .2, 2},       {Op::kLog10, .2, 2},  {Op::kLog1p, -.5, 2}, {Op::kSin, -2, 2},    {Op::kCos, -2, 2},
+      {Op::kTan, -1, 1},        {Op::kAsin, -.8, .8}, {Op::kAcos, -.8, .8}, {Op::kAtan, -2, 2},   {Op::kSinh, -1, 1},
+      {Op::kCosh, -1, 1},       {Op::kTanh, -1, 1},   {Op::kAsinh, -2, 2},  {Op::kAcosh, 1.3, 3}, {Op::kAtanh, -.8, .8},
+      {Op::kErf, -1, 1},        {Op::kErfc, -1, 1}};
   for (const UnaryCase& c : cases) {
     for (std::vector<int64_t> sizes : {std::vector<int64_t>{}, {3}, {2, 0}, {2, 3}}) {
       SCOPED_TRACE(Info(c.op).name);
@@ -181,7 +182,8 @@ TEST(Derivatives, Views) {
 TEST(Derivatives, Indexing) {
   Problem p;
   ValueId x = p.In({4, 3}), src = p.In({2, 3});
-  ValueId rows = p.Index({2, 2}, {0, 2, 2, 3}), at = p.Index({2, 3}, {0, 1, 3, 2, 0, 1}), one = p.Index({4, 1}, {0, 2, 2, 1});
+  ValueId rows = p.Index({2, 2}, {0, 2, 2, 3}), at = p.Index({2, 3}, {0, 1, 3, 2, 0, 1}),
+          one = p.Index({4, 1}, {0, 2, 2, 1});
   Attrs axis0, axis1, add, set;
   axis0.axes = add.axes = set.axes = {0};
   axis1.axes = {1};
@@ -214,7 +216,8 @@ TEST(Derivatives, Reductions) {
   p.g.outputs = {p.b.Reduce(Op::kMax, x, {0}, false)};
   Joint j = Differentiate(p.g, {true}, {true});
   j.graph.outputs = {j.grads[0]};
-  EXPECT_EQ(Values(Interpret(j.graph, {p.inputs[0], Make(DType::kFloat64, {}, {1})})[0]), (std::vector<double>{0, .5, .5, 0}));
+  EXPECT_EQ(Values(Interpret(j.graph, {p.inputs[0], Make(DType::kFloat64, {}, {1})})[0]),
+            (std::vector<double>{0, .5, .5, 0}));
 }
 
 TEST(Derivatives, Contractions) {
@@ -284,10 +287,11 @@ TEST(Derivatives, Activations) {
 
 TEST(Derivatives, ActivationsFarOut) {  // finite where the value saturates
   using namespace rules;
-  for (auto f : {+[](Builder& b, ValueId x) { return Sigmoid(b, x); }, +[](Builder& b, ValueId x) { return Silu(b, x); },
-                 +[](Builder& b, ValueId x) { return Elu(b, x, 1); }, +[](Builder& b, ValueId x) { return LogSigmoid(b, x); },
-                 +[](Builder& b, ValueId x) { return Softplus(b, x, 1, 20); },
-                 +[](Builder& b, ValueId x) { return GeluTanh(b, x); }, +[](Builder& b, ValueId x) { return GeluErf(b, x); }}) {
+  for (auto f :
+       {+[](Builder& b, ValueId x) { return Sigmoid(b, x); }, +[](Builder& b, ValueId x) { return Silu(b, x); },
+        +[](Builder& b, ValueId x) { return Elu(b, x, 1); }, +[](Builder& b, ValueId x) { return LogSigmoid(b, x); },
+        +[](Builder& b, ValueId x) { return Softplus(b, x, 1, 20); },
+        +[](Builder& b, ValueId x) { return GeluTanh(b, x); }, +[](Builder& b, ValueId x) { return GeluErf(b, x); }}) {
     Problem p;
     p.g.outputs = {f(p.b, p.In(D({-200, -50, 50, 200})))};
     Joint j = Differentiate(p.g, {true}, {true});
@@ -315,8 +319,8 @@ TEST(Derivatives, Losses) {
   Problem p;
   ValueId x = p.In({3, 5}), y = p.In({3, 5}), target = p.Index({3}, {1, 4, -100}), weight = p.In({5}, .5, 1);
   p.g.outputs = {CrossEntropy(p.b, x, target, weight, -100, Reduction::kMean, 0.1),
-                 CrossEntropy(p.b, y, target, kNone, -100, Reduction::kSum, 0),
-                 LogAddExp(p.b, x, y), CosineSimilarity(p.b, x, y, 1, 1e-8), Lerp(p.b, x, y, p.In({3, 5}))};
+                 CrossEntropy(p.b, y, target, kNone, -100, Reduction::kSum, 0), LogAddExp(p.b, x, y),
+                 CosineSimilarity(p.b, x, y, 1, 1e-8), Lerp(p.b, x, y, p.In({3, 5}))};
   Check(p);
 }
 

@@ -30,7 +30,9 @@ struct Scratch {  // a folder for one test
 
 struct OptionScope {
   std::string field, before;
-  OptionScope(std::string f, const std::string& value) : field(std::move(f)), before(GetOption(field)) { SetOption(field, value); }
+  OptionScope(std::string f, const std::string& value) : field(std::move(f)), before(GetOption(field)) {
+    SetOption(field, value);
+  }
   ~OptionScope() { SetOption(field, before); }
 };
 
@@ -60,14 +62,17 @@ TEST(Render, CaretsUnderTheRange) {
   b.function = "step", b.line = 3, b.column = 7, b.end_column = 18, b.first_line = 2;
   EXPECT_EQ(Render(b),
             "break[FJ0001]: tensor value used as a Python bool\n"
-            "  --> " + b.file + ":3:8  in step()\n"
-            "   |\n"
-            " 3 |     if h.sum() > 0:\n"
-            "   |        ^^^^^^^^^^^\n"
-            "   = note: The branch taken depends on data. The graph ends before it; the truth value is read in Python; a new "
-            "graph starts after.\n"
-            "   = effect: line 2 runs as one graph; line 3 runs in Python, then a new graph starts\n"
-            "   = help: use torch.where(cond, a, b) / numpy.where, or move the branch out of the function");
+            "  --> " +
+                b.file +
+                ":3:8  in step()\n"
+                "   |\n"
+                " 3 |     if h.sum() > 0:\n"
+                "   |        ^^^^^^^^^^^\n"
+                "   = note: The branch taken depends on data. The graph ends before it; the truth value is read in "
+                "Python; a new "
+                "graph starts after.\n"
+                "   = effect: line 2 runs as one graph; line 3 runs in Python, then a new graph starts\n"
+                "   = help: use torch.where(cond, a, b) / numpy.where, or move the branch out of the function");
 }
 
 std::string CaretLine(const std::string& report) {  // from below the source line
@@ -185,9 +190,10 @@ TEST(Options, Environment) {  // read once a process, so in a child
     return out;
   };
   EXPECT_EQ(run("FRAMEJIT_LOG", "graph, breaks"), "|graph,breaks");
-  EXPECT_EQ(run("FRAMEJIT_LOG", "grpah"),
-            "FRAMEJIT_LOG: unknown name 'grpah': did you mean 'graph'? (valid: breaks, recompiles, guards, graph, loop, "
-            "llvm, asm, ptx, perf)|");
+  EXPECT_EQ(
+      run("FRAMEJIT_LOG", "grpah"),
+      "FRAMEJIT_LOG: unknown name 'grpah': did you mean 'graph'? (valid: breaks, recompiles, guards, graph, loop, "
+      "llvm, asm, ptx, perf)|");
   EXPECT_EQ(run("FRAMEJIT_LOGS", "graph"), "unknown environment variable FRAMEJIT_LOGS: did you mean FRAMEJIT_LOG?|");
   EXPECT_EQ(run("FRAMEJIT_SOMETHING_ELSE", "1"), "|");
 }
@@ -227,7 +233,9 @@ TEST(Trace, OneLineAnEventFromThreadsAndForks) {
   std::vector<std::string> mine = Lines(dir / ("framejit-" + std::to_string(getpid()) + ".jsonl"));
   ASSERT_EQ(mine.size(), 802u);
   EXPECT_TRUE(mine[0].starts_with("{\"kind\":\"process\",\"t\":"));
-  EXPECT_NE(mine[1].find("\"name\":\"a\\\"b\\nc\",\"n\":3,\"seconds\":0.5,\"raw\":{ },\"none\":null}"), std::string::npos) << mine[1];
+  EXPECT_NE(mine[1].find("\"name\":\"a\\\"b\\nc\",\"n\":3,\"seconds\":0.5,\"raw\":{ },\"none\":null}"),
+            std::string::npos)
+      << mine[1];
   for (const std::string& line : mine) EXPECT_TRUE(line.front() == '{' && line.back() == '}');
   std::vector<std::string> child = Lines(dir / ("framejit-" + std::to_string(pid) + ".jsonl"));
   ASSERT_EQ(child.size(), 2u);

@@ -82,7 +82,8 @@ TEST(PassText, CasesOfTestsIr) {
       if (!bless) {
         EXPECT_EQ(Trimmed(got), Trimmed(c.expected));
       }
-      text += "=== " + c.name + "\n" + Trimmed("passes:" + c.passes) + "\n" + Trimmed(c.input) + "\n---\n" + Trimmed(got) + "\n\n";
+      text += "=== " + c.name + "\n" + Trimmed("passes:" + c.passes) + "\n" + Trimmed(c.input) + "\n---\n" +
+              Trimmed(got) + "\n\n";
       ++count;
     }
     if (bless) std::ofstream(entry.path()) << Trimmed(text) << "\n";
