@@ -354,8 +354,7 @@ int CaptureSemantics::StoreCell(PyObject* cell, PyObject* value) {
   return PyCell_Set(cell, value);
 }
 
-// --- building: the parts are resolved, the container is private
-// -------------------------------------------------------------
+// --- building: the parts are resolved, the container is private -----------------------------------------------------
 
 #define RESOLVED(items, n)                                 \
   std::vector<PyObject*> resolved((items), (items) + (n)); \

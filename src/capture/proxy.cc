@@ -186,8 +186,7 @@ PyNumberMethods tensor_number = {
 PySequenceMethods tensor_sequence = {.sq_length = TLen, .sq_contains = TContains};
 PyMappingMethods tensor_mapping = {.mp_length = TLen, .mp_subscript = TGetItem, .mp_ass_subscript = TSetItem};
 
-// --- SymInt
-// -----------------------------------------------------------------------------------------------------------
+// --- SymInt ---------------------------------------------------------------------------------------------------------
 
 std::optional<shape::Int> ExprOf(PyObject* o) {
   if (IsSymInt(o)) return reinterpret_cast<SymInt*>(o)->expr;
@@ -342,8 +341,7 @@ PyNumberMethods symint_number = {
     .nb_index = SInt,
 };
 
-// --- Lazy: nothing may touch it but the session
-// ------------------------------------------------------------------------
+// --- Lazy: nothing may touch it but the session ---------------------------------------------------------------------
 
 void LDealloc(PyObject* a) {
   auto* l = reinterpret_cast<Lazy*>(a);

@@ -16,8 +16,7 @@
 
 namespace framejit::guard {
 
-// --- expectations
-// ------------------------------------------------------------------------------------------------------
+// --- expectations ---------------------------------------------------------------------------------------------------
 
 struct TensorTest {
   static constexpr int32_t kCompare = -1, kExpression = -2;  // else: bind or compare with that symbol
@@ -67,8 +66,7 @@ struct SetTest {  // kEqual of a set or frozenset with a frozenset
   std::vector<Item> items;  // by hash
 };
 
-// --- the program
-// -----------------------------------------------------------------------------------------------------------
+// --- the program ----------------------------------------------------------------------------------------------------
 
 struct Test {
   Kind kind;

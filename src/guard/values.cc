@@ -123,8 +123,7 @@ bool MemoryOverlaps(PyObject* a, PyObject* b) {
   return x.low < static_cast<char*>(y.data) + y.nbytes_extent && y.low < static_cast<char*>(x.data) + x.nbytes_extent;
 }
 
-// --- types and functions
-// -------------------------------------------------------------------------------------------------
+// --- types and functions --------------------------------------------------------------------------------------------
 
 namespace {
 

@@ -42,8 +42,8 @@ constexpr Prefix kPrefixes[] = {
 class Table {
  public:
   Table() {
-    for (auto rows : {PointwiseRows(), ReductionRows(), ViewRows(), IndexRows(), CreationRows(), NnRows(),
-                      ContractionRows(), NumpyRows()}) {
+    for (auto rows : {PointwiseRows(), ActivationRows(), ReductionRows(), ViewRows(), IndexRows(), CreationRows(),
+                      NnRows(), ContractionRows(), NumpyRows()}) {
       for (const Row& r : rows) Add(r);
     }
   }

@@ -1,11 +1,16 @@
 // One row per meaning: all names under which users reach it, its signature, its lowering. The names are written with
 // prefix letters, so that function, method, operator, reflected, in-place and NumPy forms share the row:
 //
-//   t torch.X            m torch.Tensor.X        n torch._C._nn.X     f torch.nn.functional.X (builtins)   s
-//   torch.special.X l torch.linalg.X     o torch.Tensor.__X__    r torch.Tensor.__rX__ (first two operands swapped) I
-//   in-place: torch.X_, torch.Tensor.X_        J in-place: torch._C._nn.X_   A torch.Tensor.__iX__ g
-//   torch.Tensor.X.__get__ N numpy.X   M numpy.ndarray.X   O numpy.ndarray.__X__   R numpy.ndarray.__rX__   B
-//   numpy.ndarray.__iX__ G numpy.ndarray.X.__get__   S scipy.special.X
+// clang-format off: a table
+//   t torch.X                          m torch.Tensor.X              g torch.Tensor.X.__get__
+//   o torch.Tensor.__X__               r torch.Tensor.__rX__ (first two operands swapped)   A torch.Tensor.__iX__
+//   I in-place: torch.X_, torch.Tensor.X_                            J in-place: torch._C._nn.X_
+//   n torch._C._nn.X                   f torch.nn.functional.X (builtins)
+//   s torch.special.X                  l torch.linalg.X
+//   N numpy.X                          M numpy.ndarray.X             G numpy.ndarray.X.__get__
+//   O numpy.ndarray.__X__              R numpy.ndarray.__rX__        B numpy.ndarray.__iX__
+//   S scipy.special.X
+// clang-format on
 //
 // To add an operation: add a row to the table of its family (torch_*.cc, numpy.cc) and a sample to the tests. A
 // lowering describes its results (Outs); it never changes the trace. In-place forms are derived: the functional result
@@ -149,6 +154,7 @@ std::span<const Candidate> FindRows(const std::string& callee);
 
 // The tables, one per family.
 std::span<const Row> PointwiseRows();
+std::span<const Row> ActivationRows();
 std::span<const Row> ReductionRows();
 std::span<const Row> ViewRows();
 std::span<const Row> IndexRows();

@@ -224,8 +224,7 @@ Outs TensorOf(Scope& s) {
   return out;
 }
 
-// --- dtype changes
-// -----------------------------------------------------------------------------------------------------
+// --- dtype changes --------------------------------------------------------------------------------------------------
 
 Outs Converted(Scope& s, const Operand& x, DType t, bool copy, const Arg& format) {
   std::string_view f = format.is_none() ? "preserve_format" : std::string_view(format.s);
@@ -293,8 +292,7 @@ Outs ZeroInPlace(Scope& s) {
   return s.b.Constant(Scalar(0), x.meta->dtype, x.meta->sizes);
 }
 
-// --- joining and repeating
-// ---------------------------------------------------------------------------------------------
+// --- joining and repeating ------------------------------------------------------------------------------------------
 
 DType JoinType(Scope& s, const std::vector<Operand>& all) {
   std::vector<TypeOperand> typed;

@@ -54,8 +54,7 @@ DType FloatOf(Scope& s, DType t) {
   return s.torch() ? s.default_float() : NumpyFloatFor(t);
 }
 
-// --- one operand
-// -------------------------------------------------------------------------------------------------------
+// --- one operand ----------------------------------------------------------------------------------------------------
 
 Outs FloatUnary(Scope& s) {
   Operand x = s.tensor(0);
@@ -75,13 +74,6 @@ Outs WideOnly(Scope& s) {
   DType t = s.tensor(0).meta->dtype;
   if (NumpyFloatFor(t) == DType::kFloat16) Scope::Skip();
   return F(s);
-}
-
-// As above for functions that torch defines on floating dtypes only.
-template <ValueId (*F)(Builder&, ValueId)>
-Outs Activation(Scope& s) {
-  if (!IsFloat(s.tensor(0).meta->dtype)) Scope::Skip();
-  return FloatComposite<F>(s);
 }
 
 Outs SameUnary(Scope& s) {
@@ -190,8 +182,7 @@ Outs NanToNum(Scope& s) {
   return s.Elementwise(v, {&x, 1});
 }
 
-// --- two operands
-// ------------------------------------------------------------------------------------------------------
+// --- two operands ---------------------------------------------------------------------------------------------------
 
 struct Pair {
   std::array<Operand, 2> operands;
@@ -454,8 +445,7 @@ Outs XLogY(Scope& s) {
   return Done(s, p, s.b.Cast(Undifferentiated(s.b, s.b.Where(nan, Like(s.b, v, std::nan("")), v)), p.type));
 }
 
-// --- more
-// --------------------------------------------------------------------------------------------------------------
+// --- more -----------------------------------------------------------------------------------------------------------
 
 Outs Where(Scope& s) {
   Operand c = s.tensor(0);
@@ -521,74 +511,11 @@ Outs ClampOne(Scope& s) {  // clamp_min, clamp_max
   return Done(s, p, v);
 }
 
-Outs Relu(Scope& s) {
-  Operand x = s.tensor(0);
-  if (IsBool(x.meta->dtype)) Scope::Fail("relu of bool");
-  return s.Elementwise(rules::Relu(s.b, x.value), {&x, 1});
-}
-
-Outs Relu6(Scope& s) {
-  Operand x = s.tensor(0);
-  if (IsBool(x.meta->dtype)) Scope::Fail("relu6 of bool");
-  return s.Elementwise(rules::Relu6(s.b, x.value), {&x, 1});
-}
-
-// Activations with parameters: F(builder, x, p0, p1) in the compute type.
-template <ValueId (*F)(Builder&, ValueId, double, double)>
-Outs Activation2(Scope& s) {
-  Operand x = s.tensor(0);
-  DType t = x.meta->dtype;
-  if (!IsFloat(t)) Scope::Skip();
-  ValueId v = F(s.b, x.value, s.has(1) ? s.number(1) : 0, s.has(2) ? s.number(2) : 0);
-  return s.Elementwise(v, {&x, 1});
-}
-
-ValueId LeakyReluOf(Builder& b, ValueId x, double slope, double) {
-  return rules::LeakyRelu(b, x, slope);
-}
-ValueId EluOf(Builder& b, ValueId x, double alpha, double scale) {
-  return rules::Elu(b, x, alpha, scale);
-}
-ValueId CeluOf(Builder& b, ValueId x, double alpha, double) {
-  return rules::Celu(b, x, alpha);
-}
-ValueId ThresholdOf(Builder& b, ValueId x, double threshold, double value) {
-  return b.Where(b.Binary(Op::kLe, x, Like(b, x, threshold)), Like(b, x, value), x);
-}
-ValueId HardShrinkOf(Builder& b, ValueId x, double lambda, double) {
-  ValueId inside = b.Binary(Op::kLe, b.Unary(Op::kAbs, x), Like(b, x, lambda));
-  return b.Where(inside, Like(b, x, 0), x);
-}
-ValueId TanhShrinkOf(Builder& b, ValueId x) {
-  return b.Binary(Op::kSub, x, b.Unary(Op::kTanh, x));
-}
 ValueId SincOf(Builder& b, ValueId x) {
   ValueId wide = rules::Widen(b, x), angle = Times(b, wide, std::numbers::pi);
   ValueId zero = b.Binary(Op::kEq, wide, Like(b, wide, 0));
   ValueId v = b.Where(zero, Like(b, wide, 1), b.Binary(Op::kDiv, b.Unary(Op::kSin, angle), angle));
   return b.Cast(Undifferentiated(b, v), b.type(x).dtype);
-}
-
-Outs Gelu(Scope& s) {
-  Operand x = s.tensor(0);
-  DType t = x.meta->dtype;
-  if (!IsFloat(t)) Scope::Skip();
-  const std::string& kind = s.arg(1).s;
-  if (kind != "none" && kind != "tanh") Scope::Fail("approximate");
-  return s.Elementwise(kind == "tanh" ? rules::GeluTanh(s.b, x.value) : rules::GeluErf(s.b, x.value), {&x, 1});
-}
-
-Outs LogSigmoidOf(Scope& s) {  // its kernel always returns a row-major result
-  Operand x = s.tensor(0);
-  if (!IsFloat(x.meta->dtype)) Scope::Skip();
-  return rules::LogSigmoid(s.b, x.value);
-}
-
-Outs Logit(Scope& s) {
-  Operand x = s.tensor(0);
-  if (!IsFloat(x.meta->dtype)) Scope::Skip();
-  return s.Elementwise(rules::Logit(s.b, x.value, s.has(1) ? std::optional<double>(s.number(1)) : std::nullopt),
-                       {&x, 1});
 }
 
 Outs AddCMul(Scope& s) {  // addcmul, addcdiv: input + value * t1 (*|/) t2
@@ -646,7 +573,7 @@ constexpr Row kRows[] = {
     {"tmI:round", "(Tensor input, *, int decimals=0)", &RoundDecimals, Op::kRound},
     {"NM:round N:around", "(Tensor input, int decimals=0)", &RoundDecimals, Op::kRound},
     {"tmN:positive oO:pos", "(Tensor input)", &Positive},
-    {"tmIN:square", "(Tensor input)", &SquareOf}, {"tmI:frac", "(Tensor input)", &Activation<&rules::Frac>},
+    {"tmIN:square", "(Tensor input)", &SquareOf},
     {"tmN:isnan", "(Tensor input)", &Classify, Op::kIsNan}, {"tmN:isinf", "(Tensor input)", &Classify, Op::kIsInf},
     {"tmN:signbit", "(Tensor input)", &Classify, Op::kSignbit}, {"tmN:isfinite", "(Tensor input)", &IsFinite},
     {"tmN:isposinf", "(Tensor input)", &IsSignedInf, Op::kLe}, {"tmN:isneginf", "(Tensor input)", &IsSignedInf, Op::kLt},
@@ -692,20 +619,6 @@ constexpr Row kRows[] = {
     {"tmI:clamp tmI:clip", "(Tensor input, Operand? min=None, Operand? max=None)", &Clamp},
     {"tmI:clamp_min", "(Tensor input, Operand min)", &ClampOne, Op::kMaximum},
     {"tmI:clamp_max", "(Tensor input, Operand max)", &ClampOne, Op::kMinimum},
-    {"tmI:relu", "(Tensor input)", &Relu}, {"nJ:relu6", "(Tensor input)", &Relu6},
-    {"nJ:silu", "(Tensor input)", &Activation<&rules::Silu>}, {"nJ:mish", "(Tensor input)", &Activation<&rules::Mish>},
-    {"nJ:hardsigmoid", "(Tensor input)", &Activation<&rules::HardSigmoid>}, {"nJ:hardswish", "(Tensor input)", &Activation<&rules::HardSwish>},
-    {"n:log_sigmoid f:logsigmoid", "(Tensor input)", &LogSigmoidOf},
-    {"nf:gelu", "(Tensor input, *, str approximate='none')", &Gelu}, {"tI:selu", "(Tensor input)", &Activation<&rules::Selu>},
-    {"nJ:hardtanh", "(Tensor input, Scalar min_val=-1.0, Scalar max_val=1.0)", &Activation2<&rules::HardTanh>},
-    {"nJ:leaky_relu", "(Tensor input, Scalar negative_slope=0.01)", &Activation2<&LeakyReluOf>},
-    {"nJ:elu", "(Tensor input, Scalar alpha=1.0, Scalar scale=1.0)", &Activation2<&EluOf>},
-    {"tI:celu", "(Tensor input, Scalar alpha=1.0)", &Activation2<&CeluOf>},
-    {"nf:softplus", "(Tensor input, Scalar beta=1.0, Scalar threshold=20.0)", &Activation2<&rules::Softplus>},
-    {"tI:threshold", "(Tensor input, Scalar threshold, Scalar value)", &Activation2<&ThresholdOf>},
-    {"tmf:hardshrink", "(Tensor input, Scalar lambd=0.5)", &Activation2<&HardShrinkOf>},
-    {"f:softsign", "(Tensor input)", &Activation<&rules::SoftSign>}, {"f:tanhshrink", "(Tensor input)", &Activation<&TanhShrinkOf>},
-    {"tmI:logit s:logit", "(Tensor input, float? eps=None)", &Logit},
     {"tmI:addcmul", "(Tensor input, Tensor tensor1, Tensor tensor2, *, Scalar value=1)", &AddCMul, Op::kMul},
     {"tmI:addcdiv", "(Tensor input, Tensor tensor1, Tensor tensor2, *, Scalar value=1)", &AddCMul, Op::kDiv},
     {"tmI:lerp", "(Tensor input, Tensor end, Operand weight)", &Lerp},

@@ -368,8 +368,7 @@ PyObject* Hook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n) {
   return result.release();
 }
 
-// --- the framework's derivative of one call
-// ---------------------------------------------------------------------------
+// --- the framework's derivative of one call -------------------------------------------------------------------------
 
 // o with tensors replaced by their stand-ins. New reference.
 PyObject* Substitute(PyObject* o, const std::map<PyObject*, PyObject*>& stand_ins) {

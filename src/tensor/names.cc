@@ -15,23 +15,18 @@ namespace framejit::tensor {
 namespace {
 
 // X(path, types too). To make the callables of another module known: a row here.
-#define FRAMEJIT_TORCH_NAMESPACES(X)                                                                                  \
-  X("torch.Tensor")                                                                                                   \
-  X("torch")                                                                                                          \
-  X("torch.nn.functional")                                                                                            \
-  X("torch.special")                                                                                                  \
-  X("torch.linalg") X("torch.fft") X("torch.autograd.grad_mode") X("torch.nn.init") X("torch.nn.parameter")           \
-      X("torch.nn.utils") X("torch.amp") X("torch.backends.cudnn") X("torch.functional") X("torch.compiler")          \
-          X("torch.jit") X("torch.overrides") X("torch.random") X("torch.cuda") X("torch.autograd") X("torch._C._nn") \
-              X("torch._C._linalg") X("torch._C._fft") X("torch._C._special") X("torch._C._VariableFunctions")        \
-                  X("torch._C") X("torch._C._functions") X("torch._C.TensorBase")
-#define FRAMEJIT_NUMPY_NAMESPACES(X)                                                                           \
-  X("numpy.ndarray")                                                                                           \
-  X("numpy")                                                                                                   \
-  X("numpy.linalg")                                                                                            \
-  X("numpy.fft")                                                                                               \
-  X("numpy.random") X("numpy.generic") X("numpy.float64") X("numpy.float32") X("numpy.int64") X("numpy.bool_") \
-      X("scipy.special")
+// clang-format off: tables
+#define FRAMEJIT_TORCH_NAMESPACES(X)                                                                               \
+  X("torch.Tensor") X("torch") X("torch.nn.functional") X("torch.special") X("torch.linalg") X("torch.fft")        \
+  X("torch.autograd.grad_mode") X("torch.nn.init") X("torch.nn.parameter") X("torch.nn.utils") X("torch.amp")      \
+  X("torch.backends.cudnn") X("torch.functional") X("torch.compiler") X("torch.jit") X("torch.overrides")          \
+  X("torch.random") X("torch.cuda") X("torch.autograd") X("torch._C._nn") X("torch._C._linalg") X("torch._C._fft") \
+  X("torch._C._special") X("torch._C._VariableFunctions") X("torch._C") X("torch._C._functions")                   \
+  X("torch._C.TensorBase")
+#define FRAMEJIT_NUMPY_NAMESPACES(X)                                                                  \
+  X("numpy.ndarray") X("numpy") X("numpy.linalg") X("numpy.fft") X("numpy.random") X("numpy.generic") \
+  X("numpy.float64") X("numpy.float32") X("numpy.int64") X("numpy.bool_") X("scipy.special")
+// clang-format on
 
 std::unordered_map<PyObject*, std::string>& Names() {
   static auto* names = new std::unordered_map<PyObject*, std::string>();  // outlives every user; holds references

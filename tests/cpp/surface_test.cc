@@ -119,8 +119,7 @@ struct Program {
 
 using Doubles = std::vector<double>;
 
-// --- signatures
-// ----------------------------------------------------------------------------------------------------------
+// --- signatures -----------------------------------------------------------------------------------------------------
 
 Call Plain(std::vector<Arg> args, std::vector<std::pair<std::string, Arg>> kwargs = {}) {
   Call c;
@@ -183,8 +182,7 @@ TEST(Rows, EveryTableParses) {
   EXPECT_FALSE(HasRow("torch.no_such_function"));
 }
 
-// --- promotion
-// -----------------------------------------------------------------------------------------------------------
+// --- promotion ------------------------------------------------------------------------------------------------------
 
 TEST(Promotion, TorchCategories) {
   TensorMeta f32, f16, i64, u8, b, zero_f64;
@@ -227,8 +225,7 @@ TEST(Promotion, NumpyWeakNumbers) {
   EXPECT_EQ(NumpyFloatFor(DType::kInt8), DType::kFloat16);
 }
 
-// --- values and aliasing
-// -------------------------------------------------------------------------------------------------
+// --- values and aliasing --------------------------------------------------------------------------------------------
 
 TEST(Functionalise, WriteThroughASlice) {  // x[1:] += 1
   Program p;
@@ -329,8 +326,7 @@ TEST(Functionalise, BatchNormUpdatesStatistics) {
   EXPECT_EQ(test::Values(p.inputs[2]), Doubles({1, 1.5}));    // (0 + 2)/2, (1 + 2)/2
 }
 
-// --- layouts
-// ---------------------------------------------------------------------------------------------------------------
+// --- layouts --------------------------------------------------------------------------------------------------------
 
 TEST(Layout, PointwiseFollowsTheIterator) {
   Program p;
@@ -381,8 +377,7 @@ TEST(Layout, OutputsKeepTheirStrides) {
   }
 }
 
-// --- outputs, externs, the rest
-// ----------------------------------------------------------------------------------------------
+// --- outputs, externs, the rest -------------------------------------------------------------------------------------
 
 TEST(Finish, HowOutputsAreMade) {
   Program p;
