@@ -27,68 +27,115 @@ TINY = {
     "max_position_embeddings": 128, "n_positions": 128, "image_size": 32, "patch_size": 8, "num_local_experts": 4, "num_experts": 4,
     "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16,
     "qk_nope_head_dim": 16, "v_head_dim": 16, "num_mel_bins": 16, "layer_types": None, "sliding_window": 16, "use_cache": False,
+    "n_group": 1, "topk_group": 1, "num_codebooks": 2, "codebook_size": 64, "num_queries": 20, "num_frames": 4,
 }  # fmt: skip
-HEADS = ("num_attention_heads", "n_head", "num_heads")
+# The second recipe: widths stay (where they depend on each other), depth, vocabulary and pictures shrink.
+SHALLOW = ("layers", "n_layer", "vocab_size", "image_size", "use_cache", "num_queries", "num_frames")
 
 
-def tiny_config(config_class, depth=0):
-    """A config of this class with the fields of TINY that it has, its parts likewise. Lists keep their length."""
+def tiny_config(config_class, recipe, depth=0):
+    """A config of this class with the fields of the recipe that it has, its parts likewise. Lists keep their length."""
     default = config_class()
     settings = {}
-    for key, value in vars(default).items():
-        wanted = TINY.get(key)
-        if key in TINY and wanted is not None and type(value) is type(wanted):
-            settings[key] = wanted if isinstance(wanted, bool) else min(value, wanted) or value
-        elif key in TINY and isinstance(value, int) and isinstance(wanted, int) and not isinstance(value, bool):
-            settings[key] = min(value, wanted)
+    for key, wanted in recipe.items():
+        value = vars(default).get(key)
+        if isinstance(wanted, bool) and isinstance(value, bool):
+            settings[key] = wanted
+        elif isinstance(value, int) and not isinstance(value, bool) and not isinstance(wanted, bool):
+            settings[key] = min(value, wanted) or value
     for key, part in getattr(config_class, "sub_configs", {}).items():
         if depth < 3 and hasattr(part, "model_type") and part.__name__ != "AutoConfig":
-            settings[key] = tiny_config(part, depth + 1).to_dict()
-    if "pad_token_id" in vars(default) and isinstance(default.pad_token_id, int) and default.pad_token_id >= 1024:
-        settings["pad_token_id"] = 0
+            settings[key] = tiny_config(part, recipe, depth + 1).to_dict()
+    for key, value in vars(default).items():  # tokens with a meaning must be in the vocabulary
+        if key.endswith("_token_id") and isinstance(value, int) and value >= TINY["vocab_size"]:
+            settings[key] = 0 if key == "pad_token_id" else 2
     return config_class(**settings)
 
 
-def inputs_of(model, config):
+def part(config, *names):
+    """The first of these parts that the config has, or itself."""
+    return next((getattr(config, n) for n in names if getattr(config, n, None) is not None), config)
+
+
+def values_of(name, config):
+    """Values to try for an argument of this name, the likeliest first; none: not known."""
     import torch
 
-    name = model.main_input_name
-    text = getattr(config, "text_config", config)
-    vocabulary = min(getattr(text, "vocab_size", 1000) or 1000, 1000)
-    tokens = torch.randint(3, max(vocabulary, 4), (2, 16))
+    text, audio = part(config, "text_config", "decoder"), part(config, "audio_config", "encoder_config")
+    mels = getattr(audio, "num_mel_bins", None) or getattr(audio, "feature_size", None) or 80
+    if name in ("input_ids", "decoder_input_ids"):
+        vocabulary = min(getattr(text, "vocab_size", 1000) or 1000, 1000)
+        return [torch.randint(3, max(vocabulary, 4), (2, 16))]
     if name in ("pixel_values", "pixel_values_videos"):
-        vision = getattr(config, "vision_config", config)
-        size = getattr(vision, "image_size", 32) or 32
-        size = size if isinstance(size, int) else size[0]
-        shape = (2, getattr(vision, "num_channels", 3), size, size)
+        vision = part(config, "vision_config", "backbone_config")
+        size = getattr(vision, "image_size", None) or 32
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        picture = (getattr(vision, "num_channels", None) or getattr(vision, "in_channels", None) or 3, height, width)
+        picture = picture if isinstance(picture[0], int) else (3, height, width)
+        video = (2, getattr(vision, "num_frames", 8), *picture)
         if name.endswith("videos") or hasattr(vision, "num_frames"):
-            shape = (2, getattr(vision, "num_frames", 8), *shape[1:])
-        made = {name: torch.randn(shape)}
-        if hasattr(config, "text_config"):
-            made["input_ids"] = tokens
-    elif name == "input_values":
-        made = {name: torch.randn(2, 4000)}
-    elif name == "input_features":
-        made = {name: torch.randn(2, getattr(config, "num_mel_bins", 80), 2 * getattr(config, "max_source_positions", 64))}
-    else:
-        made = {name: tokens}
-    if getattr(config, "is_encoder_decoder", False):
-        made["decoder_input_ids"] = tokens
-    return made
+            return [torch.randn(video), torch.randn(2, *picture)]
+        return [torch.randn(2, *picture), torch.randn(2, picture[0], 224, 224), torch.randn(2, 2, *picture)]
+    if name == "input_values":
+        frames = getattr(config, "max_length", None) or 64
+        return [torch.randn(2, 4000), torch.randn(2, 1, 4000), torch.randn(2, frames if isinstance(frames, int) else 64, mels)]
+    if name == "input_features":
+        frames = 2 * (getattr(audio, "max_source_positions", None) or 64)
+        return [torch.randn(2, mels, frames), torch.randn(2, frames, mels), torch.randn(2, 1, 1001, 64)]
+    if name == "bbox":
+        return [torch.tensor([10, 20, 300, 400]).expand(2, 16, 4).contiguous()]
+    if name == "visual_feats":
+        return [torch.randn(2, 5, config.visual_feat_dim)]
+    if name == "visual_pos":
+        return [torch.rand(2, 5, 4)]
+    if name in ("query_embeds", "inputs_embeds", "encoder_hidden_states"):
+        return [torch.randn(2, 8, config.hidden_size)]
+    return []
+
+
+def inputs_of(model, config):
+    """Sets of arguments to try, the smallest first: the main input; with the decoder's; whatever else the model takes."""
+    import inspect
+
+    taken = inspect.signature(model.forward).parameters
+    main = [model.main_input_name] if model.main_input_name in taken else []
+    required = [n for n, p in taken.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    decoder = ["decoder_input_ids"] if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in taken else []
+    known = [n for n in taken if n != "inputs_embeds" and not n.startswith(("decoder", "encoder")) and values_of(n, config)]
+    for chosen in dict.fromkeys(tuple(dict.fromkeys(names)) for names in (main + required + decoder, main + required + known + decoder)):
+        values = [values_of(n, config) for n in chosen]
+        if chosen and all(values):
+            for i in range(max(map(len, values))):
+                yield {n: v[min(i, len(v) - 1)] for n, v in zip(chosen, values)}
 
 
 def hf(name):
+    """The model from the first recipe that eager builds and runs, and its arguments."""
     import torch
     from transformers import AutoModel
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    torch.manual_seed(0)
-    config = tiny_config(CONFIG_MAPPING[name])
-    model = AutoModel.from_config(config).eval()
-    size = sum(p.numel() for p in model.parameters())
-    if size > 80_000_000:
-        raise ValueError(f"{size / 1e6:.0f}M parameters")
-    return model, inputs_of(model, config)
+    problem = None
+    for recipe in (TINY, {k: v for k, v in TINY.items() if k.endswith(SHALLOW)}):
+        try:
+            torch.manual_seed(0)
+            config = tiny_config(CONFIG_MAPPING[name], recipe)
+            with torch.device("meta"):
+                size = sum(p.numel() for p in AutoModel.from_config(config).parameters())
+            if size > 150_000_000:
+                raise ValueError(f"{size / 1e6:.0f}M parameters")
+            model = AutoModel.from_config(config).eval()
+        except Exception as error:
+            problem = problem or error
+            continue
+        for inputs in inputs_of(model, config):
+            try:
+                with torch.no_grad():
+                    if tensors(model(**inputs)):
+                        return model, inputs
+            except Exception as error:
+                problem = problem or error
+    raise problem or ValueError(f"no value known for what it takes ({model.main_input_name})")
 
 
 def torchvision(name):
