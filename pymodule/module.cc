@@ -202,6 +202,7 @@ PyMODINIT_FUNC PyInit__framejit() {
   if (!m) return nullptr;
   PyModule_AddObject(m, "CompiledFunction", Py_NewRef(reinterpret_cast<PyObject*>(&capture::CompiledFunctionType)));
   capture::InstallPolicy();
+  Py_AtExit(&capture::ReportRuns);
   frame::AddFrameTestFunctions(m);
   guard::AddGuardTestFunctions(m);
   tensor::AddTensorTestFunctions(m);

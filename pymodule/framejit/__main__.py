@@ -1,4 +1,4 @@
-"""python -m framejit doctor [--json] | explain FJ0007 [...] | options"""
+"""python -m framejit doctor [--json] | explain FJ0007 [...] | options | report DIR"""
 
 import argparse
 import sys
@@ -42,6 +42,21 @@ def _options(args):
     return 0
 
 
+def _report(args):
+    from ._report import read, render
+
+    try:
+        events, torn, files = read(args.folder)
+    except OSError as error:
+        print(f"cannot read {args.folder}: {error.strerror}", file=sys.stderr)
+        return 2
+    if not events:
+        print(f"no events in {args.folder}: run the program with FRAMEJIT_TRACE={args.folder}", file=sys.stderr)
+        return 2
+    print(render(events, torn, files))
+    return 0
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m framejit", description="framejit on this machine.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -53,6 +68,9 @@ def main(argv=None):
     explain.set_defaults(run=_explain)
     options = commands.add_parser("options", help="list framejit.config and its environment variables")
     options.set_defaults(run=_options)
+    report = commands.add_parser("report", help="what a trace says: breaks ranked, recompiles by guard, phases, kernels, runs")
+    report.add_argument("folder", metavar="DIR", help="the folder that FRAMEJIT_TRACE named, or one of its files")
+    report.set_defaults(run=_report)
     args = parser.parse_args(argv)
     return args.run(args)
 

@@ -1,5 +1,7 @@
 #include "capture/events.h"
 
+#include <utility>
+
 #include "bytecode/code.h"
 
 namespace framejit::capture {
@@ -28,7 +30,7 @@ std::string PlaceName(PyCodeObject* code) {
   return Text(code->co_qualname) + "@" + Text(code->co_filename) + ":" + std::to_string(code->co_firstlineno);
 }
 
-void CaptureEvent(FjFrame* frame, double seconds, long instructions, const Segment* s) {
+void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s) {
   if (!diag::TraceEnabled()) return;
   PyCodeObject* code = fj_code(frame);
   int line = bytecode::LocationOf(code, bytecode::Code::Of(code)->At(fj_next(frame)).unit).line;
@@ -40,6 +42,8 @@ void CaptureEvent(FjFrame* frame, double seconds, long instructions, const Segme
       {"instructions", Json(static_cast<int64_t>(instructions))},
       {"ok", Json(s != nullptr)}};
   if (s) {
+    s->origin = PlaceName(code);
+    s->line = line;
     fields.insert(fields.end(), {{"runner", Quote(RunnerName(*s))},
                                  {"calls", Json(static_cast<int64_t>(s->trace.calls.size()))},
                                  {"inputs", Json(s->num_tensor_inputs)},
@@ -80,6 +84,14 @@ void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard) {
   diag::Event(
       "recompile",
       {{"place", QuotedPlace(frame)}, {"entries", Json(static_cast<int64_t>(entries))}, {"guard", Quote(guard)}});
+}
+
+void RunsEvent(Segment& s) {
+  if (s.origin.empty() || !s.runs || !diag::TraceEnabled()) return;
+  diag::Event("runs", {{"place", Quote(s.origin)},
+                       {"line", Json(s.line)},
+                       {"runner", Quote(RunnerName(s))},
+                       {"runs", Json(std::exchange(s.runs, 0))}});
 }
 
 void FallbackEvent(FjFrame* frame, const std::string& reason) {

@@ -8,10 +8,11 @@ namespace framejit::capture {
 std::string PlaceName(PyCodeObject* code);  // function@file:line
 
 void CaptureEvent(FjFrame* frame, double seconds, long instructions,
-                  const Segment* segment);  // null: nothing was compiled
+                  Segment* segment);  // null: nothing was compiled
 void CompileEvent(FjFrame* frame, double seconds, const CompileStats& stats);
 void BreakEvent(const diag::Break& reason);
 void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard);
+void RunsEvent(Segment& segment);  // how often it ran since the last such event
 void FallbackEvent(FjFrame* frame, const std::string& reason);
 
 }  // namespace framejit::capture

@@ -349,6 +349,14 @@ void ResetConfig(Config& c) {
   c.seconds = 0;
 }
 
+void ReportRuns() {
+  for (auto& weak : Configs().all)
+    if (std::shared_ptr<Config> c = weak.lock())
+      for (auto& [code, state] : c->codes)
+        for (auto& [key, place] : state->places)
+          for (auto& segment : place.segments) RunsEvent(*segment);
+}
+
 void ResetAll() {
   for (auto& weak : std::vector(Configs().all))
     if (std::shared_ptr<Config> c = weak.lock()) ResetConfig(*c);

@@ -13,6 +13,7 @@ std::shared_ptr<Config> MakeConfig(const std::string& key);
 void DropSegments(Config& config);
 void ResetConfig(Config& config);  // drops its compiled segments and counters
 void ResetAll();
+void ReportRuns();  // an event for every segment there is: the process ends
 
 // While alive, dropped segments stay: this thread may be in one. Others run while a kernel has let go of the GIL.
 class InUse {

@@ -458,6 +458,10 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
   return place.segments.back().get();
 }
 
+Segment::~Segment() {
+  RunsEvent(*this);
+}
+
 int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   constexpr int kInline = 256;
   PyObject* inputs_small[kInline];
@@ -515,6 +519,7 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   if (returns && n == 1 && recipe.nodes.size() == 1 && stores.empty() && calls.empty() && cells.empty() &&
       grad_after < 0) {
     *result = out[0];
+    ++runs;
     return 1;
   }
   std::vector<Ref> held, values;
@@ -535,6 +540,7 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   for (auto [cell, value] : cells)
     if (PyCell_Set(values[cell].get(), value < 0 ? nullptr : values[value].get()) < 0) return -1;
   if (grad_after >= 0) tensor::SetGradMode(grad_after);
+  ++runs;
   if (returns) {
     *result = values[return_node].get();
     Py_INCREF(*result);

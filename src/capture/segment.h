@@ -66,8 +66,12 @@ struct Segment {
   static constexpr int kFailures = 4, kRetry = 64;
   int failures = 0;
   unsigned passed = 0;
+  int64_t runs = 0;    // finished ones
+  std::string origin;  // for the event stream, empty where there is none: PlaceName
+  int line = 0;
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
   explicit Segment(Recipe r) : recipe(std::move(r)) {}
+  ~Segment();
 
   // Guards hold: runs. 1: done (*result set if it returns; else the frame's slots were written), 0: miss, -1:
   // exception, nothing was committed; -2: exception that is the program's own (a hook raised).

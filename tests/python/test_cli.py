@@ -108,3 +108,71 @@ framejit.compile(lambda x: (x * 2).prod())(torch.ones(3, requires_grad=True))  #
 def test_usage_error():
     done = command("dr")
     assert done.returncode == 2 and "doctor" in done.stderr
+
+
+PLANTED = '''
+import numpy as np
+import framejit
+
+class Layer:
+    def __init__(self, number):
+        self.number = number
+        self.scaled = False
+
+    def __call__(self, x):
+        y = np.tanh(x) * 2.0
+        if self.number == 7:
+            open("/dev/null").close()  # planted: a break
+        if self.scaled:  # planted: a guard that flips
+            y = y + 1.0
+        return y
+
+layers = [Layer(i) for i in range(12)]
+
+@framejit.compile
+def model(x):
+    for layer in layers:
+        x = layer(x)
+    return x
+
+x = np.ones((4, 8))
+for _ in range(5):
+    model(x)
+layers[3].scaled = True
+for _ in range(5):
+    model(x)
+'''
+
+
+def test_report_names_the_first_cause(tmp_path):
+    pytest.importorskip("numpy")
+    program, traced = tmp_path / "model.py", tmp_path / "trace"
+    program.write_text(PLANTED)
+    environment = {"PYTHONPATH": str(Path(framejit.__file__).parent.parent), "FRAMEJIT_TRACE": str(traced)}
+    subprocess.run([sys.executable, str(program)], env={**os.environ, **environment}, check=True, timeout=300)
+    with open(next(traced.glob("*.jsonl")), "a") as torn:
+        torn.write('{"kind":"break","id":"FJ00')
+    done = command("report", str(traced))
+    assert done.returncode == 0, done.stderr
+    assert "1 torn line(s) skipped" in done.stdout
+
+    def line_of(text):
+        return next(n for n, line in enumerate(PLANTED.splitlines(), 1) if text in line)
+
+    def first_row(title):
+        lines = done.stdout.splitlines()
+        return lines[lines.index(title) + 2]
+
+    row = first_row("Graph breaks, most frequent first, then the earliest")
+    assert f"model.py:{line_of('planted: a break')}" in row and "Layer.__call__" in row and "open" in row
+    recompiles = done.stdout.split("Recompiles by guard")[1].split("Time before code ran")[0]
+    flip = next(line for line in recompiles.splitlines() if "scaled" in line)
+    assert "False -> True" in flip and f"model.py:{line_of('planted: a guard')}" in flip and "[3].scaled" in flip
+    runs = done.stdout.split("Runs of segments")[1]
+    assert "graph" in runs and "model@" in runs
+
+
+def test_report_of_nothing(tmp_path):
+    assert command("report", str(tmp_path / "missing")).returncode == 2
+    empty = command("report", str(tmp_path))
+    assert empty.returncode == 2 and "FRAMEJIT_TRACE" in empty.stderr
