@@ -115,11 +115,11 @@ class Explainer {
       if (!v || !t || t->klass == tensor::Class::kTorchParameter || !tensor::ReadForGuard(v, &m) || m.rank != t->rank)
         continue;
       auto fixed = [&](int d) { return !(t->symbolic_mask >> d & 1); };
-      auto could = [&](int d) { return fixed(d) && t->expected[d] > 1 && m.sizes[d] > 1; };
-      bool differs = false;
-      for (int d = 0; d < t->rank; ++d) differs |= could(d) && m.sizes[d] != t->expected[d];
-      for (int d = 0; differs && d < t->rank; ++d)
-        if (could(d)) out.emplace_back(static_cast<int>(input), d);
+      auto differs = [&](int d) { return fixed(d) && m.sizes[d] != t->expected[d]; };
+      bool any = false;
+      for (int d = 0; d < t->rank; ++d) any |= differs(d);
+      for (int d = 0; any && d < t->rank; ++d)
+        if (differs(d) || (fixed(d) && m.sizes[d] > 1)) out.emplace_back(static_cast<int>(input), d);
     }
     return out;
   }
@@ -272,8 +272,8 @@ class Explainer {
       } else if (found == expected) {
         continue;
       }
-      f.size = i < t.rank && !dim && expected > 1 && found > 1 && t.klass != tensor::Class::kTorchParameter;
-      if (f.size) f.hint = "framejit.mark_dynamic(" + name + ", " + Num(d) + ") or dynamic=True";
+      f.size = i < t.rank && !dim && t.klass != tensor::Class::kTorchParameter;
+      if (f.size && expected > 1 && found > 1) f.hint = "framejit.mark_dynamic(" + name + ", " + Num(d) + ") or dynamic=True";
       const bool numpy = t.klass == tensor::Class::kNumpyArray || t.klass == tensor::Class::kNumpyScalar;
       const char* size = numpy ? ".shape[" : ".size(";
       const char* stride = numpy ? ".strides[" : ".stride(";

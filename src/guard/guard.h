@@ -166,8 +166,8 @@ class GuardSet {
   // Why Check would fail now: first failing guard, expected and found value, where it came from. "" if it holds.
   virtual std::string Explain(PyObject* const* slots, PyObject* varnames) = 0;
   // The first failing guard is a tensor size that could become a symbol: (input, dim) pairs to make dynamic next time.
-  // All dimensions other than 0 and 1 of every input (parameters excepted) in which one differs, so that batch and
-  // length cost one recompile together.
+  // Of every input (parameters excepted) in which a dimension differs: that one, and all that are neither 0 nor 1, so
+  // that batch and length cost one recompile together.
   virtual std::vector<std::pair<int, int>> DynamicCandidates(PyObject* const* slots) = 0;
   // Likewise for an int that was guarded by value: Source::str() of the ints to make symbols next time.
   virtual std::vector<std::string> DynamicInts(PyObject* const* slots) = 0;

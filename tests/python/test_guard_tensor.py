@@ -192,9 +192,11 @@ def test_dynamic_candidates(framework):
     S2 = ("slot", 2)
     g = build(("tensor", S0, x), ("tensor", S1, y), ("tensor", S2, z), inputs=[S0, S1, S2])
     assert g.dynamic(x, y, z) == []
-    # Batch changed in two inputs; the length of the first comes along; 1 and the untouched input stay.
+    # Batch changed in two inputs; the length of the first comes along; a 1 that stays and the untouched input stay.
     assert g.dynamic(zeros(framework, 16, 4), zeros(framework, 16, 1), z) == [(0, 0), (0, 1), (1, 0)]
-    assert g.dynamic(zeros(framework, 1, 4), y, z) == []
+    # A batch of one is a batch: the next graph holds for every other size, and for 1 unless it asked.
+    assert g.dynamic(zeros(framework, 1, 4), y, z) == [(0, 0), (0, 1)]
+    assert g.dynamic(x, zeros(framework, 8, 3), z) == [(1, 0), (1, 1)]
     assert g.dynamic(zeros(framework, 8), y, z) == []
     assert g.dynamic(zeros(framework, 4, 8).T, y, z) == []
     assert g.dynamic(None, y, z) == []

@@ -46,6 +46,29 @@ def test_symbolic_sizes(name, fresh, oracle):
                 oracle.check(got[path], eager[path], reference[path], f"{name} {path}")
 
 
+BEGINNINGS = {
+    "both": [],
+    "length, then batch": [(4, 16), (4, 20), (4, 30), (7, 30)],
+    "batch, then length": [(4, 16), (5, 16), (6, 16), (6, 18)],
+    "a batch of one": [(1, 16), (3, 18)],
+}
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_bert_of_many_sizes_is_compiled_twice(beginning, fresh):
+    torch.manual_seed(0)
+    model, _ = models.build("BertModel", small=True)
+    compiled = fresh.compile(model)
+    pairs = BEGINNINGS[beginning] + [(2 + 3 * i % 7, 5 + 11 * i % 37) for i in range(20)]
+    with torch.no_grad():
+        for pair in pairs:
+            tokens = torch.randint(0, model.config.vocab_size, pair)
+            expected, got = model(tokens)[0], compiled(tokens)[0]
+            assert got.stride() == expected.stride()
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    assert fresh.cache_info(compiled)["captures"] <= 2
+
+
 @pytest.mark.parametrize("name", models.MODELS)
 def test_gradients_survive(name, fresh):
     torch.manual_seed(0)
