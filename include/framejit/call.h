@@ -4,6 +4,8 @@
 // programs that want gradients, and the oracle.
 #pragma once
 
+#include <array>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -114,11 +116,21 @@ struct Inferred {
   std::vector<Alias> aliases;  // one a result
 };
 
+// torch.autocast, for the devices it is modelled on (CPU, CUDA).
+struct Autocast {
+  std::array<bool, 2> on = {false, false};
+  std::array<DType, 2> dtype = {DType::kBFloat16, DType::kFloat16};
+  bool cache = true;  // the casts of leaves are kept until the outermost region ends
+  bool any() const { return on[0] || on[1]; }
+  friend bool operator==(const Autocast&, const Autocast&) = default;
+};
+
 // How the thread stood at a program point; replays run under it.
 struct ModeState {
   bool grad = true;
   bool inference = false;
   DType default_float = DType::kFloat32;  // torch.get_default_dtype()
+  Autocast autocast;                      // of calls in a trace: none, the casts are calls of their own
   friend bool operator==(const ModeState&, const ModeState&) = default;
 };
 

@@ -3,6 +3,51 @@
 #include <string_view>
 
 namespace framejit::capture {
+namespace {
+
+// torch.autocast reads and sets these.
+bool AutocastState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
+  std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
+  if (last.find("autocast") == std::string_view::npos) return false;
+  if (name.compare(0, 6, "torch.")) return false;
+  Autocast& a = s.mode.autocast;
+  auto none = [&] {
+    Py_INCREF(Py_None);
+    return *out = Py_None, true;
+  };
+  auto answer = [&](bool b) { return *out = PyBool_FromLong(b), true; };
+  auto type = [&](int d) { return *out = tensor::DTypeObject(Framework::kTorch, a.dtype[d]), true; };
+  if (last == "clear_autocast_cache") return s.lowering().EndAutocast(), none();
+  if (last == "autocast_increment_nesting") return *out = PyLong_FromLong(++s.autocast_depth), true;
+  if (last == "autocast_decrement_nesting") return *out = PyLong_FromLong(--s.autocast_depth), true;
+  if (last == "is_autocast_cache_enabled") return answer(a.cache);
+  if (last == "is_autocast_cpu_enabled") return answer(a.on[0]);
+  if (last == "get_autocast_cpu_dtype") return type(0);
+  if (last == "get_autocast_gpu_dtype") return type(1);
+  if (last == "_is_any_autocast_enabled") return answer(a.any());
+  if (last == "is_autocast_enabled" && n == 0) return answer(a.on[1]);
+  if (last == "set_autocast_cache_enabled" && n == 1 && PyBool_Check(args[0])) {
+    a.cache = args[0] == Py_True;
+    return none();
+  }
+  const char* device = n >= 1 && PyUnicode_Check(args[0]) ? PyUnicode_AsUTF8(args[0]) : nullptr;
+  const int d = !device ? -1 : !strcmp(device, "cpu") ? 0 : !strcmp(device, "cuda") ? 1 : -1;
+  if (d < 0) return false;
+  if (last == "is_autocast_enabled" && n == 1) return answer(a.on[d]);
+  if (last == "get_autocast_dtype" && n == 1) return type(d);
+  if (last == "set_autocast_enabled" && n == 2 && PyBool_Check(args[1])) {
+    a.on[d] = args[1] == Py_True;
+    return none();
+  }
+  if (last == "set_autocast_dtype" && n == 2)
+    if (auto t = tensor::DTypeOf(args[1])) {
+      a.dtype[d] = *t;
+      return none();
+    }
+  return false;
+}
+
+}  // namespace
 
 bool ThreadState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
   auto answer = [&](bool b) { return *out = PyBool_FromLong(b), true; };
@@ -15,7 +60,7 @@ bool ThreadState(Session& s, const std::string& name, PyObject* const* args, Py_
     Py_INCREF(Py_None);
     return *out = Py_None, true;
   }
-  return false;
+  return AutocastState(s, name, args, n, out);
 }
 
 Effect SwitchEffect(const std::string& name) {

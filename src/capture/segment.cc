@@ -154,6 +154,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   }
   if (!s.context_vars.empty()) *problem = "a ContextVar was set";
   if (s.mode.inference != s.entry_mode.inference) *problem = "inference mode was entered or left";
+  if (!(s.mode.autocast == s.entry_mode.autocast)) *problem = "autocast was entered or left";
   if (!recipe.why().empty()) *problem = recipe.why();
   if (!problem->empty()) return nullptr;
 
@@ -339,6 +340,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   Ref handled(PyErr_GetHandledException());
   {
     OverrideScope scope(&sem);
+    tensor::AutocastOff plain;  // the session knows what it was
     outcome = frame::Interpret(frame, sem, -1, &index, &raw);
   }
   Ref result(raw);
@@ -496,6 +498,7 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   }
   std::optional<SuspendScope> off;
   if (frame) off.emplace();  // the hot path has nothing to suspend
+  tensor::AutocastOff plain;
   if (graph_runner) {
     if (int r = graph_runner->Run(inputs, symbols, out); r < 0) {
       ++failures;

@@ -73,7 +73,12 @@ Session* Session::Current() {
 }
 
 Session::Session(FjFrame* root, CaptureOptions options)
-    : mode(tensor::ReadModeForCapture()), entry_mode(mode), root_(root), options_(std::move(options)), outer_(current) {
+    : mode(tensor::ReadModeForCapture()),
+      entry_mode(mode),
+      autocast_depth(mode.autocast.any()),
+      root_(root),
+      options_(std::move(options)),
+      outer_(current) {
   guards_ = std::make_unique<guard::GuardBuilder>();
   env_.set_location_provider([this] { return Where(); });
   lowering_ = std::make_unique<surface::Lowering>(

@@ -131,6 +131,7 @@ class Session {
   surface::Lowering& lowering() { return *lowering_; }
   ModeState mode;  // virtual grad mode
   const ModeState entry_mode;
+  int autocast_depth;  // regions that are open
 
   // --- overlay of outside dicts ------------------------------------------------------------------------------------
   // Item of an outside dict as the program sees it: pending store, else the real item (guarded). *found tells.

@@ -13,8 +13,10 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "graph/raises.h"
+#include "surface/autocast.h"
 #include "surface/rows.h"
 
 namespace framejit::surface {
@@ -33,10 +35,11 @@ struct Lowering::Impl {
   std::vector<Object> objects;  // by TraceId
   std::vector<int> versions;    // by root's TraceId
   std::string unusable;
-  std::set<TraceId> read_only;   // inputs
-  std::string undifferentiable;  // why the graph's derivative is not the program's
-  std::set<TraceId> kept;        // roots whose memory the framework may keep for a derivative
-  std::set<ValueId> claimed;     // nodes that are a graph output already
+  std::set<TraceId> read_only;       // inputs
+  std::string undifferentiable;      // why the graph's derivative is not the program's
+  std::set<TraceId> kept;            // roots whose memory the framework may keep for a derivative
+  std::set<ValueId> claimed;         // nodes that are a graph output already
+  std::map<TraceId, TraceId> casts;  // autocast's, of leaves
 
   struct Undo {
     TraceId id;
@@ -97,64 +100,16 @@ struct Lowering::Impl {
   // them was written. The graph would give the gradient instead: such programs are left to the framework. These keep no
   // results.
   static bool KeepsResult(std::string_view callee) {
-    static const std::set<std::string_view> plain = {"add",
-                                                     "radd",
-                                                     "iadd",
-                                                     "sub",
-                                                     "rsub",
-                                                     "isub",
-                                                     "mul",
-                                                     "rmul",
-                                                     "imul",
-                                                     "div",
-                                                     "truediv",
-                                                     "rtruediv",
-                                                     "itruediv",
-                                                     "neg",
-                                                     "linear",
-                                                     "matmul",
-                                                     "mm",
-                                                     "bmm",
-                                                     "addmm",
-                                                     "baddbmm",
-                                                     "conv1d",
-                                                     "conv2d",
-                                                     "conv3d",
-                                                     "conv_transpose1d",
-                                                     "conv_transpose2d",
-                                                     "batch_norm",
-                                                     "layer_norm",
-                                                     "group_norm",
-                                                     "cat",
-                                                     "stack",
-                                                     "embedding",
-                                                     "clone",
-                                                     "contiguous",
-                                                     "zeros",
-                                                     "ones",
-                                                     "empty",
-                                                     "full",
-                                                     "zeros_like",
-                                                     "ones_like",
-                                                     "empty_like",
-                                                     "full_like",
-                                                     "new_zeros",
-                                                     "new_ones",
-                                                     "to",
-                                                     "float",
-                                                     "setitem",
-                                                     "copy",
-                                                     "masked_fill",
-                                                     "where",
-                                                     "dropout",
-                                                     "gelu",
-                                                     "silu",
-                                                     "sum",
-                                                     "mean"};
+    static constexpr std::string_view plain =
+        " add radd iadd sub rsub isub mul rmul imul div truediv rtruediv itruediv neg linear matmul mm "
+        "bmm addmm baddbmm conv1d conv2d conv3d conv_transpose1d conv_transpose2d batch_norm layer_norm "
+        "group_norm cat stack embedding clone contiguous zeros ones empty full zeros_like ones_like "
+        "empty_like full_like new_zeros new_ones to float setitem copy masked_fill where dropout gelu "
+        "silu sum mean ";
     callee = callee.substr(callee.rfind('.') + 1);
     while (callee.starts_with('_')) callee.remove_prefix(1);
     while (callee.ends_with('_')) callee.remove_suffix(1);
-    return !plain.contains(callee);
+    return plain.find(" " + std::string(callee) + " ") == std::string_view::npos;
   }
 
   // A write that gradients do not see, to a tensor that has some; or one that makes an input have some.
@@ -249,6 +204,7 @@ struct Lowering::Impl {
   }
 
   void Apply(Call& call);
+  void Cast(Call& call);
   bool TryRows(Call& call, bool computable);
   void Extern(Call& call, bool model);
   void Commit(Call& call, const Row& row, Form form, Outs outs, std::optional<Device> device);
@@ -283,7 +239,65 @@ void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg struct
   trace.calls.push_back(call);
 }
 
+// What autocast does to the operands of a call, as calls of its own.
+void Lowering::Impl::Cast(Call& call) {
+  const Autocast cast = std::exchange(call.mode.autocast, Autocast{});
+  int device = -1;
+  ForEachTensor(call, [&](TraceId t) {
+    const DeviceKind kind = meta(t).device.kind;
+    const int d = kind == DeviceKind::kCpu ? 0 : kind == DeviceKind::kCuda ? 1 : -1;
+    if (d > device && cast.on[d]) device = d;  // a 0-d CPU tensor may stand beside a GPU tensor
+  });
+  if (device < 0) return;
+  const CastRule rule = AutocastRule(call, device == 1);
+  if (rule == CastRule::kNone) return;
+  const DeviceKind kind = device ? DeviceKind::kCuda : DeviceKind::kCpu;
+  const DType lower = cast.dtype[device];
+  auto eligible = [&](TraceId t) {
+    const TensorMeta& m = meta(t);
+    return m.device.kind == kind && IsFloat(m.dtype) && m.dtype != DType::kFloat64;
+  };
+  bool any = false, wide = false, odd = false;
+  ForEachTensor(call, [&](TraceId t) {
+    if (!eligible(t)) return;
+    any = true;
+    wide |= meta(t).dtype == DType::kFloat32;
+    odd |= meta(t).dtype != DType::kFloat32 && meta(t).dtype != lower;
+  });
+  if (!any) return;
+  if (rule == CastRule::kRefused) throw Decline(call.callee + " under autocast");
+  if (rule == CastRule::kPromote && odd) throw Decline(call.callee + " under autocast of other types");
+  const DType to = rule == CastRule::kLower || (rule == CastRule::kPromote && !wide) ? lower : DType::kFloat32;
+  std::function<void(Arg&)> change = [&](Arg& a) {
+    for (Arg& i : a.items) change(i);
+    if (!a.is(Arg::Kind::kTensor) || !eligible(a.t) || meta(a.t).dtype == to) return;
+    const TensorMeta& m = meta(a.t);
+    const bool keep = cast.cache && to == lower && m.dtype == DType::kFloat32 && m.requires_grad && m.is_parameter &&
+                      trace.tensors[a.t].input >= 0;
+    if (auto known = casts.find(a.t); keep && known != casts.end()) {
+      a.t = known->second;
+      return;
+    }
+    Call made;
+    made.callee = "torch.Tensor.to";
+    made.mode = call.mode;
+    made.file = call.file;
+    made.line = call.line;
+    Arg type;
+    type.kind = Arg::Kind::kDType;
+    type.s = std::string(DTypeName(to));
+    made.args = {a, type};
+    Apply(made);
+    if (keep) casts.emplace(a.t, made.result.t);
+    a.t = made.result.t;
+  };
+  for (Arg& a : call.args) change(a);
+  for (auto& [name, a] : call.kwargs) change(a);
+}
+
 void Lowering::Impl::Apply(Call& call) {
+  if (call.mode.autocast.any()) Cast(call);
+  call.mode.autocast = Autocast{};
   builder.set_location(call.file, call.line);
   bool computable = true;
   std::optional<Device> device;
@@ -613,6 +627,9 @@ const std::string& Lowering::undifferentiable() const {
 }
 const std::string& Lowering::graph_unusable() const {
   return impl_->unusable;
+}
+void Lowering::EndAutocast() {
+  impl_->casts.clear();
 }
 void Lowering::Apply(Call& call) {
   impl_->Apply(call);

@@ -56,6 +56,8 @@ class Lowering {
   };
   // `ieee`: IEEE exceptions of operations matter (NumPy's). Further graph outputs hold what might raise unread.
   std::vector<Made> Finish(const std::vector<TraceId>& outputs, bool ieee = false);
+  // The casts of leaves are made anew: the outermost autocast region ended.
+  void EndAutocast();
   // A number read out of the program (not a tensor): e.g. sizes. Exposed for rows.
   Builder& builder();
 

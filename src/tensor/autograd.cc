@@ -124,6 +124,7 @@ PyObject* BackwardOf(PyObject*, PyObject* const* args, Py_ssize_t n) {  // (ctx,
     PyObject* const* args;
     Py_ssize_t n;
   } request{s, args, n};
+  AutocastOff plain;
   return (*s->hook)->quietly()(
       [](void* p) {
         auto* r = static_cast<Request*>(p);

@@ -1,11 +1,12 @@
 // The thread state that a compiled torch program depends on, and dtype objects. Words of TorchState:
 //   0, 1  local dispatch keys included, excluded (raw thread-local words; autocast, functorch, dispatch modes show
 //   here) 2     flags, see Flag 3     function-mode stack length (torch.device(...) contexts are such modes),
-//   dispatch-mode stack length 4     default dtype, autocast dtypes of CPU and CUDA (only while autocast is on) 5
+//   dispatch-mode stack length 4     default dtype, autocast dtypes of CPU and CUDA 5
 //   deterministic algorithms 6, 7  which mode objects: function modes, dispatch modes (a hash; 0: none). Capture
 //   declines while there are any.
 // Not seen: float32 matmul precision, TF32 and cuDNN switches: they change digits, not meaning, and the library calls
 // of a compiled graph read them when they run (asking torch for the precision alone costs 46 ns).
+#include <bit>
 #include <cstdio>
 
 #include "tensor/numpy_api.h"
@@ -42,12 +43,35 @@ bool FunctorchLevel(const TorchApi& t) {
   return level && level.get() != Py_None;
 }
 
-// A thread on which nothing was switched has zeros (torch stores the keys xored with the defaults).
-inline bool MayAutocast(const uint64_t* keys) {
-  return !keys || keys[0] || keys[1];
-}
-
 constexpr int8_t kCpu = 0, kCuda = 1;
+
+// The bit of a device's autocast in the second word, which torch stores xored with its default (off): found by turning
+// it around. 0: not to be had.
+uint64_t AutocastBit(const TorchApi& t, int device) {
+  static std::array<uint64_t, 2> bits = [&t] {
+    std::array<uint64_t, 2> found = {0, 0};
+    const uint64_t* keys = Words(t).keys;
+    SavedError saved;
+    for (int d = 0; keys && d < 2; ++d) {
+      const char* name = d ? "cuda" : "cpu";
+      Ref was(PyObject_CallMethod(t.module, "is_autocast_enabled", "s", name));
+      if (!was) {
+        PyErr_Clear();
+        continue;
+      }
+      const bool on = was.get() == Py_True;
+      const uint64_t before[] = {keys[0], keys[1]};
+      Ref turned(PyObject_CallMethod(t.module, "set_autocast_enabled", "sO", name, on ? Py_False : Py_True));
+      const uint64_t bit = keys[1] ^ before[1];
+      const bool good = turned && keys[0] == before[0] && std::has_single_bit(bit) && ((before[1] & bit) != 0) == on;
+      Ref back(PyObject_CallMethod(t.module, "set_autocast_enabled", "sO", name, on ? Py_True : Py_False));
+      PyErr_Clear();
+      if (good && back && keys[1] == before[1]) found[d] = bit;
+    }
+    return found;
+  }();
+  return bits[device];
+}
 
 // Identities of a stack of mode objects: at(i) is a shared_ptr to a struct that begins with the PyObject*.
 uint64_t ModeIdentities(int64_t n, void** (*at)(int64_t)) {
@@ -77,8 +101,29 @@ ModeState ReadMode() {
 
 ModeState ReadModeForCapture() {
   ModeState m = ReadMode();
-  if (Torch()) m.default_float = FromScalarType(ReadTorchState().words[4] & 0xff).value_or(m.default_float);
+  const TorchApi* t = Torch();
+  if (!t) return m;
+  const TorchState s = ReadTorchState();
+  m.default_float = FromScalarType(s.words[4] & 0xff).value_or(m.default_float);
+  m.autocast.cache = !(s.words[2] & kAutocastCacheOff);
+  for (int d = 0; d < 2; ++d) {
+    m.autocast.dtype[d] = FromScalarType(s.words[4] >> (8 + 8 * d) & 0xff).value_or(m.autocast.dtype[d]);
+    m.autocast.on[d] = s.words[1] && s.words[1] & AutocastBit(*t, d);
+  }
   return m;
+}
+
+AutocastOff::AutocastOff() {
+  const TorchApi* t = bound_torch;
+  uint64_t* keys = t ? Words(*t).keys : nullptr;
+  if (!keys || !keys[1]) [[likely]]
+    return;
+  was_ = keys[1] & (AutocastBit(*t, 0) | AutocastBit(*t, 1));
+  keys[1] &= ~was_;
+}
+
+AutocastOff::~AutocastOff() {
+  if (was_) Words(*bound_torch).keys[1] |= was_;
 }
 
 void SetGradMode(bool on) {
@@ -115,7 +160,7 @@ TorchState ReadTorchState() {
     s.words[7] = ModeIdentities(dispatches, t->dispatch_mode_at);
   }
   s.words[4] = t->default_dtype ? static_cast<uint8_t>(t->default_dtype()) : 0;
-  if (MayAutocast(keys) && t->autocast_dtype) {
+  if (t->autocast_dtype) {  // also while it is off: a program that turns it on may take them as they are
     s.words[4] |= static_cast<uint64_t>(static_cast<uint8_t>(t->autocast_dtype(kCpu))) << 8 |
                   static_cast<uint64_t>(static_cast<uint8_t>(t->autocast_dtype(kCuda))) << 16;
     if (t->autocast_cache && !t->autocast_cache()) flags |= kAutocastCacheOff;
@@ -160,7 +205,8 @@ const std::string& CaptureObstacle() {
   else if (s.words[2] & kFunctionsDisabled)
     obstacle = "__torch_function__ is disabled";
   else if (keys || s.words[2] & kUnreadable) {  // inference mode shows here too
-    if (PythonFlag(*t, "_is_any_autocast_enabled"))
+    if (s.words[1]) keys = s.words[0] | (s.words[1] & ~(AutocastBit(*t, 0) | AutocastBit(*t, 1)));
+    if (s.words[2] & kUnreadable && PythonFlag(*t, "_is_any_autocast_enabled"))
       obstacle = "autocast is active";
     else if (keys && !(s.words[2] & kInference))
       obstacle = "dispatch is changed on this thread (" + DescribeTorchState(s) + ")";

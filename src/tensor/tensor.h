@@ -51,14 +51,24 @@ struct TorchState {
 };
 TorchState ReadTorchState();
 std::string DescribeTorchState(const TorchState&);
-// Why calls cannot be captured on this thread as it stands (autocast, function and dispatch modes, functorch levels, a
+// Why calls cannot be captured on this thread as it stands (function and dispatch modes, functorch levels, a
 // forward- mode level are not modelled); empty: they can.
 const std::string& CaptureObstacle();
 // Does this thread have default hooks for tensors that autograd saves (torch.autograd.graph.saved_tensors_hooks)?
 bool SavedTensorHooks();
 ModeState ReadMode();            // grad, inference
 ModeState ReadModeForCapture();  // all of it
-void SetGradMode(bool);          // torch._C._set_grad_enabled without Python
+// While alive, autocast is off on this thread: what runs has its casts written out.
+class AutocastOff {
+ public:
+  AutocastOff();
+  ~AutocastOff();
+  AutocastOff(const AutocastOff&) = delete;
+
+ private:
+  uint64_t was_ = 0;
+};
+void SetGradMode(bool);  // torch._C._set_grad_enabled without Python
 // NumPy's error handling (errstate); nullopt if it cannot be read without calling Python.
 std::optional<std::pair<uint64_t, uint64_t>> ReadNumpyState();
 int NumpyWatch();                // Status bits that NumPy would tell of under the present error handling

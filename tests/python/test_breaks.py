@@ -134,8 +134,9 @@ def tensor_protocol(x):
 
 def thread_state(x):
     y = x + 1
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        z = y @ y
+    torch.set_default_dtype(torch.float64)
+    z = y @ y + torch.ones(1)
+    torch.set_default_dtype(torch.float32)
     return z.float()
 
 

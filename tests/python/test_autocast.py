@@ -1,0 +1,225 @@
+"""Programs under torch.autocast, entered inside or outside of what is compiled: the types and the casts are torch's."""
+
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from test_opinfo import facts, operators, run, tensors  # noqa: E402
+from test_training import compiled_backward, notes  # noqa: E402
+
+F = torch.nn.functional
+TYPES = [torch.bfloat16, torch.float16]
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.b = torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + torch.softmax(self.b(F.gelu(self.norm(self.a(self.a(x) @ self.a.weight)))), -1)
+
+
+def gradients(f, x, parameters):
+    out = f(x)
+    return out, torch.autograd.grad(out.float().square().sum(), parameters)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_block(fresh, where, dtype):
+    torch.manual_seed(0)
+    model, x = Block(), torch.randn(4, 8)
+
+    def inside(x):
+        with torch.autocast("cpu", dtype=dtype):
+            return model(x)
+
+    f = inside if where == "inside" else model
+    compiled = fresh.compile(f)
+    with torch.autocast("cpu", dtype=dtype, enabled=where == "outside"):
+        assert fresh.explain(f)(x).graph_count == 1
+    for _ in range(3):
+        with torch.autocast("cpu", dtype=dtype, enabled=where == "outside"):
+            expected = gradients(f, x, list(model.parameters()))
+            got = gradients(compiled, x, list(model.parameters()))
+        assert got[0].dtype == expected[0].dtype
+        torch.testing.assert_close(got[0], expected[0], rtol=2e-2, atol=2e-2)
+        for mine, theirs in zip(got[1], expected[1]):
+            assert mine.dtype == theirs.dtype
+            torch.testing.assert_close(mine, theirs, rtol=5e-2, atol=5e-2)
+    assert compiled_backward(compiled), notes(compiled)
+
+
+def test_state_is_guarded(fresh):
+    w = torch.randn(4, 4)
+    compiled = fresh.compile(lambda x: x @ w)
+    x = torch.randn(4, 4)
+    assert compiled(x).dtype == torch.float32
+    for dtype in TYPES + TYPES:
+        with torch.autocast("cpu", dtype=dtype):
+            assert compiled(x).dtype == dtype
+            with torch.autocast("cpu", enabled=False):
+                assert compiled(x).dtype == torch.float32
+            with torch.no_grad(), torch.autocast("cuda", enabled=False):
+                assert compiled(x).dtype == dtype
+    assert compiled(x).dtype == torch.float32 and compiled.cache_info()["segments"] <= 7
+
+
+def test_default_type_is_guarded(fresh):
+    def f(x):
+        with torch.autocast("cpu"):
+            return x @ x
+
+    compiled, x, before = fresh.compile(f), torch.randn(4, 4), torch.get_autocast_dtype("cpu")
+    assert compiled(x).dtype == before
+    try:
+        torch.set_autocast_dtype("cpu", torch.float16)
+        assert compiled(x).dtype == torch.float16
+    finally:
+        torch.set_autocast_dtype("cpu", before)
+    assert compiled(x).dtype == before
+
+
+def test_regions(fresh):
+    def f(x):
+        seen = [torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()]
+        with torch.autocast("cpu", dtype=torch.float16, cache_enabled=False):
+            a = x @ x
+            seen += [torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()]
+            with torch.autocast("cpu", enabled=False):
+                b = a.float() @ x
+                seen += [torch.is_autocast_enabled("cpu")]
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                c = a @ x
+        return a, b, c, x @ x, seen, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+
+    compiled, x = fresh.compile(f), torch.randn(4, 4)
+    for _ in range(2):
+        got, expected = compiled(x), f(x)
+        assert got[4:] == expected[4:]
+        for mine, theirs in zip(got[:4], expected[:4]):
+            torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-2)
+    assert fresh.explain(f)(x).graph_count == 1
+
+
+@torch.autocast("cpu", dtype=torch.bfloat16)
+def decorated(x):
+    return x @ x
+
+
+def test_decorator_and_break_inside(fresh):
+    def f(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ x
+            print(end="")
+            y = y @ x
+        return y, decorated(x), y.float() @ x
+
+    compiled, x = fresh.compile(f), torch.randn(4, 4)
+    for _ in range(3):
+        for mine, theirs in zip(compiled(x), f(x)):
+            torch.testing.assert_close(mine, theirs)
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w.t(), x.t() @ g
+
+
+def test_custom_function(fresh):
+    w = torch.randn(8, 8, requires_grad=True)
+
+    def f(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return Scaled.apply(x @ w, w) + 1
+
+    compiled, x = fresh.compile(f), torch.randn(4, 8)
+    for _ in range(2):
+        expected, got = gradients(f, x, [w]), gradients(compiled, x, [w])
+        torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_grad_scaler(fresh):
+    def train(compile):
+        torch.manual_seed(0)
+        model = Block()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+        f, x, losses = compile(model), torch.randn(4, 8), []
+        for k in range(5):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = f(x * (1e30 if k == 2 else 1)).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            losses += [loss.detach(), torch.tensor(scaler.get_scale())]
+        return losses, [p.detach() for p in model.parameters()]
+
+    expected, got = train(lambda f: f), train(fresh.compile)
+    torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2, equal_nan=True)
+
+
+# The framework draws a line between its lists and what it decides inside a kernel; results then differ in digits only.
+LOOSE = dict(rtol=6e-2, atol=6e-2, equal_nan=True)
+UNSTABLE = re.compile(r"linalg|svd|eig|qr|lu|cholesky|inverse|lstsq|pinv|solve|det|ormqr|geqrf|orgqr|renorm|std|cov|corrcoef|argsort|topk|sort|median|mode|unique|"
+                      r"histc|histogram|bucketize|searchsorted|floor|ceil|round|trunc|frac|remainder|fmod|quantize|fake|nextafter|div")  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("info", operators())
+def test_operator(fresh, info):
+    for dtype in (torch.float32, torch.bfloat16):
+        if dtype not in info.supported_dtypes("cpu"):
+            continue
+        for number, sample in enumerate(info.sample_inputs("cpu", dtype)):
+            if number == 2:
+                break
+
+            def call(*args, **kwargs):
+                return info.op(*args, **kwargs)
+
+            with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+                expected, refused = run(call, sample)
+                got, error = run(fresh.compile(call), sample)
+            where = f"{info.name} {dtype} sample {number}: {sample}"
+            assert type(error) is type(refused), f"{where}: {error!r} instead of {refused!r}"
+            assert facts(got) == facts(expected), where
+            if UNSTABLE.search(info.name):
+                continue
+            for mine, theirs in zip(tensors(got), tensors(expected)):
+                torch.testing.assert_close(mine, theirs, **LOOSE, msg=lambda m, where=where: f"{where}: {m}")
+
+
+def test_lists_are_torchs():
+    """Every operator for which torch registers a cast is one of ours; names are compared, not their meaning."""
+    source = open(__file__.replace("tests/python/test_autocast.py", "src/surface/autocast.cc")).read()
+    ours = {name for text in re.findall(r'"([a-z_0-9 ]+)"', source) for name in text.split()}
+    internal = {"_lu_with_info", "_grid_sampler_2d_cpu_fallback", "multilabel_margin_loss_forward", "_thnn_fused_gru_cell", "_thnn_fused_lstm_cell",
+                "cudnn_convolution", "cudnn_convolution_transpose"}  # fmt: skip
+    for schema in torch._C._jit_get_all_schemas():
+        if not schema.name.startswith("aten::"):
+            continue
+        name = schema.name + ("." + schema.overload_name if schema.overload_name else "")
+        for key in ("AutocastCPU", "AutocastCUDA"):
+            try:
+                listed = torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+            except RuntimeError:
+                continue
+            assert not listed or schema.name[6:] in ours | internal, f"{name} {key}"
+
+
