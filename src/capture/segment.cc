@@ -102,6 +102,14 @@ bool HasDestructor(PyObject* o) {
   return o && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && _PyType_Lookup(Py_TYPE(o), del_name);
 }
 
+// Can what tensors hold make a call of the framework raise?
+bool MayFail(Session& s) {
+  if (s.uses_numpy || !s.lowering().graph_unusable().empty()) return true;
+  return std::any_of(s.graph().nodes.begin(), s.graph().nodes.end(), [](const Node& n) {
+    return n.op == Op::kExtern || n.op == Op::kTake || n.op == Op::kGather || n.op == Op::kScatter;
+  });
+}
+
 std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem, FjFrame* frame,
                                const FrameImage& before, frame::Outcome outcome, int index, PyObject* result,
                                std::string* problem) {
@@ -271,6 +279,9 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
       }
     }
   }
+  bool direct = !seg->graph_runner;
+  seg->undo = tensor::PlanUndo(seg->trace, direct, seg->backend_runner || MayFail(s));
+  seg->changes = seg->undo.random || !s.graph().writes.empty();
   auto builder = s.TakeGuards();
   seg->guards = builder->Finish(s.env(), inputs);
   seg->recipe.Seal();
@@ -464,6 +475,27 @@ Segment::~Segment() {
   RunsEvent(*this);
 }
 
+int Segment::Run(PyObject* const* inputs, const int64_t* symbols, PyObject** out) {
+  if (!graph_runner && !backend_runner && !trace_runner) {  // no operations: every tensor is an input
+    for (size_t i = 0; i < recipe.outputs.size(); ++i)
+      out[i] = Py_NewRef(inputs[trace.tensors[recipe.outputs[i]].input]);
+    return 0;
+  }
+  std::optional<tensor::Undo> before;
+  if (undo.needed()) before.emplace(undo, inputs);
+  int failed;
+  int r = graph_runner     ? graph_runner->Run(inputs, symbols, out)
+          : backend_runner ? backend_runner->Run(inputs, symbols, out)
+                           : trace_runner->Run(inputs, symbols, out, &failed);
+  if (r == 0) return failures = 0;
+  ++failures;
+  if (diag::Enabled(diag::Channel::perf_))
+    diag::Log(diag::Channel::perf_, "a run ended early and starts over in Python");
+  if (r == -1 && changes && !graph_runner && !(before && before->Restore())) return -2;
+  if (r == -1 && before && graph_runner) before->Restore();
+  return r;
+}
+
 int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   constexpr int kInline = 256;
   PyObject* inputs_small[kInline];
@@ -499,25 +531,7 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   std::optional<SuspendScope> off;
   if (frame) off.emplace();  // the hot path has nothing to suspend
   tensor::AutocastOff plain;
-  if (graph_runner) {
-    if (int r = graph_runner->Run(inputs, symbols, out); r < 0) {
-      ++failures;
-      if (diag::Enabled(diag::Channel::perf_))
-        diag::Log(diag::Channel::perf_, "a run ended early and starts over in Python");
-      return r;
-    }
-    failures = 0;
-  } else if (backend_runner) {
-    if (backend_runner->Run(inputs, symbols, out) < 0) return -1;
-  } else if (trace_runner) {
-    int failed;
-    if (trace_runner->Run(inputs, symbols, out, &failed) < 0) return -1;
-  } else {
-    for (size_t i = 0; i < n; ++i) {  // no operations: every tensor is an input
-      out[i] = inputs[trace.tensors[recipe.outputs[i]].input];
-      Py_INCREF(out[i]);
-    }
-  }
+  if (int r = Run(inputs, symbols, out); r < 0) return r;
   // The common case: one tensor is returned.
   if (returns && n == 1 && recipe.nodes.size() == 1 && stores.empty() && calls.empty() && cells.empty() &&
       grad_after < 0) {
@@ -527,21 +541,21 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   }
   std::vector<Ref> held, values;
   for (size_t i = 0; i < n; ++i) held.emplace_back(out[i]);
-  if (recipe.Build(inputs + num_tensor_inputs, out, symbols, num_symbols, &values) < 0) return -1;
+  if (recipe.Build(inputs + num_tensor_inputs, out, symbols, num_symbols, &values) < 0) return changes ? -2 : -1;
   for (const Store& st : stores) {
     PyObject* d = values[st.dict].get();
     int bad = st.value >= 0 ? PyDict_SetItem(d, values[st.key].get(), values[st.value].get())
                             : PyDict_DelItem(d, values[st.key].get());
-    if (bad < 0) return -1;
+    if (bad < 0) return -2;
   }
   for (const PendingCall& c : calls) {
     std::vector<PyObject*> args;
     for (int node : c.args) args.push_back(values[node].get());
     Ref r(PyObject_Vectorcall(c.method.get(), args.data(), args.size(), nullptr));
-    if (!r) return -1;
+    if (!r) return -2;
   }
   for (auto [cell, value] : cells)
-    if (PyCell_Set(values[cell].get(), value < 0 ? nullptr : values[value].get()) < 0) return -1;
+    if (PyCell_Set(values[cell].get(), value < 0 ? nullptr : values[value].get()) < 0) return -2;
   if (grad_after >= 0) tensor::SetGradMode(grad_after);
   ++runs;
   if (returns) {

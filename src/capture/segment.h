@@ -12,7 +12,7 @@
 #include "capture/exit.h"
 #include "frame/driver.h"
 #include "guard/guard.h"
-#include "tensor/tensor.h"
+#include "tensor/undo.h"
 
 namespace framejit::capture {
 
@@ -43,6 +43,8 @@ struct Segment {
   std::shared_ptr<Executable> executable;
   std::unique_ptr<BackendRunner> backend_runner;  // a registered backend's callable
   Trace trace;
+  tensor::UndoPlan undo;
+  bool changes = false;  // a run that got to its end has written inputs or drawn random numbers
   Recipe recipe;
   int num_tensor_inputs = 0, num_inputs = 0, num_symbols = 0;
   bool returns = false;
@@ -74,8 +76,12 @@ struct Segment {
   ~Segment();
 
   // Guards hold: runs. 1: done (*result set if it returns; else the frame's slots were written), 0: miss, -1:
-  // exception, nothing was committed; -2: exception that is the program's own (a hook raised).
+  // exception, all is as before; -2: what was done stays done, the exception goes to the program (a hook's own,
+  // memory).
   int Try(PyObject** slots_in, FjFrame* frame, PyObject** result);
+
+ private:
+  int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** out);  // as Try
 };
 
 struct Place {  // one instruction offset and stack depth

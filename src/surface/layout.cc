@@ -112,7 +112,8 @@ Ints Stretch(Env& env, const TensorMeta& m, const Ints& shape, bool ones_do_not_
   Ints out(shape.size(), Int(0));
   size_t shift = shape.size() - m.sizes.size();
   for (size_t i = 0; i < m.sizes.size(); ++i) {
-    bool one = m.sizes[i] == Int(1) || (!(m.sizes[i] == shape[i + shift]) && env.Eq(m.sizes[i], 1));
+    const bool ask = ones_do_not_move || !(m.sizes[i] == shape[i + shift]);
+    const bool one = ask ? env.Eq(m.sizes[i], 1) : m.sizes[i] == Int(1);
     if (one && (ones_do_not_move || !env.Eq(shape[i + shift], 1))) continue;
     out[i + shift] = m.strides[i];
   }

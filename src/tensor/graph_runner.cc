@@ -121,7 +121,7 @@ class Runner : public GraphRunner {
       for (size_t i = 0; i < n; ++i) Py_CLEAR(outputs[i]);
     }
     for (size_t i = 0; i < num_graph_outputs_; ++i) Py_XDECREF(made.get()[i]);
-    return ok ? 0 : raised ? -2 : -1;
+    return ok ? 0 : raised || !written_.empty() ? -2 : -1;
   }
 
  private:

@@ -90,7 +90,50 @@ bool IsNumpyState(PyObject* o) {
   return NumpyLoaded() && o == TheAccess().variable;
 }
 
+// Stands in for warnings.warn while some thread is in a compiled run; for all others it is what it was.
+namespace warn {
+
+PyObject *module_dict = nullptr, *name = nullptr, *own = nullptr, *original = nullptr;
+int users = 0;                // runs in progress, of all threads
+thread_local int inside = 0;  // of this one
+
+PyObject* Warn(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject* kwnames) {
+  if (!inside) return PyObject_Vectorcall(original, args, n, kwnames);
+  PyErr_SetString(PyExc_RuntimeError, "framejit: a warning");
+  return nullptr;
+}
+PyMethodDef method = {"warn", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Warn)),
+                      METH_FASTCALL | METH_KEYWORDS, nullptr};
+
+bool Enter() {
+  if (!own) {
+    Ref m(PyImport_ImportModule("warnings"));
+    name = PyUnicode_InternFromString("warn");
+    module_dict = m ? Py_XNewRef(PyModule_GetDict(m.get())) : nullptr;
+    own = module_dict && name ? PyCFunction_New(&method, nullptr) : nullptr;
+  }
+  PyObject* now = own ? PyDict_GetItem(module_dict, name) : nullptr;
+  if (!now) return false;
+  if (now != own) {
+    Py_XSETREF(original, Py_NewRef(now));
+    if (PyDict_SetItem(module_dict, name, own) < 0) return false;
+  }
+  ++users;
+  ++inside;
+  return true;
+}
+
+void Leave() {
+  --inside;
+  if (--users || PyDict_GetItem(module_dict, name) != own) return;
+  PyDict_SetItem(module_dict, name, original);
+}
+
+}  // namespace warn
+
 NumpyRaises::NumpyRaises() {
+  warns_ = warn::Enter();
+  if (!warns_) PyErr_Clear();
   std::optional<State> s = Current();
   const int watch = s ? Watch(s->mask) : 0;
   if (!watch || s->buffer_size != 8192) return;
@@ -102,8 +145,10 @@ NumpyRaises::NumpyRaises() {
 }
 
 NumpyRaises::~NumpyRaises() {
-  if (!token_) return;
+  if (!token_ && !warns_) return;
   SavedError saved;
+  if (warns_) warn::Leave();
+  if (!token_) return;
   if (PyContextVar_Reset(TheAccess().variable, token_) < 0) PyErr_Clear();
   Py_DECREF(token_);
 }

@@ -73,8 +73,8 @@ void SetGradMode(bool);  // torch._C._set_grad_enabled without Python
 std::optional<std::pair<uint64_t, uint64_t>> ReadNumpyState();
 int NumpyWatch();                // Status bits that NumPy would tell of under the present error handling
 bool IsNumpyState(PyObject* o);  // the context variable that holds it
-// While alive, NumPy raises what it would tell of in any way, so that a compiled run can end there and start over in
-// Python, which tells it at the right line.
+// While alive, NumPy raises what it would tell of in any way, warnings of its Python functions too, so that a compiled
+// run can end there and start over in Python, which tells it at the right line.
 class NumpyRaises {
  public:
   NumpyRaises();
@@ -83,6 +83,7 @@ class NumpyRaises {
 
  private:
   PyObject* token_ = nullptr;
+  bool warns_ = false;
 };
 PyObject* DTypeObject(Framework f, DType t);           // new ref: torch.float32 / numpy dtype
 std::optional<DType> DTypeOf(PyObject* dtype_object);  // torch.dtype or numpy dtype / scalar type
@@ -107,8 +108,8 @@ class OutputHook;  // autograd.h
 class GraphRunner {
  public:
   virtual ~GraphRunner() = default;
-  // -1 with the exception: nothing was written; -2: what was done stays done, the exception is the program's (a
-  // hook's).
+  // -1 with the exception: nothing was written; -2: what was done stays done, the exception is for the program (a
+  // hook's own, memory).
   virtual int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs) = 0;
 };
 struct OutputPlan {  // how trace output i is made

@@ -1,0 +1,104 @@
+#include "tensor/undo.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "surface/rows.h"
+#include "tensor/call_step.h"
+#include "tensor/torch_api.h"
+
+namespace framejit::tensor {
+
+namespace {
+
+// Draws numbers: by its name, or as one of the things that drop out inside.
+bool Draws(const std::string& callee) {
+  if (surface::IsRandom(callee)) return true;
+  for (const char* part : {"dropout", "attention", "lstm", "gru", "rnn"})
+    if (callee.find(part) != std::string::npos) return callee.starts_with("torch");
+  return false;
+}
+
+PyObject* Generator(int gpu) {  // -1: the CPU's
+  const TorchApi* t = Torch();
+  if (gpu < 0) return PyObject_GetAttrString(t->module, "default_generator");
+  Ref cuda(PyObject_GetAttrString(t->module, "cuda"));
+  Ref all(cuda ? PyObject_GetAttrString(cuda.get(), "default_generators") : nullptr);
+  return all ? PySequence_GetItem(all.get(), gpu) : nullptr;
+}
+
+bool RequiresGrad(PyObject* o) {
+  Meta m;
+  return ReadMeta(o, &m) && m.requires_grad;
+}
+
+// No gradients; inference mode for what was made in it, which may not be written outside.
+ModeState Quiet(PyObject* o) {
+  ModeState mode = ReadMode();
+  Meta m;
+  mode.grad = false;
+  mode.inference |= ReadMeta(o, &m) && m.is_inference;
+  return mode;
+}
+
+}  // namespace
+
+UndoPlan PlanUndo(const Trace& trace, bool direct, bool fails) {
+  UndoPlan plan;
+  for (const TraceTensor& t : trace.tensors) {
+    plan.torch |= t.meta.framework == Framework::kTorch;
+    if (direct && fails && t.mutated && t.input >= 0) plan.written.push_back(t.input);
+    if (t.meta.device.kind == DeviceKind::kCuda &&
+        std::find(plan.gpus.begin(), plan.gpus.end(), t.meta.device.index) == plan.gpus.end())
+      plan.gpus.push_back(t.meta.device.index);
+  }
+  if (plan.torch && fails)
+    plan.random = std::any_of(trace.calls.begin(), trace.calls.end(), [](const Call& c) { return Draws(c.callee); });
+  return plan;
+}
+
+Undo::Undo(const UndoPlan& plan, PyObject* const* inputs) : torch_(plan.torch) {
+  std::optional<ModeSwitch> mode;
+  if (torch_) mode.emplace();
+  for (int i : plan.written) {
+    if (mode) mode->Set(Quiet(inputs[i]));
+    bool tracked = torch_ && RequiresGrad(inputs[i]);
+    written_.push_back({inputs[i], tracked, Ref(PyObject_CallMethod(inputs[i], torch_ ? "clone" : "copy", nullptr))});
+    ok_ = ok_ && written_.back().copy;
+  }
+  for (int k = 0; plan.random && k <= static_cast<int>(plan.gpus.size()); ++k) {
+    Ref g(Generator(k ? plan.gpus[k - 1] : -1));
+    Ref state(g ? PyObject_CallMethod(g.get(), "get_state", nullptr) : nullptr);
+    ok_ = ok_ && state;
+    generators_.emplace_back(std::move(g), std::move(state));
+  }
+  PyErr_Clear();
+}
+
+bool Undo::Restore() {
+  if (!ok_) return false;
+  SavedError saved;
+  bool ok = true;
+  std::optional<ModeSwitch> mode;
+  if (torch_) mode.emplace();
+  for (const Written& w : written_) {
+    if (mode) mode->Set(Quiet(w.input));
+    Ref r;
+    if (torch_) {
+      // Written with gradients it belongs to the graph now. It did not before: inputs that do are not written.
+      if (!w.tracked && RequiresGrad(w.input)) r = Ref(PyObject_CallMethod(w.input, "detach_", nullptr)), ok = ok && r;
+      r = Ref(ok ? PyObject_CallMethod(w.input, "copy_", "O", w.copy.get()) : nullptr);
+      ok = ok && r;
+    } else {
+      ok = ok && PyObject_SetItem(w.input, Py_Ellipsis, w.copy.get()) == 0;
+    }
+  }
+  for (auto& [generator, state] : generators_) {
+    Ref r(PyObject_CallMethod(generator.get(), "set_state", "O", state.get()));
+    ok = ok && r;
+  }
+  PyErr_Clear();
+  return ok;
+}
+
+}  // namespace framejit::tensor
