@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "graph/rewrite.h"
+#include "pass/views.h"
 
 namespace framejit::pass {
 namespace {
@@ -231,7 +232,11 @@ class Folder {
 
   ValueId FoldCast(Node& n) {
     const Node& in = In(n, 0);
-    if (in.type.dtype == n.type.dtype) return Use(n, n.operands[0]);
+    if (in.type.dtype == n.type.dtype) {
+      // A product is written row-major anyhow.
+      const bool product = (in.op == Op::kMatMul || in.op == Op::kLinear) && in.strides.empty();
+      return product && n.strides == RowMajor(n.type.shape) ? n.operands[0] : Use(n, n.operands[0]);
+    }
     if (in.op != Op::kCast || !Lossless(r_.node(in.operands[0]).type.dtype, in.type.dtype)) return kNoValue;
     n.operands[0] = in.operands[0];
     changed_ = true;

@@ -126,6 +126,9 @@ Outs AddMatMul(Scope& s) {  // addmm, baddbmm: beta * input + alpha * (x @ y)
   if (x.rank() != rank || y.rank() != rank) Scope::Fail("operand ranks");
   SameFloats(s, {&add, &x, &y});
   double beta = s.number(3), alpha = s.number(4);
+  if (rank == 2 && x.meta->device.kind == DeviceKind::kCuda && add.rank() == 1 && beta == 1 && alpha == 1 &&
+      s.env.Eq(add.meta->sizes[0], y.meta->sizes[1]) && s.env.Eq(x.meta->sizes[1], y.meta->sizes[0]))
+    return s.b.Add(Op::kLinear, {x.value, s.b.Permute(y.value, {1, 0}), add.value});  // one call of the library
   ValueId v = s.Up(MatMulOf(s, x, y));
   if (alpha != 1) v = s.b.Binary(Op::kMul, v, rules::Like(s.b, v, alpha));
   if (beta != 0) {

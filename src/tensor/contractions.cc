@@ -8,6 +8,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <tuple>
 
@@ -127,8 +128,44 @@ struct Product {
     return x;
   }
 
+  // cuBLAS has slow kernels only for 16-bit results whose rows do not begin at multiples of 16 bytes (a vocabulary of
+  // 50257). Every 8th row begins alike: eight products, each of every 8th row and of the columns from where these
+  // rows are aligned, and the few columns at both ends by themselves.
+  bool RunUnaligned() const {
+    constexpr int64_t kVector = 8;
+    const int64_t ld = out.strides[1], columns = out.sizes[2], rows = out.sizes[1], k = a.sizes[2];
+    const auto aligned = [](const Matrix& x, int64_t stride) {
+      return stride % kVector == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+    };
+    if (DTypeSize(dtype) != 2 || bias || a.sizes[0] != 1 || out.strides[2] != 1 || ld % kVector == 0) return false;
+    if (rows < 32 * kVector || columns < 1024 || 2.0 * rows * columns * k < 2e9) return false;
+    if (a.strides[2] != 1 || !aligned(a, a.strides[1]) || b.strides[1] != 1 || !aligned(b, b.strides[2])) return false;
+    auto run = [&](int64_t row, int64_t step, int64_t column, int64_t count) {
+      Product p{t, a, b, out, nullptr, dtype, device};
+      auto advance = [](Matrix& x, int64_t by) { x.data = static_cast<uint16_t*>(x.data) + by; };
+      advance(p.a, row * a.strides[1]);
+      advance(p.b, column * b.strides[2]);
+      advance(p.out, row * ld + column);
+      p.a.sizes[1] = p.out.sizes[1] = (rows - row + step - 1) / step;
+      p.a.strides[1] *= step;
+      p.out.strides[1] *= step;
+      p.b.sizes[2] = p.out.sizes[2] = count;
+      return p.Call(p.out.sizes[1]);
+    };
+    if (!run(0, 1, 0, kVector) || !run(0, 1, columns - kVector, kVector)) return false;
+    const int64_t phases = kVector / std::gcd(ld, kVector), at = reinterpret_cast<uintptr_t>(out.data) / 2;
+    for (int64_t phase = 0; phase < phases; ++phase) {
+      const int64_t first = (kVector - (at + phase * ld) % kVector) % kVector;
+      if (!run(phase, phases, first, (columns - first) / kVector * kVector)) return false;
+    }
+    return true;
+  }
+
   // By the library that eager calls.
   bool RunMkl(int64_t m) const {
+    return (device.kind == DeviceKind::kCuda && m == a.sizes[1] && RunUnaligned()) || Call(m);
+  }
+  bool Call(int64_t m) const {
     const bool cuda = device.kind == DeviceKind::kCuda;
     TempTensor ta = Tensor(Rows(a, m)), tb = Tensor(b), tz = Tensor(Rows(out, m));
     if (!ta.ok() || !tb.ok() || !tz.ok()) return false;

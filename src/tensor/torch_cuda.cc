@@ -1,6 +1,9 @@
 // Torch's own kernels on CUDA tensors, without Python where its C shim has them. They run on the framework's current
 // stream, with the precision (TF32, reduced-precision sums) that the user has set.
+#include <mutex>
 #include <optional>
+#include <string>
+#include <unordered_map>
 
 #include "tensor/run_context.h"
 #include "tensor/tensor.h"
@@ -35,74 +38,131 @@ bool Contiguous16(const Buffer& b) {  // what the attention kernels load in vect
   return true;
 }
 
-// As eager would call it: any mask, any head size.
-bool AttentionByName(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask,
-                     bool causal, double scale, Buffer& out) {
-  HoldGil gil;
-  SavedError saved;
-  auto object = [&](const Buffer& b) -> Ref {
-    TempTensor temp(t, b);
-    Handle shared = nullptr;
-    if (!temp.ok() || t.new_tensor_handle(temp.handle(), &shared)) return Ref();
-    return Ref(WrapTorch(t, TakeHandle(t, shared)));
-  };
-  static PyObject* function = ResolveCallee("torch.nn.functional.scaled_dot_product_attention");
-  Ref tq = object(q), tk = object(k), tv = object(v), tm = mask ? object(*mask) : Ref::Borrow(Py_None);
-  if (!function || !tq || !tk || !tv || !tm) return PyErr_Clear(), false;
-  Ref args(PyTuple_Pack(3, tq.get(), tk.get(), tv.get()));
-  Ref kwargs(
-      Py_BuildValue("{s:O,s:O,s:d}", "attn_mask", tm.get(), "is_causal", causal ? Py_True : Py_False, "scale", scale));
-  ModeSwitch mode;
-  mode.Set({false, false});
-  Ref result(args && kwargs ? PyObject_Call(function, args.get(), kwargs.get()) : nullptr);
-  if (!result) return PyErr_Clear(), false;
-  Handle shared = nullptr;
-  if (t.new_tensor_handle(reinterpret_cast<char*>(result.get()) + sizeof(PyObject), &shared)) return false;
-  return Deliver(t, shared, out);
-}
+// Torch's numbers of the kernels behind scaled_dot_product_attention.
+enum class Backend : int8_t { kMath, kFlash, kEfficient, kCudnn, kOther };
+
+struct AttentionCall {
+  const TorchApi& t;
+  const Buffer &q, &k, &v;
+  const Buffer* mask;
+  bool causal;
+  double scale;
+
+  // Which of them eager would run; asked once for operands of the same form and the user's same settings.
+  Backend Choice() const {
+    std::string key(1, static_cast<char>(causal));
+    auto put = [&](const void* data, size_t bytes) { key.append(static_cast<const char*>(data), bytes); };
+    for (const Buffer* b : {&q, &k, &v, mask}) {
+      if (!b) continue;
+      key.push_back(static_cast<char>(b->dtype));
+      key.push_back(static_cast<char>(b->device.index));
+      put(b->sizes, b->rank * sizeof(int64_t));
+      put(b->strides, b->rank * sizeof(int64_t));
+    }
+    for (auto setting : {t.flash_sdp, t.efficient_sdp, t.math_sdp, t.cudnn_sdp, t.deterministic})
+      key.push_back(setting && t.context ? setting(t.context) : 0);
+    static std::mutex mutex;
+    static auto* known = new std::unordered_map<std::string, Backend>();
+    {
+      std::lock_guard lock(mutex);
+      if (auto at = known->find(key); at != known->end()) return at->second;
+    }
+    HoldGil gil;
+    static PyObject* function = ResolveCallee("torch._fused_sdp_choice");
+    Ref answer = Call(function);
+    const long number = answer ? PyLong_AsLong(answer.get()) : -1;
+    PyErr_Clear();
+    const Backend backend = number >= 0 && number < 4 ? static_cast<Backend>(number) : Backend::kOther;
+    std::lock_guard lock(mutex);
+    return known->emplace(std::move(key), backend).first->second;
+  }
+
+  // A function of torch's with the signature of scaled_dot_product_attention. The GIL is held.
+  Ref Call(PyObject* function) const {
+    SavedError saved;
+    auto object = [&](const Buffer& b) -> Ref {
+      TempTensor temp(t, b);
+      Handle shared = nullptr;
+      if (!temp.ok() || t.new_tensor_handle(temp.handle(), &shared)) return Ref();
+      return Ref(WrapTorch(t, TakeHandle(t, shared)));
+    };
+    Ref tq = object(q), tk = object(k), tv = object(v), tm = mask ? object(*mask) : Ref::Borrow(Py_None);
+    if (!function || !tq || !tk || !tv || !tm) return PyErr_Clear(), Ref();
+    Ref args(PyTuple_Pack(3, tq.get(), tk.get(), tv.get()));
+    Ref kwargs(Py_BuildValue("{s:O,s:O,s:d}", "attn_mask", tm.get(), "is_causal", causal ? Py_True : Py_False, "scale",
+                             scale));
+    ModeSwitch mode;
+    mode.Set({false, false});
+    Ref result(args && kwargs ? PyObject_Call(function, args.get(), kwargs.get()) : nullptr);
+    if (!result) PyErr_Clear();
+    return result;
+  }
+
+  // The shim of one of them; false: not for these operands.
+  bool Run(Backend backend, Buffer& out) const {
+    std::optional<TempTensor> tm;
+    Handle mask_handle = nullptr;
+    if (mask) {
+      const int64_t sizes[4] = {q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2]};
+      int64_t strides[4];
+      for (int i = 0; i < 4; ++i) strides[i] = mask->sizes[i] == 1 && sizes[i] != 1 ? 0 : mask->strides[i];
+      if (backend == Backend::kCudnn)  // broadcasts by itself
+        tm.emplace(t, *mask);
+      else
+        tm.emplace(t, mask->data, 4, sizes, strides, mask->dtype, mask->device);
+      if (!tm->ok()) return false;
+      mask_handle = tm->handle();
+    }
+    TempTensor tq(t, q), tk(t, k), tv(t, v);
+    if (!tq.ok() || !tk.ok() || !tv.ok()) return false;
+    Outs outs(t);
+    double s = scale;
+    Handle* m = mask ? &mask_handle : nullptr;
+    int64_t most_q = 0, most_k = 0;
+    int32_t failed = 1;
+    if (backend == Backend::kFlash && t.cuda_flash_attention)
+      failed = t.cuda_flash_attention(tq.handle(), tk.handle(), tv.handle(), 0.0, causal, 0, &s, outs[0], outs[1],
+                                      outs[2], outs[3], &most_q, &most_k, outs[4], outs[5], outs[6]);
+    else if (backend == Backend::kCudnn && t.cuda_cudnn_attention)
+      failed = t.cuda_cudnn_attention(tq.handle(), tk.handle(), tv.handle(), m, 0, 0.0, causal, 0, &s, outs[0], outs[1],
+                                      outs[2], outs[3], &most_q, &most_k, outs[4], outs[5], outs[6]);
+    else if (backend == Backend::kEfficient && t.cuda_efficient_attention)
+      failed = t.cuda_efficient_attention(tq.handle(), tk.handle(), tv.handle(), m, 0, 0.0, causal, &s, outs[0],
+                                          outs[1], outs[2], outs[3]);
+    return !failed && Deliver(t, outs.Take(0), out);
+  }
+};
 
 }  // namespace
 
 bool CudaAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask,
                    bool causal, double scale, Buffer& out) {
   if (q.rank != 4 || !IsFloat(q.dtype) || k.dtype != q.dtype || v.dtype != q.dtype) return false;
-  const int64_t length = q.sizes[2], keys = k.sizes[2], width = q.sizes[3];
-  bool plain = width == v.sizes[3] && q.sizes[1] == k.sizes[1] && !(causal && (mask || length != keys));
+  const AttentionCall call{t, q, k, v, mask, causal, scale};
+  const int64_t length = q.sizes[2], keys = k.sizes[2], width = q.sizes[3], step = 16 / DTypeSize(q.dtype);
+  bool plain = width == v.sizes[3] && q.sizes[1] == k.sizes[1] && !(causal && (mask || length != keys)) &&
+               width % step == 0 && (!mask || (mask->dtype == q.dtype && mask->rank == 4));
   for (const Buffer* b : {&q, &k, &v}) {
     for (int i = 0; i < 4; ++i) plain = plain && b->sizes[i] > 0;
     plain = plain && Contiguous16(*b);
   }
-  const bool half = DTypeSize(q.dtype) == 2;
-  if (plain && !mask && half && width % 8 == 0 && width <= 256 && t.cuda_flash_attention) {
-    TempTensor tq(t, q), tk(t, k), tv(t, v);
-    if (!tq.ok() || !tk.ok() || !tv.ok()) return false;
-    Outs outs(t);
-    int64_t most_q = 0, most_k = 0;
-    if (!t.cuda_flash_attention(tq.handle(), tk.handle(), tv.handle(), 0.0, causal, 0, &scale, outs[0], outs[1],
-                                outs[2], outs[3], &most_q, &most_k, outs[4], outs[5], outs[6]))
-      return Deliver(t, outs.Take(0), out);
-  }
-  const int64_t step = 16 / DTypeSize(q.dtype);
-  bool masked = !mask || (mask->dtype == q.dtype && mask->rank == 4 && keys % 8 == 0 && mask->sizes[3] == keys &&
-                          mask->strides[3] == 1 && reinterpret_cast<uintptr_t>(mask->data) % 16 == 0);
-  for (int i = 0; masked && mask && i < 3; ++i) masked = mask->sizes[i] == 1 || mask->strides[i] % 8 == 0;
-  if (plain && masked && DTypeSize(q.dtype) <= 4 && width % step == 0 && t.cuda_efficient_attention) {
-    TempTensor tq(t, q), tk(t, k), tv(t, v);
-    std::optional<TempTensor> tm;
-    if (mask) {
-      const int64_t sizes[4] = {q.sizes[0], q.sizes[1], length, keys};
-      int64_t strides[4];
-      for (int i = 0; i < 4; ++i) strides[i] = mask->sizes[i] == 1 && sizes[i] != 1 ? 0 : mask->strides[i];
-      tm.emplace(t, mask->data, 4, sizes, strides, mask->dtype, mask->device);
+  if (plain) {
+    const Backend backend = call.Choice();
+    bool fits = backend == Backend::kFlash ? !mask : backend == Backend::kCudnn || backend == Backend::kEfficient;
+    if (mask && backend == Backend::kEfficient) {  // what eager would copy into an aligned one
+      fits = keys % 8 == 0 && mask->sizes[3] == keys && mask->strides[3] == 1 &&
+             reinterpret_cast<uintptr_t>(mask->data) % 16 == 0;
+      for (int i = 0; i < 3; ++i) fits = fits && (mask->sizes[i] == 1 || mask->strides[i] % 8 == 0);
     }
-    if (!tq.ok() || !tk.ok() || !tv.ok() || (tm && !tm->ok())) return false;
-    Handle mask_handle = tm ? tm->handle() : nullptr;
-    Outs outs(t);
-    if (!t.cuda_efficient_attention(tq.handle(), tk.handle(), tv.handle(), mask ? &mask_handle : nullptr, 0, 0.0,
-                                    causal, &scale, outs[0], outs[1], outs[2], outs[3]))
-      return Deliver(t, outs.Take(0), out);
+    if (fits && call.Run(backend, out)) return true;
   }
-  return AttentionByName(t, q, k, v, mask, causal, scale, out);
+  HoldGil gil;
+  static PyObject* function = ResolveCallee("torch.nn.functional.scaled_dot_product_attention");
+  Ref result = call.Call(function);  // any mask, any head size
+  if (!result) return false;
+  Handle shared = nullptr;
+  if (t.new_tensor_handle(reinterpret_cast<char*>(result.get()) + sizeof(PyObject), &shared)) return false;
+  return Deliver(t, shared, out);
 }
 
 void* CudaStream(const TorchApi& t, Device device) {

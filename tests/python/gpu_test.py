@@ -249,6 +249,21 @@ def test_contractions(dtype):
     check(lambda x, w: F.conv2d(x, w, padding=1).relu(), tensor(2, 8, 16, 16, dtype=dtype), tensor(12, 8, 3, 3, dtype=dtype, low=-0.1, high=0.1))
 
 
+@pytest.mark.parametrize("columns", [5002, 5003, 5004, 5001])
+def test_rows_that_are_not_aligned(columns):
+    x, w = tensor(2, 300, 512, dtype=torch.bfloat16, low=-0.1, high=0.1), tensor(columns, 512, dtype=torch.bfloat16)
+    check(lambda x, w: F.linear(x, w), x, w)
+    check(lambda x, w: F.linear(x, w).relu() + 1, x, w)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_addmm(dtype):
+    bias, x, w = tensor(72, dtype=dtype), tensor(40, 64, dtype=dtype, low=-0.2, high=0.2), tensor(64, 72, dtype=dtype, low=-0.2, high=0.2)
+    check(torch.addmm, bias, x, w)
+    check(lambda b, x, w: [F.gelu(t) for t in torch.addmm(b, x, w).split(24, 1)], bias, x, w)
+    check(lambda b, x, w: torch.addmm(b, x, w, beta=0.5, alpha=2), tensor(40, 72, dtype=dtype), x, w)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", ["plain", "causal", "masked", "narrow", "bool"])
 def test_attention(kind, dtype):
