@@ -39,6 +39,11 @@ class Host {
   // they are over when the call returns). Throws std::runtime_error.
   virtual void* CurrentStream(Device device) { return nullptr; }
   virtual void Copy(const Buffer& from, const Buffer& to);
+  // For CUDA graphs. Until EndRecording, `stream` is this thread's current one, and what this thread allocates there
+  // comes from a pool of its own, which is made at the first use and never given back. False: cannot be done.
+  virtual bool BeginRecording(Device device, void* stream, void** pool) { return false; }
+  virtual void EndRecording(Device device, void* pool) {}
+  virtual uint64_t LibrarySettings() { return 0; }  // whatever of the user's settings decides what library calls do
   // Library calls; false: "not me", the next candidate (the runtime's own loop) runs. Operands may have any strides (0
   // for broadcast dimensions). Results are preallocated: row-major for MatMul and Linear; Conv and Attention must
   // honour out.strides (attention is usually asked for [B, L, H, E] memory order, which is what libraries produce), or,
@@ -69,6 +74,8 @@ struct StatusRaised {
   int status;
 };
 
+enum class GpuGraphs : uint8_t { kNever, kAuto, kAlways };  // CUDA graphs: where they pay; wherever they can be made
+
 struct CompileOptions {
   std::string cpu;  // "", "avx2", "avx512": "" detects
   bool fuse = true;
@@ -76,6 +83,7 @@ struct CompileOptions {
   int64_t fuel = -1;  // number of pass applications before passes stop (bisecting)
   std::vector<std::string> disabled_passes;
   bool deterministic = false;
+  GpuGraphs gpu_graphs = GpuGraphs::kNever;
   int watch = kBadIndex;  // Status bits that end a run
 };
 

@@ -54,6 +54,9 @@ def _check(fullgraph, dynamic, backend, mode, options):
             if field in _PROCESS_WIDE:
                 raise OptionError(f"option {field!r} holds for the whole process: set framejit.config.{field}")
         options = {field: encode(field, value) for field, value in options.items()}
+    graphs = {"reduce-overhead": "true", "max-autotune-no-cudagraphs": "false"}.get(mode)
+    if graphs:
+        options = {"cuda_graphs": graphs, **(options or {})}
     return {
         "fullgraph": fullgraph,
         "dynamic": dynamic,

@@ -226,6 +226,10 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         options.verify = diag::OptionOn("verify");
         options.fuse = diag::OptionOn("fuse");
         options.watch |= ieee;
+        const std::string graphs = diag::GetOption("cuda_graphs");
+        options.gpu_graphs = graphs == "true"    ? GpuGraphs::kAlways
+                             : graphs == "false" ? GpuGraphs::kNever
+                                                 : GpuGraphs::kAuto;
         options.fuel = std::stoll(diag::GetOption("fuel"));
         std::string disabled = diag::GetOption("disabled_passes");
         for (size_t a = 0; a < disabled.size();) {

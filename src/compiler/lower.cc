@@ -60,6 +60,7 @@ class Lowering {
   Plan Run() {
     plan_.name = g_.name;
     plan_.device = device_;
+    plan_.graphs = device_.kind == DeviceKind::kCuda ? options_.gpu_graphs : GpuGraphs::kNever;
     plan_.symbol_sources = g_.symbol_sources;
     for (ValueId v = 0; v < g_.nodes.size() && options_.watch & ~kBadIndex; ++v) {
       if (MayRaise(g_, v)) plan_.watch = options_.watch;

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <optional>
 
 #include "diag/diag.h"
 #include "runtime/context.h"
 #include "runtime/copy.h"
+#include "runtime/cuda/graph.h"
 #include "runtime/cuda/launch.h"
 #include "runtime/interpret_node.h"
 #include "runtime/library.h"
@@ -49,6 +51,9 @@ class PlanExecutable : public Executable {
     if (plan_.device.kind == DeviceKind::kCuda) {
       device_ = &cuda::GetDevice(plan_.device.index);
       driver_ = cuda::GetDriver();
+      const std::vector<bool> moving(plan_.inputs.size(), false);
+      graphs_ = plan_.graphs != GpuGraphs::kNever &&
+                !cuda::FindRanges(plan_, moving, plan_.graphs == GpuGraphs::kAlways).empty();
     }
     ArenaPool::Get().AddUser();
   }
@@ -106,6 +111,10 @@ class PlanExecutable : public Executable {
       for (size_t s = 0; s < c_->externals.size(); ++s) ReleaseExternal(static_cast<int>(s));
       if (gpu_arena_.handle) host_.Release(&gpu_arena_);
       if (pooled_.data) ArenaPool::Get().Release(pooled_);
+      if (graphs_) {
+        if (!done_ && use_ == cuda::StreamGraphs::Use::kCapture) graphs_->Clear();
+        graphs_->pool.taken.store(false, std::memory_order_release);
+      }
       e_.Return(c_);
     }
 
@@ -113,6 +122,7 @@ class PlanExecutable : public Executable {
       if (e_.device_) {
         scope_.emplace(*e_.driver_, *e_.device_);
         stream_ = host_.CurrentStream(plan_.device);
+        if (e_.graphs_) UseGraphs(inputs);
         AcquireGpuArena();
       }
       for (size_t i = 0; i < inputs.size(); ++i) {
@@ -130,13 +140,8 @@ class PlanExecutable : public Executable {
         if (!plan_.outputs[allocated_].handed_over) AllocateOutput(allocated_);
       }
       if (plan_.watch) TakeStatus(plan_.watch);
-      for (size_t i = 0; i < plan_.steps.size(); ++i) {
-        if (plan_.watch && i == static_cast<size_t>(plan_.checked_steps)) CheckStatus();
-        RunStep(i);
-        if (index_.has_externs) {
-          for (int s : index_.release_after[i]) ReleaseExternal(s);
-        }
-      }
+      RunSteps();
+      if (use_ == cuda::StreamGraphs::Use::kCapture) graphs_->Captured(plan_, c_->pointers);
       if (plan_.watch && plan_.checked_steps == static_cast<int>(plan_.steps.size())) CheckStatus();
       // Kernels that write inputs directly were the last steps; nothing failed, and nothing can from here on.
       for (const auto& commit : plan_.commits) {
@@ -155,11 +160,173 @@ class PlanExecutable : public Executable {
       if (status) throw StatusRaised{status};
     }
 
-    // From the framework, for each run: its allocator knows which stream the memory is used on.
+    void RunSteps() {
+      size_t range = 0;
+      for (size_t i = 0; i < plan_.steps.size(); ++i) {
+        if (plan_.watch && i == static_cast<size_t>(plan_.checked_steps)) CheckStatus();
+        if (graphs_ && range < graphs_->ranges.size() && static_cast<int>(i) == graphs_->ranges[range].first) {
+          i = graphs_->ranges[range].last - 1;
+          RunRange(graphs_->ranges[range++]);
+          continue;
+        }
+        RunStep(i);
+        ReleaseAfter(i);
+      }
+    }
+
+    void ReleaseAfter(size_t i) {
+      if (!index_.has_externs) return;
+      for (int s : index_.release_after[i]) ReleaseExternal(s);
+    }
+
+    // --- CUDA graphs (cuda/graph.h)
+    void UseGraphs(std::span<const Buffer> inputs) {
+      const cuda::Driver& d = *e_.driver_;
+      uint64_t id = 0;
+      int capturing = 0;  // by the user: then our steps are captured one by one
+      if (d.stream_id(stream_, &id) || d.stream_capturing(stream_, &capturing) || capturing) return;
+      cuda::StreamGraphs* g = c_->instance->GraphsOn(d, e_.device_->ordinal, id);
+      if (!g || g->off || g->pool.taken.exchange(true, std::memory_order_acquire)) return;
+      graphs_ = g;
+      use_ = g->Next(plan_, inputs, host_.LibrarySettings());
+      if (use_ == cuda::StreamGraphs::Use::kNone) {
+        graphs_ = nullptr;
+        g->pool.taken.store(false, std::memory_order_release);
+      } else if (use_ == cuda::StreamGraphs::Use::kLaunch) {
+        for (const auto& [value, data] : g->externals) {
+          c_->SetStorage(plan_.values[value].storage, data);
+          c_->buffers[value].handle = nullptr;
+        }
+      }
+    }
+
+    void RunRange(cuda::GraphRange& range) {
+      const cuda::Driver& d = *e_.driver_;
+      const bool known = use_ == cuda::StreamGraphs::Use::kLaunch;
+      if (!graphs_->off && (known ? range.exec && Update(range) : Record(range))) {
+        cuda::Check(d, d.graph_launch(range.exec, stream_), "cuGraphLaunch");
+        for (int i = range.first; i < range.last; ++i) ReleaseAfter(i);
+        return;
+      }
+      for (int i = range.first; i < range.last; ++i) {
+        RunStep(i);
+        ReleaseAfter(i);
+      }
+    }
+
+    // Tells the graph's kernels which of their arguments have changed.
+    bool Update(cuda::GraphRange& range) {
+      for (const auto& kernel : range.kernels) {
+        const Step& step = plan_.steps[kernel.step];
+        const size_t first = index_.first_pointer[kernel.step], bytes = step.operands.size() * sizeof(void*);
+        if (!std::memcmp(graphs_->pointers.data() + first, c_->pointers.data() + first, bytes)) continue;
+        const cuda::Launch launch =
+            cuda::LaunchFor(plan_, step, c_->instance->steps[kernel.step], c_->pointers.data() + first);
+        cuda::KernelNodeParams node;
+        node.function = launch.function;
+        node.grid[0] = launch.grid;
+        node.block[0] = launch.threads;
+        node.params = c_->params.data() + index_.first_param[kernel.step];
+        if (e_.driver_->graph_set_kernel(range.exec, kernel.node, &node)) {
+          graphs_->GiveUp(plan_, "a kernel's arguments cannot be changed");
+          return false;
+        }
+        std::memcpy(graphs_->pointers.data() + first, c_->pointers.data() + first, bytes);
+      }
+      return true;
+    }
+
+    // Captures the steps; nothing of them has run then. False, and as if nothing had been tried, where that fails.
+    bool Record(cuda::GraphRange& range) {
+      const cuda::Driver& d = *e_.driver_;
+      cuda::StreamPool& pool = graphs_->pool;
+      if (!host_.BeginRecording(plan_.device, pool.side, &pool.memory)) {
+        graphs_->GiveUp(plan_, "the framework gives no memory for it");
+        return false;
+      }
+      const cuda::Stream user = std::exchange(stream_, pool.side);
+      const size_t externals = graphs_->externals.size();
+      std::vector<bool> made(c_->externals.size(), false);
+      constexpr int kThreadLocal = 1;
+      std::string why;
+      cuda::Result failed = d.capture_begin(stream_, kThreadLocal);
+      if (!failed) {
+        try {
+          for (int i = range.first; i < range.last; ++i) RecordStep(range, i, made);
+        } catch (const std::exception& e) {
+          why = e.what();
+        } catch (...) {
+          why = "a library call failed";
+        }
+        failed = d.capture_end(stream_, &range.graph);
+      }
+      stream_ = user;
+      host_.EndRecording(plan_.device, pool.memory);
+      if (!failed && why.empty()) failed = d.graph_instantiate(&range.exec, range.graph, 0);
+      if (!failed && why.empty()) return true;
+      if (range.graph) d.graph_destroy(range.graph);
+      range.graph = range.exec = nullptr;
+      range.kernels.clear();
+      graphs_->externals.resize(externals);
+      for (size_t s = 0; s < made.size(); ++s) {
+        if (made[s]) ReleaseExternal(static_cast<int>(s));
+      }
+      const char* text = nullptr;
+      if (why.empty() && !d.error_text(failed, &text) && text) why = text;
+      graphs_->GiveUp(plan_, why);
+      return false;
+    }
+
+    void RecordStep(cuda::GraphRange& range, int i, std::vector<bool>& made) {
+      const cuda::Driver& d = *e_.driver_;
+      const Step& step = plan_.steps[i];
+      RunStep(i);
+      if (step.kind == Step::Kind::kKernel) {
+        if (c_->instance->steps[i].launch.grid == 0) return;
+        int status = 0;
+        uint64_t id = 0;
+        cuda::Graph graph = nullptr;
+        const cuda::GraphNode* last = nullptr;
+        size_t count = 0;
+        cuda::Check(d, d.capture_info(stream_, &status, &id, &graph, &last, &count), "cuStreamGetCaptureInfo");
+        if (count != 1) throw std::runtime_error("a captured kernel is not one node");
+        range.kernels.push_back({i, *last});
+      }
+      for (int v : step.results) {
+        const int storage = plan_.values[v].storage;
+        if (plan_.storages[storage].kind != Storage::Kind::kExtern) continue;
+        made[storage] = true;
+        graphs_->externals.push_back(
+            {v, static_cast<std::byte*>(c_->buffers[v].data) - c_->instance->values[v].offset_bytes});
+      }
+      if (!index_.has_externs) return;
+      for (int s : index_.release_after[i]) {  // others are read when the graph runs
+        if (made[s]) ReleaseExternal(s);
+      }
+    }
+
+    // From the framework, for each run: its allocator knows which stream the memory is used on. Graphs have their own.
     void AcquireGpuArena() {
+      if (use_ == cuda::StreamGraphs::Use::kLaunch) {
+        if (graphs_->arena) c_->SetGpuScratch(plan_, graphs_->arena);
+        return;
+      }
       const int64_t bytes = c_->instance->gpu_scratch_bytes, stride = 1;
       if (bytes == 0) return;
-      host_.AllocateOutput(DType::kUInt8, {&bytes, 1}, {&stride, 1}, plan_.device, &gpu_arena_);
+      const bool record = use_ == cuda::StreamGraphs::Use::kCapture &&
+                          host_.BeginRecording(plan_.device, graphs_->pool.side, &graphs_->pool.memory);
+      try {
+        host_.AllocateOutput(DType::kUInt8, {&bytes, 1}, {&stride, 1}, plan_.device, &gpu_arena_);
+      } catch (...) {
+        if (record) host_.EndRecording(plan_.device, graphs_->pool.memory);
+        throw;
+      }
+      if (record) {
+        host_.EndRecording(plan_.device, graphs_->pool.memory);
+        graphs_->arena = static_cast<std::byte*>(gpu_arena_.data);
+      } else if (use_ == cuda::StreamGraphs::Use::kCapture) {
+        graphs_->GiveUp(plan_, "the framework gives no memory for it");
+      }
       c_->SetGpuScratch(plan_, static_cast<std::byte*>(gpu_arena_.data));
     }
 
@@ -353,6 +520,8 @@ class PlanExecutable : public Executable {
     Buffer gpu_arena_;
     std::optional<cuda::Scope> scope_;
     cuda::Stream stream_ = nullptr;
+    cuda::StreamGraphs* graphs_ = nullptr;  // its pool is this run's
+    cuda::StreamGraphs::Use use_ = cuda::StreamGraphs::Use::kNone;
     size_t allocated_ = 0;
     bool done_ = false;
   };
@@ -400,6 +569,7 @@ class PlanExecutable : public Executable {
   const CompileStats stats_;
   const cuda::DeviceInfo* device_ = nullptr;
   const cuda::Driver* driver_ = nullptr;
+  bool graphs_ = false;  // worth looking at
   std::atomic<Context*> hot_{nullptr};
   mutable std::mutex mu_;
   std::vector<Context*> idle_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "runtime/cuda/graph.h"
+
 namespace framejit::runtime {
 namespace {
 
@@ -12,6 +14,8 @@ constexpr int64_t kAlign = 64, kGpuAlign = 256;
 // second thread costs 0.3 to 1.5 us. Below this much work one thread is faster or as fast.
 constexpr int64_t kParallelWork = 200'000;
 constexpr int64_t kPieceWork = 60'000;
+
+constexpr size_t kMostStreams = 4;  // with graphs of one instance
 
 }  // namespace
 
@@ -96,6 +100,18 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
     (gpu ? gpu_scratch_bytes : scratch_bytes) = PlanMemory(intervals, offsets, gpu ? kGpuAlign : kAlign);
     for (size_t i = 0; i < which.size(); ++i) scratch_offset[which[i]] = offsets[i];
   }
+}
+
+Instance::~Instance() = default;
+
+cuda::StreamGraphs* Instance::GraphsOn(const cuda::Driver& driver, int device, uint64_t stream_id) const {
+  std::lock_guard lock(graphs_mutex_);
+  for (const auto& g : graphs_) {
+    if (g->stream_id == stream_id) return g.get();
+  }
+  if (graphs_.size() >= kMostStreams) return nullptr;
+  graphs_.push_back(std::make_unique<cuda::StreamGraphs>(driver, device, stream_id));
+  return graphs_.back().get();
 }
 
 }  // namespace framejit::runtime

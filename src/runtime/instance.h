@@ -2,14 +2,24 @@
 // grains. Immutable and shared by all runs with these sizes.
 #pragma once
 
+#include <memory>
+#include <mutex>
 #include <span>
+#include <vector>
 
 #include "runtime/plan.h"
 
 namespace framejit::runtime {
 
+namespace cuda {
+struct StreamGraphs;
+}
+
 struct Instance {
   Instance(const Plan& plan, std::span<const int64_t> symbols);
+  ~Instance();
+  // Captured steps for this stream; null where there are graphs for many others. Made at the first use.
+  cuda::StreamGraphs* GraphsOn(const cuda::Driver& driver, int device, uint64_t stream_id) const;
 
   struct ValueInfo {
     const int64_t* sizes = nullptr;  // into `numbers`
@@ -30,6 +40,10 @@ struct Instance {
   std::vector<StepInfo> steps;
   std::vector<int64_t> scratch_offset;  // by storage
   int64_t scratch_bytes = 0, gpu_scratch_bytes = 0;
+
+ private:
+  mutable std::mutex graphs_mutex_;
+  mutable std::vector<std::unique_ptr<cuda::StreamGraphs>> graphs_;
 };
 
 // Offsets of buffers that live from first to last (inclusive) such that no two live at once overlap; returns the total.

@@ -74,6 +74,7 @@ struct Plan {
   int checked_steps =
       0;          // so many steps run before the status is looked at; the others raise none and may write inputs
   Device device;  // the GPU, if any step or value is there
+  GpuGraphs graphs = GpuGraphs::kNever;
   std::string str() const;
 };
 

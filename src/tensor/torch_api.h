@@ -53,6 +53,8 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
   X(flash_attention, 't', "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", int32_t,                      \
     (Handle, Handle, Handle, double, int32_t, Handle*, double*, Handle*, Handle*))                                    \
   X(cuda_stream, 'g', "aoti_torch_get_current_cuda_stream", int32_t, (int32_t, void**))                               \
+  X(cuda_stream_guard, 'g', "aoti_torch_create_cuda_stream_guard", int32_t, (void*, int32_t, void**))                 \
+  X(cuda_drop_stream_guard, 'g', "aoti_torch_delete_cuda_stream_guard", int32_t, (void*))                             \
   X(cuda_mm_out, 'g', "aoti_torch_cuda_mm_out", int32_t, (Handle, Handle, Handle))                                    \
   X(cuda_bmm_out, 'g', "aoti_torch_cuda_bmm_out", int32_t, (Handle, Handle, Handle))                                  \
   X(cuda_addmm_out, 'g', "aoti_torch_cuda_addmm_out", int32_t, (Handle, Handle, Handle, Handle, double, double))      \
@@ -70,6 +72,15 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
   X(flash_sdp, 't', "_ZNK2at7Context19userEnabledFlashSDPEv", bool, (void*))                                          \
   X(efficient_sdp, 't', "_ZNK2at7Context26userEnabledMemEfficientSDPEv", bool, (void*))                               \
   X(math_sdp, 't', "_ZNK2at7Context18userEnabledMathSDPEv", bool, (void*))                                            \
+  X(float32_precision, 't', "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE", int32_t,          \
+    (void*, int32_t, int32_t))                                                                                        \
+  X(tf32_cublas, 't', "_ZNK2at7Context15allowTF32CuBLASEv", bool, (void*))                                            \
+  X(cudnn_enabled, 't', "_ZNK2at7Context16userEnabledCuDNNEv", bool, (void*))                                         \
+  X(cudnn_benchmark, 't', "_ZNK2at7Context14benchmarkCuDNNEv", bool, (void*))                                         \
+  X(cudnn_deterministic, 't', "_ZNK2at7Context18deterministicCuDNNEv", bool, (void*))                                 \
+  X(fp16_reduction, 't', "_ZNK2at7Context24allowFP16ReductionCuBLASEv", uint8_t, (void*))                             \
+  X(bf16_reduction, 't', "_ZNK2at7Context24allowBF16ReductionCuBLASEv", uint8_t, (void*))                             \
+  X(fp16_accumulation, 't', "_ZNK2at7Context27allowFP16AccumulationCuBLASEv", bool, (void*))                          \
   X(cudnn_sdp, 't', "_ZNK2at7Context19userEnabledCuDNNSDPEv", bool, (void*))                                          \
   X(parallel_for, 't', "torch_parallel_for", int32_t,                                                                 \
     (int64_t, int64_t, int64_t, void (*)(int64_t, int64_t, void*), void*))                                            \

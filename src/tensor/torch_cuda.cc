@@ -1,9 +1,11 @@
 // Torch's own kernels on CUDA tensors, without Python where its C shim has them. They run on the framework's current
 // stream, with the precision (TF32, reduced-precision sums) that the user has set.
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "tensor/run_context.h"
 #include "tensor/tensor.h"
@@ -170,6 +172,59 @@ void* CudaStream(const TorchApi& t, Device device) {
   if (!t.cuda_stream || t.cuda_stream(device.index < 0 ? 0 : device.index, &stream))
     throw std::runtime_error("this torch does not tell its CUDA stream");
   return stream;
+}
+
+namespace {
+thread_local void* recording = nullptr;  // torch's stream guard
+}
+
+bool CudaBeginRecording(const TorchApi& t, Device device, void* stream, void** pool) {
+  if (!t.cuda_stream_guard || !t.cuda_drop_stream_guard) return false;
+  HoldGil gil;
+  SavedError saved;
+  if (!*pool) {
+    static PyObject* make = ResolveCallee("torch.cuda.graph_pool_handle");
+    *pool = make ? PyObject_CallNoArgs(make) : nullptr;
+  }
+  const int index = std::max<int>(0, device.index);
+  if (!*pool) return PyErr_Clear(), false;
+  Ref begun(PyObject_CallMethod(t.c_module, "_cuda_beginAllocateCurrentThreadToPool", "iO", index,
+                                static_cast<PyObject*>(*pool)));
+  if (!begun) return PyErr_Clear(), false;
+  if (!t.cuda_stream_guard(stream, index, &recording)) return true;
+  recording = nullptr;
+  CudaEndRecording(t, device, *pool);
+  return false;
+}
+
+void CudaEndRecording(const TorchApi& t, Device device, void* pool) {
+  HoldGil gil;
+  SavedError saved;
+  if (void* guard = std::exchange(recording, nullptr)) t.cuda_drop_stream_guard(guard);
+  Ref ended(PyObject_CallMethod(t.c_module, "_cuda_endAllocateToPool", "iO", std::max<int>(0, device.index),
+                                static_cast<PyObject*>(pool)));
+  if (!ended) PyErr_Clear();
+}
+
+uint64_t CudaSettings(const TorchApi& t) {
+  if (!t.context) return 0;
+  uint64_t all = 0;
+  auto put = [&](auto function, auto... more) {
+    all = all * 8 + (function ? static_cast<uint64_t>(function(t.context, more...)) & 7 : 0);
+  };
+  constexpr int kCuda = 1, kConv = 1, kMatMul = 3;  // Float32Backend, Float32Op
+  if (t.float32_precision) {
+    put(t.float32_precision, kCuda, kConv);
+    put(t.float32_precision, kCuda, kMatMul);
+  } else {
+    put(t.tf32_cublas);
+  }
+  for (auto flag : {t.cudnn_enabled, t.cudnn_benchmark, t.cudnn_deterministic, t.fp16_accumulation, t.flash_sdp,
+                    t.efficient_sdp, t.math_sdp, t.cudnn_sdp, t.deterministic})
+    put(flag);
+  put(t.fp16_reduction);
+  put(t.bf16_reduction);
+  return all;
 }
 
 void TorchCopy(const TorchApi& t, const Buffer& from, const Buffer& to) {

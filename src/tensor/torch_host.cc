@@ -160,6 +160,11 @@ class Host : public framejit::Host {
 
   void* CurrentStream(Device device) override { return CudaStream(*Torch(), device); }
   void Copy(const Buffer& from, const Buffer& to) override { TorchCopy(*Torch(), from, to); }
+  bool BeginRecording(Device device, void* stream, void** pool) override {
+    return CudaBeginRecording(*Torch(), device, stream, pool);
+  }
+  void EndRecording(Device device, void* pool) override { CudaEndRecording(*Torch(), device, pool); }
+  uint64_t LibrarySettings() override { return CudaSettings(*Torch()); }
 
   int NumThreads() override {
     const TorchApi& t = *Torch();

@@ -42,6 +42,9 @@ bool Deliver(const TorchApi& t, Handle result, Buffer& out);
 bool CudaAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask,
                    bool causal, double scale, Buffer& out);
 void* CudaStream(const TorchApi& t, Device device);
+bool CudaBeginRecording(const TorchApi& t, Device device, void* stream, void** pool);
+void CudaEndRecording(const TorchApi& t, Device device, void* pool);
+uint64_t CudaSettings(const TorchApi& t);
 void TorchCopy(const TorchApi& t, const Buffer& from, const Buffer& to);  // any devices; sizes are `to`'s
 
 }  // namespace framejit::tensor

@@ -277,8 +277,15 @@ struct FakeGpu {
   std::vector<Launched> launches;
   std::vector<std::string*> functions;
   int pushed = 0, fail_launch = 0;
+  // graphs
+  bool capturing = false, users_capture = false;
+  void* stream = reinterpret_cast<void*>(0x77);
+  int captures = 0, captured = 0, graph_launches = 0, graphs = 0;
+  std::vector<void*> updated;  // the last argument of kernels that were told new ones
+  void* node = nullptr;
 };
 FakeGpu* fake = nullptr;
+void* const kSide = reinterpret_cast<void*>(0x99);
 
 runtime::cuda::Driver FakeDriver() {
   using namespace runtime::cuda;
@@ -302,13 +309,42 @@ runtime::cuda::Driver FakeDriver() {
   d.launch = [](Function f, unsigned grid, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned,
                 Stream stream, void** params, void**) {
     if (fake->fail_launch) return fake->fail_launch;
-    EXPECT_EQ(stream, reinterpret_cast<Stream>(0x77));
+    EXPECT_EQ(stream, fake->capturing ? kSide : fake->stream);
+    if (fake->capturing) return ++fake->captured, 0;
     Launched l{*static_cast<std::string*>(f), grid, threads, {}};
     for (int i = 0; i < 2; ++i) l.pointers.push_back(*static_cast<void**>(params[i]));
     fake->launches.push_back(l);
     return 0;
   };
-  d.stream_capturing = [](Stream, int* on) { return *on = 0, 0; };
+  d.stream_capturing = [](Stream, int* on) { return *on = fake->users_capture, 0; };
+  d.stream_id = [](Stream s, uint64_t* id) { return *id = reinterpret_cast<uint64_t>(s), 0; };
+  d.stream_create = [](Stream* s, unsigned) { return *s = kSide, 0; };
+  d.capture_begin = [](Stream s, int mode) {
+    EXPECT_EQ(s, kSide);
+    EXPECT_EQ(mode, 1);
+    fake->capturing = true;
+    return ++fake->captures, 0;
+  };
+  d.capture_end = [](Stream, runtime::cuda::Graph* g) {
+    fake->capturing = false;
+    ++fake->graphs;
+    return *g = fake, 0;
+  };
+  d.capture_info = [](Stream, int*, uint64_t*, runtime::cuda::Graph*, const GraphNode** last, size_t* count) {
+    fake->node = reinterpret_cast<void*>(static_cast<intptr_t>(fake->captured));
+    return *last = &fake->node, *count = 1, 0;
+  };
+  d.graph_instantiate = [](GraphExec* e, runtime::cuda::Graph, uint64_t) { return *e = fake, 0; };
+  d.graph_destroy = [](runtime::cuda::Graph) { return --fake->graphs, 0; };
+  d.graph_exec_destroy = [](GraphExec) { return 0; };
+  d.graph_launch = [](GraphExec, Stream s) {
+    EXPECT_EQ(s, fake->stream);
+    return ++fake->graph_launches, 0;
+  };
+  d.graph_set_kernel = [](GraphExec, GraphNode, const KernelNodeParams* p) {
+    fake->updated.push_back(*static_cast<void**>(p->params[0]));
+    return 0;
+  };
   d.error_name = [](Result, const char** text) { return *text = "CUDA_ERROR_FAKE", 0; };
   d.error_text = [](Result, const char** text) { return *text = "the fake says no", 0; };
   return d;
@@ -323,7 +359,26 @@ class GpuHost : public test::TestHost {
     out->data = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(out->data) + 255) / 256 * 256);  // never followed
     out->device = device;
   }
-  void* CurrentStream(Device) override { return reinterpret_cast<void*>(0x77); }
+  void* CurrentStream(Device) override { return fake->stream; }
+  bool MatMul(const Buffer& a, const Buffer& b, Buffer& out) override {
+    if (fake->capturing && fail_in_capture) throw std::runtime_error("not while capturing");
+    ++products;
+    return true;
+  }
+  bool BeginRecording(Device, void* stream, void** pool) override {
+    EXPECT_EQ(stream, kSide);
+    *pool = this;
+    ++recording;
+    return true;
+  }
+  void EndRecording(Device, void* pool) override {
+    EXPECT_EQ(pool, this);
+    --recording;
+  }
+  uint64_t LibrarySettings() override { return settings; }
+  int products = 0, recording = 0;
+  uint64_t settings = 0;
+  bool fail_in_capture = false;
 };
 
 class GpuPlan : public ::testing::Test {
@@ -422,6 +477,91 @@ TEST_F(GpuPlan, ValuesOfTwoDevicesAreNotFused) {
   auto exe = Compile(g);
   EXPECT_EQ(exe->stats().kernels, 2);
   EXPECT_NE(exe->str().find("gpu kernel"), std::string::npos) << exe->str();
+}
+
+class GpuGraphPlan : public GpuPlan {
+ protected:
+  GpuGraphPlan() {
+    Graph g;
+    shape::Env env;
+    Builder b(g, env);
+    ValueId x = In(b, DType::kFloat32, {64, 64}), w = In(b, DType::kFloat32, {64, 64});
+    ValueId h = b.Add(Op::kMatMul, {b.Unary(Op::kExp, x), w});
+    g.outputs = {b.Unary(Op::kTanh, b.Add(Op::kMatMul, {b.Unary(Op::kExp, h), w}))};
+    CompileOptions options;
+    options.gpu_graphs = GpuGraphs::kAlways;
+    exe_ = Compile(g, options);
+  }
+  void Run(uintptr_t x, uintptr_t w) {
+    Buffer in[] = {Input(sizes_, strides_, x), Input(sizes_, strides_, w)}, out;
+    exe_->Run(host_, in, {}, {&out, 1});
+    last_out_ = out.data;
+    host_.Delete(&out);
+    EXPECT_EQ(host_.recording, 0);
+    EXPECT_EQ(host_.live, 0);
+    EXPECT_EQ(gpu_.pushed, 0);
+  }
+  const std::vector<int64_t> sizes_ = {64, 64}, strides_ = {64, 1};
+  GpuHost host_;
+  std::shared_ptr<Executable> exe_;
+  void* last_out_ = nullptr;
+};
+
+TEST_F(GpuGraphPlan, StepsAreCapturedOnceAndToldNewAddresses) {
+  Run(0x1000, 0x2000);
+  EXPECT_EQ(gpu_.launches.size(), 3u);
+  EXPECT_EQ(host_.products, 2);
+  Run(0x3000, 0x2000);
+  EXPECT_EQ(gpu_.captures, 1);
+  EXPECT_EQ(gpu_.captured, 3);
+  EXPECT_EQ(host_.products, 4);
+  EXPECT_EQ(gpu_.graph_launches, 1);
+  gpu_.updated.clear();
+  Run(0x5000, 0x2000);
+  EXPECT_EQ(gpu_.captures, 1);
+  EXPECT_EQ(gpu_.graph_launches, 2);
+  EXPECT_EQ(host_.products, 4);
+  EXPECT_EQ(gpu_.launches.size(), 3u);
+  ASSERT_GE(gpu_.updated.size(), 1u);
+  EXPECT_EQ(gpu_.updated[0], reinterpret_cast<void*>(0x5000));
+  Run(0x5000, 0x6000);  // what the products read has moved
+  EXPECT_EQ(gpu_.captures, 2);
+  EXPECT_EQ(gpu_.graph_launches, 3);
+  host_.settings = 1;
+  Run(0x5000, 0x6000);
+  EXPECT_EQ(gpu_.captures, 3);
+  EXPECT_EQ(gpu_.graph_launches, 4);
+  EXPECT_EQ(gpu_.graphs, 1);
+  exe_.reset();
+  EXPECT_EQ(gpu_.graphs, 0);
+}
+
+TEST_F(GpuGraphPlan, OtherStreamsAndCapturesOfTheUserRunStepByStep) {
+  Run(0x1000, 0x2000);
+  Run(0x1000, 0x2000);
+  EXPECT_EQ(gpu_.graph_launches, 1);
+  gpu_.stream = reinterpret_cast<void*>(0x78);
+  Run(0x1000, 0x2000);
+  EXPECT_EQ(gpu_.graph_launches, 1);
+  EXPECT_EQ(gpu_.launches.size(), 6u);
+  gpu_.stream = reinterpret_cast<void*>(0x77);
+  gpu_.users_capture = true;
+  Run(0x1000, 0x2000);
+  EXPECT_EQ(gpu_.graph_launches, 1);
+  EXPECT_EQ(gpu_.launches.size(), 9u);
+  gpu_.users_capture = false;
+  Run(0x1000, 0x2000);
+  EXPECT_EQ(gpu_.graph_launches, 2);
+}
+
+TEST_F(GpuGraphPlan, ACaptureThatFailsIsGivenUp) {
+  host_.fail_in_capture = true;
+  for (int i = 0; i < 4; ++i) Run(0x1000, 0x2000);
+  EXPECT_EQ(gpu_.captures, 1);
+  EXPECT_EQ(gpu_.graph_launches, 0);
+  EXPECT_EQ(host_.products, 8);
+  EXPECT_EQ(gpu_.launches.size(), 12u);
+  EXPECT_EQ(gpu_.graphs, 0);
 }
 
 TEST(Gpu, UnknownArchitectureIsRefused) {

@@ -320,6 +320,113 @@ def test_the_users_own_cuda_graph():
     oracle.check(y, torch.softmax(x * 2, -1).sum(0) + 1)
 
 
+def mlp(x, w, v):
+    for _ in range(3):
+        x = F.gelu(x @ w) @ v + x
+    return x, x.sum(-1)
+
+
+def captures(capfd):
+    return capfd.readouterr().err.count("CUDA graph(s)")
+
+
+@pytest.fixture
+def perf_log():
+    before = framejit.config.log
+    framejit.config.log = "perf"
+    yield
+    framejit.config.log = before
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune-no-cudagraphs"])
+def test_cuda_graphs(mode, capfd, perf_log):
+    f = framejit.compile(mlp, mode=mode, dynamic=False)
+    f.clear()
+    w, v = tensor(64, 256, low=-0.1, high=0.1), tensor(256, 64, low=-0.1, high=0.1)
+    xs = [tensor(32, 64) for _ in range(8)]
+
+    def same(calls=1):
+        kept = [(f(x, w, v), mlp(x, w, v)) for x in xs * calls]  # results of one call stay valid after the next
+        for got, want in kept:
+            oracle.check(got, want)
+
+    with torch.no_grad():
+        same(2)
+        assert captures(capfd) == (0 if "no" in mode else 1)
+        w.mul_(0.5)  # the same memory
+        same()
+        assert captures(capfd) == 0
+        w, v = w + 0.1, v.clone()  # other memory, which library calls read
+        same()
+        assert captures(capfd) == (0 if "no" in mode else 1)
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            f(xs[0], w, v)
+            assert captures(capfd) == (0 if "no" in mode else 1)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = False
+        same()
+
+
+def test_cuda_graphs_on_other_streams_and_threads():
+    import threading
+
+    f = framejit.compile(mlp, mode="reduce-overhead", dynamic=False)
+    f.clear()
+    w, v = tensor(64, 256, low=-0.1, high=0.1), tensor(256, 64, low=-0.1, high=0.1)
+    xs = [tensor(32, 64) for _ in range(6)]
+    failures = []
+
+    def work(stream):
+        try:
+            with torch.no_grad(), torch.cuda.stream(stream):
+                for _ in range(5):
+                    for x in xs:
+                        oracle.check(f(x, w, v), mlp(x, w, v))
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    torch.cuda.synchronize()
+    work(torch.cuda.current_stream())
+    threads = [threading.Thread(target=work, args=(s,)) for s in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream())]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures, failures
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        y = f(xs[0], w, v)
+    xs[0].copy_(xs[1])
+    graph.replay()
+    oracle.check(y, mlp(xs[1], w, v))
+
+
+def test_cuda_graphs_beside_what_they_cannot_hold(capfd, perf_log):
+    def g(x, w, v, mask):
+        y = mlp(x, w, v)[0]
+        y = F.conv2d(y.view(2, 4, 16, 16), torch.ones(4, 4, 3, 3, device="cuda"), padding=1) + 1
+        a = F.scaled_dot_product_attention(y, y, y, attn_mask=mask)
+        n = torch.bincount((a.flatten() > 0).long(), minlength=2)  # the framework's
+        x.add_(1)
+        return F.relu(a) + mlp(x, w, v)[0].view(2, 4, 16, 16), n, y
+
+    f = framejit.compile(g, mode="reduce-overhead", dynamic=False)
+    w, v = tensor(64, 256, low=-0.1, high=0.1), tensor(256, 64, low=-0.1, high=0.1)
+    kept = []
+    with torch.no_grad():
+        for i in range(12):
+            x, mask = tensor(32, 64), tensor(2, 1, 16, 16)
+            z = x.clone()
+            kept.append((f(x, w, v, mask), g(z, w, v, mask), x, z))
+        for got, want, x, z in kept:
+            oracle.check(got[0], want[0])
+            assert torch.equal(got[1], want[1])
+            oracle.check(got[2], want[2])
+            oracle.check(x, z)
+    assert captures(capfd) >= 1
+
+
 def test_results_stay_valid():
     f = framejit.compile(lambda x: F.gelu(x @ x) + 1)
     xs = [tensor(64, 64) for _ in range(8)]

@@ -18,6 +18,16 @@ using Function = void*;
 using Stream = void*;
 using Graph = void*;
 using GraphExec = void*;
+using GraphNode = void*;
+
+struct KernelNodeParams {  // CUDA_KERNEL_NODE_PARAMS_v2
+  Function function = nullptr;
+  unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1}, shared_bytes = 0;
+  void** params = nullptr;
+  void** extra = nullptr;
+  void* kernel = nullptr;
+  Context context = nullptr;
+};
 
 // X(field, name for cuGetProcAddress, argument types)
 #define FRAMEJIT_CUDA_DRIVER(X)                                                                               \
@@ -35,6 +45,16 @@ using GraphExec = void*;
   X(launch, "cuLaunchKernel",                                                                                 \
     (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**, void**)) \
   X(stream_capturing, "cuStreamIsCapturing", (Stream, int*))                                                  \
+  X(stream_id, "cuStreamGetId", (Stream, uint64_t*))                                                          \
+  X(stream_create, "cuStreamCreate", (Stream*, unsigned))                                                     \
+  X(capture_begin, "cuStreamBeginCapture", (Stream, int))                                                     \
+  X(capture_end, "cuStreamEndCapture", (Stream, Graph*))                                                      \
+  X(capture_info, "cuStreamGetCaptureInfo", (Stream, int*, uint64_t*, Graph*, const GraphNode**, size_t*))    \
+  X(graph_instantiate, "cuGraphInstantiateWithFlags", (GraphExec*, Graph, uint64_t))                          \
+  X(graph_destroy, "cuGraphDestroy", (Graph))                                                                 \
+  X(graph_launch, "cuGraphLaunch", (GraphExec, Stream))                                                       \
+  X(graph_exec_destroy, "cuGraphExecDestroy", (GraphExec))                                                    \
+  X(graph_set_kernel, "cuGraphExecKernelNodeSetParams", (GraphExec, GraphNode, const KernelNodeParams*))      \
   X(error_name, "cuGetErrorName", (Result, const char**))                                                     \
   X(error_text, "cuGetErrorString", (Result, const char**))
 

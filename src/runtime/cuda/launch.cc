@@ -2,15 +2,20 @@
 
 namespace framejit::runtime::cuda {
 
-void LaunchStep(const Driver& driver, const Plan& plan, const Step& step, const Instance::StepInfo& info,
-                void* const* pointers, void** params, Stream stream) {
-  Launch launch = info.launch;
-  if (launch.grid == 0) return;
+Launch LaunchFor(const Plan& plan, const Step& step, const Instance::StepInfo& info, void* const* pointers) {
+  if (info.launch.grid == 0) return info.launch;
   const std::vector<uint32_t>& alignment = step.gpu->alignment();
   uintptr_t odd = 0;
   for (size_t i = 0; i < alignment.size(); ++i) odd |= reinterpret_cast<uintptr_t>(pointers[i]) & (alignment[i] - 1);
   if (odd) [[unlikely]]  // a view that begins between two vectors
-    launch = step.gpu->Configure(plan.device.index, info.symbols, false);
+    return step.gpu->Configure(plan.device.index, info.symbols, false);
+  return info.launch;
+}
+
+void LaunchStep(const Driver& driver, const Plan& plan, const Step& step, const Instance::StepInfo& info,
+                void* const* pointers, void** params, Stream stream) {
+  const Launch launch = LaunchFor(plan, step, info, pointers);
+  if (launch.grid == 0) return;
   if (Result r = driver.launch(launch.function, launch.grid, 1, 1, launch.threads, 1, 1, 0, stream, params, nullptr))
       [[unlikely]]
     Fail(driver, r, "launching " + step.name);
