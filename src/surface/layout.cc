@@ -169,12 +169,16 @@ Ints TorchIterator(Env& env, const Ints& shape, const std::vector<Ints>& strides
 }
 
 Ints TorchPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* const> tensors, bool scalars) {
-  bool all_default = true, same_shape = !scalars;
+  bool all_default = true;
   for (const TensorMeta* t : tensors) {
     all_default &= IsRowMajor(*t);
-    same_shape &= t->sizes == shape;
   }
   if (all_default || tensors.empty()) return RowMajor(shape);
+  auto same = [&](const Ints& a, const Ints& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Int& x, const Int& y) { return env.Eq(x, y); });
+  };
+  bool same_shape = !scalars;
+  for (const TensorMeta* t : tensors) same_shape = same_shape && same(t->sizes, shape);
   if (same_shape) {
     auto all = [&](auto test) {
       return std::all_of(tensors.begin(), tensors.end(), [&](auto* t) { return test(env, *t); });
@@ -183,7 +187,7 @@ Ints TorchPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* con
     if (shape.size() == 4 && all(IsChannelsLast)) {
       return ChannelsLast(shape);
     }
-    bool same_strides = all([&](Env&, const TensorMeta& m) { return m.strides == tensors[0]->strides; });
+    bool same_strides = all([&](Env&, const TensorMeta& m) { return same(m.strides, tensors[0]->strides); });
     if (same_strides && all(IsDense)) return tensors[0]->strides;
   }
   std::vector<Ints> strides;
@@ -227,11 +231,6 @@ Ints NumpyPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* con
 Ints PreserveFormat(Env& env, const TensorMeta& m) {
   if (IsDense(env, m)) return m.strides;
   return TorchIterator(env, m.sizes, {m.strides});
-}
-
-Ints PreserveFormatTo(Env& env, const TensorMeta& m) {
-  if (IsDense(env, m)) return m.strides;
-  return LikesChannelsLast(env, m) ? ChannelsLast(m.sizes) : RowMajor(m.sizes);
 }
 
 std::optional<Ints> ViewStrides(Env& env, const TensorMeta& m, const Ints& sizes) {

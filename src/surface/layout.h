@@ -27,9 +27,8 @@ shape::Ints TorchPointwise(shape::Env& env, const shape::Ints& shape, std::span<
                            bool scalars);
 // Output of a NumPy ufunc in 'K' order.
 shape::Ints NumpyPointwise(shape::Env& env, const shape::Ints& shape, std::span<const TensorMeta* const> tensors);
-// empty_like / clone with preserve_format; `to` differs for inputs that are not dense.
+// empty_like, clone, to with preserve_format.
 shape::Ints PreserveFormat(shape::Env& env, const TensorMeta& m);
-shape::Ints PreserveFormatTo(shape::Env& env, const TensorMeta& m);
 // Strides of m seen with other sizes (same number of elements); nothing if that needs a copy.
 std::optional<shape::Ints> ViewStrides(shape::Env& env, const TensorMeta& m, const shape::Ints& sizes);
 

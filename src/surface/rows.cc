@@ -245,7 +245,8 @@ shape::Ints Scope::Pointwise(ValueId result, std::span<const Operand> operands) 
 Out Scope::Elementwise(ValueId result, std::span<const Operand> operands) const {
   Out out;
   out.value = result;
-  out.strides = Pointwise(result, operands);
+  out.strides =
+      (row.flags & kEmptyLike) && torch() ? PreserveFormat(env, *operands[0].meta) : Pointwise(result, operands);
   return out;
 }
 

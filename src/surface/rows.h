@@ -131,8 +131,9 @@ class Scope {
 using LowerFn = Outs (*)(Scope&);
 
 enum RowFlags : uint32_t {
-  kNoGrad = 1,    // results never require gradients
-  kAnyDType = 2,  // also complex and other dtypes the primitives do not compute with (views)
+  kNoGrad = 1,     // results never require gradients
+  kEmptyLike = 4,  // Elementwise: torch's kernel writes an empty_like of its first operand
+  kAnyDType = 2,   // also complex and other dtypes the primitives do not compute with (views)
 };
 
 struct Row {

@@ -81,12 +81,12 @@ Outs Logit(Scope& s) {
 
 // clang-format off: a table
 constexpr Row kRows[] = {
-    {"tmI:relu", "(Tensor input)", &Relu}, {"nJ:relu6", "(Tensor input)", &Relu6},
+    {"tmI:relu", "(Tensor input)", &Relu}, {"nJ:relu6", "(Tensor input)", &Relu6, Op::kInput, kEmptyLike},
     {"nJ:silu", "(Tensor input)", &Activation<&rules::Silu>}, {"nJ:mish", "(Tensor input)", &Activation<&rules::Mish>},
     {"nJ:hardsigmoid", "(Tensor input)", &Activation<&rules::HardSigmoid>}, {"nJ:hardswish", "(Tensor input)", &Activation<&rules::HardSwish>},
     {"n:log_sigmoid f:logsigmoid", "(Tensor input)", &LogSigmoidOf},
     {"nf:gelu", "(Tensor input, *, str approximate='none')", &Gelu}, {"tI:selu", "(Tensor input)", &Activation<&rules::Selu>},
-    {"nJ:hardtanh", "(Tensor input, Scalar min_val=-1.0, Scalar max_val=1.0)", &Activation2<&rules::HardTanh>},
+    {"nJ:hardtanh", "(Tensor input, Scalar min_val=-1.0, Scalar max_val=1.0)", &Activation2<&rules::HardTanh>, Op::kInput, kEmptyLike},
     {"nJ:leaky_relu", "(Tensor input, Scalar negative_slope=0.01)", &Activation2<&LeakyReluOf>},
     {"nJ:elu", "(Tensor input, Scalar alpha=1.0, Scalar scale=1.0)", &Activation2<&EluOf>},
     {"tI:celu", "(Tensor input, Scalar alpha=1.0)", &Activation2<&CeluOf>},

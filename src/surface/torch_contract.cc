@@ -198,6 +198,7 @@ Outs Einsum(Scope& s) {
     size_t l = left.find(c), r = right.find(c);
     Int n = l != std::string::npos ? xs[0].meta->sizes[l] : xs[1].meta->sizes[r];
     if (l != std::string::npos && r != std::string::npos && !s.env.Eq(n, xs[1].meta->sizes[r])) Scope::Skip();
+    if (s.env.Eq(n, 1)) Scope::Skip();  // torch gives such a letter another part: another memory order
     return n;
   };
   auto total = [&](const std::string& t) {

@@ -240,7 +240,7 @@ Outs Converted(Scope& s, const Operand& x, DType t, bool copy, const Arg& format
   if (t == x.meta->dtype && !copy && (preserve || IsContiguous(s.env, *x.meta))) return Same(x);
   Out out;
   out.value = s.b.Cast(x.value, t);
-  if (preserve) out.strides = PreserveFormatTo(s.env, *x.meta);
+  if (preserve) out.strides = PreserveFormat(s.env, *x.meta);
   return out;
 }
 

@@ -109,7 +109,7 @@ Outs BatchNorm(Scope& s) {
   Out out;
   out.value = training ? rules::BatchNormTrain(s.b, x.value, mean, variance, Maybe(s, 1), Maybe(s, 2), s.number(7))
                        : rules::BatchNormEval(s.b, x.value, mean, variance, Maybe(s, 1), Maybe(s, 2), s.number(7));
-  if (LikesChannelsLast(s.env, *x.meta)) out.strides = ChannelsLast(x.meta->sizes);
+  if (!IsContiguous(s.env, *x.meta) && LikesChannelsLast(s.env, *x.meta)) out.strides = ChannelsLast(x.meta->sizes);
   outs.items.push_back(std::move(out));
   return outs;
 }
@@ -188,7 +188,7 @@ constexpr Row kRows[] = {
     {"n:glu", "(Tensor input, int dim=-1)", &Glu},
     {"n:adaptive_avg_pool2d", "(Tensor input, int[] output_size)", &GlobalAveragePool},
     {"t:adaptive_avg_pool1d", "(Tensor input, int[] output_size)", &GlobalAveragePool, Op::kSum},
-    {"tmf:prelu", "(Tensor input, Tensor weight)", &PRelu},
+    {"tmf:prelu", "(Tensor input, Tensor weight)", &PRelu, Op::kInput, kEmptyLike},
 };
 // clang-format on
 

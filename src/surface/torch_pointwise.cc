@@ -126,9 +126,23 @@ Outs SquareOf(Scope& s) {
   return s.Elementwise(rules::Square(s.b, x.value), {&x, 1});
 }
 
+// v, of a composite of torch's that compares abs(x) with a number.
+Out OfMagnitude(Scope& s, ValueId v, const Operand& x) {
+  Out out = s.Elementwise(v, {&x, 1});
+  if (!s.torch()) return out;
+  TensorMeta magnitude = *x.meta;
+  magnitude.strides = out.strides;
+  const TensorMeta* operand = &magnitude;
+  out.strides = TorchPointwise(s.env, magnitude.sizes, {&operand, 1}, /*scalars=*/true);
+  return out;
+}
+
 Outs Classify(Scope& s) {  // isnan, isinf, signbit
   Operand x = s.tensor(0);
-  if (IsFloat(x.meta->dtype)) return s.Elementwise(s.b.Unary(s.row.op, x.value), {&x, 1});
+  if (IsFloat(x.meta->dtype)) {
+    ValueId v = s.b.Unary(s.row.op, x.value);
+    return s.row.op == Op::kIsInf ? OfMagnitude(s, v, x) : s.Elementwise(v, {&x, 1});
+  }
   ValueId no = s.row.op == Op::kSignbit && IsSigned(x.meta->dtype)
                    ? s.b.Binary(Op::kLt, x.value, Like(s.b, x.value, 0))
                    : s.b.Constant(Scalar(false), DType::kBool, x.meta->sizes);
@@ -139,7 +153,14 @@ Outs IsFinite(Scope& s) {
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype)) return s.Elementwise(s.b.Constant(Scalar(true), DType::kBool, x.meta->sizes), {&x, 1});
   ValueId bad = s.b.Binary(Op::kOr, s.b.Unary(Op::kIsNan, x.value), s.b.Unary(Op::kIsInf, x.value));
-  return s.Elementwise(s.b.Unary(Op::kNot, bad), {&x, 1});
+  Out out = OfMagnitude(s, s.b.Unary(Op::kNot, bad), x);
+  if (!s.torch()) return out;
+  std::array<TensorMeta, 2> both{*x.meta, *x.meta};  // times x == x
+  both[0].strides = s.Pointwise(out.value, {&x, 1});
+  both[1].strides = out.strides;
+  std::array<const TensorMeta*, 2> operands{&both[0], &both[1]};
+  out.strides = TorchPointwise(s.env, both[0].sizes, operands, /*scalars=*/false);
+  return out;
 }
 
 Outs IsSignedInf(Scope& s) {  // op kLt: negative, kLe: positive
@@ -212,7 +233,24 @@ void RefuseBools(const Pair& p) {
 }
 
 Outs Done(Scope& s, const Pair& p, ValueId v) {
-  return s.Elementwise(v, p.operands);
+  std::array<Operand, 2> operands = p.operands;
+  std::array<TensorMeta, 2> cast;
+  for (int i = 0; i < 2; ++i) {  // torch's iterator sees, on the CPU, the operands after their conversion
+    const Operand& o = operands[i];
+    if (!s.torch() || !o.is_tensor() || o.meta->dtype == p.type || o.meta->device.kind != DeviceKind::kCpu) continue;
+    cast[i] = *o.meta;
+    cast[i].strides = PreserveFormat(s.env, *o.meta);
+    operands[i].meta = &cast[i];
+  }
+  return s.Elementwise(v, operands);
+}
+
+// torch's kernels that take their numbers as arguments: only the tensors decide the layout.
+Out OverTensors(Scope& s, ValueId v, std::span<const Operand> operands) {
+  std::vector<Operand> tensors;
+  for (const Operand& o : operands)
+    if (o.is_tensor() || !s.torch()) tensors.push_back(o);
+  return s.Elementwise(v, tensors);
 }
 
 // f16 and bf16 with a Python number: the number keeps f32 precision and only the result is rounded.
@@ -349,11 +387,12 @@ Outs Power(Scope& s) {
              : e.number.is(Arg::Kind::kBool) ? e.number.b
                                              : e.number.f;
   if (!IsFloat(p.type) && n < 0) Scope::Fail("integers to negative integer powers");
-  auto wide = [&](auto f) { return Done(s, p, s.b.Cast(f(s.Up(p.a)), p.type)); };
+  auto done = [&](ValueId v) { return OverTensors(s, v, p.operands); };
+  auto wide = [&](auto f) { return done(s.b.Cast(f(s.Up(p.a)), p.type)); };
   if (n == 2) return wide([&](ValueId x) { return rules::Square(s.b, x); });
   if (s.torch()) {
-    if (n == 0) return Done(s, p, Like(s.b, p.a, 1));
-    if (n == 1) return Done(s, p, p.a);
+    if (n == 0) return done(Like(s.b, p.a, 1));
+    if (n == 1) return done(p.a);
     if (n == 3) return wide([&](ValueId x) { return s.b.Binary(Op::kMul, rules::Square(s.b, x), x); });
   }
   if (IsFloat(p.type)) {
@@ -362,7 +401,7 @@ Outs Power(Scope& s) {
     if (s.torch() && n == -0.5) return wide([&](ValueId x) { return s.b.Unary(Op::kRsqrt, x); });
     if (s.torch() && n == -2) return wide([&](ValueId x) { return s.b.Unary(Op::kReciprocal, rules::Square(s.b, x)); });
   }
-  return s.torch() ? Done(s, p, s.b.Binary(Op::kPow, p.a, p.b)) : NumpyPower(s, p);
+  return s.torch() ? done(s.b.Binary(Op::kPow, p.a, p.b)) : NumpyPower(s, p);
 }
 
 Outs FloatBinary(Scope& s) {  // atan2, hypot, copysign, logaddexp
@@ -431,7 +470,7 @@ Outs Logical(Scope& s) {
     if (o.number.is(Arg::Kind::kBool)) return s.Constant(o.number, DType::kBool);
     return s.b.Cast(s.Constant(o.number, o.number.is(Arg::Kind::kInt) ? DType::kInt64 : DType::kFloat64), DType::kBool);
   };
-  return Done(s, p, s.b.Binary(s.row.op, truth(p.operands[0]), truth(p.operands[1])));
+  return s.Elementwise(s.b.Binary(s.row.op, truth(p.operands[0]), truth(p.operands[1])), p.operands);
 }
 
 Outs XLogY(Scope& s) {
@@ -501,14 +540,14 @@ Outs Clamp(Scope& s) {
   ValueId lo = s.has(1) ? bound() : kNoValue, hi = s.has(2) ? bound() : kNoValue;
   v = rules::Clamp(s.b, v, lo, hi);
   s.b.SetDerivative(v, rule);
-  return s.Elementwise(v, all);
+  return OverTensors(s, v, all);
 }
 
 Outs ClampOne(Scope& s) {  // clamp_min, clamp_max
   Pair p = ReadPair(s);
   ValueId v = s.b.Binary(s.row.op, p.a, p.b);
   s.b.SetDerivative(v, {s.row.op == Op::kMaximum ? "clamp_min" : "clamp_max", {p.a, p.b}, {}, {}});
-  return Done(s, p, v);
+  return OverTensors(s, v, p.operands);
 }
 
 ValueId SincOf(Builder& b, ValueId x) {
@@ -533,7 +572,7 @@ Outs Lerp(Scope& s) {
   DType t = all[0].meta->dtype;
   if (!IsFloat(t) || all[1].meta->dtype != t || (all[2].is_tensor() && all[2].meta->dtype != t)) Scope::Skip();
   ValueId w = all[2].is_tensor() ? all[2].value : s.Constant(all[2].number, ComputeType(t));
-  return s.Elementwise(rules::Lerp(s.b, all[0].value, all[1].value, w), all);
+  return OverTensors(s, rules::Lerp(s.b, all[0].value, all[1].value, w), all);
 }
 
 ValueId DegToRad(Builder& b, ValueId x) {
@@ -562,8 +601,8 @@ constexpr Row kRows[] = {
     {"S:expit", "(Tensor input)", &WideOnly<&FloatComposite<&rules::Sigmoid>>},
     {"tmI:sigmoid s:expit n:sigmoid", "(Tensor input)", &FloatComposite<&rules::Sigmoid>},
     {"s:sinc tmI:sinc", "(Tensor input)", &FloatComposite<&SincOf>}, {"N:sinc", "(Tensor input)", &WideOnly<&FloatComposite<&SincOf>>},
-    {"tmIN:deg2rad N:radians", "(Tensor input)", &FloatComposite<&DegToRad>},
-    {"tmIN:rad2deg N:degrees", "(Tensor input)", &FloatComposite<&RadToDeg>},
+    {"tmIN:deg2rad N:radians", "(Tensor input)", &FloatComposite<&DegToRad>, Op::kInput, kEmptyLike},
+    {"tmIN:rad2deg N:degrees", "(Tensor input)", &FloatComposite<&RadToDeg>, Op::kInput, kEmptyLike},
     {"tmI:neg tmIN:negative oO:neg", "(Tensor input)", &SameUnary, Op::kNeg},
     {"tmIN:abs tmIN:absolute oO:abs", "(Tensor input)", &SameUnary, Op::kAbs},
     {"N:fabs", "(Tensor input)", &FloatUnary, Op::kAbs},
@@ -580,7 +619,7 @@ constexpr Row kRows[] = {
     {"tmIN:logical_not", "(Tensor input)", &LogicalNot},
     {"tmIN:bitwise_not oO:invert N:invert", "(Tensor input)", &BitwiseNot},
     {"tm:clone", "(Tensor input, *, MemoryFormat? memory_format=None)", &Clone},
-    {"tmI:nan_to_num", "(Tensor input, Scalar? nan=None, Scalar? posinf=None, Scalar? neginf=None)", &NanToNum},
+    {"tmI:nan_to_num", "(Tensor input, Scalar? nan=None, Scalar? posinf=None, Scalar? neginf=None)", &NanToNum, Op::kInput, kEmptyLike},
 
     {"tmI:add orAORB:add", "(Operand input, Operand other, *, Scalar alpha=1)", &Arithmetic, Op::kAdd},
     {"tmI:sub tmI:subtract orAORB:sub", "(Operand input, Operand other, *, Scalar alpha=1)", &Arithmetic, Op::kSub},

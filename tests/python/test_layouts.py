@@ -1,0 +1,95 @@
+"""Strides of results over operands in every memory layout, with sizes of 1 where torch's rules part."""
+
+import itertools
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+ONE = {
+    "batch_norm": lambda x: F.batch_norm(x, torch.zeros(x.shape[1]), torch.ones(x.shape[1])),
+    "clamp": lambda x: x.clamp(-1, 1),
+    "clamp_min": lambda x: x.clamp_min(0),
+    "deg2rad": torch.deg2rad,
+    "exp": torch.exp,
+    "hardtanh": F.hardtanh,
+    "isfinite": torch.isfinite,
+    "isinf": torch.isinf,
+    "leaky_relu": F.leaky_relu,
+    "nan_to_num": torch.nan_to_num,
+    "pow": lambda x: x**3,
+    "prelu": lambda x: F.prelu(x, torch.tensor([0.1])),
+    "relu6": F.relu6,
+    "rsub": lambda x: 1 - x,
+    "softmax": lambda x: x.softmax(1),
+    "sum": lambda x: x.sum((0, 2), keepdim=True),
+    "to": lambda x: x.to(torch.float64),
+}
+TWO = {
+    "add": torch.add,
+    "add of two dtypes": lambda x, y: x.double() + y,
+    "cat": lambda x, y: torch.cat([x, y], 1),
+    "einsum": lambda x, y: torch.einsum("bchw,bchv->bcwv", x, y),
+    "lerp": lambda x, y: torch.lerp(x, y, 0.3),
+    "logical_and": torch.logical_and,
+    "maximum": torch.maximum,
+    "where": lambda x, y: torch.where(x > 0, x, y),
+}
+
+
+def layouts(shape, pick):
+    """Tensors of this shape: row-major, permuted, with gaps, expanded."""
+    orders = list(itertools.permutations(range(len(shape))))
+    for kind in ("row-major", "permuted", "channels last", "gaps", "permuted gaps", "expanded"):
+        order = {"row-major": orders[0], "gaps": orders[0], "channels last": (0, 2, 3, 1)}.get(kind, pick.choice(orders))
+        base = [shape[i] for i in order]
+        along = pick.randrange(len(shape))
+        if kind.endswith("gaps"):
+            wide = list(base)
+            wide[along] *= 2
+            x = torch.randn(wide).narrow(along, 1 if base[along] > 1 else 0, base[along])
+        elif kind == "expanded":
+            one = list(base)
+            one[along] = 1
+            x = torch.randn(one).expand(base)
+        else:
+            x = torch.randn(base)
+        yield x.permute([order.index(i) for i in range(len(shape))])
+
+
+def check(function, arguments, fresh, dynamic):
+    fresh.reset()
+    expected, got = function(*arguments), fresh.compile(function, dynamic=dynamic)(*arguments)
+    where = [(tuple(a.shape), a.stride()) for a in arguments]
+    assert got.stride() == expected.stride() and got.dtype == expected.dtype, where
+    torch.testing.assert_close(got, expected, equal_nan=True, msg=lambda text: f"{where}: {text}")
+
+
+SHAPES = [(2, 8, 1, 1), (1, 1, 3, 2), (2, 3, 1, 4), (3, 2, 2, 2)]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", ONE)
+def test_of_one(name, dynamic, fresh):
+    pick = random.Random(name)
+    for shape in SHAPES:
+        for x in layouts(shape, pick):
+            check(ONE[name], (x,), fresh, dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", TWO)
+def test_of_two(name, dynamic, fresh):
+    pick = random.Random(name)
+    for shape in SHAPES:
+        for x, y in zip(layouts(shape, pick), pick.sample(list(layouts(shape, pick)), 6)):
+            check(TWO[name], (x, y), fresh, dynamic)
+
+
+def test_pictures_of_one_pixel(fresh):
+    def f(x):
+        return F.interpolate(F.batch_norm(x, torch.zeros(8), torch.ones(8)), scale_factor=2.0)
+
+    check(f, (torch.randn(2, 1, 8).permute(0, 2, 1).reshape(2, 8, 1, 1),), fresh, None)
