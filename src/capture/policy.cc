@@ -54,7 +54,12 @@ std::vector<std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>>>& Reti
 }
 int users = 0;
 
-// Frames that never hold tensor programs: the standard library's own.
+// Parts of torch whose frames are plumbing around the user's program. What they call may be the user's.
+constexpr std::string_view kPlumbing =
+    " _dynamo/ autograd/ optim/ profiler/ amp/ accelerator/ __init__.py _tensor.py _ops.py _utils.py "
+    "utils/_foreach_utils.py utils/_contextlib.py nn/utils/clip_grad.py ";
+
+// Frames that never hold tensor programs: the standard library's own, and torch's plumbing.
 bool SkippedFile(PyCodeObject* code) {
   static std::string stdlib;
   if (stdlib.empty()) {  // no lock is held: the import may let another thread in
@@ -68,12 +73,30 @@ bool SkippedFile(PyCodeObject* code) {
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (!file) return PyErr_Clear(), true;
   if (file[0] == '<') return strncmp(file, "<frozen", 7) == 0;
+  if (const char* torch = strstr(file, "/site-packages/torch/")) {
+    std::string_view part = torch + strlen("/site-packages/torch/");
+    for (size_t end = part.find('/'); !part.empty(); end = part.find('/', end + 1)) {
+      if (kPlumbing.find(" " + std::string(part.substr(0, end == part.npos ? end : end + 1)) + " ") != kPlumbing.npos)
+        return true;
+      if (end == part.npos) break;
+    }
+  }
   return !strncmp(file, stdlib.c_str(), stdlib.size()) && !strstr(file, "site-packages");
 }
 
 std::string Where(PyCodeObject* code) {
   return std::string(PyUnicode_AsUTF8(code->co_qualname)) + " (" + PyUnicode_AsUTF8(code->co_filename) + ":" +
          std::to_string(code->co_firstlineno) + ")";
+}
+
+// framejit._updates.instead_of(code), or null.
+Ref InsteadOf(PyCodeObject* code) {
+  SuspendScope off;
+  Ref module(PyImport_ImportModule("framejit._updates"));
+  Ref found(module ? PyObject_CallMethod(module.get(), "instead_of", "O", code) : nullptr);
+  if (!found) PyErr_Clear();
+  if (found.get() == Py_None || code->co_ncellvars) return {};
+  return found;
 }
 
 class Policy : public frame::FramePolicy {
@@ -86,7 +109,7 @@ class Policy : public frame::FramePolicy {
       return active->fullgraph;
     }
     CodeState& c = StateOf(*active, fj_code(frame));
-    return !c.skip;
+    return !c.skip || c.instead;
   }
 
   frame::Semantics* Override(FjFrame*) override { return override_semantics; }
@@ -97,6 +120,7 @@ class Policy : public frame::FramePolicy {
     std::shared_ptr<Config> config = active;
     diag::OptionScope options(config->options.empty() ? nullptr : &config->options);
     CodeState& state = StateOf(*config, code);
+    if (state.instead) return Replace(frame, state.instead.get(), result);
     Place& place = state.places[{fj_next(frame), fj_stack_depth(frame)}];
     if (!state.entry && fj_stack_depth(frame) == 0) state.entry = &place;
     // A frame that begins lies where another one lay: what that one skipped is no concern of it.
@@ -151,6 +175,24 @@ class Policy : public frame::FramePolicy {
   }
 
  private:
+  // Called at the frame's first instruction.
+  static frame::Action Replace(FjFrame* frame, PyObject* instead, PyObject** result) {
+    SuspendScope off;
+    PyCodeObject* code = fj_code(frame);
+    const int positional = code->co_argcount, keywords = code->co_kwonlyargcount;
+    PyObject** slots = fj_localsplus(frame);
+    Ref names(PyTuple_New(keywords));
+    for (int i = 0; i < positional + keywords; ++i)
+      if (!slots[i]) return frame::Action::kHandOver;
+    for (int i = 0; names && i < keywords; ++i)
+      PyTuple_SET_ITEM(names.get(), i, Borrow(PyTuple_GET_ITEM(code->co_localsplusnames, positional + i)).release());
+    *result = names ? PyObject_Vectorcall(instead, slots, positional, names.get()) : nullptr;
+    if (!*result) return frame::Action::kRaise;
+    if (*result != Py_NotImplemented) return frame::Action::kReturn;
+    Py_CLEAR(*result);
+    return frame::Action::kHandOver;
+  }
+
   static frame::Action NotFull(Config& config) {
     PyErr_SetString(ErrorType("BreakError"), ("fullgraph=True, but:\n" + diag::Render(config.breaks.back())).c_str());
     config.breaks.clear();
@@ -375,6 +417,8 @@ CodeState& StateOf(Config& config, PyCodeObject* code) {
     s->skip = SkippedFile(code) || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) ||
               !(code->co_flags & CO_OPTIMIZED);  // module and class bodies
     s->hot = !(code->co_ncellvars);
+    const char* file = PyUnicode_AsUTF8(code->co_filename);
+    if (file && strstr(file, "/torch/optim/")) s->instead = InsteadOf(code);
   }
   return *s;
 }

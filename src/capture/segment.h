@@ -100,6 +100,7 @@ struct CodeState {
   Place* entry = nullptr;  // the place right after RESUME, once known
   int trivial = 0;         // captures without tensor operations
   bool skip = false;
+  Ref instead;  // called in its place; it may decline (an optimizer's update: framejit/_updates.py)
 };
 
 // Adds it to config.breaks, logged, unless that place is known for it.

@@ -1,0 +1,145 @@
+"""Whole training steps in one compiled function: zero_grad, forward, loss, backward, clipping, the optimizer, a scheduler."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+OPTIMIZERS = {
+    "SGD": lambda p, **k: torch.optim.SGD(p, lr=0.1, **k),
+    "momentum": lambda p, **k: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.01, **k),
+    "nesterov": lambda p, **k: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, maximize=True, **k),
+    "Adam": lambda p, **k: torch.optim.Adam(p, lr=1e-2, weight_decay=0.1, **k),
+    "AdamW": lambda p, **k: torch.optim.AdamW(p, lr=1e-2, **k),
+    "amsgrad": lambda p, **k: torch.optim.AdamW(p, lr=1e-2, amsgrad=True, **k),
+    "tensor lr": lambda p, **k: torch.optim.Adam(p, lr=torch.tensor(1e-2), **{**k, "foreach": False}),
+    "RMSprop": lambda p, **k: torch.optim.RMSprop(p, lr=1e-3, momentum=0.5, **k),
+    "groups": lambda p, **k: torch.optim.AdamW([{"params": p[:2], "lr": 1e-3, "weight_decay": 0.0}, {"params": p[2:]}], lr=1e-2, **k),
+}
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.out = torch.nn.Conv2d(3, 8, 3, bias=False), torch.nn.BatchNorm2d(8), torch.nn.Linear(8, 4)
+        self.unused = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self.out(F.relu(self.norm(self.conv(x))).mean((2, 3)))
+
+
+def train(compile, make, foreach, n=6, last=False, dtype=torch.float32, watch=None):
+    torch.manual_seed(0)
+    model = Net().to(dtype)
+    if last:
+        model = model.to(memory_format=torch.channels_last)
+    optimizer = make(list(model.parameters()), foreach=foreach)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    x, y, losses, steps = torch.randn(8, 3, 6, 6, dtype=dtype), torch.randint(0, 4, (8,)), [], []
+    optimizer.register_step_post_hook(lambda *_: steps.append(1))
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach(), norm
+
+    f = compile(step)
+    for k in range(n):
+        if k == 3 and watch:
+            watch(f)
+        losses.extend(f(x, y))
+        scheduler.step()
+    assert len(steps) == n
+    state = [t for p in model.parameters() for t in optimizer.state[p].values() if isinstance(t, torch.Tensor)]
+    return losses, [p.detach() for p in model.parameters()], state, [p.grad is None for p in model.parameters()], list(model.buffers())
+
+
+@pytest.mark.parametrize("foreach", [None, True, False])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer(fresh, name, foreach):
+    seen = []
+    expected, got = train(lambda f: f, OPTIMIZERS[name], foreach), train(fresh.compile, OPTIMIZERS[name], foreach, watch=lambda f: seen.append((f, f.cache_info()["captures"])))
+    torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-5)
+    (f, captures), *_ = seen
+    if name != "tensor lr" and name != "RMSprop":
+        assert f.cache_info()["captures"] == captures, "a learning rate that changes is captured again"
+
+
+@pytest.mark.parametrize("name", ["nesterov", "AdamW"])
+@pytest.mark.parametrize("how", [{"last": True}, {"dtype": torch.float64}])
+def test_layouts(fresh, name, how):
+    torch.testing.assert_close(train(fresh.compile, OPTIMIZERS[name], None, **how), train(lambda f: f, OPTIMIZERS[name], None, **how), rtol=2e-5, atol=2e-5)
+
+
+def test_one_pass(fresh, monkeypatch):
+    """The update runs as the framework's fused kernel."""
+    import torch.optim.adam as adam
+
+    calls = []
+    monkeypatch.setattr(adam, "_fused_adam", lambda *a, inner=adam._fused_adam, **k: (calls.append(len(a[0])), inner(*a, **k))[1])
+    train(fresh.compile, OPTIMIZERS["AdamW"], None)
+    assert calls == [5] * 6
+    train(lambda f: f, OPTIMIZERS["AdamW"], None)
+    assert len(calls) == 6
+
+
+def test_momentum_that_some_parameters_lack(fresh):
+    def run(compile):
+        torch.manual_seed(0)
+        a, b = torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True)
+        optimizer = torch.optim.SGD([a, b], lr=0.1, momentum=0.9)
+
+        def step(both):
+            optimizer.zero_grad()
+            (a.sin().sum() + (b.cos().sum() if both else 0)).backward()
+            optimizer.step()
+
+        f = compile(step)
+        for k in range(4):
+            f(k > 1)
+        return a.detach(), b.detach()
+
+    torch.testing.assert_close(run(fresh.compile), run(lambda f: f))
+
+
+def test_closure(fresh):
+    def run(compile):
+        torch.manual_seed(0)
+        w = torch.randn(4, requires_grad=True)
+        optimizer = torch.optim.AdamW([w], lr=0.1)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (w * w).sum()
+            loss.backward()
+            return loss
+
+        f = compile(lambda: optimizer.step(closure))
+        return [f().detach() for _ in range(3)], w.detach()
+
+    torch.testing.assert_close(run(fresh.compile), run(lambda f: f))
+
+
+def test_accumulation_hooks_and_retained_graphs(fresh):
+    def run(compile):
+        torch.manual_seed(0)
+        w, seen = torch.randn(4, 4, requires_grad=True), []
+        w.register_hook(lambda g: g * 2)
+        w.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.norm().detach()))
+
+        def step(x):
+            for k in range(2):
+                y = (x @ w).tanh()
+                y.sum().backward(retain_graph=True)
+                y.square().mean().backward()
+            g = w.grad.clone()
+            w.grad = None
+            return g
+
+        f = compile(step)
+        return [f(torch.randn(3, 4)) for _ in range(3)], seen
+
+    torch.testing.assert_close(run(fresh.compile), run(lambda f: f))
