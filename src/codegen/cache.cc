@@ -63,6 +63,11 @@ int64_t CompiledKernel::rows(const int64_t* symbols) const {
   return n;
 }
 
+std::pair<int64_t, int64_t> CompiledKernel::line_and_row(const int64_t* symbols) const {
+  const int64_t inner = SizeOf(kernel.inner, symbols);
+  return {inner, block ? std::min(block, inner) : inner};
+}
+
 int64_t CompiledKernel::work_per_row(const int64_t* symbols) const {
   int64_t elements = SizeOf(kernel.inner, symbols);
   if (block && elements > block) elements = block;

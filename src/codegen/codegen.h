@@ -21,6 +21,8 @@ struct CompiledKernel {
   std::string symbol;
   int64_t work_per_row(const int64_t* symbols) const;  // elements * instructions, for the threading decision
   int64_t rows(const int64_t* symbols) const;          // size of the parallel space
+  std::pair<int64_t, int64_t> line_and_row(
+      const int64_t* symbols) const;  // elements of the inner axis; of them in a row
   loop::Kernel kernel;
   int64_t block = 0;  // elements of the inner axis in one row; 0: all
   int64_t code_bytes = 0;

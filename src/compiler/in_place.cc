@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "pass/views.h"
+
 namespace framejit::compiler {
 namespace {
 
@@ -63,7 +65,36 @@ bool ReadsBeforeWriting(const Plan& plan, const Step& step, const loop::Kernel& 
   return true;
 }
 
+// May the kernel run once more than it must, with the stores to argument `written` kept in a piece of memory that holds
+// a few rows?
+bool Rehearsable(const loop::Kernel& k, int written) {
+  constexpr int kCheap = 16;
+  if (k.column || k.tiled || !k.red.empty() || !k.scratch.empty()) return false;
+  if (std::count_if(k.stages.begin(), k.stages.end(), [](const loop::Stage& s) { return s.loop; }) != 1) return false;
+  int cost = 0;
+  for (const loop::Inst& inst : k.insts) {
+    if (inst.kind == loop::IKind::kOp) cost += Info(inst.op).cost;
+    if (inst.kind == loop::IKind::kReduce || inst.kind == loop::IKind::kScan || inst.kind == loop::IKind::kLoadAt ||
+        inst.kind == loop::IKind::kCheck)
+      return false;
+    if (inst.kind != loop::IKind::kStore || inst.buffer != written) continue;
+    Int stride = k.inner;
+    if (!(inst.index.offset == Int(0)) || !(inst.index.inner == Int(1))) return false;
+    for (size_t d = k.outer.size(); d-- > 0;) {
+      if (!(inst.index.outer[d] == stride)) return false;
+      stride = stride * k.outer[d];
+    }
+  }
+  return cost <= kCheap;
+}
+
 }  // namespace
+
+shape::Ints DirectStrides(const Graph& g, const Write& w) {
+  const Node& input = g.nodes[g.inputs[w.input]];
+  const bool fits = !input.strides.empty() && Injective(input.type.shape, input.strides);
+  return fits ? input.strides : pass::RowMajor(g.nodes[w.value].type.shape);
+}
 
 void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, std::vector<loop::Layout>& layouts) {
   std::vector<int> uses(g.nodes.size(), 0);
@@ -100,10 +131,10 @@ void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
     for (size_t i = 0; i < plan.steps.size(); ++i) {
       if (Contains(plan.steps[i].results, commit.value)) maker = static_cast<int>(i);
     }
-    if (maker < 0 || plan.steps[maker].kind != Step::Kind::kKernel) continue;
-    if (kernels[maker].ieee || kernels[maker].Checks())
-      continue;  // what it notices ends the run before anything is written
+    if (maker < 0) continue;
     const Step& step = plan.steps[maker];
+    const bool copies = step.kind == Step::Kind::kCopy;
+    if (!copies && step.kind != Step::Kind::kKernel) continue;
     bool read_later = false;
     for (size_t i = 0; i < plan.steps.size(); ++i) {
       if (static_cast<int>(i) == maker) continue;
@@ -111,10 +142,19 @@ void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
         for (int r : step.results) read_later = read_later || plan.values[v].storage == plan.values[r].storage;
       }
     }
-    const auto arg = std::find(step.operands.begin(), step.operands.end(), commit.value);
-    if (read_later || arg == step.operands.end()) continue;
-    if (!ReadsBeforeWriting(plan, step, kernels[maker], static_cast<int>(arg - step.operands.begin()), input.storage))
-      continue;
+    if (read_later) continue;
+    if (copies) {
+      if (plan.values[step.operands[0]].storage == input.storage) continue;
+    } else {
+      const auto at = std::find(step.operands.begin(), step.operands.end(), commit.value);
+      const int arg = static_cast<int>(at - step.operands.begin());
+      if (at == step.operands.end() || !ReadsBeforeWriting(plan, step, kernels[maker], arg, input.storage)) continue;
+      // What it notices ends the run before anything is written.
+      if (kernels[maker].ieee || kernels[maker].Checks()) {
+        if (step.gpu || !Rehearsable(kernels[maker], arg)) continue;
+        plan.steps[maker].rehearse.push_back(arg);
+      }
+    }
     commit.direct = true;
     last[maker] = true;
   }

@@ -7,6 +7,10 @@
 // That is legal for a kernel that runs after everything that can fail, that nothing runs after which reads the old
 // value, and that itself reads an element of the input only before it writes the same element. Inputs that overlap in
 // memory are a matter of the run: it falls back to scratch then.
+//
+// A cheap kernel that may itself end the run (floating-point exceptions of NumPy) runs twice: first a rehearsal whose
+// results stay in the cache and are forgotten. That costs reading the operands, where scratch would cost writing and
+// reading the result.
 #pragma once
 
 #include <vector>
@@ -16,6 +20,9 @@
 #include "runtime/plan.h"
 
 namespace framejit::compiler {
+
+// How a copy lies that is made to be written to an input: as the input, if that has one element an address.
+shape::Ints DirectStrides(const Graph& g, const Write& w);
 
 // Values that are written to an input and read by nobody else are stored with the input's layout.
 void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, std::vector<loop::Layout>& layouts);

@@ -210,6 +210,7 @@ class Lowering {
       std::shared_ptr<const codegen::CompiledKernel> code = codegen::GetKernel(built.kernel, {options_.cpu}, &reused);
       step.fn = code->fn;
       step.rows = [code](const int64_t* symbols) { return code->rows(symbols); };
+      step.line_and_row = [code](const int64_t* symbols) { return code->line_and_row(symbols); };
       step.work_per_row = [code](const int64_t* symbols) { return code->work_per_row(symbols); };
       step.code = std::move(code);
     }
@@ -329,8 +330,7 @@ class Lowering {
       int value = ValueOf(w.value);
       if (plan_.storages[plan_.values[value].storage].kind == Storage::Kind::kInput) {
         if (value == plan_.inputs[w.input]) continue;  // x[...] = x
-        const int copy = AddValue(w.value, NewStorage(Storage::Kind::kScratch),
-                                  {pass::RowMajor(g_.nodes[w.value].type.shape), 0}, true);
+        const int copy = AddValue(w.value, NewStorage(Storage::Kind::kScratch), {DirectStrides(g_, w), 0}, true);
         AddCopy(value, copy);
         value = copy;
       }

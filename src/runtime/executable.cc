@@ -45,6 +45,34 @@ void RunWatchedRows(void* context, int64_t begin, int64_t end) {  // on any thre
   if (const int status = TakeStatus(call.watch)) call.raised->fetch_or(status, std::memory_order_relaxed);
 }
 
+struct Rehearsal {
+  KernelCall call;
+  const Step* step;
+  int64_t line, row;  // elements
+  const int* sizes;   // of elements, by rehearsed argument
+};
+
+// The stores to rehearsed arguments go to a piece of memory of the thread's own, for a few rows at a time.
+void RehearseRows(void* context, int64_t begin, int64_t end) {
+  constexpr int64_t kElements = 4096;
+  const auto& r = *static_cast<const Rehearsal*>(context);
+  const int64_t room = std::max(kElements, r.row), at_once = room / r.row, rows_per_line = (r.line + r.row - 1) / r.row;
+  static thread_local std::vector<std::byte> memory;
+  const size_t targets = r.step->rehearse.size();
+  if (memory.size() < targets * room * sizeof(int64_t)) memory.resize(targets * room * sizeof(int64_t));
+  std::vector<void*> buffers(r.call.buffers, r.call.buffers + r.step->operands.size());
+  TakeStatus(r.call.watch);
+  for (int64_t row = begin; row < end; row += at_once) {
+    const int64_t first = row / rows_per_line * r.line + row % rows_per_line * r.row;
+    for (size_t t = 0; t < targets; ++t) {
+      const auto base = reinterpret_cast<uintptr_t>(memory.data() + t * room * sizeof(int64_t));
+      buffers[r.step->rehearse[t]] = reinterpret_cast<void*>(base - first * r.sizes[t]);  // NOLINT
+    }
+    r.call.fn(buffers.data(), r.call.symbols, row, std::min(end, row + at_once));
+  }
+  if (const int status = TakeStatus(r.call.watch)) r.call.raised->fetch_or(status, std::memory_order_relaxed);
+}
+
 class PlanExecutable : public Executable {
  public:
   PlanExecutable(Plan plan, CompileStats stats) : plan_(std::move(plan)), index_(plan_), stats_(std::move(stats)) {
@@ -163,7 +191,12 @@ class PlanExecutable : public Executable {
     void RunSteps() {
       size_t range = 0;
       for (size_t i = 0; i < plan_.steps.size(); ++i) {
-        if (plan_.watch && i == static_cast<size_t>(plan_.checked_steps)) CheckStatus();
+        if (plan_.watch && i == static_cast<size_t>(plan_.checked_steps)) {
+          for (size_t k = i; k < plan_.steps.size(); ++k) {
+            if (!plan_.steps[k].rehearse.empty()) Rehearse(k);
+          }
+          CheckStatus();
+        }
         if (graphs_ && range < graphs_->ranges.size() && static_cast<int>(i) == graphs_->ranges[range].first) {
           i = graphs_->ranges[range].last - 1;
           RunRange(graphs_->ranges[range++]);
@@ -303,6 +336,28 @@ class PlanExecutable : public Executable {
       for (int s : index_.release_after[i]) {  // others are read when the graph runs
         if (made[s]) ReleaseExternal(s);
       }
+    }
+
+    void Rehearse(size_t i) {
+      const Step& step = plan_.steps[i];
+      const Instance::StepInfo& info = c_->instance->steps[i];
+      if (info.rows <= 0) return;
+      const auto [line, row] = step.line_and_row(info.symbols);
+      if (row <= 0) return;
+      int sizes[16];
+      FRAMEJIT_CHECK(step.rehearse.size() <= std::size(sizes));
+      for (size_t t = 0; t < step.rehearse.size(); ++t)
+        sizes[t] = DTypeSize(plan_.values[step.operands[step.rehearse[t]]].dtype);
+      Rehearsal r{{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.watch, &raised_},
+                  &step,
+                  line,
+                  row,
+                  sizes};
+      raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);
+      if (info.grain > 0 && host_.NumThreads() > 1)
+        host_.ParallelFor(info.rows, info.grain, RehearseRows, &r);
+      else
+        RehearseRows(&r, 0, info.rows);
     }
 
     // From the framework, for each run: its allocator knows which stream the memory is used on. Graphs have their own.

@@ -46,6 +46,10 @@ struct Step {
   std::vector<Int> symbols;                     // kernel symbol i
   std::function<int64_t(const int64_t*)> rows;  // by kernel symbols
   std::function<int64_t(const int64_t*)> work_per_row;
+  // It may raise a status, and writes inputs: a rehearsal before, into memory of its own, tells. Arguments that it must
+  // not write then; elements of a line of them and of a row (lines are cut into rows, elements lie in a row's order).
+  std::vector<int> rehearse;
+  std::function<std::pair<int64_t, int64_t>(const int64_t*)> line_and_row;
   std::shared_ptr<const cuda::Kernel> gpu;  // instead of fn, rows and work: runs on the plan's device
   // the others
   Node node;                              // library calls, externs and kNode: what to compute
@@ -71,8 +75,8 @@ struct Plan {
   std::vector<Commit> commits;
   std::vector<Graph::SymbolSource> symbol_sources;
   int watch = 0;  // Status bits that steps may raise and that end the run
-  int checked_steps =
-      0;          // so many steps run before the status is looked at; the others raise none and may write inputs
+  // So many steps run before the status is looked at; the others raise none, or are rehearsed, and may write inputs.
+  int checked_steps = 0;
   Device device;  // the GPU, if any step or value is there
   GpuGraphs graphs = GpuGraphs::kNever;
   std::string str() const;

@@ -96,6 +96,79 @@ def test_nothing_is_written_before_the_error(fresh, np):
     assert x.tolist() == [2, 3, 4] and np.allclose(y, 1 / x)
 
 
+def in_place(np):
+    def scale(a, b):
+        a *= 1.5
+        return a
+
+    def two(a, b):
+        a += b
+        b -= 0.5
+        return a[0]
+
+    def assign(a, b):
+        a[:] = b / a
+        return a.shape
+
+    def part(a, b):
+        a[1:] *= b[1:]
+        return b + 1
+
+    def copy(a, b):
+        a[:] = b
+
+    return [scale, two, assign, part, copy]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shape", [(7,), (300_001,), (40, 3000), (3, 5)])
+def test_in_place_writes_once_whatever_is_raised(fresh, np, shape, dynamic):
+    def makers():
+        big = np.random.default_rng(1).normal(size=shape) + 5
+        for bad in (None, 0.0, np.inf, 1e308):
+            for at in (0, -1):
+                a, b = big.copy(), big.copy() * 3
+                if bad is not None:
+                    a.reshape(-1)[at] = bad
+                    b.reshape(-1)[at] = -bad
+                yield a, b
+                yield np.asfortranarray(a), np.asfortranarray(b)
+                yield a[::-1].copy()[::-1], b
+                whole = np.concatenate([a, b])
+                yield whole[1 : 1 + len(a)], whole[: len(a)]  # overlap
+
+    for f in in_place(np):
+        compiled = fresh.compile(f, dynamic=dynamic)
+        for (a, b), (c, d) in zip(makers(), makers()):
+            with np.errstate(invalid="ignore"):
+                expected, x = told(f, a, b)
+                got, y = told(compiled, c, d)
+            assert got == expected, f
+            assert np.array_equal(a, c, equal_nan=True) and np.array_equal(b, d, equal_nan=True), f
+            assert np.array_equal(x, y, equal_nan=True) if x is not None else y is None
+
+
+def test_in_place_is_written_before_it_is_raised(fresh, np):
+    """As NumPy itself: the array holds the results when the error comes."""
+
+    def f(a, b):
+        a += b
+        a *= 2
+        return a
+
+    compiled = fresh.compile(f)
+    for call in (f, compiled, compiled, compiled):
+        a, b = np.full(100_000, 1e308), np.ones(100_000)
+        with warnings.catch_warnings(), pytest.raises(RuntimeWarning):
+            warnings.simplefilter("error")
+            call(a, b)
+        assert np.isinf(a).all()
+        a = np.full(100_000, 1e308)
+        with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+            call(a, b)
+        assert np.isinf(a).all()
+
+
 def test_a_function_that_always_fails_is_not_slowed_down_for_ever(fresh, np):
     compiled = fresh.compile(lambda x: 1 / x)
     for _ in range(200):
