@@ -273,7 +273,8 @@ class Explainer {
         continue;
       }
       f.size = i < t.rank && !dim && t.klass != tensor::Class::kTorchParameter;
-      if (f.size && expected > 1 && found > 1) f.hint = "framejit.mark_dynamic(" + name + ", " + Num(d) + ") or dynamic=True";
+      if (f.size && expected > 1 && found > 1)
+        f.hint = "framejit.mark_dynamic(" + name + ", " + Num(d) + ") or dynamic=True";
       const bool numpy = t.klass == tensor::Class::kNumpyArray || t.klass == tensor::Class::kNumpyScalar;
       const char* size = numpy ? ".shape[" : ".size(";
       const char* stride = numpy ? ".strides[" : ".stride(";
