@@ -9,6 +9,7 @@ class Config:
     num_threads: int
     verify: bool
     cpu: str
+    cuda_graphs: str
     dynamic: str
     max_unroll: int
     max_depth: int

@@ -187,10 +187,17 @@ PyObject* Session::FromArg(const Arg& a) {
   }
 }
 
+std::optional<Arg> Session::ConstantAnswer(const std::string& callee) {
+  std::optional<Arg> answer = surface::ConstantAnswer(callee);
+  if (!answer || !answer->is(Arg::Kind::kBool) || !answer->b) return answer;
+  asked_compiling_ = true;  // what is true is that the program is being compiled
+  return Arg::Bool(options_.compiling);
+}
+
 PyObject* Session::CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs,
                                  PyObject* kwnames) {
   if (broken_) return Break(reason_.id);
-  if (auto answer = surface::ConstantAnswer(callee)) return FromArg(*answer);
+  if (auto answer = ConstantAnswer(callee)) return FromArg(*answer);
   if (nargs > 0 && IsTensor(args[0]) && callee.find(".Tensor.") != std::string::npos) {
     bool handled = false;
     PyObject* r =

@@ -89,7 +89,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   // Framework functions, by name. Python-level ones only if there is a row for them: else their body is captured.
   std::string name = tensor::CalleeName(callable);
   if (!name.empty() && !(PyType_Check(callable) && !surface::HasRow(name))) {
-    if (auto answer = surface::ConstantAnswer(name)) return s_.FromArg(*answer);
+    if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
     PyObject* out;
     if (ThreadState(s_, name, args, nargs, &out)) return out;
     Effect e = SwitchEffect(name);

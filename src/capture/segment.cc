@@ -62,7 +62,8 @@ struct Captured {
   long instructions = 0;
   long clean_instructions =
       0;  // of these, up to the last place where no other exception was being handled than at the start
-  std::string state_problem;  // the state at the end cannot be rebuilt: try to end earlier
+  bool raised_for_compiling = false;  // the program raised, and had been told that it is being compiled
+  std::string state_problem;          // the state at the end cannot be rebuilt: try to end earlier
 };
 
 bool IsTupleOfNames(PyObject* o) {
@@ -301,6 +302,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   options.dynamic_dims = place.dynamic_dims;
   options.dynamic_ints = place.dynamic_ints;
   options.stop_after = stop_after;
+  options.compiling = config.compiling;
   Session s(frame, options);
   CaptureSemantics sem(s);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator
@@ -377,6 +379,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
         PyErr_Clear();
         Py_XDECREF(t), Py_XDECREF(v), Py_XDECREF(tb);
         s.Break(BreakId::kException, what);
+        out.raised_for_compiling = config.compiling && s.asked_compiling();
       } else {
         s.Break(BreakId::kInstruction);
       }
@@ -430,6 +433,12 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
                                             (c.segment ? "ok"
                                              : c.broke ? "break " + diag::Render(c.reason)
                                                        : "nothing: " + c.state_problem));
+    if (c.raised_for_compiling) {
+      config.compiling = false;
+      config.notes.push_back("is_compiling() is answered False: the program raised where it was True");
+      diag::Log(diag::Channel::perf_, config.notes.back());
+      continue;
+    }
     if (c.segment) break;
     if (!c.broke && c.state_problem.empty()) break;  // nothing worth compiling
     if (std::none_of(reasons.begin(), reasons.end(), [&](auto& b) { return b.id == c.reason.id; }))

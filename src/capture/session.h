@@ -60,6 +60,7 @@ struct CaptureOptions {
   std::vector<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
   std::vector<std::string> dynamic_ints;                  // source text of Python ints, likewise
   long stop_after = -1;                                   // outermost instructions to run; -1: as far as possible
+  bool compiling = true;                                  // what torch.compiler.is_compiling() answers
 };
 
 class Session {
@@ -159,6 +160,9 @@ class Session {
   bool uses_torch = false;
   bool uses_numpy = false;
   const CaptureOptions& options() const { return options_; }
+  // What a framework function answers while a program is captured; nothing: it is an ordinary one.
+  std::optional<Arg> ConstantAnswer(const std::string& callee);
+  bool asked_compiling() const { return asked_compiling_; }
   // The outermost frame's own cells, replaced by private ones: private cell -> slot, and what it held at the start.
   struct RootCell {
     int slot;
@@ -182,6 +186,7 @@ class Session {
 
   FjFrame* root_;
   CaptureOptions options_;
+  bool asked_compiling_ = false;
   Session* outer_;
   int descent_ = 0;
   bool broken_ = false;

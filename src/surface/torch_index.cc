@@ -1,5 +1,6 @@
 // Indexing: x[...], x[...] = v with Python's and the frameworks' rules, and the functions that take index tensors.
 #include <algorithm>
+#include <deque>
 
 #include "rules/decompose.h"
 #include "surface/views.h"
@@ -28,14 +29,35 @@ ValueId Take(Scope& s, ValueId data, ValueId index, int axis) {
 struct Indexing {
   ViewChain view;                                // the basic part
   std::vector<std::pair<int, Operand>> tensors;  // axis of the view and the index tensor on it
+  std::deque<TensorMeta> made;                   // of those that were lists
 };
+
+// A list of ints is the index tensor of its numbers.
+bool IsIntList(const Arg& a) {
+  return a.is(Kind::kList) && !a.items.empty() && a.items.size() <= 64 &&
+         std::all_of(a.items.begin(), a.items.end(), [](const Arg& i) { return i.is(Kind::kInt) && i.i.is_const(); });
+}
+
+Operand Integers(Scope& s, const Arg& list, TensorMeta* meta) {
+  std::vector<ValueId> parts;
+  for (const Arg& i : list.items) parts.push_back(s.b.Constant(Scalar(i.i.value()), DType::kInt64, {Int(1)}));
+  Attrs attrs;
+  attrs.axes = {0};
+  Operand out;
+  out.value = parts.size() == 1 ? parts[0] : s.b.Add(Op::kCat, parts, attrs);
+  meta->dtype = DType::kInt64;
+  meta->sizes = {Int(static_cast<int64_t>(parts.size()))};
+  meta->strides = {Int(1)};
+  out.meta = meta;
+  return out;
+}
 
 std::vector<Arg> IndexItems(const Arg& key) {
   return key.is(Kind::kTuple) ? key.items : std::vector<Arg>{key};
 }
 
 Indexing ParseIndex(Scope& s, const Operand& x, const Arg& key) {
-  Indexing out{ViewChain(s, x), {}};
+  Indexing out{ViewChain(s, x), {}, {}};
   std::vector<Arg> items = IndexItems(key);
   int consumed = 0, ellipses = 0;
   for (const Arg& a : items) {
@@ -48,10 +70,10 @@ Indexing ParseIndex(Scope& s, const Operand& x, const Arg& key) {
       }
     } else if (a.is(Kind::kEllipsis)) {
       ++ellipses;
-    } else if (a.is(Kind::kInt) || a.is(Kind::kSlice)) {
+    } else if (a.is(Kind::kInt) || a.is(Kind::kSlice) || IsIntList(a)) {
       ++consumed;
     } else if (!a.is_none()) {
-      Scope::Skip();  // lists, bools, anything else: the framework
+      Scope::Skip();  // other lists, bools, anything else: the framework
     }
   }
   if (ellipses > 1 || consumed > x.rank()) Scope::Fail("too many indices");
@@ -72,7 +94,7 @@ Indexing ParseIndex(Scope& s, const Operand& x, const Arg& key) {
       if (bounds.flip) v.Flip(axis);
       ++axis;
     } else {
-      Operand t = s.Read(a);
+      Operand t = a.is(Kind::kList) ? Integers(s, a, &out.made.emplace_back()) : s.Read(a);
       if (!IsInteger(t.meta->dtype) && !IsBool(t.meta->dtype))
         Scope::Fail("tensors used as indices must be integers or bools");
       out.tensors.push_back({axis, t});

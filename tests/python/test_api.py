@@ -472,6 +472,33 @@ def test_inspection_of_a_function(fresh, np):
     assert framejit.cache_info()["kernels"] == 0
 
 
+def test_a_program_that_fails_only_where_it_is_compiled(fresh):
+    """Library code that does less where it is told that it is compiled: eager's way must still run."""
+    torch = pytest.importorskip("torch")
+
+    class Layer(torch.nn.Module):
+        def forward(self, x, mask=None):
+            if mask is None and not torch.compiler.is_compiling():
+                mask = torch.ones(x.shape[-1])
+            return x * mask.shape[0]
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = Layer()
+
+        def forward(self, x):
+            return self.layer(x + 1) * 2
+
+    model = Model()
+    compiled = fresh.compile(model)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(torch.ones(4)), model(torch.ones(4)))
+    told = fresh.explain(compiled)(torch.ones(4))
+    assert told.graph_count == 1 and not told.break_reasons
+    assert any("is_compiling" in note for note in fresh.cache_info(compiled)["notes"])
+
+
 def test_clear_while_segments_run(fresh, np):
     import threading
 

@@ -30,6 +30,9 @@ np.logical_and(a, b) | np.equal(a, b) | np.copysign(a, b) | np.fmax(a, b) | a @ 
 """
 WRITES = {
     "a += 1; a": ["f", "f32", "i", "t", "step"],
+    "a[[1, 0]] * 2": ["f", "t", "i"],
+    "a[:, [0, 2, -1]]": ["f", "t"],
+    "a[[7]]": ["f"],
     "y = a[1:]; y *= 2; a.sum()": ["f", "t", "i"],
     "a[0] = 5; a[:, ::2] = 0; a": ["f", "t", "i", "b"],
     "a[a > 0] = -1; a": ["f", "i", "t"],
