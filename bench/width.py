@@ -1,7 +1,9 @@
 """How wide capture is: every Hugging Face model type that can be built from a tiny config, and the classification models of
 torchvision and timm, in eval mode. Each runs in a forked child: eager, then compiled twice; results are compared.
 
-    python -m bench.width [hf|torchvision|timm] [NAME...] [--json FILE] [--limit N] [--seconds S]
+    python -m bench.width [hf|torchvision|timm] [NAME...] [--json FILE] [--limit N] [--seconds S] [--train] [--every N]
+
+--train: in train mode, three steps of SGD and of AdamW, dropout by torch's generator; losses and parameters are compared.
 
 One row a model: graphs, breaks by id, seconds of the first compiled call, and what was wrong, if anything was. A type that
 eager cannot run from a generic tiny config is named as not built.
@@ -246,7 +248,73 @@ def differs(got, expected, reference):
     return ""
 
 
+def steps(model, call, inputs, optimizer, n=3):
+    """Losses and parameters of n training steps; None for the loss of a step without gradients."""
+    import torch
+
+    made = {"SGD": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9), "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-3, eps=1e-3)}[optimizer](model.parameters())
+    losses = []
+    for k in range(n):
+        torch.manual_seed(100 + k)
+        made.zero_grad()
+        parts = [(t * t).mean() for t in tensors(call(**inputs)).values() if t.requires_grad and t.is_floating_point()]
+        loss = sum(parts)
+        loss.backward()
+        made.step()
+        losses.append(float(loss.detach()))
+    return losses, torch.cat([p.detach().flatten().double() for p in model.parameters()]), [p.grad is None for p in model.parameters()]
+
+
+def measure_training(suite, name):
+    import copy
+
+    import torch
+
+    model, inputs = globals()[suite](name)
+    model.train()
+    start = torch.cat([p.detach().flatten().double() for p in model.parameters()])
+    expected = {o: steps(m, m, inputs, o) for o in ("SGD", "AdamW") for m in [copy.deepcopy(model)]}
+    again = copy.deepcopy(model)
+    noise = steps(again, again, inputs, "SGD")
+    assert noise[0] == expected["SGD"][0] or abs(noise[0][-1] - expected["SGD"][0][-1]) <= 1e-4 * abs(noise[0][-1]), "eager's own runs differ"
+    reference = {}
+    try:  # without dropout alone: double precision draws other numbers
+        if not any("Dropout" in type(m).__name__ and getattr(m, "p", 0) for m in model.modules()):
+            wide = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+            reference = {o: steps(m, m, wide, o) for o in ("SGD", "AdamW") for m in [copy.deepcopy(model).double()]}
+    except Exception:
+        pass
+    import framejit
+
+    os.write(row_pipe, b"built\n")
+    row = {"model": name}
+    for o in ("SGD", "AdamW"):
+        ours = copy.deepcopy(model)
+        compiled = framejit.compile(ours)
+        begun = time.time()
+        losses, parameters, missing = steps(ours, compiled, inputs, o)
+        row.setdefault("first_s", round(time.time() - begun, 2))
+        notes = framejit.cache_info(compiled)["notes"]
+        if missing != expected[o][2]:
+            return {**row, "status": "wrong", "note": f"{o}: other parameters have gradients"}
+        moved = float((expected[o][1] - start).norm())
+        own = float((expected[o][1] - reference[o][1]).norm()) if o in reference else 0.0
+        off = float((parameters - (reference[o][1] if o in reference else expected[o][1])).norm())
+        if not off <= 2 * own + 2e-3 * moved + 1e-30:
+            return {**row, "status": "wrong", "note": f"{o}: parameters are off by {off:.3g}, eager by {own:.3g}, of {moved:.3g}"}
+        for mine, theirs, exact in zip(losses, expected[o][0], reference.get(o, expected[o])[0]):
+            if not (abs(mine - exact) <= 2 * abs(theirs - exact) + 1e-3 * abs(exact) + 1e-7 or mine != mine and theirs != theirs):
+                return {**row, "status": "wrong", "note": f"{o}: losses {losses} for {expected[o][0]}"}
+    torch.manual_seed(1)
+    told = framejit.explain(model)(**inputs)
+    ids = collections.Counter(reason.split("[")[1].split("]")[0] for reason in told.break_reasons if "[" in reason)
+    if notes:
+        ids["no backward"] = len(notes)
+    return {**row, "status": "ok", "graphs": told.graph_count, "breaks": dict(ids), "ops": told.op_count, "why": told.break_reasons[:2], "note": "; ".join(notes)[:300]}
+
+
 row_pipe = -1
+training = False
 
 
 def isolated(suite, name, seconds):
@@ -264,7 +332,7 @@ def isolated(suite, name, seconds):
 
         torch.set_num_threads(1)
         try:
-            row = measure(suite, name)
+            row = (measure_training if training else measure)(suite, name)
         except BaseException as error:
             row = {"status": "error", "note": f"{type(error).__name__}: {str(error)[:300]}", "trace": traceback.format_exc()[-1500:]}
         os.write(writer, json.dumps(row).encode() + b"\n")
@@ -302,7 +370,11 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="append the rows to this file")
     parser.add_argument("--limit", type=int, help="only so many models")
     parser.add_argument("--seconds", type=float, default=60, help="for one model (default 60)")
+    parser.add_argument("--train", action="store_true", help="training steps instead of calls")
+    parser.add_argument("--every", type=int, default=1, help="only every Nth model")
     args = parser.parse_args()
+    global training
+    training = args.train
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     import torch
@@ -312,7 +384,7 @@ def main():
 
     torch.set_num_threads(1)
     counts = collections.Counter()
-    for name in (args.names or names(args.suite))[: args.limit]:
+    for name in (args.names or names(args.suite))[:: args.every][: args.limit]:
         row = isolated(args.suite, name, args.seconds)
         one = row["status"] == "ok" and row["graphs"] == 1 and not row["breaks"]
         counts[row["status"]] += 1

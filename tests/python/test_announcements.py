@@ -32,7 +32,7 @@ def test_sin_plus_cos_from_a_lambda_and_with_gradients(fresh):
     torch.testing.assert_close(y.grad, -torch.sin(y))
 
 
-def _train_like(fresh, model, make, steps=3):
+def _train_like(fresh, model, make, steps=3, gradients=5e-3):
     """Runs the same steps eagerly and compiled; compares results, gradients and buffers."""
     eager, ours = model, copy.deepcopy(model)
     compiled = fresh.compile(ours, backend="inductor")
@@ -45,20 +45,27 @@ def _train_like(fresh, model, make, steps=3):
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
         expected.sum().backward()
         result.sum().backward()
-        # As one vector: where relu and max_pool choose between values equal but for rounding, single elements differ.
-        gradient, mine = (torch.cat([p.grad.flatten() for p in m.parameters()]) for m in (eager, ours))
-        assert (mine - gradient).norm() <= 5e-3 * gradient.norm()
+        # As one vector: where relu and max_pool choose between values equal but for rounding, single elements differ. In
+        # float64 nothing is that near, and every parameter's gradient is compared by itself.
+        pairs = [(p.grad.flatten(), q.grad.flatten()) for p, q in zip(eager.parameters(), ours.parameters())]
+        for gradient, mine in pairs if gradients < 1e-6 else [[torch.cat(side) for side in zip(*pairs)]]:
+            assert (mine - gradient).norm() <= gradients * gradient.norm()
         for (name, b), c in zip(eager.named_buffers(), ours.named_buffers()):
             torch.testing.assert_close(c[1], b, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"buffer {name}: {m}")
     changed = [b for name, b in ours.named_buffers() if name.endswith("num_batches_tracked")]
     assert changed and all(int(b) == steps for b in changed)
+    assert not fresh.cache_info(compiled)["notes"], "the backward pass is not compiled"
+    told = fresh.explain(ours)(make())
+    assert told.graph_count == 1 and told.graph_break_count == 0
 
 
 def test_resnet18(fresh, two_threads):
     torchvision = pytest.importorskip("torchvision")
     torch.manual_seed(0)
     model = torchvision.models.resnet18()
+    wide = copy.deepcopy(model).double()
     _train_like(fresh, model, lambda: torch.randn(1, 3, 64, 64))
+    _train_like(fresh, wide, lambda: torch.randn(1, 3, 64, 64, dtype=torch.float64), gradients=1e-9)
 
 
 @pytest.mark.slow
