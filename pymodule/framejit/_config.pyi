@@ -14,11 +14,9 @@ class Config:
     max_unroll: int
     max_depth: int
     max_entries: int
-    exact_random: bool
     fuse: bool
     disabled_passes: str
     fuel: int
-    dump_dir: str
     def patch(self, **changes: Any) -> AbstractContextManager[Config]: ...
     def describe(self) -> str: ...
 
