@@ -1,4 +1,5 @@
 // Python arguments <-> framejit::Arg, and the one way a framework call is recorded.
+#include <algorithm>
 #include <cmath>
 #include <unordered_set>
 
@@ -54,6 +55,11 @@ BreakId Refusal(const std::string& callee) {
   return it == table.end() ? BreakId::kInternal : it->second;
 }
 
+bool AllNumbers(const Call& call) {
+  return call.kwargs.empty() &&
+         std::all_of(call.args.begin(), call.args.end(), [](const Arg& a) { return a.is_number(); });
+}
+
 }  // namespace
 
 bool Refused(const std::string& callee) {
@@ -73,7 +79,7 @@ bool Session::ToArg(PyObject* o, Arg* out) {
     if (overflow) return Break(BreakId::kFrameworkError, "an integer wider than 64 bits"), false;
     return *out = Arg::Int(shape::Int(static_cast<int64_t>(v))), true;
   }
-  if (PyFloat_CheckExact(o)) return *out = Arg::Float(PyFloat_AS_DOUBLE(o)), true;
+  if (PyFloat_CheckExact(o) || IsNumpyNumber(o)) return *out = Arg::Float(PyFloat_AS_DOUBLE(o)), true;
   if (PyComplex_CheckExact(o)) {
     *out = {};
     out->kind = Arg::Kind::kComplex;
@@ -226,6 +232,10 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     call.line = PyFrame_GetLineNumber(f);
   }
   bool torch = callee.compare(0, 5, "numpy") && callee.compare(0, 5, "scipy");
+  if (!torch && uses_torch && surface::HasRow(callee) && AllNumbers(call)) {  // math beside torch's tensors
+    Ref function(tensor::ResolveCallee(callee));
+    return function ? Adopt(PyObject_Vectorcall(function.get(), args, nargs, kwnames)) : nullptr;
+  }
   if (!UseFramework(torch)) return nullptr;
   try {
     lowering_->Apply(call);

@@ -190,7 +190,7 @@ PyObject* Session::ForC(PyObject* o) {
   Origin* g = Find(o);
   if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) {
     if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
-    if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || ReadableByC(o))
+    if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || IsNumpyNumber(o) || ReadableByC(o))
       return g && g->changes && !Reads(o) ? nullptr : o;
     if (IsScalarSubclass(o)) {  // an enum's member, say
       guards_->Is(g->source, o);

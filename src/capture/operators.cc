@@ -60,7 +60,7 @@ PyObject* CaptureSemantics::Binary(int op, PyObject* a, PyObject* b) {
   RESOLVE(b);
   if (IsTensor(a)) {
     if (IsTensor(b) || !(Py_TYPE(b)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return TensorBinary(s_, op, a, b);
-  } else if (IsTensor(b) && (IsPrimitive(a) || Container(a))) {
+  } else if (IsTensor(b) && (IsPrimitive(a) || Container(a) || s_.IsNumpyNumber(a))) {
     return TensorBinary(s_, op, a, b);
   }
   if (!IsPrimitive(a) || !IsPrimitive(b)) {

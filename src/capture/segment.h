@@ -25,7 +25,7 @@ struct Config {
   Ref root_code;
   int dynamic = -1;  // -1 auto, 0 never, 1 from the start
   bool fullgraph = false;
-  bool compiling = true;  // what torch.compiler.is_compiling() answers
+  bool compiling = true;                                     // what torch.compiler.is_compiling() answers
   std::vector<std::pair<std::string, std::string>> options;  // of framejit.config, for this function only
   int Dynamic() const;                                       // `dynamic`, or where that is -1 what the option says
   std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>> codes;

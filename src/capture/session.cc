@@ -247,7 +247,8 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
   }
   tensor::Class c = tensor::Classify(o);
   if (c == tensor::Class::kTorchSubclass) return Break(BreakId::kSubclass, Py_TYPE(o)->tp_name);
-  if (c != tensor::Class::kNone) return TensorInput(o, s, c);
+  const bool number = c == tensor::Class::kNumpyScalar && IsNumpyNumber(o);
+  if (c != tensor::Class::kNone && !number) return TensorInput(o, s, c);
   // A bound builtin (`log.append`): in the frame it was made anew for this call; one that is kept somewhere is a
   // constant, and so is its object.
   if (Ref bound = UnbindBuiltin(o).self; bound && !PyType_Check(bound.get())) {
@@ -267,7 +268,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
     guards_->TypeIs(s, Py_TYPE(o));
     origin.kind = Origin::kOutside;
     origin.source = s;
-    if (IsValue(o)) {
+    if (number || IsValue(o)) {
       guard::Row row{guard::Kind::kEqual, s};
       row.object = o;
       row.where = Where();
@@ -296,7 +297,7 @@ PyObject* Session::Adopt(PyObject* o) {
     Py_DECREF(o);
     return seen;
   }
-  if (tensor::Classify(o) != tensor::Class::kNone) {
+  if (tensor::Classify(o) != tensor::Class::kNone && !IsNumpyNumber(o)) {
     Py_DECREF(o);
     return Break(BreakId::kUnknownOrigin, "a tensor that framejit did not see being made");
   }

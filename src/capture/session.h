@@ -158,6 +158,8 @@ class Session {
   std::unordered_map<PyObject*, Ref> context_vars;   // ContextVar -> value set during capture
   bool UseFramework(bool torch);  // false (Break) beside the other one: a graph runs on one framework
   bool uses_torch = false;
+  // numpy.float64, a subclass of float: beside torch's tensors a number like any other, not an array of the graph.
+  bool IsNumpyNumber(PyObject* o) const { return uses_torch && PyFloat_Check(o) && !PyFloat_CheckExact(o); }
   bool uses_numpy = false;
   const CaptureOptions& options() const { return options_; }
   // What a framework function answers while a program is captured; nothing: it is an ordinary one.

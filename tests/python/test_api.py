@@ -499,6 +499,33 @@ def test_a_program_that_fails_only_where_it_is_compiled(fresh):
     assert any("is_compiling" in note for note in fresh.cache_info(compiled)["notes"])
 
 
+def test_numbers_of_numpy_beside_tensors(fresh, np):
+    torch = pytest.importorskip("torch")
+
+    half = np.float64(0.5)
+
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = np.sqrt(7)
+
+        def forward(self, x):
+            x = torch.relu(x) * self.scale
+            x *= np.sqrt(x.shape[0])
+            return np.log(3.0) * (x - half**2)
+
+    model = Scaled()
+    compiled = fresh.compile(model)
+    x = torch.linspace(-1, 1, 5)
+    for scale in (model.scale, np.sqrt(9), 3.0):
+        model.scale = scale
+        expected, got = model(x), compiled(x)
+        assert got.dtype == expected.dtype
+        torch.testing.assert_close(got, expected)
+    told = fresh.explain(compiled)(x)
+    assert not told.break_reasons
+
+
 def test_clear_while_segments_run(fresh, np):
     import threading
 
