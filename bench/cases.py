@@ -114,34 +114,10 @@ def cold(peer):
 
 
 def training(peer):
-    """One step: forward, mean square of the results, backward, SGD. Every contender has its own copy of the model."""
-    import copy
+    """Training steps, and their memory: see bench/training.py."""
+    from . import training as steps
 
-    import framejit
-    import torch
-
-    for name in ("BertModel", "GPT2LMHeadModel", "LlamaModel", "ViTModel", "ResNetModel"):
-        torch.manual_seed(0)
-        model, inputs = models.build(name)
-        model.train(name != "ResNetModel")
-
-        def stepper(wrap):
-            own = copy.deepcopy(model)  # noqa: B023
-            call, optimizer = wrap(own), torch.optim.SGD(own.parameters(), lr=1e-4)
-
-            def step():
-                optimizer.zero_grad()
-                sum((t * t).mean() for t in models.flatten(call(**inputs)).values() if t.requires_grad).backward()  # noqa: B023
-                optimizer.step()
-
-            return step
-
-        contenders = {"eager": stepper(lambda m: m), "framejit": stepper(framejit.compile)}
-        if peer:
-            torch._dynamo.reset()
-            contenders["peer"] = stepper(torch.compile)
-        times = measure.interleaved(contenders, 5.0)
-        yield measure.record("training", name, "ms", **{k: v[0] for k, v in times.items()}), [v[1] for v in times.values()]
+    yield from steps.rows(peer)
 
 
 def dynamic(peer):

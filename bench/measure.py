@@ -48,7 +48,7 @@ def interleaved(contenders, seconds=3.0, rounds=(7, 60)):
     return result
 
 
-UNITS = {"us": 1e6, "ms": 1e3, "s": 1.0, "": 1.0}
+UNITS = {"MiB": 1, "us": 1e6, "ms": 1e3, "s": 1.0, "": 1.0}
 
 
 def record(case, metric, unit, **seconds):

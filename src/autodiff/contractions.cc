@@ -26,11 +26,10 @@ Ints RowMajor(const Ints& shape) {
 
 // The call with results of these types; the first's id, or that of its `result` node.
 std::vector<ValueId> Run(Builder& b, std::shared_ptr<Call> call, std::vector<ValueId> operands,
-                         const std::vector<TensorType>& types) {
-  std::vector<Ints> strides;
+                         const std::vector<TensorType>& types, std::vector<Ints> strides = {}) {
   std::vector<Arg> items;
   for (size_t i = 0; i < types.size(); ++i) {
-    strides.push_back(RowMajor(types[i].shape));
+    if (strides.size() == i) strides.push_back(RowMajor(types[i].shape));
     items.push_back(Arg::Tensor(static_cast<TraceId>(i)));
   }
   call->result = types.size() == 1 ? items[0] : Arg::Seq(Arg::Kind::kTuple, items);
@@ -83,8 +82,48 @@ void ConvRule(At& t) {
     if (mask[i].b) t.Give(i, grads[next++]);
 }
 
+namespace {
+
+// The framework's kernel: it never holds the scores of more than a block.
+bool FlashRule(At& t) {
+  const TensorType q = t.type(0), k = t.type(1), v = t.type(2);
+  const bool masked = t.operands.size() > 3, causal = t.n.attrs.flag;
+  if (q.device.kind != DeviceKind::kCpu || q.rank() != 4 || !IsFloat(q.dtype) || DTypeSize(q.dtype) < 2) return false;
+  if (k.dtype != q.dtype || v.dtype != q.dtype || t.b.type(t.g).dtype != q.dtype) return false;
+  if (!(q.shape[0] == k.shape[0]) || !(q.shape[1] == k.shape[1]) || !(k.shape == v.shape)) return false;
+  if (!(q.shape[3] == k.shape[3])) return false;
+  for (const TensorType* type : {&q, &k})
+    for (const Int& s : type->shape)
+      if (s == Int(0)) return false;
+  if (masked) {
+    const TensorType mask = t.type(3);
+    const int rank = mask.rank();
+    if (t.needs(3) || causal || mask.dtype != q.dtype || (rank != 2 && rank != 4)) return false;
+    if (!(mask.shape[rank - 2] == q.shape[2]) || !(mask.shape[rank - 1] == k.shape[2])) return false;
+  }
+  auto call = std::make_shared<Call>();
+  call->callee = "framejit._attention.backward";
+  std::vector<ValueId> operands = {t.g, t.operands[0], t.operands[1], t.operands[2]};
+  if (masked) operands.push_back(t.operands[3]);
+  for (size_t i = 0; i < operands.size(); ++i) call->args.push_back(Arg::Tensor(static_cast<TraceId>(i)));
+  if (!masked) call->args.push_back(Arg::None());
+  call->args.push_back(Arg::Bool(causal));
+  call->args.push_back(Arg::Float(t.n.attrs.scalar.AsDouble()));
+  std::vector<Ints> strides;
+  for (const TensorType* type : {&q, &k, &v}) {  // [batch, length, head, e] in memory
+    const Ints& s = type->shape;
+    strides.push_back({s[1] * s[2] * s[3], s[3], s[1] * s[3], Int(1)});
+  }
+  std::vector<ValueId> grads = Run(t.b, call, operands, {q, k, v}, strides);
+  for (int i = 0; i < 3; ++i) t.Give(i, grads[i]);
+  return true;
+}
+
+}  // namespace
+
 // The scores are computed again from query and key: they are the largest thing there is.
 void AttentionRule(At& t) {
+  if (FlashRule(t)) return;
   Builder& b = t.b;
   auto wide = [&](ValueId v) { return Expr{b, rules::Widen(b, v)}; };
   auto times = [&](ValueId x, ValueId y) { return Expr{b, b.Add(Op::kMatMul, {x, y})}; };

@@ -407,3 +407,19 @@ def test_model_with_dropout(fresh):
         for mine, theirs in zip(results[1][part], results[0][part]):
             torch.testing.assert_close(mine, theirs, rtol=2e-4, atol=2e-5)
     assert compiled_backward(compiled), notes(compiled)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("length,keys,how", [(16, 16, {}), (40, 70, {"is_causal": True}), (70, 40, {"is_causal": True}), (9, 33, {"scale": 0.3}), (16, 16, {"attn_mask": True})])
+def test_attention_gradients_are_the_frameworks(fresh, dtype, length, keys, how):
+    """Its own kernel computes them: bit for bit, and without the scores ever being in memory. One query sees nothing."""
+    g = torch.Generator().manual_seed(0)
+    operands = [torch.randn(2, n, 3, 8, generator=g).to(dtype).transpose(1, 2) for n in (length, keys, keys)]
+    if how.get("attn_mask"):
+        mask = torch.randn(length, keys, generator=g) > -0.5
+        mask[3] = False
+        how = {"attn_mask": mask}
+    f = lambda q, k, v: F.scaled_dot_product_attention(q * 1, k * 1, v, **how)  # noqa: E731
+    compiled = fresh.compile(f)
+    assert all(map(torch.equal, gradients(compiled, tracked(operands))[1], gradients(f, tracked(operands))[1]))
+    assert compiled_backward(compiled), notes(compiled)
