@@ -52,6 +52,17 @@ void EmbeddingRule(At& t) {  // the framework's kernel; number: the padding inde
   t.Give(0, Run(t.b, call, {t.g, t.operands[1]}, {t.type(0)})[0]);
 }
 
+ValueId ScatterAdd(Builder& b, const char* what, const TensorType& data, ValueId index, ValueId grad, int64_t axis) {
+  auto call = std::make_shared<Call>();
+  call->callee = std::string("framejit._gradients.") + what;
+  std::vector<Arg> sizes;
+  for (const Int& s : data.shape) sizes.push_back(Arg::Int(s));
+  call->args = {Arg::Tensor(0), Arg::Tensor(1), Arg::Seq(Arg::Kind::kTuple, std::move(sizes)), Arg::Int(axis)};
+  TensorType type = data;
+  type.dtype = b.type(grad).dtype;
+  return Run(b, call, {grad, index}, {type})[0];
+}
+
 void ConvRule(At& t) {
   int n = t.type(0).rank() - 2;
   const int64_t* p = t.n.attrs.axes.data();
@@ -102,7 +113,7 @@ bool FlashRule(At& t) {
     if (!(mask.shape[rank - 2] == q.shape[2]) || !(mask.shape[rank - 1] == k.shape[2])) return false;
   }
   auto call = std::make_shared<Call>();
-  call->callee = "framejit._attention.backward";
+  call->callee = "framejit._gradients.attention";
   std::vector<ValueId> operands = {t.g, t.operands[0], t.operands[1], t.operands[2]};
   if (masked) operands.push_back(t.operands[3]);
   for (size_t i = 0; i < operands.size(); ++i) call->args.push_back(Arg::Tensor(static_cast<TraceId>(i)));
@@ -156,9 +167,36 @@ void AttentionRule(At& t) {
   if (t.needs(1)) t.Give(1, times(swap(d), q));
 }
 
+namespace {
+
+// sort, topk: the indices that came with the values say where these are from.
+bool SelectionRule(At& t) {
+  const Call& c = *t.n.attrs.call;
+  const std::string name = c.callee.substr(c.callee.rfind('.') + 1);
+  if ((name != "sort" && name != "topk") || t.operands.size() != 1 || t.n.attrs.result_types.size() != 2) return false;
+  const size_t place = name == "sort" ? 1 : 2;
+  Int dim = -1;
+  if (c.args.size() > place) {
+    if (!c.args[place].is(Arg::Kind::kInt)) return false;
+    dim = c.args[place].i;
+  }
+  for (const auto& [key, value] : c.kwargs)
+    if (key == "dim") dim = value.i;
+  const int rank = t.type(0).rank();
+  if (!dim.is_const() || rank == 0 || !t.needs(0)) return false;
+  const int64_t axis = dim.value() < 0 ? dim.value() + rank : dim.value();
+  const ValueId g = t.tape.results[t.id][0], indices = t.id + 2;
+  if (g == kNoValue || t.b.graph().node(indices).op != Op::kResult) return false;
+  t.Give(0, ScatterAdd(t.b, "gather", t.type(0), indices, g, axis));
+  return true;
+}
+
+}  // namespace
+
 // framejit.vjp(CALLEE)(which, operands, args, kwargs, grads): the host runs the call again with gradients and asks the
 // framework for those of operands[i], i in `which`; grads: by result, or None.
 void ExternRule(At& t) {
+  if (SelectionRule(t)) return;
   const Call& c = *t.n.attrs.call;
   auto call = std::make_shared<Call>();
   call->callee = "framejit.vjp(" + c.callee + ")";

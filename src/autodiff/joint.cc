@@ -57,6 +57,9 @@ std::vector<bool> Reached(const Graph& g, const std::vector<bool>& wanted) {
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.node(v);
     bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
+    if (IsComplex(n.type.dtype))  // gradients flow through it, and no rule here says how
+      for (ValueId o : n.operands)
+        if (needs[o]) throw Undifferentiable("complex values");
     if (n.op == Op::kInput || (!several && !IsFloat(n.type.dtype))) continue;
     if (n.derivative && n.derivative->rule == "stop") continue;
     // of a formula that has no rule, the primitive's operands say where it leads

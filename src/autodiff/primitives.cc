@@ -120,7 +120,13 @@ void Cat(At& t) {
 }
 
 void Take(At& t) {
-  if (t.needs(0)) t.Give(0, ScatterAdd(t.b, t.type(0), t.operands[1], t.g, t.n.attrs.axes[0]));
+  if (!t.needs(0)) return;
+  const int64_t axis = t.n.attrs.axes[0];
+  const Int count = t.type(1).numel();
+  Ints shape = t.type(0).shape;
+  shape[axis] = count;
+  ValueId index = t.b.Reshape(t.operands[1], {count});
+  t.Give(0, ScatterAdd(t.b, "take", t.type(0), index, t.b.Reshape(t.g, shape), axis));
 }
 
 void Gather(At& t) {
@@ -135,10 +141,7 @@ void Gather(At& t) {
     t.Give(0, Where(Apply(Op::kEq, iota, at), g, t.Zeros(g)));
     return;
   }
-  Attrs attrs;
-  attrs.axes = {axis};
-  attrs.name = "add";
-  t.Give(0, t.b.Add(Op::kScatter, {rules::Like(t.b, t.operands[0], 0), t.operands[1], t.g}, attrs));
+  t.Give(0, ScatterAdd(t.b, "gather", data, t.operands[1], t.g, axis));
 }
 
 void Scatter(At& t) {
@@ -162,6 +165,17 @@ void MaxMin(At& t) {  // shared evenly by all that are the extreme
   Expr g = t.Spread(t.g, t.n.attrs.axes, shape), hits = Where(hit, g.Number(1), g.Number(0));
   ValueId count = rules::Sum(t.b, hits, t.n.attrs.axes, true, t.n.type.dtype);
   t.Give(0, Where(hit, g, t.Zeros(g)) / Expr{t.b, t.b.Broadcast(count, shape)});
+}
+
+void Prod(At& t) {  // the product of the others; of a slice with one zero that is the zero's gradient alone
+  const Ints shape = t.type(0).shape;
+  const std::vector<int64_t>& axes = t.n.attrs.axes;
+  Expr x = t.in(0), zero = Apply(Op::kEq, x, t.Zeros(x)), one = x.Number(1), none = x.Number(0);
+  Expr rest = Where(zero, one, x), g = t.Spread(t.g, axes, shape);
+  Expr product = t.Spread(t.b.Reduce(Op::kProd, rest, axes, true), axes, shape);
+  Expr zeros = t.Spread(t.b.Reduce(Op::kSum, Where(zero, one, none), axes, true), axes, shape);
+  Expr alone = Where(Apply(Op::kEq, zeros, one), product, none);
+  t.Give(0, g * Where(zero, alone, Where(Apply(Op::kEq, zeros, none), product / rest, none)));
 }
 
 void CumSum(At& t) {
@@ -249,7 +263,7 @@ const Row kRows[] = {
     {Op::kPermute, Permute}, {Op::kSlice, Slice},
     R(kFlip, t.Give(0, t.b.Add(Op::kFlip, {t.g}, t.n.attrs))),
     {Op::kPad, Pad}, {Op::kCat, Cat}, {Op::kTake, Take}, {Op::kGather, Gather}, {Op::kScatter, Scatter},
-    {Op::kSum, Sum}, {Op::kMax, MaxMin}, {Op::kMin, MaxMin}, {Op::kCumSum, CumSum},
+    {Op::kSum, Sum}, {Op::kMax, MaxMin}, {Op::kMin, MaxMin}, {Op::kCumSum, CumSum}, {Op::kProd, Prod},
     {Op::kMatMul, MatMul}, {Op::kLinear, Linear}, {Op::kConv, ConvRule}, {Op::kAttention, AttentionRule},
     {Op::kExtern, ExternRule},
 };
@@ -269,16 +283,4 @@ Rule PrimitiveRule(Op op) {
 }
 
 // Zeros of the data's type, with grad added where take read. The index is flat along the axis.
-ValueId ScatterAdd(Builder& b, const TensorType& data, ValueId index, ValueId grad, int64_t axis) {
-  const Int count = b.type(index).numel();
-  Ints shape = data.shape;
-  shape[axis] = count;
-  Attrs attrs;
-  attrs.axes = {axis};
-  attrs.name = "add";
-  ValueId flat = b.Reshape(index, {count});
-  ValueId at = b.BroadcastInDim(flat, shape, {axis});
-  return b.Add(Op::kScatter, {b.Constant(0, data.dtype, data.shape), at, b.Reshape(grad, shape)}, attrs);
-}
-
 }  // namespace framejit::autodiff

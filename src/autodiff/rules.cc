@@ -110,6 +110,27 @@ void LogAddExp(At& t) {
   t.Give(1, t.g / (Apply(Op::kExp, x - y) + 1));
 }
 
+void FExtreme(At& t) {  // fmax, fmin (number: 1, -1): what is equal goes to the first; a nan loses
+  Expr x = t.in(0), y = t.in(1);
+  Expr first = t.number(0) > 0 ? Le(y, x) : Le(x, y);
+  first = Apply(Op::kOr, first, Apply(Op::kIsNan, y));
+  t.Give(0, Where(first, t.g, t.Zeros(t.g)));
+  t.Give(1, Where(first, t.Zeros(t.g), t.g));
+}
+
+void XLogY(At& t) {
+  Expr x = t.in(0), y = t.in(1), zero = t.Zeros(x);
+  Expr none = Both(Apply(Op::kEq, x, zero), Le(y, zero));
+  if (t.needs(0)) t.Give(0, t.g * Where(none, zero, Apply(Op::kLog, y)));
+  if (t.needs(1)) t.Give(1, t.g * x / y);
+}
+
+void Sinc(At& t) {
+  Expr x = t.in(0), angle = x * std::numbers::pi, square = x * angle;
+  Expr slope = (angle * Apply(Op::kCos, angle) - Apply(Op::kSin, angle)) / square;
+  t.Give(0, Where(Apply(Op::kEq, square, t.Zeros(x)), t.Zeros(x), t.g * slope));
+}
+
 void Softmax(At& t) {
   t.Give(0, (t.g - SumOver(t, t.g * t.y, t.axes())) * t.y);
 }
@@ -189,6 +210,9 @@ const Row kRows[] = {
     {"clamp_min", Clamp},
     {"clamp_max", Clamp},
     {"logaddexp", LogAddExp},
+    {"fextreme", FExtreme},
+    {"xlogy", XLogY},
+    {"sinc", Sinc},
     {"softmax", Softmax},
     {"log_softmax", LogSoftmax},
     {"logsumexp", LogSumExp},

@@ -48,7 +48,8 @@ using Rule = void (*)(At& t);
 Rule PrimitiveRule(Op op);                // null: none
 Rule NamedRule(const std::string& name);  // of a Derivative
 // Shared by rules of both kinds.
-ValueId ScatterAdd(Builder& b, const TensorType& data, ValueId index, ValueId grad, int64_t axis);
+// The framework's kernel. what: "take" (index: one dimension) or "gather".
+ValueId ScatterAdd(Builder& b, const char* what, const TensorType& data, ValueId index, ValueId grad, int64_t axis);
 void EmbeddingRule(At& t);
 void ConvRule(At& t);
 void AttentionRule(At& t);

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numbers>
 
+#include "rules/compose.h"
 #include "rules/decompose.h"
 #include "surface/rows.h"
 
@@ -13,12 +14,6 @@ namespace {
 using rules::Like;
 
 ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v);
-
-// Its derivative is not what its primitives give at every point, and has no rule yet.
-ValueId Undifferentiated(Builder& b, ValueId v) {
-  b.SetDerivative(v, {"unknown", {}, {}, {}});
-  return v;
-}
 
 ValueId Times(Builder& b, ValueId x, double v) {
   return b.Binary(Op::kMul, x, Like(b, x, v));
@@ -444,8 +439,11 @@ Outs FExtreme(Scope& s) {  // fmax, fmin: a nan loses
   Pair p = ReadTensors(s);
   ValueId v = s.b.Binary(s.row.op, p.a, p.b);
   if (!IsFloat(p.type)) return Done(s, p, v);
-  v = s.b.Where(s.b.Unary(Op::kIsNan, p.a), p.b, v);
-  return Done(s, p, Undifferentiated(s.b, s.b.Where(s.b.Unary(Op::kIsNan, p.b), p.a, v)));
+  const shape::Ints sizes = s.b.type(v).shape;
+  ValueId x = s.b.Broadcast(p.a, sizes), y = s.b.Broadcast(p.b, sizes);
+  v = s.b.Where(s.b.Unary(Op::kIsNan, x), y, v);
+  v = s.b.Where(s.b.Unary(Op::kIsNan, y), x, v);
+  return Done(s, p, rules::Ruled({s.b, v}, "fextreme", {x, y}, {s.row.op == Op::kMaximum ? 1.0 : -1.0}));
 }
 
 Outs Bitwise(Scope& s) {
@@ -478,10 +476,11 @@ Outs XLogY(Scope& s) {
   if (!IsFloat(p.type)) Scope::Skip();
   ValueId zero = s.b.Binary(Op::kEq, p.a, Like(s.b, p.a, 0));
   ValueId v = s.b.Binary(Op::kMul, s.Up(p.a), s.b.Unary(Op::kLog, s.Up(p.b)));
-  v = s.b.Where(zero, Like(s.b, v, 0), v);
-  shape::Ints sizes = s.b.type(v).shape;
-  ValueId nan = s.b.Broadcast(s.b.Unary(Op::kIsNan, p.b), sizes);
-  return Done(s, p, s.b.Cast(Undifferentiated(s.b, s.b.Where(nan, Like(s.b, v, std::nan("")), v)), p.type));
+  const shape::Ints sizes = s.b.type(v).shape;
+  ValueId x = s.b.Broadcast(s.Up(p.a), sizes), y = s.b.Broadcast(s.Up(p.b), sizes);
+  v = s.b.Where(s.b.Broadcast(zero, sizes), Like(s.b, v, 0), v);
+  v = s.b.Where(s.b.Unary(Op::kIsNan, y), Like(s.b, v, std::nan("")), v);
+  return Done(s, p, s.b.Cast(rules::Ruled({s.b, v}, "xlogy", {x, y}), p.type));
 }
 
 // --- more -----------------------------------------------------------------------------------------------------------
@@ -554,7 +553,7 @@ ValueId SincOf(Builder& b, ValueId x) {
   ValueId wide = rules::Widen(b, x), angle = Times(b, wide, std::numbers::pi);
   ValueId zero = b.Binary(Op::kEq, wide, Like(b, wide, 0));
   ValueId v = b.Where(zero, Like(b, wide, 1), b.Binary(Op::kDiv, b.Unary(Op::kSin, angle), angle));
-  return b.Cast(Undifferentiated(b, v), b.type(x).dtype);
+  return b.Cast(rules::Ruled({b, v}, "sinc", {wide}), b.type(x).dtype);
 }
 
 Outs AddCMul(Scope& s) {  // addcmul, addcdiv: input + value * t1 (*|/) t2

@@ -423,3 +423,24 @@ def test_attention_gradients_are_the_frameworks(fresh, dtype, length, keys, how)
     compiled = fresh.compile(f)
     assert all(map(torch.equal, gradients(compiled, tracked(operands))[1], gradients(f, tracked(operands))[1]))
     assert compiled_backward(compiled), notes(compiled)
+
+
+def test_gradients_through_complex_values(fresh):
+    for f in (lambda x: torch.fft.fft(x * 2).real * x, lambda x: torch.view_as_real(torch.fft.rfft(x.sin())).sum(-1), lambda x: torch.fft.fftn(x, dim=(0, 1)).abs()):
+        check(fresh, f, lambda: [TORCH["m"]()], where="complex")
+        compiled = fresh.compile(f)
+        for mine, theirs in zip(gradients(compiled, tracked([TORCH["m"]()]))[1], gradients(f, tracked([TORCH["m"]()]))[1]):
+            torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("source,names", [
+    ("a.sort(-1)[0] * b", ("f", "g")), ("a.sort(0, descending=True)[0]", ("f",)), ("torch.sort(a, stable=True, dim=1)[0]", ("f",)), ("a.topk(2)[0]", ("f",)),
+    ("a.topk(2, 1, largest=False)[0].exp()", ("f",)), ("x, i = a.sort(1); x * i", ("f",)), ("a.prod(-1)", ("f",)), ("a.prod()", ("m",)),
+    ("torch.where(b > 0.5, a, torch.zeros_like(a)).prod(1)", ("f", "g")), ("torch.fmax(a, b)", ("f", "col")), ("torch.fmin(a, b.log())", ("f", "g")),
+    ("torch.xlogy(a, b)", ("f", "g")), ("torch.xlogy(a, b.abs())", ("col", "f")), ("torch.special.sinc(a)", ("f",)), ("a.index_select(1, torch.tensor([0, 2, 2]))", ("f",)),
+    ("a[torch.tensor([1, -1, 0, 1])] * 3", ("f",)), ("a.gather(2, torch.tensor([[[0, 1]], [[3, 3]]])) * 2", ("f",)), ("a.take(torch.tensor([0, 5, 5, -1]))", ("f",)),
+])  # fmt: skip
+def test_compiled_rarer(fresh, source, names):
+    f = build(source, "abc"[: len(names)])
+    compiled = check(fresh, f, lambda: [TORCH[n]() for n in names], where=source)
+    assert compiled is not None and compiled_backward(compiled), notes(compiled)
