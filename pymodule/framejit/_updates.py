@@ -26,13 +26,20 @@ def _plain(lists, needed):
             return False
         strides = first.stride()
         for t in row:
-            if type(t) not in (torch.Tensor, torch.nn.Parameter) or t.dtype != first.dtype or t.device != first.device:
+            if type(t) not in (torch.Tensor, torch.nn.Parameter) or t.is_inference() or t.dtype != first.dtype or t.device != first.device:
                 return False
             if t.stride() != strides or t.shape != first.shape:
                 return False
         if not first.is_contiguous() and not _dense(first):
             return False
     return True
+
+
+def _written(*lists):
+    """Fused kernels do not count their writes; autograd's checks and our guards read the counters."""
+    import torch
+
+    torch.autograd.graph.increment_version([t for tensors in lists for t in tensors if t is not None])
 
 
 def _numbers(*values):
@@ -50,7 +57,8 @@ def _adam(fused, params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_st
         return NotImplemented
     if not _plain((params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs), (True, True, True, True, how["amsgrad"])):
         return NotImplemented
-    return fused(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, None, None, **how)
+    fused(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, None, None, **how)
+    _written(params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
 
 
 def _sgd(fused, params, grads, momentum_buffer_list, grad_scale, found_inf, **how):
@@ -66,7 +74,8 @@ def _sgd(fused, params, grads, momentum_buffer_list, grad_scale, found_inf, **ho
     buffers = momentum_buffer_list if how["momentum"] and not any(first) else []
     if not _plain((params, grads, buffers), (True, True, False)):
         return NotImplemented
-    return fused(params, grads, momentum_buffer_list, None, None, **how)
+    fused(params, grads, momentum_buffer_list, None, None, **how)
+    _written(params, buffers)
 
 
 _ROWS = {  # function: (what does the same in one pass, its conditions)
