@@ -1,6 +1,7 @@
 // A Host for tests: malloc for tensors, a function for externs, counters that show leaks. And graphs run both ways.
 #pragma once
 
+#include <algorithm>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -137,7 +138,7 @@ inline std::vector<double> Values(const Buffer& b) {
 template <typename T>
 HostTensor Tensor(DType t, std::vector<int64_t> sizes, const std::vector<T>& values) {
   HostTensor h = HostTensor::Empty(t, std::move(sizes));
-  std::memcpy(h.data(), values.data(), values.size() * sizeof(T));
+  std::copy(values.begin(), values.end(), reinterpret_cast<T*>(h.data()));
   return h;
 }
 
