@@ -1,9 +1,9 @@
 // A Host for tests: malloc for tensors, a function for externs, counters that show leaks. And graphs run both ways.
 #pragma once
 
-#include <algorithm>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
