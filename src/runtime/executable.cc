@@ -508,12 +508,24 @@ class PlanExecutable : public Executable {
         x.buffer = results[r];
         x.live = true;
       }
-      for (size_t r = 0; r < results.size(); ++r) Accept(step, step.results[r]);
+      for (size_t r = 0; r < results.size(); ++r) Accept(step, step.results[r], operands);
+    }
+
+    // Whether the address lies in an operand whose memory is the plan's own: scratch, or a copy made by Accept.
+    static bool InPlanMemory(const void* data, const Buffer& operand) {
+      if (operand.handle || !operand.data) return false;
+      const auto *at = static_cast<const std::byte*>(data), *first = static_cast<const std::byte*>(operand.data);
+      const std::byte* last = first;
+      for (int d = 0; d < operand.rank; ++d) {
+        const int64_t reach = (operand.sizes[d] - 1) * operand.strides[d] * DTypeSize(operand.dtype);
+        (reach < 0 ? first : last) += reach;
+      }
+      return at >= first && at < last + DTypeSize(operand.dtype);
     }
 
     // The rest of the plan relies on the layout that was predicted, and on the memory staying as it is: a framework may
-    // answer with other strides, or with a view of an operand that lies in scratch. Then a copy is used instead.
-    void Accept(const Step& step, int value) {
+    // answer with other strides, or with a view of an operand that does not keep the memory. Then a copy is used.
+    void Accept(const Step& step, int value, std::span<const Buffer> operands = {}) {
       const int storage = plan_.values[value].storage;
       Context::External& x = c_->externals[storage];
       Buffer& expected = c_->buffers[value];
@@ -527,10 +539,7 @@ class PlanExecutable : public Executable {
         if (got.sizes[d] != 1 && got.strides[d] != expected.strides[d]) fits = false;
         numel *= got.sizes[d];
       }
-      const auto* data = static_cast<const std::byte*>(got.data);
-      if (c_->scratch && data >= c_->scratch && data < c_->scratch + c_->instance->scratch_bytes) fits = false;
-      if (c_->gpu_scratch && data >= c_->gpu_scratch && data < c_->gpu_scratch + c_->instance->gpu_scratch_bytes)
-        fits = false;
+      for (const Buffer& operand : operands) fits = fits && !InPlanMemory(got.data, operand);
       if (!fits && numel > 0) {
         x.copy = AllocateFor(expected, x);
         Buffer to = expected;

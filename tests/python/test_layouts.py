@@ -93,3 +93,17 @@ def test_pictures_of_one_pixel(fresh):
         return F.interpolate(F.batch_norm(x, torch.zeros(8), torch.ones(8)), scale_factor=2.0)
 
     check(f, (torch.randn(2, 1, 8).permute(0, 2, 1).reshape(2, 8, 1, 1),), fresh, None)
+
+
+def test_views_of_views_keep_their_memory(fresh):
+    """Calls that torch runs answer with views: of scratch, and of the copy that was made of such a view."""
+
+    def f(x):
+        windows = (x * 2).unfold(0, 64, 64).unfold(1, 64, 64)
+        others = [x.kthvalue(2, d).values + torch.logcumsumexp(x, d).kthvalue(2, d).values for d in (0, 1)]
+        return windows.reshape(64, 64) + others[0] - others[1] + torch.logcumsumexp(x, 0) * torch.logcumsumexp(x, 1)
+
+    compiled = fresh.compile(f)
+    for seed in range(3):
+        x = torch.randn(64, 64, generator=torch.Generator().manual_seed(seed))
+        torch.testing.assert_close(compiled(x), f(x))
