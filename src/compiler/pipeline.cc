@@ -4,11 +4,13 @@
 
 #include "compiler/lower.h"
 #include "diag/diag.h"
+#include "pass/channels_last.h"
 #include "pass/cse.h"
 #include "pass/dce.h"
 #include "pass/fold.h"
 #include "pass/fuse.h"
 #include "pass/pass_manager.h"
+#include "pass/sink_gather.h"
 #include "pass/split_reduce.h"
 
 namespace framejit {
@@ -39,6 +41,10 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   pass::RunPass(pm, "cse", g, pass::Cse);
   pass::RunPass(pm, "dce", g, pass::Dce);
   const bool gpu = device.kind == DeviceKind::kCuda;
+  if (gpu) {
+    pass::RunPass(pm, "sink_gather", g, pass::SinkGather);
+    pass::RunPass(pm, "channels_last", g, pass::ChannelsLast);
+  }
   pass::RunPass(pm, "split_reduce", g, [&](Graph& g) { return pass::SplitReduce(g, gpu); });
   pass::FuseOptions fuse;
   fuse.fuse = options.fuse && !pm.Disabled("fuse");

@@ -30,6 +30,7 @@ class Rewriter {
     nodes_.push_back(std::move(n));
     return static_cast<ValueId>(nodes_.size() - 1);
   }
+  void SetStrides(ValueId now, shape::Ints strides) { nodes_[now].strides = std::move(strides); }
   void Set(ValueId old, ValueId now) { map_[old] = now; }
   void Keep(ValueId old) { Set(old, Append(Remapped(old))); }
 

@@ -248,10 +248,11 @@ Outs ConvOf(Scope& s, int n, bool transposed) {
     input = s.b.Reshape(input, sizes);
   }
   std::vector<ValueId> operands = {input, w.value};
+  const bool cuda = x.meta->device.kind == DeviceKind::kCuda;
   if (s.has(2)) {
     Operand bias = s.tensor(2);
     SameFloats(s, {&x, &bias});
-    operands.push_back(bias.value);
+    if (!cuda) operands.push_back(bias.value);
   }
   auto numbers = [&](int i) {
     std::vector<int64_t> out;
@@ -290,11 +291,19 @@ Outs ConvOf(Scope& s, int n, bool transposed) {
   for (int d = 0; d < n; ++d) {
     if (!s.env.Lt(0, sizes[d + 2])) Scope::Fail("the kernel is larger than the padded input");
   }
+  if (cuda && s.has(2)) {  // a kernel of its own, as in eager, that what follows is fused with
+    Operand bias = s.tensor(2);
+    if (bias.rank() != 1 || !s.env.Eq(bias.meta->sizes[0], sizes[1])) Scope::Fail("conv bias does not fit");
+    Ints channels(n + 2, Int(1));
+    channels[1] = sizes[1];
+    ValueId all = s.b.Broadcast(s.b.Reshape(s.Up(bias.value), channels), sizes);
+    out.value = s.b.Cast(s.b.Binary(Op::kAdd, s.Up(out.value), all), x.meta->dtype);
+  }
   if (!batched) {
     sizes.erase(sizes.begin());
     out.value = s.b.Reshape(out.value, sizes);
   } else if (LikesChannelsLast(s.env, *x.meta) || LikesChannelsLast(s.env, *w.meta)) {
-    if (x.meta->dtype != DType::kFloat32 || n != 2 || transposed) Scope::Skip();
+    if ((x.meta->dtype != DType::kFloat32 && !cuda) || n != 2 || transposed) Scope::Skip();
     out.strides = ChannelsLast(sizes);
   }
   return out;
