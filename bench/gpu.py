@@ -14,6 +14,7 @@ import bench  # noqa: F401 (makes torchvision importable)
 from bench import models
 
 SHAPES = {"BertModel": (16, 128), "GPT2LMHeadModel": (8, 512), "LlamaModel": (8, 512), "ViTModel": (32, None), "ResNetModel": (32, None)}
+TIMM = ("resnet50", "mobilenetv3_large_100", "convnext_tiny")
 rows = []
 
 
@@ -157,19 +158,29 @@ def launch_path(peer):
     show("x*y+1 on 16 floats", "host time of a call", "us", **times)
 
 
+def make_model(name, batch, length):
+    """(module, keyword arguments)."""
+    import torch
+
+    torch.manual_seed(0)
+    if name not in TIMM:
+        return models.build(name)[0], models.make_inputs(name, batch=batch, length=length)
+    import timm
+
+    return timm.create_model(name).eval(), {"x": torch.randn(batch, 3, 224, 224)}
+
+
 def model_table(peer, only, dtypes):
     import gc
 
     import framejit
     import torch
 
-    for name, (batch, length) in SHAPES.items():
+    for name, (batch, length) in {**SHAPES, **dict.fromkeys(TIMM, (32, None))}.items():
         if only and only not in name:
             continue
         for dtype in dtypes:
-            torch.manual_seed(0)
-            module, _ = models.build(name)
-            keywords = models.make_inputs(name, batch=batch, length=length)
+            module, keywords = make_model(name, batch, length)
             keywords = {k: v.cuda().to(dtype) if v.is_floating_point() else v.cuda() for k, v in keywords.items()}
             module = module.to(dtype).cuda()
             times, first, peak = {}, {}, {}
@@ -222,7 +233,7 @@ def main():
         model_table(arguments.peer, arguments.only, [getattr(torch, t) for t in arguments.dtypes.split(",")])
     if arguments.json:
         versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
-        for package in ("triton", "transformers"):
+        for package in ("triton", "transformers", "timm"):
             try:
                 versions[package] = __import__(package).__version__
             except ImportError:

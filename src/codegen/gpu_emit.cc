@@ -55,6 +55,7 @@ class GpuEmitter {
     f_->setDoesNotThrow();
     Annotate("kernel", 1);
     Annotate("maxntidx", s_.threads);
+    if (s_.blocks > 1) Annotate("minctasm", s_.blocks);
     entry_ = llvm::BasicBlock::Create(m_.getContext(), "entry", f_);
     b_.SetInsertPoint(entry_);
     auto* start = Block("start");  // allocas stay in entry

@@ -199,15 +199,18 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, bool vectors, bool narrow) {
                                                                           : kResident)) {
         threads *= 2;
       }
-      // One array at a time can be twice as long; the kernel's registers are bounded by its threads.
-      const int64_t most = loads <= 2 && !loads64 ? 2 * kResident : kResident;
+      // One array at a time can be twice as long; the kernel's registers are bounded by its threads. One block fills a
+      // multiprocessor then: of elements of 32 bits that many take too long to load while nothing else computes.
+      const bool full = threads == kMostThreads && smallest >= 4;
+      const int64_t most = loads <= 2 && !loads64 && !full ? 2 * kResident : kResident;
       s.resident = known && each(threads) * v <= std::max<int64_t>(most, threads == 32 ? kWarpRow : 0);
       if (s.resident) {
         s.row_threads = threads;
         s.unroll = static_cast<int>(std::max<int64_t>(1, each(threads)));
       } else {
-        s.row_threads = known ? 512 : 256;
-        s.unroll = std::max(1, std::min(4, kResident / v));
+        s.row_threads = known ? kMostThreads : 256;
+        s.unroll = std::max(1, std::min(known ? 2 : 4, kResident / v));
+        if (known && !loads64 && loads <= 2) s.blocks = 2;  // of the row's later passes, which find it in the L2 cache
       }
       s.threads = std::max(128, s.row_threads);
       break;

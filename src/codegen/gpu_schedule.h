@@ -24,6 +24,7 @@ struct GpuSchedule {
   int unroll = 1;
   int row_threads = 32;
   bool resident = false;
+  int blocks = 1;  // that a multiprocessor should hold at once: bounds the registers
   int slices = 1;
   bool tail = false;                  // point: the inner axis need not be a multiple of `vector`
   std::vector<bool> staged;           // tile: by instruction

@@ -41,10 +41,8 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   pass::RunPass(pm, "cse", g, pass::Cse);
   pass::RunPass(pm, "dce", g, pass::Dce);
   const bool gpu = device.kind == DeviceKind::kCuda;
-  if (gpu) {
-    pass::RunPass(pm, "sink_gather", g, pass::SinkGather);
-    pass::RunPass(pm, "channels_last", g, pass::ChannelsLast);
-  }
+  pass::RunPass(pm, "sink_gather", g, pass::SinkGather);
+  if (gpu) pass::RunPass(pm, "channels_last", g, pass::ChannelsLast);
   pass::RunPass(pm, "split_reduce", g, [&](Graph& g) { return pass::SplitReduce(g, gpu); });
   pass::FuseOptions fuse;
   fuse.fuse = options.fuse && !pm.Disabled("fuse");

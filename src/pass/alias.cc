@@ -26,6 +26,20 @@ bool OnlyReadTransposed(const Graph& g, ValueId v) {
   return any;
 }
 
+// On a GPU attention answers in its query's memory order: what is computed for such an attention alone is stored so,
+// too.
+bool OnlyReadByTransposed(const Graph& g, ValueId v) {
+  if (g.nodes[v].type.device.kind != DeviceKind::kCuda || Info(g.nodes[v].op).kind != 'P') return false;
+  bool any = false;
+  for (ValueId u = v + 1; u < g.nodes.size(); ++u) {
+    const Node& n = g.nodes[u];
+    if (std::find(n.operands.begin(), n.operands.end(), v) == n.operands.end()) continue;
+    if (n.op != Op::kAttention || !n.strides.empty() || !OnlyReadTransposed(g, u)) return false;
+    any = true;
+  }
+  return any && std::find(g.outputs.begin(), g.outputs.end(), v) == g.outputs.end();
+}
+
 bool Injective(const Ints& strides, const Ints& sizes) {
   for (size_t i = 0; i < strides.size(); ++i) {
     const bool forwards = !strides[i].is_const() || strides[i].value() > 0;
@@ -48,7 +62,8 @@ bool IsHard(const Graph& g, ValueId v) {
 Layout StoredLayout(const Graph& g, ValueId v) {
   const Node& n = g.nodes[v];
   const auto& sizes = n.type.shape;
-  if (n.op == Op::kAttention && sizes.size() == 4 && n.strides.empty() && OnlyReadTransposed(g, v)) {
+  if (sizes.size() == 4 && n.strides.empty() &&
+      (n.op == Op::kAttention ? OnlyReadTransposed(g, v) : OnlyReadByTransposed(g, v))) {
     Ints t = RowMajor(Ints{sizes[0], sizes[2], sizes[1], sizes[3]});
     return {{t[0], t[2], t[1], t[3]}, 0};
   }

@@ -217,7 +217,7 @@ class PlanExecutable : public Executable {
       const cuda::Driver& d = *e_.driver_;
       uint64_t id = 0;
       int capturing = 0;  // by the user: then our steps are captured one by one
-      if (d.stream_id(stream_, &id) || d.stream_capturing(stream_, &capturing) || capturing) return;
+      if (d.stream_capturing(stream_, &capturing) || capturing || d.stream_id(stream_, &id)) return;
       cuda::StreamGraphs* g = c_->instance->GraphsOn(d, e_.device_->ordinal, id);
       if (!g || g->off || g->pool.taken.exchange(true, std::memory_order_acquire)) return;
       graphs_ = g;

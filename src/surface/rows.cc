@@ -43,7 +43,7 @@ class Table {
  public:
   Table() {
     for (auto rows : {PointwiseRows(), ActivationRows(), ReductionRows(), ViewRows(), IndexRows(), CreationRows(),
-                      NnRows(), ContractionRows(), NumpyRows()}) {
+                      NnRows(), LossRows(), ContractionRows(), NumpyRows()}) {
       for (const Row& r : rows) Add(r);
     }
   }

@@ -161,6 +161,7 @@ std::span<const Row> ViewRows();
 std::span<const Row> IndexRows();
 std::span<const Row> CreationRows();
 std::span<const Row> NnRows();
+std::span<const Row> LossRows();
 std::span<const Row> ContractionRows();
 std::span<const Row> NumpyRows();
 

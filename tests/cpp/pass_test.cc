@@ -11,16 +11,22 @@
 #include <sstream>
 
 #include "host_tensors.h"
+#include "pass/channels_last.h"
 #include "pass/cse.h"
 #include "pass/dce.h"
 #include "pass/fold.h"
+#include "pass/sink_gather.h"
 
 namespace framejit {
 namespace {
 
 using namespace test;
 
-const std::map<std::string, int (*)(Graph&)> kPasses = {{"fold", pass::Fold}, {"cse", pass::Cse}, {"dce", pass::Dce}};
+const std::map<std::string, int (*)(Graph&)> kPasses = {{"fold", pass::Fold},
+                                                        {"cse", pass::Cse},
+                                                        {"dce", pass::Dce},
+                                                        {"sink_gather", pass::SinkGather},
+                                                        {"channels_last", pass::ChannelsLast}};
 
 struct Case {
   std::string name, passes, input, expected;

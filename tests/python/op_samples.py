@@ -37,6 +37,7 @@ TORCH = {
     "m": lambda: _t(3, 4),
     "mt": lambda: _t(4, 3).t(),
     "v": lambda: _t(4),
+    "classes": lambda: torch.tensor([1, -100, 3]),
     "w": lambda: _t(5, 4, seed=3),
     "bias": lambda: _t(5, seed=4),
     "img": lambda: _t(2, 4, 6, 5),

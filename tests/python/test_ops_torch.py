@@ -48,6 +48,11 @@ a.repeat(2, *[1] * a.dim()) | a.tile(2) | torch.repeat_interleave(a, 2) | a.repe
 torch.cat([a, a]) | torch.stack([a, a], -1) | a.unflatten(-1, (-1, 1)) | a.view_as(a) | torch.tensor_split(a, 2) | a.real | torch.meshgrid(a.flatten()[:2], a.flatten()[:3], indexing="ij")
 """
 NETWORK = {
+    "F.cross_entropy(a, b)": [("m", "classes")],
+    "F.cross_entropy(a, b, c, reduction='sum')": [("m", "classes", "v")],
+    "F.cross_entropy(a, b, reduction='none', ignore_index=3)": [("m", "classes")],
+    "F.cross_entropy(a + 1000, b.clamp(min=0) + 2)": [("m", "classes")],  # 5 is out of range
+    "F.nll_loss(F.log_softmax(a, 1), b)": [("m", "classes")],
     "F.linear(a, b)": [("f", "w"), ("m", "w"), ("v", "w"), ("perm", "w"), ("mt", "w")],
     "F.linear(a, b, c)": [("f", "w", "bias"), ("m", "w", "bias"), ("v", "w", "bias")],
     "a @ b.t()": [("f", "w"), ("perm", "w"), ("m", "w"), ("v", "w"), ("m", "m")],

@@ -63,7 +63,10 @@ std::vector<GraphRange> FindRanges(const Plan& plan, const std::vector<bool>& mo
         ok = ok && s.gpu && (s.kind == Storage::Kind::kExtern ? s.index < 0 : stays[plan.values[v].storage]);
       }
       inside[i] = ok;
-      for (int v : step.results) stays[plan.values[v].storage] = ok;
+      for (int v : step.results) {
+        const int s = plan.values[v].storage;
+        if (plan.storages[s].kind == Storage::Kind::kExtern) stays[s] = ok;
+      }
     }
     std::vector<GraphRange> ranges;
     bool changed = false;
