@@ -16,6 +16,7 @@ from bench import models
 SHAPES = {"BertModel": (16, 128), "GPT2LMHeadModel": (8, 512), "LlamaModel": (8, 512), "ViTModel": (32, None), "ResNetModel": (32, None)}
 TIMM = ("resnet50", "mobilenetv3_large_100", "convnext_tiny")
 rows = []
+target = None  # file for the results: whole after every row
 
 
 def show(case, metric, unit, **values):
@@ -25,6 +26,21 @@ def show(case, metric, unit, **values):
             row[f"vs_{other}"] = round(values[other] / values["framejit"], 3)
     rows.append(row)
     print("  ".join(f"{k} {v}" for k, v in row.items()), flush=True)
+    if target:
+        with open(target, "w", encoding="utf-8") as out:
+            json.dump({**about(), "rows": rows}, out, indent=1)
+
+
+def about():
+    import torch
+
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
+    for package in ("triton", "transformers", "timm"):
+        try:
+            versions[package] = __import__(package).__version__
+        except ImportError:
+            pass
+    return {"device": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(), "versions": versions}
 
 
 def median_of(function, seconds=0.25, least=5):
@@ -171,44 +187,47 @@ def make_model(name, batch, length):
 
 
 def model_table(peer, only, dtypes):
+    """Our calls for all models come before the first of torch.compile's, which patches torch.nn.Module when it is first used."""
     import gc
 
     import framejit
     import torch
 
-    for name, (batch, length) in {**SHAPES, **dict.fromkeys(TIMM, (32, None))}.items():
-        if only and only not in name:
-            continue
-        for dtype in dtypes:
+    contenders = {"eager": lambda m: m, "framejit": framejit.compile}
+    peers = {"peer": torch.compile, "reduce_overhead": lambda m: torch.compile(m, mode="reduce-overhead")}
+    if peer != "all":
+        del peers["reduce_overhead"]
+    names = {**SHAPES, **dict.fromkeys(TIMM, (32, None))}
+    cases = [(name, dtype, *names[name]) for dtype in dtypes for name in names if only in name]
+    seen = {}
+    for turn in [contenders, *([peers] if peer else [])]:
+        for case in cases:
+            name, dtype, batch, length = case
+            times, first, peak = seen.setdefault(case, ({}, {}, {}))
             module, keywords = make_model(name, batch, length)
             keywords = {k: v.cuda().to(dtype) if v.is_floating_point() else v.cuda() for k, v in keywords.items()}
             module = module.to(dtype).cuda()
-            times, first, peak = {}, {}, {}
             with torch.no_grad():
-                who = {"eager": lambda: module}
-                who["framejit"] = lambda: framejit.compile(module)
-                if peer:
-                    who["peer"] = lambda: torch.compile(module)
-                if peer == "all":
-                    who["reduce_overhead"] = lambda: torch.compile(module, mode="reduce-overhead")
-                for label, make in who.items():
-                    if torch._dynamo is not None and label in ("peer", "reduce_overhead"):
+                for label, make in turn.items():
+                    if turn is peers:
                         torch._dynamo.reset()
-                    call = make()
+                    call = make(module)
                     torch.cuda.synchronize()
                     torch.cuda.reset_peak_memory_stats()
                     start = time.perf_counter()
                     call(**keywords)
                     torch.cuda.synchronize()
                     first[label] = time.perf_counter() - start
-                    times[label] = median_of(lambda: call(**keywords), seconds=0.6) * 1e3
+                    times[label] = median_of(lambda: call(**keywords), seconds=0.5) * 1e3
                     peak[label] = torch.cuda.max_memory_allocated() / 2**20
-            with torch.no_grad():
-                graphs = framejit.explain(module)(**keywords).graph_count
-            short = str(dtype).removeprefix("torch.")
-            show(f"{name} {short} {batch}x{length or 224}", "a call", "ms", **times)
-            show(f"{name} {short} {batch}x{length or 224}", "first call", "s", **first)
-            show(f"{name} {short} {batch}x{length or 224}", "peak memory", "MiB", **peak, graphs=graphs)
+                if turn is contenders:
+                    peak["graphs"] = framejit.explain(module)(**keywords).graph_count
+            short = f"{name} {str(dtype).removeprefix('torch.')} {batch}x{length or 224}"
+            print(short, {k: round(v, 3) for k, v in times.items()}, flush=True)
+            if turn is peers or not peer:
+                show(short, "a call", "ms", **times)
+                show(short, "first call", "s", **first)
+                show(short, "peak memory", "MiB", **peak)
             del module, call
             gc.collect()
             torch.cuda.empty_cache()
@@ -224,6 +243,8 @@ def main():
     arguments = parser.parse_args()
     import torch
 
+    global target
+    target = arguments.json
     parts = arguments.parts or ["launch", "kernels", "models"]
     if "launch" in parts:
         launch_path(arguments.peer)
@@ -231,16 +252,6 @@ def main():
         kernels(arguments.peer, arguments.only)
     if "models" in parts:
         model_table(arguments.peer, arguments.only, [getattr(torch, t) for t in arguments.dtypes.split(",")])
-    if arguments.json:
-        versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
-        for package in ("triton", "transformers", "timm"):
-            try:
-                versions[package] = __import__(package).__version__
-            except ImportError:
-                pass
-        about = {"device": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(), "versions": versions}
-        with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({**about, "rows": rows}, out, indent=1)
 
 
 if __name__ == "__main__":

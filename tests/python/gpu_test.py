@@ -54,11 +54,10 @@ def check(function, *arguments, graphs=1, calls=3, reference=True):
                 assert (g.dtype, g.device, g.shape, g.stride()) == (e.dtype, e.device, e.shape, e.stride())
                 if e.dtype == torch.float64:
                     torch.testing.assert_close(g, e, rtol=1e-12, atol=1e-13, equal_nan=True)
-                else:
-                    if not reference:  # convolutions: other algorithms for other layouts
+                elif not reference:  # convolutions: other algorithms for other layouts
                     torch.testing.assert_close(g, e, rtol=0.05, atol=0.02 * e.abs().max().item())
-                    continue
-                oracle.check(g, e, t if t is not None and t.is_floating_point() else None)
+                else:
+                    oracle.check(g, e, t if t is not None and t.is_floating_point() else None)
             for a, b in zip(for_eager, for_us):
                 if isinstance(a, torch.Tensor):
                     oracle.check(b, a, what="an argument after the call")
@@ -390,7 +389,7 @@ def test_cuda_graphs(mode, capfd, perf_log):
 
     with torch.no_grad():
         same(2)
-        assert captures(capfd) == (0 if "no" in mode else 1)
+        assert captures(capfd) in ([0] if "no" in mode else [1, 2])  # the second once x is known to move
         w.mul_(0.5)  # the same memory
         same()
         assert captures(capfd) == 0
