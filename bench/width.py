@@ -250,12 +250,17 @@ def differs(got, expected, reference):
 
 def steps(model, call, inputs, optimizer, n=3):
     """Losses and parameters of n training steps; None for the loss of a step without gradients."""
+    import random
+
+    import numpy
     import torch
 
     made = {"SGD": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9), "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-3, eps=1e-3)}[optimizer](model.parameters())
     losses = []
     for k in range(n):
         torch.manual_seed(100 + k)
+        random.seed(100 + k)
+        numpy.random.seed(100 + k)
         made.zero_grad()
         parts = [(t * t).mean() for t in tensors(call(**inputs)).values() if t.requires_grad and t.is_floating_point()]
         loss = sum(parts)

@@ -36,6 +36,23 @@ struct Problem {
   ValueId Index(std::vector<int64_t> sizes, std::vector<double> v) { return In(Make(DType::kInt64, sizes, v)); }
 };
 
+// What the host runs for gathers and takes (framejit/_gradients.py).
+std::vector<HostTensor> Scatter(const Node& n, const std::vector<HostTensor>& in) {
+  const Call& c = *n.attrs.call;
+  const int64_t axis = c.args.at(3).i.value();
+  Graph g;
+  shape::Env env;
+  Builder b{g, env};
+  auto input = [&](const HostTensor& t) { return b.Input(TypeOf(t), Ints(t.strides.begin(), t.strides.end()), ""); };
+  ValueId grad = input(in[0]), index = input(in[1]);
+  if (c.callee == "framejit._gradients.take") index = b.BroadcastInDim(index, b.type(grad).shape, {axis});
+  Attrs attrs;
+  attrs.axes = {axis};
+  attrs.name = "add";
+  g.outputs = {b.Add(Op::kScatter, {b.Constant(Scalar(0), n.type.dtype, n.type.shape), index, grad}, attrs)};
+  return Interpret(g, in);
+}
+
 // The gradient of sum(outputs * c) for random c, three ways.
 void Check(Problem& p, double tolerance = 1e-6) {
   ASSERT_EQ(Verify(p.g), "");
@@ -71,7 +88,7 @@ void Check(Problem& p, double tolerance = 1e-6) {
   }
   std::vector<HostTensor> all = p.inputs;
   all.insert(all.end(), present.begin(), present.end());
-  std::vector<HostTensor> grads = Interpret(whole, all);
+  std::vector<HostTensor> grads = Interpret(whole, all, Scatter);
   for (size_t n = 0; n < inputs.size(); ++n) {
     HostTensor& x = p.inputs[inputs[n]];
     ASSERT_EQ(grads[n].sizes, x.sizes);
@@ -97,10 +114,10 @@ void Check(Problem& p, double tolerance = 1e-6) {
   Graph forward = ForwardGraph(j, saved, &where), backward = BackwardGraph(j, saved, &sources);
   ASSERT_EQ(Verify(forward), "") << forward.str();
   ASSERT_EQ(Verify(backward), "") << backward.str();
-  std::vector<HostTensor> made = Interpret(forward, p.inputs), feed;
+  std::vector<HostTensor> made = Interpret(forward, p.inputs, Scatter), feed;
   for (const SavedValue& s : where) feed.push_back(s.input >= 0 ? p.inputs[s.input] : made.at(s.output));
   feed.insert(feed.end(), present.begin(), present.end());
-  std::vector<HostTensor> out = Interpret(backward, feed, {}, std::vector<int64_t>(p.g.symbols.size()));
+  std::vector<HostTensor> out = Interpret(backward, feed, Scatter, std::vector<int64_t>(p.g.symbols.size()));
   for (size_t n = 0; n < inputs.size(); ++n) {
     const GradSource& s = sources[inputs[n]];
     ASSERT_NE(s.kind, GradSource::kNone);
