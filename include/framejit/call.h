@@ -23,6 +23,7 @@ struct Arg {
     kBool,
     kInt,
     kFloat,
+    kSymFloat,  // a float known when the run begins: the symbol `i` has its bits
     kComplex,
     kString,
     kDType,

@@ -1,6 +1,8 @@
 // Python arguments <-> framejit::Arg, and the one way a framework call is recorded.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <unordered_set>
 
 #include "capture/proxy.h"
@@ -73,6 +75,7 @@ bool Session::ToArg(PyObject* o, Arg* out) {
   if (o == Py_None) return *out = Arg::None(), true;
   if (PyBool_Check(o)) return *out = Arg::Bool(o == Py_True), true;
   if (IsSymInt(o)) return *out = Arg::Int(reinterpret_cast<SymInt*>(o)->expr), true;
+  if (IsSymFloat(o)) return *out = Arg::Float(SpecializeFloat(reinterpret_cast<SymFloat*>(o)->symbol)), true;
   if (PyLong_CheckExact(o)) {
     int overflow;
     long long v = PyLong_AsLongLongAndOverflow(o, &overflow);
@@ -215,15 +218,30 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
   Call call;
   call.callee = callee;
   call.mode = mode;
+  bool changing = false;  // it has floats that may be others in the next run
+  const bool torch = callee.compare(0, 5, "numpy") && callee.compare(0, 5, "scipy");
+  const bool takes = surface::TakesSymFloats(callee) && (torch || !uses_torch);
+  auto to_arg = [&](PyObject* o, Arg* a, bool factor) {
+    PyObject* seen = takes ? Resolve(o) : nullptr;
+    if (takes && !seen) return false;
+    if (!takes || !IsSymFloat(seen)) return ToArg(o, a);
+    const uint32_t symbol = reinterpret_cast<SymFloat*>(seen)->symbol;
+    // torch refuses factors that its floats cannot hold
+    constexpr double kMost = std::numeric_limits<float>::max();
+    if (factor && !(CompareFloat(symbol, kMost, Py_LE) && CompareFloat(symbol, -kMost, Py_GE))) return ToArg(o, a);
+    a->kind = Arg::Kind::kSymFloat;
+    a->i = shape::Int::Symbol(symbol);
+    return changing = true;
+  };
   for (Py_ssize_t i = 0; i < nargs; ++i) {
     Arg a;
-    if (!ToArg(args[i], &a)) return nullptr;
+    if (!to_arg(args[i], &a, i > 1)) return nullptr;
     call.args.push_back(std::move(a));
   }
   for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
     Arg a;
     const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i));
-    if (!name || !ToArg(args[nargs + i], &a)) return nullptr;
+    if (!name || !to_arg(args[nargs + i], &a, !strcmp(name, "alpha"))) return nullptr;
     call.kwargs.emplace_back(name, std::move(a));
   }
   if (PyFrameObject* f = PyEval_GetFrame()) {
@@ -231,14 +249,38 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     if (const char* c = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename)) call.file = c;
     call.line = PyFrame_GetLineNumber(f);
   }
-  bool torch = callee.compare(0, 5, "numpy") && callee.compare(0, 5, "scipy");
   if (!torch && uses_torch && surface::HasRow(callee) && AllNumbers(call)) {  // math beside torch's tensors
     Ref function(tensor::ResolveCallee(callee));
-    return function ? Adopt(PyObject_Vectorcall(function.get(), args, nargs, kwnames)) : nullptr;
+    std::vector<Ref> numbers;
+    std::vector<PyObject*> raw;
+    for (Py_ssize_t i = 0; i < nargs; ++i) {
+      PyObject* o = Resolve(args[i]);
+      if (!o) return nullptr;
+      const bool symbol = IsSymInt(o) || IsSymFloat(o);
+      numbers.emplace_back(!symbol ? Py_NewRef(o) : IsSymInt(o) ? PyNumber_Long(o) : PyNumber_Float(o));
+      if (!numbers.back()) return nullptr;
+      raw.push_back(numbers.back().get());
+    }
+    return function ? Adopt(PyObject_Vectorcall(function.get(), raw.data(), nargs, nullptr)) : nullptr;
   }
   if (!UseFramework(torch)) return nullptr;
   try {
-    lowering_->Apply(call);
+    bool done = false;
+    if (changing) {
+      Call as_made = call;
+      try {
+        lowering_->Apply(call);
+        done = true;
+      } catch (const surface::Decline&) {  // with the number that it is now
+        call = std::move(as_made);
+        auto fix = [&](Arg& a) {
+          if (a.is(Arg::Kind::kSymFloat)) a = Arg::Float(SpecializeFloat(*a.i.as_symbol()));
+        };
+        for (Arg& a : call.args) fix(a);
+        for (auto& [name, a] : call.kwargs) fix(a);
+      }
+    }
+    if (!done) lowering_->Apply(call);
   } catch (const surface::Decline& d) {
     std::string why = d.what();
     bool data = why.find("data") != std::string::npos;

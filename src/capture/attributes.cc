@@ -267,7 +267,7 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   o = s_.Resolve(o);
   if (!o || s_.broken()) return s_.broken() ? s_.Break(s_.reason().id) : nullptr;
   if (IsTensor(o)) return TensorAttr(s_, o, name);
-  if (IsSymInt(o)) return PyObject_GetAttr(o, name);
+  if (IsSymInt(o) || IsSymFloat(o)) return PyObject_GetAttr(o, name);
   if (PyModule_CheckExact(o)) return ModuleAttr(o, name);
   if (PyType_Check(o)) return TypeAttr(reinterpret_cast<PyTypeObject*>(o), name);
   if (PyFunction_Check(o)) return FunctionAttr(o, name);

@@ -126,7 +126,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   }
   if (!strcmp(tn, "functools._lru_cache_wrapper")) {
     bool values = s_.SourceOf(callable);  // of values only: the cached object itself, as for every caller
-    for (Py_ssize_t i = 0; i < total; ++i) values &= IsPrimitive(args[i]) && !IsSymInt(args[i]);
+    for (Py_ssize_t i = 0; i < total; ++i) values &= IsPrimitive(args[i]) && !IsSymInt(args[i]) && !IsSymFloat(args[i]);
     if (values) {
       SuspendScope off;
       Ref cached(PyObject_Vectorcall(callable, args, nargs, kwnames));
@@ -275,12 +275,14 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   s_.SourceOf(o);
   if (type == &PyType_Type && nargs == 1 && !kwnames) {
     if (IsTensor(args[0])) return TensorClass(s_, args[0]);
-    PyObject* t =
-        IsSymInt(args[0]) ? reinterpret_cast<PyObject*>(&PyLong_Type) : reinterpret_cast<PyObject*>(Py_TYPE(args[0]));
+    auto* t = reinterpret_cast<PyObject*>(IsSymInt(args[0])     ? &PyLong_Type
+                                          : IsSymFloat(args[0]) ? &PyFloat_Type
+                                                                : Py_TYPE(args[0]));
     s_.SourceOf(t);
     Py_INCREF(t);
     return t;
   }
+  if (type == &PyFloat_Type && total == 1 && nargs == 1 && IsSymFloat(args[0])) return Py_NewRef(args[0]);
   if (type == &PySuper_Type && total == 0) return ImplicitSuper();
   s_.NoteType(type);
   s_.NoteType(Py_TYPE(type));

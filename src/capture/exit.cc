@@ -1,6 +1,8 @@
 // Recipes: see exit.h. Shared objects stay shared (one node each); cycles are refused.
 #include "capture/exit.h"
 
+#include <bit>
+
 #include "capture/builtins.h"
 #include "capture/proxy.h"
 
@@ -46,6 +48,11 @@ int Recipe::AddFresh(PyObject* o) {
   if (IsSymInt(o)) {
     RecipeNode n{RecipeNode::kSym};
     n.expr = reinterpret_cast<SymInt*>(o)->expr;
+    return Push(std::move(n));
+  }
+  if (IsSymFloat(o)) {
+    RecipeNode n{RecipeNode::kSymFloat};
+    n.expr = shape::Int::Symbol(reinterpret_cast<SymFloat*>(o)->symbol);
     return Push(std::move(n));
   }
   auto cell = s_->root_cells.find(o);
@@ -245,6 +252,9 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
       case RecipeNode::kInput: r = Borrow(inputs[n.index]).release(); break;
       case RecipeNode::kOutput: r = Borrow(outs[n.index]).release(); break;
       case RecipeNode::kSym: r = PyLong_FromLongLong(n.expr.Eval({symbols, num_symbols})); break;
+      case RecipeNode::kSymFloat:
+        r = PyFloat_FromDouble(std::bit_cast<double>(n.expr.Eval({symbols, num_symbols})));
+        break;
       case RecipeNode::kTuple:
         r = PyTuple_New(m);
         for (size_t k = 0; r && k < m; ++k) PyTuple_SET_ITEM(r, k, Borrow(at(n.children[k])).release());

@@ -17,6 +17,7 @@ struct RecipeNode {
     kInput,
     kOutput,
     kSym,
+    kSymFloat,
     kTuple,
     kList,
     kDict,
@@ -33,7 +34,7 @@ struct RecipeNode {
   } kind;
   Ref object;       // kConst; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
   int index = 0;    // kInput, kOutput
-  shape::Int expr;  // kSym
+  shape::Int expr;  // kSym, kSymFloat
   std::vector<int> children;
   int dict = -1;   // kInstance: node of its __dict__, -1 none
   int items = -1;  // kInstance of a dict/list/tuple subclass: node of its contents

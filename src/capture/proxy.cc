@@ -394,8 +394,8 @@ PyTypeObject LazyType = {
 };
 
 bool ReadyProxies() {
-  return PyType_Ready(&TensorProxyType) == 0 && PyType_Ready(&SymIntType) == 0 && PyType_Ready(&LazyType) == 0 &&
-         ReadyModes();
+  return PyType_Ready(&TensorProxyType) == 0 && PyType_Ready(&SymIntType) == 0 && ReadySymFloat() &&
+         PyType_Ready(&LazyType) == 0 && ReadyModes();
 }
 
 PyObject* NewTensorProxy(Session* s, TraceId id) {

@@ -1,7 +1,7 @@
-// The stand-ins that captured code handles: TensorProxy for tensors and arrays, SymInt for sizes that became symbols,
-// Lazy for slots of the outermost frame that nothing has looked at yet. A proxy implements every protocol slot by
-// asking the session, so that C code (sum, max, sorted, torch's own dispatch through __torch_function__) records like
-// bytecode does.
+// The stand-ins that captured code handles: TensorProxy for tensors and arrays, SymInt and SymFloat for numbers that
+// became symbols, Lazy for slots of the outermost frame that nothing has looked at yet. A proxy implements every
+// protocol slot by asking the session, so that C code (sum, max, sorted, torch's own dispatch through
+// __torch_function__) records like bytecode does.
 #pragma once
 
 #include "capture/ref.h"
@@ -25,6 +25,11 @@ struct SymInt {
   shape::Int expr;  // trivially destructible
 };
 
+struct SymFloat {
+  PyObject_HEAD Session* session;
+  uint32_t symbol;
+};
+
 struct Lazy {
   PyObject_HEAD Session* session;
   PyObject* value;  // the real object
@@ -32,14 +37,18 @@ struct Lazy {
   PyObject* resolved;  // what captured code sees, once used
 };
 
+bool ReadySymFloat();
 bool ReadyProxies();  // once, at module initialisation
-extern PyTypeObject TensorProxyType, SymIntType, LazyType;
+extern PyTypeObject TensorProxyType, SymIntType, SymFloatType, LazyType;
 
 inline bool IsTensor(PyObject* o) {
   return Py_TYPE(o) == &TensorProxyType;
 }
 inline bool IsSymInt(PyObject* o) {
   return Py_TYPE(o) == &SymIntType;
+}
+inline bool IsSymFloat(PyObject* o) {
+  return Py_TYPE(o) == &SymFloatType;
 }
 inline bool IsLazy(PyObject* o) {
   return Py_TYPE(o) == &LazyType;
@@ -50,6 +59,7 @@ inline TensorProxy* AsTensor(PyObject* o) {
 
 PyObject* NewTensorProxy(Session* s, TraceId id);
 PyObject* NewSymInt(Session* s, shape::Int e);
+PyObject* NewSymFloat(Session* s, uint32_t symbol);
 PyObject* NewLazy(Session* s, PyObject* value, const guard::Source* source);
 
 bool Refused(const std::string& callee);  // no graph ever holds this framework call

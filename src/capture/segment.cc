@@ -2,6 +2,7 @@
 #include "capture/segment.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <optional>
 
@@ -286,6 +287,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   }
   bool direct = !seg->graph_runner;
   seg->undo = tensor::PlanUndo(seg->trace, direct, seg->backend_runner || MayFail(s));
+  seg->float_ops = s.float_ops();
   seg->changes = seg->undo.random || !s.graph().writes.empty();
   auto builder = s.TakeGuards();
   seg->guards = builder->Finish(s.env(), inputs);
@@ -301,6 +303,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   options.dynamic = config.Dynamic();
   options.dynamic_dims = place.dynamic_dims;
   options.dynamic_ints = place.dynamic_ints;
+  options.dynamic_floats = config.backend == "llvm" || config.backend == "eager";
   options.stop_after = stop_after;
   options.compiling = config.compiling;
   Session s(frame, options);
@@ -533,6 +536,7 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
     PyErr_SetString(PyExc_RuntimeError, "framejit: failed before");
     return -1;
   }
+  for (const FloatOp& op : float_ops) symbols[op.result] = std::bit_cast<int64_t>(op.Eval(symbols));
   size_t n = recipe.outputs.size();
   PyObject* out_small[16] = {};
   std::vector<PyObject*> out_large;

@@ -45,7 +45,8 @@ struct Segment {
   std::unique_ptr<BackendRunner> backend_runner;  // a registered backend's callable
   Trace trace;
   tensor::UndoPlan undo;
-  bool changes = false;  // a run that got to its end has written inputs or drawn random numbers
+  std::vector<FloatOp> float_ops;  // what symbols they are of, before a run
+  bool changes = false;            // a run that got to its end has written inputs or drawn random numbers
   Recipe recipe;
   int num_tensor_inputs = 0, num_inputs = 0, num_symbols = 0;
   bool returns = false;

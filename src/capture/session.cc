@@ -35,7 +35,7 @@ bool IsPrimitive(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);
   return t == &PyLong_Type || t == &PyUnicode_Type || t == &PyFloat_Type || t == &PyBool_Type || o == Py_None ||
          t == &PyBytes_Type || t == &PyComplex_Type || o == Py_Ellipsis || o == Py_NotImplemented || PyCode_Check(o) ||
-         t == &SymIntType;
+         t == &SymIntType || t == &SymFloatType;
 }
 
 bool IsValue(PyObject* o) {

@@ -55,12 +55,22 @@ struct PendingCall {
   std::vector<Ref> args;  // the container first
 };
 
+// One step of Python's arithmetic on floats, before a run. A symbol below 0: the number.
+struct FloatOp {
+  char op = '+';  // + - * / and n (negative), a (absolute)
+  int64_t a = -1, b = -1;
+  double x = 0, y = 0;
+  uint32_t result = 0;
+  double Eval(const int64_t* symbols) const;
+};
+
 struct CaptureOptions {
   int dynamic = -1;                                       // 1: every size a symbol; 0: none, marked ones neither
   std::vector<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
-  std::vector<std::string> dynamic_ints;                  // source text of Python ints, likewise
-  long stop_after = -1;                                   // outermost instructions to run; -1: as far as possible
-  bool compiling = true;                                  // what torch.compiler.is_compiling() answers
+  std::vector<std::string> dynamic_ints;                  // source text of Python ints and floats, likewise
+  bool dynamic_floats = true;
+  long stop_after = -1;   // outermost instructions to run; -1: as far as possible
+  bool compiling = true;  // what torch.compiler.is_compiling() answers
 };
 
 class Session {
@@ -126,6 +136,11 @@ class Session {
   bool ToArg(PyObject* o, Arg* out);  // false on Break
   PyObject* FromArg(const Arg& a);
   PyObject* SymIntObject(shape::Int e);  // an int if constant, else a SymInt proxy
+  // Floats that are symbols: those that came from outside, and what Python made of them. The symbol has the bits.
+  PyObject* SymFloatObject(FloatOp op);                  // a new one
+  double SpecializeFloat(uint32_t symbol);               // the number itself, guarded
+  bool CompareFloat(uint32_t symbol, double c, int op);  // the answer is guarded
+  const std::vector<FloatOp>& float_ops() const { return float_ops_; }
   shape::Env& env() { return env_; }
   Trace& trace() { return trace_; }
   Graph& graph() { return graph_; }
@@ -177,6 +192,16 @@ class Session {
   PyObject* SymbolOf(PyObject* number,
                      const Source* s);  // of an int that is known to change; null without error: it is not
   std::unordered_map<const Source*, shape::Int> int_symbols_;
+  struct Float {
+    const Source* source;  // null: made by float_ops_[op]
+    PyObject* value;
+    size_t op;
+  };
+  std::unordered_map<const Source*, uint32_t> float_sources_;
+  std::unordered_map<uint32_t, Float> floats_;  // by symbol
+  std::vector<FloatOp> float_ops_;
+  uint32_t NewScalar(shape::SymbolInfo info);
+  int scalars_ = 0;
   struct Descent;
   struct Place {
     Ref code;

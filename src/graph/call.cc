@@ -21,6 +21,7 @@ std::string Arg::str() const {
     case Kind::kBool: return b ? "True" : "False";
     case Kind::kInt: return i.str();
     case Kind::kFloat: return text::FloatText(f);
+    case Kind::kSymFloat: return "float(" + i.str() + ")";
     case Kind::kComplex: return "complex(" + text::FloatText(f) + ", " + text::FloatText(imag) + ")";
     case Kind::kString: return text::Quote(s);
     case Kind::kDType: return "dtype(" + text::Quote(s) + ")";

@@ -261,6 +261,7 @@ class Assembler {
         p_.tensors.push_back(MakeTensor(h.row.tensor));
         break;
       case Kind::kIntSymbol:
+      case Kind::kFloatSymbol:
         FRAMEJIT_CHECK(t.number >= 0 && t.number < static_cast<int64_t>(bound_.size()));
         t.covered = !bound_[t.number];  // binds
         bound_[t.number] = true;

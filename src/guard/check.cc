@@ -2,6 +2,7 @@
 //
 // Cost on the way to a hit: a slot or list item is a load; an instance dict is a load from the object; a dict with a
 // fresh tag is two compares, whatever hangs on it; a tensor is tensor::ReadForGuard plus a compare of its sizes.
+#include <bit>
 #include <cstring>
 
 #include "guard/program.h"
@@ -38,6 +39,15 @@ bool TensorHolds(TensorTest& t, PyObject* v, const std::vector<shape::SymbolInfo
 
 }  // namespace
 
+bool Compare(double a, double b, int op) {
+  return op == Py_LT   ? a < b
+         : op == Py_LE ? a <= b
+         : op == Py_EQ ? a == b
+         : op == Py_NE ? a != b
+         : op == Py_GT ? a > b
+                       : a >= b;
+}
+
 bool Program::Holds(Test& t, PyObject* v, int64_t* symbols) {
   switch (t.kind) {
     case Kind::kIs: return t.expected.Is(v);
@@ -68,6 +78,13 @@ bool Program::Holds(Test& t, PyObject* v, int64_t* symbols) {
       int64_t value = PyLong_AsLongLongAndOverflow(v, &overflow);
       return !overflow && BindSymbol(symbol_info[t.number], t.covered, value, &symbols[t.number]);
     }
+    case Kind::kFloatSymbol:
+      return v && PyFloat_CheckExact(v) &&
+             BindSymbol(symbol_info[t.number], t.covered, std::bit_cast<int64_t>(PyFloat_AS_DOUBLE(v)),
+                        &symbols[t.number]);
+    case Kind::kFloatCompare:
+      return v && PyFloat_CheckExact(v) &&
+             Compare(PyFloat_AS_DOUBLE(v), PyFloat_AS_DOUBLE(t.expected.get()), t.number & 7) == (t.number >> 3 != 0);
     default: return true;  // not about one value
   }
 }

@@ -79,7 +79,7 @@ class Explainer {
     std::string text;  // "" : nothing failed
     std::string where, hint;
     bool size = false;     // a tensor size that could be a symbol
-    bool integer = false;  // an int compared by value
+    bool integer = false;  // an int or a float compared by value
     const Source* source = nullptr;
   };
 
@@ -100,6 +100,19 @@ class Explainer {
     if (p_.numpy_state && ReadNumpyState() != p_.numpy_state)
       return {"NumPy error state: numpy.seterr / numpy.errstate differs", p_.numpy_state_where, ""};
     return {};
+  }
+
+  // Numbers that differ, up to the first other thing that does.
+  std::vector<std::string> Numbers() {
+    std::vector<std::string> out;
+    if (!First().integer) return out;
+    for (size_t i = 0; i < p_.nodes.size(); ++i) {
+      Failure f = AtNode(p_.nodes[i], i);
+      if (f.text.empty()) continue;
+      if (!f.integer) break;
+      out.push_back(f.source->str());
+    }
+    return out;
   }
 
   // Input tensors whose sizes differ: see GuardSet::DynamicCandidates.
@@ -202,7 +215,7 @@ class Explainer {
         }
         differ("", ValueText(e), ValueText(v));
         if (ValueText(e) == ValueText(v)) f.text += " (of type " + std::string(Py_TYPE(v)->tp_name) + ")";
-        f.integer = e && PyLong_CheckExact(e) && PyLong_CheckExact(v);
+        f.integer = e && Py_TYPE(e) == Py_TYPE(v) && (PyLong_CheckExact(e) || PyFloat_CheckExact(e));
         if (f.integer) f.hint = "pass a number that changes as a tensor, or set dynamic=True";
         break;
       case Kind::kAbsent: f.text = name + ": was not there, now is " + ValueText(v); break;
@@ -220,6 +233,13 @@ class Explainer {
       }
       case Kind::kTensor: return TensorFailure(std::move(f), name, p_.tensors[t.extra], v);
       case Kind::kIntSymbol: differ("", "an int" + Range(p_.symbol_info[t.number]), ValueText(v)); break;
+      case Kind::kFloatSymbol: differ("", "a float", ValueText(v)); break;
+      case Kind::kFloatCompare: {
+        static constexpr const char* kOps[] = {"<", "<=", "==", "!=", ">", ">="};
+        f.text = name + ": expected " + (t.number >> 3 ? "" : "not ") + kOps[t.number & 7] + " " + ValueText(e) +
+                 ", got " + ValueText(v);
+        break;
+      }
       default: f.text = name + ": " + KindText(t.kind);
     }
     return f;
@@ -337,9 +357,7 @@ std::vector<std::pair<int, int>> Program::DynamicCandidates(PyObject* const* slo
 }
 
 std::vector<std::string> Program::DynamicInts(PyObject* const* slots) {
-  Explainer::Failure f = Explainer(*this, slots, nullptr).First();
-  if (!f.integer) return {};
-  return {f.source->str()};
+  return Explainer(*this, slots, nullptr).Numbers();
 }
 
 std::vector<std::string> Program::Describe(PyObject* varnames) const {
@@ -354,7 +372,8 @@ std::vector<std::string> Program::Describe(PyObject* varnames) const {
       case Kind::kEqual: text += " " + (t.expected.get() ? ValueText(t.expected.get()) : "<dead object>"); break;
       case Kind::kLength: text += " " + Num(t.number); break;
       case Kind::kKeys: text += " " + ValueText(t.expected.get()); break;
-      case Kind::kIntSymbol: text += " s" + Num(t.number); break;
+      case Kind::kIntSymbol:
+      case Kind::kFloatSymbol: text += " s" + Num(t.number); break;
       case Kind::kTypeVersion:
         for (const auto& [name, value] : types[t.extra].attributes) text += " ." + ValueText(name.get());
         break;

@@ -82,8 +82,10 @@ struct Source {
   X(kNotAliased, "not aliased") /* two tensors share no memory; neither is the other */                              \
   X(kSameObject, "same object") /* two sources reach one object */                                                   \
   X(kDifferentObject, "different objects")                                                                           \
-  X(kIntSymbol, "int") /* exact int; its value becomes the symbol `number` */                                        \
-  X(kShape, "shape")   /* a relation between symbols (shape::Guard) */                                               \
+  X(kIntSymbol, "int")         /* exact int; its value becomes the symbol `number` */                                \
+  X(kFloatSymbol, "float")     /* exact float; its bits become the symbol `number` */                                \
+  X(kFloatCompare, "compares") /* float: `number` & 7 (Py_LT, ...) with the float `object` gives `number` >> 3 */    \
+  X(kShape, "shape")           /* a relation between symbols (shape::Guard) */                                       \
   X(kTorchState,                                                                                                     \
     "torch state") /* grad mode, inference mode, autocast, default dtype/device, mode stacks, ..., as they */        \
                    /* stood when the builder was made */                                                             \
@@ -111,6 +113,8 @@ struct Row {
   std::string where;         // user's line that caused it
   PyObject* name = nullptr;  // kTypeVersion: the attribute (a str), or null
 };
+
+bool Compare(double a, double b, int op);  // Py_LT, ...
 
 class GuardSet;
 

@@ -145,7 +145,7 @@ void AddRow(GuardBuilder& b, PyObject* spec) {
       if (row.kind == Kind::kAbsent) break;
       if (row.kind == Kind::kTensor) {
         FillTensor(row, spec, size);
-      } else if (row.kind == Kind::kLength || row.kind == Kind::kIntSymbol) {
+      } else if (row.kind == Kind::kLength || row.kind == Kind::kIntSymbol || row.kind == Kind::kFloatSymbol) {
         row.number = Index(At(spec, 2));
       } else {
         row.object = At(spec, 2);

@@ -489,6 +489,10 @@ void Lowering::Impl::CopyFirst(Call& call, Out& out) {
 
 // A framework kernel inside the graph. In-place callees run as their functional namesake, then write.
 void Lowering::Impl::Extern(Call& call, bool model) {
+  for (const Arg& a : call.args)
+    if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
+  for (const auto& [name, a] : call.kwargs)
+    if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
   if (NeverCaptured(call.callee)) throw Decline(call.callee + " depends on data or on state outside the graph");
   auto request = std::make_shared<Call>(call);
   std::optional<TraceId> target;

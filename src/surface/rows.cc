@@ -144,6 +144,18 @@ bool IsRandom(const std::string& callee) {
   return callee.starts_with("torch") && names.contains(LastName(callee));
 }
 
+bool TakesSymFloats(const std::string& callee) {
+  static const std::unordered_set<std::string_view> names = {"add", "sub",    "subtract",    "mul",     "multiply",
+                                                             "div", "divide", "true_divide", "truediv", "rsub"};
+  std::string_view last = LastName(callee);
+  if (last.starts_with("__") && last.ends_with("__")) {
+    last = last.substr(2, last.size() - 4);
+    if (names.contains(last)) return true;
+    if (!last.empty() && (last[0] == 'i' || last[0] == 'r')) last.remove_prefix(1);
+  }
+  return names.contains(last);
+}
+
 bool NeverCaptured(const std::string& callee) {
   static const std::unordered_set<std::string_view> both = {
       // data decides
@@ -228,6 +240,12 @@ std::vector<int64_t> Scope::Dims(int i, int rank) const {
 ValueId Scope::Constant(const Arg& n, DType t) const {
   if (n.is(Arg::Kind::kBool)) return b.Constant(Scalar(n.b), t);
   if (n.is(Arg::Kind::kFloat)) return b.Constant(Scalar(n.f), t);
+  if (n.is(Arg::Kind::kSymFloat)) {
+    if (t != DType::kFloat32 && t != DType::kFloat64) throw Decline("a float that changes, as a narrow number");
+    Attrs bits;
+    bits.dtype = DType::kFloat64;
+    return b.Cast(b.Add(Op::kBitcast, {b.SymConstant(n.i, DType::kInt64)}, bits), t);
+  }
   return n.i.is_const() ? b.Constant(Scalar(n.i.value()), t) : b.SymConstant(n.i, t);
 }
 

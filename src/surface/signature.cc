@@ -72,8 +72,8 @@ bool Accepts(const Param& p, const Arg& a) {
         if (!i.is(Kind::kTensor)) return false;
       }
       return true;
-    case ArgType::kOperand: return a.is(Kind::kTensor) || a.is_number();
-    case ArgType::kScalar: return a.is_number();
+    case ArgType::kOperand: return a.is(Kind::kTensor) || a.is_number() || a.is(Kind::kSymFloat);
+    case ArgType::kScalar: return a.is_number() || a.is(Kind::kSymFloat);
     case ArgType::kInt: return a.is(Kind::kInt);
     case ArgType::kIntList: return a.is(Kind::kInt) || IsIntList(a);
     case ArgType::kBool: return a.is(Kind::kBool);

@@ -292,7 +292,10 @@ Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
   Op op = s.row.op;
   if (op == Op::kSub && (s.torch() || IsBool(p.type))) RefuseBools(p);
   bool has_alpha = op != Op::kMul && s.has(2) && !(s.arg(2).is(Arg::Kind::kInt) && s.integer(2) == shape::Int(1));
-  if (has_alpha && (IsBool(p.type) || (!IsFloat(p.type) && s.arg(2).is(Arg::Kind::kFloat)))) Scope::Skip();
+  if (has_alpha && (IsBool(p.type) || (!IsFloat(p.type) && !s.arg(2).is(Arg::Kind::kInt)))) Scope::Skip();
+  if (has_alpha && s.arg(2).is(Arg::Kind::kFloat) && DTypeSize(p.type) < 8 && std::isfinite(s.arg(2).f) &&
+      std::fabs(s.arg(2).f) > std::numeric_limits<float>::max())
+    Scope::Fail("a factor that its floats cannot hold");
   bool narrow = IsFloat(p.type) && DTypeSize(p.type) < 4;
   if (has_alpha && narrow) {
     p.a = s.b.Cast(p.a, DType::kFloat32);

@@ -1,5 +1,6 @@
 #include "tensor/call_step.h"
 
+#include <bit>
 #include <cstring>
 
 #include "tensor/tensor.h"
@@ -79,6 +80,7 @@ PyObject* MakeConstant(const Arg& a, const std::vector<PyObject*>& constants) {
         return PyErr_Format(PyExc_SystemError, "framejit: constant %zu of %zu", i, constants.size());
       return Py_NewRef(constants[i]);
     }
+    case K::kSymFloat:
     case K::kTensor: break;
   }
   return PyErr_Format(PyExc_SystemError, "framejit: a tensor is no constant");
@@ -94,6 +96,11 @@ bool CallStep::InitArg(const Arg& a, const std::vector<PyObject*>& constants,
   }
   if (a.is(K::kInt) && !a.i.is_const()) {
     out->kind = Hole::kInt;
+    out->value = a.i;
+    return true;
+  }
+  if (a.is(K::kSymFloat)) {
+    out->kind = Hole::kFloat;
     out->value = a.i;
     return true;
   }
@@ -121,6 +128,8 @@ PyObject* CallStep::Build(const Hole& h, PyObject* const* slots, const int64_t* 
     case Hole::kConst: return Py_NewRef(h.constant.get());
     case Hole::kSlot: return Py_NewRef(slots[h.slot]);
     case Hole::kInt: return PyLong_FromLongLong(h.value.Eval({symbols, symbols ? size_t{1} << 20 : 0}));
+    case Hole::kFloat:
+      return PyFloat_FromDouble(std::bit_cast<double>(h.value.Eval({symbols, symbols ? size_t{1} << 20 : 0})));
     case Hole::kTuple:
     case Hole::kList: {
       Py_ssize_t n = static_cast<Py_ssize_t>(h.items.size());

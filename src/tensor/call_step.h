@@ -28,7 +28,7 @@ class CallStep {
 
  private:
   struct Hole {  // an argument made anew each time
-    enum Kind : uint8_t { kSlot, kInt, kTuple, kList, kSlice, kDict, kConst } kind = kConst;
+    enum Kind : uint8_t { kSlot, kInt, kFloat, kTuple, kList, kSlice, kDict, kConst } kind = kConst;
     int slot = 0;
     shape::Int value;
     Ref constant;

@@ -1,0 +1,195 @@
+// Python floats that change between calls. Arithmetic of floats is noted and done before each run; comparisons of what
+// came from outside are guarded by their answer; anything else happens on the number itself, which is then guarded.
+#include <optional>
+
+#include "capture/proxy.h"
+#include "capture/session.h"
+
+namespace framejit::capture {
+namespace {
+
+SymFloat* As(PyObject* o) {
+  return reinterpret_cast<SymFloat*>(o);
+}
+
+Session* Live(PyObject* o) {
+  Session* s = As(o)->session;
+  if (s && s == Session::Current()) return s;
+  PyErr_SetString(PyExc_RuntimeError, "framejit: a number of a finished capture was used");
+  return nullptr;
+}
+
+PyObject* Concrete(PyObject* o) {
+  if (!IsSymFloat(o)) return Py_NewRef(o);
+  Session* s = Live(o);
+  return s ? PyFloat_FromDouble(s->SpecializeFloat(As(o)->symbol)) : nullptr;
+}
+
+PyObject* OnNumbers(PyObject* a, PyObject* b, binaryfunc f) {
+  Ref x(Concrete(a)), y(Concrete(b));
+  return x && y ? f(x.get(), y.get()) : nullptr;
+}
+
+// The number that Python's float arithmetic sees.
+std::optional<double> Number(PyObject* o) {
+  if (PyFloat_CheckExact(o)) return PyFloat_AS_DOUBLE(o);
+  if (!PyLong_CheckExact(o) && !PyBool_Check(o)) return std::nullopt;
+  const double d = PyLong_AsDouble(o);
+  if (d == -1 && PyErr_Occurred()) return PyErr_Clear(), std::nullopt;
+  return d;
+}
+
+bool Operand(PyObject* o, int64_t* symbol, double* number) {
+  if (IsSymFloat(o)) return *symbol = As(o)->symbol, true;
+  auto d = Number(o);
+  if (d) *number = *d;
+  return d.has_value();
+}
+
+template <char kOp, binaryfunc kF>
+PyObject* Binary(PyObject* a, PyObject* b) {
+  if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  Session* s = Live(IsSymFloat(a) ? a : b);
+  if (!s) return nullptr;
+  FloatOp op;
+  op.op = kOp;
+  if (!Operand(a, &op.a, &op.x) || !Operand(b, &op.b, &op.y)) return OnNumbers(a, b, kF);
+  if (kOp == '/' && (op.b >= 0 ? s->CompareFloat(static_cast<uint32_t>(op.b), 0.0, Py_EQ) : op.y == 0))
+    return OnNumbers(a, b, kF);  // raises
+  return s->SymFloatObject(op);
+}
+template <binaryfunc kF>
+PyObject* Other(PyObject* a, PyObject* b) {
+  if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  return OnNumbers(a, b, kF);
+}
+PyObject* Power(PyObject* a, PyObject* b, PyObject* m) {
+  if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  Ref x(Concrete(a)), y(Concrete(b));
+  return x && y ? PyNumber_Power(x.get(), y.get(), m) : nullptr;
+}
+template <char kOp>
+PyObject* Unary(PyObject* a) {
+  Session* s = Live(a);
+  if (!s) return nullptr;
+  FloatOp op;
+  op.op = kOp;
+  op.a = As(a)->symbol;
+  return s->SymFloatObject(op);
+}
+template <unaryfunc kF>
+PyObject* Converted(PyObject* a) {
+  Ref x(Concrete(a));
+  return x ? kF(x.get()) : nullptr;
+}
+int Bool(PyObject* a) {
+  Session* s = Live(a);
+  return s ? s->CompareFloat(As(a)->symbol, 0.0, Py_NE) : -1;
+}
+PyObject* Compare(PyObject* a, PyObject* b, int op) {
+  if (IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  Session* s = Live(a);
+  if (!s) return nullptr;
+  if (b == Py_None) return PyObject_RichCompare(Py_True, b, op);  // as any number with what is none
+  if (PyFloat_CheckExact(b)) return PyBool_FromLong(s->CompareFloat(As(a)->symbol, PyFloat_AS_DOUBLE(b), op));
+  constexpr long kExact = 1L << 53;
+  if (PyLong_CheckExact(b)) {
+    int overflow;
+    const long v = PyLong_AsLongAndOverflow(b, &overflow);
+    if (!overflow && v >= -kExact && v <= kExact)
+      return PyBool_FromLong(s->CompareFloat(As(a)->symbol, static_cast<double>(v), op));
+  }
+  Ref x(Concrete(a)), y(Concrete(b));
+  return x && y ? PyObject_RichCompare(x.get(), y.get(), op) : nullptr;
+}
+PyObject* Repr(PyObject* a) {
+  return Converted<PyObject_Repr>(a);
+}
+Py_hash_t Hash(PyObject* a) {
+  Ref x(Concrete(a));
+  return x ? PyObject_Hash(x.get()) : -1;
+}
+PyObject* GetAttr(PyObject* a, PyObject* name) {
+  if (PyUnicode_CompareWithASCIIString(name, "__class__") == 0)
+    return Py_NewRef(reinterpret_cast<PyObject*>(&PyFloat_Type));
+  Ref x(Concrete(a));
+  return x ? PyObject_GetAttr(x.get(), name) : nullptr;
+}
+
+// What C code looks for on the type.
+template <const char* const* kName>
+PyObject* Method(PyObject* a, PyObject* args) {
+  Ref x(Concrete(a)), m(x ? PyObject_GetAttrString(x.get(), *kName) : nullptr);
+  return m ? PyObject_CallObject(m.get(), args) : nullptr;
+}
+constexpr const char *kFormat = "__format__", *kRound = "__round__", *kTrunc = "__trunc__", *kFloor = "__floor__",
+                     *kCeil = "__ceil__", *kReduce = "__reduce_ex__";
+PyMethodDef methods[] = {
+    {kFormat, Method<&kFormat>, METH_VARARGS, nullptr},
+    {kRound, Method<&kRound>, METH_VARARGS, nullptr},
+    {kTrunc, Method<&kTrunc>, METH_VARARGS, nullptr},
+    {kFloor, Method<&kFloor>, METH_VARARGS, nullptr},
+    {kCeil, Method<&kCeil>, METH_VARARGS, nullptr},
+    {kReduce, Method<&kReduce>, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyObject* Positive(PyObject* a) {
+  return Py_NewRef(a);
+}
+
+PyNumberMethods number = {
+    .nb_add = Binary<'+', PyNumber_Add>,
+    .nb_subtract = Binary<'-', PyNumber_Subtract>,
+    .nb_multiply = Binary<'*', PyNumber_Multiply>,
+    .nb_remainder = Other<PyNumber_Remainder>,
+    .nb_divmod = Other<PyNumber_Divmod>,
+    .nb_power = Power,
+    .nb_negative = Unary<'n'>,
+    .nb_positive = Positive,
+    .nb_absolute = Unary<'a'>,
+    .nb_bool = Bool,
+    .nb_int = Converted<PyNumber_Long>,
+    .nb_float = Converted<PyNumber_Float>,
+    .nb_floor_divide = Other<PyNumber_FloorDivide>,
+    .nb_true_divide = Binary<'/', PyNumber_TrueDivide>,
+};
+
+void Dealloc(PyObject* a) {
+  PyObject_Free(a);
+}
+
+}  // namespace
+
+PyTypeObject SymFloatType = {
+    .ob_base = {PyObject_HEAD_INIT(nullptr) 0},
+    .tp_name = "framejit.SymFloat",
+    .tp_basicsize = sizeof(SymFloat),
+    .tp_dealloc = Dealloc,
+    .tp_repr = Repr,
+    .tp_as_number = &number,
+    .tp_hash = Hash,
+    .tp_str = Repr,
+    .tp_getattro = GetAttr,
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_richcompare = Compare,
+    .tp_methods = methods,
+};
+
+bool ReadySymFloat() {
+  if (PyType_Ready(&SymFloatType) < 0) return false;
+  // NumPy's scalars leave arithmetic with it to the slots here, which give them the number.
+  for (PyTypeObject* type : {&SymFloatType, &SymIntType}) {
+    if (PyDict_SetItemString(type->tp_dict, "__array_ufunc__", Py_None) < 0) return false;
+    PyType_Modified(type);
+  }
+  return true;
+}
+
+PyObject* NewSymFloat(Session* s, uint32_t symbol) {
+  auto* p = PyObject_New(SymFloat, &SymFloatType);
+  if (p) p->session = s, p->symbol = symbol;
+  return reinterpret_cast<PyObject*>(p);
+}
+
+}  // namespace framejit::capture
