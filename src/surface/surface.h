@@ -68,7 +68,7 @@ class Lowering {
 
 bool HasRow(const std::string& callee);
 bool TakesSymFloats(const std::string& callee);  // the graph may hold this call with numbers that are kSymFloat
-std::vector<std::string> AllRows();  // for docs and for mapping objects to rows at import
+std::vector<std::string> AllRows();              // for docs and for mapping objects to rows at import
 enum class RowKind { kTensorOp, kView, kInPlace, kCreation };
 // Constant-valued framework functions (torch.compiler.is_compiling -> true, ...): answer without a call.
 std::optional<Arg> ConstantAnswer(const std::string& callee);
