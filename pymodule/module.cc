@@ -114,9 +114,9 @@ PyObject* Breaks(PyObject*, PyObject*) {
 
 PyObject* KernelCache(PyObject*, PyObject*) {
   KernelCacheInfo i = GetKernelCacheInfo();
-  return Py_BuildValue("{s:L,s:L,s:L,s:d,s:L}", "kernels", (long long)i.kernels, "hits", (long long)i.hits, "misses",
-                       (long long)i.misses, "compile_seconds", i.compile_seconds, "code_bytes",
-                       (long long)i.code_bytes);
+  return Py_BuildValue("{s:L,s:L,s:L,s:d,s:L,s:L}", "kernels", (long long)i.kernels, "hits", (long long)i.hits,
+                       "misses", (long long)i.misses, "compile_seconds", i.compile_seconds, "code_bytes",
+                       (long long)i.code_bytes, "prepared_bytes", (long long)i.prepared_bytes);
 }
 
 PyObject* ExplainData(PyObject*, PyObject* compiled) {

@@ -22,6 +22,13 @@ struct Buffer {
   Device device;
 };
 
+// Watches the memory of an input from the moment it was made.
+class MemoryWatch {
+ public:
+  virtual ~MemoryWatch() = default;
+  virtual bool Unchanged(const Buffer& b) = 0;  // is `b` that memory, and nobody wrote to it?
+};
+
 // What the side with Python provides. All functions may be called without the GIL unless they say so.
 class Host {
  public:
@@ -59,6 +66,10 @@ class Host {
                          double scale, Buffer& out) {
     return false;
   }
+  // A weight in the form that the library wants (`pack` nodes): out.handle, out.data stays null.
+  virtual bool Pack(const Buffer& w, const Attrs& attrs, Buffer& out) { return false; }
+  // Null: it cannot be told whether that memory changes, so nothing that is made of it may be kept.
+  virtual std::unique_ptr<MemoryWatch> WatchMemory(const Buffer& b) { return nullptr; }
   virtual int NumThreads() { return 1; }
   // Runs f(begin, end) over a partition of [0, n) on the framework's thread team.
   virtual void ParallelFor(int64_t n, int64_t grain, void (*f)(void* ctx, int64_t begin, int64_t end), void* ctx) {
@@ -85,6 +96,9 @@ struct CompileOptions {
   bool deterministic = false;
   GpuGraphs gpu_graphs = GpuGraphs::kNever;
   int watch = kBadIndex;  // Status bits that end a run
+  // By input: a weight, which is expected to stay as it is from run to run. What is made of weights alone (packed
+  // forms, folded normalisations) is made once and again when the host says that one has changed.
+  std::vector<bool> weights;
 };
 
 struct CompileStats {
@@ -120,6 +134,7 @@ struct KernelCacheInfo {
   int64_t kernels = 0, hits = 0, misses = 0;
   double compile_seconds = 0;
   int64_t code_bytes = 0;
+  int64_t prepared_bytes = 0;  // held by executables for packed and folded weights
 };
 // Exported also from a stage that is compiled with hidden visibility.
 [[gnu::visibility("default")]] KernelCacheInfo GetKernelCacheInfo();

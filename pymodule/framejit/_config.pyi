@@ -14,6 +14,7 @@ class Config:
     max_unroll: int
     max_depth: int
     max_entries: int
+    pack_weights: bool
     fuse: bool
     disabled_passes: str
     fuel: int

@@ -94,6 +94,18 @@ bool WantsGrad(const Trace& t) {
   return false;
 }
 
+// By input: is it a parameter or a buffer of a module?
+std::vector<bool> WeightsOf(Session& s) {
+  std::vector<bool> weights;
+  for (size_t i = 0; i < s.trace().inputs.size(); ++i) {
+    const TensorMeta& m = s.trace().tensors[s.trace().inputs[i]].meta;
+    const std::string& name = s.graph().nodes[s.graph().inputs[i]].attrs.name;
+    weights.push_back(m.framework == Framework::kTorch &&
+                      (m.is_parameter || name.find("._buffers[") != std::string::npos));
+  }
+  return weights;
+}
+
 bool MixesInference(const Trace& t) {
   return std::any_of(t.calls.begin(), t.calls.end(),
                      [&](const Call& c) { return c.mode.inference != t.calls[0].mode.inference; });
@@ -247,6 +259,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
           seg->graph_runner = MakeTrainingRunner(s, seg->trace, plan, constants, options, interpret, &seg->executable);
           seg->trace_runner = tensor::MakeTraceRunner(seg->trace, constants);
         } else {
+          if (diag::OptionOn("pack_weights")) options.weights = WeightsOf(s);
           seg->executable = interpret ? MakeInterpreter(s.graph(), ieee) : Compile(s.graph(), options);
           seg->graph_runner = tensor::MakeGraphRunner(seg->executable, s.graph(), seg->trace, plan, constants);
         }

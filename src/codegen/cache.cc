@@ -9,6 +9,7 @@
 #include "codegen/gpu.h"
 #include "codegen/jit.h"
 #include "diag/diag.h"
+#include "runtime/prepared.h"
 
 namespace framejit::codegen {
 namespace {
@@ -133,6 +134,7 @@ KernelCacheInfo GetKernelCacheInfo() {
   std::lock_guard lock(cache.mutex);
   KernelCacheInfo info = cache.info;
   codegen::AddGpuKernelInfo(&info);
+  info.prepared_bytes = runtime::PreparedBytes();
   return info;
 }
 

@@ -126,7 +126,7 @@ class Lowering {
       const ValueId v = g_.outputs[o];
       const ValueId base = grouping_.aliases[v] ? grouping_.aliases[v]->base : v;
       if (g_.nodes[base].op == Op::kInput || storage_of_.count(base)) continue;
-      if (Info(g_.nodes[base].op).kind == 'X') {
+      if (Info(g_.nodes[base].op).kind == 'X' || g_.nodes[base].op == Op::kPack) {
         if (base != v || handed_over_.count(v)) continue;
         handed_over_[v] = static_cast<int>(o);
         plan_.outputs[o].handed_over = true;
@@ -242,6 +242,10 @@ class Lowering {
       step.operand_types.push_back(g_.nodes[o].type);
     }
     step.results.push_back(Make(v, result));
+    if (auto it = handed_over_.find(v); it != handed_over_.end()) {
+      plan_.outputs[it->second].value = step.results[0];
+      plan_.storages[plan_.values[step.results[0]].storage].index = it->second;
+    }
     plan_.steps.push_back(std::move(step));
   }
 
@@ -253,6 +257,7 @@ class Lowering {
       case Op::kLinear: return LowerOne(v, Step::Kind::kLinear);
       case Op::kConv: return LowerOne(v, Step::Kind::kConv, Storage::Kind::kExtern);
       case Op::kAttention: return LowerOne(v, Step::Kind::kAttention, Storage::Kind::kExtern);
+      case Op::kPack: return LowerOne(v, Step::Kind::kPack, Storage::Kind::kExtern);
       default: return LowerOne(v, Step::Kind::kNode);
     }
   }

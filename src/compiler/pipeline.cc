@@ -1,5 +1,6 @@
 // Compile: from a graph to an executable, in a straight line.
 
+#include <algorithm>
 #include <chrono>
 
 #include "compiler/lower.h"
@@ -12,6 +13,8 @@
 #include "pass/pass_manager.h"
 #include "pass/sink_gather.h"
 #include "pass/split_reduce.h"
+#include "pass/weights.h"
+#include "runtime/prepared.h"
 
 namespace framejit {
 namespace {
@@ -29,6 +32,19 @@ Device DeviceOf(const Graph& g) {
   return device;
 }
 
+// The executable that keeps what is made of weights, around one that takes it as further inputs.
+std::shared_ptr<Executable> KeepWeights(const Graph& graph, const CompileOptions& options,
+                                        std::shared_ptr<Executable> main, pass::Hoisted hoisted) {
+  CompileOptions plain = options;
+  plain.weights.clear();
+  runtime::Preparation p;
+  p.values = hoisted.graph.outputs.size();
+  p.sources = std::move(hoisted.sources);
+  p.make = Compile(hoisted.graph, plain);
+  p.plain = [graph, plain] { return Compile(graph, plain); };
+  return runtime::MakePrepared(std::move(main), std::move(p));
+}
+
 }  // namespace
 
 std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& options) {
@@ -43,6 +59,11 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   const bool gpu = device.kind == DeviceKind::kCuda;
   pass::RunPass(pm, "sink_gather", g, pass::SinkGather);
   if (gpu) pass::RunPass(pm, "channels_last", g, pass::ChannelsLast);
+  pass::Hoisted hoisted;
+  if (!gpu && std::find(options.weights.begin(), options.weights.end(), true) != options.weights.end()) {
+    pass::RunPass(pm, "pack_convolutions", g, [&](Graph& g) { return pass::PackConvolutions(g, options.weights); });
+    pass::RunPass(pm, "hoist_weights", g, [&](Graph& g) { hoisted = pass::HoistWeights(g, options.weights); });
+  }
   pass::RunPass(pm, "split_reduce", g, [&](Graph& g) { return pass::SplitReduce(g, gpu); });
   pass::FuseOptions fuse;
   fuse.fuse = options.fuse && !pm.Disabled("fuse");
@@ -54,7 +75,9 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   runtime::Plan plan = compiler::Lower(g, grouping, options, device, stats);
   if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, plan.str());
   stats.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return runtime::MakeExecutable(std::move(plan), stats);
+  auto executable = runtime::MakeExecutable(std::move(plan), stats);
+  if (hoisted.sources.empty()) return executable;
+  return KeepWeights(graph, options, std::move(executable), std::move(hoisted));
 }
 
 }  // namespace framejit

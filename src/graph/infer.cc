@@ -216,6 +216,7 @@ TensorType Conv(const Types& in, const Attrs& attrs, shape::Env& env) {
 
 TensorType Contraction(Op op, const Types& in, const Attrs& attrs, shape::Env& env) {
   if (op == Op::kConv) return Conv(in, attrs, env);
+  if (op == Op::kPack) return in[0];
   Require(in.size() >= 2, op, "needs more operands");
   TensorType out = in[0];
   for (const TensorType& t : in) Require(t.dtype == out.dtype, op, "dtypes differ");

@@ -197,6 +197,7 @@ HostTensor Contract(const Node& n, const std::vector<HostTensor>& in) {
     case Op::kMatMul: return MatMul(in[0], in[1]);
     case Op::kLinear: return Linear(n, in);
     case Op::kConv: return Conv(n, in);
+    case Op::kPack: return in[0];
     default: return Attention(n, in);
   }
 }

@@ -22,6 +22,7 @@ bool RunHostLibrary(Host& host, const Step& step, std::span<const int64_t> symbo
       if (attrs.sym_scalar) scale = static_cast<double>(attrs.sym_scalar->Eval(symbols));
       return host.Attention(ops[0], ops[1], ops[2], mask, attrs.flag, scale, out);
     }
+    case Step::Kind::kPack: return host.Pack(ops[0], attrs, out);
     default: return false;
   }
 }

@@ -5,7 +5,8 @@
 namespace framejit::runtime {
 namespace {
 
-constexpr const char* kStepNames[] = {"kernel", "matmul", "linear", "conv", "attention", "extern", "interpret", "copy"};
+constexpr const char* kStepNames[] = {"kernel", "matmul", "linear",    "conv", "attention",
+                                      "pack",   "extern", "interpret", "copy"};
 
 std::string Describe(const Plan& p, int value) {
   const Value& v = p.values[value];

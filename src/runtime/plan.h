@@ -35,7 +35,7 @@ struct Value {  // a way to read a storage
 };
 
 struct Step {
-  enum class Kind : uint8_t { kKernel, kMatMul, kLinear, kConv, kAttention, kExtern, kNode, kCopy };
+  enum class Kind : uint8_t { kKernel, kMatMul, kLinear, kConv, kAttention, kPack, kExtern, kNode, kCopy };
   Kind kind = Kind::kKernel;
   std::vector<int> operands;  // value numbers; kernels: all buffers in argument order
   std::vector<int> results;   // value numbers; kernels: those of the buffers that are written

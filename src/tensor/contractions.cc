@@ -334,12 +334,23 @@ bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer
   int n = x.rank - 2;
   if (n < 1 || static_cast<int>(attrs.axes.size()) != 4 * n + 1) return false;
   const int64_t *stride = attrs.axes.data(), *padding = stride + n, *dilation = padding + n, *extra = dilation + n;
-  TempTensor tx(t, x), tw(t, w);
-  std::optional<TempTensor> tb;
+  TempTensor tx(t, x);
+  std::optional<TempTensor> tw, tb;
   if (bias) tb.emplace(t, *bias);
-  if (!tx.ok() || !tw.ok() || (tb && !tb->ok())) return false;
+  if (!w.data) {  // packed: nobody else can read it
+    Handle weight = const_cast<void**>(&w.handle), bias_handle = tb ? tb->handle() : nullptr, result = nullptr;
+    const char* algorithm = "";
+    if (!tx.ok() || (tb && !tb->ok()) ||
+        t.packed_convolution(tx.handle(), weight, bias ? &bias_handle : nullptr, padding, n, stride, n, dilation, n,
+                             attrs.axes[4 * n], "none", nullptr, 0, &algorithm, &result) ||
+        !Deliver(t, result, out))
+      throw std::runtime_error("a convolution with a packed weight failed");
+    return true;
+  }
+  tw.emplace(t, w);
+  if (!tx.ok() || !tw->ok() || (tb && !tb->ok())) return false;
   Handle bias_handle = tb ? tb->handle() : nullptr, result = nullptr;
-  if (convolution(tx.handle(), tw.handle(), bias ? &bias_handle : nullptr, stride, n, padding, n, dilation, n,
+  if (convolution(tx.handle(), tw->handle(), bias ? &bias_handle : nullptr, stride, n, padding, n, dilation, n,
                   attrs.flag, extra, n, attrs.axes[4 * n], &result))
     return false;
   return Deliver(t, result, out);

@@ -50,6 +50,10 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
   X(convolution, 't', "aoti_torch_cpu_convolution", int32_t,                                                          \
     (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int32_t,     \
      const int64_t*, int64_t, int64_t, Handle*))                                                                      \
+  X(packed_convolution, 't', "aoti_torch_cpu_mkldnn__convolution_pointwise", int32_t,                                 \
+    (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int64_t,     \
+     const char*, const double**, int64_t, const char**, Handle*))                                                    \
+  X(version, 't', "_ZNK2at10TensorBase8_versionEv", int64_t, (Handle))                                                \
   X(flash_attention, 't', "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", int32_t,                      \
     (Handle, Handle, Handle, double, int32_t, Handle*, double*, Handle*, Handle*))                                    \
   X(cuda_stream, 'g', "aoti_torch_get_current_cuda_stream", int32_t, (int32_t, void**))                               \

@@ -158,6 +158,9 @@ class Host : public framejit::Host {
     return TorchAttention(*Torch(), q, k, v, mask, causal, scale, out);
   }
 
+  bool Pack(const Buffer& w, const Attrs& attrs, Buffer& out) override { return TorchPack(*Torch(), w, attrs, out); }
+  std::unique_ptr<MemoryWatch> WatchMemory(const Buffer& b) override { return WatchTorch(*Torch(), b); }
+
   void* CurrentStream(Device device) override { return CudaStream(*Torch(), device); }
   void Copy(const Buffer& from, const Buffer& to) override { TorchCopy(*Torch(), from, to); }
   bool BeginRecording(Device device, void* stream, void** pool) override {
@@ -228,6 +231,12 @@ void TempTensor::Make(void* data, int rank, const int64_t* sizes, const int64_t*
     return;
   impl_ = TakeHandle(t_, h);
   owned_ = true;
+}
+
+bool HasOrdinaryMemory(const TorchApi& t, Impl impl) {
+  if (!TorchDeleter(t)) return false;
+  const auto& p = Field<DataPointer>(Field<void*>(impl, t.at.storage), t.at.storage_data);
+  return p.data && p.context == p.data && (p.deleter == TorchDeleter(t) || p.deleter == GiveBack);
 }
 
 framejit::Host& TorchHost() {

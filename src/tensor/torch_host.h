@@ -36,6 +36,13 @@ bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer
 bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask,
                     bool causal, double scale, Buffer& out);
 
+// A weight in oneDNN's own form (pack.cc).
+bool TorchPack(const TorchApi& t, const Buffer& w, const Attrs& attrs, Buffer& out);
+// Null where writes could go unseen (watch.cc).
+std::unique_ptr<MemoryWatch> WatchTorch(const TorchApi& t, const Buffer& b);
+// Is the storage's memory torch's allocator's or our pool's, so that nobody else has it?
+bool HasOrdinaryMemory(const TorchApi& t, Impl impl);
+
 bool Deliver(const TorchApi& t, Handle result, Buffer& out);
 
 // On CUDA tensors (torch_cuda.cc).

@@ -32,6 +32,7 @@ std::vector<Sample> Samples() {
   const DType i8 = DType::kInt8, u8 = DType::kUInt8, i32 = DType::kInt32, f16 = DType::kFloat16,
               bf16 = DType::kBFloat16;
   return {
+      {"pack %0, name=\"conv\"", {F({1, 2})}, F({1, 2})},
       // creation
       {"add %0, %0", {F({1})}, F({2})},
       {"constant value=1.5", {}, F({2, 2}, {1.5, 1.5, 1.5, 1.5})},
