@@ -23,6 +23,8 @@ constexpr double kBudget = 0.05;     // seconds of measuring in all, per process
 constexpr double kProbeFlops = 1e8;  // a larger product is measured on its first rows only
 constexpr double kMinFlops = 2e4;    // below, the call itself dominates: MKL
 constexpr double kGain = 1.1;
+constexpr double kWorse = 1.9;  // times eager's error
+constexpr int kSamples = 64;
 constexpr int kMinRounds = 3, kMaxRounds = 12;  // the first of them run on cold caches and waking threads
 constexpr double kEnough = 4e-3;                // seconds
 
@@ -218,12 +220,33 @@ struct Product {
     return ok;
   }
 
+  // Sum of the squared errors of some elements of the first m rows, float32.
+  double Error(int64_t m) const {
+    auto at = [](const Matrix& x, int64_t b, int64_t i, int64_t j) {
+      const int64_t offset = (x.sizes[0] == 1 ? 0 : b * x.strides[0]) + i * x.strides[1] + j * x.strides[2];
+      return static_cast<double>(static_cast<const float*>(x.data)[offset]);
+    };
+    double sum = 0;
+    uint64_t random = 1;
+    for (int s = 0; s < kSamples; ++s) {
+      random = random * 6364136223846793005ull + 1442695040888963407ull;
+      const int64_t batch = (random >> 33) % out.sizes[0], row = (random >> 40) % m,
+                    column = (random >> 22) % out.sizes[2];
+      double exact = bias ? static_cast<const float*>(bias->data)[column * bias->strides[0]] : 0;
+      for (int64_t k = 0; k < a.sizes[2]; ++k) exact += at(a, batch, row, k) * at(b, batch, k, column);
+      const double difference = at(out, batch, row, column) - exact;
+      sum += difference * difference;
+    }
+    return sum;
+  }
+
   bool RunBest() const {
     int64_t m = a.sizes[1];
     Library library = Library::kMkl;
     if (device.kind == DeviceKind::kCpu && dtype == DType::kFloat32 && t.copy && !Fixed(t)) {
       ProductShape shape{a.sizes[0], m, out.sizes[2], a.sizes[2], LayoutOf(a) | LayoutOf(b) << 2 | (bias ? 16u : 0u)};
-      library = Choose(shape, [&](Library l, int64_t rows) { return Run(l, rows); });
+      library = Choose(
+          shape, [&](Library l, int64_t rows) { return Run(l, rows); }, [&](int64_t rows) { return Error(rows); });
     }
     return Run(library, m) || (library == Library::kOneDnn && RunMkl(m));
   }
@@ -240,7 +263,8 @@ bool Empty(const Matrix& m) {
 
 }  // namespace
 
-Library Choose(const ProductShape& s, const std::function<bool(Library, int64_t m)>& run) {
+Library Choose(const ProductShape& s, const std::function<bool(Library, int64_t m)>& run,
+               const std::function<double(int64_t m)>& error) {
   double row_flops = 2.0 * s.batch * s.n * s.k, flops = row_flops * s.m;
   if (flops < kMinFlops) return Library::kMkl;
   uint32_t threads = 1;
@@ -264,6 +288,11 @@ Library Choose(const ProductShape& s, const std::function<bool(Library, int64_t 
                                     }
                                   });
   Library best = mkl > kGain * onednn ? Library::kOneDnn : Library::kMkl;
+  if (best == Library::kOneDnn && run(Library::kMkl, m)) {  // it sums some shapes in one long chain
+    const double theirs = error(m);
+    run(Library::kOneDnn, m);
+    if (const double ours = error(m); !(ours <= kWorse * kWorse * theirs)) best = Library::kMkl;
+  }
   std::lock_guard lock(c.mu);
   c.spent += all;
   auto [at, fresh] = c.table.emplace(key, best);

@@ -17,6 +17,9 @@ struct ProductShape {
 // run(library, m): runs the product's first `m` rows (all batches), false if that library cannot; called only while
 // measuring. MKL unless oneDNN is faster by more than a tenth, so that results stay eager's own where nothing is won.
 // Fixed to MKL under deterministic algorithms and where a process group exists: ranks must agree.
-Library Choose(const ProductShape& shape, const std::function<bool(Library, int64_t m)>& run);
+// error(m): how far the result of the last run is from the truth; oneDNN must not be worse than MKL by more than
+// results may be worse than eager's.
+Library Choose(const ProductShape& shape, const std::function<bool(Library, int64_t m)>& run,
+               const std::function<double(int64_t m)>& error);
 
 }  // namespace framejit::tensor
