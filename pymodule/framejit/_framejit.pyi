@@ -60,7 +60,7 @@ def breaks() -> list[tuple[str, str, str, str]]:
     """(id, message, explanation, hint)."""
 
 def kernel_cache_info() -> dict[str, Any]:
-    """kernels, hits, misses, compile_seconds, code_bytes."""
+    """kernels, hits, misses, compile_seconds, code_bytes, prepared_bytes."""
 
 def explain_data(compiled: CompiledFunction, /) -> ExplainData: ...
 def doctor() -> list[tuple[str, str]]: ...
