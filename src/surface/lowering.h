@@ -1,0 +1,207 @@
+// What lowering.cc and lowering_extern.cc share: the objects of the program and the values they have now.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "surface/rows.h"
+
+namespace framejit::surface {
+
+struct Lowering::Impl {
+  struct Object {
+    ValueId value = kNoValue;
+    int version = 0;
+    TraceId root = 0, parent = 0;
+    View view;
+  };
+
+  Trace& trace;
+  Builder builder;
+  InferFn infer;
+  std::vector<Object> objects;  // by TraceId
+  std::vector<int> versions;    // by root's TraceId
+  std::string unusable;
+  std::set<TraceId> read_only;       // inputs
+  std::string undifferentiable;      // why the graph's derivative is not the program's
+  std::set<TraceId> kept;            // roots whose memory the framework may keep for a derivative
+  std::set<ValueId> claimed;         // nodes that are a graph output already
+  std::map<TraceId, TraceId> casts;  // autocast's, of leaves
+
+  struct Undo {
+    TraceId id;
+    ValueId value;
+    int version;
+  };
+  std::vector<Undo> journal;
+
+  Impl(Trace& t, Graph& g, shape::Env& env, InferFn f) : trace(t), builder(g, env), infer(std::move(f)) {}
+
+  shape::Env& env() { return builder.env(); }
+  TensorMeta& meta(TraceId t) { return trace.tensors[t].meta; }
+
+  void Set(TraceId t, ValueId v, int version) {
+    journal.push_back({t, objects[t].value, objects[t].version});
+    objects[t].value = v;
+    objects[t].version = version;
+  }
+  void RollBack(size_t nodes) {
+    for (; !journal.empty(); journal.pop_back()) {
+      const Undo& u = journal.back();
+      objects[u.id].value = u.value;
+      objects[u.id].version = u.version;
+    }
+    builder.graph().nodes.resize(nodes);
+  }
+
+  ValueId Value(TraceId t) {
+    Object& o = objects[t];
+    int now = versions[o.root];
+    if (o.version != now) Set(t, o.view.forward(builder, Value(o.parent)), now);
+    return objects[t].value;
+  }
+
+  Operand Read(TraceId t) {
+    Operand o;
+    o.id = t;
+    o.value = Value(t);
+    o.meta = &meta(t);
+    return o;
+  }
+
+  TraceId NewObject(TensorMeta m, ValueId v) {
+    TraceTensor t;
+    t.id = static_cast<TraceId>(trace.tensors.size());
+    t.base = t.id;
+    t.meta = std::move(m);
+    trace.tensors.push_back(t);
+    Object o;
+    o.value = v;
+    o.root = o.parent = t.id;
+    objects.push_back(std::move(o));
+    versions.push_back(0);
+    return t.id;
+  }
+
+  // The framework keeps operands and results of calls for their derivatives, and refuses a backward pass once one of
+  // them was written. The graph would give the gradient instead: such programs are left to the framework. These keep no
+  // results.
+  static bool KeepsResult(std::string_view callee) {
+    static constexpr std::string_view plain =
+        " add radd iadd sub rsub isub mul rmul imul div truediv rtruediv itruediv neg linear matmul mm "
+        "bmm addmm baddbmm conv1d conv2d conv3d conv_transpose1d conv_transpose2d batch_norm layer_norm "
+        "group_norm cat stack embedding clone contiguous zeros ones empty full zeros_like ones_like "
+        "empty_like full_like new_zeros new_ones to float setitem copy masked_fill where dropout gelu "
+        "silu sum mean ";
+    callee = callee.substr(callee.rfind('.') + 1);
+    while (callee.starts_with('_')) callee.remove_prefix(1);
+    while (callee.ends_with('_')) callee.remove_suffix(1);
+    return plain.find(" " + std::string(callee) + " ") == std::string_view::npos;
+  }
+
+  // A write that gradients do not see, to a tensor that has some; or one that makes an input have some.
+  void NoteWrite(TraceId t, bool grad) {
+    TraceId root = objects[t].root;
+    if (undifferentiable.empty() && kept.contains(root))
+      undifferentiable = "a tensor is written that a derivative may need";
+    kept.erase(root);
+    bool tracked = meta(t).requires_grad || meta(root).requires_grad;
+    if (!undifferentiable.empty()) return;
+    if (tracked && !grad) undifferentiable = "a tensor that requires gradients is written without them";
+    if (grad && trace.tensors[root].input >= 0) undifferentiable = "an input is written with gradients";
+    for (size_t i = 0; grad && i < objects.size();
+         ++i)  // they have gradients from now on, and their metas do not say so
+      if (objects[i].root == root && i != t && !meta(i).requires_grad)
+        undifferentiable = "a tensor with views is written with gradients";
+  }
+
+  void CheckWritable(TraceId t, const ModeState& mode) {
+    if (Overlaps(env(), meta(t))) throw Decline("write to a tensor whose elements share memory");
+    const TraceTensor& root = trace.tensors[objects[t].root];
+    if (mode.grad && root.input >= 0 && root.meta.requires_grad)
+      throw Decline("in-place write to an input that requires grad");
+    if (root.meta.read_only || (root.meta.is_inference && !mode.inference))
+      throw Decline("write to a tensor that must not be written");
+    if (meta(t).is_scalar) throw Decline("write to a scalar");
+    if (read_only.contains(objects[t].root)) throw Decline("write to a read-only array");
+  }
+
+  // torch refuses operands that overlap the target in part: it knows where they lie.
+  void RefuseShared(const Call& call, TraceId target) {
+    if (!call.callee.starts_with("torch")) return;
+    ForEachTensor(call, [&](TraceId t) {
+      if (t != target && objects[t].root == objects[target].root)
+        throw Decline("an operand shares memory with the target of an in-place operation");
+    });
+  }
+
+  void Write(TraceId t, ValueId v) {
+    TraceId root = objects[t].root;
+    int next = versions[root] + 1;
+    trace.tensors[t].mutated = trace.tensors[root].mutated = true;
+    for (TraceId at = t;; at = objects[at].parent) {
+      Set(at, v, next);
+      if (at == root) break;
+      TraceId parent = objects[at].parent;
+      ValueId old = Value(parent);
+      if (objects[at].view.inverse) {
+        v = objects[at].view.inverse(builder, old, v);
+      } else {
+        if (unusable.empty()) unusable = "a write through a view that has no functional form";
+        v = old;
+      }
+    }
+    versions[root] = next;
+  }
+
+  // v, or a copy of it, as a node that promises these strides when it is materialised.
+  ValueId WithLayout(ValueId v, const shape::Ints& strides) {
+    Graph& g = builder.graph();
+    Node& n = g.nodes[v];
+    if (n.op != Op::kInput && (n.strides.empty() || n.strides == strides) && !claimed.contains(v)) {
+      n.strides = strides;
+      claimed.insert(v);
+      return v;
+    }
+    Node copy;  // an identity that no builder folds away: two results never share a buffer, nor a result an input's
+    copy.op = Op::kCast;
+    copy.operands = {v};
+    copy.type = n.type;
+    copy.attrs.dtype = n.type.dtype;
+    copy.strides = strides;
+    g.nodes.push_back(std::move(copy));
+    return static_cast<ValueId>(g.nodes.size() - 1);
+  }
+  // An operand of a framework kernel: kernels choose their output's layout by their operands' order of dimensions.
+  ValueId Materialised(TraceId t) {
+    ValueId v = Value(t);
+    Node& n = builder.graph().nodes[v];
+    const TensorMeta& m = meta(t);
+    if (n.op != Op::kInput && n.strides.empty() && !IsContiguous(env(), m)) n.strides = PreserveFormat(env(), m);
+    return v;
+  }
+
+  void ForEachTensor(const Arg& a, const std::function<void(TraceId)>& f) {
+    if (a.is(Arg::Kind::kTensor)) f(a.t);
+    for (const Arg& i : a.items) ForEachTensor(i, f);
+  }
+  void ForEachTensor(const Call& c, const std::function<void(TraceId)>& f) {
+    for (const Arg& a : c.args) ForEachTensor(a, f);
+    for (const auto& [name, a] : c.kwargs) ForEachTensor(a, f);
+  }
+
+  void Apply(Call& call);
+  void Cast(Call& call);
+  bool TryRows(Call& call, bool computable);
+  void Extern(Call& call, bool model);
+  void Commit(Call& call, const Row& row, Form form, Outs outs, std::optional<Device> device);
+  void Place(ValueId v, Device device);
+  void Record(Call& call, std::vector<TraceId> results, Arg structure);
+  void CopyFirst(Call& call, Out& out);
+  bool WantsGrad(const Call& call);
+};
+
+}  // namespace framejit::surface

@@ -1,0 +1,142 @@
+// Calls that no row describes: the framework runs them, the graph has a node with the types it answered beforehand.
+#include <algorithm>
+
+#include "surface/lowering.h"
+
+namespace framejit::surface {
+
+// A framework kernel inside the graph. In-place callees run as their functional namesake, then write.
+void Lowering::Impl::Extern(Call& call, bool model) {
+  for (const Arg& a : call.args)
+    if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
+  for (const auto& [name, a] : call.kwargs)
+    if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
+  if (NeverCaptured(call.callee)) throw Decline(call.callee + " depends on data or on state outside the graph");
+  auto request = std::make_shared<Call>(call);
+  std::optional<TraceId> target;
+  std::string& name = request->callee;
+  bool dunder = name.ends_with("__");
+  if (name == "torch.Tensor.__setitem__" || name == "numpy.ndarray.__setitem__" || name.ends_with(".__set__")) {
+    throw Decline("this form of item assignment is not captured");
+  }
+  size_t augmented = name.rfind(".__i");
+  static constexpr std::string_view kAugmented[] = {"add", "sub", "mul", "truediv", "floordiv", "mod",   "pow",
+                                                    "and", "or",  "xor", "lshift",  "rshift",   "matmul"};
+  if (dunder && augmented != std::string::npos) {
+    std::string_view op = std::string_view(name).substr(augmented + 4);
+    op.remove_suffix(2);
+    if (std::find(std::begin(kAugmented), std::end(kAugmented), op) != std::end(kAugmented)) {
+      target = call.args.at(0).t;
+      name = name.substr(0, augmented + 3) + std::string(op) + "__";
+    }
+  } else if (!dunder && name.ends_with("_") && name.starts_with("torch")) {
+    if (call.args.empty() || !call.args[0].is(Arg::Kind::kTensor)) throw Decline("in-place call without a target");
+    target = call.args[0].t;
+    name.pop_back();
+  }
+  if (target) {
+    CheckWritable(*target, call.mode);
+    RefuseShared(call, *target);
+  }
+
+  std::vector<TraceId> ids;
+  std::function<void(Arg&)> number = [&](Arg& a) {
+    if (a.is(Arg::Kind::kTensor)) {
+      auto it = std::find(ids.begin(), ids.end(), a.t);
+      if (it == ids.end()) it = ids.insert(ids.end(), a.t);
+      a.t = static_cast<TraceId>(it - ids.begin());
+    }
+    for (Arg& i : a.items) number(i);
+  };
+  for (Arg& a : request->args) number(a);
+  for (auto& [k, a] : request->kwargs) number(a);
+  std::vector<TensorMeta> operands;
+  for (TraceId t : ids) operands.push_back(meta(t));
+  auto inferred = infer(*request, operands);
+  std::vector<TensorMeta>* metas = inferred ? &inferred->metas : nullptr;
+  if (!metas || metas->empty()) throw Decline("the result types of " + call.callee + " are not known before it runs");
+  bool aliases =
+      std::any_of(inferred->aliases.begin(), inferred->aliases.end(), [](auto& a) { return a.operand >= 0; });
+  // A view is copied where the graph reads it, so it must follow from the one tensor that it is a view of.
+  if (aliases && (target || ids.size() != 1))
+    throw Decline(call.callee + " returns a view, in a form that is not captured");
+  std::string why;
+  if (!model) why = "not modelled";
+  if (IsRandom(call.callee)) why = call.callee + " draws random numbers";
+
+  bool grad = WantsGrad(call);
+  for (auto& [k, a] : call.kwargs) grad |= k == "requires_grad" && a.is(Arg::Kind::kBool) && a.b;  // in any mode
+  std::vector<TensorType> types;
+  std::vector<shape::Ints> strides;
+  for (TensorMeta& m : *metas) {
+    m.requires_grad = grad && (IsFloat(m.dtype) || IsComplex(m.dtype));
+    m.is_parameter = false;
+    types.push_back({m.dtype, m.sizes, m.device});
+    strides.push_back(m.strides);
+  }
+  std::vector<ValueId> values;
+  if (why.empty()) {
+    std::vector<ValueId> operand_values;
+    for (TraceId t : ids) operand_values.push_back(Materialised(t));
+    ValueId node = builder.Extern(request, operand_values, types, strides);
+    for (size_t i = 0; i < types.size(); ++i)
+      values.push_back(types.size() == 1 ? node : static_cast<ValueId>(node + 1 + i));
+  } else {
+    for (const TensorType& t : types) values.push_back(builder.Constant(Scalar(0), t.dtype, t.shape));
+    if (unusable.empty()) unusable = why;
+  }
+  if (target) {
+    if (types.size() != 1 || types[0].dtype != meta(*target).dtype || types[0].shape != meta(*target).sizes) {
+      throw Decline("the in-place form of " + name + " does not fit its target");
+    }
+    NoteWrite(*target, grad && IsFloat(types[0].dtype));
+    Write(*target, values[0]);
+    if (grad && IsFloat(types[0].dtype)) meta(*target).requires_grad = true;
+    Record(call, {*target}, Arg::Tensor(*target));
+    return;
+  }
+  bool tracked_operand = false;
+  ForEachTensor(call, [&](TraceId t) { tracked_operand |= meta(t).requires_grad; });
+  for (size_t i = 0; i < types.size(); ++i)
+    if (tracked_operand && !(*metas)[i].requires_grad && IsFloat(types[i].dtype))
+      values[i] = builder.Barrier(values[i]);
+  std::vector<TraceId> results;
+  for (size_t i = 0; i < types.size(); ++i) {
+    const Inferred::Alias& alias = inferred->aliases[i];
+    if (alias.same) {
+      results.push_back(ids[alias.operand]);
+      continue;
+    }
+    (*metas)[i].is_inference = call.mode.inference && alias.operand < 0;
+    TraceId id = NewObject((*metas)[i], values[i]);
+    results.push_back(id);
+    if (alias.operand < 0) continue;
+    Object& o = objects[id];
+    o.parent = ids[alias.operand];
+    o.root = objects[o.parent].root;
+    o.version = versions[o.root];
+    o.view.forward = [request, types, strides, i](Builder& b, ValueId parent) {
+      ValueId node = b.Extern(request, {parent}, types, strides);
+      return types.size() == 1 ? node : static_cast<ValueId>(node + 1 + i);
+    };
+    trace.tensors[id].base = o.root;
+    trace.tensors[id].view_call = static_cast<int>(trace.calls.size());
+  }
+  Arg structure = request->result;
+  std::function<void(Arg&)> rename = [&](Arg& a) {
+    if (a.is(Arg::Kind::kTensor)) a.t = results.at(a.t);
+    for (Arg& i : a.items) rename(i);
+  };
+  rename(structure);
+  if (structure.is_none()) {
+    if (results.size() != 1) throw Decline("unknown result structure of " + call.callee);
+    structure = Arg::Tensor(results[0]);
+  }
+  Record(call, std::move(results), std::move(structure));
+}
+
+Lowering::Lowering(Trace& trace, Graph& graph, shape::Env& env, InferFn infer)
+    : impl_(std::make_unique<Impl>(trace, graph, env, std::move(infer))) {}
+Lowering::~Lowering() = default;
+
+}  // namespace framejit::surface
