@@ -142,6 +142,13 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
     if (r && PyMethod_Check(r)) return r;
     return r;
   }
+  if (!strcmp(n, "_collections._tuplegetter") && object &&
+      PyTuple_Check(object)) {  // a field of a named tuple: an item
+    Ref state(PyObject_CallMethod(d, "__reduce__", nullptr));
+    PyObject* arguments = state ? PyTuple_GetItem(state.get(), 1) : nullptr;
+    PyObject* index = arguments ? PyTuple_GetItem(arguments, 0) : nullptr;
+    return index ? GetItem(object, index) : nullptr;
+  }
   if (!object || Facts(s_, object)) return s_.Adopt(get(d, object, reinterpret_cast<PyObject*>(type)));
   return s_.Break(BreakId::kUnknownCall, std::string("descriptor of type ") + n);
 }

@@ -559,3 +559,22 @@ def test_changing_state(scene, fresh):
     assert len(got) == len(expected)
     for number, (a, b) in enumerate(zip(got, expected)):
         assert close(a, b), f"value {number}: {a} for {b}"
+
+
+def test_fields_of_named_tuples(fresh):
+    numpy = pytest.importorskip("numpy")
+    import collections
+
+    Pair = collections.namedtuple("Pair", "function factor")
+    table = {"it": Pair(lambda x: x + 1, 3)}
+
+    def f(x):
+        entry = table["it"]
+        return entry.function(x) * entry.factor
+
+    compiled = fresh.compile(f)
+    x = numpy.arange(4.0)
+    for entry in (table["it"], Pair(lambda x: x - 1, 3), Pair(lambda x: x - 1, 4.5)):
+        table["it"] = entry
+        numpy.testing.assert_array_equal(compiled(x), f(x))
+    assert not fresh.explain(compiled)(x).break_reasons
