@@ -287,3 +287,19 @@ def test_shared_and_foreign_memory(fresh, oracle):
     assert not torch.equal(before, after)
     flat[5] = 11
     assert not torch.equal(after, same(oracle, model, compiled, x))
+
+
+def test_one_convolution_called_twice(fresh):
+    """Its packed weights are one value: a library's own layout cannot be copied."""
+    conv = torch.nn.Conv2d(8, 8, 3, padding=1).eval()
+    norm = torch.nn.BatchNorm2d(8).eval()
+
+    def f(x):
+        y = norm(conv(x))
+        return norm(conv(torch.relu(y))) + y
+
+    compiled = fresh.compile(f)
+    x = torch.randn(2, 8, 16, 16)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), f(x), rtol=1e-4, atol=1e-5)
