@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "tensor/no_collection.h"
+
 extern "C" int _PySet_NextEntry(PyObject* set, Py_ssize_t* pos, PyObject** key,
                                 Py_hash_t* hash);  // not in 3.13's headers
 
@@ -55,6 +57,7 @@ Watch* StartWatch(PyObject* d) {
 // 3.13.0 tells watchers nothing of `o.x = 1` while o's dict shares the values that lie inside of o. Whether this
 // interpreter has that fault is found by trying; if so, such dicts are not stamped.
 bool SeesInlineStores() {
+  tensor::NoCollection pause;
   PyObject* type = PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyType_Type), "s(){}", "probe");
   PyObject* o = type ? PyObject_CallNoArgs(type) : nullptr;
   bool seen = false;
@@ -138,6 +141,7 @@ namespace {
 // Where a managed dict pointer lies before the object, measured on an object of ours instead of taken from private
 // headers. 0: could not be told; then the (slower) function is asked every time.
 Py_ssize_t MeasureManagedOffset() {
+  tensor::NoCollection pause;
   PyObject* type = PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyType_Type), "s(){}", "probe");
   PyObject* object = type ? PyObject_CallNoArgs(type) : nullptr;
   Py_ssize_t offset = 0;
@@ -192,6 +196,7 @@ bool KeysAreStrings(PyObject* dict) {
   };
   enum : uint8_t { kGeneral = 0, kUnicode = 1, kSplit = 2 };
   static const bool believed = [&] {
+    tensor::NoCollection pause;
     PyObject* all[] = {Py_BuildValue("{s:i}", "a", 1), Py_BuildValue("{i:i}", 1, 1),
                        Py_BuildValue("{s:i,i:i}", "a", 1, 1, 1)};
     bool ok =

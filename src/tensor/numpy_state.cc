@@ -1,6 +1,7 @@
 // NumPy 2 keeps its error handling in a context variable: a capsule around {int mask; npy_intp bufsize; PyObject*
 // function}, three bits of the mask for each of divide, overflow, underflow and invalid, 0 to ignore it. That layout is
 // private, so it is believed only after two capsules made for the purpose read as they must.
+#include "tensor/no_collection.h"
 #include "tensor/ref.h"
 #include "tensor/tensor.h"
 
@@ -37,6 +38,7 @@ PyObject* Make(PyObject* make, int raised, long buffer_size) {
 
 const Access& TheAccess() {
   static Access access = [] {
+    NoCollection pause;
     SavedError saved;
     Access a;
     Ref m(PyImport_ImportModule("numpy._core.umath"));

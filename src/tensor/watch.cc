@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "diag/diag.h"
+#include "tensor/no_collection.h"
 #include "tensor/run_context.h"
 #include "tensor/torch_host.h"
 
@@ -213,6 +214,7 @@ bool CountsUses(const TorchApi& t) {
 // With the GIL, once.
 bool SeesExposures(const TorchApi& t) {
   static const bool installed = [&] {
+    NoCollection pause;
     SavedError saved;
     if (!t.at.all() || !t.version || !t.inplace_key || !CountsUses(t)) return PyErr_Clear(), false;
     Ref dict(PyObject_GetAttrString(reinterpret_cast<PyObject*>(t.tensor->tp_base), "__dict__"));
