@@ -13,6 +13,7 @@
 #include "capture/semantics.h"
 #include "capture/training.h"
 #include "diag/diag.h"
+#include "tensor/no_collection.h"
 
 namespace framejit::capture {
 namespace {
@@ -327,20 +328,14 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     Session& s;
     CaptureSemantics& sem;
     FrameImage& before;
-    const int collects = PyGC_Disable();  // a collection would run finalizers of strangers under capture
+    tensor::NoCollection pause;  // a collection would run finalizers of strangers under capture
     ~Cleanup() {
-      struct Last {
-        int collects;
-        ~Last() {
-          if (collects) PyGC_Enable();
-        }
-      } last{collects};
       OverrideScope scope(&sem);
       s.MarkBroken();
       before.Restore();
       s.Abandon();
     }
-  } cleanup{s, sem, before};
+  } cleanup{s, sem, before, {}};
   PyObject** p = fj_localsplus(frame);
   for (int i = 0; i < before.size(); ++i) {
     if (!p[i]) continue;

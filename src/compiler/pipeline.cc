@@ -62,7 +62,6 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   pass::Hoisted hoisted;
   if (!gpu && std::find(options.weights.begin(), options.weights.end(), true) != options.weights.end()) {
     pass::RunPass(pm, "pack_convolutions", g, [&](Graph& g) { return pass::PackConvolutions(g, options.weights); });
-    pass::RunPass(pm, "cse", g, pass::Cse);  // one packed form of a weight that is used twice: it cannot be copied
     pass::RunPass(pm, "hoist_weights", g, [&](Graph& g) { hoisted = pass::HoistWeights(g, options.weights); });
   }
   pass::RunPass(pm, "split_reduce", g, [&](Graph& g) { return pass::SplitReduce(g, gpu); });

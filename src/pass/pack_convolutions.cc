@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "graph/rewrite.h"
+#include "pass/cse.h"
 #include "pass/fixed.h"
 #include "pass/weights.h"
 
@@ -255,7 +256,9 @@ class Packer {
 }  // namespace
 
 int PackConvolutions(Graph& g, const std::vector<bool>& weights) {
-  return Packer(g, weights).Run();
+  const int packed = Packer(g, weights).Run();
+  if (packed) Cse(g);  // one packed form of a weight that is used twice: it cannot be copied
+  return packed;
 }
 
 }  // namespace framejit::pass

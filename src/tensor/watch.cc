@@ -95,73 +95,62 @@ int SetData(PyObject* self, PyObject* value, void* closure) {
   return set_data(self, value, closure);
 }
 
-constexpr const char* kMethods[] = {"numpy", "data_ptr", "untyped_storage"};
-PyCFunction methods[std::size(kMethods)];
+// Methods of tensors expose their self; functions of torch._C that export DLPack, their first argument.
+struct EntryPoint {
+  const char* name;
+  bool method;
+};
+constexpr EntryPoint kEntryPoints[] = {{"numpy", true},
+                                       {"data_ptr", true},
+                                       {"untyped_storage", true},
+                                       {"_to_dlpack", false},
+                                       {"_to_dlpack_versioned", false}};
+PyCFunction originals[std::size(kEntryPoints)];
 template <int I>
-PyObject* Method(PyObject* self, PyObject* args) {
-  Expose(self);
-  return methods[I](self, args);
+void ExposeFor(PyObject* self, PyObject* args) {
+  if constexpr (kEntryPoints[I].method)
+    Expose(self);
+  else
+    Expose(PyTuple_Check(args) && PyTuple_GET_SIZE(args) ? PyTuple_GET_ITEM(args, 0) : args);
 }
 template <int I>
-PyObject* MethodWithKeywords(PyObject* self, PyObject* args, PyObject* kwargs) {
-  Expose(self);
-  return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(methods[I]))(self, args, kwargs);
+PyObject* Enter(PyObject* self, PyObject* args) {
+  ExposeFor<I>(self, args);
+  return originals[I](self, args);
 }
 template <int I>
-PyCFunction Replacement(bool keywords) {
-  return keywords ? reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(MethodWithKeywords<I>)) : Method<I>;
+PyObject* EnterWithKeywords(PyObject* self, PyObject* args, PyObject* kwargs) {
+  ExposeFor<I>(self, args);
+  return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(originals[I]))(self, args, kwargs);
 }
 
-// DLPack takes the tensor as its argument.
-constexpr const char* kExports[] = {"_to_dlpack", "_to_dlpack_versioned"};
-PyCFunction exports[std::size(kExports)];
-void ExposeFirst(PyObject* args) {
-  if (PyTuple_Check(args) && PyTuple_GET_SIZE(args)) args = PyTuple_GET_ITEM(args, 0);
-  Expose(args);
-}
 template <int I>
-PyObject* Export(PyObject* self, PyObject* args) {
-  ExposeFirst(args);
-  return exports[I](self, args);
-}
-template <int I>
-PyObject* ExportWithKeywords(PyObject* self, PyObject* args, PyObject* kwargs) {
-  ExposeFirst(args);
-  return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(exports[I]))(self, args, kwargs);
-}
-template <int I>
-PyCFunction ExportReplacement(bool keywords) {
-  return keywords ? reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(ExportWithKeywords<I>)) : Export<I>;
-}
-
-bool Replace(PyMethodDef* def, PyCFunction* original, PyCFunction plain, PyCFunction keywords) {
+bool Replace(PyMethodDef* def) {
   const int kind = def->ml_flags & (METH_VARARGS | METH_KEYWORDS | METH_NOARGS | METH_O | METH_FASTCALL | METH_METHOD);
   const bool known =
       kind == METH_NOARGS || kind == METH_O || kind == METH_VARARGS || kind == (METH_VARARGS | METH_KEYWORDS);
   if (!known || !Writable(&def->ml_meth)) return false;
-  *original = def->ml_meth;
-  def->ml_meth = kind & METH_KEYWORDS ? keywords : plain;
+  originals[I] = def->ml_meth;
+  def->ml_meth =
+      kind & METH_KEYWORDS ? reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(EnterWithKeywords<I>)) : Enter<I>;
   return true;
 }
 
-template <size_t... I>
-bool ReplaceMethods(PyObject* dict, std::index_sequence<I...>) {
-  auto one = [&](const char* name, PyCFunction* original, PyCFunction plain, PyCFunction keywords) {
-    Ref d(PyMapping_GetItemString(dict, name));
+template <int I>
+bool ReplaceEntryPoint(PyObject* dict, PyObject* module) {
+  if constexpr (kEntryPoints[I].method) {
+    Ref d(PyMapping_GetItemString(dict, kEntryPoints[I].name));
     return d && Py_TYPE(d.get()) == &PyMethodDescr_Type &&
-           Replace(reinterpret_cast<PyMethodDescrObject*>(d.get())->d_method, original, plain, keywords);
-  };
-  return (one(kMethods[I], &methods[I], Replacement<I>(false), Replacement<I>(true)) && ...);
+           Replace<I>(reinterpret_cast<PyMethodDescrObject*>(d.get())->d_method);
+  } else {
+    Ref f(PyObject_GetAttrString(module, kEntryPoints[I].name));
+    if (!f) return PyErr_Clear(), true;  // a version that does not have it
+    return PyCFunction_Check(f.get()) && Replace<I>(reinterpret_cast<PyCFunctionObject*>(f.get())->m_ml);
+  }
 }
 template <size_t... I>
-bool ReplaceExports(PyObject* module, std::index_sequence<I...>) {
-  auto one = [&](const char* name, PyCFunction* original, PyCFunction plain, PyCFunction keywords) {
-    Ref f(PyObject_GetAttrString(module, name));
-    if (!f) return PyErr_Clear(), true;  // a version that does not have it
-    return PyCFunction_Check(f.get()) &&
-           Replace(reinterpret_cast<PyCFunctionObject*>(f.get())->m_ml, original, plain, keywords);
-  };
-  return (one(kExports[I], &exports[I], ExportReplacement<I>(false), ExportReplacement<I>(true)) && ...);
+bool ReplaceEntryPoints(PyObject* dict, PyObject* module, std::index_sequence<I...>) {
+  return (ReplaceEntryPoint<I>(dict, module) && ...);
 }
 
 // Who holds a storage: its tensors and, once it was asked for, a Python object, which lives as long as the storage does
@@ -228,8 +217,7 @@ bool SeesExposures(const TorchApi& t) {
         set_data = std::exchange(def->set, SetData);
       }
     }
-    ok = ok && ReplaceMethods(dict.get(), std::make_index_sequence<std::size(kMethods)>()) &&
-         ReplaceExports(t.c_module, std::make_index_sequence<std::size(kExports)>());
+    ok = ok && ReplaceEntryPoints(dict.get(), t.c_module, std::make_index_sequence<std::size(kEntryPoints)>());
     PyErr_Clear();
     return ok;
   }();
