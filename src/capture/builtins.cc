@@ -35,7 +35,19 @@ constexpr Row kFunctions[] = {
     {"_struct", "pack unpack calcsize", Effect::kPure},
     {"sys", "getrecursionlimit intern getdefaultencoding", Effect::kPure},
     {"time", "time perf_counter monotonic time_ns perf_counter_ns monotonic_ns sleep process_time", Effect::kOutput},
+    {"_warnings", "warn warn_explicit", Effect::kOutput},
     {"framejit._framejit", "is_compiling", Effect::kPure},
+};
+
+constexpr struct PythonRow {
+  const char *module, *name;
+  Effect effect;
+} kPythonFunctions[] = {
+    {"logging", "Logger.isEnabledFor", Effect::kMemo},
+    {"logging", "Logger._log", Effect::kOutput},
+    {"numpy._core._ufunc_config", "errstate.__enter__", Effect::kThreadState},
+    {"numpy._core._ufunc_config", "errstate.__exit__", Effect::kThreadState},
+    {"numpy._core._ufunc_config", "seterr", Effect::kThreadState},
 };
 
 // Every method of these types, by tp_name.
@@ -195,6 +207,15 @@ bool Derives(PyTypeObject* t, PyObject* base) {
 Effect EffectOfFunction(PyObject* f) {
   auto it = T().functions.find(f);
   return it == T().functions.end() ? Effect::kUnknown : it->second;
+}
+
+Effect EffectOfPython(PyFunctionObject* f) {
+  if (!f->func_module || !PyUnicode_Check(f->func_module)) return Effect::kUnknown;
+  for (const PythonRow& r : kPythonFunctions)
+    if (!PyUnicode_CompareWithASCIIString(f->func_module, r.module) &&
+        !PyUnicode_CompareWithASCIIString(f->func_qualname, r.name))
+      return r.effect;
+  return Effect::kUnknown;
 }
 
 Effect EffectOfMethod(PyTypeObject* owner, const char* name) {

@@ -14,10 +14,14 @@ enum class Effect : uint8_t {
   kRandom,
   kSpecial,     // has a handler of its own in calls.cc
   kStateQuery,  // a framework switch that the torch-state guard covers: answer is a constant
+  kMemo,        // fills a cache of its own: it is called for real once, so that its body then only reads
+  kThreadState,
 };
 
 // Of a builtin function or type, by identity.
 Effect EffectOfFunction(PyObject* function);
+// Of a Python function of a library that must not be captured like any other.
+Effect EffectOfPython(PyFunctionObject* function);
 // Of a method of a builtin type, by the type that defines it.
 Effect EffectOfMethod(PyTypeObject* owner, const char* name);
 // The descriptor that a bound C method (`log.append`, `log.__len__`) was made from, and the object it is bound to. Both

@@ -157,6 +157,13 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     s_.MarkFresh(kw.get());
     return CallEx(fn.get(), tuple.get(), kw.get());
   }
+  if (PyWeakref_CheckRefExact(callable) && !total && s_.IsOutside(callable)) {
+    const Source* referent = s_.guards().Child(SourceKind::kReferent, s_.SourceOf(callable));
+    PyObject* o = PyWeakref_GET_OBJECT(callable);
+    if (o != Py_None) return s_.FromOutside(o, referent);
+    s_.guards().Absent(referent);
+    Py_RETURN_NONE;
+  }
   // Any other object: __call__ of its type.
   static PyObject* call_name = PyUnicode_InternFromString("__call__");
   PyObject* d = _PyType_Lookup(Py_TYPE(callable), call_name);
@@ -214,6 +221,17 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
   auto* code = reinterpret_cast<PyCodeObject*>(fn->func_code);
   if (code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE))
     return s_.Break(BreakId::kGenerator, Describe(f));
+  switch (EffectOfPython(fn)) {
+    case Effect::kOutput: return s_.Break(BreakId::kOutput, Describe(f));
+    case Effect::kThreadState: return s_.Break(BreakId::kThreadState, Describe(f));
+    case Effect::kMemo:
+      if (std::all_of(args, args + nargs, [&](PyObject* a) { return IsPrimitive(a) || s_.IsOutside(a); })) {
+        SuspendScope off;
+        if (Ref(PyObject_Vectorcall(f, args, nargs, kwnames)).get() == nullptr) PyErr_Clear();
+      }
+      break;
+    default: break;
+  }
   if (!s_.IsFresh(f)) {
     const Source* src = s_.SourceOf(f);
     if (!src) return nullptr;

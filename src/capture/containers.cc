@@ -192,7 +192,7 @@ PyObject* Session::ForC(PyObject* o) {
     if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
     if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || IsNumpyNumber(o) || ReadableByC(o))
       return g && g->changes && !Reads(o) ? nullptr : o;
-    if (IsScalarSubclass(o)) {  // an enum's member, say
+    if (IsScalarSubclass(o) || PyWeakref_CheckRefExact(o)) {  // an enum's member, say
       guards_->Is(g->source, o);
       return o;
     }

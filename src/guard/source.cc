@@ -131,6 +131,10 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
       if (!PyContextVar_CheckExact(base) || PyContextVar_Get(base, nullptr, &value) < 0) PyErr_Clear();
       return Unowned(value);
     }
+    case SourceKind::kReferent: {
+      PyObject* o = PyWeakref_CheckRef(base) ? PyWeakref_GET_OBJECT(base) : Py_None;
+      return o == Py_None ? nullptr : o;
+    }
     case SourceKind::kSetItems: return base;
   }
   return nullptr;
@@ -236,6 +240,7 @@ std::string Source::str(PyObject* varnames) const {
     case SourceKind::kType: return "type(" + base->str(varnames) + ")";
     case SourceKind::kGrad: return of_base(".grad");
     case SourceKind::kContextVar: return of_base(".get()");
+    case SourceKind::kReferent: return of_base("()");
     case SourceKind::kSetItems: return "list(" + base->str(varnames) + ")";
   }
   return "?";

@@ -1,0 +1,304 @@
+"""Many threads, fork, Ctrl-C, calls back into compiled code, graphs that fail half-way: same results, nothing done twice."""
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+import framejit
+
+np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    framejit.reset()
+    yield
+    framejit.reset()
+
+
+def in_threads(count, work):
+    """Runs work(i) in `count` threads that start together; returns the results, raises the first error."""
+    barrier, results, errors = threading.Barrier(count), [None] * count, []
+
+    def run(i):
+        barrier.wait()
+        try:
+            results[i] = work(i)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+        assert not t.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]
+    return results
+
+
+def test_eight_threads_compile_and_call_one_function():
+    @framejit.compile
+    def f(x, y):
+        z = torch.nn.functional.gelu(x @ y) + x.sum(1, keepdim=True)
+        return z * 2, z.mean(0)
+
+    shapes = [(4 + i % 3, 8) for i in range(8)]
+    expected = {}
+    for shape in set(shapes):
+        torch.manual_seed(shape[0])
+        x, y = torch.randn(shape), torch.randn(8, 8)
+        expected[shape] = x, y, f.__wrapped__(x, y)
+
+    def work(i):
+        x, y, want = expected[shapes[i]]
+        for _ in range(200):
+            got = f(x, y)
+            for a, b in zip(got, want):
+                torch.testing.assert_close(a, b)
+        return True
+
+    assert all(in_threads(8, work))
+
+
+def test_eight_threads_with_breaks_and_state_of_their_own():
+    @framejit.compile
+    def f(x, seen):
+        y = x * 2 + 1
+        seen.append(len(seen))  # each thread's own list
+        if y.sum() > 0:
+            y = y - 1
+        return y.sum() + len(seen)
+
+    def work(i):
+        seen, x = [], np.full(5, float(i - 3))
+        for n in range(100):
+            y = x * 2 + 1
+            assert f(x, seen) == (y - 1 if y.sum() > 0 else y).sum() + n + 1
+        return seen
+
+    assert in_threads(8, work) == [list(range(100))] * 8
+
+
+def test_threads_and_reset():
+    @framejit.compile
+    def f(x):
+        return (x * 3).sum() - x.mean()
+
+    x = torch.arange(12.0)
+    want = f.__wrapped__(x)
+
+    def work(i):
+        for n in range(60):
+            torch.testing.assert_close(f(x), want)
+            if i == 0 and n % 10 == 0:
+                framejit.reset()
+        return True
+
+    assert all(in_threads(8, work))
+
+
+def test_compiled_code_calls_back():
+    calls = []
+
+    @framejit.compile
+    def inner(x):
+        return x.exp() + 1
+
+    @framejit.compile
+    def outer(x, depth):
+        y = x * 2
+        print_like(depth)
+        if depth:
+            y = y + outer(y, depth - 1)
+        return inner(y)
+
+    @framejit.disable
+    def print_like(depth):
+        calls.append(depth)
+
+    def plain(x, depth):
+        y = x * 2
+        if depth:
+            y = y + plain(y, depth - 1)
+        return y.exp() + 1
+
+    x = torch.full((3,), -0.5)
+    for _ in range(4):
+        calls.clear()
+        torch.testing.assert_close(outer(x, 3), plain(x, 3))
+        assert calls == [3, 2, 1, 0]
+
+
+def test_a_callback_of_an_extern_calls_the_same_function():
+    """A tensor subclass's or dispatch mode's Python code runs in the middle of a graph and calls compiled code."""
+    depth = []
+
+    @framejit.compile
+    def f(x):
+        a = x + 1
+        b = torch.linalg.inv(a)
+        return b * 2
+
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if len(depth) < 2 and "inv" in str(func):
+                depth.append(func)
+                f(torch.eye(2))
+            return func(*args, **(kwargs or {}))
+
+    x = torch.eye(3) * 3
+    want = torch.linalg.inv(x + 1) * 2
+    torch.testing.assert_close(f(x), want)
+    with Mode():
+        torch.testing.assert_close(f(x), want)
+    assert depth
+    torch.testing.assert_close(f(x), want)
+
+
+def test_a_graph_that_fails_half_way_does_nothing_twice():
+    @framejit.compile
+    def f(x, counts, log):
+        counts += 1
+        y = x * 2
+        log.append("before")
+        z = torch.linalg.cholesky(y)  # raises for what is not positive definite
+        counts += 10
+        log.append("after")
+        return z
+
+    good, bad = torch.eye(3), -torch.eye(3)
+    for compiled in (f.__wrapped__, f):
+        counts, log = torch.zeros(2), []
+        for _ in range(3):
+            compiled(good, counts, log)
+            with pytest.raises(torch.linalg.LinAlgError):
+                compiled(bad, counts, log)
+        assert counts.tolist() == [36.0, 36.0]
+        assert log == ["before", "after", "before"] * 3
+
+
+def in_child(work, timeout=60):
+    """Forks; the child runs work() and leaves at once with 0, or 1 after an exception."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException as error:
+            print("child:", repr(error), file=sys.__stderr__)
+        finally:
+            os._exit(code)
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return "hangs"
+
+
+@pytest.mark.parametrize("size", [16, 1 << 20], ids=["small", "large"])
+def test_fork_after_compile(size):
+    """The child has neither the compile threads nor the kernel threads of its parent."""
+
+    @framejit.compile
+    def f(x):
+        return np.exp(np.sin(x)).sum() + (x * 2).max()
+
+    @framejit.compile
+    def late(x, y):
+        return np.tanh(x * y) - y.mean()
+
+    x = np.linspace(0, 1, size)
+    want, want_late = f(x), late.__wrapped__(x, x + 1)
+
+    def work():
+        np.testing.assert_allclose(f(x), want, rtol=1e-12)
+        np.testing.assert_allclose(f(x[: size // 2]), f.__wrapped__(x[: size // 2]), rtol=1e-12)  # compiles again
+        np.testing.assert_allclose(late(x, x + 1), want_late, rtol=1e-12)  # compiled in the child alone
+
+    assert in_child(work) == 0
+    np.testing.assert_allclose(f(x), want, rtol=1e-12)
+    np.testing.assert_allclose(late(x, x + 1), want_late, rtol=1e-12)
+
+
+def test_fork_while_another_thread_compiles():
+    functions = []
+    for i in range(30):
+        namespace = {"np": np}
+        exec(f"def f(x):\n    return np.sin(x * {i}.5) + np.cos(x - {i}) * x.sum()", namespace)
+        functions.append(framejit.compile(namespace["f"]))
+    x, stop = np.linspace(0, 1, 50), threading.Event()
+
+    def compile_all():
+        for f in functions:
+            if stop.is_set():
+                return
+            f(x)
+
+    @framejit.compile
+    def g(x):
+        return np.sqrt(x + 4) * 3
+
+    want = g(x)
+
+    def work():
+        np.testing.assert_allclose(g(x), want)
+        np.testing.assert_allclose(g(x[:7]), want[:7])
+
+    thread = threading.Thread(target=compile_all)
+    thread.start()
+    try:
+        results = [in_child(work, 20) for _ in range(6)]
+    finally:
+        stop.set()
+        thread.join()
+    assert results == [0] * 6
+
+
+def test_interrupt_while_compiling():
+    """Ctrl-C at many moments of a first call: KeyboardInterrupt comes out, and the next call gives the right result."""
+    source = "def f(x, log):\n" + "".join(
+        f"    x = torch.sin(x) * {i}.5 + x.mean()\n" + ("    log.append(1)\n" if i % 10 == 0 else "") for i in range(60)
+    )
+    namespace = {"torch": torch}
+    exec(source, namespace)
+    f, x = namespace["f"], torch.linspace(0, 1, 100)
+    want_log = []
+    want = f(x, want_log)
+    begin = time.perf_counter()
+    framejit.compile(f)(x, [])
+    whole = time.perf_counter() - begin
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    interrupted = 0
+    try:
+        for i in range(40):
+            framejit.reset()
+            compiled, log = framejit.compile(f), []
+            try:
+                signal.setitimer(signal.ITIMER_REAL, max(1e-5, whole * (i + 1) / 40))
+                got = compiled(x, log)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+                assert len(log) <= len(want_log)
+                log = []
+                got = compiled(x, log)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            torch.testing.assert_close(got, want)
+            assert log == want_log
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
