@@ -1,0 +1,143 @@
+"""What programs call besides tensor functions: recurrent modules, logging, warnings, NumPy's error handling."""
+import logging
+import warnings
+
+import pytest
+
+import framejit
+
+np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    framejit.reset()
+    yield
+    framejit.reset()
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.cells = kind(8, 16, num_layers=2, batch_first=True, bidirectional=True)
+        self.last = torch.nn.Linear(32, 4)
+
+    def forward(self, x):
+        y, state = self.cells(x)
+        return self.last(torch.relu(y)).sum(1), state
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN], ids=lambda k: k.__name__)
+def test_recurrent_modules_are_one_graph(kind):
+    torch.manual_seed(0)
+    model = Recurrent(kind).eval()
+    compiled = framejit.compile(model)
+    with torch.no_grad():
+        told = framejit.explain(model)(torch.randn(2, 5, 8))
+        assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+        for length in (5, 7, 5, 9):
+            x = torch.randn(2, length, 8)
+            torch.testing.assert_close(compiled(x), model(x))
+        model.cells.weight_hh_l0 = torch.nn.Parameter(torch.randn_like(model.cells.weight_hh_l0))
+        torch.testing.assert_close(compiled(x), model(x))
+        model.load_state_dict({k: v * 0.5 for k, v in model.state_dict().items()})
+        torch.testing.assert_close(compiled(x), model(x))
+    other = Recurrent(kind).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(framejit.compile(other)(x), other(x))
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU], ids=lambda k: k.__name__)
+def test_recurrent_modules_learn(kind):
+    torch.manual_seed(0)
+    model = Recurrent(kind)
+    x = torch.randn(2, 5, 8)
+    gradients = []
+    for call in (model, framejit.compile(model)):
+        model.zero_grad()
+        call(x)[0].square().sum().backward()
+        gradients.append([p.grad.clone() for p in model.parameters()])
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_dead_weak_references_are_seen():
+    import weakref
+
+    class Owner:
+        factor = 3
+
+    owner = Owner()
+
+    def f(x, ref):
+        o = ref()
+        return x * 2 if o is None else x * o.factor
+
+    compiled, ref, x = framejit.compile(f), weakref.ref(owner), torch.ones(3)
+    assert compiled(x, ref).tolist() == [3, 3, 3]
+    owner.factor = 5
+    assert compiled(x, ref).tolist() == [5, 5, 5]
+    del owner
+    assert compiled(x, ref).tolist() == [2, 2, 2]
+
+
+def test_logging_costs_a_graph_only_where_it_logs():
+    log = logging.getLogger("framejit.test_library_code")
+    log.propagate = False
+    lines = []
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            lines.append((record.getMessage(), record.funcName, record.lineno))
+
+    log.addHandler(Keep())
+
+    def f(x):
+        y = x * 2
+        log.debug("shape %s", tuple(y.shape))
+        return y + 1
+
+    compiled, x = framejit.compile(f), torch.ones(2)
+    log.setLevel(logging.WARNING)
+    told = framejit.explain(f)(x)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    assert compiled(x).tolist() == [3, 3] and not lines
+    log.setLevel(logging.DEBUG)
+    first = f.__code__.co_firstlineno
+    for _ in range(3):
+        assert compiled(x).tolist() == [3, 3]
+    assert lines == [("shape (2,)", "f", first + 2)] * 3
+    log.setLevel(logging.WARNING)
+    assert compiled(x).tolist() == [3, 3] and len(lines) == 3
+
+
+def test_warnings_are_given_each_time():
+    def f(x):
+        y = x * 2
+        warnings.warn("careful", stacklevel=1)
+        return y + 1
+
+    compiled, x = framejit.compile(f), torch.ones(2)
+    for _ in range(3):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            assert compiled(x).tolist() == [3, 3]
+        assert [(str(w.message), w.lineno) for w in seen] == [("careful", f.__code__.co_firstlineno + 2)]
+
+
+def test_numpy_error_handling_in_a_function():
+    def f(x):
+        y = x * 2
+        with np.errstate(divide="ignore"):
+            z = 1 / y
+        return z + 1 / (y + 1)
+
+    compiled, x = framejit.compile(f), np.array([0.0, 1.0, 4.0])
+    told = framejit.explain(f)(x)
+    assert told.graph_count >= 2 and told.graph_break_count <= 2, str(told)
+    for _ in range(3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            np.testing.assert_array_equal(compiled(x), f(x))
+        with pytest.warns(RuntimeWarning, match="divide by zero"):
+            compiled(np.array([-0.5, 1.0, 4.0]))
