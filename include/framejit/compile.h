@@ -126,6 +126,8 @@ class Executable {
 };
 
 std::shared_ptr<Executable> Compile(const Graph& g, const CompileOptions& options = {});
+// Why no code is made for the devices that the graph's values are on; empty: it is.
+std::string DeviceObstacle(const Graph& g);
 
 // The same graph run by the reference interpreter: slow, exact; backend="interpreter".
 std::shared_ptr<Executable> MakeInterpreter(const Graph& g, int watch = 0);

@@ -57,6 +57,40 @@ BreakId Refusal(const std::string& callee) {
   return it == table.end() ? BreakId::kInternal : it->second;
 }
 
+// The functions that torch's default device is for.
+bool MakesOnDefaultDevice(const std::string& callee) {
+  static constexpr std::string_view kMakers[] = {"arange",
+                                                 "as_tensor",
+                                                 "asarray",
+                                                 "bartlett_window",
+                                                 "blackman_window",
+                                                 "empty",
+                                                 "empty_permuted",
+                                                 "empty_strided",
+                                                 "eye",
+                                                 "full",
+                                                 "hamming_window",
+                                                 "hann_window",
+                                                 "kaiser_window",
+                                                 "linspace",
+                                                 "logspace",
+                                                 "ones",
+                                                 "rand",
+                                                 "randint",
+                                                 "randn",
+                                                 "randperm",
+                                                 "range",
+                                                 "scalar_tensor",
+                                                 "tensor",
+                                                 "tril_indices",
+                                                 "triu_indices",
+                                                 "zeros",
+                                                 "fft.fftfreq",
+                                                 "fft.rfftfreq"};
+  if (!callee.starts_with("torch.")) return false;
+  return std::find(std::begin(kMakers), std::end(kMakers), std::string_view(callee).substr(6)) != std::end(kMakers);
+}
+
 bool AllNumbers(const Call& call) {
   return call.kwargs.empty() &&
          std::all_of(call.args.begin(), call.args.end(), [](const Arg& a) { return a.is_number(); });
@@ -207,7 +241,8 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
                                  PyObject* kwnames) {
   if (broken_) return Break(reason_.id);
   if (auto answer = ConstantAnswer(callee)) return FromArg(*answer);
-  if (nargs > 0 && IsTensor(args[0]) && callee.find(".Tensor.") != std::string::npos) {
+  const bool member = callee.find(".Tensor.") != std::string::npos || callee.rfind('.') == strlen("torch");
+  if (nargs > 0 && IsTensor(args[0]) && member) {  // torch.is_floating_point(x) is x.is_floating_point()
     bool handled = false;
     PyObject* r =
         TensorQuery(*this, args[0], callee.substr(callee.rfind('.') + 1), args + 1, nargs - 1, kwnames, &handled);
@@ -243,6 +278,14 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i));
     if (!name || !to_arg(args[nargs + i], &a, !strcmp(name, "alpha"))) return nullptr;
     call.kwargs.emplace_back(name, std::move(a));
+  }
+  if (!default_devices.back().empty() && MakesOnDefaultDevice(callee)) {
+    auto at = std::find_if(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "device"; });
+    if (at == call.kwargs.end()) at = call.kwargs.emplace(at, "device", Arg::None());
+    if (at->second.is(Arg::Kind::kNone)) {
+      at->second = Arg::Str(default_devices.back());
+      at->second.kind = Arg::Kind::kDevice;
+    }
   }
   if (PyFrameObject* f = PyEval_GetFrame()) {
     Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));

@@ -563,6 +563,18 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
       return CallType(reinterpret_cast<PyTypeObject*>(args[0]), args + 1, nargs - 1, kwnames);
     if (!strcmp(owner->tp_name, "_contextvars.ContextVar") || !strcmp(owner->tp_name, "ContextVar"))
       return ContextVarCall(*this, s_, args[0], name, args + 1, nargs - 1);
+    if (!strcmp(owner->tp_name, "torch.device") && !strcmp(name, "__enter__")) {
+      Ref text(PyObject_Str(args[0]));
+      const char* device = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+      if (!device) return nullptr;
+      s_.default_devices.push_back(device);
+      return Py_NewRef(args[0]);
+    }
+    if (!strcmp(owner->tp_name, "torch.device") && !strcmp(name, "__exit__")) {
+      if (s_.default_devices.size() < 2) return s_.Break(BreakId::kThreadState, "torch.device.__exit__");
+      s_.default_devices.pop_back();
+      Py_RETURN_NONE;
+    }
     // A dict read by one key is a guard on that key alone.
     if (PyDict_Check(args[0]) && s_.IsOutside(args[0]) && (owner == &PyDict_Type) &&
         (!strcmp(name, "get") || !strcmp(name, "__getitem__") || !strcmp(name, "__contains__")) && nargs >= 2 &&

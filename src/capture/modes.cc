@@ -60,6 +60,8 @@ bool ThreadState(Session& s, const std::string& name, PyObject* const* args, Py_
     Py_INCREF(Py_None);
     return *out = Py_None, true;
   }
+  const bool asks = name.ends_with("default_device") || name.find("function_stack") != name.npos;
+  if (asks && s.default_devices.size() > 1) return *out = s.Break(BreakId::kThreadState, name), true;
   return AutocastState(s, name, args, n, out);
 }
 
@@ -68,7 +70,7 @@ Effect SwitchEffect(const std::string& name) {
   std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
   if (last == "_log_api_usage_once") return Effect::kNothing;
   for (std::string_view p :
-       {"_get_", "_is_", "_has_", "get_default_", "is_autocast_", "get_autocast_", "is_deterministic_",
+       {"_get_", "_is_", "_has_", "_len_", "get_default_", "is_autocast_", "get_autocast_", "is_deterministic_",
         "are_deterministic_", "is_warn_always_", "_are_functorch", "is_autocast_cache_"})
     if (last.substr(0, p.size()) == p) return Effect::kStateQuery;
   return Effect::kUnknown;

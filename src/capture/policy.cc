@@ -57,7 +57,7 @@ int users = 0;
 // Parts of torch whose frames are plumbing around the user's program. What they call may be the user's.
 constexpr std::string_view kPlumbing =
     " _dynamo/ autograd/ optim/ profiler/ amp/ accelerator/ __init__.py _tensor.py _ops.py _utils.py "
-    "utils/_foreach_utils.py utils/_contextlib.py nn/utils/clip_grad.py ";
+    "utils/_device.py utils/_foreach_utils.py utils/_contextlib.py nn/utils/clip_grad.py ";
 
 // Frames that never hold tensor programs: the standard library's own, and torch's plumbing.
 bool SkippedFile(PyCodeObject* code) {

@@ -177,6 +177,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   }
   if (!s.context_vars.empty()) *problem = "a ContextVar was set";
   if (s.mode.inference != s.entry_mode.inference) *problem = "inference mode was entered or left";
+  if (s.default_devices.size() != 1) *problem = "a default device was set";
   if (!(s.mode.autocast == s.entry_mode.autocast)) *problem = "autocast was entered or left";
   if (!recipe.why().empty()) *problem = recipe.why();
   if (!problem->empty()) return nullptr;
@@ -234,6 +235,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
       note = "calls in and out of inference mode: runs through the framework";
     else if (!s.lowering().graph_unusable().empty())
       note = s.lowering().graph_unusable() + ": runs through the framework";
+    else if (std::string why = DeviceObstacle(s.graph()); !why.empty())
+      note = why + ": runs through the framework";
     if (note.empty() && !FindBackend(config.backend)) {
       try {
         CompileOptions options;

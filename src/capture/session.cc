@@ -76,6 +76,7 @@ Session::Session(FjFrame* root, CaptureOptions options)
     : mode(tensor::ReadModeForCapture()),
       entry_mode(mode),
       autocast_depth(mode.autocast.any()),
+      default_devices{tensor::DefaultDevice()},
       root_(root),
       options_(std::move(options)),
       outer_(current) {

@@ -148,6 +148,7 @@ class Session {
   ModeState mode;  // virtual grad mode
   const ModeState entry_mode;
   int autocast_depth;  // regions that are open
+  std::vector<std::string> default_devices;  // where tensors are made that name no device: the caller's, then scopes
 
   // --- overlay of outside dicts ------------------------------------------------------------------------------------
   // Item of an outside dict as the program sees it: pending store, else the real item (guarded). *found tells.

@@ -20,13 +20,13 @@ namespace framejit {
 namespace {
 
 // The one device beside the CPU that the graph's values are on.
-Device DeviceOf(const Graph& g) {
+Device DeviceOf(const Graph& g, std::string* why) {
   Device device;
   for (const Node& n : g.nodes) {
     const Device d = n.type.device;
     if (d.kind == DeviceKind::kCpu || d == device) continue;
-    if (d.kind != DeviceKind::kCuda) throw std::runtime_error("no code generation for this device");
-    if (device.kind != DeviceKind::kCpu) throw std::runtime_error("no code generation for two devices at once");
+    if (d.kind != DeviceKind::kCuda) *why = "no code generation for this device";
+    if (device.kind != DeviceKind::kCpu) *why = "no code generation for two devices at once";
     device = d;
   }
   return device;
@@ -47,10 +47,18 @@ std::shared_ptr<Executable> KeepWeights(const Graph& graph, const CompileOptions
 
 }  // namespace
 
+std::string DeviceObstacle(const Graph& g) {
+  std::string why;
+  DeviceOf(g, &why);
+  return why;
+}
+
 std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   if (std::string error = Verify(graph); !error.empty()) throw std::runtime_error("invalid graph: " + error);
-  const Device device = DeviceOf(graph);
+  std::string why;
+  const Device device = DeviceOf(graph, &why);
+  if (!why.empty()) throw std::runtime_error(why);
   Graph g = graph;
   pass::PassManager pm(options);
   pass::RunPass(pm, "fold", g, pass::Fold);

@@ -3,7 +3,7 @@
 //   here) 2     flags, see Flag 3     function-mode stack length (torch.device(...) contexts are such modes),
 //   dispatch-mode stack length 4     default dtype, autocast dtypes of CPU and CUDA 5
 //   deterministic algorithms 6, 7  which mode objects: function modes, dispatch modes (a hash; 0: none). Capture
-//   declines while there are any.
+//   declines while there are any, but for the default device alone: it counts as no mode, word 6 says which device.
 // Not seen: float32 matmul precision, TF32 and cuDNN switches: they change digits, not meaning, and the library calls
 // of a compiled graph read them when they run (asking torch for the precision alone costs 46 ns).
 #include <bit>
@@ -83,7 +83,42 @@ uint64_t ModeIdentities(int64_t n, void** (*at)(int64_t)) {
   return h;
 }
 
+// The device object of a mode that is torch's default device (torch.set_default_device, `with torch.device(...)`), or
+// null. Borrowed.
+PyObject* DefaultDeviceOf(PyObject* mode) {
+  static PyTypeObject* context = nullptr;
+  static PyObject* const name = PyUnicode_InternFromString("device");
+  if (!context) {
+    if (strcmp(Py_TYPE(mode)->tp_name, "DeviceContext")) return nullptr;
+    SavedError saved;
+    Ref module(PyImport_ImportModule("torch.utils._device"));
+    Ref type(module ? PyObject_GetAttrString(module.get(), "DeviceContext") : nullptr);
+    if (!type) return PyErr_Clear(), nullptr;
+    context = reinterpret_cast<PyTypeObject*>(type.release());
+  }
+  PyObject** dict = Py_IS_TYPE(mode, context) ? _PyObject_GetDictPtr(mode) : nullptr;
+  PyObject* device = dict && *dict ? PyDict_GetItemWithError(*dict, name) : nullptr;
+  return device && !strcmp(Py_TYPE(device)->tp_name, "torch.device") ? device : nullptr;
+}
+
+// The only function mode, if it is a default device; else null. Borrowed.
+PyObject* DefaultDevice(const TorchApi& t, int64_t functions) {
+  if (functions != 1 || !t.function_mode_at) return nullptr;
+  void** holder = static_cast<void**>(*t.function_mode_at(0));
+  return holder && *holder ? DefaultDeviceOf(static_cast<PyObject*>(*holder)) : nullptr;
+}
+
 }  // namespace
+
+std::string DefaultDevice() {
+  const TorchApi* t = Torch();
+  PyObject* device = t && t->function_modes ? DefaultDevice(*t, t->function_modes()) : nullptr;
+  SavedError saved;
+  Ref text(device ? PyObject_Str(device) : nullptr);
+  const char* c = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+  if (!c) PyErr_Clear();
+  return c ? c : "";
+}
 
 ModeState ReadMode() {
   const TorchApi* t = Torch();
@@ -155,8 +190,12 @@ TorchState ReadTorchState() {
   // A dispatch mode switches dispatch keys on: without any there is none.
   if ((!keys || keys[0]) && t->dispatch_modes) dispatches = t->dispatch_modes();
   if (functions | dispatches) [[unlikely]] {
+    PyObject* device = dispatches ? nullptr : DefaultDevice(*t, functions);
+    if (device) functions = 0;
     s.words[3] = static_cast<uint64_t>(functions) << 32 | static_cast<uint64_t>(dispatches);
-    s.words[6] = ModeIdentities(functions, t->function_mode_at);
+    // c10::Device lies behind the object's head: its type and index, a byte each.
+    s.words[6] = device ? 1 + *reinterpret_cast<const uint16_t*>(reinterpret_cast<const PyObject*>(device) + 1)
+                        : ModeIdentities(functions, t->function_mode_at);
     s.words[7] = ModeIdentities(dispatches, t->dispatch_mode_at);
   }
   s.words[4] = t->default_dtype ? static_cast<uint8_t>(t->default_dtype()) : 0;
@@ -232,6 +271,7 @@ std::string DescribeTorchState(const TorchState& s) {
     add(buffer);
   }
   if (uint64_t n = s.words[3] >> 32) add("function modes: " + std::to_string(n));
+  if (s.words[6] && !(s.words[3] >> 32)) add("a default device (" + std::to_string(s.words[6]) + ")");
   if (uint64_t n = s.words[3] & 0xffffffff) add("dispatch modes: " + std::to_string(n));
   const TorchApi* t = Torch();
   auto dtype = [&](int shift) {

@@ -58,6 +58,7 @@ const std::string& CaptureObstacle();
 bool SavedTensorHooks();
 ModeState ReadMode();            // grad, inference
 ModeState ReadModeForCapture();  // all of it
+std::string DefaultDevice();     // that a mode has set for this thread, as torch writes it; empty: none
 // While alive, autocast is off on this thread: what runs has its casts written out.
 class AutocastOff {
  public:

@@ -141,3 +141,69 @@ def test_numpy_error_handling_in_a_function():
             np.testing.assert_array_equal(compiled(x), f(x))
         with pytest.warns(RuntimeWarning, match="divide by zero"):
             compiled(np.array([-0.5, 1.0, 4.0]))
+
+
+def test_default_devices():
+    """As a scope in the function, around the call, and as the process's default."""
+
+    def scoped(x):
+        with torch.device("meta"):
+            shape = torch.ones(3, 4)
+            with torch.device("cpu"):
+                y = torch.arange(3.0)
+        return shape, y + x, torch.zeros(2)
+
+    def plain(x):
+        return torch.full((3,), 2.0) + 1, x + 1
+
+    def described(result):
+        return [(t.device, t.shape, None if t.is_meta else t.tolist()) for t in result]
+
+    x = torch.ones(3)
+    told = framejit.explain(scoped)(x)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled, compiled_plain = framejit.compile(scoped), framejit.compile(plain)
+    assert described(compiled(x)) == described(scoped(x))
+    for _ in range(2):
+        assert described(compiled_plain(x)) == described(plain(x))
+        with torch.device("meta"):
+            assert described(compiled_plain(x)) == described(plain(x))
+            assert compiled_plain(x)[0].is_meta
+        torch.set_default_device("cpu")
+        try:
+            assert described(compiled_plain(x)) == described(plain(x))
+            assert described(compiled(x)) == described(scoped(x))
+            framejit.reset()
+            told = framejit.explain(plain)(x)
+            assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+        finally:
+            torch.set_default_device(None)
+
+
+def test_a_break_inside_of_a_default_device():
+    seen = []
+
+    def f(x):
+        with torch.device("meta"):
+            a = torch.ones(2)
+            seen.append(str(torch.get_default_device()))
+            b = torch.ones(3)
+        return a, b, torch.ones(4), x + 1
+
+    compiled, x = framejit.compile(f), torch.zeros(2)
+    for _ in range(3):
+        a, b, c, d = compiled(x)
+        assert a.is_meta and b.is_meta and not c.is_meta and d.tolist() == [1, 1]
+    assert seen == ["meta"] * 3 and str(torch.get_default_device()) == "cpu"
+
+
+def test_attention_modules_with_masks_are_one_graph():
+    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2, enable_nested_tensor=False).eval()
+    x, mask = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    causal = torch.nn.Transformer.generate_square_subsequent_mask(5)
+    for arguments in ({}, {"src_key_padding_mask": mask}, {"mask": causal, "is_causal": True}):
+        framejit.reset()
+        with torch.no_grad():
+            told = framejit.explain(model)(x, **arguments)
+            assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+            torch.testing.assert_close(framejit.compile(model)(x, **arguments), model(x, **arguments))
