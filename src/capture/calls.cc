@@ -160,9 +160,15 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (PyWeakref_CheckRefExact(callable) && !total && s_.IsOutside(callable)) {
     const Source* referent = s_.guards().Child(SourceKind::kReferent, s_.SourceOf(callable));
     PyObject* o = PyWeakref_GET_OBJECT(callable);
-    if (o != Py_None) return s_.FromOutside(o, referent);
-    s_.guards().Absent(referent);
-    Py_RETURN_NONE;
+    if (o == Py_None) {
+      s_.guards().Absent(referent);
+      Py_RETURN_NONE;
+    }
+    // It may die in this very graph, unless something that the graph does not change holds it.
+    const Source* holder = s_.IsOutside(o) ? s_.SourceOf(o) : nullptr;
+    if (!holder || holder->kind == SourceKind::kSlot || !s_.stores().empty())
+      return s_.Break(BreakId::kUnknownCall, "a weak reference");
+    return s_.FromOutside(o, referent);
   }
   // Any other object: __call__ of its type.
   static PyObject* call_name = PyUnicode_InternFromString("__call__");

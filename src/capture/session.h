@@ -147,7 +147,7 @@ class Session {
   surface::Lowering& lowering() { return *lowering_; }
   ModeState mode;  // virtual grad mode
   const ModeState entry_mode;
-  int autocast_depth;  // regions that are open
+  int autocast_depth;                        // regions that are open
   std::vector<std::string> default_devices;  // where tensors are made that name no device: the caller's, then scopes
 
   // --- overlay of outside dicts ------------------------------------------------------------------------------------

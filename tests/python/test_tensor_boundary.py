@@ -301,7 +301,7 @@ def test_torch_state_sees_every_switch():
     for set_, reset in (
         (lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_dtype(torch.float32)),
         (lambda: torch.use_deterministic_algorithms(True), lambda: torch.use_deterministic_algorithms(False)),
-        (lambda: torch.set_default_device("meta"), lambda: torch.set_default_device(None)),
+        (lambda: torch.set_default_device("cpu"), lambda: torch.set_default_device(None)),
     ):
         set_()
         state = t.torch_state()[0]
