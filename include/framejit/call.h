@@ -135,6 +135,9 @@ struct ModeState {
   friend bool operator==(const ModeState&, const ModeState&) = default;
 };
 
+// The callee of a call that stands for a gradient: it never runs.
+inline constexpr const char* kTangent = "framejit.tangent";
+
 struct Call {
   std::string callee;  // "torch.nn.functional.linear", "torch.Tensor.add_", "numpy.exp", "torch.Tensor.__getitem__"
   std::vector<Arg> args;

@@ -8,6 +8,7 @@
 
 #include "autodiff/autodiff.h"
 #include "diag/diag.h"
+#include "graph/raises.h"
 
 namespace framejit::autodiff {
 namespace {
@@ -196,8 +197,9 @@ Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vecto
   std::vector<ValueId> roots = g.outputs;
   roots.insert(roots.end(), saved.begin(), saved.end());
   for (const Write& w : g.writes) roots.push_back(w.value);
+  const std::vector<bool> stand_ins = StandIns(g);
   for (ValueId v = 0; v < j.primal; ++v)
-    if (g.node(v).op == Op::kInput || g.node(v).op == Op::kExtern) roots.push_back(v);
+    if (!stand_ins[v] && (g.node(v).op == Op::kInput || g.node(v).op == Op::kExtern)) roots.push_back(v);
   std::vector<bool> needed = NeededFor(g, roots);
   Graph out;
   out.name = g.name + " forward";

@@ -222,6 +222,8 @@ const Row kRows[] = {
     {"batch_norm", BatchNorm},
     {"pick", Pick},
     {"embedding", EmbeddingRule},
+    {"custom", CustomRule},
+    R("custom_result", t.Give(0, rules::Like(t.b, t.operands[0], 0))),  // the first result's rule asks for the others
 };
 #undef R
 

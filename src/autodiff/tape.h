@@ -54,6 +54,7 @@ void EmbeddingRule(At& t);
 void ConvRule(At& t);
 void AttentionRule(At& t);
 void ExternRule(At& t);
+void CustomRule(At& t);
 
 inline rules::Expr Le(rules::Expr x, rules::Expr y) {
   return rules::Apply(Op::kLe, x, y);

@@ -108,7 +108,8 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
       return s_.CallFramework(name, args, nargs, kwnames);
     }
   }
-  if (PyFunction_Check(callable)) return CallPython(callable, args, nargs, kwnames);
+  if (PyFunction_Check(callable))
+    return IsFunctionApply(callable) ? CallCustom(args, nargs, kwnames) : CallPython(callable, args, nargs, kwnames);
   if (PyType_Check(callable)) return CallType(reinterpret_cast<PyTypeObject*>(callable), args, nargs, kwnames);
   const char* tn = Py_TYPE(callable)->tp_name;
   if (PyCFunction_Check(callable)) {

@@ -50,7 +50,10 @@ constexpr const char* kAbs = "__abs__";
 constexpr const char* kInvert = "__invert__";
 
 int TBool(PyObject* a) {
-  if (Session* s = Live(AsTensor(a)->session)) s->Break(BreakId::kTensorBool);
+  Session* s = Live(AsTensor(a)->session);
+  if (!s) return -1;
+  if (auto known = s->lowering().KnownTruth(AsTensor(a)->id)) return *known;
+  s->Break(BreakId::kTensorBool);
   return -1;
 }
 PyObject* TNumber(PyObject* a) {

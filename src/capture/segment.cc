@@ -175,6 +175,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
     PyObject* now = PyCell_GET(cell);
     if (now != root.before) cells.emplace_back(recipe.AddInput(s.guards().Slot(root.slot)), now ? recipe.Add(now) : -1);
   }
+  for (TraceId t : recipe.outputs)
+    if (s.lowering().IsHidden(t)) *problem = "a tensor that a custom function kept";
   if (!s.context_vars.empty()) *problem = "a ContextVar was set";
   if (s.mode.inference != s.entry_mode.inference) *problem = "inference mode was entered or left";
   if (s.default_devices.size() != 1) *problem = "a default device was set";

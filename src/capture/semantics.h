@@ -66,6 +66,7 @@ class CaptureSemantics : public frame::Semantics {
  private:
   friend struct BuiltinTable;
   PyObject* CallPython(PyObject* function, PyObject* const* args, size_t nargs, PyObject* kwnames);
+  PyObject* CallCustom(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   bool ForC(PyObject** args, Py_ssize_t n);
@@ -85,5 +86,7 @@ class CaptureSemantics : public frame::Semantics {
   const long max_instructions_ = std::stol(diag::GetOption("max_unroll"));
   const int max_depth_ = std::stoi(diag::GetOption("max_depth"));
 };
+
+bool IsFunctionApply(PyObject* function);  // torch.autograd.Function.apply, unbound
 
 }  // namespace framejit::capture

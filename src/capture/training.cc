@@ -4,6 +4,7 @@
 
 #include "capture/override.h"
 #include "diag/diag.h"
+#include "surface/rows.h"
 #include "tensor/autograd.h"
 
 namespace framejit::capture {
@@ -64,7 +65,7 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   t.num_symbols = graph->symbols.size();
   t.related = autodiff::Related(*graph, t.wanted);
   bool random = false;
-  for (const Node& n : graph->nodes) random |= n.op == Op::kExtern && n.attrs.call->callee == "torch.bernoulli";
+  for (const Node& n : graph->nodes) random |= n.op == Op::kExtern && surface::IsRandom(n.attrs.call->callee);
   if (graph->writes.empty() && !random) {
     t.replay = tensor::MakeTraceRunner(replay, constants);
   } else {

@@ -61,8 +61,19 @@ bool ReadsAll(const Graph& g, const Node& n) {
 
 }  // namespace
 
+std::vector<bool> StandIns(const Graph& g) {
+  std::vector<bool> depends(g.nodes.size());
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    const Node& n = g.node(v);
+    depends[v] = n.op == Op::kExtern && n.attrs.call && n.attrs.call->callee == kTangent;
+    for (ValueId o : n.operands) depends[v] = depends[v] || depends[o];
+  }
+  return depends;
+}
+
 void KeepRaising(Graph& g, bool ieee) {
-  std::vector<bool> computed(g.nodes.size(), false);
+  const std::vector<bool> stand_ins = StandIns(g);
+  std::vector<bool> computed = stand_ins;
   for (ValueId v : g.outputs) computed[v] = true;
   for (const Write& w : g.writes) computed[w.value] = true;
   for (size_t i = g.nodes.size(); i-- > 0;) {
@@ -75,7 +86,7 @@ void KeepRaising(Graph& g, bool ieee) {
       if (n.op == Op::kExtern && n.attrs.result_types.size() > 1) ++shown;  // its first result
       if (n.op != Op::kExtern || !n.attrs.result_types.empty()) g.outputs.push_back(shown);
     }
-    if (!computed[v]) continue;
+    if (!computed[v] || stand_ins[v]) continue;
     for (size_t k = 0; k < n.operands.size(); ++k) {
       if (ReadsAll(g, n) || (indexes && k == 1)) computed[n.operands[k]] = true;
     }

@@ -16,4 +16,7 @@ inline bool MayRaise(const Graph& g, ValueId v) {
 // matter.
 void KeepRaising(Graph& g, bool ieee);
 
+// By node: does it depend on a stand-in for a gradient (kTangent)? Such nodes never run: differentiation copies them.
+std::vector<bool> StandIns(const Graph& g);
+
 }  // namespace framejit

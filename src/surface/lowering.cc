@@ -28,8 +28,12 @@ void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg struct
   call.result = std::move(structure);
   bool view = false;
   int index = static_cast<int>(trace.calls.size());
-  for (TraceId t : call.results) view |= trace.tensors[t].view_call == index;
-  if (!view && WantsGrad(call)) {
+  bool tracked = call.results.empty();  // what has no gradients keeps nothing for them
+  for (TraceId t : call.results) {
+    view |= trace.tensors[t].view_call == index;
+    tracked |= meta(t).requires_grad;
+  }
+  if (!view && tracked && WantsGrad(call)) {
     std::set<TraceId> written;
     for (TraceId t : call.results) written.insert(objects[t].root);
     if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
@@ -107,6 +111,7 @@ void Lowering::Impl::Apply(Call& call) {
   std::optional<Framework> framework;
   ForEachTensor(call, [&](TraceId t) {
     const TensorMeta& m = meta(t);
+    if (Hidden(t)) throw Decline("a tensor that a custom function kept");
     if (framework && *framework != m.framework) throw Decline("tensors of two frameworks in one call");
     framework = m.framework;
     if (device && !(*device == m.device)) computable = false;

@@ -30,6 +30,10 @@ struct Lowering::Impl {
   std::set<TraceId> kept;            // roots whose memory the framework may keep for a derivative
   std::set<ValueId> claimed;         // nodes that are a graph output already
   std::map<TraceId, TraceId> casts;  // autocast's, of leaves
+  std::vector<std::pair<size_t, size_t>> hidden;  // ranges of tensors made inside custom functions
+  bool Hidden(TraceId t) const {
+    return std::any_of(hidden.begin(), hidden.end(), [&](auto& r) { return t >= r.first && t < r.second; });
+  }
 
   struct Undo {
     TraceId id;

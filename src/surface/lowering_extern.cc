@@ -62,9 +62,9 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     throw Decline(call.callee + " returns a view, in a form that is not captured");
   std::string why;
   if (!model) why = "not modelled";
-  if (IsRandom(call.callee)) why = call.callee + " draws random numbers";
 
   bool grad = WantsGrad(call);
+  if (IsRandom(call.callee) && (grad || target)) why = call.callee + " draws random numbers";  // its derivative draws again
   for (auto& [k, a] : call.kwargs) grad |= k == "requires_grad" && a.is(Arg::Kind::kBool) && a.b;  // in any mode
   std::vector<TensorType> types;
   std::vector<shape::Ints> strides;

@@ -11,8 +11,8 @@ void RefuseEmpty(Scope& s, ValueId x, const std::vector<int64_t>& axes);
 // argmax, argmin over one axis or (none given) the flattened tensor.
 ValueId ArgExtreme(Scope& s, Op op, ValueId x, std::optional<int> axis, bool keep);
 
-// 0 with probability p, else 1/(1-p): what the framework's dropout multiplies a row-major tensor like this one with,
-// drawn from its generator in program order.
-ValueId DropoutNoise(Scope& s, ValueId like, double p);
+// 0 with probability p, else 1/(1-p): what the framework's dropout multiplies a tensor like this one with (row-major,
+// or with these strides), drawn from its generator in program order.
+ValueId DropoutNoise(Scope& s, ValueId like, double p, shape::Ints strides = {});
 
 }  // namespace framejit::surface

@@ -43,7 +43,7 @@ class Table {
  public:
   Table() {
     for (auto rows : {PointwiseRows(), ActivationRows(), ReductionRows(), ViewRows(), IndexRows(), CreationRows(),
-                      NnRows(), LossRows(), ContractionRows(), NumpyRows()}) {
+                      RandomRows(), NnRows(), LossRows(), ContractionRows(), NumpyRows()}) {
       for (const Row& r : rows) Add(r);
     }
   }
@@ -118,6 +118,7 @@ bool IsRandom(const std::string& callee) {
                                                              "bernoulli",
                                                              "multinomial",
                                                              "normal",
+                                                             "normal_functional",
                                                              "poisson",
                                                              "binomial",
                                                              "dropout",
@@ -141,7 +142,7 @@ bool IsRandom(const std::string& callee) {
                                                              "fractional_max_pool3d",
                                                              "_standard_gamma",
                                                              "_sample_dirichlet"};
-  return callee.starts_with("torch") && names.contains(LastName(callee));
+  return (callee.starts_with("torch") || callee.starts_with("framejit._random.")) && names.contains(LastName(callee));
 }
 
 bool TakesSymFloats(const std::string& callee) {

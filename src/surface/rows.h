@@ -160,6 +160,7 @@ std::span<const Row> ReductionRows();
 std::span<const Row> ViewRows();
 std::span<const Row> IndexRows();
 std::span<const Row> CreationRows();
+std::span<const Row> RandomRows();
 std::span<const Row> NnRows();
 std::span<const Row> LossRows();
 std::span<const Row> ContractionRows();

@@ -46,6 +46,22 @@ class Lowering {
   const std::string& graph_unusable() const;
   // Why the graph must not be differentiated, though its values are right. Empty: it may be.
   const std::string& undifferentiable() const;
+  // The truth of a tensor of one element, where it is the same in every run: a draw from [0, 1) is never below 0.
+  std::optional<bool> KnownTruth(TraceId t);
+  // A torch.autograd.Function (lowering_custom.cc): begin, capture its forward, ask for stand-ins for the gradients of
+  // its differentiable outputs, capture its backward, end with the call that the trace keeps instead. inputs, grads: by
+  // argument. Returns what the program sees in place of the outputs. Tangents and EndCustom throw Decline.
+  struct Custom {
+    size_t calls = 0, tensors = 0, nodes = 0;
+    std::vector<int> versions;
+    std::vector<TraceId> outputs;
+    std::vector<ValueId> tangents;
+  };
+  void BeginCustom(Custom* c);
+  std::vector<TraceId> Tangents(Custom* c, const std::vector<TraceId>& outputs);
+  std::vector<TraceId> EndCustom(Custom* c, Call call, const std::vector<std::optional<TraceId>>& inputs,
+                                 const std::vector<std::optional<TraceId>>& grads);
+  bool IsHidden(TraceId t) const;  // made inside a custom function: the trace does not make it
   // Ends the graph: declares its symbols; outputs are the base tensors of `outputs` that are not inputs; writes are the
   // mutated inputs. Returns for each trace output how it is made (see tensor::OutputPlan, same meaning). kReplay: index
   // is the graph output that holds the base, or ~i for graph input i; `calls` make the output from it, oldest first.

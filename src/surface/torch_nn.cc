@@ -6,15 +6,15 @@
 
 namespace framejit::surface {
 
-ValueId DropoutNoise(Scope& s, ValueId like, double p) {
+ValueId DropoutNoise(Scope& s, ValueId like, double p, shape::Ints strides) {
   auto call = std::make_shared<Call>();
-  call->callee = "torch.bernoulli";
+  call->callee = strides.empty() ? "torch.bernoulli" : "framejit._random.bernoulli";  // torch's gives row-major tensors
   call->mode = s.mode;
   call->mode.grad = false;
   call->args = {Arg::Tensor(0), Arg::Float(1 - p)};
   call->result = Arg::Tensor(0);
   TensorType t = s.b.type(like);
-  ValueId noise = s.b.Barrier(s.b.Extern(call, {like}, {t}, {RowMajor(t.shape)}));
+  ValueId noise = s.b.Barrier(s.b.Extern(call, {like}, {t}, {strides.empty() ? RowMajor(t.shape) : strides}));
   return s.b.Binary(Op::kDiv, noise, rules::Like(s.b, noise, 1 - p));
 }
 
@@ -114,19 +114,36 @@ Outs BatchNorm(Scope& s) {
   return outs;
 }
 
-Outs Dropout(Scope& s) {  // (input, p, train): the input itself unless it draws; op kMul: elements, else whole features
+// (input, p, train): the input itself unless it draws. op kMul: elements are dropped; kSum: whole features; else others.
+Outs Dropout(Scope& s) {
   Operand x = s.tensor(0);
-  if (s.flag(2) && s.number(1) != 0) {
-    double p = s.number(1);
-    bool plain = s.row.op == Op::kMul && x.meta->device.kind == DeviceKind::kCpu && p > 0 && p < 1 &&
-                 IsFloat(x.meta->dtype) && IsRowMajor(*x.meta);
-    if (!plain || IsEmpty(s.env, x.meta->sizes)) throw Unmodelled{"dropout draws random numbers"};
-    return s.b.Binary(Op::kMul, x.value, DropoutNoise(s, x.value, p));
+  const double p = s.number(1);
+  if (!s.flag(2) || p == 0) {
+    Out out;
+    out.kind = Out::kSame;
+    out.of = x.id;
+    return out;
   }
-  Out out;
-  out.kind = Out::kSame;
-  out.of = x.id;
-  return out;
+  const bool features = s.row.op == Op::kSum, rows = IsRowMajor(*x.meta);
+  if ((s.row.op != Op::kMul && !features) || x.meta->device.kind != DeviceKind::kCpu || !(p > 0 && p < 1) ||
+      !IsFloat(x.meta->dtype) || (features && x.rank() < 2) || IsEmpty(s.env, x.meta->sizes) ||
+      !(rows || IsDense(s.env, *x.meta))) {
+    if (!s.mode.grad || !x.meta->requires_grad) Scope::Skip();
+    throw Unmodelled{"dropout draws random numbers"};
+  }
+  if (rows && !features) return s.b.Binary(Op::kMul, x.value, DropoutNoise(s, x.value, p));
+  Ints sizes = x.meta->sizes;
+  for (size_t d = 2; features && d < sizes.size(); ++d) sizes[d] = 1;
+  ValueId like = s.b.Constant(Scalar(0), x.meta->dtype, sizes);
+  // how its elements lie may decide their order
+  const Ints strides = features ? RowMajor(sizes) : PreserveFormat(s.env, *x.meta);
+  s.b.graph().nodes[like].strides = strides;
+  ValueId noise = DropoutNoise(s, like, p, strides);
+  TensorMeta meta = *x.meta;
+  meta.sizes = sizes;
+  meta.strides = strides;
+  const Operand both[] = {x, {.value = noise, .meta = &meta}};
+  return s.Elementwise(s.b.Binary(Op::kMul, x.value, noise), both);
 }
 
 Outs Glu(Scope& s) {
@@ -184,7 +201,8 @@ constexpr Row kRows[] = {
     {"t:batch_norm", "(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, "
      "float momentum, float eps, bool cudnn_enabled)", &BatchNorm},
     {"tI:dropout", "(Tensor input, float p, bool train)", &Dropout, Op::kMul},
-    {"t:feature_dropout I:feature_dropout tI:alpha_dropout", "(Tensor input, float p, bool train)", &Dropout},
+    {"tI:feature_dropout", "(Tensor input, float p, bool train)", &Dropout, Op::kSum},
+    {"tI:alpha_dropout", "(Tensor input, float p, bool train)", &Dropout},
     {"n:glu", "(Tensor input, int dim=-1)", &Glu},
     {"n:adaptive_avg_pool2d", "(Tensor input, int[] output_size)", &GlobalAveragePool},
     {"t:adaptive_avg_pool1d", "(Tensor input, int[] output_size)", &GlobalAveragePool, Op::kSum},

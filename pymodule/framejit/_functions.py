@@ -1,0 +1,32 @@
+"""torch.autograd.Function in captured programs."""
+
+
+class Context:
+    """What forward and backward are given while they are captured."""
+
+    def __init__(self, needs_input_grad):
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors = ()
+        self._obstacle = None
+        self._opaque = ()
+
+    def save_for_backward(self, *tensors):
+        self.saved_tensors = tensors
+
+    def save_for_forward(self, *tensors):
+        pass
+
+    def mark_non_differentiable(self, *tensors):
+        self._opaque = tensors
+
+    def mark_dirty(self, *tensors):
+        self._obstacle = "mark_dirty"
+
+    def set_materialize_grads(self, value):
+        if not value:
+            self._obstacle = "set_materialize_grads(False)"
+
+
+def call(function, *args):
+    """The framework's own way, for replays."""
+    return function.apply(*args)

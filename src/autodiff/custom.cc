@@ -1,0 +1,41 @@
+// The derivative of a torch.autograd.Function, whose backward was captured once on stand-ins for its gradients.
+#include <map>
+
+#include "autodiff/tape.h"
+
+namespace framejit::autodiff {
+
+// operands: what wants gradients, the stand-ins, these gradients; numbers: how many of the first two there are. The
+// results are this node and those after it, one a stand-in.
+void CustomRule(At& t) {
+  const auto inputs = static_cast<size_t>(t.number(0)), tangents = static_cast<size_t>(t.number(1));
+  std::map<ValueId, ValueId> now;
+  ValueId first = kNoValue, last = 0;
+  for (size_t i = 0; i < tangents; ++i) {
+    const ValueId stand_in = t.operands[inputs + i], grad = t.tape.grads[t.id + i];
+    now[stand_in] = grad != kNoValue ? t.b.Cast(grad, t.b.type(stand_in).dtype) : rules::Like(t.b, stand_in, 0);
+    first = std::min(first, stand_in);
+  }
+  for (size_t i = inputs + tangents; i < t.operands.size(); ++i) last = std::max(last, t.operands[i]);
+  for (ValueId v = first; v <= last; ++v) {
+    if (now.contains(v)) continue;
+    Node n = t.b.graph().node(v);
+    bool depends = false;
+    for (ValueId& o : n.operands) {
+      auto at = now.find(o);
+      if (at == now.end()) continue;
+      o = at->second;
+      depends = true;
+    }
+    if (!depends) continue;
+    n.derivative.reset();
+    t.b.graph().nodes.push_back(std::move(n));
+    now[v] = static_cast<ValueId>(t.b.graph().nodes.size() - 1);
+  }
+  for (size_t i = 0; i < inputs; ++i) {
+    const ValueId grad = t.operands[inputs + tangents + i];
+    t.Give(static_cast<int>(i), now.contains(grad) ? now[grad] : grad);
+  }
+}
+
+}  // namespace framejit::autodiff

@@ -1,0 +1,95 @@
+// torch.autograd.Function. Forward and backward are captured like any code of the user's; what is special is what they
+// mean together:
+//
+//   y = F.apply(x)      trace:  one call, which torch replays (and differentiates, twice if need be)
+//                       graph:  %3 = nodes of forward
+//                               %4 = extern framejit.tangent        stands for the gradient of y
+//                               %7 = nodes of backward, of %4 and what forward left behind
+//                               %8 = %3, with the derivative "custom": of x it is %7, with the gradient in place of %4
+//
+// What depends on a stand-in never runs: differentiation copies it (src/autodiff/custom.cc).
+#include "surface/lowering.h"
+
+namespace framejit::surface {
+
+void Lowering::BeginCustom(Custom* c) {
+  c->calls = impl_->trace.calls.size();
+  c->tensors = impl_->trace.tensors.size();
+  c->versions = impl_->versions;
+}
+
+std::vector<TraceId> Lowering::Tangents(Custom* c, const std::vector<TraceId>& outputs) {
+  Impl& s = *impl_;
+  c->nodes = s.builder.graph().nodes.size();
+  c->outputs = outputs;
+  std::vector<TraceId> tangents;
+  for (TraceId t : outputs) {
+    const TensorMeta& was = s.meta(t);
+    if (!IsFloat(was.dtype)) throw Decline("a custom function of complex values");
+    TensorMeta m = was;
+    m.requires_grad = m.is_parameter = false;
+    m.strides = RowMajor(m.sizes);
+    auto call = std::make_shared<Call>();
+    call->callee = kTangent;
+    call->mode.grad = false;
+    call->result = Arg::Tensor(0);
+    c->tangents.push_back(s.builder.Extern(std::move(call), {}, {{m.dtype, m.sizes, m.device}}, {m.strides}));
+    tangents.push_back(s.NewObject(std::move(m), c->tangents.back()));
+  }
+  return tangents;
+}
+
+std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector<std::optional<TraceId>>& inputs,
+                                         const std::vector<std::optional<TraceId>>& grads) {
+  Impl& s = *impl_;
+  Graph& g = s.builder.graph();
+  for (size_t v = c->nodes; v < g.nodes.size(); ++v)
+    if (g.nodes[v].op == Op::kExtern && IsRandom(g.nodes[v].attrs.call->callee))
+      throw Decline("a custom function whose backward draws random numbers");
+  for (size_t t = 0; t < c->versions.size(); ++t)
+    if (s.versions[t] != c->versions[t]) throw Decline("a custom function writes a tensor");
+  Derivative d{"custom", {}, {}, {}};
+  std::vector<ValueId> ends;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i] || !grads[i] || !s.meta(*inputs[i]).requires_grad) continue;
+    const TensorMeta &x = s.meta(*inputs[i]), &y = s.meta(*grads[i]);
+    bool fits = x.sizes.size() == y.sizes.size() && IsFloat(y.dtype) && IsFloat(x.dtype);
+    for (size_t k = 0; fits && k < x.sizes.size(); ++k) fits = s.env().Eq(x.sizes[k], y.sizes[k]);
+    if (!fits) throw Decline("a custom function with a gradient of another shape");
+    d.operands.push_back(s.Value(*inputs[i]));
+    ends.push_back(s.Value(*grads[i]));
+  }
+  d.numbers = {static_cast<double>(d.operands.size()), static_cast<double>(c->tangents.size())};
+  d.operands.insert(d.operands.end(), c->tangents.begin(), c->tangents.end());
+  d.operands.insert(d.operands.end(), ends.begin(), ends.end());
+
+  s.journal.clear();
+  s.trace.calls.resize(c->calls);
+  s.hidden.emplace_back(c->tensors, s.trace.tensors.size());
+  std::erase_if(s.casts, [&](const auto& cast) { return cast.second >= c->tensors; });
+  std::vector<TraceId> made;
+  std::vector<ValueId> values;
+  for (TraceId t : c->outputs) values.push_back(s.Value(t));
+  ValueId head = kNoValue;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const ValueId v = s.builder.Barrier(values[i]);  // one after the other: the rule counts on it
+    if (!i) head = v;
+    g.nodes[v].derivative =
+        std::make_shared<const Derivative>(i ? Derivative{"custom_result", {head}, {}, {}} : d);
+    TensorMeta m = s.meta(c->outputs[i]);
+    m.requires_grad = true;
+    made.push_back(s.NewObject(std::move(m), v));
+    s.kept.insert(made.back());
+  }
+  for (const auto& t : inputs)
+    if (t) s.kept.insert(s.objects[*t].root);
+  call.results = made;
+  s.trace.calls.push_back(std::move(call));
+  return made;
+}
+
+bool Lowering::IsHidden(TraceId t) const {
+  return impl_->Hidden(t);
+}
+
+}  // namespace framejit::surface
