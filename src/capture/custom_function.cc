@@ -47,7 +47,7 @@ PyObject* CaptureSemantics::CallCustom(PyObject* const* args, Py_ssize_t nargs, 
     return s_.Break(BreakId::kAutogradCall, "a torch.autograd.Function: " + why);
   };
   static PyObject *const context_type = Part("Context"), *const setup = OfBase("setup_context"),
-                          *const no_backward = OfBase("backward"), *const vjp = OfBase("vjp");
+                         *const no_backward = OfBase("backward"), *const vjp = OfBase("vjp");
   if (!context_type || !setup || !no_backward || nargs < 1 || !PyType_Check(args[0])) return refuse("an unknown form");
   if (kwnames && PyTuple_GET_SIZE(kwnames)) return refuse("keyword arguments");
   PyObject* cls = args[0];

@@ -17,6 +17,28 @@
 
 namespace framejit::surface {
 
+Lowering::Impl::Keeps Lowering::Impl::KeptBy(std::string_view callee) {
+  // of these no result,
+  static constexpr std::string_view no_result =
+      " mul rmul imul div truediv rtruediv itruediv linear matmul mm bmm addmm baddbmm conv1d conv2d conv3d "
+      "conv_transpose1d conv_transpose2d batch_norm layer_norm group_norm gelu silu setitem where dropout ";
+  // of these no operand,
+  static constexpr std::string_view no_operand = " exp sigmoid tanh sqrt rsqrt reciprocal relu softmax log_softmax ";
+  // of these neither.
+  static constexpr std::string_view nothing =
+      " add radd iadd sub rsub isub neg cat concat stack embedding clone contiguous zeros ones empty full zeros_like "
+      "ones_like empty_like full_like new_zeros new_ones new_empty new_full to float half bfloat16 double copy "
+      "masked_fill sum mean topk sort getitem index_select gather cumsum flip roll repeat repeat_interleave pad tril "
+      "triu index_add scatter_add ";
+  callee = callee.substr(callee.rfind('.') + 1);
+  while (callee.starts_with('_')) callee.remove_prefix(1);
+  while (callee.ends_with('_')) callee.remove_suffix(1);
+  const std::string name = " " + std::string(callee) + " ";
+  const bool neither = nothing.find(name) != std::string_view::npos;
+  return {.operands = !neither && no_operand.find(name) == std::string_view::npos,
+          .result = !neither && no_result.find(name) == std::string_view::npos};
+}
+
 bool Lowering::Impl::WantsGrad(const Call& call) {
   bool any = false;
   ForEachTensor(call, [&](TraceId t) { any |= meta(t).requires_grad; });
@@ -35,13 +57,17 @@ void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg struct
   }
   if (!view && tracked && WantsGrad(call)) {
     std::set<TraceId> written;
-    for (TraceId t : call.results) written.insert(objects[t].root);
+    const Keeps keeps = KeptBy(call.callee);
+    for (TraceId t : call.results) {
+      written.insert(objects[t].root);
+      if (IsFloat(meta(t).dtype) ? keeps.result : true) kept.insert(objects[t].root);
+    }
     if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
       written.insert(objects[call.args[0].t].root);  // x[...] = v
     ForEachTensor(call, [&](TraceId t) {
-      if (!written.contains(objects[t].root)) kept.insert(objects[t].root);
+      if (!written.contains(objects[t].root) && (keeps.operands || !IsFloat(meta(t).dtype)))
+        kept.insert(objects[t].root);
     });
-    if (KeepsResult(call.callee)) kept.insert(written.begin(), written.end());
   }
   trace.calls.push_back(call);
 }
@@ -252,8 +278,11 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, st
       o.parent = out.of;
       o.root = objects[out.of].root;
       o.version = versions[o.root];
+      if (out.differentiable) o.domain = objects[out.of].domain;
+      o.follows = call.mode.grad && objects[out.of].follows;
       o.view = std::move(out.view);
-      if (stop) o.view.forward = [f = std::move(o.view.forward)](Builder& b, ValueId v) { return b.Barrier(f(b, v)); };
+      if (stop || (!out.differentiable && IsFloat(t.dtype)))
+        o.view.forward = [f = std::move(o.view.forward)](Builder& b, ValueId v) { return b.Barrier(f(b, v)); };
       trace.tensors[id].base = o.root;
       trace.tensors[id].view_call = call_index;
     }

@@ -16,6 +16,8 @@ struct Lowering::Impl {
     ValueId value = kNoValue;
     int version = 0;
     TraceId root = 0, parent = 0;
+    TraceId domain = 0;   // has gradients when it has: the root, or what was detached on the way from there
+    bool follows = true;  // false: a view made without gradients, or in an unknown way
     View view;
   };
 
@@ -25,11 +27,11 @@ struct Lowering::Impl {
   std::vector<Object> objects;  // by TraceId
   std::vector<int> versions;    // by root's TraceId
   std::string unusable;
-  std::set<TraceId> read_only;       // inputs
-  std::string undifferentiable;      // why the graph's derivative is not the program's
-  std::set<TraceId> kept;            // roots whose memory the framework may keep for a derivative
-  std::set<ValueId> claimed;         // nodes that are a graph output already
-  std::map<TraceId, TraceId> casts;  // autocast's, of leaves
+  std::set<TraceId> read_only;                    // inputs
+  std::string undifferentiable;                   // why the graph's derivative is not the program's
+  std::set<TraceId> kept;                         // roots whose memory the framework may keep for a derivative
+  std::set<ValueId> claimed;                      // nodes that are a graph output already
+  std::map<TraceId, TraceId> casts;               // autocast's, of leaves
   std::vector<std::pair<size_t, size_t>> hidden;  // ranges of tensors made inside custom functions
   bool Hidden(TraceId t) const {
     return std::any_of(hidden.begin(), hidden.end(), [&](auto& r) { return t >= r.first && t < r.second; });
@@ -84,27 +86,18 @@ struct Lowering::Impl {
     trace.tensors.push_back(t);
     Object o;
     o.value = v;
-    o.root = o.parent = t.id;
+    o.root = o.parent = o.domain = t.id;
     objects.push_back(std::move(o));
     versions.push_back(0);
     return t.id;
   }
 
   // The framework keeps operands and results of calls for their derivatives, and refuses a backward pass once one of
-  // them was written. The graph would give the gradient instead: such programs are left to the framework. These keep no
-  // results.
-  static bool KeepsResult(std::string_view callee) {
-    static constexpr std::string_view plain =
-        " add radd iadd sub rsub isub mul rmul imul div truediv rtruediv itruediv neg linear matmul mm "
-        "bmm addmm baddbmm conv1d conv2d conv3d conv_transpose1d conv_transpose2d batch_norm layer_norm "
-        "group_norm cat stack embedding clone contiguous zeros ones empty full zeros_like ones_like "
-        "empty_like full_like new_zeros new_ones to float setitem copy masked_fill where dropout gelu "
-        "silu sum mean ";
-    callee = callee.substr(callee.rfind('.') + 1);
-    while (callee.starts_with('_')) callee.remove_prefix(1);
-    while (callee.ends_with('_')) callee.remove_suffix(1);
-    return plain.find(" " + std::string(callee) + " ") == std::string_view::npos;
-  }
+  // them was written. The graph would give the gradient instead: such programs are left to the framework.
+  struct Keeps {
+    bool operands, result;  // floats; indices and masks are always kept
+  };
+  static Keeps KeptBy(std::string_view callee);
 
   // A write that gradients do not see, to a tensor that has some; or one that makes an input have some.
   void NoteWrite(TraceId t, bool grad) {
@@ -112,14 +105,21 @@ struct Lowering::Impl {
     if (undifferentiable.empty() && kept.contains(root))
       undifferentiable = "a tensor is written that a derivative may need";
     kept.erase(root);
-    bool tracked = meta(t).requires_grad || meta(root).requires_grad;
+    const TraceId domain = objects[t].domain;
+    bool tracked = meta(t).requires_grad || meta(domain).requires_grad;
     if (!undifferentiable.empty()) return;
     if (tracked && !grad) undifferentiable = "a tensor that requires gradients is written without them";
     if (grad && trace.tensors[root].input >= 0) undifferentiable = "an input is written with gradients";
-    for (size_t i = 0; grad && i < objects.size();
-         ++i)  // they have gradients from now on, and their metas do not say so
-      if (objects[i].root == root && i != t && !meta(i).requires_grad)
+    for (size_t i = 0; i < objects.size(); ++i) {
+      if (objects[i].root != root || i == t) continue;
+      if (objects[i].domain != domain && meta(i).requires_grad)
+        undifferentiable = "a tensor that requires gradients is written behind their back";
+      if (!grad || objects[i].domain != domain || meta(i).requires_grad) continue;
+      if (objects[i].follows && IsFloat(meta(i).dtype))
+        meta(i).requires_grad = true;
+      else
         undifferentiable = "a tensor with views is written with gradients";
+    }
   }
 
   void CheckWritable(TraceId t, const ModeState& mode) {
@@ -157,6 +157,7 @@ struct Lowering::Impl {
         if (unusable.empty()) unusable = "a write through a view that has no functional form";
         v = old;
       }
+      if (objects[at].domain == at) v = builder.Barrier(v);
     }
     versions[root] = next;
   }

@@ -74,8 +74,7 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
   for (size_t i = 0; i < values.size(); ++i) {
     const ValueId v = s.builder.Barrier(values[i]);  // one after the other: the rule counts on it
     if (!i) head = v;
-    g.nodes[v].derivative =
-        std::make_shared<const Derivative>(i ? Derivative{"custom_result", {head}, {}, {}} : d);
+    g.nodes[v].derivative = std::make_shared<const Derivative>(i ? Derivative{"custom_result", {head}, {}, {}} : d);
     TensorMeta m = s.meta(c->outputs[i]);
     m.requires_grad = true;
     made.push_back(s.NewObject(std::move(m), v));

@@ -64,7 +64,8 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   if (!model) why = "not modelled";
 
   bool grad = WantsGrad(call);
-  if (IsRandom(call.callee) && (grad || target)) why = call.callee + " draws random numbers";  // its derivative draws again
+  if (IsRandom(call.callee) && (grad || target))
+    why = call.callee + " draws random numbers";  // its derivative draws again
   for (auto& [k, a] : call.kwargs) grad |= k == "requires_grad" && a.is(Arg::Kind::kBool) && a.b;  // in any mode
   std::vector<TensorType> types;
   std::vector<shape::Ints> strides;
@@ -115,6 +116,8 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     o.parent = ids[alias.operand];
     o.root = objects[o.parent].root;
     o.version = versions[o.root];
+    o.domain = objects[o.parent].domain;
+    o.follows = false;
     o.view.forward = [request, types, strides, i](Builder& b, ValueId parent) {
       ValueId node = b.Extern(request, {parent}, types, strides);
       return types.size() == 1 ? node : static_cast<ValueId>(node + 1 + i);

@@ -114,7 +114,8 @@ Outs BatchNorm(Scope& s) {
   return outs;
 }
 
-// (input, p, train): the input itself unless it draws. op kMul: elements are dropped; kSum: whole features; else others.
+// (input, p, train): the input itself unless it draws. op kMul: elements are dropped; kSum: whole features; else
+// others.
 Outs Dropout(Scope& s) {
   Operand x = s.tensor(0);
   const double p = s.number(1);

@@ -10,7 +10,7 @@ namespace {
 
 using shape::Ints;
 
-#define OPTIONS                                                                                                     \
+#define OPTIONS                                                                                                        \
   "*, Any? generator=None, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=False, " \
   "bool? requires_grad=False"
 

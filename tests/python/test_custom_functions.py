@@ -1,0 +1,309 @@
+"""torch.autograd.Function, random draws and writes inside compiled programs that want gradients: one graph each, and what eager gives."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+
+class Scaled(torch.autograd.Function):  # not the derivative of its forward: what backward says counts
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x)
+        ctx.scale = scale
+        return x * torch.tanh(x) * scale
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 3 * x * ctx.scale, None
+
+
+class Two(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y, unused=None):
+        product = x @ y
+        ctx.save_for_backward(x, y, product)
+        return product, (x * 2).sum()
+
+    @staticmethod
+    def backward(ctx, g, h):
+        x, y, product = ctx.saved_tensors
+        gx = gy = None
+        if ctx.needs_input_grad[0]:
+            gx = g @ y.t() + h * 2 * product.sum()
+        if ctx.needs_input_grad[1]:
+            gy = x.t() @ g
+        return gx, gy, None
+
+
+class SetUp(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x.exp()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        mask = (torch.rand_like(x) > 0.5).to(x.dtype)
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+
+class Dirty(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 5
+
+
+class NoMaterial(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x + 1, x + 2
+
+    @staticmethod
+    def backward(ctx, g, h):
+        return (g if h is None else g + h) * 7
+
+
+class Partly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        index = x.argmax(-1)
+        ctx.mark_non_differentiable(index)
+        return x * 2, index
+
+    @staticmethod
+    def backward(ctx, g, _):
+        return g * 11
+
+
+class DrawsBackwards(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * torch.rand_like(g)
+
+
+def once(f, grads, double=False):
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, requires_grad=bool(grads[0]))
+    y = torch.randn(4, 5, requires_grad=bool(grads[1]))
+    out = f(x, y)
+    wanted = [o for o in out if o.requires_grad]
+    if double:
+        leaves = [t for t in (x, y) if t.requires_grad]
+        first = [g for g in torch.autograd.grad(sum((o * o).sum() for o in wanted), leaves, create_graph=True, allow_unused=True) if g is not None]
+        sum((g * g).sum() for g in first).backward()
+    elif wanted:
+        sum((o * o).sum() for o in wanted).backward()
+    return [o.detach() for o in out] + [x.grad, y.grad], [o.requires_grad for o in out], torch.get_rng_state()
+
+
+def compare(fj, f, grads, whole=True, double=False):
+    compiled = fj.compile(f)
+    for _ in range(3):
+        expected, got = once(f, grads, double), once(compiled, grads, double)
+        assert got[1] == expected[1] and torch.equal(got[2], expected[2])
+        for mine, theirs in zip(got[0], expected[0]):
+            assert (mine is None) == (theirs is None)
+            if theirs is not None:
+                assert mine.stride() == theirs.stride()
+                torch.testing.assert_close(mine, theirs)
+    info = fj.cache_info(compiled)
+    if whole:
+        assert (info["breaks"], info["notes"]) == (0, [])
+    return info
+
+
+ONE = {
+    "saved": lambda x, y: (Scaled.apply(x * 2, 1.5) + 1, SetUp.apply(x).sum()),
+    "two results": lambda x, y: (lambda a, b: (a.relu(), b * 3))(*Two.apply(x + 1, y, None)),
+    "second result": lambda x, y: (Two.apply(x, y)[1],),
+    "of a detached one": lambda x, y: (Scaled.apply(x.detach(), 1.0) * x, Scaled.apply(x, 2.0).detach()),
+    "random": lambda x, y: (Noisy.apply(x), torch.rand(3), Noisy.apply(y)),
+    "twice": lambda x, y: (Scaled.apply(Scaled.apply(x, 2.0), 3.0),),
+}
+
+
+@pytest.mark.parametrize("grads", [(1, 1), (1, 0), (0, 1), (0, 0)])
+@pytest.mark.parametrize("name", ONE)
+def test_functions(fj, name, grads):
+    compare(fj, ONE[name], grads)
+
+
+def test_functions_twice_differentiated(fj):
+    compare(fj, lambda x, y: (Scaled.apply(x, 2.0) * y.sum(), Two.apply(x, y)[0]), (1, 1), double=True)
+
+
+@pytest.mark.parametrize("cls", [Dirty, Same, NoMaterial, Partly, DrawsBackwards])
+def test_functions_that_are_left_to_torch(fj, cls):
+    def program(x, y):
+        out = cls.apply(x * 1)
+        return out if isinstance(out, tuple) else (out * 2,)
+
+    assert compare(fj, program, (1, 0), whole=False)["breaks"]
+
+
+def test_what_a_function_kept_is_not_given_out(fj):
+    class Keeps(torch.autograd.Function):
+        kept = []
+
+        @staticmethod
+        def forward(ctx, x):
+            inner = x * 2
+            Keeps.kept.append(inner)
+            return inner + 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    def program(x, y):
+        Keeps.kept.clear()
+        z = Keeps.apply(x)
+        return z, Keeps.kept[-1] + 1
+
+    compare(fj, program, (1, 0), whole=False)
+
+
+def test_a_saved_tensor_that_is_written_raises(fj):
+    def program(x):
+        z = x * 1
+        y = Scaled.apply(z, 2.0)
+        z.add_(1)
+        return y.sum()
+
+    for f in (program, fj.compile(program)):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            f(torch.ones(3, requires_grad=True)).backward()
+
+
+def drop_path(x, y):
+    kept = 0.9 + torch.rand((x.shape[0], 1), dtype=x.dtype, device=x.device)
+    kept.floor_()
+    return x.div(0.9) * kept, torch.rand_like(x) + torch.randn_like(x), y + torch.randn(5)
+
+
+def in_place(x, y):
+    return x * x.new_empty(3, 1).bernoulli_(0.7), x * torch.empty_like(x).uniform_(0.9, 1.1), y + torch.empty(5).normal_(1, 2), x * torch.empty(3, 4).exponential_(2.0)
+
+
+def whole_numbers(x, y):
+    return x[torch.randperm(3)], torch.randint(3, (4,)), torch.randint(2, 9, (3,), dtype=torch.int32), torch.rand(2, 3, dtype=torch.float64)
+
+
+def layer_drop(x, y):
+    if torch.rand([]) < 0.0:
+        x = x * 2
+    if 1.0 <= torch.rand([]):
+        x = x * 2
+    if torch.rand([]) >= 0:
+        x = x + 1
+    return (x * 3,)
+
+
+def dropouts(x, y):
+    m = (x[:, :, None, None] * torch.ones(4, 2, 3)).contiguous(memory_format=torch.channels_last)
+    return F.dropout(m, 0.4, True), F.dropout2d(m, 0.4, True), F.dropout(m.transpose(1, 2), 0.1, True), F.dropout2d(m[0][None] * 2, 0.3, True)
+
+
+def without_gradients(x, y):
+    with torch.no_grad():
+        return F.dropout(x.t(), 0.3, True), F.dropout1d(x[None], 0.5, True), torch.multinomial(x.exp(), 2), torch.bernoulli(x.sigmoid())
+
+
+@pytest.mark.parametrize("f", [drop_path, in_place, whole_numbers, layer_drop, dropouts, without_gradients])
+def test_random(fj, f):
+    compare(fj, f, (1, 1))
+    compare(fj, f, (0, 0))
+
+
+def test_a_branch_on_a_draw(fj):
+    def program(x, y):
+        if torch.rand([]) < 0.5:
+            x = x * 2
+        return (x * 3,)
+
+    assert compare(fj, program, (1, 0), whole=False)["breaks"]
+
+
+def experts(x, y):
+    weights, chosen = torch.topk(x.softmax(-1), 2, dim=-1)
+    chosen = chosen % 3
+    weights /= weights.sum(dim=-1, keepdim=True)
+    out = torch.zeros_like(x)
+    out.index_add_(0, chosen[:, 0], x * weights[:, :1])
+    out[chosen[:, 1]] += weights[:, 1:]
+    return weights, out
+
+
+def views(x, y):
+    z = torch.zeros(4, 3, 4)
+    first, rest = z[0], z[1:]
+    first.copy_(x)
+    rest[0] += x * 2
+    z[3, :, 1:] = x[:, 1:]
+    return z * 2, first.sum(), rest * 3
+
+
+def detached(x, y):
+    base = torch.ones(3, 4)
+    alias = base.detach()
+    alias += x
+    return alias * 2, base * 3
+
+
+def behind(x, y):
+    z = x * 2
+    z.detach().mul_(3)
+    return (z * 1,)
+
+
+def behind_with(x, y):
+    z = x * 2
+    z.detach().add_(x)
+    return (z * 1,)
+
+
+@pytest.mark.parametrize("f", [experts, views, detached])
+def test_writes(fj, f):
+    compare(fj, f, (1, 1))
+
+
+@pytest.mark.parametrize("f", [behind, behind_with])
+def test_writes_behind_gradients(fj, f):
+    compare(fj, f, (1, 0), whole=False)
