@@ -426,13 +426,22 @@ TEST(Extern, InPlaceRunsTheFunctionalForm) {
   EXPECT_EQ(p.graph.node(p.graph.writes[0].value).op, Op::kExtern);
 }
 
-TEST(Extern, RandomNumbersKeepTheTrace) {
+TEST(Extern, RandomNumbersAreCalls) {
+  Program p;
+  TraceId x = p.Input({3});
+  p.Do("torch.rand_like", {T(x)});
+  EXPECT_EQ(p.lowering.graph_unusable(), "");
+  EXPECT_EQ(p.trace.calls.size(), 1u);
+  EXPECT_EQ(p.graph.nodes.back().op, Op::kExtern);
+  EXPECT_EQ(p.graph.nodes.back().attrs.call->callee, "torch.rand");
+}
+
+TEST(Extern, RandomNumbersInPlaceKeepTheTrace) {
   Program p;
   TraceId x = p.Input({3});
   p.inferred.push_back({p.meta(x)});
-  p.Do("torch.rand_like", {T(x)});
+  p.Do("torch.Tensor.cauchy_", {T(x)});
   EXPECT_NE(p.lowering.graph_unusable(), "");
-  EXPECT_EQ(p.trace.calls.size(), 1u);
 }
 
 TEST(Declines, DataDecides) {
