@@ -96,13 +96,31 @@ def vision(peer):
 
 
 def numpy_functions(peer):
-    for name, function, arguments in (
+    """peer: the faster of Numba and JAX, as far as they are installed (the metric names it)."""
+    import numpy as np
+
+    import framejit
+
+    from . import rivals
+
+    others = rivals.available() if peer else {}
+    for metric, function, arguments in (
         ("Black-Scholes 1M", functions.black_scholes, functions.black_scholes_arguments()),
         ("row softmax 2048x1024", functions.row_softmax, functions.row_softmax_arguments()),
         ("Laplace 2048x2048", functions.laplace, functions.laplace_arguments()),
         ("k-means step 20000x8x16", functions.k_means_step, functions.k_means_arguments()),
     ):
-        yield _versus("numpy", name, "ms", function, arguments, False)
+        calls = {"eager": function, "framejit": framejit.compile(function)}
+        calls |= {name: table[function.__name__] for name, table in others.items()}
+        expected = function(*arguments)
+        for call in calls.values():  # warm, and right
+            for a, b in zip(expected if isinstance(expected, tuple) else [expected], (r if isinstance(r := call(*arguments), tuple) else [r])):
+                np.testing.assert_allclose(np.asarray(b), a, rtol=1e-9, atol=1e-12)
+        times = measure.interleaved({name: (lambda c=call: c(*arguments)) for name, call in calls.items()})
+        best = min(others, key=lambda name: times[name][0], default=None)
+        told = {"eager": times["eager"], "framejit": times["framejit"]} | ({"peer": times[best]} if best else {})
+        all_of = ", ".join(f"{name} {times[name][0] * 1e3:.3g}" for name in others)
+        yield measure.record("numpy", metric + (f" ({all_of})" if best else ""), "ms", **{k: v[0] for k, v in told.items()}), [v[1] for v in told.values()]
 
 
 def cold(peer):
