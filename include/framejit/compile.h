@@ -56,7 +56,8 @@ class Host {
   // honour out.strides (attention is usually asked for [B, L, H, E] memory order, which is what libraries produce), or,
   // where out.data is null, hand out the library's own tensor as RunExtern does, in any strides.
   virtual bool MatMul(const Buffer& a, const Buffer& b, Buffer& out) { return false; }
-  virtual bool Linear(const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op, Buffer& out) {
+  // packed: null, or what Pack made of w, which may be used instead.
+  virtual bool Linear(const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer* packed, Buffer& out) {
     return false;
   }
   virtual bool Conv(const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) {
@@ -66,7 +67,8 @@ class Host {
                          double scale, Buffer& out) {
     return false;
   }
-  // A weight in the form that the library wants (`pack` nodes): out.handle, out.data stays null.
+  // A weight in the form that the library wants (`pack` nodes): out.handle, out.data stays null. No handle, where the
+  // reader can do without ("linear"): not worth its memory. w.data is null where it must not be kept.
   virtual bool Pack(const Buffer& w, const Attrs& attrs, Buffer& out) { return false; }
   // Null: it cannot be told whether that memory changes, so nothing that is made of it may be kept.
   virtual std::unique_ptr<MemoryWatch> WatchMemory(const Buffer& b) { return nullptr; }

@@ -324,6 +324,7 @@ class Lowering {
       if (out.handed_over) continue;
       if (out.value == kBaseValue) out.value = ValueOf(v);
       if (out.value >= 0) continue;
+      FRAMEJIT_CHECK(g_.nodes[v].op != Op::kPack);  // only its library knows how it lies
       out.value = AddValue(v, NewStorage(Storage::Kind::kOutput, o), {pass::OutputStrides(g_, v), 0}, true);
       AddCopy(ValueOf(v), out.value);
     }

@@ -38,8 +38,8 @@ std::shared_ptr<Executable> KeepWeights(const Graph& graph, const CompileOptions
   CompileOptions plain = options;
   plain.weights.clear();
   runtime::Preparation p;
-  p.values = hoisted.graph.outputs.size();
   p.sources = std::move(hoisted.sources);
+  for (pass::Hoisted::Value& v : hoisted.values) p.values.push_back({std::move(v.sources), v.optional});
   p.make = Compile(hoisted.graph, plain);
   p.plain = [graph, plain] { return Compile(graph, plain); };
   return runtime::MakePrepared(std::move(main), std::move(p));
@@ -70,6 +70,7 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   pass::Hoisted hoisted;
   if (!gpu && std::find(options.weights.begin(), options.weights.end(), true) != options.weights.end()) {
     pass::RunPass(pm, "pack_convolutions", g, [&](Graph& g) { return pass::PackConvolutions(g, options.weights); });
+    pass::RunPass(pm, "pack_products", g, [&](Graph& g) { return pass::PackProducts(g, options.weights); });
     pass::RunPass(pm, "hoist_weights", g, [&](Graph& g) { hoisted = pass::HoistWeights(g, options.weights); });
   }
   pass::RunPass(pm, "split_reduce", g, [&](Graph& g) { return pass::SplitReduce(g, gpu); });

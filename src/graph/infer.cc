@@ -229,9 +229,11 @@ TensorType Contraction(Op op, const Types& in, const Attrs& attrs, shape::Env& e
       out.shape[rank - 1] = in[1].shape[rank - 1];
       return out;
     case Op::kLinear:
-      Require(in.size() <= 3 && rank >= 1 && in[1].rank() == 2, op, "takes x[..., K], w[N, K] and maybe b[N]");
+      Require(in.size() <= (attrs.name == "packed" ? 4 : 3) && rank >= 1 && in[1].rank() == 2, op,
+              "takes x[..., K], w[N, K] and maybe b[N]");
       RequireEqual(op, in[0].shape[rank - 1], in[1].shape[1], "contracted sizes", env);
-      if (in.size() == 3) RequireSame(op, in[2].shape, {in[1].shape[0]}, env);
+      if (attrs.name == "packed") RequireSame(op, in.back().shape, in[1].shape, env);
+      if (in.size() == (attrs.name == "packed" ? 4 : 3)) RequireSame(op, in[2].shape, {in[1].shape[0]}, env);
       out.shape[rank - 1] = in[1].shape[0];
       return out;
     default: break;

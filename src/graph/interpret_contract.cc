@@ -46,17 +46,6 @@ HostTensor MatMul(const HostTensor& a, const HostTensor& b) {
   });
 }
 
-double PostOp(const std::string& name, double x) {
-  if (name.empty()) return x;
-  if (name == "relu") return std::isnan(x) || x > 0 ? x : 0.0;
-  if (name == "tanh") return std::tanh(x);
-  if (name == "sigmoid") return 1 / (1 + std::exp(-x));
-  if (name == "silu") return x / (1 + std::exp(-x));
-  if (name == "gelu") return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
-  if (name == "gelu_tanh") return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-  throw Unsupported("unknown post-op '" + name + "'");
-}
-
 HostTensor Linear(const Node& node, const std::vector<HostTensor>& in) {
   Sizes sizes = in[0].sizes;
   int64_t k = sizes.back(), n = in[1].sizes[0];
@@ -65,13 +54,12 @@ HostTensor Linear(const Node& node, const std::vector<HostTensor>& in) {
   return ByDType(in[0].dtype, [&](auto tag) {
     using A = decltype(tag);
     auto x = LoadAll<A>(in[0]), w = LoadAll<A>(in[1]);
-    auto bias = in.size() > 2 ? LoadAll<A>(in[2]) : Lanes<A>(n);
+    auto bias = in.size() > (node.attrs.name == "packed" ? 3 : 2) ? LoadAll<A>(in[2]) : Lanes<A>(n);
     Lanes<A> out(m * n);
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j) {
         A sum = bias[j];
         for (int64_t p = 0; p < k; ++p) MulAdd<A>(sum, x[i * k + p], w[j * k + p]);
-        if constexpr (std::is_same_v<A, double>) sum = PostOp(node.attrs.name, sum);
         out[i * n + j] = sum;
       }
     return StoreAll(in[0].dtype, sizes, out);

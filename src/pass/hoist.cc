@@ -27,10 +27,10 @@ Hoisted HoistWeights(Graph& g, const std::vector<bool>& weights) {
   const std::vector<bool> fixed = FixedValues(g, weights);
   std::vector<bool> moved(g.nodes.size(), false), needed(g.nodes.size(), false);
   for (const Node& n : g.nodes) {
-    if (n.op != Op::kConv || g.nodes[n.operands[1]].op != Op::kPack) continue;
+    const bool convolution = n.op == Op::kConv && g.nodes[n.operands[1]].op == Op::kPack;
     for (size_t i = 1; i < n.operands.size(); ++i) {
       const ValueId o = n.operands[i];
-      if (fixed[o] && g.nodes[o].op != Op::kInput) moved[o] = true;
+      if (fixed[o] && (g.nodes[o].op == Op::kPack || (convolution && g.nodes[o].op != Op::kInput))) moved[o] = true;
     }
   }
   for (ValueId v : g.outputs) moved[v] = false;
@@ -63,12 +63,24 @@ Hoisted HoistWeights(Graph& g, const std::vector<bool>& weights) {
     out.graph.nodes.push_back(std::move(n));
   }
 
+  std::vector<std::vector<int>> from(out.graph.nodes.size());  // by value: the sources behind it
+  for (ValueId v = 0; v < out.graph.nodes.size(); ++v) {
+    if (v < out.sources.size()) from[v] = {static_cast<int>(v)};
+    for (ValueId o : out.graph.nodes[v].operands) {
+      std::vector<int> all;
+      std::set_union(from[v].begin(), from[v].end(), from[o].begin(), from[o].end(), std::back_inserter(all));
+      from[v] = std::move(all);
+    }
+  }
+
   Rewriter r(g);
   for (ValueId v : g.inputs) r.Keep(v);
   std::vector<ValueId> made;
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     if (!moved[v]) continue;
     out.graph.outputs.push_back(there[v]);
+    const bool optional = g.nodes[v].op == Op::kPack && g.nodes[v].attrs.name == "linear";
+    out.values.push_back({from[there[v]], optional});
     Node n;
     n.op = Op::kInput;
     n.attrs.name = "weight " + std::to_string(made.size());

@@ -1,4 +1,4 @@
-// What is made of weights alone, and convolutions that profit from it.
+// What is made of weights alone, and what profits from it.
 #pragma once
 
 #include <vector>
@@ -18,11 +18,24 @@ namespace framejit::pass {
 // What is read by something that looks at the memory order keeps the one that was promised. `weights`: by input.
 int PackConvolutions(Graph& g, const std::vector<bool>& weights);
 
+// Products of weights (2-d, float32) may read them in a library's own form, where the host finds that faster: it
+// decides when the weight is packed, for the number of rows that the graph was captured with.
+//
+//   before: %2 = linear %0, %w, %b       after: %2 = pack %w : name="linear", axes=[rows]
+//           %3 = matmul %2, %v                  %3 = linear %0, %w, %b, %2 : name="packed"
+//                                               %4 = permute %v    %5 = pack %4    %6 = linear %3, %4, %5
+int PackProducts(Graph& g, const std::vector<bool>& weights);
+
 // Moves packed forms and the biases of convolutions that are made of weights alone into a graph of their own, whose
 // outputs become the last inputs of `g`.
 struct Hoisted {
+  struct Value {
+    std::vector<int> sources;  // that it is made of, as numbers of `sources`
+    bool optional = false;     // its readers can do without
+  };
   Graph graph;
-  std::vector<int> sources;  // its inputs, as numbers of g's
+  std::vector<int> sources;   // its inputs, as numbers of g's
+  std::vector<Value> values;  // its outputs
 };
 Hoisted HoistWeights(Graph& g, const std::vector<bool>& weights);
 

@@ -474,7 +474,7 @@ class PlanExecutable : public Executable {
       got.data = got.handle = nullptr;
       if (RunHostLibrary(host_, step, c_->instance->symbols, operands, got)) {
         x.buffer = got;
-        x.live = true;
+        x.live = got.handle != nullptr;
         if (step.kind != Step::Kind::kPack) return Accept(step, value);
         c_->buffers[value].data = nullptr;  // nobody but the library knows how it lies
         c_->buffers[value].handle = got.handle;

@@ -242,9 +242,8 @@ bool FallbackMatMul(Host& host, const Buffer& a, const Buffer& b, const Buffer& 
   return true;
 }
 
-bool FallbackLinear(Host& host, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op,
-                    const Buffer& out, bool small) {
-  if (!post_op.empty() || w.rank != 2 || out.rank < 1) return false;
+bool FallbackLinear(Host& host, const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer& out, bool small) {
+  if (w.rank != 2 || out.rank < 1) return false;
   if (out.dtype == DType::kFloat32)
     Linear<float>(host, x, w, bias, out, small);
   else if (out.dtype == DType::kFloat64)

@@ -14,8 +14,8 @@ bool SmallProduct(const Buffer& a, const Buffer& out);
 // out = a @ b with batch dimensions; false if the dtype is not handled here.
 bool FallbackMatMul(Host& host, const Buffer& a, const Buffer& b, const Buffer& out, bool small = false);
 
-// out = post_op(x @ w^T + bias); false if the dtype or the post-op is not handled here.
-bool FallbackLinear(Host& host, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op,
-                    const Buffer& out, bool small = false);
+// out = x @ w^T + bias; false if the dtype is not handled here.
+bool FallbackLinear(Host& host, const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer& out,
+                    bool small = false);
 
 }  // namespace framejit::runtime

@@ -43,6 +43,7 @@ class PreparedExecutable : public Executable {
     stats_.kernels_compiled += more.kernels_compiled;
     stats_.kernels_reused += more.kernels_reused;
     stats_.seconds += more.seconds;
+    for (const Preparation::Value& v : p_.values) optional_ = optional_ && v.optional;
   }
 
   const CompileStats& stats() const override { return stats_; }
@@ -52,11 +53,14 @@ class PreparedExecutable : public Executable {
   void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,
            std::span<Buffer> outputs) override {
     std::shared_ptr<const Made> made = Current(host, inputs);
-    if (!made) return Plain()->Run(host, inputs, scalars, outputs);
+    if (!made && !optional_) return Plain()->Run(host, inputs, scalars, outputs);
     std::vector<Buffer> all;
-    all.reserve(inputs.size() + made->values.size());
+    all.reserve(inputs.size() + p_.values.size());
     all.assign(inputs.begin(), inputs.end());
-    all.insert(all.end(), made->values.begin(), made->values.end());
+    if (made)
+      all.insert(all.end(), made->values.begin(), made->values.end());
+    else
+      all.resize(inputs.size() + p_.values.size());
     main_->Run(host, all, scalars, outputs);
   }
 
@@ -71,6 +75,7 @@ class PreparedExecutable : public Executable {
         ++hits_;
         return made_;
       }
+      if (optional_ && std::exchange(first_run_, false)) return nullptr;  // what runs once need not be prepared for
       // A weight that is written all the time (training, averaged models): making it anew costs more than it wins.
       if (makes_ > kMakes + hits_ / kHitsPerMake) {
         old = std::move(made_);
@@ -87,32 +92,53 @@ class PreparedExecutable : public Executable {
 
   bool Unchanged(const Made& made, std::span<const Buffer> inputs) const {
     for (size_t i = 0; i < p_.sources.size(); ++i) {
-      if (!made.watches[i]->Unchanged(inputs[p_.sources[i]])) return false;
+      if (made.watches[i] && !made.watches[i]->Unchanged(inputs[p_.sources[i]])) return false;
     }
     return true;
+  }
+
+  static int64_t Bytes(const Buffer& b) {
+    int64_t n = DTypeSize(b.dtype);
+    for (int d = 0; d < b.rank; ++d) n *= b.sizes[d];
+    return n;
   }
 
   std::shared_ptr<const Made> Make(Host& host, std::span<const Buffer> inputs) const {
     auto made = std::make_shared<Made>(host);
     std::vector<Buffer> sources;
-    for (int s : p_.sources) {
-      sources.push_back(inputs[s]);
-      made->watches.push_back(host.WatchMemory(inputs[s]));  // before it is read
-      if (!made->watches.back()) return Say("the memory of a weight cannot be watched");
+    std::vector<bool> required(p_.sources.size(), false), kept(p_.sources.size(), false);
+    for (const Preparation::Value& v : p_.values) {
+      for (int s : v.sources) required[s] = required[s] || !v.optional;
     }
-    made->values.resize(p_.values);
+    int64_t planned = g_bytes;
+    for (size_t i = 0; i < p_.sources.size(); ++i) {
+      sources.push_back(inputs[p_.sources[i]]);
+      made->watches.push_back(host.WatchMemory(sources[i]));  // before it is read
+      planned += Bytes(sources[i]);
+      if (made->watches[i] && (required[i] || planned <= Limit())) continue;
+      if (required[i]) return Say("the memory of a weight cannot be watched");
+      sources[i].data = nullptr;  // nothing is made of it
+    }
+    made->values.resize(p_.values.size());
     try {
       p_.make->Run(host, sources, {}, made->values);
     } catch (const std::exception& e) {
       made->values.clear();
       return Say(e.what());
     }
-    for (const Buffer& b : made->values) {
-      int64_t n = DTypeSize(b.dtype);
-      for (int d = 0; d < b.rank; ++d) n *= b.sizes[d];
-      made->bytes += n;
+    for (size_t i = 0; i < p_.values.size(); ++i) {
+      if (!made->values[i].handle && p_.values[i].optional) continue;
+      made->bytes += Bytes(made->values[i]);
+      for (int s : p_.values[i].sources) kept[s] = true;
+    }
+    for (size_t i = 0; i < kept.size(); ++i) {
+      if (!kept[i]) made->watches[i].reset();
     }
     if ((g_bytes += made->bytes) > Limit()) return Say("prepared weights take more than a quarter of the memory");
+    if (made->bytes && diag::Enabled(diag::Channel::perf_)) {
+      const std::string mib = std::to_string(made->bytes >> 20);
+      diag::Log(diag::Channel::perf_, "what is made of weights is kept: " + mib + " MiB (pack_weights=0 turns it off)");
+    }
     return made;
   }
 
@@ -142,7 +168,8 @@ class PreparedExecutable : public Executable {
   std::shared_ptr<const Made> made_;
   std::shared_ptr<Executable> plain_;
   int64_t hits_ = 0, makes_ = 0, plain_runs_ = 0;
-  bool given_up_ = false;
+  bool optional_ = true;  // all of it: the main executable runs without
+  bool first_run_ = true, given_up_ = false;
 };
 
 }  // namespace

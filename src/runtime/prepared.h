@@ -9,9 +9,13 @@
 namespace framejit::runtime {
 
 struct Preparation {
+  struct Value {
+    std::vector<int> sources;  // that it is made of, as numbers of `sources`
+    bool optional = false;     // the main executable takes a buffer without memory instead
+  };
   std::shared_ptr<Executable> make;  // of the weights; its outputs are the last inputs of the main executable
   std::vector<int> sources;          // which inputs those weights are
-  size_t values = 0;                 // how many outputs it has
+  std::vector<Value> values;         // its outputs
   std::function<std::shared_ptr<Executable>()> plain;  // the whole without anything kept: where that does not pay
 };
 

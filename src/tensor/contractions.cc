@@ -1,16 +1,18 @@
 #include "tensor/contractions.h"
 
+#include <sys/mman.h>
+
+#ifdef __x86_64__
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <map>
-#include <mutex>
 #include <numeric>
 #include <optional>
-#include <tuple>
+#include <vector>
 
 #include "diag/diag.h"
 #include "tensor/torch_host.h"
@@ -19,46 +21,16 @@ namespace framejit::tensor {
 
 namespace {
 
-constexpr double kBudget = 0.05;     // seconds of measuring in all, per process
-constexpr double kProbeFlops = 1e8;  // a larger product is measured on its first rows only
-constexpr double kMinFlops = 2e4;    // below, the call itself dominates: MKL
-constexpr double kGain = 1.1;
-constexpr double kWorse = 1.9;  // times eager's error
 constexpr int kSamples = 64;
-constexpr int kMinRounds = 3, kMaxRounds = 12;  // the first of them run on cold caches and waking threads
-constexpr double kEnough = 4e-3;                // seconds
-
-using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, uint32_t,
-                       uint32_t>;  // batch, m (power of two), n, k, layout, threads
-
-struct Chosen {
-  std::mutex mu;
-  std::map<Key, Library> table;
-  double spent = 0;
-  int mkl = 0, onednn = 0;  // verdicts so far
-};
-Chosen& Table() {
-  static auto* t = new Chosen();
-  return *t;
-}
-
-int64_t PowerOfTwo(int64_t m) {
-  int64_t p = 1;
-  while (p < m) p *= 2;
-  return p;
-}
-
-double Seconds(const std::function<void()>& f) {
-  auto t = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
-}
+constexpr uint32_t kBias = 16;  // of ProductShape::layout
 
 bool Fixed(const TorchApi& t) {
   if (t.context && t.deterministic && t.deterministic(t.context)) return true;
   static const bool in_group = std::getenv("WORLD_SIZE") && std::atoi(std::getenv("WORLD_SIZE")) > 1;
   return in_group;
 }
+
+constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112, kPacked = 151, kMatrixB = 162;  // of CBLAS
 
 // --- matrices
 struct Matrix {  // [batch, rows, cols]
@@ -117,9 +89,12 @@ struct Product {
   const Buffer* bias = nullptr;
   DType dtype;
   Device device;
+  const float* packed = nullptr;  // b as MKL has packed it
 
   // The first m rows.
-  bool Run(Library library, int64_t m) const { return library == Library::kMkl ? RunMkl(m) : RunOneDnn(m); }
+  bool Run(Library library, int64_t m) const {
+    return library == Library::kMkl ? RunMkl(m) : library == Library::kOneDnn ? RunOneDnn(m) : RunPacked(m);
+  }
 
   TempTensor Tensor(Matrix x) const {
     int skip = a.sizes[0] == 1 ? 1 : 0;
@@ -180,6 +155,33 @@ struct Product {
            !(cuda ? t.cuda_addmm_out : t.addmm_out)(tz.handle(), tbias.handle(), ta.handle(), tb.handle(), 1.0, 1.0);
   }
 
+  // The bias in every row; the product adds to it.
+  bool FillWithBias(int64_t m, TempTensor& result) const {
+    int64_t sizes[2] = {m, out.sizes[2]}, strides[2] = {0, bias->strides[0]};
+    TempTensor rows(t, bias->data, 2, sizes, strides, dtype, device);
+    return rows.ok() && !t.copy(result.handle(), rows.handle(), 0);
+  }
+
+  bool CanBePacked() const {
+    const int64_t m = a.sizes[1], n = out.sizes[2], k = a.sizes[2];
+    return t.sgemm_pack_get_size && t.sgemm_pack && t.sgemm_compute && dtype == DType::kFloat32 &&
+           device.kind == DeviceKind::kCpu && a.sizes[0] == 1 && m >= kPackedRows && a.strides[2] == 1 &&
+           a.strides[1] >= k && out.strides[2] == 1 && out.strides[1] >= n &&
+           std::max({m, n, k, a.strides[1], out.strides[1]}) < kMaxPackedSize;
+  }
+  bool RunPacked(int64_t m) const {
+    if (!packed || !CanBePacked()) return false;
+    if (bias) {
+      TempTensor tz = Tensor(Rows(out, m));
+      if (!tz.ok() || !FillWithBias(m, tz)) return false;
+    }
+    const int n = static_cast<int>(out.sizes[2]), k = static_cast<int>(a.sizes[2]);
+    t.sgemm_compute(kRowMajor, kNoTrans, kPacked, static_cast<int>(m), n, k, static_cast<const float*>(a.data),
+                    static_cast<int>(a.strides[1]), packed, k, bias ? 1.f : 0.f, static_cast<float*>(out.data),
+                    static_cast<int>(out.strides[1]));
+    return true;
+  }
+
   // oneDNN straight into the result, where torch lets it (it refuses CPUs without AVX-512); else through a result of
   // its own. One row added to a bias is never done in place: oneDNN's kernel for that writes past its buffers
   // (torch 2.13, AVX-512, 1x2048x1024).
@@ -190,11 +192,7 @@ struct Product {
     if (in_place && t.mkldnn_matmul && !(bias && m == 1)) {
       TempTensor tb = Tensor(b);
       if (!tb.ok()) return false;
-      if (bias) {  // the bias in every row; the product adds to it
-        int64_t sizes[2] = {m, out.sizes[2]}, strides[2] = {0, bias->strides[0]};
-        TempTensor rows(t, bias->data, 2, sizes, strides, dtype, device);
-        if (!rows.ok() || t.copy(tz.handle(), rows.handle(), 0)) return false;
-      }
+      if (bias && !FillWithBias(m, tz)) return false;
       try {
         t.mkldnn_matmul(ta.handle(), tb.handle(), tz.handle(), bias ? 1.f : 0.f, 1.f);
         return true;
@@ -240,15 +238,40 @@ struct Product {
     return sum;
   }
 
+  // As many columns of the result as so many operations make, if they are enough for a library's blocks.
+  int64_t ColumnsFor(double flops) const {
+    const double columns = flops / (2.0 * a.sizes[1] * a.sizes[2]);
+    return std::min(out.sizes[2], std::max<int64_t>(256, static_cast<int64_t>(columns)));
+  }
+  Probe ProbeOf(int64_t m) const {
+    return {[this](Library l, int64_t rows) { return Run(l, rows); }, [this](int64_t rows) { return Error(rows); }, m,
+            2.0 * a.sizes[0] * out.sizes[2] * a.sizes[2]};
+  }
+
+  // A packed product is one class with bias and without: it is chosen when the weight is packed.
+  ProductShape Shape(ProductShape::Packed is_packed) const {
+    uint32_t layout = LayoutOf(a) | LayoutOf(b) << 2;
+    if (bias && is_packed == ProductShape::Packed::kNo) layout |= kBias;
+    return {a.sizes[0], a.sizes[1], out.sizes[2], a.sizes[2], layout, is_packed};
+  }
+
   bool RunBest() const {
     int64_t m = a.sizes[1];
     Library library = Library::kMkl;
     if (device.kind == DeviceKind::kCpu && dtype == DType::kFloat32 && t.copy && !Fixed(t)) {
-      ProductShape shape{a.sizes[0], m, out.sizes[2], a.sizes[2], LayoutOf(a) | LayoutOf(b) << 2 | (bias ? 16u : 0u)};
-      library = Choose(
-          shape, [&](Library l, int64_t rows) { return Run(l, rows); }, [&](int64_t rows) { return Error(rows); });
+      const bool can = packed && CanBePacked();
+      Product part = *this;
+      Buffer part_bias = bias ? *bias : Buffer();
+      if (!can && a.sizes[0] == 1) {
+        part.out.sizes[2] = part.b.sizes[2] = ColumnsFor(kProbeFlops);
+        part_bias.sizes = &part.out.sizes[2];
+        if (bias) part.bias = &part_bias;
+      }
+      const double row_flops = 2.0 * a.sizes[0] * part.out.sizes[2] * a.sizes[2];
+      const int64_t rows = std::min<int64_t>(m, std::max<int64_t>(1, static_cast<int64_t>(kProbeFlops / row_flops)));
+      library = Choose(Shape(can ? ProductShape::Packed::kIs : ProductShape::Packed::kNo), part.ProbeOf(rows));
     }
-    return Run(library, m) || (library == Library::kOneDnn && RunMkl(m));
+    return Run(library, m) || (library != Library::kMkl && RunMkl(m));
   }
 };
 
@@ -262,51 +285,6 @@ bool Empty(const Matrix& m) {
 }
 
 }  // namespace
-
-Library Choose(const ProductShape& s, const std::function<bool(Library, int64_t m)>& run,
-               const std::function<double(int64_t m)>& error) {
-  double row_flops = 2.0 * s.batch * s.n * s.k, flops = row_flops * s.m;
-  if (flops < kMinFlops) return Library::kMkl;
-  uint32_t threads = 1;
-  if (const TorchApi* t = Torch(); t && t->num_threads) t->num_threads(&threads);
-  Key key{s.batch, PowerOfTwo(s.m), s.n, s.k, s.layout, threads};
-  Chosen& c = Table();
-  {
-    std::lock_guard lock(c.mu);
-    if (auto at = c.table.find(key); at != c.table.end()) return at->second;
-    if (c.spent > kBudget) return c.onednn > c.mkl ? Library::kOneDnn : Library::kMkl;
-  }
-  int64_t m = std::min<int64_t>(s.m, std::max<int64_t>(1, static_cast<int64_t>(kProbeFlops / row_flops)));
-  double mkl = 1e9, onednn = 1e9, all = Seconds([&] {
-                                    run(Library::kMkl, m);  // first runs make primitives and touch memory
-                                    if (!run(Library::kOneDnn, m)) return;
-                                    double total = 0;
-                                    for (int i = 0; i < kMinRounds || (i < kMaxRounds && total < kEnough); ++i) {
-                                      double a = Seconds([&] { run(Library::kMkl, m); }),
-                                             b = Seconds([&] { run(Library::kOneDnn, m); });
-                                      mkl = std::min(mkl, a), onednn = std::min(onednn, b), total += a + b;
-                                    }
-                                  });
-  Library best = mkl > kGain * onednn ? Library::kOneDnn : Library::kMkl;
-  if (best == Library::kOneDnn && run(Library::kMkl, m)) {  // it sums some shapes in one long chain
-    const double theirs = error(m);
-    run(Library::kOneDnn, m);
-    if (const double ours = error(m); !(ours <= kWorse * kWorse * theirs)) best = Library::kMkl;
-  }
-  std::lock_guard lock(c.mu);
-  c.spent += all;
-  auto [at, fresh] = c.table.emplace(key, best);
-  if (fresh) ++(best == Library::kMkl ? c.mkl : c.onednn);
-  if (diag::Enabled(diag::Channel::perf_) && onednn < 1e9) {
-    char text[200];
-    std::snprintf(text, sizeof text, "matrix product %lldx[%lldx%lld]x[%lldx%lld]: MKL %.0f GFLOP/s, oneDNN %.0f: %s",
-                  static_cast<long long>(s.batch), static_cast<long long>(s.m), static_cast<long long>(s.k),
-                  static_cast<long long>(s.k), static_cast<long long>(s.n), row_flops * m / mkl * 1e-9,
-                  row_flops * m / onednn * 1e-9, at->second == Library::kMkl ? "MKL" : "oneDNN");
-    diag::Log(diag::Channel::perf_, text);
-  }
-  return at->second;
-}
 
 bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out) {
   Product p{t, {}, {}, {}, nullptr, out.dtype, out.device};
@@ -323,15 +301,91 @@ bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& ou
   return p.RunBest();
 }
 
-bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op,
+// Where a weight [N, K] lies so that MKL takes it; packs its first n rows.
+bool PackRows(const TorchApi& t, const Buffer& w, int64_t m, int64_t n, Impl* packed) {
+  const int64_t k = w.sizes[1], ld = w.strides[1] == 1 ? w.strides[0] : w.strides[1];
+  const bool rows = w.strides[1] == 1 && ld >= k, columns = w.strides[0] == 1 && ld >= w.sizes[0];
+  if ((!rows && !columns) || std::max({m, n, k, ld}) >= kMaxPackedSize) return false;
+  const int im = static_cast<int>(m), in = static_cast<int>(n), ik = static_cast<int>(k);
+  const int64_t size = static_cast<int64_t>(t.sgemm_pack_get_size(kMatrixB, im, in, ik) / sizeof(float) + 1), one = 1;
+  TensorValue v = t.empty_strided_cpu({&size, 1}, {&one, 1}, t.dtypes[static_cast<int>(DType::kFloat32)].number, false);
+  auto* data = static_cast<float*>(DataOf(t, v.impl, sizeof(float)));
+  // MKL asks for up to five times what it uses: pages behind that are never touched.
+  constexpr uintptr_t kHuge = 2 << 20;
+  const uintptr_t from = (reinterpret_cast<uintptr_t>(data) + kHuge - 1) / kHuge * kHuge;
+  const uintptr_t to = (reinterpret_cast<uintptr_t>(data) + n * k * sizeof(float)) / kHuge * kHuge;
+  if (to > from) madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
+  t.sgemm_pack(kRowMajor, kMatrixB, rows ? kTrans : kNoTrans, im, in, ik, 1.f, static_cast<const float*>(w.data),
+               static_cast<int>(ld), data);
+  *packed = v.impl;
+  return true;
+}
+
+// In a model every weight has left the caches when it is read again.
+void Flush(const void* data, int64_t bytes) {
+#ifdef __x86_64__
+  for (int64_t i = 0; i < bytes; i += 64) _mm_clflush(static_cast<const char*>(data) + i);
+#endif
+}
+
+// On numbers of our own, for as many columns of the result as the time allows.
+bool WorthPacking(const TorchApi& t, const Buffer& w, int64_t hint) {
+  const int64_t n = w.sizes[0], k = w.sizes[1];
+  Product p{t, {}, {}, {}, nullptr, DType::kFloat32, w.device};
+  p.a = {nullptr, {1, hint, k}, {0, k, 1}};
+  p.b = {w.data, {1, k, n}, {0, w.strides[1], w.strides[0]}};
+  p.out = {nullptr, {1, hint, n}, {0, n, 1}};
+  if (!p.CanBePacked()) return false;
+  const int64_t columns = p.ColumnsFor(3 * kProbeFlops);
+  const int64_t m = std::clamp<int64_t>(static_cast<int64_t>(3 * kProbeFlops / (2.0 * columns * k)), kPackedRows, hint);
+  const ProductShape shape = p.Shape(ProductShape::Packed::kCouldBe);
+  std::vector<float> numbers, result;
+  Impl packed = nullptr;
+  p.a.sizes[1] = p.out.sizes[1] = m;
+  p.b.sizes[2] = p.out.sizes[2] = p.out.strides[1] = columns;
+  Probe probe = p.ProbeOf(m);
+  probe.run = [&](Library l, int64_t rows) {
+    if (numbers.empty()) {
+      numbers.resize(m * k);
+      result.resize(m * columns);
+      uint32_t random = 1;
+      for (float& x : numbers) {
+        random = random * 1664525u + 1013904223u;
+        x = static_cast<float>(static_cast<int32_t>(random)) * 0x1p-31f;
+      }
+      p.a.data = numbers.data(), p.out.data = result.data();
+      if (PackRows(t, w, m, columns, &packed)) p.packed = static_cast<float*>(DataOf(t, packed, sizeof(float)));
+    }
+    return p.Run(l, rows);
+  };
+  probe.cool = [&] {
+    const bool rows = w.strides[1] == 1;
+    for (int64_t i = 0; i < (rows ? columns : k); ++i)
+      Flush(static_cast<const float*>(w.data) + i * w.strides[rows ? 0 : 1], (rows ? k : columns) * sizeof(float));
+    if (p.packed) Flush(p.packed, columns * k * sizeof(float));
+  };
+  const bool worth = Choose(shape, probe) == Library::kPacked;
+  if (packed) ReleaseImpl(t, packed);
+  return worth;
+}
+
+void TorchPackLinear(const TorchApi& t, const Buffer& w, int64_t rows, Buffer& out) {
+  Impl packed = nullptr;
+  if (!w.data || !t.at.all() || !t.empty_strided_cpu || !t.copy || Fixed(t) || !WorthPacking(t, w, rows) ||
+      !PackRows(t, w, rows, w.sizes[0], &packed))
+    return;
+  out.handle = packed;
+}
+
+bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer* packed,
                  Buffer& out) {
   Product p{t, {}, {}, {}, bias, out.dtype, out.device};
   if (!Usable(t, out.dtype, out.device) || x.dtype != out.dtype || w.dtype != out.dtype) return false;
-  if (!post_op.empty() && post_op != "none") return false;  // oneDNN could fuse it, but not into a result of ours
   if (w.rank != 2 || !AsRows(x, &p.a) || !AsBatch(w, &p.b) || !AsRows(out, &p.out)) return false;
   std::swap(p.b.sizes[1], p.b.sizes[2]);
   std::swap(p.b.strides[1], p.b.strides[2]);
   if (Empty(p.out) || p.a.sizes[2] == 0) return false;
+  if (packed) p.packed = static_cast<const float*>(DataOf(t, packed->handle, sizeof(float)));
   for (Matrix* m : {&p.a, &p.b, &p.out}) Tidy(m);
   return p.RunBest();
 }

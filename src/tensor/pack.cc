@@ -14,6 +14,7 @@ PyObject* Numbers(const int64_t* p, int64_t n) {
 }  // namespace
 
 bool TorchPack(const TorchApi& t, const Buffer& w, const Attrs& attrs, Buffer& out) {
+  if (attrs.name == "linear") return TorchPackLinear(t, w, attrs.axes.at(0), out), true;
   if (attrs.name != "conv" || !t.packed_convolution || w.rank != 4 || w.dtype != DType::kFloat32) return false;
   HoldGil gil;
   SavedError saved;

@@ -8,6 +8,7 @@
 
 #include "framejit/graph.h"
 #include "tensor/call_step.h"
+#include "tensor/contractions.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"
@@ -321,7 +322,7 @@ PyObject* Infer(PyObject*,
 
 // --- hosts
 // One library call on Python tensors into a fresh result. None: the host declined.
-PyObject* Library(PyObject*, PyObject* args) {  // (kind, operands, result sizes, axes, flag, scale)
+PyObject* RunLibrary(PyObject*, PyObject* args) {  // (kind, operands, result sizes, axes, flag, scale)
   const char* kind;
   PyObject *operands, *sizes, *axes = nullptr;
   int flag = 0;
@@ -360,7 +361,7 @@ PyObject* Library(PyObject*, PyObject* args) {  // (kind, operands, result sizes
   const Buffer* third = n > 2 ? &b[2] : nullptr;
   bool done = false;
   if (!strcmp(kind, "matmul")) done = host.MatMul(b[0], b[1], out);
-  if (!strcmp(kind, "linear")) done = host.Linear(b[0], b[1], third, "", out);
+  if (!strcmp(kind, "linear")) done = host.Linear(b[0], b[1], third, nullptr, out);
   if (!strcmp(kind, "conv")) done = host.Conv(b[0], b[1], third, attrs, out);
   if (!strcmp(kind, "attention")) done = host.Attention(b[0], b[1], b[2], n > 3 ? &b[3] : nullptr, flag, scale, out);
   if (!done) {
@@ -368,6 +369,12 @@ PyObject* Library(PyObject*, PyObject* args) {  // (kind, operands, result sizes
     Py_RETURN_NONE;
   }
   return torch ? WrapTorch(*Torch(), out.handle) : static_cast<PyObject*>(out.handle);
+}
+
+PyObject* Force(PyObject*, PyObject* library) {  // of matrix products, by number; -1: as measured
+  ForceLibrary(static_cast<int>(PyLong_AsLong(library)));
+  if (PyErr_Occurred()) return nullptr;
+  Py_RETURN_NONE;
 }
 
 PyObject* Parallel(PyObject*, PyObject* args) {  // sum of [0, n) by the torch team, in pieces
@@ -465,23 +472,15 @@ PyObject* SetFields(PyObject*, PyObject* on) {
 }
 
 PyMethodDef functions[] = {
-    {"classify", ClassifyObject, METH_O, nullptr},
-    {"read_meta", ReadMetaOf, METH_O, nullptr},
-    {"read_for_guard", ReadGuardOf, METH_O, nullptr},
-    {"torch_state", State, METH_NOARGS, nullptr},
-    {"callee_name", NameOf, METH_O, nullptr},
-    {"resolve", Resolve, METH_O, nullptr},
-    {"dtype_of", DTypeText, METH_O, nullptr},
-    {"make_trace", MakeTrace, METH_O, nullptr},
-    {"make_graph", MakeGraph, METH_VARARGS, nullptr},
-    {"run", RunRunner, METH_VARARGS, nullptr},
-    {"infer", Infer, METH_VARARGS, nullptr},
-    {"library", Library, METH_VARARGS, nullptr},
-    {"parallel", Parallel, METH_VARARGS, nullptr},
-    {"bench", Bench, METH_VARARGS, nullptr},
-    {"doctor", Verdicts, METH_NOARGS, nullptr},
-    {"set_fields", SetFields, METH_O, nullptr},
-    {nullptr, nullptr, 0, nullptr},
+    {"classify", ClassifyObject, METH_O, nullptr},    {"read_meta", ReadMetaOf, METH_O, nullptr},
+    {"read_for_guard", ReadGuardOf, METH_O, nullptr}, {"torch_state", State, METH_NOARGS, nullptr},
+    {"callee_name", NameOf, METH_O, nullptr},         {"resolve", Resolve, METH_O, nullptr},
+    {"dtype_of", DTypeText, METH_O, nullptr},         {"make_trace", MakeTrace, METH_O, nullptr},
+    {"make_graph", MakeGraph, METH_VARARGS, nullptr}, {"run", RunRunner, METH_VARARGS, nullptr},
+    {"infer", Infer, METH_VARARGS, nullptr},          {"library", RunLibrary, METH_VARARGS, nullptr},
+    {"force_library", Force, METH_O, nullptr},        {"parallel", Parallel, METH_VARARGS, nullptr},
+    {"bench", Bench, METH_VARARGS, nullptr},          {"doctor", Verdicts, METH_NOARGS, nullptr},
+    {"set_fields", SetFields, METH_O, nullptr},       {nullptr, nullptr, 0, nullptr},
 };
 
 }  // namespace

@@ -45,6 +45,10 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
   X(addmm_out, 't', "aoti_torch_cpu_addmm_out", int32_t, (Handle, Handle, Handle, Handle, double, double))            \
   X(linear_pointwise, 't', "aoti_torch_cpu__linear_pointwise", int32_t,                                               \
     (Handle, Handle, Handle*, const char*, const double**, int64_t, const char**, Handle*))                           \
+  X(sgemm_pack_get_size, 't', "cblas_sgemm_pack_get_size", size_t, (int, int, int, int))                              \
+  X(sgemm_pack, 't', "cblas_sgemm_pack", void, (int, int, int, int, int, int, float, const float*, int, float*))      \
+  X(sgemm_compute, 't', "cblas_sgemm_compute", void,                                                                  \
+    (int, int, int, int, int, int, const float*, int, const float*, int, float, float*, int))                         \
   X(mkldnn_matmul, 't', "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff", void,                                   \
     (Handle, Handle, Handle, float, float))                                                                           \
   X(convolution, 't', "aoti_torch_cpu_convolution", int32_t,                                                          \

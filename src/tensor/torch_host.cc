@@ -56,16 +56,6 @@ int32_t TorchDevice(Device d) {
   return d.kind == DeviceKind::kCpu ? 0 : d.kind == DeviceKind::kCuda ? 1 : 14;
 }
 
-void* DataOf(const TorchApi& t, Impl impl, int64_t item) {
-  if (t.at.all()) {
-    if (Field<int64_t>(impl, t.at.numel) == 0) return nullptr;
-    return Field<char*>(Field<void*>(impl, t.at.storage), t.at.storage_data) + Field<int64_t>(impl, t.at.offset) * item;
-  }
-  void* data = nullptr;
-  t.get_data_ptr(&impl, &data);
-  return data;
-}
-
 class Host : public framejit::Host {
  public:
   void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device device,
@@ -147,8 +137,8 @@ class Host : public framejit::Host {
   }
 
   bool MatMul(const Buffer& a, const Buffer& b, Buffer& out) override { return TorchMatMul(*Torch(), a, b, out); }
-  bool Linear(const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op, Buffer& out) override {
-    return TorchLinear(*Torch(), x, w, bias, post_op, out);
+  bool Linear(const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer* packed, Buffer& out) override {
+    return TorchLinear(*Torch(), x, w, bias, packed, out);
   }
   bool Conv(const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) override {
     return TorchConv(*Torch(), x, w, bias, attrs, out);
@@ -203,6 +193,16 @@ class Host : public framejit::Host {
 };
 
 }  // namespace
+
+void* DataOf(const TorchApi& t, Impl impl, int64_t item) {
+  if (t.at.all()) {
+    if (Field<int64_t>(impl, t.at.numel) == 0) return nullptr;
+    return Field<char*>(Field<void*>(impl, t.at.storage), t.at.storage_data) + Field<int64_t>(impl, t.at.offset) * item;
+  }
+  void* data = nullptr;
+  t.get_data_ptr(&impl, &data);
+  return data;
+}
 
 TempTensor::TempTensor(const TorchApi& t, const Buffer& b) : t_(t) {
   if (b.handle && t.at.all()) {  // the tensor itself, if it still is what the buffer says

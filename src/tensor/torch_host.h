@@ -29,7 +29,7 @@ class TempTensor {
 
 // Contractions (contractions.cc). Each returns false where it does not apply.
 bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out);
-bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, std::string_view post_op,
+bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer* packed,
                  Buffer& out);
 bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs,
                Buffer& out);
@@ -38,11 +38,14 @@ bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const B
 
 // A weight in oneDNN's own form (pack.cc).
 bool TorchPack(const TorchApi& t, const Buffer& w, const Attrs& attrs, Buffer& out);
+// A weight [N, K] as MKL packs it, for products of about so many rows; no handle where that is not faster.
+void TorchPackLinear(const TorchApi& t, const Buffer& w, int64_t rows, Buffer& out);
 // Null where writes could go unseen (watch.cc).
 std::unique_ptr<MemoryWatch> WatchTorch(const TorchApi& t, const Buffer& b);
 // Is the storage's memory torch's allocator's or our pool's, so that nobody else has it?
 bool HasOrdinaryMemory(const TorchApi& t, Impl impl);
 
+void* DataOf(const TorchApi& t, Impl impl, int64_t item);
 bool Deliver(const TorchApi& t, Handle result, Buffer& out);
 
 // On CUDA tensors (torch_cuda.cc).

@@ -16,6 +16,7 @@
 #include "pass/dce.h"
 #include "pass/fold.h"
 #include "pass/sink_gather.h"
+#include "pass/weights.h"
 
 namespace framejit {
 namespace {
@@ -26,7 +27,13 @@ const std::map<std::string, int (*)(Graph&)> kPasses = {{"fold", pass::Fold},
                                                         {"cse", pass::Cse},
                                                         {"dce", pass::Dce},
                                                         {"sink_gather", pass::SinkGather},
-                                                        {"channels_last", pass::ChannelsLast}};
+                                                        {"channels_last", pass::ChannelsLast},
+                                                        {"pack_products", [](Graph& g) {
+                                                           std::vector<bool> weights;  // inputs named w...
+                                                           for (ValueId v : g.inputs)
+                                                             weights.push_back(g.nodes[v].attrs.name[0] == 'w');
+                                                           return pass::PackProducts(g, weights);
+                                                         }}};
 
 struct Case {
   std::string name, passes, input, expected;

@@ -140,7 +140,7 @@ TEST(FallbackGemm, LinearWithBiasAndStridedRows) {
   for (bool small : {false, true}) {
     HostTensor out = HostTensor::Empty(DType::kFloat32, {3, 2, 4, 5});
     Buffer b = AsBuffer(bias);
-    ASSERT_TRUE(runtime::FallbackLinear(host, AsBuffer(x), AsBuffer(w), &b, "", AsBuffer(out), small));
+    ASSERT_TRUE(runtime::FallbackLinear(host, AsBuffer(x), AsBuffer(w), &b, AsBuffer(out), small));
     const auto xs = test::Values(AsBuffer(x)), ws = test::Values(AsBuffer(w)), bs = test::Values(b),
                got = test::Values(AsBuffer(out));
     for (int row = 0; row < 24; ++row) {
