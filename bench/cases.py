@@ -163,6 +163,14 @@ def dynamic(peer):
         times = measure.interleaved({name: bind(call) for name, call in contenders.items()})
         yield measure.record("dynamic", "tiny BERT, 20 shapes, compiled", "ms", **{k: v[0] for k, v in times.items()}), [v[1] for v in times.values()]
 
+        for small, shape in ((True, (4, 64)), (False, (2, 96))):  # what symbolic sizes cost: "eager" is framejit with constant ones
+            model, _ = models.build("BertModel", small=small)
+            arguments = models.make_inputs("BertModel", small, *shape)
+            both = {"eager": framejit.compile(model, dynamic=False), "framejit": framejit.compile(model, dynamic=True)}
+            times = measure.interleaved({name: (lambda c=call: c(**arguments)) for name, call in both.items()})
+            name = f"{'tiny BERT' if small else 'BERT-base'} {shape[0]}x{shape[1]}, eager = constant sizes"
+            yield measure.record("dynamic", name, "ms", **{k: v[0] for k, v in times.items()}), [v[1] for v in times.values()]
+
 
 CASES = {
     "training": training,

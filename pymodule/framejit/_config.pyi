@@ -15,6 +15,7 @@ class Config:
     max_depth: int
     max_entries: int
     pack_weights: bool
+    guess: bool
     fuse: bool
     disabled_passes: str
     fuel: int

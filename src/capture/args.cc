@@ -249,6 +249,10 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     if (handled) return r;
   }
   BreakId refusal = Refusal(callee);
+  const bool asks = refusal == BreakId::kTensorItem || refusal == BreakId::kTensorBool;
+  if (asks && nargs == 1 && !kwnames && IsTensor(args[0]) &&
+      (callee.ends_with(".item") || callee.ends_with("__bool__")))
+    if (PyObject* guess = GuessValue(AsTensor(args[0])->id, callee.ends_with("__bool__"))) return guess;
   if (refusal != BreakId::kInternal) return Break(refusal, callee);
   Call call;
   call.callee = callee;

@@ -261,10 +261,10 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
         }
       }
   }
-  if (depth_ >= max_depth_) return s_.Break(BreakId::kDeepCapture, Describe(f));
-  ++depth_;
+  if (s_.depth >= max_depth_) return s_.Break(BreakId::kDeepCapture, Describe(f));
+  ++s_.depth;
   PyObject* r = PyObject_Vectorcall(f, args, nargs, kwnames);
-  --depth_;
+  --s_.depth;
   if (r && (code->co_flags & CO_GENERATOR)) return s_.MarkFresh(r);
   if (r && s_.broken()) {  // C code between swallowed the unwinding
     Py_DECREF(r);

@@ -153,7 +153,7 @@ class Policy : public frame::FramePolicy {
       Skip(frame, place.skip);
       return frame::Action::kStep;
     }
-    if (!place.segments.empty()) {
+    if (LastOf(place)) {
       if (!Missed(*config, place, frame)) return PyErr_Occurred() ? frame::Action::kRaise : StepOver(frame, place);
     } else if (stance == Stance::kFailOnRecompile) {
       PyErr_SetString(ErrorType("RecompileError"), (Where(code) + " was not compiled yet").c_str());
@@ -241,11 +241,17 @@ class Policy : public frame::FramePolicy {
     return frame::Action::kStep;
   }
 
+  static Segment* LastOf(const Place& place) {
+    for (auto it = place.segments.rbegin(); it != place.segments.rend(); ++it)
+      if (!(*it)->guessed_wrong) return it->get();
+    return nullptr;
+  }
+
   static long Span(const Segment& seg) { return seg.returns ? 1L << 40 : seg.instructions; }
 
   // What the segments of this place would have run is run as written: no other is begun in the middle of it.
   static frame::Action StepOver(FjFrame* frame, const Place& place) {
-    if (!place.segments.empty()) Skip(frame, Span(*place.segments.back()));
+    if (Segment* last = LastOf(place)) Skip(frame, Span(*last));
     return frame::Action::kStep;
   }
 
@@ -268,7 +274,7 @@ class Policy : public frame::FramePolicy {
   // No entry matched. True: capture another version.
   static bool Missed(Config& config, Place& place, FjFrame* frame) {
     if (stance == Stance::kEagerOnRecompile) return false;
-    Segment& last = *place.segments.back();
+    Segment& last = *LastOf(place);
     PyObject* names = fj_code(frame)->co_localsplusnames;
     std::string why = last.guards->Explain(fj_localsplus(frame), names);
     if (stance == Stance::kFailOnRecompile) {
@@ -387,6 +393,7 @@ void ResetConfig(Config& c) {
   c.breaks.clear();
   c.graphs.clear();
   c.notes.clear();
+  c.guesses = std::make_shared<Guesses>();
   c.kernels = {};
   c.captures = c.recompiles = c.graph_count = c.op_count = 0;
   c.seconds = 0;

@@ -53,8 +53,15 @@ int TBool(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
   if (!s) return -1;
   if (auto known = s->lowering().KnownTruth(AsTensor(a)->id)) return *known;
+  if (Ref guess(s->GuessValue(AsTensor(a)->id, true)); guess) return guess.get() == Py_True;
   s->Break(BreakId::kTensorBool);
   return -1;
+}
+PyObject* TInt(PyObject* a) {
+  Session* s = Live(AsTensor(a)->session);
+  if (!s) return nullptr;
+  Ref guess(s->GuessValue(AsTensor(a)->id, false));
+  return guess ? PyNumber_Long(guess.get()) : s->Break(BreakId::kTensorItem);
 }
 PyObject* TNumber(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
@@ -166,7 +173,7 @@ PyNumberMethods tensor_number = {
     .nb_and = TBinary<1>,
     .nb_xor = TBinary<12>,
     .nb_or = TBinary<7>,
-    .nb_int = TNumber,
+    .nb_int = TInt,
     .nb_float = TNumber,
     .nb_inplace_add = TBinary<13>,
     .nb_inplace_subtract = TBinary<23>,

@@ -65,6 +65,7 @@ struct Captured {
   long clean_instructions =
       0;  // of these, up to the last place where no other exception was being handled than at the start
   bool raised_for_compiling = false;  // the program raised, and had been told that it is being compiled
+  bool refused_guess = false;         // what was guessed in it cannot be checked after a run
   std::string state_problem;          // the state at the end cannot be rebuilt: try to end earlier
 };
 
@@ -87,6 +88,17 @@ void StateProblem(FjFrame* frame, int next, Captured* out) {
   b.line = std::max(0, at.line);
   b.column = std::max(0, at.column);
   b.end_column = at.end_line == at.line ? std::max(0, at.end_column) : 0;
+}
+
+// What was guessed is read after every run.
+std::vector<std::pair<int, Guess>> KeepGuesses(Session& s, std::vector<TraceId>& outputs) {
+  std::vector<std::pair<int, Guess>> kept;
+  for (const Guess& g : s.guesses()) {
+    auto at = std::find(outputs.begin(), outputs.end(), g.tensor);
+    if (at == outputs.end()) at = outputs.insert(at, g.tensor);
+    kept.emplace_back(at - outputs.begin(), Guess{g.tensor, Borrow(g.value.get()), Borrow(g.code.get()), g.at});
+  }
+  return kept;
 }
 
 bool WantsGrad(const Trace& t) {
@@ -188,11 +200,14 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
 
   // Results that are inputs are handed through; the others are made by the runner.
   const int ieee = s.uses_numpy ? tensor::NumpyWatch() : 0;  // its error state is guarded
+  auto guesses = KeepGuesses(s, recipe.outputs);
   auto made = s.lowering().Finish(recipe.outputs, ieee != 0);
   std::vector<tensor::OutputPlan> plan;
   for (auto& m : made) plan.push_back({static_cast<tensor::OutputPlan::Kind>(m.kind), m.index, m.calls});
 
   auto seg = std::make_unique<Segment>(std::move(recipe));
+  seg->guesses = std::move(guesses);
+  seg->guess_book = config.guesses;
   seg->returns = returns;
   seg->return_node = return_node;
   seg->next = index;
@@ -325,6 +340,8 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   options.dynamic_floats = config.backend == "llvm" || config.backend == "eager";
   options.stop_after = stop_after;
   options.compiling = config.compiling;
+  if (!config.fullgraph && !FindBackend(config.backend) && diag::OptionOn("guess"))
+    options.guesses = config.guesses.get();
   Session s(frame, options);
   CaptureSemantics sem(s);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator
@@ -415,6 +432,11 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     out.state_problem = "an exception being handled";
     out.instructions = out.clean_instructions + 1;
   } else {
+    if (!s.guesses().empty() && s.Unguessable()) {
+      for (const Guess& g : s.guesses()) config.guesses->Refuse(g);
+      out.refused_guess = true;
+      return out;
+    }
     SuspendScope off;
     out.segment = Build(config, s, sem, frame, before, outcome, index, result.get(), &out.state_problem);
   }
@@ -439,6 +461,7 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
   std::vector<diag::Break> reasons;  // the break, then what makes the segment end before it; one of a kind
   long stop_after = -1;
   Captured c;
+  config.guesses->taken.clear();
   for (int attempt = 0; attempt < 40; ++attempt) {
     c = CaptureOnce(config, place, frame, stop_after);
     if (PyErr_Occurred()) PyErr_Clear();
@@ -455,6 +478,7 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
       diag::Log(diag::Channel::perf_, config.notes.back());
       continue;
     }
+    if (c.refused_guess) continue;
     if (c.segment) break;
     if (!c.broke && c.state_problem.empty()) break;  // nothing worth compiling
     if (std::none_of(reasons.begin(), reasons.end(), [&](auto& b) { return b.id == c.reason.id; }))
@@ -526,6 +550,7 @@ int Segment::Run(PyObject* const* inputs, const int64_t* symbols, PyObject** out
 }
 
 int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
+  if (guessed_wrong) return 0;
   constexpr int kInline = 256;
   PyObject* inputs_small[kInline];
   int64_t symbols_small[kInline];
@@ -562,9 +587,19 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   if (frame) off.emplace();  // the hot path has nothing to suspend
   tensor::AutocastOff plain;
   if (int r = Run(inputs, symbols, out); r < 0) return r;
+  for (auto& [i, guess] : guesses) {
+    const int holds = Holds(guess, out[i]);
+    if (holds == 1) continue;
+    for (size_t j = 0; j < n; ++j) Py_CLEAR(out[j]);
+    if (holds < 0) return -1;
+    guessed_wrong = true;
+    guess_book->Refuse(guess);
+    PyErr_SetString(PyExc_RuntimeError, "framejit: data says something else than it did");
+    return -1;
+  }
   // The common case: one tensor is returned.
-  if (returns && n == 1 && recipe.nodes.size() == 1 && stores.empty() && calls.empty() && cells.empty() &&
-      grad_after < 0) {
+  if (returns && n == 1 && guesses.empty() && recipe.nodes.size() == 1 && stores.empty() && calls.empty() &&
+      cells.empty() && grad_after < 0) {
     *result = out[0];
     ++runs;
     return 1;

@@ -35,6 +35,7 @@ struct Config {
   std::vector<std::string> notes;   // why a segment runs through the framework
   CompileStats kernels;             // summed
   double seconds = 0;
+  std::shared_ptr<Guesses> guesses = std::make_shared<Guesses>();
 };
 
 struct Segment {
@@ -70,8 +71,11 @@ struct Segment {
   static constexpr int kFailures = 4, kRetry = 64;
   int failures = 0;
   unsigned passed = 0;
-  int64_t runs = 0;    // finished ones
-  std::string origin;  // for the event stream, empty where there is none: PlaceName
+  int64_t runs = 0;                            // finished ones
+  std::vector<std::pair<int, Guess>> guesses;  // by output
+  std::shared_ptr<Guesses> guess_book;
+  bool guessed_wrong = false;  // once: never run again
+  std::string origin;          // for the event stream, empty where there is none: PlaceName
   int line = 0;
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
   explicit Segment(Recipe r) : recipe(std::move(r)) {}

@@ -82,7 +82,6 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* const handled_ = Ref(PyErr_GetHandledException()).get();  // alive while capture runs: its handler is below
   FjFrame* current_ = nullptr;                                        // whose instruction is being run
   long instructions_ = 0;
-  int depth_ = 0;  // of captured calls
   const long max_instructions_ = std::stol(diag::GetOption("max_unroll"));
   const int max_depth_ = std::stoi(diag::GetOption("max_depth"));
 };

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "capture/guess.h"
 #include "capture/ref.h"
 #include "diag/diag.h"
 #include "frame/semantics.h"
@@ -69,8 +70,9 @@ struct CaptureOptions {
   std::vector<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
   std::vector<std::string> dynamic_ints;                  // source text of Python ints and floats, likewise
   bool dynamic_floats = true;
-  long stop_after = -1;   // outermost instructions to run; -1: as far as possible
-  bool compiling = true;  // what torch.compiler.is_compiling() answers
+  long stop_after = -1;        // outermost instructions to run; -1: as far as possible
+  bool compiling = true;       // what torch.compiler.is_compiling() answers
+  Guesses* guesses = nullptr;  // null: none are made
 };
 
 class Session {
@@ -188,8 +190,17 @@ class Session {
   };
   std::unordered_map<PyObject*, RootCell> root_cells;
   int64_t op_count = 0;
+  int depth = 0;  // of captured calls
+
+  // What the tensor says in the call that is being captured, as from now on taken for granted: True or False (`truth`,
+  // or a bool tensor), or an int. New reference; null without an exception: that is not to be guessed.
+  PyObject* GuessValue(TraceId t, bool truth);
+  const std::vector<Guess>& guesses() const { return guesses_; }
+  bool Unguessable() const;  // by what the graph does
 
  private:
+  Ref RunUpTo(TraceId t, bool truth);  // on the real inputs; null: that fails
+  std::vector<Guess> guesses_;
   PyObject* SymbolOf(PyObject* number,
                      const Source* s);  // of an int that is known to change; null without error: it is not
   std::unordered_map<const Source*, shape::Int> int_symbols_;

@@ -11,12 +11,31 @@ namespace framejit::tensor {
 
 namespace {
 
+const Arg* Argument(const Call& c, size_t position, std::initializer_list<std::string_view> names) {
+  if (position < c.args.size()) return &c.args[position];
+  for (auto& [name, a] : c.kwargs)
+    if (std::find(names.begin(), names.end(), name) != names.end()) return &a;
+  return nullptr;
+}
+
+bool IsOff(const Arg* a) {
+  return a && ((a->is(Arg::Kind::kBool) && !a->b) || (a->is(Arg::Kind::kFloat) && a->f == 0) ||
+               (a->is(Arg::Kind::kInt) && a->i == shape::Int(0)));
+}
+
 // Draws numbers: by its name, or as one of the things that drop out inside.
-bool Draws(const std::string& callee) {
-  if (surface::IsRandom(callee)) return true;
-  for (const char* part : {"dropout", "attention", "lstm", "gru", "rnn"})
-    if (callee.find(part) != std::string::npos) return callee.starts_with("torch");
-  return false;
+bool Draws(const Call& c) {
+  const bool torch = c.callee.starts_with("torch");
+  auto has = [&](const char* part) { return torch && c.callee.find(part) != std::string::npos; };
+  if (has("dropout")) return !IsOff(Argument(c, 1, {"p"})) && !IsOff(Argument(c, 2, {"train", "training"}));
+  if (surface::IsRandom(c.callee)) return true;
+  if (has("scaled_dot_product_attention")) {
+    const Arg* p = Argument(c, 4, {"dropout_p"});
+    return p && !IsOff(p);
+  }
+  if (has("lstm") || has("gru") || has("rnn"))
+    return !(c.args.size() > 6 && c.args[6].is(Arg::Kind::kBool) && IsOff(&c.args[6]));
+  return has("attention") && !has("_native_multi_head_attention");
 }
 
 PyObject* Generator(int gpu) {  // -1: the CPU's
@@ -52,8 +71,7 @@ UndoPlan PlanUndo(const Trace& trace, bool direct, bool fails) {
         std::find(plan.gpus.begin(), plan.gpus.end(), t.meta.device.index) == plan.gpus.end())
       plan.gpus.push_back(t.meta.device.index);
   }
-  if (plan.torch && fails)
-    plan.random = std::any_of(trace.calls.begin(), trace.calls.end(), [](const Call& c) { return Draws(c.callee); });
+  if (plan.torch && fails) plan.random = std::any_of(trace.calls.begin(), trace.calls.end(), Draws);
   return plan;
 }
 

@@ -1,0 +1,41 @@
+// Guessed branches. A branch on data in a called function would end the graphs of all of its callers, which are then
+// run piece by piece. So what the branch was told in the call that is being captured is found out (the operations so
+// far are run by the framework) and taken for granted; the tensor that it reads becomes a result of the graph, and a
+// run where it says something else counts for nothing: Python does that call, and the place is not guessed again. Not
+// in the outermost function (to break there is cheap), nor where gradients are wanted, inputs are written or random
+// numbers drawn, nor more than a few times at one place of a graph (a loop until something converges).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "capture/ref.h"
+#include "framejit/call.h"
+
+namespace framejit::capture {
+
+struct Guess {
+  TraceId tensor;
+  Ref value;  // True, False or an int
+  Ref code;
+  int at;  // instruction offset
+};
+
+// Of one compiled function.
+struct Guesses {
+  using Where = std::pair<PyObject*, int>;  // code, instruction offset
+  // In the captures of one place, which begin anew after each break; by how often that was asked there before.
+  std::map<std::pair<Where, int>, Ref> taken;
+  std::set<Where> wrong;   // said two things
+  std::vector<Ref> codes;  // kept
+  void Refuse(const Guess& g) {
+    if (wrong.emplace(g.code.get(), g.at).second) codes.push_back(Borrow(g.code.get()));
+  }
+};
+
+// Does the tensor, as a run has made it, say what was guessed? -1: an exception.
+int Holds(const Guess& g, PyObject* tensor);
+
+}  // namespace framejit::capture
