@@ -1,7 +1,7 @@
 """The GPU tables: kernels, launch path, models. `tools/dev gpu-bench`; needs a GPU.
 
-Kernel time: a CUDA graph of 20 launches over rotating inputs, divided by 20, for every contender alike. Launch path: host
-time of a call. Models: wall clock of back-to-back calls, synchronised at the end.
+Kernel time: a CUDA graph of 20 launches over rotating inputs, divided by 20, for every contender alike; called: wall clock
+of calls from Python, one after the other. Launch path: host time of a call. Models: wall clock of back-to-back calls, synchronised at the end.
 """
 
 import argparse
@@ -89,6 +89,39 @@ def kernel_time(function, inputs, launches=20):
     return statistics.median(samples[2:])
 
 
+def called_time(function, inputs, calls=60):
+    """Microseconds of a call, its kernels included."""
+    import torch
+
+    samples = []
+    for _ in range(7):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for i in range(calls):
+            function(*inputs[i % len(inputs)])
+        torch.cuda.synchronize()
+        samples.append((time.perf_counter() - start) / calls * 1e6)
+    return statistics.median(samples[1:])
+
+
+def copy_bandwidth():
+    """GB/s, read and written. Not in a CUDA graph, where a copy is another, slower operation."""
+    import torch
+
+    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda").random_()
+    to = torch.empty_like(source)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    samples = []
+    for _ in range(8):
+        begin.record()
+        for _ in range(10):
+            to.copy_(source)
+        end.record()
+        end.synchronize()
+        samples.append(begin.elapsed_time(end) / 10)
+    return 2 * (1 << 30) / statistics.median(samples[2:]) / 1e6
+
+
 def kernel_cases():
     import torch
 
@@ -132,26 +165,29 @@ def contenders(function, peer):
 def kernels(peer, only):
     import torch
 
-    big = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
-    to = torch.empty_like(big)
-    copy = kernel_time(lambda x: to.copy_(x), [(big,)])
-    bandwidth = 2 * (1 << 30) / copy / 1e3
+    bandwidth = copy_bandwidth()
     show("copy 1 GiB", "GB/s", "GB/s", framejit=None, device=bandwidth)
-    del big, to
+    ratios = []
     with torch.no_grad():
         for name, function, inputs, size in kernel_cases():
             if only and only not in name:
                 continue
-            times = {}
+            times, called = {}, {}
             for who, call in contenders(function, peer):
                 try:
                     times[who] = kernel_time(call, inputs)
+                    called[who] = called_time(call, inputs)
                 except Exception as error:  # noqa: BLE001: a table with a hole says more than none
                     print(f"{name}: {who}: {type(error).__name__}: {str(error)[:300]}", flush=True)
                     torch.cuda.synchronize()
             if "framejit" in times:
                 times["share_of_copy"] = size / times["framejit"] / 1e3 / bandwidth
             show(name, "kernel", "us", **times)
+            show(name, "called", "us", **called)
+            if "framejit" in called and "peer" in called:
+                ratios.append(called["peer"] / called["framejit"])
+    if ratios:
+        show("called from Python, geometric mean", "vs_peer", "times", framejit=None, vs_peer=statistics.geometric_mean(ratios))
 
 
 def launch_path(peer):

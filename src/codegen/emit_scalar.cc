@@ -1,6 +1,7 @@
 #include "codegen/emit_scalar.h"
 
 #include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/Module.h>
 
 #include <algorithm>
@@ -325,9 +326,12 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
     case Op::kTrunc: return unary(llvm::Intrinsic::trunc);
     case Op::kRound: return unary(llvm::Intrinsic::roundeven);
     case Op::kSqrt: return unary(llvm::Intrinsic::sqrt);
-    case Op::kRsqrt: return b_.CreateFDiv(Like(a, 1.0), unary(llvm::Intrinsic::sqrt));
+    case Op::kRsqrt:
+      if (isa_.gpu && a->getType()->isFloatTy())  // as the framework's kernels
+        return b_.CreateIntrinsic(llvm::Intrinsic::nvvm_rsqrt_approx_f, {}, {a});
+      return b_.CreateFDiv(Like(a, 1.0), unary(llvm::Intrinsic::sqrt));
     case Op::kReciprocal:
-      if (isa_.approximate) return FullRangeDivide(b_, Like(a, 1.0), a);
+      if (isa_.gpu) return DivideOnGpu(b_, isa_, Like(a, 1.0), a);
       return b_.CreateFDiv(Like(a, 1.0), a);
     case Op::kIsNan: return b_.CreateFCmpUNO(a, a);
     case Op::kIsInf:
@@ -337,15 +341,19 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
       Value* i = b_.CreateBitCast(a, Wide(b_.getIntNTy(bits), LanesOf(a)));
       return b_.CreateICmpSLT(i, Like(i, int64_t{0}));
     }
-    case Op::kAdd: return b_.CreateFAdd(a, b);
+    case Op::kAdd: return isa_.gpu && a->getType()->isFloatTy() ? AddOnGpu(b_, isa_, a, b) : b_.CreateFAdd(a, b);
     case Op::kSub: return b_.CreateFSub(a, b);
     case Op::kMul: return b_.CreateFMul(a, b);
-    case Op::kDiv: return isa_.approximate ? FullRangeDivide(b_, a, b) : b_.CreateFDiv(a, b);
+    case Op::kDiv: return isa_.gpu ? DivideOnGpu(b_, isa_, a, b) : b_.CreateFDiv(a, b);
     case Op::kCopysign: return b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, a, b);
     // One machine instruction, which gives `a` for equal ones and if either is nan; a nan in `b` wins by the second
     // select.
-    case Op::kMaximum: return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, b_.CreateSelect(b_.CreateFCmpOLT(a, b), b, a));
-    case Op::kMinimum: return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, b_.CreateSelect(b_.CreateFCmpOLT(b, a), b, a));
+    case Op::kMaximum:
+      if (isa_.gpu && a->getType()->isFloatTy()) return b_.CreateBinaryIntrinsic(llvm::Intrinsic::maximum, a, b);
+      return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, b_.CreateSelect(b_.CreateFCmpOLT(a, b), b, a));
+    case Op::kMinimum:
+      if (isa_.gpu && a->getType()->isFloatTy()) return b_.CreateBinaryIntrinsic(llvm::Intrinsic::minimum, a, b);
+      return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, b_.CreateSelect(b_.CreateFCmpOLT(b, a), b, a));
     case Op::kEq: return b_.CreateFCmpOEQ(a, b);
     case Op::kNe: return b_.CreateFCmpUNE(a, b);
     case Op::kLt: return b_.CreateFCmpOLT(a, b);

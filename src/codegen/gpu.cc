@@ -13,8 +13,10 @@
 #include <semaphore>
 #include <thread>
 
+#include "codegen/gpu_cache.h"
 #include "codegen/gpu_jit.h"
 #include "diag/diag.h"
+#include "runtime/cuda/assemble.h"
 
 namespace framejit::codegen {
 namespace {
@@ -24,7 +26,7 @@ using runtime::cuda::Driver;
 using runtime::cuda::Launch;
 
 struct Totals {
-  std::atomic<int64_t> kernels{0}, hits{0}, misses{0}, code_bytes{0}, micros{0};
+  std::atomic<int64_t> kernels{0}, hits{0}, misses{0}, read{0}, code_bytes{0}, micros{0};
 };
 Totals& TheTotals() {
   static auto* totals = new Totals();
@@ -60,23 +62,29 @@ Loaded Compile(const loop::Kernel& kernel, const DeviceInfo& device, bool vector
   } release;
   const auto start = std::chrono::steady_clock::now();
   Loaded out;
-  out.schedule = MakeGpuSchedule(kernel, vectors, narrow);
-  const std::string symbol = SymbolOf(kernel);
-  const std::string ptx = GpuKernelText(kernel, out.schedule, ArchOf(device.major, device.minor), symbol, "ptx");
-  if (diag::Enabled(diag::Channel::ptx_)) diag::Log(diag::Channel::ptx_, ptx);
+  out.schedule = MakeGpuSchedule(kernel, device.major * 10 + device.minor, vectors, narrow);
   const Driver& d = *runtime::cuda::GetDriver();
   runtime::cuda::Scope scope(d, device);
-  constexpr int kErrorLog = 5, kErrorLogBytes = 6;  // CU_JIT_*
-  char log[4096] = "";
-  int options[] = {kErrorLog, kErrorLogBytes};
-  void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
   runtime::cuda::Module module = nullptr;  // never unloaded: launches may be in flight
-  if (auto r = d.module_load(&module, ptx.c_str(), 2, options, values))
-    runtime::cuda::Fail(d, r, "loading kernel " + symbol + (*log ? std::string(": ") + log : ""));
-  Check(d, d.module_function(&out.function, module, symbol.c_str()), "cuModuleGetFunction");
+  const std::string key = GpuCodeKey(kernel, out.schedule, device);
+  const bool shown = diag::Enabled(diag::Channel::ptx_);
+  std::optional<GpuCode> code = shown ? std::nullopt : ReadGpuCode(key);
+  auto load = [&] { return d.module_load(&module, code->code.c_str(), 0, nullptr, nullptr); };
+  if (code && !load()) {
+    ++TheTotals().read;
+  } else {
+    code.emplace().symbol = SymbolOf(kernel);
+    const std::string ptx =
+        GpuKernelText(kernel, out.schedule, ArchOf(device.major, device.minor), code->symbol, "ptx");
+    if (shown) diag::Log(diag::Channel::ptx_, ptx);
+    code->code = runtime::cuda::Assemble(device, ptx, SitePackages());
+    if (auto r = load()) runtime::cuda::Fail(d, r, "loading kernel " + code->symbol);
+    WriteGpuCode(key, *code);
+  }
+  Check(d, d.module_function(&out.function, module, code->symbol.c_str()), "cuModuleGetFunction");
   Totals& t = TheTotals();
   ++t.kernels;
-  t.code_bytes += static_cast<int64_t>(ptx.size());
+  t.code_bytes += static_cast<int64_t>(code->code.size());
   t.micros += std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
   return out;
 }
@@ -89,7 +97,7 @@ class GpuKernel : public runtime::cuda::Kernel {
  public:
   GpuKernel(const loop::Kernel& kernel, int device) : kernel_(kernel), device_(runtime::cuda::GetDevice(device)) {
     const bool narrow = !AllConst(kernel_) || FitsNarrow(kernel_, nullptr);
-    expected_ = MakeGpuSchedule(kernel_, true, narrow);
+    expected_ = MakeGpuSchedule(kernel_, device_.major * 10 + device_.minor, true, narrow);
     Start(true, narrow);
   }
 
@@ -175,7 +183,8 @@ std::shared_ptr<const runtime::cuda::Kernel> GetGpuKernel(const loop::Kernel& ke
 std::string EmitGpuText(const loop::Kernel& kernel, const std::string& arch, std::string_view what, bool vectors,
                         bool narrow) {
   CheckSupported(kernel);
-  return GpuKernelText(kernel, MakeGpuSchedule(kernel, vectors, narrow), arch, SymbolOf(kernel), what);
+  const int capability = arch.starts_with("sm_") ? std::atoi(arch.c_str() + 3) : 0;
+  return GpuKernelText(kernel, MakeGpuSchedule(kernel, capability, vectors, narrow), arch, SymbolOf(kernel), what);
 }
 
 bool LibdeviceFound() {
@@ -186,7 +195,11 @@ void ClearGpuKernels() {
   std::lock_guard lock(TheCache().mutex);
   TheCache().kernels.clear();
   Totals& t = TheTotals();
-  for (auto* n : {&t.kernels, &t.hits, &t.misses, &t.code_bytes, &t.micros}) *n = 0;
+  for (auto* n : {&t.kernels, &t.hits, &t.misses, &t.read, &t.code_bytes, &t.micros}) *n = 0;
+}
+
+int64_t GpuKernelsRead() {
+  return TheTotals().read;
 }
 
 void AddGpuKernelInfo(KernelCacheInfo* info) {

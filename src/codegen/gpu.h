@@ -18,5 +18,6 @@ std::string EmitGpuText(const loop::Kernel& kernel, const std::string& arch, std
 bool LibdeviceFound();
 void ClearGpuKernels();
 void AddGpuKernelInfo(KernelCacheInfo* info);
+int64_t GpuKernelsRead();  // from the disk
 
 }  // namespace framejit::codegen

@@ -22,15 +22,15 @@
 #include <map>
 
 #include "codegen/codegen.h"
-#include "codegen/gpu_thread.h"
+#include "codegen/gpu_reduce.h"
 
 namespace framejit::codegen {
 namespace {
 
-class GpuEmitter : public GpuThread {
+class GpuEmitter : public GpuReducer {
  public:
   GpuEmitter(llvm::Module& m, const Kernel& k, const Isa& isa, const GpuSchedule& schedule)
-      : GpuThread(m, k, isa, schedule) {}
+      : GpuReducer(m, k, isa, schedule) {}
 
   void Run(const std::string& symbol) {
     if (!k_.scratch.empty()) throw CodegenUnsupported("a kernel with scratch rows on a GPU");
@@ -124,22 +124,34 @@ class GpuEmitter : public GpuThread {
   // --- tiles: what is contiguous along the other axis crosses shared memory, on its way in or out
   bool Staged(int n) const override { return s_.mode == GpuSchedule::kTile && s_.staged[n]; }
   void Tiles() {
-    constexpr int kTile = 32, kPitch = kTile + 1;  // an odd pitch: a column of the tile meets every bank once
+    const int side = s_.tile, pitch = GpuSchedule::Pitch(side), across_vectors = side / vector_;
     row_.assign(k_.insts.size(), {});
     Value* inner = IntOf(k_.inner);
     Value* last = IntOf(k_.outer.back());
-    auto tiles = [&](Value* n) { return b_.CreateUDiv(Add(n, I(kTile - 1)), I(kTile)); };
-    Value* rest = block_;
-    Value* first_i = Mul(b_.CreateURem(rest, tiles(inner)), I(kTile));
-    rest = b_.CreateUDiv(rest, tiles(inner));
-    Value* first_o = Mul(b_.CreateURem(rest, tiles(last)), I(kTile));
-    rest = b_.CreateUDiv(rest, tiles(last));
+    auto tiles = [&](Value* n) { return b_.CreateUDiv(Add(n, I(side - 1)), I(side)); };
+    auto groups = [&](Value* n) { return b_.CreateUDiv(tiles(n), I(s_.group)); };
+    Value* on_curve = b_.CreateURem(block_, I(int64_t{s_.group} * s_.group));
+    Value* rest = b_.CreateUDiv(block_, I(int64_t{s_.group} * s_.group));
+    auto place = [&](Value* group, int axis) {  // on the Z-curve every other bit counts along an axis
+      Value* tile = Mul(group, I(s_.group));
+      for (int bit = 0; 1 << bit < s_.group; ++bit) {
+        const int from = 2 * bit + axis;
+        Value* part = b_.CreateAnd(b_.CreateLShr(on_curve, I(from - bit)), I(int64_t{1} << bit));
+        tile = b_.CreateOr(tile, part);
+      }
+      return Mul(tile, I(side));
+    };
+    Value* first_i = place(b_.CreateURem(rest, groups(inner)), 0);
+    rest = b_.CreateUDiv(rest, groups(inner));
+    Value* first_o = place(b_.CreateURem(rest, groups(last)), 1);
+    rest = b_.CreateUDiv(rest, groups(last));
     const Values above = Unflatten(rest, {k_.outer.begin(), k_.outer.end() - 1});
-    Value* x = b_.CreateAnd(thread_, I(kTile - 1));
     std::vector<Site> sites(s_.unroll), turned(s_.unroll);
-    Values y;
+    Values x, y;
     for (int u = 0; u < s_.unroll; ++u) {
-      y.push_back(Add(b_.CreateLShr(thread_, 5), I(int64_t{u} * s_.threads / kTile)));
+      Value* at = Add(thread_, I(int64_t{u} * s_.threads));
+      x.push_back(Mul(b_.CreateURem(at, I(across_vectors)), I(vector_)));
+      y.push_back(b_.CreateUDiv(at, I(across_vectors)));
       auto place = [&](Site& site, Value* i, Value* o) {
         site.i = Add(first_i, i);
         site.outer = above;
@@ -147,273 +159,61 @@ class GpuEmitter : public GpuThread {
         site.active = b_.CreateAnd(b_.CreateICmpSLT(site.i, inner), b_.CreateICmpSLT(site.outer.back(), last));
         site.values.resize(k_.insts.size());
       };
-      place(sites[u], x, y[u]);
-      place(turned[u], y[u], x);
+      place(sites[u], x[u], y[u]);
+      place(turned[u], y[u], x[u]);
     }
-    auto along = [&](int u) { return Add(Mul(y[u], I(kPitch)), x); };
-    auto across = [&](int u) { return Add(Mul(x, I(kPitch)), y[u]); };
-    auto memory = [&](const Inst& inst) {
-      return Shared(SharedType(ops_.RegisterType(k_.buffers[inst.buffer].dtype, 1)), kTile * kPitch);
-    };
+    auto along = [&](int u, int lane) { return Add(Mul(y[u], I(pitch)), Add(x[u], I(lane))); };
+    auto across = [&](int u, int lane) { return Add(Add(Mul(x[u], I(pitch)), y[u]), I(int64_t{lane} * pitch)); };
+    auto memory = [&](DType t) { return Shared(ops_.StorageType(t, 1), side * pitch); };
+    for (int n = 0; n < k_.insts.size(); ++n) {  // all loads are in flight before the barrier
+      const Inst& inst = k_.insts[n];
+      if (inst.kind != IKind::kLoad || Staged(n) || inst.predicate >= 0 || k_.buffers[inst.buffer].written) continue;
+      for (Site& site : sites) {
+        if (site.values[number_[n]].empty()) site.values[number_[n]] = Evaluate(n, inst, site);
+      }
+    }
     std::map<int, llvm::GlobalVariable*> loaded;  // by value number
     for (int n = 0; n < k_.insts.size(); ++n) {
       const Inst& inst = k_.insts[n];
       if (inst.kind != IKind::kLoad || !Staged(n) || loaded.count(number_[n])) continue;
-      auto* g = loaded[number_[n]] = memory(inst);
-      for (int u = 0; u < s_.unroll; ++u) turned[u].values[number_[n]] = Evaluate(n, inst, turned[u]);
-      for (int u = 0; u < s_.unroll; ++u) PutShared(g, along(u), turned[u].values[number_[n]][0]);
+      const DType t = k_.buffers[inst.buffer].dtype;
+      auto* g = loaded[number_[n]] = memory(t);
+      std::vector<Values> lanes;
+      for (int u = 0; u < s_.unroll; ++u)
+        lanes.push_back(LoadLanes(inst, OrZeros(Address(inst, turned[u], 0), turned[u].active)));
+      for (int u = 0; u < s_.unroll; ++u) {
+        for (int lane = 0; lane < vector_; ++lane) PutShared(g, along(u, lane), lanes[u][lane]);
+      }
     }
     if (!loaded.empty()) Barrier();
     for (auto& [n, g] : loaded) {
-      llvm::Type* type = ops_.RegisterType(k_.buffers[k_.insts[n].buffer].dtype, 1);
-      for (int u = 0; u < s_.unroll; ++u) sites[u].values[n] = {GetShared(g, across(u), type)};
+      const DType t = k_.buffers[k_.insts[n].buffer].dtype;
+      for (int u = 0; u < s_.unroll; ++u) {
+        for (int lane = 0; lane < vector_; ++lane)
+          sites[u].values[n].push_back(ops_.FromStorage(GetShared(g, across(u, lane), ops_.StorageType(t, 1)), t));
+      }
     }
     PointStages(sites);
     std::vector<std::pair<int, llvm::GlobalVariable*>> stores;
     for (int n = 0; n < k_.insts.size(); ++n) {
       const Inst& inst = k_.insts[n];
       if (inst.kind != IKind::kStore || !Staged(n)) continue;
-      stores.push_back({n, memory(inst)});
-      for (int u = 0; u < s_.unroll; ++u)
-        PutShared(stores.back().second, along(u), Lane(sites[u], inst.operands[0], 0));
+      const DType t = k_.buffers[inst.buffer].dtype;
+      stores.push_back({n, memory(t)});
+      for (int u = 0; u < s_.unroll; ++u) {
+        for (int lane = 0; lane < vector_; ++lane)
+          PutShared(stores.back().second, along(u, lane), ops_.ToStorage(Lane(sites[u], inst.operands[0], lane), t));
+      }
     }
     if (!stores.empty()) Barrier();
     for (auto& [n, g] : stores) {
       const Inst& inst = k_.insts[n];
       const DType t = k_.buffers[inst.buffer].dtype;
       for (int u = 0; u < s_.unroll; ++u) {
-        Value* v = GetShared(g, across(u), ops_.RegisterType(t, 1));
-        If(turned[u].active, [&] {
-          b_.CreateAlignedStore(ops_.ToStorage(v, t), Address(inst, turned[u], 0), llvm::Align(DTypeSize(t)));
-        });
-      }
-    }
-  }
-
-  // --- reductions
-  struct State {
-    int inst;
-    Op op;
-    DType type;  // of the accumulator
-    bool arg;
-    Values value, position;                              // in registers: by lane in a column kernel, else one
-    std::vector<llvm::AllocaInst*> lost;                 // of float sums in a loop: what rounding has taken (Kahan)
-    std::vector<llvm::AllocaInst*> slot, position_slot;  // while a loop runs
-  };
-  int StateLanes() const { return k_.column ? vector_ : 1; }
-
-  std::vector<State> MakeStates(const Stage& stage) {
-    std::vector<State> states;
-    for (int n : stage.insts) {
-      const Inst& inst = k_.insts[n];
-      if (inst.kind != IKind::kReduce) continue;
-      State s{.inst = n, .op = inst.op, .type = ComputeType(inst.dtype)};
-      s.arg = inst.op == Op::kArgMax || inst.op == Op::kArgMin;
-      if (s.arg) s.type = ComputeType(k_.insts[inst.operands[0]].dtype);
-      if (inst.op == Op::kAny || inst.op == Op::kAll) s.type = DType::kBool;
-      s.value.assign(StateLanes(), ops_.Identity(s.op, s.type, 1));
-      if (s.arg) s.position.assign(StateLanes(), b_.getInt64(std::numeric_limits<int64_t>::max()));
-      states.push_back(std::move(s));
-    }
-    return states;
-  }
-  void ToSlots(std::vector<State>& states) {
-    for (State& s : states) {
-      for (Value* v : s.value) {
-        s.slot.push_back(Slot(v->getType(), v));
-        if (s.op == Op::kSum && s.type == DType::kFloat32)
-          s.lost.push_back(Slot(v->getType(), llvm::Constant::getNullValue(v->getType())));
-      }
-      for (Value* v : s.position) s.position_slot.push_back(Slot(v->getType(), v));
-    }
-  }
-  void FromSlots(std::vector<State>& states) {
-    for (State& s : states) {
-      for (size_t i = 0; i < s.slot.size(); ++i) s.value[i] = Get(s.slot[i]);
-      for (size_t i = 0; i < s.position_slot.size(); ++i) s.position[i] = Get(s.position_slot[i]);
-      s.slot.clear();
-      s.position_slot.clear();
-    }
-  }
-  using Pair = std::pair<Value*, Value*>;  // value, position
-  Pair Combine(const State& s, Pair a, Pair b) {
-    if (!s.arg) return {ops_.Combine(s.op, s.type, a.first, b.first), nullptr};
-    Value* wins = ops_.Better(s.op, s.type, a.first, a.second, b.first, b.second);
-    return {b_.CreateSelect(wins, a.first, b.first), b_.CreateSelect(wins, a.second, b.second)};
-  }
-  Pair Tree(const State& s, std::vector<Pair> all) {
-    while (all.size() > 1) {
-      std::vector<Pair> next;
-      for (size_t i = 0; i + 1 < all.size(); i += 2) next.push_back(Combine(s, all[i], all[i + 1]));
-      if (all.size() % 2) next.push_back(all.back());
-      all = std::move(next);
-    }
-    return all[0];
-  }
-  // What the sites contribute, into s.value or the slots.
-  void Accumulate(std::vector<State>& states, const std::vector<Site>& sites) {
-    for (State& s : states) {
-      const Inst& inst = k_.insts[s.inst];
-      for (int to = 0; to < StateLanes(); ++to) {
-        std::vector<Pair> all;
-        for (const Site& site : sites) {
-          for (int lane = k_.column ? to : 0; lane < (k_.column ? to + 1 : vector_); ++lane) {
-            Value* x = Lane(site, inst.operands[0], lane);
-            Value* p = s.arg ? Lane(site, inst.operands[1], lane) : nullptr;
-            if (site.active) {
-              x = b_.CreateSelect(site.active, x, ops_.Identity(s.op, s.type, 1));
-              if (p) p = b_.CreateSelect(site.active, p, b_.getInt64(std::numeric_limits<int64_t>::max()));
-            }
-            all.push_back({x, p});
-          }
-        }
-        if (all.empty()) continue;
-        Pair old{s.slot.empty() ? s.value[to] : Get(s.slot[to]), !s.arg                    ? nullptr
-                                                                 : s.position_slot.empty() ? s.position[to]
-                                                                                           : Get(s.position_slot[to])};
-        const bool first = s.slot.empty() && !s.arg;  // an identity adds nothing: -0.0 stays itself all the same
-        Pair now = Tree(s, all);
-        if (!s.lost.empty() && !s.slot.empty()) {
-          Value* y = b_.CreateFSub(now.first, Get(s.lost[to]));
-          Value* sum = b_.CreateFAdd(old.first, y);
-          Value* lost = b_.CreateFSub(b_.CreateFSub(sum, old.first), y);
-          Value* finite = b_.CreateFCmpOLT(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, lost),
-                                           llvm::ConstantFP::getInfinity(lost->getType()));
-          Set(s.lost[to], b_.CreateSelect(finite, lost, llvm::Constant::getNullValue(lost->getType())));
-          Set(s.slot[to], sum);
-          continue;
-        }
-        if (!first || s.op == Op::kSum) now = Combine(s, old, now);
-        if (s.slot.empty()) {
-          s.value[to] = now.first;
-          if (s.arg) s.position[to] = now.second;
-        } else {
-          Set(s.slot[to], now.first);
-          if (s.arg) Set(s.position_slot[to], now.second);
-        }
-      }
-    }
-  }
-
-  // A register of another lane. `how`: shfl mode intrinsic of 32-bit values.
-  Value* Shuffle(llvm::Intrinsic::ID id, Value* v, Value* lane, int clamp) {
-    llvm::Type* type = v->getType();
-    const int bits = type->getScalarSizeInBits();
-    if (bits == 64) {
-      Value* whole = b_.CreateBitCast(v, b_.getInt64Ty());
-      Value* low = Shuffle(id, b_.CreateTrunc(whole, b_.getInt32Ty()), lane, clamp);
-      Value* high = Shuffle(id, b_.CreateTrunc(b_.CreateLShr(whole, 32), b_.getInt32Ty()), lane, clamp);
-      whole = b_.CreateOr(b_.CreateZExt(low, b_.getInt64Ty()), b_.CreateShl(b_.CreateZExt(high, b_.getInt64Ty()), 32));
-      return b_.CreateBitCast(whole, type);
-    }
-    Value* word = bits == 32 ? b_.CreateBitCast(v, b_.getInt32Ty())
-                             : b_.CreateZExt(b_.CreateBitCast(v, b_.getIntNTy(bits)), b_.getInt32Ty());
-    word = b_.CreateIntrinsic(id, {}, {b_.getInt32(~0u), word, lane, b_.getInt32(clamp)});
-    if (bits == 32) return b_.CreateBitCast(word, type);
-    return b_.CreateBitCast(b_.CreateTrunc(word, b_.getIntNTy(bits)), type);
-  }
-  Pair Butterfly(const State& s, Pair p, int width) {
-    for (int mask = width / 2; mask > 0; mask /= 2) {
-      Pair other{Shuffle(llvm::Intrinsic::nvvm_shfl_sync_bfly_i32, p.first, b_.getInt32(mask), 31), nullptr};
-      if (s.arg) other.second = Shuffle(llvm::Intrinsic::nvvm_shfl_sync_bfly_i32, p.second, b_.getInt32(mask), 31);
-      p = Combine(s, p, other);
-    }
-    return p;
-  }
-  llvm::GlobalVariable* Shared(llvm::Type* element, int count) {
-    auto* type = llvm::ArrayType::get(element, count);
-    auto* g = new llvm::GlobalVariable(m_, type, false, llvm::GlobalValue::InternalLinkage, llvm::UndefValue::get(type),
-                                       "shared", nullptr, llvm::GlobalValue::NotThreadLocal, kShared);
-    g->setAlignment(llvm::Align(16));
-    return g;
-  }
-  // Registers of type i1 travel as bytes.
-  llvm::Type* SharedType(llvm::Type* t) { return t->isIntegerTy(1) ? b_.getInt8Ty() : t; }
-  void PutShared(llvm::GlobalVariable* g, Value* at, Value* v) {
-    if (v->getType()->isIntegerTy(1)) v = b_.CreateZExt(v, b_.getInt8Ty());
-    b_.CreateStore(v, b_.CreateGEP(v->getType(), g, Wide(at)));
-  }
-  Value* GetShared(llvm::GlobalVariable* g, Value* at, llvm::Type* type) {
-    Value* v = b_.CreateLoad(SharedType(type), b_.CreateGEP(SharedType(type), g, Wide(at)));
-    return type->isIntegerTy(1) ? b_.CreateICmpNE(v, b_.getInt8(0)) : v;
-  }
-
-  void FinishStates(std::vector<State>& states) {
-    if (states.empty()) return;
-    if (k_.column)
-      AcrossSlices(states);
-    else
-      AcrossThreads(states);
-    for (State& s : states) row_[s.inst] = s.arg ? s.position : s.value;
-  }
-
-  void AcrossThreads(std::vector<State>& states) {
-    const int width = std::min(32, s_.row_threads), warps = s_.row_threads / 32;
-    for (State& s : states) {
-      Pair p = Butterfly(s, {s.value[0], s.arg ? s.position[0] : nullptr}, width);
-      s.value[0] = p.first;
-      if (s.arg) s.position[0] = p.second;
-    }
-    if (warps <= 1) return;
-    struct Place {
-      llvm::GlobalVariable *value, *position;
-    };
-    std::vector<Place> places;
-    Value* lane = b_.CreateAnd(thread_, I(31));
-    Value* warp = b_.CreateLShr(thread_, 5);
-    for (State& s : states) {  // memory of its own for every reduction: no barrier before the next one is needed
-      places.push_back({Shared(SharedType(s.value[0]->getType()), 32), s.arg ? Shared(b_.getInt64Ty(), 32) : nullptr});
-    }
-    If(b_.CreateICmpEQ(lane, I(0)), [&] {
-      for (size_t i = 0; i < states.size(); ++i) {
-        PutShared(places[i].value, warp, states[i].value[0]);
-        if (states[i].arg) PutShared(places[i].position, warp, states[i].position[0]);
-      }
-    });
-    Barrier();
-    for (size_t i = 0; i < states.size(); ++i) {
-      State& s = states[i];
-      auto load = [&](Value* at) {
-        return Pair{GetShared(places[i].value, at, s.value[0]->getType()),
-                    s.arg ? GetShared(places[i].position, at, b_.getInt64Ty()) : nullptr};
-      };
-      Pair p;
-      if (warps <= 4) {
-        std::vector<Pair> all;
-        for (int w = 0; w < warps; ++w) all.push_back(load(I(w)));
-        p = Tree(s, all);
-      } else {
-        p = Butterfly(s, load(b_.CreateAnd(lane, I(warps - 1))), warps);
-      }
-      s.value[0] = p.first;
-      if (s.arg) s.position[0] = p.second;
-    }
-  }
-
-  void AcrossSlices(std::vector<State>& states) {
-    if (s_.slices == 1) return;
-    const int columns = 32 * vector_;
-    Value* x = b_.CreateAnd(thread_, I(31));
-    Value* y = b_.CreateLShr(thread_, 5);
-    for (State& s : states) {
-      llvm::Type* type = s.value[0]->getType();
-      llvm::GlobalVariable* values = Shared(SharedType(type), columns * s_.slices);
-      llvm::GlobalVariable* positions = s.arg ? Shared(b_.getInt64Ty(), columns * s_.slices) : nullptr;
-      auto at = [&](Value* slice, int lane) { return Add(Mul(slice, I(columns)), Add(Mul(I(lane), I(32)), x)); };
-      for (int lane = 0; lane < vector_; ++lane) {
-        PutShared(values, at(y, lane), s.value[lane]);
-        if (s.arg) PutShared(positions, at(y, lane), s.position[lane]);
-      }
-      Barrier();
-      for (int lane = 0; lane < vector_; ++lane) {
-        std::vector<Pair> all;
-        for (int slice = 0; slice < s_.slices; ++slice) {
-          all.push_back({GetShared(values, at(I(slice), lane), type),
-                         s.arg ? GetShared(positions, at(I(slice), lane), b_.getInt64Ty()) : nullptr});
-        }
-        Pair p = Tree(s, all);
-        s.value[lane] = p.first;
-        if (s.arg) s.position[lane] = p.second;
+        Values lanes;
+        for (int lane = 0; lane < vector_; ++lane)
+          lanes.push_back(GetShared(g, across(u, lane), ops_.StorageType(t, 1)));
+        If(turned[u].active, [&] { StoreLanes(t, Address(inst, turned[u], 0), lanes); });
       }
     }
   }
@@ -437,12 +237,17 @@ class GpuEmitter : public GpuThread {
     Value* total = Mul(Product(k_.red), vectors);
     std::vector<Site> resident;
     if (s_.resident) resident = RowSites(base, I(0), total, vectors, s_.unroll);
-    for (const Stage& stage : k_.stages) {
+    for (size_t n = 0; n < k_.stages.size(); ++n) {
+      const Stage& stage = k_.stages[n];
       if (!stage.loop) {
         EmitRow(stage, base, leader);
         continue;
       }
       std::vector<State> states = MakeStates(stage);
+      if (!s_.resident && n + 1 < k_.stages.size() && IsMaximumAndSum(stage, k_.stages[n + 1])) {
+        MaximumAndSum(states, stage, k_.stages[++n], base, total, vectors);
+        continue;
+      }
       if (s_.resident) {
         Emit(stage, resident);
         Accumulate(states, resident);
@@ -458,6 +263,86 @@ class GpuEmitter : public GpuThread {
       }
       FinishStates(states);
     }
+  }
+
+  // One stage looks for the maximum m of some x, the next sums exp(x - m) and nothing else: one pass over the row can
+  // do both, with the maximum so far. What was summed for a smaller one is scaled when a larger one comes.
+  bool IsMaximumAndSum(const Stage& first, const Stage& second) const {
+    int maximum = -1;
+    for (int n : first.insts) {
+      const Inst& inst = k_.insts[n];
+      if (inst.kind == IKind::kStore || inst.kind == IKind::kScan || inst.kind == IKind::kCheck) return false;
+      if (inst.kind != IKind::kReduce) continue;
+      if (inst.op != Op::kMax || maximum >= 0 || !IsFloat(inst.dtype)) return false;
+      maximum = n;
+    }
+    if (maximum < 0 || !second.loop) return false;
+    auto difference = [&](const Inst& inst) {
+      return inst.kind == IKind::kOp && inst.op == Op::kSub && inst.operands[1] == maximum &&
+             number_[inst.operands[0]] == number_[k_.insts[maximum].operands[0]];
+    };
+    auto exponential = [&](const Inst& inst) {
+      return inst.kind == IKind::kOp && inst.op == Op::kExp && difference(k_.insts[inst.operands[0]]);
+    };
+    bool sums = false;
+    for (int n : second.insts) {
+      const Inst& inst = k_.insts[n];
+      if (inst.kind == IKind::kStore || inst.kind == IKind::kScan || inst.kind == IKind::kCheck) return false;
+      if (inst.kind == IKind::kReduce) {
+        if (inst.op != Op::kSum || !exponential(k_.insts[inst.operands[0]])) return false;
+        sums = true;
+        continue;
+      }
+      for (int o : inst.operands) {
+        if (o == maximum && !difference(inst)) return false;
+        if (difference(k_.insts[o]) && !exponential(inst)) return false;
+        if (exponential(k_.insts[o])) return false;
+      }
+    }
+    return sums;
+  }
+  void MaximumAndSum(std::vector<State>& maxima, const Stage& first, const Stage& second, const Site& base,
+                     Value* total, Value* vectors) {
+    State& m = maxima[0];
+    std::vector<State> sums = MakeStates(second);
+    llvm::Type* type = m.value[0]->getType();
+    Value* nothing = ops_.Identity(Op::kMax, m.type, 1);  // -inf: no element yet, or none that is larger
+    auto shift = [&](Value* v) {
+      return b_.CreateSelect(b_.CreateFCmpOEQ(v, nothing), llvm::Constant::getNullValue(type), v);
+    };
+    auto exp = [&](Value* v) {
+      Value* operands[] = {v};
+      return ops_.Emit(Op::kExp, m.type, m.type, operands);
+    };
+    ToSlots(maxima);
+    ToSlots(sums);
+    For(I(0), total, I(int64_t{s_.row_threads} * s_.unroll), [&](Value* chunk) {
+      std::vector<Site> sites = RowSites(base, chunk, total, vectors, s_.unroll);
+      Emit(first, sites);
+      Value* before = Get(m.slot[0]);
+      Accumulate(maxima, sites);
+      Value* now = shift(Get(m.slot[0]));
+      Value* scale = exp(b_.CreateFSub(before, now));
+      for (State& s : sums) {
+        for (auto* slots : {&s.slot, &s.lost}) {
+          for (llvm::AllocaInst* slot : *slots) Set(slot, b_.CreateFMul(Get(slot), scale));
+        }
+      }
+      row_[m.inst] = {now};
+      Emit(second, sites);
+      Accumulate(sums, sites);
+      row_[m.inst].clear();
+    });
+    FromSlots(maxima);
+    FromSlots(sums);
+    Value* mine = shift(m.value[0]);
+    FinishStates(maxima);
+    Value* whole = m.value[0];
+    Value* scale = exp(b_.CreateFSub(mine, shift(whole)));
+    for (State& s : sums) s.value[0] = b_.CreateFMul(s.value[0], scale);
+    FinishStates(sums);
+    for (State& s : sums)  // exp(-inf + inf)
+      row_[s.inst] = {b_.CreateSelect(b_.CreateFCmpOEQ(whole, nothing), llvm::ConstantFP::getNaN(type), s.value[0])};
   }
 
   // This thread's vectors [chunk, chunk + count * row_threads) of the row.

@@ -80,17 +80,11 @@ bool Readable(const std::string& path) {
 
 std::string FindLibdevice() {
   if (const char* path = std::getenv("FRAMEJIT_LIBDEVICE")) return Readable(path) ? path : "";
-  // torch's CUDA wheels bring Triton, which brings it: .../site-packages/torch/lib/libtorch_cpu.so
-  if (void* torch = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY)) {
-    Dl_info info;
-    if (void* symbol = dlsym(torch, "aoti_torch_get_data_ptr"); symbol && dladdr(symbol, &info)) {
-      std::string site = info.dli_fname;
-      for (int up = 0; up < 3; ++up) site = site.substr(0, site.rfind('/'));
-      for (const char* rest :
-           {"/triton/backends/nvidia/lib/libdevice.10.bc", "/nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
-            "/nvidia/cuda_nvcc/nvvm/libdevice/libdevice.10.bc"}) {
-        if (Readable(site + rest)) return site + rest;
-      }
+  if (const std::string site = SitePackages(); !site.empty()) {  // torch's CUDA wheels bring Triton, which brings it
+    for (const char* rest :
+         {"/triton/backends/nvidia/lib/libdevice.10.bc", "/nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
+          "/nvidia/cuda_nvcc/nvvm/libdevice/libdevice.10.bc"}) {
+      if (Readable(site + rest)) return site + rest;
     }
   }
   for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
@@ -133,6 +127,16 @@ void LinkLibdevice(llvm::Module& m) {
 }
 
 }  // namespace
+
+std::string SitePackages() {  // .../site-packages/torch/lib/libtorch_cpu.so
+  void* torch = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
+  void* symbol = torch ? dlsym(torch, "aoti_torch_get_data_ptr") : nullptr;
+  Dl_info info;
+  if (!symbol || !dladdr(symbol, &info)) return "";
+  std::string site = info.dli_fname;
+  for (int up = 0; up < 3; ++up) site = site.substr(0, site.rfind('/'));
+  return site;
+}
 
 const std::string& LibdevicePath() {
   static const std::string path = FindLibdevice();

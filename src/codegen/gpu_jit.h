@@ -17,5 +17,7 @@ std::string ArchOf(int major, int minor);
 // NVIDIA's math functions as LLVM bitcode: $FRAMEJIT_LIBDEVICE, beside torch's Triton, or in a CUDA toolkit. Empty
 // where there is none: the few functions that need it are not compiled then.
 const std::string& LibdevicePath();
+// The folder that torch is installed in; empty without torch.
+std::string SitePackages();
 
 }  // namespace framejit::codegen

@@ -13,8 +13,7 @@ using shape::Int;
 namespace {
 
 constexpr int kAccess = 16;    // bytes of the widest access
-constexpr int kResident = 16;  // elements of a row that a thread keeps ...
-constexpr int kWarpRow = 32;   // ... and where a warp has the row alone
+constexpr int kResident = 16;  // elements of a row that a thread keeps
 constexpr int kMostThreads = 1024;
 
 bool Memory(const Inst& inst) {
@@ -43,7 +42,8 @@ int64_t Const(Int e, int64_t otherwise) {
   return e.is_const() ? e.value() : otherwise;
 }
 
-constexpr int kTile = 32, kMostStaged = 5;
+constexpr int kTile = 32, kMostStaged = 5, kMostGroup = 64;
+constexpr int kStagedBytes = 48 << 10;  // shared memory that every block can have
 
 // The accesses of a tiled kernel that are contiguous along the last outer axis alone; none: no tiles.
 std::vector<bool> Staged(const Kernel& k) {
@@ -59,6 +59,25 @@ std::vector<bool> Staged(const Kernel& k) {
     count += staged[n];
   }
   return count && count <= kMostStaged ? staged : std::vector<bool>();
+}
+
+// As Aligned, of an access that is contiguous along the last outer axis.
+bool AlignedAcross(const Inst& inst, int n, std::vector<Int>* later) {
+  Inst turned = inst;
+  turned.index.outer.back() = inst.index.inner;
+  return Aligned(turned, n, later);
+}
+
+int TileOf(int vector) {
+  return vector >= 4 ? 2 * kTile : kTile;
+}
+
+int64_t TileBytes(const Kernel& k, const GpuSchedule& s, int vector) {
+  int64_t bytes = 0;
+  for (int n = 0; n < k.insts.size(); ++n) {
+    if (s.staged[n]) bytes += DTypeSize(k.buffers[k.insts[n].buffer].dtype);
+  }
+  return bytes * TileOf(vector) * GpuSchedule::Pitch(TileOf(vector));
 }
 
 bool InLoop(const Kernel& k, int inst) {
@@ -97,9 +116,10 @@ std::vector<bool> GpuUniform(const Kernel& k, int vector) {
   return uniform;
 }
 
-GpuSchedule MakeGpuSchedule(const Kernel& k, bool vectors, bool narrow) {
+GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool narrow) {
   GpuSchedule s;
   s.narrow = narrow;
+  s.pairs = capability >= 80;
   bool reduces = false, scans = false, loads64 = false;
   int smallest = 0, largest = 0, loads = 0;
   for (int n = 0; n < k.insts.size(); ++n) {
@@ -110,6 +130,7 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, bool vectors, bool narrow) {
     const int size = DTypeSize(k.buffers[inst.buffer].dtype);
     loads64 = loads64 || size == 8;
     if (inst.kind != IKind::kStore && InLoop(k, n)) ++loads;
+    s.stores = s.stores || (inst.kind == IKind::kStore && InLoop(k, n));
     if (inst.index.inner != Int(1)) continue;
     smallest = smallest ? std::min(smallest, size) : size;
     largest = std::max(largest, size);
@@ -117,9 +138,15 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, bool vectors, bool narrow) {
   s.mode = k.column ? GpuSchedule::kColumn : reduces || scans ? GpuSchedule::kRow : GpuSchedule::kPoint;
   if (s.mode == GpuSchedule::kPoint) {
     s.staged = Staged(k);
-    if (!s.staged.empty()) {
-      s.mode = GpuSchedule::kTile;
-      vectors = false;
+    if (!s.staged.empty()) s.mode = GpuSchedule::kTile;
+  }
+  const bool tiles = s.mode == GpuSchedule::kTile;
+  if (tiles) {
+    for (int n = 0; n < k.insts.size(); ++n) {
+      if (!s.staged[n]) continue;
+      const int size = DTypeSize(k.buffers[k.insts[n].buffer].dtype);
+      smallest = smallest ? std::min(smallest, size) : size;
+      largest = std::max(largest, size);
     }
   }
   int v = 1;
@@ -127,6 +154,7 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, bool vectors, bool narrow) {
     v = std::min(kAccess / smallest, 16);
     while (v > 1 && v * largest > 2 * kAccess) v /= 2;
     if (s.mode == GpuSchedule::kColumn) v = std::min(v, std::max(1, 4 / smallest));
+    if (tiles) v = std::min(v, 8);
   }
   auto decide = [&] {  // which accesses are whole vectors; false: some contiguous one cannot be
     s.vector = v;
@@ -136,7 +164,13 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, bool vectors, bool narrow) {
     bool all = true;
     for (int n = 0; n < k.insts.size(); ++n) {
       const Inst& inst = k.insts[n];
-      if (v == 1 || !Memory(inst) || inst.index.inner != Int(1)) continue;
+      if (v == 1 || !Memory(inst)) continue;
+      if (tiles && s.staged[n]) {
+        s.wide_access[n] = AlignedAcross(inst, v, &s.multiples);
+        all = all && s.wide_access[n];
+        continue;
+      }
+      if (inst.index.inner != Int(1)) continue;
       bool wide = inst.predicate < 0 || uniform[inst.predicate];
       if (inst.kind == IKind::kLoadAt) {
         for (int o : inst.operands) wide = wide && uniform[o];
@@ -148,11 +182,14 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, bool vectors, bool narrow) {
   };
   // Lanes of a thread that are read one by one lose to threads that read one element each.
   const bool one_row = s.mode == GpuSchedule::kPoint && k.outer.empty();
-  while (v > 1 && ((k.inner.is_const() && k.inner.value() % v && !(one_row && k.inner.value() > 4 * v)) || !decide())) {
+  auto odd = [&](Int e) { return e.is_const() && e.value() % v; };
+  while (v > 1 && ((odd(k.inner) && !(one_row && k.inner.value() > 4 * v)) || (tiles && odd(k.outer.back())) ||
+                   (tiles && v >= 4 && TileBytes(k, s, v) > kStagedBytes) || !decide())) {
     v /= 2;
   }
   decide();
   if (v > 1 && !k.inner.is_const() && !one_row) s.multiples.push_back(k.inner);
+  if (v > 1 && tiles && !k.outer.back().is_const()) s.multiples.push_back(k.outer.back());
   s.tail = v > 1 && one_row && !(k.inner.is_const() && k.inner.value() % v == 0);
   s.alignment.assign(k.buffers.size(), 1);
   for (int n = 0; n < k.insts.size(); ++n) {
@@ -169,17 +206,25 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, bool vectors, bool narrow) {
   switch (s.mode) {
     case GpuSchedule::kPoint:
       s.threads = 256;
-      s.unroll = s.tail || loads > 3 || k.insts.size() > 60 ? 1 : 2;
+      s.unroll = 1;
       break;
     case GpuSchedule::kTile:
       s.threads = 256;
-      s.unroll = kTile * kTile / s.threads;
+      s.tile = TileOf(v);
+      s.unroll = s.tile * s.tile / v / s.threads;
+      if (k.inner.is_const() && k.outer.back().is_const()) {
+        auto counts = [&](int group) {
+          const int64_t side = int64_t{group} * s.tile;
+          return k.inner.value() % side == 0 && k.outer.back().value() % side == 0;
+        };
+        while (s.group < kMostGroup && counts(2 * s.group)) s.group *= 2;
+      }
       break;
     case GpuSchedule::kColumn: {
       int64_t extent = 1;
       for (Int r : k.red) extent *= Const(r, 64);
       s.slices = 1;
-      while (s.slices < 32 && s.slices * 8 <= extent) s.slices *= 2;
+      while (s.slices < 16 && s.slices * 8 <= extent) s.slices *= 2;
       if (scans) s.slices = 1;
       s.unroll = scans ? 1 : static_cast<int>(std::clamp<int64_t>(extent / s.slices, 1, loads > 2 ? 2 : 4));
       s.threads = 32 * s.slices;
@@ -194,23 +239,21 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, bool vectors, bool narrow) {
       const int64_t total = known ? red * (k.inner.value() / v) : 0;  // vectors of a row
       int threads = 1;
       auto each = [&](int t) { return (total + t - 1) / t; };
-      while (threads < kMostThreads && each(threads) * v > (threads == 32 ? kWarpRow
-                                                            : loads64     ? kResident / 2
-                                                                          : kResident)) {
-        threads *= 2;
-      }
+      const int few = std::max(8, 2 * v), of_warp = 2 * few;
+      while (threads < kMostThreads && each(threads) * v > (threads == 32 ? of_warp : few)) threads *= 2;
       // One array at a time can be twice as long; the kernel's registers are bounded by its threads. One block fills a
-      // multiprocessor then: of elements of 32 bits that many take too long to load while nothing else computes.
-      const bool full = threads == kMostThreads && smallest >= 4;
+      // multiprocessor then: that many elements take too long to load while nothing else computes, but for 16-bit ones
+      // that are needed twice.
+      const bool full = threads == kMostThreads && (smallest >= 4 || !s.stores);
       const int64_t most = loads <= 2 && !loads64 && !full ? 2 * kResident : kResident;
-      s.resident = known && each(threads) * v <= std::max<int64_t>(most, threads == 32 ? kWarpRow : 0);
+      s.resident = known && each(threads) * v <= std::max<int64_t>(most, threads == 32 ? of_warp : 0);
       if (s.resident) {
         s.row_threads = threads;
         s.unroll = static_cast<int>(std::max<int64_t>(1, each(threads)));
       } else {
-        s.row_threads = known ? kMostThreads : 256;
-        s.unroll = std::max(1, std::min(known ? 2 : 4, kResident / v));
-        if (known && !loads64 && loads <= 2) s.blocks = 2;  // of the row's later passes, which find it in the L2 cache
+        s.row_threads = !known ? 256 : s.stores ? kMostThreads : kMostThreads / 2;
+        s.unroll = std::max(1, (s.stores ? kResident : kResident / 2) / v);
+        if (known && !loads64 && loads <= 2 && (smallest < 4 || !s.stores)) s.blocks = 2;
       }
       s.threads = std::max(128, s.row_threads);
       break;
@@ -258,7 +301,7 @@ int64_t GpuBlocks(const Kernel& k, const GpuSchedule& s, const int64_t* symbols)
     case GpuSchedule::kRow: return ceil(rows, s.threads / s.row_threads);
     case GpuSchedule::kTile: {
       const int64_t last = SizeOf(k.outer.back(), symbols);
-      return last ? rows / last * ceil(last, kTile) * ceil(SizeOf(k.inner, symbols), kTile) : 0;
+      return last ? rows / last * ceil(last, s.tile) * ceil(SizeOf(k.inner, symbols), s.tile) : 0;
     }
     case GpuSchedule::kColumn: return rows * ceil(vectors, 32);
   }

@@ -3,9 +3,9 @@
 //   point    no reductions: a thread computes `vector` neighbours of the inner axis, `unroll` times
 //   row      the inner axis is reduced: `row_threads` threads share a row; a block holds threads / row_threads rows.
 //            resident: every thread keeps its `unroll` vectors in registers from stage to stage (the row is read once)
-//   tile     point, where some accesses are contiguous along the last outer axis: 32 x 32 elements a block, those
-//   accesses
-//            through shared memory
+//   tile     point, where some accesses are contiguous along the last outer axis: `tile` x `tile` elements a block,
+//            those accesses through shared memory. Blocks follow a Z-curve over `group` x `group` tiles: what one of
+//            them reads along rows and another along columns is still in the L2 cache
 //   column   the inner axis is kept: 32 * vector columns a block, `slices` threads share a column's reduction
 #pragma once
 
@@ -19,22 +19,27 @@ namespace framejit::codegen {
 struct GpuSchedule {
   enum Mode : uint8_t { kPoint, kRow, kColumn, kTile } mode = kPoint;
   bool narrow = true;  // element indices fit 32 bits
+  bool pairs = false;  // the chip converts two numbers to 16 bits at once
   int vector = 1;
   int threads = 256;
   int unroll = 1;
   int row_threads = 32;
   bool resident = false;
-  int blocks = 1;  // that a multiprocessor should hold at once: bounds the registers
+  bool stores = false;  // in a loop: it writes about as much as it reads
+  int blocks = 1;       // that a multiprocessor should hold at once: bounds the registers
   int slices = 1;
   bool tail = false;                  // point: the inner axis need not be a multiple of `vector`
+  int tile = 32, group = 1;           // tile
   std::vector<bool> staged;           // tile: by instruction
   std::vector<bool> wide_access;      // by instruction: one access of `vector` elements
   std::vector<shape::Int> multiples;  // must be multiples of `vector` when the kernel is launched
   std::vector<uint32_t> alignment;    // bytes, by buffer
+
+  static int Pitch(int tile) { return tile + 3; }  // of a tile in shared memory: few accesses meet in a bank
 };
 
-// vectors: false for the variant that runs where addresses or sizes are odd.
-GpuSchedule MakeGpuSchedule(const loop::Kernel& k, bool vectors, bool narrow);
+// vectors: false for the variant that runs where addresses or sizes are odd. capability: of the device, times ten.
+GpuSchedule MakeGpuSchedule(const loop::Kernel& k, int capability, bool vectors, bool narrow);
 
 // Is there one value for all elements of a vector? By instruction.
 std::vector<bool> GpuUniform(const loop::Kernel& k, int vector);

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -28,10 +30,18 @@ inline constexpr int kGlobal = 1, kShared = 3;
 class GpuThread {
  protected:
   GpuThread(llvm::Module& m, const Kernel& k, const Isa& isa, const GpuSchedule& schedule)
-      : m_(m), k_(k), s_(schedule), b_(m.getContext()), ops_(b_, isa), vector_(schedule.vector) {
+      : m_(m),
+        k_(k),
+        s_(schedule),
+        b_(m.getContext()),
+        ops_(b_, isa),
+        rough_isa_(Rough(isa)),
+        rough_ops_(b_, rough_isa_),
+        vector_(schedule.vector) {
     index_ = schedule.narrow ? b_.getInt32Ty() : b_.getInt64Ty();
     uniform_ = GpuUniform(k, vector_);
     Number();
+    FindRough();
   }
 
   virtual ~GpuThread() = default;
@@ -174,6 +184,42 @@ class GpuThread {
     }
   }
 
+  // Instructions on f32 whose results meet nothing but products, quotients and choices before they are rounded to 16
+  // bits: a relative error of 2^-16 does not show.
+  static Isa Rough(Isa isa) {
+    isa.approximate = true;
+    return isa;
+  }
+  void FindRough() {
+    const int count = static_cast<int>(k_.insts.size());
+    std::vector<bool> used(count, false);
+    rough_.assign(count, true);
+    for (int n = count; n-- > 0;) {
+      const Inst& inst = k_.insts[n];
+      const bool half = IsFloat(inst.dtype) && DTypeSize(inst.dtype) == 2;
+      bool passes = half && inst.kind == IKind::kOp && inst.op == Op::kCast;
+      passes = passes || (inst.kind == IKind::kStore && DTypeSize(k_.buffers[inst.buffer].dtype) == 2);
+      if (inst.kind == IKind::kOp && rough_[n] && used[n]) {
+        switch (inst.op) {
+          case Op::kMul:
+          case Op::kDiv:
+          case Op::kNeg:
+          case Op::kWhere:
+          case Op::kReciprocal:
+          case Op::kSqrt:
+          case Op::kRsqrt: passes = true; break;
+          default: break;
+        }
+      }
+      for (int o : inst.operands) {
+        used[o] = true;
+        if (!passes) rough_[o] = false;
+      }
+      if (inst.predicate >= 0) rough_[inst.predicate] = false;
+      rough_[n] = rough_[n] && used[n] && inst.dtype == DType::kFloat32;
+    }
+  }
+
   const Values& Lanes(const Site& site, int inst) const {
     const int n = number_[inst];
     return row_[n].empty() ? site.values[n] : row_[n];
@@ -227,11 +273,52 @@ class GpuThread {
   }
   Values LoadVector(const Inst& inst, Value* p) {
     const DType t = k_.buffers[inst.buffer].dtype;
+    Values out = LoadLanes(inst, p);
+    for (Value*& v : out) v = ops_.FromStorage(v, t);
+    return out;
+  }
+  // What is read once is not kept in the first cache; only where little is written, or reads evict what was written
+  // (measured: loops over long rows lose by it).
+  bool ReadOnce(const Inst& inst) const {
+    if (s_.stores || (s_.mode == GpuSchedule::kRow && !s_.resident) || inst.kind != IKind::kLoad ||
+        k_.buffers[inst.buffer].written)
+      return false;
+    auto moves = [](const shape::Ints& coefs) {
+      return std::all_of(coefs.begin(), coefs.end(), [](Int c) { return c != Int(0); });
+    };
+    return moves(inst.index.outer) && moves(inst.index.red);
+  }
+  Value* LoadOnce(llvm::Type* word, int count, Value* p) {
+    const int bits = word->getIntegerBitWidth();
+    const std::string c = bits == 64 ? "l" : bits == 32 ? "r" : "h";
+    std::string results, constraints;
+    for (int i = 0; i < count; ++i) {
+      results += (i ? ", $" : "$") + std::to_string(i);
+      constraints += "=" + c + ",";
+    }
+    if (count > 1) results = "{" + results + "}";
+    const std::string code = "ld.global.nc.L1::no_allocate" +
+                             (count > 1 ? ".v" + std::to_string(count) : std::string()) + ".b" + std::to_string(bits) +
+                             " " + results + ", [$" + std::to_string(count) + "];";
+    llvm::Type* type = word;
+    if (count > 1) type = llvm::StructType::get(m_.getContext(), std::vector<llvm::Type*>(count, word));
+    auto* f = llvm::FunctionType::get(type, {p->getType()}, false);
+    return b_.CreateCall(llvm::InlineAsm::get(f, code, constraints + "l", false), {p});
+  }
+  Values LoadLanes(const Inst& inst, Value* p) {  // as memory has them; wide accesses only
+    const DType t = k_.buffers[inst.buffer].dtype;
     const Words w = WordsOf(t);
+    const bool once = ReadOnce(inst) && w.size > 1;
     Values words;
     for (int first = 0; first < w.count; first += w.per_access) {
       Value* at = first ? b_.CreateConstGEP1_64(b_.getInt8Ty(), p, first * w.size) : p;
       const llvm::Align align(w.per_access * w.size);
+      if (once) {
+        Value* v = LoadOnce(w.type, w.per_access, at);
+        for (unsigned i = 0; i < static_cast<unsigned>(w.per_access); ++i)
+          words.push_back(w.per_access > 1 ? b_.CreateExtractValue(v, i) : v);
+        continue;
+      }
       if (w.per_access == 1) {
         words.push_back(b_.CreateAlignedLoad(w.type, at, align));
         continue;
@@ -246,17 +333,33 @@ class GpuThread {
       Value* word = words[lane / per_word];
       if (const int shift = lane % per_word * size * 8) word = b_.CreateLShr(word, shift);
       word = b_.CreateTrunc(word, b_.getIntNTy(size * 8));
-      out.push_back(ops_.FromStorage(b_.CreateBitCast(word, element), t));
+      out.push_back(b_.CreateBitCast(word, element));
     }
     return out;
   }
-  void StoreVector(const Inst& inst, Value* p, const Values& values) {
+  void StoreVector(const Inst& inst, Value* p, Values values) {
     const DType t = k_.buffers[inst.buffer].dtype;
+    if (DTypeSize(t) == 2 && IsFloat(t) && values.size() % 2 == 0 && s_.pairs)
+      return StoreWords(t, p, Pairs(t, values));
+    for (Value*& v : values) v = ops_.ToStorage(v, t);
+    StoreLanes(t, p, values);
+  }
+  // Two conversions by one instruction, which is not one of the slow ones.
+  Values Pairs(DType t, const Values& values) {
+    const auto id = t == DType::kBFloat16 ? llvm::Intrinsic::nvvm_ff2bf16x2_rn : llvm::Intrinsic::nvvm_ff2f16x2_rn;
+    Values words;
+    for (size_t i = 0; i < values.size(); i += 2) {
+      Value* pair = b_.CreateIntrinsic(id, {}, {values[i + 1], values[i]});
+      words.push_back(b_.CreateBitCast(pair, b_.getInt32Ty()));
+    }
+    return words;
+  }
+  void StoreLanes(DType t, Value* p, const Values& values) {
     const Words w = WordsOf(t);
     const int size = DTypeSize(t), per_word = w.size / size;
     Values words;
     for (int lane = 0; lane < vector_; ++lane) {
-      Value* v = b_.CreateBitCast(ops_.ToStorage(values[lane], t), b_.getIntNTy(size * 8));
+      Value* v = b_.CreateBitCast(values[lane], b_.getIntNTy(size * 8));
       v = b_.CreateZExt(v, w.type);
       const int shift = lane % per_word * size * 8;
       if (shift)
@@ -264,6 +367,10 @@ class GpuThread {
       else
         words.push_back(v);
     }
+    StoreWords(t, p, words);
+  }
+  void StoreWords(DType t, Value* p, const Values& words) {
+    const Words w = WordsOf(t);
     for (int first = 0; first < w.count; first += w.per_access) {
       Value* at = first ? b_.CreateConstGEP1_64(b_.getInt8Ty(), p, first * w.size) : p;
       const llvm::Align align(w.per_access * w.size);
@@ -337,7 +444,7 @@ class GpuThread {
         for (int lane = 0; lane < lanes; ++lane) {
           Values operands;
           for (int o : inst.operands) operands.push_back(Lane(site, o, lane));
-          out.push_back(ops_.Emit(inst.op, inst.dtype, OperandType(inst), operands));
+          out.push_back((rough_[n] ? rough_ops_ : ops_).Emit(inst.op, inst.dtype, OperandType(inst), operands));
         }
         return out;
       case IKind::kLoad:
@@ -388,6 +495,9 @@ class GpuThread {
   const GpuSchedule& s_;
   llvm::IRBuilder<> b_;
   OpEmitter ops_;
+  Isa rough_isa_;
+  OpEmitter rough_ops_;
+  std::vector<bool> rough_;
   int vector_;  // 1 in the tail
   llvm::Type* index_;
   llvm::Function* f_ = nullptr;

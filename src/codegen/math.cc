@@ -10,6 +10,7 @@
 // the low bits of the sum. Unlike conversions this is one instruction on every vector width.
 #include "codegen/math.h"
 
+#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/MDBuilder.h>
@@ -34,6 +35,8 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kLn2Hi = 0x1.62e42fefa39efp-1, kLn2Lo = 0x1.abc9e3b39803fp-56;
 constexpr double kLn2HiF = 0x1.62e43p-1, kLn2LoF = -0x1.05c61p-29;
+constexpr double kLog2E = 0x1.71547652b82fep+0;
+constexpr const char *kPositive = "framejit.positive", *kErf = "framejit.erf";  // what a value is known to be
 constexpr double kPi = 0x1.921fb54442d18p+1, kPiLo = 0x1.1a62633145c07p-53;
 constexpr double kHalfPi = 0x1.921fb54442d18p+0, kHalfPiLo = 0x1.1a62633145c07p-54,
                  kHalfPiLo2 = -0x1.f1976b7ed8fbcp-110;
@@ -67,7 +70,7 @@ class Math {
   Value* Add(Value* a, Value* b) { return b_.CreateFAdd(a, b); }
   Value* Sub(Value* a, Value* b) { return b_.CreateFSub(a, b); }
   Value* Mul(Value* a, Value* b) { return b_.CreateFMul(a, b); }
-  Value* Div(Value* a, Value* b) { return isa_.approximate && !f64_ ? FullRangeDivide(b_, a, b) : b_.CreateFDiv(a, b); }
+  Value* Div(Value* a, Value* b) { return b_.CreateFDiv(a, b); }
   Value* Neg(Value* a) { return b_.CreateFNeg(a); }
   Value* Fma(Value* a, Value* b, Value* c) { return b_.CreateIntrinsic(type_, llvm::Intrinsic::fma, {a, b, c}); }
   Value* Abs(Value* a) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, a); }
@@ -136,7 +139,7 @@ class Math {
 
   // x = n ln2 + r, |r| <= ln2 / 2
   void ReduceExp(Value* x, Value** n, Value** r) {
-    *n = Sub(Fma(x, C(0x1.71547652b82fep+0), C(Magic())), C(Magic()));
+    *n = Sub(Fma(x, C(kLog2E), C(Magic())), C(Magic()));
     *r = Fma(*n, C(-(f64_ ? kLn2Hi : kLn2HiF)), x);
     if (exact_ || !f64_) *r = Fma(*n, C(-(f64_ ? kLn2Lo : kLn2LoF)), *r);
   }
@@ -144,15 +147,41 @@ class Math {
     Value* q = f64_ ? Poly(r, kExp53, kExp30) : Poly(r, kExpF32);
     return Add(Fma(Mul(r, r), q, r), C(1));
   }
-  // The GPU's own 2^t, good to two units in the last place of t's fraction; what rounding t has lost is put back.
+  // --- f32 on a GPU, whose own 2^t and 1/t are good to about two units in the last place
+  Value* Ex2(Value* t) {  // arguments and results that are subnormal become 0
+    return b_.CreateIntrinsic(b_.getFloatTy(), llvm::Intrinsic::nvvm_ex2_approx_ftz_f, {t});
+  }
+  Value* Rcp(Value* t) { return b_.CreateIntrinsic(b_.getFloatTy(), llvm::Intrinsic::nvvm_rcp_approx_ftz_f, {t}); }
   Value* ExpOnGpu(Value* x) {
-    x = AtLeast(AtMost(x, 89.0), -104.5);
-    Value* t = Mul(x, C(0x1.715476p+0));
-    Value* lost = Fma(x, C(0x1.715476p+0), Neg(t));
-    lost = Fma(x, C(0x1.4ae0c0p-26), lost);
-    Value* y = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_ex2_approx_f, {}, {t});
-    Value* corrected = Fma(Mul(y, C(kLn2HiF)), lost, y);
-    return If(Equal(y, C(kInf)), y, corrected);  // an infinity plus a negative part of it is no number
+    if (isa_.approximate)
+      return Positive(b_.CreateIntrinsic(llvm::Intrinsic::nvvm_ex2_approx_f, {}, {Mul(x, C(kLog2E))}));
+    // x log2(e) = n + f, n a normal number's exponent; past its ends f grows instead, and the product overflows or
+    // becomes subnormal as it should. n + 126 as a part of 252 is saturated to [0, 1]: nan becomes 0.
+    auto* f32 = b_.getFloatTy();
+    auto* saturated = llvm::InlineAsm::get(llvm::FunctionType::get(f32, {f32, f32, f32}, false),
+                                           "fma.rn.sat.f32 $0, $1, $2, $3;", "=f,f,f,f", /*hasSideEffects=*/false);
+    Value* part = b_.CreateCall(saturated, {x, C(kLog2E / 252), C(0.5)});
+    Value* magic = b_.CreateIntrinsic(f32, llvm::Intrinsic::nvvm_fma_rm_f, {part, C(252), C(0x1.8p23 + 1)});
+    Value* f = Fma(x, C(kLog2E), Neg(Sub(magic, C(0x1.8p23 + 127))));
+    f = Fma(x, C(0x1.4ae0c0p-26), f);
+    return Positive(Mul(Ex2(f), AsFloat(b_.CreateShl(AsBits(magic), Bits(23)))));
+  }
+  Value* TanhOnGpu(Value* x) {
+    Value* t = Abs(x);
+    Value* z = Mul(x, x);
+    Value* poly = isa_.approximate ? Fma(z, C(2.0 / 15), C(-1.0 / 3)) : Horner(z, kTanhF32);
+    Value* near = Fma(Mul(x, z), poly, x);
+    Value* far = Fma(Rcp(Add(Ex2(Mul(t, C(2 * kLog2E))), C(1))), C(-2), C(1));
+    return If(Less(t, C(isa_.approximate ? 0.25 : 0.6)), near, CopySign(far, x));
+  }
+  Value* OnePlusErf(Value* x) {  // 2^-18 of the result, also where it is small
+    Value* tail = Ex2(Horner(Abs(x), kLog2ErfcRough));
+    return If(Less(x, C(0)), tail, Sub(C(2), tail));
+  }
+  Value* Positive(Value* v) { return Mark(v, kPositive); }
+  Value* Mark(Value* v, const char* what) {
+    if (auto* i = llvm::dyn_cast<llvm::Instruction>(v)) i->setMetadata(what, llvm::MDNode::get(b_.getContext(), {}));
+    return v;
   }
   Value* Exp(Value* x) {
     if (isa_.gpu && !f64_) return ExpOnGpu(x);
@@ -238,7 +267,7 @@ class Math {
     Split(x, &e, &f, &small);
     Value* tail = LogTail(f);
     // f and the tail are multiplied apart: their sum would be rounded before it grows by log2(e)
-    Value* y = Fma(f, C(0x1.71547652b82fep+0), Fma(tail, C(0x1.71547652b82fep+0), Mul(f, C(0x1.777d0ffda0d24p-56))));
+    Value* y = Fma(f, C(kLog2E), Fma(tail, C(kLog2E), Mul(f, C(0x1.777d0ffda0d24p-56))));
     return LogSpecial(x, Add(e, y));
   }
   Value* Log10(Value* x) {
@@ -298,13 +327,8 @@ class Math {
   }
 
   Value* Tanh(Value* x) {
+    if (isa_.gpu && !f64_) return TanhOnGpu(x);
     Value* t = Abs(x);
-    if (isa_.approximate && !f64_) {
-      Value* z = Mul(t, t);
-      Value* near = Fma(Mul(t, z), Fma(z, C(2.0 / 15), C(-1.0 / 3)), t);
-      Value* far = Sub(C(1), Div(C(2), Add(Exp(Add(t, t)), C(1))));
-      return CopySign(If(Less(t, C(0.25)), near, far), x);
-    }
     if (Value* y = Pieces<7>(x, [](double v) { return std::tanh(v); }, 37.0 / 128, 32)) return y;
     if (!f64_) {
       Value* z = Mul(x, x);
@@ -324,8 +348,10 @@ class Math {
     if (!f64_) {
       Value* z = Mul(x, x);
       Value* near = Fma(x, Horner(z, kErfF32), x);
-      Value* far = Sub(C(1), Exp2SmallRange(Horner(AtMost(t, 4.0), kLog2ErfcF32)));
-      return If(Less(t, C(0.921875)), near, CopySign(far, x));
+      Value* log = Horner(isa_.gpu ? b_.CreateMinNum(t, C(4.0)) : AtMost(t, 4.0), kLog2ErfcF32);
+      Value* far = Sub(C(1), isa_.gpu ? Ex2(log) : Exp2SmallRange(log));
+      Value* y = If(b_.CreateFCmpULT(t, C(0.921875)), near, CopySign(far, x));  // near: nan, too
+      return isa_.gpu ? Mark(y, kErf) : y;
     }
     Value* z = Mul(x, x);
     Value* near = Fma(x, Poly(z, kErf53), x);
@@ -559,7 +585,44 @@ Value* OrLibrary(llvm::IRBuilder<>& b, const Isa& isa, Value* value, Value* ok, 
   return phi;
 }
 
+Value* FullRangeDivide(llvm::IRBuilder<>& b, Value* x, Value* y) {
+  auto* f32 = b.getFloatTy();
+  auto* divide = llvm::InlineAsm::get(llvm::FunctionType::get(f32, {f32, f32}, false), "div.full.f32 $0, $1, $2;",
+                                      "=f,f,f", /*hasSideEffects=*/false);
+  return b.CreateCall(divide, {x, y});
+}
+
+bool IsOne(Value* v) {
+  auto* one = llvm::dyn_cast<llvm::ConstantFP>(v);
+  return one && one->isExactlyValue(1.0);
+}
+bool Marked(Value* v, const char* what) {
+  auto* i = llvm::dyn_cast<llvm::Instruction>(v);
+  return i && i->getMetadata(what);
+}
+bool AtLeastOne(Value* v) {
+  auto* sum = llvm::dyn_cast<llvm::BinaryOperator>(v);
+  return sum && sum->getOpcode() == llvm::Instruction::FAdd && IsOne(sum->getOperand(1)) &&
+         Marked(sum->getOperand(0), kPositive);
+}
+
 }  // namespace
+
+Value* DivideOnGpu(llvm::IRBuilder<>& b, const Isa& isa, Value* x, Value* y) {
+  if (!y->getType()->isFloatTy()) return b.CreateFDiv(x, y);
+  if (!AtLeastOne(y)) return isa.approximate ? FullRangeDivide(b, x, y) : b.CreateFDiv(x, y);
+  // The quotient of a logistic function: no small divisor, and a quarter of a large one has a normal reciprocal.
+  Math m(b, isa, y, true);
+  Value* quarter = m.C(0.25);
+  return m.Mul(m.Mul(x, quarter), m.Rcp(m.Mul(y, quarter)));
+}
+
+Value* AddOnGpu(llvm::IRBuilder<>& b, const Isa& isa, Value* x, Value* y) {
+  if (!isa.approximate || !IsOne(y) || !Marked(x, kErf)) return b.CreateFAdd(x, y);
+  auto* far = llvm::cast<llvm::CallInst>(llvm::cast<llvm::SelectInst>(x)->getFalseValue());  // copysign(.., argument)
+  Value* argument = far->getArgOperand(1);
+  return Math(b, isa, argument, true).OnePlusErf(argument);
+}
 
 Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<Value* const> v) {
   const bool f64 = v[0]->getType()->getScalarType()->isDoubleTy();

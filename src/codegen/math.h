@@ -13,8 +13,11 @@ namespace framejit::codegen {
 
 llvm::Value* EmitMath(llvm::IRBuilder<>& b, const Isa& isa, Op op, std::span<llvm::Value* const> v);
 
-// a / b of f32 numbers on a GPU, to two units in the last place; an eighth of the instructions of the exact quotient.
-llvm::Value* FullRangeDivide(llvm::IRBuilder<>& b, llvm::Value* x, llvm::Value* y);
+// x / y on a GPU: to two units in the last place where isa.approximate or the divisor (of a logistic function) allow a
+// quarter of the instructions of the exact quotient.
+llvm::Value* DivideOnGpu(llvm::IRBuilder<>& b, const Isa& isa, llvm::Value* x, llvm::Value* y);
+// x + y; one polynomial for the 1 + erf(..) of gelu where isa.approximate.
+llvm::Value* AddOnGpu(llvm::IRBuilder<>& b, const Isa& isa, llvm::Value* x, llvm::Value* y);
 
 // A function of helpers.cc on every lane (on a GPU: of libdevice); operands of one type.
 llvm::Value* CallHelper(llvm::IRBuilder<>& b, const Isa& isa, const char* name, std::span<llvm::Value* const> v);

@@ -1,6 +1,5 @@
 // What elementary functions need besides polynomials: calls of the C library or libdevice, and the IEEE exceptions that
 // their code does not raise by itself.
-#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/MDBuilder.h>
 #include <llvm/IR/Module.h>
 
@@ -108,13 +107,6 @@ Value* CallOnGpu(llvm::IRBuilder<>& b, const Isa& isa, const std::string& name, 
 }
 
 }  // namespace
-
-Value* FullRangeDivide(llvm::IRBuilder<>& b, Value* x, Value* y) {
-  auto* f32 = b.getFloatTy();
-  auto* divide = llvm::InlineAsm::get(llvm::FunctionType::get(f32, {f32, f32}, false), "div.full.f32 $0, $1, $2;",
-                                      "=f,f,f", /*hasSideEffects=*/false);
-  return b.CreateCall(divide, {x, y});
-}
 
 // The lanes go through memory: the helper is a loop over an array, so that the code stays small at any width.
 Value* CallHelper(llvm::IRBuilder<>& b, const Isa& isa, const char* name, std::span<Value* const> v) {

@@ -12,6 +12,7 @@
 #include "pass/fuse.h"
 #include "pass/pass_manager.h"
 #include "pass/sink_gather.h"
+#include "pass/split_bias.h"
 #include "pass/split_reduce.h"
 #include "pass/weights.h"
 #include "runtime/prepared.h"
@@ -67,6 +68,7 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   const bool gpu = device.kind == DeviceKind::kCuda;
   pass::RunPass(pm, "sink_gather", g, pass::SinkGather);
   if (gpu) pass::RunPass(pm, "channels_last", g, pass::ChannelsLast);
+  if (gpu) pass::RunPass(pm, "split_bias", g, pass::SplitBias);
   pass::Hoisted hoisted;
   if (!gpu && std::find(options.weights.begin(), options.weights.end(), true) != options.weights.end()) {
     pass::RunPass(pm, "pack_convolutions", g, [&](Graph& g) { return pass::PackConvolutions(g, options.weights); });

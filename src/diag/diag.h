@@ -91,6 +91,9 @@ class OptionScope {
   const std::vector<std::pair<std::string, std::string>>* before_;
 };
 uint64_t OptionsGeneration();  // steps with every change: cache what you read behind it
+// Where what may be used again by later processes is kept: the option cache_dir (FRAMEJIT_CACHE_DIR), else framejit in
+// the user's cache folder. Made if it is not there; empty where that fails or where somebody else owns it.
+std::string CacheFolder();
 struct OptionInfo {
   const char* field;
   const char* env;

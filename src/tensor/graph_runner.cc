@@ -8,6 +8,7 @@
 #include "tensor/run_context.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"
+#include "tensor/torch_host.h"
 
 namespace framejit::tensor {
 
@@ -264,6 +265,7 @@ class Runner : public GraphRunner {
       saved = PyEval_SaveThread();
     }
     std::string failure;
+    const char* type = nullptr;  // of torch's
     bool raised = false;
     try {
       exe_->Run(*host_, in, scalars, out);
@@ -271,6 +273,9 @@ class Runner : public GraphRunner {
       raised = true;
     } catch (const StatusRaised& s) {  // the framework says it better
       failure = s.status & kBadIndex ? "framejit: an index is out of range" : "framejit: an IEEE exception";
+    } catch (const DeviceMemoryError& e) {
+      type = "OutOfMemoryError";
+      failure = e.what();
     } catch (const std::exception& e) {
       failure = std::string("framejit: ") + e.what();
     }
@@ -279,7 +284,11 @@ class Runner : public GraphRunner {
       for (size_t i = 0; i < num_inputs_; ++i) Py_DECREF(inputs[i]);
     }
     current_run = outer;
-    if (!failure.empty()) PyErr_SetString(PyExc_RuntimeError, failure.c_str());
+    if (!failure.empty()) {
+      Ref error(type ? PyObject_GetAttrString(bound_torch->module, type) : nullptr);
+      if (!error) PyErr_Clear();
+      PyErr_SetString(error ? error.get() : PyExc_RuntimeError, failure.c_str());
+    }
     return raised || !failure.empty() ? -1 : 0;
   }
 

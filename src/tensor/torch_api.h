@@ -24,6 +24,10 @@ struct TensorValue {  // at::Tensor: one pointer, returned through memory
   TensorValue() {}
   ~TensorValue() {}  // not trivial on purpose; owns nothing
 };
+struct OptionalDevice {  // std::optional<c10::Device>
+  int8_t type = 0, index = 0;
+  bool given = false;
+};
 using Impl =
     void*;  // c10::TensorImpl*. Buffer::handle of a torch tensor; the address of such a variable is an at::Tensor*
 using Handle = void*;  // AtenTensorHandle = at::Tensor*
@@ -95,6 +99,9 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
   X(num_threads, 't', "torch_get_num_threads", int32_t, (uint32_t*))                                                  \
   X(empty_strided_cpu, 't', "_ZN2at6detail17empty_strided_cpuEN3c108ArrayRefIlEES3_NS1_10ScalarTypeEb", TensorValue,  \
     (ArrayRef, ArrayRef, int8_t, bool))                                                                               \
+  X(empty_strided_cuda, 'g',                                                                                          \
+    "_ZN2at6detail18empty_strided_cudaEN3c108ArrayRefIlEES3_NS1_10ScalarTypeESt8optionalINS1_6DeviceEE", TensorValue, \
+    (ArrayRef, ArrayRef, int8_t, OptionalDevice))                                                                     \
   X(bump_version, 't', "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE", void, (Handle))                        \
   X(grad_fn, 't', "_ZNK2at10TensorBase7grad_fnEv", void**, (Handle))                                                  \
   X(fw_grad, 'c', "_ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE", Impl*, (Impl, uint64_t, Handle))              \

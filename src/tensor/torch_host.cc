@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -67,6 +68,15 @@ class Host : public framejit::Host {
       TensorValue v =
           t.empty_strided_cpu({sizes.data(), sizes.size()}, {strides.data(), strides.size()}, number, false);
       impl = v.impl;
+    } else if (device.kind == DeviceKind::kCuda && t.empty_strided_cuda) {
+      const OptionalDevice at{1, static_cast<int8_t>(std::max<int>(0, device.index)), true};
+      try {
+        TensorValue v =
+            t.empty_strided_cuda({sizes.data(), sizes.size()}, {strides.data(), strides.size()}, number, at);
+        impl = v.impl;
+      } catch (const std::exception& e) {
+        throw DeviceMemoryError(e.what());
+      }
     } else {
       Handle h = nullptr;
       if (t.empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), number, TorchDevice(device),

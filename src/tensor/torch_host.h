@@ -2,10 +2,17 @@
 // handle is the TensorImpl itself; the address of a variable holding it is what torch calls a tensor handle.
 #pragma once
 
+#include <stdexcept>
+
 #include "framejit/compile.h"
 #include "tensor/torch_api.h"
 
 namespace framejit::tensor {
+
+// The framework's allocator has none, in its words.
+struct DeviceMemoryError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 // A buffer, or a reshaped view of one, as a torch tensor for the length of a library call.
 class TempTensor {

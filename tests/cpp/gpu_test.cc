@@ -7,11 +7,15 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 
 #include "codegen/gpu_schedule.h"
+#include "diag/diag.h"
 #include "kernel_harness.h"
+#include "rules/decompose.h"
 #include "test_host.h"
 
 namespace framejit {
@@ -103,6 +107,19 @@ std::vector<Made> Kernels() {
     ValueId y = In(b, DType::kFloat32, {512, 256});
     return {b.Binary(Op::kAdd, b.Permute(x, {1, 0}), y)};
   }));
+  all.push_back(Whole("transpose_bf16", [&](Builder& b) -> std::vector<ValueId> {
+    return {b.Unary(Op::kNeg, b.Permute(In(b, DType::kBFloat16, {256, 512}), {1, 0}))};
+  }));
+  all.push_back(Whole("logsumexp_262144", [&](Builder& b) -> std::vector<ValueId> {
+    ValueId x = In(b, DType::kFloat32, {64, 262144});
+    ValueId m = b.Reduce(Op::kMax, x, {1}, true);
+    ValueId e = b.Unary(Op::kExp, b.Binary(Op::kSub, x, b.Broadcast(m, b.type(x).shape)));
+    return {b.Binary(Op::kAdd, m, b.Unary(Op::kLog, b.Reduce(Op::kSum, e, {1}, true)))};
+  }));
+  for (DType t : {DType::kFloat32, DType::kBFloat16}) {
+    all.push_back(Whole("gelu_" + std::string(DTypeName(t)),
+                        [&](Builder& b) -> std::vector<ValueId> { return {rules::GeluErf(b, In(b, t, {4096}))}; }));
+  }
   all.push_back(Whole("take", [&](Builder& b) -> std::vector<ValueId> {
     ValueId table = In(b, DType::kBFloat16, {1000, 768});
     ValueId at = In(b, DType::kInt64, {32});
@@ -179,11 +196,11 @@ TEST(Gpu, ModulesAreValid) {
 TEST(Gpu, AccessesAreWide) {
   const auto all = Kernels();
   const std::string f32 = Ptx(Named(all, "add_f32"));
-  EXPECT_EQ(Count(f32, "ld.global.v4"), 4) << f32;  // two inputs, two vectors a thread
-  EXPECT_EQ(Count(f32, "st.global.v4"), 2) << f32;
+  EXPECT_EQ(Count(f32, "ld.global.v4"), 2) << f32;  // two inputs
+  EXPECT_EQ(Count(f32, "st.global.v4"), 1) << f32;
   const std::string bf16 = Ptx(Named(all, "add_bf16"));
-  EXPECT_EQ(Count(bf16, "ld.global.v4"), 4) << bf16;
-  EXPECT_EQ(Count(bf16, "cvt.rn.bf16.f32") + Count(bf16, "cvt.rn.bf16x2.f32"), 16) << bf16;
+  EXPECT_EQ(Count(bf16, "ld.global.v4"), 2) << bf16;
+  EXPECT_EQ(Count(bf16, "cvt.rn.bf16x2.f32"), 4) << bf16;
   EXPECT_EQ(Count(Ptx(Named(all, "add_f32"), false), ".v4"), 0);
   const std::string take = Ptx(Named(all, "take"));
   EXPECT_GE(Count(take, "ld.global.v4"), 1) << take;
@@ -194,25 +211,47 @@ TEST(Gpu, AccessesAreWide) {
 TEST(Gpu, ARowIsReadOnce) {
   const auto all = Kernels();
   const Made& m = Named(all, "softmax_4096");
-  const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, true, true);
+  const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, 90, true, true);
   EXPECT_TRUE(s.resident);
   EXPECT_EQ(s.row_threads * s.vector * s.unroll, 4096);
   const std::string ptx = Ptx(m);
   EXPECT_EQ(Count(ptx, "ld.global"), s.unroll) << ptx;
   EXPECT_EQ(Count(ptx, "bar.sync"), 2) << ptx;
-  EXPECT_EQ(Count(Ptx(Named(all, "softmax_768")), "bar.sync"), 0);  // a warp a row
+  EXPECT_EQ(Count(Ptx(Named(all, "softmax_64")), "bar.sync"), 0);  // a warp a row
 }
 
 TEST(Gpu, TransposesGoThroughSharedMemory) {
   const auto all = Kernels();
   const Made& m = Named(all, "transpose");
-  const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, true, true);
+  const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, 90, true, true);
   EXPECT_EQ(s.mode, GpuSchedule::kTile) << m.built.kernel.str();
-  EXPECT_EQ(codegen::GpuBlocks(m.built.kernel, s, nullptr), 16 * 8);
+  EXPECT_EQ(codegen::GpuBlocks(m.built.kernel, s, nullptr), 8 * 4);
+  EXPECT_EQ(s.group, 4);
   const std::string ptx = Ptx(m);
   EXPECT_EQ(Count(ptx, "bar.sync"), 1) << ptx;
-  EXPECT_EQ(Count(ptx, "st.shared"), 4) << ptx;
-  EXPECT_EQ(Count(ptx, "ld.shared"), 4) << ptx;
+  EXPECT_EQ(Count(ptx, "ld.global.v4"), 8) << ptx;  // of both, four vectors a thread
+  EXPECT_LT(ptx.rfind("ld.global"), ptx.find("bar.sync"));
+  EXPECT_EQ(Count(ptx, "st.shared"), 16) << ptx;
+  EXPECT_EQ(Count(ptx, "ld.shared"), 16) << ptx;
+  EXPECT_EQ(Count(Ptx(Named(all, "transpose_bf16")), "st.global.v4"), 2);
+}
+
+TEST(Gpu, AMaximumAndASumOfExponentialsShareAPass) {
+  const auto all = Kernels();
+  const std::string softmax = Ptx(Named(all, "softmax_262144"));
+  EXPECT_EQ(Count(softmax, "ld.global.v4"), 8) << softmax;  // two loops of four vectors
+  const std::string sum = Ptx(Named(all, "logsumexp_262144"));
+  EXPECT_EQ(Count(sum, "ld.global.v4"), 2) << sum;
+  EXPECT_EQ(Count(Ptx(Named(all, "sum_f32")), "ld.global.nc.L1::no_allocate.v4"), 2);
+}
+
+// What is rounded to 16 bits anyway takes the short ways.
+TEST(Gpu, RoughFunctionsOnlyBefore16Bits) {
+  const auto all = Kernels();
+  const std::string f32 = Ptx(Named(all, "gelu_f32")), bf16 = Ptx(Named(all, "gelu_bf16"));
+  EXPECT_EQ(Count(f32, "copysign") + Count(f32, "0f3F6C0000"), 4) << f32;  // |x| < 0.92, four lanes
+  EXPECT_EQ(Count(bf16, "0f3F6C0000"), 0) << bf16;
+  EXPECT_EQ(Count(bf16, "ex2.approx.ftz"), 8) << bf16;
 }
 
 TEST(Gpu, LocalMemoryIsNotUsed) {
@@ -249,7 +288,7 @@ TEST(Gpu, PtxasAcceptsEveryKernel) {
 TEST(Gpu, SizesDecideTheVariant) {
   const auto all = Kernels();
   const loop::Kernel& k = Named(all, "dynamic_rows").built.kernel;
-  const GpuSchedule s = codegen::MakeGpuSchedule(k, true, true);
+  const GpuSchedule s = codegen::MakeGpuSchedule(k, 90, true, true);
   ASSERT_EQ(s.vector, 8);
   std::vector<int64_t> symbols(k.num_symbols);
   auto with = [&](int64_t n, int64_t m) {
@@ -277,6 +316,7 @@ struct FakeGpu {
   std::vector<Launched> launches;
   std::vector<std::string*> functions;
   int pushed = 0, fail_launch = 0;
+  int driver_version = 13000;
   // graphs
   bool capturing = false, users_capture = false;
   void* stream = reinterpret_cast<void*>(0x77);
@@ -286,6 +326,12 @@ struct FakeGpu {
 };
 FakeGpu* fake = nullptr;
 void* const kSide = reinterpret_cast<void*>(0x99);
+
+void* Argument(const void* at) {
+  void* value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
 
 runtime::cuda::Driver FakeDriver() {
   using namespace runtime::cuda;
@@ -298,8 +344,8 @@ runtime::cuda::Driver FakeDriver() {
   d.ctx_current = [](Context* c) { return *c = nullptr, 0; };
   d.ctx_push = [](Context) { return ++fake->pushed, 0; };
   d.ctx_pop = [](Context*) { return --fake->pushed, 0; };
+  d.driver_version = [](int* v) { return *v = fake->driver_version, 0; };
   d.module_load = [](Module* m, const void*, unsigned, int*, void**) { return *m = fake, 0; };
-  d.module_unload = [](Module) { return 0; };
   d.module_function = [](Function* f, Module, const char* name) {
     static std::mutex mutex;
     std::lock_guard lock(mutex);
@@ -312,7 +358,7 @@ runtime::cuda::Driver FakeDriver() {
     EXPECT_EQ(stream, fake->capturing ? kSide : fake->stream);
     if (fake->capturing) return ++fake->captured, 0;
     Launched l{*static_cast<std::string*>(f), grid, threads, {}};
-    for (int i = 0; i < 2; ++i) l.pointers.push_back(*static_cast<void**>(params[i]));
+    for (int i = 0; i < 2; ++i) l.pointers.push_back(Argument(params[i]));
     fake->launches.push_back(l);
     return 0;
   };
@@ -342,7 +388,7 @@ runtime::cuda::Driver FakeDriver() {
     return ++fake->graph_launches, 0;
   };
   d.graph_set_kernel = [](GraphExec, GraphNode, const KernelNodeParams* p) {
-    fake->updated.push_back(*static_cast<void**>(p->params[0]));
+    fake->updated.push_back(Argument(p->params[0]));
     return 0;
   };
   d.error_name = [](Result, const char** text) { return *text = "CUDA_ERROR_FAKE", 0; };
@@ -384,6 +430,7 @@ class GpuHost : public test::TestHost {
 class GpuPlan : public ::testing::Test {
  protected:
   GpuPlan() {
+    diag::SetOption("cache_dir", "/dev/null");  // none
     fake = &gpu_;
     runtime::cuda::SetDriverForTesting(&driver_);
     ClearKernelCache();
@@ -391,6 +438,7 @@ class GpuPlan : public ::testing::Test {
   ~GpuPlan() override {
     ClearKernelCache();
     runtime::cuda::SetDriverForTesting(nullptr);
+    diag::SetOption("cache_dir", "");
     for (std::string* f : gpu_.functions) delete f;
   }
   Buffer Input(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, uintptr_t address) {
@@ -427,10 +475,61 @@ TEST_F(GpuPlan, KernelsAreLaunchedOnTheStream) {
     host.Delete(&out);
   }
   ASSERT_EQ(gpu_.launches.size(), 3u);
-  EXPECT_EQ(gpu_.launches[0].threads, 256u);  // four vectors of four a thread
-  EXPECT_EQ(gpu_.launches[2].threads, 256u);
+  EXPECT_EQ(gpu_.launches[0].threads, 512u);  // two vectors of four a thread
+  EXPECT_EQ(gpu_.launches[2].threads, 512u);
   EXPECT_EQ(gpu_.functions.size(), 2u);  // an odd address: the variant without vectors
   EXPECT_EQ(host.live, 0);
+}
+
+// Machine code is kept on disk, for this driver, this chip and this kernel; what is damaged there is made again.
+TEST_F(GpuPlan, CodeIsKeptOnDisk) {
+  char folder[] = "/tmp/framejit-cache-XXXXXX";
+  ASSERT_TRUE(mkdtemp(folder));
+  diag::SetOption("cache_dir", std::string(folder) + "/of/no/use");
+  auto reads = [&](int64_t n) {
+    ClearKernelCache();  // as in a new process
+    Graph g;
+    shape::Env env;
+    Builder b(g, env);
+    g.outputs = {b.Unary(Op::kExp, In(b, DType::kFloat32, {n, 64}))};
+    auto exe = Compile(g);
+    GpuHost host;
+    const std::vector<int64_t> sizes = {n, 64}, strides = {64, 1};
+    Buffer in = Input(sizes, strides, 0x1000), out;
+    exe->Run(host, {&in, 1}, {}, {&out, 1});
+    host.Delete(&out);
+    return codegen::GpuKernelsRead() == 1;
+  };
+  EXPECT_FALSE(reads(64));
+  EXPECT_FALSE(reads(64));  // that folder cannot be made
+  diag::SetOption("cache_dir", std::string(folder) + "/kept");
+  EXPECT_FALSE(reads(64));
+  EXPECT_TRUE(reads(64));
+  EXPECT_FALSE(reads(32));
+  EXPECT_TRUE(reads(32));
+  ++gpu_.driver_version;
+  EXPECT_FALSE(reads(64));
+  --gpu_.driver_version;
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(folder) + "/kept")) {
+    files.push_back(entry.path());
+  }
+  EXPECT_EQ(files.size(), 3u);
+  for (int damage = 0; damage < 4; ++damage) {
+    for (const std::string& file : files) {
+      std::ifstream in(file, std::ios::binary);
+      std::string text((std::istreambuf_iterator<char>(in)), {});
+      if (damage == 0) text.clear();
+      if (damage == 1) text.resize(text.size() / 2);
+      if (damage == 2) text[text.size() - 30] ^= 1;  // in the code
+      if (damage == 3) text += "more";
+      std::ofstream(file, std::ios::binary) << text;
+    }
+    EXPECT_FALSE(reads(64)) << damage;
+    EXPECT_TRUE(reads(64)) << damage;
+    EXPECT_FALSE(reads(32)) << damage;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(GpuPlan, ALaunchThatFailsLeavesNothing) {

@@ -16,6 +16,7 @@
 #include "pass/dce.h"
 #include "pass/fold.h"
 #include "pass/sink_gather.h"
+#include "pass/split_bias.h"
 #include "pass/weights.h"
 
 namespace framejit {
@@ -28,6 +29,7 @@ const std::map<std::string, int (*)(Graph&)> kPasses = {{"fold", pass::Fold},
                                                         {"dce", pass::Dce},
                                                         {"sink_gather", pass::SinkGather},
                                                         {"channels_last", pass::ChannelsLast},
+                                                        {"split_bias", pass::SplitBias},
                                                         {"pack_products", [](Graph& g) {
                                                            std::vector<bool> weights;  // inputs named w...
                                                            for (ValueId v : g.inputs)

@@ -470,6 +470,50 @@ def test_results_stay_valid():
         oracle.check(y, F.gelu(x @ x) + 1)
 
 
+def test_memory_that_is_not_there():
+    def f(x):
+        return x.expand(1 << 44) + 1
+
+    x = torch.ones(1, device="cuda")
+    for function in (f, framejit.compile(f, dynamic=False)):
+        for _ in range(3):
+            with pytest.raises(torch.OutOfMemoryError):
+                function(x)
+    check(lambda x: x * 2, tensor(64))  # and all goes on
+
+
+def test_long_rows_with_infinities():
+    inf = float("inf")
+    x = tensor(6, 70000)
+    x[1] = -inf
+    x[2, :40000] = -inf
+    x[3, 5] = inf
+    x[4, 69999] = float("nan")
+    x[5] *= 1e4
+    for dtype in (torch.float32, torch.bfloat16):
+        check(lambda x: (torch.softmax(x, -1), torch.logsumexp(x.float(), -1), torch.log_softmax(x.float(), -1)[:, :3]), x.to(dtype), graphs=None)
+
+
+def test_code_on_disk(tmp_path):
+    """A second process compiles nothing."""
+    import subprocess
+    import sys
+
+    program = """
+import framejit, torch
+with torch.no_grad():
+    x = torch.randn(300, 500, device="cuda")
+    y = framejit.compile(lambda x: torch.softmax(x, -1) + x.t().sum())(x)
+torch.testing.assert_close(y, torch.softmax(x, -1) + x.t().sum(), rtol=1e-4, atol=1e-4)
+print(sorted(__import__("os").listdir(__import__("os").environ["FRAMEJIT_CACHE_DIR"])), framejit.cache_info()["compile_seconds"])
+"""
+    env = {**os.environ, "FRAMEJIT_CACHE_DIR": str(tmp_path / "kept")}
+    runs = [subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True) for _ in range(2)]
+    assert not any(r.returncode for r in runs), runs[0].stderr + runs[1].stderr
+    first, second = (r.stdout.rsplit(" ", 1) for r in runs)
+    assert first[0] == second[0] != "[]" and float(second[1]) < float(first[1]) / 4, (first, second)
+
+
 def test_device_guard():
     f = framejit.compile(lambda x: x * 2 + 1)
     for _ in range(2):

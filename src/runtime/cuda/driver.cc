@@ -79,6 +79,10 @@ void SetDriverForTesting(const Driver* driver) {
   Devices().clear();
 }
 
+bool IsDriverForTesting() {
+  return for_testing;
+}
+
 void Fail(const Driver& d, Result r, const std::string& what) {
   const char *name = nullptr, *text = nullptr;
   d.error_name(r, &name);

@@ -39,6 +39,7 @@ struct KernelNodeParams {  // CUDA_KERNEL_NODE_PARAMS_v2
   X(ctx_current, "cuCtxGetCurrent", (Context*))                                                               \
   X(ctx_push, "cuCtxPushCurrent", (Context))                                                                  \
   X(ctx_pop, "cuCtxPopCurrent", (Context*))                                                                   \
+  X(driver_version, "cuDriverGetVersion", (int*))                                                             \
   X(module_load, "cuModuleLoadDataEx", (Module*, const void*, unsigned, int*, void**))                        \
   X(module_unload, "cuModuleUnload", (Module))                                                                \
   X(module_function, "cuModuleGetFunction", (Function*, Module, const char*))                                 \
@@ -68,6 +69,7 @@ struct Driver {
 const Driver* GetDriver(std::string* why = nullptr);
 // Tests put a fake in its place; null: the real one again.
 void SetDriverForTesting(const Driver* driver);
+bool IsDriverForTesting();
 
 // Throws std::runtime_error with the driver's own text.
 [[noreturn]] void Fail(const Driver& d, Result r, const std::string& what);
