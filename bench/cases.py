@@ -83,6 +83,9 @@ def hf_models(peer):
         with _no_grad():
             model, inputs = models.build(name)
             yield _versus("models", f"{name}, batch 1", "ms", model, (), peer, inputs, seconds=5.0)
+            if name in ("BertModel", "ViTModel"):
+                inputs = models.make_inputs(name, batch=8)
+                yield _versus("models", f"{name}, batch 8", "ms", model, (), peer, inputs, seconds=8.0)
 
 
 def vision(peer):
@@ -127,8 +130,21 @@ def cold(peer):
     from . import cold as processes
 
     for name, unit in (("one line", "s"), ("BertModel", "s")):
-        seconds = {who: processes.first_call(name, who) for who in ("eager", "framejit", *(["peer"] if peer else []))}
-        yield measure.record("cold", f"{name}: first call of a fresh process", unit, **seconds), None
+        first = {who: processes.first_call(name, who) for who in ("eager", "framejit", *(["peer"] if peer else []))}
+        yield measure.record("cold", f"{name}: first call of a fresh process", unit, **{w: f["seconds"] for w, f in first.items()}), None
+        yield measure.record("cold", f"{name}: capture, a framework call", "us", framejit=first["framejit"]["capture"]), None
+
+
+def memory(peer):
+    """Peak memory of a fresh process over four calls, the model included; with weights kept packed and without."""
+    from . import cold as processes
+
+    for name in ("BertModel", "GPT2LMHeadModel", "ViTModel"):
+        eager = processes.first_call(name, "eager")
+        for kept in "10":
+            ours = processes.first_call(name, "framejit", FRAMEJIT_PACK_WEIGHTS=kept)
+            what = f"{ours['kept']:.0f} MiB of them packed weights" if kept == "1" else "pack_weights=0"
+            yield measure.record("memory", f"{name}: {what}", "MiB", **{w: r["MiB"] + r["base"] for w, r in (("eager", eager), ("framejit", ours))}), None
 
 
 def training(peer):
@@ -175,5 +191,5 @@ def dynamic(peer):
 CASES = {
     "training": training,
     "call_overhead": call_overhead, "pointwise": pointwise, "norms": norms, "softmax": softmax, "mlp": mlp,
-    "models": hf_models, "vision": vision, "numpy": numpy_functions, "cold": cold, "dynamic": dynamic,
+    "models": hf_models, "vision": vision, "numpy": numpy_functions, "cold": cold, "memory": memory, "dynamic": dynamic,
 }  # fmt: skip

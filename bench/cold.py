@@ -1,5 +1,7 @@
-"""Cold numbers: the first call in a fresh process with empty caches, after torch and transformers were imported."""
+"""Cold numbers: the first call in a fresh process with empty caches, after torch and transformers were imported; what of it is
+capture, per framework call; and the memory that a model's calls need."""
 
+import glob
 import json
 import os
 import subprocess
@@ -24,16 +26,32 @@ if who == "framejit":
     wrap = framejit.compile
 elif who == "peer":
     wrap = torch.compile
+from bench.training import memory
+before = memory("VmRSS")
 with torch.no_grad():
+    call = wrap(target)
     start = time.perf_counter()
-    wrap(target)(**keywords)
-    print(json.dumps(time.perf_counter() - start))
+    call(**keywords)
+    seconds = time.perf_counter() - start
+    if name != "one line":
+        for _ in range(3):
+            call(**keywords)
+held = framejit.cache_info()["prepared_bytes"] / 2**20 if who == "framejit" else 0
+print(json.dumps({"seconds": seconds, "MiB": memory("VmHWM") - before, "kept": held, "base": before}))
 """
 
 
-def first_call(name, who):
-    """Seconds from the first call to its result, execution included. who: eager, framejit or peer."""
+def first_call(name, who, **options):
+    """Of a fresh process. seconds: from the first call to its result, execution included; MiB: what four calls needed at most;
+    base: what the process held before them, kept: what is kept of weights; capture: seconds a framework call (framejit, if
+    FRAMEJIT_TRACE is not taken). who: eager, framejit or peer. options: environment variables."""
     with tempfile.TemporaryDirectory() as empty:
-        env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": empty, "FRAMEJIT_CACHE_DIR": empty, "XDG_CACHE_HOME": empty}
+        env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": empty, "FRAMEJIT_CACHE_DIR": empty, "XDG_CACHE_HOME": empty,
+               "FRAMEJIT_TRACE": os.path.join(empty, "trace"), **options}  # fmt: skip
         done = subprocess.run([sys.executable, "-c", PROGRAM, name, who], env=env, text=True, capture_output=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+        events = [json.loads(line) for file in glob.glob(os.path.join(empty, "trace", "*")) for line in open(file, encoding="utf-8")]
+    result = json.loads(done.stdout.splitlines()[-1])
+    total = {kind: sum(e["seconds"] for e in events if e["kind"] == kind) for kind in ("capture", "compile")}
+    calls = sum(e.get("calls", 0) for e in events if e["kind"] == "capture")
+    result["capture"] = (total["capture"] - total["compile"]) / calls if calls else None
+    return result

@@ -66,14 +66,22 @@ bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args
 }
 
 void Session::SeparateWrites() {
+  auto interned = [](PyObject* o) { return PyUnicode_CheckExact(o) && PyUnicode_CHECK_INTERNED(o); };
+  auto typed = [&](PyObject* o, const Source* s) {  // by FromOutside
+    const Origin* g = Find(o);
+    return g && g->kind == Origin::kOutside && g->source == s;
+  };
   auto apart = [&](PyObject* a, PyObject* b, const Source* t) {
     if (a == b) return;
     const Source* s = SourceOf(a);
     if (!s || !t || (s->kind == SourceKind::kConst && t->kind == SourceKind::kConst)) return;
+    if (Py_TYPE(a) != Py_TYPE(b) && typed(a, s) && typed(b, t)) return;  // their types are guarded
     guards_->Add(guard::Row{guard::Kind::kDifferentObject, s, t});
   };
-  auto same = [](PyObject* a, PyObject* b) {
-    int eq = a == b ? 1 : PyObject_RichCompareBool(a, b, Py_EQ);
+  auto same = [&](PyObject* a, PyObject* b) {
+    if (a == b) return true;
+    if (interned(a) && interned(b)) return false;
+    int eq = PyObject_RichCompareBool(a, b, Py_EQ);
     if (eq < 0) PyErr_Clear();
     return eq != 0;
   };

@@ -274,7 +274,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         }
         const double start = Now();
         s.graph().name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
-        diag::Log(diag::Channel::graph_, s.graph().str());
+        if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, s.graph().str());
         bool interpret = config.backend == "interpreter";
         if (WantsGrad(s.trace())) {
           seg->graph_runner = MakeTrainingRunner(s, seg->trace, plan, constants, options, interpret, &seg->executable);

@@ -158,6 +158,7 @@ bool HasHandlers(PyObject* generator) {
 }
 
 bool Session::HoldsSuspendedGenerator() const {
+  if (!made_generators_) return false;
   for (auto& [o, origin] : origins_)
     if (origin.kind == Origin::kFresh && PyGen_CheckExact(o) && HasHandlers(o)) return true;
   return false;
@@ -173,6 +174,7 @@ PyObject* Session::MarkFresh(PyObject* o) {
     auto [it, added] = origins_.try_emplace(o);
     if (added) {
       it->second.kind = Origin::kFresh;
+      made_generators_ = made_generators_ || PyGen_CheckExact(o);
       Py_INCREF(o);
       keep_.emplace_back(o);
     }

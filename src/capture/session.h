@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -235,9 +236,11 @@ class Session {
   Trace trace_;
   Graph graph_;
   std::unique_ptr<surface::Lowering> lowering_;
-  std::unordered_map<PyObject*, Origin> origins_;
+  std::pmr::monotonic_buffer_resource origins_memory_;  // thousands of nodes, freed at once
+  std::pmr::unordered_map<PyObject*, Origin> origins_{&origins_memory_};
   std::unordered_map<TraceId, PyObject*> proxies_;
   std::vector<Ref> keep_;
+  bool made_generators_ = false;
   std::vector<PendingStore> stores_;
   std::vector<PendingCall> calls_;
   struct Read {

@@ -3,6 +3,8 @@
 // Order matters for misses: with several compiled entries for one place, most checks are misses. Trees that hang on a
 // slot are ordered by size, so tensor arguments are compared before a module with hundreds of parameters is walked.
 #include <algorithm>
+#include <deque>
+#include <memory_resource>
 #include <unordered_set>
 
 #include "diag/diag.h"
@@ -50,7 +52,7 @@ struct HeldRow {
 
 struct GuardBuilder::Impl {
   std::shared_ptr<SourcePool> pool = std::make_shared<SourcePool>();
-  std::vector<HeldRow> rows;
+  std::deque<HeldRow> rows;  // large
   std::vector<TypeTest> types;
   std::vector<std::unique_ptr<FunctionTest>> functions;
   std::optional<tensor::TorchState> torch_state;
@@ -72,7 +74,8 @@ struct GuardBuilder::Impl {
       return h ^ h >> 29;
     }
   };
-  std::unordered_set<Key, Hash> seen;
+  std::pmr::monotonic_buffer_resource seen_memory;  // freed at once
+  std::pmr::unordered_set<Key, Hash> seen{&seen_memory};
 
   void ReadStates() {
     if (!torch_state && tensor::TorchLoaded()) torch_state = tensor::ReadTorchState();
@@ -140,7 +143,7 @@ namespace {
 // Assembles a Program. Temporary tree first (one Branch a source), then depth-first into nodes.
 class Assembler {
  public:
-  Assembler(Program& p, std::vector<HeldRow>& rows, std::vector<TypeTest>& types, shape::Env& env)
+  Assembler(Program& p, std::deque<HeldRow>& rows, std::vector<TypeTest>& types, shape::Env& env)
       : p_(p), rows_(rows), types_(types), env_(env) {}
 
   void Run(const std::vector<const Source*>& inputs) {
@@ -278,8 +281,11 @@ class Assembler {
         [[fallthrough]];
       default: t.expected = Expected(h.object.get());
     }
+    if (t.kind == Kind::kKeys)  // twice: in the walk and in the group
+      p_.where.push_back(h.row.where);
+    else
+      p_.where.push_back(std::move(h.row.where));
     p_.tests.push_back(std::move(t));
-    p_.where.push_back(h.row.where);
   }
 
   static SetTest MakeSet(PyObject* set) {
@@ -354,7 +360,7 @@ class Assembler {
   }
 
   Program& p_;
-  std::vector<HeldRow>& rows_;
+  std::deque<HeldRow>& rows_;
   std::vector<TypeTest>& types_;
   shape::Env& env_;
   std::vector<Branch> branches_;  // by source id

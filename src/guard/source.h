@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <memory_resource>
 #include <unordered_map>
 #include <vector>
 
@@ -70,8 +71,9 @@ class SourcePool {
       return (h ^ h >> 17) * 0x9E3779B97F4A7C15u + static_cast<size_t>(k.kind) * 257 + k.index;
     }
   };
-  std::deque<Source> sources_;  // stable addresses
-  std::unordered_map<Key, const Source*, Hash> index_;
+  std::deque<Source> sources_;                        // stable addresses
+  std::pmr::monotonic_buffer_resource index_memory_;  // freed at once
+  std::pmr::unordered_map<Key, const Source*, Hash> index_{&index_memory_};
 };
 
 // Where a C member (slot) descriptor of a type points to, remembered by type tag.

@@ -146,7 +146,10 @@ void Fill() {
     FRAMEJIT_TORCH_NAMESPACES(X)
 #undef X
   }
-  bool has_scipy = Numpy() && PyDict_GetItemString(PyImport_GetModuleDict(), "scipy.special");
+  static Py_ssize_t modules = -1;  // at the last look
+  PyObject* imported = PyImport_GetModuleDict();
+  if (std::exchange(modules, PyDict_GET_SIZE(imported)) == PyDict_GET_SIZE(imported)) return;
+  bool has_scipy = Numpy() && PyDict_GetItemString(imported, "scipy.special");
   if ((!numpy && Numpy()) || (!scipy && has_scipy)) {
     numpy = true;
     scipy = has_scipy;
