@@ -30,7 +30,9 @@ constexpr double kGain = 1.1, kPackGain = 1.05, kPackedGain = 1.01;
 constexpr double kWorse = 1.9;                  // times eager's error
 constexpr int kMinRounds = 3, kMaxRounds = 12;  // the first of them run on cold caches and waking threads
 constexpr double kEnough = 4e-3;                // seconds
-constexpr double kQuiet = 1.3;                  // the median over the best: else other programs take the machine's time
+constexpr double kPatience = 30e-3;             // while some library has not been as fast as its best twice
+constexpr double kTwice = 1.05;
+constexpr double kQuiet = 1.3;  // the median over the best: else other programs take the machine's time
 constexpr const char* kNames[] = {"MKL", "oneDNN", "MKL with packed weights"};
 constexpr int kLibraries = std::size(kNames);
 constexpr double kNever = 1e9;
@@ -154,12 +156,21 @@ Times Measure(const Probe& p, bool packed) {
   }
   if (libraries.size() == 1) return t;
   std::vector<double> mkl;
-  double total = 0;
-  for (int i = 0; i < kMinRounds || (i < kMaxRounds && total < kEnough); ++i) {
+  double total = 0, second[kLibraries] = {kNever, kNever, kNever};
+  auto confirmed = [&] {
+    return std::all_of(libraries.begin(), libraries.end(),
+                       [&](Library l) { return second[static_cast<int>(l)] <= kTwice * t.best[static_cast<int>(l)]; });
+  };
+  auto more = [&](int rounds) {
+    return rounds < kMinRounds || (rounds < kMaxRounds && (total < kEnough || (total < kPatience && !confirmed())));
+  };
+  for (int i = 0; more(i); ++i) {
     for (Library l : libraries) {
       p.cool();
       const double s = Seconds([&] { p.run(l, p.m); });
-      t.best[static_cast<int>(l)] = std::min(t.best[static_cast<int>(l)], s);
+      double& best = t.best[static_cast<int>(l)];
+      second[static_cast<int>(l)] = std::min(second[static_cast<int>(l)], std::max(best, s));
+      best = std::min(best, s);
       if (l == Library::kMkl) mkl.push_back(s);
       total += s;
     }
