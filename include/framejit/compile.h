@@ -42,6 +42,9 @@ class Host {
   // Throws ExternError after setting a Python exception. Takes the GIL itself.
   virtual void RunExtern(const Call& call, std::span<const Buffer> operands, std::span<Buffer> results) = 0;
   virtual void Release(Buffer* b) = 0;  // a result of RunExtern that is no longer needed
+  // Inputs that this run may give back as soon as no step reads them any more (asked once a run), told by number.
+  virtual bool TakesInputs() { return false; }
+  virtual void InputDone(size_t input) {}
   // Where memory is not the CPU's: the stream that kernels run on, and copies on it (between devices, too; to the CPU
   // they are over when the call returns). Throws std::runtime_error.
   virtual void* CurrentStream(Device device) { return nullptr; }

@@ -162,6 +162,23 @@ class Copier {
 
 }  // namespace
 
+namespace {
+
+// Of a view that is kept for nobody but the gradients: the value that it shows. To look at that again costs nothing, to
+// lay the view out in memory of its own is a copy.
+ValueId WhatItShows(const Graph& g, ValueId v) {
+  for (;;) {
+    const Node& n = g.node(v);
+    if (n.op != Op::kPermute && n.op != Op::kReshape && n.op != Op::kBroadcast) return v;
+    if (std::find(g.outputs.begin(), g.outputs.end(), v) != g.outputs.end()) return v;
+    const Op below = g.node(n.operands[0]).op;
+    if (below != Op::kInput && Info(below).kind == 'C') return v;
+    v = n.operands[0];
+  }
+}
+
+}  // namespace
+
 std::vector<ValueId> ChooseSaved(const Joint& j) {
   const Graph& g = j.graph;
   std::vector<bool> dep = Dependent(j), needed = NeededFor(g, j.grads);
@@ -188,7 +205,9 @@ std::vector<ValueId> ChooseSaved(const Joint& j) {
   std::vector<bool> reach = flow.ReachSink(sink);
   std::vector<ValueId> saved;
   for (ValueId v = 0; v < g.nodes.size(); ++v)
-    if (needed[v] && !dep[v] && !reach[2 * v] && reach[2 * v + 1]) saved.push_back(v);
+    if (needed[v] && !dep[v] && !reach[2 * v] && reach[2 * v + 1]) saved.push_back(WhatItShows(g, v));
+  std::sort(saved.begin(), saved.end());
+  saved.erase(std::unique(saved.begin(), saved.end()), saved.end());
   return saved;
 }
 

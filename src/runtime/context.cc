@@ -21,6 +21,13 @@ PlanIndex::PlanIndex(const Plan& plan) {
     needs_buffer[v] = true;
     input_storage.push_back(plan.values[v].storage);
   }
+  inputs_after.resize(plan.steps.size() + 1);
+  for (size_t i = 0; i < plan.inputs.size(); ++i) {
+    const Storage& s = plan.storages[input_storage[i]];
+    bool written = s.last < 0;
+    for (const auto& c : plan.commits) written = written || c.input == static_cast<int>(i);
+    if (!written) inputs_after[s.last].push_back(static_cast<int>(i));
+  }
   for (const auto& c : plan.commits) needs_buffer[c.value] = true;
   for (const auto& o : plan.outputs) needs_buffer[o.value] = true;
   for (size_t i = 0; i < plan.storages.size(); ++i) {

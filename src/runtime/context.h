@@ -21,6 +21,7 @@ struct PlanIndex {
   std::vector<int> output_storage;              // by output; -1: handed over by an extern
   std::vector<int> input_storage;               // by input
   std::vector<std::vector<int>> release_after;  // by step: extern storages that nobody reads any more
+  std::vector<std::vector<int>> inputs_after;   // by step: inputs that nobody reads any more
   bool has_externs = false;
 };
 

@@ -127,7 +127,7 @@ class PlanExecutable : public Executable {
   class RunState {
    public:
     RunState(PlanExecutable& e, Host& host, std::span<Buffer> outputs, std::span<const int64_t> symbols)
-        : plan_(e.plan_), index_(e.index_), e_(e), host_(host), outputs_(outputs), c_(e.Lease(symbols)) {}
+        : plan_(e.plan_), index_(e.index_), e_(e), host_(host), outputs_(outputs), c_(e.Lease(symbols)), takes_inputs_(host.TakesInputs()) {}
 
     ~RunState() {
       if (!done_) {
@@ -208,6 +208,9 @@ class PlanExecutable : public Executable {
     }
 
     void ReleaseAfter(size_t i) {
+      if (takes_inputs_) {
+        for (int input : index_.inputs_after[i]) host_.InputDone(input);
+      }
       if (!index_.has_externs) return;
       for (int s : index_.release_after[i]) ReleaseExternal(s);
     }
@@ -583,6 +586,7 @@ class PlanExecutable : public Executable {
     Host& host_;
     std::span<Buffer> outputs_;
     Context* c_;
+    const bool takes_inputs_;
     Block pooled_;
     std::atomic<int> raised_{0};
     Buffer gpu_arena_;

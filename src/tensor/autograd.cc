@@ -70,7 +70,7 @@ PyObject* Name(const char* text) {  // interned, for ever
   return n;
 }
 constexpr const char *kSave = "to_save", *kState = "_segment", *kSaved = "saved_tensors",
-                     *kMaterialize = "materialize_grads", *kOpaque = "non_differentiable", *kVersion = "_version";
+                     *kMaterialize = "materialize_grads", *kClear = "maybe_clear_saved_tensors", *kOpaque = "non_differentiable", *kVersion = "_version";
 
 class Hook : public OutputHook, public std::enable_shared_from_this<Hook> {
  public:
@@ -290,18 +290,20 @@ PyObject* Hook::Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py
   if (!any) return result.release();
   Compiled* c = For(tangents);
   if (!c) return nullptr;
-  std::vector<Ref> held;
-  std::vector<PyObject*> feed;
+  std::vector<Ref> held, taken;
   Py_ssize_t num_saved = PyTuple_GET_SIZE(saved.get());
   for (size_t i = 0; i < c->inputs.size(); ++i) {
     PyObject* o =
         static_cast<Py_ssize_t>(i) < num_saved ? PyTuple_GET_ITEM(saved.get(), i) : grads[c->tangents[i - num_saved]];
-    held.emplace_back(Fitting(o, c->inputs[i].first, c->inputs[i].second, *s->symbols));
-    if (!held.back()) return PyErr_Occurred() ? nullptr : Replay(s, grads, n);
-    feed.push_back(held.back().get());
+    taken.emplace_back(Fitting(o, c->inputs[i].first, c->inputs[i].second, *s->symbols));
+    if (!taken.back()) return PyErr_Occurred() ? nullptr : Replay(s, grads, n);
   }
+  // Nobody else needs what was saved, unless the graph is kept: it goes as the pass proceeds.
+  Ref cleared(PyObject_CallMethodNoArgs(ctx, Name(kClear)));
+  if (!cleared) PyErr_Clear();
+  saved = Ref();
   std::vector<PyObject*> out(c->num_outputs);
-  if (c->runner->Run(feed.data(), s->symbols->data(), out.data()) < 0) return nullptr;
+  if (c->runner->RunTaking(&taken, s->symbols->data(), out.data()) < 0) return nullptr;
   for (PyObject* o : out) held.emplace_back(o);
   size_t at = 1;
   for (size_t i = 0; i < t_.wanted.size(); ++i) {

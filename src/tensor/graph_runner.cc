@@ -78,6 +78,16 @@ class Runner : public GraphRunner {
   }
 
   int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs) override {
+    return Run(inputs, symbols, outputs, nullptr);
+  }
+  int RunTaking(std::vector<Ref>* inputs, const int64_t* symbols, PyObject** outputs) override {
+    std::vector<PyObject*> feed;
+    for (const Ref& r : *inputs) feed.push_back(r.get());
+    return Run(feed.data(), symbols, outputs, written_.empty() && !hook_ ? inputs : nullptr);
+  }
+
+ private:
+  int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs, std::vector<Ref>* taken) {
     std::optional<ModeSwitch> mode;  // the segment may have entered inference mode itself
     if (inference_) mode.emplace().Set({false, true});
     Scratch<Buffer, kFew> in(num_inputs_), out(num_graph_outputs_);
@@ -97,7 +107,7 @@ class Runner : public GraphRunner {
     for (size_t i = 0; i < scalars_.size(); ++i) scalars.get()[i] = symbols[scalars_[i]];
 
     if (RunExecutable(inputs, {in.get(), num_inputs_}, {scalars.get(), scalars_.size()},
-                      {out.get(), num_graph_outputs_}, symbols, bytes >= kReleaseGilFrom) < 0)
+                      {out.get(), num_graph_outputs_}, symbols, bytes >= kReleaseGilFrom, taken) < 0)
       return -1;
 
     // From here on the writes are done; what can still fail is making Python objects.
@@ -125,7 +135,6 @@ class Runner : public GraphRunner {
     return ok ? 0 : raised || !written_.empty() ? -2 : -1;
   }
 
- private:
   struct ReplayPlan {
     std::vector<CallStep> steps;
     std::vector<std::pair<int, int>> inputs;  // slot, graph input
@@ -256,12 +265,12 @@ class Runner : public GraphRunner {
   }
 
   int RunExecutable(PyObject* const* inputs, std::span<const Buffer> in, std::span<const int64_t> scalars,
-                    std::span<Buffer> out, const int64_t* symbols, bool large) {
-    RunContext context{&steps_, symbols, large && !has_externs_};
+                    std::span<Buffer> out, const int64_t* symbols, bool large, std::vector<Ref>* taken) {
+    RunContext context{&steps_, symbols, large && !has_externs_, taken};
     RunContext* outer = std::exchange(current_run, &context);
     PyThreadState* saved = nullptr;
     if (context.gil_released) {
-      for (size_t i = 0; i < num_inputs_; ++i) Py_INCREF(inputs[i]);
+      for (size_t i = 0; i < num_inputs_ && !taken; ++i) Py_INCREF(inputs[i]);
       saved = PyEval_SaveThread();
     }
     std::string failure;
@@ -281,7 +290,7 @@ class Runner : public GraphRunner {
     }
     if (saved) {
       PyEval_RestoreThread(saved);
-      for (size_t i = 0; i < num_inputs_; ++i) Py_DECREF(inputs[i]);
+      for (size_t i = 0; i < num_inputs_ && !taken; ++i) Py_DECREF(inputs[i]);
     }
     current_run = outer;
     if (!failure.empty()) {

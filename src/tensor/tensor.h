@@ -106,12 +106,15 @@ std::unique_ptr<TraceRunner> MakeTraceRunner(const Trace& trace, std::vector<PyO
 // functions.
 //   graph outputs = base tensors of trace outputs; the rest is replayed.
 class OutputHook;  // autograd.h
+class Ref;  // ref.h
 class GraphRunner {
  public:
   virtual ~GraphRunner() = default;
   // -1 with the exception: nothing was written; -2: what was done stays done, the exception is for the program (a
   // hook's own, memory).
   virtual int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs) = 0;
+  // Lets go of each input when it was read for the last time.
+  virtual int RunTaking(std::vector<Ref>* inputs, const int64_t* symbols, PyObject** outputs) = 0;
 };
 struct OutputPlan {  // how trace output i is made
   enum Kind { kGraphOutput, kInput, kReplay } kind;

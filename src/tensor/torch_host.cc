@@ -91,6 +91,11 @@ class Host : public framejit::Host {
     out->data = DataOf(t, impl, DTypeSize(dtype));
   }
 
+  bool TakesInputs() override { return current_run && current_run->taken; }
+  void InputDone(size_t input) override {
+    HoldGil gil;
+    (*current_run->taken)[input] = Ref();
+  }
   void FreeOutput(Buffer* out) override { Release(out); }
   void Release(Buffer* b) override {
     ReleaseImpl(*Torch(), b->handle);
