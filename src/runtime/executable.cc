@@ -127,7 +127,13 @@ class PlanExecutable : public Executable {
   class RunState {
    public:
     RunState(PlanExecutable& e, Host& host, std::span<Buffer> outputs, std::span<const int64_t> symbols)
-        : plan_(e.plan_), index_(e.index_), e_(e), host_(host), outputs_(outputs), c_(e.Lease(symbols)), takes_inputs_(host.TakesInputs()) {}
+        : plan_(e.plan_),
+          index_(e.index_),
+          e_(e),
+          host_(host),
+          outputs_(outputs),
+          c_(e.Lease(symbols)),
+          takes_inputs_(host.TakesInputs()) {}
 
     ~RunState() {
       if (!done_) {

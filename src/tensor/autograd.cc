@@ -70,7 +70,8 @@ PyObject* Name(const char* text) {  // interned, for ever
   return n;
 }
 constexpr const char *kSave = "to_save", *kState = "_segment", *kSaved = "saved_tensors",
-                     *kMaterialize = "materialize_grads", *kClear = "maybe_clear_saved_tensors", *kOpaque = "non_differentiable", *kVersion = "_version";
+                     *kMaterialize = "materialize_grads", *kClear = "maybe_clear_saved_tensors",
+                     *kOpaque = "non_differentiable", *kVersion = "_version";
 
 class Hook : public OutputHook, public std::enable_shared_from_this<Hook> {
  public:

@@ -106,7 +106,7 @@ std::unique_ptr<TraceRunner> MakeTraceRunner(const Trace& trace, std::vector<PyO
 // functions.
 //   graph outputs = base tensors of trace outputs; the rest is replayed.
 class OutputHook;  // autograd.h
-class Ref;  // ref.h
+class Ref;         // ref.h
 class GraphRunner {
  public:
   virtual ~GraphRunner() = default;
