@@ -385,6 +385,16 @@ TEST(Partition, CheapThingsAreComputedAgain) {
   EXPECT_EQ(forward.node(forward.outputs[1]).op, Op::kLinear);
 }
 
+TEST(Partition, OfAViewWhatItShowsIsSaved) {
+  Problem p;
+  ValueId x = p.In({8, 4}), w = p.In({16, 4});
+  ValueId heads = p.b.Permute(p.b.Reshape(p.b.Add(Op::kLinear, {x, w}), {8, 2, 8}), {1, 0, 2});
+  p.g.outputs = {p.b.Reduce(Op::kSum, p.b.Add(Op::kMatMul, {heads, p.b.Permute(heads, {0, 2, 1})}), {0, 1, 2}, false)};
+  std::vector<ValueId> saved = ChooseSaved(Differentiate(p.g, {true, true}, {true}));
+  for (ValueId v : saved) EXPECT_TRUE(p.g.node(v).op == Op::kInput || p.g.node(v).op == Op::kLinear);
+  Check(p);
+}
+
 TEST(Partition, SubsetsOfTangentsShareTheSavedValues) {
   Problem p;
   ValueId x = p.In({3}, .5, 1);

@@ -62,6 +62,28 @@ TEST(Compile, MatMulBiasGelu) {
   EXPECT_EQ(exe->stats().library_calls, 1);
 }
 
+TEST(Compile, InputsAreGivenBackWhenTheyWereReadForTheLastTime) {
+  struct Taking : TestHost {
+    bool TakesInputs() override { return true; }
+    void InputDone(size_t input) override { done.push_back(input); }
+    std::vector<size_t> done;
+  };
+  Fixture f;
+  ValueId a = f.In({6, 6}), b = f.In({6, 6}), c = f.In({6, 6}), d = f.In({6, 6});
+  ValueId ab = f.b.Add(Op::kMatMul, {a, b}), abd = f.b.Add(Op::kMatMul, {ab, d});
+  f.g.outputs = {f.b.Add(Op::kMatMul, {f.b.Add(Op::kMatMul, {abd, c}), a})};
+  auto exe = Compile(f.g);
+  std::vector<HostTensor> tensors;
+  std::vector<Buffer> inputs;
+  for (int i = 0; i < 4; ++i) tensors.push_back(RandomF32({6, 6}, i));
+  for (const HostTensor& t : tensors) inputs.push_back(AsBuffer(t));
+  Taking host;
+  Buffer out;
+  exe->Run(host, inputs, {}, {&out, 1});
+  EXPECT_EQ(host.done, (std::vector<size_t>{1, 3, 2, 0}));
+  host.Release(&out);
+}
+
 TEST(Compile, ViewsBetweenLibraryCalls) {
   Fixture f;
   ValueId x = f.In({2, 5, 24}), w = f.In({24, 24}), bias = f.In({24});
