@@ -30,6 +30,8 @@ class Int {
 
   // Value under symbol_values[id] for every symbol id that occurs. Division by zero yields 0.
   int64_t Eval(std::span<const int64_t> symbol_values) const;
+  // The same, or false where a number on the way does not fit 64 bits.
+  bool EvalExact(std::span<const int64_t> symbol_values, int64_t* value) const;
   // The same expression with symbol i replaced by replacement[i] (symbols past the end stay).
   Int Substitute(std::span<const Int> replacement) const;
   // Calls f(id) for every symbol that occurs, possibly more than once.
@@ -83,9 +85,11 @@ struct SymbolInfo {
   int64_t min = 0;
   int64_t max = INT64_MAX;
   SymbolKind kind = SymbolKind::kInput;
+  bool number = false;  // a number of the program, of any size; others are sizes of what is in memory
 };
 
-// A relation that the captured program relied on, with the source line that asked.
+// A relation that the captured program relied on, with the source line that asked. It does not hold where a side of it
+// does not fit 64 bits.
 struct Guard {
   Cmp cmp;
   Int lhs, rhs;
@@ -118,6 +122,9 @@ class Env {
     int64_t lo, hi;
   };
   Range Bounds(Int e) const;
+  // Is e, taken as Python's number, one of 64 bits? Guarded where it depends on the symbols. `exact`: what Python gets
+  // for the hints; another value than e's means that coefficients went past 64 bits.
+  bool Fits(Int e, __int128 exact);
   // The hint as a number, guarded by equality: the program needed the concrete value.
   int64_t Specialize(Int e);
 

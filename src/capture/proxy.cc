@@ -228,6 +228,7 @@ PyObject* OnNumbers(PyObject* a, PyObject* b, PyObject* (*f)(PyObject*, PyObject
   return x && y ? f(x.get(), y.get()) : nullptr;
 }
 
+// `f` on expressions gives the expression, on the numbers of this call what Python gets.
 template <typename F>
 PyObject* SymBinary(PyObject* a, PyObject* b, PyObject* (*fallback)(PyObject*, PyObject*), F f) {
   if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
@@ -235,7 +236,15 @@ PyObject* SymBinary(PyObject* a, PyObject* b, PyObject* (*fallback)(PyObject*, P
   if (!s) return nullptr;
   auto x = ExprOf(a), y = ExprOf(b);
   if (!x || !y) return OnNumbers(a, b, fallback);
-  return s->SymIntObject(f(*x, *y));
+  const shape::Int e = f(*x, *y);
+  if (!s->env().Fits(e, f(__int128{s->env().Hint(*x)}, __int128{s->env().Hint(*y)}))) return OnNumbers(a, b, fallback);
+  return s->SymIntObject(e);
+}
+__int128 FloorDiv(__int128 x, __int128 y) {  // y > 0
+  return x / y - (x % y < 0);
+}
+__int128 Mod(__int128 x, __int128 y) {
+  return x - FloorDiv(x, y) * y;
 }
 PyObject* SAdd(PyObject* a, PyObject* b) {
   return SymBinary(a, b, PyNumber_Add, [](auto x, auto y) { return x + y; });
@@ -255,11 +264,11 @@ bool NonZero(PyObject* o) {  // a divisor the algebra may use: a positive consta
 }
 PyObject* SFloorDiv(PyObject* a, PyObject* b) {
   if (!NonZero(b)) return OnNumbers(a, b, PyNumber_FloorDivide);
-  return SymBinary(a, b, PyNumber_FloorDivide, [](auto x, auto y) { return shape::FloorDiv(x, y); });
+  return SymBinary(a, b, PyNumber_FloorDivide, [](auto x, auto y) { return FloorDiv(x, y); });
 }
 PyObject* SMod(PyObject* a, PyObject* b) {
   if (!NonZero(b)) return OnNumbers(a, b, PyNumber_Remainder);
-  return SymBinary(a, b, PyNumber_Remainder, [](auto x, auto y) { return shape::Mod(x, y); });
+  return SymBinary(a, b, PyNumber_Remainder, [](auto x, auto y) { return Mod(x, y); });
 }
 PyObject* STrueDiv(PyObject* a, PyObject* b) {
   return OnNumbers(a, b, PyNumber_TrueDivide);
@@ -280,7 +289,9 @@ PyObject* SUnary(PyObject* a) {
 PyObject* SNeg(PyObject* a) {
   auto* i = reinterpret_cast<SymInt*>(a);
   Session* s = Live(i->session);
-  return s ? s->SymIntObject(shape::Int(0) - i->expr) : nullptr;
+  if (!s) return nullptr;
+  const shape::Int e = shape::Int(0) - i->expr;
+  return s->env().Fits(e, -__int128{s->env().Hint(i->expr)}) ? s->SymIntObject(e) : SUnary<PyNumber_Negative>(a);
 }
 PyObject* SInt(PyObject* a) {
   return Concrete(a);
@@ -326,6 +337,21 @@ PyObject* SGetAttr(PyObject* a, PyObject* name) {
   Ref x(Concrete(a));
   return x ? PyObject_GetAttr(x.get(), name) : nullptr;
 }
+
+// What C code looks for on the type.
+template <const char* const* kName>
+PyObject* SMethod(PyObject* a, PyObject* args) {
+  Ref x(Concrete(a)), m(x ? PyObject_GetAttrString(x.get(), *kName) : nullptr);
+  return m ? PyObject_CallObject(m.get(), args) : nullptr;
+}
+constexpr const char *kFormat = "__format__", *kRound = "__round__", *kTrunc = "__trunc__", *kFloor = "__floor__",
+                     *kCeil = "__ceil__", *kReduce = "__reduce_ex__";
+PyMethodDef symint_methods[] = {
+    {kFormat, SMethod<&kFormat>, METH_VARARGS, nullptr}, {kRound, SMethod<&kRound>, METH_VARARGS, nullptr},
+    {kTrunc, SMethod<&kTrunc>, METH_VARARGS, nullptr},   {kFloor, SMethod<&kFloor>, METH_VARARGS, nullptr},
+    {kCeil, SMethod<&kCeil>, METH_VARARGS, nullptr},     {kReduce, SMethod<&kReduce>, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
 
 PyNumberMethods symint_number = {
     .nb_add = SAdd,
@@ -393,6 +419,7 @@ PyTypeObject SymIntType = {
     .tp_getattro = SGetAttr,
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_richcompare = SCompare,
+    .tp_methods = symint_methods,
 };
 
 PyTypeObject LazyType = {

@@ -74,6 +74,7 @@ PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
   info.name = s->str(fj_code(root_)->co_localsplusnames);
   info.hint = value;
   info.min = 2;
+  info.number = true;
   const uint32_t id = NewScalar(std::move(info));
   const shape::Int symbol = shape::Int::Symbol(id);
   guard::Row row{guard::Kind::kIntSymbol, s};

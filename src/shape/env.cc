@@ -2,6 +2,7 @@
 // brought to the form  scale * key + constant  (key: content 1, leading coefficient positive), so that s0 < s1,
 // 2*s1 > 2*s0 and s0 - s1 <= -1 are the same fact about one key.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "diag/diag.h"
@@ -132,6 +133,36 @@ bool Compare(Cmp cmp, int64_t a, int64_t b) {
   return false;
 }
 
+constexpr double kMaxSize = 1ll << 47, kMaxNumber = 1ll << 62, kMaxCoefficient = 1ll << 31;
+
+// How far from zero e can be, roughly.
+double Magnitude(const Env& env, Int e) {
+  const Node& n = *e.node();
+  switch (n.kind) {
+    case Kind::kConst: return std::abs(static_cast<double>(n.value));
+    case Kind::kSymbol: {
+      const SymbolInfo& s = env.symbol(static_cast<uint32_t>(n.value));
+      const double most = std::max(std::abs(static_cast<double>(s.min)), std::abs(static_cast<double>(s.max)));
+      return s.number ? most : std::min(most, kMaxSize);
+    }
+    case Kind::kSum: {
+      double sum = 0;
+      for (const Term& t : n.terms) {
+        const double c = std::abs(static_cast<double>(t.coefficient));
+        double product = c > kMaxCoefficient && !t.factors.empty() ? HUGE_VAL : c;
+        for (Int f : t.factors) product *= Magnitude(env, f);
+        sum += product;
+      }
+      return sum;
+    }
+    default: {
+      double most = 0;
+      for (Int a : n.args) most = std::max(most, Magnitude(env, a));
+      return most;
+    }
+  }
+}
+
 bool Contains(Int e, uint32_t symbol) {
   bool found = false;
   e.ForEachSymbol([&](uint32_t id) { found |= id == symbol; });
@@ -141,7 +172,8 @@ bool Contains(Int e, uint32_t symbol) {
 }  // namespace
 
 bool Guard::Holds(std::span<const int64_t> values) const {
-  return Compare(cmp, lhs.Eval(values), rhs.Eval(values));
+  int64_t l, r;
+  return lhs.EvalExact(values, &l) && rhs.EvalExact(values, &r) && Compare(cmp, l, r);
 }
 
 std::string Guard::str() const {
@@ -300,6 +332,19 @@ bool Env::Ask(Cmp cmp, Int a, Int b) {
   Learn(g.cmp, g.lhs, g.rhs);
   guards_.push_back(std::move(g));
   return holds;
+}
+
+bool Env::Fits(Int e, __int128 exact) {
+  int64_t value;
+  if (!e.EvalExact(hints_, &value) || value != exact) return false;
+  const double most = Magnitude(*this, e);
+  if (most < kMaxNumber) return true;
+  if (std::isinf(most)) return false;
+  Guard g{Cmp::kLe, e, INT64_MAX, where_ ? where_() : ""};
+  for (const Guard& known : guards_)
+    if (known.cmp == g.cmp && known.lhs == g.lhs && known.rhs == g.rhs) return true;
+  guards_.push_back(std::move(g));
+  return true;
 }
 
 int64_t Env::Specialize(Int e) {

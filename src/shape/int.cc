@@ -118,6 +118,21 @@ int64_t Int::Eval(std::span<const int64_t> values) const {
   return 0;
 }
 
+bool Int::EvalExact(std::span<const int64_t> values, int64_t* value) const {
+  const Node& n = *node_;
+  for (Int a : n.args)
+    if (int64_t v; !a.EvalExact(values, &v)) return false;
+  if (n.kind != Kind::kSum) return *value = Eval(values), true;
+  *value = 0;
+  for (const Term& t : n.terms) {
+    int64_t product = t.coefficient, v;
+    for (Int f : t.factors)
+      if (!f.EvalExact(values, &v) || __builtin_mul_overflow(product, v, &product)) return false;
+    if (__builtin_add_overflow(*value, product, value)) return false;
+  }
+  return true;
+}
+
 Int Int::Substitute(std::span<const Int> replacement) const {
   const Node& n = *node_;
   switch (n.kind) {

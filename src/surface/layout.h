@@ -13,7 +13,7 @@ shape::Ints RowMajor(const shape::Ints& sizes);
 bool IsRowMajor(const TensorMeta& m);                     // strides are the default ones, by algebra alone
 bool IsContiguous(shape::Env& env, const TensorMeta& m);  // the framework's question: size-1 dimensions do not count
 bool IsDense(shape::Env& env, const TensorMeta& m);       // covers its memory once, in some order of dimensions
-bool Overlaps(shape::Env& env, const TensorMeta& m);      // an element is reachable by two indices (expanded)
+bool Overlaps(shape::Env& env, const TensorMeta& m);      // an element may be reachable by two indices
 bool LikesChannelsLast(shape::Env& env, const TensorMeta& m);  // torch's suggest_memory_format, rank 4 and 5
 bool IsEmpty(shape::Env& env, const shape::Ints& sizes);
 bool IsChannelsLast(shape::Env& env, const TensorMeta& m);  // is_contiguous(memory_format=channels_last)

@@ -123,7 +123,10 @@ struct Lowering::Impl {
   }
 
   void CheckWritable(TraceId t, const ModeState& mode) {
-    if (Overlaps(env(), meta(t))) throw Decline("write to a tensor whose elements share memory");
+    for (TraceId at = t;; at = objects[at].parent) {  // or of one whose elements do
+      if (Overlaps(env(), meta(at))) throw Decline("write to a tensor whose elements share memory");
+      if (at == objects[t].root) break;
+    }
     const TraceTensor& root = trace.tensors[objects[t].root];
     if (mode.grad && root.input >= 0 && root.meta.requires_grad)
       throw Decline("in-place write to an input that requires grad");

@@ -282,7 +282,7 @@ PyObject* Hook::Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py
     for (Py_ssize_t i = 0; i < n; ++i) (*s->used)[i] = (*s->used)[i] || tangents[i];
     return Replay(s, grads, n);
   }
-  for (Py_ssize_t i = 0; i < n; ++i) (*s->used)[i] = (*s->used)[i] || tangents[i];
+  *s->used = tangents;  // what is still here was kept by all passes before this one
   size_t num_grads = 0;
   for (bool w : t_.wanted) num_grads += w;
   Ref result(PyTuple_New(1 + num_grads));

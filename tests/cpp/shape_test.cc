@@ -224,6 +224,21 @@ TEST(Env, SpecializeFixesTheValue) {
   EXPECT_FALSE(env.guards()[0].Holds(bad));
 }
 
+TEST(Env, NumbersThatDoNotFit) {
+  Env env;
+  SymbolInfo number{"", 3, 2};
+  number.number = true;
+  Int n = env.NewSymbol(number), size = env.NewSymbol({"", 4});
+  EXPECT_TRUE(env.Fits(size * 12 + 7, 55));
+  EXPECT_TRUE(env.guards().empty());  // nothing in memory is so large
+  EXPECT_TRUE(env.Fits(n * n, 9));
+  ASSERT_EQ(env.guards().size(), 1);
+  std::vector<int64_t> good{1ll << 31, 4}, bad{1ll << 32, 4};
+  EXPECT_TRUE(env.guards()[0].Holds(good));
+  EXPECT_FALSE(env.guards()[0].Holds(bad));
+  EXPECT_FALSE(env.Fits(n * Int(1ll << 40) * Int(1ll << 40), __int128{3} << 80));  // the coefficient wrapped
+}
+
 TEST(Shape, InterningIsThreadSafe) {
   std::vector<std::vector<Int>> made(4);
   std::vector<std::thread> threads;

@@ -523,6 +523,13 @@ def test_ints_that_change_become_symbols(fresh):
         torch.testing.assert_close(f(T(), n), T() * n + n // 3)
     assert len(f.graphs) <= 9, f.graphs  # -2, -1, 0, 1, 2, any from 2 on, too large, a bool, a float
 
+    def arithmetic(x, n):  # numbers past 64 bits, Python's methods of numbers
+        return x + math.floor(n) % 7, n * n, n + n, -n, n * n * n - n, (n + 2**40) * 2**20, n * 2**62 * 4, math.ceil(n), round(n, -1)
+
+    g = fresh.compile(arithmetic)
+    for n in [5, 6, 7, 2**31, 2**32, 2**40, 2**43, 2**53 + 1, 2**62, 2**63 - 1, -(2**63), 2**63, 9, 10**30]:
+        torch.testing.assert_close(g(T(), n), arithmetic(T(), n), rtol=0, atol=0)
+
     class Counter:
         step = 0
 

@@ -210,6 +210,26 @@ def test_graph_is_freed_once(fresh):
         out.sum().backward()
 
 
+def test_parts_of_the_results_are_freed_apart(fresh):
+    def run(f):
+        w, x, seen = torch.ones(3, 3, requires_grad=True), torch.arange(9.0).view(3, 3), []
+        a, b = f(x, w)
+        a.sum().backward(retain_graph=True)
+        b.backward()  # not a's graph
+        a.sum().backward()
+        for again in (a.sum(), b):
+            with pytest.raises(RuntimeError, match="second time"):
+                again.backward()
+        return w.grad
+
+    def f(x, w):
+        return (x @ w).tanh(), (x * w).sum()
+
+    g = fresh.compile(f)
+    for _ in range(3):
+        torch.testing.assert_close(run(g), run(f))
+
+
 def test_writes_to_saved_tensors_raise(fresh):
     w = torch.randn(3, requires_grad=True)
     x = torch.randn(3)

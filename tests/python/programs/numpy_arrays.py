@@ -30,6 +30,20 @@ def overlapping_update():
 
 
 @program
+def overlapping_windows():
+    def f(x, y):
+        x[...] = 3 * y
+        before = x.sum()
+        x[::2] = y[1::2]
+        y += 1
+        np.multiply(y[1], 2, out=y[1])
+        return before, x * 1, y - x
+
+    windows = np.lib.stride_tricks.as_strided
+    return f, lambda: (windows(a(7), (4, 4), (8, 8)), windows(a(10), (4, 4), (16, 8)))
+
+
+@program
 def aliasing_arguments():
     def f(x, y):
         x *= 2
