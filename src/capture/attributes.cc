@@ -3,6 +3,7 @@
 // so they are captured like any other function.
 #include "capture/proxy.h"
 #include "capture/semantics.h"
+#include "guard/versions.h"
 
 namespace framejit::capture {
 namespace {
@@ -270,6 +271,36 @@ PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
   return PyObject_GetAttr(o, name);  // the real AttributeError
 }
 
+// What the classes behind one have under a name, bound to an object. Facts about that object are read as its own are.
+PyObject* CaptureSemantics::SuperAttr(PyObject* super, PyObject* name) {
+  auto member = [&](const char* text) {
+    Ref key(PyUnicode_FromString(text));
+    return Ref(key ? PyObject_GenericGetAttr(super, key.get()) : nullptr);
+  };
+  Ref here = member("__thisclass__"), self = member("__self__"), start = member("__self_class__");
+  if (!here || !self || !start) return nullptr;
+  if (PyType_Check(start.get()) && PyUnicode_CompareWithASCIIString(name, "__class__") != 0) {
+    auto* type = reinterpret_cast<PyTypeObject*>(start.get());
+    s_.NoteType(type);
+    PyObject* mro = type->tp_mro;
+    Py_ssize_t i = 0;
+    while (i < PyTuple_GET_SIZE(mro) && PyTuple_GET_ITEM(mro, i) != here.get()) ++i;
+    for (++i; i < PyTuple_GET_SIZE(mro); ++i) {
+      PyObject* dict = guard::TypeDict(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i)));
+      Ref d(Py_XNewRef(dict ? PyDict_GetItemWithError(dict, name) : nullptr));
+      if (!d && PyErr_Occurred()) return nullptr;
+      if (!d) continue;
+      PyObject* object = self.get() == start.get() ? nullptr : self.get();
+      if (!object || !IsMemberDescr(d.get())) return ClassValue(d.get(), object, type);
+      if (_PyType_Lookup(type, name) == d.get()) return GenericGetAttr(object, name);
+      if (s_.SourceOf(object)) return s_.Break(BreakId::kUnknownCall, "a slot that is hidden by another attribute");
+      return s_.Adopt(Py_TYPE(d.get())->tp_descr_get(d.get(), object, start.get()));
+    }
+  }
+  PyObject* r = PyObject_GetAttr(super, name);  // its own
+  return r ? s_.Adopt(r) : nullptr;
+}
+
 PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   o = s_.Resolve(o);
   if (!o || s_.broken()) return s_.broken() ? s_.Break(s_.reason().id) : nullptr;
@@ -286,9 +317,7 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   }
   if (type == &PySuper_Type) {
     s_.NoteType(type);
-    PyObject* r = PyObject_GetAttr(o, name);  // binds like the C code does; properties run as captured frames
-    if (!r || PyMethod_Check(r) || PyCFunction_Check(r)) return r;
-    return s_.Adopt(r);
+    return SuperAttr(o, name);
   }
   if (type->tp_getattro == PyObject_GenericGetAttr && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
     // Builtin types: methods and facts.

@@ -73,6 +73,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* ImplicitSuper();
   PyObject* ModuleAttr(PyObject* module, PyObject* name);
   PyObject* TypeAttr(PyTypeObject* type, PyObject* name);
+  PyObject* SuperAttr(PyObject* super, PyObject* name);
   PyObject* FunctionAttr(PyObject* function, PyObject* name);
   PyObject* ClassValue(PyObject* descriptor, PyObject* object, PyTypeObject* type);
   PyObject* InstanceDict(PyObject* object, const Source** source);

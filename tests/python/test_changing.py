@@ -7,6 +7,7 @@ import collections
 import contextvars
 import copy
 import dataclasses
+import datetime
 import enum
 import functools
 import itertools
@@ -97,6 +98,29 @@ def enm(x,e): return x*e.value, e.name, e is E.A, {E.A:10,E.B:20}[e]
 N=collections.namedtuple('N','p q')
 @case((T(),N(1,2)),(T(),N(1,5)),(T(),N(T(),5)))
 def nt(x,n): return x+n.p+n[1], n._replace(q=3).q
+class BehindArray(np.ndarray):
+    @property
+    def shape(s): return super().shape
+    def facts(s): return super().size, super().dtype, super(np.ndarray, s).__class__
+@case((T(),np.ones((2,3)).view(BehindArray)),(T(),np.ones((3,2)).view(BehindArray)),(T(),np.ones((2,3),'f4').view(BehindArray)))
+def behind_array(x,a): return x.reshape(a.shape), a.facts()
+class Slot:
+    __slots__=('v','w')
+    def __init__(s,v): s.v=s.w=v
+class BehindSlot(Slot):
+    w=property(lambda s: 5)
+    def __init__(s,v): s.v=v; Slot.w.__set__(s,v)
+    def facts(s): return super().v, super().w
+@case((T(),BehindSlot(1)),(T(),BehindSlot(2)),(T(),BehindSlot(T())))
+def behind_slot(x,o): return x+o.facts()[0], o.facts()
+class BehindDate(datetime.date):
+    def facts(s): return super().year
+@case((T(),BehindDate(1,1,1)),(T(),BehindDate(2,1,1)))
+def behind_date(x,o): return x+o.facts()
+class BehindPartial(functools.partial):
+    def facts(s): return super().args[0]
+@case((T(),BehindPartial(len,3)),(T(),BehindPartial(len,4)))
+def behind_partial(x,o): return x+o.facts()
 @case((T(),b'ab'),(T(),b'ac'))
 def by(x,b): return x+b[1]
 @case((T(),1.5),(T(),2.5),(T(),2),(T(),True),(T(),np.float32(2.5)),(T(),np.float64(2.5)),(T(),float('nan')),(T(),-0.0),(T(),0.0))
