@@ -24,7 +24,7 @@ ValueId LeakyRelu(Builder& b, ValueId x, double slope) {
 ValueId Elu(Builder& b, ValueId x, double alpha, double scale, double input_scale) {
   return InComputeType(b, x, [&](Expr v) {
     Expr negative = Apply(Op::kExpm1, v * input_scale) * (alpha * scale);
-    return Ruled(Where(0 < v, v * scale, negative), "elu", {v}, {alpha, scale, input_scale});
+    return Ruled(Where(Apply(Op::kLt, v, v.Number(0)), negative, v * scale), "elu", {v}, {alpha, scale, input_scale});
   });
 }
 

@@ -12,6 +12,9 @@
 // ends.
 #include "surface/lowering.h"
 
+#include <cfloat>
+#include <cmath>
+
 #include "graph/raises.h"
 #include "surface/autocast.h"
 
@@ -128,6 +131,27 @@ void Lowering::Impl::Cast(Call& call) {
   for (auto& [name, a] : call.kwargs) change(a);
 }
 
+// A float that the narrowest dtype at hand cannot hold: many calls of torch raise then, others give infinities.
+bool Lowering::Impl::NumberTooLarge(const Call& call) {
+  double largest = 0, limit = DBL_MAX;
+  bool tensors = false;
+  std::function<void(const Arg&)> look = [&](const Arg& a) {
+    if (a.is(Arg::Kind::kFloat) && std::isfinite(a.f)) largest = std::max(largest, std::abs(a.f));
+    for (const Arg& i : a.items) look(i);
+  };
+  for (const Arg& a : call.args) look(a);
+  for (const auto& [name, a] : call.kwargs) look(a);
+  if (largest <= LargestFloat(DType::kFloat16)) return false;
+  ForEachTensor(call, [&](TraceId t) {
+    tensors = true;
+    if (IsFloat(meta(t).dtype)) limit = std::min(limit, LargestFloat(meta(t).dtype));
+  });
+  if (!tensors) limit = LargestFloat(call.mode.default_float);
+  for (const auto& [name, a] : call.kwargs)
+    if (auto type = a.is(Arg::Kind::kDType) ? DTypeFromText(a.s) : std::nullopt; type && IsFloat(*type)) limit = LargestFloat(*type);
+  return largest > limit;
+}
+
 void Lowering::Impl::Apply(Call& call) {
   if (call.mode.autocast.any()) Cast(call);
   call.mode.autocast = Autocast{};
@@ -148,6 +172,7 @@ void Lowering::Impl::Apply(Call& call) {
   for (const auto& [name, value] : call.kwargs) {
     if (name == "out" && !value.is_none()) throw Decline("out= is not captured");
   }
+  if (call.callee.starts_with("torch") && !TakesSymFloats(call.callee) && NumberTooLarge(call)) computable = false;
   size_t nodes = builder.graph().nodes.size();
   std::string unusable_before = unusable;
   journal.clear();

@@ -1,5 +1,6 @@
 #include "surface/promote.h"
 
+#include <cfloat>
 #include <algorithm>
 
 namespace framejit::surface {
@@ -129,6 +130,13 @@ bool FitsIn(const Arg& number, DType t) {
   int bits = 8 * DTypeSize(t);
   if (IsSigned(t)) return bits == 64 || (v >= -(int64_t{1} << (bits - 1)) && v < (int64_t{1} << (bits - 1)));
   return v >= 0 && (bits == 64 || v < (int64_t{1} << bits));
+}
+
+double LargestFloat(DType t) {
+  return t == DType::kFloat16    ? 65504.0
+         : t == DType::kBFloat16 ? 3.3895313892515355e38
+         : t == DType::kFloat32  ? FLT_MAX
+                                 : DBL_MAX;
 }
 
 }  // namespace framejit::surface

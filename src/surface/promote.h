@@ -22,5 +22,6 @@ DType NumpyFloatFor(DType t);                     // what np.exp and friends com
 bool TorchCanCast(DType from, DType to);          // may an in-place result of `from` be stored in `to`?
 bool NumpyCanCastSameKind(DType from, DType to);  // the ufuncs' default casting rule for in-place results
 bool FitsIn(const Arg& number, DType t);          // no overflow when a Python number becomes this integer dtype
+double LargestFloat(DType t);                     // the largest finite number, for dtypes of floats
 
 }  // namespace framejit::surface

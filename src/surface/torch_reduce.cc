@@ -118,11 +118,20 @@ double Correction(Scope& s, int i) {
   return !s.has(i) ? 1 : s.number(i);
 }
 
+// torch warns where no degrees of freedom are left.
+void RefuseFew(Scope& s, const Operand& x, const std::vector<int64_t>& axes, double correction) {
+  shape::Int count = 1;
+  for (int64_t d : axes) count = count * x.meta->sizes[d];
+  if (!s.env.Lt(static_cast<int64_t>(std::floor(correction)), count)) Scope::Fail("no degrees of freedom: torch warns");
+}
+
 // op: kSqrt takes the root (std), anything else is var.
 Outs Spread(Scope& s, bool both) {  // (input, dim?, correction, keepdim)
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype)) Scope::Fail("var needs a floating dtype");
-  auto [v, mean] = rules::VarMean(s.b, x.value, AllIfEmpty(s, 1, x.rank()), Correction(s, 2), s.flag(3));
+  const std::vector<int64_t> axes = AllIfEmpty(s, 1, x.rank());
+  RefuseFew(s, x, axes, Correction(s, 2));
+  auto [v, mean] = rules::VarMean(s.b, x.value, axes, Correction(s, 2), s.flag(3));
   if (s.row.op == Op::kSqrt) v = rules::Root(s.b, v);
   Outs outs(s.b.Cast(v, x.meta->dtype));
   if (both) {
@@ -142,6 +151,7 @@ Outs VarAll(Scope& s) {  // (input, bool unbiased)
   if (!IsFloat(x.meta->dtype)) Scope::Fail("var needs a floating dtype");
   std::vector<int64_t> axes;
   for (int d = 0; d < x.rank(); ++d) axes.push_back(d);
+  RefuseFew(s, x, axes, Correction(s, 1));
   ValueId v = rules::VarMean(s.b, x.value, axes, Correction(s, 1), false).variance;
   if (s.row.op == Op::kSqrt) v = rules::Root(s.b, v);
   return s.b.Cast(v, x.meta->dtype);

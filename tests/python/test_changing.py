@@ -17,6 +17,7 @@ import os
 import random
 import threading
 import types
+import warnings
 import weakref
 
 import pytest
@@ -109,7 +110,9 @@ class Slot:
     def __init__(s,v): s.v=s.w=v
 class BehindSlot(Slot):
     w=property(lambda s: 5)
+    __slots__=()
     def __init__(s,v): s.v=v; Slot.w.__set__(s,v)
+    def __deepcopy__(s,m): return BehindSlot(s.v)
     def facts(s): return super().v, super().w
 @case((T(),BehindSlot(1)),(T(),BehindSlot(2)),(T(),BehindSlot(T())))
 def behind_slot(x,o): return x+o.facts()[0], o.facts()
@@ -125,6 +128,20 @@ def behind_partial(x,o): return x+o.facts()
 def by(x,b): return x+b[1]
 @case((T(),1.5),(T(),2.5),(T(),2),(T(),True),(T(),np.float32(2.5)),(T(),np.float64(2.5)),(T(),float('nan')),(T(),-0.0),(T(),0.0))
 def num(x,n): return x*n, type(n).__name__, str(n)
+@case((T(),0.5),(T(),65504.),(T(),65505.),(T(),-1e9),(T(),1e39),(T(),math.inf),(T(),math.nan))
+def large(x,n):
+    out=[]
+    for d in (torch.half,torch.bfloat16,torch.float):
+        y=x.to(d)
+        for f in (lambda: y.masked_fill(y>2,n), lambda: torch.full((2,),n,dtype=d), lambda: y.clamp(max=n), lambda: y*n, lambda: torch.where(y>2,y,n), lambda: nn.functional.elu(y-2,n)):
+            try: out.append(f())
+            except RuntimeError as e: out.append(str(e))
+    return out
+@case((torch.zeros(4,3),),(torch.zeros(5,3),),(torch.zeros(6,3),),(torch.zeros(1,3),),(torch.zeros(0,3),),(torch.zeros(7,3),))
+def deviations(x):
+    with warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter('always')
+        return x.var(0), x.std(), torch.std_mean(x,0), len(w)
 @case((T(),1+2j),(T(),2j))
 def cplx(x,c): return x*c.real, c.imag
 @case((T(),bytearray(b'ab')),(T(),bytearray(b'ac')))
