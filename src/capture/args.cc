@@ -57,6 +57,11 @@ BreakId Refusal(const std::string& callee) {
   return it == table.end() ? BreakId::kInternal : it->second;
 }
 
+// The functions that take the element type from their data.
+bool ReadsDType(const std::string& callee) {
+  return callee == "torch.tensor" || callee == "torch.as_tensor" || callee == "torch.asarray";
+}
+
 // The functions that torch's default device is for.
 bool MakesOnDefaultDevice(const std::string& callee) {
   static constexpr std::string_view kMakers[] = {"arange",
@@ -116,6 +121,7 @@ bool Session::ToArg(PyObject* o, Arg* out) {
     if (overflow) return Break(BreakId::kFrameworkError, "an integer wider than 64 bits"), false;
     return *out = Arg::Int(shape::Int(static_cast<int64_t>(v))), true;
   }
+  numpy_number_ |= IsNumpyNumber(o);
   if (PyFloat_CheckExact(o) || IsNumpyNumber(o)) return *out = Arg::Float(PyFloat_AS_DOUBLE(o)), true;
   if (PyComplex_CheckExact(o)) {
     *out = {};
@@ -272,6 +278,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     a->i = shape::Int::Symbol(symbol);
     return changing = true;
   };
+  numpy_number_ = false;
   for (Py_ssize_t i = 0; i < nargs; ++i) {
     Arg a;
     if (!to_arg(args[i], &a, i > 1)) return nullptr;
@@ -282,6 +289,13 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i));
     if (!name || !to_arg(args[nargs + i], &a, !strcmp(name, "alpha"))) return nullptr;
     call.kwargs.emplace_back(name, std::move(a));
+  }
+  if (numpy_number_ && ReadsDType(callee) && call.args.size() < 2 &&
+      std::none_of(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "dtype"; })) {
+    Arg type;  // what these calls make of NumPy's number; for others it is any number
+    type.kind = Arg::Kind::kDType;
+    type.s = "float64";
+    call.kwargs.emplace_back("dtype", std::move(type));
   }
   if (!default_devices.back().empty() && MakesOnDefaultDevice(callee)) {
     auto at = std::find_if(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "device"; });

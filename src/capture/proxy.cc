@@ -347,9 +347,12 @@ PyObject* SMethod(PyObject* a, PyObject* args) {
 constexpr const char *kFormat = "__format__", *kRound = "__round__", *kTrunc = "__trunc__", *kFloor = "__floor__",
                      *kCeil = "__ceil__", *kReduce = "__reduce_ex__";
 PyMethodDef symint_methods[] = {
-    {kFormat, SMethod<&kFormat>, METH_VARARGS, nullptr}, {kRound, SMethod<&kRound>, METH_VARARGS, nullptr},
-    {kTrunc, SMethod<&kTrunc>, METH_VARARGS, nullptr},   {kFloor, SMethod<&kFloor>, METH_VARARGS, nullptr},
-    {kCeil, SMethod<&kCeil>, METH_VARARGS, nullptr},     {kReduce, SMethod<&kReduce>, METH_VARARGS, nullptr},
+    {kFormat, SMethod<&kFormat>, METH_VARARGS, nullptr},
+    {kRound, SMethod<&kRound>, METH_VARARGS, nullptr},
+    {kTrunc, SMethod<&kTrunc>, METH_VARARGS, nullptr},
+    {kFloor, SMethod<&kFloor>, METH_VARARGS, nullptr},
+    {kCeil, SMethod<&kCeil>, METH_VARARGS, nullptr},
+    {kReduce, SMethod<&kReduce>, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

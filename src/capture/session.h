@@ -226,6 +226,7 @@ class Session {
 
   FjFrame* root_;
   CaptureOptions options_;
+  bool numpy_number_ = false;  // among the arguments of the framework call at hand
   bool asked_compiling_ = false;
   Session* outer_;
   int descent_ = 0;

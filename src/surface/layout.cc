@@ -57,7 +57,8 @@ bool Overlaps(Env& env, const TensorMeta& m) {
   if (IsRowMajor(m) || IsEmpty(env, m.sizes)) return false;
   std::vector<std::pair<Int, Int>> steps;  // size, stride without its sign; from the smallest stride up
   for (size_t i = 0; i < m.sizes.size(); ++i)
-    if (!env.Le(m.sizes[i], 1)) steps.emplace_back(m.sizes[i], env.Hint(m.strides[i]) < 0 ? -m.strides[i] : m.strides[i]);
+    if (!env.Le(m.sizes[i], 1))
+      steps.emplace_back(m.sizes[i], env.Hint(m.strides[i]) < 0 ? -m.strides[i] : m.strides[i]);
   std::stable_sort(steps.begin(), steps.end(),
                    [&](const auto& a, const auto& b) { return env.Hint(a.second) < env.Hint(b.second); });
   Int reach = 0;  // how far the smaller steps go: a larger one has to leave them behind

@@ -148,7 +148,8 @@ bool Lowering::Impl::NumberTooLarge(const Call& call) {
   });
   if (!tensors) limit = LargestFloat(call.mode.default_float);
   for (const auto& [name, a] : call.kwargs)
-    if (auto type = a.is(Arg::Kind::kDType) ? DTypeFromText(a.s) : std::nullopt; type && IsFloat(*type)) limit = LargestFloat(*type);
+    if (auto type = a.is(Arg::Kind::kDType) ? DTypeFromText(a.s) : std::nullopt; type && IsFloat(*type))
+      limit = LargestFloat(*type);
   return largest > limit;
 }
 

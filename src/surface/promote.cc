@@ -1,7 +1,7 @@
 #include "surface/promote.h"
 
-#include <cfloat>
 #include <algorithm>
+#include <cfloat>
 
 namespace framejit::surface {
 namespace {

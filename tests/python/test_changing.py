@@ -128,6 +128,8 @@ def behind_partial(x,o): return x+o.facts()
 def by(x,b): return x+b[1]
 @case((T(),1.5),(T(),2.5),(T(),2),(T(),True),(T(),np.float32(2.5)),(T(),np.float64(2.5)),(T(),float('nan')),(T(),-0.0),(T(),0.0))
 def num(x,n): return x*n, type(n).__name__, str(n)
+@case((T(),2.5),(T(),np.float64(2.5)),(T(),np.float64(3.5)),(T(),np.float32(2.5)),(T(),2))
+def data(x,n): return x+1, torch.tensor(n), torch.as_tensor([n,1]), torch.asarray(n), torch.tensor(n,dtype=torch.half), torch.full((2,),n), x*n
 @case((T(),0.5),(T(),65504.),(T(),65505.),(T(),-1e9),(T(),1e39),(T(),math.inf),(T(),math.nan))
 def large(x,n):
     out=[]
