@@ -228,7 +228,7 @@ TEST(Env, NumbersThatDoNotFit) {
   Env env;
   SymbolInfo number{"", 3, 2};
   number.number = true;
-  Int n = env.NewSymbol(number), size = env.NewSymbol({"", 4});
+  Int n = env.NewSymbol(number), size = env.NewSymbol(SymbolInfo{"", 4});
   EXPECT_TRUE(env.Fits(size * 12 + 7, 55));
   EXPECT_TRUE(env.guards().empty());  // nothing in memory is so large
   EXPECT_TRUE(env.Fits(n * n, 9));
@@ -236,7 +236,8 @@ TEST(Env, NumbersThatDoNotFit) {
   std::vector<int64_t> good{1ll << 31, 4}, bad{1ll << 32, 4};
   EXPECT_TRUE(env.guards()[0].Holds(good));
   EXPECT_FALSE(env.guards()[0].Holds(bad));
-  EXPECT_FALSE(env.Fits(n * Int(1ll << 40) * Int(1ll << 40), __int128{3} << 80));  // the coefficient wrapped
+  EXPECT_FALSE(
+      env.Fits(n * Int(int64_t{1} << 40) * Int(int64_t{1} << 40), __int128{3} << 80));  // the coefficient wrapped
 }
 
 TEST(Shape, InterningIsThreadSafe) {
