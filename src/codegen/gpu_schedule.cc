@@ -251,9 +251,10 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
         s.row_threads = threads;
         s.unroll = static_cast<int>(std::max<int64_t>(1, each(threads)));
       } else {
-        s.row_threads = !known ? 256 : s.stores ? kMostThreads : kMostThreads / 2;
-        s.unroll = std::max(1, (s.stores ? kResident : kResident / 2) / v);
-        if (known && !loads64 && loads <= 2 && (smallest < 4 || !s.stores)) s.blocks = 2;
+        // As few rows at once as keep the memory busy: more of them are slower (measured, rows of 128 KB).
+        s.row_threads = known ? kMostThreads : 256;
+        s.unroll = s.stores ? std::max(1, kResident / v) : 4;
+        if (known && !loads64 && s.stores && loads <= 2 && smallest < 4) s.blocks = 2;
       }
       s.threads = std::max(128, s.row_threads);
       break;

@@ -241,7 +241,7 @@ TEST(Gpu, AMaximumAndASumOfExponentialsShareAPass) {
   const std::string softmax = Ptx(Named(all, "softmax_262144"));
   EXPECT_EQ(Count(softmax, "ld.global.v4"), 8) << softmax;  // two loops of four vectors
   const std::string sum = Ptx(Named(all, "logsumexp_262144"));
-  EXPECT_EQ(Count(sum, "ld.global.v4"), 2) << sum;
+  EXPECT_EQ(Count(sum, "ld.global.v4"), 4) << sum;
   EXPECT_EQ(Count(Ptx(Named(all, "sum_f32")), "ld.global.nc.L1::no_allocate.v4"), 2);
 }
 

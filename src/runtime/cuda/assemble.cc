@@ -16,7 +16,6 @@ namespace {
 
 std::string FindAssembler(const std::string& site) {
   auto runs = [](const std::string& path) { return !path.empty() && access(path.c_str(), X_OK) == 0; };
-  if (const char* path = std::getenv("FRAMEJIT_PTXAS")) return runs(path) ? path : "";
   if (!site.empty() && runs(site + "/triton/backends/nvidia/bin/ptxas"))
     return site + "/triton/backends/nvidia/bin/ptxas";
   for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
