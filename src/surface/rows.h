@@ -99,7 +99,7 @@ class Scope {
   std::optional<Device> device;  // set by a lowering whose results are not where its operands are
   bool torch() const { return framework == Framework::kTorch; }
 
-  bool has(int i) const { return !args_[i].is_none(); }
+  bool has(int i) const { return i < static_cast<int>(args_.size()) && !args_[i].is_none(); }
   const Arg& arg(int i) const { return args_[i]; }
   Operand tensor(int i) const { return Read(args_[i]); }
   Operand Read(const Arg& a) const;  // tensor or number

@@ -184,6 +184,16 @@ TEST(Rows, EveryTableParses) {
 
 // --- promotion ------------------------------------------------------------------------------------------------------
 
+TEST(Rows, OneFunctionForSignaturesOfSeveralLengths) {  // it asks for arguments that this signature does not have
+  Program p;
+  for (int i = 0; i < 8; ++i) {
+    TraceId x = p.Input({2, 3});
+    EXPECT_EQ(p.Strides(p.Get("torch.nn.functional.leaky_relu", {T(x), Arg::Float(0.1)})),
+              std::vector<int64_t>({3, 1}));
+    EXPECT_EQ(p.Strides(p.Get("torch.celu", {T(x)})), std::vector<int64_t>({3, 1}));
+  }
+}
+
 TEST(Promotion, TorchCategories) {
   TensorMeta f32, f16, i64, u8, b, zero_f64;
   f16.dtype = DType::kFloat16;
