@@ -170,12 +170,13 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
     for (auto& [text, dim] : options_.dynamic_dims) symbolic = symbolic || (dim == i && text == name);
     // A size of 0 or 1 means something else to the program (empty, broadcast) than any other one.
     symbolic = symbolic || (marks[i].kind == Mark::kDynamic && options_.dynamic != 0 && m.sizes[i] > 1);
-    symbolic = symbolic && marks[i].kind != Mark::kStatic && m.sizes[i] >= marks[i].min && m.sizes[i] <= marks[i].max;
+    symbolic = symbolic && m.sizes[i] && marks[i].kind != Mark::kStatic && m.sizes[i] >= marks[i].min &&
+               m.sizes[i] <= marks[i].max;
     if (symbolic) {
       shape::SymbolInfo info;
       info.name = name + ".size(" + std::to_string(i) + ")";
       info.hint = m.sizes[i];
-      info.min = marks[i].min;
+      info.min = std::max<int64_t>(1, marks[i].min);  // strides of what is empty follow other rules
       info.max = marks[i].max;
       meta.sizes.push_back(env_.NewSymbol(info));
     } else {

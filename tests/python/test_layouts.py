@@ -6,6 +6,7 @@ import random
 import pytest
 
 torch = pytest.importorskip("torch")
+import framejit  # noqa: E402
 F = torch.nn.functional
 
 ONE = {
@@ -107,3 +108,14 @@ def test_views_of_views_keep_their_memory(fresh):
     for seed in range(3):
         x = torch.randn(64, 64, generator=torch.Generator().manual_seed(seed))
         torch.testing.assert_close(compiled(x), f(x))
+
+
+def test_empty_results_after_sizes_became_symbols():
+    f = framejit.compile(lambda x, y: (x + y, (x * 2).sum(0), x.T + 1))
+    g = framejit.compile(lambda x, y: (x + y, (x * 2).sum(0), x.T + 1), dynamic=True)
+    for n in (3, 4, 5, 0, 6, 0):
+        x, y = torch.ones(2, n), torch.ones(2, n)
+        for compiled in (f, g):
+            for got, want in zip(compiled(x, y), f.__wrapped__(x, y)):
+                assert got.shape == want.shape and got.stride() == want.stride(), n
+                assert torch.equal(got, want)
