@@ -188,8 +188,7 @@ TEST(Rows, OneFunctionForSignaturesOfSeveralLengths) {  // it asks for arguments
   Program p;
   for (int i = 0; i < 8; ++i) {
     TraceId x = p.Input({2, 3});
-    EXPECT_EQ(p.Strides(p.Get("torch._C._nn.leaky_relu", {T(x), Arg::Float(0.1)})),
-              std::vector<int64_t>({3, 1}));
+    EXPECT_EQ(p.Strides(p.Get("torch._C._nn.leaky_relu", {T(x), Arg::Float(0.1)})), std::vector<int64_t>({3, 1}));
     EXPECT_EQ(p.Strides(p.Get("torch.celu", {T(x)})), std::vector<int64_t>({3, 1}));
   }
 }
