@@ -249,7 +249,8 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
   return Verdict::kDone;
 }
 
-bool SmallAndPlain(const Call& call, const Inference& in) {
+// Can it be tried on stand-ins of at most so many elements?
+bool SmallAndPlain(const Call& call, const Inference& in, int64_t most) {
   int64_t numel = 0;
   for (const TensorMeta& m : in.metas) {
     int64_t n = 1;
@@ -264,7 +265,14 @@ bool SmallAndPlain(const Call& call, const Inference& in) {
   };
   for (const Arg& a : call.args) look(a);
   for (auto& [name, a] : call.kwargs) look(a);
-  return !in.metas.empty() && !device && numel <= 4 * kMaxStandIn;
+  return !in.metas.empty() && !device && numel <= most;
+}
+
+// A result that is not there at all (None) is an empty vector on the meta device.
+bool MayLackResults(const Inference& in) {
+  const auto empty = [](const TensorMeta& m) { return m.sizes.size() == 1 && m.sizes[0] == shape::Int(0); };
+  return std::any_of(in.results.begin(), in.results.end(), empty) &&
+         std::none_of(in.metas.begin(), in.metas.end(), empty);
 }
 
 }  // namespace
@@ -302,8 +310,15 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   }
   Listening listening(t);
   Verdict v = Verdict::kTryMeta;
-  if (SmallAndPlain(call, *in)) v = Try(t, call, constants, Way::kReal, in);
-  if (v == Verdict::kTryMeta) v = Try(t, call, constants, Way::kMeta, in);
+  if (SmallAndPlain(call, *in, 4 * kMaxStandIn)) v = Try(t, call, constants, Way::kReal, in);
+  if (v == Verdict::kTryMeta) {
+    v = Try(t, call, constants, Way::kMeta, in);
+    if (v == Verdict::kDone && MayLackResults(*in) && SmallAndPlain(call, *in, 64 * kMaxStandIn)) {
+      in->results.clear();
+      in->aliases.clear();
+      v = Try(t, call, constants, Way::kReal, in);
+    }
+  }
   if (v == Verdict::kDone && listening.heard()) return in->Fail("warns");
   return v == Verdict::kDone;
 }

@@ -207,3 +207,20 @@ def test_attention_modules_with_masks_are_one_graph():
             told = framejit.explain(model)(x, **arguments)
             assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
             torch.testing.assert_close(framejit.compile(model)(x, **arguments), model(x, **arguments))
+
+
+def test_results_that_are_not_there():
+    """Operands too large to be tried: torch's meta function makes an empty tensor of what is None."""
+    attention, x = torch.nn.MultiheadAttention(1024, 16, batch_first=True).eval(), torch.randn(1, 5, 1024)
+
+    def f(x):
+        return attention(x, x, x, need_weights=False)
+
+    with torch.no_grad():
+        told = framejit.explain(f)(x)
+        assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+        assert "-> (%" in told.graphs[0], told.graphs[0]
+        compiled = framejit.compile(f)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x)[0], f(x)[0])
+            assert compiled(x)[1] is None
