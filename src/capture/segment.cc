@@ -341,7 +341,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   options.stop_after = stop_after;
   options.compiling = config.compiling;
   if (!config.fullgraph && !FindBackend(config.backend) && diag::OptionOn("guess"))
-    options.guesses = config.guesses.get();
+    options.guesses = config.guesses;  // a reset may come meanwhile
   Session s(frame, options);
   CaptureSemantics sem(s);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator

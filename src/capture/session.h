@@ -71,9 +71,9 @@ struct CaptureOptions {
   std::vector<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
   std::vector<std::string> dynamic_ints;                  // source text of Python ints and floats, likewise
   bool dynamic_floats = true;
-  long stop_after = -1;        // outermost instructions to run; -1: as far as possible
-  bool compiling = true;       // what torch.compiler.is_compiling() answers
-  Guesses* guesses = nullptr;  // null: none are made
+  long stop_after = -1;              // outermost instructions to run; -1: as far as possible
+  bool compiling = true;             // what torch.compiler.is_compiling() answers
+  std::shared_ptr<Guesses> guesses;  // null: none are made
 };
 
 class Session {

@@ -302,3 +302,27 @@ def test_interrupt_while_compiling():
     finally:
         signal.signal(signal.SIGALRM, before)
     assert interrupted
+
+
+def test_threads_guesses_and_reset():
+    """Branches on data in called functions, while another thread drops all that was learned."""
+
+    def clip(x):
+        return x.clamp(max=1.0) if (x > 1).any() else x
+
+    @framejit.compile
+    def f(x):
+        return clip(x * 2) + clip(x - 1)
+
+    inputs = [torch.linspace(-1, top, 7) for top in (0.2, 0.4, 5.0)]
+    expected = [f.__wrapped__(x) for x in inputs]
+
+    def work(i):
+        for n in range(60):
+            k = (i + n) % 3
+            torch.testing.assert_close(f(inputs[k]), expected[k])
+            if i == 0 and n % 5 == 0:
+                framejit.reset()
+        return True
+
+    assert all(in_threads(8, work))
