@@ -4,6 +4,7 @@
 
 #include "capture/override.h"
 #include "capture/session.h"
+#include "capture/training.h"
 #include "diag/diag.h"
 #include "tensor/undo.h"
 
@@ -57,9 +58,7 @@ PyObject* Session::GuessValue(TraceId t, bool truth) {
 }
 
 bool Session::Unguessable() const {
-  for (const TraceTensor& x : trace_.tensors)
-    if (x.input < 0 && x.meta.requires_grad) return true;
-  return tensor::PlanUndo(trace_, true, true).needed();
+  return WantsGrad(trace_) || tensor::PlanUndo(trace_, true, true).needed();
 }
 
 Ref Session::RunUpTo(TraceId t, bool truth) {

@@ -101,12 +101,6 @@ std::vector<std::pair<int, Guess>> KeepGuesses(Session& s, std::vector<TraceId>&
   return kept;
 }
 
-bool WantsGrad(const Trace& t) {
-  for (auto& x : t.tensors)
-    if (x.input < 0 && x.meta.requires_grad) return true;
-  return false;
-}
-
 // By input: is it a parameter or a buffer of a module?
 std::vector<bool> WeightsOf(Session& s) {
   std::vector<bool> weights;

@@ -18,6 +18,12 @@ std::shared_ptr<Executable> Make(const Graph& g, const CompileOptions& options, 
 
 }  // namespace
 
+bool WantsGrad(const Trace& t) {
+  for (auto& x : t.tensors)
+    if (x.input < 0 && x.meta.requires_grad) return true;
+  return false;
+}
+
 std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace& trace,
                                                         const std::vector<tensor::OutputPlan>& plans,
                                                         const std::vector<PyObject*>& constants,

@@ -10,6 +10,8 @@
 
 namespace framejit::capture {
 
+bool WantsGrad(const Trace& t);  // something that it makes does
+
 // For the session's finished graph. *forward: the executable it runs. Throws autodiff::Undifferentiable.
 std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace& trace,
                                                         const std::vector<tensor::OutputPlan>& plans,

@@ -2,7 +2,6 @@
 // for each class of shapes. Measuring takes little of a process's time; what comes later goes with the majority.
 #include <dlfcn.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -61,27 +60,15 @@ uint64_t Hash(const std::string& text) {
 
 // Of this processor and these libraries; empty: nowhere to keep it.
 std::string FileName() {
-  std::string folder = diag::GetOption("cache_dir");
-  if (folder.empty()) {
-    const char *xdg = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
-    if (xdg && *xdg == '/')
-      folder = xdg;
-    else if (home && *home == '/')
-      folder = std::string(home) + "/.cache";
-    else
-      return "";
-    mkdir(folder.c_str(), 0700);
-    folder += "/framejit";
-  }
-  mkdir(folder.c_str(), 0700);
-  struct stat s;
-  if (stat(folder.c_str(), &s) || !S_ISDIR(s.st_mode) || s.st_uid != geteuid()) return "";
+  const std::string folder = diag::CacheFolder();
+  if (folder.empty()) return "";
   std::string about;
   std::ifstream cpu("/proc/cpuinfo");
   for (std::string line; std::getline(cpu, line) && !line.empty();) {  // the first processor
     if (line.rfind("model name", 0) == 0 || line.rfind("flags", 0) == 0) about += line;
   }
   Dl_info where;
+  struct stat s;
   const TorchApi* t = Torch();
   if (!t || !t->mm_out || !dladdr(reinterpret_cast<void*>(t->mm_out), &where) || stat(where.dli_fname, &s)) return "";
   about += std::to_string(s.st_size) + " " + std::to_string(s.st_mtime);

@@ -7,13 +7,7 @@ import framejit
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    framejit.reset()
-    yield
-    framejit.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def finite(x):

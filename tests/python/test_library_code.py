@@ -8,13 +8,7 @@ import framejit
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    framejit.reset()
-    yield
-    framejit.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 class Recurrent(torch.nn.Module):

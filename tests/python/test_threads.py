@@ -11,13 +11,7 @@ import framejit
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    framejit.reset()
-    yield
-    framejit.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def in_threads(count, work):
