@@ -1,7 +1,7 @@
 """How wide capture is: every Hugging Face model type that can be built from a tiny config, and the classification models of
 torchvision and timm, in eval mode. Each runs in a forked child: eager, then compiled twice; results are compared.
 
-    python -m bench.width [hf|torchvision|timm] [NAME...] [--json FILE] [--limit N] [--seconds S] [--train] [--every N]
+    python -m bench.width [hf|torchvision|timm] [NAME...] [--json FILE] [--limit N] [--seconds S] [--train] [--every N] [--from K]
 
 --train: in train mode, three steps of SGD and of AdamW, dropout by torch's generator; losses and parameters are compared.
 
@@ -392,6 +392,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=60, help="for one model (default 60)")
     parser.add_argument("--train", action="store_true", help="training steps instead of calls")
     parser.add_argument("--every", type=int, default=1, help="only every Nth model")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="beginning with this one")
     args = parser.parse_args()
     global training
     training = args.train
@@ -404,7 +405,7 @@ def main():
 
     torch.set_num_threads(1)
     counts = collections.Counter()
-    for name in (args.names or names(args.suite))[:: args.every][: args.limit]:
+    for name in (args.names or names(args.suite))[args.first :: args.every][: args.limit]:
         row = isolated(args.suite, name, args.seconds)
         one = row["status"] == "ok" and row["graphs"] == 1 and not row["breaks"]
         counts[row["status"]] += 1

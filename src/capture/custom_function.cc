@@ -150,7 +150,7 @@ PyObject* CaptureSemantics::CallCustom(PyObject* const* args, Py_ssize_t nargs, 
       if (g != Py_None) grads[i] = AsTensor(g)->id;
     }
     framejit::Call call;
-    call.callee = "framejit._functions.call";
+    call.callee = kCustomCall;
     call.mode = s_.mode;
     call.args.emplace_back();
     if (!s_.ToArg(cls, &call.args[0])) return nullptr;

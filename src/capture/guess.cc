@@ -36,7 +36,9 @@ PyObject* Session::GuessValue(TraceId t, bool truth) {
   truth = truth || IsBool(m.dtype);
   if (!truth && !IsInteger(m.dtype)) return nullptr;
   const bool one = std::all_of(m.sizes.begin(), m.sizes.end(), [](shape::Int n) { return n == shape::Int(1); });
-  if (!one || Unguessable()) return nullptr;
+  if (!one) return nullptr;
+  for (const Call& c : trace_.calls)  // to find out would run the program's own code twice
+    if (c.callee == kCustomCall) return nullptr;
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
   const Guesses::Where where{code.get(), PyFrame_GetLasti(f)};
   if (options_.guesses->wrong.contains(where)) return nullptr;
@@ -57,24 +59,52 @@ PyObject* Session::GuessValue(TraceId t, bool truth) {
   return Py_NewRef(known->second.get());
 }
 
-bool Session::Unguessable() const {
-  return WantsGrad(trace_) || tensor::PlanUndo(trace_, true, true).needed();
-}
-
 Ref Session::RunUpTo(TraceId t, bool truth) {
   SuspendScope off;
   Trace prefix = trace_;
   prefix.outputs = {t};
+  // What it writes are copies; what it draws is drawn again.
+  tensor::UndoPlan plan = tensor::PlanUndo(prefix, true, true);
+  std::vector<PyObject*> inputs = input_tensors_;
+  std::vector<Ref> copies;
+  for (int i : std::exchange(plan.written, {})) {
+    Ref own = plan.torch ? Ref(PyObject_CallMethod(inputs[i], "detach", nullptr)) : Borrow(inputs[i]);
+    copies.emplace_back(own ? PyObject_CallMethod(own.get(), plan.torch ? "clone" : "copy", nullptr) : nullptr);
+    if (!copies.back()) return {};
+    inputs[i] = copies.back().get();
+  }
+  tensor::Undo before(plan, inputs.data());
   PyObject* out = nullptr;
   int failed = 0;
   try {
     auto runner = tensor::MakeTraceRunner(prefix, constants_);
-    if (runner->Run(input_tensors_.data(), env_.hints().data(), &out, &failed) < 0) return {};
+    runner->Run(inputs.data(), env_.hints().data(), &out, &failed);
   } catch (const std::exception&) {
-    return {};
   }
-  Ref held(out);
-  return Ask(out, truth);
+  Ref held(out), said(out ? Ask(out, truth) : Ref());
+  if (!before.Restore()) return {};
+  return said;
+}
+
+std::vector<std::pair<int, int>> DeferWrites(Graph* g) {
+  std::vector<std::pair<int, int>> deferred;
+  for (const Write& w : std::exchange(g->writes, {})) {
+    auto at = std::find(g->outputs.begin(), g->outputs.end(), w.value);
+    deferred.emplace_back(w.input, at - g->outputs.begin());
+    if (at != g->outputs.end()) continue;
+    ValueId value = w.value;
+    if (g->node(value).op == Op::kInput) {  // results never share memory with inputs
+      Node copy;
+      copy.op = Op::kCast;
+      copy.operands = {value};
+      copy.type = g->node(value).type;
+      copy.attrs.dtype = copy.type.dtype;
+      g->nodes.push_back(std::move(copy));
+      value = static_cast<ValueId>(g->nodes.size() - 1);
+    }
+    g->outputs.push_back(value);
+  }
+  return deferred;
 }
 
 }  // namespace framejit::capture

@@ -1,9 +1,9 @@
 // Guessed branches. A branch on data in a called function would end the graphs of all of its callers, which are then
 // run piece by piece. So what the branch was told in the call that is being captured is found out (the operations so
 // far are run by the framework) and taken for granted; the tensor that it reads becomes a result of the graph, and a
-// run where it says something else counts for nothing: Python does that call, and the place is not guessed again. Not
-// in the outermost function (to break there is cheap), nor where gradients are wanted, inputs are written or random
-// numbers drawn, nor more than a few times at one place of a graph (a loop until something converges).
+// run where it says something else counts for nothing (no input is written, nothing drawn and no gradient's node made
+// until it is looked at): Python does that call, and the place is not guessed again. Not in the outermost function (to
+// break there is cheap), nor more than a few times at one place of a graph (a loop until something converges).
 #pragma once
 
 #include <map>
@@ -13,8 +13,11 @@
 
 #include "capture/ref.h"
 #include "framejit/call.h"
+#include "framejit/graph.h"
 
 namespace framejit::capture {
+
+inline constexpr char kCustomCall[] = "framejit._functions.call";  // of a torch.autograd.Function, in a trace
 
 struct Guess {
   TraceId tensor;
@@ -34,6 +37,9 @@ struct Guesses {
     if (wrong.emplace(g.code.get(), g.at).second) codes.push_back(Borrow(g.code.get()));
   }
 };
+
+// The graph's writes become outputs of it, which are written when the run is known to count: input <- output.
+std::vector<std::pair<int, int>> DeferWrites(Graph* g);
 
 // Does the tensor, as a run has made it, say what was guessed? -1: an exception.
 int Holds(const Guess& g, PyObject* tensor);

@@ -65,7 +65,6 @@ struct Captured {
   long clean_instructions =
       0;  // of these, up to the last place where no other exception was being handled than at the start
   bool raised_for_compiling = false;  // the program raised, and had been told that it is being compiled
-  bool refused_guess = false;         // what was guessed in it cannot be checked after a run
   std::string state_problem;          // the state at the end cannot be rebuilt: try to end earlier
 };
 
@@ -234,6 +233,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   seg->trace = s.trace();
   seg->trace.outputs = seg->recipe.outputs;
   auto constants = s.constants();
+  const bool writes = !s.graph().writes.empty();
 
   if (!s.trace().calls.empty()) {
     config.graphs.push_back(seg->trace.str());
@@ -270,13 +270,19 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         s.graph().name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
         if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, s.graph().str());
         bool interpret = config.backend == "interpreter";
+        tensor::RunCheck check = seg->Check();
+        if (!seg->guesses.empty()) check.writes = DeferWrites(&s.graph());
         if (WantsGrad(s.trace())) {
-          seg->graph_runner = MakeTrainingRunner(s, seg->trace, plan, constants, options, interpret, &seg->executable);
+          seg->graph_runner = MakeTrainingRunner(s, seg->trace, plan, constants, options, interpret, std::move(check),
+                                                 &seg->executable);
           seg->trace_runner = tensor::MakeTraceRunner(seg->trace, constants);
         } else {
           if (diag::OptionOn("pack_weights")) options.weights = WeightsOf(s);
+          for (auto& [input, output] : check.writes)
+            if (!options.weights.empty()) options.weights[input] = false;
           seg->executable = interpret ? MakeInterpreter(s.graph(), ieee) : Compile(s.graph(), options);
-          seg->graph_runner = tensor::MakeGraphRunner(seg->executable, s.graph(), seg->trace, plan, constants);
+          seg->graph_runner = tensor::MakeGraphRunner(seg->executable, s.graph(), seg->trace, plan, constants, nullptr,
+                                                      std::move(check));
         }
         const CompileStats& st = seg->executable->stats();
         CompileEvent(frame, Now() - start, st);
@@ -314,9 +320,9 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
     }
   }
   bool direct = !seg->graph_runner;
-  seg->undo = tensor::PlanUndo(seg->trace, direct, seg->backend_runner || MayFail(s));
+  seg->undo = tensor::PlanUndo(seg->trace, direct, seg->backend_runner || !seg->guesses.empty() || MayFail(s));
   seg->float_ops = s.float_ops();
-  seg->changes = seg->undo.random || !s.graph().writes.empty();
+  seg->changes = seg->undo.random || writes;
   auto builder = s.TakeGuards();
   seg->guards = builder->Finish(s.env(), inputs);
   seg->recipe.Seal();
@@ -426,11 +432,6 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     out.state_problem = "an exception being handled";
     out.instructions = out.clean_instructions + 1;
   } else {
-    if (!s.guesses().empty() && s.Unguessable()) {
-      for (const Guess& g : s.guesses()) config.guesses->Refuse(g);
-      out.refused_guess = true;
-      return out;
-    }
     SuspendScope off;
     out.segment = Build(config, s, sem, frame, before, outcome, index, result.get(), &out.state_problem);
   }
@@ -472,7 +473,6 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
       diag::Log(diag::Channel::perf_, config.notes.back());
       continue;
     }
-    if (c.refused_guess) continue;
     if (c.segment) break;
     if (!c.broke && c.state_problem.empty()) break;  // nothing worth compiling
     if (std::none_of(reasons.begin(), reasons.end(), [&](auto& b) { return b.id == c.reason.id; }))
@@ -522,6 +522,23 @@ Segment::~Segment() {
   RunsEvent(*this);
 }
 
+int Segment::Accept(const Guess& guess, PyObject* value) {
+  const int holds = Holds(guess, value);
+  if (holds == 1) return 0;
+  if (holds < 0) return -1;
+  guessed_wrong = true;
+  guess_book->Refuse(guess);
+  PyErr_SetString(PyExc_RuntimeError, "framejit: data says something else than it did");
+  return -1;
+}
+
+tensor::RunCheck Segment::Check() {
+  tensor::RunCheck check;
+  for (auto& [output, guess] : guesses) check.outputs.push_back(output);
+  check.accept = [this](size_t k, PyObject* value) { return Accept(guesses[k].second, value); };
+  return check;
+}
+
 int Segment::Run(PyObject* const* inputs, const int64_t* symbols, PyObject** out) {
   if (!graph_runner && !backend_runner && !trace_runner) {  // no operations: every tensor is an input
     for (size_t i = 0; i < recipe.outputs.size(); ++i)
@@ -534,7 +551,10 @@ int Segment::Run(PyObject* const* inputs, const int64_t* symbols, PyObject** out
   int r = graph_runner     ? graph_runner->Run(inputs, symbols, out)
           : backend_runner ? backend_runner->Run(inputs, symbols, out)
                            : trace_runner->Run(inputs, symbols, out, &failed);
+  for (size_t k = 0; r == 0 && !graph_runner && k < guesses.size(); ++k)
+    r = Accept(guesses[k].second, out[guesses[k].first]);
   if (r == 0) return failures = 0;
+  for (size_t i = 0; i < recipe.outputs.size(); ++i) Py_CLEAR(out[i]);
   ++failures;
   if (diag::Enabled(diag::Channel::perf_))
     diag::Log(diag::Channel::perf_, "a run ended early and starts over in Python");
@@ -581,19 +601,9 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   if (frame) off.emplace();  // the hot path has nothing to suspend
   tensor::AutocastOff plain;
   if (int r = Run(inputs, symbols, out); r < 0) return r;
-  for (auto& [i, guess] : guesses) {
-    const int holds = Holds(guess, out[i]);
-    if (holds == 1) continue;
-    for (size_t j = 0; j < n; ++j) Py_CLEAR(out[j]);
-    if (holds < 0) return -1;
-    guessed_wrong = true;
-    guess_book->Refuse(guess);
-    PyErr_SetString(PyExc_RuntimeError, "framejit: data says something else than it did");
-    return -1;
-  }
   // The common case: one tensor is returned.
-  if (returns && n == 1 && guesses.empty() && recipe.nodes.size() == 1 && stores.empty() && calls.empty() &&
-      cells.empty() && grad_after < 0) {
+  if (returns && n == 1 && recipe.nodes.size() == 1 && stores.empty() && calls.empty() && cells.empty() &&
+      grad_after < 0) {
     *result = out[0];
     ++runs;
     return 1;

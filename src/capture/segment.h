@@ -85,9 +85,11 @@ struct Segment {
   // exception, all is as before; -2: what was done stays done, the exception goes to the program (a hook's own,
   // memory).
   int Try(PyObject** slots_in, FjFrame* frame, PyObject** result);
+  tensor::RunCheck Check();  // that the guesses hold
 
  private:
   int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** out);  // as Try
+  int Accept(const Guess& guess, PyObject* value);
 };
 
 struct Place {  // one instruction offset and stack depth

@@ -197,7 +197,6 @@ class Session {
   // or a bool tensor), or an int. New reference; null without an exception: that is not to be guessed.
   PyObject* GuessValue(TraceId t, bool truth);
   const std::vector<Guess>& guesses() const { return guesses_; }
-  bool Unguessable() const;  // by what the graph does
 
  private:
   Ref RunUpTo(TraceId t, bool truth);  // on the real inputs; null: that fails

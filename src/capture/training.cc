@@ -1,6 +1,6 @@
 #include "capture/training.h"
 
-#include <chrono>
+#include <set>
 
 #include "capture/override.h"
 #include "diag/diag.h"
@@ -28,7 +28,7 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
                                                         const std::vector<tensor::OutputPlan>& plans,
                                                         const std::vector<PyObject*>& constants,
                                                         const CompileOptions& options, bool interpret,
-                                                        std::shared_ptr<Executable>* forward) {
+                                                        tensor::RunCheck check, std::shared_ptr<Executable>* forward) {
   using autodiff::Undifferentiable;
   if (!s.lowering().undifferentiable().empty()) throw Undifferentiable(s.lowering().undifferentiable());
   for (const Call& c : trace.calls) {
@@ -61,9 +61,11 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   autodiff::Joint joint = autodiff::Differentiate(*graph, t.wanted, t.differentiable);
   std::vector<ValueId> saved = autodiff::ChooseSaved(joint);
   Graph ahead = autodiff::ForwardGraph(joint, saved, &t.saved);
+  std::set<int> written;
+  for (const Write& w : graph->writes) written.insert(w.input);
+  for (auto& [input, output] : check.writes) written.insert(input);
   for (const autodiff::SavedValue& v : t.saved)
-    for (const Write& w : graph->writes)
-      if (w.input == v.input) throw Undifferentiable("an input that the gradients need is written");
+    if (written.contains(v.input)) throw Undifferentiable("an input that the gradients need is written");
   t.quietly = [](PyObject* (*f)(void*), void* ctx) {
     SuspendScope off;
     return f(ctx);
@@ -72,7 +74,7 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   t.related = autodiff::Related(*graph, t.wanted);
   bool random = false;
   for (const Node& n : graph->nodes) random |= n.op == Op::kExtern && surface::IsRandom(n.attrs.call->callee);
-  if (graph->writes.empty() && !random) {
+  if (written.empty() && !random) {
     t.replay = tensor::MakeTraceRunner(replay, constants);
   } else {
     t.no_replay = random ? "it draws random numbers" : "it writes its inputs";
@@ -87,7 +89,8 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
     return b;
   };
   *forward = Make(ahead, options, interpret);
-  return tensor::MakeGraphRunner(*forward, ahead, trace, plans, constants, tensor::MakeTrainingHook(std::move(t)));
+  return tensor::MakeGraphRunner(*forward, ahead, trace, plans, constants, tensor::MakeTrainingHook(std::move(t)),
+                                 std::move(check));
 }
 
 }  // namespace framejit::capture

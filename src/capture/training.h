@@ -17,6 +17,6 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
                                                         const std::vector<tensor::OutputPlan>& plans,
                                                         const std::vector<PyObject*>& constants,
                                                         const CompileOptions& options, bool interpret,
-                                                        std::shared_ptr<Executable>* forward);
+                                                        tensor::RunCheck check, std::shared_ptr<Executable>* forward);
 
 }  // namespace framejit::capture

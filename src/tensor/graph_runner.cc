@@ -9,6 +9,7 @@
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"
 #include "tensor/torch_host.h"
+#include "tensor/undo.h"
 
 namespace framejit::tensor {
 
@@ -41,8 +42,9 @@ class Scratch {  // N on the stack, more on the heap
 class Runner : public GraphRunner {
  public:
   bool Init(std::shared_ptr<Executable> exe, const Graph& g, const Trace& trace, std::vector<OutputPlan> plans,
-            const std::vector<PyObject*>& constants, std::shared_ptr<OutputHook> hook) {
+            const std::vector<PyObject*>& constants, std::shared_ptr<OutputHook> hook, RunCheck check) {
     hook_ = std::move(hook);
+    check_ = std::move(check);
     exe_ = std::move(exe);
     num_inputs_ = g.inputs.size();
     num_graph_outputs_ = g.outputs.size();
@@ -110,7 +112,7 @@ class Runner : public GraphRunner {
                       {out.get(), num_graph_outputs_}, symbols, bytes >= kReleaseGilFrom, taken) < 0)
       return -1;
 
-    // From here on the writes are done; what can still fail is making Python objects.
+    // From here on the writes that the executable does are done; what can still fail is making Python objects.
     Scratch<PyObject*, kFew> made(num_graph_outputs_);
     bool ok = true;
     for (size_t i = 0; i < num_graph_outputs_; ++i) {
@@ -118,14 +120,26 @@ class Runner : public GraphRunner {
       ok = ok && made.get()[i];
     }
     for (int w : written_) BumpVersion(inputs[w]);
-    bool raised = hook_ && ok && hook_->Attach(inputs, made.get(), symbols) < 0;
+    auto output = [&](size_t n) {
+      const OutputPlan& p = plans_[n];
+      return p.kind == OutputPlan::kGraphOutput ? Py_NewRef(made.get()[p.index])
+             : p.kind == OutputPlan::kInput     ? Py_NewRef(inputs[p.index])
+                                                : Replay(replays_[n], p, inputs, made.get(), symbols);
+    };
+    for (size_t k = 0; ok && k < check_.outputs.size(); ++k) {
+      Ref value(output(check_.outputs[k]));
+      ok = value && check_.accept(k, value.get()) == 0;
+    }
+    bool raised = false;
+    for (size_t w = 0; ok && w < check_.writes.size(); ++w) {
+      ok = Overwrite(torch_, inputs[check_.writes[w].first], made.get()[check_.writes[w].second]);
+      raised = !ok;
+    }
+    raised = raised || (hook_ && ok && hook_->Attach(inputs, made.get(), symbols) < 0);
     ok = ok && !raised;
     size_t n = 0;
     for (; ok && n < plans_.size(); ++n) {
-      const OutputPlan& p = plans_[n];
-      outputs[n] = p.kind == OutputPlan::kGraphOutput ? Py_NewRef(made.get()[p.index])
-                   : p.kind == OutputPlan::kInput     ? Py_NewRef(inputs[p.index])
-                                                      : Replay(replays_[n], p, inputs, made.get(), symbols);
+      outputs[n] = output(n);
       ok = outputs[n] != nullptr;
     }
     if (!ok) {
@@ -345,6 +359,7 @@ class Runner : public GraphRunner {
 
   std::shared_ptr<Executable> exe_;
   std::shared_ptr<OutputHook> hook_;  // null: nobody wants gradients
+  RunCheck check_;
   Host* host_ = nullptr;
   size_t num_inputs_ = 0, num_graph_outputs_ = 0;
   bool torch_ = false, has_externs_ = false;
@@ -362,9 +377,9 @@ class Runner : public GraphRunner {
 
 std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, const Graph& graph, const Trace& trace,
                                              std::vector<OutputPlan> outputs, std::vector<PyObject*> constants,
-                                             std::shared_ptr<OutputHook> hook) {
+                                             std::shared_ptr<OutputHook> hook, RunCheck check) {
   auto r = std::make_unique<Runner>();
-  if (!r->Init(std::move(exe), graph, trace, std::move(outputs), constants, std::move(hook)))
+  if (!r->Init(std::move(exe), graph, trace, std::move(outputs), constants, std::move(hook), std::move(check)))
     throw std::runtime_error(TakeErrorText());
   return r;
 }

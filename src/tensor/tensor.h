@@ -122,10 +122,17 @@ struct OutputPlan {  // how trace output i is made
   std::vector<int>
       calls;  // kReplay: trace calls to run, in order, from a base (a graph output or an input) to the output
 };
+// What a run must show before it counts: no autograd node is made and no input is written until it has.
+struct RunCheck {
+  std::vector<int> outputs;  // of the trace
+  // Told each of them, by its place in the list. -1 with the exception: the run counts for nothing.
+  std::function<int(size_t which, PyObject* value)> accept;
+  std::vector<std::pair<int, int>> writes;  // input <- graph output
+};
 // Throws std::runtime_error, as MakeTraceRunner. Calls exe->Run without the GIL if that pays.
 std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, const Graph& graph, const Trace& trace,
                                              std::vector<OutputPlan> outputs, std::vector<PyObject*> constants,
-                                             std::shared_ptr<OutputHook> hook = nullptr);
+                                             std::shared_ptr<OutputHook> hook = nullptr, RunCheck check = {});
 
 // Calls one framework function on meta tensors (torch) or tiny stand-ins to learn result types; sizes concrete.
 // nullopt with *why: data-dependent or unsupported. Results follow Call::result's structure, which it fills in.

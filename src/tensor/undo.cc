@@ -62,6 +62,14 @@ ModeState Quiet(PyObject* o) {
 
 }  // namespace
 
+bool Overwrite(bool torch, PyObject* target, PyObject* value) {
+  if (!torch) return PyObject_SetItem(target, Py_Ellipsis, value) == 0;
+  ModeSwitch mode;
+  mode.Set(Quiet(target));
+  Ref r(PyObject_CallMethod(target, "copy_", "O", value));
+  return bool(r);
+}
+
 UndoPlan PlanUndo(const Trace& trace, bool direct, bool fails) {
   UndoPlan plan;
   for (const TraceTensor& t : trace.tensors) {
@@ -105,11 +113,8 @@ bool Undo::Restore() {
     if (torch_) {
       // Written with gradients it belongs to the graph now. It did not before: inputs that do are not written.
       if (!w.tracked && RequiresGrad(w.input)) r = Ref(PyObject_CallMethod(w.input, "detach_", nullptr)), ok = ok && r;
-      r = Ref(ok ? PyObject_CallMethod(w.input, "copy_", "O", w.copy.get()) : nullptr);
-      ok = ok && r;
-    } else {
-      ok = ok && PyObject_SetItem(w.input, Py_Ellipsis, w.copy.get()) == 0;
     }
+    ok = ok && Overwrite(torch_, w.input, w.copy.get());
   }
   for (auto& [generator, state] : generators_) {
     Ref r(PyObject_CallMethod(generator.get(), "set_state", "O", state.get()));

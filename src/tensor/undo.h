@@ -20,6 +20,9 @@ struct UndoPlan {
 // for what tensors hold.
 UndoPlan PlanUndo(const Trace& trace, bool direct, bool fails);
 
+// target[...] = value, without gradients. False with the exception.
+bool Overwrite(bool torch, PyObject* target, PyObject* value);
+
 class Undo {
  public:
   Undo(const UndoPlan& plan, PyObject* const* inputs);  // takes copies; without an exception set if that fails

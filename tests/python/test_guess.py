@@ -122,7 +122,7 @@ def test_the_option():
     assert framejit.explain(f)(torch.ones(2)).graph_break_count == 1
 
 
-def test_not_where_the_graph_writes_draws_or_differentiates():
+def test_where_the_graph_writes_draws_or_differentiates():
     def writes(x, y):
         y += 1
         return finite(x + y) * 2
@@ -140,20 +140,87 @@ def test_not_where_the_graph_writes_draws_or_differentiates():
     def differentiates(x, y):
         return finite(w * x) + y
 
+    def all_of_it(x, y):
+        z = torch.nn.functional.dropout(w * x, 0.25)
+        y.mul_(2)
+        return finite(z) + finite(torch.rand(3) + y)
+
     bad = torch.tensor([float("nan"), 1.0, 1.0])
-    for f in (writes, writes_later, draws, differentiates):
+    for f in (writes, writes_later, draws, differentiates, all_of_it):
         results = []
-        for call in (f, framejit.compile(f)):
+        for call in (f, framejit.compile(f), framejit.compile(f, backend="eager")):
             torch.manual_seed(0)
+            w.grad = None
             y, outcomes = torch.zeros(3), []
             for x in (torch.ones(3), torch.ones(3), bad, torch.ones(3), bad, torch.ones(3)):
                 try:
-                    outcomes.append(call(x, y).tolist())
+                    z = call(x, y)
+                    outcomes.append((z.tolist(), z.requires_grad))
+                    if z.requires_grad:
+                        z.sum().backward()
                 except ValueError as error:
                     outcomes.append(str(error))
-            outcomes.append((y.tolist(), torch.rand(2).tolist()))
+            outcomes.append((y.tolist(), torch.rand(2).tolist(), None if w.grad is None else w.grad.tolist()))
             results.append(outcomes)
-        assert results[0] == results[1], f.__name__
+        assert results[0] == results[1] == results[2], f.__name__
+        framejit.reset()
+        assert graphs(f, torch.ones(3), torch.zeros(3)) == (1, 0), f.__name__
+
+
+def test_a_batch_norm_counts_only_runs_that_count():
+    def f(model, x):
+        return masked(model(x), x > 0).sum()
+
+    results = []
+    for make in (lambda f: f, framejit.compile):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 3), torch.nn.Dropout(0.5)).double()
+        call, outcomes = make(f), []
+        for scale in (1, 1, 1, -1, 1, -1):
+            x = torch.full((4, 3), float(scale)).double() + torch.arange(12.0).view(4, 3) / 20
+            loss = call(model, x)
+            loss.backward()
+            outcomes.append(loss.item())
+        outcomes += [p.grad for p in model.parameters()] + list(model.buffers()) + [torch.rand(2)]
+        results.append(outcomes)
+    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5, check_dtype=False)
+
+
+def test_what_was_saved_by_a_run_that_does_not_count_goes():
+    import gc
+    import weakref
+
+    w = torch.ones(3, requires_grad=True)
+
+    def f(x):
+        return finite(x.exp() * w) * 2
+
+    compiled = framejit.compile(f)
+    compiled(torch.ones(3)).sum().backward()
+    x = torch.full((3,), float("inf"))
+    gone = weakref.ref(x)
+    with pytest.raises(ValueError):
+        compiled(x)
+    del x
+    gc.collect()
+    assert gone() is None
+
+
+def test_to_find_out_changes_nothing():
+    def f(x, y, count):
+        y += x.sum()
+        count.add_(1)
+        z = masked(torch.rand(3) * x, y > 0)
+        count.add_(1)
+        return z
+
+    for call in (f, framejit.compile(f)):
+        torch.manual_seed(0)
+        y, count = torch.zeros(3), torch.zeros(())
+        first = [call(torch.ones(3), y, count).tolist() for _ in range(3)]
+        seen = (first, y.tolist(), count.item(), torch.rand(1).item())
+        expected = seen if call is f else expected
+    assert seen == expected
 
 
 def test_a_loop_until_something_converges():
