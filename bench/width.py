@@ -271,16 +271,20 @@ def steps(model, call, inputs, optimizer, n=3):
 
 
 def same_in_float64(model, inputs):
-    """Where rounding grows from step to step, double precision tells: the same steps, eager and compiled."""
+    """Where rounding grows from step to step, double precision tells: the same steps, eager and compiled; and where it grows
+    even there (a batch norm of two values), eager from parameters that are off by their last bits."""
     import copy
 
     import framejit
+    import torch
 
     inputs = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
-    eager, ours = copy.deepcopy(model).double(), copy.deepcopy(model).double()
-    expected, got = steps(eager, eager, inputs, "SGD"), steps(ours, framejit.compile(ours), inputs, "SGD")
-    close = all(abs(a - b) <= 1e-7 * abs(b) for a, b in zip(got[0], expected[0]))
-    return close and float((got[1] - expected[1]).norm()) <= 1e-7 * float(expected[1].norm())
+    eager, ours, shaken = (copy.deepcopy(model).double() for _ in range(3))
+    for p in shaken.parameters():
+        p.data.mul_(1 + 2e-16 * torch.randint(-1, 2, p.shape, dtype=torch.float64))
+    expected, got, other = steps(eager, eager, inputs, "SGD"), steps(ours, framejit.compile(ours), inputs, "SGD"), steps(shaken, shaken, inputs, "SGD")
+    close = all(abs(a - b) <= 1e-7 * abs(b) + 4 * abs(c - b) for a, b, c in zip(got[0], expected[0], other[0]))
+    return close and float((got[1] - expected[1]).norm()) <= 1e-7 * float(expected[1].norm()) + 4 * float((other[1] - expected[1]).norm())
 
 
 def measure_training(suite, name):

@@ -31,8 +31,10 @@ struct Joint {
 Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents);
 
 // The values of the forward part that the backward part starts from: fewest bytes (symbols count with their hints),
-// where cheap things are computed again rather than kept. Values of the original graph, in order.
-std::vector<ValueId> ChooseSaved(const Joint& j);
+// where cheap things are computed again rather than kept. Values of the original graph, in order. `passing`, by input:
+// the program may write to it before the gradients come (what another operation has made, say). Of those only what
+// derivatives read themselves is kept, which the framework keeps too, and not what other things could be made of again.
+std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing = {});
 
 struct SavedValue {
   int input = -1;   // it is this input,

@@ -179,9 +179,13 @@ ValueId WhatItShows(const Graph& g, ValueId v) {
 
 }  // namespace
 
-std::vector<ValueId> ChooseSaved(const Joint& j) {
+std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing) {
   const Graph& g = j.graph;
-  std::vector<bool> dep = Dependent(j), needed = NeededFor(g, j.grads);
+  std::vector<bool> dep = Dependent(j), needed = NeededFor(g, j.grads), own(g.nodes.size());
+  for (size_t i = 0; i < passing.size(); ++i) own[g.inputs[i]] = passing[i];
+  for (ValueId v = j.primal; v < g.nodes.size(); ++v)
+    for (ValueId o : g.node(v).operands)
+      if (needed[v]) own[o] = false;  // read by a derivative
   std::vector<int64_t> hints;
   for (const auto& s : g.symbols) hints.push_back(s.hint);
   const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;
@@ -195,7 +199,8 @@ std::vector<ValueId> ChooseSaved(const Joint& j) {
     int64_t bytes = n.type.numel().Eval(hints) * DTypeSize(n.type.dtype) + 1;
     if (n.op == Op::kInput) bytes = bytes / 64 + 1;  // most are kept by somebody anyway
     bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
-    if (several || v >= j.primal) bytes = kInfinite;  // numbers from `primal` on depend on the set of tangents
+    if (several || v >= j.primal || own[v])
+      bytes = kInfinite;  // numbers from `primal` on depend on the set of tangents
     flow.Edge(2 * static_cast<int>(v), 2 * static_cast<int>(v) + 1, bytes);
     if (!Recomputable(j, v)) flow.Edge(source, 2 * static_cast<int>(v), kInfinite);
   }

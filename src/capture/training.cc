@@ -59,7 +59,10 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
     t.differentiable[p.index] = trace.tensors[base].meta.requires_grad;
   }
   autodiff::Joint joint = autodiff::Differentiate(*graph, t.wanted, t.differentiable);
-  std::vector<ValueId> saved = autodiff::ChooseSaved(joint);
+  std::vector<bool> passing;
+  for (size_t i = 0; i < trace.inputs.size(); ++i)
+    passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);
+  std::vector<ValueId> saved = autodiff::ChooseSaved(joint, passing);
   Graph ahead = autodiff::ForwardGraph(joint, saved, &t.saved);
   std::set<int> written;
   for (const Write& w : graph->writes) written.insert(w.input);

@@ -30,6 +30,7 @@ constexpr Prefix kPrefixes[] = {
     {'J', Form::kInPlace, "torch._C._nn.", "_"},
     {'A', Form::kInPlace, "torch.Tensor.__i", "__"},
     {'g', Form::kPlain, "torch.Tensor.", ".__get__"},
+    {'a', Form::kPlain, "torch.ops.aten.", ""},
     {'N', Form::kPlain, "numpy.", ""},
     {'M', Form::kPlain, "numpy.ndarray.", ""},
     {'O', Form::kPlain, "numpy.ndarray.__", "__"},
@@ -167,9 +168,10 @@ bool NeverCaptured(const std::string& callee) {
       "unique_inverse", "trim_zeros", "union1d", "intersect1d", "setdiff1d", "setxor1d",
       // state of the tensor object or of the thread
       "backward", "requires_grad", "retain_grad", "register_hook", "data", "grad", "set", "resize", "resize_as",
-      "share_memory", "names", "rename", "apply", "map", "map2", "as_subclass", "__deepcopy__", "__reduce_ex__",
-      "__setstate__", "module_load", "swap_tensors", "manual_seed", "seed", "set_rng_state", "get_rng_state",
-      "set_default_dtype", "errstate", "seterr", "setflags", "flags"};
+      "share_memory", "names", "rename", "apply", "map", "map2", "as_subclass", "as_strided", "as_strided_copy",
+      "as_strided_scatter", "__deepcopy__", "__reduce_ex__", "__setstate__", "module_load", "swap_tensors",
+      "manual_seed", "seed", "set_rng_state", "get_rng_state", "set_default_dtype", "errstate", "seterr", "setflags",
+      "flags"};
   static const std::unordered_set<std::string_view> numpy_writes = {
       "copyto",  "put",      "place",    "putmask", "put_along_axis", "fill_diagonal", "at",
       "itemset", "setfield", "byteswap", "nditer",  "frompyfunc",     "vectorize"};

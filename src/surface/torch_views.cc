@@ -1,5 +1,6 @@
 // View rows, torch and NumPy.
 #include <algorithm>
+#include <numeric>
 
 #include "surface/views.h"
 
@@ -112,6 +113,18 @@ Outs MoveDim(Scope& s) {
     p = next++;
   }
   return Permuted(s, x, perm);
+}
+
+Outs SliceRow(Scope& s) {  // torch.ops.aten.slice
+  Operand x = s.tensor(0);
+  if (x.rank() == 0) Scope::Fail("slice of a 0-dimensional tensor");
+  Arg slice = Arg::None();
+  slice.items = {s.arg(2), s.arg(3), s.arg(4)};
+  const int d = s.dim(1, x.rank());
+  const SliceBounds at = NormalizeSlice(s, slice, x.meta->sizes[d]);
+  ViewChain v(s, x);
+  v.Slice(d, at.start, at.length, at.step);
+  return v.Done();
 }
 
 // A view if the strides allow it; otherwise a copy (reshape) or the framework's error (view).
@@ -419,6 +432,52 @@ Outs Diagonal(Scope& s) {
   return out;
 }
 
+// A view that reads its parent's elements, in memory order, at offset + sum of index * step.
+Out Strided(Builder& b, const ViewChain& flat, const Ints& sizes, const std::vector<int64_t>& steps) {
+  auto read = [=](Builder& b, ValueId line) {
+    ValueId at = b.Constant(Scalar(int64_t{0}), DType::kInt64, sizes);
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      ValueId i = b.Iota(DType::kInt64, sizes, static_cast<int64_t>(d));
+      at = b.Binary(Op::kAdd, at, b.Binary(Op::kMul, i, b.Constant(Scalar(steps[d]), DType::kInt64, sizes)));
+    }
+    Attrs attrs;
+    attrs.axes = {0};
+    return b.Add(Op::kTake, {line, at}, attrs);
+  };
+  Out to_line = flat.Done(), out = to_line;
+  out.value = read(b, flat.value());
+  out.strides = Ints(steps.begin(), steps.end());
+  out.view.forward = [f = to_line.view.forward, read](Builder& b, ValueId p) { return read(b, f(b, p)); };
+  out.view.inverse = nullptr;
+  return out;
+}
+
+// Of memory that is all the tensor's own, and no further: what lies around a view is not known here.
+Outs AsStrided(Scope& s) {
+  Operand x = s.tensor(0);
+  const Ints sizes = s.ints(1), strides = s.ints(2);
+  if (s.has(3) || !IsDense(s.env, *x.meta) || sizes.size() != strides.size() || x.meta->is_scalar)
+    Scope::Fail("as_strided of memory around the tensor");
+  Int last = 0;
+  std::vector<int64_t> steps;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (s.env.Lt(sizes[d], 1) || s.env.Lt(strides[d], 0)) Scope::Fail("as_strided of nothing");
+    steps.push_back(s.env.Specialize(strides[d]));
+    last = last + (sizes[d] - 1) * strides[d];
+  }
+  const Int numel = shape::Product(x.meta->sizes);
+  if (!s.env.Lt(last, numel)) Scope::Fail("as_strided of memory around the tensor");
+  std::vector<int64_t> order(x.rank());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t z) {
+    return !(x.meta->strides[a] == x.meta->strides[z]) && s.env.Lt(x.meta->strides[z], x.meta->strides[a]);
+  });
+  ViewChain v(s, x);
+  v.Permute(order);
+  v.Reshape({numel}, {1});
+  return Strided(s.b, v, sizes, steps);
+}
+
 Outs BroadcastTensors(Scope& s) {
   std::vector<Operand> all = s.tensors(0);
   if (all.empty()) Scope::Skip();
@@ -507,6 +566,8 @@ constexpr Row kRows[] = {
     {"tm:detach", "(Tensor input)", &Detach, Op::kInput, kAnyDType},
     {"m:alias", "(Tensor input)", &Alias, Op::kInput, kAnyDType},
     {"m:contiguous", "(Tensor input, *, MemoryFormat? memory_format=None)", &Contiguous, Op::kInput, kAnyDType},
+    {"a:slice", "(Tensor input, int dim=0, int? start=None, int? end=None, int step=1)", &SliceRow, Op::kInput, kAnyDType},
+    {"tm:as_strided", "(Tensor input, int[] size, int[] stride, int? storage_offset=None)", &AsStrided},
     {"tm:diagonal", "(Tensor input, int offset=0, int dim1=0, int dim2=1)", &Diagonal},
     {"t:real g:real G:real N:real tm:conj tm:resolve_conj tm:resolve_neg", "(Tensor input)", &RealPart},
 };

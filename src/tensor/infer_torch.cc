@@ -288,7 +288,6 @@ bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
     if (StorageId(o) == StorageId(in->operands[i].get())) alias = {static_cast<int>(i), o == in->operands[i].get()};
   }
   if (Classify(o) != Class::kTorch) return in->Fail("returns a subclass of Tensor");
-  if (alias.operand >= 0 && in->requires_grad) return in->Fail("returns a view of an operand that requires grad");
   in->aliases.resize(in->results.size());
   in->aliases.push_back(alias);
   TensorMeta meta = FromMeta(m, Framework::kTorch);

@@ -464,3 +464,44 @@ def test_compiled_rarer(fresh, source, names):
     f = build(source, "abc"[: len(names)])
     compiled = check(fresh, f, lambda: [TORCH[n]() for n in names], where=source)
     assert compiled is not None and compiled_backward(compiled), notes(compiled)
+
+
+def test_what_only_the_compiler_would_read_may_be_written(fresh):
+    """What derivatives do not read is not kept, though other things could be computed again from it."""
+
+    def f(x, mask):
+        return torch.where(mask, torch.zeros_like(x), x * 3).exp().tanh()
+
+    def run(f):
+        w = torch.linspace(-1, 1, 6, requires_grad=True)
+        x = w * 2
+        y = f(x, torch.arange(6) > 2)
+        with torch.no_grad():
+            x.add_(1)
+        y.sum().backward()
+        return w.grad
+
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        torch.testing.assert_close(run(compiled), run(f))
+    assert compiled_backward(compiled)
+
+
+VIEWS = {
+    "strided": lambda x: x.as_strided((3, 2, 2), (2, 1, 1)) * 2,
+    "strided transposed": lambda x: (x * 2).t().as_strided((2, 3), (1, 2)).exp(),
+    "strided part": lambda x: (x * 2)[1:].as_strided((2, 2), (2, 1)).exp(),
+    "strided outside": lambda x: (x * 2)[1:].as_strided((3,), (2,), 1).exp(),
+    "slice": lambda x: torch.ops.aten.slice(x, 0, 1, None, 2) * torch.ops.aten.slice(x, 1, 0, -1),
+    "unfold": lambda x: x.unfold(0, 2, 1).exp().sum(-1),
+    "diagonal": lambda x: x.diagonal(1) * 2,
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views(fresh, name):
+    for make in (lambda: [torch.arange(12.0).view(4, 3) / 10], lambda: [torch.arange(24.0).view(3, 8).t()[::2] / 10]):
+        compiled = check(fresh, VIEWS[name], make, where=name)
+        if compiled:
+            with torch.no_grad():
+                torch.testing.assert_close(compiled(*make()), VIEWS[name](*make()))
