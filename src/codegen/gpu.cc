@@ -97,6 +97,9 @@ class GpuKernel : public runtime::cuda::Kernel {
  public:
   GpuKernel(const loop::Kernel& kernel, int device) : kernel_(kernel), device_(runtime::cuda::GetDevice(device)) {
     const bool narrow = !AllConst(kernel_) || FitsNarrow(kernel_, nullptr);
+    constexpr int kGraphsKnowIt = 12030;
+    int version = 0;
+    launches_early_ = !runtime::cuda::GetDriver()->driver_version(&version) && version >= kGraphsKnowIt;
     expected_ = MakeGpuSchedule(kernel_, device_.major * 10 + device_.minor, true, narrow);
     Start(true, narrow);
   }
@@ -116,6 +119,7 @@ class GpuKernel : public runtime::cuda::Kernel {
     if (blocks > 0x7fffffff) throw std::runtime_error("a kernel of more than 2^31 blocks");
     out.grid = static_cast<unsigned>(std::max<int64_t>(0, blocks));
     out.threads = static_cast<unsigned>(loaded.schedule.threads);
+    out.dependent = loaded.schedule.dependent && launches_early_;
     return out;
   }
   const std::vector<uint32_t>& alignment() const override { return expected_.alignment; }
@@ -133,6 +137,7 @@ class GpuKernel : public runtime::cuda::Kernel {
   const loop::Kernel kernel_;
   const DeviceInfo& device_;
   GpuSchedule expected_;
+  bool launches_early_ = false;
   mutable std::mutex mutex_;
   mutable std::shared_future<Loaded> variants_[4];
 };

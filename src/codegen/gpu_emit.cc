@@ -42,6 +42,7 @@ class GpuEmitter : public GpuReducer {
     Annotate("kernel", 1);
     Annotate("maxntidx", s_.threads);
     if (s_.blocks > 1) Annotate("minctasm", s_.blocks);
+    if (s_.cluster > 1) Annotate("maxclusterrank", s_.cluster);  // gpu_jit.cc makes it the size
     entry_ = llvm::BasicBlock::Create(m_.getContext(), "entry", f_);
     b_.SetInsertPoint(entry_);
     auto* start = Block("start");  // allocas stay in entry
@@ -56,12 +57,20 @@ class GpuEmitter : public GpuReducer {
     thread_ = Register(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
     block_ = Register(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
     (void)jump;
+    StartCluster();
+    if (s_.dependent) {
+      // What runs before has ended and its writes are seen. Then the next kernel may be sent to where blocks have
+      // ended.
+      ClusterAsm("griddepcontrol.wait;");
+      ClusterAsm("griddepcontrol.launch_dependents;");
+    }
     switch (s_.mode) {
       case GpuSchedule::kPoint: Points(); break;
       case GpuSchedule::kRow: Rows(); break;
       case GpuSchedule::kColumn: Columns(); break;
       case GpuSchedule::kTile: Tiles(); break;
     }
+    EndCluster();
     b_.CreateRetVoid();
     llvm::DominatorTree tree(*f_);
     llvm::PromoteMemToReg(slots_, tree);
@@ -129,7 +138,7 @@ class GpuEmitter : public GpuReducer {
     Value* inner = IntOf(k_.inner);
     Value* last = IntOf(k_.outer.back());
     auto tiles = [&](Value* n) { return b_.CreateUDiv(Add(n, I(side - 1)), I(side)); };
-    auto groups = [&](Value* n) { return b_.CreateUDiv(tiles(n), I(s_.group)); };
+    auto groups = [&](Value* n) { return s_.group == 1 ? tiles(n) : b_.CreateUDiv(tiles(n), I(s_.group)); };
     Value* on_curve = b_.CreateURem(block_, I(int64_t{s_.group} * s_.group));
     Value* rest = b_.CreateUDiv(block_, I(int64_t{s_.group} * s_.group));
     auto place = [&](Value* group, int axis) {  // on the Z-curve every other bit counts along an axis
@@ -141,10 +150,27 @@ class GpuEmitter : public GpuReducer {
       }
       return Mul(tile, I(side));
     };
-    Value* first_i = place(b_.CreateURem(rest, groups(inner)), 0);
-    rest = b_.CreateUDiv(rest, groups(inner));
-    Value* first_o = place(b_.CreateURem(rest, groups(last)), 1);
-    rest = b_.CreateUDiv(rest, groups(last));
+    Value *first_i, *first_o;
+    if (s_.mirrored) {
+      // First the diagonal, then (c, c + q) and (c + q, c) for all c, q = 1, 2, ..: every group of the square once.
+      Value* n = groups(inner);
+      Value* at = b_.CreateURem(rest, Mul(n, n));
+      rest = b_.CreateUDiv(rest, Mul(n, n));
+      Value* diagonal = b_.CreateICmpULT(at, n);
+      Value* off = b_.CreateSub(at, n);
+      Value* q = Add(b_.CreateUDiv(off, Mul(n, I(2))), I(1));
+      Value* pair = b_.CreateURem(off, Mul(n, I(2)));
+      Value* c = b_.CreateLShr(pair, 1);
+      Value* d = b_.CreateURem(Add(c, q), n);
+      Value* turned = b_.CreateICmpNE(b_.CreateAnd(pair, I(1)), I(0));
+      first_i = place(b_.CreateSelect(diagonal, at, b_.CreateSelect(turned, d, c)), 0);
+      first_o = place(b_.CreateSelect(diagonal, at, b_.CreateSelect(turned, c, d)), 1);
+    } else {
+      first_i = place(b_.CreateURem(rest, groups(inner)), 0);
+      rest = b_.CreateUDiv(rest, groups(inner));
+      first_o = place(b_.CreateURem(rest, groups(last)), 1);
+      rest = b_.CreateUDiv(rest, groups(last));
+    }
     const Values above = Unflatten(rest, {k_.outer.begin(), k_.outer.end() - 1});
     std::vector<Site> sites(s_.unroll), turned(s_.unroll);
     Values x, y;
@@ -218,6 +244,58 @@ class GpuEmitter : public GpuReducer {
     }
   }
 
+  // For(from, to, step) over sites. What the stage reads in whole vectors is asked for one step ahead: it is on its way
+  // while this step computes.
+  void Stream(const Stage& stage, Value* from, Value* to, Value* step,
+              const std::function<std::vector<Site>(Value*)>& sites_at,
+              const std::function<void(std::vector<Site>&)>& body) {
+    struct Ahead {
+      int inst;
+      std::vector<llvm::AllocaInst*> words;  // of all sites
+    };
+    std::vector<Ahead> ahead;
+    std::vector<bool> seen(k_.insts.size(), false);
+    for (int n : stage.insts) {
+      const Inst& inst = k_.insts[n];
+      if (!s_.ahead || inst.kind != IKind::kLoad || inst.predicate >= 0 || !s_.wide_access[n] || vector_ == 1 ||
+          k_.buffers[inst.buffer].written || seen[number_[n]] || !row_[number_[n]].empty())
+        continue;
+      seen[number_[n]] = true;
+      ahead.push_back({n, {}});
+    }
+    auto load = [&](Value* at, bool first) {
+      std::vector<Site> sites = sites_at(at);
+      for (Ahead& a : ahead) {
+        size_t next = 0;
+        for (Site& site : sites) {
+          const Inst& inst = k_.insts[a.inst];
+          for (Value* word : LoadWords(inst, OrZeros(Address(inst, site, 0), site.active))) {
+            if (first)
+              a.words.push_back(Slot(word->getType(), word));
+            else
+              Set(a.words[next++], word);
+          }
+        }
+      }
+    };
+    if (!ahead.empty()) load(from, true);
+    For(from, to, step, [&](Value* at) {
+      std::vector<Site> sites = sites_at(at);
+      for (Site& site : sites) site.values.resize(k_.insts.size());
+      for (const Ahead& a : ahead) {
+        const DType t = k_.buffers[k_.insts[a.inst].buffer].dtype;
+        const size_t count = a.words.size() / sites.size();
+        for (size_t s = 0; s < sites.size(); ++s) {
+          Values words;
+          for (size_t w = 0; w < count; ++w) words.push_back(Get(a.words[s * count + w]));
+          for (Value* v : LanesOf(t, words)) sites[s].values[number_[a.inst]].push_back(ops_.FromStorage(v, t));
+        }
+      }
+      if (!ahead.empty()) load(Add(at, step), false);
+      body(sites);
+    });
+  }
+
   // --- row kernels
   void Rows() {
     row_.assign(k_.insts.size(), {});
@@ -225,6 +303,10 @@ class GpuEmitter : public GpuReducer {
     Value* rows = Product(k_.outer);
     Value* row = Add(Mul(block_, I(rows_of_block)), b_.CreateUDiv(thread_, I(s_.row_threads)));
     lane_in_row_ = b_.CreateURem(thread_, I(s_.row_threads));
+    if (s_.cluster > 1) {  // one row
+      row = b_.CreateUDiv(block_, I(s_.cluster));
+      lane_in_row_ = Add(Mul(RankInCluster(), I(s_.row_threads)), thread_);
+    }
     Site base;
     const auto constant = Const(rows);
     if (rows_of_block > 1 && !(constant && *constant % rows_of_block == 0)) {
@@ -244,8 +326,13 @@ class GpuEmitter : public GpuReducer {
         continue;
       }
       std::vector<State> states = MakeStates(stage);
-      if (!s_.resident && n + 1 < k_.stages.size() && IsMaximumAndSum(stage, k_.stages[n + 1])) {
-        MaximumAndSum(states, stage, k_.stages[++n], base, total, vectors);
+      const bool between = n + 2 < k_.stages.size() && !k_.stages[n + 1].loop;
+      const size_t second = n + (between ? 2 : 1);
+      if (!s_.resident && second < k_.stages.size() && IsMaximumAndSum(stage, k_.stages[second]) &&
+          !(between && Uses(k_.stages[second], k_.stages[n + 1]))) {
+        MaximumAndSum(states, stage, k_.stages[second], base, total, vectors);
+        if (between) EmitRow(k_.stages[n + 1], base, leader);
+        n = second;
         continue;
       }
       if (s_.resident) {
@@ -254,8 +341,8 @@ class GpuEmitter : public GpuReducer {
       } else {
         ToSlots(states);
         StartScans(stage);
-        For(I(0), total, I(int64_t{s_.row_threads} * s_.unroll), [&](Value* chunk) {
-          std::vector<Site> sites = RowSites(base, chunk, total, vectors, s_.unroll);
+        auto sites_at = [&](Value* chunk) { return RowSites(base, chunk, total, vectors, s_.unroll); };
+        Stream(stage, I(0), total, I(RowThreads() * s_.unroll), sites_at, [&](std::vector<Site>& sites) {
           Emit(stage, sites);
           Accumulate(states, sites);
         });
@@ -264,6 +351,16 @@ class GpuEmitter : public GpuReducer {
       FinishStates(states);
     }
   }
+
+  bool Uses(const Stage& stage, const Stage& earlier) const {
+    for (int n : stage.insts) {
+      for (int o : k_.insts[n].operands) {
+        if (std::find(earlier.insts.begin(), earlier.insts.end(), o) != earlier.insts.end()) return true;
+      }
+    }
+    return false;
+  }
+  int64_t RowThreads() const { return int64_t{s_.row_threads} * s_.cluster; }
 
   // One stage looks for the maximum m of some x, the next sums exp(x - m) and nothing else: one pass over the row can
   // do both, with the maximum so far. What was summed for a smaller one is scaled when a larger one comes.
@@ -316,8 +413,8 @@ class GpuEmitter : public GpuReducer {
     };
     ToSlots(maxima);
     ToSlots(sums);
-    For(I(0), total, I(int64_t{s_.row_threads} * s_.unroll), [&](Value* chunk) {
-      std::vector<Site> sites = RowSites(base, chunk, total, vectors, s_.unroll);
+    auto sites_at = [&](Value* chunk) { return RowSites(base, chunk, total, vectors, s_.unroll); };
+    Stream(first, I(0), total, I(RowThreads() * s_.unroll), sites_at, [&](std::vector<Site>& sites) {
       Emit(first, sites);
       Value* before = Get(m.slot[0]);
       Accumulate(maxima, sites);
@@ -350,9 +447,9 @@ class GpuEmitter : public GpuReducer {
     std::vector<Site> sites(count, base);
     for (int u = 0; u < count; ++u) {
       Site& site = sites[u];
-      Value* e = Add(chunk, Add(lane_in_row_, I(int64_t{u} * s_.row_threads)));
+      Value* e = Add(chunk, Add(lane_in_row_, I(u * RowThreads())));
       const auto known = Const(total);
-      const bool inside = s_.resident && known && *known >= int64_t{u + 1} * s_.row_threads;
+      const bool inside = s_.resident && known && *known >= (u + 1) * RowThreads();
       site.active = inside ? nullptr : b_.CreateICmpSLT(e, total);
       if (!k_.red.empty()) {
         site.red = Unflatten(b_.CreateUDiv(e, vectors), k_.red);
@@ -385,13 +482,16 @@ class GpuEmitter : public GpuReducer {
       std::vector<State> states = MakeStates(stage);
       ToSlots(states);
       StartScans(stage);
-      For(slice, total, I(int64_t{s_.slices} * s_.unroll), [&](Value* e) {
+      auto sites_at = [&](Value* e) {
         std::vector<Site> sites(s_.unroll, base);
         for (int u = 0; u < s_.unroll; ++u) {
           Value* at = Add(e, I(int64_t{u} * s_.slices));
-          if (u) sites[u].active = And(base.active, b_.CreateICmpSLT(at, total));
+          if (u || s_.ahead) sites[u].active = And(base.active, b_.CreateICmpSLT(at, total));
           sites[u].red = Unflatten(at, k_.red);
         }
+        return sites;
+      };
+      Stream(stage, slice, total, I(int64_t{s_.slices} * s_.unroll), sites_at, [&](std::vector<Site>& sites) {
         Emit(stage, sites);
         Accumulate(states, sites);
       });

@@ -187,7 +187,10 @@ std::string GpuKernelText(const loop::Kernel& kernel, const GpuSchedule& schedul
     (void)context.release();
     throw;
   }
-  return std::string(code.data(), code.size());
+  std::string ptx(code.data(), code.size());
+  constexpr std::string_view kMost = ".maxclusterrank ";  // the size itself this LLVM has no words for
+  if (const size_t at = ptx.find(kMost); at != std::string::npos) ptx.replace(at, kMost.size(), ".reqnctapercluster ");
+  return ptx;
 }
 
 }  // namespace framejit::codegen

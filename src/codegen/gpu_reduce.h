@@ -182,6 +182,59 @@ class GpuReducer : public GpuThread {
     for (State& s : states) row_[s.inst] = s.arg ? s.position : s.value;
   }
 
+  // --- clusters. Blocks push what they have into each other's shared memory, a barrier, everybody reads its own. No
+  // block may push before all have begun (they say so at the very start), and nothing is pushed after the last barrier.
+  void ClusterAsm(const char* code) {
+    auto* f = llvm::FunctionType::get(b_.getVoidTy(), false);
+    b_.CreateCall(llvm::InlineAsm::get(f, code, "~{memory}", /*hasSideEffects=*/true));
+  }
+  void StartCluster() {
+    if (s_.cluster == 1) return;
+    ClusterAsm("barrier.cluster.arrive.aligned;");
+    begun_ = false;
+  }
+  void EndCluster() {  // a block that never pushed waits all the same: others may
+    if (s_.cluster > 1 && !begun_) ClusterAsm("barrier.cluster.wait.aligned;");
+  }
+  void BeginPush() {
+    if (!begun_) ClusterAsm("barrier.cluster.wait.aligned;");
+    begun_ = true;
+  }
+  void ClusterBarrier() {
+    ClusterAsm("barrier.cluster.arrive.aligned;");
+    ClusterAsm("barrier.cluster.wait.aligned;");
+  }
+  Value* RankInCluster() { return b_.CreateURem(block_, I(s_.cluster)); }
+  // Into element `at` of `g` in the shared memory of block `rank` (i32).
+  void Push(llvm::GlobalVariable* g, Value* at, Value* rank, Value* v) {
+    if (v->getType()->isIntegerTy(1)) v = b_.CreateZExt(v, b_.getInt8Ty());
+    const int bits = v->getType()->getScalarSizeInBits();
+    Value* p = b_.CreatePtrToInt(b_.CreateGEP(v->getType(), g, Wide(at)), b_.getInt64Ty());
+    Value* word = b_.CreateBitCast(v, b_.getIntNTy(bits));
+    if (bits == 8) word = b_.CreateZExt(word, b_.getInt16Ty());
+    const std::string c = bits == 64 ? "l" : bits == 32 ? "r" : "h";
+    const std::string code = "{ .reg .b32 a; mapa.shared::cluster.u32 a, $0, $1; st.shared::cluster.b" +
+                             std::to_string(bits) + " [a], $2; }";
+    auto* f = llvm::FunctionType::get(b_.getVoidTy(), {b_.getInt32Ty(), b_.getInt32Ty(), word->getType()}, false);
+    b_.CreateCall(llvm::InlineAsm::get(f, code, "r,r," + c + ",~{memory}", /*hasSideEffects=*/true),
+                  {b_.CreateTrunc(p, b_.getInt32Ty()), rank, word});
+  }
+  struct Place {
+    llvm::GlobalVariable *value, *position;
+  };
+  // Memory of its own for every reduction: no barrier before the next one is needed.
+  std::vector<Place> Places(const std::vector<State>& states, int count) {
+    std::vector<Place> places;
+    for (const State& s : states)
+      places.push_back(
+          {Shared(SharedType(s.value[0]->getType()), count), s.arg ? Shared(b_.getInt64Ty(), count) : nullptr});
+    return places;
+  }
+  Pair GetPlace(const Place& p, const State& s, Value* at) {
+    return {GetShared(p.value, at, s.value[0]->getType()),
+            s.arg ? GetShared(p.position, at, b_.getInt64Ty()) : nullptr};
+  }
+
   void AcrossThreads(std::vector<State>& states) {
     const int width = std::min(32, s_.row_threads), warps = s_.row_threads / 32;
     for (State& s : states) {
@@ -189,16 +242,11 @@ class GpuReducer : public GpuThread {
       s.value[0] = p.first;
       if (s.arg) s.position[0] = p.second;
     }
-    if (warps <= 1) return;
-    struct Place {
-      llvm::GlobalVariable *value, *position;
-    };
-    std::vector<Place> places;
     Value* lane = b_.CreateAnd(thread_, I(31));
     Value* warp = b_.CreateLShr(thread_, 5);
-    for (State& s : states) {  // memory of its own for every reduction: no barrier before the next one is needed
-      places.push_back({Shared(SharedType(s.value[0]->getType()), 32), s.arg ? Shared(b_.getInt64Ty(), 32) : nullptr});
-    }
+    if (s_.cluster > 1) return AcrossCluster(states, lane, warp, warps);
+    if (warps <= 1) return;
+    const std::vector<Place> places = Places(states, 32);
     If(b_.CreateICmpEQ(lane, I(0)), [&] {
       for (size_t i = 0; i < states.size(); ++i) {
         PutShared(places[i].value, warp, states[i].value[0]);
@@ -208,10 +256,7 @@ class GpuReducer : public GpuThread {
     Barrier();
     for (size_t i = 0; i < states.size(); ++i) {
       State& s = states[i];
-      auto load = [&](Value* at) {
-        return Pair{GetShared(places[i].value, at, s.value[0]->getType()),
-                    s.arg ? GetShared(places[i].position, at, b_.getInt64Ty()) : nullptr};
-      };
+      auto load = [&](Value* at) { return GetPlace(places[i], s, at); };
       Pair p;
       if (warps <= 4) {
         std::vector<Pair> all;
@@ -220,6 +265,31 @@ class GpuReducer : public GpuThread {
       } else {
         p = Butterfly(s, load(b_.CreateAnd(lane, I(warps - 1))), warps);
       }
+      s.value[0] = p.first;
+      if (s.arg) s.position[0] = p.second;
+    }
+  }
+
+  // Every warp tells every block, one lane each.
+  void AcrossCluster(std::vector<State>& states, Value* lane, Value* warp, int warps) {
+    const int all = warps * s_.cluster;
+    const std::vector<Place> places = Places(states, all);
+    BeginPush();
+    If(b_.CreateICmpULT(lane, I(s_.cluster)), [&] {
+      Value* to = b_.CreateTrunc(lane, b_.getInt32Ty());
+      Value* at = Add(Mul(RankInCluster(), I(warps)), warp);
+      for (size_t i = 0; i < states.size(); ++i) {
+        Push(places[i].value, at, to, states[i].value[0]);
+        if (states[i].arg) Push(places[i].position, at, to, states[i].position[0]);
+      }
+    });
+    ClusterBarrier();
+    for (size_t i = 0; i < states.size(); ++i) {
+      State& s = states[i];
+      std::vector<Pair> mine;
+      for (int first = 0; first < all; first += 32)
+        mine.push_back(GetPlace(places[i], s, all < 32 ? b_.CreateAnd(lane, I(all - 1)) : Add(lane, I(first))));
+      Pair p = Butterfly(s, Tree(s, mine), std::min(32, all));
       s.value[0] = p.first;
       if (s.arg) s.position[0] = p.second;
     }
@@ -252,6 +322,8 @@ class GpuReducer : public GpuThread {
       }
     }
   }
+
+  bool begun_ = true;  // all blocks of the cluster
 };
 
 }  // namespace framejit::codegen

@@ -15,6 +15,7 @@ namespace {
 constexpr int kAccess = 16;    // bytes of the widest access
 constexpr int kResident = 16;  // elements of a row that a thread keeps
 constexpr int kMostThreads = 1024;
+constexpr int64_t kManyThreads = 132 * 1024;  // keep the memory of a large chip busy
 
 bool Memory(const Inst& inst) {
   return inst.kind == IKind::kLoad || inst.kind == IKind::kLoadAt || inst.kind == IKind::kStore;
@@ -59,6 +60,15 @@ std::vector<bool> Staged(const Kernel& k) {
     count += staged[n];
   }
   return count && count <= kMostStaged ? staged : std::vector<bool>();
+}
+
+// Does it read what is also read (perhaps the same memory) the other way round?
+bool Turned(const Kernel& k, const std::vector<bool>& staged) {
+  bool along = false, across = false;
+  for (int n = 0; n < k.insts.size(); ++n) {
+    if (k.insts[n].kind == IKind::kLoad) (staged[n] ? across : along) |= staged[n] || k.insts[n].index.inner == Int(1);
+  }
+  return along && across;
 }
 
 // As Aligned, of an access that is contiguous along the last outer axis.
@@ -120,6 +130,7 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
   GpuSchedule s;
   s.narrow = narrow;
   s.pairs = capability >= 80;
+  s.dependent = capability >= 90;
   bool reduces = false, scans = false, loads64 = false;
   int smallest = 0, largest = 0, loads = 0;
   for (int n = 0; n < k.insts.size(); ++n) {
@@ -153,7 +164,7 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
   if (vectors && smallest && !scans) {
     v = std::min(kAccess / smallest, 16);
     while (v > 1 && v * largest > 2 * kAccess) v /= 2;
-    if (s.mode == GpuSchedule::kColumn) v = std::min(v, std::max(1, 4 / smallest));
+    if (s.mode == GpuSchedule::kColumn) v = std::min(v, std::max(1, (smallest < 4 ? 4 : 8) / smallest));
     if (tiles) v = std::min(v, 8);
   }
   auto decide = [&] {  // which accesses are whole vectors; false: some contiguous one cannot be
@@ -212,7 +223,8 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
       s.threads = 256;
       s.tile = TileOf(v);
       s.unroll = s.tile * s.tile / v / s.threads;
-      if (k.inner.is_const() && k.outer.back().is_const()) {
+      s.mirrored = k.inner == k.outer.back() && Turned(k, s.staged);
+      if (!s.mirrored && k.inner.is_const() && k.outer.back().is_const()) {
         auto counts = [&](int group) {
           const int64_t side = int64_t{group} * s.tile;
           return k.inner.value() % side == 0 && k.outer.back().value() % side == 0;
@@ -226,7 +238,11 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
       s.slices = 1;
       while (s.slices < 16 && s.slices * 8 <= extent) s.slices *= 2;
       if (scans) s.slices = 1;
-      s.unroll = scans ? 1 : static_cast<int>(std::clamp<int64_t>(extent / s.slices, 1, loads > 2 ? 2 : 4));
+      s.unroll = static_cast<int>(std::clamp<int64_t>(extent / s.slices, 1,
+                                                      scans       ? 1
+                                                      : loads > 2 ? 2
+                                                      : s.stores  ? 4
+                                                                  : 8));
       s.threads = 32 * s.slices;
       break;
     }
@@ -255,6 +271,14 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
         s.row_threads = known ? kMostThreads : 256;
         s.unroll = s.stores ? std::max(1, kResident / v) : 4;
         if (known && !loads64 && s.stores && loads <= 2 && smallest < 4) s.blocks = 2;
+        if (known && !s.stores && loads <= 2) {  // read and done with: small blocks, where there are enough rows
+          int64_t rows = 1;
+          for (Int o : k.outer) rows *= Const(o, kManyThreads);
+          s.row_threads = 128;
+          while (s.row_threads < kMostThreads && rows * s.row_threads < kManyThreads) s.row_threads *= 2;
+          s.blocks = kMostThreads / s.row_threads;
+          s.ahead = v > 1;
+        }
       }
       s.threads = std::max(128, s.row_threads);
       break;
@@ -299,7 +323,7 @@ int64_t GpuBlocks(const Kernel& k, const GpuSchedule& s, const int64_t* symbols)
   const int64_t vectors = ceil(SizeOf(k.inner, symbols), s.vector);
   switch (s.mode) {
     case GpuSchedule::kPoint: return ceil(rows * vectors, int64_t{s.threads} * s.unroll);
-    case GpuSchedule::kRow: return ceil(rows, s.threads / s.row_threads);
+    case GpuSchedule::kRow: return ceil(rows, s.threads / s.row_threads) * s.cluster;
     case GpuSchedule::kTile: {
       const int64_t last = SizeOf(k.outer.back(), symbols);
       return last ? rows / last * ceil(last, s.tile) * ceil(SizeOf(k.inner, symbols), s.tile) : 0;

@@ -3,9 +3,11 @@
 //   point    no reductions: a thread computes `vector` neighbours of the inner axis, `unroll` times
 //   row      the inner axis is reduced: `row_threads` threads share a row; a block holds threads / row_threads rows.
 //            resident: every thread keeps its `unroll` vectors in registers from stage to stage (the row is read once)
+//            cluster: so many blocks, which write to each other's shared memory, share a row
 //   tile     point, where some accesses are contiguous along the last outer axis: `tile` x `tile` elements a block,
-//            those accesses through shared memory. Blocks follow a Z-curve over `group` x `group` tiles: what one of
-//            them reads along rows and another along columns is still in the L2 cache
+//            those accesses through shared memory. Blocks follow a Z-curve over `group` x `group` tiles; of a square
+//            the mirror images of a group come next to each other (`mirrored`): what one of them reads along rows
+//            and the other along columns is still in the L2 cache
 //   column   the inner axis is kept: 32 * vector columns a block, `slices` threads share a column's reduction
 #pragma once
 
@@ -23,13 +25,17 @@ struct GpuSchedule {
   int vector = 1;
   int threads = 256;
   int unroll = 1;
-  int row_threads = 32;
+  int row_threads = 32;    // of a block
+  bool ahead = false;      // loops ask for the next step's vectors while they compute one
+  int cluster = 1;         // blocks that reduce together
+  bool dependent = false;  // may be launched before what runs before it has ended: waits for that by itself
   bool resident = false;
   bool stores = false;  // in a loop: it writes about as much as it reads
   int blocks = 1;       // that a multiprocessor should hold at once: bounds the registers
   int slices = 1;
   bool tail = false;                  // point: the inner axis need not be a multiple of `vector`
   int tile = 32, group = 1;           // tile
+  bool mirrored = false;              // tile
   std::vector<bool> staged;           // tile: by instruction
   std::vector<bool> wide_access;      // by instruction: one access of `vector` elements
   std::vector<shape::Int> multiples;  // must be multiples of `vector` when the kernel is launched

@@ -13,7 +13,9 @@
 
 #include "codegen/codegen.h"
 #include "codegen/emit_scalar.h"
+#include "codegen/gpu_rough.h"
 #include "codegen/gpu_schedule.h"
+#include "codegen/math.h"
 
 namespace framejit::codegen {
 
@@ -41,7 +43,7 @@ class GpuThread {
     index_ = schedule.narrow ? b_.getInt32Ty() : b_.getInt64Ty();
     uniform_ = GpuUniform(k, vector_);
     Number();
-    FindRough();
+    places_ = FindRough(k, number_, schedule.mode != GpuSchedule::kRow || schedule.resident);
   }
 
   virtual ~GpuThread() = default;
@@ -184,40 +186,9 @@ class GpuThread {
     }
   }
 
-  // Instructions on f32 whose results meet nothing but products, quotients and choices before they are rounded to 16
-  // bits: a relative error of 2^-16 does not show.
   static Isa Rough(Isa isa) {
     isa.approximate = true;
     return isa;
-  }
-  void FindRough() {
-    const int count = static_cast<int>(k_.insts.size());
-    std::vector<bool> used(count, false);
-    rough_.assign(count, true);
-    for (int n = count; n-- > 0;) {
-      const Inst& inst = k_.insts[n];
-      const bool half = IsFloat(inst.dtype) && DTypeSize(inst.dtype) == 2;
-      bool passes = half && inst.kind == IKind::kOp && inst.op == Op::kCast;
-      passes = passes || (inst.kind == IKind::kStore && DTypeSize(k_.buffers[inst.buffer].dtype) == 2);
-      if (inst.kind == IKind::kOp && rough_[n] && used[n]) {
-        switch (inst.op) {
-          case Op::kMul:
-          case Op::kDiv:
-          case Op::kNeg:
-          case Op::kWhere:
-          case Op::kReciprocal:
-          case Op::kSqrt:
-          case Op::kRsqrt: passes = true; break;
-          default: break;
-        }
-      }
-      for (int o : inst.operands) {
-        used[o] = true;
-        if (!passes) rough_[o] = false;
-      }
-      if (inst.predicate >= 0) rough_[inst.predicate] = false;
-      rough_[n] = rough_[n] && used[n] && inst.dtype == DType::kFloat32;
-    }
   }
 
   const Values& Lanes(const Site& site, int inst) const {
@@ -306,8 +277,10 @@ class GpuThread {
     return b_.CreateCall(llvm::InlineAsm::get(f, code, constraints + "l", false), {p});
   }
   Values LoadLanes(const Inst& inst, Value* p) {  // as memory has them; wide accesses only
-    const DType t = k_.buffers[inst.buffer].dtype;
-    const Words w = WordsOf(t);
+    return LanesOf(k_.buffers[inst.buffer].dtype, LoadWords(inst, p));
+  }
+  Values LoadWords(const Inst& inst, Value* p) {
+    const Words w = WordsOf(k_.buffers[inst.buffer].dtype);
     const bool once = ReadOnce(inst) && w.size > 1;
     Values words;
     for (int first = 0; first < w.count; first += w.per_access) {
@@ -326,8 +299,11 @@ class GpuThread {
       Value* v = b_.CreateAlignedLoad(llvm::FixedVectorType::get(w.type, w.per_access), at, align);
       for (int i = 0; i < w.per_access; ++i) words.push_back(b_.CreateExtractElement(v, uint64_t(i)));
     }
+    return words;
+  }
+  Values LanesOf(DType t, const Values& words) {
+    const int size = DTypeSize(t), per_word = WordsOf(t).size / size;
     Values out;
-    const int size = DTypeSize(t), per_word = w.size / size;
     llvm::Type* element = ops_.StorageType(t, 1);
     for (int lane = 0; lane < vector_; ++lane) {
       Value* word = words[lane / per_word];
@@ -442,9 +418,17 @@ class GpuThread {
       }
       case IKind::kOp:
         for (int lane = 0; lane < lanes; ++lane) {
+          if (places_.falls[n] && places_.rough[n]) {
+            out.push_back(FallingExpOnGpu(b_, Lane(site, inst.operands[0], lane)));
+            continue;
+          }
+          if (places_.gelu[n] >= 0 && s_.pairs) {
+            out.push_back(GeluOnGpu(b_, Lane(site, places_.gelu[n], lane)));
+            continue;
+          }
           Values operands;
           for (int o : inst.operands) operands.push_back(Lane(site, o, lane));
-          out.push_back((rough_[n] ? rough_ops_ : ops_).Emit(inst.op, inst.dtype, OperandType(inst), operands));
+          out.push_back((places_.rough[n] ? rough_ops_ : ops_).Emit(inst.op, inst.dtype, OperandType(inst), operands));
         }
         return out;
       case IKind::kLoad:
@@ -497,7 +481,7 @@ class GpuThread {
   OpEmitter ops_;
   Isa rough_isa_;
   OpEmitter rough_ops_;
-  std::vector<bool> rough_;
+  RoughPlaces places_;
   int vector_;  // 1 in the tail
   llvm::Type* index_;
   llvm::Function* f_ = nullptr;

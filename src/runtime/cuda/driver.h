@@ -29,6 +29,18 @@ struct KernelNodeParams {  // CUDA_KERNEL_NODE_PARAMS_v2
   Context context = nullptr;
 };
 
+struct LaunchAttribute {  // CUlaunchAttribute
+  int id;
+  int pad = 0;
+  int value[16] = {};
+};
+struct LaunchConfig {  // CUlaunchConfig
+  unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1}, shared_bytes = 0;
+  Stream stream = nullptr;
+  const LaunchAttribute* attributes = nullptr;
+  unsigned count = 0;
+};
+
 // X(field, name for cuGetProcAddress, argument types)
 #define FRAMEJIT_CUDA_DRIVER(X)                                                                               \
   X(init, "cuInit", (unsigned))                                                                               \
@@ -45,6 +57,7 @@ struct KernelNodeParams {  // CUDA_KERNEL_NODE_PARAMS_v2
   X(module_function, "cuModuleGetFunction", (Function*, Module, const char*))                                 \
   X(launch, "cuLaunchKernel",                                                                                 \
     (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**, void**)) \
+  X(launch_ex, "cuLaunchKernelEx", (const LaunchConfig*, Function, void**, void**))                           \
   X(stream_capturing, "cuStreamIsCapturing", (Stream, int*))                                                  \
   X(stream_id, "cuStreamGetId", (Stream, uint64_t*))                                                          \
   X(stream_create, "cuStreamCreate", (Stream*, unsigned))                                                     \

@@ -16,8 +16,21 @@ void LaunchStep(const Driver& driver, const Plan& plan, const Step& step, const 
                 void* const* pointers, void** params, Stream stream) {
   const Launch launch = LaunchFor(plan, step, info, pointers);
   if (launch.grid == 0) return;
-  if (Result r = driver.launch(launch.function, launch.grid, 1, 1, launch.threads, 1, 1, 0, stream, params, nullptr))
-      [[unlikely]]
+  Result r;
+  if (launch.dependent) {
+    constexpr int kProgrammaticSerialization = 6;
+    static constexpr LaunchAttribute kEarly{kProgrammaticSerialization, 0, {1}};
+    LaunchConfig config;
+    config.grid[0] = launch.grid;
+    config.block[0] = launch.threads;
+    config.stream = stream;
+    config.attributes = &kEarly;
+    config.count = 1;
+    r = driver.launch_ex(&config, launch.function, params, nullptr);
+  } else {
+    r = driver.launch(launch.function, launch.grid, 1, 1, launch.threads, 1, 1, 0, stream, params, nullptr);
+  }
+  if (r) [[unlikely]]
     Fail(driver, r, "launching " + step.name);
 }
 
