@@ -19,11 +19,14 @@
 
 #include <llvm/IR/Dominators.h>
 #include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/Transforms/Utils/PromoteMemToReg.h>
 
 #include <functional>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "codegen/instruction_emitter.h"
 
@@ -32,6 +35,8 @@ namespace {
 
 constexpr int kSumSteps = 64;  // steps of one accumulator before it goes to the upper level
 constexpr int64_t kStackScratch = 32768;
+constexpr int64_t kShortRow = 1024, kLongRow = 262144;  // bytes of rows whose successor is fetched early
+constexpr int64_t kAhead = 2048;                        // bytes
 
 int Weight(const Inst& inst) {
   return inst.kind == IKind::kOp && Info(inst.op).cost >= 16 ? 16 : 1;
@@ -79,7 +84,26 @@ class Emitter : InstructionEmitter {
     b_.SetInsertPoint(start);
     FindUniform();
     LoadArguments();
-    RowLoop(begin, end);
+    if (Value* streams = CanStream()) {
+      auto* streaming = Block("streaming");
+      auto* plain = Block("plain");
+      auto* joined = Block("joined");
+      b_.CreateCondBr(streams, streaming, plain);
+      b_.SetInsertPoint(streaming);
+      stream_ = true;
+      RowLoop(begin, end);
+      stream_ = false;
+#if defined(__x86_64__)
+      b_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
+#endif
+      b_.CreateBr(joined);
+      b_.SetInsertPoint(plain);
+      RowLoop(begin, end);
+      b_.CreateBr(joined);
+      b_.SetInsertPoint(joined);
+    } else {
+      RowLoop(begin, end);
+    }
     for (Value* p : heap_) b_.CreateCall(m_.getOrInsertFunction("free", b_.getVoidTy(), b_.getPtrTy()), {p});
     b_.CreateBr(done);
     b_.SetInsertPoint(done);
@@ -114,6 +138,28 @@ class Emitter : InstructionEmitter {
         uniform_[n] = uniform;
       }
     }
+  }
+
+  // Large results go past the caches where whole aligned lines of memory are written that nothing else here reads.
+  Value* CanStream() {
+    if (!k_.stream) return nullptr;
+    Value* misaligned = nullptr;
+    Value* apart = b_.getTrue();
+    for (const Inst& inst : k_.insts) {
+      if (!Streams(inst)) continue;
+      Value* steps = IntOf(inst.index.offset);
+      for (Int stride : inst.index.outer) steps = b_.CreateOr(steps, IntOf(stride));
+      for (Int stride : inst.index.red) steps = b_.CreateOr(steps, IntOf(stride));
+      steps = b_.CreateMul(steps, I64(DTypeSize(MemoryType(inst))));
+      Value* address = b_.CreateOr(steps, b_.CreatePtrToInt(buffers_[inst.buffer], b_.getInt64Ty()));
+      misaligned = misaligned ? b_.CreateOr(misaligned, address) : address;
+      for (size_t other = 0; other < k_.buffers.size(); ++other) {
+        if (static_cast<int>(other) == inst.buffer) continue;
+        apart = b_.CreateAnd(apart, b_.CreateICmpNE(buffers_[other], buffers_[inst.buffer]));
+      }
+    }
+    if (!misaligned) return nullptr;
+    return b_.CreateAnd(apart, b_.CreateICmpEQ(b_.CreateAnd(misaligned, I64(kLine - 1)), I64(0)));
   }
 
   void LoadArguments() {
@@ -199,6 +245,7 @@ class Emitter : InstructionEmitter {
 
   void Row(Value* block) {
     Bases();
+    next_row_.clear();
     scalar_.assign(k_.insts.size(), nullptr);
     splat_.assign(k_.insts.size(), nullptr);
     i0_ = block ? Mul(block, I64(schedule_.block)) : I64(0);
@@ -212,11 +259,52 @@ class Emitter : InstructionEmitter {
       i1_ = Add(i0_, span_);
     }
     if (k_.column) return Columns();
+    bool first = true;
     for (const Stage& stage : k_.stages) {
-      if (stage.loop)
-        RowLoopStage(stage);
-      else
+      if (!stage.loop) {
         Emit(stage, {});
+        continue;
+      }
+      ChooseFetched(stage, first);
+      first = false;
+      RowLoopStage(stage);
+    }
+  }
+
+  struct Fetch {
+    int inst;  // a load
+    Value* ahead;
+  };
+
+  // The hardware fetches memory early for loops that only read. Where functions are computed beside, it falls behind,
+  // and a row that is read twice keeps it waiting the second time. So costly loops ask for what they read next, the
+  // loop behind the first one for the next row.
+  void ChooseFetched(const Stage& stage, bool first) {
+    fetched_ = std::exchange(next_row_, {});
+    const bool alone = k_.stages.size() == 1;
+    const bool costly =
+        std::any_of(stage.insts.begin(), stage.insts.end(), [&](int n) { return Weight(k_.insts[n]) > 1; });
+    if (!first || (alone && !costly) || !k_.red.empty() || lanes_ == 1) return;
+    std::set<Value*> seen;
+    for (int n : stage.insts) {
+      const Inst& inst = k_.insts[n];
+      if (inst.kind != IKind::kLoad || inst.predicate >= 0 || inst.buffer >= k_.buffers.size()) continue;
+      if (!IsOne(inst.index.inner) || !seen.insert(pointer_[n]).second) continue;
+      const int64_t size = DTypeSize(MemoryType(inst));
+      const auto length = Number(inner_);
+      const bool fits = !length || (*length * size >= kShortRow && *length * size <= kLongRow);
+      if (alone)
+        fetched_.push_back({n, I64(kAhead / size)});
+      else if (fits && !outer_.empty() && !IsZero(inst.index.outer.back()))
+        next_row_.push_back({n, IntOf(inst.index.outer.back())});
+    }
+  }
+
+  void Prefetch(Value* i) {
+    for (const Fetch& f : fetched_) {
+      Value* next = Element(k_.insts[f.inst], pointer_[f.inst], Add(i, f.ahead));
+      b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {next->getType()},
+                         {next, b_.getInt32(0), b_.getInt32(2), b_.getInt32(1)});  // to read, into the second cache
     }
   }
 
@@ -382,6 +470,7 @@ class Emitter : InstructionEmitter {
           copies[u].number = u;
           copies[u].i = Add(i, I64(u * lanes));
         }
+        for (const Copy& copy : copies) Prefetch(copy.i);
         Emit(stage, copies);
         for (State& s : states) {
           for (int u = 0; u < unroll; ++u) Accumulate(s, u, copies[u]);
@@ -406,6 +495,8 @@ class Emitter : InstructionEmitter {
     });
     for (State& s : states) scalar_[s.inst] = Finish(s, 0, unroll);
   }
+
+  std::vector<Fetch> fetched_, next_row_;  // by the loop that is emitted; by the one behind the first
 
   void SetMask(Copy& copy, Value* i, Value* end) {
     copy.i = i;

@@ -326,7 +326,13 @@ void InstructionEmitter::StoreVector(int n, const Inst& inst, const Copy& copy) 
   if (IsOne(inst.index.inner)) {
     Value* p = Element(inst, pointer_[n], offset);
     if (!copy.mask) {
-      b_.CreateAlignedStore(v, p, align);
+      const bool streams = stream_ && Streams(inst);
+      auto* store =
+          b_.CreateAlignedStore(v, p, streams ? llvm::Align(std::min<int64_t>(kLine, DTypeSize(t) * lanes_)) : align);
+      if (streams) {
+        auto* one = llvm::ConstantAsMetadata::get(b_.getInt32(1));
+        store->setMetadata(llvm::LLVMContext::MD_nontemporal, llvm::MDNode::get(m_.getContext(), one));
+      }
     } else if (NativeMask(t)) {
       b_.CreateMaskedStore(v, p, align, copy.mask);
     } else {

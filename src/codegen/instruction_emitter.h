@@ -5,6 +5,7 @@
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Module.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <optional>
@@ -21,6 +22,8 @@ using loop::Inst;
 using loop::Kernel;
 using loop::Stage;
 using shape::Int;
+
+constexpr int64_t kLine = 64;  // bytes of a cache line
 
 inline bool IsZero(Int v) {
   return v == Int(0);
@@ -112,6 +115,14 @@ class InstructionEmitter {
     const int n = static_cast<int>(k_.buffers.size());
     return inst.buffer < n ? k_.buffers[inst.buffer].dtype : k_.scratch[inst.buffer - n];
   }
+  // A store of whole vectors to memory that the kernel does not read.
+  bool Streams(const Inst& inst) const {
+    if (inst.kind != IKind::kStore || !IsOne(inst.index.inner) || inst.buffer >= k_.buffers.size() || lanes_ == 1)
+      return false;
+    return std::none_of(k_.insts.begin(), k_.insts.end(), [&](const Inst& other) {
+      return other.buffer == inst.buffer && (other.kind == IKind::kLoad || other.kind == IKind::kLoadAt);
+    });
+  }
   Value* Element(const Inst& inst, Value* pointer, Value* offset) {
     if (Number(offset) == 0) return pointer;
     return b_.CreateGEP(ops_.StorageType(MemoryType(inst), 1), pointer, offset);
@@ -175,6 +186,7 @@ class InstructionEmitter {
   std::vector<Value*> symbols_, buffers_, heap_, outer_, red_, red_extent_;
   Value *inner_ = nullptr, *i0_ = nullptr, *i1_ = nullptr, *span_ = nullptr, *zeros_ = nullptr, *sink_ = nullptr;
   std::vector<bool> uniform_;
+  bool stream_ = false;                                     // what Streams is stored past the caches
   std::map<std::pair<int, int>, llvm::AllocaInst*> scans_;  // sum so far, by instruction and copy
   std::vector<Value*> base_, pointer_;                      // by instruction, of this row
   std::vector<Value*> scalar_, splat_;                      // uniform instructions

@@ -14,6 +14,8 @@
 namespace framejit::compiler {
 namespace {
 
+constexpr int64_t kStreamed = int64_t{32} << 20;  // bytes; less is found in a cache by whoever reads it next (measured)
+
 using loop::Layout;
 using pass::Group;
 using runtime::Plan;
@@ -197,6 +199,7 @@ class Lowering {
     if (options_.watch & ~kBadIndex) {
       for (ValueId v : group.nodes) built.kernel.ieee = built.kernel.ieee || MayRaise(g_, v);
     }
+    built.kernel.stream = !gpu && Written(group) >= kStreamed;
     if (built.kernel.Checks()) plan_.watch |= options_.watch & kBadIndex;
     if (diag::Enabled(diag::Channel::loop_)) diag::Log(diag::Channel::loop_, built.kernel.str());
     bool reused = false;
@@ -221,6 +224,17 @@ class Lowering {
     kernels_.resize(plan_.steps.size());
     kernels_.push_back(std::move(built.kernel));
     plan_.steps.push_back(std::move(step));
+  }
+
+  int64_t Written(const Group& group) const {  // bytes, at the sizes that were captured
+    std::vector<int64_t> hints;
+    for (const auto& s : g_.symbols) hints.push_back(s.hint);
+    int64_t bytes = 0;
+    for (ValueId v : group.stored) {
+      const TensorType& t = g_.nodes[v].type;
+      bytes += t.numel().Eval(hints) * DTypeSize(t.dtype);
+    }
+    return bytes;
   }
 
   void LowerNode(ValueId v, const Group& group) {

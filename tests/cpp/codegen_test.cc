@@ -171,6 +171,28 @@ TEST(Kernel, ByHand) {
   }
 }
 
+TEST(Kernel, StreamsOnlyWholeLines) {  // a streaming store to an address that is not aligned would be a fault
+  loop::Kernel k = Scale(Int::Symbol(0));
+  k.stream = true;
+  for (const std::string& cpu : test::Cpus()) {
+    auto code = codegen::GetKernel(k, {cpu}, nullptr);
+    if (cpu != "avx512-lowered") EXPECT_NE(codegen::EmitText(k, {cpu}, "asm").find("vmovntps"), std::string::npos);
+    for (int64_t n : {0, 7, 64, 100, 1000}) {
+      for (int64_t shift : {0, 1, 8}) {
+        alignas(64) float x[1100], y[1100];
+        std::fill_n(x, 1100, 3.0f);
+        std::fill_n(y, 1100, -1.0f);
+        void* buffers[] = {x, y + shift};
+        code->fn(buffers, &n, 0, code->rows(&n));
+        for (int64_t i = 0; i < 1100; ++i) EXPECT_EQ(y[i], i >= shift && i < shift + n ? 6 : -1);
+        buffers[1] = x;  // in place
+        code->fn(buffers, &n, 0, code->rows(&n));
+        for (int64_t i = 0; i < n; ++i) EXPECT_EQ(x[i], 6);
+      }
+    }
+  }
+}
+
 TEST(Kernel, NothingToDo) {
   auto code = codegen::GetKernel(Scale(8), {"avx2"}, nullptr);
   code->fn(nullptr, nullptr, 0, 0);  // touches no buffer
