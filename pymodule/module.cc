@@ -125,12 +125,11 @@ PyObject* ExplainData(PyObject*, PyObject* compiled) {
   capture::Config& c = capture::ConfigOf(compiled);
   std::vector<std::string> reasons;
   for (auto& b : c.breaks) reasons.push_back(diag::Render(b));
-  Ref guards(PyObject_GetAttrString(compiled, "guards"));
-  if (!guards) return nullptr;
-  return Py_BuildValue("{s:L,s:n,s:L,s:N,s:N,s:O,s:N}", "graph_count", (long long)c.graph_count, "graph_break_count",
+  Ref guards(PyObject_GetAttrString(compiled, "guards")), graphs(PyObject_GetAttrString(compiled, "graphs"));
+  if (!guards || !graphs) return nullptr;
+  return Py_BuildValue("{s:L,s:n,s:L,s:N,s:O,s:O,s:N}", "graph_count", (long long)c.graph_count, "graph_break_count",
                        (Py_ssize_t)c.breaks.size(), "op_count", (long long)c.op_count, "break_reasons",
-                       Strings(reasons), "graphs", Strings(c.graphs), "guards", guards.get(), "notes",
-                       Strings(c.notes));
+                       Strings(reasons), "graphs", graphs.get(), "guards", guards.get(), "notes", Strings(c.notes));
 }
 
 PyObject* Doctor(PyObject*, PyObject*) {

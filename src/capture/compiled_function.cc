@@ -178,7 +178,9 @@ PyObject* Strings(const std::vector<std::string>& v) {
 }
 
 PyObject* GetGraphs(PyObject* o, void*) {
-  return Strings((*Self(o)->config)->graphs);
+  std::vector<std::string> texts;
+  for (const auto& graph : (*Self(o)->config)->graphs) texts.push_back(graph->str());
+  return Strings(texts);
 }
 
 PyObject* GetGuards(PyObject* o, void*) {

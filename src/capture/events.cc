@@ -45,7 +45,7 @@ void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s)
     s->origin = PlaceName(code);
     s->line = line;
     fields.insert(fields.end(), {{"runner", Quote(RunnerName(*s))},
-                                 {"calls", Json(static_cast<int64_t>(s->trace.calls.size()))},
+                                 {"calls", Json(static_cast<int64_t>(s->trace->calls.size()))},
                                  {"inputs", Json(s->num_tensor_inputs)},
                                  {"outputs", Json(static_cast<int64_t>(s->recipe.outputs.size()))},
                                  {"symbols", Json(s->num_symbols)},

@@ -52,7 +52,7 @@ PyObject* Session::GuessValue(TraceId t, bool truth) {
     known = options_.guesses->taken.emplace(std::pair{where, before}, std::move(value)).first;
     options_.guesses->codes.push_back(Borrow(code.get()));
     Ref text(PyObject_Repr(known->second.get()));
-    diag::Log(diag::Channel::perf_, "what data says at " + Where() + " is taken to be " +
+    diag::Log(diag::Channel::perf_, "what data says at " + guard::Text(Where()) + " is taken to be " +
                                         (text ? PyUnicode_AsUTF8(text.get()) : "?") + ", and checked after every run");
   }
   guesses_.push_back({t, Borrow(known->second.get()), std::move(code), where.second});

@@ -131,12 +131,12 @@ int CaptureSemantics::Is(PyObject* a, PyObject* b) {
 }
 
 int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
+  static PyObject* contains_name = PyUnicode_InternFromString("__contains__");
   RESOLVE_INT(container);
   RESOLVE_INT(value);
   if (IsTensor(container)) return s_.Break(BreakId::kTensorBool, "`in` on a tensor"), -1;
-  if (PyDict_Check(container) && s_.IsOutside(container) && IsPrimitive(value) &&
-      !(_PyType_Lookup(Py_TYPE(container), PyUnicode_InternFromString("__contains__")) &&
-        PyFunction_Check(_PyType_Lookup(Py_TYPE(container), PyUnicode_InternFromString("__contains__"))))) {
+  PyObject* own = _PyType_Lookup(Py_TYPE(container), contains_name);
+  if (PyDict_Check(container) && s_.IsOutside(container) && IsPrimitive(value) && !(own && PyFunction_Check(own))) {
     bool found;
     Ref v(s_.ReadDictItem(container, s_.SourceOf(container), value, &found));
     return s_.broken() || PyErr_Occurred() ? -1 : found;

@@ -101,11 +101,11 @@ std::vector<std::pair<int, Guess>> KeepGuesses(Session& s, std::vector<TraceId>&
 }
 
 // By input: is it a parameter or a buffer of a module?
-std::vector<bool> WeightsOf(Session& s) {
+std::vector<bool> WeightsOf(const Trace& trace, const Graph& graph) {
   std::vector<bool> weights;
-  for (size_t i = 0; i < s.trace().inputs.size(); ++i) {
-    const TensorMeta& m = s.trace().tensors[s.trace().inputs[i]].meta;
-    const std::string& name = s.graph().nodes[s.graph().inputs[i]].attrs.name;
+  for (size_t i = 0; i < trace.inputs.size(); ++i) {
+    const TensorMeta& m = trace.tensors[trace.inputs[i]].meta;
+    const std::string& name = graph.nodes[graph.inputs[i]].attrs.name;
     weights.push_back(m.framework == Framework::kTorch &&
                       (m.is_parameter || name.find("._buffers[") != std::string::npos));
   }
@@ -214,7 +214,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   seg->grad_after = s.mode.grad == s.entry_mode.grad ? -1 : s.mode.grad;
   seg->num_tensor_inputs = static_cast<int>(s.input_sources().size());
   std::vector<const Source*> inputs = s.input_sources();
-  for (auto* src : s.input_sources()) seg->dynamic_names.push_back(src->str(fj_code(frame)->co_localsplusnames));
+  for (int i = 0; i < seg->num_tensor_inputs; ++i)
+    seg->dynamic_names.push_back(s.graph().nodes[s.graph().inputs[i]].attrs.name);
   inputs.insert(inputs.end(), seg->recipe.object_sources.begin(), seg->recipe.object_sources.end());
   seg->num_inputs = static_cast<int>(inputs.size());
   seg->num_symbols = static_cast<int>(s.env().num_symbols());
@@ -230,19 +231,19 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
           s.guards().Add(std::move(row));
         }
       }
-  seg->trace = s.trace();
-  seg->trace.outputs = seg->recipe.outputs;
+  s.trace().outputs = seg->recipe.outputs;
+  const Trace& trace = *(seg->trace = std::make_shared<const Trace>(std::move(s.trace())));
   auto constants = s.constants();
   const bool writes = !s.graph().writes.empty();
 
-  if (!s.trace().calls.empty()) {
-    config.graphs.push_back(seg->trace.str());
+  if (!trace.calls.empty()) {
+    config.graphs.push_back(seg->trace);
     config.op_count += s.op_count;
     ++config.graph_count;
     std::string note;
     if (config.backend == "eager")
       note = "backend=\"eager\"";
-    else if (MixesInference(s.trace()))
+    else if (MixesInference(trace))
       note = "calls in and out of inference mode: runs through the framework";
     else if (!s.lowering().graph_unusable().empty())
       note = s.lowering().graph_unusable() + ": runs through the framework";
@@ -272,17 +273,17 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         bool interpret = config.backend == "interpreter";
         tensor::RunCheck check = seg->Check();
         if (!seg->guesses.empty()) check.writes = DeferWrites(&s.graph());
-        if (WantsGrad(s.trace())) {
-          seg->graph_runner = MakeTrainingRunner(s, seg->trace, plan, constants, options, interpret, std::move(check),
-                                                 &seg->executable);
-          seg->trace_runner = tensor::MakeTraceRunner(seg->trace, constants);
+        if (WantsGrad(trace)) {
+          seg->graph_runner =
+              MakeTrainingRunner(s, trace, plan, constants, options, interpret, std::move(check), &seg->executable);
+          seg->trace_runner = tensor::MakeTraceRunner(trace, constants);
         } else {
-          if (diag::OptionOn("pack_weights")) options.weights = WeightsOf(s);
+          if (diag::OptionOn("pack_weights")) options.weights = WeightsOf(trace, s.graph());
           for (auto& [input, output] : check.writes)
             if (!options.weights.empty()) options.weights[input] = false;
           seg->executable = interpret ? MakeInterpreter(s.graph(), ieee) : Compile(s.graph(), options);
-          seg->graph_runner = tensor::MakeGraphRunner(seg->executable, s.graph(), seg->trace, plan, constants, nullptr,
-                                                      std::move(check));
+          seg->graph_runner =
+              tensor::MakeGraphRunner(seg->executable, s.graph(), trace, plan, constants, nullptr, std::move(check));
         }
         const CompileStats& st = seg->executable->stats();
         CompileEvent(frame, Now() - start, st);
@@ -302,16 +303,16 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         seg->trace_runner.reset();
       }
     }
-    if (FindBackend(config.backend) && WantsGrad(s.trace()) && note.empty())
+    if (FindBackend(config.backend) && WantsGrad(trace) && note.empty())
       note = "gradients are wanted and backends get none: runs through the framework";
     if (PyObject* backend = FindBackend(config.backend); backend && note.empty()) {
-      seg->backend_runner = BackendRunner::Make(backend, seg->trace, constants, s.input_tensors());
+      seg->backend_runner = BackendRunner::Make(backend, trace, constants, s.input_tensors());
       if (!seg->backend_runner) {
         *problem = "backend";
         return nullptr;
       }
     } else if (!seg->graph_runner) {
-      seg->trace_runner = tensor::MakeTraceRunner(seg->trace, constants);
+      seg->trace_runner = tensor::MakeTraceRunner(trace, constants);
       if (!note.empty()) {
         config.notes.push_back(note);
         FallbackEvent(frame, note);
@@ -320,7 +321,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
     }
   }
   bool direct = !seg->graph_runner;
-  seg->undo = tensor::PlanUndo(seg->trace, direct, seg->backend_runner || !seg->guesses.empty() || MayFail(s));
+  seg->undo = tensor::PlanUndo(trace, direct, seg->backend_runner || !seg->guesses.empty() || MayFail(s));
   seg->float_ops = s.float_ops();
   seg->changes = seg->undo.random || writes;
   auto builder = s.TakeGuards();
@@ -542,7 +543,7 @@ tensor::RunCheck Segment::Check() {
 int Segment::Run(PyObject* const* inputs, const int64_t* symbols, PyObject** out) {
   if (!graph_runner && !backend_runner && !trace_runner) {  // no operations: every tensor is an input
     for (size_t i = 0; i < recipe.outputs.size(); ++i)
-      out[i] = Py_NewRef(inputs[trace.tensors[recipe.outputs[i]].input]);
+      out[i] = Py_NewRef(inputs[trace->tensors[recipe.outputs[i]].input]);
     return 0;
   }
   std::optional<tensor::Undo> before;

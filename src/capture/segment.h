@@ -30,10 +30,10 @@ struct Config {
   int Dynamic() const;                                       // `dynamic`, or where that is -1 what the option says
   std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>> codes;
   int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
-  std::vector<diag::Break> breaks;  // distinct places, in order of first occurrence
-  std::vector<std::string> graphs;  // text of every compiled graph: its calls
-  std::vector<std::string> notes;   // why a segment runs through the framework
-  CompileStats kernels;             // summed
+  std::vector<diag::Break> breaks;                   // distinct places, in order of first occurrence
+  std::vector<std::shared_ptr<const Trace>> graphs;  // every compiled one
+  std::vector<std::string> notes;                    // why a segment runs through the framework
+  CompileStats kernels;                              // summed
   double seconds = 0;
   std::shared_ptr<Guesses> guesses = std::make_shared<Guesses>();
 };
@@ -44,7 +44,7 @@ struct Segment {
   std::unique_ptr<tensor::GraphRunner> graph_runner;  // with gradients there is a trace_runner beside it
   std::shared_ptr<Executable> executable;
   std::unique_ptr<BackendRunner> backend_runner;  // a registered backend's callable
-  Trace trace;
+  std::shared_ptr<const Trace> trace;
   tensor::UndoPlan undo;
   std::vector<FloatOp> float_ops;  // what symbols they are of, before a run
   bool changes = false;            // a run that got to its end has written inputs or drawn random numbers

@@ -81,7 +81,7 @@ Session::Session(FjFrame* root, CaptureOptions options)
       options_(std::move(options)),
       outer_(current) {
   guards_ = std::make_unique<guard::GuardBuilder>();
-  env_.set_location_provider([this] { return Where(); });
+  env_.set_location_provider([this] { return guard::Text(Where()); });
   lowering_ = std::make_unique<surface::Lowering>(
       trace_, graph_, env_, [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
         std::string why;
@@ -98,16 +98,17 @@ Session::~Session() {
   for (PyObject* o : constants_) Py_DECREF(o);
 }
 
-std::string Session::Where() const {
+guard::Line Session::Where() const {
   PyFrameObject* f = PyEval_GetFrame();
   if (!f) return {};
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
-  const int at = PyFrame_GetLasti(f);
-  if (code.get() != where_.code.get() || at != where_.at)  // one instruction takes many guards
-    where_ = {code, at,
-              Text(reinterpret_cast<PyCodeObject*>(code.get())->co_filename) + ":" +
-                  std::to_string(PyFrame_GetLineNumber(f))};
-  return where_.text;
+  guard::Line& line = lines_[{code.get(), PyFrame_GetLasti(f)}];
+  if (!line) {
+    lines_kept_.push_back(code);
+    line = std::make_shared<std::string>(Text(reinterpret_cast<PyCodeObject*>(code.get())->co_filename) + ":" +
+                                         std::to_string(PyFrame_GetLineNumber(f)));
+  }
+  return line;
 }
 
 std::nullptr_t Session::Break(BreakId id, const std::string& detail) {

@@ -172,7 +172,7 @@ class Session {
   const std::vector<const Source*>& input_sources() const { return input_sources_; }
   const std::vector<PyObject*>& input_tensors() const { return input_tensors_; }  // the real ones, kept
   FjFrame* root() const { return root_; }
-  std::string Where() const;                         // "file:line" of the user's code being captured
+  guard::Line Where() const;                         // of the user's code being captured
   void Keep(PyObject* o) { keep_.emplace_back(o); }  // steals
   std::unordered_map<PyObject*, Ref> context_vars;   // ContextVar -> value set during capture
   bool UseFramework(bool torch);  // false (Break) beside the other one: a graph runs on one framework
@@ -216,11 +216,15 @@ class Session {
   int scalars_ = 0;
   struct Descent;
   struct Place {
-    Ref code;
-    int at = -1;
-    std::string text;
+    PyObject* code;
+    int at;
+    friend bool operator==(const Place&, const Place&) = default;
+    struct Hash {
+      size_t operator()(const Place& p) const { return reinterpret_cast<size_t>(p.code) / 16 * 31 + p.at; }
+    };
   };
-  mutable Place where_;  // the last answer of Where()
+  mutable std::unordered_map<Place, guard::Line, Place::Hash> lines_;  // answers of Where()
+  mutable std::vector<Ref> lines_kept_;
   PyObject* TensorInput(PyObject* o, const Source* s, tensor::Class c);
 
   FjFrame* root_;

@@ -198,8 +198,7 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   }
   TraceId id = lowering_->AddInput(meta, name, torch || !(m.key_set & tensor::kReadOnly));
   guard::Row row{guard::Kind::kTensor, s};
-  row.tensor.meta = meta;
-  row.tensor.key_set = m.key_set;
+  row.tensor = std::make_shared<guard::TensorExpect>(meta, m.key_set);
   row.where = Where();
   guards_->Add(std::move(row));
   input_sources_.push_back(s);

@@ -110,8 +110,8 @@ void GuardBuilder::Add(Row row) {
   FRAMEJIT_CHECK(row.source || state);
   if (row.kind == Kind::kShape) {
     for (const HeldRow& r : impl_->rows)
-      if (r.row.kind == Kind::kShape && r.row.shape.cmp == row.shape.cmp && r.row.shape.lhs == row.shape.lhs &&
-          r.row.shape.rhs == row.shape.rhs)
+      if (r.row.kind == Kind::kShape && r.row.shape->cmp == row.shape->cmp && r.row.shape->lhs == row.shape->lhs &&
+          r.row.shape->rhs == row.shape->rhs)
         return;
   } else if (!impl_->seen.insert({row.kind, row.source, row.other, row.object, row.name, row.number}).second) {
     return;
@@ -148,13 +148,21 @@ class Assembler {
 
   void Run(const std::vector<const Source*>& inputs) {
     branches_.resize(p_.pool->size());
+    next_child_.resize(branches_.size(), -1);
+    next_row_.resize(rows_.size(), -1);
+    p_.nodes.reserve(branches_.size());
+    p_.sources.reserve(branches_.size());
+    p_.tests.reserve(rows_.size());
+    p_.where.reserve(rows_.size());
     for (size_t i = 0; i < rows_.size(); ++i) {
       const Row& r = rows_[i].row;
       if (r.source) Reach(r.source);
       if (r.other) Reach(r.other), branches_[r.other->id].required = branches_[r.source->id].required = true;
-      if (r.source && !r.other) branches_[r.source->id].rows.push_back(static_cast<int>(i));
+      if (r.source && !r.other) branches_[r.source->id].rows.Append(static_cast<int32_t>(i), next_row_);
     }
     for (const Source* s : inputs) Reach(s), branches_[s->id].required = true;
+    for (size_t id = branches_.size(); id-- > 0;)  // a base was interned before what hangs on it
+      if (const Source* s = branches_[id].source; s && s->base) branches_[s->base->id].size += branches_[id].size;
     std::stable_sort(roots_.begin(), roots_.end(),
                      [this](uint32_t a, uint32_t b) { return branches_[a].size < branches_[b].size; });
     bound_.resize(env_.num_symbols());
@@ -172,26 +180,47 @@ class Assembler {
   }
 
  private:
+  // Children and rows are linked lists in the order in which they came: a model has thousands.
+  struct List {
+    int32_t first = -1, last = -1;
+    void Append(int32_t i, std::vector<int32_t>& next) {
+      (last < 0 ? first : next[last]) = i;
+      last = i;
+    }
+  };
   struct Branch {
     const Source* source = nullptr;
-    std::vector<uint32_t> children;
-    std::vector<int> rows;
+    List children, rows;
     int size = 1;
     int32_t node = -1;
     bool required = false;
   };
+  template <typename F>
+  void ForEach(const List& list, const std::vector<int32_t>& next, F&& f) const {
+    for (int32_t i = list.first; i >= 0; i = next[i]) f(i);
+  }
+  template <typename F>
+  void ForRows(uint32_t id, bool keys, F&& f) const {  // kKeys, or all others
+    ForEach(branches_[id].rows, next_row_, [&](int32_t i) {
+      if ((rows_[i].row.kind == Kind::kKeys) == keys) f(i);
+    });
+  }
+  template <typename F>
+  void ForChildren(uint32_t id, bool items, F&& f) const {  // items of a dict, or all others
+    ForEach(branches_[id].children, next_child_, [&](int32_t c) {
+      if ((branches_[c].source->kind == SourceKind::kDictItem) == items) f(c);
+    });
+  }
 
   void Reach(const Source* s) {
     Branch& b = branches_[s->id];
-    if (!b.source) {
-      b.source = s;
-      if (s->base) {
-        Reach(s->base);
-        branches_[s->base->id].children.push_back(s->id);
-        for (const Source* a = s->base; a; a = a->base) ++branches_[a->id].size;
-      } else {
-        roots_.push_back(s->id);
-      }
+    if (b.source) return;
+    b.source = s;
+    if (s->base) {
+      Reach(s->base);
+      branches_[s->base->id].children.Append(static_cast<int32_t>(s->id), next_child_);
+    } else {
+      roots_.push_back(s->id);
     }
   }
 
@@ -206,50 +235,48 @@ class Assembler {
     node().parent = parent;
     node().looked_up = b.source->kind == SourceKind::kDictItem;
     node().required = b.required;
-    std::vector<uint32_t> items, others;
-    for (uint32_t c : b.children) (branches_[c].source->kind == SourceKind::kDictItem ? items : others).push_back(c);
-    std::vector<int> keys, own;
-    for (int i : b.rows) (rows_[i].row.kind == Kind::kKeys ? keys : own).push_back(i);
-    own.insert(own.end(), keys.begin(), keys.end());  // in the walk, kKeys looks at OrderedDicts only
     node().first = static_cast<int32_t>(p_.tests.size());
-    for (int i : own)
-      if (!node().looked_up || !Covered(rows_[i])) AddTest(i);
+    for (bool keys : {false, true})  // in the walk, kKeys looks at OrderedDicts only
+      ForRows(id, keys, [&](int32_t i) {
+        if (!node().looked_up || !Covered(rows_[i])) AddTest(i);
+      });
     node().last = static_cast<int32_t>(p_.tests.size());
-    if (!items.empty() || !keys.empty()) EmitGroup(at, items, keys);
-    for (uint32_t c : items)
+    EmitGroup(at, id);
+    ForChildren(id, true, [&](int32_t c) {
       if (!OnlyCovered(c)) Emit(c, at);
-    for (uint32_t c : others) Emit(c, at);
-    for (uint32_t c : items) {  // the group was emitted before its nodes had numbers
-      if (branches_[c].node < 0) continue;
-      Group& g = p_.groups[node().group];
-      for (int32_t l = g.first; l < g.last; ++l)
-        if (p_.lookups[l].source == branches_[c].source) p_.lookups[l].node = branches_[c].node;
-    }
+    });
+    ForChildren(id, false, [&](int32_t c) { Emit(c, at); });
+    if (node().group < 0) return;
+    const Group& g = p_.groups[node().group];  // was emitted before its nodes had numbers
+    for (int32_t l = g.first; l < g.last; ++l) p_.lookups[l].node = branches_[p_.lookups[l].source->id].node;
   }
 
-  void EmitGroup(int32_t at, const std::vector<uint32_t>& items, const std::vector<int>& keys) {
-    p_.nodes[at].group = static_cast<int32_t>(p_.groups.size());
+  void EmitGroup(int32_t at, uint32_t id) {
     Group g;
     g.keys_first = static_cast<int32_t>(p_.tests.size());
-    for (int i : keys) AddTest(i);
+    ForRows(id, true, [&](int32_t i) { AddTest(i); });
     g.keys_last = static_cast<int32_t>(p_.tests.size());
     g.first = static_cast<int32_t>(p_.lookups.size());
-    for (uint32_t c : items) {
+    ForChildren(id, true, [&](int32_t c) {
       Lookup l{branches_[c].source->object, -1, static_cast<int32_t>(p_.tests.size()), 0, branches_[c].source};
-      for (int i : branches_[c].rows)
+      ForEach(branches_[c].rows, next_row_, [&](int32_t i) {
         if (Covered(rows_[i])) AddTest(i);
+      });
       l.last = static_cast<int32_t>(p_.tests.size());
       p_.lookups.push_back(l);
-    }
+    });
     g.last = static_cast<int32_t>(p_.lookups.size());
+    if (g.first == g.last && g.keys_first == g.keys_last) return;
+    p_.nodes[at].group = static_cast<int32_t>(p_.groups.size());
     p_.groups.push_back(std::move(g));
   }
 
   static bool Covered(const HeldRow& h) { return DecidedByIdentity(h.row.kind, h.object.get()); }
   bool OnlyCovered(uint32_t id) const {
     const Branch& b = branches_[id];
-    return b.children.empty() && !b.required &&
-           std::all_of(b.rows.begin(), b.rows.end(), [this](int i) { return Covered(rows_[i]); });
+    bool covered = b.children.first < 0 && !b.required;
+    ForEach(b.rows, next_row_, [&](int32_t i) { covered = covered && Covered(rows_[i]); });
+    return covered;
   }
 
   void AddTest(int i) {
@@ -261,7 +288,7 @@ class Assembler {
     switch (t.kind) {
       case Kind::kTensor:
         t.extra = static_cast<int32_t>(p_.tensors.size());
-        p_.tensors.push_back(MakeTensor(h.row.tensor));
+        p_.tensors.push_back(MakeTensor(*h.row.tensor));
         break;
       case Kind::kIntSymbol:
       case Kind::kFloatSymbol:
@@ -339,7 +366,7 @@ class Assembler {
         FRAMEJIT_CHECK(r.other);
         p_.relations.push_back({r.kind, branches_[r.source->id].node, branches_[r.other->id].node, r.where});
         break;
-      case Kind::kShape: AddShape(r.shape); break;
+      case Kind::kShape: AddShape(*r.shape); break;
       case Kind::kTorchState: p_.torch_state_where = r.where; break;
       case Kind::kNumpyState: p_.numpy_state_where = r.where; break;
       default: break;
@@ -363,12 +390,17 @@ class Assembler {
   std::deque<HeldRow>& rows_;
   std::vector<TypeTest>& types_;
   shape::Env& env_;
-  std::vector<Branch> branches_;  // by source id
+  std::vector<Branch> branches_;                // by source id
+  std::vector<int32_t> next_child_, next_row_;  // by source id, by row
   std::vector<uint32_t> roots_;
   std::vector<char> bound_;  // by symbol
 };
 
 }  // namespace
+
+std::string Text(const Line& line) {
+  return line ? *line : std::string();
+}
 
 std::shared_ptr<GuardSet> GuardBuilder::Finish(shape::Env& env, const std::vector<const Source*>& inputs) {
   impl_->ReadStates();  // for a framework that was imported since

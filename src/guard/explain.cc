@@ -92,13 +92,13 @@ class Explainer {
       if (!(now == *p_.torch_state))
         return {"torch state: expected " + tensor::DescribeTorchState(*p_.torch_state) + ", got " +
                     tensor::DescribeTorchState(now),
-                p_.torch_state_where, "call the function in the same mode as before"};
+                Text(p_.torch_state_where), "call the function in the same mode as before"};
     }
     for (size_t i = 0; i < p_.nodes.size(); ++i)
       if (Failure f = AtNode(p_.nodes[i], i); !f.text.empty()) return f;
     if (Failure f = Relations(); !f.text.empty()) return f;
     if (p_.numpy_state && ReadNumpyState() != p_.numpy_state)
-      return {"NumPy error state: numpy.seterr / numpy.errstate differs", p_.numpy_state_where, ""};
+      return {"NumPy error state: numpy.seterr / numpy.errstate differs", Text(p_.numpy_state_where), ""};
     return {};
   }
 
@@ -182,7 +182,7 @@ class Explainer {
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(keys) && k < 9; ++k)
       expected += k == 8 ? ", ..." : (k ? ", " : "") + ValueText(PyTuple_GET_ITEM(keys, k));
     return {s.str(names_) + ": expected the keys [" + expected + "] in this order, got " + (v ? KeysText(v) : "none"),
-            p_.where[i],
+            Text(p_.where[i]),
             "",
             false,
             false,
@@ -194,7 +194,7 @@ class Explainer {
     if (p_.Holds(t, v, symbols_.data())) return {};
     if (!v) return Missing(s);
     std::string name = s.str(names_);
-    Failure f{"", p_.where[i], "", false, false, &s};
+    Failure f{"", Text(p_.where[i]), "", false, false, &s};
     PyObject* e = t.expected.get();
     std::string dead = t.expected.dead() ? "an object that no longer exists" : "";
     auto differ = [&](const std::string& what, const std::string& expected, const std::string& got) {
@@ -330,10 +330,11 @@ class Explainer {
     for (const Relation& r : p_.relations) {
       PyObject *a = values_[r.a], *b = values_[r.b];
       std::string pair = p_.sources[r.a]->str(names_) + " and " + p_.sources[r.b]->str(names_);
-      if (r.kind == Kind::kSameObject && a != b) return {pair + ": were one object, now are two", r.where, ""};
-      if (r.kind == Kind::kDifferentObject && a == b) return {pair + ": were two objects, now are one", r.where, ""};
+      if (r.kind == Kind::kSameObject && a != b) return {pair + ": were one object, now are two", Text(r.where), ""};
+      if (r.kind == Kind::kDifferentObject && a == b)
+        return {pair + ": were two objects, now are one", Text(r.where), ""};
       if (r.kind == Kind::kNotAliased && MemoryOverlaps(a, b))
-        return {pair + ": share memory, and one of them is written to", r.where, "pass a copy of one of them"};
+        return {pair + ": share memory, and one of them is written to", Text(r.where), "pass a copy of one of them"};
     }
     return {};
   }
@@ -386,10 +387,11 @@ std::vector<std::string> Program::Describe(PyObject* varnames) const {
       }
       default: break;
     }
-    return text + where(this->where[i]);
+    return text + where(Text(this->where[i]));
   };
-  if (torch_state) out.push_back("torch state: " + tensor::DescribeTorchState(*torch_state) + where(torch_state_where));
-  if (numpy_state) out.push_back("numpy state" + where(numpy_state_where));
+  if (torch_state)
+    out.push_back("torch state: " + tensor::DescribeTorchState(*torch_state) + where(Text(torch_state_where)));
+  if (numpy_state) out.push_back("numpy state" + where(Text(numpy_state_where)));
   std::vector<int> depth(nodes.size());
   std::vector<const Lookup*> found_by(nodes.size());
   for (const Lookup& l : lookups)
@@ -412,7 +414,7 @@ std::vector<std::string> Program::Describe(PyObject* varnames) const {
   }
   for (const Relation& r : relations)
     out.push_back(sources[r.a]->str(varnames) + ", " + sources[r.b]->str(varnames) + ": " + KindText(r.kind) +
-                  where(r.where));
+                  where(Text(r.where)));
   for (const shape::Guard& g : shape_guards) out.push_back("sizes: " + g.str() + where(g.where));
   return out;
 }

@@ -103,16 +103,19 @@ struct TensorExpect {
   uint64_t key_set = 0;  // torch: dispatch key set; 0 for NumPy
 };
 
+using Line = std::shared_ptr<const std::string>;  // "file:line", or null: rows of one line share the text
+std::string Text(const Line& line);
+
 struct Row {
   Kind kind;
   const Source* source = nullptr;
   const Source* other = nullptr;
   PyObject* object = nullptr;  // expected object / value (held)
   int64_t number = 0;
-  TensorExpect tensor;
-  shape::Guard shape;
-  std::string where;         // user's line that caused it
-  PyObject* name = nullptr;  // kTypeVersion: the attribute (a str), or null
+  std::shared_ptr<const TensorExpect> tensor;  // kTensor
+  std::shared_ptr<const shape::Guard> shape;   // kShape
+  Line where;                                  // user's line that caused it
+  PyObject* name = nullptr;                    // kTypeVersion: the attribute (a str), or null
 };
 
 bool Compare(double a, double b, int op);  // Py_LT, ...

@@ -104,7 +104,7 @@ struct Group {
 struct Relation {  // kSameObject, kDifferentObject, kNotAliased
   Kind kind;
   int32_t a, b;
-  std::string where;
+  Line where;
 };
 
 // A missing dict of these kinds is an empty one (objects and functions get theirs on demand).
@@ -129,7 +129,7 @@ class Program final : public GuardSet {
   std::vector<Node> nodes;
   std::vector<const Source*> sources;  // by node
   std::vector<Test> tests;
-  std::vector<std::string> where;  // by test: the user's line that caused it
+  std::vector<Line> where;  // by test: the user's line that caused it
   std::vector<Lookup> lookups;
   std::vector<Group> groups;
   std::vector<TensorTest> tensors;
@@ -142,9 +142,9 @@ class Program final : public GuardSet {
   std::vector<int32_t> inputs;  // nodes
   std::vector<shape::SymbolInfo> symbol_info;
   std::optional<tensor::TorchState> torch_state;
-  std::string torch_state_where;
+  Line torch_state_where;
   std::optional<std::pair<uint64_t, uint64_t>> numpy_state;
-  std::string numpy_state_where;
+  Line numpy_state_where;
   bool expressions = false;  // some tensor has kExpression dimensions: read it again at the end
   bool shape_checks = false;
 

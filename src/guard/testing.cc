@@ -89,12 +89,12 @@ shape::Int ParseInt(PyObject* text) {
   return *e;
 }
 
-void FillTensor(Row& row, PyObject* spec, Py_ssize_t size) {
+void FillTensor(TensorExpect& expect, PyObject* spec, Py_ssize_t size) {
   PyObject* o = At(spec, 2);
   tensor::Meta m;
   const char* why = "not a tensor";
   Require(tensor::ReadMeta(o, &m, &why), why);
-  TensorMeta& meta = row.tensor.meta;
+  TensorMeta& meta = expect.meta;
   tensor::Class c = tensor::Classify(o);
   meta.framework =
       c == tensor::Class::kNumpyArray || c == tensor::Class::kNumpyScalar ? Framework::kNumpy : Framework::kTorch;
@@ -103,7 +103,7 @@ void FillTensor(Row& row, PyObject* spec, Py_ssize_t size) {
   meta.dtype = m.dtype;
   meta.device = m.device;
   meta.requires_grad = m.requires_grad;
-  row.tensor.key_set = m.key_set;
+  expect.key_set = m.key_set;
   for (int i = 0; i < m.rank; ++i) meta.sizes.push_back(m.sizes[i]), meta.strides.push_back(m.strides[i]);
   for (Py_ssize_t part = 3; part < size && part < 5; ++part) {
     PyObject *key, *value;
@@ -117,7 +117,7 @@ void AddRow(GuardBuilder& b, PyObject* spec) {
   Row row{ParseKind(Text(At(spec, 0)))};
   Py_ssize_t size = PyTuple_GET_SIZE(spec);
   if (PyObject* last = At(spec, size - 1); PyDict_Check(last) && PyDict_GetItemString(last, "where")) {
-    row.where = Text(PyDict_GetItemString(last, "where"));
+    row.where = std::make_shared<std::string>(Text(PyDict_GetItemString(last, "where")));
     --size;
   }
   switch (row.kind) {
@@ -125,13 +125,15 @@ void AddRow(GuardBuilder& b, PyObject* spec) {
     case Kind::kNumpyState: break;
     case Kind::kShape: {
       std::string cmp = Text(At(spec, 2));
-      row.shape.cmp = cmp == "=="   ? shape::Cmp::kEq
-                      : cmp == "!=" ? shape::Cmp::kNe
-                      : cmp == "<"  ? shape::Cmp::kLt
-                                    : shape::Cmp::kLe;
-      row.shape.lhs = ParseInt(At(spec, 1));
-      row.shape.rhs = ParseInt(At(spec, 3));
-      row.shape.where = row.where;
+      shape::Guard g;
+      g.cmp = cmp == "=="   ? shape::Cmp::kEq
+              : cmp == "!=" ? shape::Cmp::kNe
+              : cmp == "<"  ? shape::Cmp::kLt
+                            : shape::Cmp::kLe;
+      g.lhs = ParseInt(At(spec, 1));
+      g.rhs = ParseInt(At(spec, 3));
+      g.where = guard::Text(row.where);
+      row.shape = std::make_shared<shape::Guard>(std::move(g));
       break;
     }
     case Kind::kSameObject:
@@ -144,7 +146,9 @@ void AddRow(GuardBuilder& b, PyObject* spec) {
       row.source = Path(b, At(spec, 1));
       if (row.kind == Kind::kAbsent) break;
       if (row.kind == Kind::kTensor) {
-        FillTensor(row, spec, size);
+        auto expect = std::make_shared<TensorExpect>();
+        FillTensor(*expect, spec, size);
+        row.tensor = std::move(expect);
       } else if (row.kind == Kind::kLength || row.kind == Kind::kIntSymbol || row.kind == Kind::kFloatSymbol) {
         row.number = Index(At(spec, 2));
       } else {
