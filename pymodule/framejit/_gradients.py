@@ -1,15 +1,83 @@
-"""Called by compiled backward passes."""
+"""Called by compiled training graphs."""
+
+import functools
 
 
-def attention(g, q, k, v, mask, causal, scale):
-    """The gradients of scaled_dot_product_attention by torch's kernel for the CPU. What its forward kernel keeps for it is
-    computed again: one number a query, for which the whole forward pass runs, without its scores ever being in memory."""
+def attention(kernel, q, k, v, mask, dropout, causal, scale):
+    """scaled_dot_product_attention by one of torch's kernels: (result, what its kernel for the gradients wants...)."""
     import torch
 
-    g, q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (g, q, k, v))
     aten = torch.ops.aten
-    out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
-    return aten._scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, out, sums, 0.0, causal, attn_mask=mask, scale=scale)
+    q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
+    if kernel == "cpu":
+        return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, attn_mask=mask, scale=scale)
+    if kernel == "flash":
+        r = aten._scaled_dot_product_flash_attention(q, k, v, dropout, causal, False, scale=scale)
+        return r[0], r[1], r[6], r[7]
+    if mask is not None and kernel == "efficient":
+        mask = mask.expand(*q.shape[:3], k.shape[2])
+    if kernel == "efficient":
+        return aten._scaled_dot_product_efficient_attention(q, k, v, mask, True, dropout, causal, scale=scale)
+    r = aten._scaled_dot_product_cudnn_attention(q, k, v, mask, True, dropout, causal, False, scale=scale)
+    return r[0], r[1], r[6], r[7]
+
+
+def attention_backward(kernel, g, q, k, v, mask, dropout, causal, scale, kept):
+    """The gradients of query, key and value."""
+    import torch
+
+    aten = torch.ops.aten
+    g, q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (g, q, k, v))
+    out, sums, *draws = kept
+    if kernel == "cpu":
+        return aten._scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, out, sums, dropout, causal, attn_mask=mask, scale=scale)
+    lengths = q.shape[2], k.shape[2]
+    if kernel == "flash":
+        return aten._scaled_dot_product_flash_attention_backward(g, q, k, v, out, sums, None, None, *lengths, dropout, causal, *draws, scale=scale)
+    if mask is not None and kernel == "efficient":
+        mask = mask.expand(*q.shape[:3], k.shape[2])
+    if kernel == "efficient":
+        return aten._scaled_dot_product_efficient_attention_backward(g, q, k, v, mask, out, sums, *draws, dropout, [True, True, True, False], causal, scale=scale)[:3]
+    return aten._scaled_dot_product_cudnn_attention_backward(g, q, k, v, out, sums, *draws, mask, None, None, *lengths, dropout, causal, scale=scale)
+
+
+def _settings():
+    import torch
+
+    cuda = torch.backends.cuda
+    return tuple(f() for f in (cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.cudnn_sdp_enabled, torch.are_deterministic_algorithms_enabled))
+
+
+def attention_form(device, dtype, operands, dropout, causal, scale):
+    """(kernel, (dtype, sizes, strides, is it on the device) of each result of `attention`): of torch's kernels the one that eager
+    would run on operands of these sizes and strides where gradients are wanted. None: another way is taken."""
+    return _attention_form(device, dtype, operands, dropout, causal, scale, _settings() if device != "cpu" else ())
+
+
+@functools.lru_cache(256)
+def _attention_form(device, dtype, operands, dropout, causal, scale, settings):
+    import torch
+
+    on_cpu = device == "cpu"
+    with torch.enable_grad():
+        made = [torch.empty_strided(*o, dtype=dtype, device="meta" if on_cpu else device) for o in operands]
+        q, k, v, mask = (*made, None)[:4]
+        kernel = "cpu"
+        if not on_cpu:
+            if q.shape[-1] % (16 // dtype.itemsize) or (causal and q.shape[2] != k.shape[2]):
+                return None
+            choice = torch._fused_sdp_choice(*(t.requires_grad_() for t in (q, k, v)), attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale)
+            kernel = {1: "flash", 2: "efficient", 3: "cudnn"}.get(int(choice))
+            if kernel is None or (mask is not None and (kernel == "flash" or k.shape[2] % 8)):
+                return None
+    with torch.no_grad():
+        draws = torch.cuda.get_rng_state(device) if dropout else None
+        try:
+            results = attention(kernel, q, k, v, mask, dropout, causal, scale)
+        finally:
+            if draws is not None:
+                torch.cuda.set_rng_state(draws, device)
+    return (kernel, *((str(t.dtype), tuple(t.shape), tuple(t.stride()), on_cpu or t.device == q.device) for t in results))
 
 
 def take(g, index, sizes, axis):

@@ -15,14 +15,17 @@ def _dense(t):
 
 
 def _plain(lists, needed):
-    """One float dtype on the CPU, and each parameter with its gradient and state in one dense layout."""
+    """One float dtype on one device, and each parameter with its gradient and state in one dense layout."""
     import torch
 
     floats = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
     columns = [tensors for tensors, need in zip(lists, needed) if need or tensors]
+    device = columns[0][0].device
+    if device.type not in ("cpu", "cuda"):
+        return False
     for row in zip(*columns, strict=True):
         first = row[0]
-        if first.device.type != "cpu" or first.dtype not in floats or first.layout is not torch.strided:
+        if first.device != device or first.dtype not in floats or first.layout is not torch.strided:
             return False
         strides = first.stride()
         for t in row:
@@ -57,8 +60,27 @@ def _adam(fused, params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_st
         return NotImplemented
     if not _plain((params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs), (True, True, True, True, how["amsgrad"])):
         return NotImplemented
-    fused(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, None, None, **how)
+    if params[0].device.type == "cuda":
+        _adam_on_cuda("decoupled_weight_decay" in how and how["decoupled_weight_decay"], params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, how)
+    else:
+        fused(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, None, None, **how)
     _written(params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
+
+
+def _adam_on_cuda(decoupled, params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, how):
+    """The kernel wants the numbers of steps on the device; the optimizer keeps them on the CPU. It only reads them: parameters with
+    as many steps share one."""
+    import torch
+
+    torch._foreach_add_(state_steps, 1)
+    update = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    steps = [s.item() for s in state_steps]
+    for value in set(steps):
+        of = [tuple(tensors) if len(set(steps)) == 1 or not tensors else [t for t, s in zip(tensors, steps, strict=True) if s == value]
+              for tensors in (params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)]  # fmt: skip
+        step = torch.full((), value, dtype=torch.float32, device=params[0].device)
+        names = ("amsgrad", "lr", "beta1", "beta2", "weight_decay", "eps", "maximize")
+        update(*of, [step] * len(of[0]), **{name: how[name] for name in names})
 
 
 def _sgd(fused, params, grads, momentum_buffer_list, grad_scale, found_inf, **how):

@@ -8,7 +8,10 @@
 // Works on graphs as they were built (before any pass): their nodes still carry Derivatives.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "framejit/graph.h"
@@ -26,6 +29,23 @@ struct Joint {
   std::vector<ValueId> tangents;  // by output; kNoValue: no gradient comes from there
   std::vector<ValueId> grads;     // by input; kNoValue: not wanted, or no output with a tangent depends on it
 };
+
+// Attention, as asked of the framework, and how it answers: the kernel by name, and the types and strides of what its
+// forward part gives, the result first, then what its backward part wants.
+struct AttentionRequest {
+  std::vector<TensorType> types;  // query, key, value, maybe a mask
+  std::vector<shape::Ints> strides;
+  double dropout = 0, scale = 0;
+  bool causal = false;
+};
+struct AttentionForm {
+  std::string kernel;
+  std::vector<TensorType> types;
+  std::vector<shape::Ints> strides;
+};
+using AttentionFinder = std::function<std::optional<AttentionForm>(const AttentionRequest&)>;
+// The graph with such calls instead of attention that gradients pass. wanted: by input.
+Graph KeepAttention(const Graph& g, const std::vector<bool>& wanted, const AttentionFinder& find);
 
 // wanted: by input; tangents: by output. Throws Undifferentiable.
 Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents);

@@ -2,6 +2,7 @@
 
 #include "autodiff/tape.h"
 #include "diag/diag.h"
+#include "graph/rewrite.h"
 
 namespace framejit::autodiff {
 
@@ -33,7 +34,9 @@ void At::Give(int i, ValueId grad) {
     FRAMEJIT_CHECK(b.type(grad).rank() == t.rank());
     grad = b.Reshape(grad, t.shape);
   }
-  tape.Add(operands[i], b.Cast(grad, t.dtype));
+  grad = b.Cast(grad, t.dtype);
+  Place(b.graph(), grad, t.device);
+  tape.Add(operands[i], grad);
 }
 
 rules::Expr At::Spread(ValueId v, const std::vector<int64_t>& axes, const Ints& shape) const {
@@ -47,6 +50,8 @@ namespace {
 Rule RuleOf(const Node& n) {
   return n.derivative ? NamedRule(n.derivative->rule) : PrimitiveRule(n.op);
 }
+
+}  // namespace
 
 // Which values a wanted input reaches. A float that is reached and cannot be differentiated is an error only if a
 // gradient arrives there.
@@ -68,8 +73,6 @@ std::vector<bool> Reached(const Graph& g, const std::vector<bool>& wanted) {
   }
   return needs;
 }
-
-}  // namespace
 
 std::vector<std::vector<bool>> Related(const Graph& g, const std::vector<bool>& wanted) {
   std::vector<bool> reached = Reached(g, wanted);
@@ -140,6 +143,7 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   for (size_t i = 0; i < g.inputs.size(); ++i) j.grads.push_back(wanted[i] ? tape.grads[g.inputs[i]] : kNoValue);
   j.graph.outputs = g.outputs;
   j.graph.writes = g.writes;
+  PlaceOperands(j.graph);
   return j;
 }
 

@@ -44,13 +44,18 @@ class At {
   bool widen_;
 };
 
+std::vector<bool> Reached(const Graph& g, const std::vector<bool>& wanted);  // values, by wanted inputs
 using Rule = void (*)(At& t);
 Rule PrimitiveRule(Op op);                // null: none
 Rule NamedRule(const std::string& name);  // of a Derivative
 // Shared by rules of both kinds.
 // The framework's kernel. what: "take" (index: one dimension) or "gather".
 ValueId ScatterAdd(Builder& b, const char* what, const TensorType& data, ValueId index, ValueId grad, int64_t axis);
+// The call with results of these types; the first's id, or that of its `result` node. strides: row-major unless given.
+std::vector<ValueId> RunCall(Builder& b, std::shared_ptr<Call> call, std::vector<ValueId> operands,
+                             const std::vector<TensorType>& types, std::vector<shape::Ints> strides = {});
 void EmbeddingRule(At& t);
+bool KeptAttentionRule(At& t);  // of a call that KeepAttention made
 void ConvRule(At& t);
 void AttentionRule(At& t);
 void ExternRule(At& t);

@@ -39,8 +39,6 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   }
   auto graph = std::make_shared<Graph>(s.graph());
   SimplifySizes(*graph, s.env());
-  for (const Node& n : graph->nodes)
-    if (n.type.device.kind != DeviceKind::kCpu) throw Undifferentiable("not on the CPU");
 
   tensor::Training t;
   for (TraceId id : trace.inputs) {
@@ -57,6 +55,16 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
     TraceId base = trace.tensors[trace.outputs[i]].base;
     replay.outputs[p.index] = base;
     t.differentiable[p.index] = trace.tensors[base].meta.requires_grad;
+  }
+  std::vector<int64_t> hints;
+  for (const auto& symbol : graph->symbols) hints.push_back(symbol.hint);
+  bool random = false;
+  for (const Node& n : graph->nodes) random |= n.op == Op::kExtern && surface::IsRandom(n.attrs.call->callee);
+  {
+    SuspendScope off;
+    *graph = autodiff::KeepAttention(*graph, t.wanted, [&](const autodiff::AttentionRequest& request) {
+      return tensor::FindAttention(request, hints);
+    });
   }
   autodiff::Joint joint = autodiff::Differentiate(*graph, t.wanted, t.differentiable);
   std::vector<bool> passing;
@@ -75,8 +83,6 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   };
   t.num_symbols = graph->symbols.size();
   t.related = autodiff::Related(*graph, t.wanted);
-  bool random = false;
-  for (const Node& n : graph->nodes) random |= n.op == Op::kExtern && surface::IsRandom(n.attrs.call->callee);
   if (written.empty() && !random) {
     t.replay = tensor::MakeTraceRunner(replay, constants);
   } else {

@@ -10,6 +10,20 @@
 
 namespace framejit {
 
+// Constants and what is made of them alone have no place of their own: they are where they are needed.
+inline void Place(Graph& g, ValueId v, Device device) {
+  Node& n = g.nodes[v];
+  if (n.type.device == device || !(n.type.device == Device{}) || n.op == Op::kInput || Info(n.op).kind == 'X') return;
+  n.type.device = device;
+  for (size_t i = 0; i < n.operands.size(); ++i) Place(g, n.operands[i], device);
+}
+inline void PlaceOperands(Graph& g) {  // of calls they may be anywhere
+  for (ValueId v = static_cast<ValueId>(g.nodes.size()); v-- > 0;) {
+    if (Info(g.nodes[v].op).kind == 'X') continue;
+    for (ValueId o : g.nodes[v].operands) Place(g, o, g.nodes[v].type.device);
+  }
+}
+
 class Rewriter {
  public:
   explicit Rewriter(Graph& g) : g_(g), map_(g.nodes.size(), kNoValue) { nodes_.reserve(g.nodes.size()); }
@@ -31,6 +45,9 @@ class Rewriter {
     return static_cast<ValueId>(nodes_.size() - 1);
   }
   void SetStrides(ValueId now, shape::Ints strides) { nodes_[now].strides = std::move(strides); }
+  void SetDerivative(ValueId now, Derivative d) {  // in new numbers
+    nodes_[now].derivative = std::make_shared<const Derivative>(std::move(d));
+  }
   void Set(ValueId old, ValueId now) { map_[old] = now; }
   void Keep(ValueId old) { Set(old, Append(Remapped(old))); }
 

@@ -16,6 +16,7 @@
 #include <cmath>
 
 #include "graph/raises.h"
+#include "graph/rewrite.h"
 #include "surface/autocast.h"
 
 namespace framejit::surface {
@@ -121,7 +122,7 @@ void Lowering::Impl::Cast(Call& call) {
     made.line = call.line;
     Arg type;
     type.kind = Arg::Kind::kDType;
-    type.s = std::string(DTypeName(to));
+    type.s = to == DType::kFloat32 ? "float32" : to == DType::kFloat16 ? "float16" : "bfloat16";  // the framework's
     made.args = {a, type};
     Apply(made);
     if (keep) casts.emplace(a.t, made.result.t);
@@ -224,14 +225,6 @@ bool Lowering::Impl::TryRows(Call& call, bool computable) {
   return false;
 }
 
-// Constants and what is made of them alone have no place of their own: they are where they are needed.
-void Lowering::Impl::Place(ValueId v, Device device) {
-  Node& n = builder.graph().nodes[v];
-  if (n.type.device == device || !(n.type.device == Device{}) || n.op == Op::kInput || Info(n.op).kind == 'X') return;
-  n.type.device = device;
-  for (ValueId o : std::vector<ValueId>(n.operands)) Place(o, device);
-}
-
 void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, std::optional<Device> placed) {
   Framework fw = call.callee.starts_with("torch") ? Framework::kTorch : Framework::kNumpy;
   bool grad = WantsGrad(call) && !(row.flags & kNoGrad);
@@ -290,7 +283,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, st
     m.framework = fw;
     m.dtype = t.dtype;
     m.device = placed ? *placed : operand_device.value_or(device);
-    Place(out.value, m.device);
+    Place(builder.graph(), out.value, m.device);
     m.sizes = t.shape;
     m.strides = out.strides.empty() ? RowMajor(t.shape) : std::move(out.strides);
     m.is_scalar = fw == Framework::kNumpy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
@@ -431,11 +424,8 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
     if (s.trace.tensors[t].mutated) g.writes.push_back({static_cast<int>(i), s.Value(t)});
   }
   KeepRaising(g, ieee);
-  for (const Write& w : g.writes) s.Place(w.value, g.nodes[g.inputs[w.input]].type.device);
-  for (ValueId v = static_cast<ValueId>(g.nodes.size()); v-- > 0;) {
-    if (Info(g.nodes[v].op).kind == 'X') continue;
-    for (ValueId o : std::vector<ValueId>(g.nodes[v].operands)) s.Place(o, g.nodes[v].type.device);
-  }
+  for (const Write& w : g.writes) Place(g, w.value, g.nodes[g.inputs[w.input]].type.device);
+  PlaceOperands(g);
   return made;
 }
 

@@ -207,7 +207,6 @@ struct Lowering::Impl {
   bool TryRows(Call& call, bool computable);
   void Extern(Call& call, bool model);
   void Commit(Call& call, const Row& row, Form form, Outs outs, std::optional<Device> device);
-  void Place(ValueId v, Device device);
   void Record(Call& call, std::vector<TraceId> results, Arg structure);
   void CopyFirst(Call& call, Out& out);
   bool WantsGrad(const Call& call);

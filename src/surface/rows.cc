@@ -122,6 +122,7 @@ bool IsRandom(const std::string& callee) {
                                                              "normal_functional",
                                                              "poisson",
                                                              "binomial",
+                                                             "attention",
                                                              "dropout",
                                                              "alpha_dropout",
                                                              "feature_dropout",

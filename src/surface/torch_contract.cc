@@ -338,12 +338,28 @@ Ints CudaAttentionStrides(Scope& s, const Operand& q, const Operand& v) {
   return {t[0], t[2], t[1], t[3]};
 }
 
-Outs Attention(Scope& s) {  // (query, key, value, attn_mask, dropout_p, is_causal, *, scale, enable_gqa)
+// By the framework, whose kernels draw inside. What it gives lies as CudaAttentionStrides says.
+ValueId Dropping(Scope& s, const std::vector<ValueId>& operands, const Ints& strides, double dropout, bool causal,
+                 double scale) {
+  auto call = std::make_shared<Call>();
+  call->callee = "framejit._random.attention";
+  call->mode = s.mode;
+  call->mode.grad = false;
+  for (TraceId i = 0; i < 4; ++i) call->args.push_back(i < operands.size() ? Arg::Tensor(i) : Arg::None());
+  for (const Arg& a : {Arg::Float(dropout), Arg::Bool(causal), Arg::Float(scale)}) call->args.push_back(a);
+  call->result = Arg::Tensor(0);
+  TensorType type = s.b.type(operands[0]);
+  type.shape[3] = s.b.type(operands[2]).shape[3];
+  return s.b.Extern(call, operands, {type}, {strides});
+}
+
+Outs AttentionOf(Scope& s) {  // (query, key, value, attn_mask, dropout_p, is_causal, *, scale, enable_gqa)
   Operand q = s.tensor(0), k = s.tensor(1), v = s.tensor(2);
   double dropout = s.number(4);
   bool narrow = DTypeSize(q.meta->dtype) < 4;
-  if (dropout != 0 && (dropout < 0 || dropout >= 1 || narrow || q.meta->device.kind != DeviceKind::kCpu ||
-                       IsEmpty(s.env, q.meta->sizes) || IsEmpty(s.env, k.meta->sizes)))
+  const bool cuda = q.meta->device.kind == DeviceKind::kCuda;
+  if (dropout != 0 && (dropout < 0 || dropout >= 1 || (narrow && !cuda) || IsEmpty(s.env, q.meta->sizes) ||
+                       IsEmpty(s.env, k.meta->sizes)))
     throw Unmodelled{"attention with dropout draws random numbers"};
   SameFloats(s, {&q, &k, &v});
   int rank = q.rank();
@@ -399,7 +415,10 @@ Outs Attention(Scope& s) {  // (query, key, value, attn_mask, dropout_p, is_caus
   attrs.flag = causal;
   attrs.scalar = s.has(6) ? s.number(6) : 1.0 / std::sqrt(static_cast<double>(s.env.Specialize(qs[3])));
   Out out;
-  if (dropout != 0) {
+  if (dropout != 0 && cuda) {
+    if (rank != 4 || DTypeSize(q.meta->dtype) > 4) Scope::Skip();
+    out.value = Dropping(s, operands, CudaAttentionStrides(s, q, v), dropout, causal, attrs.scalar.AsDouble());
+  } else if (dropout != 0) {
     ValueId additive = rules::kNone;
     if (mask.is_tensor()) additive = s.b.Broadcast(operands[3], {qs[0], qs[1], qs[2], ks[2]});
     out.value = rules::Attention(s.b, qv, kv, vv, additive, causal, attrs.scalar.AsDouble(),
@@ -410,13 +429,22 @@ Outs Attention(Scope& s) {  // (query, key, value, attn_mask, dropout_p, is_caus
   Ints sizes = q.meta->sizes;
   sizes.back() = v.meta->sizes.back();
   if (rank != 4) out.value = s.b.Reshape(out.value, sizes);
-  if (q.meta->device.kind == DeviceKind::kCuda) {
+  if (cuda) {
     if (rank != 4 || DTypeSize(q.meta->dtype) > 4) Scope::Skip();
     out.strides = CudaAttentionStrides(s, q, v);
   } else if (dropout == 0 && IsFused(s, q, k, v, mask.is_tensor() ? &mask : nullptr)) {
     out.strides = PreserveFormat(s.env, *q.meta);
   }
   return out;
+}
+
+Outs Attention(Scope& s) {
+  try {
+    return AttentionOf(s);
+  } catch (const NotThisRow&) {
+    if (s.number(4) != 0) throw Unmodelled{"attention with dropout draws random numbers"};
+    throw;
+  }
 }
 
 #define CONV \

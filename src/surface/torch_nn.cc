@@ -114,8 +114,26 @@ Outs BatchNorm(Scope& s) {
   return outs;
 }
 
-// (input, p, train): the input itself unless it draws. op kMul: elements are dropped; kSum: whole features; else
-// others.
+// torch's kernel for CUDA: (result, which elements were kept).
+Outs FusedDropout(Scope& s, const Operand& x, double p) {
+  auto call = std::make_shared<Call>();
+  call->callee = "torch.ops.aten.native_dropout";
+  call->mode = s.mode;
+  call->mode.grad = false;
+  call->args = {Arg::Tensor(0), Arg::Float(p), Arg::Bool(true)};
+  call->result = Arg::Seq(Arg::Kind::kTuple, {Arg::Tensor(0), Arg::Tensor(1)});
+  TensorType type = s.b.type(x.value), kept = type;
+  kept.dtype = DType::kBool;
+  const Ints strides = RowMajor(type.shape);
+  const ValueId both = s.b.Extern(call, {x.value}, {type, kept}, {strides, strides});
+  Out out;
+  out.value = s.b.Barrier(both + 1);
+  s.b.SetDerivative(out.value, {"dropout", {x.value, both + 2}, {1 / (1 - p)}, {}});
+  return out;
+}
+
+// (input, p, train): the input itself unless it draws. op kMul: elements are dropped (kAdd: in place); kSum: whole
+// features; else others.
 Outs Dropout(Scope& s) {
   Operand x = s.tensor(0);
   const double p = s.number(1);
@@ -125,8 +143,11 @@ Outs Dropout(Scope& s) {
     out.of = x.id;
     return out;
   }
-  const bool features = s.row.op == Op::kSum, rows = IsRowMajor(*x.meta);
-  if ((s.row.op != Op::kMul && !features) || x.meta->device.kind != DeviceKind::kCpu || !(p > 0 && p < 1) ||
+  const bool features = s.row.op == Op::kSum, rows = IsRowMajor(*x.meta), plain = s.row.op == Op::kMul;
+  const bool cuda = x.meta->device.kind == DeviceKind::kCuda;
+  if (cuda && plain && rows && p > 0 && p < 1 && IsFloat(x.meta->dtype) && !IsEmpty(s.env, x.meta->sizes))
+    return FusedDropout(s, x, p);
+  if ((!plain && s.row.op != Op::kAdd && !features) || x.meta->device.kind != DeviceKind::kCpu || !(p > 0 && p < 1) ||
       !IsFloat(x.meta->dtype) || (features && x.rank() < 2) || IsEmpty(s.env, x.meta->sizes) ||
       !(rows || IsDense(s.env, *x.meta))) {
     if (!s.mode.grad || !x.meta->requires_grad) Scope::Skip();
@@ -201,7 +222,8 @@ constexpr Row kRows[] = {
      &GroupNorm},
     {"t:batch_norm", "(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, "
      "float momentum, float eps, bool cudnn_enabled)", &BatchNorm},
-    {"tI:dropout", "(Tensor input, float p, bool train)", &Dropout, Op::kMul},
+    {"t:dropout", "(Tensor input, float p, bool train)", &Dropout, Op::kMul},
+    {"I:dropout", "(Tensor input, float p, bool train)", &Dropout, Op::kAdd},
     {"tI:feature_dropout", "(Tensor input, float p, bool train)", &Dropout, Op::kSum},
     {"tI:alpha_dropout", "(Tensor input, float p, bool train)", &Dropout},
     {"n:glu", "(Tensor input, int dim=-1)", &Glu},

@@ -245,7 +245,7 @@ PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& stride
   Class kind = Classify(o);
   Meta m;
   if ((kind != Class::kTorch && kind != Class::kTorchParameter) || !ReadMeta(o, &m) || m.dtype != type.dtype ||
-      m.rank != type.rank() || m.device.kind != type.device.kind)
+      m.rank != type.rank() || !(m.device == type.device))
     return nullptr;
   bool same = true, empty = false;
   for (int d = 0; d < m.rank; ++d) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "autodiff/autodiff.h"
@@ -43,6 +44,10 @@ struct Training {
   PyObject* (*quietly)(PyObject* (*f)(void*), void* ctx) = nullptr;
 };
 std::shared_ptr<OutputHook> MakeTrainingHook(Training training);
+
+// framejit._gradients.attention_form's answer. hints: of the graph's symbols.
+std::optional<autodiff::AttentionForm> FindAttention(const autodiff::AttentionRequest& r,
+                                                     std::span<const int64_t> hints);
 
 // A callable (which, operands, args, kwargs, grads) -> gradients of operands[i] for i in `which`: the framework's own
 // derivative of the callee, whose float results (in order) receive grads (None: nothing). New reference.
