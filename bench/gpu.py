@@ -1,4 +1,4 @@
-"""The GPU tables: kernels, launch path, models. `tools/dev gpu-bench`; needs a GPU.
+"""The GPU tables: kernels, launch path, models, training steps. `tools/dev gpu-bench`; needs a GPU.
 
 Kernel time: a CUDA graph of 20 launches over rotating inputs, divided by 20, for every contender alike; called: wall clock
 of calls from Python, one after the other. Launch path: host time of a call. Models: wall clock of back-to-back calls, synchronised at the end.
@@ -14,6 +14,7 @@ import bench  # noqa: F401 (makes torchvision importable)
 from bench import models
 
 SHAPES = {"BertModel": (16, 128), "GPT2LMHeadModel": (8, 512), "LlamaModel": (8, 512), "ViTModel": (32, None), "ResNetModel": (32, None)}
+TRAINING = {name: SHAPES[name] for name in ("BertModel", "GPT2LMHeadModel", "LlamaModel", "ViTModel")}
 TIMM = ("resnet50", "mobilenetv3_large_100", "convnext_tiny")
 rows = []
 target = None  # file for the results: whole after every row
@@ -269,9 +270,88 @@ def model_table(peer, only, dtypes):
             torch.cuda.empty_cache()
 
 
+def train_step(module, keywords, make, whole):
+    """A step of AMP in bfloat16 with AdamW. whole: the step is compiled, not the module."""
+    import torch
+
+    call = module if whole else make(module)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-5)
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            out = call(**keywords)
+        loss = sum((t * t).mean() for t in models.flatten(out).values() if t.requires_grad)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return make(step) if whole else step
+
+
+def training_table(peer, only):
+    """Modules in training mode, dropout included. Host: until the last of ten calls has returned, divided by ten. As in model_table,
+    torch.compile comes last."""
+    import copy
+    import gc
+
+    import framejit
+    import torch
+
+    contenders = {"eager": (lambda f: f, False), "framejit": (framejit.compile, False), "framejit_step": (framejit.compile, True)}
+    seen = {}
+    for turn in (contenders, *([{"peer": (torch.compile, False)}] if peer else [])):
+        for name, (batch, length) in TRAINING.items():
+            if only not in name:
+                continue
+            first_module, keywords = make_model(name, batch, length)
+            first_module = first_module.train()
+            keywords = {k: v.cuda() for k, v in keywords.items()}
+            times, host, first, peak = seen.setdefault(name, ({}, {}, {}, {}))
+            for label, (make, whole) in turn.items():
+                gc.collect()
+                torch.cuda.empty_cache()
+                module, losses = copy.deepcopy(first_module).cuda(), []
+                try:
+                    torch.manual_seed(0)
+                    step = train_step(module, keywords, make, whole)
+                    torch.cuda.synchronize()
+                    start = time.perf_counter()
+                    losses.append(step())
+                    torch.cuda.synchronize()
+                    first[label] = time.perf_counter() - start
+                    losses += [step() for _ in range(4)]
+                    torch.cuda.reset_peak_memory_stats()
+                    times[label] = median_of(step, seconds=1.0) * 1e3
+                    samples = []
+                    for _ in range(3):
+                        torch.cuda.synchronize()
+                        start = time.perf_counter()
+                        for _ in range(10):
+                            step()
+                        samples.append((time.perf_counter() - start) * 100)
+                    torch.cuda.synchronize()
+                    host[label] = statistics.median(samples)
+                    peak[label] = torch.cuda.max_memory_allocated() / 2**20
+                except Exception as error:  # noqa: BLE001: a table with a hole says more than none
+                    print(f"{name}: {label}: {type(error).__name__}: {str(error)[:500]}", flush=True)
+                    torch.cuda.synchronize()
+                print(name, label, [f"{x[label]:.3f}" for x in (times, host, first, peak) if label in x], [f"{x.item():.5f}" for x in losses], flush=True)
+                module = step = None
+                if turn is not contenders:
+                    torch._dynamo.reset()
+            if turn is contenders and peer:
+                continue
+            short = f"train {name} {batch}x{length or 224}"
+            show(short, "a step", "ms", **times)
+            show(short, "host time of a step", "ms", **host)
+            show(short, "first step", "s", **first)
+            show(short, "peak memory", "MiB", **peak)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help="kernels, launch, models; all of them if none is named")
+    parser.add_argument("parts", nargs="*", help="kernels, launch, models, training; all of them if none is named")
     parser.add_argument("--peer", nargs="?", const="default", help="torch.compile, too; 'all': its reduce-overhead mode as well")
     parser.add_argument("--only", default="", help="part of a case's name")
     parser.add_argument("--dtypes", default="bfloat16,float32")
@@ -281,13 +361,15 @@ def main():
 
     global target
     target = arguments.json
-    parts = arguments.parts or ["launch", "kernels", "models"]
+    parts = arguments.parts or ["launch", "kernels", "models", "training"]
     if "launch" in parts:
         launch_path(arguments.peer)
     if "kernels" in parts:
         kernels(arguments.peer, arguments.only)
     if "models" in parts:
         model_table(arguments.peer, arguments.only, [getattr(torch, t) for t in arguments.dtypes.split(",")])
+    if "training" in parts:
+        training_table(arguments.peer, arguments.only)
 
 
 if __name__ == "__main__":

@@ -169,9 +169,14 @@ PyObject* RegisterBackend(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* SameLayout(PyObject*, PyObject* columns) {
+  return PyBool_FromLong(tensor::SameLayout(columns));
+}
+
 PyMethodDef methods[] = {
     {"compile_function", CompileFunction, METH_VARARGS, nullptr},
     {"call_eager", CallEager, METH_VARARGS, nullptr},
+    {"same_layout", SameLayout, METH_O, nullptr},
     {"is_compiling", IsCompiling, METH_NOARGS, "False; True in code that is being captured."},
     {"reset", Reset, METH_NOARGS, nullptr},
     {"options", OptionTable, METH_NOARGS, nullptr},

@@ -40,6 +40,7 @@ def call_eager(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 def is_compiling() -> bool:
     """False; capture answers True."""
 
+def same_layout(columns: tuple[list[Any], ...]) -> bool: ...
 def reset() -> None: ...
 def options() -> list[tuple[str, str, str, str, str]]:
     """(field, environment variable or "", type b/i/s/l (l: names separated by commas), default text, help), in table order."""

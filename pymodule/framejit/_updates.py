@@ -4,38 +4,12 @@ small calls, the framework's own fused kernel does the same update in one pass o
 import functools
 import sys
 
-
-def _dense(t):
-    step = 1
-    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
-        if size != 1 and stride != step:
-            return False
-        step *= size
-    return True
+from . import _framejit
 
 
 def _plain(lists, needed):
     """One float dtype on one device, and each parameter with its gradient and state in one dense layout."""
-    import torch
-
-    floats = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-    columns = [tensors for tensors, need in zip(lists, needed) if need or tensors]
-    device = columns[0][0].device
-    if device.type not in ("cpu", "cuda"):
-        return False
-    for row in zip(*columns, strict=True):
-        first = row[0]
-        if first.device != device or first.dtype not in floats or first.layout is not torch.strided:
-            return False
-        strides = first.stride()
-        for t in row:
-            if type(t) not in (torch.Tensor, torch.nn.Parameter) or t.is_inference() or t.dtype != first.dtype or t.device != first.device:
-                return False
-            if t.stride() != strides or t.shape != first.shape:
-                return False
-        if not first.is_contiguous() and not _dense(first):
-            return False
-    return True
+    return bool(lists[0]) and _framejit.same_layout(tuple(tensors for tensors, need in zip(lists, needed) if need or tensors))
 
 
 def _written(*lists):
@@ -56,31 +30,29 @@ def _adam(fused, params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_st
         return NotImplemented
     if not _numbers(how["lr"], how["beta1"], how["beta2"], how["weight_decay"], how["eps"]) or torch.is_grad_enabled():
         return NotImplemented
-    if not all(type(s) is torch.Tensor and s.dtype == torch.float32 and s.device.type == "cpu" for s in state_steps):
+    if not _framejit.same_layout((state_steps,)) or state_steps[0].dtype != torch.float32 or state_steps[0].device.type != "cpu":
         return NotImplemented
     if not _plain((params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs), (True, True, True, True, how["amsgrad"])):
         return NotImplemented
     if params[0].device.type == "cuda":
-        _adam_on_cuda("decoupled_weight_decay" in how and how["decoupled_weight_decay"], params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, how)
+        _adam_on_cuda(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **how)
     else:
         fused(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, None, None, **how)
     _written(params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
 
 
-def _adam_on_cuda(decoupled, params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, how):
-    """The kernel wants the numbers of steps on the device; the optimizer keeps them on the CPU. It only reads them: parameters with
-    as many steps share one."""
+def _adam_on_cuda(*lists, decoupled_weight_decay=False, capturable, differentiable, has_complex, **how):
+    """The kernel reads the numbers of steps on the device, the optimizer keeps them on the CPU. Parameters with as many steps share one."""
     import torch
 
+    *lists, state_steps = lists
     torch._foreach_add_(state_steps, 1)
-    update = torch._fused_adamw_ if decoupled else torch._fused_adam_
-    steps = [s.item() for s in state_steps]
-    for value in set(steps):
-        of = [tuple(tensors) if len(set(steps)) == 1 or not tensors else [t for t, s in zip(tensors, steps, strict=True) if s == value]
-              for tensors in (params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)]  # fmt: skip
-        step = torch.full((), value, dtype=torch.float32, device=params[0].device)
-        names = ("amsgrad", "lr", "beta1", "beta2", "weight_decay", "eps", "maximize")
-        update(*of, [step] * len(of[0]), **{name: how[name] for name in names})
+    update = torch._fused_adamw_ if decoupled_weight_decay else torch._fused_adam_
+    numbers = [s.item() for s in state_steps]
+    for number in set(numbers):
+        some = lists if len(set(numbers)) == 1 else [[t for t, n in zip(of, numbers) if n == number] for of in lists]
+        step = torch.full((), number, dtype=torch.float32, device=lists[0][0].device)
+        update(*some, [step] * len(some[0]), **how)
 
 
 def _sgd(fused, params, grads, momentum_buffer_list, grad_scale, found_inf, **how):

@@ -96,7 +96,7 @@ Ref InsteadOf(PyCodeObject* code) {
   Ref module(PyImport_ImportModule("framejit._updates"));
   Ref found(module ? PyObject_CallMethod(module.get(), "instead_of", "O", code) : nullptr);
   if (!found) PyErr_Clear();
-  if (found.get() == Py_None || code->co_ncellvars) return {};
+  if (found.get() == Py_None) return {};
   return found;
 }
 
@@ -183,11 +183,14 @@ class Policy : public frame::FramePolicy {
     const int positional = code->co_argcount, keywords = code->co_kwonlyargcount;
     PyObject** slots = fj_localsplus(frame);
     Ref names(PyTuple_New(keywords));
-    for (int i = 0; i < positional + keywords; ++i)
-      if (!slots[i]) return frame::Action::kHandOver;
+    std::vector<PyObject*> args(slots, slots + positional + keywords);
+    for (PyObject*& a : args) {
+      if (a && PyCell_Check(a)) a = PyCell_GET(a);  // of the frame's own: inner functions read the argument
+      if (!a) return frame::Action::kHandOver;
+    }
     for (int i = 0; names && i < keywords; ++i)
       PyTuple_SET_ITEM(names.get(), i, Borrow(PyTuple_GET_ITEM(code->co_localsplusnames, positional + i)).release());
-    *result = names ? PyObject_Vectorcall(instead, slots, positional, names.get()) : nullptr;
+    *result = names ? PyObject_Vectorcall(instead, args.data(), positional, names.get()) : nullptr;
     if (!*result) return frame::Action::kRaise;
     if (*result != Py_NotImplemented) return frame::Action::kReturn;
     Py_CLEAR(*result);

@@ -286,6 +286,7 @@ bool Bind(TorchApi& t) {
                                         : t.wrap_copy  ? "by copy"
                                                        : "missing");
   if (t.global_context) t.context = t.global_context();
+  t.undefined = t.c10 ? dlsym(t.c10, "_ZN3c1019UndefinedTensorImpl10_singletonE") : nullptr;
   for (const ScalarTypeRow& r : kScalarTypes) {
     TorchDType& d = t.dtypes[static_cast<int>(r.dtype)];
     d.number = r.number;

@@ -81,6 +81,17 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
   X(cuda_cudnn_attention, 'g', "aoti_torch_cuda__scaled_dot_product_cudnn_attention", int32_t,                        \
     (Handle, Handle, Handle, Handle*, int32_t, double, int32_t, int32_t, double*, Handle*, Handle*, Handle*, Handle*, \
      int64_t*, int64_t*, Handle*, Handle*, Handle*))                                                                  \
+  X(cuda_flash_attention_backward, 'g', "aoti_torch_cuda__scaled_dot_product_flash_attention_backward", int32_t,        \
+    (Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, int64_t, int64_t, double, int32_t, Handle,       \
+     Handle, double*, Handle*, Handle*, Handle*))                                                                     \
+  X(cuda_efficient_attention_backward, 'g', "aoti_torch_cuda__scaled_dot_product_efficient_attention_backward",       \
+    int32_t,                                                                                                          \
+    (Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, double, const int32_t*, int64_t,         \
+     int32_t, double*, Handle*, Handle*, Handle*, Handle*))                                                           \
+  X(cuda_cudnn_attention_backward, 'g', "aoti_torch_cuda__scaled_dot_product_cudnn_attention_backward", int32_t,      \
+    (Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, int64_t, int64_t,        \
+     double, int32_t, double*, Handle*, Handle*, Handle*))                                                            \
+  X(cuda_dropout, 'g', "aoti_torch_cuda_native_dropout", int32_t, (Handle, double, int32_t*, Handle*, Handle*))       \
   X(flash_sdp, 't', "_ZNK2at7Context19userEnabledFlashSDPEv", bool, (void*))                                          \
   X(efficient_sdp, 't', "_ZNK2at7Context26userEnabledMemEfficientSDPEv", bool, (void*))                               \
   X(math_sdp, 't', "_ZNK2at7Context18userEnabledMathSDPEv", bool, (void*))                                            \
@@ -193,6 +204,7 @@ struct TorchApi {
   PyObject* forward_ad = nullptr;     // namespace of torch.autograd.forward_ad
   void* c10 = nullptr;                // library, for thread-local addresses
   void* context = nullptr;            // at::Context
+  Impl undefined = nullptr;           // what a tensor that is none points to
   TorchDType dtypes[kNumDTypes];
   Offsets at;
   uint64_t plain_mask = 0;   // key-set bits that may differ between plain tensors: backends, autograd, autocast

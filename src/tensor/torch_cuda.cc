@@ -15,22 +15,6 @@ namespace framejit::tensor {
 
 namespace {
 
-class Outs {  // handles that a shim has returned, dropped at the end
- public:
-  explicit Outs(const TorchApi& t) : t_(t) {}
-  ~Outs() {
-    for (Handle h : handles_) {
-      if (h) t_.delete_tensor(h);
-    }
-  }
-  Handle* operator[](int i) { return &handles_[i]; }
-  Handle Take(int i) { return std::exchange(handles_[i], nullptr); }
-
- private:
-  const TorchApi& t_;
-  Handle handles_[9] = {};
-};
-
 bool Contiguous16(const Buffer& b) {  // what the attention kernels load in vectors
   const int64_t step = 16 / DTypeSize(b.dtype);
   if (b.strides[3] != 1 || reinterpret_cast<uintptr_t>(b.data) % 16) return false;
@@ -117,7 +101,7 @@ struct AttentionCall {
     }
     TempTensor tq(t, q), tk(t, k), tv(t, v);
     if (!tq.ok() || !tk.ok() || !tv.ok()) return false;
-    Outs outs(t);
+    Handles outs(t);
     double s = scale;
     Handle* m = mask ? &mask_handle : nullptr;
     int64_t most_q = 0, most_k = 0;

@@ -104,6 +104,7 @@ class Host : public framejit::Host {
 
   void RunExtern(const Call& call, std::span<const Buffer> operands, std::span<Buffer> results) override {
     const TorchApi& t = *Torch();
+    if (RunWithoutPython(t, call, operands, results)) return;
     HoldGil gil;
     std::vector<Ref> tensors;
     std::vector<PyObject*> slots;

@@ -2,7 +2,9 @@
 // handle is the TensorImpl itself; the address of a variable holding it is what torch calls a tensor handle.
 #pragma once
 
+#include <span>
 #include <stdexcept>
+#include <utility>
 
 #include "framejit/compile.h"
 #include "tensor/torch_api.h"
@@ -33,6 +35,30 @@ class TempTensor {
   Impl impl_ = nullptr;
   bool owned_ = false;
 };
+
+class Handles {  // that a shim has returned, dropped at the end
+ public:
+  explicit Handles(const TorchApi& t) : t_(t) {}
+  ~Handles() {
+    for (Handle h : handles_) {
+      if (h) t_.delete_tensor(h);
+    }
+  }
+  Handles(const Handles&) = delete;
+  Handle* operator[](size_t i) { return &handles_[i]; }
+  Handle Take(int i) { return std::exchange(handles_[i], nullptr); }
+  bool Count(int n) { return count_ = n, true; }  // how many are results
+  int count() const { return count_; }
+
+ private:
+  const TorchApi& t_;
+  Handle handles_[9] = {};
+  int count_ = 0;
+};
+
+// Of an extern; false, and nothing has happened: Python runs it (torch_calls.cc).
+bool RunWithoutPython(const TorchApi& t, const Call& call, std::span<const Buffer> operands,
+                      std::span<Buffer> results);
 
 // Contractions (contractions.cc). Each returns false where it does not apply.
 bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out);

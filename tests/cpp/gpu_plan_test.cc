@@ -65,7 +65,7 @@ runtime::cuda::Driver FakeDriver() {
   d.device_get = [](int* d, int ordinal) { return *d = ordinal, 0; };
   d.device_attribute = [](int* v, int what, int) { return *v = what == 75 ? 9 : what == 76 ? 0 : 132, 0; };
   d.primary_retain = [](Context* c, int) { return *c = reinterpret_cast<Context>(0x1234), 0; };
-  d.ctx_current = [](Context* c) { return *c = nullptr, 0; };
+  d.ctx_current = [](Context* c) { return *c = reinterpret_cast<Context>(0x4321), 0; };  // another library's
   d.ctx_push = [](Context) { return ++fake->pushed, 0; };
   d.ctx_pop = [](Context*) { return --fake->pushed, 0; };
   d.driver_version = [](int* v) { return *v = fake->driver_version, 0; };

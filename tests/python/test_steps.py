@@ -74,13 +74,14 @@ def test_layouts(fresh, name, how):
     torch.testing.assert_close(train(fresh.compile, OPTIMIZERS[name], None, **how), train(lambda f: f, OPTIMIZERS[name], None, **how), rtol=2e-5, atol=2e-5)
 
 
-def test_one_pass(fresh, monkeypatch):
+@pytest.mark.parametrize("foreach", [False, True])
+def test_one_pass(fresh, monkeypatch, foreach):
     """The update runs as the framework's fused kernel."""
     import torch.optim.adam as adam
 
     calls = []
     monkeypatch.setattr(adam, "_fused_adam", lambda *a, inner=adam._fused_adam, **k: (calls.append(len(a[0])), inner(*a, **k))[1])
-    train(fresh.compile, OPTIMIZERS["AdamW"], None)
+    train(fresh.compile, lambda p: torch.optim.AdamW(p, lr=0.01, foreach=foreach), None)
     assert calls == [5] * 6
     train(lambda f: f, OPTIMIZERS["AdamW"], None)
     assert len(calls) == 6

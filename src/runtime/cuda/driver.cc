@@ -130,7 +130,7 @@ Scope::Scope(const Driver& d, const DeviceInfo& device) : d_(d) {
   Context now = nullptr;
   if (d.ctx_current(&now) == 0 && now == device.context) return;
   Check(d, d.ctx_push(device.context), "cuCtxPushCurrent");
-  pushed_ = true;
+  pushed_ = now != nullptr;  // a thread without one keeps it, as with the CUDA runtime
 }
 
 Scope::~Scope() {
