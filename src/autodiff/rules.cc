@@ -221,7 +221,7 @@ const Row kRows[] = {
     {"standardize", Standardize},
     {"batch_norm", BatchNorm},
     {"pick", Pick},
-    R("dropout", Expr kept{t.b, t.b.Cast(t.operands[1], t.b.type(t.g).dtype)}; t.Give(0, t.g * kept * t.number(0))),
+    R("dropout", Expr kept{t.b, t.b.Cast(t.operands[1], t.b.type(t.g).dtype)}; t.Give(0, t.g* kept* t.number(0))),
     {"embedding", EmbeddingRule},
     {"custom", CustomRule},
     R("custom_result", t.Give(0, rules::Like(t.b, t.operands[0], 0))),  // the first result's rule asks for the others

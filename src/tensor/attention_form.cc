@@ -1,4 +1,5 @@
-// Which of the framework's attention kernels a program's backward pass will go through, and what its forward part gives.
+// Which of the framework's attention kernels a program's backward pass will go through, and what its forward part
+// gives.
 #include "surface/signature.h"
 #include "tensor/autograd.h"
 #include "tensor/run_context.h"
@@ -81,10 +82,9 @@ std::optional<autodiff::AttentionForm> FindAttention(const autodiff::AttentionRe
   }
   Ref module(PyImport_ImportModule("framejit._gradients"));
   Ref dtype(DTypeObject(Framework::kTorch, r.types[0].dtype));
-  Ref answer(module && dtype
-                 ? PyObject_CallMethod(module.get(), "attention_form", "sOOdOd", place.c_str(), dtype.get(),
-                                       operands.get(), r.dropout, r.causal ? Py_True : Py_False, r.scale)
-                 : nullptr);
+  Ref answer(module && dtype ? PyObject_CallMethod(module.get(), "attention_form", "sOOdOd", place.c_str(), dtype.get(),
+                                                   operands.get(), r.dropout, r.causal ? Py_True : Py_False, r.scale)
+                             : nullptr);
   if (!answer || !PyTuple_Check(answer.get())) return failed();
   autodiff::AttentionForm form;
   const char* kernel = PyUnicode_AsUTF8(PyTuple_GET_ITEM(answer.get(), 0));

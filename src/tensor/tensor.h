@@ -43,8 +43,8 @@ bool ReadMeta(PyObject* o, Meta* out, const char** why = nullptr);
 // Only what a guard compares (has_grad_fn is not filled); false if not a plain tensor. Hot: called per input per call.
 // A forward-mode tangent is not looked for: ReadTorchState tells that a dual level is open, and capture declines then.
 bool ReadForGuard(PyObject* o, Meta* out);
-// columns: a tuple of lists of equal length. Are they plain torch tensors of one float dtype on one device, those of a row
-// (one of each list) dense and of one shape and strides?
+// columns: a tuple of lists of equal length. Are they plain torch tensors of one float dtype on one device, those of a
+// row (one of each list) dense and of one shape and strides?
 bool SameLayout(PyObject* columns);
 
 // The thread state that compiled torch code depends on, as a comparable word vector. Cheap (< 50 ns).

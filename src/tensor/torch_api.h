@@ -34,106 +34,106 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
 
 // X(field, library, symbol, result type, argument types). library: t libtorch_cpu, c libc10, p libtorch_python,
 // g libtorch_cuda (not there in every build)
-#define FRAMEJIT_TORCH_SYMBOLS(X)                                                                                     \
-  X(get_dtype, 't', "aoti_torch_get_dtype", int32_t, (Handle, int32_t*))                                              \
-  X(get_data_ptr, 't', "aoti_torch_get_data_ptr", int32_t, (Handle, void**))                                          \
-  X(delete_tensor, 't', "aoti_torch_delete_tensor_object", int32_t, (Handle))                                         \
-  X(new_tensor_handle, 't', "aoti_torch_new_tensor_handle", int32_t, (Handle, Handle*))                               \
-  X(empty_strided, 't', "aoti_torch_empty_strided", int32_t,                                                          \
-    (int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Handle*))                                    \
-  X(from_blob, 't', "aoti_torch_create_tensor_from_blob", int32_t,                                                    \
-    (void*, int64_t, const int64_t*, const int64_t*, int64_t, int32_t, int32_t, int32_t, Handle*))                    \
-  X(copy, 't', "aoti_torch_copy_", int32_t, (Handle, Handle, int32_t))                                                \
-  X(mm_out, 't', "aoti_torch_cpu_mm_out", int32_t, (Handle, Handle, Handle))                                          \
-  X(bmm_out, 't', "aoti_torch_cpu_bmm_out", int32_t, (Handle, Handle, Handle))                                        \
-  X(addmm_out, 't', "aoti_torch_cpu_addmm_out", int32_t, (Handle, Handle, Handle, Handle, double, double))            \
-  X(linear_pointwise, 't', "aoti_torch_cpu__linear_pointwise", int32_t,                                               \
-    (Handle, Handle, Handle*, const char*, const double**, int64_t, const char**, Handle*))                           \
-  X(sgemm_pack_get_size, 't', "cblas_sgemm_pack_get_size", size_t, (int, int, int, int))                              \
-  X(sgemm_pack, 't', "cblas_sgemm_pack", void, (int, int, int, int, int, int, float, const float*, int, float*))      \
-  X(sgemm_compute, 't', "cblas_sgemm_compute", void,                                                                  \
-    (int, int, int, int, int, int, const float*, int, const float*, int, float, float*, int))                         \
-  X(mkldnn_matmul, 't', "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff", void,                                   \
-    (Handle, Handle, Handle, float, float))                                                                           \
-  X(convolution, 't', "aoti_torch_cpu_convolution", int32_t,                                                          \
-    (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int32_t,     \
-     const int64_t*, int64_t, int64_t, Handle*))                                                                      \
-  X(packed_convolution, 't', "aoti_torch_cpu_mkldnn__convolution_pointwise", int32_t,                                 \
-    (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int64_t,     \
-     const char*, const double**, int64_t, const char**, Handle*))                                                    \
-  X(version, 't', "_ZNK2at10TensorBase8_versionEv", int64_t, (Handle))                                                \
-  X(flash_attention, 't', "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", int32_t,                      \
-    (Handle, Handle, Handle, double, int32_t, Handle*, double*, Handle*, Handle*))                                    \
-  X(cuda_stream, 'g', "aoti_torch_get_current_cuda_stream", int32_t, (int32_t, void**))                               \
-  X(cuda_stream_guard, 'g', "aoti_torch_create_cuda_stream_guard", int32_t, (void*, int32_t, void**))                 \
-  X(cuda_drop_stream_guard, 'g', "aoti_torch_delete_cuda_stream_guard", int32_t, (void*))                             \
-  X(cuda_mm_out, 'g', "aoti_torch_cuda_mm_out", int32_t, (Handle, Handle, Handle))                                    \
-  X(cuda_bmm_out, 'g', "aoti_torch_cuda_bmm_out", int32_t, (Handle, Handle, Handle))                                  \
-  X(cuda_addmm_out, 'g', "aoti_torch_cuda_addmm_out", int32_t, (Handle, Handle, Handle, Handle, double, double))      \
-  X(cuda_convolution, 'g', "aoti_torch_cuda_convolution", int32_t,                                                    \
-    (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int32_t,     \
-     const int64_t*, int64_t, int64_t, Handle*))                                                                      \
-  X(cuda_flash_attention, 'g', "aoti_torch_cuda__scaled_dot_product_flash_attention", int32_t,                        \
-    (Handle, Handle, Handle, double, int32_t, int32_t, double*, Handle*, Handle*, Handle*, Handle*, int64_t*,         \
-     int64_t*, Handle*, Handle*, Handle*))                                                                            \
-  X(cuda_efficient_attention, 'g', "aoti_torch_cuda__scaled_dot_product_efficient_attention", int32_t,                \
-    (Handle, Handle, Handle, Handle*, int32_t, double, int32_t, double*, Handle*, Handle*, Handle*, Handle*))         \
-  X(cuda_cudnn_attention, 'g', "aoti_torch_cuda__scaled_dot_product_cudnn_attention", int32_t,                        \
-    (Handle, Handle, Handle, Handle*, int32_t, double, int32_t, int32_t, double*, Handle*, Handle*, Handle*, Handle*, \
-     int64_t*, int64_t*, Handle*, Handle*, Handle*))                                                                  \
-  X(cuda_flash_attention_backward, 'g', "aoti_torch_cuda__scaled_dot_product_flash_attention_backward", int32_t,        \
-    (Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, int64_t, int64_t, double, int32_t, Handle,       \
-     Handle, double*, Handle*, Handle*, Handle*))                                                                     \
-  X(cuda_efficient_attention_backward, 'g', "aoti_torch_cuda__scaled_dot_product_efficient_attention_backward",       \
-    int32_t,                                                                                                          \
-    (Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, double, const int32_t*, int64_t,         \
-     int32_t, double*, Handle*, Handle*, Handle*, Handle*))                                                           \
-  X(cuda_cudnn_attention_backward, 'g', "aoti_torch_cuda__scaled_dot_product_cudnn_attention_backward", int32_t,      \
-    (Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, int64_t, int64_t,        \
-     double, int32_t, double*, Handle*, Handle*, Handle*))                                                            \
-  X(cuda_dropout, 'g', "aoti_torch_cuda_native_dropout", int32_t, (Handle, double, int32_t*, Handle*, Handle*))       \
-  X(flash_sdp, 't', "_ZNK2at7Context19userEnabledFlashSDPEv", bool, (void*))                                          \
-  X(efficient_sdp, 't', "_ZNK2at7Context26userEnabledMemEfficientSDPEv", bool, (void*))                               \
-  X(math_sdp, 't', "_ZNK2at7Context18userEnabledMathSDPEv", bool, (void*))                                            \
-  X(float32_precision, 't', "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE", int32_t,          \
-    (void*, int32_t, int32_t))                                                                                        \
-  X(tf32_cublas, 't', "_ZNK2at7Context15allowTF32CuBLASEv", bool, (void*))                                            \
-  X(cudnn_enabled, 't', "_ZNK2at7Context16userEnabledCuDNNEv", bool, (void*))                                         \
-  X(cudnn_benchmark, 't', "_ZNK2at7Context14benchmarkCuDNNEv", bool, (void*))                                         \
-  X(cudnn_deterministic, 't', "_ZNK2at7Context18deterministicCuDNNEv", bool, (void*))                                 \
-  X(fp16_reduction, 't', "_ZNK2at7Context24allowFP16ReductionCuBLASEv", uint8_t, (void*))                             \
-  X(bf16_reduction, 't', "_ZNK2at7Context24allowBF16ReductionCuBLASEv", uint8_t, (void*))                             \
-  X(fp16_accumulation, 't', "_ZNK2at7Context27allowFP16AccumulationCuBLASEv", bool, (void*))                          \
-  X(cudnn_sdp, 't', "_ZNK2at7Context19userEnabledCuDNNSDPEv", bool, (void*))                                          \
-  X(parallel_for, 't', "torch_parallel_for", int32_t,                                                                 \
-    (int64_t, int64_t, int64_t, void (*)(int64_t, int64_t, void*), void*))                                            \
-  X(num_threads, 't', "torch_get_num_threads", int32_t, (uint32_t*))                                                  \
-  X(empty_strided_cpu, 't', "_ZN2at6detail17empty_strided_cpuEN3c108ArrayRefIlEES3_NS1_10ScalarTypeEb", TensorValue,  \
-    (ArrayRef, ArrayRef, int8_t, bool))                                                                               \
-  X(empty_strided_cuda, 'g',                                                                                          \
-    "_ZN2at6detail18empty_strided_cudaEN3c108ArrayRefIlEES3_NS1_10ScalarTypeESt8optionalINS1_6DeviceEE", TensorValue, \
-    (ArrayRef, ArrayRef, int8_t, OptionalDevice))                                                                     \
-  X(bump_version, 't', "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE", void, (Handle))                        \
-  X(grad_fn, 't', "_ZNK2at10TensorBase7grad_fnEv", void**, (Handle))                                                  \
-  X(fw_grad, 'c', "_ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE", Impl*, (Impl, uint64_t, Handle))              \
-  X(requires_grad, 'c', "_ZNK3c1010TensorImpl13requires_gradEv", bool, (Impl))                                        \
-  X(grad_enabled, 'c', "_ZN3c108GradMode10is_enabledEv", bool, ())                                                    \
-  X(set_grad_enabled, 'c', "_ZN3c108GradMode11set_enabledEb", void, (bool))                                           \
-  X(inference_enabled, 'c', "_ZN3c1013InferenceMode10is_enabledEv", bool, ())                                         \
-  X(autograd_state, 'c', "_ZN3c1013AutogradState13get_tls_stateEv", uint8_t*, ())                                     \
-  X(dispatch_modes, 'c', "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", int64_t, ())                               \
-  X(function_modes, 't', "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", int64_t, ())                              \
-  X(dispatch_mode_at, 'c', "_ZN3c104impl20TorchDispatchModeTLS12get_stack_atEl", void**, (int64_t))                   \
-  X(function_mode_at, 't', "_ZN2at4impl22PythonTorchFunctionTLS12get_stack_atEl", void**, (int64_t))                  \
-  X(function_disabled, 't', "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", int32_t, ())                 \
-  X(default_dtype, 'c', "_ZN3c1031get_default_dtype_as_scalartypeEv", int8_t, ())                                     \
-  X(autocast_dtype, 't', "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE", int8_t, (int8_t))                  \
-  X(autocast_cache, 't', "_ZN2at8autocast25is_autocast_cache_enabledEv", bool, ())                                    \
-  X(global_context, 't', "_ZN2at13globalContextEv", void*, ())                                                        \
-  X(deterministic, 't', "_ZNK2at7Context23deterministicAlgorithmsEv", bool, (void*))                                  \
-  X(deterministic_warn, 't', "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv", bool, (void*))                     \
-  X(wrap_move, 'p', "_Z16THPVariable_WrapON2at10TensorBaseE", PyObject*, (Handle))                                    \
-  X(wrap_copy, 'p', "_Z16THPVariable_WrapRKN2at10TensorBaseE", PyObject*, (Handle))                                   \
+#define FRAMEJIT_TORCH_SYMBOLS(X)                                                                                      \
+  X(get_dtype, 't', "aoti_torch_get_dtype", int32_t, (Handle, int32_t*))                                               \
+  X(get_data_ptr, 't', "aoti_torch_get_data_ptr", int32_t, (Handle, void**))                                           \
+  X(delete_tensor, 't', "aoti_torch_delete_tensor_object", int32_t, (Handle))                                          \
+  X(new_tensor_handle, 't', "aoti_torch_new_tensor_handle", int32_t, (Handle, Handle*))                                \
+  X(empty_strided, 't', "aoti_torch_empty_strided", int32_t,                                                           \
+    (int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Handle*))                                     \
+  X(from_blob, 't', "aoti_torch_create_tensor_from_blob", int32_t,                                                     \
+    (void*, int64_t, const int64_t*, const int64_t*, int64_t, int32_t, int32_t, int32_t, Handle*))                     \
+  X(copy, 't', "aoti_torch_copy_", int32_t, (Handle, Handle, int32_t))                                                 \
+  X(mm_out, 't', "aoti_torch_cpu_mm_out", int32_t, (Handle, Handle, Handle))                                           \
+  X(bmm_out, 't', "aoti_torch_cpu_bmm_out", int32_t, (Handle, Handle, Handle))                                         \
+  X(addmm_out, 't', "aoti_torch_cpu_addmm_out", int32_t, (Handle, Handle, Handle, Handle, double, double))             \
+  X(linear_pointwise, 't', "aoti_torch_cpu__linear_pointwise", int32_t,                                                \
+    (Handle, Handle, Handle*, const char*, const double**, int64_t, const char**, Handle*))                            \
+  X(sgemm_pack_get_size, 't', "cblas_sgemm_pack_get_size", size_t, (int, int, int, int))                               \
+  X(sgemm_pack, 't', "cblas_sgemm_pack", void, (int, int, int, int, int, int, float, const float*, int, float*))       \
+  X(sgemm_compute, 't', "cblas_sgemm_compute", void,                                                                   \
+    (int, int, int, int, int, int, const float*, int, const float*, int, float, float*, int))                          \
+  X(mkldnn_matmul, 't', "_ZN2at6native13mkldnn_matmulERKNS_6TensorES3_S3_ff", void,                                    \
+    (Handle, Handle, Handle, float, float))                                                                            \
+  X(convolution, 't', "aoti_torch_cpu_convolution", int32_t,                                                           \
+    (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int32_t,      \
+     const int64_t*, int64_t, int64_t, Handle*))                                                                       \
+  X(packed_convolution, 't', "aoti_torch_cpu_mkldnn__convolution_pointwise", int32_t,                                  \
+    (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int64_t,      \
+     const char*, const double**, int64_t, const char**, Handle*))                                                     \
+  X(version, 't', "_ZNK2at10TensorBase8_versionEv", int64_t, (Handle))                                                 \
+  X(flash_attention, 't', "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", int32_t,                       \
+    (Handle, Handle, Handle, double, int32_t, Handle*, double*, Handle*, Handle*))                                     \
+  X(cuda_stream, 'g', "aoti_torch_get_current_cuda_stream", int32_t, (int32_t, void**))                                \
+  X(cuda_stream_guard, 'g', "aoti_torch_create_cuda_stream_guard", int32_t, (void*, int32_t, void**))                  \
+  X(cuda_drop_stream_guard, 'g', "aoti_torch_delete_cuda_stream_guard", int32_t, (void*))                              \
+  X(cuda_mm_out, 'g', "aoti_torch_cuda_mm_out", int32_t, (Handle, Handle, Handle))                                     \
+  X(cuda_bmm_out, 'g', "aoti_torch_cuda_bmm_out", int32_t, (Handle, Handle, Handle))                                   \
+  X(cuda_addmm_out, 'g', "aoti_torch_cuda_addmm_out", int32_t, (Handle, Handle, Handle, Handle, double, double))       \
+  X(cuda_convolution, 'g', "aoti_torch_cuda_convolution", int32_t,                                                     \
+    (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int32_t,      \
+     const int64_t*, int64_t, int64_t, Handle*))                                                                       \
+  X(cuda_flash_attention, 'g', "aoti_torch_cuda__scaled_dot_product_flash_attention", int32_t,                         \
+    (Handle, Handle, Handle, double, int32_t, int32_t, double*, Handle*, Handle*, Handle*, Handle*, int64_t*,          \
+     int64_t*, Handle*, Handle*, Handle*))                                                                             \
+  X(cuda_efficient_attention, 'g', "aoti_torch_cuda__scaled_dot_product_efficient_attention", int32_t,                 \
+    (Handle, Handle, Handle, Handle*, int32_t, double, int32_t, double*, Handle*, Handle*, Handle*, Handle*))          \
+  X(cuda_cudnn_attention, 'g', "aoti_torch_cuda__scaled_dot_product_cudnn_attention", int32_t,                         \
+    (Handle, Handle, Handle, Handle*, int32_t, double, int32_t, int32_t, double*, Handle*, Handle*, Handle*, Handle*,  \
+     int64_t*, int64_t*, Handle*, Handle*, Handle*))                                                                   \
+  X(cuda_flash_attention_backward, 'g', "aoti_torch_cuda__scaled_dot_product_flash_attention_backward", int32_t,       \
+    (Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, int64_t, int64_t, double, int32_t, Handle,        \
+     Handle, double*, Handle*, Handle*, Handle*))                                                                      \
+  X(cuda_efficient_attention_backward, 'g', "aoti_torch_cuda__scaled_dot_product_efficient_attention_backward",        \
+    int32_t,                                                                                                           \
+    (Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, double, const int32_t*, int64_t, int32_t, \
+     double*, Handle*, Handle*, Handle*, Handle*))                                                                     \
+  X(cuda_cudnn_attention_backward, 'g', "aoti_torch_cuda__scaled_dot_product_cudnn_attention_backward", int32_t,       \
+    (Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, int64_t, int64_t, double, \
+     int32_t, double*, Handle*, Handle*, Handle*))                                                                     \
+  X(cuda_dropout, 'g', "aoti_torch_cuda_native_dropout", int32_t, (Handle, double, int32_t*, Handle*, Handle*))        \
+  X(flash_sdp, 't', "_ZNK2at7Context19userEnabledFlashSDPEv", bool, (void*))                                           \
+  X(efficient_sdp, 't', "_ZNK2at7Context26userEnabledMemEfficientSDPEv", bool, (void*))                                \
+  X(math_sdp, 't', "_ZNK2at7Context18userEnabledMathSDPEv", bool, (void*))                                             \
+  X(float32_precision, 't', "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE", int32_t,           \
+    (void*, int32_t, int32_t))                                                                                         \
+  X(tf32_cublas, 't', "_ZNK2at7Context15allowTF32CuBLASEv", bool, (void*))                                             \
+  X(cudnn_enabled, 't', "_ZNK2at7Context16userEnabledCuDNNEv", bool, (void*))                                          \
+  X(cudnn_benchmark, 't', "_ZNK2at7Context14benchmarkCuDNNEv", bool, (void*))                                          \
+  X(cudnn_deterministic, 't', "_ZNK2at7Context18deterministicCuDNNEv", bool, (void*))                                  \
+  X(fp16_reduction, 't', "_ZNK2at7Context24allowFP16ReductionCuBLASEv", uint8_t, (void*))                              \
+  X(bf16_reduction, 't', "_ZNK2at7Context24allowBF16ReductionCuBLASEv", uint8_t, (void*))                              \
+  X(fp16_accumulation, 't', "_ZNK2at7Context27allowFP16AccumulationCuBLASEv", bool, (void*))                           \
+  X(cudnn_sdp, 't', "_ZNK2at7Context19userEnabledCuDNNSDPEv", bool, (void*))                                           \
+  X(parallel_for, 't', "torch_parallel_for", int32_t,                                                                  \
+    (int64_t, int64_t, int64_t, void (*)(int64_t, int64_t, void*), void*))                                             \
+  X(num_threads, 't', "torch_get_num_threads", int32_t, (uint32_t*))                                                   \
+  X(empty_strided_cpu, 't', "_ZN2at6detail17empty_strided_cpuEN3c108ArrayRefIlEES3_NS1_10ScalarTypeEb", TensorValue,   \
+    (ArrayRef, ArrayRef, int8_t, bool))                                                                                \
+  X(empty_strided_cuda, 'g',                                                                                           \
+    "_ZN2at6detail18empty_strided_cudaEN3c108ArrayRefIlEES3_NS1_10ScalarTypeESt8optionalINS1_6DeviceEE", TensorValue,  \
+    (ArrayRef, ArrayRef, int8_t, OptionalDevice))                                                                      \
+  X(bump_version, 't', "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE", void, (Handle))                         \
+  X(grad_fn, 't', "_ZNK2at10TensorBase7grad_fnEv", void**, (Handle))                                                   \
+  X(fw_grad, 'c', "_ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE", Impl*, (Impl, uint64_t, Handle))               \
+  X(requires_grad, 'c', "_ZNK3c1010TensorImpl13requires_gradEv", bool, (Impl))                                         \
+  X(grad_enabled, 'c', "_ZN3c108GradMode10is_enabledEv", bool, ())                                                     \
+  X(set_grad_enabled, 'c', "_ZN3c108GradMode11set_enabledEb", void, (bool))                                            \
+  X(inference_enabled, 'c', "_ZN3c1013InferenceMode10is_enabledEv", bool, ())                                          \
+  X(autograd_state, 'c', "_ZN3c1013AutogradState13get_tls_stateEv", uint8_t*, ())                                      \
+  X(dispatch_modes, 'c', "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", int64_t, ())                                \
+  X(function_modes, 't', "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", int64_t, ())                               \
+  X(dispatch_mode_at, 'c', "_ZN3c104impl20TorchDispatchModeTLS12get_stack_atEl", void**, (int64_t))                    \
+  X(function_mode_at, 't', "_ZN2at4impl22PythonTorchFunctionTLS12get_stack_atEl", void**, (int64_t))                   \
+  X(function_disabled, 't', "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", int32_t, ())                  \
+  X(default_dtype, 'c', "_ZN3c1031get_default_dtype_as_scalartypeEv", int8_t, ())                                      \
+  X(autocast_dtype, 't', "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE", int8_t, (int8_t))                   \
+  X(autocast_cache, 't', "_ZN2at8autocast25is_autocast_cache_enabledEv", bool, ())                                     \
+  X(global_context, 't', "_ZN2at13globalContextEv", void*, ())                                                         \
+  X(deterministic, 't', "_ZNK2at7Context23deterministicAlgorithmsEv", bool, (void*))                                   \
+  X(deterministic_warn, 't', "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv", bool, (void*))                      \
+  X(wrap_move, 'p', "_Z16THPVariable_WrapON2at10TensorBaseE", PyObject*, (Handle))                                     \
+  X(wrap_copy, 'p', "_Z16THPVariable_WrapRKN2at10TensorBaseE", PyObject*, (Handle))                                    \
   X(wrap_value, 'p', "_Z16THPVariable_WrapN2at10TensorBaseE", PyObject*, (Handle))
 
 // Numbers and attribute names of torch's ScalarType. The numbers are a stable ABI; the self-test checks some.

@@ -74,8 +74,8 @@ bool Attention(const TorchApi& t, const Call& c, Operands operands, Handles& out
     failed = t.cuda_cudnn_attention(in[0], in[1], in[2], m, 1, dropout, causal, 0, &scale, all[0], all[1], all[4],
                                     all[5], &lengths[0], &lengths[1], all[2], all[3], all[6]);
   else if (kernel == "efficient" && t.cuda_efficient_attention)
-    failed = t.cuda_efficient_attention(in[0], in[1], in[2], m, 1, dropout, causal, &scale, all[0], all[1], all[2],
-                                        all[3]);
+    failed =
+        t.cuda_efficient_attention(in[0], in[1], in[2], m, 1, dropout, causal, &scale, all[0], all[1], all[2], all[3]);
   if (failed) return false;
   for (int i = 0; i < 4; ++i) *out[i] = all.Take(i);
   return out.Count(4);
@@ -138,7 +138,8 @@ bool RunWithoutPython(const TorchApi& t, const Call& call, std::span<const Buffe
   Handles out(t);
   if (!run(t, call, operands, out) || out.count() != static_cast<int>(results.size())) return false;
   for (size_t i = 0; i < results.size(); ++i) {
-    const auto type = *out[i] ? FromScalarType(Field<uint16_t>(*static_cast<Impl*>(*out[i]), t.at.dtype)) : std::nullopt;
+    const auto type =
+        *out[i] ? FromScalarType(Field<uint16_t>(*static_cast<Impl*>(*out[i]), t.at.dtype)) : std::nullopt;
     if (!type) return false;
     results[i].dtype = *type;
   }

@@ -57,8 +57,7 @@ class Handles {  // that a shim has returned, dropped at the end
 };
 
 // Of an extern; false, and nothing has happened: Python runs it (torch_calls.cc).
-bool RunWithoutPython(const TorchApi& t, const Call& call, std::span<const Buffer> operands,
-                      std::span<Buffer> results);
+bool RunWithoutPython(const TorchApi& t, const Call& call, std::span<const Buffer> operands, std::span<Buffer> results);
 
 // Contractions (contractions.cc). Each returns false where it does not apply.
 bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out);
