@@ -81,7 +81,7 @@ def test_one_pass(fresh, monkeypatch, foreach):
 
     calls = []
     monkeypatch.setattr(adam, "_fused_adam", lambda *a, inner=adam._fused_adam, **k: (calls.append(len(a[0])), inner(*a, **k))[1])
-    train(fresh.compile, lambda p: torch.optim.AdamW(p, lr=0.01, foreach=foreach), None)
+    train(fresh.compile, OPTIMIZERS["AdamW"], foreach)
     assert calls == [5] * 6
     train(lambda f: f, OPTIMIZERS["AdamW"], None)
     assert len(calls) == 6
