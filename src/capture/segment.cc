@@ -13,6 +13,8 @@
 #include "capture/semantics.h"
 #include "capture/training.h"
 #include "diag/diag.h"
+#include "graph/raises.h"
+#include "runtime/thread_pool.h"
 #include "tensor/no_collection.h"
 
 namespace framejit::capture {
@@ -120,6 +122,18 @@ bool MixesInference(const Trace& t) {
 bool HasDestructor(PyObject* o) {
   static PyObject* del_name = PyUnicode_InternFromString("__del__");
   return o && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && _PyType_Lookup(Py_TYPE(o), del_name);
+}
+
+// Floating-point errors must be known before compiled code writes to an argument, so it reads a large array twice.
+// NumPy writes first and warns then: one cheap operation, or two where there are no threads, it does faster.
+bool LeftToNumpy(const Trace& trace, const Graph& g, int ieee) {
+  const size_t threads = runtime::ThreadPool::Get().num_threads();
+  if (!ieee || trace.calls.size() + threads > 3 || g.writes.size() != 1 || !MayRaise(g, g.writes[0].value))
+    return false;
+  std::vector<int64_t> hints;
+  for (const auto& s : g.symbols) hints.push_back(s.hint);
+  return g.nodes[g.writes[0].value].type.numel().Eval(hints) >= 4096 &&
+         std::all_of(g.nodes.begin(), g.nodes.end(), [](const Node& n) { return Info(n.op).cost < 16; });
 }
 
 // Can what tensors hold make a call of the framework raise?
@@ -233,6 +247,11 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
       }
   s.trace().outputs = seg->recipe.outputs;
   const Trace& trace = *(seg->trace = std::make_shared<const Trace>(std::move(s.trace())));
+  if (LeftToNumpy(trace, s.graph(), ieee)) {
+    config.notes.push_back("a cheap operation on a large array in place: left to NumPy, which reads it once");
+    diag::Log(diag::Channel::perf_, config.notes.back() + "  [" + PyUnicode_AsUTF8(fj_code(frame)->co_qualname) + "]");
+    return nullptr;
+  }
   auto constants = s.constants();
   const bool writes = !s.graph().writes.empty();
 

@@ -3,6 +3,9 @@
 #include "frame/driver.h"
 
 #include <pthread.h>
+#include <sys/auxv.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -32,6 +35,14 @@ thread_local int scopes_here = 0;
 // Less than an eighth of this thread's C stack, or 192 KiB, is left.
 bool StackLow() {
   static thread_local const char* floor = [] {
+    // For the main thread pthread_getattr_np reads the map of all memory, which is long where torch is loaded. Its
+    // stack begins at the program's name.
+    const char* top = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
+    const char* here = reinterpret_cast<const char*>(__builtin_frame_address(0));
+    rlimit limit;
+    if (top && gettid() == getpid() && getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < size_t{1} << 40 &&
+        here < top && here > top - limit.rlim_cur)  // a forked thread has a stack of its own
+      return top - limit.rlim_cur + std::max<size_t>(limit.rlim_cur / 8, 192 << 10);
     pthread_attr_t attributes;
     void* bottom = nullptr;
     size_t size = 0;

@@ -4,10 +4,9 @@
 // slot are ordered by size, so tensor arguments are compared before a module with hundreds of parameters is walked.
 #include <algorithm>
 #include <deque>
-#include <memory_resource>
-#include <unordered_set>
 
 #include "diag/diag.h"
+#include "guard/index_table.h"
 #include "guard/program.h"
 
 namespace framejit::guard {
@@ -58,24 +57,19 @@ struct GuardBuilder::Impl {
   std::optional<tensor::TorchState> torch_state;
   std::optional<std::pair<uint64_t, uint64_t>> numpy_state;
 
-  struct Key {
-    Kind kind;
-    const Source *source, *other;
-    PyObject *object, *name;
-    int64_t number;
-    friend bool operator==(const Key&, const Key&) = default;
-  };
-  struct Hash {
-    size_t operator()(const Key& k) const {
-      size_t h = static_cast<size_t>(k.kind) + static_cast<size_t>(k.number) * 31;
-      for (const void* p : {static_cast<const void*>(k.source), static_cast<const void*>(k.other),
-                            static_cast<const void*>(k.object), static_cast<const void*>(k.name)})
-        h = (h ^ reinterpret_cast<size_t>(p) / 8) * 0x9E3779B97F4A7C15u;
-      return h ^ h >> 29;
-    }
-  };
-  std::pmr::monotonic_buffer_resource seen_memory;  // freed at once
-  std::pmr::unordered_set<Key, Hash> seen{&seen_memory};
+  IndexTable seen;  // rows, by all that `Same` compares
+
+  static bool Same(const Row& a, const Row& b) {
+    return a.kind == b.kind && a.source == b.source && a.other == b.other && a.object == b.object && a.name == b.name &&
+           a.number == b.number;
+  }
+  static size_t Hash(const Row& r) {
+    size_t h = static_cast<size_t>(r.kind) + static_cast<size_t>(r.number) * 31;
+    for (const void* p : {static_cast<const void*>(r.source), static_cast<const void*>(r.other),
+                          static_cast<const void*>(r.object), static_cast<const void*>(r.name)})
+      h = (h ^ reinterpret_cast<size_t>(p) / 8) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+  }
 
   void ReadStates() {
     if (!torch_state && tensor::TorchLoaded()) torch_state = tensor::ReadTorchState();
@@ -113,8 +107,10 @@ void GuardBuilder::Add(Row row) {
       if (r.row.kind == Kind::kShape && r.row.shape->cmp == row.shape->cmp && r.row.shape->lhs == row.shape->lhs &&
           r.row.shape->rhs == row.shape->rhs)
         return;
-  } else if (!impl_->seen.insert({row.kind, row.source, row.other, row.object, row.name, row.number}).second) {
-    return;
+  } else {
+    const auto next = static_cast<uint32_t>(impl_->rows.size());
+    auto same = [&](uint32_t i) { return Impl::Same(impl_->rows[i].row, row); };
+    if (impl_->seen.FindOrEnter(Impl::Hash(row), next, same) != next) return;
   }
   HeldRow held;
   held.object = Ref::Borrow(row.object);
@@ -419,7 +415,7 @@ std::shared_ptr<GuardSet> GuardBuilder::Finish(shape::Env& env, const std::vecto
     p->nodes[i].object = p->sources[i]->object;
   }
   impl_->rows.clear();
-  impl_->seen.clear();
+  impl_->seen.Clear();
   return p;
 }
 

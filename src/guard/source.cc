@@ -22,16 +22,20 @@ SourcePool::~SourcePool() {
 }
 
 const Source* SourcePool::Intern(SourceKind kind, const Source* base, int index, PyObject* object) {
-  auto [it, fresh] = index_.try_emplace(Key{kind, base, index, object}, nullptr);
-  if (fresh) {
-    Py_XINCREF(object);
-    it->second = &sources_.emplace_back(Source{kind, base, index, object, static_cast<uint32_t>(sources_.size())});
-  }
-  return it->second;
+  size_t hash = reinterpret_cast<size_t>(base) * 31 + reinterpret_cast<size_t>(object) / 16;
+  hash = (hash ^ hash >> 17 ^ static_cast<size_t>(kind) << 40 ^ static_cast<size_t>(index) << 20) * 0x9E3779B97F4A7C15u;
+  const auto next = static_cast<uint32_t>(sources_.size());
+  const uint32_t id = index_.FindOrEnter(hash ^ hash >> 29, next, [&](uint32_t i) {
+    const Source& s = sources_[i];
+    return s.kind == kind && s.base == base && s.index == index && s.object == object;
+  });
+  if (id != next) return &sources_[id];
+  Py_XINCREF(object);
+  return &sources_.emplace_back(Source{kind, base, index, object, next});
 }
 
 void SourcePool::Weaken() {
-  index_.clear();  // addresses of objects that may die are no keys
+  index_.Clear();  // addresses of objects that may die are no keys
   for (Source& s : sources_) {
     if (s.kind != SourceKind::kConst || s.index == 1) continue;
     Expected e(s.object);

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <deque>
-#include <memory_resource>
-#include <unordered_map>
 #include <vector>
 
 #include "guard/guard.h"
+#include "guard/index_table.h"
 
 namespace framejit::guard {
 
@@ -58,22 +57,8 @@ class SourcePool {
   void Weaken();  // constants that allow it are held weakly from now on
 
  private:
-  struct Key {
-    SourceKind kind;
-    const Source* base;
-    int index;
-    PyObject* object;
-    friend bool operator==(const Key&, const Key&) = default;
-  };
-  struct Hash {
-    size_t operator()(const Key& k) const {
-      size_t h = reinterpret_cast<size_t>(k.base) * 31 + reinterpret_cast<size_t>(k.object) / 16;
-      return (h ^ h >> 17) * 0x9E3779B97F4A7C15u + static_cast<size_t>(k.kind) * 257 + k.index;
-    }
-  };
-  std::deque<Source> sources_;                        // stable addresses
-  std::pmr::monotonic_buffer_resource index_memory_;  // freed at once
-  std::pmr::unordered_map<Key, const Source*, Hash> index_{&index_memory_};
+  std::deque<Source> sources_;  // stable addresses
+  IndexTable index_;
 };
 
 // Where a C member (slot) descriptor of a type points to, remembered by type tag.

@@ -1,6 +1,7 @@
 """NumPy's floating-point errors in compiled code: what eager tells of is told, and ordinary numbers end no run early."""
 
 import itertools
+import os
 import subprocess
 import sys
 import textwrap
@@ -204,3 +205,27 @@ def test_ordinary_numbers_end_no_run(np):
                           env={**__import__("os").environ, "FRAMEJIT_LOG": "perf", "PYTHONPATH": ":".join(p for p in sys.path if p)})  # fmt: skip
     assert "done" in done.stdout, done.stderr[-2000:]
     assert "ended early" not in done.stderr + done.stdout
+
+
+def test_cheap_updates_of_large_arrays_are_left_to_numpy(fresh, np):
+    """Compiled code would read the array twice: errors must be known before it writes."""
+
+    def update(a, b):
+        a += b
+
+    def costly(a, b):
+        a += np.exp(b) * np.sin(b)
+
+    few = len(os.sched_getaffinity(0)) <= 2  # threads would make up for it
+    for f, graphs in ((update, 0 if few else 1), (costly, 1)):
+        a, b = np.ones(5000), np.full(5000, 0.5)
+        expected = a.copy()
+        f(expected, b)
+        explained = fresh.explain(f)(a, b)
+        assert explained.graph_count == graphs
+        assert explained.graph_break_count == 0
+        np.testing.assert_allclose(a, expected, rtol=1e-15)
+    a = np.full(5000, 1e308)
+    with pytest.warns(RuntimeWarning, match="overflow encountered in add"):
+        fresh.compile(update)(a, a)
+    assert np.isinf(a).all()
