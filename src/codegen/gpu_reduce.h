@@ -75,13 +75,9 @@ class GpuReducer : public GpuThread {
   }
   Pair SumOf(const State& s, const std::vector<Pair>& all) {  // it may take products in unrounded
     llvm::IRBuilder<>::FastMathFlagGuard guard(b_);
-    llvm::FastMathFlags flags = b_.getFastMathFlags();
-    flags.setAllowContract();
-    b_.setFastMathFlags(flags);
-    for (const Pair& p : all) {
-      auto* product = llvm::dyn_cast<llvm::BinaryOperator>(p.first);
-      if (product && product->getOpcode() == llvm::Instruction::FMul) product->setHasAllowContract(true);
-    }
+    Values terms;
+    for (const Pair& p : all) terms.push_back(p.first);
+    AllowContract(terms);
     return Tree(s, all);
   }
   // What the sites contribute, into s.value or the slots.

@@ -15,6 +15,7 @@ namespace {
 constexpr int kAccess = 16;    // bytes of the widest access
 constexpr int kResident = 16;  // elements of a row that a thread keeps
 constexpr int kMostThreads = 1024;
+constexpr int kManyLoads = 16;
 constexpr int64_t kManyThreads = 132 * 1024;  // keep the memory of a large chip busy
 
 bool Memory(const Inst& inst) {
@@ -218,6 +219,7 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
     case GpuSchedule::kPoint:
       s.threads = 256;
       s.unroll = 1;
+      if (loads > kManyLoads) s.blocks = 3;  // not all of them in registers at once
       break;
     case GpuSchedule::kTile:
       s.threads = 256;

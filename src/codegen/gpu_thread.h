@@ -428,6 +428,10 @@ class GpuThread {
           }
           Values operands;
           for (int o : inst.operands) operands.push_back(Lane(site, o, lane));
+          if (Value* sum = Contracted(inst, operands)) {
+            out.push_back(sum);
+            continue;
+          }
           out.push_back((places_.rough[n] ? rough_ops_ : ops_).Emit(inst.op, inst.dtype, OperandType(inst), operands));
         }
         return out;
@@ -437,11 +441,52 @@ class GpuThread {
     }
   }
 
+  // x * y + z, rounded once, where that is as good.
+  Value* Contracted(const Inst& inst, const Values& operands) {
+    auto* product = k_.contract && inst.op == Op::kAdd ? llvm::dyn_cast<llvm::BinaryOperator>(operands[1]) : nullptr;
+    if (!product || product->getOpcode() != llvm::Instruction::FMul) return nullptr;
+    return b_.CreateIntrinsic(llvm::Intrinsic::fma, {product->getType()},
+                              {product->getOperand(0), product->getOperand(1), operands[0]});
+  }
+
+  // A sum that is made next may take in the products among its operands.
+  void AllowContract(const Values& operands) {
+    llvm::FastMathFlags flags = b_.getFastMathFlags();
+    flags.setAllowContract();
+    b_.setFastMathFlags(flags);
+    for (Value* v : operands) {
+      auto* product = llvm::dyn_cast<llvm::BinaryOperator>(v);
+      if (product && product->getOpcode() == llvm::Instruction::FMul) product->setHasAllowContract(true);
+    }
+  }
+
+  // LLVM would start with all loads of a long kernel and end with one sum after the other: more than registers hold.
+  // Sums that go on past instruction `now` are made before anything that follows.
+  static constexpr int kSettle = 12;
+  void Settle(const Stage& stage, int now, std::vector<Site>& sites) {
+    std::vector<bool> open(k_.insts.size(), false);
+    for (int n : stage.insts) {
+      if (n < now) continue;
+      for (int o : k_.insts[n].operands) open[o] = open[o] || (o < now && k_.insts[o].op == Op::kAdd);
+    }
+    for (int n : stage.insts) {
+      if (!open[n] || k_.insts[n].dtype != DType::kFloat32) continue;
+      for (Site& site : sites) {
+        for (Value*& v : site.values[number_[n]]) {
+          auto* f = llvm::FunctionType::get(v->getType(), {v->getType()}, false);
+          v = b_.CreateCall(llvm::InlineAsm::get(f, "", "=f,0,~{memory}", /*hasSideEffects=*/true), {v});
+        }
+      }
+    }
+  }
+
   // All instructions of the stage on the sites; sites side by side, so that their loads are in flight together.
   void Emit(const Stage& stage, std::vector<Site>& sites) {
     for (Site& site : sites) site.values.resize(k_.insts.size());
+    int emitted = 0;
     for (int n : stage.insts) {
       const Inst& inst = k_.insts[n];
+      if (k_.contract && ++emitted % kSettle == 0) Settle(stage, n, sites);
       if (inst.kind == IKind::kReduce || inst.kind == IKind::kStore) continue;
       for (Site& site : sites) {
         if (inst.kind == IKind::kCheck) {

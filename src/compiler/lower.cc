@@ -8,6 +8,7 @@
 #include "compiler/in_place.h"
 #include "diag/diag.h"
 #include "graph/raises.h"
+#include "loop/depthwise.h"
 #include "pass/alias.h"
 #include "pass/views.h"
 
@@ -195,6 +196,10 @@ class Lowering {
     for (ValueId v : group.stored) pass_on(v);
     const bool gpu = g_.nodes[group.stored.at(0)].type.device.kind == DeviceKind::kCuda;
     loop::BuiltKernel built = loop::BuildKernel(g_, group.nodes, group.stored, layouts, /*keep=*/!gpu);
+    AddKernel(std::move(built), group, gpu);
+  }
+
+  void AddKernel(loop::BuiltKernel built, const Group& group, bool gpu) {
     built.kernel.name = KernelName(g_, group);
     if (options_.watch & ~kBadIndex) {
       for (ValueId v : group.nodes) built.kernel.ieee = built.kernel.ieee || MayRaise(g_, v);
@@ -263,8 +268,22 @@ class Lowering {
     plan_.steps.push_back(std::move(step));
   }
 
+  // One of our own instead of the library's?
+  bool LowerDepthwise(ValueId v) {
+    if (!loop::IsDepthwise(g_, g_.nodes[v])) return false;
+    for (ValueId o : g_.nodes[v].operands) ValueOf(o);
+    SetLayout(v);
+    std::optional<loop::BuiltKernel> built = loop::BuildDepthwise(g_, v, layouts_);
+    if (!built) return false;
+    Group group;
+    group.nodes = group.stored = {v};
+    AddKernel(std::move(*built), group, true);
+    return true;
+  }
+
   // Convolutions and attention allocate their results: those are used as they are.
   void LowerLibrary(ValueId v) {
+    if (LowerDepthwise(v)) return;
     ++stats_.library_calls;
     switch (g_.nodes[v].op) {
       case Op::kMatMul: return LowerOne(v, Step::Kind::kMatMul);

@@ -82,8 +82,9 @@ struct Kernel {
   std::vector<DType> scratch;      // row buffers private to the kernel, `inner` elements each: buffers.size() + k
   std::vector<Inst> insts;
   std::vector<Stage> stages;
-  bool stream = false;  // so much is written that no cache keeps it
-  bool ieee = false;    // IEEE exceptions are looked at: functions raise theirs, lanes that do not exist raise none
+  bool stream = false;    // so much is written that no cache keeps it
+  bool contract = false;  // a product that is added need not be rounded before
+  bool ieee = false;      // IEEE exceptions are looked at: functions raise theirs, lanes that do not exist raise none
   bool Checks() const {
     for (const Inst& inst : insts) {
       if (inst.kind == IKind::kCheck) return true;

@@ -112,6 +112,7 @@ std::string Kernel::SignatureText() const {
   out += ") outer " + shape::ToString(outer) + " red " + shape::ToString(red) + " inner " + inner.str();
   if (block) out += (tiled ? " tile " : " block ") + std::to_string(block);
   if (stream) out += " stream";
+  if (contract) out += " contract";
   if (ieee) out += " ieee";
   for (DType t : scratch) out += " scratch " + std::string(DTypeName(t));
   out += "\n";

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "graph/rewrite.h"
+#include "loop/depthwise.h"
 #include "pass/views.h"
 
 namespace framejit::pass {
@@ -45,7 +46,9 @@ class Pass {
       bool last = false;
       if (IsConv2d(n)) {
         n.operands[0] = Ordered(n.operands[0]);
-        n.operands[1] = Ordered(n.operands[1]);
+        n.operands[1] = loop::IsDepthwise(g_, g_.nodes[v])
+                            ? Copied(n.operands[1], loop::DepthwiseFilterStrides(r_.node(n.operands[1]).type.shape))
+                            : Ordered(n.operands[1]);
         last = true;
       } else if (Info(n.op).kind == 'P' && n.type.rank() == 4) {
         for (ValueId o : n.operands) last = last || (lies_.contains(o) && r_.node(o).type.shape == n.type.shape);
@@ -80,14 +83,19 @@ class Pass {
     }
     const Ints have = n.strides.empty() ? RowMajor(sizes) : n.strides;
     if ((n.op != Op::kInput && kind != 'X') || SameStrides(sizes, have, Nhwc(sizes))) return now;
-    auto [at, fresh] = copies_.emplace(now, kNoValue);
+    return Copied(now, Nhwc(sizes));
+  }
+
+  ValueId Copied(ValueId now, Ints strides) {
+    const Node& n = r_.node(now);
+    auto [at, fresh] = copies_.emplace(std::pair(now, strides[0] == Int(1)), kNoValue);
     if (!fresh) return at->second;
     Node copy;
     copy.op = Op::kCast;
     copy.operands = {now};
     copy.type = n.type;
     copy.attrs.dtype = n.type.dtype;
-    copy.strides = Nhwc(sizes);
+    copy.strides = std::move(strides);
     copy.file = n.file;
     copy.line = n.line;
     at->second = r_.Append(std::move(copy));
@@ -98,8 +106,9 @@ class Pass {
   Graph& g_;
   Rewriter r_;
   std::vector<bool> fixed_;  // by old number: others look at its layout
-  std::map<ValueId, ValueId> old_, copies_;
-  std::map<ValueId, bool> lies_;  // channels-last
+  std::map<ValueId, ValueId> old_;
+  std::map<std::pair<ValueId, bool>, ValueId> copies_;  // by what they copy, and whether as depthwise filters
+  std::map<ValueId, bool> lies_;                        // channels-last
   int count_ = 0;
 };
 

@@ -287,6 +287,26 @@ TEST_F(GpuPlan, EmptyTensorsLaunchNothing) {
   host.Delete(&out);
 }
 
+// Between other convolutions, which lie with their channels inside.
+TEST_F(GpuPlan, DepthwiseConvolutionsAreKernels) {
+  Graph g;
+  shape::Env env;
+  Builder b(g, env);
+  auto conv = [&](ValueId x, ValueId w, int64_t size, int64_t groups) {
+    Attrs attrs;
+    attrs.axes = {1, 1, size / 2, size / 2, 1, 1, 0, 0, groups};
+    return b.Add(Op::kConv, {x, w}, attrs);
+  };
+  const auto t = DType::kBFloat16;
+  ValueId x = In(b, t, {Int(2), Int(32), Int(14), Int(14)}), wide = In(b, t, {Int(64), Int(32), Int(1), Int(1)});
+  ValueId deep = In(b, t, {Int(64), Int(1), Int(5), Int(5)}), large = In(b, t, {Int(64), Int(1), Int(7), Int(7)});
+  ValueId narrow = In(b, t, {Int(32), Int(64), Int(1), Int(1)});
+  g.outputs = {conv(conv(conv(conv(x, wide, 1, 1), deep, 5, 64), large, 7, 64), narrow, 1, 1)};
+  auto exe = Compile(g);
+  EXPECT_EQ(exe->stats().library_calls, 3) << exe->str();  // 49 taps are the library's
+  EXPECT_NE(exe->str().find("gpu kernel conv"), std::string::npos) << exe->str();
+}
+
 TEST_F(GpuPlan, ValuesOfTwoDevicesAreNotFused) {
   Graph g;
   shape::Env env;

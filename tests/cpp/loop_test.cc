@@ -1,5 +1,6 @@
 // BuildKernel: graphs of every kind the builder folds into one kernel, against the interpreter.
 #include "kernel_harness.h"
+#include "loop/depthwise.h"
 
 namespace framejit {
 namespace {
@@ -422,6 +423,71 @@ TEST(Types, StridedSmallElements) {
             y = t.In(RandomStrided(d, {21, 9}, {27, 3}, 2, 0, 100));
     t.Out({t.b.Binary(Op::kMaximum, x, y)});
     t.Check();
+  }
+}
+
+// The kernel of a depthwise convolution, made for a GPU and run here.
+TEST(Depthwise, SumsItsTaps) {
+  struct Case {
+    int64_t n, c, h, w, rows, columns, stride, padding, dilation;
+    bool bias;
+    DType t;
+  };
+  for (const Case& k : {Case{2, 24, 9, 11, 3, 3, 1, 1, 1, false, DType::kFloat32},
+                        Case{1, 16, 12, 10, 5, 5, 2, 2, 1, true, DType::kFloat32},
+                        Case{3, 7, 8, 8, 3, 5, 1, 0, 2, true, DType::kBFloat16},
+                        Case{2, 8, 7, 7, 3, 3, 2, 3, 1, false, DType::kFloat16}}) {
+    Graph g;
+    shape::Env env;
+    Builder b(g, env);
+    std::vector<HostTensor> inputs = {
+        RandomStrided(k.t, {k.n, k.c, k.h, k.w}, {k.c * k.h * k.w, 1, k.w * k.c, k.c}, 1),
+        RandomStrided(k.t, {k.c, 1, k.rows, k.columns}, {1, k.c, k.columns * k.c, k.c}, 2)};
+    if (k.bias) inputs.push_back(Random(k.t, {k.c}, 3));
+    std::vector<ValueId> operands;
+    for (const HostTensor& t : inputs) {
+      TensorType type = test::TypeOf(t);
+      type.device = {DeviceKind::kCuda, 0};
+      Ints strides;
+      for (int64_t s : t.strides) strides.push_back(s);
+      operands.push_back(b.Input(type, strides, "x"));
+    }
+    Attrs attrs;
+    attrs.axes = {k.stride, k.stride, k.padding, k.padding, k.dilation, k.dilation, 0, 0, k.c};
+    const ValueId conv = b.Add(Op::kConv, operands, attrs);
+    const Ints& out = g.nodes[conv].type.shape;
+    const int64_t rows = out[2].value(), columns = out[3].value();
+    g.nodes[conv].strides = {rows * columns * k.c, 1, columns * k.c, k.c};
+    g.outputs = {conv};
+    std::vector<loop::Layout> layouts(g.nodes.size());
+    for (ValueId v = 0; v < g.nodes.size(); ++v) layouts[v].strides = g.nodes[v].strides;
+    test::GroupRun run;
+    auto built = loop::BuildDepthwise(g, conv, layouts);
+    ASSERT_TRUE(built.has_value());
+    run.built = std::move(*built);
+    const HostTensor got = test::RunGroup(g, run, inputs, "avx2", {})[0];
+    int64_t at = 0;
+    for (int64_t n = 0; n < k.n; ++n) {
+      for (int64_t c = 0; c < k.c; ++c) {
+        for (int64_t y = 0; y < rows; ++y) {
+          for (int64_t x = 0; x < columns; ++x, ++at) {
+            double sum = k.bias ? GetElement(inputs[2], c) : 0;
+            for (int64_t i = 0; i < k.rows; ++i) {
+              for (int64_t j = 0; j < k.columns; ++j) {
+                const int64_t from_y = y * k.stride - k.padding + i * k.dilation;
+                const int64_t from_x = x * k.stride - k.padding + j * k.dilation;
+                if (from_y < 0 || from_y >= k.h || from_x < 0 || from_x >= k.w) continue;
+                sum += GetElement(inputs[0], ((n * k.c + c) * k.h + from_y) * k.w + from_x) *
+                       GetElement(inputs[1], (c * k.rows + i) * k.columns + j);
+              }
+            }
+            ASSERT_NEAR(GetElement(got, at), sum, k.t == DType::kFloat32 ? 1e-4 : 0.3) << at;
+          }
+        }
+      }
+    }
+    layouts[operands[0]].strides = test::RowMajor(g.nodes[operands[0]].type.shape);
+    EXPECT_FALSE(loop::BuildDepthwise(g, conv, layouts).has_value());  // channels outside: not for it
   }
 }
 

@@ -258,6 +258,20 @@ def test_rows_that_are_not_aligned(columns):
     check(lambda x, w: F.linear(x, w).relu() + 1, x, w)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("channels, size, stride, padding, dilation", [(64, 3, 1, 1, 1), (72, 5, 2, 2, 1), (36, 3, 2, 0, 2), (33, 5, 1, 3, 1)])
+def test_depthwise_convolutions(dtype, channels, size, stride, padding, dilation):
+    first, last = tensor(channels, 32, 1, 1, dtype=dtype, low=-0.2, high=0.2), tensor(16, channels, 1, 1, dtype=dtype, low=-0.2, high=0.2)
+    w, bias = tensor(channels, 1, size, size, dtype=dtype), tensor(channels, dtype=dtype)
+    conv = {"stride": stride, "padding": padding, "dilation": dilation, "groups": channels}
+
+    def net(x):
+        x = F.hardswish(F.conv2d(x, first))
+        return F.conv2d(F.relu(F.conv2d(x, w, **conv)), last), F.conv2d(x, w, bias, **conv).mean((2, 3))
+
+    check(net, tensor(3, 32, 15, 18, dtype=dtype), graphs=None, reference=False)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_convolutions_in_a_row(dtype):
     image = tensor(2, 3, 32, 32, dtype=dtype)

@@ -1,0 +1,18 @@
+// A depthwise convolution as a kernel of its own: every element sums its taps. Libraries take seconds to prepare
+// theirs.
+#pragma once
+
+#include <optional>
+
+#include "loop/kernel.h"
+
+namespace framejit::loop {
+
+// One filter a channel, on a GPU, in two dimensions, few taps, every size known but the batch's.
+bool IsDepthwise(const Graph& g, const Node& conv);
+// Strides in which it wants the filters: channels inside.
+Ints DepthwiseFilterStrides(const Ints& filters);
+// None, unless operands and result lie with their channels inside. layouts: of conv and its operands.
+std::optional<BuiltKernel> BuildDepthwise(const Graph& g, ValueId conv, const std::vector<Layout>& layouts);
+
+}  // namespace framejit::loop
