@@ -8,6 +8,7 @@
 #include "capture/proxy.h"
 #include "diag/diag.h"
 #include "framejit/compile.h"
+#include "tensor/autograd.h"
 #include "tensor/tensor.h"
 
 namespace framejit::frame {
@@ -190,6 +191,7 @@ PyMethodDef methods[] = {
     {"doctor", Doctor, METH_NOARGS, nullptr},
     {"set_stance", SetStance, METH_O, nullptr},
     {"register_backend", RegisterBackend, METH_VARARGS, nullptr},
+    {"depthwise_weight_gradient", tensor::DepthwiseWeightGradient, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

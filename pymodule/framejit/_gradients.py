@@ -93,3 +93,15 @@ def take(g, index, sizes, axis):
 def gather(g, index, sizes, axis):
     """Of data.gather(axis, index)."""
     return g.new_zeros(sizes).scatter_add_(axis, index, g)
+
+
+def depthwise(g, x, height, width, stride, padding, dilation, bias):
+    """Of the weight of a depthwise convolution over x, and of its bias if that is wanted."""
+    import torch
+
+    from ._framejit import depthwise_weight_gradient
+
+    weight = torch.empty(g.shape[1], 1, height, width)
+    sums = torch.empty(g.shape[1]) if bias else None
+    depthwise_weight_gradient(g, x, weight, sums, *stride, *padding, *dilation)
+    return (weight, sums) if bias else weight

@@ -62,17 +62,80 @@ ValueId ScatterAdd(Builder& b, const char* what, const TensorType& data, ValueId
   return RunCall(b, call, {grad, index}, {type})[0];
 }
 
+namespace {
+
+// Weight and bias of a depthwise convolution: our own kernel (runtime/depthwise.h), where the library has none. False:
+// something else.
+bool DepthwiseWeight(At& t) {
+  const TensorType x = t.type(0), w = t.type(1);
+  const int64_t* p = t.n.attrs.axes.data();
+  if (x.device.kind != DeviceKind::kCpu || x.rank() != 4 || t.n.attrs.flag) return false;
+  for (const TensorType& type : {x, w, t.b.type(t.g)})
+    if (type.dtype != DType::kFloat32) return false;
+  if (!(x.shape[1] == Int(p[8])) || !(w.shape[0] == Int(p[8])) || !w.shape[2].is_const() || !w.shape[3].is_const())
+    return false;
+  if (w.shape[2] == Int(3) && w.shape[3] == Int(3)) return false;
+  const bool bias = t.operands.size() > 2 && t.needs(2);
+  if (!t.needs(1) && !bias) return false;
+  auto call = std::make_shared<Call>();
+  call->callee = "framejit._gradients.depthwise";
+  call->args = {Arg::Tensor(0), Arg::Tensor(1),    Arg::Int(w.shape[2]), Arg::Int(w.shape[3]),
+                Numbers(p, 2),  Numbers(p + 2, 2), Numbers(p + 4, 2),    Arg::Bool(bias)};
+  std::vector<TensorType> types = {w};
+  if (bias) types.push_back(t.type(2));
+  std::vector<ValueId> grads = Run(t.b, call, {t.g, t.operands[0]}, types);
+  t.Give(1, grads[0]);
+  if (bias) t.Give(2, grads[1]);
+  return true;
+}
+
+// A convolution whose windows lie side by side: products of the patches' matrix, of which libraries know more than of
+// its gradients. False: something else.
+bool PatchRule(At& t) {
+  const TensorType x = t.type(0), w = t.type(1), g = t.b.type(t.g);
+  const int64_t* p = t.n.attrs.axes.data();
+  if (x.device.kind != DeviceKind::kCpu || x.rank() != 4 || t.n.attrs.flag || p[8] != 1) return false;
+  for (const TensorType* type : {&x, &w, &g})
+    if (type->dtype != DType::kFloat32) return false;
+  for (int d = 0; d < 2; ++d) {
+    if (!(w.shape[2 + d] == Int(p[d])) || p[2 + d] != 0 || p[4 + d] != 1) return false;
+    if (!(x.shape[2 + d] == g.shape[2 + d] * Int(p[d]))) return false;
+  }
+  if (p[0] * p[1] == 1) return false;
+  Builder& b = t.b;
+  const Int n = x.shape[0], c = x.shape[1], o = w.shape[0], h = g.shape[2], wide = g.shape[3];
+  const Int rows = n * h * wide, columns = c * Int(p[0] * p[1]);
+  const ValueId grads = b.Reshape(b.Permute(t.g, {0, 2, 3, 1}), {rows, o});
+  if (t.needs(1)) {
+    const ValueId apart = b.Reshape(t.operands[0], {n, c, h, Int(p[0]), wide, Int(p[1])});
+    const ValueId patches = b.Reshape(b.Permute(apart, {0, 2, 4, 1, 3, 5}), {rows, columns});
+    t.Give(1, b.Reshape(b.Add(Op::kMatMul, {b.Permute(grads, {1, 0}), patches}), w.shape));
+  }
+  if (t.needs(0)) {
+    const ValueId patches = b.Add(Op::kMatMul, {grads, b.Reshape(t.operands[1], {o, columns})});
+    const ValueId apart = b.Reshape(patches, {n, h, wide, c, Int(p[0]), Int(p[1])});
+    t.Give(0, b.Reshape(b.Permute(apart, {0, 3, 1, 4, 2, 5}), x.shape));
+  }
+  if (t.operands.size() > 2 && t.needs(2)) t.Give(2, b.Reduce(Op::kSum, t.g, {0, 2, 3}, false));
+  return true;
+}
+
+}  // namespace
+
 void ConvRule(At& t) {
+  if (PatchRule(t)) return;
   int n = t.type(0).rank() - 2;
   const int64_t* p = t.n.attrs.axes.data();
   bool bias = t.operands.size() > 2;
+  const bool depthwise = DepthwiseWeight(t);
+  if (depthwise && !t.needs(0)) return;
   auto call = std::make_shared<Call>();
   call->callee = "torch.ops.aten.convolution_backward";
   Arg features = bias ? Arg::Seq(Arg::Kind::kList, {Arg::Int(t.type(2).shape[0])}) : Arg::None();
   std::vector<Arg> mask;
   std::vector<TensorType> types;
   for (int i = 0; i < 3; ++i) {
-    bool wanted = i < static_cast<int>(t.operands.size()) && t.needs(i);
+    bool wanted = i < static_cast<int>(t.operands.size()) && t.needs(i) && !(depthwise && i > 0);
     mask.push_back(Arg::Bool(wanted));
     if (wanted) types.push_back(t.type(i));
   }

@@ -53,4 +53,7 @@ std::optional<autodiff::AttentionForm> FindAttention(const autodiff::AttentionRe
 // derivative of the callee, whose float results (in order) receive grads (None: nothing). New reference.
 PyObject* MakeVjp(const std::string& callee);
 
+// (grad, x, weight, bias or None, stride 2x, padding 2x, dilation 2x): runtime/depthwise.h on torch's tensors.
+PyObject* DepthwiseWeightGradient(PyObject*, PyObject* args);
+
 }  // namespace framejit::tensor

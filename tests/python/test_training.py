@@ -144,6 +144,31 @@ def test_compiled(fresh, source, names):
     assert all(t.grad_fn.name() == "CompiledSegmentBackward" for t in out if t.requires_grad and not t._is_view())
 
 
+# (channels, groups, out, window, stride, padding, dilation, size): the derivative of a convolution has three forms.
+WINDOWS = [(33, 33, 33, (7, 7), 1, 3, 1, (12, 9)), (20, 20, 20, (3, 5), 2, (1, 2), 1, (9, 11)), (7, 7, 7, (4, 3), 1, 2, 2, (12, 8)), (5, 5, 5, (2, 11), 1, (0, 5), 1, (3, 3)),
+           (8, 8, 8, (3, 3), 1, 1, 1, (6, 6)), (4, 4, 8, (5, 5), 1, 2, 1, (6, 6)), (3, 1, 6, (2, 2), 2, 0, 1, (8, 6)), (3, 1, 5, (4, 2), (4, 2), 0, 1, (8, 6)), (4, 1, 5, (2, 2), 2, 0, 1, (7, 6)),
+           (4, 2, 6, (2, 2), 2, 0, 1, (8, 6)), (4, 1, 5, (1, 1), 1, 0, 1, (3, 3))]  # fmt: skip
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("case", WINDOWS, ids=str)
+def test_convolutions(fresh, case, bias):
+    channels, groups, out, window, stride, padding, dilation, size = case
+    for layout in (torch.contiguous_format, torch.channels_last):
+        make = lambda: [torch.randn(2, channels, *size).contiguous(memory_format=layout), torch.randn(out, channels // groups, *window), *([torch.randn(out)] if bias else [])]  # noqa: E731, B023
+        f = lambda x, w, b=None: F.conv2d(x, w, b, stride, padding, dilation, groups)  # noqa: E731
+        torch.manual_seed(0)
+        arguments = make()
+        compiled = check(fresh, f, lambda: [a.clone() for a in arguments], where=str(case))  # noqa: B023
+        assert compiled_backward(compiled), notes(compiled)
+        frozen = fresh.compile(lambda x, w: f(x, w))
+        for leaf in (0, 1):  # one gradient wanted, the other not
+            x, w = (a.clone().requires_grad_(k == leaf) for k, a in enumerate(arguments[:2]))
+            mine, theirs = (torch.autograd.grad(g(x, w).square().sum(), [(x, w)[leaf]])[0] for g in (frozen, f))
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+            assert mine.stride() == theirs.stride() or layout is torch.channels_last
+
+
 def test_unreached_parameters_keep_none(fresh):
     a, b, c = (torch.randn(3, requires_grad=True) for _ in range(3))
     compiled = fresh.compile(lambda a, b, c: (a.exp(), b.exp(), c.detach() * a))
