@@ -1,12 +1,16 @@
 """Training steps of the usual models: forward, mean square of the results, backward, the optimizer. Every contender has its own
-copy of the model. Peak memory is that of a fresh process, beyond what it held with model and inputs made."""
+copy of the model. The first step and the peak memory are those of a fresh process that finds no caches: from the first step's
+begin to its end, and beyond what the process held with model and inputs made, over three steps."""
 
 import copy
+import json
+import math
 import re
 import subprocess
 import sys
+import time
 
-from . import measure, models
+from . import cold, measure, models
 
 MODELS = ("BertModel", "GPT2LMHeadModel", "LlamaModel", "ViTModel", "resnet50", "mobilenet_v2", "convnext_tiny")
 
@@ -52,35 +56,60 @@ def memory(field):
         return int(re.search(rf"{field}:\s+(\d+) kB", status.read()).group(1)) / 1024
 
 
-def peak(name, who):
-    """MiB that three steps need at most."""
-    run = subprocess.run([sys.executable, "-m", "bench.training", name, who], capture_output=True, text=True, check=False)
-    return float(run.stdout.split()[-1]) if run.returncode == 0 else None
+def first_steps(name, who):
+    """{"seconds": of the first step, "MiB": that three steps need at most}."""
+    with cold.empty_caches() as env:
+        run = subprocess.run([sys.executable, "-m", "bench.training", name, who], env=env, capture_output=True, text=True, check=False)
+    return json.loads(run.stdout.splitlines()[-1]) if run.returncode == 0 else {}
+
+
+def mean(rows, metric, unit):
+    """The row of geometric means of these rows: their quotients are the means of the rows' quotients."""
+    means = {}
+    for who in ("eager", "framejit", "peer"):
+        values = [row[who] for row in rows]
+        if all(values):
+            means[who] = math.exp(sum(map(math.log, values)) / len(values)) / measure.UNITS[unit]
+    return measure.record("training", f"geometric mean, {metric}", unit, **means), None
 
 
 def rows(peer):
     import torch
 
     whos = ("eager", "framejit", *(["peer"] if peer else []))
+    seen = {}
+
+    def row(name, metric, unit, spread=None, **values):
+        made = measure.record("training", f"{name}, {metric}", unit, **values)
+        seen.setdefault((metric, unit), []).append(made)
+        return made, spread
+
     for name in MODELS:
         model, inputs = build(name)
-        for whole in (False, True):
+        for whole, metric in ((False, "SGD"), (True, "AdamW, whole step")):
             if peer:
                 torch._dynamo.reset()
             contenders = {w: stepper(copy.deepcopy(model), inputs, compiler(w), whole) for w in whos if not (whole and w == "peer")}
             times = measure.interleaved(contenders, 5.0)
-            yield measure.record("training", f"{name}, {'AdamW, whole step' if whole else 'SGD'}", "ms", **{k: v[0] for k, v in times.items()}), [v[1] for v in times.values()]
-        used = {who: peak(name, who) for who in whos}
-        yield measure.record("training", f"{name}, peak memory", "MiB", **used), None
+            yield row(name, metric, "ms", [v[1] for v in times.values()], **{k: v[0] for k, v in times.items()})
+        del model, contenders
+        fresh = {who: first_steps(name, who) for who in whos}
+        yield row(name, "first step", "s", **{who: f.get("seconds") for who, f in fresh.items()})
+        yield row(name, "peak memory", "MiB", **{who: f.get("MiB") for who, f in fresh.items()})
+    for (metric, unit), made in seen.items():
+        yield mean(made, metric, unit)
 
 
 def main(name, who):
     model, inputs = build(name)
     step = stepper(model, inputs, compiler(who))
     before = memory("VmRSS")
-    for _ in range(3):
+    start = time.perf_counter()
+    step()
+    seconds = time.perf_counter() - start
+    for _ in range(2):
         step()
-    print(memory("VmHWM") - before)
+    print(json.dumps({"seconds": seconds, "MiB": memory("VmHWM") - before}))
 
 
 if __name__ == "__main__":

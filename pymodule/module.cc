@@ -191,6 +191,7 @@ PyMethodDef methods[] = {
     {"doctor", Doctor, METH_NOARGS, nullptr},
     {"set_stance", SetStance, METH_O, nullptr},
     {"register_backend", RegisterBackend, METH_VARARGS, nullptr},
+    {"add_rows", tensor::AddRows, METH_VARARGS, nullptr},
     {"depthwise_weight_gradient", tensor::DepthwiseWeightGradient, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

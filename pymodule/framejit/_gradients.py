@@ -80,6 +80,16 @@ def _attention_form(device, dtype, operands, dropout, causal, scale, settings):
     return (kernel, *((str(t.dtype), tuple(t.shape), tuple(t.stride()), on_cpu or t.device == q.device) for t in results))
 
 
+def embedding(table, g, index, padding):
+    """Adds to table what F.embedding's result owes to its rows: in its own memory, which nobody else reads."""
+    from ._framejit import add_rows
+
+    if g.numel():
+        rows = g.reshape(index.numel(), table.shape[1])
+        add_rows(table, rows if rows.stride(1) == 1 else rows.contiguous(), index.reshape(-1), padding)
+    return table
+
+
 def take(g, index, sizes, axis):
     """Of data.index_select(axis, index): g's slices added up where they came from. Indices are not negative."""
     import torch

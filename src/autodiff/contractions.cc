@@ -42,13 +42,24 @@ std::vector<ValueId> RunCall(Builder& b, std::shared_ptr<Call> call, std::vector
   return out;
 }
 
-void EmbeddingRule(At& t) {  // the framework's kernel; number: the padding index, whose row gets nothing
-  if (t.type(0).dtype != t.b.type(t.g).dtype) throw Undifferentiable("an embedding in another dtype");
+void EmbeddingRule(At& t) {  // number: the padding index, whose row gets nothing
+  const TensorType table = t.type(0);
+  if (table.dtype != t.b.type(t.g).dtype) throw Undifferentiable("an embedding in another dtype");
   auto call = std::make_shared<Call>();
-  call->callee = "torch.ops.aten.embedding_dense_backward";
-  call->args = {Arg::Tensor(0), Arg::Tensor(1), Arg::Int(t.type(0).shape[0]),
-                Arg::Int(static_cast<int64_t>(t.number(0))), Arg::Bool(false)};
-  t.Give(0, RunCall(t.b, call, {t.g, t.operands[1]}, {t.type(0)})[0]);
+  const int64_t padding = static_cast<int64_t>(t.number(0));
+  if (table.device.kind != DeviceKind::kCpu || DTypeSize(table.dtype) < 4) {
+    call->callee = "torch.ops.aten.embedding_dense_backward";
+    call->args = {Arg::Tensor(0), Arg::Tensor(1), Arg::Int(table.shape[0]), Arg::Int(padding), Arg::Bool(false)};
+    t.Give(0, RunCall(t.b, call, {t.g, t.operands[1]}, {table})[0]);
+    return;
+  }
+  // Into what the table's other uses have already given, or zeros: the table is large, and few of its rows are meant.
+  ValueId& sum = t.tape.grads[t.operands[0]];
+  const ValueId before = sum != kNoValue ? sum : t.b.Constant(0.0, table.dtype, table.shape);
+  call->callee = "framejit._gradients.embedding";
+  call->args = {Arg::Tensor(0), Arg::Tensor(1), Arg::Tensor(2), Arg::Int(padding)};
+  sum = RunCall(t.b, call, {before, t.g, t.operands[1]}, {table})[0];
+  t.b.graph().nodes[sum].attrs.flag = true;
 }
 
 ValueId ScatterAdd(Builder& b, const char* what, const TensorType& data, ValueId index, ValueId grad, int64_t axis) {
@@ -83,7 +94,7 @@ bool DepthwiseWeight(At& t) {
                 Numbers(p, 2),  Numbers(p + 2, 2), Numbers(p + 4, 2),    Arg::Bool(bias)};
   std::vector<TensorType> types = {w};
   if (bias) types.push_back(t.type(2));
-  std::vector<ValueId> grads = Run(t.b, call, {t.g, t.operands[0]}, types);
+  std::vector<ValueId> grads = RunCall(t.b, call, {t.g, t.operands[0]}, types);
   t.Give(1, grads[0]);
   if (bias) t.Give(2, grads[1]);
   return true;

@@ -96,19 +96,38 @@ shape::Ints DirectStrides(const Graph& g, const Write& w) {
   return fits ? input.strides : pass::RowMajor(g.nodes[w.value].type.shape);
 }
 
-void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, std::vector<loop::Layout>& layouts) {
+std::vector<int> Uses(const Graph& g, const pass::Grouping& grouping) {
   std::vector<int> uses(g.nodes.size(), 0);
+  auto use = [&](ValueId v) { ++uses[grouping.aliases[v] ? grouping.aliases[v]->base : v]; };
   for (const pass::Group& group : grouping.groups) {
     for (ValueId v : group.nodes) {
       for (ValueId o : g.nodes[v].operands) {
-        if (!std::binary_search(group.nodes.begin(), group.nodes.end(), o)) {
-          ++uses[grouping.aliases[o] ? grouping.aliases[o]->base : o];
-        }
+        if (!std::binary_search(group.nodes.begin(), group.nodes.end(), o)) use(o);
       }
     }
   }
-  for (ValueId v : g.outputs) ++uses[grouping.aliases[v] ? grouping.aliases[v]->base : v];
-  for (const Write& w : g.writes) ++uses[grouping.aliases[w.value] ? grouping.aliases[w.value]->base : w.value];
+  for (ValueId v : g.outputs) use(v);
+  for (const Write& w : g.writes) use(w.value);
+  return uses;
+}
+
+bool UpdatesOperand(const Graph& g, const pass::Grouping& grouping, const std::vector<int>& uses, ValueId v) {
+  const Node& n = g.nodes[v];
+  if (n.op != Op::kExtern || !n.attrs.flag) return false;
+  const ValueId o = n.operands[0];
+  if (uses[o] != 1 || grouping.aliases[o] || grouping.aliases[v]) return false;
+  for (ValueId u : {o, v}) {
+    const shape::Ints& strides = g.nodes[u].strides;
+    if (!strides.empty() && strides != pass::RowMajor(g.nodes[u].type.shape)) return false;
+  }
+  if (g.nodes[o].op == Op::kMatMul) return true;
+  return std::any_of(grouping.groups.begin(), grouping.groups.end(), [&](const pass::Group& group) {
+    return group.kind == pass::Group::Kind::kKernel && std::count(group.stored.begin(), group.stored.end(), o);
+  });
+}
+
+void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, const std::vector<int>& uses,
+                            std::vector<loop::Layout>& layouts) {
   for (const Write& w : g.writes) {
     const Node& input = g.nodes[g.inputs[w.input]];
     if (uses[w.value] != 1 || grouping.aliases[w.value] || input.strides.empty()) continue;

@@ -24,8 +24,16 @@ namespace framejit::compiler {
 // How a copy lies that is made to be written to an input: as the input, if that has one element an address.
 shape::Ints DirectStrides(const Graph& g, const Write& w);
 
+// How often a value's memory is looked at by other groups, results and writes.
+std::vector<int> Uses(const Graph& g, const pass::Grouping& grouping);
+
+// An extern with attrs.flag writes its result into its first operand. May it have that operand's own memory, because
+// nobody else looks at it?
+bool UpdatesOperand(const Graph& g, const pass::Grouping& grouping, const std::vector<int>& uses, ValueId v);
+
 // Values that are written to an input and read by nobody else are stored with the input's layout.
-void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, std::vector<loop::Layout>& layouts);
+void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, const std::vector<int>& uses,
+                            std::vector<loop::Layout>& layouts);
 
 // Marks commits as direct and moves their kernels to the end. kernels[i]: of step i (empty for other steps).
 void WriteDirectly(runtime::Plan& plan, std::vector<loop::Kernel>& kernels);

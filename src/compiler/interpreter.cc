@@ -59,6 +59,7 @@ class Interpreter : public Executable {
     int raised = 0;
     runtime::TakeStatus(watch_);
     std::vector<HostTensor> out = Interpret(g, in, [&](const Node& n, const std::vector<HostTensor>& args) {
+      HostTensor updated;
       std::vector<Buffer> operands(args.size());
       for (size_t i = 0; i < args.size(); ++i)
         operands[i] = {args[i].data(),
@@ -68,6 +69,19 @@ class Interpreter : public Executable {
                        static_cast<int32_t>(args[i].sizes.size()),
                        args[i].dtype,
                        {}};
+      if (n.attrs.flag) {  // written
+        updated.dtype = args[0].dtype;
+        updated.sizes = args[0].sizes;
+        updated.strides.assign(updated.sizes.size(), 1);
+        for (size_t d = updated.sizes.size(); d-- > 1;)
+          updated.strides[d - 1] = updated.strides[d] * std::max<int64_t>(1, updated.sizes[d]);
+        int64_t low;
+        const int64_t bytes = Extent(updated.sizes, updated.strides.data(), &low) * DTypeSize(updated.dtype);
+        updated.storage = std::make_shared<std::vector<std::byte>>(bytes);
+        CopyElements(args[0], updated.data(), updated.strides.data(), updated.dtype);
+        operands[0].data = updated.data();
+        operands[0].strides = updated.strides.data();
+      }
       std::vector<Buffer> results(std::max<size_t>(1, n.attrs.result_types.size()));
       raised |= runtime::TakeStatus(watch_);
       host.RunExtern(*n.attrs.call, operands, results);

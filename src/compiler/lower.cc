@@ -57,6 +57,7 @@ class Lowering {
         device_(device),
         stats_(stats),
         layouts_(grouping.layouts),
+        uses_(Uses(g, grouping)),
         kernel_layouts_(g.nodes.size()),
         value_of_(g.nodes.size(), -1) {}
 
@@ -72,7 +73,7 @@ class Lowering {
       const int storage = NewStorage(Storage::Kind::kInput, i);
       plan_.inputs.push_back(NewValue(g_.inputs[i], storage, true));
     }
-    LayoutsForDirectWrites(g_, grouping_, layouts_);
+    LayoutsForDirectWrites(g_, grouping_, uses_, layouts_);
     AssignOutputs();
     for (const Group& group : grouping_.groups) {
       if (group.kind == Group::Kind::kKernel)
@@ -129,7 +130,8 @@ class Lowering {
       const ValueId v = g_.outputs[o];
       const ValueId base = grouping_.aliases[v] ? grouping_.aliases[v]->base : v;
       if (g_.nodes[base].op == Op::kInput || storage_of_.count(base)) continue;
-      if (Info(g_.nodes[base].op).kind == 'X' || g_.nodes[base].op == Op::kPack) {
+      const bool updates = g_.nodes[base].op == Op::kExtern && g_.nodes[base].attrs.flag;
+      if (!updates && (Info(g_.nodes[base].op).kind == 'X' || g_.nodes[base].op == Op::kPack)) {
         if (base != v || handed_over_.count(v)) continue;
         handed_over_[v] = static_cast<int>(o);
         plan_.outputs[o].handed_over = true;
@@ -138,6 +140,8 @@ class Lowering {
       if (!pass::CoversAsOutput(g_, base, v, grouping_.layouts[v])) continue;
       const int storage = NewStorage(Storage::Kind::kOutput, o);
       storage_of_[base] = storage;
+      for (ValueId u = base; UpdatesOperand(g_, grouping_, uses_, u);)
+        storage_of_[u = g_.nodes[u].operands[0]] = storage;
       plan_.outputs[o].value = base == v ? kBaseValue : NewValue(v, storage, false);
     }
   }
@@ -304,6 +308,20 @@ class Lowering {
     step.name = (n.attrs.call ? n.attrs.call->callee : "extern") + At(n);
     step.node = n;
     for (ValueId o : n.operands) step.operands.push_back(ValueOf(o));
+    if (n.attrs.flag) {
+      int& updated = step.operands[0];
+      if (UpdatesOperand(g_, grouping_, uses_, v)) {
+        SetLayout(v);
+        updated = NewValue(v, plan_.values[updated].storage, true);
+      } else {
+        const int from = updated;
+        AddCopy(from, updated = Make(v));
+      }
+      step.results = {updated};
+      step.updates = true;
+      plan_.steps.push_back(std::move(step));
+      return;
+    }
     const size_t num_results = std::max<size_t>(1, n.attrs.result_types.size());
     for (size_t r = 0; r < num_results; ++r) {
       // The graph values that are this result; the first result is the extern node's own value, too.
@@ -385,6 +403,7 @@ class Lowering {
   const Device device_;
   CompileStats& stats_;
   std::vector<Layout> layouts_;
+  const std::vector<int> uses_;  // in_place.h
   std::vector<Layout> kernel_layouts_;
   std::vector<int> value_of_;          // by graph value
   std::map<ValueId, int> storage_of_;  // values made directly in an output

@@ -516,6 +516,7 @@ class PlanExecutable : public Executable {
         results.back().data = results.back().handle = nullptr;
       }
       host_.RunExtern(*step.node.attrs.call, operands, results);
+      if (step.updates) return host_.Release(&results[0]);
       for (size_t r = 0; r < results.size(); ++r) {
         Context::External& x = c_->externals[plan_.values[step.results[r]].storage];
         x.buffer = results[r];

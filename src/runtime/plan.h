@@ -52,6 +52,7 @@ struct Step {
   std::function<std::pair<int64_t, int64_t>(const int64_t*)> line_and_row;
   std::shared_ptr<const cuda::Kernel> gpu;  // instead of fn, rows and work: runs on the plan's device
   // the others
+  bool updates = false;                   // an extern that writes its result into its first operand
   Node node;                              // library calls, externs and kNode: what to compute
   std::vector<TensorType> operand_types;  // kNode and fallbacks of library calls
 };

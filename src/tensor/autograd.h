@@ -55,5 +55,7 @@ PyObject* MakeVjp(const std::string& callee);
 
 // (grad, x, weight, bias or None, stride 2x, padding 2x, dilation 2x): runtime/depthwise.h on torch's tensors.
 PyObject* DepthwiseWeightGradient(PyObject*, PyObject* args);
+// (table, rows, index, without): runtime/add_rows.h, likewise.
+PyObject* AddRows(PyObject*, PyObject* args);
 
 }  // namespace framejit::tensor

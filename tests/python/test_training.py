@@ -169,6 +169,30 @@ def test_convolutions(fresh, case, bias):
             assert mine.stride() == theirs.stride() or layout is torch.channels_last
 
 
+TABLES = {
+    "alone": lambda i, w: F.embedding(i, w),
+    "padding": lambda i, w: F.embedding(i, w, 3),
+    "tied": lambda i, w: F.linear(F.embedding(i, w).tanh(), w),
+    "two readers": lambda i, w: F.embedding(i, w) * F.embedding(i.int(), w * 2),
+    "strided": lambda i, w: F.embedding(i, w)[..., ::2].transpose(0, 1),
+    "a gradient that others get too": lambda i, w: (F.embedding(i, w) + 0 * w[0]).sum() + w.sum() + (w * w).sum(),
+    "nothing taken": lambda i, w: F.embedding(i[:0], w).sum() + w.sum(),
+    "wide": lambda i, w: F.embedding(i, w.double()),
+    "transposed": lambda i, w: F.embedding(i, w.t().contiguous().t()),
+}
+
+
+@pytest.mark.parametrize("backend", [None, "interpreter"])
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_rows(fresh, name, backend):
+    torch.manual_seed(0)
+    index, table = torch.randint(0, 50, (4, 9)), torch.randn(50, 33)
+    compiled = fresh.compile(TABLES[name], **({"backend": backend} if backend else {}))
+    for _ in range(3):  # also into memory that has been used before
+        check(fresh, TABLES[name], lambda: [index, table.clone()], compiled=compiled, where=name)
+    assert compiled_backward(compiled), notes(compiled)
+
+
 def test_unreached_parameters_keep_none(fresh):
     a, b, c = (torch.randn(3, requires_grad=True) for _ in range(3))
     compiled = fresh.compile(lambda a, b, c: (a.exp(), b.exp(), c.detach() * a))
