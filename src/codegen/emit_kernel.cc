@@ -9,7 +9,8 @@
 //                  horizontal combination: the reductions' scalars
 //
 // In a column kernel the two inner levels swap: for each vector of the inner axis (`unroll` of them at a time) all
-// stages run, a loop stage loops over the red axes, and there is no horizontal step.
+// stages run, a loop stage loops over the red axes, and there is no horizontal step. Where that would be a single cache
+// line of each row, and there is one loop only, a strip of several vectors runs row by row, its accumulators in memory.
 //
 // Float sums have two levels: f32 accumulators run over a bounded number of steps and are then added to f64 ones, so
 // that long rows keep the error of short ones.
@@ -515,7 +516,118 @@ class Emitter : InstructionEmitter {
     });
   }
 
+  // For (i = i0; i < i1; i += lanes * unroll) body(the copies there, which of the strip's groups they are)
+  void Groups(const std::function<void(std::vector<Copy>&, Value*)>& body) {
+    const int64_t full = int64_t{lanes_} * schedule_.unroll;
+    For(I64(0), I64(schedule_.strip), 1, [&](Value* group) {
+      std::vector<Copy> copies(schedule_.unroll);
+      for (int u = 0; u < schedule_.unroll; ++u) {
+        copies[u].number = u;
+        copies[u].i = Add(i0_, Add(Mul(group, I64(full)), I64(u * lanes_)));
+        copies[u].values.assign(k_.insts.size(), nullptr);
+      }
+      body(copies, group);
+    });
+  }
+
+  void Strip() {
+    const int n = schedule_.unroll;
+    scalar_.assign(k_.insts.size(), nullptr);
+    std::vector<State> states;
+    struct Array {  // the accumulators of all groups, while they are not in the slot
+      llvm::AllocaInst *memory, *slot;
+    };
+    std::vector<Array> low, high;
+    auto arrays = [&](std::vector<Array>* out, const std::vector<llvm::AllocaInst*>& slots) {
+      const auto& layout = m_.getDataLayout();
+      for (llvm::AllocaInst* slot : slots)
+        out->push_back({Memory(layout.getTypeAllocSize(slot->getAllocatedType()) * schedule_.strip), slot});
+    };
+    auto place = [&](const Array& a, Value* group) {
+      return b_.CreateGEP(a.slot->getAllocatedType(), a.memory, group);
+    };
+    auto take = [&](const std::vector<Array>& list, Value* group) {
+      for (const Array& a : list) Set(a.slot, b_.CreateLoad(a.slot->getAllocatedType(), place(a, group)));
+    };
+    auto keep = [&](const std::vector<Array>& list, Value* group) {
+      for (const Array& a : list) b_.CreateStore(Get(a.slot), place(a, group));
+    };
+    auto flush = [&] {
+      if (high.empty()) return;
+      Groups([&](std::vector<Copy>&, Value* group) {
+        take(low, group);
+        take(high, group);
+        Flush(states);
+        keep(low, group);
+        keep(high, group);
+      });
+    };
+    for (const Stage& stage : k_.stages) {
+      if (!stage.loop && states.empty()) {  // numbers
+        Emit(stage, {});
+      } else if (!stage.loop) {
+        Groups([&](std::vector<Copy>& copies, Value* group) {
+          take(low, group);
+          take(high, group);
+          for (State& s : states) {
+            for (int u = 0; u < n; ++u) copies[u].values[s.inst] = Finish(s, u, u + 1);
+          }
+          Emit(stage, copies);
+        });
+      } else {
+        states = MakeStates(stage, n);
+        const size_t last = k_.red.size() - 1;
+        const auto extent = Number(red_extent_[last]);
+        const bool short_axis = last == 0 && extent && *extent <= 2 * kSumSteps;
+        const bool sums = std::any_of(states.begin(), states.end(), Sums);
+        if (sums && !short_axis) MakeHigh(states);
+        for (const State& s : states) {
+          arrays(&low, s.low);
+          arrays(&high, s.high);
+        }
+        Groups([&](std::vector<Copy>&, Value* group) {
+          keep(low, group);
+          keep(high, group);
+        });
+        Splats(stage);
+        RedNest(0, sums && !short_axis, flush, [&] {
+          Groups([&](std::vector<Copy>& copies, Value* group) {
+            take(low, group);
+            Emit(stage, copies);
+            for (State& s : states) {
+              for (int u = 0; u < n; ++u) Accumulate(s, u, copies[u]);
+            }
+            keep(low, group);
+          });
+        });
+      }
+    }
+  }
+
+  // The loops over the red axes; `flush` runs every kSumSteps steps of the last one if there are `chunks`, else at its
+  // end.
+  void RedNest(size_t axis, bool chunks, const std::function<void()>& flush, const std::function<void()>& body) {
+    const bool last = axis + 1 == k_.red.size();
+    auto one = [&](Value* r) {
+      red_[axis] = r;
+      if (last)
+        body();
+      else
+        RedNest(axis + 1, chunks, flush, body);
+    };
+    if (!last || !chunks) {
+      For(I64(0), red_extent_[axis], 1, one);
+      if (last) flush();
+      return;
+    }
+    For(I64(0), red_extent_[axis], kSumSteps, [&](Value* c) {
+      For(c, Min(Add(c, I64(kSumSteps)), red_extent_[axis]), 1, one);
+      flush();
+    });
+  }
+
   void Columns() {
+    if (schedule_.strip > 1) return Strip();
     const int64_t full = int64_t{lanes_} * schedule_.unroll;
     auto run = [&](std::vector<Copy> copies) {
       for (Copy& c : copies) c.values.assign(k_.insts.size(), nullptr);
@@ -579,31 +691,41 @@ class Emitter : InstructionEmitter {
       auto extent = Number(red_extent_[last]);
       const bool short_axis = last == 0 && extent && *extent <= 2 * kSumSteps;
       if (sums && !short_axis) MakeHigh(states);
-      std::function<void(size_t)> nest = [&](size_t axis) {
-        auto one = [&](Value* r) {
-          red_[axis] = r;
-          if (axis == last)
-            body();
-          else
-            nest(axis + 1);
-        };
-        if (axis != last || !sums || short_axis) {
-          For(I64(0), red_extent_[axis], 1, one);
-          if (axis == last) Flush(states);
-          return;
-        }
-        For(I64(0), red_extent_[axis], kSumSteps, [&](Value* c) {
-          For(c, Min(Add(c, I64(kSumSteps)), red_extent_[axis]), 1, one);
-          Flush(states);
-        });
-      };
-      nest(0);
+      RedNest(0, sums && !short_axis, [&] { Flush(states); }, body);
     }
     for (State& s : states) {
       for (int u = 0; u < n; ++u) copies[u].values[s.inst] = Finish(s, u, u + 1);
     }
   }
 };
+
+// How many groups of vectors a column kernel runs side by side: a row of memory is read in several lines, but there are
+// blocks enough for threads.
+int Strip(const Kernel& k, const Schedule& s) {
+  constexpr int kVectors = 8, kBlocks = 4;
+  int loops = 0;
+  for (const Stage& stage : k.stages) {
+    loops += stage.loop;
+    for (int i : stage.insts) {
+      const Inst& inst = k.insts[i];
+      if (loops == 0 && inst.kind != IKind::kConst) return 1;
+      if (inst.kind == IKind::kScan || inst.op == Op::kArgMax || inst.op == Op::kArgMin) return 1;
+      if (stage.loop || loops == 0) continue;
+      if (inst.kind != IKind::kOp && inst.kind != IKind::kStore && inst.kind != IKind::kConst) return 1;
+      for (int o : inst.operands) {  // made in the same stage or reduced
+        const bool here = std::find(stage.insts.begin(), stage.insts.end(), o) != stage.insts.end();
+        if (!here && k.insts[o].kind != IKind::kReduce && k.insts[o].kind != IKind::kConst) return 1;
+      }
+    }
+  }
+  if (loops != 1 || k.red.empty() || !k.inner.is_const() || !k.scratch.empty()) return 1;
+  const int64_t groups = k.inner.value() / (int64_t{s.lanes} * s.unroll);
+  if (k.inner.value() % (int64_t{s.lanes} * s.unroll)) return 1;
+  for (int strip = kVectors / s.unroll; strip > 1; --strip) {
+    if (groups % strip == 0 && groups / strip >= kBlocks) return strip;
+  }
+  return 1;
+}
 
 }  // namespace
 
@@ -625,7 +747,8 @@ Schedule MakeSchedule(const Kernel& k, const Isa& isa) {
   if (k.column) {
     if (s.unroll == 4) s.unroll = 8;  // a row of memory is read in few lines
     while (s.unroll > 1 && k.inner.is_const() && k.inner.value() < s.lanes * s.unroll) s.unroll /= 2;
-    s.block = int64_t{s.lanes} * s.unroll;
+    s.strip = Strip(k, s);
+    s.block = int64_t{s.lanes} * s.unroll * s.strip;
   } else {
     s.block = k.block;
   }

@@ -12,6 +12,7 @@ namespace framejit::codegen {
 struct Schedule {
   int lanes = 8;
   int unroll = 1;
+  int strip = 1;  // column kernels: groups of `unroll` vectors that run side by side
   int64_t block = 0;
 };
 Schedule MakeSchedule(const loop::Kernel& k, const Isa& isa);

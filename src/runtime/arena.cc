@@ -2,31 +2,45 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <new>
 #include <unordered_map>
-#include <vector>
 
 namespace framejit::runtime {
 namespace {
 
-constexpr size_t kHuge = size_t{2} << 20;
-constexpr size_t kMaxIdle = 8, kMaxIdleBytes = size_t{512} << 20;  // one block may be larger
+constexpr size_t kHuge = size_t{2} << 20, kPage = 4096;
+constexpr size_t kMaxIdleBytes = size_t{768} << 20;
 
 size_t RoundUp(size_t n, size_t to) {
   return (n + to - 1) / to * to;
+}
+
+// Large ones at a multiple of kHuge, so that all but the last part can be huge pages.
+std::byte* Map(size_t bytes) {
+  const size_t more = bytes >= kHuge ? kHuge : 0;
+  void* at = mmap(nullptr, bytes + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) throw std::bad_alloc();
+  auto* data = static_cast<std::byte*>(at);
+  if (!more) return data;
+  const size_t before = RoundUp(reinterpret_cast<uintptr_t>(data), kHuge) - reinterpret_cast<uintptr_t>(data);
+  if (before) munmap(data, before);
+  if (before < more) munmap(data + before + bytes, more - before);
+  madvise(data + before, bytes, MADV_HUGEPAGE);
+  return data + before;
 }
 
 }  // namespace
 
 Block AllocateBlock(size_t bytes) {
   Block b;
-  const size_t align = bytes >= kHuge ? kHuge : 64;
-  b.bytes = RoundUp(bytes, align);
-  b.data = static_cast<std::byte*>(std::aligned_alloc(align, b.bytes));
+  b.bytes = RoundUp(bytes, 64);
+  b.data = static_cast<std::byte*>(std::aligned_alloc(64, b.bytes));
   if (!b.data) throw std::bad_alloc();
-  if (align == kHuge) madvise(b.data, b.bytes, MADV_HUGEPAGE);
   return b;
 }
 
@@ -35,8 +49,69 @@ void FreeBlock(Block b) {
 }
 
 struct ArenaPool::State {
+  struct Range {
+    size_t bytes;
+    uint64_t since;  // when it, or the last part of it, became idle
+  };
+  using Idle = std::map<std::byte*, Range>;
+
+  // The smallest range that is large enough; of equal ones the warmest.
+  Block Take(size_t bytes) {
+    bytes = RoundUp(bytes, kPage);
+    auto best = idle.end();
+    for (auto i = idle.begin(); i != idle.end(); ++i) {
+      if (i->second.bytes < bytes) continue;
+      if (best == idle.end() || i->second.bytes < best->second.bytes ||
+          (i->second.bytes == best->second.bytes && i->second.since > best->second.since))
+        best = i;
+    }
+    if (best == idle.end()) {
+      Shrink(idle_bytes - std::min(idle_bytes, bytes));
+      return {Map(bytes), bytes};
+    }
+    const auto [data, range] = *best;
+    idle.erase(best);
+    idle_bytes -= bytes;
+    if (range.bytes > bytes) idle.emplace(data + bytes, Range{range.bytes - bytes, range.since});
+    return {data, bytes};
+  }
+
+  void Keep(Block b) {
+    idle_bytes += b.bytes;
+    auto at = idle.emplace(b.data, Range{b.bytes, ++clock}).first;
+    if (auto next = std::next(at); next != idle.end() && at->first + at->second.bytes == next->first) {
+      at->second.bytes += next->second.bytes;
+      idle.erase(next);
+    }
+    if (at != idle.begin()) {
+      if (auto before = std::prev(at); before->first + before->second.bytes == at->first) {
+        before->second = {before->second.bytes + at->second.bytes, clock};
+        idle.erase(at);
+      }
+    }
+    Shrink(users ? kMaxIdleBytes : 0);
+  }
+
+  // Gives back what has been idle longest, the upper ends of ranges.
+  void Shrink(size_t to) {
+    while (idle_bytes > to) {
+      auto oldest = idle.begin();
+      for (auto i = idle.begin(); i != idle.end(); ++i) {
+        if (i->second.since < oldest->second.since) oldest = i;
+      }
+      Range& range = oldest->second;
+      const size_t gone = std::min(range.bytes, RoundUp(idle_bytes - to, kPage));
+      munmap(oldest->first + range.bytes - gone, gone);
+      idle_bytes -= gone;
+      range.bytes -= gone;
+      if (range.bytes == 0) idle.erase(oldest);
+    }
+  }
+
   std::mutex mu;
-  std::vector<Block> idle;                    // least recently used first
+  Idle idle;
+  size_t idle_bytes = 0;
+  uint64_t clock = 0;
   std::unordered_map<void*, size_t> results;  // handed out
   int users = 0;
 };
@@ -55,58 +130,22 @@ void ArenaPool::AddUser() {
 
 void ArenaPool::RemoveUser() {
   std::lock_guard lock(s_.mu);
-  if (--s_.users > 0) return;
-  for (Block b : s_.idle) FreeBlock(b);
-  s_.idle.clear();
+  if (--s_.users == 0) s_.Shrink(0);
 }
 
 Block ArenaPool::Acquire(size_t bytes) {
   std::lock_guard lock(s_.mu);
-  int best = -1, largest = -1;
-  for (int i = 0; i < static_cast<int>(s_.idle.size()); ++i) {
-    const size_t size = s_.idle[i].bytes;
-    if (size >= bytes && (best < 0 || size < s_.idle[best].bytes)) best = i;
-    if (largest < 0 || size > s_.idle[largest].bytes) largest = i;
-  }
-  if (best >= 0) {
-    Block b = s_.idle[best];
-    s_.idle.erase(s_.idle.begin() + best);
-    return b;
-  }
-  if (largest >= 0) {  // a larger block replaces one that was too small, so that the pool does not hold every size
-    FreeBlock(s_.idle[largest]);
-    s_.idle.erase(s_.idle.begin() + largest);
-  }
-  return AllocateBlock(bytes);
+  return s_.Take(bytes);
 }
 
 void ArenaPool::Release(Block b) {
   std::lock_guard lock(s_.mu);
-  Keep(b);
-}
-
-void ArenaPool::Keep(Block b) {
-  if (s_.users == 0) return FreeBlock(b);
-  s_.idle.push_back(b);
-  size_t bytes = 0;
-  for (const Block& x : s_.idle) bytes += x.bytes;
-  while (s_.idle.size() > kMaxIdle || (bytes > kMaxIdleBytes && s_.idle.size() > 1)) {
-    bytes -= s_.idle.front().bytes;
-    FreeBlock(s_.idle.front());
-    s_.idle.erase(s_.idle.begin());
-  }
+  s_.Keep(b);
 }
 
 void* ArenaPool::AcquireResult(size_t bytes) {
   std::lock_guard lock(s_.mu);
-  Block b;
-  for (size_t i = s_.idle.size(); i-- > 0;) {  // the warmest that wastes little
-    if (s_.idle[i].bytes < bytes || s_.idle[i].bytes > bytes + bytes / 4) continue;
-    b = s_.idle[i];
-    s_.idle.erase(s_.idle.begin() + i);
-    break;
-  }
-  if (!b.data) b = AllocateBlock(bytes);
+  const Block b = s_.Take(bytes);
   s_.results.emplace(b.data, b.bytes);
   return b.data;
 }
@@ -114,15 +153,13 @@ void* ArenaPool::AcquireResult(size_t bytes) {
 void ArenaPool::ReleaseResult(void* data) {
   std::lock_guard lock(s_.mu);
   auto at = s_.results.find(data);
-  Keep({static_cast<std::byte*>(data), at->second});
+  s_.Keep({static_cast<std::byte*>(data), at->second});
   s_.results.erase(at);
 }
 
 size_t ArenaPool::idle_bytes() {
   std::lock_guard lock(s_.mu);
-  size_t n = 0;
-  for (const Block& b : s_.idle) n += b.bytes;
-  return n;
+  return s_.idle_bytes;
 }
 
 }  // namespace framejit::runtime

@@ -1,6 +1,6 @@
 // Scratch memory for runs, and memory of large results. Small blocks belong to the executable's leases; large ones come
-// from one pool of the process, so that a hundred executables that run one after another share one block, and a result
-// gets the memory of one that has died: fresh pages cost more than most kernels do.
+// from one pool of the process, so that a hundred executables that run one after another share their memory, and a
+// result gets that of one that has died: fresh pages cost more than most kernels do.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +13,20 @@ struct Block {
   size_t bytes = 0;
 };
 
-inline constexpr size_t kResultFrom = size_t{8} << 20, kResultTo = size_t{256} << 20;
+inline constexpr size_t kResultFrom = size_t{256} << 10, kResultTo = size_t{256} << 20;
 
-Block AllocateBlock(size_t bytes);  // 64-byte aligned; large ones on huge pages. Throws std::bad_alloc.
+Block AllocateBlock(size_t bytes);  // 64-byte aligned, not of the pool. Throws std::bad_alloc.
 void FreeBlock(Block b);
 
-// Idle blocks that may serve any executable. Thread safe; frees its blocks when the last user is gone.
+// Idle memory that may serve any executable: ranges of pages, cut where less is needed, joined where they meet. Where
+// none is large enough, as much idle memory goes as fresh memory comes: the pool holds what was once needed at the same
+// time. Thread safe; gives its memory back when the last user is gone.
 class ArenaPool {
  public:
   static ArenaPool& Get();
   void AddUser();
   void RemoveUser();
-  Block Acquire(size_t bytes);
+  Block Acquire(size_t bytes);  // throws std::bad_alloc
   void Release(Block b);
   // For a result of kResultFrom to kResultTo bytes; given back from any thread, by its address alone.
   void* AcquireResult(size_t bytes);
@@ -33,7 +35,6 @@ class ArenaPool {
 
  private:
   struct State;
-  void Keep(Block b);
   ArenaPool();
   State& s_;
 };

@@ -1,5 +1,7 @@
 #include "runtime/context.h"
 
+#include <algorithm>
+
 namespace framejit::runtime {
 
 PlanIndex::PlanIndex(const Plan& plan) {
@@ -37,6 +39,11 @@ PlanIndex::PlanIndex(const Plan& plan) {
     has_externs = true;
     if (s.index < 0) release_after[s.last].push_back(static_cast<int>(i));
   }
+  for (size_t o = 0; o < plan.outputs.size(); ++o) {
+    if (plan.outputs[o].handed_over) continue;
+    outputs_by_step.emplace_back(output_storage[o] < 0 ? -1 : plan.storages[output_storage[o]].first, o);
+  }
+  std::stable_sort(outputs_by_step.begin(), outputs_by_step.end());
 }
 
 void Context::Bind(const Plan& plan, const PlanIndex& index, std::shared_ptr<const Instance> i) {

@@ -17,11 +17,12 @@ struct PlanIndex {
   size_t num_pointers = 0;
   std::vector<size_t> first_param;  // likewise, of what a GPU launch is given: addresses of the arguments
   size_t num_params = 0;
-  std::vector<bool> needs_buffer;               // by value: read by something other than kernels
-  std::vector<int> output_storage;              // by output; -1: handed over by an extern
-  std::vector<int> input_storage;               // by input
-  std::vector<std::vector<int>> release_after;  // by step: extern storages that nobody reads any more
-  std::vector<std::vector<int>> inputs_after;   // by step: inputs that nobody reads any more
+  std::vector<bool> needs_buffer;                    // by value: read by something other than kernels
+  std::vector<int> output_storage;                   // by output; -1: handed over by an extern
+  std::vector<std::pair<int, int>> outputs_by_step;  // first step that writes it, output; not those of externs
+  std::vector<int> input_storage;                    // by input
+  std::vector<std::vector<int>> release_after;       // by step: extern storages that nobody reads any more
+  std::vector<std::vector<int>> inputs_after;        // by step: inputs that nobody reads any more
   bool has_externs = false;
 };
 

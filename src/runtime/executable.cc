@@ -139,8 +139,9 @@ class PlanExecutable : public Executable {
       if (!done_) {
         for (size_t o = 0; o < outputs_.size(); ++o) {
           const int storage = plan_.outputs[o].handed_over ? plan_.values[plan_.outputs[o].value].storage : -1;
-          if (storage >= 0 ? c_->externals[storage].output_allocated : o < allocated_) host_.FreeOutput(&outputs_[o]);
+          if (storage >= 0 && c_->externals[storage].output_allocated) host_.FreeOutput(&outputs_[o]);
         }
+        for (size_t k = 0; k < allocated_; ++k) host_.FreeOutput(&outputs_[index_.outputs_by_step[k].second]);
       }
       for (size_t s = 0; s < c_->externals.size(); ++s) ReleaseExternal(static_cast<int>(s));
       if (gpu_arena_.handle) host_.Release(&gpu_arena_);
@@ -170,11 +171,10 @@ class PlanExecutable : public Executable {
       for (const auto& commit : plan_.commits) {
         if (commit.direct) ChooseTarget(commit, inputs);
       }
-      for (; allocated_ < outputs_.size(); ++allocated_) {
-        if (!plan_.outputs[allocated_].handed_over) AllocateOutput(allocated_);
-      }
+      if (e_.device_) AllocateOutputs(plan_.steps.size());
       if (plan_.watch) TakeStatus(plan_.watch);
       RunSteps();
+      AllocateOutputs(plan_.steps.size());
       if (use_ == cuda::StreamGraphs::Use::kCapture) graphs_->Captured(plan_, c_->pointers);
       if (plan_.watch && plan_.checked_steps == static_cast<int>(plan_.steps.size())) CheckStatus();
       // Kernels that write inputs directly were the last steps; nothing failed, and nothing can from here on.
@@ -203,6 +203,7 @@ class PlanExecutable : public Executable {
           }
           CheckStatus();
         }
+        AllocateOutputs(i);
         if (graphs_ && range < graphs_->ranges.size() && static_cast<int>(i) == graphs_->ranges[range].first) {
           i = graphs_->ranges[range].last - 1;
           RunRange(graphs_->ranges[range++]);
@@ -418,6 +419,13 @@ class PlanExecutable : public Executable {
         }
       }
       c_->SetStorage(storage, inputs[commit.input].data);
+    }
+
+    // Those that step `last` or one before it writes: not before, what died by then may leave them its memory.
+    void AllocateOutputs(size_t last) {
+      const auto& order = index_.outputs_by_step;
+      for (; allocated_ < order.size() && order[allocated_].first <= static_cast<int>(last); ++allocated_)
+        AllocateOutput(order[allocated_].second);
     }
 
     void AllocateOutput(size_t o) {

@@ -153,24 +153,31 @@ TEST(FallbackGemm, LinearWithBiasAndStridedRows) {
   }
 }
 
-TEST(ArenaPool, KeepsAndReusesLargeBlocks) {
+TEST(ArenaPool, KeepsCutsAndJoinsItsMemory) {
   auto& pool = runtime::ArenaPool::Get();
+  constexpr size_t kMiB = 1 << 20;
   pool.AddUser();
-  runtime::Block a = pool.Acquire(3 << 20);
+  runtime::Block a = pool.Acquire(3 * kMiB);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data) % 64, 0u);
   pool.Release(a);
-  runtime::Block b = pool.Acquire(1 << 20);
+  EXPECT_EQ(pool.idle_bytes(), 3 * kMiB);
+  runtime::Block b = pool.Acquire(1 * kMiB);
   EXPECT_EQ(a.data, b.data);
+  EXPECT_EQ(pool.idle_bytes(), 2 * kMiB);  // the rest of it
+  runtime::Block c = pool.Acquire(2 * kMiB);
+  EXPECT_EQ(c.data, a.data + kMiB);
   pool.Release(b);
-  EXPECT_GT(pool.idle_bytes(), 0u);
-  void* result = pool.AcquireResult(16 << 20);
-  EXPECT_NE(result, b.data);
+  pool.Release(c);
+  EXPECT_EQ(pool.Acquire(3 * kMiB).data, a.data);  // joined
+  pool.Release(a);
+  void* result = pool.AcquireResult(16 * kMiB);  // what is too small goes
+  EXPECT_EQ(pool.idle_bytes(), 0u);
   pool.ReleaseResult(result);
-  void* much_smaller = pool.AcquireResult(8 << 20);  // would waste half of the block
-  EXPECT_NE(much_smaller, result);
-  EXPECT_EQ(pool.AcquireResult(15 << 20), result);
+  EXPECT_EQ(pool.AcquireResult(15 * kMiB), result);
+  EXPECT_EQ(pool.idle_bytes(), 1 * kMiB);
+  std::memset(pool.AcquireResult(17 * kMiB), 1, 17 * kMiB);
+  EXPECT_EQ(pool.idle_bytes(), 0u);
   pool.ReleaseResult(result);
-  pool.ReleaseResult(much_smaller);
   pool.RemoveUser();
   EXPECT_EQ(pool.idle_bytes(), 0u);
 }
