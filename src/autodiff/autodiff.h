@@ -28,6 +28,7 @@ struct Joint {
   ValueId primal = 0;             // nodes before this one are the original's
   std::vector<ValueId> tangents;  // by output; kNoValue: no gradient comes from there
   std::vector<ValueId> grads;     // by input; kNoValue: not wanted, or no output with a tangent depends on it
+  std::vector<ValueId> origin;    // by node from `primal` on: whose derivative it belongs to
 };
 
 // Attention, as asked of the framework, and how it answers: the kernel by name, and the types and strides of what its
@@ -52,8 +53,9 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
 
 // The values of the forward part that the backward part starts from: fewest bytes (symbols count with their hints),
 // where cheap things are computed again rather than kept. Values of the original graph, in order. `passing`, by input:
-// the program may write to it before the gradients come (what another operation has made, say). Of those only what
-// derivatives read themselves is kept, which the framework keeps too, and not what other things could be made of again.
+// the program may write to it before the gradients come (what another operation has made, say), as it may to results.
+// Of those only what derivatives read themselves is kept, which the framework keeps too, and not what other things
+// could be made of again.
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing = {});
 
 struct SavedValue {

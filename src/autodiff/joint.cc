@@ -132,13 +132,16 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
       all[n.attrs.axes[0]] = tape.grads[v];
       continue;
     }
+    j.origin.resize(j.graph.nodes.size() - j.primal, kNoValue);
     Rule rule = RuleOf(n);
     if (!rule) throw Undifferentiable(std::string("no derivative of ") + Info(n.op).name + " here");
     char kind = Info(n.op).kind;
     bool narrow = IsFloat(n.type.dtype) && DTypeSize(n.type.dtype) < 4 && (kind == 'P' || n.derivative);
     At at(tape, v, several ? kNoValue : tape.grads[v], narrow);
     rule(at);
+    j.origin.resize(j.graph.nodes.size() - j.primal, v);
   }
+  j.origin.resize(j.graph.nodes.size() - j.primal, kNoValue);
   if (!env.guards().empty()) throw Undifferentiable("sizes that are equal by chance: " + env.guards()[0].str());
   for (size_t i = 0; i < g.inputs.size(); ++i) j.grads.push_back(wanted[i] ? tape.grads[g.inputs[i]] : kNoValue);
   j.graph.outputs = g.outputs;

@@ -177,15 +177,26 @@ ValueId WhatItShows(const Graph& g, ValueId v) {
   }
 }
 
+// Values that the program may write to and the framework would not keep.
+std::vector<bool> OthersMayWrite(const Joint& j, const std::vector<bool>& passing, const std::vector<bool>& needed) {
+  const Graph& g = j.graph;
+  std::vector<bool> own(g.nodes.size());
+  for (ValueId v : g.outputs) own[v] = !passing.empty();
+  for (size_t i = 0; i < passing.size(); ++i) own[g.inputs[i]] = passing[i];
+  for (ValueId v = j.primal; v < g.nodes.size(); ++v)
+    for (ValueId o : g.node(v).operands) {
+      // A derivative that reads its own result: the framework's does, too, but for this one.
+      const bool result = j.origin[v - j.primal] == o;
+      if (needed[v] && !(result && g.node(o).derivative && g.node(o).derivative->rule == "standardize")) own[o] = false;
+    }
+  return own;
+}
+
 }  // namespace
 
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing) {
   const Graph& g = j.graph;
-  std::vector<bool> dep = Dependent(j), needed = NeededFor(g, j.grads), own(g.nodes.size());
-  for (size_t i = 0; i < passing.size(); ++i) own[g.inputs[i]] = passing[i];
-  for (ValueId v = j.primal; v < g.nodes.size(); ++v)
-    for (ValueId o : g.node(v).operands)
-      if (needed[v]) own[o] = false;  // read by a derivative
+  std::vector<bool> dep = Dependent(j), needed = NeededFor(g, j.grads), own = OthersMayWrite(j, passing, needed);
   std::vector<int64_t> hints;
   for (const auto& s : g.symbols) hints.push_back(s.hint);
   const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;

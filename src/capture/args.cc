@@ -341,6 +341,16 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
         for (auto& [name, a] : call.kwargs) fix(a);
       }
     }
+    if (!done && !SizesAmong(call).empty()) {
+      Call as_made = call;
+      try {
+        lowering_->Apply(call);
+        done = true;
+      } catch (const surface::Decline&) {
+        call = std::move(as_made);
+        if (!GuessSizes(&call)) return Break(BreakId::kTensorItem, callee);
+      }
+    }
     if (!done) lowering_->Apply(call);
   } catch (const surface::Decline& d) {
     std::string why = d.what();

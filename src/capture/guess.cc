@@ -1,6 +1,7 @@
 #include "capture/guess.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "capture/override.h"
 #include "capture/session.h"
@@ -11,7 +12,7 @@
 namespace framejit::capture {
 namespace {
 
-constexpr int kMost = 16;  // guesses at one place of a graph
+constexpr int kMostTruths = 64, kMostNumbers = 128;  // guesses at one place of a graph: a loop asks for truths
 
 // What `tensor` says: True or False, or as an int. Null with an exception.
 Ref Ask(PyObject* tensor, bool truth) {
@@ -20,6 +21,31 @@ Ref Ask(PyObject* tensor, bool truth) {
     return r < 0 ? Ref() : Borrow(r ? Py_True : Py_False);
   }
   return Ref(PyObject_CallMethod(tensor, "item", nullptr));
+}
+
+void EachTensor(const Arg& a, const std::function<void(TraceId)>& f) {
+  if (a.is(Arg::Kind::kTensor)) f(a.t);
+  for (const Arg& x : a.items) EachTensor(x, f);
+}
+
+// The calls that t is made by; all of them, where some write what others have made or draw random numbers.
+Trace WhatLeadsTo(const Trace& trace, TraceId t) {
+  Trace prefix = trace;
+  prefix.outputs = {t};
+  if (std::any_of(trace.tensors.begin(), trace.tensors.end(), [](auto& x) { return x.mutated; })) return prefix;
+  std::vector<bool> needed(trace.tensors.size());
+  needed[t] = true;
+  std::vector<Call> calls;
+  for (auto c = trace.calls.rbegin(); c != trace.calls.rend(); ++c) {
+    if (std::none_of(c->results.begin(), c->results.end(), [&](TraceId r) { return needed[r]; })) continue;
+    for (const Arg& a : c->args) EachTensor(a, [&](TraceId o) { needed[o] = true; });
+    for (auto& [name, a] : c->kwargs) EachTensor(a, [&](TraceId o) { needed[o] = true; });
+    calls.push_back(*c);
+  }
+  std::reverse(calls.begin(), calls.end());
+  std::swap(prefix.calls, calls);
+  if (tensor::PlanUndo(prefix, true, true).random) std::swap(prefix.calls, calls);
+  return prefix;
 }
 
 }  // namespace
@@ -44,7 +70,7 @@ PyObject* Session::GuessValue(TraceId t, bool truth) {
   if (options_.guesses->wrong.contains(where)) return nullptr;
   const auto here = [&](const Guess& g) { return g.code.get() == where.first && g.at == where.second; };
   const int before = static_cast<int>(std::count_if(guesses_.begin(), guesses_.end(), here));
-  if (before == kMost) return nullptr;
+  if (before == (truth ? kMostTruths : kMostNumbers)) return nullptr;
   auto known = options_.guesses->taken.find({where, before});
   if (known == options_.guesses->taken.end()) {
     Ref value = RunUpTo(t, truth);
@@ -59,10 +85,40 @@ PyObject* Session::GuessValue(TraceId t, bool truth) {
   return Py_NewRef(known->second.get());
 }
 
+bool Session::GuessSizes(Call* call) {
+  bool any = false;
+  for (Arg* a : SizesAmong(*call))
+    for (Arg& x : a->items) {
+      if (!x.is(Arg::Kind::kTensor)) continue;
+      Ref value(GuessValue(x.t, false));
+      if (!value || !PyLong_CheckExact(value.get())) return false;
+      x = Arg::Int(static_cast<int64_t>(PyLong_AsLongLong(value.get())));
+      any = true;
+    }
+  return any;
+}
+
+std::vector<Arg*> Session::SizesAmong(Call& call) {
+  std::vector<Arg*> found;
+  if (call.callee.ends_with("item__")) return found;
+  auto look = [&](Arg& a) {
+    auto size = [&](const Arg& x) {
+      if (!x.is(Arg::Kind::kTensor)) return x.is(Arg::Kind::kInt);
+      const TensorMeta& m = meta(x.t);
+      return m.sizes.empty() && IsInteger(m.dtype) && !IsBool(m.dtype);
+    };
+    auto tensor = [](const Arg& x) { return x.is(Arg::Kind::kTensor); };
+    if (std::any_of(a.items.begin(), a.items.end(), tensor) && std::all_of(a.items.begin(), a.items.end(), size))
+      found.push_back(&a);
+  };
+  for (size_t i = 1; i < call.args.size(); ++i) look(call.args[i]);
+  for (auto& [name, a] : call.kwargs) look(a);
+  return found;
+}
+
 Ref Session::RunUpTo(TraceId t, bool truth) {
   SuspendScope off;
-  Trace prefix = trace_;
-  prefix.outputs = {t};
+  Trace prefix = WhatLeadsTo(trace_, t);
   // What it writes are copies; what it draws is drawn again.
   tensor::UndoPlan plan = tensor::PlanUndo(prefix, true, true);
   std::vector<PyObject*> inputs = input_tensors_;

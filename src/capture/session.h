@@ -197,6 +197,10 @@ class Session {
   // or a bool tensor), or an int. New reference; null without an exception: that is not to be guessed.
   PyObject* GuessValue(TraceId t, bool truth);
   const std::vector<Guess>& guesses() const { return guesses_; }
+  // Lists of sizes that hold tensors of one integer, which the framework reads: what they say is guessed. False:
+  // nothing of that kind, or it is not to be guessed.
+  std::vector<Arg*> SizesAmong(Call& call);
+  bool GuessSizes(Call* call);
 
  private:
   Ref RunUpTo(TraceId t, bool truth);  // on the real inputs; null: that fails

@@ -149,7 +149,7 @@ Outs Dropout(Scope& s) {
     return FusedDropout(s, x, p);
   if ((!plain && s.row.op != Op::kAdd && !features) || x.meta->device.kind != DeviceKind::kCpu || !(p > 0 && p < 1) ||
       !IsFloat(x.meta->dtype) || (features && x.rank() < 2) || IsEmpty(s.env, x.meta->sizes) ||
-      !(rows || IsDense(s.env, *x.meta))) {
+      (!rows && Overlaps(s.env, *x.meta))) {
     if (!s.mode.grad || !x.meta->requires_grad) Scope::Skip();
     throw Unmodelled{"dropout draws random numbers"};
   }

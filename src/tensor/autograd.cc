@@ -274,7 +274,8 @@ PyObject* Hook::Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py
     any |= tangents[i];
     for (Py_ssize_t k = 0; tangents[i] && k < n; ++k) fresh &= !((*s->used)[k] && t_.related[i][k]);
   }
-  Ref saved(PyObject_GetAttr(ctx, Name(kSaved)));  // freed, or written since: torch raises
+  // Freed, or written since: torch raises. Where nothing was saved there is nothing to free.
+  Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Name(kSaved)));
   if (!saved) {
     bool other = std::find(s->used->begin(), s->used->end(), true) != s->used->end();
     if (!fresh || !other || !t_.replay) return nullptr;

@@ -21,7 +21,7 @@ namespace {
   X("torch.autograd.grad_mode") X("torch.nn.init") X("torch.nn.parameter") X("torch.nn.utils") X("torch.amp")      \
   X("torch.backends.cudnn") X("torch.functional") X("torch.compiler") X("torch.jit") X("torch.overrides")          \
   X("torch.random") X("torch.cuda") X("torch.autograd") X("torch._C._nn") X("torch._C._linalg") X("torch._C._fft") \
-  X("torch._C._special") X("torch._C._VariableFunctions") X("torch._C") X("torch._C._functions")                   \
+  X("torch._C._special") X("torch._C._VariableFunctionsClass") X("torch._C") X("torch._C._functions")                   \
   X("torch._C.TensorBase")
 #define FRAMEJIT_NUMPY_NAMESPACES(X)                                                                  \
   X("numpy.ndarray") X("numpy") X("numpy.linalg") X("numpy.fft") X("numpy.random") X("numpy.generic") \

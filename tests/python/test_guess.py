@@ -259,3 +259,21 @@ def test_many_branches_and_sizes():
         x = torch.randn(n, generator=generator)
         torch.testing.assert_close(compiled(x), f(x))
         torch.testing.assert_close(compiled(x + 5), f(x + 5))
+
+
+def test_tensors_as_sizes():
+    def pad(x, left, right):
+        return torch.nn.functional.pad(x, (left, right))
+
+    def f(x, n):
+        for k in range(40):  # one place, many calls
+            x = pad(x, n - 1, n // 2 * 0 + k % 2)
+        return x.exp()
+
+    x, one, two = torch.randn(2, 3), torch.tensor(1), torch.tensor(2)
+    assert graphs(f, x, one) == (1, 0)
+    compiled = framejit.compile(f)
+    for n in (one, one, two, one):
+        torch.testing.assert_close(compiled(x, n), f(x, n))
+    told = framejit.explain(lambda x, n: torch.nn.functional.pad(x, (n, n)) + 1)(x, one)
+    assert told.graph_count >= 1

@@ -554,3 +554,55 @@ def test_views(fresh, name):
         if compiled:
             with torch.no_grad():
                 torch.testing.assert_close(compiled(*make()), VIEWS[name](*make()))
+
+
+@pytest.mark.parametrize("name", ["part", "transposed", "repeated"])
+def test_dropout_of_any_layout(fresh, name):
+    make = {"part": lambda x: x[:, :2], "transposed": lambda x: x.t(), "repeated": lambda x: x[:, :1].expand(4, 3)}[name]
+    f = lambda x: F.dropout(make(x), 0.5)  # noqa: E731
+    compiled, results = fresh.compile(f), []
+    for g in (f, compiled):
+        torch.manual_seed(0)
+        x = torch.arange(12.0).view(4, 3).requires_grad_()
+        y = g(x)
+        y.sum().backward()
+        results.append((y.tolist(), y.stride(), x.grad.tolist(), torch.rand(2).tolist()))
+    assert results[0] == results[1]
+    assert compiled_backward(compiled) or name == "repeated"
+
+
+def test_functions_that_torch_wraps_in_python(fresh):
+    x, y = torch.randn(4, 3), torch.randn(5, 3)
+    for f, arguments in ((torch.cdist, (x, y)), (torch.cartesian_prod, (x[0], y[0]))):
+        g = lambda *a: f(*a) * 2  # noqa: E731, B023
+        assert fresh.explain(g)(*arguments).graph_break_count == 0, f
+        torch.testing.assert_close(fresh.compile(g)(*arguments), g(*arguments))
+
+
+def test_what_saves_nothing_may_be_gone_through_again(fresh):
+    x = torch.ones(3, requires_grad=True)
+    y = fresh.compile(lambda x: x.sum())(x)
+    y.backward()
+    y.backward()
+    assert x.grad.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "softmax", "layer_norm", "relu", "batch_norm", "sqrt"])
+def test_writes_to_results_raise_where_the_framework_needs_them(fresh, name):
+    f = {"exp": torch.exp, "sigmoid": torch.sigmoid, "softmax": lambda x: x.softmax(-1), "layer_norm": lambda x: F.layer_norm(x, (4,)), "relu": F.relu,
+         "batch_norm": lambda x: F.batch_norm(x, None, None, training=True), "sqrt": torch.sqrt}[name]  # fmt: skip
+    outcomes = []
+    for g in (f, fresh.compile(f)):
+        x = torch.linspace(0.1, 2, 12).view(3, 4).square().requires_grad_()
+        y = g(x)
+        with torch.no_grad():
+            y.mul_(2)
+        try:
+            y.square().sum().backward()
+            outcomes.append(x.grad)
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+            outcomes.append(None)
+    assert (outcomes[0] is None) == (outcomes[1] is None) == (name not in ("layer_norm", "batch_norm"))
+    if outcomes[0] is not None:
+        torch.testing.assert_close(outcomes[1], outcomes[0], rtol=1e-4, atol=1e-4)
