@@ -144,3 +144,41 @@ def test_accumulation_hooks_and_retained_graphs(fresh):
         return [f(torch.randn(3, 4)) for _ in range(3)], seen
 
     torch.testing.assert_close(run(fresh.compile), run(lambda f: f))
+
+
+@pytest.mark.parametrize("make", ["momentum", "AdamW"])
+@pytest.mark.parametrize("clip", [False, True])
+def test_a_step_with_a_gradient_scaler(fresh, make, clip):
+    """float16 on the CPU: scale, unscale_, step (left out where gradients are infinite) and update, all in one compiled function."""
+
+    def train(compile):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4))
+        optimizer = OPTIMIZERS[make](list(model.parameters()))
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=2)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            if clip:
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            return loss.detach()
+
+        f, losses, scales, captures = compile(step), [], [], []
+        for k in range(8):
+            x, y = torch.randn(8, 8) * (1e6 if k == 3 else 1), torch.randint(0, 4, (8,))
+            losses.append(f(x, y))
+            scales.append(scaler.get_scale())
+            captures.append(fresh.cache_info(f)["captures"] if compile is fresh.compile else 0)
+        return losses, scales, [p.detach() for p in model.parameters()], captures
+
+    expected, got = train(lambda f: f), train(fresh.compile)
+    assert got[1] == expected[1] and min(b / a for a, b in zip(got[1], got[1][1:])) == 0.5
+    torch.testing.assert_close(got[0], expected[0], rtol=2e-3, atol=1e-3)
+    torch.testing.assert_close(got[2], expected[2], rtol=2e-3, atol=1e-3)
+    assert len(set(got[3][4:])) == 1  # nothing is captured anew

@@ -606,3 +606,12 @@ def test_writes_to_results_raise_where_the_framework_needs_them(fresh, name):
     assert (outcomes[0] is None) == (outcomes[1] is None) == (name not in ("layer_norm", "batch_norm"))
     if outcomes[0] is not None:
         torch.testing.assert_close(outcomes[1], outcomes[0], rtol=1e-4, atol=1e-4)
+
+
+def test_swapped_weights(fresh):
+    m = torch.nn.Linear(3, 3)
+    compiled, x = fresh.compile(m), torch.randn(2, 3)
+    for _ in range(3):
+        compiled(x).sum().backward()
+    torch.utils.swap_tensors(m.weight, torch.nn.Parameter(torch.ones(3, 3)))
+    torch.testing.assert_close(compiled(x), m(x))
