@@ -73,6 +73,22 @@ struct GradSource {
 // used or not: one saved set serves the joints of all subsets of the tangents it was chosen for.
 Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<GradSource>* grads);
 
+// A backward graph in parts that run one after the other, each for the gradients of its own inputs of the program.
+// What they pass on is numbered: first the inputs of the whole backward graph, then what parts make for others.
+struct BackwardPart {
+  Graph graph;
+  std::vector<int> inputs;   // numbers
+  std::vector<int> outputs;  // numbers
+};
+struct BackwardParts {
+  std::vector<BackwardPart> parts;
+  std::vector<int> grads;  // by input of the program: number, or -1
+  int count = 0;           // of numbers
+};
+// part: by input of the program; num_saved: so many of the backward graph's inputs come before the tangents.
+BackwardParts SplitBackward(const Graph& backward, const std::vector<GradSource>& grads, const std::vector<int>& part,
+                            int num_saved);
+
 // by output: the outputs that share a value with it which a wanted input reaches, inputs and itself excepted.
 std::vector<std::vector<bool>> Related(const Graph& g, const std::vector<bool>& wanted);
 

@@ -227,6 +227,17 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
   return saved;
 }
 
+namespace {
+
+shape::Ints RowMajorStrides(const shape::Ints& sizes) {
+  shape::Ints strides(sizes.size());
+  shape::Int s = 1;
+  for (size_t d = strides.size(); d-- > 0; s = s * sizes[d]) strides[d] = s;
+  return strides;
+}
+
+}  // namespace
+
 Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<SavedValue>* where) {
   const Graph& g = j.graph;
   std::vector<ValueId> roots = g.outputs;
@@ -284,11 +295,7 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
     n.type = g.node(v).type;
     n.strides = g.node(v).strides;
     n.attrs.name = "saved %" + std::to_string(v);
-    if (n.strides.empty()) {
-      n.strides.resize(n.type.shape.size());
-      shape::Int s = 1;
-      for (size_t d = n.strides.size(); d-- > 0; s = s * n.type.shape[d]) n.strides[d] = s;
-    }
+    if (n.strides.empty()) n.strides = RowMajorStrides(n.type.shape);
     out.inputs.push_back(copy.Append(v, std::move(n)));
   };
   for (ValueId v : saved) input(v);
@@ -331,6 +338,73 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
     grads->push_back(source);
   }
   return out;
+}
+
+BackwardParts SplitBackward(const Graph& g, const std::vector<GradSource>& grads, const std::vector<int>& part,
+                            int num_saved) {
+  BackwardParts all;
+  const int num_parts = part.empty() ? 1 : *std::max_element(part.begin(), part.end()) + 1;
+  // Who makes a value: the first part that needs it. What only shows or spreads another value is made by each.
+  constexpr int kNobody = -1;
+  std::vector<int> owner(g.nodes.size(), kNobody), number(g.nodes.size(), -1), first(g.outputs.size(), num_parts - 1);
+  for (size_t i = 0; i < g.inputs.size(); ++i) number[g.inputs[i]] = all.count++;
+  for (size_t i = 0; i < grads.size(); ++i)
+    if (grads[i].kind == GradSource::kOutput) first[grads[i].index] = std::min(first[grads[i].index], part[i]);
+  std::vector<std::vector<bool>> needs(num_parts, std::vector<bool>(g.nodes.size()));
+  auto shown = [&](ValueId v) { return Info(g.node(v).op).kind == 'V' || Info(g.node(v).op).kind == 'C'; };
+  for (int p = 0; p < num_parts; ++p) {
+    for (size_t o = 0; o < g.outputs.size(); ++o)
+      if (first[o] == p) needs[p][g.outputs[o]] = true;
+    for (ValueId v = static_cast<ValueId>(g.nodes.size()); v-- > 0;) {
+      if (!needs[p][v]) continue;
+      if (g.node(v).op == Op::kResult && owner[v] == kNobody && owner[g.node(v).operands[0]] != kNobody) {
+        owner[v] = owner[g.node(v).operands[0]];  // of a call that an earlier part makes
+        needs[owner[v]][v] = true;
+        continue;
+      }
+      if (owner[v] != kNobody && !shown(v)) continue;
+      if (owner[v] == kNobody) owner[v] = p;
+      for (ValueId o : g.node(v).operands) needs[p][o] = true;
+    }
+  }
+  for (int p = 0; p < num_parts; ++p) {
+    BackwardPart out;
+    out.graph.name = g.name + (num_parts > 1 ? " " + std::to_string(p + 1) : "");
+    out.graph.symbols = g.symbols;
+    out.graph.symbol_sources = g.symbol_sources;
+    Copier copy(g, &out.graph);
+    for (ValueId v = 0; v < g.nodes.size(); ++v) {  // what comes from outside
+      const bool input = g.node(v).op == Op::kInput;
+      if (!needs[p][v] || (!input && (owner[v] == p || shown(v)))) continue;
+      Node n;
+      n.op = Op::kInput;
+      n.type = g.node(v).type;
+      n.strides = g.node(v).strides;
+      n.attrs.name = input ? g.node(v).attrs.name : "passed %" + std::to_string(v);
+      if (n.strides.empty()) n.strides = RowMajorStrides(n.type.shape);
+      FRAMEJIT_CHECK(number[v] >= 0);
+      out.inputs.push_back(number[v]);
+      out.graph.inputs.push_back(copy.Append(v, std::move(n)));
+    }
+    for (ValueId v = 0; v < g.nodes.size(); ++v)
+      if (needs[p][v] && !copy.has(v)) copy.Copy(v);
+    for (ValueId v = 0; v < g.nodes.size(); ++v) {
+      if (owner[v] != p || g.node(v).op == Op::kInput || !copy.has(v)) continue;
+      bool result = false;
+      for (size_t o = 0; o < g.outputs.size(); ++o) result |= g.outputs[o] == v;
+      for (int q = p + 1; q < num_parts && !shown(v); ++q) result |= needs[q][v];
+      if (!result) continue;
+      number[v] = all.count++;
+      out.outputs.push_back(number[v]);
+      out.graph.outputs.push_back(copy[v]);
+    }
+    all.parts.push_back(std::move(out));
+  }
+  for (const GradSource& s : grads)
+    all.grads.push_back(s.kind == GradSource::kOutput    ? number[g.outputs[s.index]]
+                        : s.kind == GradSource::kTangent ? num_saved + s.index
+                                                         : -1);
+  return all;
 }
 
 }  // namespace framejit::autodiff

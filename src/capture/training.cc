@@ -16,6 +16,29 @@ std::shared_ptr<Executable> Make(const Graph& g, const CompileOptions& options, 
   return interpret ? MakeInterpreter(g) : Compile(g, options);
 }
 
+// By input: the bucket that its gradient goes to, in the order in which the gradients are made.
+std::vector<int> PartsOf(const autodiff::Joint& j, const std::vector<bool>& wanted, const std::vector<int64_t>& caps) {
+  std::vector<int> part(wanted.size(), 0), order;
+  for (size_t i = 0; i < wanted.size(); ++i)
+    if (wanted[i] && j.grads[i] != kNoValue) order.push_back(static_cast<int>(i));
+  if (caps.empty()) return part;
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return j.grads[a] < j.grads[b]; });
+  std::vector<int64_t> hints;
+  for (const auto& s : j.graph.symbols) hints.push_back(s.hint);
+  size_t now = 0;
+  int64_t bytes = 0;
+  for (size_t k = 0; k < order.size(); ++k) {
+    part[order[k]] = static_cast<int>(now);
+    const TensorType& t = j.graph.node(j.graph.inputs[order[k]]).type;
+    bytes += t.numel().Eval(hints) * DTypeSize(t.dtype);
+    const bool same = k + 1 < order.size() && j.grads[order[k]] == j.grads[order[k + 1]];
+    if (same || bytes < caps[std::min(now, caps.size() - 1)]) continue;
+    bytes = 0;
+    ++now;
+  }
+  return part;
+}
+
 }  // namespace
 
 bool WantsGrad(const Trace& t) {
@@ -88,13 +111,16 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   } else {
     t.no_replay = random ? "it draws random numbers" : "it writes its inputs";
   }
-  t.compile = [graph, saved, wanted = t.wanted, options, interpret](const std::vector<bool>& tangents) {
+  t.part = PartsOf(joint, t.wanted, tensor::BucketBytes());
+  t.compile = [graph, saved, wanted = t.wanted, part = t.part, options, interpret](const std::vector<bool>& tangents) {
     tensor::Training::Backward b;
     autodiff::Joint j = autodiff::Differentiate(*graph, wanted, tangents);
-    b.graph = autodiff::BackwardGraph(j, saved, &b.grads);
+    std::vector<autodiff::GradSource> grads;
+    const Graph whole = autodiff::BackwardGraph(j, saved, &grads);
+    b.parts = autodiff::SplitBackward(whole, grads, part, static_cast<int>(saved.size()));
     for (size_t i = 0; i < j.tangents.size(); ++i)
       if (j.tangents[i] != kNoValue) b.tangents.push_back(static_cast<int>(i));
-    b.executable = Make(b.graph, options, interpret);
+    for (const autodiff::BackwardPart& p : b.parts.parts) b.executables.push_back(Make(p.graph, options, interpret));
     return b;
   };
   *forward = Make(ahead, options, interpret);

@@ -4,6 +4,7 @@
 #include "tensor/autograd.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -16,17 +17,24 @@ namespace {
 
 class Hook;
 
+struct Pass;
+
 // What one call leaves for its backward pass. Not the tensors it reads: those are saved with the framework.
 struct CallState {
   PyObject_HEAD std::shared_ptr<Hook>* hook;
   std::vector<int64_t>* symbols;
-  std::vector<bool>* used;  // by output: a backward pass has gone through it
-  PyObject* inputs;         // tuple: for a backward pass that is differentiated
-  PyObject* versions;       // tuple: theirs, then
-  PyObject* outputs;        // tuple: on their way through `apply`
-  PyObject* saved;          // tuple, likewise
-  PyObject* opaque;         // tuple, likewise: outputs without gradients
+  std::vector<bool>* used;          // by output: a backward pass has gone through it
+  std::map<int64_t, Pass>* passes;  // that are on their way through the segment's nodes
+  int part;                         // of the backward pass: this node's
+  PyObject* head;                   // the state of the node that runs first (null: this one), which holds all the rest
+  PyObject* inputs;                 // tuple: for a backward pass that is differentiated
+  PyObject* versions;               // tuple: theirs, then
+  PyObject* outputs;                // tuple: on their way through `apply`
+  PyObject* saved;                  // tuple, likewise
+  PyObject* opaque;                 // tuple, likewise: outputs without gradients
 };
+
+void DropPasses(CallState* s);
 
 void Dealloc(PyObject* o) {
   auto* s = reinterpret_cast<CallState*>(o);
@@ -34,17 +42,18 @@ void Dealloc(PyObject* o) {
   delete s->hook;
   delete s->symbols;
   delete s->used;
-  for (PyObject** p : {&s->inputs, &s->versions, &s->outputs, &s->saved, &s->opaque}) Py_CLEAR(*p);
+  DropPasses(s);
+  for (PyObject** p : {&s->head, &s->inputs, &s->versions, &s->outputs, &s->saved, &s->opaque}) Py_CLEAR(*p);
   PyObject_GC_Del(o);
 }
 int Traverse(PyObject* o, visitproc visit, void* arg) {
   auto* s = reinterpret_cast<CallState*>(o);
-  for (PyObject* p : {s->inputs, s->outputs, s->saved, s->opaque}) Py_VISIT(p);
+  for (PyObject* p : {s->head, s->inputs, s->outputs, s->saved, s->opaque}) Py_VISIT(p);
   return 0;
 }
 int Clear(PyObject* o) {
   auto* s = reinterpret_cast<CallState*>(o);
-  for (PyObject** p : {&s->inputs, &s->outputs, &s->saved, &s->opaque}) Py_CLEAR(*p);
+  for (PyObject** p : {&s->head, &s->inputs, &s->outputs, &s->saved, &s->opaque}) Py_CLEAR(*p);
   return 0;
 }
 
@@ -81,20 +90,57 @@ class Hook : public OutputHook, public std::enable_shared_from_this<Hook> {
   PyObject* Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n);
 
  private:
-  struct Compiled {
-    std::vector<autodiff::GradSource> grads;
-    std::vector<int> tangents;
-    std::vector<std::pair<TensorType, shape::Ints>> inputs;  // types and strides of the saved values, then the tangents
-    size_t num_outputs = 0;
+  friend struct Pass;
+  struct Part {
+    std::vector<int> inputs, outputs;  // numbers
+    std::vector<int> last, done;       // that no later part reads: inputs, and gradients that it hands on
+    std::vector<std::pair<TensorType, shape::Ints>> types;  // of the inputs, with strides
     std::unique_ptr<GraphRunner> runner;
   };
+  struct Compiled {
+    std::vector<int> grads;     // by input: number, or -1
+    std::vector<int> tangents;  // of outputs
+    int count = 0;              // of numbers
+    std::vector<Part> parts;
+  };
+  int num_parts() const { return t_.part.empty() ? 1 : *std::max_element(t_.part.begin(), t_.part.end()) + 1; }
   Compiled* For(const std::vector<bool>& tangents);
-  PyObject* Replay(CallState* s, PyObject* const* grads, Py_ssize_t n);
+  int Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass);
+  int Go(CallState* s, int part, Pass* pass);
+  PyObject* Answer(CallState* s, int part, Pass pass, int64_t number);
+  int Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass* pass);
+  PyObject* Link(PyObject* state, int part, PyObject* link, PyObject* const* inputs);
 
   Training t_;
   std::mutex mu_;
   std::map<std::vector<bool>, Compiled> compiled_;
 };
+
+// One backward pass through the nodes of a segment: what was saved and what arrived, then what parts make for others,
+// by number; or the gradients, made all at once.
+struct Pass {
+  Hook::Compiled* compiled = nullptr;
+  std::vector<Ref> values;
+  std::vector<Ref> grads;  // by input
+};
+
+void DropPasses(CallState* s) {
+  delete s->passes;
+}
+
+CallState* NewState(const std::shared_ptr<Hook>& hook, int part, PyObject* head) {
+  PyTypeObject* type = StateType();
+  auto* s = type ? PyObject_GC_New(CallState, type) : nullptr;
+  if (!s) return nullptr;
+  s->hook = new std::shared_ptr<Hook>(hook);
+  s->symbols = nullptr;
+  s->used = nullptr;
+  s->passes = nullptr;
+  s->part = part;
+  s->head = Py_XNewRef(head);
+  s->inputs = s->versions = s->outputs = s->saved = s->opaque = nullptr;
+  return s;
+}
 
 CallState* StateOf(PyObject* o) {
   if (Py_TYPE(o) == StateType()) return reinterpret_cast<CallState*>(o);
@@ -157,17 +203,38 @@ PyObject* Apply() {
   return apply;
 }
 
+// Nodes for the later parts of the backward pass hang on each other by scalars that nobody sees. Their gradients say
+// which pass it is that goes through.
+PyObject* Hook::Link(PyObject* head, int part, PyObject* link, PyObject* const* inputs) {
+  auto* s = NewState(shared_from_this(), part, head);
+  if (!s) return nullptr;
+  Ref state(reinterpret_cast<PyObject*>(s)), torch(PyImport_ImportModule("torch"));
+  Ref dtype(torch ? PyObject_GetAttrString(torch.get(), "float64") : nullptr);
+  Ref kwargs(dtype ? Py_BuildValue("{s:O}", "dtype", dtype.get()) : nullptr), shape(PyTuple_New(0));
+  Ref args(shape ? PyTuple_Pack(1, shape.get()) : nullptr);
+  Ref zeros(kwargs ? PyObject_GetAttrString(torch.get(), "zeros") : nullptr);
+  Ref fresh(zeros && args ? PyObject_Call(zeros.get(), args.get(), kwargs.get()) : nullptr);
+  s->outputs = fresh ? PyTuple_Pack(1, fresh.get()) : nullptr;
+  s->saved = PyTuple_New(0);
+  s->opaque = PyTuple_New(0);
+  PyObject_GC_Track(state.get());
+  if (!s->outputs || !s->saved || !s->opaque) return nullptr;
+  std::vector<PyObject*> call = {state.get()};
+  if (link) call.push_back(link);
+  for (size_t i = 0; i < t_.wanted.size(); ++i)
+    if (t_.wanted[i] && t_.part[i] == part) call.push_back(inputs[i]);
+  Ref result(PyObject_Vectorcall(Apply(), call.data(), call.size(), nullptr));
+  return result ? Py_NewRef(PyTuple_GET_ITEM(result.get(), 0)) : nullptr;
+}
+
 int Hook::Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols) {
   PyObject* apply = Apply();
-  PyTypeObject* type = StateType();
-  if (!apply || !type) return -1;
-  auto* s = PyObject_GC_New(CallState, type);
+  auto* s = apply ? NewState(shared_from_this(), 0, nullptr) : nullptr;
   if (!s) return -1;
   Ref state(reinterpret_cast<PyObject*>(s));
-  s->hook = new std::shared_ptr<Hook>(shared_from_this());
   s->symbols = new std::vector<int64_t>(symbols, symbols + t_.num_symbols);
   s->used = new std::vector<bool>(t_.differentiable.size());
-  s->inputs = s->versions = s->outputs = s->saved = s->opaque = nullptr;
+  s->passes = new std::map<int64_t, Pass>();
   size_t n = t_.differentiable.size(), num_inputs = t_.wanted.size();
   s->outputs = PyTuple_New(n);
   s->saved = PyTuple_New(t_.saved.size());
@@ -184,8 +251,6 @@ int Hook::Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbol
   s->opaque = PyTuple_New(opaque.size());
   if (!s->opaque) return -1;
   for (size_t i = 0; i < opaque.size(); ++i) PyTuple_SET_ITEM(s->opaque, i, Py_NewRef(opaque[i]));
-  for (size_t i = 0; i < num_inputs; ++i)
-    if (t_.wanted[i]) args.push_back(inputs[i]);
   if (t_.replay) {
     s->inputs = PyTuple_New(num_inputs);
     s->versions = PyTuple_New(num_inputs);
@@ -205,6 +270,14 @@ int Hook::Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbol
   ModeState grad = ReadMode();
   grad.grad = true;
   mode.Set(grad);
+  Ref link;
+  for (int part = num_parts() - 1; part > 0; --part) {
+    link = Ref(Link(state.get(), part, link.get(), inputs));
+    if (!link) return -1;
+  }
+  if (link) args.push_back(link.get());
+  for (size_t i = 0; i < num_inputs; ++i)
+    if (t_.wanted[i] && t_.part[i] == 0) args.push_back(inputs[i]);
   Ref result(PyObject_Vectorcall(apply, args.data() + 1, (args.size() - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
   if (!result) return -1;
   if (!PyTuple_Check(result.get()) || PyTuple_GET_SIZE(result.get()) != static_cast<Py_ssize_t>(n)) {
@@ -222,15 +295,33 @@ Hook::Compiled* Hook::For(const std::vector<bool>& tangents) {
   Compiled c;
   try {
     Training::Backward b = t_.compile(tangents);
-    for (ValueId v : b.graph.inputs) c.inputs.emplace_back(b.graph.node(v).type, b.graph.node(v).strides);
-    c.num_outputs = b.graph.outputs.size();
-    c.grads = std::move(b.grads);
+    c.grads = std::move(b.parts.grads);
     c.tangents = std::move(b.tangents);
+    c.count = b.parts.count;
     Trace trace;  // says that these are torch's tensors
     trace.tensors.emplace_back();
-    std::vector<OutputPlan> plans;
-    for (size_t i = 0; i < c.num_outputs; ++i) plans.push_back({OutputPlan::kGraphOutput, static_cast<int>(i), {}});
-    c.runner = MakeGraphRunner(b.executable, b.graph, trace, std::move(plans), {});
+    std::vector<bool> later(c.count);  // read by later parts, or what those hand on
+    for (size_t p = b.parts.parts.size(); p-- > 0;) {
+      autodiff::BackwardPart& from = b.parts.parts[p];
+      Part part;
+      for (ValueId v : from.graph.inputs) part.types.emplace_back(from.graph.node(v).type, from.graph.node(v).strides);
+      std::vector<bool> mine(c.count);
+      for (size_t i = 0; i < c.grads.size(); ++i)
+        if (c.grads[i] >= 0 && t_.part[i] == static_cast<int>(p)) mine[c.grads[i]] = true;
+      for (int i : from.inputs)
+        if (!later[i] && !mine[i]) part.last.push_back(i);
+      for (int i = 0; i < c.count; ++i)
+        if (!later[i] && mine[i]) part.done.push_back(i);
+      for (int i : from.inputs) later[i] = true;
+      for (int i = 0; i < c.count; ++i) later[i] = later[i] || mine[i];
+      part.inputs = std::move(from.inputs);
+      part.outputs = std::move(from.outputs);
+      std::vector<OutputPlan> plans;
+      for (size_t i = 0; i < part.outputs.size(); ++i)
+        plans.push_back({OutputPlan::kGraphOutput, static_cast<int>(i), {}});
+      part.runner = MakeGraphRunner(b.executables[p], from.graph, trace, std::move(plans), {});
+      c.parts.insert(c.parts.begin(), std::move(part));
+    }
   } catch (const std::exception& e) {
     PyErr_Format(PyExc_RuntimeError, "framejit: the backward pass cannot be compiled: %s", e.what());
     return nullptr;
@@ -263,10 +354,13 @@ PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& stride
   return fresh ? PyObject_CallMethod(fresh.get(), "copy_", "O", o) : nullptr;
 }
 
-PyObject* Hook::Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n) {
-  if (n != static_cast<Py_ssize_t>(t_.differentiable.size()))
-    return PyErr_Format(PyExc_SystemError, "framejit: %zd gradients arrived", n);
-  if (ReadMode().grad) return Replay(s, grads, n);  // create_graph=True
+// A backward pass enters the segment. -1: an exception.
+int Hook::Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass) {
+  if (n != static_cast<Py_ssize_t>(t_.differentiable.size())) {
+    PyErr_Format(PyExc_SystemError, "framejit: %zd gradients arrived", n);
+    return -1;
+  }
+  if (ReadMode().grad) return Replay(s, grads, n, pass);  // create_graph=True
   std::vector<bool> tangents(n);
   bool any = false, fresh = true;
   for (Py_ssize_t i = 0; i < n; ++i) {
@@ -278,53 +372,125 @@ PyObject* Hook::Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Name(kSaved)));
   if (!saved) {
     bool other = std::find(s->used->begin(), s->used->end(), true) != s->used->end();
-    if (!fresh || !other || !t_.replay) return nullptr;
+    if (!fresh || !other || !t_.replay) return -1;
     PyErr_Clear();
     for (Py_ssize_t i = 0; i < n; ++i) (*s->used)[i] = (*s->used)[i] || tangents[i];
-    return Replay(s, grads, n);
+    return Replay(s, grads, n, pass);
   }
   *s->used = tangents;  // what is still here was kept by all passes before this one
-  size_t num_grads = 0;
-  for (bool w : t_.wanted) num_grads += w;
-  Ref result(PyTuple_New(1 + num_grads));
-  if (!result) return nullptr;
-  for (size_t i = 0; i <= num_grads; ++i) PyTuple_SET_ITEM(result.get(), i, Py_NewRef(Py_None));
-  if (!any) return result.release();
+  pass->grads.resize(t_.wanted.size());
+  if (!any) return 0;
   Compiled* c = For(tangents);
-  if (!c) return nullptr;
-  std::vector<Ref> held, taken;
-  Py_ssize_t num_saved = PyTuple_GET_SIZE(saved.get());
-  for (size_t i = 0; i < c->inputs.size(); ++i) {
-    PyObject* o =
-        static_cast<Py_ssize_t>(i) < num_saved ? PyTuple_GET_ITEM(saved.get(), i) : grads[c->tangents[i - num_saved]];
-    taken.emplace_back(Fitting(o, c->inputs[i].first, c->inputs[i].second, *s->symbols));
-    if (!taken.back()) return PyErr_Occurred() ? nullptr : Replay(s, grads, n);
-  }
+  if (!c) return -1;
+  pass->values.resize(c->count);
+  const size_t num_saved = t_.saved.size();
+  for (size_t i = 0; i < num_saved; ++i) pass->values[i] = Ref::Borrow(PyTuple_GET_ITEM(saved.get(), i));
+  for (size_t i = 0; i < c->tangents.size(); ++i) pass->values[num_saved + i] = Ref::Borrow(grads[c->tangents[i]]);
+  for (const Part& part : c->parts)
+    for (size_t i = 0; i < part.inputs.size(); ++i) {
+      const int number = part.inputs[i];
+      if (number >= static_cast<int>(num_saved + c->tangents.size())) continue;
+      Ref fitting(Fitting(pass->values[number].get(), part.types[i].first, part.types[i].second, *s->symbols));
+      if (!fitting) return PyErr_Occurred() ? -1 : Replay(s, grads, n, pass);
+      if (number < static_cast<int>(num_saved)) pass->values[number] = std::move(fitting);
+    }
+  pass->compiled = c;
   // Nobody else needs what was saved, unless the graph is kept: it goes as the pass proceeds.
   Ref cleared(PyObject_CallMethodNoArgs(ctx, Name(kClear)));
   if (!cleared) PyErr_Clear();
-  saved = Ref();
-  std::vector<PyObject*> out(c->num_outputs);
-  if (c->runner->RunTaking(&taken, s->symbols->data(), out.data()) < 0) return nullptr;
-  for (PyObject* o : out) held.emplace_back(o);
-  size_t at = 1;
-  for (size_t i = 0; i < t_.wanted.size(); ++i) {
-    if (!t_.wanted[i]) continue;
-    const autodiff::GradSource& g = c->grads[i];
-    PyObject* o = g.kind == autodiff::GradSource::kOutput    ? out[g.index]
-                  : g.kind == autodiff::GradSource::kTangent ? grads[c->tangents[g.index]]
-                                                             : Py_None;
-    Py_SETREF(PyTuple_GET_ITEM(result.get(), at), Py_NewRef(o));
-    ++at;
+  return 0;
+}
+
+int Hook::Go(CallState* s, int number, Pass* pass) {
+  const Part& part = pass->compiled->parts[number];
+  std::vector<Ref> taken;
+  for (size_t i = 0; i < part.inputs.size(); ++i) {
+    const Ref& value = pass->values[part.inputs[i]];
+    const bool saved = part.inputs[i] < static_cast<int>(t_.saved.size());  // fits
+    taken.emplace_back(saved ? Py_NewRef(value.get())
+                             : Fitting(value.get(), part.types[i].first, part.types[i].second, *s->symbols));
+    if (!taken.back()) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "framejit: a value of the backward pass is another");
+      return -1;
+    }
   }
-  return result.release();
+  for (int i : part.last) pass->values[i] = Ref();
+  std::vector<PyObject*> out(part.outputs.size());
+  if (!part.outputs.empty() && part.runner->RunTaking(&taken, s->symbols->data(), out.data()) < 0) return -1;
+  for (size_t i = 0; i < out.size(); ++i) pass->values[part.outputs[i]] = Ref(out[i]);
+  for (size_t i = 0; i < t_.wanted.size(); ++i) {
+    const int g = pass->compiled->grads[i];
+    if (t_.wanted[i] && t_.part[i] == number && g >= 0) pass->grads[i] = Ref::Borrow(pass->values[g].get());
+  }
+  for (int i : part.done) pass->values[i] = Ref();  // who accumulates it may keep it as it is
+  return 0;
+}
+
+// What the node of this part returns; the rest of the pass is kept for the next one's.
+PyObject* Hook::Answer(CallState* head, int part, Pass pass, int64_t number) {
+  std::vector<PyObject*> all = {Py_NewRef(Py_None)};
+  if (part + 1 < num_parts()) {
+    Ref torch(PyImport_ImportModule("torch")), dtype(torch ? PyObject_GetAttrString(torch.get(), "float64") : nullptr);
+    Ref kwargs(dtype ? Py_BuildValue("{s:O}", "dtype", dtype.get()) : nullptr);
+    Ref args(Py_BuildValue("(d)", static_cast<double>(number)));
+    Ref make(torch ? PyObject_GetAttrString(torch.get(), "tensor") : nullptr);
+    PyObject* link = make && args && kwargs ? PyObject_Call(make.get(), args.get(), kwargs.get()) : nullptr;
+    if (!link) return Py_DECREF(all[0]), nullptr;
+    all.push_back(link);
+  }
+  for (size_t i = 0; i < t_.wanted.size(); ++i)
+    if (t_.wanted[i] && t_.part[i] == part) all.push_back(pass.grads[i] ? pass.grads[i].release() : Py_NewRef(Py_None));
+  if (part + 1 < num_parts()) {
+    constexpr size_t kMost = 64;  // passes that asked for a part of the gradients only are never heard of again
+    if (head->passes->size() == kMost) head->passes->erase(head->passes->begin());
+    head->passes->insert_or_assign(number, std::move(pass));
+  }
+  PyObject* result = PyTuple_New(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (result) {
+      PyTuple_SET_ITEM(result, i, all[i]);
+    } else {
+      Py_DECREF(all[i]);
+    }
+  }
+  return result;
+}
+
+PyObject* Hook::Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n) {
+  static std::atomic<int64_t> count{0};
+  CallState* head = s->head ? StateOf(s->head) : s;
+  if (!head) return nullptr;
+  Pass pass;
+  int64_t number;
+  if (s == head) {
+    number = ++count;
+    if (Begin(s, ctx, grads, n, &pass) < 0) return nullptr;
+  } else {
+    pass.grads.resize(t_.wanted.size());
+    Ref told(n == 1 && grads[0] != Py_None ? PyObject_CallMethod(grads[0], "item", nullptr) : nullptr);
+    if (!told && PyErr_Occurred()) return nullptr;
+    number = told ? static_cast<int64_t>(PyFloat_AsDouble(told.get())) : 0;
+    auto at = head->passes->find(number);
+    if (told && at == head->passes->end())
+      return PyErr_Format(PyExc_RuntimeError, "framejit: this backward pass was not begun");
+    if (told) {
+      pass = std::move(at->second);
+      head->passes->erase(at);
+    }
+  }
+  if (pass.compiled && Go(head, s->part, &pass) < 0) return nullptr;
+  return Answer(head, s->part, std::move(pass), number);
 }
 
 // The framework runs the program again, with its own records, and differentiates those.
-PyObject* Hook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n) {
-  if (!t_.replay)
-    return PyErr_Format(PyExc_RuntimeError, "trying to differentiate twice a function compiled by framejit: %s",
-                        t_.no_replay.c_str());
+int Hook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass* pass) {
+  *pass = {};
+  pass->grads.resize(t_.wanted.size());
+  if (!t_.replay) {
+    PyErr_Format(PyExc_RuntimeError, "trying to differentiate twice a function compiled by framejit: %s",
+                 t_.no_replay.c_str());
+    return -1;
+  }
   size_t num_inputs = t_.wanted.size();
   for (size_t i = 0; i < num_inputs; ++i) {
     Ref now(PyObject_GetAttr(PyTuple_GET_ITEM(s->inputs, i), Name(kVersion)));
@@ -332,11 +498,12 @@ PyObject* Hook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n) {
     if (!now) PyErr_Clear();
     if (then == Py_None) continue;
     int same = now ? PyObject_RichCompareBool(now.get(), then, Py_EQ) : 0;
-    if (same < 0) return nullptr;
-    if (!same)
-      return PyErr_Format(
-          PyExc_RuntimeError,
-          "one of the variables needed for gradient computation has been modified by an inplace operation");
+    if (same < 0) return -1;
+    if (!same) {
+      PyErr_SetString(PyExc_RuntimeError,
+                      "one of the variables needed for gradient computation has been modified by an inplace operation");
+      return -1;
+    }
   }
   std::vector<PyObject*> inputs;
   for (size_t i = 0; i < num_inputs; ++i) inputs.push_back(PyTuple_GET_ITEM(s->inputs, i));
@@ -347,30 +514,28 @@ PyObject* Hook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n) {
   on.grad = true;
   mode.Set(on);
   int failed = 0;
-  if (t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) < 0) return nullptr;
+  if (t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) < 0) return -1;
   std::vector<Ref> held;
   for (PyObject* o : outputs) held.emplace_back(o);
   Ref outs(PyList_New(0)), wanted(PyList_New(0)), tangents(PyList_New(0)),
       autograd(PyImport_ImportModule("torch.autograd"));
-  if (!outs || !wanted || !tangents || !autograd) return nullptr;
+  if (!outs || !wanted || !tangents || !autograd) return -1;
   for (Py_ssize_t i = 0; i < n; ++i) {
     if (!t_.differentiable[i] || grads[i] == Py_None) continue;
-    if (PyList_Append(outs.get(), outputs[i]) < 0 || PyList_Append(tangents.get(), grads[i]) < 0) return nullptr;
+    if (PyList_Append(outs.get(), outputs[i]) < 0 || PyList_Append(tangents.get(), grads[i]) < 0) return -1;
   }
   for (size_t i = 0; i < num_inputs; ++i)
-    if (t_.wanted[i] && PyList_Append(wanted.get(), inputs[i]) < 0) return nullptr;
-  Ref result(PyTuple_New(1 + PyList_GET_SIZE(wanted.get())));
-  if (!result) return nullptr;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(result.get()); ++i) PyTuple_SET_ITEM(result.get(), i, Py_NewRef(Py_None));
-  if (PyList_GET_SIZE(outs.get()) == 0) return result.release();
+    if (t_.wanted[i] && PyList_Append(wanted.get(), inputs[i]) < 0) return -1;
+  if (PyList_GET_SIZE(outs.get()) == 0) return 0;
   Ref f(PyObject_GetAttrString(autograd.get(), "grad")),
       args(PyTuple_Pack(3, outs.get(), wanted.get(), tangents.get()));
   Ref kwargs(Py_BuildValue("{s:O,s:O}", "create_graph", create ? Py_True : Py_False, "allow_unused", Py_True));
   Ref all(f && args && kwargs ? PyObject_Call(f.get(), args.get(), kwargs.get()) : nullptr);
-  if (!all) return nullptr;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i)
-    Py_SETREF(PyTuple_GET_ITEM(result.get(), i + 1), Py_NewRef(PyTuple_GET_ITEM(all.get(), i)));
-  return result.release();
+  if (!all) return -1;
+  Py_ssize_t at = 0;
+  for (size_t i = 0; i < num_inputs; ++i)
+    if (t_.wanted[i]) pass->grads[i] = Ref::Borrow(PyTuple_GET_ITEM(all.get(), at++));
+  return 0;
 }
 
 // --- the framework's derivative of one call -------------------------------------------------------------------------
@@ -467,6 +632,28 @@ PyObject* Vjp(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
 PyMethodDef vjp_def = {"vjp", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Vjp)), METH_FASTCALL, nullptr};
 
 }  // namespace
+
+std::vector<int64_t> BucketBytes() {
+  SavedError saved;
+  PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.nn.parallel.distributed");
+  Ref type(module ? PyObject_GetAttrString(module, "DistributedDataParallel") : nullptr);
+  Ref active(type ? PyObject_GetAttrString(type.get(), "_active_ddp_module") : nullptr);
+  if (!active || active.get() == Py_None) return PyErr_Clear(), std::vector<int64_t>();
+  std::vector<int64_t> caps;
+  auto add = [&](PyObject* o) {
+    const double bytes = o ? PyFloat_AsDouble(o) : -1;
+    PyErr_Clear();
+    if (bytes > 0) caps.push_back(static_cast<int64_t>(bytes));
+  };
+  Ref config(PyObject_GetAttrString(active.get(), "_bucket_config"));  // of newer versions
+  Ref each(config ? PyObject_GetAttrString(config.get(), "per_bucket_bytes_caps") : nullptr);
+  for (Py_ssize_t i = 0; each && PyTuple_Check(each.get()) && i < PyTuple_GET_SIZE(each.get()); ++i)
+    add(PyTuple_GET_ITEM(each.get(), i));
+  if (!caps.empty()) return caps;
+  add(Ref(config ? PyObject_GetAttrString(config.get(), "first_bucket_bytes_cap") : nullptr).get());
+  add(Ref(PyObject_GetAttrString(active.get(), "bucket_bytes_cap")).get());
+  return caps;
+}
 
 std::shared_ptr<OutputHook> MakeTrainingHook(Training training) {
   return std::make_shared<Hook>(std::move(training));

@@ -24,11 +24,13 @@ struct Training {
   std::vector<bool> differentiable;  // by output of the program's graph: it carries gradients
   std::vector<autodiff::SavedValue> saved;
   struct Backward {
-    Graph graph;
-    std::shared_ptr<Executable> executable;
-    std::vector<autodiff::GradSource> grads;  // by input
-    std::vector<int> tangents;                // of which outputs it takes the gradients, in order
+    autodiff::BackwardParts parts;
+    std::vector<std::shared_ptr<Executable>> executables;  // by part
+    std::vector<int> tangents;                             // of which outputs it takes the gradients, in order
   };
+  // By input: which node of the framework's graph hands its gradient on. The nodes run one after the other, each doing
+  // its part of the backward pass: who waits for the gradients of the first need not wait for the last.
+  std::vector<int> part;
   // Called once for every set of outputs that ever receive gradients together: what an output that got none leads to
   // gets none, which is not the same as zeros.
   std::function<Backward(const std::vector<bool>& tangents)> compile;
@@ -48,6 +50,10 @@ std::shared_ptr<OutputHook> MakeTrainingHook(Training training);
 // framejit._gradients.attention_form's answer. hints: of the graph's symbols.
 std::optional<autodiff::AttentionForm> FindAttention(const autodiff::AttentionRequest& r,
                                                      std::span<const int64_t> hints);
+
+// Of torch's DistributedDataParallel, where it is what runs now: bytes of its buckets of gradients, the last
+// for all that follow.
+std::vector<int64_t> BucketBytes();
 
 // A callable (which, operands, args, kwargs, grads) -> gradients of operands[i] for i in `which`: the framework's own
 // derivative of the callee, whose float results (in order) receive grads (None: nothing). New reference.
