@@ -236,4 +236,10 @@ Rule NamedRule(const std::string& name) {
   return nullptr;
 }
 
+std::vector<std::string> RuleNames() {
+  std::vector<std::string> names;
+  for (const Row& r : kRows) names.push_back(r.name);
+  return names;
+}
+
 }  // namespace framejit::autodiff

@@ -48,6 +48,7 @@ std::vector<bool> Reached(const Graph& g, const std::vector<bool>& wanted);  // 
 using Rule = void (*)(At& t);
 Rule PrimitiveRule(Op op);                // null: none
 Rule NamedRule(const std::string& name);  // of a Derivative
+std::vector<std::string> RuleNames();
 // Shared by rules of both kinds.
 // The framework's kernel. what: "take" (index: one dimension) or "gather".
 ValueId ScatterAdd(Builder& b, const char* what, const TensorType& data, ValueId index, ValueId grad, int64_t axis);

@@ -538,99 +538,6 @@ int Hook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass* pass)
   return 0;
 }
 
-// --- the framework's derivative of one call -------------------------------------------------------------------------
-
-// o with tensors replaced by their stand-ins. New reference.
-PyObject* Substitute(PyObject* o, const std::map<PyObject*, PyObject*>& stand_ins) {
-  auto at = stand_ins.find(o);
-  if (at != stand_ins.end()) return Py_NewRef(at->second);
-  if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
-    bool tuple = PyTuple_CheckExact(o);
-    Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
-    Ref made(tuple ? PyTuple_New(n) : PyList_New(n));
-    for (Py_ssize_t i = 0; made && i < n; ++i) {
-      PyObject* x = Substitute(PySequence_Fast_GET_ITEM(o, i), stand_ins);
-      if (!x) return nullptr;
-      if (tuple) {
-        PyTuple_SET_ITEM(made.get(), i, x);
-      } else {
-        PyList_SET_ITEM(made.get(), i, x);
-      }
-    }
-    return made.release();
-  }
-  if (PyDict_CheckExact(o)) {
-    Ref made(PyDict_New());
-    PyObject *key, *value;
-    for (Py_ssize_t pos = 0; made && PyDict_Next(o, &pos, &key, &value);) {
-      Ref x(Substitute(value, stand_ins));
-      if (!x || PyDict_SetItem(made.get(), key, x.get()) < 0) return nullptr;
-    }
-    return made.release();
-  }
-  return Py_NewRef(o);
-}
-
-bool Flatten(PyObject* o, std::vector<PyObject*>* out) {  // tensors of a result, in order
-  if (Classify(o) != Class::kNone) out->push_back(o);
-  if (PyTuple_Check(o) || PyList_Check(o))
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) Flatten(PySequence_Fast_GET_ITEM(o, i), out);
-  return true;
-}
-
-PyObject* Vjp(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
-  if (n != 5) return PyErr_Format(PyExc_TypeError, "framejit: vjp takes 5 arguments");
-  PyObject *which = args[0], *operands = args[1], *grads = args[4];
-  ModeSwitch mode;
-  ModeState on = ReadMode();
-  on.grad = true;
-  mode.Set(on);
-  std::map<PyObject*, PyObject*> stand_ins;
-  std::vector<Ref> held;
-  Ref leaves(PyList_New(0)), outs(PyList_New(0)), tangents(PyList_New(0)),
-      autograd(PyImport_ImportModule("torch.autograd"));
-  if (!leaves || !outs || !tangents || !autograd) return nullptr;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(operands); ++i) {
-    PyObject* o = PyTuple_GET_ITEM(operands, i);
-    Ref leaf(PyObject_CallMethod(o, "detach", nullptr));
-    if (!leaf) return nullptr;
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(which); ++k) {
-      if (PyLong_AsSsize_t(PyTuple_GET_ITEM(which, k)) != i) continue;
-      Ref r(PyObject_CallMethod(leaf.get(), "requires_grad_", nullptr));
-      if (!r || PyList_Append(leaves.get(), leaf.get()) < 0) return nullptr;
-    }
-    stand_ins[o] = leaf.get();
-    held.push_back(std::move(leaf));
-  }
-  Ref a(Substitute(args[2], stand_ins)), k(Substitute(args[3], stand_ins));
-  Ref value(a && k ? PyObject_Call(callable, a.get(), k.get()) : nullptr);
-  if (!value) return nullptr;
-  std::vector<PyObject*> flat;
-  Flatten(value.get(), &flat);
-  for (size_t i = 0; i < flat.size() && static_cast<Py_ssize_t>(i) < PyTuple_GET_SIZE(grads); ++i) {
-    PyObject* g = PyTuple_GET_ITEM(grads, i);
-    Ref tracked(PyObject_GetAttrString(flat[i], "requires_grad"));
-    if (!tracked) return nullptr;
-    if (g == Py_None || tracked.get() != Py_True) continue;
-    if (PyList_Append(outs.get(), flat[i]) < 0 || PyList_Append(tangents.get(), g) < 0) return nullptr;
-  }
-  Ref f(PyObject_GetAttrString(autograd.get(), "grad")),
-      call(PyTuple_Pack(3, outs.get(), leaves.get(), tangents.get()));
-  Ref kwargs(Py_BuildValue("{s:O,s:O}", "allow_unused", Py_True, "materialize_grads", Py_True));
-  if (PyList_GET_SIZE(outs.get()) > 0)
-    return f && call && kwargs ? PyObject_Call(f.get(), call.get(), kwargs.get()) : nullptr;
-  Ref zeros(PyTuple_New(PyList_GET_SIZE(leaves.get())));  // nothing leads there
-  Ref torch(PyImport_ImportModule("torch"));
-  for (Py_ssize_t i = 0; zeros && torch && i < PyTuple_GET_SIZE(zeros.get()); ++i) {
-    PyObject* z = PyObject_CallMethod(torch.get(), "zeros_like", "O", PyList_GET_ITEM(leaves.get(), i));
-    if (!z) return nullptr;
-    PyTuple_SET_ITEM(zeros.get(), i, z);
-  }
-  return torch ? zeros.release() : nullptr;
-}
-
-PyMethodDef vjp_def = {"vjp", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Vjp)), METH_FASTCALL, nullptr};
-
 }  // namespace
 
 std::vector<int64_t> BucketBytes() {
@@ -657,11 +564,6 @@ std::vector<int64_t> BucketBytes() {
 
 std::shared_ptr<OutputHook> MakeTrainingHook(Training training) {
   return std::make_shared<Hook>(std::move(training));
-}
-
-PyObject* MakeVjp(const std::string& callee) {
-  Ref callable(ResolveCallee(callee));
-  return callable ? PyCFunction_New(&vjp_def, callable.get()) : nullptr;
 }
 
 }  // namespace framejit::tensor

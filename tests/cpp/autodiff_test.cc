@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 
+#include "autodiff/tape.h"
 #include "host_tensors.h"
 #include "rules/decompose.h"
 
@@ -53,13 +55,27 @@ std::vector<HostTensor> Scatter(const Node& n, const std::vector<HostTensor>& in
   return Interpret(g, in);
 }
 
-// The gradient of sum(outputs * c) for random c, three ways.
+// Rules that some Check has gone through: names, or names of primitives.
+std::set<std::string>& Checked() {
+  static std::set<std::string> checked;
+  return checked;
+}
+
+// The gradient of sum(outputs * c) for random c, four ways.
 void Check(Problem& p, double tolerance = 1e-6) {
   ASSERT_EQ(Verify(p.g), "");
   std::vector<bool> wanted;
   for (const HostTensor& t : p.inputs) wanted.push_back(t.dtype == DType::kFloat64);
   Joint j = Differentiate(p.g, wanted, std::vector<bool>(p.g.outputs.size(), true));
   ASSERT_EQ(Verify(j.graph), "") << j.graph.str();
+  std::vector<bool> reached(p.g.nodes.size());
+  for (ValueId v : p.g.outputs) reached[v] = true;
+  for (ValueId v = static_cast<ValueId>(reached.size()); v-- > 0;) {
+    if (!reached[v]) continue;
+    const Node& n = p.g.node(v);
+    Checked().insert(n.derivative ? n.derivative->rule : Info(n.op).name);
+    for (ValueId o : n.derivative ? n.derivative->operands : n.operands) reached[o] = true;
+  }
   std::vector<HostTensor> weights, present;
   std::vector<HostTensor> values = Interpret(p.g, p.inputs);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -124,6 +140,20 @@ void Check(Problem& p, double tolerance = 1e-6) {
     const HostTensor& got = s.kind == GradSource::kTangent ? present.at(s.index) : out.at(s.index);
     EXPECT_EQ(Difference(got, grads[n]), "");
   }
+  // in parts, one an input
+  std::vector<int> part(p.inputs.size(), 0);
+  for (size_t n = 0; n < inputs.size(); ++n) part[inputs[n]] = static_cast<int>(inputs.size() - 1 - n);
+  BackwardParts parts = SplitBackward(backward, sources, part, static_cast<int>(saved.size()));
+  std::vector<HostTensor> numbers = feed;
+  numbers.resize(parts.count);
+  for (const BackwardPart& b : parts.parts) {
+    ASSERT_EQ(Verify(b.graph), "") << b.graph.str();
+    std::vector<HostTensor> in;
+    for (int i : b.inputs) in.push_back(numbers.at(i));
+    std::vector<HostTensor> made = Interpret(b.graph, in, Scatter, std::vector<int64_t>(p.g.symbols.size()));
+    for (size_t i = 0; i < made.size(); ++i) numbers.at(b.outputs[i]) = made[i];
+  }
+  for (size_t n = 0; n < inputs.size(); ++n) EXPECT_EQ(Difference(numbers.at(parts.grads[inputs[n]]), grads[n]), "");
 }
 
 struct UnaryCase {
@@ -339,6 +369,43 @@ TEST(Derivatives, Losses) {
                  CrossEntropy(p.b, y, target, kNone, -100, Reduction::kSum, 0), LogAddExp(p.b, x, y),
                  CosineSimilarity(p.b, x, y, 1, 1e-8), Lerp(p.b, x, y, p.In({3, 5}))};
   Check(p);
+}
+
+TEST(Derivatives, Formulas) {  // as the lowering of calls names them
+  Problem p;
+  ValueId x = p.In({2, 3}), y = p.In({2, 3}), positive = p.In({2, 3}, .2, 2), far = p.In({2, 3}, .1, .9);
+  auto named = [&](ValueId v, Derivative d) {
+    p.b.SetDerivative(v, d);
+    return v;
+  };
+  auto both = [&](Op op) { return p.b.Binary(op, x, y); };
+  ValueId angle = p.b.Binary(Op::kMul, far, p.b.Constant(Scalar(3.141592653589793), DType::kFloat64, {2, 3}));
+  ValueId bound = p.b.Constant(Scalar(.1), DType::kFloat64, {2, 3});
+  Attrs cast;
+  cast.dtype = DType::kFloat64;
+  p.g.outputs = {
+      named(p.b.Binary(Op::kMaximum, x, bound), {"clamp_min", {x, bound}, {}, {}}),
+      named(p.b.Binary(Op::kMinimum, x, bound), {"clamp_max", {x, bound}, {}, {}}),
+      named(both(Op::kMaximum), {"fextreme", {x, y}, {1}, {}}),
+      named(both(Op::kMinimum), {"fextreme", {x, y}, {-1}, {}}),
+      named(p.b.Binary(Op::kMul, x, p.b.Unary(Op::kLog, positive)), {"xlogy", {x, positive}, {}, {}}),
+      named(p.b.Binary(Op::kDiv, p.b.Unary(Op::kSin, angle), angle), {"sinc", {far}, {}, {}}),
+      named(p.b.Reduce(Op::kMax, x, {1}, false), {"pick", {x, p.b.Reduce(Op::kArgMax, x, {1}, false)}, {}, {1}}),
+      p.b.Reduce(Op::kProd, x, {1}, false),
+      p.b.Reduce(Op::kProd, x, {0}, true),
+      p.b.Add(Op::kCast, {x}, cast)};
+  Check(p);
+}
+
+TEST(Derivatives, OfEveryRule) {  // after all others
+  if (testing::GTEST_FLAG(filter) != "*") GTEST_SKIP() << "only where all tests run";
+  // Against the framework instead: tests/python/test_training.py, test_custom_functions.py.
+  const std::set<std::string> elsewhere = {"conv", "extern", "custom", "custom_result", "embedding"};
+  for (int op = 0; op <= static_cast<int>(Op::kResult); ++op)
+    if (PrimitiveRule(static_cast<Op>(op)) && !elsewhere.contains(Info(static_cast<Op>(op)).name))
+      EXPECT_TRUE(Checked().contains(Info(static_cast<Op>(op)).name)) << Info(static_cast<Op>(op)).name;
+  for (const std::string& name : RuleNames())
+    if (!elsewhere.contains(name)) EXPECT_TRUE(Checked().contains(name)) << name;
 }
 
 TEST(Barriers, StopGradients) {
