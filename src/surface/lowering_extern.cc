@@ -66,11 +66,12 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   bool grad = WantsGrad(call);
   if (IsRandom(call.callee) && (grad || target))
     why = call.callee + " draws random numbers";  // its derivative draws again
-  for (auto& [k, a] : call.kwargs) grad |= k == "requires_grad" && a.is(Arg::Kind::kBool) && a.b;  // in any mode
+  bool asked = false;                             // in any mode
+  for (auto& [k, a] : call.kwargs) asked |= k == "requires_grad" && a.is(Arg::Kind::kBool) && a.b;
   std::vector<TensorType> types;
   std::vector<shape::Ints> strides;
   for (TensorMeta& m : *metas) {
-    m.requires_grad = grad && (IsFloat(m.dtype) || IsComplex(m.dtype));
+    m.requires_grad = (asked || (grad && m.requires_grad)) && (IsFloat(m.dtype) || IsComplex(m.dtype));
     m.is_parameter = false;
     types.push_back({m.dtype, m.sizes, m.device});
     strides.push_back(m.strides);

@@ -289,7 +289,10 @@ Outs FillInPlace(Scope& s) {
 }
 Outs ZeroInPlace(Scope& s) {
   Operand x = s.tensor(0);
-  return s.b.Constant(Scalar(0), x.meta->dtype, x.meta->sizes);
+  ValueId zero = s.b.Constant(Scalar(0), x.meta->dtype, x.meta->sizes);
+  if (!s.mode.grad || !x.meta->requires_grad) return zero;
+  // The gradient that it had gets there, as zeros.
+  return s.b.Where(s.b.Constant(Scalar(false), DType::kBool, x.meta->sizes), x.value, zero);
 }
 
 // --- joining and repeating ------------------------------------------------------------------------------------------

@@ -192,6 +192,10 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
     in->operands.emplace_back(StandIn(t, m, way));
     if (!in->operands.back())
       return way == Way::kReal ? (PyErr_Clear(), Verdict::kTryMeta) : no(in->FailWithError(call.callee));
+    if (in->requires_grad && m.requires_grad) {  // some results may not: the call says which
+      Ref leaf(PyObject_CallMethod(in->operands.back().get(), "requires_grad_", nullptr));
+      if (!leaf) return no(in->FailWithError(call.callee));
+    }
   }
   Call plain = call;
   if (way == Way::kMeta) {
@@ -221,7 +225,7 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
   bool watched = true;
   {
     ModeSwitch modes;
-    modes.Set({false, false});
+    modes.Set({in->requires_grad, false});
     std::optional<Watching> watching;
     if (way == Way::kReal) watched = watching.emplace(t).on();
     if (watched) r = Ref(step.Invoke(slots.data(), nullptr));
@@ -292,7 +296,7 @@ bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
   in->aliases.push_back(alias);
   TensorMeta meta = FromMeta(m, Framework::kTorch);
   if (m.device.kind == DeviceKind::kMeta) meta.device = in->device;
-  meta.requires_grad = in->requires_grad && (IsFloat(m.dtype) || IsComplex(m.dtype));
+  meta.requires_grad = in->requires_grad && m.requires_grad && (IsFloat(m.dtype) || IsComplex(m.dtype));
   *shape = Arg::Tensor(static_cast<TraceId>(in->results.size()));
   in->results.push_back(std::move(meta));
   return true;

@@ -74,3 +74,62 @@ def test_operator(fresh, info):
             assert facts(got) == facts(expected), where
             for mine, theirs in zip(tensors(got), tensors(expected)):
                 torch.testing.assert_close(mine, theirs, equal_nan=True, msg=lambda m, where=where: f"{where}: {m}")
+
+
+def leaves(value):
+    """Its tensors that gradients are asked for."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [t for t in tensors(value) if t.requires_grad]
+
+
+def tracked(value):
+    if isinstance(value, torch.Tensor):
+        return copy(value).requires_grad_(value.requires_grad)
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(map(tracked, value))
+    return value
+
+
+def gradients(fn, sample):
+    """Results that carry gradients, the gradients of all leaves for fixed cotangents; or the error."""
+    args, kwargs = [tracked(sample.input), *tracked(sample.args)], {k: tracked(v) for k, v in sample.kwargs.items()}
+    try:
+        outs = [t for t in tensors(fn(*args, **kwargs)) if t.requires_grad and t.is_floating_point() and t.layout is torch.strided]
+        wanted = leaves(args) + leaves(kwargs)
+        if not outs or not wanted:
+            return [o.detach() for o in outs], None
+        cotangents = [torch.linspace(-1, 1, o.numel(), dtype=o.dtype).reshape(o.shape) for o in outs]
+        return [*(o.detach() for o in outs), *torch.autograd.grad(outs, wanted, cotangents, allow_unused=True)], None
+    except Exception as error:  # compared
+        return None, error
+
+
+# Zeros where torch gives None: the counting norm, what a loss only compares with.
+ZEROS = {"norm", "linalg.norm", "nn.functional.cosine_embedding_loss", "nn.functional.hinge_embedding_loss"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("info", [p for p in operators() if p.values[0].supports_autograd])
+def test_gradient(fresh, info):
+    if torch.float64 not in info.supported_dtypes("cpu"):
+        pytest.skip("not in float64")
+    for number, sample in enumerate(info.sample_inputs("cpu", torch.float64, requires_grad=True)):
+        if number == SAMPLES:
+            break
+
+        def call(*args, **kwargs):
+            return info.op(*args, **kwargs)
+
+        expected, refused = gradients(call, sample)
+        got, error = gradients(fresh.compile(call), sample)
+        where = f"{info.name} sample {number}: {sample}"
+        assert type(error) is type(refused), f"{where}: {error!r} instead of {refused!r}"
+        if refused:
+            continue
+        if info.name in ZEROS:
+            got = [None if theirs is None and mine is not None and not mine.any() else mine for mine, theirs in zip(got, expected)]
+        assert [g is None for g in got] == [g is None for g in expected], where
+        for mine, theirs in zip(got, expected):
+            if theirs is not None:
+                torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-7, equal_nan=True, msg=lambda m, where=where: f"{where}: {m}")
