@@ -21,7 +21,10 @@ std::vector<int> PartsOf(const autodiff::Joint& j, const std::vector<bool>& want
   std::vector<int> part(wanted.size(), 0), order;
   for (size_t i = 0; i < wanted.size(); ++i)
     if (wanted[i] && j.grads[i] != kNoValue) order.push_back(static_cast<int>(i));
-  if (caps.empty()) return part;
+  const auto& nodes = j.graph.nodes;
+  if (caps.empty() ||
+      std::any_of(nodes.begin(), nodes.end(), [](const Node& n) { return n.type.device.kind != DeviceKind::kCpu; }))
+    return part;  // the hidden scalars are the CPU's
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return j.grads[a] < j.grads[b]; });
   std::vector<int64_t> hints;
   for (const auto& s : j.graph.symbols) hints.push_back(s.hint);
