@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 namespace framejit::codegen {
 
@@ -16,6 +17,7 @@ constexpr int kAccess = 16;    // bytes of the widest access
 constexpr int kResident = 16;  // elements of a row that a thread keeps
 constexpr int kMostThreads = 1024;
 constexpr int kManyLoads = 16;
+constexpr int64_t kClusterRow = 128 << 10;    // elements
 constexpr int64_t kManyThreads = 132 * 1024;  // keep the memory of a large chip busy
 
 bool Memory(const Inst& inst) {
@@ -134,6 +136,7 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
   s.dependent = capability >= 90;
   bool reduces = false, scans = false, loads64 = false;
   int smallest = 0, largest = 0, loads = 0;
+  std::set<int> read;  // buffers, in loops
   for (int n = 0; n < k.insts.size(); ++n) {
     const Inst& inst = k.insts[n];
     reduces = reduces || inst.kind == IKind::kReduce;
@@ -141,7 +144,10 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
     if (!Memory(inst)) continue;
     const int size = DTypeSize(k.buffers[inst.buffer].dtype);
     loads64 = loads64 || size == 8;
-    if (inst.kind != IKind::kStore && InLoop(k, n)) ++loads;
+    if (inst.kind != IKind::kStore && InLoop(k, n)) {
+      ++loads;
+      read.insert(inst.buffer);
+    }
     s.stores = s.stores || (inst.kind == IKind::kStore && InLoop(k, n));
     if (inst.index.inner != Int(1)) continue;
     smallest = smallest ? std::min(smallest, size) : size;
@@ -273,6 +279,21 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
         s.row_threads = known ? kMostThreads : 256;
         s.unroll = s.stores ? std::max(1, kResident / v) : 4;
         if (known && !loads64 && s.stores && loads <= 2 && smallest < 4) s.blocks = 2;
+        if (known && s.stores && read.size() <= 2 && !loads64 && s.dependent) {  // a chip with clusters
+          const bool half = smallest < 4;
+          if (total * v >= kClusterRow) {  // so few rows at once that the second reading is from the L2 cache
+            s.cluster = 8;
+            s.row_threads = half ? 256 : 512;
+            s.unroll = half ? 4 : 8;
+            s.blocks = 1;
+            s.ahead = half;
+          } else if (!half && total * v <= int64_t{4} * kMostThreads * kResident / 2) {
+            s.cluster = 2;
+            s.row_threads = kMostThreads / 2;
+            s.resident = true;
+            s.unroll = static_cast<int>(each(2 * s.row_threads));
+          }
+        }
         if (known && !s.stores && loads <= 2) {  // read and done with: small blocks, where there are enough rows
           int64_t rows = 1;
           for (Int o : k.outer) rows *= Const(o, kManyThreads);

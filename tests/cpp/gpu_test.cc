@@ -68,7 +68,7 @@ std::vector<Made> Kernels() {
       return {b.Reduce(Op::kArgMax, In(b, t, {64, 1000}), {1}, false)};
     }));
   }
-  for (int64_t n : {7, 64, 768, 4096, 50257, 262144}) {
+  for (int64_t n : {7, 64, 768, 4096, 32768, 50257, 262144}) {
     all.push_back(Whole("softmax_" + std::to_string(n), [&](Builder& b) -> std::vector<ValueId> {
       return {Softmax(b, In(b, DType::kFloat32, {64, n}), 1)};
     }));
@@ -199,6 +199,13 @@ TEST(Gpu, ARowIsReadOnce) {
   EXPECT_EQ(Count(ptx, "ld.global"), s.unroll) << ptx;
   EXPECT_EQ(Count(ptx, "bar.sync"), 2) << ptx;
   EXPECT_EQ(Count(Ptx(Named(all, "softmax_64")), "bar.sync"), 0);  // a warp a row
+  const Made& half = Named(all, "softmax_32768");                  // in two blocks
+  const GpuSchedule of_two = codegen::MakeGpuSchedule(half.built.kernel, 90, true, true);
+  EXPECT_TRUE(of_two.resident);
+  EXPECT_EQ(of_two.cluster, 2);
+  EXPECT_EQ(codegen::GpuBlocks(half.built.kernel, of_two, nullptr), 128);
+  EXPECT_EQ(Count(Ptx(half), "ld.global"), of_two.unroll);
+  EXPECT_EQ(codegen::MakeGpuSchedule(half.built.kernel, 80, true, true).cluster, 1);
 }
 
 TEST(Gpu, TransposesGoThroughSharedMemory) {
@@ -220,7 +227,10 @@ TEST(Gpu, TransposesGoThroughSharedMemory) {
 TEST(Gpu, AMaximumAndASumOfExponentialsShareAPass) {
   const auto all = Kernels();
   const std::string softmax = Ptx(Named(all, "softmax_262144"));
-  EXPECT_EQ(Count(softmax, "ld.global.v4"), 8) << softmax;  // two loops of four vectors
+  EXPECT_EQ(Count(softmax, "ld.global.v4"), 16) << softmax;  // two loops of eight vectors
+  EXPECT_EQ(Count(softmax, ".reqnctapercluster 8"), 1);
+  EXPECT_EQ(Count(softmax, "barrier.cluster.arrive.aligned"), 3);  // at the start, for the maximum, for the sum
+  EXPECT_EQ(Count(softmax, "barrier.cluster.wait.aligned"), 3);
   const std::string sum = Ptx(Named(all, "logsumexp_262144"));
   EXPECT_EQ(Count(sum, "ld.global.v4"), 8) << sum;  // four, and four one step ahead
   EXPECT_EQ(Count(Ptx(Named(all, "sum_f32")), "ld.global.nc.L1::no_allocate.v4"), 2);
