@@ -10,6 +10,7 @@
 #include "pass/dce.h"
 #include "pass/fold.h"
 #include "pass/fuse.h"
+#include "pass/pad_products.h"
 #include "pass/pass_manager.h"
 #include "pass/sink_gather.h"
 #include "pass/split_bias.h"
@@ -69,6 +70,7 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   pass::RunPass(pm, "sink_gather", g, pass::SinkGather);
   if (gpu) pass::RunPass(pm, "channels_last", g, pass::ChannelsLast);
   if (gpu) pass::RunPass(pm, "split_bias", g, pass::SplitBias);
+  if (gpu) pass::RunPass(pm, "pad_products", g, pass::PadProducts);
   pass::Hoisted hoisted;
   if (!gpu && std::find(options.weights.begin(), options.weights.end(), true) != options.weights.end()) {
     pass::RunPass(pm, "pack_convolutions", g, [&](Graph& g) { return pass::PackConvolutions(g, options.weights); });

@@ -15,6 +15,7 @@
 #include "pass/cse.h"
 #include "pass/dce.h"
 #include "pass/fold.h"
+#include "pass/pad_products.h"
 #include "pass/sink_gather.h"
 #include "pass/split_bias.h"
 #include "pass/weights.h"
@@ -30,6 +31,7 @@ const std::map<std::string, int (*)(Graph&)> kPasses = {{"fold", pass::Fold},
                                                         {"sink_gather", pass::SinkGather},
                                                         {"channels_last", pass::ChannelsLast},
                                                         {"split_bias", pass::SplitBias},
+                                                        {"pad_products", pass::PadProducts},
                                                         {"pack_products", [](Graph& g) {
                                                            std::vector<bool> weights;  // inputs named w...
                                                            for (ValueId v : g.inputs)
@@ -157,6 +159,34 @@ class RandomGraph {
   shape::Env env_;
   Builder b_{g, env_};
 };
+
+TEST(PadProducts, ValuesStay) {
+  Graph g = Graph::Parse(R"(graph "t" {
+  %0 = input : bf16[5, 1027]@cuda:0 strides [1027, 1]
+  %1 = input : bf16[1027, 4]@cuda:0 strides [4, 1]
+  %2 = input : bf16[5, 4]@cuda:0 strides [4, 1]
+  %3 = matmul %0, %1 : bf16[5, 4]@cuda:0
+  %4 = permute %0, axes=[1, 0] : bf16[1027, 5]@cuda:0
+  %5 = matmul %4, %2 : bf16[1027, 4]@cuda:0
+  return %3, %5
+})");
+  std::vector<HostTensor> inputs;
+  for (ValueId v : g.inputs) {
+    std::vector<int64_t> sizes;
+    for (const shape::Int& s : g.nodes[v].type.shape) sizes.push_back(s.value());
+    inputs.push_back(HostTensor::Empty(DType::kBFloat16, sizes));
+    for (int64_t k = 0; k < sizes[0] * sizes[1]; ++k) SetElement(inputs.back(), k, (k * 37 % 19 - 9) / 8.0);
+  }
+  const std::vector<HostTensor> expected = Interpret(g, inputs);
+  EXPECT_EQ(pass::PadProducts(g), 2);
+  EXPECT_EQ(Verify(g), "");
+  const std::vector<HostTensor> got = Interpret(g, inputs);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(got[i].sizes, expected[i].sizes);
+    for (int64_t k = 0; k < expected[i].sizes[0] * expected[i].sizes[1]; ++k)
+      EXPECT_EQ(GetElement(got[i], k), GetElement(expected[i], k));
+  }
+}
 
 TEST(PassProperty, ValuesStayTheSameBitForBit) {
   int changed = 0;
