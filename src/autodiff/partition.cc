@@ -132,6 +132,22 @@ bool Recomputable(const Joint& j, ValueId v) {
   }
 }
 
+// On a GPU: pointwise values that the forward part needs again behind a contraction or a call (a residual stream). They
+// are in memory anyway; computed again, each would be made of all before it.
+std::vector<bool> Lasting(const Joint& j) {
+  const Graph& g = j.graph;
+  std::vector<bool> lasting(g.nodes.size());
+  std::vector<int> layer(g.nodes.size());
+  for (ValueId v = 0; v < j.primal; ++v) {
+    const Node& n = g.node(v);
+    for (ValueId o : n.operands) layer[v] = std::max(layer[v], layer[o]);
+    if (Info(n.op).kind == 'M' || n.op == Op::kExtern) ++layer[v];
+    if (Info(n.op).kind != 'P' || n.type.device.kind != DeviceKind::kCuda) continue;
+    for (ValueId o : n.operands) lasting[o] = lasting[o] || (Info(g.node(o).op).kind == 'P' && layer[o] < layer[v]);
+  }
+  return lasting;
+}
+
 // Copies nodes of one graph into another.
 class Copier {
  public:
@@ -201,6 +217,7 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
   for (const auto& s : g.symbols) hints.push_back(s.hint);
   const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;
   Flow flow(sink + 1);
+  const std::vector<bool> lasting = Lasting(j);
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.node(v);
     if (!needed[v]) continue;
@@ -213,7 +230,7 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
     if (several || v >= j.primal || own[v])
       bytes = kInfinite;  // numbers from `primal` on depend on the set of tangents
     flow.Edge(2 * static_cast<int>(v), 2 * static_cast<int>(v) + 1, bytes);
-    if (!Recomputable(j, v)) flow.Edge(source, 2 * static_cast<int>(v), kInfinite);
+    if (!Recomputable(j, v) || lasting[v]) flow.Edge(source, 2 * static_cast<int>(v), kInfinite);
   }
   for (ValueId v : j.grads)
     if (v != kNoValue && !dep[v]) flow.Edge(2 * static_cast<int>(v) + 1, sink, kInfinite);
