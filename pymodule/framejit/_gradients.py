@@ -48,14 +48,15 @@ def _settings():
     return tuple(f() for f in (cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.cudnn_sdp_enabled, torch.are_deterministic_algorithms_enabled))
 
 
-def attention_form(device, dtype, operands, dropout, causal, scale):
+def attention_form(device, dtype, operands, dropout, causal, scale, fixed):
     """(kernel, (dtype, sizes, strides, is it on the device) of each result of `attention`): of torch's kernels the one that eager
-    would run on operands of these sizes and strides where gradients are wanted. None: another way is taken."""
-    return _attention_form(device, dtype, operands, dropout, causal, scale, _settings() if device != "cpu" else ())
+    would run on operands of these sizes and strides where gradients are wanted. fixed: sizes will be no others. None: another way is
+    taken."""
+    return _attention_form(device, dtype, operands, dropout, causal, scale, fixed, _settings() if device != "cpu" else ())
 
 
 @functools.lru_cache(256)
-def _attention_form(device, dtype, operands, dropout, causal, scale, settings):
+def _attention_form(device, dtype, operands, dropout, causal, scale, fixed, settings):
     import torch
 
     on_cpu = device == "cpu"
@@ -68,7 +69,9 @@ def _attention_form(device, dtype, operands, dropout, causal, scale, settings):
                 return None
             choice = torch._fused_sdp_choice(*(t.requires_grad_() for t in (q, k, v)), attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale)
             kernel = {1: "flash", 2: "efficient", 3: "cudnn"}.get(int(choice))
-            if kernel is None or (mask is not None and (kernel == "flash" or k.shape[2] % 8)):
+            if kernel is None or (mask is not None and (kernel == "flash" or (kernel == "efficient" and k.shape[2] % 8))):
+                return None
+            if not fixed and (mask is not None or kernel == "cudnn"):  # these do not take every length
                 return None
     with torch.no_grad():
         draws = torch.cuda.get_rng_state(device) if dropout else None

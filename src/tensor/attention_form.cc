@@ -73,6 +73,9 @@ std::optional<autodiff::AttentionForm> FindAttention(const autodiff::AttentionRe
   const Device device = r.types[0].device;
   if (device.kind == DeviceKind::kMeta) return std::nullopt;
   const std::string place = device.kind == DeviceKind::kCpu ? "cpu" : "cuda:" + std::to_string(device.index);
+  bool fixed = true;
+  for (const TensorType& type : r.types)
+    for (const Int& s : type.shape) fixed = fixed && s.is_const();
   Ref operands(PyTuple_New(r.types.size()));
   for (size_t i = 0; i < r.types.size(); ++i) {
     Ref sizes(Tuple(numbers(r.types[i].shape))), strides(Tuple(numbers(r.strides[i])));
@@ -82,8 +85,9 @@ std::optional<autodiff::AttentionForm> FindAttention(const autodiff::AttentionRe
   }
   Ref module(PyImport_ImportModule("framejit._gradients"));
   Ref dtype(DTypeObject(Framework::kTorch, r.types[0].dtype));
-  Ref answer(module && dtype ? PyObject_CallMethod(module.get(), "attention_form", "sOOdOd", place.c_str(), dtype.get(),
-                                                   operands.get(), r.dropout, r.causal ? Py_True : Py_False, r.scale)
+  Ref answer(module && dtype ? PyObject_CallMethod(module.get(), "attention_form", "sOOdOdO", place.c_str(),
+                                                   dtype.get(), operands.get(), r.dropout,
+                                                   r.causal ? Py_True : Py_False, r.scale, fixed ? Py_True : Py_False)
                              : nullptr);
   if (!answer || !PyTuple_Check(answer.get())) return failed();
   autodiff::AttentionForm form;

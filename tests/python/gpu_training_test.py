@@ -130,21 +130,22 @@ def test_indices():
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("kernel", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH", None])
-@pytest.mark.parametrize("kind", ["plain", "causal", "masked", "bool", "narrow", "heads inside"])
+@pytest.mark.parametrize("kind", ["plain", "causal", "masked", "odd", "bool", "narrow", "heads inside"])
 def test_attention(kind, kernel, dtype):
     import contextlib
 
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     width = 20 if kind == "narrow" else 64
-    shape = (2, 48, 4, width) if kind == "heads inside" else (2, 4, 48, width)
+    length = 45 if kind == "odd" else 48
+    shape = (2, 48, 4, width) if kind == "heads inside" else (2, 4, length, width)
     arguments = [tensor(*shape, dtype=dtype) for _ in range(3)]
-    mask = tensor(2, 1, 48, 48) if kind == "masked" else torch.ones(48, 48, device=DEVICE).tril().bool() if kind == "bool" else None
+    mask = tensor(2, 1, length, length) if kind in ("masked", "odd") else torch.ones(48, 48, device=DEVICE).tril().bool() if kind == "bool" else None
 
     def f(q, k, v):
         if kind == "heads inside":
             q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        bias = mask.to(q.dtype) if kind == "masked" else mask
+        bias = mask.to(q.dtype) if kind in ("masked", "odd") else mask
         out = F.scaled_dot_product_attention(q * 2, k, v, attn_mask=bias, is_causal=kind == "causal")
         return out.transpose(1, 2).flatten(2) * 3
 
@@ -156,6 +157,21 @@ def test_attention(kind, kernel, dtype):
             eager, got = gradients(f, leaves(arguments)), gradients(ours, leaves(arguments))
             for mine, theirs, true in zip(sum(got, []), sum(eager, []), sum(exact, []), strict=True):
                 as_good(mine, theirs, true, f"{kind} {kernel}")
+    compiled_backward(ours)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_attention_of_changing_lengths(dtype):
+    def f(q, k, v):
+        return F.scaled_dot_product_attention(q * 2, k, v, is_causal=True) * 3
+
+    ours = framejit.compile(f, dynamic=True)
+    ours.clear()
+    for length in (48, 56, 33, 100, 7):
+        arguments = [tensor(2, 4, length, 64, dtype=dtype) for _ in range(3)]
+        exact, eager, got = gradients(f, leaves(arguments, torch.float64)), gradients(f, leaves(arguments)), gradients(ours, leaves(arguments))
+        for mine, theirs, true in zip(sum(got, []), sum(eager, []), sum(exact, []), strict=True):
+            as_good(mine, theirs, true, str(length))
     compiled_backward(ours)
 
 
