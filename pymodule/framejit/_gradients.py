@@ -77,6 +77,8 @@ def _attention_form(device, dtype, operands, dropout, causal, scale, fixed, sett
         draws = torch.cuda.get_rng_state(device) if dropout else None
         try:
             results = attention(kernel, q, k, v, mask, dropout, causal, scale)
+            if not on_cpu:  # what it does not take it refuses
+                attention_backward(kernel, torch.empty_like(results[0]), q, k, v, mask, dropout, causal, scale, results)
         finally:
             if draws is not None:
                 torch.cuda.set_rng_state(draws, device)
