@@ -475,5 +475,69 @@ TEST(Partition, SubsetsOfTangentsShareTheSavedValues) {
   }
 }
 
+TEST(Partition, OnAGpuAResidualStreamIsSaved) {
+  for (DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    Problem p;
+    auto in = [&](Ints shape) {
+      const Ints strides = {shape[1], Int(1)};
+      return p.b.Input(
+          {DType::kFloat32, std::move(shape), Device{kind, static_cast<int16_t>(kind == DeviceKind::kCpu ? -1 : 0)}},
+          strides, "");
+    };
+    ValueId x = in({64, 32});
+    std::vector<bool> wanted = {true};
+    std::set<ValueId> stream;
+    for (int layer = 0; layer < 3; ++layer) {
+      ValueId w = in({32, 32});
+      wanted.push_back(true);
+      ValueId y =
+          p.b.Add(Op::kLinear, {p.b.Cast(p.b.Unary(Op::kTanh, x), DType::kBFloat16), p.b.Cast(w, DType::kBFloat16)});
+      y = p.b.Cast(y, DType::kFloat32);  // what is added is half as wide as the stream
+      x = p.b.Binary(Op::kAdd, x, y);
+      if (layer < 2) stream.insert(x);
+    }
+    p.g.outputs = {p.b.Reduce(Op::kSum, p.b.Unary(Op::kTanh, x), {0, 1}, false)};
+    size_t saved = 0;
+    for (ValueId v : ChooseSaved(Differentiate(p.g, wanted, {true}))) saved += stream.contains(v);
+    EXPECT_EQ(saved == stream.size(), kind == DeviceKind::kCuda);
+  }
+}
+
+TEST(Attention, WhatTheBackwardKernelWantsIsKept) {
+  Problem p;
+  std::vector<ValueId> in;
+  for (int i = 0; i < 3; ++i) in.push_back(p.b.Input({DType::kFloat32, {2, 3, 5, 4}, {}}, {60, 20, 4, 1}, ""));
+  Attrs attrs;
+  attrs.scalar = 0.5;
+  attrs.flag = true;
+  p.g.outputs = {p.b.Unary(Op::kExp, p.b.Add(Op::kAttention, in, attrs))};
+  const std::vector<bool> wanted(3, true);
+  auto find = [](const AttentionRequest& r) -> std::optional<AttentionForm> {
+    EXPECT_EQ(r.scale, 0.5);
+    EXPECT_TRUE(r.causal);
+    return AttentionForm{"kernel",
+                         {r.types[0], {DType::kFloat32, {2, 3, 5}, {}}, {DType::kUInt64, {2}, {}}},
+                         {r.strides[0], {15, 5, 1}, {1}}};
+  };
+  const Graph g = KeepAttention(p.g, wanted, find);
+  EXPECT_EQ(Verify(g), "");
+  const Joint j = Differentiate(g, wanted, {true});
+  const std::vector<ValueId> saved = ChooseSaved(j);
+  std::vector<SavedValue> where;
+  std::vector<GradSource> sources;
+  auto calls = [](const Graph& g, const std::string& callee) {
+    return std::count_if(g.nodes.begin(), g.nodes.end(),
+                         [&](const Node& n) { return n.op == Op::kExtern && n.attrs.call->callee == callee; });
+  };
+  const Graph forward = ForwardGraph(j, saved, &where), backward = BackwardGraph(j, saved, &sources);
+  EXPECT_EQ(calls(forward, "framejit._gradients.attention"), 1);
+  EXPECT_EQ(calls(backward, "framejit._gradients.attention"), 0);
+  EXPECT_EQ(calls(backward, "framejit._gradients.attention_backward"), 1);
+  EXPECT_EQ(Verify(backward), "");
+  // nobody has such a kernel: the scores are computed again
+  const Graph same = KeepAttention(p.g, wanted, [](auto&) { return std::nullopt; });
+  EXPECT_EQ(same.str(), p.g.str());
+}
+
 }  // namespace
 }  // namespace framejit::autodiff
