@@ -19,9 +19,9 @@ constexpr CastRule kNone = CastRule::kNone, kLower = CastRule::kLower, kWide = C
 constexpr Row kRows[] = {
     {kLower, kLower,
      "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d _convolution prelu addmm matmul "
-     "mm linalg_vecdot linear addbmm baddbmm bmm scaled_dot_product_attention einsum tensordot"},
+     "mm linalg_vecdot linear addbmm baddbmm bmm scaled_dot_product_attention einsum"},
     {kNone, kLower, "convolution addmv addr mv"},
-    {kRefused, kLower, "chain_matmul linalg_multi_dot"},
+    {kRefused, kLower, "chain_matmul linalg_multi_dot tensordot"},
     {kLower, kNone, "_addmm_activation"},
     {kWide, kWide,
      "cosine_embedding_loss nll_loss nll_loss2d nll_loss_nd hinge_embedding_loss kl_div l1_loss smooth_l1_loss "
