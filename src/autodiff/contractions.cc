@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "autodiff/tape.h"
+#include "rules/convolution.h"
 
 namespace framejit::autodiff {
 namespace {
@@ -131,10 +132,33 @@ bool PatchRule(At& t) {
   return true;
 }
 
+constexpr int64_t kFewRows = 128;  // libraries read a large matrix faster as it lies
+
+bool ProductRule(At& t) {
+  Builder& b = t.b;
+  if (!rules::IsProduct(b.graph(), t.n)) return false;
+  const Ints x = t.type(0).shape, w = t.type(1).shape, out = t.n.type.shape;
+  const Int taps = w[1] * w[2] * w[3];
+  const ValueId g = b.Reshape(t.g, {w[0], out[2] * out[3]});
+  if (t.needs(1)) {
+    const ValueId patches = rules::Patches(b, t.operands[0], w, out, t.n.attrs);
+    t.Give(1, b.Reshape(b.Add(Op::kMatMul, {g, b.Permute(patches, {1, 0})}), w));
+  }
+  if (t.needs(0)) {
+    const ValueId filters = b.Reshape(t.operands[1], {w[0], taps}), swapped = b.Permute(g, {1, 0});
+    const ValueId patches = (out[2] * out[3]).value() < kFewRows
+                                ? b.Permute(b.Add(Op::kMatMul, {swapped, filters}), {1, 0})
+                                : b.Add(Op::kMatMul, {b.Permute(filters, {1, 0}), g});
+    t.Give(0, rules::FromPatches(b, patches, x, w, out, t.n.attrs));
+  }
+  if (t.operands.size() > 2 && t.needs(2)) t.Give(2, b.Reduce(Op::kSum, t.g, {0, 2, 3}, false));
+  return true;
+}
+
 }  // namespace
 
 void ConvRule(At& t) {
-  if (PatchRule(t)) return;
+  if (PatchRule(t) || ProductRule(t)) return;
   int n = t.type(0).rank() - 2;
   const int64_t* p = t.n.attrs.axes.data();
   bool bias = t.operands.size() > 2;

@@ -6,6 +6,7 @@
 #include "compiler/lower.h"
 #include "diag/diag.h"
 #include "pass/channels_last.h"
+#include "pass/conv_products.h"
 #include "pass/cse.h"
 #include "pass/dce.h"
 #include "pass/fold.h"
@@ -77,6 +78,7 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
     pass::RunPass(pm, "pack_products", g, [&](Graph& g) { return pass::PackProducts(g, options.weights); });
     pass::RunPass(pm, "hoist_weights", g, [&](Graph& g) { hoisted = pass::HoistWeights(g, options.weights); });
   }
+  if (!gpu) pass::RunPass(pm, "conv_products", g, pass::ConvProducts);
   pass::RunPass(pm, "split_reduce", g, [&](Graph& g) { return pass::SplitReduce(g, gpu); });
   pass::FuseOptions fuse;
   fuse.fuse = options.fuse && !pm.Disabled("fuse");

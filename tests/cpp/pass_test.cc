@@ -12,6 +12,7 @@
 
 #include "host_tensors.h"
 #include "pass/channels_last.h"
+#include "pass/conv_products.h"
 #include "pass/cse.h"
 #include "pass/dce.h"
 #include "pass/fold.h"
@@ -185,6 +186,37 @@ TEST(PadProducts, ValuesStay) {
     ASSERT_EQ(got[i].sizes, expected[i].sizes);
     for (int64_t k = 0; k < expected[i].sizes[0] * expected[i].sizes[1]; ++k)
       EXPECT_EQ(GetElement(got[i], k), GetElement(expected[i], k));
+  }
+}
+
+TEST(ConvProducts, ValuesStay) {
+  Graph g = Graph::Parse(R"(graph "t" {
+  %0 = input : f32[1, 2, 3, 5] strides [30, 15, 5, 1]
+  %1 = input : f32[4, 2, 1, 1] strides [2, 1, 1, 1]
+  %2 = input : f32[8, 2, 3, 2] strides [12, 6, 2, 1]
+  %3 = input : f32[4] strides [1]
+  %4 = conv %0, %1, %3, axes=[1, 2, 0, 0, 1, 1, 0, 0, 1] : f32[1, 4, 3, 3]
+  %5 = conv %0, %2, axes=[2, 2, 1, 0, 1, 2, 0, 0, 1] : f32[1, 8, 2, 2]
+  %6 = conv %0, %2, axes=[1, 1, 1, 1, 1, 1, 0, 0, 1] : f32[1, 8, 3, 6]
+  return %4, %5, %6
+})");
+  std::vector<HostTensor> inputs;
+  for (ValueId v : g.inputs) {
+    std::vector<int64_t> sizes;
+    for (const shape::Int& s : g.nodes[v].type.shape) sizes.push_back(s.value());
+    inputs.push_back(HostTensor::Empty(DType::kFloat32, sizes));
+    for (int64_t k = 0; k < g.nodes[v].type.numel().value(); ++k)
+      SetElement(inputs.back(), k, (k * 37 % 19 - 9) / 8.0);  // sums are exact
+  }
+  const std::vector<HostTensor> expected = Interpret(g, inputs);
+  EXPECT_EQ(pass::ConvProducts(g), 2);  // the last one has more positions than filters
+  EXPECT_EQ(Verify(g), "");
+  const std::vector<HostTensor> got = Interpret(g, inputs);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(got[i].sizes, expected[i].sizes);
+    int64_t count = 1;
+    for (int64_t d : expected[i].sizes) count *= d;
+    for (int64_t k = 0; k < count; ++k) EXPECT_EQ(GetElement(got[i], k), GetElement(expected[i], k));
   }
 }
 

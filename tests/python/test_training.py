@@ -144,18 +144,20 @@ def test_compiled(fresh, source, names):
     assert all(t.grad_fn.name() == "CompiledSegmentBackward" for t in out if t.requires_grad and not t._is_view())
 
 
-# (channels, groups, out, window, stride, padding, dilation, size): the derivative of a convolution has three forms.
+# (channels, groups, out, window, stride, padding, dilation, size): convolutions and their derivatives have several forms.
 WINDOWS = [(33, 33, 33, (7, 7), 1, 3, 1, (12, 9)), (20, 20, 20, (3, 5), 2, (1, 2), 1, (9, 11)), (7, 7, 7, (4, 3), 1, 2, 2, (12, 8)), (5, 5, 5, (2, 11), 1, (0, 5), 1, (3, 3)),
            (8, 8, 8, (3, 3), 1, 1, 1, (6, 6)), (4, 4, 8, (5, 5), 1, 2, 1, (6, 6)), (3, 1, 6, (2, 2), 2, 0, 1, (8, 6)), (3, 1, 5, (4, 2), (4, 2), 0, 1, (8, 6)), (4, 1, 5, (2, 2), 2, 0, 1, (7, 6)),
-           (4, 2, 6, (2, 2), 2, 0, 1, (8, 6)), (4, 1, 5, (1, 1), 1, 0, 1, (3, 3))]  # fmt: skip
+           (4, 2, 6, (2, 2), 2, 0, 1, (8, 6)), (4, 1, 5, (1, 1), 1, 0, 1, (3, 3)), (4, 1, 5, (1, 1), (2, 3), 0, 1, (7, 6)), (4, 1, 5, (1, 1), 1, 1, 1, (3, 4)),
+           (3, 1, 40, (3, 3), 1, 1, 1, (4, 5)), (3, 1, 40, (3, 2), (2, 1), (1, 0), (1, 2), (9, 6)), (4, 1, 130, (3, 3), 1, 2, 2, (12, 9))]  # fmt: skip
 
 
+@pytest.mark.parametrize("pictures", [1, 2])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("case", WINDOWS, ids=str)
-def test_convolutions(fresh, case, bias):
+def test_convolutions(fresh, case, bias, pictures):
     channels, groups, out, window, stride, padding, dilation, size = case
     for layout in (torch.contiguous_format, torch.channels_last):
-        make = lambda: [torch.randn(2, channels, *size).contiguous(memory_format=layout), torch.randn(out, channels // groups, *window), *([torch.randn(out)] if bias else [])]  # noqa: E731, B023
+        make = lambda: [torch.randn(pictures, channels, *size).contiguous(memory_format=layout), torch.randn(out, channels // groups, *window), *([torch.randn(out)] if bias else [])]  # noqa: E731, B023
         f = lambda x, w, b=None: F.conv2d(x, w, b, stride, padding, dilation, groups)  # noqa: E731
         torch.manual_seed(0)
         arguments = make()

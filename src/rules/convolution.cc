@@ -1,0 +1,79 @@
+#include "rules/convolution.h"
+
+#include <algorithm>
+
+namespace framejit::rules {
+namespace {
+
+using shape::Int;
+using shape::Ints;
+
+bool RowMajor(const Node& n) {
+  Int s = 1;
+  for (size_t d = n.strides.size(); d-- > 0; s = s * n.type.shape[d]) {
+    if (!(n.type.shape[d] == Int(1)) && !(n.strides[d] == s)) return false;
+  }
+  return true;
+}
+
+ValueId Padded(Builder& b, ValueId v, Ints around) {
+  if (std::all_of(around.begin(), around.end(), [](Int i) { return i == Int(0); })) return v;
+  Attrs attrs;
+  attrs.scalar = 0;
+  attrs.syms = std::move(around);
+  return b.Add(Op::kPad, {v}, attrs);
+}
+
+}  // namespace
+
+bool IsProduct(const Graph& g, const Node& conv) {
+  if (conv.op != Op::kConv || conv.attrs.flag || conv.type.rank() != 4 || conv.attrs.axes[8] != 1) return false;
+  if (conv.type.dtype != DType::kFloat32 || conv.type.device.kind != DeviceKind::kCpu) return false;
+  const Node &x = g.nodes[conv.operands[0]], &w = g.nodes[conv.operands[1]];
+  if (w.op == Op::kPack || !RowMajor(x) || !RowMajor(conv) || !(x.type.shape[0] == Int(1))) return false;
+  for (const Node* n : {&x, &w, &conv}) {
+    if (std::any_of(n->type.shape.begin(), n->type.shape.end(), [](Int d) { return !d.is_const(); })) return false;
+  }
+  const Ints &out = conv.type.shape, &filter = w.type.shape;
+  if (filter[2] == Int(1) && filter[3] == Int(1)) return conv.attrs.axes[2] == 0 && conv.attrs.axes[3] == 0;
+  return filter[0].value() >= out[2].value() * out[3].value();
+}
+
+ValueId Patches(Builder& b, ValueId x, const Ints& w, const Ints& out, const Attrs& attrs) {
+  const int64_t *stride = attrs.axes.data(), *padding = stride + 2, *dilation = stride + 4;
+  const Int channels = w[1], h = out[2], wide = out[3];
+  const ValueId padded = Padded(b, x, {0, 0, 0, 0, padding[0], padding[0], padding[1], padding[1]});
+  std::vector<ValueId> taps;
+  for (int64_t i = 0; i < w[2].value(); ++i) {
+    const ValueId rows = b.Slice(padded, 2, i * dilation[0], h, stride[0]);
+    for (int64_t j = 0; j < w[3].value(); ++j)
+      taps.push_back(b.Reshape(b.Slice(rows, 3, j * dilation[1], wide, stride[1]), {channels, 1, h * wide}));
+  }
+  Attrs along;
+  along.axes = {1};
+  const ValueId all = taps.size() == 1 ? taps[0] : b.Add(Op::kCat, taps, along);
+  return b.Reshape(all, {channels * w[2] * w[3], h * wide});
+}
+
+ValueId FromPatches(Builder& b, ValueId patches, const Ints& x, const Ints& w, const Ints& out, const Attrs& attrs) {
+  const int64_t *stride = attrs.axes.data(), *padding = stride + 2, *dilation = stride + 4;
+  const Int channels = w[1], h = out[2], wide = out[3];
+  const ValueId taps = b.Reshape(patches, {channels, w[2], w[3], h, wide});
+  ValueId sum = kNoValue;
+  for (int64_t i = 0; i < w[2].value(); ++i) {
+    for (int64_t j = 0; j < w[3].value(); ++j) {
+      ValueId tap = b.Slice(b.Slice(taps, 1, i, 1), 2, j, 1);
+      // Zeros between the positions, then to where the tap looked.
+      tap =
+          Padded(b, b.Reshape(tap, {channels, h, 1, wide, 1}), {0, 0, 0, 0, 0, stride[0] - 1, 0, 0, 0, stride[1] - 1});
+      const Int rows = h * Int(stride[0]), columns = wide * Int(stride[1]);
+      const Int top = i * dilation[0] - padding[0], left = j * dilation[1] - padding[1];
+      tap = Padded(b, b.Reshape(tap, {channels, rows, columns}),
+                   {0, 0, top, x[2] - top - rows, left, x[3] - left - columns});
+      sum = sum == kNoValue ? tap : b.Binary(Op::kAdd, sum, tap);
+    }
+  }
+  return b.Reshape(sum, x);
+}
+
+}  // namespace framejit::rules
