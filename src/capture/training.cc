@@ -21,10 +21,7 @@ std::vector<int> PartsOf(const autodiff::Joint& j, const std::vector<bool>& want
   std::vector<int> part(wanted.size(), 0), order;
   for (size_t i = 0; i < wanted.size(); ++i)
     if (wanted[i] && j.grads[i] != kNoValue) order.push_back(static_cast<int>(i));
-  const auto& nodes = j.graph.nodes;
-  if (caps.empty() ||
-      std::any_of(nodes.begin(), nodes.end(), [](const Node& n) { return n.type.device.kind != DeviceKind::kCpu; }))
-    return part;  // the hidden scalars are the CPU's
+  if (caps.empty()) return part;
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return j.grads[a] < j.grads[b]; });
   std::vector<int64_t> hints;
   for (const auto& s : j.graph.symbols) hints.push_back(s.hint);
@@ -115,6 +112,8 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
     t.no_replay = random ? "it draws random numbers" : "it writes its inputs";
   }
   t.part = PartsOf(joint, t.wanted, tensor::BucketBytes());
+  for (const Node& n : joint.graph.nodes)
+    if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
   t.compile = [graph, saved, wanted = t.wanted, part = t.part, options, interpret](const std::vector<bool>& tangents) {
     tensor::Training::Backward b;
     autodiff::Joint j = autodiff::Differentiate(*graph, wanted, tangents);

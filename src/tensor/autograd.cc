@@ -4,7 +4,6 @@
 #include "tensor/autograd.h"
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -24,7 +23,7 @@ struct CallState {
   PyObject_HEAD std::shared_ptr<Hook>* hook;
   std::vector<int64_t>* symbols;
   std::vector<bool>* used;          // by output: a backward pass has gone through it
-  std::map<int64_t, Pass>* passes;  // that are on their way through the segment's nodes
+  std::map<int64_t, Pass>* passes;  // that are on their way through the segment's nodes, by torch's number of the pass
   int part;                         // of the backward pass: this node's
   PyObject* head;                   // the state of the node that runs first (null: this one), which holds all the rest
   PyObject* inputs;                 // tuple: for a backward pass that is differentiated
@@ -112,6 +111,7 @@ class Hook : public OutputHook, public std::enable_shared_from_this<Hook> {
   PyObject* Link(PyObject* state, int part, PyObject* link, PyObject* const* inputs);
 
   Training t_;
+  Ref link_;  // the gradient of every hidden scalar
   std::mutex mu_;
   std::map<std::vector<bool>, Compiled> compiled_;
 };
@@ -203,17 +203,30 @@ PyObject* Apply() {
   return apply;
 }
 
-// Nodes for the later parts of the backward pass hang on each other by scalars that nobody sees. Their gradients say
-// which pass it is that goes through.
+// Of the pass that the framework's engine is at on this thread; -1: none.
+int64_t NumberOfPass() {
+  static PyObject* function = ResolveCallee("torch._C._current_graph_task_id");
+  Ref number(function ? PyObject_CallNoArgs(function) : nullptr);
+  const int64_t n = number ? PyLong_AsLongLong(number.get()) : -1;
+  PyErr_Clear();
+  return n;
+}
+
+// A scalar that nobody reads.
+PyObject* Scalar(const char* made_by, Device device) {
+  Ref torch(PyImport_ImportModule("torch")), shape(PyTuple_New(0)), args(PyTuple_Pack(1, shape.get()));
+  Ref function(torch ? PyObject_GetAttrString(torch.get(), made_by) : nullptr);
+  const std::string where = device.kind == DeviceKind::kCuda ? "cuda:" + std::to_string(device.index) : "cpu";
+  Ref kwargs(Py_BuildValue("{s:s}", "device", where.c_str()));
+  return function && args && kwargs ? PyObject_Call(function.get(), args.get(), kwargs.get()) : nullptr;
+}
+
+// Nodes for the later parts of the backward pass hang on each other by scalars that nobody sees. They lie where the
+// graph's values do: that decides on which of its threads and streams the framework runs a node.
 PyObject* Hook::Link(PyObject* head, int part, PyObject* link, PyObject* const* inputs) {
   auto* s = NewState(shared_from_this(), part, head);
   if (!s) return nullptr;
-  Ref state(reinterpret_cast<PyObject*>(s)), torch(PyImport_ImportModule("torch"));
-  Ref dtype(torch ? PyObject_GetAttrString(torch.get(), "float64") : nullptr);
-  Ref kwargs(dtype ? Py_BuildValue("{s:O}", "dtype", dtype.get()) : nullptr), shape(PyTuple_New(0));
-  Ref args(shape ? PyTuple_Pack(1, shape.get()) : nullptr);
-  Ref zeros(kwargs ? PyObject_GetAttrString(torch.get(), "zeros") : nullptr);
-  Ref fresh(zeros && args ? PyObject_Call(zeros.get(), args.get(), kwargs.get()) : nullptr);
+  Ref state(reinterpret_cast<PyObject*>(s)), fresh(Scalar("empty", t_.device));
   s->outputs = fresh ? PyTuple_Pack(1, fresh.get()) : nullptr;
   s->saved = PyTuple_New(0);
   s->opaque = PyTuple_New(0);
@@ -430,11 +443,8 @@ int Hook::Go(CallState* s, int number, Pass* pass) {
 PyObject* Hook::Answer(CallState* head, int part, Pass pass, int64_t number) {
   std::vector<PyObject*> all = {Py_NewRef(Py_None)};
   if (part + 1 < num_parts()) {
-    Ref torch(PyImport_ImportModule("torch")), dtype(torch ? PyObject_GetAttrString(torch.get(), "float64") : nullptr);
-    Ref kwargs(dtype ? Py_BuildValue("{s:O}", "dtype", dtype.get()) : nullptr);
-    Ref args(Py_BuildValue("(d)", static_cast<double>(number)));
-    Ref make(torch ? PyObject_GetAttrString(torch.get(), "tensor") : nullptr);
-    PyObject* link = make && args && kwargs ? PyObject_Call(make.get(), args.get(), kwargs.get()) : nullptr;
+    if (!link_) link_ = Ref(Scalar("zeros", t_.device));
+    PyObject* link = Py_XNewRef(link_.get());
     if (!link) return Py_DECREF(all[0]), nullptr;
     all.push_back(link);
   }
@@ -457,26 +467,17 @@ PyObject* Hook::Answer(CallState* head, int part, Pass pass, int64_t number) {
 }
 
 PyObject* Hook::Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n) {
-  static std::atomic<int64_t> count{0};
   CallState* head = s->head ? StateOf(s->head) : s;
   if (!head) return nullptr;
   Pass pass;
-  int64_t number;
+  const int64_t number = NumberOfPass();
   if (s == head) {
-    number = ++count;
     if (Begin(s, ctx, grads, n, &pass) < 0) return nullptr;
+  } else if (auto at = head->passes->find(number); at != head->passes->end()) {
+    pass = std::move(at->second);
+    head->passes->erase(at);
   } else {
-    pass.grads.resize(t_.wanted.size());
-    Ref told(n == 1 && grads[0] != Py_None ? PyObject_CallMethod(grads[0], "item", nullptr) : nullptr);
-    if (!told && PyErr_Occurred()) return nullptr;
-    number = told ? static_cast<int64_t>(PyFloat_AsDouble(told.get())) : 0;
-    auto at = head->passes->find(number);
-    if (told && at == head->passes->end())
-      return PyErr_Format(PyExc_RuntimeError, "framejit: this backward pass was not begun");
-    if (told) {
-      pass = std::move(at->second);
-      head->passes->erase(at);
-    }
+    return PyErr_Format(PyExc_RuntimeError, "framejit: this backward pass was not begun");
   }
   if (pass.compiled && Go(head, s->part, &pass) < 0) return nullptr;
   return Answer(head, s->part, std::move(pass), number);

@@ -31,6 +31,7 @@ struct Training {
   // By input: which node of the framework's graph hands its gradient on. The nodes run one after the other, each doing
   // its part of the backward pass: who waits for the gradients of the first need not wait for the last.
   std::vector<int> part;
+  Device device;  // of the graph's values
   // Called once for every set of outputs that ever receive gradients together: what an output that got none leads to
   // gets none, which is not the same as zeros.
   std::function<Backward(const std::vector<bool>& tangents)> compile;

@@ -14,7 +14,9 @@ if not torch.cuda.is_available():
 import framejit  # noqa: E402
 
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
+import test_distributed  # noqa: E402
 from bench import models  # noqa: E402
+from test_distributed import buckets  # noqa: E402, F401
 
 F = torch.nn.functional
 DEVICE = "cuda"
@@ -415,3 +417,32 @@ def test_models_with_dropout_repeat_by_seed(name):
         torch.testing.assert_close(g, got[0], rtol=1e-3, atol=1e-5)  # sums by atomic additions
         assert distance(g, eager) < 0.05  # the same elements are dropped
     compiled_backward(compiled)
+
+
+# --- DistributedDataParallel: the backward pass is in parts, one for each bucket
+@pytest.mark.parametrize("how", test_distributed.HOW)
+def test_a_backward_pass_in_parts(how, buckets):
+    test_distributed.check_parts(framejit, how, "cuda")
+
+
+def test_parts_on_a_stream(buckets):
+    """Forward on one stream, backward asked for on another: the parts run where the forward pass ran, as torch's own nodes do."""
+    torch.manual_seed(0)
+    model = test_distributed.Net().double().cuda()
+    compiled, eager, side = framejit.compile(model), copy.deepcopy(model), torch.cuda.Stream()
+    for _ in range(3):
+        model.zero_grad(), eager.zero_grad()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            out = compiled(torch.arange(12, device="cuda").view(2, 6), torch.tensor(1.5, dtype=torch.float64, device="cuda"))
+        torch.cuda.current_stream().wait_stream(side)
+        (out[0].square().sum() + out[1].sum()).backward()
+        want = eager(torch.arange(12, device="cuda").view(2, 6), torch.tensor(1.5, dtype=torch.float64, device="cuda"))
+        (want[0].square().sum() + want[1].sum()).backward()
+        torch.testing.assert_close([p.grad for p in model.parameters() if p.grad is not None], [p.grad for p in eager.parameters() if p.grad is not None])
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2 or not torch.distributed.is_nccl_available(), reason="two GPUs and NCCL")
+@pytest.mark.parametrize("how", ["inside", "outside"])
+def test_two_processes(how, tmp_path):
+    test_distributed.run_two(how, tmp_path, "cuda")

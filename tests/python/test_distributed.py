@@ -1,4 +1,4 @@
-"""Two gloo processes: steps under DistributedDataParallel are a single process's, and a checkpoint of torch.distributed goes round."""
+"""Two processes: steps under DistributedDataParallel are a single process's, and a checkpoint of torch.distributed goes round."""
 
 import os
 import socket
@@ -11,18 +11,19 @@ torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo")
+BACKEND = {"cpu": "gloo", "cuda": "nccl"}
 STEPS = 4
 
 
-def make():
+def make(device="cpu"):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4)).to(device)
     return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 
-def batches():
+def batches(device="cpu"):
     g = torch.Generator().manual_seed(1)
-    return [(torch.randn(8, 8, generator=g), torch.randint(0, 4, (8,), generator=g)) for _ in range(STEPS)]
+    return [(torch.randn(8, 8, generator=g).to(device), torch.randint(0, 4, (8,), generator=g).to(device)) for _ in range(STEPS)]
 
 
 def train(model, optimizer, call, batches):
@@ -33,21 +34,23 @@ def train(model, optimizer, call, batches):
     return [p.detach().clone() for p in model.parameters()]
 
 
-def worker(rank, port, folder, how):
+def worker(rank, port, folder, how, device):
     import framejit
     import torch.distributed as dist
     import torch.distributed.checkpoint as checkpoint
     from torch.nn.parallel import DistributedDataParallel
 
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    model, optimizer = make()
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(BACKEND[device], rank=rank, world_size=2)
+    model, optimizer = make(device)
     # several buckets, so that communication may overlap
     if how == "inside":  # the compiled module is what DDP wraps
         call = DistributedDataParallel(framejit.compile(model), bucket_cap_mb=0.001)
     else:
         call = framejit.compile(DistributedDataParallel(model, bucket_cap_mb=0.001))
-    mine = [(x[rank::2], y[rank::2]) for x, y in batches()]
+    mine = [(x[rank::2], y[rank::2]) for x, y in batches(device)]
     parameters = train(model, optimizer, call, mine)
     events = []
 
@@ -62,6 +65,10 @@ def worker(rank, port, folder, how):
     loss.backward()
     told = [*events]
     optimizer.zero_grad()
+    if device == "cuda":
+        torch.save({"parameters": parameters, "events": told}, os.path.join(folder, f"{rank}.pt"))
+        dist.destroy_process_group()
+        os._exit(0)
     checkpoint.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint_id=os.path.join(folder, "saved"))
     other, other_optimizer = make()
     state = {"model": other.state_dict(), "optimizer": {**other_optimizer.state_dict(), "state": {k: {n: torch.zeros_like(t) for n, t in s.items()} for k, s in optimizer.state_dict()["state"].items()}}}
@@ -76,27 +83,33 @@ def worker(rank, port, folder, how):
     os._exit(0)  # gloo's threads drop the hook's callbacks when they come to it: torch aborts if the interpreter is gone by then
 
 
-@pytest.mark.parametrize("how", ["inside", "outside"])
-def test_two_processes(how, tmp_path):
+def run_two(how, folder, device="cpu"):
+    """What the two processes have saved, and the parameters of one process that trains alone."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    code = "import sys, test_distributed as t; t.worker(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])"
-    children = [subprocess.Popen([sys.executable, "-c", code, str(rank), str(port), str(tmp_path), how], env=environment, cwd=os.path.dirname(__file__),
+    code = "import sys, test_distributed as t; t.worker(int(sys.argv[1]), *sys.argv[2:])"
+    children = [subprocess.Popen([sys.executable, "-c", code, str(rank), str(port), str(folder), how, device], env=environment, cwd=os.path.dirname(__file__),
                                  stderr=subprocess.PIPE, text=True) for rank in range(2)]  # fmt: skip
     errors = [child.communicate(timeout=150)[1] for child in children]
     assert [child.returncode for child in children] == [0, 0], errors
-    model, optimizer = make()
-    expected = train(model, optimizer, model, batches())
-    results = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    model, optimizer = make(device)
+    expected = train(model, optimizer, model, batches(device))
+    results = [torch.load(folder / f"{rank}.pt", map_location=device) for rank in range(2)]
     for r in results:
         torch.testing.assert_close(r["parameters"], expected, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(r["one"], r["two"])
         # one part of the backward pass for each bucket, whose communication begins before the next part does
         assert r["events"] == ["part", "reduce"] * 2
     for a, b in zip(results[0]["parameters"], results[1]["parameters"]):
         assert torch.equal(a, b)
+    return results
+
+
+@pytest.mark.parametrize("how", ["inside", "outside"])
+def test_two_processes(how, tmp_path):
+    for r in run_two(how, tmp_path):
+        torch.testing.assert_close(r["one"], r["two"])
 
 
 class Net(torch.nn.Module):
@@ -142,7 +155,8 @@ def nodes(*outputs):
 def gradients(call, model, how):
     torch.manual_seed(3)
     parameters = [p for n, p in model.named_parameters() if n != "unused"]
-    tokens, scale = torch.randint(0, 16, (2, 5)), torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    device = parameters[0].device
+    tokens, scale = torch.randint(0, 16, (2, 5)).to(device), torch.tensor(1.5, dtype=torch.float64, device=device, requires_grad=True)
     a, b = call(tokens, scale)
     wanted = [scale, *parameters]
     if how == "all":
@@ -168,20 +182,27 @@ def gradients(call, model, how):
     return [*first, *torch.autograd.grad(sum(g.square().sum() for g in first), wanted)]
 
 
-@pytest.mark.parametrize("how", ["all", "twice", "some", "one result", "apart", "freed", "again"])
-def test_a_backward_pass_in_parts(fresh, buckets, how):
+HOW = ["all", "twice", "some", "one result", "apart", "freed", "again"]
+
+
+def check_parts(framejit, how, device):
     import copy
 
     torch.manual_seed(0)
-    model = Net().double()
-    compiled, eager = fresh.compile(model), copy.deepcopy(model)
+    model = Net().double().to(device)
+    compiled, eager = framejit.compile(model), copy.deepcopy(model)
     for _ in range(2):
         model.zero_grad(), eager.zero_grad()
         got, expected = gradients(compiled, model, how), gradients(eager, eager, how)
         assert [g is None for g in got] == [g is None for g in expected]
         torch.testing.assert_close([g for g in got if g is not None], [g for g in expected if g is not None], rtol=1e-8, atol=1e-7)
-    parts = nodes(*compiled(torch.zeros(1, 3, dtype=torch.int64), torch.tensor(1.0, dtype=torch.float64)))
-    assert len(parts) >= 4 and not fresh.cache_info(compiled)["notes"]
+    parts = nodes(*compiled(torch.zeros(1, 3, dtype=torch.int64, device=device), torch.tensor(1.0, dtype=torch.float64, device=device)))
+    assert len(parts) >= 4 and not framejit.cache_info(compiled)["notes"]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_backward_pass_in_parts(fresh, buckets, how):
+    check_parts(fresh, how, "cpu")
 
 
 def test_parts_on_several_threads(fresh, buckets):
