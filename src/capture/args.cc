@@ -243,6 +243,22 @@ std::optional<Arg> Session::ConstantAnswer(const std::string& callee) {
   return Arg::Bool(options_.compiling);
 }
 
+namespace {
+
+// NumPy's type of that name, if it is one of ours.
+void NameDType(Arg* a) {
+  if (!a->is(Arg::Kind::kString)) return;
+  static PyObject* type = tensor::ResolveCallee("numpy.dtype");
+  Ref dtype(type ? PyObject_CallFunction(type, "s", a->s.c_str()) : nullptr);
+  auto d = dtype ? tensor::DTypeOf(dtype.get()) : std::nullopt;
+  PyErr_Clear();
+  if (!d) return;
+  *a = Arg::Str(kDTypeText[static_cast<int>(*d)]);
+  a->kind = Arg::Kind::kDType;
+}
+
+}  // namespace
+
 PyObject* Session::CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs,
                                  PyObject* kwnames) {
   if (broken_) return Break(reason_.id);
@@ -264,7 +280,8 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
   call.callee = callee;
   call.mode = mode;
   bool changing = false;  // it has floats that may be others in the next run
-  const bool torch = callee.compare(0, 5, "numpy") && callee.compare(0, 5, "scipy");
+  bool cupy = callee.starts_with("cupy.");
+  const bool torch = !cupy && callee.compare(0, 5, "numpy") && callee.compare(0, 5, "scipy");
   const bool takes = surface::TakesSymFloats(callee) && (torch || !uses_torch);
   auto to_arg = [&](PyObject* o, Arg* a, bool factor) {
     PyObject* seen = takes ? Resolve(o) : nullptr;
@@ -289,6 +306,11 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i));
     if (!name || !to_arg(args[nargs + i], &a, !strcmp(name, "alpha"))) return nullptr;
     call.kwargs.emplace_back(name, std::move(a));
+  }
+  if (!torch) {  // "float32", "f4"
+    if (callee.ends_with(".astype") && call.args.size() > 1) NameDType(&call.args[1]);
+    for (auto& [name, a] : call.kwargs)
+      if (name == "dtype") NameDType(&a);
   }
   if (numpy_number_ && ReadsDType(callee) && call.args.size() < 2 &&
       std::none_of(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "dtype"; })) {
@@ -324,7 +346,15 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     }
     return function ? Adopt(PyObject_Vectorcall(function.get(), raw.data(), nargs, nullptr)) : nullptr;
   }
-  if (!UseFramework(torch)) return nullptr;
+  if (!torch && !cupy) {  // NumPy's functions hand CuPy's arrays to CuPy
+    auto look = [&](auto& self, const Arg& a) -> void {
+      cupy |= a.is(Arg::Kind::kTensor) && meta(a.t).device.kind == DeviceKind::kCuda;
+      for (const Arg& x : a.items) self(self, x);
+    };
+    for (const Arg& a : call.args) look(look, a);
+    for (const auto& [name, a] : call.kwargs) look(look, a);
+  }
+  if (!UseLibrary(torch ? Library::kTorch : cupy ? Library::kCupy : Library::kNumpy)) return nullptr;
   try {
     bool done = false;
     if (changing) {

@@ -29,6 +29,7 @@ bool IsPlainData(PyObject* o) {
                                        "torch.iinfo",
                                        "torch.Size",
                                        "numpy.ufunc",
+                                       "cupy._core._kernel.ufunc",
                                        "code",
                                        "method_descriptor",
                                        "wrapper_descriptor",

@@ -54,10 +54,19 @@ bool IsValue(PyObject* o) {
 bool IsConstantKind(PyObject* o) {
   if (PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o)) return true;
   const char* n = Py_TYPE(o)->tp_name;
-  static const char* const kNames[] = {"method_descriptor", "wrapper_descriptor",     "getset_descriptor",
-                                       "member_descriptor", "classmethod_descriptor", "torch.dtype",
-                                       "torch.layout",      "torch.memory_format",    "numpy.ufunc",
-                                       "_thread.RLock",     "typing._GenericAlias",   "builtin_function_or_method"};
+  static const char* const kNames[] = {"method_descriptor",
+                                       "wrapper_descriptor",
+                                       "getset_descriptor",
+                                       "member_descriptor",
+                                       "classmethod_descriptor",
+                                       "torch.dtype",
+                                       "torch.layout",
+                                       "torch.memory_format",
+                                       "numpy.ufunc",
+                                       "cupy._core._kernel.ufunc",
+                                       "_thread.RLock",
+                                       "typing._GenericAlias",
+                                       "builtin_function_or_method"};
   for (const char* k : kNames)
     if (!strcmp(n, k)) return true;
   return tensor::DTypeOf(o).has_value() || tensor::HasCalleeName(o);

@@ -154,7 +154,8 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   if (!tensor::ReadMeta(o, &m, &why)) return Break(BreakId::kUnsupportedTensor, why ? why : "");
   TensorMeta meta;
   bool torch = c == tensor::Class::kTorch || c == tensor::Class::kTorchParameter;
-  if (!UseFramework(torch)) return nullptr;
+  const bool cupy = c == tensor::Class::kCupyArray;
+  if (!UseLibrary(torch ? Library::kTorch : cupy ? Library::kCupy : Library::kNumpy)) return nullptr;
   meta.framework = torch ? Framework::kTorch : Framework::kNumpy;
   meta.dtype = m.dtype;
   meta.device = m.device;
@@ -215,10 +216,15 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   return proxy;
 }
 
-bool Session::UseFramework(bool torch) {
-  if (torch ? uses_numpy : uses_torch)
-    return Break(BreakId::kUnsupportedTensor, "tensors of torch and of NumPy in one graph"), false;
-  (torch ? uses_torch : uses_numpy) = true;
+bool Session::UseLibrary(Library l) {
+  static constexpr const char* kNames[] = {"", "torch", "NumPy", "CuPy"};
+  if (library != Library::kNone && library != l)
+    return Break(BreakId::kUnsupportedTensor, std::string("tensors of ") + kNames[static_cast<int>(library)] +
+                                                  " and of " + kNames[static_cast<int>(l)] + " in one graph"),
+           false;
+  library = l;
+  uses_torch = l == Library::kTorch;
+  uses_numpy = l == Library::kNumpy;
   return true;
 }
 

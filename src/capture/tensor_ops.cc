@@ -154,14 +154,17 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
 }  // namespace
 
 const char* FrameworkPrefix(Session& s, PyObject* proxy) {
-  return s.meta(AsTensor(proxy)->id).framework == Framework::kTorch ? "torch.Tensor" : "numpy.ndarray";
+  const TensorMeta& m = s.meta(AsTensor(proxy)->id);
+  return m.framework == Framework::kTorch     ? "torch.Tensor"
+         : m.device.kind == DeviceKind::kCuda ? "cupy.ndarray"
+                                              : "numpy.ndarray";
 }
 
 PyObject* TensorClass(Session& s, PyObject* proxy) {
   const TensorMeta& m = s.meta(AsTensor(proxy)->id);
   if (m.framework == Framework::kTorch)
     return tensor::ResolveCallee(m.is_parameter ? "torch.nn.Parameter" : "torch.Tensor");
-  if (!m.is_scalar) return tensor::ResolveCallee("numpy.ndarray");
+  if (!m.is_scalar) return tensor::ResolveCallee(FrameworkPrefix(s, proxy));
   Ref dtype(tensor::DTypeObject(Framework::kNumpy, m.dtype));
   return dtype ? PyObject_GetAttrString(dtype.get(), "type") : nullptr;
 }
@@ -221,7 +224,7 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
       if (found || s.broken() || PyErr_Occurred()) return v;
     }
     PyErr_Format(PyExc_AttributeError, "'%s' object has no attribute '%U'",
-                 m.framework == Framework::kTorch ? "Tensor" : "numpy.ndarray", name);
+                 m.framework == Framework::kTorch ? "Tensor" : FrameworkPrefix(s, proxy), name);
     return nullptr;
   }
   PyTypeObject* dt = Py_TYPE(descr);

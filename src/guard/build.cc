@@ -326,8 +326,9 @@ class Assembler {
     const TensorMeta& m = e.meta;
     t.klass = m.framework == Framework::kTorch
                   ? (m.is_parameter ? tensor::Class::kTorchParameter : tensor::Class::kTorch)
-              : m.is_scalar ? tensor::Class::kNumpyScalar
-                            : tensor::Class::kNumpyArray;
+              : m.is_scalar                        ? tensor::Class::kNumpyScalar
+              : m.device.kind == DeviceKind::kCuda ? tensor::Class::kCupyArray
+                                                   : tensor::Class::kNumpyArray;
     t.dtype = m.dtype;
     t.device = m.device;
     t.rank = static_cast<int>(m.sizes.size());

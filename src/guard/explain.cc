@@ -39,6 +39,7 @@ const char* ClassText(tensor::Class c) {
     case tensor::Class::kTorchSubclass: return "a subclass of torch.Tensor";
     case tensor::Class::kNumpyArray: return "numpy.ndarray";
     case tensor::Class::kNumpyScalar: return "a NumPy scalar";
+    case tensor::Class::kCupyArray: return "cupy.ndarray";
     case tensor::Class::kNone: break;
   }
   return "no tensor";
@@ -295,7 +296,8 @@ class Explainer {
       f.size = i < t.rank && !dim && t.klass != tensor::Class::kTorchParameter;
       if (f.size && expected > 1 && found > 1)
         f.hint = "framejit.mark_dynamic(" + name + ", " + Num(d) + ") or dynamic=True";
-      const bool numpy = t.klass == tensor::Class::kNumpyArray || t.klass == tensor::Class::kNumpyScalar;
+      const bool numpy = t.klass == tensor::Class::kNumpyArray || t.klass == tensor::Class::kNumpyScalar ||
+                         t.klass == tensor::Class::kCupyArray;
       const char* size = numpy ? ".shape[" : ".size(";
       const char* stride = numpy ? ".strides[" : ".stride(";
       if (i >= t.rank && f.hint.empty()) f.hint = "pass tensors of one memory layout, for example .contiguous()";

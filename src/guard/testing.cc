@@ -96,8 +96,7 @@ void FillTensor(TensorExpect& expect, PyObject* spec, Py_ssize_t size) {
   Require(tensor::ReadMeta(o, &m, &why), why);
   TensorMeta& meta = expect.meta;
   tensor::Class c = tensor::Classify(o);
-  meta.framework =
-      c == tensor::Class::kNumpyArray || c == tensor::Class::kNumpyScalar ? Framework::kNumpy : Framework::kTorch;
+  meta.framework = c >= tensor::Class::kNumpyArray ? Framework::kNumpy : Framework::kTorch;
   meta.is_parameter = c == tensor::Class::kTorchParameter;
   meta.is_scalar = c == tensor::Class::kNumpyScalar;
   meta.dtype = m.dtype;

@@ -17,6 +17,7 @@
 
 #include "graph/raises.h"
 #include "graph/rewrite.h"
+#include "runtime/cuda/driver.h"
 #include "surface/autocast.h"
 
 namespace framejit::surface {
@@ -192,6 +193,35 @@ void Lowering::Impl::Apply(Call& call) {
   journal.clear();
 }
 
+bool Lowering::Impl::OnCupy(const Call& call) {
+  bool gpu = OfCupy(call.callee);
+  ForEachTensor(call, [&](TraceId t) {
+    gpu |= meta(t).framework == Framework::kNumpy && meta(t).device.kind == DeviceKind::kCuda;
+  });
+  return gpu;
+}
+
+// Where its results are made: beside its operands, or where CuPy works now, which no guard knows.
+Device Lowering::Impl::CupyDevice(const Call& call) {
+  std::optional<Device> device;
+  bool numbers = false;
+  bool integers = false;
+  ForEachTensor(call, [&](TraceId t) {
+    device = meta(t).device;
+    integers |= !IsFloat(meta(t).dtype);
+  });
+  if (integers && call.callee.ends_with(".reciprocal")) throw Decline("reciprocals of integers");
+  for (const Arg& a : call.args) numbers |= a.is_number();
+  if (device && numbers && (call.callee.ends_with(".dot") || call.callee.ends_with(".outer")))
+    throw Decline("CuPy wants arrays here");
+  if (device) return *device;
+  static constexpr std::string_view kMakes = " cupy.zeros cupy.ones cupy.empty cupy.full cupy.arange cupy.linspace ";
+  if (kMakes.find(" " + call.callee + " ") == std::string_view::npos) throw Decline("no array among its arguments");
+  device = runtime::cuda::ParseDevice("cuda");
+  if (!device) throw Decline("several devices");
+  return *device;
+}
+
 bool Lowering::Impl::TryRows(Call& call, bool computable) {
   for (const Candidate& c : FindRows(call.callee)) {
     if (!computable && !(c.row->flags & kAnyDType)) continue;
@@ -210,6 +240,8 @@ bool Lowering::Impl::TryRows(Call& call, bool computable) {
     try {
       Framework fw = call.callee.starts_with("torch") ? Framework::kTorch : Framework::kNumpy;
       Scope scope(builder, *c.row, fw, call.mode, std::move(*args), [this](TraceId t) { return Read(t); });
+      scope.cupy = OnCupy(call);
+      if (scope.cupy) scope.device = CupyDevice(call);
       Outs outs = c.row->lower(scope);
       Commit(call, *c.row, c.form, std::move(outs), scope.device);
       return true;
@@ -268,6 +300,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, st
   Device device;
   std::optional<Device> operand_device;
   bool tracked_operand = false;
+  const bool cupy = OnCupy(call);
   ForEachTensor(call, [&](TraceId t) {
     operand_device = meta(t).device;
     tracked_operand |= meta(t).requires_grad || meta(objects[t].root).requires_grad;
@@ -286,7 +319,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, st
     Place(builder.graph(), out.value, m.device);
     m.sizes = t.shape;
     m.strides = out.strides.empty() ? RowMajor(t.shape) : std::move(out.strides);
-    m.is_scalar = fw == Framework::kNumpy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
+    m.is_scalar = fw == Framework::kNumpy && !cupy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
     m.requires_grad = grad && out.differentiable && (IsFloat(t.dtype) || IsComplex(t.dtype));
     m.is_inference = call.mode.inference && out.kind != Out::kView;
     bool stop = tracked_operand && !m.requires_grad && IsFloat(t.dtype);
@@ -332,7 +365,7 @@ void Lowering::Impl::CopyFirst(Call& call, Out& out) {
   const shape::Ints from = m.sizes, to = builder.type(out.value).shape;
   const TraceId copy = NewObject(std::move(m), Value(source));
   Call made = call;
-  made.callee = "numpy.ndarray.copy";
+  made.callee = OnCupy(call) ? "cupy.ndarray.copy" : "numpy.ndarray.copy";
   made.args = {Arg::Tensor(source)};
   made.kwargs.clear();
   Record(made, {copy}, Arg::Tensor(copy));

@@ -204,6 +204,8 @@ struct Lowering::Impl {
   void Apply(Call& call);
   void Cast(Call& call);
   bool NumberTooLarge(const Call& call);
+  bool OnCupy(const Call& call);
+  Device CupyDevice(const Call& call);
   bool TryRows(Call& call, bool computable);
   void Extern(Call& call, bool model);
   void Commit(Call& call, const Row& row, Form form, Outs outs, std::optional<Device> device);

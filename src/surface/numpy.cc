@@ -14,7 +14,7 @@ using shape::Ints;
 
 // Reductions keep the memory order of what remains; only row-major operands (the usual case) are known here.
 Outs Reduced(Scope& s, const Operand& x, ValueId v) {
-  if (!IsRowMajor(*x.meta)) Scope::Skip();
+  if (!IsRowMajor(*x.meta) && !(s.cupy && s.b.type(v).rank() < 2)) Scope::Skip();
   return v;
 }
 bool Keep(Scope& s, int i) {
@@ -146,6 +146,7 @@ Ints KeepOrder(Scope& s, const TensorMeta& m) {
     if (dense(true)) {
       std::reverse(order.begin(), order.end());
     } else {
+      if (s.cupy) Scope::Skip();
       for (const Int& stride : m.strides) {
         if (!stride.is_const()) Scope::Skip();
       }
@@ -301,14 +302,10 @@ Outs TakeRow(Scope& s) {  // (a, indices, axis): the first axis of a row-major a
   } else {
     data = s.b.Reshape(data, {size});
   }
-  ValueId index = s.b.Cast(i.value, DType::kInt64);
-  Ints sizes = s.b.type(index).shape;
-  index = s.b.Where(s.b.Binary(Op::kLt, index, rules::Like(s.b, index, 0)),
-                    s.b.Binary(Op::kAdd, index, s.b.SymConstant(size, DType::kInt64, sizes)), index);
   Attrs attrs;
   attrs.axes = {axis};
   attrs.flag = true;  // the user's indices may be out of range
-  return s.b.Add(Op::kTake, {data, index}, attrs);
+  return s.b.Add(Op::kTake, {data, WrapIndex(s, i.value, size)}, attrs);
 }
 
 Outs FlipOf(Scope& s) {  // a view

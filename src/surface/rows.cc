@@ -40,6 +40,12 @@ constexpr Prefix kPrefixes[] = {
     {'S', Form::kPlain, "scipy.special.", ""},
 };
 
+// Those of NumPy's, but for a few that mean something else there.
+std::string AsNumpy(const std::string& callee) {
+  static const std::unordered_set<std::string_view> others = {"cupy.sinc", "cupy.ndarray.real.__get__", "cupy.real"};
+  return others.contains(callee) ? "" : "numpy" + callee.substr(4);
+}
+
 class Table {
  public:
   Table() {
@@ -49,7 +55,7 @@ class Table {
     }
   }
   std::span<const Candidate> Find(const std::string& callee) const {
-    auto it = by_name_.find(callee);
+    auto it = by_name_.find(OfCupy(callee) ? AsNumpy(callee) : callee);
     if (it == by_name_.end()) return {};
     return it->second;
   }
@@ -159,6 +165,10 @@ bool TakesSymFloats(const std::string& callee) {
   return names.contains(last);
 }
 
+bool OfCupy(std::string_view callee) {
+  return callee.starts_with("cupy.");
+}
+
 bool NeverCaptured(const std::string& callee) {
   static const std::unordered_set<std::string_view> both = {
       // data decides
@@ -179,9 +189,10 @@ bool NeverCaptured(const std::string& callee) {
   static const std::unordered_set<std::string_view> method_writes = {"sort", "partition", "fill"};
   std::string_view last = LastName(callee);
   if (both.contains(last) || callee == "torch.equal" || callee == "torch.Tensor.equal") return true;
-  if (!callee.starts_with("numpy.")) return false;
-  return callee.starts_with("numpy.random.") || numpy_writes.contains(last) ||
-         (callee.starts_with("numpy.ndarray.") && method_writes.contains(last));
+  if (!callee.starts_with("numpy.") && !OfCupy(callee)) return false;
+  const std::string_view rest = std::string_view(callee).substr(callee.find('.') + 1);
+  return rest.starts_with("random.") || numpy_writes.contains(last) ||
+         (rest.starts_with("ndarray.") && method_writes.contains(last));
 }
 
 Operand Scope::Read(const Arg& a) const {
@@ -261,6 +272,7 @@ shape::Ints Scope::Pointwise(ValueId result, std::span<const Operand> operands) 
     if (o.is_tensor()) tensors.push_back(o.meta);
     scalars |= !o.is_tensor();
   }
+  if (cupy) return RowMajor(shape);
   return torch() ? TorchPointwise(env, shape, tensors, scalars) : NumpyPointwise(env, shape, tensors);
 }
 

@@ -98,6 +98,7 @@ class Scope {
   ModeState mode;
   std::optional<Device> device;  // set by a lowering whose results are not where its operands are
   bool torch() const { return framework == Framework::kTorch; }
+  bool cupy = false;  // NumPy's, on a GPU
 
   bool has(int i) const { return i < static_cast<int>(args_.size()) && !args_[i].is_none(); }
   const Arg& arg(int i) const { return args_[i]; }
@@ -145,6 +146,8 @@ struct Row {
 };
 
 enum class Form : uint8_t { kPlain, kReflected, kInPlace };
+bool OfCupy(std::string_view callee);
+
 struct Candidate {
   const Row* row;
   const Signature* signature;

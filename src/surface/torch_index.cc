@@ -6,18 +6,22 @@
 #include "surface/views.h"
 
 namespace framejit::surface {
+ValueId WrapIndex(Scope& s, ValueId index, const shape::Int& size) {
+  ValueId i = s.b.Cast(index, DType::kInt64);
+  shape::Ints sizes = s.b.type(i).shape;
+  if (s.cupy) {  // round and round
+    if (!s.env.Lt(0, size)) Scope::Fail("an index into nothing");
+    return s.b.Binary(Op::kRem, i, s.b.SymConstant(size, DType::kInt64, sizes));
+  }
+  ValueId wrapped = s.b.Binary(Op::kAdd, i, s.b.SymConstant(size, DType::kInt64, sizes));
+  return s.b.Where(s.b.Binary(Op::kLt, i, rules::Like(s.b, i, 0)), wrapped, i);
+}
+
 namespace {
 
 using Kind = Arg::Kind;
 using shape::Int;
 using shape::Ints;
-
-ValueId WrapIndex(Scope& s, ValueId index, const Int& size) {  // negative indices count from the end
-  ValueId i = s.b.Cast(index, DType::kInt64);
-  Ints sizes = s.b.type(i).shape;
-  ValueId wrapped = s.b.Binary(Op::kAdd, i, s.b.SymConstant(size, DType::kInt64, sizes));
-  return s.b.Where(s.b.Binary(Op::kLt, i, rules::Like(s.b, i, 0)), wrapped, i);
-}
 
 ValueId Take(Scope& s, ValueId data, ValueId index, int axis) {
   Attrs attrs;
@@ -178,7 +182,7 @@ Outs GetItem(Scope& s) {
   Operand x = s.tensor(0);
   Indexing idx = ParseIndex(s, x, s.arg(1));
   if (!idx.tensors.empty()) return Advanced(s, idx);
-  if (!s.torch() && idx.view.rank() == 0) {
+  if (!s.torch() && !s.cupy && idx.view.rank() == 0) {
     // NumPy: full integer indexing gives a scalar, a copy; with an ellipsis a 0-dimensional view.
     bool ellipsis = false;
     for (const Arg& a : IndexItems(s.arg(1))) ellipsis |= a.is(Kind::kEllipsis);

@@ -45,6 +45,8 @@ struct SliceBounds {
 };
 SliceBounds NormalizeSlice(Scope& s, const Arg& slice, const shape::Int& size);
 shape::Int NormalizeIndex(Scope& s, const shape::Int& index, const shape::Int& size);  // declines when out of range
+// What a tensor of indices means: negative ones count from the end.
+ValueId WrapIndex(Scope& s, ValueId index, const shape::Int& size);
 // Sizes with one -1 filled in; declines when the counts differ.
 shape::Ints FillSizes(Scope& s, const shape::Ints& wanted, const shape::Int& numel);
 

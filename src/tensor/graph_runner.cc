@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tensor/autograd.h"
+#include "tensor/cupy_api.h"
 #include "tensor/numpy_api.h"
 #include "tensor/run_context.h"
 #include "tensor/tensor.h"
@@ -57,7 +58,9 @@ class Runner : public GraphRunner {
         return false;
       }
     }
-    host_ = torch_ ? &TorchHost() : &NumpyHost();
+    bool gpu = false;
+    for (const Node& n : g.nodes) gpu |= n.type.device.kind == DeviceKind::kCuda;
+    host_ = torch_ ? &TorchHost() : gpu ? &CupyHost() : &NumpyHost();
     for (size_t i = 0; i < g.symbol_sources.size(); ++i) {
       auto& s = g.symbol_sources[i];
       if (s.dim >= 0 || s.input < 0) continue;
@@ -249,6 +252,19 @@ class Runner : public GraphRunner {
   }
 
   bool FillNumpy(PyObject* o, Buffer* b, int64_t* strides, int64_t* bytes) {
+    if (bound_cupy && Py_TYPE(o) == bound_cupy->array) {
+      const CupyFields f = FieldsOf(*bound_cupy, o);
+      b->dtype = *FromTypeNum(reinterpret_cast<const NumpyDescr*>(f.dtype)->type_num);
+      b->device = Device{DeviceKind::kCuda, static_cast<int16_t>(f.device)};
+      b->data = f.address;
+      b->handle = o;
+      b->rank = static_cast<int32_t>(f.shape->size());
+      b->sizes = f.shape->data();
+      b->strides = strides;
+      const int shift = __builtin_ctz(DTypeSize(b->dtype));
+      for (int i = 0; i < b->rank; ++i) strides[i] = (*f.strides)[i] >> shift;
+      return true;  // only launches: short
+    }
     if (Py_TYPE(o) != bound_numpy->array) {
       auto d = ScalarDType(*bound_numpy, Py_TYPE(o));
       if (!d) {

@@ -87,6 +87,10 @@ bool AddNumpyResult(const NumpyApi& n, PyObject* o, Arg* shape, Inference* in) {
 }
 
 bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
+  for (const TensorMeta& m : in->metas) {
+    if (m.device.kind == DeviceKind::kCuda) return in->Fail(call.callee + " is not known on CuPy's arrays");
+  }
+  if (call.callee.starts_with("cupy")) return in->Fail(call.callee + " is not known");
   CallStep step;
   Call plain = call;
   plain.result = Arg::None();

@@ -1,5 +1,6 @@
 // What a tensor object is: Classify, ReadMeta, ReadForGuard. The hot path reads fields (torch_api.h); with a field
 // missing the same answers come from Python attributes.
+#include "tensor/cupy_api.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"
@@ -242,6 +243,38 @@ bool ReadScalar(const NumpyApi& n, PyObject* o, Meta* m) {
   return true;
 }
 
+// --- CuPy
+inline bool ReadCupy(const CupyApi& c, PyObject* o, Meta* m, const char** why) {
+  const CupyFields f = FieldsOf(c, o);
+  auto* descr = reinterpret_cast<const NumpyDescr*>(f.dtype);
+  auto dtype = FromTypeNum(descr->type_num);
+  if (!dtype || descr->byteorder == '>') [[unlikely]]
+    return No(why, "a CuPy dtype framejit does not have");
+  if (f.shape->size() > kMaxRank || f.strides->size() != f.shape->size()) [[unlikely]]
+    return No(why, "more than 16 dimensions");
+  if (!OnCurrentDevice(f.device)) [[unlikely]]
+    return No(why, "an array on another device than CuPy's current one");
+  const int64_t size = DTypeSize(*dtype);
+  const int shift = __builtin_ctzll(size);
+  m->dtype = *dtype;
+  m->device = Device{DeviceKind::kCuda, static_cast<int16_t>(f.device)};
+  m->rank = static_cast<int>(f.shape->size());
+  int64_t odd = reinterpret_cast<intptr_t>(f.address) & (size - 1);
+  for (int i = 0; i < m->rank; ++i) {
+    m->sizes[i] = (*f.shape)[i];
+    m->strides[i] = (*f.strides)[i] >> shift;
+    if (m->sizes[i] > 1) odd |= (*f.strides)[i] & (size - 1);
+  }
+  if (odd) [[unlikely]]
+    return No(why, "an array whose elements are not aligned");
+  m->data = f.address;
+  m->handle = o;
+  m->key_set = 0;
+  m->requires_grad = m->has_grad_fn = m->is_inference = false;
+  SetExtent(m);
+  return true;
+}
+
 }  // namespace
 
 Class Classify(PyObject* o) {
@@ -255,6 +288,7 @@ Class Classify(PyObject* o) {
     if (type == n->array) return Class::kNumpyArray;
     if (ScalarDType(*n, type)) return Class::kNumpyScalar;
   }
+  if (const CupyApi* c = Cupy(); c && type == c->array) return Class::kCupyArray;
   return Class::kNone;
 }
 
@@ -272,6 +306,7 @@ bool ReadMeta(PyObject* o, Meta* out, const char** why) {
     case Class::kTorchSubclass: return No(why, "a tensor subclass");
     case Class::kNumpyArray: return ReadArray(o, out, why);
     case Class::kNumpyScalar: return ReadScalar(*Numpy(), o, out);
+    case Class::kCupyArray: return ReadCupy(*Cupy(), o, out, why);
     case Class::kNone: break;
   }
   return No(why, "not a tensor");
@@ -283,6 +318,7 @@ bool ReadForGuard(PyObject* o, Meta* out) {
     if (t->at.all() && t->requires_grad) return ReadFields(*t, o, out, nullptr);
     return ReadByAttributes(*t, o, out, nullptr);
   }
+  if (const CupyApi* c = bound_cupy; c && type == c->array) return ReadCupy(*c, o, out, nullptr);
   if (const NumpyApi* n = bound_numpy) {
     if (type == n->array) return ReadArray(o, out, nullptr);
     return ReadScalar(*n, o, out);

@@ -6,6 +6,7 @@
 
 #include "surface/surface.h"
 #include "tensor/autograd.h"
+#include "tensor/cupy_api.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"
@@ -26,6 +27,7 @@ namespace {
 #define FRAMEJIT_NUMPY_NAMESPACES(X)                                                                  \
   X("numpy.ndarray") X("numpy") X("numpy.linalg") X("numpy.fft") X("numpy.random") X("numpy.generic") \
   X("numpy.float64") X("numpy.float32") X("numpy.int64") X("numpy.bool_") X("scipy.special")
+#define FRAMEJIT_CUPY_NAMESPACES(X) X("cupy.ndarray") X("cupy")
 // clang-format on
 
 std::unordered_map<PyObject*, std::string>& Names() {
@@ -157,6 +159,13 @@ void Fill() {
     FRAMEJIT_NUMPY_NAMESPACES(X)
 #undef X
   }
+  static bool cupy = false;
+  if (!cupy && Cupy()) {
+    cupy = true;
+#define X(path) AddNamespace(path);
+    FRAMEJIT_CUPY_NAMESPACES(X)
+#undef X
+  }
 }
 
 // torch.ops.aten.add and torch.ops.aten.add.Tensor: objects that torch makes on first use and keeps.
@@ -218,6 +227,7 @@ std::vector<std::pair<std::string, std::string>> Doctor() {
     out.emplace_back("torch", "not imported");
   }
   out.emplace_back("numpy", Numpy() ? "ok" : "not imported, or its C API did not answer");
+  out.emplace_back("cupy", CupyVerdict());
   return out;
 }
 

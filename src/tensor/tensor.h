@@ -16,8 +16,9 @@
 
 namespace framejit::tensor {
 
-// Is it exactly torch.Tensor / torch.nn.Parameter (kTorch), exactly numpy.ndarray or a NumPy scalar (kNumpy)?
-enum class Class : uint8_t { kNone, kTorch, kTorchParameter, kTorchSubclass, kNumpyArray, kNumpyScalar };
+// Is it exactly torch.Tensor / torch.nn.Parameter (kTorch), exactly numpy.ndarray, a NumPy scalar or
+// cupy.ndarray (kNumpy)?
+enum class Class : uint8_t { kNone, kTorch, kTorchParameter, kTorchSubclass, kNumpyArray, kNumpyScalar, kCupyArray };
 Class Classify(PyObject* o);  // pointer compares only
 bool TorchLoaded();           // torch has been imported by the user and the shim answered
 bool NumpyLoaded();
@@ -144,6 +145,7 @@ std::optional<Inferred> InferByFramework(Call& call, const std::vector<TensorMet
 
 Host& TorchHost();  // process-wide; scratch-free
 Host& NumpyHost();
+Host& CupyHost();
 
 // callee name <-> object. "torch.Tensor.add_" -> the method descriptor; new reference or null.
 PyObject* ResolveCallee(const std::string& name);

@@ -291,7 +291,7 @@ PyObject* Infer(PyObject*,
     if (!ReadMeta(o, &m, &why)) return PyErr_Format(PyExc_ValueError, "%s", why);
     Class c = Classify(o);
     TensorMeta t;
-    t.framework = c == Class::kNumpyArray || c == Class::kNumpyScalar ? Framework::kNumpy : Framework::kTorch;
+    t.framework = c >= Class::kNumpyArray ? Framework::kNumpy : Framework::kTorch;
     t.is_scalar = c == Class::kNumpyScalar;
     t.dtype = m.dtype;
     t.device = m.device;
