@@ -263,13 +263,19 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
                                  PyObject* kwnames) {
   if (broken_) return Break(reason_.id);
   if (auto answer = ConstantAnswer(callee)) return FromArg(*answer);
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  const int level = vmap.open() ? BatchLevel(*this, args, total) : 0;
+  const bool layout = level && (callee.ends_with(".is_contiguous") || callee.ends_with(".stride"));
   const bool member = callee.find(".Tensor.") != std::string::npos || callee.rfind('.') == strlen("torch");
-  if (nargs > 0 && IsTensor(args[0]) && member) {  // torch.is_floating_point(x) is x.is_floating_point()
+  if (nargs > 0 && IsTensor(args[0]) && member && !layout) {  // torch.is_floating_point(x) is x.is_floating_point()
     bool handled = false;
     PyObject* r =
         TensorQuery(*this, args[0], callee.substr(callee.rfind('.') + 1), args + 1, nargs - 1, kwnames, &handled);
     if (handled) return r;
   }
+  if (level) return CallBatched(*this, level, callee, args, nargs, kwnames);
+  if (vmap.open() && NeedsVmap(*this, callee, args, nargs))
+    return Break(BreakId::kUnsupportedTensor, callee + " under torch.vmap");
   BreakId refusal = Refusal(callee);
   const bool asks = refusal == BreakId::kTensorItem || refusal == BreakId::kTensorBool;
   if (asks && nargs == 1 && !kwnames && IsTensor(args[0]) &&

@@ -64,6 +64,10 @@ bool IsPlainData(PyObject* o) {
 
 // Reading them needs no guard: the object is private, or what they say is fixed by a guard on its identity or value.
 bool Facts(Session& s, PyObject* o) {
+  const Origin* origin = s.Find(o);  // type hints hold what they were made of
+  const bool hint =
+      !strcmp(Py_TYPE(o)->tp_name, "types.UnionType") || !strcmp(Py_TYPE(o)->tp_name, "types.GenericAlias");
+  if (hint && origin && origin->kind == Origin::kConst) return true;
   return s.IsFresh(o) || (IsPlainData(o) && (!s.IsOutside(o) || IsValue(o)));
 }
 
@@ -228,13 +232,17 @@ PyObject* CaptureSemantics::FunctionAttr(PyObject* f, PyObject* name) {
   };
   if (!strcmp(text, "__defaults__")) return from(fn->func_defaults, SourceKind::kDefaults);
   if (!strcmp(text, "__kwdefaults__")) return from(fn->func_kwdefaults, SourceKind::kKwDefaults);
-  static const char* const kFacts[] = {"__code__", "__name__", "__qualname__", "__module__", "__globals__",
-                                       "__doc__",  "__get__",  "__call__",     "__class__"};
-  for (const char* k : kFacts)
-    if (!strcmp(text, k)) {
-      if (!strcmp(text, "__globals__")) return s_.FromOutside(fn->func_globals, s_.guards().Const(fn->func_globals));
-      return s_.Adopt(PyObject_GenericGetAttr(f, name));
-    }
+  for (const char* k : {"__code__", "__name__", "__qualname__", "__module__", "__globals__", "__doc__"}) {
+    if (strcmp(text, k)) continue;
+    Ref value(PyObject_GenericGetAttr(f, name));
+    if (!value || !s) return s_.Adopt(value.release());
+    const Source* member = s_.guards().Child(SourceKind::kMember, s, 0, name);
+    if (strcmp(text, "__globals__")) return s_.FromOutside(value.get(), member);
+    s_.guards().Is(member, value.get());
+    return s_.FromOutside(value.get(), s_.guards().Const(value.get()));
+  }
+  for (const char* k : {"__get__", "__call__", "__class__"})
+    if (!strcmp(text, k)) return s_.Adopt(PyObject_GenericGetAttr(f, name));
   PyObject* dict = fn->func_dict;
   if (!strcmp(text, "__dict__") || !dict) {
     if (!strcmp(text, "__dict__")) return s_.Break(BreakId::kUnknownCall, "function.__dict__");

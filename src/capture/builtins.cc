@@ -45,6 +45,7 @@ constexpr struct PythonRow {
 } kPythonFunctions[] = {
     {"logging", "Logger.isEnabledFor", Effect::kMemo},
     {"logging", "Logger._log", Effect::kOutput},
+    {"torch._functorch.predispatch", "lazy_load_decompositions", Effect::kNothing},  // torch.vmap is not run
     {"numpy._core._ufunc_config", "errstate.__enter__", Effect::kThreadState},
     {"numpy._core._ufunc_config", "errstate.__exit__", Effect::kThreadState},
     {"numpy._core._ufunc_config", "seterr", Effect::kThreadState},

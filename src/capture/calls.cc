@@ -229,6 +229,7 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
   if (code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE))
     return s_.Break(BreakId::kGenerator, Describe(f));
   switch (EffectOfPython(fn)) {
+    case Effect::kNothing: Py_RETURN_NONE;
     case Effect::kOutput: return s_.Break(BreakId::kOutput, Describe(f));
     case Effect::kThreadState: return s_.Break(BreakId::kThreadState, Describe(f));
     case Effect::kMemo:
@@ -518,6 +519,31 @@ bool CaptureSemantics::ForC(PyObject** args, Py_ssize_t n) {
   return true;
 }
 
+// object.__reduce_ex__ of an object that is its class and its __dict__, as copy.copy asks for it.
+PyObject* CaptureSemantics::Reduced(PyObject* o, PyObject* protocol) {
+  PyTypeObject* type = Py_TYPE(o);
+  auto own = [&](const char* name) {
+    Ref text(PyUnicode_InternFromString(name));
+    PyObject* found = _PyType_Lookup(type, text.get());
+    return found && found != PyDict_GetItem(PyBaseObject_Type.tp_dict, text.get());
+  };
+  bool plain = PyLong_CheckExact(protocol) && PyLong_AsLong(protocol) >= 2 && LayoutOf(type) == &PyBaseObject_Type &&
+               type->tp_flags & Py_TPFLAGS_HEAPTYPE && _PyObject_GetDictPtr(o);
+  for (const char* n : {"__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__slots__"})
+    plain = plain && !own(n);
+  if (!plain) return s_.Break(BreakId::kUnknownCall, std::string(type->tp_name) + ".__reduce_ex__");
+  static PyObject *const dict_name = PyUnicode_InternFromString("__dict__"), *const make = [] {
+    Ref copyreg(PyImport_ImportModule("copyreg"));
+    return copyreg ? PyObject_GetAttrString(copyreg.get(), "__newobj__") : nullptr;
+  }();
+  if (!make) return nullptr;
+  s_.NoteType(type);
+  Ref state(LoadAttr(o, dict_name)), args(PyTuple_Pack(1, type));
+  if (!state || !args) return nullptr;
+  s_.MarkFresh(args.get());
+  return s_.MarkFresh(PyTuple_Pack(5, make, args.get(), state.get(), Py_None, Py_None));
+}
+
 PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* const* args_in, Py_ssize_t nargs,
                                   PyObject* kwnames) {
   // One form for both: an unbound function plus all its arguments.
@@ -565,6 +591,8 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
       if (GenericSetAttr(args[0], args[1], nullptr) < 0) return nullptr;
       Py_RETURN_NONE;
     }
+    if (owner == &PyBaseObject_Type && !strcmp(name, "__reduce_ex__") && nargs == 2 && !kwnames)
+      return Reduced(args[0], args[1]);
     if (owner == &PyModule_Type && !strcmp(name, "__getattribute__") && nargs == 2) return LoadAttr(args[0], args[1]);
     if (owner == &PyType_Type && !strcmp(name, "__call__") && PyType_Check(args[0]))
       return CallType(reinterpret_cast<PyTypeObject*>(args[0]), args + 1, nargs - 1, kwnames);

@@ -285,6 +285,8 @@ PyObject* CaptureSemantics::Format(PyObject* value, int conversion, PyObject* sp
 
 PyObject* CaptureSemantics::Import(PyObject* name, PyObject* globals, PyObject* locals, PyObject* fromlist,
                                    PyObject* level) {
+  RESOLVE(fromlist);
+  RESOLVE(level);
   Ref modules(Borrow(PyImport_GetModuleDict()));
   Ref lv(PyNumber_Index(level));
   if (lv && PyLong_AsLong(lv.get()) == 0) {

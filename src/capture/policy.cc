@@ -90,9 +90,19 @@ std::string Where(PyCodeObject* code) {
          std::to_string(code->co_firstlineno) + ")";
 }
 
-// framejit._updates.instead_of(code), or null.
+// What is called in place of this code, with nothing captured in it; null: nothing. An import is itself; for optimizers
+// it is framejit._updates.instead_of(code).
 Ref InsteadOf(PyCodeObject* code) {
   SuspendScope off;
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file && !strcmp(file, "<frozen importlib._bootstrap>") &&
+      !PyUnicode_CompareWithASCIIString(code->co_name, "_find_and_load")) {
+    PyObject* importlib = PyDict_GetItemString(PyImport_GetModuleDict(), "_frozen_importlib");
+    Ref found(importlib ? PyObject_GetAttr(importlib, code->co_name) : nullptr);
+    if (!found) PyErr_Clear();
+    return found;
+  }
+  if (!file || !strstr(file, "/torch/optim/")) return PyErr_Clear(), Ref();
   Ref module(PyImport_ImportModule("framejit._updates"));
   Ref found(module ? PyObject_CallMethod(module.get(), "instead_of", "O", code) : nullptr);
   if (!found) PyErr_Clear();
@@ -428,8 +438,7 @@ CodeState& StateOf(Config& config, PyCodeObject* code) {
     s->skip = SkippedFile(code) || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) ||
               !(code->co_flags & CO_OPTIMIZED);  // module and class bodies
     s->hot = !(code->co_ncellvars);
-    const char* file = PyUnicode_AsUTF8(code->co_filename);
-    if (file && strstr(file, "/torch/optim/")) s->instead = InsteadOf(code);
+    s->instead = InsteadOf(code);
   }
   return *s;
 }

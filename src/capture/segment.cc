@@ -195,9 +195,10 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
     if (now != root.before) cells.emplace_back(recipe.AddInput(s.guards().Slot(root.slot)), now ? recipe.Add(now) : -1);
   }
   for (TraceId t : recipe.outputs)
-    if (s.lowering().IsHidden(t)) *problem = "a tensor that a custom function kept";
+    if (s.lowering().IsHidden(t)) *problem = "a tensor of a custom function or of torch.vmap";
   if (!s.context_vars.empty()) *problem = "a ContextVar was set";
   if (s.mode.inference != s.entry_mode.inference) *problem = "inference mode was entered or left";
+  if (s.vmap.open()) *problem = "torch.vmap was entered";
   if (s.default_devices.size() != 1) *problem = "a default device was set";
   if (!(s.mode.autocast == s.entry_mode.autocast)) *problem = "autocast was entered or left";
   if (!recipe.why().empty()) *problem = recipe.why();

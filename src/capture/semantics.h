@@ -70,6 +70,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   bool ForC(PyObject** args, Py_ssize_t n);
+  PyObject* Reduced(PyObject* o, PyObject* protocol);
   PyObject* ImplicitSuper();
   PyObject* ModuleAttr(PyObject* module, PyObject* name);
   PyObject* TypeAttr(PyTypeObject* type, PyObject* name);

@@ -66,6 +66,8 @@ bool IsConstantKind(PyObject* o) {
                                        "cupy._core._kernel.ufunc",
                                        "_thread.RLock",
                                        "typing._GenericAlias",
+                                       "types.UnionType",
+                                       "types.GenericAlias",
                                        "builtin_function_or_method"};
   for (const char* k : kNames)
     if (!strcmp(n, k)) return true;

@@ -16,6 +16,7 @@
 
 #include "capture/guess.h"
 #include "capture/ref.h"
+#include "capture/vmap.h"
 #include "diag/diag.h"
 #include "frame/semantics.h"
 #include "framejit/call.h"
@@ -150,7 +151,8 @@ class Session {
   surface::Lowering& lowering() { return *lowering_; }
   ModeState mode;  // virtual grad mode
   const ModeState entry_mode;
-  int autocast_depth;                        // regions that are open
+  int autocast_depth;  // regions that are open
+  Vmap vmap;
   std::vector<std::string> default_devices;  // where tensors are made that name no device: the caller's, then scopes
 
   // --- overlay of outside dicts ------------------------------------------------------------------------------------

@@ -83,6 +83,16 @@ PyObject* Member(PyObject* base, PyObject* name, MemberCache* cache) {
   return v || !cache->object_or_none ? v : Py_None;
 }
 
+// What functions show by getters and by descriptors alike.
+PyObject* FunctionMember(PyFunctionObject* f, PyObject* name) {
+  const std::pair<const char*, PyObject*> members[] = {
+      {"__code__", f->func_code},     {"__name__", f->func_name},       {"__qualname__", f->func_qualname},
+      {"__module__", f->func_module}, {"__globals__", f->func_globals}, {"__doc__", f->func_doc}};
+  for (auto& [text, value] : members)
+    if (!PyUnicode_CompareWithASCIIString(name, text)) return value ? value : Py_None;
+  return nullptr;
+}
+
 // What a C getter or the current context hands out as a new reference is held by the tensor or the context, too.
 PyObject* Unowned(PyObject* o) {
   Py_XDECREF(o);
@@ -121,7 +131,7 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
       if (PyMethod_Check(base)) return PyMethod_GET_SELF(base);
       return PyCFunction_Check(base) ? PyCFunction_GET_SELF(base) : nullptr;
     case SourceKind::kBoundFunc: return PyMethod_Check(base) ? PyMethod_GET_FUNCTION(base) : nullptr;
-    case SourceKind::kMember: return Member(base, object, member);
+    case SourceKind::kMember: return function ? FunctionMember(function, object) : Member(base, object, member);
     case SourceKind::kType: return reinterpret_cast<PyObject*>(Py_TYPE(base));
     case SourceKind::kGrad: {
       if (!IsTensorObject(base)) return nullptr;

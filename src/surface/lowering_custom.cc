@@ -87,6 +87,14 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
   return made;
 }
 
+TraceId Lowering::AddHidden(TensorMeta meta) {
+  const TraceId t = impl_->NewObject(std::move(meta), kNoValue);
+  auto& ranges = impl_->hidden;
+  if (ranges.empty() || ranges.back().second != t) ranges.emplace_back(t, t);
+  ++ranges.back().second;
+  return t;
+}
+
 bool Lowering::IsHidden(TraceId t) const {
   return impl_->Hidden(t);
 }

@@ -61,7 +61,8 @@ class Lowering {
   std::vector<TraceId> Tangents(Custom* c, const std::vector<TraceId>& outputs);
   std::vector<TraceId> EndCustom(Custom* c, Call call, const std::vector<std::optional<TraceId>>& inputs,
                                  const std::vector<std::optional<TraceId>>& grads);
-  bool IsHidden(TraceId t) const;  // made inside a custom function: the trace does not make it
+  TraceId AddHidden(TensorMeta meta);  // a tensor of the program that stands for another one
+  bool IsHidden(TraceId t) const;      // of that kind, or made inside a custom function: the trace does not make it
   // Ends the graph: declares its symbols; outputs are the base tensors of `outputs` that are not inputs; writes are the
   // mutated inputs. Returns for each trace output how it is made (see tensor::OutputPlan, same meaning). kReplay: index
   // is the graph output that holds the base, or ~i for graph input i; `calls` make the output from it, oldest first.

@@ -628,3 +628,70 @@ def test_fields_of_named_tuples(fresh):
         table["it"] = entry
         numpy.testing.assert_array_equal(compiled(x), f(x))
     assert not fresh.explain(compiled)(x).break_reasons
+
+
+def test_what_functions_say_of_themselves(fresh):
+    """Functions are guarded by their code where they are called; what is read of them is guarded by itself."""
+
+    def made(name):
+        def inner(x):
+            return x
+
+        inner.__name__ = inner.__qualname__ = inner.__doc__ = inner.__module__ = name
+        return inner
+
+    def executed(n):
+        space = {}
+        exec(f"def f(x, n={n}):\n    return x + n", space)
+        return space["f"]
+
+    functions = [made("a"), made("b"), executed(1), executed(2), made("c"), executed(3)]
+    for attribute in ("__name__", "__doc__", "__module__", "__qualname__", "__code__", "__globals__"):
+        compiled = fresh.compile(lambda f, x: (getattr(f, attribute), x + 1))
+        for f in functions * 2:
+            got = compiled(f, T())[0]
+            assert got == getattr(f, attribute) if attribute == "__code__" else got is getattr(f, attribute)
+
+    registry = {}
+
+    def register(f):
+        registry[f.__name__] = f, False
+        return f
+
+    compiled = fresh.compile(register)
+    for f in functions:
+        f.__name__ += "x"
+        assert compiled(f) is f
+    assert list(registry) == ["ax", "bx", "fx", "cx"] and registry["fx"][0] is functions[-1]
+
+
+def test_imports_run_as_written(fresh, tmp_path, monkeypatch):
+    (tmp_path / "framejit_imported.py").write_text("""
+class Registry:
+    functions = {}
+
+def register(f):
+    Registry.functions[f.__name__] = f
+    return f
+
+for i in range(40):
+    exec(f"@register\\ndef f{i}(n={i}): return n")
+""")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def f(x):
+        import framejit_imported
+
+        return x + len(framejit_imported.Registry.functions)
+
+    compiled = fresh.compile(f)
+    assert compiled(torch.zeros(1)).item() == 40 and compiled(torch.ones(1)).item() == 41
+    assert [str(b).split(":")[0] for b in fresh.explain(compiled)(T()).break_reasons] == ["break[FJ0015]"]
+
+    def g(x):
+        import framejit_not_there
+
+        return x
+
+    with pytest.raises(ModuleNotFoundError, match="framejit_not_there"):
+        fresh.compile(g)(T())

@@ -1,0 +1,470 @@
+#include "capture/vmap.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "capture/proxy.h"
+#include "capture/session.h"
+#include "surface/rows.h"
+
+namespace framejit::capture {
+namespace {
+
+enum class Rule {
+  kNone,
+  kUnary,      // of one tensor: the hidden dimension stays where it is
+  kPointwise,  // the hidden dimensions come first, the others are aligned from the right
+  kReduce,     // of one tensor, over `dim`: one, several or all
+  kDim,        // of one tensor, at `dim`
+  kTwoDims,
+  kNewDim,  // the result has one more
+  kNew,     // x.new_zeros(size): the result is batched, too
+  kExpand,
+  kIndex,
+};
+
+constexpr std::pair<Rule, std::string_view> kRules[] = {
+    {Rule::kUnary,
+     " abs absolute acos acosh asin asinh atan atanh bfloat16 bitwise_not bool ceil clone cos cosh deg2rad detach "
+     "digamma double elu erf erfc erfinv exp exp2 expm1 float floor frac gelu half hardsigmoid hardswish hardtanh int "
+     "invert isfinite isinf isnan leaky_relu lgamma log log10 log1p log2 logical_not logit logsigmoid long mish "
+     "nan_to_num neg negative ones_like pos positive rad2deg reciprocal relu relu6 round rsqrt selu sgn short sigmoid "
+     "sign silu sin sinc sinh softplus softsign sqrt square tan tanh to trunc zeros_like "},
+    {Rule::kPointwise,
+     " add addcdiv addcmul and arctan2 atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor "
+     "clamp clamp_max clamp_min clip copysign div divide eq floor_divide floordiv fmax fmin fmod ge greater "
+     "greater_equal gt heaviside hypot isclose le lerp less less_equal logaddexp logical_and logical_or logical_xor "
+     "lshift lt masked_fill maximum minimum mod mul multiply ne not_equal or pow remainder rshift rsub sub subtract "
+     "true_divide truediv where xlogy xor "},
+    {Rule::kReduce, " all amax amin any mean sum "},
+    {Rule::kDim, " argmax argmin cumprod cumsum flip log_softmax logsumexp narrow prod select softmax squeeze unbind "},
+    {Rule::kTwoDims, " swapaxes swapdims transpose "},
+    {Rule::kNewDim, " unsqueeze "},
+    {Rule::kNew, " new_empty new_full new_ones new_zeros "},
+    {Rule::kExpand, " expand "},
+    {Rule::kIndex, " getitem "},
+};
+
+struct Operation {
+  Rule rule = Rule::kNone;
+  bool in_place = false;
+};
+
+Rule RuleOf(std::string_view name) {
+  const std::string word = " " + std::string(name) + " ";
+  for (const auto& [rule, names] : kRules)
+    if (names.find(word) != names.npos) return rule;
+  return Rule::kNone;
+}
+
+Operation Find(std::string_view callee) {
+  const size_t dot = callee.rfind('.');
+  const std::string_view space = callee.substr(0, dot);
+  std::string_view name = callee.substr(dot + 1);
+  if (space != "torch.Tensor" && space != "torch" && space != "torch.nn.functional" && space != "torch.special")
+    return {};
+  if (name.size() > 4 && name.starts_with("__") && name.ends_with("__")) {
+    name = name.substr(2, name.size() - 4);
+    if (Rule r = RuleOf(name); r != Rule::kNone) return {r};
+    const Rule r = RuleOf(name.substr(1));  // __radd__, __iadd__
+    return r == Rule::kPointwise && (name[0] == 'r' || name[0] == 'i') ? Operation{r, name[0] == 'i'} : Operation{};
+  }
+  if (!name.ends_with('_')) return {RuleOf(name)};
+  const Rule r = RuleOf(name.substr(0, name.size() - 1));
+  return r == Rule::kPointwise ? Operation{r, true} : Operation{};
+}
+
+// bool, integers, floats, complex: what decides first when types are promoted.
+int Category(DType t) {
+  return IsBool(t) ? 0 : IsComplex(t) ? 3 : IsFloat(t) ? 2 : 1;
+}
+
+// One call, at one level.
+class Peeled {
+ public:
+  Peeled(Session& s, int level, const std::string& callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames)
+      : s_(s), level_(level), callee_(callee), args_(args, args + nargs), positional_(nargs), kwnames_(kwnames) {
+    for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) args_.push_back(args[nargs + i]);
+  }
+
+  PyObject* Run() {
+    const Operation op = Find(callee_);
+    for (size_t i = 0; i < args_.size(); ++i) {
+      if (!IsTensor(args_[i])) continue;
+      ++tensors_;
+      if (Name(i) == "out") return Refuse();
+    }
+    const bool first = !args_.empty() && At(args_[0]);
+    if (op.rule != Rule::kPointwise && op.rule != Rule::kIndex && (tensors_ != 1 || !first)) return Refuse();
+    switch (op.rule) {
+      case Rule::kUnary: {
+        const Vmap::Batched b = *At(args_[0]);
+        Ref self = Borrow(args_[0]);
+        args_[0] = b.inner;
+        Ref r(Call());
+        if (r.get() == b.inner) return self.release();
+        return r ? Wrap(r.get(), b.dim) : nullptr;
+      }
+      case Rule::kPointwise: return op.in_place && !first ? Refuse() : Pointwise(op.in_place);
+      case Rule::kReduce: return AtDims(0, 0);
+      case Rule::kDim: return AtDims(1, 0);
+      case Rule::kTwoDims: return AtDims(2, 0);
+      case Rule::kNewDim: return AtDims(1, 1);
+      case Rule::kNew:
+      case Rule::kExpand: return Sized(op.rule);
+      case Rule::kIndex: return Index();
+      default: return Refuse();
+    }
+  }
+
+ private:
+  std::nullptr_t Refuse() { return s_.Break(BreakId::kUnsupportedTensor, callee_ + " under torch.vmap"); }
+
+  std::string_view Name(size_t i) const {
+    const Py_ssize_t k = static_cast<Py_ssize_t>(i) - positional_;
+    return k < 0 ? "" : PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames_, k));
+  }
+  const Vmap::Batched* At(PyObject* o) const {  // batched at this level
+    if (!IsTensor(o)) return nullptr;
+    auto at = s_.vmap.tensors.find(AsTensor(o)->id);
+    return at == s_.vmap.tensors.end() || at->second.level != level_ ? nullptr : &at->second;
+  }
+  const TensorMeta& Meta(PyObject* o) const { return s_.meta(AsTensor(o)->id); }
+  int Rank(PyObject* o) const { return static_cast<int>(Meta(o).sizes.size()); }  // as the program sees it
+
+  PyObject* Call() { return s_.CallFramework(callee_, args_.data(), positional_, kwnames_); }
+  Ref Call(const char* callee, std::vector<PyObject*> args) {
+    return Ref(s_.CallFramework(callee, args.data(), static_cast<Py_ssize_t>(args.size()), nullptr));
+  }
+
+  // The inner tensor with the hidden dimension first and the others padded to `rank` on their left.
+  Ref Front(PyObject* o, int rank = 0) {
+    const Vmap::Batched b = *At(o);
+    Ref r = Borrow(b.inner);
+    if (b.dim) {
+      Ref from(PyLong_FromLong(b.dim)), to(PyLong_FromLong(0));
+      r = Call("torch.Tensor.movedim", {r.get(), from.get(), to.get()});
+    }
+    for (int missing = rank - Rank(o); r && missing > 0; --missing) {
+      Ref one(PyLong_FromLong(1));
+      r = Call("torch.Tensor.unsqueeze", {r.get(), one.get()});
+    }
+    return r;
+  }
+
+  // What the program sees of a result.
+  PyObject* Wrap(PyObject* result, int dim) {
+    if (IsTensor(result)) {
+      TensorMeta m = Meta(result);
+      m.sizes.erase(m.sizes.begin() + dim);
+      m.strides.erase(m.strides.begin() + dim);
+      m.is_parameter = false;
+      const TraceId id = s_.lowering().AddHidden(std::move(m));
+      s_.Keep(Py_NewRef(result));
+      s_.vmap.tensors[id] = {result, dim, level_};
+      return s_.NewProxy(id);
+    }
+    if (!PyTuple_Check(result) && !PyList_CheckExact(result)) return Refuse();
+    Ref list(PySequence_List(result));
+    for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list.get()); ++i) {
+      PyObject* item = Wrap(PyList_GET_ITEM(list.get(), i), dim);
+      if (!item || PyList_SetItem(list.get(), i, item) < 0) return nullptr;
+    }
+    if (!list || PyList_CheckExact(result)) return s_.MarkFresh(list.release());
+    if (!PyTuple_CheckExact(result)) return s_.MarkFresh(PyObject_CallOneArg((PyObject*)Py_TYPE(result), list.get()));
+    return s_.MarkFresh(PyList_AsTuple(list.get()));
+  }
+
+  PyObject* Pointwise(bool in_place) {
+    int rank = 0;
+    for (PyObject* o : args_)
+      if (IsTensor(o)) rank = std::max(rank, Rank(o));
+    // Among types of one category a tensor without dimensions has no say; its inner tensor would have.
+    std::vector<Ref> kept;
+    for (PyObject*& a : args_)
+      for (PyObject* b : args_) {
+        if (!IsTensor(a) || !IsTensor(b) || Rank(a) || !Rank(b) || Meta(a).dtype == Meta(b).dtype ||
+            Category(Meta(a).dtype) != Category(Meta(b).dtype))
+          continue;
+        if (args_.size() != 2 || in_place || callee_.ends_with("fill")) return Refuse();
+        Ref type(tensor::DTypeObject(Framework::kTorch, Meta(b).dtype));
+        kept.push_back(Call("torch.Tensor.to", {a, type.get()}));
+        if (!kept.back()) return nullptr;
+        a = kept.back().get();
+        break;
+      }
+    PyObject* self = args_[0];
+    if (in_place && Rank(self) < rank) return Refuse();
+    for (PyObject*& o : args_) {
+      if (!At(o)) continue;
+      kept.push_back(Front(o, rank));
+      if (!kept.back()) return nullptr;
+      o = kept.back().get();
+    }
+    Ref r(Call());
+    if (!r || !in_place) return r ? Wrap(r.get(), 0) : nullptr;
+    s_.trace().tensors[AsTensor(self)->id].meta.requires_grad = Meta(At(self)->inner).requires_grad;
+    return Py_NewRef(self);
+  }
+
+  // `dims` numbers of dimensions, of a result with `more` dimensions, behind the tensor or by name. None: over all.
+  PyObject* AtDims(int dims, int more) {
+    PyObject* self = args_[0];
+    const int rank = Rank(self) + more;
+    auto inner = [&](PyObject* dim) -> PyObject* {  // as a dimension of the inner tensor
+      if (!PyLong_CheckExact(dim)) return Refuse();
+      const long d = PyLong_AsLong(dim);
+      if (PyErr_Occurred()) return nullptr;
+      if (d < -rank || d >= rank) return s_.Break(BreakId::kFrameworkError, "dimension out of range");
+      return PyLong_FromLong(d + 1 + (d < 0 ? rank : 0));
+    };
+    std::vector<Ref> kept;
+    std::vector<size_t> at;
+    for (size_t i = 1; i < args_.size(); ++i) {
+      const std::string_view name = Name(i);
+      if (name.empty() ? i <= static_cast<size_t>(std::max(dims, 1))
+                       : name == "dim" || name == "dim0" || name == "dim1")
+        at.push_back(i);
+    }
+    if (at.size() == 1 && !dims && args_[at[0]] == Py_None) return Refuse();
+    if (at.size() != static_cast<size_t>(dims) && (dims || at.size() > 1)) return Refuse();
+    kept.push_back(Front(self));
+    if (!kept.back()) return nullptr;
+    args_[0] = kept.back().get();
+    for (size_t i : at) {
+      PyObject* dim = args_[i];
+      if (PyTuple_CheckExact(dim) || PyList_CheckExact(dim)) {
+        const Py_ssize_t n = PySequence_Size(dim);
+        if (!n) return Refuse();
+        Ref tuple(PyTuple_New(n));
+        for (Py_ssize_t k = 0; k < n; ++k) {
+          PyObject* item = PySequence_Fast_GET_ITEM(dim, k);
+          PyObject* moved = inner(item);
+          if (!moved) return nullptr;
+          PyTuple_SET_ITEM(tuple.get(), k, moved);
+        }
+        kept.emplace_back(s_.MarkFresh(tuple.release()));
+      } else {
+        kept.emplace_back(inner(dim));
+      }
+      if (!kept.back()) return nullptr;
+      args_[i] = kept.back().get();
+    }
+    if (at.empty()) {
+      if (!rank || args_.size() > 1) return Refuse();
+      Ref all(PyTuple_New(rank));
+      for (int d = 0; d < rank; ++d) PyTuple_SET_ITEM(all.get(), d, PyLong_FromLong(d + 1));
+      kept.emplace_back(s_.MarkFresh(all.release()));
+      args_.push_back(kept.back().get());
+      ++positional_;
+    }
+    Ref r(Call());
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  PyObject* Sized(Rule rule) {
+    if (positional_ < 2 || (rule == Rule::kExpand && kwnames_)) return Refuse();
+    const Vmap::Batched b = *At(args_[0]);
+    const bool sequence = PyTuple_Check(args_[1]) || PyList_CheckExact(args_[1]);
+    if (!sequence && callee_.ends_with("new_full")) return Refuse();
+    Ref sizes(sequence ? PySequence_List(args_[1]) : PyList_New(0));
+    if (!sequence) {  // x.new_zeros(2, 3)
+      for (Py_ssize_t i = 1; i < positional_; ++i)
+        if (PyList_Append(sizes.get(), args_[i]) < 0) return nullptr;
+      args_.erase(args_.begin() + 2, args_.begin() + positional_);
+      positional_ = 2;
+    }
+    if (!sizes) return nullptr;
+    Ref self =
+        rule == Rule::kExpand ? Front(args_[0], static_cast<int>(PyList_GET_SIZE(sizes.get()))) : Borrow(b.inner);
+    Ref size(s_.SymIntObject(Meta(b.inner).sizes[b.dim]));
+    if (!self || !size || PyList_Insert(sizes.get(), 0, size.get()) < 0) return nullptr;
+    s_.MarkFresh(sizes.get());
+    args_[0] = self.get();
+    args_[1] = sizes.get();
+    Ref r(Call());
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  PyObject* Index() {
+    if (positional_ != 2 || args_.size() != 2) return Refuse();
+    PyObject *self = args_[0], *key = args_[1];
+    std::vector<PyObject*> items;
+    if (PyTuple_CheckExact(key))
+      items.assign(&PyTuple_GET_ITEM(key, 0), &PyTuple_GET_ITEM(key, 0) + PyTuple_GET_SIZE(key));
+    else
+      items.push_back(key);
+    size_t tensors = 0;
+    int rank = 0;
+    bool batched = false;
+    for (PyObject* o : items) {
+      if (!IsTensor(o)) {
+        if (!PyLong_CheckExact(o) && !PySlice_Check(o) && o != Py_None && o != Py_Ellipsis) return Refuse();
+        continue;
+      }
+      ++tensors;
+      rank = std::max(rank, Rank(o));
+      batched |= At(o) != nullptr;
+      const DType t = Meta(o).dtype;
+      if (IsBool(t) || IsFloat(t) || IsComplex(t) || t == DType::kUInt8) return Refuse();
+    }
+    if (tensors && tensors != items.size()) return Refuse();
+    if (tensors && !batched && !rank) return Refuse();
+    if (NeedsVmap(s_, callee_, args_.data(), 2) && !batched) return Refuse();
+    std::vector<Ref> kept;
+    std::vector<PyObject*> inner;
+    if (At(self)) {
+      kept.push_back(Front(self));
+      if (!kept.back()) return nullptr;
+      self = kept.back().get();
+      if (batched) {  // each row has indices of its own
+        const shape::Int size = Meta(self).sizes[0];
+        static PyObject *const device = PyUnicode_InternFromString("device"), *const names = PyTuple_Pack(1, device);
+        Ref n(s_.SymIntObject(size)), where(TensorAttr(s_, self, device));
+        PyObject* arange[] = {n.get(), where.get()};
+        Ref rows(where ? s_.CallFramework("torch.arange", arange, 1, names) : nullptr);
+        if (!rows) return nullptr;
+        Ref one(PyLong_FromLong(1));
+        for (int i = 0; rows && i < rank; ++i) rows = Call("torch.Tensor.unsqueeze", {rows.get(), one.get()});
+        if (!rows) return nullptr;
+        inner.push_back(rows.get());
+        kept.push_back(std::move(rows));
+      } else {
+        kept.emplace_back(s_.MarkFresh(PySlice_New(nullptr, nullptr, nullptr)));
+        inner.push_back(kept.back().get());
+      }
+    }
+    for (PyObject* o : items) {
+      if (At(o)) {
+        kept.push_back(Front(o, rank));
+        if (!kept.back()) return nullptr;
+        o = kept.back().get();
+      }
+      inner.push_back(o);
+    }
+    Ref tuple(PyTuple_New(inner.size()));
+    if (!tuple) return nullptr;
+    for (size_t i = 0; i < inner.size(); ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(inner[i]));
+    s_.MarkFresh(tuple.get());
+    Ref r = Call("torch.Tensor.__getitem__", {self, tuple.get()});
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  Session& s_;
+  const int level_;
+  const std::string callee_;
+  std::vector<PyObject*> args_;
+  Py_ssize_t positional_;
+  PyObject* kwnames_;
+  int tensors_ = 0;
+};
+
+// torch._C._functorch._remove_batch_dim(tensor, level, size, out_dim)
+PyObject* Removed(Session& s, PyObject* const* args) {
+  const long level = PyLong_AsLong(args[1]);
+  long to = PyLong_AsLong(args[3]);
+  if (PyErr_Occurred()) return nullptr;
+  auto at = s.vmap.tensors.find(AsTensor(args[0])->id);
+  const bool batched = at != s.vmap.tensors.end() && at->second.level == level;
+  const long rank = static_cast<long>(s.meta(AsTensor(args[0])->id).sizes.size()) + 1;
+  if (to < 0) to += rank;
+  if (to < 0 || to >= rank) return s.Break(BreakId::kFrameworkError, "dimension out of range");
+  if (batched) {
+    PyObject* inner = at->second.inner;
+    if (to == at->second.dim) return Py_NewRef(inner);
+    Ref from(PyLong_FromLong(at->second.dim)), where(PyLong_FromLong(to));
+    PyObject* a[] = {inner, from.get(), where.get()};
+    return s.CallFramework("torch.Tensor.movedim", a, 3, nullptr);
+  }
+  if (to) return s.Break(BreakId::kUnsupportedTensor, "torch.vmap of what does not depend on the batch");
+  shape::Ints sizes = s.meta(AsTensor(args[0])->id).sizes;
+  Ref shape(PyTuple_New(rank));
+  PyTuple_SET_ITEM(shape.get(), 0, Py_NewRef(args[2]));
+  for (size_t i = 0; i < sizes.size(); ++i) PyTuple_SET_ITEM(shape.get(), i + 1, s.SymIntObject(sizes[i]));
+  s.MarkFresh(shape.get());
+  PyObject* a[] = {args[0], shape.get()};
+  return s.CallFramework("torch.Tensor.expand", a, 2, nullptr);
+}
+
+bool IsIndexMode(PyObject* mode) {
+  if (strcmp(Py_TYPE(mode)->tp_name, "TransformGetItemToIndex")) return false;
+  Ref module(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(mode)), "__module__"));
+  if (!module) PyErr_Clear();
+  return module && PyUnicode_Check(module.get()) &&
+         !PyUnicode_CompareWithASCIIString(module.get(), "torch._dynamo._trace_wrapped_higher_order_op");
+}
+
+}  // namespace
+
+bool VmapState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
+  Vmap& v = s.vmap;
+  if (name.ends_with("._push_on_torch_function_stack") && n == 1 && IsIndexMode(args[0])) {
+    v.index_modes.push_back(Borrow(args[0]));
+    return *out = Py_NewRef(Py_None), true;
+  }
+  if (name.ends_with("._pop_torch_function_stack") && !v.index_modes.empty()) {
+    *out = v.index_modes.back().release();
+    return v.index_modes.pop_back(), true;
+  }
+  constexpr std::string_view kSpace = "torch._C._functorch.";
+  if (!name.starts_with(kSpace)) return false;
+  const std::string_view last = std::string_view(name).substr(kSpace.size());
+  if (last == "_vmap_increment_nesting" && n == 2) return *out = PyLong_FromLong(++v.levels), true;
+  if (last == "_vmap_decrement_nesting" && v.levels) return *out = PyLong_FromLong(v.levels--), true;
+  const bool tensor = n && IsTensor(args[0]);
+  if (last == "_add_batch_dim" && n == 3 && tensor) {
+    const long dim = PyLong_AsLong(args[1]), level = PyLong_AsLong(args[2]);
+    if (PyErr_Occurred()) return *out = nullptr, true;
+    const int rank = static_cast<int>(s.meta(AsTensor(args[0])->id).sizes.size());
+    if (dim < 0 || dim >= rank || level != v.levels || s.meta(AsTensor(args[0])->id).framework != Framework::kTorch)
+      return *out = s.Break(BreakId::kThreadState, name), true;
+    TensorMeta m = s.meta(AsTensor(args[0])->id);
+    m.sizes.erase(m.sizes.begin() + dim);
+    m.strides.erase(m.strides.begin() + dim);
+    m.is_parameter = false;
+    const TraceId id = s.lowering().AddHidden(std::move(m));
+    s.Keep(Py_NewRef(args[0]));
+    v.tensors[id] = {args[0], static_cast<int>(dim), static_cast<int>(level)};
+    return *out = s.NewProxy(id), true;
+  }
+  if (last == "_remove_batch_dim" && n == 4 && tensor) return *out = Removed(s, args), true;
+  if (last == "is_batchedtensor" && n == 1)
+    return *out = PyBool_FromLong(tensor && v.tensors.contains(AsTensor(args[0])->id)), true;
+  return false;
+}
+
+int BatchLevel(Session& s, PyObject* const* args, Py_ssize_t n) {
+  int level = 0;
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject* o = args[i];
+    if (IsTensor(o)) {
+      auto at = s.vmap.tensors.find(AsTensor(o)->id);
+      if (at != s.vmap.tensors.end()) level = std::max(level, at->second.level);
+    } else if (PyTuple_Check(o)) {
+      level = std::max(level, BatchLevel(s, &PyTuple_GET_ITEM(o, 0), PyTuple_GET_SIZE(o)));
+    } else if (PyList_Check(o) && PyList_GET_SIZE(o)) {
+      level = std::max(level, BatchLevel(s, &PyList_GET_ITEM(o, 0), PyList_GET_SIZE(o)));
+    }
+  }
+  return level;
+}
+
+bool NeedsVmap(Session& s, const std::string& callee, PyObject* const* args, Py_ssize_t nargs) {
+  if (s.vmap.levels && surface::IsRandom(callee)) return true;
+  if (s.vmap.index_modes.empty() || callee != "torch.Tensor.__getitem__" || nargs != 2) return false;
+  auto one = [&](PyObject* o) {
+    return PyLong_Check(o) || (IsTensor(o) && s.meta(AsTensor(o)->id).sizes.empty());
+  };  // an element by number is a copy there, not a view
+  if (!PyTuple_Check(args[1])) return one(args[1]);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[1]); ++i)
+    if (!one(PyTuple_GET_ITEM(args[1], i))) return false;
+  return true;
+}
+
+PyObject* CallBatched(Session& s, int level, const std::string& callee, PyObject* const* args, Py_ssize_t nargs,
+                      PyObject* kwnames) {
+  return Peeled(s, level, callee, args, nargs, kwnames).Run();
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,40 @@
+// torch.vmap. torch's own Python code is captured like any other; the functions of C that it calls are answered here. A
+// batched tensor is an object of the program that no call makes: it stands for an inner tensor, of which it does not
+// show one dimension. A call with batched tensors becomes one with the inner tensors, as torch's batching rules would
+// make it, level by level; what has no rule here is a Break.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "capture/ref.h"
+#include "framejit/call.h"
+
+namespace framejit::capture {
+
+class Session;
+
+struct Vmap {
+  struct Batched {
+    PyObject* inner;  // kept by the session; may be batched by a lower level
+    int dim;          // of the inner tensor
+    int level;
+  };
+  std::unordered_map<TraceId, Batched> tensors;
+  int levels = 0;                // that are open
+  std::vector<Ref> index_modes;  // torch's TransformGetItemToIndex: x[i] with tensors of one integer is an index, too
+  bool open() const { return levels || !index_modes.empty(); }
+};
+
+// The functions that torch's code calls. True: *out is the result, null with an exception.
+bool VmapState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out);
+// The highest level of the tensors among these arguments, or in tuples and lists there; 0: none is batched.
+int BatchLevel(Session& s, PyObject* const* args, Py_ssize_t n);
+// Does this call without batched tensors mean something else while torch.vmap runs?
+bool NeedsVmap(Session& s, const std::string& callee, PyObject* const* args, Py_ssize_t nargs);
+// A framework call with such arguments. New reference to its result, null on Break.
+PyObject* CallBatched(Session& s, int level, const std::string& callee, PyObject* const* args, Py_ssize_t nargs,
+                      PyObject* kwnames);
+
+}  // namespace framejit::capture

@@ -1,0 +1,212 @@
+"""torch.vmap in compiled functions: one graph of the unbatched operations, in values and strides what torch's rules give."""
+import copy
+
+import pytest
+
+import framejit
+
+np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+from oracle import check  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("fresh")
+vmap = torch.vmap
+
+
+def rows(*sizes, dtype=torch.float32):
+    return torch.randn(*sizes).to(dtype)
+
+
+def integers(high, *sizes):
+    return torch.randint(0, high, sizes)
+
+
+def leaves(result):
+    if isinstance(result, dict):
+        result = list(result.values())
+    return [t for part in result for t in leaves(part)] if isinstance(result, (list, tuple)) else [result]
+
+
+def agree(got, wanted):
+    assert type(got) is type(wanted)
+    got, wanted = leaves(got), leaves(wanted)
+    assert len(got) == len(wanted)
+    for g, w in zip(got, wanted):
+        if isinstance(w, torch.Tensor):
+            assert (g.shape, g.stride(), g.dtype, g.requires_grad) == (w.shape, w.stride(), w.dtype, w.requires_grad)
+            check(g, w)
+        else:
+            assert g == w
+
+
+def nested(function):
+    """Over batch, head, query and key, as transformers builds attention masks."""
+    for dims in [(None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)]:
+        function = vmap(function, in_dims=dims)
+    return function
+
+
+def masked(batch, head, query, key):
+    allowed = query.new_ones((), dtype=torch.bool) & (key <= query)
+    return allowed & PADDING[batch, key] & (PADDING[batch, query] == PADDING[batch, key])
+
+
+PADDING = torch.arange(18).reshape(2, 9) % 4 > 0
+POSITIONS = [torch.arange(2), torch.arange(1), torch.arange(5), torch.arange(7)], [torch.arange(1), torch.arange(2), torch.arange(9), torch.arange(9)]
+
+
+def with_torch_s_mode(*positions):
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    with TransformGetItemToIndex():
+        return nested(masked)(*positions)
+
+
+def scan(a, b):
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    return associative_scan(lambda x, y: (x[0] * y[0], y[0] * x[1] + y[1]), (a, b), dim=1, combine_mode="generic")
+
+
+def written(x, y):
+    def add(a, b):
+        a.mul_(2)
+        a += b
+        return a * 1
+
+    return vmap(add)(x, y), x
+
+
+WHOLE = {  # name: function, arguments of some calls
+    "arithmetic": (lambda x, y: vmap(lambda a, b: a * b.sin() + 1)(x, y), (rows(3, 4), rows(3, 4)), (rows(5, 2), rows(5, 2))),
+    "dims": (lambda x, y: vmap(lambda a, b: a * b, in_dims=(1, 0), out_dims=1)(x, y), (rows(3, 4), rows(4, 3)), (rows(5, 2), rows(2, 5))),
+    "last dims": (lambda x: vmap(lambda a: (a.exp(), a * 2), in_dims=-1, out_dims=(-1, 0))(x), (rows(3, 4, 2),), (rows(2, 5, 3),)),
+    "of ranks": (lambda x, y: vmap(lambda a, b: (a + b).relu(), in_dims=(0, None))(x, y), (rows(3, 4), rows(4)), (rows(3, 4), rows(2, 1, 4))),
+    "padded": (lambda x, y: vmap(lambda a, b: a * b)(x, y), (rows(3, 4), rows(3, 2, 4)), (rows(3, 2, 4), rows(3, 4))),
+    "structures": (lambda x: vmap(lambda a: (a.exp(), {"sum": a.sum()}))(x), (rows(3, 4),), (rows(2, 4, 3),)),
+    "mask": (nested(masked), *POSITIONS),
+    "mask under torch's mode": (with_torch_s_mode, *POSITIONS),
+    "dimensions": (
+        lambda x: vmap(
+            lambda a: [a.sum(), a.sum(0), a.mean(-1, keepdim=True), a.softmax(-1), a.amax((0, 1)), a.unsqueeze(0), a.unsqueeze(-1),
+                       a.transpose(0, 1), a.cumsum(0), a.flip(0), a.select(1, 0), a.squeeze(0), a.argmax(dim=1)], in_dims=1)(x),
+        (rows(3, 4, 5),), (rows(2, 4, 3),)),
+    "indices": (
+        lambda x, j: vmap(lambda a, i: [a[0], a[:, 1:], a[None], a[..., -1], a[i], a[i, i], a[torch.tensor([1, 0])]])(x, j),
+        (rows(3, 4, 5), integers(4, 3, 2)), (rows(2, 4, 3), integers(3, 2, 2)), (rows(2, 4, 3), integers(3, 2))),
+    "of a table": (lambda x, i: vmap(lambda a: (x[a], x[a, a]))(i), (rows(4, 5), integers(4, 3)), (rows(4, 5), integers(4, 3, 2))),
+    "types": (
+        lambda x, y: vmap(lambda a, b: (a * b, b - a, b * 2, b > 1, a < b))(x, y),
+        (rows(3, 4), rows(3, dtype=torch.float64)), (rows(3, 4), integers(3, 3)), (integers(3, 3, 4).int(), integers(3, 3)),
+        (integers(3, 3, 4).int(), rows(3, dtype=torch.float64)), (integers(2, 3, 4).bool(), integers(3, 3))),
+    "writes": (written, (rows(3, 4), rows(3, 4)), (rows(2, 4), rows(2, 4))),
+    "no batch in it": (lambda x: vmap(lambda a: torch.ones(2))(x), (rows(3, 4),), (rows(2, 4),)),
+    "the same": (lambda x: vmap(lambda a: a)(x) is x, (rows(3, 4),), (rows(2, 4),)),
+    "associative scan": (scan, (rows(2, 7, 3), rows(2, 7, 3)), (rows(2, 8, 3), rows(2, 8, 3))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_one_graph(name):
+    f, *calls = WHOLE[name]
+    told = framejit.explain(f)(*copy.deepcopy(calls[0]))
+    assert told.graph_break_count == 0, str(told)
+    compiled = framejit.compile(f)
+    for arguments in [*calls, *calls]:
+        agree(compiled(*copy.deepcopy(arguments)), f(*copy.deepcopy(arguments)))
+
+
+def kept(x):
+    seen = []
+    return vmap(lambda a: (seen.append(a), a * 2)[1])(x), len(seen)
+
+
+LEFT = {  # to torch
+    "matmul": (lambda x, w: vmap(lambda a: a @ w)(x), rows(3, 4, 5), rows(5, 2)),
+    "where of types": (lambda x, y: vmap(lambda a, b: torch.where(b > 0, a, b))(x, y), rows(3, 4), rows(3, dtype=torch.float64)),
+    "random": (lambda x: vmap(lambda a: torch.rand(4).shape[0] + a, randomness="same")(x), rows(3, 4)),
+    "what leaves": (kept, rows(3, 4)),
+    "gradients of one": (lambda x: vmap(torch.func.grad(lambda a: a.sin().sum()))(x), rows(3, 4)),
+    "an element by number": (lambda x, y: _by_number(x, y), rows(3, 4), rows(3, 4)),
+}  # fmt: skip
+
+
+def _by_number(x, y):
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    with TransformGetItemToIndex():
+        z = x[0]  # a copy here
+    z.zero_()
+    return x + vmap(lambda a: a * 2)(y)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_left_to_torch(name):
+    f, *arguments = LEFT[name]
+    compiled = framejit.compile(f)
+    for _ in range(2):
+        agree(compiled(*copy.deepcopy(arguments)), f(*copy.deepcopy(arguments)))
+
+
+def test_gradients():
+    def f(x, y):
+        return vmap(lambda a, b: (a * b).sum().sin(), in_dims=(0, None))(x, y)
+
+    compiled = framejit.compile(f)
+    for n in (3, 4, 5):
+        x, y = rows(n, 4), rows(4)
+        results = []
+        for function in (compiled, f):
+            a, b = x.clone().requires_grad_(), y.clone().requires_grad_()
+            out = function(a, b)
+            out.sum().backward()
+            results.append([out.detach(), a.grad, b.grad])
+        agree(*results)
+
+
+@pytest.mark.parametrize("f", [lambda x, y: vmap(lambda a, b: a + b)(x, y), lambda x, y: vmap(lambda a: a * a.sum().item())(x)])
+def test_errors_are_torch_s(f):
+    x, y = rows(3, 4), rows(2, 4)
+    with pytest.raises((ValueError, RuntimeError)) as wanted:
+        f(x, y)
+    with pytest.raises(wanted.type) as got:
+        framejit.compile(f)(x, y)
+    assert str(got.value) == str(wanted.value)
+    assert torch._C._functorch.maybe_get_level(x) == -1 and vmap(torch.sin)(x).shape == (3, 4)
+
+
+def test_a_break_inside_of_torch_s_mode():
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    def f(x, i):
+        with TransformGetItemToIndex():
+            y = x * 2
+            print(end="")
+            z = vmap(lambda j: y[j])(i)
+        return z, x[i[0]]
+
+    compiled, x, i = framejit.compile(f), rows(4, 3), integers(4, 5)
+    for _ in range(2):
+        agree(compiled(x, i), f(x, i))
+
+
+def test_copies_of_plain_objects_and_type_hints_are_read():
+    import typing
+
+    class Config:
+        def __init__(self, scale):
+            self.scale, self.sizes = scale, [1, 2]
+
+    config = Config(3)
+
+    def f(x):
+        other = copy.copy(config)
+        other.scale += len(typing.get_args(int | None))
+        return x * other.scale + config.scale + other.sizes[1], other.sizes is config.sizes
+
+    told = framejit.explain(f)(torch.ones(2))
+    assert told.graph_break_count == 0, str(told)
+    compiled = framejit.compile(f)
+    for scale in (3, 3, 4):
+        config.scale = scale
+        agree(compiled(torch.ones(2)), f(torch.ones(2)))
