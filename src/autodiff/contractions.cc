@@ -86,7 +86,7 @@ bool DepthwiseWeight(At& t) {
     if (type.dtype != DType::kFloat32) return false;
   if (!(x.shape[1] == Int(p[8])) || !(w.shape[0] == Int(p[8])) || !w.shape[2].is_const() || !w.shape[3].is_const())
     return false;
-  if (w.shape[2] == Int(3) && w.shape[3] == Int(3)) return false;
+  if (w.shape[2] == Int(3) && w.shape[3] == Int(3) && !rules::IsDepthwise(t.b.graph(), t.n)) return false;
   const bool bias = t.operands.size() > 2 && t.needs(2);
   if (!t.needs(1) && !bias) return false;
   auto call = std::make_shared<Call>();
@@ -98,6 +98,23 @@ bool DepthwiseWeight(At& t) {
   std::vector<ValueId> grads = RunCall(t.b, call, {t.g, t.operands[0]}, types);
   t.Give(1, grads[0]);
   if (bias) t.Give(2, grads[1]);
+  return true;
+}
+
+// What a depthwise convolution reads: the transposed convolution, if that is our own, too.
+bool DepthwiseInput(At& t) {
+  if (!rules::IsDepthwise(t.b.graph(), t.n)) return false;
+  const Ints x = t.type(0).shape, w = t.type(1).shape, g = t.b.type(t.g).shape;
+  Attrs attrs = t.n.attrs;
+  attrs.flag = true;
+  int64_t* p = attrs.axes.data();
+  for (int d = 0; d < 2; ++d) {
+    const Int extra =
+        x[2 + d] - ((g[2 + d] - Int(1)) * Int(p[d]) - Int(2 * p[2 + d]) + Int(p[4 + d]) * (w[2 + d] - Int(1)) + Int(1));
+    if (!extra.is_const()) return false;
+    p[6 + d] = extra.value();
+  }
+  t.Give(0, t.b.Add(Op::kConv, {t.g, t.operands[1]}, attrs));
   return true;
 }
 
@@ -163,7 +180,8 @@ void ConvRule(At& t) {
   const int64_t* p = t.n.attrs.axes.data();
   bool bias = t.operands.size() > 2;
   const bool depthwise = DepthwiseWeight(t);
-  if (depthwise && !t.needs(0)) return;
+  const bool others = t.needs(1) || (bias && t.needs(2));
+  if ((depthwise || !others) && (!t.needs(0) || DepthwiseInput(t))) return;
   auto call = std::make_shared<Call>();
   call->callee = "torch.ops.aten.convolution_backward";
   Arg features = bias ? Arg::Seq(Arg::Kind::kList, {Arg::Int(t.type(2).shape[0])}) : Arg::None();

@@ -1,6 +1,7 @@
 #include "compiler/lower.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "codegen/codegen.h"
@@ -11,6 +12,7 @@
 #include "loop/depthwise.h"
 #include "pass/alias.h"
 #include "pass/views.h"
+#include "rules/convolution.h"
 
 namespace framejit::compiler {
 namespace {
@@ -45,6 +47,12 @@ std::string KernelName(const Graph& g, const Group& group) {
   std::string text;
   for (const auto& n : names) text += (text.empty() ? "" : "_") + n;
   return text + (last ? At(*last) : "");
+}
+
+bool IsZero(const Node& n) {  // all its bits
+  if (n.op != Op::kConstant || n.attrs.sym_scalar || IsComplex(n.type.dtype)) return false;
+  const double value = n.attrs.scalar.AsDouble();
+  return value == 0 && !std::signbit(value);
 }
 
 class Lowering {
@@ -214,6 +222,7 @@ class Lowering {
     bool reused = false;
     Step step;
     step.kind = Step::Kind::kKernel;
+    step.zeros = built.kernel.stream && group.nodes.size() == 1 && IsZero(g_.nodes[group.nodes[0]]);
     step.name = built.kernel.name;
     step.symbols = built.symbols;
     if (gpu) {
@@ -292,7 +301,9 @@ class Lowering {
     switch (g_.nodes[v].op) {
       case Op::kMatMul: return LowerOne(v, Step::Kind::kMatMul);
       case Op::kLinear: return LowerOne(v, Step::Kind::kLinear);
-      case Op::kConv: return LowerOne(v, Step::Kind::kConv, Storage::Kind::kExtern);
+      case Op::kConv:
+        return LowerOne(v, Step::Kind::kConv,
+                        rules::IsDepthwise(g_, g_.nodes[v]) ? Storage::Kind::kScratch : Storage::Kind::kExtern);
       case Op::kAttention: return LowerOne(v, Step::Kind::kAttention, Storage::Kind::kExtern);
       case Op::kPack: return LowerOne(v, Step::Kind::kPack, Storage::Kind::kExtern);
       default: return LowerOne(v, Step::Kind::kNode);

@@ -24,13 +24,28 @@ ValueId Padded(Builder& b, ValueId v, Ints around) {
   return b.Add(Op::kPad, {v}, attrs);
 }
 
+// Two-dimensional, of float32 that lies row by row on a CPU, with a plain weight.
+bool Plain(const Graph& g, const Node& conv) {
+  if (conv.op != Op::kConv || conv.type.rank() != 4 || conv.type.dtype != DType::kFloat32) return false;
+  const Node& w = g.nodes[conv.operands[1]];
+  return conv.type.device.kind == DeviceKind::kCpu && w.op != Op::kPack && RowMajor(g.nodes[conv.operands[0]]) &&
+         RowMajor(conv);
+}
+
 }  // namespace
 
+bool IsDepthwise(const Graph& g, const Node& conv) {
+  if (!Plain(g, conv)) return false;
+  const Ints &x = g.nodes[conv.operands[0]].type.shape, &w = g.nodes[conv.operands[1]].type.shape;
+  const Int channels(conv.attrs.axes[8]);
+  return channels.value() > 1 && x[1] == channels && w[0] == channels && w[1] == Int(1) && w[2].is_const() &&
+         w[3].is_const();
+}
+
 bool IsProduct(const Graph& g, const Node& conv) {
-  if (conv.op != Op::kConv || conv.attrs.flag || conv.type.rank() != 4 || conv.attrs.axes[8] != 1) return false;
-  if (conv.type.dtype != DType::kFloat32 || conv.type.device.kind != DeviceKind::kCpu) return false;
+  if (!Plain(g, conv) || conv.attrs.flag || conv.attrs.axes[8] != 1) return false;
   const Node &x = g.nodes[conv.operands[0]], &w = g.nodes[conv.operands[1]];
-  if (w.op == Op::kPack || !RowMajor(x) || !RowMajor(conv) || !(x.type.shape[0] == Int(1))) return false;
+  if (!(x.type.shape[0] == Int(1))) return false;
   for (const Node* n : {&x, &w, &conv}) {
     if (std::any_of(n->type.shape.begin(), n->type.shape.end(), [](Int d) { return !d.is_const(); })) return false;
   }

@@ -1,5 +1,5 @@
-// Convolutions over one picture as products of matrices: weight [O, C * taps] times the picture's patches
-// [C * taps, positions].
+// What is done with convolutions on a CPU beside calling the library. Those over one picture may be products of
+// matrices: weight [O, C * taps] times the picture's patches [C * taps, positions].
 #pragma once
 
 #include "framejit/graph.h"
@@ -9,6 +9,8 @@ namespace framejit::rules {
 // Is it one that products do better? Libraries lay the data of a call out in blocks and back: windows of one element
 // need no layout, and where there are more filters than positions, patches cost less than the weight's other layout.
 bool IsProduct(const Graph& g, const Node& conv);
+// Do our own kernels take it (runtime/depthwise.h)?
+bool IsDepthwise(const Graph& g, const Node& conv);
 // attrs: the convolution's; w: its weight's shape; out: its result's.
 ValueId Patches(Builder& b, ValueId x, const shape::Ints& w, const shape::Ints& out, const Attrs& attrs);
 // The transpose: what patches give to the picture that they are of.

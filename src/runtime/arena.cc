@@ -16,6 +16,8 @@ namespace {
 constexpr size_t kHuge = size_t{2} << 20, kPage = 4096;
 constexpr size_t kMaxIdleBytes = size_t{768} << 20;
 
+thread_local bool wants_untouched = false;
+
 size_t RoundUp(size_t n, size_t to) {
   return (n + to - 1) / to * to;
 }
@@ -112,7 +114,11 @@ struct ArenaPool::State {
   Idle idle;
   size_t idle_bytes = 0;
   uint64_t clock = 0;
-  std::unordered_map<void*, size_t> results;  // handed out
+  struct Result {
+    size_t bytes;
+    bool untouched;
+  };
+  std::unordered_map<void*, Result> results;  // handed out
   int users = 0;
 };
 
@@ -143,18 +149,36 @@ void ArenaPool::Release(Block b) {
   s_.Keep(b);
 }
 
+ArenaPool::Untouched::Untouched() {
+  wants_untouched = true;
+}
+ArenaPool::Untouched::~Untouched() {
+  wants_untouched = false;
+}
+
 void* ArenaPool::AcquireResult(size_t bytes) {
   std::lock_guard lock(s_.mu);
-  const Block b = s_.Take(bytes);
-  s_.results.emplace(b.data, b.bytes);
+  const size_t whole = RoundUp(bytes, kPage);
+  const Block b = wants_untouched ? Block{Map(whole), whole} : s_.Take(bytes);
+  s_.results.emplace(b.data, State::Result{b.bytes, wants_untouched});
   return b.data;
 }
 
 void ArenaPool::ReleaseResult(void* data) {
   std::lock_guard lock(s_.mu);
   auto at = s_.results.find(data);
-  s_.Keep({static_cast<std::byte*>(data), at->second});
+  const auto [bytes, untouched] = at->second;
   s_.results.erase(at);
+  if (untouched)
+    munmap(data, bytes);
+  else
+    s_.Keep({static_cast<std::byte*>(data), bytes});
+}
+
+bool ArenaPool::IsUntouched(void* data) {
+  std::lock_guard lock(s_.mu);
+  auto at = s_.results.find(data);
+  return at != s_.results.end() && at->second.untouched;
 }
 
 size_t ArenaPool::idle_bytes() {

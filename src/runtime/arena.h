@@ -31,6 +31,14 @@ class ArenaPool {
   // For a result of kResultFrom to kResultTo bytes; given back from any thread, by its address alone.
   void* AcquireResult(size_t bytes);
   void ReleaseResult(void* data);
+  // While one lives, results of this thread are memory that nobody has touched: zeros, and pages that stay untouched
+  // (most rows of an embedding's gradient) cost nothing. It is not for others afterwards.
+  class Untouched {
+   public:
+    Untouched();
+    ~Untouched();
+  };
+  bool IsUntouched(void* data);  // was this result made so?
   size_t idle_bytes();
 
  private:

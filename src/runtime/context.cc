@@ -8,6 +8,7 @@ PlanIndex::PlanIndex(const Plan& plan) {
   needs_buffer.assign(plan.values.size(), false);
   release_after.resize(plan.steps.size() + 1);
   output_storage.assign(plan.outputs.size(), -1);
+  zero_outputs.assign(plan.outputs.size(), false);
   for (const Step& s : plan.steps) {
     first_pointer.push_back(num_pointers);
     first_param.push_back(num_params);
@@ -41,7 +42,9 @@ PlanIndex::PlanIndex(const Plan& plan) {
   }
   for (size_t o = 0; o < plan.outputs.size(); ++o) {
     if (plan.outputs[o].handed_over) continue;
-    outputs_by_step.emplace_back(output_storage[o] < 0 ? -1 : plan.storages[output_storage[o]].first, o);
+    const int first = output_storage[o] < 0 ? -1 : plan.storages[output_storage[o]].first;
+    outputs_by_step.emplace_back(first, o);
+    zero_outputs[o] = first >= 0 && plan.steps[first].zeros;
   }
   std::stable_sort(outputs_by_step.begin(), outputs_by_step.end());
 }

@@ -19,6 +19,7 @@ struct PlanIndex {
   size_t num_params = 0;
   std::vector<bool> needs_buffer;                    // by value: read by something other than kernels
   std::vector<int> output_storage;                   // by output; -1: handed over by an extern
+  std::vector<bool> zero_outputs;                    // by output: its first step writes nothing but zeros
   std::vector<std::pair<int, int>> outputs_by_step;  // first step that writes it, output; not those of externs
   std::vector<int> input_storage;                    // by input
   std::vector<std::vector<int>> release_after;       // by step: extern storages that nobody reads any more

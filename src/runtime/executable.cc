@@ -434,6 +434,8 @@ class PlanExecutable : public Executable {
       out = c_->buffers[value];
       out.data = out.handle = nullptr;
       const size_t rank = out.rank;
+      std::optional<ArenaPool::Untouched> untouched;
+      if (index_.zero_outputs[o]) untouched.emplace();
       host_.AllocateOutput(out.dtype, {out.sizes, rank}, {out.strides, rank}, out.device, &out);
       if (index_.output_storage[o] < 0) return;
       c_->SetStorage(index_.output_storage[o], out.data);
@@ -445,6 +447,7 @@ class PlanExecutable : public Executable {
       switch (step.kind) {
         case Step::Kind::kKernel: {
           const Instance::StepInfo& info = c_->instance->steps[i];
+          if (step.zeros && ArenaPool::Get().IsUntouched(c_->pointers[index_.first_pointer[i]])) break;
           if (step.gpu) {
             cuda::LaunchStep(*e_.driver_, plan_, step, info, c_->pointers.data() + index_.first_pointer[i],
                              c_->params.data() + index_.first_param[i], stream_);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/depthwise.h"
 #include "runtime/fallback_gemm.h"
 #include "runtime/interpret_node.h"
 
@@ -34,6 +35,7 @@ void RunLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, 
   const auto all = ops;
   if (step.kind == Step::Kind::kLinear && step.node.attrs.name == "packed") ops = ops.first(ops.size() - 1);
   const Buffer* third = ops.size() > 2 ? &ops[2] : nullptr;
+  if (step.kind == Step::Kind::kConv && DepthwiseConv(host, ops[0], ops[1], third, step.node.attrs, out)) return;
   auto own = [&](bool small) {
     if (out.device.kind != DeviceKind::kCpu) return false;
     if (step.kind == Step::Kind::kMatMul) return FallbackMatMul(host, ops[0], ops[1], out, small);

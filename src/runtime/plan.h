@@ -46,6 +46,7 @@ struct Step {
   std::vector<Int> symbols;                     // kernel symbol i
   std::function<int64_t(const int64_t*)> rows;  // by kernel symbols
   std::function<int64_t(const int64_t*)> work_per_row;
+  bool zeros = false;  // it writes nothing but zeros, and much of them: a result that nobody has touched is that
   // It may raise a status, and writes inputs: a rehearsal before, into memory of its own, tells. Arguments that it must
   // not write then; elements of a line of them and of a row (lines are cut into rows, elements lie in a row's order).
   std::vector<int> rehearse;

@@ -148,7 +148,8 @@ def test_compiled(fresh, source, names):
 WINDOWS = [(33, 33, 33, (7, 7), 1, 3, 1, (12, 9)), (20, 20, 20, (3, 5), 2, (1, 2), 1, (9, 11)), (7, 7, 7, (4, 3), 1, 2, 2, (12, 8)), (5, 5, 5, (2, 11), 1, (0, 5), 1, (3, 3)),
            (8, 8, 8, (3, 3), 1, 1, 1, (6, 6)), (4, 4, 8, (5, 5), 1, 2, 1, (6, 6)), (3, 1, 6, (2, 2), 2, 0, 1, (8, 6)), (3, 1, 5, (4, 2), (4, 2), 0, 1, (8, 6)), (4, 1, 5, (2, 2), 2, 0, 1, (7, 6)),
            (4, 2, 6, (2, 2), 2, 0, 1, (8, 6)), (4, 1, 5, (1, 1), 1, 0, 1, (3, 3)), (4, 1, 5, (1, 1), (2, 3), 0, 1, (7, 6)), (4, 1, 5, (1, 1), 1, 1, 1, (3, 4)),
-           (3, 1, 40, (3, 3), 1, 1, 1, (4, 5)), (3, 1, 40, (3, 2), (2, 1), (1, 0), (1, 2), (9, 6)), (4, 1, 130, (3, 3), 1, 2, 2, (12, 9))]  # fmt: skip
+           (3, 1, 40, (3, 3), 1, 1, 1, (4, 5)), (3, 1, 40, (3, 2), (2, 1), (1, 0), (1, 2), (9, 6)), (4, 1, 130, (3, 3), 1, 2, 2, (12, 9)),
+           (6, 6, 6, (3, 3), (3, 2), 1, (1, 2), (11, 14)), (3, 3, 3, (3, 2), 2, 1, 1, (9, 150)), (18, 18, 18, (2, 4), (1, 3), 0, 1, (5, 40))]  # fmt: skip
 
 
 @pytest.mark.parametrize("pictures", [1, 2])
@@ -169,6 +170,37 @@ def test_convolutions(fresh, case, bias, pictures):
             mine, theirs = (torch.autograd.grad(g(x, w).square().sum(), [(x, w)[leaf]])[0] for g in (frozen, f))
             torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
             assert mine.stride() == theirs.stride() or layout is torch.channels_last
+
+
+@pytest.mark.parametrize("case", [((3, 3), 1, 1, 0, 1), ((3, 3), 2, 1, 1, 1), ((2, 5), (3, 2), (0, 2), (2, 0), (1, 2)), ((4, 1), (1, 4), 0, 0, 1)], ids=str)
+def test_transposed_depthwise_convolutions(fresh, case):
+    window, stride, padding, extra, dilation = case
+    for channels, size in ((5, (4, 6)), (17, (3, 70))):
+        f = lambda x, w, b: F.conv_transpose2d(x, w, b, stride, padding, extra, channels, dilation)  # noqa: E731, B023
+        torch.manual_seed(0)
+        arguments = [torch.randn(2, channels, *size), torch.randn(channels, 1, *window), torch.randn(channels)]
+        check(fresh, f, lambda: [a.clone() for a in arguments], where=str(case))  # noqa: B023
+        torch.testing.assert_close(fresh.compile(f)(*arguments), f(*arguments))
+
+
+def test_the_gradient_of_a_large_table(fresh):
+    """Its memory is nobody's before and after: zeros, whatever was done to the one of the step before."""
+    table = torch.nn.Parameter(torch.randn(70_000, 128, generator=torch.Generator().manual_seed(0)))
+    f = fresh.compile(lambda i: F.embedding(i, table).tanh())
+    f(torch.tensor([0])).sum().backward()
+    for rows in ([1, 5, 69_999, 5], [0], [1, 40_000]):
+        table.grad = None
+        index = torch.tensor(rows)
+        f(index).sum().backward()
+        expected = torch.zeros_like(table)
+        expected.index_add_(0, index, 1 - F.embedding(index, table.detach()).tanh() ** 2)
+        torch.testing.assert_close(table.grad, expected, rtol=1e-5, atol=1e-6)
+        kept = table.grad
+        f(index).sum().backward()  # added to what is there
+        torch.testing.assert_close(table.grad, 2 * expected, rtol=1e-5, atol=1e-6)
+        kept.fill_(7.0)
+    table.grad = None
+    assert kept.sum() == 7.0 * kept.numel()
 
 
 TABLES = {
