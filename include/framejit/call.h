@@ -164,6 +164,13 @@ struct Trace {
   std::vector<TraceTensor> tensors;  // by TraceId
   std::vector<TraceId> inputs;
   std::vector<TraceId> outputs;
+  struct DataSymbol {  // the size `dim` of `tensor`, which data decides
+    uint32_t symbol;
+    TraceId tensor;
+    int dim;
+  };
+  std::vector<DataSymbol> data_symbols;
+  std::vector<shape::Guard> conditions;  // on these
   std::string str() const;
 };
 

@@ -75,6 +75,7 @@ class Host {
   virtual bool Pack(const Buffer& w, const Attrs& attrs, Buffer& out) { return false; }
   // Null: it cannot be told whether that memory changes, so nothing that is made of it may be kept.
   virtual std::unique_ptr<MemoryWatch> WatchMemory(const Buffer& b) { return nullptr; }
+  virtual void SetSymbol(uint32_t symbol, int64_t value) {}  // one that appeared in the run
   virtual int NumThreads() { return 1; }
   // Runs f(begin, end) over a partition of [0, n) on the framework's thread team.
   virtual void ParallelFor(int64_t n, int64_t grain, void (*f)(void* ctx, int64_t begin, int64_t end), void* ctx) {
@@ -88,6 +89,11 @@ struct ExternError {};  // a framework call failed; the host has kept the error
 enum Status : int { kDivide = 1, kOverflow = 2, kUnderflow = 4, kInvalid = 8, kBadIndex = 16 };
 struct StatusRaised {
   int status;
+};
+
+// A condition on sizes that data decides does not hold. Nothing was written.
+struct ConditionMissed {
+  std::string text;
 };
 
 enum class GpuGraphs : uint8_t { kNever, kAuto, kAlways };  // CUDA graphs: where they pay; wherever they can be made

@@ -125,6 +125,10 @@ struct Graph {
     int dim = 0;
   };
   std::vector<SymbolSource> symbol_sources;
+  // Symbols that appear while it runs (SymbolKind::kRuntime) are sizes of the results of calls: each of the first one
+  // whose result type has it as a size. What the rest of the graph takes for granted of them:
+  std::vector<shape::Guard> conditions;
+  std::vector<ValueId> ordered;  // calls that must run in this order: they draw random numbers
 
   const Node& node(ValueId v) const { return nodes[v]; }
   std::string str() const;                    // text form; Parse(str()) is the identity

@@ -106,6 +106,9 @@ class Env {
   const SymbolInfo& symbol(uint32_t id) const { return symbols_[id]; }
   std::span<const int64_t> hints() const { return hints_; }
   int64_t Hint(Int e) const { return e.Eval(hints_); }
+  void SetHint(uint32_t id, int64_t value) { symbols_[id].hint = hints_[id] = value; }
+  bool AtRun(Int e) const;  // does it hold a symbol that appears while the graph runs?
+  bool AtRun(const Guard& g) const { return AtRun(g.lhs) || AtRun(g.rhs); }
 
   // Is the relation true? Answered by algebra and ranges when possible; otherwise by the hint, and then recorded as a
   // guard so that the answer stays true for every run of the compiled code.
@@ -128,6 +131,18 @@ class Env {
   // The hint as a number, guarded by equality: the program needed the concrete value.
   int64_t Specialize(Int e);
 
+  // While alive, sizes that appear while the graph runs are taken to be at least 2: of questions whose answers show in
+  // nothing but strides of what has one element or none.
+  class Typical {
+   public:
+    explicit Typical(Env& env) : env_(env) { ++env_.typical_; }
+    ~Typical() { --env_.typical_; }
+    Typical(const Typical&) = delete;
+
+   private:
+    Env& env_;
+  };
+
   const std::vector<Guard>& guards() const { return guards_; }
   void set_location_provider(std::function<std::string()> f) { where_ = std::move(f); }
 
@@ -137,6 +152,7 @@ class Env {
 
   std::vector<SymbolInfo> symbols_;
   std::vector<int64_t> hints_;
+  int typical_ = 0;
   std::vector<Guard> guards_;
   Ints replacement_;                                     // by symbol; the symbol itself if no equality is known
   std::unordered_map<Int, Range> facts_;                 // bounds of expressions learned from guards

@@ -280,7 +280,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
   const bool asks = refusal == BreakId::kTensorItem || refusal == BreakId::kTensorBool;
   if (asks && nargs == 1 && !kwnames && IsTensor(args[0]) &&
       (callee.ends_with(".item") || callee.ends_with("__bool__")))
-    if (PyObject* guess = GuessValue(AsTensor(args[0])->id, callee.ends_with("__bool__"))) return guess;
+    if (PyObject* guess = ItemOf(AsTensor(args[0])->id, callee.ends_with("__bool__"))) return guess;
   if (refusal != BreakId::kInternal) return Break(refusal, callee);
   Call call;
   call.callee = callee;
@@ -366,7 +366,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     if (changing) {
       Call as_made = call;
       try {
-        lowering_->Apply(call);
+        ApplyByData(call);
         done = true;
       } catch (const surface::Decline&) {  // with the number that it is now
         call = std::move(as_made);
@@ -380,14 +380,14 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     if (!done && !SizesAmong(call).empty()) {
       Call as_made = call;
       try {
-        lowering_->Apply(call);
+        ApplyByData(call);
         done = true;
       } catch (const surface::Decline&) {
         call = std::move(as_made);
         if (!GuessSizes(&call)) return Break(BreakId::kTensorItem, callee);
       }
     }
-    if (!done) lowering_->Apply(call);
+    if (!done) ApplyByData(call);
   } catch (const surface::Decline& d) {
     std::string why = d.what();
     bool data = why.find("data") != std::string::npos;

@@ -12,7 +12,7 @@ namespace {
 struct GraphObject {
   PyObject_HEAD Trace* trace;
   tensor::TraceRunner* runner;
-  const int64_t* symbols;  // of the call in progress
+  int64_t* symbols;  // of the call in progress
 };
 
 std::unordered_map<std::string, Ref>& Registered() {
@@ -115,7 +115,7 @@ std::unique_ptr<BackendRunner> BackendRunner::Make(PyObject* backend, const Trac
   return r;
 }
 
-int BackendRunner::Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs) {
+int BackendRunner::Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs) {
   reinterpret_cast<GraphObject*>(graph_.get())->symbols = symbols;
   Ref result(PyObject_Vectorcall(callable_.get(), inputs, num_inputs_, nullptr));
   Ref items(result ? PySequence_Tuple(result.get()) : nullptr);

@@ -20,7 +20,7 @@ class BackendRunner {
   // Null: the backend raised (the error was reported as a warning and cleared).
   static std::unique_ptr<BackendRunner> Make(PyObject* backend, const Trace& trace, std::vector<PyObject*> constants,
                                              const std::vector<PyObject*>& example_inputs);
-  int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs);
+  int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs);
 
  private:
   Ref graph_, callable_;

@@ -25,8 +25,14 @@ PyObject* OfBase(const char* name) {
 
 class GradOff {
  public:
-  explicit GradOff(Session& s) : s_(s), before_(s.mode) { s.mode.grad = false; }
-  ~GradOff() { s_.mode = before_; }
+  explicit GradOff(Session& s) : s_(s), before_(s.mode) {
+    s.mode.grad = false;
+    ++s.in_custom;
+  }
+  ~GradOff() {
+    s_.mode = before_;
+    --s_.in_custom;
+  }
   GradOff(const GradOff&) = delete;
 
  private:

@@ -23,9 +23,15 @@ Ref Ask(PyObject* tensor, bool truth) {
   return Ref(PyObject_CallMethod(tensor, "item", nullptr));
 }
 
-void EachTensor(const Arg& a, const std::function<void(TraceId)>& f) {
+// Those that sizes are read from, too.
+void EachTensor(const Trace& trace, const Arg& a, const std::function<void(TraceId)>& f) {
   if (a.is(Arg::Kind::kTensor)) f(a.t);
-  for (const Arg& x : a.items) EachTensor(x, f);
+  if (a.is(Arg::Kind::kInt))
+    a.i.ForEachSymbol([&](uint32_t id) {
+      for (const Trace::DataSymbol& d : trace.data_symbols)
+        if (d.symbol == id) f(d.tensor);
+    });
+  for (const Arg& x : a.items) EachTensor(trace, x, f);
 }
 
 // The calls that t is made by; all of them, where some write what others have made or draw random numbers.
@@ -38,8 +44,8 @@ Trace WhatLeadsTo(const Trace& trace, TraceId t) {
   std::vector<Call> calls;
   for (auto c = trace.calls.rbegin(); c != trace.calls.rend(); ++c) {
     if (std::none_of(c->results.begin(), c->results.end(), [&](TraceId r) { return needed[r]; })) continue;
-    for (const Arg& a : c->args) EachTensor(a, [&](TraceId o) { needed[o] = true; });
-    for (auto& [name, a] : c->kwargs) EachTensor(a, [&](TraceId o) { needed[o] = true; });
+    for (const Arg& a : c->args) EachTensor(trace, a, [&](TraceId o) { needed[o] = true; });
+    for (auto& [name, a] : c->kwargs) EachTensor(trace, a, [&](TraceId o) { needed[o] = true; });
     calls.push_back(*c);
   }
   std::reverse(calls.begin(), calls.end());
@@ -67,13 +73,13 @@ PyObject* Session::GuessValue(TraceId t, bool truth) {
     if (c.callee == kCustomCall) return nullptr;
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
   const Guesses::Where where{code.get(), PyFrame_GetLasti(f)};
-  if (options_.guesses->wrong.contains(where)) return nullptr;
+  if (options_.guesses->wrong.contains(where) || options_.guesses->changing.contains(where)) return nullptr;
   const auto here = [&](const Guess& g) { return g.code.get() == where.first && g.at == where.second; };
   const int before = static_cast<int>(std::count_if(guesses_.begin(), guesses_.end(), here));
   if (before == (truth ? kMostTruths : kMostNumbers)) return nullptr;
   auto known = options_.guesses->taken.find({where, before});
   if (known == options_.guesses->taken.end()) {
-    Ref value = RunUpTo(t, truth);
+    Ref tensor = RunUpTo(t), value(tensor ? Ask(tensor.get(), truth) : Ref());
     if (!value || !(PyBool_Check(value.get()) || PyLong_CheckExact(value.get()))) return PyErr_Clear(), nullptr;
     known = options_.guesses->taken.emplace(std::pair{where, before}, std::move(value)).first;
     options_.guesses->codes.push_back(Borrow(code.get()));
@@ -91,8 +97,13 @@ bool Session::GuessSizes(Call* call) {
     for (Arg& x : a->items) {
       if (!x.is(Arg::Kind::kTensor)) continue;
       Ref value(GuessValue(x.t, false));
-      if (!value || !PyLong_CheckExact(value.get())) return false;
-      x = Arg::Int(static_cast<int64_t>(PyLong_AsLongLong(value.get())));
+      if (value && PyLong_CheckExact(value.get())) {
+        x = Arg::Int(static_cast<int64_t>(PyLong_AsLongLong(value.get())));
+      } else {
+        auto count = CountOf(x.t);
+        if (!count) return false;
+        x = Arg::Int(*count);
+      }
       any = true;
     }
   return any;
@@ -116,7 +127,7 @@ std::vector<Arg*> Session::SizesAmong(Call& call) {
   return found;
 }
 
-Ref Session::RunUpTo(TraceId t, bool truth) {
+Ref Session::RunUpTo(TraceId t) {
   SuspendScope off;
   Trace prefix = WhatLeadsTo(trace_, t);
   // What it writes are copies; what it draws is drawn again.
@@ -134,12 +145,13 @@ Ref Session::RunUpTo(TraceId t, bool truth) {
   int failed = 0;
   try {
     auto runner = tensor::MakeTraceRunner(prefix, constants_);
-    runner->Run(inputs.data(), env_.hints().data(), &out, &failed);
+    std::vector<int64_t> symbols(env_.hints().begin(), env_.hints().end());
+    if (runner->Run(inputs.data(), symbols.data(), &out, &failed)) PyErr_Clear(), out = nullptr;
   } catch (const std::exception&) {
   }
-  Ref held(out), said(out ? Ask(out, truth) : Ref());
+  Ref made(out);
   if (!before.Restore()) return {};
-  return said;
+  return made;
 }
 
 std::vector<std::pair<int, int>> DeferWrites(Graph* g) {

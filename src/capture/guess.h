@@ -31,10 +31,13 @@ struct Guesses {
   using Where = std::pair<PyObject*, int>;  // code, instruction offset
   // In the captures of one place, which begin anew after each break; by how often that was asked there before.
   std::map<std::pair<Where, int>, Ref> taken;
-  std::set<Where> wrong;   // said two things
-  std::vector<Ref> codes;  // kept
-  void Refuse(const Guess& g) {
-    if (wrong.emplace(g.code.get(), g.at).second) codes.push_back(Borrow(g.code.get()));
+  std::set<Where> wrong;     // said two things, or sizes there did not do as symbols
+  std::set<Where> changing;  // integers that said two things: symbols from now on
+  std::vector<Ref> codes;    // kept
+  bool measured = false;     // sizes that data decides are found out while capturing (data_sizes.cc)
+  void Refuse(PyObject* code, int at, bool number = false) {
+    if (number && changing.emplace(code, at).second) return codes.push_back(Borrow(code));
+    if (wrong.emplace(code, at).second) codes.push_back(Borrow(code));
   }
 };
 

@@ -288,6 +288,10 @@ class Policy : public frame::FramePolicy {
   static bool Missed(Config& config, Place& place, FjFrame* frame) {
     if (stance == Stance::kEagerOnRecompile) return false;
     Segment& last = *LastOf(place);
+    const auto missed = [](auto& s) { return s->missed && !s->guessed_wrong; };
+    const auto versions = std::count_if(place.segments.begin(), place.segments.end(), missed);
+    for (auto& s : place.segments)
+      if (missed(s) && versions >= s->Versions()) s->RefuseSizes();
     PyObject* names = fj_code(frame)->co_localsplusnames;
     std::string why = last.guards->Explain(fj_localsplus(frame), names);
     if (stance == Stance::kFailOnRecompile) {

@@ -60,7 +60,7 @@ int TBool(PyObject* a) {
 PyObject* TInt(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
   if (!s) return nullptr;
-  Ref guess(s->GuessValue(AsTensor(a)->id, false));
+  Ref guess(s->ItemOf(AsTensor(a)->id, false));
   return guess ? PyNumber_Long(guess.get()) : s->Break(BreakId::kTensorItem);
 }
 PyObject* TNumber(PyObject* a) {

@@ -1,8 +1,7 @@
-// Making and running segments.
+// Making segments.
 #include "capture/segment.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <optional>
 
@@ -58,6 +57,8 @@ class FrameImage {
   std::vector<Ref> saved_;
 };
 
+constexpr char kAgain[] = "sizes that data decides";
+
 struct Captured {
   std::unique_ptr<Segment> segment;
   diag::Break reason;
@@ -65,7 +66,8 @@ struct Captured {
   bool worthwhile = false;  // it holds tensor operations
   long instructions = 0;
   long clean_instructions =
-      0;  // of these, up to the last place where no other exception was being handled than at the start
+      0;               // of these, up to the last place where no other exception was being handled than at the start
+  bool again = false;  // more is known now
   bool raised_for_compiling = false;  // the program raised, and had been told that it is being compiled
   std::string state_problem;          // the state at the end cannot be rebuilt: try to end earlier
 };
@@ -204,6 +206,10 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   if (!recipe.why().empty()) *problem = recipe.why();
   if (!problem->empty()) return nullptr;
 
+  if (s.Reconsider(recipe.outputs)) {
+    *problem = kAgain;
+    return nullptr;
+  }
   s.SeparateWrites();
 
   // Results that are inputs are handed through; the others are made by the runner.
@@ -247,6 +253,15 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         }
       }
   s.trace().outputs = seg->recipe.outputs;
+  s.trace().conditions = s.graph().conditions = s.DataConditions(seg->recipe.outputs);
+  for (const DataSize& d : s.data_sizes())
+    for (const shape::Guard& g : s.graph().conditions) {
+      bool asked = false;
+      for (shape::Int e : {g.lhs, g.rhs}) e.ForEachSymbol([&](uint32_t id) { asked |= id == d.symbol.symbol; });
+      if (!asked) continue;
+      seg->data_places.push_back({d.code, d.at, d.outermost && d.number});
+      break;
+    }
   const Trace& trace = *(seg->trace = std::make_shared<const Trace>(std::move(s.trace())));
   if (LeftToNumpy(trace, s.graph(), ieee)) {
     config.notes.push_back("a cheap operation on a large array in place: left to NumPy, which reads it once");
@@ -456,7 +471,8 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     SuspendScope off;
     out.segment = Build(config, s, sem, frame, before, outcome, index, result.get(), &out.state_problem);
   }
-  if (!out.state_problem.empty())
+  out.again = out.state_problem == kAgain;
+  if (!out.again && !out.state_problem.empty())
     StateProblem(frame, outcome == frame::Outcome::kReturned ? fj_next(frame) : index, &out);
   return out;
 }
@@ -488,6 +504,7 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
                                             (c.segment ? "ok"
                                              : c.broke ? "break " + diag::Render(c.reason)
                                                        : "nothing: " + c.state_problem));
+    if (c.again) continue;
     if (c.raised_for_compiling) {
       config.compiling = false;
       config.notes.push_back("is_compiling() is answered False: the program raised where it was True");
@@ -535,137 +552,11 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
   if (diag::Enabled(diag::Channel::guards_))
     for (auto& line : c.segment->guards->Describe(fj_code(frame)->co_localsplusnames))
       diag::Log(diag::Channel::guards_, line);
+  if (diag::Enabled(diag::Channel::guards_))
+    for (const shape::Guard& g : c.segment->trace->conditions)
+      diag::Log(diag::Channel::guards_, "data: " + g.str() + "  # " + g.where);
   place.segments.push_back(std::move(c.segment));
   return place.segments.back().get();
-}
-
-Segment::~Segment() {
-  RunsEvent(*this);
-}
-
-int Segment::Accept(const Guess& guess, PyObject* value) {
-  const int holds = Holds(guess, value);
-  if (holds == 1) return 0;
-  if (holds < 0) return -1;
-  guessed_wrong = true;
-  guess_book->Refuse(guess);
-  PyErr_SetString(PyExc_RuntimeError, "framejit: data says something else than it did");
-  return -1;
-}
-
-tensor::RunCheck Segment::Check() {
-  tensor::RunCheck check;
-  for (auto& [output, guess] : guesses) check.outputs.push_back(output);
-  check.accept = [this](size_t k, PyObject* value) { return Accept(guesses[k].second, value); };
-  return check;
-}
-
-int Segment::Run(PyObject* const* inputs, const int64_t* symbols, PyObject** out) {
-  if (!graph_runner && !backend_runner && !trace_runner) {  // no operations: every tensor is an input
-    for (size_t i = 0; i < recipe.outputs.size(); ++i)
-      out[i] = Py_NewRef(inputs[trace->tensors[recipe.outputs[i]].input]);
-    return 0;
-  }
-  std::optional<tensor::Undo> before;
-  if (undo.needed()) before.emplace(undo, inputs);
-  int failed;
-  int r = graph_runner     ? graph_runner->Run(inputs, symbols, out)
-          : backend_runner ? backend_runner->Run(inputs, symbols, out)
-                           : trace_runner->Run(inputs, symbols, out, &failed);
-  for (size_t k = 0; r == 0 && !graph_runner && k < guesses.size(); ++k)
-    r = Accept(guesses[k].second, out[guesses[k].first]);
-  if (r == 0) return failures = 0;
-  for (size_t i = 0; i < recipe.outputs.size(); ++i) Py_CLEAR(out[i]);
-  ++failures;
-  if (diag::Enabled(diag::Channel::perf_))
-    diag::Log(diag::Channel::perf_, "a run ended early and starts over in Python");
-  if (r == -1 && changes && !graph_runner && !(before && before->Restore())) return -2;
-  if (r == -1 && before && graph_runner) before->Restore();
-  return r;
-}
-
-int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
-  if (guessed_wrong) return 0;
-  constexpr int kInline = 256;
-  PyObject* inputs_small[kInline];
-  int64_t symbols_small[kInline];
-  std::vector<PyObject*> inputs_large;
-  PyObject** inputs = inputs_small;
-  if (num_inputs > kInline) {
-    inputs_large.resize(num_inputs);
-    inputs = inputs_large.data();
-  }
-  std::vector<int64_t> symbols_large;
-  int64_t* symbols = symbols_small;
-  if (num_symbols > kInline) {
-    symbols_large.resize(num_symbols);
-    symbols = symbols_large.data();
-  }
-  // Hooks on saved tensors (torch.utils.checkpoint) count what the program itself saves, and raise when they have
-  // enough.
-  if (trace_runner && tensor::SavedTensorHooks()) return 0;
-  if (!guards->Check(slots_in, inputs, symbols)) return 0;
-  if (failures >= kFailures && ++passed % kRetry) {
-    PyErr_SetString(PyExc_RuntimeError, "framejit: failed before");
-    return -1;
-  }
-  for (const FloatOp& op : float_ops) symbols[op.result] = std::bit_cast<int64_t>(op.Eval(symbols));
-  size_t n = recipe.outputs.size();
-  PyObject* out_small[16] = {};
-  std::vector<PyObject*> out_large;
-  PyObject** out = out_small;
-  if (n > 16) {
-    out_large.resize(n);
-    out = out_large.data();
-  }
-  std::optional<SuspendScope> off;
-  if (frame) off.emplace();  // the hot path has nothing to suspend
-  tensor::AutocastOff plain;
-  if (int r = Run(inputs, symbols, out); r < 0) return r;
-  // The common case: one tensor is returned.
-  if (returns && n == 1 && recipe.nodes.size() == 1 && stores.empty() && calls.empty() && cells.empty() &&
-      grad_after < 0) {
-    *result = out[0];
-    ++runs;
-    return 1;
-  }
-  std::vector<Ref> held, values;
-  for (size_t i = 0; i < n; ++i) held.emplace_back(out[i]);
-  if (recipe.Build(inputs + num_tensor_inputs, out, symbols, num_symbols, &values) < 0) return changes ? -2 : -1;
-  for (const Store& st : stores) {
-    PyObject* d = values[st.dict].get();
-    int bad = st.value >= 0 ? PyDict_SetItem(d, values[st.key].get(), values[st.value].get())
-                            : PyDict_DelItem(d, values[st.key].get());
-    if (bad < 0) return -2;
-  }
-  for (const PendingCall& c : calls) {
-    std::vector<PyObject*> args;
-    for (int node : c.args) args.push_back(values[node].get());
-    Ref r(PyObject_Vectorcall(c.method.get(), args.data(), args.size(), nullptr));
-    if (!r) return -2;
-  }
-  for (auto [cell, value] : cells)
-    if (PyCell_Set(values[cell].get(), value < 0 ? nullptr : values[value].get()) < 0) return -2;
-  if (grad_after >= 0) tensor::SetGradMode(grad_after);
-  ++runs;
-  if (returns) {
-    *result = values[return_node].get();
-    Py_INCREF(*result);
-    return 1;
-  }
-  PyObject** p = fj_localsplus(frame);
-  int nlocals = fj_nlocalsplus(frame), old_depth = fj_stack_depth(frame);
-  std::vector<Ref> dropped;  // destructors run when the frame is whole again
-  for (auto [slot, node] : slots) {
-    dropped.emplace_back(p[slot]);
-    p[slot] = node < 0 ? nullptr : Borrow(values[node].get()).release();
-  }
-  for (int i = 0; i < old_depth; ++i) dropped.emplace_back(p[nlocals + i]);
-  for (int i = 0; i < depth; ++i) p[nlocals + i] = stack[i] < 0 ? nullptr : Borrow(values[stack[i]].get()).release();
-  fj_set_stack_depth(frame, depth);
-  fj_set_next(frame, next);
-  *result = nullptr;
-  return 1;
 }
 
 }  // namespace framejit::capture

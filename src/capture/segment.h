@@ -75,7 +75,16 @@ struct Segment {
   std::vector<std::pair<int, Guess>> guesses;  // by output
   std::shared_ptr<Guesses> guess_book;
   bool guessed_wrong = false;  // once: never run again
-  std::string origin;          // for the event stream, empty where there is none: PlaceName
+  struct DataPlace {
+    Ref code;
+    int at;
+    bool cheap;  // to break there
+  };
+  std::vector<DataPlace> data_places;  // of the sizes that data decides and conditions are on
+  bool missed = false;                 // the last time such a condition did not hold
+  int Versions() const;                // how many such segments there may be at one place
+  void RefuseSizes();
+  std::string origin;  // for the event stream, empty where there is none: PlaceName
   int line = 0;
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
   explicit Segment(Recipe r) : recipe(std::move(r)) {}
@@ -88,7 +97,7 @@ struct Segment {
   tensor::RunCheck Check();  // that the guesses hold
 
  private:
-  int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** out);  // as Try
+  int Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // as Try
   int Accept(const Guess& guess, PyObject* value);
 };
 

@@ -77,6 +77,15 @@ struct CaptureOptions {
   std::shared_ptr<Guesses> guesses;  // null: none are made
 };
 
+struct DataSize {            // a size that data decides
+  Trace::DataSymbol symbol;  // of a call that is being made: the number of its result
+  Ref code;                  // where
+  int at;
+  bool outermost;
+  bool number;  // of the program, not a size of what is in memory
+  bool exact;   // of a result whose strides are as written, also where it is empty
+};
+
 class Session {
  public:
   Session(FjFrame* root, CaptureOptions options);
@@ -204,9 +213,25 @@ class Session {
   // nothing of that kind, or it is not to be guessed.
   std::vector<Arg*> SizesAmong(Call& call);
   bool GuessSizes(Call* call);
+  PyObject* ItemOf(TraceId t, bool truth);  // what the program is told: a guess, or a symbol. As GuessValue
+  // Sizes that data decides (data_sizes.cc). What the integer tensor says, as a symbol; nothing: it cannot be one.
+  std::optional<shape::Int> CountOf(TraceId t);
+  const std::vector<DataSize>& data_sizes() const { return data_sizes_; }
+  // At the end of a capture: it is to be made again, since what was asked of such sizes cannot be answered so.
+  bool Reconsider(const std::vector<TraceId>& outputs);
+  std::vector<shape::Guard> DataConditions(const std::vector<TraceId>& outputs);  // what is taken for granted of them
+  int in_custom = 0;  // functions with gradients of their own that are being captured
 
  private:
-  Ref RunUpTo(TraceId t, bool truth);  // on the real inputs; null: that fails
+  Ref RunUpTo(TraceId t);        // on the real inputs; null: that fails
+  void ApplyByData(Call& call);  // lowering's Apply, where sizes that data decides are symbols; throws Decline
+  bool AsIndices(Call& call);  // masks in x[...] become the indices of what they hold; where(mask), nonzero(..., True)
+  void Lower(Call& call);
+  std::vector<TraceId> IndicesOf(const Call& like, TraceId mask);
+  std::optional<Inferred> InferByData(Call& call, const std::vector<TensorMeta>& operands);
+  std::optional<shape::Int> NewDataSize(int result, int dim, const shape::Int* most);
+  std::vector<DataSize> data_sizes_, fresh_sizes_;
+  bool naming_sizes_ = false;
   std::vector<Guess> guesses_;
   PyObject* SymbolOf(PyObject* number,
                      const Source* s);  // of an int that is known to change; null without error: it is not

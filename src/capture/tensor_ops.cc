@@ -121,6 +121,8 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
   int d;
   if (n == "size" || n == "stride") {
     const shape::Ints& v = n == "size" ? m.sizes : m.strides;
+    for (shape::Int e : m.sizes)  // strides of what is empty, or has one element, follow other rules
+      if (n == "stride" && s.env().AtRun(e)) s.env().Lt(1, e);
     Py_ssize_t total = nargs + (kw ? PyTuple_GET_SIZE(kw) : 0);
     if (total == 0) return SizeTuple(s, v, n == "size");
     if (total == 1 && args[0] != Py_None) return dim(args[0], &d) ? s.SymIntObject(v[d]) : nullptr;
@@ -136,7 +138,13 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
     if (n == "is_conj" || n == "is_neg") return PyBool_FromLong(0);
     if (n == "is_contiguous") {
       shape::Int expect = 1;
-      bool empty = false;
+      bool empty = false, plain = true;
+      for (int i = rank - 1; i >= 0; --i) {
+        plain = plain && m.strides[i] == expect;
+        expect = expect * m.sizes[i];
+      }
+      if (plain) return PyBool_FromLong(1);
+      expect = 1;
       for (auto& e : m.sizes) empty = empty || s.env().Eq(e, 0);
       if (empty) return PyBool_FromLong(1);
       for (int i = rank - 1; i >= 0; --i) {

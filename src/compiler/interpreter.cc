@@ -2,6 +2,7 @@
 // code.
 #include <cstring>
 
+#include "compiler/pieces.h"
 #include "framejit/compile.h"
 #include "runtime/status.h"
 
@@ -51,53 +52,58 @@ class Interpreter : public Executable {
  public:
   Interpreter(const Graph& g, int watch) : g_(g), watch_(watch) {}
 
-  void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t>, std::span<Buffer> outputs) override {
+  void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,
+           std::span<Buffer> outputs) override {
     std::vector<HostTensor> in;
     for (auto& b : inputs) in.push_back(FromBuffer(b));
     Graph g = g_;
     for (auto& w : g.writes) g.outputs.push_back(w.value);
     int raised = 0;
     runtime::TakeStatus(watch_);
-    std::vector<HostTensor> out = Interpret(g, in, [&](const Node& n, const std::vector<HostTensor>& args) {
-      HostTensor updated;
-      std::vector<Buffer> operands(args.size());
-      for (size_t i = 0; i < args.size(); ++i)
-        operands[i] = {args[i].data(),
-                       nullptr,
-                       args[i].sizes.data(),
-                       args[i].strides.data(),
-                       static_cast<int32_t>(args[i].sizes.size()),
-                       args[i].dtype,
-                       {}};
-      if (n.attrs.flag) {  // written
-        updated.dtype = args[0].dtype;
-        updated.sizes = args[0].sizes;
-        updated.strides.assign(updated.sizes.size(), 1);
-        for (size_t d = updated.sizes.size(); d-- > 1;)
-          updated.strides[d - 1] = updated.strides[d] * std::max<int64_t>(1, updated.sizes[d]);
-        int64_t low;
-        const int64_t bytes = Extent(updated.sizes, updated.strides.data(), &low) * DTypeSize(updated.dtype);
-        updated.storage = std::make_shared<std::vector<std::byte>>(bytes);
-        CopyElements(args[0], updated.data(), updated.strides.data(), updated.dtype);
-        operands[0].data = updated.data();
-        operands[0].strides = updated.strides.data();
-      }
-      std::vector<Buffer> results(std::max<size_t>(1, n.attrs.result_types.size()));
-      raised |= runtime::TakeStatus(watch_);
-      host.RunExtern(*n.attrs.call, operands, results);
-      runtime::TakeStatus(watch_);
-      std::vector<HostTensor> r;
-      for (auto& b : results) {
-        r.push_back(FromBuffer(b));
-        host.Release(&b);
-      }
-      return r;
-    });
+    std::vector<HostTensor> out = Interpret(
+        g, in,
+        [&](const Node& n, const std::vector<HostTensor>& args) {
+          HostTensor updated;
+          std::vector<Buffer> operands(args.size());
+          for (size_t i = 0; i < args.size(); ++i)
+            operands[i] = {args[i].data(),
+                           nullptr,
+                           args[i].sizes.data(),
+                           args[i].strides.data(),
+                           static_cast<int32_t>(args[i].sizes.size()),
+                           args[i].dtype,
+                           {}};
+          if (n.attrs.flag) {  // written
+            updated.dtype = args[0].dtype;
+            updated.sizes = args[0].sizes;
+            updated.strides.assign(updated.sizes.size(), 1);
+            for (size_t d = updated.sizes.size(); d-- > 1;)
+              updated.strides[d - 1] = updated.strides[d] * std::max<int64_t>(1, updated.sizes[d]);
+            int64_t low;
+            const int64_t bytes = Extent(updated.sizes, updated.strides.data(), &low) * DTypeSize(updated.dtype);
+            updated.storage = std::make_shared<std::vector<std::byte>>(bytes);
+            CopyElements(args[0], updated.data(), updated.strides.data(), updated.dtype);
+            operands[0].data = updated.data();
+            operands[0].strides = updated.strides.data();
+          }
+          std::vector<Buffer> results(std::max<size_t>(1, n.attrs.result_types.size()));
+          raised |= runtime::TakeStatus(watch_);
+          host.RunExtern(*n.attrs.call, operands, results);
+          runtime::TakeStatus(watch_);
+          std::vector<HostTensor> r;
+          for (auto& b : results) {
+            r.push_back(FromBuffer(b));
+            host.Release(&b);
+          }
+          return r;
+        },
+        {scalars.begin(), scalars.end()});
     raised |= runtime::TakeStatus(watch_);
     if (raised) throw StatusRaised{raised};
     std::vector<int64_t> symbols(g_.symbols.size());
     for (size_t i = 0; i < g_.symbol_sources.size() && i < symbols.size(); ++i)
-      if (auto& s = g_.symbol_sources[i]; s.input >= 0 && s.dim >= 0) symbols[i] = inputs[s.input].sizes[s.dim];
+      if (auto& s = g_.symbol_sources[i]; s.input >= 0)
+        symbols[i] = s.dim < 0 ? scalars[s.input] : inputs[s.input].sizes[s.dim];
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Node& n = g_.node(g_.outputs[i]);
       std::vector<int64_t> strides(out[i].sizes.size(), 1);
@@ -125,6 +131,9 @@ class Interpreter : public Executable {
 }  // namespace
 
 std::shared_ptr<Executable> MakeInterpreter(const Graph& g, int watch) {
+  if (compiler::HasDataSizes(g))
+    return compiler::CompilePieces(
+        g, {}, [&](const Graph& part, const std::vector<bool>&) { return MakeInterpreter(part, watch); });
   return std::make_shared<Interpreter>(g, watch);
 }
 

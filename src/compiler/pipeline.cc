@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "compiler/lower.h"
+#include "compiler/pieces.h"
 #include "diag/diag.h"
 #include "pass/channels_last.h"
 #include "pass/conv_products.h"
@@ -59,6 +60,12 @@ std::string DeviceObstacle(const Graph& g) {
 std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   if (std::string error = Verify(graph); !error.empty()) throw std::runtime_error("invalid graph: " + error);
+  if (compiler::HasDataSizes(graph))
+    return compiler::CompilePieces(graph, options.weights, [&](const Graph& part, const std::vector<bool>& weights) {
+      CompileOptions own = options;
+      own.weights = weights;
+      return Compile(part, own);
+    });
   std::string why;
   const Device device = DeviceOf(graph, &why);
   if (!why.empty()) throw std::runtime_error(why);

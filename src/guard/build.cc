@@ -167,7 +167,8 @@ class Assembler {
     p_.members.resize(p_.nodes.size());
     for (uint32_t i = 0; i < env_.num_symbols(); ++i) p_.symbol_info.push_back(env_.symbol(i));
     for (HeldRow& h : rows_) Global(h.row);
-    for (const shape::Guard& g : env_.guards()) AddShape(g);
+    for (const shape::Guard& g : env_.guards())
+      if (!env_.AtRun(g)) AddShape(g);
     for (const TensorTest& t : p_.tensors)
       for (const auto& [at, dim] : t.symbolic)
         if (dim.symbol == TensorTest::kExpression) Bound(dim.expression), p_.expressions = true;

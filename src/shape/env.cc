@@ -189,6 +189,12 @@ Int Env::NewSymbol(SymbolInfo info) {
   return replacement_.back();
 }
 
+bool Env::AtRun(Int e) const {
+  bool found = false;
+  e.ForEachSymbol([&](uint32_t id) { found |= id < symbols_.size() && symbols_[id].kind == SymbolKind::kRuntime; });
+  return found;
+}
+
 // What guards said about e itself (or about the key e is a multiple of).
 Env::Range Env::Intersect(Range r, Int e) const {
   Form f = Normalize(e);
@@ -218,6 +224,8 @@ Env::Range Env::Bounds(Int e) const {
     case Kind::kConst: return {n.value, n.value};
     case Kind::kSymbol:
       if (n.value < std::ssize(symbols_)) r = {symbols_[n.value].min, symbols_[n.value].max};
+      if (typical_ && n.value < std::ssize(symbols_) && symbols_[n.value].kind == SymbolKind::kRuntime && r.hi >= 2)
+        r.lo = std::max<int64_t>(r.lo, 2);
       break;
     case Kind::kFloorDiv: r = FloorDivRange(Bounds(n.args[0]), Bounds(n.args[1])); break;
     case Kind::kMod: {
@@ -296,9 +304,13 @@ void Env::Learn(Cmp cmp, Int lhs, Int rhs) {
   for (const Term& t : p) {
     if (t.factors.size() != 1 || (t.coefficient != 1 && t.coefficient != -1)) continue;
     auto id = t.factors[0].as_symbol();
-    if (!id || *id >= symbols_.size() || (best && *best > *id)) continue;
+    if (!id || *id >= symbols_.size()) continue;
+    // What appears while the graph runs gives way first, and nothing that is known at entry is made of it.
+    const bool appears = symbols_[*id].kind == SymbolKind::kRuntime;
+    if (best && *best > *id && !(appears && symbols_[*best].kind != SymbolKind::kRuntime)) continue;
+    if (best && !appears && symbols_[*best].kind == SymbolKind::kRuntime) continue;
     Int rest = f.key - FromPoly({t});
-    if (Contains(rest, *id)) continue;
+    if (Contains(rest, *id) || (!appears && AtRun(rest))) continue;
     best = id;
     chosen = t;
   }

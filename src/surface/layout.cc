@@ -148,6 +148,7 @@ bool IsReversed(const std::vector<int>& order) {
 }  // namespace
 
 Ints TorchIterator(Env& env, const Ints& shape, const std::vector<Ints>& strides) {
+  const Env::Typical typical(env);
   std::vector<int> order(shape.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(order.size() - 1 - i);
   auto compare = [&](int a, int b) {  // > 0: a moves slower than b and belongs after it
@@ -177,6 +178,7 @@ Ints TorchIterator(Env& env, const Ints& shape, const std::vector<Ints>& strides
 }
 
 Ints TorchPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* const> tensors, bool scalars) {
+  const Env::Typical typical(env);
   bool all_default = true;
   for (const TensorMeta* t : tensors) {
     all_default &= IsRowMajor(*t);
@@ -237,6 +239,7 @@ Ints NumpyPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* con
 }
 
 Ints PreserveFormat(Env& env, const TensorMeta& m) {
+  const Env::Typical typical(env);
   if (IsDense(env, m)) return m.strides;
   return TorchIterator(env, m.sizes, {m.strides});
 }

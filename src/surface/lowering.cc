@@ -457,6 +457,8 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
     if (s.trace.tensors[t].mutated) g.writes.push_back({static_cast<int>(i), s.Value(t)});
   }
   KeepRaising(g, ieee);
+  for (ValueId v = 0; v < g.nodes.size(); ++v)
+    if (g.nodes[v].op == Op::kExtern && IsRandom(g.nodes[v].attrs.call->callee)) g.ordered.push_back(v);
   for (const Write& w : g.writes) Place(g, w.value, g.nodes[g.inputs[w.input]].type.device);
   PlaceOperands(g);
   return made;

@@ -54,6 +54,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   for (TraceId t : ids) operands.push_back(meta(t));
   auto inferred = infer(*request, operands);
   std::vector<TensorMeta>* metas = inferred ? &inferred->metas : nullptr;
+  if (!metas && SizedByData(call.callee)) throw Decline("data decides the size of the result of " + call.callee);
   if (!metas || metas->empty()) throw Decline("the result types of " + call.callee + " are not known before it runs");
   bool aliases =
       std::any_of(inferred->aliases.begin(), inferred->aliases.end(), [](auto& a) { return a.operand >= 0; });

@@ -169,6 +169,14 @@ bool OfCupy(std::string_view callee) {
   return callee.starts_with("cupy.");
 }
 
+bool SizedByData(const std::string& callee) {
+  static const std::unordered_set<std::string_view> names = {
+      "nonzero",  "argwhere", "masked_select",     "_unique2", "unique_consecutive", "one_hot",
+      "bincount", "count_of", "repeat_interleave", "_unique",  "unique_dim"};
+  return (callee.starts_with("torch.") || callee.starts_with("framejit._functions.")) &&
+         names.contains(LastName(callee));
+}
+
 bool NeverCaptured(const std::string& callee) {
   static const std::unordered_set<std::string_view> both = {
       // data decides
@@ -188,6 +196,7 @@ bool NeverCaptured(const std::string& callee) {
       "itemset", "setfield", "byteswap", "nditer",  "frompyfunc",     "vectorize"};
   static const std::unordered_set<std::string_view> method_writes = {"sort", "partition", "fill"};
   std::string_view last = LastName(callee);
+  if (SizedByData(callee)) return false;
   if (both.contains(last) || callee == "torch.equal" || callee == "torch.Tensor.equal") return true;
   if (!callee.starts_with("numpy.") && !OfCupy(callee)) return false;
   const std::string_view rest = std::string_view(callee).substr(callee.find('.') + 1);

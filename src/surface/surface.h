@@ -84,6 +84,7 @@ class Lowering {
 };
 
 bool HasRow(const std::string& callee);
+bool SizedByData(const std::string& callee);     // data decides a size of its result, which `infer` may name
 bool TakesSymFloats(const std::string& callee);  // the graph may hold this call with numbers that are kSymFloat
 std::vector<std::string> AllRows();              // for docs and for mapping objects to rows at import
 enum class RowKind { kTensorOp, kView, kInPlace, kCreation };

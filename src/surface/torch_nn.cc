@@ -34,7 +34,9 @@ Outs Softmax(Scope& s) {  // (input, dim, dtype); op kLog: log_softmax
   if (!IsFloat(t)) Scope::Fail("softmax needs a floating dtype");
   int axis = s.dim(1, x.rank());
   ValueId v = s.b.Cast(x.value, t);
-  if (IsEmpty(s.env, x.meta->sizes)) return v;
+  const Ints& sizes = x.meta->sizes;
+  if (std::find(sizes.begin(), sizes.end(), Int(0)) != sizes.end()) return v;
+  if (!sizes.empty() && s.env.Eq(sizes[axis], 0)) return v;
   return s.row.op == Op::kLog ? rules::LogSoftmax(s.b, v, axis) : rules::Softmax(s.b, v, axis);
 }
 

@@ -82,17 +82,17 @@ class Runner : public GraphRunner {
     return InitReplays(trace, constants);
   }
 
-  int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs) override {
+  int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs) override {
     return Run(inputs, symbols, outputs, nullptr);
   }
-  int RunTaking(std::vector<Ref>* inputs, const int64_t* symbols, PyObject** outputs) override {
+  int RunTaking(std::vector<Ref>* inputs, int64_t* symbols, PyObject** outputs) override {
     std::vector<PyObject*> feed;
     for (const Ref& r : *inputs) feed.push_back(r.get());
     return Run(feed.data(), symbols, outputs, written_.empty() && !hook_ ? inputs : nullptr);
   }
 
  private:
-  int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs, std::vector<Ref>* taken) {
+  int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, std::vector<Ref>* taken) {
     std::optional<ModeSwitch> mode;  // the segment may have entered inference mode itself
     if (inference_) mode.emplace().Set({false, true});
     Scratch<Buffer, kFew> in(num_inputs_), out(num_graph_outputs_);
@@ -111,9 +111,9 @@ class Runner : public GraphRunner {
     Scratch<int64_t, 16> scalars(scalars_.size());
     for (size_t i = 0; i < scalars_.size(); ++i) scalars.get()[i] = symbols[scalars_[i]];
 
-    if (RunExecutable(inputs, {in.get(), num_inputs_}, {scalars.get(), scalars_.size()},
-                      {out.get(), num_graph_outputs_}, symbols, bytes >= kReleaseGilFrom, taken) < 0)
-      return -1;
+    if (int r = RunExecutable(inputs, {in.get(), num_inputs_}, {scalars.get(), scalars_.size()},
+                              {out.get(), num_graph_outputs_}, symbols, bytes >= kReleaseGilFrom, taken))
+      return r;
 
     // From here on the writes that the executable does are done; what can still fail is making Python objects.
     Scratch<PyObject*, kFew> made(num_graph_outputs_);
@@ -295,7 +295,7 @@ class Runner : public GraphRunner {
   }
 
   int RunExecutable(PyObject* const* inputs, std::span<const Buffer> in, std::span<const int64_t> scalars,
-                    std::span<Buffer> out, const int64_t* symbols, bool large, std::vector<Ref>* taken) {
+                    std::span<Buffer> out, int64_t* symbols, bool large, std::vector<Ref>* taken) {
     RunContext context{&steps_, symbols, large && !has_externs_, taken};
     RunContext* outer = std::exchange(current_run, &context);
     PyThreadState* saved = nullptr;
@@ -305,11 +305,13 @@ class Runner : public GraphRunner {
     }
     std::string failure;
     const char* type = nullptr;  // of torch's
-    bool raised = false;
+    bool raised = false, missed = false;
     try {
       exe_->Run(*host_, in, scalars, out);
     } catch (const ExternError&) {
       raised = true;
+    } catch (const ConditionMissed&) {
+      missed = true;
     } catch (const StatusRaised& s) {  // the framework says it better
       failure = s.status & kBadIndex ? "framejit: an index is out of range" : "framejit: an IEEE exception";
     } catch (const DeviceMemoryError& e) {
@@ -328,7 +330,7 @@ class Runner : public GraphRunner {
       if (!error) PyErr_Clear();
       PyErr_SetString(error ? error.get() : PyExc_RuntimeError, failure.c_str());
     }
-    return raised || !failure.empty() ? -1 : 0;
+    return raised || !failure.empty() ? -1 : missed;
   }
 
   PyObject* Wrap(const Buffer& b, size_t output) {

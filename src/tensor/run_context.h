@@ -10,7 +10,7 @@ namespace framejit::tensor {
 
 struct RunContext {
   const std::unordered_map<const Call*, CallStep>* steps = nullptr;  // arguments are operand positions
-  const int64_t* symbols = nullptr;
+  int64_t* symbols = nullptr;
   bool gil_released = false;
   std::vector<Ref>* taken = nullptr;  // the inputs, where the run is their last user
 };

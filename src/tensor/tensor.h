@@ -98,9 +98,10 @@ std::optional<DType> DTypeOf(PyObject* dtype_object);  // torch.dtype or numpy d
 class TraceRunner {
  public:
   virtual ~TraceRunner() = default;
-  // inputs borrowed; outputs filled with new references. symbols: values of the shape symbols. -1 with exception set;
-  // *failed_call then is the number of the call that raised.
-  virtual int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs, int* failed_call) = 0;
+  // inputs borrowed; outputs filled with new references. symbols: values of the shape symbols; those that data decides
+  // are filled in. -1 with exception set; *failed_call then is the number of the call that raised. 1: a condition on
+  // such a symbol does not hold; what was done by then was done.
+  virtual int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, int* failed_call) = 0;
 };
 // Throws std::runtime_error if a callable or a constant cannot be made.
 std::unique_ptr<TraceRunner> MakeTraceRunner(const Trace& trace, std::vector<PyObject*> constants /*held*/);
@@ -115,10 +116,11 @@ class GraphRunner {
  public:
   virtual ~GraphRunner() = default;
   // -1 with the exception: nothing was written; -2: what was done stays done, the exception is for the program (a
-  // hook's own, memory).
-  virtual int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs) = 0;
+  // hook's own, memory); 1: nothing was written, a condition on what data decides does not hold. Symbols that data
+  // decides are filled in.
+  virtual int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs) = 0;
   // Lets go of each input when it was read for the last time.
-  virtual int RunTaking(std::vector<Ref>* inputs, const int64_t* symbols, PyObject** outputs) = 0;
+  virtual int RunTaking(std::vector<Ref>* inputs, int64_t* symbols, PyObject** outputs) = 0;
 };
 struct OutputPlan {  // how trace output i is made
   enum Kind { kGraphOutput, kInput, kReplay } kind;
@@ -142,6 +144,10 @@ std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, co
 // nullopt with *why: data-dependent or unsupported. Results follow Call::result's structure, which it fills in.
 std::optional<Inferred> InferByFramework(Call& call, const std::vector<TensorMeta>& operands,
                                          const std::vector<PyObject*>& constants, std::string* why);
+
+// The same where sizes are symbolic (infer_symbolic.cc).
+std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
+                                      const std::vector<PyObject*>& constants, std::string* why);
 
 Host& TorchHost();  // process-wide; scratch-free
 Host& NumpyHost();

@@ -96,6 +96,9 @@ class Host : public framejit::Host {
     HoldGil gil;
     (*current_run->taken)[input] = Ref();
   }
+  void SetSymbol(uint32_t symbol, int64_t value) override {
+    if (current_run) current_run->symbols[symbol] = value;
+  }
   void FreeOutput(Buffer* out) override { Release(out); }
   void Release(Buffer* b) override {
     ReleaseImpl(*Torch(), b->handle);

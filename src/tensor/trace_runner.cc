@@ -1,5 +1,7 @@
 // Replays a captured trace with the framework, call by call. Slots hold the tensors by TraceId; inputs are borrowed by
 // taking a reference for the run; a temporary is dropped after its last use, as the user's own program would do.
+#include <algorithm>
+
 #include "tensor/call_step.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"
@@ -42,10 +44,22 @@ class Runner : public TraceRunner {
     for (size_t id = 0; id < num_slots_; ++id) {
       if (last[id] >= 0) steps_[last[id]].dead.push_back(static_cast<int>(id));
     }
+    conditions_ = trace.conditions;
+    for (const shape::Guard& g : conditions_)
+      for (shape::Int e : {g.lhs, g.rhs})
+        e.ForEachSymbol([&](uint32_t id) { num_symbols_ = std::max<size_t>(num_symbols_, id + 1); });
+    for (const Trace::DataSymbol& d : trace.data_symbols)
+      for (size_t i = 0; i < trace.calls.size(); ++i) {
+        const auto& made = trace.calls[i].results;
+        if (std::find(made.begin(), made.end(), d.tensor) == made.end()) continue;
+        sizes_.push_back({static_cast<int>(i), d});
+        break;
+      }
+    std::stable_sort(sizes_.begin(), sizes_.end(), [](auto& a, auto& b) { return a.call < b.call; });
     return true;
   }
 
-  int Run(PyObject* const* inputs, const int64_t* symbols, PyObject** outputs, int* failed_call) override {
+  int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, int* failed_call) override {
     constexpr size_t kFew = 64;
     PyObject* few[kFew];
     std::vector<PyObject*> many;
@@ -64,6 +78,7 @@ class Runner : public TraceRunner {
         modes.emplace();
       else
         raises.emplace();
+      size_t known = 0;
       for (size_t i = 0; i < steps_.size(); ++i) {
         const CallStep& s = steps_[i];
         if (modes) modes->Set(s.mode);
@@ -72,9 +87,16 @@ class Runner : public TraceRunner {
           status = -1;
           break;
         }
+        for (; known < sizes_.size() && sizes_[known].call == static_cast<int>(i); ++known) {
+          const Trace::DataSymbol& d = sizes_[known].symbol;
+          Meta m;
+          if (ReadMeta(slots[d.tensor], &m) && d.dim < m.rank) symbols[d.symbol] = m.sizes[d.dim];
+        }
         for (int d : s.dead) Py_CLEAR(slots[d]);
       }
     }
+    for (const shape::Guard& g : conditions_)
+      if (!status && !g.Holds({symbols, num_symbols_})) status = 1;
     for (size_t i = 0; !status && i < outputs_.size(); ++i) {
       if (!slots[outputs_[i]]) {
         PyErr_Format(PyExc_SystemError, "framejit: output %zu was never made", i);
@@ -92,6 +114,13 @@ class Runner : public TraceRunner {
  private:
   std::vector<CallStep> steps_;
   std::vector<TraceId> inputs_, outputs_;
+  struct Size {
+    int call;
+    Trace::DataSymbol symbol;
+  };
+  std::vector<Size> sizes_;  // in the order in which they become known
+  std::vector<shape::Guard> conditions_;
+  size_t num_symbols_ = 0;
   size_t num_slots_ = 0;
   bool uses_torch_ = false;
 };

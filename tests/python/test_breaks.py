@@ -69,7 +69,7 @@ def generator(x):
 
 def data_dependent(x):
     y = x + 1
-    return torch.nonzero(y)
+    return torch.unique(y, dim=0)
 
 
 def framework_error(x):

@@ -77,6 +77,19 @@ def test_numbers_of_called_functions():
         assert compiled(x, mask).shape == f(x, mask).shape
 
 
+def test_a_number_alone_is_returned():
+    def number(x):
+        return x.item() + 1
+
+    def f(x):
+        return number(x)
+
+    compiled = framejit.compile(f)
+    for n in (3, 3, 5, 5, 3, 1, 0):
+        got = compiled(torch.tensor(n))
+        assert type(got) is int and got == n + 1
+
+
 def test_numpy():
     def any_negative(x):
         return (x < 0).any()

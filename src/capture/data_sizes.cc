@@ -1,0 +1,355 @@
+// Sizes that data decides: how many elements a mask selects, how many values are distinct, what an integer tensor says.
+// The call that decides one is made by the framework between two parts of the graph (compiler/pieces.h); its result has
+// a new symbol as a size. While capturing nothing is known of that symbol but a made-up hint, which is never looked at
+// by most programs. Where one asks (a branch on the size, sizes that must be equal), the capture is made again and the
+// sizes are found out, as guesses are; what was answered becomes a condition that is looked at in every run, before
+// anything depends on it. Where it does not hold the next version is tried, or captured; after a few of them the place
+// is left to Python.
+#include <algorithm>
+
+#include "capture/override.h"
+#include "capture/proxy.h"
+#include "capture/session.h"
+#include "diag/diag.h"
+
+namespace framejit::capture {
+namespace {
+
+constexpr char kCountOf[] = "framejit._functions.count_of";
+constexpr size_t kMostSizes = 1024;  // of one graph
+
+const Arg* Get(const Call& call, size_t position, std::string_view name) {
+  if (position < call.args.size()) return &call.args[position];
+  for (const auto& [key, a] : call.kwargs)
+    if (key == name) return &a;
+  return nullptr;
+}
+
+bool IsTrue(const Arg* a) {
+  return a && a->is(Arg::Kind::kBool) && a->b;
+}
+
+std::string_view LastOf(std::string_view callee) {
+  return callee.substr(callee.rfind('.') + 1);
+}
+
+shape::Ints RowMajor(const shape::Ints& sizes) {
+  shape::Ints strides(sizes.size());
+  shape::Int next = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = next;
+    if (sizes[i] != shape::Int(0)) next = next * sizes[i];
+  }
+  return strides;
+}
+
+}  // namespace
+
+PyObject* Session::ItemOf(TraceId t, bool truth) {
+  if (PyObject* guess = GuessValue(t, truth)) return guess;
+  if (truth || PyErr_Occurred()) return nullptr;
+  auto count = CountOf(t);
+  return count ? SymIntObject(*count) : nullptr;
+}
+
+std::optional<shape::Int> Session::CountOf(TraceId t) {
+  PyFrameObject* f = PyEval_GetFrame();
+  const TensorMeta m = meta(t);
+  if (!options_.guesses || broken_ || !f || in_custom || m.framework != Framework::kTorch) return {};
+  if (!IsInteger(m.dtype) || IsBool(m.dtype)) return {};
+  if (std::any_of(m.sizes.begin(), m.sizes.end(), [](shape::Int n) { return n != shape::Int(1); })) return {};
+  Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+  const Guesses::Where where{code.get(), PyFrame_GetLasti(f)};
+  if (depth > 0 && !options_.guesses->changing.contains(where)) return {};
+  Call call;
+  call.callee = kCountOf;
+  call.args = {Arg::Tensor(t)};
+  call.mode = mode;
+  try {
+    ApplyByData(call);
+  } catch (const surface::Decline&) {
+    return {};
+  }
+  return meta(call.results[0]).sizes[0];
+}
+
+void Session::ApplyByData(Call& call) {
+  const std::string_view last = LastOf(call.callee);
+  const bool torch = call.callee.starts_with("torch.") || call.callee == kCountOf;
+  const bool may =
+      torch && (surface::SizedByData(call.callee) || last == "__getitem__" || last == "__setitem__" || last == "where");
+  if (!may || !options_.guesses || in_custom) return lowering_->Apply(call);
+  if (AsIndices(call)) return;
+  Lower(call);
+}
+
+void Session::Lower(Call& call) {
+  fresh_sizes_.clear();
+  naming_sizes_ = true;
+  try {
+    lowering_->Apply(call);
+  } catch (...) {
+    naming_sizes_ = false;
+    throw;
+  }
+  naming_sizes_ = false;
+  for (DataSize& s : fresh_sizes_) {
+    s.symbol.tensor = call.results.at(s.symbol.tensor);
+    trace_.data_symbols.push_back(s.symbol);
+    const bool count = call.callee == kCountOf;
+    const bool custom =
+        std::any_of(trace_.calls.begin(), trace_.calls.end(), [](const Call& c) { return c.callee == kCustomCall; });
+    if ((count || options_.guesses->measured) && !custom) {
+      Ref made = RunUpTo(s.symbol.tensor);
+      tensor::Meta m;
+      if (!made || !tensor::ReadMeta(made.get(), &m) || s.symbol.dim >= m.rank) {
+        PyErr_Clear();
+        options_.guesses->Refuse(s.code.get(), s.at);
+        throw surface::Decline("data decides a size that cannot be found out");
+      }
+      env_.SetHint(s.symbol.symbol, m.sizes[s.symbol.dim]);
+      // What is empty, or is one, follows other rules.
+      if (!count && m.sizes[s.symbol.dim] < 2) env_.Specialize(shape::Int::Symbol(s.symbol.symbol));
+    } else if (count) {
+      throw surface::Decline("data decides a number that cannot be found out");
+    }
+    s.number = count;
+    data_sizes_.push_back(std::move(s));
+  }
+  fresh_sizes_.clear();
+}
+
+std::vector<TraceId> Session::IndicesOf(const Call& like, TraceId mask) {
+  Call found = like;
+  found.callee = "torch.Tensor.nonzero";
+  found.args = {Arg::Tensor(mask)};
+  found.kwargs.clear();
+  Lower(found);
+  Call columns = like;
+  columns.callee = "torch.Tensor.unbind";
+  columns.args = {Arg::Tensor(found.results.at(0)), Arg::Int(1)};
+  columns.kwargs.clear();
+  lowering_->Apply(columns);
+  return columns.results;
+}
+
+bool Session::AsIndices(Call& call) {
+  const std::string_view last = LastOf(call.callee);
+  auto is_tensor = [&](size_t i) { return call.args.size() > i && call.args[i].is(Arg::Kind::kTensor); };
+  if (!is_tensor(0)) return false;
+  const bool where = last == "where" && call.args.size() == 1 && call.kwargs.empty();
+  const bool tuple = last == "nonzero" && IsTrue(Get(call, 1, "as_tuple"));
+  if (where || tuple) {
+    if (meta(call.args[0].t).sizes.empty()) return false;
+    call.results = IndicesOf(call, call.args[0].t);
+    std::vector<Arg> items;
+    for (TraceId t : call.results) items.push_back(Arg::Tensor(t));
+    call.result = Arg::Seq(Arg::Kind::kTuple, std::move(items));
+    return true;
+  }
+  const bool get = last == "__getitem__" && call.args.size() == 2, set = last == "__setitem__" && call.args.size() == 3;
+  if (!get && !set) return false;
+  std::vector<Arg> items = call.args[1].is(Arg::Kind::kTuple) ? call.args[1].items : std::vector<Arg>{call.args[1]};
+  auto is_mask = [&](const Arg& a) {
+    return a.is(Arg::Kind::kTensor) && IsBool(meta(a.t).dtype) && !meta(a.t).sizes.empty();
+  };
+  if (std::none_of(items.begin(), items.end(), is_mask)) return false;
+  // One number for all that a mask selects needs no size.
+  if (set && (!is_tensor(2) || meta(call.args[2].t).sizes.empty())) return false;
+  size_t consumed = 0, axis = 0;
+  for (const Arg& a : items) {
+    if (is_mask(a))
+      consumed += meta(a.t).sizes.size();
+    else if (!a.is_none() && !a.is(Arg::Kind::kEllipsis))
+      ++consumed;
+  }
+  const shape::Ints sizes = meta(call.args[0].t).sizes;
+  if (consumed > sizes.size()) return false;
+  std::vector<Arg> key;
+  for (const Arg& a : items) {
+    if (!is_mask(a)) {
+      key.push_back(a);
+      axis += a.is_none() ? 0 : a.is(Arg::Kind::kEllipsis) ? sizes.size() - consumed : 1;
+      continue;
+    }
+    const shape::Ints mask = meta(a.t).sizes;
+    for (shape::Int n : mask)
+      if (!env_.Eq(n, sizes[axis++])) return false;
+    for (TraceId t : IndicesOf(call, a.t)) key.push_back(Arg::Tensor(t));
+  }
+  call.args[1] = Arg::Seq(Arg::Kind::kTuple, std::move(key));
+  Lower(call);
+  return true;
+}
+
+std::optional<shape::Int> Session::NewDataSize(int result, int dim, const shape::Int* most) {
+  PyFrameObject* f = PyEval_GetFrame();
+  if (!f || data_sizes_.size() >= kMostSizes) return {};
+  Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+  const Guesses::Where where{code.get(), PyFrame_GetLasti(f)};
+  if (options_.guesses->wrong.contains(where)) return {};
+  shape::SymbolInfo info;
+  info.name = "data at " + guard::Text(Where());
+  info.kind = shape::SymbolKind::kRuntime;
+  info.hint = most ? std::max<int64_t>(2, env_.Hint(*most) / 2) : 7;
+  if (most && most->is_const()) info.max = most->value();
+  if (most) info.hint = std::min(info.hint, std::max<int64_t>(0, env_.Hint(*most)));
+  const shape::Int size = env_.NewSymbol(std::move(info));
+  graph_.symbol_sources.resize(env_.num_symbols());
+  fresh_sizes_.push_back({{*size.as_symbol(), static_cast<TraceId>(result), dim},
+                          std::move(code),
+                          where.second,
+                          depth == 0,
+                          false,
+                          false});
+  return size;
+}
+
+// The calls that decide a size, and what they return. Operands are numbers into `operands`.
+std::optional<Inferred> Session::InferByData(Call& call, const std::vector<TensorMeta>& operands) {
+  const std::string_view name = LastOf(call.callee);
+  const Arg* first = Get(call, 0, "input");
+  if (!first || !first->is(Arg::Kind::kTensor)) return {};
+  const TensorMeta& x = operands.at(first->t);
+  if (x.device.kind == DeviceKind::kMeta || x.framework != Framework::kTorch) return {};
+  const shape::Int numel = shape::Product(x.sizes);
+  Inferred out;
+  auto add = [&](DType dtype, shape::Ints sizes, std::optional<shape::Ints> strides = {}) {
+    TensorMeta m;
+    m.dtype = dtype;
+    m.device = x.device;
+    m.strides = strides ? *strides : RowMajor(sizes);
+    m.sizes = std::move(sizes);
+    m.requires_grad = x.requires_grad && IsFloat(dtype);
+    out.metas.push_back(std::move(m));
+    out.aliases.emplace_back();
+  };
+  if (name == "nonzero" || name == "argwhere") {
+    if (x.sizes.empty() || IsTrue(Get(call, 1, "as_tuple"))) return {};
+    auto n = NewDataSize(0, 0, &numel);
+    if (!n) return {};
+    add(DType::kInt64, {*n, shape::Int(static_cast<int64_t>(x.sizes.size()))}, shape::Ints{shape::Int(1), *n});
+    fresh_sizes_.back().exact = true;
+    return out;
+  }
+  if (name == "count_of") {
+    auto n = NewDataSize(0, 0, nullptr);
+    if (!n) return {};
+    add(x.dtype, {*n}, shape::Ints{shape::Int(0)});
+    fresh_sizes_.back().exact = true;
+    return out;
+  }
+  if (name == "masked_select") {
+    auto n = NewDataSize(0, 0, nullptr);
+    if (!n) return {};
+    add(x.dtype, {*n});
+    return out;
+  }
+  if (name == "bincount") {
+    if (Get(call, 1, "weights") && !Get(call, 1, "weights")->is_none()) return {};
+    auto n = NewDataSize(0, 0, nullptr);
+    if (!n) return {};
+    add(DType::kInt64, {*n});
+    return out;
+  }
+  if (name == "one_hot") {
+    auto n = NewDataSize(0, static_cast<int>(x.sizes.size()), nullptr);
+    if (!n) return {};
+    shape::Ints sizes = x.sizes;
+    sizes.push_back(*n);
+    add(DType::kInt64, std::move(sizes));
+    return out;
+  }
+  if (name == "repeat_interleave") {
+    const Arg *repeats = Get(call, 1, "repeats"), *dim = Get(call, 2, "dim");
+    if (Get(call, 3, "output_size") && !Get(call, 3, "output_size")->is_none()) return {};
+    if (repeats && !repeats->is(Arg::Kind::kTensor)) return {};
+    if (!repeats || !dim || dim->is_none()) {
+      auto n = NewDataSize(0, 0, nullptr);
+      if (!n) return {};
+      add(repeats ? x.dtype : x.dtype, {*n});
+      return out;
+    }
+    if (!dim->is(Arg::Kind::kInt) || !dim->i.is_const()) return {};
+    const auto rank = static_cast<int64_t>(x.sizes.size());
+    const int64_t d = dim->i.value() < 0 ? dim->i.value() + rank : dim->i.value();
+    if (d < 0 || d >= rank) return {};
+    auto n = NewDataSize(0, static_cast<int>(d), nullptr);
+    if (!n) return {};
+    shape::Ints sizes = x.sizes;
+    sizes[d] = *n;
+    add(x.dtype, std::move(sizes));
+    return out;
+  }
+  if (name == "_unique2" || name == "unique_consecutive" || name == "_unique") {
+    const bool consecutive = name == "unique_consecutive";
+    const Arg* dim = consecutive ? Get(call, 3, "dim") : nullptr;
+    if (dim && !dim->is_none()) return {};
+    const bool inverse = IsTrue(Get(call, consecutive ? 1 : 2, "return_inverse"));
+    const bool counts = IsTrue(Get(call, consecutive ? 2 : 3, "return_counts"));
+    auto n = NewDataSize(0, 0, &numel);
+    if (!n) return {};
+    add(x.dtype, {*n});
+    add(DType::kInt64, inverse ? x.sizes : shape::Ints{shape::Int(0)});
+    if (name != "_unique") add(DType::kInt64, counts ? shape::Ints{*n} : shape::Ints{shape::Int(0)});
+    std::vector<Arg> items;
+    for (TraceId r = 0; r < out.metas.size(); ++r) items.push_back(Arg::Tensor(r));
+    call.result = Arg::Seq(Arg::Kind::kTuple, std::move(items));
+    return out;
+  }
+  return {};
+}
+
+std::vector<shape::Guard> Session::DataConditions(const std::vector<TraceId>& outputs) {
+  std::vector<shape::Guard> out;
+  if (data_sizes_.empty()) return out;
+  for (const shape::Guard& g : env_.guards())
+    if (env_.AtRun(g)) out.push_back(g);
+  auto more_than = [&](int64_t least, shape::Int e) {
+    if (!env_.AtRun(e) || env_.Simplify(e).is_const() || env_.Prove(shape::Cmp::kLt, least, e) == true) return;
+    const shape::Guard g{shape::Cmp::kLt, least, e, "strides"};
+    if (std::none_of(out.begin(), out.end(),
+                     [&](auto& o) { return o.cmp == g.cmp && o.lhs == g.lhs && o.rhs == g.rhs; }))
+      out.push_back(g);
+  };
+  // What the program sees of strides: those of what is empty, or has one element, are not what its sizes give.
+  for (TraceId output : outputs) {
+    const TraceTensor& t = trace_.tensors[trace_.tensors[output].base];
+    if (t.input >= 0 || std::any_of(data_sizes_.begin(), data_sizes_.end(),
+                                    [&](const DataSize& s) { return s.exact && s.symbol.tensor == t.id; }))
+      continue;
+    const bool plain = t.meta.strides == RowMajor(t.meta.sizes);
+    for (shape::Int e : plain ? t.meta.strides : t.meta.sizes)
+      e.ForEachSymbol([&](uint32_t id) { more_than(plain ? 0 : 1, shape::Int::Symbol(id)); });
+  }
+  for (const Node& n : graph_.nodes) {  // nothing has no largest element
+    if (n.op != Op::kMax && n.op != Op::kMin && n.op != Op::kArgMax && n.op != Op::kArgMin) continue;
+    for (int64_t a : n.attrs.axes) more_than(0, graph_.nodes[n.operands[0]].type.shape[a]);
+  }
+  return out;
+}
+
+bool Session::Reconsider(const std::vector<TraceId>& outputs) {
+  const std::vector<shape::Guard> conditions = DataConditions(outputs);
+  if (conditions.empty()) return false;
+  if (diag::Enabled(diag::Channel::guards_))
+    for (const shape::Guard& g : conditions)
+      diag::Log(diag::Channel::guards_, "asked of what data decides: " + g.str() + "  # " + g.where);
+  if (!std::exchange(options_.guesses->measured, true)) return true;
+  bool again = false;
+  for (const shape::Guard& g : conditions) {
+    if (g.cmp != shape::Cmp::kEq || !(g.lhs.is_const() || g.rhs.is_const())) continue;
+    const int64_t number = g.lhs.is_const() ? g.lhs.value() : g.rhs.value();
+    for (const DataSize& s : data_sizes_) {
+      bool asked = false;
+      for (shape::Int e : {g.lhs, g.rhs}) e.ForEachSymbol([&](uint32_t id) { asked |= id == s.symbol.symbol; });
+      // To break there is cheap. That there is nothing, or one of it, is worth a version.
+      if (!asked || !s.outermost || (!s.number && number >= 0 && number < 2)) continue;
+      options_.guesses->Refuse(s.code.get(), s.at);
+      again = true;
+    }
+  }
+  return again;
+}
+
+}  // namespace framejit::capture

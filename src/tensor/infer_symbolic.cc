@@ -1,0 +1,148 @@
+// Result types of a call whose operands have symbolic sizes: the framework is asked with several sets of numbers in
+// their place, and an expression is looked for that fits all the answers. Whether it fits the sizes of a run is looked
+// at then, as for all such calls.
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "tensor/tensor.h"
+
+namespace framejit::tensor {
+namespace {
+
+using shape::Int;
+using shape::Ints;
+
+constexpr int kQuestions = 3;
+
+void VisitInts(Arg& a, const std::function<void(Int&)>& f) {
+  if (a.is(Arg::Kind::kInt)) f(a.i);
+  for (Arg& x : a.items) VisitInts(x, f);
+}
+void VisitInts(Call& call, const std::function<void(Int&)>& f) {
+  for (Arg& a : call.args) VisitInts(a, f);
+  for (auto& [name, a] : call.kwargs) VisitInts(a, f);
+}
+
+class Fitter {
+ public:
+  explicit Fitter(std::vector<std::vector<int64_t>> values) : values_(std::move(values)) {}
+
+  void Candidate(Int e) {
+    if (!e.is_const() && std::find(known_.begin(), known_.end(), e) == known_.end()) known_.push_back(e);
+  }
+  void Combine() {
+    const size_t n = known_.size();
+    for (size_t i = 0; i < n && n <= 8; ++i)
+      for (size_t j = i; j < n; ++j) {
+        Candidate(known_[i] * known_[j]);
+        Candidate(known_[i] + known_[j]);
+      }
+  }
+
+  std::optional<Int> Fit(const std::vector<int64_t>& answers) const {
+    if (std::all_of(answers.begin(), answers.end(), [&](int64_t a) { return a == answers[0]; })) return Int(answers[0]);
+    for (Int e : known_) {
+      std::vector<int64_t> got;
+      for (const auto& v : values_) got.push_back(e.Eval(v));
+      // A constant more, or times a constant: windows, joined pieces.
+      const int64_t more = answers[0] - got[0];
+      bool sum = true, product = got[0] != 0 && answers[0] % got[0] == 0;
+      const int64_t times = product ? answers[0] / got[0] : 0;
+      for (size_t i = 0; i < got.size(); ++i) {
+        sum = sum && answers[i] == got[i] + more;
+        product = product && answers[i] == got[i] * times;
+      }
+      if (sum) return e + Int(more);
+      if (product) return e * Int(times);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const std::vector<std::vector<int64_t>> values_;
+  Ints known_;
+};
+
+}  // namespace
+
+std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
+                                      const std::vector<PyObject*>& constants, std::string* why) {
+  auto simple = [&](Int e) { return env.Simplify(e); };
+  std::vector<TensorMeta> metas = operands;
+  Ints sizes;
+  for (TensorMeta& m : metas) {
+    for (Int& s : m.sizes) sizes.push_back(s = simple(s));
+    for (Int& s : m.strides) s = simple(s);
+  }
+  Call simplified = call;
+  VisitInts(simplified, [&](Int& i) { sizes.push_back(i = simple(i)); });
+
+  // What the program sees now, and two other sets of numbers: none is 0 or 1, and no two symbols are equal in all.
+  std::vector<std::vector<int64_t>> values;
+  for (int q = 0; q < kQuestions; ++q) {
+    values.emplace_back(env.hints().begin(), env.hints().end());
+    for (size_t i = 0; i < values[q].size(); ++i)
+      if (env.symbol(static_cast<uint32_t>(i)).kind == shape::SymbolKind::kRuntime || q > 0)
+        values[q][i] = std::max<int64_t>(5 + 2 * q + static_cast<int64_t>(i * (q + 3)) % 29,
+                                         env.symbol(static_cast<uint32_t>(i)).min);
+  }
+  Fitter fitter(values);
+  for (Int s : sizes) fitter.Candidate(s);
+  fitter.Combine();
+
+  std::vector<Inferred> answers;
+  Call answered;
+  for (const auto& v : values) {
+    std::vector<TensorMeta> concrete = metas;
+    for (TensorMeta& m : concrete) {
+      for (Int& s : m.sizes) s = Int(s.Eval(v));
+      for (Int& s : m.strides) s = Int(s.Eval(v));
+    }
+    answered = simplified;
+    VisitInts(answered, [&](Int& i) { i = Int(i.Eval(v)); });
+    auto answer = InferByFramework(answered, concrete, constants, why);
+    if (!answer) return std::nullopt;
+    answers.push_back(std::move(*answer));
+  }
+  Inferred out = answers[0];
+  for (const Inferred& a : answers) {
+    if (a.metas.size() != out.metas.size()) return std::nullopt;
+    for (const Inferred::Alias& alias : a.aliases)
+      if (alias.operand >= 0) return std::nullopt;
+  }
+  for (size_t r = 0; r < out.metas.size(); ++r) {
+    TensorMeta& m = out.metas[r];
+    const size_t rank = m.sizes.size();
+    std::vector<int> order(rank);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {  // fastest last
+      return answers[1].metas[r].strides[a].value() > answers[1].metas[r].strides[b].value();
+    });
+    for (size_t d = 0; d < rank; ++d) {
+      std::vector<int64_t> got;
+      for (const Inferred& a : answers) {
+        const TensorMeta& other = a.metas[r];
+        if (other.sizes.size() != rank || other.dtype != m.dtype || !(other.device == m.device)) return std::nullopt;
+        got.push_back(other.sizes[d].value());
+      }
+      auto size = fitter.Fit(got);
+      if (!size) return std::nullopt;
+      m.sizes[d] = *size;
+    }
+    Int next = 1;
+    for (size_t k = rank; k-- > 0;) {
+      const int d = order[k];
+      m.strides[d] = next;
+      next = next * m.sizes[d];
+    }
+    for (size_t q = 0; q < answers.size(); ++q)  // dense, in this order
+      for (size_t d = 0; d < rank; ++d)
+        if (m.sizes[d] != Int(1) && m.strides[d].Eval(values[q]) != answers[q].metas[r].strides[d].value())
+          return std::nullopt;
+  }
+  call.result = answered.result;
+  return out;
+}
+
+}  // namespace framejit::tensor

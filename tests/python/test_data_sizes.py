@@ -1,0 +1,357 @@
+"""Sizes that data decides: one graph, cut where such a size becomes known, for every number of elements."""
+import pytest
+
+import framejit
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+pytestmark = pytest.mark.usefixtures("fresh")
+
+X = torch.arange(24.0).reshape(6, 4)
+MASKS = [
+    torch.tensor(m, dtype=torch.bool)
+    for m in ([1, 0, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 1], [0] * 6, [1] * 6, [0, 1, 0, 0, 1, 0])
+]
+
+
+def called(f):
+    def outer(*args):
+        return f(*args)
+
+    return outer
+
+
+def same(got, want):
+    if isinstance(want, (tuple, list)):
+        assert type(got) is type(want) and len(got) == len(want)
+        for a, b in zip(got, want):
+            same(a, b)
+    elif isinstance(want, torch.Tensor):
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride() and got.dtype == want.dtype
+    else:
+        assert type(got) is type(want) and got == want
+
+
+def check(f, calls, graphs=1, runs=2):
+    """Results equal eager's for all of `calls`, in one graph, with few compiles."""
+    for function in (f, called(f)):
+        framejit.reset()
+        compiled = framejit.compile(function)
+        for _ in range(runs):
+            for args in calls:
+                same(compiled(*args), function(*args))
+        told = framejit.explain(compiled)(*calls[0])
+        assert told.graph_count <= graphs and told.graph_break_count == 0, str(told)
+
+
+def masks(f, **options):
+    check(f, [(X, m) for m in MASKS], **options)
+
+
+def test_nonzero():
+    masks(lambda x, m: m.nonzero() * 2, graphs=3)  # what is empty, or of one row, has strides of its own
+    masks(lambda x, m: torch.nonzero(m, as_tuple=True))
+    masks(lambda x, m: torch.nonzero(x[:, 0] * m, as_tuple=False).sum(0))
+    masks(lambda x, m: torch.argwhere(m))
+
+
+def test_where():
+    def f(x, m):
+        (i,) = torch.where(m)
+        return x[i] * 2 + 1, i.shape[0], i
+
+    masks(f)
+
+
+def test_a_mask_as_index():
+    masks(lambda x, m: x[m] * 2)
+    masks(lambda x, m: torch.relu(x + 1)[m].sum(0))
+    masks(lambda x, m: (x[m] @ x.t()).softmax(-1) + 1)
+    masks(lambda x, m: x[m].t() @ x[m])
+    masks(lambda x, m: x[x > m[:, None] * 8.0] + 1)
+
+
+def test_masked_select():
+    masks(lambda x, m: torch.masked_select(x, m[:, None]) * 2)
+
+
+def test_the_number_itself():
+    masks(lambda x, m: (x[m].shape[0], x[m].numel() * 2))
+    masks(lambda x, m: x * (m.nonzero().shape[0] + 1))
+
+
+def test_what_is_scattered_back():
+    def f(x, m):
+        y = torch.zeros_like(x)
+        (i,) = torch.where(m)
+        y.index_add_(0, i, x[i] * 3)
+        return y + 1
+
+    def g(x, m):
+        y = x.clone()
+        y[m] = x[m] * 2
+        return y + 1
+
+    masks(f)
+    masks(g)
+
+
+def test_unique():
+    values = [torch.tensor(v) for v in ([3, 1, 3, 2], [1, 1, 1, 1], [4, 3, 2, 1], [0, 0, 5, 5])]
+    check(lambda x: torch.unique(x) * 2, [(v,) for v in values])
+    check(lambda x: x.unique(return_inverse=True, return_counts=True), [(v,) for v in values])
+    check(lambda x: torch.unique_consecutive(x, return_counts=True), [(v,) for v in values])
+
+    def f(x, w):
+        distinct, inverse = torch.unique(x, return_inverse=True)
+        return (w[distinct] * 2)[inverse] + 1
+
+    check(f, [(v, X) for v in values])
+
+
+def test_repeat_interleave():
+    counts = [torch.tensor(c) for c in ([1, 2, 0, 3, 1, 1], [0] * 6, [1, 0, 0, 0, 0, 0], [2] * 6)]
+    check(lambda x, n: torch.repeat_interleave(x, n, dim=0) * 2, [(X, n) for n in counts])
+    check(lambda x, n: torch.repeat_interleave(n) + 1, [(X, n) for n in counts])
+    check(lambda x, n: x[:, 0].repeat_interleave(n) + 1, [(X, n) for n in counts])
+
+
+def test_one_hot_and_bincount():
+    values = [torch.tensor(v) for v in ([3, 1, 3, 2], [0, 0, 0, 0], [4, 3, 2, 1], [1, 0, 0, 1])]
+    check(lambda x: F.one_hot(x).sum(0) * 2, [(v,) for v in values], graphs=3)
+    check(lambda x: torch.bincount(x) * 2, [(v,) for v in values])
+    check(lambda x: torch.bincount(x, minlength=3) * 2, [(v,) for v in values])
+
+
+def test_numbers():
+    counts = [torch.tensor(n) for n in (3, 5, 1, 0, 2, 6)]
+    # In called functions the first number is a guess.
+    check(lambda n: torch.arange(n.item()) * 2, [(n,) for n in counts], graphs=2)
+    check(lambda n: torch.zeros(n.item(), 3) + 1, [(n,) for n in counts], graphs=2)
+    check(lambda n: (n.item() * 2 + 1, torch.ones(4) * 2), [(n,) for n in counts], graphs=2)
+    check(lambda x, n: x[: n.item()] * 2, [(X, n) for n in counts], graphs=3)
+    check(lambda n: n.item() + 1, [(torch.tensor(n),) for n in (3, 2**40, 7)])
+
+
+def test_negative_numbers_and_errors():
+    def f(n):
+        return torch.arange(n.item() + 3) * 2
+
+    compiled = framejit.compile(f)
+    for n in (2, 5, -1, -3, 0, 4, -2):
+        same(compiled(torch.tensor(n)), f(torch.tensor(n)))
+    with pytest.raises(RuntimeError):
+        compiled(torch.tensor(-9))
+    same(compiled(torch.tensor(2)), f(torch.tensor(2)))
+
+
+def test_branches_on_a_size():
+    def f(x, m):
+        (i,) = torch.where(m)
+        if i.shape[0] == 0:
+            return x * 0
+        if i.shape[0] > 4:
+            return x + 1
+        return x[i] * 2
+
+    for function in (f, called(f)):
+        framejit.reset()
+        compiled = framejit.compile(function)
+        for _ in range(3):
+            for m in MASKS:
+                same(compiled(X, m), f(X, m))
+
+
+def test_loops_over_what_was_found():
+    def f(x, m):
+        y = x * 0
+        for i in m.nonzero():
+            y = y + x[i]
+        return y * 2
+
+    for function in (f, called(f)):
+        framejit.reset()
+        compiled = framejit.compile(function)
+        for _ in range(2):
+            for m in MASKS:
+                same(compiled(X, m), f(X, m))
+
+
+def test_sizes_that_must_be_equal():
+    def f(x, m, n):
+        return x[m] * x[n] + 1
+
+    for function in (f, called(f)):
+        framejit.reset()
+        compiled = framejit.compile(function)
+        for m, n in [(0, 0), (0, 5), (1, 1), (3, 3), (2, 1), (4, 4), (0, 0), (3, 2), (5, 5)]:
+            try:
+                want = f(X, MASKS[m], MASKS[n])
+            except RuntimeError:
+                with pytest.raises(RuntimeError):
+                    compiled(X, MASKS[m], MASKS[n])
+                continue
+            same(compiled(X, MASKS[m], MASKS[n]), want)
+
+
+def test_writes_before_and_behind():
+    def f(x, m):
+        x.add_(1)
+        y = x[m]
+        x.mul_(2)
+        y += 1
+        x[m] = y
+        return y, x
+
+    for function in (f, called(f)):
+        framejit.reset()
+        compiled = framejit.compile(function)
+        for _ in range(2):
+            for m in MASKS:
+                a, b = X.clone(), X.clone()
+                got, want = compiled(a, m), f(b, m)
+                same(got, want)
+                same(a, b)
+                assert got[1] is a
+
+
+def test_a_run_that_counts_for_nothing_leaves_no_trace():
+    def f(x, m):
+        x.add_(1)
+        y = x + torch.rand(6, 4)
+        n = m.nonzero().shape[0]
+        if n > 4:
+            y = y * 2
+        return y + n
+
+    for function in (f, called(f)):
+        framejit.reset()
+        compiled = framejit.compile(function)
+        for _ in range(3):
+            for m in MASKS:
+                a, b = X.clone(), X.clone()
+                torch.manual_seed(3)
+                want = f(b, m), torch.rand(1)
+                torch.manual_seed(3)
+                same((compiled(a, m), torch.rand(1)), want)
+                same(a, b)
+
+
+def test_draws_in_their_order():
+    def f(x, m):
+        a = torch.rand(6)
+        b = torch.rand(x[m].shape[0])
+        c = torch.rand(3)
+        i = (c > 0.5).nonzero()
+        return a, b, c, i[:, 0] * 2, torch.rand(2)
+
+    check_seeded(f)
+
+
+def check_seeded(f):
+    for function in (f, called(f)):
+        framejit.reset()
+        compiled = framejit.compile(function)
+        for _ in range(2):
+            for k, m in enumerate(MASKS):
+                torch.manual_seed(k)
+                want = f(X, m)
+                torch.manual_seed(k)
+                same(compiled(X, m), want)
+
+
+def test_an_exception_behind():
+    log = []
+
+    def f(x, m, i):
+        y = x[m] * 2
+        log.append("before")
+        z = y[i]
+        log.append("after")
+        return z
+
+    compiled = framejit.compile(f)
+    i = torch.tensor([0, 2])
+    same(compiled(X, MASKS[0], i), f(X, MASKS[0], i))
+    for function in (f, compiled, compiled):
+        log.clear()
+        with pytest.raises(IndexError):
+            function(X, MASKS[2], i)
+        assert log == ["before"]
+    log.clear()
+    same(compiled(X, MASKS[4], i), X[i] * 2)
+    assert log == ["before", "after"]
+
+
+def test_gradients():
+    def f(x, m):
+        y = x[m] * 2
+        z = torch.zeros(6, 4)
+        z = z.index_add(0, torch.where(m)[0], y * y)
+        return z.sum() + y.shape[0]
+
+    for function in (f, called(f)):
+        framejit.reset()
+        compiled = framejit.compile(function)
+        for _ in range(2):
+            for m in MASKS:
+                grads = []
+                for g in (compiled, f):
+                    x = X.clone().requires_grad_()
+                    out = g(x, m)
+                    out.backward()
+                    grads += [out.detach(), x.grad]
+                same(grads[0], grads[2])
+                same(grads[1], grads[3])
+
+
+def test_results_that_share_memory():
+    def f(x, m):
+        i = m.nonzero()
+        return i, i[:, 0], x[m], x
+
+    compiled = framejit.compile(f)
+    for m in MASKS:
+        i, j, y, z = compiled(X, m)
+        same((i, j, y, z), f(X, m))
+        assert j._base is i and y._base is None and z is X
+
+
+def test_experts():
+    torch.manual_seed(0)
+    n, d = 4, 8
+    up, down, gate = torch.randn(n, d, 2 * d), torch.randn(n, 2 * d, d), torch.randn(d, n)
+
+    def experts(x):
+        weights, chosen = torch.topk((x @ gate).softmax(-1), 2, dim=-1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        out = torch.zeros_like(x)
+        mask = F.one_hot(chosen, num_classes=n).permute(2, 1, 0)
+        for e in range(n):
+            k, token = torch.where(mask[e])
+            hidden = F.silu(x[None, token].reshape(-1, d) @ up[e]) @ down[e]
+            out.index_add_(0, token, hidden * weights[token, k, None])
+        return out
+
+    def f(x):
+        return experts(x * 2) + 1
+
+    compiled = framejit.compile(f)
+    inputs = [torch.randn(16, d) * s for s in (1.0, 10.0, 0.1)] + [torch.ones(16, d)]
+    with torch.no_grad():
+        for _ in range(2):
+            for x in inputs:
+                torch.testing.assert_close(compiled(x), f(x), rtol=1e-4, atol=1e-4)
+        told = framejit.explain(compiled)(inputs[0])
+        assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+        torch.testing.assert_close(compiled(inputs[0][:1]), f(inputs[0][:1]), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(compiled(inputs[0][:5]), f(inputs[0][:5]), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(compiled(inputs[0][:9]), f(inputs[0][:9]), rtol=1e-4, atol=1e-4)
+
+
+def test_the_interpreter():
+    for backend in ("interpreter", "eager"):
+        compiled = framejit.compile(lambda x, m: x[m].sum(1) * 2 + 1, backend=backend)
+        for m in MASKS:
+            same(compiled(X, m), X[m].sum(1) * 2 + 1)
