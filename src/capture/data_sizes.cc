@@ -55,7 +55,7 @@ PyObject* Session::ItemOf(TraceId t, bool truth) {
 std::optional<shape::Int> Session::CountOf(TraceId t) {
   PyFrameObject* f = PyEval_GetFrame();
   const TensorMeta m = meta(t);
-  if (!options_.guesses || broken_ || !f || in_custom || m.framework != Framework::kTorch) return {};
+  if (!options_.guesses || broken_ || !f || in_custom || vmap.open() || m.framework != Framework::kTorch) return {};
   if (!IsInteger(m.dtype) || IsBool(m.dtype)) return {};
   if (std::any_of(m.sizes.begin(), m.sizes.end(), [](shape::Int n) { return n != shape::Int(1); })) return {};
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
@@ -78,7 +78,7 @@ void Session::ApplyByData(Call& call) {
   const bool torch = call.callee.starts_with("torch.") || call.callee == kCountOf;
   const bool may =
       torch && (surface::SizedByData(call.callee) || last == "__getitem__" || last == "__setitem__" || last == "where");
-  if (!may || !options_.guesses || in_custom) return lowering_->Apply(call);
+  if (!may || !options_.guesses || in_custom || vmap.open()) return lowering_->Apply(call);
   if (AsIndices(call)) return;
   Lower(call);
 }
