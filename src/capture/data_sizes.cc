@@ -85,6 +85,7 @@ void Session::ApplyByData(Call& call) {
 
 void Session::Lower(Call& call) {
   fresh_sizes_.clear();
+  const size_t first = graph_.nodes.size();
   naming_sizes_ = true;
   try {
     lowering_->Apply(call);
@@ -109,7 +110,10 @@ void Session::Lower(Call& call) {
       }
       env_.SetHint(s.symbol.symbol, m.sizes[s.symbol.dim]);
       // What is empty, or is one, follows other rules.
-      if (!count && m.sizes[s.symbol.dim] < 2) env_.Specialize(shape::Int::Symbol(s.symbol.symbol));
+      if (!count && m.sizes[s.symbol.dim] < 2) {
+        env_.Specialize(shape::Int::Symbol(s.symbol.symbol));
+        Simplify(call.results, first);
+      }
     } else if (count) {
       throw surface::Decline("data decides a number that cannot be found out");
     }
@@ -117,6 +121,26 @@ void Session::Lower(Call& call) {
     data_sizes_.push_back(std::move(s));
   }
   fresh_sizes_.clear();
+}
+
+void Session::Simplify(const std::vector<TraceId>& tensors, size_t first) {
+  auto simple = [&](shape::Ints v) {
+    for (shape::Int& e : v) e = env_.Simplify(e);
+    return v;
+  };
+  auto strides = [&](const shape::Ints& sizes, const shape::Ints& old) {
+    return old == RowMajor(sizes) ? RowMajor(simple(sizes)) : simple(old);
+  };
+  for (TraceId t : tensors) {
+    TensorMeta& m = trace_.tensors[t].meta;
+    m.strides = strides(m.sizes, m.strides);
+    m.sizes = simple(m.sizes);
+  }
+  for (size_t v = first; v < graph_.nodes.size(); ++v) {  // the call itself names the symbol still
+    Node& n = graph_.nodes[v];
+    n.strides = strides(n.type.shape, n.strides);
+    n.type.shape = simple(n.type.shape);
+  }
 }
 
 std::vector<TraceId> Session::IndicesOf(const Call& like, TraceId mask) {

@@ -227,6 +227,7 @@ class Session {
   void ApplyByData(Call& call);  // lowering's Apply, where sizes that data decides are symbols; throws Decline
   bool AsIndices(Call& call);  // masks in x[...] become the indices of what they hold; where(mask), nonzero(..., True)
   void Lower(Call& call);
+  void Simplify(const std::vector<TraceId>& tensors, size_t first);  // and nodes: what is known of their sizes by now
   std::vector<TraceId> IndicesOf(const Call& like, TraceId mask);
   std::optional<Inferred> InferByData(Call& call, const std::vector<TensorMeta>& operands);
   std::optional<shape::Int> NewDataSize(int result, int dim, const shape::Int* most);

@@ -77,7 +77,9 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
       info.launch = s.gpu->Configure(plan.device.index, info.symbols, true);
     } else if (s.kind == Step::Kind::kKernel) {
       info.symbols = put(s.symbols);
-      info.rows = s.rows(info.symbols);
+      const auto empty = [&](int v) { return values[v].numel == 0; };
+      const bool nothing = !s.results.empty() && std::all_of(s.results.begin(), s.results.end(), empty);
+      info.rows = nothing ? 0 : s.rows(info.symbols);  // kernels count on rows that hold something
       const int64_t work = s.work_per_row(info.symbols);
       if (info.rows > 1 && work * info.rows >= kParallelWork) {
         info.grain = std::max<int64_t>(1, kPieceWork / std::max<int64_t>(1, work));

@@ -355,3 +355,60 @@ def test_the_interpreter():
         compiled = framejit.compile(lambda x, m: x[m].sum(1) * 2 + 1, backend=backend)
         for m in MASKS:
             same(compiled(X, m), X[m].sum(1) * 2 + 1)
+
+
+W = torch.linspace(-1, 1, 64).reshape(8, 8)
+OPS = {
+    "cumsum": lambda x, m: x[m].cumsum(0),
+    "mean": lambda x, m: (x[m].mean(0), x[m].mean(1), x[m].mean()),
+    "softmax": lambda x, m: (x[m].softmax(0), x[m].softmax(1)),
+    "layer_norm": lambda x, m: F.layer_norm(x[m], (8,)),
+    "linear": lambda x, m: F.linear(x[m], W).relu(),
+    "matmul": lambda x, m: (x[m] @ x[m].t(), x[m].t() @ x[m]),
+    "max": lambda x, m: x[m].amax(0),
+    "any": lambda x, m: ((x[m] > 0).any(), (x[m] > 0).all(0), x[m].prod(0)),
+    "cat": lambda x, m: (torch.cat([x[m], x, x[m] * 2]), torch.stack([x[m], x[m] + 1])),
+    "transpose": lambda x, m: (x[m].t() + 1, (x[m].reshape(-1, 2, 4).permute(1, 0, 2) * 2).reshape(2, -1)),
+    "view": lambda x, m: (x[m].view(-1) + 1, x[m].flatten()[None] * 2),
+    "columns": lambda x, m: (x.t()[:, m] * 2, (x.t()[:, m].contiguous() + 1).t()),
+    "slice": lambda x, m: (x[m][1:] + 1, x[m][:2] + 1, x[m][-1:] * 2),
+    "select": lambda x, m: x[m][0] * 2,
+    "flip": lambda x, m: (x[m].flip(0) + 1, F.pad(x[m], (0, 0, 1, 1))),
+    "new": lambda x, m: (torch.zeros_like(x[m]) + 1, torch.arange(x[m].shape[0]) * 2),
+    "attention": lambda x, m: F.scaled_dot_product_attention(*(v.reshape(1, -1, 2, 4).transpose(1, 2) for v in (x[m], x, x))),
+    "scatter": lambda x, m: (x.index_add(0, m.nonzero()[:, 0], x[m]), x.masked_scatter(m[:, None], x[m])),
+    "gather": lambda x, m: (x.gather(0, m.nonzero().expand(-1, 8)), x.index_select(0, m.nonzero().squeeze(1))),
+    "two": lambda x, m: x[m][:, (x[m] > 0).all(0)],
+    "loss": lambda x, m: F.binary_cross_entropy_with_logits(x[m], torch.ones_like(x[m])),
+    "asked": lambda x, m: (x[m].is_contiguous(), x[m].stride(), x[m].t().is_contiguous()),
+    "in_place": lambda x, m: x[m].add_(1).mul_(2),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_operations_behind(name):
+    f = OPS[name]
+    torch.manual_seed(0)
+    x = torch.randn(40, 8)
+    compiled = framejit.compile(f)
+    for k in (20, 7, 1, 0, 2, 40, 0, 1):
+        m = torch.zeros(40, dtype=torch.bool)
+        m[torch.randperm(40)[:k]] = True
+        try:
+            want = f(x, m)
+        except (IndexError, RuntimeError) as error:
+            with pytest.raises(type(error)):
+                compiled(x, m)
+            continue
+        got = compiled(x, m)
+        for a, b in zip(got, want) if isinstance(want, tuple) else [(got, want)]:
+            if isinstance(b, torch.Tensor):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
+                assert a.stride() == b.stride()
+            else:
+                assert a == b
+
+
+def test_rows_that_hold_nothing():
+    f = framejit.compile(lambda x, i: x[i].flatten()[None] * 2)
+    assert f(torch.zeros(5, 8), torch.zeros(0, dtype=torch.long)).shape == (1, 0)
