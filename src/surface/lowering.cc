@@ -173,7 +173,8 @@ void Lowering::Impl::Apply(Call& call) {
     if (IsFloat(m.dtype) && DTypeSize(m.dtype) < 2) computable = false;
   });
   for (const auto& [name, value] : call.kwargs) {
-    if (name == "out" && !value.is_none()) throw Decline("out= is not captured");
+    if (name == "out" && (!value.is_none() || call.callee.starts_with("torch.Tensor.")))  // torch's methods have none
+      throw Decline("out= is not captured");
   }
   if (call.callee.starts_with("torch") && !TakesSymFloats(call.callee) && NumberTooLarge(call)) computable = false;
   size_t nodes = builder.graph().nodes.size();

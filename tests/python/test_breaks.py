@@ -186,6 +186,17 @@ def test_exception_leaves(fresh):  # FJ0011
     assert "FJ0011" in ids(fresh, compiled)[0]
 
 
+def test_arguments_that_torch_refuses(fresh):
+    """numpy.sum calls a tensor's method with out=None, which torch's methods do not take."""
+    numpy = pytest.importorskip("numpy")
+    for f in (lambda x: x.sum(0, out=None), lambda x: numpy.sum(x * 2)):
+        compiled = fresh.compile(f)
+        for _ in range(3):
+            with pytest.raises(TypeError):
+                compiled(torch.ones(3))
+    assert fresh.compile(lambda x: torch.sum(x * 2, 0, out=None))(torch.ones(3)) == 6
+
+
 def test_import(fresh, tmp_path, monkeypatch):  # FJ0015
     (tmp_path / "framejit_no_such_module_yet.py").write_text("FACTOR = 3\n")
     monkeypatch.syspath_prepend(str(tmp_path))
