@@ -73,6 +73,14 @@ ValueId Patches(Builder& b, ValueId x, const Ints& w, const Ints& out, const Att
 ValueId FromPatches(Builder& b, ValueId patches, const Ints& x, const Ints& w, const Ints& out, const Attrs& attrs) {
   const int64_t *stride = attrs.axes.data(), *padding = stride + 2, *dilation = stride + 4;
   const Int channels = w[1], h = out[2], wide = out[3];
+  if (w[2] * w[3] == Int(1) && stride[0] * stride[1] > 1) {  // zeros between the positions: a kernel of ours
+    Attrs apart;
+    apart.flag = true;
+    apart.axes = {stride[0], stride[1], 0, 0, 1, 1, 0, 0, channels.value()};
+    for (int d = 0; d < 2; ++d) apart.axes[6 + d] = x[2 + d].value() - 1 - (out[2 + d].value() - 1) * stride[d];
+    const ValueId one = b.Constant(1.0, b.type(patches).dtype, {channels, 1, 1, 1});
+    return b.Add(Op::kConv, {b.Reshape(patches, {1, channels, h, wide}), one}, apart);
+  }
   const ValueId taps = b.Reshape(patches, {channels, w[2], w[3], h, wide});
   ValueId sum = kNoValue;
   for (int64_t i = 0; i < w[2].value(); ++i) {

@@ -18,6 +18,15 @@ constexpr size_t kMaxIdleBytes = size_t{768} << 20;
 
 thread_local bool wants_untouched = false;
 
+// glibc's malloc keeps twice the largest block that a program has freed so far, up to this one, and gives the rest back
+// to the system. It sees none of the results that we take away from it, but their memory being asked for and given back
+// untouched (tensor/torch_host.cc), upon which it would give back, and get anew, what libraries use in each of their
+// calls. So it is shown the largest block that it learns from.
+void TeachMalloc() {
+  void* volatile block = std::malloc((size_t{32} << 20) - 2 * kPage);
+  std::free(block);
+}
+
 size_t RoundUp(size_t n, size_t to) {
   return (n + to - 1) / to * to;
 }
@@ -157,6 +166,8 @@ ArenaPool::Untouched::~Untouched() {
 }
 
 void* ArenaPool::AcquireResult(size_t bytes) {
+  static const bool taught = (TeachMalloc(), true);
+  static_cast<void>(taught);
   std::lock_guard lock(s_.mu);
   const size_t whole = RoundUp(bytes, kPage);
   const Block b = wants_untouched ? Block{Map(whole), whole} : s_.Take(bytes);

@@ -1,9 +1,12 @@
-// Extern calls whose kernels torch's C shim has: they run without Python, many times a training step.
+// Extern calls whose kernels torch's C shim has, or we: they run without Python, many times a training step.
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
 
+#include "runtime/max_pool.h"
+#include "tensor/tensor.h"
 #include "tensor/torch_host.h"
 
 namespace framejit::tensor {
@@ -117,6 +120,75 @@ bool AttentionBackward(const TorchApi& t, const Call& c, Operands operands, Hand
   return out.Count(3);
 }
 
+// Numbers of max_pool2d's arguments, all there; false: something that is not ours.
+bool ReadPool(const std::vector<Arg>& args, runtime::PoolWindow* w) {
+  auto pair = [&](size_t i, int64_t* to, int64_t missing, const int64_t* instead) {
+    if (i >= args.size() || args[i].is(Arg::Kind::kNone) || (args[i].items.empty() && !args[i].is(Arg::Kind::kInt))) {
+      for (int d = 0; d < 2; ++d) to[d] = instead ? instead[d] : missing;
+      return i > 1;
+    }
+    const size_t count = args[i].is(Arg::Kind::kInt) ? 1 : args[i].items.size();
+    for (size_t d = 0; d < 2; ++d) {
+      const Arg& a = args[i].is(Arg::Kind::kInt) ? args[i] : args[i].items[std::min(d, count - 1)];
+      if (!a.is(Arg::Kind::kInt) || !a.i.is_const()) return false;
+      to[d] = a.i.value();
+    }
+    return count <= 2;
+  };
+  const bool ceil = args.size() > 5 && !(args[5].is(Arg::Kind::kBool) && !args[5].b);
+  return !ceil && args.size() <= 6 && pair(1, w->kernel, 0, nullptr) && pair(2, w->stride, 0, w->kernel) &&
+         pair(3, w->padding, 0, nullptr) && pair(4, w->dilation, 1, nullptr);
+}
+
+// Of x [n, c, h, w]: oh and ow. False: the framework shall say what is wrong.
+bool PoolSizes(const Buffer& x, const runtime::PoolWindow& w, int64_t* sizes) {
+  if (x.rank != 4 || x.device.kind != DeviceKind::kCpu || x.dtype != DType::kFloat32 || x.strides[3] != 1) return false;
+  if (x.sizes[2] * x.sizes[3] > std::numeric_limits<int32_t>::max()) return false;
+  for (int d = 0; d < 2; ++d) {
+    if (w.stride[d] < 1 || w.dilation[d] < 1 || w.padding[d] < 0 || 2 * w.padding[d] > w.kernel[d]) return false;
+    const int64_t room = x.sizes[2 + d] + 2 * w.padding[d] - w.dilation[d] * (w.kernel[d] - 1) - 1;
+    if (room < 0) return false;
+    sizes[d] = room / w.stride[d] + 1;
+  }
+  return x.sizes[0] * x.sizes[1] > 0;
+}
+
+bool MakeDense(const TorchApi& t, const int64_t (&sizes)[4], Handle* h, Buffer* b) {
+  const int64_t strides[4] = {sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1};
+  TorchHost().AllocateOutput(DType::kFloat32, sizes, strides, Device{}, b);
+  Impl impl = b->handle;
+  return !t.new_tensor_handle(&impl, h) && (ReleaseImpl(t, impl), true);
+}
+
+bool MaxPool(const TorchApi& t, const Call& c, Operands operands, Handles& out) {
+  runtime::PoolWindow w;
+  int64_t sizes[2];
+  if (operands.size() != 1 || !c.kwargs.empty() || !ReadPool(c.args, &w) || !PoolSizes(operands[0], w, sizes))
+    return false;
+  const Buffer& x = operands[0];
+  Buffer y;
+  if (!MakeDense(t, {x.sizes[0], x.sizes[1], sizes[0], sizes[1]}, out[0], &y)) return false;
+  const int64_t all[4] = {x.sizes[0], x.sizes[1], sizes[0], sizes[1]};
+  y.sizes = all;
+  runtime::MaxPool(TorchHost(), x, w, y);
+  return out.Count(1);
+}
+
+// framejit.vjp(torch.max_pool2d)(which, operands, args, kwargs, grads); operands: x and the gradient.
+bool MaxPoolGradient(const TorchApi& t, const Call& c, Operands operands, Handles& out) {
+  runtime::PoolWindow w;
+  int64_t sizes[2];
+  if (operands.size() != 2 || c.args.size() != 5 || !c.args[3].items.empty() || !ReadPool(c.args[2].items, &w) ||
+      !PoolSizes(operands[0], w, sizes))
+    return false;
+  const Buffer &x = operands[0], &g = operands[1];
+  if (g.rank != 4 || g.dtype != DType::kFloat32 || g.sizes[2] != sizes[0] || g.sizes[3] != sizes[1]) return false;
+  Buffer dx;
+  if (!MakeDense(t, {x.sizes[0], x.sizes[1], x.sizes[2], x.sizes[3]}, out[0], &dx)) return false;
+  runtime::MaxPoolGradient(TorchHost(), g, x, w, dx);
+  return out.Count(1);
+}
+
 using Runner = bool (*)(const TorchApi& t, const Call& c, Operands operands, Handles& out);
 
 Runner Find(const std::string& callee) {
@@ -124,6 +196,8 @@ Runner Find(const std::string& callee) {
       {"torch.ops.aten.native_dropout", Dropout},
       {"framejit._gradients.attention", Attention},
       {"framejit._gradients.attention_backward", AttentionBackward},
+      {"torch.max_pool2d", MaxPool},
+      {"framejit.vjp(torch.max_pool2d)", MaxPoolGradient},
   };
   auto at = table->find(callee);
   return at == table->end() ? nullptr : at->second;

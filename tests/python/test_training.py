@@ -183,6 +183,27 @@ def test_transposed_depthwise_convolutions(fresh, case):
         torch.testing.assert_close(fresh.compile(f)(*arguments), f(*arguments))
 
 
+@pytest.mark.parametrize("case", [(2,), (3, 2, 1), ((2, 3), (1, 2), (1, 0), (2, 1)), (3, 1, 1, 2), (2, None, 0, 1, True), (5, 4, 2), ((1, 4), (3, 3), (0, 2))], ids=str)
+def test_max_pool(fresh, case):
+    """Which of equal elements gets the gradient, and where nans are: as in eager, bit for bit."""
+    f = lambda x: F.max_pool2d(x, *case)  # noqa: E731
+    compiled = fresh.compile(f)
+    for shape in ((2, 3, 9, 11), (1, 5, 13, 70)):
+        torch.manual_seed(0)
+        x = torch.randn(shape).mul(3).round()
+        x[0, 0, 3:5, 2:4] = float("nan")
+        x[0, 1, :6] = -float("inf")
+        for layout in (x, x.contiguous(memory_format=torch.channels_last), x.transpose(2, 3).contiguous().transpose(2, 3)):
+            mine, theirs = (layout.clone().requires_grad_() for _ in range(2))
+            y, z = compiled(mine), f(theirs)
+            g = torch.randn_like(z).round()  # sums are exact
+            y.backward(g), z.backward(g)
+            torch.testing.assert_close(y, z, rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=0)
+            torch.testing.assert_close(compiled(layout), z.detach(), rtol=0, atol=0, equal_nan=True)
+            assert y.stride() == z.stride()
+
+
 def test_the_gradient_of_a_large_table(fresh):
     """Its memory is nobody's before and after: zeros, whatever was done to the one of the step before."""
     table = torch.nn.Parameter(torch.randn(70_000, 128, generator=torch.Generator().manual_seed(0)))
