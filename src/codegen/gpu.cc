@@ -55,6 +55,24 @@ struct Loaded {
   runtime::cuda::Function function = nullptr;
 };
 
+// Lets the function have its shared memory and its cluster. False: the chip (or the part of it that is ours) never has
+// room for one.
+bool Prepare(const Driver& d, const GpuSchedule& s, runtime::cuda::Function f) {
+  constexpr int kMaxDynamicShared = 8, kNonPortableCluster = 14, kClusterDimension = 4, kPortable = 8;
+  if (s.held) Check(d, d.function_set(f, kMaxDynamicShared, s.held), "cuFuncSetAttribute");
+  if (s.cluster == 1) return true;
+  if (s.cluster > kPortable) Check(d, d.function_set(f, kNonPortableCluster, 1), "cuFuncSetAttribute");
+  const runtime::cuda::LaunchAttribute of_cluster{kClusterDimension, 0, {s.cluster, 1, 1}};
+  runtime::cuda::LaunchConfig config;
+  config.grid[0] = s.cluster;
+  config.block[0] = s.threads;
+  config.shared_bytes = s.held;
+  config.attributes = &of_cluster;
+  config.count = 1;
+  int count = 0;
+  return !d.clusters_at_once(&count, f, &config) && count > 0;
+}
+
 Loaded Compile(const loop::Kernel& kernel, const DeviceInfo& device, bool vectors, bool narrow) {
   Slots().acquire();
   struct Release {
@@ -62,26 +80,32 @@ Loaded Compile(const loop::Kernel& kernel, const DeviceInfo& device, bool vector
   } release;
   const auto start = std::chrono::steady_clock::now();
   Loaded out;
-  out.schedule = MakeGpuSchedule(kernel, device.major * 10 + device.minor, vectors, narrow);
   const Driver& d = *runtime::cuda::GetDriver();
   runtime::cuda::Scope scope(d, device);
-  runtime::cuda::Module module = nullptr;  // never unloaded: launches may be in flight
-  const std::string key = GpuCodeKey(kernel, out.schedule, device);
   const bool shown = diag::Enabled(diag::Channel::ptx_);
-  std::optional<GpuCode> code = shown ? std::nullopt : ReadGpuCode(key);
-  auto load = [&] { return d.module_load(&module, code->code.c_str(), 0, nullptr, nullptr); };
-  if (code && !load()) {
-    ++TheTotals().read;
-  } else {
-    code.emplace().symbol = SymbolOf(kernel);
-    const std::string ptx =
-        GpuKernelText(kernel, out.schedule, ArchOf(device.major, device.minor), code->symbol, "ptx");
-    if (shown) diag::Log(diag::Channel::ptx_, ptx);
-    code->code = runtime::cuda::Assemble(device, ptx, SitePackages());
-    if (auto r = load()) runtime::cuda::Fail(d, r, "loading kernel " + code->symbol);
-    WriteGpuCode(key, *code);
+  std::optional<GpuCode> code;
+  auto load = [&](int most_cluster) {
+    out.schedule = MakeGpuSchedule(kernel, device.major * 10 + device.minor, vectors, narrow, most_cluster);
+    runtime::cuda::Module module = nullptr;  // never unloaded: launches may be in flight
+    const std::string key = GpuCodeKey(kernel, out.schedule, device);
+    code = shown ? std::nullopt : ReadGpuCode(key);
+    auto load = [&] { return d.module_load(&module, code->code.c_str(), 0, nullptr, nullptr); };
+    if (code && !load()) {
+      ++TheTotals().read;
+    } else {
+      code.emplace().symbol = SymbolOf(kernel);
+      const std::string ptx =
+          GpuKernelText(kernel, out.schedule, ArchOf(device.major, device.minor), code->symbol, "ptx");
+      if (shown) diag::Log(diag::Channel::ptx_, ptx);
+      code->code = runtime::cuda::Assemble(device, ptx, SitePackages());
+      if (auto r = load()) runtime::cuda::Fail(d, r, "loading kernel " + code->symbol);
+      WriteGpuCode(key, *code);
+    }
+    Check(d, d.module_function(&out.function, module, code->symbol.c_str()), "cuModuleGetFunction");
+    return Prepare(d, out.schedule, out.function);
+  };
+  for (int most = kMostCluster; !load(most); most = out.schedule.cluster / 2) {
   }
-  Check(d, d.module_function(&out.function, module, code->symbol.c_str()), "cuModuleGetFunction");
   Totals& t = TheTotals();
   ++t.kernels;
   t.code_bytes += static_cast<int64_t>(code->code.size());
@@ -119,6 +143,7 @@ class GpuKernel : public runtime::cuda::Kernel {
     if (blocks > 0x7fffffff) throw std::runtime_error("a kernel of more than 2^31 blocks");
     out.grid = static_cast<unsigned>(std::max<int64_t>(0, blocks));
     out.threads = static_cast<unsigned>(loaded.schedule.threads);
+    out.shared_bytes = static_cast<unsigned>(loaded.schedule.held);
     out.dependent = loaded.schedule.dependent && launches_early_;
     return out;
   }

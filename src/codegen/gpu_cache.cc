@@ -96,7 +96,7 @@ std::string GpuCodeKey(const loop::Kernel& kernel, const GpuSchedule& s, const r
   std::string key = build;
   for (int n :
        {device.major, device.minor, driver, static_cast<int>(s.mode), static_cast<int>(s.narrow), s.vector, s.threads,
-        s.unroll, s.row_threads, s.blocks, s.slices, s.tile, s.group, s.cluster, static_cast<int>(s.dependent),
+        s.unroll, s.row_threads, s.blocks, s.slices, s.tile, s.group, s.cluster, s.held, static_cast<int>(s.dependent),
         static_cast<int>(s.mirrored), static_cast<int>(s.resident), static_cast<int>(s.ahead)})
     key += " " + std::to_string(n);
   return key + " " + LibdevicePath() + "\n" + kernel.SignatureText();

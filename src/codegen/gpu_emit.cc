@@ -61,8 +61,8 @@ class GpuEmitter : public GpuReducer {
     if (s_.dependent) {
       // What runs before has ended and its writes are seen. Then the next kernel may be sent to where blocks have
       // ended.
-      ClusterAsm("griddepcontrol.wait;");
-      ClusterAsm("griddepcontrol.launch_dependents;");
+      Asm("griddepcontrol.wait;");
+      Asm("griddepcontrol.launch_dependents;");
     }
     switch (s_.mode) {
       case GpuSchedule::kPoint: Points(); break;
@@ -244,10 +244,10 @@ class GpuEmitter : public GpuReducer {
     }
   }
 
-  // For(from, to, step) over sites. What the stage reads in whole vectors is asked for one step ahead: it is on its way
-  // while this step computes.
-  void Stream(const Stage& stage, Value* from, Value* to, Value* step,
-              const std::function<std::vector<Site>(Value*)>& sites_at,
+  // For(from, to, step) over sites; those up to `reach` after a step's first are all there where `sites_at` is told so.
+  // What the stage reads in whole vectors is asked for one step ahead: it is on its way while this step computes.
+  void Stream(const Stage& stage, Value* from, Value* to, int64_t step, int64_t reach,
+              const std::function<std::vector<Site>(Value*, bool all)>& sites_at,
               const std::function<void(std::vector<Site>&)>& body) {
     struct Ahead {
       int inst;
@@ -264,7 +264,7 @@ class GpuEmitter : public GpuReducer {
       ahead.push_back({n, {}});
     }
     auto load = [&](Value* at, bool first) {
-      std::vector<Site> sites = sites_at(at);
+      std::vector<Site> sites = sites_at(at, false);
       for (Ahead& a : ahead) {
         size_t next = 0;
         for (Site& site : sites) {
@@ -279,8 +279,8 @@ class GpuEmitter : public GpuReducer {
       }
     };
     if (!ahead.empty()) load(from, true);
-    For(from, to, step, [&](Value* at) {
-      std::vector<Site> sites = sites_at(at);
+    auto one = [&](Value* at, bool all) {
+      std::vector<Site> sites = sites_at(at, all);
       for (Site& site : sites) site.values.resize(k_.insts.size());
       for (const Ahead& a : ahead) {
         const DType t = k_.buffers[k_.insts[a.inst].buffer].dtype;
@@ -291,9 +291,22 @@ class GpuEmitter : public GpuReducer {
           for (Value* v : LanesOf(t, words)) sites[s].values[number_[a.inst]].push_back(ops_.FromStorage(v, t));
         }
       }
-      if (!ahead.empty()) load(Add(at, step), false);
+      if (!ahead.empty()) load(Add(at, I(step)), false);
       body(sites);
-    });
+    };
+    const auto first = Const(from), last = Const(to);
+    if (s_.held && !AllHere()) {  // the first loop over what is held begins when its first step is there
+      for (int i = 0; i < HeldSteps(); ++i) {
+        Await(i);
+        one(I(i * step), (i + 1) * step <= *last);
+      }
+      return;
+    }
+    auto* at = Slot(index_, from);
+    if (!first || !last || *last - *first > reach)
+      ForOn(at, b_.CreateSub(to, I(reach)), I(step), [&](Value* at) { one(at, true); });
+    if (first && last && (*last - *first) % step == 0 && reach == step - 1) return;
+    ForOn(at, to, I(step), [&](Value* at) { one(at, false); });
   }
 
   // --- row kernels
@@ -317,6 +330,12 @@ class GpuEmitter : public GpuReducer {
     Value* leader = s_.row_threads == 1 ? nullptr : b_.CreateICmpEQ(lane_in_row_, I(0));
     Value* vectors = NumVectors();
     Value* total = Mul(Product(k_.red), vectors);
+    const int64_t step = RowThreads() * s_.unroll;
+    if (s_.held) {
+      Hold(static_cast<int>((*Const(total) + step - 1) / step), [&](int i) {
+        return RowSites(base, I(i * step), total, vectors, s_.unroll, (i + 1) * step <= *Const(total));
+      });
+    }
     std::vector<Site> resident;
     if (s_.resident) resident = RowSites(base, I(0), total, vectors, s_.unroll);
     for (size_t n = 0; n < k_.stages.size(); ++n) {
@@ -341,8 +360,8 @@ class GpuEmitter : public GpuReducer {
       } else {
         ToSlots(states);
         StartScans(stage);
-        auto sites_at = [&](Value* chunk) { return RowSites(base, chunk, total, vectors, s_.unroll); };
-        Stream(stage, I(0), total, I(RowThreads() * s_.unroll), sites_at, [&](std::vector<Site>& sites) {
+        auto sites_at = [&](Value* chunk, bool all) { return RowSites(base, chunk, total, vectors, s_.unroll, all); };
+        Stream(stage, I(0), total, step, step - 1, sites_at, [&](std::vector<Site>& sites) {
           Emit(stage, sites);
           Accumulate(states, sites);
         });
@@ -360,7 +379,6 @@ class GpuEmitter : public GpuReducer {
     }
     return false;
   }
-  int64_t RowThreads() const { return int64_t{s_.row_threads} * s_.cluster; }
 
   // One stage looks for the maximum m of some x, the next sums exp(x - m) and nothing else: one pass over the row can
   // do both, with the maximum so far. What was summed for a smaller one is scaled when a larger one comes.
@@ -413,8 +431,9 @@ class GpuEmitter : public GpuReducer {
     };
     ToSlots(maxima);
     ToSlots(sums);
-    auto sites_at = [&](Value* chunk) { return RowSites(base, chunk, total, vectors, s_.unroll); };
-    Stream(first, I(0), total, I(RowThreads() * s_.unroll), sites_at, [&](std::vector<Site>& sites) {
+    auto sites_at = [&](Value* chunk, bool all) { return RowSites(base, chunk, total, vectors, s_.unroll, all); };
+    const int64_t step = RowThreads() * s_.unroll;
+    Stream(first, I(0), total, step, step - 1, sites_at, [&](std::vector<Site>& sites) {
       Emit(first, sites);
       Value* before = Get(m.slot[0]);
       Accumulate(maxima, sites);
@@ -432,24 +451,46 @@ class GpuEmitter : public GpuReducer {
     });
     FromSlots(maxima);
     FromSlots(sums);
-    Value* mine = shift(m.value[0]);
-    FinishStates(maxima);
-    Value* whole = m.value[0];
-    Value* scale = exp(b_.CreateFSub(mine, shift(whole)));
-    for (State& s : sums) s.value[0] = b_.CreateFMul(s.value[0], scale);
-    FinishStates(sums);
+    // Told together: each maximum, and the sums for that one.
+    auto scaled = [&](Value* sum, Value* from, Value* to) {  // from may be that of no element: nothing is left
+      return b_.CreateFMul(sum, exp(b_.CreateFSub(from, shift(to))));
+    };
+    Value* mine = m.value[0];
+    m.value[0] = OverWarp(m).first;
+    for (State& s : sums) {
+      s.value[0] = scaled(s.value[0], mine, m.value[0]);
+      s.value[0] = OverWarp(s).first;
+    }
+    if (RowWarps() > 1) {
+      std::vector<State> all = {m};
+      all.insert(all.end(), sums.begin(), sums.end());
+      const std::vector<Place> places = Exchange(all);
+      const std::vector<Pair> of_warps = OfWarps(m, places[0]);
+      m.value[0] = OverWarps(m, of_warps).first;
+      for (size_t i = 0; i < sums.size(); ++i) {
+        std::vector<Pair> parts = OfWarps(sums[i], places[i + 1]);
+        for (size_t w = 0; w < parts.size(); ++w)
+          parts[w].first = scaled(parts[w].first, of_warps[w].first, m.value[0]);
+        sums[i].value[0] = OverWarps(sums[i], parts).first;
+      }
+    }
+    row_[m.inst] = m.value;
     for (State& s : sums)  // exp(-inf + inf)
-      row_[s.inst] = {b_.CreateSelect(b_.CreateFCmpOEQ(whole, nothing), llvm::ConstantFP::getNaN(type), s.value[0])};
+      row_[s.inst] = {
+          b_.CreateSelect(b_.CreateFCmpOEQ(m.value[0], nothing), llvm::ConstantFP::getNaN(type), s.value[0])};
   }
 
   // This thread's vectors [chunk, chunk + count * row_threads) of the row.
-  std::vector<Site> RowSites(const Site& base, Value* chunk, Value* total, Value* vectors, int count) {
+  std::vector<Site> RowSites(const Site& base, Value* chunk, Value* total, Value* vectors, int count,
+                             bool all = false) {
     std::vector<Site> sites(count, base);
     for (int u = 0; u < count; ++u) {
       Site& site = sites[u];
+      site.chunk = chunk;
+      site.number = u;
       Value* e = Add(chunk, Add(lane_in_row_, I(u * RowThreads())));
       const auto known = Const(total);
-      const bool inside = s_.resident && known && *known >= (u + 1) * RowThreads();
+      const bool inside = all || (s_.resident && known && *known >= (u + 1) * RowThreads());
       site.active = inside ? nullptr : b_.CreateICmpSLT(e, total);
       if (!k_.red.empty()) {
         site.red = Unflatten(b_.CreateUDiv(e, vectors), k_.red);
@@ -482,16 +523,17 @@ class GpuEmitter : public GpuReducer {
       std::vector<State> states = MakeStates(stage);
       ToSlots(states);
       StartScans(stage);
-      auto sites_at = [&](Value* e) {
+      auto sites_at = [&](Value* e, bool all) {
         std::vector<Site> sites(s_.unroll, base);
         for (int u = 0; u < s_.unroll; ++u) {
           Value* at = Add(e, I(int64_t{u} * s_.slices));
-          if (u || s_.ahead) sites[u].active = And(base.active, b_.CreateICmpSLT(at, total));
+          if (!all) sites[u].active = And(base.active, b_.CreateICmpSLT(at, total));
           sites[u].red = Unflatten(at, k_.red);
         }
         return sites;
       };
-      Stream(stage, slice, total, I(int64_t{s_.slices} * s_.unroll), sites_at, [&](std::vector<Site>& sites) {
+      const int64_t step = int64_t{s_.slices} * s_.unroll;
+      Stream(stage, slice, total, step, step - s_.slices, sites_at, [&](std::vector<Site>& sites) {
         Emit(stage, sites);
         Accumulate(states, sites);
       });

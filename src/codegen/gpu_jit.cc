@@ -190,6 +190,9 @@ std::string GpuKernelText(const loop::Kernel& kernel, const GpuSchedule& schedul
   std::string ptx(code.data(), code.size());
   constexpr std::string_view kMost = ".maxclusterrank ";  // the size itself this LLVM has no words for
   if (const size_t at = ptx.find(kMost); at != std::string::npos) ptx.replace(at, kMost.size(), ".reqnctapercluster ");
+  constexpr std::string_view kVersion = ".version 7.8";  // pushes to other blocks are younger: CUDA 12.1
+  if (const size_t at = ptx.find(kVersion); at != std::string::npos && ptx.find("st.async") != std::string::npos)
+    ptx.replace(at, kVersion.size(), ".version 8.1");
   return ptx;
 }
 

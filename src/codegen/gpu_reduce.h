@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/gpu_thread.h"
+#include "codegen/gpu_held.h"
 
 namespace framejit::codegen {
 
-class GpuReducer : public GpuThread {
+class GpuReducer : public GpuHeld {
  protected:
-  using GpuThread::GpuThread;
+  using GpuHeld::GpuHeld;
 
   struct State {
     int inst;
@@ -178,42 +178,55 @@ class GpuReducer : public GpuThread {
     for (State& s : states) row_[s.inst] = s.arg ? s.position : s.value;
   }
 
-  // --- clusters. Blocks push what they have into each other's shared memory, a barrier, everybody reads its own. No
-  // block may push before all have begun (they say so at the very start), and nothing is pushed after the last barrier.
-  void ClusterAsm(const char* code) {
-    auto* f = llvm::FunctionType::get(b_.getVoidTy(), false);
-    b_.CreateCall(llvm::InlineAsm::get(f, code, "~{memory}", /*hasSideEffects=*/true));
-  }
+  // --- clusters. Warps push what they have into every block's shared memory, and a barrier there counts the bytes: no
+  // fence, which would wait for all that was stored before. No block may push before all have begun and made their
+  // barriers. A round has a barrier and memory of its own: it is used once.
   void StartCluster() {
     if (s_.cluster == 1) return;
-    ClusterAsm("barrier.cluster.arrive.aligned;");
+    for (const Stage& stage : k_.stages)
+      rounds_ += stage.loop && std::any_of(stage.insts.begin(), stage.insts.end(),
+                                           [&](int n) { return k_.insts[n].kind == IKind::kReduce; });
+    barriers_ = Shared(b_.getInt64Ty(), std::max(1, rounds_));
+    If(b_.CreateICmpEQ(thread_, I(0)), [&] {
+      for (int i = 0; i < rounds_; ++i) WithBarrier("mbarrier.init.shared.b64 [$0], 1;", i);
+      Asm("fence.mbarrier_init.release.cluster;");
+    });
+    Asm("barrier.cluster.arrive.relaxed.aligned;");
     begun_ = false;
   }
   void EndCluster() {  // a block that never pushed waits all the same: others may
-    if (s_.cluster > 1 && !begun_) ClusterAsm("barrier.cluster.wait.aligned;");
+    if (s_.cluster > 1) BeginCluster();
   }
-  void BeginPush() {
-    if (!begun_) ClusterAsm("barrier.cluster.wait.aligned;");
+  void BeginCluster() {
+    if (!begun_) Asm("barrier.cluster.wait.aligned;");
     begun_ = true;
   }
-  void ClusterBarrier() {
-    ClusterAsm("barrier.cluster.arrive.aligned;");
-    ClusterAsm("barrier.cluster.wait.aligned;");
-  }
   Value* RankInCluster() { return b_.CreateURem(block_, I(s_.cluster)); }
-  // Into element `at` of `g` in the shared memory of block `rank` (i32).
-  void Push(llvm::GlobalVariable* g, Value* at, Value* rank, Value* v) {
-    if (v->getType()->isIntegerTy(1)) v = b_.CreateZExt(v, b_.getInt8Ty());
-    const int bits = v->getType()->getScalarSizeInBits();
-    Value* p = b_.CreatePtrToInt(b_.CreateGEP(v->getType(), g, Wide(at)), b_.getInt64Ty());
+  Value* SharedAddress(llvm::Type* type, llvm::GlobalVariable* g, Value* at) {
+    return b_.CreateTrunc(b_.CreatePtrToInt(b_.CreateGEP(type, g, Wide(at)), b_.getInt64Ty()), b_.getInt32Ty());
+  }
+  void WithBarrier(const std::string& code, int round) {
+    auto* f = llvm::FunctionType::get(b_.getVoidTy(), {b_.getInt32Ty()}, false);
+    b_.CreateCall(llvm::InlineAsm::get(f, code, "r,~{memory}", /*hasSideEffects=*/true),
+                  {SharedAddress(b_.getInt64Ty(), barriers_, I(round))});
+  }
+  // Numbers of less than 32 bits travel as those.
+  llvm::Type* PushedType(llvm::Type* t) { return t->getScalarSizeInBits() < 32 ? b_.getInt32Ty() : t; }
+  // Into element `at` of `g` in the shared memory of block `rank` (i32); that block's barrier hears of it.
+  void Push(llvm::GlobalVariable* g, Value* at, Value* rank, int round, Value* v) {
+    const unsigned bits = v->getType()->getScalarSizeInBits();
     Value* word = b_.CreateBitCast(v, b_.getIntNTy(bits));
-    if (bits == 8) word = b_.CreateZExt(word, b_.getInt16Ty());
-    const std::string c = bits == 64 ? "l" : bits == 32 ? "r" : "h";
-    const std::string code = "{ .reg .b32 a; mapa.shared::cluster.u32 a, $0, $1; st.shared::cluster.b" +
-                             std::to_string(bits) + " [a], $2; }";
-    auto* f = llvm::FunctionType::get(b_.getVoidTy(), {b_.getInt32Ty(), b_.getInt32Ty(), word->getType()}, false);
-    b_.CreateCall(llvm::InlineAsm::get(f, code, "r,r," + c + ",~{memory}", /*hasSideEffects=*/true),
-                  {b_.CreateTrunc(p, b_.getInt32Ty()), rank, word});
+    if (bits < 32) word = b_.CreateZExt(word, b_.getInt32Ty());
+    const std::string code =
+        "{ .reg .b32 a, b; mapa.shared::cluster.u32 a, $0, $2; mapa.shared::cluster.u32 b, $1, $2; "
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b" +
+        std::to_string(std::max(bits, 32u)) + " [a], $3, [b]; }";
+    llvm::Type* i32 = b_.getInt32Ty();
+    auto* f = llvm::FunctionType::get(b_.getVoidTy(), {i32, i32, i32, word->getType()}, false);
+    b_.CreateCall(
+        llvm::InlineAsm::get(f, code, std::string("r,r,r,") + (bits == 64 ? "l" : "r") + ",~{memory}",
+                             /*hasSideEffects=*/true),
+        {SharedAddress(word->getType(), g, at), SharedAddress(b_.getInt64Ty(), barriers_, I(round)), rank, word});
   }
   struct Place {
     llvm::GlobalVariable *value, *position;
@@ -221,28 +234,44 @@ class GpuReducer : public GpuThread {
   // Memory of its own for every reduction: no barrier before the next one is needed.
   std::vector<Place> Places(const std::vector<State>& states, int count) {
     std::vector<Place> places;
-    for (const State& s : states)
-      places.push_back(
-          {Shared(SharedType(s.value[0]->getType()), count), s.arg ? Shared(b_.getInt64Ty(), count) : nullptr});
+    for (const State& s : states) {
+      llvm::Type* type = s.value[0]->getType();
+      places.push_back({Shared(s_.cluster > 1 ? PushedType(type) : SharedType(type), count),
+                        s.arg ? Shared(b_.getInt64Ty(), count) : nullptr});
+    }
     return places;
   }
   Pair GetPlace(const Place& p, const State& s, Value* at) {
-    return {GetShared(p.value, at, s.value[0]->getType()),
-            s.arg ? GetShared(p.position, at, b_.getInt64Ty()) : nullptr};
+    llvm::Type* type = s.value[0]->getType();
+    Value* v = GetShared(p.value, at, s_.cluster > 1 ? PushedType(type) : type);
+    if (v->getType() != type) v = b_.CreateTruncOrBitCast(v, type);
+    return {v, s.arg ? GetShared(p.position, at, b_.getInt64Ty()) : nullptr};
   }
 
+  // Values of a row come together in two steps: those of a warp's lanes, then those of all the row's warps, which lie
+  // in the shared memory of every block.
+  int RowWarps() const { return s_.row_threads / 32 * s_.cluster; }
+  static void SetState(State& s, Pair p) {
+    s.value[0] = p.first;
+    if (s.arg) s.position[0] = p.second;
+  }
+  Pair OverWarp(const State& s) {
+    return Butterfly(s, {s.value[0], s.arg ? s.position[0] : nullptr}, std::min(32, s_.row_threads));
+  }
   void AcrossThreads(std::vector<State>& states) {
-    const int width = std::min(32, s_.row_threads), warps = s_.row_threads / 32;
-    for (State& s : states) {
-      Pair p = Butterfly(s, {s.value[0], s.arg ? s.position[0] : nullptr}, width);
-      s.value[0] = p.first;
-      if (s.arg) s.position[0] = p.second;
-    }
+    for (State& s : states) SetState(s, OverWarp(s));
+    if (RowWarps() <= 1) return;
+    const std::vector<Place> places = Exchange(states);
+    for (size_t i = 0; i < states.size(); ++i) SetState(states[i], OverWarps(states[i], OfWarps(states[i], places[i])));
+  }
+  std::vector<Place> Exchange(const std::vector<State>& states) {
     Value* lane = b_.CreateAnd(thread_, I(31));
     Value* warp = b_.CreateLShr(thread_, 5);
-    if (s_.cluster > 1) return AcrossCluster(states, lane, warp, warps);
-    if (warps <= 1) return;
-    const std::vector<Place> places = Places(states, 32);
+    const std::vector<Place> places = Places(states, std::max(32, RowWarps()));
+    if (s_.cluster > 1) {
+      PushAll(states, places, lane, warp);
+      return places;
+    }
     If(b_.CreateICmpEQ(lane, I(0)), [&] {
       for (size_t i = 0; i < states.size(); ++i) {
         PutShared(places[i].value, warp, states[i].value[0]);
@@ -250,45 +279,44 @@ class GpuReducer : public GpuThread {
       }
     });
     Barrier();
-    for (size_t i = 0; i < states.size(); ++i) {
-      State& s = states[i];
-      auto load = [&](Value* at) { return GetPlace(places[i], s, at); };
-      Pair p;
-      if (warps <= 4) {
-        std::vector<Pair> all;
-        for (int w = 0; w < warps; ++w) all.push_back(load(I(w)));
-        p = Tree(s, all);
-      } else {
-        p = Butterfly(s, load(b_.CreateAnd(lane, I(warps - 1))), warps);
-      }
-      s.value[0] = p.first;
-      if (s.arg) s.position[0] = p.second;
-    }
+    return places;
   }
-
-  // Every warp tells every block, one lane each.
-  void AcrossCluster(std::vector<State>& states, Value* lane, Value* warp, int warps) {
-    const int all = warps * s_.cluster;
-    const std::vector<Place> places = Places(states, all);
-    BeginPush();
+  // Every warp tells every block, one lane each. (A step within the block before was slower.)
+  void PushAll(const std::vector<State>& states, const std::vector<Place>& places, Value* lane, Value* warp) {
+    int64_t bytes = 0;
+    for (const State& s : states)
+      bytes += RowWarps() * (PushedType(s.value[0]->getType())->getScalarSizeInBits() / 8 + (s.arg ? 8 : 0));
+    const int round = next_round_++;
+    BeginCluster();
+    If(b_.CreateICmpEQ(thread_, I(0)), [&] {
+      WithBarrier("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared.b64 s, [$0], " + std::to_string(bytes) + "; }",
+                  round);
+    });
     If(b_.CreateICmpULT(lane, I(s_.cluster)), [&] {
       Value* to = b_.CreateTrunc(lane, b_.getInt32Ty());
-      Value* at = Add(Mul(RankInCluster(), I(warps)), warp);
+      Value* at = Add(Mul(RankInCluster(), I(s_.row_threads / 32)), warp);
       for (size_t i = 0; i < states.size(); ++i) {
-        Push(places[i].value, at, to, states[i].value[0]);
-        if (states[i].arg) Push(places[i].position, at, to, states[i].position[0]);
+        Push(places[i].value, at, to, round, states[i].value[0]);
+        if (states[i].arg) Push(places[i].position, at, to, round, states[i].position[0]);
       }
     });
-    ClusterBarrier();
-    for (size_t i = 0; i < states.size(); ++i) {
-      State& s = states[i];
-      std::vector<Pair> mine;
-      for (int first = 0; first < all; first += 32)
-        mine.push_back(GetPlace(places[i], s, all < 32 ? b_.CreateAnd(lane, I(all - 1)) : Add(lane, I(first))));
-      Pair p = Butterfly(s, Tree(s, mine), std::min(32, all));
-      s.value[0] = p.first;
-      if (s.arg) s.position[0] = p.second;
+    WithBarrier("{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [$0], 0; @!p bra again; }", round);
+  }
+  // By lane: all of a few, or those that fall to the lane.
+  std::vector<Pair> OfWarps(const State& s, const Place& place) {
+    Value* lane = b_.CreateAnd(thread_, I(31));
+    std::vector<Pair> out;
+    if (RowWarps() <= 4) {
+      for (int w = 0; w < RowWarps(); ++w) out.push_back(GetPlace(place, s, I(w)));
+      return out;
     }
+    for (int first = 0; first < RowWarps(); first += 32)
+      out.push_back(GetPlace(place, s, RowWarps() < 32 ? b_.CreateAnd(lane, I(RowWarps() - 1)) : Add(lane, I(first))));
+    return out;
+  }
+  Pair OverWarps(const State& s, const std::vector<Pair>& parts) {
+    Pair p = Tree(s, parts);
+    return RowWarps() <= 4 ? p : Butterfly(s, p, std::min(32, RowWarps()));
   }
 
   void AcrossSlices(std::vector<State>& states) {
@@ -319,7 +347,9 @@ class GpuReducer : public GpuThread {
     }
   }
 
-  bool begun_ = true;  // all blocks of the cluster
+  bool begun_ = true;                         // all blocks of the cluster
+  llvm::GlobalVariable* barriers_ = nullptr;  // of a cluster's rounds
+  int rounds_ = 0, next_round_ = 0;
 };
 
 }  // namespace framejit::codegen

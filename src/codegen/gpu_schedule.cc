@@ -1,6 +1,8 @@
 #include "codegen/gpu_schedule.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <set>
 
@@ -106,6 +108,22 @@ int64_t SizeOf(Int e, const int64_t* symbols) {
   return e.is_const() ? e.value() : symbols[*e.as_symbol()];
 }
 
+std::vector<int> GpuHeldLoads(const Kernel& k, const GpuSchedule& s) {
+  std::vector<int> out;
+  for (const auto& stage : k.stages) {
+    for (int n : stage.insts) {
+      const Inst& inst = k.insts[n];
+      if (!stage.loop || inst.kind != IKind::kLoad || inst.predicate >= 0 || !s.wide_access[n] || s.vector == 1 ||
+          k.buffers[inst.buffer].written || s.vector * DTypeSize(k.buffers[inst.buffer].dtype) < 4)
+        continue;
+      if (std::all_of(inst.index.outer.begin(), inst.index.outer.end(), [](Int c) { return c == Int(0); })) continue;
+      auto same = [&](int m) { return k.insts[m].buffer == inst.buffer && k.insts[m].index == inst.index; };
+      if (std::none_of(out.begin(), out.end(), same)) out.push_back(n);
+    }
+  }
+  return out;
+}
+
 std::vector<bool> GpuUniform(const Kernel& k, int vector) {
   std::vector<bool> uniform(k.insts.size(), false);
   for (const auto& stage : k.stages) {
@@ -129,11 +147,38 @@ std::vector<bool> GpuUniform(const Kernel& k, int vector) {
   return uniform;
 }
 
-GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool narrow) {
+// A row of so many vectors in the shared memory of a block, or of a cluster. Several blocks a multiprocessor, so that
+// one computes while others load; small ones, where they are many (all measured on an H200).
+static bool HoldRow(const Kernel& k, int64_t vectors, int capability, int most_cluster, GpuSchedule* s) {
+  constexpr int kOneBlock = 64 << 10, kOfMany = 16 << 10, kLeast = 128, kOfThread = 128;  // bytes; threads
+  const int most = capability == 90 || capability == 100 ? 200 << 10 : 96 << 10;          // bytes of a multiprocessor
+  int64_t of_vector = 0;
+  for (int n : GpuHeldLoads(k, *s)) of_vector += s->vector * DTypeSize(k.buffers[k.insts[n].buffer].dtype);
+  const int64_t row = vectors * of_vector;
+  if (row == 0) return false;
+  int cluster = 1, threads = kLeast;
+  while (row > kOneBlock && cluster < most_cluster && row > int64_t{kOfMany} * cluster) cluster *= 2;
+  const int64_t of_thread = cluster == 1 ? kOfThread : 2 * kOfThread;
+  while (threads < kMostThreads && row > of_thread * threads * cluster) threads *= 2;
+  auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  constexpr int kUnroll = 2;
+  const int64_t steps = ceil(vectors, int64_t{threads} * cluster * kUnroll),
+                bytes = steps * kUnroll * threads * of_vector;
+  if (bytes > most) return false;
+  s->cluster = cluster;
+  s->row_threads = threads;
+  s->unroll = kUnroll;
+  s->held = static_cast<int>(bytes);
+  s->blocks = static_cast<int>(std::clamp<int64_t>(most / bytes, 1, 1536 / threads));
+  return true;
+}
+
+GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool narrow, int most_cluster) {
   GpuSchedule s;
   s.narrow = narrow;
   s.pairs = capability >= 80;
   s.dependent = capability >= 90;
+  const bool clusters = capability >= 90;
   bool reduces = false, scans = false, loads64 = false;
   int smallest = 0, largest = 0, loads = 0;
   std::set<int> read;  // buffers, in loops
@@ -244,7 +289,13 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
       int64_t extent = 1;
       for (Int r : k.red) extent *= Const(r, 64);
       s.slices = 1;
-      while (s.slices < 16 && s.slices * 8 <= extent) s.slices *= 2;
+      int64_t of_slice = 0;  // bytes of shared memory
+      for (const Inst& inst : k.insts) {
+        if (inst.kind != IKind::kReduce) continue;
+        const bool arg = inst.op == Op::kArgMax || inst.op == Op::kArgMin;
+        of_slice += 32 * v * (arg ? 16 : IsFloat(inst.dtype) && inst.dtype != DType::kFloat64 ? 4 : 8);
+      }
+      while (s.slices < 16 && s.slices * 8 <= extent && 2 * s.slices * of_slice <= kStagedBytes) s.slices *= 2;
       if (scans) s.slices = 1;
       s.unroll = static_cast<int>(std::clamp<int64_t>(extent / s.slices, 1,
                                                       scans       ? 1
@@ -274,21 +325,29 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
       if (s.resident) {
         s.row_threads = threads;
         s.unroll = static_cast<int>(std::max<int64_t>(1, each(threads)));
-      } else {
+      }
+      // Long rows of 16-bit numbers are better held in shared memory, too.
+      const bool hold = !s.resident || (threads == kMostThreads && smallest < 4);
+      if (hold && known && s.stores && clusters && v > 1 && HoldRow(k, total, capability, most_cluster, &s)) {
+        s.resident = false;
+        s.threads = s.row_threads;
+        break;
+      }
+      if (!s.resident) {
         // As few rows at once as keep the memory busy: more of them are slower (measured, rows of 128 KB).
         s.row_threads = known ? kMostThreads : 256;
         s.unroll = s.stores ? std::max(1, kResident / v) : 4;
         if (known && !loads64 && s.stores && loads <= 2 && smallest < 4) s.blocks = 2;
-        if (known && s.stores && read.size() <= 2 && !loads64 && s.dependent) {  // a chip with clusters
+        if (known && s.stores && read.size() <= 2 && !loads64 && clusters) {
           const bool half = smallest < 4;
           if (total * v >= kClusterRow) {  // so few rows at once that the second reading is from the L2 cache
-            s.cluster = 8;
+            s.cluster = std::min(8, most_cluster);
             s.row_threads = half ? 256 : 512;
             s.unroll = half ? 4 : 8;
             s.blocks = 1;
             s.ahead = half;
           } else if (!half && total * v <= int64_t{4} * kMostThreads * kResident / 2) {
-            s.cluster = 2;
+            s.cluster = std::min(2, most_cluster);
             s.row_threads = kMostThreads / 2;
             s.resident = true;
             s.unroll = static_cast<int>(each(2 * s.row_threads));

@@ -4,6 +4,7 @@
 //   row      the inner axis is reduced: `row_threads` threads share a row; a block holds threads / row_threads rows.
 //            resident: every thread keeps its `unroll` vectors in registers from stage to stage (the row is read once)
 //            cluster: so many blocks, which write to each other's shared memory, share a row
+//            held: rows too long for registers stay in shared memory from stage to stage
 //   tile     point, where some accesses are contiguous along the last outer axis: `tile` x `tile` elements a block,
 //            those accesses through shared memory. Blocks follow a Z-curve over `group` x `group` tiles; of a square
 //            the mirror images of a group come next to each other (`mirrored`): what one of them reads along rows
@@ -30,6 +31,7 @@ struct GpuSchedule {
   int cluster = 1;         // blocks that reduce together
   bool dependent = false;  // may be launched before what runs before it has ended: waits for that by itself
   bool resident = false;
+  int held = 0;         // bytes of shared memory for a block's part of the row
   bool stores = false;  // in a loop: it writes about as much as it reads
   int blocks = 1;       // that a multiprocessor should hold at once: bounds the registers
   int slices = 1;
@@ -44,8 +46,14 @@ struct GpuSchedule {
   static int Pitch(int tile) { return tile + 3; }  // of a tile in shared memory: few accesses meet in a bank
 };
 
+constexpr int kMostCluster = 16;  // blocks; more than 8 only where the driver finds room for them
+
 // vectors: false for the variant that runs where addresses or sizes are odd. capability: of the device, times ten.
-GpuSchedule MakeGpuSchedule(const loop::Kernel& k, int capability, bool vectors, bool narrow);
+GpuSchedule MakeGpuSchedule(const loop::Kernel& k, int capability, bool vectors, bool narrow,
+                            int most_cluster = kMostCluster);
+
+// What is held of a row: loads of whole vectors that differ from row to row, each once.
+std::vector<int> GpuHeldLoads(const loop::Kernel& k, const GpuSchedule& s);
 
 // Is there one value for all elements of a vector? By instruction.
 std::vector<bool> GpuUniform(const loop::Kernel& k, int vector);

@@ -47,16 +47,20 @@ class GpuThread {
   }
 
   virtual ~GpuThread() = default;
-  // Of the layouts: a scan's values at a site; does the access go through shared memory?
+  // Of the layouts: a scan's values at a site; does the access go through shared memory? Is the row held there?
   struct Site {
     Value* i = nullptr;       // inner index of lane 0
     Value* active = nullptr;  // null: always
     Values outer, red;
     std::vector<Values> values;  // by value number: lanes, or one for all
+    Value* chunk = nullptr;      // row kernels: the vector of the row at which its step begins,
+    int number = 0;              // and which of the step's sites it is
   };
 
   virtual Values Scan(int n, const Inst& inst, const Site& site) = 0;
   virtual bool Staged(int n) const = 0;
+  virtual bool Held(int n, const Site& site) const = 0;
+  virtual Values HeldWords(int n, const Site& site) = 0;
 
   // --- small things
   void Annotate(const char* what, int value) {
@@ -102,7 +106,9 @@ class GpuThread {
 
   // for (i = from; i < to; i += step) body(i)
   void For(Value* from, Value* to, Value* step, const std::function<void(Value*)>& body) {
-    auto* counter = Slot(index_, from);
+    ForOn(Slot(index_, from), to, step, body);
+  }
+  void ForOn(llvm::AllocaInst* counter, Value* to, Value* step, const std::function<void(Value*)>& body) {
     auto* head = Block("head");
     auto* loop = Block("loop");
     auto* after = Block("after");
@@ -125,6 +131,10 @@ class GpuThread {
     body();
     b_.CreateBr(after);
     b_.SetInsertPoint(after);
+  }
+  void Asm(const char* code) {
+    auto* f = llvm::FunctionType::get(b_.getVoidTy(), false);
+    b_.CreateCall(llvm::InlineAsm::get(f, code, "~{memory}", /*hasSideEffects=*/true));
   }
   void Barrier() { b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {}); }
 
@@ -285,20 +295,22 @@ class GpuThread {
     Values words;
     for (int first = 0; first < w.count; first += w.per_access) {
       Value* at = first ? b_.CreateConstGEP1_64(b_.getInt8Ty(), p, first * w.size) : p;
-      const llvm::Align align(w.per_access * w.size);
       if (once) {
         Value* v = LoadOnce(w.type, w.per_access, at);
         for (unsigned i = 0; i < static_cast<unsigned>(w.per_access); ++i)
           words.push_back(w.per_access > 1 ? b_.CreateExtractValue(v, i) : v);
         continue;
       }
-      if (w.per_access == 1) {
-        words.push_back(b_.CreateAlignedLoad(w.type, at, align));
-        continue;
-      }
-      Value* v = b_.CreateAlignedLoad(llvm::FixedVectorType::get(w.type, w.per_access), at, align);
-      for (int i = 0; i < w.per_access; ++i) words.push_back(b_.CreateExtractElement(v, uint64_t(i)));
+      for (Value* word : LoadAccess(w, at)) words.push_back(word);
     }
+    return words;
+  }
+  Values LoadAccess(const Words& w, Value* at) {
+    const llvm::Align align(w.per_access * w.size);
+    if (w.per_access == 1) return {b_.CreateAlignedLoad(w.type, at, align)};
+    Values words;
+    Value* v = b_.CreateAlignedLoad(llvm::FixedVectorType::get(w.type, w.per_access), at, align);
+    for (int i = 0; i < w.per_access; ++i) words.push_back(b_.CreateExtractElement(v, uint64_t(i)));
     return words;
   }
   Values LanesOf(DType t, const Values& words) {
@@ -364,6 +376,11 @@ class GpuThread {
   Values Load(int n, const Inst& inst, const Site& site) {
     const DType t = k_.buffers[inst.buffer].dtype;
     const bool wide = s_.wide_access[n] && vector_ == s_.vector && vector_ > 1;
+    if (wide && Held(n, site)) {
+      Values out = LanesOf(t, HeldWords(n, site));
+      for (Value*& v : out) v = ops_.FromStorage(v, t);
+      return out;
+    }
     if (wide) {
       Value* condition = And(site.active, inst.predicate >= 0 ? Lane(site, inst.predicate, 0) : nullptr);
       return LoadVector(inst, OrZeros(Address(inst, site, 0), condition));

@@ -494,13 +494,30 @@ bool Space::Propagate() {
     for (size_t i = group_.size(); i-- > 0;) {
       if (!PropagateNode(group_[i], &changed)) return false;
     }
-    if (!changed) break;
     for (ValueId v : group_) {
-      if (!PropagateNode(v, &changed)) return false;
+      if (changed && !PropagateNode(v, &changed)) return false;
     }
+    if (!changed) ReduceAlongside(&changed);
   }
   why_.clear();
   return true;
+}
+
+// Nothing but its result connects a reduction with the others, and it is over the seed's space: it joins their loop.
+void Space::ReduceAlongside(bool* changed) {
+  const Lins seed = indices_[canonical(seed_)];
+  for (ValueId v : group_) {
+    const Node& n = g_.nodes[v];
+    if (!IsReduction(n.op) || canonical(v) < 0 || canonical(n.operands[0]) >= 0) continue;
+    if (g_.nodes[n.operands[0]].type.shape != g_.nodes[seed_].type.shape) continue;
+    uint64_t axes = 0;
+    for (int64_t a : n.attrs.axes) axes |= uint64_t{1} << a;
+    Lins kept;
+    for (size_t d = 0; d < seed.size(); ++d) {
+      if (!(axes >> d & 1) || n.attrs.flag) kept.push_back(axes >> d & 1 ? Lin{} : seed[d]);
+    }
+    if (axes == seed_reduced_ && kept == indices_[canonical(v)]) return SetCanonical(n.operands[0], seed, changed);
+  }
 }
 
 bool Space::CheckRoots() {

@@ -101,6 +101,7 @@ class Space {
   void MakeSeedIndex();
   bool Propagate();
   bool PropagateNode(ValueId v, bool* changed);
+  void ReduceAlongside(bool* changed);
   bool CheckRoots();
   int Visit(ValueId v, int index, int pred);
   bool VisitRoots();

@@ -269,6 +269,7 @@ class PlanExecutable : public Executable {
         node.function = launch.function;
         node.grid[0] = launch.grid;
         node.block[0] = launch.threads;
+        node.shared_bytes = launch.shared_bytes;
         node.params = c_->params.data() + index_.first_param[kernel.step];
         if (e_.driver_->graph_set_kernel(range.exec, kernel.node, &node)) {
           graphs_->GiveUp(plan_, "a kernel's arguments cannot be changed");

@@ -76,6 +76,8 @@ runtime::cuda::Driver FakeDriver() {
     fake->functions.push_back(new std::string(name));
     return *f = fake->functions.back(), 0;
   };
+  d.function_set = [](Function, int, int) { return 0; };
+  d.clusters_at_once = [](int* n, Function, const LaunchConfig* c) { return *n = 132 / c->attributes->value[0], 0; };
   d.launch = FakeLaunch;
   d.launch_ex = [](const LaunchConfig* c, Function f, void** params, void** extra) {
     EXPECT_EQ(c->count, 1u);

@@ -68,7 +68,7 @@ std::vector<Made> Kernels() {
       return {b.Reduce(Op::kArgMax, In(b, t, {64, 1000}), {1}, false)};
     }));
   }
-  for (int64_t n : {7, 64, 768, 4096, 32768, 50257, 262144}) {
+  for (int64_t n : {7, 64, 768, 4096, 32768, 50256, 50257, 262144}) {
     all.push_back(Whole("softmax_" + std::to_string(n), [&](Builder& b) -> std::vector<ValueId> {
       return {Softmax(b, In(b, DType::kFloat32, {64, n}), 1)};
     }));
@@ -199,13 +199,48 @@ TEST(Gpu, ARowIsReadOnce) {
   EXPECT_EQ(Count(ptx, "ld.global"), s.unroll) << ptx;
   EXPECT_EQ(Count(ptx, "bar.sync"), 2) << ptx;
   EXPECT_EQ(Count(Ptx(Named(all, "softmax_64")), "bar.sync"), 0);  // a warp a row
-  const Made& half = Named(all, "softmax_32768");                  // in two blocks
-  const GpuSchedule of_two = codegen::MakeGpuSchedule(half.built.kernel, 90, true, true);
-  EXPECT_TRUE(of_two.resident);
-  EXPECT_EQ(of_two.cluster, 2);
-  EXPECT_EQ(codegen::GpuBlocks(half.built.kernel, of_two, nullptr), 128);
-  EXPECT_EQ(Count(Ptx(half), "ld.global"), of_two.unroll);
-  EXPECT_EQ(codegen::MakeGpuSchedule(half.built.kernel, 80, true, true).cluster, 1);
+}
+
+// What no registers hold stays in shared memory; copies to it begin before anything is waited for, and the first loop
+// when its first step is there.
+TEST(Gpu, LongRowsAreHeldInSharedMemory) {
+  const auto all = Kernels();
+  for (const char* name : {"softmax_32768", "softmax_262144", "softmax_50256"}) {
+    const Made& m = Named(all, name);
+    const loop::Kernel& k = m.built.kernel;
+    const GpuSchedule s = codegen::MakeGpuSchedule(k, 90, true, true);
+    EXPECT_FALSE(s.resident);
+    EXPECT_GT(s.cluster, 1) << name;
+    const int vectors = static_cast<int>(k.inner.value()) / s.vector, step = s.cluster * s.threads * s.unroll;
+    const int steps = (vectors + step - 1) / step;
+    EXPECT_EQ(s.held, steps * s.unroll * s.threads * 16) << name;
+    EXPECT_LE(s.held * s.blocks, 200 << 10) << name;
+    EXPECT_EQ(codegen::GpuBlocks(k, s, nullptr), 64 * s.cluster);
+    const std::string ptx = Ptx(m);
+    EXPECT_EQ(Count(ptx, "ld.global"), 0) << ptx;
+    EXPECT_EQ(Count(ptx, "cp.async.cg.shared.global"), steps * s.unroll);
+    EXPECT_EQ(Count(ptx, "cp.async.commit_group"), steps);
+    EXPECT_EQ(Count(ptx, "cp.async.wait_group"), steps);
+    EXPECT_LT(ptx.rfind("cp.async.commit_group"), ptx.find("cp.async.wait_group " + std::to_string(steps - 1)));
+    // One round for the maximum and the sum: no fence, nothing stored is waited for.
+    EXPECT_EQ(Count(ptx, ".reqnctapercluster " + std::to_string(s.cluster)), 1);
+    EXPECT_EQ(Count(ptx, "st.async"), 2);
+    EXPECT_EQ(Count(ptx, "mbarrier.try_wait"), 1);
+    EXPECT_EQ(Count(ptx, "barrier.cluster.arrive.relaxed"), 1);
+    EXPECT_EQ(Count(ptx, "barrier.cluster"), 2);
+    EXPECT_EQ(Count(ptx, ".version 8.1"), 1);
+    // A chip (or a part of one) without room for large clusters, and one that has none.
+    for (int most : {8, 4, 2, 1}) EXPECT_LE(codegen::MakeGpuSchedule(k, 90, true, true, most).cluster, most) << name;
+    EXPECT_LE(codegen::MakeGpuSchedule(k, 120, true, true).held, 96 << 10);
+    EXPECT_EQ(codegen::MakeGpuSchedule(k, 80, true, true).held, 0);
+    const std::string old = Ptx(m, true, "sm_80");
+    for (const char* what : {"cluster", "mbarrier", "cp.async", "griddepcontrol"})
+      EXPECT_EQ(Count(old, what), 0) << what;
+  }
+  // Vectors past the end of a row read nothing: not one address for all of them.
+  EXPECT_GT(Count(Ptx(Named(all, "softmax_50256")), ", 16, %r"), 0);
+  EXPECT_EQ(Count(Ptx(Named(all, "softmax_32768")), ", 16, %r"), 0);
+  EXPECT_EQ(codegen::MakeGpuSchedule(Named(all, "softmax_50257").built.kernel, 90, true, true).held, 0);
 }
 
 TEST(Gpu, TransposesGoThroughSharedMemory) {
@@ -226,13 +261,9 @@ TEST(Gpu, TransposesGoThroughSharedMemory) {
 
 TEST(Gpu, AMaximumAndASumOfExponentialsShareAPass) {
   const auto all = Kernels();
-  const std::string softmax = Ptx(Named(all, "softmax_262144"));
-  EXPECT_EQ(Count(softmax, "ld.global.v4"), 16) << softmax;  // two loops of eight vectors
-  EXPECT_EQ(Count(softmax, ".reqnctapercluster 8"), 1);
-  EXPECT_EQ(Count(softmax, "barrier.cluster.arrive.aligned"), 3);  // at the start, for the maximum, for the sum
-  EXPECT_EQ(Count(softmax, "barrier.cluster.wait.aligned"), 3);
   const std::string sum = Ptx(Named(all, "logsumexp_262144"));
   EXPECT_EQ(Count(sum, "ld.global.v4"), 8) << sum;  // four, and four one step ahead
+  EXPECT_EQ(Count(sum, "bar.sync"), 1) << sum;      // both are told at once
   EXPECT_EQ(Count(Ptx(Named(all, "sum_f32")), "ld.global.nc.L1::no_allocate.v4"), 2);
 }
 
@@ -245,9 +276,11 @@ TEST(Gpu, ARowsWorkBetweenThemDoesNotSeparateThem) {
     return {b.Binary(Op::kSub, b.Binary(Op::kSub, y, most), b.Unary(Op::kLog, b.Reduce(Op::kSum, e, {1}, true)))};
   });
   const std::string ptx = Ptx(m);
-  EXPECT_EQ(Count(ptx, "ld.global.v4"), 8) << ptx;
-  EXPECT_EQ(Count(ptx, "ex2.approx.ftz.f32"), 16 + 2) << ptx;  // exact ones only where what was summed is scaled
-  EXPECT_EQ(Count(ptx, ".sat.f32"), 2) << ptx;
+  // Whole steps, and what is left of the row: each asks for the next.
+  EXPECT_EQ(Count(ptx, "ld.global.v4"), 12) << ptx;
+  EXPECT_EQ(Count(ptx, "bar.sync"), 1) << ptx;
+  // 16 terms a step; exact ones only where what was summed is scaled (a step, a warp, a block).
+  EXPECT_EQ(Count(ptx, "ex2.approx.ftz.f32") - Count(ptx, ".sat.f32"), 32) << ptx;
 }
 
 // On a chip that can, a kernel is sent before the one before it has ended, and waits before it touches memory.

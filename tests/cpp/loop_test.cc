@@ -172,6 +172,20 @@ TEST(Reduce, EveryAxisSet) {
   }
 }
 
+// Only their results connect them; they are over the same space, so one loop makes both.
+TEST(Reduce, ThoseThatMeetLaterShareALoop) {
+  for (const std::vector<int64_t>& axes : std::vector<std::vector<int64_t>>{{0}, {1}, {2}, {0, 2}, {0, 1, 2}}) {
+    for (bool keep : {false, true}) {
+      G t;
+      ValueId x = t.F32({6, 5, 19}), y = t.F32({6, 5, 19}, 1, 2);
+      ValueId a = t.b.Reduce(Op::kSum, x, axes, keep);
+      ValueId b = t.b.Reduce(Op::kMax, t.b.Unary(Op::kExp, y), axes, keep);
+      t.Out({t.b.Binary(Op::kDiv, a, b), a});
+      t.Check(1e-5);
+    }
+  }
+}
+
 TEST(Reduce, ArgAnyAll) {
   for (int64_t axis : {0, 1}) {
     for (Op op : {Op::kArgMax, Op::kArgMin}) {

@@ -155,7 +155,7 @@ def test_creation():
 
 
 # --- reductions
-SHAPES = [(7, 5), (64, 768), (33, 1000), (16, 4096), (5, 50257), (3, 70000), (1000, 4), (2, 262144)]
+SHAPES = [(7, 5), (64, 768), (33, 1000), (16, 4096), (5, 50257), (3, 70000), (1000, 4), (2, 262144), (3, 20000), (5, 32768), (2, 50256), (1, 600000)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -506,6 +506,15 @@ def test_long_rows_with_infinities():
     x[5] *= 1e4
     for dtype in (torch.float32, torch.bfloat16):
         check(lambda x: (torch.softmax(x, -1), torch.logsumexp(x.float(), -1), torch.log_softmax(x.float(), -1)[:, :3]), x.to(dtype), graphs=None)
+
+
+def test_small_numbers_in_rows_of_unknown_length():
+    """Threads without an element have no maximum."""
+    compiled = framejit.compile(lambda x: torch.softmax(x, -1), dynamic=True)
+    with torch.no_grad():
+        for length in (100, 37, 7, 300):
+            x = tensor(5, length) - 1e4
+            torch.testing.assert_close(compiled(x), torch.softmax(x, -1))
 
 
 def test_code_on_disk(tmp_path):

@@ -55,6 +55,8 @@ struct LaunchConfig {  // CUlaunchConfig
   X(module_load, "cuModuleLoadDataEx", (Module*, const void*, unsigned, int*, void**))                        \
   X(module_unload, "cuModuleUnload", (Module))                                                                \
   X(module_function, "cuModuleGetFunction", (Function*, Module, const char*))                                 \
+  X(function_set, "cuFuncSetAttribute", (Function, int, int))                                                 \
+  X(clusters_at_once, "cuOccupancyMaxActiveClusters", (int*, Function, const LaunchConfig*))                  \
   X(launch, "cuLaunchKernel",                                                                                 \
     (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**, void**)) \
   X(launch_ex, "cuLaunchKernelEx", (const LaunchConfig*, Function, void**, void**))                           \

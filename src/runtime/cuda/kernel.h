@@ -12,6 +12,7 @@ namespace framejit::runtime::cuda {
 struct Launch {
   Function function = nullptr;
   unsigned grid = 0, threads = 0;  // grid 0: nothing to do
+  unsigned shared_bytes = 0;       // beside what the function has of its own
   bool dependent = false;          // waits for what runs before it by itself
 };
 

@@ -23,12 +23,14 @@ void LaunchStep(const Driver& driver, const Plan& plan, const Step& step, const 
     LaunchConfig config;
     config.grid[0] = launch.grid;
     config.block[0] = launch.threads;
+    config.shared_bytes = launch.shared_bytes;
     config.stream = stream;
     config.attributes = &kEarly;
     config.count = 1;
     r = driver.launch_ex(&config, launch.function, params, nullptr);
   } else {
-    r = driver.launch(launch.function, launch.grid, 1, 1, launch.threads, 1, 1, 0, stream, params, nullptr);
+    r = driver.launch(launch.function, launch.grid, 1, 1, launch.threads, 1, 1, launch.shared_bytes, stream, params,
+                      nullptr);
   }
   if (r) [[unlikely]]
     Fail(driver, r, "launching " + step.name);
