@@ -257,6 +257,25 @@ void NameDType(Arg* a) {
   a->kind = Arg::Kind::kDType;
 }
 
+// The list of a few integers, one by one. Null without an exception: no.
+PyObject* ListOf(Session& s, PyObject* proxy) {
+  constexpr int64_t kMost = 64;
+  const TensorMeta m = s.meta(AsTensor(proxy)->id);
+  if (m.framework != Framework::kTorch || m.sizes.size() != 1 || !m.sizes[0].is_const() || m.sizes[0].value() > kMost ||
+      !IsInteger(m.dtype) || IsBool(m.dtype))
+    return nullptr;
+  Ref list(PyList_New(0));
+  for (int64_t i = 0; list && i < m.sizes[0].value(); ++i) {
+    Ref index(PyLong_FromLongLong(i));
+    PyObject* args[] = {proxy, index.get()};
+    Ref one(s.CallFramework("torch.Tensor.__getitem__", args, 2, nullptr));
+    if (!one || !IsTensor(one.get())) return nullptr;
+    Ref number(s.ItemOf(AsTensor(one.get())->id, false));
+    if (!number || PyList_Append(list.get(), number.get()) < 0) return nullptr;
+  }
+  return s.MarkFresh(list.release());
+}
+
 }  // namespace
 
 PyObject* Session::CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs,
@@ -281,6 +300,10 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
   if (asks && nargs == 1 && !kwnames && IsTensor(args[0]) &&
       (callee.ends_with(".item") || callee.ends_with("__bool__")))
     if (PyObject* guess = ItemOf(AsTensor(args[0])->id, callee.ends_with("__bool__"))) return guess;
+  if (asks && nargs == 1 && !kwnames && IsTensor(args[0]) && callee == "torch.Tensor.tolist") {
+    if (PyObject* list = ListOf(*this, args[0])) return list;
+    if (broken_) return nullptr;
+  }
   if (refusal != BreakId::kInternal) return Break(refusal, callee);
   Call call;
   call.callee = callee;

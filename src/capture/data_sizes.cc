@@ -174,6 +174,22 @@ bool Session::AsIndices(Call& call) {
   const bool get = last == "__getitem__" && call.args.size() == 2, set = last == "__setitem__" && call.args.size() == 3;
   if (!get && !set) return false;
   std::vector<Arg> items = call.args[1].is(Arg::Kind::kTuple) ? call.args[1].items : std::vector<Arg>{call.args[1]};
+  // One index of one integer selects a view, as the integer itself does.
+  Arg* index = nullptr;
+  int indices = 0;
+  for (Arg& a : items) {
+    if (!a.is(Arg::Kind::kTensor)) continue;
+    const TensorMeta& m = meta(a.t);
+    ++indices;
+    if (m.sizes.empty() && IsInteger(m.dtype) && !IsBool(m.dtype) && m.dtype != DType::kUInt8) index = &a;
+  }
+  if (index && indices == 1) {
+    Ref number(ItemOf(index->t, false));
+    if (!number || !ToArg(number.get(), index)) return false;
+    call.args[1] = call.args[1].is(Arg::Kind::kTuple) ? Arg::Seq(Arg::Kind::kTuple, items) : items[0];
+    Lower(call);
+    return true;
+  }
   auto is_mask = [&](const Arg& a) {
     return a.is(Arg::Kind::kTensor) && IsBool(meta(a.t).dtype) && !meta(a.t).sizes.empty();
   };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
+#include <span>
 
 #include "capture/override.h"
 #include "capture/session.h"
@@ -93,37 +95,44 @@ PyObject* Session::GuessValue(TraceId t, bool truth) {
 
 bool Session::GuessSizes(Call* call) {
   bool any = false;
-  for (Arg* a : SizesAmong(*call))
-    for (Arg& x : a->items) {
-      if (!x.is(Arg::Kind::kTensor)) continue;
-      Ref value(GuessValue(x.t, false));
-      if (value && PyLong_CheckExact(value.get())) {
-        x = Arg::Int(static_cast<int64_t>(PyLong_AsLongLong(value.get())));
-      } else {
-        auto count = CountOf(x.t);
-        if (!count) return false;
-        x = Arg::Int(*count);
-      }
-      any = true;
+  for (Arg* x : SizesAmong(*call)) {
+    Ref value(GuessValue(x->t, false));
+    if (value && PyLong_CheckExact(value.get())) {
+      *x = Arg::Int(static_cast<int64_t>(PyLong_AsLongLong(value.get())));
+    } else {
+      auto count = CountOf(x->t);
+      if (!count) return false;
+      *x = Arg::Int(*count);
     }
+    any = true;
+  }
   return any;
 }
 
 std::vector<Arg*> Session::SizesAmong(Call& call) {
+  // Whose sizes need no list.
+  static const std::set<std::string_view> kLoose = {"view",      "reshape",  "expand",   "repeat", "tile",
+                                                    "zeros",     "ones",     "empty",    "rand",   "randn",
+                                                    "new_zeros", "new_ones", "new_empty"};
   std::vector<Arg*> found;
   if (call.callee.ends_with("item__")) return found;
-  auto look = [&](Arg& a) {
-    auto size = [&](const Arg& x) {
-      if (!x.is(Arg::Kind::kTensor)) return x.is(Arg::Kind::kInt);
-      const TensorMeta& m = meta(x.t);
-      return m.sizes.empty() && IsInteger(m.dtype) && !IsBool(m.dtype);
-    };
-    auto tensor = [](const Arg& x) { return x.is(Arg::Kind::kTensor); };
-    if (std::any_of(a.items.begin(), a.items.end(), tensor) && std::all_of(a.items.begin(), a.items.end(), size))
-      found.push_back(&a);
+  auto size = [&](const Arg& x) {
+    if (!x.is(Arg::Kind::kTensor)) return x.is(Arg::Kind::kInt);
+    const TensorMeta& m = meta(x.t);
+    return m.sizes.empty() && IsInteger(m.dtype) && !IsBool(m.dtype);
   };
-  for (size_t i = 1; i < call.args.size(); ++i) look(call.args[i]);
-  for (auto& [name, a] : call.kwargs) look(a);
+  auto look = [&](std::span<Arg> list) {
+    if (!std::all_of(list.begin(), list.end(), size)) return;
+    for (Arg& x : list)
+      if (x.is(Arg::Kind::kTensor)) found.push_back(&x);
+  };
+  for (size_t i = 1; i < call.args.size(); ++i) look(call.args[i].items);
+  for (auto& [name, a] : call.kwargs) look(a.items);
+  if (!call.callee.starts_with("torch.") ||
+      !kLoose.contains(std::string_view(call.callee).substr(call.callee.rfind('.') + 1)))
+    return found;
+  const size_t first = call.callee.starts_with("torch.Tensor.") ? 1 : 0;
+  if (call.args.size() > first) look(std::span(call.args).subspan(first));
   return found;
 }
 

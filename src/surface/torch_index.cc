@@ -209,7 +209,12 @@ ValueId Stored(Scope& s, const Operand& v, DType t, const Ints& sizes) {
 
 // index_put keeps its framework kernel; x[idx] = v writes its result.
 ValueId IndexPut(Scope& s, const Operand& x, const Indexing& idx, const Arg& key, const Operand& value) {
-  if (!s.torch() || !value.is_tensor() || value.meta->dtype != x.meta->dtype) Scope::Skip();
+  const DType t = x.meta->dtype;
+  if (!s.torch() || (value.is_tensor() && value.meta->dtype != t)) Scope::Skip();
+  if (!value.is_tensor()) {
+    if (!FitsIn(value.number, t)) Scope::Fail("value does not fit the dtype");
+    if (IsInteger(t) && value.number.is(Kind::kFloat)) Scope::Skip();
+  }
   auto call = std::make_shared<Call>();
   call->callee = "torch.Tensor.index_put";
   call->mode = s.mode;
@@ -227,7 +232,7 @@ ValueId IndexPut(Scope& s, const Operand& x, const Indexing& idx, const Arg& key
   }
   call->args = {Arg::Tensor(0), Arg::Seq(Kind::kTuple, indices), Arg::Tensor(static_cast<TraceId>(operands.size()))};
   call->result = Arg::Tensor(0);
-  operands.push_back(value.value);
+  operands.push_back(value.is_tensor() ? value.value : s.Constant(value.number, t));
   return s.b.Extern(call, operands, {{x.meta->dtype, x.meta->sizes, x.meta->device}}, {x.meta->strides});
 }
 

@@ -412,3 +412,61 @@ def test_operations_behind(name):
 def test_rows_that_hold_nothing():
     f = framejit.compile(lambda x, i: x[i].flatten()[None] * 2)
     assert f(torch.zeros(5, 8), torch.zeros(0, dtype=torch.long)).shape == (1, 0)
+
+
+def test_a_tensor_as_index_of_a_view():
+    def f(x, i):
+        y = x.clone()
+        z = y[i]
+        z.add_(1)
+        y[i, 1:] = 7
+        return y, z, x[1:, i] * 2
+
+    indices = [torch.tensor(i) for i in (2, 3, 0, 1, -1, 2)]
+    for function in (f, called(f)):
+        framejit.reset()
+        compiled = framejit.compile(function)
+        for _ in range(2):
+            for i in indices:
+                same(compiled(X, i), f(X, i))
+        with pytest.raises(IndexError):
+            compiled(X, torch.tensor(9))
+
+
+def test_sizes_that_are_tensors():
+    def f(x, n):
+        return torch.zeros(n, 2) + 1, x.view(torch.div(torch.tensor(24), 2, rounding_mode="floor"), 2) * 2, x.repeat(n, 1) + 1
+
+    for function in (f, called(f)):
+        framejit.reset()
+        compiled = framejit.compile(function)
+        for _ in range(2):
+            for n in (2, 3, 1, 0, 4):
+                same(compiled(X, torch.tensor(n)), f(X, torch.tensor(n)))
+
+
+def test_lists_of_numbers():
+    def f(x, n):
+        a, b, c = x.split(n.tolist())
+        return a * 2, b.sum(0), c + 1, n.tolist()
+
+    for function in (f, called(f)):
+        framejit.reset()
+        compiled = framejit.compile(function)
+        for _ in range(2):
+            for n in ([1, 2, 3], [2, 2, 2], [0, 6, 0], [1, 4, 1], [1, 2, 3]):
+                same(compiled(X, torch.tensor(n)), f(X, torch.tensor(n)))
+        with pytest.raises(RuntimeError):
+            compiled(X, torch.tensor([1, 1, 1]))
+
+
+def test_a_number_stored_at_indices():
+    def f(x, i, j):
+        y = x.clone()
+        y[i, j] = 0
+        z = x > 3
+        z[i, j] = False
+        y[i] = 1.5
+        return y, z
+
+    check(f, [(X, torch.tensor([0, 2, 2]), torch.tensor([1, 3, 3]))])
