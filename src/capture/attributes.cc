@@ -19,49 +19,6 @@ bool IsGetSetDescr(PyObject* d) {
   return !strcmp(Py_TYPE(d)->tp_name, "getset_descriptor");
 }
 
-// Objects whose attributes are plain facts about the object itself: reading them through C has no effect and depends on
-// nothing else. (The object's identity or value is guarded where it was found.)
-bool IsPlainData(PyObject* o) {
-  static const char* const kNames[] = {"torch.dtype",
-                                       "torch.device",
-                                       "torch.layout",
-                                       "torch.finfo",
-                                       "torch.iinfo",
-                                       "torch.Size",
-                                       "numpy.ufunc",
-                                       "cupy._core._kernel.ufunc",
-                                       "code",
-                                       "method_descriptor",
-                                       "wrapper_descriptor",
-                                       "getset_descriptor",
-                                       "builtin_function_or_method",
-                                       "method-wrapper",
-                                       "property",
-                                       "functools.partial",
-                                       "re.Match",
-                                       "re.Pattern",
-                                       "slice",
-                                       "range",
-                                       "mappingproxy",
-                                       "types.UnionType",
-                                       "types.GenericAlias",
-                                       "member_descriptor",
-                                       "staticmethod",
-                                       "classmethod",
-                                       "super",
-                                       "method",
-                                       "cell",
-                                       "generator",
-                                       "traceback",
-                                       "frame",
-                                       "weakref.ReferenceType",
-                                       "weakref"};
-  const char* n = Py_TYPE(o)->tp_name;
-  for (const char* k : kNames)
-    if (!strcmp(n, k)) return true;
-  return tensor::DTypeOf(o).has_value() || !strncmp(n, "numpy.dtype", 11);
-}
-
 // Reading them needs no guard: the object is private, or what they say is fixed by a guard on its identity or value.
 bool Facts(Session& s, PyObject* o) {
   const Origin* origin = s.Find(o);  // type hints hold what they were made of
@@ -71,10 +28,24 @@ bool Facts(Session& s, PyObject* o) {
   return s.IsFresh(o) || (IsPlainData(o) && (!s.IsOutside(o) || IsValue(o)));
 }
 
-bool PythonFunctionIn(PyTypeObject* t, const char* name, PyObject** out) {
-  Ref n(Interned(name));
-  *out = _PyType_Lookup(t, n.get());
+bool PythonFunctionIn(PyTypeObject* t, PyObject* name, PyObject** out) {
+  *out = _PyType_Lookup(t, name);
   return *out && PyFunction_Check(*out);
+}
+
+std::nullptr_t NoAttribute(PyObject* o, PyObject* name) {
+  PyErr_Format(PyExc_AttributeError, "'%.100s' object has no attribute '%U'", Py_TYPE(o)->tp_name, name);
+  return nullptr;
+}
+
+struct Names {
+  PyObject *get = Interned("__get__"), *getattr = Interned("__getattr__"), *getattribute = Interned("__getattribute__"),
+           *set = Interned("__set__"), *delete_ = Interned("__delete__"), *setattr = Interned("__setattr__"),
+           *delattr = Interned("__delattr__");
+};
+const Names& N() {
+  static const Names names;
+  return names;
 }
 
 }  // namespace
@@ -84,8 +55,7 @@ PyObject* CaptureSemantics::ModuleAttr(PyObject* module, PyObject* name) {
   bool found;
   PyObject* v = s_.ReadDictItem(dict, s_.guards().Const(dict), name, &found);
   if (found || s_.broken() || PyErr_Occurred()) return v;
-  Ref getattr(Interned("__getattr__"));
-  if (PyObject* f = PyDict_GetItemWithError(dict, getattr.get())) {
+  if (PyObject* f = PyDict_GetItemWithError(dict, N().getattr)) {
     PyObject* args[] = {name};
     return Call(f, args, 1, nullptr);
   }
@@ -131,7 +101,7 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
     return s_.FromOutside(d, s_.guards().Const(d));  // bound by the class, whose version is guarded
   }
   PyObject* python_get;
-  if (PythonFunctionIn(Py_TYPE(d), "__get__", &python_get)) {
+  if (PythonFunctionIn(Py_TYPE(d), N().get, &python_get)) {
     s_.NoteType(Py_TYPE(d));
     if (!s_.Find(d)) {
       Ref seen(s_.FromOutside(d, s_.guards().Const(d)));
@@ -173,7 +143,14 @@ PyObject* CaptureSemantics::InstanceDict(PyObject* object, const Source** source
 }
 
 PyObject* CaptureSemantics::GenericGetAttr(PyObject* object, PyObject* name) {
+  bool missing;
+  PyObject* v = FindAttr(object, name, &missing);
+  return missing ? NoAttribute(object, name) : v;
+}
+
+PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* missing) {
   PyTypeObject* type = Py_TYPE(object);
+  *missing = false;
   s_.NoteType(type);
   PyObject* d = _PyType_Lookup(type, name);
   if (d && (Py_TYPE(d)->tp_descr_set || IsMemberDescr(d))) {  // data descriptor
@@ -216,7 +193,7 @@ PyObject* CaptureSemantics::GenericGetAttr(PyObject* object, PyObject* name) {
     }
   }
   if (d) return ClassValue(d, object, type);
-  PyErr_Format(PyExc_AttributeError, "'%.100s' object has no attribute '%U'", type->tp_name, name);
+  *missing = true;
   return nullptr;
 }
 
@@ -273,7 +250,7 @@ PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
   if (own) return ClassValue(own, nullptr, type);
   if (meta) return ClassValue(meta, o, metatype);
   PyObject* hook;
-  if (PythonFunctionIn(metatype, "__getattr__", &hook)) {
+  if (PythonFunctionIn(metatype, N().getattr, &hook)) {
     PyObject* args[] = {o, name};
     return Call(hook, args, 2, nullptr);
   }
@@ -334,23 +311,25 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
         PyCFunction_Check(o))
       return GenericGetAttr(o, name);
   }
-  PyObject* hook;
-  if (PythonFunctionIn(type, "__getattribute__", &hook)) {
+  PyObject *hook, *fallback;
+  bool missing = false;
+  if (PythonFunctionIn(type, N().getattribute, &hook)) {
     s_.NoteType(type);
     PyObject* args[] = {o, name};
     PyObject* r = Call(hook, args, 2, nullptr);
     if (r || s_.broken() || !PyErr_ExceptionMatches(PyExc_AttributeError)) return r;
   } else if (type->tp_getattro == PyObject_GenericGetAttr || (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
-    PyObject* r = GenericGetAttr(o, name);
-    if (r || s_.broken() || !PyErr_ExceptionMatches(PyExc_AttributeError)) return r;
+    PyObject* r = FindAttr(o, name, &missing);
+    if (!missing && (r || s_.broken() || !PyErr_ExceptionMatches(PyExc_AttributeError))) return r;
   } else if (Facts(s_, o)) {
     return s_.Adopt(PyObject_GetAttr(o, name));
   } else {
     return s_.Break(BreakId::kUnknownCall, std::string("attribute of a ") + type->tp_name);
   }
-  PyObject *fallback, *error_type, *error, *traceback;
+  PyObject *error_type, *error, *traceback;
   PyErr_Fetch(&error_type, &error, &traceback);  // a type lookup may clear it
-  if (!PythonFunctionIn(type, "__getattr__", &fallback)) {
+  if (!PythonFunctionIn(type, N().getattr, &fallback)) {
+    if (missing) return NoAttribute(o, name);
     PyErr_Restore(error_type, error, traceback);
     return nullptr;
   }
@@ -376,7 +355,7 @@ int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* valu
   }
   bool python_set = false;
   PyObject* hook;
-  if (d && PythonFunctionIn(Py_TYPE(d), value ? "__set__" : "__delete__", &hook)) python_set = true;
+  if (d && PythonFunctionIn(Py_TYPE(d), value ? N().set : N().delete_, &hook)) python_set = true;
   if (python_set) {
     PyObject* args[] = {d, o, value};
     Ref r(Call(hook, args, value ? 3 : 2, nullptr));
@@ -401,7 +380,7 @@ int CaptureSemantics::StoreAttr(PyObject* o, PyObject* name, PyObject* value) {
     return s_.Break(BreakId::kSideEffect, std::string("attribute of a ") + Py_TYPE(o)->tp_name), -1;
   }
   PyObject* hook;
-  if (PythonFunctionIn(Py_TYPE(o), value ? "__setattr__" : "__delattr__", &hook)) {
+  if (PythonFunctionIn(Py_TYPE(o), value ? N().setattr : N().delattr, &hook)) {
     s_.NoteType(Py_TYPE(o));
     PyObject* args[] = {o, name, value};
     Ref r(Call(hook, args, value ? 3 : 2, nullptr));

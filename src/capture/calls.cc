@@ -44,13 +44,22 @@ std::string Describe(PyObject* o) {
 }
 
 struct Vector {  // an argument vector with room in front
-  std::vector<PyObject*> storage;
-  Vector(PyObject* first, PyObject* const* args, Py_ssize_t total) : storage(1, nullptr) {
-    storage.reserve(total + 2);
-    if (first) storage.push_back(first);
-    storage.insert(storage.end(), args, args + total);
+  static constexpr Py_ssize_t kSmall = 14;
+  PyObject* small[kSmall];
+  std::vector<PyObject*> large;
+  PyObject** at = small;
+  Vector(PyObject* first, PyObject* const* args, Py_ssize_t total) {
+    if (total + 2 > kSmall) {
+      large.resize(total + 2);
+      at = large.data();
+    }
+    PyObject** to = at;
+    *to++ = nullptr;
+    if (first) *to++ = first;
+    std::copy(args, args + total, to);
   }
-  PyObject** data() { return storage.data() + 1; }
+  Vector(const Vector&) = delete;
+  PyObject** data() { return at + 1; }
 };
 
 bool IsMethodDescriptor(PyObject* o) {
@@ -223,6 +232,30 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   return Call(callable, flat.data(), n, names.get());
 }
 
+bool CaptureSemantics::NoteFunction(PyFunctionObject* fn) {
+  auto* f = reinterpret_cast<PyObject*>(fn);
+  const Source* src = s_.SourceOf(f);
+  if (!src) return false;
+  guard::Row row{guard::Kind::kFunction, src};
+  row.object = f;
+  s_.guards().Add(std::move(row));
+  // Defaults flow into the callee's locals: they are read from the function.
+  for (PyObject* d : {fn->func_defaults, fn->func_kwdefaults}) {
+    if (!d) continue;
+    SourceKind k = d == fn->func_defaults ? SourceKind::kDefaults : SourceKind::kKwDefaults;
+    Ref seen(s_.FromOutside(d, s_.guards().Child(k, src)));
+    if (!seen || !s_.NoteContents(d)) return false;
+  }
+  if (fn->func_closure)
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(fn->func_closure); ++i) {
+      PyObject* cell = PyTuple_GET_ITEM(fn->func_closure, i);
+      if (s_.Find(cell)) continue;
+      Ref seen(s_.FromOutside(cell, s_.guards().Child(SourceKind::kClosure, src, static_cast<int>(i))));
+      if (!seen) return false;
+    }
+  return true;
+}
+
 PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   auto* fn = reinterpret_cast<PyFunctionObject*>(f);
   auto* code = reinterpret_cast<PyCodeObject*>(fn->func_code);
@@ -241,26 +274,10 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     default: break;
   }
   if (!s_.IsFresh(f)) {
-    const Source* src = s_.SourceOf(f);
-    if (!src) return nullptr;
-    guard::Row row{guard::Kind::kFunction, src};
-    row.object = f;
-    s_.guards().Add(std::move(row));
-    // Defaults flow into the callee's locals: they are read from the function.
-    for (PyObject* d : {fn->func_defaults, fn->func_kwdefaults}) {
-      if (!d) continue;
-      SourceKind k = d == fn->func_defaults ? SourceKind::kDefaults : SourceKind::kKwDefaults;
-      Ref seen(s_.FromOutside(d, s_.guards().Child(k, src)));
-      if (!seen || !s_.NoteContents(d)) return nullptr;
-    }
-    if (fn->func_closure)
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(fn->func_closure); ++i) {
-        PyObject* cell = PyTuple_GET_ITEM(fn->func_closure, i);
-        if (!s_.Find(cell)) {
-          Ref seen(s_.FromOutside(cell, s_.guards().Child(SourceKind::kClosure, src, static_cast<int>(i))));
-          if (!seen) return nullptr;
-        }
-      }
+    if (!NoteFunction(fn)) return nullptr;
+    bool handled;
+    PyObject* r = ModulePlumbing(fn, args, static_cast<Py_ssize_t>(nargs), kwnames, &handled);
+    if (handled || s_.broken() || PyErr_Occurred()) return s_.broken() ? s_.Break(s_.reason().id) : r;
   }
   if (s_.depth >= max_depth_) return s_.Break(BreakId::kDeepCapture, Describe(f));
   ++s_.depth;

@@ -117,7 +117,7 @@ bool Session::NoteLength(PyObject* o) {
     return true;
   if (PyDict_Check(o) && HasPending(o))
     return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
-  row.where = Where();
+  row.here = true;
   guards_->Add(std::move(row));
   return true;
 }
@@ -163,7 +163,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     if (outside) {
       guard::Row row{guard::Kind::kKeys, s};
       row.object = PyDict_Keys(o);
-      row.where = Where();
+      row.here = true;
       Ref keys(row.object);
       guards_->Add(std::move(row));
     }
@@ -309,7 +309,7 @@ PyObject* Session::ForC(PyObject* o) {
     copied.source = Find(o)->source;
     copied.contents_noted = true;
     copied.real = o;
-    origins_.emplace(copy, copied);
+    origins_.Enter(copy, copied);
     keep_.push_back(std::move(held));
   }
   Find(o)->shadow = result;

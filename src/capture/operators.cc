@@ -124,7 +124,7 @@ int CaptureSemantics::Is(PyObject* a, PyObject* b) {
   }
   if (p && q) {
     guard::Row row{guard::Kind::kDifferentObject, p, q};
-    row.where = s_.Where();
+    row.here = true;
     s_.guards().Add(std::move(row));
   }
   return 0;

@@ -61,11 +61,19 @@ class CaptureSemantics : public frame::Semantics {
   long clean_instructions() const { return clean_instructions_; }  // run when last no new exception was being handled
   // The default attribute protocol (object.__getattribute__ / __setattr__), guards included.
   PyObject* GenericGetAttr(PyObject* object, PyObject* name);
+  PyObject* FindAttr(PyObject* object, PyObject* name, bool* missing);  // missing: null without an error
   int GenericSetAttr(PyObject* object, PyObject* name, PyObject* value);
 
  private:
   friend struct BuiltinTable;
   PyObject* CallPython(PyObject* function, PyObject* const* args, size_t nargs, PyObject* kwnames);
+  bool NoteFunction(PyFunctionObject* function);  // guards for what a call of it depends on; false on Break
+  PyObject* ModulePlumbing(PyFunctionObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                           bool* handled);
+  PyObject* ModuleItem(PyObject* self, PyObject* name, bool* handled);
+  PyObject* CallModule(PyFunctionObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                       bool* handled);
+  PyObject* PlainAttr(PyObject* object, PyObject* name);
   PyObject* CallCustom(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);

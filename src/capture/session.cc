@@ -38,40 +38,108 @@ bool IsPrimitive(PyObject* o) {
          t == &SymIntType || t == &SymFloatType;
 }
 
+namespace {
+
+constexpr const char* kValues[] = {"torch.device",       "torch.finfo",   "torch.iinfo",       "re.Pattern",
+                                   "datetime.timedelta", "datetime.date", "datetime.datetime", "decimal.Decimal"};
+constexpr const char* kConstants[] = {"method_descriptor",
+                                      "wrapper_descriptor",
+                                      "getset_descriptor",
+                                      "member_descriptor",
+                                      "classmethod_descriptor",
+                                      "torch.dtype",
+                                      "torch.layout",
+                                      "torch.memory_format",
+                                      "numpy.ufunc",
+                                      "cupy._core._kernel.ufunc",
+                                      "_thread.RLock",
+                                      "typing._GenericAlias",
+                                      "types.UnionType",
+                                      "types.GenericAlias",
+                                      "builtin_function_or_method"};
+// Objects whose attributes are plain facts about the object itself: reading them through C has no effect and depends on
+// nothing else. (The object's identity or value is guarded where it was found.)
+constexpr const char* kPlainData[] = {"torch.dtype",
+                                      "torch.device",
+                                      "torch.layout",
+                                      "torch.finfo",
+                                      "torch.iinfo",
+                                      "torch.Size",
+                                      "numpy.ufunc",
+                                      "cupy._core._kernel.ufunc",
+                                      "code",
+                                      "method_descriptor",
+                                      "wrapper_descriptor",
+                                      "getset_descriptor",
+                                      "builtin_function_or_method",
+                                      "method-wrapper",
+                                      "property",
+                                      "functools.partial",
+                                      "re.Match",
+                                      "re.Pattern",
+                                      "slice",
+                                      "range",
+                                      "mappingproxy",
+                                      "types.UnionType",
+                                      "types.GenericAlias",
+                                      "member_descriptor",
+                                      "staticmethod",
+                                      "classmethod",
+                                      "super",
+                                      "method",
+                                      "cell",
+                                      "generator",
+                                      "traceback",
+                                      "frame",
+                                      "weakref.ReferenceType",
+                                      "weakref"};
+
+// What the name of a type says of its instances.
+struct TypeFacts {
+  bool value = false, constant = false, plain = false, numpy_dtype = false;
+  explicit TypeFacts(const char* name) {
+    for (const char* k : kValues) value |= !strcmp(name, k);
+    for (const char* k : kConstants) constant |= !strcmp(name, k);
+    for (const char* k : kPlainData) plain |= !strcmp(name, k);
+    plain |= numpy_dtype = !strncmp(name, "numpy.dtype", 11);
+  }
+};
+
+TypeFacts FactsOf(PyTypeObject* t) {
+  static const TypeFacts none("");
+  if (t->tp_flags & Py_TPFLAGS_HEAPTYPE)  // without a dot: of a class statement
+    return strchr(t->tp_name, '.') ? TypeFacts(t->tp_name) : none;
+  static auto* known = new std::unordered_map<PyTypeObject*, TypeFacts>;  // static types stay
+  static PyTypeObject* last_type = nullptr;
+  static const TypeFacts* last = nullptr;
+  if (t != last_type) {
+    auto at = known->find(t);
+    if (at == known->end()) at = known->emplace(t, TypeFacts(t->tp_name)).first;
+    last = &at->second;
+    last_type = t;
+  }
+  return *last;
+}
+
+}  // namespace
+
 bool IsValue(PyObject* o) {
   if (Py_TYPE(o) == &PyRange_Type) return true;
   if (PySlice_Check(o)) {
     auto* s = reinterpret_cast<PySliceObject*>(o);
     return IsPrimitive(s->start) && IsPrimitive(s->stop) && IsPrimitive(s->step);
   }
-  static const char* const kNames[] = {"torch.device",       "torch.finfo",   "torch.iinfo",       "re.Pattern",
-                                       "datetime.timedelta", "datetime.date", "datetime.datetime", "decimal.Decimal"};
-  for (const char* k : kNames)
-    if (!strcmp(Py_TYPE(o)->tp_name, k)) return true;
-  return false;
+  return FactsOf(Py_TYPE(o)).value;
+}
+
+bool IsPlainData(PyObject* o) {
+  return FactsOf(Py_TYPE(o)).plain || (PyType_Check(o) && tensor::DTypeOf(o).has_value());
 }
 
 bool IsConstantKind(PyObject* o) {
   if (PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o)) return true;
-  const char* n = Py_TYPE(o)->tp_name;
-  static const char* const kNames[] = {"method_descriptor",
-                                       "wrapper_descriptor",
-                                       "getset_descriptor",
-                                       "member_descriptor",
-                                       "classmethod_descriptor",
-                                       "torch.dtype",
-                                       "torch.layout",
-                                       "torch.memory_format",
-                                       "numpy.ufunc",
-                                       "cupy._core._kernel.ufunc",
-                                       "_thread.RLock",
-                                       "typing._GenericAlias",
-                                       "types.UnionType",
-                                       "types.GenericAlias",
-                                       "builtin_function_or_method"};
-  for (const char* k : kNames)
-    if (!strcmp(n, k)) return true;
-  return tensor::DTypeOf(o).has_value() || tensor::HasCalleeName(o);
+  const TypeFacts facts = FactsOf(Py_TYPE(o));
+  return facts.constant || (facts.numpy_dtype && tensor::DTypeOf(o).has_value()) || tensor::HasCalleeName(o);
 }
 
 PyObject* CaptureBreakType() {
@@ -92,6 +160,7 @@ Session::Session(FjFrame* root, CaptureOptions options)
       options_(std::move(options)),
       outer_(current) {
   guards_ = std::make_unique<guard::GuardBuilder>();
+  guards_->SetWhere([this] { return Where(); });
   env_.set_location_provider([this] { return guard::Text(Where()); });
   lowering_ = std::make_unique<surface::Lowering>(
       trace_, graph_, env_, [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
@@ -149,10 +218,11 @@ std::nullptr_t Session::Break(BreakId id, const std::string& detail) {
 }
 
 void Session::Abandon() {
-  origins_.clear();
+  origins_.Clear();
   stores_.clear();
   calls_.clear();
   context_vars.clear();
+  generators_.clear();
   std::vector<Ref> dying = std::move(keep_);
   dying.clear();
   PyErr_Clear();
@@ -173,23 +243,17 @@ bool HasHandlers(PyObject* generator) {
 }
 
 bool Session::HoldsSuspendedGenerator() const {
-  if (!made_generators_) return false;
-  for (auto& [o, origin] : origins_)
-    if (origin.kind == Origin::kFresh && PyGen_CheckExact(o) && HasHandlers(o)) return true;
-  return false;
+  return std::any_of(generators_.begin(), generators_.end(), HasHandlers);
 }
 
 Origin* Session::Find(PyObject* o) {
-  auto it = origins_.find(o);
-  return it == origins_.end() ? nullptr : &it->second;
+  return origins_.Find(o);
 }
 
 PyObject* Session::MarkFresh(PyObject* o) {
   if (o && !IsPrimitive(o) && !IsTensor(o)) {
-    auto [it, added] = origins_.try_emplace(o);
-    if (added) {
-      it->second.kind = Origin::kFresh;
-      made_generators_ = made_generators_ || PyGen_CheckExact(o);
+    if (origins_.Enter(o, {}).second) {
+      if (PyGen_CheckExact(o)) generators_.push_back(o);
       Py_INCREF(o);
       keep_.emplace_back(o);
     }
@@ -202,9 +266,10 @@ const Source* Session::SourceOf(PyObject* o) {
   if (g) return g->kind == Origin::kFresh ? nullptr : g->source;
   if (IsPrimitive(o)) return nullptr;
   if (!IsConstantKind(o)) return nullptr;
-  Origin& n = origins_[o];
+  Origin n;
   n.kind = Origin::kConst;
   n.source = guards_->Const(o);
+  origins_.Enter(o, n);
   Py_INCREF(o);
   keep_.emplace_back(o);
   return n.source;
@@ -233,7 +298,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
       guards_->TypeIs(s, &PyTuple_Type);
       guard::Row row{guard::Kind::kLength, s};
       row.number = PyTuple_GET_SIZE(o);
-      row.where = Where();
+      row.here = true;
       guards_->Add(std::move(row));
       for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
         Ref x(FromOutside(PyTuple_GET_ITEM(o, i), guards_->Child(SourceKind::kItem, s, static_cast<int>(i))));
@@ -244,7 +309,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
       if (broken_) return nullptr;
       guard::Row row{guard::Kind::kEqual, s};
       row.object = o;
-      row.where = Where();
+      row.here = true;
       guards_->Add(std::move(row));
     }
     Py_INCREF(o);
@@ -254,7 +319,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
     if (g->kind == Origin::kFresh) return Break(BreakId::kUnknownOrigin, "an object made here turned up outside");
     if (g->source != s && g->kind == Origin::kOutside) {
       guard::Row row{guard::Kind::kSameObject, s, g->source};
-      row.where = Where();
+      row.here = true;
       guards_->Add(std::move(row));
     } else if (g->kind == Origin::kConst && s->kind != SourceKind::kConst) {
       guards_->Is(s, o);
@@ -289,11 +354,11 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
     if (number || IsValue(o)) {
       guard::Row row{guard::Kind::kEqual, s};
       row.object = o;
-      row.where = Where();
+      row.here = true;
       guards_->Add(std::move(row));
     }
   }
-  origins_.emplace(o, origin);
+  origins_.Enter(o, origin);
   Py_INCREF(o);
   keep_.emplace_back(o);
   Py_INCREF(o);
@@ -329,7 +394,8 @@ PyObject* Session::Adopt(PyObject* o) {
 bool Session::NoteType(PyTypeObject* t) {
   // Static builtin types cannot change.
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return true;
-  if (!type_noted_.emplace(reinterpret_cast<int64_t>(t), nullptr).second) return true;
+  if (t == type_noted_ || types_noted_.contains(t)) return true;
+  types_noted_.insert(type_noted_ = t);
   auto* o = reinterpret_cast<PyObject*>(t);
   const Source* s = SourceOf(o);
   if (!s) return true;  // a class made during this capture

@@ -7,11 +7,13 @@
 // which a guard was derived for whatever was read. (3) After a Break no handler runs: the whole capture unwinds.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <memory_resource>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "capture/guess.h"
@@ -32,6 +34,7 @@ using guard::SourceKind;
 
 bool IsValue(
     PyObject* o);  // immutable objects of C types (torch.device, range, slice, ...): guarded by value where found
+bool IsPlainData(PyObject* o);  // its attributes are facts about the object itself
 bool IsPrimitive(PyObject* o);  // compared and guarded by value: int, float, bool, str, bytes, None, ... (exact types)
 
 struct Origin {
@@ -43,6 +46,50 @@ struct Origin {
   PyObject* proxy = nullptr;       // an outside tensor's proxy (kept by the session)
   PyObject* shadow = nullptr;      // an outside container's copy with proxies in place of tensors (kept)
   PyObject* real = nullptr;        // of such a copy: the container
+};
+
+// Origins by object: open addressing over a list of them, whose places do not change.
+class Origins {
+ public:
+  Origin* Find(PyObject* o) {
+    if (slots_.empty()) return nullptr;
+    const Slot& s = slots_[At(o)];
+    return s.object ? &list_[s.index] : nullptr;
+  }
+  // What is known of `o`, or `fresh`, entered now (`added`).
+  std::pair<Origin*, bool> Enter(PyObject* o, const Origin& fresh) {
+    if (2 * (list_.size() + 1) > slots_.size()) Grow();
+    Slot& s = slots_[At(o)];
+    if (s.object) return {&list_[s.index], false};
+    s = {o, static_cast<uint32_t>(list_.size())};
+    list_.push_back(fresh);
+    return {&list_.back(), true};
+  }
+  void Clear() {
+    slots_.clear();
+    list_.clear();
+  }
+
+ private:
+  struct Slot {
+    PyObject* object = nullptr;
+    uint32_t index = 0;
+  };
+  size_t At(PyObject* o) const {
+    const size_t mask = slots_.size() - 1;
+    size_t at = reinterpret_cast<size_t>(o) / 16 * 0x9E3779B97F4A7C15u >> 32 & mask;
+    while (slots_[at].object && slots_[at].object != o) at = (at + 1) & mask;
+    return at;
+  }
+  void Grow() {
+    std::vector<Slot> old(slots_.empty() ? 1024 : 4 * slots_.size());
+    old.swap(slots_);
+    for (const Slot& s : old)
+      if (s.object) slots_[At(s.object)] = s;
+  }
+  std::vector<Slot> slots_;  // a power of two of them
+  std::pmr::monotonic_buffer_resource memory_{1 << 15};
+  std::pmr::deque<Origin> list_{&memory_};
 };
 
 // A store to an outside dict (instance __dict__, globals, dict) that replays at the segment's exit.
@@ -273,22 +320,23 @@ class Session {
   Trace trace_;
   Graph graph_;
   std::unique_ptr<surface::Lowering> lowering_;
-  std::pmr::monotonic_buffer_resource origins_memory_;  // thousands of nodes, freed at once
-  std::pmr::unordered_map<PyObject*, Origin> origins_{&origins_memory_};
+  Origins origins_;
   std::unordered_map<TraceId, PyObject*> proxies_;
   std::vector<Ref> keep_;
-  bool made_generators_ = false;
+  std::vector<PyObject*> generators_;  // made here
   std::vector<PendingStore> stores_;
   std::vector<PendingCall> calls_;
   struct Read {
     PyObject *container, *key;
     const Source* source;
   };  // key null: as a whole
-  std::vector<Read> reads_;
+  std::pmr::monotonic_buffer_resource reads_memory_{1 << 15};
+  std::pmr::deque<Read> reads_{&reads_memory_};
   std::vector<PyObject*> constants_;
   std::vector<const Source*> input_sources_;
   std::vector<PyObject*> input_tensors_;
-  std::unordered_map<int64_t, PyObject*> type_noted_;
+  std::unordered_set<PyTypeObject*> types_noted_;
+  PyTypeObject* type_noted_ = nullptr;  // the last
 };
 
 // Is the object a constant by identity: type, function, module, builtin, dtype, ...?

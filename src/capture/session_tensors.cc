@@ -60,7 +60,7 @@ PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
     guard::Row row{guard::Kind::kFloatSymbol, s};
     const uint32_t id = NewScalar(std::move(info));
     row.number = id;
-    row.where = Where();
+    row.here = true;
     guards_->Add(std::move(row));
     float_sources_.emplace(s, id);
     floats_[id] = {s, number, 0};
@@ -79,7 +79,7 @@ PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
   const shape::Int symbol = shape::Int::Symbol(id);
   guard::Row row{guard::Kind::kIntSymbol, s};
   row.number = id;
-  row.where = Where();
+  row.here = true;
   guards_->Add(std::move(row));
   int_symbols_.emplace(s, symbol);
   return SymIntObject(symbol);
@@ -120,7 +120,7 @@ double Session::SpecializeFloat(uint32_t symbol) {
   if (f.source) {
     guard::Row row{guard::Kind::kEqual, f.source};
     row.object = f.value;
-    row.where = Where();
+    row.here = true;
     guards_->Add(std::move(row));
   } else {
     const FloatOp op = float_ops_[f.op];
@@ -143,7 +143,7 @@ bool Session::CompareFloat(uint32_t symbol, double c, int op) {
   guard::Row row{guard::Kind::kFloatCompare, f.source};
   row.number = op | holds << 3;
   row.object = with.get();
-  row.where = Where();
+  row.here = true;
   guards_->Add(std::move(row));
   return holds;
 }
@@ -200,7 +200,7 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   TraceId id = lowering_->AddInput(meta, name, torch || !(m.key_set & tensor::kReadOnly));
   guard::Row row{guard::Kind::kTensor, s};
   row.tensor = std::make_shared<guard::TensorExpect>(meta, m.key_set);
-  row.where = Where();
+  row.here = true;
   guards_->Add(std::move(row));
   input_sources_.push_back(s);
   input_tensors_.push_back(o);
@@ -210,7 +210,7 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   origin.kind = Origin::kOutside;
   origin.source = s;
   origin.proxy = proxy;
-  origins_.emplace(o, origin);
+  origins_.Enter(o, origin);
   Py_INCREF(o);
   keep_.emplace_back(o);
   return proxy;

@@ -4,6 +4,7 @@
 // slot are ordered by size, so tensor arguments are compared before a module with hundreds of parameters is walked.
 #include <algorithm>
 #include <deque>
+#include <memory_resource>
 
 #include "diag/diag.h"
 #include "guard/index_table.h"
@@ -41,34 +42,73 @@ bool DecidedByIdentity(Kind kind, PyObject* expected) {
   }
 }
 
+// A row, one cache line of it: a model has thousands.
 struct HeldRow {
-  Row row;
-  Ref object, name;
-  int32_t extra = -1;
+  Kind kind;
+  int32_t extra = -1;  // index into types, functions, tensors, shapes
+  int32_t next = -1;   // row of the same source
+  const Source* source = nullptr;
+  const void* second = nullptr;  // the other source; kTypeVersion: the name (held by its test)
+  Ref object;
+  int64_t number = 0;
+  Line where;
+  const Source* other() const { return kind == Kind::kTypeVersion ? nullptr : static_cast<const Source*>(second); }
 };
+
+// What rows of some kinds have besides.
+struct Extras {
+  std::vector<TypeTest> types;
+  std::vector<std::unique_ptr<FunctionTest>> functions;
+  std::vector<std::shared_ptr<const TensorExpect>> tensors;
+  std::vector<std::shared_ptr<const shape::Guard>> shapes;
+};
+
+using Rows = std::pmr::deque<HeldRow>;
+
+template <typename T, typename V>
+int32_t Append(std::vector<T>& to, V&& value) {
+  to.push_back(std::forward<V>(value));
+  return static_cast<int32_t>(to.size()) - 1;
+}
 
 }  // namespace
 
 struct GuardBuilder::Impl {
   std::shared_ptr<SourcePool> pool = std::make_shared<SourcePool>();
-  std::deque<HeldRow> rows;  // large
-  std::vector<TypeTest> types;
-  std::vector<std::unique_ptr<FunctionTest>> functions;
+  std::pmr::monotonic_buffer_resource memory{1 << 15};
+  Rows rows{&memory};
+  Extras extras;
+  std::function<Line()> here;
   std::optional<tensor::TorchState> torch_state;
   std::optional<std::pair<uint64_t, uint64_t>> numpy_state;
 
-  IndexTable seen;  // rows, by all that `Same` compares
+  // Duplicates are found among the rows of the source, or by a table where a row is about two things.
+  std::vector<int32_t> last;  // row, by source
+  IndexTable pairs;
 
-  static bool Same(const Row& a, const Row& b) {
-    return a.kind == b.kind && a.source == b.source && a.other == b.other && a.object == b.object && a.name == b.name &&
-           a.number == b.number;
-  }
-  static size_t Hash(const Row& r) {
-    size_t h = static_cast<size_t>(r.kind) + static_cast<size_t>(r.number) * 31;
-    for (const void* p : {static_cast<const void*>(r.source), static_cast<const void*>(r.other),
-                          static_cast<const void*>(r.object), static_cast<const void*>(r.name)})
-      h = (h ^ reinterpret_cast<size_t>(p) / 8) * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 29;
+  bool Known(const Row& row, const void* second) {
+    auto same = [&](uint32_t i) {
+      const HeldRow& h = rows[i];
+      return h.kind == row.kind && h.source == row.source && h.second == second && h.object.get() == row.object &&
+             h.number == row.number;
+    };
+    if (second) {
+      size_t h = static_cast<size_t>(row.kind) + static_cast<size_t>(row.number) * 31;
+      for (const void* p : {static_cast<const void*>(row.source), second, static_cast<const void*>(row.object)})
+        h = (h ^ reinterpret_cast<size_t>(p) / 8) * 0x9E3779B97F4A7C15u;
+      const auto next = static_cast<uint32_t>(rows.size());
+      return pairs.FindOrEnter(h ^ h >> 29, next, same) != next;
+    }
+    if (!row.source) {
+      for (uint32_t i = 0; i < rows.size(); ++i)
+        if (same(i)) return true;
+      return false;
+    }
+    if (row.source->id >= last.size()) last.resize(std::max<size_t>(256, 2 * pool->size()), -1);
+    int patience = 32;  // a row too many does no harm
+    for (int32_t i = last[row.source->id]; i >= 0 && patience-- > 0; i = rows[i].next)
+      if (same(i)) return true;
+    return false;
   }
 
   void ReadStates() {
@@ -98,39 +138,50 @@ size_t GuardBuilder::size() const {
   return impl_->rows.size();
 }
 
+void GuardBuilder::SetWhere(std::function<Line()> where) {
+  impl_->here = std::move(where);
+}
+
 void GuardBuilder::Add(Row row) {
   if (row.source && row.source->kind == SourceKind::kSetItems) row.source = row.source->base;
   bool state = row.kind == Kind::kTorchState || row.kind == Kind::kNumpyState || row.kind == Kind::kShape;
   FRAMEJIT_CHECK(row.source || state);
+  Extras& extras = impl_->extras;
+  const void* second = row.kind == Kind::kTypeVersion ? static_cast<const void*>(row.name) : row.other;
   if (row.kind == Kind::kShape) {
-    for (const HeldRow& r : impl_->rows)
-      if (r.row.kind == Kind::kShape && r.row.shape->cmp == row.shape->cmp && r.row.shape->lhs == row.shape->lhs &&
-          r.row.shape->rhs == row.shape->rhs)
-        return;
-  } else {
-    const auto next = static_cast<uint32_t>(impl_->rows.size());
-    auto same = [&](uint32_t i) { return Impl::Same(impl_->rows[i].row, row); };
-    if (impl_->seen.FindOrEnter(Impl::Hash(row), next, same) != next) return;
+    for (const auto& g : extras.shapes)
+      if (g->cmp == row.shape->cmp && g->lhs == row.shape->lhs && g->rhs == row.shape->rhs) return;
+  } else if (impl_->Known(row, second)) {
+    return;
   }
-  HeldRow held;
+  HeldRow held{row.kind};
+  held.source = row.source;
+  held.second = second;
+  held.number = row.number;
   held.object = Ref::Borrow(row.object);
-  held.name = Ref::Borrow(row.name);
-  if (row.kind == Kind::kTypeVersion) {
-    FRAMEJIT_CHECK(row.object && PyType_Check(row.object));
-    held.extra = static_cast<int32_t>(impl_->types.size());
-    impl_->types.push_back(MakeTypeTest(reinterpret_cast<PyTypeObject*>(row.object), row.name));
-  } else if (row.kind == Kind::kFunction) {
-    FRAMEJIT_CHECK(row.object && PyFunction_Check(row.object));
-    held.extra = static_cast<int32_t>(impl_->functions.size());
-    impl_->functions.push_back(MakeFunctionTest(reinterpret_cast<PyFunctionObject*>(row.object)));
-  } else if (row.kind == Kind::kKeys) {
-    FRAMEJIT_CHECK(row.object);
-    held.object = Ref(PySequence_Tuple(row.object));
-    FRAMEJIT_CHECK(held.object);
-  } else if (row.kind == Kind::kIs || row.kind == Kind::kTypeIs || row.kind == Kind::kEqual) {
-    FRAMEJIT_CHECK(row.object);
+  switch (row.kind) {
+    case Kind::kTypeVersion:
+      FRAMEJIT_CHECK(row.object && PyType_Check(row.object));
+      held.extra = Append(extras.types, MakeTypeTest(reinterpret_cast<PyTypeObject*>(row.object), row.name));
+      break;
+    case Kind::kFunction:
+      FRAMEJIT_CHECK(row.object && PyFunction_Check(row.object));
+      held.extra = Append(extras.functions, MakeFunctionTest(reinterpret_cast<PyFunctionObject*>(row.object)));
+      break;
+    case Kind::kTensor: held.extra = Append(extras.tensors, std::move(row.tensor)); break;
+    case Kind::kShape: held.extra = Append(extras.shapes, std::move(row.shape)); break;
+    case Kind::kKeys:
+      FRAMEJIT_CHECK(row.object);
+      held.object = Ref(PySequence_Tuple(row.object));
+      FRAMEJIT_CHECK(held.object);
+      break;
+    case Kind::kIs:
+    case Kind::kTypeIs:
+    case Kind::kEqual: FRAMEJIT_CHECK(row.object); break;
+    default: break;
   }
-  held.row = std::move(row);
+  held.where = row.here && impl_->here ? impl_->here() : std::move(row.where);
+  if (row.source && !second) held.next = std::exchange(impl_->last[row.source->id], static_cast<int32_t>(impl_->rows.size()));
   impl_->rows.push_back(std::move(held));
 }
 
@@ -139,8 +190,8 @@ namespace {
 // Assembles a Program. Temporary tree first (one Branch a source), then depth-first into nodes.
 class Assembler {
  public:
-  Assembler(Program& p, std::deque<HeldRow>& rows, std::vector<TypeTest>& types, shape::Env& env)
-      : p_(p), rows_(rows), types_(types), env_(env) {}
+  Assembler(Program& p, Rows& rows, Extras& extras, shape::Env& env)
+      : p_(p), rows_(rows), extras_(extras), env_(env) {}
 
   void Run(const std::vector<const Source*>& inputs) {
     branches_.resize(p_.pool->size());
@@ -151,10 +202,11 @@ class Assembler {
     p_.tests.reserve(rows_.size());
     p_.where.reserve(rows_.size());
     for (size_t i = 0; i < rows_.size(); ++i) {
-      const Row& r = rows_[i].row;
+      const HeldRow& r = rows_[i];
+      const Source* other = r.other();
       if (r.source) Reach(r.source);
-      if (r.other) Reach(r.other), branches_[r.other->id].required = branches_[r.source->id].required = true;
-      if (r.source && !r.other) branches_[r.source->id].rows.Append(static_cast<int32_t>(i), next_row_);
+      if (other) Reach(other), branches_[other->id].required = branches_[r.source->id].required = true;
+      if (r.source && !other) branches_[r.source->id].rows.Append(static_cast<int32_t>(i), next_row_);
     }
     for (const Source* s : inputs) Reach(s), branches_[s->id].required = true;
     for (size_t id = branches_.size(); id-- > 0;)  // a base was interned before what hangs on it
@@ -166,7 +218,7 @@ class Assembler {
     for (const Source* s : inputs) p_.inputs.push_back(branches_[s->id].node);
     p_.members.resize(p_.nodes.size());
     for (uint32_t i = 0; i < env_.num_symbols(); ++i) p_.symbol_info.push_back(env_.symbol(i));
-    for (HeldRow& h : rows_) Global(h.row);
+    for (const HeldRow& h : rows_) Global(h);
     for (const shape::Guard& g : env_.guards())
       if (!env_.AtRun(g)) AddShape(g);
     for (const TensorTest& t : p_.tensors)
@@ -199,7 +251,7 @@ class Assembler {
   template <typename F>
   void ForRows(uint32_t id, bool keys, F&& f) const {  // kKeys, or all others
     ForEach(branches_[id].rows, next_row_, [&](int32_t i) {
-      if ((rows_[i].row.kind == Kind::kKeys) == keys) f(i);
+      if ((rows_[i].kind == Kind::kKeys) == keys) f(i);
     });
   }
   template <typename F>
@@ -268,7 +320,7 @@ class Assembler {
     p_.groups.push_back(std::move(g));
   }
 
-  static bool Covered(const HeldRow& h) { return DecidedByIdentity(h.row.kind, h.object.get()); }
+  static bool Covered(const HeldRow& h) { return DecidedByIdentity(h.kind, h.object.get()); }
   bool OnlyCovered(uint32_t id) const {
     const Branch& b = branches_[id];
     bool covered = b.children.first < 0 && !b.required;
@@ -279,13 +331,13 @@ class Assembler {
   void AddTest(int i) {
     HeldRow& h = rows_[i];
     Test t;
-    t.kind = h.row.kind;
-    t.number = h.row.number;
+    t.kind = h.kind;
+    t.number = h.number;
     t.extra = h.extra;
     switch (t.kind) {
       case Kind::kTensor:
         t.extra = static_cast<int32_t>(p_.tensors.size());
-        p_.tensors.push_back(MakeTensor(*h.row.tensor));
+        p_.tensors.push_back(MakeTensor(*extras_.tensors[h.extra]));
         break;
       case Kind::kIntSymbol:
       case Kind::kFloatSymbol:
@@ -295,7 +347,7 @@ class Assembler {
         break;
       case Kind::kTypeVersion:
         // One state of one type is tested once, however many sources lead to it.
-        t.expected = types_[t.extra].type;
+        t.expected = extras_.types[t.extra].type;
         break;
       case Kind::kEqual:
         if (PyFrozenSet_CheckExact(h.object.get())) {
@@ -306,9 +358,9 @@ class Assembler {
       default: t.expected = Expected(h.object.get());
     }
     if (t.kind == Kind::kKeys)  // twice: in the walk and in the group
-      p_.where.push_back(h.row.where);
+      p_.where.push_back(h.where);
     else
-      p_.where.push_back(std::move(h.row.where));
+      p_.where.push_back(std::move(h.where));
     p_.tests.push_back(std::move(t));
   }
 
@@ -356,15 +408,15 @@ class Assembler {
     return t;
   }
 
-  void Global(const Row& r) {
+  void Global(const HeldRow& r) {
     switch (r.kind) {
       case Kind::kSameObject:
       case Kind::kDifferentObject:
       case Kind::kNotAliased:
-        FRAMEJIT_CHECK(r.other);
-        p_.relations.push_back({r.kind, branches_[r.source->id].node, branches_[r.other->id].node, r.where});
+        FRAMEJIT_CHECK(r.other());
+        p_.relations.push_back({r.kind, branches_[r.source->id].node, branches_[r.other()->id].node, r.where});
         break;
-      case Kind::kShape: AddShape(*r.shape); break;
+      case Kind::kShape: AddShape(*extras_.shapes[r.extra]); break;
       case Kind::kTorchState: p_.torch_state_where = r.where; break;
       case Kind::kNumpyState: p_.numpy_state_where = r.where; break;
       default: break;
@@ -385,8 +437,8 @@ class Assembler {
   }
 
   Program& p_;
-  std::deque<HeldRow>& rows_;
-  std::vector<TypeTest>& types_;
+  Rows& rows_;
+  Extras& extras_;
   shape::Env& env_;
   std::vector<Branch> branches_;                // by source id
   std::vector<int32_t> next_child_, next_row_;  // by source id, by row
@@ -405,19 +457,20 @@ std::shared_ptr<GuardSet> GuardBuilder::Finish(shape::Env& env, const std::vecto
   auto p = std::make_shared<Program>();
   p->pool = impl_->pool;
   for (const HeldRow& h : impl_->rows) {
-    if (h.row.kind == Kind::kTorchState) p->torch_state = impl_->torch_state.value_or(tensor::TorchState{});
-    if (h.row.kind == Kind::kNumpyState) p->numpy_state = impl_->numpy_state.value_or(std::pair<uint64_t, uint64_t>{});
+    if (h.kind == Kind::kTorchState) p->torch_state = impl_->torch_state.value_or(tensor::TorchState{});
+    if (h.kind == Kind::kNumpyState) p->numpy_state = impl_->numpy_state.value_or(std::pair<uint64_t, uint64_t>{});
   }
-  Assembler(*p, impl_->rows, impl_->types, env).Run(inputs);
-  p->types = std::move(impl_->types);
-  p->functions = std::move(impl_->functions);
+  Assembler(*p, impl_->rows, impl_->extras, env).Run(inputs);
+  p->types = std::move(impl_->extras.types);
+  p->functions = std::move(impl_->extras.functions);
   p->pool->Weaken();
   for (size_t i = 0; i < p->nodes.size(); ++i) {
     p->nodes[i].index = p->sources[i]->index;
     p->nodes[i].object = p->sources[i]->object;
   }
   impl_->rows.clear();
-  impl_->seen.Clear();
+  impl_->last.clear();
+  impl_->pairs.Clear();
   return p;
 }
 

@@ -15,6 +15,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -116,6 +117,7 @@ struct Row {
   std::shared_ptr<const shape::Guard> shape;   // kShape
   Line where;                                  // user's line that caused it
   PyObject* name = nullptr;                    // kTypeVersion: the attribute (a str), or null
+  bool here = false;                           // `where` is asked of the builder's SetWhere, if the row is a new one
 };
 
 bool Compare(double a, double b, int op);  // Py_LT, ...
@@ -130,6 +132,7 @@ class GuardBuilder {
   const Source* Const(PyObject* object);
   const Source* Child(SourceKind kind, const Source* base, int index = 0, PyObject* object = nullptr);  // interned
   void Add(Row row);  // duplicates are dropped
+  void SetWhere(std::function<Line()> where);
   void Is(const Source* s, PyObject* o) {
     Row r{Kind::kIs, s};
     r.object = o;

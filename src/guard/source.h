@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <memory_resource>
 #include <vector>
 
 #include "guard/guard.h"
@@ -53,11 +54,12 @@ class SourcePool {
   ~SourcePool();
   const Source* Intern(SourceKind kind, const Source* base, int index, PyObject* object);
   size_t size() const { return sources_.size(); }
-  const std::deque<Source>& sources() const { return sources_; }
+  const std::pmr::deque<Source>& sources() const { return sources_; }
   void Weaken();  // constants that allow it are held weakly from now on
 
  private:
-  std::deque<Source> sources_;  // stable addresses
+  std::pmr::monotonic_buffer_resource memory_{1 << 14};
+  std::pmr::deque<Source> sources_{&memory_};  // stable addresses
   IndexTable index_;
 };
 

@@ -35,6 +35,29 @@ std::unordered_map<PyObject*, std::string>& Names() {
   return *names;
 }
 
+// The types of the named objects: most objects that are asked for are of others.
+struct TypeSet {
+  PyTypeObject* slots[256] = {};
+  int used = 0;
+  PyTypeObject*& At(PyTypeObject* t) {
+    size_t at = reinterpret_cast<size_t>(t) / 16;
+    while (slots[at % 256] && slots[at % 256] != t) ++at;
+    return slots[at % 256];
+  }
+  void Add(PyTypeObject* t) {
+    if (used < 128 && !std::exchange(At(t), t)) ++used;
+  }
+  bool Has(PyTypeObject* t) { return used == 128 || At(t); }
+};
+TypeSet named_types;
+
+// Null: it has none.
+const std::string* NameOf(PyObject* o) {
+  if (!named_types.Has(Py_TYPE(o))) return nullptr;
+  auto at = Names().find(o);
+  return at == Names().end() ? nullptr : &at->second;
+}
+
 PyObject* Walk(const std::string& path) {
   size_t dot = path.find('.');
   PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), path.substr(0, dot).c_str());
@@ -115,6 +138,7 @@ void AddNamespace(const std::string& path) {
     std::string name = path + "." + PyUnicode_AsUTF8(key);
     auto [at, fresh] = Names().try_emplace(held.get(), name);
     if (fresh) {
+      named_types.Add(Py_TYPE(held.get()));
       held.release();  // the map keeps it, and with it the address
     } else if (!Known(at->second) && (Known(name) || Nicer(value, path, name, at->second))) {
       at->second = name;
@@ -199,19 +223,17 @@ PyObject* ResolveCallee(const std::string& name) {
 
 bool HasCalleeName(PyObject* callable) {
   Fill();
-  return Names().contains(callable) || (IsMethodWrapper(callable) && !CalleeName(callable).empty());
+  return NameOf(callable) || (IsMethodWrapper(callable) && !CalleeName(callable).empty());
 }
 
 std::string CalleeName(PyObject* callable) {
   Fill();
-  auto& names = Names();
-  auto at = names.find(callable);
-  if (at != names.end()) return at->second;
+  if (const std::string* name = NameOf(callable)) return *name;
   if (IsMethodWrapper(callable)) {  // torch.Tensor.T.__get__, made anew on every access
     SavedError saved;
     Ref self(PyObject_GetAttrString(callable, "__self__")), name(PyObject_GetAttrString(callable, "__name__"));
-    if (self && name && (at = names.find(self.get())) != names.end())
-      return at->second + "." + PyUnicode_AsUTF8(name.get());
+    if (const std::string* owner = self && name ? NameOf(self.get()) : nullptr)
+      return *owner + "." + PyUnicode_AsUTF8(name.get());
     PyErr_Clear();
   }
   return OperatorName(callable);

@@ -1,0 +1,188 @@
+"""torch.nn.Module's own functions as capture does them (module_plumbing.cc): the code it knows is the code torch has, and what
+they depend on is seen when it changes."""
+
+import dis
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import framejit  # noqa: E402
+from framejit import _plumbing  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+def _start(function):
+    """Instructions up to the first return."""
+    found = []
+    for i in dis.get_instructions(function):
+        found.append((i.opname, i.argval))
+        if i.opname == "RETURN_VALUE":
+            return found
+
+
+@pytest.mark.parametrize("name", ["__getattr__", "_wrapped_call_impl", "_call_impl"])
+def test_the_code_is_torchs(name):
+    assert _start(getattr(_plumbing, name)) == _start(getattr(nn.Module, name))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        self.register_buffer("scale", torch.full((3,), 2.0))
+        self.shift = nn.Parameter(torch.ones(3))
+        self.plain = 1.5
+
+    def forward(self, x, factor=1):
+        return self.inner(x) * self.scale * factor + self.shift * self.plain
+
+
+def _hooked(module, args, result):
+    return result + 10
+
+
+def _before(module, args):
+    return (args[0] * 3,)
+
+
+def _other_forward(x, factor=1):
+    return x * 5
+
+
+def _replace(module, kind):
+    module._parameters["shift"] = nn.Parameter(torch.full((3,), float(kind)))
+
+
+CHANGES = {
+    "forward hook": lambda m: m.inner.register_forward_hook(_hooked),
+    "forward pre-hook": lambda m: m.inner.register_forward_pre_hook(_before),
+    "hook with keywords": lambda m: m.register_forward_pre_hook(lambda m, a, k: (a, {"factor": 4}), with_kwargs=True),
+    "global hook": lambda m: nn.modules.module.register_module_forward_hook(_hooked),
+    "forward of the instance": lambda m: setattr(m.inner, "forward", _other_forward),
+    "compiled call": lambda m: setattr(m.inner, "_compiled_call_impl", _other_forward),
+    "call of the instance": lambda m: m.inner.__dict__.__setitem__("_call_impl", _other_forward),
+    "parameter": lambda m: _replace(m, 7),
+    "buffer": lambda m: m._buffers.__setitem__("scale", torch.full((3,), 9.0)),
+    "module": lambda m: m._modules.__setitem__("inner", nn.Identity()),
+    "attribute over a parameter": lambda m: m.__dict__.__setitem__("shift", torch.zeros(3)),
+    "parameter over a buffer": lambda m: m._parameters.__setitem__("scale", nn.Parameter(torch.full((3,), 8.0))),
+    "plain attribute": lambda m: setattr(m, "plain", 0.25),
+    "other dict of buffers": lambda m: m.__dict__.__setitem__("_buffers", {"scale": torch.full((3,), 6.0)}),
+    "class": lambda m: setattr(m, "__class__", Doubled),
+    "forward of the class": lambda m: setattr(nn.Linear, "forward", lambda self, x: x - 1),
+}
+
+
+class Doubled(Block):
+    def forward(self, x, factor=1):
+        return 2 * super().forward(x, factor)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_are_seen(change):
+    before = nn.Linear.forward
+    x = torch.arange(6.0).reshape(2, 3)
+    torch.manual_seed(0)
+    module = Block()
+    call = framejit.compile(lambda x: module(x, factor=2))
+    handle = None
+    try:
+        with torch.no_grad():
+            for _ in range(2):
+                torch.testing.assert_close(call(x), module(x, factor=2))
+            old = call(x)
+            handle = CHANGES[change](module)
+            new = module(x, factor=2)
+            assert not torch.equal(old, new)
+            for _ in range(2):
+                torch.testing.assert_close(call(x), new)
+    finally:
+        nn.Linear.forward = before
+        if hasattr(handle, "remove"):
+            handle.remove()
+
+
+class OwnGetattr(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def __getattr__(self, name):
+        if name == "made":
+            return super().__getattr__("weight") * 2
+        return super().__getattr__(name)
+
+    def forward(self, x):
+        return x + self.made + getattr(self, "missing", 1)
+
+
+class OwnCall(nn.Linear):
+    def _call_impl(self, *args, **kwargs):
+        return super()._call_impl(*args, **kwargs) + 1
+
+
+class OwnLookup(nn.Linear):
+    def __getattribute__(self, name):
+        return super().__getattribute__("forward2" if name == "forward" else name)
+
+    def forward2(self, x):
+        return x * 4
+
+
+class ForwardProperty(nn.Linear):
+    @property
+    def forward(self):
+        self.reads = getattr(self, "reads", 0) + 1
+        return lambda x: x * 6
+
+
+@pytest.mark.parametrize("build", [OwnGetattr, lambda: OwnCall(3, 3), lambda: OwnLookup(3, 3), lambda: ForwardProperty(3, 3)])
+def test_overridden(build):
+    module, x = build(), torch.arange(6.0).reshape(2, 3)
+    with torch.no_grad():
+        call = framejit.compile(lambda x: module(x) * 2)
+        for _ in range(3):
+            torch.testing.assert_close(call(x), module(x) * 2)
+    if isinstance(module, ForwardProperty):
+        assert module.reads == 6
+
+
+class Raises(nn.Module):
+    def forward(self, x):
+        raise ValueError("no")
+
+
+def test_traceback_of_a_handled_exception():
+    module = nn.Sequential(Raises())
+
+    def f(x):
+        try:
+            return module(x)
+        except ValueError as e:
+            names, at = [], e.__traceback__
+            while at is not None:
+                names.append((at.tb_frame.f_code.co_name, at.tb_lineno))
+                at = at.tb_next
+            return x * len(names), names
+
+    def run(g):
+        y, names = g(torch.ones(2))
+        return y.tolist(), names[1:]
+
+    assert run(framejit.compile(f)) == run(f)
+
+
+def test_unexpected_keyword():
+    module = nn.Linear(3, 3)
+    call = framejit.compile(lambda x: module(x, self=module))
+    for _ in range(2):
+        with pytest.raises(TypeError, match="self"):
+            call(torch.ones(2, 3))
+
+
+def test_one_graph():
+    module, x = nn.Sequential(Block(), Doubled()), torch.ones(2, 3)
+    call = framejit.compile(lambda x: module(x), fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(call(x), module(x))
