@@ -325,6 +325,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     return changing = true;
   };
   numpy_number_ = false;
+  call.args.reserve(nargs);
   for (Py_ssize_t i = 0; i < nargs; ++i) {
     Arg a;
     if (!to_arg(args[i], &a, i > 1)) return nullptr;

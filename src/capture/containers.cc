@@ -345,6 +345,27 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* key, 
   return FromOutside(v, guards_->Child(SourceKind::kDictItem, s, 0, key), true);
 }
 
+const Source* Session::InnerDict(PyObject* dict, const Source* s, PyObject* key, bool empty, PyObject** inner,
+                                 bool* found) {
+  PyObject* v = PyDict_GetItemWithError(dict, key);
+  *found = v != nullptr;
+  if (v && (!(PyDict_CheckExact(v) || PyODict_CheckExact(v)) || Find(v) || (empty && PyDict_GET_SIZE(v))))
+    return nullptr;
+  if (PyErr_Occurred() || !Reads(dict, key, s)) return nullptr;
+  const Source* item = guards_->Child(SourceKind::kDictItem, s, 0, key);
+  if (!v) return guards_->Absent(item), nullptr;
+  if (empty) {
+    reads_.push_back({v, nullptr, item});
+    guard::Row row{guard::Kind::kNoItems, item};
+    row.here = true;
+    guards_->Add(std::move(row));
+  } else {
+    guards_->TypeIs(item, Py_TYPE(v));
+  }
+  *inner = v;
+  return item;
+}
+
 int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {
   Origin* g = Find(dict);
   // It was read as a whole: views and iterators of it would miss the store.

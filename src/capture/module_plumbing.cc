@@ -1,13 +1,14 @@
 // torch.nn.Module's own functions, through which every attribute and every call of a model goes, done without running
 // their bytecode: the same reads with the same guards. Only where their code is what framejit/_plumbing.py has, and
 // only while they would run none of the user's code in between; what is not handled here is interpreted.
-#include "bytecode/code.h"
-#include "capture/override.h"
-#include "capture/semantics.h"
-
+#include <Python.h>
 #include <frameobject.h>
 
 #include <array>
+
+#include "bytecode/code.h"
+#include "capture/override.h"
+#include "capture/semantics.h"
 
 namespace framejit::capture {
 namespace {
@@ -78,7 +79,8 @@ const Plumbing& Known() {
   SuspendScope off;
   Ref ours(PyImport_ImportModule("framejit._plumbing"));
   PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.nn.modules.module");
-  PyObject* type = module && PyModule_Check(module) ? PyDict_GetItemString(PyModule_GetDict(module), "Module") : nullptr;
+  PyObject* type =
+      module && PyModule_Check(module) ? PyDict_GetItemString(PyModule_GetDict(module), "Module") : nullptr;
   if (!ours || !type || !PyType_Check(type)) return PyErr_Clear(), known;
   Ref space(PyObject_GetAttrString(type, "__dict__"));  // a mappingproxy
   Ref theirs(space ? PyDict_New() : nullptr);
@@ -114,21 +116,13 @@ void AddTraceback(PyFunctionObject* f, int unit) {
 
 }  // namespace
 
-// An attribute that the instance's dict or its class has, found without running Python code. Null without an error:
-// there is none of that kind.
-PyObject* CaptureSemantics::PlainAttr(PyObject* o, PyObject* name) {
-  PyObject* d = _PyType_Lookup(Py_TYPE(o), name);
-  if (d && !PyFunction_Check(d) && (Py_TYPE(d)->tp_descr_get || Py_TYPE(d)->tp_descr_set)) return nullptr;
-  bool missing;
-  return FindAttr(o, name, &missing);
-}
-
 PyObject* CaptureSemantics::ModulePlumbing(PyFunctionObject* f, PyObject* const* args, Py_ssize_t nargs,
                                            PyObject* kwnames, bool* handled) {
   const Plumbing& known = Known();
   *handled = false;
   if (!nargs) return nullptr;
-  if (f->func_code == known.getattr.get()) return nargs == 2 && !kwnames ? ModuleItem(args[0], args[1], handled) : nullptr;
+  if (f->func_code == known.getattr.get())
+    return nargs == 2 && !kwnames ? ModuleItem(args[0], args[1], handled) : nullptr;
   if (f->func_code != known.wrapped_call.get() || !known.call) return nullptr;
   NAME(self_name, "self");
   if (kwnames && PySequence_Contains(kwnames, self_name)) return nullptr;
@@ -144,29 +138,85 @@ PyObject* CaptureSemantics::ModuleItem(PyObject* self, PyObject* name, bool* han
   NAME(hook_name, "__getattribute__");
   PyTypeObject* type = Py_TYPE(self);
   PyObject *own = _PyType_Lookup(type, dict_name), *hook = _PyType_Lookup(type, hook_name);
-  if (!own || !Py_IS_TYPE(own, &PyGetSetDescr_Type) || (hook && PyFunction_Check(hook)) || !PyUnicode_CheckExact(name))
+  if (!own || !Py_IS_TYPE(own, &PyGetSetDescr_Type) || (hook && PyFunction_Check(hook)) ||
+      !PyUnicode_CheckExact(name) || !s_.NothingPending())
     return nullptr;
   s_.NoteType(type);
   const Source* source;
   PyObject* dict = InstanceDict(self, &source);
   if (!dict || !source || !PyDict_CheckExact(dict)) return nullptr;
-  *handled = true;
-  Ref seen(s_.FromOutside(dict, source));
-  if (!seen) return nullptr;
+  s_.guards().TypeIs(source, &PyDict_Type);
   for (PyObject* kind : {parameters, buffers, modules}) {
     bool found;
-    Ref items(s_.ReadDictItem(dict, source, kind, &found));
+    PyObject* items;
+    const Source* at = s_.InnerDict(dict, source, kind, false, &items, &found);
     if (s_.broken() || PyErr_Occurred()) return nullptr;
-    if (!found) continue;
-    if ((!PyDict_CheckExact(items.get()) && !PyODict_CheckExact(items.get())) || !s_.IsOutside(items.get())) {
-      *handled = false;
-      return nullptr;
+    Ref seen;
+    if (!at && found) {  // known already
+      seen = Ref(s_.ReadDictItem(dict, source, kind, &found));
+      items = seen.get();
+      if (!items || !s_.IsOutside(items) || !(PyDict_CheckExact(items) || PyODict_CheckExact(items))) return nullptr;
+      at = s_.SourceOf(items);
     }
-    PyObject* v = s_.ReadDictItem(items.get(), s_.SourceOf(items.get()), name, &found);
-    if (found || s_.broken() || PyErr_Occurred()) return v;
+    if (!found) continue;
+    PyObject* v = s_.ReadDictItem(items, at, name, &found);
+    if (found || s_.broken() || PyErr_Occurred()) return *handled = true, v;
   }
-  *handled = false;  // the real AttributeError
-  return nullptr;
+  return nullptr;  // the real AttributeError
+}
+
+// The function that an attribute of `self` is bound from, or null: another thing.
+PyFunctionObject* CaptureSemantics::MethodBehind(PyObject* self, PyObject* dict, const Source* source, PyObject* name) {
+  PyObject* d = _PyType_Lookup(Py_TYPE(self), name);
+  if (!d || !PyFunction_Check(d)) return nullptr;
+  bool found;
+  Ref own(s_.ReadDictItem(dict, source, name, &found));
+  if (found || s_.broken() || PyErr_Occurred()) return nullptr;
+  s_.SourceOf(d);
+  return reinterpret_cast<PyFunctionObject*>(d);
+}
+
+bool CaptureSemantics::NoOwnHooks(PyObject* self, PyObject* dict, const Source* source) {
+  static const std::array<PyObject*, 4> names = {
+      PyUnicode_InternFromString("_backward_hooks"), PyUnicode_InternFromString("_backward_pre_hooks"),
+      PyUnicode_InternFromString("_forward_hooks"), PyUnicode_InternFromString("_forward_pre_hooks")};
+  for (PyObject* name : names) {
+    bool found;
+    PyObject* hooks;
+    PyObject* d = _PyType_Lookup(Py_TYPE(self), name);
+    if (d && Py_TYPE(d)->tp_descr_set) return false;
+    if (s_.InnerDict(dict, source, name, true, &hooks, &found)) continue;
+    if (s_.broken() || PyErr_Occurred() || !found) return false;
+    Ref seen(s_.ReadDictItem(dict, source, name, &found));
+    if (!seen || !(PyDict_CheckExact(seen.get()) || PyODict_CheckExact(seen.get())) || Truth(seen.get()) != 0)
+      return false;
+  }
+  return true;
+}
+
+bool CaptureSemantics::NoGlobalHooks(PyFunctionObject* call) {
+  NAME(torch_name, "torch");
+  NAME(c_name, "_C");
+  NAME(tracing_name, "_get_tracing_state");
+  static const std::array<PyObject*, 4> names = {
+      PyUnicode_InternFromString("_global_backward_pre_hooks"), PyUnicode_InternFromString("_global_backward_hooks"),
+      PyUnicode_InternFromString("_global_forward_hooks"), PyUnicode_InternFromString("_global_forward_pre_hooks")};
+  if (call == no_global_hooks_) return true;  // nothing was written since
+  Ref torch(LoadGlobal(call->func_globals, call->func_builtins, torch_name));
+  if (!torch || !PyModule_CheckExact(torch.get())) return false;
+  Ref c(ModuleAttr(torch.get(), c_name));
+  if (!c || !PyModule_CheckExact(c.get())) return false;
+  Ref tracing(ModuleAttr(c.get(), tracing_name));
+  if (!tracing || !PyCFunction_Check(tracing.get())) return false;
+  Ref state(Call(tracing.get(), nullptr, 0, nullptr));
+  if (state.get() != Py_None) return false;
+  for (PyObject* name : names) {
+    Ref hooks(LoadGlobal(call->func_globals, call->func_builtins, name));
+    if (!hooks || !(PyDict_CheckExact(hooks.get()) || PyODict_CheckExact(hooks.get())) || Truth(hooks.get()) != 0)
+      return false;
+  }
+  no_global_hooks_ = call;
+  return true;
 }
 
 // Module.__call__ of a module without hooks.
@@ -175,52 +225,26 @@ PyObject* CaptureSemantics::CallModule(PyFunctionObject* f, PyObject* const* arg
   NAME(compiled_name, "_compiled_call_impl");
   NAME(call_name, "_call_impl");
   NAME(forward_name, "forward");
-  NAME(torch_name, "torch");
-  NAME(c_name, "_C");
-  NAME(tracing_name, "_get_tracing_state");
-  static const std::array<PyObject*, 4> own = {
-      PyUnicode_InternFromString("_backward_hooks"), PyUnicode_InternFromString("_backward_pre_hooks"),
-      PyUnicode_InternFromString("_forward_hooks"), PyUnicode_InternFromString("_forward_pre_hooks")};
-  static const std::array<PyObject*, 4> global = {
-      PyUnicode_InternFromString("_global_backward_pre_hooks"), PyUnicode_InternFromString("_global_backward_hooks"),
-      PyUnicode_InternFromString("_global_forward_hooks"), PyUnicode_InternFromString("_global_forward_pre_hooks")};
   NAME(hook_name, "__getattribute__");
   PyObject* self = args[0];
   PyTypeObject* type = Py_TYPE(self);
   PyObject* hook = _PyType_Lookup(type, hook_name);
-  if ((hook && PyFunction_Check(hook)) || !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return nullptr;
-  Ref compiled(PlainAttr(self, compiled_name));
-  if (compiled.get() != Py_None) return nullptr;
-  Ref bound(PlainAttr(self, call_name));
-  if (!bound || !PyMethod_Check(bound.get()) || PyMethod_GET_SELF(bound.get()) != self ||
-      !PyFunction_Check(PyMethod_GET_FUNCTION(bound.get())) || s_.IsOutside(bound.get()))
+  if ((hook && PyFunction_Check(hook)) || !s_.NothingPending()) return nullptr;
+  s_.NoteType(type);
+  const Source* source;
+  PyObject* dict = InstanceDict(self, &source);
+  if (!dict || !source || _PyType_Lookup(type, compiled_name) != Py_None) return nullptr;
+  bool found;
+  Ref compiled(s_.ReadDictItem(dict, source, compiled_name, &found));
+  if (found ? compiled.get() != Py_None : s_.broken() || PyErr_Occurred()) return nullptr;
+  PyFunctionObject* call = MethodBehind(self, dict, source, call_name);
+  if (!call || call->func_code != Known().call.get() || s_.IsFresh(reinterpret_cast<PyObject*>(call)) ||
+      !NoteFunction(call) || !NoGlobalHooks(call) || !NoOwnHooks(self, dict, source))
     return nullptr;
-  auto* call = reinterpret_cast<PyFunctionObject*>(PyMethod_GET_FUNCTION(bound.get()));
-  if (call->func_code != Known().call.get() || s_.IsFresh(PyMethod_GET_FUNCTION(bound.get()))) return nullptr;
-  if (!NoteFunction(call)) return nullptr;
-  Ref torch(LoadGlobal(call->func_globals, call->func_builtins, torch_name));
-  if (!torch || !PyModule_CheckExact(torch.get())) return nullptr;
-  Ref c(ModuleAttr(torch.get(), c_name));
-  if (!c || !PyModule_CheckExact(c.get())) return nullptr;
-  Ref tracing(ModuleAttr(c.get(), tracing_name));
-  if (!tracing || !PyCFunction_Check(tracing.get())) return nullptr;
-  Ref state(Call(tracing.get(), nullptr, 0, nullptr));
-  if (state.get() != Py_None) return nullptr;
-  Ref forward(PlainAttr(self, forward_name));
+  PyFunctionObject* forward = MethodBehind(self, dict, source, forward_name);
   if (!forward) return nullptr;
-  auto empty = [&](PyObject* hooks) {  // a dict of nothing
-    return hooks && PyDict_Check(hooks) && (PyDict_CheckExact(hooks) || PyODict_CheckExact(hooks)) && Truth(hooks) == 0;
-  };
-  for (PyObject* name : own) {
-    Ref hooks(PlainAttr(self, name));
-    if (!empty(hooks.get())) return nullptr;
-  }
-  for (PyObject* name : global) {
-    Ref hooks(LoadGlobal(call->func_globals, call->func_builtins, name));
-    if (!empty(hooks.get())) return nullptr;
-  }
   *handled = true;
-  PyObject* r = Call(forward.get(), args + 1, nargs - 1, kwnames);
+  PyObject* r = this->Call(reinterpret_cast<PyObject*>(forward), args, nargs, kwnames);
   if (!r && !s_.broken() && PyErr_Occurred()) {
     AddTraceback(call, Known().call_at);
     AddTraceback(f, Known().wrapped_at);

@@ -73,7 +73,9 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* ModuleItem(PyObject* self, PyObject* name, bool* handled);
   PyObject* CallModule(PyFunctionObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                        bool* handled);
-  PyObject* PlainAttr(PyObject* object, PyObject* name);
+  bool NoGlobalHooks(PyFunctionObject* call);
+  bool NoOwnHooks(PyObject* self, PyObject* dict, const Source* source);
+  PyFunctionObject* MethodBehind(PyObject* self, PyObject* dict, const Source* source, PyObject* name);
   PyObject* CallCustom(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
@@ -90,6 +92,7 @@ class CaptureSemantics : public frame::Semantics {
   Session& s_;
   long root_instructions_ = 0, clean_instructions_ = 0;
   PyObject* const handled_ = Ref(PyErr_GetHandledException()).get();  // alive while capture runs: its handler is below
+  PyFunctionObject* no_global_hooks_ = nullptr;                       // the function whose globals were looked at
   FjFrame* current_ = nullptr;                                        // whose instruction is being run
   long instructions_ = 0;
   const long max_instructions_ = std::stol(diag::GetOption("max_unroll"));

@@ -214,6 +214,12 @@ class Session {
   // --- overlay of outside dicts ------------------------------------------------------------------------------------
   // Item of an outside dict as the program sees it: pending store, else the real item (guarded). *found tells.
   PyObject* ReadDictItem(PyObject* dict, const Source* s, PyObject* key, bool* found);
+  // Nothing that is stored outside waits for the exit: what is read there is what is there.
+  bool NothingPending() const { return stores_.empty() && calls_.empty(); }
+  // Reads an item of an outside dict that is a dict itself and stays in our hands: where it is (guarded: of its exact
+  // type; empty, if that is asked). Null without an error: it is absent (guarded), *found is false; or it must be read
+  // as any other item, *found is true. Only while nothing is pending.
+  const Source* InnerDict(PyObject* dict, const Source* s, PyObject* key, bool empty, PyObject** inner, bool* found);
   int WriteDictItem(PyObject* dict, PyObject* key, PyObject* value);  // outside dict: pending; value null: delete
   bool HasPending(PyObject* dict) const;
   const std::vector<PendingStore>& stores() const { return stores_; }
@@ -334,6 +340,7 @@ class Session {
   std::pmr::deque<Read> reads_{&reads_memory_};
   std::vector<PyObject*> constants_;
   std::vector<const Source*> input_sources_;
+  guard::Texts texts_;  // of sources
   std::vector<PyObject*> input_tensors_;
   std::unordered_set<PyTypeObject*> types_noted_;
   PyTypeObject* type_noted_ = nullptr;  // the last

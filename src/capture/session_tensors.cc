@@ -164,7 +164,7 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   meta.is_scalar = c == tensor::Class::kNumpyScalar;
   meta.is_inference = m.is_inference;
   meta.read_only = !torch && m.key_set != 0;
-  std::string name = s->str(fj_code(root_)->co_localsplusnames);
+  std::string name = s->str(fj_code(root_)->co_localsplusnames, &texts_);
   std::vector<Mark> marks = MarksOf(o, m.rank);
   for (int i = 0; i < m.rank; ++i) {
     bool symbolic = options_.dynamic == 1 && !meta.is_parameter && m.sizes[i] > 1;

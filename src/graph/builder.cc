@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <numeric>
 
 #include "diag/diag.h"
 #include "framejit/graph.h"
+#include "graph/infer.h"
 
 namespace framejit {
 namespace {
@@ -63,13 +65,14 @@ ValueId Builder::Input(TensorType type, Ints strides, std::string name) {
 }
 
 ValueId Builder::Add(Op op, std::vector<ValueId> operands, Attrs attrs) {
-  std::vector<TensorType> types;
+  std::vector<const TensorType*> types;
+  types.reserve(operands.size());
   for (ValueId v : operands) {
     FRAMEJIT_CHECK(v < g_.nodes.size());
-    types.push_back(g_.nodes[v].type);
+    types.push_back(&g_.nodes[v].type);
   }
-  TensorType out = Infer(op, types, attrs, env_);
-  if (operands.size() == 1 && IsIdentity(op, types[0], out, attrs)) return operands[0];
+  TensorType out = InferAt(op, types, attrs, env_);
+  if (operands.size() == 1 && IsIdentity(op, *types[0], out, attrs)) return operands[0];
   g_.nodes.push_back({op, std::move(operands), std::move(attrs), std::move(out), {}, file_, line_});
   return static_cast<ValueId>(g_.nodes.size() - 1);
 }
@@ -106,10 +109,11 @@ ValueId Builder::Cast(ValueId v, DType dtype) {
 }
 
 ValueId Builder::Broadcast(ValueId v, const Ints& shape) {
+  if (type(v).shape == shape) return v;
   int rank = type(v).rank(), lead = static_cast<int>(shape.size()) - rank;
   if (lead < 0) throw ShapeError(type(v).str() + " does not broadcast to " + shape::ToString(shape));
-  std::vector<int64_t> axes;
-  for (int i = 0; i < rank; ++i) axes.push_back(lead + i);
+  std::vector<int64_t> axes(rank);
+  std::iota(axes.begin(), axes.end(), lead);
   return BroadcastInDim(v, shape, std::move(axes));
 }
 
@@ -119,7 +123,7 @@ ValueId Builder::BroadcastInDim(ValueId v, const Ints& shape, std::vector<int64_
   attrs.axes = axes;
   attrs.syms = shape;
   Ints known = type(v).shape;
-  if (Infer(Op::kBroadcast, {type(v)}, attrs, env_).shape == known && IsIota(axes)) return v;
+  if (InferAt(Op::kBroadcast, {&type(v)}, attrs, env_).shape == known && IsIota(axes)) return v;
   // A size that turned out to be 1 (Infer asked, so it is guarded): later stages must see the number, or they would
   // take the size for an equal one.
   for (size_t i = 0; i < known.size(); ++i) {

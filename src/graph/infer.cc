@@ -1,15 +1,35 @@
 // Shape and dtype of every operation. Sizes are compared through the Env, so a question that only the hint can answer
 // becomes a guard of the capture.
-#include <algorithm>
+#include "graph/infer.h"
 
-#include "framejit/graph.h"
+#include <algorithm>
 
 namespace framejit {
 namespace {
 
 using shape::Int;
 using shape::Ints;
-using Types = std::vector<TensorType>;
+
+// The types of the operands, where they are.
+class Types {
+ public:
+  explicit Types(const std::vector<const TensorType*>& at) : at_(at) {}
+  size_t size() const { return at_.size(); }
+  bool empty() const { return at_.empty(); }
+  const TensorType& operator[](size_t i) const { return *at_[i]; }
+  const TensorType& back() const { return *at_.back(); }
+  struct Iterator {
+    const TensorType* const* at;
+    const TensorType& operator*() const { return **at; }
+    Iterator& operator++() { return ++at, *this; }
+    bool operator!=(const Iterator& o) const { return at != o.at; }
+  };
+  Iterator begin() const { return {at_.data()}; }
+  Iterator end() const { return {at_.data() + at_.size()}; }
+
+ private:
+  const std::vector<const TensorType*>& at_;
+};
 
 [[noreturn]] void Fail(Op op, const std::string& message) {
   throw ShapeError(std::string(Info(op).name) + ": " + message);
@@ -30,11 +50,9 @@ void RequireEqual(Op op, Int a, Int b, const char* what, shape::Env& env) {
 }
 
 void RequireAxes(Op op, const std::vector<int64_t>& axes, int rank) {
-  std::vector<bool> seen(rank);
-  for (int64_t a : axes) {
-    if (a < 0 || a >= rank || seen[a]) Fail(op, "axis " + std::to_string(a) + " is out of range or repeated");
-    seen[a] = true;
-  }
+  for (size_t i = 0; i < axes.size(); ++i)
+    if (axes[i] < 0 || axes[i] >= rank || std::find(axes.begin(), axes.begin() + i, axes[i]) != axes.begin() + i)
+      Fail(op, "axis " + std::to_string(axes[i]) + " is out of range or repeated");
 }
 
 int64_t TheAxis(Op op, const Attrs& attrs, int rank) {
@@ -62,10 +80,10 @@ TensorType Pointwise(Op op, const Types& in, const Attrs& attrs, shape::Env& env
     Require(IsBool(in[0].dtype), op, "the condition must be bool");
     first = 1;
   }
-  for (const TensorType& t : in) {
-    if (&t >= &in[first] && t.dtype != in[first].dtype)
-      Fail(op,
-           "dtypes " + std::string(DTypeName(in[first].dtype)) + " and " + std::string(DTypeName(t.dtype)) + " differ");
+  for (size_t i = first; i < in.size(); ++i) {
+    if (in[i].dtype != in[first].dtype)
+      Fail(op, "dtypes " + std::string(DTypeName(in[first].dtype)) + " and " + std::string(DTypeName(in[i].dtype)) +
+                   " differ");
   }
   if (std::string_view(Info(op).accepts).find(DTypeClass(in[first].dtype)) == std::string_view::npos)
     Fail(op, "not defined for " + std::string(DTypeName(in[first].dtype)));
@@ -281,7 +299,14 @@ Ints BroadcastShapes(const Ints& a, const Ints& b, shape::Env& env) {
   return out;
 }
 
-TensorType Infer(Op op, const Types& in, const Attrs& attrs, shape::Env& env) {
+TensorType Infer(Op op, const std::vector<TensorType>& operands, const Attrs& attrs, shape::Env& env) {
+  std::vector<const TensorType*> at;
+  for (const TensorType& t : operands) at.push_back(&t);
+  return InferAt(op, at, attrs, env);
+}
+
+TensorType InferAt(Op op, const std::vector<const TensorType*>& operands, const Attrs& attrs, shape::Env& env) {
+  const Types in(operands);
   const OpInfo& info = Info(op);
   if (info.arity >= 0 && in.size() != info.arity)
     Fail(op, "takes " + std::to_string(info.arity) + " operands, got " + std::to_string(in.size()));

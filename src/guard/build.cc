@@ -181,7 +181,8 @@ void GuardBuilder::Add(Row row) {
     default: break;
   }
   held.where = row.here && impl_->here ? impl_->here() : std::move(row.where);
-  if (row.source && !second) held.next = std::exchange(impl_->last[row.source->id], static_cast<int32_t>(impl_->rows.size()));
+  if (row.source && !second)
+    held.next = std::exchange(impl_->last[row.source->id], static_cast<int32_t>(impl_->rows.size()));
   impl_->rows.push_back(std::move(held));
 }
 
@@ -190,8 +191,7 @@ namespace {
 // Assembles a Program. Temporary tree first (one Branch a source), then depth-first into nodes.
 class Assembler {
  public:
-  Assembler(Program& p, Rows& rows, Extras& extras, shape::Env& env)
-      : p_(p), rows_(rows), extras_(extras), env_(env) {}
+  Assembler(Program& p, Rows& rows, Extras& extras, shape::Env& env) : p_(p), rows_(rows), extras_(extras), env_(env) {}
 
   void Run(const std::vector<const Source*>& inputs) {
     branches_.resize(p_.pool->size());

@@ -221,6 +221,9 @@ class Explainer {
         break;
       case Kind::kAbsent: f.text = name + ": was not there, now is " + ValueText(v); break;
       case Kind::kLength: differ(": length", Num(t.number), Num(LengthOf(v))); break;
+      case Kind::kNoItems:
+        f.text = name + ": was empty, now is " + ValueText(v) + ", length " + Num(std::max<Py_ssize_t>(0, LengthOf(v)));
+        break;
       case Kind::kKeys: return KeysFailure(i, s, v);
       case Kind::kTypeVersion:
         f.text = name + (t.expected.Is(v) ? ": the class, or one of its bases, was changed" : ": another class");

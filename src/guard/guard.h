@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -53,6 +54,9 @@ enum class SourceKind : uint8_t {
 #undef X
 };
 
+struct Source;
+using Texts = std::unordered_map<const Source*, std::string>;
+
 struct Source {
   SourceKind kind;
   const Source* base = nullptr;
@@ -60,37 +64,39 @@ struct Source {
   PyObject* object =
       nullptr;  // kConst: the object; kDictItem, kMember: the key/name. Held by the builder, then the set.
   uint32_t id = 0;
-  std::string str(PyObject* varnames_or_null = nullptr) const;  // "L['self'].layers[3]._parameters['weight']"
+  // "L['self'].layers[3]._parameters['weight']". bases: texts of what others hang on, kept from one call to the next.
+  std::string str(PyObject* varnames_or_null = nullptr, Texts* bases = nullptr) const;
 };
 
 // To add a guard kind: a row here, its check in check.cc, its text in explain.cc. A source that leads nowhere (no such
 // key, an empty cell, an unbound local) fails every kind but kAbsent, kLength 0 and kKeys of nothing.
-#define FRAMEJIT_GUARDS(X)                                                                                           \
-  X(kIs, "is")          /* same object */                                                                            \
-  X(kTypeIs, "type is") /* exact type */                                                                             \
-  X(kEqual, "equals")   /* same exact type and equal value: int, float (bits), bool, str, bytes, None, tuples and */ \
-                        /* frozensets of such, C-implemented values. A set is compared with a frozenset. */          \
-  X(kAbsent, "absent")  /* dict has no such key (source: kDictItem), empty cell, ContextVar unset */                 \
-  X(kLength, "len")     /* list, tuple, dict, set: that many items */                                                \
-  X(kKeys,                                                                                                           \
-    "keys") /* dict, set: exactly these keys (object: list or tuple), in this order (identity, then equality) */     \
-  X(kTypeVersion,                                                                                                    \
-    "type version") /* nothing along the MRO of the type `object` changed (source: the type); with `name`: */        \
-                    /* only the lookup of this attribute must give the same object as when the row was added */      \
-  X(kFunction,                                                                                                       \
-    "function")        /* same __code__, defaults, kwdefaults as `object`, a function, has when the row is added */  \
-                       /* (function identity guarded apart) */                                                       \
-  X(kTensor, "tensor") /* dtype, device, rank, sizes, strides, key set, requires_grad: TensorExpect */               \
-  X(kNotAliased, "not aliased") /* two tensors share no memory; neither is the other */                              \
-  X(kSameObject, "same object") /* two sources reach one object */                                                   \
-  X(kDifferentObject, "different objects")                                                                           \
-  X(kIntSymbol, "int")         /* exact int; its value becomes the symbol `number` */                                \
-  X(kFloatSymbol, "float")     /* exact float; its bits become the symbol `number` */                                \
-  X(kFloatCompare, "compares") /* float: `number` & 7 (Py_LT, ...) with the float `object` gives `number` >> 3 */    \
-  X(kShape, "shape")           /* a relation between symbols (shape::Guard) */                                       \
-  X(kTorchState,                                                                                                     \
-    "torch state") /* grad mode, inference mode, autocast, default dtype/device, mode stacks, ..., as they */        \
-                   /* stood when the builder was made */                                                             \
+#define FRAMEJIT_GUARDS(X)                                                                                             \
+  X(kIs, "is")            /* same object */                                                                            \
+  X(kTypeIs, "type is")   /* exact type */                                                                             \
+  X(kEqual, "equals")     /* same exact type and equal value: int, float (bits), bool, str, bytes, None, tuples and */ \
+                          /* frozensets of such, C-implemented values. A set is compared with a frozenset. */          \
+  X(kAbsent, "absent")    /* dict has no such key (source: kDictItem), empty cell, ContextVar unset */                 \
+  X(kLength, "len")       /* list, tuple, dict, set: that many items */                                                \
+  X(kNoItems, "no items") /* an exact dict or OrderedDict, empty */                                                    \
+  X(kKeys,                                                                                                             \
+    "keys") /* dict, set: exactly these keys (object: list or tuple), in this order (identity, then equality) */       \
+  X(kTypeVersion,                                                                                                      \
+    "type version") /* nothing along the MRO of the type `object` changed (source: the type); with `name`: */          \
+                    /* only the lookup of this attribute must give the same object as when the row was added */        \
+  X(kFunction,                                                                                                         \
+    "function")        /* same __code__, defaults, kwdefaults as `object`, a function, has when the row is added */    \
+                       /* (function identity guarded apart) */                                                         \
+  X(kTensor, "tensor") /* dtype, device, rank, sizes, strides, key set, requires_grad: TensorExpect */                 \
+  X(kNotAliased, "not aliased") /* two tensors share no memory; neither is the other */                                \
+  X(kSameObject, "same object") /* two sources reach one object */                                                     \
+  X(kDifferentObject, "different objects")                                                                             \
+  X(kIntSymbol, "int")         /* exact int; its value becomes the symbol `number` */                                  \
+  X(kFloatSymbol, "float")     /* exact float; its bits become the symbol `number` */                                  \
+  X(kFloatCompare, "compares") /* float: `number` & 7 (Py_LT, ...) with the float `object` gives `number` >> 3 */      \
+  X(kShape, "shape")           /* a relation between symbols (shape::Guard) */                                         \
+  X(kTorchState,                                                                                                       \
+    "torch state") /* grad mode, inference mode, autocast, default dtype/device, mode stacks, ..., as they */          \
+                   /* stood when the builder was made */                                                               \
   X(kNumpyState, "numpy state") /* errstate, likewise */
 
 enum class Kind : uint8_t {

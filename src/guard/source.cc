@@ -209,27 +209,35 @@ std::string ConstText(const Source& s) {
   return "<" + text + ">";
 }
 
-std::string ItemText(const Source& s, PyObject* varnames) {
+// Of what others hang on: texts are long, and the same for all of them.
+std::string BaseText(const Source& s, PyObject* varnames, Texts* kept) {
+  if (!kept || !s.base) return s.str(varnames);
+  auto at = kept->find(&s);
+  if (at == kept->end()) at = kept->emplace(&s, s.str(varnames, kept)).first;
+  return at->second;
+}
+
+std::string ItemText(const Source& s, PyObject* varnames, Texts* kept) {
   const Source& d = *s.base;
   std::string name = Identifier(s.object);
-  if (d.kind == SourceKind::kInstanceDict && !name.empty()) return d.base->str(varnames) + "." + name;
+  if (d.kind == SourceKind::kInstanceDict && !name.empty()) return BaseText(*d.base, varnames, kept) + "." + name;
   if (d.kind == SourceKind::kConst && !name.empty() && !ModuleName(d.object).empty())
-    return d.str(varnames) + "." + name;
+    return BaseText(d, varnames, kept) + "." + name;
   // torch.nn keeps submodules in a dict: show them as the user writes them.
   if (d.kind == SourceKind::kDictItem && d.base->kind == SourceKind::kInstanceDict &&
       Identifier(d.object) == "_modules" && PyUnicode_CheckExact(s.object)) {
-    std::string owner = d.base->base->str(varnames);
+    std::string owner = BaseText(*d.base->base, varnames, kept);
     if (!name.empty()) return owner + "." + name;
     std::string quoted = ValueText(s.object);
     return owner + "[" + quoted.substr(1, quoted.size() - 2) + "]";
   }
-  return d.str(varnames) + "[" + ValueText(s.object) + "]";
+  return BaseText(d, varnames, kept) + "[" + ValueText(s.object) + "]";
 }
 
 }  // namespace
 
-std::string Source::str(PyObject* varnames) const {
-  auto of_base = [&](const char* suffix) { return base->str(varnames) + suffix; };
+std::string Source::str(PyObject* varnames, Texts* bases) const {
+  auto of_base = [&](const char* suffix) { return BaseText(*base, varnames, bases) + suffix; };
   switch (kind) {
     case SourceKind::kSlot: {
       if (varnames && PyTuple_Check(varnames) && index < PyTuple_GET_SIZE(varnames)) {
@@ -241,7 +249,7 @@ std::string Source::str(PyObject* varnames) const {
     }
     case SourceKind::kConst: return ConstText(*this);
     case SourceKind::kInstanceDict: return of_base(".__dict__");
-    case SourceKind::kDictItem: return ItemText(*this, varnames);
+    case SourceKind::kDictItem: return ItemText(*this, varnames, bases);
     case SourceKind::kItem: return of_base("[") + std::to_string(index) + "]";
     case SourceKind::kCell: return base->kind == SourceKind::kSlot ? base->str(varnames) : of_base(".cell_contents");
     case SourceKind::kClosure: return of_base(".__closure__[") + std::to_string(index) + "]";

@@ -143,7 +143,7 @@ void AddRow(GuardBuilder& b, PyObject* spec) {
       break;
     default:
       row.source = Path(b, At(spec, 1));
-      if (row.kind == Kind::kAbsent) break;
+      if (row.kind == Kind::kAbsent || row.kind == Kind::kNoItems) break;
       if (row.kind == Kind::kTensor) {
         auto expect = std::make_shared<TensorExpect>();
         FillTensor(*expect, spec, size);

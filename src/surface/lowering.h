@@ -83,13 +83,14 @@ struct Lowering::Impl {
     t.id = static_cast<TraceId>(trace.tensors.size());
     t.base = t.id;
     t.meta = std::move(m);
-    trace.tensors.push_back(t);
+    const TraceId id = t.id;
+    trace.tensors.push_back(std::move(t));
     Object o;
     o.value = v;
-    o.root = o.parent = o.domain = t.id;
+    o.root = o.parent = o.domain = id;
     objects.push_back(std::move(o));
     versions.push_back(0);
-    return t.id;
+    return id;
   }
 
   // The framework keeps operands and results of calls for their derivatives, and refuses a backward pass once one of

@@ -105,6 +105,7 @@ bool CallStep::InitArg(const Arg& a, const std::vector<PyObject*>& constants,
     return true;
   }
   if (!a.items.empty()) {
+    out->items.reserve(a.items.size());
     bool fixed = !a.is(K::kList) && !a.is(K::kDict);  // these are mutable: a fresh one per call, as the program made
     for (const Arg& x : a.items) {
       out->items.emplace_back();
@@ -270,6 +271,7 @@ bool CallStep::Init(const Call& call, const std::vector<PyObject*>& constants,
   callable_ = Ref(ResolveCallee(call.callee));
   if (!callable_) return false;
   positional_ = call.args.size();
+  args_.reserve(call.args.size() + call.kwargs.size());
   for (const Arg& a : call.args) {
     args_.emplace_back();
     if (!InitArg(a, constants, slot_of, &args_.back())) return false;
