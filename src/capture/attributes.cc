@@ -197,6 +197,30 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
   return nullptr;
 }
 
+bool CaptureSemantics::NoteFunction(PyFunctionObject* fn) {
+  auto* f = reinterpret_cast<PyObject*>(fn);
+  const Source* src = s_.SourceOf(f);
+  if (!src) return false;
+  guard::Row row{guard::Kind::kFunction, src};
+  row.object = f;
+  s_.guards().Add(std::move(row));
+  // Defaults flow into the callee's locals: they are read from the function.
+  for (PyObject* d : {fn->func_defaults, fn->func_kwdefaults}) {
+    if (!d) continue;
+    SourceKind k = d == fn->func_defaults ? SourceKind::kDefaults : SourceKind::kKwDefaults;
+    Ref seen(s_.FromOutside(d, s_.guards().Child(k, src)));
+    if (!seen || !s_.NoteContents(d)) return false;
+  }
+  if (fn->func_closure)
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(fn->func_closure); ++i) {
+      PyObject* cell = PyTuple_GET_ITEM(fn->func_closure, i);
+      if (s_.Find(cell)) continue;
+      Ref seen(s_.FromOutside(cell, s_.guards().Child(SourceKind::kClosure, src, static_cast<int>(i))));
+      if (!seen) return false;
+    }
+  return true;
+}
+
 PyObject* CaptureSemantics::FunctionAttr(PyObject* f, PyObject* name) {
   const char* text = PyUnicode_AsUTF8(name);
   auto* fn = reinterpret_cast<PyFunctionObject*>(f);

@@ -232,30 +232,6 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   return Call(callable, flat.data(), n, names.get());
 }
 
-bool CaptureSemantics::NoteFunction(PyFunctionObject* fn) {
-  auto* f = reinterpret_cast<PyObject*>(fn);
-  const Source* src = s_.SourceOf(f);
-  if (!src) return false;
-  guard::Row row{guard::Kind::kFunction, src};
-  row.object = f;
-  s_.guards().Add(std::move(row));
-  // Defaults flow into the callee's locals: they are read from the function.
-  for (PyObject* d : {fn->func_defaults, fn->func_kwdefaults}) {
-    if (!d) continue;
-    SourceKind k = d == fn->func_defaults ? SourceKind::kDefaults : SourceKind::kKwDefaults;
-    Ref seen(s_.FromOutside(d, s_.guards().Child(k, src)));
-    if (!seen || !s_.NoteContents(d)) return false;
-  }
-  if (fn->func_closure)
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(fn->func_closure); ++i) {
-      PyObject* cell = PyTuple_GET_ITEM(fn->func_closure, i);
-      if (s_.Find(cell)) continue;
-      Ref seen(s_.FromOutside(cell, s_.guards().Child(SourceKind::kClosure, src, static_cast<int>(i))));
-      if (!seen) return false;
-    }
-  return true;
-}
-
 PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   auto* fn = reinterpret_cast<PyFunctionObject*>(f);
   auto* code = reinterpret_cast<PyCodeObject*>(fn->func_code);

@@ -18,12 +18,17 @@ struct Mark {
 
 std::vector<Mark> MarksOf(PyObject* o, int rank) {
   std::vector<Mark> marks(rank);
-  SuspendScope off;
   static PyObject* marks_of = nullptr;
+  static PyObject* all = nullptr;  // what is marked at all
+  if (all && !PyDict_GET_SIZE(all)) return marks;
+  SuspendScope off;
   if (!marks_of) {  // no lock is held: the import may let another thread in
     Ref control(PyImport_ImportModule("framejit._control"));
+    Ref map(control ? PyObject_GetAttrString(control.get(), "_marks") : nullptr);
+    Ref entries(map ? PyObject_GetAttrString(map.get(), "_entries") : nullptr);
+    if (entries && PyDict_CheckExact(entries.get())) all = entries.release();
     marks_of = control ? PyObject_GetAttrString(control.get(), "marks_of") : nullptr;
-    if (!marks_of) PyErr_Clear();
+    if (!marks_of || !all) PyErr_Clear();
   }
   Ref found(marks_of ? PyObject_CallOneArg(marks_of, o) : nullptr);
   if (!found) PyErr_Clear();

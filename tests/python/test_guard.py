@@ -253,6 +253,21 @@ def test_length(container, other):
     misses(g, 5)
 
 
+def test_no_items():
+    g = build(("no items", item(S0, "a")))
+    empty, full = {}, {1: 1}
+    hits(g, {"a": empty})
+    hits(g, {"a": collections.OrderedDict()})
+    misses(g, {"a": full}, text="was empty")
+    misses(g, {"a": collections.defaultdict(list)})  # a subclass has a truth of its own
+    misses(g, {"a": []})
+    misses(g, {})
+    holder = {"a": empty}
+    hits(g, holder)
+    empty[1] = 1  # the dict that holds it does not change
+    misses(g, holder)
+
+
 def test_keys():
     g = build(("keys", S0, ("a", "b", 3)))
     d = {"a": 1, "b": 2, 3: 3}
