@@ -97,7 +97,7 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
   if (!get) {
     Py_INCREF(d);
     Ref held(d);
-    if (s_.Find(d) || IsPrimitive(d)) return s_.Adopt(held.release());
+    if (s_.IsFresh(d) || IsPrimitive(d)) return s_.Adopt(held.release());
     return s_.FromOutside(d, s_.guards().Const(d));  // bound by the class, whose version is guarded
   }
   PyObject* python_get;
@@ -226,6 +226,7 @@ PyObject* CaptureSemantics::FunctionAttr(PyObject* f, PyObject* name) {
   auto* fn = reinterpret_cast<PyFunctionObject*>(f);
   const Source* s = s_.SourceOf(f);
   auto from = [&](PyObject* v, SourceKind k) -> PyObject* {
+    if (!v && s) s_.guards().Absent(s_.guards().Child(k, s));
     if (!v) Py_RETURN_NONE;
     Py_INCREF(v);
     Ref held(v);
@@ -244,16 +245,15 @@ PyObject* CaptureSemantics::FunctionAttr(PyObject* f, PyObject* name) {
   }
   for (const char* k : {"__get__", "__call__", "__class__"})
     if (!strcmp(text, k)) return s_.Adopt(PyObject_GenericGetAttr(f, name));
-  PyObject* dict = fn->func_dict;
-  if (!strcmp(text, "__dict__") || !dict) {
-    if (!strcmp(text, "__dict__")) return s_.Break(BreakId::kUnknownCall, "function.__dict__");
-    PyObject* r = PyObject_GenericGetAttr(f, name);
-    return r ? s_.Adopt(r) : nullptr;
+  if (!strcmp(text, "__dict__")) return s_.Break(BreakId::kUnknownCall, "function.__dict__");
+  if (PyObject* dict = s ? fn->func_dict : nullptr) {
+    bool found;
+    PyObject* v = s_.ReadDictItem(dict, s_.guards().Child(SourceKind::kFuncDict, s), name, &found);
+    if (found || s_.broken() || PyErr_Occurred()) return v;
+  } else if (s) {
+    s_.guards().Absent(s_.guards().Child(SourceKind::kFuncDict, s));
   }
-  if (!s) return s_.Adopt(PyObject_GenericGetAttr(f, name));
-  bool found;
-  PyObject* v = s_.ReadDictItem(dict, s_.guards().Child(SourceKind::kFuncDict, s), name, &found);
-  if (found || s_.broken() || PyErr_Occurred()) return v;
+  if (s_.IsOutside(f)) s_.guards().Is(s, f);  // __closure__, say
   return s_.Adopt(PyObject_GenericGetAttr(f, name));
 }
 
@@ -322,8 +322,14 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   PyTypeObject* type = Py_TYPE(o);
   if (PyMethod_Check(o)) {
     const char* text = PyUnicode_AsUTF8(name);
-    if (!strcmp(text, "__self__") || !strcmp(text, "__func__")) return s_.Adopt(PyObject_GetAttr(o, name));
-    return LoadAttr(PyMethod_GET_FUNCTION(o), name);
+    const Source* source = s_.IsOutside(o) ? s_.SourceOf(o) : nullptr;
+    auto part = [&](PyObject* p, SourceKind kind) {
+      return source ? s_.FromOutside(p, s_.guards().Child(kind, source)) : s_.Adopt(Py_NewRef(p));
+    };
+    if (!strcmp(text, "__self__")) return part(PyMethod_GET_SELF(o), SourceKind::kBoundSelf);
+    Ref function(part(PyMethod_GET_FUNCTION(o), SourceKind::kBoundFunc));
+    if (!function || !strcmp(text, "__func__")) return function.release();
+    return LoadAttr(function.get(), name);
   }
   if (type == &PySuper_Type) {
     s_.NoteType(type);

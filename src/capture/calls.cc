@@ -223,6 +223,7 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
       PyObject *k, *val;
       Py_ssize_t pos = 0, i = 0;
       while (PyDict_Next(kw, &pos, &k, &val)) {
+        if (!PyUnicode_Check(k)) return s_.Break(BreakId::kUnknownCall, "** of a dict with other keys than strings");
         Py_INCREF(k);
         PyTuple_SET_ITEM(names.get(), i++, k);
         flat.push_back(val);
@@ -320,6 +321,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
       if (IsTensor(a) && (type == &PyList_Type || type == &PyTuple_Type || type == &PySet_Type || type == &PyEnum_Type))
         continue;
       if (!ForC(v.data() + i, 1)) return nullptr;
+      if ((type == &PySet_Type || type == &PyFrozenSet_Type || type == &PyDict_Type) && !s_.Pin(v.data()[i]))
+        return nullptr;
     }
     return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));
   }
@@ -453,6 +456,7 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
 PyObject* ContextVarCall(CaptureSemantics&, Session& s, PyObject* var, const char* n, PyObject* const* a,
                          Py_ssize_t nargs) {
   if (strcmp(n, "get") && tensor::IsNumpyState(var)) return s.Break(BreakId::kThreadState, "numpy.errstate");
+  if (s.IsOutside(var)) s.guards().Is(s.SourceOf(var), var);
   auto it = s.context_vars.find(var);
   if (!strcmp(n, "get")) {
     if (it != s.context_vars.end() && it->second) {
@@ -498,13 +502,34 @@ PyObject* ContextVarCall(CaptureSemantics&, Session& s, PyObject* var, const cha
 
 }  // namespace
 
+namespace {
+
+// Which arguments this C code may compare with other objects: none, the key (the second), or all.
+enum class Compares { kNone, kKey, kAll };
+Compares WhatCompares(PyTypeObject* owner, std::string_view name) {
+  auto among = [&](std::string_view names) { return names.find(" " + std::string(name) + " ") != names.npos; };
+  const bool relation = among(" __eq__ __ne__ __lt__ __le__ __gt__ __ge__ ");
+  PyTypeObject* layout = owner ? LayoutOf(owner) : nullptr;
+  if (layout == &PyList_Type || layout == &PyTuple_Type || (layout && !strcmp(layout->tp_name, "collections.deque")))
+    return relation || among(" index count remove sort __contains__ ") ? Compares::kAll : Compares::kNone;
+  if (layout && PyType_IsSubtype(layout, &PyDict_Type)) {
+    if (relation) return Compares::kAll;
+    return among(" get pop setdefault fromkeys move_to_end __getitem__ __setitem__ __delitem__ __contains__ ")
+               ? Compares::kKey
+               : Compares::kNone;
+  }
+  return among(" all any callable isinstance _abc_instancecheck _abc_subclasscheck __init__ __init_subclass__ ")
+             ? Compares::kNone
+             : Compares::kAll;
+}
+
+}  // namespace
+
 // Arguments of C code, made ready for it. False (Break): it would reach what no guard covers.
 bool CaptureSemantics::ForC(PyObject** args, Py_ssize_t n) {
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject* c = s_.ForC(args[i]);
     if (!c) return false;
-    if (s_.IsOutside(c) && PyIter_Check(c))
-      return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), false;
     if (ReadsAttributes(c)) return s_.Break(BreakId::kUnknownCall, Describe(c) + " called by C code"), false;
     if (!IsTensor(c)) s_.NoteType(Py_TYPE(c));
     args[i] = c;
@@ -562,8 +587,9 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
         return made ? s_.MarkFresh(made.release()) : nullptr;
       }
       if (IsPureType(t) || EffectOfMethod(t, name) == Effect::kPure)
-        return ForC(args + 1, total - 1) ? s_.Adopt(PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames))
-                                         : nullptr;
+        return ForC(args + 1, total - 1) && (total < 2 || s_.Pin(args[1]))
+                   ? s_.Adopt(PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames))
+                   : nullptr;
     }
   } else if (PyInstanceMethod_Check(callable)) {
     return CallC(PyInstanceMethod_GET_FUNCTION(callable), nullptr, args, nargs, kwnames);
@@ -650,6 +676,10 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
       }
       Py_ssize_t first = effect == Effect::kMutatesSelf;
       if (!ForC(args + first, total - first)) return nullptr;
+      if (const Compares what = WhatCompares(owner, name); what != Compares::kNone)
+        for (Py_ssize_t i = what == Compares::kKey;
+             i < (what == Compares::kKey ? std::min<Py_ssize_t>(2, total) : total); ++i)
+          if (!s_.Pin(args[i])) return nullptr;
       PyObject* r = self && PyCFunction_Check(callable) && args[0] == self
                         ? PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames)
                         : nullptr;

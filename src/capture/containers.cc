@@ -12,8 +12,8 @@ namespace {
 bool ReadableByC(PyObject* o) {
   PyTypeObject* layout = LayoutOf(Py_TYPE(o));
   return layout == &PyBaseObject_Type || layout == &PyDict_Type || layout == &PySet_Type ||
-         layout == &PyFrozenSet_Type || layout == &PyList_Type || layout == &PyTuple_Type || PyMethod_Check(o) ||
-         PyODict_Check(o) || PyIter_Check(o) || !strcmp(layout->tp_name, "collections.defaultdict");
+         layout == &PyFrozenSet_Type || layout == &PyList_Type || layout == &PyTuple_Type || PyODict_Check(o) ||
+         !strcmp(layout->tp_name, "collections.defaultdict");
 }
 
 // An immutable value with a class of its own: identity says it all.
@@ -194,12 +194,45 @@ bool Session::NoteContents(PyObject* o, bool deep) {
   return true;
 }
 
+bool Session::Pin(PyObject* o) {
+  if (IsPrimitive(o) || IsTensor(o)) return true;
+  if (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o)) {
+    Descent descent(*this);
+    if (broken_ || !NoteContents(o)) return false;
+    if (PyDict_Check(o)) {  // its keys were pinned when they came in
+      PyObject *k, *v;
+      for (Py_ssize_t at = 0; PyDict_Next(o, &at, &k, &v);)
+        if (!Pin(v)) return false;
+      return true;
+    }
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      if (!Pin(PySequence_Fast_GET_ITEM(o, i))) return false;
+    return true;
+  }
+  if (!strcmp(LayoutOf(Py_TYPE(o))->tp_name, "collections.deque")) {
+    Ref items(PySequence_List(o));
+    return items && Pin(items.get());
+  }
+  if (PySlice_Check(o)) {
+    auto* s = reinterpret_cast<PySliceObject*>(o);
+    return Pin(s->start) && Pin(s->stop) && Pin(s->step);
+  }
+  if (Origin* g = Find(o); g && g->kind == Origin::kOutside && !g->proxy) guards_->Is(g->source, o);
+  return true;
+}
+
 PyObject* Session::ForC(PyObject* o) {
   Origin* g = Find(o);
   if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) {
     if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
     if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || IsNumpyNumber(o) || ReadableByC(o))
       return g && g->changes && !Reads(o) ? nullptr : o;
+    if (PyIter_Check(o)) return Break(BreakId::kSideEffect, "an outside iterator is advanced");
+    if (PyMethod_Check(o)) {
+      guards_->Is(guards_->Child(SourceKind::kBoundSelf, g->source), PyMethod_GET_SELF(o));
+      guards_->Is(guards_->Child(SourceKind::kBoundFunc, g->source), PyMethod_GET_FUNCTION(o));
+      return o;
+    }
     if (IsScalarSubclass(o) || PyWeakref_CheckRefExact(o)) {  // an enum's member, say
       guards_->Is(g->source, o);
       return o;

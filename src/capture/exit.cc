@@ -217,12 +217,21 @@ int Recipe::AddFresh(PyObject* o) {
     n.dict = Add(dict.get());
     if (n.dict < 0) return -1;
   }
-  Ref slots(PyObject_GetAttrString(reinterpret_cast<PyObject*>(t), "__slots__"));
-  if (slots && base == &PyBaseObject_Type && PyObject_Size(slots.get()) > 0) {
-    PyErr_Clear();
-    return Fail(std::string("a ") + t->tp_name + " with __slots__");
+  PyObject* mro = t->tp_mro;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); ++i) {  // what lies in __slots__: descriptor, value
+    auto* c = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i));
+    if (!(c->tp_flags & Py_TPFLAGS_HEAPTYPE) || !c->tp_dict) continue;
+    PyObject *name, *d;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(c->tp_dict, &at, &name, &d)) {
+      if (Py_TYPE(d) != &PyMemberDescr_Type || PyDescr_TYPE(d) != c) continue;
+      Ref value(Py_TYPE(d)->tp_descr_get(d, o, reinterpret_cast<PyObject*>(t)));
+      if (!value && !PyErr_ExceptionMatches(PyExc_AttributeError)) return PyErr_Clear(), Fail("a slot");
+      if (!value) PyErr_Clear();
+      PyObject* parts[] = {d, value.get()};
+      if (value && !AddAll(parts, 2, &n.children)) return -1;
+    }
   }
-  PyErr_Clear();
   return Push(std::move(n));
 }
 
@@ -319,6 +328,9 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
           Ref dict(PyObject_GenericGetDict(r, nullptr));
           if (!dict || PyDict_Update(dict.get(), at(n.dict)) < 0) return Py_DECREF(r), -1;
         }
+        for (size_t k = 0; r && k < m; k += 2)
+          if (Py_TYPE(at(n.children[k]))->tp_descr_set(at(n.children[k]), r, at(n.children[k + 1])) < 0)
+            return Py_DECREF(r), -1;
         break;
       }
       case RecipeNode::kIterator: {

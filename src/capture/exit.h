@@ -32,12 +32,12 @@ struct RecipeNode {
     kIterator,  // children: dict or set; object: its method that is iterated, or None; index: items taken so far
     kReduce,    // children: callable, args tuple, [state]
   } kind;
-  Ref object;       // kConst; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
-  int index = 0;    // kInput, kOutput
-  shape::Int expr;  // kSym, kSymFloat
-  std::vector<int> children;
-  int dict = -1;   // kInstance: node of its __dict__, -1 none
-  int items = -1;  // kInstance of a dict/list/tuple subclass: node of its contents
+  Ref object;                 // kConst; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
+  int index = 0;              // kInput, kOutput
+  shape::Int expr;            // kSym, kSymFloat
+  std::vector<int> children;  // kInstance: the descriptors of slots, each with its value
+  int dict = -1;              // kInstance: node of its __dict__, -1 none
+  int items = -1;             // kInstance of a dict/list/tuple subclass: node of its contents
 };
 
 class Recipe {

@@ -96,7 +96,7 @@ PyObject* CaptureSemantics::Compare(PyObject* a, PyObject* b, int op) {
   if (!IsPrimitive(a) || !IsPrimitive(b)) {
     // A comparison of containers looks at everything inside.
     for (PyObject** x : {&a, &b}) {
-      if (Container(*x) && !s_.NoteContents(*x, true)) return nullptr;
+      if (Container(*x) && (!s_.NoteContents(*x, true) || !s_.Pin(*x))) return nullptr;
       *x = s_.ForC(*x);
       if (!*x) return nullptr;
       s_.NoteType(Py_TYPE(*x));
@@ -149,6 +149,7 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
   if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
   s_.NoteType(Py_TYPE(c));
   s_.NoteType(Py_TYPE(value));
+  if (!(own && PyFunction_Check(own)) && !(s_.Pin(c) && s_.Pin(value))) return -1;
   return PySequence_Contains(c, value);
 }
 
@@ -198,6 +199,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
   if (PyType_Check(o)) {  // List[int]
     return s_.Adopt(PyObject_GetItem(o, key));
   }
+  if (!(d && PyFunction_Check(d)) && !s_.Pin(key)) return nullptr;
   PyObject* c = s_.ForC(o);
   if (!c) return nullptr;
   if (s && PyDict_Check(o) && !(d && PyFunction_Check(d))) {
@@ -233,6 +235,7 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
     if (!(d && PyFunction_Check(d)))
       return s_.Break(BreakId::kSideEffect, std::string("item of a ") + Py_TYPE(o)->tp_name), -1;
   }
+  if (!s_.Pin(key)) return -1;
   return value ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
 }
 
@@ -373,10 +376,14 @@ PyObject* CaptureSemantics::BuildList(PyObject* const* items, Py_ssize_t n) {
 }
 PyObject* CaptureSemantics::BuildSet(PyObject* const* items, Py_ssize_t n) {
   RESOLVED(items, n);
+  for (PyObject* o : resolved)
+    if (!s_.Pin(o)) return nullptr;
   return s_.MarkFresh(frame::Semantics::BuildSet(resolved.data(), n));
 }
 PyObject* CaptureSemantics::BuildMap(PyObject* const* kv, Py_ssize_t n, Py_ssize_t stride) {
   RESOLVED(kv, 2 * n);
+  for (Py_ssize_t i = 0; i < n; ++i)
+    if (!s_.Pin(resolved[i * stride])) return nullptr;
   return s_.MarkFresh(frame::Semantics::BuildMap(resolved.data(), n, stride));
 }
 PyObject* CaptureSemantics::BuildSlice(PyObject* a, PyObject* b, PyObject* c) {
@@ -412,7 +419,7 @@ int CaptureSemantics::ListExtend(PyObject* list, PyObject* iterable) {
 int CaptureSemantics::SetAdd(PyObject* set, PyObject* v) {
   TARGET(set);
   RESOLVE_INT(v);
-  return PySet_Add(set, v);
+  return s_.Pin(v) ? PySet_Add(set, v) : -1;
 }
 int CaptureSemantics::SetUpdate(PyObject* set, PyObject* iterable) {
   TARGET(set);
@@ -421,14 +428,14 @@ int CaptureSemantics::SetUpdate(PyObject* set, PyObject* iterable) {
   for (;;) {
     Ref x(Next(it.get()));
     if (!x) return PyErr_Occurred() ? -1 : 0;
-    if (PySet_Add(set, x.get()) < 0) return -1;
+    if (!s_.Pin(x.get()) || PySet_Add(set, x.get()) < 0) return -1;
   }
 }
 int CaptureSemantics::MapAdd(PyObject* dict, PyObject* k, PyObject* v) {
   TARGET(dict);
   RESOLVE_INT(k);
   RESOLVE_INT(v);
-  return PyDict_SetItem(dict, k, v);
+  return s_.Pin(k) ? PyDict_SetItem(dict, k, v) : -1;
 }
 int CaptureSemantics::DictUpdate(PyObject* dict, PyObject* other) {
   TARGET(dict);

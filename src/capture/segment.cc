@@ -405,7 +405,9 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
       if (!seen) return out;
       continue;
     }
-    bool own_cell = PyCell_Check(p[i]) && i < fj_nlocalsplus(frame) - fj_code(frame)->co_nfreevars;
+    constexpr int kCellVariable = 0x40;  // CO_FAST_CELL; a local may hold some other cell
+    const bool own_cell = PyCell_Check(p[i]) && i < fj_nlocalsplus(frame) - fj_code(frame)->co_nfreevars &&
+                          PyBytes_AS_STRING(fj_code(frame)->co_localspluskinds)[i] & kCellVariable;
     PyObject* content = own_cell ? PyCell_GET(p[i]) : p[i];
     const Source* source = s.guards().Slot(i);
     if (own_cell) source = s.guards().Child(SourceKind::kCell, source);

@@ -184,6 +184,9 @@ class Session {
   // An outside container is read, at `key` or as a whole. False (Break): it has pending calls.
   bool Reads(PyObject* container, PyObject* key = nullptr, const Source* source = nullptr);
   bool NoteType(PyTypeObject* t);  // its attributes were looked up
+  // C code may ask whether this is the same object as another one (by ==, as a key, in a list): objects from outside,
+  // in tuples, lists and dicts, too, are guarded by identity. False on Break.
+  bool Pin(PyObject* o);
   // What to hand to C code in place of `o`: itself, or of a container that holds tensors a private copy with proxies.
   // Guards are taken for all that C code can read of it; null (Break): it can read what no guard covers. Borrowed.
   PyObject* ForC(PyObject* o);

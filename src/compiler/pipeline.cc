@@ -80,12 +80,14 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   if (gpu) pass::RunPass(pm, "split_bias", g, pass::SplitBias);
   if (gpu) pass::RunPass(pm, "pad_products", g, pass::PadProducts);
   pass::Hoisted hoisted;
-  if (!gpu && std::find(options.weights.begin(), options.weights.end(), true) != options.weights.end()) {
+  const bool weights = std::find(options.weights.begin(), options.weights.end(), true) != options.weights.end();
+  if (!gpu && weights) {
     pass::RunPass(pm, "pack_convolutions", g, [&](Graph& g) { return pass::PackConvolutions(g, options.weights); });
     pass::RunPass(pm, "pack_products", g, [&](Graph& g) { return pass::PackProducts(g, options.weights); });
-    pass::RunPass(pm, "hoist_weights", g, [&](Graph& g) { hoisted = pass::HoistWeights(g, options.weights); });
   }
-  if (!gpu) pass::RunPass(pm, "conv_products", g, pass::ConvProducts);
+  if (!gpu) pass::RunPass(pm, "conv_products", g, pass::ConvProducts);  // those that are not packed
+  if (!gpu && weights)
+    pass::RunPass(pm, "hoist_weights", g, [&](Graph& g) { hoisted = pass::HoistWeights(g, options.weights); });
   pass::RunPass(pm, "split_reduce", g, [&](Graph& g) { return pass::SplitReduce(g, gpu); });
   pass::FuseOptions fuse;
   fuse.fuse = options.fuse && !pm.Disabled("fuse");

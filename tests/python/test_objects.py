@@ -1,0 +1,237 @@
+"""Objects that change between calls, of many kinds: whatever the program asks of them is asked again. Two names that held two objects
+may hold one in the next call."""
+
+# ruff: noqa
+import collections
+import contextvars
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import inspect
+import operator
+import pathlib
+import re
+import types
+import typing
+import weakref
+
+import pytest
+
+import framejit
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+class Plain:
+    kind = 1
+
+    def __init__(self, n):
+        self.n = n
+
+    def method(self):
+        "first"
+        return self.n
+
+    @classmethod
+    def of_class(cls):
+        return cls.__name__
+
+    @property
+    def shown(self):
+        return self.n
+
+
+class Derived(Plain):
+    kind = 2
+
+    def method(self):
+        return self.n + 1
+
+
+class ByValue(Plain):
+    def __eq__(self, other):
+        return self.n == other.n
+
+    def __hash__(self):
+        return hash(self.n)
+
+
+class Slotted:
+    __slots__ = ("a", "b")
+
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+
+class SlottedMore(Slotted):
+    pass
+
+
+class Number(enum.IntEnum):
+    ONE, TWO, THREE = 1, 2, 3
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    a: int
+    b: str = "q"
+
+
+def made(n):
+    def f(x, y=n, *, z=n):
+        return n
+
+    f.__name__, f.attribute = f"f{n}", n
+    return f
+
+
+HELD = [Plain(i) for i in range(3)]
+KINDS = {
+    "plain": [Plain(1), Plain(2), Derived(2)],
+    "by value": [ByValue(1), ByValue(2), ByValue(1)],
+    "method": [Plain(1).method, Plain(2).method, Derived(3).method],
+    "class method": [Plain.of_class, Derived.of_class, Plain.of_class],
+    "function": [made(1), made(2), functools.wraps(made(3))(lambda *a: 1), len],
+    "partial": [functools.partial(made(1), 1), functools.partial(made(2), 2, z=3)],
+    "slots": [Slotted(1, 2), Slotted(2, 2), SlottedMore("a", None)],
+    "enum": list(Number),
+    "named tuple": [Pair(1, 2), Pair(1, 3), Pair(2, "a")],
+    "frozen": [Frozen(1), Frozen(2), Frozen(1, "z")],
+    "tuple": [(HELD[0],), (HELD[1],), (HELD[0], 1)],
+    "deque": [collections.deque([1, 2]), collections.deque([2, 1], maxlen=5)],
+    "mapping": [collections.OrderedDict(a=1, b=2), collections.OrderedDict(b=2, a=1), collections.ChainMap({"a": 1}, {"b": 2})],
+    "default": [collections.defaultdict(int, a=1), collections.defaultdict(list, a=1), collections.Counter("aab")],
+    "frozenset": [frozenset({1, 2}), frozenset({1, 3})],
+    "set": [{1, 2}, {1, 3}],
+    "view": [{"a": 1}.items(), {"a": 2}.items(), {"a": 2}.keys()],
+    "match": [re.match("(a+)(b)", "aab"), re.match("(a+)(b)", "ab"), re.compile("a")],
+    "time": [datetime.timedelta(1), datetime.date(2020, 1, 1), datetime.timezone.utc, datetime.timezone(datetime.timedelta(hours=1))],
+    "decimal": [decimal.Decimal("1.5"), decimal.Decimal("2.5"), fractions.Fraction(1, 2)],
+    "path": [pathlib.PurePosixPath("/a/b.c"), pathlib.PurePosixPath("/c/d")],
+    "weak": [weakref.ref(h) for h in HELD],
+    "variable": [contextvars.ContextVar(f"v{i}", default=i) for i in range(3)],
+    "signature": [inspect.signature(made(1)), inspect.signature(lambda a, b: 1)],
+    "hint": [list[int], dict[str, int], int | None, str | None],
+    "cell": [types.CellType(1), types.CellType(2)],
+    "class": [Plain, Derived, int],
+    "namespace": [types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)],
+    "iterator": None,
+}
+QUESTIONS = {
+    "len": lambda o, y: (len(o), y + 1)[0],
+    "truth": lambda o, y: (1 if o else 0, y + 1)[0],
+    "list": lambda o, y: (list(o), y + 1)[0],
+    "unpacked": lambda o, y: ([*o], y + 1)[0],
+    "arguments": lambda o, y: ((lambda *a: a)(*o), y + 1)[0],
+    "two": lambda o, y: ([(a, b) for a, b in [o]], y + 1)[0],
+    "keywords": lambda o, y: (dict(**o), y + 1)[0],
+    "first": lambda o, y: (o[0], y + 1)[0],
+    "item a": lambda o, y: (o["a"], y + 1)[0],
+    "one in": lambda o, y: (1 in o, "a" in o, y + 1)[:2],
+    "index": lambda o, y: ([5, 6, 7, 8][o], y + 1)[0],
+    "slice": lambda o, y: ([5, 6, 7, 8][:o], y + 1)[0],
+    "called": lambda o, y: (o(), y + 1)[0],
+    "equal": lambda o, y: (o == FIRST[0], o != FIRST[0], y + 1)[:2],
+    "same": lambda o, y: (o is FIRST[0], y + 1)[0],
+    "hash": lambda o, y: (hash(o) == hash(FIRST[0]), y + 1)[0],
+    "key": lambda o, y: ({o: 1}.get(FIRST[0]), y + 1)[0],
+    "among": lambda o, y: (o in list(FIRST), y + 1)[0],
+    "sum": lambda o, y: (o + o, y + 1)[0],
+    "text": lambda o, y: (f"{o}", y + 1)[0],
+    "returned": lambda o, y: ([o, {"k": o}], y + 1)[0],
+}
+FIRST = [None]
+
+
+def shown(value, depth=0):
+    if isinstance(value, (list, tuple)) and depth < 3:
+        return type(value).__name__, [shown(v, depth + 1) for v in value]
+    return type(value).__name__, re.sub(" at 0x[0-9a-f]+", "", repr(value))
+
+
+def asked(f, *arguments):
+    try:
+        return shown(f(*arguments))
+    except Exception as error:
+        return "raises", type(error).__name__, re.sub("0x[0-9a-f]+", "", str(error))[:80]
+
+
+def kinds(name):
+    return [iter([1, 2]), iter([3, 4])] if name == "iterator" else KINDS[name]
+
+
+LATELY = "__name__ __doc__ __module__ __qualname__ __self__ __func__ __wrapped__ __defaults__ __kwdefaults__ __closure__ __args__ __class__".split()
+NOT = "clear pop popitem popleft detach set append appendleft add update setdefault now today utcnow rotate reverse extend extendleft".split()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_whatever_is_asked_of_an_object(name):
+    objects = kinds(name)
+    FIRST[0] = objects[0]
+    questions = dict(QUESTIONS)
+    for attribute in sorted(set().union(*map(dir, objects))):
+        if (attribute.startswith("_") and attribute not in LATELY) or attribute in NOT:
+            continue
+        questions["." + attribute] = lambda o, y, a=attribute: ((getattr(o, a), getattr(o, a, 0))[0] if not callable(getattr(o, a)) else 0, y + 1)[0]
+        questions[f".{attribute}()"] = lambda o, y, a=attribute: (getattr(o, a)(), y + 1)[0]
+    x = torch.ones(1)
+    for what, f in questions.items():
+        framejit.reset()
+        compiled = framejit.compile(f)
+        if name == "iterator":
+            assert [asked(compiled, o, x) for o in kinds(name)] == [asked(f, o, x) for o in kinds(name)], what
+            continue
+        expected = [asked(f, o, x) for o in objects]
+        for o, e in list(zip(objects, expected)) * 2:
+            assert asked(compiled, o, x) == e, (what, o)
+
+
+TABLE = {}
+RELATIONS = {
+    "map": lambda a, b, y: ({a: 1, b: 2}[a], len({a: 1, b: 2}), y + 1)[:2],
+    "set": lambda a, b, y: (a in {b}, len({a, b}), len(set([a, b])), len({a} - {b}), y + 1)[:4],
+    "list": lambda a, b, y: (a in [b], a in (b,), [b, a].index(a), [a, b, a].count(b), y + 1)[:4],
+    "equal": lambda a, b, y: (a == b, a != b, a is b, y + 1)[:3],
+    "containers": lambda a, b, y: ((a, 1) == (b, 1), [a] == [b], {"k": a} == {"k": b}, y + 1)[:3],
+    "keys": lambda a, b, y: (len(dict.fromkeys([a, b])), {(a, 1): 1}.get((b, 1)), len(collections.Counter([a, b])), y + 1)[:3],
+    "comprehensions": lambda a, b, y: (len({z for z in (a, b)}), len({z: 1 for z in (a, b)}), y + 1)[:2],
+    "filled": lambda a, b, y: ((lambda d: (d.__setitem__(a, 1), d.__setitem__(b, 2), len(d))[2])({}), collections.deque([a]).count(b), y + 1)[:2],
+    "removed": lambda a, b, y: ((lambda l: (l.remove(a), len(l), l[0] is b)[1:])([b, a]), y + 1)[0],
+    "outside": lambda a, b, y: (TABLE.get(a, 0), b in TABLE, y + 1)[:2],
+    "hash": lambda a, b, y: (hash(a) == hash(b), id(a) == id(b), y + 1)[:2],
+}
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("name", ["plain", "by value", "method", "function", "enum", "tuple", "frozenset", "class", "slots"])
+def test_two_names_may_hold_one_object(name, relation):
+    p, q, *_, r = KINDS[name] + [KINDS[name][-1]]
+    TABLE.clear()
+    TABLE[p] = 5
+    f = RELATIONS[relation]
+    compiled = framejit.compile(f)
+    for a, b in [(p, q), (p, p), (q, p), (q, q), (p, r), (r, p), (p, q)]:
+        assert asked(compiled, a, b, torch.ones(1)) == asked(f, a, b, torch.ones(1)), (a, b)
+
+
+def test_objects_with_slots_are_made_again():
+    class Node(Slotted):
+        __slots__ = ("value", "missing")
+
+    def f(x):
+        node = Node(x * 2, [x])
+        node.value = x + 1
+        return node
+
+    assert framejit.explain(f)(torch.ones(2)).graph_break_count == 0
+    compiled = framejit.compile(f)
+    for _ in range(3):
+        node = compiled(torch.ones(2))
+        assert node.a.tolist() == [2, 2] == node.value.tolist() and node.b[0].tolist() == [1, 1] and not hasattr(node, "missing")
