@@ -1,6 +1,8 @@
 // What C functions may do, as far as capture is concerned. A function without a row is unknown: calling it is a Break.
 #pragma once
 
+#include <string_view>
+
 #include "capture/ref.h"
 
 namespace framejit::capture {
@@ -24,6 +26,9 @@ Effect EffectOfFunction(PyObject* function);
 Effect EffectOfPython(PyFunctionObject* function);
 // Of a method of a builtin type, by the type that defines it.
 Effect EffectOfMethod(PyTypeObject* owner, const char* name);
+// Which arguments a C function or method may compare with other objects: none, the key (the second), or all.
+enum class Compares { kNone, kKey, kAll };
+Compares WhatCompares(PyTypeObject* owner, std::string_view name);
 // The descriptor that a bound C method (`log.append`, `log.__len__`) was made from, and the object it is bound to. Both
 // null: `o` is something else.
 struct Bound {

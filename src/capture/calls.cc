@@ -502,29 +502,6 @@ PyObject* ContextVarCall(CaptureSemantics&, Session& s, PyObject* var, const cha
 
 }  // namespace
 
-namespace {
-
-// Which arguments this C code may compare with other objects: none, the key (the second), or all.
-enum class Compares { kNone, kKey, kAll };
-Compares WhatCompares(PyTypeObject* owner, std::string_view name) {
-  auto among = [&](std::string_view names) { return names.find(" " + std::string(name) + " ") != names.npos; };
-  const bool relation = among(" __eq__ __ne__ __lt__ __le__ __gt__ __ge__ ");
-  PyTypeObject* layout = owner ? LayoutOf(owner) : nullptr;
-  if (layout == &PyList_Type || layout == &PyTuple_Type || (layout && !strcmp(layout->tp_name, "collections.deque")))
-    return relation || among(" index count remove sort __contains__ ") ? Compares::kAll : Compares::kNone;
-  if (layout && PyType_IsSubtype(layout, &PyDict_Type)) {
-    if (relation) return Compares::kAll;
-    return among(" get pop setdefault fromkeys move_to_end __getitem__ __setitem__ __delitem__ __contains__ ")
-               ? Compares::kKey
-               : Compares::kNone;
-  }
-  return among(" all any callable isinstance _abc_instancecheck _abc_subclasscheck __init__ __init_subclass__ ")
-             ? Compares::kNone
-             : Compares::kAll;
-}
-
-}  // namespace
-
 // Arguments of C code, made ready for it. False (Break): it would reach what no guard covers.
 bool CaptureSemantics::ForC(PyObject** args, Py_ssize_t n) {
   for (Py_ssize_t i = 0; i < n; ++i) {
