@@ -1,5 +1,7 @@
 // The session's view of outside containers: what is read of them is guarded, what is stored in them waits for the exit,
 // and C code gets copies where they hold tensors.
+#include <utility>
+
 #include "capture/builtins.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
@@ -183,8 +185,10 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     Origin* g = Find(o);
     if (!g || g->kind != Origin::kOutside) return true;
     if (!Reads(o)) return false;
+    if (std::exchange(g->contents_noted, true)) return true;
     // A set's items are guarded by equality of the whole when they are primitives; else its identity pins it.
     guards_->Is(g->source, o);
+    if (PyFrozenSet_CheckExact(o)) return true;
     guard::Row row{guard::Kind::kEqual, g->source};
     row.object = PyFrozenSet_New(o);
     Ref held(row.object);
