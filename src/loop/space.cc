@@ -504,7 +504,11 @@ bool Space::Propagate() {
 }
 
 // Nothing but its result connects a reduction with the others, and it is over the seed's space: it joins their loop.
+// Only where launches cost more than memory: long reductions side by side read more at once than they gain.
 void Space::ReduceAlongside(bool* changed) {
+  constexpr int64_t kFew = 1 << 16;
+  const shape::Int size = shape::Product(g_.nodes[seed_].type.shape);
+  if (!size.is_const() || size.value() > kFew) return;
   const Lins seed = indices_[canonical(seed_)];
   for (ValueId v : group_) {
     const Node& n = g_.nodes[v];
