@@ -63,6 +63,11 @@ class Host {
   virtual bool Linear(const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer* packed, Buffer& out) {
     return false;
   }
+  // A function of it in the same call: "relu", "gelu" (by tanh). As Conv it may hand out the library's own tensor.
+  virtual bool LinearThen(const std::string& function, const Buffer& x, const Buffer& w, const Buffer& bias,
+                          Buffer& out) {
+    return false;
+  }
   virtual bool Conv(const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) {
     return false;
   }

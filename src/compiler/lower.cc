@@ -294,13 +294,17 @@ class Lowering {
     return true;
   }
 
-  // Convolutions and attention allocate their results: those are used as they are.
+  static bool IsFunction(const std::string& name) { return name == "relu" || name == "gelu"; }
+
+  // Convolutions, attention and linear layers with a function allocate their results: those are used as they are.
   void LowerLibrary(ValueId v) {
     if (LowerDepthwise(v)) return;
     ++stats_.library_calls;
     switch (g_.nodes[v].op) {
       case Op::kMatMul: return LowerOne(v, Step::Kind::kMatMul);
-      case Op::kLinear: return LowerOne(v, Step::Kind::kLinear);
+      case Op::kLinear:
+        return LowerOne(v, Step::Kind::kLinear,
+                        IsFunction(g_.nodes[v].attrs.name) ? Storage::Kind::kExtern : Storage::Kind::kScratch);
       case Op::kConv:
         return LowerOne(v, Step::Kind::kConv,
                         rules::IsDepthwise(g_, g_.nodes[v]) ? Storage::Kind::kScratch : Storage::Kind::kExtern);

@@ -10,6 +10,7 @@
 #include "pass/conv_products.h"
 #include "pass/cse.h"
 #include "pass/dce.h"
+#include "pass/epilogue.h"
 #include "pass/fold.h"
 #include "pass/fuse.h"
 #include "pass/pad_products.h"
@@ -79,6 +80,11 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   if (gpu) pass::RunPass(pm, "channels_last", g, pass::ChannelsLast);
   if (gpu) pass::RunPass(pm, "split_bias", g, pass::SplitBias);
   if (gpu) pass::RunPass(pm, "pad_products", g, pass::PadProducts);
+  if (gpu) {
+    pass::RunPass(pm, "epilogues", g, [](Graph& g) {
+      if (pass::Epilogues(g)) pass::Dce(g);
+    });
+  }
   pass::Hoisted hoisted;
   const bool weights = std::find(options.weights.begin(), options.weights.end(), true) != options.weights.end();
   if (!gpu && weights) {

@@ -1,6 +1,7 @@
 // Contractions as plain loops. Floats accumulate in double and round once; integers wrap; bool is or-of-ands.
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "graph/interpret.h"
 
@@ -46,6 +47,14 @@ HostTensor MatMul(const HostTensor& a, const HostTensor& b) {
   });
 }
 
+template <class A>
+A Then(const std::string& function, A x) {
+  if (function == "relu") return x < A(0) ? A(0) : x;
+  if (function != "gelu") return x;
+  const auto d = static_cast<double>(x);
+  return static_cast<A>(0.5 * d * (1 + std::tanh(0.7978845608028654 * (d + 0.044715 * d * d * d))));
+}
+
 HostTensor Linear(const Node& node, const std::vector<HostTensor>& in) {
   Sizes sizes = in[0].sizes;
   int64_t k = sizes.back(), n = in[1].sizes[0];
@@ -60,7 +69,7 @@ HostTensor Linear(const Node& node, const std::vector<HostTensor>& in) {
       for (int64_t j = 0; j < n; ++j) {
         A sum = bias[j];
         for (int64_t p = 0; p < k; ++p) MulAdd<A>(sum, x[i * k + p], w[j * k + p]);
-        out[i * n + j] = sum;
+        out[i * n + j] = Then(node.attrs.name, sum);
       }
     return StoreAll(in[0].dtype, sizes, out);
   });

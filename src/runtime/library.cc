@@ -17,6 +17,7 @@ bool RunHostLibrary(Host& host, const Step& step, std::span<const int64_t> symbo
   switch (step.kind) {
     case Step::Kind::kMatMul: return host.MatMul(ops[0], ops[1], out);
     case Step::Kind::kLinear:
+      if (!attrs.name.empty() && !packed) return host.LinearThen(attrs.name, ops[0], ops[1], ops[2], out);
       return host.Linear(ops[0], ops[1], third, packed && ops.back().handle ? &ops.back() : nullptr, out);
     case Step::Kind::kConv: return host.Conv(ops[0], ops[1], third, attrs, out);
     case Step::Kind::kAttention: {

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "diag/diag.h"
+#include "tensor/run_context.h"
+#include "tensor/tensor.h"
 #include "tensor/torch_host.h"
 
 namespace framejit::tensor {
@@ -388,6 +390,51 @@ bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buff
   if (packed) p.packed = static_cast<const float*>(DataOf(t, packed->handle, sizeof(float)));
   for (Matrix* m : {&p.a, &p.b, &p.out}) Tidy(m);
   return p.RunBest();
+}
+
+namespace {
+
+// In place, by torch's own kernel.
+bool ApplyTo(const TorchApi& t, const std::string& function, const Buffer& b) {
+  HoldGil gil;
+  SavedError saved;
+  TempTensor temp(t, b);
+  Handle shared = nullptr;
+  if (!temp.ok() || t.new_tensor_handle(temp.handle(), &shared)) return false;
+  Ref tensor(WrapTorch(t, TakeHandle(t, shared)));
+  Ref f(ResolveCallee(function == "relu" ? "torch.relu_" : "torch._C._nn.gelu_")), args(PyTuple_Pack(1, tensor.get()));
+  Ref kwargs(function == "relu" ? PyDict_New() : Py_BuildValue("{s:s}", "approximate", "tanh"));
+  ModeSwitch mode;
+  mode.Set({false, false});
+  Ref r(f && args && kwargs ? PyObject_Call(f.get(), args.get(), kwargs.get()) : nullptr);
+  PyErr_Clear();
+  return static_cast<bool>(r);
+}
+
+}  // namespace
+
+bool TorchLinearThen(const TorchApi& t, const std::string& function, const Buffer& x, const Buffer& w,
+                     const Buffer& bias, Buffer& out) {
+  Product p{t, {}, {}, {}, &bias, out.dtype, out.device};
+  const bool fits = out.device.kind == DeviceKind::kCuda && t.cuda_addmm_activation && t.reinterpret && t.at.all() &&
+                    x.dtype == out.dtype && w.dtype == out.dtype && bias.dtype == out.dtype && w.rank == 2 &&
+                    AsRows(x, &p.a) && AsBatch(w, &p.b) && AsRows(out, &p.out) && !Empty(p.out) && p.a.sizes[2] > 0;
+  if (fits) {
+    std::swap(p.b.sizes[1], p.b.sizes[2]);
+    std::swap(p.b.strides[1], p.b.strides[2]);
+    for (Matrix* m : {&p.a, &p.b}) Tidy(m);
+    TempTensor a = p.Tensor(p.a), b = p.Tensor(p.b), c(t, bias);
+    Handle result = nullptr;
+    if (a.ok() && b.ok() && c.ok() &&
+        !t.cuda_addmm_activation(c.handle(), a.handle(), b.handle(), 1.0, 1.0, function == "gelu", &result)) {
+      if (out.rank == 2) return Deliver(t, result, out);
+      Handle shaped = nullptr;
+      const bool ok = !t.reinterpret(result, out.rank, out.sizes, out.strides, 0, &shaped);
+      t.delete_tensor(result);
+      return ok && Deliver(t, shaped, out);
+    }
+  }
+  return out.data && TorchLinear(t, x, w, &bias, nullptr, out) && ApplyTo(t, function, out);
 }
 
 // Hands out a result that the library has allocated, or moves it into the place where the plan wants it.

@@ -70,6 +70,10 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
   X(cuda_mm_out, 'g', "aoti_torch_cuda_mm_out", int32_t, (Handle, Handle, Handle))                                     \
   X(cuda_bmm_out, 'g', "aoti_torch_cuda_bmm_out", int32_t, (Handle, Handle, Handle))                                   \
   X(cuda_addmm_out, 'g', "aoti_torch_cuda_addmm_out", int32_t, (Handle, Handle, Handle, Handle, double, double))       \
+  X(cuda_addmm_activation, 'g', "aoti_torch_cuda__addmm_activation", int32_t,                                          \
+    (Handle, Handle, Handle, double, double, int32_t, Handle*))                                                        \
+  X(reinterpret, 't', "aoti_torch__reinterpret_tensor", int32_t,                                                       \
+    (Handle, int64_t, const int64_t*, const int64_t*, int64_t, Handle*))                                               \
   X(cuda_convolution, 'g', "aoti_torch_cuda_convolution", int32_t,                                                     \
     (Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int32_t,      \
      const int64_t*, int64_t, int64_t, Handle*))                                                                       \

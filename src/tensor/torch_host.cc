@@ -159,6 +159,10 @@ class Host : public framejit::Host {
   bool Linear(const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer* packed, Buffer& out) override {
     return TorchLinear(*Torch(), x, w, bias, packed, out);
   }
+  bool LinearThen(const std::string& function, const Buffer& x, const Buffer& w, const Buffer& bias,
+                  Buffer& out) override {
+    return TorchLinearThen(*Torch(), function, x, w, bias, out);
+  }
   bool Conv(const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) override {
     return TorchConv(*Torch(), x, w, bias, attrs, out);
   }

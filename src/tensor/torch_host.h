@@ -63,6 +63,8 @@ bool RunWithoutPython(const TorchApi& t, const Call& call, std::span<const Buffe
 bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out);
 bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer* packed,
                  Buffer& out);
+bool TorchLinearThen(const TorchApi& t, const std::string& function, const Buffer& x, const Buffer& w,
+                     const Buffer& bias, Buffer& out);
 bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs,
                Buffer& out);
 bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Buffer& v, const Buffer* mask,

@@ -15,6 +15,7 @@
 #include "pass/conv_products.h"
 #include "pass/cse.h"
 #include "pass/dce.h"
+#include "pass/epilogue.h"
 #include "pass/fold.h"
 #include "pass/pad_products.h"
 #include "pass/sink_gather.h"
@@ -33,6 +34,7 @@ const std::map<std::string, int (*)(Graph&)> kPasses = {{"fold", pass::Fold},
                                                         {"channels_last", pass::ChannelsLast},
                                                         {"split_bias", pass::SplitBias},
                                                         {"pad_products", pass::PadProducts},
+                                                        {"epilogues", pass::Epilogues},
                                                         {"pack_products", [](Graph& g) {
                                                            std::vector<bool> weights;  // inputs named w...
                                                            for (ValueId v : g.inputs)

@@ -544,6 +544,45 @@ def test_device_guard():
         assert f(torch.ones(3, device="cuda")).device.type == "cuda"
 
 
+def gelu_by_hand(x):
+    return 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["relu", "gelu", "by hand"])
+def test_functions_in_a_products_kernel(name, dtype):
+    """Between two products: no kernel of ours. Not of a result, where it is read twice, in float32."""
+    f = {"relu": F.relu, "gelu": lambda x: F.gelu(x, approximate="tanh"), "by hand": gelu_by_hand}[name]
+    x, w, b, v = tensor(4, 96, 64, dtype=dtype), tensor(256, 64, dtype=dtype) / 8, tensor(256, dtype=dtype), tensor(64, 256, dtype=dtype) / 16
+
+    def mlp(x, w, b, v):
+        return F.linear(f(F.linear(x, w, b)), v)
+
+    def flat(x, w, b, v):
+        return f(torch.addmm(b, x.view(-1, 64), w.t())).view(4, 96, 256) @ v.t()
+
+    for g in (mlp, flat):
+        assert check(g, x, w, b, v).cache_info()["kernels"] == 0
+    assert check(lambda x, w, b: f(F.linear(x, w, b)), x, w, b).cache_info()["kernels"] == 1
+    assert check(lambda x, w, b, v: (y := F.linear(x, w, b), F.linear(f(y), v)), x, w, b, v).cache_info()["kernels"] == 1
+    check(mlp, x.float(), w.float(), b.float(), v.float())
+    check(mlp, x, w[:100], b[:100], v[:, :100])  # rows that are not aligned
+    odd = x.clone()
+    odd[0, 0, 0] = float("nan")
+    odd[1, 1] = 300
+    with torch.no_grad():
+        got, want = framejit.compile(mlp)(odd, w, b, v), mlp(odd, w, b, v)
+    assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got.isinf(), want.isinf())
+    got, want = (t.float().nan_to_num(0, 0, 0) for t in (got, want))
+    torch.testing.assert_close(got, want, rtol=0.05, atol=0.02 * want.abs().max().item())
+    p = [t.clone().requires_grad_() for t in (x, w, b, v)]
+    q = [t.clone().requires_grad_() for t in (x, w, b, v)]
+    framejit.compile(mlp)(*p).float().square().mean().backward()
+    mlp(*q).float().square().mean().backward()
+    for mine, theirs in zip(p, q):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=0.05, atol=0.02 * theirs.grad.abs().max().item())
+
+
 def test_mixed_devices():
     check(lambda x, s: x * s, tensor(10), torch.tensor(2.0))
     check(lambda x: (x * 2).cpu() + 1, tensor(10), graphs=None)
