@@ -21,6 +21,9 @@ namespace framejit::autodiff {
 struct Undifferentiable : std::runtime_error {  // what() says why, for the user
   using std::runtime_error::runtime_error;
 };
+struct WantsFixedSizes : Undifferentiable {  // with numbers in place of symbols it would be differentiated
+  using Undifferentiable::Undifferentiable;
+};
 
 // The graph's own nodes, in place, then one input node a tangent, then the nodes of the gradients.
 struct Joint {

@@ -142,7 +142,7 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
     j.origin.resize(j.graph.nodes.size() - j.primal, v);
   }
   j.origin.resize(j.graph.nodes.size() - j.primal, kNoValue);
-  if (!env.guards().empty()) throw Undifferentiable("sizes that are equal by chance: " + env.guards()[0].str());
+  if (!env.guards().empty()) throw WantsFixedSizes("sizes that are equal by chance: " + env.guards()[0].str());
   for (size_t i = 0; i < g.inputs.size(); ++i) j.grads.push_back(wanted[i] ? tape.grads[g.inputs[i]] : kNoValue);
   j.graph.outputs = g.outputs;
   j.graph.writes = g.writes;

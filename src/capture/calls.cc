@@ -321,7 +321,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
       if (IsTensor(a) && (type == &PyList_Type || type == &PyTuple_Type || type == &PySet_Type || type == &PyEnum_Type))
         continue;
       if (!ForC(v.data() + i, 1)) return nullptr;
-      if ((type == &PySet_Type || type == &PyFrozenSet_Type || type == &PyDict_Type) && !s_.Pin(v.data()[i]))
+      if ((type == &PySet_Type || type == &PyFrozenSet_Type || (type == &PyDict_Type && !PyDict_Check(v.data()[i]))) &&
+          !s_.Pin(v.data()[i]))
         return nullptr;
     }
     return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));

@@ -149,7 +149,7 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
   if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
   s_.NoteType(Py_TYPE(c));
   s_.NoteType(Py_TYPE(value));
-  if (!(own && PyFunction_Check(own)) && !(s_.Pin(c) && s_.Pin(value))) return -1;
+  if (!(own && PyFunction_Check(own)) && !(s_.Pin(value) && (PyDict_Check(c) || s_.Pin(c)))) return -1;
   return PySequence_Contains(c, value);
 }
 

@@ -316,7 +316,7 @@ class Policy : public frame::FramePolicy {
     if (config.Dynamic() != 0) {
       bool grew = false;
       for (auto [input, dim] : last.guards->DynamicCandidates(fj_localsplus(frame)))
-        if (input < static_cast<int>(last.dynamic_names.size())) {
+        if (!place.fixed_sizes && input < static_cast<int>(last.dynamic_names.size())) {
           std::pair<std::string, int> d{last.dynamic_names[input], dim};
           if (std::find(place.dynamic_dims.begin(), place.dynamic_dims.end(), d) == place.dynamic_dims.end())
             place.dynamic_dims.push_back(d), grew = true;

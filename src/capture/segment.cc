@@ -57,7 +57,7 @@ class FrameImage {
   std::vector<Ref> saved_;
 };
 
-constexpr char kAgain[] = "sizes that data decides";
+constexpr char kAgain[] = "sizes that data decides", kFixedSizes[] = "sizes that must be numbers";
 
 struct Captured {
   std::unique_ptr<Segment> segment;
@@ -328,6 +328,13 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         config.kernels.library_calls += st.library_calls;
         config.kernels.externs += st.externs;
       } catch (const autodiff::Undifferentiable& e) {
+        if (dynamic_cast<const autodiff::WantsFixedSizes*>(&e) && !s.options().dynamic_dims.empty()) {
+          config.graphs.pop_back();
+          config.op_count -= s.op_count;
+          --config.graph_count;
+          *problem = kFixedSizes;
+          return nullptr;
+        }
         note = std::string("gradients are wanted and there is no compiled backward (") + e.what() +
                "): runs through the framework";
       } catch (const std::exception& e) {
@@ -473,7 +480,11 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     SuspendScope off;
     out.segment = Build(config, s, sem, frame, before, outcome, index, result.get(), &out.state_problem);
   }
-  out.again = out.state_problem == kAgain;
+  if (out.state_problem == kFixedSizes) {
+    place.fixed_sizes = true;
+    place.dynamic_dims.clear();
+  }
+  out.again = out.state_problem == kAgain || out.state_problem == kFixedSizes;
   if (!out.again && !out.state_problem.empty())
     StateProblem(frame, outcome == frame::Outcome::kReturned ? fj_next(frame) : index, &out);
   return out;

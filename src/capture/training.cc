@@ -86,7 +86,19 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   {
     SuspendScope off;
     *graph = autodiff::KeepAttention(*graph, t.wanted, [&](const autodiff::AttentionRequest& request) {
-      return tensor::FindAttention(request, hints);
+      auto form = tensor::FindAttention(request, hints);
+      if (form) return form;
+      autodiff::AttentionRequest now = request;
+      bool fixed = true;
+      for (size_t i = 0; i < now.types.size(); ++i)
+        for (shape::Ints* all : {&now.types[i].shape, &now.strides[i]})
+          for (shape::Int& size : *all) {
+            fixed &= size.is_const();
+            size = size.Eval(hints);
+          }
+      if (!fixed && tensor::FindAttention(now, hints))
+        throw autodiff::WantsFixedSizes("attention whose kernel does not take every length");
+      return form;
     });
   }
   autodiff::Joint joint = autodiff::Differentiate(*graph, t.wanted, t.differentiable);

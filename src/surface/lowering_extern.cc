@@ -62,7 +62,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   if (aliases && (target || ids.size() != 1))
     throw Decline(call.callee + " returns a view, in a form that is not captured");
   std::string why;
-  if (!model) why = "not modelled";
+  if (!model) why = call.callee + " is not modelled";
 
   bool grad = WantsGrad(call);
   if (IsRandom(call.callee) && (grad || target))

@@ -670,3 +670,31 @@ def test_swapped_weights(fresh):
         compiled(x).sum().backward()
     torch.utils.swap_tensors(m.weight, torch.nn.Parameter(torch.ones(3, 3)))
     torch.testing.assert_close(compiled(x), m(x))
+
+
+def test_attention_whose_kernel_takes_one_length(fresh, monkeypatch):
+    """Sizes that change stay numbers where symbols would cost the compiled backward pass."""
+    from framejit import _gradients
+
+    form, asked = _gradients.attention_form, []
+
+    def of_one_length(*arguments):  # as cuDNN's
+        asked.append(arguments[-1])
+        return form(*arguments) if arguments[-1] else None
+
+    monkeypatch.setattr(_gradients, "attention_form", of_one_length)
+
+    def f(x, w):
+        q, k, v = (x @ w).chunk(3, -1)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).square().mean()
+
+    compiled = fresh.compile(f)
+    for length in (8, 12, 16, 12):
+        x, w = torch.randn(2, 4, length, 16), torch.randn(16, 48, requires_grad=True)
+        compiled(x, w).backward()
+        got, w.grad = w.grad, None
+        f(x, w).backward()
+        torch.testing.assert_close(got, w.grad, rtol=1e-4, atol=1e-5)
+    assert asked == [True, False, True, True, True]  # the second length as a symbol, then each as a number
+    assert fresh.explain(compiled)(x, w).graph_count == 3
+    assert not any("s0" in str(g) for g in fresh.explain(compiled)(x, w).graphs)
