@@ -1,5 +1,6 @@
 // The session's view of outside containers: what is read of them is guarded, what is stored in them waits for the exit,
 // and C code gets copies where they hold tensors.
+#include <algorithm>
 #include <utility>
 
 #include "capture/builtins.h"
@@ -199,7 +200,15 @@ bool Session::NoteContents(PyObject* o, bool deep) {
 }
 
 bool Session::Pin(PyObject* o) {
-  if (IsPrimitive(o) || IsTensor(o)) return true;
+  if (IsPrimitive(o)) return true;
+  if (IsTensor(o)) {  // arguments that are compared must stay apart
+    const int input = trace_.tensors[AsTensor(o)->id].input;
+    if (input < 0 || std::find(pinned_.begin(), pinned_.end(), input) != pinned_.end()) return true;
+    for (int other : pinned_)
+      guards_->Add(guard::Row{guard::Kind::kDifferentObject, input_sources_[input], input_sources_[other]});
+    pinned_.push_back(input);
+    return true;
+  }
   if (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o)) {
     Descent descent(*this);
     if (broken_ || !NoteContents(o)) return false;

@@ -221,16 +221,16 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   Ref type(TensorClass(s, proxy));
   if (!type) return nullptr;
   PyObject* descr = _PyType_Lookup(reinterpret_cast<PyTypeObject*>(type.get()), name);
+  const int input = s.trace().tensors[AsTensor(proxy)->id].input;
+  PyObject** dict = input < 0 ? nullptr : _PyObject_GetDictPtr(s.input_tensors()[input]);
+  const bool hides = dict && *dict && descr && !Py_TYPE(descr)->tp_descr_set && PyDict_Contains(*dict, name) == 1;
+  if (dict && *dict && (!descr || hides)) {  // an input may carry attributes of its own
+    bool found;
+    PyObject* v =
+        s.ReadDictItem(*dict, s.guards().Child(SourceKind::kInstanceDict, s.input_sources()[input]), name, &found);
+    if (found || s.broken() || PyErr_Occurred()) return v;
+  }
   if (!descr) {
-    for (auto& t : s.trace().tensors) {  // an input may carry attributes of its own
-      if (t.id != AsTensor(proxy)->id || t.input < 0) continue;
-      PyObject** dict = _PyObject_GetDictPtr(s.input_tensors()[t.input]);
-      if (!dict || !*dict) break;
-      bool found;
-      PyObject* v =
-          s.ReadDictItem(*dict, s.guards().Child(SourceKind::kInstanceDict, s.input_sources()[t.input]), name, &found);
-      if (found || s.broken() || PyErr_Occurred()) return v;
-    }
     PyErr_Format(PyExc_AttributeError, "'%s' object has no attribute '%U'",
                  m.framework == Framework::kTorch ? "Tensor" : FrameworkPrefix(s, proxy), name);
     return nullptr;
