@@ -11,6 +11,7 @@
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "diag/diag.h"
+#include "surface/layout.h"
 
 namespace framejit::capture {
 namespace {
@@ -31,16 +32,6 @@ bool IsTrue(const Arg* a) {
 
 std::string_view LastOf(std::string_view callee) {
   return callee.substr(callee.rfind('.') + 1);
-}
-
-shape::Ints RowMajor(const shape::Ints& sizes) {
-  shape::Ints strides(sizes.size());
-  shape::Int next = 1;
-  for (size_t i = sizes.size(); i-- > 0;) {
-    strides[i] = next;
-    if (sizes[i] != shape::Int(0)) next = next * sizes[i];
-  }
-  return strides;
 }
 
 }  // namespace
@@ -129,7 +120,7 @@ void Session::Simplify(const std::vector<TraceId>& tensors, size_t first) {
     return v;
   };
   auto strides = [&](const shape::Ints& sizes, const shape::Ints& old) {
-    return old == RowMajor(sizes) ? RowMajor(simple(sizes)) : simple(old);
+    return old == surface::RowMajor(sizes) ? surface::RowMajor(simple(sizes)) : simple(old);
   };
   for (TraceId t : tensors) {
     TensorMeta& m = trace_.tensors[t].meta;
@@ -258,7 +249,7 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
     TensorMeta m;
     m.dtype = dtype;
     m.device = x.device;
-    m.strides = strides ? *strides : RowMajor(sizes);
+    m.strides = strides ? *strides : surface::RowMajor(sizes);
     m.sizes = std::move(sizes);
     m.requires_grad = x.requires_grad && IsFloat(dtype);
     out.metas.push_back(std::move(m));
@@ -358,7 +349,7 @@ std::vector<shape::Guard> Session::DataConditions(const std::vector<TraceId>& ou
     if (t.input >= 0 || std::any_of(data_sizes_.begin(), data_sizes_.end(),
                                     [&](const DataSize& s) { return s.exact && s.symbol.tensor == t.id; }))
       continue;
-    const bool plain = t.meta.strides == RowMajor(t.meta.sizes);
+    const bool plain = t.meta.strides == surface::RowMajor(t.meta.sizes);
     for (shape::Int e : plain ? t.meta.strides : t.meta.sizes)
       e.ForEachSymbol([&](uint32_t id) { more_than(plain ? 0 : 1, shape::Int::Symbol(id)); });
   }

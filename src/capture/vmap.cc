@@ -172,7 +172,8 @@ class Peeled {
       if (!item || PyList_SetItem(list.get(), i, item) < 0) return nullptr;
     }
     if (!list || PyList_CheckExact(result)) return s_.MarkFresh(list.release());
-    if (!PyTuple_CheckExact(result)) return s_.MarkFresh(PyObject_CallOneArg((PyObject*)Py_TYPE(result), list.get()));
+    if (!PyTuple_CheckExact(result))
+      return s_.MarkFresh(PyObject_CallOneArg(reinterpret_cast<PyObject*>(Py_TYPE(result)), list.get()));
     return s_.MarkFresh(PyList_AsTuple(list.get()));
   }
 

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/share.h"
+
 namespace framejit::runtime {
 namespace {
 
@@ -371,16 +373,6 @@ struct WeightGradient {
   }
 };
 
-template <class Work>
-void Share(Host& host, Work& w, int64_t tasks, int64_t operations) {  // of a task
-  auto run = [](void* context, int64_t begin, int64_t end) { static_cast<const Work*>(context)->Run(begin, end); };
-  const int64_t grain = std::max<int64_t>(1, kOperationsPerPiece / std::max<int64_t>(1, operations));
-  if (grain < tasks && host.NumThreads() > 1)
-    host.ParallelFor(tasks, grain, run, &w);
-  else
-    w.Run(0, tasks);
-}
-
 }  // namespace
 
 bool DepthwiseConv(Host& host, const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) {
@@ -392,7 +384,7 @@ bool DepthwiseConv(Host& host, const Buffer& x, const Buffer& w, const Buffer* b
   Conv c{&x, &w, bias, {{p[0], p[1]}, {p[2], p[3]}, {p[4], p[5]}}, attrs.flag, &out, Together(x)};
   const int64_t blocks = (channels + c.together - 1) / c.together;
   const int64_t each = out.sizes[2] * out.sizes[3] * w.sizes[2] * w.sizes[3] * c.together;
-  Share(host, c, out.sizes[0] * blocks, each);
+  Share(host, c, out.sizes[0] * blocks, each, kOperationsPerPiece);
   return true;
 }
 
@@ -406,7 +398,8 @@ void DepthwiseWeightGradient(Host& host, const Buffer& grad, const Buffer& x, co
                    bias,
                    std::max(Together(grad), Together(x))};
   const int64_t blocks = (grad.sizes[1] + w.together - 1) / w.together;
-  Share(host, w, blocks, grad.sizes[0] * grad.sizes[2] * grad.sizes[3] * w.kernel[0] * w.kernel[1] * w.together);
+  Share(host, w, blocks, grad.sizes[0] * grad.sizes[2] * grad.sizes[3] * w.kernel[0] * w.kernel[1] * w.together,
+        kOperationsPerPiece);
 }
 
 }  // namespace framejit::runtime

@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "runtime/share.h"
+
 namespace framejit::runtime {
 namespace {
 
@@ -136,27 +138,21 @@ struct Pool {
   }
 };
 
-void Share(Host& host, Pool& pool) {
-  const int64_t planes = pool.x->sizes[0] * pool.x->sizes[1];
+void ShareOut(Host& host, const Pool& pool) {
   const int64_t each = pool.x->sizes[2] * pool.ow * pool.window.kernel[1] + pool.oh * pool.ow * pool.window.kernel[0];
-  auto run = [](void* context, int64_t begin, int64_t end) { static_cast<const Pool*>(context)->Run(begin, end); };
-  const int64_t grain = std::max<int64_t>(1, kOperationsPerPiece / std::max<int64_t>(1, each));
-  if (grain < planes && host.NumThreads() > 1)
-    host.ParallelFor(planes, grain, run, &pool);
-  else
-    pool.Run(0, planes);
+  Share(host, pool, pool.x->sizes[0] * pool.x->sizes[1], each, kOperationsPerPiece);
 }
 
 }  // namespace
 
 void MaxPool(Host& host, const Buffer& x, const PoolWindow& window, const Buffer& out) {
   Pool pool{&x, window, nullptr, &out, out.sizes[2], out.sizes[3]};
-  Share(host, pool);
+  ShareOut(host, pool);
 }
 
 void MaxPoolGradient(Host& host, const Buffer& grad, const Buffer& x, const PoolWindow& window, const Buffer& dx) {
   Pool pool{&x, window, &grad, &dx, grad.sizes[2], grad.sizes[3]};
-  Share(host, pool);
+  ShareOut(host, pool);
 }
 
 }  // namespace framejit::runtime
