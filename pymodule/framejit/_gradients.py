@@ -50,8 +50,8 @@ def _settings():
 
 def attention_form(device, dtype, operands, dropout, causal, scale, fixed):
     """(kernel, (dtype, sizes, strides, is it on the device) of each result of `attention`): of torch's kernels the one that eager
-    would run on operands of these sizes and strides where gradients are wanted. fixed: sizes will be no others. None: another way is
-    taken."""
+    would run on operands of these sizes and strides where gradients are wanted. fixed: sizes will be no others; else a kernel for all
+    sizes. None: another way is taken."""
     return _attention_form(device, dtype, operands, dropout, causal, scale, fixed, _settings() if device != "cpu" else ())
 
 
@@ -71,6 +71,8 @@ def _attention_form(device, dtype, operands, dropout, causal, scale, fixed, sett
             kernel = {1: "flash", 2: "efficient", 3: "cudnn"}.get(int(choice))
             if kernel is None or (mask is not None and (kernel == "flash" or (kernel == "efficient" and k.shape[2] % 8))):
                 return None
+            if not fixed and kernel == "cudnn" and torch.backends.cuda.can_use_flash_attention(torch.backends.cuda.SDPAParams(q, k, v, mask, dropout, causal, False)):
+                kernel = "flash"
             if not fixed and (mask is not None or kernel == "cudnn"):  # these do not take every length
                 return None
     with torch.no_grad():

@@ -87,7 +87,7 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
     SuspendScope off;
     *graph = autodiff::KeepAttention(*graph, t.wanted, [&](const autodiff::AttentionRequest& request) {
       auto form = tensor::FindAttention(request, hints);
-      if (form) return form;
+      if (s.options().dynamic_dims.empty()) return form;  // no size is a symbol, or the user wants them to be
       autodiff::AttentionRequest now = request;
       bool fixed = true;
       for (size_t i = 0; i < now.types.size(); ++i)
@@ -96,7 +96,9 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
             fixed &= size.is_const();
             size = size.Eval(hints);
           }
-      if (!fixed && tensor::FindAttention(now, hints))
+      if (fixed) return form;
+      auto best = tensor::FindAttention(now, hints);
+      if (best && (!form || form->kernel != best->kernel))
         throw autodiff::WantsFixedSizes("attention whose kernel does not take every length");
       return form;
     });

@@ -162,12 +162,13 @@ def test_attention(kind, kernel, dtype):
     compiled_backward(ours)
 
 
+@pytest.mark.parametrize("dynamic", [True, None])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_attention_of_changing_lengths(dtype):
+def test_attention_of_changing_lengths(dtype, dynamic):
     def f(q, k, v):
         return F.scaled_dot_product_attention(q * 2, k, v, is_causal=True) * 3
 
-    ours = framejit.compile(f, dynamic=True)
+    ours = framejit.compile(f, dynamic=dynamic)
     ours.clear()
     for length in (48, 56, 33, 100, 7):
         arguments = [tensor(2, 4, length, 64, dtype=dtype) for _ in range(3)]
