@@ -35,3 +35,14 @@ def call(function, *args):
 def count_of(number):
     """A tensor, of no memory, whose size is the integer that `number` holds."""
     return number.new_empty(()).expand(number.item())
+
+
+def tensor_of(value):
+    """What a function of NumPy gave, as a torch tensor of the same memory where that can be."""
+    import numpy
+    import torch
+
+    array = numpy.asarray(value)
+    if not array.flags.writeable or min(array.strides, default=0) < 0:
+        array = array.copy()
+    return torch.from_numpy(array)

@@ -24,14 +24,12 @@ constexpr const char* kDTypeText[] = {"bool",    "uint8",     "int8",       "int
 BreakId Refusal(const std::string& callee) {
   static const std::unordered_map<std::string_view, BreakId> table = {{"item", BreakId::kTensorItem},
                                                                       {"tolist", BreakId::kTensorItem},
-                                                                      {"numpy", BreakId::kTensorItem},
                                                                       {"__bool__", BreakId::kTensorBool},
                                                                       {"__int__", BreakId::kTensorItem},
                                                                       {"__float__", BreakId::kTensorItem},
                                                                       {"__index__", BreakId::kTensorItem},
                                                                       {"__complex__", BreakId::kTensorItem},
                                                                       {"data_ptr", BreakId::kTensorItem},
-                                                                      {"__array__", BreakId::kTensorItem},
                                                                       {"is_nonzero", BreakId::kTensorBool},
                                                                       {"equal", BreakId::kTensorBool},
                                                                       {"allclose", BreakId::kTensorBool},
@@ -50,7 +48,6 @@ BreakId Refusal(const std::string& callee) {
                                                                       {"set_rng_state", BreakId::kRandom},
                                                                       {"get_rng_state", BreakId::kRandom},
                                                                       {"initial_seed", BreakId::kRandom},
-                                                                      {"from_numpy", BreakId::kUnknownCall},
                                                                       {"save", BreakId::kOutput},
                                                                       {"load", BreakId::kOutput}};
   auto it = table.find(std::string_view(callee).substr(callee.rfind('.') + 1));
@@ -374,7 +371,8 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
       if (!numbers.back()) return nullptr;
       raw.push_back(numbers.back().get());
     }
-    return function ? Adopt(PyObject_Vectorcall(function.get(), raw.data(), nargs, nullptr)) : nullptr;
+    Ref value(function ? PyObject_Vectorcall(function.get(), raw.data(), nargs, nullptr) : nullptr);
+    if (!value || tensor::Classify(value.get()) != tensor::Class::kNumpyArray) return Adopt(value.release());
   }
   if (!torch && !cupy) {  // NumPy's functions hand CuPy's arrays to CuPy
     auto look = [&](auto& self, const Arg& a) -> void {
@@ -384,6 +382,8 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     for (const Arg& a : call.args) look(look, a);
     for (const auto& [name, a] : call.kwargs) look(look, a);
   }
+  if (!torch && numpy_number_)  // a value and not a tensor here, but one whose type counts for NumPy
+    return Break(BreakId::kUnsupportedTensor, "a number of NumPy's and arrays beside torch's tensors");
   if (!UseLibrary(torch ? Library::kTorch : cupy ? Library::kCupy : Library::kNumpy)) return nullptr;
   try {
     bool done = false;

@@ -243,7 +243,7 @@ class Session {
   void Keep(PyObject* o) { keep_.emplace_back(o); }  // steals
   std::unordered_map<PyObject*, Ref> context_vars;   // ContextVar -> value set during capture
   enum class Library : uint8_t { kNone, kTorch, kNumpy, kCupy } library = Library::kNone;  // set by UseLibrary
-  bool UseLibrary(Library l);  // false (Break) beside another one: a graph runs on one
+  bool UseLibrary(Library l);  // false (Break): CuPy is beside no other one
   bool uses_torch = false;
   // numpy.float64, a subclass of float: beside torch's tensors a number like any other, not an array of the graph.
   bool IsNumpyNumber(PyObject* o) const { return uses_torch && PyFloat_Check(o) && !PyFloat_CheckExact(o); }

@@ -223,13 +223,14 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
 
 bool Session::UseLibrary(Library l) {
   static constexpr const char* kNames[] = {"", "torch", "NumPy", "CuPy"};
-  if (library != Library::kNone && library != l)
+  const bool cupy = l == Library::kCupy || library == Library::kCupy;
+  if (cupy && library != Library::kNone && library != l)
     return Break(BreakId::kUnsupportedTensor, std::string("tensors of ") + kNames[static_cast<int>(library)] +
                                                   " and of " + kNames[static_cast<int>(l)] + " in one graph"),
            false;
   library = l;
-  uses_torch = l == Library::kTorch;
-  uses_numpy = l == Library::kNumpy;
+  uses_torch |= l == Library::kTorch;
+  uses_numpy |= l == Library::kNumpy;
   return true;
 }
 

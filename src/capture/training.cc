@@ -64,6 +64,11 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   SimplifySizes(*graph, s.env());
 
   tensor::Training t;
+  for (TraceId id : trace.outputs) {
+    const TraceTensor& base = trace.tensors[trace.tensors[id].base];
+    if (base.input < 0 && base.meta.framework == Framework::kNumpy)
+      throw Undifferentiable("a NumPy array among the results");
+  }
   for (TraceId id : trace.inputs) {
     const TensorMeta& m = trace.tensors[id].meta;
     if (m.requires_grad && !IsFloat(m.dtype)) throw Undifferentiable("a complex input");

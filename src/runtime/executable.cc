@@ -199,7 +199,9 @@ class PlanExecutable : public Executable {
       for (size_t i = 0; i < plan_.steps.size(); ++i) {
         if (plan_.watch && i == static_cast<size_t>(plan_.checked_steps)) {
           for (size_t k = i; k < plan_.steps.size(); ++k) {
-            if (!plan_.steps[k].rehearse.empty()) Rehearse(k);
+            if (plan_.steps[k].rehearse.empty()) continue;
+            AllocateOutputs(k);  // those that it makes besides are written for good
+            Rehearse(k);
           }
           CheckStatus();
         }

@@ -133,6 +133,11 @@ void Lowering::Impl::Cast(Call& call) {
   for (auto& [name, a] : call.kwargs) change(a);
 }
 
+static Framework FrameworkOf(const Call& call) {
+  const std::string_view name = call.callee;
+  return name.starts_with("numpy") || name.starts_with("scipy") || OfCupy(name) ? Framework::kNumpy : Framework::kTorch;
+}
+
 // A float that the narrowest dtype at hand cannot hold: many calls of torch raise then, others give infinities.
 bool Lowering::Impl::NumberTooLarge(const Call& call) {
   double largest = 0, limit = DBL_MAX;
@@ -161,12 +166,12 @@ void Lowering::Impl::Apply(Call& call) {
   builder.set_location(call.file, call.line);
   bool computable = true;
   std::optional<Device> device;
-  std::optional<Framework> framework;
+  const Framework framework = FrameworkOf(call);
+  bool foreign = false;
   ForEachTensor(call, [&](TraceId t) {
     const TensorMeta& m = meta(t);
     if (Hidden(t)) throw Decline("a tensor that a custom function kept");
-    if (framework && *framework != m.framework) throw Decline("tensors of two frameworks in one call");
-    framework = m.framework;
+    foreign |= m.framework != framework;
     if (device && !(*device == m.device)) computable = false;
     device = m.device;
     if (m.device.kind == DeviceKind::kMeta || IsComplex(m.dtype) || DTypeClass(m.dtype) == 'p') computable = false;
@@ -181,7 +186,10 @@ void Lowering::Impl::Apply(Call& call) {
   std::string unusable_before = unusable;
   journal.clear();
   try {
-    if (!TryRows(call, computable)) Extern(call, true);
+    if (!TryRows(call, computable, foreign)) {
+      if (foreign) throw Decline("a tensor of another library among the arguments");
+      Extern(call, true);
+    }
   } catch (const ShapeError& e) {
     RollBack(nodes);
     unusable = unusable_before;
@@ -223,9 +231,10 @@ Device Lowering::Impl::CupyDevice(const Call& call) {
   return *device;
 }
 
-bool Lowering::Impl::TryRows(Call& call, bool computable) {
+bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
   for (const Candidate& c : FindRows(call.callee)) {
     if (!computable && !(c.row->flags & kAnyDType)) continue;
+    if (foreign && !(c.row->flags & kAnyFramework)) continue;
     Call swapped;
     const Call* bound = &call;
     if (c.form == Form::kReflected) {
@@ -239,12 +248,12 @@ bool Lowering::Impl::TryRows(Call& call, bool computable) {
     if (!args) continue;
     size_t nodes = builder.graph().nodes.size();
     try {
-      Framework fw = call.callee.starts_with("torch") ? Framework::kTorch : Framework::kNumpy;
-      Scope scope(builder, *c.row, fw, call.mode, std::move(*args), [this](TraceId t) { return Read(t); });
+      Scope scope(builder, *c.row, FrameworkOf(call), call.mode, std::move(*args),
+                  [this](TraceId t) { return Read(t); });
       scope.cupy = OnCupy(call);
       if (scope.cupy) scope.device = CupyDevice(call);
       Outs outs = c.row->lower(scope);
-      Commit(call, *c.row, c.form, std::move(outs), scope.device);
+      Commit(call, *c.row, c.form, std::move(outs), scope.framework, scope.device);
       return true;
     } catch (const NotThisRow&) {
       RollBack(nodes);
@@ -258,8 +267,8 @@ bool Lowering::Impl::TryRows(Call& call, bool computable) {
   return false;
 }
 
-void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, std::optional<Device> placed) {
-  Framework fw = call.callee.starts_with("torch") ? Framework::kTorch : Framework::kNumpy;
+void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Framework fw,
+                            std::optional<Device> placed) {
   bool grad = WantsGrad(call) && !(row.flags & kNoGrad);
   if (form == Form::kInPlace) {
     TraceId target = call.args.at(0).t;

@@ -207,9 +207,9 @@ struct Lowering::Impl {
   bool NumberTooLarge(const Call& call);
   bool OnCupy(const Call& call);
   Device CupyDevice(const Call& call);
-  bool TryRows(Call& call, bool computable);
+  bool TryRows(Call& call, bool computable, bool foreign);
   void Extern(Call& call, bool model);
-  void Commit(Call& call, const Row& row, Form form, Outs outs, std::optional<Device> device);
+  void Commit(Call& call, const Row& row, Form form, Outs outs, Framework framework, std::optional<Device> device);
   void Record(Call& call, std::vector<TraceId> results, Arg structure);
   void CopyFirst(Call& call, Out& out);
   bool WantsGrad(const Call& call);

@@ -50,7 +50,7 @@ class Table {
  public:
   Table() {
     for (auto rows : {PointwiseRows(), ActivationRows(), ReductionRows(), ViewRows(), IndexRows(), CreationRows(),
-                      RandomRows(), NnRows(), LossRows(), ContractionRows(), NumpyRows()}) {
+                      RandomRows(), NnRows(), LossRows(), ContractionRows(), NumpyRows(), BridgeRows()}) {
       for (const Row& r : rows) Add(r);
     }
   }
@@ -181,10 +181,10 @@ bool NeverCaptured(const std::string& callee) {
   static const std::unordered_set<std::string_view> both = {
       // data decides
       "item", "tolist", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique2", "allclose",
-      "is_nonzero", "__bool__", "__int__", "__float__", "__index__", "__contains__", "numpy", "data_ptr",
-      "untyped_storage", "storage", "flatnonzero", "extract", "compress", "tobytes", "dump", "dumps", "tofile",
-      "__array__", "__dlpack__", "array_equal", "array_equiv", "unique_values", "unique_counts", "unique_all",
-      "unique_inverse", "trim_zeros", "union1d", "intersect1d", "setdiff1d", "setxor1d",
+      "is_nonzero", "__bool__", "__int__", "__float__", "__index__", "__contains__", "data_ptr", "untyped_storage",
+      "storage", "flatnonzero", "extract", "compress", "tobytes", "dump", "dumps", "tofile", "__dlpack__",
+      "array_equal", "array_equiv", "unique_values", "unique_counts", "unique_all", "unique_inverse", "trim_zeros",
+      "union1d", "intersect1d", "setdiff1d", "setxor1d",
       // state of the tensor object or of the thread
       "backward", "requires_grad", "retain_grad", "register_hook", "data", "grad", "set", "resize", "resize_as",
       "share_memory", "names", "rename", "apply", "map", "map2", "as_subclass", "as_strided", "as_strided_copy",

@@ -94,7 +94,7 @@ class Scope {
   Builder& b;
   shape::Env& env;
   const Row& row;
-  Framework framework;
+  Framework framework;  // of the callee; set by a lowering whose results are the other one's
   ModeState mode;
   std::optional<Device> device;  // set by a lowering whose results are not where its operands are
   bool torch() const { return framework == Framework::kTorch; }
@@ -132,9 +132,10 @@ class Scope {
 using LowerFn = Outs (*)(Scope&);
 
 enum RowFlags : uint32_t {
-  kNoGrad = 1,     // results never require gradients
-  kEmptyLike = 4,  // Elementwise: torch's kernel writes an empty_like of its first operand
-  kAnyDType = 2,   // also complex and other dtypes the primitives do not compute with (views)
+  kNoGrad = 1,        // results never require gradients
+  kEmptyLike = 4,     // Elementwise: torch's kernel writes an empty_like of its first operand
+  kAnyFramework = 8,  // tensors of the other framework, too
+  kAnyDType = 2,      // also complex and other dtypes the primitives do not compute with (views)
 };
 
 struct Row {
@@ -168,6 +169,7 @@ std::span<const Row> NnRows();
 std::span<const Row> LossRows();
 std::span<const Row> ContractionRows();
 std::span<const Row> NumpyRows();
+std::span<const Row> BridgeRows();
 
 // What is known of callees without a row.
 bool IsRandom(const std::string& callee);       // draws from the framework's generator

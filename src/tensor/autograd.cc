@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "tensor/call_step.h"
+#include "tensor/numpy_api.h"
 #include "tensor/torch_api.h"
 
 namespace framejit::tensor {
@@ -69,6 +70,12 @@ PyTypeObject* StateType() {
   }();
   static bool ready = PyType_Ready(&type) == 0;
   return ready ? &type : nullptr;
+}
+
+// A NumPy array is saved as a copy: nobody counts its versions.
+PyObject* CopyOfArray(PyObject* o) {
+  Ref copy(PyObject_CallMethod(Numpy()->module, "array", "O", o));
+  return copy ? PyObject_CallMethod(Torch()->module, "from_numpy", "O", copy.get()) : nullptr;
 }
 
 PyObject* Name(const char* text) {  // interned, for ever
@@ -259,7 +266,10 @@ int Hook::Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbol
   }
   for (size_t i = 0; i < t_.saved.size(); ++i) {
     const autodiff::SavedValue& v = t_.saved[i];
-    PyTuple_SET_ITEM(s->saved, i, Py_NewRef(v.input >= 0 ? inputs[v.input] : made[v.output]));
+    PyObject* kept = v.input >= 0 ? inputs[v.input] : made[v.output];
+    const bool array = v.input >= 0 && Classify(kept) > Class::kTorchSubclass;
+    PyTuple_SET_ITEM(s->saved, i, array ? CopyOfArray(kept) : Py_NewRef(kept));
+    if (!PyTuple_GET_ITEM(s->saved, i)) return -1;
   }
   s->opaque = PyTuple_New(opaque.size());
   if (!s->opaque) return -1;

@@ -50,6 +50,8 @@ class Runner : public GraphRunner {
     num_inputs_ = g.inputs.size();
     num_graph_outputs_ = g.outputs.size();
     for (const TraceTensor& t : trace.tensors) torch_ |= t.meta.framework == Framework::kTorch;
+    for (TraceId t : trace.inputs) array_input_.push_back(trace.tensors[t].meta.framework == Framework::kNumpy);
+    array_input_.resize(num_inputs_);
     if (torch_) {
       const TorchApi* t = Torch();
       if (!t || !t->delete_tensor || !t->empty_strided || !t->get_data_ptr || !t->new_tensor_handle ||
@@ -78,7 +80,7 @@ class Runner : public GraphRunner {
         return false;
     }
     plans_ = std::move(plans);
-    InitScalars(g, trace);
+    InitArrays(trace);
     return InitReplays(trace, constants);
   }
 
@@ -96,33 +98,39 @@ class Runner : public GraphRunner {
     std::optional<ModeSwitch> mode;  // the segment may have entered inference mode itself
     if (inference_) mode.emplace().Set({false, true});
     Scratch<Buffer, kFew> in(num_inputs_), out(num_graph_outputs_);
-    Scratch<int64_t, 64> strides(torch_ ? 0 : num_inputs_ * kMaxRank);
+    Scratch<int64_t, 64> strides(any_arrays_ ? num_inputs_ * kMaxRank : 0);
     int64_t bytes = 0;
     for (size_t i = 0; i < num_inputs_; ++i) {
       Buffer* b = new (&in.get()[i]) Buffer;
-      if (!(torch_ ? FillTorch(inputs[i], b, &bytes) : FillNumpy(inputs[i], b, strides.get() + i * kMaxRank, &bytes)))
+      if (!(array_input_[i] ? FillNumpy(inputs[i], b, strides.get() + i * kMaxRank, &bytes)
+                            : FillTorch(inputs[i], b, &bytes)))
         return -1;
+      if (torch_ && array_input_[i]) b->handle = nullptr;  // torch's host takes the memory
     }
-    if (torch_) {  // a copy-on-write storage (torch._lazy_clone) becomes its own when it is asked for a writable
-                   // address
-      for (int w : written_) bound_torch->get_data_ptr(&in.get()[w].handle, &in.get()[w].data);
-    }
+    for (int w : written_)  // a copy-on-write storage (torch._lazy_clone) becomes its own when it is asked for a
+                            // writable address
+      if (!array_input_[w]) bound_torch->get_data_ptr(&in.get()[w].handle, &in.get()[w].data);
     for (size_t i = 0; i < num_graph_outputs_; ++i) new (&out.get()[i]) Buffer;
     Scratch<int64_t, 16> scalars(scalars_.size());
     for (size_t i = 0; i < scalars_.size(); ++i) scalars.get()[i] = symbols[scalars_[i]];
 
-    if (int r = RunExecutable(inputs, {in.get(), num_inputs_}, {scalars.get(), scalars_.size()},
-                              {out.get(), num_graph_outputs_}, symbols, bytes >= kReleaseGilFrom, taken))
+    std::optional<ArrayOutputs> arrays;
+    if (!wants_array_.empty())
+      arrays.emplace(ArrayOutputs{out.get(), &wants_array_, std::vector<Ref>(num_graph_outputs_)});
+    if (int r = RunExecutable(
+            inputs, {in.get(), num_inputs_}, {scalars.get(), scalars_.size()}, {out.get(), num_graph_outputs_},
+            {&steps_, symbols, bytes >= kReleaseGilFrom && !has_externs_, taken, arrays ? &*arrays : nullptr}))
       return r;
 
     // From here on the writes that the executable does are done; what can still fail is making Python objects.
     Scratch<PyObject*, kFew> made(num_graph_outputs_);
     bool ok = true;
     for (size_t i = 0; i < num_graph_outputs_; ++i) {
-      made.get()[i] = Wrap(out.get()[i], i);
+      made.get()[i] = Wrap(out.get()[i], i, arrays ? arrays->made[i].release() : nullptr);
       ok = ok && made.get()[i];
     }
-    for (int w : written_) BumpVersion(inputs[w]);
+    for (int w : written_)
+      if (!array_input_[w]) BumpVersion(inputs[w]);
     auto output = [&](size_t n) {
       const OutputPlan& p = plans_[n];
       return p.kind == OutputPlan::kGraphOutput ? Py_NewRef(made.get()[p.index])
@@ -135,7 +143,7 @@ class Runner : public GraphRunner {
     }
     bool raised = false;
     for (size_t w = 0; ok && w < check_.writes.size(); ++w) {
-      ok = Overwrite(torch_, inputs[check_.writes[w].first], made.get()[check_.writes[w].second]);
+      ok = Overwrite(inputs[check_.writes[w].first], made.get()[check_.writes[w].second]);
       raised = !ok;
     }
     raised = raised || (hook_ && ok && hook_->Attach(inputs, made.get(), symbols) < 0);
@@ -160,15 +168,18 @@ class Runner : public GraphRunner {
     int num_slots = 0;
   };
 
-  // NumPy: a graph output that the program saw as a scalar is turned into one.
-  void InitScalars(const Graph& g, const Trace& trace) {
-    scalar_output_.assign(num_graph_outputs_, false);
+  // NumPy's results are arrays, or, where the program saw one, scalars.
+  void InitArrays(const Trace& trace) {
+    output_.assign(num_graph_outputs_, torch_ ? Made::kTensor : Made::kArray);
     for (size_t i = 0; i < plans_.size() && i < trace.outputs.size(); ++i) {
-      if (plans_[i].kind != OutputPlan::kGraphOutput) continue;
-      for (const TraceTensor& t : trace.tensors) {
-        if (t.id == trace.outputs[i]) scalar_output_[plans_[i].index] = t.meta.is_scalar;
-      }
+      const OutputPlan& p = plans_[i];
+      if (p.kind == OutputPlan::kInput || p.index < 0) continue;
+      const TensorMeta& m = trace.tensors[trace.tensors[trace.outputs[i]].base].meta;
+      if (m.framework == Framework::kNumpy) output_[p.index] = m.is_scalar ? Made::kScalar : Made::kArray;
     }
+    if (torch_ && std::count(output_.begin(), output_.end(), Made::kTensor) < static_cast<long>(output_.size()))
+      for (Made m : output_) wants_array_.push_back(m != Made::kTensor);
+    any_arrays_ = !torch_ || std::find(array_input_.begin(), array_input_.end(), true) != array_input_.end();
   }
 
   bool InitReplays(const Trace& trace, const std::vector<PyObject*>& constants) {
@@ -295,8 +306,8 @@ class Runner : public GraphRunner {
   }
 
   int RunExecutable(PyObject* const* inputs, std::span<const Buffer> in, std::span<const int64_t> scalars,
-                    std::span<Buffer> out, int64_t* symbols, bool large, std::vector<Ref>* taken) {
-    RunContext context{&steps_, symbols, large && !has_externs_, taken};
+                    std::span<Buffer> out, RunContext context) {
+    const std::vector<Ref>* taken = context.taken;
     RunContext* outer = std::exchange(current_run, &context);
     PyThreadState* saved = nullptr;
     if (context.gil_released) {
@@ -333,17 +344,20 @@ class Runner : public GraphRunner {
     return raised || !failure.empty() ? -1 : missed;
   }
 
-  PyObject* Wrap(const Buffer& b, size_t output) {
-    if (torch_) return WrapTorch(*bound_torch, b.handle);
-    auto* o = static_cast<PyObject*>(b.handle);
-    if (!scalar_output_[output] || Py_TYPE(o) != bound_numpy->array) return o;
+  PyObject* Wrap(const Buffer& b, size_t output, PyObject* array) {
+    PyObject* o = array ? array : torch_ ? WrapTorch(*bound_torch, b.handle) : static_cast<PyObject*>(b.handle);
+    if (torch_ && !array && output_[output] != Made::kTensor) {  // a call has made it
+      Ref tensor(o);
+      Ref view(o ? PyObject_CallMethod(o, "numpy", nullptr) : nullptr);
+      o = view ? PyObject_CallMethod(view.get(), "copy", "s", "K") : nullptr;
+    }
+    if (!o || output_[output] != Made::kScalar || Py_TYPE(o) != bound_numpy->array) return o;
     PyObject* s = bound_numpy->make_scalar(AsArray(o)->data, AsArray(o)->descr, nullptr);
     Py_DECREF(o);
     return s;
   }
 
   void BumpVersion(PyObject* o) {
-    if (!torch_) return;
     const TorchApi& t = *bound_torch;
     if (t.at.key_set >= 0 && t.inplace_key && !(Field<uint64_t>(ImplOf(o), t.at.key_set) & t.inplace_key))
       return;  // inference
@@ -384,7 +398,11 @@ class Runner : public GraphRunner {
   bool inference_ = false;    // all calls were made in inference mode
   std::vector<int> scalars_;  // by scalar input: symbol
   std::vector<int> written_;
-  std::vector<bool> scalar_output_;
+  enum class Made : uint8_t { kTensor, kArray, kScalar };
+  std::vector<Made> output_;
+  std::vector<bool> array_input_;
+  std::vector<bool> wants_array_;  // by output; empty: torch makes all, or none
+  bool any_arrays_ = false;
   std::vector<std::shared_ptr<const Call>> calls_;
   std::unordered_map<const Call*, CallStep> steps_;
   std::vector<OutputPlan> plans_;

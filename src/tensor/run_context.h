@@ -4,15 +4,24 @@
 
 #include <unordered_map>
 
+#include "framejit/compile.h"
 #include "tensor/call_step.h"
 
 namespace framejit::tensor {
+
+// Results that are NumPy's in a graph of both frameworks: what is NULL in `made` and wanted comes from NumPy.
+struct ArrayOutputs {
+  const Buffer* first;
+  const std::vector<bool>* wanted;  // by output
+  std::vector<Ref> made;
+};
 
 struct RunContext {
   const std::unordered_map<const Call*, CallStep>* steps = nullptr;  // arguments are operand positions
   int64_t* symbols = nullptr;
   bool gil_released = false;
   std::vector<Ref>* taken = nullptr;  // the inputs, where the run is their last user
+  ArrayOutputs* arrays = nullptr;
 };
 inline thread_local RunContext* current_run = nullptr;
 

@@ -61,6 +61,7 @@ class Host : public framejit::Host {
  public:
   void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device device,
                       Buffer* out) override {
+    if (AllocateArray(dtype, sizes, strides, device, out)) return;
     const TorchApi& t = *Torch();
     int8_t number = t.dtypes[static_cast<int>(dtype)].number;
     Impl impl;
@@ -101,7 +102,7 @@ class Host : public framejit::Host {
   }
   void FreeOutput(Buffer* out) override { Release(out); }
   void Release(Buffer* b) override {
-    ReleaseImpl(*Torch(), b->handle);
+    if (b->handle) ReleaseImpl(*Torch(), b->handle);
     b->handle = b->data = nullptr;
   }
 
@@ -109,6 +110,7 @@ class Host : public framejit::Host {
     const TorchApi& t = *Torch();
     if (RunWithoutPython(t, call, operands, results)) return;
     HoldGil gil;
+    const bool numpy = call.callee.starts_with("numpy.") || call.callee.starts_with("scipy.");
     std::vector<Ref> tensors;
     std::vector<PyObject*> slots;
     for (const Buffer& b : operands) {
@@ -118,17 +120,29 @@ class Host : public framejit::Host {
       t.new_tensor_handle(temp.handle(), &shared);
       tensors.emplace_back(WrapTorch(t, TakeHandle(t, shared)));
       if (!tensors.back()) throw ExternError();
+      if (numpy) tensors.back() = Ref(PyObject_CallMethod(tensors.back().get(), "numpy", nullptr));
+      if (!tensors.back()) throw ExternError();
       slots.push_back(tensors.back().get());
     }
     Ref value;
     {
       ModeSwitch mode;
       mode.Set(call.mode);
+      std::optional<NumpyRaises> raises;
+      if (numpy) raises.emplace();
       value = Ref(InvokeExtern(call, slots.data()));
     }
     if (!value) throw ExternError();
     std::vector<PyObject*> flat;
     FlattenResults(value.get(), &flat);
+    if (numpy) {
+      static PyObject* functions = PyImport_ImportModule("framejit._functions");
+      for (PyObject*& o : flat) {
+        tensors.emplace_back(functions ? PyObject_CallMethod(functions, "tensor_of", "O", o) : nullptr);
+        o = tensors.back().get();
+        if (!o) throw ExternError();
+      }
+    }
     if (flat.size() != results.size()) Fail("the call returned another number of tensors than when it was captured");
     std::vector<Meta> metas(flat.size());
     const char* why = "";
@@ -202,6 +216,18 @@ class Host : public framejit::Host {
   }
 
  private:
+  // The array is kept by the run. To torch it is memory.
+  static bool AllocateArray(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides,
+                            Device device, Buffer* out) {
+    ArrayOutputs* arrays = current_run ? current_run->arrays : nullptr;
+    const size_t number = arrays ? out - arrays->first : 0;
+    if (!arrays || number >= arrays->wanted->size() || !(*arrays->wanted)[number]) return false;
+    NumpyHost().AllocateOutput(dtype, sizes, strides, device, out);
+    HoldGil gil;
+    arrays->made[number] = Ref(static_cast<PyObject*>(std::exchange(out->handle, nullptr)));
+    return true;
+  }
+
   [[noreturn]] static void Fail(const char* text) {
     PyErr_Format(PyExc_RuntimeError, "framejit: extern call: %s", text);
     throw ExternError();

@@ -26,7 +26,9 @@ class Runner : public TraceRunner {
     steps_.resize(trace.calls.size());
     for (size_t i = 0; i < trace.calls.size(); ++i) {
       if (!steps_[i].Init(trace.calls[i], constants, slot_of)) return false;
-      uses_torch_ |= !trace.calls[i].callee.compare(0, 6, "torch.");
+      const std::string_view callee = trace.calls[i].callee;
+      uses_torch_ |= callee.starts_with("torch.");
+      uses_numpy_ |= callee.starts_with("numpy.") || callee.starts_with("scipy.");
     }
     inputs_.assign(trace.inputs.begin(), trace.inputs.end());
     outputs_.assign(trace.outputs.begin(), trace.outputs.end());
@@ -74,10 +76,8 @@ class Runner : public TraceRunner {
     {
       std::optional<ModeSwitch> modes;
       std::optional<NumpyRaises> raises;
-      if (uses_torch_)
-        modes.emplace();
-      else
-        raises.emplace();
+      if (uses_torch_) modes.emplace();
+      if (uses_numpy_) raises.emplace();
       size_t known = 0;
       for (size_t i = 0; i < steps_.size(); ++i) {
         const CallStep& s = steps_[i];
@@ -122,7 +122,7 @@ class Runner : public TraceRunner {
   std::vector<shape::Guard> conditions_;
   size_t num_symbols_ = 0;
   size_t num_slots_ = 0;
-  bool uses_torch_ = false;
+  bool uses_torch_ = false, uses_numpy_ = false;
 };
 
 }  // namespace

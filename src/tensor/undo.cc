@@ -51,6 +51,10 @@ bool RequiresGrad(PyObject* o) {
   return ReadMeta(o, &m) && m.requires_grad;
 }
 
+bool IsTorch(PyObject* o) {
+  return Classify(o) <= Class::kTorchSubclass;  // what is written is a tensor
+}
+
 // No gradients; inference mode for what was made in it, which may not be written outside.
 ModeState Quiet(PyObject* o) {
   ModeState mode = ReadMode();
@@ -62,8 +66,8 @@ ModeState Quiet(PyObject* o) {
 
 }  // namespace
 
-bool Overwrite(bool torch, PyObject* target, PyObject* value) {
-  if (!torch) return PyObject_SetItem(target, Py_Ellipsis, value) == 0;
+bool Overwrite(PyObject* target, PyObject* value) {
+  if (!IsTorch(target)) return PyObject_SetItem(target, Py_Ellipsis, value) == 0;
   ModeSwitch mode;
   mode.Set(Quiet(target));
   Ref r(PyObject_CallMethod(target, "copy_", "O", value));
@@ -88,8 +92,9 @@ Undo::Undo(const UndoPlan& plan, PyObject* const* inputs) : torch_(plan.torch) {
   if (torch_) mode.emplace();
   for (int i : plan.written) {
     if (mode) mode->Set(Quiet(inputs[i]));
-    bool tracked = torch_ && RequiresGrad(inputs[i]);
-    written_.push_back({inputs[i], tracked, Ref(PyObject_CallMethod(inputs[i], torch_ ? "clone" : "copy", nullptr))});
+    const bool torch = IsTorch(inputs[i]);
+    bool tracked = torch && RequiresGrad(inputs[i]);
+    written_.push_back({inputs[i], tracked, Ref(PyObject_CallMethod(inputs[i], torch ? "clone" : "copy", nullptr))});
     ok_ = ok_ && written_.back().copy;
   }
   for (int k = 0; plan.random && k <= static_cast<int>(plan.gpus.size()); ++k) {
@@ -110,11 +115,11 @@ bool Undo::Restore() {
   for (const Written& w : written_) {
     if (mode) mode->Set(Quiet(w.input));
     Ref r;
-    if (torch_) {
+    if (IsTorch(w.input)) {
       // Written with gradients it belongs to the graph now. It did not before: inputs that do are not written.
       if (!w.tracked && RequiresGrad(w.input)) r = Ref(PyObject_CallMethod(w.input, "detach_", nullptr)), ok = ok && r;
     }
-    ok = ok && Overwrite(torch_, w.input, w.copy.get());
+    ok = ok && Overwrite(w.input, w.copy.get());
   }
   for (auto& [generator, state] : generators_) {
     Ref r(PyObject_CallMethod(generator.get(), "set_state", "O", state.get()));

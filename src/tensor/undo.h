@@ -21,7 +21,7 @@ struct UndoPlan {
 UndoPlan PlanUndo(const Trace& trace, bool direct, bool fails);
 
 // target[...] = value, without gradients. False with the exception.
-bool Overwrite(bool torch, PyObject* target, PyObject* value);
+bool Overwrite(PyObject* target, PyObject* value);
 
 class Undo {
  public:

@@ -229,3 +229,17 @@ def test_cheap_updates_of_large_arrays_are_left_to_numpy(fresh, np):
     with pytest.warns(RuntimeWarning, match="overflow encountered in add"):
         fresh.compile(update)(a, a)
     assert np.isinf(a).all()
+
+
+def test_a_kernel_that_writes_an_argument_and_a_result(fresh, np):
+    def f(a):
+        a *= 1.5
+        return a + 1
+
+    compiled = fresh.compile(f)
+    for n in (4, 4, 5000):
+        mine, theirs = (np.arange(n, dtype="f4") for _ in range(2))
+        assert np.array_equal(compiled(mine), f(theirs)) and np.array_equal(mine, theirs)
+    top = np.array([1e38, 3e38], dtype="f4")
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        compiled(top)

@@ -1,0 +1,101 @@
+// Rows between the frameworks: a torch tensor on the CPU seen as a NumPy array, and the other way round. Both share the
+// memory, so each is a view of the other; or the result is a copy.
+#include "surface/views.h"
+
+namespace framejit::surface {
+namespace {
+
+// What the other framework sees of it. Arrays are not written through: torch does not count such writes.
+Out Shared(Scope& s, const Operand& x, bool writable) {
+  ViewChain v(s, x);
+  v.Expand(v.sizes());
+  Out out = v.Done();
+  if (!writable) out.view.inverse = nullptr;
+  out.differentiable = false;
+  return out;
+}
+
+Outs AsArray(Scope& s, bool force) {
+  Operand x = s.tensor(0);
+  const TensorMeta& m = *x.meta;
+  if (m.framework != Framework::kTorch) Scope::Skip();
+  if (m.requires_grad && !force) Scope::Fail("NumPy arrays have no gradients");
+  if (m.device.kind != DeviceKind::kCpu) Scope::Fail("NumPy arrays are in the CPU's memory");
+  if (m.dtype == DType::kBFloat16 || IsComplex(m.dtype) || DTypeClass(m.dtype) == 'p')
+    Scope::Fail("NumPy has no such type, or a part of it");
+  Out out = Shared(s, x, false);
+  s.framework = Framework::kNumpy;
+  return out;
+}
+Outs ToNumpy(Scope& s) {
+  return AsArray(s, s.flag(1));
+}
+Outs NumpyAsArray(Scope& s) {  // (input, dtype)
+  Operand x = s.tensor(0);
+  if (s.dtype(1).value_or(x.meta->dtype) != x.meta->dtype) Scope::Skip();
+  if (x.meta->framework == Framework::kTorch) return AsArray(s, false);
+  if (x.meta->is_scalar) Scope::Skip();
+  Out out;
+  out.kind = Out::kSame;
+  out.of = x.id;
+  return out;
+}
+
+Operand Array(Scope& s) {
+  Operand x = s.tensor(0);
+  const TensorMeta& m = *x.meta;
+  if (m.framework != Framework::kNumpy || m.is_scalar) Scope::Skip();
+  if (m.device.kind != DeviceKind::kCpu) Scope::Skip();
+  for (const shape::Int& stride : m.strides)
+    if (s.env.Lt(stride, 0)) Scope::Fail("torch's tensors have no negative strides");
+  return x;
+}
+Outs FromNumpy(Scope& s) {
+  Operand x = Array(s);
+  if (x.meta->read_only) Scope::Fail("torch warns of arrays that cannot be written");
+  if (s.mode.inference) Scope::Fail("a tensor of inference mode");
+  return Shared(s, x, true);
+}
+void OnCpu(Scope& s, int device) {
+  if (s.has(device) && s.arg(device).s != "cpu") Scope::Fail("a copy of an array on another device");
+}
+Outs Copied(Scope& s, const Operand& x) {
+  Out out;
+  out.value = s.b.Cast(x.value, s.dtype(1).value_or(x.meta->dtype));
+  out.differentiable = false;
+  return out;
+}
+Outs AsTensor(Scope& s) {  // (data, dtype, device)
+  Operand x = Array(s);
+  OnCpu(s, 2);
+  if (s.dtype(1).value_or(x.meta->dtype) == x.meta->dtype) return FromNumpy(s);
+  Outs out = Copied(s, x);
+  out.items[0].strides = PreserveFormat(s.env, *x.meta);
+  return out;
+}
+Outs TensorOfArray(Scope& s) {  // (data, dtype, device, requires_grad)
+  Operand x = Array(s);
+  OnCpu(s, 2);
+  if (s.flag(3)) Scope::Fail("a leaf is made");
+  return Copied(s, x);
+}
+
+constexpr uint32_t kFlags = kAnyDType | kAnyFramework;
+// clang-format off: a table
+constexpr Row kRows[] = {
+    {"m:numpy", "(Tensor input, *, bool force=False)", &ToNumpy, Op::kInput, kFlags},
+    {"m:__array__ N:asarray", "(Tensor input, ScalarType? dtype=None)", &NumpyAsArray, Op::kInput, kFlags},
+    {"t:from_numpy", "(Tensor input)", &FromNumpy, Op::kInput, kFlags},
+    {"t:as_tensor", "(Tensor data, ScalarType? dtype=None, Device? device=None)", &AsTensor, Op::kInput, kFlags},
+    {"t:tensor", "(Tensor data, *, ScalarType? dtype=None, Device? device=None, bool requires_grad=False)", &TensorOfArray,
+     Op::kInput, kFlags},
+};
+// clang-format on
+
+}  // namespace
+
+std::span<const Row> BridgeRows() {
+  return kRows;
+}
+
+}  // namespace framejit::surface
