@@ -51,5 +51,7 @@ std::optional<DType> FromTypeNum(int type_num);
 std::optional<DType> ScalarDType(const NumpyApi& n, PyTypeObject* scalar_type);
 // New array, C order unless strides (bytes) are given; uninitialised.
 PyObject* NewArray(const NumpyApi& n, DType t, int rank, const int64_t* sizes, const int64_t* byte_strides);
+// A buffer whose handle is an array or null as an array, for the length of a call. Null with an exception.
+PyObject* ArrayOf(const NumpyApi& n, const Buffer& b);
 
 }  // namespace framejit::tensor

@@ -15,24 +15,6 @@ void BytesOf(DType dtype, std::span<const int64_t> strides, int64_t* out) {
   for (size_t i = 0; i < strides.size(); ++i) out[i] = strides[i] * DTypeSize(dtype);
 }
 
-// A buffer as an array for the length of a call. Null with an exception.
-PyObject* ArrayOf(const NumpyApi& n, const Buffer& b) {
-  if (b.handle) {  // the object itself, if the buffer still describes it
-    auto* o = static_cast<PyObject*>(b.handle);
-    bool same = Py_TYPE(o) != n.array || (AsArray(o)->data == b.data && AsArray(o)->nd == b.rank);
-    for (int i = 0; same && Py_TYPE(o) == n.array && i < b.rank; ++i) same = AsArray(o)->dims[i] == b.sizes[i];
-    if (same) return Py_NewRef(o);
-  }
-  PyObject* descr = n.descr[static_cast<int>(b.dtype)];
-  if (!descr)
-    return PyErr_Format(PyExc_TypeError, "framejit: no NumPy type for %s", std::string(DTypeName(b.dtype)).c_str());
-  int64_t strides[32];
-  BytesOf(b.dtype, {b.strides, static_cast<size_t>(b.rank)}, strides);
-  Py_INCREF(descr);
-  return n.new_from_descr(n.array, descr, b.rank, reinterpret_cast<const intptr_t*>(b.sizes),
-                          reinterpret_cast<intptr_t*>(strides), b.data, kNpyWriteable | kNpyAligned, nullptr);
-}
-
 class Host : public framejit::Host {
  public:
   void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device,
@@ -131,6 +113,23 @@ class Host : public framejit::Host {
 };
 
 }  // namespace
+
+PyObject* ArrayOf(const NumpyApi& n, const Buffer& b) {
+  if (b.handle) {  // the object itself, if the buffer still describes it
+    auto* o = static_cast<PyObject*>(b.handle);
+    bool same = Py_TYPE(o) != n.array || (AsArray(o)->data == b.data && AsArray(o)->nd == b.rank);
+    for (int i = 0; same && Py_TYPE(o) == n.array && i < b.rank; ++i) same = AsArray(o)->dims[i] == b.sizes[i];
+    if (same) return Py_NewRef(o);
+  }
+  PyObject* descr = n.descr[static_cast<int>(b.dtype)];
+  if (!descr)
+    return PyErr_Format(PyExc_TypeError, "framejit: no NumPy type for %s", std::string(DTypeName(b.dtype)).c_str());
+  int64_t strides[32];
+  BytesOf(b.dtype, {b.strides, static_cast<size_t>(b.rank)}, strides);
+  Py_INCREF(descr);
+  return n.new_from_descr(n.array, descr, b.rank, reinterpret_cast<const intptr_t*>(b.sizes),
+                          reinterpret_cast<intptr_t*>(strides), b.data, kNpyWriteable | kNpyAligned, nullptr);
+}
 
 framejit::Host& NumpyHost() {
   static Host* host = new Host();

@@ -114,13 +114,7 @@ class Host : public framejit::Host {
     std::vector<Ref> tensors;
     std::vector<PyObject*> slots;
     for (const Buffer& b : operands) {
-      TempTensor temp(t, b);
-      if (!temp.ok()) Fail("an operand cannot be made a tensor");
-      Handle shared = nullptr;
-      t.new_tensor_handle(temp.handle(), &shared);
-      tensors.emplace_back(WrapTorch(t, TakeHandle(t, shared)));
-      if (!tensors.back()) throw ExternError();
-      if (numpy) tensors.back() = Ref(PyObject_CallMethod(tensors.back().get(), "numpy", nullptr));
+      tensors.emplace_back(numpy ? AsMemory(b) : AsTensor(t, b));
       if (!tensors.back()) throw ExternError();
       slots.push_back(tensors.back().get());
     }
@@ -226,6 +220,18 @@ class Host : public framejit::Host {
     HoldGil gil;
     arrays->made[number] = Ref(static_cast<PyObject*>(std::exchange(out->handle, nullptr)));
     return true;
+  }
+
+  static PyObject* AsTensor(const TorchApi& t, const Buffer& b) {
+    TempTensor temp(t, b);
+    if (!temp.ok()) Fail("an operand cannot be made a tensor");
+    Handle shared = nullptr;
+    t.new_tensor_handle(temp.handle(), &shared);
+    return WrapTorch(t, TakeHandle(t, shared));
+  }
+  static PyObject* AsMemory(Buffer b) {  // an array
+    b.handle = nullptr;
+    return ArrayOf(*Numpy(), b);
   }
 
   [[noreturn]] static void Fail(const char* text) {
