@@ -346,6 +346,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     type.s = "float64";
     call.kwargs.emplace_back("dtype", std::move(type));
   }
+  if (!torch && !cupy) numpy_devices.insert(default_devices.back());
   if (!default_devices.back().empty() && MakesOnDefaultDevice(callee)) {
     auto at = std::find_if(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "device"; });
     if (at == call.kwargs.end()) at = call.kwargs.emplace(at, "device", Arg::None());

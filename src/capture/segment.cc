@@ -13,6 +13,7 @@
 #include "capture/training.h"
 #include "diag/diag.h"
 #include "graph/raises.h"
+#include "runtime/cuda/driver.h"
 #include "runtime/thread_pool.h"
 #include "tensor/no_collection.h"
 
@@ -138,6 +139,16 @@ bool LeftToNumpy(const Trace& trace, const Graph& g, int ieee) {
          std::all_of(g.nodes.begin(), g.nodes.end(), [](const Node& n) { return Info(n.op).cost < 16; });
 }
 
+// NumPy's functions under torch's default device run there, where code is made for all of them.
+std::optional<Device> NumpyDevice(Session& s) {
+  if (s.uses_torch || s.numpy_devices.size() != 1 || !s.numpy_devices.begin()->starts_with("cuda")) return {};
+  for (const Node& n : s.graph().nodes)
+    if (n.op == Op::kExtern || std::any_of(n.strides.begin(), n.strides.end(),
+                                           [&](shape::Int stride) { return stride.Eval(s.env().hints()) < 0; }))
+      return {};
+  return runtime::cuda::ParseDevice(*s.numpy_devices.begin());
+}
+
 // Can what tensors hold make a call of the framework raise?
 bool MayFail(Session& s) {
   if (s.uses_numpy || !s.lowering().graph_unusable().empty()) return true;
@@ -213,10 +224,12 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   s.SeparateWrites();
 
   // Results that are inputs are handed through; the others are made by the runner.
-  const int ieee = s.uses_numpy ? tensor::NumpyWatch() : 0;  // its error state is guarded
+  const std::optional<Device> gpu = NumpyDevice(s);
+  const int ieee = s.uses_numpy && !gpu ? tensor::NumpyWatch() : 0;  // its error state is guarded
   auto guesses = KeepGuesses(s, recipe.outputs);
   auto made = s.lowering().Finish(recipe.outputs, ieee != 0);
   std::vector<tensor::OutputPlan> plan;
+  if (gpu) surface::MoveTo(s.graph(), *gpu);
   for (auto& m : made) plan.push_back({static_cast<tensor::OutputPlan::Kind>(m.kind), m.index, m.calls});
 
   auto seg = std::make_unique<Segment>(std::move(recipe));
@@ -240,7 +253,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   inputs.insert(inputs.end(), seg->recipe.object_sources.begin(), seg->recipe.object_sources.end());
   seg->num_inputs = static_cast<int>(inputs.size());
   seg->num_symbols = static_cast<int>(s.env().num_symbols());
-  if (s.uses_torch) s.guards().Add(guard::Row{guard::Kind::kTorchState});
+  if (s.uses_torch || gpu) s.guards().Add(guard::Row{guard::Kind::kTorchState});
   if (s.uses_numpy) s.guards().Add(guard::Row{guard::Kind::kNumpyState});
   if (s.trace().calls.size() && !s.graph().writes.empty())
     for (size_t i = 0; i < s.input_sources().size(); ++i)

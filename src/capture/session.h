@@ -11,6 +11,7 @@
 #include <memory>
 #include <memory_resource>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -213,6 +214,7 @@ class Session {
   int autocast_depth;  // regions that are open
   Vmap vmap;
   std::vector<std::string> default_devices;  // where tensors are made that name no device: the caller's, then scopes
+  std::set<std::string> numpy_devices;       // those under which NumPy's functions were called
 
   // --- overlay of outside dicts ------------------------------------------------------------------------------------
   // Item of an outside dict as the program sees it: pending store, else the real item (guarded). *found tells.

@@ -1,5 +1,8 @@
 // Rows between the frameworks: a torch tensor on the CPU seen as a NumPy array, and the other way round. Both share the
 // memory, so each is a view of the other; or the result is a copy.
+#include <algorithm>
+
+#include "graph/rewrite.h"
 #include "surface/views.h"
 
 namespace framejit::surface {
@@ -92,7 +95,51 @@ constexpr Row kRows[] = {
 };
 // clang-format on
 
+// x.to(device)
+Node CopyTo(ValueId x, TensorType type, Device device, const char* format, shape::Ints strides) {
+  Arg place, layout;
+  place.kind = Arg::Kind::kDevice;
+  place.s = device.kind == DeviceKind::kCpu ? "cpu" : "cuda:" + std::to_string(device.index);
+  layout.kind = Arg::Kind::kMemoryFormat;
+  layout.s = format;
+  auto call = std::make_shared<Call>();
+  call->callee = "torch.Tensor.to";
+  call->args = {Arg::Tensor(0), place};
+  call->kwargs = {{"memory_format", layout}};
+  type.device = device;
+  Attrs attrs;
+  attrs.call = std::move(call);
+  attrs.result_types = {type};
+  return {Op::kExtern, {x}, std::move(attrs), type, std::move(strides)};
+}
+
 }  // namespace
+
+void MoveTo(Graph& g, Device device) {
+  Rewriter r(g);
+  std::vector<ValueId> inputs(g.nodes.size());
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    Node n = r.Remapped(v);
+    const TensorType type = n.type;
+    if (n.op != Op::kInput) n.type.device = device;
+    const bool input = n.op == Op::kInput;
+    ValueId now = r.Append(std::move(n));
+    inputs[v] = now;
+    if (input) now = r.Append(CopyTo(now, type, device, "torch.contiguous_format", RowMajor(type.shape)));
+    r.Set(v, now);
+  }
+  std::vector<ValueId> asked = g.outputs, starts = g.inputs;
+  for (const Write& w : g.writes) asked.push_back(w.value);
+  std::sort(asked.begin(), asked.end());
+  asked.erase(std::unique(asked.begin(), asked.end()), asked.end());
+  for (ValueId v : asked) {
+    const Node& n = r.node(r[v]);
+    const shape::Ints strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides;
+    r.Set(v, r.Append(CopyTo(r[v], n.type, Device{}, "torch.preserve_format", strides)));
+  }
+  r.Finish();
+  for (size_t i = 0; i < starts.size(); ++i) g.inputs[i] = inputs[starts[i]];
+}
 
 std::span<const Row> BridgeRows() {
   return kRows;

@@ -83,6 +83,9 @@ class Lowering {
   std::unique_ptr<Impl> impl_;
 };
 
+// A finished graph of NumPy's is computed on another device: its inputs are copied there, its results and writes back.
+void MoveTo(Graph& g, Device device);
+
 bool HasRow(const std::string& callee);
 bool SizedByData(const std::string& callee);     // data decides a size of its result, which `infer` may name
 bool TakesSymFloats(const std::string& callee);  // the graph may hold this call with numbers that are kSymFloat

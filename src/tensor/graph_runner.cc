@@ -50,6 +50,10 @@ class Runner : public GraphRunner {
     num_inputs_ = g.inputs.size();
     num_graph_outputs_ = g.outputs.size();
     for (const TraceTensor& t : trace.tensors) torch_ |= t.meta.framework == Framework::kTorch;
+    bool gpu = false, cupy = false;
+    for (const Node& n : g.nodes) gpu |= n.type.device.kind == DeviceKind::kCuda;
+    for (const TraceTensor& t : trace.tensors) cupy |= t.meta.device.kind == DeviceKind::kCuda;
+    torch_ |= gpu && !cupy;  // NumPy's arrays, computed with there
     for (TraceId t : trace.inputs) array_input_.push_back(trace.tensors[t].meta.framework == Framework::kNumpy);
     array_input_.resize(num_inputs_);
     if (torch_) {
@@ -60,8 +64,6 @@ class Runner : public GraphRunner {
         return false;
       }
     }
-    bool gpu = false;
-    for (const Node& n : g.nodes) gpu |= n.type.device.kind == DeviceKind::kCuda;
     host_ = torch_ ? &TorchHost() : gpu ? &CupyHost() : &NumpyHost();
     for (size_t i = 0; i < g.symbol_sources.size(); ++i) {
       auto& s = g.symbol_sources[i];

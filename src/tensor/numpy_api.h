@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "framejit/dtype.h"
+#include "framejit/compile.h"
 #include "tensor/ref.h"
 
 namespace framejit::tensor {

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "runtime/arena.h"
+#include "tensor/numpy_api.h"
 #include "tensor/run_context.h"
 #include "tensor/tensor.h"
 

@@ -507,5 +507,35 @@ TEST(Constants, CompilerQuestions) {
   EXPECT_FALSE(ConstantAnswer("torch.add"));
 }
 
+TEST(Bridge, GraphOnAnotherDevice) {
+  Graph g = Graph::Parse(R"(graph "t" {
+  %0 = input name="a" : f32[8, 16] strides [1, 8]
+  %1 = input name="b" : f32[8]
+  %2 = tanh %0 : f32[8, 16]
+  %3 = sum %2, axes=[1] : f32[8]
+  %4 = add %3, %1 : f32[8]
+  write 1 <- %4
+  return %3, %3, %1
+})");
+  MoveTo(g, Device{DeviceKind::kCuda, 1});
+  EXPECT_EQ(Verify(g), "");
+  ASSERT_EQ(g.inputs.size(), 2u);
+  for (ValueId v : g.inputs) EXPECT_EQ(g.nodes[v].op, Op::kInput);
+  int to = 0, back = 0;
+  for (const Node& n : g.nodes) {
+    const bool gpu = n.type.device.kind == DeviceKind::kCuda;
+    if (n.op == Op::kExtern) {
+      ++(gpu ? to : back);
+      EXPECT_EQ(n.attrs.call->args[1].s, gpu ? "cuda:1" : "cpu");
+    } else {
+      EXPECT_EQ(gpu, n.op != Op::kInput);
+    }
+  }
+  EXPECT_EQ(to, 2);
+  EXPECT_EQ(back, 3);
+  EXPECT_EQ(g.outputs[0], g.outputs[1]);
+  for (ValueId v : {g.outputs[0], g.outputs[2], g.writes[0].value}) EXPECT_EQ(g.nodes[v].type.device, Device{});
+}
+
 }  // namespace
 }  // namespace framejit::surface

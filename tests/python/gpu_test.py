@@ -629,3 +629,47 @@ def test_models(name, dtype, monkeypatch):
             for key in want:
                 assert got[key].stride() == want[key].stride()
                 oracle.check(got[key], want[key], truth[key], what=key)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_numpy_under_the_default_device(inside):
+    np = pytest.importorskip("numpy")
+
+    def f(a, b):
+        c = np.exp(a[:, ::2]) * b
+        a[0] = 3
+        return c, c.sum(axis=1), c.max(), np.where(b > 0, a[:, ::2], -1).T
+
+    def scoped(a, b):
+        with torch.device("cuda"):
+            return f(a, b)
+
+    compiled = framejit.compile(scoped if inside else f)
+    compiled.clear()
+    for n in (64, 64, 33):
+        generator = np.random.default_rng(n)
+        a, b = generator.standard_normal((n, 100), dtype=np.float32), generator.standard_normal((n, 50))
+        mine, before = a.copy(), torch.cuda.memory_stats().get("allocation.all.allocated", 0)
+        with torch.device("cpu" if inside else "cuda"):
+            got = compiled(mine, b)
+        assert torch.cuda.memory_stats()["allocation.all.allocated"] > before  # it ran there
+        for x, y in zip((*got, mine), (*f(a, b), a), strict=True):
+            assert type(x) is type(y) and x.dtype == y.dtype and x.strides == y.strides
+            np.testing.assert_allclose(x, y, rtol=1e-5)
+    assert not framejit.cache_info(compiled)["notes"]
+
+
+def test_numpy_and_torch_on_a_gpu():
+    np = pytest.importorskip("numpy")
+
+    def f(x, a):
+        y = (x + torch.from_numpy(np.exp(a)).to("cuda")).relu()
+        return y, np.tanh(y.cpu().numpy()), a * 2
+
+    compiled = framejit.compile(f, fullgraph=True)
+    compiled.clear()
+    for _ in range(3):
+        x, a = tensor(5, 7), np.linspace(-1, 1, 7, dtype=np.float32)
+        for mine, theirs in zip(compiled(x, a), f(x, a), strict=True):
+            assert type(mine) is type(theirs) and mine.dtype == theirs.dtype
+            torch.testing.assert_close(torch.as_tensor(mine), torch.as_tensor(theirs))

@@ -144,6 +144,17 @@ def test_as_eager(f):
     run_program(lambda: (f, operands), framejit.compile, f.__name__)
 
 
+def test_arrays_that_run_backwards():
+    def f(x, a):
+        return a @ x.numpy().T, torch.from_numpy(a * 2), torch.tanh(x)
+
+    def make():
+        x, a = operands()
+        return x, a[::-1, ::-2][:, ::-1].repeat(2, axis=1)[::-1]
+
+    run_program(lambda: (f, make), lambda f: framejit.compile(f, fullgraph=True))
+
+
 def test_same_memory_under_two_names():
     def f(x, a):
         torch.from_numpy(a).add_(1)
