@@ -76,15 +76,58 @@ def _attention_form(device, dtype, operands, dropout, causal, scale, fixed, sett
             if not fixed and (mask is not None or kernel == "cudnn"):  # these do not take every length
                 return None
     with torch.no_grad():
-        draws = torch.cuda.get_rng_state(device) if dropout else None
-        try:
+        if on_cpu:
             results = attention(kernel, q, k, v, mask, dropout, causal, scale)
-            if not on_cpu:  # what it does not take it refuses
-                attention_backward(kernel, torch.empty_like(results[0]), q, k, v, mask, dropout, causal, scale, results)
-        finally:
-            if draws is not None:
-                torch.cuda.set_rng_state(draws, device)
+        else:
+            results = _tried(kernel, q, k, v, mask, dropout, causal, scale)
     return (kernel, *((str(t.dtype), tuple(t.shape), tuple(t.stride()), on_cpu or t.device == q.device) for t in results))
+
+
+def _tried(kernel, q, k, v, mask, dropout, causal, scale):
+    """The results of `attention`, which is run forward and backward: what it does not take it refuses. cuDNN compiles each way the
+    first time, which takes up to a second: both at once, backward with results as they are expected."""
+    import threading
+
+    import torch
+
+    def backward(results):
+        attention_backward(kernel, torch.empty_like(results[0]), q, k, v, mask, dropout, causal, scale, results)
+
+    tried, stream = [], torch.cuda.current_stream(q.device)
+
+    def beside():
+        try:
+            with torch.no_grad(), torch.cuda.device(q.device), torch.cuda.stream(stream):
+                size, heads, length = q.shape[:3]
+                inside = q.stride(1) < q.stride(2)
+                out = q.new_empty(size, length, heads, v.shape[3]).transpose(1, 2) if inside else q.new_empty(*q.shape[:3], v.shape[3])
+                drawn = q.new_zeros((), dtype=torch.int64)
+                expected = out, q.new_zeros(*q.shape[:3], 1, dtype=torch.float32), drawn, drawn
+                backward(expected)
+                tried.extend(expected)
+        except Exception:  # noqa: BLE001: then one after the other
+            pass
+
+    draws = torch.cuda.get_rng_state(q.device) if dropout else None
+    thread = threading.Thread(target=beside) if kernel == "cudnn" else None
+    if thread:
+        thread.start()
+    try:
+        results = attention(kernel, q, k, v, mask, dropout, causal, scale)
+        if thread:
+            thread.join()
+        if [_lies(t) for t in tried] != [_lies(t) for t in results]:
+            backward(results)
+    finally:
+        if thread:
+            thread.join()
+        if draws is not None:
+            torch.cuda.set_rng_state(draws, q.device)
+    return results
+
+
+def _lies(t):
+    return t.dtype, t.shape, t.stride(), t.device
 
 
 def embedding(table, g, index, padding):

@@ -22,11 +22,29 @@ Ints HeadsInside(const Ints& s) {  // strides of [B, H, L, E] that lies as [B, L
   return {s[1] * s[2] * s[3], s[3], s[1] * s[3], Int(1)};
 }
 
-// As what a program computes usually lies.
+// As eager's operand lies: what is computed lies as the first thing that it is computed from.
+bool LiesHeadsInside(const Graph& g, ValueId v) {
+  const Node& n = g.node(v);
+  if (n.op == Op::kPermute) return n.attrs.axes == std::vector<int64_t>{0, 2, 1, 3};
+  return n.strides.empty() && Info(n.op).kind == 'P' && g.node(n.operands[0]).type.shape == n.type.shape &&
+         LiesHeadsInside(g, n.operands[0]);
+}
 Ints LikelyStrides(const Graph& g, ValueId v) {
   const Ints& s = g.node(v).type.shape;
-  if (g.node(v).op == Op::kPermute && g.node(v).attrs.axes == std::vector<int64_t>{0, 2, 1, 3}) return HeadsInside(s);
+  if (LiesHeadsInside(g, v)) return HeadsInside(s);
   return {s[1] * s[2] * s[3], s[2] * s[3], s[3], Int(1)};
+}
+
+// Queries, keys and values lie as in eager, too: kernels that the framework's libraries compile are compiled once for
+// both.
+void LayAsEager(Graph& g, const Node& attention) {
+  for (int i = 0; i < 3; ++i) {
+    const ValueId o = attention.operands[i];
+    Node& n = g.nodes[o];
+    const bool promised = std::find(g.outputs.begin(), g.outputs.end(), o) != g.outputs.end() ||
+                          std::any_of(g.writes.begin(), g.writes.end(), [&](const Write& w) { return w.value == o; });
+    if (n.op != Op::kPermute && !promised && LiesHeadsInside(g, o)) n.strides = HeadsInside(n.type.shape);
+  }
 }
 
 // The request of an attention node or of a call with dropout, if the framework's kernels could take its operands.
@@ -69,10 +87,17 @@ std::optional<AttentionRequest> RequestOf(const Graph& g, const Node& n, const s
 Graph KeepAttention(const Graph& from, const std::vector<bool>& wanted, const AttentionFinder& find) {
   Graph g = from;
   const std::vector<bool> reached = Reached(g, wanted);
+  std::vector<std::optional<AttentionRequest>> requests(g.nodes.size());
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    if (reached[v]) requests[v] = RequestOf(g, g.nodes[v], reached);
+  }
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    if (requests[v]) LayAsEager(g, g.nodes[v]);
+  }
   Rewriter to(g);
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.nodes[v];
-    std::optional<AttentionRequest> request = reached[v] ? RequestOf(g, n, reached) : std::nullopt;
+    const std::optional<AttentionRequest>& request = requests[v];
     std::optional<AttentionForm> form = request ? find(*request) : std::nullopt;
     if (!form) {
       to.Keep(v);

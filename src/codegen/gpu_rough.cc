@@ -1,5 +1,6 @@
 #include "codegen/gpu_rough.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -107,6 +108,8 @@ RoughPlaces FindRough(const Kernel& k, const std::vector<int>& number, bool kept
       exact[n] = again = true;
     }
   }
+  auto is = [](const auto& typed) { return typed.dtype == DType::kFloat16; };
+  out.float16 = std::any_of(k.buffers.begin(), k.buffers.end(), is) || std::any_of(k.insts.begin(), k.insts.end(), is);
   out.gelu.assign(count, -1);
   for (int n = 0; n < count; ++n) {
     if (out.rough[n]) out.gelu[n] = find.Gelu(n);

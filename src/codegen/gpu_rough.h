@@ -16,6 +16,7 @@ struct RoughPlaces {
   std::vector<bool> falls;
   // The x of gelu(x) = x/2 * (1 + erf(x/sqrt(2))) that is rough; else -1.
   std::vector<int> gelu;
+  bool float16 = false;  // some 16-bit numbers are those
 };
 
 // number: of values (equal ones are computed once in a stage, or, `kept`, in a kernel).

@@ -259,7 +259,8 @@ class GpuThread {
     return out;
   }
   // What is read once is not kept in the first cache; only where little is written, or reads evict what was written
-  // (measured: loops over long rows lose by it).
+  // (measured: loops over long rows lose by it). Not as constant data (ld.global.nc): the assembler moves such a load
+  // before the wait for the kernel that writes it.
   bool ReadOnce(const Inst& inst) const {
     if (s_.stores || (s_.mode == GpuSchedule::kRow && !s_.resident) || inst.kind != IKind::kLoad ||
         k_.buffers[inst.buffer].written)
@@ -278,13 +279,13 @@ class GpuThread {
       constraints += "=" + c + ",";
     }
     if (count > 1) results = "{" + results + "}";
-    const std::string code = "ld.global.nc.L1::no_allocate" +
+    const std::string code = "ld.global.L1::no_allocate" +
                              (count > 1 ? ".v" + std::to_string(count) : std::string()) + ".b" + std::to_string(bits) +
                              " " + results + ", [$" + std::to_string(count) + "];";
     llvm::Type* type = word;
     if (count > 1) type = llvm::StructType::get(m_.getContext(), std::vector<llvm::Type*>(count, word));
     auto* f = llvm::FunctionType::get(type, {p->getType()}, false);
-    return b_.CreateCall(llvm::InlineAsm::get(f, code, constraints + "l", false), {p});
+    return b_.CreateCall(llvm::InlineAsm::get(f, code, constraints + "l,~{memory}", /*hasSideEffects=*/true), {p});
   }
   Values LoadLanes(const Inst& inst, Value* p) {  // as memory has them; wide accesses only
     return LanesOf(k_.buffers[inst.buffer].dtype, LoadWords(inst, p));
@@ -440,7 +441,7 @@ class GpuThread {
             continue;
           }
           if (places_.gelu[n] >= 0 && s_.pairs) {
-            out.push_back(GeluOnGpu(b_, Lane(site, places_.gelu[n], lane)));
+            out.push_back(GeluOnGpu(b_, Lane(site, places_.gelu[n], lane), !places_.float16));
             continue;
           }
           Values operands;

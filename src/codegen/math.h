@@ -21,8 +21,8 @@ llvm::Value* AddOnGpu(llvm::IRBuilder<>& b, const Isa& isa, llvm::Value* x, llvm
 
 // exp(x) of x <= 0 whose small results count for nothing: subnormal ones are 0.
 llvm::Value* FallingExpOnGpu(llvm::IRBuilder<>& b, llvm::Value* x);
-// x/2 * (1 + erf(x/sqrt(2))), to 2^-15 of it. sm_80.
-llvm::Value* GeluOnGpu(llvm::IRBuilder<>& b, llvm::Value* x);
+// x/2 * (1 + erf(x/sqrt(2))), to 2^-15 of it, where it becomes a bfloat16 to 2^-11. sm_80.
+llvm::Value* GeluOnGpu(llvm::IRBuilder<>& b, llvm::Value* x, bool bfloat16);
 
 // A function of helpers.cc on every lane (on a GPU: of libdevice); operands of one type.
 llvm::Value* CallHelper(llvm::IRBuilder<>& b, const Isa& isa, const char* name, std::span<llvm::Value* const> v);

@@ -1,7 +1,7 @@
 // Short ways that only a GPU has, for what is rounded to 16 bits or summed (gpu_rough.h).
 #include <llvm/IR/IntrinsicsNVPTX.h>
 
-#include <iterator>
+#include <span>
 
 #include "codegen/math.h"
 #include "codegen/math_coefs.h"
@@ -30,12 +30,12 @@ Value* FallingExpOnGpu(llvm::IRBuilder<>& b, Value* x) {
 
 // max(x, 0) - |x| q(|x|), where q(t) is the part of a normal distribution past t: 0 long before 16. nan and infinities
 // as the formula has them: -inf gives nan.
-Value* GeluOnGpu(llvm::IRBuilder<>& b, Value* x) {
+Value* GeluOnGpu(llvm::IRBuilder<>& b, Value* x, bool bfloat16) {
   Value* t =
       b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, b.CreateBinaryIntrinsic(llvm::Intrinsic::minimum, x, C(b, 16)));
-  constexpr int kDegree = std::size(kLog2NormalTail) - 1;
-  Value* log = C(b, kLog2NormalTail[kDegree]);
-  for (int i = kDegree; i-- > 0;) log = Fma(b, log, t, C(b, kLog2NormalTail[i]));
+  const std::span<const double> coefs = bfloat16 ? std::span<const double>(kLog2NormalTail8) : kLog2NormalTail;
+  Value* log = C(b, coefs.back());
+  for (size_t i = coefs.size() - 1; i-- > 0;) log = Fma(b, log, t, C(b, coefs[i]));
   return Fma(b, b.CreateFNeg(t), Ex2(b, log), b.CreateMaxNum(x, C(b, 0)));
 }
 
