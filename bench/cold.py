@@ -46,7 +46,7 @@ print(json.dumps({"seconds": seconds, "MiB": memory("VmHWM") - before, "kept": h
 def empty_caches(**options):
     """The environment for a process that finds nothing compiled. options: further variables."""
     with tempfile.TemporaryDirectory() as empty:
-        yield {**os.environ, "TORCHINDUCTOR_CACHE_DIR": empty, "FRAMEJIT_CACHE_DIR": empty, "XDG_CACHE_HOME": empty,
+        yield {**os.environ, "TORCHINDUCTOR_CACHE_DIR": empty, "FRAMEJIT_CACHE_DIR": empty, "XDG_CACHE_HOME": empty, "CUDA_CACHE_PATH": empty,
                "FRAMEJIT_TRACE": os.path.join(empty, "trace"), **options}  # fmt: skip
 
 

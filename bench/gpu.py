@@ -2,12 +2,15 @@
 
 Kernel time: a CUDA graph of 20 launches over rotating inputs, divided by 20, for every contender alike; called: wall clock
 of calls from Python, one after the other. Launch path: host time of a call. Models: wall clock of back-to-back calls, synchronised at the end.
+First: the first training step of a fresh process with empty caches, after a step of eager has opened the libraries.
 """
 
 import argparse
 import datetime
 import json
 import statistics
+import subprocess
+import sys
 import time
 
 import bench  # noqa: F401 (makes torchvision importable)
@@ -362,19 +365,57 @@ def training_table(peer, only):
             show(short, "peak memory", "MiB", **peak)
 
 
+def first_step(name, who):
+    """Seconds, of this process."""
+    import copy
+
+    import framejit
+    import torch
+
+    module, keywords = make_model(name, *TRAINING[name])
+    module, keywords, seconds = module.train(), {k: v.cuda() for k, v in keywords.items()}, {}
+    makes = {"eager": lambda f: f, "framejit": framejit.compile, "peer": torch.compile}
+    makes[who](lambda x: x + 1)(torch.ones(2, device="cuda"))  # imports
+    for label in ("eager", who):
+        step = train_step(copy.deepcopy(module).cuda(), keywords, makes[label], False)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        seconds[label] = time.perf_counter() - start
+    return seconds
+
+
+def first_table(peer, only):
+    from bench import cold
+
+    for name in TRAINING:
+        seconds = {}
+        for who in ("framejit", *(["peer"] if peer else [])) if only in name else ():
+            with cold.empty_caches() as env:
+                command = [sys.executable, "-m", "bench.gpu", "--first-step", name, who]
+                done = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, check=True)
+            seconds.update(json.loads(done.stdout.splitlines()[-1]))
+        if seconds:
+            show(f"train {name}", "first step, fresh process", "s", **seconds)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help="kernels, launch, models, training; all of them if none is named")
+    parser.add_argument("parts", nargs="*", help="kernels, launch, models, training, first; all of them if none is named")
     parser.add_argument("--peer", nargs="?", const="default", help="torch.compile, too; 'all': its reduce-overhead mode as well")
     parser.add_argument("--only", default="", help="part of a case's name")
     parser.add_argument("--dtypes", default="bfloat16,float32")
     parser.add_argument("--json", help="file for the results")
+    parser.add_argument("--first-step", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.first_step:
+        return print(json.dumps(first_step(*arguments.first_step)))
     import torch
 
     global target
     target = arguments.json
-    parts = arguments.parts or ["launch", "kernels", "models", "training"]
+    parts = arguments.parts or ["launch", "kernels", "models", "training", "first"]
     if "launch" in parts:
         launch_path(arguments.peer)
     if "kernels" in parts:
@@ -383,6 +424,8 @@ def main():
         model_table(arguments.peer, arguments.only, [getattr(torch, t) for t in arguments.dtypes.split(",")])
     if "training" in parts:
         training_table(arguments.peer, arguments.only)
+    if "first" in parts:
+        first_table(arguments.peer, arguments.only)
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ class GpuEmitter : public GpuReducer {
     thread_ = Register(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
     block_ = Register(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
     (void)jump;
-    // When all blocks have begun the next kernel may be sent to where some have ended. It waits until this one has ended,
-    // which waits for what runs before.
+    // When all blocks have begun the next kernel may be sent to where some have ended. It waits until this one has
+    // ended, which waits for what runs before.
     if (s_.dependent) Asm("griddepcontrol.launch_dependents;");
     StartCluster();
     switch (s_.mode) {
@@ -75,8 +75,9 @@ class GpuEmitter : public GpuReducer {
   }
 
  private:
-  // Before memory is touched, by every thread: until what runs before has ended and its writes are seen. In the meantime
-  // what the first blocks are about to read comes to the L2 cache, where writes are seen, too. (Tiles are slower by it.)
+  // Before memory is touched, by every thread: until what runs before has ended and its writes are seen. In the
+  // meantime what the first blocks are about to read comes to the L2 cache, where writes are seen, too. (Tiles are
+  // slower by it.)
   void Depend(const std::vector<std::vector<Site>>& steps) {
     if (std::exchange(depends_, true) || !s_.dependent) return;
     constexpr int kMultiprocessors = 132, kThreads = 2048;  // of a large chip, of each

@@ -279,9 +279,8 @@ class GpuThread {
       constraints += "=" + c + ",";
     }
     if (count > 1) results = "{" + results + "}";
-    const std::string code = "ld.global.L1::no_allocate" +
-                             (count > 1 ? ".v" + std::to_string(count) : std::string()) + ".b" + std::to_string(bits) +
-                             " " + results + ", [$" + std::to_string(count) + "];";
+    const std::string code = "ld.global.L1::no_allocate" + (count > 1 ? ".v" + std::to_string(count) : std::string()) +
+                             ".b" + std::to_string(bits) + " " + results + ", [$" + std::to_string(count) + "];";
     llvm::Type* type = word;
     if (count > 1) type = llvm::StructType::get(m_.getContext(), std::vector<llvm::Type*>(count, word));
     auto* f = llvm::FunctionType::get(type, {p->getType()}, false);

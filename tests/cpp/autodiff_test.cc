@@ -539,5 +539,30 @@ TEST(Attention, WhatTheBackwardKernelWantsIsKept) {
   EXPECT_EQ(same.str(), p.g.str());
 }
 
+// [B, L, H, E] seen as [B, H, L, E]: what is computed of it lies as it does.
+TEST(Attention, OperandsLieAsInEager) {
+  Problem p;
+  std::vector<ValueId> in;
+  for (int i = 0; i < 3; ++i) {
+    ValueId x = p.b.Permute(p.b.Input({DType::kFloat32, {2, 5, 3, 4}, {}}, {60, 12, 4, 1}, ""), {0, 2, 1, 3});
+    in.push_back(i == 2 ? x : p.b.Unary(Op::kExp, x));
+  }
+  const ValueId plain = p.b.Unary(Op::kExp, p.b.Input({DType::kFloat32, {2, 3, 5, 4}, {}}, {60, 20, 4, 1}, ""));
+  std::vector<Ints> seen;
+  auto find = [&](const AttentionRequest& r) -> std::optional<AttentionForm> {
+    seen = r.strides;
+    return std::nullopt;
+  };
+  Attrs attrs;
+  attrs.scalar = 0.5;
+  p.g.outputs = {p.b.Add(Op::kAttention, {in[0], plain, in[2]}, attrs)};
+  const Graph g = KeepAttention(p.g, std::vector<bool>(4, true), find);
+  const Ints inside = {60, 4, 12, 1}, rows = {60, 20, 4, 1};
+  EXPECT_EQ(seen, (std::vector<Ints>{inside, rows, inside}));
+  EXPECT_EQ(g.nodes[in[0]].strides, inside);
+  EXPECT_TRUE(g.nodes[plain].strides.empty());
+  EXPECT_EQ(Verify(g), "");
+}
+
 }  // namespace
 }  // namespace framejit::autodiff
