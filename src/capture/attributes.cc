@@ -28,6 +28,10 @@ bool Facts(Session& s, PyObject* o) {
   return s.IsFresh(o) || (IsPlainData(o) && (!s.IsOutside(o) || IsValue(o)));
 }
 
+PyObject* AdoptFact(Session& s, PyObject* of, PyObject* fact) {
+  return of && s.IsFresh(of) ? s.Adopt(fact) : s.AdoptHeld(fact);
+}
+
 bool PythonFunctionIn(PyTypeObject* t, PyObject* name, PyObject** out) {
   *out = _PyType_Lookup(t, name);
   return *out && PyFunction_Check(*out);
@@ -59,7 +63,7 @@ PyObject* CaptureSemantics::ModuleAttr(PyObject* module, PyObject* name) {
     PyObject* args[] = {name};
     return Call(f, args, 1, nullptr);
   }
-  return s_.Adopt(PyObject_GetAttr(module, name));  // __name__ and friends, or the real AttributeError
+  return s_.AdoptHeld(PyObject_GetAttr(module, name));  // __dict__ and friends, or the real AttributeError
 }
 
 // The value of a class attribute as seen through `object` (null: through the class itself).
@@ -125,7 +129,7 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
     PyObject* index = arguments ? PyTuple_GetItem(arguments, 0) : nullptr;
     return index ? GetItem(object, index) : nullptr;
   }
-  if (!object || Facts(s_, object)) return s_.Adopt(get(d, object, reinterpret_cast<PyObject*>(type)));
+  if (!object || Facts(s_, object)) return AdoptFact(s_, object, get(d, object, reinterpret_cast<PyObject*>(type)));
   return s_.Break(BreakId::kUnknownCall, std::string("descriptor of type ") + n);
 }
 
@@ -176,8 +180,9 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
       Ref held(v);
       return s_.FromOutside(v, s_.guards().Child(SourceKind::kMember, s, 0, name), true);
     }
+    if (PyCell_Check(object) && PyCell_GET(object) && !strcmp(text, "cell_contents")) return LoadCell(object);
     if (IsMemberDescr(d) || (IsGetSetDescr(d) && Facts(s_, object)))
-      return s_.Adopt(PyObject_GenericGetAttr(object, name));
+      return AdoptFact(s_, object, PyObject_GenericGetAttr(object, name));
     return ClassValue(d, object, type);
   }
   const Source* ds;
@@ -234,7 +239,8 @@ PyObject* CaptureSemantics::FunctionAttr(PyObject* f, PyObject* name) {
   };
   if (!strcmp(text, "__defaults__")) return from(fn->func_defaults, SourceKind::kDefaults);
   if (!strcmp(text, "__kwdefaults__")) return from(fn->func_kwdefaults, SourceKind::kKwDefaults);
-  for (const char* k : {"__code__", "__name__", "__qualname__", "__module__", "__globals__", "__doc__"}) {
+  for (const char* k : {"__code__", "__name__", "__qualname__", "__module__", "__globals__", "__doc__",
+                        "__annotations__", "__closure__"}) {
     if (strcmp(text, k)) continue;
     Ref value(PyObject_GenericGetAttr(f, name));
     if (!value || !s) return s_.Adopt(value.release());
@@ -253,8 +259,20 @@ PyObject* CaptureSemantics::FunctionAttr(PyObject* f, PyObject* name) {
   } else if (s) {
     s_.guards().Absent(s_.guards().Child(SourceKind::kFuncDict, s));
   }
-  if (s_.IsOutside(f)) s_.guards().Is(s, f);  // __closure__, say
-  return s_.Adopt(PyObject_GenericGetAttr(f, name));
+  if (s_.IsOutside(f)) s_.guards().Is(s, f);
+  return AdoptFact(s_, f, PyObject_GenericGetAttr(f, name));
+}
+
+// C code will find them in the class's __dict__.
+bool CaptureSemantics::NoteClassValues(PyTypeObject* type) {
+  PyObject *key, *value, *dict = guard::TypeDict(type);
+  for (Py_ssize_t at = 0; dict && PyDict_Next(dict, &at, &key, &value);) {
+    if (IsPrimitive(value) || IsConstantKind(value) || PyTuple_CheckExact(value) || s_.Find(value) ||
+        tensor::Classify(value) != tensor::Class::kNone)
+      continue;
+    if (!Ref(s_.FromOutside(value, s_.guards().Const(value)))) return false;
+  }
+  return true;
 }
 
 PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
@@ -266,8 +284,8 @@ PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
   PyObject* meta = _PyType_Lookup(metatype, name);
   if (meta && Py_TYPE(meta)->tp_descr_set) {
     const char* text = PyUnicode_AsUTF8(name);
-    if (IsGetSetDescr(meta) && !strcmp(text, "__dict__")) return s_.Adopt(PyObject_GenericGetAttr(o, name));
-    if (IsGetSetDescr(meta) || IsMemberDescr(meta)) return s_.Adopt(PyObject_GenericGetAttr(o, name));
+    if (IsGetSetDescr(meta) && !strcmp(text, "__dict__") && !NoteClassValues(type)) return nullptr;
+    if (IsGetSetDescr(meta) || IsMemberDescr(meta)) return s_.AdoptHeld(PyObject_GenericGetAttr(o, name));
     return ClassValue(meta, o, metatype);
   }
   PyObject* own = _PyType_Lookup(type, name);
@@ -352,7 +370,7 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
     PyObject* r = FindAttr(o, name, &missing);
     if (!missing && (r || s_.broken() || !PyErr_ExceptionMatches(PyExc_AttributeError))) return r;
   } else if (Facts(s_, o)) {
-    return s_.Adopt(PyObject_GetAttr(o, name));
+    return AdoptFact(s_, o, PyObject_GetAttr(o, name));
   } else {
     return s_.Break(BreakId::kUnknownCall, std::string("attribute of a ") + type->tp_name);
   }

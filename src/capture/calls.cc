@@ -151,13 +151,30 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     Ref fn(PyObject_GetAttrString(callable, "func")), pargs(PyObject_GetAttrString(callable, "args")),
         pkw(PyObject_GetAttrString(callable, "keywords"));
     if (!fn || !pargs || !pkw) return nullptr;
-    if (const Source* src = s_.IsOutside(callable) ? s_.SourceOf(callable) : nullptr) {
-      s_.guards().Is(src, callable);
-      Ref seen(s_.FromOutside(fn.get(), s_.guards().Const(fn.get())));
-      if (!seen || !s_.NoteContents(pargs.get())) return nullptr;
-    }
     Ref all(PySequence_List(pargs.get())), kw(PyDict_Copy(pkw.get()));
     if (!all || !kw) return nullptr;
+    if (const Source* src = s_.IsOutside(callable) ? s_.SourceOf(callable) : nullptr) {
+      auto member = [&](const char* text) {
+        Ref name(PyUnicode_InternFromString(text));
+        return s_.guards().Child(SourceKind::kMember, src, 0, name.get());
+      };
+      const Source *args_source = member("args"), *kw_source = member("keywords");
+      Ref seen(s_.FromOutside(fn.get(), member("func"))), seen_args(s_.FromOutside(pargs.get(), args_source)),
+          seen_kw(s_.FromOutside(pkw.get(), kw_source));
+      if (!seen || !seen_args || !seen_kw || !s_.NoteContents(pargs.get()) || !s_.NoteContents(pkw.get()))
+        return nullptr;
+      fn = std::move(seen);
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(all.get()); ++i) {
+        PyObject* item = s_.FromOutside(PyList_GET_ITEM(all.get(), i),
+                                        s_.guards().Child(SourceKind::kItem, args_source, static_cast<int>(i)));
+        if (!item || PyList_SetItem(all.get(), i, item) < 0) return nullptr;
+      }
+      PyObject *key, *value;
+      for (Py_ssize_t at = 0; PyDict_Next(pkw.get(), &at, &key, &value);) {
+        Ref item(s_.FromOutside(value, s_.guards().Child(SourceKind::kDictItem, kw_source, 0, key)));
+        if (!item || PyDict_SetItem(kw.get(), key, item.get()) < 0) return nullptr;
+      }
+    }
     for (Py_ssize_t i = 0; i < nargs; ++i)
       if (PyList_Append(all.get(), args[i]) < 0) return nullptr;
     for (Py_ssize_t i = 0; i < KwCount(kwnames); ++i)
@@ -454,53 +471,6 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   return nullptr;
 }
 
-PyObject* ContextVarCall(CaptureSemantics&, Session& s, PyObject* var, const char* n, PyObject* const* a,
-                         Py_ssize_t nargs) {
-  if (strcmp(n, "get") && tensor::IsNumpyState(var)) return s.Break(BreakId::kThreadState, "numpy.errstate");
-  if (s.IsOutside(var)) s.guards().Is(s.SourceOf(var), var);
-  auto it = s.context_vars.find(var);
-  if (!strcmp(n, "get")) {
-    if (it != s.context_vars.end() && it->second) {
-      Py_INCREF(it->second.get());
-      return it->second.get();
-    }
-    const Source* src = s.guards().Child(SourceKind::kContextVar, s.guards().Const(var));
-    PyObject* v = nullptr;
-    if (PyContextVar_Get(var, nullptr, &v) < 0) return nullptr;
-    if (v) {
-      Ref held(v);
-      return s.FromOutside(v, src);
-    }
-    s.guards().Absent(src);
-    if (nargs) {
-      Py_INCREF(a[0]);
-      return a[0];
-    }
-    PyErr_SetObject(PyExc_LookupError, var);
-    return nullptr;
-  }
-  if (!strcmp(n, "set") && nargs == 1) {  // the token is a private tuple (var, value before)
-    Ref before = it == s.context_vars.end() ? Ref() : it->second;
-    Ref token(PyTuple_Pack(2, var, before ? before.get() : Py_None));
-    if (!token) return nullptr;
-    s.context_vars[var] = Borrow(a[0]);
-    Py_INCREF(var);
-    s.Keep(var);
-    return s.MarkFresh(token.release());
-  }
-  if (!strcmp(n, "reset") && nargs == 1) {
-    if (!PyTuple_CheckExact(a[0]) || PyTuple_GET_SIZE(a[0]) != 2 || PyTuple_GET_ITEM(a[0], 0) != var)
-      return s.Break(BreakId::kThreadState, "ContextVar.reset with a token from outside");
-    PyObject* before = PyTuple_GET_ITEM(a[0], 1);
-    if (before == Py_None)
-      s.context_vars.erase(var);
-    else
-      s.context_vars[var] = Borrow(before);
-    Py_RETURN_NONE;
-  }
-  return s.Break(BreakId::kThreadState, std::string("ContextVar.") + n);
-}
-
 }  // namespace
 
 // Arguments of C code, made ready for it. False (Break): it would reach what no guard covers.
@@ -594,7 +564,7 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
     if (owner == &PyType_Type && !strcmp(name, "__call__") && PyType_Check(args[0]))
       return CallType(reinterpret_cast<PyTypeObject*>(args[0]), args + 1, nargs - 1, kwnames);
     if (!strcmp(owner->tp_name, "_contextvars.ContextVar") || !strcmp(owner->tp_name, "ContextVar"))
-      return ContextVarCall(*this, s_, args[0], name, args + 1, nargs - 1);
+      return ContextVarCall(s_, args[0], name, args + 1, nargs - 1);
     if (!strcmp(owner->tp_name, "torch.device") && !strcmp(name, "__enter__")) {
       Ref text(PyObject_Str(args[0]));
       const char* device = text ? PyUnicode_AsUTF8(text.get()) : nullptr;

@@ -187,11 +187,12 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     if (!g || g->kind != Origin::kOutside) return true;
     if (!Reads(o)) return false;
     if (std::exchange(g->contents_noted, true)) return true;
-    // A set's items are guarded by equality of the whole when they are primitives; else its identity pins it.
+    // A set that has changed may go through the same items in another order.
     guards_->Is(g->source, o);
     if (PyFrozenSet_CheckExact(o)) return true;
-    guard::Row row{guard::Kind::kEqual, g->source};
-    row.object = PyFrozenSet_New(o);
+    guard::Row row{guard::Kind::kKeys, g->source};
+    row.object = PySequence_List(o);
+    if (!row.object) return false;
     Ref held(row.object);
     guards_->Add(std::move(row));
     return true;

@@ -56,6 +56,7 @@ PyObject* CaptureSemantics::CallCustom(PyObject* const* args, Py_ssize_t nargs, 
                          *const no_backward = OfBase("backward"), *const vjp = OfBase("vjp");
   if (!context_type || !setup || !no_backward || nargs < 1 || !PyType_Check(args[0])) return refuse("an unknown form");
   if (kwnames && PyTuple_GET_SIZE(kwnames)) return refuse("keyword arguments");
+  if (s_.vmap.open()) return refuse("under torch.vmap");
   PyObject* cls = args[0];
   ++args, --nargs;
   auto attribute = [&](PyObject* o, const char* name) {
@@ -141,8 +142,10 @@ PyObject* CaptureSemantics::CallCustom(PyObject* const* args, Py_ssize_t nargs, 
     {
       GradOff off(s_);
       s_.mode.autocast = {};
+      const size_t pending = s_.stores().size() + s_.calls().size();
       result = Ref(Call(backward.get(), given.data(), given.size(), nullptr));
       if (!result) return nullptr;
+      if (s_.stores().size() + s_.calls().size() != pending) return refuse("its backward writes to an object");
     }
     const bool tuple = PyTuple_Check(result.get());
     const Py_ssize_t n = tuple ? PyTuple_GET_SIZE(result.get()) : 1;

@@ -65,7 +65,7 @@ int Holds(const Guess& g, PyObject* tensor) {
 
 PyObject* Session::GuessValue(TraceId t, bool truth) {
   PyFrameObject* f = PyEval_GetFrame();
-  if (!options_.guesses || depth == 0 || broken_ || !f) return nullptr;
+  if (!options_.guesses || depth == 0 || broken_ || !f || in_custom || lowering_->IsHidden(t)) return nullptr;
   const TensorMeta& m = meta(t);
   truth = truth || IsBool(m.dtype);
   if (!truth && !IsInteger(m.dtype)) return nullptr;

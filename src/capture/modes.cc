@@ -131,4 +131,50 @@ PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, 
   return s.MarkFresh(reinterpret_cast<PyObject*>(scope));
 }
 
+PyObject* ContextVarCall(Session& s, PyObject* var, const char* n, PyObject* const* a, Py_ssize_t nargs) {
+  if (strcmp(n, "get") && tensor::IsNumpyState(var)) return s.Break(BreakId::kThreadState, "numpy.errstate");
+  if (s.IsOutside(var)) s.guards().Is(s.SourceOf(var), var);
+  auto it = s.context_vars.find(var);
+  if (!strcmp(n, "get")) {
+    if (it != s.context_vars.end() && it->second) {
+      Py_INCREF(it->second.get());
+      return it->second.get();
+    }
+    const Source* src = s.guards().Child(SourceKind::kContextVar, s.guards().Const(var));
+    PyObject* v = nullptr;
+    if (PyContextVar_Get(var, nullptr, &v) < 0) return nullptr;
+    if (v) {
+      Ref held(v);
+      return s.FromOutside(v, src);
+    }
+    s.guards().Absent(src);
+    if (nargs) {
+      Py_INCREF(a[0]);
+      return a[0];
+    }
+    PyErr_SetObject(PyExc_LookupError, var);
+    return nullptr;
+  }
+  if (!strcmp(n, "set") && nargs == 1) {  // the token is a private tuple (var, value before)
+    PyObject* before = it == s.context_vars.end() ? reinterpret_cast<PyObject*>(&PyBaseObject_Type) : it->second.get();
+    Ref token(PyTuple_Pack(2, var, before));
+    if (!token) return nullptr;
+    s.context_vars[var] = Borrow(a[0]);
+    Py_INCREF(var);
+    s.Keep(var);
+    return s.MarkFresh(token.release());
+  }
+  if (!strcmp(n, "reset") && nargs == 1) {
+    if (!PyTuple_CheckExact(a[0]) || PyTuple_GET_SIZE(a[0]) != 2 || PyTuple_GET_ITEM(a[0], 0) != var)
+      return s.Break(BreakId::kThreadState, "ContextVar.reset with a token from outside");
+    PyObject* before = PyTuple_GET_ITEM(a[0], 1);
+    if (before == reinterpret_cast<PyObject*>(&PyBaseObject_Type))  // its value was the one from outside
+      s.context_vars.erase(var);
+    else
+      s.context_vars[var] = Borrow(before);
+    Py_RETURN_NONE;
+  }
+  return s.Break(BreakId::kThreadState, std::string("ContextVar.") + n);
+}
+
 }  // namespace framejit::capture

@@ -16,6 +16,8 @@ Effect SwitchEffect(const std::string& name);
 // Stand-in for torch._C._InferenceMode(on), whose __enter__ and __exit__ set the session's mode. Null without error:
 // `type` is another class.
 PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n);
+// var.get(...), set or reset. What is set stays in the session.
+PyObject* ContextVarCall(Session& s, PyObject* var, const char* n, PyObject* const* a, Py_ssize_t nargs);
 bool IsInferenceScope(PyTypeObject* type);
 bool ReadyModes();  // once, at module initialisation
 

@@ -84,6 +84,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* ImplicitSuper();
   PyObject* ModuleAttr(PyObject* module, PyObject* name);
   PyObject* TypeAttr(PyTypeObject* type, PyObject* name);
+  bool NoteClassValues(PyTypeObject* type);
   PyObject* SuperAttr(PyObject* super, PyObject* name);
   PyObject* FunctionAttr(PyObject* function, PyObject* name);
   PyObject* ClassValue(PyObject* descriptor, PyObject* object, PyTypeObject* type);

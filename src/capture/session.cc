@@ -391,6 +391,13 @@ PyObject* Session::Adopt(PyObject* o) {
   return MarkFresh(o);
 }
 
+PyObject* Session::AdoptHeld(PyObject* o) {
+  if (!o || Py_REFCNT(o) == 1 || IsPrimitive(o) || IsTensor(o) || IsLazy(o) || Find(o) || PyTuple_CheckExact(o))
+    return Adopt(o);
+  Ref held(o);
+  return FromOutside(o, guards_->Const(o));
+}
+
 bool Session::NoteType(PyTypeObject* t) {
   // Static builtin types cannot change.
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return true;

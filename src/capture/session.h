@@ -157,6 +157,8 @@ class Session {
   PyObject* FromOutside(PyObject* o, const Source* s, bool used = false);
   // An object that came out of C code: known, primitive, constant or fresh. Steals, returns a new reference.
   PyObject* Adopt(PyObject* o);
+  // One that C code found in an object that was not made here: if somebody else holds it, too, it was not made here.
+  PyObject* AdoptHeld(PyObject* o);
   // Slots of the outermost frame are lazy: nothing is guarded before it is used. Borrowed result, null on Break.
   PyObject* Resolve(PyObject* o);
   bool ResolveAll(PyObject** items, Py_ssize_t n);

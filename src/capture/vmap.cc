@@ -6,6 +6,7 @@
 
 #include "capture/proxy.h"
 #include "capture/session.h"
+#include "surface/promote.h"
 #include "surface/rows.h"
 
 namespace framejit::capture {
@@ -28,13 +29,13 @@ constexpr std::pair<Rule, std::string_view> kRules[] = {
     {Rule::kUnary,
      " abs absolute acos acosh asin asinh atan atanh bfloat16 bitwise_not bool ceil clone cos cosh deg2rad detach "
      "digamma double elu erf erfc erfinv exp exp2 expm1 float floor frac gelu half hardsigmoid hardswish hardtanh int "
-     "invert isfinite isinf isnan leaky_relu lgamma log log10 log1p log2 logical_not logit logsigmoid long mish "
+     "invert isfinite isinf isnan leaky_relu lgamma log log10 log1p log2 logical_not logit long mish "
      "nan_to_num neg negative ones_like pos positive rad2deg reciprocal relu relu6 round rsqrt selu sgn short sigmoid "
      "sign silu sin sinc sinh softplus softsign sqrt square tan tanh to trunc zeros_like "},
     {Rule::kPointwise,
      " add addcdiv addcmul and arctan2 atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor "
      "clamp clamp_max clamp_min clip copysign div divide eq floor_divide floordiv fmax fmin fmod ge greater "
-     "greater_equal gt heaviside hypot isclose le lerp less less_equal logaddexp logical_and logical_or logical_xor "
+     "greater_equal gt heaviside hypot le lerp less less_equal logaddexp logical_and logical_or logical_xor "
      "lshift lt masked_fill maximum minimum mod mul multiply ne not_equal or pow remainder rshift rsub sub subtract "
      "true_divide truediv where xlogy xor "},
     {Rule::kReduce, " all amax amin any mean sum "},
@@ -58,6 +59,12 @@ Rule RuleOf(std::string_view name) {
   return Rule::kNone;
 }
 
+// For others torch goes row by row, and warns.
+Operation InPlace(std::string_view name) {
+  const bool known = name == "add" || name == "sub" || name == "mul" || name == "div" || name == "truediv";
+  return known ? Operation{Rule::kPointwise, true} : Operation{};
+}
+
 Operation Find(std::string_view callee) {
   const size_t dot = callee.rfind('.');
   const std::string_view space = callee.substr(0, dot);
@@ -67,17 +74,10 @@ Operation Find(std::string_view callee) {
   if (name.size() > 4 && name.starts_with("__") && name.ends_with("__")) {
     name = name.substr(2, name.size() - 4);
     if (Rule r = RuleOf(name); r != Rule::kNone) return {r};
-    const Rule r = RuleOf(name.substr(1));  // __radd__, __iadd__
-    return r == Rule::kPointwise && (name[0] == 'r' || name[0] == 'i') ? Operation{r, name[0] == 'i'} : Operation{};
+    if (name[0] == 'i') return InPlace(name.substr(1));
+    return {name[0] == 'r' && RuleOf(name.substr(1)) == Rule::kPointwise ? Rule::kPointwise : Rule::kNone};
   }
-  if (!name.ends_with('_')) return {RuleOf(name)};
-  const Rule r = RuleOf(name.substr(0, name.size() - 1));
-  return r == Rule::kPointwise ? Operation{r, true} : Operation{};
-}
-
-// bool, integers, floats, complex: what decides first when types are promoted.
-int Category(DType t) {
-  return IsBool(t) ? 0 : IsComplex(t) ? 3 : IsFloat(t) ? 2 : 1;
+  return name.ends_with('_') ? InPlace(name.substr(0, name.size() - 1)) : Operation{RuleOf(name)};
 }
 
 // One call, at one level.
@@ -96,6 +96,9 @@ class Peeled {
       if (Name(i) == "out") return Refuse();
     }
     const bool first = !args_.empty() && At(args_[0]);
+    // Limits that are tensors have a rule of their own there, a value to fill in has none.
+    if (callee_.find(".cl") != callee_.npos && op.rule == Rule::kPointwise && tensors_ > 1) return Refuse();
+    if (callee_.ends_with(".masked_fill") && tensors_ > 2) return Refuse();
     if (op.rule != Rule::kPointwise && op.rule != Rule::kIndex && (tensors_ != 1 || !first)) return Refuse();
     switch (op.rule) {
       case Rule::kUnary: {
@@ -159,7 +162,7 @@ class Peeled {
       TensorMeta m = Meta(result);
       m.sizes.erase(m.sizes.begin() + dim);
       m.strides.erase(m.strides.begin() + dim);
-      m.is_parameter = false;
+      m.is_parameter = m.requires_grad = false;
       const TraceId id = s_.lowering().AddHidden(std::move(m));
       s_.Keep(Py_NewRef(result));
       s_.vmap.tensors[id] = {result, dim, level_};
@@ -181,20 +184,25 @@ class Peeled {
     int rank = 0;
     for (PyObject* o : args_)
       if (IsTensor(o)) rank = std::max(rank, Rank(o));
-    // Among types of one category a tensor without dimensions has no say; its inner tensor would have.
+    // What has no dimensions has less to say about the type of the result than what has; its inner tensor has some.
     std::vector<Ref> kept;
-    for (PyObject*& a : args_)
-      for (PyObject* b : args_) {
-        if (!IsTensor(a) || !IsTensor(b) || Rank(a) || !Rank(b) || Meta(a).dtype == Meta(b).dtype ||
-            Category(Meta(a).dtype) != Category(Meta(b).dtype))
-          continue;
-        if (args_.size() != 2 || in_place || callee_.ends_with("fill")) return Refuse();
-        Ref type(tensor::DTypeObject(Framework::kTorch, Meta(b).dtype));
+    std::vector<surface::TypeOperand> types;
+    bool scalar = false, other = false, mixed = false;
+    for (size_t i = callee_ == "torch.where" ? 1 : 0; i < args_.size(); ++i) {
+      if (!IsTensor(args_[i])) continue;
+      (At(args_[i]) && !Rank(args_[i]) ? scalar : other) = true;
+      types.push_back({&Meta(args_[i])});
+      mixed |= types.back().tensor->dtype != types.front().tensor->dtype;
+    }
+    if (scalar && other && mixed) {
+      if (args_.size() != 2 || in_place || callee_.ends_with("fill")) return Refuse();
+      Ref type(tensor::DTypeObject(Framework::kTorch, surface::TorchResultType(types, DType::kFloat32)));
+      for (PyObject*& a : args_) {
         kept.push_back(Call("torch.Tensor.to", {a, type.get()}));
         if (!kept.back()) return nullptr;
         a = kept.back().get();
-        break;
       }
+    }
     PyObject* self = args_[0];
     if (in_place && Rank(self) < rank) return Refuse();
     for (PyObject*& o : args_) {
@@ -204,9 +212,8 @@ class Peeled {
       o = kept.back().get();
     }
     Ref r(Call());
-    if (!r || !in_place) return r ? Wrap(r.get(), 0) : nullptr;
-    s_.trace().tensors[AsTensor(self)->id].meta.requires_grad = Meta(At(self)->inner).requires_grad;
-    return Py_NewRef(self);
+    if (!r) return nullptr;
+    return in_place ? Py_NewRef(self) : Wrap(r.get(), 0);
   }
 
   // `dims` numbers of dimensions, of a result with `more` dimensions, behind the tensor or by name. None: over all.
@@ -229,6 +236,8 @@ class Peeled {
         at.push_back(i);
     }
     if (at.size() == 1 && !dims && args_[at[0]] == Py_None) return Refuse();
+    if (positional_ > 2 && (callee_.ends_with(".flip") || callee_.ends_with(".squeeze")))
+      return Refuse();  // x.flip(0, 1)
     if (at.size() != static_cast<size_t>(dims) && (dims || at.size() > 1)) return Refuse();
     kept.push_back(Front(self));
     if (!kept.back()) return nullptr;
@@ -423,7 +432,7 @@ bool VmapState(Session& s, const std::string& name, PyObject* const* args, Py_ss
     TensorMeta m = s.meta(AsTensor(args[0])->id);
     m.sizes.erase(m.sizes.begin() + dim);
     m.strides.erase(m.strides.begin() + dim);
-    m.is_parameter = false;
+    m.is_parameter = m.requires_grad = false;
     const TraceId id = s.lowering().AddHidden(std::move(m));
     s.Keep(Py_NewRef(args[0]));
     v.tensors[id] = {args[0], static_cast<int>(dim), static_cast<int>(level)};

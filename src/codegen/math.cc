@@ -303,8 +303,10 @@ class Math {
         for (int k = first; k < kNodes - 1; ++k) c[k] -= at[first] * c[k + 1];
       }
       c[1] -= 1;  // the function is d + ..., so that little is rounded where it is small
-      // What rounding takes from the first coefficient is given back where the results are smallest.
-      if (piece) c[1] -= 2 / width * (c[0] - static_cast<float>(c[0]));
+      // What rounding takes from the first coefficient is given back where the results are smallest; in the last piece
+      // where it ends, so that what lies behind is exactly 1.
+      const double lost = 2 / width * (c[0] - static_cast<float>(c[0]));
+      if (piece) c[1] += piece == pieces - 1 ? lost : -lost;
       for (int k = 0; k < kNodes; ++k) table[k * 32 + piece] = piece == 0 && k % 2 == 0 ? 0 : static_cast<float>(c[k]);
     }
     Value* t = AtMost(Abs(x), (pieces - 0.51) * width);

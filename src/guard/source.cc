@@ -86,8 +86,10 @@ PyObject* Member(PyObject* base, PyObject* name, MemberCache* cache) {
 // What functions show by getters and by descriptors alike.
 PyObject* FunctionMember(PyFunctionObject* f, PyObject* name) {
   const std::pair<const char*, PyObject*> members[] = {
-      {"__code__", f->func_code},     {"__name__", f->func_name},       {"__qualname__", f->func_qualname},
-      {"__module__", f->func_module}, {"__globals__", f->func_globals}, {"__doc__", f->func_doc}};
+      {"__code__", f->func_code},         {"__name__", f->func_name},
+      {"__qualname__", f->func_qualname}, {"__module__", f->func_module},
+      {"__globals__", f->func_globals},   {"__doc__", f->func_doc},
+      {"__closure__", f->func_closure},   {"__annotations__", f->func_annotations}};
   for (auto& [text, value] : members)
     if (!PyUnicode_CompareWithASCIIString(name, text)) return value ? value : Py_None;
   return nullptr;

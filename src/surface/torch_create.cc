@@ -186,6 +186,7 @@ Outs ScalarTensor(Scope& s) {
 
 // torch.tensor of numbers in (nested) lists: a constant.
 Outs TensorOf(Scope& s) {
+  if (s.arg(0).is(Kind::kTensor)) Scope::Fail("torch warns of a copy of a tensor");
   OnDevice(s, 2);
   if (s.flag(3) || (s.has(4) && s.flag(4))) Scope::Skip();
   DType t = DType::kBool;

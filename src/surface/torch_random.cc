@@ -141,6 +141,7 @@ bool IsUniform(const Graph& g, ValueId v) {
 }  // namespace
 
 std::optional<bool> Lowering::KnownTruth(TraceId t) {
+  if (impl_->Hidden(t)) return std::nullopt;
   const Graph& g = impl_->builder.graph();
   const Node& n = g.node(impl_->Value(t));
   if (!(n.type.numel() == shape::Int(1)) || (n.op != Op::kLt && n.op != Op::kLe)) return std::nullopt;

@@ -307,3 +307,53 @@ def test_writes(fj, f):
 @pytest.mark.parametrize("f", [behind, behind_with])
 def test_writes_behind_gradients(fj, f):
     compare(fj, f, (1, 0), whole=False)
+
+
+def asks_of_its_gradient(x):
+    class Asks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2 if g.sum() > 0 else g * 5
+
+    def inner(x):
+        return Asks.apply(x)
+
+    return (inner(x) * x.detach().sum().sign()).sum()
+
+
+def test_a_backward_that_asks_of_its_gradient(fj):
+    compiled = fj.compile(asks_of_its_gradient)
+    for sign in (1, -1, 1):
+        grads = []
+        for f in (asks_of_its_gradient, compiled):
+            x = torch.full((2, 3), float(sign), requires_grad=True)
+            f(x).backward()
+            grads.append(x.grad)
+        assert torch.equal(*grads)
+
+
+def test_a_backward_that_writes_does_so_when_it_runs(fj):
+    log = []
+
+    class Logs(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            log.append("forward")
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            log.append("backward")
+            return g * 2
+
+    compiled = fj.compile(lambda x: Logs.apply(x).sum())
+    for _ in range(3):
+        log.clear()
+        out = compiled(torch.ones(2, requires_grad=True))
+        assert log == ["forward"]
+        out.backward()
+        assert log == ["forward", "backward"]

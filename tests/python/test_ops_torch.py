@@ -168,3 +168,18 @@ def test_float_rows_are_captured(fresh):
     identity = {"a.float()", 'a.to("cpu")', "a.to(torch.float32)", "a.type(torch.float32)"}  # the same object: no graph needed
     named_tuples = {"a.max(-1)", "a.min(0, keepdim=True)"}  # are not yet rebuilt at the end of a graph
     assert set(fallen) <= identity | named_tuples
+
+
+@pytest.mark.parametrize("f", [torch.nn.functional.gelu, lambda x: torch.nn.functional.gelu(x, approximate="tanh"), lambda x: x * (1 + torch.erf(x)),
+                               lambda x: x * (1 + torch.tanh(x))])  # fmt: skip
+def test_what_ends_at_one_does(fresh, f):
+    """Far from 0 erf and tanh are 1 exactly: what gelu multiplies by its argument is 0 there, not an eps."""
+    x = torch.tensor([-9.5, -13, -240, -1e30, -3e38, 13, 240, 1e20] * 40)
+    assert torch.equal(fresh.compile(f)(x), f(x))
+
+
+def test_a_copy_of_a_tensor_warns(fresh):
+    compiled = fresh.compile(lambda x: torch.tensor(x.sum()) + 1)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="copy construct"):
+            compiled(torch.ones(2))

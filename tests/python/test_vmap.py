@@ -103,6 +103,11 @@ WHOLE = {  # name: function, arguments of some calls
         lambda x, y: vmap(lambda a, b: (a * b, b - a, b * 2, b > 1, a < b))(x, y),
         (rows(3, 4), rows(3, dtype=torch.float64)), (rows(3, 4), integers(3, 3)), (integers(3, 3, 4).int(), integers(3, 3)),
         (integers(3, 3, 4).int(), rows(3, dtype=torch.float64)), (integers(2, 3, 4).bool(), integers(3, 3))),
+    "types of numbers": (
+        lambda x, y: vmap(lambda a: (a * y, y - a, a / y, a > y))(x),
+        (rows(3), torch.tensor(2.5, dtype=torch.float64)), (rows(3).half(), torch.tensor(2.5, dtype=torch.float64)),
+        (integers(5, 3), torch.tensor(2.5)),
+        (rows(3, 4).half(), torch.tensor(2.5, dtype=torch.float64))),
     "writes": (written, (rows(3, 4), rows(3, 4)), (rows(2, 4), rows(2, 4))),
     "no batch in it": (lambda x: vmap(lambda a: torch.ones(2))(x), (rows(3, 4),), (rows(2, 4),)),
     "the same": (lambda x: vmap(lambda a: a)(x) is x, (rows(3, 4),), (rows(2, 4),)),
@@ -131,6 +136,10 @@ LEFT = {  # to torch
     "random": (lambda x: vmap(lambda a: torch.rand(4).shape[0] + a, randomness="same")(x), rows(3, 4)),
     "what leaves": (kept, rows(3, 4)),
     "gradients of one": (lambda x: vmap(torch.func.grad(lambda a: a.sin().sum()))(x), rows(3, 4)),
+    "types of numbers": (lambda x, y: vmap(lambda a: torch.where(a > 0, a, y))(x), rows(3), torch.tensor(2.5, dtype=torch.float64)),
+    "limits of other types": (lambda x, y: vmap(lambda a, b: torch.clamp(a, b))(x, y), rows(3, 4, dtype=torch.float16), rows(3, dtype=torch.float64)),
+    "several dimensions one by one": (lambda x: vmap(lambda a: (a.flip(0, 2), a.flip(1, 0)))(x), rows(3, 4, 5, 2)),
+    "requires_grad": (lambda x: vmap(lambda a: a * 2 + a.requires_grad)(x), rows(3, 4).requires_grad_()),
     "an element by number": (lambda x, y: _by_number(x, y), rows(3, 4), rows(3, 4)),
 }  # fmt: skip
 
@@ -166,7 +175,23 @@ def test_gradients():
         agree(*results)
 
 
-@pytest.mark.parametrize("f", [lambda x, y: vmap(lambda a, b: a + b)(x, y), lambda x, y: vmap(lambda a: a * a.sum().item())(x)])
+class OldStyle(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+
+@pytest.mark.parametrize("f", [
+    lambda x, y: vmap(lambda a, b: a + b)(x, y),
+    lambda x, y: vmap(lambda a: a * a.sum().item())(x),
+    lambda x, y: vmap(lambda a: a if a.sum() > 0 else -a)(x),
+    lambda x, y: vmap(lambda a: x[: a.sum().int()])(x),
+    lambda x, y: vmap(OldStyle.apply)(x),
+])  # fmt: skip
 def test_errors_are_torch_s(f):
     x, y = rows(3, 4), rows(2, 4)
     with pytest.raises((ValueError, RuntimeError)) as wanted:
@@ -210,3 +235,15 @@ def test_copies_of_plain_objects_and_type_hints_are_read():
     for scale in (3, 3, 4):
         config.scale = scale
         agree(compiled(torch.ones(2)), f(torch.ones(2)))
+
+
+@pytest.mark.parametrize("f", [
+    lambda a: torch.isclose(a, a), lambda a: a.masked_fill(a > 0, torch.tensor(1.0)), lambda a: a.clone().pow_(a), lambda a: a.clone().lt_(0.5),
+    lambda a: a.clone().addcmul_(a, a),
+])  # fmt: skip
+def test_operations_without_a_rule_warn(f):
+    with pytest.warns(UserWarning, match="performance drop"):
+        wanted = vmap(f)(rows(3, 4))
+    with pytest.warns(UserWarning, match="performance drop"):
+        got = framejit.compile(lambda x: vmap(f)(x))(rows(3, 4))
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
