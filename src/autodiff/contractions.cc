@@ -88,7 +88,7 @@ bool DepthwiseWeight(At& t) {
     return false;
   if (w.shape[2] == Int(3) && w.shape[3] == Int(3) && !rules::IsDepthwise(t.b.graph(), t.n)) return false;
   const bool bias = t.operands.size() > 2 && t.needs(2);
-  if (!t.needs(1) && !bias) return false;
+  if (!t.needs(1)) return false;
   auto call = std::make_shared<Call>();
   call->callee = "framejit._gradients.depthwise";
   call->args = {Arg::Tensor(0), Arg::Tensor(1),    Arg::Int(w.shape[2]), Arg::Int(w.shape[3]),
@@ -180,7 +180,14 @@ void ConvRule(At& t) {
   const int64_t* p = t.n.attrs.axes.data();
   bool bias = t.operands.size() > 2;
   const bool depthwise = DepthwiseWeight(t);
-  const bool others = t.needs(1) || (bias && t.needs(2));
+  // Beside a weight that is fixed: torch would make the weight's gradient all the same.
+  const bool bias_alone = bias && t.needs(2) && !t.needs(1) && !depthwise;
+  if (bias_alone) {
+    std::vector<int64_t> axes = {0};
+    for (int d = 0; d < n; ++d) axes.push_back(d + 2);
+    t.Give(2, t.b.Reduce(Op::kSum, t.g, axes, false));
+  }
+  const bool others = t.needs(1) || (bias && t.needs(2) && !bias_alone);
   if ((depthwise || !others) && (!t.needs(0) || DepthwiseInput(t))) return;
   auto call = std::make_shared<Call>();
   call->callee = "torch.ops.aten.convolution_backward";
@@ -188,7 +195,8 @@ void ConvRule(At& t) {
   std::vector<Arg> mask;
   std::vector<TensorType> types;
   for (int i = 0; i < 3; ++i) {
-    bool wanted = i < static_cast<int>(t.operands.size()) && t.needs(i) && !(depthwise && i > 0);
+    bool wanted =
+        i < static_cast<int>(t.operands.size()) && t.needs(i) && !(depthwise && i > 0) && !(bias_alone && i == 2);
     mask.push_back(Arg::Bool(wanted));
     if (wanted) types.push_back(t.type(i));
   }

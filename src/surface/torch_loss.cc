@@ -39,6 +39,7 @@ Outs NllLoss(Scope& s) {
   ValueId weight = rules::Like(s.b, loss, 1);
   if (s.has(2)) {
     Operand w = s.tensor(2);
+    if (w.meta->requires_grad) Scope::Fail("torch has no gradients of weights of classes");
     if (w.meta->dtype != t || w.rank() != 1 || !s.env.Eq(w.meta->sizes[0], classes)) Scope::Skip();
     attrs.axes = {0};
     weight = s.Up(s.b.Add(Op::kTake, {w.value, index}, attrs));
