@@ -103,7 +103,7 @@ bool DepthwiseWeight(At& t) {
 
 // What a depthwise convolution reads: the transposed convolution, if that is our own, too.
 bool DepthwiseInput(At& t) {
-  if (!rules::IsDepthwise(t.b.graph(), t.n)) return false;
+  if (t.n.attrs.flag || !rules::IsDepthwise(t.b.graph(), t.n)) return false;
   const Ints x = t.type(0).shape, w = t.type(1).shape, g = t.b.type(t.g).shape;
   Attrs attrs = t.n.attrs;
   attrs.flag = true;

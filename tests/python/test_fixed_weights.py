@@ -36,3 +36,17 @@ def test_weights_of_classes_have_no_gradients(fresh):
     f = fresh.compile(lambda x, w: F.cross_entropy(x, torch.tensor([1, 2, 0, 1, 2]), w))
     with pytest.raises(RuntimeError, match="not differentiable with respect to argument 'weight'"):
         f(x, w)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_transposed_convolutions_of_each_channel(fresh, stride):
+    """As pictures are made larger by fixed weights."""
+    conv = nn.ConvTranspose2d(4, 4, 4, stride, 1, groups=4, bias=False).requires_grad_(False)
+    compiled = fresh.compile(conv)
+    for _ in range(2):
+        grads = []
+        for f in (conv, compiled):
+            x = torch.linspace(-1, 1, 200).view(2, 4, 5, 5).requires_grad_()
+            f(x).square().sum().backward()
+            grads.append(x.grad)
+        torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-5)
