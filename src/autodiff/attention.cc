@@ -84,8 +84,11 @@ std::optional<AttentionRequest> RequestOf(const Graph& g, const Node& n, const s
 
 }  // namespace
 
-Graph KeepAttention(const Graph& from, const std::vector<bool>& wanted, const AttentionFinder& find) {
+Graph KeepAttention(const Graph& from, const std::vector<bool>& wanted, const AttentionFinder& find,
+                    std::vector<int>* region) {
   Graph g = from;
+  std::vector<int> regions;
+  const bool keeps = region && !region->empty();
   const std::vector<bool> reached = Reached(g, wanted);
   std::vector<std::optional<AttentionRequest>> requests(g.nodes.size());
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
@@ -101,6 +104,7 @@ Graph KeepAttention(const Graph& from, const std::vector<bool>& wanted, const At
     std::optional<AttentionForm> form = request ? find(*request) : std::nullopt;
     if (!form) {
       to.Keep(v);
+      if (keeps) regions.push_back((*region)[v]);
       if (n.derivative) {
         Derivative d = *n.derivative;
         for (ValueId& o : d.operands) o = to[o];
@@ -127,7 +131,7 @@ Graph KeepAttention(const Graph& from, const std::vector<bool>& wanted, const At
     run.type = form->types[0];
     run.strides = form->strides[0];
     const ValueId id = to.Append(std::move(run));
-    ValueId out = kNoValue;
+    ValueId out = kNoValue, last = id;
     for (size_t i = 0; i < form->types.size(); ++i) {
       Node result;
       result.op = Op::kResult;
@@ -137,6 +141,7 @@ Graph KeepAttention(const Graph& from, const std::vector<bool>& wanted, const At
       result.strides = form->strides[i];
       const ValueId at = to.Append(std::move(result));
       if (i == 0) out = at;
+      last = at;
     }
     const bool result = std::find(g.outputs.begin(), g.outputs.end(), v) != g.outputs.end();
     if (result && !n.strides.empty()) {  // it lies as the program sees it
@@ -146,10 +151,12 @@ Graph KeepAttention(const Graph& from, const std::vector<bool>& wanted, const At
       as.attrs.dtype = n.type.dtype;
       as.type = n.type;
       as.strides = n.strides;
-      out = to.Append(std::move(as));
+      out = last = to.Append(std::move(as));
     }
+    if (keeps) regions.resize(last + 1, (*region)[v]);
     to.Set(v, out);
   }
+  if (keeps) *region = std::move(regions);
   to.Finish();
   return g;
 }

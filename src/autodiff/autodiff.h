@@ -32,6 +32,10 @@ struct Joint {
   std::vector<ValueId> tangents;  // by output; kNoValue: no gradient comes from there
   std::vector<ValueId> grads;     // by input; kNoValue: not wanted, or no output with a tangent depends on it
   std::vector<ValueId> origin;    // by node from `primal` on: whose derivative it belongs to
+  // By node before `primal`, of those that the program wants made again in the backward pass (torch.utils.checkpoint):
+  // the number of the region they are in, from 1; below 0: a call that draws random numbers there, which is kept.
+  // Empty: there are none.
+  std::vector<int> region;
 };
 
 // Attention, as asked of the framework, and how it answers: the kernel by name, and the types and strides of what its
@@ -48,8 +52,10 @@ struct AttentionForm {
   std::vector<shape::Ints> strides;
 };
 using AttentionFinder = std::function<std::optional<AttentionForm>(const AttentionRequest&)>;
-// The graph with such calls instead of attention that gradients pass. wanted: by input.
-Graph KeepAttention(const Graph& g, const std::vector<bool>& wanted, const AttentionFinder& find);
+// The graph with such calls instead of attention that gradients pass. wanted: by input; region: as Joint's, of the
+// graph it is given, then of the one it makes.
+Graph KeepAttention(const Graph& g, const std::vector<bool>& wanted, const AttentionFinder& find,
+                    std::vector<int>* region = nullptr);
 
 // wanted: by input; tangents: by output. Throws Undifferentiable.
 Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents);
@@ -60,6 +66,10 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
 // Of those only what derivatives read themselves is kept, which the framework keeps too, and not what other things
 // could be made of again.
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing = {});
+
+// By output: a derivative that these tangents pass reads it, or, where the framework keeps the result for it (kept, by
+// output), is its own. The framework refuses the pass if it was written meanwhile.
+std::vector<bool> ReadOutputs(const Joint& j, const std::vector<bool>& kept);
 
 struct SavedValue {
   int input = -1;   // it is this input,

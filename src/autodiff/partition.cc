@@ -119,8 +119,40 @@ std::vector<bool> NeededFor(const Graph& g, const std::vector<ValueId>& roots) {
   return needed;
 }
 
+int RegionOf(const Joint& j, ValueId v) {
+  return v < j.region.size() ? std::abs(j.region[v]) : 0;
+}
+
+// Values of regions that others use, or the program: these are kept, what is inside is made again from them.
+std::vector<bool> Leaving(const Joint& j) {
+  const Graph& g = j.graph;
+  std::vector<bool> leaving(g.nodes.size());
+  if (j.region.empty()) return leaving;
+  for (ValueId v = 0; v < j.primal; ++v)
+    for (ValueId o : g.node(v).operands)
+      leaving[o] = leaving[o] || (RegionOf(j, o) && RegionOf(j, o) != RegionOf(j, v));
+  for (ValueId v : g.outputs) leaving[v] = RegionOf(j, v);
+  for (const Write& w : g.writes) leaving[w.value] = RegionOf(j, w.value);
+  return leaving;
+}
+
+// What a call made of its operands alone, and makes again. Places that were chosen are not chosen twice: they might be
+// others where values differ in their last bits.
+bool RepeatableCall(const Joint& j, ValueId v) {
+  const Node& n = j.graph.node(v);
+  if (n.op == Op::kResult) return RepeatableCall(j, n.operands[0]);
+  if (n.attrs.call->callee == kTangent || j.region[v] < 0) return false;
+  const auto real = [](const TensorType& t) { return IsFloat(t.dtype); };
+  return n.attrs.result_types.size() > 1 ? std::all_of(n.attrs.result_types.begin(), n.attrs.result_types.end(), real)
+                                         : real(n.type);
+}
+
 bool Recomputable(const Joint& j, ValueId v) {
   const Node& n = j.graph.node(v);
+  if (RegionOf(j, v)) {
+    if (n.op == Op::kArgMax || n.op == Op::kArgMin) return false;
+    return Info(n.op).kind != 'X' || RepeatableCall(j, v);
+  }
   switch (Info(n.op).kind) {
     case 'P':
     case 'V': return true;
@@ -210,6 +242,35 @@ std::vector<bool> OthersMayWrite(const Joint& j, const std::vector<bool>& passin
 
 }  // namespace
 
+std::vector<bool> ReadOutputs(const Joint& j, const std::vector<bool>& kept) {
+  const Graph& g = j.graph;
+  const std::vector<bool> needed = NeededFor(g, j.grads);
+  std::vector<bool> read(g.nodes.size()), passed(g.nodes.size());
+  for (ValueId v = j.primal; v < g.nodes.size(); ++v) {
+    const ValueId of = j.origin[v - j.primal];
+    if (!needed[v] || of == kNoValue) continue;
+    passed[of] = true;
+    const Node& n = g.node(v);
+    if (n.op == Op::kExtern && n.attrs.call->callee.starts_with("framejit.vjp("))
+      continue;  // runs the whole call again
+    for (ValueId o : n.operands) {
+      const auto& d = g.node(o).derivative;
+      if (o < j.primal && !(o == of && d && d->rule == "standardize")) read[o] = true;
+    }
+  }
+  std::vector<bool> found(g.outputs.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    ValueId v = g.outputs[i];
+    for (;;) {
+      found[i] = found[i] || read[v] || (kept[i] && passed[v]);
+      const Node& n = g.node(v);  // an identity for the layout, or to be a value of its own
+      if (n.op != Op::kCast || n.derivative || g.node(n.operands[0]).type.dtype != n.type.dtype) break;
+      v = n.operands[0];
+    }
+  }
+  return found;
+}
+
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing) {
   const Graph& g = j.graph;
   std::vector<bool> dep = Dependent(j), needed = NeededFor(g, j.grads), own = OthersMayWrite(j, passing, needed);
@@ -217,7 +278,13 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
   for (const auto& s : g.symbols) hints.push_back(s.hint);
   const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;
   Flow flow(sink + 1);
-  const std::vector<bool> lasting = Lasting(j);
+  const std::vector<bool> lasting = Lasting(j), leaving = Leaving(j);
+  for (ValueId v = 0; v < j.primal; ++v) {  // the framework keeps what goes into a region
+    if (!RegionOf(j, v)) continue;
+    if (!Recomputable(j, v)) own[v] = false;
+    for (ValueId o : g.node(v).operands)
+      if (RegionOf(j, o) != RegionOf(j, v)) own[o] = false;
+  }
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.node(v);
     if (!needed[v]) continue;
@@ -227,10 +294,12 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
     int64_t bytes = n.type.numel().Eval(hints) * DTypeSize(n.type.dtype) + 1;
     if (n.op == Op::kInput) bytes = bytes / 64 + 1;  // most are kept by somebody anyway
     bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
-    if (several || v >= j.primal || own[v])
+    const bool again = RegionOf(j, v) && !leaving[v] && Recomputable(j, v);
+    if (several || v >= j.primal || own[v] || again)
       bytes = kInfinite;  // numbers from `primal` on depend on the set of tangents
     flow.Edge(2 * static_cast<int>(v), 2 * static_cast<int>(v) + 1, bytes);
-    if (!Recomputable(j, v) || lasting[v]) flow.Edge(source, 2 * static_cast<int>(v), kInfinite);
+    if (!Recomputable(j, v) || leaving[v] || (lasting[v] && !again))
+      flow.Edge(source, 2 * static_cast<int>(v), kInfinite);
   }
   for (ValueId v : j.grads)
     if (v != kNoValue && !dep[v]) flow.Edge(2 * static_cast<int>(v) + 1, sink, kInfinite);
@@ -318,11 +387,25 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
   for (ValueId v : saved) input(v);
   for (ValueId v : j.tangents)
     if (v != kNoValue) input(v);
-  for (ValueId v = 0; v < g.nodes.size(); ++v) {
-    if (!needed[v] || copy.has(v)) continue;
-    FRAMEJIT_CHECK(g.node(v).op != Op::kInput);
-    copy.Copy(v);
-  }
+  auto make = [&](ValueId v) {
+    std::vector<ValueId> todo = {v};
+    while (!todo.empty()) {
+      const ValueId at = todo.back();
+      const size_t before = todo.size();
+      for (ValueId o : g.node(at).operands)
+        if (!copy.has(o) && !copy.has(at)) todo.push_back(o);
+      if (todo.size() > before) continue;
+      todo.pop_back();
+      if (copy.has(at)) continue;
+      FRAMEJIT_CHECK(g.node(at).op != Op::kInput);
+      copy.Copy(at);
+    }
+  };
+  // What is made again is made where it is first needed, so that one region after the other takes memory.
+  for (ValueId v = 0; v < g.nodes.size(); ++v)
+    if (needed[v] && !RegionOf(j, v)) make(v);
+  for (ValueId v : j.grads)
+    if (v != kNoValue) make(v);
   std::vector<ValueId> made;  // by output of `out`
   grads->clear();
   for (ValueId v : j.grads) {

@@ -117,6 +117,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
       return s_.CallFramework(name, args, nargs, kwnames);
     }
   }
+  if (PyFunction_Check(callable) && IsCheckpoint(callable)) return CallCheckpoint(args, nargs, kwnames);
   if (PyFunction_Check(callable))
     return IsFunctionApply(callable) ? CallCustom(args, nargs, kwnames) : CallPython(callable, args, nargs, kwnames);
   if (PyType_Check(callable)) return CallType(reinterpret_cast<PyTypeObject*>(callable), args, nargs, kwnames);

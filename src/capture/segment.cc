@@ -58,7 +58,8 @@ class FrameImage {
   std::vector<Ref> saved_;
 };
 
-constexpr char kAgain[] = "sizes that data decides", kFixedSizes[] = "sizes that must be numbers";
+constexpr char kAgain[] = "sizes that data decides", kFixedSizes[] = "sizes that must be numbers",
+               kCheckpoints[] = "torch.utils.checkpoint without a compiled backward pass";
 
 struct Captured {
   std::unique_ptr<Segment> segment;
@@ -341,11 +342,12 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         config.kernels.library_calls += st.library_calls;
         config.kernels.externs += st.externs;
       } catch (const autodiff::Undifferentiable& e) {
-        if (dynamic_cast<const autodiff::WantsFixedSizes*>(&e) && !s.options().dynamic_dims.empty()) {
+        const bool sizes = dynamic_cast<const autodiff::WantsFixedSizes*>(&e) && !s.options().dynamic_dims.empty();
+        if (sizes || !s.lowering().checkpointed().empty()) {
           config.graphs.pop_back();
           config.op_count -= s.op_count;
           --config.graph_count;
-          *problem = kFixedSizes;
+          *problem = sizes ? kFixedSizes : kCheckpoints;
           return nullptr;
         }
         note = std::string("gradients are wanted and there is no compiled backward (") + e.what() +
@@ -396,6 +398,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   options.dynamic_floats = config.backend == "llvm" || config.backend == "eager";
   options.stop_after = stop_after;
   options.compiling = config.compiling;
+  options.checkpoints = !place.checkpoints_in_python && (config.backend == "llvm" || config.backend == "interpreter");
   if (!config.fullgraph && !FindBackend(config.backend) && diag::OptionOn("guess"))
     options.guesses = config.guesses;  // a reset may come meanwhile
   Session s(frame, options);
@@ -497,7 +500,8 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     place.fixed_sizes = true;
     place.dynamic_dims.clear();
   }
-  out.again = out.state_problem == kAgain || out.state_problem == kFixedSizes;
+  place.checkpoints_in_python |= out.state_problem == kCheckpoints;
+  out.again = out.state_problem == kAgain || out.state_problem == kFixedSizes || out.state_problem == kCheckpoints;
   if (!out.again && !out.state_problem.empty())
     StateProblem(frame, outcome == frame::Outcome::kReturned ? fj_next(frame) : index, &out);
   return out;

@@ -108,6 +108,7 @@ struct Place {  // one instruction offset and stack depth
   bool give_up = false;
   std::vector<std::pair<std::string, int>> dynamic_dims;
   std::vector<std::string> dynamic_ints;
+  bool checkpoints_in_python = false;  // their gradients have no compiled form, and a replay would keep everything
   bool fixed_sizes = false;  // those of tensors stay numbers, though they change: gradients have no kernels for others
 };
 

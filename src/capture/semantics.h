@@ -77,6 +77,7 @@ class CaptureSemantics : public frame::Semantics {
   bool NoOwnHooks(PyObject* self, PyObject* dict, const Source* source);
   PyFunctionObject* MethodBehind(PyObject* self, PyObject* dict, const Source* source, PyObject* name);
   PyObject* CallCustom(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* CallCheckpoint(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   bool ForC(PyObject** args, Py_ssize_t n);
@@ -101,5 +102,6 @@ class CaptureSemantics : public frame::Semantics {
 };
 
 bool IsFunctionApply(PyObject* function);  // torch.autograd.Function.apply, unbound
+bool IsCheckpoint(PyObject* function);     // torch.utils.checkpoint.checkpoint
 
 }  // namespace framejit::capture

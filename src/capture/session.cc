@@ -2,11 +2,13 @@
 #include "capture/session.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "bytecode/code.h"
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "tensor/autograd.h"
 
 namespace framejit::capture {
 namespace {
@@ -163,7 +165,8 @@ Session::Session(FjFrame* root, CaptureOptions options)
   guards_->SetWhere([this] { return Where(); });
   env_.set_location_provider([this] { return guard::Text(Where()); });
   lowering_ = std::make_unique<surface::Lowering>(
-      trace_, graph_, env_, [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
+      trace_, graph_, env_,
+      [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
         std::string why;
         SuspendScope off;
         if (naming_sizes_ && surface::SizedByData(call.callee))
@@ -172,6 +175,21 @@ Session::Session(FjFrame* root, CaptureOptions options)
         if (!r && why == "symbolic sizes") r = tensor::InferSymbolic(call, operands, env_, constants_, &why);
         if (!r && PyErr_Occurred()) PyErr_Clear();
         return r;
+      },
+      [this](const Call& call, const std::vector<TensorMeta>& operands) {
+        SuspendScope off;
+        Call now = call;  // sizes decide nothing here
+        std::vector<TensorMeta> metas = operands;
+        std::function<void(Arg&)> fix = [&](Arg& a) {
+          if (a.is(Arg::Kind::kInt)) a.i = a.i.Eval(env_.hints());
+          for (Arg& x : a.items) fix(x);
+        };
+        for (Arg& a : now.args) fix(a);
+        for (auto& [name, a] : now.kwargs) fix(a);
+        for (TensorMeta& m : metas)
+          for (shape::Ints* all : {&m.sizes, &m.strides})
+            for (shape::Int& i : *all) i = i.Eval(env_.hints());
+        return tensor::WithoutGradient(now, metas, constants_);
       });
   current = this;
 }

@@ -123,6 +123,7 @@ struct CaptureOptions {
   long stop_after = -1;              // outermost instructions to run; -1: as far as possible
   bool compiling = true;             // what torch.compiler.is_compiling() answers
   std::shared_ptr<Guesses> guesses;  // null: none are made
+  bool checkpoints = true;           // torch.utils.checkpoint is modelled
 };
 
 struct DataSize {            // a size that data decides

@@ -156,7 +156,10 @@ bool Session::CompareFloat(uint32_t symbol, double c, int op) {
 PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   tensor::Meta m;
   const char* why = nullptr;
-  if (!tensor::ReadMeta(o, &m, &why)) return Break(BreakId::kUnsupportedTensor, why ? why : "");
+  {  // torch may make a view's node anew now, and ask Python where it is (in anomaly mode)
+    SuspendScope off;
+    if (!tensor::ReadMeta(o, &m, &why)) return Break(BreakId::kUnsupportedTensor, why ? why : "");
+  }
   TensorMeta meta;
   bool torch = c == tensor::Class::kTorch || c == tensor::Class::kTorchParameter;
   const bool cupy = c == tensor::Class::kCupyArray;

@@ -126,6 +126,10 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
     Py_ssize_t total = nargs + (kw ? PyTuple_GET_SIZE(kw) : 0);
     if (total == 0) return SizeTuple(s, v, n == "size");
     if (total == 1 && args[0] != Py_None) return dim(args[0], &d) ? s.SymIntObject(v[d]) : nullptr;
+  } else if (n == "requires_grad_" && nargs <= 1 && !kw) {
+    const bool as_it_is =
+        (nargs == 0 || args[0] == Py_True) ? m.requires_grad : args[0] == Py_False && !m.requires_grad;
+    if (as_it_is) return Py_NewRef(proxy);
   } else if (nargs == 0 && !kw) {
     if (n == "dim" || n == "ndimension") return PyLong_FromLong(rank);
     if (n == "numel" || n == "nelement") return s.SymIntObject(NumElements(m));

@@ -39,6 +39,23 @@ std::vector<int> PartsOf(const autodiff::Joint& j, const std::vector<bool>& want
   return part;
 }
 
+// By node, as autodiff::Joint has them.
+std::vector<int> RegionsOf(const Graph& g, const std::vector<surface::Lowering::Range>& ranges) {
+  std::vector<int> region;
+  if (ranges.empty()) return region;
+  region.resize(g.nodes.size());
+  int number = 0;
+  for (const auto& [begin, end] : ranges) {
+    ++number;
+    for (size_t v = begin; v < std::min(end, region.size()); ++v) {
+      const Node& n = g.nodes[v];
+      if (n.op == Op::kInput) continue;
+      region[v] = n.op == Op::kExtern && surface::IsRandom(n.attrs.call->callee) ? -number : number;
+    }
+  }
+  return region;
+}
+
 }  // namespace
 
 bool WantsGrad(const Trace& t) {
@@ -84,31 +101,39 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
     replay.outputs[p.index] = base;
     t.differentiable[p.index] = trace.tensors[base].meta.requires_grad;
   }
+  std::vector<bool> kept(graph->outputs.size());
+  for (size_t i = 0; i < kept.size(); ++i) kept[i] = t.differentiable[i] && s.lowering().KeepsResult(replay.outputs[i]);
+  std::vector<int> region = RegionsOf(*graph, s.lowering().checkpointed());
   std::vector<int64_t> hints;
   for (const auto& symbol : graph->symbols) hints.push_back(symbol.hint);
   bool random = false;
   for (const Node& n : graph->nodes) random |= n.op == Op::kExtern && surface::IsRandom(n.attrs.call->callee);
   {
     SuspendScope off;
-    *graph = autodiff::KeepAttention(*graph, t.wanted, [&](const autodiff::AttentionRequest& request) {
-      auto form = tensor::FindAttention(request, hints);
-      if (s.options().dynamic_dims.empty()) return form;  // no size is a symbol, or the user wants them to be
-      autodiff::AttentionRequest now = request;
-      bool fixed = true;
-      for (size_t i = 0; i < now.types.size(); ++i)
-        for (shape::Ints* all : {&now.types[i].shape, &now.strides[i]})
-          for (shape::Int& size : *all) {
-            fixed &= size.is_const();
-            size = size.Eval(hints);
-          }
-      if (fixed) return form;
-      auto best = tensor::FindAttention(now, hints);
-      if (best && (!form || form->kernel != best->kernel))
-        throw autodiff::WantsFixedSizes("attention whose kernel does not take every length");
-      return form;
-    });
+    *graph = autodiff::KeepAttention(
+        *graph, t.wanted,
+        [&](const autodiff::AttentionRequest& request) {
+          auto form = tensor::FindAttention(request, hints);
+          if (s.options().dynamic_dims.empty()) return form;  // no size is a symbol, or the user wants them to be
+          autodiff::AttentionRequest now = request;
+          bool fixed = true;
+          for (size_t i = 0; i < now.types.size(); ++i)
+            for (shape::Ints* all : {&now.types[i].shape, &now.strides[i]})
+              for (shape::Int& size : *all) {
+                fixed &= size.is_const();
+                size = size.Eval(hints);
+              }
+          if (fixed) return form;
+          auto best = tensor::FindAttention(now, hints);
+          if (best && (!form || form->kernel != best->kernel))
+            throw autodiff::WantsFixedSizes("attention whose kernel does not take every length");
+          return form;
+        },
+        &region);
   }
   autodiff::Joint joint = autodiff::Differentiate(*graph, t.wanted, t.differentiable);
+  joint.region = region;
+  t.watched = autodiff::ReadOutputs(joint, kept);
   std::vector<bool> passing;
   for (size_t i = 0; i < trace.inputs.size(); ++i)
     passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);
@@ -133,9 +158,12 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   t.part = PartsOf(joint, t.wanted, tensor::BucketBytes());
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
-  t.compile = [graph, saved, wanted = t.wanted, part = t.part, options, interpret](const std::vector<bool>& tangents) {
+  t.compile = [graph, saved, kept, region, wanted = t.wanted, part = t.part, options,
+               interpret](const std::vector<bool>& tangents) {
     tensor::Training::Backward b;
     autodiff::Joint j = autodiff::Differentiate(*graph, wanted, tangents);
+    j.region = region;
+    b.read = autodiff::ReadOutputs(j, kept);
     std::vector<autodiff::GradSource> grads;
     const Graph whole = autodiff::BackwardGraph(j, saved, &grads);
     b.parts = autodiff::SplitBackward(whole, grads, part, static_cast<int>(saved.size()));

@@ -44,6 +44,17 @@ Lowering::Impl::Keeps Lowering::Impl::KeptBy(std::string_view callee) {
           .result = !neither && no_result.find(name) == std::string_view::npos};
 }
 
+// Derivatives of these are made of their results, or keep them all the same.
+static bool IsMadeOfResult(std::string_view callee) {
+  static constexpr std::string_view kNames =
+      " exp exp2 expm1 sigmoid tanh tan sqrt rsqrt reciprocal relu softmax log_softmax logsumexp logcumsumexp amax "
+      "amin "
+      "norm vector_norm prod cumprod hypot ";
+  callee = callee.substr(callee.rfind('.') + 1);
+  if (callee.ends_with('_') && !callee.starts_with('_')) callee.remove_suffix(1);
+  return kNames.find(" " + std::string(callee) + " ") != std::string_view::npos;
+}
+
 bool Lowering::Impl::WantsGrad(const Call& call) {
   bool any = false;
   ForEachTensor(call, [&](TraceId t) { any |= meta(t).requires_grad; });
@@ -65,6 +76,7 @@ void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg struct
     const Keeps keeps = KeptBy(call.callee);
     for (TraceId t : call.results) {
       written.insert(objects[t].root);
+      if (t == objects[t].root && IsMadeOfResult(call.callee)) results_kept.insert(t);
       if (IsFloat(meta(t).dtype) ? keeps.result : true) kept.insert(objects[t].root);
     }
     if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
@@ -113,6 +125,8 @@ void Lowering::Impl::Cast(Call& call) {
     const bool keep = cast.cache && to == lower && m.dtype == DType::kFloat32 && m.requires_grad && m.is_parameter &&
                       trace.tensors[a.t].input >= 0;
     if (auto known = casts.find(a.t); keep && known != casts.end()) {
+      if (meta(known->second).dtype != lower)
+        throw Decline("autocast to another type inside");  // torch takes it as it is
       a.t = known->second;
       return;
     }
@@ -396,6 +410,27 @@ const std::string& Lowering::undifferentiable() const {
 }
 const std::string& Lowering::graph_unusable() const {
   return impl_->unusable;
+}
+bool Lowering::KeepsResult(TraceId t) const {
+  return impl_->results_kept.contains(t);
+}
+const std::vector<Lowering::Range>& Lowering::checkpointed() const {
+  return impl_->checkpointed;
+}
+void Lowering::BeginCheckpoint() {
+  Impl& s = *impl_;
+  if (s.checkpoint.depth++ == 0) {  // one inside another is made again with it
+    s.checkpoint.nodes = s.builder.graph().nodes.size();
+    s.checkpoint.versions = s.versions;
+  }
+}
+void Lowering::EndCheckpoint() {
+  Impl& s = *impl_;
+  if (--s.checkpoint.depth) return;
+  for (size_t t = 0; t < s.checkpoint.versions.size(); ++t)
+    if (s.versions[t] != s.checkpoint.versions[t])
+      throw Decline("a tensor from outside is written");  // and again, later
+  s.checkpointed.emplace_back(s.checkpoint.nodes, s.builder.graph().nodes.size());
 }
 void Lowering::EndAutocast() {
   impl_->casts.clear();

@@ -24,12 +24,20 @@ struct Lowering::Impl {
   Trace& trace;
   Builder builder;
   InferFn infer;
+  WithoutGradientFn without_gradient;
   std::vector<Object> objects;  // by TraceId
   std::vector<int> versions;    // by root's TraceId
   std::string unusable;
-  std::set<TraceId> read_only;                    // inputs
-  std::string undifferentiable;                   // why the graph's derivative is not the program's
-  std::set<TraceId> kept;                         // roots whose memory the framework may keep for a derivative
+  std::set<TraceId> read_only;     // inputs
+  std::string undifferentiable;    // why the graph's derivative is not the program's
+  std::set<TraceId> kept;          // roots whose memory the framework may keep for a derivative
+  std::set<TraceId> results_kept;  // roots that it does keep as results
+  struct Checkpoint {
+    int depth = 0;
+    size_t nodes = 0;
+    std::vector<int> versions;
+  } checkpoint;
+  std::vector<Lowering::Range> checkpointed;
   std::set<ValueId> claimed;                      // nodes that are a graph output already
   std::map<TraceId, TraceId> casts;               // autocast's, of leaves
   std::vector<std::pair<size_t, size_t>> hidden;  // ranges of tensors made inside custom functions
@@ -44,7 +52,8 @@ struct Lowering::Impl {
   };
   std::vector<Undo> journal;
 
-  Impl(Trace& t, Graph& g, shape::Env& env, InferFn f) : trace(t), builder(g, env), infer(std::move(f)) {}
+  Impl(Trace& t, Graph& g, shape::Env& env, InferFn f, WithoutGradientFn without)
+      : trace(t), builder(g, env), infer(std::move(f)), without_gradient(std::move(without)) {}
 
   shape::Env& env() { return builder.env(); }
   TensorMeta& meta(TraceId t) { return trace.tensors[t].meta; }
@@ -106,6 +115,7 @@ struct Lowering::Impl {
     if (undifferentiable.empty() && kept.contains(root))
       undifferentiable = "a tensor is written that a derivative may need";
     kept.erase(root);
+    results_kept.erase(root);
     const TraceId domain = objects[t].domain;
     bool tracked = meta(t).requires_grad || meta(domain).requires_grad;
     if (!undifferentiable.empty()) return;

@@ -80,7 +80,10 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   std::vector<ValueId> values;
   if (why.empty()) {
     std::vector<ValueId> operand_values;
+    const auto none = grad && without_gradient ? without_gradient(*request, operands) : std::vector<bool>();
     for (TraceId t : ids) operand_values.push_back(Materialised(t));
+    for (size_t i = 0; i < none.size(); ++i)
+      if (none[i]) operand_values[i] = builder.Barrier(operand_values[i]);
     ValueId node = builder.Extern(request, operand_values, types, strides);
     for (size_t i = 0; i < types.size(); ++i)
       values.push_back(types.size() == 1 ? node : static_cast<ValueId>(node + 1 + i));
@@ -140,8 +143,8 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   Record(call, std::move(results), std::move(structure));
 }
 
-Lowering::Lowering(Trace& trace, Graph& graph, shape::Env& env, InferFn infer)
-    : impl_(std::make_unique<Impl>(trace, graph, env, std::move(infer))) {}
+Lowering::Lowering(Trace& trace, Graph& graph, shape::Env& env, InferFn infer, WithoutGradientFn without)
+    : impl_(std::make_unique<Impl>(trace, graph, env, std::move(infer), std::move(without))) {}
 Lowering::~Lowering() = default;
 
 }  // namespace framejit::surface

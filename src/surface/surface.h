@@ -30,10 +30,13 @@ struct Decline : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// By operand of a call without a row: the framework has no gradient for it, though it wants one, not even zeros.
+using WithoutGradientFn = std::function<std::vector<bool>(const Call& call, const std::vector<TensorMeta>& operands)>;
+
 // Turns a growing Trace into a growing Graph.
 class Lowering {
  public:
-  Lowering(Trace& trace, Graph& graph, shape::Env& env, InferFn infer);
+  Lowering(Trace& trace, Graph& graph, shape::Env& env, InferFn infer, WithoutGradientFn without = nullptr);
   ~Lowering();
   TraceId AddInput(TensorMeta meta, std::string name, bool writable = true);
   // Appends the call to the trace and its meaning to the graph; fills call.results and call.result. Throws Decline.
@@ -61,6 +64,14 @@ class Lowering {
   std::vector<TraceId> Tangents(Custom* c, const std::vector<TraceId>& outputs);
   std::vector<TraceId> EndCustom(Custom* c, Call call, const std::vector<std::optional<TraceId>>& inputs,
                                  const std::vector<std::optional<TraceId>>& grads);
+  // torch.utils.checkpoint: what is made between the two is made again in the backward pass. EndCheckpoint throws
+  // Decline.
+  void BeginCheckpoint();
+  void EndCheckpoint();
+  using Range = std::pair<size_t, size_t>;         // of nodes of the graph
+  const std::vector<Range>& checkpointed() const;  // in order
+  bool KeepsResult(
+      TraceId t) const;  // its memory is what a derivative of the framework's keeps of the call that wrote it
   TraceId AddHidden(TensorMeta meta);  // a tensor of the program that stands for another one
   bool IsHidden(TraceId t) const;      // of that kind, or made inside a custom function: the trace does not make it
   // Ends the graph: declares its symbols; outputs are the base tensors of `outputs` that are not inputs; writes are the

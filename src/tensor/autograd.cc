@@ -29,6 +29,7 @@ struct CallState {
   PyObject* head;                   // the state of the node that runs first (null: this one), which holds all the rest
   PyObject* inputs;                 // tuple: for a backward pass that is differentiated
   PyObject* versions;               // tuple: theirs, then
+  PyObject* watched;                // tuple: (tensor without memory, version) of each, sharing its version
   PyObject* outputs;                // tuple: on their way through `apply`
   PyObject* saved;                  // tuple, likewise
   PyObject* opaque;                 // tuple, likewise: outputs without gradients
@@ -43,7 +44,8 @@ void Dealloc(PyObject* o) {
   delete s->symbols;
   delete s->used;
   DropPasses(s);
-  for (PyObject** p : {&s->head, &s->inputs, &s->versions, &s->outputs, &s->saved, &s->opaque}) Py_CLEAR(*p);
+  for (PyObject** p : {&s->head, &s->inputs, &s->versions, &s->watched, &s->outputs, &s->saved, &s->opaque})
+    Py_CLEAR(*p);
   PyObject_GC_Del(o);
 }
 int Traverse(PyObject* o, visitproc visit, void* arg) {
@@ -78,6 +80,9 @@ PyObject* CopyOfArray(PyObject* o) {
   return copy ? PyObject_CallMethod(Torch()->module, "from_numpy", "O", copy.get()) : nullptr;
 }
 
+constexpr const char* kModified =
+    "one of the variables needed for gradient computation has been modified by an inplace operation";
+
 PyObject* Name(const char* text) {  // interned, for ever
   static std::map<const char*, PyObject*> names;
   PyObject*& n = names[text];
@@ -106,6 +111,7 @@ class Hook : public OutputHook, public std::enable_shared_from_this<Hook> {
   struct Compiled {
     std::vector<int> grads;     // by input: number, or -1
     std::vector<int> tangents;  // of outputs
+    std::vector<bool> read;     // by output
     int count = 0;              // of numbers
     std::vector<Part> parts;
   };
@@ -115,6 +121,8 @@ class Hook : public OutputHook, public std::enable_shared_from_this<Hook> {
   int Go(CallState* s, int part, Pass* pass);
   PyObject* Answer(CallState* s, int part, Pass pass, int64_t number);
   int Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass* pass);
+  int Watch(CallState* s, PyObject* const* made);
+  int LookAtWatched(CallState* s, const std::vector<bool>& tangents);
   PyObject* Link(PyObject* state, int part, PyObject* link, PyObject* const* inputs);
 
   Training t_;
@@ -145,7 +153,7 @@ CallState* NewState(const std::shared_ptr<Hook>& hook, int part, PyObject* head)
   s->passes = nullptr;
   s->part = part;
   s->head = Py_XNewRef(head);
-  s->inputs = s->versions = s->outputs = s->saved = s->opaque = nullptr;
+  s->inputs = s->versions = s->watched = s->outputs = s->saved = s->opaque = nullptr;
   return s;
 }
 
@@ -288,6 +296,7 @@ int Hook::Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbol
       PyTuple_SET_ITEM(s->versions, i, version);
     }
   }
+  if (Watch(s, made) < 0) return -1;
   PyObject_GC_Track(state.get());
   ModeSwitch mode;
   ModeState grad = ReadMode();
@@ -320,6 +329,7 @@ Hook::Compiled* Hook::For(const std::vector<bool>& tangents) {
     Training::Backward b = t_.compile(tangents);
     c.grads = std::move(b.parts.grads);
     c.tangents = std::move(b.tangents);
+    c.read = std::move(b.read);
     c.count = b.parts.count;
     Trace trace;  // says that these are torch's tensors
     trace.tensors.emplace_back();
@@ -377,24 +387,71 @@ PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& stride
   return fresh ? PyObject_CallMethod(fresh.get(), "copy_", "O", o) : nullptr;
 }
 
+// The framework's rule: what a derivative reads must be as it was. Memory is not held for that.
+int Hook::Watch(CallState* s, PyObject* const* made) {
+  static PyObject* nothing = nullptr;
+  const size_t n = std::count(t_.watched.begin(), t_.watched.end(), true);
+  if (!n) return 0;
+  if (!nothing) nothing = Scalar("empty", Device{});
+  s->watched = PyTuple_New(2 * n);
+  if (!nothing || !s->watched) return -1;
+  size_t at = 0;
+  for (size_t i = 0; i < t_.watched.size(); ++i) {
+    if (!t_.watched[i]) continue;
+    PyObject* twin = PyObject_CallMethod(made[i], "detach", nullptr);
+    if (!twin) return -1;
+    PyTuple_SET_ITEM(s->watched, at++, twin);
+    Ref own(t_.device.kind == DeviceKind::kCuda ? PyObject_CallMethod(made[i], "new_empty", "i", 0)
+                                                : Py_NewRef(nothing));
+    if (!own || PyObject_SetAttrString(twin, "data", own.get()) < 0) return -1;
+    PyObject* version = PyObject_GetAttr(twin, Name(kVersion));
+    if (!version) return -1;
+    PyTuple_SET_ITEM(s->watched, at++, version);
+  }
+  return 0;
+}
+
+// 1: some were written, which this pass does not read.
+int Hook::LookAtWatched(CallState* s, const std::vector<bool>& tangents) {
+  Compiled* c = nullptr;
+  Py_ssize_t at = 0;
+  int written = 0;
+  for (size_t i = 0; s->watched && i < t_.watched.size(); ++i) {
+    if (!t_.watched[i]) continue;
+    Ref now(PyObject_GetAttr(PyTuple_GET_ITEM(s->watched, at), Name(kVersion)));
+    const int same = now ? PyObject_RichCompareBool(now.get(), PyTuple_GET_ITEM(s->watched, at + 1), Py_EQ) : -1;
+    at += 2;
+    if (same < 0) return -1;
+    if (same) continue;
+    written = 1;
+    if (!c && !(c = For(tangents))) return -1;
+    if (!c->read[i]) continue;
+    PyErr_SetString(PyExc_RuntimeError, kModified);
+    return -1;
+  }
+  return written;
+}
+
 // A backward pass enters the segment. -1: an exception.
 int Hook::Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass) {
   if (n != static_cast<Py_ssize_t>(t_.differentiable.size())) {
     PyErr_Format(PyExc_SystemError, "framejit: %zd gradients arrived", n);
     return -1;
   }
-  if (ReadMode().grad) return Replay(s, grads, n, pass);  // create_graph=True
   std::vector<bool> tangents(n);
+  for (Py_ssize_t i = 0; i < n; ++i) tangents[i] = t_.differentiable[i] && grads[i] != Py_None;
+  const int written = LookAtWatched(s, tangents);
+  if (written < 0) return -1;
+  if (ReadMode().grad) return Replay(s, grads, n, pass);  // create_graph=True
   bool any = false, fresh = true;
   for (Py_ssize_t i = 0; i < n; ++i) {
-    tangents[i] = t_.differentiable[i] && grads[i] != Py_None;
     any |= tangents[i];
     for (Py_ssize_t k = 0; tangents[i] && k < n; ++k) fresh &= !((*s->used)[k] && t_.related[i][k]);
   }
   // Freed, or written since: torch raises. Where nothing was saved there is nothing to free.
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Name(kSaved)));
   if (!saved) {
-    bool other = std::find(s->used->begin(), s->used->end(), true) != s->used->end();
+    const bool other = written || std::find(s->used->begin(), s->used->end(), true) != s->used->end();
     if (!fresh || !other || !t_.replay) return -1;
     PyErr_Clear();
     for (Py_ssize_t i = 0; i < n; ++i) (*s->used)[i] = (*s->used)[i] || tangents[i];
@@ -511,8 +568,7 @@ int Hook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass* pass)
     int same = now ? PyObject_RichCompareBool(now.get(), then, Py_EQ) : 0;
     if (same < 0) return -1;
     if (!same) {
-      PyErr_SetString(PyExc_RuntimeError,
-                      "one of the variables needed for gradient computation has been modified by an inplace operation");
+      PyErr_SetString(PyExc_RuntimeError, kModified);
       return -1;
     }
   }

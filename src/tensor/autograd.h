@@ -23,10 +23,12 @@ struct Training {
   std::vector<bool> wanted;          // by input: gradients are asked for
   std::vector<bool> differentiable;  // by output of the program's graph: it carries gradients
   std::vector<autodiff::SavedValue> saved;
+  std::vector<bool> watched;  // by output: backward passes that read it are refused once it was written
   struct Backward {
     autodiff::BackwardParts parts;
     std::vector<std::shared_ptr<Executable>> executables;  // by part
     std::vector<int> tangents;                             // of which outputs it takes the gradients, in order
+    std::vector<bool> read;                                // by output: as ReadOutputs
   };
   // By input: which node of the framework's graph hands its gradient on. The nodes run one after the other, each doing
   // its part of the backward pass: who waits for the gradients of the first need not wait for the last.
@@ -55,6 +57,10 @@ std::optional<autodiff::AttentionForm> FindAttention(const autodiff::AttentionRe
 // Of torch's DistributedDataParallel, where it is what runs now: bytes of its buckets of gradients, the last
 // for all that follow.
 std::vector<int64_t> BucketBytes();
+
+// By operand of a call whose results want gradients: the framework has none for it, not even zeros. Sizes are numbers.
+std::vector<bool> WithoutGradient(const Call& call, const std::vector<TensorMeta>& operands,
+                                  const std::vector<PyObject*>& constants);
 
 // A callable (which, operands, args, kwargs, grads) -> gradients of operands[i] for i in `which`: the framework's own
 // derivative of the callee, whose float results (in order) receive grads (None: nothing). New reference.

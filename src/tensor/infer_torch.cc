@@ -326,4 +326,71 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   return v == Verdict::kDone;
 }
 
+namespace {
+
+// Null: that cannot be asked.
+Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<TensorMeta>& metas, Way way,
+                        const std::vector<PyObject*>& constants) {
+  std::vector<Ref> operands;
+  std::vector<PyObject*> slots;
+  Ref wanted(PyList_New(0)), outputs(PyList_New(0)), grads(PyList_New(0));
+  for (const TensorMeta& m : metas) {
+    operands.emplace_back(StandIn(t, m, way));
+    if (!operands.back()) return {};
+    slots.push_back(operands.back().get());
+    if (!m.requires_grad) continue;
+    Ref leaf(PyObject_CallMethod(slots.back(), "requires_grad_", nullptr));
+    if (!leaf || PyList_Append(wanted.get(), slots.back()) < 0) return {};
+  }
+  Call plain = call;
+  plain.result = Arg::None();
+  plain.results.clear();
+  CallStep step;
+  if (!step.Init(plain, constants, [](TraceId id) { return static_cast<int>(id); })) return {};
+  ModeSwitch modes;
+  modes.Set({true, false});
+  Ref made;
+  {
+    std::optional<Watching> watching;
+    if (way == Way::kReal && !watching.emplace(t).on()) return {};
+    made = Ref(step.Invoke(slots.data(), nullptr));
+  }
+  Ref all(!made                                                   ? nullptr
+          : PyTuple_Check(made.get()) || PyList_Check(made.get()) ? PySequence_List(made.get())
+                                                                  : nullptr);
+  if (made && !all) all = Ref(Py_BuildValue("[O]", made.get()));
+  for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {
+    Meta m;
+    PyObject* o = PyList_GET_ITEM(all.get(), i);
+    if (Classify(o) != Class::kTorch || !ReadMeta(o, &m) || !m.requires_grad) continue;
+    Ref like(PyObject_CallMethod(t.module, "zeros_like", "O", o));
+    if (!like || PyList_Append(outputs.get(), o) < 0 || PyList_Append(grads.get(), like.get()) < 0) return {};
+  }
+  if (!all || !PyList_GET_SIZE(outputs.get())) return {};
+  Ref autograd(PyImport_ImportModule("torch.autograd")), f(PyObject_GetAttrString(autograd.get(), "grad"));
+  Ref args(PyTuple_Pack(3, outputs.get(), wanted.get(), grads.get())),
+      kwargs(Py_BuildValue("{s:O}", "allow_unused", Py_True));
+  return f && args && kwargs ? Ref(PyObject_Call(f.get(), args.get(), kwargs.get())) : Ref();
+}
+
+}  // namespace
+
+std::vector<bool> WithoutGradient(const Call& call, const std::vector<TensorMeta>& operands,
+                                  const std::vector<PyObject*>& constants) {
+  std::vector<bool> none(operands.size());
+  const TorchApi* t = Torch();
+  if (!t || call.callee.compare(0, 6, "torch.")) return none;
+  SavedError saved;
+  Listening listening(*t);
+  Inference in{operands};
+  const Way way = SmallAndPlain(call, in, kMaxStandIn) ? Way::kReal : Way::kMeta;
+  Ref grads = GradientsOnStandIns(*t, call, operands, way, constants);
+  PyErr_Clear();
+  if (!grads || !PyTuple_Check(grads.get())) return none;
+  Py_ssize_t at = 0;
+  for (size_t i = 0; i < operands.size(); ++i)
+    if (operands[i].requires_grad) none[i] = PyTuple_GET_ITEM(grads.get(), at++) == Py_None;
+  return none;
+}
+
 }  // namespace framejit::tensor

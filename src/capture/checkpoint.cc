@@ -1,0 +1,83 @@
+// torch.utils.checkpoint.checkpoint (use_reentrant=False): the function is captured like any other, and what the graph
+// makes of it is marked, to be made again in the backward pass instead of being kept (src/autodiff/partition.cc). What
+// would be seen to happen twice in eager, then and in the backward pass, is not modelled.
+#include "capture/override.h"
+#include "capture/semantics.h"
+
+namespace framejit::capture {
+namespace {
+
+// Of the module torch.utils.checkpoint, if somebody has imported it; borrowed.
+PyObject* Part(const char* name) {
+  static PyObject* module = nullptr;
+  if (!module) {
+    PyObject* loaded = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.utils.checkpoint");
+    if (!loaded) return nullptr;
+    module = Py_NewRef(PyModule_GetDict(loaded));
+  }
+  return PyDict_GetItemString(module, name);
+}
+
+// What waits for the end of the segment.
+std::vector<PyObject*> Pending(const Session& s) {
+  std::vector<PyObject*> all;
+  for (const PendingStore& p : s.stores()) all.insert(all.end(), {p.dict.get(), p.key.get(), p.value.get()});
+  for (const PendingCall& c : s.calls()) all.push_back(c.method.get());
+  for (auto& [cell, root] : s.root_cells) all.push_back(PyCell_GET(cell));
+  return all;
+}
+
+}  // namespace
+
+bool IsCheckpoint(PyObject* function) {
+  return tensor::TorchLoaded() && function == Part("checkpoint");
+}
+
+PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  auto refuse = [&](const std::string& why) {
+    return s_.Break(BreakId::kAutogradCall, "torch.utils.checkpoint: " + why);
+  };
+  if (!s_.options().checkpoints) return refuse("its gradients are not compiled here");
+  if (nargs < 1) return refuse("an unknown form");
+  std::vector<PyObject*> given(args + 1, args + nargs), names;
+  bool plain = false;  // use_reentrant=False was said
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    PyObject *name = PyTuple_GET_ITEM(kwnames, i), *value = args[nargs + i];
+    auto is = [&](const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; };
+    if (is("use_reentrant")) {
+      plain = value == Py_False;
+    } else if (is("context_fn") ? value != Part("noop_context_fn")
+               : is("debug")    ? value != Py_False
+                                : is("preserve_rng_state") && value != Py_True) {
+      return refuse(std::string("with ") + PyUnicode_AsUTF8(name));
+    } else if (!is("context_fn") && !is("debug") && !is("preserve_rng_state") && !is("determinism_check") &&
+               !is("early_stop")) {
+      names.push_back(name);
+      given.push_back(value);
+    }
+  }
+  if (!plain) return refuse("with use_reentrant=True");
+  Ref kept(PyTuple_New(names.size()));
+  for (size_t i = 0; kept && i < names.size(); ++i) PyTuple_SET_ITEM(kept.get(), i, Py_NewRef(names[i]));
+  if (!kept) return nullptr;
+  PyObject* keywords = names.empty() ? nullptr : kept.get();
+  const size_t positional = given.size() - names.size();
+  if (!s_.mode.grad || s_.mode.inference) return Call(args[0], given.data(), positional, keywords);
+  const std::vector<PyObject*> before = Pending(s_);
+  const size_t sizes = s_.data_sizes().size();
+  s_.lowering().BeginCheckpoint();
+  Ref result(Call(args[0], given.data(), positional, keywords));
+  std::string why;
+  try {
+    s_.lowering().EndCheckpoint();
+  } catch (const surface::Decline& d) {
+    why = d.what();
+  }
+  if (!result) return nullptr;
+  if (!why.empty()) return refuse(why);
+  if (Pending(s_) != before) return refuse("something outside is written");
+  if (s_.data_sizes().size() != sizes) return refuse("data decides a size");
+  return result.release();
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,286 @@
+"""torch.utils.checkpoint inside of compiled functions: captured, made again in the backward pass, the same gradients as eager's."""
+
+import copy
+import functools
+import os
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
+from bench import models  # noqa: E402, F401
+
+F, nn = torch.nn.functional, torch.nn
+again = functools.partial(checkpoint, use_reentrant=False)
+
+
+class Block(nn.Module):
+    def __init__(self, width, p):
+        super().__init__()
+        self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.p = p
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (4, -1)).transpose(1, 2) for t in self.qkv(self.before(x)).chunk(3, -1))
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + F.dropout(self.out(heads.transpose(1, 2).flatten(2)), self.p, self.training)
+        return x + F.dropout(self.down(F.gelu(self.up(self.behind(x)))), self.p, self.training)
+
+
+class Model(nn.Module):
+    def __init__(self, layers=4, width=32, p=0.0, checkpointed=True):
+        super().__init__()
+        self.layers = nn.ModuleList(Block(width, p) for _ in range(layers))
+        self.checkpointed = checkpointed
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = again(layer, x) if self.checkpointed else layer(x)
+        return x.square().mean()
+
+
+def equal(mine, theirs, **tolerance):
+    assert [g is None for g in mine] == [g is None for g in theirs]
+    for a, b in zip(mine, theirs):
+        if b is not None:
+            torch.testing.assert_close(a, b, **tolerance)
+
+
+def kept(loss, module):
+    """Bytes that the backward pass has kept, parameters apart."""
+    own = {p.data_ptr() for p in module.parameters()}
+    return sum(t.nbytes for t in loss.grad_fn.saved_tensors if t.data_ptr() not in own)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.2])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_layers(fresh, p, dtype):
+    torch.manual_seed(0)
+    model = Model(p=p).to(dtype)
+    other = copy.deepcopy(model)
+    compiled = fresh.compile(model)
+    for step in range(3):
+        results = []
+        for f, m in ((other, other), (compiled, model)):
+            x = torch.randn(2, 8, 32, dtype=dtype, generator=torch.Generator().manual_seed(step)).requires_grad_()
+            torch.manual_seed(step)
+            loss = f(x)
+            loss.backward()
+            results.append([loss.detach(), x.grad, *(q.grad for q in m.parameters()), torch.rand(1)])
+        equal(*results)
+    report = fresh.explain(model)(x)
+    assert report.graph_count == 1 and report.graph_break_count == 0
+
+
+def test_less_is_kept(fresh):
+    torch.manual_seed(0)
+    sizes = []
+    for checkpointed in (False, True):
+        model = Model(checkpointed=checkpointed)
+        x = torch.randn(4, 16, 32, requires_grad=True)
+        sizes.append(kept(fresh.compile(model)(x), model))
+    assert sizes[1] <= 5 * x.nbytes < sizes[0] / 4  # what goes into each layer, and the last one's result
+
+
+def test_dropout_is_not_drawn_again(fresh):
+    w = nn.Parameter(torch.randn(8, 8, dtype=torch.float64))
+    f = lambda x: again(lambda x: F.dropout(F.relu(F.dropout(x @ w, 0.5) @ w), 0.3), x).square().sum()  # noqa: E731
+    x = torch.randn(4, 8, dtype=torch.float64, requires_grad=True)
+    results = []
+    for g in (f, fresh.compile(f)):
+        torch.manual_seed(3)
+        results.append([*torch.autograd.grad(g(x), (x, w)), torch.rand(3)])
+    equal(results[1], results[0])
+
+
+def topk(x, w):
+    values, index = (x @ w).softmax(-1).topk(2, -1)
+    return (x.gather(-1, index) * values).sum(-1).exp()
+
+
+def inside(x, w):
+    return again(lambda v: v.tanh() @ w, x.sigmoid()).relu()
+
+
+def in_place(x, w):
+    y = x @ w
+    y.mul_(2).add_(x)
+    return y.sigmoid()
+
+
+def without(x, w):
+    with torch.no_grad():
+        y = (x @ w).tanh()
+    return y + (y * x).exp()
+
+
+FUNCTIONS = {
+    "topk": lambda x, w: again(topk, x, w).sum(),
+    "inside": lambda x, w: again(inside, x, w).sum(),
+    "in_place": lambda x, w: again(in_place, x, w).square().sum(),
+    "view": lambda x, w: again(lambda a: (a @ w).t()[1:], x).square().sum(),
+    "several": lambda x, w: sum(t.sum() for t in again(lambda a, b: ((a @ b).exp(), a.sin(), None), x, w)[:2]),
+    "unused": lambda x, w: (again(lambda a, b: (a @ b, a * 2), x, w)[1]).sum(),
+    "itself": lambda x, w: again(lambda a: a, x).square().sum(),
+    "constant": lambda x, w: (again(lambda a: torch.ones(3, dtype=a.dtype), x) * x[0, :3]).sum(),
+    "keyword": lambda x, w: again(lambda a, *, b: (a @ b).tanh(), x, b=w).sum(),
+    "twice": lambda x, w: again(lambda a: again(lambda b: (b @ w).exp(), a) * a, x).sum() + again(torch.exp, x).sum(),
+    "detached": lambda x, w: again(lambda a: (a.detach() @ w).tanh() * a.mean(), x).sum(),
+    "no_grad": lambda x, w: again(without, x, w).mul(x).sum(),
+    "argmax": lambda x, w: again(lambda a: a[torch.arange(4), (a @ w).argmax(-1)].square(), x).sum(),
+    "cumulative": lambda x, w: again(lambda a: (a @ w).cumsum(0).flip(0).cumprod(1), x).sum(),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(fresh, name):
+    f = FUNCTIONS[name]
+    torch.manual_seed(0)
+    x, w = (torch.randn(4, 4, dtype=torch.float64).requires_grad_() for _ in range(2))
+    compiled = fresh.compile(f, fullgraph=True)
+    for _ in range(2):
+        expected = f(x, w)
+        result = compiled(x, w)
+        torch.testing.assert_close(result, expected)
+        equal(*(torch.autograd.grad(r, (x, w), allow_unused=True) for r in (result, expected)))
+        equal(*(torch.autograd.grad(g(x * 1, w * 1), (x, w), allow_unused=True) for g in (compiled, f)))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, w), f(x, w))
+
+
+def test_second_derivatives(fresh):
+    f = lambda x: again(lambda a: a.sin().exp(), x).sum()  # noqa: E731
+    x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    results = []
+    for g in (f, fresh.compile(f)):
+        (first,) = torch.autograd.grad(g(x), x, create_graph=True)
+        results.append([first.detach(), *torch.autograd.grad(first.square().sum(), x)])
+    equal(results[1], results[0])
+
+
+def test_what_goes_in_must_not_be_written(fresh):
+    f = lambda x: again(lambda a: a.sin().exp(), x)  # noqa: E731
+    for g in (f, fresh.compile(f)):
+        h = torch.randn(4, requires_grad=True) * 2
+        y = g(h)
+        with torch.no_grad():
+            h.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+class Statistics(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear, self.calls = nn.BatchNorm1d(8), nn.Linear(8, 8), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(self.norm(x)).relu()
+
+
+def test_what_happens_twice(fresh):
+    """Statistics and counters change when the values are made, and when they are made again."""
+    torch.manual_seed(0)
+    model = Statistics()
+    other = copy.deepcopy(model)
+    f = fresh.compile(lambda x: again(model, x).sum())
+    for _ in range(3):
+        x = torch.randn(4, 8)
+        f(x).backward()
+        again(other, x).sum().backward()
+        equal([p.grad for p in model.parameters()], [p.grad for p in other.parameters()])
+        equal(list(model.state_dict().values()), list(other.state_dict().values()))
+        assert model.calls == other.calls
+
+
+@pytest.mark.parametrize("how", [{"use_reentrant": True}, {"use_reentrant": False, "preserve_rng_state": False}, {"use_reentrant": False, "debug": True},
+                                 {"use_reentrant": False, "context_fn": lambda: (torch.enable_grad(), torch.enable_grad())}])  # fmt: skip
+def test_other_forms(fresh, how):
+    w = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))
+    f = lambda x: checkpoint(lambda a: (a @ w).tanh(), x, **how).sum()  # noqa: E731
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        results = []
+        for g in (f, compiled):
+            x = torch.linspace(0, 1, 8, dtype=torch.float64).view(2, 4).requires_grad_()
+            w.grad = None
+            g(x).backward()
+            results.append([x.grad, w.grad])
+        equal(results[1], results[0])
+
+
+def test_no_compiled_gradients(fresh):
+    """What torch replays is not replayed with everything kept: the checkpoint is torch's own."""
+    w = nn.Parameter(torch.randn(4, 4, dtype=torch.complex128))
+    f = lambda x: again(lambda a: (a * w).abs(), x).sum()  # noqa: E731
+    compiled, x = fresh.compile(f), torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    for _ in range(2):
+        equal(torch.autograd.grad(compiled(x), (x, w)), torch.autograd.grad(f(x), (x, w)))
+
+
+def test_an_exception_inside(fresh):
+    def f(x):
+        def bad(a):
+            raise ValueError(a.shape)
+
+        try:
+            again(bad, x)
+        except ValueError:
+            x = x * 2
+        return again(lambda a: a.sin().exp(), x).sum()
+
+    compiled, x = fresh.compile(f), torch.randn(4, dtype=torch.float64, requires_grad=True)
+    for _ in range(2):
+        equal(torch.autograd.grad(compiled(x), x), torch.autograd.grad(f(x), x))
+
+
+def test_under_autocast(fresh):
+    torch.manual_seed(0)
+    model = Model(layers=2)
+
+    def f(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x)
+
+    compiled, x = fresh.compile(f), torch.randn(2, 8, 32, requires_grad=True)
+    for _ in range(2):
+        inputs = (x, *model.parameters())
+        equal(*(torch.autograd.grad(g(x), inputs) for g in (compiled, f)), rtol=0.05, atol=2e-3)
+    assert fresh.explain(f)(x).graph_break_count == 0
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_transformers(fresh, kind):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    if kind == "llama":
+        config = transformers.LlamaConfig(vocab_size=100, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2)
+        model = transformers.LlamaForCausalLM(config)
+    else:
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=100, n_embd=32, n_layer=3, n_head=4, n_positions=32))
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    other = copy.deepcopy(model)
+    compiled = fresh.compile(model)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, other)]
+    for step in range(3):
+        tokens = torch.randint(100, (2, 16), generator=torch.Generator().manual_seed(step))
+        losses = []
+        for m, optimizer in zip((compiled, other), optimizers):
+            torch.manual_seed(step)
+            loss = m(input_ids=tokens, labels=tokens, use_cache=False).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        torch.testing.assert_close(*losses)
+    equal([p.grad for p in model.parameters()], [p.grad for p in other.parameters()], rtol=1e-3, atol=1e-5)
+    equal(list(model.parameters()), list(other.parameters()), rtol=1e-4, atol=1e-5)
+    report = fresh.explain(model)(input_ids=tokens, labels=tokens, use_cache=False)
+    assert report.graph_break_count == 0

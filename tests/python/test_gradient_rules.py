@@ -1,0 +1,212 @@
+"""Rules of torch's autograd about what may be written, what has no gradient at all, and what is said when."""
+
+import os
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", ".."))
+from bench import models  # noqa: E402, F401
+
+F = torch.nn.functional
+
+RESULTS = {
+    **{name: getattr(torch, name) for name in ("exp", "exp2", "expm1", "sigmoid", "tanh", "tan", "sqrt", "rsqrt", "reciprocal", "relu", "sin", "log", "abs")},
+    "softmax": lambda x: x.softmax(-1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "logsumexp": lambda x: x.logsumexp(-1, keepdim=True).expand(3, 4) * 1,
+    "sums": lambda x: x.logsumexp(-1),
+    "amax": lambda x: x.amax(1),
+    "max": lambda x: x.max(1).values,
+    "norm": lambda x: x.norm(dim=1),
+    "norm1": lambda x: torch.linalg.vector_norm(x, 1, dim=1),
+    "norm3": lambda x: torch.linalg.vector_norm(x, 3, dim=1),
+    "prod": lambda x: x.prod(1),
+    "std": lambda x: x.std(1),
+    "cumprod": lambda x: x.cumprod(1),
+    "hypot": lambda x: torch.hypot(x, x + 1),
+    "gelu": F.gelu, "silu": F.silu, "elu": F.elu, "softplus": F.softplus, "hardtanh": F.hardtanh, "leaky_relu": F.leaky_relu,
+    "double": lambda x: x * 2, "square": lambda x: x * x, "matmul": lambda x: x @ x.t(), "power": lambda x: x**3,
+    "tanh_": lambda x: (x * 2).tanh_(), "relu_": lambda x: (x * 2).relu_(),
+}  # fmt: skip
+VIEWS = {"itself": lambda y: y, "flat": lambda y: y.view(-1), "turned": lambda y: y.t() if y.dim() == 2 else y[None], "part": lambda y: y[1:], "row": lambda y: y[0]}
+
+
+def outcome(f, make, then, backward=lambda r: r.sum()):
+    """The gradients, or the error's class and what it is about."""
+    leaves = make()
+    try:
+        backward(then(f(*leaves))).backward()
+        return [None if x.grad is None else x.grad.clone() for x in leaves]
+    except RuntimeError as error:
+        assert "modified by an inplace operation" in str(error)
+        return "refused"
+
+
+def same(fresh, f, make, then, backward=lambda r: r.sum()):
+    compiled = fresh.compile(f)
+    expected = outcome(f, make, then, backward)
+    for _ in range(2):
+        result = outcome(compiled, make, then, backward)
+        if expected == "refused" or result == "refused":
+            assert result == expected
+            continue
+        assert [g is None for g in result] == [g is None for g in expected]
+        for mine, theirs in zip(result, expected):
+            if theirs is not None:
+                torch.testing.assert_close(mine, theirs)
+
+
+def leaf(*shape):
+    return lambda: (torch.linspace(0.1, 1.3, 12, dtype=torch.float64).view(3, 4).requires_grad_(),)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_that_are_written(fresh, name):
+    f = RESULTS[name]
+
+    def write(y):
+        with torch.no_grad():
+            (y[0] if isinstance(y, tuple) else y).mul_(2)
+        return y
+
+    for view in VIEWS.values():
+        same(fresh, lambda x: view(f(x)), leaf(), write)  # noqa: B023
+        same(fresh, lambda x: view(f(x * x)), leaf(), write)  # noqa: B023
+        same(fresh, lambda x: view(f(x * x)), leaf(), lambda y: y.mul(1).add_(1))  # noqa: B023
+    # A pass that does not go through it is not refused; one that reads it is.
+    two = lambda x: (f(x * x), (x * 3).sin())  # noqa: E731
+    same(fresh, two, leaf(), write, lambda r: r[1].sum())
+    same(fresh, two, leaf(), write, lambda r: r[0].sum() + r[1].sum())
+    read = lambda x: (lambda y: (y, (y * y).sum()))(f(x * x))  # noqa: E731
+    same(fresh, read, leaf(), write, lambda r: r[1])
+
+
+def test_written_results_as_the_program_goes_on(fresh):
+    def f(x):
+        y = torch.tanh(x).view(-1)
+        print(end="")
+        y.mul_(2)
+        return y
+
+    same(fresh, f, leaf(), lambda y: y)
+
+
+NONE = {
+    "norm0": lambda x: torch.linalg.vector_norm(x, 0),
+    "norm0 of rows": lambda x: torch.norm(x, p=0, dim=1),
+    "norm0 of something": lambda x: torch.linalg.vector_norm(x * 2, 0),
+    "and something else": lambda x: torch.linalg.vector_norm(x, 0) + x.sum(),
+    "cosine": lambda x: F.cosine_embedding_loss(x.detach(), x * 2, x[:, 0].sign()),
+    "hinge, both": lambda x: F.hinge_embedding_loss(x, x),
+}
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_none_is_not_zeros(fresh, name):
+    same(fresh, NONE[name], leaf(), lambda y: y)
+
+
+def test_targets_that_are_only_compared_with(fresh):
+    make = lambda: (*(torch.randn(3, 4, requires_grad=True) for _ in range(2)), torch.tensor([1.0, -1, 1], requires_grad=True))  # noqa: E731
+
+    def seeded():
+        torch.manual_seed(0)
+        return make()
+
+    same(fresh, F.cosine_embedding_loss, seeded, lambda y: y)
+    w, optimizers = [torch.ones(3, 4).requires_grad_() for _ in range(2)], []
+    for p, f in zip(w, (F.hinge_embedding_loss, fresh.compile(F.hinge_embedding_loss))):
+        optimizers.append(torch.optim.SGD([p], lr=0.1, weight_decay=0.5))
+        for _ in range(2):
+            optimizers[-1].zero_grad()
+            f(torch.ones(3, 4, requires_grad=True), p).backward()
+            optimizers[-1].step()  # which decays what has a gradient
+    torch.testing.assert_close(w[1], w[0])
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (2, 5, 8), (1, 2, 5, 8)])
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), 0.0, -1.0])
+def test_scales_of_attention(fresh, shape, scale):
+    f = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=scale)  # noqa: E731
+
+    def make():
+        torch.manual_seed(0)
+        return [torch.randn(shape, requires_grad=True) for _ in range(3)]
+
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        for on in (True, False):
+            with torch.set_grad_enabled(on):
+                torch.testing.assert_close(compiled(*make()), f(*make()), equal_nan=True)
+        results = [torch.autograd.grad(g(*inputs).sum(), inputs) for g in (f, compiled) for inputs in (make(),)]
+        torch.testing.assert_close(results[1], results[0], equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("form", ["plain", "causal", "bool", "float"])
+def test_attention_with_dropout(fresh, dtype, form):
+    mask = {"bool": torch.rand(2, 1, 7, 7) > 0.3, "float": torch.randn(2, 1, 7, 7, dtype=dtype)}.get(form)
+    f = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask, 0.3, form == "causal")  # noqa: E731
+    compiled, results = fresh.compile(f), []
+    inputs = [torch.randn(2, 3, 7, 8, dtype=dtype, requires_grad=True) for _ in range(3)]
+    for g in (f, compiled, compiled):
+        torch.manual_seed(1)
+        out = g(*inputs)
+        results.append([out.detach(), *torch.autograd.grad(out.float().square().sum(), inputs), torch.rand(1)])
+    tolerance = {torch.float32: (1e-4, 1e-5), torch.float16: (5e-3, 5e-3), torch.bfloat16: (2e-2, 2e-2)}[dtype]
+    for mine in results[1:]:
+        torch.testing.assert_close(mine, results[0], rtol=tolerance[0], atol=tolerance[1])
+    assert "runs through the framework" not in str(fresh.explain(f)(*inputs))
+
+
+def test_asking_for_gradients_that_there_are(fresh):
+    w = torch.nn.Parameter(torch.ones(3))
+    f = lambda x: ((x * w).requires_grad_() * x.requires_grad_(False)).sum()  # noqa: E731
+    x = torch.arange(3.0)
+    torch.testing.assert_close(torch.autograd.grad(fresh.compile(f)(x), w), torch.autograd.grad(f(x), w))
+    assert fresh.explain(f)(x).graph_break_count == 0
+    leaf = lambda x: x.detach().requires_grad_() * 2  # noqa: E731
+    for _ in range(2):
+        assert fresh.compile(leaf)(x).requires_grad
+
+
+def test_anomaly_mode_says_nothing_of_ours(fresh, capfd):
+    def f(x):
+        y = x * 2
+        views = [y[i] for i in range(3)]
+        for v in views:
+            v.mul_(2)
+            print(end="")
+        return y, views[0], views[1] * 2
+
+    compiled = fresh.compile(f)
+    with torch.autograd.set_detect_anomaly(True):
+        for _ in range(3):
+            results = []
+            for g in (f, compiled):
+                x = torch.linspace(0, 1, 16).view(4, 4).requires_grad_()
+                sum(t.sum() for t in g(x)).backward()
+                results.append(x.grad)
+            torch.testing.assert_close(results[1], results[0])
+    assert "internal error" not in capfd.readouterr().err
+
+
+def test_autocast_of_two_types_over_one_parameter(fresh):
+    w = torch.nn.Parameter(torch.randn(3, 3))
+
+    def f(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            a = x @ w
+            with torch.autocast("cpu", torch.float16):
+                b = x @ w.half()
+        return a, b
+
+    x = torch.randn(3, 3)
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        for mine, theirs in zip(compiled(x), f(x)):
+            assert mine.dtype == theirs.dtype
+            torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-2)
