@@ -157,6 +157,8 @@ Graph KeepAttention(const Graph& from, const std::vector<bool>& wanted, const At
     to.Set(v, out);
   }
   if (keeps) *region = std::move(regions);
+  for (ValueId& v : g.ordered)
+    for (v = to[v]; to.node(v).op != Op::kExtern;) v = to.node(v).operands[0];
   to.Finish();
   return g;
 }

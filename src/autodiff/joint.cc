@@ -98,10 +98,7 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   j.graph.writes.clear();
   j.primal = static_cast<ValueId>(g.nodes.size());
   shape::Env env;
-  for (const shape::SymbolInfo& s : g.symbols) {
-    if (s.kind == shape::SymbolKind::kRuntime) throw Undifferentiable("a size that appears while it runs");
-    env.NewSymbol(s);
-  }
+  for (const shape::SymbolInfo& s : g.symbols) env.NewSymbol(s);
   Builder b(j.graph, env);
   Tape tape{b, Reached(g, wanted), std::vector<ValueId>(g.nodes.size(), kNoValue), {}};
   for (size_t i = 0; i < g.outputs.size(); ++i) {
@@ -142,6 +139,12 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
     j.origin.resize(j.graph.nodes.size() - j.primal, v);
   }
   j.origin.resize(j.graph.nodes.size() - j.primal, kNoValue);
+  for (const shape::Guard& guard : env.guards()) {
+    bool appears = false;
+    for (Int e : {guard.lhs, guard.rhs})
+      e.ForEachSymbol([&](uint32_t id) { appears |= g.symbols[id].kind == shape::SymbolKind::kRuntime; });
+    if (appears) throw Undifferentiable("a size that appears while it runs: " + guard.str());
+  }
   if (!env.guards().empty()) throw WantsFixedSizes("sizes that are equal by chance: " + env.guards()[0].str());
   for (size_t i = 0; i < g.inputs.size(); ++i) j.grads.push_back(wanted[i] ? tape.grads[g.inputs[i]] : kNoValue);
   j.graph.outputs = g.outputs;

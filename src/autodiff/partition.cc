@@ -344,6 +344,9 @@ Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vecto
     if (g.node(v).op == Op::kInput) out.inputs.push_back(copy[v]);
   }
   for (ValueId v : g.outputs) out.outputs.push_back(copy[v]);
+  for (ValueId v : g.ordered)
+    if (copy.has(v)) out.ordered.push_back(copy[v]);
+  out.conditions = g.conditions;
   for (const Write& w : g.writes) out.writes.push_back({w.input, copy[w.value]});
   where->clear();
   for (ValueId v : saved) {
@@ -372,7 +375,8 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
       for (ValueId o : g.node(v).operands) needed[o] = true;
   Graph out;
   out.name = g.name + " backward";
-  out.symbols = g.symbols;
+  out.symbols = g.symbols;  // all are known by now
+  for (shape::SymbolInfo& s : out.symbols) s.kind = shape::SymbolKind::kInput;
   for (size_t i = 0; i < g.symbols.size(); ++i) out.symbol_sources.push_back({static_cast<int>(i), -1});
   Copier copy(g, &out);
   auto input = [&](ValueId v) {
