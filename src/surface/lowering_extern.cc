@@ -5,6 +5,57 @@
 
 namespace framejit::surface {
 
+namespace {
+
+// A window of each of the last two dimensions, as all pooling functions of torch take them.
+struct Window {
+  int64_t kernel, stride, padding, dilation;
+};
+
+std::optional<Window> WindowOf(const std::vector<Arg>& args, size_t d) {
+  auto at = [&](size_t i, int64_t missing) -> std::optional<int64_t> {
+    const std::vector<Arg>& items = args[i].items;
+    if (items.empty()) return missing;
+    if (items.size() > 2 || !items[std::min(d, items.size() - 1)].i.is_const()) return std::nullopt;
+    return items[std::min(d, items.size() - 1)].i.value();
+  };
+  auto kernel = at(1, 0), stride = at(2, kernel.value_or(0)), padding = at(3, 0), dilation = at(4, 1);
+  if (!kernel || !stride || !padding || !dilation || *kernel < 1 || *stride < 1 || *dilation < 1 || *padding < 0 ||
+      2 * *padding > *kernel)
+    return std::nullopt;
+  return Window{*kernel, *stride, *padding, *dilation};
+}
+
+// What is known of a result without asking the framework, which would compute it to find out. Nothing: ask.
+std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std::vector<TensorMeta>& operands) {
+  static const Signature max_pool = Signature::Parse(
+      "(Tensor input, int[] kernel_size, int[] stride=(), int[] padding=0, int[] dilation=1, bool ceil_mode=False)");
+  if (call.callee != "torch.max_pool2d" || operands.size() != 1) return std::nullopt;
+  const auto args = max_pool.Bind(call);
+  TensorMeta m = operands[0];
+  if (!args || (*args)[5].b || m.sizes.size() != 4 || !IsFloat(m.dtype) || DTypeSize(m.dtype) < 2 ||
+      m.device.kind == DeviceKind::kMeta)
+    return std::nullopt;
+  for (const shape::Ints* v : {&m.sizes, &m.strides})
+    for (shape::Int i : *v)
+      if (!i.is_const() || i.value() < 1) return std::nullopt;
+  const bool channels_last = LikesChannelsLast(env, m);
+  for (size_t d = 0; d < 2; ++d) {
+    const auto w = WindowOf(*args, d);
+    if (!w) return std::nullopt;
+    const int64_t room = m.sizes[2 + d].value() + 2 * w->padding - w->dilation * (w->kernel - 1) - 1;
+    if (room < 0) return std::nullopt;
+    m.sizes[2 + d] = room / w->stride + 1;
+  }
+  m.strides = channels_last ? ChannelsLast(m.sizes) : RowMajor(m.sizes);
+  Inferred known;
+  known.metas.push_back(std::move(m));
+  known.aliases.emplace_back();
+  return known;
+}
+
+}  // namespace
+
 // A framework kernel inside the graph. In-place callees run as their functional namesake, then write.
 void Lowering::Impl::Extern(Call& call, bool model) {
   for (const Arg& a : call.args)
@@ -52,7 +103,8 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   for (auto& [k, a] : request->kwargs) number(a);
   std::vector<TensorMeta> operands;
   for (TraceId t : ids) operands.push_back(meta(t));
-  auto inferred = infer(*request, operands);
+  auto inferred = KnownResult(env(), *request, operands);
+  if (!inferred) inferred = infer(*request, operands);
   std::vector<TensorMeta>* metas = inferred ? &inferred->metas : nullptr;
   if (!metas && SizedByData(call.callee)) throw Decline("data decides the size of the result of " + call.callee);
   if (!metas || metas->empty()) throw Decline("the result types of " + call.callee + " are not known before it runs");

@@ -1,9 +1,9 @@
 #include "surface/rows.h"
 
 #include <algorithm>
-#include <deque>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace framejit::surface {
 namespace {
@@ -46,29 +46,43 @@ std::string AsNumpy(const std::string& callee) {
   return others.contains(callee) ? "" : "numpy" + callee.substr(4);
 }
 
+// Names are put together, and signatures read, when a callee is asked for: a program calls few of them.
 class Table {
  public:
   Table() {
+    heads_.assign(4096, -1);
     for (auto rows : {PointwiseRows(), ActivationRows(), ReductionRows(), ViewRows(), IndexRows(), CreationRows(),
                       RandomRows(), NnRows(), LossRows(), ContractionRows(), NumpyRows(), BridgeRows()}) {
       for (const Row& r : rows) Add(r);
     }
+    for (int i = static_cast<int>(items_.size()); i-- > 0;)  // chains in the order of the tables
+      items_[i].next = std::exchange(Head(items_[i].name), i);
   }
-  std::span<const Candidate> Find(const std::string& callee) const {
-    auto it = by_name_.find(OfCupy(callee) ? AsNumpy(callee) : callee);
-    if (it == by_name_.end()) return {};
-    return it->second;
+  std::span<const Candidate> Find(const std::string& callee) {
+    auto [at, fresh] = known_.try_emplace(callee);
+    if (fresh) at->second = Look(OfCupy(callee) ? AsNumpy(callee) : callee);
+    return at->second;
   }
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
-    for (const auto& [name, rows] : by_name_) names.push_back(name);
+    for (const Item& i : items_)
+      for (char letter : i.letters)
+        for (const Prefix& p : kPrefixes)
+          if (p.letter == letter) names.push_back(p.before + std::string(i.name) + p.after);
     std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
     return names;
   }
 
  private:
+  struct Item {  // "tm:exp" of a row
+    std::string_view letters, name;
+    const Row* row;
+    int next = -1;
+  };
+  int& Head(std::string_view name) { return heads_[std::hash<std::string_view>()(name) % heads_.size()]; }
+
   void Add(const Row& r) {
-    const Signature* sig = &signatures_.emplace_back(Signature::Parse(r.signature));
     std::string_view rest = r.names;
     while (!rest.empty()) {
       size_t space = rest.find(' ');
@@ -76,20 +90,48 @@ class Table {
       rest = space == std::string_view::npos ? std::string_view() : rest.substr(space + 1);
       size_t colon = item.find(':');
       if (colon == std::string_view::npos) throw std::logic_error(std::string("row name without prefix: ") + r.names);
-      std::string name(item.substr(colon + 1));
-      for (char letter : item.substr(0, colon)) {
-        for (const Prefix& p : kPrefixes) {
-          if (p.letter == letter) by_name_[p.before + name + p.after].push_back({&r, sig, p.form});
-        }
-      }
+      items_.push_back({item.substr(0, colon), item.substr(colon + 1), &r});
     }
   }
-  std::deque<Signature> signatures_;
-  std::unordered_map<std::string, std::vector<Candidate>> by_name_;
+
+  std::vector<Candidate> Look(std::string_view callee) {
+    struct Hit {
+      int item;
+      size_t letter;
+      const Prefix* prefix;
+      auto operator<=>(const Hit&) const = default;
+    };
+    std::vector<Hit> hits;
+    for (const Prefix& p : kPrefixes) {
+      const std::string_view before = p.before, after = p.after;
+      if (callee.size() < before.size() + after.size() || !callee.starts_with(before) || !callee.ends_with(after))
+        continue;
+      const std::string_view name = callee.substr(before.size(), callee.size() - before.size() - after.size());
+      for (int i = Head(name); i >= 0; i = items_[i].next) {
+        if (items_[i].name != name) continue;
+        const size_t letter = items_[i].letters.find(p.letter);
+        if (letter != std::string_view::npos) hits.push_back({i, letter, &p});
+      }
+    }
+    std::sort(hits.begin(), hits.end());
+    std::vector<Candidate> found;
+    for (const Hit& h : hits) {
+      const Row* row = items_[h.item].row;
+      auto [signature, fresh] = signatures_.try_emplace(row);
+      if (fresh) signature->second = Signature::Parse(row->signature);
+      found.push_back({row, &signature->second, h.prefix->form});
+    }
+    return found;
+  }
+
+  std::vector<Item> items_;
+  std::vector<int> heads_;  // by a name's hash
+  std::unordered_map<std::string, std::vector<Candidate>> known_;
+  std::unordered_map<const Row*, Signature> signatures_;
 };
 
-const Table& TheTable() {
-  static const Table table;
+Table& TheTable() {
+  static Table table;
   return table;
 }
 

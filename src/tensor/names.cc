@@ -1,8 +1,9 @@
 // Names of framework callables. A table of namespaces, walked once when the framework is first seen, fills a map from
-// object to name. Objects that go by several names (torch.nn.functional.linear is torch._C._nn.linear) get the first
+// object to the places that it was found in. Objects that go by several names (torch.nn.functional.linear is torch._C._nn.linear) get the first
 // name that has a row in surface/, else the first of all: the table lists public places first.
 #include <cstring>
 #include <unordered_map>
+#include <vector>
 
 #include "surface/surface.h"
 #include "tensor/autograd.h"
@@ -30,8 +31,77 @@ namespace {
 #define FRAMEJIT_CUPY_NAMESPACES(X) X("cupy.ndarray") X("cupy")
 // clang-format on
 
-std::unordered_map<PyObject*, std::string>& Names() {
-  static auto* names = new std::unordered_map<PyObject*, std::string>();  // outlives every user; holds references
+// An object and the places that it was found in, in the order of the tables. Its name is made when it is asked for: a
+// program calls a hundred of the thousands that there are.
+struct Named {
+  PyObject* object;  // held, and with it the address
+  int32_t first, last;
+};
+struct Found {
+  PyObject* key;  // held
+  uint16_t path;
+  bool type;  // the place is a class
+  int32_t next = -1;
+};
+
+class NameTable {
+ public:
+  NameTable() {
+    named_.reserve(8000);  // of torch
+    found_.reserve(8000);
+  }
+  // The number of the first place; -1: none.
+  int32_t Find(PyObject* o) const {
+    const int32_t at = slots_.empty() ? -1 : slots_[At(o)];
+    return at < 0 ? -1 : named_[at].first;
+  }
+  uint16_t Path(const char* path) {
+    for (size_t i = 0; i < paths_.size(); ++i)
+      if (paths_[i] == path) return static_cast<uint16_t>(i);
+    paths_.emplace_back(path);
+    return static_cast<uint16_t>(paths_.size() - 1);
+  }
+  // True: the object was not there.
+  bool Enter(PyObject* o, uint16_t path, PyObject* key, bool type) {
+    if (2 * (named_.size() + 1) > slots_.size()) Grow();
+    const auto place = static_cast<int32_t>(found_.size());
+    int32_t& at = slots_[At(o)];
+    const bool fresh = at < 0;
+    if (fresh) {
+      at = static_cast<int32_t>(named_.size());
+      named_.push_back({Py_NewRef(o), place, place});
+    } else {
+      Named& n = named_[at];
+      for (int32_t i = n.first; i >= 0; i = found_[i].next)
+        if (found_[i].key == key && found_[i].path == path) return false;
+      found_[std::exchange(n.last, place)].next = place;
+      names.erase(o);
+    }
+    found_.push_back({Py_NewRef(key), path, type});
+    return fresh;
+  }
+  const Found& Place(int32_t i) const { return found_[i]; }
+  const std::string& PathOf(const Found& f) const { return paths_[f.path]; }
+  std::unordered_map<PyObject*, std::string> names;  // those that were asked for; empty: it has none
+
+ private:
+  size_t At(PyObject* o) const {
+    const size_t mask = slots_.size() - 1;
+    size_t at = reinterpret_cast<size_t>(o) / 16 * 0x9E3779B97F4A7C15u >> 32 & mask;
+    while (slots_[at] >= 0 && named_[slots_[at]].object != o) at = (at + 1) & mask;
+    return at;
+  }
+  void Grow() {
+    slots_.assign(slots_.empty() ? 1 << 14 : 2 * slots_.size(), -1);
+    for (size_t i = 0; i < named_.size(); ++i) slots_[At(named_[i].object)] = static_cast<int32_t>(i);
+  }
+  std::vector<int32_t> slots_;  // a power of two of them
+  std::vector<Named> named_;
+  std::vector<Found> found_;
+  std::vector<std::string> paths_;
+};
+NameTable& Names() {
+  static auto* names = new NameTable();  // outlives every user
   return *names;
 }
 
@@ -50,13 +120,6 @@ struct TypeSet {
   bool Has(PyTypeObject* t) { return used == 128 || At(t); }
 };
 TypeSet named_types;
-
-// Null: it has none.
-const std::string* NameOf(PyObject* o) {
-  if (!named_types.Has(Py_TYPE(o))) return nullptr;
-  auto at = Names().find(o);
-  return at == Names().end() ? nullptr : &at->second;
-}
 
 PyObject* Walk(const std::string& path) {
   size_t dot = path.find('.');
@@ -85,7 +148,8 @@ bool Known(const std::string& name) {
 }
 
 bool Callable(PyObject* o) {
-  return PyCallable_Check(o) || !strcmp(Py_TYPE(o)->tp_name, "getset_descriptor") || Py_TYPE(o) == &PyProperty_Type;
+  PyTypeObject* t = Py_TYPE(o);
+  return t->tp_call || t == &PyGetSetDescr_Type || t == &PyProperty_Type;
 }
 
 // Belongs to the framework: `import math` inside torch must not rename math.floor.
@@ -116,33 +180,46 @@ bool Nicer(PyObject* o, const std::string& path, const std::string& name, const 
   return text && name == path + "." + text;
 }
 
-void AddNamespace(const std::string& path) {
+// Null: it has none.
+const std::string* NameOf(PyObject* o) {
+  if (!named_types.Has(Py_TYPE(o))) return nullptr;
+  NameTable& table = Names();
+  if (auto known = table.names.find(o); known != table.names.end())
+    return known->second.empty() ? nullptr : &known->second;
+  int32_t i = table.Find(o);
+  if (i < 0) return nullptr;
+  SavedError saved;
+  std::string best;
+  while (i >= 0) {
+    const Found f = table.Place(i);
+    i = f.next;
+    const std::string path = table.PathOf(f);
+    const std::string_view root = std::string_view(path).substr(0, path.find('.'));
+    if (!f.type && !Owned(o, root == "scipy" ? "" : root)) continue;  // may run Python code
+    std::string name = path + "." + PyUnicode_AsUTF8(f.key);
+    if (best.empty() || (!Known(best) && (Known(name) || Nicer(o, path, name, best)))) best = std::move(name);
+  }
+  const std::string& kept = table.names[o] = std::move(best);
+  return kept.empty() ? nullptr : &kept;
+}
+
+void AddNamespace(const char* path) {
   SavedError saved;
   Ref space(Walk(path));
   if (!space) {
     PyErr_Clear();
     return;
   }
-  std::string_view root = std::string_view(path).substr(0, path.find('.'));
-  if (root == "scipy") root = "";
-  bool type = PyType_Check(space.get());
+  const bool type = PyType_Check(space.get());
+  const uint16_t place = Names().Path(path);
   auto add = [&](PyObject* key, PyObject* value) {
-    if (!PyUnicode_Check(key) || !Callable(value) || (!type && !Owned(value, root))) return;
+    if (!PyUnicode_Check(key) || !Callable(value)) return;
     PyTypeObject* vt = Py_TYPE(value);
+    if (vt == &PyClassMethod_Type || vt == &PyClassMethodDescr_Type) return;  // bound anew on every access
     Ref held = Ref::Borrow(value);
-    if (vt == &PyStaticMethod_Type || vt == &PyClassMethod_Type || vt == &PyClassMethodDescr_Type) {
-      held = Ref(PyObject_GetAttr(space.get(), key));
-      if (!held) return PyErr_Clear();
-      if (vt != &PyStaticMethod_Type) return;  // bound anew on every access
-    }
-    std::string name = path + "." + PyUnicode_AsUTF8(key);
-    auto [at, fresh] = Names().try_emplace(held.get(), name);
-    if (fresh) {
-      named_types.Add(Py_TYPE(held.get()));
-      held.release();  // the map keeps it, and with it the address
-    } else if (!Known(at->second) && (Known(name) || Nicer(value, path, name, at->second))) {
-      at->second = name;
-    }
+    if (vt == &PyStaticMethod_Type) held = Ref(PyObject_GetAttr(space.get(), key));
+    if (!held) return PyErr_Clear();
+    if (Names().Enter(held.get(), place, key, type)) named_types.Add(Py_TYPE(held.get()));
   };
   auto add_dict = [&](PyObject* dict) {
     PyObject *key, *value;

@@ -70,35 +70,60 @@ bool Describe(PyObject* dispatch_keys, Probe* p) {
   return ok;
 }
 
-std::vector<Probe> MakeProbes(const TorchApi& t, std::string* why) {
-  struct Recipe {
-    const char* code;
-    int scalar_type, device, autograd;
+struct Recipe {
+  std::vector<int64_t> sizes, strides;
+  const char *dtype, *device;
+  int scalar_type, device_type, autograd;
+  enum Then : uint8_t { kNothing, kSlice, kConjugate } then = kNothing;
+  int from = 0, to = 0;  // kSlice; to 0: the end
+};
+
+// Asked of torch without source text: its parser would take longer than all the rest.
+PyObject* Make(PyObject* empty_strided, const TorchApi& t, const Recipe& r) {
+  auto tuple = [](const std::vector<int64_t>& v) {
+    Ref out(PyTuple_New(static_cast<Py_ssize_t>(v.size())));
+    for (size_t i = 0; out && i < v.size(); ++i)
+      PyTuple_SET_ITEM(out.get(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(v[i]));
+    return out;
   };
-  static constexpr Recipe kRecipes[] = {
-      {"t.empty_strided((3, 5, 7), (71, 11, 1), dtype=t.int16, device='cpu')[1:]", 2, 0, 2},
-      {"t.empty_strided((2, 3, 1, 2, 1, 3, 2), (151, 49, 47, 23, 19, 5, 2), dtype=t.float32, device='cpu')", 6, 0, 0},
-      {"t.empty_strided((13,), (3,), dtype=t.bfloat16, device='cpu')[3:9]", 15, 0, 2},
-      {"t.empty_strided((), (), dtype=t.float64, device='cpu')", 7, 0, 0},
-      {"t.empty_strided((4, 6), (1, 4), dtype=t.float32, device='cpu', requires_grad=True)", 6, 0, 1},
-      {"t.empty_strided((9, 2), (2, 1), dtype=t.complex64, device='cpu').conj()", 9, 0, 2},
-      {"t.empty_strided((17,), (1,), dtype=t.int64, device='meta')", 4, -1, 0},
+  Ref sizes = tuple(r.sizes), strides = tuple(r.strides), dtype(PyObject_GetAttrString(t.module, r.dtype));
+  Ref args(sizes && strides ? PyTuple_Pack(2, sizes.get(), strides.get()) : nullptr);
+  Ref kwargs(args && dtype ? Py_BuildValue("{s:O,s:s,s:O}", "dtype", dtype.get(), "device", r.device, "requires_grad",
+                                           r.autograd == 1 ? Py_True : Py_False)
+                           : nullptr);
+  Ref made(kwargs ? PyObject_Call(empty_strided, args.get(), kwargs.get()) : nullptr);
+  if (!made || r.then == Recipe::kNothing) return made.release();
+  if (r.then == Recipe::kConjugate) return PyObject_CallMethod(made.get(), "conj", nullptr);
+  Ref from(PyLong_FromLong(r.from)), to(r.to ? PyLong_FromLong(r.to) : Py_NewRef(Py_None));
+  Ref slice(from && to ? PySlice_New(from.get(), to.get(), nullptr) : nullptr);
+  return slice ? PyObject_GetItem(made.get(), slice.get()) : nullptr;
+}
+
+std::vector<Probe> MakeProbes(const TorchApi& t, std::string* why) {
+  const Recipe recipes[] = {
+      {{3, 5, 7}, {71, 11, 1}, "int16", "cpu", 2, 0, 2, Recipe::kSlice, 1},
+      {{2, 3, 1, 2, 1, 3, 2}, {151, 49, 47, 23, 19, 5, 2}, "float32", "cpu", 6, 0, 0},
+      {{13}, {3}, "bfloat16", "cpu", 15, 0, 2, Recipe::kSlice, 3, 9},
+      {{}, {}, "float64", "cpu", 7, 0, 0},
+      {{4, 6}, {1, 4}, "float32", "cpu", 6, 0, 1},
+      {{9, 2}, {2, 1}, "complex64", "cpu", 9, 0, 2, Recipe::kConjugate},
+      {{17}, {1}, "int64", "meta", 4, -1, 0},
   };
   std::vector<Probe> probes;
-  Ref scope(PyDict_New()), keys(PyObject_GetAttrString(t.c_module, "_dispatch_keys"));
-  if (!scope || !keys || PyDict_SetItemString(scope.get(), "__builtins__", PyEval_GetBuiltins()) < 0 ||
-      PyDict_SetItemString(scope.get(), "t", t.module) < 0) {
+  Ref make(PyObject_GetAttrString(t.module, "empty_strided")),
+      keys(PyObject_GetAttrString(t.c_module, "_dispatch_keys"));
+  if (!make || !keys) {
     *why = "torch._C._dispatch_keys is missing";
     return {};
   }
-  for (const Recipe& r : kRecipes) {
+  for (const Recipe& r : recipes) {
     Probe p;
-    p.tensor = Ref(PyRun_String(r.code, Py_eval_input, scope.get(), scope.get()));
+    p.tensor = Ref(Make(make.get(), t, r));
     p.scalar_type = r.scalar_type;
-    p.device = r.device;
+    p.device = r.device_type;
     p.autograd = r.autograd;
     if (!Describe(keys.get(), &p)) {
-      *why = std::string("probe failed: ") + r.code;
+      *why = "probe " + std::to_string(probes.size()) + " failed";
       return {};
     }
     probes.push_back(std::move(p));

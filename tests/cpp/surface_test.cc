@@ -174,6 +174,7 @@ TEST(Signature, OptionalAndNone) {
 
 TEST(Rows, EveryTableParses) {
   EXPECT_GT(AllRows().size(), 800u);
+  for (const std::string& name : AllRows()) EXPECT_TRUE(HasRow(name)) << name;
   for (const char* name : {"torch.add", "torch.Tensor.add_", "torch.Tensor.__radd__", "torch.Tensor.__iadd__",
                            "torch._C._nn.gelu", "torch.special.expit", "torch.linalg.vector_norm", "numpy.exp",
                            "numpy.ndarray.__rsub__", "numpy.ndarray.T.__get__", "scipy.special.erf"}) {
