@@ -581,7 +581,7 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
     // A dict read by one key is a guard on that key alone.
     if (PyDict_Check(args[0]) && s_.IsOutside(args[0]) && (owner == &PyDict_Type) &&
         (!strcmp(name, "get") || !strcmp(name, "__getitem__") || !strcmp(name, "__contains__")) && nargs >= 2 &&
-        nargs <= 3 && IsPrimitive(args[1])) {
+        nargs <= 3 && s_.GuardsKey(args[0], args[1])) {
       bool found;
       PyObject* r = s_.ReadDictItem(args[0], s_.SourceOf(args[0]), args[1], &found);
       if (s_.broken() || PyErr_Occurred()) return nullptr;

@@ -6,6 +6,7 @@
 #include "capture/builtins.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
+#include "guard/source.h"
 
 namespace framejit::capture {
 namespace {
@@ -163,7 +164,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     if (outside && HasPending(o) && !PyDict_CheckExact(o))
       return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
     const Source* s = outside ? g->source : nullptr;
-    if (outside) {
+    if (outside && !g->contents_noted) {
       guard::Row row{guard::Kind::kKeys, s};
       row.object = PyDict_Keys(o);
       row.here = true;
@@ -390,6 +391,14 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* key, 
   }
   *found = true;
   return FromOutside(v, guards_->Child(SourceKind::kDictItem, s, 0, key), true);
+}
+
+bool Session::GuardsKey(PyObject* dict, PyObject* key) {
+  if (IsPrimitive(key)) return true;
+  if (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst) return false;
+  PyObject* v = PyDict_GetItemWithError(dict, key);
+  if (!v && PyErr_Occurred()) return PyErr_Clear(), false;
+  return guard::DictLookup(dict, key) == v;
 }
 
 const Source* Session::InnerDict(PyObject* dict, const Source* s, PyObject* key, bool empty, PyObject** inner,

@@ -136,7 +136,8 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
   RESOLVE_INT(value);
   if (IsTensor(container)) return s_.Break(BreakId::kTensorBool, "`in` on a tensor"), -1;
   PyObject* own = _PyType_Lookup(Py_TYPE(container), contains_name);
-  if (PyDict_Check(container) && s_.IsOutside(container) && IsPrimitive(value) && !(own && PyFunction_Check(own))) {
+  if (PyDict_Check(container) && s_.IsOutside(container) && !(own && PyFunction_Check(own)) &&
+      s_.GuardsKey(container, value)) {
     bool found;
     Ref v(s_.ReadDictItem(container, s_.SourceOf(container), value, &found));
     return s_.broken() || PyErr_Occurred() ? -1 : found;
@@ -189,7 +190,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
   if (IsSymbolicSize(o)) return SizeItem(s_, o, key);
   static PyObject* getitem_name = PyUnicode_InternFromString("__getitem__");
   PyObject* d = _PyType_Lookup(Py_TYPE(o), getitem_name);
-  if (s && PyDict_Check(o) && IsPrimitive(key) && !(d && PyFunction_Check(d))) {
+  if (s && PyDict_Check(o) && !(d && PyFunction_Check(d)) && s_.GuardsKey(o, key)) {
     bool found;
     PyObject* v = s_.ReadDictItem(o, s, key, &found);
     if (found || s_.broken() || PyErr_Occurred()) return v;

@@ -222,6 +222,8 @@ class Session {
   // --- overlay of outside dicts ------------------------------------------------------------------------------------
   // Item of an outside dict as the program sees it: pending store, else the real item (guarded). *found tells.
   PyObject* ReadDictItem(PyObject* dict, const Source* s, PyObject* key, bool* found);
+  // Is a lookup of `key` guarded by what the dict has there alone? Keys are numbers, strings, or types and the like.
+  bool GuardsKey(PyObject* dict, PyObject* key);
   // Nothing that is stored outside waits for the exit: what is read there is what is there.
   bool NothingPending() const { return stores_.empty() && calls_.empty(); }
   // Reads an item of an outside dict that is a dict itself and stays in our hands: where it is (guarded: of its exact

@@ -62,9 +62,18 @@ PyObject* DictLookup(PyObject* dict, PyObject* key) {
   // spares most checks from that.
   PyObject *found, *value;
   Py_ssize_t at = 0;
-  while (PyDict_Next(dict, &at, &found, &value))
+  bool foreign = false;
+  while (PyDict_Next(dict, &at, &found, &value)) {
     if (EqualValues(found, key)) return value;
-  return nullptr;
+    foreign = foreign || (Py_TYPE(found)->tp_flags & Py_TPFLAGS_HEAPTYPE && !ComparesByIdentity(found));
+  }
+  // One of those may say that it is equal. Neither absent nor anything that is expected there:
+  return foreign && ComparesByIdentity(key) ? Py_NotImplemented : nullptr;
+}
+
+bool ComparesByIdentity(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  return t->tp_richcompare == PyBaseObject_Type.tp_richcompare && t->tp_hash == PyBaseObject_Type.tp_hash;
 }
 
 namespace {

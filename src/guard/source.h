@@ -78,6 +78,7 @@ inline PyObject* Step(const Source& s, PyObject* base, PyObject* const* slots, M
   return Step(s.kind, s.index, s.object, base, slots, member);
 }
 PyObject* DictLookup(PyObject* dict, PyObject* key);  // as Step for kDictItem
+bool ComparesByIdentity(PyObject* o);                 // has object's own __eq__ and __hash__
 bool IsTensorObject(PyObject* o);
 
 // Text of a value for reports, without running Python code.

@@ -1,4 +1,5 @@
 // Interning, and the queries that walk an expression.
+#include <atomic>
 #include <mutex>
 #include <stdexcept>
 #include <unordered_set>
@@ -44,19 +45,17 @@ Table& TheTable() {
   return *table;
 }
 
-// Almost every Int is a small number: those need no lock.
+// Almost every Int is a small number: those need no lock once they are there.
 constexpr int64_t kSmallMin = -64, kSmallMax = 4096;
-struct SmallConstants {
-  const Node* node[kSmallMax - kSmallMin + 1];
-  SmallConstants() {
-    for (int64_t v = kSmallMin; v <= kSmallMax; ++v) node[v - kSmallMin] = TheTable().Intern({Kind::kConst, v, {}, {}});
-  }
-};
+std::atomic<const Node*> small[kSmallMax - kSmallMin + 1];
 
 const Node* ConstantNode(int64_t value) {
-  static const SmallConstants* small = new SmallConstants;
-  if (value >= kSmallMin && value <= kSmallMax) return small->node[value - kSmallMin];
-  return TheTable().Intern({Kind::kConst, value, {}, {}});
+  if (value < kSmallMin || value > kSmallMax) return TheTable().Intern({Kind::kConst, value, {}, {}});
+  std::atomic<const Node*>& known = small[value - kSmallMin];
+  const Node* node = known.load(std::memory_order_acquire);
+  if (!node) [[unlikely]]
+    known.store(node = TheTable().Intern({Kind::kConst, value, {}, {}}), std::memory_order_release);
+  return node;
 }
 
 }  // namespace

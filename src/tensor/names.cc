@@ -1,6 +1,7 @@
 // Names of framework callables. A table of namespaces, walked once when the framework is first seen, fills a map from
-// object to the places that it was found in. Objects that go by several names (torch.nn.functional.linear is torch._C._nn.linear) get the first
-// name that has a row in surface/, else the first of all: the table lists public places first.
+// object to the places that it was found in. Objects that go by several names (torch.nn.functional.linear is
+// torch._C._nn.linear) get the first name that has a row in surface/, else the first of all: the table lists public
+// places first.
 #include <cstring>
 #include <unordered_map>
 #include <vector>
@@ -80,14 +81,20 @@ class NameTable {
     found_.push_back({Py_NewRef(key), path, type});
     return fresh;
   }
+  void Prefetch(PyObject* o) const {
+    if (!slots_.empty()) __builtin_prefetch(&slots_[Hash(o)]);
+  }
   const Found& Place(int32_t i) const { return found_[i]; }
   const std::string& PathOf(const Found& f) const { return paths_[f.path]; }
   std::unordered_map<PyObject*, std::string> names;  // those that were asked for; empty: it has none
 
  private:
+  size_t Hash(PyObject* o) const {
+    return reinterpret_cast<size_t>(o) / 16 * 0x9E3779B97F4A7C15u >> 32 & (slots_.size() - 1);
+  }
   size_t At(PyObject* o) const {
     const size_t mask = slots_.size() - 1;
-    size_t at = reinterpret_cast<size_t>(o) / 16 * 0x9E3779B97F4A7C15u >> 32 & mask;
+    size_t at = Hash(o);
     while (slots_[at] >= 0 && named_[slots_[at]].object != o) at = (at + 1) & mask;
     return at;
   }
@@ -221,10 +228,19 @@ void AddNamespace(const char* path) {
     if (!held) return PyErr_Clear();
     if (Names().Enter(held.get(), place, key, type)) named_types.Add(Py_TYPE(held.get()));
   };
+  // The objects lie all over memory, and most were not looked at for long: asked for in time, they come side by side.
   auto add_dict = [&](PyObject* dict) {
-    PyObject *key, *value;
+    constexpr int kAhead = 16;
+    std::pair<PyObject*, PyObject*> items[kAhead];
     Py_ssize_t pos = 0;
-    while (PyDict_Next(dict, &pos, &key, &value)) add(key, value);
+    for (int n = kAhead; n == kAhead;) {
+      for (n = 0; n < kAhead && PyDict_Next(dict, &pos, &items[n].first, &items[n].second); ++n) {
+        __builtin_prefetch(items[n].first);
+        __builtin_prefetch(items[n].second);
+        Names().Prefetch(items[n].second);
+      }
+      for (int i = 0; i < n; ++i) add(items[i].first, items[i].second);
+    }
   };
   if (!type) {
     Ref dict(PyObject_GenericGetDict(space.get(), nullptr));

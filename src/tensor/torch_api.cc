@@ -7,6 +7,7 @@
 #include "tensor/torch_api.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <cstring>
@@ -284,6 +285,24 @@ PyObject* Attr(PyObject* o, const char* name) {
   return r;
 }
 
+// A library that is loaded. dlopen would look for one that is not in every folder it knows.
+void* Library(const char* name) {
+  struct Search {
+    const char* name;
+    std::string path;
+  } search{name, {}};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        auto& s = *static_cast<Search*>(data);
+        const char* slash = std::strrchr(info->dlpi_name, '/');
+        if (std::strcmp(slash ? slash + 1 : info->dlpi_name, s.name)) return 0;
+        s.path = info->dlpi_name;
+        return 1;
+      },
+      &search);
+  return search.path.empty() ? nullptr : dlopen(search.path.c_str(), RTLD_NOLOAD | RTLD_LAZY);
+}
+
 bool Bind(TorchApi& t) {
   t.tensor = reinterpret_cast<PyTypeObject*>(Attr(t.module, "Tensor"));
   t.c_module = Attr(t.module, "_C");
@@ -293,10 +312,10 @@ bool Bind(TorchApi& t) {
   if (!t.tensor || !t.c_module || !t.parameter || !forward_ad) return false;  // still being imported
   t.forward_ad = Py_NewRef(PyModule_GetDict(forward_ad.get()));
 
-  void* cpu = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
-  void* python = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);
-  void* cuda = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
-  t.c10 = dlopen("libc10.so", RTLD_NOLOAD | RTLD_LAZY);
+  void* cpu = Library("libtorch_cpu.so");
+  void* python = Library("libtorch_python.so");
+  void* cuda = Library("libtorch_cuda.so");
+  t.c10 = Library("libc10.so");
   std::string missing;
 #define X(field, library, symbol, result, args)                                                   \
   if (void* lib = library == 't' ? cpu : library == 'c' ? t.c10 : library == 'g' ? cuda : python) \

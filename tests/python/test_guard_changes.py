@@ -432,3 +432,78 @@ def test_set_dies_before_and_after_its_dict():
     hits(h, d)
     del d
     hits(h, {"k": 1})
+
+
+# --- a dict that is looked up with one key --------------------------------------------------------------------------------------
+
+
+class Pretender:
+    """As a key it is found where `of` is looked for."""
+
+    def __init__(self, of):
+        self.of = of
+
+    def __hash__(self):
+        return hash(self.of)
+
+    def __eq__(self, other):
+        return other is self.of
+
+
+def sorter():  # a function as a key
+    pass
+
+
+@pytest.mark.parametrize("key", [int, 3, "name", sorter], ids=str)
+@pytest.mark.parametrize("way", ["item", "get", "contains"])
+def test_a_constant_key_is_guarded_alone(fresh, torch, key, way):
+    table = {float: 1.0, len: 3.0, key: 2.0}
+    others = iter([bool, dict, "x", 7])
+
+    def f(x):
+        if way == "contains":
+            return x + 1 if key in table else x - 1
+        return x + (table[key] if way == "item" and key in table else table.get(key, 9.0))
+
+    compiled, x = fresh.compile(f), torch.zeros(2)
+
+    def step(same=False):
+        before = compiled.cache_info()["segments"]
+        assert torch.equal(compiled(x), f(x))
+        assert compiled.cache_info()["segments"] == before or not same
+
+    step()
+    table[next(others)] = 5.0  # another key
+    step(same=True)
+    table[key] = 4.0
+    step()
+    table[next(others)] = 5.0
+    del table[float]
+    step(same=True)
+    del table[key]
+    step()
+    assert torch.equal(compiled(x), x - 1 if way == "contains" else x + 9)
+    table[next(others)] = 5.0
+    step(same=True)
+    if isinstance(key, type):
+        table[Pretender(key)] = 6.0
+        step()
+        assert torch.equal(compiled(x), x + 1 if way == "contains" else x + 6)
+        table.clear()
+        step()
+    table[key] = 8.0
+    step()
+
+
+def test_a_key_that_is_another_type_the_next_time(fresh, torch):
+    table = {int: 1.0, float: 2.0}
+
+    def f(x, k):
+        return x * table.get(type(k), -1.0)
+
+    compiled, x = fresh.compile(f), torch.ones(2)
+    for k in (1, 1.5, "a", 1, None, 2.5):
+        assert torch.equal(compiled(x, k), f(x, k))
+    table[str] = 7.0
+    for k in ("a", 1):
+        assert torch.equal(compiled(x, k), f(x, k))

@@ -247,3 +247,32 @@ def test_operations_without_a_rule_warn(f):
     with pytest.warns(UserWarning, match="performance drop"):
         got = framejit.compile(lambda x: vmap(f)(x))(rows(3, 4))
     assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+
+
+def test_what_torch_knows_of_containers_is_guarded_by_the_types_that_are_met():
+    from torch.utils import _pytree
+
+    class Pair:
+        def __init__(self, a, b):
+            self.a, self.b = a, b
+
+    def f(x, y):
+        return vmap(lambda p: p[0] * 2 + p[1])((x, y))
+
+    compiled, x, y = framejit.compile(f), rows(3, 4), rows(3, 4)
+    agree(compiled(x, y), f(x, y))
+    segments = compiled.cache_info()["segments"]
+    _pytree.register_pytree_node(Pair, lambda p: ([p.a, p.b], None), lambda c, _: Pair(*c))
+    try:
+        agree(compiled(x, y), f(x, y))
+        assert compiled.cache_info()["segments"] == segments
+    finally:
+        _pytree._deregister_pytree_node(Pair) if hasattr(_pytree, "_deregister_pytree_node") else _pytree.SUPPORTED_NODES.pop(Pair)
+    tuples = _pytree.SUPPORTED_NODES[tuple]
+    try:
+        _pytree.SUPPORTED_NODES[tuple] = tuples._replace(flatten_fn=lambda t: (list(t)[::-1], None), unflatten_fn=lambda c, _: tuple(c)[::-1]) \
+            if hasattr(tuples, "_replace") else tuples  # fmt: skip
+        agree(compiled(x, y), f(x, y))
+    finally:
+        _pytree.SUPPORTED_NODES[tuple] = tuples
+    agree(compiled(x, y), f(x, y))
