@@ -75,11 +75,11 @@ void Session::SeparateWrites() {
     const Origin* g = Find(o);
     return g && g->kind == Origin::kOutside && g->source == s;
   };
-  auto apart = [&](PyObject* a, PyObject* b, const Source* t) {
+  auto apart = [&](PyObject* a, PyObject* b, const Source* t, bool known = false) {
     if (a == b) return;
     const Source* s = SourceOf(a);
     if (!s || !t || (s->kind == SourceKind::kConst && t->kind == SourceKind::kConst)) return;
-    if (Py_TYPE(a) != Py_TYPE(b) && typed(a, s) && typed(b, t)) return;  // their types are guarded
+    if (Py_TYPE(a) != Py_TYPE(b) && typed(a, s) && (known || typed(b, t))) return;  // their types are guarded
     guards_->Add(guard::Row{guard::Kind::kDifferentObject, s, t});
   };
   auto same = [&](PyObject* a, PyObject* b) {
@@ -92,7 +92,7 @@ void Session::SeparateWrites() {
   for (auto& st : stores_) {
     for (auto& r : reads_)
       if (PyDict_Check(r.container) && (!r.key || same(r.key, st.key.get())))
-        apart(st.dict.get(), r.container, r.source);
+        apart(st.dict.get(), r.container, r.source, r.typed);
     for (auto& other : stores_)
       if (same(other.key.get(), st.key.get())) apart(st.dict.get(), other.dict.get(), SourceOf(other.dict.get()));
   }
@@ -405,18 +405,19 @@ const Source* Session::InnerDict(PyObject* dict, const Source* s, PyObject* key,
                                  bool* found) {
   PyObject* v = PyDict_GetItemWithError(dict, key);
   *found = v != nullptr;
-  if (v && (!(PyDict_CheckExact(v) || PyODict_CheckExact(v)) || Find(v) || (empty && PyDict_GET_SIZE(v))))
+  if (v &&
+      (!(PyDict_CheckExact(v) || PyODict_CheckExact(v)) || Find(v) || HasPending(v) || (empty && PyDict_GET_SIZE(v))))
     return nullptr;
   if (PyErr_Occurred() || !Reads(dict, key, s)) return nullptr;
   const Source* item = guards_->Child(SourceKind::kDictItem, s, 0, key);
   if (!v) return guards_->Absent(item), nullptr;
+  const bool writes = this->writes() > 0;  // then each read is compared with each of them
+  if (!empty || writes) guards_->TypeIs(item, Py_TYPE(v));
   if (empty) {
-    reads_.push_back({v, nullptr, item});
+    reads_.push_back({v, nullptr, item, writes});
     guard::Row row{guard::Kind::kNoItems, item};
     row.here = true;
     guards_->Add(std::move(row));
-  } else {
-    guards_->TypeIs(item, Py_TYPE(v));
   }
   *inner = v;
   return item;

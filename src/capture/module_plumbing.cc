@@ -138,13 +138,12 @@ PyObject* CaptureSemantics::ModuleItem(PyObject* self, PyObject* name, bool* han
   NAME(hook_name, "__getattribute__");
   PyTypeObject* type = Py_TYPE(self);
   PyObject *own = _PyType_Lookup(type, dict_name), *hook = _PyType_Lookup(type, hook_name);
-  if (!own || !Py_IS_TYPE(own, &PyGetSetDescr_Type) || (hook && PyFunction_Check(hook)) ||
-      !PyUnicode_CheckExact(name) || !s_.NothingPending())
+  if (!own || !Py_IS_TYPE(own, &PyGetSetDescr_Type) || (hook && PyFunction_Check(hook)) || !PyUnicode_CheckExact(name))
     return nullptr;
   s_.NoteType(type);
   const Source* source;
   PyObject* dict = InstanceDict(self, &source);
-  if (!dict || !source || !PyDict_CheckExact(dict)) return nullptr;
+  if (!dict || !source || !PyDict_CheckExact(dict) || s_.HasPending(dict)) return nullptr;
   s_.guards().TypeIs(source, &PyDict_Type);
   for (PyObject* kind : {parameters, buffers, modules}) {
     bool found;
@@ -201,7 +200,7 @@ bool CaptureSemantics::NoGlobalHooks(PyFunctionObject* call) {
   static const std::array<PyObject*, 4> names = {
       PyUnicode_InternFromString("_global_backward_pre_hooks"), PyUnicode_InternFromString("_global_backward_hooks"),
       PyUnicode_InternFromString("_global_forward_hooks"), PyUnicode_InternFromString("_global_forward_pre_hooks")};
-  if (call == no_global_hooks_) return true;  // nothing was written since
+  if (call == no_global_hooks_ && writes_then_ == s_.writes()) return true;
   Ref torch(LoadGlobal(call->func_globals, call->func_builtins, torch_name));
   if (!torch || !PyModule_CheckExact(torch.get())) return false;
   Ref c(ModuleAttr(torch.get(), c_name));
@@ -216,6 +215,7 @@ bool CaptureSemantics::NoGlobalHooks(PyFunctionObject* call) {
       return false;
   }
   no_global_hooks_ = call;
+  writes_then_ = s_.writes();
   return true;
 }
 
@@ -229,11 +229,11 @@ PyObject* CaptureSemantics::CallModule(PyFunctionObject* f, PyObject* const* arg
   PyObject* self = args[0];
   PyTypeObject* type = Py_TYPE(self);
   PyObject* hook = _PyType_Lookup(type, hook_name);
-  if ((hook && PyFunction_Check(hook)) || !s_.NothingPending()) return nullptr;
+  if (hook && PyFunction_Check(hook)) return nullptr;
   s_.NoteType(type);
   const Source* source;
   PyObject* dict = InstanceDict(self, &source);
-  if (!dict || !source || _PyType_Lookup(type, compiled_name) != Py_None) return nullptr;
+  if (!dict || !source || s_.HasPending(dict) || _PyType_Lookup(type, compiled_name) != Py_None) return nullptr;
   bool found;
   Ref compiled(s_.ReadDictItem(dict, source, compiled_name, &found));
   if (found ? compiled.get() != Py_None : s_.broken() || PyErr_Occurred()) return nullptr;

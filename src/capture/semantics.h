@@ -95,6 +95,7 @@ class CaptureSemantics : public frame::Semantics {
   long root_instructions_ = 0, clean_instructions_ = 0;
   PyObject* const handled_ = Ref(PyErr_GetHandledException()).get();  // alive while capture runs: its handler is below
   PyFunctionObject* no_global_hooks_ = nullptr;                       // the function whose globals were looked at
+  size_t writes_then_ = 0;                                            // when that was
   FjFrame* current_ = nullptr;                                        // whose instruction is being run
   long instructions_ = 0;
   const long max_instructions_ = std::stol(diag::GetOption("max_unroll"));

@@ -224,11 +224,10 @@ class Session {
   PyObject* ReadDictItem(PyObject* dict, const Source* s, PyObject* key, bool* found);
   // Is a lookup of `key` guarded by what the dict has there alone? Keys are numbers, strings, or types and the like.
   bool GuardsKey(PyObject* dict, PyObject* key);
-  // Nothing that is stored outside waits for the exit: what is read there is what is there.
-  bool NothingPending() const { return stores_.empty() && calls_.empty(); }
+  size_t writes() const { return stores_.size() + calls_.size(); }  // that wait for the exit
   // Reads an item of an outside dict that is a dict itself and stays in our hands: where it is (guarded: of its exact
   // type; empty, if that is asked). Null without an error: it is absent (guarded), *found is false; or it must be read
-  // as any other item, *found is true. Only while nothing is pending.
+  // as any other item, *found is true. Only while no store to `dict` is pending.
   const Source* InnerDict(PyObject* dict, const Source* s, PyObject* key, bool empty, PyObject** inner, bool* found);
   int WriteDictItem(PyObject* dict, PyObject* key, PyObject* value);  // outside dict: pending; value null: delete
   bool HasPending(PyObject* dict) const;
@@ -345,6 +344,7 @@ class Session {
   struct Read {
     PyObject *container, *key;
     const Source* source;
+    bool typed = false;  // its type is guarded
   };  // key null: as a whole
   std::pmr::monotonic_buffer_resource reads_memory_{1 << 15};
   std::pmr::deque<Read> reads_{&reads_memory_};

@@ -78,13 +78,27 @@ class Doubled(Block):
         return 2 * super().forward(x, factor)
 
 
+class State:
+    pass
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["", "while a write waits"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_changes_are_seen(change):
+def test_changes_are_seen(change, waits):
     before = nn.Linear.forward
     x = torch.arange(6.0).reshape(2, 3)
     torch.manual_seed(0)
-    module = Block()
-    call = framejit.compile(lambda x: module(x, factor=2))
+    module, state = Block(), State()
+
+    def f(x):
+        if waits:
+            state.depth = 3
+        y = module(x, factor=2)
+        if waits:
+            state.depth = 0
+        return y
+
+    call = framejit.compile(f)
     handle = None
     try:
         with torch.no_grad():
@@ -100,6 +114,129 @@ def test_changes_are_seen(change):
         nn.Linear.forward = before
         if hasattr(handle, "remove"):
             handle.remove()
+
+
+def _in_inner(m, x):
+    m.inner.note = 3
+    y = m(x)
+    m.inner.note = 4
+    return y
+
+
+def _own_attribute(m, x):
+    m.plain = 9.0
+    y = m(x)
+    m.plain = 1.5
+    return y
+
+
+def _own_hook(m, x):
+    hook = m.inner.register_forward_hook(_hooked)
+    y = m(x)
+    hook.remove()
+    return y + m(x)
+
+
+def _global_hook(m, x):
+    before = m(x)
+    hook = nn.modules.module.register_module_forward_hook(_hooked)
+    y = m(x)
+    hook.remove()
+    return y + before + m(x)
+
+
+def _hook_in_the_dict(m, x):
+    m.plain = 2.0
+    before = m(x)
+    m.inner._forward_hooks[5] = _hooked
+    y = m(x)
+    del m.inner._forward_hooks[5]
+    return y + before
+
+
+def _global_hook_in_the_dict(m, x):
+    m.plain = 2.0
+    before = m(x)
+    nn.modules.module._global_forward_hooks[5] = _hooked
+    y = m(x)
+    del nn.modules.module._global_forward_hooks[5]
+    return y + before
+
+
+def _other_parameter(m, x):
+    m.plain = 2.0
+    y = m(x)
+    m._parameters["shift"], old = torch.zeros(3), m._parameters["shift"]
+    y = y + m(x)
+    m._parameters["shift"] = old
+    return y + m(x)
+
+
+def _other_buffers(m, x):
+    m.plain = 2.0
+    y = m(x)
+    m.__dict__["_buffers"], old = {"scale": torch.full((3,), 6.0)}, m._buffers
+    y = y + m(x)
+    m.__dict__["_buffers"] = old
+    return y + m(x)
+
+
+def _other_forward_inside(m, x):
+    m.plain = 2.0
+    y = m(x)
+    m.inner.forward = _other_forward
+    y = y + m(x)
+    del m.inner.forward
+    return y
+
+
+WRITES = [_in_inner, _own_attribute, _own_hook, _global_hook, _hook_in_the_dict, _global_hook_in_the_dict, _other_parameter,
+          _other_buffers, _other_forward_inside]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", WRITES, ids=lambda f: f.__name__)
+def test_writes_of_the_program_are_seen(f):
+    x = torch.arange(6.0).reshape(2, 3)
+    torch.manual_seed(0)
+    module = Block()
+    with torch.no_grad():
+        expected = f(module, x)
+        call = framejit.compile(f)
+        for _ in range(3):
+            torch.testing.assert_close(call(module, x), expected)
+    assert not nn.modules.module._global_forward_hooks and not module.inner._forward_hooks
+
+
+def test_a_write_that_reaches_the_module_under_another_name():
+    def attribute(state, module, x):
+        state.plain = 5.0
+        y = module(x)
+        state.plain = 1.5
+        return y
+
+    def hook(state, module, x):
+        state.hook = _hooked
+        y = module(x)
+        del state.hook
+        return y
+
+    def parameter(state, module, x):
+        state.shift = torch.zeros(3)
+        y = module(x)
+        del state.shift
+        return y
+
+    x, module = torch.arange(6.0).reshape(2, 3), Block()
+    module.__dict__["_forward_hooks"] = {}
+    places = {attribute: module.__dict__, hook: module._forward_hooks, parameter: module.__dict__}
+    for f, place in places.items():
+        apart, alias = State(), State()
+        alias.__dict__ = place
+        call = framejit.compile(f)
+        with torch.no_grad():
+            for state in (apart, apart, alias, apart, alias):
+                torch.testing.assert_close(call(state, module, x), f(state, module, x))
+            assert not torch.equal(f(apart, module, x), f(alias, module, x))
 
 
 class OwnGetattr(nn.Module):
