@@ -33,8 +33,8 @@ std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std
   if (call.callee != "torch.max_pool2d" || operands.size() != 1) return std::nullopt;
   const auto args = max_pool.Bind(call);
   TensorMeta m = operands[0];
-  if (!args || (*args)[5].b || m.sizes.size() != 4 || !IsFloat(m.dtype) || DTypeSize(m.dtype) < 2 ||
-      m.device.kind == DeviceKind::kMeta)
+  if (!args || (*args)[5].b || m.framework != Framework::kTorch || m.sizes.size() != 4 || !IsFloat(m.dtype) ||
+      DTypeSize(m.dtype) < 2 || m.device.kind == DeviceKind::kMeta)
     return std::nullopt;
   for (const shape::Ints* v : {&m.sizes, &m.strides})
     for (shape::Int i : *v)
