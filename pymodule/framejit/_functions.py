@@ -32,6 +32,11 @@ def call(function, *args):
     return function.apply(*args)
 
 
+def index_put_copy(x, indices, values):
+    """x with values stored at indices, row by row in memory of its own."""
+    return x.clone(memory_format=torch.contiguous_format).index_put_(indices, values)
+
+
 def count_of(number):
     """A tensor, of no memory, whose size is the integer that `number` holds."""
     return number.new_empty(()).expand(number.item())

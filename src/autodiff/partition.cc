@@ -8,6 +8,7 @@
 
 #include "autodiff/autodiff.h"
 #include "diag/diag.h"
+#include "graph/hints.h"
 #include "graph/raises.h"
 
 namespace framejit::autodiff {
@@ -274,8 +275,7 @@ std::vector<bool> ReadOutputs(const Joint& j, const std::vector<bool>& kept) {
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing) {
   const Graph& g = j.graph;
   std::vector<bool> dep = Dependent(j), needed = NeededFor(g, j.grads), own = OthersMayWrite(j, passing, needed);
-  std::vector<int64_t> hints;
-  for (const auto& s : g.symbols) hints.push_back(s.hint);
+  const std::vector<int64_t> hints = Hints(g);
   const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;
   Flow flow(sink + 1);
   const std::vector<bool> lasting = Lasting(j), leaving = Leaving(j);

@@ -93,6 +93,13 @@ bool MakesOnDefaultDevice(const std::string& callee) {
   return std::find(std::begin(kMakers), std::end(kMakers), std::string_view(callee).substr(6)) != std::end(kMakers);
 }
 
+// Of numbers, without effects: the ufuncs, which have no rows all.
+bool IsNumpyFunction(const std::string& callee) {
+  Ref function(callee.starts_with("numpy.") ? tensor::ResolveCallee(callee) : nullptr);
+  if (!function) PyErr_Clear();
+  return function && !strcmp(Py_TYPE(function.get())->tp_name, "numpy.ufunc");
+}
+
 bool AllNumbers(const Call& call) {
   return call.kwargs.empty() &&
          std::all_of(call.args.begin(), call.args.end(), [](const Arg& a) { return a.is_number(); });
@@ -102,6 +109,12 @@ bool AllNumbers(const Call& call) {
 
 bool Refused(const std::string& callee) {
   return Refusal(callee) != BreakId::kInternal;
+}
+
+bool Session::IsNumpyNumber(PyObject* o) const {
+  if (!uses_torch || IsPrimitive(o)) return false;
+  const char* name = Py_TYPE(o)->tp_name;
+  return PyFloat_Check(o) || !strcmp(name, "numpy.int64") || !strcmp(name, "numpy.bool");
 }
 
 bool Session::ToArg(PyObject* o, Arg* out) {
@@ -117,6 +130,12 @@ bool Session::ToArg(PyObject* o, Arg* out) {
     long long v = PyLong_AsLongLongAndOverflow(o, &overflow);
     if (overflow) return Break(BreakId::kFrameworkError, "an integer wider than 64 bits"), false;
     return *out = Arg::Int(shape::Int(static_cast<int64_t>(v))), true;
+  }
+  if (IsNumpyNumber(o) && !PyFloat_Check(o)) {
+    numpy_integer_ = true;  // elements of their own dtype are int64 and bool in torch, too
+    if (Py_TYPE(o)->tp_name[6] == 'b') return *out = Arg::Bool(PyObject_IsTrue(o) == 1), true;
+    Ref number(PyNumber_Index(o));
+    return number && ToArg(number.get(), out);
   }
   numpy_number_ |= IsNumpyNumber(o);
   if (PyFloat_CheckExact(o) || IsNumpyNumber(o)) return *out = Arg::Float(PyFloat_AS_DOUBLE(o)), true;
@@ -273,6 +292,28 @@ PyObject* ListOf(Session& s, PyObject* proxy) {
   return s.MarkFresh(list.release());
 }
 
+// torch.equal, torch.allclose: all elements of a comparison. Null without an error: not one of them, or not to be
+// guessed.
+PyObject* Comparison(Session& s, const std::string& callee, PyObject* const* args, Py_ssize_t nargs,
+                     PyObject* kwnames) {
+  const bool equal = callee == "torch.equal" || callee == "torch.Tensor.equal";
+  const bool close = callee == "torch.allclose" || callee == "torch.Tensor.allclose";
+  if (!(equal || close) || nargs < 2 || !IsTensor(args[0]) || !IsTensor(args[1]) || s.depth == 0) return nullptr;
+  const TraceTensor &a = s.trace().tensors[AsTensor(args[0])->id], &b = s.trace().tensors[AsTensor(args[1])->id];
+  if (equal) {  // of the same memory it does not look at the elements
+    if (a.base == b.base || (a.input >= 0 && b.input >= 0)) return nullptr;
+    if (kwnames || a.meta.dtype != b.meta.dtype || a.meta.device != b.meta.device) return nullptr;
+    const shape::Ints mine = a.meta.sizes, theirs = b.meta.sizes;
+    if (mine.size() != theirs.size()) return Py_NewRef(Py_False);
+    for (size_t d = 0; d < mine.size(); ++d)
+      if (!s.env().Eq(mine[d], theirs[d])) return Py_NewRef(Py_False);
+  }
+  Ref same(s.CallFramework(equal ? "torch.eq" : "torch.isclose", args, nargs, kwnames));
+  PyObject* one = same.get();
+  Ref all(one && IsTensor(one) ? s.CallFramework("torch.Tensor.all", &one, 1, nullptr) : nullptr);
+  return all ? s.ItemOf(AsTensor(all.get())->id, true) : nullptr;
+}
+
 }  // namespace
 
 PyObject* Session::CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs,
@@ -301,6 +342,10 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     if (PyObject* list = ListOf(*this, args[0])) return list;
     if (broken_) return nullptr;
   }
+  if (refusal == BreakId::kTensorBool) {
+    if (PyObject* truth = Comparison(*this, callee, args, nargs, kwnames)) return truth;
+    if (broken_ || PyErr_Occurred()) return nullptr;
+  }
   if (refusal != BreakId::kInternal) return Break(refusal, callee);
   Call call;
   call.callee = callee;
@@ -312,7 +357,15 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
   auto to_arg = [&](PyObject* o, Arg* a, bool factor) {
     PyObject* seen = takes ? Resolve(o) : nullptr;
     if (takes && !seen) return false;
-    if (!takes || !IsSymFloat(seen)) return ToArg(o, a);
+    if (!takes || !IsSymFloat(seen)) {
+      if (!ToArg(o, a)) return false;
+      // torch takes no dtypes of NumPy.
+      PyObject* type = torch && a->is(Arg::Kind::kDType) ? Resolve(o) : nullptr;
+      const bool foreign =
+          type && (PyType_Check(type) ? !strncmp(reinterpret_cast<PyTypeObject*>(type)->tp_name, "numpy.", 6)
+                                      : strcmp(Py_TYPE(type)->tp_name, "torch.dtype") != 0);
+      return !foreign || (Break(BreakId::kFrameworkError, callee + ": a dtype of NumPy"), false);
+    }
     const uint32_t symbol = reinterpret_cast<SymFloat*>(seen)->symbol;
     // torch refuses factors that its floats cannot hold
     constexpr double kMost = std::numeric_limits<float>::max();
@@ -321,7 +374,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     a->i = shape::Int::Symbol(symbol);
     return changing = true;
   };
-  numpy_number_ = false;
+  numpy_number_ = numpy_integer_ = false;
   call.args.reserve(nargs);
   for (Py_ssize_t i = 0; i < nargs; ++i) {
     Arg a;
@@ -360,7 +413,8 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     if (const char* c = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename)) call.file = c;
     call.line = PyFrame_GetLineNumber(f);
   }
-  if (!torch && uses_torch && surface::HasRow(callee) && AllNumbers(call)) {  // math beside torch's tensors
+  if (!torch && uses_torch && AllNumbers(call) && !Refused(callee) &&
+      (surface::HasRow(callee) || IsNumpyFunction(callee))) {  // math beside torch's tensors
     Ref function(tensor::ResolveCallee(callee));
     std::vector<Ref> numbers;
     std::vector<PyObject*> raw;
@@ -383,8 +437,13 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     for (const Arg& a : call.args) look(look, a);
     for (const auto& [name, a] : call.kwargs) look(look, a);
   }
-  if (!torch && numpy_number_)  // a value and not a tensor here, but one whose type counts for NumPy
+  if (!torch &&
+      (numpy_number_ || numpy_integer_))  // a value and not a tensor here, but one whose type counts for NumPy
     return Break(BreakId::kUnsupportedTensor, "a number of NumPy's and arrays beside torch's tensors");
+  const bool cuda = torch && std::any_of(call.args.begin(), call.args.end(), [&](const Arg& a) {
+                      return a.is(Arg::Kind::kTensor) && meta(a.t).device.kind == DeviceKind::kCuda;
+                    });
+  if (torch ? !SwitchesFit(callee, cuda) : !cupy && !NoteNumpyState()) return nullptr;
   if (!UseLibrary(torch ? Library::kTorch : cupy ? Library::kCupy : Library::kNumpy)) return nullptr;
   try {
     bool done = false;

@@ -129,6 +129,11 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
     PyObject* index = arguments ? PyTuple_GetItem(arguments, 0) : nullptr;
     return index ? GetItem(object, index) : nullptr;
   }
+  if (object && PyExceptionInstance_Check(object) && !s_.IsOutside(object)) {
+    if (IsGetSetDescr(d) && !PyUnicode_CompareWithASCIIString(PyDescr_NAME(d), "args"))
+      return s_.Adopt(get(d, object, reinterpret_cast<PyObject*>(type)));
+  }
+  if (object && s_.IsNumpyNumber(object)) return s_.Adopt(get(d, object, reinterpret_cast<PyObject*>(type)));
   if (!object || Facts(s_, object)) return AdoptFact(s_, object, get(d, object, reinterpret_cast<PyObject*>(type)));
   return s_.Break(BreakId::kUnknownCall, std::string("descriptor of type ") + n);
 }

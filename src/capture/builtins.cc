@@ -23,6 +23,7 @@ constexpr Row kFunctions[] = {
     {"builtins", "abs all any ascii bin callable chr divmod format hash hex max min oct ord pow repr round sorted sum",
      Effect::kPure},
     {"builtins", "len getattr hasattr setattr delattr isinstance issubclass iter next id vars", Effect::kSpecial},
+    {"sys", "exc_info", Effect::kSpecial},
     {"builtins", "print input open breakpoint", Effect::kOutput},
     {"math", "*", Effect::kPure},
     {"cmath", "*", Effect::kPure},
@@ -45,9 +46,14 @@ constexpr struct PythonRow {
 } kPythonFunctions[] = {
     {"logging", "Logger.isEnabledFor", Effect::kMemo},
     {"logging", "Logger._log", Effect::kOutput},
+    {"re", "_compile", Effect::kPure},
     {"torch._functorch.predispatch", "lazy_load_decompositions", Effect::kNothing},  // torch.vmap is not run
-    {"numpy._core._ufunc_config", "errstate.__enter__", Effect::kThreadState},
-    {"numpy._core._ufunc_config", "errstate.__exit__", Effect::kThreadState},
+    {"warnings", "catch_warnings.__enter__", Effect::kWarnings},
+    {"warnings", "catch_warnings.__exit__", Effect::kWarnings},
+    {"warnings", "simplefilter", Effect::kWarnings},
+    {"warnings", "filterwarnings", Effect::kWarnings},
+    {"warnings", "resetwarnings", Effect::kWarnings},
+    {"numpy._core._ufunc_config", "errstate.__enter__", Effect::kErrorState},
     {"numpy._core._ufunc_config", "seterr", Effect::kThreadState},
 };
 
@@ -60,6 +66,10 @@ constexpr std::pair<std::string_view, Effect> kTypes[] = {
     {"torch.iinfo", Effect::kPure},
     {"functools.partial", Effect::kPure},
     {"numpy.dtype", Effect::kPure},
+    {"numpy.generic", Effect::kPure},
+    {"numpy.float64", Effect::kPure},
+    {"numpy.int64", Effect::kPure},
+    {"numpy.bool", Effect::kPure},
     {"_random.Random", Effect::kRandom},
     {"random.SystemRandom", Effect::kRandom},
     {"torch._C.Generator", Effect::kRandom},

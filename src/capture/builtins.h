@@ -18,6 +18,8 @@ enum class Effect : uint8_t {
   kStateQuery,  // a framework switch that the torch-state guard covers: answer is a constant
   kMemo,        // fills a cache of its own: it is called for real once, so that its body then only reads
   kThreadState,
+  kErrorState,  // numpy.errstate: one made here, before any call on NumPy's arrays in another state
+  kWarnings,    // what is done with warnings, in a scope: nothing that warns is captured
 };
 
 // Of a builtin function or type, by identity.

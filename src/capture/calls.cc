@@ -7,6 +7,7 @@
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
+#include "capture/special_calls.h"
 
 namespace framejit::capture {
 namespace {
@@ -31,6 +32,13 @@ bool ReadsAttributes(PyObject* o) {
   for (const char* n : {"getattr", "hasattr", "setattr", "delattr", "vars", "id", "next"})
     if (!strcmp(name, n)) return true;
   return false;
+}
+
+// An object that is nothing but itself as a key: of a Python class, without an equality of its own.
+bool LooksByIdentity(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  return LayoutOf(t) == &PyBaseObject_Type && t->tp_flags & Py_TPFLAGS_HEAPTYPE &&
+         t->tp_hash == PyBaseObject_Type.tp_hash && t->tp_richcompare == PyBaseObject_Type.tp_richcompare;
 }
 
 std::string Describe(PyObject* o) {
@@ -136,9 +144,19 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     }
   }
   if (!strcmp(tn, "functools._lru_cache_wrapper")) {
-    bool values = s_.SourceOf(callable);  // of values only: the cached object itself, as for every caller
-    for (Py_ssize_t i = 0; i < total; ++i) values &= IsPrimitive(args[i]) && !IsSymInt(args[i]) && !IsSymFloat(args[i]);
+    // Of values only: the cached object itself, as for every caller. An attribute of a class is not known by itself.
+    bool values = s_.SourceOf(callable) || !s_.Find(callable);
+    for (Py_ssize_t i = 0; i < total; ++i) {
+      const Origin* origin = s_.Find(args[i]);
+      const Source* root = origin && origin->kind == Origin::kOutside && !origin->proxy ? origin->source : nullptr;
+      while (root && root->base) root = root->base;  // a module's, say: in the frame there may be another one each time
+      const bool object = (root && root->kind == SourceKind::kConst && LooksByIdentity(args[i])) ||
+                          (IsConstantKind(args[i]) && s_.SourceOf(args[i]));
+      values &= object || (IsPrimitive(args[i]) && !IsSymInt(args[i]) && !IsSymFloat(args[i]));
+    }
     if (values) {
+      for (Py_ssize_t i = 0; i < total; ++i)
+        if (!s_.Pin(args[i])) return nullptr;
       SuspendScope off;
       Ref cached(PyObject_Vectorcall(callable, args, nargs, kwnames));
       return cached ? s_.FromOutside(cached.get(), s_.guards().Const(cached.get())) : nullptr;
@@ -185,6 +203,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     s_.MarkFresh(kw.get());
     return CallEx(fn.get(), tuple.get(), kw.get());
   }
+  if (!strcmp(tn, "operator.attrgetter") && nargs == 1 && total == 1) return CallAttrGetter(callable, args[0]);
   if (PyWeakref_CheckRefExact(callable) && !total && s_.IsOutside(callable)) {
     const Source* referent = s_.guards().Child(SourceKind::kReferent, s_.SourceOf(callable));
     PyObject* o = PyWeakref_GET_OBJECT(callable);
@@ -194,7 +213,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     }
     // It may die in this very graph, unless something that the graph does not change holds it.
     const Source* holder = s_.IsOutside(o) ? s_.SourceOf(o) : nullptr;
-    if (!holder || holder->kind == SourceKind::kSlot || !s_.stores().empty())
+    if (!holder || holder->kind == SourceKind::kSlot || s_.MayDrop())
       return s_.Break(BreakId::kUnknownCall, "a weak reference");
     return s_.FromOutside(o, referent);
   }
@@ -211,6 +230,26 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     return CallC(d, nullptr, with.data(), nargs + 1, kwnames);
   }
   return s_.Break(BreakId::kUnknownCall, Describe(callable));
+}
+
+// operator.attrgetter("a.b", "c"): the reads that it stands for.
+PyObject* CaptureSemantics::CallAttrGetter(PyObject* getter, PyObject* object) {
+  if (s_.IsOutside(getter)) s_.guards().Is(s_.SourceOf(getter), getter);
+  Ref reduced(PyObject_CallMethod(getter, "__reduce__", nullptr));
+  PyObject* names = reduced ? PyTuple_GetItem(reduced.get(), 1) : nullptr;
+  if (!names) return nullptr;
+  const Py_ssize_t n = PyTuple_GET_SIZE(names);
+  Ref all(PyTuple_New(n));
+  for (Py_ssize_t i = 0; all && i < n; ++i) {
+    Ref parts(PyObject_CallMethod(PyTuple_GET_ITEM(names, i), "split", "s", "."));
+    Ref at = Borrow(object);
+    for (Py_ssize_t k = 0; parts && at && k < PyList_GET_SIZE(parts.get()); ++k)
+      at = Ref(LoadAttr(at.get(), PyList_GET_ITEM(parts.get(), k)));
+    if (!parts || !at) return nullptr;
+    if (n == 1) return at.release();
+    PyTuple_SET_ITEM(all.get(), i, at.release());
+  }
+  return s_.MarkFresh(all.release());
 }
 
 PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject* kwargs) {
@@ -260,6 +299,28 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     case Effect::kNothing: Py_RETURN_NONE;
     case Effect::kOutput: return s_.Break(BreakId::kOutput, Describe(f));
     case Effect::kThreadState: return s_.Break(BreakId::kThreadState, Describe(f));
+    case Effect::kErrorState:
+      if (nargs == 1 && s_.IsFresh(args[0]) && (!s_.numpy_watch || *s_.numpy_watch != tensor::NumpyWatch())) break;
+      return s_.Break(BreakId::kThreadState, Describe(f));
+    case Effect::kPure:
+      if (!kwnames && std::all_of(args, args + nargs, IsPrimitive)) {
+        SuspendScope off;
+        return s_.Adopt(PyObject_Vectorcall(f, args, nargs, nullptr));
+      }
+      break;
+    case Effect::kWarnings: {
+      const std::string what = Describe(f);
+      if (what.ends_with("__enter__")) {
+        ++s_.warning_scopes;
+        static PyObject* const name = PyUnicode_InternFromString("_record");
+        Ref record(nargs == 1 ? LoadAttr(args[0], name) : nullptr);
+        if (!record) return PyErr_Occurred() || s_.broken() ? nullptr : s_.Break(BreakId::kOutput, what);
+        return Truth(record.get()) ? s_.MarkFresh(PyList_New(0)) : Py_NewRef(Py_None);
+      }
+      if (!s_.warning_scopes) return s_.Break(BreakId::kOutput, what);
+      if (what.ends_with("__exit__")) --s_.warning_scopes;
+      Py_RETURN_NONE;
+    }
     case Effect::kMemo:
       if (std::all_of(args, args + nargs, [&](PyObject* a) { return IsPrimitive(a) || s_.IsOutside(a); })) {
         SuspendScope off;
@@ -398,82 +459,6 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   return made.release();
 }
 
-namespace {
-
-// Builtins with rules of their own. Null without error in *out with handled=false: not special.
-PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* const* a, Py_ssize_t nargs, bool* handled) {
-  *handled = true;
-  if (!strcmp(n, "len") && nargs == 1) {
-    if (IsTensor(a[0])) {
-      Py_ssize_t len = PyObject_Size(a[0]);
-      return len < 0 ? nullptr : PyLong_FromSsize_t(len);
-    }
-    PyObject* counted = PyDict_CheckExact(a[0]) && s.HasPending(a[0]) ? s.ForC(a[0]) : a[0];
-    if (!counted || !s.NoteLength(counted)) return nullptr;
-    if (!(PyList_Check(counted) || PyTuple_Check(counted) || PyDict_Check(counted) || PyAnySet_Check(counted)) &&
-        !s.ForC(counted))
-      return nullptr;
-    s.NoteType(Py_TYPE(a[0]));
-    Py_ssize_t len = PyObject_Size(counted);
-    return len < 0 ? nullptr : PyLong_FromSsize_t(len);
-  }
-  if ((!strcmp(n, "getattr") && (nargs == 2 || nargs == 3)) || (!strcmp(n, "hasattr") && nargs == 2)) {
-    PyObject* r = c.LoadAttr(a[0], a[1]);
-    bool has = !strcmp(n, "hasattr");
-    if (!r) {
-      if (s.broken() || !PyErr_ExceptionMatches(PyExc_AttributeError)) return nullptr;
-      if (!has && nargs == 2) return nullptr;
-      PyErr_Clear();
-      if (has) Py_RETURN_FALSE;
-      Py_INCREF(a[2]);
-      return a[2];
-    }
-    if (!has) return r;
-    Py_DECREF(r);
-    Py_RETURN_TRUE;
-  }
-  if ((!strcmp(n, "setattr") && nargs == 3) || (!strcmp(n, "delattr") && nargs == 2)) {
-    if (c.StoreAttr(a[0], a[1], nargs == 3 ? a[2] : nullptr) < 0) return nullptr;
-    Py_RETURN_NONE;
-  }
-  if (!strcmp(n, "isinstance") && nargs == 2) {
-    if (!IsTensor(a[0])) s.NoteType(Py_TYPE(a[0]));
-    if (PyTuple_Check(a[1]) && !s.NoteContents(a[1])) return nullptr;
-    int r = PyObject_IsInstance(a[0], a[1]);
-    return r < 0 ? nullptr : PyBool_FromLong(r);
-  }
-  if (!strcmp(n, "issubclass") && nargs == 2) {
-    if (PyType_Check(a[0])) s.NoteType(reinterpret_cast<PyTypeObject*>(a[0]));
-    int r = PyObject_IsSubclass(a[0], a[1]);
-    return r < 0 ? nullptr : PyBool_FromLong(r);
-  }
-  if (!strcmp(n, "iter") && nargs == 1) return c.Iter(a[0]);
-  if (!strcmp(n, "next") && (nargs == 1 || nargs == 2)) {
-    PyObject* r = c.Next(a[0]);
-    if (r || PyErr_Occurred()) return r;
-    if (nargs == 2) {
-      Py_INCREF(a[1]);
-      return a[1];
-    }
-    PyErr_SetNone(PyExc_StopIteration);
-    return nullptr;
-  }
-  if (!strcmp(n, "id") && nargs == 1) {
-    const Source* src = s.SourceOf(a[0]);
-    if (!src) return s.Break(BreakId::kUnknownOrigin, "id() of an object made here");
-    s.guards().Is(src, a[0]);
-    return PyLong_FromVoidPtr(a[0]);
-  }
-  if (!strcmp(n, "vars") && nargs == 1) {
-    static PyObject* dict_name = PyUnicode_InternFromString("__dict__");
-    return c.LoadAttr(a[0], dict_name);
-  }
-  *handled = false;
-  return nullptr;
-}
-
-}  // namespace
-
 // Arguments of C code, made ready for it. False (Break): it would reach what no guard covers.
 bool CaptureSemantics::ForC(PyObject** args, Py_ssize_t n) {
   for (Py_ssize_t i = 0; i < n; ++i) {
@@ -603,6 +588,9 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
     if (!kwnames && IsSymbolicSize(args[0])) return SizeMethod(s_, args[0], name, args + 1, nargs - 1);
     effect = EffectOfMethod(owner, name);
   }
+  if (effect == Effect::kUnknown && !owner && !strcmp(name, "_make_extobj") &&
+      std::all_of(args, args + total, IsPrimitive))  // of numpy.errstate
+    return s_.MarkFresh(PyObject_Vectorcall(callable, args, nargs, kwnames));
   switch (effect) {
     case Effect::kSpecial: {
       bool handled;
@@ -622,6 +610,11 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
           if (IsTensor(args[i])) return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict or set");
         if (!PyDict_CheckExact(args[0]) && !strcmp(name, "__getitem__"))
           return s_.Break(BreakId::kUnknownCall, "__missing__");
+      }
+      std::optional<SuspendScope> off;
+      if (owner && !strncmp(owner->tp_name, "numpy.", 6)) {  // a number's methods are an array's, in Python
+        if (std::any_of(args, args + total, IsTensor)) return s_.Break(BreakId::kUnknownCall, Describe(callable));
+        off.emplace();
       }
       Py_ssize_t first = effect == Effect::kMutatesSelf;
       if (!ForC(args + first, total - first)) return nullptr;

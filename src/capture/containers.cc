@@ -7,6 +7,7 @@
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "guard/source.h"
+#include "guard/versions.h"
 
 namespace framejit::capture {
 namespace {
@@ -27,6 +28,14 @@ bool IsScalarSubclass(PyObject* o) {
          layout == &PyComplex_Type;
 }
 
+// A value of an enumeration that pybind11 made.
+bool IsBoundEnum(PyObject* o) {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(o));
+  if (strcmp(Py_TYPE(type)->tp_name, "pybind11_type")) return false;
+  PyObject* dict = guard::TypeDict(Py_TYPE(o));
+  return dict && PyDict_GetItemString(dict, "__members__");
+}
+
 }  // namespace
 
 bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
@@ -36,6 +45,14 @@ bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
   if (!source && g) source = g->source;
   if (source) reads_.push_back({container, key, source});
   return true;
+}
+
+bool Session::MayDrop() const {
+  return !calls_.empty() || std::any_of(stores_.begin(), stores_.end(), [](const PendingStore& st) {
+    PyObject* old = PyDict_GetItemWithError(st.dict.get(), st.key.get());
+    if (!old) PyErr_Clear();
+    return old && !IsPrimitive(old);
+  });
 }
 
 bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n) {
@@ -248,7 +265,7 @@ PyObject* Session::ForC(PyObject* o) {
       guards_->Is(guards_->Child(SourceKind::kBoundFunc, g->source), PyMethod_GET_FUNCTION(o));
       return o;
     }
-    if (IsScalarSubclass(o) || PyWeakref_CheckRefExact(o)) {  // an enum's member, say
+    if (IsScalarSubclass(o) || PyWeakref_CheckRefExact(o) || IsBoundEnum(o)) {  // an enum's member, say
       guards_->Is(g->source, o);
       return o;
     }
@@ -319,7 +336,9 @@ PyObject* Session::ForC(PyObject* o) {
       for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
         if (tensor::Classify(PySequence_Fast_GET_ITEM(o, i)) != tensor::Class::kNone) differs = true;
     if (!differs) return NoteContents(o, true) ? o : nullptr;
-    if (PyDict_Check(o)) {  // e.g. an OrderedDict of tensors: same order, plain items
+    if (PyODict_Check(o)) {  // of tensors: same order, plain items
+      copy = PyODict_New();
+    } else if (PyDict_Check(o)) {
       copy = PyDict_New();
     } else {
       return Break(BreakId::kUnknownOrigin, std::string("a ") + Py_TYPE(o)->tp_name + " of tensors");
@@ -335,7 +354,7 @@ PyObject* Session::ForC(PyObject* o) {
       PyObject* c = child(v);
       if (!c) return nullptr;
       differs |= c != v;
-      if (PyDict_SetItem(copy, k, c) < 0) return nullptr;
+      if ((PyODict_Check(copy) ? PyODict_SetItem(copy, k, c) : PyDict_SetItem(copy, k, c)) < 0) return nullptr;
     }
   } else {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {

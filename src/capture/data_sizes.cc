@@ -165,6 +165,20 @@ bool Session::AsIndices(Call& call) {
   const bool get = last == "__getitem__" && call.args.size() == 2, set = last == "__setitem__" && call.args.size() == 3;
   if (!get && !set) return false;
   std::vector<Arg> items = call.args[1].is(Arg::Kind::kTuple) ? call.args[1].items : std::vector<Arg>{call.args[1]};
+  // A sequence of integers, some of them tensors' items, is one index tensor.
+  for (Arg& a : items) {
+    auto integer = [&](const Arg& x) {
+      return x.is(Arg::Kind::kTensor) && meta(x.t).sizes.empty() && meta(x.t).dtype == DType::kInt64;
+    };
+    if (a.items.empty() || a.is(Arg::Kind::kSlice) || !std::all_of(a.items.begin(), a.items.end(), integer)) continue;
+    Call stack = call;
+    stack.callee = "torch.stack";
+    stack.args = {Arg::Seq(Arg::Kind::kTuple, a.items)};
+    stack.kwargs.clear();
+    Lower(stack);
+    a = Arg::Tensor(stack.results.at(0));
+    call.args[1] = Arg::Seq(Arg::Kind::kTuple, items);
+  }
   // One index of one integer selects a view, as the integer itself does.
   Arg* index = nullptr;
   int indices = 0;
@@ -310,6 +324,24 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
     shape::Ints sizes = x.sizes;
     sizes[d] = *n;
     add(x.dtype, std::move(sizes));
+    return out;
+  }
+  if (name == "unique_dim") {
+    const Arg* dim = Get(call, 1, "dim");
+    if (!dim || !dim->is(Arg::Kind::kInt) || !dim->i.is_const() || x.sizes.empty()) return {};
+    const auto rank = static_cast<int64_t>(x.sizes.size());
+    const int64_t d = dim->i.value() < 0 ? dim->i.value() + rank : dim->i.value();
+    if (d != 0 || rank > 2) return {};  // elsewhere the result is not row by row
+    auto n = NewDataSize(0, 0, &x.sizes[0]);
+    if (!n) return {};
+    shape::Ints sizes = x.sizes;
+    sizes[0] = *n;
+    add(x.dtype, std::move(sizes));
+    add(DType::kInt64, {x.sizes[0]});  // the inverse and the counts, in any case
+    add(DType::kInt64, {*n});
+    std::vector<Arg> items;
+    for (TraceId r = 0; r < out.metas.size(); ++r) items.push_back(Arg::Tensor(r));
+    call.result = Arg::Seq(Arg::Kind::kTuple, std::move(items));
     return out;
   }
   if (name == "_unique2" || name == "unique_consecutive" || name == "_unique") {

@@ -7,6 +7,17 @@
 #include "capture/proxy.h"
 
 namespace framejit::capture {
+namespace {
+
+// All of whose fields are items.
+bool IsStructSequence(PyTypeObject* t) {
+  if (t->tp_base != &PyTuple_Type || !t->tp_dict) return false;
+  PyObject *visible = PyDict_GetItemString(t->tp_dict, "n_sequence_fields"),
+           *all = PyDict_GetItemString(t->tp_dict, "n_fields");
+  return visible && all && PyLong_CheckExact(all) && PyObject_RichCompareBool(visible, all, Py_EQ) == 1;
+}
+
+}  // namespace
 
 bool Recipe::AddAll(PyObject* const* items, Py_ssize_t n, std::vector<int>* out) {
   for (Py_ssize_t i = 0; i < n; ++i) {
@@ -143,13 +154,41 @@ int Recipe::AddFresh(PyObject* o) {
   bool plain = false;  // immutable objects of the frameworks
   for (const char* n : {"torch.Size", "torch.device", "torch.finfo", "torch.iinfo", "re.Pattern"})
     plain |= !strcmp(t->tp_name, n);
-  if (plain || t == &PyRange_Type || t == &PyProperty_Type || IsConstantKind(o)) {
+  if (plain || t == &PyRange_Type || t == &PyProperty_Type || s_->IsNumpyNumber(o) || IsConstantKind(o)) {
     RecipeNode n{RecipeNode::kConst};  // immutable
     n.object = Borrow(o);
     return Push(std::move(n));
   }
+  auto call = [&](PyObject* args) {  // of its type
+    Ref held(args);
+    PyObject* parts[] = {reinterpret_cast<PyObject*>(t), args, Py_None};
+    RecipeNode n{RecipeNode::kReduce};
+    bool ok = args && AddAll(parts, 3, &n.children);
+    s_->Keep(held.release());  // its parts' addresses are in the memo
+    return ok ? Push(std::move(n)) : -1;
+  };
+  if (PyTuple_Check(o) && IsStructSequence(t)) {  // torch.return_types.max, ...
+    Ref items(PyTuple_New(PyTuple_GET_SIZE(o)));
+    for (Py_ssize_t i = 0; items && i < PyTuple_GET_SIZE(o); ++i)
+      PyTuple_SET_ITEM(items.get(), i, Py_NewRef(PyTuple_GET_ITEM(o, i)));
+    Ref args(items ? PyTuple_Pack(1, items.get()) : nullptr);
+    s_->Keep(items.release());
+    return call(args.release());
+  }
+  if (!strcmp(t->tp_name, "collections.deque")) {
+    Ref items(PySequence_List(o)), most(PyObject_GetAttrString(o, "maxlen"));
+    Ref args(items && most ? PyTuple_Pack(2, items.get(), most.get()) : nullptr);
+    s_->Keep(items.release());
+    return call(args.release());
+  }
+  if (!strcmp(t->tp_name, "collections.defaultdict")) {
+    Ref items(PyDict_New()), make(PyObject_GetAttrString(o, "default_factory"));
+    Ref args(items && make && !PyDict_Update(items.get(), o) ? PyTuple_Pack(2, make.get(), items.get()) : nullptr);
+    s_->Keep(items.release());
+    return call(args.release());
+  }
   // Iterators and other builtin objects that know how to rebuild themselves.
-  if (LayoutOf(t) == t) {
+  if (LayoutOf(t) == t && strcmp(t->tp_name, "collections.OrderedDict")) {
     PyObject* container = nullptr;  // of an iterator that notices when what it iterates over changes
     if (t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySetIter_Type)
       t->tp_traverse(

@@ -132,6 +132,7 @@ std::vector<Arg*> Session::SizesAmong(Call& call) {
       !kLoose.contains(std::string_view(call.callee).substr(call.callee.rfind('.') + 1)))
     return found;
   const size_t first = call.callee.starts_with("torch.Tensor.") ? 1 : 0;
+  if (!first && !call.args.empty()) look(call.args[0].items);
   if (call.args.size() > first) look(std::span(call.args).subspan(first));
   return found;
 }

@@ -60,7 +60,7 @@ bool ThreadState(Session& s, const std::string& name, PyObject* const* args, Py_
     Py_INCREF(Py_None);
     return *out = Py_None, true;
   }
-  if (VmapState(s, name, args, n, out)) return true;
+  if (VmapState(s, name, args, n, out) || SwitchState(s, name, args, n, out)) return true;
   const bool asks = name.ends_with("default_device") || name.find("function_stack") != name.npos;
   if ((asks && (s.default_devices.size() > 1 || !s.vmap.index_modes.empty())) ||
       (s.vmap.levels && name.find("functorch") != name.npos))
@@ -72,6 +72,7 @@ Effect SwitchEffect(const std::string& name) {
   if (name.compare(0, 9, "torch._C.") && name.compare(0, 6, "torch.")) return Effect::kUnknown;
   std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
   if (last == "_log_api_usage_once") return Effect::kNothing;
+  if (last == "promote_types" || last == "can_cast") return Effect::kStateQuery;  // of dtypes alone
   for (std::string_view p :
        {"_get_", "_is_", "_has_", "_len_", "get_default_", "is_autocast_", "get_autocast_", "is_deterministic_",
         "are_deterministic_", "is_warn_always_", "_are_functorch", "is_autocast_cache_"})
@@ -132,7 +133,25 @@ PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, 
 }
 
 PyObject* ContextVarCall(Session& s, PyObject* var, const char* n, PyObject* const* a, Py_ssize_t nargs) {
-  if (strcmp(n, "get") && tensor::IsNumpyState(var)) return s.Break(BreakId::kThreadState, "numpy.errstate");
+  if (tensor::IsNumpyState(var) && strcmp(n, "get")) {
+    if (!strcmp(n, "set") && nargs == 1 && PyCapsule_CheckExact(a[0])) {
+      if (s.numpy_states.empty()) s.numpy_entry_watch = tensor::NumpyWatch();
+      Ref back(PyContextVar_Set(var, a[0]));
+      if (!back) return nullptr;
+      s.numpy_states.push_back(std::move(back));
+      if (s.numpy_watch && *s.numpy_watch != tensor::NumpyWatch())  // what is in the scope is a graph of its own
+        return s.Break(BreakId::kThreadState, "numpy.errstate");
+      return s.MarkFresh(PyTuple_Pack(2, var, Ref(PyLong_FromSize_t(s.numpy_states.size())).get()));
+    }
+    PyObject* number =
+        nargs == 1 && PyTuple_CheckExact(a[0]) && PyTuple_GET_SIZE(a[0]) == 2 ? PyTuple_GET_ITEM(a[0], 1) : nullptr;
+    if (strcmp(n, "reset") || !number || !PyLong_CheckExact(number) ||
+        PyLong_AsSize_t(number) != s.numpy_states.size() || s.numpy_states.empty())
+      return s.Break(BreakId::kThreadState, "numpy.errstate");
+    const bool good = PyContextVar_Reset(var, s.numpy_states.back().get()) == 0;
+    s.numpy_states.pop_back();
+    return good ? Py_NewRef(Py_None) : nullptr;
+  }
   if (s.IsOutside(var)) s.guards().Is(s.SourceOf(var), var);
   auto it = s.context_vars.find(var);
   if (!strcmp(n, "get")) {

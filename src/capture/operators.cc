@@ -134,7 +134,15 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
   static PyObject* contains_name = PyUnicode_InternFromString("__contains__");
   RESOLVE_INT(container);
   RESOLVE_INT(value);
-  if (IsTensor(container)) return s_.Break(BreakId::kTensorBool, "`in` on a tensor"), -1;
+  if (IsTensor(container)) {  // (container == value).any()
+    const bool number = IsPrimitive(value) && (PyLong_Check(value) || PyFloat_Check(value));
+    Ref same(number || IsTensor(value) ? TensorCompare(s_, container, value, Py_EQ) : nullptr);
+    if (PyErr_Occurred()) return -1;
+    if (!same || !IsTensor(same.get())) return s_.Break(BreakId::kTensorBool, "`in` on a tensor"), -1;
+    PyObject* one = same.get();
+    Ref any(s_.CallFramework(std::string(FrameworkPrefix(s_, one)) + ".any", &one, 1, nullptr));
+    return any ? Truth(any.get()) : -1;
+  }
   PyObject* own = _PyType_Lookup(Py_TYPE(container), contains_name);
   if (PyDict_Check(container) && s_.IsOutside(container) && !(own && PyFunction_Check(own)) &&
       s_.GuardsKey(container, value)) {

@@ -12,6 +12,7 @@
 #include "capture/semantics.h"
 #include "capture/training.h"
 #include "diag/diag.h"
+#include "graph/hints.h"
 #include "graph/raises.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/thread_pool.h"
@@ -134,8 +135,7 @@ bool LeftToNumpy(const Trace& trace, const Graph& g, int ieee) {
   const size_t threads = runtime::ThreadPool::Get().num_threads();
   if (!ieee || trace.calls.size() + threads > 3 || g.writes.size() != 1 || !MayRaise(g, g.writes[0].value))
     return false;
-  std::vector<int64_t> hints;
-  for (const auto& s : g.symbols) hints.push_back(s.hint);
+  const std::vector<int64_t> hints = Hints(g);
   return g.nodes[g.writes[0].value].type.numel().Eval(hints) >= 4096 &&
          std::all_of(g.nodes.begin(), g.nodes.end(), [](const Node& n) { return Info(n.op).cost < 16; });
 }
@@ -203,6 +203,11 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
     for (auto& a : c.args) x.args.push_back(recipe.Add(a.get()));
     calls.push_back(std::move(x));
   }
+  for (auto& c : s.SwitchCalls()) {
+    Segment::PendingCall x{c.method, {}};
+    for (auto& a : c.args) x.args.push_back(recipe.Add(a.get()));
+    calls.push_back(std::move(x));
+  }
   std::vector<std::pair<int, int>> cells;
   for (auto& [cell, root] : s.root_cells) {
     PyObject* now = PyCell_GET(cell);
@@ -211,6 +216,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   for (TraceId t : recipe.outputs)
     if (s.lowering().IsHidden(t)) *problem = "a tensor of a custom function or of torch.vmap";
   if (!s.context_vars.empty()) *problem = "a ContextVar was set";
+  if (!s.numpy_states.empty()) *problem = "numpy.errstate was entered";
+  if (s.warning_scopes) *problem = "warnings.catch_warnings was entered";
   if (s.mode.inference != s.entry_mode.inference) *problem = "inference mode was entered or left";
   if (s.vmap.open()) *problem = "torch.vmap was entered";
   if (s.default_devices.size() != 1) *problem = "a default device was set";
@@ -226,7 +233,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
 
   // Results that are inputs are handed through; the others are made by the runner.
   const std::optional<Device> gpu = NumpyDevice(s);
-  const int ieee = s.uses_numpy && !gpu ? tensor::NumpyWatch() : 0;  // its error state is guarded
+  const int ieee =
+      s.uses_numpy && !gpu ? s.numpy_watch.value_or(tensor::NumpyWatch()) : 0;  // its error state is guarded
   auto guesses = KeepGuesses(s, recipe.outputs);
   auto made = s.lowering().Finish(recipe.outputs, ieee != 0);
   std::vector<tensor::OutputPlan> plan;
@@ -255,7 +263,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   seg->num_inputs = static_cast<int>(inputs.size());
   seg->num_symbols = static_cast<int>(s.env().num_symbols());
   if (s.uses_torch || gpu) s.guards().Add(guard::Row{guard::Kind::kTorchState});
-  if (s.uses_numpy) s.guards().Add(guard::Row{guard::Kind::kNumpyState});
+  if (s.uses_numpy || s.numpy_entry_watch >= 0) s.guards().Add(guard::Row{guard::Kind::kNumpyState});
   if (s.trace().calls.size() && !s.graph().writes.empty())
     for (size_t i = 0; i < s.input_sources().size(); ++i)
       for (size_t j = i + 1; j < s.input_sources().size(); ++j) {

@@ -76,6 +76,7 @@ class CaptureSemantics : public frame::Semantics {
   bool NoGlobalHooks(PyFunctionObject* call);
   bool NoOwnHooks(PyObject* self, PyObject* dict, const Source* source);
   PyFunctionObject* MethodBehind(PyObject* self, PyObject* dict, const Source* source, PyObject* name);
+  PyObject* CallAttrGetter(PyObject* getter, PyObject* object);
   PyObject* CallCustom(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallCheckpoint(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);

@@ -195,6 +195,7 @@ Session::Session(FjFrame* root, CaptureOptions options)
 }
 
 Session::~Session() {
+  LeaveNumpyStates();
   current = outer_;
   for (PyObject* o : constants_) Py_DECREF(o);
 }
@@ -235,7 +236,22 @@ std::nullptr_t Session::Break(BreakId id, const std::string& detail) {
   return nullptr;
 }
 
+void Session::LeaveNumpyStates() {
+  for (; !numpy_states.empty(); numpy_states.pop_back()) {
+    tensor::SavedError saved;
+    if (!tensor::ResetNumpyState(numpy_states.back().get())) PyErr_Clear();
+  }
+}
+
+bool Session::NoteNumpyState() {
+  const int now = tensor::NumpyWatch(), entry = numpy_entry_watch < 0 ? now : numpy_entry_watch;
+  if (numpy_watch.value_or(now) != now || (now & ~entry)) return Break(BreakId::kThreadState, "numpy.errstate"), false;
+  numpy_watch = now;
+  return true;
+}
+
 void Session::Abandon() {
+  LeaveNumpyStates();
   origins_.Clear();
   stores_.clear();
   calls_.clear();

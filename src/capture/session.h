@@ -232,6 +232,8 @@ class Session {
   int WriteDictItem(PyObject* dict, PyObject* key, PyObject* value);  // outside dict: pending; value null: delete
   bool HasPending(PyObject* dict) const;
   const std::vector<PendingStore>& stores() const { return stores_; }
+  // A pending store may take the last reference to some object: what it replaces is no number or string.
+  bool MayDrop() const;
   // A method that changes an outside list, set or deque, needs nothing from it and cannot fail. True: it is kept for
   // the exit.
   bool Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n);
@@ -248,11 +250,28 @@ class Session {
   guard::Line Where() const;                         // of the user's code being captured
   void Keep(PyObject* o) { keep_.emplace_back(o); }  // steals
   std::unordered_map<PyObject*, Ref> context_vars;   // ContextVar -> value set during capture
+  // Switches of the framework that were set (switches.cc): what they were at the entry and are for the program.
+  struct Switched {
+    std::string_view getter;
+    Ref key, entry, now;
+    bool attention;
+  };
+  std::vector<Switched> switches;
+  std::vector<PendingCall> switch_calls;
+  std::vector<PendingCall> SwitchCalls() const;            // those that are made at the exit
+  bool SwitchesFit(const std::string& callee, bool cuda);  // false (Break): a changed one bears on that call
+  // NumPy's error state belongs to this thread: it is really set while capturing. The tokens to go back.
+  std::vector<Ref> numpy_states;
+  std::optional<int> numpy_watch;  // of the calls on NumPy's arrays, and what it was at the entry
+  int numpy_entry_watch = -1;
+  bool NoteNumpyState();  // false (Break): it is another one than before, or sees more than the entry's
+  void LeaveNumpyStates();
+  int warning_scopes = 0;  // of warnings.catch_warnings; nothing that warns is captured
   enum class Library : uint8_t { kNone, kTorch, kNumpy, kCupy } library = Library::kNone;  // set by UseLibrary
   bool UseLibrary(Library l);  // false (Break): CuPy is beside no other one
   bool uses_torch = false;
-  // numpy.float64, a subclass of float: beside torch's tensors a number like any other, not an array of the graph.
-  bool IsNumpyNumber(PyObject* o) const { return uses_torch && PyFloat_Check(o) && !PyFloat_CheckExact(o); }
+  // numpy.float64, int64 and bool: beside torch's tensors numbers like any other, not arrays of the graph.
+  bool IsNumpyNumber(PyObject* o) const;
   bool uses_numpy = false;
   const CaptureOptions& options() const { return options_; }
   // What a framework function answers while a program is captured; nothing: it is an ordinary one.
@@ -324,7 +343,7 @@ class Session {
 
   FjFrame* root_;
   CaptureOptions options_;
-  bool numpy_number_ = false;  // among the arguments of the framework call at hand
+  bool numpy_number_ = false, numpy_integer_ = false;  // among the arguments of the framework call at hand
   bool asked_compiling_ = false;
   Session* outer_;
   int descent_ = 0;

@@ -134,6 +134,23 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
     if (n == "dim" || n == "ndimension") return PyLong_FromLong(rank);
     if (n == "numel" || n == "nelement") return s.SymIntObject(NumElements(m));
     if (n == "element_size") return PyLong_FromLong(DTypeSize(m.dtype));
+    if (n == "type" && m.framework == Framework::kTorch) {
+      static const std::map<DType, const char*> kNames = {{DType::kFloat32, "Float"},
+                                                          {DType::kFloat64, "Double"},
+                                                          {DType::kFloat16, "Half"},
+                                                          {DType::kInt64, "Long"},
+                                                          {DType::kInt32, "Int"},
+                                                          {DType::kBFloat16, "BFloat16"},
+                                                          {DType::kInt16, "Short"},
+                                                          {DType::kInt8, "Char"},
+                                                          {DType::kUInt8, "Byte"},
+                                                          {DType::kBool, "Bool"},
+                                                          {DType::kComplex64, "ComplexFloat"},
+                                                          {DType::kComplex128, "ComplexDouble"}};
+      const auto name = kNames.find(m.dtype);
+      if (name != kNames.end() && m.device.kind != DeviceKind::kMeta)
+        return PyUnicode_FromFormat("torch.%s%sTensor", m.device.kind == DeviceKind::kCpu ? "" : "cuda.", name->second);
+    }
     if (n == "is_floating_point") return PyBool_FromLong(IsFloat(m.dtype));
     if (n == "is_complex") return PyBool_FromLong(IsComplex(m.dtype));
     if (n == "is_signed") return PyBool_FromLong(!IsBool(m.dtype) && DTypeClass(m.dtype) != 'u');

@@ -4,6 +4,7 @@
 
 #include "capture/override.h"
 #include "diag/diag.h"
+#include "graph/hints.h"
 #include "surface/rows.h"
 #include "tensor/autograd.h"
 
@@ -23,8 +24,7 @@ std::vector<int> PartsOf(const autodiff::Joint& j, const std::vector<bool>& want
     if (wanted[i] && j.grads[i] != kNoValue) order.push_back(static_cast<int>(i));
   if (caps.empty()) return part;
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return j.grads[a] < j.grads[b]; });
-  std::vector<int64_t> hints;
-  for (const auto& s : j.graph.symbols) hints.push_back(s.hint);
+  const std::vector<int64_t> hints = Hints(j.graph);
   size_t now = 0;
   int64_t bytes = 0;
   for (size_t k = 0; k < order.size(); ++k) {
@@ -104,8 +104,7 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   std::vector<bool> kept(graph->outputs.size());
   for (size_t i = 0; i < kept.size(); ++i) kept[i] = t.differentiable[i] && s.lowering().KeepsResult(replay.outputs[i]);
   std::vector<int> region = RegionsOf(*graph, s.lowering().checkpointed());
-  std::vector<int64_t> hints;
-  for (const auto& symbol : graph->symbols) hints.push_back(symbol.hint);
+  const std::vector<int64_t> hints = Hints(*graph);
   bool random = false;
   for (const Node& n : graph->nodes) random |= n.op == Op::kExtern && surface::IsRandom(n.attrs.call->callee);
   {

@@ -8,6 +8,7 @@
 #include "codegen/gpu.h"
 #include "compiler/in_place.h"
 #include "diag/diag.h"
+#include "graph/hints.h"
 #include "graph/raises.h"
 #include "loop/depthwise.h"
 #include "pass/alias.h"
@@ -245,8 +246,7 @@ class Lowering {
   }
 
   int64_t Written(const Group& group) const {  // bytes, at the sizes that were captured
-    std::vector<int64_t> hints;
-    for (const auto& s : g_.symbols) hints.push_back(s.hint);
+    const std::vector<int64_t> hints = Hints(g_);
     int64_t bytes = 0;
     for (ValueId v : group.stored) {
       const TensorType& t = g_.nodes[v].type;

@@ -139,6 +139,15 @@ ValueId Defined(Reader& r, const Graph& g) {
   return v;
 }
 
+shape::Guard ReadCondition(Reader& r) {
+  const shape::Int left = r.Size();
+  const std::pair<const char*, shape::Cmp> relations[] = {
+      {"==", shape::Cmp::kEq}, {"!=", shape::Cmp::kNe}, {"<=", shape::Cmp::kLe}, {"<", shape::Cmp::kLt}};
+  for (auto& [text, relation] : relations)
+    if (r.Eat(text)) return {relation, left, r.Size(), ""};
+  r.Fail("expected ==, !=, < or <=");
+}
+
 }  // namespace
 
 Graph Graph::Parse(std::string_view text) {
@@ -154,6 +163,7 @@ Graph Graph::Parse(std::string_view text) {
     r.Expect("<-");
     g.writes.push_back({input, Defined(r, g)});
   }
+  while (r.Eat("require")) g.conditions.push_back(ReadCondition(r));
   r.Expect("return");
   if (r.Peek("%")) {
     do g.outputs.push_back(Defined(r, g));

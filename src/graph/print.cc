@@ -112,6 +112,7 @@ std::string Graph::str() const {
   for (size_t i = 0; i < symbols.size(); ++i) s += SymbolText(*this, i) + "\n";
   for (ValueId v = 0; v < nodes.size(); ++v) s += "  " + NodeText(*this, v, true) + "\n";
   for (const Write& w : writes) s += "  write " + std::to_string(w.input) + " <- %" + std::to_string(w.value) + "\n";
+  for (const shape::Guard& c : conditions) s += "  require " + c.str() + "\n";
   s += "  return" + (outputs.empty() ? "" : " " + Values(outputs)) + "\n";
   return s + "}\n";
 }

@@ -13,6 +13,7 @@
 #include <queue>
 
 #include "diag/diag.h"
+#include "graph/hints.h"
 #include "pass/alias.h"
 
 namespace framejit::pass {
@@ -70,8 +71,7 @@ class Fuser {
 
   void MarkFree() {
     const size_t n = g_.nodes.size();
-    std::vector<int64_t> hints;
-    for (const auto& s : g_.symbols) hints.push_back(s.hint);
+    const std::vector<int64_t> hints = Hints(g_);
     free_.assign(n, false);
     bytes_.assign(n, 0);
     readers_.assign(n, {});

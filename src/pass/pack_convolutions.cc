@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "graph/hints.h"
 #include "graph/rewrite.h"
 #include "pass/cse.h"
 #include "pass/fixed.h"
@@ -182,8 +183,7 @@ class Packer {
       end_of[folds[v] ? folds[v]->add : v] = static_cast<int>(v);
       if (folds[v]) skipped[v] = skipped[folds[v]->mul] = true;
     }
-    std::vector<int64_t> hints;
-    for (const auto& s : g_.symbols) hints.push_back(s.hint);
+    const std::vector<int64_t> hints = Hints(g_);
     Rewriter r(g_);
     for (ValueId v = 0; v < g_.nodes.size(); ++v) {
       if (end_of[v] >= 0) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 
+#include "graph/hints.h"
 #include "graph/rewrite.h"
 #include "pass/cse.h"
 #include "pass/fixed.h"
@@ -28,8 +29,7 @@ ValueId WeightOf(const Graph& g, const std::vector<bool>& fixed, const Node& n) 
 
 int PackProducts(Graph& g, const std::vector<bool>& weights) {
   const std::vector<bool> fixed = FixedValues(g, weights);
-  std::vector<int64_t> hints;
-  for (const auto& s : g.symbols) hints.push_back(s.hint);
+  const std::vector<int64_t> hints = Hints(g);
   std::map<ValueId, int64_t> rows;  // by weight: of its largest product
   for (const Node& n : g.nodes) {
     const ValueId w = WeightOf(g, fixed, n);

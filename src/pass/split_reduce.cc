@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/hints.h"
+
 namespace framejit::pass {
 namespace {
 
@@ -76,8 +78,7 @@ std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int6
 }  // namespace
 
 int SplitReduce(Graph& g, bool gpu) {
-  std::vector<int64_t> hints;
-  for (const auto& s : g.symbols) hints.push_back(s.hint);
+  const std::vector<int64_t> hints = Hints(g);
   int count = 0;
   std::vector<Node> nodes;
   std::vector<ValueId> moved(g.nodes.size());

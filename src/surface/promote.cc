@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cfloat>
+#include <cmath>
 
 namespace framejit::surface {
 namespace {
@@ -130,6 +131,17 @@ bool FitsIn(const Arg& number, DType t) {
   int bits = 8 * DTypeSize(t);
   if (IsSigned(t)) return bits == 64 || (v >= -(int64_t{1} << (bits - 1)) && v < (int64_t{1} << (bits - 1)));
   return v >= 0 && (bits == 64 || v < (int64_t{1} << bits));
+}
+
+std::optional<Arg> Converted(const Arg& number, DType t) {
+  if (number.is(Arg::Kind::kFloat) && IsBool(t)) return Arg::Bool(number.f != 0);
+  if (number.is(Arg::Kind::kFloat) && IsInteger(t)) {
+    const double whole = std::trunc(number.f);
+    if (!(std::abs(whole) < 0x1p62) || (whole < 0 && !IsSigned(t))) return {};
+    return Converted(Arg::Int(static_cast<int64_t>(whole)), t);
+  }
+  if (!FitsIn(number, t)) return {};
+  return number;
 }
 
 double LargestFloat(DType t) {

@@ -190,8 +190,8 @@ std::optional<std::vector<Arg>> Signature::Bind(const Call& call) const {
   }
   for (size_t i = 0; i < params.size(); ++i) {
     if (given[i]) continue;
-    if (!params[i].has_default && !(params[i].variadic)) return std::nullopt;
-    bound[i] = params[i].has_default ? params[i].default_value : Arg::Seq(Kind::kTuple, {});
+    if (!params[i].has_default) return std::nullopt;
+    bound[i] = params[i].default_value;
   }
   return bound;
 }

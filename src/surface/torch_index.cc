@@ -192,12 +192,19 @@ Outs GetItem(Scope& s) {
   return idx.view.Done();
 }
 
+// A number to be stored, as the target's dtype.
+Arg Number(Scope& s, const Arg& number, DType t) {
+  if (!s.torch() && IsInteger(t) && number.is(Kind::kFloat)) Scope::Skip();
+  auto fits = s.torch() ? Converted(number, t) : FitsIn(number, t) ? std::optional(number) : std::nullopt;
+  if (!fits) Scope::Fail("value does not fit the dtype");
+  return *fits;
+}
+
 // The value to be stored, as the target's dtype and shape.
 ValueId Stored(Scope& s, const Operand& v, DType t, const Ints& sizes) {
   if (!v.is_tensor()) {
-    if (!FitsIn(v.number, t)) Scope::Fail("value does not fit the dtype");
-    if (IsInteger(t) && v.number.is(Kind::kFloat)) Scope::Skip();
-    return s.b.Broadcast(s.Constant(v.number, t), sizes);
+    auto number = Number(s, v.number, t);
+    return s.b.Broadcast(s.Constant(number, t), sizes);
   }
   if (IsComplex(v.meta->dtype)) Scope::Skip();
   ValueId value = s.b.Cast(v.value, t);
@@ -207,33 +214,35 @@ ValueId Stored(Scope& s, const Operand& v, DType t, const Ints& sizes) {
   return s.b.Broadcast(s.b.Reshape(value, mine), sizes);
 }
 
-// index_put keeps its framework kernel; x[idx] = v writes its result.
+// index_put keeps its framework kernel, on what the other indices leave of the tensor: that part with the values
+// stored.
 ValueId IndexPut(Scope& s, const Operand& x, const Indexing& idx, const Arg& key, const Operand& value) {
   const DType t = x.meta->dtype;
   if (!s.torch() || (value.is_tensor() && value.meta->dtype != t)) Scope::Skip();
-  if (!value.is_tensor()) {
-    if (!FitsIn(value.number, t)) Scope::Fail("value does not fit the dtype");
-    if (IsInteger(t) && value.number.is(Kind::kFloat)) Scope::Skip();
-  }
+  bool whole = true;  // nothing but index tensors and `:`
+  for (const Arg& a : IndexItems(key))
+    whole &= a.is(Kind::kTensor) ||
+             (a.is(Kind::kSlice) && a.items[0].is_none() && a.items[1].is_none() && a.items[2].is_none());
   auto call = std::make_shared<Call>();
-  call->callee = "torch.Tensor.index_put";
+  call->callee = whole ? "torch.Tensor.index_put" : "framejit._functions.index_put_copy";
   call->mode = s.mode;
-  std::vector<ValueId> operands = {x.value};
+  std::vector<ValueId> operands = {whole ? x.value : idx.view.value()};
   std::vector<Arg> indices;
-  for (const Arg& a : IndexItems(key)) {
-    if (a.is(Kind::kTensor)) {
-      indices.push_back(Arg::Tensor(static_cast<TraceId>(operands.size())));
-      operands.push_back(s.Read(a).value);
-    } else {
-      bool whole = a.is(Kind::kSlice) && a.items[0].is_none() && a.items[1].is_none() && a.items[2].is_none();
-      if (!whole) Scope::Skip();
-      indices.push_back(Arg::None());
-    }
+  for (const auto& [axis, index] : idx.tensors) {
+    while (static_cast<int>(indices.size()) < axis) indices.push_back(Arg::None());
+    indices.push_back(Arg::Tensor(static_cast<TraceId>(operands.size())));
+    operands.push_back(index.value);
+    // A mask stands for as many axes as it has.
+    const bool last = &index == &idx.tensors.back().second;
+    if (index.meta->dtype == DType::kUInt8) Scope::Skip();
+    if (IsBool(index.meta->dtype) && (index.rank() == 0 || (index.rank() > 1 && !last))) Scope::Skip();
   }
   call->args = {Arg::Tensor(0), Arg::Seq(Kind::kTuple, indices), Arg::Tensor(static_cast<TraceId>(operands.size()))};
   call->result = Arg::Tensor(0);
-  operands.push_back(value.is_tensor() ? value.value : s.Constant(value.number, t));
-  return s.b.Extern(call, operands, {{x.meta->dtype, x.meta->sizes, x.meta->device}}, {x.meta->strides});
+  operands.push_back(value.is_tensor() ? value.value : s.Constant(Number(s, value.number, t), t));
+  if (whole) return s.b.Extern(call, operands, {{t, x.meta->sizes, x.meta->device}}, {x.meta->strides});
+  const Ints sizes = idx.view.sizes();
+  return idx.view.Replaced(s.b.Extern(call, operands, {{t, sizes, x.meta->device}}, {RowMajor(sizes)}));
 }
 
 Outs SetItem(Scope& s) {

@@ -511,12 +511,13 @@ Outs MaskedFill(Scope& s) {
   if (!IsBool(mask.meta->dtype)) Scope::Fail("masked_fill needs a bool mask");
   if (value.is_tensor() && value.rank() != 0) Scope::Fail("masked_fill needs a 0-dimensional value");
   DType t = x.meta->dtype;
-  DType from = value.is_tensor()                    ? value.meta->dtype
-               : value.number.is(Arg::Kind::kFloat) ? DType::kFloat32
-                                                    : DType::kBool;
-  if (!TorchCanCast(from, t) && !IsBool(t)) Scope::Fail("value cannot be converted without overflow");
-  if (!value.is_tensor() && !FitsIn(value.number, t)) Scope::Fail("value cannot be converted without overflow");
-  if (IsBool(t) && from == DType::kFloat32) Scope::Skip();
+  if (value.is_tensor()) {
+    if (!TorchCanCast(value.meta->dtype, t)) Scope::Skip();
+  } else {
+    auto number = Converted(value.number, t);
+    if (!number) Scope::Fail("value cannot be converted without overflow");
+    value.number = *number;
+  }
   return s.b.Where(mask.value, As(s, value, t), x.value);  // always row-major
 }
 

@@ -534,7 +534,7 @@ constexpr Row kRows[] = {
     {"tm:transpose tm:swapaxes tm:swapdims", "(Tensor input, int dim0, int dim1)", &Transpose, Op::kInput, kAnyDType},
     {"NM:swapaxes", "(Tensor input, int axis1, int axis2)", &Transpose, Op::kInput, kAnyDType},
     {"tm:permute", "(Tensor input, int[]... dims)", &PermuteRow, Op::kInput, kAnyDType},
-    {"M:transpose NM:permute_dims N:transpose", "(Tensor input, int[]... axes)", &PermuteRow, Op::kInput, kAnyDType},
+    {"M:transpose NM:permute_dims N:transpose", "(Tensor input, int[]... axes=())", &PermuteRow, Op::kInput, kAnyDType},
     {"m:view", "(Tensor input, int[]... size)", &ViewRow, Op::kInput, kAnyDType},
     {"tm:reshape", "(Tensor input, int[]... shape)", &ReshapeRow, Op::kInput, kAnyDType},
     {"M:reshape", "(Tensor input, int[]... shape)", &ReshapeRow, Op::kInput, kAnyDType},

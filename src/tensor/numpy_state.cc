@@ -88,6 +88,10 @@ int NumpyWatch() {
   return s ? Watch(s->mask) : kDivide | kOverflow | kInvalid;
 }
 
+bool ResetNumpyState(PyObject* token) {
+  return PyContextVar_Reset(TheAccess().variable, token) == 0;
+}
+
 bool IsNumpyState(PyObject* o) {
   return NumpyLoaded() && o == TheAccess().variable;
 }

@@ -76,8 +76,9 @@ class AutocastOff {
 void SetGradMode(bool);  // torch._C._set_grad_enabled without Python
 // NumPy's error handling (errstate); nullopt if it cannot be read without calling Python.
 std::optional<std::pair<uint64_t, uint64_t>> ReadNumpyState();
-int NumpyWatch();                // Status bits that NumPy would tell of under the present error handling
-bool IsNumpyState(PyObject* o);  // the context variable that holds it
+int NumpyWatch();                       // Status bits that NumPy would tell of under the present error handling
+bool ResetNumpyState(PyObject* token);  // of PyContextVar_Set; false with an exception
+bool IsNumpyState(PyObject* o);         // the context variable that holds it
 // While alive, NumPy raises what it would tell of in any way, warnings of its Python functions too, so that a compiled
 // run can end there and start over in Python, which tells it at the right line.
 class NumpyRaises {

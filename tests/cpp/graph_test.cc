@@ -27,6 +27,8 @@ const char* const kEverything = R"fjt(graph "every \"thing\"" {
   %11 = result %10, axes=[1] : i64[s2]
   %12 = extern call={torch.manual_seed(0)}, results=[] : f32[]
   write 0 <- %8
+  require s2 < (s0 + 1)
+  require 1 <= s2
   return %6, %11, %6
 }
 )fjt";
@@ -51,6 +53,9 @@ TEST(GraphText, ParseKeepsEveryField) {
   EXPECT_EQ(g.symbol_sources[1].input, 1);
   EXPECT_EQ(g.symbol_sources[1].dim, -1);
   EXPECT_EQ(g.inputs, (std::vector<ValueId>{0, 1}));
+  ASSERT_EQ(g.conditions.size(), 2u);
+  EXPECT_EQ(g.conditions[0].cmp, shape::Cmp::kLt);
+  EXPECT_EQ(g.conditions[1].rhs, Int::Symbol(2));
   EXPECT_EQ(g.node(1).type.device, (Device{DeviceKind::kCuda, 1}));
   EXPECT_EQ(g.node(4).attrs.syms, Ints{2});
   EXPECT_EQ(g.node(6).attrs.dtype, DType::kFloat32);

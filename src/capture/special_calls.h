@@ -1,0 +1,11 @@
+// Calls of C functions that capture answers by rules of its own.
+#pragma once
+
+#include "capture/semantics.h"
+
+namespace framejit::capture {
+
+// len, getattr, isinstance, id, ... by name. Null without an error and *handled = false: it is none of these.
+PyObject* Special(CaptureSemantics& c, Session& s, const char* name, PyObject* const* args, Py_ssize_t nargs,
+                  bool* handled);
+}  // namespace framejit::capture
