@@ -108,9 +108,10 @@ bool Flatten(PyObject* o, Arg* shape, Inference* in) {
 }
 
 std::optional<Inferred> InferByFramework(Call& call, const std::vector<TensorMeta>& operands,
-                                         const std::vector<PyObject*>& constants, std::string* why) {
+                                         const std::vector<PyObject*>& constants, std::string* why,
+                                         bool sizes_made_up) {
   SavedError saved;
-  Inference in{operands};
+  Inference in{operands, sizes_made_up};
   Call numbered = call;
   bool ok = NumberOperands(numbered, operands.size());
   if (!ok) in.Fail("operands do not fit the call");

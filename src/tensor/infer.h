@@ -13,6 +13,7 @@ inline constexpr int64_t kMaxStandIn = 1 << 20;  // elements: stand-ins are real
 
 struct Inference {
   const std::vector<TensorMeta>& metas;
+  bool sizes_made_up = false;  // not those of operands that the program has
   std::vector<Ref> operands = {};
   std::vector<TensorMeta> results = {};
   std::vector<Inferred::Alias> aliases = {};  // one a result, as far as one is an alias

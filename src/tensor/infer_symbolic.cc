@@ -101,7 +101,7 @@ std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>&
     }
     answered = simplified;
     VisitInts(answered, [&](Int& i) { i = Int(i.Eval(v)); });
-    auto answer = InferByFramework(answered, concrete, constants, why);
+    auto answer = InferByFramework(answered, concrete, constants, why, true);
     if (!answer) return std::nullopt;
     answers.push_back(std::move(*answer));
   }

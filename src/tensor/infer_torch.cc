@@ -15,10 +15,7 @@ namespace framejit::tensor {
 namespace {
 
 // These write operands without saying so (running statistics, renormalised rows): nothing on a meta tensor shows it.
-constexpr const char* kWritesInSilence[] = {
-    "batch_norm",       "native_batch_norm", "_native_batch_norm_legit", "instance_norm",
-    "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_update_stats",  "rrelu",
-    "rrelu_with_noise"};
+constexpr const char* kWritesInSilence[] = {"instance_norm", "rrelu", "rrelu_with_noise"};
 
 enum class Way { kReal, kMeta };
 
@@ -174,6 +171,7 @@ bool WritesInSilence(const Call& call) {
   for (const char* name : kWritesInSilence) {
     if (last == name) return true;
   }
+  if (last.find("batch_norm") != std::string_view::npos) return true;  // all of its forms; some look at no size, either
   if (last != "embedding" && last != "embedding_bag") return false;
   for (auto& [name, a] : call.kwargs) {
     if (name == "max_norm" && !a.is_none()) return true;
@@ -313,10 +311,14 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   }
   Listening listening(t);
   Verdict v = Verdict::kTryMeta;
-  if (SmallAndPlain(call, *in, 4 * kMaxStandIn)) v = Try(t, call, constants, Way::kReal, in);
+  // Bare operators may take sizes on trust, those of stand-ins that do not fit each other, too; a user's do what they
+  // do.
+  const bool safe =
+      !call.callee.starts_with("torch.ops.") || (call.callee.starts_with("torch.ops.aten.") && !in->sizes_made_up);
+  if (safe && SmallAndPlain(call, *in, 4 * kMaxStandIn)) v = Try(t, call, constants, Way::kReal, in);
   if (v == Verdict::kTryMeta) {
     v = Try(t, call, constants, Way::kMeta, in);
-    if (v == Verdict::kDone && MayLackResults(*in) && SmallAndPlain(call, *in, 64 * kMaxStandIn)) {
+    if (safe && v == Verdict::kDone && MayLackResults(*in) && SmallAndPlain(call, *in, 64 * kMaxStandIn)) {
       in->results.clear();
       in->aliases.clear();
       v = Try(t, call, constants, Way::kReal, in);

@@ -143,8 +143,10 @@ std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, co
 
 // Calls one framework function on meta tensors (torch) or tiny stand-ins to learn result types; sizes concrete.
 // nullopt with *why: data-dependent or unsupported. Results follow Call::result's structure, which it fills in.
+// sizes_made_up: they need not fit each other.
 std::optional<Inferred> InferByFramework(Call& call, const std::vector<TensorMeta>& operands,
-                                         const std::vector<PyObject*>& constants, std::string* why);
+                                         const std::vector<PyObject*>& constants, std::string* why,
+                                         bool sizes_made_up = false);
 
 // The same where sizes are symbolic (infer_symbolic.cc).
 std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,

@@ -517,7 +517,6 @@ STATEMENTS = {
 BREAKS = {
     "torch.Tensor.data",  # shares memory, but not its version, with the tensor
     "torch.Tensor.item of a float",  # the number goes on into Python
-    "torch.Tensor.requires_grad_",
     "builtins.id",  # of an object that was made here
     "collections.namedtuple",  # a class made in the function
     "class in the function",

@@ -357,3 +357,20 @@ def test_a_backward_that_writes_does_so_when_it_runs(fj):
         assert log == ["forward"]
         out.backward()
         assert log == ["forward", "backward"]
+
+
+def test_kernels_of_users_run_as_often_as_the_program_says(fj):
+    runs = []
+
+    @torch.library.custom_op("framejit_test::counted", mutates_args=())
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        runs.append(tuple(x.shape))
+        return x.sin() * 2
+
+    counted.register_fake(torch.empty_like)
+    compiled = fj.compile(lambda x: counted(x + 1) * 2)
+    for n in (3, 3, 5, 7):
+        x = torch.arange(float(n))
+        torch.testing.assert_close(compiled(x), (x + 1).sin() * 4)
+    assert runs == [(3,), (3,), (5,), (7,)]
+    assert fj.explain(compiled)(x).graph_break_count == 0
