@@ -125,7 +125,7 @@ void MoveTo(Graph& g, Device device) {
     const bool input = n.op == Op::kInput;
     ValueId now = r.Append(std::move(n));
     inputs[v] = now;
-    if (input) now = r.Append(CopyTo(now, type, device, "torch.contiguous_format", RowMajor(type.shape)));
+    if (input) now = r.Append(CopyTo(now, type, device, "contiguous_format", RowMajor(type.shape)));
     r.Set(v, now);
   }
   std::vector<ValueId> asked = g.outputs, starts = g.inputs;
@@ -135,7 +135,7 @@ void MoveTo(Graph& g, Device device) {
   for (ValueId v : asked) {
     const Node& n = r.node(r[v]);
     const shape::Ints strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides;
-    r.Set(v, r.Append(CopyTo(r[v], n.type, Device{}, "torch.preserve_format", strides)));
+    r.Set(v, r.Append(CopyTo(r[v], n.type, Device{}, "preserve_format", strides)));
   }
   r.Finish();
   for (size_t i = 0; i < starts.size(); ++i) g.inputs[i] = inputs[starts[i]];
