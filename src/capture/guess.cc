@@ -79,18 +79,21 @@ PyObject* Session::GuessValue(TraceId t, bool truth) {
   const auto here = [&](const Guess& g) { return g.code.get() == where.first && g.at == where.second; };
   const int before = static_cast<int>(std::count_if(guesses_.begin(), guesses_.end(), here));
   if (before == (truth ? kMostTruths : kMostNumbers)) return nullptr;
-  auto known = options_.guesses->taken.find({where, before});
-  if (known == options_.guesses->taken.end()) {
-    Ref tensor = RunUpTo(t), value(tensor ? Ask(tensor.get(), truth) : Ref());
+  auto& taken = options_.guesses->taken;  // of all threads: what is found in it is held at once
+  auto known = taken.find({where, before});
+  Ref value = known == taken.end() ? Ref() : Borrow(known->second.get());
+  if (!value) {
+    Ref tensor = RunUpTo(t);
+    if (tensor) value = Ask(tensor.get(), truth);
     if (!value || !(PyBool_Check(value.get()) || PyLong_CheckExact(value.get()))) return PyErr_Clear(), nullptr;
-    known = options_.guesses->taken.emplace(std::pair{where, before}, std::move(value)).first;
+    value = Borrow(taken.emplace(std::pair{where, before}, std::move(value)).first->second.get());
     options_.guesses->codes.push_back(Borrow(code.get()));
-    Ref text(PyObject_Repr(known->second.get()));
+    Ref text(PyObject_Repr(value.get()));
     diag::Log(diag::Channel::perf_, "what data says at " + guard::Text(Where()) + " is taken to be " +
                                         (text ? PyUnicode_AsUTF8(text.get()) : "?") + ", and checked after every run");
   }
-  guesses_.push_back({t, Borrow(known->second.get()), std::move(code), where.second});
-  return Py_NewRef(known->second.get());
+  guesses_.push_back({t, Borrow(value.get()), std::move(code), where.second});
+  return value.release();
 }
 
 bool Session::GuessSizes(Call* call) {

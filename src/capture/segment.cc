@@ -142,7 +142,9 @@ bool LeftToNumpy(const Trace& trace, const Graph& g, int ieee) {
 
 // NumPy's functions under torch's default device run there, where code is made for all of them.
 std::optional<Device> NumpyDevice(Session& s) {
-  if (s.uses_torch || s.numpy_devices.size() != 1 || !s.numpy_devices.begin()->starts_with("cuda")) return {};
+  if (s.uses_torch || !tensor::TorchLoaded() || s.numpy_devices.size() != 1 ||
+      !s.numpy_devices.begin()->starts_with("cuda"))
+    return {};
   for (const Node& n : s.graph().nodes)
     if (n.op == Op::kExtern || std::any_of(n.strides.begin(), n.strides.end(),
                                            [&](shape::Int stride) { return stride.Eval(s.env().hints()) < 0; }))
