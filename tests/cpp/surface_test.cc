@@ -154,7 +154,8 @@ TEST(Signature, ListsAndVariadics) {
     ASSERT_EQ((*a)[1].items.size(), 2u);
     EXPECT_EQ((*a)[1].items[1].i, Int(-1));
   }
-  EXPECT_EQ((*s.Bind(Plain({T(0)})))[1].items.size(), 0u);
+  EXPECT_EQ((*s.Bind(Plain({T(0), Tuple({})})))[1].items.size(), 0u);
+  EXPECT_FALSE(s.Bind(Plain({T(0)})));  // as torch
   EXPECT_FALSE(s.Bind(Plain({T(0), I(2), Arg::Float(1)})));
   Signature one = Signature::Parse("(Tensor input, int[] dim)");
   EXPECT_EQ((*one.Bind(Plain({T(0), I(1)})))[1].items.size(), 1u);

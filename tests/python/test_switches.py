@@ -48,13 +48,13 @@ def test_switches_for_a_while_are_in_the_graph():
     assert graphs(f, x) == (1, 0)
     compiled = framejit.compile(f)
     for was in (True, False, True):
-        cudnn.enabled = was
+        torch._C._set_cudnn_enabled(was)
         try:
             seen.clear()
             assert compiled(x).tolist() == [3.0 + was] * 3
             assert cudnn.enabled is was and seen == [False]
         finally:
-            cudnn.enabled = True
+            torch._C._set_cudnn_enabled(True)
 
 
 def test_a_switch_that_stays_changed_is_changed():
@@ -64,12 +64,12 @@ def test_a_switch_that_stays_changed_is_changed():
 
     x, compiled = torch.ones(3), framejit.compile(f)
     for _ in range(3):
-        cudnn.benchmark = False
+        torch._C._set_cudnn_benchmark(False)
         try:
             assert compiled(x).tolist() == [2.0] * 3
             assert cudnn.benchmark is True
         finally:
-            cudnn.benchmark = False
+            torch._C._set_cudnn_benchmark(False)
 
 
 @pytest.mark.parametrize("within", [False, True])
