@@ -58,6 +58,12 @@ ValueId Patches(Builder& b, ValueId x, const Ints& w, const Ints& out, const Att
   const int64_t *stride = attrs.axes.data(), *padding = stride + 2, *dilation = stride + 4;
   const Int channels = w[1], h = out[2], wide = out[3];
   const ValueId padded = Padded(b, x, {0, 0, 0, 0, padding[0], padding[0], padding[1], padding[1]});
+  if (!(w[2] * w[3] == Int(1)) && w[2] == Int(stride[0]) && w[3] == Int(stride[1]) && dilation[0] == 1 &&
+      dilation[1] == 1) {  // windows side by side
+    const ValueId seen = b.Slice(b.Slice(padded, 2, 0, h * w[2], 1), 3, 0, wide * w[3], 1);
+    const ValueId windows = b.Permute(b.Reshape(seen, {channels, h, w[2], wide, w[3]}), {0, 2, 4, 1, 3});
+    return b.Reshape(windows, {channels * w[2] * w[3], h * wide});
+  }
   std::vector<ValueId> taps;
   for (int64_t i = 0; i < w[2].value(); ++i) {
     const ValueId rows = b.Slice(padded, 2, i * dilation[0], h, stride[0]);

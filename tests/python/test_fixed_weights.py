@@ -149,3 +149,17 @@ def test_gradients_of_some_operands(fresh, name):
                 torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
             else:
                 assert mine is theirs or mine == theirs, (wanted, mine, theirs)
+
+
+@pytest.mark.parametrize("channels, filters, window, padding, size", [(3, 160, 16, 0, (224, 48)), (3, 80, 4, 1, (30, 29)), (2, 50, (2, 3), 0, (7, 11)), (1, 70, 5, 2, (23, 26))])
+def test_windows_side_by_side(fresh, channels, filters, window, padding, size):
+    """As a vision transformer cuts its picture; rows and columns left over, too."""
+    torch.manual_seed(0)
+    conv, x = torch.nn.Conv2d(channels, filters, window, stride=window, padding=padding), torch.randn(1, channels, *size)
+    compiled = fresh.compile(lambda x: conv(x) * 2)
+    told = []
+    for grad in (False, True, False):
+        with torch.set_grad_enabled(grad):
+            torch.testing.assert_close(compiled(x), conv(x) * 2, rtol=1e-4, atol=1e-4)
+        told.append(fresh.cache_info(compiled)["kernels"])
+    assert told[0] < 6, told  # no kernel for each element of a window
