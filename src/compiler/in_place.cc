@@ -219,6 +219,13 @@ void ReuseOperands(Plan& plan, const std::vector<loop::Kernel>& kernels) {
   std::vector<bool> committed(plan.storages.size(), false);
   for (const auto& c : plan.commits) committed[plan.values[c.value].storage] = true;
   for (const auto& o : plan.outputs) last[plan.values[o.value].storage] = kNever;
+  std::vector<bool> ours(plan.storages.size(), false);  // what nobody else may see: not what externs return
+  for (size_t s = 0; s < plan.storages.size(); ++s) ours[s] = plan.storages[s].kind == Storage::Kind::kScratch;
+  for (const Step& step : plan.steps) {
+    if (step.kind != Step::Kind::kConv && step.kind != Step::Kind::kAttention && step.kind != Step::Kind::kLinear)
+      continue;
+    for (int v : step.results) ours[plan.values[v].storage] = true;
+  }
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     if (step.kind != Step::Kind::kKernel) continue;
@@ -232,7 +239,7 @@ void ReuseOperands(Plan& plan, const std::vector<loop::Kernel>& kernels) {
       for (int v : step.operands) {
         const runtime::Value& operand = plan.values[v];
         const int to = operand.storage;
-        if (Contains(step.results, v) || plan.storages[to].kind != Storage::Kind::kScratch || !operand.whole) continue;
+        if (Contains(step.results, v) || !ours[to] || !operand.whole) continue;
         if (committed[to] || last[to] != static_cast<int>(i) || operand.sizes != result.sizes) continue;
         if (operand.strides != result.strides || DTypeSize(operand.dtype) != DTypeSize(result.dtype)) continue;
         if (!ReadsBeforeWriting(plan, step, kernels[i], static_cast<int>(a), to)) continue;

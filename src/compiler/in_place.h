@@ -38,8 +38,8 @@ void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, cons
 // Marks commits as direct and moves their kernels to the end. kernels[i]: of step i (empty for other steps).
 void WriteDirectly(runtime::Plan& plan, std::vector<loop::Kernel>& kernels);
 
-// A result takes the scratch of an operand that nobody reads any more, if the kernel reads each element before it
-// writes it: half of the cache for a chain of kernels and library calls.
+// A result takes the memory of an operand that nobody reads any more (scratch, or what a library has returned), if the
+// kernel reads each element before it writes it: half of the cache for a chain of kernels and library calls.
 void ReuseOperands(runtime::Plan& plan, const std::vector<loop::Kernel>& kernels);
 
 }  // namespace framejit::compiler
