@@ -110,10 +110,14 @@ class GpuEmitter : public GpuReducer {
     }
     return out;
   }
+  // Nothing where nothing is read: all who have nothing would meet at one address.
   void Prefetch(int n, const Site& site) {
-    Value* p = OrZeros(Address(k_.insts[n], site, 0), site.active);
-    auto* f = llvm::FunctionType::get(b_.getVoidTy(), {p->getType()}, false);
-    b_.CreateCall(llvm::InlineAsm::get(f, "prefetch.global.L2 [$0];", "l", /*hasSideEffects=*/true), {p});
+    Value* operands[] = {Address(k_.insts[n], site, 0),
+                         b_.CreateZExt(site.active ? site.active : b_.getTrue(), b_.getInt32Ty())};
+    auto* f = llvm::FunctionType::get(b_.getVoidTy(), {operands[0]->getType(), operands[1]->getType()}, false);
+    b_.CreateCall(llvm::InlineAsm::get(f, "{ .reg .pred p; setp.ne.u32 p, $1, 0; @p prefetch.global.L2 [$0]; }", "l,r",
+                                       /*hasSideEffects=*/true),
+                  operands);
   }
 
   // --- point kernels

@@ -150,24 +150,26 @@ std::vector<bool> GpuUniform(const Kernel& k, int vector) {
 // A row of so many vectors in the shared memory of a block, or of a cluster. Several blocks a multiprocessor, so that
 // one computes while others load; small ones, where they are many (all measured on an H200).
 static bool HoldRow(const Kernel& k, int64_t vectors, int capability, int most_cluster, GpuSchedule* s) {
-  constexpr int kOneBlock = 64 << 10, kOfMany = 16 << 10, kLeast = 128, kOfThread = 128;  // bytes; threads
-  const int most = capability == 90 || capability == 100 ? 200 << 10 : 96 << 10;          // bytes of a multiprocessor
+  constexpr int kOneBlock = 64 << 10, kOfMany = 16 << 10, kLeast = 128;           // bytes; threads
+  const int most = capability == 90 || capability == 100 ? 200 << 10 : 96 << 10;  // bytes of a multiprocessor
   int64_t of_vector = 0;
   for (int n : GpuHeldLoads(k, *s)) of_vector += s->vector * DTypeSize(k.buffers[k.insts[n].buffer].dtype);
   const int64_t row = vectors * of_vector;
   if (row == 0) return false;
   int cluster = 1, threads = kLeast;
   while (row > kOneBlock && cluster < most_cluster && row > int64_t{kOfMany} * cluster) cluster *= 2;
-  const int64_t of_thread = cluster == 1 ? kOfThread : 2 * kOfThread;
-  while (threads < kMostThreads && row > of_thread * threads * cluster) threads *= 2;
-  auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  constexpr int kUnroll = 2;
-  const int64_t steps = ceil(vectors, int64_t{threads} * cluster * kUnroll),
-                bytes = steps * kUnroll * threads * of_vector;
+  const int of_thread = cluster > 1 ? 256 : row < kOneBlock ? 128 : 64;
+  while (threads < kMostThreads && row > int64_t{of_thread} * threads * cluster) threads *= 2;
+  auto steps_of = [&](int unroll) {
+    const int64_t at_once = int64_t{unroll} * threads * cluster;
+    return (vectors + at_once - 1) / at_once;
+  };
+  const int unroll = 2 * steps_of(2) > steps_of(1) ? 1 : 2;  // what does not fill a step costs as much as what does
+  const int64_t bytes = steps_of(unroll) * unroll * threads * of_vector;
   if (bytes > most) return false;
   s->cluster = cluster;
   s->row_threads = threads;
-  s->unroll = kUnroll;
+  s->unroll = unroll;
   s->held = static_cast<int>(bytes);
   s->blocks = static_cast<int>(std::clamp<int64_t>(most / bytes, 1, 1536 / threads));
   return true;
@@ -326,8 +328,8 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
         s.row_threads = threads;
         s.unroll = static_cast<int>(std::max<int64_t>(1, each(threads)));
       }
-      // Long rows of 16-bit numbers are better held in shared memory, too.
-      const bool hold = !s.resident || (threads == kMostThreads && smallest < 4);
+      // Where one block would fill a multiprocessor, rows are better held in shared memory, too.
+      const bool hold = !s.resident || (threads == kMostThreads && (smallest < 4 || each(threads) * v > few));
       if (hold && known && s.stores && clusters && v > 1 && HoldRow(k, total, capability, most_cluster, &s)) {
         s.resident = false;
         s.threads = s.row_threads;

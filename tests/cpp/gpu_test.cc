@@ -237,7 +237,20 @@ TEST(Gpu, LongRowsAreHeldInSharedMemory) {
     for (const char* what : {"cluster", "mbarrier", "cp.async", "griddepcontrol"})
       EXPECT_EQ(Count(old, what), 0) << what;
   }
-  // Vectors past the end of a row read nothing: not one address for all of them.
+  // As many threads as fill their last step, too.
+  for (const auto& [length, unroll] : {std::pair{12288, 2}, {20000, 1}, {32768, 2}}) {
+    const Made m = Whole("rows", [&](Builder& b) -> std::vector<ValueId> {
+      const ValueId x = b.Cast(In(b, DType::kBFloat16, {64, length}), DType::kFloat32);
+      return {b.Cast(Softmax(b, x, 1), DType::kBFloat16)};
+    });
+    const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, 90, true, true);
+    EXPECT_EQ(s.cluster, 1);
+    EXPECT_EQ(s.unroll, unroll) << length;
+    EXPECT_LT(s.held, 2 * length * 21 / 20) << length;
+  }
+  // Vectors past the end of a row read nothing, and fetch nothing: not one address for all of them.
+  EXPECT_GT(Count(Ptx(Named(all, "softmax_50256")), "@p prefetch"), 0);
+  EXPECT_EQ(Count(Ptx(Named(all, "softmax_50256")), "\tprefetch"), 0);
   EXPECT_GT(Count(Ptx(Named(all, "softmax_50256")), ", 16, %r"), 0);
   EXPECT_EQ(Count(Ptx(Named(all, "softmax_32768")), ", 16, %r"), 0);
   EXPECT_EQ(codegen::MakeGpuSchedule(Named(all, "softmax_50257").built.kernel, 90, true, true).held, 0);
