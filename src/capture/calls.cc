@@ -565,20 +565,22 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
     }
     // A dict read by one key is a guard on that key alone.
     if (PyDict_Check(args[0]) && s_.IsOutside(args[0]) && (owner == &PyDict_Type) &&
-        (!strcmp(name, "get") || !strcmp(name, "__getitem__") || !strcmp(name, "__contains__")) && nargs >= 2 &&
-        nargs <= 3 && s_.GuardsKey(args[0], args[1])) {
+        (!strcmp(name, "get") || !strcmp(name, "__getitem__") || !strcmp(name, "__contains__") ||
+         ((!strcmp(name, "pop") || !strcmp(name, "setdefault")) && !kwnames && PyDict_CheckExact(args[0]) &&
+          IsPrimitive(args[1]))) &&
+        nargs >= 2 && nargs <= 3 && s_.GuardsKey(args[0], args[1])) {
+      const bool pops = !strcmp(name, "pop"), sets = !strcmp(name, "setdefault");
       bool found;
-      PyObject* r = s_.ReadDictItem(args[0], s_.SourceOf(args[0]), args[1], &found);
+      Ref r(s_.ReadDictItem(args[0], s_.SourceOf(args[0]), args[1], &found));
       if (s_.broken() || PyErr_Occurred()) return nullptr;
-      if (!strcmp(name, "__contains__")) {
-        Py_XDECREF(r);
-        return PyBool_FromLong(found);
+      if (!strcmp(name, "__contains__")) return PyBool_FromLong(found);
+      if (!found && (!strcmp(name, "__getitem__") || (pops && nargs == 2)))
+        return PyErr_SetObject(PyExc_KeyError, args[1]), nullptr;
+      if (!found) r = Borrow(nargs == 3 ? args[2] : Py_None);
+      if ((found && pops) || (!found && sets)) {
+        if (s_.WriteDictItem(args[0], args[1], pops ? nullptr : r.get()) < 0) return nullptr;
       }
-      if (found) return r;
-      if (!strcmp(name, "__getitem__")) return PyErr_SetObject(PyExc_KeyError, args[1]), nullptr;
-      PyObject* fallback = nargs == 3 ? args[2] : Py_None;
-      Py_INCREF(fallback);
-      return fallback;
+      return r.release();
     }
     if (PyDict_Check(args[0]) && s_.IsOutside(args[0]) && owner == &PyDict_Type && !strcmp(name, "__setitem__") &&
         nargs == 3) {

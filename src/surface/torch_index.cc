@@ -281,6 +281,36 @@ Outs IndexSelect(Scope& s) {
   return Take(s, x.value, index, s.dim(1, x.rank()));
 }
 
+// One place is compared with every position: a kernel, where the framework would copy the tensor and call another.
+Outs IndexCopy(Scope& s) {  // (x, dim, index, source)
+  Operand x = s.tensor(0), i = s.tensor(2), source = s.tensor(3);
+  const DType t = x.meta->dtype;
+  const int rank = x.rank();
+  if (i.rank() > 1 || rank == 0 || source.rank() != rank) Scope::Skip();
+  if (i.meta->dtype != DType::kInt64) Scope::Fail("index_copy: index dtype");
+  if (source.meta->dtype != t) Scope::Fail("index_copy: source and target must have one dtype");
+  const int axis = s.dim(1, rank);
+  const Int count = i.rank() == 0 ? Int(1) : i.meta->sizes[0];
+  for (int d = 0; d < rank; ++d) {
+    if (!s.env.Eq(source.meta->sizes[d], d == axis ? count : x.meta->sizes[d])) Scope::Fail("index_copy: source size");
+  }
+  if (IsComplex(t) || !s.env.Eq(count, 1)) {
+    auto call = std::make_shared<Call>();
+    call->callee = "torch.Tensor.index_copy";
+    call->mode = s.mode;
+    call->args = {Arg::Tensor(0), Arg::Int(axis), Arg::Tensor(1), Arg::Tensor(2)};
+    call->result = Arg::Tensor(0);
+    const TensorType type{t, x.meta->sizes, x.meta->device};
+    return s.b.Extern(call, {x.value, i.value, source.value}, {type}, {RowMajor(x.meta->sizes)});
+  }
+  const Int size = x.meta->sizes[axis];
+  const ValueId all = s.b.Iota(DType::kInt64, {size}, 0);
+  const ValueId index = Take(s, all, s.b.Reshape(i.value, {Int(1)}), 0);  // an error where it is none of them
+  const ValueId here =
+      s.b.BroadcastInDim(s.b.Binary(Op::kEq, all, s.b.Broadcast(index, {size})), x.meta->sizes, {axis});
+  return s.b.Where(here, s.b.Broadcast(source.value, x.meta->sizes), x.value);
+}
+
 Outs Gather(Scope& s) {
   Operand x = s.tensor(0), i = s.tensor(2);
   if (i.meta->dtype != DType::kInt64) Scope::Skip();
@@ -329,6 +359,7 @@ constexpr Row kRows[] = {
     {"oO:getitem", "(Tensor input, Any key)", &GetItem},
     {"oO:setitem", "(Tensor input, Any key, Operand value)", &SetItem},
     {"tm:index_select", "(Tensor input, int dim, Tensor index)", &IndexSelect},
+    {"tmI:index_copy", "(Tensor input, int dim, Tensor index, Tensor source)", &IndexCopy},
     {"tm:gather", "(Tensor input, int dim, Tensor index, *, bool sparse_grad=False)", &Gather},
     {"t:embedding", "(Tensor weight, Tensor indices, int padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False)",
      &Embedding},
