@@ -7,6 +7,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -91,6 +92,9 @@ struct Arg {
 };
 
 enum class Framework : uint8_t { kTorch, kNumpy };
+Framework FrameworkOf(
+    std::string_view callee);  // whose tensors it takes and makes; CuPy's and SciPy's are NumPy's kind
+bool OfCupy(std::string_view callee);
 
 struct TensorMeta {  // what the program can ask of a tensor object
   Framework framework = Framework::kTorch;

@@ -74,6 +74,7 @@ namespace framejit::shape {
 
 using Ints = std::vector<Int>;
 Int Product(std::span<const Int> v);
+Ints RowMajor(std::span<const Int> sizes);     // strides of what lies row by row; an empty dimension counts as one
 std::string ToString(std::span<const Int> v);  // "[4, s0, 12]"
 
 enum class SymbolKind : uint8_t { kInput, kRuntime };  // known at entry / appears while the graph runs

@@ -18,13 +18,6 @@ Arg Numbers(const int64_t* p, int n) {
   return Arg::Seq(Arg::Kind::kList, std::move(items));
 }
 
-Ints RowMajor(const Ints& shape) {
-  Ints strides(shape.size());
-  Int s = 1;
-  for (size_t d = shape.size(); d-- > 0; s = s * shape[d]) strides[d] = s;
-  return strides;
-}
-
 }  // namespace
 
 std::vector<ValueId> RunCall(Builder& b, std::shared_ptr<Call> call, std::vector<ValueId> operands,

@@ -313,17 +313,6 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
   return saved;
 }
 
-namespace {
-
-shape::Ints RowMajorStrides(const shape::Ints& sizes) {
-  shape::Ints strides(sizes.size());
-  shape::Int s = 1;
-  for (size_t d = strides.size(); d-- > 0; s = s * sizes[d]) strides[d] = s;
-  return strides;
-}
-
-}  // namespace
-
 Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<SavedValue>* where) {
   const Graph& g = j.graph;
   std::vector<ValueId> roots = g.outputs;
@@ -385,7 +374,7 @@ Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vect
     n.type = g.node(v).type;
     n.strides = g.node(v).strides;
     n.attrs.name = "saved %" + std::to_string(v);
-    if (n.strides.empty()) n.strides = RowMajorStrides(n.type.shape);
+    if (n.strides.empty()) n.strides = RowMajor(n.type.shape);
     out.inputs.push_back(copy.Append(v, std::move(n)));
   };
   for (ValueId v : saved) input(v);
@@ -485,7 +474,7 @@ BackwardParts SplitBackward(const Graph& g, const std::vector<GradSource>& grads
       n.type = g.node(v).type;
       n.strides = g.node(v).strides;
       n.attrs.name = input ? g.node(v).attrs.name : "passed %" + std::to_string(v);
-      if (n.strides.empty()) n.strides = RowMajorStrides(n.type.shape);
+      if (n.strides.empty()) n.strides = RowMajor(n.type.shape);
       FRAMEJIT_CHECK(number[v] >= 0);
       out.inputs.push_back(number[v]);
       out.graph.inputs.push_back(copy.Append(v, std::move(n)));

@@ -351,8 +351,8 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
   call.callee = callee;
   call.mode = mode;
   bool changing = false;  // it has floats that may be others in the next run
-  bool cupy = callee.starts_with("cupy.");
-  const bool torch = !cupy && callee.compare(0, 5, "numpy") && callee.compare(0, 5, "scipy");
+  const bool torch = FrameworkOf(callee) == Framework::kTorch;
+  bool cupy = OfCupy(callee);
   const bool takes = surface::TakesSymFloats(callee) && (torch || !uses_torch);
   auto to_arg = [&](PyObject* o, Arg* a, bool factor) {
     PyObject* seen = takes ? Resolve(o) : nullptr;

@@ -110,7 +110,6 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     PyObject* out;
     if (ThreadState(s_, name, args, nargs, &out)) return out;
     Effect e = SwitchEffect(name);
-    if (e == Effect::kNothing) Py_RETURN_NONE;
     bool tensors = false;
     for (Py_ssize_t i = 0; i < total; ++i) tensors |= IsTensor(args[i]);
     if (e == Effect::kStateQuery && !tensors) return s_.Adopt(PyObject_Vectorcall(callable, args, nargs, kwnames));

@@ -120,7 +120,7 @@ void Session::Simplify(const std::vector<TraceId>& tensors, size_t first) {
     return v;
   };
   auto strides = [&](const shape::Ints& sizes, const shape::Ints& old) {
-    return old == surface::RowMajor(sizes) ? surface::RowMajor(simple(sizes)) : simple(old);
+    return old == shape::RowMajor(sizes) ? shape::RowMajor(simple(sizes)) : simple(old);
   };
   for (TraceId t : tensors) {
     TensorMeta& m = trace_.tensors[t].meta;
@@ -263,7 +263,7 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
     TensorMeta m;
     m.dtype = dtype;
     m.device = x.device;
-    m.strides = strides ? *strides : surface::RowMajor(sizes);
+    m.strides = strides ? *strides : shape::RowMajor(sizes);
     m.sizes = std::move(sizes);
     m.requires_grad = x.requires_grad && IsFloat(dtype);
     out.metas.push_back(std::move(m));
@@ -381,7 +381,7 @@ std::vector<shape::Guard> Session::DataConditions(const std::vector<TraceId>& ou
     if (t.input >= 0 || std::any_of(data_sizes_.begin(), data_sizes_.end(),
                                     [&](const DataSize& s) { return s.exact && s.symbol.tensor == t.id; }))
       continue;
-    const bool plain = t.meta.strides == surface::RowMajor(t.meta.sizes);
+    const bool plain = t.meta.strides == shape::RowMajor(t.meta.sizes);
     for (shape::Int e : plain ? t.meta.strides : t.meta.sizes)
       e.ForEachSymbol([&](uint32_t id) { more_than(plain ? 0 : 1, shape::Int::Symbol(id)); });
   }

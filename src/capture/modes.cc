@@ -71,7 +71,6 @@ bool ThreadState(Session& s, const std::string& name, PyObject* const* args, Py_
 Effect SwitchEffect(const std::string& name) {
   if (name.compare(0, 9, "torch._C.") && name.compare(0, 6, "torch.")) return Effect::kUnknown;
   std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
-  if (last == "_log_api_usage_once") return Effect::kNothing;
   if (last == "promote_types" || last == "can_cast") return Effect::kStateQuery;  // of dtypes alone
   for (std::string_view p :
        {"_get_", "_is_", "_has_", "_len_", "get_default_", "is_autocast_", "get_autocast_", "is_deterministic_",

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "pass/views.h"
-
 namespace framejit::compiler {
 namespace {
 
@@ -93,7 +91,7 @@ bool Rehearsable(const loop::Kernel& k, int written) {
 shape::Ints DirectStrides(const Graph& g, const Write& w) {
   const Node& input = g.nodes[g.inputs[w.input]];
   const bool fits = !input.strides.empty() && Injective(input.type.shape, input.strides);
-  return fits ? input.strides : pass::RowMajor(g.nodes[w.value].type.shape);
+  return fits ? input.strides : shape::RowMajor(g.nodes[w.value].type.shape);
 }
 
 std::vector<int> Uses(const Graph& g, const pass::Grouping& grouping) {
@@ -118,7 +116,7 @@ bool UpdatesOperand(const Graph& g, const pass::Grouping& grouping, const std::v
   if (uses[o] != 1 || grouping.aliases[o] || grouping.aliases[v]) return false;
   for (ValueId u : {o, v}) {
     const shape::Ints& strides = g.nodes[u].strides;
-    if (!strides.empty() && strides != pass::RowMajor(g.nodes[u].type.shape)) return false;
+    if (!strides.empty() && strides != shape::RowMajor(g.nodes[u].type.shape)) return false;
   }
   if (g.nodes[o].op == Op::kMatMul) return true;
   return std::any_of(grouping.groups.begin(), grouping.groups.end(), [&](const pass::Group& group) {

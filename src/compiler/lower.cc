@@ -12,7 +12,6 @@
 #include "graph/raises.h"
 #include "loop/depthwise.h"
 #include "pass/alias.h"
-#include "pass/views.h"
 #include "rules/convolution.h"
 
 namespace framejit::compiler {
@@ -359,7 +358,7 @@ class Lowering {
         value = AddValue(v, storage, pass::StoredLayout(g_, v), true);
         const TensorType& t = n.attrs.result_types[r];
         plan_.values[value].sizes = t.shape;
-        plan_.values[value].strides = pass::RowMajor(t.shape);
+        plan_.values[value].strides = shape::RowMajor(t.shape);
         plan_.values[value].dtype = t.dtype;
         plan_.values[value].device = t.device;
         plan_.storages[storage].gpu = t.device.kind != DeviceKind::kCpu;

@@ -15,16 +15,6 @@ namespace {
 using shape::Int;
 using shape::Ints;
 
-Ints RowMajorStrides(const Ints& sizes) {
-  Ints strides(sizes.size());
-  Int next = 1;
-  for (size_t i = sizes.size(); i-- > 0;) {
-    strides[i] = next;
-    if (sizes[i] != Int(0)) next = next * sizes[i];
-  }
-  return strides;
-}
-
 class Cutter {
  public:
   Cutter(const Graph& g, const std::vector<bool>& weights) : g_(g), weights_(weights) {}
@@ -197,7 +187,7 @@ class Cutter {
     auto [at, fresh] = value_of_.emplace(v, static_cast<int>(plan_.values.size()));
     if (fresh) {
       const Node& n = g_.nodes[v];
-      const Ints& strides = n.strides.empty() ? RowMajorStrides(n.type.shape) : n.strides;
+      const Ints& strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides;
       plan_.values.push_back({n.type.dtype, n.type.device, n.type.shape, strides});
     }
     return at->second;
@@ -229,7 +219,7 @@ class Cutter {
     if (std::find(d.graph.outputs.begin(), d.graph.outputs.end(), node) != d.graph.outputs.end()) return;
     d.graph.outputs.push_back(node);
     Node& n = d.graph.nodes[node];
-    if (n.strides.empty()) n.strides = RowMajorStrides(n.type.shape);
+    if (n.strides.empty()) n.strides = RowMajor(n.type.shape);
     plan_.parts[stage_[v]].outputs.push_back(ValueOf(v));
   }
 
@@ -297,7 +287,7 @@ class Cutter {
     copy.operands = {node};
     copy.type = d.graph.nodes[node].type;
     copy.attrs.dtype = copy.type.dtype;
-    copy.strides = g_.nodes[v].strides.empty() ? RowMajorStrides(copy.type.shape) : g_.nodes[v].strides;
+    copy.strides = g_.nodes[v].strides.empty() ? RowMajor(copy.type.shape) : g_.nodes[v].strides;
     d.graph.nodes.push_back(std::move(copy));
     d.graph.outputs.push_back(static_cast<ValueId>(d.graph.nodes.size() - 1));
     plan_.parts[part].outputs.push_back(value);

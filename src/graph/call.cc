@@ -15,6 +15,15 @@ std::string Join(const std::vector<Arg>& items) {
 
 }  // namespace
 
+bool OfCupy(std::string_view callee) {
+  return callee.starts_with("cupy.");
+}
+
+Framework FrameworkOf(std::string_view callee) {
+  const bool numpy = callee.starts_with("numpy.") || callee.starts_with("scipy.") || OfCupy(callee);
+  return numpy ? Framework::kNumpy : Framework::kTorch;
+}
+
 std::string Arg::str() const {
   switch (kind) {
     case Kind::kNone: return "None";

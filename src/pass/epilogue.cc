@@ -8,7 +8,6 @@
 #include <set>
 
 #include "graph/rewrite.h"
-#include "pass/views.h"
 
 namespace framejit::pass {
 namespace {

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "framejit/graph.h"
-#include "pass/views.h"
 
 namespace framejit::pass {
 

@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "graph/rewrite.h"
-#include "pass/views.h"
 
 namespace framejit::pass {
 namespace {

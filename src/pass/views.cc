@@ -50,12 +50,6 @@ std::optional<Ints> ReshapeStrides(const Ints& from, const Ints& strides, const 
 
 }  // namespace
 
-Ints RowMajor(std::span<const Int> sizes) {
-  Ints strides(sizes.size(), Int(1));
-  for (size_t i = sizes.size(); i-- > 1;) strides[i - 1] = strides[i] * (sizes[i] == Int(0) ? Int(1) : sizes[i]);
-  return strides;
-}
-
 bool SameStrides(std::span<const Int> sizes, std::span<const Int> a, std::span<const Int> b) {
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (!IsOne(sizes[i]) && a[i] != b[i]) return false;

@@ -9,8 +9,6 @@
 
 namespace framejit::pass {
 
-shape::Ints RowMajor(std::span<const shape::Int> sizes);
-
 // Are the strides those of a dense row-major value? Strides of dimensions of size 1 do not matter.
 bool IsRowMajor(std::span<const shape::Int> sizes, std::span<const shape::Int> strides);
 

@@ -187,6 +187,12 @@ std::strong_ordering Compare(Int a, Int b) {
   return std::strong_ordering::equal;
 }
 
+Ints RowMajor(std::span<const Int> sizes) {
+  Ints strides(sizes.size(), Int(1));
+  for (size_t i = sizes.size(); i-- > 1;) strides[i - 1] = sizes[i] == Int(0) ? strides[i] : strides[i] * sizes[i];
+  return strides;
+}
+
 Int Product(std::span<const Int> v) {
   Int p = 1;
   for (Int x : v) p = p * x;

@@ -33,15 +33,15 @@ Outs AsArray(Scope& s, bool force) {
 Outs ToNumpy(Scope& s) {
   return AsArray(s, s.flag(1));
 }
+DType Wanted(Scope& s, const Operand& x) {
+  return s.dtype(1).value_or(x.meta->dtype);
+}
 Outs NumpyAsArray(Scope& s) {  // (input, dtype)
   Operand x = s.tensor(0);
-  if (s.dtype(1).value_or(x.meta->dtype) != x.meta->dtype) Scope::Skip();
+  if (Wanted(s, x) != x.meta->dtype) Scope::Skip();
   if (x.meta->framework == Framework::kTorch) return AsArray(s, false);
   if (x.meta->is_scalar) Scope::Skip();
-  Out out;
-  out.kind = Out::kSame;
-  out.of = x.id;
-  return out;
+  return Same(x);
 }
 
 Operand Array(Scope& s) {
@@ -64,14 +64,14 @@ void OnCpu(Scope& s, int device) {
 }
 Outs Copied(Scope& s, const Operand& x) {
   Out out;
-  out.value = s.b.Cast(x.value, s.dtype(1).value_or(x.meta->dtype));
+  out.value = s.b.Cast(x.value, Wanted(s, x));
   out.differentiable = false;
   return out;
 }
 Outs AsTensor(Scope& s) {  // (data, dtype, device)
   Operand x = Array(s);
   OnCpu(s, 2);
-  if (s.dtype(1).value_or(x.meta->dtype) == x.meta->dtype) return FromNumpy(s);
+  if (Wanted(s, x) == x.meta->dtype) return FromNumpy(s);
   Outs out = Copied(s, x);
   out.items[0].strides = PreserveFormat(s.env, *x.meta);
   return out;

@@ -9,16 +9,6 @@ using shape::Env;
 using shape::Int;
 using shape::Ints;
 
-Ints RowMajor(const Ints& sizes) {
-  Ints strides(sizes.size());
-  Int next = 1;
-  for (size_t i = sizes.size(); i-- > 0;) {
-    strides[i] = next;
-    if (sizes[i] != Int(0)) next = next * sizes[i];  // an empty dimension counts as one
-  }
-  return strides;
-}
-
 bool IsRowMajor(const TensorMeta& m) {
   return m.strides == RowMajor(m.sizes);
 }

@@ -9,7 +9,6 @@
 
 namespace framejit::surface {
 
-shape::Ints RowMajor(const shape::Ints& sizes);
 bool IsRowMajor(const TensorMeta& m);                     // strides are the default ones, by algebra alone
 bool IsContiguous(shape::Env& env, const TensorMeta& m);  // the framework's question: size-1 dimensions do not count
 bool IsDense(shape::Env& env, const TensorMeta& m);       // covers its memory once, in some order of dimensions

@@ -147,11 +147,6 @@ void Lowering::Impl::Cast(Call& call) {
   for (auto& [name, a] : call.kwargs) change(a);
 }
 
-static Framework FrameworkOf(const Call& call) {
-  const std::string_view name = call.callee;
-  return name.starts_with("numpy") || name.starts_with("scipy") || OfCupy(name) ? Framework::kNumpy : Framework::kTorch;
-}
-
 // A float that the narrowest dtype at hand cannot hold: many calls of torch raise then, others give infinities.
 bool Lowering::Impl::NumberTooLarge(const Call& call) {
   double largest = 0, limit = DBL_MAX;
@@ -180,7 +175,7 @@ void Lowering::Impl::Apply(Call& call) {
   builder.set_location(call.file, call.line);
   bool computable = true;
   std::optional<Device> device;
-  const Framework framework = FrameworkOf(call);
+  const Framework framework = FrameworkOf(call.callee);
   bool foreign = false;
   ForEachTensor(call, [&](TraceId t) {
     const TensorMeta& m = meta(t);
@@ -262,7 +257,7 @@ bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
     if (!args) continue;
     size_t nodes = builder.graph().nodes.size();
     try {
-      Scope scope(builder, *c.row, FrameworkOf(call), call.mode, std::move(*args),
+      Scope scope(builder, *c.row, FrameworkOf(call.callee), call.mode, std::move(*args),
                   [this](TraceId t) { return Read(t); });
       scope.cupy = OnCupy(call);
       if (scope.cupy) scope.device = CupyDevice(call);

@@ -207,10 +207,6 @@ bool TakesSymFloats(const std::string& callee) {
   return names.contains(last);
 }
 
-bool OfCupy(std::string_view callee) {
-  return callee.starts_with("cupy.");
-}
-
 bool SizedByData(const std::string& callee) {
   static const std::unordered_set<std::string_view> names = {
       "nonzero",  "argwhere", "masked_select",     "_unique2", "unique_consecutive", "one_hot",
@@ -240,7 +236,7 @@ bool NeverCaptured(const std::string& callee) {
   std::string_view last = LastName(callee);
   if (SizedByData(callee)) return false;
   if (both.contains(last) || callee == "torch.equal" || callee == "torch.Tensor.equal") return true;
-  if (!callee.starts_with("numpy.") && !OfCupy(callee)) return false;
+  if (FrameworkOf(callee) != Framework::kNumpy) return false;
   const std::string_view rest = std::string_view(callee).substr(callee.find('.') + 1);
   return rest.starts_with("random.") || numpy_writes.contains(last) ||
          (rest.starts_with("ndarray.") && method_writes.contains(last));

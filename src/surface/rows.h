@@ -76,6 +76,13 @@ struct Operand {
   int rank() const { return meta ? static_cast<int>(meta->sizes.size()) : 0; }
 };
 
+inline Out Same(const Operand& x) {  // that very tensor
+  Out out;
+  out.kind = Out::kSame;
+  out.of = x.id;
+  return out;
+}
+
 struct Row;
 
 // One bound call, as a lowering sees it. Positions are those of the row's signature.
@@ -147,7 +154,6 @@ struct Row {
 };
 
 enum class Form : uint8_t { kPlain, kReflected, kInPlace };
-bool OfCupy(std::string_view callee);
 
 struct Candidate {
   const Row* row;

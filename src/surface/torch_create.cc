@@ -13,13 +13,6 @@ using Kind = Arg::Kind;
 using shape::Int;
 using shape::Ints;
 
-Out Same(const Operand& x) {
-  Out out;
-  out.kind = Out::kSame;
-  out.of = x.id;
-  return out;
-}
-
 // The device= of a creation function.
 void OnDevice(Scope& s, int i) {
   if (!s.has(i)) return;

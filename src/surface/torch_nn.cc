@@ -139,12 +139,7 @@ Outs FusedDropout(Scope& s, const Operand& x, double p) {
 Outs Dropout(Scope& s) {
   Operand x = s.tensor(0);
   const double p = s.number(1);
-  if (!s.flag(2) || p == 0) {
-    Out out;
-    out.kind = Out::kSame;
-    out.of = x.id;
-    return out;
-  }
+  if (!s.flag(2) || p == 0) return Same(x);
   const bool features = s.row.op == Op::kSum, rows = IsRowMajor(*x.meta), plain = s.row.op == Op::kMul;
   const bool cuda = x.meta->device.kind == DeviceKind::kCuda;
   if (cuda && plain && rows && p > 0 && p < 1 && IsFloat(x.meta->dtype) && !IsEmpty(s.env, x.meta->sizes))

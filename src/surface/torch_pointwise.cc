@@ -103,10 +103,7 @@ Outs Positive(Scope& s) {
   Operand x = s.tensor(0);
   if (IsBool(x.meta->dtype)) Scope::Fail("positive of bool");
   if (!s.torch()) return s.Elementwise(x.value, {&x, 1});
-  Out out;
-  out.kind = Out::kSame;
-  out.of = x.id;
-  return out;
+  return Same(x);
 }
 
 Outs Reciprocal(Scope& s) {

@@ -10,13 +10,6 @@ namespace {
 using shape::Int;
 using shape::Ints;
 
-Out Same(const Operand& x) {
-  Out out;
-  out.kind = Out::kSame;
-  out.of = x.id;
-  return out;
-}
-
 Out Copy(const Operand& x, Ints strides = {}) {
   Out out;
   out.value = x.value;

@@ -26,13 +26,6 @@ bool Read(PyObject* tuple, Numbers* out) {
   return !PyErr_Occurred();
 }
 
-Ints RowMajor(const Ints& s) {
-  Ints strides(s.size());
-  Int step = 1;
-  for (size_t d = s.size(); d-- > 0; step = step * s[d]) strides[d] = step;
-  return strides;
-}
-
 // Numbers that belong to the hints, as sizes of [B, H, L, ...] (L as it is, or rounded up as kernels do).
 std::optional<Ints> SizesOf(const Numbers& sizes, const Ints& query, std::span<const int64_t> hints) {
   Ints out;

@@ -99,15 +99,11 @@ bool Bind(CupyApi& c) {
 }  // namespace
 
 const CupyApi* BindCupy() {
-  static Py_ssize_t seen_modules = -1;
-  PyObject* modules = PyImport_GetModuleDict();
-  if (!modules || PyDict_GET_SIZE(modules) == seen_modules) return nullptr;
-  seen_modules = PyDict_GET_SIZE(modules);
-  PyObject* cupy = PyDict_GetItemString(modules, "cupy");
-  if (!cupy) return nullptr;
+  static Imported module("cupy");
   static CupyApi api;
   static bool refused = false, binding = false;
-  if (refused || binding) return nullptr;
+  PyObject* cupy = refused || binding ? nullptr : module.Get();
+  if (!cupy) return nullptr;
   SavedError saved;
   Ref done(PyObject_GetAttrString(cupy, "fuse"));  // made late in its import
   if (!done) return PyErr_Clear(), nullptr;

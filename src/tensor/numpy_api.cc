@@ -59,14 +59,9 @@ bool Bind(NumpyApi& n) {
 }  // namespace
 
 const NumpyApi* BindNumpy() {
-  static Py_ssize_t seen_modules = -1;
-  PyObject* modules = PyImport_GetModuleDict();
-  if (!modules || PyDict_GET_SIZE(modules) == seen_modules) return nullptr;
-  PyObject* numpy = PyDict_GetItemString(modules, "numpy");
-  if (!numpy) {
-    seen_modules = PyDict_GET_SIZE(modules);
-    return nullptr;
-  }
+  static Imported module("numpy");
+  PyObject* numpy = module.Get();
+  if (!numpy) return nullptr;
   SavedError saved;
   static NumpyApi api;
   api = NumpyApi();

@@ -40,6 +40,23 @@ class SavedError {
   PyObject *type_, *value_, *traceback_;
 };
 
+// A module that the user may import: null until then, and looked for again only after others have come.
+class Imported {
+ public:
+  explicit Imported(const char* name) : name_(name) {}
+  PyObject* Get() {
+    PyObject* all = PyImport_GetModuleDict();
+    if (!all || PyDict_GET_SIZE(all) == looked_at_) return nullptr;
+    PyObject* module = PyDict_GetItemString(all, name_);
+    if (!module) looked_at_ = PyDict_GET_SIZE(all);
+    return module;
+  }
+
+ private:
+  const char* name_;
+  Py_ssize_t looked_at_ = -1;  // how many there were
+};
+
 // Text of the pending Python exception, which is cleared.
 inline std::string TakeErrorText() {
   PyObject *type, *value, *traceback;

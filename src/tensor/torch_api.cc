@@ -347,14 +347,9 @@ bool Bind(TorchApi& t) {
 }  // namespace
 
 const TorchApi* BindTorch() {
-  static Py_ssize_t seen_modules = -1;
-  PyObject* modules = PyImport_GetModuleDict();
-  if (!modules || PyDict_GET_SIZE(modules) == seen_modules) return nullptr;
-  PyObject* torch = PyDict_GetItemString(modules, "torch");
-  if (!torch) {
-    seen_modules = PyDict_GET_SIZE(modules);
-    return nullptr;
-  }
+  static Imported module("torch");
+  PyObject* torch = module.Get();
+  if (!torch) return nullptr;
   SavedError saved;
   static bool binding = false;
   if (binding) return nullptr;

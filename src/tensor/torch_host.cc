@@ -111,7 +111,7 @@ class Host : public framejit::Host {
     const TorchApi& t = *Torch();
     if (RunWithoutPython(t, call, operands, results)) return;
     HoldGil gil;
-    const bool numpy = call.callee.starts_with("numpy.") || call.callee.starts_with("scipy.");
+    const bool numpy = FrameworkOf(call.callee) == Framework::kNumpy;
     std::vector<Ref> tensors;
     std::vector<PyObject*> slots;
     for (const Buffer& b : operands) {

@@ -26,9 +26,7 @@ class Runner : public TraceRunner {
     steps_.resize(trace.calls.size());
     for (size_t i = 0; i < trace.calls.size(); ++i) {
       if (!steps_[i].Init(trace.calls[i], constants, slot_of)) return false;
-      const std::string_view callee = trace.calls[i].callee;
-      uses_torch_ |= callee.starts_with("torch.");
-      uses_numpy_ |= callee.starts_with("numpy.") || callee.starts_with("scipy.");
+      (FrameworkOf(trace.calls[i].callee) == Framework::kTorch ? uses_torch_ : uses_numpy_) = true;
     }
     inputs_.assign(trace.inputs.begin(), trace.inputs.end());
     outputs_.assign(trace.outputs.begin(), trace.outputs.end());

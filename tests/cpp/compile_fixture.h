@@ -1,7 +1,6 @@
 // Building graphs for the tests of Compile().
 #pragma once
 
-#include "pass/views.h"
 #include "test_host.h"
 
 namespace framejit::test {
@@ -13,7 +12,7 @@ struct CompileFixture {
   Graph g;
   shape::Env env;
   Builder b{g, env};
-  ValueId In(Ints shape, DType t = DType::kFloat32) { return In(shape, pass::RowMajor(shape), t); }
+  ValueId In(Ints shape, DType t = DType::kFloat32) { return In(shape, shape::RowMajor(shape), t); }
   ValueId In(Ints shape, Ints strides, DType t) {
     return b.Input({t, shape, {}}, strides, "x" + std::to_string(g.inputs.size()));
   }

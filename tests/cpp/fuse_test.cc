@@ -18,7 +18,7 @@ struct Fixture {
   shape::Env env;
   Builder b{g, env};
   ValueId In(Ints shape, DType t = DType::kFloat32) {
-    return b.Input({t, shape, {}}, pass::RowMajor(shape), "x" + std::to_string(g.inputs.size()));
+    return b.Input({t, shape, {}}, shape::RowMajor(shape), "x" + std::to_string(g.inputs.size()));
   }
   Grouping Fuse(std::vector<ValueId> outputs) {
     g.outputs = std::move(outputs);
@@ -90,7 +90,7 @@ TEST(Fuse, LibraryCallsStayWholeAndViewsBetweenThemAreFree) {
   EXPECT_EQ(Kernels(grouping), 0);
   EXPECT_EQ(grouping.groups.size(), 5u);
   ASSERT_TRUE(grouping.aliases[merged].has_value());
-  EXPECT_EQ(grouping.layouts[merged].strides, pass::RowMajor(Ints{2, s, 768}));
+  EXPECT_EQ(grouping.layouts[merged].strides, shape::RowMajor(Ints{2, s, 768}));
 }
 
 TEST(Fuse, ViewAtTheEndOfAKernelIsAnAlias) {

@@ -34,12 +34,6 @@ struct GroupRun {
   loop::BuiltKernel built;
 };
 
-inline shape::Ints RowMajor(const shape::Ints& sizes) {
-  shape::Ints strides(sizes.size(), shape::Int(1));
-  for (size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * sizes[d];
-  return strides;
-}
-
 // Everything but inputs in one group, outputs stored.
 inline GroupRun BuildWhole(const Graph& g) {
   GroupRun run;

@@ -500,7 +500,7 @@ TEST(Depthwise, SumsItsTaps) {
         }
       }
     }
-    layouts[operands[0]].strides = test::RowMajor(g.nodes[operands[0]].type.shape);
+    layouts[operands[0]].strides = shape::RowMajor(g.nodes[operands[0]].type.shape);
     EXPECT_FALSE(loop::BuildDepthwise(g, conv, layouts).has_value());  // channels outside: not for it
   }
 }

@@ -1,0 +1,117 @@
+// Results that a library or the framework makes, in memory of its own: taken as they are, or copied where they are not
+// what the plan relies on.
+#include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "runtime/copy.h"
+#include "runtime/library.h"
+#include "runtime/run_state.h"
+
+namespace framejit::runtime {
+namespace {
+
+// Whether the address lies in an operand whose memory is the plan's own: scratch, or a copy made by Accept.
+bool InPlanMemory(const void* data, const Buffer& operand) {
+  if (operand.handle || !operand.data) return false;
+  const auto *at = static_cast<const std::byte*>(data), *first = static_cast<const std::byte*>(operand.data);
+  const std::byte* last = first;
+  for (int d = 0; d < operand.rank; ++d) {
+    const int64_t reach = (operand.sizes[d] - 1) * operand.strides[d] * DTypeSize(operand.dtype);
+    (reach < 0 ? first : last) += reach;
+  }
+  return at >= first && at < last + DTypeSize(operand.dtype);
+}
+
+}  // namespace
+
+// A library call whose result is the library's own tensor, if it gives one.
+void RunState::RunLending(const Step& step, std::span<const Buffer> operands) {
+  const int value = step.results[0], storage = plan_.values[value].storage;
+  Context::External& x = c_->externals[storage];
+  Buffer got = c_->buffers[value];
+  got.data = got.handle = nullptr;
+  if (RunHostLibrary(host_, step, c_->instance->symbols, operands, got)) {
+    x.buffer = got;
+    x.live = got.handle != nullptr;
+    if (step.kind != Step::Kind::kPack) return Accept(step, value);
+    c_->buffers[value].data = nullptr;  // nobody but the library knows how it lies
+    c_->buffers[value].handle = got.handle;
+    return;
+  }
+  if (step.kind == Step::Kind::kPack) throw std::runtime_error("no packed form of a weight");
+  x.copy = AllocateFor(c_->buffers[value], x);
+  c_->SetStorage(storage, x.copy);
+  RunLibrary(host_, step, c_->instance->symbols, operands, c_->buffers[value]);
+}
+
+void RunState::RunExtern(const Step& step) {
+  std::vector<Buffer> operands, results;
+  for (int v : step.operands) operands.push_back(c_->buffers[v]);
+  for (int v : step.results) {
+    results.push_back(c_->buffers[v]);
+    results.back().data = results.back().handle = nullptr;
+  }
+  host_.RunExtern(*step.node.attrs.call, operands, results);
+  if (step.updates) return host_.Release(&results[0]);
+  for (size_t r = 0; r < results.size(); ++r) {
+    Context::External& x = c_->externals[plan_.values[step.results[r]].storage];
+    x.buffer = results[r];
+    x.live = true;
+  }
+  for (size_t r = 0; r < results.size(); ++r) Accept(step, step.results[r], operands);
+}
+
+// The rest of the plan relies on the layout that was predicted, and on the memory staying as it is: a framework may
+// answer with other strides, or with a view of an operand that does not keep the memory. Then a copy is used.
+void RunState::Accept(const Step& step, int value, std::span<const Buffer> operands) {
+  const int storage = plan_.values[value].storage;
+  Context::External& x = c_->externals[storage];
+  Buffer& expected = c_->buffers[value];
+  const Buffer& got = x.buffer;
+  bool fits = got.rank == expected.rank && got.dtype == expected.dtype;
+  for (int d = 0; fits && d < got.rank; ++d) fits = got.sizes[d] == expected.sizes[d];
+  if (!fits) throw std::runtime_error("extern " + step.name + ": the result has another shape or dtype than captured");
+  int64_t numel = 1;
+  for (int d = 0; d < got.rank; ++d) {
+    if (got.sizes[d] != 1 && got.strides[d] != expected.strides[d]) fits = false;
+    numel *= got.sizes[d];
+  }
+  for (const Buffer& operand : operands) fits = fits && !InPlanMemory(got.data, operand);
+  if (!fits && numel > 0) {
+    x.copy = AllocateFor(expected, x);
+    Buffer to = expected;
+    to.data = x.copy;
+    StridedCopy(host_, got, to);
+  }
+  c_->SetStorage(storage, x.copy ? x.copy : got.data);
+  c_->buffers[value].handle = x.copy ? nullptr : got.handle;
+  const int output = plan_.storages[storage].index;
+  if (output >= 0 && x.copy) {
+    AllocateOutput(output);
+    x.output_allocated = true;
+    StridedCopy(host_, c_->buffers[value], outputs_[output]);
+  }
+}
+
+std::byte* RunState::AllocateFor(const Buffer& b, Context::External& x) {
+  if (b.device.kind != DeviceKind::kCpu) {
+    const size_t rank = b.rank;
+    host_.AllocateOutput(b.dtype, {b.sizes, rank}, {b.strides, rank}, b.device, &x.gpu_copy);
+    return static_cast<std::byte*>(x.gpu_copy.data);
+  }
+  int64_t last = 0;
+  for (int d = 0; d < b.rank; ++d) last += std::max<int64_t>(0, b.sizes[d] - 1) * b.strides[d];
+  auto* data = static_cast<std::byte*>(std::malloc((last + 1) * DTypeSize(b.dtype)));
+  if (!data) throw std::bad_alloc();
+  return data;
+}
+
+void RunState::HandOver(size_t o) {
+  Context::External& x = c_->externals[plan_.values[plan_.outputs[o].value].storage];
+  if (x.output_allocated) return;
+  outputs_[o] = x.buffer;
+  x.live = false;
+}
+
+}  // namespace framejit::runtime

@@ -1,0 +1,277 @@
+// A run from its inputs to its outputs: kernels, the memory of outputs, what is written to inputs at the end.
+#include "runtime/run_state.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "diag/diag.h"
+#include "runtime/copy.h"
+#include "runtime/cuda/launch.h"
+#include "runtime/interpret_node.h"
+#include "runtime/library.h"
+#include "runtime/status.h"
+
+namespace framejit::runtime {
+namespace {
+
+struct KernelCall {
+  KernelFn fn;
+  void* const* buffers;
+  const int64_t* symbols;
+  int watch = 0;
+  std::atomic<int>* raised = nullptr;
+};
+
+void RunRows(void* context, int64_t begin, int64_t end) {
+  const auto& call = *static_cast<const KernelCall*>(context);
+  call.fn(call.buffers, call.symbols, begin, end);
+}
+
+void RunWatchedRows(void* context, int64_t begin, int64_t end) {  // on any thread, whose status may be stale
+  const auto& call = *static_cast<const KernelCall*>(context);
+  TakeStatus(call.watch);
+  call.fn(call.buffers, call.symbols, begin, end);
+  if (const int status = TakeStatus(call.watch)) call.raised->fetch_or(status, std::memory_order_relaxed);
+}
+
+struct Rehearsal {
+  KernelCall call;
+  const Step* step;
+  int64_t line, row;  // elements
+  const int* sizes;   // of elements, by rehearsed argument
+};
+
+// The stores to rehearsed arguments go to a piece of memory of the thread's own, for a few rows at a time.
+void RehearseRows(void* context, int64_t begin, int64_t end) {
+  constexpr int64_t kElements = 4096;
+  const auto& r = *static_cast<const Rehearsal*>(context);
+  const int64_t room = std::max(kElements, r.row), at_once = room / r.row, rows_per_line = (r.line + r.row - 1) / r.row;
+  static thread_local std::vector<std::byte> memory;
+  const size_t targets = r.step->rehearse.size();
+  if (memory.size() < targets * room * sizeof(int64_t)) memory.resize(targets * room * sizeof(int64_t));
+  std::vector<void*> buffers(r.call.buffers, r.call.buffers + r.step->operands.size());
+  TakeStatus(r.call.watch);
+  for (int64_t row = begin; row < end; row += at_once) {
+    const int64_t first = row / rows_per_line * r.line + row % rows_per_line * r.row;
+    for (size_t t = 0; t < targets; ++t) {
+      const auto base = reinterpret_cast<uintptr_t>(memory.data() + t * room * sizeof(int64_t));
+      buffers[r.step->rehearse[t]] = reinterpret_cast<void*>(base - first * r.sizes[t]);  // NOLINT
+    }
+    r.call.fn(buffers.data(), r.call.symbols, row, std::min(end, row + at_once));
+  }
+  if (const int status = TakeStatus(r.call.watch)) r.call.raised->fetch_or(status, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+RunState::~RunState() {
+  if (!done_) {
+    for (size_t o = 0; o < outputs_.size(); ++o) {
+      const int storage = plan_.outputs[o].handed_over ? plan_.values[plan_.outputs[o].value].storage : -1;
+      if (storage >= 0 && c_->externals[storage].output_allocated) host_.FreeOutput(&outputs_[o]);
+    }
+    for (size_t k = 0; k < allocated_; ++k) host_.FreeOutput(&outputs_[index_.outputs_by_step[k].second]);
+  }
+  for (size_t s = 0; s < c_->externals.size(); ++s) ReleaseExternal(static_cast<int>(s));
+  if (gpu_arena_.handle) host_.Release(&gpu_arena_);
+  if (pooled_.data) ArenaPool::Get().Release(pooled_);
+  if (graphs_) {
+    if (!done_ && use_ == cuda::StreamGraphs::Use::kCapture) graphs_->Clear();
+    graphs_->pool.taken.store(false, std::memory_order_release);
+  }
+}
+
+void RunState::Run(std::span<const Buffer> inputs) {
+  if (gpu_.device) {
+    scope_.emplace(*gpu_.driver, *gpu_.device);
+    stream_ = host_.CurrentStream(plan_.device);
+    if (gpu_.graphs) UseGraphs(inputs);
+    AcquireGpuArena();
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    c_->SetStorage(index_.input_storage[i], inputs[i].data);
+    c_->buffers[plan_.inputs[i]].handle = inputs[i].handle;
+  }
+  if (const int64_t bytes = c_->instance->scratch_bytes; bytes > kOwnScratch) {
+    pooled_ = ArenaPool::Get().Acquire(bytes);
+    c_->SetScratch(plan_, pooled_.data);
+  }
+  for (const auto& commit : plan_.commits) {
+    if (commit.direct) ChooseTarget(commit, inputs);
+  }
+  if (gpu_.device) AllocateOutputs(plan_.steps.size());
+  if (plan_.watch) TakeStatus(plan_.watch);
+  RunSteps();
+  AllocateOutputs(plan_.steps.size());
+  if (use_ == cuda::StreamGraphs::Use::kCapture) graphs_->Captured(plan_, c_->pointers);
+  if (plan_.watch && plan_.checked_steps == static_cast<int>(plan_.steps.size())) CheckStatus();
+  // Kernels that write inputs directly were the last steps; nothing failed, and nothing can from here on.
+  for (const auto& commit : plan_.commits) {
+    if (commit.direct && c_->buffers[commit.value].data == inputs[commit.input].data) continue;
+    StridedCopy(host_, c_->buffers[commit.value], c_->buffers[plan_.inputs[commit.input]]);
+  }
+  for (size_t o = 0; o < outputs_.size(); ++o) {
+    if (plan_.outputs[o].handed_over) HandOver(o);
+  }
+  done_ = true;
+}
+
+void RunState::CheckStatus() {
+  const int status = TakeStatus(plan_.watch) | raised_.load(std::memory_order_relaxed);
+  if (status) throw StatusRaised{status};
+}
+
+void RunState::RunSteps() {
+  size_t range = 0;
+  for (size_t i = 0; i < plan_.steps.size(); ++i) {
+    if (plan_.watch && i == static_cast<size_t>(plan_.checked_steps)) {
+      for (size_t k = i; k < plan_.steps.size(); ++k) {
+        if (plan_.steps[k].rehearse.empty()) continue;
+        AllocateOutputs(k);  // those that it makes besides are written for good
+        Rehearse(k);
+      }
+      CheckStatus();
+    }
+    AllocateOutputs(i);
+    if (graphs_ && range < graphs_->ranges.size() && static_cast<int>(i) == graphs_->ranges[range].first) {
+      i = graphs_->ranges[range].last - 1;
+      RunRange(graphs_->ranges[range++]);
+      continue;
+    }
+    RunStep(i);
+    ReleaseAfter(i);
+  }
+}
+
+void RunState::ReleaseAfter(size_t i) {
+  if (takes_inputs_) {
+    for (int input : index_.inputs_after[i]) host_.InputDone(input);
+  }
+  if (!index_.has_externs) return;
+  for (int s : index_.release_after[i]) ReleaseExternal(s);
+}
+
+void RunState::Rehearse(size_t i) {
+  const Step& step = plan_.steps[i];
+  const Instance::StepInfo& info = c_->instance->steps[i];
+  if (info.rows <= 0) return;
+  const auto [line, row] = step.line_and_row(info.symbols);
+  if (row <= 0) return;
+  int sizes[16];
+  FRAMEJIT_CHECK(step.rehearse.size() <= std::size(sizes));
+  for (size_t t = 0; t < step.rehearse.size(); ++t)
+    sizes[t] = DTypeSize(plan_.values[step.operands[step.rehearse[t]]].dtype);
+  Rehearsal r{{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.watch, &raised_},
+              &step,
+              line,
+              row,
+              sizes};
+  raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);
+  if (info.grain > 0 && host_.NumThreads() > 1)
+    host_.ParallelFor(info.rows, info.grain, RehearseRows, &r);
+  else
+    RehearseRows(&r, 0, info.rows);
+}
+
+// A direct write goes into the input, unless its memory overlaps that of another input.
+void RunState::ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> inputs) {
+  auto range = [&](int input) {
+    const Instance::ValueInfo& info = c_->instance->values[plan_.inputs[input]];
+    const Buffer& b = c_->buffers[plan_.inputs[input]];
+    int64_t low = 0, high = DTypeSize(b.dtype);
+    for (int d = 0; d < b.rank; ++d) {
+      const int64_t reach = (info.sizes[d] - 1) * info.strides[d] * DTypeSize(b.dtype);
+      (reach < 0 ? low : high) += reach;
+    }
+    const auto data = reinterpret_cast<intptr_t>(inputs[input].data);
+    return info.numel == 0 ? std::pair(data, data) : std::pair<intptr_t, intptr_t>(data + low, data + high);
+  };
+  const int storage = plan_.values[commit.value].storage;
+  const auto [low, high] = range(commit.input);
+  for (int i = 0; i < static_cast<int>(inputs.size()); ++i) {
+    if (i == commit.input) continue;
+    const auto [other_low, other_high] = range(i);
+    if (low < other_high && other_low < high) {
+      std::byte* arena = plan_.storages[storage].gpu ? c_->gpu_scratch : c_->scratch;
+      return c_->SetStorage(storage, arena + c_->instance->scratch_offset[storage]);
+    }
+  }
+  c_->SetStorage(storage, inputs[commit.input].data);
+}
+
+// Those that step `last` or one before it writes: not before, what died by then may leave them its memory.
+void RunState::AllocateOutputs(size_t last) {
+  const auto& order = index_.outputs_by_step;
+  for (; allocated_ < order.size() && order[allocated_].first <= static_cast<int>(last); ++allocated_)
+    AllocateOutput(order[allocated_].second);
+}
+
+void RunState::AllocateOutput(size_t o) {
+  const int value = plan_.outputs[o].value;
+  Buffer& out = outputs_[o];
+  out = c_->buffers[value];
+  out.data = out.handle = nullptr;
+  const size_t rank = out.rank;
+  std::optional<ArenaPool::Untouched> untouched;
+  if (index_.zero_outputs[o]) untouched.emplace();
+  host_.AllocateOutput(out.dtype, {out.sizes, rank}, {out.strides, rank}, out.device, &out);
+  if (index_.output_storage[o] < 0) return;
+  c_->SetStorage(index_.output_storage[o], out.data);
+  c_->buffers[value].handle = out.handle;
+}
+
+void RunState::RunStep(size_t i) {
+  const Step& step = plan_.steps[i];
+  switch (step.kind) {
+    case Step::Kind::kKernel: {
+      const Instance::StepInfo& info = c_->instance->steps[i];
+      if (step.zeros && ArenaPool::Get().IsUntouched(c_->pointers[index_.first_pointer[i]])) break;
+      if (step.gpu) {
+        cuda::LaunchStep(*gpu_.driver, plan_, step, info, c_->pointers.data() + index_.first_pointer[i],
+                         c_->params.data() + index_.first_param[i], stream_);
+        break;
+      }
+      KernelCall call{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.watch, &raised_};
+      if (info.grain > 0 && host_.NumThreads() > 1) {
+        if (plan_.watch) raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);
+        host_.ParallelFor(info.rows, info.grain, plan_.watch ? RunWatchedRows : RunRows, &call);
+      } else if (info.rows > 0) {
+        step.fn(call.buffers, call.symbols, 0, info.rows);
+      }
+      break;
+    }
+    case Step::Kind::kCopy: StridedCopy(host_, c_->buffers[step.operands[0]], c_->buffers[step.results[0]]); break;
+    case Step::Kind::kExtern:  // the framework looks at its own exceptions and may leave some behind
+      if (plan_.watch) raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);
+      RunExtern(step);
+      if (plan_.watch) TakeStatus(plan_.watch);
+      break;
+    default: {
+      if (plan_.watch) raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);  // libraries clear it
+      Buffer few[4];
+      std::vector<Buffer> many(step.operands.size() > std::size(few) ? step.operands.size() : 0);
+      std::span<Buffer> operands(many.empty() ? few : many.data(), step.operands.size());
+      for (size_t k = 0; k < operands.size(); ++k) operands[k] = c_->buffers[step.operands[k]];
+      Buffer& out = c_->buffers[step.results[0]];
+      if (step.kind == Step::Kind::kNode) {
+        InterpretNode(host_, step, c_->instance->symbols, operands, out);
+      } else if (plan_.storages[plan_.values[step.results[0]].storage].kind == Storage::Kind::kExtern) {
+        RunLending(step, operands);
+      } else {
+        RunLibrary(host_, step, c_->instance->symbols, operands, out);
+      }
+    }
+  }
+}
+
+void RunState::ReleaseExternal(int storage) {
+  Context::External& x = c_->externals[storage];
+  if (x.live) host_.Release(&x.buffer);
+  if (x.gpu_copy.handle)
+    host_.Release(&x.gpu_copy);
+  else
+    std::free(x.copy);
+  x = {};
+}
+
+}  // namespace framejit::runtime

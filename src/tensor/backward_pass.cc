@@ -1,0 +1,283 @@
+// Backward passes through the nodes of a segment: compiled when the first one comes whose results need it, run part by
+// part as the framework's engine reaches the nodes; or the program, run again and differentiated by the framework.
+#include <algorithm>
+
+#include "tensor/call_step.h"
+#include "tensor/segment_node.h"
+#include "tensor/torch_api.h"
+
+namespace framejit::tensor {
+namespace {
+
+// Of the pass that the framework's engine is at on this thread; -1: none.
+int64_t NumberOfPass() {
+  static PyObject* function = ResolveCallee("torch._C._current_graph_task_id");
+  Ref number(function ? PyObject_CallNoArgs(function) : nullptr);
+  const int64_t n = number ? PyLong_AsLongLong(number.get()) : -1;
+  PyErr_Clear();
+  return n;
+}
+
+// o as the backward executable expects it: o itself, or a copy with those strides. Null without an exception: it is
+// something else (another type of tensor, say).
+PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& strides,
+                  const std::vector<int64_t>& symbols) {
+  Class kind = Classify(o);
+  Meta m;
+  if ((kind != Class::kTorch && kind != Class::kTorchParameter) || !ReadMeta(o, &m) || m.dtype != type.dtype ||
+      m.rank != type.rank() || !(m.device == type.device))
+    return nullptr;
+  bool same = true, empty = false;
+  for (int d = 0; d < m.rank; ++d) {
+    if (m.sizes[d] != type.shape[d].Eval(symbols)) return nullptr;
+    empty |= m.sizes[d] == 0;
+    same &= m.sizes[d] == 1 || m.strides[d] == strides[d].Eval(symbols);
+  }
+  if (same || empty) return Py_NewRef(o);
+  Ref sizes(PyTuple_New(m.rank)), steps(PyTuple_New(m.rank));
+  for (int d = 0; d < m.rank; ++d) {
+    PyTuple_SET_ITEM(sizes.get(), d, PyLong_FromLongLong(m.sizes[d]));
+    PyTuple_SET_ITEM(steps.get(), d, PyLong_FromLongLong(strides[d].Eval(symbols)));
+  }
+  Ref fresh(PyObject_CallMethod(o, "new_empty_strided", "OO", sizes.get(), steps.get()));
+  return fresh ? PyObject_CallMethod(fresh.get(), "copy_", "O", o) : nullptr;
+}
+
+}  // namespace
+
+SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents) {
+  std::lock_guard lock(mu_);
+  auto at = compiled_.find(tangents);
+  if (at != compiled_.end()) return &at->second;
+  Compiled c;
+  try {
+    Training::Backward b = t_.compile(tangents);
+    c.grads = std::move(b.parts.grads);
+    c.tangents = std::move(b.tangents);
+    c.read = std::move(b.read);
+    c.count = b.parts.count;
+    Trace trace;  // says that these are torch's tensors
+    trace.tensors.emplace_back();
+    std::vector<bool> later(c.count);  // read by later parts, or what those hand on
+    for (size_t p = b.parts.parts.size(); p-- > 0;) {
+      autodiff::BackwardPart& from = b.parts.parts[p];
+      Part part;
+      for (ValueId v : from.graph.inputs) part.types.emplace_back(from.graph.node(v).type, from.graph.node(v).strides);
+      std::vector<bool> mine(c.count);
+      for (size_t i = 0; i < c.grads.size(); ++i)
+        if (c.grads[i] >= 0 && t_.part[i] == static_cast<int>(p)) mine[c.grads[i]] = true;
+      for (int i : from.inputs)
+        if (!later[i] && !mine[i]) part.last.push_back(i);
+      for (int i = 0; i < c.count; ++i)
+        if (!later[i] && mine[i]) part.done.push_back(i);
+      for (int i : from.inputs) later[i] = true;
+      for (int i = 0; i < c.count; ++i) later[i] = later[i] || mine[i];
+      part.inputs = std::move(from.inputs);
+      part.outputs = std::move(from.outputs);
+      std::vector<OutputPlan> plans;
+      for (size_t i = 0; i < part.outputs.size(); ++i)
+        plans.push_back({OutputPlan::kGraphOutput, static_cast<int>(i), {}});
+      part.runner = MakeGraphRunner(b.executables[p], from.graph, trace, std::move(plans), {});
+      c.parts.insert(c.parts.begin(), std::move(part));
+    }
+  } catch (const std::exception& e) {
+    PyErr_Format(PyExc_RuntimeError, "framejit: the backward pass cannot be compiled: %s", e.what());
+    return nullptr;
+  }
+  return &compiled_.emplace(tangents, std::move(c)).first->second;
+}
+
+// 1: some were written, which this pass does not read.
+int SegmentHook::LookAtWatched(CallState* s, const std::vector<bool>& tangents) {
+  Compiled* c = nullptr;
+  Py_ssize_t at = 0;
+  int written = 0;
+  for (size_t i = 0; s->watched && i < t_.watched.size(); ++i) {
+    if (!t_.watched[i]) continue;
+    Ref now(PyObject_GetAttr(PyTuple_GET_ITEM(s->watched, at), Interned(kVersion)));
+    const int same = now ? PyObject_RichCompareBool(now.get(), PyTuple_GET_ITEM(s->watched, at + 1), Py_EQ) : -1;
+    at += 2;
+    if (same < 0) return -1;
+    if (same) continue;
+    written = 1;
+    if (!c && !(c = For(tangents))) return -1;
+    if (!c->read[i]) continue;
+    PyErr_SetString(PyExc_RuntimeError, kModified);
+    return -1;
+  }
+  return written;
+}
+
+// A backward pass enters the segment. -1: an exception.
+int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass) {
+  if (n != static_cast<Py_ssize_t>(t_.differentiable.size())) {
+    PyErr_Format(PyExc_SystemError, "framejit: %zd gradients arrived", n);
+    return -1;
+  }
+  std::vector<bool> tangents(n);
+  for (Py_ssize_t i = 0; i < n; ++i) tangents[i] = t_.differentiable[i] && grads[i] != Py_None;
+  const int written = LookAtWatched(s, tangents);
+  if (written < 0) return -1;
+  if (ReadMode().grad) return Replay(s, grads, n, pass);  // create_graph=True
+  bool any = false, fresh = true;
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    any |= tangents[i];
+    for (Py_ssize_t k = 0; tangents[i] && k < n; ++k) fresh &= !((*s->used)[k] && t_.related[i][k]);
+  }
+  // Freed, or written since: torch raises. Where nothing was saved there is nothing to free.
+  Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Interned(kSaved)));
+  if (!saved) {
+    const bool other = written || std::find(s->used->begin(), s->used->end(), true) != s->used->end();
+    if (!fresh || !other || !t_.replay) return -1;
+    PyErr_Clear();
+    for (Py_ssize_t i = 0; i < n; ++i) (*s->used)[i] = (*s->used)[i] || tangents[i];
+    return Replay(s, grads, n, pass);
+  }
+  *s->used = tangents;  // what is still here was kept by all passes before this one
+  pass->grads.resize(t_.wanted.size());
+  if (!any) return 0;
+  Compiled* c = For(tangents);
+  if (!c) return -1;
+  pass->values.resize(c->count);
+  const size_t num_saved = t_.saved.size();
+  for (size_t i = 0; i < num_saved; ++i) pass->values[i] = Ref::Borrow(PyTuple_GET_ITEM(saved.get(), i));
+  for (size_t i = 0; i < c->tangents.size(); ++i) pass->values[num_saved + i] = Ref::Borrow(grads[c->tangents[i]]);
+  for (const Part& part : c->parts)
+    for (size_t i = 0; i < part.inputs.size(); ++i) {
+      const int number = part.inputs[i];
+      if (number >= static_cast<int>(num_saved + c->tangents.size())) continue;
+      Ref fitting(Fitting(pass->values[number].get(), part.types[i].first, part.types[i].second, *s->symbols));
+      if (!fitting) return PyErr_Occurred() ? -1 : Replay(s, grads, n, pass);
+      if (number < static_cast<int>(num_saved)) pass->values[number] = std::move(fitting);
+    }
+  pass->compiled = c;
+  // Nobody else needs what was saved, unless the graph is kept: it goes as the pass proceeds.
+  Ref cleared(PyObject_CallMethodNoArgs(ctx, Interned(kClear)));
+  if (!cleared) PyErr_Clear();
+  return 0;
+}
+
+int SegmentHook::Go(CallState* s, int number, Pass* pass) {
+  const Part& part = pass->compiled->parts[number];
+  std::vector<Ref> taken;
+  for (size_t i = 0; i < part.inputs.size(); ++i) {
+    const Ref& value = pass->values[part.inputs[i]];
+    const bool saved = part.inputs[i] < static_cast<int>(t_.saved.size());  // fits
+    taken.emplace_back(saved ? Py_NewRef(value.get())
+                             : Fitting(value.get(), part.types[i].first, part.types[i].second, *s->symbols));
+    if (!taken.back()) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "framejit: a value of the backward pass is another");
+      return -1;
+    }
+  }
+  for (int i : part.last) pass->values[i] = Ref();
+  std::vector<PyObject*> out(part.outputs.size());
+  if (!part.outputs.empty() && part.runner->RunTaking(&taken, s->symbols->data(), out.data()) < 0) return -1;
+  for (size_t i = 0; i < out.size(); ++i) pass->values[part.outputs[i]] = Ref(out[i]);
+  for (size_t i = 0; i < t_.wanted.size(); ++i) {
+    const int g = pass->compiled->grads[i];
+    if (t_.wanted[i] && t_.part[i] == number && g >= 0) pass->grads[i] = Ref::Borrow(pass->values[g].get());
+  }
+  for (int i : part.done) pass->values[i] = Ref();  // who accumulates it may keep it as it is
+  return 0;
+}
+
+// What the node of this part returns; the rest of the pass is kept for the next one's.
+PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t number) {
+  std::vector<PyObject*> all = {Py_NewRef(Py_None)};
+  if (part + 1 < num_parts()) {
+    if (!link_) link_ = Ref(HiddenScalar("zeros", t_.device));
+    PyObject* link = Py_XNewRef(link_.get());
+    if (!link) return Py_DECREF(all[0]), nullptr;
+    all.push_back(link);
+  }
+  for (size_t i = 0; i < t_.wanted.size(); ++i)
+    if (t_.wanted[i] && t_.part[i] == part) all.push_back(pass.grads[i] ? pass.grads[i].release() : Py_NewRef(Py_None));
+  if (part + 1 < num_parts()) {
+    constexpr size_t kMost = 64;  // passes that asked for a part of the gradients only are never heard of again
+    if (head->passes->size() == kMost) head->passes->erase(head->passes->begin());
+    head->passes->insert_or_assign(number, std::move(pass));
+  }
+  PyObject* result = PyTuple_New(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (result) {
+      PyTuple_SET_ITEM(result, i, all[i]);
+    } else {
+      Py_DECREF(all[i]);
+    }
+  }
+  return result;
+}
+
+PyObject* SegmentHook::Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n) {
+  CallState* head = s->head ? reinterpret_cast<CallState*>(s->head) : s;
+  Pass pass;
+  const int64_t number = NumberOfPass();
+  if (s == head) {
+    if (Begin(s, ctx, grads, n, &pass) < 0) return nullptr;
+  } else if (auto at = head->passes->find(number); at != head->passes->end()) {
+    pass = std::move(at->second);
+    head->passes->erase(at);
+  } else {
+    return PyErr_Format(PyExc_RuntimeError, "framejit: this backward pass was not begun");
+  }
+  if (pass.compiled && Go(head, s->part, &pass) < 0) return nullptr;
+  return Answer(head, s->part, std::move(pass), number);
+}
+
+// The framework runs the program again, with its own records, and differentiates those.
+int SegmentHook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass* pass) {
+  *pass = {};
+  pass->grads.resize(t_.wanted.size());
+  if (!t_.replay) {
+    PyErr_Format(PyExc_RuntimeError, "trying to differentiate twice a function compiled by framejit: %s",
+                 t_.no_replay.c_str());
+    return -1;
+  }
+  size_t num_inputs = t_.wanted.size();
+  for (size_t i = 0; i < num_inputs; ++i) {
+    Ref now(PyObject_GetAttr(PyTuple_GET_ITEM(s->inputs, i), Interned(kVersion)));
+    PyObject* then = PyTuple_GET_ITEM(s->versions, i);
+    if (!now) PyErr_Clear();
+    if (then == Py_None) continue;
+    int same = now ? PyObject_RichCompareBool(now.get(), then, Py_EQ) : 0;
+    if (same < 0) return -1;
+    if (!same) {
+      PyErr_SetString(PyExc_RuntimeError, kModified);
+      return -1;
+    }
+  }
+  std::vector<PyObject*> inputs;
+  for (size_t i = 0; i < num_inputs; ++i) inputs.push_back(PyTuple_GET_ITEM(s->inputs, i));
+  std::vector<PyObject*> outputs(n);
+  ModeSwitch mode;
+  ModeState on = ReadMode();
+  bool create = on.grad;
+  on.grad = true;
+  mode.Set(on);
+  int failed = 0;
+  if (t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) < 0) return -1;
+  std::vector<Ref> held;
+  for (PyObject* o : outputs) held.emplace_back(o);
+  Ref outs(PyList_New(0)), wanted(PyList_New(0)), tangents(PyList_New(0)),
+      autograd(PyImport_ImportModule("torch.autograd"));
+  if (!outs || !wanted || !tangents || !autograd) return -1;
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    if (!t_.differentiable[i] || grads[i] == Py_None) continue;
+    if (PyList_Append(outs.get(), outputs[i]) < 0 || PyList_Append(tangents.get(), grads[i]) < 0) return -1;
+  }
+  for (size_t i = 0; i < num_inputs; ++i)
+    if (t_.wanted[i] && PyList_Append(wanted.get(), inputs[i]) < 0) return -1;
+  if (PyList_GET_SIZE(outs.get()) == 0) return 0;
+  Ref f(PyObject_GetAttrString(autograd.get(), "grad")),
+      args(PyTuple_Pack(3, outs.get(), wanted.get(), tangents.get()));
+  Ref kwargs(Py_BuildValue("{s:O,s:O}", "create_graph", create ? Py_True : Py_False, "allow_unused", Py_True));
+  Ref all(f && args && kwargs ? PyObject_Call(f.get(), args.get(), kwargs.get()) : nullptr);
+  if (!all) return -1;
+  Py_ssize_t at = 0;
+  for (size_t i = 0; i < num_inputs; ++i)
+    if (t_.wanted[i]) pass->grads[i] = Ref::Borrow(PyTuple_GET_ITEM(all.get(), at++));
+  return 0;
+}
+
+}  // namespace framejit::tensor

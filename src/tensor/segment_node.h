@@ -1,0 +1,92 @@
+// The node that stands for a segment in torch's graph: an instance of a subclass of torch.autograd.Function made here,
+// once. A call of the segment runs the forward executable first; `apply` then only takes its results in (forward hands
+// them over), so that torch's rules about versions, hooks on saved tensors, freed graphs and threads hold as for any
+// function of a user.
+#pragma once
+
+#include <map>
+#include <mutex>
+
+#include "tensor/autograd.h"
+#include "tensor/ref.h"
+
+namespace framejit::tensor {
+
+struct CallState;
+
+class SegmentHook : public OutputHook, public std::enable_shared_from_this<SegmentHook> {
+ public:
+  explicit SegmentHook(Training t) : t_(std::move(t)) {}
+  int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols) override;
+  auto quietly() const { return t_.quietly; }
+  PyObject* Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n);
+
+  struct Part {
+    std::vector<int> inputs, outputs;  // numbers
+    std::vector<int> last, done;       // that no later part reads: inputs, and gradients that it hands on
+    std::vector<std::pair<TensorType, shape::Ints>> types;  // of the inputs, with strides
+    std::unique_ptr<GraphRunner> runner;
+  };
+  struct Compiled {
+    std::vector<int> grads;     // by input: number, or -1
+    std::vector<int> tangents;  // of outputs
+    std::vector<bool> read;     // by output
+    int count = 0;              // of numbers
+    std::vector<Part> parts;
+  };
+  // One backward pass through the nodes of a segment: what was saved and what arrived, then what parts make for others,
+  // by number; or the gradients, made all at once.
+  struct Pass {
+    Compiled* compiled = nullptr;
+    std::vector<Ref> values;
+    std::vector<Ref> grads;  // by input
+  };
+
+ private:
+  int num_parts() const { return t_.part.empty() ? 1 : *std::max_element(t_.part.begin(), t_.part.end()) + 1; }
+  Compiled* For(const std::vector<bool>& tangents);
+  int Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass);
+  int Go(CallState* s, int part, Pass* pass);
+  PyObject* Answer(CallState* s, int part, Pass pass, int64_t number);
+  int Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass* pass);
+  int Watch(CallState* s, PyObject* const* made);
+  int LookAtWatched(CallState* s, const std::vector<bool>& tangents);
+  PyObject* Link(PyObject* state, int part, PyObject* link, PyObject* const* inputs);
+
+  Training t_;
+  Ref link_;  // the gradient of every hidden scalar
+  std::mutex mu_;
+  std::map<std::vector<bool>, Compiled> compiled_;
+};
+
+// What one call leaves for its backward pass. Not the tensors it reads: those are saved with the framework.
+struct CallState {
+  PyObject_HEAD std::shared_ptr<SegmentHook>* hook;
+  std::vector<int64_t>* symbols;
+  std::vector<bool>* used;                       // by output: a backward pass has gone through it
+  std::map<int64_t, SegmentHook::Pass>* passes;  // on their way through the nodes, by torch's number of the pass
+  int part;                                      // of the backward pass: this node's
+  PyObject* head;      // the state of the node that runs first (null: this one), which holds all the rest
+  PyObject* inputs;    // tuple: for a backward pass that is differentiated
+  PyObject* versions;  // tuple: theirs, then
+  PyObject* watched;   // tuple: (tensor without memory, version) of each, sharing its version
+  PyObject* outputs;   // tuple: on their way through `apply`
+  PyObject* saved;     // tuple, likewise
+  PyObject* opaque;    // tuple, likewise: outputs without gradients
+};
+
+// A new reference that the collector does not track yet. head: null for the first part's.
+CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject* head);
+PyObject* ApplyNode();                 // `apply` of the class, bound; borrowed
+PyObject* Interned(const char* text);  // for ever, by the address of the text; borrowed
+
+inline constexpr const char *kSave = "to_save", *kState = "_segment", *kSaved = "saved_tensors",
+                            *kMaterialize = "materialize_grads", *kClear = "maybe_clear_saved_tensors",
+                            *kOpaque = "non_differentiable", *kVersion = "_version";
+inline constexpr const char* kModified =
+    "one of the variables needed for gradient computation has been modified by an inplace operation";
+
+// A scalar that nobody reads.
+PyObject* HiddenScalar(const char* made_by, Device device);
+
+}  // namespace framejit::tensor
