@@ -48,7 +48,7 @@ constexpr struct PythonRow {
     {"logging", "Logger._log", Effect::kOutput},
     {"re", "_compile", Effect::kPure},
     {"torch._functorch.predispatch", "lazy_load_decompositions", Effect::kNothing},  // torch.vmap is not run
-    {"torch._dynamo.mutation_guard", "GenerationTracker.tag", Effect::kNothing},  // in every Module.__init__ once loaded
+    {"torch._dynamo.mutation_guard", "GenerationTracker.tag", Effect::kNothing},     // by Module.__init__
     {"warnings", "catch_warnings.__enter__", Effect::kWarnings},
     {"warnings", "catch_warnings.__exit__", Effect::kWarnings},
     {"warnings", "simplefilter", Effect::kWarnings},

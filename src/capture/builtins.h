@@ -11,7 +11,7 @@ enum class Effect : uint8_t {
   kUnknown,
   kPure,  // reads its arguments, changes nothing, returns something new, primitive or one of its arguments' parts
   kMutatesSelf,  // changes its first argument, which must be fresh
-  kNothing,      // no effect that matters, returns None (logging of API usage)
+  kNothing,      // no effect that matters, returns None
   kOutput,       // prints, reads the clock, ...
   kRandom,
   kSpecial,     // has a handler of its own in calls.cc

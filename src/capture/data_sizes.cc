@@ -269,11 +269,23 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
     out.metas.push_back(std::move(m));
     out.aliases.emplace_back();
   };
+  auto as_tuple = [&] {
+    std::vector<Arg> items;
+    for (TraceId r = 0; r < out.metas.size(); ++r) items.push_back(Arg::Tensor(r));
+    call.result = Arg::Seq(Arg::Kind::kTuple, std::move(items));
+    return out;
+  };
+  const auto rank = static_cast<int>(x.sizes.size());
+  auto axis = [&](const Arg* dim) -> std::optional<int> {
+    if (!dim || !dim->is(Arg::Kind::kInt) || !dim->i.is_const()) return {};
+    const int64_t d = dim->i.value() < 0 ? dim->i.value() + rank : dim->i.value();
+    return d >= 0 && d < rank ? std::optional<int>(d) : std::nullopt;
+  };
   if (name == "nonzero" || name == "argwhere") {
     if (x.sizes.empty() || IsTrue(Get(call, 1, "as_tuple"))) return {};
     auto n = NewDataSize(0, 0, &numel);
     if (!n) return {};
-    add(DType::kInt64, {*n, shape::Int(static_cast<int64_t>(x.sizes.size()))}, shape::Ints{shape::Int(1), *n});
+    add(DType::kInt64, {*n, shape::Int(rank)}, shape::Ints{shape::Int(1), *n});
     fresh_sizes_.back().exact = true;
     return out;
   }
@@ -298,7 +310,7 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
     return out;
   }
   if (name == "one_hot") {
-    auto n = NewDataSize(0, static_cast<int>(x.sizes.size()), nullptr);
+    auto n = NewDataSize(0, rank, nullptr);
     if (!n) return {};
     shape::Ints sizes = x.sizes;
     sizes.push_back(*n);
@@ -312,26 +324,19 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
     if (!repeats || !dim || dim->is_none()) {
       auto n = NewDataSize(0, 0, nullptr);
       if (!n) return {};
-      add(repeats ? x.dtype : x.dtype, {*n});
+      add(x.dtype, {*n});
       return out;
     }
-    if (!dim->is(Arg::Kind::kInt) || !dim->i.is_const()) return {};
-    const auto rank = static_cast<int64_t>(x.sizes.size());
-    const int64_t d = dim->i.value() < 0 ? dim->i.value() + rank : dim->i.value();
-    if (d < 0 || d >= rank) return {};
-    auto n = NewDataSize(0, static_cast<int>(d), nullptr);
+    const auto d = axis(dim);
+    auto n = d ? NewDataSize(0, *d, nullptr) : std::nullopt;
     if (!n) return {};
     shape::Ints sizes = x.sizes;
-    sizes[d] = *n;
+    sizes[*d] = *n;
     add(x.dtype, std::move(sizes));
     return out;
   }
   if (name == "unique_dim") {
-    const Arg* dim = Get(call, 1, "dim");
-    if (!dim || !dim->is(Arg::Kind::kInt) || !dim->i.is_const() || x.sizes.empty()) return {};
-    const auto rank = static_cast<int64_t>(x.sizes.size());
-    const int64_t d = dim->i.value() < 0 ? dim->i.value() + rank : dim->i.value();
-    if (d != 0 || rank > 2) return {};  // elsewhere the result is not row by row
+    if (axis(Get(call, 1, "dim")) != 0 || rank > 2) return {};  // elsewhere the result is not row by row
     auto n = NewDataSize(0, 0, &x.sizes[0]);
     if (!n) return {};
     shape::Ints sizes = x.sizes;
@@ -339,10 +344,7 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
     add(x.dtype, std::move(sizes));
     add(DType::kInt64, {x.sizes[0]});  // the inverse and the counts, in any case
     add(DType::kInt64, {*n});
-    std::vector<Arg> items;
-    for (TraceId r = 0; r < out.metas.size(); ++r) items.push_back(Arg::Tensor(r));
-    call.result = Arg::Seq(Arg::Kind::kTuple, std::move(items));
-    return out;
+    return as_tuple();
   }
   if (name == "_unique2" || name == "unique_consecutive" || name == "_unique") {
     const bool consecutive = name == "unique_consecutive";
@@ -355,10 +357,7 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
     add(x.dtype, {*n});
     add(DType::kInt64, inverse ? x.sizes : shape::Ints{shape::Int(0)});
     if (name != "_unique") add(DType::kInt64, counts ? shape::Ints{*n} : shape::Ints{shape::Int(0)});
-    std::vector<Arg> items;
-    for (TraceId r = 0; r < out.metas.size(); ++r) items.push_back(Arg::Tensor(r));
-    call.result = Arg::Seq(Arg::Kind::kTuple, std::move(items));
-    return out;
+    return as_tuple();
   }
   return {};
 }

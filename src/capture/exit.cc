@@ -139,26 +139,6 @@ int Recipe::AddFresh(PyObject* o) {
       }
     return Push(std::move(n));
   }
-  if (IsSymbolicSize(o)) {
-    Ref items(PyTuple_New(PyTuple_GET_SIZE(o)));
-    for (Py_ssize_t i = 0; items && i < PyTuple_GET_SIZE(o); ++i)
-      PyTuple_SET_ITEM(items.get(), i, Py_NewRef(PyTuple_GET_ITEM(o, i)));
-    Ref args(items ? PyTuple_Pack(1, items.get()) : nullptr);
-    PyObject* parts[] = {reinterpret_cast<PyObject*>(t), args.get(), Py_None};
-    RecipeNode n{RecipeNode::kReduce};
-    bool ok = args && AddAll(parts, 3, &n.children);
-    s_->Keep(items.release());  // their addresses are in the memo
-    s_->Keep(args.release());
-    return ok ? Push(std::move(n)) : -1;
-  }
-  bool plain = false;  // immutable objects of the frameworks
-  for (const char* n : {"torch.Size", "torch.device", "torch.finfo", "torch.iinfo", "re.Pattern"})
-    plain |= !strcmp(t->tp_name, n);
-  if (plain || t == &PyRange_Type || t == &PyProperty_Type || s_->IsNumpyNumber(o) || IsConstantKind(o)) {
-    RecipeNode n{RecipeNode::kConst};  // immutable
-    n.object = Borrow(o);
-    return Push(std::move(n));
-  }
   auto call = [&](PyObject* args) {  // of its type
     Ref held(args);
     PyObject* parts[] = {reinterpret_cast<PyObject*>(t), args, Py_None};
@@ -167,14 +147,24 @@ int Recipe::AddFresh(PyObject* o) {
     s_->Keep(held.release());  // its parts' addresses are in the memo
     return ok ? Push(std::move(n)) : -1;
   };
-  if (PyTuple_Check(o) && IsStructSequence(t)) {  // torch.return_types.max, ...
+  auto call_with_items = [&] {
     Ref items(PyTuple_New(PyTuple_GET_SIZE(o)));
     for (Py_ssize_t i = 0; items && i < PyTuple_GET_SIZE(o); ++i)
       PyTuple_SET_ITEM(items.get(), i, Py_NewRef(PyTuple_GET_ITEM(o, i)));
     Ref args(items ? PyTuple_Pack(1, items.get()) : nullptr);
     s_->Keep(items.release());
     return call(args.release());
+  };
+  if (IsSymbolicSize(o)) return call_with_items();
+  bool plain = false;  // immutable objects of the frameworks
+  for (const char* n : {"torch.Size", "torch.device", "torch.finfo", "torch.iinfo", "re.Pattern"})
+    plain |= !strcmp(t->tp_name, n);
+  if (plain || t == &PyRange_Type || t == &PyProperty_Type || s_->IsNumpyNumber(o) || IsConstantKind(o)) {
+    RecipeNode n{RecipeNode::kConst};  // immutable
+    n.object = Borrow(o);
+    return Push(std::move(n));
   }
+  if (PyTuple_Check(o) && IsStructSequence(t)) return call_with_items();  // torch.return_types.max, ...
   if (!strcmp(t->tp_name, "collections.deque")) {
     Ref items(PySequence_List(o)), most(PyObject_GetAttrString(o, "maxlen"));
     Ref args(items && most ? PyTuple_Pack(2, items.get(), most.get()) : nullptr);

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "capture/modes.h"
+#include "capture/number_methods.h"
 #include "capture/session.h"
 
 namespace framejit::capture {
@@ -338,24 +339,6 @@ PyObject* SGetAttr(PyObject* a, PyObject* name) {
   return x ? PyObject_GetAttr(x.get(), name) : nullptr;
 }
 
-// What C code looks for on the type.
-template <const char* const* kName>
-PyObject* SMethod(PyObject* a, PyObject* args) {
-  Ref x(Concrete(a)), m(x ? PyObject_GetAttrString(x.get(), *kName) : nullptr);
-  return m ? PyObject_CallObject(m.get(), args) : nullptr;
-}
-constexpr const char *kFormat = "__format__", *kRound = "__round__", *kTrunc = "__trunc__", *kFloor = "__floor__",
-                     *kCeil = "__ceil__", *kReduce = "__reduce_ex__";
-PyMethodDef symint_methods[] = {
-    {kFormat, SMethod<&kFormat>, METH_VARARGS, nullptr},
-    {kRound, SMethod<&kRound>, METH_VARARGS, nullptr},
-    {kTrunc, SMethod<&kTrunc>, METH_VARARGS, nullptr},
-    {kFloor, SMethod<&kFloor>, METH_VARARGS, nullptr},
-    {kCeil, SMethod<&kCeil>, METH_VARARGS, nullptr},
-    {kReduce, SMethod<&kReduce>, METH_VARARGS, nullptr},
-    {nullptr, nullptr, 0, nullptr},
-};
-
 PyNumberMethods symint_number = {
     .nb_add = SAdd,
     .nb_subtract = SSub,
@@ -422,7 +405,7 @@ PyTypeObject SymIntType = {
     .tp_getattro = SGetAttr,
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_richcompare = SCompare,
-    .tp_methods = symint_methods,
+    .tp_methods = NumberMethods<Concrete>::rows,
 };
 
 PyTypeObject LazyType = {

@@ -2,6 +2,7 @@
 // came from outside are guarded by their answer; anything else happens on the number itself, which is then guarded.
 #include <optional>
 
+#include "capture/number_methods.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 
@@ -116,24 +117,6 @@ PyObject* GetAttr(PyObject* a, PyObject* name) {
   return x ? PyObject_GetAttr(x.get(), name) : nullptr;
 }
 
-// What C code looks for on the type.
-template <const char* const* kName>
-PyObject* Method(PyObject* a, PyObject* args) {
-  Ref x(Concrete(a)), m(x ? PyObject_GetAttrString(x.get(), *kName) : nullptr);
-  return m ? PyObject_CallObject(m.get(), args) : nullptr;
-}
-constexpr const char *kFormat = "__format__", *kRound = "__round__", *kTrunc = "__trunc__", *kFloor = "__floor__",
-                     *kCeil = "__ceil__", *kReduce = "__reduce_ex__";
-PyMethodDef methods[] = {
-    {kFormat, Method<&kFormat>, METH_VARARGS, nullptr},
-    {kRound, Method<&kRound>, METH_VARARGS, nullptr},
-    {kTrunc, Method<&kTrunc>, METH_VARARGS, nullptr},
-    {kFloor, Method<&kFloor>, METH_VARARGS, nullptr},
-    {kCeil, Method<&kCeil>, METH_VARARGS, nullptr},
-    {kReduce, Method<&kReduce>, METH_VARARGS, nullptr},
-    {nullptr, nullptr, 0, nullptr},
-};
-
 PyObject* Positive(PyObject* a) {
   return Py_NewRef(a);
 }
@@ -173,7 +156,7 @@ PyTypeObject SymFloatType = {
     .tp_getattro = GetAttr,
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_richcompare = Compare,
-    .tp_methods = methods,
+    .tp_methods = NumberMethods<Concrete>::rows,
 };
 
 bool ReadySymFloat() {

@@ -7,27 +7,11 @@
 
 #include "guard/guard.h"
 #include "guard/index_table.h"
+#include "tensor/ref.h"
 
 namespace framejit::guard {
 
-class Ref {  // an owning reference
- public:
-  Ref() = default;
-  explicit Ref(PyObject* owned) : o_(owned) {}
-  static Ref Borrow(PyObject* o) { return Ref(Py_XNewRef(o)); }
-  Ref(const Ref& r) : o_(Py_XNewRef(r.o_)) {}
-  Ref(Ref&& r) noexcept : o_(std::exchange(r.o_, nullptr)) {}
-  Ref& operator=(Ref r) noexcept {
-    std::swap(o_, r.o_);
-    return *this;
-  }
-  ~Ref() { Py_XDECREF(o_); }
-  PyObject* get() const { return o_; }
-  explicit operator bool() const { return o_ != nullptr; }
-
- private:
-  PyObject* o_ = nullptr;
-};
+using tensor::Ref;
 
 // A reference to an expected object: weak where the type allows it, else strong. Matches nothing once the object died.
 class Expected {

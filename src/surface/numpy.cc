@@ -257,39 +257,6 @@ Outs LinSpace(Scope& s) {  // start + i * ((stop - start) / div), the end exact
   return v;
 }
 
-Outs Joined(Scope& s, bool stack) {
-  std::vector<Operand> all = s.tensors(0);
-  if (all.empty()) Scope::Fail("nothing to join");
-  DType t = all[0].meta->dtype;
-  for (const Operand& x : all) {
-    if (!IsRowMajor(*x.meta)) Scope::Skip();
-    if (x.rank() != all[0].rank()) Scope::Fail("ranks differ");
-    t = NumpyPromoteTypes(t, x.meta->dtype);
-  }
-  int rank = all[0].rank() + (stack ? 1 : 0);
-  if (rank == 0) Scope::Fail("0-dimensional arrays cannot be concatenated");
-  int axis = s.dim(1, rank);
-  std::vector<ValueId> parts;
-  for (const Operand& x : all) {
-    ValueId v = s.b.Cast(x.value, t);
-    if (stack) {
-      Ints sizes = x.meta->sizes;
-      sizes.insert(sizes.begin() + axis, Int(1));
-      v = s.b.Reshape(v, sizes);
-    }
-    parts.push_back(v);
-  }
-  Attrs attrs;
-  attrs.axes = {axis};
-  return parts.size() == 1 ? parts[0] : s.b.Add(Op::kCat, parts, attrs);
-}
-Outs Concatenate(Scope& s) {
-  return Joined(s, false);
-}
-Outs Stack(Scope& s) {
-  return Joined(s, true);
-}
-
 Outs TakeRow(Scope& s) {  // (a, indices, axis): the first axis of a row-major array
   Operand x = s.tensor(0), i = s.tensor(1);
   if (!IsInteger(i.meta->dtype) || !IsRowMajor(*x.meta) || s.has(3)) Scope::Skip();
@@ -350,8 +317,6 @@ constexpr Row kRows[] = {
     {"N:arange", "(Scalar stop, *, ScalarType? dtype=None)", &ARangeEnd},
     {"N:arange", "(Scalar start, Scalar stop, Scalar step=1, ScalarType? dtype=None)", &ARange},
     {"N:linspace", "(Scalar start, Scalar stop, int num=50, bool endpoint=True, *, ScalarType? dtype=None)", &LinSpace},
-    {"N:concatenate N:concat", "(Tensor[] arrays, int dim=0)", &Concatenate},
-    {"N:stack", "(Tensor[] arrays, int dim=0)", &Stack},
     {"NM:take", "(Tensor input, Tensor indices, int? dim=None, str? mode=None)", &TakeRow},
     {"N:flip", "(Tensor input, int[]? dim=None)", &FlipOf},
     {"N:tril", "(Tensor input, int k=0)", &Triangle, Op::kLe}, {"N:triu", "(Tensor input, int k=0)", &Triangle, Op::kLt},

@@ -297,7 +297,8 @@ DType JoinType(Scope& s, const std::vector<Operand>& all) {
   return s.torch() ? TorchResultType(typed, s.default_float()) : NumpyResultType(typed);
 }
 
-Outs Joined(Scope& s, std::vector<Operand> all, int dim_index, bool stack) {
+Outs Joined(Scope& s, bool stack) {
+  std::vector<Operand> all = s.tensors(0);
   if (all.empty()) Scope::Fail("nothing to join");
   for (const Operand& x : all) {  // the join keeps a memory order that all operands share: leave that to the framework
     if (s.torch() ? LikesChannelsLast(s.env, *x.meta) : !IsRowMajor(*x.meta)) Scope::Skip();
@@ -308,8 +309,8 @@ Outs Joined(Scope& s, std::vector<Operand> all, int dim_index, bool stack) {
     std::erase_if(all, [&](const Operand& x) { return x.rank() == 1 && s.env.Eq(x.meta->sizes[0], 0); });
   }
   int rank = all[0].rank() + (stack ? 1 : 0);
-  if (rank == 0) Scope::Fail("0-dimensional tensors cannot be concatenated");
-  int axis = s.dim(dim_index, rank);
+  if (rank == 0) Scope::Fail("what is 0-dimensional cannot be concatenated");
+  int axis = s.dim(1, rank);
   std::vector<ValueId> parts;
   for (const Operand& x : all) {
     if (x.rank() != all[0].rank()) Scope::Fail("ranks differ");
@@ -326,10 +327,10 @@ Outs Joined(Scope& s, std::vector<Operand> all, int dim_index, bool stack) {
   return parts.size() == 1 ? parts[0] : s.b.Add(Op::kCat, parts, attrs);
 }
 Outs Cat(Scope& s) {
-  return Joined(s, s.tensors(0), 1, false);
+  return Joined(s, false);
 }
 Outs Stack(Scope& s) {
-  return Joined(s, s.tensors(0), 1, true);
+  return Joined(s, true);
 }
 
 Outs Repeat(Scope& s) {
@@ -492,7 +493,9 @@ constexpr Row kRows[] = {
     {"I:fill", "(Tensor input, Operand value)", &FillInPlace}, {"I:zero", "(Tensor input)", &ZeroInPlace},
 
     {"t:cat t:concat t:concatenate", "(Tensor[] tensors, int dim=0)", &Cat},
+    {"N:concatenate N:concat", "(Tensor[] arrays, int dim=0)", &Cat},
     {"t:stack", "(Tensor[] tensors, int dim=0)", &Stack},
+    {"N:stack", "(Tensor[] arrays, int dim=0)", &Stack},
     {"m:repeat", "(Tensor input, int[]... repeats)", &Repeat},
     {"m:tile", "(Tensor input, int[]... dims)", &Repeat, Op::kTake}, {"t:tile", "(Tensor input, int[] dims)", &Repeat, Op::kTake},
     {"tm:repeat_interleave", "(Tensor input, int repeats, int? dim=None, *, int? output_size=None)", &RepeatInterleave},

@@ -24,12 +24,6 @@ constexpr TypeRow kTypes[] = {
     {14, DType::kComplex64, "complex64"}, {15, DType::kComplex128, "complex128"},
 };
 
-PyObject* Attr(PyObject* o, const char* name) {
-  PyObject* r = o ? PyObject_GetAttrString(o, name) : nullptr;
-  if (!r) PyErr_Clear();
-  return r;
-}
-
 bool Bind(NumpyApi& n) {
   PyObject* modules = PyImport_GetModuleDict();
   PyObject* umath = PyDict_GetItemString(modules, "numpy._core._multiarray_umath");

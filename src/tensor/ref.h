@@ -40,6 +40,13 @@ class SavedError {
   PyObject *type_, *value_, *traceback_;
 };
 
+// o.name, or null without an exception. A new reference.
+inline PyObject* Attr(PyObject* o, const char* name) {
+  PyObject* r = o ? PyObject_GetAttrString(o, name) : nullptr;
+  if (!r) PyErr_Clear();
+  return r;
+}
+
 // A module that the user may import: null until then, and looked for again only after others have come.
 class Imported {
  public:

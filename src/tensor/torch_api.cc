@@ -279,12 +279,6 @@ void ReadKeys(TorchApi& t) {
   KeyBits(t, "ADInplaceOrView", &t.inplace_key);
 }
 
-PyObject* Attr(PyObject* o, const char* name) {
-  PyObject* r = o ? PyObject_GetAttrString(o, name) : nullptr;
-  if (!r) PyErr_Clear();
-  return r;
-}
-
 // A library that is loaded. dlopen would look for one that is not in every folder it knows.
 void* Library(const char* name) {
   struct Search {

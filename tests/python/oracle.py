@@ -74,6 +74,23 @@ def check(got, eager, reference=None, what="result"):
     return got_rms, eager_rms, 2 * eager_rms + slack * scale
 
 
+def with_gradients(f, tensors):
+    """Results of f on leaves with the values of these tensors, then the gradients of their sum."""
+    leaves = [t.detach().clone().requires_grad_() for t in tensors]
+    results = f(*leaves)
+    results = list(results) if isinstance(results, (tuple, list)) else [results]
+    sum(r.sum() for r in results if r.requires_grad).backward()
+    return [*results, *(t.grad for t in leaves)]
+
+
+def gradients_agree(compiled, f, *tensors):
+    """Results and gradients of both, as `check` compares them."""
+    reference = with_gradients(f, in_float64(tensors))
+    for n, (got, eager, exact) in enumerate(zip(with_gradients(compiled, tensors), with_gradients(f, tensors), reference)):
+        assert (got.shape, got.stride(), got.dtype, got.requires_grad) == (eager.shape, eager.stride(), eager.dtype, eager.requires_grad)
+        check(got, eager, exact, f"result or gradient {n}")
+
+
 def check_index(got, eager, values, dim=-1):
     """Indices from floats (argmax, sort, top-k): another index is right if the value there is as good, within one eps."""
     import torch
