@@ -256,7 +256,7 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   args = s_.Resolve(args);
   if (kwargs) kwargs = s_.Resolve(kwargs);
   if (!callable || !args || s_.broken()) return s_.broken() ? s_.Break(s_.reason().id) : nullptr;
-  PyObject* seen = s_.ForC(args);
+  PyObject* seen = s_.ForC(args, true);
   if (!seen) return nullptr;
   Ref items;
   if (IsTensor(seen)) {
@@ -267,13 +267,18 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   }
   if (!items) return nullptr;
   std::vector<PyObject*> flat;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) flat.push_back(PyTuple_GET_ITEM(items.get(), i));
+  auto add = [&](PyObject* x) {  // itself, where C code would be given a copy
+    Origin* g = s_.Find(x);
+    flat.push_back(g && g->real ? g->real : x);
+  };
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) add(PyTuple_GET_ITEM(items.get(), i));
   Py_ssize_t n = PyTuple_GET_SIZE(items.get());
   Ref names;
   if (kwargs) {
-    PyObject* kw = s_.ForC(kwargs);
+    if (!PyDict_Check(kwargs) || AnswersItself(Py_TYPE(kwargs)))
+      return s_.Break(BreakId::kUnknownCall, "** of an object that is not a dict");
+    PyObject* kw = s_.ForC(kwargs, true);
     if (!kw) return nullptr;
-    if (!PyDict_Check(kw)) return s_.Break(BreakId::kUnknownCall, "** of an object that is not a dict");
     if (PyDict_GET_SIZE(kw)) {
       names = Ref(PyTuple_New(PyDict_GET_SIZE(kw)));
       PyObject *k, *val;
@@ -282,7 +287,7 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
         if (!PyUnicode_Check(k)) return s_.Break(BreakId::kUnknownCall, "** of a dict with other keys than strings");
         Py_INCREF(k);
         PyTuple_SET_ITEM(names.get(), i++, k);
-        flat.push_back(val);
+        add(val);
       }
     }
   }
@@ -459,9 +464,9 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
 }
 
 // Arguments of C code, made ready for it. False (Break): it would reach what no guard covers.
-bool CaptureSemantics::ForC(PyObject** args, Py_ssize_t n) {
+bool CaptureSemantics::ForC(PyObject** args, Py_ssize_t n, Py_ssize_t asked_nothing) {
   for (Py_ssize_t i = 0; i < n; ++i) {
-    PyObject* c = s_.ForC(args[i]);
+    PyObject* c = s_.ForC(args[i], i < asked_nothing);
     if (!c) return false;
     if (ReadsAttributes(c)) return s_.Break(BreakId::kUnknownCall, Describe(c) + " called by C code"), false;
     if (!IsTensor(c)) s_.NoteType(Py_TYPE(c));
@@ -618,7 +623,8 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
         off.emplace();
       }
       Py_ssize_t first = effect == Effect::kMutatesSelf;
-      if (!ForC(args + first, total - first)) return nullptr;
+      // Nor is what a container takes in.
+      if (!ForC(args + first, total - first, first ? total : owner && PyDict_Check(args[0]))) return nullptr;
       if (const Compares what = WhatCompares(owner, name); what != Compares::kNone)
         for (Py_ssize_t i = what == Compares::kKey;
              i < (what == Compares::kKey ? std::min<Py_ssize_t>(2, total) : total); ++i)

@@ -253,7 +253,21 @@ bool Session::Pin(PyObject* o) {
   return true;
 }
 
-PyObject* Session::ForC(PyObject* o) {
+bool HasOwn(PyTypeObject* type, const char* name) {
+  Ref key(PyUnicode_InternFromString(name));
+  PyObject* d = key ? _PyType_Lookup(type, key.get()) : nullptr;
+  return d && PyFunction_Check(d);
+}
+
+bool AnswersItself(PyTypeObject* type) {
+  if (type == &PyDict_Type || type == &PyODict_Type) return false;
+  for (const char* name :
+       {"__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__bool__", "__or__", "__ror__", "keys"})
+    if (HasOwn(type, name)) return true;
+  return false;
+}
+
+PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   Origin* g = Find(o);
   if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) {
     if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
@@ -277,7 +291,7 @@ PyObject* Session::ForC(PyObject* o) {
   if (!g || g->kind != Origin::kOutside) {  // private: C code would reach tensors through outside containers in it
     auto hides = [&](PyObject* x) {
       if (!(PyList_Check(x) || PyTuple_Check(x) || PyDict_Check(x))) return false;
-      PyObject* seen = ForC(x);
+      PyObject* seen = ForC(x, asked_nothing);
       if (seen && seen != x) Break(BreakId::kUnknownOrigin, "a container of tensors from outside in one made here");
       return seen != x;
     };
@@ -292,14 +306,17 @@ PyObject* Session::ForC(PyObject* o) {
     }
     return o;
   }
-  if (g->real) return o;
+  auto refuse = [&] {
+    return Break(BreakId::kUnknownOrigin, std::string("a ") + Py_TYPE(o)->tp_name + " of tensors read by C code");
+  };
+  if (g->real) return asked_nothing || !g->hides ? o : refuse();
   if (PyDict_CheckExact(o) && HasPending(o)) {  // as the program sees it
     Ref copy(PyDict_New());
     PyObject *k, *v;
     Py_ssize_t pos = 0;
     while (copy && PyDict_Next(o, &pos, &k, &v)) {
       Origin* c = Find(v);
-      PyObject* x = c && c->proxy ? c->proxy : ForC(v);
+      PyObject* x = c && c->proxy ? c->proxy : ForC(v, asked_nothing);
       if (!x || PyDict_SetItem(copy.get(), k, x) < 0) return nullptr;
     }
     for (auto& st : stores_) {
@@ -312,13 +329,16 @@ PyObject* Session::ForC(PyObject* o) {
     keep_.push_back(std::move(copy));
     return r;
   }
-  if (g->shadow) return g->shadow;
+  if (g->shadow && (asked_nothing || !Find(g->shadow)->hides)) return g->shadow;
+  bool differs = false, hides = PyDict_Check(o) && AnswersItself(Py_TYPE(o));
   auto child = [&](PyObject* x) -> PyObject* {  // borrowed; kept by origins
     Origin* c = Find(x);
     if (c && c->proxy) return c->proxy;
-    return ForC(x);
+    PyObject* seen = ForC(x, asked_nothing);
+    c = seen ? Find(seen) : nullptr;
+    hides = hides || (c && c->hides);
+    return seen;
   };
-  bool differs = false;
   PyObject* copy = nullptr;
   if (PyTuple_CheckExact(o))
     copy = PyTuple_New(PyTuple_GET_SIZE(o));
@@ -336,6 +356,7 @@ PyObject* Session::ForC(PyObject* o) {
       for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
         if (tensor::Classify(PySequence_Fast_GET_ITEM(o, i)) != tensor::Class::kNone) differs = true;
     if (!differs) return NoteContents(o, true) ? o : nullptr;
+    if (!asked_nothing && AnswersItself(Py_TYPE(o))) return refuse();
     if (PyODict_Check(o)) {  // of tensors: same order, plain items
       copy = PyODict_New();
     } else if (PyDict_Check(o)) {
@@ -376,6 +397,7 @@ PyObject* Session::ForC(PyObject* o) {
     copied.source = Find(o)->source;
     copied.contents_noted = true;
     copied.real = o;
+    copied.hides = hides;
     origins_.Enter(copy, copied);
     keep_.push_back(std::move(held));
   }

@@ -153,7 +153,7 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
   if (IsTensor(value) && (PyDict_Check(container) || PyAnySet_Check(container)) && s_.IsOutside(container))
     return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict or set"), -1;
   if (Container(container) && !s_.NoteContents(container, true)) return -1;
-  PyObject* c = s_.ForC(container);
+  PyObject* c = own && PyFunction_Check(own) ? container : s_.ForC(container, true);
   if (!c) return -1;
   if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
   s_.NoteType(Py_TYPE(c));
@@ -209,7 +209,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
     return s_.Adopt(PyObject_GetItem(o, key));
   }
   if (!(d && PyFunction_Check(d)) && !s_.Pin(key)) return nullptr;
-  PyObject* c = s_.ForC(o);
+  PyObject* c = d && PyFunction_Check(d) ? o : s_.ForC(o, true);
   if (!c) return nullptr;
   if (s && PyDict_Check(o) && !(d && PyFunction_Check(d))) {
     if (IsTensor(key)) return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict");
@@ -256,7 +256,7 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
     Py_INCREF(o);
     return o;
   }
-  PyObject* c = s_.ForC(o);
+  PyObject* c = HasOwn(Py_TYPE(o), "__iter__") ? o : s_.ForC(o, true);
   if (!c) return nullptr;
   if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
   return s_.Adopt(PyObject_GetIter(c));
@@ -449,19 +449,19 @@ int CaptureSemantics::MapAdd(PyObject* dict, PyObject* k, PyObject* v) {
 int CaptureSemantics::DictUpdate(PyObject* dict, PyObject* other) {
   TARGET(dict);
   RESOLVE_INT(other);
-  other = s_.ForC(other);
+  other = s_.ForC(other, !AnswersItself(Py_TYPE(other)));
   return other ? frame::Semantics::DictUpdate(dict, other) : -1;
 }
 int CaptureSemantics::DictMerge(PyObject* dict, PyObject* other, PyObject* callee) {
   TARGET(dict);
   RESOLVE_INT(other);
   RESOLVE_INT(callee);
-  other = s_.ForC(other);
+  other = s_.ForC(other, !AnswersItself(Py_TYPE(other)));
   return other ? frame::Semantics::DictMerge(dict, other, callee) : -1;
 }
 PyObject* CaptureSemantics::ListToTuple(PyObject* list) {
   RESOLVE(list);
-  list = s_.ForC(list);
+  list = s_.ForC(list, true);
   if (!list) return nullptr;
   return s_.MarkFresh(PyList_AsTuple(list));
 }
@@ -474,7 +474,7 @@ int CaptureSemantics::Unpack(PyObject* seq, int before, int after, PyObject** it
     return list ? frame::Semantics::Unpack(list.get(), before, after, items) : -1;
   }
   s_.NoteType(Py_TYPE(seq));
-  PyObject* c = s_.ForC(seq);
+  PyObject* c = s_.ForC(seq, !AnswersItself(Py_TYPE(seq)));
   if (!c) return -1;
   if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
   if (frame::Semantics::Unpack(c, before, after, items) < 0) return -1;

@@ -47,6 +47,7 @@ struct Origin {
   PyObject* proxy = nullptr;       // an outside tensor's proxy (kept by the session)
   PyObject* shadow = nullptr;      // an outside container's copy with proxies in place of tensors (kept)
   PyObject* real = nullptr;        // of such a copy: the container
+  bool hides = false;              // ... which has, or something in it, methods that the copy has not: AnswersItself
 };
 
 // Origins by object: open addressing over a list of them, whose places do not change.
@@ -135,6 +136,11 @@ struct DataSize {            // a size that data decides
   bool exact;   // of a result whose strides are as written, also where it is empty
 };
 
+// Is this a method in Python?
+bool HasOwn(PyTypeObject* type, const char* name);
+// Does a dict of this type say by methods of its own what it holds, wherever C code asks for it as any object?
+bool AnswersItself(PyTypeObject* type);
+
 class Session {
  public:
   Session(FjFrame* root, CaptureOptions options);
@@ -193,7 +199,8 @@ class Session {
   bool Pin(PyObject* o);
   // What to hand to C code in place of `o`: itself, or of a container that holds tensors a private copy with proxies.
   // Guards are taken for all that C code can read of it; null (Break): it can read what no guard covers. Borrowed.
-  PyObject* ForC(PyObject* o);
+  // asked_nothing: the code calls no method of it that a subclass may have, but moves it, or is its base's.
+  PyObject* ForC(PyObject* o, bool asked_nothing = false);
 
   // --- tensors -------------------------------------------------------------------------------------------------------
   PyObject* NewProxy(TraceId id);
