@@ -154,6 +154,13 @@ def training(peer):
     yield from steps.rows(peer)
 
 
+def generate(peer):
+    """Text generation: see bench/generate.py."""
+    from . import generate as generation
+
+    yield from generation.rows(peer)
+
+
 def dynamic(peer):
     """BERT over 20 pairs of batch and length, first passes included: the whole takes what its compiles take."""
     import time
@@ -192,4 +199,5 @@ CASES = {
     "training": training,
     "call_overhead": call_overhead, "pointwise": pointwise, "norms": norms, "softmax": softmax, "mlp": mlp,
     "models": hf_models, "vision": vision, "numpy": numpy_functions, "cold": cold, "memory": memory, "dynamic": dynamic,
+    "generate": generate,
 }  # fmt: skip

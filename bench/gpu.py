@@ -365,6 +365,16 @@ def training_table(peer, only):
             show(short, "peak memory", "MiB", **peak)
 
 
+def generate_table(peer):
+    """Seconds a token of bfloat16, a prompt of 128 and 128 new ones; the static cache's peer in mode reduce-overhead."""
+    import torch
+
+    from bench import generate
+
+    for row, _ in generate.rows(peer, "cuda", torch.bfloat16, prompt=128, tokens=128, rounds=(3, 3)):
+        show(row["metric"], "generation", "ms", **{who: row[who] for who in ("eager", "framejit", "peer") if row[who]})
+
+
 def first_step(name, who):
     """Seconds, of this process."""
     import copy
@@ -402,7 +412,7 @@ def first_table(peer, only):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help="kernels, launch, models, training, first; all of them if none is named")
+    parser.add_argument("parts", nargs="*", help="kernels, launch, models, training, first, generate; all of them if none is named")
     parser.add_argument("--peer", nargs="?", const="default", help="torch.compile, too; 'all': its reduce-overhead mode as well")
     parser.add_argument("--only", default="", help="part of a case's name")
     parser.add_argument("--dtypes", default="bfloat16,float32")
@@ -415,7 +425,7 @@ def main():
 
     global target
     target = arguments.json
-    parts = arguments.parts or ["launch", "kernels", "models", "training", "first"]
+    parts = arguments.parts or ["launch", "kernels", "models", "training", "first", "generate"]
     if "launch" in parts:
         launch_path(arguments.peer)
     if "kernels" in parts:
@@ -426,6 +436,8 @@ def main():
         training_table(arguments.peer, arguments.only)
     if "first" in parts:
         first_table(arguments.peer, arguments.only)
+    if "generate" in parts:
+        generate_table(arguments.peer)
 
 
 if __name__ == "__main__":
