@@ -161,7 +161,8 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
       static thread_local unsigned next = 0;
       PyObject* value = object ? PyObject_CallObject(base, object) : nullptr;
       if (!value) PyErr_Clear();
-      Py_XSETREF(kept[next++ % 32], value);
+      PyObject*& slot = kept[next++ % 32];  // the macro may name it twice
+      Py_XSETREF(slot, value);
       return value;
     }
     case SourceKind::kReferent: {

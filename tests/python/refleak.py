@@ -228,19 +228,100 @@ def modules_that_go():
 
 @case(CAPTURES, ["torch"])
 def capture_with_gradients():
-    w = torch.ones(3, requires_grad=True)
+    return steps(lambda x, w: (x * w).sum(), anew=True)
 
-    def f(x):
-        return (x * w).sum()
 
-    once = captures(f, torch.ones(3))
+def steps(f, x=None, anew=False, **settings):
+    """Steps of training: w gets its gradient. anew: f is captured in each."""
+    compiled = framejit.compile(f, **settings)
+    x, w = torch.linspace(-1, 2, 12).view(3, 4) if x is None else x, torch.ones(4, requires_grad=True)
 
-    def backward():
-        compiled_sum = once()
-        assert compiled_sum is None
+    def once():
+        if anew:
+            compiled.clear()
+        compiled(x, w).backward()
         w.grad = None
 
-    return backward
+    return once
+
+
+if torch is not None:
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0]
+
+    def in_a_checkpoint(x, w):
+        from torch.utils.checkpoint import checkpoint
+
+        return checkpoint(lambda a: (a * w).tanh().sin(), x, use_reentrant=False).sum()
+
+    def sized_by_data(x, w):
+        y = (x * w)[x > 0]
+        return (y * y.shape[0]).sum()
+
+    def branch(y):
+        return y * 2 if y.sum() > 0 else y - 1
+
+    def for_each_row(x, w):
+        return torch.vmap(lambda a, b: (a * b).sum(), in_dims=(0, None))(x, w).sum()
+
+    def both_libraries(x, w):
+        return (torch.from_numpy(np.exp(x.numpy())) * w).sum()
+
+    def switched(x, w):
+        with torch.backends.cudnn.flags(enabled=False), torch.autocast("cpu", torch.bfloat16):
+            return (x @ w).float().sum()
+
+    TRAINED = {
+        "a custom function": lambda x, w: Doubled.apply(x * w).sum(),
+        "a checkpoint": in_a_checkpoint,
+        "sizes by data": sized_by_data,
+        "a guess": lambda x, w: branch(x * w).sum(),
+        "vmap": for_each_row,
+        "both libraries": both_libraries,
+        "switches": switched,
+    }
+    for name, f in TRAINED.items():
+        CASES.append((f"capture of {name}", CAPTURES // 5, lambda f=f: steps(f, anew=True)))
+        CASES.append((f"call of {name}", CALLS // 50, lambda f=f: steps(f)))
+
+
+@case(CALLS // 50, ["torch"])
+def call_of_wrong_guesses():
+    f = framejit.compile(lambda x: branch(x * 2))
+    x = torch.ones(3)
+
+    def once():
+        f(x)
+        f(-x)
+
+    return once
+
+
+@case(CALLS // 50, ["torch"])
+def call_of_second_derivatives():
+    w = torch.ones(3, requires_grad=True)
+    f = framejit.compile(lambda x: (x * w).sin().sum())
+    x = torch.ones(3)
+
+    def once():
+        (g,) = torch.autograd.grad(f(x), w, create_graph=True)
+        torch.autograd.grad(g.sum(), w)
+
+    return once
+
+
+@case(CALLS // 50, ["torch"])
+def call_of_a_backward_pass_that_never_comes():
+    w = torch.ones(3, requires_grad=True)
+    return calls(lambda x: (x * w).sin(), torch.ones(3))
 
 
 # --- calls: compiled once --------------------------------------------------------------------------------------------------
@@ -373,6 +454,7 @@ def references():
 
 def counts():
     gc.collect()
+    getattr(sys, "_clear_internal_caches", sys._clear_type_cache)()  # holds names that were looked up, of any address
     return {"blocks": sys.getallocatedblocks(), "bytes": resident(), "references": references()}
 
 

@@ -222,3 +222,18 @@ def test_what_torch_refuses_is_refused(source):
     for call in (f, framejit.compile(f)):
         with pytest.raises(TypeError):
             call(torch.ones(2, 3))
+
+
+def test_answers_of_the_framework_are_given_back():
+    """Of each call one is looked at by a guard: a text, made anew."""
+
+    def f(x):
+        return x + len(torch._C._get_fp32_precision_getter("cuda", "all"))
+
+    compiled, x = framejit.compile(f), torch.ones(2)
+    for _ in range(100):
+        compiled(x)
+    before = sys.getallocatedblocks()
+    for _ in range(1000):
+        compiled(x)
+    assert sys.getallocatedblocks() - before < 200
