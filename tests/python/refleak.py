@@ -5,6 +5,7 @@ it; a leak grows in every round. So: the smallest growth of any later round, per
 
 import argparse
 import contextlib
+import ctypes
 import gc
 import io
 import os
@@ -454,6 +455,8 @@ def references():
 
 def counts():
     gc.collect()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)  # what was freed counts no more
     getattr(sys, "_clear_internal_caches", sys._clear_type_cache)()  # holds names that were looked up, of any address
     return {"blocks": sys.getallocatedblocks(), "bytes": resident(), "references": references()}
 
