@@ -403,12 +403,12 @@ void DropSegments(Config& c) {
   InUse now;
   Retired().push_back(std::move(c.codes));
   c.codes.clear();
+  c.graphs.clear();
 }
 
 void ResetConfig(Config& c) {
   DropSegments(c);
   c.breaks.clear();
-  c.graphs.clear();
   c.notes.clear();
   c.guesses = std::make_shared<Guesses>();
   c.kernels = {};

@@ -730,3 +730,18 @@ def test_hooks_on_a_compiled_module(fresh, torch, net):
     torch.testing.assert_close(compiled(x), plain + 1)
     handle.remove()
     torch.testing.assert_close(compiled(x), plain)
+
+
+def test_calls_that_do_not_fit_keep_nothing(fresh, np):
+    """A program that goes on after each refusal: what was compiled before the break is given back."""
+
+    @fresh.compile(fullgraph=True)
+    def f(x):
+        y = x + 1
+        print("never")
+        return y
+
+    for _ in range(3):
+        with pytest.raises(fresh.BreakError):
+            f(np.ones(3))
+    assert f.graphs == [] and f.cache_info()["segments"] == 0
