@@ -16,6 +16,7 @@ class Config:
     max_entries: int
     pack_weights: bool
     guess: bool
+    leave: bool
     fuse: bool
     disabled_passes: str
     fuel: int

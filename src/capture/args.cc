@@ -243,6 +243,8 @@ PyObject* Session::FromArg(const Arg& a) {
       }
       if (!a.s.empty() && a.is(Arg::Kind::kTuple)) {  // a named tuple of the framework
         Ref type(tensor::ResolveCallee(a.s));
+        if (type && PyObject_HasAttrString(type.get(), "_make"))
+          return MarkFresh(PyObject_CallMethod(type.get(), "_make", "(O)", seq.get()));
         if (type) return MarkFresh(PyObject_CallOneArg(type.get(), seq.get()));
         PyErr_Clear();
       }
@@ -316,8 +318,8 @@ PyObject* Comparison(Session& s, const std::string& callee, PyObject* const* arg
 
 }  // namespace
 
-PyObject* Session::CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs,
-                                 PyObject* kwnames) {
+PyObject* Session::CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                                 bool* declined) {
   if (broken_) return Break(reason_.id);
   if (auto answer = ConstantAnswer(callee)) return FromArg(*answer);
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
@@ -346,7 +348,11 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     if (PyObject* truth = Comparison(*this, callee, args, nargs, kwnames)) return truth;
     if (broken_ || PyErr_Occurred()) return nullptr;
   }
-  if (refusal != BreakId::kInternal) return Break(refusal, callee);
+  if (refusal != BreakId::kInternal) {
+    if (!declined) return Break(refusal, callee);
+    *declined = true;
+    return nullptr;
+  }
   Call call;
   call.callee = callee;
   call.mode = mode;
@@ -384,6 +390,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
   for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
     Arg a;
     const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i));
+    if (!torch && !strcmp(Py_TYPE(args[nargs + i])->tp_name, "_NoValueType")) continue;  // as if it was not given
     if (!name || !to_arg(args[nargs + i], &a, !strcmp(name, "alpha"))) return nullptr;
     call.kwargs.emplace_back(name, std::move(a));
   }
@@ -391,6 +398,11 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     if (callee.ends_with(".astype") && call.args.size() > 1) NameDType(&call.args[1]);
     for (auto& [name, a] : call.kwargs)
       if (name == "dtype") NameDType(&a);
+    auto own = [](Arg& a) {  // not torch's of that name
+      if (a.is(Arg::Kind::kDType) && !a.s.starts_with("numpy.")) a.s = "numpy." + a.s;
+    };
+    for (Arg& a : call.args) own(a);
+    for (auto& [name, a] : call.kwargs) own(a);
   }
   if (numpy_number_ && ReadsDType(callee) && call.args.size() < 2 &&
       std::none_of(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "dtype"; })) {
@@ -473,6 +485,10 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     }
     if (!done) ApplyByData(call);
   } catch (const surface::Decline& d) {
+    if (declined) {
+      *declined = true;
+      return nullptr;
+    }
     std::string why = d.what();
     bool data = why.find("data") != std::string::npos;
     return Break(data ? BreakId::kDataDependent : BreakId::kFrameworkError, callee + ": " + why);

@@ -179,7 +179,7 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
       s_.SourceOf(reinterpret_cast<PyObject*>(type));
       return reinterpret_cast<PyObject*>(type);
     }
-    if (IsMemberDescr(d) && s) {
+    if (IsMemberDescr(d) && s && !tensor::DTypeOf(object)) {  // dtypes never change
       PyObject* v = PyObject_GenericGetAttr(object, name);
       if (!v) return nullptr;
       Ref held(v);

@@ -103,6 +103,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     return Call(PyMethod_GET_FUNCTION(callable), with.data(), nargs + 1, kwnames);
   }
   if (Py_TYPE(callable) == &CompiledFunctionType) return Call(WrappedOf(callable), args, nargs, kwnames);
+  if (PyObject* r = NumpyCall(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   // Framework functions, by name. Python-level ones only if there is a row for them: else their body is captured.
   std::string name = tensor::CalleeName(callable);
   if (!name.empty() && !(PyType_Check(callable) && !surface::HasRow(name))) {
@@ -304,7 +305,9 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     case Effect::kOutput: return s_.Break(BreakId::kOutput, Describe(f));
     case Effect::kThreadState: return s_.Break(BreakId::kThreadState, Describe(f));
     case Effect::kErrorState:
-      if (nargs == 1 && s_.IsFresh(args[0]) && (!s_.numpy_watch || *s_.numpy_watch != tensor::NumpyWatch())) break;
+      if (nargs == 1 && s_.IsFresh(args[0]) &&
+          (!s_.numpy_watch || *s_.numpy_watch != tensor::NumpyWatch() || IsNumpyCode(PyEval_GetFrame())))
+        break;
       return s_.Break(BreakId::kThreadState, Describe(f));
     case Effect::kPure:
       if (!kwnames && std::all_of(args, args + nargs, IsPrimitive)) {

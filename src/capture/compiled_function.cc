@@ -111,6 +111,10 @@ PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObje
         if (!seg.returns) continue;
         PyObject* result = nullptr;
         int r = seg.Try(slots.slot, nullptr, &result);
+        if (r == Segment::kLeft) {
+          SuspendScope off;
+          return PyObject_Vectorcall(fn, args, nargsf, kwnames);
+        }
         if (r > 0) return result;
         if (r < 0) {  // nothing was committed: the real call raises the user's error at the user's line
           if (r == -2 || !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;

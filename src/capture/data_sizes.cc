@@ -67,10 +67,11 @@ std::optional<shape::Int> Session::CountOf(TraceId t) {
 void Session::ApplyByData(Call& call) {
   const std::string_view last = LastOf(call.callee);
   const bool torch = call.callee.starts_with("torch.") || call.callee == kCountOf;
-  const bool may =
-      torch && (surface::SizedByData(call.callee) || last == "__getitem__" || last == "__setitem__" || last == "where");
+  const bool numpy = !uses_torch && surface::SizedByData(call.callee);
+  const bool may = numpy || (torch && (surface::SizedByData(call.callee) || last == "__getitem__" ||
+                                       last == "__setitem__" || last == "where"));
   if (!may || !options_.guesses || in_custom || vmap.open()) return lowering_->Apply(call);
-  if (AsIndices(call)) return;
+  if (torch && AsIndices(call)) return;
   Lower(call);
 }
 
@@ -250,8 +251,138 @@ std::optional<shape::Int> Session::NewDataSize(int result, int dim, const shape:
   return size;
 }
 
+// NumPy's calls that decide a size.
+std::optional<Inferred> Session::InferNumpyByData(Call& call, const std::vector<TensorMeta>& operands) {
+  const std::string_view name = LastOf(call.callee);
+  const bool method = call.callee.starts_with("numpy.ndarray.");
+  auto array = [&](size_t position, std::string_view keyword) -> const TensorMeta* {
+    const Arg* a = Get(call, position, keyword);
+    return a && a->is(Arg::Kind::kTensor) && !operands.at(a->t).sizes.empty() ? &operands[a->t] : nullptr;
+  };
+  for (const TensorMeta& m : operands)
+    if (m.framework != Framework::kNumpy || m.device.kind != DeviceKind::kCpu) return {};
+  Inferred out;
+  auto add = [&](DType dtype, shape::Ints sizes, std::optional<shape::Ints> strides = {}) {
+    TensorMeta m;
+    m.framework = Framework::kNumpy;
+    m.dtype = dtype;
+    m.strides = strides ? *strides : shape::RowMajor(sizes);
+    m.sizes = std::move(sizes);
+    out.metas.push_back(std::move(m));
+    out.aliases.emplace_back();
+  };
+  auto items = [&] {
+    std::vector<Arg> all;
+    for (TraceId r = 0; r < out.metas.size(); ++r) all.push_back(Arg::Tensor(r));
+    call.result = Arg::Seq(Arg::Kind::kTuple, std::move(all));
+  };
+  auto fresh = [&](const TensorMeta* x, bool exact = true) {
+    const shape::Int most = x ? shape::Product(x->sizes) : shape::Int(0);
+    auto n = NewDataSize(0, 0, x ? &most : nullptr);
+    if (n) fresh_sizes_.back().exact = exact;
+    return n;
+  };
+  const TensorMeta* x = array(0, method ? "" : name == "bincount" ? "x" : name == "unique" ? "ar" : "a");
+  const size_t given = call.args.size() + call.kwargs.size();
+  if (name == "nonzero" || name == "where") {
+    if (name == "where") x = array(0, "condition");
+    if (!x || given != 1) return {};
+    auto n = fresh(x, x->sizes.size() == 1);
+    if (!n) return {};
+    const shape::Ints strides = {shape::Int(static_cast<int64_t>(x->sizes.size()))};  // columns of one array
+    for (size_t d = 0; d < x->sizes.size(); ++d) add(DType::kInt64, {*n}, strides);
+    items();
+    return out;
+  }
+  if (name == "__getitem__") {  // one mask, over the first dimensions; or over the columns of a matrix
+    if (!x || given != 2) return {};
+    const Arg& key = call.args[1];
+    std::vector<Arg> parts = key.is(Arg::Kind::kTuple) ? key.items : std::vector<Arg>{key};
+    auto whole = [](const Arg& a) {
+      return a.is(Arg::Kind::kSlice) &&
+             std::all_of(a.items.begin(), a.items.end(), [](const Arg& i) { return i.is_none(); });
+    };
+    const size_t before = !parts.empty() && whole(parts[0]) ? 1 : 0;
+    if (parts.size() <= before || !parts[before].is(Arg::Kind::kTensor)) return {};
+    for (size_t i = before + 1; i < parts.size(); ++i)
+      if (!whole(parts[i])) return {};
+    const TensorMeta& mask = operands.at(parts[before].t);
+    const size_t rank = mask.sizes.size(), end = before + rank;
+    if (!IsBool(mask.dtype) || !rank || end + (parts.size() - before - 1) > x->sizes.size()) return {};
+    if (before && x->sizes.size() != 2) return {};
+    if (rank != x->sizes.size() && x->strides != shape::RowMajor(x->sizes)) return {};
+    for (size_t d = 0; d < rank; ++d)
+      if (!env_.Eq(mask.sizes[d], x->sizes[before + d])) return {};
+    auto n = NewDataSize(0, static_cast<int>(before), nullptr);
+    if (!n) return {};
+    fresh_sizes_.back().exact = !before && x->sizes.size() == rank;
+    shape::Ints sizes = {*n};
+    if (before) {
+      add(x->dtype, {x->sizes[0], *n}, shape::Ints{shape::Int(1), x->sizes[0]});
+    } else {
+      sizes.insert(sizes.end(), x->sizes.begin() + end, x->sizes.end());
+      add(x->dtype, std::move(sizes));
+    }
+    return out;
+  }
+  if (name == "argwhere") {
+    if (!x || given != 1) return {};
+    auto n = fresh(x, false);
+    if (!n) return {};
+    add(DType::kInt64, {*n, shape::Int(static_cast<int64_t>(x->sizes.size()))}, shape::Ints{shape::Int(1), *n});
+    return out;
+  }
+  if (name == "compress") {
+    const TensorMeta* mask = array(method ? 1 : 0, "condition");
+    x = method ? array(0, "") : array(1, "a");
+    if (!x || !mask || given != 2 || x->sizes.size() != 1 || mask->sizes.size() != 1) return {};
+    auto n = fresh(x);
+    if (!n) return {};
+    add(x->dtype, {*n});
+    return out;
+  }
+  if (name == "bincount") {
+    const Arg* weights = Get(call, 1, "weights");
+    if (!x || x->sizes.size() != 1 || !IsInteger(x->dtype)) return {};
+    const Arg* least = Get(call, 2, "minlength");
+    const DType sum = weights && !weights->is_none() ? DType::kFloat64 : DType::kInt64;
+    if (least && least->is(Arg::Kind::kInt) && !(least->i == shape::Int(0))) {
+      add(sum, {least->i});  // as a rule; where there are more, the run ends there
+      return out;
+    }
+    auto n = fresh(nullptr);
+    if (!n) return {};
+    add(sum, {*n});
+    return out;
+  }
+  if (name == "unique") {
+    const Arg* axis = Get(call, 4, "axis");
+    if (!x || (axis && !axis->is_none())) return {};
+    for (const char* other : {"equal_nan", "sorted"})
+      if (Get(call, ~size_t{0}, other)) return {};
+    auto n = fresh(x);
+    if (!n) return {};
+    add(x->dtype, {*n});
+    if (IsTrue(Get(call, 1, "return_index"))) add(DType::kInt64, {*n});
+    if (IsTrue(Get(call, 2, "return_inverse"))) add(DType::kInt64, x->sizes);
+    if (IsTrue(Get(call, 3, "return_counts"))) add(DType::kInt64, {*n});
+    if (out.metas.size() > 1) items();
+    return out;
+  }
+  if (name == "repeat") {
+    const Arg *repeats = Get(call, 1, "repeats"), *axis = Get(call, 2, "axis");
+    if (!x || !repeats || !repeats->is(Arg::Kind::kTensor) || (axis && !axis->is_none())) return {};
+    auto n = fresh(nullptr);
+    if (!n) return {};
+    add(x->dtype, {*n});
+    return out;
+  }
+  return {};
+}
+
 // The calls that decide a size, and what they return. Operands are numbers into `operands`.
 std::optional<Inferred> Session::InferByData(Call& call, const std::vector<TensorMeta>& operands) {
+  if (call.callee.starts_with("numpy.")) return InferNumpyByData(call, operands);
   const std::string_view name = LastOf(call.callee);
   const Arg* first = Get(call, 0, "input");
   if (!first || !first->is(Arg::Kind::kTensor)) return {};

@@ -131,12 +131,34 @@ PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, 
   return s.MarkFresh(reinterpret_cast<PyObject*>(scope));
 }
 
+bool IsNumpyCode(PyFrameObject* frame) {
+  if (!frame) return false;
+  Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+  const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename);
+  if (!file) PyErr_Clear();
+  return file && strstr(file, "-packages/numpy/");
+}
+
 PyObject* ContextVarCall(Session& s, PyObject* var, const char* n, PyObject* const* a, Py_ssize_t nargs) {
   if (tensor::IsNumpyState(var) && strcmp(n, "get")) {
     if (!strcmp(n, "set") && nargs == 1 && PyCapsule_CheckExact(a[0])) {
       if (s.numpy_states.empty()) s.numpy_entry_watch = tensor::NumpyWatch();
       Ref back(PyContextVar_Set(var, a[0]));
       if (!back) return nullptr;
+      // NumPy's own code wants to see less for a while: that the graph sees more ends a run early, at worst.
+      const int now = tensor::NumpyWatch();
+      PyFrameObject* enter = PyEval_GetFrame();
+      Ref scope(enter ? reinterpret_cast<PyObject*>(PyFrame_GetBack(enter)) : nullptr);
+      if (s.numpy_watch && now != *s.numpy_watch && !(now & ~*s.numpy_watch) &&
+          IsNumpyCode(reinterpret_cast<PyFrameObject*>(scope.get()))) {
+        if (PyContextVar_Reset(var, back.get())) return nullptr;
+        PyObject* as_it_is = nullptr;
+        if (PyContextVar_Get(var, nullptr, &as_it_is) < 0 || !as_it_is)
+          return s.Break(BreakId::kThreadState, "numpy.errstate");
+        Ref held(as_it_is);
+        back = Ref(PyContextVar_Set(var, as_it_is));
+        if (!back) return nullptr;
+      }
       s.numpy_states.push_back(std::move(back));
       if (s.numpy_watch && *s.numpy_watch != tensor::NumpyWatch())  // what is in the scope is a graph of its own
         return s.Break(BreakId::kThreadState, "numpy.errstate");

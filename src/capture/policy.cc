@@ -59,7 +59,7 @@ constexpr std::string_view kPlumbing =
     " _dynamo/ autograd/ optim/ profiler/ amp/ accelerator/ __init__.py _tensor.py _ops.py _utils.py "
     "utils/_device.py utils/_foreach_utils.py utils/_contextlib.py nn/utils/clip_grad.py ";
 
-// Frames that never hold tensor programs: the standard library's own, and torch's plumbing.
+// Frames that never hold tensor programs: the standard library's own, NumPy's, and torch's plumbing.
 bool SkippedFile(PyCodeObject* code) {
   static std::string stdlib;
   if (stdlib.empty()) {  // no lock is held: the import may let another thread in
@@ -81,7 +81,8 @@ bool SkippedFile(PyCodeObject* code) {
       if (end == part.npos) break;
     }
   }
-  if (strstr(file, "/numpy/_core/_ufunc_config.py")) return true;
+  // NumPy's own functions, called where a graph has ended: as they are. In a graph they are captured.
+  if (strstr(file, "-packages/numpy/")) return true;
   return !strncmp(file, stdlib.c_str(), stdlib.size()) && !strstr(file, "site-packages");
 }
 
@@ -140,6 +141,7 @@ class Policy : public frame::FramePolicy {
       Segment* seg = place.segments[i].get();
       int r = seg->Try(fj_localsplus(frame), frame, result);
       if (r < 0) return r == -2 ? frame::Action::kRaise : Failed(frame, *seg);
+      if (r == Segment::kLeft) return frame::Action::kHandOver;
       if (r > 0) return Done(frame, *result);
     }
     for (auto it = skips.rbegin(); it != skips.rend(); ++it)
@@ -181,6 +183,7 @@ class Policy : public frame::FramePolicy {
     }
     int r = seg->Try(fj_localsplus(frame), frame, result);
     if (r < 0) return r == -2 ? frame::Action::kRaise : Failed(frame, *seg);
+    if (r == Segment::kLeft) return frame::Action::kHandOver;
     if (r > 0) return Done(frame, *result);
     return frame::Action::kStep;
   }

@@ -158,11 +158,21 @@ PyMethodDef tensor_methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
+PyObject* TDivmod(PyObject* a, PyObject* b) {
+  PyObject* t = IsTensor(a) ? a : b;
+  Session* s = Live(AsTensor(t)->session);
+  if (!s) return nullptr;
+  PyObject* args[] = {t, t == a ? b : a};
+  return s->CallFramework(std::string(FrameworkPrefix(*s, t)) + (t == a ? ".__divmod__" : ".__rdivmod__"), args, 2,
+                          nullptr);
+}
+
 PyNumberMethods tensor_number = {
     .nb_add = TBinary<0>,
     .nb_subtract = TBinary<10>,
     .nb_multiply = TBinary<5>,
     .nb_remainder = TBinary<6>,
+    .nb_divmod = TDivmod,
     .nb_power = TPower,
     .nb_negative = TUnary<&kNeg>,
     .nb_positive = TUnary<&kPos>,

@@ -140,6 +140,15 @@ bool LeftToNumpy(const Trace& trace, const Graph& g, int ieee) {
          std::all_of(g.nodes.begin(), g.nodes.end(), [](const Node& n) { return Info(n.op).cost < 16; });
 }
 
+// Calls that NumPy makes itself take a microsecond more in a graph: that pays where there is enough besides to fuse.
+bool MostlyNumpys(const Session& s, const Trace& trace, const Graph& g) {
+  if (s.uses_torch || !s.uses_numpy || !diag::OptionOn("leave")) return false;
+  const auto own = std::count_if(g.nodes.begin(), g.nodes.end(), [](const Node& n) { return n.op == Op::kExtern; });
+  const auto views =
+      std::count_if(trace.tensors.begin(), trace.tensors.end(), [](const TraceTensor& t) { return t.view_call >= 0; });
+  return own > 0 && 2 * (static_cast<std::ptrdiff_t>(trace.calls.size()) - own - views) <= 3 * own;
+}
+
 // NumPy's functions under torch's default device run there, where code is made for all of them.
 std::optional<Device> NumpyDevice(Session& s) {
   if (s.uses_torch || !tensor::TorchLoaded() || s.numpy_devices.size() != 1 ||
@@ -300,7 +309,10 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
     config.op_count += s.op_count;
     ++config.graph_count;
     std::string note;
-    if (config.backend == "eager")
+    seg->left = returns && config.backend == "llvm" && MostlyNumpys(s, trace, s.graph());
+    if (seg->left)
+      note = "little besides what NumPy does itself: left to NumPy";
+    else if (config.backend == "eager")
       note = "backend=\"eager\"";
     else if (MixesInference(trace))
       note = "calls in and out of inference mode: runs through the framework";

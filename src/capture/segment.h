@@ -75,6 +75,7 @@ struct Segment {
   std::vector<std::pair<int, Guess>> guesses;  // by output
   std::shared_ptr<Guesses> guess_book;
   bool guessed_wrong = false;  // once: never run again
+  bool left = false;           // a whole function that its framework runs as fast by itself
   struct DataPlace {
     Ref code;
     int at;
@@ -91,8 +92,9 @@ struct Segment {
   ~Segment();
 
   // Guards hold: runs. 1: done (*result set if it returns; else the frame's slots were written), 0: miss, -1:
-  // exception, all is as before; -2: what was done stays done, the exception goes to the program (a hook's own,
-  // memory).
+  // exception, all is as before; kLeft: call the function, with nothing captured in it; -2: what was done stays done,
+  // the exception goes to the program (a hook's own, memory).
+  static constexpr int kLeft = 2;
   int Try(PyObject** slots_in, FjFrame* frame, PyObject** result);
   tensor::RunCheck Check();  // that the guesses hold
 

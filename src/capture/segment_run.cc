@@ -97,6 +97,7 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   // enough.
   if (trace_runner && tensor::SavedTensorHooks()) return 0;
   if (!guards->Check(slots_in, inputs, symbols)) return 0;
+  if (left) return kLeft;
   if (failures >= kFailures && ++passed % kRetry) {
     PyErr_SetString(PyExc_RuntimeError, "framejit: failed before");
     return -1;

@@ -77,6 +77,10 @@ class CaptureSemantics : public frame::Semantics {
   bool NoOwnHooks(PyObject* self, PyObject* dict, const Source* source);
   PyFunctionObject* MethodBehind(PyObject* self, PyObject* dict, const Source* source, PyObject* name);
   PyObject* CallAttrGetter(PyObject* getter, PyObject* object);
+  // As Call, of functions that belong to NumPy. Null without an error: to be called as any other.
+  PyObject* NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* TypeQuestion(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* UfuncMethod(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallCustom(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallCheckpoint(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);

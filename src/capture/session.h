@@ -206,7 +206,9 @@ class Session {
   PyObject* NewProxy(TraceId id);
   const TensorMeta& meta(TraceId id) const { return lowering_->meta(id); }
   // Calls the framework function `callee` symbolically. New reference to its result. kwnames as in vectorcall.
-  PyObject* CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  // declined: instead of a Break, null and true there, if the framework must make this call itself.
+  PyObject* CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                          bool* declined = nullptr);
   bool ToArg(PyObject* o, Arg* out);  // false on Break
   PyObject* FromArg(const Arg& a);
   PyObject* SymIntObject(shape::Int e);  // an int if constant, else a SymInt proxy
@@ -318,6 +320,7 @@ class Session {
   void Simplify(const std::vector<TraceId>& tensors, size_t first);  // and nodes: what is known of their sizes by now
   std::vector<TraceId> IndicesOf(const Call& like, TraceId mask);
   std::optional<Inferred> InferByData(Call& call, const std::vector<TensorMeta>& operands);
+  std::optional<Inferred> InferNumpyByData(Call& call, const std::vector<TensorMeta>& operands);
   std::optional<shape::Int> NewDataSize(int result, int dim, const shape::Int* most);
   std::vector<DataSize> data_sizes_, fresh_sizes_;
   bool naming_sizes_ = false;

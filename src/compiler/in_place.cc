@@ -118,7 +118,7 @@ bool UpdatesOperand(const Graph& g, const pass::Grouping& grouping, const std::v
     const shape::Ints& strides = g.nodes[u].strides;
     if (!strides.empty() && strides != shape::RowMajor(g.nodes[u].type.shape)) return false;
   }
-  if (g.nodes[o].op == Op::kMatMul) return true;
+  if (g.nodes[o].op == Op::kMatMul || (g.nodes[o].op == Op::kExtern && g.nodes[o].attrs.flag)) return true;
   return std::any_of(grouping.groups.begin(), grouping.groups.end(), [&](const pass::Group& group) {
     return group.kind == pass::Group::Kind::kKernel && std::count(group.stored.begin(), group.stored.end(), o);
   });

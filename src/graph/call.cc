@@ -20,7 +20,8 @@ bool OfCupy(std::string_view callee) {
 }
 
 Framework FrameworkOf(std::string_view callee) {
-  const bool numpy = callee.starts_with("numpy.") || callee.starts_with("scipy.") || OfCupy(callee);
+  const bool numpy = callee.starts_with("numpy.") || callee.starts_with("scipy.") || OfCupy(callee) ||
+                     callee.starts_with("framejit._arrays.");
   return numpy ? Framework::kNumpy : Framework::kTorch;
 }
 

@@ -44,6 +44,12 @@ Outs NumpyAsArray(Scope& s) {  // (input, dtype)
   return Same(x);
 }
 
+Outs Contiguous(Scope& s) {  // (input, dtype)
+  Operand x = s.tensor(0);
+  if (x.meta->framework != Framework::kNumpy || x.rank() == 0 || !IsRowMajor(*x.meta)) Scope::Skip();
+  return NumpyAsArray(s);
+}
+
 Operand Array(Scope& s) {
   Operand x = s.tensor(0);
   const TensorMeta& m = *x.meta;
@@ -87,7 +93,8 @@ constexpr uint32_t kFlags = kAnyDType | kAnyFramework;
 // clang-format off: a table
 constexpr Row kRows[] = {
     {"m:numpy", "(Tensor input, *, bool force=False)", &ToNumpy, Op::kInput, kFlags},
-    {"m:__array__ N:asarray", "(Tensor input, ScalarType? dtype=None)", &NumpyAsArray, Op::kInput, kFlags},
+    {"m:__array__ N:asarray N:asanyarray", "(Tensor input, ScalarType? dtype=None)", &NumpyAsArray, Op::kInput, kFlags},
+    {"N:ascontiguousarray", "(Tensor input, ScalarType? dtype=None)", &Contiguous, Op::kInput, kFlags},
     {"t:from_numpy", "(Tensor input)", &FromNumpy, Op::kInput, kFlags},
     {"t:as_tensor", "(Tensor data, ScalarType? dtype=None, Device? device=None)", &AsTensor, Op::kInput, kFlags},
     {"t:tensor", "(Tensor data, *, ScalarType? dtype=None, Device? device=None, bool requires_grad=False)", &TensorOfArray,

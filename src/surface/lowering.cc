@@ -186,8 +186,13 @@ void Lowering::Impl::Apply(Call& call) {
     if (m.device.kind == DeviceKind::kMeta || IsComplex(m.dtype) || DTypeClass(m.dtype) == 'p') computable = false;
     if (IsFloat(m.dtype) && DTypeSize(m.dtype) < 2) computable = false;
   });
+  const Arg* out = nullptr;
   for (const auto& [name, value] : call.kwargs) {
-    if (name == "out" && (!value.is_none() || call.callee.starts_with("torch.Tensor.")))  // torch's methods have none
+    if (name == "out" && framework == Framework::kNumpy && !OfCupy(call.callee)) {
+      const bool one = value.is(Arg::Kind::kTuple) && value.items.size() == 1;
+      if (!value.is_none() && !value.is(Arg::Kind::kEllipsis)) out = one ? &value.items[0] : &value;
+    } else if (name == "out" &&
+               (!value.is_none() || call.callee.starts_with("torch.Tensor.")))  // torch's methods have none
       throw Decline("out= is not captured");
   }
   if (call.callee.starts_with("torch") && !TakesSymFloats(call.callee) && NumberTooLarge(call)) computable = false;
@@ -195,7 +200,10 @@ void Lowering::Impl::Apply(Call& call) {
   std::string unusable_before = unusable;
   journal.clear();
   try {
-    if (!TryRows(call, computable, foreign)) {
+    if (out) {
+      if (foreign) throw Decline("a tensor of another library among the arguments");
+      Into(call, *out, computable);
+    } else if (!TryRows(call, computable, foreign)) {
       if (foreign) throw Decline("a tensor of another library among the arguments");
       Extern(call, true);
     }
@@ -209,6 +217,40 @@ void Lowering::Impl::Apply(Call& call) {
     throw;
   }
   journal.clear();
+}
+
+// numpy.add(x, y, out=z): what it returns is written to z, if that is of its type.
+void Lowering::Impl::Into(Call& call, const Arg& out, bool computable) {
+  const Arg target = out;
+  if (OnCupy(call)) throw Decline("out= is not captured");
+  const bool partly = std::any_of(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "where"; });
+  const size_t calls = trace.calls.size(), tensors = trace.tensors.size();
+  if (!partly && target.is(Arg::Kind::kTensor)) {
+    Call plain = call;
+    std::erase_if(plain.kwargs, [](auto& k) { return k.first == "out"; });
+    if (TryRows(plain, computable, false) && plain.result.is(Arg::Kind::kTensor)) {
+      const TraceId made = plain.result.t;
+      bool fits = objects[made].root == made && meta(made).dtype == meta(target.t).dtype &&
+                  meta(made).sizes.size() == meta(target.t).sizes.size();
+      for (size_t d = 0; fits && d < meta(made).sizes.size(); ++d)
+        fits = env().Eq(meta(made).sizes[d], meta(target.t).sizes[d]);
+      if (fits) {
+        const ValueId value = Value(made);
+        trace.calls.resize(calls);
+        trace.tensors.resize(tensors);
+        objects.resize(tensors);
+        versions.resize(tensors);
+        CheckWritable(target.t, call.mode);
+        Write(target.t, value);
+        return Record(call, {target.t}, target);
+      }
+    }
+    trace.calls.resize(calls);
+    trace.tensors.resize(tensors);
+    objects.resize(tensors);
+    versions.resize(tensors);
+  }
+  Written(call, &target);
 }
 
 bool Lowering::Impl::OnCupy(const Call& call) {

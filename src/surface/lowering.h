@@ -219,6 +219,8 @@ struct Lowering::Impl {
   Device CupyDevice(const Call& call);
   bool TryRows(Call& call, bool computable, bool foreign);
   void Extern(Call& call, bool model);
+  void Written(Call& call, const Arg* out);
+  void Into(Call& call, const Arg& out, bool computable);
   void Commit(Call& call, const Row& row, Form form, Outs outs, Framework framework, std::optional<Device> device);
   void Record(Call& call, std::vector<TraceId> results, Arg structure);
   void CopyFirst(Call& call, Out& out);

@@ -56,12 +56,27 @@ std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std
 
 }  // namespace
 
+// Its tensors become positions among `ids`.
+static void Number(Call& request, std::vector<TraceId>* ids) {
+  std::function<void(Arg&)> number = [&](Arg& a) {
+    if (a.is(Arg::Kind::kTensor)) {
+      auto it = std::find(ids->begin(), ids->end(), a.t);
+      if (it == ids->end()) it = ids->insert(ids->end(), a.t);
+      a.t = static_cast<TraceId>(it - ids->begin());
+    }
+    for (Arg& i : a.items) number(i);
+  };
+  for (Arg& a : request.args) number(a);
+  for (auto& [k, a] : request.kwargs) number(a);
+}
+
 // A framework kernel inside the graph. In-place callees run as their functional namesake, then write.
 void Lowering::Impl::Extern(Call& call, bool model) {
   for (const Arg& a : call.args)
     if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
   for (const auto& [name, a] : call.kwargs)
     if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
+  if (WritesFirst(call.callee)) return Written(call, nullptr);
   if (NeverCaptured(call.callee)) throw Decline(call.callee + " depends on data or on state outside the graph");
   auto request = std::make_shared<Call>(call);
   std::optional<TraceId> target;
@@ -91,16 +106,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   }
 
   std::vector<TraceId> ids;
-  std::function<void(Arg&)> number = [&](Arg& a) {
-    if (a.is(Arg::Kind::kTensor)) {
-      auto it = std::find(ids.begin(), ids.end(), a.t);
-      if (it == ids.end()) it = ids.insert(ids.end(), a.t);
-      a.t = static_cast<TraceId>(it - ids.begin());
-    }
-    for (Arg& i : a.items) number(i);
-  };
-  for (Arg& a : request->args) number(a);
-  for (auto& [k, a] : request->kwargs) number(a);
+  Number(*request, &ids);
   std::vector<TensorMeta> operands;
   for (TraceId t : ids) operands.push_back(meta(t));
   auto inferred = KnownResult(env(), *request, operands);
@@ -193,6 +199,55 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     structure = Arg::Tensor(results[0]);
   }
   Record(call, std::move(results), std::move(structure));
+}
+
+// A call of NumPy's that writes into its first argument, or (out) where it was told to: on a copy of that, unless
+// nobody else reads it, which is then its new value.
+void Lowering::Impl::Written(Call& call, const Arg* out) {
+  const Arg target = out ? *out : call.args.empty() ? Arg::None() : call.args[0];
+  if (!target.is(Arg::Kind::kTensor)) throw Decline(call.callee + " writes to what is no array");
+  bool cpu = true;
+  ForEachTensor(call, [&](TraceId t) {
+    cpu &= meta(t).framework == Framework::kNumpy && meta(t).device.kind == DeviceKind::kCpu;
+  });
+  if (!cpu) throw Decline(call.callee + " of arrays of another library");
+  CheckWritable(target.t, call.mode);
+  // A few elements of a large argument are not worth a copy of it, which a run that can fail needs.
+  constexpr int64_t kLarge = 4096;
+  const TensorMeta& root = meta(objects[target.t].root);
+  if (trace.tensors[objects[target.t].root].input >= 0 && env().Hint(shape::Product(root.sizes)) > kLarge)
+    throw Decline(call.callee + " writes a part of a large argument");
+  auto request = std::make_shared<Call>(call);
+  request->callee = out ? "framejit._arrays.filled" : "framejit._arrays.written";
+  if (out) {
+    std::erase_if(request->kwargs, [](auto& k) { return k.first == "out"; });
+    request->args.insert(request->args.begin(), target);
+  }
+  request->args.insert(request->args.begin(), Arg::Str(call.callee));
+  std::vector<TraceId> ids;
+  Number(*request, &ids);
+  std::vector<TensorMeta> operands;
+  for (TraceId t : ids) operands.push_back(meta(t));
+  operands[0].strides = RowMajor(operands[0].sizes);  // where it is written
+  // How many elements a mask holds is not known to stand-ins.
+  bool by_data = false, plain = true;
+  for (const TensorMeta& m : operands) {
+    by_data |=
+        IsBool(m.dtype) || std::any_of(m.sizes.begin(), m.sizes.end(), [&](shape::Int n) { return env().AtRun(n); });
+    plain &= !IsComplex(m.dtype) || IsComplex(operands[0].dtype);  // NumPy warns of the others
+  }
+  if (!(by_data && plain) && !infer(*request, operands))
+    throw Decline("what " + call.callee + " writes is not known before it runs");
+  std::vector<ValueId> values;
+  for (TraceId t : ids) values.push_back(Materialised(t));
+  const TensorType type{operands[0].dtype, operands[0].sizes, operands[0].device};
+  const ValueId node = builder.Extern(std::move(request), std::move(values), {type}, {operands[0].strides});
+  builder.graph().nodes[node].attrs.flag = true;
+  Write(target.t, node);
+  if (out)
+    Record(call, {target.t}, target);
+  else
+    Record(call, {}, Arg::None());
 }
 
 Lowering::Lowering(Trace& trace, Graph& graph, shape::Env& env, InferFn infer, WithoutGradientFn without)

@@ -205,6 +205,7 @@ void COrder(Scope& s, int i) {
 
 Outs Zeros(Scope& s) {
   COrder(s, 2);
+  if (s.has(3) || s.has(4)) Scope::Skip();
   return Filled(s, FillOf(s), s.dtype(1).value_or(DType::kFloat64), s.ints(0));
 }
 Outs Full(Scope& s) {
@@ -213,6 +214,26 @@ Outs Full(Scope& s) {
   DType t = n.is(Arg::Kind::kBool) ? DType::kBool : n.is(Arg::Kind::kInt) ? DType::kInt64 : DType::kFloat64;
   return Filled(s, n, s.dtype(2).value_or(t), s.ints(0));
 }
+Outs Eye(Scope& s) {  // (N, M, k, dtype, order)
+  COrder(s, 4);
+  const Ints sizes = {s.integer(0), s.has(1) ? s.integer(1) : s.integer(0)};
+  ValueId row = s.b.Iota(DType::kInt64, sizes, 0), column = s.b.Iota(DType::kInt64, sizes, 1);
+  if (!(s.integer(2) == Int(0))) row = s.b.Binary(Op::kAdd, row, s.b.SymConstant(s.integer(2), DType::kInt64, sizes));
+  return s.b.Cast(s.b.Binary(Op::kEq, row, column), s.dtype(3).value_or(DType::kFloat64));
+}
+
+// numpy.float64(x): a scalar, or an array of that type.
+template <DType T>
+Outs ScalarOf(Scope& s) {
+  const Operand x = s.Read(s.arg(0));
+  if (!x.is_tensor()) {
+    if (!FitsIn(x.number, T) || (IsInteger(T) && x.number.is(Arg::Kind::kFloat))) Scope::Skip();
+    return s.Constant(x.number, T);
+  }
+  if (!IsRowMajor(*x.meta) || (IsFloat(x.meta->dtype) && !IsFloat(T))) Scope::Skip();
+  return s.b.Cast(x.value, T);
+}
+
 Outs ZerosLike(Scope& s) {
   Operand x = s.tensor(0);
   if (!IsRowMajor(*x.meta)) Scope::Skip();
@@ -224,7 +245,24 @@ Outs FullLike(Scope& s) {
   return Filled(s, s.arg(1), s.dtype(2).value_or(x.meta->dtype), x.meta->sizes);
 }
 
+// Of floats: the second element less the first is the step, as NumPy takes it.
+Outs ARangeOfFloats(Scope& s, const Arg& start, const Arg& end, const Arg& step, std::optional<DType> dtype) {
+  if (dtype.value_or(DType::kFloat64) != DType::kFloat64) Scope::Skip();
+  auto number = [&](const Arg& a) {
+    if (!a.is(Arg::Kind::kFloat) && !(a.is(Arg::Kind::kInt) && a.i.is_const())) Scope::Skip();
+    return a.is(Arg::Kind::kFloat) ? a.f : static_cast<double>(a.i.value());
+  };
+  const double first = number(start), by = number(step), count = std::ceil((number(end) - first) / by);
+  if (!(count >= 1 && count < 0x1p40)) Scope::Skip();
+  const double delta = (first + by) - first;
+  ValueId v = s.b.Iota(DType::kFloat64, {Int(static_cast<int64_t>(count))}, 0);
+  if (delta != 1) v = s.b.Binary(Op::kMul, v, rules::Like(s.b, v, delta));
+  return first == 0 ? v : s.b.Binary(Op::kAdd, v, rules::Like(s.b, v, first));
+}
+
 Outs ARangeOf(Scope& s, const Arg& start, const Arg& end, const Arg& step, std::optional<DType> dtype) {
+  for (const Arg* a : {&start, &end, &step})
+    if (a->is(Arg::Kind::kFloat)) return ARangeOfFloats(s, start, end, step, dtype);
   for (const Arg* a : {&start, &end, &step}) {
     if (!a->is(Arg::Kind::kInt)) Scope::Skip();
   }
@@ -308,8 +346,15 @@ constexpr Row kRows[] = {
     {"N:clip", "(Tensor input, Operand? a_min, Operand? a_max)", &Clip},
     {"M:astype", "(Tensor input, ScalarType dtype, str? order=None, str? casting=None, bool subok=True, bool copy=True)", &AsType},
     {"M:copy", "(Tensor input, str? order=None)", &Copy}, {"N:copy", "(Tensor input, str? order=None)", &Copy, Op::kCast},
-    {"N:zeros N:empty", "(int[] shape, ScalarType? dtype=None, str? order=None)", &Zeros},
-    {"N:ones", "(int[] shape, ScalarType? dtype=None, str? order=None)", &Zeros, Op::kReciprocal},
+    {"N:zeros N:empty", "(int[] shape, ScalarType? dtype=None, str? order=None, Any device=None, Any like=None)", &Zeros},
+    {"N:ones", "(int[] shape, ScalarType? dtype=None, str? order=None, Any device=None, Any like=None)", &Zeros, Op::kReciprocal},
+    {"N:eye", "(int N, int? M=None, int k=0, ScalarType? dtype=None, str? order=None)", &Eye},
+    {"N:float64", "(Operand input)", &ScalarOf<DType::kFloat64>}, {"N:float32", "(Operand input)", &ScalarOf<DType::kFloat32>},
+    {"N:float16", "(Operand input)", &ScalarOf<DType::kFloat16>}, {"N:int64", "(Operand input)", &ScalarOf<DType::kInt64>},
+    {"N:int32", "(Operand input)", &ScalarOf<DType::kInt32>}, {"N:int16", "(Operand input)", &ScalarOf<DType::kInt16>},
+    {"N:int8", "(Operand input)", &ScalarOf<DType::kInt8>}, {"N:uint8", "(Operand input)", &ScalarOf<DType::kUInt8>},
+    {"N:uint16", "(Operand input)", &ScalarOf<DType::kUInt16>}, {"N:uint32", "(Operand input)", &ScalarOf<DType::kUInt32>},
+    {"N:uint64", "(Operand input)", &ScalarOf<DType::kUInt64>},
     {"N:full", "(int[] shape, Scalar fill_value, ScalarType? dtype=None, str? order=None)", &Full},
     {"N:zeros_like N:empty_like", "(Tensor input, ScalarType? dtype=None)", &ZerosLike},
     {"N:ones_like", "(Tensor input, ScalarType? dtype=None)", &ZerosLike, Op::kReciprocal},

@@ -211,8 +211,36 @@ bool SizedByData(const std::string& callee) {
   static const std::unordered_set<std::string_view> names = {
       "nonzero",  "argwhere", "masked_select",     "_unique2", "unique_consecutive", "one_hot",
       "bincount", "count_of", "repeat_interleave", "_unique",  "unique_dim"};
+  static const std::unordered_set<std::string_view> numpy = {"numpy.nonzero",
+                                                             "numpy.argwhere",
+                                                             "numpy.ndarray.nonzero",
+                                                             "numpy.where",
+                                                             "numpy.ndarray.__getitem__",
+                                                             "numpy.compress",
+                                                             "numpy.ndarray.compress",
+                                                             "numpy.bincount",
+                                                             "numpy.unique",
+                                                             "numpy.repeat",
+                                                             "numpy.ndarray.repeat"};
+  if (callee.starts_with("numpy.")) return numpy.contains(callee);
   return (callee.starts_with("torch.") || callee.starts_with("framejit._functions.")) &&
          names.contains(LastName(callee));
+}
+
+bool WritesFirst(const std::string& callee) {
+  static const std::unordered_set<std::string_view> names = {"numpy.ndarray.__setitem__",
+                                                             "numpy.ndarray.sort",
+                                                             "numpy.ndarray.partition",
+                                                             "numpy.ndarray.fill",
+                                                             "numpy.ndarray.put",
+                                                             "numpy.copyto",
+                                                             "numpy.put",
+                                                             "numpy.place",
+                                                             "numpy.putmask",
+                                                             "numpy.fill_diagonal",
+                                                             "numpy.put_along_axis"};
+  const bool at = callee.starts_with("numpy.") && callee.ends_with(".at") && callee.find('.', 6) + 3 == callee.size();
+  return at || names.contains(callee);
 }
 
 bool NeverCaptured(const std::string& callee) {

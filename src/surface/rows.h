@@ -179,6 +179,7 @@ std::span<const Row> BridgeRows();
 
 // What is known of callees without a row.
 bool IsRandom(const std::string& callee);       // draws from the framework's generator
+bool WritesFirst(const std::string& callee);    // of NumPy: into its first argument, and returns nothing
 bool NeverCaptured(const std::string& callee);  // reads data, changes operands or state in ways this stage does not see
 
 }  // namespace framejit::surface

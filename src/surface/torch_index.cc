@@ -111,11 +111,17 @@ Indexing ParseIndex(Scope& s, const Operand& x, const Arg& key) {
 Outs Advanced(Scope& s, const Indexing& idx) {
   const auto& tensors = idx.tensors;
   int count = static_cast<int>(tensors.size()), first = tensors[0].first;
+  bool alone = true;
   for (const auto& [axis, t] : tensors) {
+    if (IsBool(t.meta->dtype) && !s.torch() && !s.cupy) Scope::Skip();
     if (IsBool(t.meta->dtype)) Scope::Fail("a bool mask: data decides the size");
     if (t.meta->dtype == DType::kUInt8 && s.torch()) Scope::Skip();
-    if (t.rank() == 0 && count == 1) Scope::Fail("a 0-dimensional index: data decides the view");
+    alone &= t.rank() == 0;
   }
+  // Numbers that select one element make a scalar of NumPy's; else what they select is a view.
+  const bool element = !s.torch() && !s.cupy && count == idx.view.rank();
+  if (alone && (s.torch() || s.cupy ? count == 1 : !element))
+    Scope::Fail("a 0-dimensional index: data decides the view");
   for (int i = 0; i < count; ++i) {
     if (tensors[i].first != first + i) Scope::Skip();  // indexed axes that are apart
   }
@@ -182,7 +188,12 @@ Outs Advanced(Scope& s, const Indexing& idx) {
 Outs GetItem(Scope& s) {
   Operand x = s.tensor(0);
   Indexing idx = ParseIndex(s, x, s.arg(1));
-  if (!idx.tensors.empty()) return Advanced(s, idx);
+  if (!idx.tensors.empty()) {
+    const std::vector<Arg> items = IndexItems(s.arg(1));
+    const bool dots = std::any_of(items.begin(), items.end(), [](const Arg& a) { return a.is(Kind::kEllipsis); });
+    if (dots && !s.torch() && idx.view.rank() == static_cast<int>(idx.tensors.size())) Scope::Skip();
+    return Advanced(s, idx);
+  }
   if (!s.torch() && !s.cupy && idx.view.rank() == 0) {
     // NumPy: full integer indexing gives a scalar, a copy; with an ellipsis a 0-dimensional view.
     bool ellipsis = false;

@@ -445,21 +445,18 @@ Out Strided(Builder& b, const ViewChain& flat, const Ints& sizes, const std::vec
   return out;
 }
 
-// Of memory that is all the tensor's own, and no further: what lies around a view is not known here.
-Outs AsStrided(Scope& s) {
-  Operand x = s.tensor(0);
-  const Ints sizes = s.ints(1), strides = s.ints(2);
-  if (s.has(3) || !IsDense(s.env, *x.meta) || sizes.size() != strides.size() || x.meta->is_scalar)
-    Scope::Fail("as_strided of memory around the tensor");
-  Int last = 0;
+// A view whose elements lie `strides` apart in the memory of x.
+Outs StridedOver(Scope& s, const Operand& x, const Ints& sizes, const Ints& strides) {
+  if (!IsDense(s.env, *x.meta) || x.meta->is_scalar) Scope::Fail("a view of memory around the array");
   std::vector<int64_t> steps;
+  Int last = 0;
   for (size_t d = 0; d < sizes.size(); ++d) {
-    if (s.env.Lt(sizes[d], 1) || s.env.Lt(strides[d], 0)) Scope::Fail("as_strided of nothing");
+    if (s.env.Lt(sizes[d], 1) || s.env.Lt(strides[d], 0)) Scope::Fail("a view of memory around the array");
     steps.push_back(s.env.Specialize(strides[d]));
     last = last + (sizes[d] - 1) * strides[d];
   }
   const Int numel = shape::Product(x.meta->sizes);
-  if (!s.env.Lt(last, numel)) Scope::Fail("as_strided of memory around the tensor");
+  if (!s.env.Lt(last, numel)) Scope::Fail("a view of memory around the array");
   std::vector<int64_t> order(x.rank());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t z) {
@@ -469,6 +466,47 @@ Outs AsStrided(Scope& s) {
   v.Permute(order);
   v.Reshape({numel}, {1});
   return Strided(s.b, v, sizes, steps);
+}
+
+// Of memory that is all the tensor's own, and no further: what lies around a view is not known here.
+Outs AsStrided(Scope& s) {
+  Operand x = s.tensor(0);
+  const Ints sizes = s.ints(1), strides = s.ints(2);
+  if (s.has(3) || sizes.size() != strides.size()) Scope::Fail("as_strided of memory around the tensor");
+  return StridedOver(s, x, sizes, strides);
+}
+
+Outs NumpyAsStrided(Scope& s) {  // (x, shape, strides): in bytes
+  const Operand x = s.tensor(0);
+  const Ints sizes = s.ints(1);
+  Ints strides = s.ints(2);
+  if (sizes.size() != strides.size()) Scope::Fail("as_strided: strides do not fit");
+  for (Int& stride : strides) {
+    const int64_t bytes = s.env.Specialize(stride), item = DTypeSize(x.meta->dtype);
+    if (bytes % item) Scope::Fail("as_strided: between elements");
+    stride = bytes / item;
+  }
+  return StridedOver(s, x, sizes, strides);
+}
+
+Outs SlidingWindows(Scope& s) {  // (x, window_shape, axis)
+  const Operand x = s.tensor(0);
+  const Ints window = s.ints(1);
+  std::vector<int64_t> axes;
+  if (s.has(2)) {
+    axes = s.Dims(2, x.rank());
+  } else {
+    for (int d = 0; d < x.rank(); ++d) axes.push_back(d);
+  }
+  if (axes.size() != window.size()) Scope::Fail("sliding windows: axes do not fit");
+  Ints sizes = x.meta->sizes, strides = x.meta->strides;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (s.env.Lt(sizes[axes[i]], window[i]) || s.env.Lt(window[i], 1)) Scope::Fail("sliding windows: too large");
+    sizes[axes[i]] = sizes[axes[i]] - window[i] + 1;
+    sizes.push_back(window[i]);
+    strides.push_back(x.meta->strides[axes[i]]);
+  }
+  return StridedOver(s, x, sizes, strides);
 }
 
 Outs BroadcastTensors(Scope& s) {
@@ -561,6 +599,8 @@ constexpr Row kRows[] = {
     {"m:contiguous", "(Tensor input, *, MemoryFormat? memory_format=None)", &Contiguous, Op::kInput, kAnyDType},
     {"a:slice", "(Tensor input, int dim=0, int? start=None, int? end=None, int step=1)", &SliceRow, Op::kInput, kAnyDType},
     {"tm:as_strided", "(Tensor input, int[] size, int[] stride, int? storage_offset=None)", &AsStrided},
+    {"N:lib.stride_tricks.as_strided", "(Tensor x, int[] shape, int[] strides)", &NumpyAsStrided},
+    {"N:lib.stride_tricks.sliding_window_view", "(Tensor x, int[] window_shape, int[]? dim=None)", &SlidingWindows},
     {"tm:diagonal", "(Tensor input, int offset=0, int dim1=0, int dim2=1)", &Diagonal},
     {"t:real g:real G:real N:real tm:conj tm:resolve_conj tm:resolve_neg", "(Tensor input)", &RealPart},
 };

@@ -19,14 +19,16 @@ PyObject* TorchObject(const std::string& name) {
 }
 
 PyObject* DTypeByText(const std::string& text) {
-  const TorchApi* t = Torch();
+  constexpr std::string_view kNumpy = "numpy.";  // of a call of NumPy's
+  const TorchApi* t = text.starts_with(kNumpy) ? nullptr : Torch();
   if (t) {
     if (PyObject* o = PyObject_GetAttrString(t->module, text.c_str())) return o;
     PyErr_Clear();
   }
   if (auto d = ParseDType(text)) return DTypeObject(t ? Framework::kTorch : Framework::kNumpy, *d);
   Ref np(PyImport_ImportModule("numpy"));
-  return np ? PyObject_CallMethod(np.get(), "dtype", "s", text.c_str()) : nullptr;
+  const char* name = text.c_str() + (text.starts_with(kNumpy) ? kNumpy.size() : 0);
+  return np ? PyObject_CallMethod(np.get(), "dtype", "s", name) : nullptr;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "tensor/infer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 
 namespace framejit::tensor {
@@ -93,8 +94,16 @@ bool Flatten(PyObject* o, Arg* shape, Inference* in) {
     Arg seq = Arg::Seq(PyList_Check(o) ? Arg::Kind::kList : Arg::Kind::kTuple, {});
     if (PyTuple_Check(o) && !PyTuple_CheckExact(o)) {
       // torch.return_types.max and its like are struct sequences, made from one tuple; a Python named tuple is not.
-      if (!PyObject_HasAttrString(o, "n_fields")) return in->Fail(std::string("returns a ") + Py_TYPE(o)->tp_name);
-      seq.s = Py_TYPE(o)->tp_name;
+      // NumPy's are told by their modules.
+      if (PyObject_HasAttrString(o, "n_fields")) {
+        seq.s = Py_TYPE(o)->tp_name;
+      } else {
+        Ref module(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(o)), "__module__"));
+        const char* text = module && PyUnicode_Check(module.get()) ? PyUnicode_AsUTF8(module.get()) : "";
+        if (strncmp(text, "numpy.", 6) || !PyObject_HasAttrString(o, "_fields"))
+          return in->Fail(std::string("returns a ") + Py_TYPE(o)->tp_name);
+        seq.s = std::string(text) + "." + Py_TYPE(o)->tp_name;
+      }
     }
     Ref items(PySequence_Fast(o, ""));
     for (Py_ssize_t i = 0; items && i < PySequence_Fast_GET_SIZE(items.get()); ++i) {

@@ -1,5 +1,7 @@
 // NumPy: the call runs on stand-ins of the real sizes, if its result shape is known to follow from shapes alone.
+#include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "tensor/infer.h"
 
@@ -7,29 +9,223 @@ namespace framejit::tensor {
 
 namespace {
 
+constexpr std::string_view kArrays = "framejit._arrays.";  // how functions that write are called
+
 // Result shapes of these follow from operand shapes; besides, every ufunc. By last part of the name. Not those that
 // warn of what the data are (nanmean of nothing but nan): where a warning belongs only the user's own call knows.
 constexpr const char* kShapeOnly[] = {
-    "sort",         "argsort",    "partition",     "argpartition",  "lexsort",      "cumsum",    "cumprod",
-    "nancumsum",    "nancumprod", "diff",          "gradient",      "inv",          "pinv",      "solve",
-    "lstsq",        "det",        "slogdet",       "cholesky",      "qr",           "svd",       "eigh",
-    "eigvalsh",     "norm",       "cond",          "matrix_power",  "matrix_rank",  "multi_dot", "fft",
-    "ifft",         "rfft",       "irfft",         "fft2",          "ifft2",        "rfft2",     "irfft2",
-    "fftn",         "ifftn",      "rfftn",         "irfftn",        "hfft",         "ihfft",     "fftshift",
-    "ifftshift",    "median",     "percentile",    "quantile",      "convolve",     "correlate", "interp",
-    "einsum",       "tensordot",  "kron",          "outer",         "inner",        "cross",     "dot",
-    "vdot",         "matmul",     "trace",         "roll",          "rot90",        "take",      "take_along_axis",
-    "searchsorted", "digitize",   "clip",          "nansum",        "nanprod",      "nanargmin", "nanargmax",
-    "cov",          "corrcoef",   "polyval",       "average",       "ptp",          "std",       "var",
-    "mean",         "sum",        "prod",          "min",           "max",          "amin",      "amax",
-    "argmin",       "argmax",     "all",           "any",           "where",        "tile",      "stack",
-    "concatenate",  "vstack",     "hstack",        "dstack",        "column_stack", "pad",       "isin",
-    "isclose",      "allclose",   "array_equal",   "nan_to_num",    "round",        "around",    "sinc",
-    "i0",           "unwrap",     "angle",         "real_if_close", "select",       "piecewise", "tril",
-    "triu",         "heaviside",  "count_nonzero", "softmax",       "log_softmax",  "logsumexp", "copy",
-    "astype",       "zeros_like", "ones_like",     "full_like",     "conj",         "conjugate", "choose",
-    "fix",          "trapezoid",  "trapz",
+    "sort",
+    "argsort",
+    "partition",
+    "argpartition",
+    "lexsort",
+    "cumsum",
+    "cumprod",
+    "nancumsum",
+    "nancumprod",
+    "diff",
+    "gradient",
+    "inv",
+    "pinv",
+    "solve",
+    "lstsq",
+    "det",
+    "slogdet",
+    "cholesky",
+    "qr",
+    "svd",
+    "eigh",
+    "eigvalsh",
+    "norm",
+    "cond",
+    "matrix_power",
+    "matrix_rank",
+    "multi_dot",
+    "fft",
+    "ifft",
+    "rfft",
+    "irfft",
+    "fft2",
+    "ifft2",
+    "rfft2",
+    "irfft2",
+    "fftn",
+    "ifftn",
+    "rfftn",
+    "irfftn",
+    "hfft",
+    "ihfft",
+    "fftshift",
+    "ifftshift",
+    "median",
+    "percentile",
+    "quantile",
+    "convolve",
+    "correlate",
+    "interp",
+    "einsum",
+    "tensordot",
+    "kron",
+    "outer",
+    "inner",
+    "cross",
+    "dot",
+    "vdot",
+    "matmul",
+    "trace",
+    "roll",
+    "rot90",
+    "take",
+    "take_along_axis",
+    "searchsorted",
+    "digitize",
+    "clip",
+    "nansum",
+    "nanprod",
+    "nanargmin",
+    "nanargmax",
+    "cov",
+    "corrcoef",
+    "polyval",
+    "average",
+    "ptp",
+    "std",
+    "var",
+    "mean",
+    "sum",
+    "prod",
+    "min",
+    "max",
+    "amin",
+    "amax",
+    "argmin",
+    "argmax",
+    "all",
+    "any",
+    "where",
+    "tile",
+    "stack",
+    "concatenate",
+    "vstack",
+    "hstack",
+    "dstack",
+    "column_stack",
+    "pad",
+    "isin",
+    "isclose",
+    "allclose",
+    "array_equal",
+    "nan_to_num",
+    "round",
+    "around",
+    "sinc",
+    "i0",
+    "unwrap",
+    "angle",
+    "real_if_close",
+    "select",
+    "piecewise",
+    "tril",
+    "triu",
+    "heaviside",
+    "count_nonzero",
+    "softmax",
+    "log_softmax",
+    "logsumexp",
+    "copy",
+    "astype",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "conj",
+    "conjugate",
+    "choose",
+    "fix",
+    "trapezoid",
+    "trapz",
+    "array",
+    "asarray",
+    "asanyarray",
+    "ascontiguousarray",
+    "asfortranarray",
+    "diag",
+    "diagflat",
+    "vander",
+    "reduce",
+    "accumulate",
+    "reduceat",
+    "ravel_multi_index",
+    "unravel_index",
+    "repeat",
+    "insert",
+    "delete",
+    "append",
+    "histogram",
+    "broadcast_to",
+    "meshgrid",
+    "concat",
+    "cumulative_sum",
+    "cumulative_prod",
 };
+// Of these, if no array is among their arguments.
+constexpr const char* kOfNumbers[] = {"arange",   "linspace", "logspace", "geomspace", "indices",  "tri",     "zeros",
+                                      "ones",     "empty",    "full",     "eye",       "identity", "hanning", "hamming",
+                                      "blackman", "bartlett", "kaiser",   "fftfreq",   "rfftfreq"};
+
+bool Among(std::span<const char* const> names, std::string_view last) {
+  return std::find(names.begin(), names.end(), last) != names.end();
+}
+
+bool HoldsTensor(const Arg& a) {
+  return a.is(Arg::Kind::kTensor) || std::any_of(a.items.begin(), a.items.end(), HoldsTensor);
+}
+
+// x[key]: a mask decides a size, and so may what is no list of integers.
+bool SelectsByPlace(const Call& call, const std::vector<TensorMeta>& metas) {
+  if (call.args.size() != 2) return false;
+  const Arg& key = call.args[1];
+  for (const Arg& a : key.is(Arg::Kind::kTuple) ? key.items : std::vector<Arg>{key}) {
+    if (a.is(Arg::Kind::kTensor) ? IsBool(metas.at(a.t).dtype) : a.is(Arg::Kind::kBool)) return false;
+    if (a.is(Arg::Kind::kSlice) && HoldsTensor(a)) return false;
+    if (!a.is(Arg::Kind::kList) && !a.is(Arg::Kind::kTuple)) continue;
+    for (const Arg& i : a.items)
+      if (!i.is(Arg::Kind::kInt)) return false;
+  }
+  return true;
+}
+
+// Does the shape of the result follow from the shapes of the operands?
+bool ShapesDecide(const Call& call, PyObject* callee, const std::vector<TensorMeta>& metas) {
+  const std::string_view last = std::string_view(call.callee).substr(call.callee.rfind('.') + 1);
+  if (call.callee.starts_with(kArrays)) return true;
+  if (call.callee.find(".random.") != std::string::npos) return false;
+  if (last == "__getitem__") return SelectsByPlace(call, metas);
+  const char* type = Py_TYPE(callee)->tp_name;
+  if (!strcmp(type, "numpy.ufunc") || !strcmp(type, "wrapper_descriptor")) return true;
+  if (last == "__get__") return call.callee.ends_with(".real.__get__") || call.callee.ends_with(".imag.__get__");
+  if (metas.empty() && Among(kOfNumbers, last)) return true;
+  if (!Among(kShapeOnly, last)) return last == "outer" && call.callee.starts_with("numpy.");
+  auto given = [&](size_t position, std::string_view name) -> const Arg* {
+    for (const auto& [key, a] : call.kwargs)
+      if (key == name) return &a;
+    return position < call.args.size() ? &call.args[position] : nullptr;
+  };
+  if (last == "where") return call.args.size() + call.kwargs.size() != 1;
+  // What says how often, or where, is data if it is an array.
+  if (last == "repeat" || last == "insert" || last == "delete") {
+    const Arg* a = given(1, last == "repeat" ? "repeats" : "obj");
+    return a && !HoldsTensor(*a);
+  }
+  if (last == "histogram") {
+    const Arg* bins = given(1, "bins");
+    return !bins || bins->is(Arg::Kind::kInt) || bins->is(Arg::Kind::kTensor) || bins->is(Arg::Kind::kList);
+  }
+  if (last == "broadcast_to" || last == "ravel_multi_index" || last == "unravel_index" || last == "vander") {
+    const Arg* a = given(1, "shape");
+    return !a || !HoldsTensor(*a);
+  }
+  return true;
+}
 
 // Ones (a unit matrix where that fits, so that solvers are happy); zeros for integers, which may be indices. Read-only.
 PyObject* StandIn(const NumpyApi& n, const TensorMeta& m) {
@@ -74,14 +270,20 @@ bool AddNumpyResult(const NumpyApi& n, PyObject* o, Arg* shape, Inference* in) {
   Meta m;
   const char* why = "";
   if (!ReadMeta(o, &m, &why)) return in->Fail(std::string("returns ") + why);
-  for (Ref& operand : in->operands) {
-    if (o == operand.get()) return in->Fail("returns its operand");
-    Ref shared(PyObject_CallMethod(n.module, "may_share_memory", "OO", o, operand.get()));
-    if (!shared || shared.get() == Py_True) return in->Fail("returns a view of an operand");
+  Inferred::Alias alias;
+  for (size_t i = 0; i < in->operands.size(); ++i) {
+    PyObject* operand = in->operands[i].get();
+    Ref shared(PyObject_CallMethod(n.module, "may_share_memory", "OO", o, operand));
+    if (!shared) return in->Fail("returns memory of an unknown kind");
+    if (o != operand && (shared.get() != Py_True || !m.rank)) continue;
+    if (alias.operand >= 0) return in->Fail("returns a view of two operands");
+    alias = {static_cast<int>(i), o == operand};
   }
   TensorMeta meta = FromMeta(m, Framework::kNumpy);
   meta.is_scalar = Classify(o) == Class::kNumpyScalar;
   *shape = Arg::Tensor(static_cast<TraceId>(in->results.size()));
+  in->aliases.resize(in->results.size());
+  in->aliases.push_back(alias);
   in->results.push_back(std::move(meta));
   return true;
 }
@@ -97,16 +299,17 @@ bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& con
   plain.results.clear();
   Ref callee(ResolveCallee(call.callee));
   if (!callee) return in->FailWithError(call.callee);
-  std::string_view last = std::string_view(call.callee).substr(call.callee.rfind('.') + 1);
-  bool known = !strcmp(Py_TYPE(callee.get())->tp_name, "numpy.ufunc") ||
-               (!strcmp(Py_TYPE(callee.get())->tp_name, "wrapper_descriptor") && last != "__getitem__");
-  for (const char* name : kShapeOnly) known = known || last == name;
-  if (call.callee.find(".random.") != std::string::npos) known = false;
-  if (last == "where" && call.args.size() + call.kwargs.size() == 1) known = false;
-  if (!known) return in->Fail(call.callee + ": its result shape may depend on data");
+  if (!ShapesDecide(call, callee.get(), in->metas))
+    return in->Fail(call.callee + ": its result shape may depend on data");
   for (const TensorMeta& m : in->metas) {
     in->operands.emplace_back(StandIn(n, m));
     if (!in->operands.back()) return in->FailWithError(call.callee);
+  }
+  if (call.callee.starts_with(kArrays)) {
+    PyObject* target = in->operands.at(0).get();
+    Ref copy(Py_TYPE(target) == n.array ? PyObject_CallMethod(target, "copy", nullptr) : nullptr);
+    if (!copy) return in->FailWithError(call.callee);
+    in->operands[0] = std::move(copy);
   }
   if (!step.Init(plain, constants, [](TraceId id) { return static_cast<int>(id); }))
     return in->FailWithError(call.callee);
@@ -135,6 +338,7 @@ bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& con
   if (!r) return in->FailWithError(call.callee);
   Arg shape;
   if (!Flatten(r.get(), &shape, in)) return false;
+  if (call.callee.starts_with(kArrays)) in->aliases.assign(in->results.size(), {});  // a new value of its target
   call.result = std::move(shape);
   return true;
 }

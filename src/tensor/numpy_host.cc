@@ -39,6 +39,9 @@ class Host : public framejit::Host {
     out->handle = a;
     out->data = AsArray(a)->data;
   }
+  void SetSymbol(uint32_t symbol, int64_t value) override {
+    if (current_run) current_run->symbols[symbol] = value;
+  }
   void FreeOutput(Buffer* out) override { Release(out); }
   void Release(Buffer* b) override {
     HoldGil gil;

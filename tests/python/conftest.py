@@ -17,6 +17,7 @@ import bench  # noqa: E402,F401 (makes torchvision importable)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("FRAMEJIT_LEAVE", "0")  # what is left to NumPy tests nothing
 
 
 def pytest_addoption(parser):

@@ -1,0 +1,103 @@
+// Calls of NumPy's that are no plain functions of it: methods of ufuncs, functions with a Python body that is captured
+// where the graph has no node for them, questions about types.
+#include <algorithm>
+#include <cstring>
+
+#include "capture/override.h"
+#include "capture/proxy.h"
+#include "capture/semantics.h"
+
+namespace framejit::capture {
+namespace {
+
+bool Dispatches(PyObject* callable) {
+  return !strcmp(Py_TYPE(callable)->tp_name, "numpy._ArrayFunctionDispatcher");
+}
+
+// The Python function behind a function of NumPy's that dispatches on its arguments' types. Null: it has none.
+Ref BodyOf(PyObject* callable) {
+  Ref body(PyObject_GetAttrString(callable, "_implementation"));
+  if (!body) PyErr_Clear();
+  return body && PyFunction_Check(body.get()) ? std::move(body) : Ref();
+}
+
+// Would NumPy's function hand the call over to the argument (CuPy's arrays, classes with __array_function__)?
+bool Overrides(Session& s, PyObject* o, int depth = 0) {
+  static PyObject* const name = PyUnicode_InternFromString("__array_function__");
+  if (IsTensor(o)) {
+    const TensorMeta& m = s.meta(AsTensor(o)->id);
+    return m.framework == Framework::kNumpy && m.device.kind == DeviceKind::kCuda;
+  }
+  if ((PyTuple_Check(o) || PyList_Check(o)) && depth < 2)
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      if (Overrides(s, PySequence_Fast_GET_ITEM(o, i), depth + 1)) return true;
+  return tensor::Classify(o) != tensor::Class::kNumpyArray && _PyType_Lookup(Py_TYPE(o), name);
+}
+
+bool IsUfunc(PyObject* o) {
+  return o && !strcmp(Py_TYPE(o)->tp_name, "numpy.ufunc");
+}
+
+}  // namespace
+
+// numpy.add.reduce(...) and the like. Null without an error: not one of them.
+PyObject* CaptureSemantics::UfuncMethod(PyObject* callable, PyObject* const* args, Py_ssize_t nargs,
+                                        PyObject* kwnames) {
+  PyObject* self = nullptr;
+  const char* method = nullptr;
+  if (Py_TYPE(callable) == &PyMethodDescr_Type && nargs > 0 && IsUfunc(args[0])) {
+    self = args[0];
+    method = reinterpret_cast<PyMethodDescrObject*>(callable)->d_method->ml_name;
+    ++args, --nargs;
+  } else if (PyCFunction_Check(callable) && IsUfunc(PyCFunction_GET_SELF(callable))) {
+    self = PyCFunction_GET_SELF(callable);
+    method = reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name;
+  }
+  const std::string name = self ? tensor::CalleeName(self) : "";
+  return name.empty() ? nullptr : s_.CallFramework(name + "." + method, args, nargs, kwnames);
+}
+
+// numpy.result_type and its like: in place of arrays their types are asked, and what they answer of other arguments
+// hangs on nothing else. Null without an error: not one of them.
+PyObject* CaptureSemantics::TypeQuestion(PyObject* callable, PyObject* const* args, Py_ssize_t nargs,
+                                         PyObject* kwnames) {
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  std::vector<Ref> types;
+  std::vector<PyObject*> raw;
+  for (Py_ssize_t i = 0; i < total; ++i) {
+    PyObject* a = args[i];
+    const bool tensor = IsTensor(a) && s_.meta(AsTensor(a)->id).framework == Framework::kNumpy;
+    const bool known = tensor::DTypeOf(a) || PyType_Check(a) || (IsPrimitive(a) && !IsSymInt(a) && !IsSymFloat(a));
+    if (!tensor && !known) return nullptr;
+    types.emplace_back(tensor ? tensor::DTypeObject(Framework::kNumpy, s_.meta(AsTensor(a)->id).dtype) : Py_NewRef(a));
+    raw.push_back(types.back().get());
+  }
+  SuspendScope off;
+  return s_.Adopt(PyObject_Vectorcall(callable, raw.data(), nargs, kwnames));
+}
+
+PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  if (PyObject* r = UfuncMethod(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
+  const bool function = PyFunction_Check(callable), dispatches = Dispatches(callable);
+  if (!function && !dispatches) return nullptr;
+  const std::string name = tensor::CalleeName(callable);
+  if (!name.starts_with("numpy.")) return nullptr;
+  if (name == "numpy.result_type" || name == "numpy.promote_types" || name == "numpy.can_cast")
+    return TypeQuestion(callable, args, nargs, kwnames);
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  bool declined = false;
+  if (function) {  // what NumPy makes of numbers alone is best made by its own functions
+    if (s_.uses_torch || surface::HasRow(name) || !total || !std::all_of(args, args + total, IsPrimitive))
+      return nullptr;
+    PyObject* r = s_.CallFramework(name, args, nargs, kwnames, &declined);
+    return declined ? nullptr : r;
+  }
+  Ref body = BodyOf(callable);
+  if (!body || std::any_of(args, args + total, [&](PyObject* a) { return Overrides(s_, a); })) return nullptr;
+  PyObject* r = s_.CallFramework(name, args, nargs, kwnames, &declined);
+  if (!declined) return r;
+  // What the graph has no node for is captured as it is written.
+  return s_.SourceOf(body.get()) ? CallPython(body.get(), args, nargs, kwnames) : nullptr;
+}
+
+}  // namespace framejit::capture
