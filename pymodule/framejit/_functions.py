@@ -37,6 +37,21 @@ def index_put_copy(x, indices, values):
     return x.clone(memory_format=torch.contiguous_format).index_put_(indices, values)
 
 
+def efficient_attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
+    """scaled_dot_product_attention by the kernel that takes any mask and any length, the mask's rows aligned as it wants them."""
+    import torch
+
+    bias = attn_mask
+    if bias is not None:
+        if bias.dtype == torch.bool:
+            bias = torch.zeros((), dtype=query.dtype, device=bias.device).masked_fill(~bias, -torch.inf)
+        bias = bias.expand(*query.shape[:-1], key.shape[-2])
+        lacking = -bias.shape[-1] % 16
+        if lacking or bias.stride(-1) != 1:
+            bias = torch.nn.functional.pad(bias, (0, lacking))[..., : key.shape[-2]]
+    return torch.ops.aten._scaled_dot_product_efficient_attention(query, key, value, bias, False, 0.0, is_causal, scale=scale)[0]
+
+
 def count_of(number):
     """A tensor, of no memory, whose size is the integer that `number` holds."""
     return number.new_empty(()).expand(number.item())

@@ -1,11 +1,14 @@
 // Torch's own kernels on CUDA tensors, without Python where its C shim has them. They run on the framework's current
 // stream, with the precision (TF32, reduced-precision sums) that the user has set.
 #include <algorithm>
+#include <array>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "tensor/run_context.h"
 #include "tensor/tensor.h"
@@ -63,7 +66,30 @@ struct AttentionCall {
     return known->emplace(std::move(key), backend).first->second;
   }
 
-  // A function of torch's with the signature of scaled_dot_product_attention. The GIL is held.
+  // cuDNN makes a plan for each pair of lengths, which takes longer than most models. Where lengths keep coming (a
+  // cache that grows by every token), the others do, which make none.
+  bool AnotherLength() const {
+    constexpr size_t kFew = 4;
+    if (DTypeSize(q.dtype) != 2 || !t.context || !t.cudnn_sdp || !t.cudnn_sdp(t.context)) return false;
+    using Family = std::array<int64_t, 6>;
+    static std::mutex mutex;
+    static auto* seen = new std::map<Family, std::vector<std::pair<int64_t, int64_t>>>();
+    const Family family = {q.sizes[0],
+                           q.sizes[1],
+                           q.sizes[3],
+                           q.device.index,
+                           static_cast<int64_t>(q.dtype),
+                           2 * causal + (mask != nullptr)};
+    const std::pair now{q.sizes[2], k.sizes[2]};
+    std::lock_guard lock(mutex);
+    auto& lengths = (*seen)[family];
+    if (std::find(lengths.begin(), lengths.end(), now) != lengths.end()) return false;
+    if (lengths.size() >= kFew) return true;
+    lengths.push_back(now);
+    return false;
+  }
+
+  // A function with the signature of scaled_dot_product_attention. The GIL is held.
   Ref Call(PyObject* function) const {
     SavedError saved;
     auto object = [&](const Buffer& b) -> Ref {
@@ -132,7 +158,9 @@ bool CudaAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Bu
     for (int i = 0; i < 4; ++i) plain = plain && b->sizes[i] > 0;
     plain = plain && Contiguous16(*b);
   }
-  if (plain) {
+  const bool another = !(causal && (mask || length != keys)) && call.AnotherLength();
+  if (another && plain && !mask && t.flash_sdp && t.flash_sdp(t.context) && call.Run(Backend::kFlash, out)) return true;
+  if (plain && !another) {
     const Backend backend = call.Choice();
     bool fits = backend == Backend::kFlash ? !mask : backend == Backend::kCudnn || backend == Backend::kEfficient;
     if (mask && backend == Backend::kEfficient) {  // what eager would copy into an aligned one
@@ -144,7 +172,9 @@ bool CudaAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const Bu
   }
   HoldGil gil;
   static PyObject* function = ResolveCallee("torch.nn.functional.scaled_dot_product_attention");
-  Ref result = call.Call(function);  // any mask, any head size
+  static PyObject* efficient = ResolveCallee("framejit._functions.efficient_attention");
+  Ref result = another && t.efficient_sdp && t.efficient_sdp(t.context) ? call.Call(efficient) : Ref();
+  if (!result) result = call.Call(function);  // any mask, any head size
   if (!result) return false;
   Handle shared = nullptr;
   if (t.new_tensor_handle(reinterpret_cast<char*>(result.get()) + sizeof(PyObject), &shared)) return false;

@@ -602,6 +602,27 @@ def test_dropout_and_training():
     oracle.check(x.grad, 2 * x)
 
 
+@pytest.mark.parametrize("mask", [None, "bool", "float"])
+def test_attention_of_lengths_that_keep_coming(mask):
+    """As with a cache that grows by every token."""
+
+    def f(q, k, v, m):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=m)
+
+    compiled = framejit.compile(f, dynamic=True)
+    for length in [*range(20, 34), 64, 20]:
+        q, k, v = (torch.randn(2, 4, n, 64, device="cuda", dtype=torch.bfloat16) for n in (1, length, length))
+        m = None
+        if mask:
+            m = torch.rand(2, 1, 1, length, device="cuda") > 0.3
+            m[..., 0] = True
+            if mask == "float":
+                m = torch.where(m, 0.0, -10.0).to(q.dtype)
+        with torch.no_grad():
+            truth = f(q.double(), k.double(), v.double(), m.double() if mask == "float" else m)
+            oracle.check(compiled(q, k, v, m), f(q, k, v, m), truth)
+
+
 # --- models
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["BertModel", "GPT2LMHeadModel", "LlamaModel", "ViTModel", "ResNetModel", "T5EncoderModel"])
