@@ -8,7 +8,7 @@ from . import _framejit
 from ._config import _TABLE, encode
 from .errors import OptionError, unknown
 
-_PROCESS_WIDE = {"log", "trace", "disable", "cache_dir", "num_threads"}
+_PROCESS_WIDE = {"log", "trace", "disable", "cache_dir", "cache_limit", "num_threads"}
 MODES = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "background"]
 
 

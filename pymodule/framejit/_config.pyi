@@ -6,6 +6,7 @@ class Config:
     trace: str
     disable: bool
     cache_dir: str
+    cache_limit: int
     num_threads: int
     verify: bool
     cpu: str

@@ -1,6 +1,7 @@
 // Derivatives of formulas (Derivative in graph.h): what the framework's own backward computes, with its choices at
 // kinks and its care for overflow. One row each; operands are those of the Derivative.
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "autodiff/tape.h"
@@ -37,7 +38,7 @@ Expr Count(At& t, Expr v, const std::vector<int64_t>& axes) {
 void Elu(At& t) {  // alpha, scale, input scale
   Expr x = t.in(0);
   Expr below = t.g * (t.number(0) * t.number(1) * t.number(2)) * Apply(Op::kExp, x * t.number(2));
-  t.Give(0, Where(Le(x, t.Zeros(x)), below, t.g * t.number(1)));
+  t.Give(0, Where(Apply(Op::kLt, t.Zeros(x), x), t.g * t.number(1), below));  // not-a-number stays what it is
 }
 
 void Silu(At& t) {
@@ -75,8 +76,15 @@ void GeluTanh(At& t) {
 }
 
 void HardTanh(At& t) {
-  Expr x = t.in(0), outside = Either(Le(x, x.Number(t.number(0))), Le(x.Number(t.number(1)), x));
-  t.Give(0, Where(outside, t.Zeros(t.g), t.g));
+  Expr x = t.in(0);
+  Expr inside = Both(Apply(Op::kLt, x.Number(t.number(0)), x), Apply(Op::kLt, x, x.Number(t.number(1))));
+  t.Give(0, Where(inside, t.g, t.Zeros(t.g)));
+}
+
+void Logit(At& t) {  // bounds, and whether there is no gradient beyond them, or not-a-number
+  Expr x = t.in(0), inside = Both(Le(x.Number(t.number(0)), x), Le(x, x.Number(t.number(1))));
+  Expr beyond = t.number(2) != 0 ? t.Zeros(x) : x.Number(std::numeric_limits<double>::quiet_NaN());
+  t.Give(0, Where(inside, t.g / (x * OneMinus(x)), beyond));
 }
 
 void HardSigmoid(At& t) {  // the framework rounds the sixth to a float
@@ -85,7 +93,7 @@ void HardSigmoid(At& t) {  // the framework rounds the sixth to a float
 }
 
 void HardSwish(At& t) {
-  Expr x = t.in(0), inner = Where(Apply(Op::kLt, x, x.Number(3)), t.g * (x / 3 + 0.5), t.g);
+  Expr x = t.in(0), inner = Where(Le(x.Number(3), x), t.g, t.g * (x / 3 + 0.5));
   t.Give(0, Where(Le(x, x.Number(-3)), t.Zeros(t.g), inner));
 }
 
@@ -203,6 +211,7 @@ const Row kRows[] = {
     {"log_sigmoid", LogSigmoid},
     {"gelu", Gelu},
     {"gelu_tanh", GeluTanh},
+    {"logit", Logit},
     {"hardtanh", HardTanh},
     {"hardsigmoid", HardSigmoid},
     {"hardswish", HardSwish},

@@ -489,6 +489,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
       *declined = true;
       return nullptr;
     }
+    mixes_casts |= dynamic_cast<const surface::MixedCasts*>(&d) != nullptr;
     std::string why = d.what();
     bool data = why.find("data") != std::string::npos;
     return Break(data ? BreakId::kDataDependent : BreakId::kFrameworkError, callee + ": " + why);

@@ -101,7 +101,11 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
   if (!get) {
     Py_INCREF(d);
     Ref held(d);
-    if (s_.IsFresh(d) || IsPrimitive(d)) return s_.Adopt(held.release());
+    if (s_.IsFresh(d) || IsPrimitive(d)) {
+      const bool user = s_.later && type->tp_flags & Py_TPFLAGS_HEAPTYPE;
+      if (user && !s_.ReadLater(d, s_.guards().Const(reinterpret_cast<PyObject*>(type)))) return nullptr;
+      return s_.Adopt(held.release());
+    }
     return s_.FromOutside(d, s_.guards().Const(d));  // bound by the class, whose version is guarded
   }
   PyObject* python_get;

@@ -157,9 +157,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     if (values) {
       for (Py_ssize_t i = 0; i < total; ++i)
         if (!s_.Pin(args[i])) return nullptr;
-      SuspendScope off;
-      Ref cached(PyObject_Vectorcall(callable, args, nargs, kwnames));
-      return cached ? s_.FromOutside(cached.get(), s_.guards().Const(cached.get())) : nullptr;
+      return CallCached(s_, callable, args, nargs, kwnames);
     }
     Ref inner(PyObject_GetAttrString(callable, "__wrapped__"));
     if (!inner) return nullptr;
@@ -647,6 +645,7 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
         Py_DECREF(r);
         return s_.Break(s_.reason().id);
       }
+      if (r == Py_False && !owner && !strncmp(name, "_abc_", 5) && !s_.NoteAbstract()) return nullptr;
       return s_.Adopt(r);
     }
     case Effect::kNothing: Py_RETURN_NONE;

@@ -2,6 +2,7 @@
 // makes of it is marked, to be made again in the backward pass instead of being kept (src/autodiff/partition.cc). What
 // would be seen to happen twice in eager, then and in the backward pass, is not modelled.
 #include "capture/override.h"
+#include "capture/reach.h"
 #include "capture/semantics.h"
 
 namespace framejit::capture {
@@ -65,6 +66,9 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (!s_.mode.grad || s_.mode.inference) return Call(args[0], given.data(), positional, keywords);
   const std::vector<PyObject*> before = Pending(s_);
   const size_t sizes = s_.data_sizes().size();
+  std::vector<PyObject*> roots = {args[0]};
+  roots.insert(roots.end(), given.begin(), given.end());
+  const Reach objects = ReachFrom(s_, roots);
   s_.lowering().BeginCheckpoint();
   Ref result(Call(args[0], given.data(), positional, keywords));
   std::string why;
@@ -76,6 +80,7 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (!result) return nullptr;
   if (!why.empty()) return refuse(why);
   if (Pending(s_) != before) return refuse("something outside is written");
+  if (!(ReachFrom(s_, roots) == objects)) return refuse("an object is changed");
   if (s_.data_sizes().size() != sizes) return refuse("data decides a size");
   return result.release();
 }

@@ -2,6 +2,7 @@
 // What this does not model ends the segment before the call, which torch then makes itself.
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "capture/reach.h"
 #include "capture/semantics.h"
 
 namespace framejit::capture {
@@ -77,6 +78,9 @@ PyObject* CaptureSemantics::CallCustom(PyObject* const* args, Py_ssize_t nargs, 
   Ref forward(context ? attribute(cls, "forward") : Ref()), set_up(forward ? attribute(cls, "setup_context") : Ref());
   if (!set_up) return nullptr;
 
+  std::vector<PyObject*> roots(args, args + nargs);
+  roots.push_back(forward.get());
+  const Reach before = ReachFrom(s_, roots);
   surface::Lowering::Custom custom;
   s_.lowering().BeginCustom(&custom);
   Ref out;
@@ -130,6 +134,17 @@ PyObject* CaptureSemantics::CallCustom(PyObject* const* args, Py_ssize_t nargs, 
     Ref backward(attribute(cls, "backward")), other(backward ? attribute(cls, "vjp") : Ref());
     if (!other) return nullptr;
     if (backward.get() == no_backward || (vjp && other.get() != vjp)) return refuse("no backward of its own");
+    {  // what is not the context's alone
+      const Reach objects = ReachFrom(s_, {context.get(), backward.get()});
+      bool shared = objects.outside;
+      for (PyObject* o : objects.changeable) {
+        PyObject* held = PyCell_Check(o) ? PyCell_GET(o) : nullptr;
+        shared |= PyCell_Check(o)
+                      ? held && !IsConstantKind(held)
+                      : std::find(before.changeable.begin(), before.changeable.end(), o) != before.changeable.end();
+      }
+      if (shared) return refuse("its backward reads what may have changed until then");
+    }
     std::vector<TraceId> tangents = s_.lowering().Tangents(&custom, differentiable);
     std::vector<Ref> held;
     std::vector<PyObject*> given = {context.get()};
@@ -143,7 +158,9 @@ PyObject* CaptureSemantics::CallCustom(PyObject* const* args, Py_ssize_t nargs, 
       GradOff off(s_);
       s_.mode.autocast = {};
       const size_t pending = s_.stores().size() + s_.calls().size();
+      s_.later = true;
       result = Ref(Call(backward.get(), given.data(), given.size(), nullptr));
+      s_.later = false;
       if (!result) return nullptr;
       if (s_.stores().size() + s_.calls().size() != pending) return refuse("its backward writes to an object");
     }

@@ -111,10 +111,31 @@ PyTypeObject ScopeType = [] {
   return t;
 }();
 
+// What ContextVar.set returned: only reset() may look at it.
+struct Token {
+  PyObject_HEAD PyObject *var, *before;  // before null: what it is outside
+  bool used;
+};
+
+void DropToken(PyObject* self) {
+  Py_XDECREF(reinterpret_cast<Token*>(self)->var);
+  Py_XDECREF(reinterpret_cast<Token*>(self)->before);
+  PyObject_Free(self);
+}
+
+PyTypeObject TokenType = [] {
+  PyTypeObject t = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  t.tp_name = "framejit.Token";
+  t.tp_basicsize = sizeof(Token);
+  t.tp_flags = Py_TPFLAGS_DEFAULT;
+  t.tp_dealloc = DropToken;
+  return t;
+}();
+
 }  // namespace
 
 bool ReadyModes() {
-  return PyType_Ready(&ScopeType) == 0;
+  return PyType_Ready(&ScopeType) == 0 && PyType_Ready(&TokenType) == 0;
 }
 bool IsInferenceScope(PyTypeObject* type) {
   return type == &ScopeType;
@@ -195,23 +216,27 @@ PyObject* ContextVarCall(Session& s, PyObject* var, const char* n, PyObject* con
     PyErr_SetObject(PyExc_LookupError, var);
     return nullptr;
   }
-  if (!strcmp(n, "set") && nargs == 1) {  // the token is a private tuple (var, value before)
-    PyObject* before = it == s.context_vars.end() ? reinterpret_cast<PyObject*>(&PyBaseObject_Type) : it->second.get();
-    Ref token(PyTuple_Pack(2, var, before));
+  if (!strcmp(n, "set") && nargs == 1) {
+    auto* token = PyObject_New(Token, &TokenType);
     if (!token) return nullptr;
+    token->var = Py_NewRef(var);
+    token->before = it == s.context_vars.end() ? nullptr : Py_NewRef(it->second.get());
+    token->used = false;
     s.context_vars[var] = Borrow(a[0]);
-    Py_INCREF(var);
-    s.Keep(var);
-    return s.MarkFresh(token.release());
+    s.Keep(Py_NewRef(var));
+    s.Keep(Py_NewRef(reinterpret_cast<PyObject*>(token)));  // its address is its identity
+    return s.MarkFresh(reinterpret_cast<PyObject*>(token));
   }
   if (!strcmp(n, "reset") && nargs == 1) {
-    if (!PyTuple_CheckExact(a[0]) || PyTuple_GET_SIZE(a[0]) != 2 || PyTuple_GET_ITEM(a[0], 0) != var)
-      return s.Break(BreakId::kThreadState, "ContextVar.reset with a token from outside");
-    PyObject* before = PyTuple_GET_ITEM(a[0], 1);
-    if (before == reinterpret_cast<PyObject*>(&PyBaseObject_Type))  // its value was the one from outside
+    auto* token = Py_IS_TYPE(a[0], &TokenType) ? reinterpret_cast<Token*>(a[0]) : nullptr;
+    if (!token || token->var != var || token->used)
+      return s.Break(BreakId::kThreadState, "ContextVar.reset with a token that is used, or not its own");
+    token->used = true;
+    if (token->before) {
+      s.context_vars[var] = Borrow(token->before);
+    } else {
       s.context_vars.erase(var);
-    else
-      s.context_vars[var] = Borrow(before);
+    }
     Py_RETURN_NONE;
   }
   return s.Break(BreakId::kThreadState, std::string("ContextVar.") + n);

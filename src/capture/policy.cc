@@ -306,7 +306,10 @@ class Policy : public frame::FramePolicy {
     if (diag::Enabled(diag::Channel::recompiles_))
       diag::Log(diag::Channel::recompiles_, "recompiling " + Where(fj_code(frame)) + ": " + why);
     RecompileEvent(frame, place.segments.size(), why);
-    if (static_cast<long>(place.segments.size()) >= std::stol(diag::GetOption("max_entries"))) {
+    const int64_t registrations = Session::Registrations();
+    const auto live = std::count_if(place.segments.begin(), place.segments.end(),
+                                    [&](auto& s) { return s->registrations < 0 || s->registrations == registrations; });
+    if (live >= std::stol(diag::GetOption("max_entries"))) {
       if (!place.give_up) {
         diag::Break b = BreakHere(frame, diag::BreakId::kLimit, why);
         b.line = fj_code(frame)->co_firstlineno;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <optional>
 
 #include "bytecode/code.h"
@@ -69,8 +70,9 @@ struct Captured {
   bool worthwhile = false;  // it holds tensor operations
   long instructions = 0;
   long clean_instructions =
-      0;               // of these, up to the last place where no other exception was being handled than at the start
-  bool again = false;  // more is known now
+      0;                // of these, up to the last place where no other exception was being handled than at the start
+  bool again = false;   // more is known now
+  bool raises = false;  // what eager refuses because of casts that a graph in front of it would keep for itself
   bool raised_for_compiling = false;  // the program raised, and had been told that it is being compiled
   std::string state_problem;          // the state at the end cannot be rebuilt: try to end earlier
 };
@@ -255,6 +257,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   auto seg = std::make_unique<Segment>(std::move(recipe));
   seg->guesses = std::move(guesses);
   seg->guess_book = config.guesses;
+  seg->registrations = s.registrations;
   seg->returns = returns;
   seg->return_node = return_node;
   seg->next = index;
@@ -502,6 +505,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     }
     PyErr_Clear();
     out.broke = true;
+    out.raises = s.mixes_casts;
     out.reason = s.reason();
     // The failing instruction was counted by Before(): what stands is everything in front of it.
     out.instructions = std::max(0L, sem.root_instructions() - 1);
@@ -562,6 +566,12 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
       config.notes.push_back("is_compiling() is answered False: the program raised where it was True");
       diag::Log(diag::Channel::perf_, config.notes.back());
       continue;
+    }
+    if (c.raises) {
+      RememberBreak(config, c.reason);
+      code.skip = true;
+      place.skip = std::numeric_limits<int>::max();
+      return nullptr;
     }
     if (c.segment) break;
     if (!c.broke && c.state_problem.empty()) break;  // nothing worth compiling

@@ -72,6 +72,7 @@ struct Segment {
   int failures = 0;
   unsigned passed = 0;
   int64_t runs = 0;                            // finished ones
+  int64_t registrations = -1;                  // of abstract classes, that it is good for; -1: any number
   std::vector<std::pair<int, Guess>> guesses;  // by output
   std::shared_ptr<Guesses> guess_book;
   bool guessed_wrong = false;  // once: never run again

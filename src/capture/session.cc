@@ -326,7 +326,43 @@ bool Session::ResolveAll(PyObject** items, Py_ssize_t n) {
   return true;
 }
 
+// Modules of C, of the framework and of Python itself hold names that stay what they are.
+bool OfSteadyModule(PyObject* dict) {
+  PyObject* name = dict && PyDict_Check(dict) ? PyDict_GetItemString(dict, "__name__") : nullptr;
+  if (!name || !PyUnicode_Check(name)) return false;
+  if (!PyDict_GetItemString(dict, "__file__")) return PyUnicode_CompareWithASCIIString(name, "__main__") != 0;
+  const std::string text = Text(name);
+  for (const char* package : {"torch", "numpy", "cupy", "math", "cmath"})
+    if (text == package || text.starts_with(std::string(package) + ".")) return true;
+  return false;
+}
+
+bool Session::ReadLater(PyObject* o, const Source* s) {
+  if (IsConstantKind(o) || PyCell_Check(o)) return true;
+  switch (s->kind) {
+    case SourceKind::kInstanceDict:
+    case SourceKind::kFuncDict:
+    case SourceKind::kDefaults:
+    case SourceKind::kKwDefaults: return true;
+    case SourceKind::kItem:
+      if (s->base->kind == SourceKind::kDefaults) return true;
+      break;
+    case SourceKind::kDictItem:
+      if (s->base->kind == SourceKind::kKwDefaults) return true;
+      if (s->base->kind == SourceKind::kConst && OfSteadyModule(s->base->object)) return true;
+      break;
+    case SourceKind::kConst:
+      if (PyDict_Check(o) && PyDict_GetItemString(o, "__builtins__")) return true;  // globals: their items are asked
+      break;
+    default: break;
+  }
+  return Break(BreakId::kAutogradCall,
+               "a torch.autograd.Function: its backward reads what may have changed until then: " + s->str()),
+         false;
+}
+
 PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
+  if (later && !ReadLater(o, s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
     if (PyTuple_CheckExact(o)) {  // by value, item by item: tuples are rebuilt by callers
       guards_->TypeIs(s, &PyTuple_Type);
@@ -430,6 +466,34 @@ PyObject* Session::AdoptHeld(PyObject* o) {
     return Adopt(o);
   Ref held(o);
   return FromOutside(o, guards_->Const(o));
+}
+
+namespace {
+
+PyObject* RegistrationCounter() {  // kept for ever
+  static PyObject* counter = nullptr;
+  if (!counter) {
+    SuspendScope off;
+    Ref module(PyImport_ImportModule("_abc"));
+    counter = module ? PyObject_GetAttrString(module.get(), "get_cache_token") : nullptr;
+  }
+  return counter;
+}
+
+}  // namespace
+
+int64_t Session::Registrations() {
+  Ref number(PyObject_CallNoArgs(RegistrationCounter()));
+  return number ? PyLong_AsLongLong(number.get()) : -1;
+}
+
+bool Session::NoteAbstract() {
+  PyObject* counter = RegistrationCounter();
+  Ref number(counter ? PyObject_CallNoArgs(counter) : nullptr), nothing(PyTuple_New(0));
+  if (!number || !nothing) return false;
+  guards_->Equal(guards_->Child(SourceKind::kAnswer, guards_->Const(counter), 0, nothing.get()), number.get());
+  registrations = PyLong_AsLongLong(number.get());
+  return true;
 }
 
 bool Session::NoteType(PyTypeObject* t) {

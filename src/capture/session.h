@@ -311,6 +311,14 @@ class Session {
   bool Reconsider(const std::vector<TraceId>& outputs);
   std::vector<shape::Guard> DataConditions(const std::vector<TraceId>& outputs);  // what is taken for granted of them
   int in_custom = 0;  // functions with gradients of their own that are being captured
+  // A backward pass of the user's is captured, which runs later: of what is outside it may read what never changes.
+  bool later = false;
+  bool ReadLater(PyObject* o, const Source* s);  // false (Break): that may be another by then
+  // An abstract class said no: it may say yes once a class was registered. The number of registrations then, or -1.
+  bool NoteAbstract();
+  int64_t registrations = -1;
+  static int64_t Registrations();  // of this process by now
+  bool mixes_casts = false;        // it ends in what eager refuses: casts of two regions of autocast
 
  private:
   Ref RunUpTo(TraceId t);        // on the real inputs; null: that fails

@@ -1,6 +1,7 @@
 // Builtins with rules of their own.
 #include "capture/special_calls.h"
 
+#include "capture/override.h"
 #include "capture/proxy.h"
 
 namespace framejit::capture {
@@ -14,7 +15,57 @@ bool AsksIdentityOnly() {
   return name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, "copy");
 }
 
+// The parts of an lru_cache in the order in which its garbage collector's visit names them: ..., the dict of what is
+// cached, the function, the mark between positional arguments and keywords, ...
+struct CacheParts {
+  PyObject *function, *before = nullptr, *dict = nullptr, *mark = nullptr;
+  bool behind = false;
+};
+int SeePart(PyObject* o, void* arg) {
+  auto* parts = static_cast<CacheParts*>(arg);
+  if (parts->behind && !parts->mark) parts->mark = o;
+  if (o == parts->function && !parts->behind) {
+    parts->behind = true;
+    parts->dict = parts->before;
+  }
+  parts->before = o;
+  return 0;
+}
+
 }  // namespace
+
+PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  SuspendScope off;
+  const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
+  Ref result(PyObject_Vectorcall(cached, args, nargs, kwnames)),
+      function(PyObject_GetAttrString(cached, "__wrapped__"));
+  if (!result || !function) return nullptr;
+  CacheParts parts{function.get()};
+  Py_TYPE(cached)->tp_traverse(cached, SeePart, &parts);
+  if (parts.dict && PyDict_CheckExact(parts.dict) && parts.mark) {
+    std::vector<PyObject*> key(args, args + nargs), types;
+    for (Py_ssize_t i = 0; i < nargs; ++i) types.push_back(reinterpret_cast<PyObject*>(Py_TYPE(args[i])));
+    if (keywords) key.push_back(parts.mark);
+    for (Py_ssize_t i = 0; i < keywords; ++i) {
+      key.insert(key.end(), {PyTuple_GET_ITEM(kwnames, i), args[nargs + i]});
+      types.push_back(reinterpret_cast<PyObject*>(Py_TYPE(args[nargs + i])));
+    }
+    for (bool typed : {false, true}) {
+      if (typed) key.insert(key.end(), types.begin(), types.end());
+      Ref all(PyTuple_New(static_cast<Py_ssize_t>(key.size())));
+      for (size_t i = 0; all && i < key.size(); ++i) PyTuple_SET_ITEM(all.get(), i, Py_NewRef(key[i]));
+      if (!all) return nullptr;
+      const bool alone = key.size() == 1 && (PyLong_CheckExact(key[0]) || PyUnicode_CheckExact(key[0]));
+      PyObject* name = alone ? key[0] : all.get();
+      PyObject* entry = PyDict_GetItemWithError(parts.dict, name);
+      if (PyErr_Occurred()) return nullptr;
+      if (!entry) continue;
+      s.guards().Is(s.guards().Child(SourceKind::kDictItem, s.guards().Const(parts.dict), 0, name), entry);
+      break;
+    }
+  }
+  return s.FromOutside(result.get(), s.guards().Const(result.get()));
+}
 
 PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* const* a, Py_ssize_t nargs, bool* handled) {
   *handled = true;

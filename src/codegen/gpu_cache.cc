@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "codegen/gpu_jit.h"
+#include "diag/cache_folder.h"
 #include "diag/diag.h"
 
 namespace framejit::codegen {
@@ -114,6 +115,7 @@ std::optional<GpuCode> ReadGpuCode(const std::string& key) {
   if (!Take(&rest, &of) || !Take(&rest, &symbol) || !Take(&rest, &cubin)) return std::nullopt;
   const uint64_t hash = Hash({all.data(), all.size() - rest.size()}, 3);
   if (of != key || rest.size() != sizeof hash || std::memcmp(rest.data(), &hash, sizeof hash)) return std::nullopt;
+  diag::NoteUse(file);
   return GpuCode{std::string(symbol), std::string(cubin)};
 }
 
@@ -126,6 +128,7 @@ void WriteGpuCode(const std::string& key, const GpuCode& code) {
   Put(&all, code.code);
   const uint64_t hash = Hash(all, 3);
   all.append(reinterpret_cast<const char*>(&hash), sizeof hash);
+  diag::MakeRoom(file.substr(0, file.rfind('/')), static_cast<int64_t>(all.size()));
   std::string made = file + ".XXXXXX";  // others see the whole file or none
   const int fd = mkstemp(made.data());
   if (fd < 0) return;

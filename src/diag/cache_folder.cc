@@ -1,7 +1,18 @@
+#include "diag/cache_folder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <ctime>
+#include <mutex>
+#include <string_view>
+#include <tuple>
+#include <vector>
 
 #include "diag/diag.h"
 
@@ -24,6 +35,53 @@ std::string CacheFolder() {
   struct stat s;
   const bool ours = !stat(folder.c_str(), &s) && S_ISDIR(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & S_IWOTH);
   return ours ? folder : "";
+}
+
+void NoteUse(const std::string& file) {
+  constexpr time_t kRecent = 3600;  // nobody is older for an hour: files are seldom touched
+  struct stat s;
+  if (!stat(file.c_str(), &s) && std::time(nullptr) - s.st_mtime > kRecent)
+    utimensat(AT_FDCWD, file.c_str(), nullptr, 0);
+}
+
+void MakeRoom(const std::string& folder, int64_t bytes) {
+  static std::mutex mu;
+  static std::string looked_at;
+  static int64_t unseen = 0;  // written since then
+  const int64_t limit = std::atoll(GetOption("cache_limit").c_str()) * 1048576;
+  if (limit <= 0) return;
+  std::lock_guard lock(mu);
+  unseen += bytes;
+  if (folder == looked_at && unseen < limit / 16) return;
+  looked_at = folder;
+  unseen = bytes;
+  DIR* dir = opendir(folder.c_str());
+  if (!dir) return;
+  struct File {
+    timespec used;
+    int64_t size;
+    std::string name;
+  };
+  std::vector<File> files;
+  int64_t total = bytes;
+  while (const dirent* entry = readdir(dir)) {
+    const std::string_view name = entry->d_name;
+    struct stat s;
+    if (!name.starts_with("gpu-") && !name.starts_with("products-")) continue;  // not ours
+    if (fstatat(dirfd(dir), entry->d_name, &s, AT_SYMLINK_NOFOLLOW) || !S_ISREG(s.st_mode)) continue;
+    files.push_back({s.st_mtim, int64_t{s.st_blocks} * 512, entry->d_name});
+    total += files.back().size;
+  }
+  if (total > limit) {
+    std::sort(files.begin(), files.end(), [](const File& a, const File& b) {
+      return std::tie(a.used.tv_sec, a.used.tv_nsec) < std::tie(b.used.tv_sec, b.used.tv_nsec);
+    });
+    for (const File& f : files) {
+      if (total <= limit - limit / 8) break;
+      if (!unlinkat(dirfd(dir), f.name.c_str(), 0) || errno == ENOENT) total -= f.size;
+    }
+  }
+  closedir(dir);
 }
 
 }  // namespace framejit::diag

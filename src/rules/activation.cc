@@ -91,12 +91,9 @@ ValueId SoftSign(Builder& b, ValueId x) {
 
 ValueId Logit(Builder& b, ValueId x, std::optional<double> eps) {
   return InComputeType(b, x, [&](Expr v) {
-    if (eps) {  // clamp: gradients pass at the bounds, too
-      ValueId x = v;
-      v = Ruled({b, Clamp(b, v, Like(b, v, *eps), Like(b, v, 1 - *eps))}, "clamp",
-                {x, Like(b, v, *eps), Like(b, v, 1 - *eps)});
-    }
-    return Apply(Op::kLog, v / (v.Number(1) - v));
+    Expr inner = eps ? Expr{b, Clamp(b, v, Like(b, v, *eps), Like(b, v, 1 - *eps))} : v;
+    const double lo = eps.value_or(0), hi = 1 - lo;
+    return Ruled(Apply(Op::kLog, inner / (v.Number(1) - inner)), "logit", {v}, {lo, hi, eps ? 1.0 : 0.0});
   });
 }
 

@@ -18,6 +18,7 @@ constexpr TypeName kTypeNames[] = {
     {"Operand", ArgType::kOperand},
     {"Scalar", ArgType::kScalar},
     {"int[]", ArgType::kIntList},
+    {"ints", ArgType::kInts},
     {"int", ArgType::kInt},
     {"bool", ArgType::kBool},
     {"float", ArgType::kFloat},
@@ -76,6 +77,7 @@ bool Accepts(const Param& p, const Arg& a) {
     case ArgType::kScalar: return a.is_number() || a.is(Kind::kSymFloat);
     case ArgType::kInt: return a.is(Kind::kInt);
     case ArgType::kIntList: return a.is(Kind::kInt) || IsIntList(a);
+    case ArgType::kInts: return IsIntList(a);
     case ArgType::kBool: return a.is(Kind::kBool);
     case ArgType::kFloat: return a.is_number();
     case ArgType::kString: return a.is(Kind::kString);

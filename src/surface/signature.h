@@ -24,6 +24,7 @@ enum class ArgType : uint8_t {
   kScalar,
   kInt,
   kIntList,
+  kInts,  // not one int alone
   kBool,
   kFloat,
   kString,

@@ -30,6 +30,11 @@ struct Decline : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// What autocast has cast to another type before: the framework takes that cast, and raises.
+struct MixedCasts : Decline {
+  using Decline::Decline;
+};
+
 // By operand of a call without a row: the framework has no gradient for it, though it wants one, not even zeros.
 using WithoutGradientFn = std::function<std::vector<bool>(const Call& call, const std::vector<TensorMeta>& operands)>;
 

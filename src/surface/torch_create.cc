@@ -463,7 +463,7 @@ constexpr Row kRows[] = {
     {"t:zeros", "(int[]... size, " OPTIONS ")", &Zeros},
     {"t:ones", "(int[]... size, " OPTIONS ")", &Zeros, Op::kReciprocal},
     {"t:empty", "(int[]... size, " LIKE ")", &Empty},
-    {"t:full", "(int[] size, Scalar fill_value, " OPTIONS ")", &Full},
+    {"t:full", "(ints size, Scalar fill_value, " OPTIONS ")", &Full},
     {"t:zeros_like t:empty_like", "(Tensor input, " LIKE ")", &ZerosLike},
     {"t:ones_like", "(Tensor input, " LIKE ")", &ZerosLike, Op::kReciprocal},
     {"t:full_like", "(Tensor input, Scalar fill_value, " LIKE ")", &FullLike},

@@ -110,7 +110,8 @@ Outs ArgMaxMin(Scope& s) {
 
 Outs AnyAll(Scope& s) {
   Operand x = s.tensor(0);
-  if (x.meta->dtype == DType::kUInt8) Scope::Skip();  // answers in uint8
+  if (x.meta->dtype == DType::kUInt8) Scope::Skip();                             // answers in uint8
+  if (s.has(1) && !s.arg(1).is_none() && s.arg(1).items.empty()) Scope::Skip();  // no dimension at all
   return s.b.Reduce(s.row.op, s.b.Cast(x.value, DType::kBool), AllIfEmpty(s, 1, x.rank()), s.flag(2));
 }
 

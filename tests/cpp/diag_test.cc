@@ -4,11 +4,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <thread>
+
+#include "diag/cache_folder.h"
 
 namespace framejit::diag {
 namespace {
@@ -262,6 +265,39 @@ TEST(Json, QuoteAndNumbers) {
   EXPECT_EQ(Json(std::strtod("nan", nullptr)), "null");
   EXPECT_EQ(Json(true), "true");
   EXPECT_EQ(JsonStrings({"a", "b"}), "[\"a\",\"b\"]");
+}
+
+TEST(CacheFolder, WhatWasNotUsedForLongestGoes) {
+  Scratch folder;
+  const std::string text(400000, 'x');
+  for (int i = 0; i < 4; ++i) {
+    const std::string file = folder.Write("gpu-" + std::to_string(i), text);
+    fs::last_write_time(file, fs::last_write_time(file) - std::chrono::hours(10 - i));
+  }
+  folder.Write("other", text);
+  NoteUse((folder.path / "gpu-0").string());
+  auto left = [&] {
+    std::string names;
+    for (int i = 0; i < 4; ++i)
+      if (fs::exists(folder.path / ("gpu-" + std::to_string(i)))) names += std::to_string(i);
+    return names;
+  };
+  SetOption("cache_limit", "0");
+  MakeRoom(folder.path.string(), 1);
+  EXPECT_EQ(left(), "0123");
+  SetOption("cache_limit", "2");
+  MakeRoom(folder.path.string(), 1);
+  EXPECT_EQ(left(), "0123");
+  MakeRoom(folder.path.string(), 100000);  // too little to look again
+  MakeRoom(folder.path.string(), 600000);
+  EXPECT_EQ(left(), "023");
+  EXPECT_TRUE(fs::exists(folder.path / "other"));
+  std::vector<std::thread> several;
+  SetOption("cache_limit", "1");
+  for (int i = 0; i < 4; ++i) several.emplace_back([&] { MakeRoom(folder.path.string(), 500000); });
+  for (std::thread& t : several) t.join();
+  SetOption("cache_limit", "1024");
+  EXPECT_LE(left().size(), 1u);
 }
 
 TEST(Check, ThrowsWithARelativePath) {

@@ -1,0 +1,78 @@
+#include "capture/reach.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "capture/proxy.h"
+
+namespace framejit::capture {
+
+Reach ReachFrom(Session& s, const std::vector<PyObject*>& roots) {
+  Reach all;
+  std::unordered_set<PyObject*> seen;
+  std::vector<PyObject*> todo(roots.rbegin(), roots.rend());
+  auto add = [&](PyObject* o) {
+    if (o) todo.push_back(o);
+  };
+  while (!todo.empty()) {
+    PyObject* o = todo.back();
+    todo.pop_back();
+    all.held.push_back(Borrow(o));
+    if (IsPrimitive(o) || IsTensor(o) || IsLazy(o) || PyType_Check(o) || PyModule_Check(o) || !seen.insert(o).second)
+      continue;
+    const Origin* origin = s.Find(o);
+    const bool container = PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o);
+    if (origin && origin->kind == Origin::kOutside) {
+      all.outside |= container && !PyFrozenSet_CheckExact(o);
+      continue;
+    }
+    if (PyFunction_Check(o)) {  // also one from outside: its cells are then, too
+      add(PyFunction_GET_CLOSURE(o));
+    } else if (origin && origin->kind == Origin::kConst) {
+      continue;
+    } else if (PyMethod_Check(o)) {
+      add(PyMethod_GET_SELF(o));
+      add(PyMethod_GET_FUNCTION(o));
+    } else if (PyCell_Check(o)) {
+      all.changeable.push_back(o);
+      add(PyCell_GET(o));
+    } else if (PyTuple_Check(o)) {
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) add(PyTuple_GET_ITEM(o, i));
+    } else if (PyList_Check(o)) {
+      all.changeable.push_back(o);
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); ++i) add(PyList_GET_ITEM(o, i));
+    } else if (PyDict_Check(o)) {
+      all.changeable.push_back(o);
+      PyObject *key, *value;
+      for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);) add(key), add(value);
+    } else if (PyAnySet_Check(o) || !strcmp(Py_TYPE(o)->tp_name, "collections.deque")) {
+      all.changeable.push_back(o);
+      Ref items(PySequence_List(o));
+      if (!items) PyErr_Clear();
+      for (Py_ssize_t i = 0; items && i < PyList_GET_SIZE(items.get()); ++i) add(PyList_GET_ITEM(items.get(), i));
+      if (items) all.held.push_back(Borrow(Py_None)), s.Keep(items.release());
+    } else if (!strcmp(Py_TYPE(o)->tp_name, "functools.partial")) {
+      for (const char* part : {"func", "args", "keywords"}) {
+        Ref value(PyObject_GetAttrString(o, part));
+        if (!value) PyErr_Clear();
+        add(value.get());
+        if (value) s.Keep(value.release());
+      }
+    }
+    if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE && !PyFunction_Check(o) && origin) {
+      Ref dict(PyObject_GenericGetDict(o, nullptr));
+      if (!dict) PyErr_Clear();
+      all.changeable.push_back(o);
+      PyObject *key, *value;
+      for (Py_ssize_t at = 0; dict && PyDict_Next(dict.get(), &at, &key, &value);) add(key), add(value);
+    }
+  }
+  return all;
+}
+
+bool operator==(const Reach& a, const Reach& b) {
+  return a.held.size() == b.held.size() &&
+         std::equal(a.held.begin(), a.held.end(), b.held.begin(), [](auto& x, auto& y) { return x.get() == y.get(); });
+}
+
+}  // namespace framejit::capture

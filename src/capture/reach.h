@@ -1,0 +1,21 @@
+// What Python code that runs again later, or only then, would find in objects of the program that may have changed.
+#pragma once
+
+#include <vector>
+
+#include "capture/session.h"
+
+namespace framejit::capture {
+
+// Objects made during the capture that can change (containers, instances, cells) and can be reached from `roots`
+// through variables of functions, bound objects, items and attributes, with what they hold, in a fixed order: another
+// list later says that one of them was changed. Objects from outside are not entered.
+struct Reach {
+  std::vector<Ref> held;              // everything that was seen, in order
+  std::vector<PyObject*> changeable;  // among them
+  bool outside = false;               // a list, dict or set from outside is among them
+};
+Reach ReachFrom(Session& s, const std::vector<PyObject*>& roots);
+bool operator==(const Reach& a, const Reach& b);
+
+}  // namespace framejit::capture

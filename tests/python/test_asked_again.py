@@ -1,0 +1,292 @@
+"""What a program asks again later, or does twice: state that a backward pass reads, side effects of checkpoints, classes registered with
+abstract ones, caches that are cleared, tokens of ContextVars, casts of nested autocast regions. Each is compared with eager."""
+
+import abc
+import contextvars
+import functools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+F = torch.nn.functional
+SCALE = 1
+
+
+def function(read):
+    class Fn(torch.autograd.Function):
+        k = 1
+
+        @staticmethod
+        def forward(ctx, x, held=None):
+            ctx.held = held
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * read(ctx, Fn), None
+
+    return Fn
+
+
+class Box:
+    k = 1
+
+
+def of_global(wrap):
+    def change(value):
+        global SCALE
+        SCALE = value
+
+    Fn = function(lambda ctx, cls: SCALE)
+    return wrap(lambda x: Fn.apply(x).sum()), change
+
+
+def of_class(wrap):
+    Fn = function(lambda ctx, cls: cls.k)
+    return wrap(lambda x: Fn.apply(x).sum()), lambda value: setattr(Fn, "k", value)
+
+
+def of_variable(wrap):
+    k = 1
+
+    def change(value):
+        nonlocal k
+        k = value
+
+    Fn = function(lambda ctx, cls: k)
+    return wrap(lambda x: Fn.apply(x).sum()), change
+
+
+def of_object(wrap):
+    box = Box()
+    Fn = function(lambda ctx, cls: ctx.held.k)
+    return wrap(lambda x: Fn.apply(x, box).sum()), lambda value: setattr(box, "k", value)
+
+
+def of_list(wrap):
+    held = [1]
+    Fn = function(lambda ctx, cls: ctx.held[0])
+    return wrap(lambda x: Fn.apply(x, held).sum()), lambda value: held.__setitem__(0, value)
+
+
+def of_tensor(wrap):
+    t = torch.ones(2)
+    Fn = function(lambda ctx, cls: t)
+    return wrap(lambda x: Fn.apply(x).sum()), t.fill_
+
+
+def of_list_made_inside(wrap):
+    Fn = function(lambda ctx, cls: ctx.held[0])
+    made = []
+
+    def f(x):
+        held = [1]
+        y = Fn.apply(x, held).sum()
+        held[0] = 3
+        return y
+
+    return wrap(f), made.append
+
+
+def of_variable_inside(wrap):
+    def f(x):
+        k = {"k": 1}
+
+        class Fn(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+
+            @staticmethod
+            def backward(ctx, g):
+                return g * k["k"]
+
+        y = Fn.apply(x).sum()
+        k["k"] = 7
+        return y
+
+    return wrap(f), lambda value: None
+
+
+@pytest.mark.parametrize("make", [of_global, of_class, of_variable, of_object, of_list, of_tensor, of_list_made_inside, of_variable_inside])
+def test_backward_reads_what_is_there_then(fresh, make):
+    seen = []
+    for wrap in (lambda f: f, fresh.compile):
+        f, change = make(wrap)
+        for i in range(3):
+            change(1)
+            x = torch.ones(2, requires_grad=True)
+            y = f(x)
+            change(5 + i)
+            y.backward()
+            seen.append(x.grad.tolist())
+    assert seen[:3] == seen[3:]
+
+
+def test_backward_that_reads_what_never_changes_is_compiled(fresh):
+    Fn = function(lambda ctx, cls: torch.pi * F.relu(torch.ones(2, dtype=torch.float32)) + ctx.held)
+    f = lambda x: Fn.apply(x, 3).sum()  # noqa: E731
+    x = torch.ones(2, requires_grad=True)
+    assert torch.equal(*(torch.autograd.grad(g(x), x)[0] for g in (f, fresh.compile(f, fullgraph=True))))
+
+
+def appends(x):
+    done = []
+    y = checkpoint(lambda a: (done.append(1), a.sin().exp())[1], x, use_reentrant=False)
+    return y.sum(), done
+
+
+def counts(x):
+    d = {"n": 0}
+
+    def inner(a):
+        d["n"] += 1
+        return a.sin().exp() * d["n"]
+
+    return checkpoint(inner, x, use_reentrant=False).sum(), d
+
+
+def attribute(x):
+    box = Box()
+
+    def inner(a):
+        box.k += 1
+        return a.sin().exp()
+
+    return checkpoint(inner, x, use_reentrant=False).sum(), box.__dict__
+
+
+@pytest.mark.parametrize("f", [appends, counts, attribute])
+def test_checkpoints_do_it_twice(fresh, f):
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        results = []
+        for g in (f, compiled):
+            x = torch.ones(2, requires_grad=True)
+            y, state = g(x)
+            before = str(state)
+            y.backward()
+            results.append((before, str(state), x.grad))
+        assert results[0][:2] == results[1][:2]
+        torch.testing.assert_close(results[1][2], results[0][2])
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_dropout_in_a_checkpoint(fresh, keep):
+    f = lambda x: checkpoint(lambda a: F.dropout(a.exp(), 0.5) * a.sin(), x, use_reentrant=False, preserve_rng_state=keep).sum()  # noqa: E731
+    compiled = fresh.compile(f)
+    for seed in range(3):
+        results = []
+        for g in (f, compiled):
+            torch.manual_seed(seed)
+            x = torch.ones(16, requires_grad=True)
+            y = g(x)
+            torch.rand(3)
+            y.backward()
+            results.append((y.detach(), x.grad, torch.rand(2)))
+        for a, b in zip(*results):
+            torch.testing.assert_close(a, b)
+
+
+def test_registered_classes(fresh):
+    def run(wrap):
+        class Base(abc.ABC):
+            pass
+
+        kinds = [type(f"Kind{i}", (), {}) for i in range(40)]
+        is_one = wrap(lambda x, o: x * 2 if isinstance(o, Base) else x * 3)
+        inherits = wrap(lambda x, o: x * 2 if issubclass(type(o), Base) else x * 3)
+        seen = []
+        for kind in kinds:
+            for _ in range(2):
+                seen += [is_one(torch.ones(1), kinds[0]()).item(), inherits(torch.ones(1), kinds[39]()).item()]
+            Base.register(kind)
+        return seen + [is_one(torch.ones(1), kinds[0]()).item(), inherits(torch.ones(1), kinds[39]()).item()]
+
+    assert run(lambda f: f) == run(fresh.compile)
+
+
+@pytest.mark.parametrize("how", [functools.cache, functools.lru_cache(maxsize=2), functools.lru_cache(typed=True)])
+def test_caches_that_are_cleared(fresh, how):
+    def run(wrap):
+        version = [1]
+        made = how(lambda *args, **named: [version[0], len(args), *named])
+        f = wrap(lambda x: x * made(2)[0] + made("a", float, k=1)[0])
+        seen = []
+        for i in range(6):
+            seen.append(f(torch.ones(1)).item())
+            version[0] += 1
+            if i % 2:
+                made.cache_clear()
+            if i == 2:
+                made(3), made(4), made(5)  # what was there goes, if there is a bound
+        return seen
+
+    assert run(lambda f: f) == run(fresh.compile)
+
+
+def test_tokens(fresh):
+    var = contextvars.ContextVar("framejit_test", default=0)
+
+    def whole(x):
+        outer, inner = var.set(5), var.set(6)
+        seen = [var.get()]
+        var.reset(inner)
+        try:
+            var.reset(inner)
+        except RuntimeError as e:
+            seen.append(str(e).split(" at ")[0][-20:])
+        seen.append(var.get())
+        var.reset(outer)
+        return x * 2, seen, outer is inner, outer.var is var, var.get()
+
+    def leaves(x):
+        return x * 2, var.set(7)
+
+    def takes(x, token):
+        var.reset(token)
+        return x * var.get()
+
+    for wrap in (lambda f: f, fresh.compile):
+        a, b, c = wrap(whole), wrap(leaves), wrap(takes)
+        for _ in range(3):
+            assert a(torch.ones(1))[1:] == ([6, whole(torch.ones(1))[1][1], 5], False, True, 0)
+            y, token = b(torch.ones(1))
+            assert var.get() == 7 and token.var is var and token.old_value is contextvars.Token.MISSING
+            assert c(torch.ones(1), token).item() == 0 and var.get() == 0
+
+
+@pytest.mark.parametrize("inner_first", [True, False])
+def test_casts_of_two_regions(fresh, inner_first):
+    p = torch.nn.Parameter(torch.randn(4, 4))
+
+    def f(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = None if inner_first else x @ p
+            with torch.autocast("cpu", torch.float16):
+                z = x @ p
+            return x @ p if y is None else y, z
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        messages = []
+        for g in (f, compiled):
+            with pytest.raises(RuntimeError) as e:
+                g(torch.ones(4, 4))
+            messages.append(str(e.value))
+        assert messages[0] == messages[1]
+
+
+def test_no_dimension_at_all(fresh):
+    for f in (lambda x: x.all(()), lambda x: x.any(()), lambda x: torch.full(2, 3), lambda x: x.flip(), lambda x: x.tile(), lambda x: x.new_ones()):
+        compiled = fresh.compile(f)
+        for _ in range(2):
+            results = []
+            for g in (f, compiled):
+                try:
+                    results.append(g(torch.eye(2)).tolist())
+                except TypeError as e:
+                    results.append(str(e))
+            assert results[0] == results[1]
