@@ -102,6 +102,9 @@ struct BackwardParts {
 BackwardParts SplitBackward(const Graph& backward, const std::vector<GradSource>& grads, const std::vector<int>& part,
                             int num_saved);
 
+// By output: the inputs that its value depends on.
+std::vector<std::vector<bool>> Needed(const Graph& g);
+
 // by output: the outputs that share a value with it which a wanted input reaches, inputs and itself excepted.
 std::vector<std::vector<bool>> Related(const Graph& g, const std::vector<bool>& wanted);
 

@@ -74,16 +74,36 @@ std::vector<bool> Reached(const Graph& g, const std::vector<bool>& wanted) {
   return needs;
 }
 
-std::vector<std::vector<bool>> Related(const Graph& g, const std::vector<bool>& wanted) {
-  std::vector<bool> reached = Reached(g, wanted);
-  size_t n = g.outputs.size();
-  std::vector<std::vector<bool>> uses(n, std::vector<bool>(g.nodes.size())), related(n, std::vector<bool>(n));
-  for (size_t i = 0; i < n; ++i) {
+namespace {
+
+// By output: the nodes that its value depends on, itself included.
+std::vector<std::vector<bool>> Uses(const Graph& g) {
+  std::vector<std::vector<bool>> uses(g.outputs.size(), std::vector<bool>(g.nodes.size()));
+  for (size_t i = 0; i < uses.size(); ++i) {
     uses[i][g.outputs[i]] = true;
     for (ValueId v = g.outputs[i] + 1; v-- > 0;)
       if (uses[i][v])
         for (ValueId o : g.node(v).operands) uses[i][o] = true;
   }
+  return uses;
+}
+
+}  // namespace
+
+std::vector<std::vector<bool>> Needed(const Graph& g) {
+  std::vector<std::vector<bool>> needed;
+  for (const std::vector<bool>& uses : Uses(g)) {
+    needed.emplace_back();
+    for (ValueId v : g.inputs) needed.back().push_back(uses[v]);
+  }
+  return needed;
+}
+
+std::vector<std::vector<bool>> Related(const Graph& g, const std::vector<bool>& wanted) {
+  const std::vector<bool> reached = Reached(g, wanted);
+  const std::vector<std::vector<bool>> uses = Uses(g);
+  const size_t n = uses.size();
+  std::vector<std::vector<bool>> related(n, std::vector<bool>(n));
   for (size_t i = 0; i < n; ++i)
     for (size_t k = 0; k < n; ++k)
       for (ValueId v = 0; v < g.nodes.size() && !related[i][k]; ++v)

@@ -264,8 +264,9 @@ std::vector<bool> ReadOutputs(const Joint& j, const std::vector<bool>& kept) {
     ValueId v = g.outputs[i];
     for (;;) {
       found[i] = found[i] || read[v] || (kept[i] && passed[v]);
-      const Node& n = g.node(v);  // an identity for the layout, or to be a value of its own
-      if (n.op != Op::kCast || n.derivative || g.node(n.operands[0]).type.dtype != n.type.dtype) break;
+      const Node& n = g.node(v);  // another shape, an identity for the layout, or to be a value of its own
+      const bool same = n.op == Op::kCast && !n.derivative && g.node(n.operands[0]).type.dtype == n.type.dtype;
+      if (!same && n.op != Op::kReshape) break;
       v = n.operands[0];
     }
   }

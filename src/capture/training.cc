@@ -149,6 +149,7 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   };
   t.num_symbols = graph->symbols.size();
   t.related = autodiff::Related(*graph, t.wanted);
+  t.needed = autodiff::Needed(*graph);
   if (written.empty() && !random) {
     t.replay = tensor::MakeTraceRunner(replay, constants);
   } else {

@@ -44,6 +44,7 @@ struct Training {
   // by output: outputs with which it shares work that gradients pass. A backward pass through the one frees what the
   // others need; the rest stays differentiable, as its own part of the framework's graph would.
   std::vector<std::vector<bool>> related;
+  std::vector<std::vector<bool>> needed;  // by output: the inputs that its value depends on
   size_t num_symbols = 0;
   // Runs f(ctx) where no frame is looked at: what a backward pass calls is not the program's.
   PyObject* (*quietly)(PyObject* (*f)(void*), void* ctx) = nullptr;

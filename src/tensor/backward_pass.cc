@@ -127,8 +127,15 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_s
   // Freed, or written since: torch raises. Where nothing was saved there is nothing to free.
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Interned(kSaved)));
   if (!saved) {
-    const bool other = written || std::find(s->used->begin(), s->used->end(), true) != s->used->end();
-    if (!fresh || !other || !t_.replay) return -1;
+    bool other = written || std::find(s->used->begin(), s->used->end(), true) != s->used->end();
+    if (!fresh || !t_.replay) return -1;
+    if (!other) {  // an input was: one that this pass does not depend on?
+      SavedError error;
+      const int elsewhere = Written(s, nullptr), here = Written(s, &tangents);
+      other = elsewhere == 1 && here == 0;
+      PyErr_Clear();
+    }
+    if (!other) return -1;
     PyErr_Clear();
     for (Py_ssize_t i = 0; i < n; ++i) (*s->used)[i] = (*s->used)[i] || tangents[i];
     return Replay(s, grads, n, pass);
@@ -225,6 +232,21 @@ PyObject* SegmentHook::Backward(CallState* s, PyObject* ctx, PyObject* const* gr
   return Answer(head, s->part, std::move(pass), number);
 }
 
+// Were inputs written since the call, of those that the outputs with these tangents depend on (null: of all)?
+int SegmentHook::Written(CallState* s, const std::vector<bool>* tangents) {
+  for (size_t i = 0; i < t_.wanted.size(); ++i) {
+    bool needed = !tangents;
+    for (size_t k = 0; tangents && k < tangents->size(); ++k) needed |= (*tangents)[k] && t_.needed[k][i];
+    PyObject* then = PyTuple_GET_ITEM(s->versions, i);
+    if (!needed || then == Py_None) continue;
+    Ref now(PyObject_GetAttr(PyTuple_GET_ITEM(s->inputs, i), Name(kVersion)));
+    if (!now) PyErr_Clear();
+    const int same = now ? PyObject_RichCompareBool(now.get(), then, Py_EQ) : 0;
+    if (same <= 0) return same < 0 ? -1 : 1;
+  }
+  return 0;
+}
+
 // The framework runs the program again, with its own records, and differentiates those.
 int SegmentHook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass* pass) {
   *pass = {};
@@ -234,18 +256,12 @@ int SegmentHook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass
                  t_.no_replay.c_str());
     return -1;
   }
-  size_t num_inputs = t_.wanted.size();
-  for (size_t i = 0; i < num_inputs; ++i) {
-    Ref now(PyObject_GetAttr(PyTuple_GET_ITEM(s->inputs, i), Interned(kVersion)));
-    PyObject* then = PyTuple_GET_ITEM(s->versions, i);
-    if (!now) PyErr_Clear();
-    if (then == Py_None) continue;
-    int same = now ? PyObject_RichCompareBool(now.get(), then, Py_EQ) : 0;
-    if (same < 0) return -1;
-    if (!same) {
-      PyErr_SetString(PyExc_RuntimeError, kModified);
-      return -1;
-    }
+  const size_t num_inputs = t_.wanted.size();
+  std::vector<bool> arrived(n);
+  for (Py_ssize_t i = 0; i < n; ++i) arrived[i] = t_.differentiable[i] && grads[i] != Py_None;
+  if (const int written = Written(s, &arrived)) {
+    if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
+    return -1;
   }
   std::vector<PyObject*> inputs;
   for (size_t i = 0; i < num_inputs; ++i) inputs.push_back(PyTuple_GET_ITEM(s->inputs, i));

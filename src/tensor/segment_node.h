@@ -48,6 +48,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass);
   int Go(CallState* s, int part, Pass* pass);
   PyObject* Answer(CallState* s, int part, Pass pass, int64_t number);
+  int Written(CallState* s, const std::vector<bool>* tangents);
   int Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass* pass);
   int Watch(CallState* s, PyObject* const* made);
   int LookAtWatched(CallState* s, const std::vector<bool>& tangents);
