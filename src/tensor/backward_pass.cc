@@ -239,7 +239,7 @@ int SegmentHook::Written(CallState* s, const std::vector<bool>* tangents) {
     for (size_t k = 0; tangents && k < tangents->size(); ++k) needed |= (*tangents)[k] && t_.needed[k][i];
     PyObject* then = PyTuple_GET_ITEM(s->versions, i);
     if (!needed || then == Py_None) continue;
-    Ref now(PyObject_GetAttr(PyTuple_GET_ITEM(s->inputs, i), Name(kVersion)));
+    Ref now(PyObject_GetAttr(PyTuple_GET_ITEM(s->inputs, i), Interned(kVersion)));
     if (!now) PyErr_Clear();
     const int same = now ? PyObject_RichCompareBool(now.get(), then, Py_EQ) : 0;
     if (same <= 0) return same < 0 ? -1 : 1;
