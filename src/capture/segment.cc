@@ -347,7 +347,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         bool interpret = config.backend == "interpreter";
         tensor::RunCheck check = seg->Check();
         if (!seg->guesses.empty()) check.writes = DeferWrites(&s.graph());
-        if (WantsGrad(trace)) {
+        if (WantsGrad(s, trace)) {
           seg->graph_runner =
               MakeTrainingRunner(s, trace, plan, constants, options, interpret, std::move(check), &seg->executable);
           seg->trace_runner = tensor::MakeTraceRunner(trace, constants);
@@ -385,7 +385,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         seg->trace_runner.reset();
       }
     }
-    if (FindBackend(config.backend) && WantsGrad(trace) && note.empty())
+    if (FindBackend(config.backend) && WantsGrad(s, trace) && note.empty())
       note = "gradients are wanted and backends get none: runs through the framework";
     if (PyObject* backend = FindBackend(config.backend); backend && note.empty()) {
       seg->backend_runner = BackendRunner::Make(backend, trace, constants, s.input_tensors());

@@ -220,7 +220,7 @@ class Session {
   shape::Env& env() { return env_; }
   Trace& trace() { return trace_; }
   Graph& graph() { return graph_; }
-  surface::Lowering& lowering() { return *lowering_; }
+  surface::Lowering& lowering() const { return *lowering_; }
   ModeState mode;  // virtual grad mode
   const ModeState entry_mode;
   int autocast_depth;  // regions that are open

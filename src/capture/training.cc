@@ -58,7 +58,8 @@ std::vector<int> RegionsOf(const Graph& g, const std::vector<surface::Lowering::
 
 }  // namespace
 
-bool WantsGrad(const Trace& t) {
+bool WantsGrad(const Session& s, const Trace& t) {
+  if (s.lowering().WritesInputWithGradients()) return true;
   for (auto& x : t.tensors)
     if (x.input < 0 && x.meta.requires_grad) return true;
   return false;

@@ -10,7 +10,7 @@
 
 namespace framejit::capture {
 
-bool WantsGrad(const Trace& t);  // something that it makes does
+bool WantsGrad(const Session& s, const Trace& t);  // something that it makes, or writes, does
 
 // For the session's finished graph. *forward: the executable it runs. Throws autodiff::Undifferentiable.
 std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace& trace,

@@ -447,6 +447,9 @@ const std::string& Lowering::undifferentiable() const {
 const std::string& Lowering::graph_unusable() const {
   return impl_->unusable;
 }
+bool Lowering::WritesInputWithGradients() const {
+  return impl_->input_written;
+}
 bool Lowering::KeepsResult(TraceId t) const {
   return impl_->results_kept.contains(t);
 }

@@ -29,6 +29,7 @@ struct Lowering::Impl {
   std::vector<int> versions;    // by root's TraceId
   std::string unusable;
   std::set<TraceId> read_only;     // inputs
+  bool input_written = false;      // with gradients
   std::string undifferentiable;    // why the graph's derivative is not the program's
   std::set<TraceId> kept;          // roots whose memory the framework may keep for a derivative
   std::set<TraceId> results_kept;  // roots that it does keep as results
@@ -118,6 +119,7 @@ struct Lowering::Impl {
     results_kept.erase(root);
     const TraceId domain = objects[t].domain;
     bool tracked = meta(t).requires_grad || meta(domain).requires_grad;
+    input_written |= grad && trace.tensors[root].input >= 0;
     if (!undifferentiable.empty()) return;
     if (tracked && !grad) undifferentiable = "a tensor that requires gradients is written without them";
     if (grad && trace.tensors[root].input >= 0) undifferentiable = "an input is written with gradients";

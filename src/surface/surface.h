@@ -54,6 +54,7 @@ class Lowering {
   const std::string& graph_unusable() const;
   // Why the graph must not be differentiated, though its values are right. Empty: it may be.
   const std::string& undifferentiable() const;
+  bool WritesInputWithGradients() const;  // which has some from then on
   // The truth of a tensor of one element, where it is the same in every run: a draw from [0, 1) is never below 0.
   std::optional<bool> KnownTruth(TraceId t);
   // A torch.autograd.Function (lowering_custom.cc): begin, capture its forward, ask for stand-ins for the gradients of

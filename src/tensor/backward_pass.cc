@@ -263,14 +263,31 @@ int SegmentHook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass
     if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
     return -1;
   }
-  std::vector<PyObject*> inputs;
-  for (size_t i = 0; i < num_inputs; ++i) inputs.push_back(PyTuple_GET_ITEM(s->inputs, i));
   std::vector<PyObject*> outputs(n);
   ModeSwitch mode;
   ModeState on = ReadMode();
   bool create = on.grad;
   on.grad = true;
   mode.Set(on);
+  // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
+  // no hooks.
+  std::vector<Ref> aliases;
+  std::vector<PyObject*> inputs;
+  for (size_t i = 0; i < num_inputs; ++i) {
+    PyObject* input = PyTuple_GET_ITEM(s->inputs, i);
+    if (t_.wanted[i]) {
+      Ref wants(PyObject_GetAttrString(input, "requires_grad"));  // it may have been turned off meanwhile
+      if (wants && wants.get() == Py_True) {
+        aliases.emplace_back(PyObject_CallMethod(input, "view_as", "O", input));
+      } else {
+        Ref plain(wants ? PyObject_CallMethod(input, "detach", nullptr) : nullptr);
+        aliases.emplace_back(plain ? PyObject_CallMethod(plain.get(), "requires_grad_", nullptr) : nullptr);
+      }
+      if (!aliases.back()) return -1;
+      input = aliases.back().get();
+    }
+    inputs.push_back(input);
+  }
   int failed = 0;
   if (t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) < 0) return -1;
   std::vector<Ref> held;
