@@ -3,6 +3,18 @@
 import functools
 
 
+def leaf(x):
+    """A tensor by which the program takes derivatives inside of a graph, when its calls are replayed."""
+    return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+
+
+def grad(outputs, inputs, seeds, create):
+    """Such a derivative."""
+    import torch
+
+    return torch.autograd.grad(outputs, inputs, seeds, retain_graph=True, create_graph=create, allow_unused=True)
+
+
 def attention(kernel, q, k, v, mask, dropout, causal, scale):
     """scaled_dot_product_attention by one of torch's kernels: (result, what its kernel for the gradients wants...)."""
     import torch

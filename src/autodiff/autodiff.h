@@ -60,6 +60,15 @@ Graph KeepAttention(const Graph& g, const std::vector<bool>& wanted, const Atten
 // wanted: by input; tangents: by output. Throws Undifferentiable.
 Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents);
 
+// A derivative as part of the program: the nodes of d outputs / d inputs, along the tangents, behind the graph's own.
+// kNoValue: no output depends on it. passed: by node, those whose rules ran. Throws Undifferentiable.
+std::vector<ValueId> GradientsWithin(Builder& b, const std::vector<ValueId>& outputs,
+                                     const std::vector<ValueId>& tangents, const std::vector<ValueId>& inputs,
+                                     std::vector<bool>* passed);
+// By node: a derivative leads from it to one of these values; it is made of one, by comparisons, say.
+std::vector<bool> DependsOn(const Graph& g, const std::vector<ValueId>& values);
+std::vector<bool> MadeOf(const Graph& g, const std::vector<ValueId>& values);
+
 // The values of the forward part that the backward part starts from: fewest bytes (symbols count with their hints),
 // where cheap things are computed again rather than kept. Values of the original graph, in order. `passing`, by input:
 // the program may write to it before the gradients come (what another operation has made, say), as it may to results.

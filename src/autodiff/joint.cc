@@ -56,9 +56,13 @@ Rule RuleOf(const Node& n) {
 // Which values a wanted input reaches. A float that is reached and cannot be differentiated is an error only if a
 // gradient arrives there.
 std::vector<bool> Reached(const Graph& g, const std::vector<bool>& wanted) {
-  std::vector<bool> needs(g.nodes.size());
+  std::vector<bool> values(g.nodes.size());
   for (size_t i = 0; i < g.inputs.size(); ++i)
-    needs[g.inputs[i]] = wanted[i] && IsFloat(g.node(g.inputs[i]).type.dtype);
+    values[g.inputs[i]] = wanted[i] && IsFloat(g.node(g.inputs[i]).type.dtype);
+  return ReachedFrom(g, std::move(values));
+}
+
+std::vector<bool> ReachedFrom(const Graph& g, std::vector<bool> needs) {
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.node(v);
     bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
@@ -72,6 +76,72 @@ std::vector<bool> Reached(const Graph& g, const std::vector<bool>& wanted) {
     for (ValueId o : operands) needs[v] = needs[v] || needs[o];
   }
   return needs;
+}
+
+void Propagate(Tape& tape, ValueId end, const Passage& passage) {
+  Builder& b = tape.b;
+  const Graph& g = b.graph();
+  for (ValueId v = end; v-- > 0;) {
+    const Node n = g.node(v);
+    bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
+    if (!tape.needs[v] || n.op == Op::kInput) continue;
+    if (several ? !tape.results.contains(v) : tape.grads[v] == kNoValue) continue;
+    b.set_location(n.file, n.line);
+    if (n.op == Op::kResult) {
+      auto& all = tape.results[n.operands[0]];
+      all.resize(g.node(n.operands[0]).attrs.result_types.size(), kNoValue);
+      all[n.attrs.axes[0]] = tape.grads[v];
+      continue;
+    }
+    const auto& operands = n.derivative ? n.derivative->operands : n.operands;
+    if (std::none_of(operands.begin(), operands.end(), [&](ValueId o) { return tape.needs[o]; })) continue;  // asked for
+    if (passage.origin) passage.origin->resize(g.nodes.size() - end, kNoValue);
+    Rule rule = RuleOf(n);
+    if (!rule) throw Undifferentiable(std::string("no derivative of ") + Info(n.op).name + " here");
+    char kind = Info(n.op).kind;
+    bool narrow = IsFloat(n.type.dtype) && DTypeSize(n.type.dtype) < 4 && (kind == 'P' || n.derivative);
+    const size_t before = g.nodes.size();
+    At at(tape, v, several ? kNoValue : tape.grads[v], narrow);
+    rule(at);
+    if (passage.origin) passage.origin->resize(g.nodes.size() - end, v);
+    if (passage.passed) (*passage.passed)[v] = true;
+    const bool once = passage.twice && !HoldsTwice(n);
+    for (size_t i = before; passage.twice && i < g.nodes.size(); ++i) {
+      Node& made = b.graph().nodes[i];
+      if (once || made.op == Op::kExtern)
+        made.derivative = std::make_shared<const Derivative>(Derivative{"once", made.operands, {}, {}});
+    }
+  }
+}
+
+std::vector<bool> DependsOn(const Graph& g, const std::vector<ValueId>& values) {
+  std::vector<bool> from(g.nodes.size());
+  for (ValueId v : values) from[v] = true;
+  return ReachedFrom(g, std::move(from));
+}
+
+std::vector<bool> MadeOf(const Graph& g, const std::vector<ValueId>& values) {
+  std::vector<bool> made(g.nodes.size());
+  for (ValueId v : values) made[v] = true;
+  for (ValueId v = 0; v < g.nodes.size(); ++v)
+    if (!g.node(v).derivative || g.node(v).derivative->rule != "stop")
+      for (ValueId o : g.node(v).operands) made[v] = made[v] || made[o];
+  return made;
+}
+
+std::vector<ValueId> GradientsWithin(Builder& b, const std::vector<ValueId>& outputs,
+                                     const std::vector<ValueId>& tangents, const std::vector<ValueId>& inputs,
+                                     std::vector<bool>* passed) {
+  const auto end = static_cast<ValueId>(b.graph().nodes.size());
+  Tape tape{b, DependsOn(b.graph(), inputs), std::vector<ValueId>(end, kNoValue), {}};
+  passed->assign(end, false);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i] < end && tape.needs[outputs[i]])
+      tape.Add(outputs[i], b.Cast(tangents[i], b.type(outputs[i]).dtype));
+  Propagate(tape, end, {.passed = passed, .twice = true});
+  std::vector<ValueId> grads;
+  for (ValueId v : inputs) grads.push_back(tape.grads[v]);
+  return grads;
 }
 
 namespace {
@@ -137,27 +207,7 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   }
   for (size_t i = 0; i < g.outputs.size(); ++i)
     if (j.tangents[i] != kNoValue) tape.Add(g.outputs[i], j.tangents[i]);
-  for (ValueId v = j.primal; v-- > 0;) {
-    const Node n = g.node(v);
-    bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
-    if (!tape.needs[v] || n.op == Op::kInput) continue;
-    if (several ? !tape.results.contains(v) : tape.grads[v] == kNoValue) continue;
-    b.set_location(n.file, n.line);
-    if (n.op == Op::kResult) {
-      auto& all = tape.results[n.operands[0]];
-      all.resize(g.node(n.operands[0]).attrs.result_types.size(), kNoValue);
-      all[n.attrs.axes[0]] = tape.grads[v];
-      continue;
-    }
-    j.origin.resize(j.graph.nodes.size() - j.primal, kNoValue);
-    Rule rule = RuleOf(n);
-    if (!rule) throw Undifferentiable(std::string("no derivative of ") + Info(n.op).name + " here");
-    char kind = Info(n.op).kind;
-    bool narrow = IsFloat(n.type.dtype) && DTypeSize(n.type.dtype) < 4 && (kind == 'P' || n.derivative);
-    At at(tape, v, several ? kNoValue : tape.grads[v], narrow);
-    rule(at);
-    j.origin.resize(j.graph.nodes.size() - j.primal, v);
-  }
+  Propagate(tape, j.primal, {.origin = &j.origin});
   j.origin.resize(j.graph.nodes.size() - j.primal, kNoValue);
   for (const shape::Guard& guard : env.guards()) {
     bool appears = false;

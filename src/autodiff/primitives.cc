@@ -40,8 +40,9 @@ void Pow(
 }
 
 void Tanh(At& t) {  // 1 - y^2 without the cancellation where y is nearly 1: 4 e / (1 + e)^2
-  Expr e = Apply(Op::kExp, Apply(Op::kAbs, t.in(0)) * -2);
-  t.Give(0, t.g * (e * 4 / Square(e + 1)));
+  Expr e = Apply(Op::kExp, Apply(Op::kAbs, t.in(0)) * -2), slope = e * 4 / Square(e + 1);
+  t.b.SetDerivative(slope, {"tanh_slope", {t.operands[0], t.id}, {}, {}});
+  t.Give(0, t.g * slope);
 }
 
 void Atan2(At& t) {  // zeros at the origin

@@ -25,7 +25,9 @@ Expr OneMinus(Expr x) {
   return x.Number(1) - x;
 }
 Expr SigmoidOf(Expr x) {
-  return Apply(Op::kReciprocal, Apply(Op::kExp, -x) + 1);
+  Expr y = Apply(Op::kReciprocal, Apply(Op::kExp, -x) + 1);
+  y.b.SetDerivative(y, {"sigmoid", {x}, {}, {}});
+  return y;
 }
 Expr SumOver(At& t, Expr v, const std::vector<int64_t>& axes) {  // spread back
   const Ints shape = t.b.type(v).shape;
@@ -37,8 +39,10 @@ Expr Count(At& t, Expr v, const std::vector<int64_t>& axes) {
 
 void Elu(At& t) {  // alpha, scale, input scale
   Expr x = t.in(0);
-  Expr below = t.g * (t.number(0) * t.number(1) * t.number(2)) * Apply(Op::kExp, x * t.number(2));
-  t.Give(0, Where(Apply(Op::kLt, t.Zeros(x), x), t.g * t.number(1), below));  // not-a-number stays what it is
+  // What is above stays finite: it is differentiated again. Not-a-number stays what it is.
+  Expr above = Apply(Op::kLt, t.Zeros(x), x), low = Where(above, t.Zeros(x), x);
+  Expr below = t.g * (t.number(0) * t.number(1) * t.number(2)) * Apply(Op::kExp, low * t.number(2));
+  t.Give(0, Where(above, t.g * t.number(1), below));
 }
 
 void Silu(At& t) {
@@ -52,13 +56,12 @@ void Mish(At& t) {
 }
 
 void Softplus(At& t) {  // beta, threshold
-  Expr x = t.in(0), scaled = x * t.number(0), z = Apply(Op::kExp, scaled);
-  t.Give(0, Where(Apply(Op::kLt, scaled.Number(t.number(1)), scaled), t.g, t.g * z / (z + 1)));
+  Expr x = t.in(0), scaled = x * t.number(0);
+  t.Give(0, Where(Apply(Op::kLt, scaled.Number(t.number(1)), scaled), t.g, t.g * SigmoidOf(scaled)));
 }
 
 void LogSigmoid(At& t) {
-  Expr x = t.in(0), z = Apply(Op::kExp, -Apply(Op::kAbs, x)), part = z / (z + 1);
-  t.Give(0, t.g * Where(Apply(Op::kLt, x, t.Zeros(x)), OneMinus(part), part));
+  t.Give(0, t.g * SigmoidOf(-t.in(0)));
 }
 
 void Gelu(At& t) {
@@ -114,8 +117,8 @@ void Clamp(At& t) {  // bounds let gradients through; they themselves get none h
 
 void LogAddExp(At& t) {
   Expr x = t.in(0), y = t.in(1);
-  t.Give(0, t.g / (Apply(Op::kExp, y - x) + 1));
-  t.Give(1, t.g / (Apply(Op::kExp, x - y) + 1));
+  t.Give(0, t.g * SigmoidOf(x - y));
+  t.Give(1, t.g * SigmoidOf(y - x));
 }
 
 void FExtreme(At& t) {  // fmax, fmin (number: 1, -1): what is equal goes to the first; a nan loses
@@ -231,6 +234,9 @@ const Row kRows[] = {
     {"batch_norm", BatchNorm},
     {"pick", Pick},
     R("dropout", Expr kept{t.b, t.b.Cast(t.operands[1], t.b.type(t.g).dtype)}; t.Give(0, t.g* kept* t.number(0))),
+    R("tanh_slope", t.Give(0, t.g * t.in(1) * t.y * -2)),  // of x; tanh(x) beside it
+    R("leaf", t.Give(0, t.g)),
+    R("once", throw Undifferentiable("a second derivative whose formula is not known")),
     {"embedding", EmbeddingRule},
     {"custom", CustomRule},
     R("custom_result", t.Give(0, rules::Like(t.b, t.operands[0], 0))),  // the first result's rule asks for the others
@@ -243,6 +249,19 @@ Rule NamedRule(const std::string& name) {
   for (const Row& r : kRows)
     if (name == r.name) return r.rule;
   return nullptr;
+}
+
+bool HoldsTwice(const Node& n) {
+  static constexpr std::string_view kOnce = " mish xlogy sinc logaddexp norm root custom custom_result ";
+  if (n.derivative) return kOnce.find(" " + n.derivative->rule + " ") == kOnce.npos;
+  switch (n.op) {
+    case Op::kProd:  // where several are 0
+    case Op::kHypot:
+    case Op::kCopysign:
+    case Op::kAtan2:
+    case Op::kAttention: return false;
+    default: return true;
+  }
 }
 
 std::vector<std::string> RuleNames() {

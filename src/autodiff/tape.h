@@ -45,9 +45,20 @@ class At {
 };
 
 std::vector<bool> Reached(const Graph& g, const std::vector<bool>& wanted);  // values, by wanted inputs
+std::vector<bool> ReachedFrom(const Graph& g, std::vector<bool> values);
+// The rules of the nodes before `end`, last first; origin: as Joint's. twice: the program may differentiate what they
+// make, which rules that hold for the first derivative alone forbid (`once`).
+struct Passage {
+  std::vector<ValueId>* origin = nullptr;
+  std::vector<bool>* passed = nullptr;  // by node: its rule ran
+  bool twice = false;
+};
+void Propagate(Tape& tape, ValueId end, const Passage& passage);
 using Rule = void (*)(At& t);
 Rule PrimitiveRule(Op op);                // null: none
 Rule NamedRule(const std::string& name);  // of a Derivative
+// Is what the rule makes of smooth operands a formula whose own derivative is right everywhere?
+bool HoldsTwice(const Node& n);
 std::vector<std::string> RuleNames();
 // Shared by rules of both kinds.
 // The framework's kernel. what: "take" (index: one dimension) or "gather".

@@ -5,6 +5,7 @@
 #include <limits>
 #include <unordered_set>
 
+#include "capture/gradients.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 
@@ -323,6 +324,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
   if (broken_) return Break(reason_.id);
   if (auto answer = ConstantAnswer(callee)) return FromArg(*answer);
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  if (callee == "torch.autograd.grad" && options_.derivatives) return GradientsOf(*this, args, nargs, kwnames);
   const int level = vmap.open() ? BatchLevel(*this, args, total) : 0;
   const bool layout = level && (callee.ends_with(".is_contiguous") || callee.ends_with(".stride"));
   const bool member = callee.find(".Tensor.") != std::string::npos || callee.rfind('.') == strlen("torch");

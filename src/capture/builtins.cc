@@ -47,6 +47,7 @@ constexpr struct PythonRow {
     {"logging", "Logger.isEnabledFor", Effect::kMemo},
     {"logging", "Logger._log", Effect::kOutput},
     {"re", "_compile", Effect::kPure},
+    {"torch._dynamo.compiled_autograd", "_disable", Effect::kNoScope},
     {"torch._functorch.predispatch", "lazy_load_decompositions", Effect::kNothing},  // torch.vmap is not run
     {"torch._dynamo.mutation_guard", "GenerationTracker.tag", Effect::kNothing},     // by Module.__init__
     {"warnings", "catch_warnings.__enter__", Effect::kWarnings},

@@ -255,14 +255,22 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   args = s_.Resolve(args);
   if (kwargs) kwargs = s_.Resolve(kwargs);
   if (!callable || !args || s_.broken()) return s_.broken() ? s_.Break(s_.reason().id) : nullptr;
-  PyObject* seen = s_.ForC(args, true);
-  if (!seen) return nullptr;
   Ref items;
-  if (IsTensor(seen)) {
-    Ref it(TensorIter(s_, seen));
-    items = Ref(it ? PySequence_Tuple(it.get()) : nullptr);
+  if (PyTuple_CheckExact(args)) {  // its items as they are, outside containers among them
+    const Source* source = s_.IsOutside(args) ? s_.SourceOf(args) : nullptr;
+    if (source && !s_.NoteLength(args)) return nullptr;
+    items = Ref(PyTuple_New(PyTuple_GET_SIZE(args)));
+    for (Py_ssize_t i = 0; items && i < PyTuple_GET_SIZE(args); ++i) {
+      PyObject* item = PyTuple_GET_ITEM(args, i);
+      item = source ? s_.FromOutside(item, s_.guards().Child(SourceKind::kItem, source, static_cast<int>(i)))
+                    : Py_NewRef(item);
+      if (!item) return nullptr;
+      PyTuple_SET_ITEM(items.get(), i, item);
+    }
   } else {
-    items = Ref(PySequence_Tuple(seen));
+    PyObject* seen = s_.ForC(args, true);
+    Ref it(seen && IsTensor(seen) ? TensorIter(s_, seen) : Py_XNewRef(seen));
+    items = Ref(it ? PySequence_Tuple(it.get()) : nullptr);
   }
   if (!items) return nullptr;
   std::vector<PyObject*> flat;
@@ -276,7 +284,7 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   if (kwargs) {
     if (!PyDict_Check(kwargs) || AnswersItself(Py_TYPE(kwargs)))
       return s_.Break(BreakId::kUnknownCall, "** of an object that is not a dict");
-    PyObject* kw = s_.ForC(kwargs, true);
+    PyObject* kw = PyDict_CheckExact(kwargs) && !s_.IsOutside(kwargs) ? kwargs : s_.ForC(kwargs, true);
     if (!kw) return nullptr;
     if (PyDict_GET_SIZE(kw)) {
       names = Ref(PyTuple_New(PyDict_GET_SIZE(kw)));
@@ -325,6 +333,13 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
       if (!s_.warning_scopes) return s_.Break(BreakId::kOutput, what);
       if (what.ends_with("__exit__")) --s_.warning_scopes;
       Py_RETURN_NONE;
+    }
+    case Effect::kNoScope: {
+      static PyObject* const scope = [] {
+        Ref contextlib(PyImport_ImportModule("contextlib"));
+        return contextlib ? PyObject_GetAttrString(contextlib.get(), "nullcontext") : nullptr;
+      }();
+      return scope ? Call(scope, nullptr, 0, nullptr) : nullptr;
     }
     case Effect::kMemo:
       if (std::all_of(args, args + nargs, [&](PyObject* a) { return IsPrimitive(a) || s_.IsOutside(a); })) {
@@ -398,6 +413,10 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     Vector with(o, args, total);
     return CallPython(meta_call, with.data(), nargs + 1, kwnames);
   }
+  if ((type == &PyList_Type || type == &PyTuple_Type) && total == 1 && !kwnames && !s_.IsOutside(args[0]) &&
+      (PyTuple_CheckExact(args[0]) || PyList_CheckExact(args[0])))  // outside containers in it stay what they are
+    return s_.MarkFresh(type == &PyList_Type ? PySequence_List(args[0])
+                        : PyTuple_CheckExact(args[0]) ? Py_NewRef(args[0]) : PyList_AsTuple(args[0]));
   if (IsPureType(type) && type != &PyType_Type) {
     Vector v(nullptr, args, total);
     for (Py_ssize_t i = 0; i < total; ++i) {
@@ -501,6 +520,19 @@ PyObject* CaptureSemantics::Reduced(PyObject* o, PyObject* protocol) {
   return s_.MarkFresh(PyTuple_Pack(5, make, args.get(), state.get(), Py_None, Py_None));
 }
 
+// outside.update(made here): what is stored where it was already stays as it is.
+PyObject* CaptureSemantics::UpdateDict(PyObject* dict, PyObject* with) {
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(with, &at, &key, &value);) {
+    if (!IsPrimitive(key)) return s_.Break(BreakId::kSideEffect, "dict.update");
+    bool found;
+    Ref before(s_.ReadDictItem(dict, s_.SourceOf(dict), key, &found));
+    if (s_.broken() || PyErr_Occurred()) return nullptr;
+    if ((!found || before.get() != value) && SetItem(dict, key, value) < 0) return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
 PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* const* args_in, Py_ssize_t nargs,
                                   PyObject* kwnames) {
   // One form for both: an unbound function plus all its arguments.
@@ -592,12 +624,23 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
       if (SetItem(args[0], args[1], args[2]) < 0) return nullptr;
       Py_RETURN_NONE;
     }
+    if (PyDict_CheckExact(args[0]) && s_.IsOutside(args[0]) && owner == &PyDict_Type && !strcmp(name, "update") &&
+        nargs == 2 && !kwnames && PyDict_CheckExact(args[1]) && !s_.IsOutside(args[1]))
+      return UpdateDict(args[0], args[1]);
     if (!kwnames && IsSymbolicSize(args[0])) return SizeMethod(s_, args[0], name, args + 1, nargs - 1);
     effect = EffectOfMethod(owner, name);
   }
   if (effect == Effect::kUnknown && !owner && !strcmp(name, "_make_extobj") &&
       std::all_of(args, args + total, IsPrimitive))  // of numpy.errstate
     return s_.MarkFresh(PyObject_Vectorcall(callable, args, nargs, kwnames));
+  if (effect == Effect::kPure && !owner && nargs == 2 && !kwnames && !strcmp(name, "_abc_instancecheck") &&
+      (PyTuple_CheckExact(args[1]) || PyList_CheckExact(args[1]) || PyDict_CheckExact(args[1])))
+    return PyObject_Vectorcall(callable, args, nargs, nullptr);  // of its class alone
+  // Of torch._C._autograd: which hooks there are is not for captured code to change.
+  if (!strncmp(name, "_saved_tensors_hooks_", 21) && Describe(callable).starts_with("torch._C._autograd")) {
+    if (strcmp(name + 21, "get_disabled_error_message")) Py_RETURN_NONE;
+    return PyObject_Vectorcall(callable, nullptr, 0, nullptr);
+  }
   switch (effect) {
     case Effect::kSpecial: {
       bool handled;

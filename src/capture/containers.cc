@@ -271,6 +271,12 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   Origin* g = Find(o);
   if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) {
     if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
+    if (Py_IS_TYPE(o, &PyTupleIter_Type) || Py_IS_TYPE(o, &PyListIter_Type)) {  // C code goes on with it
+      Ref parts(PyObject_CallMethod(o, "__reduce__", nullptr));
+      PyObject* of = parts && PyTuple_GET_SIZE(parts.get()) > 1 ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
+      if (!of) return nullptr;
+      if (PyObject* all = PyTuple_GET_ITEM(of, 0); Find(all) && !ForC(all)) return nullptr;
+    }
     if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || IsNumpyNumber(o) || ReadableByC(o))
       return g && g->changes && !Reads(o) ? nullptr : o;
     if (PyIter_Check(o)) return Break(BreakId::kSideEffect, "an outside iterator is advanced");
@@ -310,7 +316,7 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
     return Break(BreakId::kUnknownOrigin, std::string("a ") + Py_TYPE(o)->tp_name + " of tensors read by C code");
   };
   if (g->real) return asked_nothing || !g->hides ? o : refuse();
-  if (PyDict_CheckExact(o) && HasPending(o)) {  // as the program sees it
+  if (PyDict_CheckExact(o) && HasPending(o) && (!g->shadow || g->shadow == o)) {  // as the program sees it
     Ref copy(PyDict_New());
     PyObject *k, *v;
     Py_ssize_t pos = 0;
@@ -466,8 +472,27 @@ const Source* Session::InnerDict(PyObject* dict, const Source* s, PyObject* key,
 
 int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {
   Origin* g = Find(dict);
-  // It was read as a whole: views and iterators of it would miss the store.
-  if (g && g->contents_noted) return Break(BreakId::kSideEffect, "an item of a dict that was read as a whole"), -1;
+  PyObject* real = PyDict_GetItemWithError(dict, key);
+  if (!real && PyErr_Occurred()) return -1;
+  // It was read as a whole: what looks at it since then looks at a copy of ours, if that has tensors.
+  const bool replaces = value && real && g && g->shadow && g->shadow != dict;
+  if (g && g->contents_noted && !replaces)
+    return Break(BreakId::kSideEffect, "an item of a dict that was read as a whole"), -1;
+  if (replaces && PyDict_SetItem(g->shadow, key, value) < 0) return -1;
+  Origin* was = real ? Find(real) : nullptr;
+  if (was && was->proxy && was->proxy == value && HasPending(dict)) {  // put back
+    const bool read = std::any_of(reads_.begin(), reads_.end(), [&](const Read& r) {
+      return r.container == dict && r.key && PyUnicode_CheckExact(r.key) && PyUnicode_CheckExact(key) &&
+             PyUnicode_Compare(r.key, key) == 0;
+    });
+    if (read || g->contents_noted) {
+      std::erase_if(stores_, [&](const PendingStore& st) {
+        return st.dict.get() == dict && PyUnicode_CheckExact(st.key.get()) && PyUnicode_CheckExact(key) &&
+               PyUnicode_Compare(st.key.get(), key) == 0;
+      });
+      return 0;
+    }
+  }
   stores_.push_back({Borrow(dict), Borrow(key), Borrow(value)});
   return 0;
 }

@@ -57,7 +57,7 @@ PyObject* CaptureSemantics::CallCustom(PyObject* const* args, Py_ssize_t nargs, 
                          *const no_backward = OfBase("backward"), *const vjp = OfBase("vjp");
   if (!context_type || !setup || !no_backward || nargs < 1 || !PyType_Check(args[0])) return refuse("an unknown form");
   if (kwnames && PyTuple_GET_SIZE(kwnames)) return refuse("keyword arguments");
-  if (s_.vmap.open()) return refuse("under torch.vmap");
+  if (s_.vmap.open()) return refuse("under torch.vmap or a derivative");
   PyObject* cls = args[0];
   ++args, --nargs;
   auto attribute = [&](PyObject* o, const char* name) {

@@ -256,7 +256,8 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
     Py_INCREF(o);
     return o;
   }
-  PyObject* c = HasOwn(Py_TYPE(o), "__iter__") ? o : s_.ForC(o, true);
+  const bool own = (PyTuple_CheckExact(o) || PyList_CheckExact(o)) && !s_.IsOutside(o);  // its items as they are
+  PyObject* c = own || HasOwn(Py_TYPE(o), "__iter__") ? o : s_.ForC(o, true);
   if (!c) return nullptr;
   if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
   return s_.Adopt(PyObject_GetIter(c));
@@ -449,19 +450,19 @@ int CaptureSemantics::MapAdd(PyObject* dict, PyObject* k, PyObject* v) {
 int CaptureSemantics::DictUpdate(PyObject* dict, PyObject* other) {
   TARGET(dict);
   RESOLVE_INT(other);
-  other = s_.ForC(other, !AnswersItself(Py_TYPE(other)));
+  if (!PyDict_CheckExact(other) || s_.IsOutside(other)) other = s_.ForC(other, !AnswersItself(Py_TYPE(other)));
   return other ? frame::Semantics::DictUpdate(dict, other) : -1;
 }
 int CaptureSemantics::DictMerge(PyObject* dict, PyObject* other, PyObject* callee) {
   TARGET(dict);
   RESOLVE_INT(other);
   RESOLVE_INT(callee);
-  other = s_.ForC(other, !AnswersItself(Py_TYPE(other)));
+  if (!PyDict_CheckExact(other) || s_.IsOutside(other)) other = s_.ForC(other, !AnswersItself(Py_TYPE(other)));
   return other ? frame::Semantics::DictMerge(dict, other, callee) : -1;
 }
 PyObject* CaptureSemantics::ListToTuple(PyObject* list) {
   RESOLVE(list);
-  list = s_.ForC(list, true);
+  if (!PyList_CheckExact(list) || s_.IsOutside(list)) list = s_.ForC(list, true);
   if (!list) return nullptr;
   return s_.MarkFresh(PyList_AsTuple(list));
 }

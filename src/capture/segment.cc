@@ -61,7 +61,8 @@ class FrameImage {
 };
 
 constexpr char kAgain[] = "sizes that data decides", kFixedSizes[] = "sizes that must be numbers",
-               kCheckpoints[] = "torch.utils.checkpoint without a compiled backward pass";
+               kCheckpoints[] = "torch.utils.checkpoint without a compiled backward pass",
+               kDerivatives[] = "derivatives inside that the graph does not hold";
 
 struct Captured {
   std::unique_ptr<Segment> segment;
@@ -171,6 +172,34 @@ bool MayFail(Session& s) {
   });
 }
 
+void Forget(Config& config, Session& s) {  // the graph that was just noted
+  config.graphs.pop_back();
+  config.op_count -= s.op_count;
+  --config.graph_count;
+}
+
+// With derivatives inside: does gradient flow from the results to the program's inputs alone? A leaf made inside, or what
+// hangs on one, is a result that has no graph here.
+bool TrackedAsInEager(Session& s, const std::vector<TraceId>& outputs) {
+  std::vector<TraceId> leaves;
+  for (const auto& [t, level] : s.vmap.leaves)
+    if (!level) leaves.push_back(t);
+  for (TraceId t : outputs) {
+    if (s.lowering().IsLeaf(t)) return false;
+    if (!s.meta(t).requires_grad) continue;
+    if (s.lowering().Depends(t, leaves) || s.lowering().IsFreed(t) || !s.lowering().Depends(t, s.lowering().TrackedInputs())) return false;
+  }
+  return true;
+}
+
+bool AnyTracked(const Trace& trace) {
+  auto tracked = [&](TraceId t) {
+    const TraceTensor& x = trace.tensors[t];
+    return x.input < 0 && (x.meta.requires_grad || trace.tensors[x.base].meta.requires_grad);
+  };
+  return std::any_of(trace.outputs.begin(), trace.outputs.end(), tracked);
+}
+
 std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem, FjFrame* frame,
                                const FrameImage& before, frame::Outcome outcome, int index, PyObject* result,
                                std::string* problem) {
@@ -232,11 +261,15 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   if (!s.numpy_states.empty()) *problem = "numpy.errstate was entered";
   if (s.warning_scopes) *problem = "warnings.catch_warnings was entered";
   if (s.mode.inference != s.entry_mode.inference) *problem = "inference mode was entered or left";
-  if (s.vmap.open()) *problem = "torch.vmap was entered";
+  if (s.vmap.open()) *problem = "torch.vmap or a derivative was entered";
   if (s.default_devices.size() != 1) *problem = "a default device was set";
   if (!(s.mode.autocast == s.entry_mode.autocast)) *problem = "autocast was entered or left";
   if (!recipe.why().empty()) *problem = recipe.why();
   if (!problem->empty()) return nullptr;
+  if (s.lowering().differentiates() && !TrackedAsInEager(s, recipe.outputs)) {
+    *problem = kDerivatives;
+    return nullptr;
+  }
 
   if (s.Reconsider(recipe.outputs)) {
     *problem = kAgain;
@@ -323,6 +356,11 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
       note = s.lowering().graph_unusable() + ": runs through the framework";
     else if (std::string why = DeviceObstacle(s.graph()); !why.empty())
       note = why + ": runs through the framework";
+    if (s.lowering().differentiates() && (!note.empty() || FindBackend(config.backend))) {
+      Forget(config, s);
+      *problem = kDerivatives;
+      return nullptr;
+    }
     if (note.empty() && !FindBackend(config.backend)) {
       try {
         CompileOptions options;
@@ -347,7 +385,7 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         bool interpret = config.backend == "interpreter";
         tensor::RunCheck check = seg->Check();
         if (!seg->guesses.empty()) check.writes = DeferWrites(&s.graph());
-        if (WantsGrad(s, trace)) {
+        if (s.lowering().differentiates() ? AnyTracked(trace) : WantsGrad(s, trace)) {
           seg->graph_runner =
               MakeTrainingRunner(s, trace, plan, constants, options, interpret, std::move(check), &seg->executable);
           seg->trace_runner = tensor::MakeTraceRunner(trace, constants);
@@ -368,11 +406,9 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         config.kernels.externs += st.externs;
       } catch (const autodiff::Undifferentiable& e) {
         const bool sizes = dynamic_cast<const autodiff::WantsFixedSizes*>(&e) && !s.options().dynamic_dims.empty();
-        if (sizes || !s.lowering().checkpointed().empty()) {
-          config.graphs.pop_back();
-          config.op_count -= s.op_count;
-          --config.graph_count;
-          *problem = sizes ? kFixedSizes : kCheckpoints;
+        if (sizes || !s.lowering().checkpointed().empty() || s.lowering().differentiates()) {
+          Forget(config, s);
+          *problem = sizes ? kFixedSizes : s.lowering().differentiates() ? kDerivatives : kCheckpoints;
           return nullptr;
         }
         note = std::string("gradients are wanted and there is no compiled backward (") + e.what() +
@@ -423,6 +459,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   options.dynamic_floats = config.backend == "llvm" || config.backend == "eager";
   options.stop_after = stop_after;
   options.compiling = config.compiling;
+  options.derivatives = !place.derivatives_in_python && (config.backend == "llvm" || config.backend == "interpreter");
   options.checkpoints = !place.checkpoints_in_python && (config.backend == "llvm" || config.backend == "interpreter");
   if (!config.fullgraph && !FindBackend(config.backend) && diag::OptionOn("guess"))
     options.guesses = config.guesses;  // a reset may come meanwhile
@@ -527,7 +564,8 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     place.dynamic_dims.clear();
   }
   place.checkpoints_in_python |= out.state_problem == kCheckpoints;
-  out.again = out.state_problem == kAgain || out.state_problem == kFixedSizes || out.state_problem == kCheckpoints;
+  place.derivatives_in_python |= out.state_problem == kDerivatives;
+  for (const char* problem : {kAgain, kFixedSizes, kCheckpoints, kDerivatives}) out.again |= out.state_problem == problem;
   if (!out.again && !out.state_problem.empty())
     StateProblem(frame, outcome == frame::Outcome::kReturned ? fj_next(frame) : index, &out);
   return out;

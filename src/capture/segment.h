@@ -112,6 +112,7 @@ struct Place {  // one instruction offset and stack depth
   std::vector<std::pair<std::string, int>> dynamic_dims;
   std::vector<std::string> dynamic_ints;
   bool checkpoints_in_python = false;  // their gradients have no compiled form, and a replay would keep everything
+  bool derivatives_in_python = false;  // the graph cannot hold those that the program takes
   bool fixed_sizes = false;  // those of tensors stay numbers, though they change: gradients have no kernels for others
 };
 

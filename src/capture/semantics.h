@@ -87,6 +87,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   bool ForC(PyObject** args, Py_ssize_t n, Py_ssize_t asked_nothing = 0);
   PyObject* Reduced(PyObject* o, PyObject* protocol);
+  PyObject* UpdateDict(PyObject* dict, PyObject* with);
   PyObject* ImplicitSuper();
   PyObject* ModuleAttr(PyObject* module, PyObject* name);
   PyObject* TypeAttr(PyTypeObject* type, PyObject* name);

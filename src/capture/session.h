@@ -124,6 +124,7 @@ struct CaptureOptions {
   long stop_after = -1;              // outermost instructions to run; -1: as far as possible
   bool compiling = true;             // what torch.compiler.is_compiling() answers
   std::shared_ptr<Guesses> guesses;  // null: none are made
+  bool derivatives = true;           // torch.func.grad, torch.autograd.grad are modelled
   bool checkpoints = true;           // torch.utils.checkpoint is modelled
 };
 

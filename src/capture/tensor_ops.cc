@@ -2,6 +2,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "capture/gradients.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 
@@ -80,7 +81,7 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
     return false;
   }
   if (n == "device") return *out = DeviceObject(s, m.device), true;
-  if (n == "requires_grad") return ToBool(out, m.requires_grad);
+  if (n == "requires_grad") return ToBool(out, WantsGradient(s, proxy));
   if (n == "is_cpu") return ToBool(out, m.device.kind == DeviceKind::kCpu);
   if (n == "is_cuda") return ToBool(out, m.device.kind == DeviceKind::kCuda);
   if (n == "is_meta") return ToBool(out, m.device.kind == DeviceKind::kMeta);
@@ -88,11 +89,11 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
                          "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_maia", "is_mtia"})
     if (n == no) return ToBool(out, false);
   if (n == "layout") return *out = tensor::ResolveCallee("torch.strided"), true;
-  if ((n == "grad_fn" || n == "grad") && !m.requires_grad) {
+  if ((n == "grad_fn" || n == "grad") && !WantsGradient(s, proxy)) {
     Py_INCREF(Py_None);
     return *out = Py_None, true;
   }
-  if (n == "is_leaf" && !m.requires_grad) return ToBool(out, true);
+  if (n == "is_leaf" && !WantsGradient(s, proxy)) return ToBool(out, true);
   if (n == "_typed_storage" || n == "grad" || n == "grad_fn" || n == "is_leaf" || n == "_version" || n == "names" ||
       n == "retains_grad" || n == "output_nr" || n == "_backward_hooks")
     return *out = s.Break(BreakId::kAutogradCall, "tensor." + std::string(n)), true;
@@ -129,7 +130,11 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
   } else if (n == "requires_grad_" && nargs <= 1 && !kw) {
     const bool as_it_is =
         (nargs == 0 || args[0] == Py_True) ? m.requires_grad : args[0] == Py_False && !m.requires_grad;
-    if (as_it_is) return Py_NewRef(proxy);
+    if (as_it_is && !s.vmap.wrapped.contains(AsTensor(proxy)->id)) return Py_NewRef(proxy);
+    if ((nargs == 0 || args[0] == Py_True) && s.options().derivatives) {
+      if (PyObject* leaf = MakeLeaf(s, proxy)) return leaf;
+      if (s.broken() || PyErr_Occurred()) return nullptr;
+    }
   } else if (nargs == 0 && !kw) {
     if (n == "dim" || n == "ndimension") return PyLong_FromLong(rank);
     if (n == "numel" || n == "nelement") return s.SymIntObject(NumElements(m));

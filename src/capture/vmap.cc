@@ -165,7 +165,7 @@ class Peeled {
       m.is_parameter = m.requires_grad = false;
       const TraceId id = s_.lowering().AddHidden(std::move(m));
       s_.Keep(Py_NewRef(result));
-      s_.vmap.tensors[id] = {result, dim, level_};
+      s_.vmap.tensors[id] = {result, dim, level_, s_.vmap.differentiates(level_)};
       return s_.NewProxy(id);
     }
     if (!PyTuple_Check(result) && !PyList_CheckExact(result)) return Refuse();
@@ -420,14 +420,20 @@ bool VmapState(Session& s, const std::string& name, PyObject* const* args, Py_ss
   constexpr std::string_view kSpace = "torch._C._functorch.";
   if (!name.starts_with(kSpace)) return false;
   const std::string_view last = std::string_view(name).substr(kSpace.size());
-  if (last == "_vmap_increment_nesting" && n == 2) return *out = PyLong_FromLong(++v.levels), true;
-  if (last == "_vmap_decrement_nesting" && v.levels) return *out = PyLong_FromLong(v.levels--), true;
+  if (last == "_vmap_increment_nesting" && n == 2) {
+    v.levels.push_back({Borrow(args[0])});
+    return *out = PyLong_FromSize_t(v.levels.size()), true;
+  }
+  if (last == "_vmap_decrement_nesting" && !v.levels.empty() && v.levels.back().size) {
+    *out = PyLong_FromSize_t(v.levels.size());
+    return v.levels.pop_back(), true;
+  }
   const bool tensor = n && IsTensor(args[0]);
   if (last == "_add_batch_dim" && n == 3 && tensor) {
     const long dim = PyLong_AsLong(args[1]), level = PyLong_AsLong(args[2]);
     if (PyErr_Occurred()) return *out = nullptr, true;
     const int rank = static_cast<int>(s.meta(AsTensor(args[0])->id).sizes.size());
-    if (dim < 0 || dim >= rank || level != v.levels || s.meta(AsTensor(args[0])->id).framework != Framework::kTorch)
+    if (dim < 0 || dim >= rank || level != static_cast<long>(v.levels.size()) || s.meta(AsTensor(args[0])->id).framework != Framework::kTorch)
       return *out = s.Break(BreakId::kThreadState, name), true;
     TensorMeta m = s.meta(AsTensor(args[0])->id);
     m.sizes.erase(m.sizes.begin() + dim);
@@ -435,7 +441,7 @@ bool VmapState(Session& s, const std::string& name, PyObject* const* args, Py_ss
     m.is_parameter = m.requires_grad = false;
     const TraceId id = s.lowering().AddHidden(std::move(m));
     s.Keep(Py_NewRef(args[0]));
-    v.tensors[id] = {args[0], static_cast<int>(dim), static_cast<int>(level)};
+    v.tensors[id] = {args[0], static_cast<int>(dim), static_cast<int>(level), false};
     return *out = s.NewProxy(id), true;
   }
   if (last == "_remove_batch_dim" && n == 4 && tensor) return *out = Removed(s, args), true;
@@ -461,7 +467,7 @@ int BatchLevel(Session& s, PyObject* const* args, Py_ssize_t n) {
 }
 
 bool NeedsVmap(Session& s, const std::string& callee, PyObject* const* args, Py_ssize_t nargs) {
-  if (s.vmap.levels && surface::IsRandom(callee)) return true;
+  if (s.vmap.batches() && surface::IsRandom(callee)) return true;
   if (s.vmap.index_modes.empty() || callee != "torch.Tensor.__getitem__" || nargs != 2) return false;
   auto one = [&](PyObject* o) {
     return PyLong_Check(o) || (IsTensor(o) && s.meta(AsTensor(o)->id).sizes.empty());

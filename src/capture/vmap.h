@@ -20,11 +20,35 @@ struct Vmap {
     PyObject* inner;  // kept by the session; may be batched by a lower level
     int dim;          // of the inner tensor
     int level;
+    bool tracks = false;  // made inside of a derivative that is inside of that level
   };
   std::unordered_map<TraceId, Batched> tensors;
-  int levels = 0;                // that are open
+  struct Level {
+    Ref size;                  // of the batch; none: the level of a derivative (gradients.h)
+    bool grad_before = false;  // gradients were on outside of the derivative
+    size_t first = 0;          // tensor made inside of it
+  };
+  std::vector<Level> levels;     // that are open, the first is number 1
+  struct Wrapped {
+    PyObject* original;  // kept by the session
+    int level;
+    bool leaf = false;
+  };
+  std::unordered_map<TraceId, Wrapped> wrapped;     // by torch.func's derivatives
+  std::vector<std::pair<TraceId, int>> leaves;      // of derivatives: the level they were made at
+  bool inplace_allowed = false;                     // requires_grad_() inside of a derivative
   std::vector<Ref> index_modes;  // torch's TransformGetItemToIndex: x[i] with tensors of one integer is an index, too
-  bool open() const { return levels || !index_modes.empty(); }
+  bool open() const { return !levels.empty() || !index_modes.empty(); }
+  bool batches() const {
+    for (const Level& l : levels)
+      if (l.size) return true;
+    return false;
+  }
+  bool differentiates(size_t above = 0) const {  // a level above that one is a derivative's
+    for (size_t i = above; i < levels.size(); ++i)
+      if (!levels[i].size) return true;
+    return false;
+  }
 };
 
 // The functions that torch's code calls. True: *out is the result, null with an exception.

@@ -63,6 +63,7 @@ bool Program::Holds(Test& t, PyObject* v, int64_t* symbols) {
     }
     case Kind::kAbsent: return v == nullptr;
     case Kind::kLength: return (v && PyDict_Check(v) ? PyDict_GET_SIZE(v) : LengthOf(v)) == t.number;
+    case Kind::kLeaf: return v && !tensor::HasHistory(v);
     case Kind::kNoItems: return v && (PyDict_CheckExact(v) || PyODict_CheckExact(v)) && PyDict_GET_SIZE(v) == 0;
     case Kind::kKeys:  // of a dict: by its group; but an OrderedDict can be reordered behind its dict's back
       if (!v || Py_IS_TYPE(v, &PyDict_Type)) return true;

@@ -88,6 +88,7 @@ struct Source {
     "function")        /* same __code__, defaults, kwdefaults as `object`, a function, has when the row is added */    \
                        /* (function identity guarded apart) */                                                         \
   X(kTensor, "tensor") /* dtype, device, rank, sizes, strides, key set, requires_grad: TensorExpect */                 \
+  X(kLeaf, "leaf")     /* a tensor that no operation with gradients made */                                            \
   X(kNotAliased, "not aliased") /* two tensors share no memory; neither is the other */                                \
   X(kSameObject, "same object") /* two sources reach one object */                                                     \
   X(kDifferentObject, "different objects")                                                                             \

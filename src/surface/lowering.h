@@ -46,6 +46,11 @@ struct Lowering::Impl {
     return std::any_of(hidden.begin(), hidden.end(), [&](auto& r) { return t >= r.first && t < r.second; });
   }
 
+  std::set<TraceId> leaves, frozen;  // roots: made by Leaf; what these stood for
+  std::set<ValueId> freed;           // nodes whose derivative was taken, and the framework kept nothing
+  bool differentiates = false;
+  size_t captured = 0;
+
   struct Undo {
     TraceId id;
     ValueId value;
@@ -141,6 +146,8 @@ struct Lowering::Impl {
       if (at == objects[t].root) break;
     }
     const TraceTensor& root = trace.tensors[objects[t].root];
+    if (root.id < captured) throw Decline("write to a tensor from outside of a function that is differentiated");
+    if (leaves.contains(root.id) || frozen.contains(root.id)) throw Decline("write to a tensor with gradients of its own");
     if (mode.grad && root.input >= 0 && root.meta.requires_grad)
       throw Decline("in-place write to an input that requires grad");
     if (root.meta.read_only || (root.meta.is_inference && !mode.inference))

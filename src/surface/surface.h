@@ -78,6 +78,25 @@ class Lowering {
   const std::vector<Range>& checkpointed() const;  // in order
   bool KeepsResult(
       TraceId t) const;  // its memory is what a derivative of the framework's keeps of the call that wrote it
+  // Derivatives in the program (lowering_gradients.cc). A tensor that is `t` from here on and has gradients of its own:
+  // a call of the trace, a value of the graph. Throws Decline.
+  TraceId Leaf(TraceId t);
+  // What torch.autograd.grad(outputs, inputs, seeds) gives, as a call of the trace; nothing where no output depends on
+  // the input. Nothing for a seed: ones. Of `live` leaves results may have gradients. Throws Decline.
+  struct Question {
+    std::vector<TraceId> outputs, inputs;
+    std::vector<std::optional<TraceId>> seeds;
+    bool create = false, retain = false;
+    std::vector<TraceId> live;
+    bool zeros = false;  // the program takes nothing for zeros
+  };
+  std::vector<std::optional<TraceId>> Gradients(const Question& q, Call call);
+  bool Depends(TraceId t, const std::vector<TraceId>& on);  // with gradients
+  std::vector<TraceId> TrackedInputs() const;
+  bool differentiates() const;  // there are leaves or gradients
+  bool IsLeaf(TraceId t) const;
+  bool IsFreed(TraceId t);  // the framework could not differentiate it any more
+  void Captured(size_t tensors);  // tensors before this one must not be written from now on; 0: they may
   TraceId AddHidden(TensorMeta meta);  // a tensor of the program that stands for another one
   bool IsHidden(TraceId t) const;      // of that kind, or made inside a custom function: the trace does not make it
   // Ends the graph: declares its symbols; outputs are the base tensors of `outputs` that are not inputs; writes are the

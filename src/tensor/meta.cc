@@ -312,6 +312,11 @@ bool ReadMeta(PyObject* o, Meta* out, const char** why) {
   return No(why, "not a tensor");
 }
 
+bool HasHistory(PyObject* o) {
+  Meta m;
+  return !ReadMeta(o, &m) || m.has_grad_fn;
+}
+
 bool ReadForGuard(PyObject* o, Meta* out) {
   PyTypeObject* type = Py_TYPE(o);
   if (const TorchApi* t = bound_torch; t && (type == t->tensor || type == t->parameter)) {

@@ -1,0 +1,374 @@
+#include "capture/gradients.h"
+
+#include <cstring>
+#include <functional>
+#include <string_view>
+
+#include "capture/override.h"
+#include "capture/proxy.h"
+#include "surface/rows.h"
+
+namespace framejit::capture {
+namespace {
+
+using Objects = std::vector<PyObject*>;  // borrowed: the session keeps proxies
+
+const Vmap::Batched* BatchedOf(Session& s, PyObject* o) {
+  auto at = s.vmap.tensors.find(AsTensor(o)->id);
+  return at == s.vmap.tensors.end() ? nullptr : &at->second;
+}
+
+// What a batched tensor stands for in the end.
+PyObject* Plain(Session& s, PyObject* o) {
+  while (const Vmap::Batched* b = BatchedOf(s, o)) o = b->inner;
+  return o;
+}
+
+PyObject* Kept(Session& s, PyObject* o) {  // steals, gives a borrowed one
+  if (o) s.Keep(o);
+  return o;
+}
+
+PyObject* Made(Session& s, const char* callee, const Objects& args) {
+  return Kept(s, s.CallFramework(callee, args.data(), static_cast<Py_ssize_t>(args.size()), nullptr));
+}
+
+// A tensor that stands for another one, seen without its dimension `dim`.
+PyObject* Stand(Session& s, PyObject* inner, int dim, int level, bool tracks) {
+  TensorMeta m = s.meta(AsTensor(inner)->id);
+  m.sizes.erase(m.sizes.begin() + dim);
+  m.strides.erase(m.strides.begin() + dim);
+  m.is_parameter = m.requires_grad = false;
+  const TraceId id = s.lowering().AddHidden(std::move(m));
+  s.vmap.tensors[id] = {inner, dim, level, tracks};
+  return Kept(s, s.NewProxy(id));
+}
+
+PyObject* Expanded(Session& s, PyObject* o, PyObject* size) {
+  const shape::Ints sizes = s.meta(AsTensor(o)->id).sizes;
+  Ref shape(PyTuple_New(static_cast<Py_ssize_t>(sizes.size()) + 1));
+  if (!shape) return nullptr;
+  PyTuple_SET_ITEM(shape.get(), 0, Py_NewRef(size));
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    PyObject* n = s.SymIntObject(sizes[i]);
+    if (!n) return nullptr;
+    PyTuple_SET_ITEM(shape.get(), i + 1, n);
+  }
+  s.MarkFresh(shape.get());
+  return Made(s, "torch.Tensor.expand", {o, shape.get()});
+}
+
+// The same tensor, as another object.
+PyObject* Alias(Session& s, PyObject* o) {
+  if (const Vmap::Batched* b = BatchedOf(s, o)) return Stand(s, b->inner, b->dim, b->level, b->tracks);
+  return Made(s, "torch.Tensor.view_as", {o, o});
+}
+
+// A leaf in every sample of the levels up to `level`.
+PyObject* LeafAt(Session& s, PyObject* o, size_t level) {
+  if (level == 0) {
+    try {
+      const TraceId id = s.lowering().Leaf(AsTensor(o)->id);
+      s.vmap.leaves.emplace_back(id, static_cast<int>(s.vmap.levels.size()));
+      return Kept(s, s.NewProxy(id));
+    } catch (const surface::Decline& d) {
+      return s.Break(BreakId::kAutogradCall, std::string("requires_grad_: ") + d.what());
+    }
+  }
+  PyObject* size = s.vmap.levels[level - 1].size.get();
+  if (!size) return LeafAt(s, o, level - 1);
+  int dim = 0;
+  if (const Vmap::Batched* b = BatchedOf(s, o); b && b->level == static_cast<int>(level)) {
+    o = b->inner;
+    dim = b->dim;
+  } else {
+    o = Expanded(s, o, size);
+  }
+  PyObject* inner = o ? LeafAt(s, o, level - 1) : nullptr;
+  return inner ? Stand(s, inner, dim, static_cast<int>(level), s.vmap.differentiates(level)) : nullptr;
+}
+
+// Without gradients.
+PyObject* Untracked(Session& s, PyObject* o) {
+  if (const Vmap::Batched* b = BatchedOf(s, o)) {
+    const Vmap::Batched was = *b;
+    PyObject* inner = Untracked(s, was.inner);
+    return !inner || inner == was.inner ? o : Stand(s, inner, was.dim, was.level, false);
+  }
+  return s.meta(AsTensor(o)->id).requires_grad ? Made(s, "torch.Tensor.detach", {o}) : o;
+}
+
+std::vector<TraceId> LeavesBelow(Session& s, int level) {
+  std::vector<TraceId> live;
+  for (const auto& [t, at] : s.vmap.leaves)
+    if (at < level) live.push_back(t);
+  return live;
+}
+
+PyObject* Unwrapped(Session& s, PyObject* o, int level) {
+  if (auto at = s.vmap.wrapped.find(AsTensor(o)->id); at != s.vmap.wrapped.end() && at->second.level == level)
+    return Py_NewRef(at->second.original);
+  PyObject* plain = Plain(s, o);
+  const TraceId id = AsTensor(plain)->id;
+  if (!s.meta(id).requires_grad) return Py_NewRef(o);
+  if (s.vmap.levels[level - 1].grad_before) {
+    std::vector<TraceId> below = LeavesBelow(s, level);
+    for (TraceId t : s.lowering().TrackedInputs()) below.push_back(t);
+    if (!below.empty() && s.lowering().Depends(id, below)) return Py_NewRef(o);
+  }
+  return Py_XNewRef(Untracked(s, o));
+}
+
+void Shut(Session& s) {  // the innermost level
+  Vmap& v = s.vmap;
+  const auto level = static_cast<int>(v.levels.size());
+  std::erase_if(v.leaves, [&](const auto& leaf) { return leaf.second >= level; });
+  v.levels.pop_back();
+  size_t first = 0;
+  for (const Vmap::Level& l : v.levels)
+    if (!l.size) first = l.first;
+  s.lowering().Captured(first);
+}
+
+struct Problem {
+  Objects outputs, seeds, inputs;  // null seed: ones
+  bool create, retain, zeros;
+};
+
+// torch's own code, which takes nothing for zeros.
+bool AskedByTorchFunc() {
+  PyFrameObject* f = PyEval_GetFrame();
+  Ref globals(f ? PyFrame_GetGlobals(f) : nullptr);
+  PyObject* name = globals ? PyDict_GetItemString(globals.get(), "__name__") : nullptr;
+  return name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, "torch._functorch.eager_transforms");
+}
+
+// What operations before this graph made leads further, perhaps to one of the inputs.
+bool NoHistory(Session& s, const std::vector<TraceId>& outputs, const std::vector<TraceId>& inputs) {
+  std::vector<TraceId> tracked;
+  for (TraceId t : s.lowering().TrackedInputs()) {
+    const bool used = std::any_of(outputs.begin(), outputs.end(), [&](TraceId y) { return s.lowering().Depends(y, {t}); });
+    if (used && !(inputs.size() == 1 && inputs[0] == t)) tracked.push_back(t);
+  }
+  if (std::all_of(inputs.begin(), inputs.end(), [&](TraceId t) { return s.lowering().IsLeaf(t); })) return true;
+  for (TraceId t : tracked) {
+    const int input = s.trace().tensors[t].input;
+    {
+      SuspendScope off;
+      if (tensor::HasHistory(s.input_tensors()[input])) return false;
+    }
+    guard::Row row{guard::Kind::kLeaf, s.input_sources()[input]};
+    row.here = true;
+    if (!s.meta(t).is_parameter) s.guards().Add(std::move(row));
+  }
+  return true;
+}
+
+std::nullptr_t Refuse(Session& s, const std::string& why) {
+  return s.Break(BreakId::kAutogradCall, "torch.autograd.grad: " + why);
+}
+
+// The gradients by input, null for none. False on Break.
+bool Solve(Session& s, Problem p, Objects* grads) {
+  int level = 0;
+  for (const Objects* all : {&p.outputs, &p.seeds, &p.inputs})
+    for (PyObject* o : *all)
+      if (const Vmap::Batched* b = o ? BatchedOf(s, o) : nullptr) level = std::max(level, b->level);
+  if (!level) {
+    surface::Lowering::Question q{.create = p.create, .retain = p.retain};
+    for (size_t i = 0; i < p.outputs.size(); ++i) {
+      q.outputs.push_back(AsTensor(p.outputs[i])->id);
+      q.seeds.push_back(p.seeds[i] ? std::optional<TraceId>(AsTensor(p.seeds[i])->id) : std::nullopt);
+    }
+    for (PyObject* o : p.inputs) q.inputs.push_back(AsTensor(o)->id);
+    q.zeros = p.zeros;
+    if (!NoHistory(s, q.outputs, q.inputs)) return Refuse(s, "of what was made before this graph"), false;
+    q.live = LeavesBelow(s, static_cast<int>(s.vmap.levels.size()) + 1);
+    framejit::Call call;
+    call.mode = s.mode;
+    call.mode.autocast = {};
+    if (PyFrameObject* f = PyEval_GetFrame()) {
+      Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+      if (const char* c = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename)) call.file = c;
+      call.line = PyFrame_GetLineNumber(f);
+    }
+    try {
+      for (const auto& t : s.lowering().Gradients(q, std::move(call)))
+        grads->push_back(t ? Kept(s, s.NewProxy(*t)) : nullptr);
+    } catch (const surface::Decline& d) {
+      return Refuse(s, d.what()), false;
+    }
+    ++s.op_count;
+    return true;
+  }
+  if (level > static_cast<int>(s.vmap.levels.size()) || !s.vmap.levels[level - 1].size)
+    return Refuse(s, "of tensors of a torch.vmap that has ended"), false;
+  std::vector<int> dims;
+  Problem inner{.create = p.create, .retain = p.retain, .zeros = p.zeros};
+  for (PyObject* o : p.inputs) {
+    const Vmap::Batched* b = BatchedOf(s, o);
+    if (!b || b->level != level) return Refuse(s, "by tensors that are no leaves in the innermost torch.vmap"), false;
+    dims.push_back(b->dim);
+    inner.inputs.push_back(b->inner);
+  }
+  auto front = [&](PyObject* o) -> PyObject* {
+    const Vmap::Batched* b = BatchedOf(s, o);
+    if (!b || b->level != level) return Expanded(s, o, s.vmap.levels[level - 1].size.get());
+    if (!b->dim) return b->inner;
+    Ref from(PyLong_FromLong(b->dim)), to(PyLong_FromLong(0));
+    return Made(s, "torch.Tensor.movedim", {b->inner, from.get(), to.get()});
+  };
+  for (size_t i = 0; i < p.outputs.size(); ++i) {
+    const Vmap::Batched* b = BatchedOf(s, p.outputs[i]);
+    if (!b || b->level != level) continue;  // no input is behind it
+    inner.outputs.push_back(front(p.outputs[i]));
+    inner.seeds.push_back(p.seeds[i] ? front(p.seeds[i]) : nullptr);
+    if (!inner.outputs.back() || (p.seeds[i] && !inner.seeds.back())) return false;
+  }
+  Objects found;
+  if (!Solve(s, inner, &found)) return false;
+  for (size_t i = 0; i < found.size(); ++i) {
+    grads->push_back(found[i] ? Stand(s, found[i], dims[i], level, s.vmap.differentiates(level)) : nullptr);
+    if (found[i] && !grads->back()) return false;
+  }
+  return true;
+}
+
+bool Tensors(Session& s, PyObject* o, bool none, Objects* out) {  // of a tensor or a sequence of them
+  if (IsTensor(o)) {
+    out->push_back(o);
+    return true;
+  }
+  if (!PyTuple_Check(o) && !PyList_CheckExact(o)) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
+    PyObject* item = s.Resolve(PySequence_Fast_GET_ITEM(o, i));
+    if (!item || (!IsTensor(item) && (!none || item != Py_None))) return false;
+    out->push_back(item == Py_None ? nullptr : item);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool GradientState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
+  constexpr std::string_view kSpace = "torch._C._functorch.";
+  if (!name.starts_with(kSpace)) return false;
+  Vmap& v = s.vmap;
+  const std::string_view last = std::string_view(name).substr(kSpace.size());
+  if (last == "set_inplace_requires_grad_allowed" && n == 1) {
+    v.inplace_allowed = args[0] == Py_True;
+    return *out = Py_NewRef(Py_None), true;
+  }
+  if (last == "get_inplace_requires_grad_allowed" && n == 0) return *out = PyBool_FromLong(v.inplace_allowed), true;
+  if (!s.options().derivatives) return false;
+  if (last == "_grad_increment_nesting" && n == 0) {
+    if (s.mode.inference || s.autocast_depth) return *out = s.Break(BreakId::kThreadState, name), true;
+    const size_t first = s.trace().tensors.size();
+    v.levels.push_back({Ref(), s.mode.grad, first});
+    s.lowering().Captured(first);
+    return *out = PyLong_FromSize_t(v.levels.size()), true;
+  }
+  if (last == "_grad_decrement_nesting" && n == 0 && !v.levels.empty() && !v.levels.back().size) {
+    *out = PyLong_FromSize_t(v.levels.size());
+    return Shut(s), true;
+  }
+  const bool tensor = n == 2 && IsTensor(args[0]);
+  const long level = tensor ? PyLong_AsLong(args[1]) : 0;
+  if (PyErr_Occurred()) return *out = nullptr, true;
+  if (level < 1 || level > static_cast<long>(v.levels.size()) || v.levels[level - 1].size) return false;
+  if (last == "_wrap_for_grad") {
+    const TensorMeta& m = s.meta(AsTensor(Plain(s, args[0]))->id);
+    if (m.framework != Framework::kTorch || IsComplex(m.dtype)) return false;
+    PyObject* o = Alias(s, args[0]);
+    if (o) v.wrapped[AsTensor(o)->id] = {args[0], static_cast<int>(level), false};
+    s.Keep(Py_NewRef(args[0]));
+    return *out = Py_XNewRef(o), true;
+  }
+  if (last == "_unwrap_for_grad") return *out = Unwrapped(s, args[0], static_cast<int>(level)), true;
+  return false;
+}
+
+bool WantsGradient(Session& s, PyObject* proxy) {
+  const Vmap::Batched* b = BatchedOf(s, proxy);
+  if (b && !b->tracks) return false;
+  return s.meta(AsTensor(Plain(s, proxy))->id).requires_grad;
+}
+
+PyObject* MakeLeaf(Session& s, PyObject* proxy) {
+  const TraceId id = AsTensor(proxy)->id;
+  const TensorMeta& m = s.meta(id);
+  const auto wrapped = s.vmap.wrapped.find(id);
+  const bool inside = wrapped != s.vmap.wrapped.end();
+  if (m.framework != Framework::kTorch || !IsFloat(m.dtype) || s.mode.inference || s.in_custom) return nullptr;
+  if (inside != !s.vmap.levels.empty() || (inside && !s.vmap.inplace_allowed)) return nullptr;
+  if (inside && wrapped->second.leaf) return Py_NewRef(proxy);
+  if (inside && wrapped->second.level != static_cast<int>(s.vmap.levels.size())) return nullptr;
+  if (s.trace().tensors[id].input >= 0) return nullptr;
+  if (!inside && s.lowering().IsHidden(id)) return nullptr;
+  PyObject* leaf = LeafAt(s, proxy, s.vmap.levels.size());
+  if (!leaf) return nullptr;
+  // The object is another tensor of the program from now on.
+  AsTensor(proxy)->id = AsTensor(leaf)->id;
+  if (inside) {
+    Vmap::Wrapped as = s.vmap.wrapped.at(id);
+    as.leaf = true;
+    s.vmap.wrapped.insert_or_assign(AsTensor(leaf)->id, as);
+  }
+  return Py_NewRef(proxy);
+}
+
+PyObject* GradientsOf(Session& s, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static constexpr const char* kNames[] = {"outputs",      "inputs",       "grad_outputs",     "retain_graph",     "create_graph",
+                                           "only_inputs", "allow_unused", "is_grads_batched", "materialize_grads"};
+  enum { kOutputs, kInputs, kSeeds, kRetain, kCreate, kOnly, kUnused, kBatched, kMaterialize, kCount };
+  PyObject* given[kCount] = {};
+  if (nargs > kCount) return Refuse(s, "an unknown form");
+  for (Py_ssize_t i = 0; i < nargs; ++i) given[i] = s.Resolve(args[i]);
+  for (Py_ssize_t k = 0; kwnames && k < PyTuple_GET_SIZE(kwnames); ++k) {
+    int at = 0;
+    while (at < kCount && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, k), kNames[at])) ++at;
+    if (at == kCount) return Refuse(s, "an unknown form");
+    given[at] = s.Resolve(args[nargs + k]);
+  }
+  auto flag = [&](int at) { return given[at] == Py_True; };
+  for (int at : {kRetain, kCreate, kOnly, kUnused, kBatched, kMaterialize})
+    if (given[at] && given[at] != Py_None && !PyBool_Check(given[at])) return Refuse(s, "an unknown form");
+  Problem p{.create = flag(kCreate), .retain = given[kRetain] && given[kRetain] != Py_None ? flag(kRetain) : flag(kCreate),
+            .zeros = flag(kMaterialize)};
+  if (AskedByTorchFunc()) p.retain = p.zeros = true;  // each level has records of its own
+  if (!given[kOutputs] || !given[kInputs] || flag(kBatched) || given[kOnly] == Py_False || s.mode.inference || s.in_custom)
+    return Refuse(s, "an unknown form");
+  if (!Tensors(s, given[kOutputs], false, &p.outputs) || !Tensors(s, given[kInputs], false, &p.inputs) ||
+      (given[kSeeds] && given[kSeeds] != Py_None && !Tensors(s, given[kSeeds], true, &p.seeds)))
+    return Refuse(s, "an unknown form");
+  if (p.seeds.empty()) p.seeds.resize(p.outputs.size());
+  if (p.seeds.size() != p.outputs.size() || p.outputs.empty() || p.inputs.empty()) return Refuse(s, "an unknown form");
+  for (size_t i = 0; i < p.outputs.size(); ++i) {
+    const shape::Ints sizes = s.meta(AsTensor(p.outputs[i])->id).sizes;
+    if (!WantsGradient(s, p.outputs[i])) return Refuse(s, "of a tensor without gradients");
+    if (p.seeds[i]) {
+      const shape::Ints seed = s.meta(AsTensor(p.seeds[i])->id).sizes;
+      bool fits = seed.size() == sizes.size();
+      for (size_t d = 0; fits && d < sizes.size(); ++d) fits = s.env().Eq(sizes[d], seed[d]);
+      if (!fits) return Refuse(s, "a gradient of another shape");
+    } else {
+      for (shape::Int d : sizes)
+        if (!s.env().Eq(d, 1)) return Refuse(s, "of more than a number");
+    }
+  }
+  for (PyObject* o : p.inputs)
+    if (!WantsGradient(s, o)) return Refuse(s, "by a tensor without gradients");
+  Objects grads;
+  if (!Solve(s, p, &grads)) return nullptr;
+  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(grads.size())));
+  for (size_t i = 0; tuple && i < grads.size(); ++i) {
+    PyObject* g = grads[i];
+    if (!g && flag(kMaterialize)) g = Made(s, "torch.zeros_like", {p.inputs[i]});
+    if (!g && s.broken()) return nullptr;
+    if (!g && !flag(kUnused) && !flag(kMaterialize)) return Refuse(s, "by a tensor that was not used");
+    PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(g ? g : Py_None));
+  }
+  return s.MarkFresh(tuple.release());
+}
+
+}  // namespace framejit::capture

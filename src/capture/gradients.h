@@ -1,0 +1,21 @@
+// torch.func.grad, vjp and what is made of them, torch.autograd.grad, x.requires_grad_() of what was made here. As with
+// torch.vmap, torch's own Python code is captured and the functions of C that it calls are answered here: a derivative
+// becomes nodes of the graph (surface/lowering_gradients.cc).
+//
+// A tensor that a function is differentiated by is a leaf of its own, in every sample of the torch.vmaps around it (what
+// does not depend on a batch is expanded first, so that each sample has its own gradient).
+#pragma once
+
+#include <string>
+
+#include "capture/session.h"
+
+namespace framejit::capture {
+
+bool GradientState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out);
+// x.requires_grad_(). New reference to x; null without an error: not here.
+PyObject* MakeLeaf(Session& s, PyObject* proxy);
+bool WantsGradient(Session& s, PyObject* proxy);  // x.requires_grad
+PyObject* GradientsOf(Session& s, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+
+}  // namespace framejit::capture
