@@ -94,7 +94,8 @@ void Propagate(Tape& tape, ValueId end, const Passage& passage) {
       continue;
     }
     const auto& operands = n.derivative ? n.derivative->operands : n.operands;
-    if (std::none_of(operands.begin(), operands.end(), [&](ValueId o) { return tape.needs[o]; })) continue;  // asked for
+    if (std::none_of(operands.begin(), operands.end(), [&](ValueId o) { return tape.needs[o]; }))
+      continue;  // asked for
     if (passage.origin) passage.origin->resize(g.nodes.size() - end, kNoValue);
     Rule rule = RuleOf(n);
     if (!rule) throw Undifferentiable(std::string("no derivative of ") + Info(n.op).name + " here");
@@ -136,8 +137,7 @@ std::vector<ValueId> GradientsWithin(Builder& b, const std::vector<ValueId>& out
   Tape tape{b, DependsOn(b.graph(), inputs), std::vector<ValueId>(end, kNoValue), {}};
   passed->assign(end, false);
   for (size_t i = 0; i < outputs.size(); ++i)
-    if (outputs[i] < end && tape.needs[outputs[i]])
-      tape.Add(outputs[i], b.Cast(tangents[i], b.type(outputs[i]).dtype));
+    if (outputs[i] < end && tape.needs[outputs[i]]) tape.Add(outputs[i], b.Cast(tangents[i], b.type(outputs[i]).dtype));
   Propagate(tape, end, {.passed = passed, .twice = true});
   std::vector<ValueId> grads;
   for (ValueId v : inputs) grads.push_back(tape.grads[v]);

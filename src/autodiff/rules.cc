@@ -234,7 +234,7 @@ const Row kRows[] = {
     {"batch_norm", BatchNorm},
     {"pick", Pick},
     R("dropout", Expr kept{t.b, t.b.Cast(t.operands[1], t.b.type(t.g).dtype)}; t.Give(0, t.g* kept* t.number(0))),
-    R("tanh_slope", t.Give(0, t.g * t.in(1) * t.y * -2)),  // of x; tanh(x) beside it
+    R("tanh_slope", t.Give(0, t.g* t.in(1) * t.y * -2)),  // of x; tanh(x) beside it
     R("leaf", t.Give(0, t.g)),
     R("once", throw Undifferentiable("a second derivative whose formula is not known")),
     {"embedding", EmbeddingRule},

@@ -415,8 +415,9 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   }
   if ((type == &PyList_Type || type == &PyTuple_Type) && total == 1 && !kwnames && !s_.IsOutside(args[0]) &&
       (PyTuple_CheckExact(args[0]) || PyList_CheckExact(args[0])))  // outside containers in it stay what they are
-    return s_.MarkFresh(type == &PyList_Type ? PySequence_List(args[0])
-                        : PyTuple_CheckExact(args[0]) ? Py_NewRef(args[0]) : PyList_AsTuple(args[0]));
+    return s_.MarkFresh(type == &PyList_Type          ? PySequence_List(args[0])
+                        : PyTuple_CheckExact(args[0]) ? Py_NewRef(args[0])
+                                                      : PyList_AsTuple(args[0]));
   if (IsPureType(type) && type != &PyType_Type) {
     Vector v(nullptr, args, total);
     for (Py_ssize_t i = 0; i < total; ++i) {

@@ -126,7 +126,7 @@ void Shut(Session& s) {  // the innermost level
   v.levels.pop_back();
   size_t first = 0;
   for (const Vmap::Level& l : v.levels)
-    if (!l.size) first = l.first;
+    if (!l.size) first = l.first + 1;
   s.lowering().Captured(first);
 }
 
@@ -147,7 +147,8 @@ bool AskedByTorchFunc() {
 bool NoHistory(Session& s, const std::vector<TraceId>& outputs, const std::vector<TraceId>& inputs) {
   std::vector<TraceId> tracked;
   for (TraceId t : s.lowering().TrackedInputs()) {
-    const bool used = std::any_of(outputs.begin(), outputs.end(), [&](TraceId y) { return s.lowering().Depends(y, {t}); });
+    const bool used =
+        std::any_of(outputs.begin(), outputs.end(), [&](TraceId y) { return s.lowering().Depends(y, {t}); });
     if (used && !(inputs.size() == 1 && inputs[0] == t)) tracked.push_back(t);
   }
   if (std::all_of(inputs.begin(), inputs.end(), [&](TraceId t) { return s.lowering().IsLeaf(t); })) return true;
@@ -265,7 +266,7 @@ bool GradientState(Session& s, const std::string& name, PyObject* const* args, P
     if (s.mode.inference || s.autocast_depth) return *out = s.Break(BreakId::kThreadState, name), true;
     const size_t first = s.trace().tensors.size();
     v.levels.push_back({Ref(), s.mode.grad, first});
-    s.lowering().Captured(first);
+    s.lowering().Captured(first + 1);
     return *out = PyLong_FromSize_t(v.levels.size()), true;
   }
   if (last == "_grad_decrement_nesting" && n == 0 && !v.levels.empty() && !v.levels.back().size) {
@@ -318,8 +319,9 @@ PyObject* MakeLeaf(Session& s, PyObject* proxy) {
 }
 
 PyObject* GradientsOf(Session& s, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  static constexpr const char* kNames[] = {"outputs",      "inputs",       "grad_outputs",     "retain_graph",     "create_graph",
-                                           "only_inputs", "allow_unused", "is_grads_batched", "materialize_grads"};
+  static constexpr const char* kNames[] = {"outputs",      "inputs",           "grad_outputs",
+                                           "retain_graph", "create_graph",     "only_inputs",
+                                           "allow_unused", "is_grads_batched", "materialize_grads"};
   enum { kOutputs, kInputs, kSeeds, kRetain, kCreate, kOnly, kUnused, kBatched, kMaterialize, kCount };
   PyObject* given[kCount] = {};
   if (nargs > kCount) return Refuse(s, "an unknown form");
@@ -333,10 +335,12 @@ PyObject* GradientsOf(Session& s, PyObject* const* args, Py_ssize_t nargs, PyObj
   auto flag = [&](int at) { return given[at] == Py_True; };
   for (int at : {kRetain, kCreate, kOnly, kUnused, kBatched, kMaterialize})
     if (given[at] && given[at] != Py_None && !PyBool_Check(given[at])) return Refuse(s, "an unknown form");
-  Problem p{.create = flag(kCreate), .retain = given[kRetain] && given[kRetain] != Py_None ? flag(kRetain) : flag(kCreate),
+  Problem p{.create = flag(kCreate),
+            .retain = given[kRetain] && given[kRetain] != Py_None ? flag(kRetain) : flag(kCreate),
             .zeros = flag(kMaterialize)};
   if (AskedByTorchFunc()) p.retain = p.zeros = true;  // each level has records of its own
-  if (!given[kOutputs] || !given[kInputs] || flag(kBatched) || given[kOnly] == Py_False || s.mode.inference || s.in_custom)
+  if (!given[kOutputs] || !given[kInputs] || flag(kBatched) || given[kOnly] == Py_False || s.mode.inference ||
+      s.in_custom)
     return Refuse(s, "an unknown form");
   if (!Tensors(s, given[kOutputs], false, &p.outputs) || !Tensors(s, given[kInputs], false, &p.inputs) ||
       (given[kSeeds] && given[kSeeds] != Py_None && !Tensors(s, given[kSeeds], true, &p.seeds)))

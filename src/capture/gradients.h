@@ -2,8 +2,8 @@
 // torch.vmap, torch's own Python code is captured and the functions of C that it calls are answered here: a derivative
 // becomes nodes of the graph (surface/lowering_gradients.cc).
 //
-// A tensor that a function is differentiated by is a leaf of its own, in every sample of the torch.vmaps around it (what
-// does not depend on a batch is expanded first, so that each sample has its own gradient).
+// A tensor that a function is differentiated by is a leaf of its own, in every sample of the torch.vmaps around it
+// (what does not depend on a batch is expanded first, so that each sample has its own gradient).
 #pragma once
 
 #include <string>

@@ -1,8 +1,8 @@
 #include "capture/modes.h"
 
-#include "capture/gradients.h"
-
 #include <string_view>
+
+#include "capture/gradients.h"
 
 namespace framejit::capture {
 namespace {
@@ -62,7 +62,8 @@ bool ThreadState(Session& s, const std::string& name, PyObject* const* args, Py_
     Py_INCREF(Py_None);
     return *out = Py_None, true;
   }
-  if (GradientState(s, name, args, n, out) || VmapState(s, name, args, n, out) || SwitchState(s, name, args, n, out)) return true;
+  if (GradientState(s, name, args, n, out) || VmapState(s, name, args, n, out) || SwitchState(s, name, args, n, out))
+    return true;
   const bool asks = name.ends_with("default_device") || name.find("function_stack") != name.npos;
   if ((asks && (s.default_devices.size() > 1 || !s.vmap.index_modes.empty())) ||
       (!s.vmap.levels.empty() && name.find("functorch") != name.npos))

@@ -178,8 +178,8 @@ void Forget(Config& config, Session& s) {  // the graph that was just noted
   --config.graph_count;
 }
 
-// With derivatives inside: does gradient flow from the results to the program's inputs alone? A leaf made inside, or what
-// hangs on one, is a result that has no graph here.
+// With derivatives inside: does gradient flow from the results to the program's inputs alone? A leaf made inside, or
+// what hangs on one, is a result that has no graph here.
 bool TrackedAsInEager(Session& s, const std::vector<TraceId>& outputs) {
   std::vector<TraceId> leaves;
   for (const auto& [t, level] : s.vmap.leaves)
@@ -187,7 +187,9 @@ bool TrackedAsInEager(Session& s, const std::vector<TraceId>& outputs) {
   for (TraceId t : outputs) {
     if (s.lowering().IsLeaf(t)) return false;
     if (!s.meta(t).requires_grad) continue;
-    if (s.lowering().Depends(t, leaves) || s.lowering().IsFreed(t) || !s.lowering().Depends(t, s.lowering().TrackedInputs())) return false;
+    if (s.lowering().Depends(t, leaves) || s.lowering().IsFreed(t) ||
+        !s.lowering().Depends(t, s.lowering().TrackedInputs()))
+      return false;
   }
   return true;
 }
@@ -385,7 +387,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
         bool interpret = config.backend == "interpreter";
         tensor::RunCheck check = seg->Check();
         if (!seg->guesses.empty()) check.writes = DeferWrites(&s.graph());
-        if (s.lowering().differentiates() ? AnyTracked(trace) : WantsGrad(s, trace)) {
+        if (s.lowering().differentiates() ? AnyTracked(trace) || s.lowering().WritesInputWithGradients()
+                                          : WantsGrad(s, trace)) {
           seg->graph_runner =
               MakeTrainingRunner(s, trace, plan, constants, options, interpret, std::move(check), &seg->executable);
           seg->trace_runner = tensor::MakeTraceRunner(trace, constants);
@@ -565,7 +568,8 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   }
   place.checkpoints_in_python |= out.state_problem == kCheckpoints;
   place.derivatives_in_python |= out.state_problem == kDerivatives;
-  for (const char* problem : {kAgain, kFixedSizes, kCheckpoints, kDerivatives}) out.again |= out.state_problem == problem;
+  for (const char* problem : {kAgain, kFixedSizes, kCheckpoints, kDerivatives})
+    out.again |= out.state_problem == problem;
   if (!out.again && !out.state_problem.empty())
     StateProblem(frame, outcome == frame::Outcome::kReturned ? fj_next(frame) : index, &out);
   return out;

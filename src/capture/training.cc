@@ -134,10 +134,12 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   autodiff::Joint joint = autodiff::Differentiate(*graph, t.wanted, t.differentiable);
   joint.region = region;
   for (size_t i = 0; s.lowering().differentiates() && i < t.wanted.size(); ++i) {
-    if (!t.wanted[i] || joint.grads[i] != kNoValue) continue;
-    const std::vector<bool> made = autodiff::MadeOf(*graph, {graph->inputs[i]});
+    if (!t.wanted[i]) continue;
+    const std::vector<bool> made = autodiff::MadeOf(*graph, {graph->inputs[i]}),
+                            leads = autodiff::DependsOn(*graph, {graph->inputs[i]});
     for (size_t k = 0; k < graph->outputs.size(); ++k)  // of a relu's derivative, say, the framework has zeros
-      if (t.differentiable[k] && made[graph->outputs[k]]) throw Undifferentiable("gradients that are zero or none");
+      if (t.differentiable[k] && made[graph->outputs[k]] && !leads[graph->outputs[k]])
+        throw Undifferentiable("gradients that are zero or none");
   }
   t.watched = autodiff::ReadOutputs(joint, kept);
   std::vector<bool> passing;

@@ -433,7 +433,8 @@ bool VmapState(Session& s, const std::string& name, PyObject* const* args, Py_ss
     const long dim = PyLong_AsLong(args[1]), level = PyLong_AsLong(args[2]);
     if (PyErr_Occurred()) return *out = nullptr, true;
     const int rank = static_cast<int>(s.meta(AsTensor(args[0])->id).sizes.size());
-    if (dim < 0 || dim >= rank || level != static_cast<long>(v.levels.size()) || s.meta(AsTensor(args[0])->id).framework != Framework::kTorch)
+    if (dim < 0 || dim >= rank || level != static_cast<long>(v.levels.size()) ||
+        s.meta(AsTensor(args[0])->id).framework != Framework::kTorch)
       return *out = s.Break(BreakId::kThreadState, name), true;
     TensorMeta m = s.meta(AsTensor(args[0])->id);
     m.sizes.erase(m.sizes.begin() + dim);

@@ -28,15 +28,15 @@ struct Vmap {
     bool grad_before = false;  // gradients were on outside of the derivative
     size_t first = 0;          // tensor made inside of it
   };
-  std::vector<Level> levels;     // that are open, the first is number 1
+  std::vector<Level> levels;  // that are open, the first is number 1
   struct Wrapped {
     PyObject* original;  // kept by the session
     int level;
     bool leaf = false;
   };
-  std::unordered_map<TraceId, Wrapped> wrapped;     // by torch.func's derivatives
-  std::vector<std::pair<TraceId, int>> leaves;      // of derivatives: the level they were made at
-  bool inplace_allowed = false;                     // requires_grad_() inside of a derivative
+  std::unordered_map<TraceId, Wrapped> wrapped;  // by torch.func's derivatives
+  std::vector<std::pair<TraceId, int>> leaves;   // of derivatives: the level they were made at
+  bool inplace_allowed = false;                  // requires_grad_() inside of a derivative
   std::vector<Ref> index_modes;  // torch's TransformGetItemToIndex: x[i] with tensors of one integer is an index, too
   bool open() const { return !levels.empty() || !index_modes.empty(); }
   bool batches() const {

@@ -146,8 +146,10 @@ struct Lowering::Impl {
       if (at == objects[t].root) break;
     }
     const TraceTensor& root = trace.tensors[objects[t].root];
-    if (root.id < captured) throw Decline("write to a tensor from outside of a function that is differentiated");
-    if (leaves.contains(root.id) || frozen.contains(root.id)) throw Decline("write to a tensor with gradients of its own");
+    if (captured && (root.input >= 0 || root.id + 1 < captured))
+      throw Decline("write to a tensor from outside of a function that is differentiated");
+    if (leaves.contains(root.id) || frozen.contains(root.id))
+      throw Decline("write to a tensor with gradients of its own");
     if (mode.grad && root.input >= 0 && root.meta.requires_grad)
       throw Decline("in-place write to an input that requires grad");
     if (root.meta.read_only || (root.meta.is_inference && !mode.inference))

@@ -155,7 +155,7 @@ bool Lowering::Depends(TraceId t, const std::vector<TraceId>& on) {
   for (TraceId o : on) values.push_back(impl_->Value(o));
   const ValueId v = impl_->Value(t);
   impl_->journal.clear();
-  return autodiff::DependsOn(impl_->builder.graph(), values)[v];
+  return autodiff::MadeOf(impl_->builder.graph(), values)[v];  // the framework's zeros count, too
 }
 
 std::vector<TraceId> Lowering::TrackedInputs() const {

@@ -95,8 +95,8 @@ class Lowering {
   std::vector<TraceId> TrackedInputs() const;
   bool differentiates() const;  // there are leaves or gradients
   bool IsLeaf(TraceId t) const;
-  bool IsFreed(TraceId t);  // the framework could not differentiate it any more
-  void Captured(size_t tensors);  // tensors before this one must not be written from now on; 0: they may
+  bool IsFreed(TraceId t);             // the framework could not differentiate it any more
+  void Captured(size_t tensors);       // tensors before this one must not be written from now on; 0: they may
   TraceId AddHidden(TensorMeta meta);  // a tensor of the program that stands for another one
   bool IsHidden(TraceId t) const;      // of that kind, or made inside a custom function: the trace does not make it
   // Ends the graph: declares its symbols; outputs are the base tensors of `outputs` that are not inputs; writes are the
