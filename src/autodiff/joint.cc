@@ -94,8 +94,8 @@ void Propagate(Tape& tape, ValueId end, const Passage& passage) {
       continue;
     }
     const auto& operands = n.derivative ? n.derivative->operands : n.operands;
-    if (std::none_of(operands.begin(), operands.end(), [&](ValueId o) { return tape.needs[o]; }))
-      continue;  // asked for
+    const bool asked_for = std::none_of(operands.begin(), operands.end(), [&](ValueId o) { return tape.needs[o]; });
+    if (asked_for && !(n.derivative && operands.empty())) continue;  // an unknown derivative names no operands
     if (passage.origin) passage.origin->resize(g.nodes.size() - end, kNoValue);
     Rule rule = RuleOf(n);
     if (!rule) throw Undifferentiable(std::string("no derivative of ") + Info(n.op).name + " here");

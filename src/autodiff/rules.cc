@@ -40,7 +40,7 @@ Expr Count(At& t, Expr v, const std::vector<int64_t>& axes) {
 void Elu(At& t) {  // alpha, scale, input scale
   Expr x = t.in(0);
   // What is above stays finite: it is differentiated again. Not-a-number stays what it is.
-  Expr above = Apply(Op::kLt, t.Zeros(x), x), low = Where(above, t.Zeros(x), x);
+  Expr above = Apply(Op::kLt, t.Zeros(x), x), low = Where(Le(t.Zeros(x), x), t.Zeros(x), x);
   Expr below = t.g * (t.number(0) * t.number(1) * t.number(2)) * Apply(Op::kExp, low * t.number(2));
   t.Give(0, Where(above, t.g * t.number(1), below));
 }

@@ -521,19 +521,6 @@ PyObject* CaptureSemantics::Reduced(PyObject* o, PyObject* protocol) {
   return s_.MarkFresh(PyTuple_Pack(5, make, args.get(), state.get(), Py_None, Py_None));
 }
 
-// outside.update(made here): what is stored where it was already stays as it is.
-PyObject* CaptureSemantics::UpdateDict(PyObject* dict, PyObject* with) {
-  PyObject *key, *value;
-  for (Py_ssize_t at = 0; PyDict_Next(with, &at, &key, &value);) {
-    if (!IsPrimitive(key)) return s_.Break(BreakId::kSideEffect, "dict.update");
-    bool found;
-    Ref before(s_.ReadDictItem(dict, s_.SourceOf(dict), key, &found));
-    if (s_.broken() || PyErr_Occurred()) return nullptr;
-    if ((!found || before.get() != value) && SetItem(dict, key, value) < 0) return nullptr;
-  }
-  Py_RETURN_NONE;
-}
-
 PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* const* args_in, Py_ssize_t nargs,
                                   PyObject* kwnames) {
   // One form for both: an unbound function plus all its arguments.

@@ -248,6 +248,19 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
   return value ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
 }
 
+// outside.update(made here): what is stored where it was already stays as it is.
+PyObject* CaptureSemantics::UpdateDict(PyObject* dict, PyObject* with) {
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(with, &at, &key, &value);) {
+    if (!IsPrimitive(key)) return s_.Break(BreakId::kSideEffect, "dict.update");
+    bool found;
+    Ref before(s_.ReadDictItem(dict, s_.SourceOf(dict), key, &found));
+    if (s_.broken() || PyErr_Occurred()) return nullptr;
+    if ((!found || before.get() != value) && SetItem(dict, key, value) < 0) return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
 PyObject* CaptureSemantics::Iter(PyObject* o) {
   RESOLVE(o);
   if (IsTensor(o)) return TensorIter(s_, o);

@@ -381,11 +381,17 @@ TEST(Derivatives, Formulas) {  // as the lowering of calls names them
   auto both = [&](Op op) { return p.b.Binary(op, x, y); };
   ValueId angle = p.b.Binary(Op::kMul, far, p.b.Constant(Scalar(3.141592653589793), DType::kFloat64, {2, 3}));
   ValueId bound = p.b.Constant(Scalar(.1), DType::kFloat64, {2, 3});
+  ValueId above = p.b.Constant(Scalar(.6), DType::kFloat64, {2, 3}),
+          one = p.b.Constant(Scalar(1.), DType::kFloat64, {2, 3});
+  ValueId tanh = p.b.Unary(Op::kTanh, y);
   Attrs cast;
   cast.dtype = DType::kFloat64;
   p.g.outputs = {
       named(p.b.Binary(Op::kMaximum, x, bound), {"clamp_min", {x, bound}, {}, {}}),
       named(p.b.Binary(Op::kMinimum, x, bound), {"clamp_max", {x, bound}, {}, {}}),
+      named(p.b.Binary(Op::kMinimum, p.b.Binary(Op::kMaximum, x, bound), above), {"clamp", {x, bound, above}, {}, {}}),
+      named(p.b.Binary(Op::kSub, one, p.b.Binary(Op::kMul, tanh, tanh)), {"tanh_slope", {y, tanh}, {}, {}}),
+      named(p.b.Unary(Op::kNeg, p.b.Unary(Op::kNeg, x)), {"leaf", {x}, {}, {}}),
       named(both(Op::kMaximum), {"fextreme", {x, y}, {1}, {}}),
       named(both(Op::kMinimum), {"fextreme", {x, y}, {-1}, {}}),
       named(p.b.Binary(Op::kMul, x, p.b.Unary(Op::kLog, positive)), {"xlogy", {x, positive}, {}, {}}),
@@ -400,7 +406,7 @@ TEST(Derivatives, Formulas) {  // as the lowering of calls names them
 TEST(Derivatives, OfEveryRule) {  // after all others
   if (testing::GTEST_FLAG(filter) != "*") GTEST_SKIP() << "only where all tests run";
   // Against the framework instead: tests/python/test_training.py, test_custom_functions.py, gpu_training_test.py.
-  const std::set<std::string> elsewhere = {"conv", "extern", "custom", "custom_result", "embedding", "dropout"};
+  const std::set<std::string> elsewhere = {"conv", "extern", "custom", "custom_result", "embedding", "dropout", "once"};
   for (int op = 0; op <= static_cast<int>(Op::kResult); ++op)
     if (PrimitiveRule(static_cast<Op>(op)) && !elsewhere.contains(Info(static_cast<Op>(op)).name))
       EXPECT_TRUE(Checked().contains(Info(static_cast<Op>(op)).name)) << Info(static_cast<Op>(op)).name;
@@ -424,6 +430,8 @@ TEST(Barriers, UnknownIsRefused) {
   ValueId x = p.In({3}), y = p.b.Unary(Op::kExp, x);
   p.b.SetDerivative(y, {"unknown", {}, {}, {}});
   p.g.outputs = {y};
+  EXPECT_THROW(Differentiate(p.g, {true}, {true}), Undifferentiable);
+  p.b.SetDerivative(y, {"once", {x}, {}, {}});  // of a formula that is no derivative's
   EXPECT_THROW(Differentiate(p.g, {true}, {true}), Undifferentiable);
 }
 
