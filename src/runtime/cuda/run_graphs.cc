@@ -121,9 +121,9 @@ void RunState::RecordStep(cuda::GraphRange& range, int i, std::vector<bool>& mad
     if (count != 1) throw std::runtime_error("a captured kernel is not one node");
     range.kernels.push_back({i, *last});
   }
-  for (int v : step.results) {
+  for (int v : step.results) {  // a kernel makes none, but may write into one
     const int storage = plan_.values[v].storage;
-    if (plan_.storages[storage].kind != Storage::Kind::kExtern) continue;
+    if (step.kind == Step::Kind::kKernel || plan_.storages[storage].kind != Storage::Kind::kExtern) continue;
     made[storage] = true;
     graphs_->externals.push_back(
         {v, static_cast<std::byte*>(c_->buffers[v].data) - c_->instance->values[v].offset_bytes});
