@@ -8,6 +8,7 @@
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/special_calls.h"
+#include "guard/versions.h"
 
 namespace framejit::capture {
 namespace {
@@ -502,7 +503,7 @@ PyObject* CaptureSemantics::Reduced(PyObject* o, PyObject* protocol) {
   auto own = [&](const char* name) {
     Ref text(PyUnicode_InternFromString(name));
     PyObject* found = _PyType_Lookup(type, text.get());
-    return found && found != PyDict_GetItem(PyBaseObject_Type.tp_dict, text.get());
+    return found && found != PyDict_GetItem(guard::TypeDict(&PyBaseObject_Type), text.get());
   };
   bool plain = PyLong_CheckExact(protocol) && PyLong_AsLong(protocol) >= 2 && LayoutOf(type) == &PyBaseObject_Type &&
                type->tp_flags & Py_TPFLAGS_HEAPTYPE && _PyObject_GetDictPtr(o);

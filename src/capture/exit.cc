@@ -5,15 +5,16 @@
 
 #include "capture/builtins.h"
 #include "capture/proxy.h"
+#include "guard/versions.h"
 
 namespace framejit::capture {
 namespace {
 
 // All of whose fields are items.
 bool IsStructSequence(PyTypeObject* t) {
-  if (t->tp_base != &PyTuple_Type || !t->tp_dict) return false;
-  PyObject *visible = PyDict_GetItemString(t->tp_dict, "n_sequence_fields"),
-           *all = PyDict_GetItemString(t->tp_dict, "n_fields");
+  PyObject* dict = t->tp_base == &PyTuple_Type ? guard::TypeDict(t) : nullptr;
+  if (!dict) return false;
+  PyObject *visible = PyDict_GetItemString(dict, "n_sequence_fields"), *all = PyDict_GetItemString(dict, "n_fields");
   return visible && all && PyLong_CheckExact(all) && PyObject_RichCompareBool(visible, all, Py_EQ) == 1;
 }
 
