@@ -126,8 +126,8 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
     if (r && PyMethod_Check(r)) return r;
     return r;
   }
-  if (!strcmp(n, "_collections._tuplegetter") && object &&
-      PyTuple_Check(object)) {  // a field of a named tuple: an item
+  if (std::string_view(n).ends_with("collections._tuplegetter") && object &&
+      PyTuple_Check(object)) {  // a field of a named tuple: an item; 3.12 has another name for its module
     Ref state(PyObject_CallMethod(d, "__reduce__", nullptr));
     PyObject* arguments = state ? PyTuple_GetItem(state.get(), 1) : nullptr;
     PyObject* index = arguments ? PyTuple_GetItem(arguments, 0) : nullptr;
