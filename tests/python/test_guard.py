@@ -2,10 +2,12 @@
 
 import collections
 import contextvars
+import copy
 import sys
 import threading
 import types
 
+import framejit
 import pytest
 from guards import S0, S1, UNBOUND, Thing, attr, build, hits, item, misses
 
@@ -473,3 +475,27 @@ def test_wrong_paths_are_refused():
     for path in [("slot",), ("nothing", S0), ("item", S0, -1), ("dict_item", S0)]:
         with pytest.raises((ValueError, RuntimeError)):
             build(("is", path, 1))
+
+
+class _Plain:
+    def __init__(self, scale):
+        self.scale = scale
+
+
+_Pair = collections.namedtuple("_Pair", "first second")
+
+
+def test_copies_and_named_tuples_in_graphs():
+    """Types that look different in each version of CPython."""
+    np = pytest.importorskip("numpy")
+
+    def f(x, plain, pair):
+        other = copy.copy(plain)
+        other.scale = pair.second
+        return x * other.scale + plain.scale + pair.first
+
+    compiled = framejit.compile(f, fullgraph=True)
+    x = np.arange(5.0)
+    for plain, pair in ((_Plain(2.0), _Pair(3.0, 4.0)), (_Plain(5.0), _Pair(6.0, 7.0))):
+        assert np.array_equal(compiled(x, plain, pair), f(x, plain, pair))
+        assert plain.scale in (2.0, 5.0)
