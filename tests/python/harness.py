@@ -289,3 +289,13 @@ def run_program(build, compile, name=None):  # noqa: A002
     for number, (eager, compiled) in enumerate(zip(*sides[1:])):
         compare(name or build.__name__, number, compiled, eager, lambda: _in_float64(build))
     return fn
+
+
+def one_line_bodies(text):
+    """{name: body of a function} of lines `name: statement; statement; value that is returned`."""
+    bodies = {}
+    for line in text.strip().splitlines():
+        name, source = line.split(": ", 1)
+        *body, last = source.split("; ")
+        bodies[name] = "\n".join([*body, f"return {last}"])
+    return bodies

@@ -24,7 +24,7 @@ import warnings
 import pytest
 
 torch = pytest.importorskip("torch")
-from harness import compare, observe  # noqa: E402
+from harness import compare, observe, one_line_bodies  # noqa: E402
 from op_samples import TORCH  # noqa: E402
 
 import framejit  # noqa: E402
@@ -524,15 +524,7 @@ BREAKS = {
 }
 
 
-def _entries():
-    for line in FUNCTIONS.strip().splitlines():
-        name, source = line.split(": ", 1)
-        *body, last = source.split("; ")
-        yield name, "\n".join([*body, f"return {last}"])
-    yield from STATEMENTS.items()
-
-
-ENTRIES = dict(_entries())
+ENTRIES = {**one_line_bodies(FUNCTIONS), **STATEMENTS}
 
 
 def _program(source):

@@ -11,7 +11,7 @@ import pytest
 np = pytest.importorskip("numpy")
 pytest.importorskip("numpy.polynomial")  # which NumPy imports when it is first asked for
 import oracle  # noqa: E402
-from harness import compare, observe  # noqa: E402
+from harness import compare, observe, one_line_bodies  # noqa: E402
 
 import framejit  # noqa: E402
 
@@ -341,15 +341,8 @@ EXCEPTIONS = {
     "eig": "data decides whether the result is complex",
 }
 
-def _entries():
-    for line in LINES.strip().splitlines():
-        name, source = line.split(": ", 1)
-        *body, last = source.split("; ")
-        yield name, "\n".join([*body, f"return {last}"])
-    yield from STATEMENTS.items()
 
-
-ENTRIES = dict(_entries())
+ENTRIES = {**one_line_bodies(LINES), **STATEMENTS}
 
 
 def _program(source):
