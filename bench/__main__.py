@@ -21,13 +21,13 @@ def main(argv=None):
     for name in args.case or cases.CASES:
         rows = []
         try:
-            for row, spread in cases.CASES[name](args.peer):
-                measure.show(row, spread)
+            for row in cases.CASES[name](args.peer):
+                measure.show(row)
                 rows.append(row)
         except ImportError as error:
             print(f"{name:14} skipped: {error}")
         if args.json:
-            measure.append(args.json, rows, about)
+            measure.append(args.json, rows, f"tools/dev bench {name}{' --peer' if args.peer else ''}")
     return 0
 
 

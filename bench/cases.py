@@ -1,13 +1,14 @@
-"""The cases of `tools/dev bench`: each is a generator of (JSON row, spread)."""
+"""The cases of `tools/dev bench`: each is a generator of rows (bench/measure.py)."""
 
 import contextlib
 
 from . import functions, measure, models
 
 
-def _versus(case, metric, unit, function, arguments, peer, keywords=None, seconds=3.0, keep=0):
+def _versus(case, metric, unit, function, arguments, peer, keywords=None, seconds=3.0, keep=0, weights=False):
     """One row: the function as written, compiled by framejit, and compiled by torch if `peer`. keep: how many results stay
-    alive (fresh memory for every call) instead of being dropped at once."""
+    alive (fresh memory for every call) instead of being dropped at once. weights: it is a module in inference, whose weights we
+    keep in another form; so may the peer (its option `freezing`)."""
     import framejit
 
     keywords = keywords or {}
@@ -16,7 +17,7 @@ def _versus(case, metric, unit, function, arguments, peer, keywords=None, second
         import torch
 
         torch._dynamo.reset()
-        contenders["peer"] = torch.compile(function)
+        contenders["peer"] = torch.compile(function, options={"freezing": True} if weights else None)
 
     def bind(call):
         if not keep:
@@ -25,7 +26,7 @@ def _versus(case, metric, unit, function, arguments, peer, keywords=None, second
         return lambda: kept.append(call(*arguments, **keywords)) or kept.pop(0)
 
     times = measure.interleaved({name: bind(call) for name, call in contenders.items()}, seconds)
-    return measure.record(case, metric, unit, **{k: v[0] for k, v in times.items()}), [v[1] for v in times.values()]
+    return measure.record(case, metric, unit, times)
 
 
 @contextlib.contextmanager
@@ -46,7 +47,7 @@ def call_overhead(peer):
         x = torch.arange(16.0)
         yield _versus("call_overhead", "x*y+1, 16 floats, torch", "us", functions.multiply_add, (x, x + 1), peer)
         deep = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(100)])
-        yield _versus("call_overhead", "100 Linear(4, 4)", "us", deep, (torch.ones(1, 4),), peer)
+        yield _versus("call_overhead", "100 Linear(4, 4)", "us", deep, (torch.ones(1, 4),), peer, weights=True)
 
 
 def pointwise(peer):
@@ -82,10 +83,10 @@ def hf_models(peer):
     for name in models.MODELS:
         with _no_grad():
             model, inputs = models.build(name)
-            yield _versus("models", f"{name}, batch 1", "ms", model, (), peer, inputs, seconds=5.0)
+            yield _versus("models", f"{name}, batch 1", "ms", model, (), peer, inputs, seconds=5.0, weights=True)
             if name in ("BertModel", "ViTModel"):
                 inputs = models.make_inputs(name, batch=8)
-                yield _versus("models", f"{name}, batch 8", "ms", model, (), peer, inputs, seconds=8.0)
+                yield _versus("models", f"{name}, batch 8", "ms", model, (), peer, inputs, seconds=8.0, weights=True)
 
 
 def vision(peer):
@@ -95,7 +96,7 @@ def vision(peer):
     for name in ("resnet50", "mobilenet_v2", "convnext_tiny"):
         with _no_grad() as torch:
             model = getattr(torchvision.models, name)(weights=None).eval()
-            yield _versus("vision", f"{name}, 1x3x224x224", "ms", model, (torch.randn(1, 3, 224, 224),), peer, seconds=5.0)
+            yield _versus("vision", f"{name}, 1x3x224x224", "ms", model, (torch.randn(1, 3, 224, 224),), peer, seconds=5.0, weights=True)
 
 
 def numpy_functions(peer):
@@ -123,16 +124,26 @@ def numpy_functions(peer):
         best = min(others, key=lambda name: times[name][0], default=None)
         told = {"eager": times["eager"], "framejit": times["framejit"]} | ({"peer": times[best]} if best else {})
         all_of = ", ".join(f"{name} {times[name][0] * 1e3:.3g}" for name in others)
-        yield measure.record("numpy", metric + (f" ({all_of})" if best else ""), "ms", **{k: v[0] for k, v in told.items()}), [v[1] for v in told.values()]
+        yield measure.record("numpy", metric, "ms", told, note=f"peers in ms: {all_of}" if best else None)
 
 
 def cold(peer):
+    """Fresh processes by turns: five of eager and framejit, two of the peer, which takes so much longer that noise is no matter."""
+    import statistics
+
     from . import cold as processes
 
-    for name, unit in (("one line", "s"), ("BertModel", "s")):
-        first = {who: processes.first_call(name, who) for who in ("eager", "framejit", *(["peer"] if peer else []))}
-        yield measure.record("cold", f"{name}: first call of a fresh process", unit, **{w: f["seconds"] for w, f in first.items()}), None
-        yield measure.record("cold", f"{name}: capture, a framework call", "us", framejit=first["framejit"]["capture"]), None
+    for name in ("one line", "BertModel"):
+        calls = {who: [] for who in ("eager", "framejit", *(["peer"] if peer else []))}
+        for turn in range(5):
+            for who, seen in calls.items():
+                if who != "peer" or turn < 2:
+                    seen.append(processes.first_call(name, who))
+        seconds = {who: [f["seconds"] for f in seen] for who, seen in calls.items()}
+        times = {who: measure.summary(s) if len(s) > 2 else statistics.mean(s) for who, s in seconds.items()}
+        yield measure.record("cold", f"{name}: first call of a fresh process", "s", times)
+        capture = [f["capture"] for f in calls["framejit"]]
+        yield measure.record("cold", f"{name}: capture, a framework call", "us", {"framejit": measure.summary(capture)})
 
 
 def memory(peer):
@@ -144,7 +155,7 @@ def memory(peer):
         for kept in "10":
             ours = processes.first_call(name, "framejit", FRAMEJIT_PACK_WEIGHTS=kept)
             what = f"{ours['kept']:.0f} MiB of them packed weights" if kept == "1" else "pack_weights=0"
-            yield measure.record("memory", f"{name}: {what}", "MiB", **{w: r["MiB"] + r["base"] for w, r in (("eager", eager), ("framejit", ours))}), None
+            yield measure.record("memory", f"{name}: {what}", "MiB", {w: r["MiB"] + r["base"] for w, r in (("eager", eager), ("framejit", ours))})
 
 
 def training(peer):
@@ -178,13 +189,13 @@ def dynamic(peer):
             for each in inputs:
                 call(**each)
             first[name] = time.perf_counter() - start
-        yield measure.record("dynamic", "tiny BERT, 20 shapes, compiles included", "s", **first), None
+        yield measure.record("dynamic", "tiny BERT, 20 shapes, compiles included", "s", first)
 
         def bind(call):
             return lambda: [call(**each) for each in inputs]
 
         times = measure.interleaved({name: bind(call) for name, call in contenders.items()})
-        yield measure.record("dynamic", "tiny BERT, 20 shapes, compiled", "ms", **{k: v[0] for k, v in times.items()}), [v[1] for v in times.values()]
+        yield measure.record("dynamic", "tiny BERT, 20 shapes, compiled", "ms", times)
 
         for small, shape in ((True, (4, 64)), (False, (2, 96))):  # what symbolic sizes cost: "eager" is framejit with constant ones
             model, _ = models.build("BertModel", small=small)
@@ -192,7 +203,7 @@ def dynamic(peer):
             both = {"eager": framejit.compile(model, dynamic=False), "framejit": framejit.compile(model, dynamic=True)}
             times = measure.interleaved({name: (lambda c=call: c(**arguments)) for name, call in both.items()})
             name = f"{'tiny BERT' if small else 'BERT-base'} {shape[0]}x{shape[1]}, eager = constant sizes"
-            yield measure.record("dynamic", name, "ms", **{k: v[0] for k, v in times.items()}), [v[1] for v in times.values()]
+            yield measure.record("dynamic", name, "ms", times)
 
 
 CASES = {

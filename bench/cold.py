@@ -1,4 +1,5 @@
-"""Cold numbers: the first call in a fresh process with empty caches, after torch and transformers were imported; what of it is
+"""Cold numbers: the first call in a fresh process with empty caches, after torch, transformers and the compiler (ours, or the modules
+of torch.compile and its backend) were imported; what of it is
 capture, per framework call; and the memory that a model's calls need."""
 
 import contextlib
@@ -26,6 +27,7 @@ if who == "framejit":
     import framejit
     wrap = framejit.compile
 elif who == "peer":
+    import torch._dynamo, torch._inductor.codecache, torch._inductor.codegen.cpp, torch._inductor.compile_fx
     wrap = torch.compile
 from bench.training import memory
 before = memory("VmRSS")

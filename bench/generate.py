@@ -8,7 +8,7 @@ CACHES = {"growing": {}, "static": {"cache_implementation": "static", "disable_c
 
 
 def rows(peer, device="cpu", dtype=None, prompt=64, tokens=64, rounds=(3, 9)):
-    """(row, spreads) of each model and cache; a token's time. The peer compiles `forward`, too, with a static cache in mode reduce-overhead on a GPU."""
+    """A row of each model and cache; a token's time. The peer compiles `forward`, too, with a static cache in mode reduce-overhead on a GPU."""
     import copy
 
     import framejit
@@ -39,6 +39,6 @@ def rows(peer, device="cpu", dtype=None, prompt=64, tokens=64, rounds=(3, 9)):
                 for call in contenders.values():
                     call()
                 times = measure.interleaved(contenders, 0.0 if device != "cpu" else 20.0, rounds)
-            label = f"{name}, {cache} cache, a token{'' if same else ' (other tokens: rounding)'}"
-            row = measure.record("generate", label, "ms", **{who: seconds / tokens for who, (seconds, _) in times.items()})
-            yield row, [spread for _, spread in times.values()]
+            times = {who: (seconds / tokens, spread) for who, (seconds, spread) in times.items()}
+            note = None if same else "other tokens than eager's: rounding decides between equally likely ones"
+            yield measure.record("generate", f"{name}, {cache} cache, a token", "ms", times, note)

@@ -1,7 +1,7 @@
 """The GPU tables: kernels, launch path, models, training steps. `tools/dev gpu-bench`; needs a GPU.
 
-Kernel time: a CUDA graph of 20 launches over rotating inputs, divided by 20, for every contender alike; called: wall clock
-of calls from Python, one after the other. Launch path: host time of a call. Models: wall clock of back-to-back calls, synchronised at the end.
+Contenders take turns. Kernel time: a CUDA graph of 20 launches over rotating inputs, divided by 20, for every contender alike; called: wall clock
+of calls from Python, one after the other. Launch path: host time of a call. Models, training: wall clock of back-to-back calls, synchronised at the end.
 First: the first training step of a fresh process with empty caches, after a step of eager has opened the libraries.
 """
 
@@ -14,7 +14,7 @@ import sys
 import time
 
 import bench  # noqa: F401 (makes torchvision importable)
-from bench import models
+from bench import measure, models
 
 SHAPES = {"BertModel": (16, 128), "GPT2LMHeadModel": (8, 512), "LlamaModel": (8, 512), "ViTModel": (32, None), "ResNetModel": (32, None)}
 TRAINING = {name: SHAPES[name] for name in ("BertModel", "GPT2LMHeadModel", "LlamaModel", "ViTModel")}
@@ -23,13 +23,17 @@ rows = []
 target = None  # file for the results: whole after every row
 
 
-def show(case, metric, unit, **values):
-    row = {"case": case, "metric": metric, "unit": unit, **{k: v if v is None else round(v, 5) for k, v in values.items()}}
-    for other in ("eager", "peer", "reduce_overhead"):
-        if values.get(other) and values.get("framejit"):
-            row[f"vs_{other}"] = round(values[other] / values["framejit"], 3)
-    rows.append(row)
-    print("  ".join(f"{k} {v}" for k, v in row.items()), flush=True)
+def show(case, metric, unit, times, **more):
+    """A row (bench/measure.py): times in `unit` already, numbers or (number, spread)."""
+    known = {who: value if isinstance(value, tuple) else (value, None) for who, value in times.items() if value is not None}
+    row = {"case": case, "metric": metric, "unit": unit, **{who: round(value, 5) for who, (value, _) in known.items()}}
+    row |= {name: value if isinstance(value, str) else round(value, 5) for name, value in more.items()}
+    for who, (value, _) in known.items():
+        if who != "framejit" and known.get("framejit", (0,))[0]:
+            row[f"vs_{who}"] = round(value / known["framejit"][0], 3)
+    spread = {who: round(noise, 4) for who, (_, noise) in known.items() if noise is not None}
+    rows.append(row | ({"spread": spread} if spread else {}))
+    print("  ".join(f"{k} {v}" for k, v in rows[-1].items()), flush=True)
     if target:
         with open(target, "w", encoding="utf-8") as out:
             json.dump({**about(), "rows": rows}, out, indent=1)
@@ -44,29 +48,22 @@ def about():
             versions[package] = __import__(package).__version__
         except ImportError:
             pass
-    return {"device": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(), "versions": versions}
+    return {
+        "device": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(), "commit": measure.commit(),
+        "command": "tools/dev gpu-bench " + " ".join(sys.argv[1:]), "versions": versions,
+    }  # fmt: skip
 
 
-def median_of(function, seconds=0.25, least=5):
+def called(contenders, seconds):
+    """{name: (milliseconds a call, spread)}: batches of calls from Python, by turns, each synchronised at its end."""
     import torch
 
-    for _ in range(3):
-        function()
-    torch.cuda.synchronize()
-    samples, begin = [], time.perf_counter()
-    while len(samples) < least or time.perf_counter() - begin < seconds:
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        function()
-        function()
-        function()
-        torch.cuda.synchronize()
-        samples.append((time.perf_counter() - start) / 3)
-    return statistics.median(samples)
+    times = measure.interleaved(contenders, seconds, wait=torch.cuda.synchronize)
+    return {who: (value * 1e3, spread) for who, (value, spread) in times.items()}
 
 
-def kernel_time(function, inputs, launches=20):
-    """Microseconds on the device."""
+def captured(function, inputs, launches=20):
+    """A CUDA graph of so many calls over rotating inputs."""
     import torch
 
     side = torch.cuda.Stream()
@@ -81,31 +78,25 @@ def kernel_time(function, inputs, launches=20):
     with torch.cuda.graph(graph):
         for i in range(launches):
             function(*inputs[i % len(inputs)])
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    samples = []
-    for _ in range(12):
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        samples.append(begin.elapsed_time(end) * 1000 / launches)
-    del graph
-    return statistics.median(samples[2:])
+    return graph
 
 
-def called_time(function, inputs, calls=60):
-    """Microseconds of a call, its kernels included."""
+def kernel_times(functions, inputs, launches=20):
+    """{name: (microseconds of a call on the device, spread)}: graphs of 20 calls, replayed by turns."""
     import torch
 
-    samples = []
-    for _ in range(7):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for i in range(calls):
-            function(*inputs[i % len(inputs)])
-        torch.cuda.synchronize()
-        samples.append((time.perf_counter() - start) / calls * 1e6)
-    return statistics.median(samples[1:])
+    graphs = {who: captured(function, inputs, launches) for who, function in functions.items()}
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    samples = {who: [] for who in graphs}
+    for turn in range(13):
+        for who, graph in graphs.items():
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            if turn > 1:
+                samples[who].append(begin.elapsed_time(end) * 1000 / launches)
+    return {who: measure.summary(values) for who, values in samples.items()}
 
 
 def copy_bandwidth():
@@ -133,7 +124,7 @@ def copy_time(size, known={}):  # noqa: B006 (kept for other cases of that size)
 
     if size not in known:
         inputs = [(torch.randn(size // 8, device="cuda"),) for _ in range(min(8, max(2, (400 << 20) // size)))]
-        known[size] = kernel_time(framejit.compile(lambda x: x + 1, dynamic=True), inputs)
+        known[size] = kernel_times({"copy": framejit.compile(lambda x: x + 1, dynamic=True)}, inputs)["copy"][0]
     return known[size]
 
 
@@ -170,61 +161,53 @@ def contenders(function, peer):
     import framejit
     import torch
 
-    yield "eager", function
-    yield "framejit", framejit.compile(function, dynamic=False)
+    made = {"eager": function, "framejit": framejit.compile(function, dynamic=False)}
     if peer:
         torch._dynamo.reset()
-        yield "peer", torch.compile(function, dynamic=False)
+        made["peer"] = torch.compile(function, dynamic=False)
+    return made
 
 
 def kernels(peer, only):
     import torch
 
     bandwidth = copy_bandwidth()
-    show("copy 1 GiB", "GB/s", "GB/s", framejit=None, device=bandwidth)
+    show("copy 1 GiB", "GB/s", "GB/s", {"device": bandwidth})
     ratios = []
     with torch.no_grad():
         for name, function, inputs, size in kernel_cases():
             if only and only not in name:
                 continue
-            times, called = {}, {}
-            for who, call in contenders(function, peer):
-                try:
-                    times[who] = kernel_time(call, inputs)
-                    called[who] = called_time(call, inputs)
-                except Exception as error:  # noqa: BLE001: a table with a hole says more than none
-                    print(f"{name}: {who}: {type(error).__name__}: {str(error)[:300]}", flush=True)
-                    torch.cuda.synchronize()
-            if "framejit" in times:
-                times["share_of_copy"] = size / times["framejit"] / 1e3 / bandwidth
-                times["copy_of_as_much"] = copy_time(size)
-                times["share_of_that_copy"] = times["copy_of_as_much"] / times["framejit"]
-            show(name, "kernel", "us", **times)
-            show(name, "called", "us", **called)
-            if "framejit" in called and "peer" in called:
-                ratios.append(called["peer"] / called["framejit"])
+            compiled = contenders(function, peer)
+            times = kernel_times(compiled, inputs)
+            bound = {"share_of_copy": size / times["framejit"][0] / 1e3 / bandwidth, "copy_of_as_much": copy_time(size)}
+            show(name, "kernel", "us", times, **bound, share_of_that_copy=bound["copy_of_as_much"] / times["framejit"][0])
+            turns = {who: (lambda call=call: [call(*x) for x in inputs]) for who, call in compiled.items()}
+            from_python = {who: (1e3 * ms / len(inputs), spread) for who, (ms, spread) in called(turns, 0.2).items()}
+            show(name, "called", "us", from_python)
+            if peer:
+                ratios.append(from_python["peer"][0] / from_python["framejit"][0])
     if ratios:
-        show("called from Python, geometric mean", "vs_peer", "times", framejit=None, vs_peer=statistics.geometric_mean(ratios))
+        show("called from Python, geometric mean", "vs_peer", "times", {}, vs_peer=statistics.geometric_mean(ratios))
 
 
 def launch_path(peer):
     import torch
 
     x, y = torch.randn(16, device="cuda"), torch.randn(16, device="cuda")
-    times = {}
+    samples = {}
     with torch.no_grad():
-        for who, call in contenders(lambda x, y: x * y + 1, peer):
+        compiled = contenders(lambda x, y: x * y + 1, peer)
+        for call in compiled.values():
             call(x, y), call(x, y)
-            samples = []
-            for _ in range(30):
+        for _ in range(30):
+            for who, call in compiled.items():
                 torch.cuda.synchronize()
                 start = time.perf_counter()
                 for _ in range(200):
                     call(x, y)
-                samples.append((time.perf_counter() - start) / 200 * 1e6)
-            torch.cuda.synchronize()
-            times[who] = statistics.median(samples)
-    show("x*y+1 on 16 floats", "host time of a call", "us", **times)
+                samples.setdefault(who, []).append((time.perf_counter() - start) / 200 * 1e6)
+    show("x*y+1 on 16 floats", "host time of a call", "us", {who: measure.summary(values) for who, values in samples.items()})
 
 
 def make_model(name, batch, length):
@@ -239,51 +222,58 @@ def make_model(name, batch, length):
     return timm.create_model(name).eval(), {"x": torch.randn(batch, 3, 224, 224)}
 
 
+def begun(label, first, peak, call):
+    """Notes the time of the first call and the memory that four calls need, beside what was there before them."""
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    first[label] = time.perf_counter() - start
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    peak[label] = (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
 def model_table(peer, only, dtypes):
-    """Our calls for all models come before the first of torch.compile's, which patches torch.nn.Module when it is first used."""
     import gc
 
     import framejit
     import torch
 
-    contenders = {"eager": lambda m: m, "framejit": framejit.compile}
-    peers = {"peer": torch.compile, "reduce_overhead": lambda m: torch.compile(m, mode="reduce-overhead")}
-    if peer != "all":
-        del peers["reduce_overhead"]
+    makes = {"eager": lambda m: m, "framejit": framejit.compile}
+    if peer:
+        # Weights never change here, so the peer may freeze them; ours are kept in another form on the CPU only.
+        makes["peer"] = torch.compile
+    if peer == "all":
+        makes["reduce_overhead"] = lambda m: torch.compile(m, mode="reduce-overhead")
     names = {**SHAPES, **dict.fromkeys(TIMM, (32, None))}
-    cases = [(name, dtype, *names[name]) for dtype in dtypes for name in names if only in name]
-    seen = {}
-    for turn in [contenders, *([peers] if peer else [])]:
-        for case in cases:
-            name, dtype, batch, length = case
-            times, first, peak = seen.setdefault(case, ({}, {}, {}))
-            module, keywords = make_model(name, batch, length)
-            keywords = {k: v.cuda().to(dtype) if v.is_floating_point() else v.cuda() for k, v in keywords.items()}
-            module = module.to(dtype).cuda()
-            with torch.no_grad():
-                for label, make in turn.items():
-                    if turn is peers:
-                        torch._dynamo.reset()
-                    call = make(module)
-                    torch.cuda.synchronize()
-                    torch.cuda.reset_peak_memory_stats()
-                    start = time.perf_counter()
-                    call(**keywords)
-                    torch.cuda.synchronize()
-                    first[label] = time.perf_counter() - start
-                    times[label] = median_of(lambda: call(**keywords), seconds=0.5) * 1e3
-                    peak[label] = torch.cuda.max_memory_allocated() / 2**20
-                if turn is contenders:
-                    peak["graphs"] = framejit.explain(module)(**keywords).graph_count
-            short = f"{name} {str(dtype).removeprefix('torch.')} {batch}x{length or 224}"
-            print(short, {k: round(v, 3) for k, v in times.items()}, flush=True)
-            if turn is peers or not peer:
-                show(short, "a call", "ms", **times)
-                show(short, "first call", "s", **first)
-                show(short, "peak memory", "MiB", **peak)
-            del module, call
-            gc.collect()
-            torch.cuda.empty_cache()
+    for name, dtype in [(name, dtype) for dtype in dtypes for name in names if only in name]:
+        batch, length = names[name]
+        module, keywords = make_model(name, batch, length)
+        keywords = {k: v.cuda().to(dtype) if v.is_floating_point() else v.cuda() for k, v in keywords.items()}
+        module = module.to(dtype).cuda()
+        weights = torch.cuda.memory_allocated() / 2**20
+        first, peak, calls = {}, {}, {}
+        torch._dynamo.reset()
+        with torch.no_grad():
+            for label, make in makes.items():
+                compiled = make(module)
+                calls[label] = lambda compiled=compiled: compiled(**keywords)  # noqa: B023
+                begun(label, first, peak, calls[label])
+            graphs = framejit.explain(module)(**keywords).graph_count
+            times = called(calls, 1.0)
+        short = f"{name} {str(dtype).removeprefix('torch.')} {batch}x{length or 224}"
+        show(short, "a call", "ms", times)
+        show(short, "first call", "s", first)
+        show(short, "peak memory", "MiB", {who: value + weights for who, value in peak.items()}, graphs=graphs)
+        del module, compiled, calls
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def train_step(module, keywords, make, whole):
@@ -291,7 +281,7 @@ def train_step(module, keywords, make, whole):
     import torch
 
     call = module if whole else make(module)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-5)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-5, fused=True)  # for every contender
 
     def step():
         optimizer.zero_grad()
@@ -306,63 +296,38 @@ def train_step(module, keywords, make, whole):
 
 
 def training_table(peer, only):
-    """Modules in training mode, dropout included. Host: until the last of ten calls has returned, divided by ten. As in model_table,
-    torch.compile comes last."""
+    """Modules in training mode, dropout included, each contender with a copy of the model."""
     import copy
     import gc
 
     import framejit
     import torch
 
-    contenders = {"eager": (lambda f: f, False), "framejit": (framejit.compile, False), "framejit_step": (framejit.compile, True)}
-    seen = {}
-    for turn in (contenders, *([{"peer": (torch.compile, False)}] if peer else [])):
-        for name, (batch, length) in TRAINING.items():
-            if only not in name:
-                continue
-            first_module, keywords = make_model(name, batch, length)
-            first_module = first_module.train()
-            keywords = {k: v.cuda() for k, v in keywords.items()}
-            times, host, first, peak = seen.setdefault(name, ({}, {}, {}, {}))
-            for label, (make, whole) in turn.items():
-                gc.collect()
-                torch.cuda.empty_cache()
-                module, losses = copy.deepcopy(first_module).cuda(), []
-                try:
-                    torch.manual_seed(0)
-                    step = train_step(module, keywords, make, whole)
-                    torch.cuda.synchronize()
-                    start = time.perf_counter()
-                    losses.append(step())
-                    torch.cuda.synchronize()
-                    first[label] = time.perf_counter() - start
-                    losses += [step() for _ in range(4)]
-                    torch.cuda.reset_peak_memory_stats()
-                    times[label] = median_of(step, seconds=1.0) * 1e3
-                    samples = []
-                    for _ in range(3):
-                        torch.cuda.synchronize()
-                        start = time.perf_counter()
-                        for _ in range(10):
-                            step()
-                        samples.append((time.perf_counter() - start) * 100)
-                    torch.cuda.synchronize()
-                    host[label] = statistics.median(samples)
-                    peak[label] = torch.cuda.max_memory_allocated() / 2**20
-                except Exception as error:  # noqa: BLE001: a table with a hole says more than none
-                    print(f"{name}: {label}: {type(error).__name__}: {str(error)[:500]}", flush=True)
-                    torch.cuda.synchronize()
-                print(name, label, [f"{x[label]:.3f}" for x in (times, host, first, peak) if label in x], [f"{x.item():.5f}" for x in losses], flush=True)
-                module = step = None
-                if turn is not contenders:
-                    torch._dynamo.reset()
-            if turn is contenders and peer:
-                continue
-            short = f"train {name} {batch}x{length or 224}"
-            show(short, "a step", "ms", **times)
-            show(short, "host time of a step", "ms", **host)
-            show(short, "first step", "s", **first)
-            show(short, "peak memory", "MiB", **peak)
+    makes = {"eager": (lambda f: f, False), "framejit": (framejit.compile, False), "framejit_step": (framejit.compile, True)}
+    if peer:
+        makes["peer"] = (torch.compile, False)
+    for name, (batch, length) in TRAINING.items():
+        if only not in name:
+            continue
+        original, keywords = make_model(name, batch, length)
+        original, keywords = original.train(), {k: v.cuda() for k, v in keywords.items()}
+        first, peak, steps, losses = {}, {}, {}, {}
+        torch._dynamo.reset()
+        for label, (make, whole) in makes.items():
+            torch.manual_seed(0)
+            before = torch.cuda.memory_allocated() / 2**20
+            steps[label] = train_step(copy.deepcopy(original).cuda(), keywords, make, whole)
+            begun(label, first, peak, steps[label])
+            peak[label] += torch.cuda.memory_allocated() / 2**20 - before  # weights and the optimizer's state, which stay
+            losses[label] = [round(steps[label]().item(), 5) for _ in range(2)]
+        print(name, losses, flush=True)
+        short = f"train {name} {batch}x{length or 224}"
+        show(short, "a step", "ms", called(steps, 3.0))
+        show(short, "first step", "s", first)
+        show(short, "peak memory", "MiB", peak)
+        steps = None
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def generate_table(peer):
@@ -371,8 +336,9 @@ def generate_table(peer):
 
     from bench import generate
 
-    for row, _ in generate.rows(peer, "cuda", torch.bfloat16, prompt=128, tokens=128, rounds=(3, 3)):
-        show(row["metric"], "generation", "ms", **{who: row[who] for who in ("eager", "framejit", "peer") if row[who]})
+    for row in generate.rows(peer, "cuda", torch.bfloat16, prompt=128, tokens=128, rounds=(3, 3)):
+        times = {who: (row[who], row["spread"][who]) for who in ("eager", "framejit", "peer") if who in row}
+        show(row["metric"], "generation", "ms", times, **({"note": row["note"]} if "note" in row else {}))
 
 
 def first_step(name, who):
@@ -407,7 +373,7 @@ def first_table(peer, only):
                 done = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, check=True)
             seconds.update(json.loads(done.stdout.splitlines()[-1]))
         if seconds:
-            show(f"train {name}", "first step, fresh process", "s", **seconds)
+            show(f"train {name}", "first step, fresh process", "s", seconds)
 
 
 def main():

@@ -1,9 +1,16 @@
-"""Timing: the contenders of one case take turns within one run, so that a slow phase of the machine hits all of them."""
+"""Timing and rows of results. The contenders of one case take turns within one run, so that a slow phase of the machine hits all
+of them. A row is a dict: case, metric, unit, the median of each contender in `unit`, `spread` (half the distance of the quartiles
+over the median) where it was sampled, and vs_x = x's time over framejit's. In a file it also names commit, command, date and machine."""
 
+import datetime
 import gc
 import json
 import statistics
+import subprocess
 import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def repetitions(fn, target=2e-3):
@@ -19,15 +26,16 @@ def repetitions(fn, target=2e-3):
     return max(1, min(100_000, int(target / max(once, 1e-9))))
 
 
-def interleaved(contenders, seconds=3.0, rounds=(7, 60)):
+def interleaved(contenders, seconds=3.0, rounds=(7, 60), wait=lambda: None):
     """{name: (median seconds a call, relative spread)}; spread: half the distance of the quartiles over the median.
 
     contenders: {name: function without arguments}. Every round calls each once (or a batch of calls if they are short),
-    in rotating order; at least rounds[0] rounds, then until `seconds` are over.
+    in rotating order; at least rounds[0] rounds, then until `seconds` are over. wait: called before and after each batch, on the clock
+    (a device's synchronize).
     """
     for fn in contenders.values():  # warm
         fn()
-    batch = {name: repetitions(fn) for name, fn in contenders.items()}
+    batch = {name: repetitions(lambda f=fn: (f(), wait())) for name, fn in contenders.items()}
     samples = {name: [] for name in contenders}
     names = list(contenders)
     gc.collect()
@@ -36,47 +44,67 @@ def interleaved(contenders, seconds=3.0, rounds=(7, 60)):
     while number < rounds[0] or (number < rounds[1] and time.perf_counter() - begin < seconds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             fn, count = contenders[name], batch[name]
+            wait()
             start = time.perf_counter()
             for _ in range(count):
                 fn()
+            wait()
             samples[name].append((time.perf_counter() - start) / count)
         number += 1
-    result = {}
-    for name, values in samples.items():
-        low, middle, high = statistics.quantiles(values, n=4)
-        result[name] = (middle, (high - low) / 2 / middle)
-    return result
+    return {name: summary(values) for name, values in samples.items()}
+
+
+def summary(values):
+    """(median, spread)."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return middle, (high - low) / 2 / middle
 
 
 UNITS = {"MiB": 1, "us": 1e6, "ms": 1e3, "s": 1.0, "": 1.0}
 
 
-def record(case, metric, unit, **seconds):
-    """One JSON line of design section 15; values in `unit`, vs_x = x's time / framejit's."""
+def record(case, metric, unit, times, note=None):
+    """A row. times: {contender: seconds, or (seconds, spread), or None}; values are kept in `unit`."""
     scale = UNITS[unit]
+    known = {name: value if isinstance(value, tuple) else (value, None) for name, value in times.items() if value is not None}
     row = {"case": case, "metric": metric, "unit": unit}
-    for name in ("eager", "framejit", "peer"):
-        value = seconds.get(name)
-        row[name] = None if value is None else round(value * scale, 6)
-    for name in ("eager", "peer"):
-        row[f"vs_{name}"] = round(seconds[name] / seconds["framejit"], 3) if seconds.get(name) and seconds.get("framejit") else None
-    return row
+    row |= {name: round(value * scale, 6) for name, (value, _) in known.items()}
+    for name, (value, _) in known.items():
+        if name != "framejit" and known.get("framejit", (0,))[0]:
+            row[f"vs_{name}"] = round(value / known["framejit"][0], 3)
+    spread = {name: round(noise, 4) for name, (_, noise) in known.items() if noise is not None}
+    return row | ({"spread": spread} if spread else {}) | ({"note": note} if note else {})
 
 
-def show(row, spread=None):
+def show(row):
     def number(value):
         return f"{value:10.4g}" if value is not None else f"{'-':>10}"
 
     ratio = lambda v: f"{v:6.2f}x" if v is not None else f"{'-':>7}"  # noqa: E731
-    noise = f" +-{100 * max(spread):.0f}%" if spread else ""
-    print(f"{row['case']:14} {row['metric']:42} {number(row['eager'])} {number(row['framejit'])} {number(row['peer'])} {row['unit']:3}"
-          f" {ratio(row['vs_eager'])} {ratio(row['vs_peer'])}{noise}", flush=True)  # fmt: skip
+    noise = f" +-{100 * max(row['spread'].values()):.0f}%" if row.get("spread") else ""
+    print(f"{row['case']:14} {row['metric']:42} {number(row.get('eager'))} {number(row.get('framejit'))} {number(row.get('peer'))} {row['unit']:3}"
+          f" {ratio(row.get('vs_eager'))} {ratio(row.get('vs_peer'))}{noise}{'  ' + row['note'] if 'note' in row else ''}", flush=True)  # fmt: skip
 
 
-def append(path, rows, machine):
+def append(path, rows, command):
+    """Adds the rows to a file of JSON lines; each says what was run, where, and on which commit."""
+    about = {"commit": commit(), "command": command, "date": datetime.date.today().isoformat(), "machine": machine()}
     with open(path, "a", encoding="utf-8") as out:
         for row in rows:
-            out.write(json.dumps({**row, "machine": machine}) + "\n")
+            out.write(json.dumps({**row, **about}) + "\n")
+
+
+def commit():
+    """The commit that is measured: git's, with a + where files were changed, or what was noted when this folder was packed."""
+    note = ROOT / "commit.txt"
+    if note.exists():
+        return note.read_text().strip()
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=False)
+    if head.returncode:
+        return "unknown"
+    changed = subprocess.run([*git, "status", "--porcelain", "-uno", "src", "include", "pymodule"], capture_output=True, text=True, check=False)
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
 def machine():

@@ -41,7 +41,8 @@ def stepper(model, inputs, compile, optimizer="SGD", whole=False):
     import torch
 
     call = model if whole else compile(model)
-    optimizer = getattr(torch.optim, optimizer)(model.parameters(), lr=1e-5)
+    # Every contender has torch's fused update where a compiled step of ours runs it.
+    optimizer = getattr(torch.optim, optimizer)(model.parameters(), lr=1e-5, fused=True)
 
     def step():
         optimizer.zero_grad()
@@ -67,10 +68,10 @@ def mean(rows, metric, unit):
     """The row of geometric means of these rows: their quotients are the means of the rows' quotients."""
     means = {}
     for who in ("eager", "framejit", "peer"):
-        values = [row[who] for row in rows]
+        values = [row.get(who) for row in rows]
         if all(values):
             means[who] = math.exp(sum(map(math.log, values)) / len(values)) / measure.UNITS[unit]
-    return measure.record("training", f"geometric mean, {metric}", unit, **means), None
+    return measure.record("training", f"geometric mean, {metric}", unit, means)
 
 
 def rows(peer):
@@ -79,10 +80,10 @@ def rows(peer):
     whos = ("eager", "framejit", *(["peer"] if peer else []))
     seen = {}
 
-    def row(name, metric, unit, spread=None, **values):
-        made = measure.record("training", f"{name}, {metric}", unit, **values)
+    def row(name, metric, unit, values):
+        made = measure.record("training", f"{name}, {metric}", unit, values)
         seen.setdefault((metric, unit), []).append(made)
-        return made, spread
+        return made
 
     for name in MODELS:
         model, inputs = build(name)
@@ -94,11 +95,11 @@ def rows(peer):
                 for _ in range(3):  # what the first step makes is there from the second on, and may be compiled for
                     step()
             times = measure.interleaved(contenders, 5.0)
-            yield row(name, metric, "ms", [v[1] for v in times.values()], **{k: v[0] for k, v in times.items()})
+            yield row(name, metric, "ms", times)
         del model, contenders
         fresh = {who: first_steps(name, who) for who in whos}
-        yield row(name, "first step", "s", **{who: f.get("seconds") for who, f in fresh.items()})
-        yield row(name, "peak memory", "MiB", **{who: f.get("MiB") for who, f in fresh.items()})
+        yield row(name, "first step", "s", {who: f.get("seconds") for who, f in fresh.items()})
+        yield row(name, "peak memory", "MiB", {who: f.get("MiB") for who, f in fresh.items()})
     for (metric, unit), made in seen.items():
         yield mean(made, metric, unit)
 

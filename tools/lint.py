@@ -106,8 +106,18 @@ def check_symbols():
                 report(f"build/{name}", 0, f"needs {library} at run time")
 
 
+def check_documents():
+    """Figures in documents are those of bench/results/."""
+    sys.path.insert(0, str(ROOT))
+    from bench import performance
+
+    for name in performance.stale():
+        report(name, 1, "does not say what bench/results/ says (tools/dev performance)")
+
+
 def main():
     paths = sys.argv[1:]
+    check_documents()
     check_sources(paths)
     check_breaks()
     check_format(paths)

@@ -1,0 +1,192 @@
+"""docs/performance.md and the README's table, made from the files in bench/results/. Standard library only.
+
+`tools/dev performance` writes both; `tools/dev lint` fails where they differ from what the files say.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+DOCUMENT = ROOT / "docs" / "performance.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- results: written by tools/dev performance -->", "<!-- end of results -->"
+
+CONTENDERS = {"eager": "eager", "framejit": "framejit", "framejit_step": "framejit, whole step", "peer": "peer", "reduce_overhead": "peer, reduce-overhead"}
+EXTRA = {"share_of_copy": "of the copy bandwidth", "share_of_that_copy": "of a copy of as much", "graphs": "graphs"}
+
+# The README's rows: (file's name begins with, case or metric as in the file, its label there).
+HEADLINES = (
+    ("cpu-", "x*y+1, 16 floats, torch", "`x*y+1` on 16 floats: a call"),
+    ("cpu-", "one line: first call of a fresh process", "the same: first call of a fresh process"),
+    ("cpu-", "gelu+layernorm+residual 4096x1024", "gelu, layer norm, residual, 4096x1024"),
+    ("cpu-", "Black-Scholes 1M", "Black-Scholes in NumPy, 1M options"),
+    ("cpu-", "BertModel, batch 1", "BERT-base, batch 1"),
+    ("cpu-", "ResNetModel, batch 1", "ResNet-50, batch 1"),
+    ("gpu-models-", "BertModel bfloat16 16x128", "BERT-base, bfloat16, 16x128, GPU"),
+    ("gpu-models-", "LlamaModel float32 8x512", "Llama (8 layers), float32, 8x512, GPU"),
+    ("gpu-training-", "train GPT2LMHeadModel 8x512", "GPT-2, training step, 8x512, GPU"),
+)
+
+INTRODUCTION = """# Performance
+
+This page is written by `tools/dev performance` from the files in `bench/results/`. Every number comes from the file that stands
+above its table, which also names the commit, the command, the machine and the date.
+
+How to read the tables:
+
+- *eager* is the program as written. *framejit* is the same program behind `framejit.compile`. *peer* is torch.compile. For NumPy
+  programs the peer is the faster one of Numba and JAX.
+- All contenders of a row take turns in one process. The figures are medians.
+- *against eager* is eager's time divided by ours, so that a number above 1 means that framejit is faster.
+- *spread* is half the distance of the quartiles over the median, of the noisiest contender of the row. Where the gain or the loss is not
+  larger than the spread, the table says *level* instead of a ratio.
+- The peer may freeze weights in inference on the CPU, since we keep weights in another form there. Every contender of a training step uses torch's
+  fused optimizer. A first call is measured after all imports, ours and the peer's.
+- A first call of eager compiles nothing, so framejit's is usually slower than eager's. The peer's is the one to compare with.
+"""
+
+
+def load():
+    """{file name: (what all rows share, rows)}; of rows with the same case and metric the last one counts."""
+    files = {}
+    for path in sorted(RESULTS.glob("*.json*")):
+        if path.suffix == ".json":
+            about = json.loads(path.read_text())
+            rows = about.pop("rows")
+        else:
+            rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+            about = {}
+        if all("metric" in row for row in rows):
+            files[path.name] = about, list({(row["case"], row["metric"]): row for row in rows}.values())
+    return files
+
+
+def origin(about, rows):
+    """One line for each commit and machine, with the commands that were run there."""
+    runs = {}
+    for row in rows:
+        of = {**about, **row}
+        machine = of.get("machine", {})
+        where = of["device"] if isinstance(of.get("device"), str) else f"{machine.get('cpu')}, {machine.get('cores')} cores, {' '.join(machine.get('features', []))}"
+        versions = of.get("versions") or {name: machine[name] for name in ("python", "torch", "numpy", "transformers") if machine.get(name)}
+        versions = ", ".join(f"{name} {version}" for name, version in versions.items())
+        runs.setdefault(f"- {of['date']}, commit {of['commit']}, {where}; {versions}: ", {})[f"`{of['command']}`"] = True
+    return [run + ", ".join(commands) for run, commands in runs.items()]
+
+
+def number(value, unit):
+    return "-" if value is None else f"{value:.4g} {unit}".strip()
+
+
+def noise(row, who):
+    spread = row.get("spread", {})
+    return max(spread.get("framejit", 0), spread.get(who, 0))
+
+
+def ratio(row, who):
+    """The quotient, if it says more than the noise does."""
+    value = row.get(f"vs_{who}")
+    if value is None:
+        return "-"
+    return f"{value:.2f}x" if abs(math.log(value)) > noise(row, who) else "level"
+
+
+def mean(rows, who):
+    values = [row[f"vs_{who}"] for row in rows if row.get(f"vs_{who}")]
+    return math.exp(sum(map(math.log, values)) / len(values)) if len(values) > 2 else None
+
+
+def table(rows, label):
+    """A Markdown table of rows that share their contenders' names."""
+    whos = [who for who in CONTENDERS if any(who in row for row in rows)]
+    others = [who for who in whos if who != "framejit" and any(f"vs_{who}" in row for row in rows)]
+    extra = [name for name in EXTRA if any(name in row for row in rows)]
+    noisy = any(row.get("spread") for row in rows)
+    head = [label, *(CONTENDERS[w] for w in whos), *(f"against {CONTENDERS[w]}" for w in others), *(EXTRA[e] for e in extra), *(["spread"] if noisy else [])]
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    for row in rows:
+        name = row["case"] if label == "case" else row["metric"]
+        cells = [name + (f" ({row['note']})" if "note" in row else ""), *(number(row.get(w), row["unit"]) for w in whos), *(ratio(row, w) for w in others)]
+        cells += [("-" if e not in row else f"{row[e]:.0%}" if e != "graphs" else f"{row[e]:g}") for e in extra]
+        if noisy:
+            cells.append(f"{max(row['spread'].values()):.0%}" if row.get("spread") else "-")
+        lines.append("| " + " | ".join(cells) + " |")
+    means = [f"{mean(rows, who):.2f} of {CONTENDERS[who]}" for who in others if mean(rows, who)]
+    return "\n".join(lines) + (f"\n\nGeometric means: {', '.join(means)}.\n" if means else "\n")
+
+
+def losses(files):
+    """Rows where framejit is slower than another contender by more than the spread."""
+    for name, (_, rows) in files.items():
+        for row in rows:
+            for who in ("eager", "peer"):
+                value = row.get(f"vs_{who}")
+                if value and value < 1 and -math.log(value) > max(noise(row, who), 0.005) and row["unit"] not in ("MiB", "") and not (who == "eager" and "first" in row["metric"]):
+                    label = row["metric"] if name.endswith("l") else f"{row['case']}, {row['metric']}"
+                    yield f"- {label}: {value:.2f}x of {CONTENDERS[who]} (`bench/results/{name}`)"
+
+
+def width():
+    """How many models of each suite give eager's results, and how many of those in one graph: bench/results/width.jsonl."""
+    suites = {}
+    for line in (RESULTS / "width.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        suites.setdefault(row["suite"], {})[row["model"]] = row
+    lines = ["## width.jsonl\n", "Models built from small configurations with random weights, each compared with eager (`python -m bench.width`).\n"]
+    lines += ["| suite | tried | not built | right | in one graph | other |", "| --- | --- | --- | --- | --- | --- |"]
+    for suite, models in suites.items():
+        of = {status: [m for m in models.values() if m["status"] == status] for status in {m["status"] for m in models.values()}}
+        right, skipped = of.pop("ok", []), of.pop("not built", [])
+        one = sum(m["graphs"] == 1 and not m["breaks"] for m in right)
+        other = ", ".join(f"{len(rows)} {status}: {', '.join(m['model'] for m in rows)}" for status, rows in sorted(of.items()))
+        lines.append(f"| {suite} | {len(models)} | {len(skipped)} | {len(right)} | {one} | {other or 'none'} |")
+    return "\n".join(lines) + "\n"
+
+
+def document(files):
+    parts = [INTRODUCTION, "## Where framejit is slower\n\n" + ("\n".join(losses(files)) or "Nowhere in these files.") + "\n"]
+    for name, (about, rows) in files.items():
+        parts.append(f"## {name}\n\n" + "\n".join(origin(about, rows)) + "\n")
+        key, label = ("case", "metric") if name.endswith(".jsonl") else ("metric", "case")
+        for group in dict.fromkeys(row[key] for row in rows):
+            parts.append(f"### {group}\n\n" + table([row for row in rows if row[key] == group], label))
+    return "\n".join([*parts, width()])
+
+
+def headlines(files):
+    lines = ["| case | eager | framejit | torch.compile or the best of Numba and JAX | against eager | against the peer | file |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for prefix, wanted, label in HEADLINES:
+        for name, (_, rows) in files.items():
+            row = next((r for r in rows if wanted == (r["metric"] if name.endswith("l") else r["case"])), None)
+            if name.startswith(prefix) and row:
+                cells = [label, *(number(row.get(who), row["unit"]) for who in ("eager", "framejit", "peer")), ratio(row, "eager"), ratio(row, "peer"), f"`{name}`"]
+                lines.append("| " + " | ".join(cells) + " |")
+                break
+    return "\n".join(lines)
+
+
+def readme(text, files):
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{headlines(files)}\n{END}{after}"
+
+
+def stale():
+    """Names of the documents that do not say what the results say."""
+    files = load()
+    found = [] if DOCUMENT.exists() and DOCUMENT.read_text() == document(files) else ["docs/performance.md"]
+    return found + ([] if README.read_text() == readme(README.read_text(), files) else ["README.md"])
+
+
+def main():
+    files = load()
+    DOCUMENT.write_text(document(files))
+    README.write_text(readme(README.read_text(), files))
+    print(f"{DOCUMENT.relative_to(ROOT)} and {README.name}: {sum(len(rows) for _, rows in files.values())} rows of {len(files)} files")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""What the documents show is what the program prints."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="a packed folder has no documents")
+
+
+def blocks(page, kind):
+    return re.findall(rf"^```{kind}\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.M | re.S)
+
+
+def test_the_map_shows_real_output(torch, tmp_path):
+    (tmp_path / "example.py").write_text(blocks("map.md", "python")[0])
+    env = {**os.environ, "FRAMEJIT_LOG": "guards,graph,loop", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    printed = done.stderr.replace(str(tmp_path) + os.sep, "")
+    shown = blocks("map.md", "text")
+    assert len(shown) >= 5
+    for block in shown:
+        assert block in printed, f"docs/map.md shows what is not printed:\n{block}\nprinted:\n{printed}"
+
+
+def test_links_lead_somewhere():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_files_that_documents_name_exist():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for path in re.findall(r"`((?:src|tests|pymodule|include|bench|tools)/[\w./]+\.\w+)`", page.read_text()):
+            assert (ROOT / path).exists(), f"{page.name} names {path}"
+
+
+def test_figures_are_those_of_the_results():
+    spec = importlib.util.spec_from_file_location("performance", ROOT / "bench" / "performance.py")
+    performance = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(performance)
+    assert performance.stale() == []
