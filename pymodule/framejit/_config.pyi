@@ -10,6 +10,7 @@ class Config:
     num_threads: int
     verify: bool
     cpu: str
+    symbols: str
     cuda_graphs: str
     dynamic: str
     max_unroll: int

@@ -1,9 +1,12 @@
 // The kernel cache of the process: signature and target -> machine code. Two threads that want the same kernel compile
 // it once; compile errors are not remembered.
+#include <pthread.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "codegen/codegen.h"
 #include "codegen/gpu.h"
@@ -25,8 +28,21 @@ struct Cache {
   KernelCacheInfo info;
 };
 
+Cache& TheCache();
+
+// What another thread compiled when the process forked is compiled by nobody in the child.
+void AfterForkInChild() {
+  Cache& cache = TheCache();
+  std::erase_if(cache.entries, [](const auto& e) { return e.second.kernel == nullptr; });
+  new (&cache.ready) std::condition_variable;  // the threads that waited are gone
+  cache.mutex.unlock();
+}
+
 Cache& TheCache() {
-  static Cache* cache = new Cache;  // never destroyed: threads may still run kernels at exit
+  static Cache* cache = [] {
+    pthread_atfork([] { TheCache().mutex.lock(); }, [] { TheCache().mutex.unlock(); }, AfterForkInChild);
+    return new Cache;  // never destroyed: threads may still run kernels at exit
+  }();
   return *cache;
 }
 
@@ -140,9 +156,13 @@ KernelCacheInfo GetKernelCacheInfo() {
 
 void ClearKernelCache() {
   auto& cache = codegen::TheCache();
-  std::lock_guard lock(cache.mutex);
-  std::erase_if(cache.entries, [](const auto& e) { return e.second.kernel != nullptr; });
-  cache.info = {};
+  std::vector<std::shared_ptr<const codegen::CompiledKernel>> evicted;  // freed behind the lock
+  {
+    std::lock_guard lock(cache.mutex);
+    for (const auto& [key, entry] : cache.entries) evicted.push_back(entry.kernel);
+    std::erase_if(cache.entries, [](const auto& e) { return e.second.kernel != nullptr; });
+    cache.info = {};
+  }
   codegen::ClearGpuKernels();
 }
 

@@ -1,18 +1,13 @@
-// TargetMachine -> object in memory -> RuntimeDyld. RuntimeDyld links these tiny objects in half of JITLink's time and
-// needs no LLJIT. A TargetMachine is not thread safe and costs 0.25 ms: each compiling thread keeps one per Isa.
+// TargetMachine -> object in memory -> linker.cc. A TargetMachine is not thread safe and costs 0.25 ms: each compiling
+// thread keeps one per Isa.
 #include "codegen/jit.h"
 
-#include <llvm/ExecutionEngine/JITSymbol.h>
-#include <llvm/ExecutionEngine/RuntimeDyld.h>
-#include <llvm/ExecutionEngine/SectionMemoryManager.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/MC/TargetRegistry.h>
-#include <llvm/Object/ObjectFile.h>
 #include <llvm/Support/CommandLine.h>
 #include <llvm/Support/ErrorHandling.h>
-#include <llvm/Support/SmallVectorMemoryBuffer.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/Target/TargetMachine.h>
@@ -21,7 +16,7 @@
 #include <mutex>
 
 #include "codegen/emit_kernel.h"
-#include "codegen/math.h"
+#include "codegen/linker.h"
 
 namespace framejit::codegen {
 namespace {
@@ -92,23 +87,6 @@ std::unique_ptr<llvm::TargetMachine>& ThreadMachine(const Isa& isa) {
   return machines[isa.avx512 && !isa.lowered];
 }
 
-class Symbols : public llvm::JITSymbolResolver {
- public:
-  void lookup(const LookupSet& names, OnResolvedFunction done) override {
-    LookupResult result;
-    for (llvm::StringRef name : names) {
-      void* p = HelperAddress({name.data(), name.size()});
-      if (!p) {
-        done(llvm::createStringError(llvm::inconvertibleErrorCode(), "unknown symbol %s", name.str().c_str()));
-        return;
-      }
-      result[name] = llvm::JITEvaluatedSymbol(reinterpret_cast<uint64_t>(p), llvm::JITSymbolFlags::Exported);
-    }
-    done(std::move(result));
-  }
-  llvm::Expected<LookupSet> getResponsibilitySet(const LookupSet&) override { return LookupSet(); }
-};
-
 void FillModule(llvm::Module& m, llvm::TargetMachine& machine, const loop::Kernel& kernel, const Isa& isa,
                 const std::string& symbol, int64_t* block) {
   m.setTargetTriple(machine.getTargetTriple().str());
@@ -116,24 +94,6 @@ void FillModule(llvm::Module& m, llvm::TargetMachine& machine, const loop::Kerne
   const Schedule schedule = MakeSchedule(kernel, isa);
   if (block) *block = schedule.block;
   EmitKernel(m, kernel, isa, schedule, symbol);
-}
-
-Code Link(llvm::MemoryBufferRef object, const std::string& symbol) {
-  auto file = llvm::object::ObjectFile::createObjectFile(object);
-  if (!file) throw std::runtime_error("LLVM: " + llvm::toString(file.takeError()));
-  auto memory = std::make_shared<llvm::SectionMemoryManager>();
-  Symbols symbols;
-  llvm::RuntimeDyld linker(*memory, symbols);
-  linker.loadObject(**file);
-  if (linker.hasError()) throw std::runtime_error("LLVM: " + linker.getErrorString().str());
-  linker.finalizeWithMemoryManagerLocking();
-  if (linker.hasError()) throw std::runtime_error("LLVM: " + linker.getErrorString().str());
-  Code code;
-  code.address = reinterpret_cast<void*>(linker.getSymbol(symbol).getAddress());
-  if (!code.address) throw std::runtime_error("LLVM: symbol not found");
-  code.bytes = static_cast<int64_t>(object.getBufferSize());
-  code.memory = std::move(memory);
-  return code;
 }
 
 }  // namespace
@@ -178,7 +138,9 @@ Code CompileKernel(const loop::Kernel& kernel, const Isa& isa, const std::string
     (void)context.release();
     throw;
   }
-  return Link(llvm::MemoryBufferRef(llvm::StringRef(object.data(), object.size()), symbol), symbol);
+  const auto bytes = static_cast<int64_t>(object.size());
+  Linked linked = LinkObject(std::move(object), symbol);
+  return {linked.address, bytes, std::move(linked.memory)};
 }
 
 std::string KernelText(const loop::Kernel& kernel, const Isa& isa, const std::string& symbol, bool assembly) {

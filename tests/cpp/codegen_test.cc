@@ -1,8 +1,12 @@
 // Code generation: every pointwise op in every type against the interpreter, casts, special values, kernels written by
 // hand, the kernel cache, threads, text.
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <thread>
 
 #include "kernel_harness.h"
@@ -243,6 +247,67 @@ TEST(Cache, ManyThreads) {
   for (auto& t : threads) t.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(GetKernelCacheInfo().kernels, 23);  // each compiled once
+}
+
+TEST(Cache, EvictedKernelsAreUnmapped) {
+  auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+  };
+  auto compile = [](int64_t first) {
+    for (int64_t n = first; n < first + 100; ++n) codegen::GetKernel(Scale(n), {"avx2"}, nullptr);
+  };
+  ClearKernelCache();
+  compile(1000);
+  const auto held = mappings();
+  ClearKernelCache();
+  EXPECT_LE(mappings(), held - 100);
+  for (int round = 0; round < 3; ++round) {
+    compile(2000);
+    EXPECT_LE(mappings(), held + 20);
+    ClearKernelCache();
+  }
+}
+
+TEST(Cache, EqualNamesMayLiveAtOnce) {
+  auto first = codegen::GetKernel(Scale(24), {"avx2"}, nullptr);
+  ClearKernelCache();
+  auto second = codegen::GetKernel(Scale(24), {"avx2"}, nullptr);
+  EXPECT_EQ(first->symbol, second->symbol);
+  EXPECT_NE(first->fn, second->fn);
+  first.reset();
+  float x[24] = {1}, y[24];
+  void* buffers[] = {x, y};
+  second->fn(buffers, nullptr, 0, 1);
+  EXPECT_EQ(y[0], 2);
+}
+
+TEST(Cache, ForksWhileAnotherThreadCompiles) {
+  std::atomic<bool> stop = false;
+  std::atomic<int64_t> size = 3000;
+  std::thread other([&] {
+    while (!stop) codegen::GetKernel(Scale(++size), {"avx2"}, nullptr);
+  });
+  int wrong = 0;
+  for (int i = 0; i < 20; ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(700 * i % 1900));
+    const pid_t child = fork();
+    if (!child) {
+      alarm(20);               // a child that waits for a lock for ever fails
+      const int64_t n = size;  // what the other thread is compiling
+      auto code = codegen::GetKernel(Scale(n), {"avx2"}, nullptr);
+      std::vector<float> x(n, 1.5f), y(n);
+      void* buffers[] = {x.data(), y.data()};
+      code->fn(buffers, nullptr, 0, code->rows(nullptr));
+      _exit(y[n - 1] == 3 ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    wrong += status != 0;
+  }
+  stop = true;
+  other.join();
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST(Errors, AreExceptions) {

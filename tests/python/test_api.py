@@ -242,6 +242,34 @@ def test_environment_values_are_checked():
     assert "brakes" in done.stderr and "breaks" in done.stderr and "recompiles" in done.stderr
 
 
+def test_debuggers_and_profilers_know_kernels(tmp_path):
+    """gdb walks the list behind __jit_debug_descriptor; perf inject reads the dump."""
+    code = """
+import ctypes, numpy as np, framejit
+def double(x, y):
+    return np.exp(x * 2) + np.sin(y)
+x = np.linspace(0, 1, 16)
+framejit.compile(double)(x, x)
+assert framejit.cache_info()["kernels"] == 1
+framejit.reset()  # a debugger may still look
+class Entry(ctypes.Structure):
+    pass
+Entry._fields_ = [("next", ctypes.POINTER(Entry)), ("previous", ctypes.c_void_p), ("file", ctypes.c_void_p), ("size", ctypes.c_uint64)]
+class Descriptor(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("action", ctypes.c_uint32), ("relevant", ctypes.c_void_p), ("first", ctypes.POINTER(Entry))]
+library = ctypes.CDLL(framejit.__path__[0] + "/libframejit.so")
+entry = Descriptor.in_dll(library, "__jit_debug_descriptor").first
+print("gdb:", bool(entry) and b"exp_sin_add@<string>:4" in ctypes.string_at(entry[0].file, entry[0].size))
+"""
+    for symbols, known in (("gdb,perf", True), ("", False)):
+        folder = tmp_path / str(known)
+        folder.mkdir()
+        done = python(code, FRAMEJIT_SYMBOLS=symbols, FRAMEJIT_LEAVE="0", JITDUMPDIR=str(folder))
+        assert done.stdout == f"gdb: {known}\n", done.stderr
+        dumps = [path.read_bytes() for path in folder.rglob("*.dump")]
+        assert [b"exp_sin_add@<string>:4" in dump for dump in dumps] == [True] * known
+
+
 # --- config, stance, marks -----------------------------------------------------------------------------------------------
 def test_config():
     config = framejit.config
