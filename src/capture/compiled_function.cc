@@ -98,9 +98,13 @@ PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObje
     SuspendScope off;
     return PyObject_Vectorcall(fn, args, nargsf, kwnames);
   }
+  auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
+  if (fj_watched(PyThreadState_Get(), code)) {  // a debugger, coverage: it sees the function as it is written
+    SuspendScope off;
+    return PyObject_Vectorcall(fn, args, nargsf, kwnames);
+  }
   std::shared_ptr<Config> config = *self->config;
   InUse use;
-  auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
   auto it = config->codes.find(code);
   if (it != config->codes.end() && it->second->hot && it->second->entry && !it->second->entry->segments.empty()) {
     Slots slots;
@@ -214,8 +218,13 @@ PyObject* ClearCache(PyObject* o, PyObject*) {
 }
 
 PyObject* Reduce(PyObject* o, PyObject*) {
-  // By name, like a function.
-  return PyObject_GetAttrString(Self(o)->function, "__qualname__");
+  SuspendScope off;
+  Ref module(PyImport_ImportModule("framejit._pickling"));
+  return module ? PyObject_CallMethod(module.get(), "reduce", "O", o) : nullptr;
+}
+
+PyObject* Same(PyObject* o, PyObject*) {
+  return Py_NewRef(o);
 }
 
 PyObject* Repr(PyObject* o) {
@@ -226,7 +235,9 @@ PyMethodDef methods[] = {
     {"cache_info", CacheInfo, METH_NOARGS,
      "Counters of this function: segments, captures, recompiles, kernels, seconds, notes."},
     {"clear", ClearCache, METH_NOARGS, "Forget what was compiled for this function."},
-    {"__reduce__", Reduce, METH_NOARGS, nullptr},
+    {"__reduce_ex__", Reduce, METH_O, nullptr},
+    {"__copy__", Same, METH_NOARGS, nullptr},  // as of functions
+    {"__deepcopy__", Same, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

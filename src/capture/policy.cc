@@ -369,6 +369,7 @@ SuspendScope::~SuspendScope() {
 void InstallPolicy() {
   static Policy policy;
   frame::SetPolicy(&policy);
+  fj_learn_profile();
 }
 
 std::shared_ptr<Config> MakeConfig(const std::string& key) {

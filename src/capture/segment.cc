@@ -659,6 +659,8 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
   if (diag::Enabled(diag::Channel::guards_))
     for (const shape::Guard& g : c.segment->trace->conditions)
       diag::Log(diag::Channel::guards_, "data: " + g.str() + "  # " + g.where);
+  c.segment->code = Borrow(reinterpret_cast<PyObject*>(co));
+  c.segment->begins = bytecode::Code::Of(co)->At(fj_next(frame)).unit;
   place.segments.push_back(std::move(c.segment));
   return place.segments.back().get();
 }

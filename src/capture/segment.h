@@ -86,6 +86,8 @@ struct Segment {
   bool missed = false;                 // the last time such a condition did not hold
   int Versions() const;                // how many such segments there may be at one place
   void RefuseSizes();
+  Ref code;
+  int begins = 0;      // unit of the first instruction
   std::string origin;  // for the event stream, empty where there is none: PlaceName
   int line = 0;
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
@@ -102,6 +104,8 @@ struct Segment {
  private:
   int Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // as Try
   int Accept(const Guess& guess, PyObject* value);
+  const char* RangeName();
+  std::string range_name;  // in torch's profiler, from the first run there on
 };
 
 struct Place {  // one instruction offset and stack depth

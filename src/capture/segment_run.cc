@@ -3,10 +3,12 @@
 #include <bit>
 #include <optional>
 
+#include "bytecode/code.h"
 #include "capture/events.h"
 #include "capture/override.h"
 #include "capture/segment.h"
 #include "diag/diag.h"
+#include "tensor/profiler.h"
 #include "tensor/undo.h"
 
 namespace framejit::capture {
@@ -43,6 +45,16 @@ tensor::RunCheck Segment::Check() {
   return check;
 }
 
+const char* Segment::RangeName() {
+  if (range_name.empty()) {
+    auto* co = reinterpret_cast<PyCodeObject*>(code.get());
+    auto text = [](PyObject* o) { return std::string(PyUnicode_AsUTF8(o)); };
+    range_name = "framejit: " + text(co->co_qualname) + " (" + text(co->co_filename) + ":" +
+                 std::to_string(bytecode::LocationOf(co, begins).line) + ")";
+  }
+  return range_name.c_str();
+}
+
 int Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   if (!graph_runner && !backend_runner && !trace_runner) {  // no operations: every tensor is an input
     for (size_t i = 0; i < recipe.outputs.size(); ++i)
@@ -52,6 +64,8 @@ int Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
     for (size_t i = 0; r < 0 && i < recipe.outputs.size(); ++i) Py_CLEAR(out[i]);
     return r;
   }
+  std::optional<tensor::ProfilerRange> range;
+  if (tensor::ProfilerOn()) range.emplace(RangeName());
   std::optional<tensor::Undo> before;
   if (undo.needed()) before.emplace(undo, inputs);
   int failed;

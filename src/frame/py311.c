@@ -59,8 +59,16 @@ PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f) {
   return NULL;
 }
 
+int fj_watched(PyThreadState* ts, PyCodeObject* code) {
+  return ts->cframe->use_tracing && traced(ts);
+}
+
+int fj_profiled(PyThreadState* ts) {
+  return ts->cframe->use_tracing && !traced(ts);
+}
+
 int fj_interrupts(PyThreadState* ts, FjFrame* f) {
-  return (ts->cframe->use_tracing ? FJ_TRACING : 0) |
+  return (fj_watched(ts, NULL) ? FJ_TRACING : 0) |
          (_Py_atomic_load_relaxed(&ts->interp->ceval.eval_breaker) ? FJ_BREAKER : 0);
 }
 

@@ -58,6 +58,24 @@ int fj_get_method(PyObject* object, PyObject* name, PyObject** method) {
   return _PyObject_GetMethod(object, name, method);
 }
 
+// The C function that sys.setprofile installs for the program's own one; null: not known.
+static Py_tracefunc python_profile;
+
+void fj_learn_profile(void) {
+  PyThreadState* ts = PyThreadState_Get();
+  PyObject* set = PySys_GetObject("setprofile");
+  if (ts->c_profilefunc || !set) return;
+  PyObject* done = PyObject_CallOneArg(set, set);
+  if (!done) PyErr_Clear();
+  Py_XDECREF(done);
+  python_profile = ts->c_profilefunc;
+  PyEval_SetProfile(NULL, NULL);
+}
+
+static int traced(PyThreadState* ts) {
+  return ts->c_tracefunc || (ts->c_profilefunc && (!python_profile || ts->c_profilefunc == python_profile));
+}
+
 static FjEvaluator evaluator;
 
 static PyObject* hook(PyThreadState* ts, _PyInterpreterFrame* f, int throwflag) {
