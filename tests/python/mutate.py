@@ -1,0 +1,377 @@
+"""Changes what a program read, and looks whether its compiled form notices.
+
+A program (harness.py) is built twice, once as written and once compiled, and both are called twice. Then one thing that the program can
+read is changed on both sides, both are called, the change is taken back, and both are called again. Every call must show the same on both sides.
+What is changed: variables of enclosing functions and globals that its code names, defaults, attributes of objects and classes (changed, removed,
+and names added that were absent), items of containers, memory of tensors and arrays, the arguments' dtypes, sizes, layouts and need of
+gradients, switches of process and thread, and the thread itself.
+"""
+
+import contextlib
+import decimal
+import functools
+import random
+import re
+import sys
+import threading
+import types
+
+import harness
+
+LIBRARIES = ("torch", "numpy", "builtins", "typing", "types", "functools", "collections", "itertools", "enum", "abc", "contextlib")
+PER_BUILD = 6  # changes that one pair of sides sees, so that a place does not run out of versions
+
+
+def _torch():
+    return sys.modules.get("torch")
+
+
+def _is_ours(kind):
+    return not (kind.__module__ or "").split(".")[0] in LIBRARIES
+
+
+def _codes(code):
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+class Place:
+    """Where a value is: how to find it from a side's function, how to set and how to remove it."""
+
+    def __init__(self, steps):
+        self.steps = steps  # (kind, key) from the function on
+
+    def owner(self, function):
+        at = function
+        for kind, key in self.steps[:-1]:
+            at = READ[kind](at, key)
+        return at
+
+    def get(self, function):
+        kind, key = self.steps[-1]
+        return READ[kind](self.owner(function), key)
+
+    def put(self, function, value):
+        kind, key = self.steps[-1]
+        WRITE[kind](self.owner(function), key, value)
+
+    def remove(self, function):
+        kind, key = self.steps[-1]
+        REMOVE[kind](self.owner(function), key)
+
+    def __str__(self):
+        return "f" + "".join(f".{key}" if kind in ("attribute", "own") else f"[{kind} {key!r}]" for kind, key in self.steps)
+
+
+def _write_default(function, key, value):
+    function.__defaults__ = tuple(value if i == key else d for i, d in enumerate(function.__defaults__))
+
+
+def _own(owner, key):
+    """The attribute as it lies in the object: functions unbound, descriptors themselves."""
+    return vars(owner)[key] if isinstance(owner, type) else object.__getattribute__(owner, key)
+
+
+READ = {
+    "variable": lambda f, i: f.__closure__[i].cell_contents,
+    "global": lambda f, name: f.__globals__[name],
+    "default": lambda f, i: f.__defaults__[i],
+    "attribute": getattr,
+    "own": _own,
+    "class": lambda o, _: type(o),
+    "function": lambda f, _: f.__func__ if hasattr(f, "__func__") else f.fget,
+    "item": lambda c, key: c[key],
+}
+WRITE = {
+    "variable": lambda f, i, value: setattr(f.__closure__[i], "cell_contents", value),
+    "global": lambda f, name, value: f.__globals__.__setitem__(name, value),
+    "default": _write_default,
+    "attribute": setattr,
+    "own": setattr,
+    "item": lambda c, key, value: c.__setitem__(key, value),
+}
+REMOVE = {"attribute": delattr, "own": delattr, "item": lambda c, key: c.__delitem__(key), "global": lambda f, name: f.__globals__.__delitem__(name)}
+
+
+def places(function):
+    """(place, value) of everything that the function can read and that somebody may change; and (place, None) of names that are absent."""
+    names = set()
+    found, absent, seen = [], [], set()
+
+    def walk(value, steps, depth):
+        if id(value) in seen or depth > 5 or isinstance(value, types.ModuleType):
+            return
+        seen.add(id(value))
+        if isinstance(value, (staticmethod, classmethod, property)) and (getattr(value, "fget", None) or hasattr(value, "__func__")):
+            return walk(READ["function"](value, None), [*steps, ("function", "")], depth + 1)
+        if isinstance(value, types.MethodType):
+            return walk(value.__func__, [*steps, ("attribute", "__func__")], depth)
+        if isinstance(value, types.FunctionType):
+            if not value.__code__.co_filename.startswith(harness.HERE):
+                return
+            own = {name for code in _codes(value.__code__) for name in code.co_names}
+            names.update(own)
+            for i, cell in enumerate(value.__closure__ or ()):
+                with contextlib.suppress(ValueError):
+                    add(cell.cell_contents, [*steps, ("variable", i)], depth)
+            for name in sorted(own & set(value.__globals__)):
+                add(value.__globals__[name], [*steps, ("global", name)], depth)
+            for i, default in enumerate(value.__defaults__ or ()):
+                add(default, [*steps, ("default", i)], depth)
+        elif isinstance(value, type):
+            if _is_ours(value):
+                for name in [n for n in vars(value) if not n.startswith("__") or n in ("__call__", "__getattr__", "__len__", "__add__", "__bool__", "__eq__", "__iter__")]:
+                    add(vars(value)[name], [*steps, ("own", name)], depth)
+                absent.extend((value, steps, name) for name in names)
+        elif isinstance(value, (list, tuple)):
+            for i, item in enumerate(value[:4]):
+                add(item, [*steps, ("item", i)], depth)
+        elif isinstance(value, dict):
+            for key in list(value)[:6]:
+                if isinstance(key, (str, int)):
+                    add(value[key], [*steps, ("item", key)], depth)
+        elif _is_ours(type(value)) or _torch() and isinstance(value, _torch().nn.Module):
+            for name in [n for n in getattr(value, "__dict__", {}) if isinstance(n, str) and not n.startswith("__")]:
+                add(value.__dict__[name], [*steps, ("own", name)], depth)
+            walk(type(value), [*steps, ("class", "")], depth + 1)
+            absent.extend((value, steps, name) for name in names)
+
+    def add(value, steps, depth):
+        found.append((Place(steps), value))
+        walk(value, steps, depth + 1)
+
+    walk(function, [], 0)
+    gone = [(Place([*steps, ("attribute", name)]), None) for value, steps, name in absent if not name.startswith("__") and not hasattr(value, name)]
+    return found, gone
+
+
+def _double(function):
+    @functools.wraps(function)
+    def doubled(*args, **kwargs):
+        result = function(*args, **kwargs)
+        return result + result if isinstance(result, (int, float, str, list, tuple)) or harness._torch() and isinstance(result, _torch().Tensor) else result
+
+    return doubled
+
+
+def _is_tensor(value):
+    torch, numpy = harness._torch(), harness._numpy()
+    return torch is not None and isinstance(value, torch.Tensor) or numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def others(value):
+    """(what, function of the value that gives another one)."""
+    if isinstance(value, bool):
+        return [("not", lambda v: not v)]
+    if isinstance(value, int):
+        return [("+ 1", lambda v: v + 1)]
+    if isinstance(value, float):
+        return [("+ .5", lambda v: v + 0.5)]
+    if isinstance(value, str):
+        return [("another text", lambda v: v + "x")]
+    if value is None:
+        return [("1 for None", lambda v: 1)]
+    if type(value) is tuple:
+        return [("longer", lambda v: v + (v[-1:] or (1,)))]
+    if type(value) is list:
+        return [("longer", lambda v: v + (v[-1:] or [1])), ("shorter", lambda v: v[:-1])]
+    if type(value) is dict:
+        return [("another key", lambda v: {**v, "framejit": 1}), ("a key less", lambda v: dict(list(v.items())[:-1])), ("reversed", lambda v: dict(reversed(v.items())))]
+    if type(value) is set:
+        return [("another member", lambda v: v | {12345})]
+    if isinstance(value, types.FunctionType):
+        return [("doubled", _double)]
+    if _is_tensor(value) and type(value).__name__ in ("Tensor", "ndarray"):
+        return [("another tensor", lambda v: v * 2 if v.dtype != bool else ~v)]
+    return []
+
+
+def changes(function):
+    """(description, change(function) -> undo) for everything that can be changed in what the function reads."""
+
+    def setter(place, other):
+        def change(side):
+            before = place.get(side)
+            place.put(side, other(before))
+            return lambda: place.put(side, before)
+
+        return change
+
+    def remover(place):
+        def change(side):
+            before = place.get(side)
+            place.remove(side)
+            return lambda: place.put(side, before)
+
+        return change
+
+    def adder(place):
+        def change(side):
+            place.put(side, 3)
+            return lambda: place.remove(side)
+
+        return change
+
+    found, absent = places(function)
+    for place, value in found:
+        if place.steps[-1][0] in WRITE:
+            for what, other in others(value):
+                yield f"{place}: {what}", setter(place, other)
+            if place.steps[-1][0] == "own" and _is_tensor(value) and type(value).__name__ == "ndarray":
+                yield f"{place}: written in place", lambda side, place=place: (place.get(side).__imul__(2), lambda: place.get(side).__itruediv__(2))[1]
+        if place.steps[-1][0] in REMOVE:
+            yield f"{place}: removed", remover(place)
+    for place, _ in absent:
+        yield f"{place}: added", adder(place)
+
+
+# --- the world around a call -------------------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def _set(getter, setter, value):
+    before = getter()
+    setter(value)
+    try:
+        yield
+    finally:
+        setter(before)
+
+
+def switches():
+    """(name, context manager factory) of states of process and thread that a program may read."""
+    torch, numpy = harness._torch(), harness._numpy()
+    yield "recursion limit", lambda: _set(sys.getrecursionlimit, sys.setrecursionlimit, 3210)
+    yield "decimal precision", lambda: decimal.localcontext(prec=7)
+    if numpy is not None:
+        yield "numpy.errstate", lambda: numpy.errstate(all="ignore")
+        yield "numpy print options", lambda: numpy.printoptions(precision=2)
+    if torch is not None:
+        yield "no_grad", torch.no_grad
+        yield "inference_mode", torch.inference_mode
+        yield "autocast", lambda: torch.autocast("cpu", dtype=torch.bfloat16)
+        yield "default dtype", lambda: _set(torch.get_default_dtype, torch.set_default_dtype, torch.float64)
+        yield "matmul precision", lambda: _set(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium")
+        yield "deterministic", lambda: _set(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True)
+        yield "threads", lambda: _set(torch.get_num_threads, torch.set_num_threads, 1)
+        yield "default device", lambda: torch.device("cpu")
+
+
+def arguments():
+    """(name, function of a list of arguments that gives others)."""
+    torch, numpy = harness._torch(), harness._numpy()
+
+    def each(of_tensor, of_array):
+        def change(value):
+            if torch is not None and type(value) is torch.Tensor and value.layout is torch.strided:
+                grad = value.requires_grad
+                made = of_tensor(value.detach())
+                return made.requires_grad_(grad) if grad and made.is_floating_point() else made
+            if numpy is not None and type(value) is numpy.ndarray and value.dtype.kind in "fiub":
+                return of_array(value)
+            return value
+
+        return lambda made: type(made)(change(v) for v in made)
+
+    def turned(v):
+        return v.t().contiguous().t() if v.ndim == 2 else v
+
+    yield "float64", each(lambda v: v.double() if v.is_floating_point() else v, lambda v: v.astype("f4") if v.dtype.kind == "f" else v)
+    yield "int64", each(lambda v: v.long(), lambda v: v.astype("i8"))
+    yield "other layout", each(turned, lambda v: numpy.asfortranarray(v))
+    for size in (0, 1, 2):
+        yield f"first size {size}", each(lambda v, n=size: v[:n].clone() if v.ndim else v, lambda v, n=size: v[:n].copy() if v.ndim else v)
+        yield f"last size {size}", each(lambda v, n=size: v[..., :n].clone() if v.ndim else v, lambda v, n=size: v[..., :n].copy() if v.ndim else v)
+    yield "other numbers", lambda made: type(made)(v + 1 if type(v) in (int, float) else v for v in made)
+    if torch is not None:
+        yield "requires_grad", lambda made: type(made)(
+            v.detach().requires_grad_(not v.requires_grad) if type(v) is torch.Tensor and v.is_floating_point() and v.is_leaf else v for v in made
+        )
+
+
+class Pair:
+    """A program as written and compiled, each with state of its own."""
+
+    def __init__(self, build, compile):  # noqa: A002
+        self.name = build.__name__
+        self.sides = []
+        for wrap in (lambda f: f, compile):
+            with harness._restored_thread_state():
+                function, make = build()
+                self.sides.append([function, wrap(function), make])
+
+    def call(self, number, what, context=contextlib.nullcontext, other=None, thread=False):
+        seen = []
+        for _, wrapped, make in self.sides:
+
+            def run(wrapped=wrapped, make=make):
+                def mutated():
+                    made = make()
+                    if not other:
+                        return made
+                    with_keywords = len(made) == 2 and isinstance(made[0], tuple) and isinstance(made[1], dict)
+                    return (other(made[0]), made[1]) if with_keywords else other(made)
+
+                with harness._restored_thread_state(), context():
+                    return harness.observe(wrapped, mutated)
+
+            if thread:
+                box = []
+                worker = threading.Thread(target=lambda box=box, run=run: box.append(run()))
+                worker.start()
+                worker.join()
+                seen.append(box[0])
+            else:
+                seen.append(run())
+        for s in seen:  # addresses differ between the sides
+            s.shape["exception"] = re.sub(r"0x[0-9a-f]+", "0x", repr(s.shape["exception"]))
+        harness.compare(f"{self.name}: {what}", number, seen[1], seen[0])
+
+
+def check(build, compile, most=None, seed=0):  # noqa: A002
+    """Runs the program's changes, or `most` of them by chance. Returns (changes made, [what was wrong])."""
+    function, _ = build()
+    if not isinstance(function, (types.FunctionType, types.MethodType)):
+        return 0, []
+    todo = [("changed", what, None) for what, _ in changes(function)]
+    todo += [("under", what, context) for what, context in switches()]
+    todo += [("called with", what, other) for what, other in arguments()]
+    todo += [("from another thread", "", None)]
+    if most is not None and len(todo) > most:
+        todo = random.Random(f"{build.__name__} {seed}").sample(todo, most)
+    wrong, made, pair = [], 0, None
+    for number, (kind, what, how) in enumerate(todo):
+        label = f"{kind} {what}".strip()
+        try:
+            if number % PER_BUILD == 0 or pair is None:
+                pair = Pair(build, compile)
+                for call in range(2):
+                    pair.call(call, "as built")
+            made += 1
+            if kind == "under":
+                pair.call(2, label, context=how)
+            elif kind == "called with":
+                pair.call(2, label, other=how)
+            elif kind == "from another thread":
+                pair.call(2, label, thread=True)
+            else:
+                undo = []
+                try:
+                    for side in pair.sides:
+                        undo.append(dict(changes(side[0]))[what](side[0]))
+                except (AttributeError, TypeError, KeyError, ValueError):  # it refuses, or was another on this side by now
+                    for back in undo:
+                        back()
+                    continue
+                try:
+                    pair.call(2, label)
+                finally:
+                    for back in undo:
+                        back()
+            pair.call(3, f"{label}, taken back")
+        except StopIteration:  # the maker of arguments has only a few
+            pair = None
+        except AssertionError as error:
+            wrong.append(str(error))
+            pair = None
+    return made, wrong
