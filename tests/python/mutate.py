@@ -19,6 +19,7 @@ import types
 import harness
 
 LIBRARIES = ("torch", "numpy", "builtins", "typing", "types", "functools", "collections", "itertools", "enum", "abc", "contextlib")
+MAKERS = ("__new__", "__init__", "__init_subclass__", "__set_name__", "__class_getitem__", "__prepare__")
 PER_BUILD = 6  # changes that one pair of sides sees, so that a place does not run out of versions
 
 
@@ -101,7 +102,11 @@ def places(function):
     found, absent, seen = [], [], set()
 
     def walk(value, steps, depth):
-        if id(value) in seen or depth > 5 or isinstance(value, types.ModuleType):
+        if id(value) in seen or depth > 5:
+            return
+        if isinstance(value, types.ModuleType):  # its classes that the program names may get attributes
+            for name in sorted(n for n in names if isinstance(vars(value).get(n), type)):
+                absent.extend((vars(value)[name], [*steps, ("attribute", name)], missing) for missing in names)
             return
         seen.add(id(value))
         if isinstance(value, (staticmethod, classmethod, property)) and (getattr(value, "fget", None) or hasattr(value, "__func__")):
@@ -112,7 +117,7 @@ def places(function):
             if not value.__code__.co_filename.startswith(harness.HERE):
                 return
             own = {name for code in _codes(value.__code__) for name in code.co_names}
-            names.update(own)
+            names.update(own, (c for code in _codes(value.__code__) for c in code.co_consts if isinstance(c, str) and c.isidentifier()))
             for i, cell in enumerate(value.__closure__ or ()):
                 with contextlib.suppress(ValueError):
                     add(cell.cell_contents, [*steps, ("variable", i)], depth)
@@ -122,8 +127,9 @@ def places(function):
                 add(default, [*steps, ("default", i)], depth)
         elif isinstance(value, type):
             if _is_ours(value):
-                for name in [n for n in vars(value) if not n.startswith("__") or n in ("__call__", "__getattr__", "__len__", "__add__", "__bool__", "__eq__", "__iter__")]:
+                for name in [n for n in vars(value) if not n.startswith("__") or isinstance(vars(value)[n], types.FunctionType) and n not in MAKERS]:
                     add(vars(value)[name], [*steps, ("own", name)], depth)
+                add(value.__name__, [*steps, ("attribute", "__name__")], depth)
                 absent.extend((value, steps, name) for name in names)
         elif isinstance(value, (list, tuple)):
             for i, item in enumerate(value[:4]):
@@ -151,7 +157,11 @@ def _double(function):
     @functools.wraps(function)
     def doubled(*args, **kwargs):
         result = function(*args, **kwargs)
-        return result + result if isinstance(result, (int, float, str, list, tuple)) or harness._torch() and isinstance(result, _torch().Tensor) else result
+        if isinstance(result, bool):
+            return not result
+        if isinstance(result, (int, float)):
+            return result + 1
+        return result + result if isinstance(result, (str, list, tuple)) or _is_tensor(result) else result
 
     return doubled
 
