@@ -284,9 +284,9 @@ PyObject* SMod(PyObject* a, PyObject* b) {
 PyObject* STrueDiv(PyObject* a, PyObject* b) {
   return OnNumbers(a, b, PyNumber_TrueDivide);
 }
-PyObject* SPow(PyObject* a, PyObject* b, PyObject*) {
-  Ref x(Concrete(a)), y(Concrete(b));
-  return x && y ? PyNumber_Power(x.get(), y.get(), Py_None) : nullptr;
+PyObject* SPow(PyObject* a, PyObject* b, PyObject* modulus) {
+  Ref x(Concrete(a)), y(Concrete(b)), z(Concrete(modulus));
+  return x && y && z ? PyNumber_Power(x.get(), y.get(), z.get()) : nullptr;
 }
 template <PyObject* (*kF)(PyObject*, PyObject*)>
 PyObject* SOther(PyObject* a, PyObject* b) {

@@ -333,8 +333,9 @@ class Pair:
                 seen.append(box[0])
             else:
                 seen.append(run())
-        for s in seen:  # addresses differ between the sides
-            s.shape["exception"] = re.sub(r"0x[0-9a-f]+", "0x", repr(s.shape["exception"]))
+        for s in seen:  # addresses differ between the sides; how deep a recursion gets is nobody's promise
+            facts = s.shape["exception"]
+            s.shape["exception"] = "RecursionError" if facts and facts[0][0] == "RecursionError" else re.sub(r"0x[0-9a-f]+", "0x", repr(facts))
         harness.compare(f"{self.name}: {what}", number, seen[1], seen[0])
 
 
@@ -369,7 +370,7 @@ def check(build, compile, most=None, seed=0):  # noqa: A002
                 try:
                     for side in pair.sides:
                         undo.append(dict(changes(side[0]))[what](side[0]))
-                except (AttributeError, TypeError, KeyError, ValueError):  # it refuses, or was another on this side by now
+                except Exception:  # it refuses to be changed, or was another on this side by now
                     for back in undo:
                         back()
                     continue
@@ -379,9 +380,9 @@ def check(build, compile, most=None, seed=0):  # noqa: A002
                     for back in undo:
                         back()
             pair.call(3, f"{label}, taken back")
-        except StopIteration:  # the maker of arguments has only a few
-            pair = None
         except AssertionError as error:
             wrong.append(str(error))
+            pair = None
+        except Exception:  # the maker of arguments has only a few, or what it needs was changed
             pair = None
     return made, wrong

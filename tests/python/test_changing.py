@@ -54,6 +54,8 @@ def dev(x,d): return x+(1 if d.type=='cpu' else 2)
 def dev_eq(x,d): return x+(1 if d==torch.device('cuda',0) else 2), str(d), d.index
 @case((T(),np.dtype('f4')),(T(),np.dtype('f8')))
 def npdt(x,d): return x+d.itemsize
+@case((T(),7),(T(),8),(T(),9),(T(),4))
+def powers(x,n): return x+1, pow(n,2,5), pow(2,n,5), pow(3,2,n), n**2
 @case((T(),range(3)),(T(),range(5)),(T(),range(1,4)))
 def rng(x,r):
     for i in r: x=x+i
