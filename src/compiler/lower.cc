@@ -81,6 +81,11 @@ class Lowering {
       const int storage = NewStorage(Storage::Kind::kInput, i);
       plan_.inputs.push_back(NewValue(g_.inputs[i], storage, true));
     }
+    for (const Node& n : g_.nodes) {
+      if (n.op != Op::kTake && n.op != Op::kGather) continue;
+      const Int size = g_.nodes[n.operands[0]].type.shape[n.attrs.axes[0]];
+      if (!size.is_const() || size.value() == 0) plan_.tables.push_back({size, g_.nodes[n.operands[1]].type.numel()});
+    }
     LayoutsForDirectWrites(g_, grouping_, uses_, layouts_);
     AssignOutputs();
     for (const Group& group : grouping_.groups) {

@@ -59,7 +59,8 @@ struct Context {
   struct External {             // by storage, for externs
     Buffer buffer;              // as the host gave it
     std::byte* copy = nullptr;  // read instead of it, if its layout or place does not fit
-    Buffer gpu_copy;            // the same on a GPU: the host's
+    Block block;                // its memory
+    Buffer gpu_copy;            // or, on a GPU: the host's
     bool live = false;          // must be given back to the host
     bool output_allocated = false;
   };

@@ -63,6 +63,7 @@ class PlanExecutable : public Executable {
         symbols[i] = inputs[source.input].sizes[source.dim];
     }
     const Lease lease(*this, {symbols, num_symbols});
+    if (lease.context->instance->bad_index) throw StatusRaised{kBadIndex};
     RunState(plan_, index_, gpu_, host, outputs, lease.context).Run(inputs);
   }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "diag/diag.h"
+#include "runtime/copy.h"
 #include "runtime/cuda/graph.h"
 
 namespace framejit::runtime {
@@ -55,6 +57,10 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
     return at;
   };
 
+  for (const Plan::Table& t : plan.tables) {
+    bad_index = bad_index || (t.size.Eval(symbols) == 0 && t.looked_up.Eval(symbols) != 0);
+  }
+
   std::vector<int64_t> storage_bytes(plan.storages.size(), 0);
   for (const Value& v : plan.values) {
     ValueInfo info;
@@ -62,12 +68,10 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
     info.strides = put(v.strides);
     info.offset_bytes = v.offset.Eval(symbols) * DTypeSize(v.dtype);
     info.numel = 1;
-    int64_t last = 0;
-    for (size_t i = 0; i < v.sizes.size(); ++i) {
-      info.numel *= info.sizes[i];
-      last += (info.sizes[i] - 1) * info.strides[i];
-    }
-    if (v.whole && info.numel > 0) storage_bytes[v.storage] = (last + 1) * DTypeSize(v.dtype);
+    for (size_t i = 0; i < v.sizes.size(); ++i) info.numel *= info.sizes[i];
+    const Extent reach = ExtentOf({info.sizes, v.sizes.size()}, {info.strides, v.strides.size()});
+    FRAMEJIT_CHECK(reach.low == 0 || plan.storages[v.storage].kind != Storage::Kind::kScratch || !v.whole);
+    if (v.whole) storage_bytes[v.storage] = reach.high * DTypeSize(v.dtype);
     values.push_back(info);
   }
   for (const Step& s : plan.steps) {

@@ -34,6 +34,7 @@ struct Instance {
     cuda::Launch launch;
   };
 
+  bool bad_index = false;  // indices go along an axis of nothing: must not run
   std::vector<int64_t> symbols;
   std::vector<int64_t> numbers;
   std::vector<ValueInfo> values;

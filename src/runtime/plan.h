@@ -76,6 +76,10 @@ struct Plan {
   };  // inputs[input] <- value, after everything that can fail
   std::vector<Commit> commits;
   std::vector<Graph::SymbolSource> symbol_sources;
+  struct Table {
+    Int size, looked_up;
+  };  // an axis that indices go along, and how many there are: a run with some and an axis of nothing has no result
+  std::vector<Table> tables;
   int watch = 0;  // Status bits that steps may raise and that end the run
   // So many steps run before the status is looked at; the others raise none, or are rehearsed, and may write inputs.
   int checked_steps = 0;

@@ -11,16 +11,12 @@
 namespace framejit::runtime {
 namespace {
 
-// Whether the address lies in an operand whose memory is the plan's own: scratch, or a copy made by Accept.
-bool InPlanMemory(const void* data, const Buffer& operand) {
-  if (operand.handle || !operand.data) return false;
-  const auto *at = static_cast<const std::byte*>(data), *first = static_cast<const std::byte*>(operand.data);
-  const std::byte* last = first;
-  for (int d = 0; d < operand.rank; ++d) {
-    const int64_t reach = (operand.sizes[d] - 1) * operand.strides[d] * DTypeSize(operand.dtype);
-    (reach < 0 ? first : last) += reach;
-  }
-  return at >= first && at < last + DTypeSize(operand.dtype);
+// Whether the address lies in the memory of an operand, which may be scratch, or go before the result does.
+bool InMemoryOf(const Buffer& operand, const void* data) {
+  const Extent reach = ExtentOf(operand);
+  const int64_t item = DTypeSize(operand.dtype);
+  const int64_t at = static_cast<const std::byte*>(data) - static_cast<const std::byte*>(operand.data);
+  return operand.data && at >= reach.low * item && at < reach.high * item;
 }
 
 }  // namespace
@@ -63,7 +59,7 @@ void RunState::RunExtern(const Step& step) {
 }
 
 // The rest of the plan relies on the layout that was predicted, and on the memory staying as it is: a framework may
-// answer with other strides, or with a view of an operand that does not keep the memory. Then a copy is used.
+// answer with other strides, or with a view of an operand. Then a copy is used.
 void RunState::Accept(const Step& step, int value, std::span<const Buffer> operands) {
   const int storage = plan_.values[value].storage;
   Context::External& x = c_->externals[storage];
@@ -77,7 +73,7 @@ void RunState::Accept(const Step& step, int value, std::span<const Buffer> opera
     if (got.sizes[d] != 1 && got.strides[d] != expected.strides[d]) fits = false;
     numel *= got.sizes[d];
   }
-  for (const Buffer& operand : operands) fits = fits && !InPlanMemory(got.data, operand);
+  for (const Buffer& operand : operands) fits = fits && !InMemoryOf(operand, got.data);
   if (!fits && numel > 0) {
     x.copy = AllocateFor(expected, x);
     Buffer to = expected;
@@ -100,11 +96,10 @@ std::byte* RunState::AllocateFor(const Buffer& b, Context::External& x) {
     host_.AllocateOutput(b.dtype, {b.sizes, rank}, {b.strides, rank}, b.device, &x.gpu_copy);
     return static_cast<std::byte*>(x.gpu_copy.data);
   }
-  int64_t last = 0;
-  for (int d = 0; d < b.rank; ++d) last += std::max<int64_t>(0, b.sizes[d] - 1) * b.strides[d];
-  auto* data = static_cast<std::byte*>(std::malloc((last + 1) * DTypeSize(b.dtype)));
-  if (!data) throw std::bad_alloc();
-  return data;
+  const Extent reach = ExtentOf(b);
+  const int64_t item = DTypeSize(b.dtype);
+  x.block = AllocateBlock(std::max<int64_t>(item, (reach.high - reach.low) * item));
+  return x.block.data - reach.low * item;
 }
 
 void RunState::HandOver(size_t o) {

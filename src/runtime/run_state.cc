@@ -2,7 +2,6 @@
 #include "runtime/run_state.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "diag/diag.h"
 #include "runtime/copy.h"
@@ -176,15 +175,11 @@ void RunState::Rehearse(size_t i) {
 // A direct write goes into the input, unless its memory overlaps that of another input.
 void RunState::ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> inputs) {
   auto range = [&](int input) {
-    const Instance::ValueInfo& info = c_->instance->values[plan_.inputs[input]];
     const Buffer& b = c_->buffers[plan_.inputs[input]];
-    int64_t low = 0, high = DTypeSize(b.dtype);
-    for (int d = 0; d < b.rank; ++d) {
-      const int64_t reach = (info.sizes[d] - 1) * info.strides[d] * DTypeSize(b.dtype);
-      (reach < 0 ? low : high) += reach;
-    }
+    const Extent reach = ExtentOf(b);
+    const int64_t item = DTypeSize(b.dtype);
     const auto data = reinterpret_cast<intptr_t>(inputs[input].data);
-    return info.numel == 0 ? std::pair(data, data) : std::pair<intptr_t, intptr_t>(data + low, data + high);
+    return std::pair<intptr_t, intptr_t>(data + reach.low * item, data + reach.high * item);
   };
   const int storage = plan_.values[commit.value].storage;
   const auto [low, high] = range(commit.input);
@@ -267,10 +262,8 @@ void RunState::RunStep(size_t i) {
 void RunState::ReleaseExternal(int storage) {
   Context::External& x = c_->externals[storage];
   if (x.live) host_.Release(&x.buffer);
-  if (x.gpu_copy.handle)
-    host_.Release(&x.gpu_copy);
-  else
-    std::free(x.copy);
+  if (x.gpu_copy.handle) host_.Release(&x.gpu_copy);
+  FreeBlock(x.block);
   x = {};
 }
 

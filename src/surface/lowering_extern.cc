@@ -136,7 +136,11 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     strides.push_back(m.strides);
   }
   std::vector<ValueId> values;
-  if (why.empty()) {
+  const bool nothing = !inferred->aliases.empty() && std::all_of(inferred->aliases.begin(), inferred->aliases.end(),
+                                                                 [](const Inferred::Alias& a) { return a.same; });
+  if (nothing) {  // it returns what it was given
+    values.assign(types.size(), kNoValue);
+  } else if (why.empty()) {
     std::vector<ValueId> operand_values;
     const auto none = grad && without_gradient ? without_gradient(*request, operands) : std::vector<bool>();
     for (TraceId t : ids) operand_values.push_back(Materialised(t));
@@ -162,7 +166,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   bool tracked_operand = false;
   ForEachTensor(call, [&](TraceId t) { tracked_operand |= meta(t).requires_grad; });
   for (size_t i = 0; i < types.size(); ++i)
-    if (tracked_operand && !(*metas)[i].requires_grad && IsFloat(types[i].dtype))
+    if (tracked_operand && !nothing && !(*metas)[i].requires_grad && IsFloat(types[i].dtype))
       values[i] = builder.Barrier(values[i]);
   std::vector<TraceId> results;
   for (size_t i = 0; i < types.size(); ++i) {

@@ -362,7 +362,9 @@ Outs OneHot(Scope& s) {
   if (x.meta->dtype != DType::kInt64) Scope::Fail("one_hot needs int64");
   int64_t classes = s.env.Specialize(s.integer(1));
   if (classes <= 0) Scope::Skip();  // data decides the number of classes
-  return rules::OneHot(s.b, x.value, classes, DType::kInt64);
+  // The numbers themselves, looked up among the classes: a class that there is none of is an index out of range.
+  const ValueId checked = Take(s, s.b.Iota(DType::kInt64, {Int(classes)}, 0), x.value, 0);
+  return rules::OneHot(s.b, checked, classes, DType::kInt64);
 }
 
 // clang-format off: a table

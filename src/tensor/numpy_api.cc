@@ -39,6 +39,7 @@ bool Bind(NumpyApi& n) {
   auto descr_from_type = reinterpret_cast<PyObject* (*)(int)>(table[45]);
   n.make_scalar = reinterpret_cast<decltype(n.make_scalar)>(table[60]);
   n.new_from_descr = reinterpret_cast<decltype(n.new_from_descr)>(table[94]);
+  n.set_base = reinterpret_cast<decltype(n.set_base)>(table[282]);
   for (const TypeRow& r : kTypes) {
     int i = static_cast<int>(r.dtype);
     n.descr[i] = descr_from_type(r.type_num);

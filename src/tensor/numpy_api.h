@@ -34,6 +34,7 @@ struct NumpyApi {
   PyTypeObject* scalar[kNumDTypes] = {};       // np.float64, ...
   PyObject* (*new_from_descr)(PyTypeObject*, PyObject* descr, int, const intptr_t*, const intptr_t*, void*, int,
                               PyObject*) = nullptr;
+  int (*set_base)(PyObject* array, PyObject* stolen) = nullptr;
   PyObject* (*make_scalar)(void*, PyObject* descr, PyObject*) = nullptr;
 };
 

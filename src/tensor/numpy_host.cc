@@ -2,6 +2,7 @@
 // threads.
 #include <new>
 
+#include "runtime/copy.h"
 #include "runtime/thread_pool.h"
 #include "tensor/numpy_api.h"
 #include "tensor/run_context.h"
@@ -15,23 +16,36 @@ void BytesOf(DType dtype, std::span<const int64_t> strides, int64_t* out) {
   for (size_t i = 0; i < strides.size(); ++i) out[i] = strides[i] * DTypeSize(dtype);
 }
 
+// How the array lies: strides say nothing where there is one element, or none.
+bool Describes(const Buffer& b, const NumpyArray& a) {
+  if (a.data != b.data || a.nd != b.rank) return false;
+  for (int i = 0; i < b.rank; ++i) {
+    if (a.dims[i] != b.sizes[i]) return false;
+    if (b.sizes[i] > 1 && a.strides[i] != b.strides[i] * DTypeSize(b.dtype)) return false;
+  }
+  return true;
+}
+
+// An array over memory that `owner` keeps, or, null, somebody who outlives it. Null with an exception.
+PyObject* ViewOf(const NumpyApi& n, DType dtype, int rank, const int64_t* sizes, const int64_t* byte_strides,
+                 void* data, PyObject* owner) {
+  PyObject* descr = n.descr[static_cast<int>(dtype)];
+  if (!descr)
+    return PyErr_Format(PyExc_TypeError, "framejit: no NumPy type for %s", std::string(DTypeName(dtype)).c_str());
+  Py_INCREF(descr);  // stolen
+  Ref view(n.new_from_descr(n.array, descr, rank, reinterpret_cast<const intptr_t*>(sizes),
+                            reinterpret_cast<const intptr_t*>(byte_strides), data, kNpyWriteable | kNpyAligned,
+                            nullptr));
+  if (view && owner && n.set_base(view.get(), Py_NewRef(owner)) < 0) return nullptr;
+  return view.release();
+}
+
 class Host : public framejit::Host {
  public:
   void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device,
                       Buffer* out) override {
     HoldGil gil;
-    int64_t bytes[32];
-    BytesOf(dtype, strides, bytes);
-    // NumPy takes strides for memory of its own, and believes that they fit.
-    int64_t last = 0, numel = 1;
-    bool forward = true;
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      numel *= sizes[i];
-      last += (sizes[i] - 1) * strides[i];
-      forward &= strides[i] > 0 || sizes[i] == 1;
-    }
-    bool fits = numel > 0 && forward && last == numel - 1;
-    PyObject* a = NewArray(*Numpy(), dtype, static_cast<int>(sizes.size()), sizes.data(), fits ? bytes : nullptr);
+    PyObject* a = Allocate(*Numpy(), dtype, sizes, strides);
     if (!a) {
       PyErr_Clear();
       throw std::bad_alloc();
@@ -109,6 +123,24 @@ class Host : public framejit::Host {
   }
 
  private:
+  // Kernels write with these strides. NumPy takes strides for memory of its own if they fit in it: where they are not
+  // dense (results that lie as a view does), the array is a view of one that is as long as they reach.
+  static PyObject* Allocate(const NumpyApi& n, DType dtype, std::span<const int64_t> sizes,
+                            std::span<const int64_t> strides) {
+    int64_t bytes[32], numel = 1;
+    BytesOf(dtype, strides, bytes);
+    for (int64_t s : sizes) numel *= s;
+    const int rank = static_cast<int>(sizes.size());
+    const runtime::Extent reach = runtime::ExtentOf(sizes, strides);
+    if (numel == 0 || (reach.low == 0 && reach.high == numel))
+      return NewArray(n, dtype, rank, sizes.data(), numel ? bytes : nullptr);
+    const int64_t length = reach.high - reach.low;
+    Ref memory(NewArray(n, dtype, 1, &length, nullptr));
+    if (!memory) return nullptr;
+    return ViewOf(n, dtype, rank, sizes.data(), bytes, AsArray(memory.get())->data - reach.low * DTypeSize(dtype),
+                  memory.get());
+  }
+
   [[noreturn]] static void Fail(const char* text) {
     PyErr_Format(PyExc_RuntimeError, "framejit: extern call: %s", text);
     throw ExternError();
@@ -120,18 +152,11 @@ class Host : public framejit::Host {
 PyObject* ArrayOf(const NumpyApi& n, const Buffer& b) {
   if (b.handle) {  // the object itself, if the buffer still describes it
     auto* o = static_cast<PyObject*>(b.handle);
-    bool same = Py_TYPE(o) != n.array || (AsArray(o)->data == b.data && AsArray(o)->nd == b.rank);
-    for (int i = 0; same && Py_TYPE(o) == n.array && i < b.rank; ++i) same = AsArray(o)->dims[i] == b.sizes[i];
-    if (same) return Py_NewRef(o);
+    if (Py_TYPE(o) != n.array || Describes(b, *AsArray(o))) return Py_NewRef(o);
   }
-  PyObject* descr = n.descr[static_cast<int>(b.dtype)];
-  if (!descr)
-    return PyErr_Format(PyExc_TypeError, "framejit: no NumPy type for %s", std::string(DTypeName(b.dtype)).c_str());
   int64_t strides[32];
   BytesOf(b.dtype, {b.strides, static_cast<size_t>(b.rank)}, strides);
-  Py_INCREF(descr);
-  return n.new_from_descr(n.array, descr, b.rank, reinterpret_cast<const intptr_t*>(b.sizes),
-                          reinterpret_cast<intptr_t*>(strides), b.data, kNpyWriteable | kNpyAligned, nullptr);
+  return ViewOf(n, b.dtype, b.rank, b.sizes, strides, b.data, static_cast<PyObject*>(b.handle));
 }
 
 framejit::Host& NumpyHost() {

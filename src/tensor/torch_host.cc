@@ -7,6 +7,7 @@
 #include <new>
 
 #include "runtime/arena.h"
+#include "runtime/copy.h"
 #include "tensor/numpy_api.h"
 #include "tensor/run_context.h"
 #include "tensor/tensor.h"
@@ -86,9 +87,7 @@ class Host : public framejit::Host {
         throw std::bad_alloc();
       impl = TakeHandle(t, h);
     }
-    int64_t last = 0;
-    for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
-    if (device.kind == DeviceKind::kCpu) UsePool(t, impl, (last + 1) * DTypeSize(dtype));
+    if (device.kind == DeviceKind::kCpu) UsePool(t, impl, runtime::ExtentOf(sizes, strides).high * DTypeSize(dtype));
     out->handle = impl;
     out->data = DataOf(t, impl, DTypeSize(dtype));
   }

@@ -119,3 +119,89 @@ def test_empty_results_after_sizes_became_symbols():
             for got, want in zip(compiled(x, y), f.__wrapped__(x, y)):
                 assert got.shape == want.shape and got.stride() == want.stride(), n
                 assert torch.equal(got, want)
+
+
+VIEWS = [  # what NumPy answers with its argument, with a view, or with memory of its own
+    "q.conj()", "np.conj(q)", "q.real", "np.asarray(q)", "np.ascontiguousarray(q)", "q.ravel()", "q.ravel('K')",
+    "np.squeeze(q)", "np.atleast_3d(q)", "q.astype(q.dtype, copy=False)", "np.require(q)", "np.real_if_close(q)",
+    "np.array(q, copy=None)", "q.diagonal()", "np.rot90(q)", "np.copy(q)", "(q * 2)[::-1, ::2].conj()",
+    "np.broadcast_to((q * 2)[0], (3, 5))", "np.broadcast_to(np.arange(3).reshape(3, 1), (3, 3))",
+    "np.broadcast_to(np.arange(3).reshape(3, 1), (3, 3))[np.tri(3, dtype=bool)]", "np.tril_indices(3)",
+    "np.triu_indices(3, 1)", "np.lib.stride_tricks.sliding_window_view(q * 2, (2, 2))",
+]  # fmt: skip
+ARRAYS = {
+    "rows": lambda np: np.arange(20.0).reshape(4, 5),
+    "part": lambda np: np.arange(30.0).reshape(5, 6)[:-1, 1:],
+    "backwards": lambda np: np.arange(20.0).reshape(4, 5)[::-1, ::-1],
+    "columns": lambda np: np.arange(20.0).reshape(5, 4).T,
+    "repeated": lambda np: np.broadcast_to(np.arange(5.0), (4, 5)),
+}
+
+
+@pytest.mark.parametrize("ends", ["return x", "print(end=''); return x", "print(end=''); y = q + 1; return x, y"])
+@pytest.mark.parametrize("expression", VIEWS)
+def test_views_of_arrays_across_a_break(expression, ends, fresh):
+    np = pytest.importorskip("numpy")
+
+    def facts(r, q):
+        if isinstance(r, tuple):
+            return [facts(x, q) for x in r]
+        return r.tolist(), r.strides, r.dtype, r.flags.writeable, np.shares_memory(r, q)
+
+    scope = {"np": np}
+    exec(f"def f(q):\n  x = {expression}\n  {ends}", scope)
+    for name, make in ARRAYS.items():
+        compiled = fresh.compile(scope["f"])
+        for _ in range(3):
+            q = make(np)
+            assert facts(compiled(q), q) == facts(scope["f"](q), q), name
+
+
+def test_a_view_that_nothing_was_made_of_fits_its_memory(fresh):
+    """The heap behind a result notices too much that is written: the C library ends the process."""
+    np = pytest.importorskip("numpy")
+
+    def f(q):
+        x = q[:-1, 1:].conj()
+        print(end="")
+        return x
+
+    compiled = fresh.compile(f)
+    q = np.ones((400, 400))
+    for _ in range(50):
+        assert compiled(q).base is q
+    assert fresh.explain(f)(q).graph_break_count == 1
+
+
+LOOKED_UP = {
+    "getitem": lambda x, i: x[i],
+    "embedding": lambda x, i: F.embedding(i, x),
+    "gather": lambda x, i: x.gather(0, i[:, None].expand(-1, x.shape[1])),
+    "index_select": lambda x, i: x.index_select(0, i),
+    "take": torch.take,
+    "take_along_dim": lambda x, i: torch.take_along_dim(x, i[:, None], 0),
+    "two": lambda x, i: x[i, i],
+    "summed": lambda x, i: x[i].sum(0),
+    "one_hot": lambda x, i: F.one_hot(i, 2) + x.sum().long(),
+}
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("name", LOOKED_UP)
+def test_tables_of_no_rows(name, gradients, fresh):
+    f = LOOKED_UP[name]
+    for sizes in ([0], [3, 0], [3, 5, 0, 4], [1, 0]):
+        for index in ([0], [], [0, 0], [2], [-1]):
+            compiled = fresh.compile(f)
+            for n in sizes:
+                x, i = torch.ones(n, 4, requires_grad=gradients), torch.tensor(index, dtype=torch.long)
+                try:
+                    want = f(x, i)
+                except (IndexError, RuntimeError) as error:
+                    with pytest.raises(type(error)):
+                        compiled(x, i)
+                else:
+                    got = compiled(x, i)
+                    assert got.stride() == want.stride()
+                    assert torch.equal(got, want)
+    assert fresh.explain(f)(torch.ones(3, 4), torch.tensor([0, 1])).graph_break_count == 0
