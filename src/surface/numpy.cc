@@ -81,8 +81,9 @@ Outs Var(Scope& s) {  // (a, axis, dtype, ddof, keepdims); op kSqrt: std
   Operand x = s.tensor(0);
   DType t = IsFloat(x.meta->dtype) ? x.meta->dtype : DType::kFloat64;
   if (s.has(2)) Scope::Skip();
-  WarnOfEmpty(s, x);
-  ValueId v = rules::VarMean(s.b, s.b.Cast(x.value, t), s.Dims(1, x.rank()), s.number(3), Keep(s, 4)).variance;
+  const std::vector<int64_t> axes = s.Dims(1, x.rank());
+  RefuseFew(s, x, axes, s.number(3));
+  ValueId v = rules::VarMean(s.b, s.b.Cast(x.value, t), axes, s.number(3), Keep(s, 4)).variance;
   if (s.row.op == Op::kSqrt) v = s.b.Unary(Op::kSqrt, v);
   return Reduced(s, x, s.b.Cast(v, t));
 }

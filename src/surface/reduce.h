@@ -8,6 +8,8 @@ namespace framejit::surface {
 DType SumType(const Scope& s, DType t);  // of a sum or product over t
 // Declines when an axis is empty: the frameworks refuse extremes of nothing.
 void RefuseEmpty(Scope& s, ValueId x, const std::vector<int64_t>& axes);
+// Declines where fewer numbers are reduced than a variance with this correction needs: the frameworks warn.
+void RefuseFew(Scope& s, const Operand& x, const std::vector<int64_t>& axes, double correction);
 // argmax, argmin over one axis or (none given) the flattened tensor.
 ValueId ArgExtreme(Scope& s, Op op, ValueId x, std::optional<int> axis, bool keep);
 

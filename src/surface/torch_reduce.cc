@@ -12,6 +12,12 @@ DType SumType(const Scope& s, DType t) {
   return DType::kUInt64;
 }
 
+void RefuseFew(Scope& s, const Operand& x, const std::vector<int64_t>& axes, double correction) {
+  shape::Int count = 1;
+  for (int64_t d : axes) count = count * x.meta->sizes[d];
+  if (!s.env.Lt(static_cast<int64_t>(std::floor(correction)), count)) Scope::Fail("no degrees of freedom: it warns");
+}
+
 void RefuseEmpty(Scope& s, ValueId x, const std::vector<int64_t>& axes) {
   for (int64_t a : axes) {
     if (s.env.Eq(s.b.type(x).shape[a], 0)) Scope::Fail("reduction of an empty axis");
@@ -117,13 +123,6 @@ Outs AnyAll(Scope& s) {
 
 double Correction(Scope& s, int i) {
   return !s.has(i) ? 1 : s.number(i);
-}
-
-// torch warns where no degrees of freedom are left.
-void RefuseFew(Scope& s, const Operand& x, const std::vector<int64_t>& axes, double correction) {
-  shape::Int count = 1;
-  for (int64_t d : axes) count = count * x.meta->sizes[d];
-  if (!s.env.Lt(static_cast<int64_t>(std::floor(correction)), count)) Scope::Fail("no degrees of freedom: torch warns");
 }
 
 // op: kSqrt takes the root (std), anything else is var.

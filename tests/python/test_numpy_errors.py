@@ -243,3 +243,14 @@ def test_a_kernel_that_writes_an_argument_and_a_result(fresh, np):
     top = np.array([1e38, 3e38], dtype="f4")
     with np.errstate(over="raise"), pytest.raises(FloatingPointError):
         compiled(top)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("ddof", [0, 1, 3, 4])
+@pytest.mark.parametrize("name", ["var", "std"])
+def test_no_degrees_of_freedom(fresh, np, name, ddof, quiet):
+    """NumPy's own warning does not depend on its error state."""
+    with np.errstate(**({"all": "ignore"} if quiet else {})):
+        for size in (3, 0, 4):
+            check(fresh, np, lambda x: getattr(np, name)(x * 2, ddof=ddof), np.arange(float(size)))
+            check(fresh, np, lambda x: getattr(x * 2, name)(axis=0, ddof=ddof), np.ones((size, 2)))
