@@ -60,6 +60,11 @@ PyObject* Reset(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* EndAll(PyObject*, PyObject*) {
+  capture::EndAll();
+  Py_RETURN_NONE;
+}
+
 PyObject* OptionTable(PyObject*, PyObject*) {
   Ref list(PyList_New(0));
   for (auto& o : diag::Options()) {
@@ -180,6 +185,7 @@ PyMethodDef methods[] = {
     {"same_layout", SameLayout, METH_O, nullptr},
     {"is_compiling", IsCompiling, METH_NOARGS, "False; True in code that is being captured."},
     {"reset", Reset, METH_NOARGS, nullptr},
+    {"end_all", EndAll, METH_NOARGS, nullptr},
     {"options", OptionTable, METH_NOARGS, nullptr},
     {"get_option", GetOption, METH_O, nullptr},
     {"set_option", SetOption, METH_VARARGS, nullptr},
@@ -210,6 +216,9 @@ PyMODINIT_FUNC PyInit__framejit() {
   PyModule_AddObject(m, "CompiledFunction", Py_NewRef(reinterpret_cast<PyObject*>(&capture::CompiledFunctionType)));
   capture::InstallPolicy();
   Py_AtExit(&capture::ReportRuns);
+  Ref atexit(PyImport_ImportModule("atexit")), end(PyObject_GetAttrString(m, "end_all"));
+  Ref registered(atexit && end ? PyObject_CallMethod(atexit.get(), "register", "O", end.get()) : nullptr);
+  if (!registered) return nullptr;
   frame::AddFrameTestFunctions(m);
   guard::AddGuardTestFunctions(m);
   tensor::AddTensorTestFunctions(m);

@@ -42,6 +42,9 @@ def is_compiling() -> bool:
 
 def same_layout(columns: tuple[list[Any], ...]) -> bool: ...
 def reset() -> None: ...
+def end_all() -> None:
+    """At exit: from now on everything runs as written."""
+
 def options() -> list[tuple[str, str, str, str, str]]:
     """(field, environment variable or "", type b/i/s/l (l: names separated by commas), default text, help), in table order."""
 

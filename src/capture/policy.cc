@@ -53,6 +53,7 @@ std::vector<std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>>>& Reti
   return *retired;
 }
 int users = 0;
+bool ending = false;  // see EndAll
 
 // Parts of torch whose frames are plumbing around the user's program. What they call may be the user's.
 constexpr std::string_view kPlumbing =
@@ -115,7 +116,7 @@ class Policy : public frame::FramePolicy {
  public:
   bool Wants(FjFrame* frame) override {
     if (override_semantics) return true;
-    if (!active || fj_is_generator(frame)) return false;
+    if (!active || ending || fj_is_generator(frame)) return false;
     if (!tensor::CaptureObstacle().empty()) {  // for all of this frame: what it is called under does not end in it
       RememberObstacle(*active, frame);
       return active->fullgraph;
@@ -127,7 +128,7 @@ class Policy : public frame::FramePolicy {
   frame::Semantics* Override(FjFrame*) override { return override_semantics; }
 
   frame::Action At(FjFrame* frame, PyObject** result) override {
-    if (!active || override_semantics) return frame::Action::kHandOver;
+    if (!active || ending || override_semantics) return frame::Action::kHandOver;
     PyCodeObject* code = fj_code(frame);
     std::shared_ptr<Config> config = active;
     diag::OptionScope options(config->options.empty() ? nullptr : &config->options);
@@ -287,6 +288,18 @@ class Policy : public frame::FramePolicy {
     return true;
   }
 
+  // What ran once and never again holds objects for nothing, where no more is tried. The last one says how far to step.
+  static void DropSingle(Place& place) {
+    InUse now;
+    const Segment* last = LastOf(place);
+    auto single = std::make_unique<CodeState>();
+    for (auto& s : place.segments)
+      if (s->runs <= 1 && s.get() != last) single->places[{0, 0}].segments.push_back(std::move(s));
+    std::erase(place.segments, nullptr);
+    Retired().emplace_back();
+    Retired().back().emplace(nullptr, std::move(single));
+  }
+
   // No entry matched. True: capture another version.
   static bool Missed(Config& config, Place& place, FjFrame* frame) {
     if (stance == Stance::kEagerOnRecompile) return false;
@@ -315,6 +328,7 @@ class Policy : public frame::FramePolicy {
         b.line = fj_code(frame)->co_firstlineno;
         diag::Warn(diag::Render(b));
         config.breaks.push_back(b);
+        DropSingle(place);
       }
       place.give_up = true;
       return false;
@@ -436,12 +450,42 @@ void ResetAll() {
     if (std::shared_ptr<Config> c = weak.lock()) ResetConfig(*c);
 }
 
+void EndAll() {
+  ending = true;
+  ResetAll();
+}
+
 bool disabled_everywhere() {
   static const bool off = diag::OptionOn("disable");
-  return off;
+  return off || ending;
+}
+
+// Code that is made anew all the time (exec, a class made in a function) is equal, but never the same. Of so many equal
+// ones those that were asked for last stay: each holds what its function held.
+static void RetireEqual(Config& config, PyCodeObject* code) {
+  constexpr size_t kEqual = 64;
+  std::vector<std::pair<uint64_t, PyCodeObject*>> equal;
+  for (auto& [other, state] : config.codes) {
+    if (other == code || other->co_firstlineno != code->co_firstlineno || !state) continue;
+    const int same =
+        PyObject_RichCompareBool(reinterpret_cast<PyObject*>(other), reinterpret_cast<PyObject*>(code), Py_EQ);
+    if (same < 0) PyErr_Clear();
+    if (same == 1) equal.emplace_back(state->used, other);
+  }
+  if (equal.size() < kEqual) return;
+  InUse now;
+  std::sort(equal.begin(), equal.end());
+  Retired().emplace_back();
+  for (size_t i = 0; i < equal.size() / 2; ++i) Retired().back().insert(config.codes.extract(equal[i].second));
 }
 
 CodeState& StateOf(Config& config, PyCodeObject* code) {
+  static uint64_t clock = 0;
+  if (auto known = config.codes.find(code); known != config.codes.end() && known->second) {
+    known->second->used = ++clock;
+    return *known->second;
+  }
+  RetireEqual(config, code);
   auto& s = config.codes[code];
   if (!s) {
     s = std::make_unique<CodeState>();
@@ -450,6 +494,7 @@ CodeState& StateOf(Config& config, PyCodeObject* code) {
               !(code->co_flags & CO_OPTIMIZED);  // module and class bodies
     s->hot = !(code->co_ncellvars);
     s->instead = InsteadOf(code);
+    s->used = ++clock;
   }
   return *s;
 }

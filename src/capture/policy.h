@@ -13,6 +13,9 @@ std::shared_ptr<Config> MakeConfig(const std::string& key);
 void DropSegments(Config& config);
 void ResetConfig(Config& config);  // drops its compiled segments and counters
 void ResetAll();
+// The interpreter is about to end: from now on everything runs as written, and what segments hold (the program's own
+// objects, of which destructors are still to run) is let go.
+void EndAll();
 void ReportRuns();  // an event for every segment there is: the process ends
 
 // While alive, dropped segments stay: this thread may be in one. Others run while a kernel has let go of the GIL.
@@ -40,6 +43,6 @@ bool Capturing();
 enum class Stance : uint8_t { kDefault, kForceEager, kEagerOnRecompile, kFailOnRecompile };
 void SetStance(Stance s);
 Stance GetStance();
-bool disabled_everywhere();  // FRAMEJIT_DISABLE=1
+bool disabled_everywhere();  // FRAMEJIT_DISABLE=1, or the interpreter ends
 
 }  // namespace framejit::capture

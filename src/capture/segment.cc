@@ -343,6 +343,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   const bool writes = !s.graph().writes.empty();
 
   if (!trace.calls.empty()) {
+    constexpr size_t kGraphsShown = 1024;  // code that is made anew all the time never ends
+    if (config.graphs.size() >= kGraphsShown) config.graphs.erase(config.graphs.begin());
     config.graphs.push_back(seg->trace);
     config.op_count += s.op_count;
     ++config.graph_count;

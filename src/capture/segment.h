@@ -127,6 +127,7 @@ struct CodeState {
   Place* entry = nullptr;  // the place right after RESUME, once known
   int trivial = 0;         // captures without tensor operations
   bool skip = false;
+  uint64_t used = 0;  // when a frame last asked for it
   Ref instead;  // called in its place; it may decline (an optimizer's update: framejit/_updates.py)
 };
 

@@ -1,0 +1,124 @@
+"""What ends, ends: at the end of the program destructors run as they would, and what is made in every call is not kept."""
+
+import collections
+import dataclasses
+import gc
+import os
+import subprocess
+import sys
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+ENDING = """
+import atexit, builtins, sys
+import numpy as np
+import framejit
+
+class Dies:
+    def __init__(self, name):
+        self.name = name
+    def __del__(self):
+        print("gone:", self.name, flush=True)
+
+kept = Dies("global")
+
+@framejit.compile
+def f(x, how):
+    y = np.sin(x) * 2
+    local = Dies("local")
+    if how == "exit":
+        sys.exit(3)
+    if how == "raise":
+        raise ValueError("out of the program")
+    return y
+
+@framejit.compile
+def g(x):
+    return x * 2 + 1  # NumPy imports nothing for this
+
+class Calls:
+    def __init__(self, f):
+        self.f, self.ones, self.say = f, np.ones, print
+    def __del__(self):
+        self.say("late:", *(self.f(self.ones(n)).tolist() for n in (1, 2, (1, 2))), flush=True)
+
+g(np.ones(3))
+caller = builtins.hidden = Calls(g)
+atexit.register(lambda: print("at exit:", g(np.ones((1, 1))).tolist()))
+how = sys.argv[1]
+if how == "caught":
+    try:
+        f(np.ones(3), "raise")
+    except ValueError:
+        pass
+else:
+    f(np.ones(3), how)
+"""
+
+
+@pytest.mark.parametrize("how", ["none", "caught", "raise", "exit"])
+def test_the_end_of_the_program(how, tmp_path):
+    script = tmp_path / "ending.py"
+    script.write_text(ENDING)
+
+    def run(disable):
+        env = {**os.environ, "FRAMEJIT_DISABLE": disable}
+        r = subprocess.run([sys.executable, script, how], capture_output=True, text=True, env=env, timeout=300)
+        return r.returncode, r.stdout, r.stderr.splitlines()[-1:]
+
+    compiled, plain = run("0"), run("1")
+    assert compiled == plain
+    assert "gone: global" in plain[1]
+    assert "late: [3.0] [3.0, 3.0] [[3.0, 3.0]]" in plain[1]
+    assert "at exit: [[3.0]]" in plain[1]
+
+
+def exec_(x):
+    scope = {"x": x}
+    exec("def h(q): return q + x\nz = h(x)", scope)
+    return scope["z"]
+
+
+def named_tuple(x):
+    pair = collections.namedtuple("Pair", "a b")(x, x + 1)
+    return pair.a + pair.b
+
+
+def data_class(x):
+    @dataclasses.dataclass
+    class Pair:
+        a: object
+        b: object
+
+    pair = Pair(x, x + 1)
+    return pair.a + pair.b
+
+
+def made_class(x):
+    class Adds:
+        def to(self, y):
+            return y + 1
+
+    return Adds().to(x)
+
+
+def evaluated(x):
+    return eval("lambda q: q + x", {"x": x})(x)
+
+
+@pytest.mark.parametrize("f", [exec_, named_tuple, data_class, made_class, evaluated])
+def test_what_each_call_makes_is_not_kept(f, fresh):
+    """Objects that Python's collector sees, and arrays: so many calls end what is remembered of the first ones."""
+    compiled, x = fresh.compile(f), np.ones(3)
+
+    def objects(calls):
+        for _ in range(calls):
+            assert compiled(x).tolist() == f(x).tolist()
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = objects(150)
+    assert objects(150) - before < 75
+    assert fresh.explain(f)(x).graph_count >= 1
