@@ -21,7 +21,10 @@ bool AutocastState(Session& s, const std::string& name, PyObject* const* args, P
   auto type = [&](int d) { return *out = tensor::DTypeObject(Framework::kTorch, a.dtype[d]), true; };
   if (last == "clear_autocast_cache") return s.lowering().EndAutocast(), none();
   if (last == "autocast_increment_nesting") return *out = PyLong_FromLong(++s.autocast_depth), true;
-  if (last == "autocast_decrement_nesting") return *out = PyLong_FromLong(--s.autocast_depth), true;
+  if (last == "autocast_decrement_nesting") {  // of a region that torch itself counts: left in Python
+    if (s.autocast_depth == s.entry_mode.autocast.any()) return *out = s.Break(BreakId::kThreadState, name), true;
+    return *out = PyLong_FromLong(--s.autocast_depth), true;
+  }
   if (last == "is_autocast_cache_enabled") return answer(a.cache);
   if (last == "is_autocast_cpu_enabled") return answer(a.on[0]);
   if (last == "get_autocast_cpu_dtype") return type(0);

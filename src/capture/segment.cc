@@ -265,7 +265,8 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   if (s.mode.inference != s.entry_mode.inference) *problem = "inference mode was entered or left";
   if (s.vmap.open()) *problem = "torch.vmap or a derivative was entered";
   if (s.default_devices.size() != 1) *problem = "a default device was set";
-  if (!(s.mode.autocast == s.entry_mode.autocast)) *problem = "autocast was entered or left";
+  if (!(s.mode.autocast == s.entry_mode.autocast) || s.autocast_depth != s.entry_mode.autocast.any())
+    *problem = "autocast was entered or left";
   if (!recipe.why().empty()) *problem = recipe.why();
   if (!problem->empty()) return nullptr;
   if (s.lowering().differentiates() && !TrackedAsInEager(s, recipe.outputs)) {

@@ -1,6 +1,7 @@
 """Programs under torch.autocast, entered inside or outside of what is compiled: the types and the casts are torch's."""
 
 
+import contextlib
 import re
 
 import pytest
@@ -172,6 +173,170 @@ def test_grad_scaler(fresh):
 
     expected, got = train(lambda f: f), train(fresh.compile)
     torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2, equal_nan=True)
+
+
+def torchs_state():
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return depth, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
+
+
+def leaving(w):
+    """Functions that leave regions of autocast in every way, which torch counts."""
+
+    def pause():
+        print(end="")
+
+    def break_in_disabled(x):
+        with torch.autocast("cpu", enabled=False):
+            y = x @ w
+            pause()
+            return y @ w
+
+    def called(x):
+        return break_in_disabled(x) + 1
+
+    def nested(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ w
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = y @ w
+                pause()
+                y = y @ w
+            with torch.autocast("cpu", enabled=False):
+                y = y.float() @ w
+                pause()
+                y = y @ w
+        return y
+
+    def nested_in_a_call(x):
+        def inner(x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = x @ w
+                pause()
+                return y @ w
+
+        with torch.autocast("cpu", enabled=False):
+            return inner(x) + x
+
+    def error(x):
+        with torch.autocast("cpu", enabled=False):
+            y = x @ w
+            raise ValueError(y.shape)
+
+    def error_behind_a_break(x):
+        with torch.autocast("cpu", enabled=False):
+            y = x @ w
+            pause()
+            raise ValueError((y @ w).shape)
+
+    def refused(x):
+        with torch.autocast("cpu", enabled=False):
+            return x[99]
+
+    def caught(x):
+        try:
+            with torch.autocast("cpu", enabled=False):
+                y = x @ w
+                pause()
+                raise KeyError
+        except KeyError:
+            return y @ w
+
+    def loop(x):
+        with torch.autocast("cpu", enabled=False):
+            for _ in range(3):
+                x = x @ w
+                pause()
+            return x
+
+    def one_after_the_other(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x = x @ w
+            pause()
+            x = x @ w
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x = x @ w
+            pause()
+            x = x @ w
+        return x
+
+    def by_hand(x):
+        scope = torch.autocast("cpu", enabled=False)
+        scope.__enter__()
+        y = x @ w
+        pause()
+        scope.__exit__(None, None, None)
+        return y @ w
+
+    @torch.autocast("cpu", enabled=False)
+    def decorated(x):
+        y = x @ w
+        pause()
+        return y @ w
+
+    def generator(x):
+        with torch.autocast("cpu", enabled=False):
+            yield x @ w
+            yield x @ w @ w
+
+    def suspended(x):
+        g = generator(x)
+        a = next(g)
+        pause()
+        b = next(g)
+        g.close()
+        return a + b
+
+    def checkpointed(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            f = lambda x: F.dropout(x @ w, 0.5) @ w  # noqa: E731
+            return torch.utils.checkpoint.checkpoint(f, x, use_reentrant=True).float().sum()
+
+    return [called, nested, nested_in_a_call, error, error_behind_a_break, refused, caught, loop, one_after_the_other, by_hand,
+            lambda x: decorated(x) + 1, lambda x: sum(generator(x)), suspended, checkpointed]  # fmt: skip
+
+
+AROUND = [None, dict(dtype=torch.bfloat16), dict(enabled=False), dict(dtype=torch.bfloat16, cache_enabled=False)]
+
+
+@pytest.mark.parametrize("around", AROUND, ids=str)
+@pytest.mark.parametrize("number", range(14))
+def test_what_torch_counts_is_left_as_eager_leaves_it(fresh, number, around):
+    w = torch.randn(4, 4, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    f = leaving(w)[number]
+
+    def once(f):
+        """The result, torch's state, and what uncompiled code computes behind: with the cast of w that torch keeps, or a new one."""
+        torch.manual_seed(3)
+        x = torch.randn(4, 4).requires_grad_()
+        with torch.autocast("cpu", **around) if around else contextlib.nullcontext():
+            try:
+                result = f(x)
+            except (ValueError, IndexError) as error:
+                result = type(error)
+            state, seen = [torchs_state()], [(x @ w).detach()]
+            if isinstance(result, torch.Tensor):
+                result.float().sum().backward()
+                seen += [result.detach(), x.grad]
+                state.append(torchs_state())
+                result = result.dtype
+            with torch.no_grad():
+                w.add_(1)
+            seen.append(x @ w)
+            with torch.no_grad():
+                w.sub_(1)
+        state.append(torchs_state())
+        return result, state, seen
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        expected, got = once(f), once(compiled)
+        assert got[:2] == expected[:2]
+        assert torchs_state()[0] == 0
+        for mine, theirs in zip(got[2], expected[2], strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=5e-2, atol=0.2)
+    assert compiled.cache_info()["segments"] >= (f.__name__ not in ("error", "refused"))
 
 
 # The framework draws a line between its lists and what it decides inside a kernel; results then differ in digits only.
