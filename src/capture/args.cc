@@ -396,6 +396,16 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     if (!name || !to_arg(args[nargs + i], &a, !strcmp(name, "alpha"))) return nullptr;
     call.kwargs.emplace_back(name, std::move(a));
   }
+  if (callee == "torch.Tensor.new" && nargs == 2) {  // a tuple is data there, but a torch.Size the size
+    PyObject* shape = Resolve(args[1]);
+    if (!shape) return nullptr;
+    if (IsSymbolicSize(shape) || !strcmp(Py_TYPE(shape)->tp_name, "torch.Size")) {
+      const std::vector<Arg> sizes = call.args[1].items;
+      if (sizes.empty()) return Break(BreakId::kUnknownCall, callee);
+      call.args.pop_back();
+      call.args.insert(call.args.end(), sizes.begin(), sizes.end());
+    }
+  }
   if (!torch) {  // "float32", "f4"
     if (callee.ends_with(".astype") && call.args.size() > 1) NameDType(&call.args[1]);
     for (auto& [name, a] : call.kwargs)

@@ -218,3 +218,32 @@ def test_results_that_are_not_there():
         for _ in range(2):
             torch.testing.assert_close(compiled(x)[0], f(x)[0])
             assert compiled(x)[1] is None
+
+
+def test_torchs_old_constructors():
+    """`new` takes a torch.Size for the size, but a tuple for data."""
+    made = [
+        lambda x: x.new(x.size()).zero_() + x,
+        lambda x: x.new(x.shape).fill_(2),
+        lambda x: x.new(torch.Size([4, 5])).zero_(),
+        lambda x: x.new(x.size()[:1] + torch.Size([7])).zero_(),
+        lambda x: x.new(torch.Size((x.shape[0] * 2,))).zero_(),
+        lambda x: x.new(2, 3).zero_(),
+        lambda x: x.new(*x.size()).zero_().add_(x),
+        lambda x: x.new((2, 3)),
+        lambda x: x.new([1, 2, 3]),
+        lambda x: x.new(list(x.size())),
+        lambda x: x.long().new(x.size()).zero_(),
+        lambda x: x.new(),
+    ]
+    for f in made:
+        compiled = framejit.compile(f)
+        for x in (torch.arange(6.0).view(2, 3), torch.arange(20.0).view(4, 5), torch.arange(6.0).view(2, 3)):
+            got, expected = compiled(x), f(x)
+            assert (got.shape, got.dtype, got.stride()) == (expected.shape, expected.dtype, expected.stride())
+            assert torch.equal(got, expected)
+        assert compiled.cache_info()["segments"] and not compiled.cache_info()["breaks"]
+    broken = [lambda x: x.new(x[0, 0].size()), lambda x: torch.Tensor(x.size()).zero_() + x, lambda x: torch.FloatTensor(2, 3).zero_() + x]
+    for f in broken:
+        x = torch.arange(6.0).view(2, 3)
+        assert framejit.compile(f)(x).shape == f(x).shape
