@@ -3,6 +3,7 @@
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/Module.h>
+#include <llvm/IR/PatternMatch.h>
 
 #include <algorithm>
 #include <limits>
@@ -31,8 +32,8 @@ llvm::Type* Wide(llvm::Type* t, int lanes) {
   return lanes == 1 ? t : llvm::FixedVectorType::get(t, lanes);
 }
 
-// Results of these jump: an operand that a 16-bit type would have rounded is rounded before, so that comparisons,
-// integer parts and conversions see what the framework would have seen.
+// Results of these jump: an operand that is still wide is rounded before, so that comparisons and integer parts see
+// what the framework would have seen.
 bool Discontinuous(Op op) {
   switch (op) {
     case Op::kEq:
@@ -51,6 +52,27 @@ bool Discontinuous(Op op) {
     default: return false;
   }
 }
+
+// Is the result always a number of the operands' own type?
+bool Representable(Op op) {
+  switch (op) {
+    case Op::kNeg:
+    case Op::kAbs:
+    case Op::kSign:
+    case Op::kCeil:
+    case Op::kFloor:
+    case Op::kTrunc:
+    case Op::kRound:
+    case Op::kCopysign:
+    case Op::kMaximum:
+    case Op::kMinimum:
+    case Op::kFmod:
+    case Op::kWhere: return true;
+    default: return false;
+  }
+}
+
+constexpr int64_t kHighHalf = 0xFFFF0000;
 
 }  // namespace
 
@@ -108,16 +130,72 @@ Value* OpEmitter::ToStorage(Value* v, DType t) {
   switch (t) {
     case DType::kBool: return b_.CreateZExt(v, Wide(b_.getInt8Ty(), lanes));
     case DType::kBFloat16:
+      v = Unrounded(v, t);
       if (isa_.gpu) return b_.CreateBitCast(b_.CreateFPTrunc(v, b_.getBFloatTy()), b_.getInt16Ty());
       return Narrow(v);
     case DType::kFloat16:
+      v = Unrounded(v, t);
       return b_.CreateBitCast(b_.CreateFPTrunc(v, Wide(b_.getHalfTy(), lanes)), Wide(b_.getInt16Ty(), lanes));
     default: return v;
   }
 }
 
-Value* OpEmitter::Round16(Value* v, DType t) {
-  return FromStorage(ToStorage(v, t), t);
+Value* OpEmitter::Round16(Value* v, DType t, bool any_nan) {
+  if (IsRounded(v, t)) return v;
+  const int lanes = LanesOf(v);
+  if (isa_.gpu && isa_.pairs) {  // one of a pair: single numbers are converted slowly
+    if (t == DType::kBFloat16) {
+      Value* pair = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_ff2bf16x2_rn, {}, {v, Like(v, 0.0)});
+      return b_.CreateBitCast(pair, v->getType());
+    }
+    Value* pair = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_ff2f16x2_rn, {}, {Like(v, 0.0), v});
+    return b_.CreateFPExt(b_.CreateExtractElement(pair, uint64_t{0}), v->getType());
+  }
+  if (t == DType::kFloat16) return b_.CreateFPExt(b_.CreateFPTrunc(v, Wide(b_.getHalfTy(), lanes)), v->getType());
+  if (isa_.gpu || any_nan) return FromStorage(ToStorage(v, t), t);
+  // A nan that arithmetic has made of 16-bit numbers ends in zeros: adding to it does no harm.
+  Value* bits = b_.CreateBitCast(v, Wide(b_.getInt32Ty(), lanes));
+  Value* odd = b_.CreateAnd(b_.CreateLShr(bits, Like(bits, int64_t{16})), Like(bits, int64_t{1}));
+  Value* rounded = b_.CreateAdd(bits, b_.CreateAdd(odd, Like(bits, int64_t{0x7FFF})));
+  return b_.CreateBitCast(b_.CreateAnd(rounded, Like(bits, kHighHalf)), v->getType());
+}
+
+Value* OpEmitter::Unrounded(Value* v, DType t) {
+  using namespace llvm::PatternMatch;
+  Value* before = nullptr;
+  if (t == DType::kFloat16) {
+    Value* half = nullptr;
+    if (!match(v, m_FPExt(m_Value(half))) || !half->getType()->getScalarType()->isHalfTy()) return v;
+    auto pair = m_Intrinsic<llvm::Intrinsic::nvvm_ff2f16x2_rn>(m_AnyZeroFP(), m_Value(before));
+    const bool made = match(half, m_FPTrunc(m_Value(before))) || match(half, m_ExtractElt(pair, m_Zero()));
+    return made && before->getType() == v->getType() ? before : v;
+  }
+  Value* word = nullptr;
+  if (!match(v, m_BitCast(m_Value(word)))) return v;
+  if (match(word, m_Intrinsic<llvm::Intrinsic::nvvm_ff2bf16x2_rn>(m_Value(before), m_AnyZeroFP()))) return before;
+  Value* bits = nullptr;
+  Value* up = nullptr;
+  const bool made = match(word, m_And(m_Add(m_Value(bits), m_Value(up)), m_SpecificInt(uint32_t{kHighHalf}))) &&
+                    match(up, m_Add(m_Value(), m_SpecificInt(0x7FFF))) && match(bits, m_BitCast(m_Value(before)));
+  return made && before->getType() == v->getType() ? before : v;
+}
+
+bool OpEmitter::IsRounded(Value* v, DType t) const {
+  using namespace llvm::PatternMatch;
+  if (Value* of = nullptr; match(v, m_FNeg(m_Value(of))) || match(v, m_FAbs(m_Value(of)))) return IsRounded(of, t);
+  Value* from = nullptr;
+  if (t == DType::kFloat16) return match(v, m_FPExt(m_Value(from))) && from->getType()->getScalarType()->isHalfTy();
+  if (!match(v, m_BitCast(m_Value(from)))) return false;
+  return match(from, m_Shl(m_ZExt(m_Value()), m_SpecificInt(16))) ||
+         match(from, m_And(m_Value(), m_SpecificInt(uint32_t{kHighHalf}))) ||
+         match(from, m_Intrinsic<llvm::Intrinsic::nvvm_ff2bf16x2_rn>(m_Value(), m_AnyZeroFP()));
+}
+
+// A 16-bit result of an operation. Where rounding is slow a bfloat16, which has the range of a float, stays wide until
+// it is stored, converted or compared. What a float16 cannot hold is infinite at once.
+Value* OpEmitter::Result16(Op op, DType t, Value* v) {
+  const bool wide = t == DType::kBFloat16 && !isa_.gpu && !ieee_;
+  return wide || Representable(op) ? v : Round16(v, t);
 }
 
 llvm::Constant* OpEmitter::Constant(const Scalar& s, DType t, int lanes) const {
@@ -141,16 +219,16 @@ llvm::Constant* OpEmitter::Constant(const Scalar& s, DType t, int lanes) const {
 }
 
 Value* OpEmitter::Cast(Value* v, DType from, DType to) {
+  if (IsFloat(from) && DTypeSize(from) == 2) v = Round16(v, from);
   if (from == to) return v;
   const int lanes = LanesOf(v);
   llvm::Type* type = RegisterType(to, lanes);
   if (IsFloat(from)) {
     if (IsFloat(to)) {
-      if (ieee_ && DTypeSize(from) == 2) v = Round16(v, from);
-      if (v->getType() == type) return v;
-      return type->getScalarType()->isDoubleTy() ? b_.CreateFPExt(v, type) : b_.CreateFPTrunc(v, type);
+      if (v->getType() != type)
+        v = type->getScalarType()->isDoubleTy() ? b_.CreateFPExt(v, type) : b_.CreateFPTrunc(v, type);
+      return DTypeSize(to) == 2 ? Round16(v, to, true) : v;
     }
-    if (DTypeSize(from) == 2) v = Round16(v, from);
     if (IsBool(to)) return b_.CreateFCmpUNE(v, Like(v, 0.0));
     // Out of range as x86 does it, which is what the frameworks' static_cast compiles to: through i32 for small types,
     // through i64 for u32; the indefinite value for the rest. u64 past 2^63 by its own instruction sequence.
@@ -167,7 +245,10 @@ Value* OpEmitter::Cast(Value* v, DType from, DType to) {
   }
   if (IsBool(to)) return b_.CreateICmpNE(v, Like(v, int64_t{0}));
   const bool is_signed = IsSigned(from);
-  if (IsFloat(to)) return is_signed ? b_.CreateSIToFP(v, type) : b_.CreateUIToFP(v, type);
+  if (IsFloat(to)) {
+    v = is_signed ? b_.CreateSIToFP(v, type) : b_.CreateUIToFP(v, type);
+    return DTypeSize(to) == 2 && !IsBool(from) ? Round16(v, to) : v;
+  }
   return b_.CreateIntCast(v, type, is_signed);
 }
 
@@ -415,17 +496,14 @@ Value* OpEmitter::Compute(Op op, DType result, DType from, std::span<Value* cons
   if (IsBool(from)) return Bool(op, v);
   if (IsInteger(from)) return Integer(op, from, v);
   if (!IsFloat(from)) Unsupported(op, from);
-  if (DTypeSize(from) == 2 && (ieee_ || Discontinuous(op))) {  // under IEEE rules every result is rounded
-    std::vector<Value*> rounded;
-    for (Value* x : v) rounded.push_back(Round16(x, from));
-    return Float(op, rounded);
-  }
-  if (isa_.gpu && DTypeSize(from) == 2) {
-    Isa approximate = isa_;
-    approximate.approximate = true;
-    return OpEmitter(b_, approximate).Float(op, v);
-  }
-  return Float(op, v);
+  if (DTypeSize(from) > 2) return Float(op, v);
+  std::vector<Value*> operands(v.begin(), v.end());
+  if (Discontinuous(op))
+    for (Value*& x : operands) x = Round16(x, from);
+  Isa approximate = isa_;
+  approximate.approximate = isa_.gpu;
+  Value* out = isa_.gpu ? OpEmitter(b_, approximate).Float(op, operands) : Float(op, operands);
+  return IsBool(result) ? out : Result16(op, result, out);
 }
 
 Value* OpEmitter::Combine(Op op, DType t, Value* a, Value* b) {

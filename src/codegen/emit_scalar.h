@@ -1,5 +1,5 @@
 // One pointwise graph op on values in registers: scalars, or vectors of any width (NVPTX: scalars). In registers bool
-// is i1 and 16-bit floats are f32; memory holds bytes and 16-bit patterns, FromStorage and ToStorage convert.
+// is i1 and 16-bit floats are f32, not always rounded (Result16); memory holds bytes and 16-bit patterns, FromStorage and ToStorage convert.
 #pragma once
 
 #include <llvm/IR/IRBuilder.h>
@@ -21,6 +21,7 @@ class OpEmitter {
   llvm::Type* StorageType(DType t, int lanes) const;
   llvm::Value* FromStorage(llvm::Value* v, DType t);
   llvm::Value* ToStorage(llvm::Value* v, DType t);
+  llvm::Value* Unrounded(llvm::Value* v, DType t);  // what Round16 made it of, if it did
   llvm::Constant* Constant(const Scalar& s, DType t, int lanes) const;
 
   // `from`: type of the operands (where: of the branches). Throws CodegenUnsupported.
@@ -39,7 +40,10 @@ class OpEmitter {
   llvm::Value* Integer(Op op, DType t, std::span<llvm::Value* const> v);
   llvm::Value* Bool(Op op, std::span<llvm::Value* const> v);
   llvm::Value* Divide(Op op, DType t, llvm::Value* a, llvm::Value* b);
-  llvm::Value* Round16(llvm::Value* v, DType t);
+  llvm::Value* Result16(Op op, DType t, llvm::Value* v);
+  bool IsRounded(llvm::Value* v, DType t) const;  // as far as it shows
+  // What `t` holds of an f32, as one. any_nan: it may be a nan that did not come from 16 bits.
+  llvm::Value* Round16(llvm::Value* v, DType t, bool any_nan = false);
   llvm::Value* Narrow(llvm::Value* f32);  // to bf16 bits
   llvm::Value* Like(llvm::Value* v, int64_t c) const;
   llvm::Value* Like(llvm::Value* v, double c) const;

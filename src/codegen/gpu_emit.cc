@@ -620,7 +620,7 @@ class GpuEmitter : public GpuReducer {
       }
       x = ops_.Combine(Op::kSum, t, Get(carry), x);
       Set(carry, k_.column ? x : Shuffle(llvm::Intrinsic::nvvm_shfl_sync_idx_i32, x, b_.getInt32(31), 31));
-      out.push_back(ops_.Cast(x, t, ComputeType(inst.dtype)));
+      out.push_back(ops_.Cast(x, t, inst.dtype));
     }
     return out;
   }

@@ -158,6 +158,7 @@ std::string GpuKernelText(const loop::Kernel& kernel, const GpuSchedule& schedul
   auto& machine = Machine(arch);
   Isa isa;
   isa.gpu = true;
+  isa.pairs = schedule.pairs;
   isa.libdevice = !LibdevicePath().empty();
   auto context = std::make_unique<llvm::LLVMContext>();
   auto module = std::make_unique<llvm::Module>("framejit", *context);

@@ -337,7 +337,7 @@ class GpuThread {
     const auto id = t == DType::kBFloat16 ? llvm::Intrinsic::nvvm_ff2bf16x2_rn : llvm::Intrinsic::nvvm_ff2f16x2_rn;
     Values words;
     for (size_t i = 0; i < values.size(); i += 2) {
-      Value* pair = b_.CreateIntrinsic(id, {}, {values[i + 1], values[i]});
+      Value* pair = b_.CreateIntrinsic(id, {}, {ops_.Unrounded(values[i + 1], t), ops_.Unrounded(values[i], t)});
       words.push_back(b_.CreateBitCast(pair, b_.getInt32Ty()));
     }
     return words;
@@ -422,13 +422,13 @@ class GpuThread {
     Values out;
     switch (inst.kind) {
       case IKind::kConst: return {ops_.Constant(inst.scalar, inst.dtype, 1)};
-      case IKind::kSym: return {ops_.Cast(IntOf64(inst.sym), DType::kInt64, ComputeType(inst.dtype))};
+      case IKind::kSym: return {ops_.Cast(IntOf64(inst.sym), DType::kInt64, inst.dtype)};
       case IKind::kIota:
       case IKind::kInBounds: {
         Value* first = Position(inst, site);
         for (int lane = 0; lane < lanes; ++lane) {
           Value* at = lane ? Add(first, Mul(I(lane), IntOf(inst.index.inner))) : first;
-          out.push_back(inst.kind == IKind::kIota ? ops_.Cast(Wide(at), DType::kInt64, ComputeType(inst.dtype))
+          out.push_back(inst.kind == IKind::kIota ? ops_.Cast(Wide(at), DType::kInt64, inst.dtype)
                                                   : b_.CreateICmpULT(at, IntOf(inst.sym)));
         }
         return out;

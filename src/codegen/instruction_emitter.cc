@@ -88,8 +88,8 @@ void InstructionEmitter::EmitScalar(int n, const Inst& inst, Value* i) {
   Value*& out = scalar_[n];
   switch (inst.kind) {
     case IKind::kConst: out = ops_.Constant(inst.scalar, inst.dtype, 1); break;
-    case IKind::kSym: out = ops_.Cast(IntOf(inst.sym), DType::kInt64, ComputeType(inst.dtype)); break;
-    case IKind::kIota: out = ops_.Cast(Position(n, inst, i), DType::kInt64, ComputeType(inst.dtype)); break;
+    case IKind::kSym: out = ops_.Cast(IntOf(inst.sym), DType::kInt64, inst.dtype); break;
+    case IKind::kIota: out = ops_.Cast(Position(n, inst, i), DType::kInt64, inst.dtype); break;
     case IKind::kInBounds: out = b_.CreateICmpULT(Position(n, inst, i), IntOf(inst.sym)); break;
     case IKind::kOp: {
       auto v = operands();
@@ -125,7 +125,7 @@ Value* InstructionEmitter::EmitVector(int n, const Inst& inst, Copy& copy) {
     Value* sum =
         ops_.Combine(Op::kSum, t, Get(slot), ops_.Cast(In(inst.operands[0], copy), ComputeType(inst.dtype), t));
     Set(slot, sum);
-    return scalar_[n] = ops_.Cast(sum, t, ComputeType(inst.dtype));
+    return scalar_[n] = ops_.Cast(sum, t, inst.dtype);
   }
   if (lanes_ == 1) {
     EmitScalar(n, inst, copy.i);
@@ -178,7 +178,7 @@ Value* InstructionEmitter::Iota(int n, const Inst& inst, const Copy& copy) {
   Value* at = b_.CreateVectorSplat(lanes_, b_.CreateSIToFP(first, b_.getDoubleTy()));
   Value* step = b_.CreateVectorSplat(lanes_, b_.CreateSIToFP(IntOf(inst.index.inner), b_.getDoubleTy()));
   Value* v = b_.CreateFAdd(at, b_.CreateFMul(LaneNumbers(b_.getDoubleTy()), step));
-  return ops_.Cast(v, DType::kFloat64, ComputeType(inst.dtype));
+  return ops_.Cast(v, DType::kFloat64, inst.dtype);
 }
 
 bool InstructionEmitter::NativeMask(DType t) const {

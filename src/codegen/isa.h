@@ -9,6 +9,7 @@ struct Isa {
   bool lowered = false;      // AVX-512's code shapes in AVX2 instructions
   bool gpu = false;          // NVPTX: scalars only, no C library
   bool approximate = false;  // ... and results are rounded to 16 bits: two units of f32 do not show
+  bool pairs = false;        // ... and converts two f32 to 16 bits at once
   bool libdevice = false;    // ... but NVIDIA's functions are there to be linked
 };
 

@@ -481,7 +481,11 @@ class KernelBuilder {
       case 'P': {
         std::vector<int> operands;
         for (int k = 0; k < n.operands.size(); ++k) operands.push_back(operand(k));
-        return AddOp(n.op, n.type.dtype, std::move(operands), need.vars, need.level);
+        int made = AddOp(n.op, n.type.dtype, std::move(operands), need.vars, need.level);
+        // What the program gets is what goes on here, too.
+        if (ComputeType(n.type.dtype) != n.type.dtype && n.op != Op::kCast && Stored(v))
+          made = AddOp(Op::kCast, n.type.dtype, {made}, need.vars, need.level);
+        return made;
       }
       case 'C':
         if (n.op == Op::kIota) return EvalLin(space_.index(index)[n.attrs.axes[0]], n.type.dtype);
@@ -542,10 +546,13 @@ class KernelBuilder {
     DType dtype = n.type.dtype;
     const bool arg = n.op == Op::kArgMax || n.op == Op::kArgMin;
     if (!arg && dtype != from) value = AddOp(Op::kCast, dtype, {value}, need.vars, need.level);
-    Inst inst{.kind = IKind::kReduce, .op = n.op, .dtype = dtype};
+    if (arg && ComputeType(from) != from) value = AddOp(Op::kCast, from, {value}, need.vars, need.level);  // equal ones
+    const bool adds = n.op == Op::kSum || n.op == Op::kProd;  // rounded once
+    Inst inst{.kind = IKind::kReduce, .op = n.op, .dtype = adds ? ComputeType(dtype) : dtype};
     inst.operands = {value};
     if (arg) inst.operands.push_back(EvalLin(Position(v), DType::kInt64));
-    const int number = Add(std::move(inst), space_.reduced_vars(), 0);
+    int number = Add(std::move(inst), space_.reduced_vars(), 0);
+    if (adds && ComputeType(dtype) != dtype) number = AddOp(Op::kCast, dtype, {number}, 0, stage_ + 1);
     made_[{v, space_.canonical(v), 0}] = {number, -1};
   }
 
@@ -577,6 +584,7 @@ class KernelBuilder {
       if (!loop_[s].empty()) built_.kernel.stages.push_back({true, loop_[s]});
     }
   }
+  bool Stored(ValueId v) const { return std::find(stored_.begin(), stored_.end(), v) != stored_.end(); }
   bool Reached(ValueId v, int index) const {
     for (const Needed& n : space_.needed()) {
       if (n.value == v && n.index == index && n.pred == 0) return true;

@@ -1,4 +1,6 @@
 // Rows of torch's activation functions: defined on floating dtypes only.
+#include <cmath>
+#include <limits>
 #include <optional>
 
 #include "rules/decompose.h"
@@ -63,7 +65,15 @@ Outs Gelu(Scope& s) {
   if (!IsFloat(t)) Scope::Skip();
   const std::string& kind = s.arg(1).s;
   if (kind != "none" && kind != "tanh") Scope::Fail("approximate");
-  return s.Elementwise(kind == "tanh" ? rules::GeluTanh(s.b, x.value) : rules::GeluErf(s.b, x.value), {&x, 1});
+  if (kind == "tanh") return s.Elementwise(rules::GeluTanh(s.b, x.value), {&x, 1});
+  ValueId v = rules::GeluErf(s.b, x.value);
+  const bool library = x.meta->device.kind == DeviceKind::kCpu && (t == DType::kFloat32 || t == DType::kBFloat16) &&
+                       x.rank() > 0 && IsContiguous(s.env, *x.meta);
+  if (library) {  // oneDNN's
+    ValueId infinite = s.b.Binary(Op::kEq, x.value, rules::Like(s.b, x.value, std::numeric_limits<double>::infinity()));
+    v = s.b.Where(infinite, rules::Like(s.b, v, std::nan("")), v);
+  }
+  return s.Elementwise(v, {&x, 1});
 }
 
 Outs LogSigmoidOf(Scope& s) {  // its kernel always returns a row-major result

@@ -245,9 +245,15 @@ Out OverTensors(Scope& s, ValueId v, std::span<const Operand> operands) {
   return s.Elementwise(v, tensors);
 }
 
-// f16 and bf16 with a Python number: the number keeps f32 precision and only the result is rounded.
-bool Widen(Scope& s, Pair& p) {
-  if (!s.torch() || !IsFloat(p.type) || DTypeSize(p.type) >= 4) return false;
+bool OnCpu(std::span<const Operand> operands) {
+  return std::none_of(operands.begin(), operands.end(),
+                      [](const Operand& o) { return o.is_tensor() && o.meta->device.kind != DeviceKind::kCpu; });
+}
+
+// f16 and bf16 with a Python number: the number keeps f32 precision and only the result is rounded. What torch's kernel
+// rounds to the tensor's type before is left as it is read.
+bool Widen(Scope& s, Pair& p, bool rounds_numbers = false) {
+  if (!s.torch() || !IsFloat(p.type) || DTypeSize(p.type) >= 4 || rounds_numbers) return false;
   if (p.operands[0].is_tensor() && p.operands[1].is_tensor()) return false;
   p.a = As(s, p.operands[0], DType::kFloat32);
   p.b = As(s, p.operands[1], DType::kFloat32);
@@ -294,11 +300,11 @@ Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
       std::fabs(s.arg(2).f) > std::numeric_limits<float>::max())
     Scope::Fail("a factor that its floats cannot hold");
   bool narrow = IsFloat(p.type) && DTypeSize(p.type) < 4;
+  Widen(s, p, op != Op::kMul && OnCpu(p.operands));
   if (has_alpha && narrow) {
     p.a = s.b.Cast(p.a, DType::kFloat32);
     p.b = s.b.Cast(p.b, DType::kFloat32);
   }
-  Widen(s, p);
   if (has_alpha) p.b = s.b.Binary(Op::kMul, p.b, s.Constant(s.arg(2), s.b.type(p.b).dtype));
   ValueId v = s.b.Cast(s.b.Binary(op, p.a, p.b), p.type);
   return Done(s, p, AllScalars(s, p.operands) ? NoOverflow(s, op, p.a, p.b, v) : v);
@@ -308,7 +314,7 @@ Outs ReverseSub(Scope& s) {  // torch.rsub(input, other): other - input
   Pair p = ReadPair(s);
   RefuseBools(p);
   if (s.has(2) && !(s.arg(2).is(Arg::Kind::kInt) && s.integer(2) == shape::Int(1))) Scope::Skip();
-  Widen(s, p);
+  Widen(s, p, OnCpu(p.operands));
   std::swap(p.operands[0], p.operands[1]);  // as the framework's iterator sees them
   return Done(s, p, s.b.Cast(s.b.Binary(Op::kSub, p.b, p.a), p.type));
 }
@@ -346,7 +352,8 @@ Outs Quotient(Scope& s) {  // floordiv, rem, fmod
   Pair p = ReadPair(s);
   if (IsBool(p.type)) Scope::Skip();
   CheckDivisor(p);
-  return Done(s, p, s.b.Binary(s.row.op, p.a, p.b));
+  Widen(s, p, s.row.op != Op::kFloorDiv || p.operands[1].is_tensor());
+  return Done(s, p, s.b.Cast(s.b.Binary(s.row.op, p.a, p.b), p.type));
 }
 
 Outs Divide(Scope& s) {  // torch.div with rounding_mode
@@ -354,10 +361,11 @@ Outs Divide(Scope& s) {  // torch.div with rounding_mode
   Pair p = ReadPair(s);
   if (IsBool(p.type)) Scope::Skip();
   CheckDivisor(p);
+  Widen(s, p, p.operands[1].is_tensor());
   const std::string& mode = s.arg(2).s;
-  if (mode == "floor") return Done(s, p, s.b.Binary(Op::kFloorDiv, p.a, p.b));
+  if (mode == "floor") return Done(s, p, s.b.Cast(s.b.Binary(Op::kFloorDiv, p.a, p.b), p.type));
   if (mode != "trunc") Scope::Fail("rounding_mode");
-  return Done(s, p, rules::DivTrunc(s.b, p.a, p.b));
+  return Done(s, p, s.b.Cast(rules::DivTrunc(s.b, p.a, p.b), p.type));
 }
 
 Outs NumpyPower(Scope& s, Pair& p) {
@@ -477,7 +485,8 @@ Outs XLogY(Scope& s) {
   Pair p = ReadPair(s);
   if (!IsFloat(p.type)) Scope::Skip();
   ValueId zero = s.b.Binary(Op::kEq, p.a, Like(s.b, p.a, 0));
-  ValueId v = s.b.Binary(Op::kMul, s.Up(p.a), s.b.Unary(Op::kLog, s.Up(p.b)));
+  ValueId log = s.b.Cast(s.b.Unary(Op::kLog, s.Up(p.b)), p.type);  // rounded in between, as in torch
+  ValueId v = s.b.Binary(Op::kMul, s.Up(p.a), s.Up(log));
   const shape::Ints sizes = s.b.type(v).shape;
   ValueId x = s.b.Broadcast(s.Up(p.a), sizes), y = s.b.Broadcast(s.Up(p.b), sizes);
   v = s.b.Where(s.b.Broadcast(zero, sizes), Like(s.b, v, 0), v);

@@ -125,13 +125,18 @@ double Correction(Scope& s, int i) {
   return !s.has(i) ? 1 : s.number(i);
 }
 
+// On the CPU torch computes these in double.
+ValueId ForMoments(Scope& s, const Operand& x) {
+  return x.meta->device.kind == DeviceKind::kCpu ? s.b.Cast(x.value, DType::kFloat64) : x.value;
+}
+
 // op: kSqrt takes the root (std), anything else is var.
 Outs Spread(Scope& s, bool both) {  // (input, dim?, correction, keepdim)
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype)) Scope::Fail("var needs a floating dtype");
   const std::vector<int64_t> axes = AllIfEmpty(s, 1, x.rank());
   RefuseFew(s, x, axes, Correction(s, 2));
-  auto [v, mean] = rules::VarMean(s.b, x.value, axes, Correction(s, 2), s.flag(3));
+  auto [v, mean] = rules::VarMean(s.b, ForMoments(s, x), axes, Correction(s, 2), s.flag(3));
   if (s.row.op == Op::kSqrt) v = rules::Root(s.b, v);
   Outs outs(s.b.Cast(v, x.meta->dtype));
   if (both) {
@@ -152,7 +157,7 @@ Outs VarAll(Scope& s) {  // (input, bool unbiased)
   std::vector<int64_t> axes;
   for (int d = 0; d < x.rank(); ++d) axes.push_back(d);
   RefuseFew(s, x, axes, Correction(s, 1));
-  ValueId v = rules::VarMean(s.b, x.value, axes, Correction(s, 1), false).variance;
+  ValueId v = rules::VarMean(s.b, ForMoments(s, x), axes, Correction(s, 1), false).variance;
   if (s.row.op == Op::kSqrt) v = rules::Root(s.b, v);
   return s.b.Cast(v, x.meta->dtype);
 }
