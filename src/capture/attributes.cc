@@ -37,6 +37,16 @@ bool PythonFunctionIn(PyTypeObject* t, PyObject* name, PyObject** out) {
   return *out && PyFunction_Check(*out);
 }
 
+// Are attributes looked up as object does it, but for methods in Python? Types of C may have a way of their own.
+bool LooksUpPlainly(PyTypeObject* t) {
+  static PyObject* const name = Interned("__getattribute__");
+  static PyObject *const plain = _PyType_Lookup(&PyBaseObject_Type, name), *const module =
+                                                                               _PyType_Lookup(&PyModule_Type, name);
+  if (t->tp_getattro == PyObject_GenericGetAttr) return true;
+  PyObject* own = _PyType_Lookup(t, name);
+  return own == plain || own == module;
+}
+
 std::nullptr_t NoAttribute(PyObject* o, PyObject* name) {
   PyErr_Format(PyExc_AttributeError, "'%.100s' object has no attribute '%U'", Py_TYPE(o)->tp_name, name);
   return nullptr;
@@ -56,12 +66,16 @@ const Names& N() {
 
 PyObject* CaptureSemantics::ModuleAttr(PyObject* module, PyObject* name) {
   PyObject* dict = PyModule_GetDict(module);
+  const Source* source = s_.guards().Const(dict);
   bool found;
-  PyObject* v = s_.ReadDictItem(dict, s_.guards().Const(dict), name, &found);
+  PyObject* v = s_.ReadDictItem(dict, source, name, &found);
   if (found || s_.broken() || PyErr_Occurred()) return v;
-  if (PyObject* f = PyDict_GetItemWithError(dict, N().getattr)) {
+  if (const Source* s = s_.SourceOf(module)) s_.guards().TypeIs(s, &PyModule_Type);  // it may become a subclass's
+  Ref hook(s_.ReadDictItem(dict, source, N().getattr, &found));
+  if (s_.broken() || PyErr_Occurred()) return nullptr;
+  if (found && !_PyType_Lookup(&PyModule_Type, name)) {
     PyObject* args[] = {name};
-    return Call(f, args, 1, nullptr);
+    return Call(hook.get(), args, 1, nullptr);
   }
   return s_.AdoptHeld(PyObject_GetAttr(module, name));  // __dict__ and friends, or the real AttributeError
 }
@@ -144,6 +158,12 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
 
 PyObject* CaptureSemantics::InstanceDict(PyObject* object, const Source** source) {
   *source = nullptr;
+  if (guard::IsThreadLocal(Py_TYPE(object))) {
+    PyObject* dict = guard::InstanceDict(object);
+    if (const Source* s = dict ? s_.SourceOf(object) : nullptr)
+      *source = s_.guards().Child(SourceKind::kInstanceDict, s);
+    return *source ? dict : s_.Break(BreakId::kThreadState, "a threading.local with an __init__");
+  }
   if (!Py_TYPE(object)->tp_dictoffset && !(Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT)) return nullptr;
   PyObject* dict = PyObject_GenericGetDict(object, nullptr);  // new reference; materialises inline values
   if (!dict) {
@@ -166,6 +186,12 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
   *missing = false;
   s_.NoteType(type);
   PyObject* d = _PyType_Lookup(type, name);
+  if (guard::IsThreadLocal(type) && !PyUnicode_CompareWithASCIIString(name, "__dict__")) {
+    const Source* source;
+    PyObject* dict = InstanceDict(object, &source);
+    return dict ? s_.FromOutside(dict, source) : nullptr;
+  }
+  if (d) s_.NoteType(Py_TYPE(d));                             // is it a descriptor?
   if (d && (Py_TYPE(d)->tp_descr_set || IsMemberDescr(d))) {  // data descriptor
     const Source* s = s_.SourceOf(object);
     const char* text = PyUnicode_AsUTF8(name);
@@ -184,10 +210,10 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
       return reinterpret_cast<PyObject*>(type);
     }
     if (IsMemberDescr(d) && s && !tensor::DTypeOf(object)) {  // dtypes never change
-      PyObject* v = PyObject_GenericGetAttr(object, name);
-      if (!v) return nullptr;
-      Ref held(v);
-      return s_.FromOutside(v, s_.guards().Child(SourceKind::kMember, s, 0, name), true);
+      const Source* member = s_.guards().Child(SourceKind::kMember, s, 0, name);
+      Ref v(PyObject_GenericGetAttr(object, name));
+      if (!v) s_.guards().Absent(member);
+      return v ? s_.FromOutside(v.get(), member, true) : nullptr;
     }
     if (PyCell_Check(object) && PyCell_GET(object) && !strcmp(text, "cell_contents")) return LoadCell(object);
     if (IsMemberDescr(d) || (IsGetSetDescr(d) && Facts(s_, object)))
@@ -196,6 +222,7 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
   }
   const Source* ds;
   PyObject* dict = InstanceDict(object, &ds);
+  if (s_.broken()) return nullptr;
   if (dict) {
     if (ds) {
       bool found;
@@ -290,22 +317,58 @@ PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
   s_.SourceOf(o);
   s_.NoteType(type);
   s_.NoteType(metatype);
-  PyObject* meta = _PyType_Lookup(metatype, name);
-  if (meta && Py_TYPE(meta)->tp_descr_set) {
-    const char* text = PyUnicode_AsUTF8(name);
-    if (IsGetSetDescr(meta) && !strcmp(text, "__dict__") && !NoteClassValues(type)) return nullptr;
-    if (IsGetSetDescr(meta) || IsMemberDescr(meta)) return s_.AdoptHeld(PyObject_GenericGetAttr(o, name));
+  PyObject *hook, *args[] = {o, name};
+  PyObject* r = nullptr;
+  if (PythonFunctionIn(metatype, N().getattribute, &hook)) {
+    r = Call(hook, args, 2, nullptr);
+  } else if (PyObject* meta = _PyType_Lookup(metatype, name), *own = nullptr; meta && Py_TYPE(meta)->tp_descr_set) {
+    r = IsGetSetDescr(meta) || IsMemberDescr(meta) ? ClassFact(type, name) : ClassValue(meta, o, metatype);
+  } else if ((own = _PyType_Lookup(type, name))) {
+    return ClassValue(own, nullptr, type);
+  } else if (meta) {
     return ClassValue(meta, o, metatype);
-  }
-  PyObject* own = _PyType_Lookup(type, name);
-  if (own) return ClassValue(own, nullptr, type);
-  if (meta) return ClassValue(meta, o, metatype);
-  PyObject* hook;
-  if (PythonFunctionIn(metatype, N().getattr, &hook)) {
-    PyObject* args[] = {o, name};
+  } else {
+    if (!PythonFunctionIn(metatype, N().getattr, &hook)) return PyObject_GetAttr(o, name);  // the real AttributeError
     return Call(hook, args, 2, nullptr);
   }
-  return PyObject_GetAttr(o, name);  // the real AttributeError
+  if (r || s_.broken() || !PyErr_ExceptionMatches(PyExc_AttributeError)) return r;
+  PyObject *error_type, *error, *traceback;
+  PyErr_Fetch(&error_type, &error, &traceback);
+  if (!PythonFunctionIn(metatype, N().getattr, &hook)) return PyErr_Restore(error_type, error, traceback), nullptr;
+  for (PyObject* x : {error_type, error, traceback}) Py_XDECREF(x);
+  return Call(hook, args, 2, nullptr);
+}
+
+// What the metaclass's getters in C say: stores to the class's dict show in its version, its name and bases do not.
+PyObject* CaptureSemantics::ClassFact(PyTypeObject* type, PyObject* name) {
+  auto* o = reinterpret_cast<PyObject*>(type);
+  const char* text = PyUnicode_AsUTF8(name);
+  const Source* s = type->tp_flags & Py_TPFLAGS_HEAPTYPE ? s_.SourceOf(o) : nullptr;
+  if (!strcmp(text, "__dict__"))
+    return NoteClassValues(type) ? s_.AdoptHeld(PyObject_GenericGetAttr(o, name)) : nullptr;
+  PyObject* held = PyDict_GetItemWithError(guard::TypeDict(type), name);  // __doc__ may be a descriptor
+  if (held && Py_TYPE(held)->tp_descr_get && Py_TYPE(held)->tp_flags & Py_TPFLAGS_HEAPTYPE)
+    return s_.Break(BreakId::kUnknownCall, std::string(type->tp_name) + "." + text);
+  if (!s) return s_.AdoptHeld(PyObject_GenericGetAttr(o, name));
+  const Source* fact = s_.guards().Child(SourceKind::kMember, s, 0, name);
+  Ref value(PyObject_GenericGetAttr(o, name));
+  if (!value) s_.guards().Absent(fact);
+  return value ? s_.FromOutside(value.get(), fact) : nullptr;
+}
+
+// The text of a class or function is made of what it is called.
+bool CaptureSemantics::NoteText(PyObject* o) {
+  static PyObject *const module = Interned("__module__"), *const name = Interned("__qualname__");
+  if (PyTuple_Check(o) || PyList_Check(o)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      if (!NoteText(PySequence_Fast_GET_ITEM(o, i))) return false;
+    return true;
+  }
+  if (s_.IsNumpyNumber(o)) return s_.Break(BreakId::kThreadState, "text by numpy.set_printoptions"), false;
+  if (!(PyType_Check(o) && Py_TYPE(o)->tp_repr == PyType_Type.tp_repr) && !PyFunction_Check(o)) return true;
+  if (s_.IsFresh(o)) return true;
+  Ref named(LoadAttr(o, name)), of(PyFunction_Check(o) ? nullptr : LoadAttr(o, module));
+  return !s_.broken() && !PyErr_Occurred();
 }
 
 // What the classes behind one have under a name, bound to an object. Facts about that object are read as its own are.
@@ -375,8 +438,15 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
     PyObject* args[] = {o, name};
     PyObject* r = Call(hook, args, 2, nullptr);
     if (r || s_.broken() || !PyErr_ExceptionMatches(PyExc_AttributeError)) return r;
-  } else if (type->tp_getattro == PyObject_GenericGetAttr || (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+  } else if (LooksUpPlainly(type) || guard::IsThreadLocal(type)) {
     PyObject* r = FindAttr(o, name, &missing);
+    if (missing && PyModule_Check(o)) {  // of a class of its own: its dict may have a hook, too
+      PyObject* dict = PyModule_GetDict(o);
+      bool found;
+      Ref own(s_.ReadDictItem(dict, s_.guards().Const(dict), N().getattr, &found));
+      if (s_.broken() || PyErr_Occurred()) return nullptr;
+      if (found) missing = false, r = Call(own.get(), &name, 1, nullptr);
+    }
     if (!missing && (r || s_.broken() || !PyErr_ExceptionMatches(PyExc_AttributeError))) return r;
   } else if (Facts(s_, o)) {
     return AdoptFact(s_, o, PyObject_GetAttr(o, name));
@@ -422,9 +492,17 @@ int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* valu
   if (d && Py_TYPE(d)->tp_descr_set) return s_.Break(BreakId::kSideEffect, "a slot of an outside object"), -1;
   const Source* ds;
   PyObject* dict = InstanceDict(o, &ds);
+  if (s_.broken()) return -1;
   if (!dict || !ds) return s_.Break(BreakId::kSideEffect, std::string("attribute of a ") + type->tp_name), -1;
   Ref seen(s_.FromOutside(dict, ds));
-  return seen ? s_.WriteDictItem(dict, name, value) : -1;
+  if (!seen) return -1;
+  if (!value) {
+    bool found;
+    Ref old(s_.ReadDictItem(dict, ds, name, &found));
+    if (s_.broken() || PyErr_Occurred()) return -1;
+    if (!found) return NoAttribute(o, name), -1;
+  }
+  return s_.WriteDictItem(dict, name, value);
 }
 
 int CaptureSemantics::StoreAttr(PyObject* o, PyObject* name, PyObject* value) {

@@ -20,21 +20,32 @@ struct Row {
 };
 
 constexpr Row kFunctions[] = {
-    {"builtins", "abs all any ascii bin callable chr divmod format hash hex max min oct ord pow repr round sorted sum",
+    {"builtins", "abs ascii bin callable chr divmod format hash hex max min oct ord pow repr round sorted sum",
      Effect::kPure},
-    {"builtins", "len getattr hasattr setattr delattr isinstance issubclass iter next id vars", Effect::kSpecial},
+    {"builtins", "all any len getattr hasattr setattr delattr isinstance issubclass iter next id vars",
+     Effect::kSpecial},
     {"sys", "exc_info", Effect::kSpecial},
     {"builtins", "print input open breakpoint", Effect::kOutput},
     {"math", "*", Effect::kPure},
     {"cmath", "*", Effect::kPure},
-    {"operator", "*", Effect::kPure},
-    {"_operator", "*", Effect::kPure},
+    {"_operator",
+     "add and_ contains delitem eq floordiv ge getitem gt iadd iand ifloordiv ilshift imatmul imod imul inv invert ior "
+     "ipow irshift is_ is_not isub itruediv ixor le lshift lt matmul mod mul ne neg not_ or_ pos pow rshift setitem "
+     "sub "
+     "truediv truth xor",
+     Effect::kSpecial},
+    {"_operator", "abs concat countOf index indexOf length_hint _compare_digest", Effect::kPure},
     {"_functools", "reduce cmp_to_key", Effect::kPure},
     {"_bisect", "bisect_left bisect_right", Effect::kPure},
-    {"_abc", "_abc_instancecheck _abc_subclasscheck _get_dump", Effect::kPure},
+    {"_abc", "_abc_instancecheck _abc_subclasscheck", Effect::kPure},
     {"_collections", "_count_elements", Effect::kMutatesSelf},
     {"_struct", "pack unpack calcsize", Effect::kPure},
-    {"sys", "getrecursionlimit intern getdefaultencoding", Effect::kPure},
+    {"sys", "intern getdefaultencoding getfilesystemencoding", Effect::kPure},
+    {"sys", "getrecursionlimit getswitchinterval get_int_max_str_digits is_finalizing", Effect::kAsks},
+    {"posix", "getpid getcwd cpu_count", Effect::kAsks},
+    {"_thread", "get_ident get_native_id", Effect::kAsks},
+    {"gc", "isenabled get_debug", Effect::kAsks},
+    {"posix", "fspath", Effect::kPure},
     {"time", "time perf_counter monotonic time_ns perf_counter_ns monotonic_ns sleep process_time", Effect::kOutput},
     {"_warnings", "warn warn_explicit", Effect::kOutput},
     {"framejit._framejit", "is_compiling", Effect::kPure},
@@ -234,6 +245,11 @@ Effect EffectOfPython(PyFunctionObject* f) {
 Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
   if (IsInferenceScope(owner)) return Effect::kMutatesSelf;
   const Tables& t = T();
+  for (const char* n :
+       {"__setstate__", "__init__", "__set_name__", "__setattr__", "__delattr__", "__set__", "__delete__"})
+    if (owner != &PyBaseObject_Type && !strcmp(name, n))
+      return t.pure_types.contains(owner) || Derives(owner, PyExc_BaseException) ? Effect::kMutatesSelf
+                                                                                 : Effect::kUnknown;
   if (t.immutable.contains(owner)) return Effect::kPure;
   if (t.containers.contains(owner)) return Readers().contains(name) ? Effect::kPure : Effect::kMutatesSelf;
   if (t.iterators.contains(owner))

@@ -16,6 +16,7 @@ enum class Effect : uint8_t {
   kRandom,
   kSpecial,     // has a handler of its own in calls.cc
   kStateQuery,  // a framework switch that the torch-state guard covers: answer is a constant
+  kAsks,        // reads state of the process or the thread and has no effect: its answer is asked for again
   kNoScope,     // makes a context manager that does nothing here
   kMemo,        // fills a cache of its own: it is called for real once, so that its body then only reads
   kThreadState,

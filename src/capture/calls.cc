@@ -35,21 +35,34 @@ bool ReadsAttributes(PyObject* o) {
   return false;
 }
 
-// An object that is nothing but itself as a key: of a Python class, without an equality of its own.
-bool LooksByIdentity(PyObject* o) {
-  PyTypeObject* t = Py_TYPE(o);
-  return LayoutOf(t) == &PyBaseObject_Type && t->tp_flags & Py_TPFLAGS_HEAPTYPE &&
-         t->tp_hash == PyBaseObject_Type.tp_hash && t->tp_richcompare == PyBaseObject_Type.tp_richcompare;
+bool HoldsTensor(PyObject* o) {
+  if (!PyTuple_Check(o)) return IsTensor(o);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
+    if (HoldsTensor(PyTuple_GET_ITEM(o, i))) return true;
+  return false;
 }
 
-std::string Describe(PyObject* o) {
-  Ref name(PyObject_GetAttrString(o, "__qualname__"));
-  if (!name) PyErr_Clear();
-  Ref module(PyObject_GetAttrString(o, "__module__"));
-  if (!module) PyErr_Clear();
-  std::string text;
-  if (module && PyUnicode_Check(module.get())) text = std::string(PyUnicode_AsUTF8(module.get())) + ".";
-  return text + (name && PyUnicode_Check(name.get()) ? PyUnicode_AsUTF8(name.get()) : Py_TYPE(o)->tp_name);
+bool IsMethodDescriptor(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  return t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyClassMethodDescr_Type;
+}
+
+// Functions and methods of C that would change what is outside, or read what nothing guards, if other C code called
+// them.
+bool NotForC(Session& s, PyObject* o) {
+  PyObject* self = PyCFunction_Check(o) ? PyCFunction_GET_SELF(o) : nullptr;
+  if (!(PyCFunction_Check(o) || IsMethodDescriptor(o)) || tensor::HasCalleeName(o)) return false;
+  if (PyCFunction_Check(o) && (!self || PyModule_Check(self) || PyType_Check(self))) {
+    const std::string_view name = reinterpret_cast<PyCFunctionObject*>(o)->m_ml->ml_name;
+    const Effect e = EffectOfFunction(o);
+    if (e == Effect::kSpecial) return name == "setitem" || name == "delitem";
+    return e != Effect::kPure && !(self && PyType_Check(self));
+  }
+  PyTypeObject* owner = PyCFunction_Check(o) ? Py_TYPE(self) : PyDescr_TYPE(o);
+  if (Bound bound = UnbindBuiltin(o); bound.descriptor) owner = PyDescr_TYPE(bound.descriptor.get());
+  const char* name =
+      PyCFunction_Check(o) ? reinterpret_cast<PyCFunctionObject*>(o)->m_ml->ml_name : PyUnicode_AsUTF8(PyDescr_NAME(o));
+  return EffectOfMethod(owner, name) != Effect::kPure && !(self && s.IsPrivate(self));
 }
 
 struct Vector {  // an argument vector with room in front
@@ -70,11 +83,6 @@ struct Vector {  // an argument vector with room in front
   Vector(const Vector&) = delete;
   PyObject** data() { return at + 1; }
 };
-
-bool IsMethodDescriptor(PyObject* o) {
-  PyTypeObject* t = Py_TYPE(o);
-  return t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyClassMethodDescr_Type;
-}
 
 Py_ssize_t KwCount(PyObject* kwnames) {
   return kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
@@ -115,6 +123,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     bool tensors = false;
     for (Py_ssize_t i = 0; i < total; ++i) tensors |= IsTensor(args[i]);
     if (e == Effect::kStateQuery && !tensors) return s_.Adopt(PyObject_Vectorcall(callable, args, nargs, kwnames));
+    if (e == Effect::kAsks && !tensors && PyCFunction_Check(callable)) return Asked(callable, args, nargs, kwnames);
     if (PyCFunction_Check(callable) && !surface::HasRow(name) && !IsOperator(callable) && !Refused(name))
       return s_.Break(BreakId::kThreadState, name);
     if (!PyFunction_Check(callable) || surface::HasRow(name) || Refused(name)) {
@@ -144,27 +153,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
       return CallC(bound.descriptor.get(), nullptr, with.data(), nargs + 1, kwnames);
     }
   }
-  if (!strcmp(tn, "functools._lru_cache_wrapper")) {
-    // Of values only: the cached object itself, as for every caller. An attribute of a class is not known by itself.
-    bool values = s_.SourceOf(callable) || !s_.Find(callable);
-    for (Py_ssize_t i = 0; i < total; ++i) {
-      const Origin* origin = s_.Find(args[i]);
-      const Source* root = origin && origin->kind == Origin::kOutside && !origin->proxy ? origin->source : nullptr;
-      while (root && root->base) root = root->base;  // a module's, say: in the frame there may be another one each time
-      const bool object = (root && root->kind == SourceKind::kConst && LooksByIdentity(args[i])) ||
-                          (IsConstantKind(args[i]) && s_.SourceOf(args[i]));
-      values &= object || (IsPrimitive(args[i]) && !IsSymInt(args[i]) && !IsSymFloat(args[i]));
-    }
-    if (values) {
-      for (Py_ssize_t i = 0; i < total; ++i)
-        if (!s_.Pin(args[i])) return nullptr;
-      return CallCached(s_, callable, args, nargs, kwnames);
-    }
-    Ref inner(PyObject_GetAttrString(callable, "__wrapped__"));
-    if (!inner) return nullptr;
-    s_.SourceOf(inner.get());
-    return Call(inner.get(), args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
-  }
+  if (!strcmp(tn, "functools._lru_cache_wrapper")) return CallLru(callable, args, nargs, kwnames);
   if (!strcmp(tn, "functools.partial")) {
     Ref fn(PyObject_GetAttrString(callable, "func")), pargs(PyObject_GetAttrString(callable, "args")),
         pkw(PyObject_GetAttrString(callable, "keywords"));
@@ -229,26 +218,6 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     return CallC(d, nullptr, with.data(), nargs + 1, kwnames);
   }
   return s_.Break(BreakId::kUnknownCall, Describe(callable));
-}
-
-// operator.attrgetter("a.b", "c"): the reads that it stands for.
-PyObject* CaptureSemantics::CallAttrGetter(PyObject* getter, PyObject* object) {
-  if (s_.IsOutside(getter)) s_.guards().Is(s_.SourceOf(getter), getter);
-  Ref reduced(PyObject_CallMethod(getter, "__reduce__", nullptr));
-  PyObject* names = reduced ? PyTuple_GetItem(reduced.get(), 1) : nullptr;
-  if (!names) return nullptr;
-  const Py_ssize_t n = PyTuple_GET_SIZE(names);
-  Ref all(PyTuple_New(n));
-  for (Py_ssize_t i = 0; all && i < n; ++i) {
-    Ref parts(PyObject_CallMethod(PyTuple_GET_ITEM(names, i), "split", "s", "."));
-    Ref at = Borrow(object);
-    for (Py_ssize_t k = 0; parts && at && k < PyList_GET_SIZE(parts.get()); ++k)
-      at = Ref(LoadAttr(at.get(), PyList_GET_ITEM(parts.get(), k)));
-    if (!parts || !at) return nullptr;
-    if (n == 1) return at.release();
-    PyTuple_SET_ITEM(all.get(), i, at.release());
-  }
-  return s_.MarkFresh(all.release());
 }
 
 PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject* kwargs) {
@@ -399,6 +368,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
                                           : IsSymFloat(args[0]) ? &PyFloat_Type
                                                                 : Py_TYPE(args[0]));
     s_.SourceOf(t);
+    if (PyType_Check(args[0])) s_.NoteType(reinterpret_cast<PyTypeObject*>(args[0]));
+    if (PyModule_Check(args[0])) s_.guards().TypeIs(s_.SourceOf(args[0]), reinterpret_cast<PyTypeObject*>(t));
     Py_INCREF(t);
     return t;
   }
@@ -420,6 +391,9 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
                         : PyTuple_CheckExact(args[0]) ? Py_NewRef(args[0])
                                                       : PyList_AsTuple(args[0]));
   if (IsPureType(type) && type != &PyType_Type) {
+    if (type == &PyUnicode_Type && nargs && !NoteText(args[0])) return nullptr;
+    if ((type == &PyFloat_Type || type == &PyLong_Type || type == &PyBool_Type) && total == 1 && UsesContext(args[0]))
+      return PyObject_CallOneArg(o, args[0]);  // of the number alone
     Vector v(nullptr, args, total);
     for (Py_ssize_t i = 0; i < total; ++i) {
       PyObject* a = v.data()[i];
@@ -490,7 +464,8 @@ bool CaptureSemantics::ForC(PyObject** args, Py_ssize_t n, Py_ssize_t asked_noth
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject* c = s_.ForC(args[i], i < asked_nothing);
     if (!c) return false;
-    if (ReadsAttributes(c)) return s_.Break(BreakId::kUnknownCall, Describe(c) + " called by C code"), false;
+    if (ReadsAttributes(c) || NotForC(s_, c))
+      return s_.Break(BreakId::kUnknownCall, Describe(c) + " called by C code"), false;
     if (!IsTensor(c)) s_.NoteType(Py_TYPE(c));
     args[i] = c;
   }
@@ -650,6 +625,10 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
         if (!PyDict_CheckExact(args[0]) && !strcmp(name, "__getitem__"))
           return s_.Break(BreakId::kUnknownCall, "__missing__");
       }
+      for (const char* n : {"repr", "format", "ascii", "__repr__", "__str__", "__format__"})
+        if (!strcmp(name, n) && nargs && !NoteText(args[0])) return nullptr;
+      if ((!strcmp(name, "hash") || !strcmp(name, "__hash__")) && nargs && HoldsTensor(args[0]))
+        return s_.Break(BreakId::kUnknownOrigin, "hash() of a tensor");
       std::optional<SuspendScope> off;
       if (owner && !strncmp(owner->tp_name, "numpy.", 6)) {  // a number's methods are an array's, in Python
         if (std::any_of(args, args + total, IsTensor)) return s_.Break(BreakId::kUnknownCall, Describe(callable));
@@ -680,6 +659,7 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
       if (r == Py_False && !owner && !strncmp(name, "_abc_", 5) && !s_.NoteAbstract()) return nullptr;
       return s_.Adopt(r);
     }
+    case Effect::kAsks: return Asked(callable, args, nargs, kwnames);
     case Effect::kNothing: Py_RETURN_NONE;
     case Effect::kOutput: return s_.Break(BreakId::kOutput, name);
     case Effect::kRandom: return s_.Break(BreakId::kRandom, name);

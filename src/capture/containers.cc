@@ -220,7 +220,8 @@ bool Session::NoteContents(PyObject* o, bool deep) {
 
 bool Session::Pin(PyObject* o) {
   if (IsPrimitive(o)) return true;
-  if (IsTensor(o)) {  // arguments that are compared must stay apart
+  if (!IsTensor(o)) NoteType(Py_TYPE(o));  // of its own methods C code may call any
+  if (IsTensor(o)) {                       // arguments that are compared must stay apart
     const int input = trace_.tensors[AsTensor(o)->id].input;
     if (input < 0 || std::find(pinned_.begin(), pinned_.end(), input) != pinned_.end()) return true;
     for (int other : pinned_)
@@ -253,6 +254,10 @@ bool Session::Pin(PyObject* o) {
   return true;
 }
 
+bool UsesContext(PyObject* o) {
+  return !strcmp(Py_TYPE(o)->tp_name, "decimal.Decimal");
+}
+
 bool HasOwn(PyTypeObject* type, const char* name) {
   Ref key(PyUnicode_InternFromString(name));
   PyObject* d = key ? _PyType_Lookup(type, key.get()) : nullptr;
@@ -268,9 +273,11 @@ bool AnswersItself(PyTypeObject* type) {
 }
 
 PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
+  if (!IsTensor(o)) NoteType(Py_TYPE(o));
   Origin* g = Find(o);
   if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) {
     if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
+    if (UsesContext(o)) return Break(BreakId::kThreadState, "decimal.getcontext()");
     if (Py_IS_TYPE(o, &PyTupleIter_Type) || Py_IS_TYPE(o, &PyListIter_Type)) {  // C code goes on with it
       Ref parts(PyObject_CallMethod(o, "__reduce__", nullptr));
       PyObject* of = parts && PyTuple_GET_SIZE(parts.get()) > 1 ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
@@ -296,6 +303,7 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   g = Find(o);
   if (!g || g->kind != Origin::kOutside) {  // private: C code would reach tensors through outside containers in it
     auto hides = [&](PyObject* x) {
+      if (!IsTensor(x)) NoteType(Py_TYPE(x));
       if (!(PyList_Check(x) || PyTuple_Check(x) || PyDict_Check(x))) return false;
       PyObject* seen = ForC(x, asked_nothing);
       if (seen && seen != x) Break(BreakId::kUnknownOrigin, "a container of tensors from outside in one made here");

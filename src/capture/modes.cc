@@ -78,10 +78,14 @@ Effect SwitchEffect(const std::string& name) {
   if (name.compare(0, 9, "torch._C.") && name.compare(0, 6, "torch.")) return Effect::kUnknown;
   std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
   if (last == "promote_types" || last == "can_cast") return Effect::kStateQuery;  // of dtypes alone
-  for (std::string_view p :
-       {"_get_", "_is_", "_has_", "_len_", "get_default_", "is_autocast_", "get_autocast_", "is_deterministic_",
-        "are_deterministic_", "is_warn_always_", "_are_functorch", "is_autocast_cache_"})
-    if (last.substr(0, p.size()) == p) return Effect::kStateQuery;
+  // What the torch-state guard covers, and what the build decides.
+  for (std::string_view covered :
+       {"_has_", "_len_torch_", "_get_tracing_state", "_is_tracing", "_is_torch_function_", "_get_function_stack_at",
+        "_get_dispatch_stack_at", "_get_default_dtype", "get_default_dtype", "is_autocast_", "get_autocast_",
+        "_are_functorch", "_get_cpp_backtrace", "_get_backcompat_", "_is_key_in_tls"})
+    if (last.starts_with(covered)) return Effect::kStateQuery;
+  for (std::string_view asks : {"_get_", "_is_", "get_", "is_", "are_"})
+    if (last.starts_with(asks)) return Effect::kAsks;
   return Effect::kUnknown;
 }
 

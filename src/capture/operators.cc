@@ -93,6 +93,8 @@ PyObject* CaptureSemantics::Compare(PyObject* a, PyObject* b, int op) {
   RESOLVE(a);
   RESOLVE(b);
   if (IsTensor(a) || IsTensor(b)) return TensorCompare(s_, a, b, op);
+  auto exact = [](PyObject* x) { return UsesContext(x) || PyLong_CheckExact(x); };
+  if (exact(a) && exact(b)) return PyObject_RichCompare(a, b, op);  // decimals compare without their context
   if (!IsPrimitive(a) || !IsPrimitive(b)) {
     // A comparison of containers looks at everything inside.
     for (PyObject** x : {&a, &b}) {
@@ -230,8 +232,10 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
   if (IsTensor(o)) return value ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
   s_.NoteType(Py_TYPE(o));
   if (s_.IsOutside(o)) {
-    static PyObject* setitem_name = PyUnicode_InternFromString("__setitem__");
-    PyObject* d = _PyType_Lookup(Py_TYPE(o), setitem_name);
+    static PyObject *const setitem_name = PyUnicode_InternFromString("__setitem__"), *const delitem_name =
+                                                                                         PyUnicode_InternFromString(
+                                                                                             "__delitem__");
+    PyObject* d = _PyType_Lookup(Py_TYPE(o), value ? setitem_name : delitem_name);
     if (PyDict_CheckExact(o) && IsPrimitive(key)) {
       if (!value) {
         bool found;
@@ -300,6 +304,7 @@ PyObject* CaptureSemantics::Format(PyObject* value, int conversion, PyObject* sp
   if (spec) RESOLVE(spec);
   if (!IsPrimitive(value)) {
     s_.NoteType(Py_TYPE(value));
+    if (!NoteText(value)) return nullptr;
     if (Container(value) && !s_.NoteContents(value, true)) return nullptr;
     if (s_.IsOutside(value) && !Container(value)) {
       // repr of an outside object may show its address or anything else

@@ -84,7 +84,7 @@ Py_ssize_t TLen(PyObject* a) {
 }
 PyObject* TGetItem(PyObject* a, PyObject* key) {
   Session* s = Live(AsTensor(a)->session);
-  if (!s) return nullptr;
+  if (!s || !AsEver(*s, a, "__getitem__")) return nullptr;
   PyObject* args[] = {a, key};
   return s->CallFramework(std::string(FrameworkPrefix(*s, a)) + ".__getitem__", args, 2, nullptr);
 }
@@ -92,6 +92,7 @@ int TSetItem(PyObject* a, PyObject* key, PyObject* value) {
   Session* s = Live(AsTensor(a)->session);
   if (!s) return -1;
   if (!value) return s->Break(BreakId::kFrameworkError, "del tensor[...]"), -1;
+  if (!AsEver(*s, a, "__setitem__")) return -1;
   PyObject* args[] = {a, key, value};
   PyObject* r = s->CallFramework(std::string(FrameworkPrefix(*s, a)) + ".__setitem__", args, 3, nullptr);
   Py_XDECREF(r);
@@ -117,8 +118,11 @@ int TContains(PyObject* a, PyObject*) {
   if (Session* s = Live(AsTensor(a)->session)) s->Break(BreakId::kTensorBool, "`in` on a tensor");
   return -1;
 }
-Py_hash_t THash(PyObject* a) {
-  return _Py_HashPointer(a);
+Py_hash_t THash(PyObject* a) {  // as a key of what is private: that of a torch tensor is where it lies
+  Session* s = Live(AsTensor(a)->session);
+  if (!s) return -1;
+  if (s->meta(AsTensor(a)->id).framework == Framework::kTorch) return _Py_HashPointer(a);
+  return s->Break(BreakId::kFrameworkError, "hash of a NumPy value"), -1;
 }
 void TDealloc(PyObject* a) {
   PyObject_Free(a);

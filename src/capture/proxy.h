@@ -66,6 +66,8 @@ bool Refused(const std::string& callee);  // no graph ever holds this framework 
 
 // The operations, shared by the slots and by CaptureSemantics.
 PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name);
+// The operator or attribute `name` of the tensor's class is what the rows know. False (Break): it was replaced.
+bool AsEver(Session& s, PyObject* proxy, const std::string& name);
 PyObject* TensorBinary(Session& s, int nb_op, PyObject* a, PyObject* b);
 PyObject* TensorUnary(Session& s, const char* method, PyObject* a);
 PyObject* TensorCompare(Session& s, PyObject* a, PyObject* b, int op);

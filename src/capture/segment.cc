@@ -247,6 +247,11 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
     for (auto& a : c.args) x.args.push_back(recipe.Add(a.get()));
     calls.push_back(std::move(x));
   }
+  for (auto& c : s.cache_calls) {
+    Segment::PendingCall x{c.call.method, {}, c.made};
+    for (auto& a : c.call.args) x.args.push_back(recipe.Add(a.get()));
+    calls.push_back(std::move(x));
+  }
   for (auto& c : s.SwitchCalls()) {
     Segment::PendingCall x{c.method, {}};
     for (auto& a : c.args) x.args.push_back(recipe.Add(a.get()));

@@ -62,6 +62,7 @@ struct Segment {
   struct PendingCall {
     Ref method;
     std::vector<int> args;
+    bool made = false;  // by the capture, for the first run
   };
   std::vector<PendingCall> calls;
   std::vector<std::pair<int, int>> cells;  // (node of the frame's cell, node of its new contents or -1)

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <optional>
+#include <utility>
 
 #include "bytecode/code.h"
 #include "capture/events.h"
@@ -148,7 +149,8 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
                             : PyDict_DelItem(d, values[st.key].get());
     if (bad < 0) return -2;
   }
-  for (const PendingCall& c : calls) {
+  for (PendingCall& c : calls) {
+    if (std::exchange(c.made, false)) continue;
     std::vector<PyObject*> args;
     for (int node : c.args) args.push_back(values[node].get());
     Ref r(PyObject_Vectorcall(c.method.get(), args.data(), args.size(), nullptr));

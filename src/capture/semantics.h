@@ -76,6 +76,8 @@ class CaptureSemantics : public frame::Semantics {
   bool NoGlobalHooks(PyFunctionObject* call);
   bool NoOwnHooks(PyObject* self, PyObject* dict, const Source* source);
   PyFunctionObject* MethodBehind(PyObject* self, PyObject* dict, const Source* source, PyObject* name);
+  PyObject* CallLru(PyObject* cached, PyObject** args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* Asked(PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallAttrGetter(PyObject* getter, PyObject* object);
   // As Call, of functions that belong to NumPy. Null without an error: to be called as any other.
   PyObject* NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
@@ -92,6 +94,8 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* ModuleAttr(PyObject* module, PyObject* name);
   PyObject* TypeAttr(PyTypeObject* type, PyObject* name);
   bool NoteClassValues(PyTypeObject* type);
+  PyObject* ClassFact(PyTypeObject* type, PyObject* name);
+  bool NoteText(PyObject* o);  // str, repr or format is asked of it. False on Break
   PyObject* SuperAttr(PyObject* super, PyObject* name);
   PyObject* FunctionAttr(PyObject* function, PyObject* name);
   PyObject* ClassValue(PyObject* descriptor, PyObject* object, PyTypeObject* type);

@@ -507,7 +507,20 @@ bool Session::NoteType(PyTypeObject* t) {
   guard::Row row{guard::Kind::kTypeVersion, s};
   row.object = o;
   guards_->Add(std::move(row));
+  if (Py_TYPE(t)->tp_flags & Py_TPFLAGS_HEAPTYPE) guards_->TypeIs(s, Py_TYPE(t));  // K.__class__ = ...
   return true;
+}
+
+PyObject* Session::NoteLookup(PyTypeObject* t, PyObject* name) {
+  PyObject* found = _PyType_Lookup(t, name);
+  if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE) || !lookups_noted_.insert({t, name}).second) return found;
+  if (const Source* s = SourceOf(reinterpret_cast<PyObject*>(t))) {
+    guard::Row row{guard::Kind::kTypeVersion, s};
+    row.object = reinterpret_cast<PyObject*>(t);
+    row.name = name;
+    guards_->Add(std::move(row));
+  }
+  return found;
 }
 
 }  // namespace framejit::capture

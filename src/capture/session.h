@@ -137,6 +137,8 @@ struct DataSize {            // a size that data decides
   bool exact;   // of a result whose strides are as written, also where it is empty
 };
 
+// A decimal.Decimal: what is computed of it depends on the thread's decimal.getcontext(), and shows there.
+bool UsesContext(PyObject* o);
 // Is this a method in Python?
 bool HasOwn(PyTypeObject* type, const char* name);
 // Does a dict of this type say by methods of its own what it holds, wherever C code asks for it as any object?
@@ -195,6 +197,9 @@ class Session {
   // An outside container is read, at `key` or as a whole. False (Break): it has pending calls.
   bool Reads(PyObject* container, PyObject* key = nullptr, const Source* source = nullptr);
   bool NoteType(PyTypeObject* t);  // its attributes were looked up
+  // One attribute of a class of the framework, which programs add to: what a lookup finds (borrowed, may be null),
+  // guarded by itself.
+  PyObject* NoteLookup(PyTypeObject* t, PyObject* name);
   // C code may ask whether this is the same object as another one (by ==, as a key, in a list): objects from outside,
   // in tuples, lists and dicts, too, are guarded by identity. False on Break.
   bool Pin(PyObject* o);
@@ -268,6 +273,12 @@ class Session {
   };
   std::vector<Switched> switches;
   std::vector<PendingCall> switch_calls;
+  // Calls that a functools.lru_cache answered, made at the exit; `made`: this call has really been made already.
+  struct CacheCall {
+    PendingCall call;
+    bool made;
+  };
+  std::vector<CacheCall> cache_calls;
   std::vector<PendingCall> SwitchCalls() const;            // those that are made at the exit
   bool SwitchesFit(const std::string& callee, bool cuda);  // false (Break): a changed one bears on that call
   // NumPy's error state belongs to this thread: it is really set while capturing. The tokens to go back.
@@ -393,6 +404,7 @@ class Session {
   std::vector<int> pinned_;  // those among them that C code may compare
   std::unordered_set<PyTypeObject*> types_noted_;
   PyTypeObject* type_noted_ = nullptr;  // the last
+  std::set<std::pair<PyTypeObject*, PyObject*>> lookups_noted_;
 };
 
 // Is the object a constant by identity: type, function, module, builtin, dtype, ...?

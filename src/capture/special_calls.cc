@@ -1,11 +1,21 @@
 // Builtins with rules of their own.
 #include "capture/special_calls.h"
 
+#include <algorithm>
+
+#include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 
 namespace framejit::capture {
 namespace {
+
+// An object that is nothing but itself as a key: of a Python class, without an equality of its own.
+bool LooksByIdentity(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  return LayoutOf(t) == &PyBaseObject_Type && t->tp_flags & Py_TPFLAGS_HEAPTYPE &&
+         t->tp_hash == PyBaseObject_Type.tp_hash && t->tp_richcompare == PyBaseObject_Type.tp_richcompare;
+}
 
 // Code that compares what id() gives with what it gave before, and never lets it out: copy.deepcopy's memo.
 bool AsksIdentityOnly() {
@@ -32,39 +42,227 @@ int SeePart(PyObject* o, void* arg) {
   return 0;
 }
 
-}  // namespace
+// isinstance and issubclass ask the metaclasses of all that they are given.
+bool NoteClassInfo(Session& s, PyObject* info, int depth = 0) {
+  if (depth > 100) return s.Break(BreakId::kUnknownOrigin, "classes nested more than 100 deep"), false;
+  if (PyTuple_Check(info)) {
+    if (!s.NoteContents(info)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(info); ++i)
+      if (!NoteClassInfo(s, PyTuple_GET_ITEM(info, i), depth + 1)) return false;
+    return true;
+  }
+  if (!strcmp(Py_TYPE(info)->tp_name, "types.UnionType")) {
+    Ref parts(PyObject_GetAttrString(info, "__args__"));
+    return parts && NoteClassInfo(s, parts.get(), depth + 1);
+  }
+  return s.NoteType(PyType_Check(info) ? reinterpret_cast<PyTypeObject*>(info) : Py_TYPE(info)) &&
+         s.NoteType(Py_TYPE(info));
+}
 
-PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  SuspendScope off;
-  const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
-  Ref result(PyObject_Vectorcall(cached, args, nargs, kwnames)),
-      function(PyObject_GetAttrString(cached, "__wrapped__"));
-  if (!result || !function) return nullptr;
-  CacheParts parts{function.get()};
-  Py_TYPE(cached)->tp_traverse(cached, SeePart, &parts);
-  if (parts.dict && PyDict_CheckExact(parts.dict) && parts.mark) {
-    std::vector<PyObject*> key(args, args + nargs), types;
-    for (Py_ssize_t i = 0; i < nargs; ++i) types.push_back(reinterpret_cast<PyObject*>(Py_TYPE(args[i])));
-    if (keywords) key.push_back(parts.mark);
-    for (Py_ssize_t i = 0; i < keywords; ++i) {
-      key.insert(key.end(), {PyTuple_GET_ITEM(kwnames, i), args[nargs + i]});
-      types.push_back(reinterpret_cast<PyObject*>(Py_TYPE(args[nargs + i])));
+// The functions of `operator` are the operations that they are named after. Null without an error: `name` is none.
+PyObject* Operator(CaptureSemantics& c, std::string_view name, PyObject* const* a, Py_ssize_t n) {
+  static constexpr std::string_view kBinary[] = {"add", "and_", "floordiv", "lshift", "matmul",  "mul", "mod",
+                                                 "or_", "pow",  "rshift",   "sub",    "truediv", "xor"};
+  static constexpr std::string_view kInPlace[] = {"iadd", "iand", "ifloordiv", "ilshift", "imatmul",  "imul", "imod",
+                                                  "ior",  "ipow", "irshift",   "isub",    "itruediv", "ixor"};
+  static constexpr std::string_view kCompared[] = {"lt", "le", "eq", "ne", "gt", "ge"};
+  const auto truth = [](int r) { return r < 0 ? nullptr : PyBool_FromLong(r); };
+  const auto nothing = [](int r) { return r < 0 ? nullptr : Py_NewRef(Py_None); };
+  if (n == 2) {
+    for (int i = 0; i < 13; ++i) {
+      if (name == kBinary[i]) return c.Binary(i, a[0], a[1]);
+      if (name == kInPlace[i]) return c.Binary(13 + i, a[0], a[1]);
     }
-    for (bool typed : {false, true}) {
-      if (typed) key.insert(key.end(), types.begin(), types.end());
-      Ref all(PyTuple_New(static_cast<Py_ssize_t>(key.size())));
-      for (size_t i = 0; all && i < key.size(); ++i) PyTuple_SET_ITEM(all.get(), i, Py_NewRef(key[i]));
-      if (!all) return nullptr;
-      const bool alone = key.size() == 1 && (PyLong_CheckExact(key[0]) || PyUnicode_CheckExact(key[0]));
-      PyObject* name = alone ? key[0] : all.get();
-      PyObject* entry = PyDict_GetItemWithError(parts.dict, name);
-      if (PyErr_Occurred()) return nullptr;
-      if (!entry) continue;
-      s.guards().Is(s.guards().Child(SourceKind::kDictItem, s.guards().Const(parts.dict), 0, name), entry);
-      break;
+    for (int i = 0; i < 6; ++i)
+      if (name == kCompared[i]) return c.Compare(a[0], a[1], i);
+    if (name == "getitem") return c.GetItem(a[0], a[1]);
+    if (name == "delitem") return nothing(c.SetItem(a[0], a[1], nullptr));
+    if (name == "contains") return truth(c.Contains(a[0], a[1]));
+    if (name == "is_" || name == "is_not") {
+      const int r = c.Is(a[0], a[1]);
+      return truth(r < 0 ? r : r == (name == "is_"));
     }
   }
+  if (n == 3 && name == "setitem") return nothing(c.SetItem(a[0], a[1], a[2]));
+  if (n != 1) return nullptr;
+  if (name == "neg" || name == "pos" || name == "inv" || name == "invert")
+    return c.Unary(name[0] == 'i' ? '~' : name[0] == 'n' ? '-' : '+', a[0]);
+  if (name == "truth" || name == "not_") {
+    const int r = c.Truth(a[0]);
+    return truth(r < 0 ? r : r == (name == "truth"));
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+namespace {
+
+// The result in an entry of a cache with a bound, an object of C's: found in one made for the purpose.
+PyObject* ResultIn(PyObject* entry) {
+  static const Py_ssize_t offset = []() -> Py_ssize_t {
+    Ref tools(PyImport_ImportModule("functools")), object(PyDict_New());
+    Ref wrap(tools ? PyObject_CallMethod(tools.get(), "lru_cache", "i", 1) : nullptr);
+    Ref maker(object ? PyObject_GetAttrString(object.get(), "copy") : nullptr);
+    Ref cached(wrap && maker ? PyObject_CallOneArg(wrap.get(), maker.get()) : nullptr);
+    Ref result(cached ? PyObject_CallNoArgs(cached.get()) : nullptr);
+    CacheParts parts{maker.get()};
+    if (result) Py_TYPE(cached.get())->tp_traverse(cached.get(), SeePart, &parts);
+    PyErr_Clear();
+    PyObject *key, *made = nullptr;
+    Py_ssize_t at = 0;
+    if (!parts.dict || !PyDict_CheckExact(parts.dict) || !PyDict_Next(parts.dict, &at, &key, &made)) return 0;
+    for (Py_ssize_t i = sizeof(PyObject); i < Py_TYPE(made)->tp_basicsize; i += sizeof(PyObject*))
+      if (*reinterpret_cast<PyObject**>(reinterpret_cast<char*>(made) + i) == result.get()) return i;
+    return 0;
+  }();
+  return offset ? *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(entry) + offset) : nullptr;
+}
+
+// The cache's own dict and the name of a call in it. *name empty: it is not there.
+PyObject* CacheEntry(PyObject* cached, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                     PyObject** dict, Ref* name) {
+  const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
+  CacheParts parts{function};
+  Py_TYPE(cached)->tp_traverse(cached, SeePart, &parts);
+  *dict = parts.dict && PyDict_CheckExact(parts.dict) && parts.mark ? parts.dict : nullptr;
+  if (!*dict) return nullptr;
+  std::vector<PyObject*> key(args, args + nargs), types;
+  for (Py_ssize_t i = 0; i < nargs; ++i) types.push_back(reinterpret_cast<PyObject*>(Py_TYPE(args[i])));
+  if (keywords) key.push_back(parts.mark);
+  for (Py_ssize_t i = 0; i < keywords; ++i) {
+    key.insert(key.end(), {PyTuple_GET_ITEM(kwnames, i), args[nargs + i]});
+    types.push_back(reinterpret_cast<PyObject*>(Py_TYPE(args[nargs + i])));
+  }
+  for (bool typed : {false, true}) {
+    if (typed) key.insert(key.end(), types.begin(), types.end());
+    Ref all(PyTuple_New(static_cast<Py_ssize_t>(key.size())));
+    for (size_t i = 0; all && i < key.size(); ++i) PyTuple_SET_ITEM(all.get(), i, Py_NewRef(key[i]));
+    if (!all) return nullptr;
+    const bool alone = key.size() == 1 && (PyLong_CheckExact(key[0]) || PyUnicode_CheckExact(key[0]));
+    *name = alone ? Borrow(key[0]) : std::move(all);
+    PyObject* entry = PyDict_GetItemWithError(*dict, name->get());
+    if (entry || PyErr_Occurred()) return entry;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+// What is in the cache is what a call gives, guarded by being there. The call itself, which the cache counts, and by
+// which one with a bound decides what to drop, is made at the exit. What is not there yet is computed now, once.
+static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  SuspendScope off;
+  Ref function(PyObject_GetAttrString(cached, "__wrapped__")), info(PyObject_CallMethod(cached, "cache_info", nullptr));
+  if (!function || !info) return nullptr;
+  PyObject *most = PyTuple_GetItem(info.get(), 2), *count = PyTuple_GetItem(info.get(), 3), *dict;
+  if (!most || !count) return nullptr;
+  Ref name, result;
+  PyObject* entry = CacheEntry(cached, function.get(), args, nargs, kwnames, &dict, &name);
+  if (!dict) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
+  const bool made = !entry;
+  if (made) {
+    if (PyErr_Occurred()) return nullptr;
+    if (most != Py_None && PyObject_RichCompareBool(count, most, Py_GE) != 0)
+      return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that is full");
+    if (s.writes()) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that may see what was written before");
+    result = Ref(PyObject_Vectorcall(cached, args, nargs, kwnames));
+    entry = result ? CacheEntry(cached, function.get(), args, nargs, kwnames, &dict, &name) : nullptr;
+    if (!result) return nullptr;
+  }
+  if (entry && !result) result = Borrow(most == Py_None ? entry : ResultIn(entry));
+  if (!entry || !result) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
+  s.guards().Is(s.guards().Child(SourceKind::kDictItem, s.guards().Const(dict), 0, name.get()), entry);
+  Session::CacheCall again{{Borrow(cached), {}}, made};
+  for (Py_ssize_t i = 0; i < nargs; ++i) again.call.args.push_back(Borrow(args[i]));
+  if (kwnames && PyTuple_GET_SIZE(kwnames)) {
+    Ref tools(PyImport_ImportModule("functools")), first(PyTuple_Pack(1, cached)), named(PyDict_New());
+    Ref partial(tools ? PyObject_GetAttrString(tools.get(), "partial") : nullptr);
+    for (Py_ssize_t i = 0; named && i < PyTuple_GET_SIZE(kwnames); ++i)
+      if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;
+    again.call.method =
+        Ref(partial && first && named ? PyObject_Call(partial.get(), first.get(), named.get()) : nullptr);
+    if (!again.call.method) return nullptr;
+  }
+  s.cache_calls.push_back(std::move(again));
   return s.FromOutside(result.get(), s.guards().Const(result.get()));
+}
+
+std::string Describe(PyObject* o) {
+  Ref name(PyObject_GetAttrString(o, "__qualname__"));
+  if (!name) PyErr_Clear();
+  Ref module(PyObject_GetAttrString(o, "__module__"));
+  if (!module) PyErr_Clear();
+  std::string text;
+  if (module && PyUnicode_Check(module.get())) text = std::string(PyUnicode_AsUTF8(module.get())) + ".";
+  return text + (name && PyUnicode_Check(name.get()) ? PyUnicode_AsUTF8(name.get()) : Py_TYPE(o)->tp_name);
+}
+
+PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssize_t nargs, PyObject* kwnames) {
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  // Of values, and of objects that are keys by themselves: what is cached, as for every caller. An attribute of a
+  // class is not known by itself.
+  bool values = s_.SourceOf(callable) || !s_.Find(callable);
+  for (Py_ssize_t i = 0; i < total; ++i) {
+    if (IsTensor(args[i]) && s_.trace().tensors[AsTensor(args[i])->id].input >= 0)
+      return s_.Break(BreakId::kUnknownCall, "a functools.lru_cache asked for a tensor");
+    const bool object = (s_.IsOutside(args[i]) && !IsTensor(args[i]) && LooksByIdentity(args[i])) ||
+                        (IsConstantKind(args[i]) && s_.SourceOf(args[i]));
+    values &= object || (IsPrimitive(args[i]) && !IsSymInt(args[i]) && !IsSymFloat(args[i]));
+  }
+  if (values) {
+    for (Py_ssize_t i = 0; i < total; ++i)
+      if (!s_.Pin(args[i])) return nullptr;
+    return CallCached(s_, callable, args, nargs, kwnames);
+  }
+  Ref inner(PyObject_GetAttrString(callable, "__wrapped__"));
+  if (!inner) return nullptr;
+  s_.SourceOf(inner.get());
+  const size_t written = s_.writes();
+  Ref result(Call(inner.get(), args, nargs, kwnames));
+  if (result && s_.writes() != written)
+    return s_.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that writes");
+  return result.release();
+}
+
+// A C function that reads state of the process or the thread: its answer, a value or a constant, is guarded.
+PyObject* CaptureSemantics::Asked(PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  Ref key(PyTuple_New(nargs));
+  for (Py_ssize_t i = 0; key && i < nargs; ++i) PyTuple_SET_ITEM(key.get(), i, Py_NewRef(args[i]));
+  if (!key) return nullptr;
+  const bool values = !kwnames && std::all_of(args, args + nargs, [&](PyObject* a) {
+    return (IsPrimitive(a) && !IsSymInt(a) && !IsSymFloat(a)) || (IsConstantKind(a) && s_.SourceOf(a));
+  });
+  Ref answer(values ? PyObject_CallObject(function, key.get()) : nullptr);
+  if (!answer && PyErr_Occurred()) return nullptr;
+  PyObject* found = answer.get();
+  bool simple = found && (IsPrimitive(found) || IsConstantKind(found) || IsValue(found));
+  if (found && PyTuple_CheckExact(found))
+    simple =
+        std::all_of(&PyTuple_GET_ITEM(found, 0), &PyTuple_GET_ITEM(found, 0) + PyTuple_GET_SIZE(found), IsPrimitive);
+  if (!simple) return s_.Break(BreakId::kThreadState, Describe(function));
+  return s_.FromOutside(answer.get(),
+                        s_.guards().Child(SourceKind::kAnswer, s_.guards().Const(function), 0, key.get()));
+}
+
+// operator.attrgetter("a.b", "c"): the reads that it stands for.
+PyObject* CaptureSemantics::CallAttrGetter(PyObject* getter, PyObject* object) {
+  if (s_.IsOutside(getter)) s_.guards().Is(s_.SourceOf(getter), getter);
+  Ref reduced(PyObject_CallMethod(getter, "__reduce__", nullptr));
+  PyObject* names = reduced ? PyTuple_GetItem(reduced.get(), 1) : nullptr;
+  if (!names) return nullptr;
+  const Py_ssize_t n = PyTuple_GET_SIZE(names);
+  Ref all(PyTuple_New(n));
+  for (Py_ssize_t i = 0; all && i < n; ++i) {
+    Ref parts(PyObject_CallMethod(PyTuple_GET_ITEM(names, i), "split", "s", "."));
+    Ref at = Borrow(object);
+    for (Py_ssize_t k = 0; parts && at && k < PyList_GET_SIZE(parts.get()); ++k)
+      at = Ref(LoadAttr(at.get(), PyList_GET_ITEM(parts.get(), k)));
+    if (!parts || !at) return nullptr;
+    if (n == 1) return at.release();
+    PyTuple_SET_ITEM(all.get(), i, at.release());
+  }
+  return s_.MarkFresh(all.release());
 }
 
 PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* const* a, Py_ssize_t nargs, bool* handled) {
@@ -104,15 +302,28 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   }
   if (!strcmp(n, "isinstance") && nargs == 2) {
     if (!IsTensor(a[0])) s.NoteType(Py_TYPE(a[0]));
-    if (PyTuple_Check(a[1]) && !s.NoteContents(a[1])) return nullptr;
+    if (!NoteClassInfo(s, a[1])) return nullptr;
     int r = PyObject_IsInstance(a[0], a[1]);
     return r < 0 ? nullptr : PyBool_FromLong(r);
   }
   if (!strcmp(n, "issubclass") && nargs == 2) {
     if (PyType_Check(a[0])) s.NoteType(reinterpret_cast<PyTypeObject*>(a[0]));
+    if (!NoteClassInfo(s, a[1])) return nullptr;
     int r = PyObject_IsSubclass(a[0], a[1]);
     return r < 0 ? nullptr : PyBool_FromLong(r);
   }
+  if ((!strcmp(n, "any") || !strcmp(n, "all")) && nargs == 1) {  // each truth is a question of its own
+    const int stop = !strcmp(n, "any");
+    for (Ref it(c.Iter(a[0])); it;) {
+      Ref x(c.Next(it.get()));
+      if (!x) return PyErr_Occurred() ? nullptr : PyBool_FromLong(!stop);
+      const int truth = c.Truth(x.get());
+      if (truth < 0) return nullptr;
+      if (truth == stop) return PyBool_FromLong(stop);
+    }
+    return nullptr;
+  }
+  if (PyObject* r = Operator(c, n, a, nargs); r || s.broken() || PyErr_Occurred()) return r;
   if (!strcmp(n, "iter") && nargs == 1) return c.Iter(a[0]);
   if (!strcmp(n, "next") && (nargs == 1 || nargs == 2)) {
     PyObject* r = c.Next(a[0]);

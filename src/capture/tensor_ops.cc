@@ -196,11 +196,28 @@ const char* FrameworkPrefix(Session& s, PyObject* proxy) {
 
 PyObject* TensorClass(Session& s, PyObject* proxy) {
   const TensorMeta& m = s.meta(AsTensor(proxy)->id);
-  if (m.framework == Framework::kTorch)
-    return tensor::ResolveCallee(m.is_parameter ? "torch.nn.Parameter" : "torch.Tensor");
+  if (m.framework == Framework::kTorch) {
+    static PyObject *const tensor = tensor::ResolveCallee("torch.Tensor"), *const parameter = tensor::ResolveCallee(
+                                                                               "torch.nn.Parameter");
+    return Py_NewRef(m.is_parameter ? parameter : tensor);
+  }
   if (!m.is_scalar) return tensor::ResolveCallee(FrameworkPrefix(s, proxy));
   Ref dtype(tensor::DTypeObject(Framework::kNumpy, m.dtype));
   return dtype ? PyObject_GetAttrString(dtype.get(), "type") : nullptr;
+}
+
+// What the rows know of an operator or a fact is what the class had at first. False (Break): it has another one now.
+bool AsEver(Session& s, PyObject* proxy, const std::string& name) {
+  Ref type(TensorClass(s, proxy)), key(PyUnicode_InternFromString(name.c_str()));
+  if (!type || !key) return false;
+  auto* t = reinterpret_cast<PyTypeObject*>(type.get());
+  if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return true;
+  static auto* first = new std::map<std::pair<PyTypeObject*, PyObject*>, PyObject*>;
+  PyObject* found = s.NoteLookup(t, key.get());
+  auto [known, added] = first->try_emplace({t, key.get()}, found);
+  if (added) Py_INCREF(key.get()), Py_XINCREF(found);
+  if (known->second == found) return true;
+  return s.Break(BreakId::kTensorProtocol, "a new " + name + " of the tensor class"), false;
 }
 
 PyObject* TensorQuery(Session& s, PyObject* proxy, const std::string& method, PyObject* const* args, Py_ssize_t nargs,
@@ -243,19 +260,25 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   const char* text = PyUnicode_AsUTF8(name);
   if (!text) return nullptr;
   PyObject* out = nullptr;
-  if (MetaAttr(s, proxy, m, text, &out)) return out;
+  if (MetaAttr(s, proxy, m, text, &out)) {
+    if (out && !AsEver(s, proxy, text)) Py_CLEAR(out);
+    return out;
+  }
   Ref type(TensorClass(s, proxy));
   if (!type) return nullptr;
-  PyObject* descr = _PyType_Lookup(reinterpret_cast<PyTypeObject*>(type.get()), name);
+  PyObject* descr = s.NoteLookup(reinterpret_cast<PyTypeObject*>(type.get()), name);
   const int input = s.trace().tensors[AsTensor(proxy)->id].input;
   PyObject** dict = input < 0 ? nullptr : _PyObject_GetDictPtr(s.input_tensors()[input]);
-  const bool hides = dict && *dict && descr && !Py_TYPE(descr)->tp_descr_set && PyDict_Contains(*dict, name) == 1;
-  if (dict && *dict && (!descr || hides)) {  // an input may carry attributes of its own
-    bool found;
-    PyObject* v =
-        s.ReadDictItem(*dict, s.guards().Child(SourceKind::kInstanceDict, s.input_sources()[input]), name, &found);
+  if (dict && !(descr && Py_TYPE(descr)->tp_descr_set)) {  // an input may carry attributes of its own
+    const Source* own = s.guards().Child(SourceKind::kInstanceDict, s.input_sources()[input]);
+    bool found = false;
+    PyObject* v = *dict ? s.ReadDictItem(*dict, own, name, &found) : nullptr;
     if (found || s.broken() || PyErr_Occurred()) return v;
+    if (!*dict) s.guards().Absent(own);
   }
+  static PyObject* const hook_name = PyUnicode_InternFromString("__getattr__");
+  if (!descr && s.NoteLookup(reinterpret_cast<PyTypeObject*>(type.get()), hook_name))
+    return s.Break(BreakId::kTensorProtocol, "a __getattr__ of the tensor class");
   if (!descr) {
     PyErr_Format(PyExc_AttributeError, "'%s' object has no attribute '%U'",
                  m.framework == Framework::kTorch ? "Tensor" : FrameworkPrefix(s, proxy), name);
@@ -284,10 +307,12 @@ PyObject* TensorBinary(Session& s, int nb_op, PyObject* a, PyObject* b) {
   if (inplace && !left) inplace = false;
   PyObject* args[] = {left ? a : b, left ? b : a};
   std::string method = std::string("__") + (inplace ? "i" : left ? "" : "r") + op + "__";
+  if (!AsEver(s, args[0], method)) return nullptr;
   return s.CallFramework(std::string(FrameworkPrefix(s, args[0])) + "." + method, args, 2, nullptr);
 }
 
 PyObject* TensorUnary(Session& s, const char* method, PyObject* a) {
+  if (!AsEver(s, a, method)) return nullptr;
   return s.CallFramework(std::string(FrameworkPrefix(s, a)) + "." + method, &a, 1, nullptr);
 }
 
@@ -301,6 +326,7 @@ PyObject* TensorCompare(Session& s, PyObject* a, PyObject* b, int op) {
   if (b == Py_None && (op == Py_EQ || op == Py_NE)) {
     if (s.meta(AsTensor(a)->id).framework == Framework::kTorch) return PyBool_FromLong(op == Py_NE);
   }
+  if (!AsEver(s, a, kNames[op])) return nullptr;
   PyObject* args[] = {a, b};
   return s.CallFramework(std::string(FrameworkPrefix(s, a)) + "." + kNames[op], args, 2, nullptr);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <memory_resource>
+#include <unordered_map>
 
 #include "diag/diag.h"
 #include "guard/index_table.h"
@@ -82,6 +83,7 @@ struct GuardBuilder::Impl {
   std::optional<tensor::TorchState> torch_state;
   std::optional<std::pair<uint64_t, uint64_t>> numpy_state;
 
+  std::unordered_map<const Source*, int32_t> lookups;  // of single attributes of a type: they share one test
   // Duplicates are found among the rows of the source, or by a table where a row is about two things.
   std::vector<int32_t> last;  // row, by source
   IndexTable pairs;
@@ -147,6 +149,11 @@ void GuardBuilder::Add(Row row) {
   bool state = row.kind == Kind::kTorchState || row.kind == Kind::kNumpyState || row.kind == Kind::kShape;
   FRAMEJIT_CHECK(row.source || state);
   Extras& extras = impl_->extras;
+  if (row.kind == Kind::kTypeVersion && row.name) {
+    if (auto known = impl_->lookups.find(row.source); known != impl_->lookups.end())
+      return AddLookup(extras.types[known->second], row.name);
+    impl_->lookups.emplace(row.source, static_cast<int32_t>(extras.types.size()));
+  }
   const void* second = row.kind == Kind::kTypeVersion ? static_cast<const void*>(row.name) : row.other;
   if (row.kind == Kind::kShape) {
     for (const auto& g : extras.shapes)
@@ -469,6 +476,7 @@ std::shared_ptr<GuardSet> GuardBuilder::Finish(shape::Env& env, const std::vecto
     p->nodes[i].object = p->sources[i]->object;
   }
   impl_->rows.clear();
+  impl_->lookups.clear();
   impl_->last.clear();
   impl_->pairs.Clear();
   return p;

@@ -41,7 +41,8 @@ namespace framejit::guard {
   X(kFuncDict, "func_dict")    /* function's own __dict__ */                                         \
   X(kBoundSelf, "__self__")    /* method.__self__ */                                                 \
   X(kBoundFunc, "__func__")    /* method.__func__ */                                                 \
-  X(kMember, "member")         /* base.name by a C member/slot descriptor (__slots__) */             \
+  X(kMember, "member")         /* base.name by a C member/slot descriptor (__slots__); of a class: */ \
+                               /* what its metaclass's C getters say (__name__, __bases__) */        \
   X(kType, "type")             /* type(base) */                                                      \
   X(kGrad, "grad")             /* tensor.grad */                                                     \
   X(kContextVar, "contextvar") /* value of a ContextVar in the current context, or absent */         \
@@ -83,7 +84,8 @@ struct Source {
     "keys") /* dict, set: exactly these keys (object: list or tuple), in this order (identity, then equality) */       \
   X(kTypeVersion,                                                                                                      \
     "type version") /* nothing along the MRO of the type `object` changed (source: the type); with `name`: */          \
-                    /* only the lookup of this attribute must give the same object as when the row was added */        \
+                    /* only the lookup of this attribute must give the same object as when the row was added; */       \
+                    /* such rows of one type share a test */                                                           \
   X(kFunction,                                                                                                         \
     "function")        /* same __code__, defaults, kwdefaults as `object`, a function, has when the row is added */    \
                        /* (function identity guarded apart) */                                                         \

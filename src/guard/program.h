@@ -170,6 +170,7 @@ bool MemoryOverlaps(PyObject* a, PyObject* b);
 using tensor::ReadNumpyState;
 
 TypeTest MakeTypeTest(PyTypeObject* t, PyObject* name_or_null);
+void AddLookup(TypeTest& test, PyObject* name);  // of one more attribute
 std::unique_ptr<FunctionTest> MakeFunctionTest(PyFunctionObject* f);
 
 }  // namespace framejit::guard

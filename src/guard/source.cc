@@ -104,6 +104,23 @@ PyObject* FunctionMember(PyFunctionObject* f, PyObject* name) {
   return nullptr;
 }
 
+// What may be made anew for each question, held until it was looked at.
+PyObject* Kept(PyObject* value) {
+  static thread_local PyObject* kept[32];
+  static thread_local unsigned next = 0;
+  if (!value) PyErr_Clear();
+  PyObject*& slot = kept[next++ % 32];  // the macro may name it twice
+  Py_XSETREF(slot, value);
+  return value;
+}
+
+// What a class's getters in C say of it: __name__, __bases__.
+PyObject* ClassFact(PyObject* type, PyObject* name) {
+  PyObject* d = _PyType_Lookup(Py_TYPE(type), name);
+  const bool c = d && (Py_IS_TYPE(d, &PyGetSetDescr_Type) || Py_IS_TYPE(d, &PyMemberDescr_Type));
+  return c ? Kept(Py_TYPE(d)->tp_descr_get(d, type, reinterpret_cast<PyObject*>(Py_TYPE(type)))) : nullptr;
+}
+
 // What a C getter or the current context hands out as a new reference is held by the tensor or the context, too.
 PyObject* Unowned(PyObject* o) {
   Py_XDECREF(o);
@@ -142,7 +159,9 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
       if (PyMethod_Check(base)) return PyMethod_GET_SELF(base);
       return PyCFunction_Check(base) ? PyCFunction_GET_SELF(base) : nullptr;
     case SourceKind::kBoundFunc: return PyMethod_Check(base) ? PyMethod_GET_FUNCTION(base) : nullptr;
-    case SourceKind::kMember: return function ? FunctionMember(function, object) : Member(base, object, member);
+    case SourceKind::kMember:
+      if (PyType_Check(base)) return ClassFact(base, object);
+      return function ? FunctionMember(function, object) : Member(base, object, member);
     case SourceKind::kType: return reinterpret_cast<PyObject*>(Py_TYPE(base));
     case SourceKind::kGrad: {
       if (!IsTensorObject(base)) return nullptr;
@@ -156,15 +175,7 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
       if (!PyContextVar_CheckExact(base) || PyContextVar_Get(base, nullptr, &value) < 0) PyErr_Clear();
       return Unowned(value);
     }
-    case SourceKind::kAnswer: {
-      static thread_local PyObject* kept[32];  // until they are looked at
-      static thread_local unsigned next = 0;
-      PyObject* value = object ? PyObject_CallObject(base, object) : nullptr;
-      if (!value) PyErr_Clear();
-      PyObject*& slot = kept[next++ % 32];  // the macro may name it twice
-      Py_XSETREF(slot, value);
-      return value;
-    }
+    case SourceKind::kAnswer: return Kept(object ? PyObject_CallObject(base, object) : nullptr);
     case SourceKind::kReferent: {
       PyObject* o = PyWeakref_CheckRef(base) ? PyWeakref_GET_OBJECT(base) : Py_None;
       return o == Py_None ? nullptr : o;

@@ -197,6 +197,13 @@ TypeTest MakeTypeTest(PyTypeObject* t, PyObject* name) {
   return test;
 }
 
+void AddLookup(TypeTest& test, PyObject* name) {
+  for (const auto& [known, value] : test.attributes)
+    if (known.get() == name) return;
+  PyObject* found = _PyType_Lookup(reinterpret_cast<PyTypeObject*>(test.type.get()), name);
+  test.attributes.emplace_back(Ref::Borrow(name), Ref::Borrow(found));
+}
+
 bool TypeTest::Holds() {
   auto* t = reinterpret_cast<PyTypeObject*>(type.get());
   if (!t) return false;

@@ -167,9 +167,28 @@ PyObject* TypeDict(PyTypeObject* t) {
 #endif
 }
 
+bool IsThreadLocal(PyTypeObject* t) {
+  static const getattrofunc lookup = [] {
+    PyObject* module = PyImport_ImportModule("_thread");
+    PyObject* type = module ? PyObject_GetAttrString(module, "_local") : nullptr;
+    Py_XDECREF(module);
+    if (!type) PyErr_Clear();
+    return type && PyType_Check(type) ? reinterpret_cast<PyTypeObject*>(type)->tp_getattro : nullptr;
+  }();
+  return lookup && t->tp_getattro == lookup;
+}
+
 PyObject* InstanceDict(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);
   PyObject** slot;
+  if (IsThreadLocal(t)) [[unlikely]] {
+    if (t->tp_init != PyBaseObject_Type.tp_init) return nullptr;  // a thread's first look would run code
+    static PyObject* const name = PyUnicode_InternFromString("__dict__");
+    PyObject* dict = PyObject_GetAttr(o, name);
+    if (!dict) PyErr_Clear();
+    Py_XDECREF(dict);  // the thread holds it
+    return dict;
+  }
   if (PyType_HasFeature(t, Py_TPFLAGS_MANAGED_DICT)) {
     static const bool measured = (managed_offset = MeasureManagedOffset(), true);
     (void)measured;

@@ -67,6 +67,8 @@ class DictTag {
 #endif
 };
 
+// A threading.local: its attributes are this thread's.
+bool IsThreadLocal(PyTypeObject* t);
 // The dict that holds o's own attributes, as `o.__dict__` would use it: borrowed, null if o's type has none.
 PyObject* InstanceDict(PyObject* o);
 
