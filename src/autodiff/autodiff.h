@@ -58,7 +58,10 @@ Graph KeepAttention(const Graph& g, const std::vector<bool>& wanted, const Atten
                     std::vector<int>* region = nullptr);
 
 // wanted: by input; tangents: by output. Throws Undifferentiable.
-Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents);
+// stops, by output (empty: none): what arrives there goes no further; it is one more of the gradients, behind those of
+// the inputs (as many as there are outputs).
+Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents,
+                    const std::vector<bool>& stops = {});
 
 // A derivative as part of the program: the nodes of d outputs / d inputs, along the tangents, behind the graph's own.
 // kNoValue: no output depends on it. passed: by node, those whose rules ran. Throws Undifferentiable.
@@ -113,6 +116,11 @@ BackwardParts SplitBackward(const Graph& backward, const std::vector<GradSource>
 
 // By output: the inputs that its value depends on.
 std::vector<std::vector<bool>> Needed(const Graph& g);
+
+// By output: the value that the others see of it.
+std::vector<ValueId> SeenOutputs(const Graph& g);
+// By output: the outputs that it is made of, by what gradients pass; itself excepted.
+std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<bool>& differentiable);
 
 // by output: the outputs that share a value with it which a wanted input reaches, inputs and itself excepted.
 std::vector<std::vector<bool>> Related(const Graph& g, const std::vector<bool>& wanted);

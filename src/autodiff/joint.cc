@@ -85,6 +85,7 @@ void Propagate(Tape& tape, ValueId end, const Passage& passage) {
     const Node n = g.node(v);
     bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
     if (!tape.needs[v] || n.op == Op::kInput) continue;
+    if (std::find(passage.stops.begin(), passage.stops.end(), v) != passage.stops.end()) continue;
     if (several ? !tape.results.contains(v) : tape.grads[v] == kNoValue) continue;
     b.set_location(n.file, n.line);
     if (n.op == Op::kResult) {
@@ -181,7 +182,33 @@ std::vector<std::vector<bool>> Related(const Graph& g, const std::vector<bool>& 
   return related;
 }
 
-Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents) {
+std::vector<ValueId> SeenOutputs(const Graph& g) {
+  std::vector<ValueId> seen;
+  for (ValueId v : g.outputs) {  // a copy that the layout asked for is seen by nobody
+    const Node& n = g.node(v);
+    const bool copy = n.op == Op::kCast && !n.derivative && g.node(n.operands[0]).type.dtype == n.type.dtype;
+    const bool other = copy && g.node(n.operands[0]).op != Op::kInput &&
+                       std::find(g.outputs.begin(), g.outputs.end(), n.operands[0]) == g.outputs.end();
+    seen.push_back(other ? n.operands[0] : v);
+  }
+  return seen;
+}
+
+std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<bool>& differentiable) {
+  const std::vector<ValueId> seen = SeenOutputs(g);
+  const size_t n = g.outputs.size();
+  std::vector<std::vector<bool>> made(n, std::vector<bool>(n));
+  if (std::count(differentiable.begin(), differentiable.end(), true) < 2) return made;
+  for (size_t i = 0; i < n; ++i) {
+    if (!differentiable[i]) continue;
+    const std::vector<bool> from = DependsOn(g, {seen[i]});
+    for (size_t k = 0; k < n; ++k) made[k][i] = k != i && seen[k] != seen[i] && differentiable[k] && from[g.outputs[k]];
+  }
+  return made;
+}
+
+Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents,
+                    const std::vector<bool>& stops) {
   Joint j;
   j.graph = g;
   j.graph.outputs.clear();
@@ -207,7 +234,11 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   }
   for (size_t i = 0; i < g.outputs.size(); ++i)
     if (j.tangents[i] != kNoValue) tape.Add(g.outputs[i], j.tangents[i]);
-  Propagate(tape, j.primal, {.origin = &j.origin});
+  const std::vector<ValueId> seen = stops.empty() ? std::vector<ValueId>() : SeenOutputs(g);
+  Passage passage{.origin = &j.origin};
+  for (size_t i = 0; i < stops.size(); ++i)
+    if (stops[i]) passage.stops.push_back(seen[i]);
+  Propagate(tape, j.primal, passage);
   j.origin.resize(j.graph.nodes.size() - j.primal, kNoValue);
   for (const shape::Guard& guard : env.guards()) {
     bool appears = false;
@@ -217,6 +248,7 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   }
   if (!env.guards().empty()) throw WantsFixedSizes("sizes that are equal by chance: " + env.guards()[0].str());
   for (size_t i = 0; i < g.inputs.size(); ++i) j.grads.push_back(wanted[i] ? tape.grads[g.inputs[i]] : kNoValue);
+  for (size_t i = 0; i < stops.size(); ++i) j.grads.push_back(stops[i] ? tape.grads[seen[i]] : kNoValue);
   j.graph.outputs = g.outputs;
   j.graph.writes = g.writes;
   PlaceOperands(j.graph);

@@ -51,6 +51,7 @@ std::vector<bool> ReachedFrom(const Graph& g, std::vector<bool> values);
 struct Passage {
   std::vector<ValueId>* origin = nullptr;
   std::vector<bool>* passed = nullptr;  // by node: its rule ran
+  std::vector<ValueId> stops = {};      // nothing goes on from there
   bool twice = false;
 };
 void Propagate(Tape& tape, ValueId end, const Passage& passage);

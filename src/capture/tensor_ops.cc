@@ -335,6 +335,14 @@ PyObject* TensorIter(Session& s, PyObject* proxy) {
   const TensorMeta& m = s.meta(AsTensor(proxy)->id);
   if (m.sizes.empty()) return s.Break(BreakId::kFrameworkError, "iteration over a 0-d tensor");
   int64_t n = s.env().Specialize(m.sizes[0]);
+  constexpr int64_t kFew = 64;  // each that leaves the graph is made by a call of its own
+  const bool together = m.framework == Framework::kTorch && s.mode.grad && IsFloat(m.dtype) && (m.requires_grad || n <= kFew);
+  if (together) {  // as torch does it, which has rules for writes to such views
+    Ref zero(PyLong_FromLong(0));
+    PyObject* args[] = {proxy, zero.get()};
+    Ref parts(s.CallFramework("torch.Tensor.unbind", args, 2, nullptr));
+    return parts ? s.MarkFresh(PyObject_GetIter(parts.get())) : nullptr;
+  }
   Ref list(PyList_New(0));
   for (int64_t i = 0; list && i < n; ++i) {
     Ref index(PyLong_FromLongLong(i));

@@ -159,6 +159,8 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   t.num_symbols = graph->symbols.size();
   t.related = autodiff::Related(*graph, t.wanted);
   t.needed = autodiff::Needed(*graph);
+  t.made_of = autodiff::MadeOfOutputs(*graph, t.differentiable);
+  t.seen = autodiff::SeenOutputs(*graph);
   if (written.empty() && !random) {
     t.replay = tensor::MakeTraceRunner(replay, constants);
   } else {
@@ -168,14 +170,15 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
   t.compile = [graph, saved, kept, region, wanted = t.wanted, part = t.part, options,
-               interpret](const std::vector<bool>& tangents) {
+               interpret](const std::vector<bool>& tangents, const std::vector<bool>& stops) {
     tensor::Training::Backward b;
-    autodiff::Joint j = autodiff::Differentiate(*graph, wanted, tangents);
+    autodiff::Joint j = autodiff::Differentiate(*graph, wanted, tangents, stops);
     j.region = region;
     b.read = autodiff::ReadOutputs(j, kept);
     std::vector<autodiff::GradSource> grads;
     const Graph whole = autodiff::BackwardGraph(j, saved, &grads);
-    b.parts = autodiff::SplitBackward(whole, grads, part, static_cast<int>(saved.size()));
+    b.part = stops.empty() ? part : std::vector<int>(grads.size());
+    b.parts = autodiff::SplitBackward(whole, grads, b.part, static_cast<int>(saved.size()));
     for (size_t i = 0; i < j.tangents.size(); ++i)
       if (j.tangents[i] != kNoValue) b.tangents.push_back(static_cast<int>(i));
     for (const autodiff::BackwardPart& p : b.parts.parts) b.executables.push_back(Make(p.graph, options, interpret));

@@ -55,6 +55,13 @@ static bool IsMadeOfResult(std::string_view callee) {
   return kNames.find(" " + std::string(callee) + " ") != std::string_view::npos;
 }
 
+// Views that the framework makes at once (or, the unsafe ones, does not call views) must not be written with gradients.
+static bool IsOneOfSeveral(std::string_view callee) {
+  static constexpr std::string_view kNames =
+      " unbind split split_with_sizes chunk unsafe_split unsafe_split_with_sizes unsafe_chunk __iter__ ";
+  return kNames.find(" " + std::string(callee.substr(callee.rfind('.') + 1)) + " ") != std::string_view::npos;
+}
+
 bool Lowering::Impl::WantsGrad(const Call& call) {
   bool any = false;
   ForEachTensor(call, [&](TraceId t) { any |= meta(t).requires_grad; });
@@ -391,7 +398,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
       o.root = objects[out.of].root;
       o.version = versions[o.root];
       if (out.differentiable) o.domain = objects[out.of].domain;
-      o.follows = call.mode.grad && objects[out.of].follows;
+      o.follows = call.mode.grad && objects[out.of].follows && !IsOneOfSeveral(call.callee);
       o.view = std::move(out.view);
       if (stop || (!out.differentiable && IsFloat(t.dtype)))
         o.view.forward = [f = std::move(o.view.forward)](Builder& b, ValueId v) { return b.Barrier(f(b, v)); };

@@ -17,7 +17,7 @@ struct Lowering::Impl {
     int version = 0;
     TraceId root = 0, parent = 0;
     TraceId domain = 0;   // has gradients when it has: the root, or what was detached on the way from there
-    bool follows = true;  // false: a view made without gradients, or in an unknown way
+    bool follows = true;  // false: a view made without gradients, or in an unknown way, or one of several
     View view;
   };
 
@@ -118,6 +118,7 @@ struct Lowering::Impl {
   // A write that gradients do not see, to a tensor that has some; or one that makes an input have some.
   void NoteWrite(TraceId t, bool grad) {
     TraceId root = objects[t].root;
+    if (grad && !objects[t].follows) throw Decline("an in-place write with gradients to a view that forbids it");
     if (undifferentiable.empty() && kept.contains(root))
       undifferentiable = "a tensor is written that a derivative may need";
     kept.erase(root);
@@ -132,7 +133,7 @@ struct Lowering::Impl {
       if (objects[i].root != root || i == t) continue;
       if (objects[i].domain != domain && meta(i).requires_grad)
         undifferentiable = "a tensor that requires gradients is written behind their back";
-      if (!grad || objects[i].domain != domain || meta(i).requires_grad) continue;
+      if (!grad || objects[i].domain != domain || (meta(i).requires_grad && objects[i].follows)) continue;
       if (objects[i].follows && IsFloat(meta(i).dtype))
         meta(i).requires_grad = true;
       else

@@ -123,8 +123,8 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   if (!model) why = call.callee + " is not modelled";
 
   bool grad = WantsGrad(call);
-  if (IsRandom(call.callee) && (grad || target))
-    why = call.callee + " draws random numbers";  // its derivative draws again
+  if (IsRandom(call.callee) && grad) throw Decline(call.callee + " draws random numbers, and its derivative others");
+  if (IsRandom(call.callee) && target) why = call.callee + " draws random numbers";
   bool asked = false;                             // in any mode
   for (auto& [k, a] : call.kwargs) asked |= k == "requires_grad" && a.is(Arg::Kind::kBool) && a.b;
   std::vector<TensorType> types;

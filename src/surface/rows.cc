@@ -156,7 +156,15 @@ std::vector<std::string> AllRows() {
   return TheTable().Names();
 }
 
+bool IsForeign(const std::string& callee) {
+  if (!callee.starts_with("torch.ops.")) return false;
+  for (const char* known : {"torch.ops.aten.", "torch.ops.prims.", "torch.ops.torchvision."})
+    if (callee.starts_with(known)) return false;
+  return true;
+}
+
 bool IsRandom(const std::string& callee) {
+  if (IsForeign(callee)) return true;
   static const std::unordered_set<std::string_view> names = {"rand",
                                                              "rand_like",
                                                              "randn",
@@ -187,9 +195,6 @@ bool IsRandom(const std::string& callee) {
                                                              "dropout1d",
                                                              "dropout2d",
                                                              "dropout3d",
-                                                             "gumbel_softmax",
-                                                             "fractional_max_pool2d",
-                                                             "fractional_max_pool3d",
                                                              "_standard_gamma",
                                                              "_sample_dirichlet"};
   return (callee.starts_with("torch") || callee.starts_with("framejit._random.")) && names.contains(LastName(callee));

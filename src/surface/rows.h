@@ -178,7 +178,8 @@ std::span<const Row> NumpyRows();
 std::span<const Row> BridgeRows();
 
 // What is known of callees without a row.
-bool IsRandom(const std::string& callee);       // draws from the framework's generator
+bool IsRandom(const std::string& callee);       // may draw from the framework's generator
+bool IsForeign(const std::string& callee);      // an operator of another library, or of the user, for torch.ops
 bool WritesFirst(const std::string& callee);    // of NumPy: into its first argument, and returns nothing
 bool NeverCaptured(const std::string& callee);  // reads data, changes operands or state in ways this stage does not see
 

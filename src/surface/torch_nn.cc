@@ -90,6 +90,8 @@ Outs BatchNorm(Scope& s) {
   if (!IsFloat(x.meta->dtype) || rank < 2) Scope::Skip();
   bool training = s.flag(5);
   if (!training && (!s.has(3) || !s.has(4))) Scope::Fail("batch_norm needs running statistics");
+  for (int i : {3, 4})
+    if (s.has(i) && s.mode.grad && s.tensor(i).meta->requires_grad) Scope::Fail("running statistics with gradients");
   for (int i = 1; i <= 4; ++i) {
     if (!s.has(i)) continue;
     Operand o = s.tensor(i);

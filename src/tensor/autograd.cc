@@ -99,7 +99,13 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
     PyErr_SetString(PyExc_SystemError, "framejit: autograd changed the number of results");
     return -1;
   }
-  for (size_t i = 0; i < n; ++i) Py_SETREF(made[i], Py_NewRef(PyTuple_GET_ITEM(result.get(), i)));
+  for (size_t i = 0; i < n; ++i) {
+    Py_SETREF(made[i], Py_NewRef(PyTuple_GET_ITEM(result.get(), i)));
+    if (!HasInner(i)) continue;
+    Ref weak(PyWeakref_NewRef(made[i], nullptr));
+    if (!weak) return -1;
+    s->retained->emplace(static_cast<int>(i), std::move(weak));
+  }
   return 0;
 }
 

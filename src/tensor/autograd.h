@@ -29,14 +29,15 @@ struct Training {
     std::vector<std::shared_ptr<Executable>> executables;  // by part
     std::vector<int> tangents;                             // of which outputs it takes the gradients, in order
     std::vector<bool> read;                                // by output: as ReadOutputs
+    std::vector<int> part;                                 // by gradient
   };
   // By input: which node of the framework's graph hands its gradient on. The nodes run one after the other, each doing
   // its part of the backward pass: who waits for the gradients of the first need not wait for the last.
   std::vector<int> part;
   Device device;  // of the graph's values
   // Called once for every set of outputs that ever receive gradients together: what an output that got none leads to
-  // gets none, which is not the same as zeros.
-  std::function<Backward(const std::vector<bool>& tangents)> compile;
+  // gets none, which is not the same as zeros. stops: as autodiff::Differentiate.
+  std::function<Backward(const std::vector<bool>& tangents, const std::vector<bool>& stops)> compile;
   // The program in the framework's own terms, its outputs those of the graph: for backward passes that are themselves
   // differentiated. Null: that is refused, with this reason.
   std::unique_ptr<TraceRunner> replay;
@@ -45,6 +46,8 @@ struct Training {
   // others need; the rest stays differentiable, as its own part of the framework's graph would.
   std::vector<std::vector<bool>> related;
   std::vector<std::vector<bool>> needed;  // by output: the inputs that its value depends on
+  std::vector<std::vector<bool>> made_of;  // by output: the outputs that it is made of
+  std::vector<ValueId> seen;               // by output: its place in the program
   size_t num_symbols = 0;
   // Runs f(ctx) where no frame is looked at: what a backward pass calls is not the program's.
   PyObject* (*quietly)(PyObject* (*f)(void*), void* ctx) = nullptr;

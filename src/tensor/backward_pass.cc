@@ -45,13 +45,16 @@ PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& stride
 
 }  // namespace
 
-SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents) {
+SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const std::vector<bool>& stops) {
   std::lock_guard lock(mu_);
-  auto at = compiled_.find(tangents);
+  std::vector<bool> key = tangents;
+  key.insert(key.end(), stops.begin(), stops.end());
+  auto at = compiled_.find(key);
   if (at != compiled_.end()) return &at->second;
   Compiled c;
   try {
-    Training::Backward b = t_.compile(tangents);
+    Training::Backward b = t_.compile(tangents, stops);
+    c.part = std::move(b.part);
     c.grads = std::move(b.parts.grads);
     c.tangents = std::move(b.tangents);
     c.read = std::move(b.read);
@@ -65,7 +68,7 @@ SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents) {
       for (ValueId v : from.graph.inputs) part.types.emplace_back(from.graph.node(v).type, from.graph.node(v).strides);
       std::vector<bool> mine(c.count);
       for (size_t i = 0; i < c.grads.size(); ++i)
-        if (c.grads[i] >= 0 && t_.part[i] == static_cast<int>(p)) mine[c.grads[i]] = true;
+        if (c.grads[i] >= 0 && c.part[i] == static_cast<int>(p)) mine[c.grads[i]] = true;
       for (int i : from.inputs)
         if (!later[i] && !mine[i]) part.last.push_back(i);
       for (int i = 0; i < c.count; ++i)
@@ -84,7 +87,7 @@ SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents) {
     PyErr_Format(PyExc_RuntimeError, "framejit: the backward pass cannot be compiled: %s", e.what());
     return nullptr;
   }
-  return &compiled_.emplace(tangents, std::move(c)).first->second;
+  return &compiled_.emplace(std::move(key), std::move(c)).first->second;
 }
 
 // 1: some were written, which this pass does not read.
@@ -108,17 +111,40 @@ int SegmentHook::LookAtWatched(CallState* s, const std::vector<bool>& tangents) 
   return written;
 }
 
+// What the parts of a backward pass start from. 1: not of the types that it was compiled for.
+int SegmentHook::Prepare(CallState* s, PyObject* saved, Compiled* c, const std::vector<Ref>& grads, Pass* pass) {
+  pass->values.resize(c->count);
+  const size_t num_saved = t_.saved.size();
+  for (size_t i = 0; i < num_saved; ++i) pass->values[i] = Ref::Borrow(PyTuple_GET_ITEM(saved, i));
+  for (size_t i = 0; i < c->tangents.size(); ++i) pass->values[num_saved + i] = grads[c->tangents[i]];
+  for (const Part& part : c->parts)
+    for (size_t i = 0; i < part.inputs.size(); ++i) {
+      const int number = part.inputs[i];
+      if (number >= static_cast<int>(num_saved + c->tangents.size())) continue;
+      Ref fitting(Fitting(pass->values[number].get(), part.types[i].first, part.types[i].second, *s->symbols));
+      if (!fitting) return PyErr_Occurred() ? -1 : 1;
+      if (number < static_cast<int>(num_saved)) pass->values[number] = std::move(fitting);
+    }
+  pass->compiled = c;
+  pass->grads.resize(c->grads.size());
+  return 0;
+}
+
 // A backward pass enters the segment. -1: an exception.
-int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass) {
+int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_ssize_t n, Pass* pass) {
   if (n != static_cast<Py_ssize_t>(t_.differentiable.size())) {
     PyErr_Format(PyExc_SystemError, "framejit: %zd gradients arrived", n);
     return -1;
   }
-  std::vector<bool> tangents(n);
-  for (Py_ssize_t i = 0; i < n; ++i) tangents[i] = t_.differentiable[i] && grads[i] != Py_None;
+  std::vector<bool> tangents(n), stops;
+  std::vector<Ref> grads(n);
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    tangents[i] = t_.differentiable[i] && given[i] != Py_None;
+    if (tangents[i]) grads[i] = Ref::Borrow(given[i]);
+  }
   const int written = LookAtWatched(s, tangents);
-  if (written < 0) return -1;
-  if (ReadMode().grad) return Replay(s, grads, n, pass);  // create_graph=True
+  if (written < 0 || (!s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0)) return -1;
+  if (ReadMode().grad) return Replay(s, grads, stops, pass);  // create_graph=True
   bool any = false, fresh = true;
   for (Py_ssize_t i = 0; i < n; ++i) {
     any |= tangents[i];
@@ -138,26 +164,18 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_s
     if (!other) return -1;
     PyErr_Clear();
     for (Py_ssize_t i = 0; i < n; ++i) (*s->used)[i] = (*s->used)[i] || tangents[i];
-    return Replay(s, grads, n, pass);
+    return Replay(s, grads, stops, pass);
   }
   *s->used = tangents;  // what is still here was kept by all passes before this one
   pass->grads.resize(t_.wanted.size());
   if (!any) return 0;
-  Compiled* c = For(tangents);
-  if (!c) return -1;
-  pass->values.resize(c->count);
-  const size_t num_saved = t_.saved.size();
-  for (size_t i = 0; i < num_saved; ++i) pass->values[i] = Ref::Borrow(PyTuple_GET_ITEM(saved.get(), i));
-  for (size_t i = 0; i < c->tangents.size(); ++i) pass->values[num_saved + i] = Ref::Borrow(grads[c->tangents[i]]);
-  for (const Part& part : c->parts)
-    for (size_t i = 0; i < part.inputs.size(); ++i) {
-      const int number = part.inputs[i];
-      if (number >= static_cast<int>(num_saved + c->tangents.size())) continue;
-      Ref fitting(Fitting(pass->values[number].get(), part.types[i].first, part.types[i].second, *s->symbols));
-      if (!fitting) return PyErr_Occurred() ? -1 : Replay(s, grads, n, pass);
-      if (number < static_cast<int>(num_saved)) pass->values[number] = std::move(fitting);
-    }
-  pass->compiled = c;
+  if (!stops.empty()) {
+    if (InStages(s, saved.get(), stops, std::move(grads), pass) < 0) return -1;
+  } else {
+    Compiled* c = For(tangents);
+    const int fits = c ? Prepare(s, saved.get(), c, grads, pass) : -1;
+    if (fits) return fits < 0 ? -1 : Replay(s, grads, stops, pass);
+  }
   // Nobody else needs what was saved, unless the graph is kept: it goes as the pass proceeds.
   Ref cleared(PyObject_CallMethodNoArgs(ctx, Interned(kClear)));
   if (!cleared) PyErr_Clear();
@@ -181,10 +199,9 @@ int SegmentHook::Go(CallState* s, int number, Pass* pass) {
   std::vector<PyObject*> out(part.outputs.size());
   if (!part.outputs.empty() && part.runner->RunTaking(&taken, s->symbols->data(), out.data()) < 0) return -1;
   for (size_t i = 0; i < out.size(); ++i) pass->values[part.outputs[i]] = Ref(out[i]);
-  for (size_t i = 0; i < t_.wanted.size(); ++i) {
-    const int g = pass->compiled->grads[i];
-    if (t_.wanted[i] && t_.part[i] == number && g >= 0) pass->grads[i] = Ref::Borrow(pass->values[g].get());
-  }
+  const Compiled& c = *pass->compiled;
+  for (size_t i = 0; i < c.grads.size(); ++i)
+    if (c.part[i] == number && c.grads[i] >= 0) pass->grads[i] = pass->values[c.grads[i]];
   for (int i : part.done) pass->values[i] = Ref();  // who accumulates it may keep it as it is
   return 0;
 }
@@ -248,7 +265,8 @@ int SegmentHook::Written(CallState* s, const std::vector<bool>* tangents) {
 }
 
 // The framework runs the program again, with its own records, and differentiates those.
-int SegmentHook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass* pass) {
+int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops, Pass* pass) {
+  const size_t n = grads.size();
   *pass = {};
   pass->grads.resize(t_.wanted.size());
   if (!t_.replay) {
@@ -258,7 +276,7 @@ int SegmentHook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass
   }
   const size_t num_inputs = t_.wanted.size();
   std::vector<bool> arrived(n);
-  for (Py_ssize_t i = 0; i < n; ++i) arrived[i] = t_.differentiable[i] && grads[i] != Py_None;
+  for (size_t i = 0; i < n; ++i) arrived[i] = bool(grads[i]);
   if (const int written = Written(s, &arrived)) {
     if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
     return -1;
@@ -290,17 +308,19 @@ int SegmentHook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass
   }
   int failed = 0;
   if (t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) < 0) return -1;
-  std::vector<Ref> held;
+  std::vector<Ref> held, kept;
   for (PyObject* o : outputs) held.emplace_back(o);
   Ref outs(PyList_New(0)), wanted(PyList_New(0)), tangents(PyList_New(0)),
       autograd(PyImport_ImportModule("torch.autograd"));
   if (!outs || !wanted || !tangents || !autograd) return -1;
-  for (Py_ssize_t i = 0; i < n; ++i) {
-    if (!t_.differentiable[i] || grads[i] == Py_None) continue;
-    if (PyList_Append(outs.get(), outputs[i]) < 0 || PyList_Append(tangents.get(), grads[i]) < 0) return -1;
+  for (size_t i = 0; i < n; ++i) {
+    if (!grads[i]) continue;
+    if (PyList_Append(outs.get(), outputs[i]) < 0 || PyList_Append(tangents.get(), grads[i].get()) < 0) return -1;
   }
   for (size_t i = 0; i < num_inputs; ++i)
     if (t_.wanted[i] && PyList_Append(wanted.get(), inputs[i]) < 0) return -1;
+  for (size_t i = 0; i < stops.size(); ++i)
+    if (stops[i] && !(kept.emplace_back(Hang(s, i, outputs[i])))) return -1;
   if (PyList_GET_SIZE(outs.get()) == 0) return 0;
   Ref f(PyObject_GetAttrString(autograd.get(), "grad")),
       args(PyTuple_Pack(3, outs.get(), wanted.get(), tangents.get()));
@@ -310,6 +330,13 @@ int SegmentHook::Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass
   Py_ssize_t at = 0;
   for (size_t i = 0; i < num_inputs; ++i)
     if (t_.wanted[i]) pass->grads[i] = Ref::Borrow(PyTuple_GET_ITEM(all.get(), at++));
+  at = 0;
+  for (size_t i = 0; i < stops.size(); ++i) {
+    if (!stops[i]) continue;
+    PyObject* gradients = kept[at++].get();
+    const Py_ssize_t times = PyList_GET_SIZE(gradients);
+    if (times && Retain(s, i, PyList_GET_ITEM(gradients, times - 1), grads[i].get()) < 0) return -1;
+  }
   return 0;
 }
 

@@ -19,6 +19,7 @@ struct Inference {
   std::vector<Inferred::Alias> aliases = {};  // one a result, as far as one is an alias
   Device device = {};
   bool requires_grad = false;
+  bool draws = false;  // random numbers, on the way
   std::string why = {};
 
   bool Fail(std::string text) {

@@ -8,6 +8,7 @@
 
 #include "diag/diag.h"
 #include "runtime/cuda/driver.h"
+#include "surface/rows.h"
 #include "tensor/infer.h"
 
 namespace framejit::tensor {
@@ -39,18 +40,48 @@ PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way) {
   return zeroed ? made.release() : nullptr;
 }
 
-// An object with __torch_dispatch__: runs every op, unless torch says that its result depends on data or on chance.
+// An op that torch calls random drops nothing out if it was told so.
+bool DropsNothing(PyObject* op, PyObject* args, PyObject* kwargs) {
+  Ref schema(PyObject_GetAttrString(op, "_schema"));
+  Ref all(schema ? PyObject_GetAttrString(schema.get(), "arguments") : nullptr);
+  bool nothing = false;
+  for (Py_ssize_t i = 0; all && PyList_Check(all.get()) && i < PyList_GET_SIZE(all.get()); ++i) {
+    Ref name(PyObject_GetAttrString(PyList_GET_ITEM(all.get(), i), "name"));
+    if (!name || (PyUnicode_CompareWithASCIIString(name.get(), "dropout_p") &&
+                  PyUnicode_CompareWithASCIIString(name.get(), "dropout")))
+      continue;
+    Ref value = i < PyTuple_GET_SIZE(args) ? Ref::Borrow(PyTuple_GET_ITEM(args, i)) : Ref();
+    if (!value && kwargs && PyDict_Check(kwargs)) value = Ref::Borrow(PyDict_GetItem(kwargs, name.get()));
+    if (!value) value = Ref(PyObject_GetAttrString(PyList_GET_ITEM(all.get(), i), "default_value"));
+    nothing = value && PyFloat_Check(value.get()) && PyFloat_AS_DOUBLE(value.get()) == 0;
+  }
+  PyErr_Clear();
+  return nothing;
+}
+
+// Of the call that is being watched on this thread.
+struct Seen {
+  bool refuses = false;  // what depends on data or on chance is not run
+  bool draws = false;    // random numbers
+};
+thread_local Seen seen;
+
+// An object with __torch_dispatch__: notes what torch says of every op, and runs it unless that is refused.
 PyObject* Watch(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject*) {
   const TorchApi& t = *Torch();
   if (n < 3) return PyErr_Format(PyExc_TypeError, "__torch_dispatch__(func, types, args, kwargs)");
+  PyObject* kwargs = n > 3 && args[3] != Py_None ? args[3] : nullptr;
   Ref tags(PyObject_GetAttrString(args[0], "tags")), kinds(PyObject_GetAttrString(t.module, "Tag"));
-  for (const char* name : {"data_dependent_output", "dynamic_output_shape", "nondeterministic_seeded"}) {
-    Ref kind(kinds ? PyObject_GetAttrString(kinds.get(), name) : nullptr);
+  constexpr std::string_view kRandom = "nondeterministic_seeded";
+  for (std::string_view name : {std::string_view("data_dependent_output"), std::string_view("dynamic_output_shape"), kRandom}) {
+    Ref kind(kinds ? PyObject_GetAttrString(kinds.get(), name.data()) : nullptr);
     int has = kind && tags ? PySequence_Contains(tags.get(), kind.get()) : -1;
     if (has < 0) return nullptr;
-    if (has) return PyErr_Format(PyExc_LookupError, "%S: %s", args[0], name);
+    if (!has || (name == kRandom && DropsNothing(args[0], args[2], kwargs))) continue;
+    seen.draws |= name == kRandom;
+    if (seen.refuses) return PyErr_Format(PyExc_LookupError, "%S: %s", args[0], name.data());
   }
-  return PyObject_Call(args[0], args[2], n > 3 && args[3] != Py_None ? args[3] : nullptr);
+  return PyObject_Call(args[0], args[2], kwargs);
 }
 PyMethodDef watch_methods[] = {
     {"__torch_dispatch__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Watch)),
@@ -60,7 +91,7 @@ PyMethodDef watch_methods[] = {
 
 class Watching {  // for its life, every op of this thread goes through Watch
  public:
-  explicit Watching(const TorchApi& t) : t_(t) {
+  Watching(const TorchApi& t, bool refuses) : t_(t), before_(std::exchange(seen, {refuses, false})) {
     static PyObject* watcher = [] {
       static PyType_Slot slots[] = {{Py_tp_methods, watch_methods}, {0, nullptr}};
       static PyType_Spec spec = {"framejit.Watcher", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT, slots};
@@ -72,6 +103,7 @@ class Watching {  // for its life, every op of this thread goes through Watch
     if (!on_) PyErr_Clear();
   }
   ~Watching() {
+    seen = before_;
     if (!on_) return;
     SavedError saved;
     Ref r(PyObject_CallMethod(t_.c_module, "_pop_torch_dispatch_stack", "O", Py_None));
@@ -79,9 +111,11 @@ class Watching {  // for its life, every op of this thread goes through Watch
   }
   Watching(const Watching&) = delete;
   bool on() const { return on_; }
+  bool draws() const { return seen.draws; }
 
  private:
   const TorchApi& t_;
+  const Seen before_;
   bool on_;
 };
 
@@ -224,9 +258,10 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
   {
     ModeSwitch modes;
     modes.Set({in->requires_grad, false});
-    std::optional<Watching> watching;
-    if (way == Way::kReal) watched = watching.emplace(t).on();
-    if (watched) r = Ref(step.Invoke(slots.data(), nullptr));
+    Watching watching(t, way == Way::kReal);
+    watched = watching.on();
+    if (watched || way == Way::kMeta) r = Ref(step.Invoke(slots.data(), nullptr));
+    in->draws |= watching.draws();
   }
   if (entered) {
     SavedError saved;
@@ -300,8 +335,34 @@ bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
   return true;
 }
 
+// Does an operator of a library or of the user have kernels in Python, and none of them says what it returns? On a
+// stand-in they would run.
+static bool RunsPython(const std::string& callee) {
+  SavedError saved;
+  const size_t space = callee.find('.', 6) + 1, dot = callee.find('.', space);
+  if (dot == std::string::npos) return true;
+  const std::string ns = callee.substr(space, dot - space);
+  std::string op = callee.substr(dot + 1);
+  if (op.ends_with(".default")) op.resize(op.size() - 8);
+  Ref library(PyImport_ImportModule("torch.library")), c(PyImport_ImportModule("torch._C"));
+  Ref known(library ? PyObject_GetAttrString(library.get(), "_impls") : nullptr);
+  Ref all(known ? PySequence_List(known.get()) : nullptr);
+  bool python = !all;
+  const std::string prefix = ns + "/" + op + "/";
+  for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {
+    const char* key = PyUnicode_Check(PyList_GET_ITEM(all.get(), i)) ? PyUnicode_AsUTF8(PyList_GET_ITEM(all.get(), i)) : nullptr;
+    python |= key && std::string_view(key).starts_with(prefix);
+  }
+  if (!python) return false;
+  Ref has(c ? PyObject_CallMethod(c.get(), "_dispatch_has_kernel_for_dispatch_key", "ss", (ns + "::" + op).c_str(), "Meta")
+            : nullptr);
+  return !has || has.get() != Py_True;
+}
+
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
   if (WritesInSilence(call)) return in->Fail("writes an operand");
+  const bool foreign = surface::IsForeign(call.callee);
+  if (foreign && RunsPython(call.callee)) return in->Fail("only its own code says what it returns");
   if (!in->metas.empty()) in->device = in->metas[0].device;
   bool found = false;
   for (const TensorMeta& m : in->metas) {
@@ -309,6 +370,7 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
     if (!found && !m.sizes.empty())
       in->device = m.device, found = true;  // a 0-d CPU tensor may stand beside a GPU tensor
   }
+  if (foreign && in->requires_grad) return in->Fail("its gradient is code of its own, which a graph would run twice");
   Listening listening(t);
   Verdict v = Verdict::kTryMeta;
   // Bare operators may take sizes on trust, those of stand-ins that do not fit each other, too; a user's do what they
@@ -325,6 +387,7 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
     }
   }
   if (v == Verdict::kDone && listening.heard()) return in->Fail("warns");
+  if (v == Verdict::kDone && in->draws && !surface::IsRandom(call.callee)) return in->Fail("draws random numbers");
   return v == Verdict::kDone;
 }
 
@@ -354,7 +417,7 @@ Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<T
   Ref made;
   {
     std::optional<Watching> watching;
-    if (way == Way::kReal && !watching.emplace(t).on()) return {};
+    if (way == Way::kReal && !watching.emplace(t, true).on()) return {};
     made = Ref(step.Invoke(slots.data(), nullptr));
   }
   Ref all(!made                                                   ? nullptr

@@ -1,6 +1,7 @@
 #include "tensor/segment_node.h"
 
 #include "tensor/call_step.h"
+#include "tensor/torch_api.h"
 
 namespace framejit::tensor {
 namespace {
@@ -12,6 +13,8 @@ void Dealloc(PyObject* o) {
   delete s->symbols;
   delete s->used;
   delete s->passes;
+  delete s->hooks;
+  delete s->retained;
   for (PyObject** p : {&s->head, &s->inputs, &s->versions, &s->watched, &s->outputs, &s->saved, &s->opaque})
     Py_CLEAR(*p);
   PyObject_GC_Del(o);
@@ -19,11 +22,13 @@ void Dealloc(PyObject* o) {
 int Traverse(PyObject* o, visitproc visit, void* arg) {
   auto* s = reinterpret_cast<CallState*>(o);
   for (PyObject* p : {s->head, s->inputs, s->outputs, s->saved, s->opaque}) Py_VISIT(p);
+  for (auto& [i, dict] : *s->hooks) Py_VISIT(dict.get());
   return 0;
 }
 int Clear(PyObject* o) {
   auto* s = reinterpret_cast<CallState*>(o);
   for (PyObject** p : {&s->head, &s->inputs, &s->outputs, &s->saved, &s->opaque}) Py_CLEAR(*p);
+  s->hooks->clear();
   return 0;
 }
 
@@ -81,6 +86,23 @@ PyObject* BackwardOf(PyObject*, PyObject* const* args, Py_ssize_t n) {  // (ctx,
       &request);
 }
 
+// Of a result's node, from torch's Tensor.register_hook: the hooks are called by us, if a gradient arrives.
+PyObject* RegisterHooks(PyObject*, PyObject* const* args, Py_ssize_t n) {  // (node, tensor)
+  static PyObject* base = ResolveCallee("torch._C._FunctionBase._register_hook_dict");
+  static PyObject* name = PyUnicode_InternFromString("_backward_hooks");
+  if (n != 2 || !base) return PyErr_Format(PyExc_SystemError, "framejit: hooks of something else");
+  Ref state(PyObject_GetAttr(args[0], Interned(kState))), hooks(PyObject_GetAttr(args[1], name)), own(PyDict_New());
+  CallState* s = state ? StateOf(state.get()) : nullptr;
+  if (!s || !hooks || !own) return nullptr;
+  if (s->head || !PyDict_Check(hooks.get())) return PyObject_Vectorcall(base, args, n, nullptr);
+  if ((*s->hook)->AddHooks(s, args[1], hooks.get(), own.get()) < 0 || PyObject_SetAttr(args[1], name, own.get()) < 0)
+    return nullptr;
+  Ref result(PyObject_Vectorcall(base, args, n, nullptr));
+  return PyObject_SetAttr(args[1], name, hooks.get()) < 0 ? nullptr : result.release();
+}
+
+PyMethodDef hooks_def = {"_register_hook_dict", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(RegisterHooks)),
+                         METH_FASTCALL, nullptr};
 PyMethodDef forward_def = {"forward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Forward)),
                            METH_FASTCALL, nullptr};
 PyMethodDef backward_def = {"backward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(BackwardOf)),
@@ -103,6 +125,8 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->symbols = nullptr;
   s->used = nullptr;
   s->passes = nullptr;
+  s->hooks = new std::map<int, Ref>();
+  s->retained = new std::map<int, Ref>();
   s->part = part;
   s->head = Py_XNewRef(head);
   s->inputs = s->versions = s->watched = s->outputs = s->saved = s->opaque = nullptr;
@@ -122,6 +146,9 @@ PyObject* ApplyNode() {
                                 "CompiledSegment", base.get(), "forward", sf.get(), "backward", sb.get(), "__module__",
                                 "framejit"));
   if (!cls) return nullptr;
+  Ref node(PyObject_GetAttrString(cls.get(), "_backward_cls")), hooks(PyCFunction_New(&hooks_def, nullptr));
+  Ref method(hooks ? PyInstanceMethod_New(hooks.get()) : nullptr);
+  if (!node || !method || PyObject_SetAttrString(node.get(), hooks_def.ml_name, method.get()) < 0) return nullptr;
   Ref super(PyObject_CallFunction(reinterpret_cast<PyObject*>(&PySuper_Type), "OO", base.get(), cls.get()));
   apply = super ? PyObject_GetAttrString(super.get(), "apply") : nullptr;
   return apply;

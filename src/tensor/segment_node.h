@@ -20,6 +20,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols) override;
   auto quietly() const { return t_.quietly; }
   PyObject* Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n);
+  int AddHooks(CallState* s, PyObject* tensor, PyObject* hooks, PyObject* own);
 
   struct Part {
     std::vector<int> inputs, outputs;  // numbers
@@ -31,6 +32,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
     std::vector<int> grads;     // by input: number, or -1
     std::vector<int> tangents;  // of outputs
     std::vector<bool> read;     // by output
+    std::vector<int> part;      // by gradient
     int count = 0;              // of numbers
     std::vector<Part> parts;
   };
@@ -39,17 +41,23 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   struct Pass {
     Compiled* compiled = nullptr;
     std::vector<Ref> values;
-    std::vector<Ref> grads;  // by input
+    std::vector<Ref> grads;  // by input; of stops, by output
   };
 
  private:
   int num_parts() const { return t_.part.empty() ? 1 : *std::max_element(t_.part.begin(), t_.part.end()) + 1; }
-  Compiled* For(const std::vector<bool>& tangents);
+  Compiled* For(const std::vector<bool>& tangents, const std::vector<bool>& stops = {});
+  bool HasInner(size_t output) const;  // others are made of it
+  int Inner(CallState* s, const std::vector<bool>& tangents, std::vector<Ref>* grads, std::vector<bool>* stops);
+  int Prepare(CallState* s, PyObject* saved, Compiled* c, const std::vector<Ref>& grads, Pass* pass);
+  int InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads, Pass* pass);
   int Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass);
   int Go(CallState* s, int part, Pass* pass);
   PyObject* Answer(CallState* s, int part, Pass pass, int64_t number);
+  Ref Hang(CallState* s, size_t output, PyObject* tensor);
+  int Retain(CallState* s, size_t output, PyObject* total, PyObject* given);
   int Written(CallState* s, const std::vector<bool>* tangents);
-  int Replay(CallState* s, PyObject* const* grads, Py_ssize_t n, Pass* pass);
+  int Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops, Pass* pass);
   int Watch(CallState* s, PyObject* const* made);
   int LookAtWatched(CallState* s, const std::vector<bool>& tangents);
   PyObject* Link(PyObject* state, int part, PyObject* link, PyObject* const* inputs);
@@ -66,6 +74,8 @@ struct CallState {
   std::vector<int64_t>* symbols;
   std::vector<bool>* used;                       // by output: a backward pass has gone through it
   std::map<int64_t, SegmentHook::Pass>* passes;  // on their way through the nodes, by torch's number of the pass
+  std::map<int, Ref>* hooks;     // by output of which others are made: its dict of hooks, called with what they give it
+  std::map<int, Ref>* retained;  // likewise: a weak reference to it
   int part;                                      // of the backward pass: this node's
   PyObject* head;      // the state of the node that runs first (null: this one), which holds all the rest
   PyObject* inputs;    // tuple: for a backward pass that is differentiated

@@ -371,3 +371,122 @@ def test_kernels_of_users_run_as_often_as_the_program_says(fj):
         torch.testing.assert_close(compiled(x), (x + 1).sin() * 4)
     assert runs == [(3,), (3,), (5,), (7,)]
     assert fj.explain(compiled)(x).graph_break_count == 0
+
+
+def trained(f, module, x, seed=0):
+    torch.manual_seed(seed)
+    x = x.detach().clone().requires_grad_()
+    parameters = list(module.parameters()) if module else []
+    for p in parameters:
+        p.grad = None
+    out = f(x)
+    out = out[0] if isinstance(out, tuple) else out
+    (out * torch.linspace(0.5, 1.5, out.numel()).view(out.shape)).sum().backward()
+    return [out.detach(), x.grad, *(p.grad for p in parameters), torch.get_rng_state()]
+
+
+DRAWING = {
+    **{c.__name__: (lambda c=c: (lambda m: (m, m))(c(3, 4, 2, dropout=0.5)), (5, 2, 3)) for c in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)},
+    "inside": (lambda: (lambda m: (m, m))(torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.LSTM(8, 4, 2, dropout=0.5))), (5, 2, 3)),
+    "alpha": (lambda: (torch.nn.AlphaDropout(), None), (3, 4, 5)),
+    "feature alpha": (lambda: (torch.nn.FeatureAlphaDropout(), None), (3, 4, 5)),
+    "dropout3d": (lambda: (torch.nn.Dropout3d(), None), (3, 4, 2, 2, 2)),
+    "rrelu": (lambda: (torch.nn.RReLU(), None), (3, 4)),
+    "rrelu_": (lambda: (lambda x: torch.rrelu_(x * 1, 0.1, 0.9, True), None), (3, 4)),
+    "pooling": (lambda: (torch.nn.FractionalMaxPool2d(2, output_size=2), None), (2, 3, 6, 6)),
+    "gumbel": (lambda: (lambda x: F.gumbel_softmax(x, hard=True), None), (3, 4)),
+    "attention": (lambda: (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), None), (2, 2, 4, 8)),
+    "native": (lambda: (lambda x: torch.native_dropout(x, 0.5, True)[0] + torch.ops.aten.dropout(x, 0.5, True), None), (3, 4)),
+    "gamma": (lambda: (lambda x: torch.distributions.Gamma(x.exp(), 1.0).rsample(), None), (3, 4)),
+    "layer": (lambda: (lambda m: (m, m))(torch.nn.TransformerEncoderLayer(8, 2, 16)), (3, 2, 8)),
+}  # fmt: skip
+WHOLE = {"dropout3d", "pooling", "gumbel", "attention", "layer"}
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_what_was_drawn_is_what_gradients_see(fresh, name):
+    make, shape = DRAWING[name]
+    torch.manual_seed(1)
+    f, module = make()
+    x = torch.randn(*shape)
+    compiled = fresh.compile(f)
+    for seed in (0, 0, 1):
+        expected, got = trained(f, module, x, seed), trained(compiled, module, x, seed)
+        for mine, theirs in zip(got, expected):
+            torch.testing.assert_close(mine, theirs)
+            assert mine.stride() == theirs.stride()
+    if name in WHOLE:
+        assert fresh.cache_info(compiled)["breaks"] == 0 and not fresh.cache_info(compiled)["notes"]
+    if name == "inside":  # what is around it is compiled
+        assert fresh.cache_info(compiled)["segments"] >= 2
+
+
+def test_recurrent_layers_that_drop_nothing_are_whole(fresh):
+    model = torch.nn.LSTM(3, 4, 2)
+    compiled = fresh.compile(model)
+    for mine, theirs in zip(trained(compiled, model, torch.ones(5, 2, 3)), trained(model, model, torch.ones(5, 2, 3))):
+        torch.testing.assert_close(mine, theirs)
+    assert fresh.cache_info(compiled)["breaks"] == 0
+
+
+def test_a_recurrent_layer_draws_without_gradients(fresh):
+    model = torch.nn.GRU(3, 4, 2, dropout=0.5)
+    f = torch.no_grad()(lambda x: model(x * 2)[0] + torch.rand_like(model(x)[0]))
+    compiled = fresh.compile(f)
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        expected = f(torch.ones(5, 2, 3))
+        torch.manual_seed(seed)
+        torch.testing.assert_close(compiled(torch.ones(5, 2, 3)), expected)
+
+
+def test_a_kernel_of_the_user_and_its_gradient_run_once(fresh):
+    log = []
+
+    @torch.library.custom_op("framejit_test::noise", mutates_args=())
+    def noise(x: torch.Tensor) -> torch.Tensor:
+        log.append("forward")
+        return x * torch.rand_like(x)
+
+    def setup(ctx, inputs, output):
+        log.append("setup")
+        ctx.save_for_backward(output / inputs[0])
+
+    def backward(ctx, g):
+        log.append("backward")
+        return g * ctx.saved_tensors[0]
+
+    noise.register_fake(torch.empty_like)
+    noise.register_autograd(backward, setup_context=setup)
+    f = lambda x: noise(x + 1) * 2  # noqa: E731
+    compiled = fresh.compile(f)
+    for seed in range(3):
+        expected = trained(f, None, torch.ones(3), seed)
+        assert log == ["forward", "setup", "backward"]
+        log.clear()
+        for mine, theirs in zip(trained(compiled, None, torch.ones(3), seed), expected):
+            torch.testing.assert_close(mine, theirs)
+        assert log == ["forward", "setup", "backward"]
+        log.clear()
+    with torch.no_grad():  # in one graph, as often as the program says, and in its order
+        drawn = fresh.compile(lambda x: (noise(x), torch.rand(3), noise(x)))
+        for seed in range(3):
+            torch.manual_seed(seed)
+            expected = [noise(torch.ones(3)), torch.rand(3), noise(torch.ones(3))]
+            torch.manual_seed(seed)
+            log.clear()
+            for mine, theirs in zip(drawn(torch.ones(3)), expected):
+                assert torch.equal(mine, theirs)
+            assert log == ["forward", "forward"]
+        assert fresh.cache_info(drawn)["breaks"] == 0
+
+
+def test_a_kernel_without_a_fake_one_does_not_run_while_capturing(fresh):
+    log = []
+    library = torch.library.Library("framejit_test", "FRAGMENT")
+    library.define("logged(Tensor x) -> Tensor")
+    library.impl("logged", lambda x: (log.append(x.device.type), x * 2)[1], "CompositeExplicitAutograd")
+    compiled = fresh.compile(lambda x: torch.ops.framejit_test.logged(x + 1) + 1)
+    for _ in range(3):
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 5.0))
+    assert log == ["cpu"] * 3
