@@ -11,6 +11,7 @@ using shape::Ints;
 
 void Tape::Add(ValueId v, ValueId grad) {
   ValueId& sum = grads[v];
+  if (sum != kNoValue && DTypeSize(b.type(grad).dtype) < 2) throw Undifferentiable("sums of 8-bit gradients");
   sum = sum == kNoValue ? grad : b.Binary(Op::kAdd, sum, grad);
 }
 

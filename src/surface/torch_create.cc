@@ -306,7 +306,11 @@ Outs Joined(Scope& s, bool stack) {
   DType t = JoinType(s, all);
   if (s.torch() && !stack && std::any_of(all.begin(), all.end(), [](const Operand& x) { return x.rank() != 1; })) {
     // Historic: a 1-dimensional empty tensor joins with anything (it still takes part in the dtype).
-    std::erase_if(all, [&](const Operand& x) { return x.rank() == 1 && s.env.Eq(x.meta->sizes[0], 0); });
+    std::erase_if(all, [&](const Operand& x) {
+      const bool nothing = x.rank() == 1 && s.env.Eq(x.meta->sizes[0], 0);
+      if (nothing && s.mode.grad && x.meta->requires_grad) Scope::Skip();  // its gradient is empty, too, and not none
+      return nothing;
+    });
   }
   int rank = all[0].rank() + (stack ? 1 : 0);
   if (rank == 0) Scope::Fail("what is 0-dimensional cannot be concatenated");

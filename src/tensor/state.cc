@@ -6,6 +6,8 @@
 //   declines while there are any, but for the default device alone: it counts as no mode, word 6 says which device.
 // Not seen: float32 matmul precision, TF32 and cuDNN switches: they change digits, not meaning, and the library calls
 // of a compiled graph read them when they run (asking torch for the precision alone costs 46 ns).
+#include <dlfcn.h>
+
 #include <bit>
 #include <cstdio>
 
@@ -24,6 +26,7 @@ enum Flag : uint64_t {
   kFunctionsDisabled = 8,
   kAutocastCacheOff = 16,
   kUnreadable = 32,
+  kAnomaly = 64,
 };
 
 // Calls into torch._C for what has no symbol.
@@ -41,6 +44,15 @@ bool FunctorchLevel(const TorchApi& t) {
   Ref level(functorch ? PyObject_CallMethod(functorch.get(), "maybe_current_level", nullptr) : nullptr);
   if (!level) PyErr_Clear();
   return level && level.get() != Py_None;
+}
+
+// torch.autograd.detect_anomaly(): each operation remembers its line, and is asked for not-a-numbers.
+bool AnomalyMode() {
+  static const bool* on = [] {
+    void* library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    return library ? static_cast<const bool*>(dlsym(library, "_ZN5torch8autograd11AnomalyMode8_enabledE")) : nullptr;
+  }();
+  return on && *on;
 }
 
 constexpr int8_t kCpu = 0, kCuda = 1;
@@ -185,6 +197,7 @@ TorchState ReadTorchState() {
   }
   ModeState mode = ReadMode();
   flags |= (mode.grad ? kGrad : 0) | (mode.inference ? kInference : 0) | (ForwardLevelOpen(*t) ? kForwardLevel : 0);
+  if (AnomalyMode()) flags |= kAnomaly;
   if (t->function_disabled && t->function_disabled() != 0) flags |= kFunctionsDisabled;
   int64_t functions = t->function_modes ? t->function_modes() : 0, dispatches = 0;
   // A dispatch mode switches dispatch keys on: without any there is none.
@@ -241,6 +254,8 @@ const std::string& CaptureObstacle() {
     obstacle = "a function or dispatch mode of torch is active";
   else if (s.words[2] & kForwardLevel)
     obstacle = "forward-mode differentiation is active";
+  else if (s.words[2] & kAnomaly)
+    obstacle = "anomalies of gradients are looked for";
   else if (s.words[2] & kFunctionsDisabled)
     obstacle = "__torch_function__ is disabled";
   else if (keys || s.words[2] & kUnreadable) {  // inference mode shows here too
@@ -264,6 +279,7 @@ std::string DescribeTorchState(const TorchState& s) {
   if (f & kInference) add("inference_mode");
   if (f & kForwardLevel) add("forward-mode AD level open");
   if (f & kFunctionsDisabled) add("__torch_function__ disabled");
+  if (f & kAnomaly) add("anomaly detection");
   if (f & kAutocastCacheOff) add("autocast cache off");
   if (s.words[0] || s.words[1]) {
     std::snprintf(buffer, sizeof buffer, "dispatch keys +%llx -%llx", static_cast<unsigned long long>(s.words[0]),

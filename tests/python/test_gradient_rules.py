@@ -353,3 +353,40 @@ def test_hooks_do_not_keep_their_graph(fresh):
     del big, h, y
     gc.collect()
     assert alive() is None
+
+
+def test_anomalies_are_found_where_they_are(fresh):
+    import warnings
+
+    def f(x):
+        a = x * 2
+        b = torch.sqrt(a - a)
+        return (b * 0).sum()
+
+    compiled = fresh.compile(f)
+    compiled(torch.ones(3, requires_grad=True)).backward()
+    for looking in (True, False, True):
+        with warnings.catch_warnings(record=True) as caught, torch.autograd.set_detect_anomaly(looking):
+            warnings.simplefilter("always")
+            loss = compiled(torch.ones(3, requires_grad=True))
+            if not looking:
+                loss.backward()
+                continue
+            with pytest.raises(RuntimeError, match="SqrtBackward0"):
+                loss.backward()
+        assert any("b = torch.sqrt(a - a)" in str(w.message) for w in caught)
+    assert fresh.cache_info(compiled)["segments"] == 1
+
+
+def test_sums_of_8_bit_gradients_raise_what_eager_raises(fresh):
+    f = lambda x: (lambda y: y.float() + y.float().sin())(x.to(torch.float8_e4m3fn))  # noqa: E731
+    errors = []
+    for g in (f, fresh.compile(f)):
+        with pytest.raises(NotImplementedError) as raised:
+            g(torch.ones(4, requires_grad=True)).sum().backward()
+        errors.append(str(raised.value))
+    assert errors[0] == errors[1]
+
+
+def test_the_gradient_of_nothing_that_was_joined(fresh):
+    same(fresh, lambda x, e: torch.cat([x, e]), lambda: (torch.ones(2, 3, requires_grad=True), torch.empty(0, requires_grad=True)), lambda y: y)
