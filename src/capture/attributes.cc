@@ -175,6 +175,11 @@ PyObject* CaptureSemantics::InstanceDict(PyObject* object, const Source** source
   return dict;
 }
 
+// One that is asked before the object's own dict: what can only be written (no __get__) is not.
+bool IsDataDescr(PyObject* d) {
+  return Py_TYPE(d)->tp_descr_set ? Py_TYPE(d)->tp_descr_get != nullptr : IsMemberDescr(d);
+}
+
 PyObject* CaptureSemantics::GenericGetAttr(PyObject* object, PyObject* name) {
   bool missing;
   PyObject* v = FindAttr(object, name, &missing);
@@ -191,8 +196,8 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
     PyObject* dict = InstanceDict(object, &source);
     return dict ? s_.FromOutside(dict, source) : nullptr;
   }
-  if (d) s_.NoteType(Py_TYPE(d));                             // is it a descriptor?
-  if (d && (Py_TYPE(d)->tp_descr_set || IsMemberDescr(d))) {  // data descriptor
+  if (d) s_.NoteType(Py_TYPE(d));  // is it a descriptor?
+  if (d && IsDataDescr(d)) {
     const Source* s = s_.SourceOf(object);
     const char* text = PyUnicode_AsUTF8(name);
     if (IsGetSetDescr(d) && !strcmp(text, "__dict__")) {
@@ -321,7 +326,7 @@ PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
   PyObject* r = nullptr;
   if (PythonFunctionIn(metatype, N().getattribute, &hook)) {
     r = Call(hook, args, 2, nullptr);
-  } else if (PyObject* meta = _PyType_Lookup(metatype, name), *own = nullptr; meta && Py_TYPE(meta)->tp_descr_set) {
+  } else if (PyObject* meta = _PyType_Lookup(metatype, name), *own = nullptr; meta && IsDataDescr(meta)) {
     r = IsGetSetDescr(meta) || IsMemberDescr(meta) ? ClassFact(type, name) : ClassValue(meta, o, metatype);
   } else if ((own = _PyType_Lookup(type, name))) {
     return ClassValue(own, nullptr, type);

@@ -48,8 +48,12 @@ void Sweep(ConfigTable& table) {
 }
 
 // Segments that were dropped while some thread was in one, or in a capture for one.
-std::vector<std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>>>& Retired() {
-  static auto* retired = new std::vector<std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>>>;
+struct Dropped {
+  std::vector<std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>>> codes;
+  std::vector<std::unique_ptr<Segment>> segments;
+};
+Dropped& Retired() {
+  static auto* retired = new Dropped;
   return *retired;
 }
 int users = 0;
@@ -122,7 +126,7 @@ class Policy : public frame::FramePolicy {
       return active->fullgraph;
     }
     CodeState& c = StateOf(*active, fj_code(frame));
-    return !c.skip || c.instead;
+    return (!c.skip && !(c.idle && Idle(c))) || c.instead;
   }
 
   frame::Semantics* Override(FjFrame*) override { return override_semantics; }
@@ -163,6 +167,10 @@ class Policy : public frame::FramePolicy {
       }
     }
     if (place.skip) {
+      if (&place == state.entry && ++state.trivial >= 3 && !config->fullgraph && AllTrivial(state)) {
+        state.idle = kIdle;
+        return frame::Action::kHandOver;
+      }
       Skip(frame, place.skip);
       return frame::Action::kStep;
     }
@@ -178,10 +186,11 @@ class Policy : public frame::FramePolicy {
     if (PyErr_Occurred()) return frame::Action::kRaise;
     if (config->fullgraph && !config->breaks.empty() && (!seg || !seg->returns)) return NotFull(*config);
     if (!seg) {
-      if (&place == state.entry && ++state.trivial >= 3 && AllTrivial(state)) state.skip = true;
+      if (&place == state.entry) ++state.trivial;
       Skip(frame, place.skip);
       return frame::Action::kStep;
     }
+    state.idle = state.trivial = 0;
     int r = seg->Try(fj_localsplus(frame), frame, result);
     if (r < 0) return r == -2 ? frame::Action::kRaise : Failed(frame, *seg);
     if (r == Segment::kLeft) return frame::Action::kHandOver;
@@ -268,7 +277,9 @@ class Policy : public frame::FramePolicy {
 
   // What the segments of this place would have run is run as written: no other is begun in the middle of it.
   static frame::Action StepOver(FjFrame* frame, const Place& place) {
-    if (Segment* last = LastOf(place)) Skip(frame, Span(*last));
+    Segment* last = LastOf(place);
+    if (!last && place.give_up) return frame::Action::kHandOver;
+    if (last) Skip(frame, Span(*last));
     return frame::Action::kStep;
   }
 
@@ -282,22 +293,43 @@ class Policy : public frame::FramePolicy {
     skips.push_back({frame, n});
   }
 
-  static bool AllTrivial(CodeState& state) {
-    for (auto& [k, p] : state.places)
-      if (!p.segments.empty()) return false;
-    return true;
+  // Nothing was found to compile in all of the code, but for stretches of plain Python behind breaks.
+  static bool AllTrivial(const CodeState& state) {
+    auto plain = [](const std::unique_ptr<Segment>& s) { return s->trace->calls.empty(); };
+    return state.entry->segments.empty() && std::all_of(state.places.begin(), state.places.end(), [&](auto& at) {
+      return std::all_of(at.second.segments.begin(), at.second.segments.end(), plain);
+    });
+  }
+
+  // Such code is CPython's, but for a call now and then, at ever longer intervals, that looks again.
+  static constexpr unsigned kIdle = 16;
+  static bool Idle(CodeState& state) {
+    if (++state.idle & (state.idle - 1)) return true;
+    for (auto& [at, place] : state.places) place.skip = 0;
+    return false;
+  }
+
+  // Guards on what is no more: an object that has died, registrations of abstract classes.
+  static void DropDead(Place& place) {
+    const int64_t registrations = Session::Registrations();
+    auto dead = [&](const std::unique_ptr<Segment>& s) {
+      return (s->registrations >= 0 && s->registrations != registrations) || s->guards->Dead();
+    };
+    const auto from = std::stable_partition(place.segments.begin(), place.segments.end(), std::not_fn(dead));
+    for (auto it = from; it != place.segments.end(); ++it) {
+      place.wasted += (*it)->runs <= 1 && (*it)->registrations < 0;
+      Retired().segments.push_back(std::move(*it));
+    }
+    place.segments.erase(from, place.segments.end());
   }
 
   // What ran once and never again holds objects for nothing, where no more is tried. The last one says how far to step.
   static void DropSingle(Place& place) {
     InUse now;
     const Segment* last = LastOf(place);
-    auto single = std::make_unique<CodeState>();
     for (auto& s : place.segments)
-      if (s->runs <= 1 && s.get() != last) single->places[{0, 0}].segments.push_back(std::move(s));
+      if (s->runs <= 1 && s.get() != last) Retired().segments.push_back(std::move(s));
     std::erase(place.segments, nullptr);
-    Retired().emplace_back();
-    Retired().back().emplace(nullptr, std::move(single));
   }
 
   // No entry matched. True: capture another version.
@@ -319,10 +351,13 @@ class Policy : public frame::FramePolicy {
     if (diag::Enabled(diag::Channel::recompiles_))
       diag::Log(diag::Channel::recompiles_, "recompiling " + Where(fj_code(frame)) + ": " + why);
     RecompileEvent(frame, place.segments.size(), why);
-    const int64_t registrations = Session::Registrations();
-    const auto live = std::count_if(place.segments.begin(), place.segments.end(),
-                                    [&](auto& s) { return s->registrations < 0 || s->registrations == registrations; });
-    if (live >= std::stol(diag::GetOption("max_entries"))) {
+    const auto candidates = last.guards->DynamicCandidates(fj_localsplus(frame));
+    std::vector<std::string> ints = last.guards->DynamicInts(fj_localsplus(frame));
+    const std::vector<std::string> input_names = last.dynamic_names;
+    DropDead(place);
+    // A version that has died after its first run was for objects of one call: the next will be, too.
+    constexpr size_t kWaste = 4;
+    if (place.segments.size() + kWaste * place.wasted >= std::stoul(diag::GetOption("max_entries"))) {
       if (!place.give_up) {
         diag::Break b = BreakHere(frame, diag::BreakId::kLimit, why);
         b.line = fj_code(frame)->co_firstlineno;
@@ -335,13 +370,13 @@ class Policy : public frame::FramePolicy {
     }
     if (config.Dynamic() != 0) {
       bool grew = false;
-      for (auto [input, dim] : last.guards->DynamicCandidates(fj_localsplus(frame)))
-        if (!place.fixed_sizes && input < static_cast<int>(last.dynamic_names.size())) {
-          std::pair<std::string, int> d{last.dynamic_names[input], dim};
+      for (auto [input, dim] : candidates)
+        if (!place.fixed_sizes && input < static_cast<int>(input_names.size())) {
+          std::pair<std::string, int> d{input_names[input], dim};
           if (std::find(place.dynamic_dims.begin(), place.dynamic_dims.end(), d) == place.dynamic_dims.end())
             place.dynamic_dims.push_back(d), grew = true;
         }
-      for (std::string& text : last.guards->DynamicInts(fj_localsplus(frame)))
+      for (std::string& text : ints)
         if (std::find(place.dynamic_ints.begin(), place.dynamic_ints.end(), text) == place.dynamic_ints.end())
           place.dynamic_ints.push_back(std::move(text)), grew = true;
       if (grew) diag::Log(diag::Channel::recompiles_, "numbers that changed become symbols");
@@ -411,18 +446,18 @@ InUse::InUse() {
   ++users;
 }
 InUse::~InUse() {
-  if (--users || Retired().empty()) return;
+  if (--users || (Retired().codes.empty() && Retired().segments.empty())) return;
   PyObject *type, *value, *traceback;  // of the call that ends
   PyErr_Fetch(&type, &value, &traceback);
-  auto dying = std::move(Retired());
-  Retired().clear();
-  dying.clear();
+  {
+    Dropped dying = std::exchange(Retired(), {});
+  }
   PyErr_Restore(type, value, traceback);
 }
 
 void DropSegments(Config& c) {
   InUse now;
-  Retired().push_back(std::move(c.codes));
+  Retired().codes.push_back(std::move(c.codes));
   c.codes.clear();
   c.graphs.clear();
 }
@@ -475,8 +510,8 @@ static void RetireEqual(Config& config, PyCodeObject* code) {
   if (equal.size() < kEqual) return;
   InUse now;
   std::sort(equal.begin(), equal.end());
-  Retired().emplace_back();
-  for (size_t i = 0; i < equal.size() / 2; ++i) Retired().back().insert(config.codes.extract(equal[i].second));
+  auto& codes = Retired().codes.emplace_back();
+  for (size_t i = 0; i < equal.size() / 2; ++i) codes.insert(config.codes.extract(equal[i].second));
 }
 
 CodeState& StateOf(Config& config, PyCodeObject* code) {

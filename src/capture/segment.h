@@ -113,6 +113,7 @@ struct Place {  // one instruction offset and stack depth
   std::vector<std::unique_ptr<Segment>> segments;
   long skip = 0;  // nothing to capture here: step this many instructions before asking again
   int misses = 0;
+  int wasted = 0;  // versions that guarded an object that died after one run
   bool give_up = false;
   std::vector<std::pair<std::string, int>> dynamic_dims;
   std::vector<std::string> dynamic_ints;
@@ -126,7 +127,8 @@ struct CodeState {
   std::map<std::pair<int, int>, Place> places;
   bool hot = true;         // arguments map to slots one to one, so calls need no frame
   Place* entry = nullptr;  // the place right after RESUME, once known
-  int trivial = 0;         // captures without tensor operations
+  int trivial = 0;         // calls that began with a capture that found nothing, or after one
+  unsigned idle = 0;       // calls since it is CPython's, nothing being there to compile; 0: it is not
   bool skip = false;
   uint64_t used = 0;  // when a frame last asked for it
   Ref instead;  // called in its place; it may decline (an optimizer's update: framejit/_updates.py)

@@ -361,6 +361,16 @@ bool Session::ReadLater(PyObject* o, const Source* s) {
          false;
 }
 
+// A function that may be made anew for each call: one in the frame, and what a call has made (a lambda, a closure) and
+// put into a container, an object or a variable of another closure. It is known by its code, defaults and variables.
+bool MadeAnew(PyObject* o, const Source* s) {
+  if (!PyFunction_Check(o)) return false;
+  if (s->kind == SourceKind::kSlot) return true;
+  if (s->kind == SourceKind::kConst || !s->base || s->base->kind == SourceKind::kConst) return false;
+  const std::string name = Text(reinterpret_cast<PyFunctionObject*>(o)->func_qualname);
+  return name.find("<locals>") != name.npos || name.ends_with("<lambda>");
+}
+
 PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
   if (later && !ReadLater(o, s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
@@ -411,9 +421,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
     if (!seen) return nullptr;
   }
   Origin origin;
-  // A function in the frame may be made anew for each call (a lambda): it is known by its code, defaults and variables.
-  bool passing = PyFunction_Check(o) && s->kind == SourceKind::kSlot;
-  if (!passing && IsConstantKind(o)) {
+  if (!MadeAnew(o, s) && IsConstantKind(o)) {
     if (s->kind != SourceKind::kConst) guards_->Is(s, o);
     origin.kind = Origin::kConst;
     origin.source = guards_->Const(o);

@@ -247,3 +247,42 @@ def test_objects_with_slots_are_made_again():
     for _ in range(3):
         node = compiled(torch.ones(2))
         assert node.a.tolist() == [2, 2] == node.value.tolist() and node.b[0].tolist() == [1, 1] and not hasattr(node, "missing")
+
+
+def test_what_can_only_be_written_does_not_hide_the_objects_own():
+    class Noted:
+        def __set__(self, o, value):
+            vars(o)["kept"] = value
+            vars(o)["count"] = vars(o).get("count", 0) + 1
+
+    class Meta(type):
+        size = Noted()
+
+    class Graph(metaclass=Meta):
+        kept = Noted()
+        size = 3
+
+    graph = Graph()
+    graph.kept = {0: 2.0}
+
+    def f(x):
+        return x * graph.kept[0] if 0 in graph.kept else x - 1
+
+    def g(x):
+        own = Graph()
+        own.kept = {0: x}
+        return own.kept[0] + own.count + Graph.size
+
+    x = torch.ones(2)
+    for program in (f, g):
+        compiled = framejit.compile(program)
+        told = framejit.explain(program)(x)
+        assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+        assert torch.equal(compiled(x), program(x)) and torch.equal(compiled(x), program(x))
+    compiled = framejit.compile(f)
+    compiled(x)
+    graph.kept = {}
+    assert torch.equal(compiled(x), f(x))
+    graph.kept = {0: 5.0}
+    Noted.__get__ = lambda self, o, cls: {0: 7.0}
+    assert torch.equal(compiled(x), f(x)) and f(x)[0] == 7

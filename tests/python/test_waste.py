@@ -1,0 +1,146 @@
+"""Programs in which compiling does not pay: objects made anew for each call, code without tensors."""
+
+import cProfile
+import pstats
+
+import pytest
+
+framejit = pytest.importorskip("framejit")
+torch = pytest.importorskip("torch")
+
+
+class Holder:
+    pass
+
+
+TABLE = {Holder(): 1}
+
+
+def scaled(k):
+    return lambda x: x * k
+
+
+def test_functions_made_in_each_call_are_known_by_their_code(fresh):
+    holder, table, functions = Holder(), {}, [None]
+
+    def f(x):
+        return holder.f(x) + table["f"](x) + functions[0](x)
+
+    compiled = fresh.compile(f)
+    x = torch.randn(3)
+    for i in range(12):
+        holder.f, table["f"], functions[0] = scaled(2), scaled(3), scaled(i // 6)
+        torch.testing.assert_close(compiled(x), f(x))
+    assert compiled.cache_info()["captures"] <= 2 and not compiled.cache_info()["breaks"]
+    holder.f = lambda x: x - 1  # other code
+    torch.testing.assert_close(compiled(x), f(x))
+    holder.f.__code__ = (lambda x: x + 5).__code__
+    torch.testing.assert_close(compiled(x), f(x))
+
+
+def test_one_function_at_two_places_and_two(fresh):
+    holder = Holder()
+
+    def f(x):
+        return x + 1 if holder.f is holder.g else x - 1
+
+    compiled = fresh.compile(f)
+    x = torch.randn(3)
+    for same in (True, False, True, False):
+        holder.f = scaled(2)
+        holder.g = holder.f if same else scaled(2)
+        torch.testing.assert_close(compiled(x), f(x))
+
+
+def test_a_function_made_in_each_call_as_key(fresh):
+    holder = Holder()
+
+    def f(x):
+        return x * {holder.f: 2}[holder.g]
+
+    compiled = fresh.compile(f)
+    x = torch.randn(3)
+    for same in (True, True, False, True):
+        holder.f = scaled(2)
+        holder.g = holder.f if same else scaled(2)
+        if same:
+            torch.testing.assert_close(compiled(x), f(x))
+        else:
+            with pytest.raises(KeyError):
+                compiled(x)
+
+
+def test_versions_of_dead_objects_are_dropped(fresh, capfd):
+    holder = Holder()
+
+    def f(x):
+        return x * TABLE.get(holder.mark, 2)
+
+    compiled = fresh.compile(f)
+    x = torch.randn(3)
+    for _ in range(60):
+        holder.mark = Holder()  # dead with the next one
+        torch.testing.assert_close(compiled(x), x * 2)
+    info = compiled.cache_info()
+    assert info["captures"] <= 10 and info["segments"] <= 2
+    assert "FJ0020" in capfd.readouterr().err
+
+
+def test_versions_that_ran_are_no_waste(fresh):
+    holder = Holder()
+
+    def f(x):
+        return x * TABLE.get(holder.mark, 2)
+
+    compiled = fresh.compile(f)
+    x = torch.randn(3)
+    for i in range(40):
+        holder.mark = Holder()
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), x * 2)
+    info = compiled.cache_info()
+    assert info["captures"] == 40 and info["segments"] <= 2 and not info["breaks"]
+
+
+def words(text):
+    out = []
+    for word in text.split():
+        out.append(word.upper())
+        print(end="")
+    return out
+
+
+def test_code_without_anything_to_compile_is_pythons(fresh):
+    def f(x, text):
+        return x * len(words(text)) if x is not None else words(text)
+
+    compiled = fresh.compile(f)
+    x = torch.randn(3)
+
+    def run():
+        for _ in range(4):
+            torch.testing.assert_close(compiled(x, "a b c"), x * 3)
+
+    def calls(what):
+        profile = cProfile.Profile()
+        profile.runcall(run)  # does not see what framejit drives
+        return sum(v[1] for k, v in pstats.Stats(profile).stats.items() if k[2] == what)
+
+    assert calls("words") <= 2
+    run()
+    captures = compiled.cache_info()["captures"]
+    assert calls("words") == 4 and compiled.cache_info()["captures"] == captures
+
+
+def test_code_is_looked_at_again(fresh):
+    def f(x):
+        return x + 1 if x is None or isinstance(x, int) else x * 2 + 1
+
+    compiled = fresh.compile(f)
+    for i in range(200):
+        assert compiled(i) == i + 1
+    assert compiled.cache_info()["captures"] <= 40
+    x = torch.randn(3)
+    for _ in range(300):
+        torch.testing.assert_close(compiled(x), x * 2 + 1)
+    assert len(compiled.graphs) == 1
