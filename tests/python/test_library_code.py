@@ -247,3 +247,33 @@ def test_torchs_old_constructors():
     for f in broken:
         x = torch.arange(6.0).view(2, 3)
         assert framejit.compile(f)(x).shape == f(x).shape
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_padded_rows_of_an_encoder_are_zeros(layers):
+    """Where the padding is on the right torch's encoder works on nested tensors, unless it is told that it is compiled."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, layers).eval()
+    compiled = framejit.compile(lambda x, mask: model(x, src_key_padding_mask=mask) * 2)
+    x = torch.randn(3, 5, 16)
+    right, left = torch.zeros(2, 3, 5, dtype=torch.bool)
+    right[0, 3:] = right[1, 4:] = left[2, :2] = True
+    with torch.no_grad():
+        told = framejit.explain(lambda x: model(x) * 2)(x)
+        assert (told.graph_count, told.graph_break_count) == (1, 0)
+        for mask in (right, left, right, None):
+            expected = model(x, src_key_padding_mask=mask) * 2
+            torch.testing.assert_close(compiled(x, mask), expected)
+            assert (expected[0, 3:] == 0).all() == (mask is right)
+    for mask in (right, left):
+        torch.testing.assert_close(compiled(x, mask), model(x, src_key_padding_mask=mask) * 2)
+    model.train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, torch.nn.MultiheadAttention):
+            module.dropout = 0.0
+    told = framejit.explain(lambda x, mask: model(x, src_key_padding_mask=mask))(x, right)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    torch.testing.assert_close(compiled(x, right), model(x, src_key_padding_mask=right) * 2)
