@@ -195,10 +195,27 @@ Ints TorchPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* con
   return TorchIterator(env, shape, strides);
 }
 
+TensorMeta Reversed(TensorMeta m) {
+  std::reverse(m.sizes.begin(), m.sizes.end());
+  std::reverse(m.strides.begin(), m.strides.end());
+  return m;
+}
+
 Ints NumpyPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* const> tensors) {
   bool all_default = true;
   for (const TensorMeta* t : tensors) all_default &= IsRowMajor(*t);
   if (all_default || shape.size() < 2) return RowMajor(shape);
+  // Where all lie alike NumPy needs no iterator, whose order knows nothing of dimensions of size 1.
+  auto columns = [&](const TensorMeta* t) {
+    return t->sizes == shape && t->dtype == tensors[0]->dtype && IsContiguous(env, Reversed(*t));
+  };
+  const bool ones = std::any_of(shape.begin(), shape.end(), [](Int i) { return i == Int(1); });
+  if (ones && std::all_of(tensors.begin(), tensors.end(), columns) &&
+      !std::all_of(tensors.begin(), tensors.end(), [&](auto* t) { return IsContiguous(env, *t); })) {
+    std::vector<int> all(shape.size());
+    std::iota(all.begin(), all.end(), 0);
+    return FromOrder(shape, all);
+  }
   std::vector<Ints> strides;
   for (const TensorMeta* t : tensors) strides.push_back(Stretch(env, *t, shape, true));
   std::vector<int> order(shape.size());

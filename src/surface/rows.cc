@@ -1,6 +1,7 @@
 #include "surface/rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -334,7 +335,11 @@ std::vector<int64_t> Scope::Dims(int i, int rank) const {
 
 ValueId Scope::Constant(const Arg& n, DType t) const {
   if (n.is(Arg::Kind::kBool)) return b.Constant(Scalar(n.b), t);
-  if (n.is(Arg::Kind::kFloat)) return b.Constant(Scalar(n.f), t);
+  if (n.is(Arg::Kind::kFloat)) {
+    if (!torch() && IsFloat(t) && std::isfinite(n.f) && std::abs(n.f) > LargestFloat(t))
+      throw Decline("a number that its floats cannot hold: NumPy warns");
+    return b.Constant(Scalar(n.f), t);
+  }
   if (n.is(Arg::Kind::kSymFloat)) {
     if (t != DType::kFloat32 && t != DType::kFloat64) throw Decline("a float that changes, as a narrow number");
     Attrs bits;

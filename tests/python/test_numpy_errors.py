@@ -254,3 +254,65 @@ def test_no_degrees_of_freedom(fresh, np, name, ddof, quiet):
         for size in (3, 0, 4):
             check(fresh, np, lambda x: getattr(np, name)(x * 2, ddof=ddof), np.arange(float(size)))
             check(fresh, np, lambda x: getattr(x * 2, name)(axis=0, ddof=ddof), np.ones((size, 2)))
+
+
+def test_numbers_that_their_type_cannot_hold(fresh, np):
+    f4, f2 = np.ones(3, np.float32), np.ones(3, np.float16)
+    cases = [
+        (lambda x: x * 1e300, f4),
+        (lambda x: x + 1e300, f4),
+        (lambda x: x * 1e6, f2),
+        (lambda x: x < 1e300, f4),
+        (lambda x: np.maximum(x, 1e300), f4),
+        (lambda x: np.where(x > 0, x, 1e300), f4),
+        (lambda x: np.clip(x, 0, 1e300), f4),
+        (lambda x: np.full(3, 1e300, np.float32) + x, f4),
+        (lambda x: x.astype("f4").astype("f8") + 1, np.full(3, 1e300)),
+        (lambda x: np.float32(x), 1e300),
+        (lambda x: x.astype(np.float32), np.float64(1e300)),
+        (lambda x: x[0].astype(np.float32), np.full(3, 1e300)),
+        (lambda x: x * 1e30, np.full(3, 1e30, np.float32)),
+        (lambda x: x + np.int8(1), np.int8(127)),
+        (lambda x: abs(x), np.int8(-128)),
+        (lambda x: -x, np.int8(-128)),
+        (lambda x: x + np.uint8(200), np.uint8(100)),
+    ]
+    for f, x in cases:
+        for state in ({}, dict(over="raise"), dict(all="ignore")):
+
+            def run(x):
+                with np.errstate(**state):  # noqa: B023
+                    return f(x)  # noqa: B023
+
+            fresh.reset()
+            compiled = fresh.compile(run)
+            for _ in range(3):
+                seen = []
+                for g in (run, compiled):
+                    with warnings.catch_warnings(record=True) as caught:
+                        warnings.simplefilter("always")
+                        try:
+                            result = np.asarray(g(x)).tolist()
+                        except FloatingPointError as error:
+                            result = str(error)
+                    told_of = [(w.category, str(w.message), w.filename, w.lineno) for w in caught]
+                    seen.append((result, told_of))
+                assert seen[0] == seen[1], (f, x, state)
+
+
+def test_arrays_with_dimensions_of_one_element_lie_as_numpys(fresh, np):
+    a = np.arange(24.0).reshape(4, 6)
+    whole = np.arange(24.0).reshape(2, 3, 4)
+    arrays = [a, a.T, np.asfortranarray(a), a[::-1], a[:, ::-1], a[::-1, ::-1], a[:1, ::-1], a[::-1, :1], a[:0][::-1], a[::-2, ::3],
+              np.asfortranarray(a)[::-1], whole[::-1, :, ::-1], whole.transpose(2, 0, 1)[::-1], whole[:, :1, ::-1], np.broadcast_to(a[0][::-1], (4, 6))]  # fmt: skip
+    functions = [lambda x: x + 1, lambda x: x * x, lambda x: -x, lambda x: x[..., None] + x[..., None], lambda x: x[None] * 2, lambda x: x[:, None] - 1,
+                 lambda x: (x + 1) * x[::-1], lambda x: np.where(x > 1, x, 0), lambda x: x.astype("f4"), lambda x: np.zeros_like(x), lambda x: x.copy("K"),
+                 lambda x: x[..., None] + x[..., None].astype("f4"), lambda x: np.sqrt(x[..., None])]  # fmt: skip
+    for f in functions:
+        fresh.reset()
+        compiled = fresh.compile(f)
+        for x in arrays:
+            got, expected = compiled(x), f(x)
+            assert (got.shape, got.dtype) == (expected.shape, expected.dtype) and np.array_equal(got, expected)
+            assert got.strides == expected.strides, (x.shape, x.strides)
+        assert compiled.cache_info()["segments"]
