@@ -81,7 +81,8 @@ Outs SameUnary(Scope& s) {
     if (s.row.op == Op::kAbs) return s.Elementwise(x.value, {&x, 1});
     if (s.row.op == Op::kSign) Scope::Skip();
   }
-  if (x.meta->is_scalar && s.row.op == Op::kNeg && IsInteger(t)) {  // 0 - x overflows where -x does
+  const bool turns = s.row.op == Op::kNeg || s.row.op == Op::kAbs;
+  if (x.meta->is_scalar && turns && IsInteger(t)) {  // 0 - x overflows where these do
     ValueId v = s.b.Unary(s.row.op, x.value);
     return s.Elementwise(NoOverflow(s, Op::kSub, Like(s.b, v, 0), x.value, v), {&x, 1});
   }
@@ -365,6 +366,9 @@ Outs Divide(Scope& s) {  // torch.div with rounding_mode
   const std::string& mode = s.arg(2).s;
   if (mode == "floor") return Done(s, p, s.b.Cast(s.b.Binary(Op::kFloorDiv, p.a, p.b), p.type));
   if (mode != "trunc") Scope::Fail("rounding_mode");
+  // Of two tensors torch rounds the quotient before it cuts it off.
+  if (IsFloat(p.type) && s.b.type(p.a).dtype == p.type)
+    return Done(s, p, s.b.Unary(Op::kTrunc, s.b.Cast(s.b.Binary(Op::kDiv, s.Up(p.a), s.Up(p.b)), p.type)));
   return Done(s, p, s.b.Cast(rules::DivTrunc(s.b, p.a, p.b), p.type));
 }
 

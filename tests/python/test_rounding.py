@@ -109,6 +109,7 @@ NUMBERS = {
     "floor_divide": lambda x, k: x // k,
     "rfloor_divide": lambda x, k: k // x,
     "trunc": lambda x, k: torch.div(x, k, rounding_mode="trunc"),
+    "trunc of tensors": lambda x, k: torch.div(x * 50, x.flip(0) * k, rounding_mode="trunc"),
     "remainder": lambda x, k: x % k,
     "rremainder": lambda x, k: k % x,
     "fmod": lambda x, k: torch.fmod(x, k),
