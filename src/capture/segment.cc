@@ -26,13 +26,29 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+bool HasDestructor(PyObject* o) {
+  static PyObject* del_name = PyUnicode_InternFromString("__del__");
+  return o && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && _PyType_Lookup(Py_TYPE(o), del_name);
+}
+
+bool HasWeakReferences(PyObject* o) {
+  static PyObject* module = PyImport_ImportModule("_weakref");
+  static PyObject* count = module ? PyObject_GetAttrString(module, "getweakrefcount") : nullptr;
+  Ref n(count ? PyObject_CallOneArg(count, o) : nullptr);
+  if (!n) PyErr_Clear();
+  return n && PyObject_IsTrue(n.get()) == 1;
+}
+
 // The frame's slots and stack, saved while capture runs in the frame itself, and put back whatever happens.
 class FrameImage {
  public:
   explicit FrameImage(FjFrame* f) : f_(f), next_(fj_next(f)), depth_(fj_stack_depth(f)) {
     int n = fj_nlocalsplus(f) + depth_;
     PyObject** p = fj_localsplus(f);
-    for (int i = 0; i < n; ++i) saved_.push_back(Borrow(p[i]));
+    for (int i = 0; i < n; ++i) {
+      seen_to_die_.push_back(HasDestructor(p[i]) || (p[i] && Py_REFCNT(p[i]) == 1 && HasWeakReferences(p[i])));
+      saved_.push_back(Borrow(p[i]));
+    }
   }
   ~FrameImage() { Restore(); }
   void Restore() {
@@ -52,12 +68,15 @@ class FrameImage {
   }
   PyObject* operator[](int i) const { return saved_[i].get(); }
   int size() const { return static_cast<int>(saved_.size()); }
+  // A destructor, or a weak reference to what nobody else holds, tells when the frame lets go of it.
+  bool SeenToDie(int i) const { return seen_to_die_[i]; }
 
  private:
   FjFrame* f_;
   int next_, depth_;
   bool restored_ = false;
   std::vector<Ref> saved_;
+  std::vector<bool> seen_to_die_;
 };
 
 constexpr char kAgain[] = "sizes that data decides", kFixedSizes[] = "sizes that must be numbers",
@@ -125,11 +144,6 @@ std::vector<bool> WeightsOf(const Trace& trace, const Graph& graph) {
 bool MixesInference(const Trace& t) {
   return std::any_of(t.calls.begin(), t.calls.end(),
                      [&](const Call& c) { return c.mode.inference != t.calls[0].mode.inference; });
-}
-
-bool HasDestructor(PyObject* o) {
-  static PyObject* del_name = PyUnicode_InternFromString("__del__");
-  return o && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && _PyType_Lookup(Py_TYPE(o), del_name);
 }
 
 // Floating-point errors must be known before compiled code writes to an argument, so it reads a large array twice.
@@ -211,13 +225,13 @@ std::unique_ptr<Segment> Build(Config& config, Session& s, CaptureSemantics& sem
   std::vector<int> stack;
   int return_node = -1;
   bool returns = outcome == frame::Outcome::kReturned;
-  // A segment drops what it drops at its end, but a destructor must run in its place.
+  // A segment drops what it drops at its end, but what is seen to die must do so in its place.
   PyObject** now = fj_localsplus(frame);
   for (int i = 0; i < before.size(); ++i) {
-    bool kept = !HasDestructor(before[i]);
+    bool kept = !before.SeenToDie(i);
     for (int j = 0; !kept && j < nlocals + depth; ++j)
       kept = now[j] && IsLazy(now[j]) && reinterpret_cast<Lazy*>(now[j])->value == before[i];
-    if (!kept) *problem = "an object with a destructor is dropped";
+    if (!kept) *problem = "an object that is seen to die is dropped";
   }
   if (!problem->empty()) return nullptr;
   if (returns) {

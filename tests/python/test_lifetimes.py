@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import weakref
 
 import pytest
 
@@ -122,3 +123,67 @@ def test_what_each_call_makes_is_not_kept(f, fresh):
     before = objects(150)
     assert objects(150) - before < 75
     assert fresh.explain(f)(x).graph_count >= 1
+
+
+class Holds:
+    def __init__(self, value=None):
+        self.value = value
+
+
+def told_by_a_callback(x, log):
+    held = Holds(x)
+    told = weakref.ref(held, lambda _: log.append("gone"))
+    del held
+    log.append("after")
+    return x + 1, told() is None
+
+
+def out_of_a_weak_dictionary(x, log):
+    held, known = Holds(x), weakref.WeakValueDictionary()
+    known["a"] = held
+    held = None
+    return x + 1, len(known)
+
+
+def out_of_a_weak_set(x, log):
+    held = Holds(x)
+    known = weakref.WeakSet([held])
+    del held
+    return x * 2, len(known)
+
+
+def finalized(x, log):
+    held = Holds(x)
+    end = weakref.finalize(held, log.append, "end")
+    del held
+    log.append("after")
+    return x + end.alive
+
+
+def replaced(x, log):
+    held = Holds(x)
+    told = weakref.ref(held)
+    held = Holds(x + 1)
+    return told() is None, held.value
+
+
+def a_tensor(x, log):
+    twice = x * 2
+    told = weakref.ref(twice, lambda _: log.append("gone"))
+    more = twice + 1
+    twice = more * 2
+    log.append("after")
+    return more, twice, told() is None
+
+
+@pytest.mark.parametrize("f", [told_by_a_callback, out_of_a_weak_dictionary, out_of_a_weak_set, finalized, replaced, a_tensor])
+def test_what_is_seen_to_die_dies_in_its_place(f, fresh):
+    def outcome(g):
+        log = []
+        result = g(np.ones(3), log)
+        return [r.tolist() if isinstance(r, np.ndarray) else r for r in (result if isinstance(result, tuple) else [result])], log
+
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        assert outcome(compiled) == outcome(f)
+    assert fresh.explain(f)(np.ones(3), []).graph_count >= 1
