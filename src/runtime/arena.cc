@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
 #include <unordered_map>
+
+#include "diag/diag.h"
 
 namespace framejit::runtime {
 namespace {
@@ -47,15 +50,26 @@ std::byte* Map(size_t bytes) {
 
 }  // namespace
 
+bool Poisons() {
+  static const bool on = diag::OptionOn("poison");
+  return on;
+}
+
+void Fill(void* data, size_t bytes, Poison pattern) {
+  if (Poisons() && data) std::memset(data, static_cast<int>(pattern), bytes);
+}
+
 Block AllocateBlock(size_t bytes) {
   Block b;
   b.bytes = RoundUp(bytes, 64);
   b.data = static_cast<std::byte*>(std::aligned_alloc(64, b.bytes));
   if (!b.data) throw std::bad_alloc();
+  Fill(b.data, b.bytes, Poison::kFresh);
   return b;
 }
 
 void FreeBlock(Block b) {
+  Fill(b.data, b.bytes, Poison::kOver);
   std::free(b.data);
 }
 
@@ -150,10 +164,13 @@ void ArenaPool::RemoveUser() {
 
 Block ArenaPool::Acquire(size_t bytes) {
   std::lock_guard lock(s_.mu);
-  return s_.Take(bytes);
+  const Block b = s_.Take(bytes);
+  Fill(b.data, b.bytes, Poison::kFresh);
+  return b;
 }
 
 void ArenaPool::Release(Block b) {
+  Fill(b.data, b.bytes, Poison::kOver);
   std::lock_guard lock(s_.mu);
   s_.Keep(b);
 }
@@ -180,10 +197,12 @@ void ArenaPool::ReleaseResult(void* data) {
   auto at = s_.results.find(data);
   const auto [bytes, untouched] = at->second;
   s_.results.erase(at);
-  if (untouched)
+  if (untouched) {
     munmap(data, bytes);
-  else
-    s_.Keep({static_cast<std::byte*>(data), bytes});
+    return;
+  }
+  Fill(data, bytes, Poison::kOver);
+  s_.Keep({static_cast<std::byte*>(data), bytes});
 }
 
 bool ArenaPool::IsUntouched(void* data) {

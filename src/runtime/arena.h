@@ -15,6 +15,12 @@ struct Block {
 
 inline constexpr size_t kResultFrom = size_t{256} << 10, kResultTo = size_t{256} << 20;
 
+// With the option `poison`, memory of the CPU's that is handed out holds kFresh (NaN in all floating types, -1), memory
+// whose contents are over holds kOver: what reads it shows.
+enum class Poison : unsigned char { kFresh = 0xff, kOver = 0xfb };
+bool Poisons();
+void Fill(void* data, size_t bytes, Poison pattern);  // nothing without the option
+
 Block AllocateBlock(size_t bytes);  // 64-byte aligned, not of the pool. Throws std::bad_alloc.
 void FreeBlock(Block b);
 

@@ -61,7 +61,7 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
     bad_index = bad_index || (t.size.Eval(symbols) == 0 && t.looked_up.Eval(symbols) != 0);
   }
 
-  std::vector<int64_t> storage_bytes(plan.storages.size(), 0);
+  storage_bytes.assign(plan.storages.size(), 0);
   for (const Value& v : plan.values) {
     ValueInfo info;
     info.sizes = put(v.sizes);

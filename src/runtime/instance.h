@@ -39,7 +39,7 @@ struct Instance {
   std::vector<int64_t> numbers;
   std::vector<ValueInfo> values;
   std::vector<StepInfo> steps;
-  std::vector<int64_t> scratch_offset;  // by storage
+  std::vector<int64_t> storage_bytes, scratch_offset;  // by storage
   int64_t scratch_bytes = 0, gpu_scratch_bytes = 0;
 
  private:

@@ -137,8 +137,20 @@ void RunState::RunSteps() {
       RunRange(graphs_->ranges[range++]);
       continue;
     }
+    if (Poisons()) FillScratch(static_cast<int>(i), Poison::kFresh);
     RunStep(i);
     ReleaseAfter(i);
+    if (Poisons()) FillScratch(static_cast<int>(i), Poison::kOver);
+  }
+}
+
+// What this step is the first to write, or the last to read.
+void RunState::FillScratch(int step, Poison pattern) {
+  for (size_t i = 0; i < plan_.storages.size(); ++i) {
+    const Storage& s = plan_.storages[i];
+    if (s.kind != Storage::Kind::kScratch || s.gpu || !c_->scratch) continue;
+    if ((pattern == Poison::kFresh ? s.first : s.last) == step)
+      Fill(c_->scratch + c_->instance->scratch_offset[i], c_->instance->storage_bytes[i], pattern);
   }
 }
 
@@ -210,6 +222,11 @@ void RunState::AllocateOutput(size_t o) {
   std::optional<ArenaPool::Untouched> untouched;
   if (index_.zero_outputs[o]) untouched.emplace();
   host_.AllocateOutput(out.dtype, {out.sizes, rank}, {out.strides, rank}, out.device, &out);
+  if (out.device.kind == DeviceKind::kCpu && !untouched) {
+    const Extent reach = ExtentOf(out);
+    const int64_t item = DTypeSize(out.dtype);
+    Fill(static_cast<std::byte*>(out.data) + reach.low * item, (reach.high - reach.low) * item, Poison::kFresh);
+  }
   if (index_.output_storage[o] < 0) return;
   c_->SetStorage(index_.output_storage[o], out.data);
   c_->buffers[value].handle = out.handle;

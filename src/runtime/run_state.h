@@ -37,6 +37,7 @@ class RunState {
   void Rehearse(size_t i);
   void CheckStatus();
   void ReleaseAfter(size_t i);
+  void FillScratch(int step, Poison pattern);
   void ReleaseExternal(int storage);
   void AllocateOutputs(size_t last);
   void AllocateOutput(size_t o);
