@@ -155,6 +155,8 @@ class Policy : public frame::FramePolicy {
         skips.erase(std::next(it).base());
         break;
       }
+    constexpr int kUseless = 128;
+    if (place.give_up && ++place.misses == kUseless) DropSingle(place);
     if (place.give_up || state.skip) return StepOver(frame, place);
     {
       SuspendScope off;  // binding a framework for the first time may run Python code
@@ -323,7 +325,8 @@ class Policy : public frame::FramePolicy {
     place.segments.erase(from, place.segments.end());
   }
 
-  // What ran once and never again holds objects for nothing, where no more is tried. The last one says how far to step.
+  // Where no more is tried, what ran once and for long not again holds objects for nothing. The last one says how far
+  // to step.
   static void DropSingle(Place& place) {
     InUse now;
     const Segment* last = LastOf(place);
@@ -363,7 +366,6 @@ class Policy : public frame::FramePolicy {
         b.line = fj_code(frame)->co_firstlineno;
         diag::Warn(diag::Render(b));
         config.breaks.push_back(b);
-        DropSingle(place);
       }
       place.give_up = true;
       return false;
