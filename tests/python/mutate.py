@@ -20,6 +20,7 @@ import harness
 
 LIBRARIES = ("torch", "numpy", "builtins", "typing", "types", "functools", "collections", "itertools", "enum", "abc", "contextlib")
 MAKERS = ("__new__", "__init__", "__init_subclass__", "__set_name__", "__class_getitem__", "__prepare__")
+MOST_WRONG = 8  # then a program is given up
 PER_BUILD = 6  # changes that one pair of sides sees, so that a place does not run out of versions
 
 
@@ -339,7 +340,7 @@ class Pair:
         harness.compare(f"{self.name}: {what}", number, seen[1], seen[0])
 
 
-def check(build, compile, most=None, seed=0):  # noqa: A002
+def check(build, framejit, most=None, seed=0):
     """Runs the program's changes, or `most` of them by chance. Returns (changes made, [what was wrong])."""
     function, _ = build()
     if not isinstance(function, (types.FunctionType, types.MethodType)):
@@ -355,7 +356,8 @@ def check(build, compile, most=None, seed=0):  # noqa: A002
         label = f"{kind} {what}".strip()
         try:
             if number % PER_BUILD == 0 or pair is None:
-                pair = Pair(build, compile)
+                framejit.reset()  # functions of equal code share their versions, of which there may be so many
+                pair = Pair(build, framejit.compile)
                 for call in range(2):
                     pair.call(call, "as built")
             made += 1
@@ -383,6 +385,8 @@ def check(build, compile, most=None, seed=0):  # noqa: A002
         except AssertionError as error:
             wrong.append(str(error))
             pair = None
+            if len(wrong) >= MOST_WRONG:
+                break
         except Exception:  # the maker of arguments has only a few, or what it needs was changed
             pair = None
     return made, wrong

@@ -13,6 +13,7 @@ MODULES = {
     "numpy_arrays": "numpy",
     "control_flow": "numpy",
     "object_model": "numpy",
+    "reads": "torch",
 }
 
 

@@ -10,7 +10,7 @@ SAMPLE = 4  # changes of a program in the quick suite
 @pytest.mark.parametrize("build", PROGRAMS)
 @pytest.mark.filterwarnings("ignore")
 def test_a_sample_of_changes(build, fresh):
-    made, wrong = mutate.check(build, fresh.compile, SAMPLE)
+    made, wrong = mutate.check(build, fresh, SAMPLE)
     assert not wrong, "\n".join(wrong)
 
 
@@ -18,5 +18,5 @@ def test_a_sample_of_changes(build, fresh):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_every_change(build, fresh):
-    made, wrong = mutate.check(build, fresh.compile)
+    made, wrong = mutate.check(build, fresh)
     assert not wrong, "\n".join(wrong)
