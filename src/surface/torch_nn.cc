@@ -49,9 +49,22 @@ int TrailingDims(Scope& s, const Operand& x, const Ints& sizes) {
   return static_cast<int>(sizes.size());
 }
 
+// The parameters of a normalisation are of one type: the input's, or single precision beside 16 bits. Else torch raises.
+void RefuseMixed(Scope& s, const Operand& x, std::initializer_list<int> parameters) {
+  std::optional<DType> seen;
+  for (int i : parameters) {
+    if (!s.has(i)) continue;
+    const DType t = s.tensor(i).meta->dtype;
+    const bool fits = t == x.meta->dtype || (t == DType::kFloat32 && DTypeSize(x.meta->dtype) == 2);
+    if (!fits || (seen && *seen != t)) Scope::Fail("parameters of mixed types");
+    seen = t;
+  }
+}
+
 Outs LayerNorm(Scope& s) {  // (input, normalized_shape, weight, bias, eps, cudnn_enable)
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype)) Scope::Skip();
+  RefuseMixed(s, x, {2, 3});
   return rules::LayerNorm(s.b, x.value, TrailingDims(s, x, s.ints(1)), Maybe(s, 2), Maybe(s, 3), s.number(4));
 }
 
@@ -76,6 +89,7 @@ ValueId PerChannel(Scope& s, ValueId v, int rank) {
 Outs GroupNorm(Scope& s) {  // (input, num_groups, weight, bias, eps, cudnn_enabled)
   Operand x = s.tensor(0);
   if (!IsFloat(x.meta->dtype) || x.rank() < 2 || LikesChannelsLast(s.env, *x.meta)) Scope::Skip();
+  RefuseMixed(s, x, {2, 3});
   Int groups = s.integer(1), channels = x.meta->sizes[1];
   if (s.env.Le(groups, 0) || !s.env.Eq(shape::Mod(channels, groups), 0))
     Scope::Fail("num_groups does not divide the channels");
@@ -92,6 +106,7 @@ Outs BatchNorm(Scope& s) {
   if (!training && (!s.has(3) || !s.has(4))) Scope::Fail("batch_norm needs running statistics");
   for (int i : {3, 4})
     if (s.has(i) && s.mode.grad && s.tensor(i).meta->requires_grad) Scope::Fail("running statistics with gradients");
+  RefuseMixed(s, x, {1, 2, 3, 4});
   for (int i = 1; i <= 4; ++i) {
     if (!s.has(i)) continue;
     Operand o = s.tensor(i);

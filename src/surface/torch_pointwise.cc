@@ -576,6 +576,8 @@ Outs AddCMul(Scope& s) {  // addcmul, addcdiv: input + value * t1 (*|/) t2
   std::array<Operand, 3> all{s.tensor(0), s.tensor(1), s.tensor(2)};
   DType t = ResultType(s, all);
   if (!IsFloat(t)) Scope::Skip();
+  if (s.row.op == Op::kDiv && !IsFloat(all[1].meta->dtype) && !IsFloat(all[2].meta->dtype))
+    Scope::Fail("addcdiv divides no integers");
   auto wide = [&](int i) { return s.Up(s.b.Cast(all[i].value, t)); };
   ValueId v = s.b.Binary(Op::kMul, s.Constant(s.arg(3), ComputeType(t)), wide(1));
   v = s.b.Binary(Op::kAdd, wide(0), s.b.Binary(s.row.op, v, wide(2)));

@@ -304,7 +304,7 @@ class Pair:
     """A program as written and compiled, each with state of its own."""
 
     def __init__(self, build, compile):  # noqa: A002
-        self.name = build.__name__
+        self.name, self.build = build.__name__, build
         self.sides = []
         for wrap in (lambda f: f, compile):
             with harness._restored_thread_state():
@@ -337,7 +337,7 @@ class Pair:
         for s in seen:  # addresses differ between the sides; how deep a recursion gets is nobody's promise
             facts = s.shape["exception"]
             s.shape["exception"] = "RecursionError" if facts and facts[0][0] == "RecursionError" else re.sub(r"0x[0-9a-f]+", "0x", repr(facts))
-        harness.compare(f"{self.name}: {what}", number, seen[1], seen[0])
+        harness.compare(f"{self.name}: {what}", number, seen[1], seen[0], lambda: harness._in_float64(self.build) if what.startswith("under") else {})
 
 
 def check(build, framejit, most=None, seed=0):

@@ -189,3 +189,30 @@ def test_a_copy_of_a_tensor_warns(fresh):
     for _ in range(2):
         with pytest.warns(UserWarning, match="copy construct"):
             compiled(torch.ones(2))
+
+
+MIXED = {
+    "layer_norm": lambda F, x, p: F.layer_norm(x, (4,), *p[:2]),
+    "group_norm": lambda F, x, p: F.group_norm(x, 2, *p[:2]),
+    "batch_norm": lambda F, x, p: F.batch_norm(x, p[0].clone(), p[1].clone(), p[2]),
+    "batch_norm in training": lambda F, x, p: F.batch_norm(x, p[0].clone(), p[1].clone(), training=True),
+    "addcdiv": lambda F, x, p: x.addcdiv(p[0], p[1]),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_operands_of_mixed_types_are_refused_as_in_eager(fresh, torch, name):
+    types = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64]
+    for of_input in types:
+        for of_parameters in [(a, b, b) for a in types for b in types]:
+            x = torch.arange(8.0).reshape(2, 4).to(of_input)
+            parameters = [torch.ones(4, dtype=t) for t in of_parameters]
+
+            def outcome(f, x=x, parameters=parameters):
+                try:
+                    return f(x, parameters).dtype
+                except Exception as error:
+                    return str(error)
+
+            f = lambda x, p: MIXED[name](torch.nn.functional, x, p)  # noqa: E731
+            assert outcome(fresh.compile(f)) == outcome(f), (of_input, of_parameters)
