@@ -161,10 +161,17 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   t.needed = autodiff::Needed(*graph);
   t.made_of = autodiff::MadeOfOutputs(*graph, t.differentiable);
   t.seen = autodiff::SeenOutputs(*graph);
-  if (written.empty() && !random) {
+  t.draws = random;
+  t.copied.resize(t.wanted.size());
+  bool apart = true;
+  for (int i : written) {
+    t.copied[i] = true;
+    for (size_t k = 0; k < t.needed.size(); ++k) apart &= !t.differentiable[k] || !t.needed[k][i];
+  }
+  if (apart) {
     t.replay = tensor::MakeTraceRunner(replay, constants);
   } else {
-    t.no_replay = random ? "it draws random numbers" : "it writes its inputs";
+    t.no_replay = "it writes its inputs";
   }
   t.part = PartsOf(joint, t.wanted, tensor::BucketBytes());
   for (const Node& n : joint.graph.nodes)

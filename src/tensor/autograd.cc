@@ -38,7 +38,13 @@ PyObject* SegmentHook::Link(PyObject* head, int part, PyObject* link, PyObject* 
   return result ? Py_NewRef(PyTuple_GET_ITEM(result.get(), 0)) : nullptr;
 }
 
-int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols) {
+PyObject* SegmentHook::Before() {
+  PyObject* states = t_.draws && t_.replay ? Generators(t_.device) : nullptr;
+  if (PyErr_Occurred()) PyErr_Clear();
+  return states;
+}
+
+int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before) {
   PyObject* apply = ApplyNode();
   auto* s = apply ? NewState(shared_from_this(), 0, nullptr) : nullptr;
   if (!s) return -1;
@@ -46,6 +52,7 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
   s->symbols = new std::vector<int64_t>(symbols, symbols + t_.num_symbols);
   s->used = new std::vector<bool>(t_.differentiable.size());
   s->passes = new std::map<int64_t, Pass>();
+  s->drawn = Py_XNewRef(before);
   size_t n = t_.differentiable.size(), num_inputs = t_.wanted.size();
   s->outputs = PyTuple_New(n);
   s->saved = PyTuple_New(t_.saved.size());

@@ -15,8 +15,10 @@ namespace framejit::tensor {
 class OutputHook {
  public:
   virtual ~OutputHook() = default;
+  // What must be known as it is before the run: a new reference, or null, without an exception set.
+  virtual PyObject* Before() { return nullptr; }
   // made: owned references to the graph's outputs, replaced in place. -1 with the exception set.
-  virtual int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols) = 0;
+  virtual int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before) = 0;
 };
 
 struct Training {
@@ -42,6 +44,8 @@ struct Training {
   // differentiated. Null: that is refused, with this reason.
   std::unique_ptr<TraceRunner> replay;
   std::string no_replay;
+  std::vector<bool> copied;  // by input: it is written and no result depends on it; a replay has a copy
+  bool draws = false;        // random numbers: a replay draws the same
   // by output: outputs with which it shares work that gradients pass. A backward pass through the one frees what the
   // others need; the rest stays differentiable, as its own part of the framework's graph would.
   std::vector<std::vector<bool>> related;

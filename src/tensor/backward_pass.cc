@@ -269,9 +269,9 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   const size_t n = grads.size();
   *pass = {};
   pass->grads.resize(t_.wanted.size());
-  if (!t_.replay) {
+  if (!t_.replay || (t_.draws && !s->drawn)) {
     PyErr_Format(PyExc_RuntimeError, "trying to differentiate twice a function compiled by framejit: %s",
-                 t_.no_replay.c_str());
+                 t_.replay ? "it draws random numbers" : t_.no_replay.c_str());
     return -1;
   }
   const size_t num_inputs = t_.wanted.size();
@@ -293,7 +293,11 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   std::vector<PyObject*> inputs;
   for (size_t i = 0; i < num_inputs; ++i) {
     PyObject* input = PyTuple_GET_ITEM(s->inputs, i);
-    if (t_.wanted[i]) {
+    if (t_.copied[i]) {
+      aliases.emplace_back(PyObject_CallMethod(input, "clone", nullptr));
+      if (!aliases.back()) return -1;
+      input = aliases.back().get();
+    } else if (t_.wanted[i]) {
       Ref wants(PyObject_GetAttrString(input, "requires_grad"));  // it may have been turned off meanwhile
       if (wants && wants.get() == Py_True) {
         aliases.emplace_back(PyObject_CallMethod(input, "view_as", "O", input));
@@ -307,7 +311,14 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
     inputs.push_back(input);
   }
   int failed = 0;
-  if (t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) < 0) return -1;
+  Ref now(s->drawn ? Generators(t_.device) : nullptr);
+  if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
+  const bool failed_run = t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) < 0;
+  if (now) {
+    SavedError error;
+    if (SetGenerators(now.get()) < 0) PyErr_Clear();
+  }
+  if (failed_run) return -1;
   std::vector<Ref> held, kept;
   for (PyObject* o : outputs) held.emplace_back(o);
   Ref outs(PyList_New(0)), wanted(PyList_New(0)), tangents(PyList_New(0)),

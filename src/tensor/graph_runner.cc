@@ -119,6 +119,7 @@ class Runner : public GraphRunner {
     std::optional<ArrayOutputs> arrays;
     if (!wants_array_.empty())
       arrays.emplace(ArrayOutputs{out.get(), &wants_array_, std::vector<Ref>(num_graph_outputs_)});
+    const Ref before(hook_ ? hook_->Before() : nullptr);
     if (int r = RunExecutable(
             inputs, {in.get(), num_inputs_}, {scalars.get(), scalars_.size()}, {out.get(), num_graph_outputs_},
             {&steps_, symbols, bytes >= kReleaseGilFrom && !has_externs_, taken, arrays ? &*arrays : nullptr}))
@@ -148,7 +149,7 @@ class Runner : public GraphRunner {
       ok = Overwrite(inputs[check_.writes[w].first], made.get()[check_.writes[w].second]);
       raised = !ok;
     }
-    raised = raised || (hook_ && ok && hook_->Attach(inputs, made.get(), symbols) < 0);
+    raised = raised || (hook_ && ok && hook_->Attach(inputs, made.get(), symbols, before.get()) < 0);
     ok = ok && !raised;
     size_t n = 0;
     for (; ok && n < plans_.size(); ++n) {

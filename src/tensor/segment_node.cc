@@ -15,7 +15,8 @@ void Dealloc(PyObject* o) {
   delete s->passes;
   delete s->hooks;
   delete s->retained;
-  for (PyObject** p : {&s->head, &s->inputs, &s->versions, &s->watched, &s->outputs, &s->saved, &s->opaque})
+  for (PyObject** p :
+       {&s->head, &s->inputs, &s->versions, &s->drawn, &s->watched, &s->outputs, &s->saved, &s->opaque})
     Py_CLEAR(*p);
   PyObject_GC_Del(o);
 }
@@ -129,8 +130,34 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->retained = new std::map<int, Ref>();
   s->part = part;
   s->head = Py_XNewRef(head);
-  s->inputs = s->versions = s->watched = s->outputs = s->saved = s->opaque = nullptr;
+  s->inputs = s->versions = s->drawn = s->watched = s->outputs = s->saved = s->opaque = nullptr;
   return s;
+}
+
+PyObject* Generators(Device device) {
+  Ref states(PyList_New(0));
+  for (const char* name : {"torch.default_generator", "torch.cuda.default_generators"}) {
+    if (!strcmp(name, "torch.cuda.default_generators") && device.kind != DeviceKind::kCuda) break;
+    static std::map<const char*, PyObject*> known;
+    PyObject*& found = known[name];
+    if (!found || device.kind == DeviceKind::kCuda) Py_XSETREF(found, ResolveCallee(name));
+    Ref generator(!found                      ? nullptr
+                  : PyTuple_CheckExact(found) ? PySequence_GetItem(found, std::max<int>(0, device.index))
+                                              : Py_NewRef(found));
+    Ref state(generator ? PyObject_CallMethod(generator.get(), "get_state", nullptr) : nullptr);
+    Ref both(state ? PyTuple_Pack(2, generator.get(), state.get()) : nullptr);
+    if (!both || !states || PyList_Append(states.get(), both.get()) < 0) return nullptr;
+  }
+  return states.release();
+}
+
+int SetGenerators(PyObject* states) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(states); ++i) {
+    PyObject* both = PyList_GET_ITEM(states, i);
+    Ref r(PyObject_CallMethod(PyTuple_GET_ITEM(both, 0), "set_state", "O", PyTuple_GET_ITEM(both, 1)));
+    if (!r) return -1;
+  }
+  return 0;
 }
 
 // Torch's own, without the Python wrapper that looks for functorch (guards exclude it).

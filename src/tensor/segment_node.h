@@ -17,7 +17,8 @@ struct CallState;
 class SegmentHook : public OutputHook, public std::enable_shared_from_this<SegmentHook> {
  public:
   explicit SegmentHook(Training t) : t_(std::move(t)) {}
-  int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols) override;
+  PyObject* Before() override;
+  int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before) override;
   auto quietly() const { return t_.quietly; }
   PyObject* Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n);
   int AddHooks(CallState* s, PyObject* tensor, PyObject* hooks, PyObject* own);
@@ -80,6 +81,7 @@ struct CallState {
   PyObject* head;      // the state of the node that runs first (null: this one), which holds all the rest
   PyObject* inputs;    // tuple: for a backward pass that is differentiated
   PyObject* versions;  // tuple: theirs, then
+  PyObject* drawn;     // the generators as they were then: a list of (generator, state), or null
   PyObject* watched;   // tuple: (tensor without memory, version) of each, sharing its version
   PyObject* outputs;   // tuple: on their way through `apply`
   PyObject* saved;     // tuple, likewise
@@ -88,6 +90,9 @@ struct CallState {
 
 // A new reference that the collector does not track yet. head: null for the first part's.
 CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject* head);
+// Of the CPU and of this device: a new list of (generator, state). SetGenerators goes back to it.
+PyObject* Generators(Device device);
+int SetGenerators(PyObject* states);
 PyObject* ApplyNode();                 // `apply` of the class, bound; borrowed
 PyObject* Interned(const char* text);  // for ever, by the address of the text; borrowed
 

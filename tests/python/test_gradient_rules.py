@@ -316,9 +316,6 @@ USES = {
 def test_hooks_of_results(fresh, name, use):
     """Each result's hooks are told what eager's are, once, also where other results were made of it; those of what gets no gradient
     are not called."""
-    if (name, use) == ("drawn", "create"):
-        pytest.skip("a second derivative of what draws is refused")
-
     def outcome(f):
         torch.manual_seed(0)
         x, seen = torch.randn(3, 3, requires_grad=True), []
@@ -390,3 +387,43 @@ def test_sums_of_8_bit_gradients_raise_what_eager_raises(fresh):
 
 def test_the_gradient_of_nothing_that_was_joined(fresh):
     same(fresh, lambda x, e: torch.cat([x, e]), lambda: (torch.ones(2, 3, requires_grad=True), torch.empty(0, requires_grad=True)), lambda y: y)
+
+
+TWICE = {
+    "statistics": lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Softplus(), torch.nn.Linear(4, 1)),
+    "dropout": lambda: torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.5), torch.nn.Tanh(), torch.nn.Linear(8, 1)),
+    "both": lambda: torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1)),
+}
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("name", TWICE)
+def test_second_derivatives_of_what_draws_or_keeps_statistics(fresh, name, inside):
+    """A gradient penalty: the pass that is differentiated sees what was drawn; statistics are counted once."""
+    torch.manual_seed(0)
+    model = TWICE[name]().double()
+    x = torch.randn(5, 3, dtype=torch.float64)
+
+    def penalty(x, f=model):
+        x = x.detach().requires_grad_()
+        (g,) = torch.autograd.grad(f(x).square().sum(), x, create_graph=True)
+        return g.norm(2, dim=1).sub(1).square().mean()
+
+    call = fresh.compile(penalty if inside else model)
+
+    def outcome(compiled, seed):
+        model.load_state_dict(start)
+        model.zero_grad()
+        torch.manual_seed(seed)
+        loss = (call(x) if inside else penalty(x, call)) if compiled else penalty(x)
+        between = torch.rand(2)
+        loss.backward()
+        return [loss.detach(), between, *(p.grad for p in model.parameters()), *(b.clone() for b in model.buffers()), torch.get_rng_state()]
+
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    for seed in (0, 0, 1):
+        for mine, theirs in zip(outcome(True, seed), outcome(False, seed)):
+            assert (mine is None) == (theirs is None)
+            if theirs is not None:
+                torch.testing.assert_close(mine, theirs)
+    assert fresh.cache_info(call)["segments"] >= 1
