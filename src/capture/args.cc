@@ -8,6 +8,7 @@
 #include "capture/gradients.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
+#include "graph/arguments.h"
 
 namespace framejit::capture {
 
@@ -464,12 +465,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     if (!value || tensor::Classify(value.get()) != tensor::Class::kNumpyArray) return Adopt(value.release());
   }
   if (!torch && !cupy) {  // NumPy's functions hand CuPy's arrays to CuPy
-    auto look = [&](auto& self, const Arg& a) -> void {
-      cupy |= a.is(Arg::Kind::kTensor) && meta(a.t).device.kind == DeviceKind::kCuda;
-      for (const Arg& x : a.items) self(self, x);
-    };
-    for (const Arg& a : call.args) look(look, a);
-    for (const auto& [name, a] : call.kwargs) look(look, a);
+    EachTensor(call, [&](TraceId t) { cupy |= meta(t).device.kind == DeviceKind::kCuda; });
   }
   if (!torch &&
       (numpy_number_ || numpy_integer_))  // a value and not a tensor here, but one whose type counts for NumPy

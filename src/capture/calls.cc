@@ -1,6 +1,8 @@
 // Calls: Python functions run as captured frames, framework functions become graph nodes, classes are instantiated step
 // by step (so that __new__ and __init__ are captured), C functions run for real when a table says what they may do.
 
+#include <absl/container/fixed_array.h>
+
 #include "capture/builtins.h"
 #include "capture/compiled_function.h"
 #include "capture/modes.h"
@@ -66,22 +68,14 @@ bool NotForC(Session& s, PyObject* o) {
 }
 
 struct Vector {  // an argument vector with room in front
-  static constexpr Py_ssize_t kSmall = 14;
-  PyObject* small[kSmall];
-  std::vector<PyObject*> large;
-  PyObject** at = small;
-  Vector(PyObject* first, PyObject* const* args, Py_ssize_t total) {
-    if (total + 2 > kSmall) {
-      large.resize(total + 2);
-      at = large.data();
-    }
-    PyObject** to = at;
+  absl::FixedArray<PyObject*, 14> all;
+  Vector(PyObject* first, PyObject* const* args, Py_ssize_t total) : all(total + 2) {
+    PyObject** to = all.data();
     *to++ = nullptr;
     if (first) *to++ = first;
     std::copy(args, args + total, to);
   }
-  Vector(const Vector&) = delete;
-  PyObject** data() { return at + 1; }
+  PyObject** data() { return all.data() + 1; }
 };
 
 Py_ssize_t KwCount(PyObject* kwnames) {

@@ -11,6 +11,7 @@
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "diag/diag.h"
+#include "graph/arguments.h"
 #include "surface/layout.h"
 
 namespace framejit::capture {
@@ -18,13 +19,6 @@ namespace {
 
 constexpr char kCountOf[] = "framejit._functions.count_of";
 constexpr size_t kMostSizes = 1024;  // of one graph
-
-const Arg* Get(const Call& call, size_t position, std::string_view name) {
-  if (position < call.args.size()) return &call.args[position];
-  for (const auto& [key, a] : call.kwargs)
-    if (key == name) return &a;
-  return nullptr;
-}
 
 bool IsTrue(const Arg* a) {
   return a && a->is(Arg::Kind::kBool) && a->b;
@@ -154,7 +148,7 @@ bool Session::AsIndices(Call& call) {
   auto is_tensor = [&](size_t i) { return call.args.size() > i && call.args[i].is(Arg::Kind::kTensor); };
   if (!is_tensor(0)) return false;
   const bool where = last == "where" && call.args.size() == 1 && call.kwargs.empty();
-  const bool tuple = last == "nonzero" && IsTrue(Get(call, 1, "as_tuple"));
+  const bool tuple = last == "nonzero" && IsTrue(GivenArg(call, 1, {"as_tuple"}));
   if (where || tuple) {
     if (meta(call.args[0].t).sizes.empty()) return false;
     call.results = IndicesOf(call, call.args[0].t);
@@ -256,7 +250,7 @@ std::optional<Inferred> Session::InferNumpyByData(Call& call, const std::vector<
   const std::string_view name = LastOf(call.callee);
   const bool method = call.callee.starts_with("numpy.ndarray.");
   auto array = [&](size_t position, std::string_view keyword) -> const TensorMeta* {
-    const Arg* a = Get(call, position, keyword);
+    const Arg* a = GivenArg(call, position, {keyword});
     return a && a->is(Arg::Kind::kTensor) && !operands.at(a->t).sizes.empty() ? &operands[a->t] : nullptr;
   };
   for (const TensorMeta& m : operands)
@@ -342,9 +336,9 @@ std::optional<Inferred> Session::InferNumpyByData(Call& call, const std::vector<
     return out;
   }
   if (name == "bincount") {
-    const Arg* weights = Get(call, 1, "weights");
+    const Arg* weights = GivenArg(call, 1, {"weights"});
     if (!x || x->sizes.size() != 1 || !IsInteger(x->dtype)) return {};
-    const Arg* least = Get(call, 2, "minlength");
+    const Arg* least = GivenArg(call, 2, {"minlength"});
     const DType sum = weights && !weights->is_none() ? DType::kFloat64 : DType::kInt64;
     if (least && least->is(Arg::Kind::kInt) && !(least->i == shape::Int(0))) {
       add(sum, {least->i});  // as a rule; where there are more, the run ends there
@@ -356,21 +350,21 @@ std::optional<Inferred> Session::InferNumpyByData(Call& call, const std::vector<
     return out;
   }
   if (name == "unique") {
-    const Arg* axis = Get(call, 4, "axis");
+    const Arg* axis = GivenArg(call, 4, {"axis"});
     if (!x || (axis && !axis->is_none())) return {};
     for (const char* other : {"equal_nan", "sorted"})
-      if (Get(call, ~size_t{0}, other)) return {};
+      if (GivenArg(call, ~size_t{0}, {other})) return {};
     auto n = fresh(x);
     if (!n) return {};
     add(x->dtype, {*n});
-    if (IsTrue(Get(call, 1, "return_index"))) add(DType::kInt64, {*n});
-    if (IsTrue(Get(call, 2, "return_inverse"))) add(DType::kInt64, x->sizes);
-    if (IsTrue(Get(call, 3, "return_counts"))) add(DType::kInt64, {*n});
+    if (IsTrue(GivenArg(call, 1, {"return_index"}))) add(DType::kInt64, {*n});
+    if (IsTrue(GivenArg(call, 2, {"return_inverse"}))) add(DType::kInt64, x->sizes);
+    if (IsTrue(GivenArg(call, 3, {"return_counts"}))) add(DType::kInt64, {*n});
     if (out.metas.size() > 1) items();
     return out;
   }
   if (name == "repeat") {
-    const Arg *repeats = Get(call, 1, "repeats"), *axis = Get(call, 2, "axis");
+    const Arg *repeats = GivenArg(call, 1, {"repeats"}), *axis = GivenArg(call, 2, {"axis"});
     if (!x || !repeats || !repeats->is(Arg::Kind::kTensor) || (axis && !axis->is_none())) return {};
     auto n = fresh(nullptr);
     if (!n) return {};
@@ -384,7 +378,7 @@ std::optional<Inferred> Session::InferNumpyByData(Call& call, const std::vector<
 std::optional<Inferred> Session::InferByData(Call& call, const std::vector<TensorMeta>& operands) {
   if (call.callee.starts_with("numpy.")) return InferNumpyByData(call, operands);
   const std::string_view name = LastOf(call.callee);
-  const Arg* first = Get(call, 0, "input");
+  const Arg* first = GivenArg(call, 0, {"input"});
   if (!first || !first->is(Arg::Kind::kTensor)) return {};
   const TensorMeta& x = operands.at(first->t);
   if (x.device.kind == DeviceKind::kMeta || x.framework != Framework::kTorch) return {};
@@ -413,7 +407,7 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
     return d >= 0 && d < rank ? std::optional<int>(d) : std::nullopt;
   };
   if (name == "nonzero" || name == "argwhere") {
-    if (x.sizes.empty() || IsTrue(Get(call, 1, "as_tuple"))) return {};
+    if (x.sizes.empty() || IsTrue(GivenArg(call, 1, {"as_tuple"}))) return {};
     auto n = NewDataSize(0, 0, &numel);
     if (!n) return {};
     add(DType::kInt64, {*n, shape::Int(rank)}, shape::Ints{shape::Int(1), *n});
@@ -434,7 +428,7 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
     return out;
   }
   if (name == "bincount") {
-    if (Get(call, 1, "weights") && !Get(call, 1, "weights")->is_none()) return {};
+    if (GivenArg(call, 1, {"weights"}) && !GivenArg(call, 1, {"weights"})->is_none()) return {};
     auto n = NewDataSize(0, 0, nullptr);
     if (!n) return {};
     add(DType::kInt64, {*n});
@@ -449,8 +443,8 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
     return out;
   }
   if (name == "repeat_interleave") {
-    const Arg *repeats = Get(call, 1, "repeats"), *dim = Get(call, 2, "dim");
-    if (Get(call, 3, "output_size") && !Get(call, 3, "output_size")->is_none()) return {};
+    const Arg *repeats = GivenArg(call, 1, {"repeats"}), *dim = GivenArg(call, 2, {"dim"});
+    if (GivenArg(call, 3, {"output_size"}) && !GivenArg(call, 3, {"output_size"})->is_none()) return {};
     if (repeats && !repeats->is(Arg::Kind::kTensor)) return {};
     if (!repeats || !dim || dim->is_none()) {
       auto n = NewDataSize(0, 0, nullptr);
@@ -467,7 +461,7 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
     return out;
   }
   if (name == "unique_dim") {
-    if (axis(Get(call, 1, "dim")) != 0 || rank > 2) return {};  // elsewhere the result is not row by row
+    if (axis(GivenArg(call, 1, {"dim"})) != 0 || rank > 2) return {};  // elsewhere the result is not row by row
     auto n = NewDataSize(0, 0, &x.sizes[0]);
     if (!n) return {};
     shape::Ints sizes = x.sizes;
@@ -479,10 +473,10 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
   }
   if (name == "_unique2" || name == "unique_consecutive" || name == "_unique") {
     const bool consecutive = name == "unique_consecutive";
-    const Arg* dim = consecutive ? Get(call, 3, "dim") : nullptr;
+    const Arg* dim = consecutive ? GivenArg(call, 3, {"dim"}) : nullptr;
     if (dim && !dim->is_none()) return {};
-    const bool inverse = IsTrue(Get(call, consecutive ? 1 : 2, "return_inverse"));
-    const bool counts = IsTrue(Get(call, consecutive ? 2 : 3, "return_counts"));
+    const bool inverse = IsTrue(GivenArg(call, consecutive ? 1 : 2, {"return_inverse"}));
+    const bool counts = IsTrue(GivenArg(call, consecutive ? 2 : 3, {"return_counts"}));
     auto n = NewDataSize(0, 0, &numel);
     if (!n) return {};
     add(x.dtype, {*n});

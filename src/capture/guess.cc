@@ -9,6 +9,7 @@
 #include "capture/session.h"
 #include "capture/training.h"
 #include "diag/diag.h"
+#include "graph/arguments.h"
 #include "tensor/undo.h"
 
 namespace framejit::capture {
@@ -26,14 +27,16 @@ Ref Ask(PyObject* tensor, bool truth) {
 }
 
 // Those that sizes are read from, too.
-void EachTensor(const Trace& trace, const Arg& a, const std::function<void(TraceId)>& f) {
-  if (a.is(Arg::Kind::kTensor)) f(a.t);
-  if (a.is(Arg::Kind::kInt))
+template <typename F>
+void EachTensorRead(const Trace& trace, const Call& call, F&& f) {
+  EachArg(call, [&](const Arg& a) {
+    if (a.is(Arg::Kind::kTensor)) f(a.t);
+    if (!a.is(Arg::Kind::kInt)) return;
     a.i.ForEachSymbol([&](uint32_t id) {
       for (const Trace::DataSymbol& d : trace.data_symbols)
         if (d.symbol == id) f(d.tensor);
     });
-  for (const Arg& x : a.items) EachTensor(trace, x, f);
+  });
 }
 
 // The calls that t is made by; all of them, where some write what others have made or draw random numbers.
@@ -46,8 +49,7 @@ Trace WhatLeadsTo(const Trace& trace, TraceId t) {
   std::vector<Call> calls;
   for (auto c = trace.calls.rbegin(); c != trace.calls.rend(); ++c) {
     if (std::none_of(c->results.begin(), c->results.end(), [&](TraceId r) { return needed[r]; })) continue;
-    for (const Arg& a : c->args) EachTensor(trace, a, [&](TraceId o) { needed[o] = true; });
-    for (auto& [name, a] : c->kwargs) EachTensor(trace, a, [&](TraceId o) { needed[o] = true; });
+    EachTensorRead(trace, *c, [&](TraceId o) { needed[o] = true; });
     calls.push_back(*c);
   }
   std::reverse(calls.begin(), calls.end());

@@ -1,4 +1,6 @@
 // Running segments.
+#include <absl/container/fixed_array.h>
+
 #include <algorithm>
 #include <bit>
 #include <optional>
@@ -93,43 +95,24 @@ int Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
 int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   missed = false;
   if (guessed_wrong) return 0;
-  constexpr int kInline = 256;
-  PyObject* inputs_small[kInline];
-  int64_t symbols_small[kInline];
-  std::vector<PyObject*> inputs_large;
-  PyObject** inputs = inputs_small;
-  if (num_inputs > kInline) {
-    inputs_large.resize(num_inputs);
-    inputs = inputs_large.data();
-  }
-  std::vector<int64_t> symbols_large;
-  int64_t* symbols = symbols_small;
-  if (num_symbols > kInline) {
-    symbols_large.resize(num_symbols);
-    symbols = symbols_large.data();
-  }
+  absl::FixedArray<PyObject*, 256> inputs(num_inputs);
+  absl::FixedArray<int64_t, 256> symbols(num_symbols);
   // Hooks on saved tensors (torch.utils.checkpoint) count what the program itself saves, and raise when they have
   // enough.
   if (trace_runner && tensor::SavedTensorHooks()) return 0;
-  if (!guards->Check(slots_in, inputs, symbols)) return 0;
+  if (!guards->Check(slots_in, inputs.data(), symbols.data())) return 0;
   if (left) return kLeft;
   if (failures >= kFailures && ++passed % kRetry) {
     PyErr_SetString(PyExc_RuntimeError, "framejit: failed before");
     return -1;
   }
-  for (const FloatOp& op : float_ops) symbols[op.result] = std::bit_cast<int64_t>(op.Eval(symbols));
+  for (const FloatOp& op : float_ops) symbols[op.result] = std::bit_cast<int64_t>(op.Eval(symbols.data()));
   size_t n = recipe.outputs.size();
-  PyObject* out_small[16] = {};
-  std::vector<PyObject*> out_large;
-  PyObject** out = out_small;
-  if (n > 16) {
-    out_large.resize(n);
-    out = out_large.data();
-  }
+  absl::FixedArray<PyObject*, 16> out(n, nullptr);
   std::optional<SuspendScope> off;
   if (frame) off.emplace();  // the hot path has nothing to suspend
   tensor::AutocastOff plain;
-  if (int r = Run(inputs, symbols, out)) {
+  if (int r = Run(inputs.data(), symbols.data(), out.data())) {
     missed = r == 1;
     return missed ? 0 : r;
   }
@@ -142,7 +125,8 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   }
   std::vector<Ref> held, values;
   for (size_t i = 0; i < n; ++i) held.emplace_back(out[i]);
-  if (recipe.Build(inputs + num_tensor_inputs, out, symbols, num_symbols, &values) < 0) return changes ? -2 : -1;
+  if (recipe.Build(inputs.data() + num_tensor_inputs, out.data(), symbols.data(), num_symbols, &values) < 0)
+    return changes ? -2 : -1;
   for (const Store& st : stores) {
     PyObject* d = values[st.dict].get();
     int bad = st.value >= 0 ? PyDict_SetItem(d, values[st.key].get(), values[st.value].get())

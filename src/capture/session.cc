@@ -8,6 +8,7 @@
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "graph/arguments.h"
 #include "tensor/autograd.h"
 
 namespace framejit::capture {
@@ -180,12 +181,9 @@ Session::Session(FjFrame* root, CaptureOptions options)
         SuspendScope off;
         Call now = call;  // sizes decide nothing here
         std::vector<TensorMeta> metas = operands;
-        std::function<void(Arg&)> fix = [&](Arg& a) {
+        EachArg(now, [&](Arg& a) {
           if (a.is(Arg::Kind::kInt)) a.i = a.i.Eval(env_.hints());
-          for (Arg& x : a.items) fix(x);
-        };
-        for (Arg& a : now.args) fix(a);
-        for (auto& [name, a] : now.kwargs) fix(a);
+        });
         for (TensorMeta& m : metas)
           for (shape::Ints* all : {&m.sizes, &m.strides})
             for (shape::Int& i : *all) i = i.Eval(env_.hints());

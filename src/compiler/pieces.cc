@@ -7,6 +7,7 @@
 #include <map>
 
 #include "diag/diag.h"
+#include "graph/arguments.h"
 #include "runtime/pieces.h"
 
 namespace framejit::compiler {
@@ -117,11 +118,6 @@ class Cutter {
     for (Int e : v) at = std::max(at, ReadyAt(e));
     return at;
   }
-  int ReadyAt(const Arg& a) const {
-    int at = a.is(Arg::Kind::kInt) ? ReadyAt(a.i) : 0;
-    for (const Arg& x : a.items) at = std::max(at, ReadyAt(x));
-    return at;
-  }
 
   // The first part in which a value can be made (of a cut's results: be read).
   void Earliest() {
@@ -132,8 +128,9 @@ class Cutter {
       int at = 0;
       for (ValueId o : n.operands) at = std::max(at, stage_[o]);
       if (n.op == Op::kExtern) {
-        for (const Arg& a : n.attrs.call->args) at = std::max(at, ReadyAt(a));
-        for (const auto& [name, a] : n.attrs.call->kwargs) at = std::max(at, ReadyAt(a));
+        EachArg(std::as_const(*n.attrs.call), [&](const Arg& a) {
+          if (a.is(Arg::Kind::kInt)) at = std::max(at, ReadyAt(a.i));
+        });
       }
       const ValueId call = CutOf(v);
       if (call == v) {

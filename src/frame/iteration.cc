@@ -1,5 +1,5 @@
 // Iteration and unpacking.
-#include <vector>
+#include <absl/container/fixed_array.h>
 
 #include "frame/machine.h"
 
@@ -8,10 +8,8 @@ namespace {
 
 Flow Unpack(Machine& m, int before, int after) {
   int n = before + (after < 0 ? 0 : after + 1);
-  PyObject* few[8];
-  std::vector<PyObject*> many(n > 8 ? n : 0);
-  PyObject** items = n > 8 ? many.data() : few;
-  if (m.sem.Unpack(m.Top(), before, after, items) < 0) return Flow::kError;
+  absl::FixedArray<PyObject*, 8> items(n);
+  if (m.sem.Unpack(m.Top(), before, after, items.data()) < 0) return Flow::kError;
   m.Drop();
   while (n > 0) m.Push(items[--n]);  // the first item ends on top
   return Flow::kNext;

@@ -3,6 +3,8 @@
 // small graph allocates nothing but its outputs. Contexts are passed on through one atomic slot, with a locked list
 // behind it for concurrent and nested runs.
 
+#include <absl/container/fixed_array.h>
+
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -46,13 +48,7 @@ class PlanExecutable : public Executable {
            std::span<Buffer> outputs) override {
     FRAMEJIT_CHECK(inputs.size() == plan_.inputs.size() && outputs.size() == plan_.outputs.size());
     const size_t num_symbols = plan_.symbol_sources.size();
-    int64_t few[16];
-    std::vector<int64_t> many;
-    int64_t* symbols = few;
-    if (num_symbols > std::size(few)) {
-      many.resize(num_symbols);
-      symbols = many.data();
-    }
+    absl::FixedArray<int64_t, 16> symbols(num_symbols);
     for (size_t i = 0; i < num_symbols; ++i) {
       const auto& source = plan_.symbol_sources[i];
       if (source.input < 0)
@@ -62,7 +58,7 @@ class PlanExecutable : public Executable {
       else
         symbols[i] = inputs[source.input].sizes[source.dim];
     }
-    const Lease lease(*this, {symbols, num_symbols});
+    const Lease lease(*this, symbols);
     if (lease.context->instance->bad_index) throw StatusRaised{kBadIndex};
     RunState(plan_, index_, gpu_, host, outputs, lease.context).Run(inputs);
   }

@@ -1,6 +1,8 @@
 // A run from its inputs to its outputs: kernels, the memory of outputs, what is written to inputs at the end.
 #include "runtime/run_state.h"
 
+#include <absl/container/fixed_array.h>
+
 #include <algorithm>
 
 #include "diag/diag.h"
@@ -260,9 +262,7 @@ void RunState::RunStep(size_t i) {
       break;
     default: {
       if (plan_.watch) raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);  // libraries clear it
-      Buffer few[4];
-      std::vector<Buffer> many(step.operands.size() > std::size(few) ? step.operands.size() : 0);
-      std::span<Buffer> operands(many.empty() ? few : many.data(), step.operands.size());
+      absl::FixedArray<Buffer, 4> operands(step.operands.size());
       for (size_t k = 0; k < operands.size(); ++k) operands[k] = c_->buffers[step.operands[k]];
       Buffer& out = c_->buffers[step.results[0]];
       if (step.kind == Step::Kind::kNode) {

@@ -64,7 +64,7 @@ static bool IsOneOfSeveral(std::string_view callee) {
 
 bool Lowering::Impl::WantsGrad(const Call& call) {
   bool any = false;
-  ForEachTensor(call, [&](TraceId t) { any |= meta(t).requires_grad; });
+  EachTensor(call, [&](TraceId t) { any |= meta(t).requires_grad; });
   return any && call.mode.grad && !call.mode.inference;
 }
 
@@ -88,7 +88,7 @@ void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg struct
     }
     if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
       written.insert(objects[call.args[0].t].root);  // x[...] = v
-    ForEachTensor(call, [&](TraceId t) {
+    EachTensor(call, [&](TraceId t) {
       if (!written.contains(objects[t].root) && (keeps.operands || !IsFloat(meta(t).dtype)))
         kept.insert(objects[t].root);
     });
@@ -100,7 +100,7 @@ void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg struct
 void Lowering::Impl::Cast(Call& call) {
   const Autocast cast = std::exchange(call.mode.autocast, Autocast{});
   int device = -1;
-  ForEachTensor(call, [&](TraceId t) {
+  EachTensor(call, [&](TraceId t) {
     const DeviceKind kind = meta(t).device.kind;
     const int d = kind == DeviceKind::kCpu ? 0 : kind == DeviceKind::kCuda ? 1 : -1;
     if (d > device && cast.on[d]) device = d;  // a 0-d CPU tensor may stand beside a GPU tensor
@@ -115,7 +115,7 @@ void Lowering::Impl::Cast(Call& call) {
     return m.device.kind == kind && IsFloat(m.dtype) && m.dtype != DType::kFloat64;
   };
   bool any = false, wide = false, odd = false;
-  ForEachTensor(call, [&](TraceId t) {
+  EachTensor(call, [&](TraceId t) {
     if (!eligible(t)) return;
     any = true;
     wide |= meta(t).dtype == DType::kFloat32;
@@ -125,8 +125,7 @@ void Lowering::Impl::Cast(Call& call) {
   if (rule == CastRule::kRefused) throw Decline(call.callee + " under autocast");
   if (rule == CastRule::kPromote && odd) throw Decline(call.callee + " under autocast of other types");
   const DType to = rule == CastRule::kLower || (rule == CastRule::kPromote && !wide) ? lower : DType::kFloat32;
-  std::function<void(Arg&)> change = [&](Arg& a) {
-    for (Arg& i : a.items) change(i);
+  EachArg(call, [&](Arg& a) {
     if (!a.is(Arg::Kind::kTensor) || !eligible(a.t) || meta(a.t).dtype == to) return;
     const TensorMeta& m = meta(a.t);
     const bool keep = cast.cache && to == lower && m.dtype == DType::kFloat32 && m.requires_grad && m.is_parameter &&
@@ -148,23 +147,18 @@ void Lowering::Impl::Cast(Call& call) {
     Apply(made);
     if (keep) casts.emplace(a.t, made.result.t);
     a.t = made.result.t;
-  };
-  for (Arg& a : call.args) change(a);
-  for (auto& [name, a] : call.kwargs) change(a);
+  });
 }
 
 // A float that the narrowest dtype at hand cannot hold: many calls of torch raise then, others give infinities.
 bool Lowering::Impl::NumberTooLarge(const Call& call) {
   double largest = 0, limit = DBL_MAX;
   bool tensors = false;
-  std::function<void(const Arg&)> look = [&](const Arg& a) {
+  EachArg(std::as_const(call), [&](const Arg& a) {
     if (a.is(Arg::Kind::kFloat) && std::isfinite(a.f)) largest = std::max(largest, std::abs(a.f));
-    for (const Arg& i : a.items) look(i);
-  };
-  for (const Arg& a : call.args) look(a);
-  for (const auto& [name, a] : call.kwargs) look(a);
+  });
   if (largest <= LargestFloat(DType::kFloat16)) return false;
-  ForEachTensor(call, [&](TraceId t) {
+  EachTensor(call, [&](TraceId t) {
     tensors = true;
     if (IsFloat(meta(t).dtype)) limit = std::min(limit, LargestFloat(meta(t).dtype));
   });
@@ -183,7 +177,7 @@ void Lowering::Impl::Apply(Call& call) {
   std::optional<Device> device;
   const Framework framework = FrameworkOf(call.callee);
   bool foreign = false;
-  ForEachTensor(call, [&](TraceId t) {
+  EachTensor(call, [&](TraceId t) {
     const TensorMeta& m = meta(t);
     if (Hidden(t)) throw Decline("a tensor that a custom function kept");
     foreign |= m.framework != framework;
@@ -261,7 +255,7 @@ void Lowering::Impl::Into(Call& call, const Arg& out, bool computable) {
 
 bool Lowering::Impl::OnCupy(const Call& call) {
   bool gpu = OfCupy(call.callee);
-  ForEachTensor(call, [&](TraceId t) {
+  EachTensor(call, [&](TraceId t) {
     gpu |= meta(t).framework == Framework::kNumpy && meta(t).device.kind == DeviceKind::kCuda;
   });
   return gpu;
@@ -272,7 +266,7 @@ Device Lowering::Impl::CupyDevice(const Call& call) {
   std::optional<Device> device;
   bool numbers = false;
   bool integers = false;
-  ForEachTensor(call, [&](TraceId t) {
+  EachTensor(call, [&](TraceId t) {
     device = meta(t).device;
     integers |= !IsFloat(meta(t).dtype);
   });
@@ -368,7 +362,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
   std::optional<Device> operand_device;
   bool tracked_operand = false;
   const bool cupy = OnCupy(call);
-  ForEachTensor(call, [&](TraceId t) {
+  EachTensor(call, [&](TraceId t) {
     operand_device = meta(t).device;
     tracked_operand |= meta(t).requires_grad || meta(objects[t].root).requires_grad;
   });
@@ -537,7 +531,7 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
       m.calls.insert(m.calls.begin(), s.trace.tensors[at].view_call);
     for (int c : m.calls) {
       int tensors = 0;
-      s.ForEachTensor(s.trace.calls[c], [&](TraceId) { ++tensors; });
+      EachTensor(s.trace.calls[c], [&](TraceId) { ++tensors; });
       if (tensors > 1 && s.unusable.empty())
         s.unusable = s.trace.calls[c].callee + ": a view that needs more than its base";
     }

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "graph/arguments.h"
 #include "surface/rows.h"
 
 namespace framejit::surface {
@@ -162,7 +163,7 @@ struct Lowering::Impl {
   // torch refuses operands that overlap the target in part: it knows where they lie.
   void RefuseShared(const Call& call, TraceId target) {
     if (!call.callee.starts_with("torch")) return;
-    ForEachTensor(call, [&](TraceId t) {
+    EachTensor(call, [&](TraceId t) {
       if (t != target && objects[t].root == objects[target].root)
         throw Decline("an operand shares memory with the target of an in-place operation");
     });
@@ -213,15 +214,6 @@ struct Lowering::Impl {
     const TensorMeta& m = meta(t);
     if (n.op != Op::kInput && n.strides.empty() && !IsContiguous(env(), m)) n.strides = PreserveFormat(env(), m);
     return v;
-  }
-
-  void ForEachTensor(const Arg& a, const std::function<void(TraceId)>& f) {
-    if (a.is(Arg::Kind::kTensor)) f(a.t);
-    for (const Arg& i : a.items) ForEachTensor(i, f);
-  }
-  void ForEachTensor(const Call& c, const std::function<void(TraceId)>& f) {
-    for (const Arg& a : c.args) ForEachTensor(a, f);
-    for (const auto& [name, a] : c.kwargs) ForEachTensor(a, f);
   }
 
   void Apply(Call& call);

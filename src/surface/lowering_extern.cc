@@ -58,16 +58,12 @@ std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std
 
 // Its tensors become positions among `ids`.
 static void Number(Call& request, std::vector<TraceId>* ids) {
-  std::function<void(Arg&)> number = [&](Arg& a) {
-    if (a.is(Arg::Kind::kTensor)) {
-      auto it = std::find(ids->begin(), ids->end(), a.t);
-      if (it == ids->end()) it = ids->insert(ids->end(), a.t);
-      a.t = static_cast<TraceId>(it - ids->begin());
-    }
-    for (Arg& i : a.items) number(i);
-  };
-  for (Arg& a : request.args) number(a);
-  for (auto& [k, a] : request.kwargs) number(a);
+  EachArg(request, [&](Arg& a) {
+    if (!a.is(Arg::Kind::kTensor)) return;
+    auto it = std::find(ids->begin(), ids->end(), a.t);
+    if (it == ids->end()) it = ids->insert(ids->end(), a.t);
+    a.t = static_cast<TraceId>(it - ids->begin());
+  });
 }
 
 // A framework kernel inside the graph. In-place callees run as their functional namesake, then write.
@@ -164,7 +160,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     return;
   }
   bool tracked_operand = false;
-  ForEachTensor(call, [&](TraceId t) { tracked_operand |= meta(t).requires_grad; });
+  EachTensor(call, [&](TraceId t) { tracked_operand |= meta(t).requires_grad; });
   for (size_t i = 0; i < types.size(); ++i)
     if (tracked_operand && !nothing && !(*metas)[i].requires_grad && IsFloat(types[i].dtype))
       values[i] = builder.Barrier(values[i]);
@@ -193,11 +189,9 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     trace.tensors[id].view_call = static_cast<int>(trace.calls.size());
   }
   Arg structure = request->result;
-  std::function<void(Arg&)> rename = [&](Arg& a) {
+  EachArg(structure, [&](Arg& a) {
     if (a.is(Arg::Kind::kTensor)) a.t = results.at(a.t);
-    for (Arg& i : a.items) rename(i);
-  };
-  rename(structure);
+  });
   if (structure.is_none()) {
     if (results.size() != 1) throw Decline("unknown result structure of " + call.callee);
     structure = Arg::Tensor(results[0]);
@@ -211,7 +205,7 @@ void Lowering::Impl::Written(Call& call, const Arg* out) {
   const Arg target = out ? *out : call.args.empty() ? Arg::None() : call.args[0];
   if (!target.is(Arg::Kind::kTensor)) throw Decline(call.callee + " writes to what is no array");
   bool cpu = true;
-  ForEachTensor(call, [&](TraceId t) {
+  EachTensor(call, [&](TraceId t) {
     cpu &= meta(t).framework == Framework::kNumpy && meta(t).device.kind == DeviceKind::kCpu;
   });
   if (!cpu) throw Decline(call.callee + " of arrays of another library");

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "graph/arguments.h"
 #include "rules/decompose.h"
 #include "runtime/cuda/driver.h"
 #include "surface/views.h"
@@ -199,14 +200,11 @@ Outs TensorOf(Scope& s) {
     attrs.axes = {0};
     return s.b.Add(Op::kCat, parts, attrs);
   };
-  std::function<void(const Arg&)> scan = [&](const Arg& a) {
-    if (a.is_number()) {
-      t = PromoteTypes(t, NumberDType(s, a));
-      any = true;
-    }
-    for (const Arg& i : a.items) scan(i);
-  };
-  scan(s.arg(0));
+  EachArg(s.arg(0), [&](const Arg& a) {
+    if (!a.is_number()) return;
+    t = PromoteTypes(t, NumberDType(s, a));
+    any = true;
+  });
   if (!any) {
     if (s.arg(0).is_number() || !s.arg(0).items.empty()) Scope::Skip();
     return Filled(s, Arg::Int(0), s.dtype(1).value_or(s.default_float()), {Int(0)});

@@ -1,8 +1,11 @@
 // Runs an Executable on Python tensors. The hot path, once per call of a compiled function: fill buffers from the
 // inputs' fields, run, wrap what came out. Small graphs keep the GIL; long ones give it up, holding references to all
 // they read.
+#include <absl/container/fixed_array.h>
+
 #include <cstring>
 
+#include "graph/arguments.h"
 #include "tensor/autograd.h"
 #include "tensor/cupy_api.h"
 #include "tensor/numpy_api.h"
@@ -19,26 +22,6 @@ namespace {
 constexpr int kMaxRank = 16;
 constexpr size_t kFew = 32;                     // inputs, outputs: on the stack up to here
 constexpr int64_t kReleaseGilFrom = 256 << 10;  // bytes of input
-
-void CollectTensors(const Arg& a, const std::function<void(TraceId)>& f) {
-  if (a.is(Arg::Kind::kTensor)) f(a.t);
-  for (const Arg& x : a.items) CollectTensors(x, f);
-}
-
-template <class T, size_t N>
-class Scratch {  // N on the stack, more on the heap
- public:
-  explicit Scratch(size_t n) {
-    if (n > N) heap_.resize(n);
-    data_ = n > N ? heap_.data() : reinterpret_cast<T*>(few_);
-  }
-  T* get() { return data_; }
-
- private:
-  alignas(T) char few_[N * sizeof(T)];
-  std::vector<T> heap_;
-  T* data_;
-};
 
 class Runner : public GraphRunner {
  public:
@@ -99,46 +82,45 @@ class Runner : public GraphRunner {
   int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, std::vector<Ref>* taken) {
     std::optional<ModeSwitch> mode;  // the segment may have entered inference mode itself
     if (inference_) mode.emplace().Set({false, true});
-    Scratch<Buffer, kFew> in(num_inputs_), out(num_graph_outputs_);
-    Scratch<int64_t, 64> strides(any_arrays_ ? num_inputs_ * kMaxRank : 0);
+    absl::FixedArray<Buffer, kFew> in(num_inputs_), out(num_graph_outputs_);
+    absl::FixedArray<int64_t, 64> strides(any_arrays_ ? num_inputs_ * kMaxRank : 0);
     int64_t bytes = 0;
     for (size_t i = 0; i < num_inputs_; ++i) {
-      Buffer* b = new (&in.get()[i]) Buffer;
-      if (!(array_input_[i] ? FillNumpy(inputs[i], b, strides.get() + i * kMaxRank, &bytes)
+      Buffer* b = &in[i];
+      if (!(array_input_[i] ? FillNumpy(inputs[i], b, strides.data() + i * kMaxRank, &bytes)
                             : FillTorch(inputs[i], b, &bytes)))
         return -1;
       if (torch_ && array_input_[i]) b->handle = nullptr;  // torch's host takes the memory
     }
     for (int w : written_)  // a copy-on-write storage (torch._lazy_clone) becomes its own when it is asked for a
                             // writable address
-      if (!array_input_[w]) bound_torch->get_data_ptr(&in.get()[w].handle, &in.get()[w].data);
-    for (size_t i = 0; i < num_graph_outputs_; ++i) new (&out.get()[i]) Buffer;
-    Scratch<int64_t, 16> scalars(scalars_.size());
-    for (size_t i = 0; i < scalars_.size(); ++i) scalars.get()[i] = symbols[scalars_[i]];
+      if (!array_input_[w]) bound_torch->get_data_ptr(&in[w].handle, &in[w].data);
+    absl::FixedArray<int64_t, 16> scalars(scalars_.size());
+    for (size_t i = 0; i < scalars_.size(); ++i) scalars[i] = symbols[scalars_[i]];
 
     std::optional<ArrayOutputs> arrays;
     if (!wants_array_.empty())
-      arrays.emplace(ArrayOutputs{out.get(), &wants_array_, std::vector<Ref>(num_graph_outputs_)});
+      arrays.emplace(ArrayOutputs{out.data(), &wants_array_, std::vector<Ref>(num_graph_outputs_)});
     const Ref before(hook_ ? hook_->Before() : nullptr);
     if (int r = RunExecutable(
-            inputs, {in.get(), num_inputs_}, {scalars.get(), scalars_.size()}, {out.get(), num_graph_outputs_},
+            inputs, in, scalars, out,
             {&steps_, symbols, bytes >= kReleaseGilFrom && !has_externs_, taken, arrays ? &*arrays : nullptr}))
       return r;
 
     // From here on the writes that the executable does are done; what can still fail is making Python objects.
-    Scratch<PyObject*, kFew> made(num_graph_outputs_);
+    absl::FixedArray<PyObject*, kFew> made(num_graph_outputs_);
     bool ok = true;
     for (size_t i = 0; i < num_graph_outputs_; ++i) {
-      made.get()[i] = Wrap(out.get()[i], i, arrays ? arrays->made[i].release() : nullptr);
-      ok = ok && made.get()[i];
+      made[i] = Wrap(out[i], i, arrays ? arrays->made[i].release() : nullptr);
+      ok = ok && made[i];
     }
     for (int w : written_)
       if (!array_input_[w]) BumpVersion(inputs[w]);
     auto output = [&](size_t n) {
       const OutputPlan& p = plans_[n];
-      return p.kind == OutputPlan::kGraphOutput ? Py_NewRef(made.get()[p.index])
+      return p.kind == OutputPlan::kGraphOutput ? Py_NewRef(made[p.index])
              : p.kind == OutputPlan::kInput     ? Py_NewRef(inputs[p.index])
-                                                : Replay(replays_[n], p, inputs, made.get(), symbols);
+                                                : Replay(replays_[n], p, inputs, made.data(), symbols);
     };
     for (size_t k = 0; ok && k < check_.outputs.size(); ++k) {
       Ref value(output(check_.outputs[k]));
@@ -146,10 +128,10 @@ class Runner : public GraphRunner {
     }
     bool raised = false;
     for (size_t w = 0; ok && w < check_.writes.size(); ++w) {
-      ok = Overwrite(inputs[check_.writes[w].first], made.get()[check_.writes[w].second]);
+      ok = Overwrite(inputs[check_.writes[w].first], made[check_.writes[w].second]);
       raised = !ok;
     }
-    raised = raised || (hook_ && ok && hook_->Attach(inputs, made.get(), symbols, before.get()) < 0);
+    raised = raised || (hook_ && ok && hook_->Attach(inputs, made.data(), symbols, before.get()) < 0);
     ok = ok && !raised;
     size_t n = 0;
     for (; ok && n < plans_.size(); ++n) {
@@ -159,7 +141,7 @@ class Runner : public GraphRunner {
     if (!ok) {
       for (size_t i = 0; i < n; ++i) Py_CLEAR(outputs[i]);
     }
-    for (size_t i = 0; i < num_graph_outputs_; ++i) Py_XDECREF(made.get()[i]);
+    for (size_t i = 0; i < num_graph_outputs_; ++i) Py_XDECREF(made[i]);
     return ok ? 0 : raised || !written_.empty() ? -2 : -1;
   }
 
@@ -212,8 +194,7 @@ class Runner : public GraphRunner {
           else
             r.base_slot = slot_of(id);  // the only thing that is neither made here nor an input
         };
-        for (const Arg& a : call.args) CollectTensors(a, need);
-        for (auto& [name, a] : call.kwargs) CollectTensors(a, need);
+        EachTensor(call, need);
         for (TraceId id : call.results) made[id] = true;
         r.steps.emplace_back();
         if (!r.steps.back().Init(call, constants, slot_of)) return false;
@@ -373,22 +354,21 @@ class Runner : public GraphRunner {
 
   PyObject* Replay(const ReplayPlan& r, const OutputPlan& p, PyObject* const* inputs, PyObject* const* made,
                    const int64_t* symbols) {
-    Scratch<PyObject*, 16> slots(r.num_slots);
-    std::fill_n(slots.get(), r.num_slots, nullptr);
-    for (auto [slot, input] : r.inputs) slots.get()[slot] = Py_NewRef(inputs[input]);
-    if (r.base_slot >= 0) slots.get()[r.base_slot] = Py_NewRef(made[p.index]);
+    absl::FixedArray<PyObject*, 16> slots(r.num_slots, nullptr);
+    for (auto [slot, input] : r.inputs) slots[slot] = Py_NewRef(inputs[input]);
+    if (r.base_slot >= 0) slots[r.base_slot] = Py_NewRef(made[p.index]);
     bool ok = true;
     {
       std::optional<ModeSwitch> modes;
       if (torch_) modes.emplace();
       for (const CallStep& s : r.steps) {
         if (modes) modes->Set(s.mode);
-        ok = ok && s.Run(slots.get(), symbols) == 0;
+        ok = ok && s.Run(slots.data(), symbols) == 0;
       }
     }
-    PyObject* result = ok ? Py_XNewRef(slots.get()[r.result]) : nullptr;
+    PyObject* result = ok ? Py_XNewRef(slots[r.result]) : nullptr;
     if (ok && !result) PyErr_SetString(PyExc_SystemError, "framejit: a replayed view was never made");
-    for (int i = 0; i < r.num_slots; ++i) Py_XDECREF(slots.get()[i]);
+    for (int i = 0; i < r.num_slots; ++i) Py_XDECREF(slots[i]);
     return result;
   }
 

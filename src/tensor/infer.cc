@@ -6,37 +6,29 @@
 #include <cstring>
 #include <functional>
 
+#include "graph/arguments.h"
+
 namespace framejit::tensor {
 
 namespace {
-
-void VisitTensors(Arg& a, const std::function<void(Arg&)>& f) {
-  if (a.is(Arg::Kind::kTensor)) f(a);
-  for (Arg& x : a.items) VisitTensors(x, f);
-}
 
 // Tensor arguments get their operand's number: operands come one per appearance, or one per distinct tensor in order.
 bool NumberOperands(Call& call, size_t operands) {
   std::vector<TraceId> distinct;
   size_t appearances = 0;
-  auto visit = [&](auto& f) {
-    for (Arg& a : call.args) VisitTensors(a, f);
-    for (auto& [name, a] : call.kwargs) VisitTensors(a, f);
-  };
-  std::function<void(Arg&)> count = [&](Arg& a) {
+  EachTensor(call, [&](TraceId t) {
     ++appearances;
-    if (std::find(distinct.begin(), distinct.end(), a.t) == distinct.end()) distinct.push_back(a.t);
-  };
-  visit(count);
+    if (std::find(distinct.begin(), distinct.end(), t) == distinct.end()) distinct.push_back(t);
+  });
   if (operands != appearances && operands != distinct.size()) return false;
   bool by_appearance = operands == appearances;
   size_t next = 0;
-  std::function<void(Arg&)> number = [&](Arg& a) {
+  EachArg(call, [&](Arg& a) {
+    if (!a.is(Arg::Kind::kTensor)) return;
     size_t first = std::find(distinct.begin(), distinct.end(), a.t) - distinct.begin();
     a.t = static_cast<TraceId>(by_appearance ? next : first);
     ++next;
-  };
-  visit(number);
+  });
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <span>
 
+#include "graph/arguments.h"
 #include "tensor/infer.h"
 
 namespace framejit::tensor {
@@ -205,11 +206,7 @@ bool ShapesDecide(const Call& call, PyObject* callee, const std::vector<TensorMe
   if (last == "__get__") return call.callee.ends_with(".real.__get__") || call.callee.ends_with(".imag.__get__");
   if (metas.empty() && Among(kOfNumbers, last)) return true;
   if (!Among(kShapeOnly, last)) return last == "outer" && call.callee.starts_with("numpy.");
-  auto given = [&](size_t position, std::string_view name) -> const Arg* {
-    for (const auto& [key, a] : call.kwargs)
-      if (key == name) return &a;
-    return position < call.args.size() ? &call.args[position] : nullptr;
-  };
+  auto given = [&](size_t position, std::string_view name) { return GivenArg(call, position, {name}); };
   if (last == "where") return call.args.size() + call.kwargs.size() != 1;
   // What says how often, or where, is data if it is an array.
   if (last == "repeat" || last == "insert" || last == "delete") {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <numeric>
 
+#include "graph/arguments.h"
 #include "tensor/tensor.h"
 
 namespace framejit::tensor {
@@ -15,13 +16,11 @@ using shape::Ints;
 
 constexpr int kQuestions = 3;
 
-void VisitInts(Arg& a, const std::function<void(Int&)>& f) {
-  if (a.is(Arg::Kind::kInt)) f(a.i);
-  for (Arg& x : a.items) VisitInts(x, f);
-}
-void VisitInts(Call& call, const std::function<void(Int&)>& f) {
-  for (Arg& a : call.args) VisitInts(a, f);
-  for (auto& [name, a] : call.kwargs) VisitInts(a, f);
+template <typename T, typename F>
+void EachInt(T& at, F&& f) {
+  EachArg(at, [&](Arg& a) {
+    if (a.is(Arg::Kind::kInt)) f(a.i);
+  });
 }
 
 class Fitter {
@@ -76,7 +75,7 @@ std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>&
     for (Int& s : m.strides) s = simple(s);
   }
   Call simplified = call;
-  VisitInts(simplified, [&](Int& i) { sizes.push_back(i = simple(i)); });
+  EachInt(simplified, [&](Int& i) { sizes.push_back(i = simple(i)); });
 
   // What the program sees now, and two other sets of numbers: none is 0 or 1, and no two symbols are equal in all.
   std::vector<std::vector<int64_t>> values;
@@ -100,7 +99,7 @@ std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>&
       for (Int& s : m.strides) s = Int(s.Eval(v));
     }
     answered = simplified;
-    VisitInts(answered, [&](Int& i) { i = Int(i.Eval(v)); });
+    EachInt(answered, [&](Int& i) { i = Int(i.Eval(v)); });
     auto answer = InferByFramework(answered, concrete, constants, why, true);
     if (!answer) return std::nullopt;
     answers.push_back(std::move(*answer));

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "diag/diag.h"
+#include "graph/arguments.h"
 #include "runtime/cuda/driver.h"
 #include "surface/rows.h"
 #include "tensor/infer.h"
@@ -296,12 +297,7 @@ bool SmallAndPlain(const Call& call, const Inference& in, int64_t most) {
     if (!(m.device == in.metas[0].device) || m.device.kind == DeviceKind::kMeta) return false;
   }
   bool device = false;
-  std::function<void(const Arg&)> look = [&](const Arg& a) {
-    device |= a.is(Arg::Kind::kDevice);
-    for (const Arg& x : a.items) look(x);
-  };
-  for (const Arg& a : call.args) look(a);
-  for (auto& [name, a] : call.kwargs) look(a);
+  EachArg(call, [&](const Arg& a) { device |= a.is(Arg::Kind::kDevice); });
   return !in.metas.empty() && !device && numel <= most;
 }
 

@@ -1,7 +1,10 @@
 // Replays a captured trace with the framework, call by call. Slots hold the tensors by TraceId; inputs are borrowed by
 // taking a reference for the run; a temporary is dropped after its last use, as the user's own program would do.
+#include <absl/container/fixed_array.h>
+
 #include <algorithm>
 
+#include "graph/arguments.h"
 #include "tensor/call_step.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"
@@ -9,11 +12,6 @@
 namespace framejit::tensor {
 
 namespace {
-
-void CollectTensors(const Arg& a, const std::function<void(TraceId)>& f) {
-  if (a.is(Arg::Kind::kTensor)) f(a.t);
-  for (const Arg& x : a.items) CollectTensors(x, f);
-}
 
 class Runner : public TraceRunner {
  public:
@@ -35,8 +33,7 @@ class Runner : public TraceRunner {
     std::vector<int> last(num_slots_, -1);
     for (size_t i = 0; i < trace.calls.size(); ++i) {
       auto use = [&](TraceId id) { last[id] = static_cast<int>(i); };
-      for (const Arg& a : trace.calls[i].args) CollectTensors(a, use);
-      for (auto& [name, a] : trace.calls[i].kwargs) CollectTensors(a, use);
+      EachTensor(trace.calls[i], use);
       for (TraceId id : trace.calls[i].results) use(id);
     }
     for (TraceId id : inputs_) last[id] = -1;
@@ -60,15 +57,7 @@ class Runner : public TraceRunner {
   }
 
   int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, int* failed_call) override {
-    constexpr size_t kFew = 64;
-    PyObject* few[kFew];
-    std::vector<PyObject*> many;
-    PyObject** slots = few;
-    if (num_slots_ > kFew) {
-      many.resize(num_slots_);
-      slots = many.data();
-    }
-    std::fill_n(slots, num_slots_, nullptr);
+    absl::FixedArray<PyObject*, 64> slots(num_slots_, nullptr);
     for (size_t i = 0; i < inputs_.size(); ++i) slots[inputs_[i]] = Py_NewRef(inputs[i]);
     int status = 0;
     {
@@ -80,7 +69,7 @@ class Runner : public TraceRunner {
       for (size_t i = 0; i < steps_.size(); ++i) {
         const CallStep& s = steps_[i];
         if (modes) modes->Set(s.mode);
-        if (s.Run(slots, symbols) < 0) {
+        if (s.Run(slots.data(), symbols) < 0) {
           if (failed_call) *failed_call = static_cast<int>(i);
           status = -1;
           break;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "graph/arguments.h"
 #include "surface/rows.h"
 #include "tensor/call_step.h"
 #include "tensor/torch_api.h"
@@ -10,13 +11,6 @@
 namespace framejit::tensor {
 
 namespace {
-
-const Arg* Argument(const Call& c, size_t position, std::initializer_list<std::string_view> names) {
-  if (position < c.args.size()) return &c.args[position];
-  for (auto& [name, a] : c.kwargs)
-    if (std::find(names.begin(), names.end(), name) != names.end()) return &a;
-  return nullptr;
-}
 
 bool IsOff(const Arg* a) {
   return a && ((a->is(Arg::Kind::kBool) && !a->b) || (a->is(Arg::Kind::kFloat) && a->f == 0) ||
@@ -27,10 +21,10 @@ bool IsOff(const Arg* a) {
 bool Draws(const Call& c) {
   const bool torch = c.callee.starts_with("torch");
   auto has = [&](const char* part) { return torch && c.callee.find(part) != std::string::npos; };
-  if (has("dropout")) return !IsOff(Argument(c, 1, {"p"})) && !IsOff(Argument(c, 2, {"train", "training"}));
+  if (has("dropout")) return !IsOff(GivenArg(c, 1, {"p"})) && !IsOff(GivenArg(c, 2, {"train", "training"}));
   if (surface::IsRandom(c.callee)) return true;
   if (has("scaled_dot_product_attention")) {
-    const Arg* p = Argument(c, 4, {"dropout_p"});
+    const Arg* p = GivenArg(c, 4, {"dropout_p"});
     return p && !IsOff(p);
   }
   if (has("lstm") || has("gru") || has("rnn"))
