@@ -71,7 +71,7 @@ Outs LayerNorm(Scope& s) {  // (input, normalized_shape, weight, bias, eps, cudn
 Outs RmsNorm(Scope& s) {  // (input, normalized_shape, weight, eps)
   Operand x = s.tensor(0);
   DType t = x.meta->dtype;
-  if (!IsFloat(t) || LikesChannelsLast(s.env, *x.meta)) Scope::Skip();
+  if (!IsFloat(t) || LikesChannelsLast(s.env, *x.meta) || IsEmpty(s.env, x.meta->sizes)) Scope::Skip();
   if (s.has(2) && s.tensor(2).meta->dtype != t) Scope::Skip();
   double eps = s.has(3)                            ? s.number(3)
                : ComputeType(t) == DType::kFloat64 ? std::numeric_limits<double>::epsilon()

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -13,8 +14,12 @@ DType SumType(const Scope& s, DType t) {
 }
 
 void RefuseFew(Scope& s, const Operand& x, const std::vector<int64_t>& axes, double correction) {
-  shape::Int count = 1;
-  for (int64_t d : axes) count = count * x.meta->sizes[d];
+  shape::Int count = 1, results = 1;
+  for (int d = 0; d < x.rank(); ++d) {
+    shape::Int& product = std::find(axes.begin(), axes.end(), d) != axes.end() ? count : results;
+    product = product * x.meta->sizes[d];
+  }
+  if (s.torch() && s.env.Eq(results, 0)) count = 1;  // as torch counts
   if (!s.env.Lt(static_cast<int64_t>(std::floor(correction)), count)) Scope::Fail("no degrees of freedom: it warns");
 }
 
