@@ -3,6 +3,7 @@ uses for its own references; dtype, shape and strides exactly; a refused input m
 
 import os
 import pathlib
+import warnings
 
 import pytest
 
@@ -77,6 +78,67 @@ def test_operator(fresh, info):
             assert facts(got) == facts(expected), where
             for mine, theirs in zip(tensors(got), tensors(expected)):
                 torch.testing.assert_close(mine, theirs, equal_nan=True, msg=lambda m, where=where: f"{where}: {m}")
+
+
+ALL = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int32, torch.int64, torch.bool, torch.complex64]
+CLOSE = {torch.float16: (2e-3, 1e-3), torch.bfloat16: (1.6e-2, 1e-2), torch.float32: (1.3e-5, 1e-5), torch.float64: (1e-9, 1e-9), torch.complex64: (1.3e-5, 1e-5)}
+# Sums of products and of many terms that cancel each other: how often eager rounds in between is its kernel's affair.
+CANCELS = {"baddbmm", "nn.functional.multilabel_soft_margin_loss"}
+
+
+def told(fn, sample):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result, error = run(fn, sample)
+    return result, error, [(w.category, str(w.message), w.filename, w.lineno) for w in caught]
+
+
+def compare(fresh, info, dtypes, most=None):
+    """How many samples there were; each of them must have run compiled."""
+    count = 0
+    for dtype in dtypes:
+        if dtype not in info.supported_dtypes("cpu"):
+            continue
+        for number, sample in enumerate(info.sample_inputs("cpu", dtype)):
+            if number == most:
+                break
+
+            def call(*args, **kwargs):
+                return info.op(*args, **kwargs)
+
+            fresh.reset()
+            compiled = fresh.compile(call)
+            with torch.no_grad():
+                run(call, sample)  # what torch says once is said
+                expected, refused, warned = told(call, sample)
+                got, error, warns = told(compiled, sample)
+            where = f"{info.name} {dtype} sample {number}: {sample}"
+            assert type(error) is type(refused), f"{where}: {error!r} instead of {refused!r}"
+            assert facts(got) == facts(expected), where
+            assert warns == warned, where
+            assert compiled.cache_info()["segments"], where
+            count += 1
+            for mine, theirs in zip(tensors(got), tensors(expected)):
+                rtol, atol = CLOSE.get(theirs.dtype, (0, 0))
+                if info.name in CANCELS and theirs.itemsize == 2:
+                    rtol = atol = 5e-2
+                torch.testing.assert_close(mine, theirs, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m, where=where: f"{where}: {m}")
+    return count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("info", operators())
+def test_every_sample(fresh, info):
+    assert compare(fresh, info, ALL) or not set(ALL) & set(info.supported_dtypes("cpu"))
+
+
+SOME = ("add", "sub", "div", "floor_divide", "xlogy", "var", "std", "sum", "softmax", "nn.functional.gelu", "nn.functional.layer_norm", "where", "cumsum",
+        "matmul", "index_select", "nn.functional.rms_norm")  # fmt: skip
+
+
+@pytest.mark.parametrize("info", [p for p in operators() if p.values[0].name in SOME])
+def test_some_samples(fresh, info):
+    assert compare(fresh, info, (torch.float32, torch.bfloat16, torch.int64), most=2) >= 4
 
 
 def leaves(value):
