@@ -19,7 +19,7 @@ void RefuseFew(Scope& s, const Operand& x, const std::vector<int64_t>& axes, dou
     shape::Int& product = std::find(axes.begin(), axes.end(), d) != axes.end() ? count : results;
     product = product * x.meta->sizes[d];
   }
-  if (s.torch() && s.env.Eq(results, 0)) count = 1;  // as torch counts
+  if (s.torch() && s.env.Eq(results, 0)) count = 0;  // as torch counts
   if (!s.env.Lt(static_cast<int64_t>(std::floor(correction)), count)) Scope::Fail("no degrees of freedom: it warns");
 }
 

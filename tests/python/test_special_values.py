@@ -202,7 +202,7 @@ def test_reductions_of_edges(fresh, dtype):
 
 
 def test_no_degrees_of_freedom(fresh):
-    """Counted as torch counts: of no results at all there is one number each."""
+    """Counted as torch counts: of no results at all there is no number each."""
     for f in (lambda x: x.var(1), lambda x: x.std(), lambda x: x.std(0), lambda x: x.var(1, correction=0)):
         for shape in ((0, 3), (3, 0), (1, 1), (2, 1), (2, 3)):
             x = torch.ones(shape)
