@@ -28,6 +28,12 @@ bool IsScalarSubclass(PyObject* o) {
          layout == &PyComplex_Type;
 }
 
+// In the order in which the program goes through them, which an OrderedDict keeps apart from its dict.
+Ref KeysOf(PyObject* dict) {
+  Ref it(PyODict_Check(dict) ? PyODict_Type.tp_iter(dict) : nullptr);
+  return Ref(it ? PySequence_List(it.get()) : PyErr_Occurred() ? nullptr : PyDict_Keys(dict));
+}
+
 // A value of an enumeration that pybind11 made.
 bool IsBoundEnum(PyObject* o) {
   auto* type = reinterpret_cast<PyObject*>(Py_TYPE(o));
@@ -183,9 +189,10 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     const Source* s = outside ? g->source : nullptr;
     if (outside && !g->contents_noted) {
       guard::Row row{guard::Kind::kKeys, s};
-      row.object = PyDict_Keys(o);
+      Ref keys = KeysOf(o);
+      if (!keys) return false;
+      row.object = keys.get();
       row.here = true;
-      Ref keys(row.object);
       guards_->Add(std::move(row));
     }
     PyObject *k, *v;
@@ -383,10 +390,10 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   if (!copy) return nullptr;
   Ref held(copy);
   if (PyDict_Check(o)) {
-    PyObject *k, *v;
-    Py_ssize_t pos = 0;
-    while (PyDict_Next(o, &pos, &k, &v)) {
-      PyObject* c = child(v);
+    Ref keys = KeysOf(o);
+    for (Py_ssize_t i = 0; keys && i < PyList_GET_SIZE(keys.get()); ++i) {
+      PyObject *k = PyList_GET_ITEM(keys.get(), i), *v = PyDict_GetItemWithError(o, k);
+      PyObject* c = v ? child(v) : nullptr;
       if (!c) return nullptr;
       differs |= c != v;
       if ((PyODict_Check(copy) ? PyODict_SetItem(copy, k, c) : PyDict_SetItem(copy, k, c)) < 0) return nullptr;

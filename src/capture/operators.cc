@@ -132,11 +132,17 @@ int CaptureSemantics::Is(PyObject* a, PyObject* b) {
   return 0;
 }
 
+bool CaptureSemantics::Catches(PyObject* classes) {
+  if (PyType_Check(classes)) return s_.NoteType(reinterpret_cast<PyTypeObject*>(classes));
+  return s_.NoteContents(classes);
+}
+
 int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
   static PyObject* contains_name = PyUnicode_InternFromString("__contains__");
   RESOLVE_INT(container);
   RESOLVE_INT(value);
   if (IsTensor(container)) {  // (container == value).any()
+    if (!AsEver(s_, container, "__contains__")) return -1;
     const bool number = IsPrimitive(value) && (PyLong_Check(value) || PyFloat_Check(value));
     Ref same(number || IsTensor(value) ? TensorCompare(s_, container, value, Py_EQ) : nullptr);
     if (PyErr_Occurred()) return -1;
@@ -318,18 +324,31 @@ PyObject* CaptureSemantics::Import(PyObject* name, PyObject* globals, PyObject* 
                                    PyObject* level) {
   RESOLVE(fromlist);
   RESOLVE(level);
-  Ref modules(Borrow(PyImport_GetModuleDict()));
+  static PyObject* const import_name = PyUnicode_InternFromString("__import__");
+  PyObject *modules = PyImport_GetModuleDict(), *builtins = PyEval_GetBuiltins();
+  const Source* all = s_.guards().Const(modules);
+  bool found;
+  Ref import(s_.ReadDictItem(builtins, s_.guards().Const(builtins), import_name, &found));
+  if (s_.broken() || PyErr_Occurred()) return nullptr;
+  if (!import || !PyCFunction_Check(import.get())) return s_.Break(BreakId::kImport, "builtins.__import__");
   Ref lv(PyNumber_Index(level));
   if (lv && PyLong_AsLong(lv.get()) == 0) {
-    PyObject* loaded = PyDict_GetItemWithError(modules.get(), name);
-    if (!loaded) return PyErr_Occurred() ? nullptr : s_.Break(BreakId::kImport, PyUnicode_AsUTF8(name));
+    Ref loaded(s_.ReadDictItem(modules, all, name, &found));
+    if (s_.broken() || PyErr_Occurred()) return nullptr;
+    if (!found) return s_.Break(BreakId::kImport, PyUnicode_AsUTF8(name));
   }
   // Everything is loaded: importing again only finds it (a missing submodule would run code; its parent is then
   // absent).
-  PyObject* m = frame::Semantics::Import(name, globals, locals, fromlist, level);
+  Ref m(frame::Semantics::Import(name, globals, locals, fromlist, level));
   if (!m) return nullptr;
-  s_.SourceOf(m);
-  return m;
+  Ref own(PyModule_Check(m.get()) ? PyModule_GetNameObject(m.get()) : nullptr);  // the package, or found from another
+  if (!own) PyErr_Clear();
+  if (own && PyDict_GetItemWithError(modules, own.get()) == m.get()) {
+    Ref again(s_.ReadDictItem(modules, all, own.get(), &found));
+    if (!again) return nullptr;
+  }
+  s_.SourceOf(m.get());
+  return m.release();
 }
 
 int CaptureSemantics::Send(PyObject* receiver, PyObject* value, PyObject** result) {
@@ -340,7 +359,10 @@ int CaptureSemantics::Send(PyObject* receiver, PyObject* value, PyObject** resul
 }
 
 PyObject* CaptureSemantics::ImportFrom(PyObject* module, PyObject* name) {
-  return LoadAttr(module, name);
+  PyObject* v = LoadAttr(module, name);
+  // A submodule that is loaded, or an ImportError: CPython says which.
+  if (!v && !s_.broken() && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
+  return v;
 }
 
 PyObject* CaptureSemantics::LoadGlobal(PyObject* globals, PyObject* builtins, PyObject* name) {

@@ -52,7 +52,7 @@ constexpr const char* kInvert = "__invert__";
 
 int TBool(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
-  if (!s) return -1;
+  if (!s || !AsEver(*s, a, "__bool__")) return -1;
   if (auto known = s->lowering().KnownTruth(AsTensor(a)->id)) return *known;
   if (Ref guess(s->GuessValue(AsTensor(a)->id, true)); guess) return guess.get() == Py_True;
   s->Break(BreakId::kTensorBool);
@@ -60,7 +60,7 @@ int TBool(PyObject* a) {
 }
 PyObject* TInt(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
-  if (!s) return nullptr;
+  if (!s || !AsEver(*s, a, "__int__")) return nullptr;
   Ref guess(s->ItemOf(AsTensor(a)->id, false));
   return guess ? PyNumber_Long(guess.get()) : s->Break(BreakId::kTensorItem);
 }
@@ -74,7 +74,7 @@ PyObject* TRepr(PyObject* a) {
 }
 Py_ssize_t TLen(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
-  if (!s) return -1;
+  if (!s || !AsEver(*s, a, "__len__")) return -1;
   const TensorMeta& m = s->meta(AsTensor(a)->id);
   if (m.sizes.empty()) {
     s->Break(BreakId::kFrameworkError, "len() of a 0-d tensor");

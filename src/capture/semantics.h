@@ -22,6 +22,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* Unary(int kind, PyObject* a) override;
   PyObject* Compare(PyObject* a, PyObject* b, int op) override;
   int Is(PyObject* a, PyObject* b) override;
+  bool Catches(PyObject* classes) override;
   int Contains(PyObject* container, PyObject* value) override;
   int Truth(PyObject* a) override;
   PyObject* GetItem(PyObject* object, PyObject* key) override;

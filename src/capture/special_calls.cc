@@ -43,18 +43,20 @@ int SeePart(PyObject* o, void* arg) {
 }
 
 // isinstance and issubclass ask the metaclasses of all that they are given.
-bool NoteClassInfo(Session& s, PyObject* info, int depth = 0) {
+bool NoteClassInfo(Session& s, PyObject* info, bool tensor, int depth = 0) {
   if (depth > 100) return s.Break(BreakId::kUnknownOrigin, "classes nested more than 100 deep"), false;
   if (PyTuple_Check(info)) {
     if (!s.NoteContents(info)) return false;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(info); ++i)
-      if (!NoteClassInfo(s, PyTuple_GET_ITEM(info, i), depth + 1)) return false;
+      if (!NoteClassInfo(s, PyTuple_GET_ITEM(info, i), tensor, depth + 1)) return false;
     return true;
   }
   if (!strcmp(Py_TYPE(info)->tp_name, "types.UnionType")) {
     Ref parts(PyObject_GetAttrString(info, "__args__"));
-    return parts && NoteClassInfo(s, parts.get(), depth + 1);
+    return parts && NoteClassInfo(s, parts.get(), tensor, depth + 1);
   }
+  if (tensor && !strcmp(Py_TYPE(info)->tp_name, "torch.tensortype"))  // torch.FloatTensor looks at the tensor itself
+    return s.Break(BreakId::kTensorProtocol, "isinstance of a torch.FloatTensor or the like"), false;
   return s.NoteType(PyType_Check(info) ? reinterpret_cast<PyTypeObject*>(info) : Py_TYPE(info)) &&
          s.NoteType(Py_TYPE(info));
 }
@@ -302,13 +304,13 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
   }
   if (!strcmp(n, "isinstance") && nargs == 2) {
     if (!IsTensor(a[0])) s.NoteType(Py_TYPE(a[0]));
-    if (!NoteClassInfo(s, a[1])) return nullptr;
+    if (!NoteClassInfo(s, a[1], IsTensor(a[0]))) return nullptr;
     int r = PyObject_IsInstance(a[0], a[1]);
     return r < 0 ? nullptr : PyBool_FromLong(r);
   }
   if (!strcmp(n, "issubclass") && nargs == 2) {
     if (PyType_Check(a[0])) s.NoteType(reinterpret_cast<PyTypeObject*>(a[0]));
-    if (!NoteClassInfo(s, a[1])) return nullptr;
+    if (!NoteClassInfo(s, a[1], false)) return nullptr;
     int r = PyObject_IsSubclass(a[0], a[1]);
     return r < 0 ? nullptr : PyBool_FromLong(r);
   }

@@ -332,6 +332,7 @@ PyObject* TensorCompare(Session& s, PyObject* a, PyObject* b, int op) {
 }
 
 PyObject* TensorIter(Session& s, PyObject* proxy) {
+  if (!AsEver(s, proxy, "__iter__")) return nullptr;
   const TensorMeta& m = s.meta(AsTensor(proxy)->id);
   if (m.sizes.empty()) return s.Break(BreakId::kFrameworkError, "iteration over a 0-d tensor");
   int64_t n = s.env().Specialize(m.sizes[0]);

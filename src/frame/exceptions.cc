@@ -91,6 +91,7 @@ Flow PopExcept(Machine& m, const Instr&) {
 }
 
 Flow CheckExcMatch(Machine& m, const Instr&) {
+  if (!m.sem.Catches(m.Top())) return Flow::kError;
   if (!IsExceptionClasses(m.Top())) return Flow::kHandOver;
   return m.ReplaceBool(1, PyErr_GivenExceptionMatches(m.Top(2), m.Top()));
 }

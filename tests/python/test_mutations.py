@@ -578,6 +578,367 @@ TABLE = [
     ('class A(abc.ABC):\n @abc.abstractmethod\n def q(s): ...', [
         ('def f(x):\n try: A(); return x\n except TypeError: return x-1', 'A.__abstractmethods__=frozenset()', "A.__abstractmethods__=frozenset(['q'])"),
     ]),
+    ('class A: c=1\nclass B(A): pass\nb=B()', [
+        ('super(B,b).c', 'A.c=4', 'A.c=1'),
+    ]),
+    ("class A: pass\nclass B(A):\n def m(s): return getattr(super(),'c',1)\nb=B()", [
+        ('b.m()', 'A.c=4', 'del A.c'),
+    ]),
+    ("class A:\n def __getattr__(s,n):\n  if n=='q': return 3\n  raise AttributeError(n)\na=A()", [
+        ("getattr(a,'q'), getattr(a,'z',5)", 'A.z=4', 'del A.z'),
+    ]),
+    ('class A:\n def __getattribute__(s,n):\n  return object.__getattribute__(s,n)\na=A()', [
+        ("getattr(a,'z',5)", 'a.z=4', 'del a.z'),
+    ]),
+    ("class A:\n def __init__(s): s._d={}\n def __getattr__(s,n):\n  try: return s.__dict__['_d'][n]\n  except KeyError: raise AttributeError(n)\na=A()", [
+        ("getattr(a,'z',5)", "a._d['z']=4", "del a._d['z']"),
+    ]),
+    ("class A:\n def __dir__(s): return ['a']\na=A()", [
+        ('sorted(dir(a))', "A.__dir__=lambda s:['b']", "A.__dir__=lambda s:['a']", BREAKS),
+    ]),
+    ("class A: __slots__=('a','b')\na=A();a.a=1", [
+        ('[getattr(a,s,None) for s in a.__slots__]', 'a.b=3', 'del a.b'),
+    ]),
+    ("class A: __slots__=('a','b')\nclass B(A): __slots__=('c',)\na=B();a.a=1", [
+        ("getattr(a,'c',0)+getattr(a,'b',0)+hasattr(a,'zz')", 'a.b=3;a.c=4', 'del a.b,a.c'),
+    ]),
+    ("class A: __slots__=('a',)\na=A()\nargs=lambda:(torch.ones(2),[a])", [
+        ("def f(x,l): return x+getattr(l[0],'a',1)", 'a.a=4', 'del a.a'),
+    ]),
+    ('@dataclasses.dataclass\nclass D:\n a:int=1\n b:list=dataclasses.field(default_factory=list)\nd=D()', [
+        ('len(d.b)+D().a', 'd.b.append(1)', 'd.b.pop()'),
+    ]),
+    ('@dataclasses.dataclass\nclass D:\n a:int=1\nd=D()', [
+        ('D().a', 'D.__init__.__defaults__=(5,)', 'D.__init__.__defaults__=(1,)'),
+        ('d==D()', 'D.__eq__=lambda s,o:7', 'D.__eq__=lambda s,o:s.a==o.a'),
+        ('repr(d)', 'd.a=9', 'd.a=1', BREAKS),
+        ('[f.name for f in dataclasses.fields(d)]', "D.__dataclass_fields__['a'].name='q'", "D.__dataclass_fields__['a'].name='a'"),
+        ('dataclasses.is_dataclass(d)', 'sv=D.__dataclass_fields__;del D.__dataclass_fields__', 'D.__dataclass_fields__=sv'),
+        ('dataclasses.replace(d,a=3).a+d.a', 'd.a=9', 'd.a=1'),
+    ]),
+    ('@dataclasses.dataclass(frozen=True)\nclass D:\n a:int=1\nd=D()', [
+        ('hash(d)==hash(D())', "object.__setattr__(d,'a',4)", "object.__setattr__(d,'a',1)"),
+    ]),
+    ('@dataclasses.dataclass(frozen=True)\nclass D:\n a:int=1\nd=D()\nt={d:5}', [
+        ('t.get(D(1),0)', 't[D(1)]=7', 't[D(1)]=5'),
+    ]),
+    ('@dataclasses.dataclass(order=True)\nclass D:\n a:int=1\nd=D()', [
+        ('d<D(3)', 'd.a=9', 'd.a=1'),
+    ]),
+    ('class E(enum.IntEnum):\n A=1\n B=2', [
+        ('E.A+1, E(2).name, max(E), E.A<E.B', "E.B._name_='q'", "E.B._name_='B'"),
+    ]),
+    ('class E(enum.Flag):\n A=1\n B=2\ne=E.A', [
+        ('(e|E.B)==E(3), bool(e&E.B)', 'e=E.B', 'e=E.A'),
+    ]),
+    ("class E(str,enum.Enum):\n A='a'\n B='b'\ne=E.A", [
+        ("e=='a', e.value, f'{e.value}'", 'e=E.B', 'e=E.A'),
+    ]),
+    ('class E(enum.Enum):\n A=1\n B=2', [
+        ('E._value2member_map_.get(1).name', 'E._value2member_map_[1]=E.B', 'E._value2member_map_[1]=E.A'),
+        ("'A' in E.__members__, len(E.__members__)", "E._member_map_['C']=E.A", "del E._member_map_['C']"),
+        ('[m.value for m in E]', "E._member_names_.append('A')", 'E._member_names_.pop()'),
+    ]),
+    ("class E(enum.Enum):\n A=1\n def __str__(s): return 'x'", [
+        ("str(E.A), f'{E.A}'", "E.__str__=lambda s:'y'", "E.__str__=lambda s:'x'", BREAKS),
+    ]),
+    ('class W: v=1\nw=W();r=weakref.ref(w)', [
+        ('r() is None', 'del w;gc.collect()', 'w=W();r=weakref.ref(w)'),
+    ]),
+    ("class W: v=1\nd=weakref.WeakValueDictionary();w=W();d['a']=w", [
+        ("'a' in d, d.get('a') is None", 'del w;gc.collect()', "w=W();d['a']=w"),
+    ]),
+    ('class W: v=1\nd=weakref.WeakKeyDictionary();w=W();d[w]=2', [
+        ('d.get(w), d[w], len(d)', 'd[w]=5', 'd[w]=2', BREAKS),
+    ]),
+    ("import sys\nsys.modules['qq']=types.ModuleType('qq');sys.modules['qq'].v=1", [
+        ('def f(x):\n import qq\n return x+qq.v', "sys.modules['qq'].v=4", "sys.modules['qq'].v=1"),
+    ]),
+    ("import sys\nsys.modules['qq']=types.ModuleType('qq');sys.modules['qq'].v=1;n=types.ModuleType('qq');n.v=9;o=sys.modules['qq']", [
+        ('def f(x):\n import qq\n return x+qq.v', "sys.modules['qq']=n", "sys.modules['qq']=o"),
+        ('def f(x):\n from qq import v\n return x+v', "sys.modules['qq']=n", "sys.modules['qq']=o"),
+    ]),
+    ("import sys\nsys.modules['qq']=types.ModuleType('qq')\nsys.modules['qq'].v=1", [
+        ('def f(x):\n try: import qq\n except ImportError: return x-1\n return x+qq.v', "o=sys.modules['qq'];sys.modules['qq']=None", "sys.modules['qq']=o"),
+    ]),
+    ("import sys\nsys.modules['qq']=types.ModuleType('qq')", [
+        ('def f(x):\n try: from qq import v\n except AttributeError: return x-2\n except ImportError: return x-1\n return x+v', "sys.modules['qq'].v=4", "del sys.modules['qq'].v"),
+    ]),
+    ('', [
+        ('def f(x):\n try: import zzqq\n except ImportError: return x-1\n return x+zzqq.v', "sys.modules['zzqq']=types.SimpleNamespace(v=3)", "del sys.modules['zzqq']"),
+        ("def f(x):\n import importlib\n return x+len(importlib.import_module('json').__name__)", "sys.modules['json'].__name__='q'", "sys.modules['json'].__name__='json'"),
+        ("hasattr(np,'zzz')", 'np.zzz=1', 'del np.zzz'),
+        ("getattr(torch.backends,'zzz',None)", 'torch.backends.zzz=1', 'del torch.backends.zzz'),
+        ("torch.nn.functional.zzz(x) if hasattr(torch.nn.functional,'zzz') else x", 'torch.nn.functional.zzz=torch.neg', 'del torch.nn.functional.zzz'),
+        ("(lambda t: t.zzz() if hasattr(t,'zzz') else t)(x*2)", 'torch.Tensor.zzz=torch.neg', 'del torch.Tensor.zzz'),
+        ("hasattr(torch.Tensor,'zzz'), 'zzz' in dir(torch.Tensor)", 'torch.Tensor.zzz=1', 'del torch.Tensor.zzz', BREAKS),
+        ("hasattr(nn.Parameter,'zzz'), getattr(type(x),'zzz',0)", 'torch.Tensor.zzz=1', 'del torch.Tensor.zzz'),
+        ('x.numel(), x.size(0), x.dim()', 'on=torch.Tensor.numel;torch.Tensor.numel=lambda s:99', 'torch.Tensor.numel=on'),
+        ('len(x)', 'ol=torch.Tensor.__len__;torch.Tensor.__len__=lambda s:99', 'torch.Tensor.__len__=ol'),
+        ('[int(v) for v in x]', 'ol=torch.Tensor.__iter__;torch.Tensor.__iter__=lambda s:iter([torch.tensor(7)])', 'torch.Tensor.__iter__=ol', BREAKS),
+        ('1 if x.sum() else 2', 'ol=torch.Tensor.__bool__;torch.Tensor.__bool__=lambda s:False', 'torch.Tensor.__bool__=ol', BREAKS),
+        ('x.sum().item()', 'ol=torch.Tensor.item;torch.Tensor.item=lambda s:99', 'torch.Tensor.item=ol'),
+        ('x[0]', 'ol=torch.Tensor.__getitem__;torch.Tensor.__getitem__=lambda s,i:s*9', 'torch.Tensor.__getitem__=ol'),
+        ('-x, abs(x), x==1, x@x, 2**x, x//2', 'ol=torch.Tensor.__neg__;torch.Tensor.__neg__=lambda s:s*9', 'torch.Tensor.__neg__=ol'),
+        ('divmod(x,2)[0]', 'torch.Tensor.__divmod__=lambda s,o:(s*9,1)', 'del torch.Tensor.__divmod__', BREAKS),
+        ('1. in x', 'ol=torch.Tensor.__contains__;torch.Tensor.__contains__=lambda s,o:False', 'torch.Tensor.__contains__=ol', BREAKS),
+        ('x.shape[0]', 'torch.Tensor.shape=property(lambda s:(99,))', 'del torch.Tensor.shape'),
+        ('str(x.dtype), x.dtype', 'torch.Tensor.dtype=property(lambda s:torch.int8)', 'del torch.Tensor.dtype'),
+        ('isinstance(x,torch.FloatTensor), isinstance(x,(int,torch.Tensor)), torch.is_tensor(x)', 'ot=torch.is_tensor;torch.is_tensor=lambda a:7', 'torch.is_tensor=ot', BREAKS),
+        ('torch.is_floating_point(x), torch.numel(x)', 'ot=torch.numel;torch.numel=lambda a:7', 'torch.numel=ot'),
+        ('torch.add(x,1)', 'ot=torch.add;torch.add=lambda a,b:a*7', 'torch.add=ot'),
+        ('nn.functional.linear(x,torch.ones(2,2))', 'ot=nn.functional.linear;nn.functional.linear=lambda a,b:a*7', 'nn.functional.linear=ot'),
+        ('nn.functional.softmax(x,0)', 'ot=torch.Tensor.softmax;torch.Tensor.softmax=lambda s,*a,**k:s*7', 'torch.Tensor.softmax=ot'),
+        ('nn.functional.softplus(x), nn.functional.normalize(x,dim=0)', 'ot=torch.Tensor.norm;torch.Tensor.norm=lambda s,*a,**k:s*7', 'torch.Tensor.norm=ot'),
+    ]),
+    ('import builtins\noi=builtins.__import__', [
+        ('def f(x):\n import math\n return x+math.pi', "builtins.__import__=lambda n,*a:types.SimpleNamespace(pi=1) if n=='math' else oi(n,*a)", 'builtins.__import__=oi'),
+    ]),
+    ('import collections.abc\nclass K:\n def __len__(s): return 1\nk=K()', [
+        ('isinstance(k,collections.abc.Sized), isinstance(k,collections.abc.Sequence)', 'collections.abc.Sequence.register(K)', ''),
+    ]),
+    ('import numbers\nclass K: pass\nk=K()', [
+        ('isinstance(k,numbers.Number), isinstance(3,numbers.Number)', 'numbers.Number.register(K)', ''),
+    ]),
+    ('@functools.singledispatch\ndef h(a): return 1\nclass K: pass\nk=K()', [
+        ('h(k)', 'h.register(K,lambda a:5)', '', BREAKS),
+    ]),
+    ('class K:\n @functools.singledispatchmethod\n def m(s,a): return 1\nk=K()', [
+        ('k.m(3)', 'K.m.register(int,lambda s,a:5)', '', BREAKS),
+    ]),
+    ('class K:\n @functools.cached_property\n def p(s): return s.v*2\n v=2\nk=K();k.p', [
+        ('k.p', "k.__dict__['p']=9", "k.__dict__['p']=4"),
+    ]),
+    ('def deco(g):\n @functools.wraps(g)\n def w(*a): return g(*a)+w.k\n w.k=1\n return w\n@deco\ndef h(a): return a', [
+        ('h(1)', 'h.k=5', 'h.k=1'),
+    ]),
+    ('def h(a): return a', [
+        ('h.__get__(3)()', 'h.__code__=(lambda a:a+1).__code__', 'h.__code__=(lambda a:a).__code__'),
+    ]),
+    ('fs=[lambda a:a,lambda a:a*2]', [
+        ('sum(g(3) for g in fs)', 'fs[1]=lambda a:a*9', 'fs[1]=lambda a:a*2', BREAKS),
+    ]),
+    ("fs={'a':lambda a:a}", [
+        ("fs['a'](3)", "fs['a']=lambda a:a*9", "fs['a']=lambda a:a"),
+    ]),
+    ("reg={}\ndef r(n):\n def d(f): reg[n]=f; return f\n return d\n@r('a')\ndef h(a): return a", [
+        ("reg.get('b',h)(3)", "reg['b']=lambda a:a*9", "del reg['b']"),
+    ]),
+    ('reg=[]', [
+        ('bool(reg), len(reg), 1 if reg else 2', 'reg.append(1)', 'reg.pop()'),
+    ]),
+    ('s=set()', [
+        ('bool(s), len(s), 3 in s', 's.add(3)', 's.remove(3)'),
+    ]),
+    ('s=frozenset()', [
+        ('bool(s), len(s), 3 in s', 's=frozenset([3])', 's=frozenset()'),
+    ]),
+    ('t=(1,[2])', [
+        ('t[1][0], len(t[1])', 't[1].append(4)', 't[1].pop()'),
+    ]),
+    ("t=(1,{'a':{'b':[1]}})", [
+        ("t[1]['a']['b'][-1]", "t[1]['a']['b'].append(4)", "t[1]['a']['b'].pop()"),
+    ]),
+    ("b=b'ab'", [
+        ("b[0], len(b), b'a' in b", "b=b'cde'", "b=b'ab'"),
+    ]),
+    ("s='ab'", [
+        ("s[0], s.upper(), 'a' in s, s.encode()", "s='cde'", "s='ab'"),
+    ]),
+    ('c=1+2j', [
+        ('c.real, abs(c), c.conjugate()', 'c=3j', 'c=1+2j'),
+    ]),
+    ('sl=slice(0,1)', [
+        ('[1,2,3][sl], sl.stop', 'sl=slice(0,2)', 'sl=slice(0,1)'),
+    ]),
+    ('r=range(3)', [
+        ('list(r), r[1], len(r)', 'r=range(1,3)', 'r=range(3)', BREAKS),
+    ]),
+    ('d=torch.float32', [
+        ('x.to(d).dtype is d, torch.zeros(1,dtype=d)', 'd=torch.float64', 'd=torch.float32'),
+    ]),
+    ('m=nn.Linear(2,2)', [
+        ('m.training, m.weight.requires_grad, m.in_features', 'm.eval();m.weight.requires_grad_(False)', 'm.train();m.weight.requires_grad_(True)'),
+        ('m.extra_repr(), m._get_name()', 'm.in_features=9', 'm.in_features=2'),
+        ('[n for n,_ in m.named_parameters()]', "m.register_parameter('q',nn.Parameter(torch.ones(1)))", 'del m.q'),
+        ('sum(p.numel() for p in m.parameters())', "m.register_parameter('q',nn.Parameter(torch.ones(1)))", 'del m.q'),
+        ('sorted(m.state_dict())', "m.register_buffer('q',torch.ones(1))", 'del m.q'),
+    ]),
+    ('m=nn.Sequential(nn.ReLU(),nn.ReLU())', [
+        ('len(m), [type(a).__name__ for a in m]', 'm.append(nn.GELU())', 'del m[2]'),
+    ]),
+    ("m=nn.ModuleDict({'a':nn.ReLU()})", [
+        ("'b' in m, list(m.keys())", "m['b']=nn.GELU()", "del m['b']"),
+    ]),
+    ("m=nn.ParameterDict({'a':torch.ones(2)})", [
+        ("'b' in m, list(m.keys())", "m['b']=torch.ones(2)", "del m['b']"),
+    ]),
+    ('m=nn.BatchNorm1d(2)', [
+        ('[n for n,_ in m.named_buffers()], m.momentum', 'm.momentum=.5', 'm.momentum=.1'),
+    ]),
+    ('m=nn.Linear(2,2)\nm.requires_grad_(False)\nm.weight.data.fill_(1);m.bias.data.fill_(0)', [
+        ('m(x)', 'hh=m.register_forward_hook(lambda m,i,o:o*2)', 'hh.remove()'),
+        ('m(x)', 'hh=m.register_forward_pre_hook(lambda m,i:(i[0]*2,))', 'hh.remove()'),
+        ('m(x)', 'm.forward=lambda x:x*7', 'del m.forward'),
+        ('m(x)', 'of=nn.Linear.forward;nn.Linear.forward=lambda s,x:x*7', 'nn.Linear.forward=of'),
+        ('m(x)', 'oc=nn.Module.__call__;nn.Linear.__call__=lambda s,x:x*7', 'del nn.Linear.__call__'),
+        ('m(x)', 'import torch.nn.modules.module as mm;hh=mm.register_module_forward_hook(lambda m,i,o:o*2)', 'hh.remove()'),
+        ('m(x)', 'm.weight.data=torch.zeros(2,2)', 'm.weight.data=torch.ones(2,2)'),
+        ('m(x)', 'm.weight=nn.Parameter(torch.zeros(2,2),False)', 'm.weight=nn.Parameter(torch.ones(2,2),False)'),
+    ]),
+    ('m=nn.Dropout(0.)', [
+        ('m(x), m.p', 'm.p=.999999;m.eval()', 'm.p=0.;m.train()'),
+    ]),
+    ('P=torch.ones(2)', [
+        ('P.requires_grad, P.is_leaf, P.grad is None', 'P.requires_grad_()', 'P.requires_grad_(False)'),
+        ('P._version', 'P.add_(1)', '', BREAKS),
+    ]),
+    ('P=torch.ones(2,requires_grad=True)', [
+        ('P.grad is None', 'P.grad=torch.ones(2)', 'P.grad=None', BREAKS),
+    ]),
+    ('P=torch.ones(2)\nP._backward_hooks', [
+        ('P._backward_hooks is None', 'P.requires_grad_();hh=P.register_hook(lambda g:g)', 'hh.remove();P.requires_grad_(False);P._backward_hooks=None', BREAKS),
+    ]),
+    ('a=np.ones(2)\nargs=lambda:(a,)', [
+        ('x.flags.writeable, x.flags.c_contiguous', 'a.flags.writeable=False', 'a.flags.writeable=True', BREAKS),
+    ]),
+    ('a=np.ones(2)\nargs=lambda:(np.ones(2),)', [
+        ('a.shape, a.dtype.str, a.strides, a.size', "a=np.ones(3,'f4')", 'a=np.ones(2)'),
+    ]),
+    ('a=np.float64(2)\nargs=lambda:(np.ones(2),)', [
+        ('a.item(), float(a), a+1', 'a=np.float64(3)', 'a=np.float64(2)', BREAKS),
+    ]),
+    ('a=np.int32(2)', [
+        ('int(a), a.dtype.name, a.item()', 'a=np.int32(3)', 'a=np.int32(2)', BREAKS),
+    ]),
+    ("rec=np.zeros(2,dtype=[('a','f4')])", [
+        ('rec.dtype.names', "rec=np.zeros(2,dtype=[('b','f4')])", "rec=np.zeros(2,dtype=[('a','f4')])", BREAKS),
+    ]),
+    ('def mk():\n a=b=1\n def h(): return a+b\n return h\nh=mk()', [
+        ('h()', 'h.__closure__[1].cell_contents=6', 'h.__closure__[1].cell_contents=1'),
+    ]),
+    ('def mk(a):\n return lambda: a\nh=mk(1)', [
+        ('h()', 'h=mk(4)', 'h=mk(1)'),
+    ]),
+    ('def mk(a):\n def o():\n  def i(): return a\n  return i()\n def s(v):\n  nonlocal a;a=v\n return o,s\no,s=mk(1)', [
+        ('o()', 's(5)', 's(1)'),
+    ]),
+    ('class C:\n def __call__(s,a): return a+s.k\n k=1\nc=C()', [
+        ('c(1), list(map(c,[1,2]))', 'c.k=5', 'del c.k'),
+    ]),
+    ('class C:\n def __len__(s): return s.n\n n=2\nc=C()', [
+        ('len(c), bool(c)', 'c.n=0', 'c.n=2'),
+    ]),
+    ('class C:\n def __iter__(s): return iter(s.n)\n n=[1,2]\nc=C()', [
+        ('list(c), sum(c), max(c), [*c], 2 in c', 'c.n=[2,9]', 'c.n=[1,2]'),
+    ]),
+    ('class C:\n def __getitem__(s,i): return s.n[i]\n def __len__(s): return len(s.n)\n n=[1,2]\nc=C()', [
+        ('list(c), c[0], list(reversed(c))', 'c.n=[2,9]', 'c.n=[1,2]'),
+    ]),
+    ('class C:\n def __eq__(s,o): return s.n==o\n n=1\n __hash__=None\nc=C()', [
+        ('c==1, c!=1, c in [1], [1].count(c), [c].index(1) if c==1 else -1', 'c.n=2', 'c.n=1'),
+    ]),
+    ('class C:\n def __lt__(s,o): return s.n<o.n\n def __init__(s,n): s.n=n\na=C(1);b=C(2)', [
+        ('sorted([b,a])[0].n, max(a,b).n, min([a,b]).n', 'a.n=5', 'a.n=1'),
+    ]),
+    ('class C:\n def __index__(s): return s.n\n n=1\nc=C()', [
+        ("[1,2,3][c], list(range(c)), [0]*c, (1,2,3)[:c], 'abc'[c], operator.index(c), hex(c), x[c]", 'c.n=0', 'c.n=1', BREAKS),
+    ]),
+    ('class C:\n def __int__(s): return s.n\n def __float__(s): return s.n*1.\n n=1\nc=C()', [
+        ('int(c), float(c), math.sqrt(c), math.floor(float(c))', 'c.n=4', 'c.n=1'),
+    ]),
+    ('class C:\n def __format__(s,f): return str(s.n)\n def __str__(s): return str(s.n)\n __repr__=__str__\n n=1\nc=C()', [
+        ("str(c), repr(c), format(c,''), '%s'%c, '{}'.format(c), [c].__repr__()", 'c.n=4', 'c.n=1'),
+    ]),
+    ('class C:\n def __format__(s,f): return str(s.n)\n n=1\nc=C()', [
+        ("f'{c}'", 'c.n=4', 'c.n=1', BREAKS),
+    ]),
+    ('class C:\n def __enter__(s): return s.n\n def __exit__(s,*a): return s.n>3\n n=1\nc=C()', [
+        ('def f(x):\n with c as v: x=x+v; raise ValueError\n return x', 'c.n=4', 'c.n=1'),
+    ]),
+    ('class C:\n def __contains__(s,i): return i==s.n\n n=1\nc=C()', [
+        ('1 in c, 4 in c, operator.contains(c,1)', 'c.n=4', 'c.n=1'),
+    ]),
+    ('class C:\n def __hash__(s): return s.n\n def __eq__(s,o): return True\n n=1\nc=C()', [
+        ('hash(c), {1:5}.get(c), c in {1}', 'c.n=4', 'c.n=1'),
+    ]),
+    ('class C:\n def __add__(s,o): return s.n+o\n __radd__=__add__\n n=1\nc=C()', [
+        ('c+1, 1+c, sum([c]), c+x, operator.add(c,1), functools.reduce(operator.add,[c,1])', 'c.n=4', 'c.n=1'),
+    ]),
+    ('class C:\n def __neg__(s): return s.n\n __abs__=__invert__=__pos__=__neg__\n def __round__(s,n=0): return s.n\n n=1\nc=C()', [
+        ('-c, abs(c), ~c, +c, round(c), operator.neg(c)', 'c.n=4', 'c.n=1'),
+    ]),
+    ('class C:\n def __bool__(s): return s.n>1\n n=1\nc=C()', [
+        ('bool(c), not c, c and 3, any([c]), all([c]), list(filter(None,[c])) != [], operator.truth(c), 1 if c else 2', 'c.n=4', 'c.n=1'),
+    ]),
+    ('class C:\n def __next__(s): return s.n\n def __iter__(s): return s\n n=1\nc=C()', [
+        ('next(c), next(iter(c)), list(itertools.islice(c,2)), list(zip(c,[1]))', 'c.n=4', 'c.n=1'),
+    ]),
+    ('class C(dict):\n def __missing__(s,k): return s.n\n n=1\nc=C()', [
+        ("c['q']", 'c.n=4', 'c.n=1', BREAKS),
+    ]),
+    ('class C(list):\n n=1\n def __getitem__(s,i): return s.n\nc=C([5,6])', [
+        ('c[0], list(c), len(c), sum(c), sorted(c), [*c]', 'c.n=4;c.append(1)', 'c.n=1;c.pop()'),
+    ]),
+    ('class C(int):\n def __add__(s,o): return s.n\n n=1\nc=C(5)', [
+        ('c+1, c*2, sum([c,1]), int(c)', 'c.n=4', 'c.n=1'),
+    ]),
+    ("class C(str):\n def upper(s): return s.n\n n='q'\nc=C('a')", [
+        ("c.upper(), c+'b', f'{c}', c=='a'", "c.n='z'", "c.n='q'", BREAKS),
+    ]),
+    ('class C(float):\n def __mul__(s,o): return s.n\n n=1\nc=C(5)', [
+        ('c*2, c+1, x*float(c)', 'c.n=4', 'c.n=1'),
+    ]),
+    ('class C(tuple):\n n=1\n def __len__(s): return s.n\nc=C((5,6))', [
+        ('len(c), list(c), c[0]', 'c.n=4', 'c.n=1'),
+    ]),
+    ('class C(set):\n n=1\n def __contains__(s,i): return s.n>2\nc=C([5,6])', [
+        ('3 in c, len(c), sorted(c)', 'c.n=4;c.add(9)', 'c.n=1;c.remove(9)'),
+    ]),
+    ('class C(collections.UserList):\n pass\nc=C([1,2])', [
+        ('c[0], len(c), list(c), 1 in c, c.data', 'c.data=[9]', 'c.data=[1,2]'),
+    ]),
+    ('class C(collections.UserDict):\n pass\nc=C(a=1)', [
+        ("c['a'], len(c), list(c), 'b' in c, c.get('b')", "c['b']=4", "del c['b']"),
+    ]),
+    ("c=collections.ChainMap({},{'a':1})", [
+        ("c['a'], 'b' in c, len(c), dict(c)", "c.maps[1]['a']=4;c['b']=2", "c.maps[1]['a']=1;del c['b']"),
+    ]),
+    ('c=collections.OrderedDict(a=1,b=2)', [
+        ("list(c), next(iter(c)), list(reversed(c)), c=={'a':1,'b':2}", "c.move_to_end('a')", "c.move_to_end('b')"),
+    ]),
+    ("c={'a':1,'b':2}", [
+        ('list(c), next(iter(c)), list(reversed(c)), next(iter(c.values()))', "c['a']=c.pop('a')", "c['b']=c.pop('b')"),
+    ]),
+    ('c=[3,1,2]', [
+        ('sorted(c), c[::-1], min(c), c.index(1), 3 in c, c==[3,1,2], c+[1], c*2', 'c[0]=1', 'c[0]=3'),
+    ]),
+    ('c={1,2}', [
+        ('c|{3}, c&{2}, c-{1}, c<={1,2,3}, sorted(c), c=={1,2}', 'c.add(7)', 'c.remove(7)'),
+    ]),
+    ('args=lambda:(torch.ones(2),)\nclass K: pass\nk=K()\nk.f=torch.sin', [
+        ('k.f(x)', 'k.f=torch.neg', 'k.f=torch.sin'),
+    ]),
+    ("k={'act':nn.functional.relu}", [
+        ("k['act'](-x)", "k['act']=torch.neg", "k['act']=nn.functional.relu"),
+    ]),
+    ("name='relu'", [
+        ('getattr(nn.functional,name)(-x)', "name='gelu'", "name='relu'"),
+        ('getattr(torch,name)(-x), hasattr(torch,name)', "name='neg'", "name='relu'"),
+    ]),
+    ("name='zz'", [
+        ('hasattr(torch,name), hasattr(x,name), hasattr(nn,name)', 'torch.zz=1', 'del torch.zz'),
+    ]),
+    ('args=lambda:(np.ones(2),)', [
+        ('np.mean(x), x.mean(), np.linalg.norm(x)', 'ot=np.mean;np.mean=lambda a:7', 'np.mean=ot'),
+        ('np.where(x>0,x,0)', 'ot=np.where;np.where=lambda *a:7', 'np.where=ot'),
+    ]),
+    ("E=(ValueError,)", [
+        ("def f(x):\n try:\n  try: raise KeyError\n  except E: return x+1\n except KeyError: return x+2", "E=(ValueError,KeyError)", "E=(ValueError,)"),
+    ]),
+    ("class C(Exception): pass\nE=C", [
+        ("def f(x):\n try:\n  try: raise C\n  except E: return x+1\n except C: return x+2", "E=ValueError", "E=C"),
+    ]),
 ]
 # fmt: on
 
