@@ -1,4 +1,5 @@
-"""tools/dev bench [CASE...] [--peer] [--json F]: eager, framejit and (with --peer) torch.compile, interleaved."""
+"""tools/dev bench [CASE...] [--peer] [--json F]: eager, framejit and (with --peer) torch.compile, interleaved;
+tools/dev bench loops: programs with loops (bench/loops.py)."""
 
 import argparse
 import sys
@@ -7,6 +8,11 @@ from . import cases, measure
 
 
 def main(argv=None):
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["loops"]:
+        from . import loops
+
+        return loops.main(argv[1:])
     parser = argparse.ArgumentParser(prog="tools/dev bench", description=__doc__)
     parser.add_argument("case", nargs="*", help=f"of {', '.join(cases.CASES)} (default: all)")
     parser.add_argument("--peer", action="store_true", help="measure torch.compile too")

@@ -6,6 +6,7 @@
 
 #include "capture/override.h"
 #include "capture/session.h"
+#include "capture/timing.h"
 #include "diag/diag.h"
 
 namespace framejit::capture {
@@ -89,42 +90,38 @@ class Slots {
   Ref star_, kw_;
 };
 
-PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  CompiledFunction* self = Self(o);
-  PyObject* fn = self->function;
-  // While capturing, a compiled function is just its function: the frame is captured with the rest.
-  if (GetStance() == Stance::kForceEager || Capturing() || disabled_everywhere()) {
-    if (Capturing()) return PyObject_Vectorcall(fn, args, nargsf, kwnames);
-    SuspendScope off;
-    return PyObject_Vectorcall(fn, args, nargsf, kwnames);
-  }
+PyObject* AsWritten(PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  SuspendScope off;
+  return PyObject_Vectorcall(fn, args, nargsf, kwnames);
+}
+
+// Too many versions, and none of them was for the last calls: Python runs most of the next ones at once.
+bool GivenUp(Place& place) {
+  constexpr unsigned kLost = 8, kRetry = 64;
+  return place.give_up && place.misses >= Place::kUseless && place.lost >= kLost && ++place.lost % kRetry;
+}
+
+PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObject* fn, PyObject* const* args,
+                      size_t nargsf, PyObject* kwnames) {
   auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
-  if (fj_watched(PyThreadState_Get(), code)) {  // a debugger, coverage: it sees the function as it is written
-    SuspendScope off;
-    return PyObject_Vectorcall(fn, args, nargsf, kwnames);
-  }
-  std::shared_ptr<Config> config = *self->config;
-  InUse use;
-  auto it = config->codes.find(code);
-  if (it != config->codes.end() && it->second->hot && it->second->entry && !it->second->entry->segments.empty()) {
+  auto it = config.codes.find(code);
+  Place* entry = it == config.codes.end() ? nullptr : it->second->entry;
+  if (entry && GivenUp(*entry)) return AsWritten(fn, args, nargsf, kwnames);
+  if (entry && it->second->hot && !entry->segments.empty()) {
     Slots slots;
     if (slots.Bind(reinterpret_cast<PyFunctionObject*>(fn), args, PyVectorcall_NARGS(nargsf), kwnames)) {
-      Place& place = *it->second->entry;
-      for (size_t i = 0; i < place.segments.size(); ++i) {
-        Segment& seg = *place.segments[i];
+      for (size_t i = 0; i < entry->segments.size(); ++i) {
+        Segment& seg = *entry->segments[i];
         if (!seg.returns) continue;
         PyObject* result = nullptr;
         int r = seg.Try(slots.slot, nullptr, &result);
-        if (r == Segment::kLeft) {
-          SuspendScope off;
-          return PyObject_Vectorcall(fn, args, nargsf, kwnames);
-        }
+        if (r) entry->lost = 0;
+        if (r == Segment::kLeft) return AsWritten(fn, args, nargsf, kwnames);
         if (r > 0) return result;
         if (r < 0) {  // nothing was committed: the real call raises the user's error at the user's line
           if (r == -2 || !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
           PyErr_Clear();
-          SuspendScope off;
-          return PyObject_Vectorcall(fn, args, nargsf, kwnames);
+          return AsWritten(fn, args, nargsf, kwnames);
         }
       }
     }
@@ -134,8 +131,27 @@ PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObje
     if (!std::exchange(told, true)) diag::Warn(std::string("framejit: functions run as written: ") + why);
     return PyObject_Vectorcall(fn, args, nargsf, kwnames);
   }
-  ActiveScope on(config);
+  ActiveScope on(kept);
   return PyObject_Vectorcall(fn, args, nargsf, kwnames);
+}
+
+PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  CompiledFunction* self = Self(o);
+  PyObject* fn = self->function;
+  // While capturing, a compiled function is just its function: the frame is captured with the rest.
+  if (Capturing()) return PyObject_Vectorcall(fn, args, nargsf, kwnames);
+  if (GetStance() == Stance::kForceEager || disabled_everywhere()) return AsWritten(fn, args, nargsf, kwnames);
+  auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
+  // A debugger, coverage: it sees the function as it is written.
+  if (fj_watched(PyThreadState_Get(), code)) return AsWritten(fn, args, nargsf, kwnames);
+  std::shared_ptr<Config> config = *self->config;
+  InUse use;
+  const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  const Timing::Turn turn = config->timing->Begin(*config, args, given);
+  PyObject* result =
+      turn.python ? AsWritten(fn, args, nargsf, kwnames) : RunCompiled(*config, config, fn, args, nargsf, kwnames);
+  if (turn.timed) config->timing->Ended(*config, turn, result);
+  return result;
 }
 
 void Dealloc(PyObject* o) {

@@ -574,14 +574,21 @@ bool CaptureSemantics::MayHandOver(FjFrame* frame, int index) {
   return false;
 }
 
-bool CaptureSemantics::Before(FjFrame* frame, int) {
+bool CaptureSemantics::Before(FjFrame* frame, int index) {
+  const bool back = frame == current_ && index <= index_;
   current_ = frame;
+  index_ = index;
   if (frame == s_.root()) {
+    if (loops_.EndsAt(index, root_instructions_)) return false;
     if (s_.options().stop_after >= 0 && root_instructions_ >= s_.options().stop_after) return false;
     if (Ref(PyErr_GetHandledException()).get() == handled_) clean_instructions_ = root_instructions_;
     ++root_instructions_;
   }
-  if (++instructions_ == max_instructions_) s_.Break(BreakId::kUnroll);
+  ++instructions_;
+  if (instructions_ == max_instructions_ || (back && !loops_.Back(frame, index, instructions_))) {
+    s_.Break(BreakId::kUnroll);
+    return false;
+  }
   return true;
 }
 

@@ -3,9 +3,12 @@
 #include "capture/policy.h"
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 
 #include "capture/events.h"
 #include "capture/override.h"
+#include "capture/timing.h"
 #include "diag/diag.h"
 
 namespace framejit::capture {
@@ -20,6 +23,31 @@ struct Skips {  // frames of this thread that step on for a while before capture
   long steps = 0;
 };
 thread_local std::vector<Skips> skips;
+
+// How a frame of this thread that has cut loops, or instructions that are stepped, gets on.
+struct Progress {
+  FjFrame* frame = nullptr;
+  int last = -1;         // instruction
+  bool looped = false;   // it has jumped back
+  bool ran = true;       // a segment, since it last did
+  int dull = 0;          // rounds in a row without one
+  int loop = -1;         // the last instruction that it jumped back to, and rounds of that loop
+  int64_t captures = 0;  // when it did
+  double then = 0, best = 0;
+  int rounds = 0;
+};
+thread_local std::vector<Progress> progress;
+constexpr int kDull = 24;  // after so many rounds the frame goes on in CPython
+// Rounds with segments that are timed, then some that our interpreter runs, which is slower than CPython.
+constexpr int kTimed = 8, kPlain = 3;
+// Versions of a place in a loop that frames see one after the other.
+constexpr size_t kLoopVersions = 8;
+// Captures in the middle of loops may take this long, and beyond that a part of the time since the first.
+constexpr double kLoopSeconds = 0.3, kLoopShare = 0.25;
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // What is compiled for a function is found again by equal calls of framejit.compile: also when nothing refers to it any
 // more, since a function that is made and compiled in a loop has one code object. Of those, the last few are kept.
@@ -116,6 +144,20 @@ Ref InsteadOf(PyCodeObject* code) {
   return found;
 }
 
+// Stops where the frame comes to `at` again.
+class OneRound : public frame::ConcreteSemantics {
+ public:
+  OneRound(FjFrame* frame, int at) : frame_(frame), at_(at) {}
+  bool Before(FjFrame* frame, int index) override {
+    return frame != frame_ || index != at_ || std::exchange(first_, false);
+  }
+
+ private:
+  FjFrame* frame_;
+  int at_;
+  bool first_ = true;
+};
+
 class Policy : public frame::FramePolicy {
  public:
   bool Wants(FjFrame* frame) override {
@@ -141,13 +183,20 @@ class Policy : public frame::FramePolicy {
     Place& place = state.places[{fj_next(frame), fj_stack_depth(frame)}];
     if (!state.entry && fj_stack_depth(frame) == 0) state.entry = &place;
     // A frame that begins lies where another one lay: what that one skipped is no concern of it.
-    if (&place == state.entry) std::erase_if(skips, [&](const Skips& s) { return s.frame == frame; });
+    if (&place == state.entry) {
+      std::erase_if(skips, [&](const Skips& s) { return s.frame == frame; });
+      std::erase_if(progress, [&](const Progress& p) { return p.frame == frame; });
+    }
+    if (auto action = Advance(*config, state, frame, result)) return *action;
     for (size_t i = 0; i < place.segments.size(); ++i) {  // by index: a run may re-enter and add versions
       Segment* seg = place.segments[i].get();
       int r = seg->Try(fj_localsplus(frame), frame, result);
       if (r < 0) return r == -2 ? frame::Action::kRaise : Failed(frame, *seg);
       if (r == Segment::kLeft) return frame::Action::kHandOver;
-      if (r > 0) return Done(frame, *result);
+      if (r > 0) {
+        place.lost = 0;
+        return Done(frame, *result);
+      }
     }
     for (auto it = skips.rbegin(); it != skips.rend(); ++it)
       if (it->frame == frame) {
@@ -155,8 +204,11 @@ class Policy : public frame::FramePolicy {
         skips.erase(std::next(it).base());
         break;
       }
-    constexpr int kUseless = 128;
-    if (place.give_up && ++place.misses == kUseless) DropSingle(place);
+    if (place.give_up && ++place.misses == Place::kUseless) DropSingle(place);
+    if (place.give_up && (&place == state.entry || ProgressOf(frame).looped)) {
+      ++place.lost;
+      return frame::Action::kHandOver;
+    }
     if (place.give_up || state.skip) return StepOver(frame, place);
     {
       SuspendScope off;  // binding a framework for the first time may run Python code
@@ -176,6 +228,12 @@ class Policy : public frame::FramePolicy {
       Skip(frame, place.skip);
       return frame::Action::kStep;
     }
+    const bool looping = ProgressOf(frame).looped;
+    if (looping && !config->fullgraph && diag::OptionOn("leave")) {
+      const double now = Now();
+      if (!state.first_seen) state.first_seen = now;
+      if (state.loop_seconds > kLoopSeconds + kLoopShare * (now - state.first_seen)) return frame::Action::kHandOver;
+    }
     if (LastOf(place)) {
       if (!Missed(*config, place, frame)) return PyErr_Occurred() ? frame::Action::kRaise : StepOver(frame, place);
     } else if (stance == Stance::kFailOnRecompile) {
@@ -184,7 +242,10 @@ class Policy : public frame::FramePolicy {
     } else if (stance != Stance::kDefault) {
       return frame::Action::kStep;
     }
+    const double before = config->seconds;
     Segment* seg = CaptureAt(*config, state, place, frame);
+    if (looping) state.loop_seconds += config->seconds - before;
+    ProgressOf(frame).ran = true;
     if (PyErr_Occurred()) return frame::Action::kRaise;
     if (config->fullgraph && !config->breaks.empty() && (!seg || !seg->returns)) return NotFull(*config);
     if (!seg) {
@@ -247,8 +308,79 @@ class Policy : public frame::FramePolicy {
     RememberBreak(config, BreakHere(frame, diag::BreakId::kThreadState, why));
   }
 
-  static frame::Action Done(FjFrame*, PyObject* result) {
-    return result ? frame::Action::kReturn : frame::Action::kAgain;
+  static Progress& ProgressOf(FjFrame* frame) {
+    for (auto it = progress.rbegin(); it != progress.rend(); ++it)
+      if (it->frame == frame) {
+        progress.erase(it.base(), progress.end());  // of frames that it called
+        return progress.back();
+      }
+    if (progress.size() > 4096) progress.erase(progress.begin(), progress.begin() + 2048);
+    progress.push_back({frame});
+    return progress.back();
+  }
+
+  // A frame has come to an instruction. Nothing: segments are looked for.
+  static std::optional<frame::Action> Advance(Config& config, CodeState& state, FjFrame* frame, PyObject** result) {
+    Progress& p = ProgressOf(frame);
+    const int at = fj_next(frame);
+    const bool back = at <= p.last;
+    p.last = at;
+    if (!back) return {};
+    if (config.fullgraph) return {};
+    p.looped = true;
+    const bool ran = std::exchange(p.ran, false);
+    p.dull = ran ? 0 : p.dull + 1;
+    // A loop in which no segment runs is faster there.
+    if (p.dull > kDull || std::count(state.plain_loops.begin(), state.plain_loops.end(), at))
+      return frame::Action::kHandOver;
+    if (std::count(state.good_loops.begin(), state.good_loops.end(), at)) return {};
+    const double now = Now();
+    if (at != p.loop || config.captures != p.captures) {
+      p.rounds = 0;
+      p.best = 1e9;
+    } else {
+      p.best = std::min(p.best, now - p.then);
+      ++p.rounds;
+    }
+    p.loop = at;
+    p.captures = config.captures;
+    p.then = now;
+    if (p.rounds < kTimed) return {};
+    return PlainRounds(config, state, frame, p.best, result);
+  }
+
+  // Are rounds of this loop with their segments slower than in an interpreter that is slower than CPython?
+  static std::optional<frame::Action> PlainRounds(Config& config, CodeState& state, FjFrame* frame, double compiled,
+                                                  PyObject** result) {
+    const int at = fj_next(frame);
+    if (!Timing::Measurable(config)) return {};
+    double best = 1e9;
+    for (int i = 0; i < kPlain; ++i) {
+      SuspendScope off;
+      OneRound semantics(frame, at);
+      int index;
+      const double start = Now();
+      switch (frame::RunLinked(frame, semantics, -1, &index, result)) {
+        case frame::Outcome::kStopped: break;
+        case frame::Outcome::kReturned: return frame::Action::kReturn;
+        case frame::Outcome::kRaised: return frame::Action::kUnwound;
+        case frame::Outcome::kHandOver: return frame::Action::kHandOver;
+      }
+      best = std::min(best, Now() - start);
+    }
+    const bool slower = compiled > best;
+    (slower ? state.plain_loops : state.good_loops).push_back(at);
+    if (!slower) return {};
+    config.notes.push_back("a loop is slower with compiled rounds: left to Python");
+    diag::Log(diag::Channel::perf_, config.notes.back() + " (" + std::to_string(compiled * 1e6) + " us against " +
+                                        std::to_string(best * 1e6) + ")  [" + Where(fj_code(frame)) + "]");
+    return frame::Action::kHandOver;
+  }
+
+  static frame::Action Done(FjFrame* frame, PyObject* result) {
+    if (result) return frame::Action::kReturn;
+    ProgressOf(frame).ran = true;
+    return frame::Action::kAgain;
   }
 
   // A segment failed while running. Nothing was committed: run the same instructions for real, which raises the user's
@@ -299,8 +431,8 @@ class Policy : public frame::FramePolicy {
   static bool AllTrivial(const CodeState& state) {
     auto plain = [](const std::unique_ptr<Segment>& s) { return s->trace->calls.empty(); };
     return state.entry->segments.empty() && std::all_of(state.places.begin(), state.places.end(), [&](auto& at) {
-      return std::all_of(at.second.segments.begin(), at.second.segments.end(), plain);
-    });
+             return std::all_of(at.second.segments.begin(), at.second.segments.end(), plain);
+           });
   }
 
   // Such code is CPython's, but for a call now and then, at ever longer intervals, that looks again.
@@ -360,8 +492,11 @@ class Policy : public frame::FramePolicy {
     DropDead(place);
     // A version that has died after its first run was for objects of one call: the next will be, too.
     constexpr size_t kWaste = 4;
-    if (place.segments.size() + kWaste * place.wasted >= std::stoul(diag::GetOption("max_entries"))) {
-      if (!place.give_up) {
+    const size_t most = std::stoul(diag::GetOption("max_entries")),
+                 have = place.segments.size() + kWaste * place.wasted;
+    const bool looped = ProgressOf(frame).looped && !config.fullgraph;
+    if (have >= (looped ? std::min(most, kLoopVersions) : most)) {
+      if (!place.give_up && have >= most) {
         diag::Break b = BreakHere(frame, diag::BreakId::kLimit, why);
         b.line = fj_code(frame)->co_firstlineno;
         diag::Warn(diag::Render(b));
@@ -430,6 +565,7 @@ std::shared_ptr<Config> MakeConfig(const std::string& key) {
   if (!c) {
     if (table.all.size() >= table.sweep_at) Sweep(table);
     c = std::make_shared<Config>();
+    c->timing = std::make_shared<Timing>();
     c->key = key;
     table.all.push_back(c);
     if (!key.empty()) table.by_key.emplace(key, c);
@@ -469,6 +605,7 @@ void ResetConfig(Config& c) {
   c.breaks.clear();
   c.notes.clear();
   c.guesses = std::make_shared<Guesses>();
+  c.timing = std::make_shared<Timing>();
   c.kernels = {};
   c.captures = c.recompiles = c.graph_count = c.op_count = 0;
   c.seconds = 0;

@@ -8,7 +8,9 @@
 
 #include "bytecode/code.h"
 #include "capture/events.h"
+#include "capture/loops.h"
 #include "capture/override.h"
+#include "capture/policy.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/training.h"
@@ -94,7 +96,9 @@ struct Captured {
   bool again = false;   // more is known now
   bool raises = false;  // what eager refuses because of casts that a graph in front of it would keep for itself
   bool raised_for_compiling = false;  // the program raised, and had been told that it is being compiled
-  std::string state_problem;          // the state at the end cannot be rebuilt: try to end earlier
+  Ref loop;                           // the code of a loop that repeats too often, and where it begins
+  int loop_at = 0;
+  std::string state_problem;  // the state at the end cannot be rebuilt: try to end earlier
 };
 
 bool IsTupleOfNames(PyObject* o) {
@@ -489,7 +493,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   if (!config.fullgraph && !FindBackend(config.backend) && diag::OptionOn("guess"))
     options.guesses = config.guesses;  // a reset may come meanwhile
   Session s(frame, options);
-  CaptureSemantics sem(s);
+  CaptureSemantics sem(s, config);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator
   // suspended in a `with` must not execute its `finally` for real.
   struct Cleanup {
@@ -568,6 +572,8 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     PyErr_Clear();
     out.broke = true;
     out.raises = s.mixes_casts;
+    if (sem.loops().code()) out.loop = Borrow(reinterpret_cast<PyObject*>(sem.loops().code()));
+    out.loop_at = sem.loops().at();
     out.reason = s.reason();
     // The failing instruction was counted by Before(): what stands is everything in front of it.
     out.instructions = std::max(0L, sem.root_instructions() - 1);
@@ -636,6 +642,14 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
       code.skip = true;
       place.skip = std::numeric_limits<int>::max();
       return nullptr;
+    }
+    if (c.loop) {
+      auto* looping = reinterpret_cast<PyCodeObject*>(c.loop.get());
+      Cut(StateOf(config, looping), looping, c.loop_at);
+      if (looping == fj_code(frame)) {
+        if (reasons.empty()) reasons.push_back(c.reason);
+        continue;
+      }
     }
     if (c.segment) break;
     if (!c.broke && c.state_problem.empty()) break;  // nothing worth compiling

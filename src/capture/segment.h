@@ -16,6 +16,8 @@
 
 namespace framejit::capture {
 
+class Timing;  // capture/timing.h
+
 // Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
 struct CodeState;
 struct Config {
@@ -36,6 +38,7 @@ struct Config {
   CompileStats kernels;                              // summed
   double seconds = 0;
   std::shared_ptr<Guesses> guesses = std::make_shared<Guesses>();
+  std::shared_ptr<Timing> timing;  // of whole calls, compiled and as written
 };
 
 struct Segment {
@@ -115,6 +118,8 @@ struct Place {  // one instruction offset and stack depth
   int misses = 0;
   int wasted = 0;  // versions that guarded an object that died after one run
   bool give_up = false;
+  static constexpr int kUseless = 128;  // misses after which what ran once is dropped
+  unsigned lost = 0;                    // calls in a row that none of too many versions was for
   std::vector<std::pair<std::string, int>> dynamic_dims;
   std::vector<std::string> dynamic_ints;
   bool checkpoints_in_python = false;  // their gradients have no compiled form, and a replay would keep everything
@@ -131,6 +136,11 @@ struct CodeState {
   unsigned idle = 0;       // calls since it is CPython's, nothing being there to compile; 0: it is not
   bool skip = false;
   uint64_t used = 0;  // when a frame last asked for it
+  // Loops that are not unrolled, by the instruction that their back edges lead to: segments end there.
+  std::vector<int> cut;
+  std::vector<int> plain_loops, good_loops;  // measured: faster in Python, and not
+  double loop_seconds = 0;                   // that captures in the middle of such loops took
+  double first_seen = 0;                     // when the first of them was made
   Ref instead;  // called in its place; it may decline (an optimizer's update: framejit/_updates.py)
 };
 

@@ -2,13 +2,14 @@
 // operations go to the session, writes outside are kept or break, the rest is CPython itself on private objects.
 #pragma once
 
+#include "capture/loops.h"
 #include "capture/session.h"
 
 namespace framejit::capture {
 
 class CaptureSemantics : public frame::Semantics {
  public:
-  explicit CaptureSemantics(Session& s) : s_(s) {}
+  CaptureSemantics(Session& s, Config& config) : s_(s), loops_(s, config) {}
 
   PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames) override;
   PyObject* CallEx(PyObject* callable, PyObject* args, PyObject* kwargs) override;
@@ -59,6 +60,7 @@ class CaptureSemantics : public frame::Semantics {
   bool MayHandOver(FjFrame* frame, int index) override;
 
   long root_instructions() const { return root_instructions_; }
+  const LoopWatch& loops() const { return loops_; }
   long clean_instructions() const { return clean_instructions_; }  // run when last no new exception was being handled
   // The default attribute protocol (object.__getattribute__ / __setattr__), guards included.
   PyObject* GenericGetAttr(PyObject* object, PyObject* name);
@@ -108,6 +110,8 @@ class CaptureSemantics : public frame::Semantics {
   PyFunctionObject* no_global_hooks_ = nullptr;                       // the function whose globals were looked at
   size_t writes_then_ = 0;                                            // when that was
   FjFrame* current_ = nullptr;                                        // whose instruction is being run
+  int index_ = 0;                                                     // which
+  LoopWatch loops_;
   long instructions_ = 0;
   const long max_instructions_ = std::stol(diag::GetOption("max_unroll"));
   const int max_depth_ = std::stoi(diag::GetOption("max_depth"));

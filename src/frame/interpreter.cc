@@ -64,7 +64,8 @@ Outcome Machine::Run(long max_steps, int* index, PyObject** out) {
   for (;;) {
     const Instr& i = code->At(pc);
     fj_sync(frame, i.unit, sp);
-    if (max_steps-- == 0 || !sem.Before(frame, pc)) return leave(Outcome::kStopped);
+    if (max_steps-- == 0) return leave(Outcome::kStopped);
+    if (!sem.Before(frame, pc)) return PyErr_Occurred() ? raised(i.unit) : leave(Outcome::kStopped);
     Flow flow = kHandlers[static_cast<int>(i.op)](*this, i);
     if (flow == Flow::kError && !PyErr_Occurred()) flow = Flow::kHandOver;
     switch (flow) {

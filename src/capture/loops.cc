@@ -1,0 +1,85 @@
+// See the header.
+#include "capture/loops.h"
+
+#include <algorithm>
+
+#include "bytecode/code.h"
+#include "capture/segment.h"
+#include "capture/session.h"
+
+namespace framejit::capture {
+namespace {
+
+// A loop is cut after so many rounds, or after fewer if there is much in them.
+constexpr int kRounds = 40, kFewRounds = 8, kCalls = 240;
+// Instructions without a framework call that a loop may run in a capture: some 50 ms.
+constexpr long kIdle = 50'000;
+
+bool Holds(const std::vector<int>& list, int x) {
+  return std::find(list.begin(), list.end(), x) != list.end();
+}
+
+}  // namespace
+
+LoopWatch::LoopWatch(Session& s, Config& config) : s_(s), config_(config), root_cut_(nullptr) {
+  auto it = config.codes.find(fj_code(s.root()));
+  if (it != config.codes.end() && !it->second->cut.empty() && !config.fullgraph) root_cut_ = &it->second->cut;
+}
+
+bool LoopWatch::EndsAt(int index, long steps) const {
+  return root_cut_ && steps > 0 && Holds(*root_cut_, index);
+}
+
+bool LoopWatch::NewWeights(Loop& loop) const {
+  const auto& inputs = s_.trace().inputs;
+  bool found = false;
+  for (; loop.inputs < inputs.size(); ++loop.inputs)
+    found |= s_.meta(inputs[loop.inputs]).is_parameter ||
+             s_.graph().nodes[s_.graph().inputs[loop.inputs]].attrs.name.find("._buffers[") != std::string::npos;
+  return found;
+}
+
+bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
+  if (config_.fullgraph) return true;
+  PyCodeObject* code = fj_code(frame);
+  auto [it, first] = loops_.try_emplace(reinterpret_cast<uint64_t>(code) * 31 + index);
+  Loop& loop = it->second;
+  if (first) {
+    auto known = config_.codes.find(code);
+    if (known != config_.codes.end() && Holds(known->second->cut, index)) return false;
+    NewWeights(loop);
+    loop.operations = s_.op_count;
+    loop.idle_since = instructions;
+    return true;
+  }
+  const int64_t calls = s_.op_count - loop.operations;
+  loop.operations = s_.op_count;
+  if (NewWeights(loop)) {
+    loop.rounds = 0;
+    loop.calls = 0;
+    loop.idle_since = instructions;
+  } else if (calls) {
+    ++loop.rounds;
+    loop.calls += calls;
+    loop.idle_since = instructions;
+  }
+  if (loop.rounds <= kRounds && (loop.rounds <= kFewRounds || loop.calls <= kCalls) &&
+      instructions - loop.idle_since <= kIdle)
+    return true;
+  code_ = Borrow(reinterpret_cast<PyObject*>(code));
+  at_ = index;
+  return false;
+}
+
+void Cut(CodeState& state, PyCodeObject* code, int at) {
+  const bytecode::Code* decoded = bytecode::Code::Of(code);
+  if (!decoded) return PyErr_Clear();
+  if (!Holds(state.cut, at)) state.cut.push_back(at);
+  for (int i = 0; i < decoded->size(); ++i) {
+    const bytecode::Instr& instr = decoded->At(i);
+    if (!instr.length || instr.target < 0 || instr.target > at || i < at || instr.target > i) continue;
+    if (!Holds(state.cut, instr.target)) state.cut.push_back(instr.target);
+  }
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,52 @@
+// Which loops a capture unrolls. A loop whose iterations read new weights (the layers of a model) is unrolled as a
+// whole. One that repeats the same framework calls is cut where the repetition is seen: segments end at the
+// instruction that its back edge leads to, so that its body becomes a segment of its own. With fullgraph=True all
+// loops are unrolled.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "capture/ref.h"
+#include "frame/semantics.h"
+
+namespace framejit::capture {
+
+class Session;
+struct CodeState;
+struct Config;
+
+class LoopWatch {
+ public:
+  LoopWatch(Session& s, Config& config);
+
+  // The outermost frame is about to run its instruction `index`; `steps` were run before.
+  bool EndsAt(int index, long steps) const;
+  // A frame has jumped back to `index`; `instructions` are captured so far. False: it does so too often.
+  bool Back(FjFrame* frame, int index, long instructions);
+
+  // The loop that was found to repeat, to be cut from now on. Null: none.
+  PyCodeObject* code() const { return reinterpret_cast<PyCodeObject*>(code_.get()); }
+  int at() const { return at_; }
+
+ private:
+  struct Loop {
+    int64_t operations = 0, calls = 0;  // when it was last jumped back to; in its body, since a weight was read
+    int rounds = 0;                     // with framework calls in them, since a weight was read
+    size_t inputs = 0;
+    long idle_since = 0;  // instructions
+  };
+  bool NewWeights(Loop& loop) const;
+
+  Session& s_;
+  Config& config_;
+  const std::vector<int>* root_cut_;
+  std::unordered_map<uint64_t, Loop> loops_;
+  Ref code_;
+  int at_ = 0;
+};
+
+// From now on this loop is cut, and so are those around it in the same code.
+void Cut(CodeState& state, PyCodeObject* code, int at);
+
+}  // namespace framejit::capture

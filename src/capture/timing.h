@@ -1,0 +1,51 @@
+// Is a compiled function faster than the plain one? Both are timed on calls that are made anyway: some of the first
+// ones run as written. What is slower compiled is left to Python, for arguments of that size, until it is measured
+// again. Nothing is measured where a call's own time says little (graphs on GPUs, gradients) and with the option
+// `leave` off.
+#pragma once
+
+#include <vector>
+
+#include "capture/segment.h"
+
+namespace framejit::capture {
+
+class Timing {
+ public:
+  struct Turn {
+    bool python = false;  // run as written
+    bool timed = false;   // Ended() wants to know
+    uint64_t key = 0;
+    int64_t captures = 0;
+    double start = 0;
+  };
+  Turn Begin(Config& config, PyObject* const* args, Py_ssize_t n) {
+    if (!left_ && !measuring_ && --rest_ > 0) return {};
+    return Choose(config, args, n);
+  }
+  // Does the time of a call, or of a part of it, say what it costs? Work on GPUs goes on behind it, and so may
+  // a backward pass.
+  static bool Measurable(const Config& config);
+  void Ended(Config& config, const Turn& turn, bool ok);
+
+ private:
+  enum class State : uint8_t { kMeasuring, kKept, kLeft };
+  struct Class {  // arguments of like sizes
+    uint64_t key;
+    State state = State::kMeasuring;
+    int warm = 0, tries = 0;              // calls without and with captures
+    std::vector<double> compiled, plain;  // seconds
+    long until = 0, pause = 0;            // calls until it is measured again
+  };
+  Turn Choose(Config& config, PyObject* const* args, Py_ssize_t n);
+  Class* Find(uint64_t key);
+  void Judge(Config& config, Class& c);
+  void Decide(Config& config, Class& c, bool leave);
+
+  std::vector<Class> classes_;
+  int left_ = 0, measuring_ = 0;  // classes
+  long rest_ = 0;                 // calls until arguments are looked at again
+  int64_t looked_ = -1;           // captures when it was last asked whether there is anything to measure
+};
+
+}  // namespace framejit::capture
