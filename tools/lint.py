@@ -88,6 +88,26 @@ def check_format(paths):
             report(name, next(n for m, n in files if m == name), "clang-format disagrees (tools/dev fmt)")
 
 
+# Programs that are wrong on purpose, or whose text is run elsewhere.
+ODD_PYTHON = ["tests/frame/functions.py", "tests/python/programs/*.py", "tests/python/test_census.py"]
+
+
+def check_python():
+    """Names that nobody defines, imports that nobody reads: ruff's pyflakes rules. Installed for that where it is missing."""
+    python = ROOT / ".venv" / "bin" / "python"
+    ruff = [python if python.exists() else sys.executable, "-m", "ruff"]
+    if subprocess.run([*ruff, "--version"], capture_output=True).returncode:
+        subprocess.run([ruff[0], "-m", "pip", "install", "-q", "ruff"], capture_output=True)
+    if subprocess.run([*ruff, "--version"], capture_output=True).returncode:
+        return report("tools/lint.py", 1, "ruff cannot be installed: Python is not checked")
+    rules = ["--select", "F", "--ignore", "F841", "--per-file-ignores", ",".join(f"{p}:F" for p in ODD_PYTHON)]
+    folders = ["pymodule", "tools", "tools/dev", "bench", "tests"]
+    done = subprocess.run([*ruff, "check", "-q", "--no-cache", "--output-format", "concise", *rules, *folders], cwd=ROOT, text=True, capture_output=True)
+    for line in done.stdout.splitlines():
+        if found := re.match(r"(.*?):(\d+):\d+: (.*)", line):
+            report(*found.groups())
+
+
 def check_symbols():
     """The shipped libraries export nothing of LLVM, spdlog or fmt, and need none of their shared libraries."""
     for path in sorted(glob.glob(str(ROOT / "build/python/framejit/*.so"))):
@@ -120,6 +140,7 @@ def main():
     check_documents()
     check_sources(paths)
     check_breaks()
+    check_python()
     check_format(paths)
     check_symbols()
     print("\n".join(findings) or "lint: nothing to complain about")

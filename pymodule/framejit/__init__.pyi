@@ -12,7 +12,7 @@ __version__: str
 _T = TypeVar("_T", bound=Callable[..., Any])
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "background"]
+_Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 _Backend = str | Callable[[Any, list[Any]], Callable[..., Any]]
 _Stance = Literal["default", "force_eager", "eager_on_recompile", "fail_on_recompile"]
 

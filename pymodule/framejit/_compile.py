@@ -9,7 +9,13 @@ from ._config import _TABLE, encode
 from .errors import OptionError, unknown
 
 _PROCESS_WIDE = {"log", "trace", "disable", "cache_dir", "cache_limit", "num_threads"}
-MODES = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "background"]
+# What each mode says in terms of options.
+MODES = {
+    "default": {},
+    "reduce-overhead": {"cuda_graphs": "true"},
+    "max-autotune": {},
+    "max-autotune-no-cudagraphs": {"cuda_graphs": "false"},
+}
 
 
 def compile(
@@ -21,7 +27,8 @@ def compile(
     dynamic:   None: sizes that change become symbolic on the second compile; True: from the start; False: never.
     backend:   "llvm" (machine code), "eager" (the framework runs the captured graph), "interpreter" (reference), a name
                of `register_backend`, or a callable taking (graph, example_inputs).
-    mode:      None or "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "background".
+    mode:      None or "default"; "reduce-overhead": CUDA graphs wherever one can be captured; "max-autotune": as
+               default so far (libraries are measured within a budget anyway); "max-autotune-no-cudagraphs": no CUDA graphs.
     options:   fields of `framejit.config` for this function only (not log, trace, disable and others of the process).
     disable:   True: return `model` as it is.
 
@@ -40,7 +47,7 @@ def _check(fullgraph, dynamic, backend, mode, options):
         if not any(value is v for v in valid):
             raise OptionError(f"{name} must be one of {', '.join(map(str, valid))}, not {value!r}")
     if mode is not None and mode not in MODES:
-        raise OptionError(unknown("mode", mode, MODES))
+        raise OptionError(unknown("mode", mode, list(MODES)))
     if backend != "llvm":
         from ._backends import resolve
 
@@ -54,15 +61,13 @@ def _check(fullgraph, dynamic, backend, mode, options):
             if field in _PROCESS_WIDE:
                 raise OptionError(f"option {field!r} holds for the whole process: set framejit.config.{field}")
         options = {field: encode(field, value) for field, value in options.items()}
-    graphs = {"reduce-overhead": "true", "max-autotune-no-cudagraphs": "false"}.get(mode)
-    if graphs:
-        options = {"cuda_graphs": graphs, **(options or {})}
+    options = {**MODES.get(mode, {}), **(options or {})}
     return {
         "fullgraph": fullgraph,
         "dynamic": dynamic,
         "backend": backend,
         "mode": mode or "default",
-        "options": options or {},
+        "options": options,
     }
 
 

@@ -33,8 +33,12 @@ def call(function, *args):
 
 
 def index_put_copy(x, indices, values):
-    """x with values stored at indices, row by row in memory of its own."""
-    return x.clone(memory_format=torch.contiguous_format).index_put_(indices, values)
+    """x with values stored at indices (None: all of a dimension), row by row in memory of its own."""
+    import torch
+
+    y = x.clone(memory_format=torch.contiguous_format)
+    y[tuple(slice(None) if i is None else i for i in indices)] = values
+    return y
 
 
 def efficient_attention(query, key, value, attn_mask=None, is_causal=False, scale=None):

@@ -7,7 +7,6 @@ The extension is framejit's own, or the _framejit found in the folder FRAMEJIT_E
 import gc
 import os
 import sys
-import traceback
 import weakref
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))

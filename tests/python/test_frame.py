@@ -1,5 +1,4 @@
 """The frame driver: every cut of crafted functions, abandoned frames, tracing, signals, threads, recursion, the hook."""
-import ctypes
 import dis
 import gc
 import os

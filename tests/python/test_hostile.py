@@ -53,4 +53,6 @@ def test_same_as_eager_on_other_backends(build, backend, fresh):
 
 
 def test_there_are_enough():
-    assert sum(not p.marks for p in PROGRAMS) >= 80 or any(p.marks for p in PROGRAMS)
+    pytest.importorskip("torch", reason="most programs are torch's")
+    assert not any(p.marks for p in PROGRAMS), "programs that were not found"
+    assert len(PROGRAMS) >= 80

@@ -277,3 +277,39 @@ def test_padded_rows_of_an_encoder_are_zeros(layers):
     told = framejit.explain(lambda x, mask: model(x, src_key_padding_mask=mask))(x, right)
     assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
     torch.testing.assert_close(compiled(x, right), model(x, src_key_padding_mask=right) * 2)
+
+
+def put_rows(x, i, v):
+    y = x * 2
+    y[1:, i] = v
+    return y
+
+
+def put_rows_and_read(x, i, v):
+    y = x.clone()
+    y[:2, i] = v
+    return y.sum(0) - y.mean()
+
+
+def put_into_a_view(x, i, v):
+    y = x + 1
+    y.t()[i, 1:] = v
+    return y
+
+
+@pytest.mark.parametrize("f", [put_rows, put_rows_and_read, put_into_a_view], ids=lambda f: f.__name__)
+def test_stores_by_index_run_in_the_graph(fresh, capfd, f):
+    torch = pytest.importorskip("torch")
+    with fresh.config.patch(log="perf"):
+        g = fresh.compile(f)
+        for n in range(3):
+            args = torch.randn(4, 5), torch.tensor([0, 3]), torch.tensor(7.0 + n)
+            torch.testing.assert_close(g(*args), f(*args))
+    assert "ended early" not in capfd.readouterr().err
+    told = fresh.explain(g)(*args)
+    assert (told.graph_count, told.graph_break_count) == (1, 0)
+
+
+def test_modes_that_mean_nothing_are_refused(fresh):
+    with pytest.raises(fresh.OptionError, match="max-autotune"):
+        fresh.compile(mode="background")

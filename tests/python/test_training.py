@@ -55,10 +55,12 @@ def tracked(args, wide=False, ties=False):
 
 
 def check(fj, f, make, ties=False, compiled=None, where=""):
-    """Returns the compiled function, or None where eager raises."""
+    """Returns the compiled function, or None where eager raises: it must raise the same."""
     try:
         eager = gradients(f, tracked(make(), ties=ties))
-    except Exception:
+    except Exception as error:
+        with pytest.raises(type(error)):
+            gradients(compiled or fj.compile(f), tracked(make(), ties=ties))
         return None
     try:
         reference = gradients(f, tracked(make(), wide=True, ties=ties))
