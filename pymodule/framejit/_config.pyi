@@ -17,6 +17,7 @@ class Config:
     max_depth: int
     max_entries: int
     pack_weights: bool
+    poison: bool
     guess: bool
     leave: bool
     fuse: bool
