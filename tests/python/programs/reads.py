@@ -147,6 +147,8 @@ def special_methods():
             return self.at < other.at
 
         def __getitem__(self, key):
+            if key > 5:  # where it stands in for __iter__
+                raise IndexError(key)
             return key * 2
 
         def __format__(self, how):
