@@ -293,6 +293,7 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
     }
     if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || IsNumpyNumber(o) || ReadableByC(o))
       return g && g->changes && !Reads(o) ? nullptr : o;
+    if (PyFunction_Check(o) && asked_nothing) return o;  // a list of them is gone through: none is called
     if (PyIter_Check(o)) return Break(BreakId::kSideEffect, "an outside iterator is advanced");
     if (PyMethod_Check(o)) {
       guards_->Is(guards_->Child(SourceKind::kBoundSelf, g->source), PyMethod_GET_SELF(o));

@@ -716,7 +716,7 @@ TABLE = [
         ('h.__get__(3)()', 'h.__code__=(lambda a:a+1).__code__', 'h.__code__=(lambda a:a).__code__'),
     ]),
     ('fs=[lambda a:a,lambda a:a*2]', [
-        ('sum(g(3) for g in fs)', 'fs[1]=lambda a:a*9', 'fs[1]=lambda a:a*2', BREAKS),
+        ('sum(g(3) for g in fs)', 'fs[1]=lambda a:a*9', 'fs[1]=lambda a:a*2'),
     ]),
     ("fs={'a':lambda a:a}", [
         ("fs['a'](3)", "fs['a']=lambda a:a*9", "fs['a']=lambda a:a"),
