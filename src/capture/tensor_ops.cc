@@ -337,7 +337,8 @@ PyObject* TensorIter(Session& s, PyObject* proxy) {
   if (m.sizes.empty()) return s.Break(BreakId::kFrameworkError, "iteration over a 0-d tensor");
   int64_t n = s.env().Specialize(m.sizes[0]);
   constexpr int64_t kFew = 64;  // each that leaves the graph is made by a call of its own
-  const bool together = m.framework == Framework::kTorch && s.mode.grad && IsFloat(m.dtype) && (m.requires_grad || n <= kFew);
+  const bool together =
+      m.framework == Framework::kTorch && s.mode.grad && IsFloat(m.dtype) && (m.requires_grad || n <= kFew);
   if (together) {  // as torch does it, which has rules for writes to such views
     Ref zero(PyLong_FromLong(0));
     PyObject* args[] = {proxy, zero.get()};

@@ -176,8 +176,8 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   t.part = PartsOf(joint, t.wanted, tensor::BucketBytes());
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
-  t.compile = [graph, saved, kept, region, wanted = t.wanted, part = t.part, options,
-               interpret](const std::vector<bool>& tangents, const std::vector<bool>& stops) {
+  t.compile = [graph, saved, kept, region, wanted = t.wanted, part = t.part, options, interpret](
+                  const std::vector<bool>& tangents, const std::vector<bool>& stops) {
     tensor::Training::Backward b;
     autodiff::Joint j = autodiff::Differentiate(*graph, wanted, tangents, stops);
     j.region = region;

@@ -121,7 +121,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   bool grad = WantsGrad(call);
   if (IsRandom(call.callee) && grad) throw Decline(call.callee + " draws random numbers, and its derivative others");
   if (IsRandom(call.callee) && target) why = call.callee + " draws random numbers";
-  bool asked = false;                             // in any mode
+  bool asked = false;  // in any mode
   for (auto& [k, a] : call.kwargs) asked |= k == "requires_grad" && a.is(Arg::Kind::kBool) && a.b;
   std::vector<TensorType> types;
   std::vector<shape::Ints> strides;

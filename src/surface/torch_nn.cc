@@ -49,7 +49,8 @@ int TrailingDims(Scope& s, const Operand& x, const Ints& sizes) {
   return static_cast<int>(sizes.size());
 }
 
-// The parameters of a normalisation are of one type: the input's, or single precision beside 16 bits. Else torch raises.
+// The parameters of a normalisation are of one type: the input's, or single precision beside 16 bits. Else torch
+// raises.
 void RefuseMixed(Scope& s, const Operand& x, std::initializer_list<int> parameters) {
   std::optional<DType> seen;
   for (int i : parameters) {

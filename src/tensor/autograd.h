@@ -49,7 +49,7 @@ struct Training {
   // by output: outputs with which it shares work that gradients pass. A backward pass through the one frees what the
   // others need; the rest stays differentiable, as its own part of the framework's graph would.
   std::vector<std::vector<bool>> related;
-  std::vector<std::vector<bool>> needed;  // by output: the inputs that its value depends on
+  std::vector<std::vector<bool>> needed;   // by output: the inputs that its value depends on
   std::vector<std::vector<bool>> made_of;  // by output: the outputs that it is made of
   std::vector<ValueId> seen;               // by output: its place in the program
   size_t num_symbols = 0;

@@ -74,7 +74,8 @@ PyObject* Watch(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject*) {
   PyObject* kwargs = n > 3 && args[3] != Py_None ? args[3] : nullptr;
   Ref tags(PyObject_GetAttrString(args[0], "tags")), kinds(PyObject_GetAttrString(t.module, "Tag"));
   constexpr std::string_view kRandom = "nondeterministic_seeded";
-  for (std::string_view name : {std::string_view("data_dependent_output"), std::string_view("dynamic_output_shape"), kRandom}) {
+  for (std::string_view name :
+       {std::string_view("data_dependent_output"), std::string_view("dynamic_output_shape"), kRandom}) {
     Ref kind(kinds ? PyObject_GetAttrString(kinds.get(), name.data()) : nullptr);
     int has = kind && tags ? PySequence_Contains(tags.get(), kind.get()) : -1;
     if (has < 0) return nullptr;
@@ -346,12 +347,14 @@ static bool RunsPython(const std::string& callee) {
   bool python = !all;
   const std::string prefix = ns + "/" + op + "/";
   for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {
-    const char* key = PyUnicode_Check(PyList_GET_ITEM(all.get(), i)) ? PyUnicode_AsUTF8(PyList_GET_ITEM(all.get(), i)) : nullptr;
+    const char* key =
+        PyUnicode_Check(PyList_GET_ITEM(all.get(), i)) ? PyUnicode_AsUTF8(PyList_GET_ITEM(all.get(), i)) : nullptr;
     python |= key && std::string_view(key).starts_with(prefix);
   }
   if (!python) return false;
-  Ref has(c ? PyObject_CallMethod(c.get(), "_dispatch_has_kernel_for_dispatch_key", "ss", (ns + "::" + op).c_str(), "Meta")
-            : nullptr);
+  Ref has(
+      c ? PyObject_CallMethod(c.get(), "_dispatch_has_kernel_for_dispatch_key", "ss", (ns + "::" + op).c_str(), "Meta")
+        : nullptr);
   return !has || has.get() != Py_True;
 }
 

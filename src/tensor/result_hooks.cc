@@ -91,7 +91,8 @@ int SegmentHook::Retain(CallState* s, size_t output, PyObject* total, PyObject* 
   return sum ? PyObject_SetAttrString(tensor.get(), "grad", sum.get()) : -1;
 }
 
-// The hooks of a result are those of the tensor that stands for it in a replay. The list that its gradient goes to then.
+// The hooks of a result are those of the tensor that stands for it in a replay. The list that its gradient goes to
+// then.
 Ref SegmentHook::Hang(CallState* s, size_t output, PyObject* tensor) {
   Ref kept(PyList_New(0));
   std::vector<Ref> hooks;
@@ -138,7 +139,8 @@ int SegmentHook::InStages(CallState* s, PyObject* saved, const std::vector<bool>
     Compiled* c = For(tangents, left);
     Pass part;
     const int fits = c ? Prepare(s, saved, c, grads, &part) : -1;
-    if (fits > 0) PyErr_SetString(PyExc_RuntimeError, "framejit: a gradient of another type or shape than its tensor's");
+    if (fits > 0)
+      PyErr_SetString(PyExc_RuntimeError, "framejit: a gradient of another type or shape than its tensor's");
     if (fits || Go(s, 0, &part) < 0) return -1;
     for (size_t i = 0; i < inputs; ++i)
       if (!add(sums[i], part.grads[i])) return -1;

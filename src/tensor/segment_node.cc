@@ -15,8 +15,7 @@ void Dealloc(PyObject* o) {
   delete s->passes;
   delete s->hooks;
   delete s->retained;
-  for (PyObject** p :
-       {&s->head, &s->inputs, &s->versions, &s->drawn, &s->watched, &s->outputs, &s->saved, &s->opaque})
+  for (PyObject** p : {&s->head, &s->inputs, &s->versions, &s->drawn, &s->watched, &s->outputs, &s->saved, &s->opaque})
     Py_CLEAR(*p);
   PyObject_GC_Del(o);
 }
@@ -102,8 +101,9 @@ PyObject* RegisterHooks(PyObject*, PyObject* const* args, Py_ssize_t n) {  // (n
   return PyObject_SetAttr(args[1], name, hooks.get()) < 0 ? nullptr : result.release();
 }
 
-PyMethodDef hooks_def = {"_register_hook_dict", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(RegisterHooks)),
-                         METH_FASTCALL, nullptr};
+PyMethodDef hooks_def = {"_register_hook_dict",
+                         reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(RegisterHooks)), METH_FASTCALL,
+                         nullptr};
 PyMethodDef forward_def = {"forward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Forward)),
                            METH_FASTCALL, nullptr};
 PyMethodDef backward_def = {"backward", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(BackwardOf)),

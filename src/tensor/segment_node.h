@@ -77,15 +77,15 @@ struct CallState {
   std::map<int64_t, SegmentHook::Pass>* passes;  // on their way through the nodes, by torch's number of the pass
   std::map<int, Ref>* hooks;     // by output of which others are made: its dict of hooks, called with what they give it
   std::map<int, Ref>* retained;  // likewise: a weak reference to it
-  int part;                                      // of the backward pass: this node's
-  PyObject* head;      // the state of the node that runs first (null: this one), which holds all the rest
-  PyObject* inputs;    // tuple: for a backward pass that is differentiated
-  PyObject* versions;  // tuple: theirs, then
-  PyObject* drawn;     // the generators as they were then: a list of (generator, state), or null
-  PyObject* watched;   // tuple: (tensor without memory, version) of each, sharing its version
-  PyObject* outputs;   // tuple: on their way through `apply`
-  PyObject* saved;     // tuple, likewise
-  PyObject* opaque;    // tuple, likewise: outputs without gradients
+  int part;                      // of the backward pass: this node's
+  PyObject* head;                // the state of the node that runs first (null: this one), which holds all the rest
+  PyObject* inputs;              // tuple: for a backward pass that is differentiated
+  PyObject* versions;            // tuple: theirs, then
+  PyObject* drawn;               // the generators as they were then: a list of (generator, state), or null
+  PyObject* watched;             // tuple: (tensor without memory, version) of each, sharing its version
+  PyObject* outputs;             // tuple: on their way through `apply`
+  PyObject* saved;               // tuple, likewise
+  PyObject* opaque;              // tuple, likewise: outputs without gradients
 };
 
 // A new reference that the collector does not track yet. head: null for the first part's.
