@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # Lowest first; nothing includes a later stage. The second row may include Python.h.
-STAGES = "diag shape graph rules loop pass runtime codegen compiler surface".split()
+STAGES = "diag shape graph rules autodiff loop pass runtime codegen compiler surface".split()
 PYTHON_STAGES = "tensor bytecode guard frame capture".split()  # capture implements the interfaces of frame
 # Public headers belong to the stage that makes what they declare.
 PUBLIC = {"dtype": "shape", "shape": "shape", "call": "graph", "ops.def": "graph", "graph": "graph", "compile": "compiler"}

@@ -18,9 +18,6 @@ using shape::Ints;
 Expr Both(Expr x, Expr y) {
   return Apply(Op::kAnd, x, y);
 }
-Expr Either(Expr x, Expr y) {
-  return Apply(Op::kOr, x, y);
-}
 Expr OneMinus(Expr x) {
   return x.Number(1) - x;
 }

@@ -1,5 +1,4 @@
-// Minimax polynomials, lowest coefficient first. Made by a Remez exchange in 80 digits; the comments of math.cc say of
-// what.
+// Minimax polynomials, lowest coefficient first. tools/coefficients.py says of what, and finds them.
 #pragma once
 
 namespace framejit::codegen {

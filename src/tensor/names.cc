@@ -294,12 +294,13 @@ std::string OperatorName(PyObject* o) {
   Ref text(packet ? PyObject_GetAttrString(o, "_qualified_op_name") : PyObject_CallMethod(o, "name", nullptr));
   Ref overload(packet ? nullptr : PyObject_GetAttrString(o, "_overloadname"));
   if (!text || !PyUnicode_Check(text.get()) || (!packet && !overload)) return PyErr_Clear(), "";
-  std::string name = PyUnicode_AsUTF8(text.get());
-  size_t colons = name.find("::");
+  const std::string_view qualified = PyUnicode_AsUTF8(text.get());
+  const size_t colons = qualified.find("::");
   if (colons == std::string::npos) return "";
-  name.replace(colons, 2, ".");
+  std::string name = "torch.ops.";
+  name.append(qualified.substr(0, colons)).append(1, '.').append(qualified.substr(colons + 2));
   if (overload && !PyUnicode_CompareWithASCIIString(overload.get(), "default")) name += ".default";
-  return "torch.ops." + name;
+  return name;
 }
 
 bool IsMethodWrapper(PyObject* o) {
