@@ -20,6 +20,7 @@ from bench import measure
 
 PROGRAMS = {}
 SIZES = (8, 12, 12, 17)
+NOISE = 0.3  # of the median: half the distance of the quartiles; what is noisier has no ratio
 
 
 def program(*needs):
@@ -754,7 +755,7 @@ def run(name):
         "eager_first_s": round(eager_first, 4),
         "us": {k: round(v[0] / len(fine) * 1e6, 2) for k, v in times.items()},
         "spread": round(max(v[1] for v in times.values()), 3),
-        "vs_eager": round(times["eager"][0] / times["framejit"][0], 3),
+        "vs_eager": round(times["eager"][0] / times["framejit"][0], 3) if max(v[1] for v in times.values()) <= NOISE else None,
     }
 
 
@@ -775,7 +776,8 @@ def line(row):
         return f"{row['program']:32} left out: {row['left_out'][:80]}"
     text = f"{row['program']:32} {'right' if row['right'] else 'WRONG':6}"
     if "us" in row:
-        text += f"{row['breaks']:7} {row['graphs']:7} {row['recompiles']:11} {row['first_s']:9.3f} ({row['eager_first_s']:.3f}) {row['vs_eager']:8.2f}"
+        ratio = f"{row['vs_eager']:8.2f}" if row["vs_eager"] else "   noisy"
+        text += f"{row['breaks']:7} {row['graphs']:7} {row['recompiles']:11} {row['first_s']:9.3f} ({row['eager_first_s']:.3f}) {ratio} +-{100 * row['spread']:.0f}%"
     return "\n".join([text, *("    " + w for w in row["wrong"])])
 
 
@@ -796,12 +798,12 @@ def main():
             continue
         rows.append(in_a_process(name, options.limit))
         print(line(rows[-1]), flush=True)
+        if options.json:
+            measure.append(options.json, rows[-1:], "python -m bench.libraries " + " ".join(sys.argv[1:]))
     ran = [r for r in rows if "left_out" not in r]
-    timed = [r["vs_eager"] for r in ran if "us" in r]
+    timed = [r["vs_eager"] for r in ran if r.get("vs_eager")]
     mean = math.exp(sum(map(math.log, timed)) / len(timed)) if timed else float("nan")
     print(f"{sum(r['right'] for r in ran)} of {len(ran)} right, {len(rows) - len(ran)} left out; geometric mean {mean:.2f} of eager's speed")
-    if options.json:
-        measure.append(options.json, rows, "python -m bench.libraries " + " ".join(sys.argv[1:]))
 
 
 if __name__ == "__main__":
