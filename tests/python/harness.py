@@ -266,13 +266,13 @@ def compare(name, number, compiled, eager, wide=dict):
             oracle.check(got, expected, truth, what=f"{where}: {path}")
 
 
-def _in_float64(build):
-    """{path: value} of the program as written on float64 operands; empty where it does not take them."""
+def _in_float64(build, other=None):
+    """{path: value} of the program as written on float64 operands; empty where it does not take them. other: of the arguments."""
     import torch
 
     fn, make = build()
     try:
-        args = [oracle.in_float64(a).requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in make()]
+        args = [oracle.in_float64(a).requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in (other(make()) if other else make())]
         return dict(observe(fn, lambda: tuple(args)).values)
     except Exception:
         return {}
