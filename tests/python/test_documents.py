@@ -29,14 +29,14 @@ def test_the_map_shows_real_output(torch, tmp_path):
 
 
 def test_links_lead_somewhere():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 def test_files_that_documents_name_exist():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for path in re.findall(r"`((?:src|tests|pymodule|include|bench|tools)/[\w./]+\.\w+)`", page.read_text()):
             assert (ROOT / path).exists(), f"{page.name} names {path}"
 
