@@ -8,6 +8,7 @@
 
 #include "capture/policy.h"
 #include "diag/diag.h"
+#include "tensor/contractions.h"
 
 namespace framejit::capture {
 namespace {
@@ -52,7 +53,9 @@ uint64_t SizeOf(PyObject* o) {
 }  // namespace
 
 bool Timing::Measurable(const Config& config) {
-  if (config.backend != "llvm" || GetStance() != Stance::kDefault || !diag::OptionOn("leave")) return false;
+  if (config.backend != "llvm" || GetStance() != Stance::kDefault || !diag::OptionOn("leave") ||
+      tensor::NothingByTheClock())
+    return false;
   for (const auto& trace : config.graphs)
     for (const TraceTensor& t : trace->tensors)
       if (t.meta.device.kind != DeviceKind::kCpu) return false;

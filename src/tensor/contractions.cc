@@ -21,16 +21,17 @@
 
 namespace framejit::tensor {
 
+bool NothingByTheClock() {
+  const TorchApi* t = bound_torch;
+  if (t && t->context && t->deterministic && t->deterministic(t->context)) return true;
+  static const bool in_group = std::getenv("WORLD_SIZE") && std::atoi(std::getenv("WORLD_SIZE")) > 1;
+  return in_group;
+}
+
 namespace {
 
 constexpr int kSamples = 64;
 constexpr uint32_t kBias = 16;  // of ProductShape::layout
-
-bool Fixed(const TorchApi& t) {
-  if (t.context && t.deterministic && t.deterministic(t.context)) return true;
-  static const bool in_group = std::getenv("WORLD_SIZE") && std::atoi(std::getenv("WORLD_SIZE")) > 1;
-  return in_group;
-}
 
 constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112, kPacked = 151, kMatrixB = 162;  // of CBLAS
 
@@ -260,7 +261,7 @@ struct Product {
   bool RunBest() const {
     int64_t m = a.sizes[1];
     Library library = Library::kMkl;
-    if (device.kind == DeviceKind::kCpu && dtype == DType::kFloat32 && t.copy && !Fixed(t)) {
+    if (device.kind == DeviceKind::kCpu && dtype == DType::kFloat32 && t.copy && !NothingByTheClock()) {
       const bool can = packed && CanBePacked();
       Product part = *this;
       Buffer part_bias = bias ? *bias : Buffer();
@@ -373,7 +374,7 @@ bool WorthPacking(const TorchApi& t, const Buffer& w, int64_t hint) {
 
 void TorchPackLinear(const TorchApi& t, const Buffer& w, int64_t rows, Buffer& out) {
   Impl packed = nullptr;
-  if (!w.data || !t.at.all() || !t.empty_strided_cpu || !t.copy || Fixed(t) || !WorthPacking(t, w, rows) ||
+  if (!w.data || !t.at.all() || !t.empty_strided_cpu || !t.copy || NothingByTheClock() || !WorthPacking(t, w, rows) ||
       !PackRows(t, w, rows, w.sizes[0], &packed))
     return;
   out.handle = packed;

@@ -34,6 +34,9 @@ constexpr int64_t kMaxPackedSize = 1e9;  // of m, n, k and strides: MKL takes 32
 // MKL unless oneDNN is faster by more than a tenth or the packed form by a twentieth, so that results stay eager's own
 // where nothing is won.
 Library Choose(const ProductShape& shape, const Probe& probe);
+// Deterministic algorithms are asked for, or this is one of several processes that must do the same: what is measured decides
+// nothing.
+bool NothingByTheClock();
 void ForceLibrary(int library);  // for tests: this one wherever it can; -1: as measured
 
 }  // namespace framejit::tensor

@@ -282,5 +282,6 @@ def test_transformers(fresh, kind):
         torch.testing.assert_close(*losses)
     equal([p.grad for p in model.parameters()], [p.grad for p in other.parameters()], rtol=1e-3, atol=1e-5)
     equal(list(model.parameters()), list(other.parameters()), rtol=1e-4, atol=1e-5)
+    fresh.reset()  # the first call ended a graph where it logged what is logged once
     report = fresh.explain(model)(input_ids=tokens, labels=tokens, use_cache=False)
-    assert report.graph_break_count == 0
+    assert report.graph_break_count == 0, report.break_reasons

@@ -59,9 +59,9 @@ def agree(mine, theirs, truth, where):
     except AssertionError:
         if truth is None or not theirs.is_floating_point():
             raise
-        # A few numbers at the end of many operations: eager may have been lucky.
+        # A few numbers at the end of many operations, sums that cancel among them: eager may have been lucky.
         assert torch.equal(mine.isnan(), theirs.isnan()), where
-        bound = 16 * torch.finfo(theirs.dtype).eps * truth.nan_to_num().abs().max()
+        bound = 64 * torch.finfo(theirs.dtype).eps * truth.nan_to_num().abs().max()
         assert (mine.double() - truth).abs().nan_to_num().max() <= bound, where
 
 

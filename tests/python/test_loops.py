@@ -222,6 +222,17 @@ def test_what_is_slower_compiled_is_left_to_python(leave):
     assert any("left to" in note for note in compiled.cache_info()["notes"])
 
 
+def test_nothing_is_left_where_algorithms_must_be_deterministic(leave):
+    torch.use_deterministic_algorithms(True)
+    try:
+        compiled = framejit.compile(slow_when_compiled)
+        for _ in range(40):
+            compiled(np.ones((400, 300)))
+        assert not any("left to" in note for note in compiled.cache_info()["notes"])
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_what_is_faster_compiled_is_kept(leave):
     def program(x):
         return ((x * 2 + 1) * (x - 3) / (x * x + 1) - x * 0.5 + 4) * x - 2

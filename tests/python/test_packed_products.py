@@ -52,14 +52,19 @@ def make(seed=0):
     return Net().eval()
 
 
-def same(oracle, model, compiled, x):
+def same(oracle, model, compiled, x, forced=False):
+    """forced: by a library that the chooser would ask for its accuracy first; then the largest of so many errors is left alone."""
     twin = Net().double().eval()
     twin.load_state_dict(model.state_dict())
     with torch.no_grad():
         got, eager, reference = compiled(x), model(x), twin(x.double())
     for g, e, r in zip(got, eager, reference):
         assert g.stride() == e.stride()
-        oracle.check(g, e, r)
+        if forced:
+            mine, theirs = ((t.double() - r).square().mean().sqrt() for t in (g, e))
+            assert mine <= 2 * theirs + torch.finfo(torch.float32).eps * r.abs().max()
+        else:
+            oracle.check(g, e, r)
     return got[0].clone()
 
 
@@ -76,11 +81,11 @@ def test_shapes(shape, library, force, fresh, oracle):
     compiled = fresh.compile(model)
     x = torch.randn(shape)
     for _ in range(3):
-        same(oracle, model, compiled, x)
+        same(oracle, model, compiled, x, library == ONEDNN)
     assert held() - start == (packed_bytes(model) if library == PACKED and x[..., 0].numel() >= 16 else 0)
     wide = torch.randn(*shape[:-1], 512)[..., ::2]  # rows that do not lie together
     for _ in range(2):
-        same(oracle, model, compiled, wide.contiguous() if len(shape) > 2 else wide)
+        same(oracle, model, compiled, wide.contiguous() if len(shape) > 2 else wide, library == ONEDNN)
 
 
 @pytest.mark.parametrize("dynamic", [None, True])

@@ -164,7 +164,7 @@ def out_argument():
     def f(a, b, c):
         return torch.add(a, b, out=c), torch.mul(a, 2, out=a)
 
-    return f, lambda: (t(4), t(4), torch.empty(4))
+    return f, lambda: (t(4), t(4), torch.zeros(4))
 
 
 @program
