@@ -8,6 +8,7 @@ First: the first training step of a fresh process with empty caches, after a ste
 import argparse
 import datetime
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def about():
             pass
     return {
         "device": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(), "commit": measure.commit(),
-        "command": "tools/dev gpu-bench " + " ".join(sys.argv[1:]), "versions": versions,
+        "command": re.sub(r" --json \S+", "", " ".join(["tools/dev gpu-bench", *sys.argv[1:]])), "versions": versions,
     }  # fmt: skip
 
 
