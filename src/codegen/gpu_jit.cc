@@ -27,6 +27,7 @@
 #include "codegen/codegen.h"
 #include "codegen/gpu_emit.h"
 #include "codegen/jit.h"
+#include "codegen/linker.h"
 
 extern "C" {
 void LLVMInitializeNVPTXTarget();
@@ -155,6 +156,7 @@ std::string GpuKernelText(const loop::Kernel& kernel, const GpuSchedule& schedul
                           const std::string& symbol, std::string_view what) {
   if (std::none_of(std::begin(kArchs), std::end(kArchs), [&](const Arch& a) { return arch == a.name; }))
     throw CodegenUnsupported("unknown GPU architecture '" + arch + "'");
+  UsesLlvm scope;
   auto& machine = Machine(arch);
   Isa isa;
   isa.gpu = true;

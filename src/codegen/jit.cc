@@ -119,6 +119,7 @@ Isa IsaOf(const Target& target, bool run) {
 }
 
 Code CompileKernel(const loop::Kernel& kernel, const Isa& isa, const std::string& symbol, int64_t* block) {
+  UsesLlvm scope;
   auto& machine = ThreadMachine(isa);
   if (!machine) machine.reset(MakeMachine(isa));
   auto context = std::make_unique<llvm::LLVMContext>();
@@ -144,6 +145,7 @@ Code CompileKernel(const loop::Kernel& kernel, const Isa& isa, const std::string
 }
 
 std::string KernelText(const loop::Kernel& kernel, const Isa& isa, const std::string& symbol, bool assembly) {
+  UsesLlvm scope;
   std::unique_ptr<llvm::TargetMachine> machine(MakeMachine(isa));
   llvm::LLVMContext context;
   llvm::Module module("framejit", context);

@@ -16,7 +16,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <condition_variable>
 #include <mutex>
+#include <new>
 
 #include "codegen/math.h"
 #include "diag/diag.h"
@@ -88,18 +90,39 @@ struct Session {
 // The session is used by one thread at a time: linking is a hundredth of compiling. fork() waits for it, so that a
 // child finds it whole.
 struct Linker {
+  std::mutex users_mutex;  // held before `mutex`
+  std::condition_variable idle;
+  int users = 0;  // threads in a scope of UsesLlvm
   std::mutex mutex;
   Session* session = nullptr;  // never destroyed: threads may still run kernels at exit
   int64_t serial = 0;
 };
 
+void BeforeFork();
+void AfterFork();
+
 Linker& TheLinker() {
   static Linker* linker = [] {
-    pthread_atfork([] { TheLinker().mutex.lock(); }, [] { TheLinker().mutex.unlock(); },
-                   [] { TheLinker().mutex.unlock(); });
+    pthread_atfork(BeforeFork, AfterFork, [] {
+      new (&TheLinker().idle) std::condition_variable;  // the threads that waited are gone
+      AfterFork();
+    });
     return new Linker;
   }();
   return *linker;
+}
+
+void BeforeFork() {
+  Linker& linker = TheLinker();
+  std::unique_lock lock(linker.users_mutex);
+  linker.idle.wait(lock, [&] { return linker.users == 0; });
+  (void)lock.release();
+  linker.mutex.lock();
+}
+
+void AfterFork() {
+  TheLinker().mutex.unlock();
+  TheLinker().users_mutex.unlock();
 }
 
 void Remove(Session* session, orc::JITDylib& library) {
@@ -116,6 +139,18 @@ llvm::Expected<orc::ExecutorSymbolDef> Add(Session& s, orc::JITDylib& library,
 }
 
 }  // namespace
+
+UsesLlvm::UsesLlvm() {
+  Linker& linker = TheLinker();
+  std::lock_guard lock(linker.users_mutex);
+  ++linker.users;
+}
+
+UsesLlvm::~UsesLlvm() {
+  Linker& linker = TheLinker();
+  std::lock_guard lock(linker.users_mutex);
+  if (--linker.users == 0) linker.idle.notify_all();
+}
 
 Linked LinkObject(llvm::SmallVector<char, 0> object, const std::string& symbol) {
   Linker& linker = TheLinker();

@@ -8,6 +8,15 @@
 
 namespace framejit::codegen {
 
+// While alive, this thread uses LLVM. fork() waits until nobody does: a child would find LLVM's own locks held for
+// good.
+class UsesLlvm {
+ public:
+  UsesLlvm();
+  ~UsesLlvm();
+  UsesLlvm(const UsesLlvm&) = delete;
+};
+
 struct Linked {
   void* address = nullptr;
   std::shared_ptr<const void> memory;  // the last owner unmaps the code and forgets its symbol

@@ -1,4 +1,6 @@
 // Interning, and the queries that walk an expression.
+#include <pthread.h>
+
 #include <atomic>
 #include <mutex>
 #include <stdexcept>
@@ -41,7 +43,11 @@ struct Table {  // one per process, never destroyed: Ints may live in statics
   }
 };
 Table& TheTable() {
-  static Table* table = new Table;
+  static Table* table = [] {  // fork() waits for it, so that a child finds it unlocked
+    pthread_atfork([] { TheTable().mutex.lock(); }, [] { TheTable().mutex.unlock(); },
+                   [] { TheTable().mutex.unlock(); });
+    return new Table;
+  }();
   return *table;
 }
 
