@@ -16,8 +16,9 @@ namespace {
 constexpr size_t kClasses = 16;
 constexpr long kRest = 512;          // calls
 constexpr double kLong = 20e-3;      // seconds of a call that is measured a few times only
-constexpr int kMost = 9, kSome = 5;  // samples
+constexpr int kMost = 8, kSome = 5;  // samples
 constexpr double kWorse = 1.05;      // by best and by median
+constexpr double kNoGain = 0.99;     // likewise, after most samples: compiled code that gains nothing may only lose
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -126,7 +127,7 @@ void Timing::Ended(Config& config, const Turn& turn, bool ok) {
     c->warm = 0;
     return;
   }
-  if (c->warm++ < (seconds > kLong ? 1 : 3) && c->tries < kTries) return;
+  if (c->warm++ < (seconds > kLong ? 1 : 2) && c->tries < kTries) return;
   c->compiled.push_back(seconds);
 }
 
@@ -140,7 +141,7 @@ void Timing::Judge(Config& config, Class& c) {
   if (n < kSome) return;
   if (best < 0.97) return decide(false);
   if (best > kWorse && median > kWorse) return decide(true);
-  if (n >= kMost) return decide(false);
+  if (n >= kMost) return decide(best > kNoGain && median > kNoGain);
 }
 
 void Timing::Decide(Config& config, Class& c, bool leave) {
@@ -151,7 +152,7 @@ void Timing::Decide(Config& config, Class& c, bool leave) {
   const double ratio = Best(c.compiled) / Best(c.plain);
   c.pause = c.pause ? 8 * c.pause : static_cast<long>(500 * ratio);  // measuring again costs a hundredth
   c.until = c.pause;
-  const std::string note = "slower than Python: left to it";
+  const std::string note = "not faster than Python: left to it";
   if (std::find(config.notes.begin(), config.notes.end(), note) == config.notes.end()) config.notes.push_back(note);
   if (diag::Enabled(diag::Channel::perf_))
     diag::Log(diag::Channel::perf_, note + " (" + std::to_string(Best(c.compiled) * 1e6) + " us against " +

@@ -126,9 +126,10 @@ bool UpdatesOperand(const Graph& g, const pass::Grouping& grouping, const std::v
 
 void LayoutsForDirectWrites(const Graph& g, const pass::Grouping& grouping, const std::vector<int>& uses,
                             std::vector<loop::Layout>& layouts) {
-  for (const Write& w : g.writes) {
+  for (size_t i = 0; i < g.writes.size(); ++i) {
+    const Write& w = g.writes[i];
     const Node& input = g.nodes[g.inputs[w.input]];
-    if (uses[w.value] != 1 || grouping.aliases[w.value] || input.strides.empty()) continue;
+    if (RegionOf(grouping, i) || uses[w.value] != 1 || grouping.aliases[w.value] || input.strides.empty()) continue;
     const bool stored = std::any_of(grouping.groups.begin(), grouping.groups.end(), [&](const pass::Group& group) {
       return group.kind == pass::Group::Kind::kKernel && std::count(group.stored.begin(), group.stored.end(), w.value);
     });
@@ -142,7 +143,7 @@ void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
   for (auto& commit : plan.commits) {
     const runtime::Value& value = plan.values[commit.value];
     const runtime::Value& input = plan.values[plan.inputs[commit.input]];
-    if (plan.storages[value.storage].kind != Storage::Kind::kScratch || !value.whole) continue;
+    if (plan.storages[value.storage].kind != Storage::Kind::kScratch || !value.whole || commit.target >= 0) continue;
     if (value.strides != input.strides || value.sizes != input.sizes || value.dtype != input.dtype) continue;
     int maker = -1;
     for (size_t i = 0; i < plan.steps.size(); ++i) {

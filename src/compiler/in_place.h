@@ -21,6 +21,11 @@
 
 namespace framejit::compiler {
 
+// The part of the input that this write goes to. Null: all of it.
+inline const loop::Layout* RegionOf(const pass::Grouping& grouping, size_t write) {
+  return grouping.regions.empty() || !grouping.regions[write] ? nullptr : &*grouping.regions[write];
+}
+
 // How a copy lies that is made to be written to an input: as the input, if that has one element an address.
 shape::Ints DirectStrides(const Graph& g, const Write& w);
 

@@ -402,15 +402,20 @@ class Lowering {
 
   // A write of what is (a view of) an input goes through scratch: another write may change that input first.
   void LowerWrites() {
-    for (const Write& w : g_.writes) {
+    for (size_t i = 0; i < g_.writes.size(); ++i) {
+      const Write& w = g_.writes[i];
+      const Layout* region = RegionOf(grouping_, i);
       int value = ValueOf(w.value);
       if (plan_.storages[plan_.values[value].storage].kind == Storage::Kind::kInput) {
-        if (value == plan_.inputs[w.input]) continue;  // x[...] = x
-        const int copy = AddValue(w.value, NewStorage(Storage::Kind::kScratch), {DirectStrides(g_, w), 0}, true);
+        if (!region && value == plan_.inputs[w.input]) continue;  // x[...] = x
+        const shape::Ints strides = region ? shape::RowMajor(g_.nodes[w.value].type.shape) : DirectStrides(g_, w);
+        const int copy = AddValue(w.value, NewStorage(Storage::Kind::kScratch), {strides, 0}, true);
         AddCopy(value, copy);
         value = copy;
       }
       plan_.commits.push_back({w.input, value});
+      if (region)
+        plan_.commits.back().target = AddValue(w.value, plan_.values[plan_.inputs[w.input]].storage, *region, false);
     }
   }
 

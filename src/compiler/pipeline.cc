@@ -18,6 +18,7 @@
 #include "pass/sink_gather.h"
 #include "pass/split_bias.h"
 #include "pass/split_reduce.h"
+#include "pass/store_regions.h"
 #include "pass/weights.h"
 #include "runtime/prepared.h"
 
@@ -95,14 +96,18 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   if (!gpu && weights)
     pass::RunPass(pm, "hoist_weights", g, [&](Graph& g) { hoisted = pass::HoistWeights(g, options.weights); });
   pass::RunPass(pm, "split_reduce", g, [&](Graph& g) { return pass::SplitReduce(g, gpu); });
+  std::optional<pass::Regions> regions;
+  if (!gpu && !pm.Disabled("store_regions")) regions = pass::StoreRegions(g);
+  const Graph& last = regions ? regions->graph : g;
   pass::FuseOptions fuse;
   fuse.fuse = options.fuse && !pm.Disabled("fuse");
   pass::Grouping grouping;
-  if (!pass::RunPass(pm, "fuse", g, [&](Graph& g) { grouping = pass::Fuse(g, fuse); })) {
-    grouping = pass::Fuse(g, {.fuse = false});
+  if (!pass::RunPass(pm, "fuse", g, [&](Graph&) { grouping = pass::Fuse(last, fuse); })) {
+    grouping = pass::Fuse(last, {.fuse = false});
   }
+  if (regions) grouping.regions = std::move(regions->layouts);
   CompileStats stats;
-  runtime::Plan plan = compiler::Lower(g, grouping, options, device, stats);
+  runtime::Plan plan = compiler::Lower(last, grouping, options, device, stats);
   if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, plan.str());
   stats.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   auto executable = runtime::MakeExecutable(std::move(plan), stats);

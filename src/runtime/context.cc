@@ -31,7 +31,10 @@ PlanIndex::PlanIndex(const Plan& plan) {
     for (const auto& c : plan.commits) written = written || c.input == static_cast<int>(i);
     if (!written) inputs_after[s.last].push_back(static_cast<int>(i));
   }
-  for (const auto& c : plan.commits) needs_buffer[c.value] = true;
+  for (const auto& c : plan.commits) {
+    needs_buffer[c.value] = true;
+    if (c.target >= 0) needs_buffer[c.target] = true;
+  }
   for (const auto& o : plan.outputs) needs_buffer[o.value] = true;
   for (size_t i = 0; i < plan.storages.size(); ++i) {
     const Storage& s = plan.storages[i];

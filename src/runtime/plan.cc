@@ -42,7 +42,8 @@ std::string Plan::str() const {
     text += "\n";
   }
   for (const Commit& c : commits)
-    text += std::string(c.direct ? "  written by its kernel: in" : "  write in") + std::to_string(c.input) + " <- " +
+    text += std::string(c.direct ? "  written by its kernel: " : "  write ") +
+            (c.target < 0 ? "in" + std::to_string(c.input) : Describe(*this, c.target)) + " <- " +
             Describe(*this, c.value) + "\n";
   return text;
 }

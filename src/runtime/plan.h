@@ -73,6 +73,7 @@ struct Plan {
     int input;
     int value;
     bool direct = false;  // the value's storage may be the input itself, if that overlaps no other input
+    int target = -1;      // a part of the input, as a value over its storage; -1: all of it
   };  // inputs[input] <- value, after everything that can fail
   std::vector<Commit> commits;
   std::vector<Graph::SymbolSource> symbol_sources;

@@ -215,6 +215,61 @@ TEST(Compile, KernelsWriteInputsThemselves) {
   Check(*exe, host, f.g, {RandomF32({6, 50}, 1), RandomF32({6, 50}, 2)});
 }
 
+// x with rows [row, row + 1) and columns [column, column + count) replaced.
+ValueId Replaced(Fixture& f, ValueId x, Int row, int64_t column, int64_t count, ValueId fresh) {
+  const Ints shape = f.b.type(x).shape;
+  auto cat = [&](int64_t axis, std::vector<ValueId> parts) {
+    Attrs attrs;
+    attrs.axes = {axis};
+    return f.b.Add(Op::kCat, parts, attrs);
+  };
+  ValueId line = f.b.Reshape(f.b.Slice(x, 0, row, 1, 1), {shape[1]});
+  line = cat(0, {f.b.Slice(line, 0, 0, column, 1), fresh,
+                 f.b.Slice(line, 0, column + count, shape[1] - Int(column + count), 1)});
+  return cat(0, {f.b.Slice(x, 0, 0, row, 1), f.b.Reshape(line, {Int(1), shape[1]}),
+                 f.b.Slice(x, 0, row + Int(1), shape[0] - row - Int(1), 1)});
+}
+
+TEST(Compile, AWriteOfAPartStoresThatPart) {
+  Fixture f;
+  ValueId x = f.In({6, 50}), y = f.In({10});
+  f.g.writes = {{0, Replaced(f, x, 2, 7, 10, f.b.Binary(Op::kMul, y, f.Const(2, y)))}};
+  std::string plan = Compile(f.g)->str();
+  EXPECT_EQ(Count(plan, ":in0+107"), 1) << plan;
+  EXPECT_EQ(Count(plan, "f32[6, 50]"), 0) << plan;  // made nowhere
+  CompileAndCheck(f.g, {RandomF32({6, 50}, 1), RandomF32({10}, 2)});
+
+  // Another part, of what the first one gave, where rows lie apart: two stores, the second one of what is there then.
+  Fixture twice;
+  x = twice.In({6, 50}, {1, 6}, DType::kFloat32), y = twice.In({10});
+  ValueId once = Replaced(twice, x, 2, 7, 10, y);
+  ValueId seen = twice.b.Reshape(twice.b.Slice(twice.b.Slice(once, 0, 2, 1, 1), 1, 10, 10, 1), {Int(10)});
+  twice.g.writes = {{0, Replaced(twice, once, 4, 3, 10, seen)}};
+  plan = Compile(twice.g)->str();
+  EXPECT_EQ(Count(plan, "  write "), 2) << plan;
+  EXPECT_EQ(Count(plan, "f32[6, 50]"), 0) << plan;
+  HostTensor columns = RandomF32({300}, 1);
+  columns.sizes = {6, 50};
+  columns.strides = {1, 6};
+  CompileAndCheck(twice.g, {columns, RandomF32({10}, 2)});
+
+  // What is moved is read before it is written over.
+  Fixture moved;
+  x = moved.In({6, 50});
+  Attrs first;
+  first.axes = {0};
+  moved.g.writes = {
+      {0, moved.b.Add(Op::kCat, {moved.b.Slice(x, 0, 0, 1, 1), moved.b.Slice(x, 0, 0, 5, 1)}, first)}};
+  CompileAndCheck(moved.g, {RandomF32({6, 50}, 1)});
+
+  // A row that a symbol tells.
+  Fixture symbolic;
+  x = symbolic.In({6, 50}), y = symbolic.In({10});
+  const Int n = symbolic.Symbol(1, 0, 10);
+  symbolic.g.writes = {{0, Replaced(symbolic, x, n - Int(8), 7, 10, y)}};
+  CompileAndCheck(symbolic.g, {RandomF32({6, 50}, 1), RandomF32({10}, 2)});
+}
+
 TEST(Compile, KernelsThatReadElsewhereDoNotWriteInputs) {
   Fixture f;  // x <- x - its transpose; each element is needed twice
   ValueId x = f.In({5, 5});

@@ -317,3 +317,101 @@ def test_versions_that_fit_still_run_beside_those_that_do_not():
         for k in range(4):
             assert compiled(np.ones(3), "a" * (k + 1))[0] == k + 2
     assert compiled.cache_info()["segments"] == 2
+
+
+def store_part(a, v, i, k):
+    a[i, :k] = v[:k] * 2 + 1
+
+
+def store_twice(a, v, i, k):
+    a[i, :k] += v[:k]
+    a[i + 1, k:] = a[i, k:] * 2
+    return a.sum()
+
+
+def store_moved(a, v, i, k):
+    a[1:, 2:5] = a[:-1, 1:4]
+
+
+def store_line_and_column(a, v, i, k):
+    a[i] = v
+    a[:, k] = 3
+    a[i, k] = a[0, 0] + a[i, k - 1]
+
+
+def store_through_views(a, v, i, k):
+    b, t = a[1:], a.T
+    b[i, :] = v
+    t[k, 1:3] = v[1:3]
+    b[:, k] *= 2
+    return b
+
+
+def store_flat(a, v, i, k):
+    flat = a.reshape(-1)
+    flat[i * 3 : k * 7] = 0.5
+    a[1, 1] = flat[0]
+
+
+def store_exchanged(a, v, i, k):
+    a[i], a[k] = a[k].copy(), a[i].copy()
+
+
+def store_borders(a, v, i, k):
+    a[i, 1:-1] = a[i, :-2] + a[i, 2:]
+    a[0, :] = a[1, :]
+    a[-1] = a[-2]
+    a[:, 0] = a[:, 1]
+    a[:, -1] = 0
+
+
+STORES = (store_part, store_twice, store_moved, store_line_and_column, store_through_views, store_flat, store_exchanged, store_borders)
+
+
+@pytest.mark.parametrize("program", STORES, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("order", ["C", "F", "apart"])
+def test_stores_into_parts_of_arrays(program, order):
+    compiled = framejit.compile(program)
+    rng = np.random.default_rng(0)
+    for i, k, n in ((1, 3, 8), (2, 4, 9), (0, 5, 8), (3, 2, 12), (1, 3, 200)):
+        memory = rng.standard_normal((2 * n, 2 * n + 6))
+        if order == "F":
+            memory = np.asfortranarray(memory)
+        other = memory.copy(order="K")
+        part = (slice(None, None, 2), slice(None, None, 2)) if order == "apart" else (slice(0, n), slice(0, n + 3))
+        v = rng.standard_normal(n + 3)
+        expected, got = program(memory[part], v, i, k), compiled(other[part], v, i, k)
+        assert np.array_equal(memory, other)
+        assert expected is None and got is None or np.allclose(expected, got)
+    info = compiled.cache_info()
+    assert info["segments"] and not info["breaks"]
+
+
+def test_a_store_that_fails_leaves_the_array_as_python_does():
+    def program(a, i, v):
+        a[i, 2:4] = v
+        a[i + 1, 2:4] = v
+        return a
+
+    compiled = framejit.compile(program)
+    for i, v in ((0, np.ones(2)), (1, np.ones(2)), (4, np.ones(2)), (2, np.ones(3)), (1, np.zeros(2))):
+        expected, got = np.zeros((5, 6)), np.zeros((5, 6))
+        errors = []
+        for f, a in ((program, expected), (compiled, got)):
+            try:
+                f(a, i, v)
+            except (IndexError, ValueError) as error:
+                errors.append(repr(error))
+        assert np.array_equal(expected, got) and len(errors) in (0, 2) and len(set(errors)) <= 1
+
+
+def test_what_gains_nothing_is_left_to_python(leave):
+    def program(a, n):
+        for i in range(n):
+            a[i % 7] = i
+        return a @ a
+
+    compiled = framejit.compile(program)
+    for _ in range(30):
+        compiled(np.ones(400), 50)
+    assert any("left to" in note for note in compiled.cache_info()["notes"])
