@@ -80,6 +80,14 @@ PyObject* CaptureSemantics::ModuleAttr(PyObject* module, PyObject* name) {
   return s_.AdoptHeld(PyObject_GetAttr(module, name));  // __dict__ and friends, or the real AttributeError
 }
 
+// torch.compile writes to classes of its own at every call: of them only what was read counts, not each change.
+static bool IsBookkeeping(PyTypeObject* type) {
+  PyObject* dict = Py_TYPE(type) == &PyType_Type ? guard::TypeDict(type) : nullptr;
+  PyObject* module = dict ? PyDict_GetItemString(dict, "__module__") : nullptr;
+  const char* text = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
+  return text ? !strncmp(text, "torch._dynamo.", 14) : (PyErr_Clear(), false);
+}
+
 // The value of a class attribute as seen through `object` (null: through the class itself).
 PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObject* type) {
   if (PyFunction_Check(d)) {
@@ -92,7 +100,7 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
     Ref f(PyObject_GetAttrString(d, "__func__"));
     if (!f) return nullptr;
     s_.SourceOf(f.get());
-    s_.NoteType(type);
+    if (object || !IsBookkeeping(type)) s_.NoteType(type);
     if (Py_TYPE(d) == &PyStaticMethod_Type) return f.release();
     return PyMethod_New(f.get(), reinterpret_cast<PyObject*>(type));
   }
@@ -320,7 +328,10 @@ PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
   auto* o = reinterpret_cast<PyObject*>(type);
   PyTypeObject* metatype = Py_TYPE(type);
   s_.SourceOf(o);
-  s_.NoteType(type);
+  if (IsBookkeeping(type) && !_PyType_Lookup(metatype, name))
+    s_.NoteLookup(type, name);
+  else
+    s_.NoteType(type);
   s_.NoteType(metatype);
   PyObject *hook, *args[] = {o, name};
   PyObject* r = nullptr;
