@@ -54,41 +54,26 @@ PlanIndex::PlanIndex(const Plan& plan) {
 
 void Context::Bind(const Plan& plan, const PlanIndex& index, std::shared_ptr<const Instance> i) {
   instance = std::move(i);
-  buffers.resize(plan.values.size());
-  pointers.assign(index.num_pointers, nullptr);
-  params.clear();
-  params.reserve(index.num_params);
-  externals.resize(index.has_externs ? plan.storages.size() : 0);
-  std::vector<std::vector<Patch>> by_storage(plan.storages.size());
+  if (patch_begin.empty()) MakePatches(plan, index);
   for (size_t v = 0; v < plan.values.size(); ++v) {
     const Value& value = plan.values[v];
-    const Instance::ValueInfo& info = instance->values[v];
     Buffer& b = buffers[v];
     b = Buffer{};
-    b.sizes = info.sizes;
-    b.strides = info.strides;
+    b.sizes = instance->values[v].sizes;
+    b.strides = instance->values[v].strides;
     b.rank = static_cast<int32_t>(value.sizes.size());
     b.dtype = value.dtype;
     b.device = value.device;
-    if (index.needs_buffer[v]) by_storage[value.storage].push_back({&b.data, info.offset_bytes});
   }
-  for (size_t s = 0; s < plan.steps.size(); ++s) {
-    if (plan.steps[s].kind != Step::Kind::kKernel) continue;
+  std::fill(pointers.begin(), pointers.end(), nullptr);
+  for (Patch& p : patches) p.offset = instance->values[p.value].offset_bytes;
+  params.clear();
+  for (size_t s = 0; s < plan.steps.size() && index.num_params; ++s) {
+    if (!plan.steps[s].gpu) continue;
     void** slot = pointers.data() + index.first_pointer[s];
-    if (plan.steps[s].gpu) {
-      for (size_t i = 0; i < plan.steps[s].operands.size(); ++i) params.push_back(slot + i);
-      for (size_t i = 0; i < plan.steps[s].symbols.size(); ++i)
-        params.push_back(const_cast<int64_t*>(instance->steps[s].symbols + i));
-    }
-    for (int v : plan.steps[s].operands) {
-      by_storage[plan.values[v].storage].push_back({slot++, instance->values[v].offset_bytes});
-    }
-  }
-  patches.clear();
-  patch_begin.assign(1, 0);
-  for (const auto& list : by_storage) {
-    patches.insert(patches.end(), list.begin(), list.end());
-    patch_begin.push_back(static_cast<uint32_t>(patches.size()));
+    for (size_t i = 0; i < plan.steps[s].operands.size(); ++i) params.push_back(slot + i);
+    for (size_t i = 0; i < plan.steps[s].symbols.size(); ++i)
+      params.push_back(const_cast<int64_t*>(instance->steps[s].symbols + i));
   }
   scratch = gpu_scratch = nullptr;
   if (instance->scratch_bytes > 0 && instance->scratch_bytes <= kOwnScratch) {
@@ -98,6 +83,28 @@ void Context::Bind(const Plan& plan, const PlanIndex& index, std::shared_ptr<con
       own = AllocateBlock(instance->scratch_bytes);
     }
     SetScratch(plan, own.data);
+  }
+}
+
+// What is the same for all sizes.
+void Context::MakePatches(const Plan& plan, const PlanIndex& index) {
+  buffers.resize(plan.values.size());
+  pointers.resize(index.num_pointers);
+  params.reserve(index.num_params);
+  externals.resize(index.has_externs ? plan.storages.size() : 0);
+  std::vector<std::vector<Patch>> by_storage(plan.storages.size());
+  for (size_t v = 0; v < plan.values.size(); ++v) {
+    if (index.needs_buffer[v]) by_storage[plan.values[v].storage].push_back({&buffers[v].data, 0, static_cast<int>(v)});
+  }
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    if (plan.steps[s].kind != Step::Kind::kKernel) continue;
+    void** slot = pointers.data() + index.first_pointer[s];
+    for (int v : plan.steps[s].operands) by_storage[plan.values[v].storage].push_back({slot++, 0, v});
+  }
+  patch_begin.assign(1, 0);
+  for (const auto& list : by_storage) {
+    patches.insert(patches.end(), list.begin(), list.end());
+    patch_begin.push_back(static_cast<uint32_t>(patches.size()));
   }
 }
 

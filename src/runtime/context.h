@@ -34,6 +34,7 @@ struct Context {
 
   // Buffers, patches and constant pointers for these sizes; uses the context's own scratch if it is small.
   void Bind(const Plan& plan, const PlanIndex& index, std::shared_ptr<const Instance> i);
+  void MakePatches(const Plan& plan, const PlanIndex& index);
   void SetStorage(int storage, void* data) {
     for (uint32_t p = patch_begin[storage]; p < patch_begin[storage + 1]; ++p) {
       *patches[p].slot = static_cast<std::byte*>(data) + patches[p].offset;
@@ -49,6 +50,7 @@ struct Context {
   struct Patch {
     void** slot;
     int64_t offset;
+    int value;  // where the offset comes from
   };
   std::vector<Patch> patches;  // grouped by storage
   std::vector<uint32_t> patch_begin;

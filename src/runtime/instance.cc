@@ -1,5 +1,7 @@
 #include "runtime/instance.h"
 
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -23,10 +25,13 @@ constexpr size_t kMostStreams = 4;  // with graphs of one instance
 
 int64_t PlanMemory(std::span<const Interval> intervals, std::span<int64_t> offsets, int64_t align) {
   // Largest first, each at the lowest offset where it does not meet an already placed buffer that is alive with it.
-  std::vector<int> order(intervals.size());
+  if (intervals.empty()) return 0;
+  absl::InlinedVector<int, 32> order(intervals.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return intervals[a].bytes > intervals[b].bytes; });
-  std::vector<int> placed;  // by offset
+  std::sort(order.begin(), order.end(), [&](int a, int b) {
+    return intervals[a].bytes != intervals[b].bytes ? intervals[a].bytes > intervals[b].bytes : a < b;
+  });
+  absl::InlinedVector<int, 32> placed;  // by offset
   int64_t total = 0;
   for (int i : order) {
     const Interval& x = intervals[i];
@@ -51,6 +56,8 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
   for (const Value& v : plan.values) count += 2 * v.sizes.size();
   for (const Step& s : plan.steps) count += s.symbols.size();
   numbers.reserve(count);
+  values.reserve(plan.values.size());
+  steps.reserve(plan.steps.size());
   auto put = [&](const Ints& list) {
     const int64_t* at = numbers.data() + numbers.size();
     for (Int e : list) numbers.push_back(e.Eval(symbols));
@@ -94,15 +101,16 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
 
   scratch_offset.assign(plan.storages.size(), 0);
   for (bool gpu : {false, true}) {
-    std::vector<Interval> intervals;
-    std::vector<int> which;
+    if (gpu && plan.device.kind == DeviceKind::kCpu) break;
+    absl::InlinedVector<Interval, 32> intervals;
+    absl::InlinedVector<int, 32> which;
     for (size_t i = 0; i < plan.storages.size(); ++i) {
       const Storage& s = plan.storages[i];
       if (s.kind != Storage::Kind::kScratch || s.gpu != gpu) continue;
       intervals.push_back({storage_bytes[i], s.first, s.last});
       which.push_back(i);
     }
-    std::vector<int64_t> offsets(intervals.size());
+    absl::InlinedVector<int64_t, 32> offsets(intervals.size());
     (gpu ? gpu_scratch_bytes : scratch_bytes) = PlanMemory(intervals, offsets, gpu ? kGpuAlign : kAlign);
     for (size_t i = 0; i < which.size(); ++i) scratch_offset[which[i]] = offsets[i];
   }
