@@ -18,7 +18,7 @@ constexpr long kRest = 512;          // calls
 constexpr double kLong = 20e-3;      // seconds of a call that is measured a few times only
 constexpr int kMost = 8, kSome = 5;  // samples
 constexpr double kWorse = 1.05;      // by best and by median
-constexpr double kNoGain = 0.99;     // likewise, after most samples: compiled code that gains nothing may only lose
+constexpr double kGain = 0.98;       // likewise: what does not show a gain in all samples may lose
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -136,12 +136,12 @@ void Timing::Judge(Config& config, Class& c) {
   if (n < 2) return;
   const double best = Best(c.compiled) / Best(c.plain), median = Median(c.compiled) / Median(c.plain);
   const auto decide = [&](bool leave) { Decide(config, c, leave); };
-  if (best < 0.7) return decide(false);
+  if (best < 0.7 && median < 0.7) return decide(false);
   if (best > 1.5) return decide(true);
   if (n < kSome) return;
-  if (best < 0.97) return decide(false);
+  if (best < 0.95 && median < 0.95) return decide(false);
   if (best > kWorse && median > kWorse) return decide(true);
-  if (n >= kMost) return decide(best > kNoGain && median > kNoGain);
+  if (n >= kMost) return decide(best > kGain || median > kGain);
 }
 
 void Timing::Decide(Config& config, Class& c, bool leave) {
