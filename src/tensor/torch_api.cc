@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cstring>
@@ -132,10 +133,16 @@ std::vector<Probe> MakeProbes(const TorchApi& t, std::string* why) {
   return probes;
 }
 
+// How much of a block that `new` or malloc made may be read.
+int Readable(const void* block, int most) {
+  return static_cast<int>(std::min<size_t>(most, malloc_usable_size(const_cast<void*>(block))));
+}
+
 // The only offset (multiple of `step`) below `limit` at which every probe agrees; -1 if none or several.
 int FindOffset(const std::vector<Probe>& probes, int limit, int step,
                const std::function<bool(const Probe&, const char* at, int left)>& agrees) {
   int found = -1;
+  for (const Probe& p : probes) limit = Readable(p.impl, limit);
   for (int o = 8; o + step <= limit; o += step) {
     bool all = true;
     for (const Probe& p : probes) all = all && agrees(p, static_cast<const char*>(p.impl) + o, limit - o);
@@ -190,8 +197,9 @@ void SelfTest(TorchApi& t) {
   });
   at.storage = FindOffset(probes, kImplBytes, 8, [](const Probe& p, const char* w, int) { return Is(w, p.storage); });
   if (at.storage >= 0) {
-    int found = -1, count = 0;
-    for (int o = 8; o + 8 <= kStorageBytes; o += 8) {
+    int found = -1, count = 0, limit = kStorageBytes;
+    for (const Probe& p : probes) limit = Readable(reinterpret_cast<const void*>(p.storage), limit);
+    for (int o = 8; o + 8 <= limit; o += 8) {
       bool all = true;
       for (const Probe& p : probes) all = all && Is(reinterpret_cast<const char*>(p.storage) + o, p.data);
       if (all) {

@@ -6,6 +6,9 @@
 //     mean that the weight is not watched at all;
 //   - small tensors (statistics, biases) are compared as a whole, of large ones some elements: that finds what C code
 //     writes through an address that it has kept.
+#include <malloc.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <fstream>
@@ -185,7 +188,8 @@ bool CountsUses(const TorchApi& t) {
   void* storage = Field<void*>(ImplOf(a.get()), t.at.storage);
   Holding& h = HowHeld();
   Ref object(PyObject_CallMethod(a.get(), "untyped_storage", nullptr));
-  for (int o = 8; object && o + 8 <= kStorageBytes; o += 8) {
+  const int end = static_cast<int>(std::min<size_t>(kStorageBytes, malloc_usable_size(storage)));
+  for (int o = 8; object && o + 8 <= end; o += 8) {
     if (Field<PyObject*>(storage, o) == object.get()) h.object = o;
   }
   if (h.object < 0) return false;
