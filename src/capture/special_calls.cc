@@ -42,6 +42,22 @@ int SeePart(PyObject* o, void* arg) {
   return 0;
 }
 
+// Does an abstract class answer in code of its own, which reads what nobody here sees? The standard library's hooks
+// look at the class that they are asked about.
+bool HasOwnHook(PyObject* info) {
+  static PyObject* const name = PyUnicode_InternFromString("__subclasshook__");
+  PyObject* found = PyType_Check(info) ? _PyType_Lookup(reinterpret_cast<PyTypeObject*>(info), name) : nullptr;
+  if (!found || found == _PyType_Lookup(&PyBaseObject_Type, name)) return false;
+  SuspendScope off;
+  Ref function(PyObject_GetAttrString(found, "__func__"));
+  Ref home(PyObject_GetAttrString(function ? function.get() : found, "__module__"));
+  PyErr_Clear();
+  if (!home || !PyUnicode_Check(home.get())) return true;
+  for (const char* library : {"collections.abc", "contextlib", "os", "typing", "abc", "io", "importlib.abc"})
+    if (!PyUnicode_CompareWithASCIIString(home.get(), library)) return false;
+  return true;
+}
+
 // isinstance and issubclass ask the metaclasses of all that they are given.
 bool NoteClassInfo(Session& s, PyObject* info, bool tensor, int depth = 0) {
   if (depth > 100) return s.Break(BreakId::kUnknownOrigin, "classes nested more than 100 deep"), false;
@@ -57,6 +73,10 @@ bool NoteClassInfo(Session& s, PyObject* info, bool tensor, int depth = 0) {
   }
   if (tensor && !strcmp(Py_TYPE(info)->tp_name, "torch.tensortype"))  // torch.FloatTensor looks at the tensor itself
     return s.Break(BreakId::kTensorProtocol, "isinstance of a torch.FloatTensor or the like"), false;
+  if (HasOwnHook(info))
+    return s.Break(BreakId::kUnknownCall,
+                   std::string("__subclasshook__ of ") + reinterpret_cast<PyTypeObject*>(info)->tp_name),
+           false;
   return s.NoteType(PyType_Check(info) ? reinterpret_cast<PyTypeObject*>(info) : Py_TYPE(info)) &&
          s.NoteType(Py_TYPE(info));
 }

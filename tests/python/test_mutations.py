@@ -571,6 +571,9 @@ TABLE = [
         ('isinstance(k,A)', 'A.register(K)', ''),
         ('isinstance(k,(int,A)), issubclass(K,A)', 'A.register(K)', ''),
     ]),
+    ('ST=[0]\nclass A(abc.ABC):\n @classmethod\n def __subclasshook__(c,o): return True if ST[0] else NotImplemented\nclass B(abc.ABC): pass\nclass K: pass\nk=K()', [
+        ('isinstance(k,A), issubclass(K,(int,A))', "ST[0]=1;B.register(type('N',(),{}))", "ST[0]=0", BREAKS),
+    ]),
     ('@typing.runtime_checkable\nclass P(typing.Protocol):\n def meth(s): ...\nclass K: pass\nk=K()', [
         ('isinstance(k,P)', 'k.meth=lambda:1', 'del k.meth'),
         ('isinstance(k,P)', 'K.meth=lambda s:1', 'del K.meth'),
