@@ -209,7 +209,7 @@ Ints NumpyPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* con
   auto columns = [&](const TensorMeta* t) {
     return t->sizes == shape && t->dtype == tensors[0]->dtype && IsContiguous(env, Reversed(*t));
   };
-  const bool ones = std::any_of(shape.begin(), shape.end(), [](Int i) { return i == Int(1); });
+  const bool ones = std::any_of(shape.begin(), shape.end(), [&](Int i) { return env.Eq(i, 1); });
   if (ones && std::all_of(tensors.begin(), tensors.end(), columns) &&
       !std::all_of(tensors.begin(), tensors.end(), [&](auto* t) { return IsContiguous(env, *t); })) {
     std::vector<int> all(shape.size());

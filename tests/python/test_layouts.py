@@ -205,3 +205,19 @@ def test_tables_of_no_rows(name, gradients, fresh):
                     assert got.stride() == want.stride()
                     assert torch.equal(got, want)
     assert fresh.explain(f)(torch.ones(3, 4), torch.tensor([0, 1])).graph_break_count == 0
+
+
+def test_arrays_whose_first_or_last_size_becomes_one(fresh):
+    np = pytest.importorskip("numpy")
+
+    def f(x):
+        y = np.asfortranarray(x)
+        return y * 2, y[::2] + 1, x.T + y.T, np.where(y > 0, y, 0), y.astype("f4"), x.transpose(1, 0, 2) * 1.0, x > 1
+
+    compiled = fresh.compile(f)
+    compiled(np.ones((2, 3, 4)))
+    assert compiled.cache_info()["segments"] == 1 and not compiled.cache_info()["breaks"]
+    for shape in [(2, 3, 4), (1, 3, 4), (2, 1, 4), (2, 3, 1), (1, 1, 4), (2, 1, 1), (0, 3, 4), (3, 3, 4)]:
+        for order in "CF":
+            x = np.asarray(np.random.rand(*shape), order=order)
+            assert [a.strides for a in compiled(x)] == [a.strides for a in f(x)], (shape, order)
