@@ -244,19 +244,21 @@ Outs ToDevice(Scope& s) {  // (input, device, dtype, non_blocking, copy, memory_
   if (s.has(1)) SameDevice(s, x, s.arg(1).s);
   return Converted(s, x, s.dtype(2).value_or(x.meta->dtype), s.flag(4), s.arg(5));
 }
+Outs LikeOther(Scope& s, bool copy, const Arg& format) {
+  Outs outs = Converted(s, s.tensor(0), s.tensor(1).meta->dtype, copy, format);
+  if (!s.tensor(0).meta->requires_grad) outs.items[0].differentiable = false;  // the other's gradients do not matter
+  return outs;
+}
 Outs ToOther(Scope& s) {
-  Operand other = s.tensor(1);
-  if (IsComplex(other.meta->dtype)) Scope::Skip();
-  return Converted(s, s.tensor(0), other.meta->dtype, s.flag(3), s.arg(4));
+  if (IsComplex(s.tensor(1).meta->dtype)) Scope::Skip();
+  return LikeOther(s, s.flag(3), s.arg(4));
 }
 template <DType T>
 Outs ToType(Scope& s) {
   return Converted(s, s.tensor(0), T, false, s.arg(1));
 }
 Outs TypeAs(Scope& s) {
-  Outs outs = Converted(s, s.tensor(0), s.tensor(1).meta->dtype, false, Arg::None());
-  if (!s.tensor(0).meta->requires_grad) outs.items[0].differentiable = false;  // the other's gradients do not matter
-  return outs;
+  return LikeOther(s, false, Arg::None());
 }
 Outs TypeOf(Scope& s) {
   return Converted(s, s.tensor(0), *s.dtype(1), false, Arg::None());

@@ -324,7 +324,7 @@ Outs IndexCopy(Scope& s) {  // (x, dim, index, source)
 
 Outs Gather(Scope& s) {
   Operand x = s.tensor(0), i = s.tensor(2);
-  if (i.meta->dtype != DType::kInt64) Scope::Skip();
+  if (i.meta->dtype != DType::kInt64 || s.flag(3)) Scope::Skip();  // the flag: sparse gradients
   int axis = s.dim(1, x.rank());
   if (x.rank() == 0 || x.rank() != i.rank()) Scope::Skip();
   ValueId data = x.value;

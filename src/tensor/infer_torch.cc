@@ -452,8 +452,14 @@ std::vector<bool> WithoutGradient(const Call& call, const std::vector<TensorMeta
   PyErr_Clear();
   if (!grads || !PyTuple_Check(grads.get())) return none;
   Py_ssize_t at = 0;
-  for (size_t i = 0; i < operands.size(); ++i)
-    if (operands[i].requires_grad) none[i] = PyTuple_GET_ITEM(grads.get(), at++) == Py_None;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!operands[i].requires_grad) continue;
+    PyObject* grad = PyTuple_GET_ITEM(grads.get(), at++);
+    none[i] = grad == Py_None;
+    Ref sparse(none[i] ? nullptr : PyObject_GetAttrString(grad, "is_sparse"));
+    if (sparse.get() == Py_True) throw surface::Decline(call.callee + " has a sparse gradient");
+  }
+  PyErr_Clear();
   return none;
 }
 
