@@ -31,9 +31,14 @@ At::At(Tape& tape, ValueId node, ValueId grad, bool widen)
 void At::Give(int i, ValueId grad) {
   if (!needs(i)) return;
   const TensorType t = type(i);
-  if (b.type(grad).shape != t.shape) {  // equal by a guard only: later stages want one expression
-    FRAMEJIT_CHECK(b.type(grad).rank() == t.rank());
-    grad = b.Reshape(grad, t.shape);
+  if (const Ints shape = b.type(grad).shape; shape != t.shape) {
+    const int lead = static_cast<int>(shape.size()) - t.rank();
+    FRAMEJIT_CHECK(lead >= 0);
+    std::vector<int64_t> stretched;  // what the operation broadcast
+    for (int d = 0; d < static_cast<int>(shape.size()); ++d)
+      if (d < lead || (t.shape[d - lead] == Int(1) && !(shape[d] == Int(1)))) stretched.push_back(d);
+    if (!stretched.empty()) grad = rules::Sum(b, grad, stretched, true, b.type(grad).dtype);
+    grad = b.Reshape(grad, t.shape);  // other sizes may be equal by a guard only: later stages want one expression
   }
   grad = b.Cast(grad, t.dtype);
   Place(b.graph(), grad, t.device);

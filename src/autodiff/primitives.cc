@@ -159,14 +159,6 @@ void Sum(At& t) {
   t.Give(0, t.Spread(t.g, t.n.attrs.axes, t.type(0).shape));
 }
 
-void MaxMin(At& t) {  // shared evenly by all that are the extreme
-  const Ints shape = t.type(0).shape;
-  Expr x{t.b, t.operands[0]};
-  Expr hit = Apply(Op::kEq, x, t.Spread(t.id, t.n.attrs.axes, shape));
-  Expr g = t.Spread(t.g, t.n.attrs.axes, shape), hits = Where(hit, g.Number(1), g.Number(0));
-  ValueId count = rules::Sum(t.b, hits, t.n.attrs.axes, true, t.n.type.dtype);
-  t.Give(0, Where(hit, g, t.Zeros(g)) / Expr{t.b, t.b.Broadcast(count, shape)});
-}
 
 void Prod(At& t) {  // the product of the others; of a slice with one zero that is the zero's gradient alone
   const Ints shape = t.type(0).shape;
@@ -264,7 +256,7 @@ const Row kRows[] = {
     {Op::kPermute, Permute}, {Op::kSlice, Slice},
     R(kFlip, t.Give(0, t.b.Add(Op::kFlip, {t.g}, t.n.attrs))),
     {Op::kPad, Pad}, {Op::kCat, Cat}, {Op::kTake, Take}, {Op::kGather, Gather}, {Op::kScatter, Scatter},
-    {Op::kSum, Sum}, {Op::kMax, MaxMin}, {Op::kMin, MaxMin}, {Op::kCumSum, CumSum}, {Op::kProd, Prod},
+    {Op::kSum, Sum}, {Op::kMax, ExtremeRule}, {Op::kMin, ExtremeRule}, {Op::kCumSum, CumSum}, {Op::kProd, Prod},
     {Op::kMatMul, MatMul}, {Op::kLinear, Linear}, {Op::kConv, ConvRule}, {Op::kAttention, AttentionRule},
     {Op::kExtern, ExternRule},
 };

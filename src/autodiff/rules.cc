@@ -84,7 +84,9 @@ void HardTanh(At& t) {
 void Logit(At& t) {  // bounds, and whether there is no gradient beyond them, or not-a-number
   Expr x = t.in(0), inside = Both(Le(x.Number(t.number(0)), x), Le(x, x.Number(t.number(1))));
   Expr beyond = t.number(2) != 0 ? t.Zeros(x) : x.Number(std::numeric_limits<double>::quiet_NaN());
-  t.Give(0, Where(inside, t.g / (x * OneMinus(x)), beyond));
+  // At both zeros and at one the framework takes infinity times the gradient.
+  Expr slope = x * OneMinus(x), end = Apply(Op::kEq, slope, t.Zeros(x));
+  t.Give(0, Where(inside, Where(end, t.g * std::numeric_limits<double>::infinity(), t.g / slope), beyond));
 }
 
 void HardSigmoid(At& t) {  // the framework rounds the sixth to a float
@@ -129,7 +131,10 @@ void FExtreme(At& t) {  // fmax, fmin (number: 1, -1): what is equal goes to the
 void XLogY(At& t) {
   Expr x = t.in(0), y = t.in(1), zero = t.Zeros(x);
   Expr none = Both(Apply(Op::kEq, x, zero), Le(y, zero));
-  if (t.needs(0)) t.Give(0, t.g * Where(none, zero, Apply(Op::kLog, y)));
+  if (t.needs(0)) {  // xlogy of what arrives
+    Expr nothing = Apply(Op::kOr, none, Both(Apply(Op::kEq, t.g, zero), Apply(Op::kEq, y, y)));
+    t.Give(0, Where(nothing, zero, t.g * Apply(Op::kLog, y)));
+  }
   if (t.needs(1)) t.Give(1, t.g * x / y);
 }
 
@@ -196,6 +201,11 @@ void Pick(At& t) {  // x at an index along the axis, which is kept as 1 or gone
   t.Give(0, Where(Apply(Op::kEq, iota, at), g, t.Zeros(g)));
 }
 
+void Finite(At& t) {  // none for what is not finite; it is a product, in which infinities count
+  Expr x = t.in(0), infinite = Apply(Op::kOr, Apply(Op::kIsInf, x), Apply(Op::kIsNan, x));
+  t.Give(0, t.g * Where(infinite, t.Zeros(t.g), t.g.Number(1)));
+}
+
 struct Row {
   const char* name;
   Rule rule;
@@ -230,6 +240,8 @@ const Row kRows[] = {
     {"standardize", Standardize},
     {"batch_norm", BatchNorm},
     {"pick", Pick},
+    {"extreme", ExtremeRule},
+    {"finite", Finite},
     R("dropout", Expr kept{t.b, t.b.Cast(t.operands[1], t.b.type(t.g).dtype)}; t.Give(0, t.g* kept* t.number(0))),
     R("tanh_slope", t.Give(0, t.g* t.in(1) * t.y * -2)),  // of x; tanh(x) beside it
     R("leaf", t.Give(0, t.g)),
@@ -241,6 +253,16 @@ const Row kRows[] = {
 #undef R
 
 }  // namespace
+
+void ExtremeRule(At& t) {  // shared evenly by all that are the extreme
+  const Ints shape = t.type(0).shape;
+  Expr x{t.b, t.operands[0]};
+  Expr hit = Apply(Op::kEq, x, t.Spread(t.id, t.axes(), shape));
+  if (t.n.derivative && IsFloat(t.type(0).dtype)) hit = Apply(Op::kOr, hit, Apply(Op::kIsNan, x));
+  Expr g = t.Spread(t.g, t.axes(), shape), hits = Where(hit, g.Number(1), g.Number(0));
+  ValueId count = rules::Sum(t.b, hits, t.axes(), true, t.n.type.dtype);
+  t.Give(0, Where(hit, g, t.Zeros(g)) / Expr{t.b, t.b.Broadcast(count, shape)});
+}
 
 Rule NamedRule(const std::string& name) {
   for (const Row& r : kRows)

@@ -193,6 +193,7 @@ Outs NanToNum(Scope& s) {
   double largest = t == DType::kFloat32 ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
   ValueId v = rules::NanToNum(s.b, x.value, s.has(1) ? s.number(1) : 0, s.has(2) ? s.number(2) : largest,
                               s.has(3) ? s.number(3) : -largest);
+  s.b.SetDerivative(v, {"finite", {x.value}});
   return s.Elementwise(v, {&x, 1});
 }
 

@@ -80,12 +80,20 @@ Outs Prod(Scope& s) {  // (input, dim?, keepdim, dtype)
   return s.b.Cast(s.b.Reduce(Op::kProd, s.b.Cast(x.value, wide), s.Dims(1, x.rank()), s.flag(2), wide), t);
 }
 
-Outs Extreme(Scope& s) {  // amax, amin, and max() of everything
+Outs Extreme(Scope& s) {
   Operand x = s.tensor(0);
   if (IsBool(x.meta->dtype)) Scope::Skip();
   std::vector<int64_t> axes = AllIfEmpty(s, 1, x.rank());
   RefuseEmpty(s, x.value, axes);
   return s.b.Reduce(s.row.op, x.value, axes, s.flag(2));
+}
+
+Outs ExtremeOfAll(Scope& s) {  // its gradient goes to not-a-numbers, where there are any; amax's is one
+  Outs outs = Extreme(s);
+  Operand x = s.tensor(0);
+  const ValueId v = outs.items[0].value;
+  if (v != x.value) s.b.SetDerivative(v, {"extreme", {x.value}, {}, AllIfEmpty(s, 1, x.rank())});
+  return outs;
 }
 
 Outs ExtremeAndIndex(Scope& s) {  // max(dim), min(dim): values and indices
@@ -229,8 +237,8 @@ constexpr Row kRows[] = {
     {"tm:prod", "(Tensor input, int? dim=None, bool keepdim=False, *, ScalarType? dtype=None)", &Prod},
     {"tm:amax", "(Tensor input, int[] dim=(), bool keepdim=False)", &Extreme, Op::kMax},
     {"tm:amin", "(Tensor input, int[] dim=(), bool keepdim=False)", &Extreme, Op::kMin},
-    {"tm:max", "(Tensor input, *, int[]? axes=None, bool keep=False)", &Extreme, Op::kMax},
-    {"tm:min", "(Tensor input, *, int[]? axes=None, bool keep=False)", &Extreme, Op::kMin},
+    {"tm:max", "(Tensor input, *, int[]? axes=None, bool keep=False)", &ExtremeOfAll, Op::kMax},
+    {"tm:min", "(Tensor input, *, int[]? axes=None, bool keep=False)", &ExtremeOfAll, Op::kMin},
     {"tm:max", "(Tensor input, int dim, bool keepdim=False)", &ExtremeAndIndex, Op::kMax},
     {"tm:min", "(Tensor input, int dim, bool keepdim=False)", &ExtremeAndIndex, Op::kMin},
     {"tm:argmax", "(Tensor input, int? dim=None, bool keepdim=False)", &ArgMaxMin, Op::kArgMax},

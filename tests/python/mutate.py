@@ -21,6 +21,8 @@ import harness
 LIBRARIES = ("torch", "numpy", "builtins", "typing", "types", "functools", "collections", "itertools", "enum", "abc", "contextlib")
 MAKERS = ("__new__", "__init__", "__init_subclass__", "__set_name__", "__class_getitem__", "__prepare__")
 MOST_WRONG = 8  # then a program is given up
+# Torch believes these without a look, and reads past the ends of its memory.
+BELIEVED = {"hidden_size"}
 PER_BUILD = 6  # changes that one pair of sides sees, so that a place does not run out of versions
 
 
@@ -227,6 +229,8 @@ def changes(function):
 
     found, absent = places(function)
     for place, value in found:
+        if place.steps[-1][1] in BELIEVED:
+            continue
         if place.steps[-1][0] in WRITE:
             for what, other in others(value):
                 yield f"{place}: {what}", setter(place, other)
@@ -362,7 +366,8 @@ def check(build, framejit, most=None, seed=0):
         try:
             if number % PER_BUILD == 0 or pair is None:
                 if pair is None:  # what is imported, or warned of, once
-                    Pair(build, lambda f: f).call(0, "as written")
+                    with contextlib.suppress(AssertionError):
+                        Pair(build, lambda f: f).call(0, "as written")
                 framejit.reset()  # functions of equal code share their versions, of which there may be so many
                 pair = Pair(build, framejit.compile)
                 for call in range(2):

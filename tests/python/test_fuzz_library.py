@@ -183,6 +183,15 @@ def side(f, mode, seed, call, n):
         return (('exc', type(e).__name__, str(e)), None)
 
 
+def eager_crashes(f, mode, seed):
+    """Torch's own kernels do, on some layouts: asked in another process."""
+    child = os.fork()
+    if child == 0:
+        side(f, mode, seed, 0, 2)
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
 @pytest.mark.fuzz
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')
@@ -193,6 +202,8 @@ def test_random_graphs(fresh):
         text = Gen(seed).text
         eager = build(text, seed)
         compiled, mode = (fresh.compile(eager), MODES[seed % len(MODES)])
+        if mode == 'cl-train' and eager_crashes(eager, mode, seed):
+            continue
         for call in range(3):
             expected, got = (side(f, mode, seed, call, 2 + call // 2) for f in (eager, compiled))
             where = f'seed {seed}, {mode}, call {call}\n{text}'

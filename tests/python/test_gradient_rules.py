@@ -427,3 +427,63 @@ def test_second_derivatives_of_what_draws_or_keeps_statistics(fresh, name, insid
             if theirs is not None:
                 torch.testing.assert_close(mine, theirs)
     assert fresh.cache_info(call)["segments"] >= 1
+
+
+ONE_OF_TWO = {
+    "clamp_max": torch.clamp_max,
+    "clamp_min": torch.clamp_min,
+    "logaddexp": torch.logaddexp,
+    "maximum": torch.maximum,
+    "fmax": torch.fmax,
+    "atan2": torch.atan2,
+    "xlogy": torch.xlogy,
+    "copysign": torch.copysign,
+}
+
+
+@pytest.mark.parametrize("shapes", [((5, 1), (5, 5)), ((5,), (3, 5)), ((), (4,)), ((3, 5), (1, 5)), ((1, 1), (1, 5))], ids=str)
+@pytest.mark.parametrize("name", ONE_OF_TWO)
+def test_one_operand_is_broadcast_and_wants_gradients(fresh, name, shapes):
+    for wanting in (0, 1):
+        if wanting and name.startswith("clamp"):
+            continue  # a bound's gradient is the framework's
+        fresh.reset()
+        f = lambda a, b: ONE_OF_TWO[name](a, b)  # noqa: E731
+        compiled, results = fresh.compile(f), []
+        for g in (f, compiled):
+            torch.manual_seed(0)
+            operands = [torch.rand(s, dtype=torch.float64) for s in shapes]
+            operands[wanting].requires_grad_()
+            results.append(torch.autograd.grad(g(*operands).square().sum(), operands[wanting])[0])
+        torch.testing.assert_close(results[1], results[0])
+        assert compiled.cache_info()["segments"] == 1 and not compiled.cache_info()["notes"]
+
+
+@pytest.mark.parametrize("name", ["bool", "argmax", "same", "copy"])
+def test_a_cast_to_the_type_of_what_wants_gradients(fresh, name):
+    f = {
+        "bool": lambda x: (x > 0.5).to(x),
+        "argmax": lambda x: x.argmax(-1).to(x),
+        "same": lambda x: x.detach().to(x) * 1,
+        "copy": lambda x: torch.arange(3).to(x, copy=True),
+    }[name]
+    compiled, x = fresh.compile(f), torch.tensor([0.5, 0.6, 0.1], requires_grad=True)
+    for _ in range(2):
+        assert not f(x).requires_grad and not compiled(x).requires_grad
+        assert torch.equal(f(x), compiled(x))
+    assert compiled.cache_info()["segments"] == 1 and not compiled.cache_info()["breaks"]
+
+
+def test_sparse_gradients(fresh):
+    for f in (
+        lambda w, i: F.embedding(i, w, sparse=True),
+        lambda w, i: F.embedding_bag(i, w, torch.tensor([0, 2]), sparse=True, mode="sum"),
+        lambda w, i: torch.gather(w, 0, i[:, None].expand(-1, 3), sparse_grad=True),
+    ):
+        grads = []
+        for g in (f, fresh.compile(f)):
+            w = torch.ones(4, 3, requires_grad=True)
+            g(w, torch.tensor([0, 1, 1, 3])).sum().backward()
+            grads.append(w.grad)
+        assert grads[1].layout is grads[0].layout is torch.sparse_coo
+        torch.testing.assert_close(grads[1].to_dense(), grads[0].to_dense())

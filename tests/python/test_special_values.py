@@ -83,6 +83,24 @@ def test_gradients(fresh, name, dtype):
     assert grads[0] == grads[1]
 
 
+@pytest.mark.parametrize("grad", [1.0, inf, nan, 0.0])
+@pytest.mark.parametrize("name", ["max", "min", "nan_to_num", "maximum", "fmin", "reciprocal", "sqrt", "abs", "sign", "where", "logit"])
+def test_gradients_that_arrive(fresh, name, grad):
+    """Whom they go to among special numbers, and what becomes of special gradients."""
+    f = {"maximum": lambda x: torch.maximum(x, x.flip(0)), "fmin": lambda x: torch.fmin(x, -x), "where": lambda x: torch.where(x > 0, x, -x)}.get(
+        name, lambda x: getattr(x, name)()
+    )
+    compiled = fresh.compile(f)
+    for values in ([0.0, -0.0, 1.0, inf, -inf, nan, nan, 1e-45, 3e38], [1.0, inf, inf, -inf, -inf], [0.0, 2.0, 2.0, -1.0, -1.0]):
+        found = []
+        for g in (f, compiled):
+            x = torch.tensor(values, requires_grad=True)
+            y = g(x)
+            found.append(classes(torch.autograd.grad(y, x, torch.full_like(y, grad))[0]))
+        assert found[1] == found[0]
+    assert compiled.cache_info()["segments"] and not compiled.cache_info()["notes"]
+
+
 # Every pointwise row of the surface and every reduction, against eager: each number of the results, zeros with their signs.
 EDGES = [0.0, -0.0, inf, -inf, nan, 1.0, -1.0, 2.5, -0.5, 1e20, -1e20, 3e38, -3e38, 6e4, -6e4, 1e-20, -1e-20, 1e-40, -1e-40, 6e-8, -3.0, 100.0]
 UNARY = """abs acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil cos cosh deg2rad erf erfc exp exp2 expm1 fix floor frac
