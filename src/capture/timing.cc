@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kClasses = 16;
 constexpr long kRest = 512;          // calls
 constexpr double kLong = 20e-3;      // seconds of a call that is measured a few times only
-constexpr int kMost = 8, kSome = 5;  // samples
+constexpr int kMost = 7, kSome = 4;  // samples
 constexpr double kWorse = 1.05;      // by best and by median
 constexpr double kGain = 0.98;       // likewise: what does not show a gain in all samples may lose
 
@@ -122,7 +122,7 @@ void Timing::Ended(Config& config, const Turn& turn, bool ok) {
     return Judge(config, *c);
   }
   // First runs compile, choose and pack. What goes on compiling call after call costs that, too.
-  constexpr int kTries = 8;
+  constexpr int kTries = 4;
   if (config.captures != turn.captures && ++c->tries < kTries) {
     c->warm = 0;
     return;
