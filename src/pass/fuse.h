@@ -31,9 +31,9 @@ struct Alias {  // a view that is only another way to read `base` (which is no a
 };
 
 struct Grouping {
-  std::vector<Group> groups;                  // an order in which they can run
-  std::vector<std::optional<Alias>> aliases;  // by ValueId
-  std::vector<loop::Layout> layouts;          // by ValueId: of inputs, stored members and aliases
+  std::vector<Group> groups;                         // an order in which they can run
+  std::vector<std::optional<Alias>> aliases;         // by ValueId
+  std::vector<loop::Layout> layouts;                 // by ValueId: of inputs, stored members and aliases
   std::vector<std::optional<loop::Layout>> regions;  // by write: store_regions.h; empty: all whole
 };
 

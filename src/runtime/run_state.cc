@@ -109,7 +109,8 @@ void RunState::Run(std::span<const Buffer> inputs) {
   // Kernels that write inputs directly were the last steps; nothing failed, and nothing can from here on.
   for (const auto& commit : plan_.commits) {
     if (commit.direct && c_->buffers[commit.value].data == inputs[commit.input].data) continue;
-    StridedCopy(host_, c_->buffers[commit.value], c_->buffers[commit.target >= 0 ? commit.target : plan_.inputs[commit.input]]);
+    StridedCopy(host_, c_->buffers[commit.value],
+                c_->buffers[commit.target >= 0 ? commit.target : plan_.inputs[commit.input]]);
   }
   for (size_t o = 0; o < outputs_.size(); ++o) {
     if (plan_.outputs[o].handed_over) HandOver(o);

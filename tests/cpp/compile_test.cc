@@ -258,8 +258,7 @@ TEST(Compile, AWriteOfAPartStoresThatPart) {
   x = moved.In({6, 50});
   Attrs first;
   first.axes = {0};
-  moved.g.writes = {
-      {0, moved.b.Add(Op::kCat, {moved.b.Slice(x, 0, 0, 1, 1), moved.b.Slice(x, 0, 0, 5, 1)}, first)}};
+  moved.g.writes = {{0, moved.b.Add(Op::kCat, {moved.b.Slice(x, 0, 0, 1, 1), moved.b.Slice(x, 0, 0, 5, 1)}, first)}};
   CompileAndCheck(moved.g, {RandomF32({6, 50}, 1)});
 
   // A row that a symbol tells.
