@@ -272,7 +272,13 @@ def _in_float64(build, other=None):
 
     fn, make = build()
     try:
-        args = [oracle.in_float64(a).requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in (other(make()) if other else make())]
+        for cell in getattr(fn, "__closure__", None) or ():
+            if isinstance(cell.cell_contents, torch.nn.Module):
+                cell.cell_contents.double()
+        args = [
+            oracle.in_float64(a).requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a.double() if isinstance(a, torch.nn.Module) else a
+            for a in (other(make()) if other else make())
+        ]
         return dict(observe(fn, lambda: tuple(args)).values)
     except Exception:
         return {}
