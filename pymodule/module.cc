@@ -4,6 +4,7 @@
 
 #include "capture/backends.h"
 #include "capture/compiled_function.h"
+#include "capture/explain.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "diag/diag.h"
@@ -125,17 +126,27 @@ PyObject* KernelCache(PyObject*, PyObject*) {
                        (long long)i.code_bytes, "prepared_bytes", (long long)i.prepared_bytes);
 }
 
+capture::Config* ConfigOf(PyObject* compiled) {
+  if (Py_TYPE(compiled) == &capture::CompiledFunctionType) return &capture::ConfigOf(compiled);
+  PyErr_SetString(PyExc_TypeError, "expected a CompiledFunction");
+  return nullptr;
+}
+
+PyObject* ExplainBegin(PyObject*, PyObject* compiled) {
+  capture::Config* c = ConfigOf(compiled);
+  if (!c) return nullptr;
+  capture::BeginExplained(*c);
+  Py_RETURN_NONE;
+}
+
 PyObject* ExplainData(PyObject*, PyObject* compiled) {
-  if (Py_TYPE(compiled) != &capture::CompiledFunctionType)
-    return PyErr_SetString(PyExc_TypeError, "expected a CompiledFunction"), nullptr;
-  capture::Config& c = capture::ConfigOf(compiled);
-  std::vector<std::string> reasons;
-  for (auto& b : c.breaks) reasons.push_back(diag::Render(b));
-  Ref guards(PyObject_GetAttrString(compiled, "guards")), graphs(PyObject_GetAttrString(compiled, "graphs"));
-  if (!guards || !graphs) return nullptr;
-  return Py_BuildValue("{s:L,s:n,s:L,s:N,s:O,s:O,s:N}", "graph_count", (long long)c.graph_count, "graph_break_count",
-                       (Py_ssize_t)c.breaks.size(), "op_count", (long long)c.op_count, "break_reasons",
-                       Strings(reasons), "graphs", graphs.get(), "guards", guards.get(), "notes", Strings(c.notes));
+  capture::Config* c = ConfigOf(compiled);
+  if (!c) return nullptr;
+  const capture::Explained e = capture::Explain(*c);
+  return Py_BuildValue("{s:n,s:n,s:L,s:N,s:N,s:N,s:N}", "graph_count", (Py_ssize_t)e.graphs.size(), "graph_break_count",
+                       (Py_ssize_t)e.breaks.size(), "op_count", (long long)e.op_count, "break_reasons",
+                       Strings(e.breaks), "graphs", Strings(e.graphs), "guards", Strings(e.guards), "notes",
+                       Strings(c->notes));
 }
 
 PyObject* Doctor(PyObject*, PyObject*) {
@@ -193,6 +204,7 @@ PyMethodDef methods[] = {
     {"check_environment", CheckEnvironment, METH_NOARGS, nullptr},
     {"breaks", Breaks, METH_NOARGS, nullptr},
     {"kernel_cache_info", KernelCache, METH_NOARGS, nullptr},
+    {"explain_begin", ExplainBegin, METH_O, nullptr},
     {"explain_data", ExplainData, METH_O, nullptr},
     {"doctor", Doctor, METH_NOARGS, nullptr},
     {"set_stance", SetStance, METH_O, nullptr},

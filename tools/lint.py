@@ -80,6 +80,15 @@ def check_breaks():
             report("src/diag/breaks.def", number, f"{identifier} ({enumerator}) is never raised")
 
 
+def check_passes():
+    """The option disabled_passes knows the passes that there are."""
+    made = set(re.findall(r'RunPass\(pm, "(\w+)"', (ROOT / "src/compiler/pipeline.cc").read_text()))
+    row = re.search(r'^X\("disabled_passes".*$', (ROOT / "src/diag/options.def").read_text(), re.M)[0]
+    known = set(row.split('"')[7].split(","))
+    for name in made ^ known:
+        report("src/diag/options.def", 1, f"disabled_passes and src/compiler/pipeline.cc disagree about '{name}'")
+
+
 def check_format(paths):
     for start in range(0, len(paths), 50):
         done = subprocess.run(["clang-format-19", "--dry-run", *paths[start : start + 50]], cwd=ROOT, text=True, capture_output=True)
@@ -89,7 +98,7 @@ def check_format(paths):
 
 
 # Programs that are wrong on purpose, or whose text is run elsewhere.
-ODD_PYTHON = ["tests/frame/functions.py", "tests/python/programs/*.py", "tests/python/test_census.py"]
+ODD_PYTHON = ["tests/frame/functions.py", "tests/python/programs/*.py", "tests/python/test_census.py", "tests/python/gpu_training_test.py", "bench/libraries.py"]
 
 
 def check_python():
@@ -140,6 +149,7 @@ def main():
     check_documents()
     check_sources(paths)
     check_breaks()
+    check_passes()
     check_python()
     check_format(paths)
     check_symbols()

@@ -38,6 +38,7 @@ _LAZY = {
     "FramejitError": "errors",
     "BreakError": "errors",
     "RecompileError": "errors",
+    "InternalError": "errors",
     "OptionError": "errors",
 }
 __all__ = [

@@ -5,6 +5,7 @@ from ._config import config as config
 from .errors import BreakError as BreakError
 from .errors import FramejitError as FramejitError
 from .errors import OptionError as OptionError
+from .errors import InternalError as InternalError
 from .errors import RecompileError as RecompileError
 
 __version__: str

@@ -8,7 +8,7 @@ from . import _framejit
 from ._config import _TABLE, encode
 from .errors import OptionError, unknown
 
-_PROCESS_WIDE = {"log", "trace", "disable", "cache_dir", "cache_limit", "num_threads"}
+_PROCESS_WIDE = {"log", "trace", "disable", "cache_dir", "cache_limit", "num_threads", "measure"}
 # What each mode says in terms of options.
 MODES = {
     "default": {},
@@ -27,8 +27,9 @@ def compile(
     dynamic:   None: sizes that change become symbolic on the second compile; True: from the start; False: never.
     backend:   "llvm" (machine code), "eager" (the framework runs the captured graph), "interpreter" (reference), a name
                of `register_backend`, or a callable taking (graph, example_inputs).
-    mode:      None or "default"; "reduce-overhead": CUDA graphs wherever one can be captured; "max-autotune": as
-               default so far (libraries are measured within a budget anyway); "max-autotune-no-cudagraphs": no CUDA graphs.
+    mode:      None or "default"; "reduce-overhead": CUDA graphs wherever one can be captured; "max-autotune": every shape of
+               a matrix product is measured in all libraries, however long that takes; "max-autotune-no-cudagraphs": the
+               same, and no CUDA graphs.
     options:   fields of `framejit.config` for this function only (not log, trace, disable and others of the process).
     disable:   True: return `model` as it is.
 
@@ -61,6 +62,8 @@ def _check(fullgraph, dynamic, backend, mode, options):
             if field in _PROCESS_WIDE:
                 raise OptionError(f"option {field!r} holds for the whole process: set framejit.config.{field}")
         options = {field: encode(field, value) for field, value in options.items()}
+    if mode and mode.startswith("max-autotune"):
+        _framejit.set_option("measure", "1")  # verdicts are the process's
     options = {**MODES.get(mode, {}), **(options or {})}
     return {
         "fullgraph": fullgraph,

@@ -17,9 +17,11 @@ class Config:
     max_depth: int
     max_entries: int
     pack_weights: bool
-    poison: bool
+    measure: bool
     guess: bool
     leave: bool
+    poison: bool
+    strict: bool
     fuse: bool
     disabled_passes: str
     fuel: int

@@ -14,7 +14,7 @@ def _segments(fn):
 
 
 class Explanation:
-    """What became of a call: `graph_count`, `graph_break_count`, `op_count`, `break_reasons` (reports with source and
+    """What became of a call: `graph_count` (graphs that ran), `graph_break_count`, `op_count`, `break_reasons` (reports with source and
     caret), `graphs` and `guards` (text), `result` (what the call returned). `print` it."""
 
     def __init__(self, data, result):
@@ -45,7 +45,8 @@ class Explanation:
 
 
 def explain(fn, **settings):
-    """`explain(f)(*args, **kwargs)` runs the call and tells what was captured, as an `Explanation`.
+    """`explain(f)(*args, **kwargs)` runs the call and tells what ran and what broke in it, as an `Explanation`: in this
+    call alone, compiled now or earlier.
 
     fn: a function, method or module, compiled or not; settings: as for `framejit.compile`. Errors of the call propagate.
     """
@@ -55,6 +56,7 @@ def explain(fn, **settings):
         raise TypeError(f"framejit.explain cannot explain {type(fn).__name__!r}")
 
     def call(*args, **kwargs):
+        _framejit.explain_begin(segments)
         result = compiled(*args, **kwargs)
         return Explanation(_framejit.explain_data(segments), result)
 

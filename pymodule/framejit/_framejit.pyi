@@ -66,6 +66,9 @@ def breaks() -> list[tuple[str, str, str, str]]:
 def kernel_cache_info() -> dict[str, Any]:
     """kernels, hits, misses, compile_seconds, code_bytes, prepared_bytes."""
 
+def explain_begin(compiled: CompiledFunction, /) -> None:
+    """What the function does from here on is told by explain_data."""
+
 def explain_data(compiled: CompiledFunction, /) -> ExplainData: ...
 def doctor() -> list[tuple[str, str]]: ...
 def set_stance(stance: str, /) -> None:

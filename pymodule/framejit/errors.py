@@ -13,6 +13,10 @@ class RecompileError(FramejitError, RuntimeError):
     """A new version would have to be compiled under `stance("fail_on_recompile")`. The text says which guard failed."""
 
 
+class InternalError(FramejitError, RuntimeError):
+    """FRAMEJIT_STRICT: framejit did not do what it should have done. Without strict this is a warning, and eager goes on."""
+
+
 class OptionError(FramejitError, ValueError):
     """An unknown name or value of an option, a backend or a mode. The text names the valid ones."""
 

@@ -507,10 +507,9 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
       *declined = true;
       return nullptr;
     }
-    mixes_casts |= dynamic_cast<const surface::MixedCasts*>(&d) != nullptr;
-    std::string why = d.what();
-    bool data = why.find("data") != std::string::npos;
-    return Break(data ? BreakId::kDataDependent : BreakId::kFrameworkError, callee + ": " + why);
+    mixes_casts |= d.cause == surface::Decline::Cause::kMixedCasts;
+    const bool data = d.cause == surface::Decline::Cause::kData;
+    return Break(data ? BreakId::kDataDependent : BreakId::kFrameworkError, callee + ": " + d.what());
   } catch (const std::exception& e) {
     return Break(BreakId::kInternal, callee + ": " + e.what());
   }

@@ -39,7 +39,10 @@ PyObject* Call(PyObject* o, PyObject* args, PyObject*) {
                         PyTuple_GET_SIZE(args));
   std::vector<PyObject*> out(g->trace->outputs.size());
   int failed;
-  if (g->runner->Run(&PyTuple_GET_ITEM(args, 0), g->symbols, out.data(), &failed) < 0) return nullptr;
+  if (g->runner->Run(&PyTuple_GET_ITEM(args, 0), g->symbols, out.data(), &failed) != tensor::RunEnd::kOk) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "a condition on what data decides does not hold");
+    return nullptr;
+  }
   PyObject* t = PyTuple_New(out.size());
   for (size_t i = 0; t && i < out.size(); ++i) PyTuple_SET_ITEM(t, i, out[i]);
   return t;
@@ -103,30 +106,22 @@ std::unique_ptr<BackendRunner> BackendRunner::Make(PyObject* backend, const Trac
   Ref list(PyList_New(0));
   for (PyObject* o : examples) PyList_Append(list.get(), o);
   r->callable_ = Ref(PyObject_CallFunctionObjArgs(backend, r->graph_.get(), list.get(), nullptr));
-  if (!r->callable_) {
-    PyObject *t, *v, *tb;
-    PyErr_Fetch(&t, &v, &tb);
-    Ref text(v ? PyObject_Str(v) : nullptr);
-    diag::Warn(std::string("framejit: the backend failed, the function runs as written: ") +
-               (text ? PyUnicode_AsUTF8(text.get()) : "?"));
-    Py_XDECREF(t), Py_XDECREF(v), Py_XDECREF(tb);
-    return nullptr;
-  }
+  if (!r->callable_) return nullptr;
   return r;
 }
 
-int BackendRunner::Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs) {
+tensor::RunEnd BackendRunner::Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs) {
   reinterpret_cast<GraphObject*>(graph_.get())->symbols = symbols;
   Ref result(PyObject_Vectorcall(callable_.get(), inputs, num_inputs_, nullptr));
   Ref items(result ? PySequence_Tuple(result.get()) : nullptr);
-  if (!items) return -1;
+  if (!items) return tensor::EndOfCall();
   if (PyTuple_GET_SIZE(items.get()) != static_cast<Py_ssize_t>(num_outputs_)) {
     PyErr_Format(PyExc_RuntimeError, "the backend returned %zd outputs, the graph has %zu",
                  PyTuple_GET_SIZE(items.get()), num_outputs_);
-    return -1;
+    return tensor::RunEnd::kRefused;
   }
   for (size_t i = 0; i < num_outputs_; ++i) outputs[i] = Py_NewRef(PyTuple_GET_ITEM(items.get(), i));
-  return 0;
+  return tensor::RunEnd::kOk;
 }
 
 }  // namespace framejit::capture

@@ -17,10 +17,10 @@ PyObject* FindBackend(const std::string& name);  // borrowed, or null
 
 class BackendRunner {
  public:
-  // Null: the backend raised (the error was reported as a warning and cleared).
+  // Null: the backend raised; the error is pending.
   static std::unique_ptr<BackendRunner> Make(PyObject* backend, const Trace& trace, std::vector<PyObject*> constants,
                                              const std::vector<PyObject*>& example_inputs);
-  int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs);
+  tensor::RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs);
 
  private:
   Ref graph_, callable_;

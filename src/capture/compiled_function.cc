@@ -4,6 +4,7 @@
 
 #include <structmember.h>
 
+#include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/session.h"
 #include "capture/timing.h"
@@ -95,6 +96,16 @@ PyObject* AsWritten(PyObject* fn, PyObject* const* args, size_t nargsf, PyObject
   return PyObject_Vectorcall(fn, args, nargsf, kwnames);
 }
 
+// The whole call, with nothing captured: after a run that ended early it raises the user's error at the user's line.
+PyObject* InPython(const Segment& segment, diag::RunEnd end, PyObject* fn, PyObject* const* args, size_t nargsf,
+                   PyObject* kwnames) {
+  if (end == diag::RunEnd::kLeft) return AsWritten(fn, args, nargsf, kwnames);
+  Retry retry;
+  if (!retry.Begin(segment, end)) return nullptr;
+  PyErr_Clear();
+  return retry.Finish(AsWritten(fn, args, nargsf, kwnames));
+}
+
 // Too many versions, and none of them was for the last calls: Python runs most of the next ones at once.
 bool GivenUp(Place& place) {
   constexpr unsigned kLost = 8, kRetry = 64;
@@ -114,15 +125,12 @@ PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObj
         Segment& seg = *entry->segments[i];
         if (!seg.returns) continue;
         PyObject* result = nullptr;
-        int r = seg.Try(slots.slot, nullptr, &result);
-        if (r) entry->lost = 0;
-        if (r == Segment::kLeft) return AsWritten(fn, args, nargsf, kwnames);
-        if (r > 0) return result;
-        if (r < 0) {  // nothing was committed: the real call raises the user's error at the user's line
-          if (r == -2 || !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
-          PyErr_Clear();
-          return AsWritten(fn, args, nargsf, kwnames);
-        }
+        const diag::RunEnd end = seg.Try(slots.slot, nullptr, &result);
+        if (end == diag::RunEnd::kMiss || end == diag::RunEnd::kCondition) continue;
+        entry->lost = 0;
+        if (end == diag::RunEnd::kOk) [[likely]]
+          return result;
+        return end == diag::RunEnd::kRaised ? nullptr : InPython(seg, end, fn, args, nargsf, kwnames);
       }
     }
   }
@@ -131,8 +139,13 @@ PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObj
     if (!std::exchange(told, true)) diag::Warn(std::string("framejit: functions run as written: ") + why);
     return PyObject_Vectorcall(fn, args, nargsf, kwnames);
   }
-  ActiveScope on(kept);
-  return PyObject_Vectorcall(fn, args, nargsf, kwnames);
+  Retry retry;
+  PyObject* result;
+  {
+    ActiveScope on(kept);
+    result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
+  }
+  return retry.Finish(result);
 }
 
 PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
@@ -216,16 +229,37 @@ PyObject* GetGuards(PyObject* o, void*) {
   return Strings(all);
 }
 
+template <size_t N>
+bool AddCounts(PyObject* into, const std::array<int64_t, N>& counts, const char* const* names) {
+  for (size_t i = 0; i < N; ++i) {
+    if (!counts[i]) continue;
+    Ref n(PyLong_FromLongLong(counts[i]));
+    if (!n || PyDict_SetItemString(into, names[i], n.get()) < 0) return false;
+  }
+  return true;
+}
+
+// {"capture": {...}, "compile": {...}, "run": {...}}: how often each came, those that did.
+PyObject* OutcomeDict(const diag::Outcomes& o) {
+  Ref capture(PyDict_New()), compile(PyDict_New()), run(PyDict_New());
+  if (!capture || !compile || !run || !AddCounts(capture.get(), o.capture, diag::kCaptureEndNames) ||
+      !AddCounts(compile.get(), o.compile, diag::kCompileEndNames) || !AddCounts(run.get(), o.by, diag::kRunByNames) ||
+      !AddCounts(run.get(), o.run, diag::kRunEndNames))
+    return nullptr;
+  return Py_BuildValue("{s:O,s:O,s:O}", "capture", capture.get(), "compile", compile.get(), "run", run.get());
+}
+
 PyObject* CacheInfo(PyObject* o, PyObject*) {
   Config& c = **Self(o)->config;
   long segments = 0;
   for (auto& [code, state] : c.codes)
     for (auto& [key, place] : state->places) segments += place.segments.size();
-  return Py_BuildValue("{s:l,s:L,s:L,s:i,s:i,s:i,s:i,s:i,s:d,s:N,s:n}", "segments", segments, "captures",
+  return Py_BuildValue("{s:l,s:L,s:L,s:i,s:i,s:i,s:i,s:i,s:d,s:N,s:n,s:N}", "segments", segments, "captures",
                        (long long)c.captures, "recompiles", (long long)c.recompiles, "kernels", c.kernels.kernels,
                        "kernels_compiled", c.kernels.kernels_compiled, "kernels_reused", c.kernels.kernels_reused,
                        "library_calls", c.kernels.library_calls, "externs", c.kernels.externs, "compile_seconds",
-                       c.seconds, "notes", Strings(c.notes), "breaks", (Py_ssize_t)c.breaks.size());
+                       c.seconds, "notes", Strings(c.notes), "breaks", (Py_ssize_t)c.breaks.size(), "outcomes",
+                       OutcomeDict(*c.outcomes));
 }
 
 PyObject* ClearCache(PyObject* o, PyObject*) {

@@ -92,7 +92,7 @@ void Session::Lower(Call& call) {
       if (!made || !tensor::ReadMeta(made.get(), &m) || s.symbol.dim >= m.rank) {
         PyErr_Clear();
         options_.guesses->Refuse(s.code.get(), s.at);
-        throw surface::Decline("data decides a size that cannot be found out");
+        throw surface::Decline("data decides a size that cannot be found out", surface::Decline::Cause::kData);
       }
       env_.SetHint(s.symbol.symbol, m.sizes[s.symbol.dim]);
       // What is empty, or is one, follows other rules.
@@ -101,7 +101,7 @@ void Session::Lower(Call& call) {
         Simplify(call.results, first);
       }
     } else if (count) {
-      throw surface::Decline("data decides a number that cannot be found out");
+      throw surface::Decline("data decides a number that cannot be found out", surface::Decline::Cause::kData);
     }
     s.number = count;
     data_sizes_.push_back(std::move(s));

@@ -20,8 +20,10 @@ std::string QuotedPlace(FjFrame* frame) {
   return Quote(PlaceName(fj_code(frame)));
 }
 
+// As the event stream has called them from the start.
 const char* RunnerName(const Segment& s) {
-  return s.graph_runner ? "graph" : s.backend_runner ? "callable" : s.trace_runner ? "trace" : "none";
+  const diag::RunBy by = s.runner();
+  return by == diag::RunBy::kTrace ? "trace" : by == diag::RunBy::kNone ? "none" : diag::Text(by);
 }
 
 }  // namespace
@@ -42,7 +44,7 @@ void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s)
       {"instructions", Json(static_cast<int64_t>(instructions))},
       {"ok", Json(s != nullptr)}};
   if (s) {
-    s->origin = PlaceName(code);
+    s->traced = true;
     s->line = line;
     fields.insert(fields.end(), {{"runner", Quote(RunnerName(*s))},
                                  {"calls", Json(static_cast<int64_t>(s->trace->calls.size()))},
@@ -87,11 +89,16 @@ void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard) {
 }
 
 void RunsEvent(Segment& s) {
-  if (s.origin.empty() || !s.runs || !diag::TraceEnabled()) return;
-  diag::Event("runs", {{"place", Quote(s.origin)},
+  if (!s.traced || !s.runs || !diag::TraceEnabled()) return;
+  diag::Event("runs", {{"place", Quote(s.place)},
                        {"line", Json(s.line)},
                        {"runner", Quote(RunnerName(s))},
                        {"runs", Json(std::exchange(s.runs, 0))}});
+}
+
+void OutcomeEvent(const Segment& s, diag::RunEnd end, const std::string& why) {
+  if (!diag::TraceEnabled()) return;
+  diag::Event("outcome", {{"place", Quote(s.place)}, {"end", Quote(diag::Text(end))}, {"why", Quote(why)}});
 }
 
 void FallbackEvent(FjFrame* frame, const std::string& reason) {

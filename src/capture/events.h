@@ -13,6 +13,8 @@ void CompileEvent(FjFrame* frame, double seconds, const CompileStats& stats);
 void BreakEvent(const diag::Break& reason);
 void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard);
 void RunsEvent(Segment& segment);  // how often it ran since the last such event
+// A run that was not done.
+void OutcomeEvent(const Segment& segment, diag::RunEnd end, const std::string& why);
 void FallbackEvent(FjFrame* frame, const std::string& reason);
 
 }  // namespace framejit::capture

@@ -161,7 +161,7 @@ Ref Session::RunUpTo(TraceId t) {
   try {
     auto runner = tensor::MakeTraceRunner(prefix, constants_);
     std::vector<int64_t> symbols(env_.hints().begin(), env_.hints().end());
-    if (runner->Run(inputs.data(), symbols.data(), &out, &failed)) PyErr_Clear(), out = nullptr;
+    if (runner->Run(inputs.data(), symbols.data(), &out, &failed) != tensor::RunEnd::kOk) PyErr_Clear(), out = nullptr;
   } catch (const std::exception&) {
   }
   Ref made(out);

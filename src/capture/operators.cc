@@ -583,6 +583,7 @@ bool CaptureSemantics::Before(FjFrame* frame, int index) {
     if (s_.options().stop_after >= 0 && root_instructions_ >= s_.options().stop_after) return false;
     if (Ref(PyErr_GetHandledException()).get() == handled_) clean_instructions_ = root_instructions_;
     ++root_instructions_;
+    root_index_ = index;
   }
   ++instructions_;
   if (instructions_ == max_instructions_ || (back && !loops_.Back(frame, index, instructions_))) {

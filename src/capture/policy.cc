@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "capture/events.h"
+#include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/timing.h"
 #include "diag/diag.h"
@@ -87,7 +88,8 @@ Dropped& Retired() {
 int users = 0;
 bool ending = false;  // see EndAll
 
-// Parts of torch whose frames are plumbing around the user's program. What they call may be the user's.
+// (Python's packages lie in site-packages, Debian's in dist-packages.) Parts of torch whose frames are plumbing around
+// the user's program. What they call may be the user's.
 constexpr std::string_view kPlumbing =
     " _dynamo/ autograd/ optim/ profiler/ amp/ accelerator/ __init__.py _tensor.py _ops.py _utils.py "
     "utils/_device.py utils/_foreach_utils.py utils/_contextlib.py nn/utils/clip_grad.py ";
@@ -106,8 +108,8 @@ bool SkippedFile(PyCodeObject* code) {
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (!file) return PyErr_Clear(), true;
   if (file[0] == '<') return strncmp(file, "<frozen", 7) == 0;
-  if (const char* torch = strstr(file, "/site-packages/torch/")) {
-    std::string_view part = torch + strlen("/site-packages/torch/");
+  if (const char* torch = strstr(file, "-packages/torch/")) {
+    std::string_view part = torch + strlen("-packages/torch/");
     for (size_t end = part.find('/'); !part.empty(); end = part.find('/', end + 1)) {
       if (kPlumbing.find(" " + std::string(part.substr(0, end == part.npos ? end : end + 1)) + " ") != kPlumbing.npos)
         return true;
@@ -116,7 +118,7 @@ bool SkippedFile(PyCodeObject* code) {
   }
   // NumPy's own functions, called where a graph has ended: as they are. In a graph they are captured.
   if (strstr(file, "-packages/numpy/")) return true;
-  return !strncmp(file, stdlib.c_str(), stdlib.size()) && !strstr(file, "site-packages");
+  return !strncmp(file, stdlib.c_str(), stdlib.size()) && !strstr(file, "-packages/");
 }
 
 std::string Where(PyCodeObject* code) {
@@ -168,7 +170,9 @@ class Policy : public frame::FramePolicy {
       return active->fullgraph;
     }
     CodeState& c = StateOf(*active, fj_code(frame));
-    return (!c.skip && !(c.idle && Idle(c))) || c.instead;
+    const bool wanted = !c.skip && !(c.idle && Idle(c));
+    if (!wanted && active->root_code.get() == c.code.get()) active->outcomes->Add(diag::RunBy::kPython);
+    return wanted || c.instead;
   }
 
   frame::Semantics* Override(FjFrame*) override { return override_semantics; }
@@ -190,14 +194,9 @@ class Policy : public frame::FramePolicy {
     if (auto action = Advance(*config, state, frame, result)) return *action;
     for (size_t i = 0; i < place.segments.size(); ++i) {  // by index: a run may re-enter and add versions
       Segment* seg = place.segments[i].get();
-      int r = seg->Try(fj_localsplus(frame), frame, result);
-      if (r < 0) return r == -2 ? frame::Action::kRaise : Failed(frame, *seg);
-      if (r == Segment::kLeft) return frame::Action::kHandOver;
-      if (r > 0) {
-        place.lost = 0;
-        return Done(frame, *result);
-      }
+      if (auto action = Ran(frame, *seg, result)) return *action;
     }
+    ++place.passed;
     for (auto it = skips.rbegin(); it != skips.rend(); ++it)
       if (it->frame == frame) {
         if (--it->steps > 0) return frame::Action::kStep;
@@ -254,11 +253,7 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kStep;
     }
     state.idle = state.trivial = 0;
-    int r = seg->Try(fj_localsplus(frame), frame, result);
-    if (r < 0) return r == -2 ? frame::Action::kRaise : Failed(frame, *seg);
-    if (r == Segment::kLeft) return frame::Action::kHandOver;
-    if (r > 0) return Done(frame, *result);
-    return frame::Action::kStep;
+    return Ran(frame, *seg, result).value_or(frame::Action::kStep);
   }
 
  private:
@@ -383,22 +378,20 @@ class Policy : public frame::FramePolicy {
     return frame::Action::kAgain;
   }
 
-  // A segment failed while running. Nothing was committed: run the same instructions for real, which raises the user's
-  // own error at the user's line (or succeeds, if the failure was ours).
-  static frame::Action Failed(FjFrame* frame, Segment& seg) {
-    if (!PyErr_ExceptionMatches(PyExc_Exception))
-      return frame::Action::kRaise;  // KeyboardInterrupt, MemoryError is an Exception
-    if (diag::Enabled(diag::Channel::perf_)) {
-      PyObject *t, *v, *tb;
-      PyErr_Fetch(&t, &v, &tb);
-      PyObject* text = v ? PyObject_Str(v) : nullptr;
-      diag::Log(diag::Channel::perf_, std::string("a compiled segment failed and is run again in Python: ") +
-                                          (text ? PyUnicode_AsUTF8(text) : "?"));
-      Py_XDECREF(text), Py_XDECREF(t), Py_XDECREF(v), Py_XDECREF(tb);
+  // Nothing: the guards do not hold, or a condition.
+  static std::optional<frame::Action> Ran(FjFrame* frame, Segment& seg, PyObject** result) {
+    switch (const diag::RunEnd end = seg.Try(fj_localsplus(frame), frame, result)) {
+      case diag::RunEnd::kMiss:
+      case diag::RunEnd::kCondition: return {};
+      case diag::RunEnd::kLeft: return frame::Action::kHandOver;
+      case diag::RunEnd::kOk: return Done(frame, *result);
+      case diag::RunEnd::kRaised: return frame::Action::kRaise;
+      default:  // all is as before: the same instructions are run for real
+        if (Retry* retry = Retry::Current(); retry && !retry->Begin(seg, end)) return frame::Action::kRaise;
+        PyErr_Clear();
+        Skip(frame, Span(seg));
+        return frame::Action::kStep;
     }
-    PyErr_Clear();
-    Skip(frame, Span(seg));
-    return frame::Action::kStep;
   }
 
   static Segment* LastOf(const Place& place) {
@@ -418,6 +411,7 @@ class Policy : public frame::FramePolicy {
   }
 
   static void Skip(FjFrame* frame, long n) {
+    if (active) active->outcomes->Add(diag::RunBy::kPython);
     for (auto& s : skips)
       if (s.frame == frame) {
         s.steps = n;
@@ -438,7 +432,8 @@ class Policy : public frame::FramePolicy {
   // Such code is CPython's, but for a call now and then, at ever longer intervals, that looks again.
   static constexpr unsigned kIdle = 16;
   static bool Idle(CodeState& state) {
-    if (++state.idle & (state.idle - 1)) return true;
+    ++state.idle;
+    if (state.idle & (state.idle - 1)) return true;
     for (auto& [at, place] : state.places) place.skip = 0;
     return false;
   }
@@ -500,7 +495,7 @@ class Policy : public frame::FramePolicy {
         diag::Break b = BreakHere(frame, diag::BreakId::kLimit, why);
         b.line = fj_code(frame)->co_firstlineno;
         diag::Warn(diag::Render(b));
-        config.breaks.push_back(b);
+        StateOf(config, fj_code(frame)).stopped.emplace(fj_next(frame), RememberBreak(config, b));
       }
       place.give_up = true;
       return false;
@@ -603,9 +598,11 @@ void DropSegments(Config& c) {
 void ResetConfig(Config& c) {
   DropSegments(c);
   c.breaks.clear();
+  c.met.clear();
   c.notes.clear();
   c.guesses = std::make_shared<Guesses>();
   c.timing = std::make_shared<Timing>();
+  c.outcomes = std::make_shared<diag::Outcomes>();
   c.kernels = {};
   c.captures = c.recompiles = c.graph_count = c.op_count = 0;
   c.seconds = 0;

@@ -4,12 +4,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "capture/backends.h"
 #include "capture/exit.h"
+#include "diag/outcome.h"
 #include "frame/driver.h"
 #include "guard/guard.h"
 #include "tensor/undo.h"
@@ -33,9 +35,11 @@ struct Config {
   std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>> codes;
   int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
   std::vector<diag::Break> breaks;                   // distinct places, in order of first occurrence
+  std::vector<bool> met;                             // of these, in the call that is explained
   std::vector<std::shared_ptr<const Trace>> graphs;  // every compiled one
   std::vector<std::string> notes;                    // why a segment runs through the framework
-  CompileStats kernels;                              // summed
+  std::shared_ptr<diag::Outcomes> outcomes = std::make_shared<diag::Outcomes>();
+  CompileStats kernels;  // summed
   double seconds = 0;
   std::shared_ptr<Guesses> guesses = std::make_shared<Guesses>();
   std::shared_ptr<Timing> timing;  // of whole calls, compiled and as written
@@ -75,12 +79,18 @@ struct Segment {
   static constexpr int kFailures = 4, kRetry = 64;
   int failures = 0;
   unsigned passed = 0;
-  int64_t runs = 0;                            // finished ones
+  int64_t runs = 0;  // finished ones
+  int64_t told = 0;  // of these, before the call that is explained
+  int64_t op_count = 0;
+  std::vector<size_t> ends;                    // of Config::breaks: why it goes no further
   int64_t registrations = -1;                  // of abstract classes, that it is good for; -1: any number
   std::vector<std::pair<int, Guess>> guesses;  // by output
   std::shared_ptr<Guesses> guess_book;
-  bool guessed_wrong = false;  // once: never run again
-  bool left = false;           // a whole function that its framework runs as fast by itself
+  bool guessed_wrong = false;             // once: never run again
+  diag::Leave left = diag::Leave::kNone;  // a whole function that its framework runs as fast by itself
+  std::shared_ptr<diag::Outcomes> outcomes;
+  mutable bool looked_at = false;  // a run that the framework refused: did Python raise, too?
+  std::string place;               // PlaceName
   struct DataPlace {
     Ref code;
     int at;
@@ -91,23 +101,30 @@ struct Segment {
   int Versions() const;                // how many such segments there may be at one place
   void RefuseSizes();
   Ref code;
-  int begins = 0;      // unit of the first instruction
-  std::string origin;  // for the event stream, empty where there is none: PlaceName
+  int begins = 0;       // unit of the first instruction
+  bool traced = false;  // the event stream has its capture
   int line = 0;
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
   explicit Segment(Recipe r) : recipe(std::move(r)) {}
   ~Segment();
 
-  // Guards hold: runs. 1: done (*result set if it returns; else the frame's slots were written), 0: miss, -1:
-  // exception, all is as before; kLeft: call the function, with nothing captured in it; -2: what was done stays done,
-  // the exception goes to the program (a hook's own, memory).
-  static constexpr int kLeft = 2;
-  int Try(PyObject** slots_in, FjFrame* frame, PyObject** result);
+  // Guards hold: runs. kOk: *result is set if it returns; else the frame's slots were written. kLeft: call the
+  // function, with nothing captured in it. kRaised: the exception goes to the program. Of the others kMiss and
+  // kCondition have no exception, and the next segment is asked.
+  diag::RunEnd Try(PyObject** slots_in, FjFrame* frame, PyObject** result);
+  diag::RunBy runner() const {
+    return graph_runner     ? diag::RunBy::kGraph
+           : backend_runner ? diag::RunBy::kCallable
+           : trace_runner   ? diag::RunBy::kTrace
+                            : diag::RunBy::kNone;
+  }
   tensor::RunCheck Check();  // that the guesses hold
 
  private:
-  int Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // as Try
-  int Accept(const Guess& guess, PyObject* value);
+  diag::RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // as Try
+  diag::RunEnd RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out);
+  diag::RunEnd Build(PyObject** inputs, PyObject** out, int64_t* symbols, FjFrame* frame, PyObject** result);
+  diag::RunEnd Accept(const Guess& guess, PyObject* value);
   const char* RangeName();
   std::string range_name;  // in torch's profiler, from the first run there on
 };
@@ -120,6 +137,7 @@ struct Place {  // one instruction offset and stack depth
   bool give_up = false;
   static constexpr int kUseless = 128;  // misses after which what ran once is dropped
   unsigned lost = 0;                    // calls in a row that none of too many versions was for
+  unsigned passed = 0, told = 0;        // frames that no segment took up here; before the call that is explained
   std::vector<std::pair<std::string, int>> dynamic_dims;
   std::vector<std::string> dynamic_ints;
   bool checkpoints_in_python = false;  // their gradients have no compiled form, and a replay would keep everything
@@ -136,6 +154,9 @@ struct CodeState {
   unsigned idle = 0;       // calls since it is CPython's, nothing being there to compile; 0: it is not
   bool skip = false;
   uint64_t used = 0;  // when a frame last asked for it
+  uint64_t told = 0;  // before the call that is explained
+  // Where captures stopped that made no segment: the instruction, and of Config::breaks why.
+  std::set<std::pair<int, size_t>> stopped;
   // Loops that are not unrolled, by the instruction that their back edges lead to: segments end there.
   std::vector<int> cut;
   std::vector<int> plain_loops, good_loops;  // measured: faster in Python, and not
@@ -145,7 +166,7 @@ struct CodeState {
 };
 
 // Adds it to config.breaks, logged, unless that place is known for it.
-void RememberBreak(Config& config, const diag::Break& reason);
+size_t RememberBreak(Config& config, const diag::Break& reason);  // its place in config.breaks
 
 // Captures from the frame's current place. On success the segment is installed in `place`; null: nothing worth
 // compiling (place->skip is set) or an exception (fullgraph).

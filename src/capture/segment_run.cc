@@ -16,18 +16,20 @@
 
 namespace framejit::capture {
 
+using diag::RunEnd;
+
 Segment::~Segment() {
   RunsEvent(*this);
 }
 
-int Segment::Accept(const Guess& guess, PyObject* value) {
+RunEnd Segment::Accept(const Guess& guess, PyObject* value) {
   const int holds = Holds(guess, value);
-  if (holds == 1) return 0;
-  if (holds < 0) return -1;
+  if (holds == 1) return RunEnd::kOk;
+  if (holds < 0) return tensor::EndOfCall();
   guessed_wrong = true;
   guess_book->Refuse(guess.code.get(), guess.at, PyLong_CheckExact(guess.value.get()));
   PyErr_SetString(PyExc_RuntimeError, "framejit: data says something else than it did");
-  return -1;
+  return RunEnd::kGuessFailed;
 }
 
 int Segment::Versions() const {
@@ -58,53 +60,60 @@ const char* Segment::RangeName() {
   return range_name.c_str();
 }
 
-int Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
-  if (!graph_runner && !backend_runner && !trace_runner) {  // no operations: every tensor is an input
+RunEnd Segment::RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
+  RunEnd end = RunEnd::kOk;
+  int failed;
+  if (graph_runner) return graph_runner->Run(inputs, symbols, out);  // looks at the guesses itself
+  if (backend_runner)
+    end = backend_runner->Run(inputs, symbols, out);
+  else if (trace_runner)
+    end = trace_runner->Run(inputs, symbols, out, &failed);
+  else  // no operations: every tensor is an input
     for (size_t i = 0; i < recipe.outputs.size(); ++i)
       out[i] = Py_NewRef(inputs[trace->tensors[recipe.outputs[i]].input]);
-    int r = 0;
-    for (size_t k = 0; r == 0 && k < guesses.size(); ++k) r = Accept(guesses[k].second, out[guesses[k].first]);
-    for (size_t i = 0; r < 0 && i < recipe.outputs.size(); ++i) Py_CLEAR(out[i]);
-    return r;
-  }
-  std::optional<tensor::ProfilerRange> range;
-  if (tensor::ProfilerOn()) range.emplace(RangeName());
-  std::optional<tensor::Undo> before;
-  if (undo.needed()) before.emplace(undo, inputs);
-  int failed;
-  int r = graph_runner     ? graph_runner->Run(inputs, symbols, out)
-          : backend_runner ? backend_runner->Run(inputs, symbols, out)
-                           : trace_runner->Run(inputs, symbols, out, &failed);
-  for (size_t k = 0; r == 0 && !graph_runner && k < guesses.size(); ++k)
-    r = Accept(guesses[k].second, out[guesses[k].first]);
-  if (r == 0) return failures = 0;
-  for (size_t i = 0; i < recipe.outputs.size(); ++i) Py_CLEAR(out[i]);
-  if (r == 1) {  // of what data decides
-    if (!before || before->Restore()) return 1;
-    PyErr_SetString(PyExc_RuntimeError, "framejit: what a run has written cannot be taken back");
-    return -2;
-  }
-  ++failures;
-  if (diag::Enabled(diag::Channel::perf_))
-    diag::Log(diag::Channel::perf_, "a run ended early and starts over in Python");
-  if (r == -1 && changes && !graph_runner && !(before && before->Restore())) return -2;
-  if (r == -1 && before && graph_runner) before->Restore();
-  return r;
+  for (size_t k = 0; end == RunEnd::kOk && k < guesses.size(); ++k)
+    end = Accept(guesses[k].second, out[guesses[k].first]);
+  return end;
 }
 
-int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
+RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
+  std::optional<tensor::ProfilerRange> range;
+  if (tensor::ProfilerOn() && runner() != diag::RunBy::kNone) range.emplace(RangeName());
+  std::optional<tensor::Undo> before;
+  if (undo.needed()) before.emplace(undo, inputs);
+  const RunEnd end = RunOnce(inputs, symbols, out);
+  if (end == RunEnd::kOk) {
+    failures = 0;
+    outcomes->Add(runner());
+    return end;
+  }
+  for (size_t i = 0; i < recipe.outputs.size(); ++i) Py_CLEAR(out[i]);
+  outcomes->Add(end);
+  if (end != RunEnd::kCondition) ++failures;
+  if (end == RunEnd::kRaised) return end;
+  const bool restored = before && before->Restore();
+  const bool wrote = end == RunEnd::kCondition ? before.has_value() : changes && !graph_runner;
+  if (!wrote || restored) return end;
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "framejit: what a run has written cannot be taken back");
+  return RunEnd::kRaised;
+}
+
+RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   missed = false;
-  if (guessed_wrong) return 0;
+  if (guessed_wrong) return RunEnd::kMiss;
   absl::FixedArray<PyObject*, 256> inputs(num_inputs);
   absl::FixedArray<int64_t, 256> symbols(num_symbols);
   // Hooks on saved tensors (torch.utils.checkpoint) count what the program itself saves, and raise when they have
   // enough.
-  if (trace_runner && tensor::SavedTensorHooks()) return 0;
-  if (!guards->Check(slots_in, inputs.data(), symbols.data())) return 0;
-  if (left) return kLeft;
+  if (trace_runner && tensor::SavedTensorHooks()) return RunEnd::kMiss;
+  if (!guards->Check(slots_in, inputs.data(), symbols.data())) return RunEnd::kMiss;
+  if (left != diag::Leave::kNone) {
+    outcomes->Add(RunEnd::kLeft);
+    return RunEnd::kLeft;
+  }
   if (failures >= kFailures && ++passed % kRetry) {
-    PyErr_SetString(PyExc_RuntimeError, "framejit: failed before");
-    return -1;
+    outcomes->Add(RunEnd::kFailing);
+    return RunEnd::kFailing;
   }
   for (const FloatOp& op : float_ops) symbols[op.result] = std::bit_cast<int64_t>(op.Eval(symbols.data()));
   size_t n = recipe.outputs.size();
@@ -112,42 +121,48 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   std::optional<SuspendScope> off;
   if (frame) off.emplace();  // the hot path has nothing to suspend
   tensor::AutocastOff plain;
-  if (int r = Run(inputs.data(), symbols.data(), out.data())) {
-    missed = r == 1;
-    return missed ? 0 : r;
+  if (const RunEnd end = Run(inputs.data(), symbols.data(), out.data()); end != RunEnd::kOk) {
+    missed = end == RunEnd::kCondition;
+    return end;
   }
   // The common case: one tensor is returned.
   if (returns && n == 1 && recipe.nodes.size() == 1 && recipe.nodes[0].kind == RecipeNode::kOutput && stores.empty() &&
       calls.empty() && cells.empty() && grad_after < 0) {
     *result = out[0];
     ++runs;
-    return 1;
+    return RunEnd::kOk;
   }
+  return Build(inputs.data(), out.data(), symbols.data(), frame, result);
+}
+
+// The results' place in the program.
+RunEnd Segment::Build(PyObject** inputs, PyObject** out, int64_t* symbols, FjFrame* frame, PyObject** result) {
+  const size_t n = recipe.outputs.size();
   std::vector<Ref> held, values;
   for (size_t i = 0; i < n; ++i) held.emplace_back(out[i]);
-  if (recipe.Build(inputs.data() + num_tensor_inputs, out.data(), symbols.data(), num_symbols, &values) < 0)
-    return changes ? -2 : -1;
+  if (recipe.Build(inputs + num_tensor_inputs, out, symbols, num_symbols, &values) < 0)
+    return changes ? RunEnd::kRaised : tensor::EndOfCall();
   for (const Store& st : stores) {
     PyObject* d = values[st.dict].get();
     int bad = st.value >= 0 ? PyDict_SetItem(d, values[st.key].get(), values[st.value].get())
                             : PyDict_DelItem(d, values[st.key].get());
-    if (bad < 0) return -2;
+    if (bad < 0) return RunEnd::kRaised;
   }
   for (PendingCall& c : calls) {
     if (std::exchange(c.made, false)) continue;
     std::vector<PyObject*> args;
     for (int node : c.args) args.push_back(values[node].get());
     Ref r(PyObject_Vectorcall(c.method.get(), args.data(), args.size(), nullptr));
-    if (!r) return -2;
+    if (!r) return RunEnd::kRaised;
   }
   for (auto [cell, value] : cells)
-    if (PyCell_Set(values[cell].get(), value < 0 ? nullptr : values[value].get()) < 0) return -2;
+    if (PyCell_Set(values[cell].get(), value < 0 ? nullptr : values[value].get()) < 0) return RunEnd::kRaised;
   if (grad_after >= 0) tensor::SetGradMode(grad_after);
   ++runs;
   if (returns) {
     *result = values[return_node].get();
     Py_INCREF(*result);
-    return 1;
+    return RunEnd::kOk;
   }
   PyObject** p = fj_localsplus(frame);
   int nlocals = fj_nlocalsplus(frame), old_depth = fj_stack_depth(frame);
@@ -161,7 +176,7 @@ int Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   fj_set_stack_depth(frame, depth);
   fj_set_next(frame, next);
   *result = nullptr;
-  return 1;
+  return RunEnd::kOk;
 }
 
 }  // namespace framejit::capture

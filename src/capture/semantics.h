@@ -60,6 +60,7 @@ class CaptureSemantics : public frame::Semantics {
   bool MayHandOver(FjFrame* frame, int index) override;
 
   long root_instructions() const { return root_instructions_; }
+  int root_index() const { return root_index_; }  // of the last one
   const LoopWatch& loops() const { return loops_; }
   long clean_instructions() const { return clean_instructions_; }  // run when last no new exception was being handled
   // The default attribute protocol (object.__getattribute__ / __setattr__), guards included.
@@ -105,6 +106,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* InstanceDict(PyObject* object, const Source** source);
 
   Session& s_;
+  int root_index_ = 0;
   long root_instructions_ = 0, clean_instructions_ = 0;
   PyObject* const handled_ = Ref(PyErr_GetHandledException()).get();  // alive while capture runs: its handler is below
   PyFunctionObject* no_global_hooks_ = nullptr;                       // the function whose globals were looked at

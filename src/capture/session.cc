@@ -168,12 +168,12 @@ Session::Session(FjFrame* root, CaptureOptions options)
   lowering_ = std::make_unique<surface::Lowering>(
       trace_, graph_, env_,
       [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
-        std::string why;
+        tensor::Refusal why;
         SuspendScope off;
         if (naming_sizes_ && surface::SizedByData(call.callee))
           if (auto sized = InferByData(call, operands)) return sized;
         auto r = tensor::InferByFramework(call, operands, constants_, &why);
-        if (!r && why == "symbolic sizes") r = tensor::InferSymbolic(call, operands, env_, constants_, &why);
+        if (!r && why.symbolic) r = tensor::InferSymbolic(call, operands, env_, constants_, &why);
         if (!r && PyErr_Occurred()) PyErr_Clear();
         return r;
       },

@@ -8,11 +8,13 @@
 #include "codegen/gpu.h"
 #include "compiler/in_place.h"
 #include "diag/diag.h"
+#include "diag/no_kernel.h"
 #include "graph/hints.h"
 #include "graph/raises.h"
 #include "loop/depthwise.h"
 #include "pass/alias.h"
 #include "rules/convolution.h"
+#include "runtime/interpret_node.h"
 
 namespace framejit::compiler {
 namespace {
@@ -180,21 +182,23 @@ class Lowering {
   }
 
   void LowerKernel(const Group& group) {
+    std::string why = "it cannot be fused";
     try {
       if (loop::CanFuse(g_, group.nodes, group.stored)) {
         CompileKernel(group);
         return;
       }
     } catch (const codegen::CodegenUnsupported& e) {
-      if (diag::Enabled(diag::Channel::perf_)) {
-        diag::Log(diag::Channel::perf_, "kernel " + KernelName(g_, group) + " is not compiled as a whole: " + e.what());
-      }
+      why = e.what();
+      const std::string text = "kernel " + KernelName(g_, group) + " is not compiled as a whole: " + why;
+      if (diag::OptionOn("strict")) throw diag::InternalError(text);
+      diag::Log(diag::Channel::perf_, text);
     }
     std::vector<Group> parts = pass::Split(g_, group);
     if (parts.size() > 1) {
       for (const Group& part : parts) LowerKernel(part);
     } else {
-      LowerNode(group.stored.at(0), group);
+      LowerNode(group, why);
     }
   }
 
@@ -259,12 +263,10 @@ class Lowering {
     return bytes;
   }
 
-  void LowerNode(ValueId v, const Group& group) {
+  void LowerNode(const Group& group, const std::string& why) {
+    if (!runtime::reference_steps) throw diag::NoKernel(KernelName(g_, group), why);
     ++stats_.interpreted;
-    if (diag::Enabled(diag::Channel::perf_)) {
-      diag::Log(diag::Channel::perf_, "slow: " + KernelName(g_, group) + " is interpreted (no code generation for it)");
-    }
-    LowerOne(v, Step::Kind::kNode);
+    LowerOne(group.stored.at(0), Step::Kind::kNode);
   }
 
   void LowerOne(ValueId v, Step::Kind kind, Storage::Kind result = Storage::Kind::kScratch) {
@@ -314,7 +316,7 @@ class Lowering {
                         rules::IsDepthwise(g_, g_.nodes[v]) ? Storage::Kind::kScratch : Storage::Kind::kExtern);
       case Op::kAttention: return LowerOne(v, Step::Kind::kAttention, Storage::Kind::kExtern);
       case Op::kPack: return LowerOne(v, Step::Kind::kPack, Storage::Kind::kExtern);
-      default: return LowerOne(v, Step::Kind::kNode);
+      default: throw diag::NoKernel(Info(g_.nodes[v].op).name, "no library");
     }
   }
 

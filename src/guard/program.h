@@ -165,7 +165,6 @@ bool KeysMatch(PyObject* container, PyObject* keys /*tuple*/);  // dict order; a
 bool OrderedKeysMatch(PyObject* odict, PyObject* keys);         // OrderedDict's own order
 Py_ssize_t LengthOf(PyObject* o);                               // -1: not a container kLength knows
 bool BindSymbol(const shape::SymbolInfo& info, bool binds, int64_t value, int64_t* slot);
-bool MemoryOverlaps(PyObject* a, PyObject* b);
 
 using tensor::ReadNumpyState;
 

@@ -39,7 +39,9 @@ ValueId LogAddExp(Builder& b, ValueId x, ValueId y) {
   Expr v{b, Widen(b, x)}, w{b, Widen(b, y)};
   Expr tail = Apply(Op::kLog1p, Apply(Op::kExp, -Apply(Op::kAbs, v - w)));
   Expr same_infinity = Apply(Op::kAnd, Apply(Op::kIsInf, v), Apply(Op::kEq, v, w));  // inf - inf would be nan
-  return b.Cast(Ruled(Where(same_infinity, v, Apply(Op::kMaximum, v, w) + tail), "logaddexp", {v, w}), dtype);
+  Expr sum = Where(same_infinity, v, Apply(Op::kMaximum, v, w) + tail);
+  const shape::Ints sizes = b.type(sum).shape;  // the rule's gradients have them
+  return b.Cast(Ruled(sum, "logaddexp", {b.Broadcast(v, sizes), b.Broadcast(w, sizes)}), dtype);
 }
 
 ValueId Lerp(Builder& b, ValueId start, ValueId end, ValueId weight) {  // exact at both ends

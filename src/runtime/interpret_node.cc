@@ -1,5 +1,6 @@
 #include "runtime/interpret_node.h"
 
+#include "diag/no_kernel.h"
 #include "runtime/copy.h"
 
 namespace framejit::runtime {
@@ -25,6 +26,7 @@ Buffer AsBuffer(const HostTensor& t) {
 
 void InterpretNode(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> operands,
                    const Buffer& out) {
+  if (!reference_steps) throw diag::NoKernel(step.name, "no library takes it");
   // A graph of this one node, its symbols replaced by their values.
   Graph g;
   std::vector<HostTensor> inputs;

@@ -131,7 +131,8 @@ void Lowering::Impl::Cast(Call& call) {
     const bool keep = cast.cache && to == lower && m.dtype == DType::kFloat32 && m.requires_grad && m.is_parameter &&
                       trace.tensors[a.t].input >= 0;
     if (auto known = casts.find(a.t); keep && known != casts.end()) {
-      if (meta(known->second).dtype != lower) throw MixedCasts("autocast to another type inside");
+      if (meta(known->second).dtype != lower)
+        throw Decline("autocast to another type inside", Decline::Cause::kMixedCasts);
       a.t = known->second;
       return;
     }

@@ -73,7 +73,8 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   for (const auto& [name, a] : call.kwargs)
     if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
   if (WritesFirst(call.callee)) return Written(call, nullptr);
-  if (NeverCaptured(call.callee)) throw Decline(call.callee + " depends on data or on state outside the graph");
+  if (NeverCaptured(call.callee))
+    throw Decline(call.callee + " depends on data or on state outside the graph", Decline::Cause::kData);
   auto request = std::make_shared<Call>(call);
   std::optional<TraceId> target;
   std::string& name = request->callee;
@@ -108,7 +109,8 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   auto inferred = KnownResult(env(), *request, operands);
   if (!inferred) inferred = infer(*request, operands);
   std::vector<TensorMeta>* metas = inferred ? &inferred->metas : nullptr;
-  if (!metas && SizedByData(call.callee)) throw Decline("data decides the size of the result of " + call.callee);
+  if (!metas && SizedByData(call.callee))
+    throw Decline("data decides the size of the result of " + call.callee, Decline::Cause::kData);
   if (!metas || metas->empty()) throw Decline("the result types of " + call.callee + " are not known before it runs");
   bool aliases =
       std::any_of(inferred->aliases.begin(), inferred->aliases.end(), [](auto& a) { return a.operand >= 0; });

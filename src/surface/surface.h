@@ -25,14 +25,12 @@ namespace framejit::surface {
 // write an operand must be refused.
 using InferFn = std::function<std::optional<Inferred>(Call& call, const std::vector<TensorMeta>& operands)>;
 
-// The framework would raise here, or data decides the result: the caller must let the framework run this call for real.
+// The caller must let the framework run this call for real: it would raise here, or this form has no graph; data
+// decides the result; or autocast has cast to another type before, and the framework takes that cast, and raises.
 struct Decline : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-// What autocast has cast to another type before: the framework takes that cast, and raises.
-struct MixedCasts : Decline {
-  using Decline::Decline;
+  enum class Cause : uint8_t { kRefused, kData, kMixedCasts };
+  explicit Decline(const std::string& why, Cause because = Cause::kRefused) : std::runtime_error(why), cause(because) {}
+  Cause cause;
 };
 
 // By operand of a call without a row: the framework has no gradient for it, though it wants one, not even zeros.

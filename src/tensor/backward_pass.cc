@@ -197,7 +197,7 @@ int SegmentHook::Go(CallState* s, int number, Pass* pass) {
   }
   for (int i : part.last) pass->values[i] = Ref();
   std::vector<PyObject*> out(part.outputs.size());
-  if (!part.outputs.empty() && part.runner->RunTaking(&taken, s->symbols->data(), out.data()) < 0) return -1;
+  if (!part.outputs.empty() && part.runner->RunTaking(&taken, s->symbols->data(), out.data()) != RunEnd::kOk) return -1;
   for (size_t i = 0; i < out.size(); ++i) pass->values[part.outputs[i]] = Ref(out[i]);
   const Compiled& c = *pass->compiled;
   for (size_t i = 0; i < c.grads.size(); ++i)
@@ -313,7 +313,7 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   int failed = 0;
   Ref now(s->drawn ? Generators(t_.device) : nullptr);
   if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
-  const bool failed_run = t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) < 0;
+  const bool failed_run = t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) != RunEnd::kOk;
   if (now) {
     SavedError error;
     if (SetGenerators(now.get()) < 0) PyErr_Clear();

@@ -8,6 +8,15 @@
 
 namespace framejit::tensor {
 
+RunEnd EndOfCall() {
+  if (PyErr_ExceptionMatches(PyExc_FloatingPointError) || PyErr_ExceptionMatches(PyExc_Warning)) return RunEnd::kTold;
+  if (PyErr_ExceptionMatches(PyExc_MemoryError)) return RunEnd::kMemory;
+  PyObject* type = PyErr_Occurred();
+  const bool torchs = type && PyType_Check(type) &&
+                      std::string_view(reinterpret_cast<PyTypeObject*>(type)->tp_name).ends_with("OutOfMemoryError");
+  return torchs ? RunEnd::kMemory : RunEnd::kRefused;
+}
+
 namespace {
 
 constexpr size_t kMaxArgs = 64;  // bits of a word

@@ -69,17 +69,17 @@ class Runner : public GraphRunner {
     return InitReplays(trace, constants);
   }
 
-  int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs) override {
+  RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs) override {
     return Run(inputs, symbols, outputs, nullptr);
   }
-  int RunTaking(std::vector<Ref>* inputs, int64_t* symbols, PyObject** outputs) override {
+  RunEnd RunTaking(std::vector<Ref>* inputs, int64_t* symbols, PyObject** outputs) override {
     std::vector<PyObject*> feed;
     for (const Ref& r : *inputs) feed.push_back(r.get());
     return Run(feed.data(), symbols, outputs, written_.empty() && !hook_ ? inputs : nullptr);
   }
 
  private:
-  int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, std::vector<Ref>* taken) {
+  RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, std::vector<Ref>* taken) {
     std::optional<ModeSwitch> mode;  // the segment may have entered inference mode itself
     if (inference_) mode.emplace().Set({false, true});
     absl::FixedArray<Buffer, kFew> in(num_inputs_), out(num_graph_outputs_);
@@ -89,7 +89,7 @@ class Runner : public GraphRunner {
       Buffer* b = &in[i];
       if (!(array_input_[i] ? FillNumpy(inputs[i], b, strides.data() + i * kMaxRank, &bytes)
                             : FillTorch(inputs[i], b, &bytes)))
-        return -1;
+        return RunEnd::kInternal;
       if (torch_ && array_input_[i]) b->handle = nullptr;  // torch's host takes the memory
     }
     for (int w : written_)  // a copy-on-write storage (torch._lazy_clone) becomes its own when it is asked for a
@@ -102,17 +102,18 @@ class Runner : public GraphRunner {
     if (!wants_array_.empty())
       arrays.emplace(ArrayOutputs{out.data(), &wants_array_, std::vector<Ref>(num_graph_outputs_)});
     const Ref before(hook_ ? hook_->Before() : nullptr);
-    if (int r = RunExecutable(
+    if (RunEnd end = RunExecutable(
             inputs, in, scalars, out,
-            {&steps_, symbols, bytes >= kReleaseGilFrom && !has_externs_, taken, arrays ? &*arrays : nullptr}))
-      return r;
+            {&steps_, symbols, bytes >= kReleaseGilFrom && !has_externs_, taken, arrays ? &*arrays : nullptr});
+        end != RunEnd::kOk)
+      return end;
 
     // From here on the writes that the executable does are done; what can still fail is making Python objects.
     absl::FixedArray<PyObject*, kFew> made(num_graph_outputs_);
-    bool ok = true;
+    RunEnd end = RunEnd::kOk;
     for (size_t i = 0; i < num_graph_outputs_; ++i) {
       made[i] = Wrap(out[i], i, arrays ? arrays->made[i].release() : nullptr);
-      ok = ok && made[i];
+      if (!made[i]) end = EndOfCall();
     }
     for (int w : written_)
       if (!array_input_[w]) BumpVersion(inputs[w]);
@@ -122,27 +123,25 @@ class Runner : public GraphRunner {
              : p.kind == OutputPlan::kInput     ? Py_NewRef(inputs[p.index])
                                                 : Replay(replays_[n], p, inputs, made.data(), symbols);
     };
-    for (size_t k = 0; ok && k < check_.outputs.size(); ++k) {
+    const auto ok = [&] { return end == RunEnd::kOk; };
+    for (size_t k = 0; ok() && k < check_.outputs.size(); ++k) {
       Ref value(output(check_.outputs[k]));
-      ok = value && check_.accept(k, value.get()) == 0;
+      end = value ? check_.accept(k, value.get()) : EndOfCall();
     }
-    bool raised = false;
-    for (size_t w = 0; ok && w < check_.writes.size(); ++w) {
-      ok = Overwrite(inputs[check_.writes[w].first], made[check_.writes[w].second]);
-      raised = !ok;
-    }
-    raised = raised || (hook_ && ok && hook_->Attach(inputs, made.data(), symbols, before.get()) < 0);
-    ok = ok && !raised;
+    for (size_t w = 0; ok() && w < check_.writes.size(); ++w)
+      if (!Overwrite(inputs[check_.writes[w].first], made[check_.writes[w].second])) end = RunEnd::kRaised;
+    if (ok() && hook_ && hook_->Attach(inputs, made.data(), symbols, before.get()) < 0) end = RunEnd::kRaised;
     size_t n = 0;
-    for (; ok && n < plans_.size(); ++n) {
+    for (; ok() && n < plans_.size(); ++n) {
       outputs[n] = output(n);
-      ok = outputs[n] != nullptr;
+      if (!outputs[n]) end = EndOfCall();
     }
-    if (!ok) {
+    if (!ok()) {
       for (size_t i = 0; i < n; ++i) Py_CLEAR(outputs[i]);
+      if (!written_.empty()) end = RunEnd::kRaised;
     }
     for (size_t i = 0; i < num_graph_outputs_; ++i) Py_XDECREF(made[i]);
-    return ok ? 0 : raised || !written_.empty() ? -2 : -1;
+    return end;
   }
 
   struct ReplayPlan {
@@ -289,8 +288,8 @@ class Runner : public GraphRunner {
     return true;
   }
 
-  int RunExecutable(PyObject* const* inputs, std::span<const Buffer> in, std::span<const int64_t> scalars,
-                    std::span<Buffer> out, RunContext context) {
+  RunEnd RunExecutable(PyObject* const* inputs, std::span<const Buffer> in, std::span<const int64_t> scalars,
+                       std::span<Buffer> out, RunContext context) {
     const std::vector<Ref>* taken = context.taken;
     RunContext* outer = std::exchange(current_run, &context);
     PyThreadState* saved = nullptr;
@@ -299,33 +298,42 @@ class Runner : public GraphRunner {
       saved = PyEval_SaveThread();
     }
     std::string failure;
-    const char* type = nullptr;  // of torch's
-    bool raised = false, missed = false;
+    PyObject* type = PyExc_RuntimeError;
+    RunEnd end = RunEnd::kOk;
+    bool torchs = false;  // an error of that name
     try {
       exe_->Run(*host_, in, scalars, out);
     } catch (const ExternError&) {
-      raised = true;
+      end = RunEnd::kRefused;
     } catch (const ConditionMissed&) {
-      missed = true;
+      end = RunEnd::kCondition;
     } catch (const StatusRaised& s) {  // the framework says it better
-      failure = s.status & kBadIndex ? "framejit: an index is out of range" : "framejit: an IEEE exception";
+      end = s.status & kBadIndex ? RunEnd::kRefused : RunEnd::kTold;
+      failure = s.status & kBadIndex ? "an index is out of range" : "an IEEE exception";
     } catch (const DeviceMemoryError& e) {
-      type = "OutOfMemoryError";
+      end = RunEnd::kMemory;
+      torchs = true;
       failure = e.what();
+    } catch (const std::bad_alloc&) {
+      end = RunEnd::kMemory;
+      type = PyExc_MemoryError;
+      failure = "no memory for a result";
     } catch (const std::exception& e) {
-      failure = std::string("framejit: ") + e.what();
+      end = RunEnd::kInternal;
+      failure = e.what();
     }
     if (saved) {
       PyEval_RestoreThread(saved);
       for (size_t i = 0; i < num_inputs_ && !taken; ++i) Py_DECREF(inputs[i]);
     }
     current_run = outer;
+    if (end == RunEnd::kRefused && failure.empty()) return EndOfCall();
     if (!failure.empty()) {
-      Ref error(type ? PyObject_GetAttrString(bound_torch->module, type) : nullptr);
+      Ref error(torchs ? PyObject_GetAttrString(bound_torch->module, "OutOfMemoryError") : nullptr);
       if (!error) PyErr_Clear();
-      PyErr_SetString(error ? error.get() : PyExc_RuntimeError, failure.c_str());
+      PyErr_SetString(error ? error.get() : type, ("framejit: " + failure).c_str());
     }
-    return raised || !failure.empty() ? -1 : missed;
+    return end;
   }
 
   PyObject* Wrap(const Buffer& b, size_t output, PyObject* array) {

@@ -109,16 +109,15 @@ bool Flatten(PyObject* o, Arg* shape, Inference* in) {
 }
 
 std::optional<Inferred> InferByFramework(Call& call, const std::vector<TensorMeta>& operands,
-                                         const std::vector<PyObject*>& constants, std::string* why,
-                                         bool sizes_made_up) {
+                                         const std::vector<PyObject*>& constants, Refusal* why, bool sizes_made_up) {
   SavedError saved;
   Inference in{operands, sizes_made_up};
   Call numbered = call;
   bool ok = NumberOperands(numbered, operands.size());
   if (!ok) in.Fail("operands do not fit the call");
-  for (const TensorMeta& m : operands) ok = ok && (Concrete(m) || in.Fail("symbolic sizes"));
-  for (const Arg& a : call.args) ok = ok && (Concrete(a) || in.Fail("symbolic sizes"));
-  for (auto& [name, a] : call.kwargs) ok = ok && (Concrete(a) || in.Fail("symbolic sizes"));
+  for (const TensorMeta& m : operands) ok = ok && (Concrete(m) || in.FailSymbolic());
+  for (const Arg& a : call.args) ok = ok && (Concrete(a) || in.FailSymbolic());
+  for (auto& [name, a] : call.kwargs) ok = ok && (Concrete(a) || in.FailSymbolic());
   bool torch = !call.callee.compare(0, 6, "torch.");
   if (ok) {
     if (torch && Torch())

@@ -20,12 +20,16 @@ struct Inference {
   Device device = {};
   bool requires_grad = false;
   bool draws = false;  // random numbers, on the way
-  std::string why = {};
+  Refusal why = {};
 
   bool Fail(std::string text) {
-    if (why.empty()) why = std::move(text);
+    if (why.text.empty()) why.text = std::move(text);
     PyErr_Clear();
     return false;
+  }
+  bool FailSymbolic() {
+    why.symbolic = true;
+    return Fail("symbolic sizes");
   }
   bool FailWithError(const std::string& callee) {
     std::string message = TakeErrorText();

@@ -29,7 +29,6 @@ constexpr const char* kShapeOnly[] = {
     "inv",
     "pinv",
     "solve",
-    "lstsq",
     "det",
     "slogdet",
     "cholesky",

@@ -66,7 +66,7 @@ class Fitter {
 }  // namespace
 
 std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
-                                      const std::vector<PyObject*>& constants, std::string* why) {
+                                      const std::vector<PyObject*>& constants, Refusal* why) {
   auto simple = [&](Int e) { return env.Simplify(e); };
   std::vector<TensorMeta> metas = operands;
   Ints sizes;

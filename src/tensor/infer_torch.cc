@@ -235,7 +235,7 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
   if (way == Way::kMeta) {
     for (Arg& a : plain.args) TakeDevice(a, in);
     for (auto& [name, a] : plain.kwargs) TakeDevice(a, in);
-    if (!in->why.empty()) return Verdict::kNo;
+    if (!in->why.text.empty()) return Verdict::kNo;
   }
   plain.result = Arg::None();
   plain.results.clear();

@@ -216,11 +216,22 @@ Library Choose(const ProductShape& s, const Probe& p) {
   const bool packed = s.packed != ProductShape::Packed::kNo;
   const Key key{s.batch, PowerOfTwo(s.m), s.n, s.k, s.layout, threads, packed};
   Table& table = TheTable();
+  bool unmeasured;
+  Library majority = Library::kMkl;
   {
     std::lock_guard lock(table.mu);
     table.Read();
     if (auto at = table.chosen.find(key); at != table.chosen.end()) return at->second;
-    if (table.spent[packed] > kBudget[packed]) return table.Majority(packed);
+    unmeasured = table.spent[packed] > kBudget[packed] && !diag::OptionOn("measure");
+    if (unmeasured) majority = table.Majority(packed);
+  }
+  // What is not measured is as accurate as what is.
+  if (unmeasured) {
+    const int64_t least = PowerOfTwo(s.m) / 2 + 1;
+    const int64_t rows = majority == Library::kPacked ? std::max(least, kPackedRows) : least;
+    if (majority != Library::kMkl && !Accurate(p, majority, rows)) majority = Library::kMkl;
+    std::lock_guard lock(table.mu);
+    return table.chosen.emplace(key, majority).first->second;
   }
   Times t;
   Library chosen = Library::kMkl;

@@ -28,7 +28,7 @@ bool SameLayout(PyObject* columns) {
     PyObject* column = PyTuple_GET_ITEM(columns, c);
     if (!PyList_Check(column) || PyList_GET_SIZE(column) != PyList_GET_SIZE(first)) return false;
   }
-  Meta all, row, m;
+  Meta all{}, row{}, m{};
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(first); ++i)
     for (Py_ssize_t c = 0; c < PyTuple_GET_SIZE(columns); ++c) {
       PyObject* o = PyList_GET_ITEM(PyTuple_GET_ITEM(columns, c), i);

@@ -10,11 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "diag/outcome.h"
 #include "framejit/call.h"
 #include "framejit/compile.h"
 #include "framejit/graph.h"
 
 namespace framejit::tensor {
+
+using diag::RunEnd;
 
 // Is it exactly torch.Tensor / torch.nn.Parameter (kTorch), exactly numpy.ndarray, a NumPy scalar or
 // cupy.ndarray (kNumpy)?
@@ -101,9 +104,9 @@ class TraceRunner {
  public:
   virtual ~TraceRunner() = default;
   // inputs borrowed; outputs filled with new references. symbols: values of the shape symbols; those that data decides
-  // are filled in. -1 with exception set; *failed_call then is the number of the call that raised. 1: a condition on
-  // such a symbol does not hold; what was done by then was done.
-  virtual int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, int* failed_call) = 0;
+  // are filled in. What is neither kOk nor kCondition has an exception set; *failed_call then is the number of the call
+  // that raised. What was done by then was done.
+  virtual RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, int* failed_call) = 0;
 };
 // Throws std::runtime_error if a callable or a constant cannot be made.
 std::unique_ptr<TraceRunner> MakeTraceRunner(const Trace& trace, std::vector<PyObject*> constants /*held*/);
@@ -117,12 +120,11 @@ class Ref;         // ref.h
 class GraphRunner {
  public:
   virtual ~GraphRunner() = default;
-  // -1 with the exception: nothing was written; -2: what was done stays done, the exception is for the program (a
-  // hook's own, memory); 1: nothing was written, a condition on what data decides does not hold. Symbols that data
+  // What is neither kOk nor kCondition has an exception set; but for kRaised nothing was written. Symbols that data
   // decides are filled in.
-  virtual int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs) = 0;
+  virtual RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs) = 0;
   // Lets go of each input when it was read for the last time.
-  virtual int RunTaking(std::vector<Ref>* inputs, int64_t* symbols, PyObject** outputs) = 0;
+  virtual RunEnd RunTaking(std::vector<Ref>* inputs, int64_t* symbols, PyObject** outputs) = 0;
 };
 struct OutputPlan {  // how trace output i is made
   enum Kind { kGraphOutput, kInput, kReplay } kind;
@@ -133,8 +135,8 @@ struct OutputPlan {  // how trace output i is made
 // What a run must show before it counts: no autograd node is made and no input is written until it has.
 struct RunCheck {
   std::vector<int> outputs;  // of the trace
-  // Told each of them, by its place in the list. -1 with the exception: the run counts for nothing.
-  std::function<int(size_t which, PyObject* value)> accept;
+  // Told each of them, by its place in the list. Anything but kOk, with the exception: the run counts for nothing.
+  std::function<RunEnd(size_t which, PyObject* value)> accept;
   std::vector<std::pair<int, int>> writes;  // input <- graph output
 };
 // Throws std::runtime_error, as MakeTraceRunner. Calls exe->Run without the GIL if that pays.
@@ -142,16 +144,25 @@ std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, co
                                              std::vector<OutputPlan> outputs, std::vector<PyObject*> constants,
                                              std::shared_ptr<OutputHook> hook = nullptr, RunCheck check = {});
 
+// Why it is not known what a call returns.
+struct Refusal {
+  bool symbolic = false;  // sizes are no numbers
+  std::string text;
+};
+
+// What the pending exception of a framework call says of the run.
+RunEnd EndOfCall();
+
 // Calls one framework function on meta tensors (torch) or tiny stand-ins to learn result types; sizes concrete.
 // nullopt with *why: data-dependent or unsupported. Results follow Call::result's structure, which it fills in.
 // sizes_made_up: they need not fit each other.
 std::optional<Inferred> InferByFramework(Call& call, const std::vector<TensorMeta>& operands,
-                                         const std::vector<PyObject*>& constants, std::string* why,
+                                         const std::vector<PyObject*>& constants, Refusal* why,
                                          bool sizes_made_up = false);
 
 // The same where sizes are symbolic (infer_symbolic.cc).
 std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
-                                      const std::vector<PyObject*>& constants, std::string* why);
+                                      const std::vector<PyObject*>& constants, Refusal* why);
 
 Host& TorchHost();  // process-wide; scratch-free
 Host& NumpyHost();

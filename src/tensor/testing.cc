@@ -247,9 +247,9 @@ PyObject* RunRunner(PyObject*, PyObject* args) {  // (runner, inputs, symbols) -
     values.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(symbols, i)));
   std::vector<PyObject*> out(r->outputs);
   int failed = -1;
-  int status = r->trace ? r->trace->Run(&PyTuple_GET_ITEM(inputs, 0), values.data(), out.data(), &failed)
-                        : r->graph->Run(&PyTuple_GET_ITEM(inputs, 0), values.data(), out.data());
-  if (status < 0) {
+  RunEnd status = r->trace ? r->trace->Run(&PyTuple_GET_ITEM(inputs, 0), values.data(), out.data(), &failed)
+                           : r->graph->Run(&PyTuple_GET_ITEM(inputs, 0), values.data(), out.data());
+  if (status != RunEnd::kOk && PyErr_Occurred()) {
     if (r->trace) {  // tell the test which call it was
       PyObject *type, *value, *trace;
       PyErr_Fetch(&type, &value, &trace);
@@ -300,9 +300,9 @@ PyObject* Infer(PyObject*,
     t.requires_grad = m.requires_grad;
     metas.push_back(t);
   }
-  std::string why;
+  Refusal why;
   auto result = InferByFramework(call, metas, constants, &why);
-  if (!result) return Str(why);
+  if (!result) return Str(why.text);
   Ref list(PyList_New(0));
   for (size_t i = 0; i < result->metas.size(); ++i) {
     const TensorMeta& m = result->metas[i];
@@ -418,9 +418,9 @@ PyObject* Bench(PyObject*, PyObject* args) {
       PyObject* out[8];
       int failed;
       int64_t symbols[8] = {};
-      int status = r->trace ? r->trace->Run(&PyTuple_GET_ITEM(inputs, 0), symbols, out, &failed)
-                            : r->graph->Run(&PyTuple_GET_ITEM(inputs, 0), symbols, out);
-      for (size_t i = 0; !status && i < r->outputs; ++i) Py_DECREF(out[i]);
+      RunEnd status = r->trace ? r->trace->Run(&PyTuple_GET_ITEM(inputs, 0), symbols, out, &failed)
+                               : r->graph->Run(&PyTuple_GET_ITEM(inputs, 0), symbols, out);
+      for (size_t i = 0; status == RunEnd::kOk && i < r->outputs; ++i) Py_DECREF(out[i]);
     };
   }
   if (!strcmp(what, "allocate")) {

@@ -56,10 +56,10 @@ class Runner : public TraceRunner {
     return true;
   }
 
-  int Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, int* failed_call) override {
+  RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, int* failed_call) override {
     absl::FixedArray<PyObject*, 64> slots(num_slots_, nullptr);
     for (size_t i = 0; i < inputs_.size(); ++i) slots[inputs_[i]] = Py_NewRef(inputs[i]);
-    int status = 0;
+    RunEnd end = RunEnd::kOk;
     {
       std::optional<ModeSwitch> modes;
       std::optional<NumpyRaises> raises;
@@ -71,7 +71,7 @@ class Runner : public TraceRunner {
         if (modes) modes->Set(s.mode);
         if (s.Run(slots.data(), symbols) < 0) {
           if (failed_call) *failed_call = static_cast<int>(i);
-          status = -1;
+          end = EndOfCall();
           break;
         }
         for (; known < sizes_.size() && sizes_[known].call == static_cast<int>(i); ++known) {
@@ -83,19 +83,19 @@ class Runner : public TraceRunner {
       }
     }
     for (const shape::Guard& g : conditions_)
-      if (!status && !g.Holds({symbols, num_symbols_})) status = 1;
-    for (size_t i = 0; !status && i < outputs_.size(); ++i) {
+      if (end == RunEnd::kOk && !g.Holds({symbols, num_symbols_})) end = RunEnd::kCondition;
+    for (size_t i = 0; end == RunEnd::kOk && i < outputs_.size(); ++i) {
       if (!slots[outputs_[i]]) {
         PyErr_Format(PyExc_SystemError, "framejit: output %zu was never made", i);
         if (failed_call) *failed_call = -1;
         for (size_t j = 0; j < i; ++j) Py_CLEAR(outputs[j]);
-        status = -1;
+        end = RunEnd::kInternal;
         break;
       }
       outputs[i] = Py_NewRef(slots[outputs_[i]]);
     }
     for (size_t i = 0; i < num_slots_; ++i) Py_XDECREF(slots[i]);
-    return status;
+    return end;
   }
 
  private:

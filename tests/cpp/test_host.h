@@ -10,9 +10,12 @@
 #include <random>
 
 #include "framejit/compile.h"
+#include "runtime/interpret_node.h"
 #include "runtime/thread_pool.h"
 
 namespace framejit::test {
+
+inline const bool reference = runtime::reference_steps = true;  // for what this host has no library
 
 class TestHost : public Host {
  public:

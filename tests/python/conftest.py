@@ -1,5 +1,6 @@
 """Shared set-up of the Python tests. `--identity` replaces framejit.compile by the identity: what fails then is the test."""
 
+import functools
 import importlib.util
 import os
 import signal
@@ -17,11 +18,15 @@ import bench  # noqa: E402,F401 (makes torchvision importable)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-os.environ.setdefault("FRAMEJIT_LEAVE", "0")  # what is left to NumPy tests nothing
+# Unless the defaults as shipped are tested (--shipped: tools/dev test runs a few files so).
+if "--shipped" not in sys.argv:
+    os.environ.setdefault("FRAMEJIT_LEAVE", "0")  # what is left to NumPy tests nothing
+    os.environ.setdefault("FRAMEJIT_STRICT", "1")  # nothing fails in silence
 
 
 def pytest_addoption(parser):
     parser.addoption("--identity", action="store_true", help="replace framejit.compile by the identity (checks the tests)")
+    parser.addoption("--shipped", action="store_true", help="every option of framejit at its default")
     parser.addoption("--known", action="store_true", help="run the tests of known_failures.txt too")
     parser.addoption("--isolate", action="store_true", help="run every test in a forked child: a crash fails one test only")
 
@@ -126,6 +131,31 @@ def two_threads(torch):
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
+
+
+STRICT = os.environ.get("FRAMEJIT_STRICT") == "1"
+
+
+@pytest.fixture(autouse=True)
+def _strict(request):
+    """not_strict.txt: tests in which something fails in silence today (results are right, by Python), one a line. Each line that
+    can be deleted is progress."""
+    if not STRICT or request.node.nodeid.rpartition("/")[2] not in not_strict():
+        yield
+        return
+    import framejit
+
+    os.environ["FRAMEJIT_STRICT"] = "0"
+    framejit.config.strict = False
+    yield
+    os.environ["FRAMEJIT_STRICT"] = "1"
+    framejit.config.strict = True
+
+
+@functools.cache
+def not_strict():
+    lines = (Path(__file__).parent / "not_strict.txt").read_text().splitlines()
+    return {line.strip() for line in lines if line.strip() and not line.startswith("#")}
 
 
 def pytest_collection_modifyitems(config, items):

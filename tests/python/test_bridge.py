@@ -92,7 +92,8 @@ CAPTURED = [v for v in list(globals().values()) if getattr(v, "__code__", None) 
 def test_captured(f, backend):
     run_program(lambda: (f, operands), lambda f: framejit.compile(f, backend=backend), f.__name__)
     told = framejit.explain(f)(*operands())
-    assert told.graph_count == 1 and told.graph_break_count == 0, str(told)
+    # A division by zero that torch makes in silence ends the run of NumPy's part in the same graph: it is done in Python.
+    assert told.graph_count == (f is not torch_divides_in_silence) and told.graph_break_count == 0, str(told)
 
 
 def requires_grad(x, a):

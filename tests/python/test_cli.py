@@ -78,6 +78,10 @@ with torch.no_grad():
     compiled(torch.ones(3))
     compiled(torch.ones(3, dtype=torch.float64))
 framejit.compile(lambda x: torch.fft.fft(x * 2).abs())(torch.ones(3, requires_grad=True))  # complex: the framework runs it
+try:
+    framejit.compile(lambda x, i: (x * 2)[i] + 1)(torch.ones(3), torch.tensor([7]))  # the framework refuses
+except IndexError:
+    pass
 """
     env = {k: v for k, v in os.environ.items() if not k.startswith("FRAMEJIT_")}
     env |= {"PYTHONPATH": str(Path(framejit.__file__).parent.parent), "FRAMEJIT_TRACE": str(tmp_path)}

@@ -1,7 +1,6 @@
 """Doors: torch.compile beside framejit and framejit in place of torch.compile."""
 
 import framejit
-import pytest
 import torch
 
 

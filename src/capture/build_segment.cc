@@ -1,0 +1,453 @@
+#include "capture/build_segment.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <optional>
+
+#include "bytecode/code.h"
+#include "capture/events.h"
+#include "capture/leave.h"
+#include "capture/loops.h"
+#include "capture/outcomes.h"
+#include "capture/override.h"
+#include "capture/policy.h"
+#include "capture/proxy.h"
+#include "capture/semantics.h"
+#include "capture/training.h"
+#include "diag/diag.h"
+#include "diag/no_kernel.h"
+#include "graph/hints.h"
+#include "tensor/no_collection.h"
+
+namespace framejit::capture {
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool HasDestructor(PyObject* o) {
+  static PyObject* del_name = PyUnicode_InternFromString("__del__");
+  return o && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && _PyType_Lookup(Py_TYPE(o), del_name);
+}
+
+bool HasWeakReferences(PyObject* o) {
+  static PyObject* module = PyImport_ImportModule("_weakref");
+  static PyObject* count = module ? PyObject_GetAttrString(module, "getweakrefcount") : nullptr;
+  Ref n(count ? PyObject_CallOneArg(count, o) : nullptr);
+  if (!n) PyErr_Clear();
+  return n && PyObject_IsTrue(n.get()) == 1;
+}
+
+using diag::Again;
+using diag::CompileEnd;
+using tensor::OutputPlan;
+using tensor::TakeErrorText;
+
+// What was guessed is read after every run.
+std::vector<std::pair<int, Guess>> KeepGuesses(Session& s, std::vector<TraceId>& outputs) {
+  std::vector<std::pair<int, Guess>> kept;
+  for (const Guess& g : s.guesses()) {
+    auto at = std::find(outputs.begin(), outputs.end(), g.tensor);
+    if (at == outputs.end()) at = outputs.insert(at, g.tensor);
+    kept.emplace_back(at - outputs.begin(), Guess{g.tensor, Borrow(g.value.get()), Borrow(g.code.get()), g.at});
+  }
+  return kept;
+}
+
+// By input: is it a parameter or a buffer of a module?
+std::vector<bool> WeightsOf(const Trace& trace, const Graph& graph) {
+  std::vector<bool> weights;
+  for (size_t i = 0; i < trace.inputs.size(); ++i) {
+    const TensorMeta& m = trace.tensors[trace.inputs[i]].meta;
+    const std::string& name = graph.nodes[graph.inputs[i]].attrs.name;
+    weights.push_back(m.framework == Framework::kTorch &&
+                      (m.is_parameter || name.find("._buffers[") != std::string::npos));
+  }
+  return weights;
+}
+
+bool MixesInference(const Trace& t) {
+  return std::any_of(t.calls.begin(), t.calls.end(),
+                     [&](const Call& c) { return c.mode.inference != t.calls[0].mode.inference; });
+}
+
+// Can what tensors hold make a call of the framework raise?
+bool MayFail(Session& s) {
+  if (s.uses_numpy || !s.lowering().graph_unusable().empty()) return true;
+  return std::any_of(s.graph().nodes.begin(), s.graph().nodes.end(), [](const Node& n) {
+    return n.op == Op::kExtern || n.op == Op::kTake || n.op == Op::kGather || n.op == Op::kScatter;
+  });
+}
+
+// With derivatives inside: does gradient flow from the results to the program's inputs alone? A leaf made inside, or
+// what hangs on one, is a result that has no graph here.
+bool TrackedAsInEager(Session& s, const std::vector<TraceId>& outputs) {
+  std::vector<TraceId> leaves;
+  for (const auto& [t, level] : s.vmap.leaves)
+    if (!level) leaves.push_back(t);
+  for (TraceId t : outputs) {
+    if (s.lowering().IsLeaf(t)) return false;
+    if (!s.meta(t).requires_grad) continue;
+    if (s.lowering().Depends(t, leaves) || s.lowering().IsFreed(t) ||
+        !s.lowering().Depends(t, s.lowering().TrackedInputs()))
+      return false;
+  }
+  return true;
+}
+
+bool AnyTracked(const Trace& trace) {
+  auto tracked = [&](TraceId t) {
+    const TraceTensor& x = trace.tensors[t];
+    return x.input < 0 && (x.meta.requires_grad || trace.tensors[x.base].meta.requires_grad);
+  };
+  return std::any_of(trace.outputs.begin(), trace.outputs.end(), tracked);
+}
+
+bool Reported(const std::string& text, Problem* problem) {  // Report, where no exception may be set yet
+  const bool go_on = Report(text);
+  if (!go_on) problem->internal = TakeErrorText();
+  return go_on;
+}
+
+CompileOptions OptionsOf(int ieee) {
+  CompileOptions options;
+  options.cpu = diag::GetOption("cpu");
+  options.verify = diag::OptionOn("verify");
+  options.fuse = diag::OptionOn("fuse");
+  options.watch |= ieee;
+  const std::string graphs = diag::GetOption("cuda_graphs");
+  options.gpu_graphs = graphs == "true" ? GpuGraphs::kAlways : graphs == "false" ? GpuGraphs::kNever : GpuGraphs::kAuto;
+  options.fuel = std::stoll(diag::GetOption("fuel"));
+  const std::string disabled = diag::GetOption("disabled_passes");
+  for (size_t a = 0; a < disabled.size();) {
+    const size_t b = std::min(disabled.find(',', a), disabled.size());
+    options.disabled_passes.push_back(disabled.substr(a, b - a));
+    a = b + 1;
+  }
+  return options;
+}
+
+// The phases in their order. Each may find a problem: then there is no segment.
+class SegmentBuilder {
+ public:
+  SegmentBuilder(Config& config, Session& s, FjFrame* frame, Problem* problem)
+      : config_(config), s_(s), frame_(frame), problem_(problem), seg_(std::make_unique<Segment>(Recipe(s))) {
+    seg_->guess_book = config.guesses;
+    seg_->outcomes = config.outcomes;
+    seg_->place = PlaceName(fj_code(frame));
+  }
+  std::unique_ptr<Segment> Build(CaptureSemantics& sem, const FrameImage& before, frame::Outcome outcome, int index,
+                                 PyObject* result) {
+    seg_->returns = outcome == frame::Outcome::kReturned;
+    seg_->next = index;
+    seg_->depth = fj_stack_depth(frame_);
+    seg_->instructions = sem.root_instructions();
+    KeepsWhatDies(before);
+    if (*problem_) return nullptr;
+    FrameState(before, result);
+    Effects();
+    CannotBeRebuilt();
+    if (*problem_) return nullptr;
+    Reconsider();
+    if (*problem_) return nullptr;
+    s_.SeparateWrites();
+    Finish();
+    AddGuards();
+    if (*problem_) return nullptr;
+    TakeTrace();
+    if (LeftToNumpy(*seg_->trace, s_.graph(), ieee_)) {
+      problem_->leave = true;
+      Note(diag::Text(diag::Leave::kCheapInPlace));
+      return nullptr;
+    }
+    const bool writes = !s_.graph().writes.empty();
+    if (!seg_->trace->calls.empty()) MakeRunner();
+    if (*problem_) return nullptr;
+    seg_->undo = tensor::PlanUndo(*seg_->trace, !seg_->graph_runner,
+                                  seg_->backend_runner || !seg_->guesses.empty() || MayFail(s_));
+    seg_->float_ops = s_.float_ops();
+    seg_->changes = seg_->undo.random || writes;
+    seg_->guards = s_.TakeGuards()->Finish(s_.env(), inputs_);
+    seg_->recipe.Seal();
+    return std::move(seg_);
+  }
+
+ private:
+  Recipe& recipe() { return seg_->recipe; }
+  void Note(const std::string& note) {
+    config_.notes.push_back(note);
+    diag::Log(diag::Channel::perf_, note + "  [" + PyUnicode_AsUTF8(fj_code(frame_)->co_qualname) + "]");
+  }
+
+  // A segment drops what it drops at its end, but what is seen to die must do so in its place.
+  void KeepsWhatDies(const FrameImage& before) {
+    PyObject** now = fj_localsplus(frame_);
+    const int slots = fj_nlocalsplus(frame_) + fj_stack_depth(frame_);
+    for (int i = 0; i < before.size(); ++i) {
+      bool kept = !before.SeenToDie(i);
+      for (int j = 0; !kept && j < slots; ++j)
+        kept = now[j] && IsLazy(now[j]) && reinterpret_cast<Lazy*>(now[j])->value == before[i];
+      if (!kept) problem_->state = "an object that is seen to die is dropped";
+    }
+  }
+
+  // What the frame holds at the end: its result, or its slots and stack.
+  void FrameState(const FrameImage& before, PyObject* result) {
+    if (seg_->returns) {
+      seg_->return_node = recipe().Add(result);
+      return;
+    }
+    const int nlocals = fj_nlocalsplus(frame_);
+    PyObject** p = fj_localsplus(frame_);
+    for (int i = 0; i < nlocals; ++i) {
+      if (p[i] && s_.root_cells.contains(p[i])) continue;
+      if (p[i] && IsLazy(p[i]) && reinterpret_cast<Lazy*>(p[i])->value == before[i] &&
+          reinterpret_cast<Lazy*>(p[i])->source == s_.guards().Slot(i))
+        continue;  // as it was
+      if (!p[i] && !before[i]) continue;
+      seg_->slots.emplace_back(i, p[i] ? recipe().Add(p[i]) : -1);
+      if (p[i] && seg_->slots.back().second < 0) break;
+    }
+    for (int i = 0; i < seg_->depth && recipe().why().empty(); ++i)
+      seg_->stack.push_back(p[nlocals + i] ? recipe().Add(p[nlocals + i]) : -1);
+  }
+
+  template <typename C>
+  void AddCall(const C& c, bool made = false) {
+    Segment::PendingCall call{c.method, {}, made};
+    for (auto& a : c.args) call.args.push_back(recipe().Add(a.get()));
+    seg_->calls.push_back(std::move(call));
+  }
+
+  // What is written and called at the exit.
+  void Effects() {
+    for (auto& st : s_.stores())
+      seg_->stores.push_back(
+          {recipe().Add(st.dict.get()), recipe().Add(st.key.get()), st.value ? recipe().Add(st.value.get()) : -1});
+    for (auto& c : s_.calls()) AddCall(c);
+    for (auto& c : s_.cache_calls) AddCall(c.call, c.made);
+    for (auto& c : s_.SwitchCalls()) AddCall(c);
+    for (auto& [cell, root] : s_.root_cells) {
+      PyObject* now = PyCell_GET(cell);
+      if (now != root.before)
+        seg_->cells.emplace_back(recipe().AddInput(s_.guards().Slot(root.slot)), now ? recipe().Add(now) : -1);
+    }
+    seg_->grad_after = s_.mode.grad == s_.entry_mode.grad ? -1 : s_.mode.grad;
+  }
+
+  // Scopes that are open where the capture ended.
+  void CannotBeRebuilt() {
+    std::string& why = problem_->state;
+    for (TraceId t : recipe().outputs)
+      if (s_.lowering().IsHidden(t)) why = "a tensor of a custom function or of torch.vmap";
+    if (!s_.context_vars.empty()) why = "a ContextVar was set";
+    if (!s_.numpy_states.empty()) why = "numpy.errstate was entered";
+    if (s_.warning_scopes) why = "warnings.catch_warnings was entered";
+    if (s_.mode.inference != s_.entry_mode.inference) why = "inference mode was entered or left";
+    if (s_.vmap.open()) why = "torch.vmap or a derivative was entered";
+    if (s_.default_devices.size() != 1) why = "a default device was set";
+    if (!(s_.mode.autocast == s_.entry_mode.autocast) || s_.autocast_depth != s_.entry_mode.autocast.any())
+      why = "autocast was entered or left";
+    if (!recipe().why().empty()) why = recipe().why();
+  }
+
+  void Reconsider() {
+    if (s_.lowering().differentiates() && !TrackedAsInEager(s_, recipe().outputs))
+      problem_->again = Again::kDerivatives;
+    else if (s_.Reconsider(recipe().outputs))
+      problem_->again = Again::kDataSizes;
+  }
+
+  // Results that are inputs are handed through; the others are made by the runner.
+  void Finish() {
+    const std::optional<Device> gpu = NumpyDevice(s_);
+    if (s_.uses_numpy && !gpu) ieee_ = s_.numpy_watch.value_or(tensor::NumpyWatch());  // its error state is guarded
+    seg_->guesses = KeepGuesses(s_, recipe().outputs);
+    for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0))
+      plan_.push_back({static_cast<OutputPlan::Kind>(m.kind), m.index, m.calls});
+    if (gpu) surface::MoveTo(s_.graph(), *gpu);
+    uses_torch_ = s_.uses_torch || gpu;
+  }
+
+  void AddGuards() {
+    seg_->registrations = s_.registrations;
+    inputs_ = s_.input_sources();
+    seg_->num_tensor_inputs = static_cast<int>(inputs_.size());
+    for (int i = 0; i < seg_->num_tensor_inputs; ++i)
+      seg_->dynamic_names.push_back(s_.graph().nodes[s_.graph().inputs[i]].attrs.name);
+    inputs_.insert(inputs_.end(), recipe().object_sources.begin(), recipe().object_sources.end());
+    seg_->num_inputs = static_cast<int>(inputs_.size());
+    seg_->num_symbols = static_cast<int>(s_.env().num_symbols());
+    if (uses_torch_) s_.guards().Add(guard::Row{guard::Kind::kTorchState});
+    if (s_.uses_numpy || s_.numpy_entry_watch >= 0) s_.guards().Add(guard::Row{guard::Kind::kNumpyState});
+    if (s_.trace().calls.empty() || s_.graph().writes.empty()) return;
+    std::vector<bool> written(s_.input_sources().size());
+    for (auto& w : s_.graph().writes) written[w.input] = true;
+    for (size_t i = 0; i < written.size(); ++i)
+      for (size_t j = i + 1; j < written.size(); ++j) {
+        if (!written[i] && !written[j]) continue;
+        if (guard::MemoryOverlaps(s_.input_tensors()[i], s_.input_tensors()[j]))
+          problem_->state = "two inputs share memory, and one of them is written to";
+        else
+          s_.guards().Add(guard::Row{guard::Kind::kNotAliased, s_.input_sources()[i], s_.input_sources()[j]});
+      }
+  }
+
+  void TakeTrace() {
+    s_.trace().outputs = recipe().outputs;
+    s_.trace().conditions = s_.graph().conditions = s_.DataConditions(recipe().outputs);
+    for (const DataSize& d : s_.data_sizes())
+      for (const shape::Guard& g : s_.graph().conditions) {
+        bool asked = false;
+        for (shape::Int e : {g.lhs, g.rhs}) e.ForEachSymbol([&](uint32_t id) { asked |= id == d.symbol.symbol; });
+        if (!asked) continue;
+        seg_->data_places.push_back({d.code, d.at, d.outermost && d.number});
+        break;
+      }
+    seg_->trace = std::make_shared<const Trace>(std::move(s_.trace()));
+  }
+
+  // Who makes the calls: compiled code where that is possible, the user's backend, or the framework.
+  void MakeRunner() {
+    const Trace& trace = *seg_->trace;
+    constexpr size_t kGraphsShown = 1024;  // code that is made anew all the time never ends
+    if (config_.graphs.size() >= kGraphsShown) config_.graphs.erase(config_.graphs.begin());
+    config_.graphs.push_back(seg_->trace);
+    seg_->op_count = s_.op_count;
+    config_.op_count += s_.op_count;
+    ++config_.graph_count;
+    PyObject* backend = FindBackend(config_.backend);
+    std::string note = WhyFramework();
+    if (s_.lowering().differentiates() && (!note.empty() || backend)) return Again(Again::kDerivatives);
+    CompileEnd compiled = note.empty() ? CompileEnd::kOk : CompileEnd::kFramework;
+    if (note.empty() && !backend) compiled = CompileGraph(&note);
+    if (*problem_) return;
+    if (backend && note.empty() && WantsGrad(s_, trace)) {
+      compiled = CompileEnd::kFramework;
+      note = "gradients are wanted and backends get none: runs through the framework";
+    }
+    if (backend && note.empty()) {
+      seg_->backend_runner = BackendRunner::Make(backend, trace, s_.constants(), s_.input_tensors());
+      if (!seg_->backend_runner) {
+        config_.outcomes->Add(CompileEnd::kBackendFailed);
+        problem_->leave =
+            Reported("the backend failed, " + seg_->place + " runs as written: " + TakeErrorText(), problem_);
+        return;
+      }
+    } else if (!seg_->graph_runner) {
+      seg_->trace_runner = tensor::MakeTraceRunner(trace, s_.constants());
+      if (!note.empty()) {
+        FallbackEvent(frame_, note);
+        Note(note);
+      }
+    }
+    config_.outcomes->Add(compiled);
+  }
+
+  std::string WhyFramework() {
+    const std::string runs = ": runs through the framework";
+    if (seg_->returns && config_.backend == "llvm" && MostlyNumpys(s_, *seg_->trace, s_.graph())) {
+      seg_->left = diag::Leave::kMostlyNumpys;
+      return diag::Text(seg_->left);
+    }
+    if (config_.backend == "eager") return "backend=\"eager\"";
+    if (MixesInference(*seg_->trace)) return "calls in and out of inference mode" + runs;
+    if (!s_.lowering().graph_unusable().empty()) return s_.lowering().graph_unusable() + runs;
+    const std::string why = DeviceObstacle(s_.graph());
+    return why.empty() ? "" : why + runs;
+  }
+
+  void Again(diag::Again what) {  // the graph that was just noted is none
+    config_.graphs.pop_back();
+    config_.op_count -= s_.op_count;
+    --config_.graph_count;
+    problem_->again = what;
+  }
+
+  CompileEnd CompileGraph(std::string* note) {
+    try {
+      Compiled();
+      return CompileEnd::kOk;
+    } catch (const autodiff::Undifferentiable& e) {
+      const bool sizes = dynamic_cast<const autodiff::WantsFixedSizes*>(&e) && !s_.options().dynamic_dims.empty();
+      if (sizes)
+        Again(Again::kFixedSizes);
+      else if (s_.lowering().differentiates())
+        Again(Again::kDerivatives);
+      else if (!s_.lowering().checkpointed().empty())
+        Again(Again::kCheckpoints);
+      *note = std::string("gradients are wanted and there is no compiled backward (") + e.what() +
+              "): runs through the framework";
+      return CompileEnd::kFramework;
+    } catch (const std::exception& e) {
+      const bool none = dynamic_cast<const diag::NoKernel*>(&e);
+      *note = std::string(none ? "" : "internal error of framejit: ") + e.what() + ": runs through the framework";
+      Reported(*note + "  [" + seg_->place + "]", problem_);
+      seg_->graph_runner.reset();
+      seg_->trace_runner.reset();
+      return none ? CompileEnd::kNoKernel : CompileEnd::kInternal;
+    }
+  }
+
+  void Compiled() {
+    const Trace& trace = *seg_->trace;
+    CompileOptions options = OptionsOf(ieee_);
+    const double start = Now();
+    s_.graph().name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
+    if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, s_.graph().str());
+    const bool interpret = config_.backend == "interpreter";
+    tensor::RunCheck check = seg_->Check();
+    if (!seg_->guesses.empty()) check.writes = DeferWrites(&s_.graph());
+    if (s_.lowering().differentiates() ? AnyTracked(trace) || s_.lowering().WritesInputWithGradients()
+                                       : WantsGrad(s_, trace)) {
+      seg_->graph_runner =
+          MakeTrainingRunner(s_, trace, plan_, s_.constants(), options, interpret, std::move(check), &seg_->executable);
+      seg_->trace_runner = tensor::MakeTraceRunner(trace, s_.constants());
+    } else {
+      if (diag::OptionOn("pack_weights")) options.weights = WeightsOf(trace, s_.graph());
+      for (auto& [input, output] : check.writes)
+        if (!options.weights.empty()) options.weights[input] = false;
+      seg_->executable = interpret ? MakeInterpreter(s_.graph(), ieee_) : Compile(s_.graph(), options);
+      seg_->graph_runner = tensor::MakeGraphRunner(seg_->executable, s_.graph(), trace, plan_, s_.constants(), nullptr,
+                                                   std::move(check));
+    }
+    const CompileStats& st = seg_->executable->stats();
+    CompileEvent(frame_, Now() - start, st);
+    config_.kernels.kernels += st.kernels;
+    config_.kernels.kernels_compiled += st.kernels_compiled;
+    config_.kernels.kernels_reused += st.kernels_reused;
+    config_.kernels.library_calls += st.library_calls;
+    config_.kernels.externs += st.externs;
+  }
+
+  Config& config_;
+  Session& s_;
+  FjFrame* frame_;
+  Problem* problem_;
+  std::unique_ptr<Segment> seg_;
+  std::vector<OutputPlan> plan_;
+  std::vector<const Source*> inputs_;
+  int ieee_ = 0;  // the floating-point errors that NumPy would tell of
+  bool uses_torch_ = false;
+};
+
+}  // namespace
+
+FrameImage::FrameImage(FjFrame* f) : f_(f), next_(fj_next(f)), depth_(fj_stack_depth(f)) {
+  const int n = fj_nlocalsplus(f) + depth_;
+  PyObject** p = fj_localsplus(f);
+  for (int i = 0; i < n; ++i) {
+    seen_to_die_.push_back(HasDestructor(p[i]) || (p[i] && Py_REFCNT(p[i]) == 1 && HasWeakReferences(p[i])));
+    saved_.push_back(Borrow(p[i]));
+  }
+}
+
+std::unique_ptr<Segment> BuildSegment(Config& config, Session& s, CaptureSemantics& sem, FjFrame* frame,
+                                      const FrameImage& before, frame::Outcome outcome, int index, PyObject* result,
+                                      Problem* problem) {
+  return SegmentBuilder(config, s, frame, problem).Build(sem, before, outcome, index, result);
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,49 @@
+#include "capture/explain.h"
+
+#include <unordered_set>
+
+#include "diag/diag.h"
+
+namespace framejit::capture {
+void BeginExplained(Config& config) {
+  config.met.assign(config.breaks.size(), false);
+  for (auto& [code, state] : config.codes) {
+    state->told = state->used;
+    for (auto& [at, place] : state->places) {
+      place.told = place.passed;
+      for (auto& segment : place.segments) segment->told = segment->runs;
+    }
+  }
+}
+
+Explained Explain(Config& config) {
+  Explained e;
+  std::unordered_set<const Trace*> ran;
+  config.met.resize(config.breaks.size());
+  for (auto& [code, state] : config.codes) {
+    std::unordered_set<int> passed;
+    for (auto& [at, place] : state->places) {
+      if (place.passed != place.told) passed.insert(at.first);
+      for (auto& segment : place.segments) {
+        if (segment->runs == segment->told) continue;
+        passed.insert(at.first);
+        for (size_t i : segment->ends) config.met[i] = true;
+        for (auto& g : segment->guards->Describe(code->co_localsplusnames)) e.guards.push_back(g);
+        if (segment->runner() == diag::RunBy::kNone) continue;
+        e.op_count += segment->op_count;
+        ran.insert(segment->trace.get());
+      }
+    }
+    // Code that is left to Python comes to no place of its own.
+    const bool left = (state->skip || state->idle) && state->used != state->told;
+    for (auto& [at, reason] : state->stopped)
+      if (left || passed.contains(at)) config.met[reason] = true;
+  }
+  for (size_t i = 0; i < config.breaks.size(); ++i)
+    if (config.met[i]) e.breaks.push_back(diag::Render(config.breaks[i]));
+  for (auto& graph : config.graphs)  // in the order of capture
+    if (ran.contains(graph.get())) e.graphs.push_back(graph->str());
+  return e;
+}
+
+}  // namespace framejit::capture

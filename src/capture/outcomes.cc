@@ -1,0 +1,86 @@
+#include "capture/outcomes.h"
+
+#include <unordered_set>
+
+#include "capture/events.h"
+#include "capture/override.h"
+#include "capture/policy.h"
+#include "diag/diag.h"
+
+namespace framejit::capture {
+namespace {
+
+thread_local Retry* innermost = nullptr;
+
+bool Watched(const Segment& segment) {  // once; strict: each time
+  return (!std::exchange(segment.looked_at, true) || diag::OptionOn("strict")) && !segment.backend_runner;
+}
+
+}  // namespace
+
+bool Report(const std::string& problem) {
+  if (diag::OptionOn("strict")) {
+    PyErr_SetString(ErrorType("InternalError"), problem.c_str());
+    return false;
+  }
+  static auto* told = new std::unordered_set<std::string>;
+  if (told->insert(problem).second) diag::Warn(problem + " (please report it; eager goes on)");
+  return true;
+}
+
+Retry::Retry() : outer_(std::exchange(innermost, this)) {}
+
+Retry::~Retry() {
+  StopWatching();
+  innermost = outer_;
+}
+
+Retry* Retry::Current() {
+  return innermost;
+}
+
+bool Retry::Begin(const Segment& segment, diag::RunEnd end) {
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return false;  // KeyboardInterrupt
+  const std::string why = PyErr_Occurred() ? tensor::TakeErrorText() : "";
+  OutcomeEvent(segment, end, why);
+  const std::string where = "a run of " + segment.place + " ended early (" + diag::Text(end) + "): " + why;
+  diag::Log(diag::Channel::perf_, where + "; Python does it");
+  if (end == diag::RunEnd::kInternal) return Report("internal error of framejit: " + where);
+  if (end != diag::RunEnd::kRefused || PyThreadState_Get()->c_tracefunc || !Watched(segment)) return true;
+  what_ = "internal error of framejit: " + where + "; in Python nothing was raised";
+  outcomes_ = segment.outcomes;
+  raised_ = false;
+  watching_ = true;
+  PyEval_SetTrace(Watch, nullptr);
+  return true;
+}
+
+int Retry::Watch(PyObject*, PyFrameObject*, int what, PyObject* arg) {
+  if (what != PyTrace_EXCEPTION || !PyTuple_Check(arg)) return 0;
+  PyObject* type = PyTuple_GET_ITEM(arg, 0);
+  for (PyObject* end : {PyExc_StopIteration, PyExc_StopAsyncIteration, PyExc_GeneratorExit})
+    if (PyErr_GivenExceptionMatches(type, end)) return 0;
+  for (Retry* r = innermost; r; r = r->outer_) r->raised_ = true;
+  return 0;
+}
+
+void Retry::StopWatching() {
+  if (!std::exchange(watching_, false) || PyThreadState_Get()->c_tracefunc != Watch) return;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyEval_SetTrace(nullptr, nullptr);
+  PyErr_Restore(type, value, traceback);
+}
+
+PyObject* Retry::Finish(PyObject* result) {
+  if (!watching_) return result;
+  StopWatching();
+  if (!result || raised_) return result;
+  outcomes_->Add(diag::RunEnd::kRefused, -1);
+  outcomes_->Add(diag::RunEnd::kInternal);
+  if (Report(what_)) return result;
+  Py_DECREF(result);
+  return nullptr;
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,36 @@
+// What becomes of outcomes (diag/outcome.h): counted, and where they are bugs of ours reported once, or under
+// FRAMEJIT_STRICT raised.
+#pragma once
+
+#include <string>
+
+#include "capture/segment.h"
+
+namespace framejit::capture {
+
+// A bug of framejit, or something that it should have done itself. Strict: false, with errors.InternalError set; else a
+// warning, the first time that it is told, and true: eager goes on.
+bool Report(const std::string& problem);
+
+// The part of a call that Python does again because a run ended early. Where the framework refused, Python must raise,
+// too: where it does not the fault was ours. Exceptions that the program catches itself are seen by tracing the thread.
+class Retry {
+ public:
+  Retry();
+  ~Retry();
+  Retry(const Retry&) = delete;
+  // Takes the pending exception, if the end has one. False: it goes to the program.
+  bool Begin(const Segment& segment, diag::RunEnd end);
+  PyObject* Finish(PyObject* result);  // of the call; null with an exception
+  static Retry* Current();             // the innermost of this thread, or null
+
+ private:
+  static int Watch(PyObject*, PyFrameObject*, int what, PyObject* arg);
+  void StopWatching();
+  Retry* outer_;
+  std::shared_ptr<diag::Outcomes> outcomes_;
+  std::string what_;
+  bool watching_ = false, raised_ = false;
+};
+
+}  // namespace framejit::capture

@@ -1,0 +1,192 @@
+"""Nothing fails in silence: what ended a capture, a compilation and a run is counted, and under FRAMEJIT_STRICT what is no
+documented break is an error."""
+
+import pytest
+
+
+def outcomes(framejit, f):
+    return framejit.cache_info(f)["outcomes"]
+
+
+@pytest.fixture
+def strict(fresh):
+    with fresh.config.patch(strict=True):
+        yield fresh
+
+
+@pytest.fixture
+def lenient(fresh):
+    with fresh.config.patch(strict=False):
+        yield fresh
+
+
+def test_one_graph_three_runs(strict, torch):
+    @strict.compile
+    def f(x):
+        return torch.relu(x) * 2 + 1
+
+    for n in range(3):
+        f(torch.randn(4))
+    assert outcomes(strict, f) == {"capture": {"segment": 1}, "compile": {"ok": 1}, "run": {"graph": 3}}
+
+
+def test_a_break_is_counted(strict, torch):
+    @strict.compile
+    def f(x):
+        y = x * 2
+        print(end="")
+        return y + 1
+
+    for n in range(3):
+        f(torch.randn(4))
+    found = outcomes(strict, f)
+    assert found["run"] == {"graph": 6, "python": 3}
+    assert found["capture"] == {"segment": 2, "break": 2}
+
+
+def test_an_error_that_the_framework_raises(strict, torch):
+    @strict.compile
+    def f(x, i):
+        return x[i] * 2
+
+    x = torch.randn(4)
+    f(x, torch.tensor([1, 2]))
+    with pytest.raises(IndexError):
+        f(x, torch.tensor([1, 9]))
+    assert outcomes(strict, f)["run"] == {"graph": 1, "refused": 1}
+
+
+def test_an_error_that_the_program_catches(strict, torch):
+    def pick(x, i):
+        try:
+            return x[i] * 2
+        except IndexError:
+            return x
+
+    f = strict.compile(lambda x, i: pick(x, i) + 1)
+    x = torch.randn(4)
+    f(x, torch.tensor([1, 2]))
+    assert torch.equal(f(x, torch.tensor([1, 9])), x + 1)
+    assert outcomes(strict, f)["run"]["refused"] == 1
+
+
+def broken(framejit, torch, monkeypatch):
+    """A function of ours that fails in every run."""
+    from framejit import _functions
+
+    def fails(*args):
+        raise NameError("planted")
+
+    monkeypatch.setattr(_functions, "index_put_copy", fails)
+
+    def f(x, i, v):
+        y = x * 2
+        y[1:, i] = v
+        return y
+
+    return framejit.compile(f), (torch.randn(4, 5), torch.tensor([0, 3]), torch.tensor(7.0))
+
+
+def test_a_run_that_starts_over_for_nothing(strict, torch, monkeypatch):
+    f, args = broken(strict, torch, monkeypatch)
+    with pytest.raises(strict.InternalError, match="planted.*in Python nothing was raised"):
+        f(*args)
+    with pytest.raises(strict.InternalError, match="planted"):
+        f(*args)
+    assert outcomes(strict, f)["run"]["internal"] == 2
+
+
+def test_without_strict_it_is_told_once(lenient, torch, monkeypatch, capfd):
+    f, args = broken(lenient, torch, monkeypatch)
+    want = f.__wrapped__(*args)
+    for n in range(3):
+        assert torch.equal(f(*args), want)
+    assert capfd.readouterr().err.count("internal error of framejit") == 1
+    assert outcomes(lenient, f)["run"]["internal"] == 1
+
+
+def test_a_backend_that_fails(strict, torch):
+    def fails(graph, example_inputs):
+        raise ValueError("no such graph")
+
+    def f(x):
+        return x.sin() + 1
+
+    with pytest.raises(strict.InternalError, match="no such graph"):
+        strict.compile(f, backend=fails)(torch.randn(3))
+    with strict.config.patch(strict=False):
+        g = strict.compile(f, backend=fails)
+        x = torch.randn(3)
+        assert torch.equal(g(x), f(x))
+        assert outcomes(strict, g)["compile"] == {"backend_failed": 2}  # equal calls of compile share what they made
+
+
+def put_rows(x, i, v):
+    y = x * 2
+    y[1:, i] = v
+    return y
+
+
+def put_rows_and_read(x, i, v):
+    y = x.clone()
+    y[:2, i] = v
+    return y.sum(0) - y.mean()
+
+
+def put_into_a_view(x, i, v):
+    y = x + 1
+    y.t()[i, 1:] = v
+    return y
+
+
+@pytest.mark.parametrize("f", [put_rows, put_rows_and_read, put_into_a_view], ids=lambda f: f.__name__)
+def test_stores_by_index_run_in_the_graph(strict, torch, f):
+    g = strict.compile(f)
+    for n in range(3):
+        args = torch.randn(4, 5), torch.tensor([0, 3]), torch.tensor(7.0 + n)
+        torch.testing.assert_close(g(*args), f(*args))
+    assert outcomes(strict, g) == {"capture": {"segment": 1}, "compile": {"ok": 1}, "run": {"graph": 3}}
+
+
+def test_explain_speaks_of_this_call(strict, torch):
+    @strict.compile
+    def f(x, twice):
+        if twice:
+            print(end="")
+            return x * 2
+        return x + 1
+
+    f(torch.randn(3), True)
+    f(torch.randn(3), True)
+    told = strict.explain(f)(torch.randn(3), False)
+    assert (told.graph_count, told.graph_break_count) == (1, 0)
+    assert strict.explain(f)(torch.randn(3), True).graph_break_count == 1
+
+
+def test_debians_torch_is_plumbing_too(strict, torch):
+    def f(x):
+        return x * 2 + 1
+
+    code = f.__code__.replace(co_filename="/usr/lib/python3/dist-packages/torch/optim/made_up.py")
+    g = strict.compile(type(f)(code, globals()))
+    g(torch.randn(3))
+    assert outcomes(strict, g)["run"] == {"python": 1}
+    code = f.__code__.replace(co_filename="/usr/lib/python3/dist-packages/mine/model.py")
+    g = strict.compile(type(f)(code, globals()))
+    g(torch.randn(3))
+    assert outcomes(strict, g)["run"] == {"graph": 1}
+
+
+def test_names_of_passes_are_known(strict):
+    with pytest.raises(strict.OptionError, match="did you mean 'fuse'"):
+        strict.config.disabled_passes = "fuze"
+
+
+def test_modes_mean_something(strict):
+    with pytest.raises(strict.OptionError, match="max-autotune"):
+        strict.compile(mode="background")
+    with strict.config.patch(measure=False):
+        strict.compile(mode="reduce-overhead")
+        assert not strict.config.measure
+        strict.compile(mode="max-autotune")
+        assert strict.config.measure
