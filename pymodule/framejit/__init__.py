@@ -30,6 +30,8 @@ from ._control import disable, mark_dynamic, mark_static, stance
 __version__ = "0.1.0"
 
 _LAZY = {
+    "install": "_install",
+    "uninstall": "_install",
     "explain": "_explain",
     "cache_info": "_explain",
     "Explanation": "_explain",
@@ -59,3 +61,9 @@ def __getattr__(name):
 
 def __dir__():
     return sorted({*globals(), *__all__})
+
+
+if config.install:
+    from ._install import install_with_torch as _install_with_torch
+
+    _install_with_torch()

@@ -1,4 +1,4 @@
-"""python -m framejit doctor [--json] | explain FJ0007 [...] | options | report DIR"""
+"""python -m framejit run SCRIPT [ARGS] | doctor [--json] | explain FJ0007 [...] | options | report DIR"""
 
 import argparse
 import sys
@@ -57,12 +57,29 @@ def _report(args):
     return 0
 
 
+def _run(args):
+    import os
+    import runpy
+
+    from ._install import install_with_torch
+
+    install_with_torch()
+    sys.argv = [args.script, *args.args]
+    sys.path[0] = os.path.dirname(os.path.abspath(args.script))
+    runpy.run_path(args.script, run_name="__main__")
+    return 0
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m framejit", description="framejit on this machine.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     doctor = commands.add_parser("doctor", help="check this machine: versions, CPU, frame hook, a self-test")
     doctor.add_argument("--json", action="store_true", help="machine-readable output")
     doctor.set_defaults(run=_doctor)
+    run = commands.add_parser("run", help="run a script with framejit in the place of torch.compile")
+    run.add_argument("script")
+    run.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
+    run.set_defaults(run=_run)
     explain = commands.add_parser("explain", help="what a break id (FJ0001) means; without one: the whole table")
     explain.add_argument("id", nargs="*")
     explain.set_defaults(run=_explain)

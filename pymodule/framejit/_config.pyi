@@ -5,6 +5,7 @@ class Config:
     log: str
     trace: str
     disable: bool
+    install: bool
     cache_dir: str
     cache_limit: int
     num_threads: int
@@ -16,6 +17,7 @@ class Config:
     max_unroll: int
     max_depth: int
     max_entries: int
+    error_on_recompile: bool
     pack_weights: bool
     measure: bool
     guess: bool

@@ -472,7 +472,7 @@ class Policy : public frame::FramePolicy {
       if (missed(s) && versions >= s->Versions()) s->RefuseSizes();
     PyObject* names = fj_code(frame)->co_localsplusnames;
     std::string why = last.guards->Explain(fj_localsplus(frame), names);
-    if (stance == Stance::kFailOnRecompile) {
+    if (stance == Stance::kFailOnRecompile || diag::OptionOn("error_on_recompile")) {
       PyErr_SetString(ErrorType("RecompileError"), why.c_str());
       return false;
     }
