@@ -15,7 +15,8 @@ def _segments(fn):
 
 class Explanation:
     """What became of a call: `graph_count` (graphs that ran), `graph_break_count`, `op_count`, `break_reasons` (reports with source and
-    caret), `graphs` and `guards` (text), `result` (what the call returned). `print` it."""
+    caret), `graphs` and `guards` (text), `notes` (why, in this call or an earlier one, something was left to Python or to the framework),
+    `result` (what the call returned). `print` it."""
 
     def __init__(self, data, result):
         self.graph_count = data["graph_count"]
@@ -24,11 +25,14 @@ class Explanation:
         self.break_reasons = data["break_reasons"]
         self.graphs = data["graphs"]
         self.guards = data["guards"]
+        self.notes = data["notes"]
         self.result = result
 
     def __str__(self):
         head = f"{self.graph_count} graph(s), {self.graph_break_count} break(s), {self.op_count} op(s)"
         parts = [head, *self.break_reasons]
+        if self.notes:
+            parts.append("notes:\n  " + "\n  ".join(self.notes))
         for number, graph in enumerate(self.graphs):
             parts.append(f"graph {number}:\n{graph}")
         if self.guards:
