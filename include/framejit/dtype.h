@@ -87,7 +87,8 @@ constexpr DType ComputeType(DType t) {
   return IsFloat(t) && DTypeSize(t) < 4 ? DType::kFloat32 : t;
 }
 
-enum class DeviceKind : uint8_t { kCpu, kCuda, kMeta };
+// kPrivate: for the target that a program brings (compiler/target.h, examples/c_target).
+enum class DeviceKind : uint8_t { kCpu, kCuda, kMeta, kPrivate };
 struct Device {
   DeviceKind kind = DeviceKind::kCpu;
   int16_t index = -1;

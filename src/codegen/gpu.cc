@@ -21,9 +21,9 @@
 namespace framejit::codegen {
 namespace {
 
+using runtime::Launch;
 using runtime::cuda::DeviceInfo;
 using runtime::cuda::Driver;
-using runtime::cuda::Launch;
 
 struct Totals {
   std::atomic<int64_t> kernels{0}, hits{0}, misses{0}, read{0}, code_bytes{0}, micros{0};
@@ -117,7 +117,7 @@ bool AllConst(const loop::Kernel& k) {
   return k.num_symbols == 0;
 }
 
-class GpuKernel : public runtime::cuda::Kernel {
+class GpuKernel : public runtime::DeviceKernel {
  public:
   GpuKernel(const loop::Kernel& kernel, int device) : kernel_(kernel), device_(runtime::cuda::GetDevice(device)) {
     const bool narrow = !AllConst(kernel_) || FitsNarrow(kernel_, nullptr);
@@ -128,7 +128,7 @@ class GpuKernel : public runtime::cuda::Kernel {
     Start(true, narrow);
   }
 
-  Launch Configure(int, const int64_t* symbols, bool aligned) const override {
+  Launch Configure(const int64_t* symbols, bool aligned) const override {
     const bool narrow = FitsNarrow(kernel_, symbols);
     const bool vectors = aligned && MultiplesHold(expected_, symbols);
     std::shared_future<Loaded> future;
@@ -140,7 +140,8 @@ class GpuKernel : public runtime::cuda::Kernel {
     Launch out;
     out.function = loaded.function;
     const int64_t blocks = GpuBlocks(kernel_, loaded.schedule, symbols);
-    if (blocks > 0x7fffffff) throw std::runtime_error("a kernel of more than 2^31 blocks");
+    if (blocks > 0x7fffffff)
+      throw std::bad_alloc();  // more than a launch can have: its results are larger than memories
     out.grid = static_cast<unsigned>(std::max<int64_t>(0, blocks));
     out.threads = static_cast<unsigned>(loaded.schedule.threads);
     out.shared_bytes = static_cast<unsigned>(loaded.schedule.held);
@@ -148,7 +149,6 @@ class GpuKernel : public runtime::cuda::Kernel {
     return out;
   }
   const std::vector<uint32_t>& alignment() const override { return expected_.alignment; }
-  int num_symbols() const override { return kernel_.num_symbols; }
 
  private:
   std::shared_future<Loaded> Start(bool vectors, bool narrow) const {
@@ -194,7 +194,7 @@ void CheckSupported(const loop::Kernel& k) {
 
 }  // namespace
 
-std::shared_ptr<const runtime::cuda::Kernel> GetGpuKernel(const loop::Kernel& kernel, int device, bool* reused) {
+std::shared_ptr<const runtime::DeviceKernel> GetGpuKernel(const loop::Kernel& kernel, int device, bool* reused) {
   CheckSupported(kernel);
   const std::string key = std::to_string(device) + " " + kernel.SignatureText();
   Cache& cache = TheCache();

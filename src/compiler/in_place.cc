@@ -169,7 +169,7 @@ void WriteDirectly(Plan& plan, std::vector<loop::Kernel>& kernels) {
       if (at == step.operands.end() || !ReadsBeforeWriting(plan, step, kernels[maker], arg, input.storage)) continue;
       // What it notices ends the run before anything is written.
       if (kernels[maker].ieee || kernels[maker].Checks()) {
-        if (step.gpu || !Rehearsable(kernels[maker], arg)) continue;
+        if (step.device_kernel || !Rehearsable(kernels[maker], arg)) continue;
         plan.steps[maker].rehearse.push_back(arg);
       }
     }

@@ -5,21 +5,18 @@
 #include <map>
 
 #include "codegen/codegen.h"
-#include "codegen/gpu.h"
 #include "compiler/in_place.h"
+#include "compiler/target.h"
 #include "diag/diag.h"
 #include "diag/no_kernel.h"
 #include "graph/hints.h"
 #include "graph/raises.h"
-#include "loop/depthwise.h"
 #include "pass/alias.h"
 #include "rules/convolution.h"
 #include "runtime/interpret_node.h"
 
 namespace framejit::compiler {
 namespace {
-
-constexpr int64_t kStreamed = int64_t{32} << 20;  // bytes; less is found in a cache by whoever reads it next (measured)
 
 using loop::Layout;
 using pass::Group;
@@ -74,7 +71,8 @@ class Lowering {
   Plan Run() {
     plan_.name = g_.name;
     plan_.device = device_;
-    plan_.graphs = device_.kind == DeviceKind::kCuda ? options_.gpu_graphs : GpuGraphs::kNever;
+    plan_.machine = TargetOf(device_).machine(device_);
+    plan_.graphs = options_.gpu_graphs;
     plan_.symbol_sources = g_.symbol_sources;
     for (ValueId v = 0; v < g_.nodes.size() && options_.watch & ~kBadIndex; ++v) {
       if (MayRaise(g_, v)) plan_.watch = options_.watch;
@@ -127,7 +125,7 @@ class Lowering {
     value.storage = storage;
     value.dtype = t.dtype;
     value.device = t.device;
-    if (t.device.kind != DeviceKind::kCpu) plan_.storages[storage].gpu = true;
+    if (t.device.kind != DeviceKind::kCpu) plan_.storages[storage].on_device = true;
     value.sizes = t.shape;
     value.strides = layout.strides;
     value.offset = layout.offset;
@@ -215,17 +213,17 @@ class Lowering {
       }
     }
     for (ValueId v : group.stored) pass_on(v);
-    const bool gpu = g_.nodes[group.stored.at(0)].type.device.kind == DeviceKind::kCuda;
-    loop::BuiltKernel built = loop::BuildKernel(g_, group.nodes, group.stored, layouts, /*keep=*/!gpu);
-    AddKernel(std::move(built), group, gpu);
+    const Device device = g_.nodes[group.stored.at(0)].type.device;
+    AddKernel(loop::BuildKernel(g_, group.nodes, group.stored, layouts, TargetOf(device).keeps_rows()), group, device);
   }
 
-  void AddKernel(loop::BuiltKernel built, const Group& group, bool gpu) {
+  void AddKernel(loop::BuiltKernel built, const Group& group, Device device) {
+    const Target& target = TargetOf(device);
     built.kernel.name = KernelName(g_, group);
     if (options_.watch & ~kBadIndex) {
       for (ValueId v : group.nodes) built.kernel.ieee = built.kernel.ieee || MayRaise(g_, v);
     }
-    built.kernel.stream = !gpu && Written(group) >= kStreamed;
+    built.kernel.stream = Written(group) >= target.streamed_bytes();
     if (built.kernel.Checks()) plan_.watch |= options_.watch & kBadIndex;
     if (diag::Enabled(diag::Channel::loop_)) diag::Log(diag::Channel::loop_, built.kernel.str());
     bool reused = false;
@@ -234,16 +232,7 @@ class Lowering {
     step.zeros = built.kernel.stream && group.nodes.size() == 1 && IsZero(g_.nodes[group.nodes[0]]);
     step.name = built.kernel.name;
     step.symbols = built.symbols;
-    if (gpu) {
-      step.gpu = codegen::GetGpuKernel(built.kernel, device_.index, &reused);
-    } else {
-      std::shared_ptr<const codegen::CompiledKernel> code = codegen::GetKernel(built.kernel, {options_.cpu}, &reused);
-      step.fn = code->fn;
-      step.rows = [code](const int64_t* symbols) { return code->rows(symbols); };
-      step.line_and_row = [code](const int64_t* symbols) { return code->line_and_row(symbols); };
-      step.work_per_row = [code](const int64_t* symbols) { return code->work_per_row(symbols); };
-      step.code = std::move(code);
-    }
+    target.Emit(built.kernel, device, options_, &step, &reused);
     ++stats_.kernels;
     ++(reused ? stats_.kernels_reused : stats_.kernels_compiled);
     for (ValueId v : group.stored) step.results.push_back(Make(v));
@@ -288,15 +277,17 @@ class Lowering {
   }
 
   // One of our own instead of the library's?
-  bool LowerDepthwise(ValueId v) {
-    if (!loop::IsDepthwise(g_, g_.nodes[v])) return false;
+  bool LowerOwn(ValueId v) {
+    const Device device = g_.nodes[v].type.device;
+    const Target& target = TargetOf(device);
+    if (!target.HasOwnKernel(g_, v)) return false;
     for (ValueId o : g_.nodes[v].operands) ValueOf(o);
     SetLayout(v);
-    std::optional<loop::BuiltKernel> built = loop::BuildDepthwise(g_, v, layouts_);
+    std::optional<loop::BuiltKernel> built = target.OwnKernel(g_, v, layouts_);
     if (!built) return false;
     Group group;
     group.nodes = group.stored = {v};
-    AddKernel(std::move(*built), group, true);
+    AddKernel(std::move(*built), group, device);
     return true;
   }
 
@@ -304,7 +295,7 @@ class Lowering {
 
   // Convolutions, attention and linear layers with a function allocate their results: those are used as they are.
   void LowerLibrary(ValueId v) {
-    if (LowerDepthwise(v)) return;
+    if (LowerOwn(v)) return;
     ++stats_.library_calls;
     switch (g_.nodes[v].op) {
       case Op::kMatMul: return LowerOne(v, Step::Kind::kMatMul);
@@ -368,7 +359,7 @@ class Lowering {
         plan_.values[value].strides = shape::RowMajor(t.shape);
         plan_.values[value].dtype = t.dtype;
         plan_.values[value].device = t.device;
-        plan_.storages[storage].gpu = t.device.kind != DeviceKind::kCpu;
+        plan_.storages[storage].on_device = t.device.kind != DeviceKind::kCpu;
       } else {
         value = NewValue(owner, storage, true);
         for (ValueId u : same) value_of_[u] = value;

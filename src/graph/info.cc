@@ -51,7 +51,7 @@ int64_t Scalar::AsInt() const {
 std::string TensorType::str() const {
   std::string s = std::string(DTypeName(dtype)) + shape::ToString(shape);
   if (device == Device{}) return s;
-  constexpr const char* kinds[] = {"cpu", "cuda", "meta"};
+  constexpr const char* kinds[] = {"cpu", "cuda", "meta", "private"};
   s += std::string("@") + kinds[static_cast<int>(device.kind)];
   return device.index < 0 ? s : s + ":" + std::to_string(device.index);
 }

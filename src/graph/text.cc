@@ -217,8 +217,10 @@ TensorType Reader::Type() {
     t.device.kind = DeviceKind::kCuda;
   } else if (Eat("meta")) {
     t.device.kind = DeviceKind::kMeta;
+  } else if (Eat("private")) {
+    t.device.kind = DeviceKind::kPrivate;
   } else if (!Eat("cpu")) {
-    Fail("expected cpu, cuda or meta");
+    Fail("expected cpu, cuda, meta or private");
   }
   if (pos_ < text_.size() && text_[pos_] == ':' && pos_ + 1 < text_.size() && std::isdigit(text_[pos_ + 1])) {
     Expect(":");

@@ -11,9 +11,6 @@ using shape::Int;
 using shape::Ints;
 
 constexpr int64_t kMinElements = 1 << 15;  // of one result: below, one thread is as fast
-constexpr int64_t kEnoughRows = 16;        // results that are rows of work already
-constexpr int64_t kEnoughRowsGpu = 256;    // ... for blocks of threads
-constexpr int64_t kEnoughColumnsGpu = 64 * 132;
 
 bool Splittable(Op op) {
   return op == Op::kSum || op == Op::kProd || op == Op::kMax || op == Op::kMin || op == Op::kAny || op == Op::kAll;
@@ -33,8 +30,8 @@ struct Cut {
   std::vector<int64_t> first;  // axes of the first reduction, of the (reshaped) operand
 };
 
-std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int64_t>& hints, bool gpu) {
-  const int64_t enough = gpu ? kEnoughRowsGpu : kEnoughRows;
+std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int64_t>& hints, const Parallel& wanted) {
+  const int64_t enough = wanted.rows;
   const TensorType& from = g.nodes[n.operands[0]].type;
   std::vector<int64_t> axes = n.attrs.axes;
   std::sort(axes.begin(), axes.end());
@@ -42,11 +39,11 @@ std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int6
   for (int d = 0; d < from.rank(); ++d) {
     (std::binary_search(axes.begin(), axes.end(), d) ? reduced : kept) *= Hint(from.shape[d], hints);
   }
-  if (gpu && axes == std::vector<int64_t>{0} && from.rank() > 1 && kept >= 32 && kept < kEnoughColumnsGpu &&
+  if (axes == std::vector<int64_t>{0} && from.rank() > 1 && kept >= 32 && kept < wanted.columns &&
       from.shape[0].is_const()) {
     const int64_t rows = from.shape[0].value();
     for (int64_t pieces = 64; pieces >= 4; pieces /= 2) {
-      if (rows % pieces || rows / pieces < 64 || kept * pieces > 4 * kEnoughColumnsGpu) continue;
+      if (rows % pieces || rows / pieces < 64 || kept * pieces > 4 * wanted.columns) continue;
       Ints shape = from.shape;
       shape[0] = Int(rows / pieces);
       shape.insert(shape.begin(), Int(pieces));
@@ -64,7 +61,7 @@ std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int6
   if (from.rank() != static_cast<int>(axes.size())) return std::nullopt;
   const auto numel = from.numel().as_const();
   if (!numel) return std::nullopt;
-  if (gpu) {
+  if (enough > 64) {
     for (int64_t rows : {1024, 768, 512, 640, 1000, 576, 500, 384, 256, 320, 250, 192, 128}) {
       if (*numel % rows == 0 && *numel / rows >= 256) return Cut{{Int(rows), Int(*numel / rows)}, {1}};
     }
@@ -77,7 +74,7 @@ std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int6
 
 }  // namespace
 
-int SplitReduce(Graph& g, bool gpu) {
+int SplitReduce(Graph& g, const Parallel& wanted) {
   const std::vector<int64_t> hints = Hints(g);
   int count = 0;
   std::vector<Node> nodes;
@@ -89,7 +86,7 @@ int SplitReduce(Graph& g, bool gpu) {
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     Node n = g.nodes[v];
     std::optional<Cut> cut;
-    if (Splittable(n.op) && KeepsPrecision(n)) cut = FindCut(g, n, hints, gpu);
+    if (Splittable(n.op) && KeepsPrecision(n)) cut = FindCut(g, n, hints, wanted);
     for (ValueId& o : n.operands) o = moved[o];
     if (!cut) {
       moved[v] = add(std::move(n));

@@ -9,10 +9,17 @@
 // reductions cut.
 #pragma once
 
+#include <cstdint>
+
 #include "framejit/graph.h"
 
 namespace framejit::pass {
 
-int SplitReduce(Graph& g, bool gpu = false);
+// What keeps the target busy.
+struct Parallel {
+  int64_t rows = 16;    // results that are rows of work
+  int64_t columns = 0;  // results side by side, where sums over leading axes are cut; 0: they are not
+};
+int SplitReduce(Graph& g, const Parallel& wanted);
 
 }  // namespace framejit::pass

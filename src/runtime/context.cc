@@ -14,7 +14,7 @@ PlanIndex::PlanIndex(const Plan& plan) {
     first_param.push_back(num_params);
     if (s.kind == Step::Kind::kKernel) {
       num_pointers += s.operands.size();
-      if (s.gpu) num_params += s.operands.size() + s.symbols.size();
+      if (s.device_kernel) num_params += s.operands.size() + s.symbols.size();
       continue;
     }
     for (int v : s.operands) needs_buffer[v] = true;
@@ -69,13 +69,13 @@ void Context::Bind(const Plan& plan, const PlanIndex& index, std::shared_ptr<con
   for (Patch& p : patches) p.offset = instance->values[p.value].offset_bytes;
   params.clear();
   for (size_t s = 0; s < plan.steps.size() && index.num_params; ++s) {
-    if (!plan.steps[s].gpu) continue;
+    if (!plan.steps[s].device_kernel) continue;
     void** slot = pointers.data() + index.first_pointer[s];
     for (size_t i = 0; i < plan.steps[s].operands.size(); ++i) params.push_back(slot + i);
     for (size_t i = 0; i < plan.steps[s].symbols.size(); ++i)
       params.push_back(const_cast<int64_t*>(instance->steps[s].symbols + i));
   }
-  scratch = gpu_scratch = nullptr;
+  scratch = device_scratch = nullptr;
   if (instance->scratch_bytes > 0 && instance->scratch_bytes <= kOwnScratch) {
     if (static_cast<int64_t>(own.bytes) < instance->scratch_bytes) {
       FreeBlock(own);
@@ -112,16 +112,16 @@ void Context::SetScratch(const Plan& plan, std::byte* base) {
   if (base == scratch) return;
   scratch = base;
   for (size_t s = 0; s < plan.storages.size(); ++s) {
-    if (plan.storages[s].kind == Storage::Kind::kScratch && !plan.storages[s].gpu)
+    if (plan.storages[s].kind == Storage::Kind::kScratch && !plan.storages[s].on_device)
       SetStorage(static_cast<int>(s), base + instance->scratch_offset[s]);
   }
 }
 
-void Context::SetGpuScratch(const Plan& plan, std::byte* base) {
-  if (base == gpu_scratch) return;
-  gpu_scratch = base;
+void Context::SetDeviceScratch(const Plan& plan, std::byte* base) {
+  if (base == device_scratch) return;
+  device_scratch = base;
   for (size_t s = 0; s < plan.storages.size(); ++s) {
-    if (plan.storages[s].kind == Storage::Kind::kScratch && plan.storages[s].gpu)
+    if (plan.storages[s].kind == Storage::Kind::kScratch && plan.storages[s].on_device)
       SetStorage(static_cast<int>(s), base + instance->scratch_offset[s]);
   }
 }

@@ -41,7 +41,7 @@ struct Context {
     }
   }
   void SetScratch(const Plan& plan, std::byte* base);
-  void SetGpuScratch(const Plan& plan, std::byte* base);
+  void SetDeviceScratch(const Plan& plan, std::byte* base);
 
   std::shared_ptr<const Instance> instance;
   std::vector<Buffer> buffers;  // by value
@@ -55,14 +55,14 @@ struct Context {
   std::vector<Patch> patches;  // grouped by storage
   std::vector<uint32_t> patch_begin;
   Block own;
-  std::byte* scratch = nullptr;      // what the scratch pointers are based on
-  std::byte* gpu_scratch = nullptr;  // allocated by the host for each run
+  std::byte* scratch = nullptr;         // what the scratch pointers are based on
+  std::byte* device_scratch = nullptr;  // allocated by the host for each run
 
   struct External {             // by storage, for externs
     Buffer buffer;              // as the host gave it
     std::byte* copy = nullptr;  // read instead of it, if its layout or place does not fit
     Block block;                // its memory
-    Buffer gpu_copy;            // or, on a GPU: the host's
+    Buffer device_copy;         // or, on another device: the host's
     bool live = false;          // must be given back to the host
     bool output_allocated = false;
   };

@@ -21,12 +21,9 @@ constexpr size_t kMaxInstances = 16;
 class PlanExecutable : public Executable {
  public:
   PlanExecutable(Plan plan, CompileStats stats) : plan_(std::move(plan)), index_(plan_), stats_(std::move(stats)) {
-    if (plan_.device.kind == DeviceKind::kCuda) {
-      gpu_.device = &cuda::GetDevice(plan_.device.index);
-      gpu_.driver = cuda::GetDriver();
+    if (plan_.machine && plan_.machine->records() && plan_.graphs != GpuGraphs::kNever) {
       const std::vector<bool> moving(plan_.inputs.size(), false);
-      gpu_.graphs = plan_.graphs != GpuGraphs::kNever &&
-                    !cuda::FindRanges(plan_, moving, plan_.graphs == GpuGraphs::kAlways).empty();
+      records_ = !cuda::FindRanges(plan_, moving, plan_.graphs == GpuGraphs::kAlways).empty();
     }
     ArenaPool::Get().AddUser();
   }
@@ -41,7 +38,7 @@ class PlanExecutable : public Executable {
   std::string str() const override { return plan_.str(); }
   int64_t ScratchBytes(std::span<const int64_t> symbols) const override {
     const auto instance = GetInstance(symbols);
-    return instance->scratch_bytes + instance->gpu_scratch_bytes;
+    return instance->scratch_bytes + instance->device_scratch_bytes;
   }
 
   void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,
@@ -60,7 +57,7 @@ class PlanExecutable : public Executable {
     }
     const Lease lease(*this, symbols);
     if (lease.context->instance->bad_index) throw StatusRaised{kBadIndex};
-    RunState(plan_, index_, gpu_, host, outputs, lease.context).Run(inputs);
+    RunState(plan_, index_, records_, host, outputs, lease.context).Run(inputs);
   }
 
  private:
@@ -115,7 +112,7 @@ class PlanExecutable : public Executable {
   const Plan plan_;
   const PlanIndex index_;
   const CompileStats stats_;
-  PlanGpu gpu_;
+  bool records_ = false;
   std::atomic<Context*> hot_{nullptr};
   mutable std::mutex mu_;
   std::vector<Context*> idle_;

@@ -12,7 +12,7 @@
 namespace framejit::runtime {
 namespace {
 
-constexpr int64_t kAlign = 64, kGpuAlign = 256;
+constexpr int64_t kAlign = 64, kDeviceAlign = 256;
 
 // One unit of a kernel's work estimate (an instruction on one element) takes about 0.03 ns in vector code; joining a
 // second thread costs 0.3 to 1.5 us. Below this much work one thread is faster or as fast.
@@ -83,9 +83,9 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
   }
   for (const Step& s : plan.steps) {
     StepInfo info;
-    if (s.gpu) {
+    if (s.device_kernel) {
       info.symbols = put(s.symbols);
-      info.launch = s.gpu->Configure(plan.device.index, info.symbols, true);
+      info.launch = s.device_kernel->Configure(info.symbols, true);
     } else if (s.kind == Step::Kind::kKernel) {
       info.symbols = put(s.symbols);
       const auto empty = [&](int v) { return values[v].numel == 0; };
@@ -100,18 +100,19 @@ Instance::Instance(const Plan& plan, std::span<const int64_t> symbol_values)
   }
 
   scratch_offset.assign(plan.storages.size(), 0);
-  for (bool gpu : {false, true}) {
-    if (gpu && plan.device.kind == DeviceKind::kCpu) break;
+  for (bool on_device : {false, true}) {
+    if (on_device && !plan.machine) break;
     absl::InlinedVector<Interval, 32> intervals;
     absl::InlinedVector<int, 32> which;
     for (size_t i = 0; i < plan.storages.size(); ++i) {
       const Storage& s = plan.storages[i];
-      if (s.kind != Storage::Kind::kScratch || s.gpu != gpu) continue;
+      if (s.kind != Storage::Kind::kScratch || s.on_device != on_device) continue;
       intervals.push_back({storage_bytes[i], s.first, s.last});
       which.push_back(i);
     }
     absl::InlinedVector<int64_t, 32> offsets(intervals.size());
-    (gpu ? gpu_scratch_bytes : scratch_bytes) = PlanMemory(intervals, offsets, gpu ? kGpuAlign : kAlign);
+    (on_device ? device_scratch_bytes : scratch_bytes) =
+        PlanMemory(intervals, offsets, on_device ? kDeviceAlign : kAlign);
     for (size_t i = 0; i < which.size(); ++i) scratch_offset[which[i]] = offsets[i];
   }
 }

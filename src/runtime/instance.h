@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/cuda/driver.h"
 #include "runtime/plan.h"
 
 namespace framejit::runtime {
@@ -31,7 +32,7 @@ struct Instance {
     const int64_t* symbols = nullptr;  // kernels
     int64_t rows = 0;
     int64_t grain = 0;  // rows of one parallel piece; 0: not worth a second thread
-    cuda::Launch launch;
+    Launch launch;
   };
 
   bool bad_index = false;  // indices go along an axis of nothing: must not run
@@ -40,7 +41,7 @@ struct Instance {
   std::vector<ValueInfo> values;
   std::vector<StepInfo> steps;
   std::vector<int64_t> storage_bytes, scratch_offset;  // by storage
-  int64_t scratch_bytes = 0, gpu_scratch_bytes = 0;
+  int64_t scratch_bytes = 0, device_scratch_bytes = 0;
 
  private:
   mutable std::mutex graphs_mutex_;

@@ -32,7 +32,7 @@ std::string Plan::str() const {
     std::vector<int> reads = s.operands;
     for (int r : s.results) std::erase(reads, r);
     text += "  ";
-    text += s.gpu ? "gpu " : "";
+    text += s.device_kernel ? "gpu " : "";
     text += kStepNames[static_cast<int>(s.kind)];
     if (!s.name.empty()) text += " " + s.name;
     text += " (" + List(*this, reads) + ") -> " + List(*this, s.results);

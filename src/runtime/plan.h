@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "framejit/compile.h"
-#include "runtime/cuda/kernel.h"
+#include "runtime/machine.h"
 
 namespace framejit::runtime {
 
@@ -20,7 +20,7 @@ struct Storage {
   enum class Kind : uint8_t { kInput, kOutput, kScratch, kExtern };
   Kind kind = Kind::kScratch;
   int index = -1;             // of the input or output; extern: the output it is handed over as, or -1
-  bool gpu = false;           // memory of the plan's device
+  bool on_device = false;     // memory of the plan's device
   int first = -1, last = -1;  // steps between which the contents matter; last == steps.size(): until the writes
 };
 
@@ -51,7 +51,7 @@ struct Step {
   // not write then; elements of a line of them and of a row (lines are cut into rows, elements lie in a row's order).
   std::vector<int> rehearse;
   std::function<std::pair<int64_t, int64_t>(const int64_t*)> line_and_row;
-  std::shared_ptr<const cuda::Kernel> gpu;  // instead of fn, rows and work: runs on the plan's device
+  std::shared_ptr<const DeviceKernel> device_kernel;  // instead of fn, rows and work: runs on the plan's device
   // the others
   bool updates = false;                   // an extern that writes its result into its first operand
   Node node;                              // library calls, externs and kNode: what to compute
@@ -84,7 +84,8 @@ struct Plan {
   int watch = 0;  // Status bits that steps may raise and that end the run
   // So many steps run before the status is looked at; the others raise none, or are rehearsed, and may write inputs.
   int checked_steps = 0;
-  Device device;  // the GPU, if any step or value is there
+  Device device;                           // the one beside the CPU, if any step or value is there
+  std::shared_ptr<const Machine> machine;  // of that device
   GpuGraphs graphs = GpuGraphs::kNever;
   std::string str() const;
 };

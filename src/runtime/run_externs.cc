@@ -93,8 +93,8 @@ void RunState::Accept(const Step& step, int value, std::span<const Buffer> opera
 std::byte* RunState::AllocateFor(const Buffer& b, Context::External& x) {
   if (b.device.kind != DeviceKind::kCpu) {
     const size_t rank = b.rank;
-    host_.AllocateOutput(b.dtype, {b.sizes, rank}, {b.strides, rank}, b.device, &x.gpu_copy);
-    return static_cast<std::byte*>(x.gpu_copy.data);
+    host_.AllocateOutput(b.dtype, {b.sizes, rank}, {b.strides, rank}, b.device, &x.device_copy);
+    return static_cast<std::byte*>(x.device_copy.data);
   }
   const Extent reach = ExtentOf(b);
   const int64_t item = DTypeSize(b.dtype);

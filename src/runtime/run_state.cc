@@ -7,7 +7,6 @@
 
 #include "diag/diag.h"
 #include "runtime/copy.h"
-#include "runtime/cuda/launch.h"
 #include "runtime/interpret_node.h"
 #include "runtime/library.h"
 #include "runtime/status.h"
@@ -74,20 +73,21 @@ RunState::~RunState() {
     for (size_t k = 0; k < allocated_; ++k) host_.FreeOutput(&outputs_[index_.outputs_by_step[k].second]);
   }
   for (size_t s = 0; s < c_->externals.size(); ++s) ReleaseExternal(static_cast<int>(s));
-  if (gpu_arena_.handle) host_.Release(&gpu_arena_);
+  if (device_arena_.handle) host_.Release(&device_arena_);
   if (pooled_.data) ArenaPool::Get().Release(pooled_);
   if (graphs_) {
     if (!done_ && use_ == cuda::StreamGraphs::Use::kCapture) graphs_->Clear();
     graphs_->pool.taken.store(false, std::memory_order_release);
   }
+  if (machine_) machine_->Exit(entered_);
 }
 
 void RunState::Run(std::span<const Buffer> inputs) {
-  if (gpu_.device) {
-    scope_.emplace(*gpu_.driver, *gpu_.device);
+  if (machine_) {
+    entered_ = machine_->Enter();
     stream_ = host_.CurrentStream(plan_.device);
-    if (gpu_.graphs) UseGraphs(inputs);
-    AcquireGpuArena();
+    if (records_) UseGraphs(inputs);
+    AcquireDeviceArena();
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     c_->SetStorage(index_.input_storage[i], inputs[i].data);
@@ -100,7 +100,7 @@ void RunState::Run(std::span<const Buffer> inputs) {
   for (const auto& commit : plan_.commits) {
     if (commit.direct) ChooseTarget(commit, inputs);
   }
-  if (gpu_.device) AllocateOutputs(plan_.steps.size());
+  if (machine_) AllocateOutputs(plan_.steps.size());
   if (plan_.watch) TakeStatus(plan_.watch);
   RunSteps();
   AllocateOutputs(plan_.steps.size());
@@ -151,7 +151,7 @@ void RunState::RunSteps() {
 void RunState::FillScratch(int step, Poison pattern) {
   for (size_t i = 0; i < plan_.storages.size(); ++i) {
     const Storage& s = plan_.storages[i];
-    if (s.kind != Storage::Kind::kScratch || s.gpu || !c_->scratch) continue;
+    if (s.kind != Storage::Kind::kScratch || s.on_device || !c_->scratch) continue;
     if ((pattern == Poison::kFresh ? s.first : s.last) == step)
       Fill(c_->scratch + c_->instance->scratch_offset[i], c_->instance->storage_bytes[i], pattern);
   }
@@ -202,7 +202,7 @@ void RunState::ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> 
     if (i == commit.input) continue;
     const auto [other_low, other_high] = range(i);
     if (low < other_high && other_low < high) {
-      std::byte* arena = plan_.storages[storage].gpu ? c_->gpu_scratch : c_->scratch;
+      std::byte* arena = plan_.storages[storage].on_device ? c_->device_scratch : c_->scratch;
       return c_->SetStorage(storage, arena + c_->instance->scratch_offset[storage]);
     }
   }
@@ -235,15 +235,21 @@ void RunState::AllocateOutput(size_t o) {
   c_->buffers[value].handle = out.handle;
 }
 
+Launch RunState::LaunchOf(size_t i) const {
+  const Instance::StepInfo& info = c_->instance->steps[i];
+  return LaunchFor(*plan_.steps[i].device_kernel, info.launch, info.symbols,
+                   c_->pointers.data() + index_.first_pointer[i]);
+}
+
 void RunState::RunStep(size_t i) {
   const Step& step = plan_.steps[i];
   switch (step.kind) {
     case Step::Kind::kKernel: {
       const Instance::StepInfo& info = c_->instance->steps[i];
       if (step.zeros && ArenaPool::Get().IsUntouched(c_->pointers[index_.first_pointer[i]])) break;
-      if (step.gpu) {
-        cuda::LaunchStep(*gpu_.driver, plan_, step, info, c_->pointers.data() + index_.first_pointer[i],
-                         c_->params.data() + index_.first_param[i], stream_);
+      if (step.device_kernel) {
+        const Launch launch = LaunchOf(i);
+        if (launch.grid > 0) machine_->Start(launch, c_->params.data() + index_.first_param[i], stream_, step.name);
         break;
       }
       KernelCall call{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.watch, &raised_};
@@ -280,7 +286,7 @@ void RunState::RunStep(size_t i) {
 void RunState::ReleaseExternal(int storage) {
   Context::External& x = c_->externals[storage];
   if (x.live) host_.Release(&x.buffer);
-  if (x.gpu_copy.handle) host_.Release(&x.gpu_copy);
+  if (x.device_copy.handle) host_.Release(&x.device_copy);
   FreeBlock(x.block);
   x = {};
 }

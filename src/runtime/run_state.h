@@ -9,20 +9,15 @@
 
 namespace framejit::runtime {
 
-struct PlanGpu {  // where a plan runs; null: on the CPU
-  const cuda::DeviceInfo* device = nullptr;
-  const cuda::Driver* driver = nullptr;
-  bool graphs = false;  // worth looking at
-};
-
 // The destructor gives back everything that was taken, after a failure the outputs too. `c` is the caller's.
 class RunState {
  public:
-  RunState(const Plan& plan, const PlanIndex& index, const PlanGpu& gpu, Host& host, std::span<Buffer> outputs,
-           Context* c)
+  // records: launches that are recorded are worth looking at.
+  RunState(const Plan& plan, const PlanIndex& index, bool records, Host& host, std::span<Buffer> outputs, Context* c)
       : plan_(plan),
         index_(index),
-        gpu_(gpu),
+        machine_(plan.machine.get()),
+        records_(records),
         host_(host),
         outputs_(outputs),
         c_(c),
@@ -34,6 +29,7 @@ class RunState {
  private:
   void RunSteps();
   void RunStep(size_t i);
+  Launch LaunchOf(size_t i) const;
   void Rehearse(size_t i);
   void CheckStatus();
   void ReleaseAfter(size_t i);
@@ -56,20 +52,21 @@ class RunState {
   bool Update(cuda::GraphRange& range);
   bool Record(cuda::GraphRange& range);
   void RecordStep(cuda::GraphRange& range, int i, std::vector<bool>& made);
-  void AcquireGpuArena();
+  void AcquireDeviceArena();
 
   const Plan& plan_;
   const PlanIndex& index_;
-  const PlanGpu& gpu_;
+  const Machine* const machine_;  // null: the CPU alone
+  const bool records_;
   Host& host_;
   std::span<Buffer> outputs_;
   Context* c_;
   const bool takes_inputs_;
   Block pooled_;
   std::atomic<int> raised_{0};
-  Buffer gpu_arena_;
-  std::optional<cuda::Scope> scope_;
-  cuda::Stream stream_ = nullptr;
+  Buffer device_arena_;
+  bool entered_ = false;
+  void* stream_ = nullptr;
   cuda::StreamGraphs* graphs_ = nullptr;  // its pool is this run's
   cuda::StreamGraphs::Use use_ = cuda::StreamGraphs::Use::kNone;
   size_t allocated_ = 0;

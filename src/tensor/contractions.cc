@@ -289,7 +289,73 @@ bool Empty(const Matrix& m) {
 
 }  // namespace
 
-bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out) {
+// Hands out a result that the library has allocated, or moves it into the place where the plan wants it.
+bool Deliver(const TorchApi& t, Handle result, Buffer& out) {
+  if (!out.data) {
+    Impl impl = TakeHandle(t, result);
+    TorchDims d = DimsOf(t, impl);
+    out.handle = impl;
+    out.data = Field<char*>(Field<void*>(impl, t.at.storage), t.at.storage_data) +
+               Field<int64_t>(impl, t.at.offset) * DTypeSize(out.dtype);
+    out.rank = static_cast<int32_t>(d.rank);
+    out.sizes = d.sizes;  // live as long as the tensor
+    out.strides = d.strides;
+    return true;
+  }
+  TempTensor to(t, out);
+  bool ok = to.ok() && t.copy && !t.copy(to.handle(), result, 0);
+  t.delete_tensor(result);
+  return ok;
+}
+
+namespace {
+
+// In place, by torch's own kernel.
+bool ApplyTo(const TorchApi& t, const std::string& function, const Buffer& b) {
+  HoldGil gil;
+  SavedError saved;
+  TempTensor temp(t, b);
+  Handle shared = nullptr;
+  if (!temp.ok() || t.new_tensor_handle(temp.handle(), &shared)) return false;
+  Ref tensor(WrapTorch(t, TakeHandle(t, shared)));
+  Ref f(ResolveCallee(function == "relu" ? "torch.relu_" : "torch._C._nn.gelu_")), args(PyTuple_Pack(1, tensor.get()));
+  Ref kwargs(function == "relu" ? PyDict_New() : Py_BuildValue("{s:s}", "approximate", "tanh"));
+  ModeSwitch mode;
+  mode.Set({false, false});
+  Ref r(f && args && kwargs ? PyObject_Call(f.get(), args.get(), kwargs.get()) : nullptr);
+  PyErr_Clear();
+  return static_cast<bool>(r);
+}
+
+// What the shims do not take as it lies (rows or batches that are no single dimension, other types) by the function
+// that eager calls, which copies as it needs. Small ones of the CPU are for our own loop (fallback_gemm.h).
+bool CallByName(const TorchApi& t, const char* callee, std::initializer_list<const Buffer*> operands, Buffer& out) {
+  const Buffer& x = **operands.begin();
+  double flops = x.rank > 0 ? 2.0 * x.sizes[x.rank - 1] : 0;
+  for (int i = 0; i < out.rank; ++i) flops *= out.sizes[i];
+  if ((out.device.kind == DeviceKind::kCpu && flops < kCopyFlops) || (!out.data && !t.at.all())) return false;
+  HoldGil gil;
+  SavedError saved;
+  Ref args(PyTuple_New(static_cast<Py_ssize_t>(operands.size())));
+  Py_ssize_t count = 0;
+  for (const Buffer* b : operands) {
+    TempTensor temp(t, *b);
+    Handle shared = nullptr;
+    if (!args || !temp.ok() || t.new_tensor_handle(temp.handle(), &shared)) return false;
+    PyTuple_SET_ITEM(args.get(), count++, WrapTorch(t, TakeHandle(t, shared)));
+  }
+  Ref function(ResolveCallee(callee));
+  ModeSwitch mode;
+  mode.Set({false, false});
+  Ref result(function ? PyObject_Call(function.get(), args.get(), nullptr) : nullptr);
+  Handle shared = nullptr;
+  const bool ok = result && !t.new_tensor_handle(reinterpret_cast<char*>(result.get()) + sizeof(PyObject), &shared) &&
+                  Deliver(t, shared, out);
+  PyErr_Clear();
+  return ok;
+}
+
+bool DirectMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out) {
   Product p{t, {}, {}, {}, nullptr, out.dtype, out.device};
   if (!Usable(t, out.dtype, out.device) || a.dtype != out.dtype || b.dtype != out.dtype) return false;
   if (!AsBatch(a, &p.a) || !AsBatch(b, &p.b) || !AsBatch(out, &p.out)) return false;
@@ -303,6 +369,8 @@ bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& ou
   for (Matrix* m : {&p.a, &p.b, &p.out}) Tidy(m);
   return p.RunBest();
 }
+
+}  // namespace
 
 // Where a weight [N, K] lies so that MKL takes it; packs its first n rows.
 bool PackRows(const TorchApi& t, const Buffer& w, int64_t m, int64_t n, Impl* packed) {
@@ -380,8 +448,10 @@ void TorchPackLinear(const TorchApi& t, const Buffer& w, int64_t rows, Buffer& o
   out.handle = packed;
 }
 
-bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer* packed,
-                 Buffer& out) {
+namespace {
+
+bool DirectLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer* packed,
+                  Buffer& out) {
   Product p{t, {}, {}, {}, bias, out.dtype, out.device};
   if (!Usable(t, out.dtype, out.device) || x.dtype != out.dtype || w.dtype != out.dtype) return false;
   if (w.rank != 2 || !AsRows(x, &p.a) || !AsBatch(w, &p.b) || !AsRows(out, &p.out)) return false;
@@ -393,26 +463,18 @@ bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buff
   return p.RunBest();
 }
 
-namespace {
+}  // namespace
 
-// In place, by torch's own kernel.
-bool ApplyTo(const TorchApi& t, const std::string& function, const Buffer& b) {
-  HoldGil gil;
-  SavedError saved;
-  TempTensor temp(t, b);
-  Handle shared = nullptr;
-  if (!temp.ok() || t.new_tensor_handle(temp.handle(), &shared)) return false;
-  Ref tensor(WrapTorch(t, TakeHandle(t, shared)));
-  Ref f(ResolveCallee(function == "relu" ? "torch.relu_" : "torch._C._nn.gelu_")), args(PyTuple_Pack(1, tensor.get()));
-  Ref kwargs(function == "relu" ? PyDict_New() : Py_BuildValue("{s:s}", "approximate", "tanh"));
-  ModeSwitch mode;
-  mode.Set({false, false});
-  Ref r(f && args && kwargs ? PyObject_Call(f.get(), args.get(), kwargs.get()) : nullptr);
-  PyErr_Clear();
-  return static_cast<bool>(r);
+bool TorchMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out) {
+  return DirectMatMul(t, a, b, out) || CallByName(t, "torch.matmul", {&a, &b}, out);
 }
 
-}  // namespace
+bool TorchLinear(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Buffer* packed,
+                 Buffer& out) {
+  if (out.data && DirectLinear(t, x, w, bias, packed, out)) return true;
+  constexpr const char* kLinear = "torch.nn.functional.linear";
+  return bias ? CallByName(t, kLinear, {&x, &w, bias}, out) : CallByName(t, kLinear, {&x, &w}, out);
+}
 
 bool TorchLinearThen(const TorchApi& t, const std::string& function, const Buffer& x, const Buffer& w,
                      const Buffer& bias, Buffer& out) {
@@ -435,26 +497,7 @@ bool TorchLinearThen(const TorchApi& t, const std::string& function, const Buffe
       return ok && Deliver(t, shaped, out);
     }
   }
-  return out.data && TorchLinear(t, x, w, &bias, nullptr, out) && ApplyTo(t, function, out);
-}
-
-// Hands out a result that the library has allocated, or moves it into the place where the plan wants it.
-bool Deliver(const TorchApi& t, Handle result, Buffer& out) {
-  if (!out.data) {
-    Impl impl = TakeHandle(t, result);
-    TorchDims d = DimsOf(t, impl);
-    out.handle = impl;
-    out.data = Field<char*>(Field<void*>(impl, t.at.storage), t.at.storage_data) +
-               Field<int64_t>(impl, t.at.offset) * DTypeSize(out.dtype);
-    out.rank = static_cast<int32_t>(d.rank);
-    out.sizes = d.sizes;  // live as long as the tensor
-    out.strides = d.strides;
-    return true;
-  }
-  TempTensor to(t, out);
-  bool ok = to.ok() && t.copy && !t.copy(to.handle(), result, 0);
-  t.delete_tensor(result);
-  return ok;
+  return TorchLinear(t, x, w, &bias, nullptr, out) && ApplyTo(t, function, out);
 }
 
 bool TorchConv(const TorchApi& t, const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs,

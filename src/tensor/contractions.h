@@ -28,14 +28,15 @@ struct Probe {
 };
 
 constexpr double kProbeFlops = 1e8;      // a larger product is measured on a part of it
+constexpr double kCopyFlops = 1e6;       // a smaller product that no library takes as it lies is done by our own loop
 constexpr int64_t kPackedRows = 16;      // with fewer, packed products sum longer chains than eager's
 constexpr int64_t kMaxPackedSize = 1e9;  // of m, n, k and strides: MKL takes 32-bit numbers
 
 // MKL unless oneDNN is faster by more than a tenth or the packed form by a twentieth, so that results stay eager's own
 // where nothing is won.
 Library Choose(const ProductShape& shape, const Probe& probe);
-// Deterministic algorithms are asked for, or this is one of several processes that must do the same: what is measured decides
-// nothing.
+// Deterministic algorithms are asked for, or this is one of several processes that must do the same: what is measured
+// decides nothing.
 bool NothingByTheClock();
 void ForceLibrary(int library);  // for tests: this one wherever it can; -1: as measured
 

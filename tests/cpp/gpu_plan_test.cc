@@ -11,6 +11,7 @@
 #include "codegen/gpu.h"
 #include "diag/diag.h"
 #include "gpu_graphs.h"
+#include "runtime/cuda/driver.h"
 #include "test_host.h"
 
 namespace framejit {

@@ -277,3 +277,29 @@ def test_choices_are_remembered(tmp_path):
             assert file.name.startswith("products-")
             assert torn or all(len(line.split()) == 9 for line in file.read_text().splitlines())
             file.write_text("1 64 512 512 4 1 1 9 .\n1 64 512 5\n\nx\n1 1 1 1 1 1 1 -1 .\n" + file.read_text()[:-3])
+
+
+def test_products_that_no_library_takes_as_they_lie(fj):
+    """Rows that are no single dimension: torch's own function copies them, as in eager, instead of a loop of ours."""
+    x, w, bias, y = torch.randn(64, 40, 48), torch.randn(56, 48), torch.randn(56), torch.randn(4, 64, 40, 48)
+
+    def linear(x, w):
+        return F.linear(x.transpose(0, 1), w) * 2
+
+    def with_bias(x, w, bias):
+        return F.linear(x.transpose(0, 1), w, bias) * 2
+
+    def batches(y):
+        z = y.permute(2, 1, 0, 3)
+        return torch.matmul(z, z.transpose(-1, -2)) + 1
+
+    for f, arguments in ((linear, (x, w)), (with_bias, (x, w, bias)), (batches, (y,))):
+        compiled = fj.compile(f)
+        with torch.no_grad():
+            for _ in range(2):
+                torch.testing.assert_close(compiled(*arguments), f(*arguments), rtol=1e-5, atol=1e-4)
+        assert compiled.cache_info()["outcomes"]["run"] == {"graph": 2}, compiled.cache_info()
+        # Which function ran cannot be seen in the result: torch's profiler sees it.
+        with torch.profiler.profile() as seen, torch.no_grad():
+            compiled(*arguments)
+        assert {"aten::linear", "aten::matmul"} & {e.name for e in seen.events()}, f.__name__

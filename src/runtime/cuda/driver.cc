@@ -126,16 +126,16 @@ std::optional<Device> ParseDevice(std::string_view text) {
   return Device{DeviceKind::kCuda, static_cast<int16_t>(index)};
 }
 
-Scope::Scope(const Driver& d, const DeviceInfo& device) : d_(d) {
+bool PushContext(const Driver& d, const DeviceInfo& device) {
   Context now = nullptr;
-  if (d.ctx_current(&now) == 0 && now == device.context) return;
+  if (d.ctx_current(&now) == 0 && now == device.context) return false;
   Check(d, d.ctx_push(device.context), "cuCtxPushCurrent");
-  pushed_ = now != nullptr;  // a thread without one keeps it, as with the CUDA runtime
+  return now != nullptr;  // a thread without one keeps it, as with the CUDA runtime
 }
 
-Scope::~Scope() {
+void PopContext(const Driver& d) {
   Context ignored;
-  if (pushed_) d_.ctx_pop(&ignored);
+  d.ctx_pop(&ignored);
 }
 
 }  // namespace framejit::runtime::cuda

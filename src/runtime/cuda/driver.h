@@ -104,16 +104,20 @@ const DeviceInfo& GetDevice(int ordinal);  // throws std::runtime_error
 // one.
 std::optional<Device> ParseDevice(std::string_view text);
 
-// The device's primary context is current while this lives.
+// The device's primary context becomes current. True: PopContext brings the thread's own back.
+bool PushContext(const Driver& d, const DeviceInfo& device);
+void PopContext(const Driver& d);
 class Scope {
  public:
-  Scope(const Driver& d, const DeviceInfo& device);
-  ~Scope();
+  Scope(const Driver& d, const DeviceInfo& device) : d_(d), pushed_(PushContext(d, device)) {}
+  ~Scope() {
+    if (pushed_) PopContext(d_);
+  }
   Scope(const Scope&) = delete;
 
  private:
   const Driver& d_;
-  bool pushed_ = false;
+  const bool pushed_;
 };
 
 }  // namespace framejit::runtime::cuda

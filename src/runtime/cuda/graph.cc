@@ -40,8 +40,8 @@ std::vector<GraphRange> FindRanges(const Plan& plan, const std::vector<bool>& mo
     std::vector<bool> stays(plan.storages.size());
     for (size_t s = 0; s < plan.storages.size(); ++s) {
       const Storage& storage = plan.storages[s];
-      stays[s] = storage.kind == Storage::Kind::kScratch ? storage.gpu
-                 : storage.kind == Storage::Kind::kInput ? storage.gpu && !moving[storage.index]
+      stays[s] = storage.kind == Storage::Kind::kScratch ? storage.on_device
+                 : storage.kind == Storage::Kind::kInput ? storage.on_device && !moving[storage.index]
                                                          : false;  // externs: once a step in a range has made them
     }
     for (const auto& c : plan.commits) {
@@ -52,7 +52,7 @@ std::vector<GraphRange> FindRanges(const Plan& plan, const std::vector<bool>& mo
       const Step& step = plan.steps[i];
       if (barred[i]) continue;
       if (step.kind == Step::Kind::kKernel) {
-        inside[i] = step.gpu != nullptr;
+        inside[i] = step.device_kernel != nullptr;
         continue;
       }
       if (!IsLibrary(step.kind)) continue;
@@ -60,7 +60,7 @@ std::vector<GraphRange> FindRanges(const Plan& plan, const std::vector<bool>& mo
       for (int v : step.operands) ok = ok && stays[plan.values[v].storage];
       for (int v : step.results) {
         const Storage& s = plan.storages[plan.values[v].storage];
-        ok = ok && s.gpu && (s.kind == Storage::Kind::kExtern ? s.index < 0 : stays[plan.values[v].storage]);
+        ok = ok && s.on_device && (s.kind == Storage::Kind::kExtern ? s.index < 0 : stays[plan.values[v].storage]);
       }
       inside[i] = ok;
       for (int v : step.results) {

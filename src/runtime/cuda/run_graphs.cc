@@ -3,17 +3,24 @@
 #include <stdexcept>
 #include <utility>
 
-#include "runtime/cuda/launch.h"
+#include "runtime/cuda/machine.h"
 #include "runtime/run_state.h"
 
 namespace framejit::runtime {
+namespace {
+
+const cuda::CudaMachine& Cuda(const Machine* machine) {  // of those that record
+  return static_cast<const cuda::CudaMachine&>(*machine);
+}
+
+}  // namespace
 
 void RunState::UseGraphs(std::span<const Buffer> inputs) {
-  const cuda::Driver& d = *gpu_.driver;
+  const cuda::Driver& d = Cuda(machine_).driver;
   uint64_t id = 0;
   int capturing = 0;  // by the user: then our steps are captured one by one
   if (d.stream_capturing(stream_, &capturing) || capturing || d.stream_id(stream_, &id)) return;
-  cuda::StreamGraphs* g = c_->instance->GraphsOn(d, gpu_.device->ordinal, id);
+  cuda::StreamGraphs* g = c_->instance->GraphsOn(d, Cuda(machine_).device.ordinal, id);
   if (!g || g->off || g->pool.taken.exchange(true, std::memory_order_acquire)) return;
   graphs_ = g;
   use_ = g->Next(plan_, inputs, host_.LibrarySettings());
@@ -29,7 +36,7 @@ void RunState::UseGraphs(std::span<const Buffer> inputs) {
 }
 
 void RunState::RunRange(cuda::GraphRange& range) {
-  const cuda::Driver& d = *gpu_.driver;
+  const cuda::Driver& d = Cuda(machine_).driver;
   const bool known = use_ == cuda::StreamGraphs::Use::kLaunch;
   if (!graphs_->off && (known ? range.exec && Update(range) : Record(range))) {
     cuda::Check(d, d.graph_launch(range.exec, stream_), "cuGraphLaunch");
@@ -48,15 +55,14 @@ bool RunState::Update(cuda::GraphRange& range) {
     const Step& step = plan_.steps[kernel.step];
     const size_t first = index_.first_pointer[kernel.step], bytes = step.operands.size() * sizeof(void*);
     if (!std::memcmp(graphs_->pointers.data() + first, c_->pointers.data() + first, bytes)) continue;
-    const cuda::Launch launch =
-        cuda::LaunchFor(plan_, step, c_->instance->steps[kernel.step], c_->pointers.data() + first);
+    const Launch launch = LaunchOf(kernel.step);
     cuda::KernelNodeParams node;
     node.function = launch.function;
     node.grid[0] = launch.grid;
     node.block[0] = launch.threads;
     node.shared_bytes = launch.shared_bytes;
     node.params = c_->params.data() + index_.first_param[kernel.step];
-    if (gpu_.driver->graph_set_kernel(range.exec, kernel.node, &node)) {
+    if (Cuda(machine_).driver.graph_set_kernel(range.exec, kernel.node, &node)) {
       graphs_->GiveUp(plan_, "a kernel's arguments cannot be changed");
       return false;
     }
@@ -67,7 +73,7 @@ bool RunState::Update(cuda::GraphRange& range) {
 
 // Captures the steps; nothing of them has run then. False, and as if nothing had been tried, where that fails.
 bool RunState::Record(cuda::GraphRange& range) {
-  const cuda::Driver& d = *gpu_.driver;
+  const cuda::Driver& d = Cuda(machine_).driver;
   cuda::StreamPool& pool = graphs_->pool;
   if (!host_.BeginRecording(plan_.device, pool.side, &pool.memory)) {
     graphs_->GiveUp(plan_, "the framework gives no memory for it");
@@ -107,7 +113,7 @@ bool RunState::Record(cuda::GraphRange& range) {
 }
 
 void RunState::RecordStep(cuda::GraphRange& range, int i, std::vector<bool>& made) {
-  const cuda::Driver& d = *gpu_.driver;
+  const cuda::Driver& d = Cuda(machine_).driver;
   const Step& step = plan_.steps[i];
   RunStep(i);
   if (step.kind == Step::Kind::kKernel) {
@@ -135,28 +141,28 @@ void RunState::RecordStep(cuda::GraphRange& range, int i, std::vector<bool>& mad
 }
 
 // From the framework, for each run: its allocator knows which stream the memory is used on. Graphs have their own.
-void RunState::AcquireGpuArena() {
+void RunState::AcquireDeviceArena() {
   if (use_ == cuda::StreamGraphs::Use::kLaunch) {
-    if (graphs_->arena) c_->SetGpuScratch(plan_, graphs_->arena);
+    if (graphs_->arena) c_->SetDeviceScratch(plan_, graphs_->arena);
     return;
   }
-  const int64_t bytes = c_->instance->gpu_scratch_bytes, stride = 1;
+  const int64_t bytes = c_->instance->device_scratch_bytes, stride = 1;
   if (bytes == 0) return;
   const bool record = use_ == cuda::StreamGraphs::Use::kCapture &&
                       host_.BeginRecording(plan_.device, graphs_->pool.side, &graphs_->pool.memory);
   try {
-    host_.AllocateOutput(DType::kUInt8, {&bytes, 1}, {&stride, 1}, plan_.device, &gpu_arena_);
+    host_.AllocateOutput(DType::kUInt8, {&bytes, 1}, {&stride, 1}, plan_.device, &device_arena_);
   } catch (...) {
     if (record) host_.EndRecording(plan_.device, graphs_->pool.memory);
     throw;
   }
   if (record) {
     host_.EndRecording(plan_.device, graphs_->pool.memory);
-    graphs_->arena = static_cast<std::byte*>(gpu_arena_.data);
+    graphs_->arena = static_cast<std::byte*>(device_arena_.data);
   } else if (use_ == cuda::StreamGraphs::Use::kCapture) {
     graphs_->GiveUp(plan_, "the framework gives no memory for it");
   }
-  c_->SetGpuScratch(plan_, static_cast<std::byte*>(gpu_arena_.data));
+  c_->SetDeviceScratch(plan_, static_cast<std::byte*>(device_arena_.data));
 }
 
 }  // namespace framejit::runtime

@@ -1,0 +1,45 @@
+// The CPU that this process runs on.
+#include "codegen/codegen.h"
+#include "compiler/target.h"
+#include "pass/conv_products.h"
+#include "pass/split_reduce.h"
+
+namespace framejit::compiler {
+namespace {
+
+constexpr Stage kStages[] = {
+    {"pack_convolutions", [](Unit& u) { pass::PackConvolutions(u.graph, u.options.weights); }, true},
+    {"pack_products", [](Unit& u) { pass::PackProducts(u.graph, u.options.weights); }, true},
+    {"conv_products", [](Unit& u) { pass::ConvProducts(u.graph); }},  // of those that are not packed
+    {"hoist_weights", [](Unit& u) { u.hoisted = pass::HoistWeights(u.graph, u.options.weights); }, true},
+    {"split_reduce", [](Unit& u) { pass::SplitReduce(u.graph, {}); }},
+    {"store_regions", [](Unit& u) { u.regions = pass::StoreRegions(u.graph); }},
+};
+
+class Cpu final : public Target {
+ public:
+  std::string_view name() const override { return "cpu"; }
+  std::span<const Stage> stages() const override { return kStages; }
+  int64_t streamed_bytes() const override {
+    return int64_t{32} << 20;
+  }  // less is in a cache when it is read (measured)
+
+  void Emit(const loop::Kernel& kernel, Device, const CompileOptions& options, runtime::Step* step,
+            bool* reused) const override {
+    std::shared_ptr<const codegen::CompiledKernel> code = codegen::GetKernel(kernel, {options.cpu}, reused);
+    step->fn = code->fn;
+    step->rows = [code](const int64_t* symbols) { return code->rows(symbols); };
+    step->line_and_row = [code](const int64_t* symbols) { return code->line_and_row(symbols); };
+    step->work_per_row = [code](const int64_t* symbols) { return code->work_per_row(symbols); };
+    step->code = std::move(code);
+  }
+};
+
+}  // namespace
+
+const Target& CpuTarget() {
+  static const Cpu target;
+  return target;
+}
+
+}  // namespace framejit::compiler

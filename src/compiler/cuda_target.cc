@@ -1,0 +1,59 @@
+// NVIDIA GPUs.
+#include "codegen/gpu.h"
+#include "compiler/target.h"
+#include "loop/depthwise.h"
+#include "pass/channels_last.h"
+#include "pass/dce.h"
+#include "pass/epilogue.h"
+#include "pass/pad_products.h"
+#include "pass/split_bias.h"
+#include "pass/split_reduce.h"
+#include "runtime/cuda/machine.h"
+
+namespace framejit::compiler {
+namespace {
+
+// Rows of work for blocks of threads, and columns for 64 threads of every multiprocessor (measured on a large chip).
+pass::Parallel Wanted(Device device) {
+  const int64_t chip = runtime::cuda::GetDevice(device.index).multiprocessors;
+  return {.rows = 256, .columns = 64 * chip};
+}
+
+constexpr Stage kStages[] = {
+    {"channels_last", [](Unit& u) { pass::ChannelsLast(u.graph); }},
+    {"split_bias", [](Unit& u) { pass::SplitBias(u.graph); }},
+    {"pad_products", [](Unit& u) { pass::PadProducts(u.graph); }},
+    {"epilogues",
+     [](Unit& u) {
+       if (pass::Epilogues(u.graph)) pass::Dce(u.graph);
+     }},
+    {"split_reduce", [](Unit& u) { pass::SplitReduce(u.graph, Wanted(u.device)); }},
+};
+
+class Cuda final : public Target {
+ public:
+  std::string_view name() const override { return "cuda"; }
+  std::span<const Stage> stages() const override { return kStages; }
+  bool keeps_rows() const override { return false; }
+  bool HasOwnKernel(const Graph& g, ValueId v) const override { return loop::IsDepthwise(g, g.nodes[v]); }
+  std::optional<loop::BuiltKernel> OwnKernel(const Graph& g, ValueId v,
+                                             const std::vector<loop::Layout>& layouts) const override {
+    return loop::BuildDepthwise(g, v, layouts);
+  }
+  void Emit(const loop::Kernel& kernel, Device device, const CompileOptions&, runtime::Step* step,
+            bool* reused) const override {
+    step->device_kernel = codegen::GetGpuKernel(kernel, device.index, reused);
+  }
+  std::shared_ptr<const runtime::Machine> machine(Device device) const override {
+    return std::make_shared<runtime::cuda::CudaMachine>(device.index);
+  }
+};
+
+}  // namespace
+
+const Target& CudaTarget() {
+  static const Cuda target;
+  return target;
+}
+
+}  // namespace framejit::compiler
