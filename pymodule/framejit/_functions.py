@@ -57,8 +57,9 @@ def efficient_attention(query, key, value, attn_mask=None, is_causal=False, scal
 
 
 def count_of(number):
-    """A tensor, of no memory, whose size is the integer that `number` holds."""
-    return number.new_empty(()).expand(number.item())
+    """A tensor, of no memory, whose size is the integer that `number` holds; a negative one is no size, which two dimensions say."""
+    count = number.item()
+    return number.new_empty((0, 0)) if count < 0 else number.new_empty(()).expand(count)
 
 
 def tensor_of(value):

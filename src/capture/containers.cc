@@ -433,8 +433,17 @@ bool Session::HasPending(PyObject* dict) const {
   return false;
 }
 
-PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* key, bool* found) {
+Ref Session::AsKey(PyObject* key) {
+  if (IsSymInt(key)) return Ref(PyLong_FromLongLong(env_.Specialize(reinterpret_cast<SymInt*>(key)->expr)));
+  if (IsSymFloat(key)) return Ref(PyFloat_FromDouble(SpecializeFloat(reinterpret_cast<SymFloat*>(key)->symbol)));
+  return Borrow(key);
+}
+
+PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked, bool* found) {
   *found = false;
+  const Ref number = AsKey(asked);
+  PyObject* key = number.get();
+  if (!key) return nullptr;
   for (auto it = stores_.rbegin(); it != stores_.rend(); ++it) {
     if (it->dict.get() != dict) continue;
     int eq = it->key.get() == key ? 1 : PyObject_RichCompareBool(it->key.get(), key, Py_EQ);

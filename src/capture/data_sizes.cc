@@ -86,18 +86,24 @@ void Session::Lower(Call& call) {
     const bool count = call.callee == kCountOf;
     const bool custom =
         std::any_of(trace_.calls.begin(), trace_.calls.end(), [](const Call& c) { return c.callee == kCustomCall; });
-    if ((count || options_.guesses->measured) && !custom) {
+    const shape::Int symbol = shape::Int::Symbol(s.symbol.symbol);
+    if (s.usual && !options_.guesses->measured) {
+      env_.Ask(shape::Cmp::kEq, symbol, *s.usual);
+      Simplify(call.results, first);
+    } else if ((count || options_.guesses->measured) && !custom) {
       Ref made = RunUpTo(s.symbol.tensor);
       tensor::Meta m;
-      if (!made || !tensor::ReadMeta(made.get(), &m) || s.symbol.dim >= m.rank) {
+      const size_t rank = meta(s.symbol.tensor).sizes.size();
+      if (!made || !tensor::ReadMeta(made.get(), &m) || static_cast<size_t>(m.rank) != rank) {
         PyErr_Clear();
         options_.guesses->Refuse(s.code.get(), s.at);
         throw surface::Decline("data decides a size that cannot be found out", surface::Decline::Cause::kData);
       }
       env_.SetHint(s.symbol.symbol, m.sizes[s.symbol.dim]);
       // What is empty, or is one, follows other rules.
-      if (!count && m.sizes[s.symbol.dim] < 2) {
-        env_.Specialize(shape::Int::Symbol(s.symbol.symbol));
+      const bool usual = s.usual && m.sizes[s.symbol.dim] == env_.Hint(*s.usual);
+      if (usual || (!count && m.sizes[s.symbol.dim] < 2)) {
+        env_.Ask(shape::Cmp::kEq, symbol, usual ? *s.usual : m.sizes[s.symbol.dim]);
         Simplify(call.results, first);
       }
     } else if (count) {
@@ -340,12 +346,12 @@ std::optional<Inferred> Session::InferNumpyByData(Call& call, const std::vector<
     if (!x || x->sizes.size() != 1 || !IsInteger(x->dtype)) return {};
     const Arg* least = GivenArg(call, 2, {"minlength"});
     const DType sum = weights && !weights->is_none() ? DType::kFloat64 : DType::kInt64;
-    if (least && least->is(Arg::Kind::kInt) && !(least->i == shape::Int(0))) {
-      add(sum, {least->i});  // as a rule; where there are more, the run ends there
-      return out;
-    }
     auto n = fresh(nullptr);
     if (!n) return {};
+    if (least && least->is(Arg::Kind::kInt) && !(least->i == shape::Int(0))) {  // as a rule there are no more
+      fresh_sizes_.back().usual = least->i;
+      env_.SetHint(fresh_sizes_.back().symbol.symbol, env_.Hint(least->i));
+    }
     add(sum, {*n});
     return out;
   }
@@ -518,7 +524,15 @@ std::vector<shape::Guard> Session::DataConditions(const std::vector<TraceId>& ou
 
 bool Session::Reconsider(const std::vector<TraceId>& outputs) {
   const std::vector<shape::Guard> conditions = DataConditions(outputs);
-  if (conditions.empty()) return false;
+  auto asks = [](const shape::Guard& g, const DataSize& s) {
+    bool asked = false;
+    for (shape::Int e : {g.lhs, g.rhs}) e.ForEachSymbol([&](uint32_t id) { asked |= id == s.symbol.symbol; });
+    return asked;
+  };
+  auto as_usual = [&](const shape::Guard& g) {
+    return std::any_of(data_sizes_.begin(), data_sizes_.end(), [&](auto& s) { return s.usual && asks(g, s); });
+  };
+  if (std::all_of(conditions.begin(), conditions.end(), as_usual)) return false;
   if (diag::Enabled(diag::Channel::guards_))
     for (const shape::Guard& g : conditions)
       diag::Log(diag::Channel::guards_, "asked of what data decides: " + g.str() + "  # " + g.where);
@@ -528,10 +542,8 @@ bool Session::Reconsider(const std::vector<TraceId>& outputs) {
     if (g.cmp != shape::Cmp::kEq || !(g.lhs.is_const() || g.rhs.is_const())) continue;
     const int64_t number = g.lhs.is_const() ? g.lhs.value() : g.rhs.value();
     for (const DataSize& s : data_sizes_) {
-      bool asked = false;
-      for (shape::Int e : {g.lhs, g.rhs}) e.ForEachSymbol([&](uint32_t id) { asked |= id == s.symbol.symbol; });
       // To break there is cheap. That there is nothing, or one of it, is worth a version.
-      if (!asked || !s.outermost || (!s.number && number >= 0 && number < 2)) continue;
+      if (!asks(g, s) || s.usual || !s.outermost || (!s.number && number >= 0 && number < 2)) continue;
       options_.guesses->Refuse(s.code.get(), s.at);
       again = true;
     }

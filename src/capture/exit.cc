@@ -373,7 +373,8 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
       case RecipeNode::kReduce: {
         r = PyObject_CallObject(at(n.children[0]), at(n.children[1]));
         if (r && at(n.children[2]) != Py_None) {
-          Ref done(PyObject_CallMethod(r, "__setstate__", "O", at(n.children[2])));
+          Ref name(PyUnicode_InternFromString("__setstate__"));  // the state is one argument, also where it is a tuple
+          Ref done(name ? PyObject_CallMethodOneArg(r, name.get(), at(n.children[2])) : nullptr);
           if (!done) return Py_DECREF(r), -1;
         }
         break;

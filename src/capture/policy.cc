@@ -469,7 +469,7 @@ class Policy : public frame::FramePolicy {
     const auto missed = [](auto& s) { return s->missed && !s->guessed_wrong; };
     const auto versions = std::count_if(place.segments.begin(), place.segments.end(), missed);
     for (auto& s : place.segments)
-      if (missed(s) && versions >= s->Versions()) s->RefuseSizes();
+      if (missed(s)) s->SizesMissed(versions);
     PyObject* names = fj_code(frame)->co_localsplusnames;
     std::string why = last.guards->Explain(fj_localsplus(frame), names);
     if (stance == Stance::kFailOnRecompile || diag::OptionOn("error_on_recompile")) {

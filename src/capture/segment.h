@@ -99,7 +99,7 @@ struct Segment {
   std::vector<DataPlace> data_places;  // of the sizes that data decides and conditions are on
   bool missed = false;                 // the last time such a condition did not hold
   int Versions() const;                // how many such segments there may be at one place
-  void RefuseSizes();
+  void SizesMissed(int64_t versions);  // data decided others in all of so many segments
   Ref code;
   int begins = 0;       // unit of the first instruction
   bool traced = false;  // the event stream has its capture

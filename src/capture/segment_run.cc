@@ -38,7 +38,9 @@ int Segment::Versions() const {
   return cheap ? 1 : kVersions;
 }
 
-void Segment::RefuseSizes() {
+void Segment::SizesMissed(int64_t versions) {
+  guess_book->measured = true;
+  if (versions < Versions()) return;
   guessed_wrong = true;
   for (const DataPlace& p : data_places) guess_book->Refuse(p.code.get(), p.at);
 }

@@ -135,6 +135,7 @@ struct DataSize {            // a size that data decides
   bool outermost;
   bool number;  // of the program, not a size of what is in memory
   bool exact;   // of a result whose strides are as written, also where it is empty
+  std::optional<shape::Int> usual;  // what it is as a rule: taken for granted until it was something else
 };
 
 // A decimal.Decimal: what is computed of it depends on the thread's decimal.getcontext(), and shows there.
@@ -235,8 +236,9 @@ class Session {
   std::set<std::string> numpy_devices;       // those under which NumPy's functions were called
 
   // --- overlay of outside dicts ------------------------------------------------------------------------------------
+  Ref AsKey(PyObject* key);  // what a guard can look up: of a stand-in for a number that number, guarded
   // Item of an outside dict as the program sees it: pending store, else the real item (guarded). *found tells.
-  PyObject* ReadDictItem(PyObject* dict, const Source* s, PyObject* key, bool* found);
+  PyObject* ReadDictItem(PyObject* dict, const Source* s, PyObject* asked, bool* found);
   // Is a lookup of `key` guarded by what the dict has there alone? Keys are numbers, strings, or types and the like.
   bool GuardsKey(PyObject* dict, PyObject* key);
   size_t writes() const { return stores_.size() + calls_.size(); }  // that wait for the exit

@@ -6,6 +6,7 @@
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "tensor/no_collection.h"
 
 namespace framejit::capture {
 namespace {
@@ -255,7 +256,11 @@ PyObject* CaptureSemantics::Asked(PyObject* function, PyObject* const* args, Py_
   const bool values = !kwnames && std::all_of(args, args + nargs, [&](PyObject* a) {
     return (IsPrimitive(a) && !IsSymInt(a) && !IsSymFloat(a)) || (IsConstantKind(a) && s_.SourceOf(a));
   });
-  Ref answer(values ? PyObject_CallObject(function, key.get()) : nullptr);
+  Ref answer;
+  if (values) {
+    tensor::CollectionAsBefore collection;
+    answer = Ref(PyObject_CallObject(function, key.get()));
+  }
   if (!answer && PyErr_Occurred()) return nullptr;
   PyObject* found = answer.get();
   bool simple = found && (IsPrimitive(found) || IsConstantKind(found) || IsValue(found));

@@ -107,7 +107,7 @@ void InstructionEmitter::EmitScalar(int n, const Inst& inst, Value* i) {
                             llvm::Align(DTypeSize(t)));
       break;
     }
-    case IKind::kCheck: Note(b_, scalar_[inst.operands[0]], kBadIndex); break;
+    case IKind::kCheck: Note(b_, scalar_[inst.operands[0]], inst.scalar.AsInt()); break;
     case IKind::kReduce:
     case IKind::kScan: break;
   }
@@ -154,7 +154,7 @@ Value* InstructionEmitter::EmitVector(int n, const Inst& inst, Copy& copy) {
     case IKind::kStore: StoreVector(n, inst, copy); return nullptr;
     case IKind::kCheck: {
       Value* bad = In(inst.operands[0], copy);
-      Note(b_, copy.mask ? b_.CreateAnd(bad, copy.mask) : bad, kBadIndex);
+      Note(b_, copy.mask ? b_.CreateAnd(bad, copy.mask) : bad, inst.scalar.AsInt());
       return nullptr;
     }
     default: throw CodegenUnsupported("instruction in a vector");

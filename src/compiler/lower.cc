@@ -224,7 +224,7 @@ class Lowering {
       for (ValueId v : group.nodes) built.kernel.ieee = built.kernel.ieee || MayRaise(g_, v);
     }
     built.kernel.stream = Written(group) >= target.streamed_bytes();
-    if (built.kernel.Checks()) plan_.watch |= options_.watch & kBadIndex;
+    plan_.watch |= options_.watch & built.kernel.Checks();
     if (diag::Enabled(diag::Channel::loop_)) diag::Log(diag::Channel::loop_, built.kernel.str());
     bool reused = false;
     Step step;

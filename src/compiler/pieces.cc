@@ -256,7 +256,11 @@ class Cutter {
                               : pick.op == Op::kResult && pick.operands[0] == c.node && pick.attrs.axes[0] == int(r);
         if (same) value = ValueOf(v);
       }
-      FRAMEJIT_CHECK(value >= 0);
+      if (value < 0) {  // nothing picks it (any more)
+        const TensorType& t = n.attrs.result_types[r];
+        value = static_cast<int>(plan_.values.size());
+        plan_.values.push_back({t.dtype, t.device, t.shape, RowMajor(t.shape)});
+      }
       results.push_back(value);
       Reads(value, c.stage);
     }

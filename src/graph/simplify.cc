@@ -10,7 +10,9 @@ void SimplifySizes(Graph& g, const shape::Env& env) {
     each(n.type.shape);
     each(n.strides);
     each(n.attrs.syms);
-    for (TensorType& t : n.attrs.result_types) each(t.shape);
+    for (TensorType& t : n.attrs.result_types)
+      for (shape::Int& i : t.shape)
+        if (!env.AtRun(i)) i = env.Simplify(i);  // what data decides is bound here, also where its value is a condition
     if (!n.attrs.sym_scalar) continue;
     n.attrs.sym_scalar = env.Simplify(*n.attrs.sym_scalar);
     if (auto v = n.attrs.sym_scalar->as_const()) {  // a number after all

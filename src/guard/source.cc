@@ -78,6 +78,16 @@ bool ComparesByIdentity(PyObject* o) {
 
 namespace {
 
+// What may be made anew for each question, held until it was looked at.
+PyObject* Kept(PyObject* value) {
+  static thread_local PyObject* kept[32];
+  static thread_local unsigned next = 0;
+  if (!value) PyErr_Clear();
+  PyObject*& slot = kept[next++ % 32];  // the macro may name it twice
+  Py_XSETREF(slot, value);
+  return value;
+}
+
 PyObject* Member(PyObject* base, PyObject* name, MemberCache* cache) {
   PyTypeObject* t = Py_TYPE(base);
   if (!cache->tag || cache->tag != t->tp_version_tag) {
@@ -85,7 +95,8 @@ PyObject* Member(PyObject* base, PyObject* name, MemberCache* cache) {
     PyObject* d = _PyType_Lookup(t, name);
     if (!d || !Py_IS_TYPE(d, &PyMemberDescr_Type) || !PyType_IsSubtype(t, PyDescr_TYPE(d))) return nullptr;
     PyMemberDef* m = reinterpret_cast<PyMemberDescrObject*>(d)->d_member;
-    if (m->type != T_OBJECT && m->type != T_OBJECT_EX) return nullptr;
+    if (m->type != T_OBJECT && m->type != T_OBJECT_EX)  // a number, say, which is made into an object by asking
+      return Kept(PyMember_GetOne(reinterpret_cast<const char*>(base), m));
     *cache = {TypeTag(t), m->offset, m->type == T_OBJECT};
   }
   PyObject* v = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(base) + cache->offset);
@@ -102,16 +113,6 @@ PyObject* FunctionMember(PyFunctionObject* f, PyObject* name) {
   for (auto& [text, value] : members)
     if (!PyUnicode_CompareWithASCIIString(name, text)) return value ? value : Py_None;
   return nullptr;
-}
-
-// What may be made anew for each question, held until it was looked at.
-PyObject* Kept(PyObject* value) {
-  static thread_local PyObject* kept[32];
-  static thread_local unsigned next = 0;
-  if (!value) PyErr_Clear();
-  PyObject*& slot = kept[next++ % 32];  // the macro may name it twice
-  Py_XSETREF(slot, value);
-  return value;
 }
 
 // What a class's getters in C say of it: __name__, __bases__.

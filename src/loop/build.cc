@@ -354,7 +354,7 @@ class KernelBuilder {
     if (dyn.check) {
       const int low = AddOp(Op::kLt, DType::kBool, {at, AddConst(0, DType::kInt64)}, vars, level);
       const int high = AddOp(Op::kLe, DType::kBool, {AddSize(dyn.size, DType::kInt64), at}, vars, level);
-      Inst check{.kind = IKind::kCheck, .dtype = DType::kBool};
+      Inst check{.kind = IKind::kCheck, .dtype = DType::kBool, .scalar = int64_t{dyn.check}};
       check.operands = {AddOp(Op::kOr, DType::kBool, {low, high}, vars, level)};
       Add(std::move(check), vars, level);
     }

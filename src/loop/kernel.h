@@ -45,7 +45,7 @@ enum class IKind : uint8_t {
   kReduce,    // combine operand 0 over the red and inner axes with `op`; argmax, argmin: operand 1 is its i64 position
   kScan,      // the sum of operand 0 so far along the (only) axis that reductions would run over
   kInBounds,  // bool: 0 <= index expression < sym (pad, cat)
-  kCheck,     // notes an index out of range where operand 0, a bool, is true
+  kCheck,     // notes `scalar`, a Status, where operand 0, a bool, is true
 };
 
 struct Inst {
@@ -85,11 +85,11 @@ struct Kernel {
   bool stream = false;    // so much is written that no cache keeps it
   bool contract = false;  // a product that is added need not be rounded before
   bool ieee = false;      // IEEE exceptions are looked at: functions raise theirs, lanes that do not exist raise none
-  bool Checks() const {
-    for (const Inst& inst : insts) {
-      if (inst.kind == IKind::kCheck) return true;
-    }
-    return false;
+  int Checks() const {  // Status bits that it may note
+    int all = 0;
+    for (const Inst& inst : insts)
+      if (inst.kind == IKind::kCheck) all |= static_cast<int>(inst.scalar.AsInt());
+    return all;
   }
   int num_symbols = 0;  // symbols s0..; kernel-local, numbered in order of appearance: BuiltKernel::symbols
   std::string name;     // for symbols in profilers: "softmax@file.py:12"

@@ -1,6 +1,7 @@
 // Text of a kernel. SignatureText is the key of the kernel cache, so everything that shapes code must be in it.
 #include <cstring>
 
+#include "framejit/compile.h"
 #include "loop/kernel.h"
 
 namespace framejit::loop {
@@ -94,6 +95,7 @@ std::string InstText(const Kernel& k, int number) {
     case IKind::kCheck:
       out += "check";
       operands(0);
+      if (inst.scalar.AsInt() != kBadIndex) out += " notes " + std::to_string(inst.scalar.AsInt());
       break;
     case IKind::kInBounds: out += "inbounds [" + IndexText(inst.index) + "] < " + inst.sym.str(); break;
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "framejit/compile.h"
+
 namespace framejit::loop {
 namespace {
 
@@ -22,6 +24,12 @@ bool Divides(Int by, Int a) {
 
 bool AtLeastZero(Int v) {
   return v.is_const() && v.value() >= 0;
+}
+
+// The Status that an index out of range is.
+int CheckOf(const Node& n) {
+  if (!n.attrs.flag || n.type.device.kind != DeviceKind::kCpu) return 0;
+  return n.attrs.name.empty() ? kBadIndex : kOverflow;
 }
 
 bool SupportedType(DType t) {
@@ -389,7 +397,7 @@ Space::At Space::OperandAt(ValueId v, int k, int index, int pred) {
       const At where = OperandAt(v, 1, index, pred);
       Dynamic dyn{.kind = Dynamic::Kind::kValue, .value = n.operands[1], .index = where.index, .pred = where.pred};
       dyn.size = operand.shape[a];
-      dyn.check = n.attrs.flag && n.type.device.kind == DeviceKind::kCpu;
+      dyn.check = CheckOf(n);
       in[a].terms = {{AddDynamic(dyn), Int(1)}};
       break;
     }
@@ -399,7 +407,7 @@ Space::At Space::OperandAt(ValueId v, int k, int index, int pred) {
       for (int64_t a : axes) {
         Dynamic dyn{.kind = Dynamic::Kind::kValue, .value = n.operands[1], .index = index, .pred = pred};
         dyn.size = operand.shape[a];
-        dyn.check = n.attrs.flag && n.type.device.kind == DeviceKind::kCpu;
+        dyn.check = CheckOf(n);
         in[a] = Lin{};
         in[a].terms = {{AddDynamic(dyn), Int(1)}};
       }

@@ -35,7 +35,7 @@ struct Dynamic {
   int index = 0, pred = 0;   // ... at this index, clamped to [0, size)
   Lin lin;                   // kDiv, kMod: lin // size, lin % size
   Int size;
-  bool check = false;  // kValue: the index may be out of range, which is noted
+  int check = 0;  // kValue: the Status to be noted where the index is out of range
   friend bool operator==(const Dynamic&, const Dynamic&) = default;
 };
 struct Predicate {  // parent and 0 <= lin < bound

@@ -69,9 +69,15 @@ ValueId LogSumExp(Builder& b, ValueId x, const Axes& axes, bool keep) {
   });
 }
 
+static bool HoldsNothing(const Builder& b, ValueId x, int64_t axis) {  // which has no largest element
+  const TensorType& t = b.type(x);
+  return t.rank() && t.shape[axis < 0 ? axis + t.rank() : axis] == shape::Int(0);
+}
+
 ValueId Softmax(Builder& b, ValueId x, int64_t axis) {
   return InComputeType(b, x, [&](Expr v) {
     if (b.type(v).rank() == 0) return Apply(Op::kExp, v - v);
+    if (HoldsNothing(b, v, axis)) return v;
     Expr e = Apply(Op::kExp, v - Expr{b, b.Reduce(Op::kMax, v, {axis}, true)});
     Expr scale =
         Apply(Op::kReciprocal, WideSum(b, e, {axis}, true));  // in [1, n]; a division an element costs more than exp
@@ -82,6 +88,7 @@ ValueId Softmax(Builder& b, ValueId x, int64_t axis) {
 ValueId LogSoftmax(Builder& b, ValueId x, int64_t axis) {
   return InComputeType(b, x, [&](Expr v) {
     if (b.type(v).rank() == 0) return v - v;
+    if (HoldsNothing(b, v, axis)) return v;
     Expr shifted = v - Expr{b, b.Reduce(Op::kMax, v, {axis}, true)};
     Expr y = shifted - Apply(Op::kLog, WideSum(b, Apply(Op::kExp, shifted), {axis}, true));
     return Ruled(y, "log_softmax", {v}, {}, NonNegative({axis}, b.type(v).rank()));

@@ -143,7 +143,8 @@ class PiecesExecutable : public Executable {
         h.strides.assign(b.strides, b.strides + b.rank);
         Point(h);
         const Pieces::Value& v = p_.values[r];
-        if (b.dtype != v.dtype || h.sizes.size() != v.sizes.size()) Unexpected(c.call->callee);
+        if (h.sizes.size() != v.sizes.size()) throw ConditionMissed{c.call->callee + " gave no size"};
+        if (b.dtype != v.dtype) Unexpected(c.call->callee);
       }
     }
 

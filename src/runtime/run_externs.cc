@@ -39,6 +39,16 @@ void RunState::RunLending(const Step& step, std::span<const Buffer> operands) {
   x.copy = AllocateFor(c_->buffers[value], x);
   c_->SetStorage(storage, x.copy);
   RunLibrary(host_, step, c_->instance->symbols, operands, c_->buffers[value]);
+  OutputFromCopy(storage, value);
+}
+
+// A result of the graph that has been made in memory of the run.
+void RunState::OutputFromCopy(int storage, int value) {
+  const int output = plan_.storages[storage].index;
+  if (output < 0) return;
+  AllocateOutput(output);
+  c_->externals[storage].output_allocated = true;
+  StridedCopy(host_, c_->buffers[value], outputs_[output]);
 }
 
 void RunState::RunExtern(const Step& step) {
@@ -82,12 +92,7 @@ void RunState::Accept(const Step& step, int value, std::span<const Buffer> opera
   }
   c_->SetStorage(storage, x.copy ? x.copy : got.data);
   c_->buffers[value].handle = x.copy ? nullptr : got.handle;
-  const int output = plan_.storages[storage].index;
-  if (output >= 0 && x.copy) {
-    AllocateOutput(output);
-    x.output_allocated = true;
-    StridedCopy(host_, c_->buffers[value], outputs_[output]);
-  }
+  if (x.copy) OutputFromCopy(storage, value);
 }
 
 std::byte* RunState::AllocateFor(const Buffer& b, Context::External& x) {

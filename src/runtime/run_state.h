@@ -41,6 +41,7 @@ class RunState {
 
   // run_externs.cc
   void RunLending(const Step& step, std::span<const Buffer> operands);
+  void OutputFromCopy(int storage, int value);
   void RunExtern(const Step& step);
   void Accept(const Step& step, int value, std::span<const Buffer> operands = {});
   std::byte* AllocateFor(const Buffer& b, Context::External& x);

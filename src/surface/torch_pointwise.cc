@@ -289,6 +289,7 @@ ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v) {
   Attrs attrs;
   attrs.axes = {0};
   attrs.flag = true;  // index 1 of one element
+  attrs.name = "wraps";
   return s.b.Add(Op::kTake, {s.b.Reshape(v, {shape::Int(1)}), s.b.Cast(bad, DType::kInt64)}, attrs);
 }
 

@@ -398,7 +398,8 @@ Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<T
   std::vector<Ref> operands;
   std::vector<PyObject*> slots;
   Ref wanted(PyList_New(0)), outputs(PyList_New(0)), grads(PyList_New(0));
-  for (const TensorMeta& m : metas) {
+  for (TensorMeta m : metas) {
+    m.strides = shape::RowMajor(m.sizes);  // no layout decides who has a gradient, and some crash torch's kernels
     operands.emplace_back(StandIn(t, m, way));
     if (!operands.back()) return {};
     slots.push_back(operands.back().get());

@@ -49,7 +49,7 @@ class Runner : public TraceRunner {
       for (size_t i = 0; i < trace.calls.size(); ++i) {
         const auto& made = trace.calls[i].results;
         if (std::find(made.begin(), made.end(), d.tensor) == made.end()) continue;
-        sizes_.push_back({static_cast<int>(i), d});
+        sizes_.push_back({static_cast<int>(i), trace.tensors[d.tensor].meta.sizes.size(), d});
         break;
       }
     std::stable_sort(sizes_.begin(), sizes_.end(), [](auto& a, auto& b) { return a.call < b.call; });
@@ -77,8 +77,13 @@ class Runner : public TraceRunner {
         for (; known < sizes_.size() && sizes_[known].call == static_cast<int>(i); ++known) {
           const Trace::DataSymbol& d = sizes_[known].symbol;
           Meta m;
-          if (ReadMeta(slots[d.tensor], &m) && d.dim < m.rank) symbols[d.symbol] = m.sizes[d.dim];
+          if (!ReadMeta(slots[d.tensor], &m) || static_cast<size_t>(m.rank) != sizes_[known].rank) {
+            end = RunEnd::kCondition;  // a number that is no size
+            break;
+          }
+          symbols[d.symbol] = m.sizes[d.dim];
         }
+        if (end != RunEnd::kOk) break;
         for (int d : s.dead) Py_CLEAR(slots[d]);
       }
     }
@@ -103,6 +108,7 @@ class Runner : public TraceRunner {
   std::vector<TraceId> inputs_, outputs_;
   struct Size {
     int call;
+    size_t rank;  // of the result that has it
     Trace::DataSymbol symbol;
   };
   std::vector<Size> sizes_;  // in the order in which they become known

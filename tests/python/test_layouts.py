@@ -96,6 +96,23 @@ def test_pictures_of_one_pixel(fresh):
     check(f, (torch.randn(2, 1, 8).permute(0, 2, 1).reshape(2, 8, 1, 1),), fresh, None)
 
 
+def test_gradients_are_asked_of_a_layout_that_torchs_kernels_take(fresh):
+    """Torch's own backward pass of group_norm crashes where only the weights of a picture with channels last want gradients. The
+    program does not go through it, and what is asked while compiling must not either."""
+
+    def f(x, w, b):
+        return F.group_norm(x, 2, w, b), x * w[:, None, None]
+
+    x = torch.randn(2, 8, 4, 4).contiguous(memory_format=torch.channels_last)
+    w, b = torch.ones(8, requires_grad=True), torch.zeros(8, requires_grad=True)
+    got, want = fresh.compile(f)(x, w, b), f(x, w, b)
+    for one, other in zip(got, want):
+        assert one.requires_grad and one.stride() == other.stride()
+        torch.testing.assert_close(one, other)
+    got[1].sum().backward()
+    torch.testing.assert_close(w.grad, x.sum((0, 2, 3)))
+
+
 def test_views_of_views_keep_their_memory(fresh):
     """Calls that torch runs answer with views: of scratch, and of the copy that was made of such a view."""
 
