@@ -2,6 +2,8 @@
 #include "tensor/autograd.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "tensor/call_step.h"
 #include "tensor/numpy_api.h"
@@ -58,13 +60,21 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
   s->saved = PyTuple_New(t_.saved.size());
   if (!s->outputs || !s->saved) return -1;
   std::vector<PyObject*> opaque, args = {nullptr, state.get()};
+  std::vector<Ref> routed(n);  // results that are made of others, and go through another node
   for (size_t i = 0; i < n; ++i) {
-    PyTuple_SET_ITEM(s->outputs, i, Py_NewRef(made[i]));
+    PyObject* output = Py_NewRef(made[i]);
+    if (!InnerOf(i).empty()) {
+      routed[i] = Ref(std::exchange(output, PyObject_CallMethod(made[i], "detach", nullptr)));
+      if (!output) return -1;
+    }
+    PyTuple_SET_ITEM(s->outputs, i, output);
     if (!t_.differentiable[i]) opaque.push_back(made[i]);
   }
   for (size_t i = 0; i < t_.saved.size(); ++i) {
     const autodiff::SavedValue& v = t_.saved[i];
     PyObject* kept = v.input >= 0 ? inputs[v.input] : made[v.output];
+    // What the node itself hands out: a tensor that hangs on another node would hold this one for ever.
+    if (v.input < 0 && static_cast<size_t>(v.output) < n) kept = PyTuple_GET_ITEM(s->outputs, v.output);
     const bool array = v.input >= 0 && Classify(kept) > Class::kTorchSubclass;
     PyTuple_SET_ITEM(s->saved, i, array ? CopyOfArray(kept) : Py_NewRef(kept));
     if (!PyTuple_GET_ITEM(s->saved, i)) return -1;
@@ -106,8 +116,14 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
     PyErr_SetString(PyExc_SystemError, "framejit: autograd changed the number of results");
     return -1;
   }
-  for (size_t i = 0; i < n; ++i) {
-    Py_SETREF(made[i], Py_NewRef(PyTuple_GET_ITEM(result.get(), i)));
+  std::vector<size_t> order(n);  // of the program: what a result is made of comes first
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return t_.seen[a] < t_.seen[b]; });
+  for (size_t i : order) {
+    PyObject* hung = PyTuple_GET_ITEM(result.get(), i);
+    Ref own = routed[i] ? Route(state.get(), i, routed[i].get(), hung, made) : Ref::Borrow(hung);
+    if (!own) return -1;
+    Py_SETREF(made[i], own.release());
     if (!HasInner(i)) continue;
     Ref weak(PyWeakref_NewRef(made[i], nullptr));
     if (!weak) return -1;

@@ -9,15 +9,6 @@
 namespace framejit::tensor {
 namespace {
 
-// Of the pass that the framework's engine is at on this thread; -1: none.
-int64_t NumberOfPass() {
-  static PyObject* function = ResolveCallee("torch._C._current_graph_task_id");
-  Ref number(function ? PyObject_CallNoArgs(function) : nullptr);
-  const int64_t n = number ? PyLong_AsLongLong(number.get()) : -1;
-  PyErr_Clear();
-  return n;
-}
-
 // o as the backward executable expects it: o itself, or a copy with those strides. Null without an exception: it is
 // something else (another type of tensor, say).
 PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& strides,
@@ -44,6 +35,14 @@ PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& stride
 }
 
 }  // namespace
+
+int64_t NumberOfPass() {
+  static PyObject* function = ResolveCallee("torch._C._current_graph_task_id");
+  Ref number(function ? PyObject_CallNoArgs(function) : nullptr);
+  const int64_t n = number ? PyLong_AsLongLong(number.get()) : -1;
+  PyErr_Clear();
+  return n;
+}
 
 SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const std::vector<bool>& stops) {
   std::lock_guard lock(mu_);
@@ -143,7 +142,12 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     if (tangents[i]) grads[i] = Ref::Borrow(given[i]);
   }
   const int written = LookAtWatched(s, tangents);
-  if (written < 0 || (!s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0)) return -1;
+  const bool routed = !s->routed->empty() && s->routed->erase(NumberOfPass());
+  if (routed) {  // results of which others are made have got everything that is theirs
+    stops.resize(n);
+    for (Py_ssize_t i = 0; i < n; ++i) stops[i] = t_.differentiable[i] && HasInner(i);
+  }
+  if (written < 0 || (!routed && !s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0)) return -1;
   if (ReadMode().grad) return Replay(s, grads, stops, pass);  // create_graph=True
   bool any = false, fresh = true;
   for (Py_ssize_t i = 0; i < n; ++i) {
@@ -170,7 +174,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
   pass->grads.resize(t_.wanted.size());
   if (!any) return 0;
   if (!stops.empty()) {
-    if (InStages(s, saved.get(), stops, std::move(grads), pass) < 0) return -1;
+    if (InStages(s, saved.get(), stops, std::move(grads), routed, pass) < 0) return -1;
   } else {
     Compiled* c = For(tangents);
     const int fits = c ? Prepare(s, saved.get(), c, grads, pass) : -1;
@@ -235,6 +239,7 @@ PyObject* SegmentHook::Answer(CallState* head, int part, Pass pass, int64_t numb
 
 PyObject* SegmentHook::Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n) {
   CallState* head = s->head ? reinterpret_cast<CallState*>(s->head) : s;
+  if (s->part < 0) return Routed(head, -1 - s->part, ctx, grads[0]);
   Pass pass;
   const int64_t number = NumberOfPass();
   if (s == head) {

@@ -40,10 +40,9 @@ bool SegmentHook::HasInner(size_t output) const {
 }
 
 // own: the dict that torch's node gets in place of the tensor's.
-int SegmentHook::AddHooks(CallState* s, PyObject* tensor, PyObject* hooks, PyObject* own) {
-  Ref number(PyObject_GetAttrString(tensor, "output_nr")), key(PyLong_FromLong(0));
-  const long i = number ? PyLong_AsLong(number.get()) : -1;
-  if (i < 0 || !key) return -1;
+int SegmentHook::AddHooks(CallState* s, long i, PyObject* hooks, PyObject* own) {
+  Ref key(PyLong_FromLong(0));
+  if (!key) return -1;
   if (HasInner(i)) return s->hooks->insert_or_assign(static_cast<int>(i), Ref::Borrow(hooks)), 0;
   Ref caller(PyCFunction_New(&call_hooks, hooks));
   return caller ? PyDict_SetItem(own, key.get(), caller.get()) : -1;
@@ -106,10 +105,131 @@ Ref SegmentHook::Hang(CallState* s, size_t output, PyObject* tensor) {
   return kept;
 }
 
+std::vector<int> SegmentHook::InnerOf(size_t output) const {
+  std::vector<int> inner;
+  if (!t_.differentiable[output]) return inner;
+  for (size_t i = 0; i < t_.made_of[output].size(); ++i)
+    if (t_.made_of[output][i] && t_.differentiable[i] && i != output) inner.push_back(static_cast<int>(i));
+  return inner;
+}
+
+// A leaf that nobody asks for: the framework comes to its node where it goes everywhere, not where it looks for some
+// gradients only (torch.autograd.grad, backward(inputs=...)).
+static PyObject* Nobody(PyObject** node) {
+  static PyObject *leaf = nullptr, *accumulates = nullptr;
+  if (!leaf) {
+    Ref fresh(HiddenScalar("zeros", Device{}));
+    Ref wants(fresh ? PyObject_CallMethod(fresh.get(), "requires_grad_", nullptr) : nullptr);
+    Ref view(wants ? PyObject_CallMethod(fresh.get(), "view_as", "O", fresh.get()) : nullptr);
+    Ref made(view ? PyObject_GetAttrString(view.get(), "grad_fn") : nullptr);
+    Ref next(made ? PyObject_GetAttrString(made.get(), "next_functions") : nullptr);
+    Ref first(next ? PySequence_GetItem(next.get(), 0) : nullptr);
+    accumulates = first ? PySequence_GetItem(first.get(), 0) : nullptr;
+    if (!accumulates) return nullptr;
+    leaf = fresh.release();
+  }
+  *node = accumulates;
+  return leaf;
+}
+
+// -1: an exception.
+static int WillRun(PyObject* node) {
+  static PyObject* function = ResolveCallee("torch._C._will_engine_execute_node");
+  Ref answer(function ? PyObject_CallOneArg(function, node) : nullptr);
+  return answer ? PyObject_IsTrue(answer.get()) : -1;
+}
+
+// A result that is made of others has a node of its own before the segment's, with edges to those others: so the
+// framework finds the way from the one to the other. own: the result; on_segment: the tensor that stands for it there.
+Ref SegmentHook::Route(PyObject* head, size_t output, PyObject* own, PyObject* on_segment, PyObject* const* made) {
+  PyObject* node;
+  PyObject* nobody = Nobody(&node);
+  auto* s = nobody ? NewState(shared_from_this(), -1 - static_cast<int>(output), head) : nullptr;
+  if (!s) return {};
+  Ref state(reinterpret_cast<PyObject*>(s));
+  s->outputs = PyTuple_Pack(1, own);
+  s->saved = PyTuple_New(0);
+  s->opaque = PyTuple_New(0);
+  PyObject_GC_Track(state.get());
+  if (!s->outputs || !s->saved || !s->opaque) return {};
+  std::vector<PyObject*> call = {state.get(), on_segment};
+  for (int i : InnerOf(output)) call.push_back(made[i]);
+  call.push_back(nobody);
+  Ref result(PyObject_Vectorcall(ApplyNode(), call.data(), call.size(), nullptr));
+  return result ? Ref::Borrow(PyTuple_GET_ITEM(result.get(), 0)) : Ref();
+}
+
+// Does the pass, which looks for some gradients only, go on behind this node? -1: an exception.
+static int GoesOn(PyObject* node) {
+  Ref next(PyObject_GetAttrString(node, "next_functions"));
+  if (!next) return -1;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(next.get()); ++i) {
+    PyObject* to = PyTuple_GET_ITEM(PyTuple_GET_ITEM(next.get(), i), 0);
+    const int runs = to == Py_None ? 0 : WillRun(to);
+    if (runs < 0) PyErr_Clear();  // of a leaf that is looked for it is not said
+    if (runs) return 1;
+  }
+  return 0;
+}
+
+// What an output gives those that it is made of; they are stops. -1: an exception.
+int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, std::vector<Ref>* inner) {
+  const size_t n = t_.differentiable.size();
+  std::vector<bool> tangents(n), stops(n);
+  std::vector<Ref> grads(n);
+  tangents[output] = true;
+  grads[output] = Ref::Borrow(grad);
+  for (size_t i = 0; i < n; ++i) stops[i] = t_.differentiable[i] && HasInner(i) && i != output;
+  if (LookAtWatched(head, tangents) < 0) return -1;
+  Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(segment, Interned(kSaved)));
+  Compiled* c = saved ? For(tangents, stops) : nullptr;
+  Pass part;
+  const int fits = c ? Prepare(head, saved.get(), c, grads, &part) : -1;
+  if (fits > 0)
+    PyErr_SetString(PyExc_RuntimeError, "framejit: a gradient of another type or shape than its tensor's");
+  if (fits || Go(head, 0, &part) < 0) return -1;
+  for (int i : InnerOf(output)) inner->push_back(part.grads[t_.wanted.size() + i]);
+  return 0;
+}
+
+// The segment's node computes what results give each other inside of itself. Only where some gradients are looked for
+// the way leads through the edges, for one of those results may be what is looked for.
+PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyObject* grad) {
+  std::vector<Ref> inner;
+  PyObject* nobody = nullptr;
+  if (!Nobody(&nobody)) return nullptr;
+  const int everywhere = grad == Py_None ? 1 : WillRun(nobody);
+  if (everywhere < 0) return nullptr;
+  if (!everywhere) {
+    Ref next(PyObject_GetAttrString(ctx, "next_functions")), edge(next ? PySequence_GetItem(next.get(), 0) : nullptr);
+    Ref segment(edge ? PySequence_GetItem(edge.get(), 0) : nullptr);
+    const bool create = ReadMode().grad;  // create_graph=True
+    const int on = segment && create ? GoesOn(segment.get()) : 0;
+    if (!segment || on < 0) return nullptr;
+    if (create && !on)
+      return PyErr_Format(PyExc_RuntimeError, "trying to differentiate twice a function compiled by framejit: with "
+                                              "respect to one of its results");
+    if (!create) {
+      if (ToInner(head, output, segment.get(), grad, &inner) < 0) return nullptr;
+      constexpr size_t kMost = 64;
+      if (head->routed->size() == kMost) head->routed->erase(head->routed->begin());
+      head->routed->insert(NumberOfPass());
+    }
+  }
+  inner.resize(InnerOf(output).size());
+  PyObject* result = PyTuple_New(inner.size() + 3);
+  if (!result) return nullptr;
+  for (size_t i = 0; i < inner.size() + 3; ++i) {
+    PyObject* value = i == 1 ? grad : i >= 2 && i < inner.size() + 2 ? inner[i - 2].get() : nullptr;
+    PyTuple_SET_ITEM(result, i, Py_NewRef(value ? value : Py_None));
+  }
+  return result;
+}
+
 // From one stop to those before it, the last of the program first: a graph for each way, which is compiled when it is
 // first asked for.
 int SegmentHook::InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads,
-                          Pass* pass) {
+                          bool routed, Pass* pass) {
   const size_t n = stops.size(), inputs = t_.wanted.size();
   std::vector<size_t> order;
   for (size_t i = 0; i < n; ++i)
@@ -144,7 +264,7 @@ int SegmentHook::InStages(CallState* s, PyObject* saved, const std::vector<bool>
     if (fits || Go(s, 0, &part) < 0) return -1;
     for (size_t i = 0; i < inputs; ++i)
       if (!add(sums[i], part.grads[i])) return -1;
-    for (size_t i = 0; i < n; ++i)
+    for (size_t i = 0; i < n && !routed; ++i)
       if (!add(grads[i], part.grads[inputs + i])) return -1;
   }
   pass->grads = std::move(sums);

@@ -15,6 +15,7 @@ void Dealloc(PyObject* o) {
   delete s->passes;
   delete s->hooks;
   delete s->retained;
+  delete s->routed;
   for (PyObject** p : {&s->head, &s->inputs, &s->versions, &s->drawn, &s->watched, &s->outputs, &s->saved, &s->opaque})
     Py_CLEAR(*p);
   PyObject_GC_Del(o);
@@ -94,8 +95,12 @@ PyObject* RegisterHooks(PyObject*, PyObject* const* args, Py_ssize_t n) {  // (n
   Ref state(PyObject_GetAttr(args[0], Interned(kState))), hooks(PyObject_GetAttr(args[1], name)), own(PyDict_New());
   CallState* s = state ? StateOf(state.get()) : nullptr;
   if (!s || !hooks || !own) return nullptr;
-  if (s->head || !PyDict_Check(hooks.get())) return PyObject_Vectorcall(base, args, n, nullptr);
-  if ((*s->hook)->AddHooks(s, args[1], hooks.get(), own.get()) < 0 || PyObject_SetAttr(args[1], name, own.get()) < 0)
+  auto* head = s->head ? reinterpret_cast<CallState*>(s->head) : s;
+  if ((s->head && s->part >= 0) || !PyDict_Check(hooks.get())) return PyObject_Vectorcall(base, args, n, nullptr);
+  Ref number(s->part < 0 ? PyLong_FromLong(-1 - s->part) : PyObject_GetAttrString(args[1], "output_nr"));
+  const long output = number ? PyLong_AsLong(number.get()) : -1;
+  if (output < 0 || (*s->hook)->AddHooks(head, output, hooks.get(), own.get()) < 0 ||
+      PyObject_SetAttr(args[1], name, own.get()) < 0)
     return nullptr;
   Ref result(PyObject_Vectorcall(base, args, n, nullptr));
   return PyObject_SetAttr(args[1], name, hooks.get()) < 0 ? nullptr : result.release();
@@ -128,6 +133,7 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->passes = nullptr;
   s->hooks = new std::map<int, Ref>();
   s->retained = new std::map<int, Ref>();
+  s->routed = new std::set<int64_t>();
   s->part = part;
   s->head = Py_XNewRef(head);
   s->inputs = s->versions = s->drawn = s->watched = s->outputs = s->saved = s->opaque = nullptr;

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "tensor/autograd.h"
 #include "tensor/ref.h"
@@ -21,7 +22,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before) override;
   auto quietly() const { return t_.quietly; }
   PyObject* Backward(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n);
-  int AddHooks(CallState* s, PyObject* tensor, PyObject* hooks, PyObject* own);
+  int AddHooks(CallState* s, long output, PyObject* hooks, PyObject* own);
 
   struct Part {
     std::vector<int> inputs, outputs;  // numbers
@@ -49,9 +50,14 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int num_parts() const { return t_.part.empty() ? 1 : *std::max_element(t_.part.begin(), t_.part.end()) + 1; }
   Compiled* For(const std::vector<bool>& tangents, const std::vector<bool>& stops = {});
   bool HasInner(size_t output) const;  // others are made of it
+  std::vector<int> InnerOf(size_t output) const;
+  Ref Route(PyObject* head, size_t output, PyObject* own, PyObject* on_segment, PyObject* const* made);
+  PyObject* Routed(CallState* head, size_t output, PyObject* ctx, PyObject* grad);
+  int ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, std::vector<Ref>* inner);
   int Inner(CallState* s, const std::vector<bool>& tangents, std::vector<Ref>* grads, std::vector<bool>* stops);
   int Prepare(CallState* s, PyObject* saved, Compiled* c, const std::vector<Ref>& grads, Pass* pass);
-  int InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads, Pass* pass);
+  int InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads, bool routed,
+               Pass* pass);
   int Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass);
   int Go(CallState* s, int part, Pass* pass);
   PyObject* Answer(CallState* s, int part, Pass pass, int64_t number);
@@ -77,7 +83,8 @@ struct CallState {
   std::map<int64_t, SegmentHook::Pass>* passes;  // on their way through the nodes, by torch's number of the pass
   std::map<int, Ref>* hooks;     // by output of which others are made: its dict of hooks, called with what they give it
   std::map<int, Ref>* retained;  // likewise: a weak reference to it
-  int part;                      // of the backward pass: this node's
+  std::set<int64_t>* routed;     // passes in which what results give each other comes from outside (Routed)
+  int part;                      // of the backward pass: this node's; -1 - i: this node routes the gradient of output i
   PyObject* head;                // the state of the node that runs first (null: this one), which holds all the rest
   PyObject* inputs;              // tuple: for a backward pass that is differentiated
   PyObject* versions;            // tuple: theirs, then
@@ -90,6 +97,8 @@ struct CallState {
 
 // A new reference that the collector does not track yet. head: null for the first part's.
 CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject* head);
+// Of the pass that the framework's engine is at on this thread; -1: none.
+int64_t NumberOfPass();
 // Of the CPU and of this device: a new list of (generator, state). SetGenerators goes back to it.
 PyObject* Generators(Device device);
 int SetGenerators(PyObject* states);

@@ -316,6 +316,66 @@ def test_graph_is_freed_once(fresh):
         out.sum().backward()
 
 
+GRAD = torch.autograd.grad
+LOOKED_FOR = {
+    "a result": lambda o, x, w: GRAD(o[-1], o[0]),
+    "one between": lambda o, x, w: GRAD(o[-1], o[-2], allow_unused=True),
+    "results and inputs": lambda o, x, w: GRAD(o[-1], (x, *o, w)),
+    "of two": lambda o, x, w: GRAD((o[-1], o[0]), (x, *o, w), (torch.ones_like(o[-1]), torch.full_like(o[0], 2.0))),
+    "inputs": lambda o, x, w: GRAD(o[-1], (x, w)),
+    "inputs, to be differentiated": lambda o, x, w: GRAD(GRAD(o[-1], x, create_graph=True)[0].sum(), w),
+    "again": lambda o, x, w: (GRAD(o[-1], o[0], retain_graph=True), GRAD(o[-1], (x, w), retain_graph=True), o[-1].backward(), x.grad),
+    "backward": lambda o, x, w: (o[-1].backward(inputs=[o[0], w]), o[0].grad, x.grad, w.grad),
+    "kept": lambda o, x, w: ([t.retain_grad() for t in o], o[-1].backward(), [t.grad for t in o], x.grad, w.grad),
+    "hooks": lambda o, x, w: ([t.register_hook(lambda g: g * 2) and 0 for t in o], o[-1].backward(), x.grad, w.grad),
+    "written": lambda o, x, w: (o[-1].mul_(2), GRAD(o[-1], (x, o[0]))),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("looked_for", LOOKED_FOR)
+def test_gradients_of_one_result_by_another(fresh, looked_for):
+    def two(x, w):
+        y = (x @ w).tanh()
+        return y, (y * y).sum() + (x * 3).sum()
+
+    def three(x, w):
+        a = (x @ w).tanh()
+        b = (a * 2).exp()
+        return a, b, (b + a * x).sum()
+
+    for f in (two, three):
+        compiled = fresh.compile(f)
+        for seed in range(3):
+            seen = []
+            for g in (f, compiled):
+                torch.manual_seed(seed)
+                x, w = (torch.randn(4, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+                seen.append(LOOKED_FOR[looked_for](g(x, w), x, w))
+            torch.testing.assert_close(tensors(seen[1]), tensors(seen[0]))
+            assert [v is None for v in seen[1]] == [v is None for v in seen[0]]
+
+
+def test_the_way_between_results_holds_nothing(fresh):
+    def f(x):
+        y = x.exp()
+        return y, y.sum()
+
+    compiled = fresh.compile(f)
+    compiled(torch.ones(3, requires_grad=True))
+    gc.collect()
+    gc.disable()
+    try:
+        for through in (lambda y, z: None, lambda y, z: z.backward(), lambda y, z: GRAD(z, y), lambda y, z: GRAD(z, y, retain_graph=True)):
+            y, z = compiled(torch.ones(3, requires_grad=True))
+            through(y, z)
+            gone = weakref.ref(y), weakref.ref(z)
+            del y, z
+            assert [r() for r in gone] == [None, None]
+    finally:
+        gc.enable()
+
+
 def test_parts_of_the_results_are_freed_apart(fresh):
     def run(f):
         w, x, seen = torch.ones(3, 3, requires_grad=True), torch.arange(9.0).view(3, 3), []
