@@ -318,6 +318,9 @@ class Runner : public GraphRunner {
       end = RunEnd::kMemory;
       type = PyExc_MemoryError;
       failure = "no memory for a result";
+    } catch (const std::out_of_range& e) {  // of the interpreter
+      end = RunEnd::kRefused;
+      failure = e.what();
     } catch (const std::exception& e) {
       end = RunEnd::kInternal;
       failure = e.what();
