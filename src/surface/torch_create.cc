@@ -271,7 +271,7 @@ Outs ToCpu(Scope& s) {
 Outs CopyInPlace(Scope& s) {
   Operand x = s.tensor(0), src = s.tensor(1);
   if (IsComplex(src.meta->dtype)) Scope::Skip();
-  return s.b.Broadcast(s.b.Cast(src.value, x.meta->dtype), x.meta->sizes);
+  return Overwriting(s, x, s.b.Broadcast(s.b.Cast(src.value, x.meta->dtype), x.meta->sizes));
 }
 Outs FillInPlace(Scope& s) {
   Operand x = s.tensor(0), v = s.Read(s.arg(1));
@@ -279,14 +279,11 @@ Outs FillInPlace(Scope& s) {
   DType t = x.meta->dtype;
   if (!v.is_tensor() && (!FitsIn(v.number, t) || (!IsFloat(t) && v.number.is(Kind::kFloat)))) Scope::Skip();
   ValueId value = v.is_tensor() ? s.b.Cast(v.value, t) : s.Constant(v.number, t);
-  return s.b.Broadcast(value, x.meta->sizes);
+  return Overwriting(s, x, s.b.Broadcast(value, x.meta->sizes));
 }
 Outs ZeroInPlace(Scope& s) {
   Operand x = s.tensor(0);
-  ValueId zero = s.b.Constant(Scalar(0), x.meta->dtype, x.meta->sizes);
-  if (!s.mode.grad || !x.meta->requires_grad) return zero;
-  // The gradient that it had gets there, as zeros.
-  return s.b.Where(s.b.Constant(Scalar(false), DType::kBool, x.meta->sizes), x.value, zero);
+  return Overwriting(s, x, s.b.Constant(Scalar(0), x.meta->dtype, x.meta->sizes));
 }
 
 // --- joining and repeating ------------------------------------------------------------------------------------------

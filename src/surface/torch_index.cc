@@ -264,7 +264,9 @@ Outs SetItem(Scope& s) {
   DType t = x.meta->dtype;
   if (idx.tensors.empty()) {
     if (!s.torch() && idx.view.rank() == 0 && value.rank() > 0) Scope::Fail("an array stored in one element");
-    outs.writes.push_back({x.id, idx.view.Replaced(Stored(s, value, t, idx.view.sizes()))});
+    ValueId whole = idx.view.Replaced(Stored(s, value, t, idx.view.sizes()));
+    if (shape::Product(idx.view.sizes()) == shape::Product(x.meta->sizes)) whole = Overwriting(s, x, whole);
+    outs.writes.push_back({x.id, whole});
     return outs;
   }
   const auto& [axis, mask] = idx.tensors[0];

@@ -235,4 +235,9 @@ Ints FillSizes(Scope& s, const Ints& wanted, const Int& numel) {
   return sizes;
 }
 
+ValueId Overwriting(Scope& s, const Operand& x, ValueId value) {
+  if (!s.mode.grad || !x.meta->requires_grad) return value;
+  return s.b.Where(s.b.Constant(Scalar(false), DType::kBool, x.meta->sizes), x.value, value);
+}
+
 }  // namespace framejit::surface

@@ -49,5 +49,7 @@ shape::Int NormalizeIndex(Scope& s, const shape::Int& index, const shape::Int& s
 ValueId WrapIndex(Scope& s, ValueId index, const shape::Int& size);
 // Sizes with one -1 filled in; declines when the counts differ.
 shape::Ints FillSizes(Scope& s, const shape::Ints& wanted, const shape::Int& numel);
+// `value`, written over all of x: what x was made of gets a gradient still, of zeros, which is not the same as none.
+ValueId Overwriting(Scope& s, const Operand& x, ValueId value);
 
 }  // namespace framejit::surface

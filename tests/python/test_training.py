@@ -263,6 +263,30 @@ def test_unreached_parameters_keep_none(fresh):
         y.sum().backward()
 
 
+OVERWRITTEN = {
+    "slice": lambda y: y.__setitem__(slice(None), 3),
+    "columns": lambda y: y.__setitem__((slice(None), slice(0, 1)), 3),
+    "tensor": lambda y: y.__setitem__(Ellipsis, torch.ones(1)),
+    "fill": lambda y: y.fill_(3),
+    "zero": lambda y: y.zero_(),
+    "copy": lambda y: y.copy_(torch.ones(1)),
+}
+
+
+@pytest.mark.parametrize("write", OVERWRITTEN)
+def test_what_is_overwritten_gets_zeros_and_not_none(fresh, write):
+    def f(x):
+        y = x.clone()
+        OVERWRITTEN[write](y)
+        return y + 1
+
+    compiled = fresh.compile(f)
+    for sizes in ((2, 3), (1, 1), (2, 1), (1, 3), (0, 1)):
+        x = torch.randn(sizes, requires_grad=True)
+        got, want = (torch.autograd.grad(g(x).sum(), x, allow_unused=True)[0] for g in (compiled, f))
+        assert torch.equal(got, want)
+
+
 def test_zero_times_infinity_is_not_computed_for_outputs_without_gradients(fresh):
     x = torch.tensor([0.0, 1.0], requires_grad=True)
     compiled = fresh.compile(lambda x: (x * 2, x.log()))
