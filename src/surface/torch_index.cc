@@ -156,6 +156,11 @@ Outs Advanced(Scope& s, const Indexing& idx) {
     return out;
   }
   const shape::Env::Typical typical(s.env);
+  // Of nothing, where the index tensors alone have the result's shape, all count as contiguous.
+  bool same = IsEmpty(s.env, shape);
+  for (int d = 0; same && d < static_cast<int>(shape.size()); ++d)
+    same = (d >= first && d < first + index_rank) || s.env.Eq(shape[d], 1);
+  if (same) return out;
   // torch: an iterator over the data with the indexed axes standing still, and over the index tensors.
   std::vector<Ints> operands;
   Ints data_strides(strides.begin(), strides.begin() + first);

@@ -96,6 +96,17 @@ def test_pictures_of_one_pixel(fresh):
     check(f, (torch.randn(2, 1, 8).permute(0, 2, 1).reshape(2, 8, 1, 1),), fresh, None)
 
 
+@pytest.mark.parametrize("sizes", [(4, 1), (4, 3), (3, 1, 1), (3, 1, 2), (3, 2, 1)])
+def test_looked_up_by_no_indices(sizes, fresh):
+    f = lambda x, i: (x[i], x[:, :1][i], x.t()[i] if x.ndim == 2 else x[:, i], x[i, i * 0])  # noqa: E731
+    compiled = fresh.compile(f)
+    for order in itertools.permutations(range(len(sizes))):
+        x = torch.randn([sizes[d] for d in order]).permute([order.index(d) for d in range(len(sizes))])
+        for index in ([], [0, 0], [[]]):
+            i = torch.tensor(index, dtype=torch.long)
+            assert [r.stride() for r in compiled(x, i)] == [r.stride() for r in f(x, i)], (x.stride(), index)
+
+
 def test_gradients_are_asked_of_a_layout_that_torchs_kernels_take(fresh):
     """Torch's own backward pass of group_norm crashes where only the weights of a picture with channels last want gradients. The
     program does not go through it, and what is asked while compiling must not either."""
