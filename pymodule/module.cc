@@ -4,6 +4,7 @@
 
 #include "capture/backends.h"
 #include "capture/compiled_function.h"
+#include "capture/events.h"
 #include "capture/explain.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -208,6 +209,7 @@ PyMethodDef methods[] = {
     {"explain_data", ExplainData, METH_O, nullptr},
     {"doctor", Doctor, METH_NOARGS, nullptr},
     {"set_stance", SetStance, METH_O, nullptr},
+    {"set_observer", capture::SetObserver, METH_O, nullptr},
     {"register_backend", RegisterBackend, METH_VARARGS, nullptr},
     {"add_rows", tensor::AddRows, METH_VARARGS, nullptr},
     {"depthwise_weight_gradient", tensor::DepthwiseWeightGradient, METH_VARARGS, nullptr},

@@ -74,4 +74,7 @@ def doctor() -> list[tuple[str, str]]: ...
 def set_stance(stance: str, /) -> None:
     """One of framejit.stance.NAMES."""
 
+def set_observer(observer: Callable[[str, str], Any] | None, /) -> None:
+    """Told of every capture ("capture", the number of calls in it) and of every new break ("break", its text)."""
+
 def register_backend(name: str, backend: Callable[[Any, list[Any]], Callable[..., Any]], /) -> None: ...

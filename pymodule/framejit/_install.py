@@ -13,7 +13,7 @@ from ._compile import _check, _compile_any
 from ._compile import reset as _reset
 from ._config import _TABLE
 from ._control import disable, mark_dynamic, mark_static, stance
-from .errors import OptionError, unknown
+from .errors import BreakError, OptionError, RecompileError, _instead, unknown
 
 _before = []  # [(owner, name, value)] while installed; _ABSENT: the owner had no such name of its own
 _ABSENT = object()
@@ -48,6 +48,8 @@ def install():
                 if name in vars(owner) and (owner is not torch.compiler or name in _IN_COMPILER):
                     _put(owner, name, value)
         _put(type(peer.config), "__setattr__", _config_setter(peer.config))
+        _raise_as_the_peer(peer.exc)
+        _count_as_the_peer(sys.modules["torch._dynamo.utils"].counters)
         for field in ("error_on_recompile", "disable"):
             _set_field(field, getattr(peer.config, field))
         registry = sys.modules["torch._dynamo.backends.registry"]
@@ -64,6 +66,8 @@ def install():
 
 def uninstall():
     """Put back what `install()` replaced. What was compiled meanwhile stays compiled."""
+    _framejit.set_observer(None)
+    _instead.clear()
     while _before:
         owner, name, value = _before.pop()
         if isinstance(owner, dict):
@@ -90,6 +94,25 @@ def _set_field(field, value):
     if not any(owner is _framejit and name == option for owner, name, _ in _before):
         _before.append((_framejit, option, _framejit.get_option(option)))
     _framejit.set_option(option, str(int(value)))
+
+
+def _raise_as_the_peer(exc):
+    """What expects errors of torch.compile catches ours."""
+    for ours, theirs in ((BreakError, exc.Unsupported), (RecompileError, exc.RecompileError)):
+        _instead[ours.__name__] = type(ours.__name__, (ours, theirs), {"__doc__": ours.__doc__, "__module__": __name__})
+
+
+def _count_as_the_peer(counters):
+    """`torch._dynamo.utils.counters` tells of both compilers."""
+
+    def told(kind, text):
+        if kind == "capture":
+            counters["frames"].update(total=1, ok=1)
+            counters["stats"].update(unique_graphs=1, calls_captured=int(text))
+        else:
+            counters["graph_break"][text] += 1
+
+    _framejit.set_observer(told)
 
 
 def _config_setter(config):

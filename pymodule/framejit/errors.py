@@ -25,6 +25,14 @@ class UnknownConfig(OptionError, AttributeError):
     """An unknown field of `framejit.config`."""
 
 
+_instead: "dict[str, type]" = {}  # what `framejit.install()` raises in place of a class here: a subclass of it
+
+
+def raised(name: str) -> type:
+    """The class of which framejit raises instances where it says `name`."""
+    return _instead.get(name) or globals()[name]
+
+
 def unknown(kind: str, name: object, valid: "list[str]", instead: str = "") -> str:
     """The one wording for a name that does not exist, with the nearest valid name if there is one."""
     import difflib

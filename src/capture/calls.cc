@@ -207,6 +207,14 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     Vector with(callable, args, total);
     return CallPython(d, with.data(), nargs + 1, kwnames);
   }
+  if (d && Py_IS_TYPE(d, &PyStaticMethod_Type)) {
+    s_.NoteType(Py_TYPE(callable));
+    Ref function(Py_TYPE(d)->tp_descr_get(d, callable, nullptr));
+    if (function && PyFunction_Check(function.get())) {
+      s_.Keep(Py_NewRef(function.get()));
+      return CallPython(function.get(), args, nargs, kwnames);
+    }
+  }
   if (d && EffectOfMethod(Py_TYPE(callable), "__call__") == Effect::kPure && PyDescr_TYPE(d) == Py_TYPE(callable)) {
     Vector with(callable, args, total);
     return CallC(d, nullptr, with.data(), nargs + 1, kwnames);
@@ -629,7 +637,10 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
         off.emplace();
       }
       Py_ssize_t first = effect == Effect::kMutatesSelf;
-      // Nor is what a container takes in.
+      // Nor is what a container takes in. A view of a private dict reads nothing by itself (Session::ForC looks then).
+      if (total == 1 && owner == &PyDict_Type && PyDict_CheckExact(args[0]) && s_.IsPrivate(args[0]) &&
+          (!strcmp(name, "items") || !strcmp(name, "values") || !strcmp(name, "keys")))
+        return s_.Adopt(PyObject_CallMethod(args[0], name, nullptr));
       if (!ForC(args + first, total - first, first ? total : owner && PyDict_Check(args[0]))) return nullptr;
       if (const Compares what = WhatCompares(owner, name); what != Compares::kNone)
         for (Py_ssize_t i = what == Compares::kKey;

@@ -279,6 +279,13 @@ bool AnswersItself(PyTypeObject* type) {
   return false;
 }
 
+// The dict of which `o` is a view, or null.
+PyObject* DictOfView(PyObject* o) {
+  const bool view =
+      Py_IS_TYPE(o, &PyDictItems_Type) || Py_IS_TYPE(o, &PyDictValues_Type) || Py_IS_TYPE(o, &PyDictKeys_Type);
+  return view ? reinterpret_cast<PyObject*>(reinterpret_cast<_PyDictViewObject*>(o)->dv_dict) : nullptr;
+}
+
 PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   if (!IsTensor(o)) NoteType(Py_TYPE(o));
   Origin* g = Find(o);
@@ -290,6 +297,14 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
       PyObject* of = parts && PyTuple_GET_SIZE(parts.get()) > 1 ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
       if (!of) return nullptr;
       if (PyObject* all = PyTuple_GET_ITEM(of, 0); Find(all) && !ForC(all)) return nullptr;
+    }
+    if (PyObject* dict = DictOfView(o)) {  // C code reads what is in it
+      if (Py_IS_TYPE(o, &PyDictKeys_Type) ? !NoteContents(dict) : IsPrivate(dict) && !ForC(dict, asked_nothing))
+        return nullptr;
+    } else if (Py_IS_TYPE(o, &PyDictIterItem_Type) || Py_IS_TYPE(o, &PyDictIterValue_Type)) {
+      Ref parts(PyObject_CallMethod(o, "__reduce__", nullptr));
+      PyObject* of = parts && PyTuple_GET_SIZE(parts.get()) > 1 ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
+      if (!of || !ForC(PyTuple_GET_ITEM(of, 0), asked_nothing)) return nullptr;
     }
     if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || IsNumpyNumber(o) || ReadableByC(o))
       return g && g->changes && !Reads(o) ? nullptr : o;

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "bytecode/code.h"
+#include "capture/override.h"
+#include "tensor/ref.h"
 
 namespace framejit::capture {
 namespace {
@@ -32,7 +34,30 @@ std::string PlaceName(PyCodeObject* code) {
   return Text(code->co_qualname) + "@" + Text(code->co_filename) + ":" + std::to_string(code->co_firstlineno);
 }
 
+namespace {
+
+PyObject* observer = nullptr;
+
+// Its own code is not captured, and what goes wrong in it is not the program's.
+void Tell(const char* kind, const std::string& text) {
+  if (!observer) return;
+  SuspendScope off;
+  PyObject *type, *value, *where;
+  PyErr_Fetch(&type, &value, &where);
+  Ref told(PyObject_CallFunction(observer, "ss", kind, text.c_str()));
+  if (!told) PyErr_WriteUnraisable(observer);
+  PyErr_Restore(type, value, where);
+}
+
+}  // namespace
+
+PyObject* SetObserver(PyObject*, PyObject* called) {
+  Py_XDECREF(std::exchange(observer, called == Py_None ? nullptr : Py_NewRef(called)));
+  Py_RETURN_NONE;
+}
+
 void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s) {
+  if (s) Tell("capture", std::to_string(s->trace->calls.size()));
   if (!diag::TraceEnabled()) return;
   PyCodeObject* code = fj_code(frame);
   int line = bytecode::LocationOf(code, bytecode::Code::Of(code)->At(fj_next(frame)).unit).line;
@@ -68,6 +93,7 @@ void CompileEvent(FjFrame* frame, double seconds, const CompileStats& stats) {
 }
 
 void BreakEvent(const diag::Break& b) {
+  if (observer) Tell("break", std::string(diag::Info(b.id).message) + (b.detail.empty() ? "" : ": " + b.detail));
   if (!diag::TraceEnabled()) return;
   const diag::BreakInfo& info = diag::Info(b.id);
   diag::Event("break", {{"id", Quote(info.id)},

@@ -5,6 +5,8 @@
 
 namespace framejit::capture {
 
+// None, or what is told of every capture ("capture", how many calls are in it) and new break ("break", its text).
+PyObject* SetObserver(PyObject*, PyObject* called);
 std::string PlaceName(PyCodeObject* code);  // function@file:line
 
 void CaptureEvent(FjFrame* frame, double seconds, long instructions,

@@ -161,7 +161,8 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
   if (IsTensor(value) && (PyDict_Check(container) || PyAnySet_Check(container)) && s_.IsOutside(container))
     return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict or set"), -1;
   if (Container(container) && !s_.NoteContents(container, true)) return -1;
-  PyObject* c = own && PyFunction_Check(own) ? container : s_.ForC(container, true);
+  const bool keys = PyDict_CheckExact(container) && !s_.IsOutside(container);  // its values are not asked
+  PyObject* c = keys || (own && PyFunction_Check(own)) ? container : s_.ForC(container, true);
   if (!c) return -1;
   if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
   s_.NoteType(Py_TYPE(c));
@@ -217,7 +218,8 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
     return s_.Adopt(PyObject_GetItem(o, key));
   }
   if (!(d && PyFunction_Check(d)) && !s_.Pin(key)) return nullptr;
-  PyObject* c = d && PyFunction_Check(d) ? o : s_.ForC(o, true);
+  const bool own = (PyDict_CheckExact(o) || PyTuple_CheckExact(o) || PyList_CheckExact(o)) && !s_.IsOutside(o);
+  PyObject* c = own || (d && PyFunction_Check(d)) ? o : s_.ForC(o, true);
   if (!c) return nullptr;
   if (s && PyDict_Check(o) && !(d && PyFunction_Check(d))) {
     if (IsTensor(key)) return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict");
@@ -279,7 +281,9 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
     Py_INCREF(o);
     return o;
   }
-  const bool own = (PyTuple_CheckExact(o) || PyList_CheckExact(o)) && !s_.IsOutside(o);  // its items as they are
+  PyObject* of = DictOfView(o) ? DictOfView(o) : o;
+  const bool own =
+      (PyTuple_CheckExact(o) || PyList_CheckExact(o) || of != o) && !s_.IsOutside(of);  // items as they are
   PyObject* c = own || HasOwn(Py_TYPE(o), "__iter__") ? o : s_.ForC(o, true);
   if (!c) return nullptr;
   if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
@@ -515,7 +519,8 @@ int CaptureSemantics::Unpack(PyObject* seq, int before, int after, PyObject** it
     return list ? frame::Semantics::Unpack(list.get(), before, after, items) : -1;
   }
   s_.NoteType(Py_TYPE(seq));
-  PyObject* c = s_.ForC(seq, !AnswersItself(Py_TYPE(seq)));
+  const bool own = (PyTuple_CheckExact(seq) || PyList_CheckExact(seq)) && !s_.IsOutside(seq);  // its items as they are
+  PyObject* c = own ? seq : s_.ForC(seq, !AnswersItself(Py_TYPE(seq)));
   if (!c) return -1;
   if (s_.IsOutside(c) && PyIter_Check(c)) return s_.Break(BreakId::kSideEffect, "an outside iterator is advanced"), -1;
   if (frame::Semantics::Unpack(c, before, after, items) < 0) return -1;

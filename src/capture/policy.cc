@@ -529,7 +529,7 @@ OverrideScope::~OverrideScope() {
 PyObject* ErrorType(const char* name) {
   SuspendScope off;
   Ref m(PyImport_ImportModule("framejit.errors"));
-  Ref t(m ? PyObject_GetAttrString(m.get(), name) : nullptr);
+  Ref t(m ? PyObject_CallMethod(m.get(), "raised", "s", name) : nullptr);
   if (!t) PyErr_Clear();
   return t ? t.get() : PyExc_RuntimeError;  // the module keeps it alive
 }

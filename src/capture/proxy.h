@@ -78,6 +78,7 @@ PyObject* SizeItem(Session& s, PyObject* size, PyObject* key);
 PyObject* SizeConcat(Session& s, PyObject* a, PyObject* b);
 PyObject* SizeMethod(Session& s, PyObject* size, const char* name, PyObject* const* args, Py_ssize_t nargs);
 const char* FrameworkPrefix(Session& s, PyObject* proxy);  // "torch.Tensor" or "numpy.ndarray"
+PyObject* PlainTensorClass(bool parameter);                // torch.Tensor or torch.nn.Parameter: borrowed
 PyObject* TensorClass(Session& s, PyObject* proxy);  // torch.Tensor, Parameter, ndarray, np.float64: new reference
 
 }  // namespace framejit::capture

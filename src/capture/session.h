@@ -144,6 +144,7 @@ bool UsesContext(PyObject* o);
 bool HasOwn(PyTypeObject* type, const char* name);
 // Does a dict of this type say by methods of its own what it holds, wherever C code asks for it as any object?
 bool AnswersItself(PyTypeObject* type);
+PyObject* DictOfView(PyObject* o);  // the dict of which `o` is a view of keys, values or items, or null; borrowed
 
 class Session {
  public:
@@ -372,6 +373,7 @@ class Session {
   mutable std::unordered_map<Place, guard::Line, Place::Hash> lines_;  // answers of Where()
   mutable std::vector<Ref> lines_kept_;
   PyObject* TensorInput(PyObject* o, const Source* s, tensor::Class c);
+  bool NoteQuiet(PyObject* o, const Source* s);
 
   FjFrame* root_;
   CaptureOptions options_;

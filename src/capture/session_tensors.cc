@@ -6,6 +6,7 @@
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
+#include "guard/versions.h"
 
 namespace framejit::capture {
 namespace {
@@ -153,6 +154,30 @@ bool Session::CompareFloat(uint32_t symbol, double c, int op) {
   return holds;
 }
 
+// Torch computes with it as with a plain tensor; but what the class has of its own may stand where a name of Tensor
+// stood, and the rows know Tensor's.
+bool Session::NoteQuiet(PyObject* o, const Source* s) {
+  static constexpr std::string_view kHarmless[] = {
+      "__new__",        "__init__",           "__module__",       "__doc__",      "__dict__",
+      "__weakref__",    "__annotations__",    "__repr__",         "__qualname__", "__slots__",
+      "__parameters__", "__torch_function__", "__init_subclass__"};
+  PyTypeObject* type = Py_TYPE(o);
+  PyObject* base = PlainTensorClass(tensor::IsParameter(tensor::Classify(o)));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    PyObject *level = PyTuple_GET_ITEM(type->tp_mro, i), *name, *value;
+    if (level == base) break;
+    PyObject* dict = guard::TypeDict(reinterpret_cast<PyTypeObject*>(level));
+    for (Py_ssize_t at = 0; dict && PyDict_Next(dict, &at, &name, &value);) {
+      const char* text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : "";
+      if (!text || std::find(std::begin(kHarmless), std::end(kHarmless), text) != std::end(kHarmless)) continue;
+      if (_PyType_Lookup(reinterpret_cast<PyTypeObject*>(base), name) || !strcmp(text, "__getattr__"))
+        return Break(BreakId::kSubclass, std::string(type->tp_name) + " with its own " + text), false;
+    }
+  }
+  guards_->TypeIs(s, type);
+  return NoteType(type);
+}
+
 PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   tensor::Meta m;
   const char* why = nullptr;
@@ -160,15 +185,16 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
     SuspendScope off;
     if (!tensor::ReadMeta(o, &m, &why)) return Break(BreakId::kUnsupportedTensor, why ? why : "");
   }
+  if (tensor::IsQuiet(c) && !NoteQuiet(o, s)) return nullptr;
   TensorMeta meta;
-  bool torch = c == tensor::Class::kTorch || c == tensor::Class::kTorchParameter;
+  bool torch = tensor::IsPlainTorch(c);
   const bool cupy = c == tensor::Class::kCupyArray;
   if (!UseLibrary(torch ? Library::kTorch : cupy ? Library::kCupy : Library::kNumpy)) return nullptr;
   meta.framework = torch ? Framework::kTorch : Framework::kNumpy;
   meta.dtype = m.dtype;
   meta.device = m.device;
   meta.requires_grad = m.requires_grad;
-  meta.is_parameter = c == tensor::Class::kTorchParameter;
+  meta.is_parameter = tensor::IsParameter(c);
   meta.is_scalar = c == tensor::Class::kNumpyScalar;
   meta.is_inference = m.is_inference;
   meta.read_only = !torch && m.key_set != 0;
@@ -207,7 +233,7 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   }
   TraceId id = lowering_->AddInput(meta, name, torch || !(m.key_set & tensor::kReadOnly));
   guard::Row row{guard::Kind::kTensor, s};
-  row.tensor = std::make_shared<guard::TensorExpect>(meta, m.key_set);
+  row.tensor = std::make_shared<guard::TensorExpect>(meta, m.key_set, tensor::IsQuiet(c));
   row.here = true;
   guards_->Add(std::move(row));
   input_sources_.push_back(s);

@@ -194,12 +194,19 @@ const char* FrameworkPrefix(Session& s, PyObject* proxy) {
                                               : "numpy.ndarray";
 }
 
+PyObject* PlainTensorClass(bool parameter) {
+  static PyObject* const classes[] = {tensor::ResolveCallee("torch.Tensor"),
+                                      tensor::ResolveCallee("torch.nn.Parameter")};
+  return classes[parameter];
+}
+
 PyObject* TensorClass(Session& s, PyObject* proxy) {
   const TensorMeta& m = s.meta(AsTensor(proxy)->id);
   if (m.framework == Framework::kTorch) {
-    static PyObject *const tensor = tensor::ResolveCallee("torch.Tensor"), *const parameter = tensor::ResolveCallee(
-                                                                               "torch.nn.Parameter");
-    return Py_NewRef(m.is_parameter ? parameter : tensor);
+    const int input = s.trace().tensors[AsTensor(proxy)->id].input;
+    if (PyObject* o = input < 0 ? nullptr : s.input_tensors()[input]; o && tensor::IsQuiet(tensor::Classify(o)))
+      return Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(o)));
+    return Py_NewRef(PlainTensorClass(m.is_parameter));
   }
   if (!m.is_scalar) return tensor::ResolveCallee(FrameworkPrefix(s, proxy));
   Ref dtype(tensor::DTypeObject(Framework::kNumpy, m.dtype));
@@ -210,6 +217,8 @@ PyObject* TensorClass(Session& s, PyObject* proxy) {
 bool AsEver(Session& s, PyObject* proxy, const std::string& name) {
   Ref type(TensorClass(s, proxy)), key(PyUnicode_InternFromString(name.c_str()));
   if (!type || !key) return false;
+  const TensorMeta& m = s.meta(AsTensor(proxy)->id);  // a subclass that came in overrides nothing (NoteQuiet)
+  if (m.framework == Framework::kTorch) type = Ref(Py_NewRef(PlainTensorClass(m.is_parameter)));
   auto* t = reinterpret_cast<PyTypeObject*>(type.get());
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return true;
   static auto* first = new std::map<std::pair<PyTypeObject*, PyObject*>, PyObject*>;
@@ -285,6 +294,7 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
     return nullptr;
   }
   PyTypeObject* dt = Py_TYPE(descr);
+  if (IsPrimitive(descr)) return Py_NewRef(descr);  // a constant of the class, which the lookup guards
   if (!strcmp(dt->tp_name, "getset_descriptor") || PyObject_TypeCheck(descr, &PyProperty_Type)) {
     std::string callee = std::string(FrameworkPrefix(s, proxy)) + "." + text + ".__get__";
     if (PyObject_TypeCheck(descr, &PyProperty_Type)) {

@@ -385,7 +385,9 @@ class Assembler {
     TensorTest t;
     const TensorMeta& m = e.meta;
     t.klass = m.framework == Framework::kTorch
-                  ? (m.is_parameter ? tensor::Class::kTorchParameter : tensor::Class::kTorch)
+                  ? (m.is_parameter ? (e.quiet ? tensor::Class::kQuietParameter : tensor::Class::kTorchParameter)
+                     : e.quiet      ? tensor::Class::kQuietTensor
+                                    : tensor::Class::kTorch)
               : m.is_scalar                        ? tensor::Class::kNumpyScalar
               : m.device.kind == DeviceKind::kCuda ? tensor::Class::kCupyArray
                                                    : tensor::Class::kNumpyArray;

@@ -36,6 +36,8 @@ const char* ClassText(tensor::Class c) {
   switch (c) {
     case tensor::Class::kTorch: return "torch.Tensor";
     case tensor::Class::kTorchParameter: return "torch.nn.Parameter";
+    case tensor::Class::kQuietTensor:
+    case tensor::Class::kQuietParameter:
     case tensor::Class::kTorchSubclass: return "a subclass of torch.Tensor";
     case tensor::Class::kNumpyArray: return "numpy.ndarray";
     case tensor::Class::kNumpyScalar: return "a NumPy scalar";

@@ -112,6 +112,7 @@ enum class Kind : uint8_t {
 struct TensorExpect {
   TensorMeta meta;       // symbolic sizes/strides mean: bind or compare
   uint64_t key_set = 0;  // torch: dispatch key set; 0 for NumPy
+  bool quiet = false;    // of a subclass that torch treats as a plain tensor; another row says which
 };
 
 using Line = std::shared_ptr<const std::string>;  // "file:line", or null: rows of one line share the text

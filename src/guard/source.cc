@@ -47,8 +47,7 @@ void SourcePool::Weaken() {
 }
 
 bool IsTensorObject(PyObject* o) {
-  tensor::Class c = tensor::Classify(o);
-  return c == tensor::Class::kTorch || c == tensor::Class::kTorchParameter;
+  return tensor::IsPlainTorch(tensor::Classify(o));
 }
 
 PyObject* DictLookup(PyObject* dict, PyObject* key) {

@@ -15,8 +15,8 @@ PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& stride
                   const std::vector<int64_t>& symbols) {
   Class kind = Classify(o);
   Meta m;
-  if ((kind != Class::kTorch && kind != Class::kTorchParameter) || !ReadMeta(o, &m) || m.dtype != type.dtype ||
-      m.rank != type.rank() || !(m.device == type.device))
+  if (!IsPlainTorch(kind) || !ReadMeta(o, &m) || m.dtype != type.dtype || m.rank != type.rank() ||
+      !(m.device == type.device))
     return nullptr;
   bool same = true, empty = false;
   for (int d = 0; d < m.rank; ++d) {

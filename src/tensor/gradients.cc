@@ -15,8 +15,7 @@ bool Fill(PyObject* const (&tensors)[n], Meta (&metas)[n], Buffer (&buffers)[n])
   for (size_t i = 0; i < n; ++i) {
     if (tensors[i] == Py_None) continue;
     const Class kind = Classify(tensors[i]);
-    if ((kind != Class::kTorch && kind != Class::kTorchParameter) || !ReadMeta(tensors[i], &metas[i]) ||
-        metas[i].device.kind != DeviceKind::kCpu) {
+    if (!IsPlainTorch(kind) || !ReadMeta(tensors[i], &metas[i]) || metas[i].device.kind != DeviceKind::kCpu) {
       PyErr_Format(PyExc_TypeError, "framejit: argument %zu is no tensor on the CPU", i);
       return false;
     }

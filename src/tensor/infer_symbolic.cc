@@ -106,9 +106,10 @@ std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>&
   }
   Inferred out = answers[0];
   for (const Inferred& a : answers) {
-    if (a.metas.size() != out.metas.size()) return std::nullopt;
-    for (const Inferred::Alias& alias : a.aliases)
-      if (alias.operand >= 0) return std::nullopt;
+    if (a.metas.size() != out.metas.size() || a.aliases.size() != out.aliases.size()) return std::nullopt;
+    for (size_t r = 0; r < out.aliases.size(); ++r)  // the same memory whatever the sizes are
+      if (a.aliases[r].operand != out.aliases[r].operand || a.aliases[r].same != out.aliases[r].same)
+        return std::nullopt;
   }
   for (size_t r = 0; r < out.metas.size(); ++r) {
     TensorMeta& m = out.metas[r];

@@ -275,6 +275,17 @@ inline bool ReadCupy(const CupyApi& c, PyObject* o, Meta* m, const char** why) {
   return true;
 }
 
+// Only a class that says nothing of functions itself, or says "disabled", is a plain tensor to torch.
+Class ClassifySubclass(const TorchApi& t, PyTypeObject* type) {
+  static PyObject* const function_name = PyUnicode_InternFromString("__torch_function__");
+  static PyObject* const dispatch_name = PyUnicode_InternFromString("__torch_dispatch__");
+  const bool quiet = t.disabled_function && _PyType_Lookup(type, function_name) == t.disabled_function &&
+                     _PyType_Lookup(type, dispatch_name) == _PyType_Lookup(t.tensor, dispatch_name);
+  return !quiet                                ? Class::kTorchSubclass
+         : PyType_IsSubtype(type, t.parameter) ? Class::kQuietParameter
+                                               : Class::kQuietTensor;
+}
+
 }  // namespace
 
 Class Classify(PyObject* o) {
@@ -282,7 +293,7 @@ Class Classify(PyObject* o) {
   if (const TorchApi* t = Torch()) {
     if (type == t->tensor) return Class::kTorch;
     if (type == t->parameter) return Class::kTorchParameter;
-    if (PyType_IsSubtype(type, t->tensor)) return Class::kTorchSubclass;
+    if (PyType_IsSubtype(type, t->tensor)) return ClassifySubclass(*t, type);
   }
   if (const NumpyApi* n = Numpy()) {
     if (type == n->array) return Class::kNumpyArray;
@@ -302,7 +313,9 @@ bool NumpyLoaded() {
 bool ReadMeta(PyObject* o, Meta* out, const char** why) {
   switch (Classify(o)) {
     case Class::kTorch:
-    case Class::kTorchParameter: return ReadTorch(*Torch(), o, out, why);
+    case Class::kTorchParameter:
+    case Class::kQuietTensor:
+    case Class::kQuietParameter: return ReadTorch(*Torch(), o, out, why);
     case Class::kTorchSubclass: return No(why, "a tensor subclass");
     case Class::kNumpyArray: return ReadArray(o, out, why);
     case Class::kNumpyScalar: return ReadScalar(*Numpy(), o, out);
@@ -319,7 +332,8 @@ bool HasHistory(PyObject* o) {
 
 bool ReadForGuard(PyObject* o, Meta* out) {
   PyTypeObject* type = Py_TYPE(o);
-  if (const TorchApi* t = bound_torch; t && (type == t->tensor || type == t->parameter)) {
+  if (const TorchApi* t = bound_torch;
+      t && (type == t->tensor || type == t->parameter || PyType_IsSubtype(type, t->tensor))) {
     if (t->at.all() && t->requires_grad) return ReadFields(*t, o, out, nullptr);
     return ReadByAttributes(*t, o, out, nullptr);
   }

@@ -19,11 +19,31 @@ namespace framejit::tensor {
 
 using diag::RunEnd;
 
-// Is it exactly torch.Tensor / torch.nn.Parameter (kTorch), exactly numpy.ndarray, a NumPy scalar or
-// cupy.ndarray (kNumpy)?
-enum class Class : uint8_t { kNone, kTorch, kTorchParameter, kTorchSubclass, kNumpyArray, kNumpyScalar, kCupyArray };
-Class Classify(PyObject* o);  // pointer compares only
-bool TorchLoaded();           // torch has been imported by the user and the shim answered
+// Is it exactly torch.Tensor / torch.nn.Parameter, a subclass of one of them whose instances torch treats as it treats
+// those (kQuiet..: __torch_function__ and __torch_dispatch__ are disabled, so that functions give plain tensors),
+// another subclass, exactly numpy.ndarray, a NumPy scalar or cupy.ndarray?
+enum class Class : uint8_t {
+  kNone,
+  kTorch,
+  kTorchParameter,
+  kQuietTensor,
+  kQuietParameter,
+  kTorchSubclass,
+  kNumpyArray,
+  kNumpyScalar,
+  kCupyArray
+};
+Class Classify(PyObject* o);  // pointer compares only, but for subclasses
+inline bool IsQuiet(Class c) {
+  return c == Class::kQuietTensor || c == Class::kQuietParameter;
+}
+inline bool IsParameter(Class c) {
+  return c == Class::kTorchParameter || c == Class::kQuietParameter;
+}
+inline bool IsPlainTorch(Class c) {  // torch computes with it as with a torch.Tensor
+  return c >= Class::kTorch && c <= Class::kQuietParameter;
+}
+bool TorchLoaded();  // torch has been imported by the user and the shim answered
 bool NumpyLoaded();
 
 inline constexpr uint64_t kReadOnly = 1;  // NumPy's "key set": 0, or this for an array that cannot be written

@@ -207,6 +207,7 @@ struct TorchApi {
 #undef X
   PyTypeObject* tensor = nullptr;     // torch.Tensor
   PyTypeObject* parameter = nullptr;  // torch.nn.Parameter
+  PyObject* disabled_function = nullptr;  // what __torch_function__ of Parameter is
   PyObject* module = nullptr;         // torch
   PyObject* c_module = nullptr;       // torch._C
   PyObject* forward_ad = nullptr;     // namespace of torch.autograd.forward_ad

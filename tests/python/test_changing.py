@@ -697,3 +697,25 @@ for i in range(40):
 
     with pytest.raises(ModuleNotFoundError, match="framejit_not_there"):
         fresh.compile(g)(T())
+
+
+def test_views_that_the_framework_makes_of_what_has_symbolic_sizes(fresh):
+    def f(z, x):
+        moved = z.to("cpu")  # complex: the framework's
+        cut = z[1:]
+        turned = torch.einsum("abcde->ecabd", x)
+        return moved is z, moved * 2, cut + 1, turned.reshape(-1, 6) + 1, cut, turned
+
+    compiled = fresh.compile(f, dynamic=True, fullgraph=True)
+    for n in (4, 5, 7, 9):
+        z, x = torch.randn(n, 3, dtype=torch.complex64), torch.randn(2, 3, n, 2, 2)
+        got, expected = compiled(z, x), f(z, x)
+        assert got[0] is expected[0] is True
+        for a, b in zip(got[1:], expected[1:]):
+            torch.testing.assert_close(a, b)
+            assert a.stride() == b.stride()
+        for a, of in ((got[4], z), (got[5], x)):
+            before = a.clone()
+            of.mul_(2)
+            assert torch.equal(a, before * 2)
+    assert fresh.cache_info(compiled)["captures"] == 1

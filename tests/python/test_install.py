@@ -192,20 +192,46 @@ def test_full_graph_and_errors_on_recompiles(installed):
         print("a break")
         return x + 1
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(torch._dynamo.exc.Unsupported) as told:
         f(torch.ones(2))
+    assert isinstance(told.value, framejit.BreakError) and "a break" in str(told.value)
 
     g = torch.compile(lambda x: x + 1)
     with torch._dynamo.config.patch(error_on_recompile=True):
         g(torch.ones(2))
         g(torch.ones(2))
-        with pytest.raises(framejit.RecompileError):
+        with pytest.raises(torch._dynamo.exc.RecompileError) as told:
             g(torch.ones(3))
+    assert isinstance(told.value, framejit.RecompileError)
     assert torch.equal(g(torch.ones(3)), torch.full((3,), 2.0))
     h = torch.compile(lambda x, flag: x + 1 if flag == "a" else x * len(flag), recompile_limit=2)
     for i in range(6):
         assert torch.equal(h(torch.ones(2), "b" * i), torch.full((2,), float(i)))
     assert framejit.cache_info(h)["captures"] <= 2
+
+
+def test_counters_tell_of_both_compilers(installed):
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    f = torch.compile(lambda x: x.sin() + 1)
+    for _ in range(3):
+        f(torch.ones(2))
+    assert counters["stats"] == {"unique_graphs": 1, "calls_captured": 2} and not counters["graph_break"]
+
+    @torch.compile
+    def g(x):
+        y = x + 1
+        print("a break")
+        return y * 2
+
+    g(torch.ones(2))
+    assert counters["stats"]["unique_graphs"] == 3 and sum(counters["graph_break"].values()) == 1
+    torch.compile(lambda x: x + 2, backend="eager")(torch.ones(2))
+    assert counters["stats"]["unique_graphs"] == 4
+    framejit.uninstall()
+    framejit.compile(lambda x: x + 3)(torch.ones(2))
+    assert counters["stats"]["unique_graphs"] == 4
 
 
 def test_stances_and_switches(installed):

@@ -313,3 +313,53 @@ def test_stores_by_index_run_in_the_graph(fresh, capfd, f):
 def test_modes_that_mean_nothing_are_refused(fresh):
     with pytest.raises(fresh.OptionError, match="max-autotune"):
         fresh.compile(mode="background")
+
+
+def test_keyword_arguments_with_containers_of_tensors_are_gone_through():
+    def inner(x, **words):
+        if "rotary" not in words or "other" in words:
+            return x
+        unknown = [k for k, _ in words.items() if k not in ("rotary", "sizes")]
+        words = {k: w for k, w in words.items() if k != "mask"}
+        total = x
+        for value in words.values():
+            total = total + value[0]
+        return total + sum(words["sizes"]) + len(unknown) + words["rotary"][1]
+
+    def f(x, rotary, sizes, mask):
+        return inner(x, rotary=rotary, sizes=sizes, mask=mask)
+
+    compiled, x = framejit.compile(f, fullgraph=True), torch.ones(3)
+    for sizes in ((1, 2), (1, 2), (4, 2)):
+        args = x, (x + 1, x + 2), sizes, [x]
+        assert torch.equal(compiled(*args), f(*args))
+
+
+def test_code_in_c_that_reads_the_values_of_a_dict_sees_what_they_are():
+    def f(x, pair):
+        private = {"a": pair, "b": (3,)}
+        joined = sum(private.values(), ())
+        listed = list(private.items())
+        return x * joined[0] + joined[-1] + listed[0][1][0], pair in private.values(), ("b", (3,)) in private.items()
+
+    compiled, x = framejit.compile(f), torch.ones(3)
+    for pair in ((2, 5), (2, 5), (4, 7), (x, x + 1), (x + 1, x)):
+        if isinstance(pair[0], torch.Tensor):
+            g, e = framejit.compile(lambda x, p: sum({"a": p}.values(), ())[0] + x), pair[0] + x
+            assert torch.equal(g(x, pair), e)
+        else:
+            got, expected = compiled(x, pair), f(x, pair)
+            assert torch.equal(got[0], expected[0]) and got[1:] == expected[1:]
+
+
+def test_a_static_call_of_a_class():
+    class Called:
+        @staticmethod
+        def __call__(x, then=lambda: 2):
+            return x * then()
+
+    called = Called()
+    compiled = framejit.compile(lambda x: called(x) + called(x, then=lambda: 3), fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 5.0))
+    Called.__call__ = staticmethod(lambda x, **words: x * 0)
+    assert torch.equal(compiled(torch.ones(2)), torch.zeros(2))
