@@ -298,10 +298,9 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
       if (!of) return nullptr;
       if (PyObject* all = PyTuple_GET_ITEM(of, 0); Find(all) && !ForC(all)) return nullptr;
     }
-    if (PyObject* dict = DictOfView(o)) {  // C code reads what is in it
-      if (Py_IS_TYPE(o, &PyDictKeys_Type) ? !NoteContents(dict) : IsPrivate(dict) && !ForC(dict, asked_nothing))
-        return nullptr;
-    } else if (Py_IS_TYPE(o, &PyDictIterItem_Type) || Py_IS_TYPE(o, &PyDictIterValue_Type)) {
+    if (PyObject* dict = DictOfView(o); dict && IsFresh(o) && IsFresh(dict)) {  // C code reads what is in it
+      if (Py_IS_TYPE(o, &PyDictKeys_Type) ? !NoteContents(dict) : !ForC(dict, asked_nothing)) return nullptr;
+    } else if (IsFresh(o) && (Py_IS_TYPE(o, &PyDictIterItem_Type) || Py_IS_TYPE(o, &PyDictIterValue_Type))) {
       Ref parts(PyObject_CallMethod(o, "__reduce__", nullptr));
       PyObject* of = parts && PyTuple_GET_SIZE(parts.get()) > 1 ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
       if (!of || !ForC(PyTuple_GET_ITEM(of, 0), asked_nothing)) return nullptr;

@@ -281,9 +281,9 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
     Py_INCREF(o);
     return o;
   }
-  PyObject* of = DictOfView(o) ? DictOfView(o) : o;
-  const bool own =
-      (PyTuple_CheckExact(o) || PyList_CheckExact(o) || of != o) && !s_.IsOutside(of);  // items as they are
+  PyObject* dict = DictOfView(o);
+  const bool own = dict ? s_.IsFresh(o) && s_.IsFresh(dict)  // its items as they are
+                        : (PyTuple_CheckExact(o) || PyList_CheckExact(o)) && !s_.IsOutside(o);
   PyObject* c = own || HasOwn(Py_TYPE(o), "__iter__") ? o : s_.ForC(o, true);
   if (!c) return nullptr;
   if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
