@@ -153,6 +153,8 @@ def _replacements(torch, peer, decorators):
 
         @functools.wraps(theirs)
         def marked(t, index=None, *args, **words):
+            if _framejit.is_compiling():
+                return  # too late for this call, and the next one has other tensors
             theirs(t, *(() if index is None else (index,)), *args, **words)
             if isinstance(t, torch.Tensor):
                 ours(t, index, **{k: v for k, v in words.items() if k in ("min", "max") and ours is mark_dynamic})

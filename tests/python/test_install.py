@@ -285,6 +285,16 @@ def test_marks(installed):
     torch._dynamo.mark_static_address(y)
     torch._dynamo.mark_static(y, 1)
     assert torch.equal(f(y), y * 2) and one_graph(f)
+
+    @torch.compile(fullgraph=True)
+    def inside(x):
+        y = x + 1
+        torch._dynamo.mark_static(y, 0)
+        torch._dynamo.maybe_mark_dynamic(y, 1)
+        torch._dynamo.comptime.comptime(lambda ctx: ctx.get_local("y").force_static())
+        return y * 2
+
+    assert torch.equal(inside(x), (x + 1) * 2) and one_graph(inside)
     told = torch._dynamo.explain(lambda x: x.sin() + 1)(x)
     assert (told.graph_count, told.graph_break_count) == (1, 0)
 
