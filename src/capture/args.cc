@@ -17,6 +17,8 @@ PyObject* TensorQuery(Session& s, PyObject* proxy, const std::string& method, Py
 
 namespace {
 
+constexpr Py_ssize_t kLongestRange = 1024;
+
 // What the frameworks call their element types, in DType order.
 constexpr const char* kDTypeText[] = {"bool",    "uint8",     "int8",       "int16",         "int32",       "int64",
                                       "uint16",  "uint32",    "uint64",     "float16",       "bfloat16",    "float32",
@@ -59,6 +61,20 @@ BreakId Refusal(const std::string& callee) {
 // The functions that take the element type from their data.
 bool ReadsDType(const std::string& callee) {
   return callee == "torch.tensor" || callee == "torch.as_tensor" || callee == "torch.asarray";
+}
+
+// Does it change its first argument, by its name?
+bool Changes(const std::string& callee) {
+  const std::string_view name = std::string_view(callee).substr(callee.rfind('.') + 1);
+  if (!name.ends_with("__")) return name.ends_with("_");
+  return name == "__setitem__" || (name.starts_with("__i") && name != "__invert__" && name != "__int__" &&
+                                   name != "__index__" && name != "__iter__");
+}
+
+// To whom a range is what the list of its numbers is.
+bool TakesAnySequence(const std::string& callee) {
+  return ReadsDType(callee) || callee.ends_with("Tensor.__getitem__") || callee.ends_with("Tensor.__setitem__") ||
+         callee == "numpy.array" || callee == "numpy.asarray";
 }
 
 // The functions that torch's default device is for.
@@ -178,7 +194,7 @@ bool Session::ToArg(PyObject* o, Arg* out) {
     return true;
   }
   if (PyTuple_Check(o) || PyList_Check(o)) {
-    if (!NoteContents(o)) return false;
+    if (!(o = Settled(o)) || !NoteContents(o)) return false;
     *out = Arg::Seq(PyTuple_Check(o) ? Arg::Kind::kTuple : Arg::Kind::kList, {});
     Origin* g = Find(o);
     const Source* s = g && g->kind == Origin::kOutside ? g->source : nullptr;
@@ -213,6 +229,10 @@ bool Session::ToArg(PyObject* o, Arg* out) {
     return true;
   }
   if (broken_) return false;
+  if (PyRange_Check(o) && ranges_as_lists_) {
+    Ref items(PySequence_List(o));
+    return items && PyList_GET_SIZE(items.get()) <= kLongestRange && ToArg(MarkFresh(items.get()), out);
+  }
   if (IsConstantKind(o)) {
     *out = {};
     out->kind = Arg::Kind::kObject;
@@ -306,6 +326,32 @@ PyObject* ListOf(Session& s, PyObject* proxy) {
   return s.MarkFresh(list.release());
 }
 
+// NumPy's arrays among the indices of torch's tensors are tensors of their numbers. New reference; `key` itself: there
+// are none; null without an exception: not of that kind.
+PyObject* TorchIndex(Session& s, PyObject* key, bool alone = true) {
+  if (PyTuple_CheckExact(key) && alone && !s.IsOutside(key)) {
+    Ref all(PyTuple_New(PyTuple_GET_SIZE(key)));
+    bool same = true;
+    for (Py_ssize_t i = 0; all && i < PyTuple_GET_SIZE(key); ++i) {
+      PyObject* one = TorchIndex(s, PyTuple_GET_ITEM(key, i), false);
+      if (!one) return nullptr;
+      same &= one == PyTuple_GET_ITEM(key, i);
+      PyTuple_SET_ITEM(all.get(), i, one);
+    }
+    return same ? Py_NewRef(key) : s.MarkFresh(all.release());
+  }
+  key = s.Resolve(key);
+  if (!key || !IsTensor(key) || s.meta(AsTensor(key)->id).framework == Framework::kTorch) return Py_XNewRef(key);
+  const TensorMeta m = s.meta(AsTensor(key)->id);
+  const bool mask = IsBool(m.dtype), rows = alone && m.sizes.size() > 1;  // those would be a tuple
+  if (rows || m.sizes.empty() || m.read_only || !(mask || IsInteger(m.dtype)) || m.dtype == DType::kUInt8)
+    return nullptr;
+  Ref tensor(s.CallFramework("torch.from_numpy", &key, 1, nullptr));
+  PyObject* of = tensor.get();
+  return of && !mask && m.dtype != DType::kInt64 ? s.CallFramework("torch.Tensor.long", &of, 1, nullptr)
+                                                 : tensor.release();
+}
+
 // torch.equal, torch.allclose: all elements of a comparison. Null without an error: not one of them, or not to be
 // guessed.
 PyObject* Comparison(Session& s, const std::string& callee, PyObject* const* args, Py_ssize_t nargs,
@@ -366,6 +412,17 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     *declined = true;
     return nullptr;
   }
+  if (nargs >= 2 && uses_numpy && (callee == "torch.Tensor.__getitem__" || callee == "torch.Tensor.__setitem__")) {
+    Ref key(TorchIndex(*this, args[1]));
+    if (broken_ || PyErr_Occurred()) return nullptr;
+    if (key && key.get() != args[1]) {
+      PyObject* with[] = {args[0], key.get(), nargs > 2 ? args[2] : nullptr};
+      return CallFramework(callee, with, nargs, kwnames, declined);
+    }
+  }
+  if (!data_views_.empty() && total > 0 && IsTensor(args[0]) && Changes(callee) &&
+      data_views_.contains(AsTensor(args[0])->id))
+    return Break(BreakId::kSideEffect, "a write through tensor.data, which the tensor's version does not tell of");
   Call call;
   call.callee = callee;
   call.mode = mode;
@@ -394,6 +451,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     return changing = true;
   };
   numpy_number_ = numpy_integer_ = false;
+  ranges_as_lists_ = TakesAnySequence(callee);
   call.args.reserve(nargs);
   for (Py_ssize_t i = 0; i < nargs; ++i) {
     Arg a;
@@ -514,6 +572,13 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     return Break(BreakId::kInternal, callee + ": " + e.what());
   }
   ++op_count;
+  const bool data = callee == "torch.Tensor.data.__get__";
+  if (data || !data_views_.empty())
+    for (TraceId r : call.results)
+      EachTensor(call, [&](TraceId t) {
+        if ((data || data_views_.contains(t)) && trace_.tensors[r].base == trace_.tensors[t].base)
+          data_views_.insert(r);
+      });
   return FromArg(call.result);
 }
 

@@ -44,7 +44,10 @@ bool LooksUpPlainly(PyTypeObject* t) {
                                                                                _PyType_Lookup(&PyModule_Type, name);
   if (t->tp_getattro == PyObject_GenericGetAttr) return true;
   PyObject* own = _PyType_Lookup(t, name);
-  return own == plain || own == module;
+  if (own == plain || own == module) return true;
+  // dict and others of C have a slot of their own with the same in it.
+  return own && Py_TYPE(own) == &PyWrapperDescr_Type &&
+         reinterpret_cast<PyWrapperDescrObject*>(own)->d_wrapped == reinterpret_cast<void*>(PyObject_GenericGetAttr);
 }
 
 std::nullptr_t NoAttribute(PyObject* o, PyObject* name) {
@@ -268,7 +271,7 @@ bool CaptureSemantics::NoteFunction(PyFunctionObject* fn) {
   if (fn->func_closure)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(fn->func_closure); ++i) {
       PyObject* cell = PyTuple_GET_ITEM(fn->func_closure, i);
-      if (s_.Find(cell)) continue;
+      if (s_.IsFresh(cell)) continue;
       Ref seen(s_.FromOutside(cell, s_.guards().Child(SourceKind::kClosure, src, static_cast<int>(i))));
       if (!seen) return false;
     }
@@ -521,11 +524,38 @@ int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* valu
   return s_.WriteDictItem(dict, name, value);
 }
 
+// An attribute of a tensor's own, which its class knows nothing of. One that was made here gets it at the exit, if it
+// is still there.
+int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* value) {
+  auto refuse = [&] { return s_.Break(BreakId::kSideEffect, "attribute of a tensor"), -1; };
+  const TraceId id = AsTensor(o)->id;
+  Ref type(TensorClass(s_, o));
+  if (!type) return -1;
+  auto* t = reinterpret_cast<PyTypeObject*>(type.get());
+  PyObject *descr = s_.NoteLookup(t, name), *hook = s_.NoteLookup(t, value ? N().setattr : N().delattr);
+  if (s_.meta(id).framework != Framework::kTorch || (descr && Py_TYPE(descr)->tp_descr_set) ||
+      (hook && PyFunction_Check(hook)) || s_.lowering().IsHidden(id))
+    return refuse();
+  const int input = s_.trace().tensors[id].input;
+  if (input < 0) {
+    auto& own = s_.tensor_attributes[id];
+    auto at =
+        std::find_if(own.begin(), own.end(), [&](auto& a) { return PyUnicode_Compare(a.first.get(), name) == 0; });
+    if (at != own.end()) own.erase(at);
+    if (value) own.emplace_back(Borrow(name), Borrow(value));
+    return value || at != own.end() ? 0 : refuse();
+  }
+  PyObject** dict = _PyObject_GetDictPtr(s_.input_tensors()[input]);
+  if (!dict || !*dict || !value) return refuse();
+  Ref seen(s_.FromOutside(*dict, s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input])));
+  return seen ? s_.WriteDictItem(*dict, name, value) : -1;
+}
+
 int CaptureSemantics::StoreAttr(PyObject* o, PyObject* name, PyObject* value) {
   o = s_.Resolve(o);
   if (value) value = s_.Resolve(value);
   if (!o || s_.broken()) return -1;
-  if (IsTensor(o)) return s_.Break(BreakId::kSideEffect, "attribute of a tensor"), -1;
+  if (IsTensor(o)) return StoreTensorAttr(o, name, value);
   if (PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o)) {
     if (PyFunction_Check(o) && s_.IsFresh(o)) return PyObject_SetAttr(o, name, value);
     return s_.Break(BreakId::kSideEffect, std::string("attribute of a ") + Py_TYPE(o)->tp_name), -1;

@@ -221,12 +221,41 @@ class SegmentBuilder {
     seg_->calls.push_back(std::move(call));
   }
 
+  // list[:] = what is in it by now.
+  void AddList(PyObject* list) {
+    static PyObject* const assign = PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyList_Type), "__setitem__");
+    PyObject* now = s_.Find(list)->written;
+    Ref all(PySlice_New(nullptr, nullptr, nullptr)), items(PyList_GetSlice(now, 0, PyList_GET_SIZE(now)));
+    AddCall(PendingCall{Borrow(assign), {}}, false);
+    seg_->calls.back().args = {recipe().Add(list), recipe().Add(all.get()), recipe().Add(items.get())};
+    s_.Keep(all.release());  // their addresses are in the memo
+    s_.Keep(items.release());
+  }
+
+  // Of one tensor that is there at the exit and was given attributes. False: there is none.
+  bool AddAttributes() {
+    static PyObject* const set = PyDict_GetItemString(PyEval_GetBuiltins(), "setattr");
+    for (auto& [id, own] : s_.tensor_attributes) {
+      const std::vector<TraceId>& there = recipe().outputs;
+      if (own.empty() || std::find(there.begin(), there.end(), id) == there.end()) continue;
+      Ref proxy(s_.NewProxy(id));
+      for (auto& [name, value] : std::exchange(own, {}))
+        AddCall(PendingCall{Borrow(set), {}}, false),
+            seg_->calls.back().args = {recipe().Add(proxy.get()), recipe().Add(name.get()), recipe().Add(value.get())};
+      return true;
+    }
+    return false;
+  }
+
   // What is written and called at the exit.
   void Effects() {
     for (auto& st : s_.stores())
       seg_->stores.push_back(
           {recipe().Add(st.dict.get()), recipe().Add(st.key.get()), st.value ? recipe().Add(st.value.get()) : -1});
     for (auto& c : s_.calls()) AddCall(c);
+    for (PyObject* list : s_.written_lists()) AddList(list);
+    for (auto& c : s_.cells())
+      seg_->cells.emplace_back(recipe().Add(c.cell.get()), c.value ? recipe().Add(c.value.get()) : -1);
     for (auto& c : s_.cache_calls) AddCall(c.call, c.made);
     for (auto& c : s_.SwitchCalls()) AddCall(c);
     for (auto& [cell, root] : s_.root_cells) {
@@ -234,6 +263,7 @@ class SegmentBuilder {
       if (now != root.before)
         seg_->cells.emplace_back(recipe().AddInput(s_.guards().Slot(root.slot)), now ? recipe().Add(now) : -1);
     }
+    while (AddAttributes()) continue;
     seg_->grad_after = s_.mode.grad == s_.entry_mode.grad ? -1 : s_.mode.grad;
   }
 

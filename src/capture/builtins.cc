@@ -61,6 +61,8 @@ constexpr struct PythonRow {
     {"torch._dynamo.compiled_autograd", "_disable", Effect::kNoScope},
     {"torch._functorch.predispatch", "lazy_load_decompositions", Effect::kNothing},  // torch.vmap is not run
     {"torch._dynamo.mutation_guard", "GenerationTracker.tag", Effect::kNothing},     // by Module.__init__
+    {"torch.autograd.profiler", "record_function.__enter__", Effect::kItself},
+    {"torch.autograd.profiler", "record_function.__exit__", Effect::kNothing},
     {"warnings", "catch_warnings.__enter__", Effect::kWarnings},
     {"warnings", "catch_warnings.__exit__", Effect::kWarnings},
     {"warnings", "simplefilter", Effect::kWarnings},

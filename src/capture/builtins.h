@@ -11,6 +11,7 @@ enum class Effect : uint8_t {
   kUnknown,
   kPure,  // reads its arguments, changes nothing, returns something new, primitive or one of its arguments' parts
   kMutatesSelf,  // changes its first argument, which must be fresh
+  kItself,       // the scope of a profiler: it returns itself, and does nothing while no profiler is on
   kNothing,      // no effect that matters, returns None
   kOutput,       // prints, reads the clock, ...
   kRandom,

@@ -148,6 +148,14 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     }
   }
   if (!strcmp(tn, "functools._lru_cache_wrapper")) return CallLru(callable, args, nargs, kwnames);
+  if (std::string_view(tn).ends_with("ScriptFunction") &&
+      s_.SourceOf(callable)) {  // the Python function that it was made of
+    s_.guards().Is(s_.SourceOf(callable), callable);
+    Ref source(PyObject_GetAttrString(callable, "_torchdynamo_inline"));
+    if (!source) PyErr_Clear();
+    if (source && PyFunction_Check(source.get()) && s_.SourceOf(source.get()))
+      return CallPython(source.get(), args, nargs, kwnames);
+  }
   if (!strcmp(tn, "functools.partial")) {
     Ref fn(PyObject_GetAttrString(callable, "func")), pargs(PyObject_GetAttrString(callable, "args")),
         pkw(PyObject_GetAttrString(callable, "keywords"));
@@ -280,6 +288,7 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     return s_.Break(BreakId::kGenerator, Describe(f));
   switch (EffectOfPython(fn)) {
     case Effect::kNothing: Py_RETURN_NONE;
+    case Effect::kItself: return nargs == 1 ? ProfilerRange(args[0]) : s_.Break(BreakId::kOutput, Describe(f));
     case Effect::kOutput: return s_.Break(BreakId::kOutput, Describe(f));
     case Effect::kThreadState: return s_.Break(BreakId::kThreadState, Describe(f));
     case Effect::kErrorState:
@@ -505,7 +514,10 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
   Py_ssize_t total = nargs + KwCount(kwnames);
   Vector v(self, args_in, total);
   PyObject** args = v.data();
-  if (self) ++nargs, ++total;
+  if (self) {
+    ++nargs, ++total;
+    args[0] = s_.Resolve(self);
+  }
   const char* name;
   PyTypeObject* owner = nullptr;
   Effect effect = Effect::kUnknown;
@@ -616,6 +628,8 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
     }
     case Effect::kMutatesSelf:
       if (nargs >= 1 && !kwnames && owner && s_.Defer(owner, name, args, nargs)) Py_RETURN_NONE;
+      if (nargs >= 1 && PyList_CheckExact(args[0]) && s_.IsOutside(args[0]) && !(args[0] = s_.WriteList(args[0])))
+        return nullptr;
       if (nargs >= 1 && !s_.IsPrivate(args[0]) && !IsPrimitive(args[0]))
         return s_.Break(PyIter_Check(args[0]) ? BreakId::kIteratorState : BreakId::kSideEffect, Describe(callable));
       [[fallthrough]];
@@ -666,7 +680,10 @@ PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* 
     }
     case Effect::kAsks: return Asked(callable, args, nargs, kwnames);
     case Effect::kNothing: Py_RETURN_NONE;
-    case Effect::kOutput: return s_.Break(BreakId::kOutput, name);
+    case Effect::kOutput: {
+      PyObject* r = Output(callable, name, args, nargs, kwnames);
+      return r || s_.broken() || PyErr_Occurred() ? r : s_.Break(BreakId::kOutput, name);
+    }
     case Effect::kRandom: return s_.Break(BreakId::kRandom, name);
     default: return s_.Break(BreakId::kUnknownCall, Describe(callable));
   }

@@ -46,7 +46,7 @@ bool IsBoundEnum(PyObject* o) {
 
 bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
   Origin* g = Find(container);
-  if (g && g->changes)
+  if ((g && g->changes) || (recorded && container == recorded))
     return Break(BreakId::kSideEffect, std::string("a changed ") + Py_TYPE(container)->tp_name + " is read"), false;
   if (!source && g) source = g->source;
   if (source) reads_.push_back({container, key, source});
@@ -54,11 +54,12 @@ bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
 }
 
 bool Session::MayDrop() const {
-  return !calls_.empty() || std::any_of(stores_.begin(), stores_.end(), [](const PendingStore& st) {
-    PyObject* old = PyDict_GetItemWithError(st.dict.get(), st.key.get());
-    if (!old) PyErr_Clear();
-    return old && !IsPrimitive(old);
-  });
+  return !calls_.empty() || !cells_.empty() || !written_lists_.empty() ||
+         std::any_of(stores_.begin(), stores_.end(), [](const PendingStore& st) {
+           PyObject* old = PyDict_GetItemWithError(st.dict.get(), st.key.get());
+           if (!old) PyErr_Clear();
+           return old && !IsPrimitive(old);
+         });
 }
 
 bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n) {
@@ -119,14 +120,21 @@ void Session::SeparateWrites() {
     for (auto& other : stores_)
       if (same(other.key.get(), st.key.get())) apart(st.dict.get(), other.dict.get(), SourceOf(other.dict.get()));
   }
-  for (auto& c : calls_) {
-    PyObject* changed = c.args[0].get();
+  std::vector<PyObject*> changed = written_lists_;
+  for (auto& c : calls_)
+    if (Origin* g = Find(c.args[0].get()); g && g->changes) changed.push_back(c.args[0].get());
+  for (auto& c : cells_) changed.push_back(c.cell.get());
+  for (PyObject* one : changed) {
     for (auto& r : reads_)
-      if (Py_TYPE(r.container) == Py_TYPE(changed)) apart(changed, r.container, r.source);
-    for (auto& other : calls_)
-      if (Py_TYPE(other.args[0].get()) == Py_TYPE(changed))
-        apart(changed, other.args[0].get(), SourceOf(other.args[0].get()));
+      if (Py_TYPE(r.container) == Py_TYPE(one)) apart(one, r.container, r.source);
+    for (PyObject* other : changed)
+      if (Py_TYPE(other) == Py_TYPE(one)) apart(one, other, SourceOf(other));
   }
+  for (auto& [cell, root] : root_cells)  // the frame's own, and those that functions brought along
+    if (PyCell_GET(cell) != root.before)
+      for (auto& r : reads_)
+        if (PyCell_Check(r.container))
+          guards_->Add(guard::Row{guard::Kind::kDifferentObject, guards_->Slot(root.slot), r.source});
 }
 
 bool Session::NoteLength(PyObject* o) {
@@ -287,6 +295,8 @@ PyObject* DictOfView(PyObject* o) {
 }
 
 PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
+  o = Settled(o);
+  if (!o) return nullptr;
   if (!IsTensor(o)) NoteType(Py_TYPE(o));
   Origin* g = Find(o);
   if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) {

@@ -71,6 +71,7 @@ int Recipe::AddFresh(PyObject* o) {
   if (cell != s_->root_cells.end()) return AddInput(s_->guards().Slot(cell->second.slot));
   Origin* g = s_->Find(o);
   if (g && g->kind == Origin::kOutside) return AddInput(g->source);
+  if (g && g->real) return Add(g->real);
   if (Bound bound = UnbindBuiltin(o); bound.self) {
     PyObject* self = bound.self.get();
     RecipeNode n{RecipeNode::kBound};

@@ -5,6 +5,7 @@
 #include <set>
 #include <span>
 
+#include "bytecode/code.h"
 #include "capture/override.h"
 #include "capture/session.h"
 #include "capture/training.h"
@@ -58,6 +59,60 @@ Trace WhatLeadsTo(const Trace& trace, TraceId t) {
   return prefix;
 }
 
+// Is the truth that the frame asks for what keeps it from raising: an assert, or an `if` with a `raise` alone in it? On
+// the way there nothing is stored and nothing branches.
+bool KeepsFromRaising(PyFrameObject* f, bool* expected) {
+  using bytecode::Op;
+  constexpr int kMost = 64;  // instructions that make the exception
+  Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+  const bytecode::Code* all = bytecode::Code::Of(reinterpret_cast<PyCodeObject*>(code.get()));
+  int at = PyFrame_GetLasti(f) / 2;
+  if (!all) return PyErr_Clear(), false;
+  while (at < all->size() && !all->At(at).length) ++at;
+  auto jumps = [&](int i) {
+    const Op op = all->At(i).op;
+    return op == Op::kPopJumpIfFalse || op == Op::kPopJumpIfTrue;
+  };
+  if (at < all->size() && all->At(at).op == Op::kToBool) at += all->At(at).length;
+  if (at >= all->size() || !jumps(at)) return false;
+  const bytecode::Instr& jump = all->At(at);
+  auto raises = [&](int i) {
+    for (int n = 0; n < kMost && i < all->size(); ++n, i += all->At(i).length) {
+      const bytecode::Instr& in = all->At(i);
+      switch (in.op) {
+        case Op::kRaise: return true;
+        case Op::kNop:
+        case Op::kPushNull:
+        case Op::kLoadConst:
+        case Op::kLoadFast:
+        case Op::kLoadFastPair:
+        case Op::kLoadDeref:
+        case Op::kLoadGlobal:
+        case Op::kLoadAttr:
+        case Op::kLoadMethod:
+        case Op::kGetItem:
+        case Op::kLoadAssertionError:
+        case Op::kFormatValue:
+        case Op::kConvertValue:
+        case Op::kFormatSimple:
+        case Op::kFormatWithSpec:
+        case Op::kBuildString:
+        case Op::kBuildTuple:
+        case Op::kCall:
+        case Op::kCallConstNames:
+        case Op::kBinary:
+        case Op::kCompare: break;
+        default: return false;
+      }
+      if (!in.length) return false;
+    }
+    return false;
+  };
+  const bool through = raises(at + jump.length), there = raises(jump.target);
+  *expected = (jump.op == Op::kPopJumpIfTrue) == through;
+  return through != there;
+}
+
 }  // namespace
 
 int Holds(const Guess& g, PyObject* tensor) {
@@ -67,7 +122,11 @@ int Holds(const Guess& g, PyObject* tensor) {
 
 PyObject* Session::GuessValue(TraceId t, bool truth) {
   PyFrameObject* f = PyEval_GetFrame();
-  if (!options_.guesses || depth == 0 || broken_ || !f || in_custom || lowering_->IsHidden(t)) return nullptr;
+  if (!options_.guesses || broken_ || !f || in_custom || lowering_->IsHidden(t)) return nullptr;
+  // In the outermost function a break is cheap, and a guess may be wrong; but what raises otherwise is seldom
+  // otherwise.
+  bool expected = false;
+  if (depth == 0 && !(truth && KeepsFromRaising(f, &expected))) return nullptr;
   const TensorMeta& m = meta(t);
   truth = truth || IsBool(m.dtype);
   if (!truth && !IsInteger(m.dtype)) return nullptr;
@@ -94,6 +153,7 @@ PyObject* Session::GuessValue(TraceId t, bool truth) {
     diag::Log(diag::Channel::perf_, "what data says at " + guard::Text(Where()) + " is taken to be " +
                                         (text ? PyUnicode_AsUTF8(text.get()) : "?") + ", and checked after every run");
   }
+  if (depth == 0 && PyObject_IsTrue(value.get()) != expected) return nullptr;  // it is about to raise
   guesses_.push_back({t, Borrow(value.get()), std::move(code), where.second});
   return value.release();
 }

@@ -244,7 +244,9 @@ PyObject* CaptureSemantics::CallModule(PyFunctionObject* f, PyObject* const* arg
   PyFunctionObject* forward = MethodBehind(self, dict, source, forward_name);
   if (!forward) return nullptr;
   *handled = true;
+  s_.hidden_calls.push_back({PyEval_GetFrame(), call, f, Known().call_at, Known().wrapped_at});
   PyObject* r = this->Call(reinterpret_cast<PyObject*>(forward), args, nargs, kwnames);
+  s_.hidden_calls.pop_back();
   if (!r && !s_.broken() && PyErr_Occurred()) {
     AddTraceback(call, Known().call_at);
     AddTraceback(f, Known().wrapped_at);

@@ -64,6 +64,7 @@ PyObject* CaptureSemantics::Binary(int op, PyObject* a, PyObject* b) {
     return TensorBinary(s_, op, a, b);
   }
   if (!IsPrimitive(a) || !IsPrimitive(b)) {
+    if (op >= kFirstInPlace && PyList_CheckExact(a) && s_.IsOutside(a) && !(a = s_.WriteList(a))) return nullptr;
     if (op >= kFirstInPlace && s_.IsOutside(a) && !PyTuple_Check(a) && !PyFrozenSet_CheckExact(a))
       return s_.Break(BreakId::kSideEffect, "in-place operator on an outside object");
     a = s_.ForC(a);
@@ -98,6 +99,7 @@ PyObject* CaptureSemantics::Compare(PyObject* a, PyObject* b, int op) {
   if (!IsPrimitive(a) || !IsPrimitive(b)) {
     // A comparison of containers looks at everything inside.
     for (PyObject** x : {&a, &b}) {
+      if (!(*x = s_.Settled(*x))) return nullptr;
       if (Container(*x) && (!s_.NoteContents(*x, true) || !s_.Pin(*x))) return nullptr;
       *x = s_.ForC(*x);
       if (!*x) return nullptr;
@@ -151,6 +153,7 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
     Ref any(s_.CallFramework(std::string(FrameworkPrefix(s_, one)) + ".any", &one, 1, nullptr));
     return any ? Truth(any.get()) : -1;
   }
+  if (!(container = s_.Settled(container))) return -1;
   PyObject* own = _PyType_Lookup(Py_TYPE(container), contains_name);
   if (PyDict_Check(container) && s_.IsOutside(container) && !(own && PyFunction_Check(own)) &&
       s_.GuardsKey(container, value)) {
@@ -175,10 +178,24 @@ int CaptureSemantics::Truth(PyObject* a) {
   RESOLVE_INT(a);
   if (IsTensor(a)) return PyObject_IsTrue(a);
   if (!IsPrimitive(a)) {
+    if (!(a = s_.Settled(a))) return -1;
     s_.NoteType(Py_TYPE(a));
     if (!s_.NoteLength(a) || (!Container(a) && !s_.ForC(a))) return -1;
   }
   return PyObject_IsTrue(a);
+}
+
+// A dict without that key. A class of its own may have an answer in Python; one of C would store it.
+PyObject* CaptureSemantics::MissingItem(PyObject* dict, PyObject* key) {
+  static PyObject* const missing_name = PyUnicode_InternFromString("__missing__");
+  PyObject* missing = _PyType_Lookup(Py_TYPE(dict), missing_name);
+  if (!missing) {
+    Ref arguments(PyTuple_Pack(1, key));  // a tuple would be all of them
+    return arguments ? PyErr_SetObject(PyExc_KeyError, arguments.get()), nullptr : nullptr;
+  }
+  if (!PyFunction_Check(missing)) return s_.Break(BreakId::kUnknownCall, "__missing__");
+  PyObject* args[] = {dict, key};
+  return Call(missing, args, 2, nullptr);
 }
 
 PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
@@ -187,6 +204,8 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
   if (IsTensor(o)) return PyObject_GetItem(o, key);
   if (IsTensor(key) && !PyDict_Check(o) && !PyType_Check(o)) return s_.Break(BreakId::kTensorItem, "index");
   s_.NoteType(Py_TYPE(o));
+  if (PyObject* last = s_.Appended(o, key)) return Py_NewRef(last);
+  if (!(o = s_.Settled(o))) return nullptr;
   const Source* s = s_.IsOutside(o) ? s_.SourceOf(o) : nullptr;
   if (s && (PyList_CheckExact(o) || PyTuple_CheckExact(o)) && (PyLong_CheckExact(key) || IsSymInt(key))) {
     Ref index(PyNumber_Index(key));
@@ -211,8 +230,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
     bool found;
     PyObject* v = s_.ReadDictItem(o, s, key, &found);
     if (found || s_.broken() || PyErr_Occurred()) return v;
-    return PyDict_CheckExact(o) ? (PyErr_SetObject(PyExc_KeyError, key), nullptr)
-                                : s_.Break(BreakId::kUnknownCall, "__missing__");
+    return MissingItem(o, key);
   }
   if (PyType_Check(o)) {  // List[int]
     return s_.Adopt(PyObject_GetItem(o, key));
@@ -226,7 +244,7 @@ PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
     PyObject* v = PyDict_GetItemWithError(c, key);  // not __missing__, which would store outside
     if (v) return s_.Adopt(Py_NewRef(v));
     if (PyErr_Occurred()) return nullptr;
-    if (!PyDict_CheckExact(o)) return s_.Break(BreakId::kUnknownCall, "__missing__");
+    return MissingItem(o, key);
   }
   if (s_.IsOutside(c) && !Container(c) && !(d && PyFunction_Check(d)))
     return s_.Break(BreakId::kUnknownCall, std::string("item of a ") + Py_TYPE(o)->tp_name);
@@ -253,10 +271,17 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
       }
       return s_.WriteDictItem(o, key, value);
     }
-    if (!(d && PyFunction_Check(d)))
+    if (PyList_CheckExact(o)) {
+      if (!(o = s_.WriteList(o))) return -1;
+    } else if (!(d && PyFunction_Check(d))) {
       return s_.Break(BreakId::kSideEffect, std::string("item of a ") + Py_TYPE(o)->tp_name), -1;
+    }
   }
   if (!s_.Pin(key)) return -1;
+  if (value && PySlice_Check(key) && !IsTensor(value)) {  // it is gone through
+    const bool own = (PyTuple_CheckExact(value) || PyList_CheckExact(value)) && !s_.IsOutside(value);
+    if (!own && !(value = s_.ForC(value, true))) return -1;
+  }
   return value ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
 }
 
@@ -313,6 +338,7 @@ PyObject* CaptureSemantics::Format(PyObject* value, int conversion, PyObject* sp
   RESOLVE(value);
   if (spec) RESOLVE(spec);
   if (!IsPrimitive(value)) {
+    if (!(value = s_.Settled(value))) return nullptr;
     s_.NoteType(Py_TYPE(value));
     if (!NoteText(value)) return nullptr;
     if (Container(value) && !s_.NoteContents(value, true)) return nullptr;
@@ -389,8 +415,21 @@ int CaptureSemantics::StoreGlobal(PyObject* globals, PyObject* name, PyObject* v
   return seen ? s_.WriteDictItem(globals, name, value) : -1;
 }
 
+// Functions of the frame hold its own cells; what is in those by now, the private ones have.
+PyObject* CaptureSemantics::OwnCell(PyObject* cell) {
+  for (auto& [mine, root] : s_.root_cells) {
+    if (root.real != cell) continue;
+    if (const Source* s = s_.SourceOf(cell))
+      s_.guards().Add(guard::Row{guard::Kind::kSameObject, s, s_.guards().Slot(root.slot)});
+    return mine;
+  }
+  return cell;
+}
+
 PyObject* CaptureSemantics::LoadCell(PyObject* cell) {
   RESOLVE(cell);
+  if (!s_.IsFresh(cell)) cell = OwnCell(cell);
+  if (const PendingCell* now = s_.WrittenCell(cell)) return Py_XNewRef(now->value.get());
   PyObject* v = PyCell_GET(cell);
   if (s_.IsFresh(cell)) {
     if (!v) return nullptr;
@@ -398,6 +437,7 @@ PyObject* CaptureSemantics::LoadCell(PyObject* cell) {
     return s_.Adopt(v);
   }
   const Source* base = s_.SourceOf(cell);
+  if (base && base->kind != SourceKind::kConst && !s_.Reads(cell, nullptr, base)) return nullptr;
   const Source* s = s_.guards().Child(SourceKind::kCell, base ? base : s_.guards().Const(cell));
   if (!v) {
     s_.guards().Absent(s);
@@ -409,8 +449,10 @@ PyObject* CaptureSemantics::LoadCell(PyObject* cell) {
 int CaptureSemantics::StoreCell(PyObject* cell, PyObject* value) {
   RESOLVE_INT(cell);
   if (value) RESOLVE_INT(value);
-  if (!s_.IsFresh(cell)) return s_.Break(BreakId::kSideEffect, "a variable of an enclosing function"), -1;
-  return PyCell_Set(cell, value);
+  if (!s_.IsFresh(cell)) cell = OwnCell(cell);
+  if (s_.IsFresh(cell)) return PyCell_Set(cell, value);
+  if (!s_.IsOutside(cell)) return s_.Break(BreakId::kSideEffect, "a variable of an enclosing function"), -1;
+  return s_.WriteCell(cell, value) ? 0 : -1;
 }
 
 // --- building: the parts are resolved, the container is private -----------------------------------------------------
@@ -584,6 +626,7 @@ bool CaptureSemantics::Before(FjFrame* frame, int index) {
   current_ = frame;
   index_ = index;
   if (frame == s_.root()) {
+    if (!s_.root_frame) s_.root_frame = PyEval_GetFrame();
     if (loops_.EndsAt(index, root_instructions_)) return false;
     if (s_.options().stop_after >= 0 && root_instructions_ >= s_.options().stop_after) return false;
     if (Ref(PyErr_GetHandledException()).get() == handled_) clean_instructions_ = root_instructions_;

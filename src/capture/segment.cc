@@ -78,6 +78,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   options.dynamic_ints = place.dynamic_ints;
   options.dynamic_floats = config.backend == "llvm" || config.backend == "eager";
   options.stop_after = stop_after;
+  options.settles = place.segments.size() < 2;
   options.compiling = config.compiling;
   options.derivatives = !place.derivatives_in_python && (config.backend == "llvm" || config.backend == "interpreter");
   options.checkpoints = !place.checkpoints_in_python && (config.backend == "llvm" || config.backend == "interpreter");
@@ -122,7 +123,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     if (own_cell) {
       PyObject* lazy = stand_in.get();
       stand_in = Ref(s.MarkFresh(PyCell_New(lazy)));
-      s.root_cells[stand_in.get()] = {i, lazy};
+      s.root_cells[stand_in.get()] = {i, lazy, p[i]};
     }
     Py_SETREF(p[i], stand_in.release());
   }

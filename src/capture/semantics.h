@@ -83,6 +83,14 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* CallLru(PyObject* cached, PyObject** args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* Asked(PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallAttrGetter(PyObject* getter, PyObject* object);
+  PyObject* MissingItem(PyObject* dict, PyObject* key);
+  PyObject* OwnCell(PyObject* cell);
+  int StoreTensorAttr(PyObject* tensor, PyObject* name, PyObject* value);
+  // Output that the segment's exit makes (effects.cc). Null without an error: it must be made at its place.
+  PyObject* Output(PyObject* function, const char* name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* Print(PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* Warn(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* ProfilerRange(PyObject* scope);
   // As Call, of functions that belong to NumPy. Null without an error: to be called as any other.
   PyObject* NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* TypeQuestion(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);

@@ -253,6 +253,8 @@ void Session::Abandon() {
   origins_.Clear();
   stores_.clear();
   calls_.clear();
+  cells_.clear();
+  written_lists_.clear();
   context_vars.clear();
   generators_.clear();
   std::vector<Ref> dying = std::move(keep_);
@@ -308,15 +310,22 @@ const Source* Session::SourceOf(PyObject* o) {
 }
 
 PyObject* Session::Resolve(PyObject* o) {
-  if (!IsLazy(o)) return o;
-  auto* lazy = reinterpret_cast<Lazy*>(o);
-  if (!lazy->resolved) lazy->resolved = FromOutside(lazy->value, lazy->source, true);
-  return lazy->resolved;
+  if (IsLazy(o)) {
+    auto* lazy = reinterpret_cast<Lazy*>(o);
+    if (!lazy->resolved) lazy->resolved = FromOutside(lazy->value, lazy->source, true);
+    o = lazy->resolved;
+  }
+  if (written_lists_.empty() || !o || !PyList_CheckExact(o)) return o;
+  const Origin* g = Find(o);
+  if (!g || !g->written) return o;
+  if (InLookup()) return Break(BreakId::kSideEffect, "a list is written to while objects are looked up");
+  ++touched_;
+  return g->written;
 }
 
 bool Session::ResolveAll(PyObject** items, Py_ssize_t n) {
   for (Py_ssize_t i = 0; i < n; ++i) {
-    if (!items[i] || !IsLazy(items[i])) continue;
+    if (!items[i] || !(IsLazy(items[i]) || PyList_CheckExact(items[i]))) continue;
     PyObject* r = Resolve(items[i]);
     if (!r) return false;
     items[i] = r;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <memory_resource>
 #include <optional>
@@ -46,7 +47,8 @@ struct Origin {
   bool changes = false;            // it has pending calls: it cannot be read any more
   PyObject* proxy = nullptr;       // an outside tensor's proxy (kept by the session)
   PyObject* shadow = nullptr;      // an outside container's copy with proxies in place of tensors (kept)
-  PyObject* real = nullptr;        // of such a copy: the container
+  PyObject* real = nullptr;        // of such a copy, and of one that is written to: the container
+  PyObject* written = nullptr;     // of an outside list: the private list that stands for it since it was written to
   bool hides = false;              // ... which has, or something in it, methods that the copy has not: AnswersItself
 };
 
@@ -107,6 +109,12 @@ struct PendingCall {
   std::vector<Ref> args;  // the container first
 };
 
+// A store to a variable of an enclosing function, likewise. Its last one counts.
+struct PendingCell {
+  Ref cell;
+  Ref value;  // empty: delete
+};
+
 // One step of Python's arithmetic on floats, before a run. A symbol below 0: the number.
 struct FloatOp {
   char op = '+';  // + - * / and n (negative), a (absolute)
@@ -122,6 +130,7 @@ struct CaptureOptions {
   std::vector<std::string> dynamic_ints;                  // source text of Python ints and floats, likewise
   bool dynamic_floats = true;
   long stop_after = -1;              // outermost instructions to run; -1: as far as possible
+  bool settles = true;               // a list that grows may be read behind that, which guards its length
   bool compiling = true;             // what torch.compiler.is_compiling() answers
   std::shared_ptr<Guesses> guesses;  // null: none are made
   bool derivatives = true;           // torch.func.grad, torch.autograd.grad are modelled
@@ -242,7 +251,9 @@ class Session {
   PyObject* ReadDictItem(PyObject* dict, const Source* s, PyObject* asked, bool* found);
   // Is a lookup of `key` guarded by what the dict has there alone? Keys are numbers, strings, or types and the like.
   bool GuardsKey(PyObject* dict, PyObject* key);
-  size_t writes() const { return stores_.size() + calls_.size(); }  // that wait for the exit
+  size_t writes() const {  // that wait for the exit
+    return stores_.size() + calls_.size() + cells_.size() + written_lists_.size() + touched_;
+  }
   // Reads an item of an outside dict that is a dict itself and stays in our hands: where it is (guarded: of its exact
   // type; empty, if that is asked). Null without an error: it is absent (guarded), *found is false; or it must be read
   // as any other item, *found is true. Only while no store to `dict` is pending.
@@ -256,6 +267,30 @@ class Session {
   // the exit.
   bool Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n);
   const std::vector<PendingCall>& calls() const { return calls_; }
+  void AtExit(PendingCall call) { calls_.push_back(std::move(call)); }
+  // Is this a frame of `__hash__` or `__eq__`, or behind one? How often those run is not only the program's business: what
+  // captures it asks them, too.
+  bool InLookup() const;
+  bool WriteCell(PyObject* cell, PyObject* value);  // outside; value null: delete. False: Break
+  const PendingCell* WrittenCell(PyObject* cell) const;
+  const std::vector<PendingCell>& cells() const { return cells_; }
+  // An outside list that is changed in place is a private list from then on, with what is known to be in it; the exit
+  // puts that into the real one. Borrowed; null: Break.
+  PyObject* WriteList(PyObject* list);
+  // A list with calls that wait for the exit is about to be read: its private list, if that may be; else itself.
+  PyObject* Settled(PyObject* list);
+  // list[-k] of what is yet to be appended; borrowed, null: something else.
+  PyObject* Appended(PyObject* list, PyObject* index);
+  const std::vector<PyObject*>& written_lists() const { return written_lists_; }  // the real ones
+  PyObject* recorded = nullptr;  // the list to which warnings go: nobody may read it behind one that waits
+  // Calls of modules that are done without the frames of Module.__call__: those frames, and who made the call.
+  struct HiddenCall {
+    PyFrameObject* caller;
+    PyFunctionObject *inner, *outer;
+    int inner_at, outer_at;
+  };
+  std::vector<HiddenCall> hidden_calls;
+  PyFrameObject* root_frame = nullptr;  // as Python sees it
   // What is written must not be, under another name, what was read: guards for that. At the end of the capture.
   void SeparateWrites();
 
@@ -267,7 +302,9 @@ class Session {
   FjFrame* root() const { return root_; }
   guard::Line Where() const;                         // of the user's code being captured
   void Keep(PyObject* o) { keep_.emplace_back(o); }  // steals
-  std::unordered_map<PyObject*, Ref> context_vars;   // ContextVar -> value set during capture
+  // Attributes that tensors made here were given, in order.
+  std::map<TraceId, std::vector<std::pair<Ref, Ref>>> tensor_attributes;
+  std::unordered_map<PyObject*, Ref> context_vars;  // ContextVar -> value set during capture
   // Switches of the framework that were set (switches.cc): what they were at the entry and are for the program.
   struct Switched {
     std::string_view getter;
@@ -305,6 +342,7 @@ class Session {
   struct RootCell {
     int slot;
     PyObject* before;
+    PyObject* real;  // the cell, which functions of the frame hold
   };
   std::unordered_map<PyObject*, RootCell> root_cells;
   int64_t op_count = 0;
@@ -377,6 +415,8 @@ class Session {
 
   FjFrame* root_;
   CaptureOptions options_;
+  std::set<TraceId> data_views_;  // by tensor.data, and views of those
+  bool ranges_as_lists_ = false;                       // for the framework call at hand
   bool numpy_number_ = false, numpy_integer_ = false;  // among the arguments of the framework call at hand
   bool asked_compiling_ = false;
   Session* outer_;
@@ -394,6 +434,9 @@ class Session {
   std::vector<PyObject*> generators_;  // made here
   std::vector<PendingStore> stores_;
   std::vector<PendingCall> calls_;
+  std::vector<PendingCell> cells_;
+  std::vector<PyObject*> written_lists_;
+  size_t touched_ = 0;  // uses of lists that were written to
   struct Read {
     PyObject *container, *key;
     const Source* source;

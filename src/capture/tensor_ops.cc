@@ -276,6 +276,9 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   Ref type(TensorClass(s, proxy));
   if (!type) return nullptr;
   PyObject* descr = s.NoteLookup(reinterpret_cast<PyTypeObject*>(type.get()), name);
+  if (auto own = s.tensor_attributes.find(AsTensor(proxy)->id); own != s.tensor_attributes.end())
+    for (auto& [key, value] : own->second)
+      if (PyUnicode_Compare(key.get(), name) == 0) return Py_NewRef(value.get());
   const int input = s.trace().tensors[AsTensor(proxy)->id].input;
   PyObject** dict = input < 0 ? nullptr : _PyObject_GetDictPtr(s.input_tensors()[input]);
   if (dict && !(descr && Py_TYPE(descr)->tp_descr_set)) {  // an input may carry attributes of its own

@@ -594,7 +594,7 @@ constexpr Row kRows[] = {
     {"tm:tensor_split N:array_split", "(Tensor input, int sections, int dim=0)", &TensorSplit, Op::kInput, kAnyDType},
     {"N:split", "(Tensor input, int sections, int dim=0)", &TensorSplit, Op::kRem, kAnyDType},
     {"tm:unbind", "(Tensor input, int dim=0)", &Unbind, Op::kInput, kAnyDType},
-    {"tm:detach", "(Tensor input)", &Detach, Op::kInput, kAnyDType},
+    {"tm:detach g:data", "(Tensor input)", &Detach, Op::kInput, kAnyDType},
     {"m:alias", "(Tensor input)", &Alias, Op::kInput, kAnyDType},
     {"m:contiguous", "(Tensor input, *, MemoryFormat? memory_format=None)", &Contiguous, Op::kInput, kAnyDType},
     {"a:slice", "(Tensor input, int dim=0, int? start=None, int? end=None, int step=1)", &SliceRow, Op::kInput, kAnyDType},

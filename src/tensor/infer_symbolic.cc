@@ -14,7 +14,7 @@ namespace {
 using shape::Int;
 using shape::Ints;
 
-constexpr int kQuestions = 3;
+constexpr int kQuestions = 3, kMoreQuestions = 32;
 
 template <typename T, typename F>
 void EachInt(T& at, F&& f) {
@@ -55,18 +55,32 @@ class Fitter {
       if (sum) return e + Int(more);
       if (product) return e * Int(times);
     }
-    return std::nullopt;
+    return answers.size() > kQuestions ? Windows(answers) : std::nullopt;
   }
 
  private:
+  // How many windows there are, a few elements apart. It takes many answers to tell.
+  std::optional<Int> Windows(const std::vector<int64_t>& answers) const {
+    constexpr int64_t kMostApart = 16;
+    for (Int e : known_)
+      for (int64_t apart = 2; apart <= kMostApart; ++apart)
+        for (int64_t more = 0; more < apart; ++more) {
+          const Int windows = shape::FloorDiv(e + Int(more), Int(apart));
+          const int64_t rest = answers[0] - windows.Eval(values_[0]);
+          bool fits = true;
+          for (size_t i = 0; fits && i < answers.size(); ++i) fits = answers[i] == windows.Eval(values_[i]) + rest;
+          if (fits) return windows + Int(rest);
+        }
+    return std::nullopt;
+  }
+
   const std::vector<std::vector<int64_t>> values_;
   Ints known_;
 };
 
-}  // namespace
-
-std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
-                                      const std::vector<PyObject*>& constants, Refusal* why) {
+// Of so many questions.
+std::optional<Inferred> Infer(int questions, Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
+                              const std::vector<PyObject*>& constants, Refusal* why) {
   auto simple = [&](Int e) { return env.Simplify(e); };
   std::vector<TensorMeta> metas = operands;
   Ints sizes;
@@ -77,13 +91,16 @@ std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>&
   Call simplified = call;
   EachInt(simplified, [&](Int& i) { sizes.push_back(i = simple(i)); });
 
-  // What the program sees now, and two other sets of numbers: none is 0 or 1, and no two symbols are equal in all.
+  // What the program sees now, and other sets of numbers: none is 0 or 1, and no two symbols are equal in all. Those of
+  // many are larger than most windows and leave all kinds of remainders.
   std::vector<std::vector<int64_t>> values;
-  for (int q = 0; q < kQuestions; ++q) {
+  const bool many = questions > kQuestions;
+  for (int q = 0; q < questions; ++q) {
     values.emplace_back(env.hints().begin(), env.hints().end());
     for (size_t i = 0; i < values[q].size(); ++i)
       if (env.symbol(static_cast<uint32_t>(i)).kind == shape::SymbolKind::kRuntime || q > 0)
-        values[q][i] = std::max<int64_t>(5 + 2 * q + static_cast<int64_t>(i * (q + 3)) % 29,
+        values[q][i] = std::max<int64_t>(many ? 37 + static_cast<int64_t>(q * q * 7 + i * (13 * q + 5)) % 61
+                                              : 5 + 2 * q + static_cast<int64_t>(i * (q + 3)) % 29,
                                          env.symbol(static_cast<uint32_t>(i)).min);
   }
   Fitter fitter(values);
@@ -143,6 +160,14 @@ std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>&
   }
   call.result = answered.result;
   return out;
+}
+
+}  // namespace
+
+std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
+                                      const std::vector<PyObject*>& constants, Refusal* why) {
+  auto found = Infer(kQuestions, call, operands, env, constants, why);
+  return found ? found : Infer(kMoreQuestions, call, operands, env, constants, why);
 }
 
 }  // namespace framejit::tensor

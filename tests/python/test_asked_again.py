@@ -4,6 +4,7 @@ abstract ones, caches that are cleared, tokens of ContextVars, casts of nested a
 import abc
 import contextvars
 import functools
+import time
 
 import pytest
 
@@ -321,7 +322,7 @@ def gradients_of(wrap, program, write=None, hook=False):
 
 def two_graphs(x, w):
     h = x.exp()
-    print("between")
+    time.sleep(0)
     return h @ w + x, h * x
 
 

@@ -1,19 +1,26 @@
 """One function for every row of the break table: the break is reported with that id, and the result is eager's."""
 
+import itertools
 import logging
 import random
+import sys
 import time
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-COUNTER = {"n": 0}
-ITEMS = []
+NUMBERS = itertools.count()
 
 
-class Slotted:
-    __slots__ = ("value",)
+class Stream:
+    """Its output is the program's own code."""
+
+    def write(self, text):
+        sys.stdout.write(text)
+
+
+STREAM = Stream()
 
 
 def tensor_bool(x):
@@ -37,13 +44,13 @@ def unknown_call(x):
 
 def side_effect(x):
     y = x + 1
-    ITEMS.sort()
+    next(NUMBERS)
     return y * 2
 
 
 def output(x):
     y = x + 1
-    print("in the middle")
+    print("in the middle", file=STREAM)
     return y * 2
 
 
@@ -110,7 +117,7 @@ def iterator_state(x):
     y = x + 1
     gen = (y * i for i in range(3))
     first = next(gen)
-    print("one", end="")
+    time.sleep(0)
     return first + next(gen)
 
 

@@ -515,7 +515,6 @@ STATEMENTS = {
 }
 # What ends the graph still.
 BREAKS = {
-    "torch.Tensor.data",  # shares memory, but not its version, with the tensor
     "torch.Tensor.item of a float",  # the number goes on into Python
     "builtins.id",  # of an object that was made here
     "collections.namedtuple",  # a class made in the function

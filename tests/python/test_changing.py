@@ -589,6 +589,23 @@ def test_ints_that_change_become_symbols(fresh):
     assert len(g.graphs) <= 3
 
 
+def test_a_list_assigned_to_a_slice(fresh):
+    """The new items were made before the graph began."""
+
+    def f(box, x):
+        for _ in range(4):
+            y = x + 1
+            box[:] = [v * 2 for v in box]
+            y = y + len(str(box))
+        return y
+
+    g = fresh.compile(f)
+    for n in (2, 3, 5):
+        a, b = [1, n], [1, n]
+        torch.testing.assert_close(g(b, T()), f(a, T()))
+        assert a == b
+
+
 def test_changing_ints_that_c_code_reads(fresh):
     def f(box, t, x, n, d=(3,)):
         for k in range(4):

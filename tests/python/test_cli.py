@@ -68,10 +68,10 @@ def test_event_stream(tmp_path):
 
     pytest.importorskip("torch")
     code = """
-import framejit, torch
+import framejit, time, torch
 def f(x):
     y = x + 1
-    print("middle")
+    time.sleep(0)
     return y * 2
 compiled = framejit.compile(f)
 with torch.no_grad():

@@ -14,6 +14,7 @@ MODULES = {
     "control_flow": "numpy",
     "object_model": "numpy",
     "reads": "torch",
+    "assertions": "torch",
 }
 
 

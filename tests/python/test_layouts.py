@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import time
 
 import pytest
 
@@ -191,7 +192,7 @@ def test_a_view_that_nothing_was_made_of_fits_its_memory(fresh):
 
     def f(q):
         x = q[:-1, 1:].conj()
-        print(end="")
+        time.sleep(0)
         return x
 
     compiled = fresh.compile(f)

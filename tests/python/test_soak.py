@@ -44,7 +44,7 @@ def selected(x):
 
 def broken(x):
     y = x * 2
-    print(end="")
+    time.sleep(0)
     return y.cumsum(0) + y.mean()
 
 
@@ -67,7 +67,7 @@ def arrays(x):
 def masked_array(x):
     a = x.numpy()
     rows = np.broadcast_to(np.arange(a.shape[0])[:, None], a.shape)[a > 0]
-    print(end="")
+    time.sleep(0)
     return rows, a @ a.T
 
 

@@ -1,0 +1,366 @@
+// What waits for the segment's exit besides stores into dicts: variables of enclosing functions, lists that are changed
+// in place, output. Output is held back only where it will be then exactly what it would be now: its text is known, or
+// that of a copy, and nothing that writes it can raise or is the program's own code.
+#include <algorithm>
+
+#include "capture/builtins.h"
+#include "capture/override.h"
+#include "capture/proxy.h"
+#include "capture/semantics.h"
+#include "guard/source.h"
+
+namespace framejit::capture {
+namespace {
+
+PyObject* NamedIn(const char* module, const char* name) {  // borrowed
+  PyObject* m = PyDict_GetItemString(PyImport_GetModuleDict(), module);
+  return m && PyModule_Check(m) ? PyDict_GetItemString(PyModule_GetDict(m), name) : nullptr;
+}
+
+// May a stream be written to at any time: it is Python's own, open, and takes that text?
+bool TakesOutput(PyObject* stream, bool ascii) {
+  if (!stream || stream == Py_None) return true;
+  const std::string_view layout = LayoutOf(Py_TYPE(stream))->tp_name;
+  if (layout != "_io.TextIOWrapper" && layout != "_io.StringIO") return false;
+  for (const char* name : {"write", "flush", "__getattribute__"})
+    if (HasOwn(Py_TYPE(stream), name)) return false;
+  Ref closed(PyObject_GetAttrString(stream, "closed"));
+  if (!closed || closed.get() != Py_False) return PyErr_Clear(), false;
+  if (ascii || layout == "_io.StringIO") return true;
+  Ref encoding(PyObject_GetAttrString(stream, "encoding"));
+  const char* text = encoding && PyUnicode_Check(encoding.get()) ? PyUnicode_AsUTF8(encoding.get()) : nullptr;
+  if (!text) PyErr_Clear();
+  return text && (!strcasecmp(text, "utf-8") || !strcasecmp(text, "utf8"));
+}
+
+// (name of the stream in sys, is the text ASCII) -> bool; asked by a guard.
+PyObject* StreamIsPlain(PyObject*, PyObject* args) {
+  const char* name;
+  int ascii;
+  if (!PyArg_ParseTuple(args, "sp", &name, &ascii)) return nullptr;
+  return PyBool_FromLong(TakesOutput(PySys_GetObject(name), ascii));
+}
+
+// The list that catch_warnings(record=True) has put in the place of the display; null: none.
+PyObject* RecordOf(PyObject* display) {
+  PyObject* list = display && PyCFunction_Check(display) ? PyCFunction_GET_SELF(display) : nullptr;
+  return list && PyList_CheckExact(list) &&
+                 !strcmp(reinterpret_cast<PyCFunctionObject*>(display)->m_ml->ml_name, "append")
+             ? list
+             : nullptr;
+}
+
+// Does a field of a warning filter say yes?
+bool Matches(PyObject* pattern, PyObject* text) {
+  if (pattern == Py_None) return true;
+  if (PyUnicode_CheckExact(pattern)) return PyUnicode_Compare(pattern, text) == 0;
+  Ref found(PyObject_CallMethod(pattern, "match", "O", text));
+  return found && found.get() != Py_None;
+}
+
+// (text, category, line, module) -> does this warning do nothing but to be shown, or not to be? Asked by a guard.
+PyObject* WarningIsPlain(PyObject*, PyObject* args) {
+  PyObject *text, *category, *module;
+  int line;
+  if (!PyArg_ParseTuple(args, "OOiO", &text, &category, &line, &module)) return nullptr;
+  PyObject *shown = NamedIn("warnings", "showwarning"), *original = NamedIn("warnings", "_showwarning_orig"),
+           *display = NamedIn("warnings", "_showwarnmsg_impl"), *filters = NamedIn("warnings", "filters"),
+           *action = NamedIn("warnings", "defaultaction");
+  if (!shown || shown != original || !display || !filters || !PyList_Check(filters) || !action) Py_RETURN_FALSE;
+  if (!RecordOf(display)) {
+    PyObject* home = PyFunction_Check(display) ? PyFunction_GetModule(display) : nullptr;
+    const bool own = home && PyUnicode_Check(home) && !PyUnicode_CompareWithASCIIString(home, "warnings");
+    if (!own || !TakesOutput(PySys_GetObject("stderr"), PyUnicode_IS_ASCII(text))) Py_RETURN_FALSE;
+  }
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(filters); ++i) {
+    PyObject* f = PyList_GET_ITEM(filters, i);
+    if (!PyTuple_Check(f) || PyTuple_GET_SIZE(f) != 5) Py_RETURN_FALSE;
+    const long at = PyLong_AsLong(PyTuple_GET_ITEM(f, 4));
+    const bool applies = Matches(PyTuple_GET_ITEM(f, 1), text) &&
+                         PyObject_IsSubclass(category, PyTuple_GET_ITEM(f, 2)) == 1 &&
+                         Matches(PyTuple_GET_ITEM(f, 3), module) && (at == 0 || at == line);
+    if (PyErr_Occurred()) return PyErr_Clear(), Py_NewRef(Py_False);
+    if (!applies) continue;
+    action = PyTuple_GET_ITEM(f, 0);
+    break;
+  }
+  for (const char* plain : {"ignore", "default", "always", "all", "module", "once"})
+    if (PyUnicode_Check(action) && !PyUnicode_CompareWithASCIIString(action, plain)) Py_RETURN_TRUE;
+  Py_RETURN_FALSE;
+}
+
+// warnings.warn as from a line of a module with these globals: (text, category, file, line, globals).
+PyObject* WarnFrom(PyObject*, PyObject* args) {
+  PyObject *text, *category, *file, *globals;
+  int line;
+  if (!PyArg_ParseTuple(args, "OOOiO!", &text, &category, &file, &line, &PyDict_Type, &globals)) return nullptr;
+  static PyObject* const name = PyUnicode_InternFromString("__warningregistry__");
+  PyObject* registry = PyDict_GetItemWithError(globals, name);
+  Ref made(registry || PyErr_Occurred() ? nullptr : PyDict_New());
+  if (made && PyDict_SetItem(globals, name, made.get()) == 0) registry = made.get();
+  PyObject *module = PyDict_GetItemString(globals, "__name__"), *warn = NamedIn("_warnings", "warn_explicit");
+  return registry && module && warn
+             ? PyObject_CallFunction(warn, "OOOiOO", text, category, file, line, module, registry)
+             : nullptr;
+}
+
+// print(*values, sep=, end=, flush=) to a stream of sys: (stream, sep, end, flush, *values).
+PyObject* PrintTo(PyObject*, PyObject* args) {
+  static PyObject* const print = PyDict_GetItemString(PyEval_GetBuiltins(), "print");
+  PyObject* file = PySys_GetObject(PyUnicode_AsUTF8(PyTuple_GET_ITEM(args, 0)));
+  Ref values(PyTuple_GetSlice(args, 4, PyTuple_GET_SIZE(args)));
+  Ref how(Py_BuildValue("{sOsOsOsO}", "file", file ? file : Py_None, "sep", PyTuple_GET_ITEM(args, 1), "end",
+                        PyTuple_GET_ITEM(args, 2), "flush", PyTuple_GET_ITEM(args, 3)));
+  return print && values && how ? PyObject_Call(print, values.get(), how.get()) : nullptr;
+}
+
+PyObject* Function(PyMethodDef* def) {  // kept for ever
+  return PyCFunction_New(def, nullptr);
+}
+PyMethodDef stream_def = {"stream_is_plain", StreamIsPlain, METH_VARARGS, nullptr};
+PyMethodDef warning_def = {"warning_is_plain", WarningIsPlain, METH_VARARGS, nullptr};
+PyMethodDef warn_def = {"warn_from", WarnFrom, METH_VARARGS, nullptr};
+PyMethodDef print_def = {"print_to", PrintTo, METH_VARARGS, nullptr};
+
+// Guards that the function says True of these arguments (stolen). False: it does not, now.
+bool SaysYes(Session& s, PyObject* function, PyObject* arguments) {
+  Ref key(arguments), answer(key ? PyObject_CallObject(function, key.get()) : nullptr);
+  if (!answer || answer.get() != Py_True) return false;
+  s.guards().Equal(s.guards().Child(SourceKind::kAnswer, s.guards().Const(function), 0, key.get()), Py_True);
+  s.Keep(Py_NewRef(key.get()));
+  return true;
+}
+
+// A line of the program, as a warning names it.
+struct Origin3 {
+  Ref globals, file;
+  int line = 0;
+};
+
+// That of the `level`th frame from the innermost one. False: it lies outside of what is captured.
+bool FrameAt(Session& s, long level, Origin3* out) {
+  auto of_code = [&](PyObject* code, PyObject* globals, int line) {
+    out->globals = Borrow(globals);
+    out->file = Borrow(reinterpret_cast<PyCodeObject*>(code)->co_filename);
+    out->line = line;
+    return true;
+  };
+  PyFrameObject* f = PyEval_GetFrame();
+  Ref held = Borrow(reinterpret_cast<PyObject*>(f));
+  for (size_t hidden = s.hidden_calls.size(); f; held = Ref(reinterpret_cast<PyObject*>(f))) {
+    Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+    const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename);
+    if (!file || (strstr(file, "importlib") && strstr(file, "_bootstrap"))) return false;
+    if (level-- <= 1) {
+      Ref globals(PyFrame_GetGlobals(f));
+      return of_code(code.get(), globals.get(), PyFrame_GetLineNumber(f));
+    }
+    if (f == s.root_frame) return false;
+    f = PyFrame_GetBack(f);
+    if (!hidden || s.hidden_calls[hidden - 1].caller != f) continue;
+    const Session::HiddenCall& h = s.hidden_calls[--hidden];
+    for (auto [function, at] : {std::pair{h.inner, h.inner_at}, {h.outer, h.outer_at}})
+      if (level-- <= 1) {
+        Py_XDECREF(f);
+        return of_code(function->func_code, function->func_globals,
+                       PyCode_Addr2Line(reinterpret_cast<PyCodeObject*>(function->func_code), 2 * at));
+      }
+  }
+  return false;
+}
+
+bool Clears(const PendingCall& c) {
+  Ref name(PyObject_GetAttrString(c.method.get(), "__name__"));
+  return name && !PyUnicode_CompareWithASCIIString(name.get(), "clear");
+}
+
+// The values of these parameters, positional or by name. False: there are others.
+bool Parameters(std::initializer_list<const char*> names, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                PyObject** out) {
+  if (nargs > static_cast<Py_ssize_t>(names.size())) return false;
+  std::copy(args, args + nargs, out);
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    size_t k = 0;
+    while (k < names.size() && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), names.begin()[k])) ++k;
+    if (k == names.size() || out[k]) return false;
+    out[k] = args[nargs + i];
+  }
+  return true;
+}
+
+}  // namespace
+
+bool Session::InLookup() const {
+  Ref held = Borrow(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  while (held && held.get() != reinterpret_cast<PyObject*>(root_frame)) {
+    auto* f = reinterpret_cast<PyFrameObject*>(held.get());
+    Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+    PyObject* name = reinterpret_cast<PyCodeObject*>(code.get())->co_name;
+    for (const char* lookup : {"__hash__", "__eq__"})
+      if (!PyUnicode_CompareWithASCIIString(name, lookup)) return true;
+    held = Ref(reinterpret_cast<PyObject*>(PyFrame_GetBack(f)));
+  }
+  return false;
+}
+
+bool Session::WriteCell(PyObject* cell, PyObject* value) {
+  if (InLookup()) return Break(BreakId::kSideEffect, "a variable is written while objects are looked up"), false;
+  for (PendingCell& c : cells_)
+    if (c.cell.get() == cell) {
+      c.value = Borrow(value);
+      ++touched_;
+      return true;
+    }
+  cells_.push_back({Borrow(cell), Borrow(value)});
+  return true;
+}
+
+const PendingCell* Session::WrittenCell(PyObject* cell) const {
+  for (const PendingCell& c : cells_)
+    if (c.cell.get() == cell) return &c;
+  return nullptr;
+}
+
+PyObject* Session::Appended(PyObject* list, PyObject* index) {
+  Origin* g = PyList_CheckExact(list) && PyLong_CheckExact(index) ? Find(list) : nullptr;
+  if (!g || !g->changes || g->written) return nullptr;
+  int overflow;
+  long at = PyLong_AsLongAndOverflow(index, &overflow);
+  if (at >= 0 || overflow) return nullptr;
+  for (auto c = calls_.rbegin(); c != calls_.rend(); ++c) {
+    if (c->args.empty() || c->args[0].get() != list) continue;
+    if (c->args.size() != 2) return nullptr;  // not an append
+    if (++at == 0) return c->args[1].get();
+  }
+  return nullptr;
+}
+
+PyObject* Session::Settled(PyObject* list) {
+  Origin* g = PyList_CheckExact(list) ? Find(list) : nullptr;
+  if (!g || g->kind != Origin::kOutside || g->real || !(g->changes || g->written)) return list;
+  const bool cleared = std::any_of(calls_.begin(), calls_.end(), [&](const PendingCall& c) {
+    return !c.args.empty() && c.args[0].get() == list && Clears(c);
+  });
+  return g->written || options_.settles || cleared ? WriteList(list) : list;
+}
+
+PyObject* Session::WriteList(PyObject* list) {
+  Origin* g = Find(list);
+  if (g->written) return ++touched_, g->written;
+  if (g->real || g->shadow || later || InLookup())
+    return Break(BreakId::kSideEffect, "a list that is being gone through is written to");
+  std::vector<PendingCall> mine;
+  for (PendingCall& c : calls_)
+    if (!c.args.empty() && c.args[0].get() == list) mine.push_back(std::move(c));
+  std::erase_if(calls_, [](const PendingCall& c) { return !c.method; });
+  g->changes = false;
+  const auto last = std::find_if(mine.rbegin(), mine.rend(), Clears);
+  Ref now(PyList_New(0));
+  if (last == mine.rend()) {
+    if (!now || !NoteLength(list)) return nullptr;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+      const Source* item = guards_->Child(SourceKind::kItem, g->source, static_cast<int>(i));
+      Ref seen(FromOutside(PyList_GET_ITEM(list, i), item, true));
+      if (!seen || PyList_Append(now.get(), seen.get()) < 0) return nullptr;
+    }
+  }
+  for (auto c = last.base(); c != mine.end(); ++c) {
+    std::vector<PyObject*> args = {now.get()};
+    for (size_t i = 1; i < c->args.size(); ++i) args.push_back(c->args[i].get());
+    if (!Ref(PyObject_Vectorcall(c->method.get(), args.data(), args.size(), nullptr))) return nullptr;
+  }
+  MarkFresh(now.get());
+  Find(now.get())->real = list;
+  written_lists_.push_back(list);
+  return Find(list)->written = now.get();
+}
+
+PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static PyObject *const plain = Function(&stream_def), *const print = Function(&print_def);
+  PyObject* how[4] = {};  // sep, end, file, flush
+  if (!Parameters({"sep", "end", "file", "flush"}, args + nargs, 0, kwnames, how)) return nullptr;
+  for (PyObject*& o : how) o = o ? o : Py_None;
+  for (PyObject* text : {how[0], how[1]})
+    if (text != Py_None && !PyUnicode_CheckExact(text)) return nullptr;
+  if (how[3] != Py_None && !PyBool_Check(how[3])) return nullptr;
+  const char* stream = "stdout";
+  if (how[2] != Py_None) {  // as sys has it
+    stream = how[2] == PySys_GetObject("stdout") ? "stdout" : how[2] == PySys_GetObject("stderr") ? "stderr" : nullptr;
+    const Source* s = stream && s_.IsOutside(how[2]) ? s_.SourceOf(how[2]) : nullptr;
+    if (!s || s->kind != SourceKind::kDictItem || s->base->kind != SourceKind::kConst) return nullptr;
+    Ref sys(PyImport_ImportModule("sys"));
+    if (!sys || s->base->object != PyModule_GetDict(sys.get())) return nullptr;
+  }
+  std::vector<Ref> values;
+  bool ascii = true;
+  for (Py_ssize_t i = 0; i < nargs; ++i) {
+    PyObject* o = args[i];
+    if (IsTensor(o)) {  // its text is that of a copy
+      const TensorMeta& m = s_.meta(AsTensor(o)->id);
+      if (m.framework != Framework::kTorch || m.requires_grad || m.is_parameter || s_.vmap.open() || s_.in_custom ||
+          s_.lowering().IsHidden(AsTensor(o)->id))
+        return nullptr;
+      values.emplace_back(s_.CallFramework("torch.Tensor.clone", &o, 1, nullptr));
+    } else {
+      constexpr int kStr = 1;  // FORMAT_VALUE's
+      values.emplace_back(PyUnicode_CheckExact(o) ? Py_NewRef(o) : Format(o, kStr, nullptr));
+      ascii = ascii && values.back() && PyUnicode_CheckExact(values.back().get()) &&
+              PyUnicode_IS_ASCII(values.back().get());
+    }
+    if (!values.back()) return nullptr;
+  }
+  for (PyObject* text : {how[0], how[1]}) ascii = ascii && (text == Py_None || PyUnicode_IS_ASCII(text));
+  if (!SaysYes(s_, plain, Py_BuildValue("(sO)", stream, ascii ? Py_True : Py_False))) return PyErr_Clear(), nullptr;
+  PendingCall call{Borrow(print), {}};
+  call.args.emplace_back(PyUnicode_InternFromString(stream));
+  for (PyObject* o : {how[0], how[1], how[3] == Py_None ? Py_False : how[3]}) call.args.push_back(Borrow(o));
+  for (Ref& v : values) call.args.push_back(std::move(v));
+  s_.AtExit(std::move(call));
+  Py_RETURN_NONE;
+}
+
+PyObject* CaptureSemantics::Warn(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static PyObject *const plain = Function(&warning_def), *const warn = Function(&warn_def);
+  PyObject* given[4] = {};
+  if (s_.warning_scopes || !Parameters({"message", "category", "stacklevel", "source"}, args, nargs, kwnames, given))
+    return nullptr;
+  auto& [text, category, level, source] = given;
+  if (!category || category == Py_None) category = PyExc_UserWarning;
+  if (!text || !PyUnicode_CheckExact(text) || !PyType_Check(category) || (source && source != Py_None) ||
+      (level && !PyLong_CheckExact(level)))
+    return nullptr;
+  if (PyObject_IsSubclass(category, PyExc_Warning) != 1) return PyErr_Clear(), nullptr;
+  Origin3 at;
+  if (!FrameAt(s_, level ? PyLong_AsLong(level) : 1, &at)) return PyErr_Clear(), nullptr;
+  PyObject* module = PyDict_GetItemString(at.globals.get(), "__name__");
+  if (!module || !PyUnicode_CheckExact(module)) return nullptr;
+  if (!SaysYes(s_, plain, Py_BuildValue("(OOiO)", text, category, at.line, module))) return PyErr_Clear(), nullptr;
+  s_.recorded = RecordOf(NamedIn("warnings", "_showwarnmsg_impl"));
+  Ref globals(s_.FromOutside(at.globals.get(), s_.guards().Const(at.globals.get())));
+  if (!globals) return nullptr;
+  s_.SourceOf(category);
+  PendingCall call{Borrow(warn), {}};
+  for (PyObject* o : {text, category, at.file.get()}) call.args.push_back(Borrow(o));
+  call.args.emplace_back(PyLong_FromLong(at.line));
+  call.args.push_back(std::move(globals));
+  s_.AtExit(std::move(call));
+  Py_RETURN_NONE;
+}
+
+PyObject* CaptureSemantics::Output(PyObject* function, const char* name, PyObject* const* args, Py_ssize_t nargs,
+                                   PyObject* kwnames) {
+  if (s_.InLookup()) return nullptr;
+  if (!strcmp(name, "print")) return Print(function, args, nargs, kwnames);
+  return strcmp(name, "warn") ? nullptr : Warn(args, nargs, kwnames);
+}
+
+// While no profiler is on, which is guarded, its ranges do nothing.
+PyObject* CaptureSemantics::ProfilerRange(PyObject* scope) {
+  static PyObject* const on = tensor::ResolveCallee("torch._C._autograd._profiler_enabled");
+  if (!on) return PyErr_Clear(), s_.Break(BreakId::kOutput, "a range of a profiler");
+  Ref answer(Asked(on, nullptr, 0, nullptr));
+  if (!answer) return nullptr;
+  return answer.get() == Py_False ? Py_NewRef(scope) : s_.Break(BreakId::kOutput, "a range of a profiler");
+}
+
+}  // namespace framejit::capture
