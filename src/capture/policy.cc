@@ -9,6 +9,7 @@
 #include "capture/events.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
+#include "capture/scalar_loops.h"
 #include "capture/timing.h"
 #include "diag/diag.h"
 
@@ -191,6 +192,17 @@ class Policy : public frame::FramePolicy {
       std::erase_if(skips, [&](const Skips& s) { return s.frame == frame; });
       std::erase_if(progress, [&](const Progress& p) { return p.frame == frame; });
     }
+    CodeLoops* loops = LoopsOf(*config, state, code);
+    if (loops) {
+      const int64_t runs = config->scalar_runs;
+      const std::optional<frame::Action> action = loops->At(*config, frame);
+      if (config->scalar_runs != runs) {
+        Progress& p = ProgressOf(frame);
+        p.ran = true;
+        p.last = -1;
+      }
+      if (action) return *action;
+    }
     if (auto action = Advance(*config, state, frame, result)) return *action;
     for (size_t i = 0; i < place.segments.size(); ++i) {  // by index: a run may re-enter and add versions
       Segment* seg = place.segments[i].get();
@@ -220,7 +232,8 @@ class Policy : public frame::FramePolicy {
       }
     }
     if (place.skip) {
-      if (&place == state.entry && ++state.trivial >= 3 && !config->fullgraph && AllTrivial(state)) {
+      if (&place == state.entry && ++state.trivial >= 3 && !config->fullgraph && AllTrivial(state) &&
+          !(loops && loops->any())) {
         state.idle = kIdle;
         return frame::Action::kHandOver;
       }
@@ -241,6 +254,7 @@ class Policy : public frame::FramePolicy {
     } else if (stance != Stance::kDefault) {
       return frame::Action::kStep;
     }
+    if (loops && loops->Considered(frame)) return frame::Action::kStep;
     const double before = config->seconds;
     Segment* seg = CaptureAt(*config, state, place, frame);
     if (looping) state.loop_seconds += config->seconds - before;
@@ -374,6 +388,9 @@ class Policy : public frame::FramePolicy {
 
   static frame::Action Done(FjFrame* frame, PyObject* result) {
     if (result) return frame::Action::kReturn;
+    // A segment may hold the jump of a loop, at which signals and other threads get their turn.
+    PyThreadState* ts = PyThreadState_Get();
+    if ((fj_interrupts(ts, frame) & FJ_BREAKER) && fj_poll(ts) < 0) return frame::Action::kRaise;
     ProgressOf(frame).ran = true;
     return frame::Action::kAgain;
   }
@@ -604,6 +621,7 @@ void ResetConfig(Config& c) {
   c.timing = std::make_shared<Timing>();
   c.outcomes = std::make_shared<diag::Outcomes>();
   c.kernels = {};
+  c.scalar_loops = c.scalar_runs = 0;
   c.captures = c.recompiles = c.graph_count = c.op_count = 0;
   c.seconds = 0;
 }

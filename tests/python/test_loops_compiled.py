@@ -1,0 +1,757 @@
+"""Loops over numbers and elements of arrays that become machine code: values, types, arrays, exceptions and their lines, output,
+all as in Python, and the code is asserted to have run."""
+
+import contextlib
+import io
+import math
+import traceback
+import warnings
+
+import framejit
+import numpy as np
+import pytest
+
+
+def rng(seed=7):
+    return np.random.default_rng(seed)
+
+
+def copied(x):
+    if isinstance(x, np.ndarray):
+        if x.ndim == 1 and x.strides[0] > x.itemsize:
+            return np.repeat(x, 2)[::2]
+        return x.copy(order="K")
+    return list(x) if isinstance(x, list) else x
+
+
+def described(x):
+    """Types and bits."""
+    if isinstance(x, (tuple, list)):
+        return type(x), [described(v) for v in x]
+    if isinstance(x, np.ndarray):
+        return type(x), x.dtype, x.shape, x.strides, x.tobytes()
+    if isinstance(x, (float, np.floating)):
+        return type(x), "nan" if x != x else (float(x).hex(), math.copysign(1, x))
+    return type(x), x
+
+
+def observed(function, plain, args, file=__file__):
+    """All that a call does. Lines of the traceback are those of the function that was written."""
+    same = {id(a): copied(a) for a in args}
+    args = tuple(same[id(a)] for a in args)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = described(function(*args))
+        except Exception as error:
+            lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file and f.name == plain.__name__]
+            result = type(error), str(error), lines
+    return result, [described(a) for a in args], out.getvalue(), [(w.category, str(w.message), w.lineno) for w in caught]
+
+
+def check(program, *calls, runs=1, loops=1):
+    """Each call several times, against Python; code is made for `loops` loops at least, and runs."""
+    compiled = framejit.compile(program)
+    for args in calls:
+        for _ in range(3):
+            assert observed(compiled, program, args) == observed(program, program, args)
+    info = compiled.cache_info()
+    assert info["scalar_loops"] >= loops and info["scalar_runs"] >= runs, info
+    return compiled
+
+
+# --- programs ----------------------------------------------------------------------------------------------------------------
+def running_sum(x):
+    s = 0.0
+    for i in range(len(x)):
+        s = s + x[i] * 2.0
+        x[i] = s
+    return s
+
+
+def crc16(poly, data):
+    crc = 0xFFFF
+    for b in data:
+        cur = 0xFF & int(b)
+        for _ in range(8):
+            crc = (crc >> 1) ^ poly if (crc & 1) ^ (cur & 1) else crc >> 1
+            cur >>= 1
+    crc = ~crc & 0xFFFF
+    return (crc << 8) & 0xFFFF | (crc >> 8) & 0xFF
+
+
+def nussinov(n, seq):
+    table = np.zeros((n, n), np.int32)
+    for i in range(n - 1, -1, -1):
+        for j in range(i + 1, n):
+            table[i, j] = max(table[i, j], table[i, j - 1])
+            if i + 1 < n:
+                table[i, j] = max(table[i, j], table[i + 1, j])
+                if i < j - 1:
+                    table[i, j] = max(table[i, j], table[i + 1, j - 1] + (seq[i] + seq[j] == 3))
+            for k in range(i + 1, j):
+                table[i, j] = max(table[i, j], table[i, k] + table[k + 1, j])
+    return table
+
+
+def seidel(steps, a):
+    n = a.shape[0]
+    for t in range(steps):
+        for i in range(1, n - 1):
+            for j in range(1, n - 1):
+                a[i, j] = (a[i - 1, j - 1] + a[i - 1, j] + a[i - 1, j + 1] + a[i, j - 1] + a[i, j] + a[i, j + 1] + a[i + 1, j - 1] + a[i + 1, j] + a[i + 1, j + 1]) / 9.0
+    return a
+
+
+def floyd_warshall(d):
+    n = len(d)
+    for k in range(n):
+        for i in range(n):
+            for j in range(n):
+                if d[i, k] + d[k, j] < d[i, j]:
+                    d[i, j] = d[i, k] + d[k, j]
+    return d
+
+
+def edit_distance(a, b):
+    d = np.zeros((len(a) + 1, len(b) + 1), np.int64)
+    for i in range(len(a) + 1):
+        d[i, 0] = i
+    for j in range(len(b) + 1):
+        d[0, j] = j
+    for i in range(1, len(a) + 1):
+        for j in range(1, len(b) + 1):
+            d[i, j] = min(d[i - 1, j] + 1, d[i, j - 1] + 1, d[i - 1, j - 1] + (a[i - 1] != b[j - 1]))
+    return d[len(a), len(b)]
+
+
+def mandelbrot(width, height, most):
+    out = np.zeros((height, width), np.int32)
+    for y in range(height):
+        for x in range(width):
+            cr, ci = -2.0 + 3.0 * x / width, -1.0 + 2.0 * y / height
+            zr = zi = 0.0
+            n = 0
+            while zr * zr + zi * zi <= 4.0 and n < most:
+                zr, zi = zr * zr - zi * zi + cr, 2.0 * zr * zi + ci
+                n += 1
+            out[y, x] = n
+    return out
+
+
+def cholesky(a):
+    n = a.shape[0]
+    for i in range(n):
+        for j in range(i + 1):
+            s = a[i, j]
+            for k in range(j):
+                s -= a[i, k] * a[j, k]
+            a[i, j] = math.sqrt(s) if i == j else s / a[j, j]
+    return a
+
+
+def queens(n):
+    columns = np.zeros(n, np.int64)
+    row = count = 0
+    columns[0] = -1
+    while row >= 0:
+        columns[row] += 1
+        while columns[row] < n:
+            for r in range(row):
+                if columns[r] == columns[row] or abs(columns[r] - columns[row]) == row - r:
+                    break
+            else:
+                break
+            columns[row] += 1
+        if columns[row] < n:
+            if row == n - 1:
+                count += 1
+            else:
+                row += 1
+                columns[row] = -1
+        else:
+            row -= 1
+    return count
+
+
+def life(board, steps):
+    n, m = board.shape
+    other = np.zeros_like(board)
+    for _ in range(steps):
+        for i in range(n):
+            for j in range(m):
+                c = 0
+                for di in range(-1, 2):
+                    for dj in range(-1, 2):
+                        if di or dj:
+                            c += board[(i + di) % n, (j + dj) % m]
+                other[i, j] = 1 if c == 3 or (board[i, j] and c == 2) else 0
+        board, other = other, board
+    return board
+
+
+def generator(n, seed):
+    inside = 0
+    for _ in range(n):
+        seed = (seed * 1103515245 + 12345) & 0x7FFFFFFF
+        x = seed / 0x7FFFFFFF
+        seed = (seed * 1103515245 + 12345) & 0x7FFFFFFF
+        y = seed / 0x7FFFFFFF
+        if x * x + y * y < 1.0:
+            inside += 1
+    return 4.0 * inside / n
+
+
+def collatz(limit):
+    best = longest = 0
+    for start in range(1, limit):
+        n, steps = start, 0
+        while n != 1:
+            n = n // 2 if n % 2 == 0 else 3 * n + 1
+            steps += 1
+        if steps > longest:
+            best, longest = start, steps
+    return best, longest
+
+
+def sieve(n):
+    prime = np.ones(n + 1, np.bool_)
+    prime[0] = prime[1] = False
+    i = 2
+    while i * i <= n:
+        if prime[i]:
+            for j in range(i * i, n + 1, i):
+                prime[j] = False
+        i += 1
+    count = 0
+    for p in prime:
+        if p:
+            count += 1
+    return count, prime
+
+
+def sums_of_a_list(values):
+    total, most, odd = 0, 0, 0
+    for v in values:
+        total += v * v % 7
+        if v > most:
+            most = v
+        odd += v & 1
+    return total, most, odd
+
+
+def bubble_sort(x):
+    for i in range(len(x)):
+        for j in range(len(x) - 1 - i):
+            if x[j] > x[j + 1]:
+                x[j], x[j + 1] = x[j + 1], x[j]
+    return x
+
+
+def bisect(x, wanted):
+    found = np.empty(len(wanted), np.int64)
+    for k in range(len(wanted)):
+        low, high = 0, len(x)
+        while low < high:
+            middle = (low + high) // 2
+            if x[middle] < wanted[k]:
+                low = middle + 1
+            else:
+                high = middle
+        found[k] = low
+    return found
+
+
+def euler(n):
+    x, v, t = 1.0, 0.0, 0.0
+    while t < 1.0 and n > 0:
+        v -= math.sin(x) * 0.001
+        x += v * 0.001
+        t += 0.001
+        n -= 1
+    return x, v, t
+
+
+def smooth(x, alpha):
+    y = np.zeros_like(x)
+    for i in range(1, len(x)):
+        y[i] = y[i - 1] + alpha * (x[i] - y[i - 1])
+    return y
+
+
+def histogram(x, bins):
+    counts = np.zeros(bins, np.int64)
+    for v in x:
+        k = int(v * bins)
+        if 0 <= k < bins:
+            counts[k] += 1
+    return counts
+
+
+def gcd_table(n):
+    out = np.zeros((n, n), np.int32)
+    for i in range(n):
+        for j in range(n):
+            a, b = i, j
+            while b:
+                a, b = b, a % b
+            out[i, j] = a
+    return out
+
+
+def matrix_product(a, b):
+    c = np.zeros((a.shape[0], b.shape[1]), a.dtype)
+    for i in range(a.shape[0]):
+        for j in range(b.shape[1]):
+            for k in range(a.shape[1]):
+                c[i, j] += a[i, k] * b[k, j]
+    return c
+
+
+def square(v):
+    return v * v
+
+
+def clipped(v, low, high):
+    if v < low:
+        return low
+    return high if v > high else v
+
+
+def with_helpers(x):
+    total = 0.0
+    for i in range(len(x)):
+        total += square(clipped(x[i], 0.25, 0.75))
+    return total
+
+
+def integrate(n):
+    total, h = 0.0, 1.0 / n
+    for i in range(n):
+        x = (i + 0.5) * h
+        total += 4.0 / (1.0 + x * x)
+    return total * h
+
+
+def knapsack(weights, values, capacity):
+    best = np.zeros(capacity + 1, np.int64)
+    for i in range(len(weights)):
+        for c in range(capacity, weights[i] - 1, -1):
+            best[c] = max(best[c], best[c - weights[i]] + values[i])
+    return best[capacity]
+
+
+def nearest(points, queries):
+    out = np.zeros(len(queries), np.int64)
+    for q in range(len(queries)):
+        best, at = 1e300, -1
+        for p in range(len(points)):
+            d = 0.0
+            for k in range(points.shape[1]):
+                t = points[p, k] - queries[q, k]
+                d += t * t
+            if d < best:
+                best, at = d, p
+        out[q] = at
+    return out
+
+
+def first_above(x, limit):
+    for i in range(len(x)):
+        if x[i] > limit:
+            return i, x[i]
+    return None
+
+
+PROGRAMS = {
+    running_sum: (rng().random(200),),
+    crc16: (0x1021, rng().integers(0, 256, 300, dtype=np.uint8)),
+    nussinov: (24, rng().integers(0, 4, 24)),
+    seidel: (3, rng().random((14, 14))),
+    floyd_warshall: (rng().random((16, 16)),),
+    edit_distance: (rng().integers(0, 5, 30).tolist(), rng().integers(0, 5, 25).tolist()),
+    mandelbrot: (30, 20, 30),
+    cholesky: ((lambda a: a @ a.T + 12 * np.eye(12))(rng().random((12, 12))),),
+    queens: (6,),
+    life: ((rng().random((12, 10)) > 0.6).astype(np.int8), 4),
+    generator: (3000, 42),
+    collatz: (300,),
+    sieve: (500,),
+    sums_of_a_list: (rng().integers(0, 20000, 500).tolist(),),
+    bubble_sort: (rng().random(40),),
+    bisect: (np.sort(rng().random(100)), rng().random(60)),
+    euler: (2000,),
+    smooth: (rng().standard_normal(300), 0.05),
+    histogram: (rng().random(400), 12),
+    gcd_table: (20,),
+    matrix_product: (rng().random((9, 8)), rng().random((8, 7))),
+    with_helpers: (rng().random(200),),
+    integrate: (2000,),
+    knapsack: (rng().integers(1, 12, 15).tolist(), rng().integers(1, 50, 15).tolist(), 60),
+    nearest: (rng().random((40, 3)), rng().random((12, 3))),
+    first_above: (rng().random(100), 0.99),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_programs(program):
+    check(program, PROGRAMS[program])
+
+
+TYPES = ["float64", "float32", "int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "bool"]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_element_type(dtype):
+    def program(x, y, k):
+        total = x[0]
+        for i in range(len(x)):
+            if x[i] != y[i]:
+                total = x[i]
+            if x[i] > k:
+                y[i] = x[i]
+        return total, y
+
+    x = (rng().random(60) * 90).astype(dtype)
+    check(program, (x, x[::-1].copy(), 40))
+
+
+@pytest.mark.parametrize("dtype", [t for t in TYPES if t != "bool"])
+@pytest.mark.parametrize("other", ["1", "2.5", "x.dtype.type(3)", "np.float32(1.5)", "np.int64(2)", "np.float64(0.3)", "True"])
+def test_arithmetic_of_numpys_scalars(dtype, other):
+    """Results have NumPy's types, and what overflows is done by NumPy, with its warning."""
+
+    def program(x, o):
+        a = b = c = d = e = x[0]
+        for i in range(len(x)):
+            v = x[i]
+            a, b, c = v + o, v - o, v * o
+            d = v / o
+            if v != 0:
+                e = v // o
+                e = v % o
+        return a, b, c, d, e
+
+    x = (rng().random(40) * 7 + 3).astype(dtype)
+    check(program, (x, eval(other)))
+
+
+# --- where Python goes on ----------------------------------------------------------------------------------------------------
+def test_an_index_out_of_range():
+    def program(x, n):
+        for i in range(n):
+            x[i] = i * 2
+        return x
+
+    check(program, (np.zeros(50), 50), (np.zeros(50), 53))
+
+
+def test_negative_indices():
+    def program(x):
+        s = 0.0
+        for i in range(-len(x), len(x)):
+            s += x[i] * i
+        return s, x[-1]
+
+    check(program, (rng().random(40),))
+
+
+def test_division_by_zero_in_the_middle():
+    def program(x, divisors):
+        done = 0
+        for i in range(len(x)):
+            x[i] = 10 // divisors[i]
+            done += 1
+        return done
+
+    check(program, (np.zeros(60), [1] * 40 + [0] + [2] * 19), (np.zeros(60), [1] * 60))
+
+
+def test_integers_that_grow_past_64_bits():
+    def program(n):
+        a, b = 1, 1
+        for _ in range(n):
+            a, b = b, a + b
+        return a
+
+    check(program, (80,), (200,))
+
+    def powers(n):
+        out = 1
+        for i in range(n):
+            out = out * 3
+            if i % 50 == 49:
+                out = 1
+        return out
+
+    check(powers, (300,))
+
+
+def test_numpys_overflow_warns_at_its_line():
+    def program(x):
+        s = x[0]
+        for i in range(len(x)):
+            s = s + x[i]
+        return s
+
+    for most, dtype in ((100, np.int8), (2**62, np.int64), (1.7e308, np.float64), (3.3e38, np.float32), (2**31, np.uint32)):
+        x = np.ones(60, dtype)
+        x[[20, 40]] = most
+        check(program, (x,))
+    x = np.ones(60)
+    x[20], x[40] = np.inf, -np.inf
+    check(program, (x,))
+
+
+def test_numpys_division_by_zero_warns():
+    def program(x, y):
+        for i in range(len(x)):
+            x[i] = x[i] / y[i]
+        return x
+
+    y = np.ones(50)
+    y[30] = 0
+    check(program, (rng().random(50), y))
+    check(program, (np.arange(50), y.astype(np.int64) + 1))
+
+
+def test_a_negative_square_root():
+    def program(x):
+        s = 0.0
+        for i in range(len(x)):
+            s += math.sqrt(x[i])
+        return s
+
+    x = rng().random(50)
+    check(program, (x,))
+    x[33] = -1
+    check(program, (x,))
+
+
+def test_stores_that_do_not_fit():
+    def program(out, values):
+        for i in range(len(values)):
+            out[i] = values[i]
+        return out
+
+    check(program, (np.zeros(40, np.int8), list(range(100, 140))))
+    check(program, (np.zeros(40, np.int8), [1.5] * 30 + [float("nan")] + [2.0] * 9))
+    check(program, (np.zeros(40, np.float32), [1.5] * 30 + [1e300] + [2.0] * 9))
+    check(program, (np.zeros(40, np.uint8), [3] * 30 + [-1] + [2] * 9))
+
+
+def test_an_array_that_cannot_be_written():
+    def program(x):
+        for i in range(len(x)):
+            x[i] += 1
+        return x
+
+    check(program, (np.zeros(40),))
+    compiled = framejit.compile(program)
+    for _ in range(3):
+        compiled(np.zeros(40))
+    x = np.zeros(40)
+    x.setflags(write=False)
+    with pytest.raises(ValueError, match="read-only"):
+        compiled(x)
+
+
+def test_exceptions_are_handled_in_the_loop():
+    def program(x, at):
+        log = 0
+        for i in range(len(x)):
+            try:
+                x[i] = 1 / (i - at)
+            except ZeroDivisionError:
+                log += 100 + i
+            finally:
+                log += 1
+        return log, x
+
+    check(program, (np.zeros(60), 45), (np.zeros(60), -1))
+
+
+def test_raise_in_the_loop():
+    def program(x):
+        n = 0
+        for i in range(len(x)):
+            n += 1
+            if x[i] > 0.97:
+                raise ValueError(n)
+        return n
+
+    check(program, (rng().random(300),))
+
+
+def test_prints_in_the_loop():
+    def program(x):
+        s = 0.0
+        for i in range(len(x)):
+            s += x[i]
+            if i % 50 == 49:
+                print(i, s)
+        return s
+
+    check(program, (rng().random(300),), runs=5)
+
+
+def test_arrays_that_are_one_and_arrays_that_overlap():
+    def program(a, b):
+        for i in range(1, len(a)):
+            a[i] = b[i - 1] + 1
+        return a
+
+    x = np.zeros(60)
+    compiled = framejit.compile(program)
+    for first, second in ((slice(0, 50), slice(0, 50)), (slice(0, 50), slice(5, 55)), (slice(0, 50), slice(50, 0, -1))):
+        for _ in range(2):
+            ours, theirs = x.copy(), x.copy()
+            compiled(ours[first], ours[second]), program(theirs[first], theirs[second])
+            assert np.array_equal(ours, theirs)
+    assert compiled.cache_info()["scalar_runs"]
+
+
+def test_strides_and_types_that_change_between_calls():
+    def program(a):
+        s = a[0, 0] - a[0, 0]
+        for i in range(a.shape[0]):
+            for j in range(a.shape[1]):
+                s = s + a[i, j]
+        return s
+
+    a = rng().random((20, 24))
+    check(program, (a,), (a.T,), (np.asfortranarray(a),), (a[::2, ::-1],), (a.astype(np.float32),), (np.arange(480).reshape(20, 24),))
+
+
+def test_generators_and_other_iterators_go_on_in_python():
+    def program(x):
+        s = 0.0
+        for i, v in enumerate(x):
+            for k in range(20):
+                s += v * k + i
+        return s
+
+    check(program, (rng().random(30),))
+
+
+def test_globals_that_change():
+    namespace = {"SCALE": 2.0, "np": np}
+    exec("def program(x):\n    s = 0.0\n    for i in range(len(x)):\n        s += x[i] * SCALE\n    return s", namespace)
+    program, x = namespace["program"], rng().random(60)
+    compiled = framejit.compile(program)
+    for scale in (2.0, 2.0, 3.0, 5, np.float64(1.5)):
+        namespace["SCALE"] = scale
+        assert described(compiled(x)) == described(program(x))
+    namespace["range"] = lambda n: [0, 1]
+    assert described(compiled(x)) == described(program(x))
+
+
+def test_closures():
+    def make(k):
+        def program(x):
+            s = 0.0
+            for i in range(len(x)):
+                s += x[i] * k
+            return s
+
+        return program
+
+    x = rng().random(60)
+    for k in (2.0, 3, np.float32(1.5)):
+        check(make(k), (x,))
+
+
+def test_interrupts():
+    """A loop without end sees its signals."""
+    import signal
+
+    def program(n):
+        i = 0
+        while True:
+            i = (i + 1) % n
+
+    class Alarm(Exception):
+        pass
+
+    def ring(*_):
+        raise Alarm
+
+    compiled = framejit.compile(program)
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        for _ in range(3):
+            signal.setitimer(signal.ITIMER_REAL, 0.6)
+            with pytest.raises(Alarm):
+                compiled(1000)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert compiled.cache_info()["scalar_runs"]
+
+
+def test_threads_get_their_turn():
+    import threading
+
+    def program(stop, n):
+        i = 0
+        while stop[0] == 0 and i < n:
+            i += 1
+        return i
+
+    stop = np.zeros(1, np.int64)
+    compiled = framejit.compile(program)
+    compiled(stop, 100), compiled(stop, 100)
+    timer = threading.Timer(0.2, lambda: stop.__setitem__(0, 1))
+    timer.start()
+    assert compiled(stop, 2**62) < 2**62
+    timer.join()
+
+
+def test_locals_after_an_exception():
+    def program(x):
+        a = 1
+        b = 2.5
+        for i in range(100):
+            a += i
+            c = x[i] * 2
+        return a, b, c
+
+    def frame_of(function):
+        try:
+            function(np.arange(60))
+        except IndexError as error:
+            tb = error.__traceback__
+            while tb.tb_frame.f_code is not program.__code__:
+                tb = tb.tb_next
+            return {k: described(v) for k, v in tb.tb_frame.f_locals.items()}, tb.tb_lineno
+
+    compiled = framejit.compile(program)
+    for _ in range(3):
+        assert frame_of(compiled) == frame_of(program)
+    assert compiled.cache_info()["scalar_runs"]
+
+
+def test_objects_stay_themselves():
+    def program(x, marker, n):
+        keep = marker
+        for i in range(n):
+            x[i] = i
+        return keep, marker, x
+
+    compiled = framejit.compile(program)
+    marker, x = np.float64(3.5), np.zeros(50)
+    for _ in range(3):
+        keep, same, y = compiled(x, marker, 50)
+        assert keep is marker and same is marker and y is x
+
+
+def test_the_option():
+    def program(x):
+        return running_sum(x)
+
+    with framejit.config.patch(scalar_loops=False):
+        compiled = framejit.compile(program)
+        for _ in range(2):
+            compiled(rng().random(100))
+        assert compiled.cache_info()["scalar_runs"] == 0
