@@ -434,6 +434,8 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
                                         std::to_string((Now() - start) * 1e3) + " ms" +
                                         (made->t.why.empty() ? "" : ", but for " + made->t.why) + "  [" + name + "]");
   made->t.code = {};
+  for (ObjectSpec& spec : made->t.objects)  // what is found in the frame again is not kept alive
+    if (!spec.fixed && (spec.array || spec.list || !spec.used)) spec.object = Ref();
   place.versions.push_back(std::move(made));
 }
 
@@ -483,7 +485,7 @@ CodeLoops* LoopsOf(Config& config, CodeState& state, PyCodeObject* code) {
     if (state.skip || config.fullgraph || config.backend != "llvm" || !IteratorsAreKnown()) return nullptr;
     state.loops = std::make_shared<CodeLoops>(code);
   }
-  return diag::OptionOn("scalar_loops") ? state.loops.get() : nullptr;
+  return state.loops->none() || !diag::OptionOn("scalar_loops") ? nullptr : state.loops.get();
 }
 
 }  // namespace framejit::capture

@@ -27,6 +27,7 @@ class CodeLoops {
   // The frame is at an instruction. Nothing: no business of these loops.
   std::optional<frame::Action> At(Config& config, FjFrame* frame);
   bool any() const;  // code was made, or is about to be
+  bool none() const { return places_.empty(); }
 
  private:
   struct Compiled;
