@@ -50,10 +50,11 @@ bool LoopWatch::EntersScalar(int index) const {
   if (!top) return false;
   if (IsTensor(top)) {
     const TensorMeta& m = s_.meta(AsTensor(top)->id);
-    if (m.framework != Framework::kNumpy || m.sizes.size() != 1 || !m.sizes[0].is_const() || m.sizes[0].value() < kScalar)
+    if (m.framework != Framework::kNumpy || m.sizes.size() != 1 || !m.sizes[0].is_const() ||
+        m.sizes[0].value() < kScalar)
       return false;
   } else if (tensor::Meta m; tensor::Classify(top) != tensor::Class::kNumpyArray || !tensor::ReadMeta(top, &m) ||
-             m.rank != 1 || m.sizes[0] < kScalar) {
+                             m.rank != 1 || m.sizes[0] < kScalar) {
     return false;
   }
   CodeLoops* loops = LoopsOf(config_, StateOf(config_, code), code);

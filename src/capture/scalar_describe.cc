@@ -1,9 +1,8 @@
 // What a frame holds, as scalar code sees it; the loops of a function.
-#include "capture/scalar_translator.h"
-
 #include <algorithm>
 
 #include "capture/proxy.h"
+#include "capture/scalar_translator.h"
 #include "capture/session.h"
 #include "tensor/numpy_api.h"
 
@@ -63,7 +62,8 @@ Val DescribeList(PyObject* o, std::vector<ObjectSpec>& objects) {
     if (objects[i].object.get() == o && objects[i].list) return Object(static_cast<int>(i));
   PyObject* first = PyList_GET_SIZE(o) ? PyList_GET_ITEM(o, 0) : nullptr;
   if (!first || (!PyLong_CheckExact(first) && !PyFloat_CheckExact(first))) return Unknown();
-  ObjectSpec spec{.object = Borrow(o), .list = true, .dtype = PyFloat_CheckExact(first) ? DType::kFloat64 : DType::kInt64};
+  ObjectSpec spec{
+      .object = Borrow(o), .list = true, .dtype = PyFloat_CheckExact(first) ? DType::kFloat64 : DType::kInt64};
   objects.push_back(std::move(spec));
   return Object(static_cast<int>(objects.size()) - 1);
 }
@@ -116,7 +116,8 @@ Val Describe(PyObject* o, std::vector<ObjectSpec>& objects) {
   if (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) >= 1 && PyTuple_GET_SIZE(o) <= 4) {
     std::vector<Val> items;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) items.push_back(Describe(PyTuple_GET_ITEM(o, i), objects));
-    if (std::all_of(items.begin(), items.end(), [](const Val& v) { return v.scalar(); })) return Tuple(std::move(items));
+    if (std::all_of(items.begin(), items.end(), [](const Val& v) { return v.scalar(); }))
+      return Tuple(std::move(items));
   }
   for (size_t i = 0; i < objects.size(); ++i)
     if (objects[i].object.get() == o && !objects[i].array && !objects[i].list && !objects[i].fixed)

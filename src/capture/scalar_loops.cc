@@ -152,7 +152,8 @@ class Reader {
         return Put(cells[(*leaf)++], PyFloat_AS_DOUBLE(o)), true;
       case Is::kNumpy: return Numpy(v.dtype, o, cells[(*leaf)++]);
       case Is::kTuple:
-        if (!o || !PyTuple_CheckExact(o) || PyTuple_GET_SIZE(o) != static_cast<Py_ssize_t>(v.items.size())) return false;
+        if (!o || !PyTuple_CheckExact(o) || PyTuple_GET_SIZE(o) != static_cast<Py_ssize_t>(v.items.size()))
+          return false;
         for (size_t i = 0; i < v.items.size(); ++i)
           if (!Value(v.items[i], PyTuple_GET_ITEM(o, i), cells, leaf)) return false;
         return true;
@@ -309,7 +310,8 @@ class Writer {
 
   PyObject* Range(long long next, long long step, long long left) {
     long long stop;
-    if (left <= 0) next = stop = 0, step = 1;
+    if (left <= 0)
+      next = stop = 0, step = 1;
     else if (__builtin_mul_overflow(step, left, &stop) || __builtin_add_overflow(stop, next, &stop))
       stop = next + step * (left - 1) + (step > 0 ? 1 : -1);
     Ref range(PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyRange_Type), "LLL", next, stop, step));
@@ -398,7 +400,8 @@ bool CodeLoops::Try(Place& place, FjFrame* frame, int from) {
 bool CodeLoops::Wanted(const Place& place) const {
   if (place.versions.size() >= kVersions) return false;
   const bool inner = std::any_of(places_.begin(), places_.end(), [&](auto& p) {
-    return p.get() != &place && !p->off && p->candidate && p->loop.start <= place.loop.start && p->loop.end >= place.loop.end;
+    return p.get() != &place && !p->off && p->candidate && p->loop.start <= place.loop.start &&
+           p->loop.end >= place.loop.end;
   });
   return place.visits >= (inner ? kInnerVisits : kVisits);
 }
@@ -409,17 +412,17 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
   made->t = scalar::Translate(frame, place.loop, place.loop.start);
   const std::string name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
   if (!made->t.loops) {
-    if (place.versions.empty()) place.off = true;
-    else place.visits = 0;
+    if (place.versions.empty())
+      place.off = true;
+    else
+      place.visits = 0;
     diag::Log(diag::Channel::loop_, "no scalar code: " + made->t.why + "  [" + name + "]");
     return;
   }
   try {
     made->code = codegen::CompileScalar(made->t.code);
-    if (diag::Enabled(diag::Channel::llvm_))
-      diag::Log(diag::Channel::llvm_, codegen::ScalarText(made->t.code, false));
-    if (diag::Enabled(diag::Channel::asm_))
-      diag::Log(diag::Channel::asm_, codegen::ScalarText(made->t.code, true));
+    if (diag::Enabled(diag::Channel::llvm_)) diag::Log(diag::Channel::llvm_, codegen::ScalarText(made->t.code, false));
+    if (diag::Enabled(diag::Channel::asm_)) diag::Log(diag::Channel::asm_, codegen::ScalarText(made->t.code, true));
   } catch (const std::exception& e) {
     place.off = true;
     diag::Warn(std::string("framejit: a loop has no code: ") + e.what());
@@ -428,11 +431,11 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
   config.seconds += Now() - start;
   ++config.scalar_loops;
   if (diag::Enabled(diag::Channel::loop_))
-    diag::Log(diag::Channel::loop_, "scalar code for instructions " + std::to_string(place.loop.start) + " to " +
-                                        std::to_string(place.loop.end) + ": " + std::to_string(made->t.code.blocks.size()) +
-                                        " blocks, " + std::to_string(made->t.exits.size()) + " exits, " +
-                                        std::to_string((Now() - start) * 1e3) + " ms" +
-                                        (made->t.why.empty() ? "" : ", but for " + made->t.why) + "  [" + name + "]");
+    diag::Log(diag::Channel::loop_,
+              "scalar code for instructions " + std::to_string(place.loop.start) + " to " +
+                  std::to_string(place.loop.end) + ": " + std::to_string(made->t.code.blocks.size()) + " blocks, " +
+                  std::to_string(made->t.exits.size()) + " exits, " + std::to_string((Now() - start) * 1e3) + " ms" +
+                  (made->t.why.empty() ? "" : ", but for " + made->t.why) + "  [" + name + "]");
   made->t.code = {};
   for (ObjectSpec& spec : made->t.objects)  // what is found in the frame again is not kept alive
     if (!spec.fixed && (spec.array || spec.list || !spec.used)) spec.object = Ref();
@@ -445,8 +448,7 @@ std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame) {
   // No segments are made in such loops, but where something in them is not understood.
   const auto waits = [&]() -> std::optional<frame::Action> {
     for (auto& p : places_)
-      if (p->candidate && !p->off && p->loop.Holds(at) &&
-          (p->versions.empty() || p->versions.back()->t.why.empty()))
+      if (p->candidate && !p->off && p->loop.Holds(at) && (p->versions.empty() || p->versions.back()->t.why.empty()))
         return frame::Action::kStep;
     return {};
   };

@@ -1,5 +1,5 @@
-// Python's and NumPy's arithmetic on single numbers. Whatever Python would answer by an exception, a warning or a larger
-// number leaves the code before that instruction, and Python does it.
+// Python's and NumPy's arithmetic on single numbers. Whatever Python would answer by an exception, a warning or a
+// larger number leaves the code before that instruction, and Python does it.
 #include <opcode.h>
 
 #include <cfloat>
@@ -14,8 +14,9 @@ namespace {
 
 constexpr int64_t kExactF64 = int64_t{1} << 53, kExactF32 = int64_t{1} << 24;
 
-// --- what code calls ---------------------------------------------------------------------------------------------------
-// True: *out has what Python answers.
+// --- what code calls
+// --------------------------------------------------------------------------------------------------- True: *out has
+// what Python answers.
 template <typename T>
 int64_t FloorDivide(T a, T b, T* quotient, T* remainder) {
   if (b == 0 || !std::isfinite(a) || !std::isfinite(b)) return 0;
@@ -71,18 +72,22 @@ struct MathRow {
   double (*f)(double);
 };
 // Those of math that are the C library's, where the result is finite.
-constexpr MathRow kMath[] = {{"sin", ::sin}, {"cos", ::cos}, {"tan", ::tan}, {"asin", ::asin}, {"acos", ::acos},
-                             {"atan", ::atan}, {"sinh", ::sinh}, {"cosh", ::cosh}, {"tanh", ::tanh}, {"exp", ::exp},
-                             {"log", ::log}, {"log10", ::log10}, {"log2", ::log2}, {"expm1", ::expm1}};
+constexpr MathRow kMath[] = {{"sin", ::sin},   {"cos", ::cos},    {"tan", ::tan},   {"asin", ::asin},
+                             {"acos", ::acos}, {"atan", ::atan},  {"sinh", ::sinh}, {"cosh", ::cosh},
+                             {"tanh", ::tanh}, {"exp", ::exp},    {"log", ::log},   {"log10", ::log10},
+                             {"log2", ::log2}, {"expm1", ::expm1}};
 
-// --- conversions -------------------------------------------------------------------------------------------------------
+// --- conversions
+// -------------------------------------------------------------------------------------------------------
 int Whole(Builder& b, const Val& x) {
   if (!x.integral()) throw Unsupported{"an integer is wanted"};
   const int v = b.Value(x);
   return x.truth() ? b.Op(ScalarOp::kBoolToInt, ScalarType::kInt, v) : v;
 }
 
-bool IsSingle(const Val& x) { return x.is == Is::kNumpy && x.dtype == DType::kFloat32; }
+bool IsSingle(const Val& x) {
+  return x.is == Is::kNumpy && x.dtype == DType::kFloat32;
+}
 bool IsSmall(const Val& x) {  // every value is a float32
   return x.is == Is::kNumpy && DTypeSize(x.dtype) <= 2 && x.integral();
 }
@@ -127,15 +132,20 @@ std::pair<int64_t, int64_t> RangeOf(DType t) {
     default: throw Unsupported{"no integer type"};
   }
 }
-bool Unsigned(DType t) { return RangeOf(t).first == 0; }
+bool Unsigned(DType t) {
+  return RangeOf(t).first == 0;
+}
 
 void ExitUnlessFits(Builder& b, int v, DType t) {
   auto [low, high] = RangeOf(t);
   ExitOutside(b, v, low, high);
 }
 
-// --- integers ----------------------------------------------------------------------------------------------------------
-bool PowerOfTwo(std::optional<int64_t> v) { return v && *v > 0 && (*v & (*v - 1)) == 0; }
+// --- integers
+// ----------------------------------------------------------------------------------------------------------
+bool PowerOfTwo(std::optional<int64_t> v) {
+  return v && *v > 0 && (*v & (*v - 1)) == 0;
+}
 
 int FloorDivision(Builder& b, int x, int y, std::optional<int64_t> divisor, int64_t lowest, bool quotient) {
   if (PowerOfTwo(divisor))
@@ -169,8 +179,8 @@ int ShiftRight(Builder& b, int x, int y) {
 
 int IntegerPower(Builder& b, int x, int y) {
   const int out = b.Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = b.scratch, .id = -2});
-  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool,
-                b.Call(reinterpret_cast<void*>(IntPower), ScalarType::kBool, x, y, out)));
+  b.ExitIf(
+      b.Op(ScalarOp::kNot, ScalarType::kBool, b.Call(reinterpret_cast<void*>(IntPower), ScalarType::kBool, x, y, out)));
   return b.Emit({.op = ScalarOp::kCell, .type = ScalarType::kInt, .imm = b.scratch, .id = -2});
 }
 
@@ -192,7 +202,8 @@ int Integers(Builder& b, int op, int x, int y, std::optional<int64_t> constant, 
   }
 }
 
-// --- floats ------------------------------------------------------------------------------------------------------------
+// --- floats
+// ------------------------------------------------------------------------------------------------------------
 int Helper(Builder& b, const void* f, ScalarType t, int x, int y) {
   const int out = b.Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = b.scratch, .id = -2});
   b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Call(f, ScalarType::kBool, x, y, out)));
@@ -230,11 +241,12 @@ int Bits(Builder& b, int op, int x, int y) {
   const ScalarOp o = op == NB_AND ? ScalarOp::kAnd : op == NB_OR ? ScalarOp::kOr : ScalarOp::kXor;
   return b.Op(o, ScalarType::kBool, x, y);
 }
-bool IsBits(int op) { return op == NB_AND || op == NB_OR || op == NB_XOR; }
+bool IsBits(int op) {
+  return op == NB_AND || op == NB_OR || op == NB_XOR;
+}
 
 Val PythonBinary(Builder& b, int op, const Val& x, const Val& y) {
-  if (x.is == Is::kBool && y.is == Is::kBool && IsBits(op))
-    return New(Is::kBool, Bits(b, op, b.Value(x), b.Value(y)));
+  if (x.is == Is::kBool && y.is == Is::kBool && IsBits(op)) return New(Is::kBool, Bits(b, op, b.Value(x), b.Value(y)));
   if (x.integral() && y.integral()) {
     const int v = Whole(b, x), w = Whole(b, y);
     if (op != NB_TRUE_DIVIDE)
@@ -353,8 +365,7 @@ Val Compare(Builder& b, int py_op, const Val& x, const Val& y) {
   const bool python = x.python() && y.python();
   const auto result = [&](int v) { return python ? New(Is::kBool, v) : NewNumpy(DType::kBool, v); };
   if (x.integral() && y.integral()) return result(b.Compare(op, Whole(b, x), Whole(b, y)));
-  if (!python && CommonType(x, y) == DType::kFloat32)
-    return result(b.Compare(op, SingleOf(b, x), SingleOf(b, y)));
+  if (!python && CommonType(x, y) == DType::kFloat32) return result(b.Compare(op, SingleOf(b, x), SingleOf(b, y)));
   for (const Val* v : {&x, &y})  // Python compares exactly
     if (v->is == Is::kInt) ExitOutside(b, b.Value(*v), -kExactF64, kExactF64);
   return result(b.Compare(op, Double(b, x), Double(b, y)));
@@ -384,9 +395,8 @@ Val Invert(Builder& b, const Val& x) {
   if (!x.integral() || x.is == Is::kBool) throw Unsupported{"an inversion"};
   if (x.truth()) return NewNumpy(DType::kBool, b.Op(ScalarOp::kNot, ScalarType::kBool, b.Value(x)));
   if (x.is == Is::kInt) return New(Is::kInt, b.Op(ScalarOp::kNot, ScalarType::kInt, b.Value(x)));
-  const int v = Unsigned(x.dtype)
-                    ? b.Op(ScalarOp::kXor, ScalarType::kInt, b.Value(x), b.Int(RangeOf(x.dtype).second))
-                    : b.Op(ScalarOp::kNot, ScalarType::kInt, b.Value(x));
+  const int v = Unsigned(x.dtype) ? b.Op(ScalarOp::kXor, ScalarType::kInt, b.Value(x), b.Int(RangeOf(x.dtype).second))
+                                  : b.Op(ScalarOp::kNot, ScalarType::kInt, b.Value(x));
   return NewNumpy(x.dtype, v);
 }
 
@@ -441,7 +451,8 @@ Val ToNumpy(Builder& b, const Val& x, DType t) {
 }
 
 Val SquareRoot(Builder& b, const Val& x) {
-  if (!x.scalar() || x.truth() || (x.is == Is::kNumpy && x.integral() && DTypeSize(x.dtype) < 4)) throw Unsupported{"a square root"};
+  if (!x.scalar() || x.truth() || (x.is == Is::kNumpy && x.integral() && DTypeSize(x.dtype) < 4))
+    throw Unsupported{"a square root"};
   const bool single = IsSingle(x);
   const int v = single ? b.Value(x) : Double(b, x);
   const ScalarType t = single ? ScalarType::kF32 : ScalarType::kF64;

@@ -126,7 +126,9 @@ void Translator::StepValue(State& s, const Instr& i) {
     }
     case Op::kNegative: Push(s, Negative(*this, Pop(s))); return Next(s, i);
     case Op::kInvert: Push(s, Invert(*this, Pop(s))); return Next(s, i);
-    case Op::kNot: Push(s, New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, Truth(*this, Pop(s))))); return Next(s, i);
+    case Op::kNot:
+      Push(s, New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, Truth(*this, Pop(s)))));
+      return Next(s, i);
     case Op::kToBool: Push(s, New(Is::kBool, Truth(*this, Pop(s)))); return Next(s, i);
     case Op::kIs: {
       const Val y = Pop(s), x = Pop(s);
@@ -269,7 +271,8 @@ Val Translator::Element(int object, int index) {
   if (o.array) {
     const int offset = Op(ScalarOp::kMul, ScalarType::kInt, index, Stride(object, 0));
     Val v = NewNumpy(o.dtype, -1);
-    v.value = Emit({.op = ScalarOp::kLoad, .type = v.type(), .a = Data(object), .b = offset, .dtype = o.dtype, .id = -2});
+    v.value =
+        Emit({.op = ScalarOp::kLoad, .type = v.type(), .a = Data(object), .b = offset, .dtype = o.dtype, .id = -2});
     return v;
   }
   const bool floats = o.dtype == DType::kFloat64;
@@ -286,8 +289,8 @@ int Checked(Builder& b, const Val& index, int size) {
   if (!index.constant || *index.constant < 0)
     v = b.Op(ScalarOp::kSelect, ScalarType::kInt, b.Compare(ScalarOp::kLt, v, b.Int(0)),
              b.Op(ScalarOp::kAdd, ScalarType::kInt, v, size), v);
-  const int outside = b.Op(ScalarOp::kOr, ScalarType::kBool, b.Compare(ScalarOp::kLt, v, b.Int(0)),
-                           b.Compare(ScalarOp::kGe, v, size));
+  const int outside =
+      b.Op(ScalarOp::kOr, ScalarType::kBool, b.Compare(ScalarOp::kLt, v, b.Int(0)), b.Compare(ScalarOp::kGe, v, size));
   b.ExitIf(outside);
   return v;
 }
@@ -324,7 +327,8 @@ Val Translator::GetItem(State&, const Val& container, const Val& index) {
   const DType t = o.dtype;
   const int offset = Offset(container.object, index);
   Val v = NewNumpy(t, -1);
-  v.value = Emit({.op = ScalarOp::kLoad, .type = v.type(), .a = Data(container.object), .b = offset, .dtype = t, .id = -2});
+  v.value =
+      Emit({.op = ScalarOp::kLoad, .type = v.type(), .a = Data(container.object), .b = offset, .dtype = t, .id = -2});
   return v;
 }
 

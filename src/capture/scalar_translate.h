@@ -1,8 +1,8 @@
 // From the bytecode of a loop to scalar code, for a frame as it stands at the loop's first instruction.
 //
 // The translation follows the program's flow. A block of code belongs to an instruction and to the kinds of all locals
-// and of the stack there: the same instruction reached with others becomes another block. What is not understood becomes
-// an exit before that instruction. So does whatever Python would answer by an exception: Python does it then.
+// and of the stack there: the same instruction reached with others becomes another block. What is not understood
+// becomes an exit before that instruction. So does whatever Python would answer by an exception: Python does it then.
 #pragma once
 
 #include "bytecode/code.h"
@@ -29,13 +29,13 @@ struct Slot {
 };
 
 struct ExitState {
-  int next = 0;         // instruction
-  bool usual = false;   // the loop has ended
+  int next = 0;        // instruction
+  bool usual = false;  // the loop has ended
   std::vector<Slot> locals, stack;
-  std::string why;      // of those that are not understood
+  std::string why;  // of those that are not understood
 };
 
-struct NameGuard {  // a name means what it meant
+struct NameGuard {                  // a name means what it meant
   Ref dict, builtins, name, value;  // builtins: null for an attribute of a module
 };
 

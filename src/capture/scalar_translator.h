@@ -1,6 +1,7 @@
 // The translation of one loop (scalar_translate.h) at work.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <set>
 #include <stdexcept>
@@ -79,14 +80,15 @@ class Translator final : public Builder {
       Block(std::move(state));
     }
     std::map<int, int> seen;
-    out_.loops = Cycle(code.entries[0], seen);
+    out_.loops = innermost_ && Cycle(code.entries[0], seen);
     out_.code = std::move(code);
     out_.code.name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
     return std::move(out_);
   }
 
  private:
-  // --- the entry -------------------------------------------------------------------------------------------------------
+  // --- the entry
+  // -------------------------------------------------------------------------------------------------------
   State Entry() {
     Frame f;
     f.co = fj_code(frame_);
@@ -160,7 +162,8 @@ class Translator final : public Builder {
     return it->second;
   }
 
-  // --- objects ---------------------------------------------------------------------------------------------------------
+  // --- objects
+  // ---------------------------------------------------------------------------------------------------------
   const ObjectSpec& Use(int k) {
     out_.objects[k].used = true;
     return out_.objects[k];
@@ -216,7 +219,8 @@ class Translator final : public Builder {
     return Tuple(std::move(items));
   }
 
-  // --- exits -----------------------------------------------------------------------------------------------------------
+  // --- exits
+  // -----------------------------------------------------------------------------------------------------------
   int Exit() override {
     if (exit_ < 0) exit_ = MakeExit(*before_, "");
     return exit_;
@@ -242,9 +246,10 @@ class Translator final : public Builder {
       if (changed_[i] < 0) continue;
       give(f.locals[i], e.locals, i, i);
       e.locals.back().changed = CellOf(i, -1);
-      cells.cells.emplace_back(e.locals.back().changed,
-                               stored_[i] ? Flag(true)
-                                          : Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = changed_[i], .id = -2}));
+      cells.cells.emplace_back(
+          e.locals.back().changed,
+          stored_[i] ? Flag(true)
+                     : Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = changed_[i], .id = -2}));
     }
     for (size_t i = 0; i < f.stack.size(); ++i)
       give(f.stack[i], e.stack, static_cast<int>(i), f.nlocals() + static_cast<int>(i));
@@ -259,7 +264,8 @@ class Translator final : public Builder {
     Emit({.op = ScalarOp::kExit, .exit = MakeExit(s, why, usual)});
   }
 
-  // --- flow ------------------------------------------------------------------------------------------------------------
+  // --- flow
+  // ------------------------------------------------------------------------------------------------------------
   int Home(int depth, int position, int leaf, ScalarType t) {
     auto [it, made] = homes_.try_emplace({depth, position, leaf, t}, 0);
     if (made) it->second = Variable(t);
@@ -317,6 +323,14 @@ class Translator final : public Builder {
     Emit({.op = ScalarOp::kBranch, .a = condition, .other = b, .imm = a});
   }
 
+  // Nothing is gained by rounds in which all loops inside have none.
+  static bool Innermost(const bytecode::Code& code, int start) {
+    const std::vector<Loop> loops = LoopsOf(code);
+    const auto it = std::find_if(loops.begin(), loops.end(), [&](const Loop& l) { return l.start == start; });
+    return it != loops.end() && std::none_of(loops.begin(), loops.end(),
+                                             [&](const Loop& l) { return l.start > it->start && l.end <= it->end; });
+  }
+
   // Does the code come back to where it was? `seen`: 1 on the way, 2 done.
   bool Cycle(int at, std::map<int, int>& seen) {
     int& mark = seen[at];
@@ -340,8 +354,7 @@ class Translator final : public Builder {
   void Block(State s) {
     for (bool first = true;; first = false) {
       Frame& f = s.top();
-      if (!first && (Target(f, f.pc) || (s.frames.size() == 1 && !loop_.Holds(f.pc))))
-        return GoTo(std::move(s));
+      if (!first && (Target(f, f.pc) || (s.frames.size() == 1 && !loop_.Holds(f.pc)))) return GoTo(std::move(s));
       State before = s;
       before_ = &before;
       exit_ = -1;
@@ -364,11 +377,14 @@ class Translator final : public Builder {
     if (target <= s.top().pc) {
       uint32_t bits;
       const void* word = fj_breaker(PyThreadState_Get(), &bits);
-      Emit({.op = ScalarOp::kExitAtBreak, .exit = Exit(), .imm = reinterpret_cast<int64_t>(word),
+      Emit({.op = ScalarOp::kExitAtBreak,
+            .exit = Exit(),
+            .imm = reinterpret_cast<int64_t>(word),
             .number = static_cast<double>(bits)});
       const int count = Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2});
       Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, count, Int(1)), .imm = rounds_});
     }
+    if (target <= s.top().pc) innermost_ |= s.frames.size() > 1 || Innermost(*s.top().code, target);
     s.top().pc = target;
     GoTo(s);
     ended_ = true;
@@ -463,15 +479,16 @@ class Translator final : public Builder {
   std::map<std::string, int> versions_;
   std::map<PyCodeObject*, std::set<int>> targets_;
   std::deque<std::pair<int, State>> work_;
-  int current_ = 0;                            // the block that a version begins with
+  int current_ = 0;  // the block that a version begins with
   std::map<int, std::vector<int>> leads_to_;
-  std::vector<bool> touched_;   // locals that the loop names
-  std::vector<int> changed_;    // those that it writes: the variable that tells whether it did
-  std::vector<bool> stored_;    // in this block
+  std::vector<bool> touched_;  // locals that the loop names
+  std::vector<int> changed_;   // those that it writes: the variable that tells whether it did
+  std::vector<bool> stored_;   // in this block
   int rounds_ = -1;
   const State* before_ = nullptr;
   int exit_ = -1;
   bool ended_ = false;
+  bool innermost_ = false;  // a loop without others in it goes round
 };
 
 }  // namespace framejit::capture::scalar

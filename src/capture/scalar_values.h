@@ -17,10 +17,10 @@ using codegen::ScalarOp;
 using codegen::ScalarType;
 
 enum class Is : uint8_t {
-  kNull,       // nothing: an unbound local, the empty slot of a call
-  kFrame,      // whatever the frame holds there: nothing may be done with it
-  kObject,     // `object`, one of the code's objects
-  kBool,       // Python's numbers
+  kNull,    // nothing: an unbound local, the empty slot of a call
+  kFrame,   // whatever the frame holds there: nothing may be done with it
+  kObject,  // `object`, one of the code's objects
+  kBool,    // Python's numbers
   kInt,
   kFloat,
   kNumpy,      // a NumPy scalar of `dtype`
@@ -59,16 +59,16 @@ struct Unsupported {
 // Something that the code refers to. Those that are `used` are guarded: arrays by what the code takes for granted of
 // them, all others by identity.
 struct ObjectSpec {
-  Ref object;      // when the code was made
+  Ref object;  // when the code was made
   bool array = false, list = false;
   DType dtype{};
   int rank = 0;
   bool unit = false;     // the last stride is that of neighbours
   bool written = false;  // elements of it
   bool used = false;
-  int cells = -1;        // data, then sizes, then strides in bytes; of a list the object
-  bool fixed = false;    // by identity, found through a guard of a name
-  Ref code;              // of a function that became part of the code
+  int cells = -1;      // data, then sizes, then strides in bytes; of a list the object
+  bool fixed = false;  // by identity, found through a guard of a name
+  Ref code;            // of a function that became part of the code
 };
 
 // Writes instructions into the current block. `exit` is asked for the exit of the program's current instruction.
@@ -95,7 +95,8 @@ class Builder {
   int Input(int cell, ScalarType t) { return Emit({.op = ScalarOp::kInput, .type = t, .imm = cell, .id = -2}); }
   int Compare(ScalarOp op, int a, int b) { return Op(op, ScalarType::kBool, a, b); }
   int Call(const void* f, ScalarType t, int a = -1, int b = -1, int c = -1) {
-    return Emit({.op = ScalarOp::kCall, .type = t, .a = a, .b = b, .c = c, .imm = reinterpret_cast<int64_t>(f), .id = -2});
+    return Emit(
+        {.op = ScalarOp::kCall, .type = t, .a = a, .b = b, .c = c, .imm = reinterpret_cast<int64_t>(f), .id = -2});
   }
   void ExitIf(int condition) { Emit({.op = ScalarOp::kExitIf, .a = condition, .exit = Exit()}); }
   // NumPy tells of it where an operation makes an infinity or a not-a-number of operands that are none.
@@ -124,13 +125,13 @@ Val Compare(Builder& b, int py_op, const Val& x, const Val& y);
 Val Negative(Builder& b, const Val& x);
 Val Invert(Builder& b, const Val& x);
 Val Absolute(Builder& b, const Val& x);
-int Truth(Builder& b, const Val& x);       // a bool
-int AsIndex(Builder& b, const Val& x);     // an int
-Val ToInt(Builder& b, const Val& x);       // int(x)
-Val ToFloat(Builder& b, const Val& x);     // float(x)
-Val ToNumpy(Builder& b, const Val& x, DType t);  // np.float64(x)
+int Truth(Builder& b, const Val& x);                                              // a bool
+int AsIndex(Builder& b, const Val& x);                                            // an int
+Val ToInt(Builder& b, const Val& x);                                              // int(x)
+Val ToFloat(Builder& b, const Val& x);                                            // float(x)
+Val ToNumpy(Builder& b, const Val& x, DType t);                                   // np.float64(x)
 Val MathCall(Builder& b, const std::string& name, const std::vector<Val>& args);  // math.name
-Val SquareRoot(Builder& b, const Val& x);        // np.sqrt
-int Stored(Builder& b, const Val& x, DType t);   // as an element of `t`
+Val SquareRoot(Builder& b, const Val& x);                                         // np.sqrt
+int Stored(Builder& b, const Val& x, DType t);                                    // as an element of `t`
 
 }  // namespace framejit::capture::scalar

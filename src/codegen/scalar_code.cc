@@ -182,8 +182,7 @@ class Emitter {
       v = b_.CreateZExt(v, b_.getInt8Ty());
     else if (DTypeClass(i.dtype) != 'f')
       v = b_.CreateTrunc(v, ElementType(i.dtype));
-    b_.CreateAlignedStore(v, at, llvm::Align(DTypeSize(i.dtype)))
-        ->setMetadata(llvm::LLVMContext::MD_tbaa, element_);
+    b_.CreateAlignedStore(v, at, llvm::Align(DTypeSize(i.dtype)))->setMetadata(llvm::LLVMContext::MD_tbaa, element_);
   }
 
   Value* Call(const ScalarInst& i) {

@@ -1,6 +1,6 @@
-// Code over single numbers with any flow of control: what loops of a program become whose bodies read and write elements
-// one at a time. Values are numbered; a value is used in its block alone, and variables carry numbers between blocks. An
-// exit writes what it wants kept into cells and returns its number. No LLVM type here, nothing of Python.
+// Code over single numbers with any flow of control: what loops of a program become whose bodies read and write
+// elements one at a time. Values are numbered; a value is used in its block alone, and variables carry numbers between
+// blocks. An exit writes what it wants kept into cells and returns its number. No LLVM type here, nothing of Python.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,54 @@ enum class ScalarType : uint8_t { kBool, kInt, kF32, kF64, kPtr };  // kInt has 
 
 // Of instructions `a`, `b`, `c` are values. Those with an exit leave the code where their condition holds.
 enum class ScalarOp : uint8_t {
-  kConst,     // imm, or number
-  kInput,     // the cell imm, which nothing writes: read once, before all else
-  kCell,      // the cell imm
-  kAddress,   // of the cell imm
-  kGet,       // the variable imm
-  kSet,       // the variable imm becomes a
-  kAdd, kSub, kMul, kDiv, kNeg, kAbs, kSqrt, kFloor,  // kAdd, kSub, kMul of ints wrap; kDiv of floats
-  kAddOver, kSubOver, kMulOver,                       // of ints; overflow: exit
-  kDivTrunc, kRem, kAnd, kOr, kXor, kNot, kShl, kShr, // of ints; the first two want a divisor other than 0 and -1
-  kEq, kNe, kLt, kLe, kGt, kGe,                       // signed; of floats ordered, but for kNe
-  kSelect,                                            // a ? b : c
-  kIntToF64, kIntToF32, kF32ToF64, kF64ToF32, kF64ToInt, kBoolToInt,
-  kFinite,    // a is neither infinite nor not-a-number
-  kLoad,      // the element `dtype` that lies b bytes behind a
-  kStore,     // that element becomes c, which fits
-  kCall,      // the function at address imm of a, b, c (those there are); returns `type`
-  kExitIf,    // a: exit
-  kNewSpecial,  // a is not finite and was made of b and c (or -1), which were: exit, as NumPy tells of that
-  kExitAtBreak, // the word at address imm has one of the bits number: exit
-  kJump,      // ends a block: to the block imm
-  kBranch,    // if a to the block imm, else to the block other
-  kExit,      // the exit `exit`
+  kConst,    // imm, or number
+  kInput,    // the cell imm, which nothing writes: read once, before all else
+  kCell,     // the cell imm
+  kAddress,  // of the cell imm
+  kGet,      // the variable imm
+  kSet,      // the variable imm becomes a
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kNeg,
+  kAbs,
+  kSqrt,
+  kFloor,  // kAdd, kSub, kMul of ints wrap; kDiv of floats
+  kAddOver,
+  kSubOver,
+  kMulOver,  // of ints; overflow: exit
+  kDivTrunc,
+  kRem,
+  kAnd,
+  kOr,
+  kXor,
+  kNot,
+  kShl,
+  kShr,  // of ints; the first two want a divisor other than 0 and -1
+  kEq,
+  kNe,
+  kLt,
+  kLe,
+  kGt,
+  kGe,      // signed; of floats ordered, but for kNe
+  kSelect,  // a ? b : c
+  kIntToF64,
+  kIntToF32,
+  kF32ToF64,
+  kF64ToF32,
+  kF64ToInt,
+  kBoolToInt,
+  kFinite,       // a is neither infinite nor not-a-number
+  kLoad,         // the element `dtype` that lies b bytes behind a
+  kStore,        // that element becomes c, which fits
+  kCall,         // the function at address imm of a, b, c (those there are); returns `type`
+  kExitIf,       // a: exit
+  kNewSpecial,   // a is not finite and was made of b and c (or -1), which were: exit, as NumPy tells of that
+  kExitAtBreak,  // the word at address imm has one of the bits number: exit
+  kJump,         // ends a block: to the block imm
+  kBranch,       // if a to the block imm, else to the block other
+  kExit,         // the exit `exit`
 };
 
 struct ScalarInst {
