@@ -193,15 +193,10 @@ class Policy : public frame::FramePolicy {
       std::erase_if(progress, [&](const Progress& p) { return p.frame == frame; });
     }
     CodeLoops* loops = LoopsOf(*config, state, code);
-    if (loops) {
-      const int64_t runs = config->scalar_runs;
-      const std::optional<frame::Action> action = loops->At(*config, frame);
-      if (config->scalar_runs != runs) {
-        Progress& p = ProgressOf(frame);
-        p.ran = true;
-        p.last = -1;
-      }
-      if (action) return *action;
+    bool ran = false;
+    if (auto action = loops ? loops->At(*config, frame, &ran) : std::nullopt) {
+      if (ran) ProgressOf(frame).ran = true, ProgressOf(frame).last = -1;
+      return *action;
     }
     if (auto action = Advance(*config, state, frame, result)) return *action;
     for (size_t i = 0; i < place.segments.size(); ++i) {  // by index: a run may re-enter and add versions
@@ -232,8 +227,7 @@ class Policy : public frame::FramePolicy {
       }
     }
     if (place.skip) {
-      if (&place == state.entry && ++state.trivial >= 3 && !config->fullgraph && AllTrivial(state) &&
-          !(loops && loops->any())) {
+      if (&place == state.entry && ++state.trivial >= 3 && !config->fullgraph && AllTrivial(state)) {
         state.idle = kIdle;
         return frame::Action::kHandOver;
       }
@@ -388,9 +382,7 @@ class Policy : public frame::FramePolicy {
 
   static frame::Action Done(FjFrame* frame, PyObject* result) {
     if (result) return frame::Action::kReturn;
-    // A segment may hold the jump of a loop, at which signals and other threads get their turn.
-    PyThreadState* ts = PyThreadState_Get();
-    if ((fj_interrupts(ts, frame) & FJ_BREAKER) && fj_poll(ts) < 0) return frame::Action::kRaise;
+    if (!ServeBreaker(frame)) return frame::Action::kRaise;
     ProgressOf(frame).ran = true;
     return frame::Action::kAgain;
   }
@@ -441,6 +433,7 @@ class Policy : public frame::FramePolicy {
   // Nothing was found to compile in all of the code, but for stretches of plain Python behind breaks.
   static bool AllTrivial(const CodeState& state) {
     auto plain = [](const std::unique_ptr<Segment>& s) { return s->trace->calls.empty(); };
+    if (state.loops && state.loops->any()) return false;
     return state.entry->segments.empty() && std::all_of(state.places.begin(), state.places.end(), [&](auto& at) {
              return std::all_of(at.second.segments.begin(), at.second.segments.end(), plain);
            });

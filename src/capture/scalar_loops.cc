@@ -442,7 +442,7 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
   place.versions.push_back(std::move(made));
 }
 
-std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame) {
+std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame, bool* ran) {
   const int at = fj_next(frame);
   Place* place = at < static_cast<int>(starts_.size()) && starts_[at] ? Find(at) : nullptr;
   // No segments are made in such loops, but where something in them is not understood.
@@ -474,12 +474,18 @@ std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame) {
     if (!Reader(t, cells.data(), objects.data()).Frame(frame)) continue;
     const int64_t exit = place->versions[i]->code.fn(cells.data(), 0);
     ++config.scalar_runs;
+    *ran = true;
     place->rounds += cells[0];
     if (++place->runs >= kRuns && place->rounds < kRounds * place->runs) place->off = true;
     const ExitState& e = t.exits[exit];
     if (!Writer(t, cells.data(), objects.data()).Frame(frame, e)) return frame::Action::kRaise;
     return e.usual ? frame::Action::kAgain : frame::Action::kStep;
   }
+}
+
+bool ServeBreaker(FjFrame* frame) {
+  PyThreadState* ts = PyThreadState_Get();
+  return !(fj_interrupts(ts, frame) & FJ_BREAKER) || fj_poll(ts) >= 0;
 }
 
 CodeLoops* LoopsOf(Config& config, CodeState& state, PyCodeObject* code) {

@@ -24,8 +24,8 @@ class CodeLoops {
   bool Enters(FjFrame* frame, int index);
   // The frame is about to be captured from the middle of a loop: would that become code?
   bool Considered(FjFrame* frame);
-  // The frame is at an instruction. Nothing: no business of these loops.
-  std::optional<frame::Action> At(Config& config, FjFrame* frame);
+  // The frame is at an instruction. Nothing: no business of these loops. *ran: code did.
+  std::optional<frame::Action> At(Config& config, FjFrame* frame, bool* ran);
   bool any() const;  // code was made, or is about to be
   bool none() const { return places_.empty(); }
 
@@ -40,6 +40,9 @@ class CodeLoops {
   std::vector<std::unique_ptr<Place>> places_;
   std::vector<bool> starts_;  // by instruction
 };
+
+// A segment may hold the jump of a loop, at which signals and other threads get their turn. False: an exception is set.
+bool ServeBreaker(FjFrame* frame);
 
 // Of a function's code; null where this machine or the options have none.
 CodeLoops* LoopsOf(Config& config, CodeState& state, PyCodeObject* code);

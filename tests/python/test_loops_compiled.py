@@ -481,3 +481,28 @@ def test_the_option():
         for _ in range(2):
             compiled(rng().random(100))
         assert compiled.cache_info()["scalar_runs"] == 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs(seed):
+    from tests.python import fuzz_loops
+
+    difference, _ = fuzz_loops.one(seed, observed)
+    assert difference is None, difference
+
+
+def test_rounds_without_rounds_are_no_reason_for_code():
+    """Where an inner loop's body is left to Python, the outer one gains nothing by code for the case that the inner one is empty."""
+
+    def program(a, b):
+        for i in range(b.shape[0]):
+            for j in range(b.shape[1]):
+                b[i, j] += np.dot(a[i + 1 :, i], b[i + 1 :, j])
+        return b
+
+    compiled = framejit.compile(program)
+    for _ in range(2):
+        a, b = rng().random((18, 18)), rng().random((18, 18))
+        expected = program(a, b.copy())
+        assert np.allclose(compiled(a, b), expected)
+    assert compiled.cache_info()["scalar_loops"] == 0
