@@ -489,11 +489,12 @@ bool ServeBreaker(FjFrame* frame) {
 }
 
 CodeLoops* LoopsOf(Config& config, CodeState& state, PyCodeObject* code) {
+  if (!diag::OptionOn("scalar_loops")) return nullptr;
   if (!state.loops) {
     if (state.skip || config.fullgraph || config.backend != "llvm" || !IteratorsAreKnown()) return nullptr;
     state.loops = std::make_shared<CodeLoops>(code);
   }
-  return state.loops->none() || !diag::OptionOn("scalar_loops") ? nullptr : state.loops.get();
+  return state.loops->none() ? nullptr : state.loops.get();
 }
 
 }  // namespace framejit::capture

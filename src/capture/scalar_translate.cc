@@ -506,6 +506,10 @@ Translation Translate(FjFrame* frame, const Loop& loop, int from) {
       return Translator(frame, loop, from, not_inline).Run();
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
+    } catch (const TooMuch&) {
+      Translation failed;
+      failed.why = "too much code";
+      return failed;
     } catch (const Unsupported& u) {
       Translation failed;
       failed.why = u.why;

@@ -14,7 +14,7 @@ namespace framejit::capture::scalar {
 using bytecode::Instr;
 using bytecode::Op;
 
-inline constexpr int kMostBlocks = 600;
+inline constexpr int kMostBlocks = 200;
 
 bool IsJump(Op op);
 // Locals that are read before they are written from `start` on; whatever may raise may go to its handler.
@@ -54,6 +54,7 @@ struct State {
   }
 };
 
+struct TooMuch {};
 struct NotInline {  // what was called must be left to Python as a whole
   int pc;
 };
@@ -298,7 +299,7 @@ class Translator final : public Builder {
     Emit({.op = ScalarOp::kJump, .imm = it->second});
     leads_to_[current_].push_back(it->second);
     if (!made) return;
-    if (code.blocks.size() > kMostBlocks) throw Unsupported{"too much code"};
+    if (code.blocks.size() > kMostBlocks) throw TooMuch{};
     code.blocks.emplace_back();
     work_.emplace_back(it->second, std::move(s));
   }
@@ -359,12 +360,26 @@ class Translator final : public Builder {
       before_ = &before;
       exit_ = -1;
       ended_ = false;
+      const int here = block, blocks = static_cast<int>(code.blocks.size());
       try {
         Step(s, f.code->At(f.pc));
       } catch (const Unsupported& u) {
+        block = here;
+        exit_ = -1;
+        Abandon(blocks);
         return Leave(before, u.why + Line(before), false);
       }
       if (ended_) return;
+    }
+  }
+
+  // Ways of an instruction that was begun and is left to Python: nothing leads there.
+  void Abandon(int from) {
+    for (int b = from; b < static_cast<int>(code.blocks.size()); ++b) {
+      const bool waits = std::any_of(work_.begin(), work_.end(), [&](const auto& w) { return w.first == b; });
+      const auto& code_of = code.blocks[b];
+      const bool ends = !code_of.empty() && code_of.back().op >= ScalarOp::kJump;
+      if (!waits && !ends) code.blocks[b].push_back({.op = ScalarOp::kJump, .imm = b});
     }
   }
 

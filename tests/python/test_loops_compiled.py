@@ -40,6 +40,12 @@ from bench.scalar_programs import (
 )
 
 
+@pytest.fixture(autouse=True)
+def scalar_loops():
+    with framejit.config.patch(scalar_loops=True):
+        yield
+
+
 def rng(seed=7):
     return np.random.default_rng(seed)
 
