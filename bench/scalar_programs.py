@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 
+
 def running_sum(x):
     s = 0.0
     for i in range(len(x)):
@@ -32,7 +33,9 @@ def nussinov(n, seq):
             if i + 1 < n:
                 table[i, j] = max(table[i, j], table[i + 1, j])
                 if i < j - 1:
-                    table[i, j] = max(table[i, j], table[i + 1, j - 1] + (seq[i] + seq[j] == 3))
+                    table[i, j] = max(
+                        table[i, j], table[i + 1, j - 1] + (seq[i] + seq[j] == 3)
+                    )
             for k in range(i + 1, j):
                 table[i, j] = max(table[i, j], table[i, k] + table[k + 1, j])
     return table
@@ -43,7 +46,17 @@ def seidel(steps, a):
     for t in range(steps):
         for i in range(1, n - 1):
             for j in range(1, n - 1):
-                a[i, j] = (a[i - 1, j - 1] + a[i - 1, j] + a[i - 1, j + 1] + a[i, j - 1] + a[i, j] + a[i, j + 1] + a[i + 1, j - 1] + a[i + 1, j] + a[i + 1, j + 1]) / 9.0
+                a[i, j] = (
+                    a[i - 1, j - 1]
+                    + a[i - 1, j]
+                    + a[i - 1, j + 1]
+                    + a[i, j - 1]
+                    + a[i, j]
+                    + a[i, j + 1]
+                    + a[i + 1, j - 1]
+                    + a[i + 1, j]
+                    + a[i + 1, j + 1]
+                ) / 9.0
     return a
 
 
@@ -52,8 +65,7 @@ def floyd_warshall(d):
     for k in range(n):
         for i in range(n):
             for j in range(n):
-                if d[i, k] + d[k, j] < d[i, j]:
-                    d[i, j] = d[i, k] + d[k, j]
+                d[i, j] = min(d[i, j], d[i, k] + d[k, j])
     return d
 
 
@@ -65,7 +77,11 @@ def edit_distance(a, b):
         d[0, j] = j
     for i in range(1, len(a) + 1):
         for j in range(1, len(b) + 1):
-            d[i, j] = min(d[i - 1, j] + 1, d[i, j - 1] + 1, d[i - 1, j - 1] + (a[i - 1] != b[j - 1]))
+            d[i, j] = min(
+                d[i - 1, j] + 1,
+                d[i, j - 1] + 1,
+                d[i - 1, j - 1] + (a[i - 1] != b[j - 1]),
+            )
     return d[len(a), len(b)]
 
 
@@ -102,7 +118,10 @@ def queens(n):
         columns[row] += 1
         while columns[row] < n:
             for r in range(row):
-                if columns[r] == columns[row] or abs(columns[r] - columns[row]) == row - r:
+                if (
+                    columns[r] == columns[row]
+                    or abs(columns[r] - columns[row]) == row - r
+                ):
                     break
             else:
                 break
@@ -178,8 +197,7 @@ def sums_of_a_list(values):
     total, most, odd = 0, 0, 0
     for v in values:
         total += v * v % 7
-        if v > most:
-            most = v
+        most = max(most, v)
         odd += v & 1
     return total, most, odd
 
@@ -259,7 +277,7 @@ def square(v):
 def clipped(v, low, high):
     if v < low:
         return low
-    return high if v > high else v
+    return min(v, high)
 
 
 def with_helpers(x):

@@ -18,7 +18,7 @@
 
 namespace framejit::capture {
 
-class Timing;  // capture/timing.h
+class Timing;     // capture/timing.h
 class CodeLoops;  // capture/scalar_loops.h
 
 // Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.

@@ -13,7 +13,18 @@ import time
 import framejit
 import numpy as np
 
-DTYPES = ["float64", "float32", "int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "bool"]
+DTYPES = [
+    "float64",
+    "float32",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "uint16",
+    "uint32",
+    "bool",
+]
 
 
 class Writer:
@@ -21,7 +32,12 @@ class Writer:
 
     def __init__(self, seed):
         self.r = random.Random(seed)
-        self.lines, self.names, self.fresh, self.depth = [], ["k", "f"], itertools.count(), 0
+        self.lines, self.names, self.fresh, self.depth = (
+            [],
+            ["k", "f"],
+            itertools.count(),
+            0,
+        )
         self.indices = []
 
     def put(self, indent, text):
@@ -31,16 +47,48 @@ class Writer:
         r = self.r.random()
         if self.indices and r < 0.75:
             i = self.r.choice(self.indices)
-            return self.r.choice([i, i, i, f"{i} - 1", f"{i} + 1", f"{i} % {size}", f"-{i}", f"({i} * 2) % {size}"])
-        return str(self.r.randint(-3, 3)) if r < 0.93 else f"int({self.r.choice(self.names)}) % {size}"
+            return self.r.choice(
+                [
+                    i,
+                    i,
+                    i,
+                    f"{i} - 1",
+                    f"{i} + 1",
+                    f"{i} % {size}",
+                    f"-{i}",
+                    f"({i} * 2) % {size}",
+                ]
+            )
+        return (
+            str(self.r.randint(-3, 3))
+            if r < 0.93
+            else f"int({self.r.choice(self.names)}) % {size}"
+        )
 
     def element(self):
-        return self.r.choice([f"a[{self.index('n')}]", f"b[{self.index('n')}]", f"m[{self.index('3')}, {self.index('n')}]", f"l[{self.index('n')}]"])
+        return self.r.choice(
+            [
+                f"a[{self.index('n')}]",
+                f"b[{self.index('n')}]",
+                f"m[{self.index('3')}, {self.index('n')}]",
+                f"l[{self.index('n')}]",
+            ]
+        )
 
     def expression(self, depth=0):
         r = self.r.random()
         if depth > 2 or r < 0.3:
-            return self.r.choice([*self.names, *self.indices, self.element(), self.element(), str(self.r.randint(-4, 9)), repr(round(self.r.uniform(-3, 3), 2)), "True"])
+            return self.r.choice(
+                [
+                    *self.names,
+                    *self.indices,
+                    self.element(),
+                    self.element(),
+                    str(self.r.randint(-4, 9)),
+                    repr(round(self.r.uniform(-3, 3), 2)),
+                    "True",
+                ]
+            )
         x, y = self.expression(depth + 1), self.expression(depth + 1)
         if r < 0.62:
             return f"({x} {self.r.choice(['+', '-', '*', '+', '-', '*', '/'])} {y})"
@@ -53,7 +101,19 @@ class Writer:
         if r < 0.89:
             return f"({x} if {self.condition(depth + 1)} else {y})"
         if r < 0.97:
-            return self.r.choice([f"abs({x})", f"-({x})", f"float({x})", f"int({x})", f"math.sqrt(abs({x}))", f"math.sin({x})", f"helper({x}, {y})", f"np.sqrt(abs({x} * 1.0))", f"math.floor(float({x}))"])
+            return self.r.choice(
+                [
+                    f"abs({x})",
+                    f"-({x})",
+                    f"float({x})",
+                    f"int({x})",
+                    f"math.sqrt(abs({x}))",
+                    f"math.sin({x})",
+                    f"helper({x}, {y})",
+                    f"np.sqrt(abs({x} * 1.0))",
+                    f"math.floor(float({x}))",
+                ]
+            )
         return f"({x} ** {self.r.randint(0, 3)})"
 
     def condition(self, depth=0):
@@ -76,11 +136,25 @@ class Writer:
         if r < 0.34:
             e = self.expression()
             if self.r.random() < 0.5:
-                return self.put(indent, f"{self.r.choice(known)} {self.r.choice(['+=', '-=', '*='])} {e}")
-            return self.put(indent, f"{self.name() if not in_loop else self.r.choice(known)} = {e}")
+                return self.put(
+                    indent,
+                    f"{self.r.choice(known)} {self.r.choice(['+=', '-=', '*='])} {e}",
+                )
+            return self.put(
+                indent, f"{self.name() if not in_loop else self.r.choice(known)} = {e}"
+            )
         if r < 0.55:
-            target = self.r.choice([f"a[{self.index('n')}]", f"b[{self.index('n')}]", f"m[{self.index('3')}, {self.index('n')}]"])
-            return self.put(indent, f"{target} {self.r.choice(['=', '=', '+=', '*=', '-='])} {self.expression()}")
+            target = self.r.choice(
+                [
+                    f"a[{self.index('n')}]",
+                    f"b[{self.index('n')}]",
+                    f"m[{self.index('3')}, {self.index('n')}]",
+                ]
+            )
+            return self.put(
+                indent,
+                f"{target} {self.r.choice(['=', '=', '+=', '*=', '-='])} {self.expression()}",
+            )
         if r < 0.6 and len(known) > 1:
             x, y = self.r.sample(known, 2)
             return self.put(indent, f"{x}, {y} = {y}, {self.expression()}")
@@ -93,12 +167,19 @@ class Writer:
             return None
         if r < 0.86 and in_loop:
             self.put(indent, f"if {self.condition()}:")
-            return self.put(indent + 1, self.r.choice(["break", "continue", "continue"]))
+            return self.put(
+                indent + 1, self.r.choice(["break", "continue", "continue"])
+            )
         if r < 0.89:
             self.put(indent, "try:")
             self.block(indent + 1, in_loop)
-            self.put(indent, "except (ZeroDivisionError, IndexError, OverflowError, ValueError):")
-            return self.put(indent + 1, f"{self.r.choice(known)} = {self.r.randint(0, 3)}")
+            self.put(
+                indent,
+                "except (ZeroDivisionError, IndexError, OverflowError, ValueError):",
+            )
+            return self.put(
+                indent + 1, f"{self.r.choice(known)} = {self.r.randint(0, 3)}"
+            )
         if self.depth < 3:
             return self.loop(indent)
         return self.put(indent, f"k = {self.expression()}")
@@ -111,10 +192,16 @@ class Writer:
         self.depth += 1
         i = f"i{next(self.fresh)}"
         r = self.r.random()
-        counts = ["n", "len(a)", "12", "n - 1"] if self.depth == 1 else ["4", "n // 2", "3", *self.indices]
+        counts = (
+            ["n", "len(a)", "12", "n - 1"]
+            if self.depth == 1
+            else ["4", "n // 2", "3", *self.indices]
+        )
         if r < 0.75:
             count = self.r.choice(counts)
-            head = self.r.choice([count, count, f"1, {count}", f"{count}, 0, -1", f"0, {count}, 2"])
+            head = self.r.choice(
+                [count, count, f"1, {count}", f"{count}, 0, -1", f"0, {count}, 2"]
+            )
             self.put(indent, f"for {i} in range({head}):")
             self.indices.append(i)
         elif r < 0.87:
@@ -133,7 +220,9 @@ class Writer:
             self.names.remove(i)
         if self.r.random() < 0.15:
             self.put(indent, "else:")
-            self.put(indent + 1, f"{self.r.choice(self.names)} = {self.r.randint(0, 5)}")
+            self.put(
+                indent + 1, f"{self.r.choice(self.names)} = {self.r.randint(0, 5)}"
+            )
         self.depth -= 1
 
     def source(self):
@@ -142,12 +231,19 @@ class Writer:
         self.loop(1)
         if self.r.random() < 0.3:
             self.loop(1)
-        return "\n".join(["def program(a, b, m, k, f, l, n):", *self.lines, "    return k, f", ""])
+        return "\n".join(
+            ["def program(a, b, m, k, f, l, n):", *self.lines, "    return k, f", ""]
+        )
 
     def arguments(self):
         n = self.r.choice([20, 30, 40])
         g = np.random.default_rng(self.r.randrange(1 << 30))
-        array = lambda shape: self.r.choice([g.integers(0, 9, shape), g.random(shape) * 9 - (4 if self.r.random() < 0.5 else 0)]).astype(self.r.choice(DTYPES))
+        array = lambda shape: self.r.choice(
+            [
+                g.integers(0, 9, shape),
+                g.random(shape) * 9 - (4 if self.r.random() < 0.5 else 0),
+            ]
+        ).astype(self.r.choice(DTYPES))
         a, b, m = array(n), array(n), array((3, n))
         if self.r.random() < 0.2:
             a = array(2 * n)[::2]
@@ -157,11 +253,15 @@ class Writer:
             m = np.asfortranarray(m)
         k = self.r.choice([3, 0, 2.5, np.int64(4), np.float32(1.5), True])
         f = self.r.choice([1.5, -0.25, np.float64(0.5), 7])
-        pick = self.r.choice([lambda: self.r.randint(0, 9), lambda: self.r.uniform(0, 5)])
+        pick = self.r.choice(
+            [lambda: self.r.randint(0, 9), lambda: self.r.uniform(0, 5)]
+        )
         return a, b, m, k, f, [pick() for _ in range(n)], n
 
 
-PREAMBLE = "def helper(x, y):\n    if x < y:\n        return y - x\n    return x * 0.5\n\n\n"
+PREAMBLE = (
+    "def helper(x, y):\n    if x < y:\n        return y - x\n    return x * 0.5\n\n\n"
+)
 
 
 def one(seed, observe):
@@ -172,12 +272,12 @@ def one(seed, observe):
     file = f"<loops {seed}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     namespace = {"np": np, "math": math}
-    exec(compile(text, file, "exec"), namespace)
+    exec(compile(text, file, "exec"), namespace)  # noqa: S102
     program = namespace["program"]
     difference, compiled = compare(program, calls, observe, file)
     if difference:
         namespace = {"np": np, "math": math}
-        exec(compile(text, file, "exec"), namespace)
+        exec(compile(text, file, "exec"), namespace)  # noqa: S102
         with framejit.config.patch(scalar_loops=False):
             if compare(namespace["program"], calls, observe, file)[0]:
                 return None, compiled  # a fault of segments
@@ -245,7 +345,9 @@ def main():
             print(difference, flush=True)
             if wrong > 5:
                 break
-    print(f"{done} programs from seed {seed}, {ran} with scalar code, {runs} runs of it, {wrong} wrong")
+    print(
+        f"{done} programs from seed {seed}, {ran} with scalar code, {runs} runs of it, {wrong} wrong"
+    )
     return wrong > 0
 
 

@@ -10,6 +10,7 @@ import warnings
 import framejit
 import numpy as np
 import pytest
+
 from bench.scalar_programs import (
     bisect,
     bubble_sort,
@@ -65,7 +66,7 @@ def described(x):
     if isinstance(x, np.ndarray):
         return type(x), x.dtype, x.shape, x.strides, x.tobytes()
     if isinstance(x, (float, np.floating)):
-        return type(x), "nan" if x != x else (float(x).hex(), math.copysign(1, x))
+        return type(x), "nan" if x != x else (float(x).hex(), math.copysign(1, x))  # noqa: PLR0124
     return type(x), x
 
 
@@ -74,14 +75,26 @@ def observed(function, plain, args, file=__file__):
     same = {id(a): copied(a) for a in args}
     args = tuple(same[id(a)] for a in args)
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), warnings.catch_warnings(record=True) as caught:
+    with (
+        contextlib.redirect_stdout(out),
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
         try:
             result = described(function(*args))
-        except Exception as error:
-            lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file and f.name == plain.__name__]
+        except Exception as error:  # noqa: BLE001
+            lines = [
+                f.lineno
+                for f in traceback.extract_tb(error.__traceback__)
+                if f.filename == file and f.name == plain.__name__
+            ]
             result = type(error), str(error), lines
-    return result, [described(a) for a in args], out.getvalue(), [(w.category, str(w.message), w.lineno) for w in caught]
+    return (
+        result,
+        [described(a) for a in args],
+        out.getvalue(),
+        [(w.category, str(w.message), w.lineno) for w in caught],
+    )
 
 
 def check(program, *calls, runs=1, loops=1):
@@ -102,9 +115,12 @@ PROGRAMS = {
     nussinov: (24, rng().integers(0, 4, 24)),
     seidel: (3, rng().random((14, 14))),
     floyd_warshall: (rng().random((16, 16)),),
-    edit_distance: (rng().integers(0, 5, 30).tolist(), rng().integers(0, 5, 25).tolist()),
+    edit_distance: (
+        rng().integers(0, 5, 30).tolist(),
+        rng().integers(0, 5, 25).tolist(),
+    ),
     mandelbrot: (30, 20, 30),
-    cholesky: ((lambda a: a @ a.T + 12 * np.eye(12))(rng().random((12, 12))),),
+    cholesky: ((lambda a: a @ a.T + 12 * np.eye(12))(rng().random((12, 12))),),  # noqa: PLC3002
     queens: (6,),
     life: ((rng().random((12, 10)) > 0.6).astype(np.int8), 4),
     generator: (3000, 42),
@@ -120,7 +136,11 @@ PROGRAMS = {
     matrix_product: (rng().random((9, 8)), rng().random((8, 7))),
     with_helpers: (rng().random(200),),
     integrate: (2000,),
-    knapsack: (rng().integers(1, 12, 15).tolist(), rng().integers(1, 50, 15).tolist(), 60),
+    knapsack: (
+        rng().integers(1, 12, 15).tolist(),
+        rng().integers(1, 50, 15).tolist(),
+        60,
+    ),
     nearest: (rng().random((40, 3)), rng().random((12, 3))),
     first_above: (rng().random(100), 0.99),
 }
@@ -131,7 +151,18 @@ def test_programs(program):
     check(program, PROGRAMS[program])
 
 
-TYPES = ["float64", "float32", "int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "bool"]
+TYPES = [
+    "float64",
+    "float32",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "uint16",
+    "uint32",
+    "bool",
+]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -150,7 +181,18 @@ def test_every_element_type(dtype):
 
 
 @pytest.mark.parametrize("dtype", [t for t in TYPES if t != "bool"])
-@pytest.mark.parametrize("other", ["1", "2.5", "x.dtype.type(3)", "np.float32(1.5)", "np.int64(2)", "np.float64(0.3)", "True"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        "1",
+        "2.5",
+        "x.dtype.type(3)",
+        "np.float32(1.5)",
+        "np.int64(2)",
+        "np.float64(0.3)",
+        "True",
+    ],
+)
 def test_arithmetic_of_numpys_scalars(dtype, other):
     """Results have NumPy's types, and what overflows is done by NumPy, with its warning."""
 
@@ -227,7 +269,13 @@ def test_numpys_overflow_warns_at_its_line():
             s = s + x[i]
         return s
 
-    for most, dtype in ((100, np.int8), (2**62, np.int64), (1.7e308, np.float64), (3.3e38, np.float32), (2**31, np.uint32)):
+    for most, dtype in (
+        (100, np.int8),
+        (2**62, np.int64),
+        (1.7e308, np.float64),
+        (3.3e38, np.float32),
+        (2**31, np.uint32),
+    ):
         x = np.ones(60, dtype)
         x[[20, 40]] = most
         check(program, (x,))
@@ -336,7 +384,11 @@ def test_arrays_that_are_one_and_arrays_that_overlap():
 
     x = np.zeros(60)
     compiled = framejit.compile(program)
-    for first, second in ((slice(0, 50), slice(0, 50)), (slice(0, 50), slice(5, 55)), (slice(0, 50), slice(50, 0, -1))):
+    for first, second in (
+        (slice(0, 50), slice(0, 50)),
+        (slice(0, 50), slice(5, 55)),
+        (slice(0, 50), slice(50, 0, -1)),
+    ):
         for _ in range(2):
             ours, theirs = x.copy(), x.copy()
             compiled(ours[first], ours[second]), program(theirs[first], theirs[second])
@@ -353,7 +405,15 @@ def test_strides_and_types_that_change_between_calls():
         return s
 
     a = rng().random((20, 24))
-    check(program, (a,), (a.T,), (np.asfortranarray(a),), (a[::2, ::-1],), (a.astype(np.float32),), (np.arange(480).reshape(20, 24),))
+    check(
+        program,
+        (a,),
+        (a.T,),
+        (np.asfortranarray(a),),
+        (a[::2, ::-1],),
+        (a.astype(np.float32),),
+        (np.arange(480).reshape(20, 24),),
+    )
 
 
 def test_generators_and_other_iterators_go_on_in_python():
@@ -369,7 +429,10 @@ def test_generators_and_other_iterators_go_on_in_python():
 
 def test_globals_that_change():
     namespace = {"SCALE": 2.0, "np": np}
-    exec("def program(x):\n    s = 0.0\n    for i in range(len(x)):\n        s += x[i] * SCALE\n    return s", namespace)
+    exec(  # noqa: S102
+        "def program(x):\n    s = 0.0\n    for i in range(len(x)):\n        s += x[i] * SCALE\n    return s",
+        namespace,
+    )
     program, x = namespace["program"], rng().random(60)
     compiled = framejit.compile(program)
     for scale in (2.0, 2.0, 3.0, 5, np.float64(1.5)):
@@ -456,7 +519,9 @@ def test_locals_after_an_exception():
             tb = error.__traceback__
             while tb.tb_frame.f_code is not program.__code__:
                 tb = tb.tb_next
-            return {k: described(v) for k, v in tb.tb_frame.f_locals.items()}, tb.tb_lineno
+            return {
+                k: described(v) for k, v in tb.tb_frame.f_locals.items()
+            }, tb.tb_lineno
 
     compiled = framejit.compile(program)
     for _ in range(3):
