@@ -113,15 +113,7 @@ def seidel(steps, a):
     n = a.shape[0]
     for _ in range(steps):
         for i in range(1, n - 1):
-            a[i, 1:-1] += (
-                a[i - 1, :-2]
-                + a[i - 1, 1:-1]
-                + a[i - 1, 2:]
-                + a[i, 2:]
-                + a[i + 1, :-2]
-                + a[i + 1, 1:-1]
-                + a[i + 1, 2:]
-            )
+            a[i, 1:-1] += a[i - 1, :-2] + a[i - 1, 1:-1] + a[i - 1, 2:] + a[i, 2:] + a[i + 1, :-2] + a[i + 1, 1:-1] + a[i + 1, 2:]
             for j in range(1, n - 1):
                 a[i, j] += a[i, j - 1]
                 a[i, j] /= 9.0
@@ -131,24 +123,12 @@ def seidel(steps, a):
 @program(lambda: (40, _matrix(150), _matrix(150)))
 def jacobi(steps, a, b):
     for _ in range(steps):
-        b[1:-1, 1:-1] = 0.2 * (
-            a[1:-1, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:] + a[2:, 1:-1] + a[:-2, 1:-1]
-        )
-        a[1:-1, 1:-1] = 0.2 * (
-            b[1:-1, 1:-1] + b[1:-1, :-2] + b[1:-1, 2:] + b[2:, 1:-1] + b[:-2, 1:-1]
-        )
+        b[1:-1, 1:-1] = 0.2 * (a[1:-1, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:] + a[2:, 1:-1] + a[:-2, 1:-1])
+        a[1:-1, 1:-1] = 0.2 * (b[1:-1, 1:-1] + b[1:-1, :-2] + b[1:-1, 2:] + b[2:, 1:-1] + b[:-2, 1:-1])
     return a
 
 
-@program(
-    lambda: (
-        20,
-        _matrix(100, 120),
-        _matrix(100, 120),
-        _matrix(100, 120),
-        _matrix(1, 20)[0],
-    )
-)
+@program(lambda: (20, _matrix(100, 120), _matrix(100, 120), _matrix(100, 120), _matrix(1, 20)[0]))
 def fdtd_2d(steps, ex, ey, hz, fict):
     for t in range(steps):
         ey[0, :] = fict[t]
@@ -158,23 +138,14 @@ def fdtd_2d(steps, ex, ey, hz, fict):
     return hz
 
 
-@program(
-    lambda: (
-        _rng().random((4, 32, 32, 3), np.float32),
-        _rng().random((5, 5, 3, 8), np.float32),
-        _rng().random(8, np.float32),
-    )
-)
+@program(lambda: (_rng().random((4, 32, 32, 3), np.float32), _rng().random((5, 5, 3, 8), np.float32), _rng().random(8, np.float32)))
 def conv2d(x, w, bias):
     k = w.shape[0]
     n, h, _, _ = x.shape
     out = np.empty((n, h - k + 1, h - k + 1, w.shape[3]), dtype=np.float32)
     for i in range(h - k + 1):
         for j in range(h - k + 1):
-            out[:, i, j, :] = np.sum(
-                x[:, i : i + k, j : j + k, :, np.newaxis] * w[np.newaxis],
-                axis=(1, 2, 3),
-            )
+            out[:, i, j, :] = np.sum(x[:, i : i + k, j : j + k, :, np.newaxis] * w[np.newaxis], axis=(1, 2, 3))
     return out + bias
 
 
@@ -192,31 +163,19 @@ def game_of_life(board, steps):
 
 @program(lambda: (0.25, _matrix(120, 90).astype(np.float32)))
 def deriche(alpha, image):
-    k = (1.0 - math.exp(-alpha)) ** 2 / (
-        1.0 + alpha * math.exp(-alpha) - math.exp(2.0 * alpha)
-    )
+    k = (1.0 - math.exp(-alpha)) ** 2 / (1.0 + alpha * math.exp(-alpha) - math.exp(2.0 * alpha))
     a = k * math.exp(-alpha) * (alpha - 1.0)
     b1, b2 = 2.0 ** (-alpha), -math.exp(-2.0 * alpha)
     y1 = np.empty_like(image)
     y1[:, 0] = k * image[:, 0]
     y1[:, 1] = k * image[:, 1] + a * image[:, 0] + b1 * y1[:, 0]
     for j in range(2, image.shape[1]):
-        y1[:, j] = (
-            k * image[:, j]
-            + a * image[:, j - 1]
-            + b1 * y1[:, j - 1]
-            + b2 * y1[:, j - 2]
-        )
+        y1[:, j] = k * image[:, j] + a * image[:, j - 1] + b1 * y1[:, j - 1] + b2 * y1[:, j - 2]
     y2 = np.empty_like(image)
     y2[:, -1] = 0.0
     y2[:, -2] = a * image[:, -1]
     for j in range(image.shape[1] - 3, -1, -1):
-        y2[:, j] = (
-            a * image[:, j + 1]
-            + k * image[:, j + 2]
-            + b1 * y2[:, j + 1]
-            + b2 * y2[:, j + 2]
-        )
+        y2[:, j] = a * image[:, j + 1] + k * image[:, j + 2] + b1 * y2[:, j + 1] + b2 * y2[:, j + 2]
     return y1 + y2
 
 
@@ -275,28 +234,20 @@ def nussinov(n, seq):
             if i + 1 < n:
                 table[i, j] = max(table[i, j], table[i + 1, j])
                 if i < j - 1:
-                    table[i, j] = max(
-                        table[i, j], table[i + 1, j - 1] + (seq[i] + seq[j] == 3)
-                    )
+                    table[i, j] = max(table[i, j], table[i + 1, j - 1] + (seq[i] + seq[j] == 3))
             for k in range(i + 1, j):
                 table[i, j] = max(table[i, j], table[i, k] + table[k + 1, j])
     return table
 
 
-@program(
-    lambda: (_rng().integers(0, 26, 200).tolist(), _rng().integers(0, 26, 200).tolist())
-)
+@program(lambda: (_rng().integers(0, 26, 200).tolist(), _rng().integers(0, 26, 200).tolist()))
 def edit_distance(a, b):
     d = np.zeros((len(a) + 1, len(b) + 1), np.int64)
     d[:, 0] = np.arange(len(a) + 1)
     d[0, :] = np.arange(len(b) + 1)
     for i in range(1, len(a) + 1):
         for j in range(1, len(b) + 1):
-            d[i, j] = min(
-                d[i - 1, j] + 1,
-                d[i, j - 1] + 1,
-                d[i - 1, j - 1] + (a[i - 1] != b[j - 1]),
-            )
+            d[i, j] = min(d[i - 1, j] + 1, d[i, j - 1] + 1, d[i - 1, j - 1] + (a[i - 1] != b[j - 1]))
     return d[len(a), len(b)]
 
 
@@ -313,7 +264,8 @@ def scalar_sums(values):
     total, most, odd = 0, 0, 0
     for v in values:
         total += v * v % 7
-        most = max(most, v)
+        if v > most:
+            most = v
         odd += v & 1
     return total, most, odd
 
@@ -366,17 +318,10 @@ for _name, _make in {
     "matrix_product": lambda: (_matrix(30), _matrix(30)),
     "with_helpers": lambda: (_rng().random(10000),),
     "integrate": lambda: (40000,),
-    "knapsack": lambda: (
-        _rng().integers(1, 30, 40).tolist(),
-        _rng().integers(1, 50, 40).tolist(),
-        500,
-    ),
+    "knapsack": lambda: (_rng().integers(1, 30, 40).tolist(), _rng().integers(1, 50, 40).tolist(), 500),
     "nearest": lambda: (_matrix(300, 3), _matrix(40, 3)),
 }.items():
-    PROGRAMS[_name if _name not in PROGRAMS else f"{_name}_scalar"] = (
-        getattr(scalar_programs, _name),
-        _make,
-    )
+    PROGRAMS[_name if _name not in PROGRAMS else f"{_name}_scalar"] = (getattr(scalar_programs, _name), _make)
 
 
 # --- torch -------------------------------------------------------------------------------------------------------------
@@ -442,10 +387,7 @@ def torch_table(cost, wide):
     d = torch.zeros(n, n)
     for i in range(1, n):
         for j in range(1, n):
-            d[i, j] = (
-                torch.minimum(torch.minimum(d[i - 1, j], d[i, j - 1]), d[i - 1, j - 1])
-                + cost[i, j]
-            )
+            d[i, j] = torch.minimum(torch.minimum(d[i - 1, j], d[i, j - 1]), d[i - 1, j - 1]) + cost[i, j]
     return d
 
 

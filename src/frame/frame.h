@@ -56,7 +56,7 @@ int fj_interrupts(PyThreadState*, FjFrame*);  // 0, or what asks for attention
 int fj_watched(PyThreadState*, PyCodeObject*);
 int fj_profiled(PyThreadState*);  // such a profiler is told of calls and returns
 void fj_learn_profile(void);      // once: which C function stands for sys.setprofile
-// The word that is not zero in the given bits when the eval breaker asks for attention, for code that looks at it often.
+// The word with a bit of these set when the eval breaker asks for attention, for code that looks at it often.
 const void* fj_breaker(PyThreadState*, uint32_t* bits);
 // The state of an iterator over a range of C longs. 0: it is none.
 int fj_range_state(PyObject* iterator, long* next, long* step, long* left);
