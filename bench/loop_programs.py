@@ -264,8 +264,7 @@ def scalar_sums(values):
     total, most, odd = 0, 0, 0
     for v in values:
         total += v * v % 7
-        if v > most:
-            most = v
+        most = max(most, v)
         odd += v & 1
     return total, most, odd
 
