@@ -6,6 +6,8 @@ import random
 
 import numpy as np
 
+from . import scalar_programs
+
 PROGRAMS = {}
 
 
@@ -262,8 +264,7 @@ def scalar_sums(values):
     total, most, odd = 0, 0, 0
     for v in values:
         total += v * v % 7
-        if v > most:
-            most = v
+        most = max(most, v)
         odd += v & 1
     return total, most, odd
 
@@ -294,6 +295,32 @@ def n_body(position, velocity, mass, steps):
         velocity = velocity + 0.01 * force
         position = position + 0.01 * velocity
     return position
+
+
+# --- elements one at a time (scalar_programs.py) -------------------------------------------------------------------------
+for _name, _make in {
+    "running_sum": lambda: (_rng().random(20000),),
+    "seidel": lambda: (10, _matrix(80)),
+    "floyd_warshall": lambda: (_matrix(60),),
+    "mandelbrot": lambda: (160, 120, 60),
+    "cholesky": lambda: (_positive(60),),
+    "queens": lambda: (7,),
+    "life": lambda: ((_matrix(40) > 0.6).astype(np.int8), 8),
+    "generator": lambda: (40000, 42),
+    "collatz": lambda: (4000,),
+    "sieve": lambda: (20000,),
+    "bubble_sort": lambda: (_rng().random(200),),
+    "bisect": lambda: (np.sort(_rng().random(2000)), _rng().random(2000)),
+    "euler": lambda: (20000,),
+    "histogram": lambda: (_rng().random(20000), 30),
+    "gcd_table": lambda: (80,),
+    "matrix_product": lambda: (_matrix(30), _matrix(30)),
+    "with_helpers": lambda: (_rng().random(10000),),
+    "integrate": lambda: (40000,),
+    "knapsack": lambda: (_rng().integers(1, 30, 40).tolist(), _rng().integers(1, 50, 40).tolist(), 500),
+    "nearest": lambda: (_matrix(300, 3), _matrix(40, 3)),
+}.items():
+    PROGRAMS[_name if _name not in PROGRAMS else f"{_name}_scalar"] = (getattr(scalar_programs, _name), _make)
 
 
 # --- torch -------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ class Config:
     measure: bool
     guess: bool
     leave: bool
+    scalar_loops: bool
     poison: bool
     strict: bool
     fuse: bool

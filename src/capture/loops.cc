@@ -4,6 +4,9 @@
 #include <algorithm>
 
 #include "bytecode/code.h"
+#include "capture/policy.h"
+#include "capture/proxy.h"
+#include "capture/scalar_loops.h"
 #include "capture/segment.h"
 #include "capture/session.h"
 
@@ -12,6 +15,8 @@ namespace {
 
 // A loop is cut after so many rounds, or after fewer if there is much in them.
 constexpr int kRounds = 40, kFewRounds = 8, kCalls = 240;
+// A loop whose body may become scalar code is cut so soon.
+constexpr int kScalar = 16;
 // Instructions without a framework call that a loop may run in a capture: some 50 ms.
 constexpr long kIdle = 50'000;
 
@@ -27,7 +32,33 @@ LoopWatch::LoopWatch(Session& s, Config& config) : s_(s), config_(config), root_
 }
 
 bool LoopWatch::EndsAt(int index, long steps) const {
+  if (steps > 0 && EntersScalar(index)) return true;
   return root_cut_ && steps > 0 && Holds(*root_cut_, index);
+}
+
+// A capture would take an array apart that is gone through.
+bool LoopWatch::EntersScalar(int index) const {
+  PyCodeObject* code = fj_code(s_.root());
+  const bytecode::Code* decoded = bytecode::Code::Of(code);
+  if (config_.fullgraph || !decoded || decoded->At(index).op != bytecode::Op::kGetIter) return false;
+  FjFrame* frame = s_.root();
+  PyObject* top = fj_localsplus(frame)[fj_nlocalsplus(frame) + fj_stack_depth(frame) - 1];
+  if (top && IsLazy(top)) {
+    auto* lazy = reinterpret_cast<Lazy*>(top);
+    top = lazy->resolved ? lazy->resolved : lazy->value;
+  }
+  if (!top) return false;
+  if (IsTensor(top)) {
+    const TensorMeta& m = s_.meta(AsTensor(top)->id);
+    if (m.framework != Framework::kNumpy || m.sizes.size() != 1 || !m.sizes[0].is_const() ||
+        m.sizes[0].value() < kScalar)
+      return false;
+  } else if (tensor::Meta m; tensor::Classify(top) != tensor::Class::kNumpyArray || !tensor::ReadMeta(top, &m) ||
+                             m.rank != 1 || m.sizes[0] < kScalar) {
+    return false;
+  }
+  CodeLoops* loops = LoopsOf(config_, StateOf(config_, code), code);
+  return loops && loops->Enters(frame, index);
 }
 
 bool LoopWatch::NewWeights(Loop& loop) const {
@@ -51,6 +82,14 @@ bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
     loop.operations = s_.op_count;
     loop.idle_since = instructions;
     return true;
+  }
+  if (++loop.backs == kScalar) {
+    CodeLoops* loops = LoopsOf(config_, StateOf(config_, code), code);
+    if (loops && loops->Promising(frame, index)) {
+      code_ = Borrow(reinterpret_cast<PyObject*>(code));
+      at_ = index;
+      return false;
+    }
   }
   const int64_t calls = s_.op_count - loop.operations;
   loop.operations = s_.op_count;

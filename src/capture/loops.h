@@ -35,8 +35,10 @@ class LoopWatch {
     int rounds = 0;                     // with framework calls in them, since a weight was read
     size_t inputs = 0;
     long idle_since = 0;  // instructions
+    int backs = 0;        // jumps to it
   };
   bool NewWeights(Loop& loop) const;
+  bool EntersScalar(int index) const;
 
   Session& s_;
   Config& config_;

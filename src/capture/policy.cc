@@ -9,6 +9,7 @@
 #include "capture/events.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
+#include "capture/scalar_loops.h"
 #include "capture/timing.h"
 #include "diag/diag.h"
 
@@ -191,6 +192,12 @@ class Policy : public frame::FramePolicy {
       std::erase_if(skips, [&](const Skips& s) { return s.frame == frame; });
       std::erase_if(progress, [&](const Progress& p) { return p.frame == frame; });
     }
+    CodeLoops* loops = LoopsOf(*config, state, code);
+    bool ran = false;
+    if (auto action = loops ? loops->At(*config, frame, &ran) : std::nullopt) {
+      if (ran) ProgressOf(frame).ran = true, ProgressOf(frame).last = -1;
+      return *action;
+    }
     if (auto action = Advance(*config, state, frame, result)) return *action;
     for (size_t i = 0; i < place.segments.size(); ++i) {  // by index: a run may re-enter and add versions
       Segment* seg = place.segments[i].get();
@@ -241,6 +248,7 @@ class Policy : public frame::FramePolicy {
     } else if (stance != Stance::kDefault) {
       return frame::Action::kStep;
     }
+    if (loops && loops->Considered(frame)) return frame::Action::kStep;
     const double before = config->seconds;
     Segment* seg = CaptureAt(*config, state, place, frame);
     if (looping) state.loop_seconds += config->seconds - before;
@@ -374,6 +382,7 @@ class Policy : public frame::FramePolicy {
 
   static frame::Action Done(FjFrame* frame, PyObject* result) {
     if (result) return frame::Action::kReturn;
+    if (!ServeBreaker(frame)) return frame::Action::kRaise;
     ProgressOf(frame).ran = true;
     return frame::Action::kAgain;
   }
@@ -424,6 +433,7 @@ class Policy : public frame::FramePolicy {
   // Nothing was found to compile in all of the code, but for stretches of plain Python behind breaks.
   static bool AllTrivial(const CodeState& state) {
     auto plain = [](const std::unique_ptr<Segment>& s) { return s->trace->calls.empty(); };
+    if (state.loops && state.loops->any()) return false;
     return state.entry->segments.empty() && std::all_of(state.places.begin(), state.places.end(), [&](auto& at) {
              return std::all_of(at.second.segments.begin(), at.second.segments.end(), plain);
            });
@@ -604,6 +614,7 @@ void ResetConfig(Config& c) {
   c.timing = std::make_shared<Timing>();
   c.outcomes = std::make_shared<diag::Outcomes>();
   c.kernels = {};
+  c.scalar_loops = c.scalar_runs = 0;
   c.captures = c.recompiles = c.graph_count = c.op_count = 0;
   c.seconds = 0;
 }

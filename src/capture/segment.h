@@ -18,7 +18,8 @@
 
 namespace framejit::capture {
 
-class Timing;  // capture/timing.h
+class Timing;     // capture/timing.h
+class CodeLoops;  // capture/scalar_loops.h
 
 // Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
 struct CodeState;
@@ -41,6 +42,7 @@ struct Config {
   std::shared_ptr<diag::Outcomes> outcomes = std::make_shared<diag::Outcomes>();
   CompileStats kernels;  // summed
   double seconds = 0;
+  int64_t scalar_loops = 0, scalar_runs = 0;  // loops with scalar code: compiled, and run
   std::shared_ptr<Guesses> guesses = std::make_shared<Guesses>();
   std::shared_ptr<Timing> timing;  // of whole calls, compiled and as written
 };
@@ -162,6 +164,7 @@ struct CodeState {
   std::vector<int> plain_loops, good_loops;  // measured: faster in Python, and not
   double loop_seconds = 0;                   // that captures in the middle of such loops took
   double first_seen = 0;                     // when the first of them was made
+  std::shared_ptr<CodeLoops> loops;          // with scalar code for them; null: none was met
   Ref instead;  // called in its place; it may decline (an optimizer's update: framejit/_updates.py)
 };
 

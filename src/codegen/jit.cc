@@ -17,6 +17,7 @@
 
 #include "codegen/emit_kernel.h"
 #include "codegen/linker.h"
+#include "codegen/machine.h"
 
 namespace framejit::codegen {
 namespace {
@@ -87,13 +88,17 @@ std::unique_ptr<llvm::TargetMachine>& ThreadMachine(const Isa& isa) {
   return machines[isa.avx512 && !isa.lowered];
 }
 
-void FillModule(llvm::Module& m, llvm::TargetMachine& machine, const loop::Kernel& kernel, const Isa& isa,
-                const std::string& symbol, int64_t* block) {
+auto KernelFiller(const loop::Kernel& kernel, const Isa& isa, const std::string& symbol, int64_t* block) {
+  return [&kernel, &isa, &symbol, block](llvm::Module& m, llvm::TargetMachine&) {
+    const Schedule schedule = MakeSchedule(kernel, isa);
+    if (block) *block = schedule.block;
+    EmitKernel(m, kernel, isa, schedule, symbol);
+  };
+}
+
+void Prepare(llvm::Module& m, llvm::TargetMachine& machine) {
   m.setTargetTriple(machine.getTargetTriple().str());
   m.setDataLayout(machine.createDataLayout());
-  const Schedule schedule = MakeSchedule(kernel, isa);
-  if (block) *block = schedule.block;
-  EmitKernel(m, kernel, isa, schedule, symbol);
 }
 
 }  // namespace
@@ -118,14 +123,15 @@ Isa IsaOf(const Target& target, bool run) {
   return isa;
 }
 
-Code CompileKernel(const loop::Kernel& kernel, const Isa& isa, const std::string& symbol, int64_t* block) {
+Code CompileModule(const Isa& isa, const std::string& symbol, FillModule fill) {
   UsesLlvm scope;
   auto& machine = ThreadMachine(isa);
   if (!machine) machine.reset(MakeMachine(isa));
   auto context = std::make_unique<llvm::LLVMContext>();
   auto module = std::make_unique<llvm::Module>("framejit", *context);
   llvm::SmallVector<char, 0> object;
-  FillModule(*module, *machine, kernel, isa, symbol, block);  // our own errors: nothing of LLVM is half done
+  Prepare(*module, *machine);
+  fill(*module, *machine);  // our own errors: nothing of LLVM is half done
   try {
     llvm::raw_svector_ostream stream(object);
     auto passes = std::make_unique<llvm::legacy::PassManager>();
@@ -144,12 +150,21 @@ Code CompileKernel(const loop::Kernel& kernel, const Isa& isa, const std::string
   return {linked.address, bytes, std::move(linked.memory)};
 }
 
+Code CompileKernel(const loop::Kernel& kernel, const Isa& isa, const std::string& symbol, int64_t* block) {
+  return CompileModule(isa, symbol, KernelFiller(kernel, isa, symbol, block));
+}
+
 std::string KernelText(const loop::Kernel& kernel, const Isa& isa, const std::string& symbol, bool assembly) {
+  return ModuleText(isa, assembly, KernelFiller(kernel, isa, symbol, nullptr));
+}
+
+std::string ModuleText(const Isa& isa, bool assembly, FillModule fill) {
   UsesLlvm scope;
   std::unique_ptr<llvm::TargetMachine> machine(MakeMachine(isa));
   llvm::LLVMContext context;
   llvm::Module module("framejit", context);
-  FillModule(module, *machine, kernel, isa, symbol, nullptr);
+  Prepare(module, *machine);
+  fill(module, *machine);
   std::string text;
   llvm::raw_string_ostream out(text);
   if (!assembly) {

@@ -7,6 +7,7 @@
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -55,6 +56,10 @@ int fj_interrupts(PyThreadState*, FjFrame*);  // 0, or what asks for attention
 int fj_watched(PyThreadState*, PyCodeObject*);
 int fj_profiled(PyThreadState*);  // such a profiler is told of calls and returns
 void fj_learn_profile(void);      // once: which C function stands for sys.setprofile
+// The word with a bit of these set when the eval breaker asks for attention, for code that looks at it often.
+const void* fj_breaker(PyThreadState*, uint32_t* bits);
+// The state of an iterator over a range of C longs. 0: it is none.
+int fj_range_state(PyObject* iterator, long* next, long* step, long* left);
 // Serves signals, pending calls, GIL requests, scheduled gc. -1: exception set; 1: something only CPython's loop can
 // serve.
 int fj_poll(PyThreadState*);

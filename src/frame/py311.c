@@ -72,6 +72,24 @@ int fj_interrupts(PyThreadState* ts, FjFrame* f) {
          (_Py_atomic_load_relaxed(&ts->interp->ceval.eval_breaker) ? FJ_BREAKER : 0);
 }
 
+const void* fj_breaker(PyThreadState* ts, uint32_t* bits) {
+  *bits = ~0u;
+  return &ts->interp->ceval.eval_breaker;
+}
+
+typedef struct {  // Objects/rangeobject.c
+  PyObject_HEAD long index, start, step, len;
+} _PyRangeIterObject;
+
+int fj_range_state(PyObject* iterator, long* next, long* step, long* left) {
+  if (Py_TYPE(iterator) != &PyRangeIter_Type) return 0;
+  const _PyRangeIterObject* r = (const _PyRangeIterObject*)iterator;
+  *next = (long)(r->start + (unsigned long)r->index * r->step);
+  *step = r->step;
+  *left = r->len - r->index;
+  return 1;
+}
+
 int fj_poll(PyThreadState* ts) {
   if (PyErr_CheckSignals() < 0 || Py_MakePendingCalls() < 0) return -1;
   if (_Py_atomic_load_relaxed(&ts->interp->ceval.gil_drop_request)) PyEval_RestoreThread(PyEval_SaveThread());

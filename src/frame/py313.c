@@ -12,6 +12,7 @@
 #include <internal/pycore_intrinsics.h>
 #include <internal/pycore_object.h>
 #include <internal/pycore_pystate.h>
+#include <internal/pycore_range.h>
 #undef Py_BUILD_CORE
 #define CODE(f) ((PyCodeObject*)((_PyInterpreterFrame*)(f))->f_executable)
 #include "frame/py_common.h"
@@ -89,6 +90,20 @@ int fj_interrupts(PyThreadState* ts, FjFrame* f) {
   int r = (ts->eval_breaker & _PY_EVAL_EVENTS_MASK) ? FJ_BREAKER : 0;
   if (fj_watched(ts, CODE(f))) r |= FJ_TRACING;
   return r;
+}
+
+const void* fj_breaker(PyThreadState* ts, uint32_t* bits) {
+  *bits = (uint32_t)_PY_EVAL_EVENTS_MASK;
+  return &ts->eval_breaker;
+}
+
+int fj_range_state(PyObject* iterator, long* next, long* step, long* left) {
+  if (Py_TYPE(iterator) != &PyRangeIter_Type) return 0;
+  const _PyRangeIterObject* r = (const _PyRangeIterObject*)iterator;
+  *next = r->start;
+  *step = r->step;
+  *left = r->len;
+  return 1;
 }
 
 int fj_poll(PyThreadState* ts) {

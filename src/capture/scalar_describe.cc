@@ -1,0 +1,193 @@
+// What a frame holds, as scalar code sees it; the loops of a function.
+#include <algorithm>
+
+#include "capture/proxy.h"
+#include "capture/scalar_translator.h"
+#include "capture/session.h"
+#include "tensor/numpy_api.h"
+
+namespace framejit::capture::scalar {
+
+Val Unknown() {
+  Val v;
+  v.is = Is::kFrame;
+  return v;
+}
+
+namespace {
+
+struct SeqIter {  // Objects/iterobject.c and listobject.c
+  PyObject_HEAD Py_ssize_t index;
+  PyObject* seq;
+};
+
+bool Numeric(DType t) {
+  return t == DType::kFloat32 || t == DType::kFloat64 || (t < DType::kFloat16 && t != DType::kUInt64);
+}
+
+Val DescribeArray(PyObject* o, DType t, int rank, bool unit, std::vector<ObjectSpec>& objects) {
+  for (size_t i = 0; i < objects.size(); ++i)
+    if (objects[i].object.get() == o && objects[i].array && !objects[i].fixed) return Object(static_cast<int>(i));
+  ObjectSpec spec{.object = Borrow(o), .array = true, .dtype = t, .rank = rank, .unit = unit};
+  objects.push_back(std::move(spec));
+  return Object(static_cast<int>(objects.size()) - 1);
+}
+
+Val DescribeProxy(PyObject* o, std::vector<ObjectSpec>& objects) {
+  const TensorMeta& m = AsTensor(o)->session->meta(AsTensor(o)->id);
+  if (m.framework != Framework::kNumpy || !Numeric(m.dtype)) return Unknown();
+  if (m.is_scalar) return NewNumpy(m.dtype, -1);
+  return DescribeArray(o, m.dtype, static_cast<int>(m.sizes.size()), false, objects);
+}
+
+Val DescribeNumpy(PyObject* o, std::vector<ObjectSpec>& objects) {
+  const tensor::NumpyApi* api = tensor::Numpy();
+  if (!api) return {};
+  if (Py_TYPE(o) == api->array) {
+    const tensor::NumpyArray* a = tensor::AsArray(o);
+    const auto* descr = reinterpret_cast<const tensor::NumpyDescr*>(a->descr);
+    const std::optional<DType> t = tensor::FromTypeNum(descr->type_num);
+    const bool native = descr->byteorder == '=' || descr->byteorder == '|';
+    if (!t || !Numeric(*t) || !native || !(a->flags & tensor::kNpyAligned) || a->nd < 1 || a->nd > 8) return Unknown();
+    return DescribeArray(o, *t, a->nd, a->strides[a->nd - 1] == DTypeSize(*t), objects);
+  }
+  if (!PyType_IsSubtype(Py_TYPE(o), api->generic)) return {};
+  const std::optional<DType> t = tensor::ScalarDType(*api, Py_TYPE(o));
+  return t && Numeric(*t) ? NewNumpy(*t, -1) : Unknown();
+}
+
+// Of numbers of one kind: what its first item is.
+Val DescribeList(PyObject* o, std::vector<ObjectSpec>& objects) {
+  for (size_t i = 0; i < objects.size(); ++i)
+    if (objects[i].object.get() == o && objects[i].list) return Object(static_cast<int>(i));
+  PyObject* first = PyList_GET_SIZE(o) ? PyList_GET_ITEM(o, 0) : nullptr;
+  if (!first || (!PyLong_CheckExact(first) && !PyFloat_CheckExact(first))) return Unknown();
+  ObjectSpec spec{
+      .object = Borrow(o), .list = true, .dtype = PyFloat_CheckExact(first) ? DType::kFloat64 : DType::kInt64};
+  objects.push_back(std::move(spec));
+  return Object(static_cast<int>(objects.size()) - 1);
+}
+
+Val DescribeIterator(PyObject* o, std::vector<ObjectSpec>& objects) {
+  long next, step, left;
+  if (fj_range_state(o, &next, &step, &left)) {
+    Val v = Numbers(Is::kRangeIter, 3);
+    v.unit = step == 1;
+    return v;
+  }
+  if (Py_TYPE(o) != &PySeqIter_Type && Py_TYPE(o) != &PyListIter_Type) return {};
+  PyObject* seq = reinterpret_cast<SeqIter*>(o)->seq;
+  const Val over = seq ? Describe(seq, objects) : Unknown();
+  if (over.is != Is::kObject) return Unknown();
+  const ObjectSpec& spec = objects[over.object];
+  if (!spec.list && !(spec.array && spec.rank == 1)) return Unknown();
+  Val v = Numbers(Is::kSeqIter, 1);
+  v.object = over.object;
+  return v;
+}
+
+}  // namespace
+
+Val Numbers(Is is, int n) {
+  Val v;
+  v.is = is;
+  v.items.resize(n, New(Is::kInt, -1));
+  return v;
+}
+
+Val Describe(PyObject* o, std::vector<ObjectSpec>& objects) {
+  if (!o) return {};
+  if (IsLazy(o)) {
+    auto* lazy = reinterpret_cast<Lazy*>(o);
+    return Describe(lazy->resolved ? lazy->resolved : lazy->value, objects);
+  }
+  if (IsTensor(o)) return DescribeProxy(o, objects);
+  if (PyBool_Check(o)) return New(Is::kBool, -1);
+  if (PyLong_CheckExact(o)) {
+    int overflow;
+    PyLong_AsLongLongAndOverflow(o, &overflow);
+    return overflow ? Unknown() : New(Is::kInt, -1);
+  }
+  if (IsSymInt(o)) return New(Is::kInt, -1);
+  if (PyFloat_CheckExact(o) || IsSymFloat(o)) return New(Is::kFloat, -1);
+  if (Val v = DescribeNumpy(o, objects); v.is != Is::kNull) return v;
+  if (Val v = DescribeIterator(o, objects); v.is != Is::kNull) return v;
+  if (PyList_CheckExact(o)) return DescribeList(o, objects);
+  if (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) >= 1 && PyTuple_GET_SIZE(o) <= 4) {
+    std::vector<Val> items;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) items.push_back(Describe(PyTuple_GET_ITEM(o, i), objects));
+    if (std::all_of(items.begin(), items.end(), [](const Val& v) { return v.scalar(); }))
+      return Tuple(std::move(items));
+  }
+  for (size_t i = 0; i < objects.size(); ++i)
+    if (objects[i].object.get() == o && !objects[i].array && !objects[i].list && !objects[i].fixed)
+      return Object(static_cast<int>(i));
+  objects.push_back({.object = Borrow(o)});
+  return Object(static_cast<int>(objects.size()) - 1);
+}
+
+std::vector<Loop> LoopsOf(const bytecode::Code& code) {
+  std::vector<Loop> loops;
+  for (int at = 0; at < code.size(); ++at) {
+    const Instr& i = code.At(at);
+    if (!i.length || i.target < 0 || i.target > at || i.op == Op::kCallConstNames || i.op == Op::kLoadFastPair ||
+        i.op == Op::kStoreFastPair || i.op == Op::kStoreFastLoadFast)
+      continue;
+    auto known = std::find_if(loops.begin(), loops.end(), [&](const Loop& l) { return l.start == i.target; });
+    if (known == loops.end()) known = loops.insert(loops.end(), {i.target, 0, 0});
+    known->end = std::max(known->end, at + i.length);
+  }
+  for (Loop& l : loops) {
+    l.enter = l.start;
+    for (int at = std::max(0, l.start - 4); at < l.start; ++at)
+      if (code.At(at).length && at + code.At(at).length == l.start && code.At(at).op == Op::kGetIter) l.enter = at;
+  }
+  std::sort(loops.begin(), loops.end(), [](const Loop& a, const Loop& b) { return a.end - a.start < b.end - b.start; });
+  return loops;
+}
+
+bool IsJump(Op op) {
+  switch (op) {
+    case Op::kJump:
+    case Op::kPopJumpIfFalse:
+    case Op::kPopJumpIfTrue:
+    case Op::kPopJumpIfNone:
+    case Op::kPopJumpIfNotNone:
+    case Op::kJumpIfFalseOrPop:
+    case Op::kJumpIfTrueOrPop:
+    case Op::kForIter: return true;
+    default: return false;
+  }
+}
+
+std::vector<bool> LiveAt(const bytecode::Code& code, int start, int num_locals) {
+  std::vector<std::vector<bool>> live(code.size() + 1, std::vector<bool>(num_locals));
+  const auto join = [](std::vector<bool>& to, const std::vector<bool>& from) {
+    for (size_t i = 0; i < to.size(); ++i)
+      if (from[i]) to[i] = true;
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (int at = code.size() - 1; at >= 0; --at) {
+      const Instr& i = code.At(at);
+      if (!i.length) continue;
+      std::vector<bool> now(num_locals);
+      if (i.op != Op::kJump && i.op != Op::kReturnValue && i.op != Op::kReturnConst && i.op != Op::kReraise &&
+          i.op != Op::kRaise)
+        join(now, live[std::min(at + i.length, code.size())]);
+      if (IsJump(i.op) || i.op == Op::kSend) join(now, live[i.target]);
+      if (i.op == Op::kStoreFast || i.op == Op::kStoreFastLoadFast || i.op == Op::kStoreFastPair) now[i.arg] = false;
+      if (i.op == Op::kStoreFastPair) now[i.target] = false;
+      if (i.op == Op::kStoreFastLoadFast && i.target != i.arg) now[i.target] = true;
+      if (i.op == Op::kLoadFast || i.op == Op::kLoadFastAndClear || i.op == Op::kLoadFastPair ||
+          i.op == Op::kDeleteFast || i.op == Op::kLoadClosure || i.op == Op::kLoadDeref || i.op == Op::kMakeCell)
+        now[i.arg] = true;
+      if (i.op == Op::kLoadFastPair) now[i.target] = true;
+      if (const bytecode::Handler* h = code.FindHandler(i.unit)) join(now, live[h->target]);
+      if (now != live[at]) live[at] = now, changed = true;
+    }
+  }
+  return live[start];
+}
+
+}  // namespace framejit::capture::scalar

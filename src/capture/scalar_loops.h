@@ -1,0 +1,50 @@
+// Loops over single numbers and elements of arrays as machine code. The frame comes to a loop's first instruction; if
+// it looks as the code takes for granted, the code runs, and the frame goes on in Python where the code was left:
+// behind the loop, or before an instruction that Python must run (scalar_translate.h).
+#pragma once
+
+#include <optional>
+
+#include "capture/segment.h"
+
+namespace framejit::capture {
+
+namespace scalar {
+struct Translation;
+}
+
+class CodeLoops {
+ public:
+  explicit CodeLoops(PyCodeObject* code);
+  ~CodeLoops();
+
+  // For a capture that has unrolled some rounds: would the loop that begins at `index` become code?
+  bool Promising(FjFrame* frame, int index);
+  // As Promising, where the iterator of a loop is about to be made.
+  bool Enters(FjFrame* frame, int index);
+  // The frame is about to be captured from the middle of a loop: would that become code?
+  bool Considered(FjFrame* frame);
+  // The frame is at an instruction. Nothing: no business of these loops. *ran: code did.
+  std::optional<frame::Action> At(Config& config, FjFrame* frame, bool* ran);
+  bool any() const;  // code was made, or is about to be
+  bool none() const { return places_.empty(); }
+
+ private:
+  struct Compiled;
+  struct Place;
+  Place* Find(int index);
+  bool Try(Place& place, FjFrame* frame, int from);
+  bool Wanted(const Place& place) const;
+  void Compile(Config& config, Place& place, FjFrame* frame);
+
+  std::vector<std::unique_ptr<Place>> places_;
+  std::vector<bool> starts_;  // by instruction
+};
+
+// A segment may hold the jump of a loop, at which signals and other threads get their turn. False: an exception is set.
+bool ServeBreaker(FjFrame* frame);
+
+// Of a function's code; null where this machine or the options have none.
+CodeLoops* LoopsOf(Config& config, CodeState& state, PyCodeObject* code);
+
+}  // namespace framejit::capture

@@ -1,0 +1,521 @@
+// Instruction by instruction.
+#include <limits>
+
+#include "capture/scalar_translator.h"
+#include "tensor/numpy_api.h"
+
+namespace framejit::capture::scalar {
+
+using bytecode::Op;
+
+namespace {
+
+constexpr int kMostDepth = 3;
+
+std::string FunctionName(PyObject* f) {  // "module.name" of a function of C
+  if (!PyCFunction_CheckExact(f)) return "";
+  PyObject* self = PyCFunction_GET_SELF(f);
+  if (!self || !PyModule_CheckExact(self)) return "";
+  const char* module = PyModule_GetName(self);
+  if (!module) return PyErr_Clear(), "";
+  return std::string(module) + "." + reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
+}
+
+int64_t ListInt(PyObject* list, int64_t index, int64_t* out) {
+  PyObject* o = PyList_GET_ITEM(list, index);
+  if (!PyLong_CheckExact(o)) return 0;
+  int overflow;
+  *out = PyLong_AsLongLongAndOverflow(o, &overflow);
+  return !overflow;
+}
+int64_t ListFloat(PyObject* list, int64_t index, double* out) {
+  PyObject* o = PyList_GET_ITEM(list, index);
+  if (!PyFloat_CheckExact(o)) return 0;
+  *out = PyFloat_AS_DOUBLE(o);
+  return 1;
+}
+
+}  // namespace
+
+void Translator::Step(State& s, const Instr& i) {
+  switch (i.op) {
+    case Op::kNop:
+    case Op::kResume: return Next(s, i);
+    case Op::kLoadConst: {
+      PyObject* c = PyTuple_GET_ITEM(s.top().co->co_consts, i.arg);
+      Push(s, Fixed(c));
+      return Next(s, i);
+    }
+    case Op::kLoadFast:
+    case Op::kLoadDeref: Push(s, Twice(Local(s, i.arg))); return Next(s, i);
+    case Op::kLoadFastPair:
+      Push(s, Twice(Local(s, i.arg)));
+      Push(s, Twice(Local(s, i.target)));
+      return Next(s, i);
+    case Op::kStoreFast: Store(s, i.arg, Pop(s)); return Next(s, i);
+    case Op::kStoreFastPair:
+      Store(s, i.arg, Pop(s));
+      Store(s, i.target, Pop(s));
+      return Next(s, i);
+    case Op::kStoreFastLoadFast:
+      Store(s, i.arg, Pop(s));
+      Push(s, Twice(Local(s, i.target)));
+      return Next(s, i);
+    case Op::kPushNull: Push(s, {}); return Next(s, i);
+    case Op::kPopTop:
+      if (s.top().stack.back().is == Is::kFrame) throw Unsupported{"an unknown value is dropped"};
+      Pop(s);
+      return Next(s, i);
+    case Op::kCopy: Push(s, Twice(s.top().stack[s.top().stack.size() - i.arg])); return Next(s, i);
+    case Op::kSwap: {
+      std::vector<Val>& stack = s.top().stack;
+      Twice(stack[stack.size() - i.arg]), Twice(stack.back());
+      std::swap(stack.back(), stack[stack.size() - i.arg]);
+      return Next(s, i);
+    }
+    case Op::kLoadGlobal: {
+      Val v = Global(s, PyTuple_GET_ITEM(s.top().co->co_names, i.arg));
+      if (i.flag && !bytecode::kNullAfterCallable) Push(s, {});
+      Push(s, std::move(v));
+      if (i.flag && bytecode::kNullAfterCallable) Push(s, {});
+      return Next(s, i);
+    }
+    case Op::kLoadAttr: Push(s, Attribute(Pop(s), PyTuple_GET_ITEM(s.top().co->co_names, i.arg))); return Next(s, i);
+    case Op::kLoadMethod: {
+      const Val owner = Pop(s);
+      if (owner.is != Is::kObject || !PyModule_CheckExact(Use(owner.object).object.get()))
+        throw Unsupported{"a method"};
+      Val v = Attribute(owner, PyTuple_GET_ITEM(s.top().co->co_names, i.arg));
+      if (!bytecode::kNullAfterCallable) Push(s, {});
+      Push(s, std::move(v));
+      if (bytecode::kNullAfterCallable) Push(s, {});
+      return Next(s, i);
+    }
+    case Op::kBuildTuple: {
+      std::vector<Val>& stack = s.top().stack;
+      std::vector<Val> items(stack.end() - i.arg, stack.end());
+      for (const Val& v : items) Twice(v);
+      if (items.empty()) throw Unsupported{"an empty tuple"};
+      stack.resize(stack.size() - i.arg);
+      Push(s, Tuple(std::move(items)));
+      return Next(s, i);
+    }
+    case Op::kUnpackSequence: {
+      Val v = Pop(s);
+      if (v.is != Is::kTuple || static_cast<int>(v.items.size()) != i.arg) throw Unsupported{"unpacking"};
+      for (int k = i.arg; k-- > 0;) Push(s, v.items[k]);
+      return Next(s, i);
+    }
+    default: return StepValue(s, i);
+  }
+}
+
+void Translator::StepValue(State& s, const Instr& i) {
+  switch (i.op) {
+    case Op::kBinary: {
+      const Val y = Pop(s), x = Pop(s);
+      out_.floats |= !x.python() || !y.python();
+      Push(s, Binary(*this, i.arg, x, y));
+      return Next(s, i);
+    }
+    case Op::kCompare: {
+      const Val y = Pop(s), x = Pop(s);
+      Val r = scalar::Compare(*this, i.arg, x, y);
+      Push(s, i.flag ? New(Is::kBool, Value(r)) : r);
+      return Next(s, i);
+    }
+    case Op::kNegative: Push(s, Negative(*this, Pop(s))); return Next(s, i);
+    case Op::kInvert: Push(s, Invert(*this, Pop(s))); return Next(s, i);
+    case Op::kNot:
+      Push(s, New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, Truth(*this, Pop(s)))));
+      return Next(s, i);
+    case Op::kToBool: Push(s, New(Is::kBool, Truth(*this, Pop(s)))); return Next(s, i);
+    case Op::kIs: {
+      const Val y = Pop(s), x = Pop(s);
+      const std::optional<bool> a = IsNone(x), b = IsNone(y);
+      if (!a || !b || (!*a && !*b)) throw Unsupported{"is"};
+      Push(s, New(Is::kBool, Flag((*a == *b) != (i.arg != 0))));
+      return Next(s, i);
+    }
+    case Op::kGetItem: {
+      const Val index = Pop(s), container = Pop(s);
+      Push(s, GetItem(s, container, index));
+      return Next(s, i);
+    }
+    case Op::kSetItem: {
+      const Val index = Pop(s), container = Pop(s), value = Pop(s);
+      SetItem(s, container, index, value);
+      return Next(s, i);
+    }
+    case Op::kCall: return Call(s, i);
+    default: return StepFlow(s, i);
+  }
+}
+
+void Translator::StepFlow(State& s, const Instr& i) {
+  switch (i.op) {
+    case Op::kJump: return Jump(s, i, i.target);
+    case Op::kPopJumpIfFalse: {
+      const int truth = Truth(*this, Pop(s));
+      return ConditionalJump(s, i, truth, false);
+    }
+    case Op::kPopJumpIfTrue: {
+      const int truth = Truth(*this, Pop(s));
+      return ConditionalJump(s, i, truth, true);
+    }
+    case Op::kPopJumpIfNone:
+    case Op::kPopJumpIfNotNone: {
+      const std::optional<bool> none = IsNone(Pop(s));
+      if (!none) throw Unsupported{"is None"};
+      return Decided(s, i, *none == (i.op == Op::kPopJumpIfNone));
+    }
+    case Op::kJumpIfFalseOrPop:
+    case Op::kJumpIfTrueOrPop: {
+      const int truth = Truth(*this, s.top().stack.back());
+      State jumps = s, goes_on = s;
+      jumps.top().pc = i.target;
+      Pop(goes_on);
+      goes_on.top().pc += i.length;
+      ended_ = true;
+      return i.op == Op::kJumpIfTrueOrPop ? Branch(truth, jumps, goes_on) : Branch(truth, goes_on, jumps);
+    }
+    case Op::kGetIter: return GetIter(s, i);
+    case Op::kForIter: return ForIter(s, i);
+    case Op::kReturnValue:
+    case Op::kReturnConst: {
+      if (s.frames.size() == 1) {
+        Leave(s, "", true);
+        ended_ = true;
+        return;
+      }
+      Val v = i.op == Op::kReturnConst ? Fixed(PyTuple_GET_ITEM(s.top().co->co_consts, i.arg)) : Pop(s);
+      s.frames.pop_back();
+      if (s.frames.size() == 1) s.effects = false;
+      const Instr& call = s.top().code->At(s.top().pc);
+      s.top().stack.resize(s.top().stack.size() - call.arg - 2);
+      Push(s, std::move(v));
+      return Next(s, call);
+    }
+    default: throw Unsupported{std::string(bytecode::Name(i.op))};
+  }
+}
+
+void Translator::GetIter(State& s, const Instr& i) {
+  Val v = Pop(s);
+  Val it;
+  if (v.is == Is::kObject) {
+    const ObjectSpec& o = UseArray(v.object);
+    if (!o.list && !(o.array && o.rank == 1)) throw Unsupported{"an iteration"};
+    it = Numbers(Is::kSeqIter, 1);
+    it.object = v.object;
+    it.items[0] = IntConstant(*this, 0);
+  } else if (v.is == Is::kRange) {
+    it = Numbers(Is::kRangeIter, 3);
+    it.unit = v.unit;
+    const int start = Value(v.items[0]), stop = Value(v.items[1]), step = Value(v.items[2]);
+    const int up = Compare(ScalarOp::kGt, step, Int(0));
+    const int any = Op(ScalarOp::kSelect, ScalarType::kBool, up, Compare(ScalarOp::kLt, start, stop),
+                       Compare(ScalarOp::kGt, start, stop));
+    int distance = Over(ScalarOp::kSubOver, stop, start);
+    if (!v.unit) {
+      const int one = Op(ScalarOp::kSelect, ScalarType::kInt, up, Int(1), Int(-1));
+      ExitIf(Compare(ScalarOp::kEq, step, Int(0)));
+      ExitIf(Compare(ScalarOp::kEq, step, Int(std::numeric_limits<int64_t>::min())));
+      const int last = Op(ScalarOp::kSub, ScalarType::kInt, distance, one);
+      distance = Op(ScalarOp::kAdd, ScalarType::kInt, Op(ScalarOp::kDivTrunc, ScalarType::kInt, last, step), Int(1));
+    }
+    it.items[0] = New(Is::kInt, start);
+    it.items[1] = v.unit ? IntConstant(*this, 1) : New(Is::kInt, step);
+    it.items[2] = New(Is::kInt, Op(ScalarOp::kSelect, ScalarType::kInt, any, distance, Int(0)));
+  } else {
+    throw Unsupported{"an iteration"};
+  }
+  Push(s, std::move(it));
+  Next(s, i);
+}
+
+void Translator::ForIter(State& s, const Instr& i) {
+  Val& it = s.top().stack.back();
+  State done = s;
+  Pop(done);
+  done.top().pc = i.target;
+  ended_ = true;
+  if (it.is == Is::kRangeIter) {
+    const int next = Value(it.items[0]), left = Value(it.items[2]);
+    const int step = it.unit ? Int(1) : Value(it.items[1]);
+    const int more = Compare(ScalarOp::kGt, left, Int(0));
+    it.items[0] = New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, step));
+    it.items[1] = New(Is::kInt, step);
+    it.items[2] = New(Is::kInt, Op(ScalarOp::kSub, ScalarType::kInt, left, Int(1)));
+    Push(s, New(Is::kInt, next));
+    s.top().pc += i.length;
+    return Branch(more, s, done);
+  }
+  if (it.is != Is::kSeqIter) throw Unsupported{"an iterator"};
+  const int object = it.object, index = Value(it.items[0]);
+  const int more = Compare(ScalarOp::kLt, index, Size(object, 0));
+  const int yes = Way([&] {
+    it.items[0] = New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, index, Int(1)));
+    Val item = Element(object, index);
+    Push(s, std::move(item));
+    s.top().pc += i.length;
+    GoTo(s);
+  });
+  const int no = Way(done);
+  Emit({.op = ScalarOp::kBranch, .a = more, .other = no, .imm = yes});
+}
+
+// Of a list or an array of one axis.
+Val Translator::Element(int object, int index) {
+  const ObjectSpec& o = UseArray(object);
+  if (o.array) {
+    const int offset = Op(ScalarOp::kMul, ScalarType::kInt, index, Stride(object, 0));
+    Val v = NewNumpy(o.dtype, -1);
+    v.value =
+        Emit({.op = ScalarOp::kLoad, .type = v.type(), .a = Data(object), .b = offset, .dtype = o.dtype, .id = -2});
+    return v;
+  }
+  const bool floats = o.dtype == DType::kFloat64;
+  const int to = Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
+  const void* f = floats ? reinterpret_cast<void*>(ListFloat) : reinterpret_cast<void*>(ListInt);
+  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, Call(f, ScalarType::kBool, Data(object), index, to)));
+  const ScalarType t = floats ? ScalarType::kF64 : ScalarType::kInt;
+  return New(floats ? Is::kFloat : Is::kInt, Emit({.op = ScalarOp::kCell, .type = t, .imm = scratch, .id = -2}));
+}
+
+// An index within [0, size), or an exit.
+int Checked(Builder& b, const Val& index, int size) {
+  int v = AsIndex(b, index);
+  if (!index.constant || *index.constant < 0)
+    v = b.Op(ScalarOp::kSelect, ScalarType::kInt, b.Compare(ScalarOp::kLt, v, b.Int(0)),
+             b.Op(ScalarOp::kAdd, ScalarType::kInt, v, size), v);
+  const int outside =
+      b.Op(ScalarOp::kOr, ScalarType::kBool, b.Compare(ScalarOp::kLt, v, b.Int(0)), b.Compare(ScalarOp::kGe, v, size));
+  b.ExitIf(outside);
+  return v;
+}
+
+int Translator::Offset(int object, const Val& index) {
+  const std::vector<Val> one{index};
+  const std::vector<Val>& all = index.is == Is::kTuple ? index.items : one;
+  const int rank = UseArray(object).rank;
+  if (static_cast<int>(all.size()) != rank) throw Unsupported{"an index for a part of an array"};
+  int offset = -1;
+  for (int axis = 0; axis < rank; ++axis) {
+    const int v = Checked(*this, all[axis], Size(object, axis));
+    const int part = Op(ScalarOp::kMul, ScalarType::kInt, v, Stride(object, axis));
+    offset = axis ? Op(ScalarOp::kAdd, ScalarType::kInt, offset, part) : part;
+  }
+  return offset;
+}
+
+Val Translator::GetItem(State&, const Val& container, const Val& index) {
+  if (container.is == Is::kTuple) {
+    if (index.is != Is::kInt || !index.constant) throw Unsupported{"an item of a tuple"};
+    const int64_t n = static_cast<int64_t>(container.items.size());
+    const int64_t k = *index.constant < 0 ? *index.constant + n : *index.constant;
+    if (k < 0 || k >= n) throw Unsupported{"an index"};
+    return container.items[k];
+  }
+  if (container.is != Is::kObject) throw Unsupported{"an item"};
+  const ObjectSpec& o = out_.objects[container.object];
+  if (o.list) {
+    if (index.is == Is::kTuple) throw Unsupported{"an index"};
+    return Element(container.object, Checked(*this, index, Size(container.object, 0)));
+  }
+  if (!o.array) throw Unsupported{"an item of something else than an array"};
+  const DType t = o.dtype;
+  const int offset = Offset(container.object, index);
+  Val v = NewNumpy(t, -1);
+  v.value =
+      Emit({.op = ScalarOp::kLoad, .type = v.type(), .a = Data(container.object), .b = offset, .dtype = t, .id = -2});
+  return v;
+}
+
+void Translator::SetItem(State& s, const Val& container, const Val& index, const Val& value) {
+  if (container.is != Is::kObject || !out_.objects[container.object].array) throw Unsupported{"a store"};
+  const DType t = out_.objects[container.object].dtype;
+  const int offset = Offset(container.object, index);
+  const int v = Stored(*this, value, t);
+  out_.objects[container.object].written = true;
+  out_.floats = true;
+  Emit({.op = ScalarOp::kStore, .a = Data(container.object), .b = offset, .c = v, .dtype = t});
+  if (s.frames.size() > 1) s.effects = true;
+}
+
+Val Translator::Attribute(const Val& v, PyObject* name) {
+  if (v.is != Is::kObject) throw Unsupported{"an attribute"};
+  const char* text = PyUnicode_AsUTF8(name);
+  if (out_.objects[v.object].array) {
+    const int rank = out_.objects[v.object].rank;
+    if (!strcmp(text, "ndim")) return IntConstant(*this, rank);
+    std::vector<Val> sizes;
+    for (int i = 0; i < rank; ++i) sizes.push_back(New(Is::kInt, Size(v.object, i)));
+    if (!strcmp(text, "shape")) return Tuple(std::move(sizes));
+    if (strcmp(text, "size") != 0) throw Unsupported{"an attribute of an array"};
+    int n = Value(sizes[0]);
+    for (int i = 1; i < rank; ++i) n = Op(ScalarOp::kMul, ScalarType::kInt, n, Value(sizes[i]));
+    return New(Is::kInt, n);
+  }
+  PyObject* module = Use(v.object).object.get();
+  if (!PyModule_CheckExact(module)) throw Unsupported{std::string("the attribute ") + text};
+  PyObject* dict = PyModule_GetDict(module);
+  PyObject* value = PyDict_GetItemWithError(dict, name);
+  if (!value) throw Unsupported{std::string("the attribute ") + text};
+  out_.guards.push_back({Borrow(dict), Ref(), Borrow(name), Borrow(value)});
+  return Fixed(value);
+}
+
+Val Translator::Global(State& s, PyObject* name) {
+  Frame& f = s.top();
+  if (!PyDict_CheckExact(f.globals) || !PyDict_CheckExact(f.builtins)) throw Unsupported{"unusual globals"};
+  PyObject* value = PyDict_GetItemWithError(f.globals, name);
+  if (!value) value = PyDict_GetItemWithError(f.builtins, name);
+  if (!value) throw Unsupported{"a name that is not known"};
+  for (const NameGuard& g : out_.guards)
+    if (g.dict.get() == f.globals && g.name.get() == name) return Fixed(value);
+  out_.guards.push_back({Borrow(f.globals), Borrow(f.builtins), Borrow(name), Borrow(value)});
+  return Fixed(value);
+}
+
+Val Translator::Range(const std::vector<Val>& args) {
+  if (args.empty() || args.size() > 3) throw Unsupported{"range"};
+  Val v = Numbers(Is::kRange, 3);
+  for (const Val& a : args)
+    if (!a.integral() || (a.truth() && !a.python())) throw Unsupported{"range"};
+  v.items[0] = args.size() == 1 ? IntConstant(*this, 0) : ToInt(*this, args[0]);
+  v.items[1] = ToInt(*this, args[args.size() == 1 ? 0 : 1]);
+  v.items[2] = args.size() == 3 ? ToInt(*this, args[2]) : IntConstant(*this, 1);
+  v.unit = args.size() < 3 || args[2].constant == 1;
+  if (!v.unit) ExitIf(Compare(ScalarOp::kEq, Value(v.items[2]), Int(0)));
+  return v;
+}
+
+// max and min: the first of those that compare so.
+void Translator::Extreme(State s, const std::vector<Val>& args, size_t at, Val best, int py_op) {
+  for (; at < args.size(); ++at) {
+    const int better = Value(scalar::Compare(*this, py_op, args[at], best));
+    if (args[at].key() == best.key()) {
+      Val chosen = best;
+      chosen.value = Op(ScalarOp::kSelect, best.type(), better, Value(args[at]), Value(best));
+      chosen.home = -1;
+      chosen.constant.reset();
+      best = chosen;
+      continue;
+    }
+    const int yes = Way([&] { Extreme(s, args, at + 1, args[at], py_op); });
+    const int no = Way([&] { Extreme(s, args, at + 1, best, py_op); });
+    Emit({.op = ScalarOp::kBranch, .a = better, .other = no, .imm = yes});
+    return;
+  }
+  Push(s, best);
+  GoTo(s);
+}
+
+std::optional<Val> Translator::CallBuiltin(const std::string& name, PyObject*, std::vector<Val>& args) {
+  if (name == "builtins.abs" && args.size() == 1) return Absolute(*this, args[0]);
+  if (name == "builtins.len" && args.size() == 1) {
+    if (args[0].is == Is::kTuple) return IntConstant(*this, static_cast<int64_t>(args[0].items.size()));
+    if (args[0].is == Is::kObject && (out_.objects[args[0].object].array || out_.objects[args[0].object].list))
+      return New(Is::kInt, Size(args[0].object, 0));
+  }
+  if (name.starts_with("math.")) return MathCall(*this, name.substr(5), args);
+  return std::nullopt;
+}
+
+Val Translator::CallType(PyObject* callee, std::vector<Val>& args, bool* known) {
+  *known = true;
+  auto* type = reinterpret_cast<PyTypeObject*>(callee);
+  if (type == &PyRange_Type) return Range(args);
+  if (args.size() == 1) {
+    if (type == &PyLong_Type) return ToInt(*this, args[0]);
+    if (type == &PyFloat_Type) return ToFloat(*this, args[0]);
+    if (type == &PyBool_Type) return New(Is::kBool, Truth(*this, args[0]));
+    const tensor::NumpyApi* api = tensor::Numpy();
+    if (api && callee == reinterpret_cast<PyObject*>(api->scalar[static_cast<int>(DType::kFloat64)]))
+      return ToNumpy(*this, args[0], DType::kFloat64);
+    if (api && callee == reinterpret_cast<PyObject*>(api->scalar[static_cast<int>(DType::kInt64)]))
+      return ToNumpy(*this, args[0], DType::kInt64);
+    static PyObject* root = nullptr;
+    if (api && !root) root = tensor::Attr(api->module, "sqrt");
+    if (callee == root) {
+      out_.floats = true;
+      return SquareRoot(*this, args[0]);
+    }
+  }
+  *known = false;
+  return {};
+}
+
+void Translator::Inline(State& s, int object, std::vector<Val> args) {
+  const ObjectSpec& o = Use(object);
+  auto* function = reinterpret_cast<PyFunctionObject*>(o.object.get());
+  auto* co = reinterpret_cast<PyCodeObject*>(function->func_code);
+  const bytecode::Code* c = bytecode::Code::Of(co);
+  if (!c) PyErr_Clear();
+  constexpr int kNo = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
+  if (!c || (co->co_flags & kNo) || co->co_ncellvars || co->co_nfreevars || co->co_kwonlyargcount ||
+      co->co_argcount != static_cast<int>(args.size()) || s.frames.size() > kMostDepth || c->first_resume() < 0 ||
+      not_inline_.contains(s.frames[0].pc))
+    throw Unsupported{"a call of " + std::string(PyUnicode_AsUTF8(co->co_qualname))};
+  out_.objects[object].code = Borrow(function->func_code);
+  Frame f;
+  f.co = co;
+  f.code = c;
+  f.globals = function->func_globals, f.builtins = function->func_builtins;
+  f.pc = c->first_resume();
+  f.locals = std::move(args);
+  f.locals.resize(co->co_nlocalsplus);
+  s.frames.push_back(std::move(f));
+}
+
+void Translator::Call(State& s, const Instr& i) {
+  std::vector<Val>& stack = s.top().stack;
+  const size_t base = stack.size() - i.arg - 2;
+  const Val& callee = bytecode::kNullAfterCallable || stack[base].is != Is::kNull ? stack[base] : stack[base + 1];
+  const Val& self = bytecode::kNullAfterCallable ? stack[base + 1] : stack[base];
+  if (callee.is != Is::kObject || self.is != Is::kNull) throw Unsupported{"a call"};
+  const int object = callee.object;
+  PyObject* o = Use(object).object.get();
+  if (out_.objects[object].array || out_.objects[object].list) throw Unsupported{"a call"};
+  std::vector<Val> args(stack.end() - i.arg, stack.end());
+  for (const Val& a : args) Twice(a);
+  if (PyFunction_Check(o)) return Inline(s, object, std::move(args));
+  const std::string name = FunctionName(o);
+  if ((name == "builtins.max" || name == "builtins.min") && args.size() >= 2 && args.size() <= 4) {
+    stack.resize(base);
+    s.top().pc += i.length;
+    ended_ = true;
+    return Extreme(s, args, 1, args[0], name == "builtins.max" ? Py_GT : Py_LT);
+  }
+  std::optional<Val> result = CallBuiltin(name, o, args);
+  if (!result) {
+    bool known;
+    result = CallType(o, args, &known);
+    if (!known) throw Unsupported{"a call of " + (name.empty() ? std::string(Py_TYPE(o)->tp_name) : name)};
+  }
+  stack.resize(base);
+  Push(s, std::move(*result));
+  Next(s, i);
+}
+
+Translation Translate(FjFrame* frame, const Loop& loop, int from) {
+  std::set<int> not_inline;
+  for (;;) {
+    try {
+      return Translator(frame, loop, from, not_inline).Run();
+    } catch (const NotInline& call) {
+      if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
+    } catch (const TooMuch&) {
+      Translation failed;
+      failed.why = "too much code";
+      return failed;
+    } catch (const Unsupported& u) {
+      Translation failed;
+      failed.why = u.why;
+      return failed;
+    }
+  }
+}
+
+}  // namespace framejit::capture::scalar

@@ -1,0 +1,61 @@
+// From the bytecode of a loop to scalar code, for a frame as it stands at the loop's first instruction.
+//
+// The translation follows the program's flow. A block of code belongs to an instruction and to the kinds of all locals
+// and of the stack there: the same instruction reached with others becomes another block. What is not understood
+// becomes an exit before that instruction. So does whatever Python would answer by an exception: Python does it then.
+#pragma once
+
+#include "bytecode/code.h"
+#include "capture/scalar_values.h"
+#include "frame/frame.h"
+
+namespace framejit::capture::scalar {
+
+struct Loop {  // the instructions [start, end), start being what its back edges lead to
+  int start = 0, end = 0;
+  int enter = 0;  // where its iterator is made, if that is right before it
+  bool Holds(int at) const { return enter <= at && at < end; }
+};
+// Innermost first.
+std::vector<Loop> LoopsOf(const bytecode::Code& code);
+
+// What a local or a place on the stack holds when the code is entered, or left.
+struct Slot {
+  int slot = 0;  // of localsplus, or from the bottom of the stack
+  Val val;
+  std::vector<int> cells;  // of the numbers in it, in order
+  bool live = true;        // at the entry; what is dead may be anything
+  int changed = -1;        // at an exit, of locals: the cell that tells whether it was written to
+};
+
+struct ExitState {
+  int next = 0;        // instruction
+  bool usual = false;  // the loop has ended
+  std::vector<Slot> locals, stack;
+  std::string why;  // of those that are not understood
+};
+
+struct NameGuard {                  // a name means what it meant
+  Ref dict, builtins, name, value;  // builtins: null for an attribute of a module
+};
+
+struct Translation {
+  codegen::ScalarCode code;
+  std::vector<ObjectSpec> objects;
+  std::vector<Slot> locals, stack;  // at the entry
+  std::vector<ExitState> exits;
+  std::vector<NameGuard> guards;
+  int cells = 0, rounds = 0;  // how many; the one that counts jumps back
+  bool floats = false;        // of NumPy: its error state matters
+  bool loops = false;         // some loop is closed without leaving the code
+  std::string why;            // what was not understood first
+};
+
+// What a place of the frame holds, as the translation sees it: `objects` grows. A capture's stand-ins are understood.
+Val Describe(PyObject* o, std::vector<ObjectSpec>& objects);
+
+// From the frame's place in the loop, which is `loop.start` but where nothing is to run.
+// Nothing is kept of what fails but `why`.
+Translation Translate(FjFrame* frame, const Loop& loop, int from);
+
+}  // namespace framejit::capture::scalar

@@ -1,0 +1,509 @@
+// The translation of one loop (scalar_translate.h) at work.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <set>
+#include <stdexcept>
+
+#include "capture/proxy.h"
+#include "capture/scalar_translate.h"
+
+namespace framejit::capture::scalar {
+
+using bytecode::Instr;
+using bytecode::Op;
+
+inline constexpr int kMostBlocks = 200;
+
+bool IsJump(Op op);
+// Locals that are read before they are written from `start` on; whatever may raise may go to its handler.
+std::vector<bool> LiveAt(const bytecode::Code& code, int start, int num_locals);
+Val Numbers(Is is, int n);  // with n ints in it
+Val Unknown();
+
+// For each number in it.
+template <typename F>
+void Leaves(Val& v, F f) {
+  if (v.scalar()) return f(v);
+  for (Val& item : v.items) Leaves(item, f);
+}
+
+struct Frame {
+  PyCodeObject* co = nullptr;
+  const bytecode::Code* code = nullptr;
+  PyObject *globals = nullptr, *builtins = nullptr;
+  int pc = 0;
+  std::vector<Val> locals, stack;
+  int nlocals() const { return static_cast<int>(locals.size()); }
+};
+
+struct State {
+  std::vector<Frame> frames;  // outermost first; the others are of functions that became part of the code
+  bool effects = false;       // of the innermost frames, since their call
+  Frame& top() { return frames.back(); }
+  std::string key() const {
+    std::string s(1, effects ? 'E' : 'e');
+    for (const Frame& f : frames) {
+      s += '|' + std::to_string(reinterpret_cast<uintptr_t>(f.co)) + ':' + std::to_string(f.pc) + ':';
+      for (const Val& v : f.locals) s += v.key();
+      s += '/';
+      for (const Val& v : f.stack) s += v.key();
+    }
+    return s;
+  }
+};
+
+struct TooMuch {};
+struct NotInline {  // what was called must be left to Python as a whole
+  int pc;
+};
+
+class Translator final : public Builder {
+ public:
+  Translator(FjFrame* frame, const Loop& loop, int from, const std::set<int>& not_inline)
+      : frame_(frame), loop_(loop), from_(from), not_inline_(not_inline) {}
+
+  Translation Run() {
+    out_.cells = 2;  // of rounds, and what helpers write to
+    scratch = 1;
+    rounds_ = Variable(ScalarType::kInt);
+    code.blocks.emplace_back();
+    code.entries.push_back(0);
+    State s = Entry();
+    block = 0;
+    GoTo(s);
+    while (!work_.empty()) {
+      auto [at, state] = std::move(work_.front());
+      work_.pop_front();
+      block = current_ = at;
+      stored_.assign(stored_.size(), false);
+      Block(std::move(state));
+    }
+    std::map<int, int> seen;
+    out_.loops = innermost_ && Cycle(code.entries[0], seen);
+    out_.code = std::move(code);
+    out_.code.name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
+    return std::move(out_);
+  }
+
+ private:
+  // --- the entry
+  // -------------------------------------------------------------------------------------------------------
+  State Entry() {
+    Frame f;
+    f.co = fj_code(frame_);
+    f.code = bytecode::Code::Of(f.co);
+    f.globals = fj_globals(frame_), f.builtins = fj_builtins(frame_);
+    f.pc = from_;
+    const int n = fj_nlocalsplus(frame_);
+    f.locals.resize(n, Unknown());
+    stored_.resize(n), changed_.resize(n, -1), touched_.resize(n);
+    Scan(*f.code);
+    const std::vector<bool> live = LiveAt(*f.code, loop_.start, n);
+    PyObject** slots = fj_localsplus(frame_);
+    for (int i = 0; i < n; ++i) {
+      if (!touched_[i]) continue;
+      PyObject* o = slots[i];
+      if (o && IsLazy(o)) o = reinterpret_cast<Lazy*>(o)->value;
+      if (o && PyCell_Check(o)) o = PyCell_GET(o);
+      Val v = Describe(slots[i] && IsLazy(slots[i]) && !PyCell_Check(o ? o : Py_None) ? slots[i] : o, out_.objects);
+      f.locals[i] = Receive(v, out_.locals, i, i);
+      out_.locals.back().live = live[i];
+    }
+    for (int i = 0; i < fj_stack_depth(frame_); ++i)
+      f.stack.push_back(Receive(Describe(slots[n + i], out_.objects), out_.stack, i, n + i));
+    State s;
+    s.frames.push_back(std::move(f));
+    return s;
+  }
+
+  void Scan(const bytecode::Code& c) {
+    for (int at = loop_.start; at < loop_.end; ++at) {
+      const Instr& i = c.At(at);
+      if (!i.length) continue;
+      switch (i.op) {
+        case Op::kStoreFast: changed_[i.arg] = 0; [[fallthrough]];
+        case Op::kLoadFast:
+        case Op::kLoadDeref: touched_[i.arg] = true; break;
+        case Op::kStoreFastPair:
+          changed_[i.arg] = changed_[i.target] = 0;
+          touched_[i.arg] = touched_[i.target] = true;
+          break;
+        case Op::kStoreFastLoadFast: changed_[i.arg] = 0; [[fallthrough]];
+        case Op::kLoadFastPair: touched_[i.arg] = touched_[i.target] = true; break;
+        default: break;
+      }
+    }
+    for (int& variable : changed_)
+      if (variable == 0) variable = Variable(ScalarType::kBool);
+  }
+
+  // A value of the frame: its numbers come in cells.
+  Val Receive(Val v, std::vector<Slot>& slots, int slot, int position) {
+    Slot s{.slot = slot, .val = v};
+    int leaf = 0;
+    Leaves(v, [&](Val& x) {
+      const int cell = CellOf(position, leaf++);
+      s.cells.push_back(cell);
+      x.value = Emit({.op = ScalarOp::kCell, .type = x.type(), .imm = cell, .id = -2});
+    });
+    if (v.is == Is::kRangeIter && v.unit) v.items[1] = IntConstant(*this, 1);
+    slots.push_back(std::move(s));
+    return v;
+  }
+
+  int Variable(ScalarType t) {
+    code.variables.push_back(t);
+    return static_cast<int>(code.variables.size()) - 1;
+  }
+  int CellOf(int position, int leaf) {
+    auto [it, made] = cells_.try_emplace({position, leaf}, out_.cells);
+    out_.cells += made;
+    return it->second;
+  }
+
+  // --- objects
+  // ---------------------------------------------------------------------------------------------------------
+  const ObjectSpec& Use(int k) {
+    out_.objects[k].used = true;
+    return out_.objects[k];
+  }
+  const ObjectSpec& UseArray(int k) {
+    ObjectSpec& o = out_.objects[k];
+    o.used = true;
+    if (o.cells < 0) {
+      o.cells = out_.cells;
+      out_.cells += 2 * o.rank + 2;
+    }
+    return o;
+  }
+  int Data(int k) { return Input(UseArray(k).cells, ScalarType::kPtr); }
+  int Size(int k, int axis) {
+    const ObjectSpec& o = UseArray(k);
+    return Input(o.cells + 1 + axis, ScalarType::kInt);
+  }
+  int Stride(int k, int axis) {
+    const ObjectSpec& o = UseArray(k);
+    if (o.unit && axis == o.rank - 1) return Int(DTypeSize(o.dtype));
+    return Input(o.cells + 1 + o.rank + axis, ScalarType::kInt);
+  }
+  Val Fixed(PyObject* o) {
+    if (!o) return {};
+    Val known = Constant(o);
+    if (known.is != Is::kNull) return known;
+    for (size_t i = 0; i < out_.objects.size(); ++i)
+      if (out_.objects[i].fixed && out_.objects[i].object.get() == o) return Object(static_cast<int>(i));
+    ObjectSpec spec{.object = Borrow(o), .fixed = true};
+    std::vector<ObjectSpec> one;
+    if (Val v = Describe(o, one); v.is == Is::kObject && one[v.object].array) {
+      spec = one[v.object];
+      spec.fixed = true;
+    }
+    out_.objects.push_back(std::move(spec));
+    return Object(static_cast<int>(out_.objects.size()) - 1);
+  }
+  Val Constant(PyObject* o) {  // numbers and tuples of them; else nothing
+    if (PyBool_Check(o)) return New(Is::kBool, Flag(o == Py_True));
+    if (PyFloat_CheckExact(o)) return New(Is::kFloat, Number(PyFloat_AS_DOUBLE(o)));
+    if (PyLong_CheckExact(o)) {
+      int overflow;
+      const int64_t v = PyLong_AsLongLongAndOverflow(o, &overflow);
+      return overflow ? Val() : IntConstant(*this, v);
+    }
+    if (!PyTuple_CheckExact(o) || PyTuple_GET_SIZE(o) == 0 || PyTuple_GET_SIZE(o) > 8) return {};
+    std::vector<Val> items;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
+      items.push_back(Constant(PyTuple_GET_ITEM(o, i)));
+      if (items.back().is == Is::kNull) return {};
+    }
+    return Tuple(std::move(items));
+  }
+
+  // --- exits
+  // -----------------------------------------------------------------------------------------------------------
+  int Exit() override {
+    if (exit_ < 0) exit_ = MakeExit(*before_, "");
+    return exit_;
+  }
+
+  int MakeExit(const State& s, const std::string& why, bool usual = false) {
+    if (s.frames.size() > 1 && s.effects) throw NotInline{s.frames[0].pc};
+    const Frame& f = s.frames[0];
+    ExitState e{.next = f.pc, .usual = usual, .why = why};
+    codegen::ScalarExit cells;
+    const auto give = [&](Val v, std::vector<Slot>& slots, int slot, int position) {
+      Slot to{.slot = slot};
+      int leaf = 0;
+      Leaves(v, [&](Val& x) {
+        const int cell = CellOf(position, leaf++);
+        to.cells.push_back(cell);
+        cells.cells.emplace_back(cell, Value(x));
+      });
+      to.val = std::move(v);
+      slots.push_back(std::move(to));
+    };
+    for (int i = 0; i < f.nlocals(); ++i) {
+      if (changed_[i] < 0) continue;
+      give(f.locals[i], e.locals, i, i);
+      e.locals.back().changed = CellOf(i, -1);
+      cells.cells.emplace_back(
+          e.locals.back().changed,
+          stored_[i] ? Flag(true)
+                     : Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = changed_[i], .id = -2}));
+    }
+    for (size_t i = 0; i < f.stack.size(); ++i)
+      give(f.stack[i], e.stack, static_cast<int>(i), f.nlocals() + static_cast<int>(i));
+    cells.cells.emplace_back(0, Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2}));
+    code.exits.push_back(std::move(cells));
+    out_.exits.push_back(std::move(e));
+    return static_cast<int>(out_.exits.size()) - 1;
+  }
+
+  void Leave(const State& s, const std::string& why, bool usual) {
+    if (out_.why.empty() && !usual) out_.why = why;
+    Emit({.op = ScalarOp::kExit, .exit = MakeExit(s, why, usual)});
+  }
+
+  // --- flow
+  // ------------------------------------------------------------------------------------------------------------
+  int Home(int depth, int position, int leaf, ScalarType t) {
+    auto [it, made] = homes_.try_emplace({depth, position, leaf, t}, 0);
+    if (made) it->second = Variable(t);
+    return it->second;
+  }
+
+  // Ends the block: everything into its variable, and on to the state's own block.
+  void GoTo(State s) {
+    Frame& outer = s.frames[0];
+    if (s.frames.size() == 1 && !loop_.Holds(outer.pc)) return Leave(s, "", true);
+    std::vector<std::pair<int, int>> sets;  // variable, value
+    for (size_t depth = 0; depth < s.frames.size(); ++depth) {
+      Frame& f = s.frames[depth];
+      const auto settle = [&](Val& v, int position) {
+        int leaf = 0;
+        Leaves(v, [&](Val& x) {
+          const int home = Home(static_cast<int>(depth), position, leaf++, x.type());
+          if (x.home != home || x.value >= 0) sets.emplace_back(home, Value(x));
+          x.home = home, x.value = -1;
+          x.constant.reset();
+        });
+      };
+      for (int i = 0; i < f.nlocals(); ++i) settle(f.locals[i], i);
+      for (size_t i = 0; i < f.stack.size(); ++i) settle(f.stack[i], f.nlocals() + static_cast<int>(i));
+    }
+    for (size_t i = 0; i < stored_.size(); ++i)
+      if (stored_[i]) sets.emplace_back(changed_[i], Flag(true));
+    for (auto [variable, value] : sets) Emit({.op = ScalarOp::kSet, .a = value, .imm = variable});
+    auto [it, made] = versions_.try_emplace(s.key(), static_cast<int>(code.blocks.size()));
+    Emit({.op = ScalarOp::kJump, .imm = it->second});
+    leads_to_[current_].push_back(it->second);
+    if (!made) return;
+    if (code.blocks.size() > kMostBlocks) throw TooMuch{};
+    code.blocks.emplace_back();
+    work_.emplace_back(it->second, std::move(s));
+  }
+
+  // A block of its own that goes on with this state: where a branch leads to.
+  int Way(const State& s) {
+    return Way([&] { GoTo(s); });
+  }
+  template <typename F>
+    requires std::is_invocable_v<F>
+  int Way(F f) {
+    const int made = static_cast<int>(code.blocks.size()), here = block, exit = exit_;
+    code.blocks.emplace_back();
+    block = made;
+    f();
+    block = here;
+    exit_ = exit;  // what was made there is not known here
+    return made;
+  }
+  void Branch(int condition, const State& yes, const State& no) {
+    const int a = Way(yes), b = Way(no);
+    Emit({.op = ScalarOp::kBranch, .a = condition, .other = b, .imm = a});
+  }
+
+  // Nothing is gained by rounds in which all loops inside have none.
+  static bool Innermost(const bytecode::Code& code, int start) {
+    const std::vector<Loop> loops = LoopsOf(code);
+    const auto it = std::find_if(loops.begin(), loops.end(), [&](const Loop& l) { return l.start == start; });
+    return it != loops.end() && std::none_of(loops.begin(), loops.end(),
+                                             [&](const Loop& l) { return l.start > it->start && l.end <= it->end; });
+  }
+
+  // Does the code come back to where it was? `seen`: 1 on the way, 2 done.
+  bool Cycle(int at, std::map<int, int>& seen) {
+    int& mark = seen[at];
+    if (mark) return mark == 1;
+    mark = 1;
+    for (int to : leads_to_[at])
+      if (Cycle(to, seen)) return true;
+    mark = 2;
+    return false;
+  }
+
+  // Is something jumped to here?
+  bool Target(const Frame& f, int pc) {
+    auto [it, made] = targets_.try_emplace(f.co);
+    if (made)
+      for (int at = 0; at < f.code->size(); ++at)
+        if (f.code->At(at).length && IsJump(f.code->At(at).op)) it->second.insert(f.code->At(at).target);
+    return it->second.contains(pc);
+  }
+
+  void Block(State s) {
+    for (bool first = true;; first = false) {
+      Frame& f = s.top();
+      if (!first && (Target(f, f.pc) || (s.frames.size() == 1 && !loop_.Holds(f.pc)))) return GoTo(std::move(s));
+      State before = s;
+      before_ = &before;
+      exit_ = -1;
+      ended_ = false;
+      const int here = block, blocks = static_cast<int>(code.blocks.size());
+      try {
+        Step(s, f.code->At(f.pc));
+      } catch (const Unsupported& u) {
+        block = here;
+        exit_ = -1;
+        Abandon(blocks);
+        return Leave(before, u.why + Line(before), false);
+      }
+      if (ended_) return;
+    }
+  }
+
+  // Ways of an instruction that was begun and is left to Python: nothing leads there.
+  void Abandon(int from) {
+    for (int b = from; b < static_cast<int>(code.blocks.size()); ++b) {
+      const bool waits = std::any_of(work_.begin(), work_.end(), [&](const auto& w) { return w.first == b; });
+      const auto& code_of = code.blocks[b];
+      const bool ends = !code_of.empty() && code_of.back().op >= ScalarOp::kJump;
+      if (!waits && !ends) code.blocks[b].push_back({.op = ScalarOp::kJump, .imm = b});
+    }
+  }
+
+  static std::string Line(const State& s) {
+    const Frame& f = s.frames.back();
+    return ", line " + std::to_string(PyCode_Addr2Line(f.co, 2 * f.code->At(f.pc).unit));
+  }
+
+  void Jump(State& s, const Instr& i, int target) {
+    if (target <= s.top().pc) {
+      uint32_t bits;
+      const void* word = fj_breaker(PyThreadState_Get(), &bits);
+      Emit({.op = ScalarOp::kExitAtBreak,
+            .exit = Exit(),
+            .imm = reinterpret_cast<int64_t>(word),
+            .number = static_cast<double>(bits)});
+      const int count = Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2});
+      Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, count, Int(1)), .imm = rounds_});
+    }
+    if (target <= s.top().pc) innermost_ |= s.frames.size() > 1 || Innermost(*s.top().code, target);
+    s.top().pc = target;
+    GoTo(s);
+    ended_ = true;
+  }
+
+  void ConditionalJump(State& s, const Instr& i, int condition, bool if_true) {
+    State jumps = s, goes_on = s;
+    goes_on.top().pc += i.length;
+    const bool back = i.target <= s.top().pc;
+    const int to = Way([&] {
+      if (!back) {
+        jumps.top().pc = i.target;
+        return GoTo(jumps);
+      }
+      Jump(jumps, i, i.target);
+    });
+    const int on = Way(goes_on);
+    Emit({.op = ScalarOp::kBranch, .a = condition, .other = if_true ? on : to, .imm = if_true ? to : on});
+    ended_ = true;
+  }
+
+  void Next(State& s, const Instr& i) { s.top().pc += i.length; }
+
+  Val Pop(State& s) {
+    Val v = std::move(s.top().stack.back());
+    s.top().stack.pop_back();
+    return v;
+  }
+  void Push(State& s, Val v) { s.top().stack.push_back(std::move(v)); }
+
+  Val Local(State& s, int i) {
+    const Val& v = s.top().locals[i];
+    if (v.is == Is::kNull) throw Unsupported{"a name that is not bound"};
+    if (v.is == Is::kFrame) throw Unsupported{"a local of an unknown kind"};
+    return v;
+  }
+
+  void Store(State& s, int i, Val v) {
+    Val& old = s.top().locals[i];
+    if (old.is == Is::kFrame) throw Unsupported{"a local of an unknown kind is dropped"};
+    if (old.is == Is::kObject && !out_.objects[old.object].array && !out_.objects[old.object].fixed &&
+        out_.objects[old.object].object.get() != Py_None)
+      throw Unsupported{"an object is dropped"};
+    if (v.is == Is::kRangeIter || v.is == Is::kSeqIter || v.is == Is::kFrame) throw Unsupported{"an iterator is kept"};
+    old = std::move(v);
+    if (s.frames.size() == 1) stored_[i] = true;
+  }
+
+  // A value that is there twice: iterators and what is unknown may not.
+  const Val& Twice(const Val& v) {
+    if (v.is == Is::kRangeIter || v.is == Is::kSeqIter || v.is == Is::kFrame) throw Unsupported{"a copy"};
+    return v;
+  }
+
+  // None if it is that object, nothing if that is not known.
+  std::optional<bool> IsNone(const Val& v) {
+    if (v.is != Is::kObject) return v.is == Is::kFrame ? std::nullopt : std::optional(false);
+    return Use(v.object).array || Use(v.object).list ? false : Use(v.object).object.get() == Py_None;
+  }
+
+  void Decided(State& s, const Instr& i, bool jumps) {
+    if (jumps) return Jump(s, i, i.target);
+    Next(s, i);
+  }
+
+  void Step(State& s, const Instr& i);
+  void StepFlow(State& s, const Instr& i);
+  void StepValue(State& s, const Instr& i);
+  void ForIter(State& s, const Instr& i);
+  void GetIter(State& s, const Instr& i);
+  Val Element(int object, int index);
+  int Offset(int object, const Val& index);
+  Val GetItem(State& s, const Val& container, const Val& index);
+  void SetItem(State& s, const Val& container, const Val& index, const Val& value);
+  Val Attribute(const Val& v, PyObject* name);
+  Val Global(State& s, PyObject* name);
+  void Call(State& s, const Instr& i);
+  std::optional<Val> CallBuiltin(const std::string& name, PyObject* callee, std::vector<Val>& args);
+  Val CallType(PyObject* callee, std::vector<Val>& args, bool* known);
+  void Inline(State& s, int object, std::vector<Val> args);
+  void Extreme(State s, const std::vector<Val>& args, size_t at, Val best, int py_op);
+  Val Range(const std::vector<Val>& args);
+  using Builder::Call;
+
+  FjFrame* frame_;
+  Loop loop_;
+  int from_;
+  const std::set<int>& not_inline_;
+  Translation out_;
+  std::map<std::pair<int, int>, int> cells_;  // (position, part): the flag that it was written is part -1
+  std::map<std::tuple<int, int, int, ScalarType>, int> homes_;
+  std::map<std::string, int> versions_;
+  std::map<PyCodeObject*, std::set<int>> targets_;
+  std::deque<std::pair<int, State>> work_;
+  int current_ = 0;  // the block that a version begins with
+  std::map<int, std::vector<int>> leads_to_;
+  std::vector<bool> touched_;  // locals that the loop names
+  std::vector<int> changed_;   // those that it writes: the variable that tells whether it did
+  std::vector<bool> stored_;   // in this block
+  int rounds_ = -1;
+  const State* before_ = nullptr;
+  int exit_ = -1;
+  bool ended_ = false;
+  bool innermost_ = false;  // a loop without others in it goes round
+};
+
+}  // namespace framejit::capture::scalar

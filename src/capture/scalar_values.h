@@ -1,0 +1,137 @@
+// What a loop's scalar code knows of the program's values while it is made: of which kind each is, which decides the
+// code, and where its number lies.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "capture/ref.h"
+#include "codegen/scalar_code.h"
+
+namespace framejit::capture::scalar {
+
+using codegen::ScalarInst;
+using codegen::ScalarOp;
+using codegen::ScalarType;
+
+enum class Is : uint8_t {
+  kNull,    // nothing: an unbound local, the empty slot of a call
+  kFrame,   // whatever the frame holds there: nothing may be done with it
+  kObject,  // `object`, one of the code's objects
+  kBool,    // Python's numbers
+  kInt,
+  kFloat,
+  kNumpy,      // a NumPy scalar of `dtype`
+  kTuple,      // of items
+  kRange,      // start, stop, step
+  kRangeIter,  // next, step, left
+  kSeqIter,    // over `object`: index
+};
+
+struct Val {
+  Is is = Is::kNull;
+  DType dtype{};
+  int object = -1;
+  bool unit = false;  // ranges: the step is 1
+  std::vector<Val> items;
+  // The number of a scalar: its value, or else the variable that holds it.
+  int value = -1, home = -1;
+  std::optional<int64_t> constant;  // of an int
+
+  bool scalar() const { return is >= Is::kBool && is <= Is::kNumpy; }
+  bool integral() const { return is == Is::kBool || is == Is::kInt || (is == Is::kNumpy && dtype < DType::kFloat16); }
+  bool truth() const { return is == Is::kBool || (is == Is::kNumpy && dtype == DType::kBool); }
+  bool python() const { return is != Is::kNumpy; }
+  ScalarType type() const;
+  std::string key() const;  // the kind
+};
+
+Val Object(int object);
+Val Tuple(std::vector<Val> items);
+
+// What is not understood: the instruction is left to Python.
+struct Unsupported {
+  std::string why;
+};
+
+// Something that the code refers to. Those that are `used` are guarded: arrays by what the code takes for granted of
+// them, all others by identity.
+struct ObjectSpec {
+  Ref object;  // when the code was made
+  bool array = false, list = false;
+  DType dtype{};
+  int rank = 0;
+  bool unit = false;     // the last stride is that of neighbours
+  bool written = false;  // elements of it
+  bool used = false;
+  int cells = -1;      // data, then sizes, then strides in bytes; of a list the object
+  bool fixed = false;  // by identity, found through a guard of a name
+  Ref code;            // of a function that became part of the code
+};
+
+// Writes instructions into the current block. `exit` is asked for the exit of the program's current instruction.
+class Builder {
+ public:
+  virtual ~Builder() = default;
+  virtual int Exit() = 0;
+
+  int Emit(ScalarInst i) {
+    if (i.id == -2) i.id = code.num_values++;
+    code.blocks[block].push_back(std::move(i));
+    return code.blocks[block].back().id;
+  }
+  int Op(ScalarOp op, ScalarType type, int a = -1, int b = -1, int c = -1) {
+    return Emit({.op = op, .type = type, .a = a, .b = b, .c = c, .id = -2});
+  }
+  int Over(ScalarOp op, int a, int b) {
+    return Emit({.op = op, .type = ScalarType::kInt, .a = a, .b = b, .exit = Exit(), .id = -2});
+  }
+  int Int(int64_t v) { return Emit({.op = ScalarOp::kConst, .type = ScalarType::kInt, .imm = v, .id = -2}); }
+  int Flag(bool v) { return Emit({.op = ScalarOp::kConst, .type = ScalarType::kBool, .imm = v, .id = -2}); }
+  int Number(double v) { return Emit({.op = ScalarOp::kConst, .type = ScalarType::kF64, .number = v, .id = -2}); }
+  int Single(float v) { return Emit({.op = ScalarOp::kConst, .type = ScalarType::kF32, .number = v, .id = -2}); }
+  int Input(int cell, ScalarType t) { return Emit({.op = ScalarOp::kInput, .type = t, .imm = cell, .id = -2}); }
+  int Compare(ScalarOp op, int a, int b) { return Op(op, ScalarType::kBool, a, b); }
+  int Call(const void* f, ScalarType t, int a = -1, int b = -1, int c = -1) {
+    return Emit(
+        {.op = ScalarOp::kCall, .type = t, .a = a, .b = b, .c = c, .imm = reinterpret_cast<int64_t>(f), .id = -2});
+  }
+  void ExitIf(int condition) { Emit({.op = ScalarOp::kExitIf, .a = condition, .exit = Exit()}); }
+  // NumPy tells of it where an operation makes an infinity or a not-a-number of operands that are none.
+  void ExitIfNewSpecial(int v, int a, int b = -1) {
+    Emit({.op = ScalarOp::kNewSpecial, .a = v, .b = a, .c = b, .exit = Exit()});
+  }
+  // The number of a scalar in this block.
+  int Value(const Val& v) {
+    if (v.value >= 0) return v.value;
+    if (v.home < 0) throw Unsupported{"a value without a number"};
+    return Emit({.op = ScalarOp::kGet, .type = v.type(), .imm = v.home, .id = -2});
+  }
+
+  codegen::ScalarCode code;
+  int block = 0;
+  int scratch = 0;  // a cell that helpers write to
+};
+
+Val New(Is is, int value);
+Val NewNumpy(DType dtype, int value);
+Val IntConstant(Builder& b, int64_t v);
+
+// Python's operators on scalars, with NumPy 2's rules where NumPy's scalars take part.
+Val Binary(Builder& b, int nb_op, const Val& x, const Val& y);
+Val Compare(Builder& b, int py_op, const Val& x, const Val& y);
+Val Negative(Builder& b, const Val& x);
+Val Invert(Builder& b, const Val& x);
+Val Absolute(Builder& b, const Val& x);
+int Truth(Builder& b, const Val& x);                                              // a bool
+int AsIndex(Builder& b, const Val& x);                                            // an int
+Val ToInt(Builder& b, const Val& x);                                              // int(x)
+Val ToFloat(Builder& b, const Val& x);                                            // float(x)
+Val ToNumpy(Builder& b, const Val& x, DType t);                                   // np.float64(x)
+Val MathCall(Builder& b, const std::string& name, const std::vector<Val>& args);  // math.name
+Val SquareRoot(Builder& b, const Val& x);                                         // np.sqrt
+int Stored(Builder& b, const Val& x, DType t);                                    // as an element of `t`
+
+}  // namespace framejit::capture::scalar

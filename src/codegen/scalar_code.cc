@@ -1,0 +1,378 @@
+// To LLVM IR, instruction by instruction; then the passes that such code wants. Variables are stack slots at first.
+#include "codegen/scalar_code.h"
+
+#include <llvm/Analysis/AliasAnalysis.h>
+#include <llvm/Analysis/AssumptionCache.h>
+#include <llvm/Analysis/BasicAliasAnalysis.h>
+#include <llvm/Analysis/BlockFrequencyInfo.h>
+#include <llvm/Analysis/BranchProbabilityInfo.h>
+#include <llvm/Analysis/MemoryDependenceAnalysis.h>
+#include <llvm/Analysis/MemorySSA.h>
+#include <llvm/Analysis/OptimizationRemarkEmitter.h>
+#include <llvm/Analysis/PostDominators.h>
+#include <llvm/Analysis/ProfileSummaryInfo.h>
+#include <llvm/Analysis/ScalarEvolution.h>
+#include <llvm/Analysis/TargetLibraryInfo.h>
+#include <llvm/Analysis/TargetTransformInfo.h>
+#include <llvm/Analysis/TypeBasedAliasAnalysis.h>
+#include <llvm/IR/Dominators.h>
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/MDBuilder.h>
+#include <llvm/IR/PassManager.h>
+#include <llvm/IR/Verifier.h>
+#include <llvm/Support/raw_ostream.h>
+#include <llvm/Transforms/InstCombine/InstCombine.h>
+#include <llvm/Transforms/Scalar/EarlyCSE.h>
+#include <llvm/Transforms/Scalar/GVN.h>
+#include <llvm/Transforms/Scalar/IndVarSimplify.h>
+#include <llvm/Transforms/Scalar/LICM.h>
+#include <llvm/Transforms/Scalar/LoopPassManager.h>
+#include <llvm/Transforms/Scalar/LoopRotation.h>
+#include <llvm/Transforms/Scalar/SROA.h>
+#include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
+#include <llvm/Transforms/Scalar/SimplifyCFG.h>
+
+#include <atomic>
+#include <map>
+
+#include "codegen/codegen.h"
+#include "codegen/machine.h"
+
+namespace framejit::codegen {
+namespace {
+
+using llvm::Value;
+
+class Emitter {
+ public:
+  Emitter(llvm::Module& m, const ScalarCode& code, const std::string& symbol)
+      : m_(m), code_(code), b_(m.getContext()), values_(code.num_values), types_(code.num_values) {
+    auto* type = llvm::FunctionType::get(b_.getInt64Ty(), {b_.getPtrTy(), b_.getInt64Ty()}, false);
+    f_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, symbol, m);
+    f_->addFnAttr(llvm::Attribute::NoUnwind);
+    f_->addParamAttr(0, llvm::Attribute::NoAlias);
+    unlikely_ = llvm::MDBuilder(m.getContext()).createBranchWeights(1, 1 << 16);
+    llvm::MDBuilder md(m.getContext());
+    llvm::MDNode* root = md.createTBAARoot("framejit");
+    for (const ScalarType t : {ScalarType::kInt, ScalarType::kPtr}) {
+      llvm::MDNode* node = md.createTBAAScalarTypeNode(t == ScalarType::kInt ? "element" : "cell", root);
+      (t == ScalarType::kInt ? element_ : cell_) = md.createTBAAStructTagNode(node, node, 0);
+    }
+  }
+
+  void Emit() {
+    auto* entry = llvm::BasicBlock::Create(m_.getContext(), "entry", f_);
+    b_.SetInsertPoint(entry);
+    for (ScalarType t : code_.variables) variables_.push_back(b_.CreateAlloca(Type(t)));
+    for (size_t i = 0; i < code_.variables.size(); ++i)
+      b_.CreateStore(llvm::Constant::getNullValue(Type(code_.variables[i])), variables_[i]);
+    for (size_t i = 0; i < code_.blocks.size(); ++i)
+      blocks_.push_back(llvm::BasicBlock::Create(m_.getContext(), "b" + std::to_string(i), f_));
+    for (const auto& block : code_.blocks)
+      for (const ScalarInst& i : block)
+        if (i.op == ScalarOp::kInput) Input(i);
+    auto* none = llvm::BasicBlock::Create(m_.getContext(), "none", f_);
+    auto* choose = b_.CreateSwitch(f_->getArg(1), none, code_.entries.size());
+    for (size_t i = 0; i < code_.entries.size(); ++i) choose->addCase(b_.getInt64(i), blocks_[code_.entries[i]]);
+    b_.SetInsertPoint(none);
+    b_.CreateUnreachable();
+    for (size_t i = 0; i < code_.blocks.size(); ++i) {
+      b_.SetInsertPoint(blocks_[i]);
+      exits_.clear();
+      for (const ScalarInst& inst : code_.blocks[i]) One(inst);
+    }
+  }
+
+ private:
+  llvm::Type* Type(ScalarType t) {
+    switch (t) {
+      case ScalarType::kBool: return b_.getInt1Ty();
+      case ScalarType::kInt: return b_.getInt64Ty();
+      case ScalarType::kF32: return b_.getFloatTy();
+      case ScalarType::kF64: return b_.getDoubleTy();
+      case ScalarType::kPtr: return b_.getPtrTy();
+    }
+    return nullptr;
+  }
+  llvm::Type* ElementType(DType t) {
+    if (t == DType::kFloat32) return b_.getFloatTy();
+    if (t == DType::kFloat64) return b_.getDoubleTy();
+    return b_.getIntNTy(8 * DTypeSize(t));
+  }
+  Value* Cell(int64_t i) { return b_.CreateConstInBoundsGEP1_64(b_.getInt64Ty(), f_->getArg(0), i); }
+  Value* LoadCell(int64_t i, ScalarType t) {  // a bool is an int there
+    auto* load = b_.CreateLoad(t == ScalarType::kBool ? b_.getInt64Ty() : Type(t), Cell(i));
+    load->setMetadata(llvm::LLVMContext::MD_tbaa, cell_);
+    return t == ScalarType::kBool ? b_.CreateTrunc(load, b_.getInt1Ty()) : load;
+  }
+  void Input(const ScalarInst& i) {
+    Value*& known = inputs_[{i.imm, i.type}];
+    if (!known) known = LoadCell(i.imm, i.type);
+  }
+
+  // The block that leaves by this exit; one for all conditions of an instruction of the program.
+  llvm::BasicBlock* ExitBlock(int exit) {
+    llvm::BasicBlock*& block = exits_[exit];
+    if (block) return block;
+    llvm::IRBuilderBase::InsertPointGuard guard(b_);
+    block = llvm::BasicBlock::Create(m_.getContext(), "exit", f_);
+    b_.SetInsertPoint(block);
+    for (auto [cell, value] : code_.exits[exit].cells) {
+      Value* v = values_[value];
+      if (v->getType()->isIntegerTy(1)) v = b_.CreateZExt(v, b_.getInt64Ty());
+      b_.CreateStore(v, Cell(cell))->setMetadata(llvm::LLVMContext::MD_tbaa, cell_);
+    }
+    b_.CreateRet(b_.getInt64(exit));
+    return block;
+  }
+  void ExitIf(Value* condition, int exit) {
+    auto* next = llvm::BasicBlock::Create(m_.getContext(), "next", f_);
+    b_.CreateCondBr(condition, ExitBlock(exit), next, unlikely_);
+    b_.SetInsertPoint(next);
+  }
+
+  Value* Overflowing(llvm::Intrinsic::ID id, const ScalarInst& i) {
+    Value* pair = b_.CreateBinaryIntrinsic(id, values_[i.a], values_[i.b]);
+    ExitIf(b_.CreateExtractValue(pair, 1), i.exit);
+    return b_.CreateExtractValue(pair, 0);
+  }
+
+  Value* Finite(Value* v) {
+    Value* size = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, v);
+    return b_.CreateFCmpOLT(size, llvm::ConstantFP::getInfinity(v->getType()));
+  }
+
+  void NewSpecial(const ScalarInst& i) {
+    auto* special = llvm::BasicBlock::Create(m_.getContext(), "special", f_);
+    auto* next = llvm::BasicBlock::Create(m_.getContext(), "next", f_);
+    b_.CreateCondBr(Finite(values_[i.a]), next, special,
+                    llvm::MDBuilder(m_.getContext()).createBranchWeights(1 << 16, 1));
+    b_.SetInsertPoint(special);
+    Value *finite = b_.getTrue(), *number = b_.CreateFCmpUNO(values_[i.a], values_[i.a]);
+    for (int operand : {i.b, i.c}) {
+      if (operand < 0) continue;
+      finite = b_.CreateAnd(finite, Finite(values_[operand]));
+      number = b_.CreateAnd(number, b_.CreateFCmpORD(values_[operand], values_[operand]));
+    }
+    b_.CreateCondBr(b_.CreateOr(finite, number), ExitBlock(i.exit), next);
+    b_.SetInsertPoint(next);
+  }
+
+  Value* Compare(const ScalarInst& i) {
+    using P = llvm::CmpInst::Predicate;
+    const int k = static_cast<int>(i.op) - static_cast<int>(ScalarOp::kEq);
+    Value *x = values_[i.a], *y = values_[i.b];
+    static constexpr P kFloat[] = {P::FCMP_OEQ, P::FCMP_UNE, P::FCMP_OLT, P::FCMP_OLE, P::FCMP_OGT, P::FCMP_OGE};
+    static constexpr P kInt[] = {P::ICMP_EQ, P::ICMP_NE, P::ICMP_SLT, P::ICMP_SLE, P::ICMP_SGT, P::ICMP_SGE};
+    return x->getType()->isFloatingPointTy() ? b_.CreateFCmp(kFloat[k], x, y) : b_.CreateICmp(kInt[k], x, y);
+  }
+
+  Value* Load(const ScalarInst& i) {
+    Value* at = b_.CreateGEP(b_.getInt8Ty(), values_[i.a], values_[i.b]);
+    auto* v = b_.CreateAlignedLoad(ElementType(i.dtype), at, llvm::Align(DTypeSize(i.dtype)));
+    v->setMetadata(llvm::LLVMContext::MD_tbaa, element_);
+    if (DTypeClass(i.dtype) == 'b') return b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
+    if (DTypeClass(i.dtype) == 'u') return b_.CreateZExt(v, b_.getInt64Ty());
+    return DTypeClass(i.dtype) == 'i' && DTypeSize(i.dtype) < 8 ? b_.CreateSExt(v, b_.getInt64Ty()) : v;
+  }
+  void Store(const ScalarInst& i) {
+    Value* at = b_.CreateGEP(b_.getInt8Ty(), values_[i.a], values_[i.b]);
+    Value* v = values_[i.c];
+    if (DTypeClass(i.dtype) == 'b')
+      v = b_.CreateZExt(v, b_.getInt8Ty());
+    else if (DTypeClass(i.dtype) != 'f')
+      v = b_.CreateTrunc(v, ElementType(i.dtype));
+    b_.CreateAlignedStore(v, at, llvm::Align(DTypeSize(i.dtype)))->setMetadata(llvm::LLVMContext::MD_tbaa, element_);
+  }
+
+  Value* Call(const ScalarInst& i) {
+    std::vector<Value*> args;
+    std::vector<llvm::Type*> types;
+    for (int x : {i.a, i.b, i.c})
+      if (x >= 0) args.push_back(values_[x]), types.push_back(values_[x]->getType());
+    Value* address = b_.CreateIntToPtr(b_.getInt64(i.imm), b_.getPtrTy());
+    llvm::Type* result = i.type == ScalarType::kBool ? b_.getInt64Ty() : Type(i.type);
+    Value* v = b_.CreateCall(llvm::FunctionType::get(result, types, false), address, args);
+    return i.type == ScalarType::kBool ? b_.CreateICmpNE(v, b_.getInt64(0)) : v;
+  }
+
+  Value* Constant(const ScalarInst& i) {
+    if (i.type == ScalarType::kBool) return b_.getInt1(i.imm != 0);
+    if (i.type == ScalarType::kInt) return b_.getInt64(i.imm);
+    if (i.type == ScalarType::kPtr) return b_.CreateIntToPtr(b_.getInt64(i.imm), b_.getPtrTy());
+    return llvm::ConstantFP::get(Type(i.type), i.number);
+  }
+
+  void One(const ScalarInst& i) {
+    Value* v = Make(i);
+    if (i.id >= 0) values_[i.id] = v;
+  }
+
+  Value* Arithmetic(const ScalarInst& i) {
+    Value *x = values_[i.a], *y = i.b < 0 ? nullptr : values_[i.b];
+    const bool f = x->getType()->isFloatingPointTy();
+    switch (i.op) {
+      case ScalarOp::kAdd: return f ? b_.CreateFAdd(x, y) : b_.CreateAdd(x, y);
+      case ScalarOp::kSub: return f ? b_.CreateFSub(x, y) : b_.CreateSub(x, y);
+      case ScalarOp::kMul: return f ? b_.CreateFMul(x, y) : b_.CreateMul(x, y);
+      case ScalarOp::kDiv: return b_.CreateFDiv(x, y);
+      case ScalarOp::kNeg: return f ? b_.CreateFNeg(x) : b_.CreateNeg(x);
+      case ScalarOp::kAbs:
+        return f ? b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x)
+                 : b_.CreateBinaryIntrinsic(llvm::Intrinsic::abs, x, b_.getFalse());
+      case ScalarOp::kSqrt: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x);
+      case ScalarOp::kFloor: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::floor, x);
+      case ScalarOp::kDivTrunc: return b_.CreateSDiv(x, y);
+      case ScalarOp::kRem: return b_.CreateSRem(x, y);
+      case ScalarOp::kAnd: return b_.CreateAnd(x, y);
+      case ScalarOp::kOr: return b_.CreateOr(x, y);
+      case ScalarOp::kXor: return b_.CreateXor(x, y);
+      case ScalarOp::kNot: return b_.CreateNot(x);
+      case ScalarOp::kShl: return b_.CreateShl(x, y);
+      case ScalarOp::kShr: return b_.CreateAShr(x, y);
+      case ScalarOp::kSelect: return b_.CreateSelect(x, y, values_[i.c]);
+      case ScalarOp::kIntToF64: return b_.CreateSIToFP(x, b_.getDoubleTy());
+      case ScalarOp::kIntToF32: return b_.CreateSIToFP(x, b_.getFloatTy());
+      case ScalarOp::kF32ToF64: return b_.CreateFPExt(x, b_.getDoubleTy());
+      case ScalarOp::kF64ToF32: return b_.CreateFPTrunc(x, b_.getFloatTy());
+      case ScalarOp::kF64ToInt: return b_.CreateFPToSI(x, b_.getInt64Ty());
+      case ScalarOp::kBoolToInt: return b_.CreateZExt(x, b_.getInt64Ty());
+      default: throw std::runtime_error("scalar code: unknown instruction");
+    }
+  }
+
+  Value* Make(const ScalarInst& i) {
+    switch (i.op) {
+      case ScalarOp::kConst: return Constant(i);
+      case ScalarOp::kInput: return inputs_.at({i.imm, i.type});
+      case ScalarOp::kCell: return LoadCell(i.imm, i.type);
+      case ScalarOp::kAddress: return Cell(i.imm);
+      case ScalarOp::kGet: return b_.CreateLoad(Type(i.type), variables_[i.imm]);
+      case ScalarOp::kSet: return b_.CreateStore(values_[i.a], variables_[i.imm]);
+      case ScalarOp::kAddOver: return Overflowing(llvm::Intrinsic::sadd_with_overflow, i);
+      case ScalarOp::kSubOver: return Overflowing(llvm::Intrinsic::ssub_with_overflow, i);
+      case ScalarOp::kMulOver: return Overflowing(llvm::Intrinsic::smul_with_overflow, i);
+      case ScalarOp::kEq:
+      case ScalarOp::kNe:
+      case ScalarOp::kLt:
+      case ScalarOp::kLe:
+      case ScalarOp::kGt:
+      case ScalarOp::kGe: return Compare(i);
+      case ScalarOp::kFinite: return Finite(values_[i.a]);
+      case ScalarOp::kLoad: return Load(i);
+      case ScalarOp::kStore: return Store(i), nullptr;
+      case ScalarOp::kCall: return Call(i);
+      case ScalarOp::kExitIf: return ExitIf(values_[i.a], i.exit), nullptr;
+      case ScalarOp::kNewSpecial: return NewSpecial(i), nullptr;
+      case ScalarOp::kExitAtBreak: {
+        auto* word = b_.CreateLoad(b_.getInt32Ty(), b_.CreateIntToPtr(b_.getInt64(i.imm), b_.getPtrTy()), true);
+        Value* bits = b_.CreateAnd(word, b_.getInt32(static_cast<uint32_t>(i.number)));
+        return ExitIf(b_.CreateICmpNE(bits, b_.getInt32(0)), i.exit), nullptr;
+      }
+      case ScalarOp::kJump: return b_.CreateBr(blocks_[i.imm]);
+      case ScalarOp::kBranch: return b_.CreateCondBr(values_[i.a], blocks_[i.imm], blocks_[i.other]);
+      case ScalarOp::kExit: return b_.CreateBr(ExitBlock(i.exit));
+      default: return Arithmetic(i);
+    }
+  }
+
+  static char DTypeClass(DType t) {
+    static constexpr char kClasses[] = {
+#define X(e, n, s, c) c,
+        FRAMEJIT_DTYPES(X)
+#undef X
+    };
+    return kClasses[static_cast<int>(t)];
+  }
+
+  llvm::Module& m_;
+  const ScalarCode& code_;
+  llvm::IRBuilder<> b_;
+  llvm::Function* f_;
+  llvm::MDNode *unlikely_, *element_, *cell_;
+  std::vector<llvm::AllocaInst*> variables_;
+  std::vector<llvm::BasicBlock*> blocks_;
+  std::vector<Value*> values_;
+  std::vector<ScalarType> types_;
+  std::map<std::pair<int64_t, ScalarType>, Value*> inputs_;
+  std::map<int, llvm::BasicBlock*> exits_;
+};
+
+// The analyses that the passes below ask for, and no others: LLVM's registry of all of them would link all of them.
+void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
+  llvm::LoopAnalysisManager lam;
+  llvm::FunctionAnalysisManager fam;
+  llvm::ModuleAnalysisManager mam;
+  fam.registerPass([&] { return llvm::PassInstrumentationAnalysis(); });
+  lam.registerPass([&] { return llvm::PassInstrumentationAnalysis(); });
+  mam.registerPass([&] { return llvm::PassInstrumentationAnalysis(); });
+  mam.registerPass([&] { return llvm::ProfileSummaryAnalysis(); });
+  fam.registerPass([&] { return machine.getTargetIRAnalysis(); });
+  fam.registerPass([&] { return llvm::TargetLibraryAnalysis(); });
+  fam.registerPass([&] { return llvm::AssumptionAnalysis(); });
+  fam.registerPass([&] { return llvm::DominatorTreeAnalysis(); });
+  fam.registerPass([&] { return llvm::PostDominatorTreeAnalysis(); });
+  fam.registerPass([&] { return llvm::LoopAnalysis(); });
+  fam.registerPass([&] { return llvm::ScalarEvolutionAnalysis(); });
+  fam.registerPass([&] { return llvm::MemorySSAAnalysis(); });
+  fam.registerPass([&] { return llvm::MemoryDependenceAnalysis(); });
+  fam.registerPass([&] { return llvm::OptimizationRemarkEmitterAnalysis(); });
+  fam.registerPass([&] { return llvm::BlockFrequencyAnalysis(); });
+  fam.registerPass([&] { return llvm::BranchProbabilityAnalysis(); });
+  fam.registerPass([&] { return llvm::BasicAA(); });
+  fam.registerPass([&] { return llvm::TypeBasedAA(); });
+  fam.registerPass([&] {
+    llvm::AAManager aa;
+    aa.registerFunctionAnalysis<llvm::BasicAA>();
+    aa.registerFunctionAnalysis<llvm::TypeBasedAA>();
+    return aa;
+  });
+  fam.registerPass([&] { return llvm::ModuleAnalysisManagerFunctionProxy(mam); });
+  fam.registerPass([&] { return llvm::LoopAnalysisManagerFunctionProxy(lam); });
+  lam.registerPass([&] { return llvm::FunctionAnalysisManagerLoopProxy(fam); });
+  lam.registerPass([&] { return llvm::ShouldRunExtraSimpleLoopUnswitch(); });
+  mam.registerPass([&] { return llvm::FunctionAnalysisManagerModuleProxy(fam); });
+  llvm::FunctionPassManager fpm;
+  fpm.addPass(llvm::SROAPass(llvm::SROAOptions::ModifyCFG));
+  fpm.addPass(llvm::EarlyCSEPass(true));
+  fpm.addPass(llvm::InstCombinePass());
+  fpm.addPass(llvm::SimplifyCFGPass());
+  llvm::LoopPassManager loops;
+  loops.addPass(llvm::LoopRotatePass());
+  loops.addPass(llvm::LICMPass(llvm::LICMOptions()));
+  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loops), /*UseMemorySSA=*/true));
+  fpm.addPass(llvm::GVNPass());
+  llvm::LoopPassManager again;
+  again.addPass(llvm::IndVarSimplifyPass());
+  again.addPass(llvm::LICMPass(llvm::LICMOptions()));
+  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
+  fpm.addPass(llvm::InstCombinePass());
+  fpm.addPass(llvm::SimplifyCFGPass());
+  for (llvm::Function& f : m)
+    if (!f.isDeclaration()) fpm.run(f, fam);
+}
+
+auto Filler(const ScalarCode& code, const std::string& symbol) {
+  return [&code, &symbol](llvm::Module& m, llvm::TargetMachine& machine) {
+    Emitter(m, code, symbol).Emit();
+    std::string text;
+    llvm::raw_string_ostream out(text);
+    if (llvm::verifyModule(m, &out)) throw std::runtime_error("LLVM: invalid scalar code: " + text);
+    Optimize(m, machine);
+  };
+}
+
+}  // namespace
+
+CompiledScalar CompileScalar(const ScalarCode& code) {
+  static std::atomic<int64_t> serial = 0;
+  const std::string symbol = "fj_scalar_" + std::to_string(serial++);
+  Code made = CompileModule(IsaOf({}, true), symbol, Filler(code, symbol));
+  return {reinterpret_cast<ScalarFn>(made.address), std::move(made.memory)};
+}
+
+std::string ScalarText(const ScalarCode& code, bool assembly) {
+  return ModuleText(IsaOf({}, true), assembly, Filler(code, "fj_scalar"));
+}
+
+}  // namespace framejit::codegen

@@ -1,0 +1,104 @@
+// Code over single numbers with any flow of control: what loops of a program become whose bodies read and write
+// elements one at a time. Values are numbered; a value is used in its block alone, and variables carry numbers between
+// blocks. An exit writes what it wants kept into cells and returns its number. No LLVM type here, nothing of Python.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framejit/dtype.h"
+
+namespace framejit::codegen {
+
+enum class ScalarType : uint8_t { kBool, kInt, kF32, kF64, kPtr };  // kInt has 64 bits
+
+// Of instructions `a`, `b`, `c` are values. Those with an exit leave the code where their condition holds.
+enum class ScalarOp : uint8_t {
+  kConst,    // imm, or number
+  kInput,    // the cell imm, which nothing writes: read once, before all else
+  kCell,     // the cell imm
+  kAddress,  // of the cell imm
+  kGet,      // the variable imm
+  kSet,      // the variable imm becomes a
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kNeg,
+  kAbs,
+  kSqrt,
+  kFloor,  // kAdd, kSub, kMul of ints wrap; kDiv of floats
+  kAddOver,
+  kSubOver,
+  kMulOver,  // of ints; overflow: exit
+  kDivTrunc,
+  kRem,
+  kAnd,
+  kOr,
+  kXor,
+  kNot,
+  kShl,
+  kShr,  // of ints; the first two want a divisor other than 0 and -1
+  kEq,
+  kNe,
+  kLt,
+  kLe,
+  kGt,
+  kGe,      // signed; of floats ordered, but for kNe
+  kSelect,  // a ? b : c
+  kIntToF64,
+  kIntToF32,
+  kF32ToF64,
+  kF64ToF32,
+  kF64ToInt,
+  kBoolToInt,
+  kFinite,       // a is neither infinite nor not-a-number
+  kLoad,         // the element `dtype` that lies b bytes behind a
+  kStore,        // that element becomes c, which fits
+  kCall,         // the function at address imm of a, b, c (those there are); returns `type`
+  kExitIf,       // a: exit
+  kNewSpecial,   // a is not finite and was made of b and c (or -1), which were: exit, as NumPy tells of that
+  kExitAtBreak,  // the word at address imm has one of the bits number: exit
+  kJump,         // ends a block: to the block imm
+  kBranch,       // if a to the block imm, else to the block other
+  kExit,         // the exit `exit`
+};
+
+struct ScalarInst {
+  ScalarOp op;
+  ScalarType type = ScalarType::kInt;
+  int a = -1, b = -1, c = -1;
+  int exit = -1, other = -1;
+  int64_t imm = 0;
+  double number = 0;
+  DType dtype = DType::kInt64;
+  int id = -1;  // of the value
+};
+
+struct ScalarExit {
+  // (cell, value): in the block where the exit is taken.
+  std::vector<std::pair<int, int>> cells;
+};
+
+struct ScalarCode {
+  std::string name;
+  std::vector<ScalarType> variables;
+  std::vector<std::vector<ScalarInst>> blocks;  // each ends with a jump, a branch or an exit
+  std::vector<ScalarExit> exits;
+  std::vector<int> entries;  // blocks
+  int num_values = 0;
+};
+
+// Runs from an entry; returns the exit.
+using ScalarFn = int64_t (*)(int64_t* cells, int64_t entry);
+struct CompiledScalar {
+  ScalarFn fn = nullptr;
+  std::shared_ptr<const void> code;
+};
+// Throws std::runtime_error.
+[[gnu::visibility("default")]] CompiledScalar CompileScalar(const ScalarCode& code);
+[[gnu::visibility("default")]] std::string ScalarText(const ScalarCode& code, bool assembly);
+
+}  // namespace framejit::codegen

@@ -1,0 +1,356 @@
+"""Random loops over numbers and elements of arrays, against Python: values, types, arrays, exceptions with their lines, warnings.
+`python -m tests.python.fuzz_loops [seconds] [seed]` from the root of the repository; test_loops_compiled.py runs a few."""
+
+import contextlib
+import itertools
+import linecache
+import math
+import random
+import signal
+import sys
+import time
+
+import framejit
+import numpy as np
+
+DTYPES = [
+    "float64",
+    "float32",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "uint16",
+    "uint32",
+    "bool",
+]
+
+
+class Writer:
+    """The source of one function program(a, b, m, k, f, l, n), with arguments for it."""
+
+    def __init__(self, seed):
+        self.r = random.Random(seed)
+        self.lines, self.names, self.fresh, self.depth = (
+            [],
+            ["k", "f"],
+            itertools.count(),
+            0,
+        )
+        self.indices = []
+
+    def put(self, indent, text):
+        self.lines.append("    " * indent + text)
+
+    def index(self, size):
+        r = self.r.random()
+        if self.indices and r < 0.75:
+            i = self.r.choice(self.indices)
+            return self.r.choice(
+                [
+                    i,
+                    i,
+                    i,
+                    f"{i} - 1",
+                    f"{i} + 1",
+                    f"{i} % {size}",
+                    f"-{i}",
+                    f"({i} * 2) % {size}",
+                ]
+            )
+        return (
+            str(self.r.randint(-3, 3))
+            if r < 0.93
+            else f"int({self.r.choice(self.names)}) % {size}"
+        )
+
+    def element(self):
+        return self.r.choice(
+            [
+                f"a[{self.index('n')}]",
+                f"b[{self.index('n')}]",
+                f"m[{self.index('3')}, {self.index('n')}]",
+                f"l[{self.index('n')}]",
+            ]
+        )
+
+    def expression(self, depth=0):
+        r = self.r.random()
+        if depth > 2 or r < 0.3:
+            return self.r.choice(
+                [
+                    *self.names,
+                    *self.indices,
+                    self.element(),
+                    self.element(),
+                    str(self.r.randint(-4, 9)),
+                    repr(round(self.r.uniform(-3, 3), 2)),
+                    "True",
+                ]
+            )
+        x, y = self.expression(depth + 1), self.expression(depth + 1)
+        if r < 0.62:
+            return f"({x} {self.r.choice(['+', '-', '*', '+', '-', '*', '/'])} {y})"
+        if r < 0.72:
+            return f"({x} {self.r.choice(['//', '%'])} {y})"
+        if r < 0.78:
+            return f"(int({x}) {self.r.choice(['&', '|', '^', '<<', '>>'])} {self.r.randint(0, 5)})"
+        if r < 0.84:
+            return f"{self.r.choice(['max', 'min'])}({x}, {y})"
+        if r < 0.89:
+            return f"({x} if {self.condition(depth + 1)} else {y})"
+        if r < 0.97:
+            return self.r.choice(
+                [
+                    f"abs({x})",
+                    f"-({x})",
+                    f"float({x})",
+                    f"int({x})",
+                    f"math.sqrt(abs({x}))",
+                    f"math.sin({x})",
+                    f"helper({x}, {y})",
+                    f"np.sqrt(abs({x} * 1.0))",
+                    f"math.floor(float({x}))",
+                ]
+            )
+        return f"({x} ** {self.r.randint(0, 3)})"
+
+    def condition(self, depth=0):
+        r = self.r.random()
+        if r < 0.7 or depth > 2:
+            return f"{self.expression(depth + 1)} {self.r.choice(['<', '<=', '==', '!=', '>', '>='])} {self.expression(depth + 1)}"
+        if r < 0.85:
+            return f"({self.condition(depth + 1)} {self.r.choice(['and', 'or'])} {self.condition(depth + 1)})"
+        return f"not {self.condition(depth + 1)}"
+
+    def name(self):
+        if self.r.random() < 0.6 or len(self.names) > 7:
+            return self.r.choice(self.names)
+        self.names.append(f"v{next(self.fresh)}")
+        return self.names[-1]
+
+    def statement(self, indent, in_loop):
+        r = self.r.random()
+        known = list(self.names)
+        if r < 0.34:
+            e = self.expression()
+            if self.r.random() < 0.5:
+                return self.put(
+                    indent,
+                    f"{self.r.choice(known)} {self.r.choice(['+=', '-=', '*='])} {e}",
+                )
+            return self.put(
+                indent, f"{self.name() if not in_loop else self.r.choice(known)} = {e}"
+            )
+        if r < 0.55:
+            target = self.r.choice(
+                [
+                    f"a[{self.index('n')}]",
+                    f"b[{self.index('n')}]",
+                    f"m[{self.index('3')}, {self.index('n')}]",
+                ]
+            )
+            return self.put(
+                indent,
+                f"{target} {self.r.choice(['=', '=', '+=', '*=', '-='])} {self.expression()}",
+            )
+        if r < 0.6 and len(known) > 1:
+            x, y = self.r.sample(known, 2)
+            return self.put(indent, f"{x}, {y} = {y}, {self.expression()}")
+        if r < 0.78:
+            self.put(indent, f"if {self.condition()}:")
+            self.block(indent + 1, in_loop)
+            if self.r.random() < 0.4:
+                self.put(indent, "else:")
+                self.block(indent + 1, in_loop)
+            return None
+        if r < 0.86 and in_loop:
+            self.put(indent, f"if {self.condition()}:")
+            return self.put(
+                indent + 1, self.r.choice(["break", "continue", "continue"])
+            )
+        if r < 0.89:
+            self.put(indent, "try:")
+            self.block(indent + 1, in_loop)
+            self.put(
+                indent,
+                "except (ZeroDivisionError, IndexError, OverflowError, ValueError):",
+            )
+            return self.put(
+                indent + 1, f"{self.r.choice(known)} = {self.r.randint(0, 3)}"
+            )
+        if self.depth < 3:
+            return self.loop(indent)
+        return self.put(indent, f"k = {self.expression()}")
+
+    def block(self, indent, in_loop):
+        for _ in range(self.r.choice([1, 1, 2])):
+            self.statement(indent, in_loop)
+
+    def loop(self, indent):
+        self.depth += 1
+        i = f"i{next(self.fresh)}"
+        r = self.r.random()
+        counts = (
+            ["n", "len(a)", "12", "n - 1"]
+            if self.depth == 1
+            else ["4", "n // 2", "3", *self.indices]
+        )
+        if r < 0.75:
+            count = self.r.choice(counts)
+            head = self.r.choice(
+                [count, count, f"1, {count}", f"{count}, 0, -1", f"0, {count}, 2"]
+            )
+            self.put(indent, f"for {i} in range({head}):")
+            self.indices.append(i)
+        elif r < 0.87:
+            self.put(indent, f"for {i} in {self.r.choice(['a', 'b', 'l'])}:")
+            self.names.append(i)
+        else:
+            self.put(indent, f"{i} = 0")
+            self.put(indent, f"while {i} < {self.r.choice(['n', '7'])}:")
+            self.put(indent + 1, f"{i} += 1")
+            self.indices.append(i)
+        for _ in range(self.r.randint(1, 4)):
+            self.statement(indent + 1, True)
+        if i in self.indices:
+            self.indices.remove(i)
+        if i in self.names:
+            self.names.remove(i)
+        if self.r.random() < 0.15:
+            self.put(indent, "else:")
+            self.put(
+                indent + 1, f"{self.r.choice(self.names)} = {self.r.randint(0, 5)}"
+            )
+        self.depth -= 1
+
+    def source(self):
+        for _ in range(self.r.randint(0, 2)):
+            self.statement(1, False)
+        self.loop(1)
+        if self.r.random() < 0.3:
+            self.loop(1)
+        return "\n".join(
+            ["def program(a, b, m, k, f, l, n):", *self.lines, "    return k, f", ""]
+        )
+
+    def arguments(self):
+        n = self.r.choice([20, 30, 40])
+        g = np.random.default_rng(self.r.randrange(1 << 30))
+        array = lambda shape: self.r.choice(
+            [
+                g.integers(0, 9, shape),
+                g.random(shape) * 9 - (4 if self.r.random() < 0.5 else 0),
+            ]
+        ).astype(self.r.choice(DTYPES))
+        a, b, m = array(n), array(n), array((3, n))
+        if self.r.random() < 0.2:
+            a = array(2 * n)[::2]
+        if self.r.random() < 0.1:
+            b = a
+        if self.r.random() < 0.2:
+            m = np.asfortranarray(m)
+        k = self.r.choice([3, 0, 2.5, np.int64(4), np.float32(1.5), True])
+        f = self.r.choice([1.5, -0.25, np.float64(0.5), 7])
+        pick = self.r.choice(
+            [lambda: self.r.randint(0, 9), lambda: self.r.uniform(0, 5)]
+        )
+        return a, b, m, k, f, [pick() for _ in range(n)], n
+
+
+PREAMBLE = (
+    "def helper(x, y):\n    if x < y:\n        return y - x\n    return x * 0.5\n\n\n"
+)
+
+
+def one(seed, observe):
+    """None, or what differs. `observe(function, plain, args, file)` tells all of a call."""
+    writer = Writer(seed)
+    text = PREAMBLE + writer.source()
+    calls = [writer.arguments() for _ in range(2)]
+    file = f"<loops {seed}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    namespace = {"np": np, "math": math}
+    exec(compile(text, file, "exec"), namespace)  # noqa: S102
+    program = namespace["program"]
+    difference, compiled = compare(program, calls, observe, file)
+    if difference:
+        namespace = {"np": np, "math": math}
+        exec(compile(text, file, "exec"), namespace)  # noqa: S102
+        with framejit.config.patch(scalar_loops=False):
+            if compare(namespace["program"], calls, observe, file)[0]:
+                return None, compiled  # a fault of segments
+        difference = f"seed {seed}\n{text}\n{difference}"
+    return difference, compiled
+
+
+class TooLong(BaseException):
+    pass
+
+
+@contextlib.contextmanager
+def limited(seconds):
+    """Integers of programs may grow without end."""
+
+    def ring(*_):
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def compare(program, calls, observe, file):
+    compiled = framejit.compile(program)
+    for args in [calls[0]] * 3 + [calls[1]] * 2 + [calls[0]]:
+        try:
+            with limited(1):
+                expected = observe(program, program, args, file)
+        except TooLong:
+            return None, compiled
+        try:
+            with limited(30):
+                got = observe(compiled, program, args, file)
+        except TooLong:
+            got = "no end", ""
+        if "InternalError" in str(got[0]):
+            return None, compiled  # of a segment, told elsewhere
+        if expected != got:
+            return f"args {args}\nexpected {expected}\ngot      {got}", compiled
+    return None, compiled
+
+
+def main():
+    from tests.python.test_loops_compiled import observed
+
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 30)
+    end, done, ran, runs, wrong = time.time() + seconds, 0, 0, 0, 0
+    while time.time() < end:
+        start = time.time()
+        difference, compiled = one(seed + done, observed)
+        if time.time() - start > 10:
+            print(f"seed {seed + done} took {time.time() - start:.0f} s", flush=True)
+        info = compiled.cache_info()
+        done += 1
+        ran += info["scalar_runs"] > 0
+        runs += info["scalar_runs"]
+        if difference:
+            wrong += 1
+            print(difference, flush=True)
+            if wrong > 5:
+                break
+    print(
+        f"{done} programs from seed {seed}, {ran} with scalar code, {runs} runs of it, {wrong} wrong"
+    )
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    with framejit.config.patch(scalar_loops=True):
+        sys.exit(main())
