@@ -235,10 +235,12 @@ ValueId Stored(Scope& s, const Operand& v, DType t, const Ints& sizes) {
 ValueId IndexPut(Scope& s, const Operand& x, const Indexing& idx, const Arg& key, const Operand& value) {
   const DType t = x.meta->dtype;
   if (!s.torch() || (value.is_tensor() && value.meta->dtype != t)) Scope::Skip();
-  bool whole = true;  // nothing but index tensors and `:`
-  for (const Arg& a : IndexItems(key))
-    whole &= a.is(Kind::kTensor) ||
-             (a.is(Kind::kSlice) && a.items[0].is_none() && a.items[1].is_none() && a.items[2].is_none());
+  bool whole = true, all = false;  // nothing but index tensors and behind them `:`, since index_put takes no None
+  for (const Arg& a : IndexItems(key)) {
+    const bool tensor = a.is(Kind::kTensor);
+    whole &= tensor ? !all : a.is(Kind::kSlice) && a.items[0].is_none() && a.items[1].is_none() && a.items[2].is_none();
+    all |= !tensor;
+  }
   auto call = std::make_shared<Call>();
   call->callee = whole ? "torch.Tensor.index_put" : "framejit._functions.index_put_copy";
   call->mode = s.mode;

@@ -149,7 +149,8 @@ PyObject* MetaDict(const Meta& m) {
 }
 
 PyObject* ClassifyObject(PyObject*, PyObject* o) {
-  static constexpr const char* kNames[] = {"none", "torch", "parameter", "subclass", "array", "scalar"};
+  static constexpr const char* kNames[] = {"none",     "torch", "parameter", "quiet", "quiet parameter",
+                                           "subclass", "array", "scalar",    "cupy"};
   return PyUnicode_FromString(kNames[static_cast<int>(Classify(o))]);
 }
 

@@ -297,7 +297,14 @@ def put_into_a_view(x, i, v):
     return y
 
 
-@pytest.mark.parametrize("f", [put_rows, put_rows_and_read, put_into_a_view], ids=lambda f: f.__name__)
+def put_columns(x, i, v):
+    y = x.clone()
+    y[:, i] = v
+    y[:, i] += 1
+    return y
+
+
+@pytest.mark.parametrize("f", [put_rows, put_rows_and_read, put_into_a_view, put_columns], ids=lambda f: f.__name__)
 def test_stores_by_index_run_in_the_graph(fresh, capfd, f):
     torch = pytest.importorskip("torch")
     with fresh.config.patch(log="perf"):
