@@ -159,7 +159,6 @@ void Sum(At& t) {
   t.Give(0, t.Spread(t.g, t.n.attrs.axes, t.type(0).shape));
 }
 
-
 void Prod(At& t) {  // the product of the others; of a slice with one zero that is the zero's gradient alone
   const Ints shape = t.type(0).shape;
   const std::vector<int64_t>& axes = t.n.attrs.axes;

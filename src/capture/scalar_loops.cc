@@ -472,6 +472,8 @@ std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame, bool*
     std::vector<int64_t> cells(t.cells);
     std::vector<PyObject*> objects(t.objects.size());
     if (!Reader(t, cells.data(), objects.data()).Frame(frame)) continue;
+    uint32_t bits;
+    cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
     const int64_t exit = place->versions[i]->code.fn(cells.data(), 0);
     ++config.scalar_runs;
     *ran = true;

@@ -39,6 +39,8 @@ struct NameGuard {                  // a name means what it meant
   Ref dict, builtins, name, value;  // builtins: null for an attribute of a module
 };
 
+inline constexpr int kBreakerCell = 2;  // its address: of the thread that runs the code
+
 struct Translation {
   codegen::ScalarCode code;
   std::vector<ObjectSpec> objects;

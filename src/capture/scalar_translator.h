@@ -65,7 +65,7 @@ class Translator final : public Builder {
       : frame_(frame), loop_(loop), from_(from), not_inline_(not_inline) {}
 
   Translation Run() {
-    out_.cells = 2;  // of rounds, and what helpers write to
+    out_.cells = 3;  // of rounds, what helpers write to, and the running thread's eval breaker
     scratch = 1;
     rounds_ = Variable(ScalarType::kInt);
     code.blocks.emplace_back();
@@ -391,10 +391,10 @@ class Translator final : public Builder {
   void Jump(State& s, const Instr& i, int target) {
     if (target <= s.top().pc) {
       uint32_t bits;
-      const void* word = fj_breaker(PyThreadState_Get(), &bits);
+      fj_breaker(PyThreadState_Get(), &bits);
       Emit({.op = ScalarOp::kExitAtBreak,
+            .a = Input(kBreakerCell, ScalarType::kPtr),
             .exit = Exit(),
-            .imm = reinterpret_cast<int64_t>(word),
             .number = static_cast<double>(bits)});
       const int count = Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2});
       Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, count, Int(1)), .imm = rounds_});

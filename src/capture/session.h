@@ -142,8 +142,8 @@ struct DataSize {            // a size that data decides
   Ref code;                  // where
   int at;
   bool outermost;
-  bool number;  // of the program, not a size of what is in memory
-  bool exact;   // of a result whose strides are as written, also where it is empty
+  bool number;                      // of the program, not a size of what is in memory
+  bool exact;                       // of a result whose strides are as written, also where it is empty
   std::optional<shape::Int> usual;  // what it is as a rule: taken for granted until it was something else
 };
 
@@ -268,8 +268,8 @@ class Session {
   bool Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n);
   const std::vector<PendingCall>& calls() const { return calls_; }
   void AtExit(PendingCall call) { calls_.push_back(std::move(call)); }
-  // Is this a frame of `__hash__` or `__eq__`, or behind one? How often those run is not only the program's business: what
-  // captures it asks them, too.
+  // Is this a frame of `__hash__` or `__eq__`, or behind one? How often those run is not only the program's business:
+  // what captures it asks them, too.
   bool InLookup() const;
   bool WriteCell(PyObject* cell, PyObject* value);  // outside; value null: delete. False: Break
   const PendingCell* WrittenCell(PyObject* cell) const;
@@ -415,7 +415,7 @@ class Session {
 
   FjFrame* root_;
   CaptureOptions options_;
-  std::set<TraceId> data_views_;  // by tensor.data, and views of those
+  std::set<TraceId> data_views_;                       // by tensor.data, and views of those
   bool ranges_as_lists_ = false;                       // for the framework call at hand
   bool numpy_number_ = false, numpy_integer_ = false;  // among the arguments of the framework call at hand
   bool asked_compiling_ = false;

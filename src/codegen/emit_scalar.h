@@ -1,5 +1,6 @@
 // One pointwise graph op on values in registers: scalars, or vectors of any width (NVPTX: scalars). In registers bool
-// is i1 and 16-bit floats are f32, not always rounded (Result16); memory holds bytes and 16-bit patterns, FromStorage and ToStorage convert.
+// is i1 and 16-bit floats are f32, not always rounded (Result16); memory holds bytes and 16-bit patterns, FromStorage
+// and ToStorage convert.
 #pragma once
 
 #include <llvm/IR/IRBuilder.h>

@@ -265,7 +265,7 @@ class Emitter {
       case ScalarOp::kExitIf: return ExitIf(values_[i.a], i.exit), nullptr;
       case ScalarOp::kNewSpecial: return NewSpecial(i), nullptr;
       case ScalarOp::kExitAtBreak: {
-        auto* word = b_.CreateLoad(b_.getInt32Ty(), b_.CreateIntToPtr(b_.getInt64(i.imm), b_.getPtrTy()), true);
+        auto* word = b_.CreateLoad(b_.getInt32Ty(), values_[i.a], true);
         Value* bits = b_.CreateAnd(word, b_.getInt32(static_cast<uint32_t>(i.number)));
         return ExitIf(b_.CreateICmpNE(bits, b_.getInt32(0)), i.exit), nullptr;
       }

@@ -60,7 +60,7 @@ enum class ScalarOp : uint8_t {
   kCall,         // the function at address imm of a, b, c (those there are); returns `type`
   kExitIf,       // a: exit
   kNewSpecial,   // a is not finite and was made of b and c (or -1), which were: exit, as NumPy tells of that
-  kExitAtBreak,  // the word at address imm has one of the bits number: exit
+  kExitAtBreak,  // the word at the address a has one of the bits number: exit
   kJump,         // ends a block: to the block imm
   kBranch,       // if a to the block imm, else to the block other
   kExit,         // the exit `exit`

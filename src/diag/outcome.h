@@ -8,19 +8,20 @@
 
 namespace framejit::diag {
 
+// clang-format off
 // X(enumerator, name). A capture: made a segment; stopped before an instruction (a row of breaks.def); held nothing
 // worth compiling; is made again with one thing decided (below); or the plain function is left as it is.
 #define FRAMEJIT_CAPTURE_ENDS(X) \
   X(kSegment, "segment") X(kBreak, "break") X(kNothing, "nothing") X(kAgain, "again") X(kLeave, "leave")
 
 // What is decided for the capture that follows, once each.
-#define FRAMEJIT_AGAINS(X)                                                       \
-  X(kNone, "nothing")                                                            \
-  X(kDataSizes, "sizes that data decides")                                       \
-  X(kFixedSizes, "sizes that must be numbers")                                   \
-      X(kCheckpoints, "torch.utils.checkpoint without a compiled backward pass") \
-          X(kDerivatives, "derivatives inside that the graph does not hold")     \
-              X(kNotCompiling, "is_compiling() is answered False: the program raised where it was True")
+#define FRAMEJIT_AGAINS(X)                                                   \
+  X(kNone, "nothing")                                                        \
+  X(kDataSizes, "sizes that data decides")                                   \
+  X(kFixedSizes, "sizes that must be numbers")                               \
+  X(kCheckpoints, "torch.utils.checkpoint without a compiled backward pass") \
+  X(kDerivatives, "derivatives inside that the graph does not hold")         \
+  X(kNotCompiling, "is_compiling() is answered False: the program raised where it was True")
 
 // Why a function is left to the framework.
 #define FRAMEJIT_LEAVES(X)                                                                            \
@@ -39,15 +40,20 @@ namespace framejit::diag {
 // refuses (and raises the same at the user's line, when Python runs it again); NumPy would tell of floating-point
 // errors or warn; what was done stays done and the exception is for the program; a bug of ours. After all but the first
 // three and kRaised everything is as before.
-#define FRAMEJIT_RUN_ENDS(X)                                                                         \
-  X(kOk, "ok")                                                                                       \
-  X(kMiss, "miss")                                                                                   \
-  X(kLeft, "left") X(kCondition, "condition") X(kGuessFailed, "guess_failed") X(kFailing, "failing") \
-      X(kMemory, "memory") X(kRefused, "refused") X(kTold, "told") X(kRaised, "raised") X(kInternal, "internal")
+#define FRAMEJIT_RUN_ENDS(X)                                                                               \
+  X(kOk, "ok")                                                                                             \
+  X(kMiss, "miss")                                                                                         \
+  X(kLeft, "left")                                                                                         \
+  X(kCondition, "condition")                                                                               \
+  X(kGuessFailed, "guess_failed")                                                                          \
+  X(kFailing, "failing") X(kMemory, "memory") X(kRefused, "refused") X(kTold, "told") X(kRaised, "raised") \
+      X(kInternal, "internal")
 
 // What ran, where it is done.
 #define FRAMEJIT_RUNNERS(X) \
   X(kGraph, "graph") X(kTrace, "framework") X(kCallable, "callable") X(kNone, "nothing") X(kPython, "python")
+
+// clang-format on
 
 #define FRAMEJIT_FAMILY(Name, LIST)                                      \
   enum class Name : uint8_t { LIST(FRAMEJIT_ENUMERATOR) };               \

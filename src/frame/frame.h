@@ -52,7 +52,8 @@ PyObject* fj_end_raise(PyThreadState*, FjFrame*);
 enum { FJ_TRACING = 1, FJ_BREAKER = 2 };
 int fj_interrupts(PyThreadState*, FjFrame*);  // 0, or what asks for attention
 // Somebody watches what this thread runs, function by function or line by line: sys.settrace, sys.setprofile, a tool of
-// sys.monitoring (also of this code alone). Profilers written in C (cProfile, torch.profiler) measure, they do not watch.
+// sys.monitoring (also of this code alone). Profilers written in C (cProfile, torch.profiler) measure, they do not
+// watch.
 int fj_watched(PyThreadState*, PyCodeObject*);
 int fj_profiled(PyThreadState*);  // such a profiler is told of calls and returns
 void fj_learn_profile(void);      // once: which C function stands for sys.setprofile

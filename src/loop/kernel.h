@@ -85,7 +85,7 @@ struct Kernel {
   bool stream = false;    // so much is written that no cache keeps it
   bool contract = false;  // a product that is added need not be rounded before
   bool ieee = false;      // IEEE exceptions are looked at: functions raise theirs, lanes that do not exist raise none
-  int Checks() const {  // Status bits that it may note
+  int Checks() const {    // Status bits that it may note
     int all = 0;
     for (const Inst& inst : insts)
       if (inst.kind == IKind::kCheck) all |= static_cast<int>(inst.scalar.AsInt());

@@ -185,8 +185,7 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   Compiled* c = saved ? For(tangents, stops) : nullptr;
   Pass part;
   const int fits = c ? Prepare(head, saved.get(), c, grads, &part) : -1;
-  if (fits > 0)
-    PyErr_SetString(PyExc_RuntimeError, "framejit: a gradient of another type or shape than its tensor's");
+  if (fits > 0) PyErr_SetString(PyExc_RuntimeError, "framejit: a gradient of another type or shape than its tensor's");
   if (fits || Go(head, 0, &part) < 0) return -1;
   for (int i : InnerOf(output)) inner->push_back(part.grads[t_.wanted.size() + i]);
   return 0;
@@ -207,8 +206,9 @@ PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyO
     const int on = segment && create ? GoesOn(segment.get()) : 0;
     if (!segment || on < 0) return nullptr;
     if (create && !on)
-      return PyErr_Format(PyExc_RuntimeError, "trying to differentiate twice a function compiled by framejit: with "
-                                              "respect to one of its results");
+      return PyErr_Format(PyExc_RuntimeError,
+                          "trying to differentiate twice a function compiled by framejit: with "
+                          "respect to one of its results");
     if (!create) {
       if (ToInner(head, output, segment.get(), grad, &inner) < 0) return nullptr;
       constexpr size_t kMost = 64;

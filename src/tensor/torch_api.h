@@ -113,8 +113,7 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
     (int64_t, int64_t, int64_t, void (*)(int64_t, int64_t, void*), void*))                                             \
   X(num_threads, 't', "torch_get_num_threads", int32_t, (uint32_t*))                                                   \
   X(observed, 't', "_ZN2at12hasCallbacksEv", bool, ())                                                                 \
-  X(start_range, 't', "aoti_record_function_start", int32_t,                                                           \
-    (const char*, void*, const void*, uint64_t, void**))                                                               \
+  X(start_range, 't', "aoti_record_function_start", int32_t, (const char*, void*, const void*, uint64_t, void**))      \
   X(end_range, 't', "aoti_record_function_end", int32_t, (void*))                                                      \
   X(empty_strided_cpu, 't', "_ZN2at6detail17empty_strided_cpuEN3c108ArrayRefIlEES3_NS1_10ScalarTypeEb", TensorValue,   \
     (ArrayRef, ArrayRef, int8_t, bool))                                                                                \
@@ -205,15 +204,15 @@ struct TorchApi {
 #define X(field, library, symbol, result, args) result(*field) args = nullptr;
   FRAMEJIT_TORCH_SYMBOLS(X)
 #undef X
-  PyTypeObject* tensor = nullptr;     // torch.Tensor
-  PyTypeObject* parameter = nullptr;  // torch.nn.Parameter
+  PyTypeObject* tensor = nullptr;         // torch.Tensor
+  PyTypeObject* parameter = nullptr;      // torch.nn.Parameter
   PyObject* disabled_function = nullptr;  // what __torch_function__ of Parameter is
-  PyObject* module = nullptr;         // torch
-  PyObject* c_module = nullptr;       // torch._C
-  PyObject* forward_ad = nullptr;     // namespace of torch.autograd.forward_ad
-  void* c10 = nullptr;                // library, for thread-local addresses
-  void* context = nullptr;            // at::Context
-  Impl undefined = nullptr;           // what a tensor that is none points to
+  PyObject* module = nullptr;             // torch
+  PyObject* c_module = nullptr;           // torch._C
+  PyObject* forward_ad = nullptr;         // namespace of torch.autograd.forward_ad
+  void* c10 = nullptr;                    // library, for thread-local addresses
+  void* context = nullptr;                // at::Context
+  Impl undefined = nullptr;               // what a tensor that is none points to
   TorchDType dtypes[kNumDTypes];
   Offsets at;
   uint64_t plain_mask = 0;   // key-set bits that may differ between plain tensors: backends, autograd, autocast
