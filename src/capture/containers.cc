@@ -287,11 +287,15 @@ bool AnswersItself(PyTypeObject* type) {
   return false;
 }
 
+struct DictView {  // Objects/dictobject.c; not in all versions' headers
+  PyObject_HEAD PyObject* dict;
+};
+
 // The dict of which `o` is a view, or null.
 PyObject* DictOfView(PyObject* o) {
   const bool view =
       Py_IS_TYPE(o, &PyDictItems_Type) || Py_IS_TYPE(o, &PyDictValues_Type) || Py_IS_TYPE(o, &PyDictKeys_Type);
-  return view ? reinterpret_cast<PyObject*>(reinterpret_cast<_PyDictViewObject*>(o)->dv_dict) : nullptr;
+  return view ? reinterpret_cast<PyObject*>(reinterpret_cast<DictView*>(o)->dict) : nullptr;
 }
 
 PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
