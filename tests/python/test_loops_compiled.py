@@ -39,6 +39,7 @@ from bench.scalar_programs import (
     sums_of_a_list,
     with_helpers,
 )
+from tests.python.fuzz_loops import DTYPES, one
 
 
 @pytest.fixture(autouse=True)
@@ -151,21 +152,7 @@ def test_programs(program):
     check(program, PROGRAMS[program])
 
 
-TYPES = [
-    "float64",
-    "float32",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint8",
-    "uint16",
-    "uint32",
-    "bool",
-]
-
-
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_every_element_type(dtype):
     def program(x, y, k):
         total = x[0]
@@ -180,7 +167,7 @@ def test_every_element_type(dtype):
     check(program, (x, x[::-1].copy(), 40))
 
 
-@pytest.mark.parametrize("dtype", [t for t in TYPES if t != "bool"])
+@pytest.mark.parametrize("dtype", [t for t in DTYPES if t != "bool"])
 @pytest.mark.parametrize(
     "other",
     [
@@ -556,9 +543,8 @@ def test_the_option():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(seed):
-    from tests.python import fuzz_loops
 
-    difference, _ = fuzz_loops.one(seed, observed)
+    difference, _ = one(seed, observed)
     assert difference is None, difference
 
 
