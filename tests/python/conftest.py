@@ -64,8 +64,9 @@ def pytest_pyfunc_call(pyfuncitem):
 
 def limit(item):
     """Seconds that a test may take."""
-    slow = item.get_closest_marker("slow") or item.get_closest_marker("fuzz")
-    return 1200 if slow else int(os.environ.get("FRAMEJIT_TEST_SECONDS", 180))
+    if item.get_closest_marker("fuzz"):
+        return 600 + int(float(os.environ.get("FRAMEJIT_FUZZ_SECONDS", 0)))
+    return 1200 if item.get_closest_marker("slow") else int(os.environ.get("FRAMEJIT_TEST_SECONDS", 180))
 
 
 @pytest.fixture(autouse=True)

@@ -1,18 +1,13 @@
 """Random programs of NumPy and torch: views, writes through them, containers, loops, branches on data, prints. Each runs three
-times with other data; results, what became of the arguments, and the output are compared with eager.
-
-FRAMEJIT_FUZZ_SECONDS: how long; FRAMEJIT_FUZZ_SEED: run the program of one seed."""
+times with other data; results, what became of the arguments, and the output are compared with eager. (fuzzing.py)."""
 
 import contextlib
 import io
 import linecache
-import os
 import random
-import time
 
+import fuzzing
 import pytest
-
-SECONDS = float(os.environ.get("FRAMEJIT_FUZZ_SECONDS", 60))
 
 
 class Program:
@@ -136,13 +131,4 @@ def run(seed, lib, framejit):
 @pytest.mark.parametrize("name", ["numpy", "torch"])
 def test_random_programs(name, fresh):
     lib = pytest.importorskip(name)
-    only = os.environ.get("FRAMEJIT_FUZZ_SEED")
-    end = time.monotonic() + SECONDS / 2
-    seeds = [int(only)] if only else iter(range(10**9))
-    for seed in seeds:
-        run(seed, lib, fresh)
-        if time.monotonic() > end:
-            print(f"{seed + 1} programs")
-            return
-        if seed % 50 == 49:
-            fresh.reset()
+    fuzzing.check(lambda seed: run(seed, lib, fresh), fresh, 30)

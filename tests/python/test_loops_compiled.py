@@ -8,6 +8,7 @@ import traceback
 import warnings
 
 import framejit
+import fuzzing
 import numpy as np
 import pytest
 
@@ -543,9 +544,22 @@ def test_the_option():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(seed):
-
     difference, _ = one(seed, observed)
     assert difference is None, difference
+
+
+@pytest.mark.fuzz
+@pytest.mark.slow
+def test_many_random_programs(fresh):
+    ran = []
+
+    def check(seed):
+        difference, compiled = one(seed, observed)
+        ran.append(compiled.cache_info()["scalar_runs"] > 0)
+        assert difference is None, difference
+
+    fuzzing.check(check, fresh, 60)
+    assert sum(ran) > len(ran) / 3 or len(ran) < 10, f"scalar code in {sum(ran)} of {len(ran)} programs"
 
 
 def test_rounds_without_rounds_are_no_reason_for_code():

@@ -1,0 +1,31 @@
+"""What the fuzzers share: which programs, for how long, and all differences told at the end instead of the first alone.
+
+FRAMEJIT_FUZZ_SECONDS: how long each fuzzer runs; FRAMEJIT_FUZZ_FROM: the first seed (default 0), so that several processes
+see different programs; FRAMEJIT_FUZZ_SEED: only the program of this seed."""
+
+import itertools
+import os
+import time
+
+MOST_WRONG = 8  # then the fuzzer stops
+PER_RESET = 40  # programs before everything compiled is forgotten
+
+
+def check(one, framejit, seconds):
+    """Calls one(seed), which asserts, for seed after seed."""
+    seconds = float(os.environ.get("FRAMEJIT_FUZZ_SECONDS", seconds))
+    only = os.environ.get("FRAMEJIT_FUZZ_SEED")
+    first = int(only or os.environ.get("FRAMEJIT_FUZZ_FROM", 0))
+    end, wrong = time.monotonic() + seconds, []
+    for done in itertools.count(1):
+        seed = first + done - 1
+        try:
+            one(seed)
+        except Exception as error:
+            wrong.append(f"seed {seed}: {type(error).__name__}: {error}")
+        if only or time.monotonic() > end or len(wrong) == MOST_WRONG:
+            break
+        if done % PER_RESET == 0:
+            framejit.reset()
+    print(f"{done} programs from seed {first}, {len(wrong)} wrong")
+    assert not wrong, "\n\n".join(wrong)
