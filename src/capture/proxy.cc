@@ -114,6 +114,10 @@ PyObject* TIter(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
   return s ? TensorIter(*s, a) : nullptr;
 }
+PyObject* TItem(PyObject* a, Py_ssize_t i) {
+  Session* s = Live(AsTensor(a)->session);
+  return s ? TensorItem(*s, a, i) : nullptr;
+}
 int TContains(PyObject* a, PyObject*) {
   if (Session* s = Live(AsTensor(a)->session)) s->Break(BreakId::kTensorBool, "`in` on a tensor");
   return -1;
@@ -208,7 +212,7 @@ PyNumberMethods tensor_number = {
     .nb_matrix_multiply = TBinary<4>,
     .nb_inplace_matrix_multiply = TBinary<17>,
 };
-PySequenceMethods tensor_sequence = {.sq_length = TLen, .sq_contains = TContains};
+PySequenceMethods tensor_sequence = {.sq_length = TLen, .sq_item = TItem, .sq_contains = TContains};
 PyMappingMethods tensor_mapping = {.mp_length = TLen, .mp_subscript = TGetItem, .mp_ass_subscript = TSetItem};
 
 // --- SymInt ---------------------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ PyObject* TensorBinary(Session& s, int nb_op, PyObject* a, PyObject* b);
 PyObject* TensorUnary(Session& s, const char* method, PyObject* a);
 PyObject* TensorCompare(Session& s, PyObject* a, PyObject* b, int op);
 PyObject* TensorIter(Session& s, PyObject* proxy);
+PyObject* TensorItem(Session& s, PyObject* proxy, Py_ssize_t i);  // the i-th element or row, or an IndexError
 // A torch.Size that holds symbols; torch's own methods would want ints.
 bool IsSymbolicSize(PyObject* o);
 PyObject* SizeItem(Session& s, PyObject* size, PyObject* key);

@@ -358,16 +358,27 @@ PyObject* TensorIter(Session& s, PyObject* proxy) {
     Ref parts(s.CallFramework("torch.Tensor.unbind", args, 2, nullptr));
     return parts ? s.MarkFresh(PyObject_GetIter(parts.get())) : nullptr;
   }
+  if (m.framework == Framework::kNumpy) return s.MarkFresh(PySeqIter_New(proxy));  // elements are read in their turn
   Ref list(PyList_New(0));
   for (int64_t i = 0; list && i < n; ++i) {
-    Ref index(PyLong_FromLongLong(i));
-    PyObject* args[] = {proxy, index.get()};
-    Ref item(s.CallFramework(std::string(FrameworkPrefix(s, proxy)) + ".__getitem__", args, 2, nullptr));
+    Ref item(TensorItem(s, proxy, i));
     if (!item || PyList_Append(list.get(), item.get()) < 0) return nullptr;
   }
   if (!list) return nullptr;
   s.MarkFresh(list.get());
   return s.MarkFresh(PyObject_GetIter(list.get()));
+}
+
+PyObject* TensorItem(Session& s, PyObject* proxy, Py_ssize_t i) {
+  const TensorMeta& m = s.meta(AsTensor(proxy)->id);
+  if (m.sizes.empty()) return s.Break(BreakId::kFrameworkError, "an element of a 0-d tensor");
+  if (i < 0 || i >= s.env().Specialize(m.sizes[0])) {
+    PyErr_SetNone(PyExc_IndexError);
+    return nullptr;
+  }
+  Ref index(PyLong_FromSsize_t(i));
+  PyObject* args[] = {proxy, index.get()};
+  return index ? s.CallFramework(std::string(FrameworkPrefix(s, proxy)) + ".__getitem__", args, 2, nullptr) : nullptr;
 }
 
 }  // namespace framejit::capture

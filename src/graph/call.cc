@@ -38,7 +38,7 @@ std::string Arg::str() const {
     case Kind::kDevice: return "device(" + text::Quote(s) + ")";
     case Kind::kLayout: return "layout(" + text::Quote(s) + ")";
     case Kind::kMemoryFormat: return "memory_format(" + text::Quote(s) + ")";
-    case Kind::kTensor: return "%" + std::to_string(t);
+    case Kind::kTensor: return b ? "scalar(%" + std::to_string(t) + ")" : "%" + std::to_string(t);
     case Kind::kTuple: return "(" + Join(items) + (items.size() == 1 ? ",)" : ")");
     case Kind::kList: return "[" + Join(items) + "]";
     case Kind::kSlice: return "slice(" + Join(items) + ")";

@@ -255,6 +255,13 @@ Arg Reader::ReadArg() {
   if (Eat("...")) return Arg::Seq(Kind::kEllipsis, {});
   if (Peek("\"")) return Arg::Str(String());
   if (Peek("%")) return Arg::Tensor(Value());
+  if (Eat("scalar")) {
+    Expect("(");
+    Arg a = Arg::Tensor(Value());
+    a.b = true;
+    Expect(")");
+    return a;
+  }
   if (Eat("[")) return Arg::Seq(Kind::kList, items_until("]"));
   if (Eat("dtype")) return text_of(Kind::kDType);
   if (Eat("device")) return text_of(Kind::kDevice);

@@ -56,12 +56,15 @@ std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std
 
 }  // namespace
 
-// Its tensors become positions among `ids`.
-static void Number(Call& request, std::vector<TraceId>* ids) {
+// Its tensors become positions among `ids`. NumPy's scalars stay scalars: np.bool_(True) ** 2 is an int64, the square of
+// an array an int8.
+template <typename Meta>
+static void Number(Call& request, const Meta& meta, std::vector<TraceId>* ids) {
   EachArg(request, [&](Arg& a) {
     if (!a.is(Arg::Kind::kTensor)) return;
     auto it = std::find(ids->begin(), ids->end(), a.t);
     if (it == ids->end()) it = ids->insert(ids->end(), a.t);
+    a.b = meta(a.t).is_scalar;
     a.t = static_cast<TraceId>(it - ids->begin());
   });
 }
@@ -103,7 +106,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   }
 
   std::vector<TraceId> ids;
-  Number(*request, &ids);
+  Number(*request, [&](TraceId t) -> const TensorMeta& { return meta(t); }, &ids);
   std::vector<TensorMeta> operands;
   for (TraceId t : ids) operands.push_back(meta(t));
   auto inferred = KnownResult(env(), *request, operands);
@@ -225,7 +228,7 @@ void Lowering::Impl::Written(Call& call, const Arg* out) {
   }
   request->args.insert(request->args.begin(), Arg::Str(call.callee));
   std::vector<TraceId> ids;
-  Number(*request, &ids);
+  Number(*request, [&](TraceId t) -> const TensorMeta& { return meta(t); }, &ids);
   std::vector<TensorMeta> operands;
   for (TraceId t : ids) operands.push_back(meta(t));
   operands[0].strides = RowMajor(operands[0].sizes);  // where it is written

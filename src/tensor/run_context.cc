@@ -10,17 +10,10 @@ namespace framejit::tensor {
 
 namespace {
 
-// A method of NumPy's scalars takes no array: the scalar that `self`, to a graph an array of one element, stands for.
-Ref ScalarSelf(const Call& call, PyObject* const* operands) {
-  constexpr const char* kScalars[] = {"numpy.generic.", "numpy.float64.", "numpy.float32.", "numpy.int64.",
-                                      "numpy.bool_."};
-  if (call.args.empty() || !call.args[0].is(Arg::Kind::kTensor)) return {};
-  PyObject* self = operands[call.args[0].t];
-  if (Classify(self) != Class::kNumpyArray) return {};
-  if (std::none_of(std::begin(kScalars), std::end(kScalars), [&](auto* s) { return call.callee.starts_with(s); }))
-    return {};
-  const NumpyArray* a = AsArray(self);
-  return a->nd == 0 ? Ref(Numpy()->make_scalar(a->data, a->descr, nullptr)) : Ref();
+// An array of one element as the scalar that it stands for.
+Ref ScalarOf(PyObject* o) {
+  if (Classify(o) != Class::kNumpyArray || AsArray(o)->nd) return Ref(Py_NewRef(o));
+  return Ref(Numpy()->make_scalar(AsArray(o)->data, AsArray(o)->descr, nullptr));
 }
 
 }  // namespace
@@ -37,15 +30,23 @@ PyObject* InvokeExtern(const Call& call, PyObject* const* operands) {
     step = &made;
   }
   int64_t* symbols = current_run ? current_run->symbols : nullptr;
-  Ref scalar = ScalarSelf(call, operands);
-  if (!scalar) return step->Invoke(operands, symbols);
-  TraceId most = 0;
+  std::vector<PyObject*> all;  // operands, if some of them are scalars
+  std::vector<Ref> scalars;
+  bool ok = true;
   EachArg(call, [&](const Arg& a) {
-    if (a.is(Arg::Kind::kTensor)) most = std::max(most, a.t);
+    if (!a.is(Arg::Kind::kTensor) || !a.b || !ok) return;
+    if (all.empty()) {
+      TraceId most = 0;
+      EachArg(call, [&](const Arg& x) {
+        if (x.is(Arg::Kind::kTensor)) most = std::max(most, x.t);
+      });
+      all.assign(operands, operands + most + 1);
+    }
+    scalars.push_back(ScalarOf(operands[a.t]));
+    ok = scalars.back().get();
+    all[a.t] = scalars.back().get();
   });
-  std::vector<PyObject*> own(operands, operands + most + 1);
-  own[call.args[0].t] = scalar.get();
-  return step->Invoke(own.data(), symbols);
+  return ok ? step->Invoke(all.empty() ? operands : all.data(), symbols) : nullptr;
 }
 
 bool FlattenResults(PyObject* value, std::vector<PyObject*>* out) {
