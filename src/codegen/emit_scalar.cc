@@ -467,7 +467,18 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
   }
 }
 
-// A constant that LLVM does not compute with: what raises an exception is to do so when the kernel runs.
+namespace {
+
+// A constant, or one of two constants. LLVM computes with these, and then no exception is raised when the kernel runs.
+bool Folds(Value* v) {
+  if (auto* either = llvm::dyn_cast<llvm::SelectInst>(v)) return Folds(either->getTrueValue()) && Folds(either->getFalseValue());
+  if (auto* cast = llvm::dyn_cast<llvm::CastInst>(v)) return Folds(cast->getOperand(0)) || cast->getSrcTy()->isIntOrIntVectorTy(1);
+  return llvm::isa<llvm::Constant>(v);
+}
+
+}  // namespace
+
+// A value that LLVM knows nothing about.
 Value* OpEmitter::Opaque(Value* v) {
   llvm::BasicBlock& entry = b_.GetInsertBlock()->getParent()->getEntryBlock();
   auto* memory = llvm::IRBuilder<>(&entry, entry.begin()).CreateAlloca(v->getType());
@@ -476,8 +487,7 @@ Value* OpEmitter::Opaque(Value* v) {
 }
 
 Value* OpEmitter::Emit(Op op, DType result, DType from, std::span<Value* const> v) {
-  const bool constant = std::all_of(v.begin(), v.end(), [](Value* x) { return llvm::isa<llvm::Constant>(x); });
-  if (ieee_ && constant && !v.empty() && MayRaise(op, from, result)) {
+  if (ieee_ && !v.empty() && MayRaise(op, from, result) && std::all_of(v.begin(), v.end(), Folds)) {
     std::vector<Value*> opaque(v.begin(), v.end());
     opaque[0] = Opaque(v[0]);
     return Compute(op, result, from, opaque);

@@ -34,7 +34,7 @@ DType ResultType(Scope& s, std::span<const Operand> operands) {
   DType t = s.torch() ? TorchResultType(typed, s.default_float()) : NumpyResultType(typed);
   if (IsComplex(t)) Scope::Skip();
   for (const Operand& o : operands) {
-    if (!o.is_tensor() && !FitsIn(o.number, t))
+    if (!o.is_tensor() && !FitsIn(s.env, o.number, t))
       Scope::Skip();  // torch wraps around; NumPy raises or takes another loop
   }
   return t;
@@ -430,6 +430,7 @@ Outs LogAddExp(Scope& s) {
   return Done(s, p, rules::LogAddExp(s.b, p.a, p.b));
 }
 
+template <bool kSwapped>
 Outs Compare(Scope& s) {
   Pair p = ReadPair(s);
   if (!s.torch() && IsFloat(p.type)) {  // NumPy compares 64-bit integers of different sign exactly
@@ -438,12 +439,7 @@ Outs Compare(Scope& s) {
       integers &= o.is_tensor() ? !IsFloat(o.meta->dtype) : !o.number.is(Arg::Kind::kFloat);
     if (integers) Scope::Skip();
   }
-  return Done(s, p, s.b.Binary(s.row.op, p.a, p.b));
-}
-
-Outs CompareSwapped(Scope& s) {
-  Pair p = ReadPair(s);
-  return Done(s, p, s.b.Binary(s.row.op, p.b, p.a));
+  return Done(s, p, kSwapped ? s.b.Binary(s.row.op, p.b, p.a) : s.b.Binary(s.row.op, p.a, p.b));
 }
 
 Outs Extreme(Scope& s) {  // maximum, minimum
@@ -528,7 +524,7 @@ Outs MaskedFill(Scope& s) {
   if (value.is_tensor()) {
     if (!TorchCanCast(value.meta->dtype, t)) Scope::Skip();
   } else {
-    auto number = Converted(value.number, t);
+    auto number = Converted(s.env, value.number, t);
     if (!number) Scope::Fail("value cannot be converted without overflow");
     value.number = *number;
   }
@@ -656,10 +652,10 @@ constexpr Row kRows[] = {
     {"tmI:atan2 tmIN:arctan2 N:atan2", BINARY, &FloatBinary, Op::kAtan2},
     {"tmIN:hypot", BINARY, &FloatBinary, Op::kHypot}, {"tmIN:copysign", BINARY, &FloatBinary, Op::kCopysign},
     {"tmN:logaddexp", BINARY, &LogAddExp}, {"tmI:xlogy s:xlogy", BINARY, &XLogY},
-    {"tmI:eq oO:eq N:equal", BINARY, &Compare, Op::kEq}, {"tmI:ne tmI:not_equal oO:ne N:not_equal", BINARY, &Compare, Op::kNe},
-    {"tmI:lt tmIN:less oO:lt", BINARY, &Compare, Op::kLt}, {"tmI:le tmIN:less_equal oO:le", BINARY, &Compare, Op::kLe},
-    {"tmI:gt tmIN:greater oO:gt", BINARY, &CompareSwapped, Op::kLt},
-    {"tmI:ge tmIN:greater_equal oO:ge", BINARY, &CompareSwapped, Op::kLe},
+    {"tmI:eq oO:eq N:equal", BINARY, &Compare<false>, Op::kEq}, {"tmI:ne tmI:not_equal oO:ne N:not_equal", BINARY, &Compare<false>, Op::kNe},
+    {"tmI:lt tmIN:less oO:lt", BINARY, &Compare<false>, Op::kLt}, {"tmI:le tmIN:less_equal oO:le", BINARY, &Compare<false>, Op::kLe},
+    {"tmI:gt tmIN:greater oO:gt", BINARY, &Compare<true>, Op::kLt},
+    {"tmI:ge tmIN:greater_equal oO:ge", BINARY, &Compare<true>, Op::kLe},
     {"tmN:maximum", BINARY, &Extreme, Op::kMaximum}, {"tmN:minimum", BINARY, &Extreme, Op::kMinimum},
     {"tm:max", "(Tensor input, Tensor other)", &Extreme, Op::kMaximum},
     {"tm:min", "(Tensor input, Tensor other)", &Extreme, Op::kMinimum},
