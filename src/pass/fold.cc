@@ -6,6 +6,7 @@
 #include <cfenv>
 #include <cmath>
 
+#include "graph/raises.h"
 #include "graph/rewrite.h"
 
 namespace framejit::pass {
@@ -121,6 +122,18 @@ class Folder {
     return x == value && std::signbit(x) == std::signbit(value);
   }
 
+  // May nobody compute `v`? Not if something that it is made of can raise an error or an IEEE exception.
+  bool Silent(ValueId v) {
+    for (ValueId u = static_cast<ValueId>(silent_.size()); u <= v; ++u) {
+      const Node& n = r_.node(u);
+      const bool checks = (n.op == Op::kTake || n.op == Op::kGather) && n.attrs.flag;
+      const bool raises = checks || n.op == Op::kExtern ||
+                          (!n.operands.empty() && MayRaise(n.op, r_.node(n.operands[0]).type.dtype, n.type.dtype));
+      silent_.push_back(!raises && std::all_of(n.operands.begin(), n.operands.end(), [&](ValueId o) { return silent_[o]; }));
+    }
+    return silent_[v];
+  }
+
   ValueId ToConstant(Node& n, Scalar value) {
     BecomeConstant(n, value);
     changed_ = true;
@@ -175,7 +188,7 @@ class Folder {
         break;
       case Op::kMul:
         if (IsNumber(c, 1)) return Use(n, x);
-        if (!is_float && IsNumber(c, 0)) return Use(n, c);
+        if (!is_float && IsNumber(c, 0) && Silent(x)) return Use(n, c);
         break;
       case Op::kDiv:
         if (IsNumber(c, 1)) return Use(n, x);
@@ -198,11 +211,11 @@ class Folder {
         break;
       case Op::kAnd:
         if (x == c || (IsNumber(c, all_ones) && !(DTypeClass(t) == 'u'))) return Use(n, x);
-        if (IsNumber(c, 0)) return Use(n, c);
+        if (IsNumber(c, 0) && Silent(x)) return Use(n, c);
         break;
       case Op::kOr:
         if (x == c || IsNumber(c, 0)) return Use(n, x);
-        if (IsNumber(c, all_ones) && !(DTypeClass(t) == 'u')) return Use(n, c);
+        if (IsNumber(c, all_ones) && !(DTypeClass(t) == 'u') && Silent(x)) return Use(n, c);
         break;
       case Op::kXor:
       case Op::kShl:
@@ -284,6 +297,7 @@ class Folder {
   Graph& g_;
   Rewriter r_;
   int count_ = 0;
+  std::vector<bool> silent_;  // by value of r_, as far as somebody has asked
   bool changed_ = false;
 };
 

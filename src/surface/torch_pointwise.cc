@@ -356,7 +356,12 @@ Outs Quotient(Scope& s) {  // floordiv, rem, fmod
   if (IsBool(p.type)) Scope::Skip();
   CheckDivisor(p);
   Widen(s, p, s.row.op != Op::kFloorDiv || p.operands[1].is_tensor());
-  return Done(s, p, s.b.Cast(s.b.Binary(s.row.op, p.a, p.b), p.type));
+  ValueId v = s.b.Binary(s.row.op, p.a, p.b);
+  if (s.row.op == Op::kRem && IsFloat(p.type) && !s.torch() && !s.cupy) {  // NumPy's zero has the sign of the divisor
+    const ValueId zero = Like(s.b, v, 0), sign = s.b.Broadcast(p.b, s.b.type(v).shape);
+    v = s.b.Where(s.b.Binary(Op::kEq, v, zero), s.b.Binary(Op::kCopysign, zero, sign), v);
+  }
+  return Done(s, p, s.b.Cast(v, p.type));
 }
 
 Outs Divide(Scope& s) {  // torch.div with rounding_mode
