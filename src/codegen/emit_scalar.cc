@@ -1,5 +1,6 @@
 #include "codegen/emit_scalar.h"
 
+#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/Module.h>
@@ -467,32 +468,41 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
   }
 }
 
+// A value that LLVM knows nothing about: it computes with what it can prove constant, and then no exception is raised when
+// the kernel runs.
+Value* OpEmitter::Opaque(Value* v) {
+  llvm::Type* t = v->getType();
+  if (!isa_.gpu && (t->isFloatTy() || t->isDoubleTy())) {  // costs nothing
+    auto* type = llvm::FunctionType::get(t, {t}, false);
+    return b_.CreateCall(type, llvm::InlineAsm::get(type, "", "=x,0", false), {v});
+  }
+  llvm::BasicBlock& entry = b_.GetInsertBlock()->getParent()->getEntryBlock();
+  auto* memory = llvm::IRBuilder<>(&entry, entry.begin()).CreateAlloca(t);
+  b_.CreateStore(v, memory);
+  return b_.CreateLoad(t, memory, true);
+}
+
 namespace {
 
-// A constant, or one of two constants. LLVM computes with these, and then no exception is raised when the kernel runs.
+// A constant, or one of two constants.
 bool Folds(Value* v) {
-  if (auto* either = llvm::dyn_cast<llvm::SelectInst>(v)) return Folds(either->getTrueValue()) && Folds(either->getFalseValue());
-  if (auto* cast = llvm::dyn_cast<llvm::CastInst>(v)) return Folds(cast->getOperand(0)) || cast->getSrcTy()->isIntOrIntVectorTy(1);
+  if (auto* either = llvm::dyn_cast<llvm::SelectInst>(v))
+    return Folds(either->getTrueValue()) && Folds(either->getFalseValue());
+  if (auto* cast = llvm::dyn_cast<llvm::CastInst>(v))
+    return Folds(cast->getOperand(0)) || cast->getSrcTy()->isIntOrIntVectorTy(1);
   return llvm::isa<llvm::Constant>(v);
 }
 
 }  // namespace
 
-// A value that LLVM knows nothing about.
-Value* OpEmitter::Opaque(Value* v) {
-  llvm::BasicBlock& entry = b_.GetInsertBlock()->getParent()->getEntryBlock();
-  auto* memory = llvm::IRBuilder<>(&entry, entry.begin()).CreateAlloca(v->getType());
-  b_.CreateStore(v, memory);
-  return b_.CreateLoad(v->getType(), memory, true);
-}
-
 Value* OpEmitter::Emit(Op op, DType result, DType from, std::span<Value* const> v) {
-  if (ieee_ && !v.empty() && MayRaise(op, from, result) && std::all_of(v.begin(), v.end(), Folds)) {
-    std::vector<Value*> opaque(v.begin(), v.end());
-    opaque[0] = Opaque(v[0]);
-    return Compute(op, result, from, opaque);
-  }
-  return Compute(op, result, from, v);
+  if (!ieee_ || v.empty() || !MayRaise(op, from, result)) return Compute(op, result, from, v);
+  // Of vectors only what is plainly constant is hidden: LLVM can prove little else of all elements.
+  if (!v[0]->getType()->isFloatingPointTy() && !std::all_of(v.begin(), v.end(), Folds))
+    return Compute(op, result, from, v);
+  std::vector<Value*> opaque(v.begin(), v.end());
+  opaque[0] = Opaque(v[0]);
+  return Compute(op, result, from, opaque);
 }
 
 Value* OpEmitter::Compute(Op op, DType result, DType from, std::span<Value* const> v) {
