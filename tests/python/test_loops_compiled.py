@@ -66,7 +66,8 @@ def described(x):
     if isinstance(x, (tuple, list)):
         return type(x), [described(v) for v in x]
     if isinstance(x, np.ndarray):
-        return type(x), x.dtype, x.shape, x.strides, x.tobytes()
+        bits = np.where(x != x, np.nan, x).astype(x.dtype)  # noqa: PLR0124 (which nan it is is nobody's promise)
+        return type(x), x.dtype, x.shape, x.strides, bits.tobytes()
     if isinstance(x, (float, np.floating)):
         return type(x), "nan" if x != x else (float(x).hex(), math.copysign(1, x))  # noqa: PLR0124
     return type(x), x
@@ -90,6 +91,8 @@ def observed(function, plain, args, file=__file__):
                 for f in traceback.extract_tb(error.__traceback__)
                 if f.filename == file and f.name == plain.__name__
             ]
+            if isinstance(error, UnboundLocalError):  # CPython 3.11 itself tells the line before, once it is warm
+                lines = len(lines)
             result = type(error), str(error), lines
     return (
         result,
