@@ -278,7 +278,7 @@ Outs FillInPlace(Scope& s) {
   if (v.rank() != 0) Scope::Fail("fill_ needs a number");
   DType t = x.meta->dtype;
   if (!v.is_tensor() && (!FitsIn(s.env, v.number, t) || (!IsFloat(t) && v.number.is(Kind::kFloat)))) Scope::Skip();
-  ValueId value = v.is_tensor() ? s.b.Cast(v.value, t) : s.Constant(v.number, t);
+  ValueId value = v.is_tensor() ? Element(s, v, t) : s.Constant(v.number, t);
   return Overwriting(s, x, s.b.Broadcast(value, x.meta->sizes));
 }
 Outs ZeroInPlace(Scope& s) {

@@ -7,6 +7,7 @@
 #include "rules/compose.h"
 #include "rules/decompose.h"
 #include "surface/rows.h"
+#include "surface/views.h"
 
 namespace framejit::surface {
 namespace {
@@ -286,11 +287,7 @@ ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v) {
   } else {
     bad = op == Op::kAdd ? less(v, a) : less(a, b);
   }
-  Attrs attrs;
-  attrs.axes = {0};
-  attrs.flag = true;  // index 1 of one element
-  attrs.name = "wraps";
-  return s.b.Add(Op::kTake, {s.b.Reshape(v, {shape::Int(1)}), s.b.Cast(bad, DType::kInt64)}, attrs);
+  return Unless(s, bad, v);
 }
 
 Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha

@@ -1,6 +1,9 @@
 #include "surface/views.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "rules/decompose.h"
 
 namespace framejit::surface {
 
@@ -238,6 +241,34 @@ Ints FillSizes(Scope& s, const Ints& wanted, const Int& numel) {
 ValueId Overwriting(Scope& s, const Operand& x, ValueId value) {
   if (!s.mode.grad || !x.meta->requires_grad) return value;
   return s.b.Where(s.b.Constant(Scalar(false), DType::kBool, x.meta->sizes), x.value, value);
+}
+
+ValueId Unless(Scope& s, ValueId bad, ValueId v) {
+  Attrs attrs;
+  attrs.axes = {0};
+  attrs.flag = true;  // index 1 of one element
+  attrs.name = "wraps";
+  return s.b.Add(Op::kTake, {s.b.Reshape(v, {shape::Int(1)}), s.b.Cast(bad, DType::kInt64)}, attrs);
+}
+
+ValueId Element(Scope& s, const Operand& v, DType t) {
+  const DType from = v.meta->dtype;
+  const ValueId cast = s.b.Cast(v.value, t);
+  if (s.torch() || !v.meta->is_scalar || !IsInteger(t) || !IsSigned(t) || from == t || IsBool(from)) return cast;
+  const int bits = 8 * DTypeSize(t) - 1, have = 8 * DTypeSize(from) - IsSigned(from);
+  auto less = [&](ValueId x, ValueId y) { return s.b.Binary(Op::kLt, x, y); };
+  if (IsFloat(from)) {
+    const ValueId whole = s.b.Unary(Op::kTrunc, s.b.Cast(v.value, DType::kFloat64));
+    const ValueId end = rules::Like(s.b, whole, std::ldexp(1.0, bits));
+    const ValueId fits =
+        s.b.Binary(Op::kAnd, less(whole, end), s.b.Binary(Op::kLe, s.b.Unary(Op::kNeg, end), whole));
+    return Unless(s, s.b.Unary(Op::kNot, fits), cast);
+  }
+  if (have <= bits) return cast;
+  const int64_t most = bits == 63 ? INT64_MAX : (int64_t{1} << bits) - 1;
+  ValueId bad = less(rules::Like(s.b, v.value, most), v.value);
+  if (IsSigned(from)) bad = s.b.Binary(Op::kOr, bad, less(v.value, rules::Like(s.b, v.value, -most - 1)));
+  return Unless(s, bad, cast);
 }
 
 }  // namespace framejit::surface

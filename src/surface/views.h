@@ -52,4 +52,10 @@ shape::Ints FillSizes(Scope& s, const shape::Ints& wanted, const shape::Int& num
 // `value`, written over all of x: what x was made of gets a gradient still, of zeros, which is not the same as none.
 ValueId Overwriting(Scope& s, const Operand& x, ValueId value);
 
+// v, unless `bad`, of one element: then the run ends before anything is written, and Python does the call.
+ValueId Unless(Scope& s, ValueId bad, ValueId v);
+
+// A number among elements of `t`. NumPy stores its scalars in signed integers by way of Python's, which must fit.
+ValueId Element(Scope& s, const Operand& v, DType t);
+
 }  // namespace framejit::surface

@@ -396,3 +396,44 @@ def test_an_array_that_is_written_while_it_is_gone_through(fresh, np):
         for size in (6, 6, 7):
             one, other = np.arange(1.0, size + 1), np.arange(1.0, size + 1)
             assert str(compiled(one)) == str(f(other)) and one.tolist() == other.tolist(), f
+
+
+@pytest.mark.parametrize("to", ["int8", "int16", "int32", "int64", "uint16"])
+def test_scalars_that_an_element_cannot_hold(fresh, np, to):
+    def element(a, v):
+        a[1] = v[0]
+
+    def added(a, v):
+        a[-1] += v[0]
+
+    def part(a, v):
+        a[1:] = v[0]
+
+    def all_of_it(a, v):
+        a.fill(v[0])
+
+    def caught(a, v):
+        try:
+            a[0] = v[0]
+        except OverflowError:
+            a[2] = 9
+
+    some = [(300.7, "float64"), (-129.5, "float32"), (-128.5, "float64"), (300, "int64"), (2**31, "int64"), (2**63, "uint64"), (-3, "int8"),
+            (65504.0, "float16"), (float("nan"), "float64"), (float("-inf"), "float32"), (70000, "uint32"), (3, "int64")]  # fmt: skip
+    for f in (element, added, part, all_of_it, caught):
+        compiled = fresh.compile(f)
+        for value, dtype in some:
+            if to == "uint16" and not 0 <= value < 2**16:
+                continue  # what a cast makes of these depends on the processor
+            seen = []
+            for g in (f, compiled, compiled):
+                a = np.arange(4).astype(to)
+                with warnings.catch_warnings(record=True) as told:
+                    warnings.simplefilter("always")
+                    try:
+                        g(a, np.array([value], dtype))
+                        error = None
+                    except (OverflowError, ValueError, TypeError) as e:
+                        error = f"{type(e).__name__} {e}"
+                seen.append((a.tolist(), error, [str(w.message) for w in told]))
+            assert seen[1:] == seen[:1] * 2, (f, value, dtype)
