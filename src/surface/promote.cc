@@ -125,22 +125,21 @@ bool NumpyCanCastSameKind(DType from, DType to) {
   return !(IsSigned(from) && IsInteger(to) && !IsSigned(to));
 }
 
-bool FitsIn(const Arg& number, DType t) {
-  if (!IsInteger(t) || !number.is(Arg::Kind::kInt) || !number.i.is_const()) return true;
-  int64_t v = number.i.value();
-  int bits = 8 * DTypeSize(t);
-  if (IsSigned(t)) return bits == 64 || (v >= -(int64_t{1} << (bits - 1)) && v < (int64_t{1} << (bits - 1)));
-  return v >= 0 && (bits == 64 || v < (int64_t{1} << bits));
+bool FitsIn(shape::Env& env, const Arg& number, DType t) {
+  if (!IsInteger(t) || !number.is(Arg::Kind::kInt)) return true;
+  const int bits = 8 * DTypeSize(t) - IsSigned(t);
+  if (bits < 63 && !env.Lt(number.i, int64_t{1} << bits)) return false;
+  return (IsSigned(t) && bits == 63) || env.Le(IsSigned(t) ? -(int64_t{1} << bits) : 0, number.i);
 }
 
-std::optional<Arg> Converted(const Arg& number, DType t) {
+std::optional<Arg> Converted(shape::Env& env, const Arg& number, DType t) {
   if (number.is(Arg::Kind::kFloat) && IsBool(t)) return Arg::Bool(number.f != 0);
   if (number.is(Arg::Kind::kFloat) && IsInteger(t)) {
     const double whole = std::trunc(number.f);
     if (!(std::abs(whole) < 0x1p62) || (whole < 0 && !IsSigned(t))) return {};
-    return Converted(Arg::Int(static_cast<int64_t>(whole)), t);
+    return Converted(env, Arg::Int(static_cast<int64_t>(whole)), t);
   }
-  if (!FitsIn(number, t)) return {};
+  if (!FitsIn(env, number, t)) return {};
   return number;
 }
 

@@ -23,8 +23,9 @@ bool TorchCanCast(DType from, DType to);          // may an in-place result of `
 bool NumpyCanCastSameKind(DType from, DType to);  // the ufuncs' default casting rule for in-place results
 // A number as torch stores it among elements of `t`: a float in an integer loses its fraction. Nothing: it does not
 // fit, or the framework should say.
-std::optional<Arg> Converted(const Arg& number, DType t);
-bool FitsIn(const Arg& number, DType t);  // no overflow when a Python number becomes this integer dtype
-double LargestFloat(DType t);             // the largest finite number, for dtypes of floats
+std::optional<Arg> Converted(shape::Env& env, const Arg& number, DType t);
+bool FitsIn(shape::Env& env, const Arg& number,
+            DType t);          // no overflow when a Python number becomes this integer dtype
+double LargestFloat(DType t);  // the largest finite number, for dtypes of floats
 
 }  // namespace framejit::surface

@@ -37,7 +37,7 @@ Outs Filled(Scope& s, const Arg& number, DType t, const Ints& sizes, Ints stride
   for (const Int& n : sizes) {
     if (s.env.Lt(n, 0)) Scope::Fail("negative size");
   }
-  if (!FitsIn(number, t)) Scope::Fail("fill value does not fit the dtype");
+  if (!FitsIn(s.env, number, t)) Scope::Fail("fill value does not fit the dtype");
   Out out;
   out.value = s.b.Broadcast(s.Constant(number, t), sizes);
   out.strides = std::move(strides);
@@ -277,7 +277,7 @@ Outs FillInPlace(Scope& s) {
   Operand x = s.tensor(0), v = s.Read(s.arg(1));
   if (v.rank() != 0) Scope::Fail("fill_ needs a number");
   DType t = x.meta->dtype;
-  if (!v.is_tensor() && (!FitsIn(v.number, t) || (!IsFloat(t) && v.number.is(Kind::kFloat)))) Scope::Skip();
+  if (!v.is_tensor() && (!FitsIn(s.env, v.number, t) || (!IsFloat(t) && v.number.is(Kind::kFloat)))) Scope::Skip();
   ValueId value = v.is_tensor() ? s.b.Cast(v.value, t) : s.Constant(v.number, t);
   return Overwriting(s, x, s.b.Broadcast(value, x.meta->sizes));
 }

@@ -34,7 +34,7 @@ DType ResultType(Scope& s, std::span<const Operand> operands) {
   DType t = s.torch() ? TorchResultType(typed, s.default_float()) : NumpyResultType(typed);
   if (IsComplex(t)) Scope::Skip();
   for (const Operand& o : operands) {
-    if (!o.is_tensor() && !FitsIn(o.number, t))
+    if (!o.is_tensor() && !FitsIn(s.env, o.number, t))
       Scope::Skip();  // torch wraps around; NumPy raises or takes another loop
   }
   return t;
@@ -528,7 +528,7 @@ Outs MaskedFill(Scope& s) {
   if (value.is_tensor()) {
     if (!TorchCanCast(value.meta->dtype, t)) Scope::Skip();
   } else {
-    auto number = Converted(value.number, t);
+    auto number = Converted(s.env, value.number, t);
     if (!number) Scope::Fail("value cannot be converted without overflow");
     value.number = *number;
   }
