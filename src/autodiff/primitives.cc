@@ -2,6 +2,7 @@
 // passes zeros (floor, sign) says so, since zeros are not nothing. Formulas are the framework's own where there is a
 // choice.
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <numeric>
 
@@ -159,15 +160,29 @@ void Sum(At& t) {
   t.Give(0, t.Spread(t.g, t.n.attrs.axes, t.type(0).shape));
 }
 
-void Prod(At& t) {  // the product of the others; of a slice with one zero that is the zero's gradient alone
+// The product of the others: of a slice with one zero that is zero but for the zero's own. Where the tensor has no zero
+// at all the framework divides the product by the element. It does not look for what is not finite among several zeros
+// if the whole tensor is multiplied.
+void Prod(At& t) {
   const Ints shape = t.type(0).shape;
   const std::vector<int64_t>& axes = t.n.attrs.axes;
-  Expr x = t.in(0), zero = Apply(Op::kEq, x, t.Zeros(x)), one = x.Number(1), none = x.Number(0);
-  Expr rest = Where(zero, one, x), g = t.Spread(t.g, axes, shape);
-  Expr product = t.Spread(t.b.Reduce(Op::kProd, rest, axes, true), axes, shape);
-  Expr zeros = t.Spread(t.b.Reduce(Op::kSum, Where(zero, one, none), axes, true), axes, shape);
-  Expr alone = Where(Apply(Op::kEq, zeros, one), product, none);
-  t.Give(0, g * Where(zero, alone, Where(Apply(Op::kEq, zeros, none), product / rest, none)));
+  std::vector<int64_t> all(shape.size());
+  std::iota(all.begin(), all.end(), 0);
+  Expr x = t.in(0), none = x.Number(0), one = x.Number(1), nan = x.Number(std::numeric_limits<double>::quiet_NaN());
+  auto over = [&](Op op, Expr v, const std::vector<int64_t>& of) {
+    return t.Spread(t.b.Reduce(op, v, of, true), of, shape);
+  };
+  Expr zero = Apply(Op::kEq, x, none), odd = Apply(Op::kOr, Apply(Op::kIsInf, x), Apply(Op::kIsNan, x));
+  Expr rest = Where(zero, one, x), product = over(Op::kProd, rest, axes);
+  Expr finite = over(Op::kProd, Where(odd, one, rest), axes), is_odd = Where(odd, one, none);
+  Expr zeros = over(Op::kSum, Where(zero, one, none), axes);
+  Expr odd_others = Apply(Op::kLt, none, over(Op::kSum, is_odd, axes) - is_odd);
+  Expr sign{t.b, rules::SignOrZero(t.b, x)};
+  Expr others = Where(odd, Where(odd_others, product * sign, finite), product / rest);
+  others = Where(Apply(Op::kEq, over(Op::kSum, Where(zero, one, none), all), none), product / rest, others);
+  Expr nothing = Where(odd_others, nan, none), several = axes.size() == shape.size() ? none : nothing;
+  Expr alone = Where(Apply(Op::kEq, zeros, one), Where(zero, product, nothing), several);
+  t.Give(0, t.Spread(t.g, axes, shape) * Where(Apply(Op::kEq, zeros, none), others, alone));
 }
 
 void CumSum(At& t) {

@@ -163,6 +163,12 @@ void Norm(At& t) {
   t.Give(0, t.in(0) * t.Spread(factor, t.axes(), shape));
 }
 
+void Variance(At& t) {  // correction
+  Expr x = t.in(0), mean = SumOver(t, x, t.axes()) / Count(t, x, t.axes());
+  Expr g = t.Spread(t.g, t.axes(), t.type(0).shape);
+  t.Give(0, g * (x.Number(2) / (Count(t, x, t.axes()) - x.Number(t.number(0)))) * (x - mean));
+}
+
 void Root(At& t) {
   t.Give(0, Where(Apply(Op::kEq, t.y, t.Zeros(t.y)), t.Zeros(t.y), t.g / (t.y * 2)));
 }
@@ -236,11 +242,13 @@ const Row kRows[] = {
     {"log_softmax", LogSoftmax},
     {"logsumexp", LogSumExp},
     {"norm", Norm},
+    {"variance", Variance},
     {"root", Root},
     {"standardize", Standardize},
     {"batch_norm", BatchNorm},
     {"pick", Pick},
     {"extreme", ExtremeRule},
+    {"largest", ExtremeRule},
     {"finite", Finite},
     R("dropout", Expr kept{t.b, t.b.Cast(t.operands[1], t.b.type(t.g).dtype)}; t.Give(0, t.g* kept* t.number(0))),
     R("tanh_slope", t.Give(0, t.g* t.in(1) * t.y * -2)),  // of x; tanh(x) beside it
@@ -254,14 +262,16 @@ const Row kRows[] = {
 
 }  // namespace
 
-void ExtremeRule(At& t) {  // shared evenly by all that are the extreme
+// Shared evenly by all that are the extreme. The framework multiplies by who is one, so that a gradient which is not
+// finite goes to all; but for `extreme`, where it fills them in.
+void ExtremeRule(At& t) {
   const Ints shape = t.type(0).shape;
   Expr x{t.b, t.operands[0]};
   Expr hit = Apply(Op::kEq, x, t.Spread(t.id, t.axes(), shape));
   if (t.n.derivative && IsFloat(t.type(0).dtype)) hit = Apply(Op::kOr, hit, Apply(Op::kIsNan, x));
   Expr g = t.Spread(t.g, t.axes(), shape), hits = Where(hit, g.Number(1), g.Number(0));
-  ValueId count = rules::Sum(t.b, hits, t.axes(), true, t.n.type.dtype);
-  t.Give(0, Where(hit, g, t.Zeros(g)) / Expr{t.b, t.b.Broadcast(count, shape)});
+  const bool filled = t.n.derivative && t.n.derivative->rule == "extreme";
+  t.Give(0, (filled ? Where(hit, g, t.Zeros(g)) : g * hits) / SumOver(t, hits, t.axes()));
 }
 
 Rule NamedRule(const std::string& name) {

@@ -68,7 +68,7 @@ ValueId ScatterAdd(Builder& b, const char* what, const TensorType& data, ValueId
 std::vector<ValueId> RunCall(Builder& b, std::shared_ptr<Call> call, std::vector<ValueId> operands,
                              const std::vector<TensorType>& types, std::vector<shape::Ints> strides = {});
 void EmbeddingRule(At& t);
-void ExtremeRule(At& t);        // kMax and kMin; as `extreme`, that of what gives not-a-numbers the gradient
+void ExtremeRule(At& t);        // kMax and kMin; `extreme`, `largest`: not-a-numbers get the gradient, too
 bool KeptAttentionRule(At& t);  // of a call that KeepAttention made
 void ConvRule(At& t);
 void AttentionRule(At& t);

@@ -1,9 +1,11 @@
 #include "capture/training.h"
 
+#include <limits>
 #include <set>
 
 #include "capture/override.h"
 #include "diag/diag.h"
+#include "graph/arguments.h"
 #include "graph/hints.h"
 #include "surface/rows.h"
 #include "tensor/autograd.h"
@@ -54,6 +56,56 @@ std::vector<int> RegionsOf(const Graph& g, const std::vector<surface::Lowering::
     }
   }
   return region;
+}
+
+// The last call that makes or writes this result, if behind it no older view of the result is read; else -1.
+int LastWrite(const Trace& t, TraceId result) {
+  int last = -1, oldest = std::numeric_limits<int>::max();  // of the calls that made the views which are read
+  for (int i = static_cast<int>(t.calls.size()) - 1; i >= 0; --i) {
+    const Call& c = t.calls[i];
+    bool given = false;
+    EachTensor(c, [&](TraceId id) { given |= t.tensors[id].base == result; });
+    const bool made = std::find(c.results.begin(), c.results.end(), result) != c.results.end();
+    const bool told = std::any_of(c.kwargs.begin(), c.kwargs.end(), [](auto& k) { return k.first == "out"; });
+    if (given && !c.callee.starts_with("torch.")) return -1;
+    const bool in_place = c.callee.ends_with("_") && !c.callee.ends_with("__");
+    if (made || (given && (c.results.empty() || told || in_place))) {
+      last = i;
+      break;
+    }
+    EachTensor(c, [&](TraceId id) {
+      if (id != result && t.tensors[id].base == result) oldest = std::min(oldest, t.tensors[id].view_call);
+    });
+  }
+  return oldest > last ? last : -1;
+}
+
+// Results of which others are made are handed on by `framejit._gradients.result`, which may put another tensor in their
+// place. stands, by output: of those of which it is known where they are what they are.
+void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of, std::vector<bool>* stands) {
+  stands->assign(replay->outputs.size(), false);
+  for (size_t k = 0; k < replay->outputs.size(); ++k) {
+    const TraceId result = replay->outputs[k];
+    const bool inner = std::any_of(made_of.begin(), made_of.end(), [&](const auto& of) { return of[k]; });
+    const int last = inner ? LastWrite(*replay, result) : -1;
+    if (last < 0) continue;
+    const auto made = replay->calls.begin() + last;
+    TraceTensor other = replay->tensors[result];
+    other.id = other.base = static_cast<TraceId>(replay->tensors.size());
+    replay->tensors.push_back(other);
+    for (auto c = made + 1; c != replay->calls.end(); ++c)
+      EachArg(*c, [&](Arg& a) {
+        if (a.is(Arg::Kind::kTensor) && a.t == result) a.t = other.id;
+      });
+    Call call;
+    call.callee = "framejit._gradients.result";
+    call.args = {Arg::Tensor(result), Arg::Int(static_cast<int64_t>(k))};
+    call.results = {other.id};
+    call.result = Arg::Tensor(other.id);
+    call.mode = made->mode;
+    replay->calls.insert(made + 1, call);
+    (*stands)[k] = true;
+  }
 }
 
 }  // namespace
@@ -169,6 +221,7 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
     for (size_t k = 0; k < t.needed.size(); ++k) apart &= !t.differentiable[k] || !t.needed[k][i];
   }
   if (apart) {
+    LetOthersStand(&replay, t.made_of, &t.stands);
     t.replay = tensor::MakeTraceRunner(replay, constants);
   } else {
     t.no_replay = "it writes its inputs";

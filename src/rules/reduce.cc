@@ -48,7 +48,8 @@ Moments VarMean(Builder& b, ValueId x, const Axes& axes, double correction, bool
     Expr count{b, b.SymConstant(n, dtype)};
     freedom = Apply(Op::kMaximum, count - count.Number(correction), count.Number(0));
   }
-  return {squares / freedom, keep ? ValueId{mean} : b.Reshape(mean, b.type(squares).shape)};
+  Expr variance = Ruled(squares / freedom, "variance", {v}, {correction}, NonNegative(axes, b.type(v).rank()));
+  return {variance, keep ? ValueId{mean} : b.Reshape(mean, b.type(squares).shape)};
 }
 
 ValueId Root(Builder& b, ValueId variance) {

@@ -187,11 +187,16 @@ Outs Copy(Scope& s) {  // ndarray.copy is C order, numpy.copy keeps the order
   return out;
 }
 
+bool IsFloatNumber(const Arg& number) {
+  return number.is(Arg::Kind::kFloat) || number.is(Arg::Kind::kSymFloat);
+}
+
 Outs Filled(Scope& s, const Arg& number, DType t, const Ints& sizes) {
   for (const Int& n : sizes) {
     if (s.env.Lt(n, 0)) Scope::Fail("negative size");
   }
   if (!FitsIn(s.env, number, t)) Scope::Fail("fill value does not fit");
+  if (IsInteger(t) && IsFloatNumber(number)) Scope::Skip();  // it may be out of range: NumPy warns
   Out out;
   out.value = s.b.Broadcast(s.Constant(number, t), sizes);
   out.array = true;
@@ -228,7 +233,7 @@ template <DType T>
 Outs ScalarOf(Scope& s) {
   const Operand x = s.Read(s.arg(0));
   if (!x.is_tensor()) {
-    if (!FitsIn(s.env, x.number, T) || (IsInteger(T) && x.number.is(Arg::Kind::kFloat))) Scope::Skip();
+    if (!FitsIn(s.env, x.number, T) || (IsInteger(T) && IsFloatNumber(x.number))) Scope::Skip();
     return s.Constant(x.number, T);
   }
   if (!IsRowMajor(*x.meta) || (IsFloat(x.meta->dtype) && !IsFloat(T))) Scope::Skip();

@@ -128,9 +128,8 @@ bool NumpyCanCastSameKind(DType from, DType to) {
 bool FitsIn(shape::Env& env, const Arg& number, DType t) {
   if (!IsInteger(t) || !number.is(Arg::Kind::kInt)) return true;
   const int bits = 8 * DTypeSize(t) - IsSigned(t);
-  const int64_t least = IsSigned(t) && bits < 63 ? -(int64_t{1} << bits) : 0;
-  if (!(IsSigned(t) && bits == 63) && !env.Le(least, number.i)) return false;
-  return bits >= 63 || env.Lt(number.i, int64_t{1} << bits);
+  if (bits < 63 && !env.Lt(number.i, int64_t{1} << bits)) return false;
+  return (IsSigned(t) && bits == 63) || env.Le(IsSigned(t) ? -(int64_t{1} << bits) : 0, number.i);
 }
 
 std::optional<Arg> Converted(shape::Env& env, const Arg& number, DType t) {

@@ -210,7 +210,7 @@ Outs GetItem(Scope& s) {
 
 // A number to be stored, as the target's dtype.
 Arg Number(Scope& s, const Arg& number, DType t) {
-  if (!s.torch() && IsInteger(t) && number.is(Kind::kFloat)) Scope::Skip();
+  if (!s.torch() && IsInteger(t) && (number.is(Kind::kFloat) || number.is(Kind::kSymFloat))) Scope::Skip();
   auto fits = s.torch() ? Converted(s.env, number, t) : FitsIn(s.env, number, t) ? std::optional(number) : std::nullopt;
   if (!fits) Scope::Fail("value does not fit the dtype");
   return *fits;

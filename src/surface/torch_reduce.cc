@@ -77,7 +77,11 @@ Outs Prod(Scope& s) {  // (input, dim?, keepdim, dtype)
   Operand x = s.tensor(0);
   DType t = s.dtype(3).value_or(SumType(s, x.meta->dtype));
   DType wide = IsFloat(t) ? DType::kFloat64 : ComputeType(t);  // every factor rounds once more
-  return s.b.Cast(s.b.Reduce(Op::kProd, s.b.Cast(x.value, wide), s.Dims(1, x.rank()), s.flag(2), wide), t);
+  ValueId v = s.b.Cast(x.value, wide);
+  if (x.rank() != 1 || !s.has(1)) return s.b.Cast(s.b.Reduce(Op::kProd, v, s.Dims(1, x.rank()), s.flag(2), wide), t);
+  // One row of several, as it were: derivatives of the product of a whole tensor are others.
+  v = s.b.Reduce(Op::kProd, s.b.Reshape(v, {1, x.meta->sizes[0]}), {1}, false, wide);
+  return s.b.Cast(s.flag(2) ? v : s.b.Reshape(v, {}), t);
 }
 
 Outs Extreme(Scope& s) {
@@ -197,7 +201,9 @@ Outs VectorNorm(Scope& s) {  // (input, ord, dim, keepdim, dtype)
     r = s.b.Reduce(Op::kSum, s.b.Unary(Op::kAbs, v), axes, s.flag(3));
   } else if (std::isinf(p)) {
     RefuseEmpty(s, v, axes);
-    r = s.b.Reduce(p > 0 ? Op::kMax : Op::kMin, s.b.Unary(Op::kAbs, v), axes, s.flag(3));
+    const ValueId absolute = s.b.Unary(Op::kAbs, v);
+    r = s.b.Reduce(p > 0 ? Op::kMax : Op::kMin, absolute, axes, s.flag(3));
+    if (r != absolute) s.b.SetDerivative(r, {"largest", {absolute}, {}, axes});
   } else {
     Scope::Skip();
   }

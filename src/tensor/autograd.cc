@@ -125,9 +125,9 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
     if (!own) return -1;
     Py_SETREF(made[i], own.release());
     if (!HasInner(i)) continue;
-    Ref weak(PyWeakref_NewRef(made[i], nullptr));
-    if (!weak) return -1;
-    s->retained->emplace(static_cast<int>(i), std::move(weak));
+    Ref weak(PyWeakref_NewRef(made[i], nullptr)), version(PyObject_GetAttr(made[i], Interned(kVersion)));
+    if (!weak || !version) return -1;
+    s->retained->emplace(static_cast<int>(i), CallState::Inner{std::move(weak), PyLong_AsLongLong(version.get())});
   }
   return 0;
 }

@@ -52,6 +52,8 @@ struct Training {
   std::vector<std::vector<bool>> needed;   // by output: the inputs that its value depends on
   std::vector<std::vector<bool>> made_of;  // by output: the outputs that it is made of
   std::vector<ValueId> seen;               // by output: its place in the program
+  std::vector<bool>
+      stands;  // by output: what others are made of in a replay may be another tensor than the replay's own
   size_t num_symbols = 0;
   // Runs f(ctx) where no frame is looked at: what a backward pass calls is not the program's.
   PyObject* (*quietly)(PyObject* (*f)(void*), void* ctx) = nullptr;

@@ -1,6 +1,7 @@
 // Backward passes through the nodes of a segment: compiled when the first one comes whose results need it, run part by
 // part as the framework's engine reaches the nodes; or the program, run again and differentiated by the framework.
 #include <algorithm>
+#include <set>
 
 #include "tensor/call_step.h"
 #include "tensor/segment_node.h"
@@ -34,6 +35,29 @@ PyObject* Fitting(PyObject* o, const TensorType& type, const shape::Ints& stride
   return fresh ? PyObject_CallMethod(fresh.get(), "copy_", "O", o) : nullptr;
 }
 
+// Do all these gradients come through one operation that reads what was saved?
+bool Spends(const autodiff::BackwardPart& part, int num_saved, const std::set<int>& gradients) {
+  const Graph& g = part.graph;
+  std::vector<bool> kept(g.nodes.size()), arrived(g.nodes.size());
+  for (size_t i = 0; i < g.inputs.size(); ++i) (part.inputs[i] < num_saved ? kept : arrived)[g.inputs[i]] = true;
+  std::vector<ValueId> readers;
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    bool reads = false;
+    for (ValueId o : g.node(v).operands) {
+      if (arrived[o]) arrived[v] = true;
+      if (kept[o]) reads = true;
+    }
+    if (reads && arrived[v]) readers.push_back(v);
+    kept[v] = kept[v] || (reads && !arrived[v]);
+  }
+  return std::any_of(readers.begin(), readers.end(), [&](ValueId reader) {
+    const std::vector<bool> through = autodiff::MadeOf(g, {reader});
+    for (size_t i = 0; i < g.outputs.size(); ++i)
+      if (gradients.contains(part.outputs[i]) && !through[g.outputs[i]]) return false;
+    return true;
+  });
+}
+
 }  // namespace
 
 int64_t NumberOfPass() {
@@ -42,6 +66,19 @@ int64_t NumberOfPass() {
   const int64_t n = number ? PyLong_AsLongLong(number.get()) : -1;
   PyErr_Clear();
   return n;
+}
+
+// By number: of what is not reached through another one as well. Whoever looks for that other one comes by here.
+std::set<int> SegmentHook::FarthestGradients(const std::vector<int>& grads) const {
+  const size_t inputs = t_.wanted.size();
+  std::set<int> farthest;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    bool through = grads[i] < 0;
+    for (size_t k = 0; k + inputs < grads.size(); ++k)
+      through |= grads[inputs + k] >= 0 && (i < inputs ? t_.needed[k][i] : bool(t_.made_of[k][i - inputs]));
+    if (!through) farthest.insert(grads[i]);
+  }
+  return farthest;
 }
 
 SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const std::vector<bool>& stops) {
@@ -74,6 +111,7 @@ SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const
         if (!later[i] && mine[i]) part.done.push_back(i);
       for (int i : from.inputs) later[i] = true;
       for (int i = 0; i < c.count; ++i) later[i] = later[i] || mine[i];
+      if (!stops.empty()) c.spends = Spends(from, static_cast<int>(t_.saved.size()), FarthestGradients(c.grads));
       part.inputs = std::move(from.inputs);
       part.outputs = std::move(from.outputs);
       std::vector<OutputPlan> plans;
@@ -142,13 +180,18 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     if (tangents[i]) grads[i] = Ref::Borrow(given[i]);
   }
   const int written = LookAtWatched(s, tangents);
-  const bool routed = !s->routed->empty() && s->routed->erase(NumberOfPass());
+  auto at = s->routed->empty() ? s->routed->end() : s->routed->find(NumberOfPass());
+  const bool routed = at != s->routed->end();
+  std::vector<bool> standing;
   if (routed) {  // results of which others are made have got everything that is theirs
-    stops.resize(n);
-    for (Py_ssize_t i = 0; i < n; ++i) stops[i] = t_.differentiable[i] && HasInner(i);
+    standing = std::move(at->second);
+    s->routed->erase(at);
+    if (standing.empty()) stops = AllInner();
   }
   if (written < 0 || (!routed && !s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0)) return -1;
-  if (ReadMode().grad) return Replay(s, grads, stops, pass);  // create_graph=True
+  for (size_t i = 0; i < standing.size(); ++i)  // the others have been told by their own nodes
+    if (InnerOf(i).empty() && AnswerHooks(s, i, &grads[i]) < 0) return -1;
+  if (ReadMode().grad) return Replay(s, grads, stops, standing, pass);  // create_graph=True
   bool any = false, fresh = true;
   for (Py_ssize_t i = 0; i < n; ++i) {
     any |= tangents[i];
@@ -168,7 +211,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     if (!other) return -1;
     PyErr_Clear();
     for (Py_ssize_t i = 0; i < n; ++i) (*s->used)[i] = (*s->used)[i] || tangents[i];
-    return Replay(s, grads, stops, pass);
+    return Replay(s, grads, stops, {}, pass);
   }
   *s->used = tangents;  // what is still here was kept by all passes before this one
   pass->grads.resize(t_.wanted.size());
@@ -178,7 +221,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
   } else {
     Compiled* c = For(tangents);
     const int fits = c ? Prepare(s, saved.get(), c, grads, pass) : -1;
-    if (fits) return fits < 0 ? -1 : Replay(s, grads, stops, pass);
+    if (fits) return fits < 0 ? -1 : Replay(s, grads, stops, {}, pass);
   }
   // Nobody else needs what was saved, unless the graph is kept: it goes as the pass proceeds.
   Ref cleared(PyObject_CallMethodNoArgs(ctx, Interned(kClear)));
@@ -269,8 +312,74 @@ int SegmentHook::Written(CallState* s, const std::vector<bool>* tangents) {
   return 0;
 }
 
+// standing, by output: what others are made of is that result itself, not what this run makes.
+int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, Rerun* run) {
+  static PyObject* stand = ResolveCallee("framejit._gradients.stand");
+  // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
+  // no hooks.
+  auto alias = [](PyObject* o) { return Ref(PyObject_CallMethod(o, "view_as", "O", o)); };
+  std::vector<PyObject*> inputs, outputs(t_.differentiable.size());
+  for (size_t i = 0; i < t_.wanted.size(); ++i) {
+    Ref input = Ref::Borrow(PyTuple_GET_ITEM(s->inputs, i));
+    if (t_.copied[i]) {
+      input = Ref(PyObject_CallMethod(input.get(), "clone", nullptr));
+    } else if (t_.wanted[i]) {
+      Ref wants(PyObject_GetAttrString(input.get(), "requires_grad"));  // it may have been turned off meanwhile
+      Ref plain(wants && wants.get() != Py_True ? PyObject_CallMethod(input.get(), "detach", nullptr) : nullptr);
+      input = plain ? Ref(PyObject_CallMethod(plain.get(), "requires_grad_", nullptr)) : alias(input.get());
+    }
+    if (!input) return -1;
+    inputs.push_back(input.get());
+    run->inputs.push_back(std::move(input));
+  }
+  Ref by_number(PyDict_New());
+  run->standing.resize(standing.size());
+  for (size_t i = 0; i < standing.size(); ++i) {
+    if (!standing[i]) continue;
+    Ref own(PyObject_CallNoArgs(s->retained->at(static_cast<int>(i)).weak.get())), number(PyLong_FromSize_t(i));
+    run->standing[i] = own ? alias(own.get()) : Ref();
+    if (!run->standing[i] || PyDict_SetItem(by_number.get(), number.get(), run->standing[i].get()) < 0) return -1;
+  }
+  Ref now(s->drawn ? Generators(t_.device) : nullptr);
+  if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
+  Ref before(stand ? PyObject_CallOneArg(stand, by_number.get()) : nullptr);
+  int failed = 0;
+  const bool ran = before && t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) == RunEnd::kOk;
+  {
+    SavedError error;
+    if (now && SetGenerators(now.get()) < 0) PyErr_Clear();
+    Ref gone(before ? PyObject_CallOneArg(stand, before.get()) : nullptr);
+  }
+  if (!ran) return -1;
+  for (PyObject* o : outputs) run->outputs.emplace_back(o);
+  return 0;
+}
+
+// A tuple; null: an exception.
+Ref SegmentHook::GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted,
+                             bool create) {
+  static PyObject* f = ResolveCallee("torch.autograd.grad");
+  Ref outs(PyList_New(0)), of(PyList_New(0)), tangents(PyList_New(0));
+  if (!f || !outs || !of || !tangents) return {};
+  for (size_t i = 0; i < grads.size(); ++i)
+    if (grads[i] &&
+        (PyList_Append(outs.get(), run.outputs[i].get()) < 0 || PyList_Append(tangents.get(), grads[i].get()) < 0))
+      return {};
+  for (const Ref& w : wanted)
+    if (PyList_Append(of.get(), w.get()) < 0) return {};
+  if (PyList_GET_SIZE(outs.get()) == 0) {
+    Ref none(PyTuple_New(wanted.size()));
+    for (size_t i = 0; none && i < wanted.size(); ++i) PyTuple_SET_ITEM(none.get(), i, Py_NewRef(Py_None));
+    return none;
+  }
+  Ref args(PyTuple_Pack(3, outs.get(), of.get(), tangents.get()));
+  Ref kwargs(Py_BuildValue("{s:O,s:O}", "create_graph", create ? Py_True : Py_False, "allow_unused", Py_True));
+  return args && kwargs ? Ref(PyObject_Call(f, args.get(), kwargs.get())) : Ref();
+}
+
 // The framework runs the program again, with its own records, and differentiates those.
-int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops, Pass* pass) {
+int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
+                        const std::vector<bool>& standing, Pass* pass) {
   const size_t n = grads.size();
   *pass = {};
   pass->grads.resize(t_.wanted.size());
@@ -279,73 +388,31 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
                  t_.replay ? "it draws random numbers" : t_.no_replay.c_str());
     return -1;
   }
-  const size_t num_inputs = t_.wanted.size();
   std::vector<bool> arrived(n);
   for (size_t i = 0; i < n; ++i) arrived[i] = bool(grads[i]);
   if (const int written = Written(s, &arrived)) {
     if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
     return -1;
   }
-  std::vector<PyObject*> outputs(n);
   ModeSwitch mode;
   ModeState on = ReadMode();
-  bool create = on.grad;
+  const bool create = on.grad;
   on.grad = true;
   mode.Set(on);
-  // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
-  // no hooks.
-  std::vector<Ref> aliases;
-  std::vector<PyObject*> inputs;
-  for (size_t i = 0; i < num_inputs; ++i) {
-    PyObject* input = PyTuple_GET_ITEM(s->inputs, i);
-    if (t_.copied[i]) {
-      aliases.emplace_back(PyObject_CallMethod(input, "clone", nullptr));
-      if (!aliases.back()) return -1;
-      input = aliases.back().get();
-    } else if (t_.wanted[i]) {
-      Ref wants(PyObject_GetAttrString(input, "requires_grad"));  // it may have been turned off meanwhile
-      if (wants && wants.get() == Py_True) {
-        aliases.emplace_back(PyObject_CallMethod(input, "view_as", "O", input));
-      } else {
-        Ref plain(wants ? PyObject_CallMethod(input, "detach", nullptr) : nullptr);
-        aliases.emplace_back(plain ? PyObject_CallMethod(plain.get(), "requires_grad_", nullptr) : nullptr);
-      }
-      if (!aliases.back()) return -1;
-      input = aliases.back().get();
-    }
-    inputs.push_back(input);
-  }
-  int failed = 0;
-  Ref now(s->drawn ? Generators(t_.device) : nullptr);
-  if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
-  const bool failed_run = t_.replay->Run(inputs.data(), s->symbols->data(), outputs.data(), &failed) != RunEnd::kOk;
-  if (now) {
-    SavedError error;
-    if (SetGenerators(now.get()) < 0) PyErr_Clear();
-  }
-  if (failed_run) return -1;
-  std::vector<Ref> held, kept;
-  for (PyObject* o : outputs) held.emplace_back(o);
-  Ref outs(PyList_New(0)), wanted(PyList_New(0)), tangents(PyList_New(0)),
-      autograd(PyImport_ImportModule("torch.autograd"));
-  if (!outs || !wanted || !tangents || !autograd) return -1;
-  for (size_t i = 0; i < n; ++i) {
-    if (!grads[i]) continue;
-    if (PyList_Append(outs.get(), outputs[i]) < 0 || PyList_Append(tangents.get(), grads[i].get()) < 0) return -1;
-  }
-  for (size_t i = 0; i < num_inputs; ++i)
-    if (t_.wanted[i] && PyList_Append(wanted.get(), inputs[i]) < 0) return -1;
+  Rerun run;
+  if (Again(s, standing, &run) < 0) return -1;
+  std::vector<Ref> wanted, kept;
+  for (size_t i = 0; i < t_.wanted.size(); ++i)
+    if (t_.wanted[i]) wanted.push_back(run.inputs[i]);
   for (size_t i = 0; i < stops.size(); ++i)
-    if (stops[i] && !(kept.emplace_back(Hang(s, i, outputs[i])))) return -1;
-  if (PyList_GET_SIZE(outs.get()) == 0) return 0;
-  Ref f(PyObject_GetAttrString(autograd.get(), "grad")),
-      args(PyTuple_Pack(3, outs.get(), wanted.get(), tangents.get()));
-  Ref kwargs(Py_BuildValue("{s:O,s:O}", "create_graph", create ? Py_True : Py_False, "allow_unused", Py_True));
-  Ref all(f && args && kwargs ? PyObject_Call(f.get(), args.get(), kwargs.get()) : nullptr);
+    if (stops[i] && !(kept.emplace_back(Hang(s, i, run.outputs[i].get())))) return -1;
+  Ref all = GradientsOf(run, grads, wanted, create);
   if (!all) return -1;
   Py_ssize_t at = 0;
-  for (size_t i = 0; i < num_inputs; ++i)
-    if (t_.wanted[i]) pass->grads[i] = Ref::Borrow(PyTuple_GET_ITEM(all.get(), at++));
+  for (size_t i = 0; i < t_.wanted.size(); ++i) {
+    PyObject* grad = t_.wanted[i] ? PyTuple_GET_ITEM(all.get(), at++) : Py_None;
+    if (grad != Py_None) pass->grads[i] = Ref::Borrow(grad);
+  }
   at = 0;
   for (size_t i = 0; i < stops.size(); ++i) {
     if (!stops[i]) continue;

@@ -131,6 +131,8 @@ std::optional<Inferred> Infer(int questions, Call& call, const std::vector<Tenso
   for (size_t r = 0; r < out.metas.size(); ++r) {
     TensorMeta& m = out.metas[r];
     const size_t rank = m.sizes.size();
+    for (const Inferred& a : answers)
+      if (a.metas[r].sizes.size() != rank) return std::nullopt;
     std::vector<int> order(rank);
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {  // fastest last
@@ -140,7 +142,7 @@ std::optional<Inferred> Infer(int questions, Call& call, const std::vector<Tenso
       std::vector<int64_t> got;
       for (const Inferred& a : answers) {
         const TensorMeta& other = a.metas[r];
-        if (other.sizes.size() != rank || other.dtype != m.dtype || !(other.device == m.device)) return std::nullopt;
+        if (other.dtype != m.dtype || !(other.device == m.device)) return std::nullopt;
         got.push_back(other.sizes[d].value());
       }
       auto size = fitter.Fit(got);

@@ -52,10 +52,10 @@ int SegmentHook::AddHooks(CallState* s, long i, PyObject* hooks, PyObject* own) 
 // from those others, too. These are the stops.
 int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vector<Ref>* grads,
                        std::vector<bool>* stops) {
-  for (auto& [i, weak] : *s->retained) {
+  for (auto& [i, inner_result] : *s->retained) {
     auto at = s->hooks->find(i);
     PyObject* hooks = at == s->hooks->end() || !PyDict_Size(at->second.get()) ? nullptr : at->second.get();
-    if (!hooks && !Retaining(weak.get())) continue;
+    if (!hooks && !Retaining(inner_result.weak.get())) continue;
     bool inner = false;
     for (size_t k = 0; k < tangents.size(); ++k) inner |= tangents[k] && t_.made_of[k][i];
     if (inner) {
@@ -73,7 +73,7 @@ int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vec
 // A result keeps its gradient, if it was asked to. given: what torch has added to it already.
 int SegmentHook::Retain(CallState* s, size_t output, PyObject* total, PyObject* given) {
   if (total == Py_None || total == given) return 0;
-  Ref tensor = Retaining(s->retained->at(static_cast<int>(output)).get());
+  Ref tensor = Retaining(s->retained->at(static_cast<int>(output)).weak.get());
   if (!tensor) return 0;
   Ref now(PyObject_GetAttrString(tensor.get(), "grad")), sum;
   if (!now) return -1;
@@ -179,7 +179,8 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   std::vector<Ref> grads(n);
   tangents[output] = true;
   grads[output] = Ref::Borrow(grad);
-  for (size_t i = 0; i < n; ++i) stops[i] = t_.differentiable[i] && HasInner(i) && i != output;
+  stops = AllInner();
+  stops[output] = false;
   if (LookAtWatched(head, tangents) < 0) return -1;
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(segment, Interned(kSaved)));
   Compiled* c = saved ? For(tangents, stops) : nullptr;
@@ -191,29 +192,101 @@ int SegmentHook::ToInner(CallState* head, size_t output, PyObject* segment, PyOb
   return 0;
 }
 
+std::vector<bool> SegmentHook::AllInner() const {
+  std::vector<bool> inner(t_.differentiable.size());
+  for (size_t i = 0; i < inner.size(); ++i) inner[i] = t_.differentiable[i] && HasInner(i);
+  return inner;
+}
+
+// By output: a replay may go on from the result itself. Somebody holds it, and it is what it was.
+std::vector<bool> SegmentHook::Standing(CallState* head) {
+  std::vector<bool> standing(t_.stands.size());
+  for (auto& [i, inner] : *head->retained) {
+    Ref own(PyObject_CallNoArgs(inner.weak.get()));
+    Ref version(own && own.get() != Py_None ? PyObject_GetAttr(own.get(), Interned(kVersion)) : nullptr);
+    const bool same = version && PyLong_AsLongLong(version.get()) == inner.version;
+    PyErr_Clear();
+    if (static_cast<size_t>(i) < standing.size()) standing[i] = t_.stands[i] && same;
+  }
+  return standing;
+}
+
+// The same as ToInner, for a pass that is differentiated: a replay goes on from those results themselves.
+int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<bool>& standing, PyObject* grad,
+                              std::vector<Ref>* inner) {
+  std::vector<bool> others = standing;
+  others[output] = false;
+  std::vector<Ref> grads(t_.differentiable.size()), wanted;
+  grads[output] = Ref::Borrow(grad);
+  std::vector<bool> tangents(grads.size());
+  tangents[output] = true;
+  int written = LookAtWatched(head, tangents);
+  if (written >= 0) written = Written(head, &tangents);
+  if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
+  Rerun run;
+  if (written || Again(head, others, &run) < 0) return -1;
+  for (int i : InnerOf(output))
+    if (others[i]) wanted.push_back(run.standing[i]);
+  Ref all = GradientsOf(run, grads, wanted, true);
+  if (!all) return -1;
+  Py_ssize_t at = 0;
+  for (int i : InnerOf(output)) inner->push_back(Ref::Borrow(others[i] ? PyTuple_GET_ITEM(all.get(), at++) : Py_None));
+  return 0;
+}
+
+// The hooks of a result that has got everything that is its own.
+int SegmentHook::AnswerHooks(CallState* s, size_t output, Ref* grad) {
+  auto at = s->hooks->find(static_cast<int>(output));
+  if (at == s->hooks->end() || !*grad) return 0;
+  Ref given = *grad;
+  *grad = Through(at->second.get(), given);
+  return *grad ? Retain(s, output, grad->get(), given.get()) : -1;
+}
+
+// 0: what an operation between this result and all that it is made of has saved is still there. -1: an exception.
+int SegmentHook::Spent(size_t output, PyObject* ctx) {
+  Ref kept(PyObject_GetAttr(ctx, Interned(kSaved)));
+  if (kept) return 0;
+  PyErr_Clear();  // an earlier pass through this node has freed it
+  std::vector<bool> tangents(t_.differentiable.size()), stops = AllInner();
+  tangents[output] = true;
+  stops[output] = false;
+  Compiled* c = For(tangents, stops);
+  if (c && c->spends) kept = Ref(PyObject_GetAttr(ctx, Interned(kSaved)));  // the framework's words
+  return c && !c->spends ? 0 : -1;
+}
+
 // The segment's node computes what results give each other inside of itself. Only where some gradients are looked for
 // the way leads through the edges, for one of those results may be what is looked for.
 PyObject* SegmentHook::Routed(CallState* head, size_t output, PyObject* ctx, PyObject* grad) {
   std::vector<Ref> inner;
+  Ref own = Ref::Borrow(grad);
   PyObject* nobody = nullptr;
   if (!Nobody(&nobody)) return nullptr;
   const int everywhere = grad == Py_None ? 1 : WillRun(nobody);
-  if (everywhere < 0) return nullptr;
+  if (everywhere < 0 || (grad != Py_None && Spent(output, ctx) < 0)) return nullptr;
   if (!everywhere) {
     Ref next(PyObject_GetAttrString(ctx, "next_functions")), edge(next ? PySequence_GetItem(next.get(), 0) : nullptr);
     Ref segment(edge ? PySequence_GetItem(edge.get(), 0) : nullptr);
     const bool create = ReadMode().grad;  // create_graph=True
     const int on = segment && create ? GoesOn(segment.get()) : 0;
     if (!segment || on < 0) return nullptr;
-    if (create && !on)
+    std::vector<bool> standing;
+    if (create && t_.replay && (!t_.draws || head->drawn)) standing = Standing(head);
+    const bool some = std::find(standing.begin(), standing.end(), true) != standing.end();
+    if (create && !on && !some)
       return PyErr_Format(PyExc_RuntimeError,
                           "trying to differentiate twice a function compiled by framejit: with "
                           "respect to one of its results");
-    if (!create) {
-      if (ToInner(head, output, segment.get(), grad, &inner) < 0) return nullptr;
+    if (!create || some) {
+      if (AnswerHooks(head, output, &own) < 0) return nullptr;
+      grad = own.get();
+      if ((create ? ToInnerAgain(head, output, standing, grad, &inner)
+                  : ToInner(head, output, segment.get(), grad, &inner)) < 0)
+        return nullptr;
       constexpr size_t kMost = 64;
       if (head->routed->size() == kMost) head->routed->erase(head->routed->begin());
-      head->routed->insert(NumberOfPass());
+      head->routed->insert_or_assign(NumberOfPass(), std::move(standing));
     }
   }
   inner.resize(InnerOf(output).size());
@@ -249,11 +322,12 @@ int SegmentHook::InStages(CallState* s, PyObject* saved, const std::vector<bool>
       tangents[i] = bool(grads[i]);
       left[i] = false;
       if (!grads[i]) continue;
-      if (auto at = s->hooks->find(static_cast<int>(i)); at != s->hooks->end()) {
+      const bool told = routed && !InnerOf(i).empty();  // by its own node
+      if (auto at = s->hooks->find(static_cast<int>(i)); at != s->hooks->end() && !told) {
         grads[i] = Through(at->second.get(), grads[i]);
         if (!grads[i]) return -1;
       }
-      if (Retain(s, i, grads[i].get(), outside[i].get()) < 0) return -1;
+      if (!told && Retain(s, i, grads[i].get(), outside[i].get()) < 0) return -1;
     }
     if (std::find(tangents.begin(), tangents.end(), true) == tangents.end()) continue;
     Compiled* c = For(tangents, left);

@@ -132,8 +132,8 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->used = nullptr;
   s->passes = nullptr;
   s->hooks = new std::map<int, Ref>();
-  s->retained = new std::map<int, Ref>();
-  s->routed = new std::set<int64_t>();
+  s->retained = new std::map<int, CallState::Inner>();
+  s->routed = new std::map<int64_t, std::vector<bool>>();
   s->part = part;
   s->head = Py_XNewRef(head);
   s->inputs = s->versions = s->drawn = s->watched = s->outputs = s->saved = s->opaque = nullptr;

@@ -36,6 +36,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
     std::vector<bool> read;     // by output
     std::vector<int> part;      // by gradient
     int count = 0;              // of numbers
+    bool spends = false;        // every gradient comes through one operation that reads what was saved
     std::vector<Part> parts;
   };
   // One backward pass through the nodes of a segment: what was saved and what arrived, then what parts make for others,
@@ -53,7 +54,13 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   std::vector<int> InnerOf(size_t output) const;
   Ref Route(PyObject* head, size_t output, PyObject* own, PyObject* on_segment, PyObject* const* made);
   PyObject* Routed(CallState* head, size_t output, PyObject* ctx, PyObject* grad);
+  std::set<int> FarthestGradients(const std::vector<int>& grads) const;
+  int Spent(size_t output, PyObject* ctx);
   int ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, std::vector<Ref>* inner);
+  int ToInnerAgain(CallState* head, size_t output, const std::vector<bool>& standing, PyObject* grad,
+                   std::vector<Ref>* inner);
+  std::vector<bool> Standing(CallState* head);
+  int AnswerHooks(CallState* s, size_t output, Ref* grad);
   int Inner(CallState* s, const std::vector<bool>& tangents, std::vector<Ref>* grads, std::vector<bool>* stops);
   int Prepare(CallState* s, PyObject* saved, Compiled* c, const std::vector<Ref>& grads, Pass* pass);
   int InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads, bool routed,
@@ -64,7 +71,17 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   Ref Hang(CallState* s, size_t output, PyObject* tensor);
   int Retain(CallState* s, size_t output, PyObject* total, PyObject* given);
   int Written(CallState* s, const std::vector<bool>* tangents);
-  int Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops, Pass* pass);
+  std::vector<bool> AllInner() const;
+  // A run of the program with the framework's own records.
+  struct Rerun {
+    std::vector<Ref> inputs;    // aliases of those that want gradients, copies of those that are written
+    std::vector<Ref> standing;  // by output: an alias of what stands for it
+    std::vector<Ref> outputs;
+  };
+  int Again(CallState* s, const std::vector<bool>& standing, Rerun* run);
+  Ref GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, bool create);
+  int Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
+             const std::vector<bool>& standing, Pass* pass);
   int Watch(CallState* s, PyObject* const* made);
   int LookAtWatched(CallState* s, const std::vector<bool>& tangents);
   PyObject* Link(PyObject* state, int part, PyObject* link, PyObject* const* inputs);
@@ -81,18 +98,24 @@ struct CallState {
   std::vector<int64_t>* symbols;
   std::vector<bool>* used;                       // by output: a backward pass has gone through it
   std::map<int64_t, SegmentHook::Pass>* passes;  // on their way through the nodes, by torch's number of the pass
-  std::map<int, Ref>* hooks;     // by output of which others are made: its dict of hooks, called with what they give it
-  std::map<int, Ref>* retained;  // likewise: a weak reference to it
-  std::set<int64_t>* routed;     // passes in which what results give each other comes from outside (Routed)
-  int part;                      // of the backward pass: this node's; -1 - i: this node routes the gradient of output i
-  PyObject* head;                // the state of the node that runs first (null: this one), which holds all the rest
-  PyObject* inputs;              // tuple: for a backward pass that is differentiated
-  PyObject* versions;            // tuple: theirs, then
-  PyObject* drawn;               // the generators as they were then: a list of (generator, state), or null
-  PyObject* watched;             // tuple: (tensor without memory, version) of each, sharing its version
-  PyObject* outputs;             // tuple: on their way through `apply`
-  PyObject* saved;               // tuple, likewise
-  PyObject* opaque;              // tuple, likewise: outputs without gradients
+  std::map<int, Ref>* hooks;  // by output of which others are made: its dict of hooks, called with what they give it
+  struct Inner {
+    Ref weak;
+    int64_t version;  // then
+  };
+  std::map<int, Inner>* retained;  // likewise: a weak reference to it
+  // Passes in which what results give each other comes from outside (Routed). Where they are differentiated, by
+  // output: its own tensor stands for it in replays.
+  std::map<int64_t, std::vector<bool>>* routed;
+  int part;            // of the backward pass: this node's; -1 - i: this node routes the gradient of output i
+  PyObject* head;      // the state of the node that runs first (null: this one), which holds all the rest
+  PyObject* inputs;    // tuple: for a backward pass that is differentiated
+  PyObject* versions;  // tuple: theirs, then
+  PyObject* drawn;     // the generators as they were then: a list of (generator, state), or null
+  PyObject* watched;   // tuple: (tensor without memory, version) of each, sharing its version
+  PyObject* outputs;   // tuple: on their way through `apply`
+  PyObject* saved;     // tuple, likewise
+  PyObject* opaque;    // tuple, likewise: outputs without gradients
 };
 
 // A new reference that the collector does not track yet. head: null for the first part's.

@@ -398,6 +398,7 @@ TEST(Derivatives, Formulas) {  // as the lowering of calls names them
       named(p.b.Binary(Op::kDiv, p.b.Unary(Op::kSin, angle), angle), {"sinc", {far}, {}, {}}),
       named(p.b.Reduce(Op::kMax, x, {1}, false), {"pick", {x, p.b.Reduce(Op::kArgMax, x, {1}, false)}, {}, {1}}),
       named(p.b.Reduce(Op::kMax, y, {0}, false), {"extreme", {y}, {}, {0}}),
+      named(p.b.Reduce(Op::kMin, y, {1}, false), {"largest", {y}, {}, {1}}),
       named(p.b.Binary(Op::kAdd, x, one), {"finite", {x}, {}, {}}),
       p.b.Reduce(Op::kProd, x, {1}, false),
       p.b.Reduce(Op::kProd, x, {0}, true),

@@ -470,3 +470,14 @@ def test_a_number_stored_at_indices():
         return y, z
 
     check(f, [(X, torch.tensor([0, 2, 2]), torch.tensor([1, 3, 3]))])
+
+
+def test_sizes_of_one_that_change_the_number_of_dimensions(fresh):
+    def f(x):
+        return torch.squeeze_copy(x)
+
+    compiled = fresh.compile(f)
+    for shape in ((5, 5, 5, 5), (1, 1, 1, 1), (5, 1, 5, 1), (2, 3, 4, 5), (3, 1, 4, 1)):
+        x = torch.randn(shape)
+        assert torch.equal(compiled(x), f(x)), shape
+    assert compiled.cache_info()["segments"]

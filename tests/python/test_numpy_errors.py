@@ -437,3 +437,40 @@ def test_scalars_that_an_element_cannot_hold(fresh, np, to):
                         error = f"{type(e).__name__} {e}"
                 seen.append((a.tolist(), error, [str(w.message) for w in told]))
             assert seen[1:] == seen[:1] * 2, (f, value, dtype)
+def test_numbers_that_an_integer_type_cannot_hold(fresh, np):
+    """Python's numbers that change between calls, beside integer arrays: NumPy raises, warns or compares exactly."""
+
+    def assigned(a, v):
+        a[1] = v
+        return a
+
+    def everywhere(a, v):
+        a[...] = v
+        return a
+
+    def in_a_loop(a, v):
+        for i in range(3):
+            a[i] = v + i
+        return a
+
+    functions = [assigned, everywhere, in_a_loop, lambda a, v: a + v, lambda a, v: v * a, lambda a, v: a < v, lambda a, v: np.full_like(a, v),
+                 lambda a, v: np.full(3, v, dtype=a.dtype), lambda a, v: np.clip(a, 0, v), lambda a, v: a.dtype.type(v), lambda a, v: np.where(a > 0, v, a)]  # fmt: skip
+    values = [3, 5, 300, -1, -200, 2**40, 7.0, 300.0, -200.7, 1e10, float("nan"), float("inf"), 2.5]
+    for f in functions:
+        for dtype in ("int8", "int16", "uint8", "uint32", "int64"):
+            fresh.reset()
+            compiled = fresh.compile(f)
+            for v in values:
+                seen = []
+                for g in (f, compiled):
+                    a = np.arange(4).astype(dtype)
+                    with warnings.catch_warnings(record=True) as caught:
+                        warnings.simplefilter("always")
+                        try:
+                            result = g(a, v)
+                            result = (str(result.dtype), str(result))
+                        except (OverflowError, ValueError) as error:
+                            result = type(error), str(error)
+                    seen.append((result, str(a), [(w.category, str(w.message)) for w in caught]))
+                assert seen[0] == seen[1], (dtype, v)
+            assert compiled.cache_info()["segments"]
