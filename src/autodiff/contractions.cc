@@ -74,12 +74,10 @@ namespace {
 bool DepthwiseWeight(At& t) {
   const TensorType x = t.type(0), w = t.type(1);
   const int64_t* p = t.n.attrs.axes.data();
-  if (x.device.kind != DeviceKind::kCpu || x.rank() != 4 || t.n.attrs.flag) return false;
+  if (x.device.kind != DeviceKind::kCpu || t.n.attrs.flag || !rules::IsDepthwise(t.b.graph(), t.n)) return false;
   for (const TensorType& type : {x, w, t.b.type(t.g)})
     if (type.dtype != DType::kFloat32) return false;
-  if (!(x.shape[1] == Int(p[8])) || !(w.shape[0] == Int(p[8])) || !w.shape[2].is_const() || !w.shape[3].is_const())
-    return false;
-  if (w.shape[2] == Int(3) && w.shape[3] == Int(3) && !rules::IsDepthwise(t.b.graph(), t.n)) return false;
+  if (w.shape[2] == Int(3) && w.shape[3] == Int(3) && !rules::IsHostDepthwise(t.b.graph(), t.n)) return false;
   const bool bias = t.operands.size() > 2 && t.needs(2);
   if (!t.needs(1)) return false;
   auto call = std::make_shared<Call>();
@@ -96,7 +94,7 @@ bool DepthwiseWeight(At& t) {
 
 // What a depthwise convolution reads: the transposed convolution, if that is our own, too.
 bool DepthwiseInput(At& t) {
-  if (t.n.attrs.flag || !rules::IsDepthwise(t.b.graph(), t.n)) return false;
+  if (t.n.attrs.flag || !rules::IsHostDepthwise(t.b.graph(), t.n)) return false;
   const Ints x = t.type(0).shape, w = t.type(1).shape, g = t.b.type(t.g).shape;
   Attrs attrs = t.n.attrs;
   attrs.flag = true;
