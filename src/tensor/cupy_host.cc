@@ -102,9 +102,9 @@ class Host : public framejit::Host {
 
 }  // namespace
 
-framejit::Host& CupyHost() {
-  static Host* host = new Host();  // used until the last thread is gone: never destroyed
-  return *host;
+void WithCupyHost(RunContext&, UseHost use) {
+  Host host;
+  use(host);
 }
 
 }  // namespace framejit::tensor
