@@ -102,9 +102,9 @@ class Host : public framejit::Host {
 
 }  // namespace
 
-void WithCupyHost(RunContext&, UseHost use) {
-  Host host;
-  use(host);
+framejit::Host& CupyHost() {
+  static Host* host = new Host();  // used until the last thread is gone: never destroyed
+  return *host;
 }
 
 }  // namespace framejit::tensor

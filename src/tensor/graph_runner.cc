@@ -47,7 +47,7 @@ class Runner : public GraphRunner {
         return false;
       }
     }
-    with_host_ = torch_ ? WithTorchHost : gpu ? WithCupyHost : WithNumpyHost;
+    host_ = torch_ ? &TorchHost() : gpu ? &CupyHost() : &NumpyHost();
     for (size_t i = 0; i < g.symbol_sources.size(); ++i) {
       auto& s = g.symbol_sources[i];
       if (s.dim >= 0 || s.input < 0) continue;
@@ -102,9 +102,11 @@ class Runner : public GraphRunner {
     if (!wants_array_.empty())
       arrays.emplace(ArrayOutputs{out.data(), &wants_array_, std::vector<Ref>(num_graph_outputs_)});
     const Ref before(hook_ ? hook_->Before() : nullptr);
-    const bool release_gil = bytes >= kReleaseGilFrom && !has_externs_;
-    RunContext context{&steps_, symbols, taken, arrays ? &*arrays : nullptr};
-    if (RunEnd end = RunExecutable(inputs, in, scalars, out, release_gil, context); end != RunEnd::kOk) return end;
+    if (RunEnd end = RunExecutable(
+            inputs, in, scalars, out,
+            {&steps_, symbols, bytes >= kReleaseGilFrom && !has_externs_, taken, arrays ? &*arrays : nullptr});
+        end != RunEnd::kOk)
+      return end;
 
     // From here on the writes that the executable does are done; what can still fail is making Python objects.
     absl::FixedArray<PyObject*, kFew> made(num_graph_outputs_);
@@ -287,10 +289,11 @@ class Runner : public GraphRunner {
   }
 
   RunEnd RunExecutable(PyObject* const* inputs, std::span<const Buffer> in, std::span<const int64_t> scalars,
-                       std::span<Buffer> out, bool release_gil, RunContext& context) {
+                       std::span<Buffer> out, RunContext context) {
     const std::vector<Ref>* taken = context.taken;
+    RunContext* outer = std::exchange(current_run, &context);
     PyThreadState* saved = nullptr;
-    if (release_gil) {
+    if (context.gil_released) {
       for (size_t i = 0; i < num_inputs_ && !taken; ++i) Py_INCREF(inputs[i]);
       saved = PyEval_SaveThread();
     }
@@ -299,7 +302,7 @@ class Runner : public GraphRunner {
     RunEnd end = RunEnd::kOk;
     bool torchs = false;  // an error of that name
     try {
-      with_host_(context, [&](Host& host) { exe_->Run(host, in, scalars, out); });
+      exe_->Run(*host_, in, scalars, out);
     } catch (const ExternError&) {
       end = RunEnd::kRefused;
     } catch (const ConditionMissed&) {
@@ -326,6 +329,7 @@ class Runner : public GraphRunner {
       PyEval_RestoreThread(saved);
       for (size_t i = 0; i < num_inputs_ && !taken; ++i) Py_DECREF(inputs[i]);
     }
+    current_run = outer;
     if (end == RunEnd::kRefused && failure.empty()) return EndOfCall();
     if (!failure.empty()) {
       Ref error(torchs ? PyObject_GetAttrString(bound_torch->module, "OutOfMemoryError") : nullptr);
@@ -382,7 +386,7 @@ class Runner : public GraphRunner {
   std::shared_ptr<Executable> exe_;
   std::shared_ptr<OutputHook> hook_;  // null: nobody wants gradients
   RunCheck check_;
-  void (*with_host_)(RunContext&, UseHost) = nullptr;
+  Host* host_ = nullptr;
   size_t num_inputs_ = 0, num_graph_outputs_ = 0;
   bool torch_ = false, has_externs_ = false;
   bool inference_ = false;    // all calls were made in inference mode

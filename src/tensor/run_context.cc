@@ -25,18 +25,18 @@ Ref ScalarSelf(const Call& call, PyObject* const* operands) {
 
 }  // namespace
 
-PyObject* InvokeExtern(const RunContext* run, const Call& call, PyObject* const* operands) {
+PyObject* InvokeExtern(const Call& call, PyObject* const* operands) {
   const CallStep* step = nullptr;
-  if (run && run->steps) {
-    auto at = run->steps->find(&call);
-    if (at != run->steps->end()) step = &at->second;
+  if (current_run && current_run->steps) {
+    auto at = current_run->steps->find(&call);
+    if (at != current_run->steps->end()) step = &at->second;
   }
   CallStep made;
   if (!step) {  // a pass rewrote the node: no objects can be among its arguments then
     if (!made.Init(call, {}, [](TraceId position) { return static_cast<int>(position); })) return nullptr;
     step = &made;
   }
-  int64_t* symbols = run ? run->symbols : nullptr;
+  int64_t* symbols = current_run ? current_run->symbols : nullptr;
   Ref scalar = ScalarSelf(call, operands);
   if (!scalar) return step->Invoke(operands, symbols);
   TraceId most = 0;

@@ -1,8 +1,6 @@
-// What a host knows of its run: the extern calls that the GraphRunner has made ready, sizes that data decides, inputs
-// to let go of. Every run has a host of its own.
+// What a host needs to know about the run in progress on this thread: the extern calls made ready by the GraphRunner,
+// and whether the GIL was given up.
 #pragma once
-
-#include <absl/functional/function_ref.h>
 
 #include <unordered_map>
 
@@ -21,19 +19,18 @@ struct ArrayOutputs {
 struct RunContext {
   const std::unordered_map<const Call*, CallStep>* steps = nullptr;  // arguments are operand positions
   int64_t* symbols = nullptr;
+  bool gil_released = false;
   std::vector<Ref>* taken = nullptr;  // the inputs, where the run is their last user
   ArrayOutputs* arrays = nullptr;
 };
+inline thread_local RunContext* current_run = nullptr;
 
-using UseHost = absl::FunctionRef<void(Host&)>;
-void WithTorchHost(RunContext& run, UseHost use);
-void WithNumpyHost(RunContext& run, UseHost use);
-void WithCupyHost(RunContext& run, UseHost use);
+Host& CupyHost();
 
-// Holds the GIL while alive, taking it only if this thread has given it up.
+// Holds the GIL while alive, taking it only if the run gave it up.
 class HoldGil {
  public:
-  HoldGil() : taken_(!PyGILState_Check()) {
+  HoldGil() : taken_(current_run && current_run->gil_released) {
     if (taken_) state_ = PyGILState_Ensure();
   }
   ~HoldGil() {
@@ -46,9 +43,9 @@ class HoldGil {
   PyGILState_STATE state_{};
 };
 
-// Runs an extern call on Python operands; new reference to its result or null. The step is the run's prepared one, or
-// made now. run: null outside of one.
-PyObject* InvokeExtern(const RunContext* run, const Call& call, PyObject* const* operands);
+// Runs an extern call on Python operands; new reference to its result or null. The step is the prepared one, or made
+// now.
+PyObject* InvokeExtern(const Call& call, PyObject* const* operands);
 // The results of `call` in `value`, flattened in order, borrowed from it. False with a Python exception.
 bool FlattenResults(PyObject* value, std::vector<PyObject*>* out);
 

@@ -61,8 +61,6 @@ int32_t TorchDevice(Device d) {
 
 class Host : public framejit::Host {
  public:
-  explicit Host(RunContext* run) : run_(run) {}  // null: outside of a run
-
   void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device device,
                       Buffer* out) override {
     if (AllocateArray(dtype, sizes, strides, device, out)) return;
@@ -94,13 +92,13 @@ class Host : public framejit::Host {
     out->data = DataOf(t, impl, DTypeSize(dtype));
   }
 
-  bool TakesInputs() override { return run_ && run_->taken; }
+  bool TakesInputs() override { return current_run && current_run->taken; }
   void InputDone(size_t input) override {
     HoldGil gil;
-    (*run_->taken)[input] = Ref();
+    (*current_run->taken)[input] = Ref();
   }
   void SetSymbol(uint32_t symbol, int64_t value) override {
-    if (run_) run_->symbols[symbol] = value;
+    if (current_run) current_run->symbols[symbol] = value;
   }
   void FreeOutput(Buffer* out) override { Release(out); }
   void Release(Buffer* b) override {
@@ -126,7 +124,7 @@ class Host : public framejit::Host {
       mode.Set(call.mode);
       std::optional<NumpyRaises> raises;
       if (numpy) raises.emplace();
-      value = Ref(InvokeExtern(run_, call, slots.data()));
+      value = Ref(InvokeExtern(call, slots.data()));
     }
     if (!value) throw ExternError();
     std::vector<PyObject*> flat;
@@ -213,9 +211,9 @@ class Host : public framejit::Host {
 
  private:
   // The array is kept by the run. To torch it is memory.
-  bool AllocateArray(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device device,
-                     Buffer* out) {
-    ArrayOutputs* arrays = run_ ? run_->arrays : nullptr;
+  static bool AllocateArray(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides,
+                            Device device, Buffer* out) {
+    ArrayOutputs* arrays = current_run ? current_run->arrays : nullptr;
     const size_t number = arrays ? out - arrays->first : 0;
     if (!arrays || number >= arrays->wanted->size() || !(*arrays->wanted)[number]) return false;
     NumpyHost().AllocateOutput(dtype, sizes, strides, device, out);
@@ -247,8 +245,6 @@ class Host : public framejit::Host {
     kept.push_back(std::make_unique<Meta>(m));
     *d = {m.rank, kept.back()->sizes, kept.back()->strides};
   }
-
-  RunContext* const run_;
 };
 
 }  // namespace
@@ -298,13 +294,8 @@ bool HasOrdinaryMemory(const TorchApi& t, Impl impl) {
   return p.data && p.context == p.data && (p.deleter == TorchDeleter(t) || p.deleter == GiveBack);
 }
 
-void WithTorchHost(RunContext& run, UseHost use) {
-  Host host(&run);
-  use(host);
-}
-
 framejit::Host& TorchHost() {
-  static Host* host = new Host(nullptr);  // used until the last thread is gone: never destroyed
+  static Host* host = new Host();  // used until the last thread is gone: never destroyed
   return *host;
 }
 
