@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include "capture/backends.h"
+#include "capture/background.h"
 #include "capture/compiled_function.h"
 #include "capture/events.h"
 #include "capture/explain.h"
@@ -63,7 +64,19 @@ PyObject* Reset(PyObject*, PyObject*) {
 }
 
 PyObject* EndAll(PyObject*, PyObject*) {
+  capture::EndCompilations();
   capture::EndAll();
+  Py_RETURN_NONE;
+}
+
+PyObject* Synchronize(PyObject*, PyObject*) {
+  for (bool done = false; !done;) {
+    constexpr double kSlice = 0.05;  // seconds, then Ctrl-C is heard
+    Py_BEGIN_ALLOW_THREADS;
+    done = capture::WaitForCompilations(kSlice);
+    Py_END_ALLOW_THREADS;
+    if (PyErr_CheckSignals() < 0) return nullptr;
+  }
   Py_RETURN_NONE;
 }
 
@@ -191,12 +204,22 @@ PyObject* SameLayout(PyObject*, PyObject* columns) {
   return PyBool_FromLong(tensor::SameLayout(columns));
 }
 
+template <void (*kDo)()>
+PyObject* Call(PyObject*, PyObject*) {
+  kDo();
+  Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
     {"compile_function", CompileFunction, METH_VARARGS, nullptr},
     {"call_eager", CallEager, METH_VARARGS, nullptr},
     {"same_layout", SameLayout, METH_O, nullptr},
     {"is_compiling", IsCompiling, METH_NOARGS, "False; True in code that is being captured."},
     {"reset", Reset, METH_NOARGS, nullptr},
+    {"synchronize", Synchronize, METH_NOARGS, nullptr},
+    {"pause_compilations", Call<capture::PauseCompilations>, METH_NOARGS, nullptr},
+    {"resume_compilations", Call<capture::ResumeCompilations>, METH_NOARGS, nullptr},
+    {"restart_compilations", Call<capture::RestartCompilations>, METH_NOARGS, nullptr},
     {"end_all", EndAll, METH_NOARGS, nullptr},
     {"options", OptionTable, METH_NOARGS, nullptr},
     {"get_option", GetOption, METH_O, nullptr},
@@ -219,6 +242,18 @@ PyMethodDef methods[] = {
 PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "framejit._framejit", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
+bool HandleForks(PyObject* module) {
+  Ref os(PyImport_ImportModule("os")), add(os ? PyObject_GetAttrString(os.get(), "register_at_fork") : nullptr);
+  Ref before(PyObject_GetAttrString(module, "pause_compilations")),
+      parent(PyObject_GetAttrString(module, "resume_compilations")),
+      child(PyObject_GetAttrString(module, "restart_compilations"));
+  if (!add || !before || !parent || !child) return false;
+  Ref functions(Py_BuildValue("{s:O,s:O,s:O}", "before", before.get(), "after_in_parent", parent.get(),
+                              "after_in_child", child.get()));
+  Ref none(PyTuple_New(0));
+  return functions && none && Ref(PyObject_Call(add.get(), none.get(), functions.get()));
+}
+
 }  // namespace
 }  // namespace framejit
 
@@ -232,7 +267,7 @@ PyMODINIT_FUNC PyInit__framejit() {
   Py_AtExit(&capture::ReportRuns);
   Ref atexit(PyImport_ImportModule("atexit")), end(PyObject_GetAttrString(m, "end_all"));
   Ref registered(atexit && end ? PyObject_CallMethod(atexit.get(), "register", "O", end.get()) : nullptr);
-  if (!registered) return nullptr;
+  if (!registered || !HandleForks(m)) return nullptr;
   frame::AddFrameTestFunctions(m);
   guard::AddGuardTestFunctions(m);
   tensor::AddTensorTestFunctions(m);

@@ -23,7 +23,7 @@ except ImportError as error:
     ) from error
 
 from . import _arrays, _functions, _gradients, _random  # noqa: F401 (compiled graphs name them)
-from ._compile import compile, reset
+from ._compile import compile, reset, synchronize
 from ._config import config
 from ._control import disable, mark_dynamic, mark_static, stance
 
@@ -44,7 +44,7 @@ _LAZY = {
     "OptionError": "errors",
 }
 __all__ = [
-    "compile", "config", "disable", "is_compiling", "mark_dynamic", "mark_static", "reset", "stance", *_LAZY,
+    "compile", "config", "disable", "is_compiling", "mark_dynamic", "mark_static", "reset", "stance", "synchronize", *_LAZY,
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ _PROCESS_WIDE = {"log", "trace", "disable", "install", "cache_dir", "cache_limit
 MODES = {
     "default": {},
     "reduce-overhead": {"cuda_graphs": "true"},
+    "background": {"background": "1"},
     "max-autotune": {},
     "max-autotune-no-cudagraphs": {"cuda_graphs": "false"},
 }
@@ -27,7 +28,8 @@ def compile(
     dynamic:   None: sizes that change become symbolic on the second compile; True: from the start; False: never.
     backend:   "llvm" (machine code), "eager" (the framework runs the captured graph), "interpreter" (reference), a name
                of `register_backend`, or a callable taking (graph, example_inputs).
-    mode:      None or "default"; "reduce-overhead": CUDA graphs wherever one can be captured; "max-autotune": every shape of
+    mode:      None or "default"; "background": another thread compiles, and until it is done the framework makes the calls
+               (`framejit.synchronize()` waits for that); "reduce-overhead": CUDA graphs wherever one can be captured; "max-autotune": every shape of
                a matrix product is measured in all libraries, however long that takes; "max-autotune-no-cudagraphs": the
                same, and no CUDA graphs.
     options:   fields of `framejit.config` for this function only (not log, trace, disable and others of the process).
@@ -111,6 +113,11 @@ def _forwarder(target):
             setattr(call, name, value)
     call.__wrapped__ = target
     return call
+
+
+def synchronize():
+    """Wait until everything that `mode="background"` has begun to compile is compiled. The next calls run it."""
+    _framejit.synchronize()
 
 
 def reset():

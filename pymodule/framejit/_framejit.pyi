@@ -42,6 +42,14 @@ def is_compiling() -> bool:
 
 def same_layout(columns: tuple[list[Any], ...]) -> bool: ...
 def reset() -> None: ...
+def synchronize() -> None: ...
+def pause_compilations() -> None:
+    """Before fork(), and for tests: what mode="background" compiles now ends, nothing else is begun."""
+
+def resume_compilations() -> None: ...
+def restart_compilations() -> None:
+    """In a child of fork(), which has no thread for them."""
+
 def end_all() -> None:
     """At exit: from now on everything runs as written."""
 

@@ -165,8 +165,9 @@ class SegmentBuilder {
     const bool writes = !s_.graph().writes.empty();
     if (!seg_->trace->calls.empty()) MakeRunner();
     if (*problem_) return nullptr;
-    seg_->undo = tensor::PlanUndo(*seg_->trace, !seg_->graph_runner,
-                                  seg_->backend_runner || !seg_->guesses.empty() || MayFail(s_));
+    const bool fails = seg_->backend_runner || !seg_->guesses.empty() || MayFail(s_);
+    seg_->undo = tensor::PlanUndo(*seg_->trace, !seg_->graph_runner && !seg_->pending, fails);
+    if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*seg_->trace, true, fails);
     seg_->float_ops = s_.float_ops();
     seg_->changes = seg_->undo.random || writes;
     seg_->guards = s_.TakeGuards()->Finish(s_.env(), inputs_);
@@ -373,7 +374,7 @@ class SegmentBuilder {
         Note(note);
       }
     }
-    config_.outcomes->Add(compiled);
+    if (!seg_->pending) config_.outcomes->Add(compiled);
   }
 
   std::string WhyFramework() {
@@ -417,39 +418,114 @@ class SegmentBuilder {
       Reported(*note + "  [" + seg_->place + "]", problem_);
       seg_->graph_runner.reset();
       seg_->trace_runner.reset();
+      seg_->pending.reset();
       return none ? CompileEnd::kNoKernel : CompileEnd::kInternal;
     }
   }
 
+  // What is compiled, without Python, and the runner that is then made of it, with the GIL held.
+  struct Job {
+    Compilation::Work compile;
+    std::function<std::unique_ptr<tensor::GraphRunner>(std::shared_ptr<Executable>)> finish;
+    bool gradients = false;
+  };
+
   void Compiled() {
-    const Trace& trace = *seg_->trace;
-    CompileOptions options = OptionsOf(ieee_);
     const double start = Now();
     s_.graph().name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
     if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, s_.graph().str());
-    const bool interpret = config_.backend == "interpreter";
+    const bool interpret = config_.backend == "interpreter", later = !interpret && diag::OptionOn("background");
     tensor::RunCheck check = seg_->Check();
     if (!seg_->guesses.empty()) check.writes = DeferWrites(&s_.graph());
-    if (s_.lowering().differentiates() ? AnyTracked(trace) || s_.lowering().WritesInputWithGradients()
-                                       : WantsGrad(s_, trace)) {
-      seg_->graph_runner =
-          MakeTrainingRunner(s_, trace, plan_, s_.constants(), options, interpret, std::move(check), &seg_->executable);
-      seg_->trace_runner = tensor::MakeTraceRunner(trace, s_.constants());
-    } else {
-      if (diag::OptionOn("pack_weights")) options.weights = WeightsOf(trace, s_.graph());
-      for (auto& [input, output] : check.writes)
-        if (!options.weights.empty()) options.weights[input] = false;
-      seg_->executable = interpret ? MakeInterpreter(s_.graph(), ieee_) : Compile(s_.graph(), options);
-      seg_->graph_runner = tensor::MakeGraphRunner(seg_->executable, s_.graph(), trace, plan_, s_.constants(), nullptr,
-                                                   std::move(check));
+    const bool gradients = s_.lowering().differentiates()
+                               ? AnyTracked(*seg_->trace) || s_.lowering().WritesInputWithGradients()
+                               : WantsGrad(s_, *seg_->trace);
+    Job job =
+        gradients ? TrainingJob(std::move(check), interpret, later) : PlainJob(std::move(check), interpret, later);
+    if (gradients || later) seg_->trace_runner = tensor::MakeTraceRunner(*seg_->trace, s_.constants());
+    if (later) {
+      seg_->pending = std::make_unique<Segment::Pending>();
+      seg_->pending->compilation = Compilation::Begin([compile = std::move(job.compile), options = config_.options] {
+        diag::OptionScope scope(options.empty() ? nullptr : &options);
+        return compile();
+      });
+      seg_->pending->finish = std::move(job.finish);
+      seg_->pending->config = config_.weak_from_this();
+      seg_->pending->gradients = gradients;
+      return;
     }
-    const CompileStats& st = seg_->executable->stats();
-    CompileEvent(frame_, Now() - start, st);
-    config_.kernels.kernels += st.kernels;
-    config_.kernels.kernels_compiled += st.kernels_compiled;
-    config_.kernels.kernels_reused += st.kernels_reused;
-    config_.kernels.library_calls += st.library_calls;
-    config_.kernels.externs += st.externs;
+    seg_->executable = job.compile();
+    seg_->graph_runner = job.finish(seg_->executable);
+    NoteCompiled(config_, seg_->place, seg_->executable->stats(), Now() - start);
+  }
+
+  // The session's graph; a copy, if it is needed when the session is no more.
+  std::shared_ptr<const Graph> TheGraph(bool later) {
+    if (later) return std::make_shared<Graph>(s_.graph());
+    return {std::shared_ptr<void>(), &s_.graph()};
+  }
+
+  // Its constants, held.
+  std::shared_ptr<const std::vector<Ref>> Constants() {
+    auto held = std::make_shared<std::vector<Ref>>();
+    for (PyObject* o : s_.constants()) held->push_back(Borrow(o));
+    return held;
+  }
+  static std::vector<PyObject*> Borrowed(const std::vector<Ref>& held) {
+    std::vector<PyObject*> all;
+    for (const Ref& r : held) all.push_back(r.get());
+    return all;
+  }
+
+  Job PlainJob(tensor::RunCheck check, bool interpret, bool later) {
+    CompileOptions options = OptionsOf(ieee_);
+    if (diag::OptionOn("pack_weights")) options.weights = WeightsOf(*seg_->trace, s_.graph());
+    for (auto& [input, output] : check.writes)
+      if (!options.weights.empty()) options.weights[input] = false;
+    std::shared_ptr<const Graph> graph = TheGraph(later);
+    Job job;
+    job.compile = [graph, options = std::move(options), interpret, ieee = ieee_] {
+      return interpret ? MakeInterpreter(*graph, ieee) : Compile(*graph, options);
+    };
+    job.finish = [graph, trace = seg_->trace, plan = plan_, constants = Constants(),
+                  check = std::move(check)](std::shared_ptr<Executable> made) {
+      return tensor::MakeGraphRunner(std::move(made), *graph, *trace, plan, Borrowed(*constants), nullptr, check);
+    };
+    return job;
+  }
+
+  Job TrainingJob(tensor::RunCheck check, bool interpret, bool later) {
+    const CompileOptions options = OptionsOf(ieee_);
+    auto plan = std::make_shared<TrainingPlan>(
+        PlanTraining(s_, *seg_->trace, plan_, s_.constants(), options, interpret, check.writes));
+    auto forward = std::make_shared<const Graph>(std::move(plan->forward));
+    tensor::Training& t = plan->training;
+    Job job;
+    job.gradients = true;
+    if (later) {  // the backward pass that is the likely one, too
+      auto backward = std::make_shared<std::optional<tensor::Training::Backward>>();
+      job.compile = [forward, options, backward, likely = t.differentiable, compile = t.compile] {
+        auto made = MakeExecutableOf(*forward, options, false);
+        try {
+          *backward = compile(likely, {});
+        } catch (const std::exception&) {  // whoever wants it is told
+        }
+        return made;
+      };
+      t.compile = [backward, likely = t.differentiable, compile = t.compile](const std::vector<bool>& tangents,
+                                                                             const std::vector<bool>& stops) {
+        if (*backward && tangents == likely && stops.empty()) return *std::exchange(*backward, std::nullopt);
+        return compile(tangents, stops);
+      };
+    } else {
+      job.compile = [forward, options, interpret] { return MakeExecutableOf(*forward, options, interpret); };
+    }
+    job.finish = [forward, plan, trace = seg_->trace, outputs = plan_, constants = Constants(),
+                  check = std::move(check)](std::shared_ptr<Executable> made) {
+      return tensor::MakeGraphRunner(std::move(made), *forward, *trace, outputs, Borrowed(*constants),
+                                     tensor::MakeTrainingHook(std::move(plan->training)), check);
+    };
+    return job;
   }
 
   Config& config_;
@@ -464,6 +540,15 @@ class SegmentBuilder {
 };
 
 }  // namespace
+
+void NoteCompiled(Config& config, const std::string& place, const CompileStats& stats, double seconds) {
+  CompileEvent(place, seconds, stats);
+  config.kernels.kernels += stats.kernels;
+  config.kernels.kernels_compiled += stats.kernels_compiled;
+  config.kernels.kernels_reused += stats.kernels_reused;
+  config.kernels.library_calls += stats.library_calls;
+  config.kernels.externs += stats.externs;
+}
 
 FrameImage::FrameImage(FjFrame* f) : f_(f), next_(fj_next(f)), depth_(fj_stack_depth(f)) {
   const int n = fj_nlocalsplus(f) + depth_;

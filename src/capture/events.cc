@@ -81,9 +81,9 @@ void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s)
   diag::Event("capture", fields);
 }
 
-void CompileEvent(FjFrame* frame, double seconds, const CompileStats& stats) {
+void CompileEvent(const std::string& place, double seconds, const CompileStats& stats) {
   if (!diag::TraceEnabled()) return;
-  diag::Event("compile", {{"place", QuotedPlace(frame)},
+  diag::Event("compile", {{"place", Quote(place)},
                           {"seconds", Json(seconds)},
                           {"kernels", Json(stats.kernels)},
                           {"kernels_compiled", Json(stats.kernels_compiled)},

@@ -11,7 +11,7 @@ std::string PlaceName(PyCodeObject* code);  // function@file:line
 
 void CaptureEvent(FjFrame* frame, double seconds, long instructions,
                   Segment* segment);  // null: nothing was compiled
-void CompileEvent(FjFrame* frame, double seconds, const CompileStats& stats);
+void CompileEvent(const std::string& place, double seconds, const CompileStats& stats);
 void BreakEvent(const diag::Break& reason);
 void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard);
 void RunsEvent(Segment& segment);  // how often it ran since the last such event

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "capture/backends.h"
+#include "capture/background.h"
 #include "capture/exit.h"
 #include "diag/outcome.h"
 #include "frame/driver.h"
@@ -23,7 +24,7 @@ class CodeLoops;  // capture/scalar_loops.h
 
 // Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
 struct CodeState;
-struct Config {
+struct Config : std::enable_shared_from_this<Config> {
   std::string key;
   uint64_t used = 0;  // when framejit.compile last returned it
   std::string backend = "llvm";
@@ -52,6 +53,16 @@ struct Segment {
   std::unique_ptr<tensor::TraceRunner> trace_runner;  // exactly one of these, or none (no tensor operations)
   std::unique_ptr<tensor::GraphRunner> graph_runner;  // with gradients there is a trace_runner beside it
   std::shared_ptr<Executable> executable;
+  struct Pending {  // mode="background": the framework makes the calls until the graph_runner is there
+    std::shared_ptr<Compilation> compilation;
+    // With the GIL held: the runner of what was compiled. Null: that is done.
+    std::function<std::unique_ptr<tensor::GraphRunner>(std::shared_ptr<Executable>)> finish;
+    std::weak_ptr<Config> config;
+    bool gradients = false;
+    tensor::UndoPlan undo;                      // of the framework's calls
+    std::unique_ptr<tensor::TraceRunner> past;  // other threads may still be in it
+  };
+  std::unique_ptr<Pending> pending;
   std::unique_ptr<BackendRunner> backend_runner;  // a registered backend's callable
   std::shared_ptr<const Trace> trace;
   tensor::UndoPlan undo;
@@ -121,8 +132,10 @@ struct Segment {
                             : diag::RunBy::kNone;
   }
   tensor::RunCheck Check();  // that the guesses hold
+  bool compiling() const { return pending && pending->finish; }
 
  private:
+  bool Publish();  // what was compiled in the background, once it is there; false: a bug of ours, raised (strict)
   diag::RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // as Try
   diag::RunEnd RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out);
   diag::RunEnd Build(PyObject** inputs, PyObject** out, int64_t* symbols, FjFrame* frame, PyObject** result);
@@ -167,6 +180,9 @@ struct CodeState {
   std::shared_ptr<CodeLoops> loops;          // with scalar code for them; null: none was met
   Ref instead;  // called in its place; it may decline (an optimizer's update: framejit/_updates.py)
 };
+
+// A graph was compiled: told to the event stream, counted for the function.
+void NoteCompiled(Config& config, const std::string& place, const CompileStats& stats, double seconds);
 
 // Adds it to config.breaks, logged, unless that place is known for it.
 size_t RememberBreak(Config& config, const diag::Break& reason);  // its place in config.breaks

@@ -8,9 +8,11 @@
 
 #include "bytecode/code.h"
 #include "capture/events.h"
+#include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/segment.h"
 #include "diag/diag.h"
+#include "diag/no_kernel.h"
 #include "tensor/profiler.h"
 #include "tensor/undo.h"
 
@@ -62,6 +64,29 @@ const char* Segment::RangeName() {
   return range_name.c_str();
 }
 
+bool Segment::Publish() {
+  if (!pending->compilation->done()) return true;
+  auto finish = std::exchange(pending->finish, nullptr);  // making the runner may let other threads in
+  diag::CompileEnd end = diag::CompileEnd::kOk;
+  std::string problem;
+  try {
+    executable = pending->compilation->Take();
+    std::unique_ptr<tensor::GraphRunner> made = finish(executable);
+    if (!pending->gradients) pending->past = std::move(trace_runner);
+    graph_runner = std::move(made);
+    if (auto config = pending->config.lock())
+      NoteCompiled(*config, place, executable->stats(), executable->stats().seconds);
+  } catch (const diag::NoKernel& e) {
+    end = diag::CompileEnd::kNoKernel;
+    problem = e.what();
+  } catch (const std::exception& e) {
+    end = diag::CompileEnd::kInternal;
+    problem = std::string("internal error of framejit: ") + e.what();
+  }
+  outcomes->Add(end);
+  return problem.empty() || Report(problem + ": runs through the framework  [" + place + "]");
+}
+
 RunEnd Segment::RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   RunEnd end = RunEnd::kOk;
   int failed;
@@ -80,13 +105,15 @@ RunEnd Segment::RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** ou
 
 RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   std::optional<tensor::ProfilerRange> range;
-  if (tensor::ProfilerOn() && runner() != diag::RunBy::kNone) range.emplace(RangeName());
+  const diag::RunBy by = runner();  // another one may come while this run lets other threads in
+  if (tensor::ProfilerOn() && by != diag::RunBy::kNone) range.emplace(RangeName());
   std::optional<tensor::Undo> before;
-  if (undo.needed()) before.emplace(undo, inputs);
+  const tensor::UndoPlan& plan = pending && by == diag::RunBy::kTrace ? pending->undo : undo;
+  if (plan.needed()) before.emplace(plan, inputs);
   const RunEnd end = RunOnce(inputs, symbols, out);
   if (end == RunEnd::kOk) {
     failures = 0;
-    outcomes->Add(runner());
+    outcomes->Add(by);
     return end;
   }
   for (size_t i = 0; i < recipe.outputs.size(); ++i) Py_CLEAR(out[i]);
@@ -94,7 +121,7 @@ RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   if (end != RunEnd::kCondition) ++failures;
   if (end == RunEnd::kRaised) return end;
   const bool restored = before && before->Restore();
-  const bool wrote = end == RunEnd::kCondition ? before.has_value() : changes && !graph_runner;
+  const bool wrote = end == RunEnd::kCondition ? before.has_value() : changes && by != diag::RunBy::kGraph;
   if (!wrote || restored) return end;
   if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "framejit: what a run has written cannot be taken back");
   return RunEnd::kRaised;
@@ -103,6 +130,8 @@ RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
 RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   missed = false;
   if (guessed_wrong) return RunEnd::kMiss;
+  if (compiling() && !Publish()) [[unlikely]]
+    return RunEnd::kRaised;
   absl::FixedArray<PyObject*, 256> inputs(num_inputs);
   absl::FixedArray<int64_t, 256> symbols(num_symbols);
   // Hooks on saved tensors (torch.utils.checkpoint) count what the program itself saves, and raise when they have

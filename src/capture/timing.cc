@@ -63,7 +63,7 @@ bool Timing::Measurable(const Config& config) {
   for (const auto& [code, state] : config.codes)
     for (const auto& [at, place] : state->places)
       for (const auto& segment : place.segments)
-        if (segment->graph_runner && segment->trace_runner) return false;
+        if (segment->compiling() || (segment->graph_runner && segment->trace_runner)) return false;
   return true;
 }
 

@@ -14,11 +14,6 @@ namespace framejit::capture {
 
 namespace {
 
-std::shared_ptr<Executable> Make(const Graph& g, const CompileOptions& options, bool interpret) {
-  if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, g.str());
-  return interpret ? MakeInterpreter(g) : Compile(g, options);
-}
-
 // By input: the bucket that its gradient goes to, in the order in which the gradients are made.
 std::vector<int> PartsOf(const autodiff::Joint& j, const std::vector<bool>& wanted, const std::vector<int64_t>& caps) {
   std::vector<int> part(wanted.size(), 0), order;
@@ -110,6 +105,11 @@ void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of
 
 }  // namespace
 
+std::shared_ptr<Executable> MakeExecutableOf(const Graph& g, const CompileOptions& options, bool interpret) {
+  if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, g.str());
+  return interpret ? MakeInterpreter(g) : Compile(g, options);
+}
+
 bool WantsGrad(const Session& s, const Trace& t) {
   if (s.lowering().WritesInputWithGradients()) return true;
   for (auto& x : t.tensors)
@@ -117,11 +117,9 @@ bool WantsGrad(const Session& s, const Trace& t) {
   return false;
 }
 
-std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace& trace,
-                                                        const std::vector<tensor::OutputPlan>& plans,
-                                                        const std::vector<PyObject*>& constants,
-                                                        const CompileOptions& options, bool interpret,
-                                                        tensor::RunCheck check, std::shared_ptr<Executable>* forward) {
+TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tensor::OutputPlan>& plans,
+                          const std::vector<PyObject*>& constants, const CompileOptions& options, bool interpret,
+                          const std::vector<std::pair<int, int>>& writes) {
   using autodiff::Undifferentiable;
   if (!s.lowering().undifferentiable().empty()) throw Undifferentiable(s.lowering().undifferentiable());
   for (const Call& c : trace.calls) {
@@ -201,7 +199,7 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   Graph ahead = autodiff::ForwardGraph(joint, saved, &t.saved);
   std::set<int> written;
   for (const Write& w : graph->writes) written.insert(w.input);
-  for (auto& [input, output] : check.writes) written.insert(input);
+  for (auto& [input, output] : writes) written.insert(input);
   for (const autodiff::SavedValue& v : t.saved)
     if (written.contains(v.input)) throw Undifferentiable("an input that the gradients need is written");
   t.quietly = [](PyObject* (*f)(void*), void* ctx) {
@@ -241,12 +239,11 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
     b.parts = autodiff::SplitBackward(whole, grads, b.part, static_cast<int>(saved.size()));
     for (size_t i = 0; i < j.tangents.size(); ++i)
       if (j.tangents[i] != kNoValue) b.tangents.push_back(static_cast<int>(i));
-    for (const autodiff::BackwardPart& p : b.parts.parts) b.executables.push_back(Make(p.graph, options, interpret));
+    for (const autodiff::BackwardPart& p : b.parts.parts)
+      b.executables.push_back(MakeExecutableOf(p.graph, options, interpret));
     return b;
   };
-  *forward = Make(ahead, options, interpret);
-  return tensor::MakeGraphRunner(*forward, ahead, trace, plans, constants, tensor::MakeTrainingHook(std::move(t)),
-                                 std::move(check));
+  return {std::move(ahead), std::move(t)};
 }
 
 }  // namespace framejit::capture

@@ -6,17 +6,22 @@
 
 #include "autodiff/autodiff.h"
 #include "capture/session.h"
+#include "tensor/autograd.h"
 #include "tensor/tensor.h"
 
 namespace framejit::capture {
 
 bool WantsGrad(const Session& s, const Trace& t);  // something that it makes, or writes, does
 
-// For the session's finished graph. *forward: the executable it runs. Throws autodiff::Undifferentiable.
-std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace& trace,
-                                                        const std::vector<tensor::OutputPlan>& plans,
-                                                        const std::vector<PyObject*>& constants,
-                                                        const CompileOptions& options, bool interpret,
-                                                        tensor::RunCheck check, std::shared_ptr<Executable>* forward);
+struct TrainingPlan {
+  Graph forward;              // to compile
+  tensor::Training training;  // for its runner's hook
+};
+// For the session's finished graph. writes: that wait until the run has shown what it must. Throws
+// autodiff::Undifferentiable.
+TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tensor::OutputPlan>& plans,
+                          const std::vector<PyObject*>& constants, const CompileOptions& options, bool interpret,
+                          const std::vector<std::pair<int, int>>& writes);
+std::shared_ptr<Executable> MakeExecutableOf(const Graph& g, const CompileOptions& options, bool interpret);
 
 }  // namespace framejit::capture

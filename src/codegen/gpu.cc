@@ -85,7 +85,7 @@ Loaded Compile(const loop::Kernel& kernel, const DeviceInfo& device, bool vector
   const bool shown = diag::Enabled(diag::Channel::ptx_);
   std::optional<GpuCode> code;
   auto load = [&](int most_cluster) {
-    out.schedule = MakeGpuSchedule(kernel, device.major * 10 + device.minor, vectors, narrow, most_cluster);
+    out.schedule = MakeGpuSchedule(kernel, device.chip, vectors, narrow, most_cluster);
     runtime::cuda::Module module = nullptr;  // never unloaded: launches may be in flight
     const std::string key = GpuCodeKey(kernel, out.schedule, device);
     code = shown ? std::nullopt : ReadGpuCode(key);
@@ -124,7 +124,7 @@ class GpuKernel : public runtime::DeviceKernel {
     constexpr int kGraphsKnowIt = 12030;
     int version = 0;
     launches_early_ = !runtime::cuda::GetDriver()->driver_version(&version) && version >= kGraphsKnowIt;
-    expected_ = MakeGpuSchedule(kernel_, device_.major * 10 + device_.minor, true, narrow);
+    expected_ = MakeGpuSchedule(kernel_, device_.chip, true, narrow);
     Start(true, narrow);
   }
 
@@ -214,7 +214,8 @@ std::string EmitGpuText(const loop::Kernel& kernel, const std::string& arch, std
                         bool narrow) {
   CheckSupported(kernel);
   const int capability = arch.starts_with("sm_") ? std::atoi(arch.c_str() + 3) : 0;
-  return GpuKernelText(kernel, MakeGpuSchedule(kernel, capability, vectors, narrow), arch, SymbolOf(kernel), what);
+  const GpuSchedule schedule = MakeGpuSchedule(kernel, runtime::cuda::ChipLike(capability), vectors, narrow);
+  return GpuKernelText(kernel, schedule, arch, SymbolOf(kernel), what);
 }
 
 bool LibdeviceFound() {

@@ -95,11 +95,9 @@ std::string GpuCodeKey(const loop::Kernel& kernel, const GpuSchedule& s, const r
   const runtime::cuda::Driver& d = *runtime::cuda::GetDriver();
   if (build.empty() || d.driver_version(&driver)) return "";
   std::string key = build;
-  for (int n :
-       {device.major, device.minor, driver, static_cast<int>(s.mode), static_cast<int>(s.narrow), s.vector, s.threads,
-        s.unroll, s.row_threads, s.blocks, s.slices, s.tile, s.group, s.cluster, s.held, static_cast<int>(s.dependent),
-        static_cast<int>(s.mirrored), static_cast<int>(s.resident), static_cast<int>(s.ahead)})
-    key += " " + std::to_string(n);
+  auto put = [&](auto... n) { ((key += " " + std::to_string(static_cast<int>(n))), ...); };
+  put(device.major, device.minor, driver, s.mode, s.narrow, s.vector, s.threads, s.unroll, s.row_threads, s.blocks,
+      s.first_blocks, s.slices, s.tile, s.group, s.cluster, s.held, s.dependent, s.mirrored, s.resident, s.ahead);
   return key + " " + LibdevicePath() + "\n" + kernel.SignatureText();
 }
 

@@ -80,9 +80,7 @@ class GpuEmitter : public GpuReducer {
   // slower by it.)
   void Depend(const std::vector<std::vector<Site>>& steps) {
     if (std::exchange(depends_, true) || !s_.dependent) return;
-    constexpr int kMultiprocessors = 132, kThreads = 2048;  // of a large chip, of each
-    const int at_once = s_.held ? s_.blocks : kThreads / s_.threads;
-    If(b_.CreateICmpULT(block_, I(kMultiprocessors * at_once)), [&] {
+    If(b_.CreateICmpULT(block_, I(s_.first_blocks)), [&] {
       for (int n : First()) {
         for (const std::vector<Site>& sites : steps) {
           for (const Site& site : sites) Prefetch(n, site);

@@ -11,6 +11,7 @@ namespace framejit::codegen {
 using loop::IKind;
 using loop::Inst;
 using loop::Kernel;
+using runtime::cuda::Chip;
 using shape::Int;
 
 namespace {
@@ -19,8 +20,7 @@ constexpr int kAccess = 16;    // bytes of the widest access
 constexpr int kResident = 16;  // elements of a row that a thread keeps
 constexpr int kMostThreads = 1024;
 constexpr int kManyLoads = 16;
-constexpr int64_t kClusterRow = 128 << 10;    // elements
-constexpr int64_t kManyThreads = 132 * 1024;  // keep the memory of a large chip busy
+constexpr int64_t kClusterRow = 128 << 10;  // elements
 
 bool Memory(const Inst& inst) {
   return inst.kind == IKind::kLoad || inst.kind == IKind::kLoadAt || inst.kind == IKind::kStore;
@@ -147,92 +147,105 @@ std::vector<bool> GpuUniform(const Kernel& k, int vector) {
   return uniform;
 }
 
-// A row of so many vectors in the shared memory of a block, or of a cluster. Several blocks a multiprocessor, so that
-// one computes while others load; small ones, where they are many (all measured on an H200).
-static bool HoldRow(const Kernel& k, int64_t vectors, int capability, int most_cluster, GpuSchedule* s) {
-  constexpr int kOneBlock = 64 << 10, kOfMany = 16 << 10, kLeast = 128;           // bytes; threads
-  const int most = capability == 90 || capability == 100 ? 200 << 10 : 96 << 10;  // bytes of a multiprocessor
-  int64_t of_vector = 0;
-  for (int n : GpuHeldLoads(k, *s)) of_vector += s->vector * DTypeSize(k.buffers[k.insts[n].buffer].dtype);
-  const int64_t row = vectors * of_vector;
-  if (row == 0) return false;
-  int cluster = 1, threads = kLeast;
-  while (row > kOneBlock && cluster < most_cluster && row > int64_t{kOfMany} * cluster) cluster *= 2;
-  const int of_thread = cluster > 1 ? 256 : row < kOneBlock ? 128 : 64;
-  while (threads < kMostThreads && row > int64_t{of_thread} * threads * cluster) threads *= 2;
-  auto steps_of = [&](int unroll) {
-    const int64_t at_once = int64_t{unroll} * threads * cluster;
-    return (vectors + at_once - 1) / at_once;
-  };
-  const int unroll = 2 * steps_of(2) > steps_of(1) ? 1 : 2;  // what does not fill a step costs as much as what does
-  const int64_t bytes = steps_of(unroll) * unroll * threads * of_vector;
-  if (bytes > most) return false;
-  s->cluster = cluster;
-  s->row_threads = threads;
-  s->unroll = unroll;
-  s->held = static_cast<int>(bytes);
-  s->blocks = static_cast<int>(std::clamp<int64_t>(most / bytes, 1, 1536 / threads));
-  return true;
-}
+namespace {
 
-GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool narrow, int most_cluster) {
-  GpuSchedule s;
-  s.narrow = narrow;
-  s.pairs = capability >= 80;
-  s.dependent = capability >= 90;
-  const bool clusters = capability >= 90;
-  bool reduces = false, scans = false, loads64 = false;
-  int smallest = 0, largest = 0, loads = 0;
-  std::set<int> read;  // buffers, in loops
-  for (int n = 0; n < k.insts.size(); ++n) {
-    const Inst& inst = k.insts[n];
-    reduces = reduces || inst.kind == IKind::kReduce;
-    scans = scans || inst.kind == IKind::kScan;
-    if (!Memory(inst)) continue;
-    const int size = DTypeSize(k.buffers[inst.buffer].dtype);
-    loads64 = loads64 || size == 8;
-    if (inst.kind != IKind::kStore && InLoop(k, n)) {
-      ++loads;
-      read.insert(inst.buffer);
+// The phases of MakeGpuSchedule, in their order.
+class Scheduler {
+ public:
+  Scheduler(const Kernel& k, const Chip& chip, bool vectors, bool narrow, int most_cluster)
+      : k_(k), chip_(chip), vectors_(vectors), most_cluster_(most_cluster) {
+    s_.narrow = narrow;
+    s_.pairs = chip.converts_pairs();
+    s_.dependent = chip.has_clusters();
+  }
+
+  GpuSchedule Make() {
+    Survey();
+    ChooseVector();
+    Alignments();
+    switch (s_.mode) {
+      case GpuSchedule::kPoint: Point(); break;
+      case GpuSchedule::kTile: Tile(); break;
+      case GpuSchedule::kColumn: Column(); break;
+      case GpuSchedule::kRow: Row(); break;
     }
-    s.stores = s.stores || (inst.kind == IKind::kStore && InLoop(k, n));
-    if (inst.index.inner != Int(1)) continue;
-    smallest = smallest ? std::min(smallest, size) : size;
-    largest = std::max(largest, size);
+    s_.first_blocks = chip_.multiprocessors * (s_.held ? s_.blocks : chip_.threads / s_.threads);
+    return std::move(s_);
   }
-  s.mode = k.column ? GpuSchedule::kColumn : reduces || scans ? GpuSchedule::kRow : GpuSchedule::kPoint;
-  if (s.mode == GpuSchedule::kPoint) {
-    s.staged = Staged(k);
-    if (!s.staged.empty()) s.mode = GpuSchedule::kTile;
+
+ private:
+  bool tiles() const { return s_.mode == GpuSchedule::kTile; }
+  int Size(const Inst& inst) const { return DTypeSize(k_.buffers[inst.buffer].dtype); }
+
+  void Contiguous(const Inst& inst) {
+    smallest_ = smallest_ ? std::min(smallest_, Size(inst)) : Size(inst);
+    largest_ = std::max(largest_, Size(inst));
   }
-  const bool tiles = s.mode == GpuSchedule::kTile;
-  if (tiles) {
-    for (int n = 0; n < k.insts.size(); ++n) {
-      if (!s.staged[n]) continue;
-      const int size = DTypeSize(k.buffers[k.insts[n].buffer].dtype);
-      smallest = smallest ? std::min(smallest, size) : size;
-      largest = std::max(largest, size);
+
+  // What the kernel reads and writes, and the mode that this asks for.
+  void Survey() {
+    bool reduces = false;
+    for (int n = 0; n < k_.insts.size(); ++n) {
+      const Inst& inst = k_.insts[n];
+      reduces = reduces || inst.kind == IKind::kReduce;
+      scans_ = scans_ || inst.kind == IKind::kScan;
+      if (!Memory(inst)) continue;
+      loads64_ = loads64_ || Size(inst) == 8;
+      const bool in_loop = InLoop(k_, n);
+      if (inst.kind != IKind::kStore && in_loop) {
+        ++loads_;
+        read_.insert(inst.buffer);
+      }
+      s_.stores = s_.stores || (inst.kind == IKind::kStore && in_loop);
+      if (inst.index.inner == Int(1)) Contiguous(inst);
+    }
+    s_.mode = k_.column ? GpuSchedule::kColumn : reduces || scans_ ? GpuSchedule::kRow : GpuSchedule::kPoint;
+    if (s_.mode != GpuSchedule::kPoint) return;
+    s_.staged = Staged(k_);
+    if (s_.staged.empty()) return;
+    s_.mode = GpuSchedule::kTile;
+    for (int n = 0; n < k_.insts.size(); ++n) {
+      if (s_.staged[n]) Contiguous(k_.insts[n]);
     }
   }
-  int v = 1;
-  if (vectors && smallest && !scans) {
-    v = std::min(kAccess / smallest, 16);
-    while (v > 1 && v * largest > 2 * kAccess) v /= 2;
-    if (s.mode == GpuSchedule::kColumn) v = std::min(v, std::max(1, (smallest < 4 ? 4 : 8) / smallest));
-    if (tiles) v = std::min(v, 8);
+
+  // The longest vector with which every contiguous access is a whole one.
+  void ChooseVector() {
+    int v = 1;
+    if (vectors_ && smallest_ && !scans_) {
+      v = std::min(kAccess / smallest_, 16);
+      while (v > 1 && v * largest_ > 2 * kAccess) v /= 2;
+      if (s_.mode == GpuSchedule::kColumn) v = std::min(v, std::max(1, (smallest_ < 4 ? 4 : 8) / smallest_));
+      if (tiles()) v = std::min(v, 8);
+    }
+    // Lanes of a thread that are read one by one lose to threads that read one element each.
+    const bool one_row = s_.mode == GpuSchedule::kPoint && k_.outer.empty();
+    auto fits = [&] {
+      auto odd = [&](Int e) { return e.is_const() && e.value() % v; };
+      if (odd(k_.inner) && !(one_row && k_.inner.value() > 4 * v)) return false;
+      if (tiles() && (odd(k_.outer.back()) || (v >= 4 && TileBytes(k_, s_, v) > kStagedBytes))) return false;
+      return DecideAccesses(v);
+    };
+    while (v > 1 && !fits()) v /= 2;
+    DecideAccesses(v);
+    if (v > 1 && !k_.inner.is_const() && !one_row) s_.multiples.push_back(k_.inner);
+    if (v > 1 && tiles() && !k_.outer.back().is_const()) s_.multiples.push_back(k_.outer.back());
+    s_.tail = v > 1 && one_row && !(k_.inner.is_const() && k_.inner.value() % v == 0);
   }
-  auto decide = [&] {  // which accesses are whole vectors; false: some contiguous one cannot be
-    s.vector = v;
-    s.wide_access.assign(k.insts.size(), false);
-    s.multiples.clear();
-    const std::vector<bool> uniform = GpuUniform(k, v);
+
+  // Which accesses are whole vectors; false: some contiguous one cannot be.
+  bool DecideAccesses(int v) {
+    s_.vector = v;
+    s_.wide_access.assign(k_.insts.size(), false);
+    s_.multiples.clear();
+    const std::vector<bool> uniform = GpuUniform(k_, v);
     bool all = true;
-    for (int n = 0; n < k.insts.size(); ++n) {
-      const Inst& inst = k.insts[n];
+    for (int n = 0; n < k_.insts.size(); ++n) {
+      const Inst& inst = k_.insts[n];
       if (v == 1 || !Memory(inst)) continue;
-      if (tiles && s.staged[n]) {
-        s.wide_access[n] = AlignedAcross(inst, v, &s.multiples);
-        all = all && s.wide_access[n];
+      if (tiles() && s_.staged[n]) {
+        s_.wide_access[n] = AlignedAcross(inst, v, &s_.multiples);
+        all = all && s_.wide_access[n];
         continue;
       }
       if (inst.index.inner != Int(1)) continue;
@@ -240,135 +253,182 @@ GpuSchedule MakeGpuSchedule(const Kernel& k, int capability, bool vectors, bool 
       if (inst.kind == IKind::kLoadAt) {
         for (int o : inst.operands) wide = wide && uniform[o];
       }
-      s.wide_access[n] = wide && Aligned(inst, v, &s.multiples);
-      all = all && s.wide_access[n];
+      s_.wide_access[n] = wide && Aligned(inst, v, &s_.multiples);
+      all = all && s_.wide_access[n];
     }
     return all;
-  };
-  // Lanes of a thread that are read one by one lose to threads that read one element each.
-  const bool one_row = s.mode == GpuSchedule::kPoint && k.outer.empty();
-  auto odd = [&](Int e) { return e.is_const() && e.value() % v; };
-  while (v > 1 && ((odd(k.inner) && !(one_row && k.inner.value() > 4 * v)) || (tiles && odd(k.outer.back())) ||
-                   (tiles && v >= 4 && TileBytes(k, s, v) > kStagedBytes) || !decide())) {
-    v /= 2;
   }
-  decide();
-  if (v > 1 && !k.inner.is_const() && !one_row) s.multiples.push_back(k.inner);
-  if (v > 1 && tiles && !k.outer.back().is_const()) s.multiples.push_back(k.outer.back());
-  s.tail = v > 1 && one_row && !(k.inner.is_const() && k.inner.value() % v == 0);
-  s.alignment.assign(k.buffers.size(), 1);
-  for (int n = 0; n < k.insts.size(); ++n) {
-    if (!s.wide_access[n]) continue;
-    const int buffer = k.insts[n].buffer;
-    s.alignment[buffer] = std::min(kAccess, v * DTypeSize(k.buffers[buffer].dtype));
-  }
-  int64_t red = 1;
-  bool known = k.inner.is_const();
-  for (Int r : k.red) {
-    known = known && r.is_const();
-    red *= Const(r, 1);
-  }
-  switch (s.mode) {
-    case GpuSchedule::kPoint:
-      s.threads = 256;
-      s.unroll = 1;
-      if (loads > kManyLoads) s.blocks = 3;  // not all of them in registers at once
-      break;
-    case GpuSchedule::kTile:
-      s.threads = 256;
-      s.tile = TileOf(v);
-      s.unroll = s.tile * s.tile / v / s.threads;
-      s.mirrored = k.inner == k.outer.back() && Turned(k, s.staged);
-      if (!s.mirrored && k.inner.is_const() && k.outer.back().is_const()) {
-        auto counts = [&](int group) {
-          const int64_t side = int64_t{group} * s.tile;
-          return k.inner.value() % side == 0 && k.outer.back().value() % side == 0;
-        };
-        while (s.group < kMostGroup && counts(2 * s.group)) s.group *= 2;
-      }
-      break;
-    case GpuSchedule::kColumn: {
-      int64_t extent = 1;
-      for (Int r : k.red) extent *= Const(r, 64);
-      s.slices = 1;
-      int64_t of_slice = 0;  // bytes of shared memory
-      for (const Inst& inst : k.insts) {
-        if (inst.kind != IKind::kReduce) continue;
-        const bool arg = inst.op == Op::kArgMax || inst.op == Op::kArgMin;
-        of_slice += 32 * v * (arg ? 16 : IsFloat(inst.dtype) && inst.dtype != DType::kFloat64 ? 4 : 8);
-      }
-      while (s.slices < 16 && s.slices * 8 <= extent && 2 * s.slices * of_slice <= kStagedBytes) s.slices *= 2;
-      if (scans) s.slices = 1;
-      s.unroll = static_cast<int>(std::clamp<int64_t>(extent / s.slices, 1,
-                                                      scans       ? 1
-                                                      : loads > 2 ? 2
-                                                      : s.stores  ? 4
-                                                                  : 8));
-      s.threads = 32 * s.slices;
-      break;
-    }
-    case GpuSchedule::kRow: {
-      if (scans) {
-        s.row_threads = 32;
-        s.threads = 128;
-        break;
-      }
-      const int64_t total = known ? red * (k.inner.value() / v) : 0;  // vectors of a row
-      int threads = 1;
-      auto each = [&](int t) { return (total + t - 1) / t; };
-      const int few = std::max(8, 2 * v), of_warp = 2 * few;
-      while (threads < kMostThreads && each(threads) * v > (threads == 32 ? of_warp : few)) threads *= 2;
-      // One array at a time can be twice as long; the kernel's registers are bounded by its threads. One block fills a
-      // multiprocessor then: that many elements take too long to load while nothing else computes, but for 16-bit ones
-      // that are needed twice.
-      const bool full = threads == kMostThreads && (smallest >= 4 || !s.stores);
-      const int64_t most = loads <= 2 && !loads64 && !full ? 2 * kResident : kResident;
-      s.resident = known && each(threads) * v <= std::max<int64_t>(most, threads == 32 ? of_warp : 0);
-      if (s.resident) {
-        s.row_threads = threads;
-        s.unroll = static_cast<int>(std::max<int64_t>(1, each(threads)));
-      }
-      // Where one block would fill a multiprocessor, rows are better held in shared memory, too.
-      const bool hold = !s.resident || (threads == kMostThreads && (smallest < 4 || each(threads) * v > few));
-      if (hold && known && s.stores && clusters && v > 1 && HoldRow(k, total, capability, most_cluster, &s)) {
-        s.resident = false;
-        s.threads = s.row_threads;
-        break;
-      }
-      if (!s.resident) {
-        // As few rows at once as keep the memory busy: more of them are slower (measured, rows of 128 KB).
-        s.row_threads = known ? kMostThreads : 256;
-        s.unroll = s.stores ? std::max(1, kResident / v) : 4;
-        if (known && !loads64 && s.stores && loads <= 2 && smallest < 4) s.blocks = 2;
-        if (known && s.stores && read.size() <= 2 && !loads64 && clusters) {
-          const bool half = smallest < 4;
-          if (total * v >= kClusterRow) {  // so few rows at once that the second reading is from the L2 cache
-            s.cluster = std::min(8, most_cluster);
-            s.row_threads = half ? 256 : 512;
-            s.unroll = half ? 4 : 8;
-            s.blocks = 1;
-            s.ahead = half;
-          } else if (!half && total * v <= int64_t{4} * kMostThreads * kResident / 2) {
-            s.cluster = std::min(2, most_cluster);
-            s.row_threads = kMostThreads / 2;
-            s.resident = true;
-            s.unroll = static_cast<int>(each(2 * s.row_threads));
-          }
-        }
-        if (known && !s.stores && loads <= 2) {  // read and done with: small blocks, where there are enough rows
-          int64_t rows = 1;
-          for (Int o : k.outer) rows *= Const(o, kManyThreads);
-          s.row_threads = 128;
-          while (s.row_threads < kMostThreads && rows * s.row_threads < kManyThreads) s.row_threads *= 2;
-          s.blocks = kMostThreads / s.row_threads;
-          s.ahead = v > 1;
-        }
-      }
-      s.threads = std::max(128, s.row_threads);
-      break;
+
+  void Alignments() {
+    s_.alignment.assign(k_.buffers.size(), 1);
+    for (int n = 0; n < k_.insts.size(); ++n) {
+      if (s_.wide_access[n]) s_.alignment[k_.insts[n].buffer] = std::min(kAccess, s_.vector * Size(k_.insts[n]));
     }
   }
-  return s;
+
+  void Point() {
+    s_.threads = 256;
+    s_.unroll = 1;
+    if (loads_ > kManyLoads) s_.blocks = 3;  // not all of them in registers at once
+  }
+
+  void Tile() {
+    s_.threads = 256;
+    s_.tile = TileOf(s_.vector);
+    s_.unroll = s_.tile * s_.tile / s_.vector / s_.threads;
+    s_.mirrored = k_.inner == k_.outer.back() && Turned(k_, s_.staged);
+    if (s_.mirrored || !k_.inner.is_const() || !k_.outer.back().is_const()) return;
+    auto counts = [&](int group) {
+      const int64_t side = int64_t{group} * s_.tile;
+      return k_.inner.value() % side == 0 && k_.outer.back().value() % side == 0;
+    };
+    while (s_.group < kMostGroup && counts(2 * s_.group)) s_.group *= 2;
+  }
+
+  void Column() {
+    int64_t extent = 1;
+    for (Int r : k_.red) extent *= Const(r, 64);
+    s_.slices = 1;
+    int64_t of_slice = 0;  // bytes of shared memory
+    for (const Inst& inst : k_.insts) {
+      if (inst.kind != IKind::kReduce) continue;
+      const bool arg = inst.op == Op::kArgMax || inst.op == Op::kArgMin;
+      of_slice += 32 * s_.vector * (arg ? 16 : IsFloat(inst.dtype) && inst.dtype != DType::kFloat64 ? 4 : 8);
+    }
+    while (s_.slices < 16 && s_.slices * 8 <= extent && 2 * s_.slices * of_slice <= kStagedBytes) s_.slices *= 2;
+    if (scans_) s_.slices = 1;
+    const int64_t most = scans_ ? 1 : loads_ > 2 ? 2 : s_.stores ? 4 : 8;
+    s_.unroll = static_cast<int>(std::clamp<int64_t>(extent / s_.slices, 1, most));
+    s_.threads = 32 * s_.slices;
+  }
+
+  // Vectors of a row for each of so many threads.
+  int64_t Each(int threads) const { return (total_ + threads - 1) / threads; }
+  bool half() const { return smallest_ < 4; }
+
+  void Row() {
+    if (scans_) {
+      s_.row_threads = 32;
+      s_.threads = 128;
+      return;
+    }
+    int64_t red = 1;
+    known_ = k_.inner.is_const();
+    for (Int r : k_.red) {
+      known_ = known_ && r.is_const();
+      red *= Const(r, 1);
+    }
+    const int v = s_.vector;
+    total_ = known_ ? red * (k_.inner.value() / v) : 0;
+    int threads = 1;
+    const int few = std::max(8, 2 * v), of_warp = 2 * few;
+    while (threads < kMostThreads && Each(threads) * v > (threads == 32 ? of_warp : few)) threads *= 2;
+    // One array at a time can be twice as long; the kernel's registers are bounded by its threads. One block fills a
+    // multiprocessor then: that many elements take too long to load while nothing else computes, but for 16-bit ones
+    // that are needed twice.
+    const bool full = threads == kMostThreads && (!half() || !s_.stores);
+    const int64_t most = loads_ <= 2 && !loads64_ && !full ? 2 * kResident : kResident;
+    s_.resident = known_ && Each(threads) * v <= std::max<int64_t>(most, threads == 32 ? of_warp : 0);
+    if (s_.resident) {
+      s_.row_threads = threads;
+      s_.unroll = static_cast<int>(std::max<int64_t>(1, Each(threads)));
+    }
+    // Where one block would fill a multiprocessor, rows are better held in shared memory, too.
+    const bool hold = !s_.resident || (threads == kMostThreads && (half() || Each(threads) * v > few));
+    if (hold && known_ && s_.stores && chip_.has_clusters() && v > 1 && HoldRow()) {
+      s_.resident = false;
+      s_.threads = s_.row_threads;
+      return;
+    }
+    if (!s_.resident) LongRow();
+    s_.threads = std::max(128, s_.row_threads);
+  }
+
+  // A row in the shared memory of a block, or of a cluster. Several blocks a multiprocessor, so that one computes while
+  // others load; small ones, where they are many (all measured on an H200).
+  bool HoldRow() {
+    constexpr int kOneBlock = 64 << 10, kOfMany = 16 << 10, kLeast = 128;  // bytes; threads
+    constexpr int kRegisters = 42;                                         // of a thread of such a kernel
+    // A tenth is left to what blocks have beside their rows.
+    const int most = chip_.shared_of_block / 10 * 9;
+    int64_t of_vector = 0;
+    for (int n : GpuHeldLoads(k_, s_)) of_vector += s_.vector * Size(k_.insts[n]);
+    const int64_t row = total_ * of_vector;
+    if (row == 0) return false;
+    int cluster = 1, threads = kLeast;
+    while (row > kOneBlock && cluster < most_cluster_ && row > int64_t{kOfMany} * cluster) cluster *= 2;
+    const int of_thread = cluster > 1 ? 256 : row < kOneBlock ? 128 : 64;
+    while (threads < kMostThreads && row > int64_t{of_thread} * threads * cluster) threads *= 2;
+    auto steps_of = [&](int unroll) {
+      const int64_t at_once = int64_t{unroll} * threads * cluster;
+      return (total_ + at_once - 1) / at_once;
+    };
+    const int unroll = 2 * steps_of(2) > steps_of(1) ? 1 : 2;  // what does not fill a step costs as much as what does
+    const int64_t bytes = steps_of(unroll) * unroll * threads * of_vector;
+    if (bytes > most) return false;
+    s_.cluster = cluster;
+    s_.row_threads = threads;
+    s_.unroll = unroll;
+    s_.held = static_cast<int>(bytes);
+    const int at_once = std::min(chip_.threads, chip_.registers / kRegisters);
+    s_.blocks = static_cast<int>(std::clamp<int64_t>(most / bytes, 1, std::max(1, at_once / threads)));
+    return true;
+  }
+
+  // A row that is read again for every loop over it. As few rows at once as keep the memory busy: more of them are
+  // slower (measured, rows of 128 KB).
+  void LongRow() {
+    s_.row_threads = known_ ? kMostThreads : 256;
+    s_.unroll = s_.stores ? std::max(1, kResident / s_.vector) : 4;
+    if (!known_) return;
+    if (!loads64_ && s_.stores && loads_ <= 2 && half()) s_.blocks = 2;
+    if (s_.stores && read_.size() <= 2 && !loads64_ && chip_.has_clusters()) Clusters();
+    if (!s_.stores && loads_ <= 2) SmallBlocks();
+  }
+
+  void Clusters() {
+    if (total_ * s_.vector >= kClusterRow) {  // so few rows at once that the second reading is from the L2 cache
+      s_.cluster = std::min(8, most_cluster_);
+      s_.row_threads = half() ? 256 : 512;
+      s_.unroll = half() ? 4 : 8;
+      s_.blocks = 1;
+      s_.ahead = half();
+    } else if (!half() && total_ * s_.vector <= int64_t{4} * kMostThreads * kResident / 2) {
+      s_.cluster = std::min(2, most_cluster_);
+      s_.row_threads = kMostThreads / 2;
+      s_.resident = true;
+      s_.unroll = static_cast<int>(Each(2 * s_.row_threads));
+    }
+  }
+
+  // What is read and done with: small blocks, where there are enough rows to keep the chip's memory busy.
+  void SmallBlocks() {
+    const int64_t many = int64_t{chip_.multiprocessors} * kMostThreads;
+    int64_t rows = 1;
+    for (Int o : k_.outer) rows *= Const(o, many);
+    s_.row_threads = 128;
+    while (s_.row_threads < kMostThreads && rows * s_.row_threads < many) s_.row_threads *= 2;
+    s_.blocks = kMostThreads / s_.row_threads;
+    s_.ahead = s_.vector > 1;
+  }
+
+  const Kernel& k_;
+  const Chip& chip_;
+  const bool vectors_;
+  const int most_cluster_;
+  GpuSchedule s_;
+  bool scans_ = false, loads64_ = false;
+  int smallest_ = 0, largest_ = 0;  // bytes of the elements that are accessed along the inner axis
+  int loads_ = 0;                   // in loops
+  std::set<int> read_;              // buffers, in loops
+  bool known_ = false;              // the length of a row
+  int64_t total_ = 0;               // vectors of a row
+};
+
+}  // namespace
+
+GpuSchedule MakeGpuSchedule(const Kernel& k, const Chip& chip, bool vectors, bool narrow, int most_cluster) {
+  return Scheduler(k, chip, vectors, narrow, most_cluster).Make();
 }
 
 bool FitsNarrow(const Kernel& k, const int64_t* symbols) {

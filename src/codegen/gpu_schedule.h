@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "loop/kernel.h"
+#include "runtime/cuda/chip.h"
 
 namespace framejit::codegen {
 
@@ -31,9 +32,10 @@ struct GpuSchedule {
   int cluster = 1;         // blocks that reduce together
   bool dependent = false;  // may be launched before what runs before it has ended: waits for that by itself
   bool resident = false;
-  int held = 0;         // bytes of shared memory for a block's part of the row
-  bool stores = false;  // in a loop: it writes about as much as it reads
-  int blocks = 1;       // that a multiprocessor should hold at once: bounds the registers
+  int held = 0;          // bytes of shared memory for a block's part of the row
+  bool stores = false;   // in a loop: it writes about as much as it reads
+  int blocks = 1;        // that a multiprocessor should hold at once: bounds the registers
+  int first_blocks = 0;  // that the chip holds at once
   int slices = 1;
   bool tail = false;                  // point: the inner axis need not be a multiple of `vector`
   int tile = 32, group = 1;           // tile
@@ -48,8 +50,8 @@ struct GpuSchedule {
 
 constexpr int kMostCluster = 16;  // blocks; more than 8 only where the driver finds room for them
 
-// vectors: false for the variant that runs where addresses or sizes are odd. capability: of the device, times ten.
-GpuSchedule MakeGpuSchedule(const loop::Kernel& k, int capability, bool vectors, bool narrow,
+// vectors: false for the variant that runs where addresses or sizes are odd.
+GpuSchedule MakeGpuSchedule(const loop::Kernel& k, const runtime::cuda::Chip& chip, bool vectors, bool narrow,
                             int most_cluster = kMostCluster);
 
 // What is held of a row: loads of whole vectors that differ from row to row, each once.

@@ -15,8 +15,7 @@ namespace {
 
 // Rows of work for blocks of threads, and columns for 64 threads of every multiprocessor (measured on a large chip).
 pass::Parallel Wanted(Device device) {
-  const int64_t chip = runtime::cuda::GetDevice(device.index).multiprocessors;
-  return {.rows = 256, .columns = 64 * chip};
+  return {.rows = 256, .columns = 64 * runtime::cuda::GetDevice(device.index).chip.multiprocessors};
 }
 
 constexpr Stage kStages[] = {
@@ -35,7 +34,7 @@ class Cuda final : public Target {
   std::string_view name() const override { return "cuda"; }
   std::span<const Stage> stages() const override { return kStages; }
   bool keeps_rows() const override { return false; }
-  bool HasOwnKernel(const Graph& g, ValueId v) const override { return loop::IsDepthwise(g, g.nodes[v]); }
+  bool HasOwnKernel(const Graph& g, ValueId v) const override { return loop::HasDepthwiseKernel(g, g.nodes[v]); }
   std::optional<loop::BuiltKernel> OwnKernel(const Graph& g, ValueId v,
                                              const std::vector<loop::Layout>& layouts) const override {
     return loop::BuildDepthwise(g, v, layouts);

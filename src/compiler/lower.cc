@@ -304,7 +304,7 @@ class Lowering {
                         IsFunction(g_.nodes[v].attrs.name) ? Storage::Kind::kExtern : Storage::Kind::kScratch);
       case Op::kConv:
         return LowerOne(v, Step::Kind::kConv,
-                        rules::IsDepthwise(g_, g_.nodes[v]) ? Storage::Kind::kScratch : Storage::Kind::kExtern);
+                        rules::IsHostDepthwise(g_, g_.nodes[v]) ? Storage::Kind::kScratch : Storage::Kind::kExtern);
       case Op::kAttention: return LowerOne(v, Step::Kind::kAttention, Storage::Kind::kExtern);
       case Op::kPack: return LowerOne(v, Step::Kind::kPack, Storage::Kind::kExtern);
       default: throw diag::NoKernel(Info(g_.nodes[v].op).name, "no library");

@@ -253,9 +253,6 @@ PyObject* Evaluate(PyThreadState* ts, FjFrame* frame, int throwflag) {
 FramePolicy* SetPolicy(FramePolicy* p) {
   return std::exchange(policy, p);
 }
-int HookCount() {
-  return scopes;
-}
 const DriverStats& Stats() {
   return stats;
 }

@@ -41,7 +41,6 @@ class HookScope {  // RAII: this thread may need frames intercepted. Does nothin
  private:
   bool active_;
 };
-int HookCount();
 // Null, or why the hook cannot be used on this interpreter (private struct self-test failed, another owner of the hook,
 // free-threaded build, sub-interpreter). Eager runs then.
 const char* HookUnavailable();

@@ -136,9 +136,6 @@ const Source* GuardBuilder::Child(SourceKind kind, const Source* base, int index
   FRAMEJIT_CHECK(object || (kind != SourceKind::kDictItem && kind != SourceKind::kMember));
   return impl_->pool->Intern(kind, base, index, object);
 }
-size_t GuardBuilder::size() const {
-  return impl_->rows.size();
-}
 
 void GuardBuilder::SetWhere(std::function<Line()> where) {
   impl_->here = std::move(where);

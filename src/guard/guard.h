@@ -160,7 +160,6 @@ class GuardBuilder {
     Add(std::move(r));
   }
   void Absent(const Source* s) { Add(Row{Kind::kAbsent, s}); }
-  size_t size() const;
   // inputs[i]: where graph input i comes from. Symbols are bound by the first tensor or int guard that has them as a
   // plain size or stride, and held to their range; env.guards() are part of the set. Throws diag::InternalError if a
   // relation needs a symbol that nothing binds. The caller must Check() the result once on the frame that was captured

@@ -46,7 +46,7 @@ void SourcePool::Weaken() {
   }
 }
 
-bool IsTensorObject(PyObject* o) {
+static bool IsTensorObject(PyObject* o) {
   return tensor::IsPlainTorch(tensor::Classify(o));
 }
 

@@ -63,7 +63,6 @@ inline PyObject* Step(const Source& s, PyObject* base, PyObject* const* slots, M
 }
 PyObject* DictLookup(PyObject* dict, PyObject* key);  // as Step for kDictItem
 bool ComparesByIdentity(PyObject* o);                 // has object's own __eq__ and __hash__
-bool IsTensorObject(PyObject* o);
 
 // Text of a value for reports, without running Python code.
 std::string ValueText(PyObject* o);

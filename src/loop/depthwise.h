@@ -8,8 +8,8 @@
 
 namespace framejit::loop {
 
-// One filter a channel, on a GPU, in two dimensions, few taps, every size known but the batch's.
-bool IsDepthwise(const Graph& g, const Node& conv);
+// Of depthwise ones (rules::IsDepthwise): on a GPU, few taps, every size known but the batch's.
+bool HasDepthwiseKernel(const Graph& g, const Node& conv);
 // Strides in which it wants the filters: channels inside.
 Ints DepthwiseFilterStrides(const Ints& filters);
 // None, unless operands and result lie with their channels inside. layouts: of conv and its operands.

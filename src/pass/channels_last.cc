@@ -46,7 +46,7 @@ class Pass {
       bool last = false;
       if (IsConv2d(n)) {
         n.operands[0] = Ordered(n.operands[0]);
-        n.operands[1] = loop::IsDepthwise(g_, g_.nodes[v])
+        n.operands[1] = loop::HasDepthwiseKernel(g_, g_.nodes[v])
                             ? Copied(n.operands[1], loop::DepthwiseFilterStrides(r_.node(n.operands[1]).type.shape))
                             : Ordered(n.operands[1]);
         last = true;

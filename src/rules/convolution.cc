@@ -35,11 +35,15 @@ bool Plain(const Graph& g, const Node& conv) {
 }  // namespace
 
 bool IsDepthwise(const Graph& g, const Node& conv) {
-  if (!Plain(g, conv)) return false;
+  if (conv.op != Op::kConv || conv.type.rank() != 4) return false;
   const Ints &x = g.nodes[conv.operands[0]].type.shape, &w = g.nodes[conv.operands[1]].type.shape;
   const Int channels(conv.attrs.axes[8]);
   return channels.value() > 1 && x[1] == channels && w[0] == channels && w[1] == Int(1) && w[2].is_const() &&
          w[3].is_const();
+}
+
+bool IsHostDepthwise(const Graph& g, const Node& conv) {
+  return IsDepthwise(g, conv) && Plain(g, conv);
 }
 
 bool IsProduct(const Graph& g, const Node& conv) {

@@ -46,13 +46,7 @@ ValueId Clamp(Builder& b, ValueId x, ValueId lo, ValueId hi);  // kNone: no boun
 ValueId NanToNum(Builder& b, ValueId x, double nan, double posinf, double neginf);
 ValueId LogAddExp(Builder& b, ValueId x, ValueId y);
 ValueId Lerp(Builder& b, ValueId start, ValueId end, ValueId weight);
-ValueId AddCMul(Builder& b, ValueId x, ValueId factor1, ValueId factor2, Scalar value);
-ValueId AddCDiv(Builder& b, ValueId x, ValueId numerator, ValueId denominator, double value);
-ValueId DivTrunc(Builder& b, ValueId x, ValueId y);       // rounded towards zero, floats and integers
-ValueId RemSignedZero(Builder& b, ValueId x, ValueId y);  // NumPy's %: an exact zero has the divisor's sign
-// Integer // and % where a zero divisor gives 0 (NumPy); the primitives leave that undefined.
-ValueId FloorDivOrZero(Builder& b, ValueId x, ValueId y);
-ValueId RemOrZero(Builder& b, ValueId x, ValueId y);
+ValueId DivTrunc(Builder& b, ValueId x, ValueId y);  // rounded towards zero, floats and integers
 ValueId OneHot(Builder& b, ValueId index, shape::Int classes, DType dtype);  // a new last dim
 ValueId TriangleMask(Builder& b, shape::Ints shape, shape::Int diagonal);    // bool: column <= row + diagonal
 ValueId Tril(Builder& b, ValueId x, shape::Int diagonal);
@@ -67,14 +61,10 @@ struct Moments {
 };  // in the compute type
 Moments VarMean(Builder& b, ValueId x, const Axes& axes, double correction, bool keep);
 ValueId Root(Builder& b, ValueId variance);  // sqrt whose derivative at 0 is 0: standard deviations
-ValueId Std(Builder& b, ValueId x, const Axes& axes, double correction, bool keep);
 ValueId LogSumExp(Builder& b, ValueId x, const Axes& axes, bool keep);
 ValueId Softmax(Builder& b, ValueId x, int64_t axis);
 ValueId LogSoftmax(Builder& b, ValueId x, int64_t axis);
 ValueId NormL2(Builder& b, ValueId x, const Axes& axes, bool keep);
-ValueId NormalizeL2(Builder& b, ValueId x, const Axes& axes, double eps);
-ValueId CosineSimilarity(Builder& b, ValueId x, ValueId y, int64_t axis, double eps);
-ValueId CumSumByMask(Builder& b, ValueId x, int64_t axis);  // a masked reduction: quadratic, for code without a scan
 
 // --- neural networks (nn.cc). weight, bias: kNone if absent.
 ValueId LayerNorm(Builder& b, ValueId x, int trailing_dims, ValueId weight, ValueId bias, double eps);
@@ -94,10 +84,5 @@ ValueId RunningUpdate(Builder& b, ValueId running, ValueId now, double momentum)
 // drop: what becomes of the weights before they meet v.
 ValueId Attention(Builder& b, ValueId q, ValueId k, ValueId v, ValueId mask, bool causal, double scale,
                   const std::function<ValueId(ValueId)>& drop = {});
-enum class Reduction { kNone, kMean, kSum };
-// log_probabilities [N, C, ...] (or [C]), i64 target without the class dim; class weights [C] or kNone.
-ValueId NllLoss(Builder& b, ValueId log_probabilities, ValueId target, ValueId weight, int64_t ignore, Reduction r);
-ValueId CrossEntropy(Builder& b, ValueId logits, ValueId target, ValueId weight, int64_t ignore, Reduction r,
-                     double smoothing);
 
 }  // namespace framejit::rules

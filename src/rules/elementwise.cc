@@ -51,44 +51,10 @@ ValueId Lerp(Builder& b, ValueId start, ValueId end, ValueId weight) {  // exact
   return b.Cast(Where(near_start, s + w * (e - s), e - (e - s) * (w.Number(1) - w)), dtype);
 }
 
-ValueId AddCMul(Builder& b, ValueId x, ValueId factor1, ValueId factor2, Scalar value) {
-  DType dtype = b.type(x).dtype;
-  Expr f1{b, Widen(b, factor1)}, f2{b, Widen(b, factor2)};
-  return b.Cast(Expr{b, Widen(b, x)} + Expr{b, Like(b, f1, value)} * f1 * f2, dtype);
-}
-
-ValueId AddCDiv(Builder& b, ValueId x, ValueId numerator, ValueId denominator, double value) {
-  DType dtype = b.type(x).dtype;
-  Expr n{b, Widen(b, numerator)}, d{b, Widen(b, denominator)};
-  return b.Cast(Expr{b, Widen(b, x)} + n * value / d, dtype);
-}
-
 ValueId DivTrunc(Builder& b, ValueId x, ValueId y) {
   if (!IsFloat(b.type(x).dtype)) return b.Binary(Op::kTruncDiv, x, y);
   DType dtype = b.type(x).dtype;
   return b.Cast(Apply(Op::kTrunc, Expr{b, Widen(b, x)} / Expr{b, Widen(b, y)}), dtype);
-}
-
-ValueId RemSignedZero(Builder& b, ValueId x, ValueId y) {
-  ValueId r = b.Binary(Op::kRem, x, y);
-  if (!IsFloat(b.type(x).dtype)) return r;
-  ValueId zero = b.Binary(Op::kEq, r, Like(b, r, 0));
-  return b.Where(zero, b.Binary(Op::kCopysign, Like(b, r, 0), y), r);
-}
-
-namespace {
-ValueId OrZero(Builder& b, Op op, ValueId x, ValueId y) {
-  ValueId zero = b.Binary(Op::kEq, y, Like(b, y, 0));
-  ValueId result = b.Binary(op, x, b.Where(zero, Like(b, y, 1), y));
-  return b.Where(zero, Like(b, result, 0), result);
-}
-}  // namespace
-
-ValueId FloorDivOrZero(Builder& b, ValueId x, ValueId y) {
-  return OrZero(b, Op::kFloorDiv, x, y);
-}
-ValueId RemOrZero(Builder& b, ValueId x, ValueId y) {
-  return OrZero(b, Op::kRem, x, y);
 }
 
 ValueId OneHot(Builder& b, ValueId index, shape::Int classes, DType dtype) {

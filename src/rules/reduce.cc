@@ -56,11 +56,6 @@ ValueId Root(Builder& b, ValueId variance) {
   return Ruled({b, b.Unary(Op::kSqrt, variance)}, "root", {variance});
 }
 
-ValueId Std(Builder& b, ValueId x, const Axes& axes, double correction, bool keep) {
-  DType dtype = b.type(x).dtype;
-  return b.Cast(Root(b, VarMean(b, x, axes, correction, keep).variance), dtype);
-}
-
 ValueId LogSumExp(Builder& b, ValueId x, const Axes& axes, bool keep) {
   return InComputeType(b, x, [&](Expr v) {
     Expr top = FiniteMax(b, v, axes);
@@ -101,36 +96,6 @@ ValueId NormL2(Builder& b, ValueId x, const Axes& axes, bool keep) {
     Expr y = Apply(Op::kSqrt, WideSum(b, v * v, axes, keep));
     return Ruled(y, "norm", {v}, {}, NonNegative(axes, b.type(v).rank()));
   });
-}
-
-ValueId NormalizeL2(Builder& b, ValueId x, const Axes& axes, double eps) {
-  return InComputeType(b, x, [&](Expr v) {
-    Expr norm{b, NormL2(b, v, axes, true)};
-    return v / Apply(Op::kMaximum, norm, norm.Number(eps));
-  });
-}
-
-ValueId CosineSimilarity(Builder& b, ValueId x, ValueId y, int64_t axis, double eps) {
-  DType dtype = b.type(x).dtype;
-  shape::Ints shape = BroadcastShapes(b.type(x).shape, b.type(y).shape, b.env());
-  Expr v{b, Widen(b, b.Broadcast(x, shape))}, w{b, Widen(b, b.Broadcast(y, shape))};
-  Expr v2 = WideSum(b, v * v, {axis}, true), w2 = WideSum(b, w * w, {axis}, true);
-  auto bounded = [&](Expr squares) { return Apply(Op::kMaximum, Expr{b, Root(b, squares)}, squares.Number(eps)); };
-  return b.Cast(WideSum(b, v / bounded(v2) * (w / bounded(w2)), {axis}, false), dtype);
-}
-
-ValueId CumSumByMask(Builder& b, ValueId x, int64_t axis) {
-  const TensorType t = b.type(x);
-  axis = NonNegative({axis}, t.rank())[0];
-  // x as [..., 1, n (summed), ...] against a mask over [..., n (result), n (summed), ...]
-  shape::Ints shape = t.shape, row = t.shape;
-  shape.insert(shape.begin() + axis, t.shape[axis]);
-  row.insert(row.begin() + axis, 1);
-  ValueId to = b.Iota(DType::kInt64, shape, static_cast<int>(axis));
-  ValueId from = b.Iota(DType::kInt64, shape, static_cast<int>(axis) + 1);
-  ValueId wide = Widen(b, b.Broadcast(b.Reshape(x, row), shape));
-  ValueId seen = b.Where(b.Binary(Op::kLe, from, to), wide, Like(b, wide, 0));
-  return b.Cast(b.Reduce(Op::kSum, seen, {axis + 1}, false), t.dtype);
 }
 
 }  // namespace framejit::rules

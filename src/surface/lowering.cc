@@ -437,9 +437,6 @@ void Lowering::Impl::CopyFirst(Call& call, Out& out) {
   out.view.forward = [to](Builder& b, ValueId v) { return b.Reshape(v, to); };
   out.view.inverse = [from](Builder& b, ValueId, ValueId fresh) { return b.Reshape(fresh, from); };
 }
-Builder& Lowering::builder() {
-  return impl_->builder;
-}
 const TensorMeta& Lowering::meta(TraceId t) const {
   return impl_->trace.tensors.at(t).meta;
 }

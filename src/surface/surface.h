@@ -109,8 +109,6 @@ class Lowering {
   std::vector<Made> Finish(const std::vector<TraceId>& outputs, bool ieee = false);
   // The casts of leaves are made anew: the outermost autocast region ended.
   void EndAutocast();
-  // A number read out of the program (not a tensor): e.g. sizes. Exposed for rows.
-  Builder& builder();
 
  private:
   struct Impl;

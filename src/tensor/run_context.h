@@ -25,6 +25,8 @@ struct RunContext {
 };
 inline thread_local RunContext* current_run = nullptr;
 
+Host& CupyHost();
+
 // Holds the GIL while alive, taking it only if the run gave it up.
 class HoldGil {
  public:

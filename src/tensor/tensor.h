@@ -184,9 +184,8 @@ std::optional<Inferred> InferByFramework(Call& call, const std::vector<TensorMet
 std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
                                       const std::vector<PyObject*>& constants, Refusal* why);
 
-Host& TorchHost();  // process-wide; scratch-free
+Host& TorchHost();  // for what is done outside of a run; process-wide
 Host& NumpyHost();
-Host& CupyHost();
 
 // callee name <-> object. "torch.Tensor.add_" -> the method descriptor; new reference or null.
 PyObject* ResolveCallee(const std::string& name);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <mutex>
 
 #include "codegen/gpu.h"
@@ -64,7 +65,12 @@ runtime::cuda::Driver FakeDriver() {
   d.init = [](unsigned) { return 0; };
   d.device_count = [](int* n) { return *n = 1, 0; };
   d.device_get = [](int* d, int ordinal) { return *d = ordinal, 0; };
-  d.device_attribute = [](int* v, int what, int) { return *v = what == 75 ? 9 : what == 76 ? 0 : 132, 0; };
+  d.device_attribute = [](int* v, int what, int) {
+    static const std::map<int, int> kKnown = {{16, 7}, {39, 1024}, {75, 9}, {76, 0}, {82, 32768}, {97, 64 << 10}};
+    auto known = kKnown.find(what);
+    if (known == kKnown.end()) return 1;  // CUDA_ERROR_INVALID_VALUE
+    return *v = known->second, 0;
+  };
   d.primary_retain = [](Context* c, int) { return *c = reinterpret_cast<Context>(0x1234), 0; };
   d.ctx_current = [](Context* c) { return *c = reinterpret_cast<Context>(0x4321), 0; };  // another library's
   d.ctx_push = [](Context) { return ++fake->pushed, 0; };
@@ -177,6 +183,15 @@ class GpuPlan : public ::testing::Test {
   FakeGpu gpu_;
   runtime::cuda::Driver driver_ = FakeDriver();
 };
+
+TEST_F(GpuPlan, TheDriverIsAskedAboutTheChip) {
+  const runtime::cuda::Chip chip = runtime::cuda::GetDevice(0).chip;
+  EXPECT_EQ(chip.capability, 90);
+  EXPECT_EQ(chip.multiprocessors, 7);
+  EXPECT_EQ(chip.threads, 1024);
+  EXPECT_EQ(chip.registers, 32768);
+  EXPECT_EQ(chip.shared_of_block, 64 << 10);
+}
 
 TEST_F(GpuPlan, KernelsAreLaunchedOnTheStream) {
   Graph g;

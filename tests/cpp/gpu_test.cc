@@ -17,6 +17,7 @@ namespace framejit {
 namespace {
 
 using codegen::GpuSchedule;
+using runtime::cuda::ChipLike;
 using shape::Int;
 using shape::Ints;
 using test::In;
@@ -192,7 +193,7 @@ TEST(Gpu, AccessesAreWide) {
 TEST(Gpu, ARowIsReadOnce) {
   const auto all = Kernels();
   const Made& m = Named(all, "softmax_4096");
-  const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, 90, true, true);
+  const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, ChipLike(90), true, true);
   EXPECT_TRUE(s.resident);
   EXPECT_EQ(s.row_threads * s.vector * s.unroll, 4096);
   const std::string ptx = Ptx(m);
@@ -208,7 +209,7 @@ TEST(Gpu, LongRowsAreHeldInSharedMemory) {
   for (const char* name : {"softmax_32768", "softmax_262144", "softmax_50256"}) {
     const Made& m = Named(all, name);
     const loop::Kernel& k = m.built.kernel;
-    const GpuSchedule s = codegen::MakeGpuSchedule(k, 90, true, true);
+    const GpuSchedule s = codegen::MakeGpuSchedule(k, ChipLike(90), true, true);
     EXPECT_FALSE(s.resident);
     EXPECT_GT(s.cluster, 1) << name;
     const int vectors = static_cast<int>(k.inner.value()) / s.vector, step = s.cluster * s.threads * s.unroll;
@@ -230,9 +231,10 @@ TEST(Gpu, LongRowsAreHeldInSharedMemory) {
     EXPECT_EQ(Count(ptx, "barrier.cluster"), 2);
     EXPECT_EQ(Count(ptx, ".version 8.1"), 1);
     // A chip (or a part of one) without room for large clusters, and one that has none.
-    for (int most : {8, 4, 2, 1}) EXPECT_LE(codegen::MakeGpuSchedule(k, 90, true, true, most).cluster, most) << name;
-    EXPECT_LE(codegen::MakeGpuSchedule(k, 120, true, true).held, 96 << 10);
-    EXPECT_EQ(codegen::MakeGpuSchedule(k, 80, true, true).held, 0);
+    for (int most : {8, 4, 2, 1})
+      EXPECT_LE(codegen::MakeGpuSchedule(k, ChipLike(90), true, true, most).cluster, most) << name;
+    EXPECT_LE(codegen::MakeGpuSchedule(k, ChipLike(120), true, true).held, 96 << 10);
+    EXPECT_EQ(codegen::MakeGpuSchedule(k, ChipLike(80), true, true).held, 0);
     const std::string old = Ptx(m, true, "sm_80");
     for (const char* what : {"cluster", "mbarrier", "cp.async", "griddepcontrol"})
       EXPECT_EQ(Count(old, what), 0) << what;
@@ -243,7 +245,7 @@ TEST(Gpu, LongRowsAreHeldInSharedMemory) {
       const ValueId x = b.Cast(In(b, DType::kBFloat16, {64, length}), DType::kFloat32);
       return {b.Cast(Softmax(b, x, 1), DType::kBFloat16)};
     });
-    const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, 90, true, true);
+    const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, ChipLike(90), true, true);
     EXPECT_EQ(s.cluster, 1);
     EXPECT_EQ(s.unroll, unroll) << length;
     EXPECT_LT(s.held, 2 * length * 21 / 20) << length;
@@ -253,13 +255,41 @@ TEST(Gpu, LongRowsAreHeldInSharedMemory) {
   EXPECT_EQ(Count(Ptx(Named(all, "softmax_50256")), "\tprefetch"), 0);
   EXPECT_GT(Count(Ptx(Named(all, "softmax_50256")), ", 16, %r"), 0);
   EXPECT_EQ(Count(Ptx(Named(all, "softmax_32768")), ", 16, %r"), 0);
-  EXPECT_EQ(codegen::MakeGpuSchedule(Named(all, "softmax_50257").built.kernel, 90, true, true).held, 0);
+  EXPECT_EQ(codegen::MakeGpuSchedule(Named(all, "softmax_50257").built.kernel, ChipLike(90), true, true).held, 0);
+}
+
+// Nothing of one chip is written into schedules: what they ask is in Chip.
+TEST(Gpu, SchedulesFollowTheChip) {
+  const auto all = Kernels();
+  const loop::Kernel& sums = Named(all, "logsumexp_262144").built.kernel;  // 64 rows
+  const auto large = ChipLike(90);
+  auto small = large;
+  small.multiprocessors = 4;
+  EXPECT_EQ(codegen::MakeGpuSchedule(sums, large, true, true).row_threads, 1024);
+  const GpuSchedule few = codegen::MakeGpuSchedule(sums, small, true, true);
+  EXPECT_EQ(few.row_threads, 128);  // 64 rows keep four multiprocessors busy
+  EXPECT_EQ(few.first_blocks, 4 * 2048 / few.threads);
+  const loop::Kernel& rows = Named(all, "softmax_32768").built.kernel;
+  auto narrow = large;
+  for (int shared : {227 << 10, 99 << 10, 40 << 10, 8 << 10}) {
+    narrow.shared_of_block = shared;
+    const GpuSchedule s = codegen::MakeGpuSchedule(rows, narrow, true, true);
+    EXPECT_LT(s.held * s.blocks, shared);
+    EXPECT_EQ(s.held > 0, shared > 16 << 10) << shared;
+    if (s.held) {
+      EXPECT_EQ(s.first_blocks, large.multiprocessors * s.blocks);
+    }
+  }
+  narrow = large;
+  narrow.threads = 512;
+  const GpuSchedule s = codegen::MakeGpuSchedule(rows, narrow, true, true);
+  EXPECT_LE(s.blocks * s.threads, 512);
 }
 
 TEST(Gpu, TransposesGoThroughSharedMemory) {
   const auto all = Kernels();
   const Made& m = Named(all, "transpose");
-  const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, 90, true, true);
+  const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, ChipLike(90), true, true);
   EXPECT_EQ(s.mode, GpuSchedule::kTile) << m.built.kernel.str();
   EXPECT_EQ(codegen::GpuBlocks(m.built.kernel, s, nullptr), 8 * 4);
   EXPECT_EQ(s.group, 4);
@@ -323,10 +353,10 @@ TEST(Gpu, MirroredTilesRunSideBySide) {
     ValueId x = In(b, DType::kFloat32, {320, 320});
     return {b.Binary(Op::kAdd, x, b.Permute(x, {1, 0}))};
   });
-  const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, 90, true, true);
+  const GpuSchedule s = codegen::MakeGpuSchedule(m.built.kernel, ChipLike(90), true, true);
   EXPECT_TRUE(s.mirrored);
   EXPECT_EQ(s.group, 1);
-  EXPECT_FALSE(codegen::MakeGpuSchedule(Named(Kernels(), "transpose").built.kernel, 90, true, true).mirrored);
+  EXPECT_FALSE(codegen::MakeGpuSchedule(Named(Kernels(), "transpose").built.kernel, ChipLike(90), true, true).mirrored);
 }
 
 // What is rounded to 16 bits anyway takes the short ways.
@@ -374,7 +404,7 @@ TEST(Gpu, PtxasAcceptsEveryKernel) {
 TEST(Gpu, SizesDecideTheVariant) {
   const auto all = Kernels();
   const loop::Kernel& k = Named(all, "dynamic_rows").built.kernel;
-  const GpuSchedule s = codegen::MakeGpuSchedule(k, 90, true, true);
+  const GpuSchedule s = codegen::MakeGpuSchedule(k, ChipLike(90), true, true);
   ASSERT_EQ(s.vector, 8);
   std::vector<int64_t> symbols(k.num_symbols);
   auto with = [&](int64_t n, int64_t m) {

@@ -160,8 +160,6 @@ TEST_F(Rules, ReductionsNormsAndLosses) {
   ValueId m = In(F({3, 4}, {1, -2, 3, 0.5, 0.25, 7, -1, 2, 4, 4, 4, 4})), t = In(F({2, 4, 3}, waves));
   ValueId w = In({1, 2, -1, 0.5}), bias = In({0, 1, 2, -3}), mean = In({.1, .2, .3, .4}),
           variance = In({1, 2, .5, .25});
-  ValueId target = In(I({2, -100, 3})), target2 = In(I({2, 3}, {0, 1, 2, 3, -100, 1})),
-          class_weight = In({1, 2, 3, .5});
   ValueId q = In(F({1, 2, 4, 3}, waves)), k = In(F({1, 2, 4, 3}, cosines)), v = In(F({1, 2, 4, 3}, shifted));
   ValueId mask = In(F({4, 4}, {0, 0, 0, 0, -kInf, -kInf, -kInf, -kInf, -kInf, 0, 0, 0, .5, 1, -1, 0}));
   BatchStatistics now = BatchNormStatistics(b, t);
@@ -178,13 +176,7 @@ TEST_F(Rules, ReductionsNormsAndLosses) {
          {0.529812157, -2.11924863, -1.58943653, 0.132453039, 0.0680020154, 3.80811286, 0.272008061, 0.272008061,
           0.999999762, 1.99999952, -0.999999762, 0.499999881});
   Expect("var corr1", VarMean(b, m, {1}, 1, false).variance, {4.22916651, 12.348958, 0.0});
-  Expect("std corr0", Std(b, m, {0}, 0, false), {1.62018514, 3.7416575, 2.16024685, 1.43372083});
   Expect("logsumexp", LogSumExp(b, m, {1}, false), {3.20225358, 7.00821066, 5.38629436});
-  Expect("normalize", NormalizeL2(b, m, {1}, 1e-12),
-         {0.264906466, -0.529812932, 0.794719458, 0.132453233, 0.0340010189, 0.952028513, -0.136004075, 0.272008151,
-          0.5, 0.5, 0.5, 0.5});
-  Expect("cos", CosineSimilarity(b, m, w, 1, 1e-8), {-0.609284937, 0.884026527, 0.50000006});
-  Expect("cumsum", CumSumByMask(b, m, 0), {1.0, -2.0, 3.0, 0.5, 1.25, 5.0, 2.0, 2.5, 5.25, 9.0, 6.0, 6.5});
   Expect("group_norm", GroupNorm(b, t, 2, w, bias, 1e-5),
          {-0.0412341617, 1.14054501,  1.23580182,  1.31391537,  -1.20820642,  -1.77593446, 2.4547267,   1.11818361,
           0.643783808,   -2.73384404, -3.41620135, -3.74160767, -0.843133271, 0.541837692, 1.36760366,  2.74991846,
@@ -201,18 +193,6 @@ TEST_F(Rules, ReductionsNormsAndLosses) {
          {0.0437494963, -0.0362269953, 0.0279794093, -0.0191718172});
   Expect("rv", RunningUpdate(b, Like(b, w, 1), now.unbiased_variance, 0.1),
          {0.936644733, 0.94309622, 0.948774755, 0.953228116});
-  Expect("ce none", CrossEntropy(b, m, target, kNone, -100, Reduction::kNone, 0), {0.202253491, 0.0, 1.38629436});
-  Expect("ce w none", CrossEntropy(b, m, target, class_weight, -100, Reduction::kNone, 0),
-         {0.606760502, 0.0, 0.693147182});
-  Expect("ce w ls none", CrossEntropy(b, m, target, class_weight, -100, Reduction::kNone, 0.2),
-         {1.21364069, 0.0, 1.00506341});
-  Expect("ce sum", CrossEntropy(b, m, target, kNone, -100, Reduction::kSum, 0), {1.58854783});
-  Expect("ce w sum", CrossEntropy(b, m, target, class_weight, -100, Reduction::kSum, 0), {1.29990768});
-  Expect("ce w ls sum", CrossEntropy(b, m, target, class_weight, -100, Reduction::kSum, 0.2), {2.21870422});
-  Expect("ce mean", CrossEntropy(b, m, target, kNone, -100, Reduction::kMean, 0), {0.794273913});
-  Expect("ce w mean", CrossEntropy(b, m, target, class_weight, -100, Reduction::kMean, 0), {0.371402204});
-  Expect("ce w ls mean", CrossEntropy(b, m, target, class_weight, -100, Reduction::kMean, 0.2), {0.633915544});
-  Expect("ce 3d ls", CrossEntropy(b, t, target2, kNone, -100, Reduction::kMean, 0.1), {1.6544981});
   Expect("sdpa causal", Attention(b, q, k, v, kNone, true, 1 / std::sqrt(3.0)),
          {1.0,        1.84147096, 1.90929747,  1.06969285, 1.05215573,  0.986666918, 0.948878527, 1.25244939,
           1.3239193,  1.06065595, 1.06415427,  1.0086695,  0.463427067, 1.42016697,  1.99060738,  1.01609123,
@@ -243,14 +223,8 @@ TEST_F(Rules, Elementwise) {
   Expect("logaddexp", LogAddExp(b, In({1, -kInf, kInf, 100}), In({2, -kInf, kInf, NAN})),
          {2.31326175, -kInf, kInf, NAN});
   Expect("clamp", Clamp(b, In({-5, 0.5, 5, NAN}), In({-1, -1, -1, -1}), In({1, 1, -2, 1})), {-1, 0.5, -2, NAN});
-  Expect("addcmul", AddCMul(b, start, end, end, 0.5), {50, 201, 452});
-  Expect("addcdiv", AddCDiv(b, start, end, In({2, 4, 5}), 2), {10, 11, 14});
   Expect("trunc", DivTrunc(b, In({-7, 7}), In({2, 2})), {-3, 3});
   Expect("trunc", DivTrunc(b, In(I({-7, 7})), In(I({2, 2}))), {-3, 3});
-  Expect("// 0", FloorDivOrZero(b, In(I({-7, 7})), In(I({2, 0}))), {-4, 0});
-  Expect("% 0", RemOrZero(b, In(I({-7, 7})), In(I({2, 0}))), {1, 0});
-  HostTensor rem = Run(RemSignedZero(b, In({-4, 4, -7}), In({2, -2, 2})));
-  EXPECT_EQ(Difference(rem, F({0.0, -0.0, 1})), "");
 }
 
 TEST_F(Rules, Structure) {
@@ -283,7 +257,6 @@ TEST_F(Rules, SymbolicSizes) {
   Expect("mean", Mean(b, x, {1}, false), {2, 6});
   Expect("layer_norm", LayerNorm(b, x, 1, kNone, kNone, 0),
          {-1.2247449, 0, 1.2247449, -0.9258201, -0.4629100, 1.3887301});
-  Expect("cumsum", CumSumByMask(b, x, -1), {1, 3, 6, 4, 9, 18});
   EXPECT_TRUE(env.guards().empty());
 }
 

@@ -319,7 +319,7 @@ def test_stores_by_index_run_in_the_graph(fresh, capfd, f):
 
 def test_modes_that_mean_nothing_are_refused(fresh):
     with pytest.raises(fresh.OptionError, match="max-autotune"):
-        fresh.compile(mode="background")
+        fresh.compile(mode="fastest")
 
 
 def test_keyword_arguments_with_containers_of_tensors_are_gone_through():

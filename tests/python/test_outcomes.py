@@ -194,7 +194,7 @@ def test_names_of_passes_are_known(strict):
 
 def test_modes_mean_something(strict):
     with pytest.raises(strict.OptionError, match="max-autotune"):
-        strict.compile(mode="background")
+        strict.compile(mode="fastest")
     with strict.config.patch(measure=False):
         strict.compile(mode="reduce-overhead")
         assert not strict.config.measure

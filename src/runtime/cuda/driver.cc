@@ -10,8 +10,16 @@
 namespace framejit::runtime::cuda {
 namespace {
 
-constexpr int kVersion = 12000;                                 // of the entry points asked for
-constexpr int kMajor = 75, kMinor = 76, kMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_*
+constexpr int kVersion = 12000;  // of the entry points asked for
+
+enum Attribute {  // CU_DEVICE_ATTRIBUTE_*
+  kMultiprocessors = 16,
+  kThreads = 39,
+  kMajor = 75,
+  kMinor = 76,
+  kRegisters = 82,
+  kSharedOfBlock = 97,
+};
 
 struct Loaded {
   Driver driver;
@@ -102,9 +110,15 @@ const DeviceInfo& GetDevice(int ordinal) {
   int device = 0;
   info->ordinal = ordinal;
   Check(*d, d->device_get(&device, ordinal), "cuDeviceGet");
-  Check(*d, d->device_attribute(&info->major, kMajor, device), "cuDeviceGetAttribute");
-  Check(*d, d->device_attribute(&info->minor, kMinor, device), "cuDeviceGetAttribute");
-  Check(*d, d->device_attribute(&info->multiprocessors, kMultiprocessors, device), "cuDeviceGetAttribute");
+  auto ask = [&](Attribute what) {
+    int value = 0;
+    Check(*d, d->device_attribute(&value, what, device), "cuDeviceGetAttribute");
+    return value;
+  };
+  info->major = ask(kMajor);
+  info->minor = ask(kMinor);
+  info->chip = {info->major * 10 + info->minor, ask(kMultiprocessors), ask(kThreads), ask(kRegisters),
+                ask(kSharedOfBlock)};
   Check(*d, d->primary_retain(&info->context, device), "cuDevicePrimaryCtxRetain");
   slot = std::move(info);
   return *slot;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "framejit/dtype.h"
+#include "runtime/cuda/chip.h"
 
 namespace framejit::runtime::cuda {
 
@@ -96,7 +97,7 @@ struct DeviceInfo {
   int ordinal = 0;
   Context context = nullptr;  // the primary one, which is the framework's
   int major = 0, minor = 0;   // compute capability
-  int multiprocessors = 0;
+  Chip chip;
 };
 const DeviceInfo& GetDevice(int ordinal);  // throws std::runtime_error
 
