@@ -494,11 +494,11 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked
 }
 
 bool Session::GuardsKey(PyObject* dict, PyObject* key) {
-  if (IsPrimitive(key)) return true;
-  if (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst) return false;
-  PyObject* v = PyDict_GetItemWithError(dict, key);
+  if (!IsPrimitive(key) && (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst)) return false;
+  const Ref number = AsKey(key);
+  PyObject* v = number ? PyDict_GetItemWithError(dict, number.get()) : nullptr;
   if (!v && PyErr_Occurred()) return PyErr_Clear(), false;
-  return guard::DictLookup(dict, key) == v;
+  return guard::DictLookup(dict, number.get()) == v;  // not by an __eq__ of the program's
 }
 
 const Source* Session::InnerDict(PyObject* dict, const Source* s, PyObject* key, bool empty, PyObject** inner,
