@@ -201,6 +201,9 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
   PyTypeObject* type = Py_TYPE(object);
   *missing = false;
   s_.NoteType(type);
+  const bool of_program = type->tp_flags & Py_TPFLAGS_HEAPTYPE && !(type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE);
+  if (of_program && !s_.SourceOf(object) && !s_.Find(object) && !s_.IsPrivate(object))
+    return s_.Break(BreakId::kUnknownOrigin, std::string("a ") + type->tp_name + " that C code brought");
   PyObject* d = _PyType_Lookup(type, name);
   if (guard::IsThreadLocal(type) && !PyUnicode_CompareWithASCIIString(name, "__dict__")) {
     const Source* source;

@@ -210,6 +210,7 @@ class Session {
   const Source* SourceOf(PyObject* o);
   // Guards on everything directly inside an outside container; `deep`: recursively. False on Break.
   bool NoteContents(PyObject* o, bool deep = false);
+  bool NoteKey(PyObject* key);  // of a dict or set whose keys are guarded
   bool NoteLength(PyObject* o);
   // An outside container is read, at `key` or as a whole. False (Break): it has pending calls.
   bool Reads(PyObject* container, PyObject* key = nullptr, const Source* source = nullptr);

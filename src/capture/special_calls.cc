@@ -6,6 +6,7 @@
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "tensor/import.h"
 #include "tensor/no_collection.h"
 
 namespace framejit::capture {
@@ -124,7 +125,7 @@ namespace {
 // The result in an entry of a cache with a bound, an object of C's: found in one made for the purpose.
 PyObject* ResultIn(PyObject* entry) {
   static const Py_ssize_t offset = []() -> Py_ssize_t {
-    Ref tools(PyImport_ImportModule("functools")), object(PyDict_New());
+    Ref tools(tensor::Import("functools")), object(PyDict_New());
     Ref wrap(tools ? PyObject_CallMethod(tools.get(), "lru_cache", "i", 1) : nullptr);
     Ref maker(object ? PyObject_GetAttrString(object.get(), "copy") : nullptr);
     Ref cached(wrap && maker ? PyObject_CallOneArg(wrap.get(), maker.get()) : nullptr);
@@ -217,7 +218,7 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
   Session::CacheCall again{{Borrow(cached), {}}, made, {Borrow(cached), Borrow(name.get())}};
   for (Py_ssize_t i = 0; i < nargs; ++i) again.call.args.push_back(Borrow(args[i]));
   if (kwnames && PyTuple_GET_SIZE(kwnames)) {
-    Ref tools(PyImport_ImportModule("functools")), first(PyTuple_Pack(1, cached)), named(PyDict_New());
+    Ref tools(tensor::Import("functools")), first(PyTuple_Pack(1, cached)), named(PyDict_New());
     Ref partial(tools ? PyObject_GetAttrString(tools.get(), "partial") : nullptr);
     for (Py_ssize_t i = 0; named && i < PyTuple_GET_SIZE(kwnames); ++i)
       if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;

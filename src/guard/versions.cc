@@ -2,6 +2,7 @@
 // does the counting: one watcher for the process, a hash map from dict to its counter. CPython calls it before each
 // change; the GIL is held from there to the change, unless another watcher runs Python code in between.
 #include "guard/versions.h"
+#include "tensor/import.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -169,7 +170,7 @@ PyObject* TypeDict(PyTypeObject* t) {
 
 bool IsThreadLocal(PyTypeObject* t) {
   static const getattrofunc lookup = [] {
-    PyObject* module = PyImport_ImportModule("_thread");
+    PyObject* module = tensor::Import("_thread");
     PyObject* type = module ? PyObject_GetAttrString(module, "_local") : nullptr;
     Py_XDECREF(module);
     if (!type) PyErr_Clear();

@@ -10,15 +10,16 @@ import collections
 import contextlib
 import functools
 import io
+import sys
 import types
 import warnings
 
 import harness
-from mutate import LIBRARIES, _double, _is_ours, others
+from mutate import LIBRARIES, _double, others
 
 MISSING = object()
 PLAIN = (bool, int, float, str, type(None))
-CONTAINERS = (list, dict, set, collections.deque)
+CONTAINERS = (collections.OrderedDict, list, dict, set, collections.deque)
 IMMUTABLE = (*PLAIN, bytes, complex, tuple, frozenset, slice, range, types.CodeType, types.BuiltinFunctionType, types.GeneratorType, types.CellType)
 
 
@@ -141,7 +142,14 @@ def _values(lay, owner, key, before, plain_only=False):
 
 
 def _is_library(module):
-    return (module.__name__ or "").split(".")[0] in LIBRARIES or not str(getattr(module, "__file__", "<")).startswith(harness.OURS)
+    """Of its variables only plain values are changed: much else stands on the others."""
+    name = (module.__name__ or "").split(".")[0]
+    return name in LIBRARIES or name in sys.builtin_module_names or not str(getattr(module, "__file__", "<")).startswith(harness.OURS)
+
+
+def _is_ours(kind):
+    module = sys.modules.get(kind.__module__)
+    return kind.__module__ not in LIBRARIES if module is None else not _is_library(module)
 
 
 def _attribute(owner, name):
@@ -192,12 +200,12 @@ def _contents(owner):
 
         return changed
 
+    kind = next((k for k in CONTAINERS if isinstance(owner, k)), None)
     if isinstance(owner, dict):
-        yield "a key more", change(lambda: dict.__setitem__(owner, "framejit", 1), lambda: dict.__delitem__(owner, "framejit"))
+        yield "a key more", change(lambda: kind.__setitem__(owner, "framejit", 1), lambda: kind.__delitem__(owner, "framejit"))
         kept = dict(owner)
-        yield "empty", change(lambda: dict.clear(owner), lambda: dict.update(owner, kept))
+        yield "empty", change(lambda: kind.clear(owner), lambda: kind.update(owner, kept))
     elif isinstance(owner, (list, collections.deque)) and len(owner):
-        kind = next(k for k in CONTAINERS if isinstance(owner, k))
         yield "an item more", change(lambda: kind.append(owner, owner[-1]), lambda: kind.pop(owner))
         kept = list(owner)
         yield "empty", change(lambda: kind.clear(owner), lambda: kind.extend(owner, kept))
@@ -234,6 +242,8 @@ def _called(owner):
 
 
 def _changes(kind, owner, key):
+    if owner is warnings or owner is vars(warnings):  # the harness's own
+        return
     if kind == "attribute":
         yield from _attribute(owner, key)
     elif kind == "global":
@@ -270,13 +280,14 @@ def _toggle(owner, member):
 
 def changes(reads):
     """{description: (owner, change() -> undo)} of everything that was read."""
-    found = {}
+    found, count = {}, collections.Counter()
     for kind, owner, key in reads:
         label = f"{kind} {type(owner).__name__} {getattr(owner, '__name__', '') if not isinstance(owner, dict) else ''}"
         label += f".{key}" if isinstance(key, (str, int)) else ""
         with contextlib.suppress(Exception):  # an object that answers nothing
             for what, change in _changes(kind, owner, key):
                 text = f"{label}: {what}"
-                number = sum(t == text or t.startswith(text + " #") for t in found) if text in found else 0
-                found[f"{text} #{number}" if number else text] = (owner, change)
+                count[text] += 1
+                place = owner if key is None or isinstance(key, (str, int)) else (owner, key)  # two sides may have it in common
+                found[f"{text} #{count[text]}" if count[text] > 1 else text] = (place, change)
     return found

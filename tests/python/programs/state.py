@@ -760,9 +760,8 @@ def state_of_generators():
 
 @program
 def logging_and_its_levels():
-    log = logging.getLogger("framejit.state")
-    log.propagate = False
-    child = log.getChild("child")
+    log, child = logging.Logger("log"), logging.Logger("child")
+    child.parent, child.manager = log, logging.Manager(log)
     lines = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
