@@ -62,8 +62,8 @@ PyObject* Reset(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// NumPy imports what its methods stand on when they are first called. Where compiled code alone was run they never were, and destructors that call
-// them at the end can import nothing any more.
+// NumPy imports what its methods stand on when they are first called. Where compiled code alone was run they never
+// were, and destructors that call them at the end can import nothing any more.
 void CallNumpysMethods() {
   Ref name(PyUnicode_FromString("numpy")), numpy(name ? PyImport_GetModule(name.get()) : nullptr);
   Ref ones(numpy ? PyObject_CallMethod(numpy.get(), "ones", "i", 1) : nullptr);

@@ -503,7 +503,8 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked
 }
 
 bool Session::GuardsKey(PyObject* dict, PyObject* key) {
-  if (!IsPrimitive(key) && (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst)) return false;
+  if (!IsPrimitive(key) && (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst))
+    return false;
   const Ref number = AsKey(key);
   PyObject* v = number ? PyDict_GetItemWithError(dict, number.get()) : nullptr;
   if (!v && PyErr_Occurred()) return PyErr_Clear(), false;

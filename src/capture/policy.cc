@@ -144,8 +144,7 @@ Ref InsteadOf(PyCodeObject* code) {
   Ref module(tensor::Import("framejit._updates"));
   Ref found(module ? PyObject_CallMethod(module.get(), "instead_of", "O", code) : nullptr);
   if (!found) PyErr_Clear();
-  if (found.get() == Py_None) return {};
-  return found;
+  return found.get() == Py_None ? Ref() : found;
 }
 
 // Stops where the frame comes to `at` again.

@@ -320,8 +320,8 @@ class Session {
   };
   std::vector<Switched> switches;
   std::vector<PendingCall> switch_calls;
-  // Calls that a functools.lru_cache answered, made at the exit; `made`: this call has really been made already, by this capture or one before it
-  // that came to nothing.
+  // Calls that a functools.lru_cache answered, made at the exit; `made`: this call has really been made already, by
+  // this capture or one before it that came to nothing.
   struct CacheCall {
     PendingCall call;
     bool made;

@@ -2,11 +2,11 @@
 // does the counting: one watcher for the process, a hash map from dict to its counter. CPython calls it before each
 // change; the GIL is held from there to the change, unless another watcher runs Python code in between.
 #include "guard/versions.h"
-#include "tensor/import.h"
 
 #include <algorithm>
 #include <unordered_map>
 
+#include "tensor/import.h"
 #include "tensor/no_collection.h"
 
 extern "C" int _PySet_NextEntry(PyObject* set, Py_ssize_t* pos, PyObject** key,

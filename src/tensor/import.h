@@ -5,7 +5,8 @@
 
 namespace framejit::tensor {
 
-// New reference. PyImport_ImportModule asks the builtins of the program that runs, which may have no __import__ or one of their own.
+// New reference. PyImport_ImportModule asks the builtins of the program that runs, which may have no __import__ or one
+// of their own.
 inline PyObject* Import(const char* name) {
   Ref text(PyUnicode_FromString(name));
   if (!text) return nullptr;

@@ -44,7 +44,7 @@ def _single(reads):
     """(kind, owner, key) with a single owner each: what calls and operators read of their operands."""
     for kind, owner, key in reads:
         if kind == "call":
-            if owner in (getattr, hasattr) and len(key) > 1 and isinstance(key[1], str):
+            if (owner is getattr or owner is hasattr) and len(key) > 1 and isinstance(key[1], str):
                 yield "attribute", key[0], key[1]
             else:
                 yield "called", owner, None
@@ -247,12 +247,14 @@ def _changes(kind, owner, key):
     if kind == "attribute":
         yield from _attribute(owner, key)
     elif kind == "global":
-        lying = owner.get(key, MISSING)
+        lying, library = owner.get(key, MISSING), not str(owner.get("__file__", "<")).startswith(harness.OURS)
+        if lying is MISSING and library:
+            return
         if lying is MISSING and hasattr(builtins, key):
             behind = getattr(builtins, key)
             yield "in front of the built-in", _change(_lay_item, owner, key, MISSING, _double(behind) if callable(behind) and not isinstance(behind, type) else 3)
         else:
-            yield from _values(_lay_item, owner, key, lying, not str(owner.get("__file__", "<")).startswith(harness.OURS))
+            yield from _values(_lay_item, owner, key, lying, library)
     elif kind == "variable":
         try:
             lying = owner.cell_contents

@@ -294,7 +294,7 @@ def test_jaxtyping(fresh, checker):
 
     def build():
         @jaxtyping.jaxtyped(typechecker=checks)
-        def inner(a: jaxtyping.Float[torch.Tensor, "n m"], b: jaxtyping.Float[torch.Tensor, "m k"]) -> jaxtyping.Float[torch.Tensor, "n k"]:
+        def inner(a: jaxtyping.Float[torch.Tensor, "n m"], b: jaxtyping.Float[torch.Tensor, "m k"]) -> jaxtyping.Float[torch.Tensor, "n k"]:  # noqa: F722
             return a @ b
 
         def f(a, b):

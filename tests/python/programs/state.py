@@ -274,7 +274,8 @@ def getattribute_that_counts():
         seen = collections.Counter()
 
         def __getattribute__(self, name):
-            type(self).seen[name] += 1
+            if name != "__class__":  # which the harness asks for, too
+                type(self).seen[name] += 1
             return object.__getattribute__(self, name)
 
     watched = Watched()
@@ -501,7 +502,7 @@ def a_weak_method_and_a_proxy():
 
     node = Node()
     method, proxy = weakref.WeakMethod(node.run), weakref.proxy(node)
-    return lambda x: method()(x) + proxy.by, X
+    return lambda x: method()(x) + proxy.by + (0 if node is None else 1), X
 
 
 @program
