@@ -372,6 +372,8 @@ PyObject* CaptureSemantics::ClassFact(PyTypeObject* type, PyObject* name) {
   if (held && Py_TYPE(held)->tp_descr_get && Py_TYPE(held)->tp_flags & Py_TPFLAGS_HEAPTYPE)
     return s_.Break(BreakId::kUnknownCall, std::string(type->tp_name) + "." + text);
   if (!s) return s_.AdoptHeld(PyObject_GenericGetAttr(o, name));
+  if (!held && !strcmp(text, "__annotations__"))
+    return s_.Break(BreakId::kSideEffect, "the annotations of a class, which are made when they are first read");
   const Source* fact = s_.guards().Child(SourceKind::kMember, s, 0, name);
   Ref value(PyObject_GenericGetAttr(o, name));
   if (!value) s_.guards().Absent(fact);

@@ -18,6 +18,7 @@ import harness
 from mutate import LIBRARIES, _double, others
 
 MISSING = object()
+FIVE = property(lambda self: 5)
 PLAIN = (bool, int, float, str, type(None))
 CONTAINERS = (collections.OrderedDict, list, dict, set, collections.deque)
 IMMUTABLE = (*PLAIN, bytes, complex, tuple, frozenset, slice, range, types.CodeType, types.BuiltinFunctionType, types.GeneratorType, types.CellType)
@@ -168,7 +169,7 @@ def _attribute(owner, name):
         lying = vars(above).get(name, MISSING)
         if not isinstance(lying, types.MemberDescriptorType):
             yield from ((f"in {above.__name__}: {what}", c) for what, c in _values(_lay, above, name, lying))
-            yield f"in {above.__name__}: a property", _change(_lay, above, name, lying, property(lambda self: 5))
+            yield f"in {above.__name__}: a property", _change(_lay, above, name, lying, FIVE)
     meta = type(owner)
     if _is_ours(meta):
         if "__getattr__" not in vars(meta):
@@ -243,6 +244,8 @@ def _called(owner):
 
 def _changes(kind, owner, key):
     if owner is warnings or owner is vars(warnings):  # the harness's own
+        return
+    if kind == "global" and str(owner.get("__name__")).startswith("namedtuple_"):  # collections' own
         return
     if kind == "attribute":
         yield from _attribute(owner, key)

@@ -1184,3 +1184,12 @@ def test_programs_with_builtins_of_their_own(fresh):
         space[name] = value
         for _ in range(3):
             assert torch.equal(compiled(x), space["f"](x))
+
+
+@pytest.mark.parametrize("program", ["isinstance(k, P)", "len(K.__annotations__)", "K.__annotations__.get('a', 1)"])
+def test_what_is_made_when_it_is_first_read(fresh, program):
+    space, args = world("@typing.runtime_checkable\nclass P(typing.Protocol):\n def meth(s): ...\nclass K: pass\nk=K()", program)
+    compiled = fresh.compile(space["f"])
+    for _ in range(3):
+        assert run(compiled, args) == run(space["f"], args)
+    assert "internal" not in str(fresh.explain(compiled)(*args))
