@@ -13,8 +13,13 @@ class Recorder : public FramePolicy, private ConcreteSemantics {
   Action At(FjFrame*, PyObject**) override { return Action::kHandOver; }
 
  private:
+  bool Before(FjFrame* frame, int) override {
+    code_ = reinterpret_cast<PyObject*>(fj_code(frame));
+    return true;
+  }
+
   void Note(const char* kind, PyObject* object, PyObject* key = Py_None) {
-    PyObject* read = Py_BuildValue("(sOO)", kind, object, key);
+    PyObject* read = Py_BuildValue("(sOOO)", kind, object, key, code_);
     if (!read || PyList_Append(list_, read) < 0) PyErr_Clear();
     Py_XDECREF(read);
   }
@@ -118,6 +123,7 @@ class Recorder : public FramePolicy, private ConcreteSemantics {
   }
 
   PyObject* list_;
+  PyObject* code_ = nullptr;  // of the frame whose instruction runs
 };
 
 }  // namespace

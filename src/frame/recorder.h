@@ -6,7 +6,7 @@
 
 namespace framejit::frame {
 
-// Appends (kind, object, key) to `list` for each read. The list holds the objects, so that no two of them have one
+// Appends (kind, object, key, code) to `list` for each read. The list holds the objects, so that no two of them have one
 // address.
 FramePolicy* NewRecorder(PyObject* list);
 

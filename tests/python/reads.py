@@ -15,7 +15,7 @@ import types
 import warnings
 
 import harness
-from mutate import LIBRARIES, _double, others
+from mutate import LIBRARIES, OF_TORCH, _double, others
 
 MISSING = object()
 FIVE = property(lambda self: 5)
@@ -42,8 +42,11 @@ def _raw(function, make, extension):
 
 
 def _single(reads):
-    """(kind, owner, key) with a single owner each: what calls and operators read of their operands."""
-    for kind, owner, key in reads:
+    """(kind, owner, key) with a single owner each: what calls and operators read of their operands. What code of libraries reads counts where it
+    is the program's: torch's and NumPy's functions are known by what they do, not by their code."""
+    for kind, owner, key, code in reads:
+        if not code.co_filename.startswith(harness.OURS) and not _of_program(owner):
+            continue
         if kind == "call":
             if (owner is getattr or owner is hasattr) and len(key) > 1 and isinstance(key[1], str):
                 yield "attribute", key[0], key[1]
@@ -67,6 +70,12 @@ def recorded(function, make, extension):
         if id(owner) in lasting and (kind == "variable" or not isinstance(owner, IMMUTABLE)):
             found.setdefault((kind, id(owner), key if isinstance(key, (str, int)) else id(key)), (kind, owner, key))
     return list(found.values())
+
+
+def _of_program(owner):
+    torch = sys.modules.get("torch")
+    kind = owner if isinstance(owner, type) else type(owner)
+    return _is_ours(kind) and not isinstance(owner, types.ModuleType) or torch is not None and isinstance(owner, torch.nn.Module)
 
 
 # --- namespaces ---------------------------------------------------------------------------------------------------------------------
@@ -243,9 +252,9 @@ def _called(owner):
 
 
 def _changes(kind, owner, key):
-    if owner is warnings or owner is vars(warnings):  # the harness's own
+    if isinstance(key, str) and key in OF_TORCH:
         return
-    if kind == "global" and str(owner.get("__name__")).startswith("namedtuple_"):  # collections' own
+    if owner is warnings or owner is vars(warnings):  # the harness's own
         return
     if kind == "attribute":
         yield from _attribute(owner, key)
