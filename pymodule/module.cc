@@ -63,8 +63,19 @@ PyObject* Reset(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+// NumPy imports what its methods stand on when they are first called. Where compiled code alone was run they never
+// were, and destructors that call them at the end can import nothing any more.
+void CallNumpysMethods() {
+  Ref name(PyUnicode_FromString("numpy")), numpy(name ? PyImport_GetModule(name.get()) : nullptr);
+  Ref ones(numpy ? PyObject_CallMethod(numpy.get(), "ones", "i", 1) : nullptr);
+  for (const char* method : {"sum", "prod", "max", "min", "any", "all", "mean", "var", "std"})
+    if (ones) Ref(PyObject_CallMethod(ones.get(), method, nullptr));
+  PyErr_Clear();
+}
+
 PyObject* EndAll(PyObject*, PyObject*) {
   capture::EndCompilations();
+  CallNumpysMethods();
   capture::EndAll();
   Py_RETURN_NONE;
 }

@@ -201,6 +201,9 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
   PyTypeObject* type = Py_TYPE(object);
   *missing = false;
   s_.NoteType(type);
+  const bool of_program = type->tp_flags & Py_TPFLAGS_HEAPTYPE && !(type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE);
+  if (of_program && !s_.SourceOf(object) && !s_.Find(object) && !s_.IsPrivate(object))
+    return s_.Break(BreakId::kUnknownOrigin, std::string("a ") + type->tp_name + " that C code brought");
   PyObject* d = _PyType_Lookup(type, name);
   if (guard::IsThreadLocal(type) && !PyUnicode_CompareWithASCIIString(name, "__dict__")) {
     const Source* source;
@@ -369,6 +372,8 @@ PyObject* CaptureSemantics::ClassFact(PyTypeObject* type, PyObject* name) {
   if (held && Py_TYPE(held)->tp_descr_get && Py_TYPE(held)->tp_flags & Py_TPFLAGS_HEAPTYPE)
     return s_.Break(BreakId::kUnknownCall, std::string(type->tp_name) + "." + text);
   if (!s) return s_.AdoptHeld(PyObject_GenericGetAttr(o, name));
+  if (!held && !strcmp(text, "__annotations__"))
+    return s_.Break(BreakId::kSideEffect, "the annotations of a class, which are made when they are first read");
   const Source* fact = s_.guards().Child(SourceKind::kMember, s, 0, name);
   Ref value(PyObject_GenericGetAttr(o, name));
   if (!value) s_.guards().Absent(fact);

@@ -18,6 +18,7 @@
 #include "diag/diag.h"
 #include "diag/no_kernel.h"
 #include "graph/hints.h"
+#include "tensor/import.h"
 #include "tensor/no_collection.h"
 
 namespace framejit::capture {
@@ -33,7 +34,7 @@ bool HasDestructor(PyObject* o) {
 }
 
 bool HasWeakReferences(PyObject* o) {
-  static PyObject* module = PyImport_ImportModule("_weakref");
+  static PyObject* module = tensor::Import("_weakref");
   static PyObject* count = module ? PyObject_GetAttrString(module, "getweakrefcount") : nullptr;
   Ref n(count ? PyObject_CallOneArg(count, o) : nullptr);
   if (!n) PyErr_Clear();

@@ -9,6 +9,7 @@
 #include "capture/modes.h"
 #include "capture/override.h"
 #include "guard/versions.h"
+#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
@@ -141,7 +142,7 @@ const std::unordered_set<std::string_view>& Readers() {
 }
 
 PyTypeObject* TypeIn(const char* module, const char* name) {
-  Ref m(PyImport_ImportModule(module));
+  Ref m(tensor::Import(module));
   Ref t(m ? PyObject_GetAttrString(m.get(), name) : nullptr);
   if (!t) PyErr_Clear();
   return t && PyType_Check(t.get()) ? reinterpret_cast<PyTypeObject*>(t.release()) : nullptr;
@@ -156,7 +157,7 @@ struct Tables {
 
   Tables() {
     for (const Row& r : kFunctions) {
-      Ref m(PyImport_ImportModule(r.module));
+      Ref m(tensor::Import(r.module));
       if (!m) {
         PyErr_Clear();
         continue;

@@ -11,6 +11,7 @@
 #include "capture/semantics.h"
 #include "capture/special_calls.h"
 #include "guard/versions.h"
+#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
@@ -317,7 +318,7 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     }
     case Effect::kNoScope: {
       static PyObject* const scope = [] {
-        Ref contextlib(PyImport_ImportModule("contextlib"));
+        Ref contextlib(tensor::Import("contextlib"));
         return contextlib ? PyObject_GetAttrString(contextlib.get(), "nullcontext") : nullptr;
       }();
       return scope ? Call(scope, nullptr, 0, nullptr) : nullptr;
@@ -497,7 +498,7 @@ PyObject* CaptureSemantics::Reduced(PyObject* o, PyObject* protocol) {
     plain = plain && !own(n);
   if (!plain) return s_.Break(BreakId::kUnknownCall, std::string(type->tp_name) + ".__reduce_ex__");
   static PyObject *const dict_name = PyUnicode_InternFromString("__dict__"), *const make = [] {
-    Ref copyreg(PyImport_ImportModule("copyreg"));
+    Ref copyreg(tensor::Import("copyreg"));
     return copyreg ? PyObject_GetAttrString(copyreg.get(), "__newobj__") : nullptr;
   }();
   if (!make) return nullptr;

@@ -9,6 +9,7 @@
 #include "capture/session.h"
 #include "capture/timing.h"
 #include "diag/diag.h"
+#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
@@ -270,7 +271,7 @@ PyObject* ClearCache(PyObject* o, PyObject*) {
 
 PyObject* Reduce(PyObject* o, PyObject*) {
   SuspendScope off;
-  Ref module(PyImport_ImportModule("framejit._pickling"));
+  Ref module(tensor::Import("framejit._pickling"));
   return module ? PyObject_CallMethod(module.get(), "reduce", "O", o) : nullptr;
 }
 

@@ -78,7 +78,7 @@ bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args
                                   {"collections.deque", "appendleft", 1, false},
                                   {"collections.deque", "clear", 0, false}};
   Origin* g = Find(args[0]);
-  if (!g || g->kind != Origin::kOutside || g->real) return false;
+  if (!g || g->kind != Origin::kOutside || g->real || InLookup()) return false;
   for (const Row& r : kRows) {
     if (strcmp(Py_TYPE(args[0])->tp_name, r.type) || strcmp(name, r.name) || n != r.args + 1) continue;
     if (r.hashes && !IsPrimitive(args[1])) return false;
@@ -208,7 +208,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     while (PyDict_Next(o, &pos, &k, &v)) {
       if (outside) {
         Ref seen(FromOutside(v, guards_->Child(SourceKind::kDictItem, s, 0, k)));
-        if (!seen) return false;
+        if (!seen || !NoteKey(k)) return false;
       }
       if (deep && !IsPrimitive(v) && !NoteContents(v, true)) return false;
     }
@@ -227,10 +227,19 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     row.object = PySequence_List(o);
     if (!row.object) return false;
     Ref held(row.object);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(held.get()); ++i)
+      if (!NoteKey(PyList_GET_ITEM(held.get(), i))) return false;
     guards_->Add(std::move(row));
     return true;
   }
   return true;
+}
+
+// A key is guarded to be this very object. What its __eq__ reads of it is guarded, too.
+bool Session::NoteKey(PyObject* key) {
+  if (IsPrimitive(key) || Find(key) || guard::ComparesByIdentity(key)) return true;
+  Ref seen(FromOutside(key, guards_->Const(key)));
+  return !!seen;
 }
 
 bool Session::Pin(PyObject* o) {
@@ -494,11 +503,12 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked
 }
 
 bool Session::GuardsKey(PyObject* dict, PyObject* key) {
-  if (IsPrimitive(key)) return true;
-  if (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst) return false;
-  PyObject* v = PyDict_GetItemWithError(dict, key);
+  if (!IsPrimitive(key) && (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst))
+    return false;
+  const Ref number = AsKey(key);
+  PyObject* v = number ? PyDict_GetItemWithError(dict, number.get()) : nullptr;
   if (!v && PyErr_Occurred()) return PyErr_Clear(), false;
-  return guard::DictLookup(dict, key) == v;
+  return guard::DictLookup(dict, number.get()) == v;  // not by an __eq__ of the program's
 }
 
 const Source* Session::InnerDict(PyObject* dict, const Source* s, PyObject* key, bool empty, PyObject** inner,
@@ -524,6 +534,7 @@ const Source* Session::InnerDict(PyObject* dict, const Source* s, PyObject* key,
 }
 
 int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {
+  if (InLookup()) return Break(BreakId::kSideEffect, "a dict is written to while objects are looked up"), -1;
   Origin* g = Find(dict);
   PyObject* real = PyDict_GetItemWithError(dict, key);
   if (!real && PyErr_Occurred()) return -1;

@@ -4,13 +4,14 @@
 #include "capture/proxy.h"
 #include "capture/reach.h"
 #include "capture/semantics.h"
+#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
 
 PyObject* Part(const char* name) {  // of framejit._functions, kept for ever
   SuspendScope off;
-  Ref module(PyImport_ImportModule("framejit._functions"));
+  Ref module(tensor::Import("framejit._functions"));
   return module ? PyObject_GetAttrString(module.get(), name) : nullptr;
 }
 

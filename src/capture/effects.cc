@@ -8,6 +8,7 @@
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "guard/source.h"
+#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
@@ -288,7 +289,7 @@ PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t n
     stream = how[2] == PySys_GetObject("stdout") ? "stdout" : how[2] == PySys_GetObject("stderr") ? "stderr" : nullptr;
     const Source* s = stream && s_.IsOutside(how[2]) ? s_.SourceOf(how[2]) : nullptr;
     if (!s || s->kind != SourceKind::kDictItem || s->base->kind != SourceKind::kConst) return nullptr;
-    Ref sys(PyImport_ImportModule("sys"));
+    Ref sys(tensor::Import("sys"));
     if (!sys || s->base->object != PyModule_GetDict(sys.get())) return nullptr;
   }
   std::vector<Ref> values;

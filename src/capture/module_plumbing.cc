@@ -9,6 +9,7 @@
 #include "bytecode/code.h"
 #include "capture/override.h"
 #include "capture/semantics.h"
+#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
@@ -77,7 +78,7 @@ const Plumbing& Known() {
   if (looked || !tensor::TorchLoaded()) return known;
   looked = true;
   SuspendScope off;
-  Ref ours(PyImport_ImportModule("framejit._plumbing"));
+  Ref ours(tensor::Import("framejit._plumbing"));
   PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.nn.modules.module");
   PyObject* type =
       module && PyModule_Check(module) ? PyDict_GetItemString(PyModule_GetDict(module), "Module") : nullptr;

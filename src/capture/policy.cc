@@ -12,6 +12,7 @@
 #include "capture/scalar_loops.h"
 #include "capture/timing.h"
 #include "diag/diag.h"
+#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
@@ -100,7 +101,7 @@ bool SkippedFile(PyCodeObject* code) {
   static std::string stdlib;
   if (stdlib.empty()) {  // no lock is held: the import may let another thread in
     SuspendScope off;
-    Ref os(PyImport_ImportModule("os"));
+    Ref os(tensor::Import("os"));
     Ref f(os ? PyObject_GetAttrString(os.get(), "__file__") : nullptr);
     if (!f) PyErr_Clear();
     std::string s = f ? PyUnicode_AsUTF8(f.get()) : "/";
@@ -140,11 +141,10 @@ Ref InsteadOf(PyCodeObject* code) {
     return found;
   }
   if (!file || !strstr(file, "/torch/optim/")) return PyErr_Clear(), Ref();
-  Ref module(PyImport_ImportModule("framejit._updates"));
+  Ref module(tensor::Import("framejit._updates"));
   Ref found(module ? PyObject_CallMethod(module.get(), "instead_of", "O", code) : nullptr);
   if (!found) PyErr_Clear();
-  if (found.get() == Py_None) return {};
-  return found;
+  return found.get() == Py_None ? Ref() : found;
 }
 
 // Stops where the frame comes to `at` again.
@@ -538,7 +538,7 @@ OverrideScope::~OverrideScope() {
 
 PyObject* ErrorType(const char* name) {
   SuspendScope off;
-  Ref m(PyImport_ImportModule("framejit.errors"));
+  Ref m(tensor::Import("framejit.errors"));
   Ref t(m ? PyObject_CallMethod(m.get(), "raised", "s", name) : nullptr);
   if (!t) PyErr_Clear();
   return t ? t.get() : PyExc_RuntimeError;  // the module keeps it alive

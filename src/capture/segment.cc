@@ -69,7 +69,7 @@ void StateProblem(FjFrame* frame, int next, Captured* out) {
 }
 
 // Runs the frame's code under capture until it returns, breaks, or `stop_after` outermost instructions.
-Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_after) {
+Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_after, std::vector<Cached>* cached) {
   Captured out;
   FrameImage before(frame);
   CaptureOptions options;
@@ -78,6 +78,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   options.dynamic_ints = place.dynamic_ints;
   options.dynamic_floats = config.backend == "llvm" || config.backend == "eager";
   options.stop_after = stop_after;
+  options.cached = cached;
   options.settles = place.segments.size() < 2;
   options.compiling = config.compiling;
   options.derivatives = !place.derivatives_in_python && (config.backend == "llvm" || config.backend == "interpreter");
@@ -240,10 +241,11 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
   std::vector<diag::Break> reasons;  // the break, then what makes the segment end before it; one of a kind
   std::vector<int> stopped;          // where
   long stop_after = -1;
+  std::vector<Cached> cached;
   Captured c;
   config.guesses->taken.clear();
   for (int attempt = 0; attempt < 40; ++attempt) {
-    c = CaptureOnce(config, place, frame, stop_after);
+    c = CaptureOnce(config, place, frame, stop_after, &cached);
     if (PyErr_Occurred()) PyErr_Clear();
     const Problem& problem = c.problem;
     config.outcomes->Add(EndOf(c));

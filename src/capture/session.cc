@@ -10,6 +10,7 @@
 #include "capture/proxy.h"
 #include "graph/arguments.h"
 #include "tensor/autograd.h"
+#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
@@ -489,7 +490,7 @@ PyObject* RegistrationCounter() {  // kept for ever
   static PyObject* counter = nullptr;
   if (!counter) {
     SuspendScope off;
-    Ref module(PyImport_ImportModule("_abc"));
+    Ref module(tensor::Import("_abc"));
     counter = module ? PyObject_GetAttrString(module.get(), "get_cache_token") : nullptr;
   }
   return counter;

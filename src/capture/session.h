@@ -124,6 +124,11 @@ struct FloatOp {
   double Eval(const int64_t* symbols) const;
 };
 
+// A call that a functools.lru_cache answered, by its name there.
+struct Cached {
+  Ref cache, name;
+};
+
 struct CaptureOptions {
   int dynamic = -1;                                       // 1: every size a symbol; 0: none, marked ones neither
   std::vector<std::pair<std::string, int>> dynamic_dims;  // (source text of the tensor, dim) learned from misses
@@ -135,6 +140,7 @@ struct CaptureOptions {
   std::shared_ptr<Guesses> guesses;  // null: none are made
   bool derivatives = true;           // torch.func.grad, torch.autograd.grad are modelled
   bool checkpoints = true;           // torch.utils.checkpoint is modelled
+  std::vector<Cached>* cached;       // what captures of this call have really put into caches, each of them once
 };
 
 struct DataSize {            // a size that data decides
@@ -204,6 +210,7 @@ class Session {
   const Source* SourceOf(PyObject* o);
   // Guards on everything directly inside an outside container; `deep`: recursively. False on Break.
   bool NoteContents(PyObject* o, bool deep = false);
+  bool NoteKey(PyObject* key);  // of a dict or set whose keys are guarded
   bool NoteLength(PyObject* o);
   // An outside container is read, at `key` or as a whole. False (Break): it has pending calls.
   bool Reads(PyObject* container, PyObject* key = nullptr, const Source* source = nullptr);
@@ -313,10 +320,12 @@ class Session {
   };
   std::vector<Switched> switches;
   std::vector<PendingCall> switch_calls;
-  // Calls that a functools.lru_cache answered, made at the exit; `made`: this call has really been made already.
+  // Calls that a functools.lru_cache answered, made at the exit; `made`: this call has really been made already, by
+  // this capture or one before it that came to nothing.
   struct CacheCall {
     PendingCall call;
     bool made;
+    Cached cached;
   };
   std::vector<CacheCall> cache_calls;
   std::vector<PendingCall> SwitchCalls() const;            // those that are made at the exit

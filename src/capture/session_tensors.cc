@@ -7,6 +7,7 @@
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "guard/versions.h"
+#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
@@ -24,7 +25,7 @@ std::vector<Mark> MarksOf(PyObject* o, int rank) {
   if (all && !PyDict_GET_SIZE(all)) return marks;
   SuspendScope off;
   if (!marks_of) {  // no lock is held: the import may let another thread in
-    Ref control(PyImport_ImportModule("framejit._control"));
+    Ref control(tensor::Import("framejit._control"));
     Ref map(control ? PyObject_GetAttrString(control.get(), "_marks") : nullptr);
     Ref entries(map ? PyObject_GetAttrString(map.get(), "_entries") : nullptr);
     if (entries && PyDict_CheckExact(entries.get())) all = entries.release();

@@ -6,6 +6,7 @@
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "tensor/import.h"
 #include "tensor/no_collection.h"
 
 namespace framejit::capture {
@@ -124,7 +125,7 @@ namespace {
 // The result in an entry of a cache with a bound, an object of C's: found in one made for the purpose.
 PyObject* ResultIn(PyObject* entry) {
   static const Py_ssize_t offset = []() -> Py_ssize_t {
-    Ref tools(PyImport_ImportModule("functools")), object(PyDict_New());
+    Ref tools(tensor::Import("functools")), object(PyDict_New());
     Ref wrap(tools ? PyObject_CallMethod(tools.get(), "lru_cache", "i", 1) : nullptr);
     Ref maker(object ? PyObject_GetAttrString(object.get(), "copy") : nullptr);
     Ref cached(wrap && maker ? PyObject_CallOneArg(wrap.get(), maker.get()) : nullptr);
@@ -172,6 +173,21 @@ PyObject* CacheEntry(PyObject* cached, PyObject* function, PyObject* const* args
 
 }  // namespace
 
+namespace {
+
+bool Is(const Cached& cached, PyObject* cache, PyObject* name) {
+  return cached.cache.get() == cache && PyObject_RichCompareBool(cached.name.get(), name, Py_EQ) == 1;
+}
+
+// A call that captures have made and that the program makes here for the first time.
+bool MadeBefore(Session& s, PyObject* cache, PyObject* name) {
+  const auto& made = *s.options().cached;
+  return std::any_of(made.begin(), made.end(), [&](const Cached& c) { return Is(c, cache, name); }) &&
+         std::none_of(s.cache_calls.begin(), s.cache_calls.end(), [&](auto& c) { return Is(c.cached, cache, name); });
+}
+
+}  // namespace
+
 // What is in the cache is what a call gives, guarded by being there. The call itself, which the cache counts, and by
 // which one with a bound decides what to drop, is made at the exit. What is not there yet is computed now, once.
 static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -183,8 +199,10 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
   Ref name, result;
   PyObject* entry = CacheEntry(cached, function.get(), args, nargs, kwnames, &dict, &name);
   if (!dict) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
-  const bool made = !entry;
-  if (made) {
+  bool made = !entry;
+  if (!made) {
+    made = MadeBefore(s, cached, name.get());
+  } else {
     if (PyErr_Occurred()) return nullptr;
     if (most != Py_None && PyObject_RichCompareBool(count, most, Py_GE) != 0)
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that is full");
@@ -192,14 +210,15 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
     result = Ref(PyObject_Vectorcall(cached, args, nargs, kwnames));
     entry = result ? CacheEntry(cached, function.get(), args, nargs, kwnames, &dict, &name) : nullptr;
     if (!result) return nullptr;
+    s.options().cached->push_back({Borrow(cached), Borrow(name.get())});
   }
   if (entry && !result) result = Borrow(most == Py_None ? entry : ResultIn(entry));
   if (!entry || !result) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
   s.guards().Is(s.guards().Child(SourceKind::kDictItem, s.guards().Const(dict), 0, name.get()), entry);
-  Session::CacheCall again{{Borrow(cached), {}}, made};
+  Session::CacheCall again{{Borrow(cached), {}}, made, {Borrow(cached), Borrow(name.get())}};
   for (Py_ssize_t i = 0; i < nargs; ++i) again.call.args.push_back(Borrow(args[i]));
   if (kwnames && PyTuple_GET_SIZE(kwnames)) {
-    Ref tools(PyImport_ImportModule("functools")), first(PyTuple_Pack(1, cached)), named(PyDict_New());
+    Ref tools(tensor::Import("functools")), first(PyTuple_Pack(1, cached)), named(PyDict_New());
     Ref partial(tools ? PyObject_GetAttrString(tools.get(), "partial") : nullptr);
     for (Py_ssize_t i = 0; named && i < PyTuple_GET_SIZE(kwnames); ++i)
       if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;

@@ -10,6 +10,7 @@
 
 #include "bytecode/code.h"
 #include "frame/driver.h"
+#include "frame/recorder.h"
 
 namespace framejit::frame {
 namespace {
@@ -100,6 +101,18 @@ HookScope* scope = nullptr;
 FramePolicy* previous = nullptr;  // whose place the sweep took
 DriverStats before;
 
+PyObject* Install(FramePolicy* policy) {
+  bool running = scope != nullptr;
+  if (!scope) scope = new HookScope();
+  if (!scope->active()) {
+    delete std::exchange(scope, nullptr);
+    return PyErr_Format(PyExc_RuntimeError, "%s", HookUnavailable());
+  }
+  FramePolicy* replaced = SetPolicy(policy);
+  if (!running) previous = replaced;
+  Py_RETURN_NONE;
+}
+
 PyObject* StartSweep(PyObject*, PyObject* args) {
   PyObject* code;
   long n;
@@ -110,17 +123,15 @@ PyObject* StartSweep(PyObject*, PyObject* args) {
   int m = 0;
   while (m < 5 && std::strcmp(kModes[m], mode)) ++m;
   if (m == 5 || (code != Py_None && !PyCode_Check(code))) return PyErr_Format(PyExc_ValueError, "code, n, mode, seed");
-  bool running = scope != nullptr;
   sweep = new Sweep(code, n, static_cast<Mode>(m), seed);
   before = Stats();
-  if (!scope) scope = new HookScope();
-  if (!scope->active()) {
-    delete std::exchange(scope, nullptr);
-    return PyErr_Format(PyExc_RuntimeError, "%s", HookUnavailable());
-  }
-  FramePolicy* replaced = SetPolicy(sweep);
-  if (!running) previous = replaced;
-  Py_RETURN_NONE;
+  return Install(sweep);
+}
+
+// Never freed either.
+PyObject* StartRecord(PyObject*, PyObject* list) {
+  if (!PyList_Check(list)) return PyErr_Format(PyExc_TypeError, "a list is needed");
+  return Install(NewRecorder(list));
 }
 
 PyObject* StopSweep(PyObject*, PyObject*) {
@@ -163,6 +174,7 @@ PyObject* GetLocation(PyObject*, PyObject* args) {
 PyMethodDef kFunctions[] = {
     {"frame_sweep", StartSweep, METH_VARARGS, "frame_sweep(code_or_None, n, mode, seed=0)"},
     {"frame_sweep_off", StopSweep, METH_NOARGS, "counters since frame_sweep"},
+    {"frame_record", StartRecord, METH_O, "appends what frames read to a list, until frame_sweep_off"},
     {"frame_unavailable", Unavailable, METH_NOARGS, "None, or why frames cannot be intercepted"},
     {"frame_decode", Decode, METH_O,
      "(unit, name, arg, flag, target, length, reporting unit, handler) of every instruction"},

@@ -7,8 +7,8 @@
 
 namespace framejit::frame {
 
-// Adds frame_sweep(code_or_None, n, mode, seed), frame_sweep_off(), frame_unavailable(), frame_decode(code),
-// frame_location(code, unit) to `module`. Returns 0, or -1 with an exception set.
+// Adds frame_sweep(code_or_None, n, mode, seed), frame_sweep_off(), frame_record(list), frame_unavailable(),
+// frame_decode(code), frame_location(code, unit) to `module`. Returns 0, or -1 with an exception set.
 int AddFrameTestFunctions(PyObject* module);
 
 }  // namespace framejit::frame

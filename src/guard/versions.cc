@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "tensor/import.h"
 #include "tensor/no_collection.h"
 
 extern "C" int _PySet_NextEntry(PyObject* set, Py_ssize_t* pos, PyObject** key,
@@ -169,7 +170,7 @@ PyObject* TypeDict(PyTypeObject* t) {
 
 bool IsThreadLocal(PyTypeObject* t) {
   static const getattrofunc lookup = [] {
-    PyObject* module = PyImport_ImportModule("_thread");
+    PyObject* module = tensor::Import("_thread");
     PyObject* type = module ? PyObject_GetAttrString(module, "_local") : nullptr;
     Py_XDECREF(module);
     if (!type) PyErr_Clear();

@@ -28,6 +28,7 @@ from pathlib import Path
 import oracle
 
 HERE = str(Path(__file__).resolve().parent)
+OURS = (HERE, "<")  # how the file names of programs begin: made of text, they have no file
 CALLS = 3
 
 

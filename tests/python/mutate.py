@@ -10,6 +10,7 @@ gradients, switches of process and thread, and the thread itself.
 import contextlib
 import decimal
 import functools
+import operator
 import random
 import re
 import sys
@@ -48,6 +49,12 @@ class Place:
         self.steps = steps  # (kind, key) from the function on
 
     def owner(self, function):
+        """What holds the value: two sides may have it in common."""
+        at = self._before_last(function)
+        kind, key = self.steps[-1]
+        return at.__globals__ if kind == "global" else at.__closure__[key] if kind == "variable" else at
+
+    def _before_last(self, function):
         at = function
         for kind, key in self.steps[:-1]:
             at = READ[kind](at, key)
@@ -55,15 +62,15 @@ class Place:
 
     def get(self, function):
         kind, key = self.steps[-1]
-        return READ[kind](self.owner(function), key)
+        return READ[kind](self._before_last(function), key)
 
     def put(self, function, value):
         kind, key = self.steps[-1]
-        WRITE[kind](self.owner(function), key, value)
+        WRITE[kind](self._before_last(function), key, value)
 
     def remove(self, function):
         kind, key = self.steps[-1]
-        REMOVE[kind](self.owner(function), key)
+        REMOVE[kind](self._before_last(function), key)
 
     def __str__(self):
         return "f" + "".join(f".{key}" if kind in ("attribute", "own") else f"[{kind} {key!r}]" for kind, key in self.steps)
@@ -117,7 +124,7 @@ def places(function):
         if isinstance(value, types.MethodType):
             return walk(value.__func__, [*steps, ("attribute", "__func__")], depth)
         if isinstance(value, types.FunctionType):
-            if not value.__code__.co_filename.startswith(harness.HERE):
+            if not value.__code__.co_filename.startswith(harness.OURS):
                 return
             own = {name for code in _codes(value.__code__) for name in code.co_names}
             names.update(own, (c for code in _codes(value.__code__) for c in code.co_consts if isinstance(c, str) and c.isidentifier()))
@@ -202,44 +209,55 @@ def others(value):
 
 
 def changes(function):
-    """(description, change(function) -> undo) for everything that can be changed in what the function reads."""
+    """{description: (owner, change() -> undo)} of everything that can be changed in what the function may read."""
 
     def setter(place, other):
-        def change(side):
-            before = place.get(side)
-            place.put(side, other(before))
-            return lambda: place.put(side, before)
+        def change():
+            before = place.get(function)
+            place.put(function, other(before))
+            return lambda: place.put(function, before)
 
         return change
 
     def remover(place):
-        def change(side):
-            before = place.get(side)
-            place.remove(side)
-            return lambda: place.put(side, before)
+        def change():
+            before = place.get(function)
+            place.remove(function)
+            return lambda: place.put(function, before)
 
         return change
 
     def adder(place):
-        def change(side):
-            place.put(side, 3)
-            return lambda: place.remove(side)
+        def change():
+            place.put(function, 3)
+            return lambda: place.remove(function)
 
         return change
 
+    def in_place(place):
+        def change():
+            array = place.get(function)
+            array *= 2
+            return lambda: array.__itruediv__(2)
+
+        return change
+
+    made = {}
     found, absent = places(function)
     for place, value in found:
-        if place.steps[-1][1] in OF_TORCH:
+        kind, key = place.steps[-1]
+        if key in OF_TORCH:
             continue
-        if place.steps[-1][0] in WRITE:
+        if kind in WRITE:
             for what, other in others(value):
-                yield f"{place}: {what}", setter(place, other)
-            if place.steps[-1][0] == "own" and _is_tensor(value) and type(value).__name__ == "ndarray":
-                yield f"{place}: written in place", lambda side, place=place: (place.get(side).__imul__(2), lambda: place.get(side).__itruediv__(2))[1]
-        if place.steps[-1][0] in REMOVE:
-            yield f"{place}: removed", remover(place)
+                made[f"{place}: {what}"] = place.owner(function), setter(place, other)
+            if kind == "own" and _is_tensor(value) and type(value).__name__ == "ndarray":
+                made[f"{place}: written in place"] = value, in_place(place)
+        if kind in REMOVE:
+            made[f"{place}: removed"] = place.owner(function), remover(place)
     for place, _ in absent:
-        yield f"{place}: added", adder(place)
+        made[f"{place}: added"] = place.owner(function), adder(place)
+    return made
 
 
 # --- the world around a call -------------------------------------------------------------------------------------------------
@@ -344,20 +362,52 @@ class Pair:
                 seen.append(run())
         if all(s.shape["exception"] and s.shape["exception"][0][0] == "RecursionError" for s in seen):
             raise TooDeep
-        for s in seen:  # addresses differ between the sides
-            s.shape["exception"] = re.sub(r"0x[0-9a-f]+", "0x", repr(s.shape["exception"]))
+        for s in seen:  # addresses and ids differ between the sides
+            s.shape["exception"] = re.sub(r"0x[0-9a-f]+|\b\d{14,}\b", "0x", repr(s.shape["exception"]))
         harness.compare(f"{self.name}: {what}", number, seen[1], seen[0], lambda: {} if what.startswith("changed") else harness._in_float64(self.build, other))
 
 
-def check(build, framejit, most=None, seed=0):
-    """Runs the program's changes, or `most` of them by chance. Returns (changes made, [what was wrong])."""
-    function, _ = build()
+@contextlib.contextmanager
+def _changed(found, what):
+    """Makes the change of that name on every side, on what they have in common once; found: a side's {description: (owner, change)}."""
+    undo, owners = [], []
+    try:
+        for side in found:
+            owner, change = side[what]
+            if not any(owner is o or isinstance(owner, tuple) and isinstance(o, tuple) and all(map(operator.is_, owner, o)) for o in owners):
+                undo.append(change())
+                owners.append(owner)
+        yield
+    finally:
+        for back in reversed(undo):
+            back()
+
+
+def check(build, framejit, most=None, seed=0, of_reads=False):
+    """Runs the program's changes, or `most` of them by chance; of_reads: changes of what a recorder saw it read (reads.py), else of what it may
+    read and of the world around the call. Returns (changes made, [what was wrong])."""
+    import reads
+
+    function, make = build()
     if not isinstance(function, (types.FunctionType, types.MethodType)):
         return 0, []
-    todo = [("changed", what, None) for what, _ in changes(function)]
-    todo += [("under", what, context) for what, context in switches()]
-    todo += [("called with", what, other) for what, other in arguments()]
-    todo += [("from another thread", "", None)]
+    for _ in range(2):  # the first call imports, and warns of, what is imported or warned of once
+        alike = True
+        try:
+            Pair(build, lambda f: f).call(0, "as written")
+        except AssertionError:  # two of it differ: addresses, say
+            alike = False
+        except Exception:  # TooDeep
+            pass
+    if not alike:
+        return 0, []
+    if of_reads:
+        todo = [("changed", what, None) for what in reads.changes(reads.recorded(function, make, framejit._framejit))]
+    else:
+        todo = [("changed", what, None) for what in changes(function)]
+        todo += [("under", what, context) for what, context in switches()]
+        todo += [("called with", what, other) for what, other in arguments()]
+        todo += [("from another thread", "", None)]
     if most is not None and len(todo) > most:
         todo = random.Random(f"{build.__name__} {seed}").sample(todo, most)
     wrong, made, pair = [], 0, None
@@ -365,13 +415,13 @@ def check(build, framejit, most=None, seed=0):
         label = f"{kind} {what}".strip()
         try:
             if number % PER_BUILD == 0 or pair is None:
-                if pair is None:  # what is imported, or warned of, once
-                    with contextlib.suppress(AssertionError):
-                        Pair(build, lambda f: f).call(0, "as written")
                 framejit.reset()  # functions of equal code share their versions, of which there may be so many
                 pair = Pair(build, framejit.compile)
                 for call in range(2):
                     pair.call(call, "as built")
+                found = [None, None]
+                if of_reads:
+                    found = [reads.recorded(side[0], side[2], framejit._framejit) for side in pair.sides]
             made += 1
             if kind == "under":
                 pair.call(2, label, context=how)
@@ -380,19 +430,8 @@ def check(build, framejit, most=None, seed=0):
             elif kind == "from another thread":
                 pair.call(2, label, thread=True)
             else:
-                undo = []
-                try:
-                    for side in pair.sides:
-                        undo.append(dict(changes(side[0]))[what](side[0]))
-                except Exception:  # it refuses to be changed, or was another on this side by now
-                    for back in undo:
-                        back()
-                    continue
-                try:
+                with _changed([reads.changes(f) if f is not None else changes(side[0]) for f, side in zip(found, pair.sides)], what):
                     pair.call(2, label)
-                finally:
-                    for back in undo:
-                        back()
             pair.call(3, f"{label}, taken back")
         except AssertionError as error:
             wrong.append(str(error))

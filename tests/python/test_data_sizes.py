@@ -481,3 +481,18 @@ def test_sizes_of_one_that_change_the_number_of_dimensions(fresh):
         x = torch.randn(shape)
         assert torch.equal(compiled(x), f(x)), shape
     assert compiled.cache_info()["segments"]
+
+
+@pytest.mark.parametrize("f", [lambda x, i: x[i], lambda x, i: torch.nn.functional.embedding(i, x), lambda x, i: x.index_select(0, i)], ids=["item", "embedding", "index_select"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_table_that_has_no_rows_any_more(fresh, f, grad):
+    compiled = fresh.compile(f)
+    with torch.set_grad_enabled(grad):
+        for rows, places in ((5, 3), (6, 4), (7, 2), (0, 3), (0, 0), (8, 3), (0, 2), (1, 1)):
+            x, i = torch.randn(rows, 4, requires_grad=grad), torch.zeros(places, dtype=torch.long)
+            if rows == 0 and places:
+                for call in (f, compiled):
+                    with pytest.raises((IndexError, RuntimeError)):
+                        call(x, i)
+            else:
+                assert torch.equal(compiled(x, i), f(x, i))

@@ -15,6 +15,7 @@ MODULES = {
     "object_model": "numpy",
     "reads": "torch",
     "assertions": "torch",
+    "state": "torch",
 }
 
 

@@ -54,6 +54,16 @@ TABLE = [
     ("class K:\n __slots__=('c','__dict__')\nk=K()\nargs=lambda:(torch.ones(2),k)", [
         ("def f(x,k): return x+getattr(k,'c',1)+getattr(k,'d',10)", 'k.c=5;k.d=7', 'del k.c, k.d'),
     ]),
+    ("class K:\n def __init__(s,v): s.v=v\n def __hash__(s): return 1\n def __eq__(s,o): return s.v==o.v\nkept=K(1);k=K(1);d={kept:5};st={kept}", [
+        ('d[k] if kept.v else 0', 'kept.v=2', 'kept.v=1', BREAKS),
+        ('def f(x):\n try: return x+d[k]\n except KeyError: return x-1', 'kept.v=2', 'kept.v=1', BREAKS),
+        ('d.get(k,7)', 'kept.v=2', 'kept.v=1', BREAKS),
+        ('k in d, k in st, k in list(d)', 'kept.v=2', 'kept.v=1', BREAKS),
+        ('d.get(k,7)', 'K.__eq__=lambda s,o:False', 'K.__eq__=lambda s,o:s.v==o.v', BREAKS),
+    ]),
+    ("class N:\n def __init__(s,v): s.v=v\n def __hash__(s): return s.v\n def __eq__(s,o): return s.v==getattr(o,'v',o)\nn=N(2);d={n:5}", [
+        ('2 in d, d.get(2,7)', 'd[n]=6', 'd[n]=5', BREAKS),
+    ]),
     ('class K: pass\nk=K()', [
         ("getattr(k,'c',1)", 'k.c=5', 'del k.c'),
         ("getattr(k,'c',1)", 'K.c=5', 'del K.c'),
@@ -1021,6 +1031,11 @@ def test_change_is_seen(fresh, identity, row):
 # Programs with effects, in two worlds: what they return and what they leave behind.
 EFFECTS = [
     ('calls=[]\n@functools.lru_cache(maxsize=2)\ndef h(a): calls.append(a); return a\n', 'def f(x): return x+h(1)+h(2)+h(3)+h(1)', 'calls'),
+    ('@functools.lru_cache(maxsize=2)\ndef h(a): return a\n', 'def f(x): return x+h(1)+h(2)+h(3), tuple(h.cache_info())', 'h.cache_info()'),
+    ('@functools.lru_cache(maxsize=8)\ndef h(a): return a\n', 'def f(x): return x+h(1)+h(2), tuple(h.cache_info())', 'h.cache_info()'),
+    ('class K:\n def __hash__(s): log.append("hash"); return 1\nlog=[]\nS=None', 'def f(x):\n d={K(): 1}\n return x, len(d), S()', 'log'),
+    ('class K:\n def __hash__(s): state["n"]=state.get("n",0)+1; return 1\nstate={}\nS=None', 'def f(x):\n d={K(): 1}\n return x, len(d), S()', 'state'),
+    ('class K:\n def __eq__(s,o): seen.add(1); return True\n def __hash__(s): return 1\nseen=set()\nS=None', 'def f(x):\n d={K(): 1}\n return x+d[K()], S()', 'len(seen)'),
     ('calls=[]\n@functools.lru_cache(maxsize=4)\ndef h(a): calls.append(a); return a\n', 'def f(x): return x+h(1)+h(2)+h(3)+h(1)', '(calls, h.cache_info())'),
     ('calls=[]\n@functools.lru_cache(maxsize=None)\ndef h(a): calls.append(a); return a\n', 'def f(x): return x+h(1)+h(2)+h(3)+h(1)', '(calls, h.cache_info())'),
     ('calls=[]\n@functools.lru_cache(maxsize=0)\ndef h(a): calls.append(a); return a\n', 'def f(x): return x+h(1)+h(2)+h(1)', '(calls, h.cache_info())'),
@@ -1156,3 +1171,25 @@ def test_a_thread_local_is_read_in_a_graph(fresh):
 
     e = fresh.explain(f)(torch.zeros(1))
     assert (e.graph_count, e.graph_break_count) == (1, 0) and e.result.item() == 5
+
+
+def test_programs_with_builtins_of_their_own(fresh):
+    """Which may have no __import__."""
+    import builtins
+
+    space = {"__builtins__": {"len": lambda x: 7, "abs": abs, "__build_class__": builtins.__build_class__}, "__name__": "own"}
+    exec("def f(x):\n return abs(x) * len(x)", space)
+    compiled, x = fresh.compile(space["f"]), torch.arange(4.0)
+    for name, value in [(None, None), ("abs", lambda x: x + 1), ("len", lambda x: 3), ("abs", torch.neg)]:
+        space[name] = value
+        for _ in range(3):
+            assert torch.equal(compiled(x), space["f"](x))
+
+
+@pytest.mark.parametrize("program", ["isinstance(k, P)", "len(K.__annotations__)", "K.__annotations__.get('a', 1)"])
+def test_what_is_made_when_it_is_first_read(fresh, program):
+    space, args = world("@typing.runtime_checkable\nclass P(typing.Protocol):\n def meth(s): ...\nclass K: pass\nk=K()", program)
+    compiled = fresh.compile(space["f"])
+    for _ in range(3):
+        assert run(compiled, args) == run(space["f"], args)
+    assert "internal" not in str(fresh.explain(compiled)(*args))

@@ -1,22 +1,44 @@
-"""Whatever the hostile programs read is changed under them (mutate.py). `slow`: every change of every program."""
+"""Whatever the programs of the suites read is changed under them: what they may read (mutate.py), and what a recorder saw them read (reads.py).
+`slow`: every change of every program."""
+
+import random
 
 import mutate
 import pytest
+import suites
 from test_hostile import PROGRAMS
 
+ALL = list(suites.programs())
+SOME = random.Random(2).sample(ALL, 40)  # of them in the quick suite
 SAMPLE = 4  # changes of a program in the quick suite
+
+
+def _check(build, fresh, most=None, of_reads=False):
+    made, wrong = mutate.check(build, fresh, most, of_reads=of_reads)
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("build", PROGRAMS)
 @pytest.mark.filterwarnings("ignore")
 def test_a_sample_of_changes(build, fresh):
-    made, wrong = mutate.check(build, fresh, SAMPLE)
-    assert not wrong, "\n".join(wrong)
+    _check(build, fresh, SAMPLE)
 
 
-@pytest.mark.parametrize("build", PROGRAMS)
+@pytest.mark.parametrize("build", SOME)
+@pytest.mark.filterwarnings("ignore")
+def test_a_sample_of_what_was_read(build, fresh):
+    _check(build, fresh, SAMPLE, of_reads=True)
+
+
+@pytest.mark.parametrize("build", ALL)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_every_change(build, fresh):
-    made, wrong = mutate.check(build, fresh)
-    assert not wrong, "\n".join(wrong)
+    _check(build, fresh)
+
+
+@pytest.mark.parametrize("build", ALL)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+def test_every_change_of_what_was_read(build, fresh):
+    _check(build, fresh, of_reads=True)

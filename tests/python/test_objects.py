@@ -13,6 +13,7 @@ import functools
 import inspect
 import operator
 import pathlib
+import random
 import re
 import types
 import typing
@@ -286,3 +287,26 @@ def test_what_can_only_be_written_does_not_hide_the_objects_own():
     graph.kept = {0: 5.0}
     Noted.__get__ = lambda self, o, cls: {0: 7.0}
     assert torch.equal(compiled(x), f(x)) and f(x)[0] == 7
+
+
+def test_arguments_of_many_types(fresh):
+    """One function is given a container of every kind in turn."""
+    from torch.utils import _pytree
+
+    Pair = collections.namedtuple("Pair", "a b")
+    x = torch.arange(3.0)
+    given = [x, [x], (x, 2), {"a": x, "b": (x, [x])}, Pair(x, {"c": x}), collections.OrderedDict(b=x, a=[x]), collections.defaultdict(list, a=[x]), [], {}, (), None, 3, 2.5,
+             "text", [x, None, 1], {1: x, "1": x}, collections.deque([x]), (((x,),),), Pair([x], (x, {"d": x})), {"a": {"b": {"c": [x, 1.5]}}}]  # fmt: skip
+
+    def f(tree):
+        leaves, spec = _pytree.tree_flatten(tree)
+        return _pytree.tree_unflatten([t * 2 + 1 if isinstance(t, torch.Tensor) else t for t in leaves], spec), len(leaves)
+
+    def g(tree):
+        return [t * 2 if isinstance(t, torch.Tensor) else t for t in (tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else [tree])]
+
+    for program in (f, g):
+        compiled = fresh.compile(program)
+        for call in range(3):
+            for tree in random.Random(call).sample(given, len(given)):
+                assert shown(compiled(tree)) == shown(program(tree))
