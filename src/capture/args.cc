@@ -5,6 +5,7 @@
 #include <limits>
 #include <unordered_set>
 
+#include "capture/callees.h"
 #include "capture/gradients.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
@@ -24,96 +25,9 @@ constexpr const char* kDTypeText[] = {"bool",    "uint8",     "int8",       "int
                                       "uint16",  "uint32",    "uint64",     "float16",       "bfloat16",    "float32",
                                       "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "int4"};
 
-// Framework calls that no graph holds, by the reason they end one.
-BreakId Refusal(const std::string& callee) {
-  static const std::unordered_map<std::string_view, BreakId> table = {{"item", BreakId::kTensorItem},
-                                                                      {"tolist", BreakId::kTensorItem},
-                                                                      {"__bool__", BreakId::kTensorBool},
-                                                                      {"__int__", BreakId::kTensorItem},
-                                                                      {"__float__", BreakId::kTensorItem},
-                                                                      {"__index__", BreakId::kTensorItem},
-                                                                      {"__complex__", BreakId::kTensorItem},
-                                                                      {"data_ptr", BreakId::kTensorItem},
-                                                                      {"is_nonzero", BreakId::kTensorBool},
-                                                                      {"equal", BreakId::kTensorBool},
-                                                                      {"allclose", BreakId::kTensorBool},
-                                                                      {"array_equal", BreakId::kTensorBool},
-                                                                      {"backward", BreakId::kAutogradCall},
-                                                                      {"requires_grad_", BreakId::kAutogradCall},
-                                                                      {"register_hook", BreakId::kAutogradCall},
-                                                                      {"retain_grad", BreakId::kAutogradCall},
-                                                                      {"grad", BreakId::kAutogradCall},
-                                                                      {"detach_", BreakId::kAutogradCall},
-                                                                      {"set_", BreakId::kSideEffect},
-                                                                      {"resize_", BreakId::kSideEffect},
-                                                                      {"share_memory_", BreakId::kSideEffect},
-                                                                      {"manual_seed", BreakId::kRandom},
-                                                                      {"seed", BreakId::kRandom},
-                                                                      {"set_rng_state", BreakId::kRandom},
-                                                                      {"get_rng_state", BreakId::kRandom},
-                                                                      {"initial_seed", BreakId::kRandom},
-                                                                      {"save", BreakId::kOutput},
-                                                                      {"load", BreakId::kOutput}};
-  auto it = table.find(std::string_view(callee).substr(callee.rfind('.') + 1));
-  return it == table.end() ? BreakId::kInternal : it->second;
-}
-
-// The functions that take the element type from their data.
-bool ReadsDType(const std::string& callee) {
-  return callee == "torch.tensor" || callee == "torch.as_tensor" || callee == "torch.asarray";
-}
-
-// Does it change its first argument, by its name?
-bool Changes(const std::string& callee) {
-  const std::string_view name = std::string_view(callee).substr(callee.rfind('.') + 1);
-  if (!name.ends_with("__")) return name.ends_with("_");
-  return name == "__setitem__" || (name.starts_with("__i") && name != "__invert__" && name != "__int__" &&
-                                   name != "__index__" && name != "__iter__");
-}
-
-// To whom a range is what the list of its numbers is.
-bool TakesAnySequence(const std::string& callee) {
-  return ReadsDType(callee) || callee.ends_with("Tensor.__getitem__") || callee.ends_with("Tensor.__setitem__") ||
-         callee == "numpy.array" || callee == "numpy.asarray";
-}
-
-// The functions that torch's default device is for.
-bool MakesOnDefaultDevice(const std::string& callee) {
-  static constexpr std::string_view kMakers[] = {"arange",
-                                                 "as_tensor",
-                                                 "asarray",
-                                                 "bartlett_window",
-                                                 "blackman_window",
-                                                 "empty",
-                                                 "empty_permuted",
-                                                 "empty_strided",
-                                                 "eye",
-                                                 "full",
-                                                 "hamming_window",
-                                                 "hann_window",
-                                                 "kaiser_window",
-                                                 "linspace",
-                                                 "logspace",
-                                                 "ones",
-                                                 "rand",
-                                                 "randint",
-                                                 "randn",
-                                                 "randperm",
-                                                 "range",
-                                                 "scalar_tensor",
-                                                 "tensor",
-                                                 "tril_indices",
-                                                 "triu_indices",
-                                                 "zeros",
-                                                 "fft.fftfreq",
-                                                 "fft.rfftfreq"};
-  if (!callee.starts_with("torch.")) return false;
-  return std::find(std::begin(kMakers), std::end(kMakers), std::string_view(callee).substr(6)) != std::end(kMakers);
-}
-
 // Of numbers, without effects: the ufuncs, which have no rows all.
-bool IsNumpyFunction(const std::string& callee) {
-  Ref function(callee.starts_with("numpy.") ? tensor::ResolveCallee(callee) : nullptr);
+bool IsNumpyFunction(Callee callee) {
+  Ref function(callee.name().starts_with("numpy.") ? tensor::ResolveCallee(callee) : nullptr);
   if (!function) PyErr_Clear();
   return function && !strcmp(Py_TYPE(function.get())->tp_name, "numpy.ufunc");
 }
@@ -124,10 +38,6 @@ bool AllNumbers(const Call& call) {
 }
 
 }  // namespace
-
-bool Refused(const std::string& callee) {
-  return Refusal(callee) != BreakId::kInternal;
-}
 
 bool Session::IsNumpyNumber(PyObject* o) const {
   if (!uses_torch || IsPrimitive(o)) return false;
@@ -285,9 +195,13 @@ static bool AskedByEncoder() {
   return PyUnicode_CompareWithASCIIString(name, "TransformerEncoder.forward") == 0;
 }
 
-std::optional<Arg> Session::ConstantAnswer(const std::string& callee) {
-  std::optional<Arg> answer = surface::ConstantAnswer(callee);
-  if (!answer || !answer->is(Arg::Kind::kBool) || !answer->b) return answer;
+std::optional<Arg> Session::ConstantAnswer(Callee callee) {
+  switch (callee.effects().answer) {
+    case Answer::kNone: return std::nullopt;
+    case Answer::kNothing: return Arg::None();
+    case Answer::kNo: return Arg::Bool(false);
+    case Answer::kYes: break;
+  }
   if (AskedByEncoder()) return Arg::Bool(false);
   asked_compiling_ = true;  // what is true is that the program is being compiled
   return Arg::Bool(options_.compiling);
@@ -318,7 +232,7 @@ PyObject* ListOf(Session& s, PyObject* proxy) {
   for (int64_t i = 0; list && i < m.sizes[0].value(); ++i) {
     Ref index(PyLong_FromLongLong(i));
     PyObject* args[] = {proxy, index.get()};
-    Ref one(s.CallFramework("torch.Tensor.__getitem__", args, 2, nullptr));
+    Ref one(s.CallFramework(callees::kTensorGetItem, args, 2, nullptr));
     if (!one || !IsTensor(one.get())) return nullptr;
     Ref number(s.ItemOf(AsTensor(one.get())->id, false));
     if (!number || PyList_Append(list.get(), number.get()) < 0) return nullptr;
@@ -346,18 +260,17 @@ PyObject* TorchIndex(Session& s, PyObject* key, bool alone = true) {
   const bool mask = IsBool(m.dtype), rows = alone && m.sizes.size() > 1;  // those would be a tuple
   if (rows || m.sizes.empty() || m.read_only || !(mask || IsInteger(m.dtype)) || m.dtype == DType::kUInt8)
     return nullptr;
-  Ref tensor(s.CallFramework("torch.from_numpy", &key, 1, nullptr));
+  Ref tensor(s.CallFramework(callees::kFromNumpy, &key, 1, nullptr));
   PyObject* of = tensor.get();
-  return of && !mask && m.dtype != DType::kInt64 ? s.CallFramework("torch.Tensor.long", &of, 1, nullptr)
+  return of && !mask && m.dtype != DType::kInt64 ? s.CallFramework(callees::kTensorLong, &of, 1, nullptr)
                                                  : tensor.release();
 }
 
 // torch.equal, torch.allclose: all elements of a comparison. Null without an error: not one of them, or not to be
 // guessed.
-PyObject* Comparison(Session& s, const std::string& callee, PyObject* const* args, Py_ssize_t nargs,
-                     PyObject* kwnames) {
-  const bool equal = callee == "torch.equal" || callee == "torch.Tensor.equal";
-  const bool close = callee == "torch.allclose" || callee == "torch.Tensor.allclose";
+PyObject* Comparison(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  const bool torch = callee.space() == "torch" || callee.space() == "torch.Tensor";
+  const bool equal = torch && callee.last() == "equal", close = torch && callee.last() == "allclose";
   if (!(equal || close) || nargs < 2 || !IsTensor(args[0]) || !IsTensor(args[1]) || s.depth == 0) return nullptr;
   const TraceTensor &a = s.trace().tensors[AsTensor(args[0])->id], &b = s.trace().tensors[AsTensor(args[1])->id];
   if (equal) {  // of the same memory it does not look at the elements
@@ -368,38 +281,36 @@ PyObject* Comparison(Session& s, const std::string& callee, PyObject* const* arg
     for (size_t d = 0; d < mine.size(); ++d)
       if (!s.env().Eq(mine[d], theirs[d])) return Py_NewRef(Py_False);
   }
-  Ref same(s.CallFramework(equal ? "torch.eq" : "torch.isclose", args, nargs, kwnames));
+  Ref same(s.CallFramework(equal ? callees::kEq : callees::kIsClose, args, nargs, kwnames));
   PyObject* one = same.get();
-  Ref all(one && IsTensor(one) ? s.CallFramework("torch.Tensor.all", &one, 1, nullptr) : nullptr);
+  Ref all(one && IsTensor(one) ? s.CallFramework(callees::kTensorAll, &one, 1, nullptr) : nullptr);
   return all ? s.ItemOf(AsTensor(all.get())->id, true) : nullptr;
 }
 
 }  // namespace
 
-PyObject* Session::CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+PyObject* Session::CallFramework(Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                                  bool* declined) {
   if (broken_) return Break(reason_.id);
   if (auto answer = ConstantAnswer(callee)) return FromArg(*answer);
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
-  if (callee == "torch.autograd.grad" && options_.derivatives) return GradientsOf(*this, args, nargs, kwnames);
+  if (callee == callees::kAutogradGrad && options_.derivatives) return GradientsOf(*this, args, nargs, kwnames);
   const int level = vmap.open() ? BatchLevel(*this, args, total) : 0;
-  const bool layout = level && (callee.ends_with(".is_contiguous") || callee.ends_with(".stride"));
-  const bool member = callee.find(".Tensor.") != std::string::npos || callee.rfind('.') == strlen("torch");
+  const bool layout = level && (callee.last() == "is_contiguous" || callee.last() == "stride");
+  const bool member = callee.name().find(".Tensor.") != std::string::npos || callee.space() == "torch";
   if (nargs > 0 && IsTensor(args[0]) && member && !layout) {  // torch.is_floating_point(x) is x.is_floating_point()
     bool handled = false;
-    PyObject* r =
-        TensorQuery(*this, args[0], callee.substr(callee.rfind('.') + 1), args + 1, nargs - 1, kwnames, &handled);
+    PyObject* r = TensorQuery(*this, args[0], std::string(callee.last()), args + 1, nargs - 1, kwnames, &handled);
     if (handled) return r;
   }
   if (level) return CallBatched(*this, level, callee, args, nargs, kwnames);
   if (vmap.open() && NeedsVmap(*this, callee, args, nargs))
     return Break(BreakId::kUnsupportedTensor, callee + " under torch.vmap");
-  BreakId refusal = Refusal(callee);
+  const BreakId refusal = callee.effects().ends;
   const bool asks = refusal == BreakId::kTensorItem || refusal == BreakId::kTensorBool;
-  if (asks && nargs == 1 && !kwnames && IsTensor(args[0]) &&
-      (callee.ends_with(".item") || callee.ends_with("__bool__")))
-    if (PyObject* guess = ItemOf(AsTensor(args[0])->id, callee.ends_with("__bool__"))) return guess;
-  if (asks && nargs == 1 && !kwnames && IsTensor(args[0]) && callee == "torch.Tensor.tolist") {
+  if (asks && nargs == 1 && !kwnames && IsTensor(args[0]) && (callee.last() == "item" || callee.last() == "__bool__"))
+    if (PyObject* guess = ItemOf(AsTensor(args[0])->id, callee.last() == "__bool__")) return guess;
+  if (asks && nargs == 1 && !kwnames && IsTensor(args[0]) && callee == callees::kTensorToList) {
     if (PyObject* list = ListOf(*this, args[0])) return list;
     if (broken_) return nullptr;
   }
@@ -412,7 +323,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     *declined = true;
     return nullptr;
   }
-  if (nargs >= 2 && uses_numpy && (callee == "torch.Tensor.__getitem__" || callee == "torch.Tensor.__setitem__")) {
+  if (nargs >= 2 && uses_numpy && (callee == callees::kTensorGetItem || callee == callees::kTensorSetItem)) {
     Ref key(TorchIndex(*this, args[1]));
     if (broken_ || PyErr_Occurred()) return nullptr;
     if (key && key.get() != args[1]) {
@@ -420,7 +331,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
       return CallFramework(callee, with, nargs, kwnames, declined);
     }
   }
-  if (!data_views_.empty() && total > 0 && IsTensor(args[0]) && Changes(callee) &&
+  if (!data_views_.empty() && total > 0 && IsTensor(args[0]) && ChangesFirst(callee) &&
       data_views_.contains(AsTensor(args[0])->id))
     return Break(BreakId::kSideEffect, "a write through tensor.data, which the tensor's version does not tell of");
   Call call;
@@ -429,7 +340,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
   bool changing = false;  // it has floats that may be others in the next run
   const bool torch = FrameworkOf(callee) == Framework::kTorch;
   bool cupy = OfCupy(callee);
-  const bool takes = surface::TakesSymFloats(callee) && (torch || !uses_torch);
+  const bool takes = callee.Has(kTakesFloatSymbols) && (torch || !uses_torch);
   auto to_arg = [&](PyObject* o, Arg* a, bool factor) {
     PyObject* seen = takes ? Resolve(o) : nullptr;
     if (takes && !seen) return false;
@@ -451,7 +362,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     return changing = true;
   };
   numpy_number_ = numpy_integer_ = false;
-  ranges_as_lists_ = TakesAnySequence(callee);
+  ranges_as_lists_ = callee.Has(kTakesSequences);
   call.args.reserve(nargs);
   for (Py_ssize_t i = 0; i < nargs; ++i) {
     Arg a;
@@ -465,7 +376,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     if (!name || !to_arg(args[nargs + i], &a, !strcmp(name, "alpha"))) return nullptr;
     call.kwargs.emplace_back(name, std::move(a));
   }
-  if (callee == "torch.Tensor.new" && nargs == 2) {  // a tuple is data there, but a torch.Size the size
+  if (callee == callees::kTensorNew && nargs == 2) {  // a tuple is data there, but a torch.Size the size
     PyObject* shape = Resolve(args[1]);
     if (!shape) return nullptr;
     if (IsSymbolicSize(shape) || !strcmp(Py_TYPE(shape)->tp_name, "torch.Size")) {
@@ -476,7 +387,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     }
   }
   if (!torch) {  // "float32", "f4"
-    if (callee.ends_with(".astype") && call.args.size() > 1) NameDType(&call.args[1]);
+    if (callee.last() == "astype" && call.args.size() > 1) NameDType(&call.args[1]);
     for (auto& [name, a] : call.kwargs)
       if (name == "dtype") NameDType(&a);
     auto own = [](Arg& a) {  // not torch's of that name
@@ -485,7 +396,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     for (Arg& a : call.args) own(a);
     for (auto& [name, a] : call.kwargs) own(a);
   }
-  if (numpy_number_ && ReadsDType(callee) && call.args.size() < 2 &&
+  if (numpy_number_ && callee.Has(kReadsDType) && call.args.size() < 2 &&
       std::none_of(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "dtype"; })) {
     Arg type;  // what these calls make of NumPy's number; for others it is any number
     type.kind = Arg::Kind::kDType;
@@ -493,7 +404,8 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     call.kwargs.emplace_back("dtype", std::move(type));
   }
   if (!torch && !cupy) numpy_devices.insert(default_devices.back());
-  if (!default_devices.back().empty() && MakesOnDefaultDevice(callee)) {
+  if (!default_devices.back().empty() && callee.Has(kOnDefaultDevice) &&
+      (callee.space() == "torch" || callee.space() == "torch.fft")) {
     auto at = std::find_if(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "device"; });
     if (at == call.kwargs.end()) at = call.kwargs.emplace(at, "device", Arg::None());
     if (at->second.is(Arg::Kind::kNone)) {
@@ -506,7 +418,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     if (const char* c = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename)) call.file = c;
     call.line = PyFrame_GetLineNumber(f);
   }
-  if (!torch && uses_torch && AllNumbers(call) && !Refused(callee) &&
+  if (!torch && uses_torch && AllNumbers(call) && !callee.effects().refused() &&
       (surface::HasRow(callee) || IsNumpyFunction(callee))) {  // math beside torch's tensors
     Ref function(tensor::ResolveCallee(callee));
     std::vector<Ref> numbers;
@@ -572,7 +484,7 @@ PyObject* Session::CallFramework(const std::string& callee, PyObject* const* arg
     return Break(BreakId::kInternal, callee + ": " + e.what());
   }
   ++op_count;
-  const bool data = callee == "torch.Tensor.data.__get__";
+  const bool data = callee == callees::kTensorData;
   if (data || !data_views_.empty())
     for (TraceId r : call.results)
       EachTensor(call, [&](TraceId t) {

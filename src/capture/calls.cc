@@ -108,7 +108,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (Py_TYPE(callable) == &CompiledFunctionType) return Call(WrappedOf(callable), args, nargs, kwnames);
   if (PyObject* r = NumpyCall(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   // Framework functions, by name. Python-level ones only if there is a row for them: else their body is captured.
-  std::string name = tensor::CalleeName(callable);
+  const Callee name = tensor::CalleeOf(callable);
   if (!name.empty() && !(PyType_Check(callable) && !surface::HasRow(name))) {
     if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
     PyObject* out;
@@ -118,9 +118,9 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     for (Py_ssize_t i = 0; i < total; ++i) tensors |= IsTensor(args[i]);
     if (e == Effect::kStateQuery && !tensors) return s_.Adopt(PyObject_Vectorcall(callable, args, nargs, kwnames));
     if (e == Effect::kAsks && !tensors && PyCFunction_Check(callable)) return Asked(callable, args, nargs, kwnames);
-    if (PyCFunction_Check(callable) && !surface::HasRow(name) && !IsOperator(callable) && !Refused(name))
+    if (PyCFunction_Check(callable) && !surface::HasRow(name) && !IsOperator(callable) && !name.effects().refused())
       return s_.Break(BreakId::kThreadState, name);
-    if (!PyFunction_Check(callable) || surface::HasRow(name) || Refused(name)) {
+    if (!PyFunction_Check(callable) || surface::HasRow(name) || name.effects().refused()) {
       if (PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
           self && IsTensor(self)) {  // a bound builtin of the tensor class
         Vector with(self, args, total);

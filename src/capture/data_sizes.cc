@@ -7,6 +7,7 @@
 // is left to Python.
 #include <algorithm>
 
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
@@ -17,15 +18,10 @@
 namespace framejit::capture {
 namespace {
 
-constexpr char kCountOf[] = "framejit._functions.count_of";
 constexpr size_t kMostSizes = 1024;  // of one graph
 
 bool IsTrue(const Arg* a) {
   return a && a->is(Arg::Kind::kBool) && a->b;
-}
-
-std::string_view LastOf(std::string_view callee) {
-  return callee.substr(callee.rfind('.') + 1);
 }
 
 }  // namespace
@@ -47,7 +43,7 @@ std::optional<shape::Int> Session::CountOf(TraceId t) {
   const Guesses::Where where{code.get(), PyFrame_GetLasti(f)};
   if (depth > 0 && !options_.guesses->changing.contains(where)) return {};
   Call call;
-  call.callee = kCountOf;
+  call.callee = callees::kCountOf;
   call.args = {Arg::Tensor(t)};
   call.mode = mode;
   try {
@@ -59,11 +55,10 @@ std::optional<shape::Int> Session::CountOf(TraceId t) {
 }
 
 void Session::ApplyByData(Call& call) {
-  const std::string_view last = LastOf(call.callee);
-  const bool torch = call.callee.starts_with("torch.") || call.callee == kCountOf;
-  const bool numpy = !uses_torch && surface::SizedByData(call.callee);
-  const bool may = numpy || (torch && (surface::SizedByData(call.callee) || last == "__getitem__" ||
-                                       last == "__setitem__" || last == "where"));
+  const std::string_view last = call.callee.last();
+  const bool torch = call.callee.framework() == Framework::kTorch, sized = call.callee.Has(kSizedByData);
+  const bool may =
+      torch ? sized || last == "__getitem__" || last == "__setitem__" || last == "where" : sized && !uses_torch;
   if (!may || !options_.guesses || in_custom || vmap.open()) return lowering_->Apply(call);
   if (torch && AsIndices(call)) return;
   Lower(call);
@@ -83,7 +78,7 @@ void Session::Lower(Call& call) {
   for (DataSize& s : fresh_sizes_) {
     s.symbol.tensor = call.results.at(s.symbol.tensor);
     trace_.data_symbols.push_back(s.symbol);
-    const bool count = call.callee == kCountOf;
+    const bool count = call.callee == callees::kCountOf;
     const bool custom =
         std::any_of(trace_.calls.begin(), trace_.calls.end(), [](const Call& c) { return c.callee == kCustomCall; });
     const shape::Int symbol = shape::Int::Symbol(s.symbol.symbol);
@@ -137,12 +132,12 @@ void Session::Simplify(const std::vector<TraceId>& tensors, size_t first) {
 
 std::vector<TraceId> Session::IndicesOf(const Call& like, TraceId mask) {
   Call found = like;
-  found.callee = "torch.Tensor.nonzero";
+  found.callee = callees::kTensorNonzero;
   found.args = {Arg::Tensor(mask)};
   found.kwargs.clear();
   Lower(found);
   Call columns = like;
-  columns.callee = "torch.Tensor.unbind";
+  columns.callee = callees::kTensorUnbind;
   columns.args = {Arg::Tensor(found.results.at(0)), Arg::Int(1)};
   columns.kwargs.clear();
   lowering_->Apply(columns);
@@ -150,7 +145,7 @@ std::vector<TraceId> Session::IndicesOf(const Call& like, TraceId mask) {
 }
 
 bool Session::AsIndices(Call& call) {
-  const std::string_view last = LastOf(call.callee);
+  const std::string_view last = call.callee.last();
   auto is_tensor = [&](size_t i) { return call.args.size() > i && call.args[i].is(Arg::Kind::kTensor); };
   if (!is_tensor(0)) return false;
   const bool where = last == "where" && call.args.size() == 1 && call.kwargs.empty();
@@ -173,7 +168,7 @@ bool Session::AsIndices(Call& call) {
     };
     if (a.items.empty() || a.is(Arg::Kind::kSlice) || !std::all_of(a.items.begin(), a.items.end(), integer)) continue;
     Call stack = call;
-    stack.callee = "torch.stack";
+    stack.callee = callees::kStack;
     stack.args = {Arg::Seq(Arg::Kind::kTuple, a.items)};
     stack.kwargs.clear();
     Lower(stack);
@@ -253,8 +248,8 @@ std::optional<shape::Int> Session::NewDataSize(int result, int dim, const shape:
 
 // NumPy's calls that decide a size.
 std::optional<Inferred> Session::InferNumpyByData(Call& call, const std::vector<TensorMeta>& operands) {
-  const std::string_view name = LastOf(call.callee);
-  const bool method = call.callee.starts_with("numpy.ndarray.");
+  const std::string_view name = call.callee.last();
+  const bool method = call.callee.space() == "numpy.ndarray";
   auto array = [&](size_t position, std::string_view keyword) -> const TensorMeta* {
     const Arg* a = GivenArg(call, position, {keyword});
     return a && a->is(Arg::Kind::kTensor) && !operands.at(a->t).sizes.empty() ? &operands[a->t] : nullptr;
@@ -382,8 +377,8 @@ std::optional<Inferred> Session::InferNumpyByData(Call& call, const std::vector<
 
 // The calls that decide a size, and what they return. Operands are numbers into `operands`.
 std::optional<Inferred> Session::InferByData(Call& call, const std::vector<TensorMeta>& operands) {
-  if (call.callee.starts_with("numpy.")) return InferNumpyByData(call, operands);
-  const std::string_view name = LastOf(call.callee);
+  if (call.callee.framework() == Framework::kNumpy) return InferNumpyByData(call, operands);
+  const std::string_view name = call.callee.last();
   const Arg* first = GivenArg(call, 0, {"input"});
   if (!first || !first->is(Arg::Kind::kTensor)) return {};
   const TensorMeta& x = operands.at(first->t);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "capture/builtins.h"
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -300,7 +301,7 @@ PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t n
       if (m.framework != Framework::kTorch || m.requires_grad || m.is_parameter || s_.vmap.open() || s_.in_custom ||
           s_.lowering().IsHidden(AsTensor(o)->id))
         return nullptr;
-      values.emplace_back(s_.CallFramework("torch.Tensor.clone", &o, 1, nullptr));
+      values.emplace_back(s_.CallFramework(callees::kTensorClone, &o, 1, nullptr));
     } else {
       constexpr int kStr = 1;  // FORMAT_VALUE's
       values.emplace_back(PyUnicode_CheckExact(o) ? Py_NewRef(o) : Format(o, kStr, nullptr));

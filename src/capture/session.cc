@@ -170,7 +170,7 @@ Session::Session(FjFrame* root, CaptureOptions options)
       [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
         tensor::Refusal why;
         SuspendScope off;
-        if (naming_sizes_ && surface::SizedByData(call.callee))
+        if (naming_sizes_ && call.callee.Has(kSizedByData))
           if (auto sized = InferByData(call, operands)) return sized;
         auto r = tensor::InferByFramework(call, operands, constants_, &why);
         if (!r && why.symbolic) r = tensor::InferSymbolic(call, operands, env_, constants_, &why);

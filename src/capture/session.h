@@ -24,6 +24,7 @@
 #include "diag/diag.h"
 #include "frame/semantics.h"
 #include "framejit/call.h"
+#include "graph/effects.h"
 #include "guard/guard.h"
 #include "surface/surface.h"
 #include "tensor/tensor.h"
@@ -224,7 +225,7 @@ class Session {
   const TensorMeta& meta(TraceId id) const { return lowering_->meta(id); }
   // Calls the framework function `callee` symbolically. New reference to its result. kwnames as in vectorcall.
   // declined: instead of a Break, null and true there, if the framework must make this call itself.
-  PyObject* CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+  PyObject* CallFramework(Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                           bool* declined = nullptr);
   bool ToArg(PyObject* o, Arg* out);  // false on Break
   PyObject* FromArg(const Arg& a);
@@ -319,8 +320,8 @@ class Session {
     bool made;
   };
   std::vector<CacheCall> cache_calls;
-  std::vector<PendingCall> SwitchCalls() const;            // those that are made at the exit
-  bool SwitchesFit(const std::string& callee, bool cuda);  // false (Break): a changed one bears on that call
+  std::vector<PendingCall> SwitchCalls() const;  // those that are made at the exit
+  bool SwitchesFit(Callee callee, bool cuda);    // false (Break): a changed one bears on that call
   // NumPy's error state belongs to this thread: it is really set while capturing. The tokens to go back.
   std::vector<Ref> numpy_states;
   std::optional<int> numpy_watch;  // of the calls on NumPy's arrays, and what it was at the entry
@@ -336,7 +337,7 @@ class Session {
   bool uses_numpy = false;
   const CaptureOptions& options() const { return options_; }
   // What a framework function answers while a program is captured; nothing: it is an ordinary one.
-  std::optional<Arg> ConstantAnswer(const std::string& callee);
+  std::optional<Arg> ConstantAnswer(Callee callee);
   bool asked_compiling() const { return asked_compiling_; }
   // The outermost frame's own cells, replaced by private ones: private cell -> slot, and what it held at the start.
   struct RootCell {

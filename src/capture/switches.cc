@@ -84,8 +84,8 @@ bool SwitchState(Session& s, const std::string& name, PyObject* const* args, Py_
   return false;
 }
 
-bool Session::SwitchesFit(const std::string& callee, bool cuda) {
-  const bool attention = callee.ends_with("scaled_dot_product_attention");
+bool Session::SwitchesFit(Callee callee, bool cuda) {
+  const bool attention = callee.last().ends_with("scaled_dot_product_attention");
   if (attention) {  // they choose the kernel, and so the layout of its result
     static PyObject* const none = PyTuple_New(0);
     for (const Row& row : kRows) {

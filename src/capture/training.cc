@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "diag/diag.h"
 #include "graph/hints.h"
@@ -50,7 +51,7 @@ std::vector<int> RegionsOf(const Graph& g, const std::vector<surface::Lowering::
     for (size_t v = begin; v < std::min(end, region.size()); ++v) {
       const Node& n = g.nodes[v];
       if (n.op == Op::kInput) continue;
-      region[v] = n.op == Op::kExtern && surface::IsRandom(n.attrs.call->callee) ? -number : number;
+      region[v] = n.op == Op::kExtern && Draws(n.attrs.call->callee) ? -number : number;
     }
   }
   return region;
@@ -76,7 +77,7 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
     if (c.mode.grad && !s.entry_mode.grad) throw Undifferentiable("gradients are turned on inside");
     for (auto& [name, a] : c.kwargs)
       if (name == "requires_grad" && a.is(Arg::Kind::kBool) && a.b) throw Undifferentiable("a leaf is made inside");
-    if (c.callee == "torch.Tensor.requires_grad_") throw Undifferentiable("a leaf is made inside");
+    if (c.callee == callees::kTensorRequiresGrad) throw Undifferentiable("a leaf is made inside");
   }
   auto graph = std::make_shared<Graph>(s.graph());
   SimplifySizes(*graph, s.env());
@@ -107,7 +108,7 @@ std::unique_ptr<tensor::GraphRunner> MakeTrainingRunner(Session& s, const Trace&
   std::vector<int> region = RegionsOf(*graph, s.lowering().checkpointed());
   const std::vector<int64_t> hints = Hints(*graph);
   bool random = false;
-  for (const Node& n : graph->nodes) random |= n.op == Op::kExtern && surface::IsRandom(n.attrs.call->callee);
+  for (const Node& n : graph->nodes) random |= n.op == Op::kExtern && Draws(n.attrs.call->callee);
   {
     SuspendScope off;
     *graph = autodiff::KeepAttention(

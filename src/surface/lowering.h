@@ -111,11 +111,6 @@ struct Lowering::Impl {
 
   // The framework keeps operands and results of calls for their derivatives, and refuses a backward pass once one of
   // them was written. The graph would give the gradient instead: such programs are left to the framework.
-  struct Keeps {
-    bool operands, result;  // floats; indices and masks are always kept
-  };
-  static Keeps KeptBy(std::string_view callee);
-
   // A write that gradients do not see, to a tensor that has some; or one that makes an input have some.
   void NoteWrite(TraceId t, bool grad) {
     TraceId root = objects[t].root;
@@ -162,7 +157,7 @@ struct Lowering::Impl {
 
   // torch refuses operands that overlap the target in part: it knows where they lie.
   void RefuseShared(const Call& call, TraceId target) {
-    if (!call.callee.starts_with("torch")) return;
+    if (call.callee.framework() != Framework::kTorch) return;
     EachTensor(call, [&](TraceId t) {
       if (t != target && objects[t].root == objects[target].root)
         throw Decline("an operand shares memory with the target of an in-place operation");

@@ -30,7 +30,8 @@ std::optional<Window> WindowOf(const std::vector<Arg>& args, size_t d) {
 std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std::vector<TensorMeta>& operands) {
   static const Signature max_pool = Signature::Parse(
       "(Tensor input, int[] kernel_size, int[] stride=(), int[] padding=0, int[] dilation=1, bool ceil_mode=False)");
-  if (call.callee != "torch.max_pool2d" || operands.size() != 1) return std::nullopt;
+  static const Callee pool("torch.max_pool2d");
+  if (call.callee != pool || operands.size() != 1) return std::nullopt;
   const auto args = max_pool.Bind(call);
   TensorMeta m = operands[0];
   if (!args || (*args)[5].b || m.framework != Framework::kTorch || m.sizes.size() != 4 || !IsFloat(m.dtype) ||
@@ -72,30 +73,17 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
   for (const auto& [name, a] : call.kwargs)
     if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
-  if (WritesFirst(call.callee)) return Written(call, nullptr);
+  if (call.callee.Has(kWritesFirst)) return Written(call, nullptr);
   if (NeverCaptured(call.callee))
     throw Decline(call.callee + " depends on data or on state outside the graph", Decline::Cause::kData);
   auto request = std::make_shared<Call>(call);
   std::optional<TraceId> target;
-  std::string& name = request->callee;
-  bool dunder = name.ends_with("__");
-  if (name == "torch.Tensor.__setitem__" || name == "numpy.ndarray.__setitem__" || name.ends_with(".__set__")) {
+  if (call.callee.last() == "__setitem__" || call.callee.last() == "__set__")
     throw Decline("this form of item assignment is not captured");
-  }
-  size_t augmented = name.rfind(".__i");
-  static constexpr std::string_view kAugmented[] = {"add", "sub", "mul", "truediv", "floordiv", "mod",   "pow",
-                                                    "and", "or",  "xor", "lshift",  "rshift",   "matmul"};
-  if (dunder && augmented != std::string::npos) {
-    std::string_view op = std::string_view(name).substr(augmented + 4);
-    op.remove_suffix(2);
-    if (std::find(std::begin(kAugmented), std::end(kAugmented), op) != std::end(kAugmented)) {
-      target = call.args.at(0).t;
-      name = name.substr(0, augmented + 3) + std::string(op) + "__";
-    }
-  } else if (!dunder && name.ends_with("_") && name.starts_with("torch")) {
+  request->callee = FunctionalForm(call.callee);
+  if (request->callee != call.callee) {
     if (call.args.empty() || !call.args[0].is(Arg::Kind::kTensor)) throw Decline("in-place call without a target");
     target = call.args[0].t;
-    name.pop_back();
   }
   if (target) {
     CheckWritable(*target, call.mode);
@@ -109,7 +97,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   auto inferred = KnownResult(env(), *request, operands);
   if (!inferred) inferred = infer(*request, operands);
   std::vector<TensorMeta>* metas = inferred ? &inferred->metas : nullptr;
-  if (!metas && SizedByData(call.callee))
+  if (!metas && call.callee.Has(kSizedByData))
     throw Decline("data decides the size of the result of " + call.callee, Decline::Cause::kData);
   if (!metas || metas->empty()) throw Decline("the result types of " + call.callee + " are not known before it runs");
   bool aliases =
@@ -121,8 +109,8 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   if (!model) why = call.callee + " is not modelled";
 
   bool grad = WantsGrad(call);
-  if (IsRandom(call.callee) && grad) throw Decline(call.callee + " draws random numbers, and its derivative others");
-  if (IsRandom(call.callee) && target) why = call.callee + " draws random numbers";
+  if (Draws(call.callee) && grad) throw Decline(call.callee + " draws random numbers, and its derivative others");
+  if (Draws(call.callee) && target) why = call.callee + " draws random numbers";
   bool asked = false;  // in any mode
   for (auto& [k, a] : call.kwargs) asked |= k == "requires_grad" && a.is(Arg::Kind::kBool) && a.b;
   std::vector<TensorType> types;
@@ -153,7 +141,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   }
   if (target) {
     if (types.size() != 1 || types[0].dtype != meta(*target).dtype || types[0].shape != meta(*target).sizes) {
-      throw Decline("the in-place form of " + name + " does not fit its target");
+      throw Decline("the in-place form of " + request->callee + " does not fit its target");
     }
     NoteWrite(*target, grad && IsFloat(types[0].dtype));
     Write(*target, values[0]);
@@ -223,7 +211,7 @@ void Lowering::Impl::Written(Call& call, const Arg* out) {
     std::erase_if(request->kwargs, [](auto& k) { return k.first == "out"; });
     request->args.insert(request->args.begin(), target);
   }
-  request->args.insert(request->args.begin(), Arg::Str(call.callee));
+  request->args.insert(request->args.begin(), Arg::Str(call.callee.name()));
   std::vector<TraceId> ids;
   Number(*request, &ids);
   std::vector<TensorMeta> operands;

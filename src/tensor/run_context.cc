@@ -17,7 +17,8 @@ Ref ScalarSelf(const Call& call, PyObject* const* operands) {
   if (call.args.empty() || !call.args[0].is(Arg::Kind::kTensor)) return {};
   PyObject* self = operands[call.args[0].t];
   if (Classify(self) != Class::kNumpyArray) return {};
-  if (std::none_of(std::begin(kScalars), std::end(kScalars), [&](auto* s) { return call.callee.starts_with(s); }))
+  if (std::none_of(std::begin(kScalars), std::end(kScalars),
+                   [&](auto* s) { return call.callee.name().starts_with(s); }))
     return {};
   const NumpyArray* a = AsArray(self);
   return a->nd == 0 ? Ref(Numpy()->make_scalar(a->data, a->descr, nullptr)) : Ref();
