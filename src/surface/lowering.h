@@ -218,7 +218,24 @@ struct Lowering::Impl {
   Device CupyDevice(const Call& call);
   bool TryRows(Call& call, bool computable, bool foreign);
   void Extern(Call& call, bool model);
+  struct ExternTypes {  // of the results of an extern node
+    std::vector<TensorType> types;
+    std::vector<shape::Ints> strides;
+    ValueId ValueOf(ValueId node, size_t i) const {
+      return types.size() == 1 ? node : static_cast<ValueId>(node + 1 + i);
+    }
+  };
+  Inferred Ask(Callee callee, Call& request, const std::vector<TraceId>& ids, bool in_place);
+  std::vector<ValueId> ExternValues(const std::shared_ptr<Call>& request, const std::vector<TraceId>& ids,
+                                    const ExternTypes& results, bool grad);
+  void WriteBack(Call& call, const Call& request, TraceId target, const ExternTypes& results, ValueId value, bool grad);
+  void FollowView(TraceId id, TraceId from, const std::shared_ptr<Call>& request, const ExternTypes& results, size_t i);
   void Written(Call& call, const Arg* out);
+  // Lowering::Gradients in its parts.
+  void CheckQuestion(const Question& q);
+  ValueId Seed(const TensorMeta& y, std::optional<TraceId> given);
+  std::vector<ValueId> Differentiate(const Question& q);
+  TraceId GradientObject(TraceId input, ValueId grad, bool tracked);
   void Into(Call& call, const Arg& out, bool computable);
   void Commit(Call& call, const Row& row, Form form, Outs outs, Framework framework, std::optional<Device> device);
   void Record(Call& call, std::vector<TraceId> results, Arg structure);
