@@ -252,11 +252,10 @@ bool Tensors(Session& s, PyObject* o, bool none, Objects* out) {  // of a tensor
 
 }  // namespace
 
-bool GradientState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
-  constexpr std::string_view kSpace = "torch._C._functorch.";
-  if (!name.starts_with(kSpace)) return false;
+bool GradientState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
+  if (name.space() != "torch._C._functorch") return false;
   Vmap& v = s.vmap;
-  const std::string_view last = std::string_view(name).substr(kSpace.size());
+  const std::string_view last = name.last();
   if (last == "set_inplace_requires_grad_allowed" && n == 1) {
     v.inplace_allowed = args[0] == Py_True;
     return *out = Py_NewRef(Py_None), true;

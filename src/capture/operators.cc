@@ -429,7 +429,7 @@ PyObject* CaptureSemantics::OwnCell(PyObject* cell) {
 PyObject* CaptureSemantics::LoadCell(PyObject* cell) {
   RESOLVE(cell);
   if (!s_.IsFresh(cell)) cell = OwnCell(cell);
-  if (const PendingCell* now = s_.WrittenCell(cell)) return Py_XNewRef(now->value.get());
+  if (const PendingCell* now = s_.pending().Cell(cell)) return Py_XNewRef(now->value.get());
   PyObject* v = PyCell_GET(cell);
   if (s_.IsFresh(cell)) {
     if (!v) return nullptr;

@@ -165,6 +165,7 @@ Session::Session(FjFrame* root, CaptureOptions options)
   guards_ = std::make_unique<guard::GuardBuilder>();
   guards_->SetWhere([this] { return Where(); });
   env_.set_location_provider([this] { return guard::Text(Where()); });
+  numbers_ = std::make_unique<Numbers>(env_, graph_, *guards_);
   lowering_ = std::make_unique<surface::Lowering>(
       trace_, graph_, env_,
       [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
@@ -251,10 +252,7 @@ bool Session::NoteNumpyState() {
 void Session::Abandon() {
   LeaveNumpyStates();
   origins_.Clear();
-  stores_.clear();
-  calls_.clear();
-  cells_.clear();
-  written_lists_.clear();
+  pending_.Clear();
   context_vars.clear();
   generators_.clear();
   std::vector<Ref> dying = std::move(keep_);
@@ -315,11 +313,11 @@ PyObject* Session::Resolve(PyObject* o) {
     if (!lazy->resolved) lazy->resolved = FromOutside(lazy->value, lazy->source, true);
     o = lazy->resolved;
   }
-  if (written_lists_.empty() || !o || !PyList_CheckExact(o)) return o;
+  if (pending_.lists().empty() || !o || !PyList_CheckExact(o)) return o;
   const Origin* g = Find(o);
   if (!g || !g->written) return o;
   if (InLookup()) return Break(BreakId::kSideEffect, "a list is written to while objects are looked up");
-  ++touched_;
+  pending_.Touch();
   return g->written;
 }
 

@@ -68,10 +68,9 @@ bool Set(Session& s, const Row& row, PyObject* const* args, Py_ssize_t n) {
 
 }  // namespace
 
-bool SwitchState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
-  constexpr std::string_view kModule = "torch._C.";
-  if (!name.starts_with(kModule)) return false;
-  const std::string_view last = std::string_view(name).substr(kModule.size());
+bool SwitchState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
+  if (name.space() != "torch._C") return false;
+  const std::string_view last = name.last();
   for (const Row& row : kRows) {
     const bool get = last == row.get, set = last == row.set && n > 0;
     if (!get && !set) continue;

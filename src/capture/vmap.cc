@@ -348,19 +348,18 @@ bool IsIndexMode(PyObject* mode) {
 
 }  // namespace
 
-bool VmapState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
+bool VmapState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
   Vmap& v = s.vmap;
-  if (name.ends_with("._push_on_torch_function_stack") && n == 1 && IsIndexMode(args[0])) {
+  if (name.last() == "_push_on_torch_function_stack" && n == 1 && IsIndexMode(args[0])) {
     v.index_modes.push_back(Borrow(args[0]));
     return *out = Py_NewRef(Py_None), true;
   }
-  if (name.ends_with("._pop_torch_function_stack") && !v.index_modes.empty()) {
+  if (name.last() == "_pop_torch_function_stack" && !v.index_modes.empty()) {
     *out = v.index_modes.back().release();
     return v.index_modes.pop_back(), true;
   }
-  constexpr std::string_view kSpace = "torch._C._functorch.";
-  if (!name.starts_with(kSpace)) return false;
-  const std::string_view last = std::string_view(name).substr(kSpace.size());
+  if (name.space() != "torch._C._functorch") return false;
+  const std::string_view last = name.last();
   if (last == "_vmap_increment_nesting" && n == 2) {
     v.levels.push_back({Borrow(args[0])});
     return *out = PyLong_FromSize_t(v.levels.size()), true;
