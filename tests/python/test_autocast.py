@@ -8,6 +8,7 @@ import time
 import pytest
 
 torch = pytest.importorskip("torch")
+from framejit._framejit import tensor_testing  # noqa: E402
 from test_opinfo import facts, operators, run, tensors  # noqa: E402
 from test_training import compiled_backward, notes  # noqa: E402
 
