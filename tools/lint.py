@@ -57,10 +57,45 @@ def check_sources(paths):
         lines = (ROOT / path).read_text().splitlines()
         if len(lines) > 700:
             report(path, 1, f"{len(lines)} lines: split it (limit 700)")
+        if path.startswith("src/"):
+            check_lengths(path, lines)
         for number, line in enumerate(lines, 1):
             check_includes(path, number, line, order)
             if "PY_VERSION_HEX" in line and not VERSION_FILES.fullmatch(path):
                 report(path, number, "PY_VERSION_HEX belongs to src/frame/py31*.c and src/guard/versions.*")
+
+
+LONGEST_FUNCTION = 100
+LONG_FUNCTIONS = {"MakeGpuSchedule", "Tiles", "BuildDepthwise"}  # to be divided
+# The head of what opens a brace and is no function.
+NO_FUNCTION = re.compile(r"(namespace|extern|struct|class|enum|union|if|for|while|switch|else|do|return|case|static_assert)\b|\}")
+
+
+def functions(lines):
+    """(first line, last line, head) of every function defined at namespace or class level. The sources are formatted: a
+    definition is indented by at most four spaces, and ends with a brace in the column where it begins."""
+    at = 0
+    while at < len(lines):
+        text = lines[at].strip()
+        indent = len(lines[at]) - len(lines[at].lstrip())
+        end = at  # of the head, which may take several lines
+        while end + 1 < len(lines) and not re.search(r"[{};\\]$|^$", re.sub(r"\s*//.*", "", lines[end]).strip()):
+            end += 1
+        head = " ".join(line.strip() for line in lines[at : end + 1])
+        opens = re.sub(r"\s*//.*", "", lines[end]).rstrip().endswith("{")
+        if indent > 4 or text[:1] in ("", "#", "/", ":") or not opens or "(" not in head or NO_FUNCTION.match(text):
+            at += 1
+            continue
+        last = next((i for i in range(end + 1, len(lines)) if re.match(rf" {{{indent}}}\}}", lines[i])), end)
+        yield at, last, head
+        at = last + 1
+
+
+def check_lengths(path, lines):
+    for start, last, head in functions(lines):
+        name = head.split("(")[0].split()[-1]
+        if last - start + 1 > LONGEST_FUNCTION and name not in LONG_FUNCTIONS:
+            report(path, start + 1, f"{last - start + 1} lines in one function (limit {LONGEST_FUNCTION}): {name}")
 
 
 def check_breaks():
@@ -81,17 +116,6 @@ def check_breaks():
             report("src/diag/breaks.def", number, f"{identifier} has no test")
         if not re.search(rf"\b{enumerator}\b", code):
             report("src/diag/breaks.def", number, f"{identifier} ({enumerator}) is never raised")
-
-
-def check_passes():
-    """The option disabled_passes knows the passes that there are."""
-    made = set(re.findall(r'RunPass\(pm, "(\w+)"', (ROOT / "src/compiler/pipeline.cc").read_text()))
-    for path in (ROOT / "src/compiler").glob("*_target.cc"):
-        made |= set(re.findall(r'^ +\{"(\w+)",', path.read_text(), re.M))
-    row = re.search(r'^X\("disabled_passes".*$', (ROOT / "src/diag/options.def").read_text(), re.M)[0]
-    known = set(row.split('"')[7].split(","))
-    for name in made ^ known:
-        report("src/diag/options.def", 1, f"disabled_passes and src/compiler disagree about '{name}'")
 
 
 def check_format(paths):
@@ -175,7 +199,6 @@ def main():
     check_documents()
     check_sources(paths)
     check_breaks()
-    check_passes()
     check_python()
     check_format(paths)
     check_symbols()

@@ -92,9 +92,43 @@ struct Arg {
 };
 
 enum class Framework : uint8_t { kTorch, kNumpy };
-Framework FrameworkOf(
-    std::string_view callee);  // whose tensors it takes and makes; CuPy's and SciPy's are NumPy's kind
-bool OfCupy(std::string_view callee);
+
+struct Effects;  // graph/effects.h
+
+// A function of a framework, by its name: "torch.nn.functional.linear", "torch.Tensor.add_", "numpy.exp",
+// "torch.Tensor.__getitem__". Names are interned: a callee is copied and compared like a number, and what is known of
+// the function is looked up when its name is first seen.
+class Callee {
+ public:
+  Callee() = default;  // none
+  explicit Callee(std::string_view name);
+  Callee& operator=(std::string_view name) { return *this = Callee(name); }
+  const std::string& name() const;
+  operator const std::string&() const { return name(); }
+  std::string_view last() const;   // behind the last dot: "add_"
+  std::string_view space() const;  // before it: "torch.Tensor"
+  Framework framework() const;     // whose tensors it takes and makes; CuPy's and SciPy's are NumPy's kind
+  bool of_cupy() const;
+  const Effects& effects() const;
+  bool Has(uint32_t flags) const;  // any of these flags of its effects
+  bool empty() const { return !entry_; }
+  const void* id() const { return entry_; }
+  friend bool operator==(Callee, Callee) = default;
+  friend std::string operator+(Callee a, std::string_view b) { return a.name() + std::string(b); }
+  friend std::string operator+(std::string_view a, Callee b) { return std::string(a) + b.name(); }
+
+  struct Entry;
+
+ private:
+  const Entry* entry_ = nullptr;
+};
+
+inline Framework FrameworkOf(Callee c) {
+  return c.framework();
+}
+inline bool OfCupy(Callee c) {
+  return c.of_cupy();
+}
 
 struct TensorMeta {  // what the program can ask of a tensor object
   Framework framework = Framework::kTorch;
@@ -140,10 +174,10 @@ struct ModeState {
 };
 
 // The callee of a call that stands for a gradient: it never runs.
-inline constexpr const char* kTangent = "framejit.tangent";
+inline const Callee kTangent{"framejit.tangent"};
 
 struct Call {
-  std::string callee;  // "torch.nn.functional.linear", "torch.Tensor.add_", "numpy.exp", "torch.Tensor.__getitem__"
+  Callee callee;
   std::vector<Arg> args;
   std::vector<std::pair<std::string, Arg>> kwargs;
   std::vector<TraceId> results;  // tensors made (or returned: an in-place op returns its first operand's id), flattened

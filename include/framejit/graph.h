@@ -19,7 +19,7 @@
 namespace framejit {
 
 enum class Op : uint8_t {
-#define X(e, name, arity, kind, type, attrs, accepts, cost, approximate) e,
+#define X(e, name, arity, kind, type, attrs, accepts, cost, approximate, raises, twice) e,
 #include "framejit/ops.def"
 #undef X
 };
@@ -33,6 +33,8 @@ struct OpInfo {
   const char* accepts;  // class letters of dtype.h
   int cost;             // of one element, in additions
   bool approximate;
+  char raises;  // IEEE exceptions: of what operands, see ops.def
+  bool twice;   // its derivative may be differentiated
 };
 const OpInfo& Info(Op op);
 std::optional<Op> ParseOp(std::string_view name);

@@ -14,9 +14,9 @@ using rules::Expr;
 using shape::Int;
 using shape::Ints;
 
-constexpr const char* kForward = "framejit._gradients.attention";
-constexpr const char* kBackward = "framejit._gradients.attention_backward";
-constexpr const char* kDrops = "framejit._random.attention";  // (q, k, v, mask, dropout, causal, scale)
+const Callee kForward("framejit._gradients.attention");
+const Callee kBackward("framejit._gradients.attention_backward");
+const Callee kDrops("framejit._random.attention");  // (q, k, v, mask, dropout, causal, scale)
 
 Ints HeadsInside(const Ints& s) {  // strides of [B, H, L, E] that lies as [B, L, H, E]
   return {s[1] * s[2] * s[3], s[3], s[1] * s[3], Int(1)};

@@ -215,7 +215,7 @@ namespace {
 // sort, topk: the indices that came with the values say where these are from.
 bool SelectionRule(At& t) {
   const Call& c = *t.n.attrs.call;
-  const std::string name = c.callee.substr(c.callee.rfind('.') + 1);
+  const std::string_view name = c.callee.last();
   if ((name != "sort" && name != "topk") || t.operands.size() != 1 || t.n.attrs.result_types.size() != 2) return false;
   const size_t place = name == "sort" ? 1 : 2;
   Int dim = -1;

@@ -252,7 +252,7 @@ std::vector<bool> ReadOutputs(const Joint& j, const std::vector<bool>& kept) {
     if (!needed[v] || of == kNoValue) continue;
     passed[of] = true;
     const Node& n = g.node(v);
-    if (n.op == Op::kExtern && n.attrs.call->callee.starts_with("framejit.vjp("))
+    if (n.op == Op::kExtern && n.attrs.call->callee.name().starts_with("framejit.vjp("))
       continue;  // runs the whole call again
     for (ValueId o : n.operands) {
       const auto& d = g.node(o).derivative;

@@ -215,14 +215,16 @@ void Finite(At& t) {  // none for what is not finite; it is a product, in which 
 struct Row {
   const char* name;
   Rule rule;
+  bool twice = true;  // the derivative may be differentiated in its turn
 };
+constexpr bool kOnce = false;
 #define R(name, ...) {name, [](At& t) { __VA_ARGS__; }}
 const Row kRows[] = {
     R("relu", t.Give(0, Where(Le(t.y, t.Zeros(t.y)), t.Zeros(t.g), t.g))),
     R("sigmoid", t.Give(0, t.g* OneMinus(t.y) * t.y)),
     {"elu", Elu},
     {"silu", Silu},
-    {"mish", Mish},
+    {"mish", Mish, kOnce},
     {"softplus", Softplus},
     {"log_sigmoid", LogSigmoid},
     {"gelu", Gelu},
@@ -234,16 +236,16 @@ const Row kRows[] = {
     {"clamp", Clamp},
     {"clamp_min", Clamp},
     {"clamp_max", Clamp},
-    {"logaddexp", LogAddExp},
+    {"logaddexp", LogAddExp, kOnce},
     {"fextreme", FExtreme},
-    {"xlogy", XLogY},
-    {"sinc", Sinc},
+    {"xlogy", XLogY, kOnce},
+    {"sinc", Sinc, kOnce},
     {"softmax", Softmax},
     {"log_softmax", LogSoftmax},
     {"logsumexp", LogSumExp},
-    {"norm", Norm},
+    {"norm", Norm, kOnce},
     {"variance", Variance},
-    {"root", Root},
+    {"root", Root, kOnce},
     {"standardize", Standardize},
     {"batch_norm", BatchNorm},
     {"pick", Pick},
@@ -255,10 +257,17 @@ const Row kRows[] = {
     R("leaf", t.Give(0, t.g)),
     R("once", throw Undifferentiable("a second derivative whose formula is not known")),
     {"embedding", EmbeddingRule},
-    {"custom", CustomRule},
-    R("custom_result", t.Give(0, rules::Like(t.b, t.operands[0], 0))),  // the first result's rule asks for the others
+    {"custom", CustomRule, kOnce},
+    // The first result's rule asks for the others.
+    {"custom_result", [](At& t) { t.Give(0, rules::Like(t.b, t.operands[0], 0)); }, kOnce},
 };
 #undef R
+
+const Row* Find(const std::string& name) {
+  for (const Row& r : kRows)
+    if (name == r.name) return &r;
+  return nullptr;
+}
 
 }  // namespace
 
@@ -275,22 +284,14 @@ void ExtremeRule(At& t) {
 }
 
 Rule NamedRule(const std::string& name) {
-  for (const Row& r : kRows)
-    if (name == r.name) return r.rule;
-  return nullptr;
+  const Row* r = Find(name);
+  return r ? r->rule : nullptr;
 }
 
 bool HoldsTwice(const Node& n) {
-  static constexpr std::string_view kOnce = " mish xlogy sinc logaddexp norm root custom custom_result ";
-  if (n.derivative) return kOnce.find(" " + n.derivative->rule + " ") == kOnce.npos;
-  switch (n.op) {
-    case Op::kProd:  // where several are 0
-    case Op::kHypot:
-    case Op::kCopysign:
-    case Op::kAtan2:
-    case Op::kAttention: return false;
-    default: return true;
-  }
+  if (!n.derivative) return Info(n.op).twice;
+  const Row* r = Find(n.derivative->rule);
+  return !r || r->twice;
 }
 
 std::vector<std::string> RuleNames() {

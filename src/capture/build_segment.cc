@@ -13,6 +13,7 @@
 #include "capture/override.h"
 #include "capture/policy.h"
 #include "capture/proxy.h"
+#include "capture/runner_choice.h"
 #include "capture/semantics.h"
 #include "capture/training.h"
 #include "diag/diag.h"
@@ -69,11 +70,6 @@ std::vector<bool> WeightsOf(const Trace& trace, const Graph& graph) {
   return weights;
 }
 
-bool MixesInference(const Trace& t) {
-  return std::any_of(t.calls.begin(), t.calls.end(),
-                     [&](const Call& c) { return c.mode.inference != t.calls[0].mode.inference; });
-}
-
 // Can what tensors hold make a call of the framework raise?
 bool MayFail(Session& s) {
   if (s.uses_numpy || !s.lowering().graph_unusable().empty()) return true;
@@ -96,14 +92,6 @@ bool TrackedAsInEager(Session& s, const std::vector<TraceId>& outputs) {
       return false;
   }
   return true;
-}
-
-bool AnyTracked(const Trace& trace) {
-  auto tracked = [&](TraceId t) {
-    const TraceTensor& x = trace.tensors[t];
-    return x.input < 0 && (x.meta.requires_grad || trace.tensors[x.base].meta.requires_grad);
-  };
-  return std::any_of(trace.outputs.begin(), trace.outputs.end(), tracked);
 }
 
 bool Reported(const std::string& text, Problem* problem) {  // Report, where no exception may be set yet
@@ -158,18 +146,13 @@ class SegmentBuilder {
     AddGuards();
     if (*problem_) return nullptr;
     TakeTrace();
-    if (LeftToNumpy(*seg_->trace, s_.graph(), ieee_)) {
-      problem_->leave = true;
-      Note(diag::Text(diag::Leave::kCheapInPlace));
-      return nullptr;
-    }
     const bool writes = !s_.graph().writes.empty();
-    if (!seg_->trace->calls.empty()) MakeRunner();
+    if (!seg_->trace->calls.empty()) MakeRunner(ChooseRunner({config_, s_, *seg_->trace, seg_->returns, ieee_}));
     if (*problem_) return nullptr;
     const bool fails = seg_->backend_runner || !seg_->guesses.empty() || MayFail(s_);
     seg_->undo = tensor::PlanUndo(*seg_->trace, !seg_->graph_runner && !seg_->pending, fails);
     if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*seg_->trace, true, fails);
-    seg_->float_ops = s_.float_ops();
+    seg_->float_ops = s_.numbers().ops();
     seg_->changes = seg_->undo.random || writes;
     seg_->guards = s_.TakeGuards()->Finish(s_.env(), inputs_);
     seg_->recipe.Seal();
@@ -251,12 +234,12 @@ class SegmentBuilder {
 
   // What is written and called at the exit.
   void Effects() {
-    for (auto& st : s_.stores())
+    for (auto& st : s_.pending().stores())
       seg_->stores.push_back(
           {recipe().Add(st.dict.get()), recipe().Add(st.key.get()), st.value ? recipe().Add(st.value.get()) : -1});
-    for (auto& c : s_.calls()) AddCall(c);
-    for (PyObject* list : s_.written_lists()) AddList(list);
-    for (auto& c : s_.cells())
+    for (auto& c : s_.pending().calls()) AddCall(c);
+    for (PyObject* list : s_.pending().lists()) AddList(list);
+    for (auto& c : s_.pending().cells())
       seg_->cells.emplace_back(recipe().Add(c.cell.get()), c.value ? recipe().Add(c.value.get()) : -1);
     for (auto& c : s_.cache_calls) AddCall(c.call, c.made);
     for (auto& c : s_.SwitchCalls()) AddCall(c);
@@ -341,54 +324,42 @@ class SegmentBuilder {
     seg_->trace = std::make_shared<const Trace>(std::move(s_.trace()));
   }
 
-  // Who makes the calls: compiled code where that is possible, the user's backend, or the framework.
-  void MakeRunner() {
-    const Trace& trace = *seg_->trace;
+  // Who makes the calls, as it was chosen; the framework, where compiling fails.
+  void MakeRunner(const RunnerChoice& choice) {
+    if (choice.runner == Runner::kPython) {
+      problem_->leave = true;
+      return Note(choice.note);
+    }
     constexpr size_t kGraphsShown = 1024;  // code that is made anew all the time never ends
     if (config_.graphs.size() >= kGraphsShown) config_.graphs.erase(config_.graphs.begin());
     config_.graphs.push_back(seg_->trace);
     seg_->op_count = s_.op_count;
     config_.op_count += s_.op_count;
     ++config_.graph_count;
-    PyObject* backend = FindBackend(config_.backend);
-    std::string note = WhyFramework();
-    if (s_.lowering().differentiates() && (!note.empty() || backend)) return Again(Again::kDerivatives);
-    CompileEnd compiled = note.empty() ? CompileEnd::kOk : CompileEnd::kFramework;
-    if (note.empty() && !backend) compiled = CompileGraph(&note);
+    seg_->left = choice.left;
+    if (choice.again) return Again(Again::kDerivatives);
+    std::string note = choice.note;
+    CompileEnd compiled = CompileEnd::kOk;
+    if (choice.runner == Runner::kReplay) compiled = CompileEnd::kFramework;
+    if (choice.runner == Runner::kCallable && !MakeCallable()) return;
+    if (choice.runner == Runner::kPair || choice.runner == Runner::kCompiled)
+      compiled = CompileGraph(choice.runner == Runner::kPair, &note);
     if (*problem_) return;
-    if (backend && note.empty() && WantsGrad(s_, trace)) {
-      compiled = CompileEnd::kFramework;
-      note = "gradients are wanted and backends get none: runs through the framework";
-    }
-    if (backend && note.empty()) {
-      seg_->backend_runner = BackendRunner::Make(backend, trace, s_.constants(), s_.input_tensors());
-      if (!seg_->backend_runner) {
-        config_.outcomes->Add(CompileEnd::kBackendFailed);
-        problem_->leave =
-            Reported("the backend failed, " + seg_->place + " runs as written: " + TakeErrorText(), problem_);
-        return;
-      }
-    } else if (!seg_->graph_runner) {
-      seg_->trace_runner = tensor::MakeTraceRunner(trace, s_.constants());
-      if (!note.empty()) {
-        FallbackEvent(frame_, note);
-        Note(note);
-      }
+    if (!seg_->graph_runner && !seg_->backend_runner && !seg_->pending) {
+      seg_->trace_runner = tensor::MakeTraceRunner(*seg_->trace, s_.constants());
+      FallbackEvent(frame_, note);
+      Note(note);
     }
     if (!seg_->pending) config_.outcomes->Add(compiled);
   }
 
-  std::string WhyFramework() {
-    const std::string runs = ": runs through the framework";
-    if (seg_->returns && config_.backend == "llvm" && MostlyNumpys(s_, *seg_->trace, s_.graph())) {
-      seg_->left = diag::Leave::kMostlyNumpys;
-      return diag::Text(seg_->left);
-    }
-    if (config_.backend == "eager") return "backend=\"eager\"";
-    if (MixesInference(*seg_->trace)) return "calls in and out of inference mode" + runs;
-    if (!s_.lowering().graph_unusable().empty()) return s_.lowering().graph_unusable() + runs;
-    const std::string why = DeviceObstacle(s_.graph());
-    return why.empty() ? "" : why + runs;
+  bool MakeCallable() {
+    seg_->backend_runner =
+        BackendRunner::Make(FindBackend(config_.backend), *seg_->trace, s_.constants(), s_.input_tensors());
+    if (seg_->backend_runner) return true;
+    config_.outcomes->Add(CompileEnd::kBackendFailed);
+    problem_->leave = Reported("the backend failed, " + seg_->place + " runs as written: " + TakeErrorText(), problem_);
+    return false;
   }
 
   void Again(diag::Again what) {  // the graph that was just noted is none
@@ -398,9 +369,9 @@ class SegmentBuilder {
     problem_->again = what;
   }
 
-  CompileEnd CompileGraph(std::string* note) {
+  CompileEnd CompileGraph(bool pair, std::string* note) {
     try {
-      Compiled();
+      Compiled(pair);
       return CompileEnd::kOk;
     } catch (const autodiff::Undifferentiable& e) {
       const bool sizes = dynamic_cast<const autodiff::WantsFixedSizes*>(&e) && !s_.options().dynamic_dims.empty();
@@ -428,22 +399,17 @@ class SegmentBuilder {
   struct Job {
     Compilation::Work compile;
     std::function<std::unique_ptr<tensor::GraphRunner>(std::shared_ptr<Executable>)> finish;
-    bool gradients = false;
   };
 
-  void Compiled() {
+  void Compiled(bool pair) {
     const double start = Now();
     s_.graph().name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
     if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, s_.graph().str());
     const bool interpret = config_.backend == "interpreter", later = !interpret && diag::OptionOn("background");
     tensor::RunCheck check = seg_->Check();
     if (!seg_->guesses.empty()) check.writes = DeferWrites(&s_.graph());
-    const bool gradients = s_.lowering().differentiates()
-                               ? AnyTracked(*seg_->trace) || s_.lowering().WritesInputWithGradients()
-                               : WantsGrad(s_, *seg_->trace);
-    Job job =
-        gradients ? TrainingJob(std::move(check), interpret, later) : PlainJob(std::move(check), interpret, later);
-    if (gradients || later) seg_->trace_runner = tensor::MakeTraceRunner(*seg_->trace, s_.constants());
+    Job job = pair ? TrainingJob(std::move(check), interpret, later) : PlainJob(std::move(check), interpret, later);
+    if (pair || later) seg_->trace_runner = tensor::MakeTraceRunner(*seg_->trace, s_.constants());
     if (later) {
       seg_->pending = std::make_unique<Segment::Pending>();
       seg_->pending->compilation = Compilation::Begin([compile = std::move(job.compile), options = config_.options] {
@@ -452,7 +418,7 @@ class SegmentBuilder {
       });
       seg_->pending->finish = std::move(job.finish);
       seg_->pending->config = config_.weak_from_this();
-      seg_->pending->gradients = gradients;
+      seg_->pending->gradients = pair;
       return;
     }
     seg_->executable = job.compile();
@@ -502,7 +468,6 @@ class SegmentBuilder {
     auto forward = std::make_shared<const Graph>(std::move(plan->forward));
     tensor::Training& t = plan->training;
     Job job;
-    job.gradients = true;
     if (later) {  // the backward pass that is the likely one, too
       auto backward = std::make_shared<std::optional<tensor::Training::Backward>>();
       job.compile = [forward, options, backward, likely = t.differentiable, compile = t.compile] {

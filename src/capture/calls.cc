@@ -1,8 +1,7 @@
 // Calls: Python functions run as captured frames, framework functions become graph nodes, classes are instantiated step
 // by step (so that __new__ and __init__ are captured), C functions run for real when a table says what they may do.
 
-#include <absl/container/fixed_array.h>
-
+#include "capture/arg_vector.h"
 #include "capture/builtins.h"
 #include "capture/compiled_function.h"
 #include "capture/modes.h"
@@ -38,18 +37,6 @@ bool ReadsAttributes(PyObject* o) {
   return false;
 }
 
-bool HoldsTensor(PyObject* o) {
-  if (!PyTuple_Check(o)) return IsTensor(o);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
-    if (HoldsTensor(PyTuple_GET_ITEM(o, i))) return true;
-  return false;
-}
-
-bool IsMethodDescriptor(PyObject* o) {
-  PyTypeObject* t = Py_TYPE(o);
-  return t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyClassMethodDescr_Type;
-}
-
 // Functions and methods of C that would change what is outside, or read what nothing guards, if other C code called
 // them.
 bool NotForC(Session& s, PyObject* o) {
@@ -68,80 +55,55 @@ bool NotForC(Session& s, PyObject* o) {
   return EffectOfMethod(owner, name) != Effect::kPure && !(self && s.IsPrivate(self));
 }
 
-struct Vector {  // an argument vector with room in front
-  absl::FixedArray<PyObject*, 14> all;
-  Vector(PyObject* first, PyObject* const* args, Py_ssize_t total) : all(total + 2) {
-    PyObject** to = all.data();
-    *to++ = nullptr;
-    if (first) *to++ = first;
-    std::copy(args, args + total, to);
-  }
-  PyObject** data() { return all.data() + 1; }
-};
-
-Py_ssize_t KwCount(PyObject* kwnames) {
-  return kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
-}
-
 }  // namespace
 
-PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, size_t nargsf, PyObject* kwnames) {
-  if (s_.broken()) return s_.Break(s_.reason().id);
-  Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), total = nargs + KwCount(kwnames);
-  callable = s_.Resolve(callable);
-  if (!callable) return nullptr;
-  Vector v(nullptr, args_in, total);
-  PyObject** args = v.data();
-  if (!s_.ResolveAll(args, total)) return nullptr;
+PyObject* CaptureSemantics::CallMethod(PyObject* method, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  const Py_ssize_t total = nargs + KwCount(kwnames);
+  if (s_.IsOutside(method)) {  // a bound method kept somewhere: its parts are reached through it
+    const Source* src = s_.SourceOf(method);
+    Ref self(s_.FromOutside(PyMethod_GET_SELF(method), s_.guards().Child(SourceKind::kBoundSelf, src)));
+    Ref func(s_.FromOutside(PyMethod_GET_FUNCTION(method), s_.guards().Child(SourceKind::kBoundFunc, src)));
+    if (!self || !func) return nullptr;
+    Vector with(self.get(), args, total);
+    return Call(func.get(), with.data(), nargs + 1, kwnames);
+  }
+  Vector with(PyMethod_GET_SELF(method), args, total);
+  return Call(PyMethod_GET_FUNCTION(method), with.data(), nargs + 1, kwnames);
+}
 
-  if (PyMethod_Check(callable)) {
-    if (s_.IsOutside(callable)) {  // a bound method kept somewhere: its parts are reached through it
-      const Source* src = s_.SourceOf(callable);
-      Ref self(s_.FromOutside(PyMethod_GET_SELF(callable), s_.guards().Child(SourceKind::kBoundSelf, src)));
-      Ref func(s_.FromOutside(PyMethod_GET_FUNCTION(callable), s_.guards().Child(SourceKind::kBoundFunc, src)));
-      if (!self || !func) return nullptr;
-      Vector with(self.get(), args, total);
-      return Call(func.get(), with.data(), nargs + 1, kwnames);
+// A framework function, by its name. Python-level ones only if there is a row for them: else their body is captured.
+// Null without an error: it is not called as one.
+PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  const Py_ssize_t total = nargs + KwCount(kwnames);
+  const Callee name = tensor::CalleeOf(callable);
+  if (name.empty()) return nullptr;
+  const bool row = surface::HasRow(name);
+  if (PyType_Check(callable) && !row) return nullptr;
+  if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
+  PyObject* out;
+  if (ThreadState(s_, name, args, nargs, &out)) return out;
+  Effect e = SwitchEffect(name);
+  bool tensors = false;
+  for (Py_ssize_t i = 0; i < total; ++i) tensors |= IsTensor(args[i]);
+  if (e == Effect::kStateQuery && !tensors) return s_.Adopt(PyObject_Vectorcall(callable, args, nargs, kwnames));
+  if (e == Effect::kAsks && !tensors && PyCFunction_Check(callable)) return Asked(callable, args, nargs, kwnames);
+  if (PyCFunction_Check(callable) && !row && !IsOperator(callable) && !name.effects().refused())
+    return s_.Break(BreakId::kThreadState, name);
+  if (!PyFunction_Check(callable) || row || name.effects().refused()) {
+    if (PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
+        self && IsTensor(self)) {  // a bound builtin of the tensor class
+      Vector with(self, args, total);
+      return s_.CallFramework(name, with.data(), nargs + 1, kwnames);
     }
-    Vector with(PyMethod_GET_SELF(callable), args, total);
-    return Call(PyMethod_GET_FUNCTION(callable), with.data(), nargs + 1, kwnames);
+    return s_.CallFramework(name, args, nargs, kwnames);
   }
-  if (Py_TYPE(callable) == &CompiledFunctionType) return Call(WrappedOf(callable), args, nargs, kwnames);
-  if (PyObject* r = NumpyCall(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
-  // Framework functions, by name. Python-level ones only if there is a row for them: else their body is captured.
-  std::string name = tensor::CalleeName(callable);
-  if (!name.empty() && !(PyType_Check(callable) && !surface::HasRow(name))) {
-    if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
-    PyObject* out;
-    if (ThreadState(s_, name, args, nargs, &out)) return out;
-    Effect e = SwitchEffect(name);
-    bool tensors = false;
-    for (Py_ssize_t i = 0; i < total; ++i) tensors |= IsTensor(args[i]);
-    if (e == Effect::kStateQuery && !tensors) return s_.Adopt(PyObject_Vectorcall(callable, args, nargs, kwnames));
-    if (e == Effect::kAsks && !tensors && PyCFunction_Check(callable)) return Asked(callable, args, nargs, kwnames);
-    if (PyCFunction_Check(callable) && !surface::HasRow(name) && !IsOperator(callable) && !Refused(name))
-      return s_.Break(BreakId::kThreadState, name);
-    if (!PyFunction_Check(callable) || surface::HasRow(name) || Refused(name)) {
-      if (PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
-          self && IsTensor(self)) {  // a bound builtin of the tensor class
-        Vector with(self, args, total);
-        return s_.CallFramework(name, with.data(), nargs + 1, kwnames);
-      }
-      return s_.CallFramework(name, args, nargs, kwnames);
-    }
-  }
-  if (PyFunction_Check(callable) && IsCheckpoint(callable)) return CallCheckpoint(args, nargs, kwnames);
-  if (PyFunction_Check(callable))
-    return IsFunctionApply(callable) ? CallCustom(args, nargs, kwnames) : CallPython(callable, args, nargs, kwnames);
-  if (PyType_Check(callable)) return CallType(reinterpret_cast<PyTypeObject*>(callable), args, nargs, kwnames);
+  return nullptr;
+}
+
+// Objects of classes that say nothing of their calls: those that have rules of their own, then by __call__.
+PyObject* CaptureSemantics::CallObject(PyObject* callable, PyObject** args, Py_ssize_t nargs, PyObject* kwnames) {
+  const Py_ssize_t total = nargs + KwCount(kwnames);
   const char* tn = Py_TYPE(callable)->tp_name;
-  if (PyCFunction_Check(callable)) {
-    PyObject* self = PyCFunction_GET_SELF(callable);
-    if (self && PyModule_Check(self)) self = nullptr;
-    return CallC(callable, self, args, nargs, kwnames);
-  }
-  if (IsMethodDescriptor(callable) || PyInstanceMethod_Check(callable))
-    return CallC(callable, nullptr, args, nargs, kwnames);
   if (!strcmp(tn, "method-wrapper")) {  // a bound slot: obj.__setitem__
     if (Bound bound = UnbindBuiltin(callable); bound.self) {
       Vector with(bound.self.get(), args, total);
@@ -157,58 +119,9 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     if (source && PyFunction_Check(source.get()) && s_.SourceOf(source.get()))
       return CallPython(source.get(), args, nargs, kwnames);
   }
-  if (!strcmp(tn, "functools.partial")) {
-    Ref fn(PyObject_GetAttrString(callable, "func")), pargs(PyObject_GetAttrString(callable, "args")),
-        pkw(PyObject_GetAttrString(callable, "keywords"));
-    if (!fn || !pargs || !pkw) return nullptr;
-    Ref all(PySequence_List(pargs.get())), kw(PyDict_Copy(pkw.get()));
-    if (!all || !kw) return nullptr;
-    if (const Source* src = s_.IsOutside(callable) ? s_.SourceOf(callable) : nullptr) {
-      auto member = [&](const char* text) {
-        Ref name(PyUnicode_InternFromString(text));
-        return s_.guards().Child(SourceKind::kMember, src, 0, name.get());
-      };
-      const Source *args_source = member("args"), *kw_source = member("keywords");
-      Ref seen(s_.FromOutside(fn.get(), member("func"))), seen_args(s_.FromOutside(pargs.get(), args_source)),
-          seen_kw(s_.FromOutside(pkw.get(), kw_source));
-      if (!seen || !seen_args || !seen_kw || !s_.NoteContents(pargs.get()) || !s_.NoteContents(pkw.get()))
-        return nullptr;
-      fn = std::move(seen);
-      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(all.get()); ++i) {
-        PyObject* item = s_.FromOutside(PyList_GET_ITEM(all.get(), i),
-                                        s_.guards().Child(SourceKind::kItem, args_source, static_cast<int>(i)));
-        if (!item || PyList_SetItem(all.get(), i, item) < 0) return nullptr;
-      }
-      PyObject *key, *value;
-      for (Py_ssize_t at = 0; PyDict_Next(pkw.get(), &at, &key, &value);) {
-        Ref item(s_.FromOutside(value, s_.guards().Child(SourceKind::kDictItem, kw_source, 0, key)));
-        if (!item || PyDict_SetItem(kw.get(), key, item.get()) < 0) return nullptr;
-      }
-    }
-    for (Py_ssize_t i = 0; i < nargs; ++i)
-      if (PyList_Append(all.get(), args[i]) < 0) return nullptr;
-    for (Py_ssize_t i = 0; i < KwCount(kwnames); ++i)
-      if (PyDict_SetItem(kw.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;
-    Ref tuple(PyList_AsTuple(all.get()));
-    s_.MarkFresh(tuple.get());
-    s_.MarkFresh(kw.get());
-    return CallEx(fn.get(), tuple.get(), kw.get());
-  }
+  if (!strcmp(tn, "functools.partial")) return CallPartial(callable, args, nargs, kwnames);
   if (!strcmp(tn, "operator.attrgetter") && nargs == 1 && total == 1) return CallAttrGetter(callable, args[0]);
-  if (PyWeakref_CheckRefExact(callable) && !total && s_.IsOutside(callable)) {
-    const Source* referent = s_.guards().Child(SourceKind::kReferent, s_.SourceOf(callable));
-    PyObject* o = PyWeakref_GET_OBJECT(callable);
-    if (o == Py_None) {
-      s_.guards().Absent(referent);
-      Py_RETURN_NONE;
-    }
-    // It may die in this very graph, unless something that the graph does not change holds it.
-    const Source* holder = s_.IsOutside(o) ? s_.SourceOf(o) : nullptr;
-    if (!holder || holder->kind == SourceKind::kSlot || s_.MayDrop())
-      return s_.Break(BreakId::kUnknownCall, "a weak reference");
-    return s_.FromOutside(o, referent);
-  }
-  // Any other object: __call__ of its type.
+  if (PyWeakref_CheckRefExact(callable) && !total && s_.IsOutside(callable)) return Referent(callable);
   static PyObject* call_name = PyUnicode_InternFromString("__call__");
   PyObject* d = _PyType_Lookup(Py_TYPE(callable), call_name);
   if (d && PyFunction_Check(d)) {
@@ -229,6 +142,32 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
     return CallC(d, nullptr, with.data(), nargs + 1, kwnames);
   }
   return s_.Break(BreakId::kUnknownCall, Describe(callable));
+}
+
+PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, size_t nargsf, PyObject* kwnames) {
+  if (s_.broken()) return s_.Break(s_.reason().id);
+  Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), total = nargs + KwCount(kwnames);
+  callable = s_.Resolve(callable);
+  if (!callable) return nullptr;
+  Vector v(nullptr, args_in, total);
+  PyObject** args = v.data();
+  if (!s_.ResolveAll(args, total)) return nullptr;
+  if (PyMethod_Check(callable)) return CallMethod(callable, args, nargs, kwnames);
+  if (Py_TYPE(callable) == &CompiledFunctionType) return Call(WrappedOf(callable), args, nargs, kwnames);
+  if (PyObject* r = NumpyCall(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
+  if (PyObject* r = CallNamed(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
+  if (PyFunction_Check(callable) && IsCheckpoint(callable)) return CallCheckpoint(args, nargs, kwnames);
+  if (PyFunction_Check(callable))
+    return IsFunctionApply(callable) ? CallCustom(args, nargs, kwnames) : CallPython(callable, args, nargs, kwnames);
+  if (PyType_Check(callable)) return CallType(reinterpret_cast<PyTypeObject*>(callable), args, nargs, kwnames);
+  if (PyCFunction_Check(callable)) {
+    PyObject* self = PyCFunction_GET_SELF(callable);
+    if (self && PyModule_Check(self)) self = nullptr;
+    return CallC(callable, self, args, nargs, kwnames);
+  }
+  if (IsMethodDescriptor(callable) || PyInstanceMethod_Check(callable))
+    return CallC(callable, nullptr, args, nargs, kwnames);
+  return CallObject(callable, args, nargs, kwnames);
 }
 
 PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject* kwargs) {
@@ -507,187 +446,6 @@ PyObject* CaptureSemantics::Reduced(PyObject* o, PyObject* protocol) {
   if (!state || !args) return nullptr;
   s_.MarkFresh(args.get());
   return s_.MarkFresh(PyTuple_Pack(5, make, args.get(), state.get(), Py_None, Py_None));
-}
-
-PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* const* args_in, Py_ssize_t nargs,
-                                  PyObject* kwnames) {
-  // One form for both: an unbound function plus all its arguments.
-  Py_ssize_t total = nargs + KwCount(kwnames);
-  Vector v(self, args_in, total);
-  PyObject** args = v.data();
-  if (self) {
-    ++nargs, ++total;
-    args[0] = s_.Resolve(self);
-  }
-  const char* name;
-  PyTypeObject* owner = nullptr;
-  Effect effect = Effect::kUnknown;
-  if (PyCFunction_Check(callable)) {
-    name = reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name;
-    if (self) {
-      Bound bound = UnbindBuiltin(callable);  // of a class: a method of its metaclass
-      owner = bound.descriptor ? PyDescr_TYPE(bound.descriptor.get()) : PyType_Check(self) ? nullptr : Py_TYPE(self);
-    }
-    if (!owner) effect = EffectOfFunction(callable);
-    if (self && !owner) {  // a builtin classmethod or __new__
-      auto* t = reinterpret_cast<PyTypeObject*>(self);
-      if (!strcmp(name, "__new__") && nargs >= 2 && PyType_Check(args[1])) {
-        if (!IsPureType(t)) return s_.Break(BreakId::kUnknownCall, Describe(callable));
-        Ref made(PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames));
-        return made ? s_.MarkFresh(made.release()) : nullptr;
-      }
-      if (IsPureType(t) || EffectOfMethod(t, name) == Effect::kPure)
-        return ForC(args + 1, total - 1) && (total < 2 || s_.Pin(args[1]))
-                   ? s_.Adopt(PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames))
-                   : nullptr;
-    }
-  } else if (PyInstanceMethod_Check(callable)) {
-    return CallC(PyInstanceMethod_GET_FUNCTION(callable), nullptr, args, nargs, kwnames);
-  } else if (!IsMethodDescriptor(callable)) {
-    return s_.Break(BreakId::kUnknownCall, Describe(callable));
-  } else {
-    owner = PyDescr_TYPE(callable);
-    name = PyUnicode_AsUTF8(PyDescr_NAME(callable));
-  }
-  if (owner && nargs >= 1) {
-    if (owner == &PyBaseObject_Type && !strcmp(name, "__getattribute__") && nargs == 2)
-      return GenericGetAttr(args[0], args[1]);
-    if (owner == &PyBaseObject_Type && !strcmp(name, "__setattr__") && nargs == 3) {
-      if (GenericSetAttr(args[0], args[1], args[2]) < 0) return nullptr;
-      Py_RETURN_NONE;
-    }
-    if (owner == &PyBaseObject_Type && !strcmp(name, "__delattr__") && nargs == 2) {
-      if (GenericSetAttr(args[0], args[1], nullptr) < 0) return nullptr;
-      Py_RETURN_NONE;
-    }
-    if (owner == &PyBaseObject_Type && !strcmp(name, "__reduce_ex__") && nargs == 2 && !kwnames)
-      return Reduced(args[0], args[1]);
-    if (owner == &PyModule_Type && !strcmp(name, "__getattribute__") && nargs == 2) return LoadAttr(args[0], args[1]);
-    if (owner == &PyType_Type && !strcmp(name, "__call__") && PyType_Check(args[0]))
-      return CallType(reinterpret_cast<PyTypeObject*>(args[0]), args + 1, nargs - 1, kwnames);
-    if (!strcmp(owner->tp_name, "_contextvars.ContextVar") || !strcmp(owner->tp_name, "ContextVar"))
-      return ContextVarCall(s_, args[0], name, args + 1, nargs - 1);
-    if (!strcmp(owner->tp_name, "torch.device") && !strcmp(name, "__enter__")) {
-      Ref text(PyObject_Str(args[0]));
-      const char* device = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-      if (!device) return nullptr;
-      s_.default_devices.push_back(device);
-      return Py_NewRef(args[0]);
-    }
-    if (!strcmp(owner->tp_name, "torch.device") && !strcmp(name, "__exit__")) {
-      if (s_.default_devices.size() < 2) return s_.Break(BreakId::kThreadState, "torch.device.__exit__");
-      s_.default_devices.pop_back();
-      Py_RETURN_NONE;
-    }
-    // A dict read by one key is a guard on that key alone.
-    if (PyDict_Check(args[0]) && s_.IsOutside(args[0]) && (owner == &PyDict_Type) &&
-        (!strcmp(name, "get") || !strcmp(name, "__getitem__") || !strcmp(name, "__contains__") ||
-         ((!strcmp(name, "pop") || !strcmp(name, "setdefault")) && !kwnames && PyDict_CheckExact(args[0]) &&
-          IsPrimitive(args[1]))) &&
-        nargs >= 2 && nargs <= 3 && s_.GuardsKey(args[0], args[1])) {
-      const bool pops = !strcmp(name, "pop"), sets = !strcmp(name, "setdefault");
-      bool found;
-      Ref r(s_.ReadDictItem(args[0], s_.SourceOf(args[0]), args[1], &found));
-      if (s_.broken() || PyErr_Occurred()) return nullptr;
-      if (!strcmp(name, "__contains__")) return PyBool_FromLong(found);
-      if (!found && (!strcmp(name, "__getitem__") || (pops && nargs == 2)))
-        return PyErr_SetObject(PyExc_KeyError, args[1]), nullptr;
-      if (!found) r = Borrow(nargs == 3 ? args[2] : Py_None);
-      if ((found && pops) || (!found && sets)) {
-        if (s_.WriteDictItem(args[0], args[1], pops ? nullptr : r.get()) < 0) return nullptr;
-      }
-      return r.release();
-    }
-    if (PyDict_Check(args[0]) && s_.IsOutside(args[0]) && owner == &PyDict_Type && !strcmp(name, "__setitem__") &&
-        nargs == 3) {
-      if (SetItem(args[0], args[1], args[2]) < 0) return nullptr;
-      Py_RETURN_NONE;
-    }
-    if (PyDict_CheckExact(args[0]) && s_.IsOutside(args[0]) && owner == &PyDict_Type && !strcmp(name, "update") &&
-        nargs == 2 && !kwnames && PyDict_CheckExact(args[1]) && !s_.IsOutside(args[1]))
-      return UpdateDict(args[0], args[1]);
-    if (!kwnames && IsSymbolicSize(args[0])) return SizeMethod(s_, args[0], name, args + 1, nargs - 1);
-    effect = EffectOfMethod(owner, name);
-  }
-  if (effect == Effect::kUnknown && !owner && !strcmp(name, "_make_extobj") &&
-      std::all_of(args, args + total, IsPrimitive))  // of numpy.errstate
-    return s_.MarkFresh(PyObject_Vectorcall(callable, args, nargs, kwnames));
-  if (effect == Effect::kPure && !owner && nargs == 2 && !kwnames && !strcmp(name, "_abc_instancecheck") &&
-      (PyTuple_CheckExact(args[1]) || PyList_CheckExact(args[1]) || PyDict_CheckExact(args[1])))
-    return PyObject_Vectorcall(callable, args, nargs, nullptr);  // of its class alone
-  // Of torch._C._autograd: which hooks there are is not for captured code to change.
-  if (!strncmp(name, "_saved_tensors_hooks_", 21) && Describe(callable).starts_with("torch._C._autograd")) {
-    if (strcmp(name + 21, "get_disabled_error_message")) Py_RETURN_NONE;
-    return PyObject_Vectorcall(callable, nullptr, 0, nullptr);
-  }
-  switch (effect) {
-    case Effect::kSpecial: {
-      bool handled;
-      PyObject* r = kwnames ? nullptr : Special(*this, s_, name, args, nargs, &handled);
-      if (!kwnames && handled) return r;
-      return s_.Break(BreakId::kUnknownCall, Describe(callable));
-    }
-    case Effect::kMutatesSelf:
-      if (nargs >= 1 && !kwnames && owner && s_.Defer(owner, name, args, nargs)) Py_RETURN_NONE;
-      if (nargs >= 1 && PyList_CheckExact(args[0]) && s_.IsOutside(args[0]) && !(args[0] = s_.WriteList(args[0])))
-        return nullptr;
-      if (nargs >= 1 && !s_.IsPrivate(args[0]) && !IsPrimitive(args[0]))
-        return s_.Break(PyIter_Check(args[0]) ? BreakId::kIteratorState : BreakId::kSideEffect, Describe(callable));
-      [[fallthrough]];
-    case Effect::kPure: {
-      if (nargs >= 2 && s_.IsOutside(args[0]) &&
-          (PyDict_Check(args[0]) || PyAnySet_Check(args[0]))) {  // looked up by identity
-        for (Py_ssize_t i = 1; i < total; ++i)
-          if (IsTensor(args[i])) return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict or set");
-        if (!PyDict_CheckExact(args[0]) && !strcmp(name, "__getitem__"))
-          return s_.Break(BreakId::kUnknownCall, "__missing__");
-      }
-      for (const char* n : {"repr", "format", "ascii", "__repr__", "__str__", "__format__"})
-        if (!strcmp(name, n) && nargs && !NoteText(args[0])) return nullptr;
-      if ((!strcmp(name, "hash") || !strcmp(name, "__hash__")) && nargs && HoldsTensor(args[0]))
-        return s_.Break(BreakId::kUnknownOrigin, "hash() of a tensor");
-      std::optional<SuspendScope> off;
-      if (owner && !strncmp(owner->tp_name, "numpy.", 6)) {  // a number's methods are an array's, in Python
-        if (std::any_of(args, args + total, IsTensor)) return s_.Break(BreakId::kUnknownCall, Describe(callable));
-        off.emplace();
-      }
-      Py_ssize_t first = effect == Effect::kMutatesSelf;
-      // Nor is what a container takes in. A view of a private dict reads nothing by itself (Session::ForC looks then).
-      if (total == 1 && owner == &PyDict_Type && PyDict_CheckExact(args[0]) && s_.IsPrivate(args[0]) &&
-          (!strcmp(name, "items") || !strcmp(name, "values") || !strcmp(name, "keys")))
-        return s_.Adopt(PyObject_CallMethod(args[0], name, nullptr));
-      if (!ForC(args + first, total - first, first ? total : owner && PyDict_Check(args[0]))) return nullptr;
-      if (const Compares what = WhatCompares(owner, name); what != Compares::kNone)
-        for (Py_ssize_t i = what == Compares::kKey;
-             i < (what == Compares::kKey ? std::min<Py_ssize_t>(2, total) : total); ++i)
-          if (!s_.Pin(args[i])) return nullptr;
-      PyObject* r = self && PyCFunction_Check(callable) && args[0] == self
-                        ? PyObject_Vectorcall(callable, args + 1, nargs - 1, kwnames)
-                        : nullptr;
-      if (!r && !PyErr_Occurred()) {
-        if (PyCFunction_Check(callable) && self) {  // self was replaced by its private copy
-          Ref method(PyObject_GetAttrString(args[0], name));
-          r = method ? PyObject_Vectorcall(method.get(), args + 1, nargs - 1, kwnames) : nullptr;
-        } else {
-          r = PyObject_Vectorcall(callable, args, nargs, kwnames);
-        }
-      }
-      if (r && s_.broken()) {
-        Py_DECREF(r);
-        return s_.Break(s_.reason().id);
-      }
-      if (r == Py_False && !owner && !strncmp(name, "_abc_", 5) && !s_.NoteAbstract()) return nullptr;
-      return s_.Adopt(r);
-    }
-    case Effect::kAsks: return Asked(callable, args, nargs, kwnames);
-    case Effect::kNothing: Py_RETURN_NONE;
-    case Effect::kOutput: {
-      PyObject* r = Output(callable, name, args, nargs, kwnames);
-      return r || s_.broken() || PyErr_Occurred() ? r : s_.Break(BreakId::kOutput, name);
-    }
-    case Effect::kRandom: return s_.Break(BreakId::kRandom, name);
-    default: return s_.Break(BreakId::kUnknownCall, Describe(callable));
-  }
 }
 
 }  // namespace framejit::capture

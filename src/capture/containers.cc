@@ -53,15 +53,6 @@ bool Session::Reads(PyObject* container, PyObject* key, const Source* source) {
   return true;
 }
 
-bool Session::MayDrop() const {
-  return !calls_.empty() || !cells_.empty() || !written_lists_.empty() ||
-         std::any_of(stores_.begin(), stores_.end(), [](const PendingStore& st) {
-           PyObject* old = PyDict_GetItemWithError(st.dict.get(), st.key.get());
-           if (!old) PyErr_Clear();
-           return old && !IsPrimitive(old);
-         });
-}
-
 bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n) {
   struct Row {
     const char *type, *name;
@@ -86,7 +77,7 @@ bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args
     if (!method) return PyErr_Clear(), false;
     PendingCall call{std::move(method), {}};
     for (Py_ssize_t i = 0; i < n; ++i) call.args.push_back(Borrow(args[i]));
-    calls_.push_back(std::move(call));
+    pending_.Call(std::move(call));
     g->changes = true;
     return true;
   }
@@ -113,17 +104,17 @@ void Session::SeparateWrites() {
     if (eq < 0) PyErr_Clear();
     return eq != 0;
   };
-  for (auto& st : stores_) {
+  for (auto& st : pending_.stores()) {
     for (auto& r : reads_)
       if (PyDict_Check(r.container) && (!r.key || same(r.key, st.key.get())))
         apart(st.dict.get(), r.container, r.source, r.typed);
-    for (auto& other : stores_)
+    for (auto& other : pending_.stores())
       if (same(other.key.get(), st.key.get())) apart(st.dict.get(), other.dict.get(), SourceOf(other.dict.get()));
   }
-  std::vector<PyObject*> changed = written_lists_;
-  for (auto& c : calls_)
+  std::vector<PyObject*> changed = pending_.lists();
+  for (auto& c : pending_.calls())
     if (Origin* g = Find(c.args[0].get()); g && g->changes) changed.push_back(c.args[0].get());
-  for (auto& c : cells_) changed.push_back(c.cell.get());
+  for (auto& c : pending_.cells()) changed.push_back(c.cell.get());
   for (PyObject* one : changed) {
     for (auto& r : reads_)
       if (Py_TYPE(r.container) == Py_TYPE(one)) apart(one, r.container, r.source);
@@ -150,7 +141,7 @@ bool Session::NoteLength(PyObject* o) {
     row.number = PySet_GET_SIZE(o);
   else
     return true;
-  if (PyDict_Check(o) && HasPending(o))
+  if (PyDict_Check(o) && pending_.Has(o))
     return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
   row.here = true;
   guards_->Add(std::move(row));
@@ -192,7 +183,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
     bool outside = g && g->kind == Origin::kOutside;
     if (outside && !Reads(o)) return false;
     if (outside && g->contents_noted && !deep) return true;
-    if (outside && HasPending(o) && !PyDict_CheckExact(o))
+    if (outside && pending_.Has(o) && !PyDict_CheckExact(o))
       return Break(BreakId::kSideEffect, "a dict with pending stores is read as a whole"), false;
     const Source* s = outside ? g->source : nullptr;
     if (outside && !g->contents_noted) {
@@ -307,141 +298,131 @@ PyObject* DictOfView(PyObject* o) {
   return view ? reinterpret_cast<PyObject*>(reinterpret_cast<DictView*>(o)->dict) : nullptr;
 }
 
-PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
-  o = Settled(o);
-  if (!o) return nullptr;
-  if (!IsTensor(o)) NoteType(Py_TYPE(o));
+// What is no list, tuple or dict.
+PyObject* Session::LeafForC(PyObject* o, bool asked_nothing) {
   Origin* g = Find(o);
-  if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) {
-    if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
-    if (UsesContext(o)) return Break(BreakId::kThreadState, "decimal.getcontext()");
-    if (Py_IS_TYPE(o, &PyTupleIter_Type) || Py_IS_TYPE(o, &PyListIter_Type)) {  // C code goes on with it
-      Ref parts(PyObject_CallMethod(o, "__reduce__", nullptr));
-      PyObject* of = parts && PyTuple_GET_SIZE(parts.get()) > 1 ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
-      if (!of) return nullptr;
-      if (PyObject* all = PyTuple_GET_ITEM(of, 0); Find(all) && !ForC(all)) return nullptr;
-    }
-    if (PyObject* dict = DictOfView(o); dict && IsFresh(o) && IsFresh(dict)) {  // C code reads what is in it
-      if (Py_IS_TYPE(o, &PyDictKeys_Type) ? !NoteContents(dict) : !ForC(dict, asked_nothing)) return nullptr;
-    } else if (IsFresh(o) && (Py_IS_TYPE(o, &PyDictIterItem_Type) || Py_IS_TYPE(o, &PyDictIterValue_Type))) {
-      Ref parts(PyObject_CallMethod(o, "__reduce__", nullptr));
-      PyObject* of = parts && PyTuple_GET_SIZE(parts.get()) > 1 ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
-      if (!of || !ForC(PyTuple_GET_ITEM(of, 0), asked_nothing)) return nullptr;
-    }
-    if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || IsNumpyNumber(o) || ReadableByC(o))
-      return g && g->changes && !Reads(o) ? nullptr : o;
-    if (PyFunction_Check(o) && asked_nothing) return o;  // a list of them is gone through: none is called
-    if (PyIter_Check(o)) return Break(BreakId::kSideEffect, "an outside iterator is advanced");
-    if (PyMethod_Check(o)) {
-      guards_->Is(guards_->Child(SourceKind::kBoundSelf, g->source), PyMethod_GET_SELF(o));
-      guards_->Is(guards_->Child(SourceKind::kBoundFunc, g->source), PyMethod_GET_FUNCTION(o));
-      return o;
-    }
-    if (IsScalarSubclass(o) || PyWeakref_CheckRefExact(o) || IsBoundEnum(o)) {  // an enum's member, say
-      guards_->Is(g->source, o);
-      return o;
-    }
-    return Break(BreakId::kUnknownOrigin, std::string("C code reads a ") + Py_TYPE(o)->tp_name);
+  if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
+  if (UsesContext(o)) return Break(BreakId::kThreadState, "decimal.getcontext()");
+  if (Py_IS_TYPE(o, &PyTupleIter_Type) || Py_IS_TYPE(o, &PyListIter_Type)) {  // C code goes on with it
+    Ref parts(PyObject_CallMethod(o, "__reduce__", nullptr));
+    PyObject* of = parts && PyTuple_GET_SIZE(parts.get()) > 1 ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
+    if (!of) return nullptr;
+    if (PyObject* all = PyTuple_GET_ITEM(of, 0); Find(all) && !ForC(all)) return nullptr;
   }
-  Descent descent(*this);
-  if (broken_ || !NoteContents(o)) return nullptr;
-  g = Find(o);
-  if (!g || g->kind != Origin::kOutside) {  // private: C code would reach tensors through outside containers in it
-    auto hides = [&](PyObject* x) {
-      if (!IsTensor(x)) NoteType(Py_TYPE(x));
-      if (!(PyList_Check(x) || PyTuple_Check(x) || PyDict_Check(x))) return false;
-      PyObject* seen = ForC(x, asked_nothing);
-      if (seen && seen != x) Break(BreakId::kUnknownOrigin, "a container of tensors from outside in one made here");
-      return seen != x;
-    };
-    if (PyDict_Check(o)) {
-      PyObject *k, *v;
-      Py_ssize_t pos = 0;
-      while (PyDict_Next(o, &pos, &k, &v))
-        if (hides(v)) return nullptr;
-    } else {
-      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
-        if (hides(PySequence_Fast_GET_ITEM(o, i))) return nullptr;
-    }
+  if (PyObject* dict = DictOfView(o); dict && IsFresh(o) && IsFresh(dict)) {  // C code reads what is in it
+    if (Py_IS_TYPE(o, &PyDictKeys_Type) ? !NoteContents(dict) : !ForC(dict, asked_nothing)) return nullptr;
+  } else if (IsFresh(o) && (Py_IS_TYPE(o, &PyDictIterItem_Type) || Py_IS_TYPE(o, &PyDictIterValue_Type))) {
+    Ref parts(PyObject_CallMethod(o, "__reduce__", nullptr));
+    PyObject* of = parts && PyTuple_GET_SIZE(parts.get()) > 1 ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
+    if (!of || !ForC(PyTuple_GET_ITEM(of, 0), asked_nothing)) return nullptr;
+  }
+  if (!g || g->kind != Origin::kOutside || g->proxy || IsValue(o) || IsNumpyNumber(o) || ReadableByC(o))
+    return g && g->changes && !Reads(o) ? nullptr : o;
+  if (PyFunction_Check(o) && asked_nothing) return o;  // a list of them is gone through: none is called
+  if (PyIter_Check(o)) return Break(BreakId::kSideEffect, "an outside iterator is advanced");
+  if (PyMethod_Check(o)) {
+    guards_->Is(guards_->Child(SourceKind::kBoundSelf, g->source), PyMethod_GET_SELF(o));
+    guards_->Is(guards_->Child(SourceKind::kBoundFunc, g->source), PyMethod_GET_FUNCTION(o));
     return o;
   }
-  auto refuse = [&] {
-    return Break(BreakId::kUnknownOrigin, std::string("a ") + Py_TYPE(o)->tp_name + " of tensors read by C code");
+  if (IsScalarSubclass(o) || PyWeakref_CheckRefExact(o) || IsBoundEnum(o)) {  // an enum's member, say
+    guards_->Is(g->source, o);
+    return o;
+  }
+  return Break(BreakId::kUnknownOrigin, std::string("C code reads a ") + Py_TYPE(o)->tp_name);
+}
+
+// A container made here: C code would reach tensors through outside containers in it.
+PyObject* Session::PrivateForC(PyObject* o, bool asked_nothing) {
+  auto hides = [&](PyObject* x) {
+    if (!IsTensor(x)) NoteType(Py_TYPE(x));
+    if (!(PyList_Check(x) || PyTuple_Check(x) || PyDict_Check(x))) return false;
+    PyObject* seen = ForC(x, asked_nothing);
+    if (seen && seen != x) Break(BreakId::kUnknownOrigin, "a container of tensors from outside in one made here");
+    return seen != x;
   };
-  if (g->real) return asked_nothing || !g->hides ? o : refuse();
-  if (PyDict_CheckExact(o) && HasPending(o) && (!g->shadow || g->shadow == o)) {  // as the program sees it
-    Ref copy(PyDict_New());
+  if (PyDict_Check(o)) {
     PyObject *k, *v;
     Py_ssize_t pos = 0;
-    while (copy && PyDict_Next(o, &pos, &k, &v)) {
-      Origin* c = Find(v);
-      PyObject* x = c && c->proxy ? c->proxy : ForC(v, asked_nothing);
-      if (!x || PyDict_SetItem(copy.get(), k, x) < 0) return nullptr;
-    }
-    for (auto& st : stores_) {
-      if (st.dict.get() != o) continue;
-      if ((st.value ? PyDict_SetItem(copy.get(), st.key.get(), st.value.get())
-                    : PyDict_DelItem(copy.get(), st.key.get())) < 0)
-        return nullptr;
-    }
-    PyObject* r = MarkFresh(copy.get());
-    keep_.push_back(std::move(copy));
-    return r;
+    while (PyDict_Next(o, &pos, &k, &v))
+      if (hides(v)) return nullptr;
+  } else {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      if (hides(PySequence_Fast_GET_ITEM(o, i))) return nullptr;
   }
-  if (g->shadow && (asked_nothing || !Find(g->shadow)->hides)) return g->shadow;
-  bool differs = false, hides = PyDict_Check(o) && AnswersItself(Py_TYPE(o));
+  return o;
+}
+
+// An outside dict with stores that wait: as the program sees it.
+PyObject* Session::PendingForC(PyObject* o, bool asked_nothing) {
+  Ref copy(PyDict_New());
+  PyObject *k, *v;
+  Py_ssize_t pos = 0;
+  while (copy && PyDict_Next(o, &pos, &k, &v)) {
+    Origin* c = Find(v);
+    PyObject* x = c && c->proxy ? c->proxy : ForC(v, asked_nothing);
+    if (!x || PyDict_SetItem(copy.get(), k, x) < 0) return nullptr;
+  }
+  for (auto& st : pending_.stores()) {
+    if (st.dict.get() != o) continue;
+    if ((st.value ? PyDict_SetItem(copy.get(), st.key.get(), st.value.get())
+                  : PyDict_DelItem(copy.get(), st.key.get())) < 0)
+      return nullptr;
+  }
+  PyObject* r = MarkFresh(copy.get());
+  keep_.push_back(std::move(copy));
+  return r;
+}
+
+namespace {
+
+bool HoldsTensors(PyObject* o) {
+  PyObject *k, *v;
+  Py_ssize_t pos = 0;
+  if (PyDict_Check(o))
+    while (PyDict_Next(o, &pos, &k, &v))
+      if (tensor::Classify(v) != tensor::Class::kNone) return true;
+  if (PyList_Check(o) || PyTuple_Check(o))
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      if (tensor::Classify(PySequence_Fast_GET_ITEM(o, i)) != tensor::Class::kNone) return true;
+  return false;
+}
+
+// A container of that kind, of that many items where it is none that grows. Null without an error: of no such kind.
+PyObject* NewLike(PyObject* o) {
+  if (PyTuple_CheckExact(o)) return PyTuple_New(PyTuple_GET_SIZE(o));
+  if (PyList_CheckExact(o)) return PyList_New(PyList_GET_SIZE(o));
+  if (PyODict_Check(o) && !PyDict_CheckExact(o)) return PyODict_New();  // of tensors: same order, plain items
+  return PyDict_Check(o) ? PyDict_New() : nullptr;
+}
+
+}  // namespace
+
+// Puts into `copy` what C code may see of the items of `o`. False (Break): it can read what no guard covers.
+bool Session::CopyForC(PyObject* o, PyObject* copy, bool asked_nothing, bool* differs, bool* hides) {
   auto child = [&](PyObject* x) -> PyObject* {  // borrowed; kept by origins
     Origin* c = Find(x);
     if (c && c->proxy) return c->proxy;
     PyObject* seen = ForC(x, asked_nothing);
     c = seen ? Find(seen) : nullptr;
-    hides = hides || (c && c->hides);
+    *hides = *hides || (c && c->hides);
     return seen;
   };
-  PyObject* copy = nullptr;
-  if (PyTuple_CheckExact(o))
-    copy = PyTuple_New(PyTuple_GET_SIZE(o));
-  else if (PyList_CheckExact(o))
-    copy = PyList_New(PyList_GET_SIZE(o));
-  else if (PyDict_CheckExact(o))
-    copy = PyDict_New();
-  else {  // subclasses: their methods may look anywhere; only safe when they hold no tensors
-    PyObject *k, *v;
-    Py_ssize_t pos = 0;
-    if (PyDict_Check(o))
-      while (PyDict_Next(o, &pos, &k, &v))
-        if (tensor::Classify(v) != tensor::Class::kNone) differs = true;
-    if (PyList_Check(o) || PyTuple_Check(o))
-      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
-        if (tensor::Classify(PySequence_Fast_GET_ITEM(o, i)) != tensor::Class::kNone) differs = true;
-    if (!differs) return NoteContents(o, true) ? o : nullptr;
-    if (!asked_nothing && AnswersItself(Py_TYPE(o))) return refuse();
-    if (PyODict_Check(o)) {  // of tensors: same order, plain items
-      copy = PyODict_New();
-    } else if (PyDict_Check(o)) {
-      copy = PyDict_New();
-    } else {
-      return Break(BreakId::kUnknownOrigin, std::string("a ") + Py_TYPE(o)->tp_name + " of tensors");
-    }
-    differs = false;
-  }
-  if (!copy) return nullptr;
-  Ref held(copy);
   if (PyDict_Check(o)) {
     Ref keys = KeysOf(o);
     for (Py_ssize_t i = 0; keys && i < PyList_GET_SIZE(keys.get()); ++i) {
       PyObject *k = PyList_GET_ITEM(keys.get(), i), *v = PyDict_GetItemWithError(o, k);
       PyObject* c = v ? child(v) : nullptr;
-      if (!c) return nullptr;
-      differs |= c != v;
-      if ((PyODict_Check(copy) ? PyODict_SetItem(copy, k, c) : PyDict_SetItem(copy, k, c)) < 0) return nullptr;
+      if (!c) return false;
+      *differs |= c != v;
+      if ((PyODict_Check(copy) ? PyODict_SetItem(copy, k, c) : PyDict_SetItem(copy, k, c)) < 0) return false;
     }
   } else {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
       PyObject* v = PySequence_Fast_GET_ITEM(o, i);
       PyObject* c = child(v);
-      if (!c) return nullptr;
-      differs |= c != v;
+      if (!c) return false;
+      *differs |= c != v;
       Py_INCREF(c);
       if (PyTuple_Check(o))
         PyTuple_SET_ITEM(copy, i, c);
@@ -449,7 +430,35 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
         PyList_SET_ITEM(copy, i, c);
     }
   }
-  PyObject* result = differs ? copy : o;
+  return true;
+}
+
+PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
+  o = Settled(o);
+  if (!o) return nullptr;
+  if (!IsTensor(o)) NoteType(Py_TYPE(o));
+  if (!(PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o))) return LeafForC(o, asked_nothing);
+  Descent descent(*this);
+  if (broken_ || !NoteContents(o)) return nullptr;
+  Origin* g = Find(o);
+  if (!g || g->kind != Origin::kOutside) return PrivateForC(o, asked_nothing);
+  auto refuse = [&] {
+    return Break(BreakId::kUnknownOrigin, std::string("a ") + Py_TYPE(o)->tp_name + " of tensors read by C code");
+  };
+  if (g->real) return asked_nothing || !g->hides ? o : refuse();
+  if (PyDict_CheckExact(o) && pending_.Has(o) && (!g->shadow || g->shadow == o)) return PendingForC(o, asked_nothing);
+  if (g->shadow && (asked_nothing || !Find(g->shadow)->hides)) return g->shadow;
+  bool differs = false, hides = PyDict_Check(o) && AnswersItself(Py_TYPE(o));
+  const bool plain = PyTuple_CheckExact(o) || PyList_CheckExact(o) || PyDict_CheckExact(o);
+  if (!plain) {  // subclasses: their methods may look anywhere; only safe when they hold no tensors
+    if (!HoldsTensors(o)) return NoteContents(o, true) ? o : nullptr;
+    if (!asked_nothing && AnswersItself(Py_TYPE(o))) return refuse();
+    if (!PyDict_Check(o))
+      return Break(BreakId::kUnknownOrigin, std::string("a ") + Py_TYPE(o)->tp_name + " of tensors");
+  }
+  Ref copy(NewLike(o));
+  if (!copy || !CopyForC(o, copy.get(), asked_nothing, &differs, &hides)) return nullptr;
+  PyObject* result = differs ? copy.get() : o;
   if (differs) {
     Origin copied;
     copied.kind = Origin::kOutside;
@@ -457,22 +466,16 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
     copied.contents_noted = true;
     copied.real = o;
     copied.hides = hides;
-    origins_.Enter(copy, copied);
-    keep_.push_back(std::move(held));
+    origins_.Enter(result, copied);
+    keep_.push_back(std::move(copy));
   }
   Find(o)->shadow = result;
   return result;
 }
 
-bool Session::HasPending(PyObject* dict) const {
-  for (auto& p : stores_)
-    if (p.dict.get() == dict) return true;
-  return false;
-}
-
 Ref Session::AsKey(PyObject* key) {
   if (IsSymInt(key)) return Ref(PyLong_FromLongLong(env_.Specialize(reinterpret_cast<SymInt*>(key)->expr)));
-  if (IsSymFloat(key)) return Ref(PyFloat_FromDouble(SpecializeFloat(reinterpret_cast<SymFloat*>(key)->symbol)));
+  if (IsSymFloat(key)) return Ref(PyFloat_FromDouble(numbers_->Specialize(reinterpret_cast<SymFloat*>(key)->symbol)));
   return Borrow(key);
 }
 
@@ -481,16 +484,10 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked
   const Ref number = AsKey(asked);
   PyObject* key = number.get();
   if (!key) return nullptr;
-  for (auto it = stores_.rbegin(); it != stores_.rend(); ++it) {
-    if (it->dict.get() != dict) continue;
-    int eq = it->key.get() == key ? 1 : PyObject_RichCompareBool(it->key.get(), key, Py_EQ);
-    if (eq < 0) return nullptr;
-    if (!eq) continue;
-    if (!it->value) return nullptr;
-    *found = true;
-    Py_INCREF(it->value.get());
-    return it->value.get();
-  }
+  PyObject* stored = nullptr;
+  const int waits = pending_.Find(dict, key, &stored);
+  if (waits < 0) return nullptr;
+  if (waits) return *found = stored != nullptr, Py_XNewRef(stored);
   if (!Reads(dict, key, s)) return nullptr;
   PyObject* v = PyDict_GetItemWithError(dict, key);
   if (!v) {
@@ -516,12 +513,12 @@ const Source* Session::InnerDict(PyObject* dict, const Source* s, PyObject* key,
   PyObject* v = PyDict_GetItemWithError(dict, key);
   *found = v != nullptr;
   if (v &&
-      (!(PyDict_CheckExact(v) || PyODict_CheckExact(v)) || Find(v) || HasPending(v) || (empty && PyDict_GET_SIZE(v))))
+      (!(PyDict_CheckExact(v) || PyODict_CheckExact(v)) || Find(v) || pending_.Has(v) || (empty && PyDict_GET_SIZE(v))))
     return nullptr;
   if (PyErr_Occurred() || !Reads(dict, key, s)) return nullptr;
   const Source* item = guards_->Child(SourceKind::kDictItem, s, 0, key);
   if (!v) return guards_->Absent(item), nullptr;
-  const bool writes = this->writes() > 0;  // then each read is compared with each of them
+  const bool writes = pending_.count() > 0;  // then each read is compared with each of them
   if (!empty || writes) guards_->TypeIs(item, Py_TYPE(v));
   if (empty) {
     reads_.push_back({v, nullptr, item, writes});
@@ -544,20 +541,17 @@ int Session::WriteDictItem(PyObject* dict, PyObject* key, PyObject* value) {
     return Break(BreakId::kSideEffect, "an item of a dict that was read as a whole"), -1;
   if (replaces && PyDict_SetItem(g->shadow, key, value) < 0) return -1;
   Origin* was = real ? Find(real) : nullptr;
-  if (was && was->proxy && was->proxy == value && HasPending(dict)) {  // put back
+  if (was && was->proxy && was->proxy == value && pending_.Has(dict)) {  // put back
     const bool read = std::any_of(reads_.begin(), reads_.end(), [&](const Read& r) {
       return r.container == dict && r.key && PyUnicode_CheckExact(r.key) && PyUnicode_CheckExact(key) &&
              PyUnicode_Compare(r.key, key) == 0;
     });
     if (read || g->contents_noted) {
-      std::erase_if(stores_, [&](const PendingStore& st) {
-        return st.dict.get() == dict && PyUnicode_CheckExact(st.key.get()) && PyUnicode_CheckExact(key) &&
-               PyUnicode_Compare(st.key.get(), key) == 0;
-      });
+      pending_.Forget(dict, key);
       return 0;
     }
   }
-  stores_.push_back({Borrow(dict), Borrow(key), Borrow(value)});
+  pending_.Store(dict, key, value);
   return 0;
 }
 

@@ -25,6 +25,16 @@ PyObject* OfBase(const char* name) {
   return value.release();
 }
 
+// What a subclass of torch.autograd.Function is compared with.
+struct Parts {
+  PyObject *context = Part("Context"), *setup = OfBase("setup_context"), *backward = OfBase("backward"),
+           *vjp = OfBase("vjp");
+};
+const Parts& TorchParts() {
+  static const Parts parts;
+  return parts;
+}
+
 class GradOff {
  public:
   explicit GradOff(Session& s) : s_(s), before_(s.mode) {
@@ -50,158 +60,221 @@ bool IsFunctionApply(PyObject* function) {
   return apply && function == apply;
 }
 
+namespace {
+
+// One call of Function.apply: its forward is captured, then its backward, with stand-ins for the gradients.
+class CustomCall {
+ public:
+  CustomCall(CaptureSemantics& sem, Session& s, PyObject* cls, PyObject* const* args, Py_ssize_t nargs)
+      : sem_(sem), s_(s), cls_(cls), args_(args), nargs_(nargs) {}
+  PyObject* Run();
+
+ private:
+  // The phases, in their order. False after a Break or an exception.
+  bool MakeContext();
+  bool Forward();
+  bool LookAtOutputs();
+  PyObject* WithGradients();  // throws Decline
+  bool MayRunLater(PyObject* backward);
+  bool Backward(PyObject* backward);
+  bool TakeGradients();
+  bool Bind(framejit::Call* call);
+
+  std::nullptr_t Refuse(const std::string& why) {
+    return s_.Break(BreakId::kAutogradCall, "a torch.autograd.Function: " + why);
+  }
+  Ref Attribute(PyObject* o, const char* name) {
+    Ref text(PyUnicode_InternFromString(name));
+    return Ref(sem_.LoadAttr(o, text.get()));
+  }
+
+  CaptureSemantics& sem_;
+  Session& s_;
+  PyObject* const cls_;
+  PyObject* const* const args_;
+  const Py_ssize_t nargs_;
+  bool tracked_ = false;
+  Ref context_, forward_, set_up_, out_;
+  Reach before_;
+  surface::Lowering::Custom custom_;
+  std::vector<PyObject*> outputs_;
+  std::vector<TraceId> differentiable_, tangents_;
+  std::vector<int> number_;  // of an output among the differentiable ones; -1: it is none
+  std::vector<Ref> held_;
+  Ref result_;  // of the backward
+  std::vector<std::optional<TraceId>> inputs_, grads_;
+};
+
+bool CustomCall::MakeContext() {
+  std::vector<PyObject*> flags;
+  for (Py_ssize_t i = 0; i < nargs_; ++i) {
+    const bool wants = IsTensor(args_[i]) && s_.meta(AsTensor(args_[i])->id).requires_grad;
+    flags.push_back(wants ? Py_True : Py_False);
+    tracked_ |= wants && s_.mode.grad && !s_.mode.inference;
+  }
+  Ref needs(sem_.BuildTuple(flags.data(), nargs_));
+  PyObject* one = needs.get();
+  context_ = Ref(needs ? sem_.Call(TorchParts().context, &one, 1, nullptr) : nullptr);
+  forward_ = context_ ? Attribute(cls_, "forward") : Ref();
+  set_up_ = forward_ ? Attribute(cls_, "setup_context") : Ref();
+  return static_cast<bool>(set_up_);
+}
+
+bool CustomCall::Forward() {
+  std::vector<PyObject*> roots(args_, args_ + nargs_);
+  roots.push_back(forward_.get());
+  before_ = ReachFrom(s_, roots);
+  s_.lowering().BeginCustom(&custom_);
+  GradOff off(s_);
+  std::vector<PyObject*> all(args_, args_ + nargs_);
+  if (set_up_.get() == TorchParts().setup) {
+    all.insert(all.begin(), context_.get());
+    out_ = Ref(sem_.Call(forward_.get(), all.data(), all.size(), nullptr));
+    return static_cast<bool>(out_);
+  }
+  if (PyFunction_Check(forward_.get()) && reinterpret_cast<PyFunctionObject*>(forward_.get())->func_defaults)
+    return Refuse("setup_context beside a forward with defaults"), false;
+  out_ = Ref(sem_.Call(forward_.get(), all.data(), all.size(), nullptr));
+  Ref inputs(out_ ? sem_.BuildTuple(all.data(), nargs_) : nullptr);
+  PyObject* three[] = {context_.get(), inputs.get(), out_.get()};
+  Ref r(inputs ? sem_.Call(set_up_.get(), three, 3, nullptr) : nullptr);
+  return static_cast<bool>(r);
+}
+
+bool CustomCall::LookAtOutputs() {
+  const bool several = PyTuple_Check(out_.get());
+  if (!several && !IsTensor(out_.get())) return Refuse("a result that is no tensor"), false;
+  for (Py_ssize_t i = 0; i < (several ? PyTuple_GET_SIZE(out_.get()) : 1); ++i)
+    outputs_.push_back(s_.Resolve(several ? PyTuple_GET_ITEM(out_.get(), i) : out_.get()));
+  Ref opaque(Attribute(context_.get(), "_opaque")), obstacle(opaque ? Attribute(context_.get(), "_obstacle") : Ref());
+  if (!obstacle) return false;
+  if (obstacle.get() != Py_None) return Refuse(PyUnicode_AsUTF8(obstacle.get())), false;
+  number_.assign(outputs_.size(), -1);
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (!outputs_[i]) return false;
+    if (!IsTensor(outputs_[i])) continue;
+    const TraceId id = AsTensor(outputs_[i])->id;
+    if (id < custom_.tensors) return Refuse("a result that is an argument, or comes from outside"), false;
+    if (!tracked_) continue;
+    if (s_.trace().tensors[id].base < custom_.tensors) return Refuse("a result that is a view"), false;
+    bool plain = IsFloat(s_.meta(id).dtype) || IsComplex(s_.meta(id).dtype);
+    for (Py_ssize_t k = 0; PyTuple_Check(opaque.get()) && k < PyTuple_GET_SIZE(opaque.get()); ++k)
+      plain &= s_.Resolve(PyTuple_GET_ITEM(opaque.get(), k)) != outputs_[i];
+    if (std::find(differentiable_.begin(), differentiable_.end(), id) != differentiable_.end())
+      return Refuse("a result that appears twice"), false;
+    if (!plain) return Refuse("a result without gradients"), false;
+    number_[i] = static_cast<int>(differentiable_.size());
+    differentiable_.push_back(id);
+  }
+  return true;
+}
+
+// What the backward reads is the context's alone: nothing changes it until then.
+bool CustomCall::MayRunLater(PyObject* backward) {
+  const Reach objects = ReachFrom(s_, {context_.get(), backward});
+  bool shared = objects.outside;
+  for (PyObject* o : objects.changeable) {
+    PyObject* held = PyCell_Check(o) ? PyCell_GET(o) : nullptr;
+    shared |= PyCell_Check(o)
+                  ? held && !IsConstantKind(held)
+                  : std::find(before_.changeable.begin(), before_.changeable.end(), o) != before_.changeable.end();
+  }
+  return !shared || (Refuse("its backward reads what may have changed until then"), false);
+}
+
+bool CustomCall::Backward(PyObject* backward) {
+  tangents_ = s_.lowering().Tangents(&custom_, differentiable_);
+  std::vector<PyObject*> given = {context_.get()};
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    held_.emplace_back(number_[i] < 0 ? Py_NewRef(Py_None) : s_.NewProxy(tangents_[number_[i]]));
+    if (!held_.back()) return false;
+    given.push_back(held_.back().get());
+  }
+  GradOff off(s_);
+  s_.mode.autocast = {};
+  const size_t pending = s_.pending().stores().size() + s_.pending().calls().size();
+  s_.later = true;
+  result_ = Ref(sem_.Call(backward, given.data(), given.size(), nullptr));
+  s_.later = false;
+  if (!result_) return false;
+  return s_.pending().stores().size() + s_.pending().calls().size() == pending ||
+         (Refuse("its backward writes to an object"), false);
+}
+
+// What the backward gave, by argument.
+bool CustomCall::TakeGradients() {
+  const bool tuple = PyTuple_Check(result_.get());
+  const Py_ssize_t n = tuple ? PyTuple_GET_SIZE(result_.get()) : 1;
+  inputs_.resize(nargs_);
+  grads_.resize(nargs_);
+  for (Py_ssize_t i = 0; i < std::max(n, nargs_); ++i) {
+    PyObject* g = i >= n ? nullptr : s_.Resolve(tuple ? PyTuple_GET_ITEM(result_.get(), i) : result_.get());
+    if (!g) return s_.broken() ? false : (Refuse("too few gradients"), false);
+    if (g != Py_None && (i >= nargs_ || !IsTensor(args_[i]) || !IsTensor(g)))
+      return Refuse("a gradient too many"), false;
+    if (i >= nargs_ || !IsTensor(args_[i])) continue;
+    inputs_[i] = AsTensor(args_[i])->id;
+    if (g != Py_None) grads_[i] = AsTensor(g)->id;
+  }
+  return true;
+}
+
+// The call that the trace keeps. Results are numbered from here on: EndCustom makes them in this order.
+bool CustomCall::Bind(framejit::Call* call) {
+  call->callee = kCustomCall;
+  call->mode = s_.mode;
+  call->args.resize(static_cast<size_t>(nargs_) + 1);
+  if (!s_.ToArg(cls_, &call->args[0])) return false;
+  for (Py_ssize_t i = 0; i < nargs_; ++i)
+    if (!s_.ToArg(args_[i], &call->args[i + 1])) return false;
+  std::vector<Arg> structure;
+  const auto next = static_cast<TraceId>(s_.trace().tensors.size());
+  for (int k : number_) structure.push_back(k < 0 ? Arg::None() : Arg::Tensor(next + static_cast<TraceId>(k)));
+  call->result = PyTuple_Check(out_.get()) ? Arg::Seq(Arg::Kind::kTuple, structure) : structure[0];
+  return true;
+}
+
+PyObject* CustomCall::WithGradients() {
+  Ref backward(Attribute(cls_, "backward")), other(backward ? Attribute(cls_, "vjp") : Ref());
+  if (!other) return nullptr;
+  if (backward.get() == TorchParts().backward || (TorchParts().vjp && other.get() != TorchParts().vjp))
+    return Refuse("no backward of its own");
+  framejit::Call call;
+  if (!MayRunLater(backward.get()) || !Backward(backward.get()) || !TakeGradients() || !Bind(&call)) return nullptr;
+  std::vector<TraceId> made = s_.lowering().EndCustom(&custom_, std::move(call), inputs_, grads_);
+  ++s_.op_count;
+  std::vector<PyObject*> seen;
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    held_.emplace_back(number_[i] < 0 ? Py_NewRef(outputs_[i]) : s_.NewProxy(made[number_[i]]));
+    if (!held_.back()) return nullptr;
+    seen.push_back(held_.back().get());
+  }
+  return PyTuple_Check(out_.get()) ? sem_.BuildTuple(seen.data(), static_cast<Py_ssize_t>(seen.size()))
+                                   : Py_NewRef(seen[0]);
+}
+
+PyObject* CustomCall::Run() {
+  if (!MakeContext() || !Forward() || !LookAtOutputs()) return nullptr;
+  if (!tracked_ || differentiable_.empty()) return out_.release();
+  try {
+    return WithGradients();
+  } catch (const surface::Decline& d) {
+    return Refuse(d.what());
+  }
+}
+
+}  // namespace
+
 PyObject* CaptureSemantics::CallCustom(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   auto refuse = [&](const std::string& why) {
     return s_.Break(BreakId::kAutogradCall, "a torch.autograd.Function: " + why);
   };
-  static PyObject *const context_type = Part("Context"), *const setup = OfBase("setup_context"),
-                         *const no_backward = OfBase("backward"), *const vjp = OfBase("vjp");
-  if (!context_type || !setup || !no_backward || nargs < 1 || !PyType_Check(args[0])) return refuse("an unknown form");
+  const Parts& parts = TorchParts();
+  if (!parts.context || !parts.setup || !parts.backward || nargs < 1 || !PyType_Check(args[0]))
+    return refuse("an unknown form");
   if (kwnames && PyTuple_GET_SIZE(kwnames)) return refuse("keyword arguments");
   if (s_.vmap.open()) return refuse("under torch.vmap or a derivative");
-  PyObject* cls = args[0];
-  ++args, --nargs;
-  auto attribute = [&](PyObject* o, const char* name) {
-    Ref text(PyUnicode_InternFromString(name));
-    return Ref(LoadAttr(o, text.get()));
-  };
-
-  std::vector<PyObject*> flags;
-  bool tracked = false;
-  for (Py_ssize_t i = 0; i < nargs; ++i) {
-    const bool wants = IsTensor(args[i]) && s_.meta(AsTensor(args[i])->id).requires_grad;
-    flags.push_back(wants ? Py_True : Py_False);
-    tracked |= wants && s_.mode.grad && !s_.mode.inference;
-  }
-  Ref needs(BuildTuple(flags.data(), nargs));
-  PyObject* one = needs.get();
-  Ref context(needs ? Call(context_type, &one, 1, nullptr) : nullptr);
-  Ref forward(context ? attribute(cls, "forward") : Ref()), set_up(forward ? attribute(cls, "setup_context") : Ref());
-  if (!set_up) return nullptr;
-
-  std::vector<PyObject*> roots(args, args + nargs);
-  roots.push_back(forward.get());
-  const Reach before = ReachFrom(s_, roots);
-  surface::Lowering::Custom custom;
-  s_.lowering().BeginCustom(&custom);
-  Ref out;
-  {
-    GradOff off(s_);
-    std::vector<PyObject*> all(args, args + nargs);
-    if (set_up.get() == setup) {
-      all.insert(all.begin(), context.get());
-      out = Ref(Call(forward.get(), all.data(), all.size(), nullptr));
-    } else {
-      if (PyFunction_Check(forward.get()) && reinterpret_cast<PyFunctionObject*>(forward.get())->func_defaults)
-        return refuse("setup_context beside a forward with defaults");
-      out = Ref(Call(forward.get(), all.data(), all.size(), nullptr));
-      Ref inputs(out ? BuildTuple(all.data(), nargs) : nullptr);
-      PyObject* three[] = {context.get(), inputs.get(), out.get()};
-      Ref r(inputs ? Call(set_up.get(), three, 3, nullptr) : nullptr);
-      if (!r) return nullptr;
-    }
-    if (!out) return nullptr;
-  }
-  const bool several = PyTuple_Check(out.get());
-  if (!several && !IsTensor(out.get())) return refuse("a result that is no tensor");
-  std::vector<PyObject*> outputs;
-  for (Py_ssize_t i = 0; i < (several ? PyTuple_GET_SIZE(out.get()) : 1); ++i)
-    outputs.push_back(s_.Resolve(several ? PyTuple_GET_ITEM(out.get(), i) : out.get()));
-  Ref opaque(attribute(context.get(), "_opaque")), obstacle(opaque ? attribute(context.get(), "_obstacle") : Ref());
-  if (!obstacle) return nullptr;
-  if (obstacle.get() != Py_None) return refuse(PyUnicode_AsUTF8(obstacle.get()));
-
-  std::vector<TraceId> differentiable;
-  std::vector<int> number(outputs.size(), -1);  // among these
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i]) return nullptr;
-    if (!IsTensor(outputs[i])) continue;
-    const TraceId id = AsTensor(outputs[i])->id;
-    if (id < custom.tensors) return refuse("a result that is an argument, or comes from outside");
-    if (!tracked) continue;
-    if (s_.trace().tensors[id].base < custom.tensors) return refuse("a result that is a view");
-    bool plain = IsFloat(s_.meta(id).dtype) || IsComplex(s_.meta(id).dtype);
-    for (Py_ssize_t k = 0; PyTuple_Check(opaque.get()) && k < PyTuple_GET_SIZE(opaque.get()); ++k)
-      plain &= s_.Resolve(PyTuple_GET_ITEM(opaque.get(), k)) != outputs[i];
-    if (std::find(differentiable.begin(), differentiable.end(), id) != differentiable.end())
-      return refuse("a result that appears twice");
-    if (!plain) return refuse("a result without gradients");
-    number[i] = static_cast<int>(differentiable.size());
-    differentiable.push_back(id);
-  }
-  if (!tracked || differentiable.empty()) return out.release();
-
-  try {
-    Ref backward(attribute(cls, "backward")), other(backward ? attribute(cls, "vjp") : Ref());
-    if (!other) return nullptr;
-    if (backward.get() == no_backward || (vjp && other.get() != vjp)) return refuse("no backward of its own");
-    {  // what is not the context's alone
-      const Reach objects = ReachFrom(s_, {context.get(), backward.get()});
-      bool shared = objects.outside;
-      for (PyObject* o : objects.changeable) {
-        PyObject* held = PyCell_Check(o) ? PyCell_GET(o) : nullptr;
-        shared |= PyCell_Check(o)
-                      ? held && !IsConstantKind(held)
-                      : std::find(before.changeable.begin(), before.changeable.end(), o) != before.changeable.end();
-      }
-      if (shared) return refuse("its backward reads what may have changed until then");
-    }
-    std::vector<TraceId> tangents = s_.lowering().Tangents(&custom, differentiable);
-    std::vector<Ref> held;
-    std::vector<PyObject*> given = {context.get()};
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      held.emplace_back(number[i] < 0 ? Py_NewRef(Py_None) : s_.NewProxy(tangents[number[i]]));
-      if (!held.back()) return nullptr;
-      given.push_back(held.back().get());
-    }
-    Ref result;
-    {
-      GradOff off(s_);
-      s_.mode.autocast = {};
-      const size_t pending = s_.stores().size() + s_.calls().size();
-      s_.later = true;
-      result = Ref(Call(backward.get(), given.data(), given.size(), nullptr));
-      s_.later = false;
-      if (!result) return nullptr;
-      if (s_.stores().size() + s_.calls().size() != pending) return refuse("its backward writes to an object");
-    }
-    const bool tuple = PyTuple_Check(result.get());
-    const Py_ssize_t n = tuple ? PyTuple_GET_SIZE(result.get()) : 1;
-    std::vector<std::optional<TraceId>> inputs(nargs), grads(nargs);
-    for (Py_ssize_t i = 0; i < std::max(n, nargs); ++i) {
-      PyObject* g = i >= n ? nullptr : s_.Resolve(tuple ? PyTuple_GET_ITEM(result.get(), i) : result.get());
-      if (!g) return s_.broken() ? nullptr : refuse("too few gradients");
-      if (g != Py_None && (i >= nargs || !IsTensor(args[i]) || !IsTensor(g))) return refuse("a gradient too many");
-      if (i >= nargs || !IsTensor(args[i])) continue;
-      inputs[i] = AsTensor(args[i])->id;
-      if (g != Py_None) grads[i] = AsTensor(g)->id;
-    }
-    framejit::Call call;
-    call.callee = kCustomCall;
-    call.mode = s_.mode;
-    call.args.emplace_back();
-    if (!s_.ToArg(cls, &call.args[0])) return nullptr;
-    for (Py_ssize_t i = 0; i < nargs; ++i) {
-      call.args.emplace_back();
-      if (!s_.ToArg(args[i], &call.args.back())) return nullptr;
-    }
-    // results are numbered from here on: EndCustom makes them in this order
-    std::vector<Arg> structure;
-    const auto next = static_cast<TraceId>(s_.trace().tensors.size());
-    for (int k : number) structure.push_back(k < 0 ? Arg::None() : Arg::Tensor(next + static_cast<TraceId>(k)));
-    call.result = several ? Arg::Seq(Arg::Kind::kTuple, structure) : structure[0];
-    std::vector<TraceId> made = s_.lowering().EndCustom(&custom, std::move(call), inputs, grads);
-    ++s_.op_count;
-    std::vector<PyObject*> seen;
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      held.emplace_back(number[i] < 0 ? Py_NewRef(outputs[i]) : s_.NewProxy(made[number[i]]));
-      if (!held.back()) return nullptr;
-      seen.push_back(held.back().get());
-    }
-    return several ? BuildTuple(seen.data(), static_cast<Py_ssize_t>(seen.size())) : Py_NewRef(seen[0]);
-  } catch (const surface::Decline& d) {
-    return refuse(d.what());
-  }
+  return CustomCall(*this, s_, args[0], args + 1, nargs - 1).Run();
 }
 
 }  // namespace framejit::capture

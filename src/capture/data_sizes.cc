@@ -7,6 +7,7 @@
 // is left to Python.
 #include <algorithm>
 
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
@@ -17,15 +18,10 @@
 namespace framejit::capture {
 namespace {
 
-constexpr char kCountOf[] = "framejit._functions.count_of";
 constexpr size_t kMostSizes = 1024;  // of one graph
 
 bool IsTrue(const Arg* a) {
   return a && a->is(Arg::Kind::kBool) && a->b;
-}
-
-std::string_view LastOf(std::string_view callee) {
-  return callee.substr(callee.rfind('.') + 1);
 }
 
 }  // namespace
@@ -47,7 +43,7 @@ std::optional<shape::Int> Session::CountOf(TraceId t) {
   const Guesses::Where where{code.get(), PyFrame_GetLasti(f)};
   if (depth > 0 && !options_.guesses->changing.contains(where)) return {};
   Call call;
-  call.callee = kCountOf;
+  call.callee = callees::kCountOf;
   call.args = {Arg::Tensor(t)};
   call.mode = mode;
   try {
@@ -59,11 +55,10 @@ std::optional<shape::Int> Session::CountOf(TraceId t) {
 }
 
 void Session::ApplyByData(Call& call) {
-  const std::string_view last = LastOf(call.callee);
-  const bool torch = call.callee.starts_with("torch.") || call.callee == kCountOf;
-  const bool numpy = !uses_torch && surface::SizedByData(call.callee);
-  const bool may = numpy || (torch && (surface::SizedByData(call.callee) || last == "__getitem__" ||
-                                       last == "__setitem__" || last == "where"));
+  const std::string_view last = call.callee.last();
+  const bool torch = call.callee.framework() == Framework::kTorch, sized = call.callee.Has(kSizedByData);
+  const bool may =
+      torch ? sized || last == "__getitem__" || last == "__setitem__" || last == "where" : sized && !uses_torch;
   if (!may || !options_.guesses || in_custom || vmap.open()) return lowering_->Apply(call);
   if (torch && AsIndices(call)) return;
   Lower(call);
@@ -83,7 +78,7 @@ void Session::Lower(Call& call) {
   for (DataSize& s : fresh_sizes_) {
     s.symbol.tensor = call.results.at(s.symbol.tensor);
     trace_.data_symbols.push_back(s.symbol);
-    const bool count = call.callee == kCountOf;
+    const bool count = call.callee == callees::kCountOf;
     const bool custom =
         std::any_of(trace_.calls.begin(), trace_.calls.end(), [](const Call& c) { return c.callee == kCustomCall; });
     const shape::Int symbol = shape::Int::Symbol(s.symbol.symbol);
@@ -137,12 +132,12 @@ void Session::Simplify(const std::vector<TraceId>& tensors, size_t first) {
 
 std::vector<TraceId> Session::IndicesOf(const Call& like, TraceId mask) {
   Call found = like;
-  found.callee = "torch.Tensor.nonzero";
+  found.callee = callees::kTensorNonzero;
   found.args = {Arg::Tensor(mask)};
   found.kwargs.clear();
   Lower(found);
   Call columns = like;
-  columns.callee = "torch.Tensor.unbind";
+  columns.callee = callees::kTensorUnbind;
   columns.args = {Arg::Tensor(found.results.at(0)), Arg::Int(1)};
   columns.kwargs.clear();
   lowering_->Apply(columns);
@@ -150,7 +145,7 @@ std::vector<TraceId> Session::IndicesOf(const Call& like, TraceId mask) {
 }
 
 bool Session::AsIndices(Call& call) {
-  const std::string_view last = LastOf(call.callee);
+  const std::string_view last = call.callee.last();
   auto is_tensor = [&](size_t i) { return call.args.size() > i && call.args[i].is(Arg::Kind::kTensor); };
   if (!is_tensor(0)) return false;
   const bool where = last == "where" && call.args.size() == 1 && call.kwargs.empty();
@@ -173,7 +168,7 @@ bool Session::AsIndices(Call& call) {
     };
     if (a.items.empty() || a.is(Arg::Kind::kSlice) || !std::all_of(a.items.begin(), a.items.end(), integer)) continue;
     Call stack = call;
-    stack.callee = "torch.stack";
+    stack.callee = callees::kStack;
     stack.args = {Arg::Seq(Arg::Kind::kTuple, a.items)};
     stack.kwargs.clear();
     Lower(stack);
@@ -251,246 +246,276 @@ std::optional<shape::Int> Session::NewDataSize(int result, int dim, const shape:
   return size;
 }
 
-// NumPy's calls that decide a size.
-std::optional<Inferred> Session::InferNumpyByData(Call& call, const std::vector<TensorMeta>& operands) {
-  const std::string_view name = LastOf(call.callee);
-  const bool method = call.callee.starts_with("numpy.ndarray.");
-  auto array = [&](size_t position, std::string_view keyword) -> const TensorMeta* {
+namespace {
+
+// One call that decides a size, and what it returns. Operands are numbers into `operands`.
+struct Sized {
+  Call& call;
+  const std::vector<TensorMeta>& operands;
+  shape::Env& env;
+  std::vector<DataSize>& fresh;
+  std::function<std::optional<shape::Int>(int result, int dim, const shape::Int* most)> make;
+  const TensorMeta* x = nullptr;  // what is asked
+  Inferred out;
+
+  bool method() const { return call.callee.space() == "numpy.ndarray"; }
+  size_t given() const { return call.args.size() + call.kwargs.size(); }
+  int rank() const { return static_cast<int>(x->sizes.size()); }
+  const TensorMeta* Array(size_t position, std::string_view keyword) const {
     const Arg* a = GivenArg(call, position, {keyword});
     return a && a->is(Arg::Kind::kTensor) && !operands.at(a->t).sizes.empty() ? &operands[a->t] : nullptr;
-  };
-  for (const TensorMeta& m : operands)
-    if (m.framework != Framework::kNumpy || m.device.kind != DeviceKind::kCpu) return {};
-  Inferred out;
-  auto add = [&](DType dtype, shape::Ints sizes, std::optional<shape::Ints> strides = {}) {
-    TensorMeta m;
-    m.framework = Framework::kNumpy;
-    m.dtype = dtype;
-    m.strides = strides ? *strides : shape::RowMajor(sizes);
-    m.sizes = std::move(sizes);
-    out.metas.push_back(std::move(m));
-    out.aliases.emplace_back();
-  };
-  auto items = [&] {
-    std::vector<Arg> all;
-    for (TraceId r = 0; r < out.metas.size(); ++r) all.push_back(Arg::Tensor(r));
-    call.result = Arg::Seq(Arg::Kind::kTuple, std::move(all));
-  };
-  auto fresh = [&](const TensorMeta* x, bool exact = true) {
-    const shape::Int most = x ? shape::Product(x->sizes) : shape::Int(0);
-    auto n = NewDataSize(0, 0, x ? &most : nullptr);
-    if (n) fresh_sizes_.back().exact = exact;
+  }
+  bool IsGiven(size_t position, std::string_view keyword) const {
+    const Arg* a = GivenArg(call, position, {keyword});
+    return a && !a->is_none();
+  }
+  std::optional<int> Axis(const Arg* dim) const {
+    if (!dim || !dim->is(Arg::Kind::kInt) || !dim->i.is_const()) return {};
+    const int64_t d = dim->i.value() < 0 ? dim->i.value() + rank() : dim->i.value();
+    return d >= 0 && d < rank() ? std::optional<int>(d) : std::nullopt;
+  }
+  // A size of the first result. exact: as in DataSize.
+  std::optional<shape::Int> Size(int dim, const shape::Int* most, bool exact = false) {
+    auto n = make(0, dim, most);
+    if (n) fresh.back().exact = exact;
     return n;
-  };
-  const TensorMeta* x = array(0, method ? "" : name == "bincount" ? "x" : name == "unique" ? "ar" : "a");
-  const size_t given = call.args.size() + call.kwargs.size();
-  if (name == "nonzero" || name == "where") {
-    if (name == "where") x = array(0, "condition");
-    if (!x || given != 1) return {};
-    auto n = fresh(x, x->sizes.size() == 1);
-    if (!n) return {};
-    const shape::Ints strides = {shape::Int(static_cast<int64_t>(x->sizes.size()))};  // columns of one array
-    for (size_t d = 0; d < x->sizes.size(); ++d) add(DType::kInt64, {*n}, strides);
-    items();
-    return out;
   }
-  if (name == "__getitem__") {  // one mask, over the first dimensions; or over the columns of a matrix
-    if (!x || given != 2) return {};
-    const Arg& key = call.args[1];
-    std::vector<Arg> parts = key.is(Arg::Kind::kTuple) ? key.items : std::vector<Arg>{key};
-    auto whole = [](const Arg& a) {
-      return a.is(Arg::Kind::kSlice) &&
-             std::all_of(a.items.begin(), a.items.end(), [](const Arg& i) { return i.is_none(); });
-    };
-    const size_t before = !parts.empty() && whole(parts[0]) ? 1 : 0;
-    if (parts.size() <= before || !parts[before].is(Arg::Kind::kTensor)) return {};
-    for (size_t i = before + 1; i < parts.size(); ++i)
-      if (!whole(parts[i])) return {};
-    const TensorMeta& mask = operands.at(parts[before].t);
-    const size_t rank = mask.sizes.size(), end = before + rank;
-    if (!IsBool(mask.dtype) || !rank || end + (parts.size() - before - 1) > x->sizes.size()) return {};
-    if (before && x->sizes.size() != 2) return {};
-    if (rank != x->sizes.size() && x->strides != shape::RowMajor(x->sizes)) return {};
-    for (size_t d = 0; d < rank; ++d)
-      if (!env_.Eq(mask.sizes[d], x->sizes[before + d])) return {};
-    auto n = NewDataSize(0, static_cast<int>(before), nullptr);
-    if (!n) return {};
-    fresh_sizes_.back().exact = !before && x->sizes.size() == rank;
-    shape::Ints sizes = {*n};
-    if (before) {
-      add(x->dtype, {x->sizes[0], *n}, shape::Ints{shape::Int(1), x->sizes[0]});
-    } else {
-      sizes.insert(sizes.end(), x->sizes.begin() + end, x->sizes.end());
-      add(x->dtype, std::move(sizes));
-    }
-    return out;
-  }
-  if (name == "argwhere") {
-    if (!x || given != 1) return {};
-    auto n = fresh(x, false);
-    if (!n) return {};
-    add(DType::kInt64, {*n, shape::Int(static_cast<int64_t>(x->sizes.size()))}, shape::Ints{shape::Int(1), *n});
-    return out;
-  }
-  if (name == "compress") {
-    const TensorMeta* mask = array(method ? 1 : 0, "condition");
-    x = method ? array(0, "") : array(1, "a");
-    if (!x || !mask || given != 2 || x->sizes.size() != 1 || mask->sizes.size() != 1) return {};
-    auto n = fresh(x);
-    if (!n) return {};
-    add(x->dtype, {*n});
-    return out;
-  }
-  if (name == "bincount") {
-    const Arg* weights = GivenArg(call, 1, {"weights"});
-    if (!x || x->sizes.size() != 1 || !IsInteger(x->dtype)) return {};
-    const Arg* least = GivenArg(call, 2, {"minlength"});
-    const DType sum = weights && !weights->is_none() ? DType::kFloat64 : DType::kInt64;
-    auto n = fresh(nullptr);
-    if (!n) return {};
-    if (least && least->is(Arg::Kind::kInt) && !(least->i == shape::Int(0))) {  // as a rule there are no more
-      fresh_sizes_.back().usual = least->i;
-      env_.SetHint(fresh_sizes_.back().symbol.symbol, env_.Hint(least->i));
-    }
-    add(sum, {*n});
-    return out;
-  }
-  if (name == "unique") {
-    const Arg* axis = GivenArg(call, 4, {"axis"});
-    if (!x || (axis && !axis->is_none())) return {};
-    for (const char* other : {"equal_nan", "sorted"})
-      if (GivenArg(call, ~size_t{0}, {other})) return {};
-    auto n = fresh(x);
-    if (!n) return {};
-    add(x->dtype, {*n});
-    if (IsTrue(GivenArg(call, 1, {"return_index"}))) add(DType::kInt64, {*n});
-    if (IsTrue(GivenArg(call, 2, {"return_inverse"}))) add(DType::kInt64, x->sizes);
-    if (IsTrue(GivenArg(call, 3, {"return_counts"}))) add(DType::kInt64, {*n});
-    if (out.metas.size() > 1) items();
-    return out;
-  }
-  if (name == "repeat") {
-    const Arg *repeats = GivenArg(call, 1, {"repeats"}), *axis = GivenArg(call, 2, {"axis"});
-    if (!x || !repeats || !repeats->is(Arg::Kind::kTensor) || (axis && !axis->is_none())) return {};
-    auto n = fresh(nullptr);
-    if (!n) return {};
-    add(x->dtype, {*n});
-    return out;
-  }
-  return {};
-}
-
-// The calls that decide a size, and what they return. Operands are numbers into `operands`.
-std::optional<Inferred> Session::InferByData(Call& call, const std::vector<TensorMeta>& operands) {
-  if (call.callee.starts_with("numpy.")) return InferNumpyByData(call, operands);
-  const std::string_view name = LastOf(call.callee);
-  const Arg* first = GivenArg(call, 0, {"input"});
-  if (!first || !first->is(Arg::Kind::kTensor)) return {};
-  const TensorMeta& x = operands.at(first->t);
-  if (x.device.kind == DeviceKind::kMeta || x.framework != Framework::kTorch) return {};
-  const shape::Int numel = shape::Product(x.sizes);
-  Inferred out;
-  auto add = [&](DType dtype, shape::Ints sizes, std::optional<shape::Ints> strides = {}) {
+  void Add(DType dtype, shape::Ints sizes, std::optional<shape::Ints> strides = {}) {
     TensorMeta m;
+    m.framework = call.callee.framework();
     m.dtype = dtype;
-    m.device = x.device;
+    m.device = x->device;
     m.strides = strides ? *strides : shape::RowMajor(sizes);
     m.sizes = std::move(sizes);
-    m.requires_grad = x.requires_grad && IsFloat(dtype);
+    m.requires_grad = x->requires_grad && IsFloat(dtype);
     out.metas.push_back(std::move(m));
     out.aliases.emplace_back();
-  };
-  auto as_tuple = [&] {
+  }
+  bool One(std::optional<shape::Int> n, DType dtype) {  // a vector
+    if (n) Add(dtype, {*n});
+    return n.has_value();
+  }
+  void AsTuple() {
     std::vector<Arg> items;
     for (TraceId r = 0; r < out.metas.size(); ++r) items.push_back(Arg::Tensor(r));
     call.result = Arg::Seq(Arg::Kind::kTuple, std::move(items));
-    return out;
+  }
+};
+
+// --- NumPy's calls
+
+bool NumpyWhere(Sized& c) {
+  c.x = c.Array(0, c.call.callee.last() == "where" ? "condition" : c.method() ? "" : "a");
+  if (!c.x || c.given() != 1) return false;
+  const shape::Int most = shape::Product(c.x->sizes);
+  auto n = c.Size(0, &most, c.rank() == 1);
+  if (!n) return false;
+  const shape::Ints strides = {shape::Int(c.rank())};  // columns of one array
+  for (int d = 0; d < c.rank(); ++d) c.Add(DType::kInt64, {*n}, strides);
+  c.AsTuple();
+  return true;
+}
+
+bool NumpyGetItem(Sized& c) {  // one mask, over the first dimensions; or over the columns of a matrix
+  c.x = c.Array(0, c.method() ? "" : "a");
+  if (!c.x || c.given() != 2) return false;
+  const Arg& key = c.call.args[1];
+  std::vector<Arg> parts = key.is(Arg::Kind::kTuple) ? key.items : std::vector<Arg>{key};
+  auto whole = [](const Arg& a) {
+    return a.is(Arg::Kind::kSlice) &&
+           std::all_of(a.items.begin(), a.items.end(), [](const Arg& i) { return i.is_none(); });
   };
-  const auto rank = static_cast<int>(x.sizes.size());
-  auto axis = [&](const Arg* dim) -> std::optional<int> {
-    if (!dim || !dim->is(Arg::Kind::kInt) || !dim->i.is_const()) return {};
-    const int64_t d = dim->i.value() < 0 ? dim->i.value() + rank : dim->i.value();
-    return d >= 0 && d < rank ? std::optional<int>(d) : std::nullopt;
-  };
-  if (name == "nonzero" || name == "argwhere") {
-    if (x.sizes.empty() || IsTrue(GivenArg(call, 1, {"as_tuple"}))) return {};
-    auto n = NewDataSize(0, 0, &numel);
-    if (!n) return {};
-    add(DType::kInt64, {*n, shape::Int(rank)}, shape::Ints{shape::Int(1), *n});
-    fresh_sizes_.back().exact = true;
-    return out;
+  const size_t before = !parts.empty() && whole(parts[0]) ? 1 : 0;
+  if (parts.size() <= before || !parts[before].is(Arg::Kind::kTensor)) return false;
+  for (size_t i = before + 1; i < parts.size(); ++i)
+    if (!whole(parts[i])) return false;
+  const TensorMeta &x = *c.x, &mask = c.operands.at(parts[before].t);
+  const size_t rank = mask.sizes.size(), end = before + rank;
+  if (!IsBool(mask.dtype) || !rank || end + (parts.size() - before - 1) > x.sizes.size()) return false;
+  if (before && x.sizes.size() != 2) return false;
+  if (rank != x.sizes.size() && x.strides != shape::RowMajor(x.sizes)) return false;
+  for (size_t d = 0; d < rank; ++d)
+    if (!c.env.Eq(mask.sizes[d], x.sizes[before + d])) return false;
+  auto n = c.Size(static_cast<int>(before), nullptr, !before && x.sizes.size() == rank);
+  if (!n) return false;
+  shape::Ints sizes = {*n};
+  if (before) {
+    c.Add(x.dtype, {x.sizes[0], *n}, shape::Ints{shape::Int(1), x.sizes[0]});
+  } else {
+    sizes.insert(sizes.end(), x.sizes.begin() + end, x.sizes.end());
+    c.Add(x.dtype, std::move(sizes));
   }
-  if (name == "count_of") {
-    auto n = NewDataSize(0, 0, nullptr);
-    if (!n) return {};
-    add(x.dtype, {*n}, shape::Ints{shape::Int(0)});
-    fresh_sizes_.back().exact = true;
-    return out;
+  return true;
+}
+
+bool NumpyArgWhere(Sized& c) {
+  c.x = c.Array(0, "a");
+  if (!c.x || c.given() != 1) return false;
+  const shape::Int most = shape::Product(c.x->sizes);
+  auto n = c.Size(0, &most);
+  if (n) c.Add(DType::kInt64, {*n, shape::Int(c.rank())}, shape::Ints{shape::Int(1), *n});
+  return n.has_value();
+}
+
+bool NumpyCompress(Sized& c) {
+  const TensorMeta* mask = c.Array(c.method() ? 1 : 0, "condition");
+  c.x = c.method() ? c.Array(0, "") : c.Array(1, "a");
+  if (!c.x || !mask || c.given() != 2 || c.rank() != 1 || mask->sizes.size() != 1) return false;
+  const shape::Int most = shape::Product(c.x->sizes);
+  return c.One(c.Size(0, &most, true), c.x->dtype);
+}
+
+bool NumpyBinCount(Sized& c) {
+  c.x = c.Array(0, "x");
+  if (!c.x || c.rank() != 1 || !IsInteger(c.x->dtype)) return false;
+  const Arg* least = GivenArg(c.call, 2, {"minlength"});
+  auto n = c.Size(0, nullptr, true);
+  if (n && least && least->is(Arg::Kind::kInt) && !(least->i == shape::Int(0))) {  // as a rule there are no more
+    c.fresh.back().usual = least->i;
+    c.env.SetHint(c.fresh.back().symbol.symbol, c.env.Hint(least->i));
   }
-  if (name == "masked_select") {
-    auto n = NewDataSize(0, 0, nullptr);
-    if (!n) return {};
-    add(x.dtype, {*n});
-    return out;
+  return c.One(n, c.IsGiven(1, "weights") ? DType::kFloat64 : DType::kInt64);
+}
+
+bool NumpyUnique(Sized& c) {
+  c.x = c.Array(0, "ar");
+  if (!c.x || c.IsGiven(4, "axis")) return false;
+  for (const char* other : {"equal_nan", "sorted"})
+    if (GivenArg(c.call, ~size_t{0}, {other})) return false;
+  const shape::Int most = shape::Product(c.x->sizes);
+  auto n = c.Size(0, &most, true);
+  if (!c.One(n, c.x->dtype)) return false;
+  if (IsTrue(GivenArg(c.call, 1, {"return_index"}))) c.Add(DType::kInt64, {*n});
+  if (IsTrue(GivenArg(c.call, 2, {"return_inverse"}))) c.Add(DType::kInt64, c.x->sizes);
+  if (IsTrue(GivenArg(c.call, 3, {"return_counts"}))) c.Add(DType::kInt64, {*n});
+  if (c.out.metas.size() > 1) c.AsTuple();
+  return true;
+}
+
+bool NumpyRepeat(Sized& c) {
+  c.x = c.Array(0, c.method() ? "" : "a");
+  const Arg* repeats = GivenArg(c.call, 1, {"repeats"});
+  if (!c.x || !repeats || !repeats->is(Arg::Kind::kTensor) || c.IsGiven(2, "axis")) return false;
+  return c.One(c.Size(0, nullptr, true), c.x->dtype);
+}
+
+// --- torch's
+
+bool Nonzero(Sized& c) {
+  if (c.x->sizes.empty() || IsTrue(GivenArg(c.call, 1, {"as_tuple"}))) return false;
+  const shape::Int most = shape::Product(c.x->sizes);
+  auto n = c.Size(0, &most, true);
+  if (n) c.Add(DType::kInt64, {*n, shape::Int(c.rank())}, shape::Ints{shape::Int(1), *n});
+  return n.has_value();
+}
+
+bool CountOfItem(Sized& c) {
+  auto n = c.Size(0, nullptr, true);
+  if (n) c.Add(c.x->dtype, {*n}, shape::Ints{shape::Int(0)});
+  return n.has_value();
+}
+
+bool MaskedSelect(Sized& c) {
+  return c.One(c.Size(0, nullptr), c.x->dtype);
+}
+
+bool BinCount(Sized& c) {
+  return !c.IsGiven(1, "weights") && c.One(c.Size(0, nullptr), DType::kInt64);
+}
+
+bool OneHot(Sized& c) {
+  auto n = c.Size(c.rank(), nullptr);
+  if (!n) return false;
+  shape::Ints sizes = c.x->sizes;
+  sizes.push_back(*n);
+  c.Add(DType::kInt64, std::move(sizes));
+  return true;
+}
+
+bool RepeatInterleave(Sized& c) {
+  const Arg *repeats = GivenArg(c.call, 1, {"repeats"}), *dim = GivenArg(c.call, 2, {"dim"});
+  if (c.IsGiven(3, "output_size") || (repeats && !repeats->is(Arg::Kind::kTensor))) return false;
+  if (!repeats || !dim || dim->is_none()) return c.One(c.Size(0, nullptr), c.x->dtype);
+  const auto d = c.Axis(dim);
+  auto n = d ? c.Size(*d, nullptr) : std::nullopt;
+  if (!n) return false;
+  shape::Ints sizes = c.x->sizes;
+  sizes[*d] = *n;
+  c.Add(c.x->dtype, std::move(sizes));
+  return true;
+}
+
+bool UniqueDim(Sized& c) {
+  if (c.Axis(GivenArg(c.call, 1, {"dim"})) != 0 || c.rank() > 2) return false;  // elsewhere it is not row by row
+  auto n = c.Size(0, &c.x->sizes[0]);
+  if (!n) return false;
+  shape::Ints sizes = c.x->sizes;
+  sizes[0] = *n;
+  c.Add(c.x->dtype, std::move(sizes));
+  c.Add(DType::kInt64, {c.x->sizes[0]});  // the inverse and the counts, in any case
+  c.Add(DType::kInt64, {*n});
+  c.AsTuple();
+  return true;
+}
+
+bool Unique(Sized& c) {
+  const bool consecutive = c.call.callee.last() == "unique_consecutive";
+  if (consecutive && c.IsGiven(3, "dim")) return false;
+  const bool inverse = IsTrue(GivenArg(c.call, consecutive ? 1 : 2, {"return_inverse"}));
+  const bool counts = IsTrue(GivenArg(c.call, consecutive ? 2 : 3, {"return_counts"}));
+  const shape::Int most = shape::Product(c.x->sizes);
+  auto n = c.Size(0, &most);
+  if (!c.One(n, c.x->dtype)) return false;
+  c.Add(DType::kInt64, inverse ? c.x->sizes : shape::Ints{shape::Int(0)});
+  if (c.call.callee.last() != "_unique") c.Add(DType::kInt64, counts ? shape::Ints{*n} : shape::Ints{shape::Int(0)});
+  c.AsTuple();
+  return true;
+}
+
+struct SizedRow {
+  std::string_view name;  // Callee::last
+  bool (*numpy)(Sized&);
+  bool (*torch)(Sized&);
+};
+constexpr SizedRow kSized[] = {
+    {"nonzero", NumpyWhere, Nonzero},
+    {"where", NumpyWhere, nullptr},
+    {"__getitem__", NumpyGetItem, nullptr},
+    {"argwhere", NumpyArgWhere, Nonzero},
+    {"compress", NumpyCompress, nullptr},
+    {"bincount", NumpyBinCount, BinCount},
+    {"unique", NumpyUnique, nullptr},
+    {"repeat", NumpyRepeat, nullptr},
+    {"count_of", nullptr, CountOfItem},
+    {"masked_select", nullptr, MaskedSelect},
+    {"one_hot", nullptr, OneHot},
+    {"repeat_interleave", nullptr, RepeatInterleave},
+    {"unique_dim", nullptr, UniqueDim},
+    {"_unique2", nullptr, Unique},
+    {"unique_consecutive", nullptr, Unique},
+    {"_unique", nullptr, Unique},
+};
+
+}  // namespace
+
+std::optional<Inferred> Session::InferByData(Call& call, const std::vector<TensorMeta>& operands) {
+  const auto row = std::find_if(std::begin(kSized), std::end(kSized),
+                                [&](const SizedRow& r) { return r.name == call.callee.last(); });
+  if (row == std::end(kSized)) return {};
+  const bool numpy = call.callee.framework() == Framework::kNumpy;
+  Sized c{call, operands, env_, fresh_sizes_,
+          [this](int result, int dim, const shape::Int* most) { return NewDataSize(result, dim, most); }};
+  if (numpy) {
+    for (const TensorMeta& m : operands)
+      if (m.framework != Framework::kNumpy || m.device.kind != DeviceKind::kCpu) return {};
+  } else {
+    const Arg* first = GivenArg(call, 0, {"input"});
+    if (!first || !first->is(Arg::Kind::kTensor)) return {};
+    c.x = &operands.at(first->t);
+    if (c.x->device.kind == DeviceKind::kMeta || c.x->framework != Framework::kTorch) return {};
   }
-  if (name == "bincount") {
-    if (GivenArg(call, 1, {"weights"}) && !GivenArg(call, 1, {"weights"})->is_none()) return {};
-    auto n = NewDataSize(0, 0, nullptr);
-    if (!n) return {};
-    add(DType::kInt64, {*n});
-    return out;
-  }
-  if (name == "one_hot") {
-    auto n = NewDataSize(0, rank, nullptr);
-    if (!n) return {};
-    shape::Ints sizes = x.sizes;
-    sizes.push_back(*n);
-    add(DType::kInt64, std::move(sizes));
-    return out;
-  }
-  if (name == "repeat_interleave") {
-    const Arg *repeats = GivenArg(call, 1, {"repeats"}), *dim = GivenArg(call, 2, {"dim"});
-    if (GivenArg(call, 3, {"output_size"}) && !GivenArg(call, 3, {"output_size"})->is_none()) return {};
-    if (repeats && !repeats->is(Arg::Kind::kTensor)) return {};
-    if (!repeats || !dim || dim->is_none()) {
-      auto n = NewDataSize(0, 0, nullptr);
-      if (!n) return {};
-      add(x.dtype, {*n});
-      return out;
-    }
-    const auto d = axis(dim);
-    auto n = d ? NewDataSize(0, *d, nullptr) : std::nullopt;
-    if (!n) return {};
-    shape::Ints sizes = x.sizes;
-    sizes[*d] = *n;
-    add(x.dtype, std::move(sizes));
-    return out;
-  }
-  if (name == "unique_dim") {
-    if (axis(GivenArg(call, 1, {"dim"})) != 0 || rank > 2) return {};  // elsewhere the result is not row by row
-    auto n = NewDataSize(0, 0, &x.sizes[0]);
-    if (!n) return {};
-    shape::Ints sizes = x.sizes;
-    sizes[0] = *n;
-    add(x.dtype, std::move(sizes));
-    add(DType::kInt64, {x.sizes[0]});  // the inverse and the counts, in any case
-    add(DType::kInt64, {*n});
-    return as_tuple();
-  }
-  if (name == "_unique2" || name == "unique_consecutive" || name == "_unique") {
-    const bool consecutive = name == "unique_consecutive";
-    const Arg* dim = consecutive ? GivenArg(call, 3, {"dim"}) : nullptr;
-    if (dim && !dim->is_none()) return {};
-    const bool inverse = IsTrue(GivenArg(call, consecutive ? 1 : 2, {"return_inverse"}));
-    const bool counts = IsTrue(GivenArg(call, consecutive ? 2 : 3, {"return_counts"}));
-    auto n = NewDataSize(0, 0, &numel);
-    if (!n) return {};
-    add(x.dtype, {*n});
-    add(DType::kInt64, inverse ? x.sizes : shape::Ints{shape::Int(0)});
-    if (name != "_unique") add(DType::kInt64, counts ? shape::Ints{*n} : shape::Ints{shape::Int(0)});
-    return as_tuple();
-  }
-  return {};
+  const auto infer = numpy ? row->numpy : row->torch;
+  return infer && infer(c) ? std::optional(std::move(c.out)) : std::nullopt;
 }
 
 std::vector<shape::Guard> Session::DataConditions(const std::vector<TraceId>& outputs) {

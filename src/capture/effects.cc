@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "capture/builtins.h"
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -206,20 +207,8 @@ bool Session::InLookup() const {
 
 bool Session::WriteCell(PyObject* cell, PyObject* value) {
   if (InLookup()) return Break(BreakId::kSideEffect, "a variable is written while objects are looked up"), false;
-  for (PendingCell& c : cells_)
-    if (c.cell.get() == cell) {
-      c.value = Borrow(value);
-      ++touched_;
-      return true;
-    }
-  cells_.push_back({Borrow(cell), Borrow(value)});
+  pending_.WriteCell(cell, value);
   return true;
-}
-
-const PendingCell* Session::WrittenCell(PyObject* cell) const {
-  for (const PendingCell& c : cells_)
-    if (c.cell.get() == cell) return &c;
-  return nullptr;
 }
 
 PyObject* Session::Appended(PyObject* list, PyObject* index) {
@@ -228,18 +217,13 @@ PyObject* Session::Appended(PyObject* list, PyObject* index) {
   int overflow;
   long at = PyLong_AsLongAndOverflow(index, &overflow);
   if (at >= 0 || overflow) return nullptr;
-  for (auto c = calls_.rbegin(); c != calls_.rend(); ++c) {
-    if (c->args.empty() || c->args[0].get() != list) continue;
-    if (c->args.size() != 2) return nullptr;  // not an append
-    if (++at == 0) return c->args[1].get();
-  }
-  return nullptr;
+  return pending_.PutIn(list, -at);
 }
 
 PyObject* Session::Settled(PyObject* list) {
   Origin* g = PyList_CheckExact(list) ? Find(list) : nullptr;
   if (!g || g->kind != Origin::kOutside || g->real || !(g->changes || g->written)) return list;
-  const bool cleared = std::any_of(calls_.begin(), calls_.end(), [&](const PendingCall& c) {
+  const bool cleared = std::any_of(pending_.calls().begin(), pending_.calls().end(), [&](const PendingCall& c) {
     return !c.args.empty() && c.args[0].get() == list && Clears(c);
   });
   return g->written || options_.settles || cleared ? WriteList(list) : list;
@@ -247,13 +231,10 @@ PyObject* Session::Settled(PyObject* list) {
 
 PyObject* Session::WriteList(PyObject* list) {
   Origin* g = Find(list);
-  if (g->written) return ++touched_, g->written;
+  if (g->written) return pending_.Touch(), g->written;
   if (g->real || g->shadow || later || InLookup())
     return Break(BreakId::kSideEffect, "a list that is being gone through is written to");
-  std::vector<PendingCall> mine;
-  for (PendingCall& c : calls_)
-    if (!c.args.empty() && c.args[0].get() == list) mine.push_back(std::move(c));
-  std::erase_if(calls_, [](const PendingCall& c) { return !c.method; });
+  std::vector<PendingCall> mine = pending_.TakeCalls(list);
   g->changes = false;
   const auto last = std::find_if(mine.rbegin(), mine.rend(), Clears);
   Ref now(PyList_New(0));
@@ -272,7 +253,7 @@ PyObject* Session::WriteList(PyObject* list) {
   }
   MarkFresh(now.get());
   Find(now.get())->real = list;
-  written_lists_.push_back(list);
+  pending_.WriteList(list);
   return Find(list)->written = now.get();
 }
 
@@ -301,7 +282,7 @@ PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t n
       if (m.framework != Framework::kTorch || m.requires_grad || m.is_parameter || s_.vmap.open() || s_.in_custom ||
           s_.lowering().IsHidden(AsTensor(o)->id))
         return nullptr;
-      values.emplace_back(s_.CallFramework("torch.Tensor.clone", &o, 1, nullptr));
+      values.emplace_back(s_.CallFramework(callees::kTensorClone, &o, 1, nullptr));
     } else {
       constexpr int kStr = 1;  // FORMAT_VALUE's
       values.emplace_back(PyUnicode_CheckExact(o) ? Py_NewRef(o) : Format(o, kStr, nullptr));

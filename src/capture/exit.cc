@@ -2,6 +2,7 @@
 #include "capture/exit.h"
 
 #include <bit>
+#include <functional>
 
 #include "capture/builtins.h"
 #include "capture/proxy.h"
@@ -49,7 +50,8 @@ int Recipe::Add(PyObject* o) {
   return k;
 }
 
-int Recipe::AddFresh(PyObject* o) {
+// What the session knows already, and what is the same wherever it is.
+std::optional<int> Recipe::AddKnown(PyObject* o) {
   if (IsTensor(o)) {
     TraceId id = AsTensor(o)->id;
     RecipeNode n{RecipeNode::kOutput};
@@ -83,6 +85,10 @@ int Recipe::AddFresh(PyObject* o) {
     n.object = Borrow(o);
     return Push(std::move(n));
   }
+  return {};
+}
+
+std::optional<int> Recipe::AddContainer(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);
   if (t == &PyTuple_Type || t == &PyList_Type) {
     RecipeNode n{t == &PyTuple_Type ? RecipeNode::kTuple : RecipeNode::kList};
@@ -112,6 +118,10 @@ int Recipe::AddFresh(PyObject* o) {
     RecipeNode n{RecipeNode::kSlice};
     return AddAll(parts, 3, &n.children) ? Push(std::move(n)) : -1;
   }
+  return {};
+}
+
+std::optional<int> Recipe::AddCode(PyObject* o) {
   if (PyMethod_Check(o)) {
     PyObject* parts[] = {PyMethod_GET_FUNCTION(o), PyMethod_GET_SELF(o)};
     RecipeNode n{RecipeNode::kMethod};
@@ -123,39 +133,44 @@ int Recipe::AddFresh(PyObject* o) {
     if (v && !AddAll(&v, 1, &n.children)) return -1;
     return Push(std::move(n));
   }
-  if (PyFunction_Check(o)) {
-    auto* f = reinterpret_cast<PyFunctionObject*>(o);
-    PyObject* none = Py_None;
-    PyObject* parts[] = {f->func_defaults ? f->func_defaults : none, f->func_kwdefaults ? f->func_kwdefaults : none,
-                         f->func_closure ? f->func_closure : none, f->func_dict ? f->func_dict : none};
-    RecipeNode n{RecipeNode::kFunction};
-    n.object = Borrow(o);
-    for (PyObject* p : parts)
-      if (p == f->func_closure && p) {  // cells
-        Ref items(PySequence_Tuple(p));
-        RecipeNode tuple{RecipeNode::kTuple};
-        if (!AddAll(&PyTuple_GET_ITEM(items.get(), 0), PyTuple_GET_SIZE(items.get()), &tuple.children)) return -1;
-        n.children.push_back(Push(std::move(tuple)));
-      } else if (!AddAll(&p, 1, &n.children)) {
-        return -1;
-      }
-    return Push(std::move(n));
-  }
-  auto call = [&](PyObject* args) {  // of its type
-    Ref held(args);
-    PyObject* parts[] = {reinterpret_cast<PyObject*>(t), args, Py_None};
-    RecipeNode n{RecipeNode::kReduce};
-    bool ok = args && AddAll(parts, 3, &n.children);
-    s_->Keep(held.release());  // its parts' addresses are in the memo
-    return ok ? Push(std::move(n)) : -1;
-  };
+  if (!PyFunction_Check(o)) return {};
+  auto* f = reinterpret_cast<PyFunctionObject*>(o);
+  PyObject* none = Py_None;
+  PyObject* parts[] = {f->func_defaults ? f->func_defaults : none, f->func_kwdefaults ? f->func_kwdefaults : none,
+                       f->func_closure ? f->func_closure : none, f->func_dict ? f->func_dict : none};
+  RecipeNode n{RecipeNode::kFunction};
+  n.object = Borrow(o);
+  for (PyObject* p : parts)
+    if (p == f->func_closure && p) {  // cells
+      Ref items(PySequence_Tuple(p));
+      RecipeNode tuple{RecipeNode::kTuple};
+      if (!AddAll(&PyTuple_GET_ITEM(items.get(), 0), PyTuple_GET_SIZE(items.get()), &tuple.children)) return -1;
+      n.children.push_back(Push(std::move(tuple)));
+    } else if (!AddAll(&p, 1, &n.children)) {
+      return -1;
+    }
+  return Push(std::move(n));
+}
+
+// A call of its type with `args`, which it steals; null: an error.
+int Recipe::AddTypeCall(PyTypeObject* type, PyObject* args) {
+  PyObject* parts[] = {reinterpret_cast<PyObject*>(type), args, Py_None};
+  RecipeNode n{RecipeNode::kReduce};
+  bool ok = args && AddAll(parts, 3, &n.children);
+  s_->Keep(args);  // its parts' addresses are in the memo
+  return ok ? Push(std::move(n)) : -1;
+}
+
+// Immutable objects of the frameworks, and what calling its type with its items makes again.
+std::optional<int> Recipe::AddValue(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
   auto call_with_items = [&] {
     Ref items(PyTuple_New(PyTuple_GET_SIZE(o)));
     for (Py_ssize_t i = 0; items && i < PyTuple_GET_SIZE(o); ++i)
       PyTuple_SET_ITEM(items.get(), i, Py_NewRef(PyTuple_GET_ITEM(o, i)));
     Ref args(items ? PyTuple_Pack(1, items.get()) : nullptr);
     s_->Keep(items.release());
-    return call(args.release());
+    return AddTypeCall(t, args.release());
   };
   if (IsSymbolicSize(o)) return call_with_items();
   bool plain = false;  // immutable objects of the frameworks
@@ -171,73 +186,111 @@ int Recipe::AddFresh(PyObject* o) {
     Ref items(PySequence_List(o)), most(PyObject_GetAttrString(o, "maxlen"));
     Ref args(items && most ? PyTuple_Pack(2, items.get(), most.get()) : nullptr);
     s_->Keep(items.release());
-    return call(args.release());
+    return AddTypeCall(t, args.release());
   }
   if (!strcmp(t->tp_name, "collections.defaultdict")) {
     Ref items(PyDict_New()), make(PyObject_GetAttrString(o, "default_factory"));
     Ref args(items && make && !PyDict_Update(items.get(), o) ? PyTuple_Pack(2, make.get(), items.get()) : nullptr);
     s_->Keep(items.release());
-    return call(args.release());
+    return AddTypeCall(t, args.release());
   }
-  // Iterators and other builtin objects that know how to rebuild themselves.
-  if (LayoutOf(t) == t && strcmp(t->tp_name, "collections.OrderedDict")) {
-    PyObject* container = nullptr;  // of an iterator that notices when what it iterates over changes
-    if (t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySetIter_Type)
-      t->tp_traverse(
-          o,
-          [](PyObject* x, void* out) {
-            if (PyDict_Check(x) || PyAnySet_Check(x)) *static_cast<PyObject**>(out) = x;
-            return 0;
-          },
-          &container);
-    if (container) return AddIterator(o, container);
-    bool rebuilds = PyIter_Check(o) && !PyGen_Check(o);
-    for (const char* n : {"operator.attrgetter", "operator.itemgetter", "operator.methodcaller", "functools.partial"})
-      rebuilds |= !strcmp(t->tp_name, n);
-    if (rebuilds) {
-      Ref reduced(PyObject_CallMethod(o, "__reduce__", nullptr));
-      if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
-        RecipeNode n{RecipeNode::kReduce};
-        PyObject* state = PyTuple_GET_SIZE(reduced.get()) > 2 ? PyTuple_GET_ITEM(reduced.get(), 2) : Py_None;
-        PyObject* parts[] = {PyTuple_GET_ITEM(reduced.get(), 0), PyTuple_GET_ITEM(reduced.get(), 1), state};
-        bool ok = AddAll(parts, 3, &n.children);
-        s_->Keep(reduced.release());  // its parts' addresses are in the memo
-        return ok ? Push(std::move(n)) : -1;
-      }
-      PyErr_Clear();
+  return {};
+}
+
+// Iterators and other builtin objects that know how to rebuild themselves.
+int Recipe::AddBuiltin(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  PyObject* container = nullptr;  // of an iterator that notices when what it iterates over changes
+  if (t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type || t == &PySetIter_Type)
+    t->tp_traverse(
+        o,
+        [](PyObject* x, void* out) {
+          if (PyDict_Check(x) || PyAnySet_Check(x)) *static_cast<PyObject**>(out) = x;
+          return 0;
+        },
+        &container);
+  if (container) return AddIterator(o, container);
+  bool rebuilds = PyIter_Check(o) && !PyGen_Check(o);
+  for (const char* n : {"operator.attrgetter", "operator.itemgetter", "operator.methodcaller", "functools.partial"})
+    rebuilds |= !strcmp(t->tp_name, n);
+  if (rebuilds) {
+    Ref reduced(PyObject_CallMethod(o, "__reduce__", nullptr));
+    if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
+      RecipeNode n{RecipeNode::kReduce};
+      PyObject* state = PyTuple_GET_SIZE(reduced.get()) > 2 ? PyTuple_GET_ITEM(reduced.get(), 2) : Py_None;
+      PyObject* parts[] = {PyTuple_GET_ITEM(reduced.get(), 0), PyTuple_GET_ITEM(reduced.get(), 1), state};
+      bool ok = AddAll(parts, 3, &n.children);
+      s_->Keep(reduced.release());  // its parts' addresses are in the memo
+      return ok ? Push(std::move(n)) : -1;
     }
-    return Fail(std::string("a ") + t->tp_name);
+    PyErr_Clear();
   }
-  // An instance of a Python class: its type, its __dict__, and for subclasses of containers the contents.
-  PyTypeObject* base = LayoutOf(t);
+  return Fail(std::string("a ") + t->tp_name);
+}
+
+// The items of an instance of a subclass of dict, list or tuple, as one of these; null: Fail was called.
+Ref Recipe::ContentsOf(PyObject* o, PyTypeObject* base) {
+  auto fail = [&](const char* why) {
+    PyErr_Clear();
+    Fail(why);
+    return Ref();
+  };
+  Ref copy;
+  if (PyDict_Check(o)) {
+    copy = Ref(PyDict_New());
+    if (!strcmp(base->tp_name, "collections.OrderedDict")) {  // in its own order
+      Ref keys(PyObject_CallMethod(reinterpret_cast<PyObject*>(base), "keys", "O", o));
+      Ref list(keys ? PySequence_List(keys.get()) : nullptr);
+      if (!list) return fail("an OrderedDict");
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list.get()); ++i) {
+        PyObject* k = PyList_GET_ITEM(list.get(), i);
+        PyObject* v = PyDict_GetItemWithError(o, k);
+        if (!v || PyDict_SetItem(copy.get(), k, v) < 0) return fail("an OrderedDict");
+      }
+    } else if (PyDict_Update(copy.get(), o) < 0) {
+      return fail("a dict");
+    }
+  } else {
+    Ref list(PyList_New(0));
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      PyList_Append(list.get(), PySequence_Fast_GET_ITEM(o, i));
+    copy = PyTuple_Check(o) ? Ref(PyList_AsTuple(list.get())) : list;
+  }
+  return copy;
+}
+
+// What lies in __slots__: descriptor, value.
+bool Recipe::AddSlots(PyObject* o, std::vector<int>* out) {
+  PyTypeObject* t = Py_TYPE(o);
+  PyObject* mro = t->tp_mro;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); ++i) {
+    auto* c = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i));
+    if (!(c->tp_flags & Py_TPFLAGS_HEAPTYPE) || !c->tp_dict) continue;
+    PyObject *name, *d;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(c->tp_dict, &at, &name, &d)) {
+      if (Py_TYPE(d) != &PyMemberDescr_Type || PyDescr_TYPE(d) != c) continue;
+      Ref value(Py_TYPE(d)->tp_descr_get(d, o, reinterpret_cast<PyObject*>(t)));
+      if (!value && !PyErr_ExceptionMatches(PyExc_AttributeError)) return PyErr_Clear(), Fail("a slot"), false;
+      if (!value) PyErr_Clear();
+      PyObject* parts[] = {d, value.get()};
+      if (value && !AddAll(parts, 2, out)) return false;
+    }
+  }
+  return true;
+}
+
+// An instance of a Python class: its type, its __dict__, and for subclasses of containers the contents.
+int Recipe::AddInstance(PyObject* o) {
+  PyTypeObject *t = Py_TYPE(o), *base = LayoutOf(t);
   bool ordered = !strcmp(base->tp_name, "collections.OrderedDict");
   if (base != &PyBaseObject_Type && base != &PyDict_Type && base != &PyList_Type && base != &PyTuple_Type && !ordered)
     return Fail(std::string("a ") + t->tp_name);
   RecipeNode n{RecipeNode::kInstance};
   n.object = Borrow(reinterpret_cast<PyObject*>(t));
   if (base != &PyBaseObject_Type) {
-    Ref copy;
-    if (PyDict_Check(o)) {
-      copy = Ref(PyDict_New());
-      if (ordered) {  // in its own order
-        Ref keys(PyObject_CallMethod(reinterpret_cast<PyObject*>(base), "keys", "O", o));
-        Ref list(keys ? PySequence_List(keys.get()) : nullptr);
-        if (!list) return PyErr_Clear(), Fail("an OrderedDict");
-        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list.get()); ++i) {
-          PyObject* k = PyList_GET_ITEM(list.get(), i);
-          PyObject* v = PyDict_GetItemWithError(o, k);
-          if (!v || PyDict_SetItem(copy.get(), k, v) < 0) return PyErr_Clear(), Fail("an OrderedDict");
-        }
-      } else if (PyDict_Update(copy.get(), o) < 0) {
-        return PyErr_Clear(), Fail("a dict");
-      }
-    } else {
-      Ref list(PyList_New(0));
-      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
-        PyList_Append(list.get(), PySequence_Fast_GET_ITEM(o, i));
-      copy = PyTuple_Check(o) ? Ref(PyList_AsTuple(list.get())) : list;
-    }
-    n.items = Add(copy.get());
+    Ref copy = ContentsOf(o, base);
+    n.items = copy ? Add(copy.get()) : -1;
     s_->Keep(copy.release());  // its address is in the memo
     if (n.items < 0) return -1;
   }
@@ -248,22 +301,16 @@ int Recipe::AddFresh(PyObject* o) {
     n.dict = Add(dict.get());
     if (n.dict < 0) return -1;
   }
-  PyObject* mro = t->tp_mro;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); ++i) {  // what lies in __slots__: descriptor, value
-    auto* c = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i));
-    if (!(c->tp_flags & Py_TPFLAGS_HEAPTYPE) || !c->tp_dict) continue;
-    PyObject *name, *d;
-    Py_ssize_t at = 0;
-    while (PyDict_Next(c->tp_dict, &at, &name, &d)) {
-      if (Py_TYPE(d) != &PyMemberDescr_Type || PyDescr_TYPE(d) != c) continue;
-      Ref value(Py_TYPE(d)->tp_descr_get(d, o, reinterpret_cast<PyObject*>(t)));
-      if (!value && !PyErr_ExceptionMatches(PyExc_AttributeError)) return PyErr_Clear(), Fail("a slot");
-      if (!value) PyErr_Clear();
-      PyObject* parts[] = {d, value.get()};
-      if (value && !AddAll(parts, 2, &n.children)) return -1;
-    }
-  }
-  return Push(std::move(n));
+  return AddSlots(o, &n.children) ? Push(std::move(n)) : -1;
+}
+
+int Recipe::AddFresh(PyObject* o) {
+  if (auto node = AddKnown(o)) return *node;
+  if (auto node = AddContainer(o)) return *node;
+  if (auto node = AddCode(o)) return *node;
+  if (auto node = AddValue(o)) return *node;
+  PyTypeObject* t = Py_TYPE(o);
+  return LayoutOf(t) == t && strcmp(t->tp_name, "collections.OrderedDict") ? AddBuiltin(o) : AddInstance(o);
 }
 
 int Recipe::AddIterator(PyObject* iterator, PyObject* container) {
@@ -278,6 +325,57 @@ int Recipe::AddIterator(PyObject* iterator, PyObject* container) {
   n.object = method ? Ref(PyUnicode_InternFromString(method)) : Borrow(Py_None);
   return AddAll(&container, 1, &n.children) ? Push(std::move(n)) : -1;
 }
+
+namespace {
+
+using At = std::function<PyObject*(int node)>;  // what was made for it; borrowed
+
+PyObject* MakeFunction(const RecipeNode& n, const At& at) {
+  auto* f = reinterpret_cast<PyFunctionObject*>(n.object.get());
+  PyObject* r = PyFunction_NewWithQualName(f->func_code, f->func_globals, f->func_qualname);
+  if (!r) return nullptr;
+  auto none = [&](int k) { return at(n.children[k]) == Py_None; };
+  if ((!none(0) && PyFunction_SetDefaults(r, at(n.children[0])) < 0) ||
+      (!none(1) && PyFunction_SetKwDefaults(r, at(n.children[1])) < 0) ||
+      (!none(2) && PyFunction_SetClosure(r, at(n.children[2])) < 0))
+    return Py_DECREF(r), nullptr;
+  if (!none(3)) reinterpret_cast<PyFunctionObject*>(r)->func_dict = Borrow(at(n.children[3])).release();
+  return r;
+}
+
+PyObject* MakeInstance(const RecipeNode& n, const At& at) {
+  PyObject* r = nullptr;
+  const size_t m = n.children.size();
+  auto* t = reinterpret_cast<PyTypeObject*>(n.object.get());
+  static PyObject* empty = PyTuple_New(0);
+  PyTypeObject* base = LayoutOf(t);
+  if (base == &PyTuple_Type) {
+    Ref args(PyTuple_Pack(1, at(n.items)));
+    r = args ? PyTuple_Type.tp_new(t, args.get(), nullptr) : nullptr;
+  } else {
+    r = base->tp_new(t, empty, nullptr);
+    if (r && base == &PyList_Type && PyList_SetSlice(r, 0, 0, at(n.items)) < 0) return Py_DECREF(r), nullptr;
+    if (r && PyDict_Check(r)) {
+      PyObject *k, *v;
+      Py_ssize_t pos = 0;
+      while (PyDict_Next(at(n.items), &pos, &k, &v)) {
+        // The base class's own __setitem__: an OrderedDict keeps its order, a subclass's hook does not run again.
+        int bad = base->tp_as_mapping->mp_ass_subscript(r, k, v);
+        if (bad < 0) return Py_DECREF(r), nullptr;
+      }
+    }
+  }
+  if (r && n.dict >= 0) {
+    Ref dict(PyObject_GenericGetDict(r, nullptr));
+    if (!dict || PyDict_Update(dict.get(), at(n.dict)) < 0) return Py_DECREF(r), nullptr;
+  }
+  for (size_t k = 0; r && k < m; k += 2)
+    if (Py_TYPE(at(n.children[k]))->tp_descr_set(at(n.children[k]), r, at(n.children[k + 1])) < 0)
+      return Py_DECREF(r), nullptr;
+  return r;
+}
+
+}  // namespace
 
 int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t* symbols, size_t num_symbols,
                   std::vector<Ref>* values) const {
@@ -323,47 +421,8 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
         break;
       }
       case RecipeNode::kCell: r = PyCell_New(m ? at(n.children[0]) : nullptr); break;
-      case RecipeNode::kFunction: {
-        auto* f = reinterpret_cast<PyFunctionObject*>(n.object.get());
-        r = PyFunction_NewWithQualName(f->func_code, f->func_globals, f->func_qualname);
-        if (!r) break;
-        auto none = [&](int k) { return at(n.children[k]) == Py_None; };
-        if ((!none(0) && PyFunction_SetDefaults(r, at(n.children[0])) < 0) ||
-            (!none(1) && PyFunction_SetKwDefaults(r, at(n.children[1])) < 0) ||
-            (!none(2) && PyFunction_SetClosure(r, at(n.children[2])) < 0))
-          return Py_DECREF(r), -1;
-        if (!none(3)) reinterpret_cast<PyFunctionObject*>(r)->func_dict = Borrow(at(n.children[3])).release();
-        break;
-      }
-      case RecipeNode::kInstance: {
-        auto* t = reinterpret_cast<PyTypeObject*>(n.object.get());
-        static PyObject* empty = PyTuple_New(0);
-        PyTypeObject* base = LayoutOf(t);
-        if (base == &PyTuple_Type) {
-          Ref args(PyTuple_Pack(1, at(n.items)));
-          r = args ? PyTuple_Type.tp_new(t, args.get(), nullptr) : nullptr;
-        } else {
-          r = base->tp_new(t, empty, nullptr);
-          if (r && base == &PyList_Type && PyList_SetSlice(r, 0, 0, at(n.items)) < 0) return Py_DECREF(r), -1;
-          if (r && PyDict_Check(r)) {
-            PyObject *k, *v;
-            Py_ssize_t pos = 0;
-            while (PyDict_Next(at(n.items), &pos, &k, &v)) {
-              // The base class's own __setitem__: an OrderedDict keeps its order, a subclass's hook does not run again.
-              int bad = base->tp_as_mapping->mp_ass_subscript(r, k, v);
-              if (bad < 0) return Py_DECREF(r), -1;
-            }
-          }
-        }
-        if (r && n.dict >= 0) {
-          Ref dict(PyObject_GenericGetDict(r, nullptr));
-          if (!dict || PyDict_Update(dict.get(), at(n.dict)) < 0) return Py_DECREF(r), -1;
-        }
-        for (size_t k = 0; r && k < m; k += 2)
-          if (Py_TYPE(at(n.children[k]))->tp_descr_set(at(n.children[k]), r, at(n.children[k + 1])) < 0)
-            return Py_DECREF(r), -1;
-        break;
-      }
+      case RecipeNode::kFunction: r = MakeFunction(n, at); break;
+      case RecipeNode::kInstance: r = MakeInstance(n, at); break;
       case RecipeNode::kIterator: {
         Ref view(n.object.get() == Py_None ? Borrow(at(n.children[0]))
                                            : Ref(PyObject_CallMethodNoArgs(at(n.children[0]), n.object.get())));

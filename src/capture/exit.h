@@ -69,7 +69,17 @@ class Recipe {
     return static_cast<int>(nodes.size()) - 1;
   }
   bool AddAll(PyObject* const* items, Py_ssize_t n, std::vector<int>* out);
+  // AddFresh in its parts. Nothing: an object of another kind; -1: cannot be rebuilt.
   int AddFresh(PyObject* o);
+  std::optional<int> AddKnown(PyObject* o);
+  std::optional<int> AddContainer(PyObject* o);
+  std::optional<int> AddCode(PyObject* o);
+  std::optional<int> AddValue(PyObject* o);
+  int AddTypeCall(PyTypeObject* type, PyObject* args);
+  int AddBuiltin(PyObject* o);
+  int AddInstance(PyObject* o);
+  Ref ContentsOf(PyObject* o, PyTypeObject* base);
+  bool AddSlots(PyObject* o, std::vector<int>* out);
   int AddIterator(PyObject* iterator, PyObject* container);
 
   Session* s_;

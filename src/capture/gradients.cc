@@ -4,6 +4,7 @@
 #include <functional>
 #include <string_view>
 
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "surface/rows.h"
@@ -29,7 +30,7 @@ PyObject* Kept(Session& s, PyObject* o) {  // steals, gives a borrowed one
   return o;
 }
 
-PyObject* Made(Session& s, const char* callee, const Objects& args) {
+PyObject* Made(Session& s, Callee callee, const Objects& args) {
   return Kept(s, s.CallFramework(callee, args.data(), static_cast<Py_ssize_t>(args.size()), nullptr));
 }
 
@@ -55,13 +56,13 @@ PyObject* Expanded(Session& s, PyObject* o, PyObject* size) {
     PyTuple_SET_ITEM(shape.get(), i + 1, n);
   }
   s.MarkFresh(shape.get());
-  return Made(s, "torch.Tensor.expand", {o, shape.get()});
+  return Made(s, callees::kTensorExpand, {o, shape.get()});
 }
 
 // The same tensor, as another object.
 PyObject* Alias(Session& s, PyObject* o) {
   if (const Vmap::Batched* b = BatchedOf(s, o)) return Stand(s, b->inner, b->dim, b->level, b->tracks);
-  return Made(s, "torch.Tensor.view_as", {o, o});
+  return Made(s, callees::kTensorViewAs, {o, o});
 }
 
 // A leaf in every sample of the levels up to `level`.
@@ -95,7 +96,7 @@ PyObject* Untracked(Session& s, PyObject* o) {
     PyObject* inner = Untracked(s, was.inner);
     return !inner || inner == was.inner ? o : Stand(s, inner, was.dim, was.level, false);
   }
-  return s.meta(AsTensor(o)->id).requires_grad ? Made(s, "torch.Tensor.detach", {o}) : o;
+  return s.meta(AsTensor(o)->id).requires_grad ? Made(s, callees::kTensorDetach, {o}) : o;
 }
 
 std::vector<TraceId> LeavesBelow(Session& s, int level) {
@@ -217,7 +218,7 @@ bool Solve(Session& s, Problem p, Objects* grads) {
     if (!b || b->level != level) return Expanded(s, o, s.vmap.levels[level - 1].size.get());
     if (!b->dim) return b->inner;
     Ref from(PyLong_FromLong(b->dim)), to(PyLong_FromLong(0));
-    return Made(s, "torch.Tensor.movedim", {b->inner, from.get(), to.get()});
+    return Made(s, callees::kTensorMoveDim, {b->inner, from.get(), to.get()});
   };
   for (size_t i = 0; i < p.outputs.size(); ++i) {
     const Vmap::Batched* b = BatchedOf(s, p.outputs[i]);
@@ -251,11 +252,10 @@ bool Tensors(Session& s, PyObject* o, bool none, Objects* out) {  // of a tensor
 
 }  // namespace
 
-bool GradientState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
-  constexpr std::string_view kSpace = "torch._C._functorch.";
-  if (!name.starts_with(kSpace)) return false;
+bool GradientState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
+  if (name.space() != "torch._C._functorch") return false;
   Vmap& v = s.vmap;
-  const std::string_view last = std::string_view(name).substr(kSpace.size());
+  const std::string_view last = name.last();
   if (last == "set_inplace_requires_grad_allowed" && n == 1) {
     v.inplace_allowed = args[0] == Py_True;
     return *out = Py_NewRef(Py_None), true;
@@ -367,7 +367,7 @@ PyObject* GradientsOf(Session& s, PyObject* const* args, Py_ssize_t nargs, PyObj
   Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(grads.size())));
   for (size_t i = 0; tuple && i < grads.size(); ++i) {
     PyObject* g = grads[i];
-    if (!g && flag(kMaterialize)) g = Made(s, "torch.zeros_like", {p.inputs[i]});
+    if (!g && flag(kMaterialize)) g = Made(s, callees::kZerosLike, {p.inputs[i]});
     if (!g && s.broken()) return nullptr;
     if (!g && !flag(kUnused) && !flag(kMaterialize)) return Refuse(s, "by a tensor that was not used");
     PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(g ? g : Py_None));

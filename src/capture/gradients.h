@@ -12,7 +12,7 @@
 
 namespace framejit::capture {
 
-bool GradientState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out);
+bool GradientState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out);
 // x.requires_grad_(). New reference to x; null without an error: not here.
 PyObject* MakeLeaf(Session& s, PyObject* proxy);
 bool WantsGradient(Session& s, PyObject* proxy);  // x.requires_grad

@@ -175,12 +175,8 @@ bool Session::GuessSizes(Call* call) {
 }
 
 std::vector<Arg*> Session::SizesAmong(Call& call) {
-  // Whose sizes need no list.
-  static const std::set<std::string_view> kLoose = {"view",      "reshape",  "expand",   "repeat", "tile",
-                                                    "zeros",     "ones",     "empty",    "rand",   "randn",
-                                                    "new_zeros", "new_ones", "new_empty"};
   std::vector<Arg*> found;
-  if (call.callee.ends_with("item__")) return found;
+  if (call.callee.last() == "__getitem__" || call.callee.last() == "__setitem__") return found;
   auto size = [&](const Arg& x) {
     if (!x.is(Arg::Kind::kTensor)) return x.is(Arg::Kind::kInt);
     const TensorMeta& m = meta(x.t);
@@ -193,10 +189,8 @@ std::vector<Arg*> Session::SizesAmong(Call& call) {
   };
   for (size_t i = 1; i < call.args.size(); ++i) look(call.args[i].items);
   for (auto& [name, a] : call.kwargs) look(a.items);
-  if (!call.callee.starts_with("torch.") ||
-      !kLoose.contains(std::string_view(call.callee).substr(call.callee.rfind('.') + 1)))
-    return found;
-  const size_t first = call.callee.starts_with("torch.Tensor.") ? 1 : 0;
+  if (!call.callee.Has(kSizesInArguments)) return found;
+  const size_t first = call.callee.space() == "torch.Tensor" ? 1 : 0;
   if (!first && !call.args.empty()) look(call.args[0].items);
   if (call.args.size() > first) look(std::span(call.args).subspan(first));
   return found;

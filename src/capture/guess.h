@@ -17,7 +17,7 @@
 
 namespace framejit::capture {
 
-inline constexpr char kCustomCall[] = "framejit._functions.call";  // of a torch.autograd.Function, in a trace
+inline const Callee kCustomCall{"framejit._functions.call"};  // of a torch.autograd.Function, in a trace
 
 struct Guess {
   TraceId tensor;

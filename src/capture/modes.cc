@@ -2,16 +2,16 @@
 
 #include <string_view>
 
+#include "capture/callees.h"
 #include "capture/gradients.h"
 
 namespace framejit::capture {
 namespace {
 
 // torch.autocast reads and sets these.
-bool AutocastState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
-  std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
-  if (last.find("autocast") == std::string_view::npos) return false;
-  if (name.compare(0, 6, "torch.")) return false;
+bool AutocastState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
+  const std::string_view last = name.last();
+  if (last.find("autocast") == std::string_view::npos || !name.name().starts_with("torch.")) return false;
   Autocast& a = s.mode.autocast;
   auto none = [&] {
     Py_INCREF(Py_None);
@@ -54,11 +54,11 @@ bool AutocastState(Session& s, const std::string& name, PyObject* const* args, P
 
 }  // namespace
 
-bool ThreadState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
+bool ThreadState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
   auto answer = [&](bool b) { return *out = PyBool_FromLong(b), true; };
-  if (name == "torch.is_grad_enabled") return answer(s.mode.grad);
-  if (name == "torch.is_inference_mode_enabled") return answer(s.mode.inference);
-  if (name == "torch._C._set_grad_enabled" && n == 1) {
+  if (name == callees::kIsGradEnabled) return answer(s.mode.grad);
+  if (name == callees::kIsInferenceMode) return answer(s.mode.inference);
+  if (name == callees::kSetGradEnabled && n == 1) {
     int on = PyObject_IsTrue(args[0]);
     if (on < 0) return *out = nullptr, true;
     s.mode.grad = on;
@@ -67,16 +67,17 @@ bool ThreadState(Session& s, const std::string& name, PyObject* const* args, Py_
   }
   if (GradientState(s, name, args, n, out) || VmapState(s, name, args, n, out) || SwitchState(s, name, args, n, out))
     return true;
-  const bool asks = name.ends_with("default_device") || name.find("function_stack") != name.npos;
+  const std::string_view last = name.last();
+  const bool asks = last.ends_with("default_device") || last.find("function_stack") != last.npos;
   if ((asks && (s.default_devices.size() > 1 || !s.vmap.index_modes.empty())) ||
-      (!s.vmap.levels.empty() && name.find("functorch") != name.npos))
+      (!s.vmap.levels.empty() && name.name().find("functorch") != std::string::npos))
     return *out = s.Break(BreakId::kThreadState, name), true;
   return AutocastState(s, name, args, n, out);
 }
 
-Effect SwitchEffect(const std::string& name) {
-  if (name.compare(0, 9, "torch._C.") && name.compare(0, 6, "torch.")) return Effect::kUnknown;
-  std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
+Effect SwitchEffect(Callee name) {
+  if (!name.name().starts_with("torch.")) return Effect::kUnknown;
+  const std::string_view last = name.last();
   if (last == "promote_types" || last == "can_cast") return Effect::kStateQuery;  // of dtypes alone
   // What the torch-state guard covers, and what the build decides.
   for (std::string_view covered :

@@ -10,11 +10,11 @@
 namespace framejit::capture {
 
 // The functions that read or set a mode, by callee name. True: *out is the result, null with an exception.
-bool ThreadState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out);
+bool ThreadState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out);
 // Likewise the switches of torch._C that Python code sets for a while (switches.cc).
-bool SwitchState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out);
+bool SwitchState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out);
 // torch._C switches that are read (get/is/has) or only count API usage.
-Effect SwitchEffect(const std::string& name);
+Effect SwitchEffect(Callee name);
 // Stand-in for torch._C._InferenceMode(on), whose __enter__ and __exit__ set the session's mode. Null without error:
 // `type` is another class.
 PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n);

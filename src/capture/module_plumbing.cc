@@ -144,7 +144,7 @@ PyObject* CaptureSemantics::ModuleItem(PyObject* self, PyObject* name, bool* han
   s_.NoteType(type);
   const Source* source;
   PyObject* dict = InstanceDict(self, &source);
-  if (!dict || !source || !PyDict_CheckExact(dict) || s_.HasPending(dict)) return nullptr;
+  if (!dict || !source || !PyDict_CheckExact(dict) || s_.pending().Has(dict)) return nullptr;
   s_.guards().TypeIs(source, &PyDict_Type);
   for (PyObject* kind : {parameters, buffers, modules}) {
     bool found;
@@ -201,7 +201,7 @@ bool CaptureSemantics::NoGlobalHooks(PyFunctionObject* call) {
   static const std::array<PyObject*, 4> names = {
       PyUnicode_InternFromString("_global_backward_pre_hooks"), PyUnicode_InternFromString("_global_backward_hooks"),
       PyUnicode_InternFromString("_global_forward_hooks"), PyUnicode_InternFromString("_global_forward_pre_hooks")};
-  if (call == no_global_hooks_ && writes_then_ == s_.writes()) return true;
+  if (call == no_global_hooks_ && writes_then_ == s_.pending().count()) return true;
   Ref torch(LoadGlobal(call->func_globals, call->func_builtins, torch_name));
   if (!torch || !PyModule_CheckExact(torch.get())) return false;
   Ref c(ModuleAttr(torch.get(), c_name));
@@ -216,7 +216,7 @@ bool CaptureSemantics::NoGlobalHooks(PyFunctionObject* call) {
       return false;
   }
   no_global_hooks_ = call;
-  writes_then_ = s_.writes();
+  writes_then_ = s_.pending().count();
   return true;
 }
 
@@ -234,7 +234,7 @@ PyObject* CaptureSemantics::CallModule(PyFunctionObject* f, PyObject* const* arg
   s_.NoteType(type);
   const Source* source;
   PyObject* dict = InstanceDict(self, &source);
-  if (!dict || !source || s_.HasPending(dict) || _PyType_Lookup(type, compiled_name) != Py_None) return nullptr;
+  if (!dict || !source || s_.pending().Has(dict) || _PyType_Lookup(type, compiled_name) != Py_None) return nullptr;
   bool found;
   Ref compiled(s_.ReadDictItem(dict, source, compiled_name, &found));
   if (found ? compiled.get() != Py_None : s_.broken() || PyErr_Occurred()) return nullptr;

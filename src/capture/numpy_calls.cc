@@ -53,8 +53,8 @@ PyObject* CaptureSemantics::UfuncMethod(PyObject* callable, PyObject* const* arg
     self = PyCFunction_GET_SELF(callable);
     method = reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name;
   }
-  const std::string name = self ? tensor::CalleeName(self) : "";
-  return name.empty() ? nullptr : s_.CallFramework(name + "." + method, args, nargs, kwnames);
+  const Callee name = self ? tensor::CalleeOf(self) : Callee();
+  return name.empty() ? nullptr : s_.CallFramework(Callee(name + "." + method), args, nargs, kwnames);
 }
 
 // numpy.result_type and its like: in place of arrays their types are asked, and what they answer of other arguments
@@ -80,9 +80,10 @@ PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args,
   if (PyObject* r = UfuncMethod(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   const bool function = PyFunction_Check(callable), dispatches = Dispatches(callable);
   if (!function && !dispatches) return nullptr;
-  const std::string name = tensor::CalleeName(callable);
-  if (!name.starts_with("numpy.")) return nullptr;
-  if (name == "numpy.result_type" || name == "numpy.promote_types" || name == "numpy.can_cast")
+  const Callee name = tensor::CalleeOf(callable);
+  if (!name.name().starts_with("numpy.")) return nullptr;
+  static const Callee asks[] = {Callee("numpy.result_type"), Callee("numpy.promote_types"), Callee("numpy.can_cast")};
+  if (std::find(std::begin(asks), std::end(asks), name) != std::end(asks))
     return TypeQuestion(callable, args, nargs, kwnames);
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   bool declined = false;

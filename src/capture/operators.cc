@@ -150,7 +150,7 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
     if (PyErr_Occurred()) return -1;
     if (!same || !IsTensor(same.get())) return s_.Break(BreakId::kTensorBool, "`in` on a tensor"), -1;
     PyObject* one = same.get();
-    Ref any(s_.CallFramework(std::string(FrameworkPrefix(s_, one)) + ".any", &one, 1, nullptr));
+    Ref any(s_.CallFramework(MethodOf(s_, one, "any"), &one, 1, nullptr));
     return any ? Truth(any.get()) : -1;
   }
   if (!(container = s_.Settled(container))) return -1;
@@ -429,7 +429,7 @@ PyObject* CaptureSemantics::OwnCell(PyObject* cell) {
 PyObject* CaptureSemantics::LoadCell(PyObject* cell) {
   RESOLVE(cell);
   if (!s_.IsFresh(cell)) cell = OwnCell(cell);
-  if (const PendingCell* now = s_.WrittenCell(cell)) return Py_XNewRef(now->value.get());
+  if (const PendingCell* now = s_.pending().Cell(cell)) return Py_XNewRef(now->value.get());
   PyObject* v = PyCell_GET(cell);
   if (s_.IsFresh(cell)) {
     if (!v) return nullptr;

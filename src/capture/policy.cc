@@ -220,7 +220,7 @@ class Policy : public frame::FramePolicy {
       SuspendScope off;  // binding a framework for the first time may run Python code
       tensor::TorchLoaded();
       tensor::NumpyLoaded();
-      tensor::CalleeName(Py_None);
+      tensor::CalleeOf(Py_None);
       if (!tensor::CaptureObstacle().empty()) {
         RememberObstacle(*config, frame);
         return config->fullgraph ? NotFull(*config) : frame::Action::kStep;

@@ -86,7 +86,7 @@ PyObject* TGetItem(PyObject* a, PyObject* key) {
   Session* s = Live(AsTensor(a)->session);
   if (!s || !AsEver(*s, a, "__getitem__")) return nullptr;
   PyObject* args[] = {a, key};
-  return s->CallFramework(std::string(FrameworkPrefix(*s, a)) + ".__getitem__", args, 2, nullptr);
+  return s->CallFramework(MethodOf(*s, a, "__getitem__"), args, 2, nullptr);
 }
 int TSetItem(PyObject* a, PyObject* key, PyObject* value) {
   Session* s = Live(AsTensor(a)->session);
@@ -94,7 +94,7 @@ int TSetItem(PyObject* a, PyObject* key, PyObject* value) {
   if (!value) return s->Break(BreakId::kFrameworkError, "del tensor[...]"), -1;
   if (!AsEver(*s, a, "__setitem__")) return -1;
   PyObject* args[] = {a, key, value};
-  PyObject* r = s->CallFramework(std::string(FrameworkPrefix(*s, a)) + ".__setitem__", args, 3, nullptr);
+  PyObject* r = s->CallFramework(MethodOf(*s, a, "__setitem__"), args, 3, nullptr);
   Py_XDECREF(r);
   return r ? 0 : -1;
 }
@@ -142,7 +142,7 @@ PyObject* TorchFunction(PyObject*, PyObject* args) {
     PyErr_SetString(PyExc_RuntimeError, "framejit: a tensor of a finished capture was used");
     return nullptr;
   }
-  std::string name = tensor::CalleeName(func);
+  const Callee name = tensor::CalleeOf(func);
   if (name.empty()) return s->Break(BreakId::kUnknownCall, "a torch function without a name");
   std::vector<PyObject*> flat;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(fargs); ++i) flat.push_back(PyTuple_GET_ITEM(fargs, i));
@@ -171,8 +171,7 @@ PyObject* TDivmod(PyObject* a, PyObject* b) {
   Session* s = Live(AsTensor(t)->session);
   if (!s) return nullptr;
   PyObject* args[] = {t, t == a ? b : a};
-  return s->CallFramework(std::string(FrameworkPrefix(*s, t)) + (t == a ? ".__divmod__" : ".__rdivmod__"), args, 2,
-                          nullptr);
+  return s->CallFramework(MethodOf(*s, t, t == a ? "__divmod__" : "__rdivmod__"), args, 2, nullptr);
 }
 
 PyNumberMethods tensor_number = {

@@ -62,8 +62,6 @@ PyObject* NewSymInt(Session* s, shape::Int e);
 PyObject* NewSymFloat(Session* s, uint32_t symbol);
 PyObject* NewLazy(Session* s, PyObject* value, const guard::Source* source);
 
-bool Refused(const std::string& callee);  // no graph ever holds this framework call
-
 // The operations, shared by the slots and by CaptureSemantics.
 PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name);
 // The operator or attribute `name` of the tensor's class is what the rows know. False (Break): it was replaced.
@@ -79,7 +77,8 @@ PyObject* SizeItem(Session& s, PyObject* size, PyObject* key);
 PyObject* SizeConcat(Session& s, PyObject* a, PyObject* b);
 PyObject* SizeMethod(Session& s, PyObject* size, const char* name, PyObject* const* args, Py_ssize_t nargs);
 const char* FrameworkPrefix(Session& s, PyObject* proxy);  // "torch.Tensor" or "numpy.ndarray"
-PyObject* PlainTensorClass(bool parameter);                // torch.Tensor or torch.nn.Parameter: borrowed
+Callee MethodOf(Session& s, PyObject* proxy, std::string_view name);
+PyObject* PlainTensorClass(bool parameter);          // torch.Tensor or torch.nn.Parameter: borrowed
 PyObject* TensorClass(Session& s, PyObject* proxy);  // torch.Tensor, Parameter, ndarray, np.float64: new reference
 
 }  // namespace framejit::capture

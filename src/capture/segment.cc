@@ -68,24 +68,94 @@ void StateProblem(FjFrame* frame, int next, Captured* out) {
   b.end_column = at.end_line == at.line ? std::max(0, at.end_column) : 0;
 }
 
-// Runs the frame's code under capture until it returns, breaks, or `stop_after` outermost instructions.
-Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_after, std::vector<Cached>* cached) {
-  Captured out;
-  FrameImage before(frame);
+CaptureOptions OptionsFor(const Config& config, const Place& place, long stop_after) {
   CaptureOptions options;
   options.dynamic = config.Dynamic();
   options.dynamic_dims = place.dynamic_dims;
   options.dynamic_ints = place.dynamic_ints;
   options.dynamic_floats = config.backend == "llvm" || config.backend == "eager";
   options.stop_after = stop_after;
-  options.cached = cached;
   options.settles = place.segments.size() < 2;
   options.compiling = config.compiling;
   options.derivatives = !place.derivatives_in_python && (config.backend == "llvm" || config.backend == "interpreter");
   options.checkpoints = !place.checkpoints_in_python && (config.backend == "llvm" || config.backend == "interpreter");
   if (!config.fullgraph && !FindBackend(config.backend) && diag::OptionOn("guess"))
     options.guesses = config.guesses;  // a reset may come meanwhile
-  Session s(frame, options);
+  return options;
+}
+
+// Stand-ins for what the frame's slots hold: nothing is guarded before it is used. False after a Break.
+bool HideSlots(Session& s, FjFrame* frame, int count) {
+  PyObject** p = fj_localsplus(frame);
+  for (int i = 0; i < count; ++i) {
+    if (!p[i]) continue;
+    // Exceptions being handled lie on the stack; the instructions that restore them put them into the thread as they
+    // are. Nor may operands that the instructions themselves take apart be hidden: code, keywords.
+    if (i >= fj_nlocalsplus(frame) && (PyExceptionInstance_Check(p[i]) || p[i] == Py_None || PyCode_Check(p[i]) ||
+                                       IsTupleOfNames(p[i]) || PyDict_CheckExact(p[i]))) {
+      Ref seen(s.FromOutside(p[i], s.guards().Slot(i)));
+      if (!seen) return false;
+      continue;
+    }
+    constexpr int kCellVariable = 0x40;  // CO_FAST_CELL; a local may hold some other cell
+    const bool own_cell = PyCell_Check(p[i]) && i < fj_nlocalsplus(frame) - fj_code(frame)->co_nfreevars &&
+                          PyBytes_AS_STRING(fj_code(frame)->co_localspluskinds)[i] & kCellVariable;
+    PyObject* content = own_cell ? PyCell_GET(p[i]) : p[i];
+    const Source* source = s.guards().Slot(i);
+    if (own_cell) source = s.guards().Child(SourceKind::kCell, source);
+    Ref stand_in(content ? NewLazy(&s, content, source) : nullptr);
+    if (content && !stand_in) return false;
+    if (stand_in) s.Keep(Py_NewRef(stand_in.get()));
+    if (own_cell) {
+      PyObject* lazy = stand_in.get();
+      stand_in = Ref(s.MarkFresh(PyCell_New(lazy)));
+      s.root_cells[stand_in.get()] = {i, lazy, p[i]};
+    }
+    Py_SETREF(p[i], stand_in.release());
+  }
+  return true;
+}
+
+// The exception at hand, which goes; empty: there is none.
+std::string TakeException() {
+  PyObject *t, *v, *tb;
+  PyErr_Fetch(&t, &v, &tb);
+  std::string what = t ? reinterpret_cast<PyTypeObject*>(t)->tp_name : "";
+  Ref text(v ? PyObject_Str(v) : nullptr);
+  if (const char* c = text ? PyUnicode_AsUTF8(text.get()) : nullptr) what += std::string(": ") + c;
+  PyErr_Clear();
+  Py_XDECREF(t), Py_XDECREF(v), Py_XDECREF(tb);
+  return what;
+}
+
+// The capture ended at a break: where, and why.
+void NoteBreak(const Config& config, Session& s, const CaptureSemantics& sem, bool raised, Captured* out) {
+  if (!s.broken()) {
+    if (raised && PyErr_Occurred()) {
+      s.Break(BreakId::kException, TakeException());
+      if (config.compiling && s.asked_compiling()) out->problem.again = Again::kNotCompiling;
+    } else {
+      s.Break(BreakId::kInstruction);
+    }
+  }
+  PyErr_Clear();
+  out->broke = true;
+  out->stopped_at = sem.root_index();
+  out->raises = s.mixes_casts;
+  if (sem.loops().code()) out->loop = Borrow(reinterpret_cast<PyObject*>(sem.loops().code()));
+  out->loop_at = sem.loops().at();
+  out->reason = s.reason();
+  // The failing instruction was counted by Before(): what stands is everything in front of it.
+  out->instructions = std::max(0L, sem.root_instructions() - 1);
+}
+
+// Runs the frame's code under capture until it returns, breaks, or `stop_after` outermost instructions.
+Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_after, std::vector<Cached>* cached) {
+  Captured out;
+  FrameImage before(frame);
+  CaptureOptions options = OptionsFor(config, place, stop_after);
+  options.cached = cached;
+  Session s(frame, std::move(options));
   CaptureSemantics sem(s, config);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator
   // suspended in a `with` must not execute its `finally` for real.
@@ -101,33 +171,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
       s.Abandon();
     }
   } cleanup{s, sem, before, {}};
-  PyObject** p = fj_localsplus(frame);
-  for (int i = 0; i < before.size(); ++i) {
-    if (!p[i]) continue;
-    // Exceptions being handled lie on the stack; the instructions that restore them put them into the thread as they
-    // are. Nor may operands that the instructions themselves take apart be hidden: code, keywords.
-    if (i >= fj_nlocalsplus(frame) && (PyExceptionInstance_Check(p[i]) || p[i] == Py_None || PyCode_Check(p[i]) ||
-                                       IsTupleOfNames(p[i]) || PyDict_CheckExact(p[i]))) {
-      Ref seen(s.FromOutside(p[i], s.guards().Slot(i)));
-      if (!seen) return out;
-      continue;
-    }
-    constexpr int kCellVariable = 0x40;  // CO_FAST_CELL; a local may hold some other cell
-    const bool own_cell = PyCell_Check(p[i]) && i < fj_nlocalsplus(frame) - fj_code(frame)->co_nfreevars &&
-                          PyBytes_AS_STRING(fj_code(frame)->co_localspluskinds)[i] & kCellVariable;
-    PyObject* content = own_cell ? PyCell_GET(p[i]) : p[i];
-    const Source* source = s.guards().Slot(i);
-    if (own_cell) source = s.guards().Child(SourceKind::kCell, source);
-    Ref stand_in(content ? NewLazy(&s, content, source) : nullptr);
-    if (content && !stand_in) return out;
-    if (stand_in) s.Keep(Py_NewRef(stand_in.get()));
-    if (own_cell) {
-      PyObject* lazy = stand_in.get();
-      stand_in = Ref(s.MarkFresh(PyCell_New(lazy)));
-      s.root_cells[stand_in.get()] = {i, lazy, p[i]};
-    }
-    Py_SETREF(p[i], stand_in.release());
-  }
+  if (!HideSlots(s, frame, before.size())) return out;
   int index = fj_next(frame);
   PyObject* raw = nullptr;
   frame::Outcome outcome;
@@ -144,33 +188,8 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   PyErr_SetHandledException(handled.get());
   out.instructions = sem.root_instructions();
   out.clean_instructions = sem.clean_instructions();
-  bool failed = outcome == frame::Outcome::kRaised || outcome == frame::Outcome::kHandOver || s.broken();
-  if (failed) {
-    if (!s.broken()) {
-      std::string what;
-      if (outcome == frame::Outcome::kRaised && PyErr_Occurred()) {
-        PyObject *t, *v, *tb;
-        PyErr_Fetch(&t, &v, &tb);
-        what = t ? reinterpret_cast<PyTypeObject*>(t)->tp_name : "";
-        Ref text(v ? PyObject_Str(v) : nullptr);
-        if (const char* c = text ? PyUnicode_AsUTF8(text.get()) : nullptr) what += std::string(": ") + c;
-        PyErr_Clear();
-        Py_XDECREF(t), Py_XDECREF(v), Py_XDECREF(tb);
-        s.Break(BreakId::kException, what);
-        if (config.compiling && s.asked_compiling()) out.problem.again = Again::kNotCompiling;
-      } else {
-        s.Break(BreakId::kInstruction);
-      }
-    }
-    PyErr_Clear();
-    out.broke = true;
-    out.stopped_at = sem.root_index();
-    out.raises = s.mixes_casts;
-    if (sem.loops().code()) out.loop = Borrow(reinterpret_cast<PyObject*>(sem.loops().code()));
-    out.loop_at = sem.loops().at();
-    out.reason = s.reason();
-    // The failing instruction was counted by Before(): what stands is everything in front of it.
-    out.instructions = std::max(0L, sem.root_instructions() - 1);
+  if (outcome == frame::Outcome::kRaised || outcome == frame::Outcome::kHandOver || s.broken()) {
+    NoteBreak(config, s, sem, outcome == frame::Outcome::kRaised, &out);
     return out;
   }
   out.worthwhile = s.op_count > 0;
@@ -235,6 +254,40 @@ size_t RememberBreak(Config& config, const diag::Break& reason) {
   return config.breaks.size() - 1;
 }
 
+static void LogCapture(FjFrame* frame, const Captured& c) {
+  if (!diag::Enabled(diag::Channel::guards_)) return;
+  diag::Log(diag::Channel::guards_,
+            "capture of " + std::string(PyUnicode_AsUTF8(fj_code(frame)->co_qualname)) + " from " +
+                std::to_string(fj_next(frame)) + ": " + std::to_string(c.instructions) + " instructions, " +
+                (c.segment                         ? "ok"
+                 : c.broke                         ? "break " + diag::Render(c.reason)
+                 : c.problem.again != Again::kNone ? std::string("again: ") + Text(c.problem.again)
+                                                   : "nothing: " + c.problem.state));
+}
+
+// Only if its guards hold on its own frame.
+static bool Accepted(Config& config, CodeState& code, Place& place, FjFrame* frame, const Segment& segment) {
+  std::vector<PyObject*> inputs(segment.num_inputs + 1);
+  std::vector<int64_t> symbols(segment.num_symbols + 1);
+  if (!segment.guards->Check(fj_localsplus(frame), inputs.data(), symbols.data())) {
+    std::string why = segment.guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
+    diag::Break b;
+    b.id = BreakId::kInternal;
+    b.detail = "guards do not hold on their own frame: " + why;
+    code.stopped.emplace(fj_next(frame), RememberBreak(config, b));
+    place.give_up = true;
+    place.skip = 1;
+    return false;
+  }
+  if (diag::Enabled(diag::Channel::guards_))
+    for (auto& line : segment.guards->Describe(fj_code(frame)->co_localsplusnames))
+      diag::Log(diag::Channel::guards_, line);
+  if (diag::Enabled(diag::Channel::guards_))
+    for (const shape::Guard& g : segment.trace->conditions)
+      diag::Log(diag::Channel::guards_, "data: " + g.str() + "  # " + g.where);
+  return true;
+}
+
 Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame) {
   double start = Now();
   ++config.captures;
@@ -249,14 +302,7 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
     if (PyErr_Occurred()) PyErr_Clear();
     const Problem& problem = c.problem;
     config.outcomes->Add(EndOf(c));
-    if (diag::Enabled(diag::Channel::guards_))
-      diag::Log(diag::Channel::guards_,
-                "capture of " + std::string(PyUnicode_AsUTF8(fj_code(frame)->co_qualname)) + " from " +
-                    std::to_string(fj_next(frame)) + ": " + std::to_string(c.instructions) + " instructions, " +
-                    (c.segment                       ? "ok"
-                     : c.broke                       ? "break " + diag::Render(c.reason)
-                     : problem.again != Again::kNone ? std::string("again: ") + Text(problem.again)
-                                                     : "nothing: " + problem.state));
+    LogCapture(frame, c);
     if (!problem.internal.empty()) {
       PyErr_SetString(ErrorType("InternalError"), problem.internal.c_str());
       return nullptr;
@@ -312,25 +358,7 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
     place.skip = std::max(1L, c.segment->instructions);
     return nullptr;
   }
-  // Accepted only if it holds on its own frame.
-  std::vector<PyObject*> inputs(c.segment->num_inputs + 1);
-  std::vector<int64_t> symbols(c.segment->num_symbols + 1);
-  if (!c.segment->guards->Check(fj_localsplus(frame), inputs.data(), symbols.data())) {
-    std::string why = c.segment->guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
-    diag::Break b;
-    b.id = BreakId::kInternal;
-    b.detail = "guards do not hold on their own frame: " + why;
-    code.stopped.emplace(fj_next(frame), RememberBreak(config, b));
-    place.give_up = true;
-    place.skip = 1;
-    return nullptr;
-  }
-  if (diag::Enabled(diag::Channel::guards_))
-    for (auto& line : c.segment->guards->Describe(fj_code(frame)->co_localsplusnames))
-      diag::Log(diag::Channel::guards_, line);
-  if (diag::Enabled(diag::Channel::guards_))
-    for (const shape::Guard& g : c.segment->trace->conditions)
-      diag::Log(diag::Channel::guards_, "data: " + g.str() + "  # " + g.where);
+  if (!Accepted(config, code, place, frame, *c.segment)) return nullptr;
   c.segment->code = Borrow(reinterpret_cast<PyObject*>(co));
   c.segment->ends = std::move(ends);
   c.segment->begins = bytecode::Code::Of(co)->At(fj_next(frame)).unit;

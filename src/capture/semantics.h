@@ -70,6 +70,13 @@ class CaptureSemantics : public frame::Semantics {
 
  private:
   friend struct BuiltinTable;
+  friend class CCall;
+  // Call in its parts.
+  PyObject* CallMethod(PyObject* method, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* CallNamed(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* CallObject(PyObject* callable, PyObject** args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* CallPartial(PyObject* partial, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* Referent(PyObject* reference);
   PyObject* CallPython(PyObject* function, PyObject* const* args, size_t nargs, PyObject* kwnames);
   bool NoteFunction(PyFunctionObject* function);  // guards for what a call of it depends on; false on Break
   PyObject* ModulePlumbing(PyFunctionObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,

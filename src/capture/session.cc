@@ -166,12 +166,13 @@ Session::Session(FjFrame* root, CaptureOptions options)
   guards_ = std::make_unique<guard::GuardBuilder>();
   guards_->SetWhere([this] { return Where(); });
   env_.set_location_provider([this] { return guard::Text(Where()); });
+  numbers_ = std::make_unique<Numbers>(env_, graph_, *guards_);
   lowering_ = std::make_unique<surface::Lowering>(
       trace_, graph_, env_,
       [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
         tensor::Refusal why;
         SuspendScope off;
-        if (naming_sizes_ && surface::SizedByData(call.callee))
+        if (naming_sizes_ && call.callee.Has(kSizedByData))
           if (auto sized = InferByData(call, operands)) return sized;
         auto r = tensor::InferByFramework(call, operands, constants_, &why);
         if (!r && why.symbolic) r = tensor::InferSymbolic(call, operands, env_, constants_, &why);
@@ -252,10 +253,7 @@ bool Session::NoteNumpyState() {
 void Session::Abandon() {
   LeaveNumpyStates();
   origins_.Clear();
-  stores_.clear();
-  calls_.clear();
-  cells_.clear();
-  written_lists_.clear();
+  pending_.Clear();
   context_vars.clear();
   generators_.clear();
   std::vector<Ref> dying = std::move(keep_);
@@ -316,11 +314,11 @@ PyObject* Session::Resolve(PyObject* o) {
     if (!lazy->resolved) lazy->resolved = FromOutside(lazy->value, lazy->source, true);
     o = lazy->resolved;
   }
-  if (written_lists_.empty() || !o || !PyList_CheckExact(o)) return o;
+  if (pending_.lists().empty() || !o || !PyList_CheckExact(o)) return o;
   const Origin* g = Find(o);
   if (!g || !g->written) return o;
   if (InLookup()) return Break(BreakId::kSideEffect, "a list is written to while objects are looked up");
-  ++touched_;
+  pending_.Touch();
   return g->written;
 }
 

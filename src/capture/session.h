@@ -19,11 +19,15 @@
 #include <vector>
 
 #include "capture/guess.h"
+#include "capture/numbers.h"
+#include "capture/origins.h"
+#include "capture/pending.h"
 #include "capture/ref.h"
 #include "capture/vmap.h"
 #include "diag/diag.h"
 #include "frame/semantics.h"
 #include "framejit/call.h"
+#include "graph/effects.h"
 #include "guard/guard.h"
 #include "surface/surface.h"
 #include "tensor/tensor.h"
@@ -38,91 +42,6 @@ bool IsValue(
     PyObject* o);  // immutable objects of C types (torch.device, range, slice, ...): guarded by value where found
 bool IsPlainData(PyObject* o);  // its attributes are facts about the object itself
 bool IsPrimitive(PyObject* o);  // compared and guarded by value: int, float, bool, str, bytes, None, ... (exact types)
-
-struct Origin {
-  enum Kind : uint8_t { kOutside, kFresh, kConst };
-  Kind kind = kFresh;
-  const Source* source = nullptr;  // kOutside; kConst: rooted at the object itself
-  bool contents_noted = false;     // guards on length/keys/items were taken
-  bool changes = false;            // it has pending calls: it cannot be read any more
-  PyObject* proxy = nullptr;       // an outside tensor's proxy (kept by the session)
-  PyObject* shadow = nullptr;      // an outside container's copy with proxies in place of tensors (kept)
-  PyObject* real = nullptr;        // of such a copy, and of one that is written to: the container
-  PyObject* written = nullptr;     // of an outside list: the private list that stands for it since it was written to
-  bool hides = false;              // ... which has, or something in it, methods that the copy has not: AnswersItself
-};
-
-// Origins by object: open addressing over a list of them, whose places do not change.
-class Origins {
- public:
-  Origin* Find(PyObject* o) {
-    if (slots_.empty()) return nullptr;
-    const Slot& s = slots_[At(o)];
-    return s.object ? &list_[s.index] : nullptr;
-  }
-  // What is known of `o`, or `fresh`, entered now (`added`).
-  std::pair<Origin*, bool> Enter(PyObject* o, const Origin& fresh) {
-    if (2 * (list_.size() + 1) > slots_.size()) Grow();
-    Slot& s = slots_[At(o)];
-    if (s.object) return {&list_[s.index], false};
-    s = {o, static_cast<uint32_t>(list_.size())};
-    list_.push_back(fresh);
-    return {&list_.back(), true};
-  }
-  void Clear() {
-    slots_.clear();
-    list_.clear();
-  }
-
- private:
-  struct Slot {
-    PyObject* object = nullptr;
-    uint32_t index = 0;
-  };
-  size_t At(PyObject* o) const {
-    const size_t mask = slots_.size() - 1;
-    size_t at = reinterpret_cast<size_t>(o) / 16 * 0x9E3779B97F4A7C15u >> 32 & mask;
-    while (slots_[at].object && slots_[at].object != o) at = (at + 1) & mask;
-    return at;
-  }
-  void Grow() {
-    std::vector<Slot> old(slots_.empty() ? 1024 : 4 * slots_.size());
-    old.swap(slots_);
-    for (const Slot& s : old)
-      if (s.object) slots_[At(s.object)] = s;
-  }
-  std::vector<Slot> slots_;  // a power of two of them
-  std::pmr::monotonic_buffer_resource memory_{1 << 15};
-  std::pmr::deque<Origin> list_{&memory_};
-};
-
-// A store to an outside dict (instance __dict__, globals, dict) that replays at the segment's exit.
-struct PendingStore {
-  Ref dict;
-  Ref key;
-  Ref value;  // empty: delete
-};
-
-// A call of a C method that changes an outside container and is not looked at again: it is made at the segment's exit.
-struct PendingCall {
-  Ref method;             // a method descriptor
-  std::vector<Ref> args;  // the container first
-};
-
-// A store to a variable of an enclosing function, likewise. Its last one counts.
-struct PendingCell {
-  Ref cell;
-  Ref value;  // empty: delete
-};
-
-// One step of Python's arithmetic on floats, before a run. A symbol below 0: the number.
-struct FloatOp {
-  char op = '+';  // + - * / and n (negative), a (absolute)
-  int64_t a = -1, b = -1;
-  double x = 0, y = 0;
-  uint32_t result = 0;
-  double Eval(const int64_t* symbols) const;
-};
 
 // A call that a functools.lru_cache answered, by its name there.
 struct Cached {
@@ -231,16 +150,14 @@ class Session {
   const TensorMeta& meta(TraceId id) const { return lowering_->meta(id); }
   // Calls the framework function `callee` symbolically. New reference to its result. kwnames as in vectorcall.
   // declined: instead of a Break, null and true there, if the framework must make this call itself.
-  PyObject* CallFramework(const std::string& callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+  PyObject* CallFramework(Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                           bool* declined = nullptr);
   bool ToArg(PyObject* o, Arg* out);  // false on Break
+  std::set<TraceId> data_views;       // made by tensor.data, and views of those
   PyObject* FromArg(const Arg& a);
-  PyObject* SymIntObject(shape::Int e);  // an int if constant, else a SymInt proxy
-  // Floats that are symbols: those that came from outside, and what Python made of them. The symbol has the bits.
-  PyObject* SymFloatObject(FloatOp op);                  // a new one
-  double SpecializeFloat(uint32_t symbol);               // the number itself, guarded
-  bool CompareFloat(uint32_t symbol, double c, int op);  // the answer is guarded
-  const std::vector<FloatOp>& float_ops() const { return float_ops_; }
+  PyObject* SymIntObject(shape::Int e);     // an int if constant, else a SymInt proxy
+  Numbers& numbers() { return *numbers_; }  // that are symbols
+  PyObject* SymFloatObject(FloatOp op);     // a new one of these
   shape::Env& env() { return env_; }
   Trace& trace() { return trace_; }
   Graph& graph() { return graph_; }
@@ -258,29 +175,20 @@ class Session {
   PyObject* ReadDictItem(PyObject* dict, const Source* s, PyObject* asked, bool* found);
   // Is a lookup of `key` guarded by what the dict has there alone? Keys are numbers, strings, or types and the like.
   bool GuardsKey(PyObject* dict, PyObject* key);
-  size_t writes() const {  // that wait for the exit
-    return stores_.size() + calls_.size() + cells_.size() + written_lists_.size() + touched_;
-  }
+  const PendingEffects& pending() const { return pending_; }  // what waits for the exit
   // Reads an item of an outside dict that is a dict itself and stays in our hands: where it is (guarded: of its exact
   // type; empty, if that is asked). Null without an error: it is absent (guarded), *found is false; or it must be read
   // as any other item, *found is true. Only while no store to `dict` is pending.
   const Source* InnerDict(PyObject* dict, const Source* s, PyObject* key, bool empty, PyObject** inner, bool* found);
   int WriteDictItem(PyObject* dict, PyObject* key, PyObject* value);  // outside dict: pending; value null: delete
-  bool HasPending(PyObject* dict) const;
-  const std::vector<PendingStore>& stores() const { return stores_; }
-  // A pending store may take the last reference to some object: what it replaces is no number or string.
-  bool MayDrop() const;
   // A method that changes an outside list, set or deque, needs nothing from it and cannot fail. True: it is kept for
   // the exit.
   bool Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n);
-  const std::vector<PendingCall>& calls() const { return calls_; }
-  void AtExit(PendingCall call) { calls_.push_back(std::move(call)); }
+  void AtExit(PendingCall call) { pending_.Call(std::move(call)); }
   // Is this a frame of `__hash__` or `__eq__`, or behind one? How often those run is not only the program's business:
   // what captures it asks them, too.
   bool InLookup() const;
   bool WriteCell(PyObject* cell, PyObject* value);  // outside; value null: delete. False: Break
-  const PendingCell* WrittenCell(PyObject* cell) const;
-  const std::vector<PendingCell>& cells() const { return cells_; }
   // An outside list that is changed in place is a private list from then on, with what is known to be in it; the exit
   // puts that into the real one. Borrowed; null: Break.
   PyObject* WriteList(PyObject* list);
@@ -288,7 +196,6 @@ class Session {
   PyObject* Settled(PyObject* list);
   // list[-k] of what is yet to be appended; borrowed, null: something else.
   PyObject* Appended(PyObject* list, PyObject* index);
-  const std::vector<PyObject*>& written_lists() const { return written_lists_; }  // the real ones
   PyObject* recorded = nullptr;  // the list to which warnings go: nobody may read it behind one that waits
   // Calls of modules that are done without the frames of Module.__call__: those frames, and who made the call.
   struct HiddenCall {
@@ -328,8 +235,8 @@ class Session {
     Cached cached;
   };
   std::vector<CacheCall> cache_calls;
-  std::vector<PendingCall> SwitchCalls() const;            // those that are made at the exit
-  bool SwitchesFit(const std::string& callee, bool cuda);  // false (Break): a changed one bears on that call
+  std::vector<PendingCall> SwitchCalls() const;  // those that are made at the exit
+  bool SwitchesFit(Callee callee, bool cuda);    // false (Break): a changed one bears on that call
   // NumPy's error state belongs to this thread: it is really set while capturing. The tokens to go back.
   std::vector<Ref> numpy_states;
   std::optional<int> numpy_watch;  // of the calls on NumPy's arrays, and what it was at the entry
@@ -345,7 +252,7 @@ class Session {
   bool uses_numpy = false;
   const CaptureOptions& options() const { return options_; }
   // What a framework function answers while a program is captured; nothing: it is an ordinary one.
-  std::optional<Arg> ConstantAnswer(const std::string& callee);
+  std::optional<Arg> ConstantAnswer(Callee callee);
   bool asked_compiling() const { return asked_compiling_; }
   // The outermost frame's own cells, replaced by private ones: private cell -> slot, and what it held at the start.
   struct RootCell {
@@ -369,6 +276,7 @@ class Session {
   // Sizes that data decides (data_sizes.cc). What the integer tensor says, as a symbol; nothing: it cannot be one.
   std::optional<shape::Int> CountOf(TraceId t);
   const std::vector<DataSize>& data_sizes() const { return data_sizes_; }
+  void ApplyByData(Call& call);  // lowering's Apply, where sizes that data decides are symbols; throws Decline
   // At the end of a capture: it is to be made again, since what was asked of such sizes cannot be answered so.
   bool Reconsider(const std::vector<TraceId>& outputs);
   std::vector<shape::Guard> DataConditions(const std::vector<TraceId>& outputs);  // what is taken for granted of them
@@ -383,31 +291,23 @@ class Session {
   bool mixes_casts = false;        // it ends in what eager refuses: casts of two regions of autocast
 
  private:
-  Ref RunUpTo(TraceId t);        // on the real inputs; null: that fails
-  void ApplyByData(Call& call);  // lowering's Apply, where sizes that data decides are symbols; throws Decline
+  // ForC in its parts.
+  PyObject* LeafForC(PyObject* o, bool asked_nothing);
+  PyObject* PrivateForC(PyObject* o, bool asked_nothing);
+  PyObject* PendingForC(PyObject* o, bool asked_nothing);
+  bool CopyForC(PyObject* o, PyObject* copy, bool asked_nothing, bool* differs, bool* hides);
+  Ref RunUpTo(TraceId t);      // on the real inputs; null: that fails
   bool AsIndices(Call& call);  // masks in x[...] become the indices of what they hold; where(mask), nonzero(..., True)
   void Lower(Call& call);
   void Simplify(const std::vector<TraceId>& tensors, size_t first);  // and nodes: what is known of their sizes by now
   std::vector<TraceId> IndicesOf(const Call& like, TraceId mask);
   std::optional<Inferred> InferByData(Call& call, const std::vector<TensorMeta>& operands);
-  std::optional<Inferred> InferNumpyByData(Call& call, const std::vector<TensorMeta>& operands);
   std::optional<shape::Int> NewDataSize(int result, int dim, const shape::Int* most);
   std::vector<DataSize> data_sizes_, fresh_sizes_;
   bool naming_sizes_ = false;
   std::vector<Guess> guesses_;
   PyObject* SymbolOf(PyObject* number,
                      const Source* s);  // of an int that is known to change; null without error: it is not
-  std::unordered_map<const Source*, shape::Int> int_symbols_;
-  struct Float {
-    const Source* source;  // null: made by float_ops_[op]
-    PyObject* value;
-    size_t op;
-  };
-  std::unordered_map<const Source*, uint32_t> float_sources_;
-  std::unordered_map<uint32_t, Float> floats_;  // by symbol
-  std::vector<FloatOp> float_ops_;
-  uint32_t NewScalar(shape::SymbolInfo info);
-  int scalars_ = 0;
   struct Descent;
   struct Place {
     PyObject* code;
@@ -424,9 +324,6 @@ class Session {
 
   FjFrame* root_;
   CaptureOptions options_;
-  std::set<TraceId> data_views_;                       // by tensor.data, and views of those
-  bool ranges_as_lists_ = false;                       // for the framework call at hand
-  bool numpy_number_ = false, numpy_integer_ = false;  // among the arguments of the framework call at hand
   bool asked_compiling_ = false;
   Session* outer_;
   int descent_ = 0;
@@ -436,16 +333,13 @@ class Session {
   shape::Env env_;
   Trace trace_;
   Graph graph_;
+  std::unique_ptr<Numbers> numbers_;
   std::unique_ptr<surface::Lowering> lowering_;
   Origins origins_;
   std::unordered_map<TraceId, PyObject*> proxies_;
   std::vector<Ref> keep_;
   std::vector<PyObject*> generators_;  // made here
-  std::vector<PendingStore> stores_;
-  std::vector<PendingCall> calls_;
-  std::vector<PendingCell> cells_;
-  std::vector<PyObject*> written_lists_;
-  size_t touched_ = 0;  // uses of lists that were written to
+  PendingEffects pending_;
   struct Read {
     PyObject *container, *key;
     const Source* source;

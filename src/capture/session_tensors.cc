@@ -54,105 +54,20 @@ std::vector<Mark> MarksOf(PyObject* o, int rank) {
 PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
   const bool is_float = options_.dynamic_floats && PyFloat_CheckExact(number);
   if (options_.dynamic_ints.empty() || !(is_float || PyLong_CheckExact(number))) return nullptr;
-  if (auto known = float_sources_.find(s); known != float_sources_.end()) return NewSymFloat(this, known->second);
-  auto known = int_symbols_.find(s);
-  if (known != int_symbols_.end()) return SymIntObject(known->second);
+  if (auto known = numbers_->Float(s)) return NewSymFloat(this, *known);
+  if (auto known = numbers_->Int(s)) return SymIntObject(*known);
   if (std::find(options_.dynamic_ints.begin(), options_.dynamic_ints.end(), s->str()) == options_.dynamic_ints.end())
     return nullptr;
-  if (is_float) {
-    shape::SymbolInfo info;
-    info.name = s->str(fj_code(root_)->co_localsplusnames);
-    info.hint = std::bit_cast<int64_t>(PyFloat_AS_DOUBLE(number));
-    info.min = INT64_MIN;
-    guard::Row row{guard::Kind::kFloatSymbol, s};
-    const uint32_t id = NewScalar(std::move(info));
-    row.number = id;
-    row.here = true;
-    guards_->Add(std::move(row));
-    float_sources_.emplace(s, id);
-    floats_[id] = {s, number, 0};
-    Keep(Py_NewRef(number));
-    return NewSymFloat(this, id);
-  }
+  const std::string name = s->str(fj_code(root_)->co_localsplusnames);
+  if (is_float) return NewSymFloat(this, numbers_->NewFloat(s, number, name));
   int overflow;
   int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
   if (overflow || value < 2) return nullptr;  // 0 and 1 mean too much to programs to be any number
-  shape::SymbolInfo info;
-  info.name = s->str(fj_code(root_)->co_localsplusnames);
-  info.hint = value;
-  info.min = 2;
-  info.number = true;
-  const uint32_t id = NewScalar(std::move(info));
-  const shape::Int symbol = shape::Int::Symbol(id);
-  guard::Row row{guard::Kind::kIntSymbol, s};
-  row.number = id;
-  row.here = true;
-  guards_->Add(std::move(row));
-  int_symbols_.emplace(s, symbol);
-  return SymIntObject(symbol);
-}
-
-uint32_t Session::NewScalar(shape::SymbolInfo info) {
-  const uint32_t id = *env_.NewSymbol(std::move(info)).as_symbol();
-  graph_.symbol_sources.resize(id + 1);
-  graph_.symbol_sources[id] = {scalars_++, -1};
-  return id;
-}
-
-double FloatOp::Eval(const int64_t* symbols) const {
-  const double l = a < 0 ? x : std::bit_cast<double>(symbols[a]), r = b < 0 ? y : std::bit_cast<double>(symbols[b]);
-  switch (op) {
-    case '+': return l + r;
-    case '-': return l - r;
-    case '*': return l * r;
-    case '/': return l / r;
-    case 'n': return -l;
-    default: return std::fabs(l);
-  }
+  return SymIntObject(numbers_->NewInt(s, value, name));
 }
 
 PyObject* Session::SymFloatObject(FloatOp op) {
-  shape::SymbolInfo info;
-  info.name = "float";
-  info.hint = std::bit_cast<int64_t>(op.Eval(env_.hints().data()));
-  info.min = INT64_MIN;
-  op.result = NewScalar(std::move(info));
-  floats_[op.result] = {nullptr, nullptr, float_ops_.size()};
-  float_ops_.push_back(op);
-  return NewSymFloat(this, op.result);
-}
-
-double Session::SpecializeFloat(uint32_t symbol) {
-  const Float f = floats_.at(symbol);
-  if (f.source) {
-    guard::Row row{guard::Kind::kEqual, f.source};
-    row.object = f.value;
-    row.here = true;
-    guards_->Add(std::move(row));
-  } else {
-    const FloatOp op = float_ops_[f.op];
-    if (op.a >= 0) SpecializeFloat(static_cast<uint32_t>(op.a));
-    if (op.b >= 0) SpecializeFloat(static_cast<uint32_t>(op.b));
-  }
-  return std::bit_cast<double>(env_.hints()[symbol]);
-}
-
-bool Session::CompareFloat(uint32_t symbol, double c, int op) {
-  const double now = std::bit_cast<double>(env_.hints()[symbol]);
-  const Float f = floats_.at(symbol);
-  const bool holds = guard::Compare(now, c, op);
-  if (!f.source && float_ops_[f.op].op == 'n') {
-    constexpr int kMirrored[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};  // -a < c: a > -c
-    return CompareFloat(static_cast<uint32_t>(float_ops_[f.op].a), -c, kMirrored[op]);
-  }
-  if (!f.source) return SpecializeFloat(symbol), holds;
-  Ref with(PyFloat_FromDouble(c));
-  guard::Row row{guard::Kind::kFloatCompare, f.source};
-  row.number = op | holds << 3;
-  row.object = with.get();
-  row.here = true;
-  guards_->Add(std::move(row));
-  return holds;
+  return NewSymFloat(this, numbers_->Computed(op));
 }
 
 // Torch computes with it as with a plain tensor; but what the class has of its own may stand where a name of Tensor

@@ -206,7 +206,8 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
     if (PyErr_Occurred()) return nullptr;
     if (most != Py_None && PyObject_RichCompareBool(count, most, Py_GE) != 0)
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that is full");
-    if (s.writes()) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that may see what was written before");
+    if (s.pending().count())
+      return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that may see what was written before");
     result = Ref(PyObject_Vectorcall(cached, args, nargs, kwnames));
     entry = result ? CacheEntry(cached, function.get(), args, nargs, kwnames, &dict, &name) : nullptr;
     if (!result) return nullptr;
@@ -260,9 +261,9 @@ PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssiz
   Ref inner(PyObject_GetAttrString(callable, "__wrapped__"));
   if (!inner) return nullptr;
   s_.SourceOf(inner.get());
-  const size_t written = s_.writes();
+  const size_t written = s_.pending().count();
   Ref result(Call(inner.get(), args, nargs, kwnames));
-  if (result && s_.writes() != written)
+  if (result && s_.pending().count() != written)
     return s_.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that writes");
   return result.release();
 }
@@ -289,6 +290,58 @@ PyObject* CaptureSemantics::Asked(PyObject* function, PyObject* const* args, Py_
   if (!simple) return s_.Break(BreakId::kThreadState, Describe(function));
   return s_.FromOutside(answer.get(),
                         s_.guards().Child(SourceKind::kAnswer, s_.guards().Const(function), 0, key.get()));
+}
+
+PyObject* CaptureSemantics::CallPartial(PyObject* partial, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  Ref fn(PyObject_GetAttrString(partial, "func")), pargs(PyObject_GetAttrString(partial, "args")),
+      pkw(PyObject_GetAttrString(partial, "keywords"));
+  if (!fn || !pargs || !pkw) return nullptr;
+  Ref all(PySequence_List(pargs.get())), kw(PyDict_Copy(pkw.get()));
+  if (!all || !kw) return nullptr;
+  if (const Source* src = s_.IsOutside(partial) ? s_.SourceOf(partial) : nullptr) {
+    auto member = [&](const char* text) {
+      Ref name(PyUnicode_InternFromString(text));
+      return s_.guards().Child(SourceKind::kMember, src, 0, name.get());
+    };
+    const Source *args_source = member("args"), *kw_source = member("keywords");
+    Ref seen(s_.FromOutside(fn.get(), member("func"))), seen_args(s_.FromOutside(pargs.get(), args_source)),
+        seen_kw(s_.FromOutside(pkw.get(), kw_source));
+    if (!seen || !seen_args || !seen_kw || !s_.NoteContents(pargs.get()) || !s_.NoteContents(pkw.get())) return nullptr;
+    fn = std::move(seen);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(all.get()); ++i) {
+      PyObject* item = s_.FromOutside(PyList_GET_ITEM(all.get(), i),
+                                      s_.guards().Child(SourceKind::kItem, args_source, static_cast<int>(i)));
+      if (!item || PyList_SetItem(all.get(), i, item) < 0) return nullptr;
+    }
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(pkw.get(), &at, &key, &value);) {
+      Ref item(s_.FromOutside(value, s_.guards().Child(SourceKind::kDictItem, kw_source, 0, key)));
+      if (!item || PyDict_SetItem(kw.get(), key, item.get()) < 0) return nullptr;
+    }
+  }
+  for (Py_ssize_t i = 0; i < nargs; ++i)
+    if (PyList_Append(all.get(), args[i]) < 0) return nullptr;
+  for (Py_ssize_t i = 0; i < (kwnames ? PyTuple_GET_SIZE(kwnames) : 0); ++i)
+    if (PyDict_SetItem(kw.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;
+  Ref tuple(PyList_AsTuple(all.get()));
+  s_.MarkFresh(tuple.get());
+  s_.MarkFresh(kw.get());
+  return CallEx(fn.get(), tuple.get(), kw.get());
+}
+
+// What a weak reference refers to.
+PyObject* CaptureSemantics::Referent(PyObject* reference) {
+  const Source* referent = s_.guards().Child(SourceKind::kReferent, s_.SourceOf(reference));
+  PyObject* o = PyWeakref_GET_OBJECT(reference);
+  if (o == Py_None) {
+    s_.guards().Absent(referent);
+    Py_RETURN_NONE;
+  }
+  // It may die in this very graph, unless something that the graph does not change holds it.
+  const Source* holder = s_.IsOutside(o) ? s_.SourceOf(o) : nullptr;
+  if (!holder || holder->kind == SourceKind::kSlot || s_.pending().MayDrop())
+    return s_.Break(BreakId::kUnknownCall, "a weak reference");
+  return s_.FromOutside(o, referent);
 }
 
 // operator.attrgetter("a.b", "c"): the reads that it stands for.
@@ -318,7 +371,7 @@ PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* cons
       Py_ssize_t len = PyObject_Size(a[0]);
       return len < 0 ? nullptr : PyLong_FromSsize_t(len);
     }
-    PyObject* counted = PyDict_CheckExact(a[0]) && s.HasPending(a[0]) ? s.ForC(a[0]) : s.Settled(a[0]);
+    PyObject* counted = PyDict_CheckExact(a[0]) && s.pending().Has(a[0]) ? s.ForC(a[0]) : s.Settled(a[0]);
     if (!counted || !s.NoteLength(counted)) return nullptr;
     if (!(PyList_Check(counted) || PyTuple_Check(counted) || PyDict_Check(counted) || PyAnySet_Check(counted)) &&
         !s.ForC(counted))

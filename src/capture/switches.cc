@@ -68,10 +68,9 @@ bool Set(Session& s, const Row& row, PyObject* const* args, Py_ssize_t n) {
 
 }  // namespace
 
-bool SwitchState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
-  constexpr std::string_view kModule = "torch._C.";
-  if (!name.starts_with(kModule)) return false;
-  const std::string_view last = std::string_view(name).substr(kModule.size());
+bool SwitchState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
+  if (name.space() != "torch._C") return false;
+  const std::string_view last = name.last();
   for (const Row& row : kRows) {
     const bool get = last == row.get, set = last == row.set && n > 0;
     if (!get && !set) continue;
@@ -84,8 +83,8 @@ bool SwitchState(Session& s, const std::string& name, PyObject* const* args, Py_
   return false;
 }
 
-bool Session::SwitchesFit(const std::string& callee, bool cuda) {
-  const bool attention = callee.ends_with("scaled_dot_product_attention");
+bool Session::SwitchesFit(Callee callee, bool cuda) {
+  const bool attention = callee.last().ends_with("scaled_dot_product_attention");
   if (attention) {  // they choose the kernel, and so the layout of its result
     static PyObject* const none = PyTuple_New(0);
     for (const Row& row : kRows) {

@@ -23,7 +23,7 @@ Session* Live(PyObject* o) {
 PyObject* Concrete(PyObject* o) {
   if (!IsSymFloat(o)) return Py_NewRef(o);
   Session* s = Live(o);
-  return s ? PyFloat_FromDouble(s->SpecializeFloat(As(o)->symbol)) : nullptr;
+  return s ? PyFloat_FromDouble(s->numbers().Specialize(As(o)->symbol)) : nullptr;
 }
 
 PyObject* OnNumbers(PyObject* a, PyObject* b, binaryfunc f) {
@@ -55,7 +55,7 @@ PyObject* Binary(PyObject* a, PyObject* b) {
   FloatOp op;
   op.op = kOp;
   if (!Operand(a, &op.a, &op.x) || !Operand(b, &op.b, &op.y)) return OnNumbers(a, b, kF);
-  if (kOp == '/' && (op.b >= 0 ? s->CompareFloat(static_cast<uint32_t>(op.b), 0.0, Py_EQ) : op.y == 0))
+  if (kOp == '/' && (op.b >= 0 ? s->numbers().Compare(static_cast<uint32_t>(op.b), 0.0, Py_EQ) : op.y == 0))
     return OnNumbers(a, b, kF);  // raises
   return s->SymFloatObject(op);
 }
@@ -85,20 +85,20 @@ PyObject* Converted(PyObject* a) {
 }
 int Bool(PyObject* a) {
   Session* s = Live(a);
-  return s ? s->CompareFloat(As(a)->symbol, 0.0, Py_NE) : -1;
+  return s ? s->numbers().Compare(As(a)->symbol, 0.0, Py_NE) : -1;
 }
 PyObject* Compare(PyObject* a, PyObject* b, int op) {
   if (IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
   Session* s = Live(a);
   if (!s) return nullptr;
   if (b == Py_None) return PyObject_RichCompare(Py_True, b, op);  // as any number with what is none
-  if (PyFloat_CheckExact(b)) return PyBool_FromLong(s->CompareFloat(As(a)->symbol, PyFloat_AS_DOUBLE(b), op));
+  if (PyFloat_CheckExact(b)) return PyBool_FromLong(s->numbers().Compare(As(a)->symbol, PyFloat_AS_DOUBLE(b), op));
   constexpr long kExact = 1L << 53;
   if (PyLong_CheckExact(b)) {
     int overflow;
     const long v = PyLong_AsLongAndOverflow(b, &overflow);
     if (!overflow && v >= -kExact && v <= kExact)
-      return PyBool_FromLong(s->CompareFloat(As(a)->symbol, static_cast<double>(v), op));
+      return PyBool_FromLong(s->numbers().Compare(As(a)->symbol, static_cast<double>(v), op));
   }
   Ref x(Concrete(a)), y(Concrete(b));
   return x && y ? PyObject_RichCompare(x.get(), y.get(), op) : nullptr;

@@ -2,6 +2,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "capture/callees.h"
 #include "capture/gradients.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
@@ -194,6 +195,10 @@ const char* FrameworkPrefix(Session& s, PyObject* proxy) {
                                               : "numpy.ndarray";
 }
 
+Callee MethodOf(Session& s, PyObject* proxy, std::string_view name) {
+  return Callee((std::string(FrameworkPrefix(s, proxy)) + ".").append(name));
+}
+
 PyObject* PlainTensorClass(bool parameter) {
   static PyObject* const classes[] = {tensor::ResolveCallee("torch.Tensor"),
                                       tensor::ResolveCallee("torch.nn.Parameter")};
@@ -299,7 +304,7 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   PyTypeObject* dt = Py_TYPE(descr);
   if (IsPrimitive(descr)) return Py_NewRef(descr);  // a constant of the class, which the lookup guards
   if (!strcmp(dt->tp_name, "getset_descriptor") || PyObject_TypeCheck(descr, &PyProperty_Type)) {
-    std::string callee = std::string(FrameworkPrefix(s, proxy)) + "." + text + ".__get__";
+    const Callee callee = MethodOf(s, proxy, std::string(text) + ".__get__");
     if (PyObject_TypeCheck(descr, &PyProperty_Type)) {
       if (!surface::HasRow(callee)) return s.Break(BreakId::kTensorProtocol, std::string("tensor.") + text);
     }
@@ -321,12 +326,12 @@ PyObject* TensorBinary(Session& s, int nb_op, PyObject* a, PyObject* b) {
   PyObject* args[] = {left ? a : b, left ? b : a};
   std::string method = std::string("__") + (inplace ? "i" : left ? "" : "r") + op + "__";
   if (!AsEver(s, args[0], method)) return nullptr;
-  return s.CallFramework(std::string(FrameworkPrefix(s, args[0])) + "." + method, args, 2, nullptr);
+  return s.CallFramework(MethodOf(s, args[0], method), args, 2, nullptr);
 }
 
 PyObject* TensorUnary(Session& s, const char* method, PyObject* a) {
   if (!AsEver(s, a, method)) return nullptr;
-  return s.CallFramework(std::string(FrameworkPrefix(s, a)) + "." + method, &a, 1, nullptr);
+  return s.CallFramework(MethodOf(s, a, method), &a, 1, nullptr);
 }
 
 PyObject* TensorCompare(Session& s, PyObject* a, PyObject* b, int op) {
@@ -341,7 +346,7 @@ PyObject* TensorCompare(Session& s, PyObject* a, PyObject* b, int op) {
   }
   if (!AsEver(s, a, kNames[op])) return nullptr;
   PyObject* args[] = {a, b};
-  return s.CallFramework(std::string(FrameworkPrefix(s, a)) + "." + kNames[op], args, 2, nullptr);
+  return s.CallFramework(MethodOf(s, a, kNames[op]), args, 2, nullptr);
 }
 
 PyObject* TensorIter(Session& s, PyObject* proxy) {
@@ -355,7 +360,7 @@ PyObject* TensorIter(Session& s, PyObject* proxy) {
   if (together) {  // as torch does it, which has rules for writes to such views
     Ref zero(PyLong_FromLong(0));
     PyObject* args[] = {proxy, zero.get()};
-    Ref parts(s.CallFramework("torch.Tensor.unbind", args, 2, nullptr));
+    Ref parts(s.CallFramework(callees::kTensorUnbind, args, 2, nullptr));
     return parts ? s.MarkFresh(PyObject_GetIter(parts.get())) : nullptr;
   }
   if (m.framework == Framework::kNumpy) return s.MarkFresh(PySeqIter_New(proxy));  // elements are read in their turn
@@ -378,7 +383,7 @@ PyObject* TensorItem(Session& s, PyObject* proxy, Py_ssize_t i) {
   }
   Ref index(PyLong_FromSsize_t(i));
   PyObject* args[] = {proxy, index.get()};
-  return index ? s.CallFramework(std::string(FrameworkPrefix(s, proxy)) + ".__getitem__", args, 2, nullptr) : nullptr;
+  return index ? s.CallFramework(MethodOf(s, proxy, "__getitem__"), args, 2, nullptr) : nullptr;
 }
 
 }  // namespace framejit::capture

@@ -3,6 +3,7 @@
 #include <limits>
 #include <set>
 
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "diag/diag.h"
 #include "graph/arguments.h"
@@ -47,7 +48,7 @@ std::vector<int> RegionsOf(const Graph& g, const std::vector<surface::Lowering::
     for (size_t v = begin; v < std::min(end, region.size()); ++v) {
       const Node& n = g.nodes[v];
       if (n.op == Op::kInput) continue;
-      region[v] = n.op == Op::kExtern && surface::IsRandom(n.attrs.call->callee) ? -number : number;
+      region[v] = n.op == Op::kExtern && Draws(n.attrs.call->callee) ? -number : number;
     }
   }
   return region;
@@ -62,8 +63,8 @@ int LastWrite(const Trace& t, TraceId result) {
     EachTensor(c, [&](TraceId id) { given |= t.tensors[id].base == result; });
     const bool made = std::find(c.results.begin(), c.results.end(), result) != c.results.end();
     const bool told = std::any_of(c.kwargs.begin(), c.kwargs.end(), [](auto& k) { return k.first == "out"; });
-    if (given && !c.callee.starts_with("torch.")) return -1;
-    const bool in_place = c.callee.ends_with("_") && !c.callee.ends_with("__");
+    if (given && !c.callee.name().starts_with("torch.")) return -1;
+    const bool in_place = c.callee.name().ends_with("_") && !c.callee.name().ends_with("__");
     if (made || (given && (c.results.empty() || told || in_place))) {
       last = i;
       break;
@@ -117,88 +118,153 @@ bool WantsGrad(const Session& s, const Trace& t) {
   return false;
 }
 
-TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tensor::OutputPlan>& plans,
-                          const std::vector<PyObject*>& constants, const CompileOptions& options, bool interpret,
-                          const std::vector<std::pair<int, int>>& writes) {
-  using autodiff::Undifferentiable;
+namespace {
+
+using autodiff::Undifferentiable;
+
+// Throws Undifferentiable: the framework's gradients of this program are not those of its graph.
+void CheckProgram(const Session& s, const Trace& trace) {
   if (!s.lowering().undifferentiable().empty()) throw Undifferentiable(s.lowering().undifferentiable());
   for (const Call& c : trace.calls) {
     if (c.mode.grad && !s.entry_mode.grad) throw Undifferentiable("gradients are turned on inside");
     for (auto& [name, a] : c.kwargs)
       if (name == "requires_grad" && a.is(Arg::Kind::kBool) && a.b) throw Undifferentiable("a leaf is made inside");
-    if (c.callee == "torch.Tensor.requires_grad_") throw Undifferentiable("a leaf is made inside");
+    if (c.callee == callees::kTensorRequiresGrad) throw Undifferentiable("a leaf is made inside");
   }
-  auto graph = std::make_shared<Graph>(s.graph());
-  SimplifySizes(*graph, s.env());
-
-  tensor::Training t;
   for (TraceId id : trace.outputs) {
     const TraceTensor& base = trace.tensors[trace.tensors[id].base];
     if (base.input < 0 && base.meta.framework == Framework::kNumpy)
       throw Undifferentiable("a NumPy array among the results");
   }
+}
+
+// What wants gradients: inputs and, of the graph's outputs, bases. The replay's outputs are the bases.
+Trace NoteWanted(const Trace& trace, const std::vector<tensor::OutputPlan>& plans, size_t outputs,
+                 tensor::Training* t) {
   for (TraceId id : trace.inputs) {
     const TensorMeta& m = trace.tensors[id].meta;
     if (m.requires_grad && !IsFloat(m.dtype)) throw Undifferentiable("a complex input");
-    t.wanted.push_back(m.requires_grad);
+    t->wanted.push_back(m.requires_grad);
   }
   Trace replay = trace;  // its outputs: the bases that the graph makes
-  replay.outputs.assign(graph->outputs.size(), 0);
-  t.differentiable.resize(graph->outputs.size());
+  replay.outputs.assign(outputs, 0);
+  t->differentiable.resize(outputs);
   for (size_t i = 0; i < plans.size(); ++i) {
     const tensor::OutputPlan& p = plans[i];
     if (p.kind == tensor::OutputPlan::kInput || p.index < 0) continue;
     TraceId base = trace.tensors[trace.outputs[i]].base;
     replay.outputs[p.index] = base;
-    t.differentiable[p.index] = trace.tensors[base].meta.requires_grad;
+    t->differentiable[p.index] = trace.tensors[base].meta.requires_grad;
   }
-  std::vector<bool> kept(graph->outputs.size());
-  for (size_t i = 0; i < kept.size(); ++i) kept[i] = t.differentiable[i] && s.lowering().KeepsResult(replay.outputs[i]);
-  std::vector<int> region = RegionsOf(*graph, s.lowering().checkpointed());
-  const std::vector<int64_t> hints = Hints(*graph);
-  bool random = false;
-  for (const Node& n : graph->nodes) random |= n.op == Op::kExtern && surface::IsRandom(n.attrs.call->callee);
-  {
-    SuspendScope off;
-    *graph = autodiff::KeepAttention(
-        *graph, t.wanted,
-        [&](const autodiff::AttentionRequest& request) {
-          auto form = tensor::FindAttention(request, hints);
-          if (s.options().dynamic_dims.empty()) return form;  // no size is a symbol, or the user wants them to be
-          autodiff::AttentionRequest now = request;
-          bool fixed = true;
-          for (size_t i = 0; i < now.types.size(); ++i)
-            for (shape::Ints* all : {&now.types[i].shape, &now.strides[i]})
-              for (shape::Int& size : *all) {
-                fixed &= size.is_const();
-                size = size.Eval(hints);
-              }
-          if (fixed) return form;
-          auto best = tensor::FindAttention(now, hints);
-          if (best && (!form || form->kernel != best->kernel))
-            throw autodiff::WantsFixedSizes("attention whose kernel does not take every length");
-          return form;
-        },
-        &region);
-  }
-  autodiff::Joint joint = autodiff::Differentiate(*graph, t.wanted, t.differentiable);
-  joint.region = region;
-  for (size_t i = 0; s.lowering().differentiates() && i < t.wanted.size(); ++i) {
+  return replay;
+}
+
+// The form in which a kernel of the framework runs attention, of every length if sizes are symbols.
+std::optional<autodiff::AttentionForm> FormOf(const Session& s, const std::vector<int64_t>& hints,
+                                              const autodiff::AttentionRequest& request) {
+  auto form = tensor::FindAttention(request, hints);
+  if (s.options().dynamic_dims.empty()) return form;  // no size is a symbol, or the user wants them to be
+  autodiff::AttentionRequest now = request;
+  bool fixed = true;
+  for (size_t i = 0; i < now.types.size(); ++i)
+    for (shape::Ints* all : {&now.types[i].shape, &now.strides[i]})
+      for (shape::Int& size : *all) {
+        fixed &= size.is_const();
+        size = size.Eval(hints);
+      }
+  if (fixed) return form;
+  auto best = tensor::FindAttention(now, hints);
+  if (best && (!form || form->kernel != best->kernel))
+    throw autodiff::WantsFixedSizes("attention whose kernel does not take every length");
+  return form;
+}
+
+// Throws Undifferentiable: of a relu's derivative, say, the framework has gradients of zeros.
+void CheckZeros(const Graph& g, const tensor::Training& t) {
+  for (size_t i = 0; i < t.wanted.size(); ++i) {
     if (!t.wanted[i]) continue;
-    const std::vector<bool> made = autodiff::MadeOf(*graph, {graph->inputs[i]}),
-                            leads = autodiff::DependsOn(*graph, {graph->inputs[i]});
-    for (size_t k = 0; k < graph->outputs.size(); ++k)  // of a relu's derivative, say, the framework has zeros
-      if (t.differentiable[k] && made[graph->outputs[k]] && !leads[graph->outputs[k]])
+    const std::vector<bool> made = autodiff::MadeOf(g, {g.inputs[i]}), leads = autodiff::DependsOn(g, {g.inputs[i]});
+    for (size_t k = 0; k < g.outputs.size(); ++k)
+      if (t.differentiable[k] && made[g.outputs[k]] && !leads[g.outputs[k]])
         throw Undifferentiable("gradients that are zero or none");
   }
-  t.watched = autodiff::ReadOutputs(joint, kept);
+}
+
+// What the backward passes read of the graph.
+struct Plan {
+  std::shared_ptr<Graph> graph;
+  std::vector<ValueId> saved;
+  std::vector<bool> kept;  // outputs that the framework keeps, too
+  std::vector<int> region;
+  CompileOptions options;
+  bool interpret;
+};
+
+// Which gradients of the outputs arrive is known when the first backward pass runs: it is compiled then.
+auto BackwardCompiler(const Plan& plan, const std::vector<bool>& wanted, const std::vector<int>& part) {
+  return [plan, wanted, part](const std::vector<bool>& tangents, const std::vector<bool>& stops) {
+    tensor::Training::Backward b;
+    autodiff::Joint j = autodiff::Differentiate(*plan.graph, wanted, tangents, stops);
+    j.region = plan.region;
+    b.read = autodiff::ReadOutputs(j, plan.kept);
+    std::vector<autodiff::GradSource> grads;
+    const Graph whole = autodiff::BackwardGraph(j, plan.saved, &grads);
+    b.part = stops.empty() ? part : std::vector<int>(grads.size());
+    b.parts = autodiff::SplitBackward(whole, grads, b.part, static_cast<int>(plan.saved.size()));
+    for (size_t i = 0; i < j.tangents.size(); ++i)
+      if (j.tangents[i] != kNoValue) b.tangents.push_back(static_cast<int>(i));
+    for (const autodiff::BackwardPart& p : b.parts.parts)
+      b.executables.push_back(MakeExecutableOf(p.graph, plan.options, plan.interpret));
+    return b;
+  };
+}
+
+// What the hook asks of the graph: who depends on whom, and what is copied because it is written.
+void NoteDependences(const Graph& g, const std::set<int>& written, tensor::Training* t) {
+  t->num_symbols = g.symbols.size();
+  t->related = autodiff::Related(g, t->wanted);
+  t->needed = autodiff::Needed(g);
+  t->made_of = autodiff::MadeOfOutputs(g, t->differentiable);
+  t->seen = autodiff::SeenOutputs(g);
+  t->copied.resize(t->wanted.size());
+  for (int i : written) t->copied[i] = true;
+}
+
+}  // namespace
+
+TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tensor::OutputPlan>& plans,
+                          const std::vector<PyObject*>& constants, const CompileOptions& options, bool interpret,
+                          const std::vector<std::pair<int, int>>& writes) {
+  CheckProgram(s, trace);
+  Plan plan{std::make_shared<Graph>(s.graph()), {}, {}, {}, options, interpret};
+  Graph& graph = *plan.graph;
+  SimplifySizes(graph, s.env());
+  tensor::Training t;
+  Trace replay = NoteWanted(trace, plans, graph.outputs.size(), &t);
+  plan.kept.resize(graph.outputs.size());
+  for (size_t i = 0; i < plan.kept.size(); ++i)
+    plan.kept[i] = t.differentiable[i] && s.lowering().KeepsResult(replay.outputs[i]);
+  plan.region = RegionsOf(graph, s.lowering().checkpointed());
+  t.draws = std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                        [](const Node& n) { return n.op == Op::kExtern && Draws(n.attrs.call->callee); });
+  {
+    SuspendScope off;
+    graph = autodiff::KeepAttention(
+        graph, t.wanted,
+        [&, hints = Hints(graph)](const autodiff::AttentionRequest& request) { return FormOf(s, hints, request); },
+        &plan.region);
+  }
+  autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable);
+  joint.region = plan.region;
+  if (s.lowering().differentiates()) CheckZeros(graph, t);
+  t.watched = autodiff::ReadOutputs(joint, plan.kept);
   std::vector<bool> passing;
   for (size_t i = 0; i < trace.inputs.size(); ++i)
     passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);
-  std::vector<ValueId> saved = autodiff::ChooseSaved(joint, passing);
-  Graph ahead = autodiff::ForwardGraph(joint, saved, &t.saved);
+  plan.saved = autodiff::ChooseSaved(joint, passing);
+  Graph ahead = autodiff::ForwardGraph(joint, plan.saved, &t.saved);
   std::set<int> written;
-  for (const Write& w : graph->writes) written.insert(w.input);
+  for (const Write& w : graph.writes) written.insert(w.input);
   for (auto& [input, output] : writes) written.insert(input);
   for (const autodiff::SavedValue& v : t.saved)
     if (written.contains(v.input)) throw Undifferentiable("an input that the gradients need is written");
@@ -206,18 +272,10 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
     SuspendScope off;
     return f(ctx);
   };
-  t.num_symbols = graph->symbols.size();
-  t.related = autodiff::Related(*graph, t.wanted);
-  t.needed = autodiff::Needed(*graph);
-  t.made_of = autodiff::MadeOfOutputs(*graph, t.differentiable);
-  t.seen = autodiff::SeenOutputs(*graph);
-  t.draws = random;
-  t.copied.resize(t.wanted.size());
+  NoteDependences(graph, written, &t);
   bool apart = true;
-  for (int i : written) {
-    t.copied[i] = true;
+  for (int i : written)
     for (size_t k = 0; k < t.needed.size(); ++k) apart &= !t.differentiable[k] || !t.needed[k][i];
-  }
   if (apart) {
     LetOthersStand(&replay, t.made_of, &t.stands);
     t.replay = tensor::MakeTraceRunner(replay, constants);
@@ -227,22 +285,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   t.part = PartsOf(joint, t.wanted, tensor::BucketBytes());
   for (const Node& n : joint.graph.nodes)
     if (n.type.device.kind == DeviceKind::kCuda) t.device = n.type.device;
-  t.compile = [graph, saved, kept, region, wanted = t.wanted, part = t.part, options, interpret](
-                  const std::vector<bool>& tangents, const std::vector<bool>& stops) {
-    tensor::Training::Backward b;
-    autodiff::Joint j = autodiff::Differentiate(*graph, wanted, tangents, stops);
-    j.region = region;
-    b.read = autodiff::ReadOutputs(j, kept);
-    std::vector<autodiff::GradSource> grads;
-    const Graph whole = autodiff::BackwardGraph(j, saved, &grads);
-    b.part = stops.empty() ? part : std::vector<int>(grads.size());
-    b.parts = autodiff::SplitBackward(whole, grads, b.part, static_cast<int>(saved.size()));
-    for (size_t i = 0; i < j.tangents.size(); ++i)
-      if (j.tangents[i] != kNoValue) b.tangents.push_back(static_cast<int>(i));
-    for (const autodiff::BackwardPart& p : b.parts.parts)
-      b.executables.push_back(MakeExecutableOf(p.graph, options, interpret));
-    return b;
-  };
+  t.compile = BackwardCompiler(plan, t.wanted, t.part);
   return {std::move(ahead), std::move(t)};
 }
 

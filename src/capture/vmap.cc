@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "capture/callees.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "surface/promote.h"
@@ -12,84 +13,25 @@
 namespace framejit::capture {
 namespace {
 
-enum class Rule {
-  kNone,
-  kUnary,      // of one tensor: the hidden dimension stays where it is
-  kPointwise,  // the hidden dimensions come first, the others are aligned from the right
-  kReduce,     // of one tensor, over `dim`: one, several or all
-  kDim,        // of one tensor, at `dim`
-  kTwoDims,
-  kNewDim,  // the result has one more
-  kNew,     // x.new_zeros(size): the result is batched, too
-  kExpand,
-  kIndex,
-};
-
-constexpr std::pair<Rule, std::string_view> kRules[] = {
-    {Rule::kUnary,
-     " abs absolute acos acosh asin asinh atan atanh bfloat16 bitwise_not bool ceil clone cos cosh deg2rad detach "
-     "digamma double elu erf erfc erfinv exp exp2 expm1 float floor frac gelu half hardsigmoid hardswish hardtanh int "
-     "invert isfinite isinf isnan leaky_relu lgamma log log10 log1p log2 logical_not logit long mish "
-     "nan_to_num neg negative ones_like pos positive rad2deg reciprocal relu relu6 round rsqrt selu sgn short sigmoid "
-     "sign silu sin sinc sinh softplus softsign sqrt square tan tanh to trunc zeros_like "},
-    {Rule::kPointwise,
-     " add addcdiv addcmul and arctan2 atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor "
-     "clamp clamp_max clamp_min clip copysign div divide eq floor_divide floordiv fmax fmin fmod ge greater "
-     "greater_equal gt heaviside hypot le lerp less less_equal logaddexp logical_and logical_or logical_xor "
-     "lshift lt masked_fill maximum minimum mod mul multiply ne not_equal or pow remainder rshift rsub sub subtract "
-     "true_divide truediv where xlogy xor "},
-    {Rule::kReduce, " all amax amin any mean sum "},
-    {Rule::kDim, " argmax argmin cumprod cumsum flip log_softmax logsumexp narrow prod select softmax squeeze unbind "},
-    {Rule::kTwoDims, " swapaxes swapdims transpose "},
-    {Rule::kNewDim, " unsqueeze "},
-    {Rule::kNew, " new_empty new_full new_ones new_zeros "},
-    {Rule::kExpand, " expand "},
-    {Rule::kIndex, " getitem "},
-};
-
-struct Operation {
-  Rule rule = Rule::kNone;
-  bool in_place = false;
-};
-
-Rule RuleOf(std::string_view name) {
-  const std::string word = " " + std::string(name) + " ";
-  for (const auto& [rule, names] : kRules)
-    if (names.find(word) != names.npos) return rule;
-  return Rule::kNone;
-}
-
-// For others torch goes row by row, and warns.
-Operation InPlace(std::string_view name) {
-  const bool known = name == "add" || name == "sub" || name == "mul" || name == "div" || name == "truediv";
-  return known ? Operation{Rule::kPointwise, true} : Operation{};
-}
-
-Operation Find(std::string_view callee) {
-  const size_t dot = callee.rfind('.');
-  const std::string_view space = callee.substr(0, dot);
-  std::string_view name = callee.substr(dot + 1);
-  if (space != "torch.Tensor" && space != "torch" && space != "torch.nn.functional" && space != "torch.special")
-    return {};
-  if (name.size() > 4 && name.starts_with("__") && name.ends_with("__")) {
-    name = name.substr(2, name.size() - 4);
-    if (Rule r = RuleOf(name); r != Rule::kNone) return {r};
-    if (name[0] == 'i') return InPlace(name.substr(1));
-    return {name[0] == 'r' && RuleOf(name.substr(1)) == Rule::kPointwise ? Rule::kPointwise : Rule::kNone};
-  }
-  return name.ends_with('_') ? InPlace(name.substr(0, name.size() - 1)) : Operation{RuleOf(name)};
+// By the row of the function; torch goes through others row by row, and warns.
+Batch RuleOf(Callee callee) {
+  const std::string_view space = callee.space();
+  const bool known =
+      space == "torch.Tensor" || space == "torch" || space == "torch.nn.functional" || space == "torch.special";
+  return known ? callee.effects().batch : Batch::kNone;
 }
 
 // One call, at one level.
 class Peeled {
  public:
-  Peeled(Session& s, int level, const std::string& callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames)
+  Peeled(Session& s, int level, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames)
       : s_(s), level_(level), callee_(callee), args_(args, args + nargs), positional_(nargs), kwnames_(kwnames) {
     for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) args_.push_back(args[nargs + i]);
   }
 
   PyObject* Run() {
-    const Operation op = Find(callee_);
+    const Batch rule = RuleOf(callee_);
+    const bool in_place = callee_.Has(kInPlace);
     for (size_t i = 0; i < args_.size(); ++i) {
       if (!IsTensor(args_[i])) continue;
       ++tensors_;
@@ -97,11 +39,11 @@ class Peeled {
     }
     const bool first = !args_.empty() && At(args_[0]);
     // Limits that are tensors have a rule of their own there, a value to fill in has none.
-    if (callee_.find(".cl") != callee_.npos && op.rule == Rule::kPointwise && tensors_ > 1) return Refuse();
-    if (callee_.ends_with(".masked_fill") && tensors_ > 2) return Refuse();
-    if (op.rule != Rule::kPointwise && op.rule != Rule::kIndex && (tensors_ != 1 || !first)) return Refuse();
-    switch (op.rule) {
-      case Rule::kUnary: {
+    if (callee_.last().starts_with("cl") && rule == Batch::kPointwise && tensors_ > 1) return Refuse();
+    if (callee_.last() == "masked_fill" && tensors_ > 2) return Refuse();
+    if (rule != Batch::kPointwise && rule != Batch::kIndex && (tensors_ != 1 || !first)) return Refuse();
+    switch (rule) {
+      case Batch::kUnary: {
         const Vmap::Batched b = *At(args_[0]);
         Ref self = Borrow(args_[0]);
         args_[0] = b.inner;
@@ -109,14 +51,14 @@ class Peeled {
         if (r.get() == b.inner) return self.release();
         return r ? Wrap(r.get(), b.dim) : nullptr;
       }
-      case Rule::kPointwise: return op.in_place && !first ? Refuse() : Pointwise(op.in_place);
-      case Rule::kReduce: return AtDims(0, 0);
-      case Rule::kDim: return AtDims(1, 0);
-      case Rule::kTwoDims: return AtDims(2, 0);
-      case Rule::kNewDim: return AtDims(1, 1);
-      case Rule::kNew:
-      case Rule::kExpand: return Sized(op.rule);
-      case Rule::kIndex: return Index();
+      case Batch::kPointwise: return in_place && !first ? Refuse() : Pointwise(in_place);
+      case Batch::kReduce: return AtDims(0, 0);
+      case Batch::kDim: return AtDims(1, 0);
+      case Batch::kTwoDims: return AtDims(2, 0);
+      case Batch::kNewDim: return AtDims(1, 1);
+      case Batch::kNew:
+      case Batch::kExpand: return Sized(rule);
+      case Batch::kIndex: return Index();
       default: return Refuse();
     }
   }
@@ -137,7 +79,7 @@ class Peeled {
   int Rank(PyObject* o) const { return static_cast<int>(Meta(o).sizes.size()); }  // as the program sees it
 
   PyObject* Call() { return s_.CallFramework(callee_, args_.data(), positional_, kwnames_); }
-  Ref Call(const char* callee, std::vector<PyObject*> args) {
+  Ref Call(Callee callee, std::vector<PyObject*> args) {
     return Ref(s_.CallFramework(callee, args.data(), static_cast<Py_ssize_t>(args.size()), nullptr));
   }
 
@@ -147,11 +89,11 @@ class Peeled {
     Ref r = Borrow(b.inner);
     if (b.dim) {
       Ref from(PyLong_FromLong(b.dim)), to(PyLong_FromLong(0));
-      r = Call("torch.Tensor.movedim", {r.get(), from.get(), to.get()});
+      r = Call(callees::kTensorMoveDim, {r.get(), from.get(), to.get()});
     }
     for (int missing = rank - Rank(o); r && missing > 0; --missing) {
       Ref one(PyLong_FromLong(1));
-      r = Call("torch.Tensor.unsqueeze", {r.get(), one.get()});
+      r = Call(callees::kTensorUnsqueeze, {r.get(), one.get()});
     }
     return r;
   }
@@ -188,17 +130,17 @@ class Peeled {
     std::vector<Ref> kept;
     std::vector<surface::TypeOperand> types;
     bool scalar = false, other = false, mixed = false;
-    for (size_t i = callee_ == "torch.where" ? 1 : 0; i < args_.size(); ++i) {
+    for (size_t i = callee_ == callees::kWhere ? 1 : 0; i < args_.size(); ++i) {
       if (!IsTensor(args_[i])) continue;
       (At(args_[i]) && !Rank(args_[i]) ? scalar : other) = true;
       types.push_back({&Meta(args_[i])});
       mixed |= types.back().tensor->dtype != types.front().tensor->dtype;
     }
     if (scalar && other && mixed) {
-      if (args_.size() != 2 || in_place || callee_.ends_with("fill")) return Refuse();
+      if (args_.size() != 2 || in_place || callee_.last().ends_with("fill")) return Refuse();
       Ref type(tensor::DTypeObject(Framework::kTorch, surface::TorchResultType(types, DType::kFloat32)));
       for (PyObject*& a : args_) {
-        kept.push_back(Call("torch.Tensor.to", {a, type.get()}));
+        kept.push_back(Call(callees::kTensorTo, {a, type.get()}));
         if (!kept.back()) return nullptr;
         a = kept.back().get();
       }
@@ -236,8 +178,7 @@ class Peeled {
         at.push_back(i);
     }
     if (at.size() == 1 && !dims && args_[at[0]] == Py_None) return Refuse();
-    if (positional_ > 2 && (callee_.ends_with(".flip") || callee_.ends_with(".squeeze")))
-      return Refuse();  // x.flip(0, 1)
+    if (positional_ > 2 && (callee_.last() == "flip" || callee_.last() == "squeeze")) return Refuse();  // x.flip(0, 1)
     if (at.size() != static_cast<size_t>(dims) && (dims || at.size() > 1)) return Refuse();
     kept.push_back(Front(self));
     if (!kept.back()) return nullptr;
@@ -273,11 +214,11 @@ class Peeled {
     return r ? Wrap(r.get(), 0) : nullptr;
   }
 
-  PyObject* Sized(Rule rule) {
-    if (positional_ < 2 || (rule == Rule::kExpand && kwnames_)) return Refuse();
+  PyObject* Sized(Batch rule) {
+    if (positional_ < 2 || (rule == Batch::kExpand && kwnames_)) return Refuse();
     const Vmap::Batched b = *At(args_[0]);
     const bool sequence = PyTuple_Check(args_[1]) || PyList_CheckExact(args_[1]);
-    if (!sequence && callee_.ends_with("new_full")) return Refuse();
+    if (!sequence && callee_.last() == "new_full") return Refuse();
     Ref sizes(sequence ? PySequence_List(args_[1]) : PyList_New(0));
     if (!sequence) {  // x.new_zeros(2, 3)
       for (Py_ssize_t i = 1; i < positional_; ++i)
@@ -287,7 +228,7 @@ class Peeled {
     }
     if (!sizes) return nullptr;
     Ref self =
-        rule == Rule::kExpand ? Front(args_[0], static_cast<int>(PyList_GET_SIZE(sizes.get()))) : Borrow(b.inner);
+        rule == Batch::kExpand ? Front(args_[0], static_cast<int>(PyList_GET_SIZE(sizes.get()))) : Borrow(b.inner);
     Ref size(s_.SymIntObject(Meta(b.inner).sizes[b.dim]));
     if (!self || !size || PyList_Insert(sizes.get(), 0, size.get()) < 0) return nullptr;
     s_.MarkFresh(sizes.get());
@@ -333,10 +274,10 @@ class Peeled {
         static PyObject *const device = PyUnicode_InternFromString("device"), *const names = PyTuple_Pack(1, device);
         Ref n(s_.SymIntObject(size)), where(TensorAttr(s_, self, device));
         PyObject* arange[] = {n.get(), where.get()};
-        Ref rows(where ? s_.CallFramework("torch.arange", arange, 1, names) : nullptr);
+        Ref rows(where ? s_.CallFramework(callees::kArange, arange, 1, names) : nullptr);
         if (!rows) return nullptr;
         Ref one(PyLong_FromLong(1));
-        for (int i = 0; rows && i < rank; ++i) rows = Call("torch.Tensor.unsqueeze", {rows.get(), one.get()});
+        for (int i = 0; rows && i < rank; ++i) rows = Call(callees::kTensorUnsqueeze, {rows.get(), one.get()});
         if (!rows) return nullptr;
         inner.push_back(rows.get());
         kept.push_back(std::move(rows));
@@ -357,13 +298,13 @@ class Peeled {
     if (!tuple) return nullptr;
     for (size_t i = 0; i < inner.size(); ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(inner[i]));
     s_.MarkFresh(tuple.get());
-    Ref r = Call("torch.Tensor.__getitem__", {self, tuple.get()});
+    Ref r = Call(callees::kTensorGetItem, {self, tuple.get()});
     return r ? Wrap(r.get(), 0) : nullptr;
   }
 
   Session& s_;
   const int level_;
-  const std::string callee_;
+  const Callee callee_;
   std::vector<PyObject*> args_;
   Py_ssize_t positional_;
   PyObject* kwnames_;
@@ -385,7 +326,7 @@ PyObject* Removed(Session& s, PyObject* const* args) {
     if (to == at->second.dim) return Py_NewRef(inner);
     Ref from(PyLong_FromLong(at->second.dim)), where(PyLong_FromLong(to));
     PyObject* a[] = {inner, from.get(), where.get()};
-    return s.CallFramework("torch.Tensor.movedim", a, 3, nullptr);
+    return s.CallFramework(callees::kTensorMoveDim, a, 3, nullptr);
   }
   if (to) return s.Break(BreakId::kUnsupportedTensor, "torch.vmap of what does not depend on the batch");
   shape::Ints sizes = s.meta(AsTensor(args[0])->id).sizes;
@@ -394,7 +335,7 @@ PyObject* Removed(Session& s, PyObject* const* args) {
   for (size_t i = 0; i < sizes.size(); ++i) PyTuple_SET_ITEM(shape.get(), i + 1, s.SymIntObject(sizes[i]));
   s.MarkFresh(shape.get());
   PyObject* a[] = {args[0], shape.get()};
-  return s.CallFramework("torch.Tensor.expand", a, 2, nullptr);
+  return s.CallFramework(callees::kTensorExpand, a, 2, nullptr);
 }
 
 bool IsIndexMode(PyObject* mode) {
@@ -407,19 +348,18 @@ bool IsIndexMode(PyObject* mode) {
 
 }  // namespace
 
-bool VmapState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
+bool VmapState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
   Vmap& v = s.vmap;
-  if (name.ends_with("._push_on_torch_function_stack") && n == 1 && IsIndexMode(args[0])) {
+  if (name.last() == "_push_on_torch_function_stack" && n == 1 && IsIndexMode(args[0])) {
     v.index_modes.push_back(Borrow(args[0]));
     return *out = Py_NewRef(Py_None), true;
   }
-  if (name.ends_with("._pop_torch_function_stack") && !v.index_modes.empty()) {
+  if (name.last() == "_pop_torch_function_stack" && !v.index_modes.empty()) {
     *out = v.index_modes.back().release();
     return v.index_modes.pop_back(), true;
   }
-  constexpr std::string_view kSpace = "torch._C._functorch.";
-  if (!name.starts_with(kSpace)) return false;
-  const std::string_view last = std::string_view(name).substr(kSpace.size());
+  if (name.space() != "torch._C._functorch") return false;
+  const std::string_view last = name.last();
   if (last == "_vmap_increment_nesting" && n == 2) {
     v.levels.push_back({Borrow(args[0])});
     return *out = PyLong_FromSize_t(v.levels.size()), true;
@@ -467,9 +407,9 @@ int BatchLevel(Session& s, PyObject* const* args, Py_ssize_t n) {
   return level;
 }
 
-bool NeedsVmap(Session& s, const std::string& callee, PyObject* const* args, Py_ssize_t nargs) {
-  if (s.vmap.batches() && surface::IsRandom(callee)) return true;
-  if (s.vmap.index_modes.empty() || callee != "torch.Tensor.__getitem__" || nargs != 2) return false;
+bool NeedsVmap(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs) {
+  if (s.vmap.batches() && Draws(callee)) return true;
+  if (s.vmap.index_modes.empty() || callee != callees::kTensorGetItem || nargs != 2) return false;
   auto one = [&](PyObject* o) {
     return PyLong_Check(o) || (IsTensor(o) && s.meta(AsTensor(o)->id).sizes.empty());
   };  // an element by number is a copy there, not a view
@@ -479,7 +419,7 @@ bool NeedsVmap(Session& s, const std::string& callee, PyObject* const* args, Py_
   return true;
 }
 
-PyObject* CallBatched(Session& s, int level, const std::string& callee, PyObject* const* args, Py_ssize_t nargs,
+PyObject* CallBatched(Session& s, int level, Callee callee, PyObject* const* args, Py_ssize_t nargs,
                       PyObject* kwnames) {
   return Peeled(s, level, callee, args, nargs, kwnames).Run();
 }

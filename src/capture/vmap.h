@@ -52,13 +52,12 @@ struct Vmap {
 };
 
 // The functions that torch's code calls. True: *out is the result, null with an exception.
-bool VmapState(Session& s, const std::string& name, PyObject* const* args, Py_ssize_t n, PyObject** out);
+bool VmapState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out);
 // The highest level of the tensors among these arguments, or in tuples and lists there; 0: none is batched.
 int BatchLevel(Session& s, PyObject* const* args, Py_ssize_t n);
 // Does this call without batched tensors mean something else while torch.vmap runs?
-bool NeedsVmap(Session& s, const std::string& callee, PyObject* const* args, Py_ssize_t nargs);
+bool NeedsVmap(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs);
 // A framework call with such arguments. New reference to its result, null on Break.
-PyObject* CallBatched(Session& s, int level, const std::string& callee, PyObject* const* args, Py_ssize_t nargs,
-                      PyObject* kwnames);
+PyObject* CallBatched(Session& s, int level, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
 
 }  // namespace framejit::capture

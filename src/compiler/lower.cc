@@ -317,7 +317,7 @@ class Lowering {
     const Node& n = g_.nodes[v];
     Step step;
     step.kind = Step::Kind::kExtern;
-    step.name = (n.attrs.call ? n.attrs.call->callee : "extern") + At(n);
+    step.name = (n.attrs.call ? n.attrs.call->callee.name() : "extern") + At(n);
     step.node = n;
     for (ValueId o : n.operands) step.operands.push_back(ValueOf(o));
     if (n.attrs.flag) {

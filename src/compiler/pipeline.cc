@@ -7,6 +7,7 @@
 #include "compiler/pieces.h"
 #include "compiler/target.h"
 #include "diag/diag.h"
+#include "diag/option_values.h"
 #include "pass/cse.h"
 #include "pass/dce.h"
 #include "pass/fold.h"
@@ -17,6 +18,22 @@
 
 namespace framejit {
 namespace {
+
+using compiler::Unit;
+
+// The passes of every target, in order; its own come between these and fusion.
+constexpr compiler::Stage kStages[] = {
+    {"fold", [](Unit& u) { pass::Fold(u.graph); }},
+    {"cse", [](Unit& u) { pass::Cse(u.graph); }},
+    {"dce", [](Unit& u) { pass::Dce(u.graph); }},
+    {"sink_gather", [](Unit& u) { pass::SinkGather(u.graph); }},
+};
+constexpr const char* kFuse = "fuse";
+[[maybe_unused]] const bool named = [] {
+  compiler::NameStages(kStages);
+  diag::AllowValue("disabled_passes", kFuse);
+  return true;
+}();
 
 // The one device beside the CPU that the graph's values are on.
 Device DeviceOf(const Graph& g, std::string* why) {
@@ -68,19 +85,15 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   compiler::Unit unit{graph, device, options, {}, {}};
   Graph& g = unit.graph;
   pass::PassManager pm(options);
-  pass::RunPass(pm, "fold", g, pass::Fold);
-  pass::RunPass(pm, "cse", g, pass::Cse);
-  pass::RunPass(pm, "dce", g, pass::Dce);
-  pass::RunPass(pm, "sink_gather", g, pass::SinkGather);
   const bool weights = std::find(options.weights.begin(), options.weights.end(), true) != options.weights.end();
-  for (const compiler::Stage& stage : target.stages()) {
-    if (weights || !stage.for_weights) pass::RunPass(pm, stage.name, g, [&](Graph&) { stage.apply(unit); });
-  }
+  for (std::span<const compiler::Stage> stages : {std::span<const compiler::Stage>(kStages), target.stages()})
+    for (const compiler::Stage& stage : stages)
+      if (weights || !stage.for_weights) pass::RunPass(pm, stage.name, g, [&](Graph&) { stage.apply(unit); });
   const Graph& last = unit.regions ? unit.regions->graph : g;
   pass::FuseOptions fuse;
-  fuse.fuse = options.fuse && !pm.Disabled("fuse");
+  fuse.fuse = options.fuse && !pm.Disabled(kFuse);
   pass::Grouping grouping;
-  if (!pass::RunPass(pm, "fuse", g, [&](Graph&) { grouping = pass::Fuse(last, fuse); }))
+  if (!pass::RunPass(pm, kFuse, g, [&](Graph&) { grouping = pass::Fuse(last, fuse); }))
     grouping = pass::Fuse(last, {.fuse = false});
   if (unit.regions) grouping.regions = std::move(unit.regions->layouts);
   CompileStats stats;

@@ -3,10 +3,18 @@
 #include <atomic>
 #include <stdexcept>
 
+#include "diag/option_values.h"
+
 namespace framejit::compiler {
 namespace {
 
 std::atomic<const Target*> registered{nullptr};
+
+[[maybe_unused]] const bool named = [] {
+  NameStages(CpuTarget().stages());
+  NameStages(CudaTarget().stages());
+  return true;
+}();
 
 }  // namespace
 
@@ -26,7 +34,12 @@ const Target& TargetOf(Device device) {
   return *target;
 }
 
+void NameStages(std::span<const Stage> stages) {
+  for (const Stage& stage : stages) diag::AllowValue("disabled_passes", stage.name);
+}
+
 void RegisterTarget(const Target* target) {
+  if (target) NameStages(target->stages());
   registered.store(target, std::memory_order_release);
 }
 

@@ -60,6 +60,8 @@ class Target {
 
 const Target* TargetFor(DeviceKind kind);  // null: no code is made for it
 const Target& TargetOf(Device device);     // throws std::runtime_error
+// The names of its passes are valid from now on (options.disabled_passes).
+void NameStages(std::span<const Stage> stages);
 // Of DeviceKind::kPrivate; null: none again. Kept by the caller.
 void RegisterTarget(const Target* target);
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "diag/diag.h"
+#include "diag/option_values.h"
 
 extern "C" char** environ;
 
@@ -40,6 +41,25 @@ std::string Unknown(std::string_view what, std::string_view word, const std::vec
   return text + " (valid: " + Join(valid, ", ") + ")";
 }
 
+// Values that AllowValue added, by option.
+struct Allowed {
+  std::mutex mutex;
+  std::vector<std::pair<std::string, std::string>> values;
+};
+Allowed& AllowedValues() {
+  static auto* allowed = new Allowed;
+  return *allowed;
+}
+
+std::vector<std::string> ValidValues(const OptionInfo& o) {
+  std::vector<std::string> valid = Split(o.choices);
+  Allowed& allowed = AllowedValues();
+  std::lock_guard lock(allowed.mutex);
+  for (const auto& [field, value] : allowed.values)
+    if (field == o.field) valid.push_back(value);
+  return valid;
+}
+
 // The text in its normal form; throws std::invalid_argument with a message that names what is valid.
 std::string Normalise(const OptionInfo& o, std::string_view text) {
   if (text.empty() && o.type != 's' && o.type != 'l') return o.default_value;  // FRAMEJIT_VERIFY= : as if not set
@@ -60,7 +80,7 @@ std::string Normalise(const OptionInfo& o, std::string_view text) {
       return std::to_string(value);
     }
     default: {
-      std::vector<std::string> valid = Split(o.choices);
+      const std::vector<std::string> valid = ValidValues(o);
       if (valid.empty()) return std::string(text);
       std::vector<std::string> items = o.type == 'l' ? Split(text) : std::vector<std::string>{std::string(text)};
       for (const std::string& item : items)
@@ -129,6 +149,14 @@ std::string UnknownOption(std::string_view field) {
 }
 
 }  // namespace
+
+void AllowValue(std::string_view field, std::string_view value) {
+  Allowed& allowed = AllowedValues();
+  std::lock_guard lock(allowed.mutex);
+  const std::pair<std::string, std::string> added(field, value);
+  if (std::find(allowed.values.begin(), allowed.values.end(), added) == allowed.values.end())
+    allowed.values.push_back(added);
+}
 
 const std::vector<OptionInfo>& Options() {
   static const auto* table = new std::vector<OptionInfo>{

@@ -15,16 +15,6 @@ std::string Join(const std::vector<Arg>& items) {
 
 }  // namespace
 
-bool OfCupy(std::string_view callee) {
-  return callee.starts_with("cupy.");
-}
-
-Framework FrameworkOf(std::string_view callee) {
-  const bool numpy = callee.starts_with("numpy.") || callee.starts_with("scipy.") || OfCupy(callee) ||
-                     callee.starts_with("framejit._arrays.");
-  return numpy ? Framework::kNumpy : Framework::kTorch;
-}
-
 std::string Arg::str() const {
   switch (kind) {
     case Kind::kNone: return "None";
@@ -63,7 +53,7 @@ std::string Call::str() const {
     s += (i ? ", %" : "%") + std::to_string(results[i]);
     if (results.size() > 1) implied.items.push_back(Arg::Tensor(results[i]));
   }
-  s += (results.empty() ? "" : " = ") + callee + "(" + Join(args);
+  s += (results.empty() ? "" : " = ") + callee.name() + "(" + Join(args);
   for (size_t i = 0; i < kwargs.size(); ++i)
     s += (i || !args.empty() ? ", " : "") + kwargs[i].first + "=" + kwargs[i].second.str();
   s += ")";

@@ -8,8 +8,8 @@ namespace framejit {
 namespace {
 
 constexpr OpInfo kOps[] = {
-#define X(e, name, arity, kind, type, attrs, accepts, cost, approximate) \
-  {name, arity, kind, #type, attrs, accepts, cost, approximate},
+#define X(e, name, arity, kind, type, attrs, accepts, cost, approximate, raises, twice) \
+  {name, arity, kind, #type, attrs, accepts, cost, approximate, raises, twice},
 #include "framejit/ops.def"
 #undef X
 };

@@ -5,41 +5,14 @@
 namespace framejit {
 
 bool MayRaise(Op op, DType operand, DType result) {
-  switch (op) {
-    case Op::kCast:
+  switch (Info(op).raises) {
+    case 'f': return IsFloat(operand);
+    case 'n': return !IsBool(operand);
+    case 'c':
       if (IsBool(result) || !IsFloat(result)) return IsFloat(operand) && !IsBool(result);
       return result == DType::kFloat16 ? operand != DType::kFloat16 && DTypeSize(operand) > 1
                                        : IsFloat(operand) && DTypeSize(result) < DTypeSize(operand);
-    case Op::kNeg:
-    case Op::kAbs:
-    case Op::kSign:
-    case Op::kCeil:
-    case Op::kFloor:
-    case Op::kTrunc:
-    case Op::kRound:
-    case Op::kNot:
-    case Op::kIsNan:
-    case Op::kIsInf:
-    case Op::kSignbit:
-    case Op::kBitcast:
-    case Op::kCopysign:
-    case Op::kMaximum:
-    case Op::kMinimum:
-    case Op::kEq:
-    case Op::kNe:
-    case Op::kLt:
-    case Op::kLe:
-    case Op::kWhere:
-    case Op::kErf:
-    case Op::kErfc: return false;
-    case Op::kSum:
-    case Op::kProd:
-    case Op::kCumSum:
-    case Op::kMatMul:
-    case Op::kLinear: return IsFloat(operand);
-    case Op::kFloorDiv:
-    case Op::kRem: return !IsBool(operand);
-    default: return Info(op).kind == 'P' && IsFloat(operand);
+    default: return false;
   }
 }
 

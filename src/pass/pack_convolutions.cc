@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "graph/effects.h"
 #include "graph/hints.h"
 #include "graph/rewrite.h"
 #include "pass/cse.h"
@@ -28,15 +29,9 @@ Ints ChannelsLast(const Ints& s) {
 
 // Framework calls whose results lie as their first operand does, and do not depend on how that lies.
 bool FollowsLayout(const Node& n) {
-  static constexpr std::string_view kCalls[] = {"torch.max_pool2d",
-                                                "torch.avg_pool2d",
-                                                "torch._C._nn.avg_pool2d",
-                                                "torch._C._nn.adaptive_avg_pool2d",
-                                                "torch._C._nn.upsample_nearest2d",
-                                                "torch._C._nn.upsample_bilinear2d"};
   if (n.op != Op::kExtern || n.attrs.result_types.size() != 1 || n.operands.size() != 1 || n.type.rank() != 4)
     return false;
-  return std::find(std::begin(kCalls), std::end(kCalls), n.attrs.call->callee) != std::end(kCalls);
+  return n.attrs.call->callee.Has(kLayoutFollows);
 }
 
 class Packer {

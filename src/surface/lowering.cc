@@ -22,46 +22,6 @@
 
 namespace framejit::surface {
 
-Lowering::Impl::Keeps Lowering::Impl::KeptBy(std::string_view callee) {
-  // of these no result,
-  static constexpr std::string_view no_result =
-      " mul rmul imul div truediv rtruediv itruediv linear matmul mm bmm addmm baddbmm conv1d conv2d conv3d "
-      "conv_transpose1d conv_transpose2d batch_norm layer_norm group_norm gelu silu setitem where dropout ";
-  // of these no operand,
-  static constexpr std::string_view no_operand = " exp sigmoid tanh sqrt rsqrt reciprocal relu softmax log_softmax ";
-  // of these neither.
-  static constexpr std::string_view nothing =
-      " add radd iadd sub rsub isub neg cat concat stack embedding clone contiguous zeros ones empty full zeros_like "
-      "ones_like empty_like full_like new_zeros new_ones new_empty new_full to float half bfloat16 double copy "
-      "masked_fill sum mean topk sort getitem index_select gather cumsum flip roll repeat repeat_interleave pad tril "
-      "triu index_add scatter_add ";
-  callee = callee.substr(callee.rfind('.') + 1);
-  while (callee.starts_with('_')) callee.remove_prefix(1);
-  while (callee.ends_with('_')) callee.remove_suffix(1);
-  const std::string name = " " + std::string(callee) + " ";
-  const bool neither = nothing.find(name) != std::string_view::npos;
-  return {.operands = !neither && no_operand.find(name) == std::string_view::npos,
-          .result = !neither && no_result.find(name) == std::string_view::npos};
-}
-
-// Derivatives of these are made of their results, or keep them all the same.
-static bool IsMadeOfResult(std::string_view callee) {
-  static constexpr std::string_view kNames =
-      " exp exp2 expm1 sigmoid tanh tan sqrt rsqrt reciprocal relu softmax log_softmax logsumexp logcumsumexp amax "
-      "amin "
-      "norm vector_norm prod cumprod hypot ";
-  callee = callee.substr(callee.rfind('.') + 1);
-  if (callee.ends_with('_') && !callee.starts_with('_')) callee.remove_suffix(1);
-  return kNames.find(" " + std::string(callee) + " ") != std::string_view::npos;
-}
-
-// Views that the framework makes at once (or, the unsafe ones, does not call views) must not be written with gradients.
-static bool IsOneOfSeveral(std::string_view callee) {
-  static constexpr std::string_view kNames =
-      " unbind split split_with_sizes chunk unsafe_split unsafe_split_with_sizes unsafe_chunk __iter__ ";
-  return kNames.find(" " + std::string(callee.substr(callee.rfind('.') + 1)) + " ") != std::string_view::npos;
-}
-
 bool Lowering::Impl::WantsGrad(const Call& call) {
   bool any = false;
   EachTensor(call, [&](TraceId t) { any |= meta(t).requires_grad; });
@@ -80,16 +40,16 @@ void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg struct
   }
   if (!view && tracked && WantsGrad(call)) {
     std::set<TraceId> written;
-    const Keeps keeps = KeptBy(call.callee);
+    const bool keeps_operands = !call.callee.Has(kKeepsNoOperand), keeps_result = !call.callee.Has(kKeepsNoResult);
     for (TraceId t : call.results) {
       written.insert(objects[t].root);
-      if (t == objects[t].root && IsMadeOfResult(call.callee)) results_kept.insert(t);
-      if (IsFloat(meta(t).dtype) ? keeps.result : true) kept.insert(objects[t].root);
+      if (t == objects[t].root && call.callee.Has(kMadeOfResult)) results_kept.insert(t);
+      if (keeps_result || !IsFloat(meta(t).dtype)) kept.insert(objects[t].root);
     }
     if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
       written.insert(objects[call.args[0].t].root);  // x[...] = v
     EachTensor(call, [&](TraceId t) {
-      if (!written.contains(objects[t].root) && (keeps.operands || !IsFloat(meta(t).dtype)))
+      if (!written.contains(objects[t].root) && (keeps_operands || !IsFloat(meta(t).dtype)))
         kept.insert(objects[t].root);
     });
   }
@@ -193,10 +153,11 @@ void Lowering::Impl::Apply(Call& call) {
       const bool one = value.is(Arg::Kind::kTuple) && value.items.size() == 1;
       if (!value.is_none() && !value.is(Arg::Kind::kEllipsis)) out = one ? &value.items[0] : &value;
     } else if (name == "out" &&
-               (!value.is_none() || call.callee.starts_with("torch.Tensor.")))  // torch's methods have none
+               (!value.is_none() || call.callee.space() == "torch.Tensor"))  // torch's methods have none
       throw Decline("out= is not captured");
   }
-  if (call.callee.starts_with("torch") && !TakesSymFloats(call.callee) && NumberTooLarge(call)) computable = false;
+  if (framework == Framework::kTorch && !call.callee.Has(kTakesFloatSymbols) && NumberTooLarge(call))
+    computable = false;
   size_t nodes = builder.graph().nodes.size();
   std::string unusable_before = unusable;
   journal.clear();
@@ -271,13 +232,15 @@ Device Lowering::Impl::CupyDevice(const Call& call) {
     device = meta(t).device;
     integers |= !IsFloat(meta(t).dtype);
   });
-  if (integers && call.callee.ends_with(".reciprocal")) throw Decline("reciprocals of integers");
+  if (integers && call.callee.last() == "reciprocal") throw Decline("reciprocals of integers");
   for (const Arg& a : call.args) numbers |= a.is_number();
-  if (device && numbers && (call.callee.ends_with(".dot") || call.callee.ends_with(".outer")))
+  if (device && numbers && (call.callee.last() == "dot" || call.callee.last() == "outer"))
     throw Decline("CuPy wants arrays here");
   if (device) return *device;
-  static constexpr std::string_view kMakes = " cupy.zeros cupy.ones cupy.empty cupy.full cupy.arange cupy.linspace ";
-  if (kMakes.find(" " + call.callee + " ") == std::string_view::npos) throw Decline("no array among its arguments");
+  static constexpr std::string_view kMakes[] = {"zeros", "ones", "empty", "full", "arange", "linspace"};
+  if (call.callee.space() != "cupy" ||
+      std::find(std::begin(kMakes), std::end(kMakes), call.callee.last()) == std::end(kMakes))
+    throw Decline("no array among its arguments");
   device = runtime::cuda::ParseDevice("cuda");
   if (!device) throw Decline("several devices");
   return *device;
@@ -393,7 +356,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
       o.root = objects[out.of].root;
       o.version = versions[o.root];
       if (out.differentiable) o.domain = objects[out.of].domain;
-      o.follows = call.mode.grad && objects[out.of].follows && !IsOneOfSeveral(call.callee);
+      o.follows = call.mode.grad && objects[out.of].follows && !call.callee.Has(kOneOfSeveral);
       o.view = std::move(out.view);
       if (stop || (!out.differentiable && IsFloat(t.dtype)))
         o.view.forward = [f = std::move(o.view.forward)](Builder& b, ValueId v) { return b.Barrier(f(b, v)); };
@@ -541,7 +504,7 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
   }
   KeepRaising(g, ieee);
   for (ValueId v = 0; v < g.nodes.size(); ++v)
-    if (g.nodes[v].op == Op::kExtern && IsRandom(g.nodes[v].attrs.call->callee)) g.ordered.push_back(v);
+    if (g.nodes[v].op == Op::kExtern && Draws(g.nodes[v].attrs.call->callee)) g.ordered.push_back(v);
   for (const Write& w : g.writes) Place(g, w.value, g.nodes[g.inputs[w.input]].type.device);
   PlaceOperands(g);
   return made;

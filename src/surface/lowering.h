@@ -111,11 +111,6 @@ struct Lowering::Impl {
 
   // The framework keeps operands and results of calls for their derivatives, and refuses a backward pass once one of
   // them was written. The graph would give the gradient instead: such programs are left to the framework.
-  struct Keeps {
-    bool operands, result;  // floats; indices and masks are always kept
-  };
-  static Keeps KeptBy(std::string_view callee);
-
   // A write that gradients do not see, to a tensor that has some; or one that makes an input have some.
   void NoteWrite(TraceId t, bool grad) {
     TraceId root = objects[t].root;
@@ -162,7 +157,7 @@ struct Lowering::Impl {
 
   // torch refuses operands that overlap the target in part: it knows where they lie.
   void RefuseShared(const Call& call, TraceId target) {
-    if (!call.callee.starts_with("torch")) return;
+    if (call.callee.framework() != Framework::kTorch) return;
     EachTensor(call, [&](TraceId t) {
       if (t != target && objects[t].root == objects[target].root)
         throw Decline("an operand shares memory with the target of an in-place operation");
@@ -223,7 +218,24 @@ struct Lowering::Impl {
   Device CupyDevice(const Call& call);
   bool TryRows(Call& call, bool computable, bool foreign);
   void Extern(Call& call, bool model);
+  struct ExternTypes {  // of the results of an extern node
+    std::vector<TensorType> types;
+    std::vector<shape::Ints> strides;
+    ValueId ValueOf(ValueId node, size_t i) const {
+      return types.size() == 1 ? node : static_cast<ValueId>(node + 1 + i);
+    }
+  };
+  Inferred Ask(Callee callee, Call& request, const std::vector<TraceId>& ids, bool in_place);
+  std::vector<ValueId> ExternValues(const std::shared_ptr<Call>& request, const std::vector<TraceId>& ids,
+                                    const ExternTypes& results, bool grad);
+  void WriteBack(Call& call, const Call& request, TraceId target, const ExternTypes& results, ValueId value, bool grad);
+  void FollowView(TraceId id, TraceId from, const std::shared_ptr<Call>& request, const ExternTypes& results, size_t i);
   void Written(Call& call, const Arg* out);
+  // Lowering::Gradients in its parts.
+  void CheckQuestion(const Question& q);
+  ValueId Seed(const TensorMeta& y, std::optional<TraceId> given);
+  std::vector<ValueId> Differentiate(const Question& q);
+  TraceId GradientObject(TraceId input, ValueId grad, bool tracked);
   void Into(Call& call, const Arg& out, bool computable);
   void Commit(Call& call, const Row& row, Form form, Outs outs, Framework framework, std::optional<Device> device);
   void Record(Call& call, std::vector<TraceId> results, Arg structure);

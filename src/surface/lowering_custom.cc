@@ -44,7 +44,7 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
   Impl& s = *impl_;
   Graph& g = s.builder.graph();
   for (size_t v = c->nodes; v < g.nodes.size(); ++v)
-    if (g.nodes[v].op == Op::kExtern && IsRandom(g.nodes[v].attrs.call->callee))
+    if (g.nodes[v].op == Op::kExtern && Draws(g.nodes[v].attrs.call->callee))
       throw Decline("a custom function whose backward draws random numbers");
   for (size_t t = 0; t < c->versions.size(); ++t)
     if (s.versions[t] != c->versions[t]) throw Decline("a custom function writes a tensor");

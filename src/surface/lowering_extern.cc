@@ -30,7 +30,8 @@ std::optional<Window> WindowOf(const std::vector<Arg>& args, size_t d) {
 std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std::vector<TensorMeta>& operands) {
   static const Signature max_pool = Signature::Parse(
       "(Tensor input, int[] kernel_size, int[] stride=(), int[] padding=0, int[] dilation=1, bool ceil_mode=False)");
-  if (call.callee != "torch.max_pool2d" || operands.size() != 1) return std::nullopt;
+  static const Callee pool("torch.max_pool2d");
+  if (call.callee != pool || operands.size() != 1) return std::nullopt;
   const auto args = max_pool.Bind(call);
   TensorMeta m = operands[0];
   if (!args || (*args)[5].b || m.framework != Framework::kTorch || m.sizes.size() != 4 || !IsFloat(m.dtype) ||
@@ -69,139 +70,136 @@ static void Number(Call& request, const Meta& meta, std::vector<TraceId>* ids) {
   });
 }
 
+// What the framework says of a call's results; throws Decline where it cannot know, or the graph cannot follow.
+Inferred Lowering::Impl::Ask(Callee callee, Call& request, const std::vector<TraceId>& ids, bool in_place) {
+  std::vector<TensorMeta> operands;
+  for (TraceId t : ids) operands.push_back(meta(t));
+  auto inferred = KnownResult(env(), request, operands);
+  if (!inferred) inferred = infer(request, operands);
+  if (!inferred && callee.Has(kSizedByData))
+    throw Decline("data decides the size of the result of " + callee, Decline::Cause::kData);
+  if (!inferred || inferred->metas.empty())
+    throw Decline("the result types of " + callee + " are not known before it runs");
+  const bool aliases =
+      std::any_of(inferred->aliases.begin(), inferred->aliases.end(), [](auto& a) { return a.operand >= 0; });
+  // A view is copied where the graph reads it, so it must follow from the one tensor that it is a view of.
+  if (aliases && (in_place || ids.size() != 1))
+    throw Decline(callee + " returns a view, in a form that is not captured");
+  return *inferred;
+}
+
+// The extern node, and its results' values.
+std::vector<ValueId> Lowering::Impl::ExternValues(const std::shared_ptr<Call>& request, const std::vector<TraceId>& ids,
+                                                  const ExternTypes& results, bool grad) {
+  std::vector<TensorMeta> operands;
+  for (TraceId t : ids) operands.push_back(meta(t));
+  const auto none = grad && without_gradient ? without_gradient(*request, operands) : std::vector<bool>();
+  std::vector<ValueId> from, values;
+  for (TraceId t : ids) from.push_back(Materialised(t));
+  for (size_t i = 0; i < none.size(); ++i)
+    if (none[i]) from[i] = builder.Barrier(from[i]);
+  const ValueId node = builder.Extern(request, from, results.types, results.strides);
+  for (size_t i = 0; i < results.types.size(); ++i) values.push_back(results.ValueOf(node, i));
+  return values;
+}
+
+// The target of an in-place call takes the value of its functional namesake.
+void Lowering::Impl::WriteBack(Call& call, const Call& request, TraceId target, const ExternTypes& results,
+                               ValueId value, bool grad) {
+  const std::vector<TensorType>& types = results.types;
+  if (types.size() != 1 || types[0].dtype != meta(target).dtype || types[0].shape != meta(target).sizes)
+    throw Decline("the in-place form of " + request.callee + " does not fit its target");
+  const bool tracked = grad && IsFloat(types[0].dtype);
+  NoteWrite(target, tracked);
+  Write(target, value);
+  if (tracked) meta(target).requires_grad = true;
+  Record(call, {target}, Arg::Tensor(target));
+}
+
+// A result that is the view `from` (a tensor) of a call's first operand.
+void Lowering::Impl::FollowView(TraceId id, TraceId from, const std::shared_ptr<Call>& request,
+                                const ExternTypes& results, size_t i) {
+  Object& o = objects[id];
+  o.parent = from;
+  o.root = objects[o.parent].root;
+  o.version = versions[o.root];
+  o.domain = objects[o.parent].domain;
+  o.follows = false;
+  o.view.forward = [request, results, i](Builder& b, ValueId parent) {
+    return results.ValueOf(b.Extern(request, {parent}, results.types, results.strides), i);
+  };
+  trace.tensors[id].base = o.root;
+  trace.tensors[id].view_call = static_cast<int>(trace.calls.size());
+}
+
 // A framework kernel inside the graph. In-place callees run as their functional namesake, then write.
 void Lowering::Impl::Extern(Call& call, bool model) {
   for (const Arg& a : call.args)
     if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
   for (const auto& [name, a] : call.kwargs)
     if (a.is(Arg::Kind::kSymFloat)) throw Decline("a float that changes");
-  if (WritesFirst(call.callee)) return Written(call, nullptr);
+  if (call.callee.Has(kWritesFirst)) return Written(call, nullptr);
   if (NeverCaptured(call.callee))
     throw Decline(call.callee + " depends on data or on state outside the graph", Decline::Cause::kData);
-  auto request = std::make_shared<Call>(call);
-  std::optional<TraceId> target;
-  std::string& name = request->callee;
-  bool dunder = name.ends_with("__");
-  if (name == "torch.Tensor.__setitem__" || name == "numpy.ndarray.__setitem__" || name.ends_with(".__set__")) {
+  if (call.callee.last() == "__setitem__" || call.callee.last() == "__set__")
     throw Decline("this form of item assignment is not captured");
-  }
-  size_t augmented = name.rfind(".__i");
-  static constexpr std::string_view kAugmented[] = {"add", "sub", "mul", "truediv", "floordiv", "mod",   "pow",
-                                                    "and", "or",  "xor", "lshift",  "rshift",   "matmul"};
-  if (dunder && augmented != std::string::npos) {
-    std::string_view op = std::string_view(name).substr(augmented + 4);
-    op.remove_suffix(2);
-    if (std::find(std::begin(kAugmented), std::end(kAugmented), op) != std::end(kAugmented)) {
-      target = call.args.at(0).t;
-      name = name.substr(0, augmented + 3) + std::string(op) + "__";
-    }
-  } else if (!dunder && name.ends_with("_") && name.starts_with("torch")) {
+  auto request = std::make_shared<Call>(call);
+  request->callee = FunctionalForm(call.callee);
+  std::optional<TraceId> target;
+  if (request->callee != call.callee) {
     if (call.args.empty() || !call.args[0].is(Arg::Kind::kTensor)) throw Decline("in-place call without a target");
     target = call.args[0].t;
-    name.pop_back();
-  }
-  if (target) {
     CheckWritable(*target, call.mode);
     RefuseShared(call, *target);
   }
-
   std::vector<TraceId> ids;
   Number(*request, [&](TraceId t) -> const TensorMeta& { return meta(t); }, &ids);
-  std::vector<TensorMeta> operands;
-  for (TraceId t : ids) operands.push_back(meta(t));
-  auto inferred = KnownResult(env(), *request, operands);
-  if (!inferred) inferred = infer(*request, operands);
-  std::vector<TensorMeta>* metas = inferred ? &inferred->metas : nullptr;
-  if (!metas && SizedByData(call.callee))
-    throw Decline("data decides the size of the result of " + call.callee, Decline::Cause::kData);
-  if (!metas || metas->empty()) throw Decline("the result types of " + call.callee + " are not known before it runs");
-  bool aliases =
-      std::any_of(inferred->aliases.begin(), inferred->aliases.end(), [](auto& a) { return a.operand >= 0; });
-  // A view is copied where the graph reads it, so it must follow from the one tensor that it is a view of.
-  if (aliases && (target || ids.size() != 1))
-    throw Decline(call.callee + " returns a view, in a form that is not captured");
-  std::string why;
-  if (!model) why = call.callee + " is not modelled";
-
-  bool grad = WantsGrad(call);
-  if (IsRandom(call.callee) && grad) throw Decline(call.callee + " draws random numbers, and its derivative others");
-  if (IsRandom(call.callee) && target) why = call.callee + " draws random numbers";
+  Inferred inferred = Ask(call.callee, *request, ids, target.has_value());
+  const bool grad = WantsGrad(call), draws = Draws(call.callee);
+  if (draws && grad) throw Decline(call.callee + " draws random numbers, and its derivative others");
+  std::string why = model ? "" : call.callee + " is not modelled";
+  if (draws && target) why = call.callee + " draws random numbers";
   bool asked = false;  // in any mode
   for (auto& [k, a] : call.kwargs) asked |= k == "requires_grad" && a.is(Arg::Kind::kBool) && a.b;
-  std::vector<TensorType> types;
-  std::vector<shape::Ints> strides;
-  for (TensorMeta& m : *metas) {
+  ExternTypes results;
+  for (TensorMeta& m : inferred.metas) {
     m.requires_grad = (asked || (grad && m.requires_grad)) && (IsFloat(m.dtype) || IsComplex(m.dtype));
     m.is_parameter = false;
-    types.push_back({m.dtype, m.sizes, m.device});
-    strides.push_back(m.strides);
+    results.types.push_back({m.dtype, m.sizes, m.device});
+    results.strides.push_back(m.strides);
   }
+  const bool nothing = !inferred.aliases.empty() && std::all_of(inferred.aliases.begin(), inferred.aliases.end(),
+                                                                [](const Inferred::Alias& a) { return a.same; });
   std::vector<ValueId> values;
-  const bool nothing = !inferred->aliases.empty() && std::all_of(inferred->aliases.begin(), inferred->aliases.end(),
-                                                                 [](const Inferred::Alias& a) { return a.same; });
   if (nothing) {  // it returns what it was given
-    values.assign(types.size(), kNoValue);
+    values.assign(results.types.size(), kNoValue);
   } else if (why.empty()) {
-    std::vector<ValueId> operand_values;
-    const auto none = grad && without_gradient ? without_gradient(*request, operands) : std::vector<bool>();
-    for (TraceId t : ids) operand_values.push_back(Materialised(t));
-    for (size_t i = 0; i < none.size(); ++i)
-      if (none[i]) operand_values[i] = builder.Barrier(operand_values[i]);
-    ValueId node = builder.Extern(request, operand_values, types, strides);
-    for (size_t i = 0; i < types.size(); ++i)
-      values.push_back(types.size() == 1 ? node : static_cast<ValueId>(node + 1 + i));
+    values = ExternValues(request, ids, results, grad);
   } else {
-    for (const TensorType& t : types) values.push_back(builder.Constant(Scalar(0), t.dtype, t.shape));
+    for (const TensorType& t : results.types) values.push_back(builder.Constant(Scalar(0), t.dtype, t.shape));
     if (unusable.empty()) unusable = why;
   }
-  if (target) {
-    if (types.size() != 1 || types[0].dtype != meta(*target).dtype || types[0].shape != meta(*target).sizes) {
-      throw Decline("the in-place form of " + name + " does not fit its target");
-    }
-    NoteWrite(*target, grad && IsFloat(types[0].dtype));
-    Write(*target, values[0]);
-    if (grad && IsFloat(types[0].dtype)) meta(*target).requires_grad = true;
-    Record(call, {*target}, Arg::Tensor(*target));
-    return;
-  }
+  if (target) return WriteBack(call, *request, *target, results, values[0], grad);
   bool tracked_operand = false;
   EachTensor(call, [&](TraceId t) { tracked_operand |= meta(t).requires_grad; });
-  for (size_t i = 0; i < types.size(); ++i)
-    if (tracked_operand && !nothing && !(*metas)[i].requires_grad && IsFloat(types[i].dtype))
-      values[i] = builder.Barrier(values[i]);
-  std::vector<TraceId> results;
-  for (size_t i = 0; i < types.size(); ++i) {
-    const Inferred::Alias& alias = inferred->aliases[i];
-    if (alias.same) {
-      results.push_back(ids[alias.operand]);
-      continue;
-    }
-    (*metas)[i].is_inference = call.mode.inference && alias.operand < 0;
-    TraceId id = NewObject((*metas)[i], values[i]);
-    results.push_back(id);
-    if (alias.operand < 0) continue;
-    Object& o = objects[id];
-    o.parent = ids[alias.operand];
-    o.root = objects[o.parent].root;
-    o.version = versions[o.root];
-    o.domain = objects[o.parent].domain;
-    o.follows = false;
-    o.view.forward = [request, types, strides, i](Builder& b, ValueId parent) {
-      ValueId node = b.Extern(request, {parent}, types, strides);
-      return types.size() == 1 ? node : static_cast<ValueId>(node + 1 + i);
-    };
-    trace.tensors[id].base = o.root;
-    trace.tensors[id].view_call = static_cast<int>(trace.calls.size());
+  std::vector<TraceId> made;
+  for (size_t i = 0; i < values.size(); ++i) {
+    TensorMeta& m = inferred.metas[i];
+    const Inferred::Alias& alias = inferred.aliases[i];
+    if (tracked_operand && !nothing && !m.requires_grad && IsFloat(m.dtype)) values[i] = builder.Barrier(values[i]);
+    if (!alias.same) m.is_inference = call.mode.inference && alias.operand < 0;
+    made.push_back(alias.same ? ids[alias.operand] : NewObject(m, values[i]));
+    if (!alias.same && alias.operand >= 0) FollowView(made.back(), ids[alias.operand], request, results, i);
   }
   Arg structure = request->result;
   EachArg(structure, [&](Arg& a) {
-    if (a.is(Arg::Kind::kTensor)) a.t = results.at(a.t);
+    if (a.is(Arg::Kind::kTensor)) a.t = made.at(a.t);
   });
   if (structure.is_none()) {
-    if (results.size() != 1) throw Decline("unknown result structure of " + call.callee);
-    structure = Arg::Tensor(results[0]);
+    if (made.size() != 1) throw Decline("unknown result structure of " + call.callee);
+    structure = Arg::Tensor(made[0]);
   }
-  Record(call, std::move(results), std::move(structure));
+  Record(call, std::move(made), std::move(structure));
 }
 
 // A call of NumPy's that writes into its first argument, or (out) where it was told to: on a copy of that, unless
@@ -226,7 +224,7 @@ void Lowering::Impl::Written(Call& call, const Arg* out) {
     std::erase_if(request->kwargs, [](auto& k) { return k.first == "out"; });
     request->args.insert(request->args.begin(), target);
   }
-  request->args.insert(request->args.begin(), Arg::Str(call.callee));
+  request->args.insert(request->args.begin(), Arg::Str(call.callee.name()));
   std::vector<TraceId> ids;
   Number(*request, [&](TraceId t) -> const TensorMeta& { return meta(t); }, &ids);
   std::vector<TensorMeta> operands;

@@ -40,73 +40,99 @@ TraceId Lowering::Leaf(TraceId t) {
   return leaf;
 }
 
-std::vector<std::optional<TraceId>> Lowering::Gradients(const Question& q, Call call) {
-  Impl& s = *impl_;
-  Graph& g = s.builder.graph();
-  if (!s.undifferentiable.empty()) throw Decline(s.undifferentiable);
-  if (!s.unusable.empty()) throw Decline(s.unusable);
-  if (s.checkpoint.depth) throw Decline("gradients inside of a checkpoint");
+// Can the graph have gradients by these inputs at all? Throws Decline.
+void Lowering::Impl::CheckQuestion(const Question& q) {
+  if (!undifferentiable.empty()) throw Decline(undifferentiable);
+  if (!unusable.empty()) throw Decline(unusable);
+  if (checkpoint.depth) throw Decline("gradients inside of a checkpoint");
   for (TraceId t : q.inputs) {
-    const ValueId v = s.Value(t);
-    for (TraceId other = 0; other < s.objects.size(); ++other) {
-      if (other == t || s.objects[other].value != v) continue;
+    const ValueId v = Value(t);
+    for (TraceId other = 0; other < objects.size(); ++other) {
+      if (other == t || objects[other].value != v) continue;
       TraceId from = other;  // a view of it leads to it
-      while (from != t && s.objects[from].parent != from) from = s.objects[from].parent;
+      while (from != t && objects[from].parent != from) from = objects[from].parent;
       if (from != t) throw Decline("gradients of a tensor that is another one in the graph");
     }
-    if (!IsFloat(s.meta(t).dtype)) throw Decline("gradients of complex values");
+    if (!IsFloat(meta(t).dtype)) throw Decline("gradients of complex values");
   }
-  s.journal.clear();
+}
+
+// The value with which the gradient of `y` begins: ones where none is given.
+ValueId Lowering::Impl::Seed(const TensorMeta& y, std::optional<TraceId> given) {
+  if (!given) {
+    const ValueId ones = builder.Constant(1.0, y.dtype, y.sizes);
+    Place(builder.graph(), ones, y.device);
+    return ones;
+  }
+  const TensorMeta& seed = meta(*given);
+  bool fits = seed.sizes.size() == y.sizes.size() && IsFloat(seed.dtype) && seed.device == y.device;
+  for (size_t d = 0; fits && d < y.sizes.size(); ++d) fits = env().Eq(seed.sizes[d], y.sizes[d]);
+  if (!fits) throw Decline("a gradient of another shape");
+  return Value(*given);
+}
+
+// The gradients as values, in the order of the inputs; nothing is left of them where they are declined.
+std::vector<ValueId> Lowering::Impl::Differentiate(const Question& q) {
+  Graph& g = builder.graph();
+  journal.clear();
   const size_t nodes = g.nodes.size();
   std::vector<ValueId> outputs, seeds, inputs, grads;
   std::vector<bool> passed;
   try {
     for (size_t i = 0; i < q.outputs.size(); ++i) {
-      const TensorMeta& y = s.meta(q.outputs[i]);
+      const TensorMeta& y = meta(q.outputs[i]);
       if (!IsFloat(y.dtype)) throw Decline("gradients of complex values");
-      outputs.push_back(s.Value(q.outputs[i]));
-      if (!q.seeds[i]) {
-        seeds.push_back(s.builder.Constant(1.0, y.dtype, y.sizes));
-        Place(g, seeds.back(), y.device);
-        continue;
-      }
-      const TensorMeta& seed = s.meta(*q.seeds[i]);
-      bool fits = seed.sizes.size() == y.sizes.size() && IsFloat(seed.dtype) && seed.device == y.device;
-      for (size_t d = 0; fits && d < y.sizes.size(); ++d) fits = s.env().Eq(seed.sizes[d], y.sizes[d]);
-      if (!fits) throw Decline("a gradient of another shape");
-      seeds.push_back(s.Value(*q.seeds[i]));
+      outputs.push_back(Value(q.outputs[i]));
+      seeds.push_back(Seed(y, q.seeds[i]));
     }
-    for (TraceId t : q.inputs) inputs.push_back(s.Value(t));
+    for (TraceId t : q.inputs) inputs.push_back(Value(t));
     for (size_t i = 0; i < inputs.size() && !q.zeros; ++i) {  // the framework has a gradient of zeros, or none
       const std::vector<bool> uses = autodiff::MadeOf(g, {inputs[i]}), leads = autodiff::DependsOn(g, {inputs[i]});
       const bool unclear = std::any_of(outputs.begin(), outputs.end(), [&](ValueId v) { return uses[v]; }) &&
                            std::none_of(outputs.begin(), outputs.end(), [&](ValueId v) { return leads[v]; });
       if (unclear) throw Decline("gradients that are zero or do not exist");
     }
-    grads = autodiff::GradientsWithin(s.builder, outputs, seeds, inputs, &passed);
+    grads = autodiff::GradientsWithin(builder, outputs, seeds, inputs, &passed);
+    for (ValueId v = 0; v < passed.size(); ++v)
+      if (passed[v] && freed.contains(v))
+        throw Decline("gradients of what has been differentiated before, and was not kept");
   } catch (const autodiff::Undifferentiable& e) {
-    s.RollBack(nodes);
+    RollBack(nodes);
     throw Decline(e.what());
   } catch (...) {
-    s.RollBack(nodes);
+    RollBack(nodes);
     throw;
   }
-  for (size_t v = 0; v < passed.size(); ++v) {
-    if (!passed[v]) continue;
-    if (s.freed.contains(static_cast<ValueId>(v))) {
-      s.RollBack(nodes);
-      throw Decline("gradients of what has been differentiated before, and was not kept");
-    }
-  }
-  for (size_t v = 0; v < passed.size(); ++v)
-    if (passed[v] && !q.retain) s.freed.insert(static_cast<ValueId>(v));
-  s.journal.clear();
-  s.differentiates = true;
+  for (ValueId v = 0; v < passed.size(); ++v)
+    if (passed[v] && !q.retain) freed.insert(v);
+  journal.clear();
+  differentiates = true;
+  return grads;
+}
 
+// The tensor of the program that is the gradient `grad` by `input`.
+TraceId Lowering::Impl::GradientObject(TraceId input, ValueId grad, bool tracked) {
+  Graph& g = builder.graph();
+  TensorMeta m = meta(input);
+  m.strides = PreserveFormat(env(), m);
+  m.is_parameter = false;
+  m.requires_grad = tracked;
+  // A value of its own: what stands for one tensor of the program must not stand for another.
+  const ValueId v = builder.Barrier(grad, tracked ? "leaf" : "stop");
+  if (tracked) g.nodes[v].derivative = std::make_shared<const Derivative>(Derivative{"leaf", {grad}, {}, {}});
+  const TraceId t = NewObject(std::move(m), v);
+  if (tracked) kept.insert(t);
+  return t;
+}
+
+std::vector<std::optional<TraceId>> Lowering::Gradients(const Question& q, Call call) {
+  Impl& s = *impl_;
+  s.CheckQuestion(q);
+  const std::vector<ValueId> grads = s.Differentiate(q);
   std::vector<ValueId> roots;
   for (TraceId t : TrackedInputs()) roots.push_back(s.objects[t].value);
   for (TraceId t : q.live) roots.push_back(s.Value(t));
-  const std::vector<bool> tracked = autodiff::MadeOf(g, roots);
+  const std::vector<bool> tracked = autodiff::MadeOf(s.builder.graph(), roots);
   std::vector<std::optional<TraceId>> made;
   std::vector<Arg> structure, of, by, along;
   for (size_t i = 0; i < grads.size(); ++i) {
@@ -115,16 +141,7 @@ std::vector<std::optional<TraceId>> Lowering::Gradients(const Question& q, Call 
       structure.push_back(Arg::None());
       continue;
     }
-    TensorMeta m = s.meta(q.inputs[i]);
-    m.strides = PreserveFormat(s.env(), m);
-    m.is_parameter = false;
-    m.requires_grad = q.create && tracked[grads[i]];
-    // A value of its own: what stands for one tensor of the program must not stand for another.
-    ValueId v = s.builder.Barrier(grads[i], m.requires_grad ? "leaf" : "stop");
-    if (m.requires_grad)
-      g.nodes[v].derivative = std::make_shared<const Derivative>(Derivative{"leaf", {grads[i]}, {}, {}});
-    const TraceId t = s.NewObject(std::move(m), v);
-    if (s.meta(t).requires_grad) s.kept.insert(t);
+    const TraceId t = s.GradientObject(q.inputs[i], grads[i], q.create && tracked[grads[i]]);
     call.results.push_back(t);
     structure.push_back(Arg::Tensor(t));
     made.emplace_back(t);

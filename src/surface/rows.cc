@@ -59,9 +59,9 @@ class Table {
     for (int i = static_cast<int>(items_.size()); i-- > 0;)  // chains in the order of the tables
       items_[i].next = std::exchange(Head(items_[i].name), i);
   }
-  std::span<const Candidate> Find(const std::string& callee) {
-    auto [at, fresh] = known_.try_emplace(callee);
-    if (fresh) at->second = Look(OfCupy(callee) ? AsNumpy(callee) : callee);
+  std::span<const Candidate> Find(Callee callee) {
+    auto [at, fresh] = known_.try_emplace(callee.id());
+    if (fresh) at->second = Look(OfCupy(callee) ? AsNumpy(callee) : callee.name());
     return at->second;
   }
   std::vector<std::string> Names() const {
@@ -126,8 +126,8 @@ class Table {
   }
 
   std::vector<Item> items_;
-  std::vector<int> heads_;  // by a name's hash
-  std::unordered_map<std::string, std::vector<Candidate>> known_;
+  std::vector<int> heads_;                                         // by a name's hash
+  std::unordered_map<const void*, std::vector<Candidate>> known_;  // by Callee::id
   std::unordered_map<const Row*, Signature> signatures_;
 };
 
@@ -136,144 +136,16 @@ Table& TheTable() {
   return table;
 }
 
-// "torch.Tensor.foo_" -> "foo", "numpy.random.rand" -> "rand": the last component without in-place underscore.
-std::string_view LastName(const std::string& callee) {
-  std::string_view s = callee;
-  if (s.ends_with(".__get__")) s.remove_suffix(8);
-  s = s.substr(s.rfind('.') + 1);
-  if (s.ends_with("_") && !s.ends_with("__")) s.remove_suffix(1);
-  return s;
-}
-
 }  // namespace
 
-std::span<const Candidate> FindRows(const std::string& callee) {
+std::span<const Candidate> FindRows(Callee callee) {
   return TheTable().Find(callee);
 }
-bool HasRow(const std::string& callee) {
+bool HasRow(Callee callee) {
   return !FindRows(callee).empty();
 }
 std::vector<std::string> AllRows() {
   return TheTable().Names();
-}
-
-bool IsForeign(const std::string& callee) {
-  if (!callee.starts_with("torch.ops.")) return false;
-  for (const char* known : {"torch.ops.aten.", "torch.ops.prims.", "torch.ops.torchvision."})
-    if (callee.starts_with(known)) return false;
-  return true;
-}
-
-bool IsRandom(const std::string& callee) {
-  if (IsForeign(callee)) return true;
-  static const std::unordered_set<std::string_view> names = {"rand",
-                                                             "rand_like",
-                                                             "randn",
-                                                             "randn_like",
-                                                             "randint",
-                                                             "randint_like",
-                                                             "randperm",
-                                                             "bernoulli",
-                                                             "multinomial",
-                                                             "normal",
-                                                             "normal_functional",
-                                                             "poisson",
-                                                             "binomial",
-                                                             "attention",
-                                                             "dropout",
-                                                             "alpha_dropout",
-                                                             "feature_dropout",
-                                                             "feature_alpha_dropout",
-                                                             "native_dropout",
-                                                             "rrelu",
-                                                             "rrelu_with_noise",
-                                                             "uniform",
-                                                             "exponential",
-                                                             "geometric",
-                                                             "log_normal",
-                                                             "cauchy",
-                                                             "random",
-                                                             "dropout1d",
-                                                             "dropout2d",
-                                                             "dropout3d",
-                                                             "_standard_gamma",
-                                                             "_sample_dirichlet"};
-  return (callee.starts_with("torch") || callee.starts_with("framejit._random.")) && names.contains(LastName(callee));
-}
-
-bool TakesSymFloats(const std::string& callee) {
-  static const std::unordered_set<std::string_view> names = {"add", "sub",    "subtract",    "mul",     "multiply",
-                                                             "div", "divide", "true_divide", "truediv", "rsub"};
-  std::string_view last = LastName(callee);
-  if (last.starts_with("__") && last.ends_with("__")) {
-    last = last.substr(2, last.size() - 4);
-    if (names.contains(last)) return true;
-    if (!last.empty() && (last[0] == 'i' || last[0] == 'r')) last.remove_prefix(1);
-  }
-  return names.contains(last);
-}
-
-bool SizedByData(const std::string& callee) {
-  static const std::unordered_set<std::string_view> names = {
-      "nonzero",  "argwhere", "masked_select",     "_unique2", "unique_consecutive", "one_hot",
-      "bincount", "count_of", "repeat_interleave", "_unique",  "unique_dim"};
-  static const std::unordered_set<std::string_view> numpy = {"numpy.nonzero",
-                                                             "numpy.argwhere",
-                                                             "numpy.ndarray.nonzero",
-                                                             "numpy.where",
-                                                             "numpy.ndarray.__getitem__",
-                                                             "numpy.compress",
-                                                             "numpy.ndarray.compress",
-                                                             "numpy.bincount",
-                                                             "numpy.unique",
-                                                             "numpy.repeat",
-                                                             "numpy.ndarray.repeat"};
-  if (callee.starts_with("numpy.")) return numpy.contains(callee);
-  return (callee.starts_with("torch.") || callee.starts_with("framejit._functions.")) &&
-         names.contains(LastName(callee));
-}
-
-bool WritesFirst(const std::string& callee) {
-  static const std::unordered_set<std::string_view> names = {"numpy.ndarray.__setitem__",
-                                                             "numpy.ndarray.sort",
-                                                             "numpy.ndarray.partition",
-                                                             "numpy.ndarray.fill",
-                                                             "numpy.ndarray.put",
-                                                             "numpy.copyto",
-                                                             "numpy.put",
-                                                             "numpy.place",
-                                                             "numpy.putmask",
-                                                             "numpy.fill_diagonal",
-                                                             "numpy.put_along_axis"};
-  const bool at = callee.starts_with("numpy.") && callee.ends_with(".at") && callee.find('.', 6) + 3 == callee.size();
-  return at || names.contains(callee);
-}
-
-bool NeverCaptured(const std::string& callee) {
-  static const std::unordered_set<std::string_view> both = {
-      // data decides
-      "item", "tolist", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique2", "allclose",
-      "is_nonzero", "__bool__", "__int__", "__float__", "__index__", "__contains__", "data_ptr", "untyped_storage",
-      "storage", "flatnonzero", "extract", "compress", "tobytes", "dump", "dumps", "tofile", "__dlpack__",
-      "array_equal", "array_equiv", "unique_values", "unique_counts", "unique_all", "unique_inverse", "trim_zeros",
-      "union1d", "intersect1d", "setdiff1d", "setxor1d",
-      // state of the tensor object or of the thread
-      "backward", "requires_grad", "retain_grad", "register_hook", "data", "grad", "set", "resize", "resize_as",
-      "share_memory", "names", "rename", "apply", "map", "map2", "as_subclass", "as_strided", "as_strided_copy",
-      "as_strided_scatter", "__deepcopy__", "__reduce_ex__", "__setstate__", "module_load", "swap_tensors",
-      "manual_seed", "seed", "set_rng_state", "get_rng_state", "set_default_dtype", "errstate", "seterr", "setflags",
-      "flags"};
-  static const std::unordered_set<std::string_view> numpy_writes = {
-      "copyto",  "put",      "place",    "putmask", "put_along_axis", "fill_diagonal", "at",
-      "itemset", "setfield", "byteswap", "nditer",  "frompyfunc",     "vectorize"};
-  static const std::unordered_set<std::string_view> method_writes = {"sort", "partition", "fill"};
-  std::string_view last = LastName(callee);
-  if (SizedByData(callee)) return false;
-  if (both.contains(last) || callee == "torch.equal" || callee == "torch.Tensor.equal") return true;
-  if (FrameworkOf(callee) != Framework::kNumpy) return false;
-  const std::string_view rest = std::string_view(callee).substr(callee.find('.') + 1);
-  return rest.starts_with("random.") || numpy_writes.contains(last) ||
-         (rest.starts_with("ndarray.") && method_writes.contains(last));
 }
 
 Operand Scope::Read(const Arg& a) const {

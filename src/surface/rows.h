@@ -12,7 +12,8 @@
 //   S scipy.special.X
 // clang-format on
 //
-// To add an operation: add a row to the table of its family (torch_*.cc, numpy.cc) and a sample to the tests. A
+// To add an operation: add a row to the table of its family (torch_*.cc, numpy.cc) and a sample to the tests; what a
+// call does beside computing (draws, keeps, writes) is a row of graph/effects.cc. A
 // lowering describes its results (Outs); it never changes the trace. In-place forms are derived: the functional result
 // is cast to the target's dtype and written to it.
 #pragma once
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "framejit/graph.h"
+#include "graph/effects.h"
 #include "surface/layout.h"
 #include "surface/promote.h"
 #include "surface/signature.h"
@@ -161,7 +163,7 @@ struct Candidate {
   Form form;
 };
 // Rows that answer to a callee, in table order; empty if none.
-std::span<const Candidate> FindRows(const std::string& callee);
+std::span<const Candidate> FindRows(Callee callee);
 
 // The tables, one per family.
 std::span<const Row> PointwiseRows();
@@ -176,11 +178,5 @@ std::span<const Row> LossRows();
 std::span<const Row> ContractionRows();
 std::span<const Row> NumpyRows();
 std::span<const Row> BridgeRows();
-
-// What is known of callees without a row.
-bool IsRandom(const std::string& callee);       // may draw from the framework's generator
-bool IsForeign(const std::string& callee);      // an operator of another library, or of the user, for torch.ops
-bool WritesFirst(const std::string& callee);    // of NumPy: into its first argument, and returns nothing
-bool NeverCaptured(const std::string& callee);  // reads data, changes operands or state in ways this stage does not see
 
 }  // namespace framejit::surface

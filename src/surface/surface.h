@@ -118,12 +118,7 @@ class Lowering {
 // A finished graph of NumPy's is computed on another device: its inputs are copied there, its results and writes back.
 void MoveTo(Graph& g, Device device);
 
-bool HasRow(const std::string& callee);
-bool SizedByData(const std::string& callee);     // data decides a size of its result, which `infer` may name
-bool TakesSymFloats(const std::string& callee);  // the graph may hold this call with numbers that are kSymFloat
-std::vector<std::string> AllRows();              // for docs and for mapping objects to rows at import
-enum class RowKind { kTensorOp, kView, kInPlace, kCreation };
-// Constant-valued framework functions (torch.compiler.is_compiling -> true, ...): answer without a call.
-std::optional<Arg> ConstantAnswer(const std::string& callee);
+bool HasRow(Callee callee);
+std::vector<std::string> AllRows();  // for docs and for mapping objects to rows at import
 
 }  // namespace framejit::surface

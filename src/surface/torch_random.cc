@@ -135,7 +135,8 @@ bool IsUniform(const Graph& g, ValueId v) {
   if (n.type.dtype != DType::kFloat32 && n.type.dtype != DType::kFloat64) return false;
   const bool same = n.op == Op::kReshape || (n.op == Op::kCast && n.type.dtype == g.node(n.operands[0]).type.dtype);
   if (same) return IsUniform(g, n.operands[0]);
-  return n.op == Op::kExtern && n.attrs.call->callee == "torch.rand";
+  static const Callee rand("torch.rand");
+  return n.op == Op::kExtern && n.attrs.call->callee == rand;
 }
 
 }  // namespace

@@ -243,8 +243,8 @@ constexpr const char* kCompareNames[] = {"__lt__", "__le__", "__eq__", "__ne__",
 }  // namespace
 
 // A slot wrapper called as a function packs a tuple; the slot itself is what the user's operator ran, and faster.
-void CallStep::PickForm(const std::string& callee) {
-  std::string_view name = std::string_view(callee).substr(callee.rfind('.') + 1);
+void CallStep::PickForm(Callee callee) {
+  const std::string_view name = callee.last();
   size_t n = args_.size();
   bool plain = !kwnames_;
   const char* type = Py_TYPE(callable_.get())->tp_name;

@@ -39,7 +39,7 @@ class CallStep {
   bool InitArg(const Arg& a, const std::vector<PyObject*>& constants, const std::function<int(TraceId)>& slot_of,
                Hole* out);
   static PyObject* Build(const Hole& h, PyObject* const* slots, const int64_t* symbols);
-  void PickForm(const std::string& name);
+  void PickForm(Callee callee);
   int Store(PyObject* value, const Arg& shape, PyObject** slots, size_t* next) const;
 
   Form form_ = Form::kVectorcall;

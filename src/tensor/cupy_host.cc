@@ -69,7 +69,7 @@ class Host : public framejit::Host {
   }
   void RunExtern(const Call& call, std::span<const Buffer>, std::span<Buffer>) override {
     HoldGil gil;  // capture declines what has no row
-    PyErr_Format(PyExc_RuntimeError, "framejit: %s on CuPy's arrays", call.callee.c_str());
+    PyErr_Format(PyExc_RuntimeError, "framejit: %s on CuPy's arrays", call.callee.name().c_str());
     throw ExternError();
   }
   void* CurrentStream(Device) override { return reinterpret_cast<void*>(Cupy()->current_stream()); }  // NOLINT

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "graph/arguments.h"
+#include "graph/effects.h"
 #include "tensor/infer.h"
 
 namespace framejit::tensor {
@@ -11,170 +12,6 @@ namespace framejit::tensor {
 namespace {
 
 constexpr std::string_view kArrays = "framejit._arrays.";  // how functions that write are called
-
-// Result shapes of these follow from operand shapes; besides, every ufunc. By last part of the name. Not those that
-// warn of what the data are (nanmean of nothing but nan): where a warning belongs only the user's own call knows.
-constexpr const char* kShapeOnly[] = {
-    "sort",
-    "argsort",
-    "partition",
-    "argpartition",
-    "lexsort",
-    "cumsum",
-    "cumprod",
-    "nancumsum",
-    "nancumprod",
-    "diff",
-    "gradient",
-    "inv",
-    "pinv",
-    "solve",
-    "det",
-    "slogdet",
-    "cholesky",
-    "qr",
-    "svd",
-    "eigh",
-    "eigvalsh",
-    "norm",
-    "cond",
-    "matrix_power",
-    "matrix_rank",
-    "multi_dot",
-    "fft",
-    "ifft",
-    "rfft",
-    "irfft",
-    "fft2",
-    "ifft2",
-    "rfft2",
-    "irfft2",
-    "fftn",
-    "ifftn",
-    "rfftn",
-    "irfftn",
-    "hfft",
-    "ihfft",
-    "fftshift",
-    "ifftshift",
-    "median",
-    "percentile",
-    "quantile",
-    "convolve",
-    "correlate",
-    "interp",
-    "einsum",
-    "tensordot",
-    "kron",
-    "outer",
-    "inner",
-    "cross",
-    "dot",
-    "vdot",
-    "matmul",
-    "trace",
-    "roll",
-    "rot90",
-    "take",
-    "take_along_axis",
-    "searchsorted",
-    "digitize",
-    "clip",
-    "nansum",
-    "nanprod",
-    "nanargmin",
-    "nanargmax",
-    "cov",
-    "corrcoef",
-    "polyval",
-    "average",
-    "ptp",
-    "std",
-    "var",
-    "mean",
-    "sum",
-    "prod",
-    "min",
-    "max",
-    "amin",
-    "amax",
-    "argmin",
-    "argmax",
-    "all",
-    "any",
-    "where",
-    "tile",
-    "stack",
-    "concatenate",
-    "vstack",
-    "hstack",
-    "dstack",
-    "column_stack",
-    "pad",
-    "isin",
-    "isclose",
-    "allclose",
-    "array_equal",
-    "nan_to_num",
-    "round",
-    "around",
-    "sinc",
-    "i0",
-    "unwrap",
-    "angle",
-    "real_if_close",
-    "select",
-    "piecewise",
-    "tril",
-    "triu",
-    "heaviside",
-    "count_nonzero",
-    "softmax",
-    "log_softmax",
-    "logsumexp",
-    "copy",
-    "astype",
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "conj",
-    "conjugate",
-    "choose",
-    "fix",
-    "trapezoid",
-    "trapz",
-    "array",
-    "asarray",
-    "asanyarray",
-    "ascontiguousarray",
-    "asfortranarray",
-    "diag",
-    "diagflat",
-    "vander",
-    "reduce",
-    "accumulate",
-    "reduceat",
-    "ravel_multi_index",
-    "unravel_index",
-    "repeat",
-    "insert",
-    "delete",
-    "append",
-    "histogram",
-    "broadcast_to",
-    "meshgrid",
-    "concat",
-    "cumulative_sum",
-    "cumulative_prod",
-};
-// Of these, if no array is among their arguments.
-constexpr const char* kOfNumbers[] = {"arange",   "linspace", "logspace", "geomspace", "indices",  "tri",     "zeros",
-                                      "ones",     "empty",    "full",     "eye",       "identity", "hanning", "hamming",
-                                      "blackman", "bartlett", "kaiser",   "fftfreq",   "rfftfreq"};
-
-bool Among(std::span<const char* const> names, std::string_view last) {
-  return std::find(names.begin(), names.end(), last) != names.end();
-}
 
 bool HoldsTensor(const Arg& a) {
   return a.is(Arg::Kind::kTensor) || std::any_of(a.items.begin(), a.items.end(), HoldsTensor);
@@ -196,15 +33,15 @@ bool SelectsByPlace(const Call& call, const std::vector<TensorMeta>& metas) {
 
 // Does the shape of the result follow from the shapes of the operands?
 bool ShapesDecide(const Call& call, PyObject* callee, const std::vector<TensorMeta>& metas) {
-  const std::string_view last = std::string_view(call.callee).substr(call.callee.rfind('.') + 1);
-  if (call.callee.starts_with(kArrays)) return true;
-  if (call.callee.find(".random.") != std::string::npos) return false;
+  const std::string_view last = call.callee.last();
+  if (call.callee.name().starts_with(kArrays)) return true;
+  if (call.callee.name().find(".random.") != std::string::npos) return false;
   if (last == "__getitem__") return SelectsByPlace(call, metas);
   const char* type = Py_TYPE(callee)->tp_name;
   if (!strcmp(type, "numpy.ufunc") || !strcmp(type, "wrapper_descriptor")) return true;
-  if (last == "__get__") return call.callee.ends_with(".real.__get__") || call.callee.ends_with(".imag.__get__");
-  if (metas.empty() && Among(kOfNumbers, last)) return true;
-  if (!Among(kShapeOnly, last)) return last == "outer" && call.callee.starts_with("numpy.");
+  if (last == "__get__") return call.callee.space().ends_with(".real") || call.callee.space().ends_with(".imag");
+  if (metas.empty() && call.callee.Has(kSizedByNumbers)) return true;
+  if (!call.callee.Has(kSizedByShapes)) return false;
   auto given = [&](size_t position, std::string_view name) { return GivenArg(call, position, {name}); };
   if (last == "where") return call.args.size() + call.kwargs.size() != 1;
   // What says how often, or where, is data if it is an array.
@@ -288,7 +125,7 @@ bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& con
   for (const TensorMeta& m : in->metas) {
     if (m.device.kind == DeviceKind::kCuda) return in->Fail(call.callee + " is not known on CuPy's arrays");
   }
-  if (call.callee.starts_with("cupy")) return in->Fail(call.callee + " is not known");
+  if (call.callee.of_cupy()) return in->Fail(call.callee + " is not known");
   CallStep step;
   Call plain = call;
   plain.result = Arg::None();
@@ -301,7 +138,7 @@ bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& con
     in->operands.emplace_back(StandIn(n, m));
     if (!in->operands.back()) return in->FailWithError(call.callee);
   }
-  if (call.callee.starts_with(kArrays)) {
+  if (call.callee.name().starts_with(kArrays)) {
     PyObject* target = in->operands.at(0).get();
     Ref copy(Py_TYPE(target) == n.array ? PyObject_CallMethod(target, "copy", nullptr) : nullptr);
     if (!copy) return in->FailWithError(call.callee);
@@ -334,7 +171,7 @@ bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& con
   if (!r) return in->FailWithError(call.callee);
   Arg shape;
   if (!Flatten(r.get(), &shape, in)) return false;
-  if (call.callee.starts_with(kArrays)) in->aliases.assign(in->results.size(), {});  // a new value of its target
+  if (call.callee.name().starts_with(kArrays)) in->aliases.assign(in->results.size(), {});  // a new value of its target
   call.result = std::move(shape);
   return true;
 }

@@ -16,9 +16,6 @@ namespace framejit::tensor {
 
 namespace {
 
-// These write operands without saying so (running statistics, renormalised rows): nothing on a meta tensor shows it.
-constexpr const char* kWritesInSilence[] = {"instance_norm", "rrelu", "rrelu_with_noise"};
-
 enum class Way { kReal, kMeta };
 
 PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way) {
@@ -202,12 +199,10 @@ int64_t StorageId(PyObject* tensor) {
   return s ? Number(Ref(PyObject_GetAttrString(s.get(), "_cdata"))) : -1;
 }
 
+// Rows that are renormalised are written, too, which nothing on a meta tensor shows.
 bool WritesInSilence(const Call& call) {
-  std::string_view last = std::string_view(call.callee).substr(call.callee.rfind('.') + 1);
-  for (const char* name : kWritesInSilence) {
-    if (last == name) return true;
-  }
-  if (last.find("batch_norm") != std::string_view::npos) return true;  // all of its forms; some look at no size, either
+  if (call.callee.Has(kWritesInSilence)) return true;
+  const std::string_view last = call.callee.last();
   if (last != "embedding" && last != "embedding_bag") return false;
   for (auto& [name, a] : call.kwargs) {
     if (name == "max_norm" && !a.is_none()) return true;
@@ -360,7 +355,7 @@ static bool RunsPython(const std::string& callee) {
 
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
   if (WritesInSilence(call)) return in->Fail("writes an operand");
-  const bool foreign = surface::IsForeign(call.callee);
+  const bool foreign = call.callee.Has(kForeign);
   if (foreign && RunsPython(call.callee)) return in->Fail("only its own code says what it returns");
   if (!in->metas.empty()) in->device = in->metas[0].device;
   bool found = false;
@@ -374,8 +369,8 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   Verdict v = Verdict::kTryMeta;
   // Bare operators may take sizes on trust, those of stand-ins that do not fit each other, too; a user's do what they
   // do.
-  const bool safe =
-      !call.callee.starts_with("torch.ops.") || (call.callee.starts_with("torch.ops.aten.") && !in->sizes_made_up);
+  const bool safe = !call.callee.name().starts_with("torch.ops.") ||
+                    (call.callee.name().starts_with("torch.ops.aten.") && !in->sizes_made_up);
   if (safe && SmallAndPlain(call, *in, 4 * kMaxStandIn)) v = Try(t, call, constants, Way::kReal, in);
   if (v == Verdict::kTryMeta) {
     v = Try(t, call, constants, Way::kMeta, in);
@@ -386,7 +381,7 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
     }
   }
   if (v == Verdict::kDone && listening.heard()) return in->Fail("warns");
-  if (v == Verdict::kDone && in->draws && !surface::IsRandom(call.callee)) return in->Fail("draws random numbers");
+  if (v == Verdict::kDone && in->draws && !Draws(call.callee)) return in->Fail("draws random numbers");
   return v == Verdict::kDone;
 }
 
@@ -444,7 +439,7 @@ std::vector<bool> WithoutGradient(const Call& call, const std::vector<TensorMeta
                                   const std::vector<PyObject*>& constants) {
   std::vector<bool> none(operands.size());
   const TorchApi* t = Torch();
-  if (!t || call.callee.compare(0, 6, "torch.")) return none;
+  if (!t || !call.callee.name().starts_with("torch.")) return none;
   SavedError saved;
   Listening listening(*t);
   Inference in{operands};

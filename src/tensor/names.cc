@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "graph/effects.h"
 #include "surface/surface.h"
 #include "tensor/autograd.h"
 #include "tensor/cupy_api.h"
@@ -86,7 +87,7 @@ class NameTable {
   }
   const Found& Place(int32_t i) const { return found_[i]; }
   const std::string& PathOf(const Found& f) const { return paths_[f.path]; }
-  std::unordered_map<PyObject*, std::string> names;  // those that were asked for; empty: it has none
+  std::unordered_map<PyObject*, Callee> names;  // those that were asked for; empty: it has none
 
  private:
   size_t Hash(PyObject* o) const {
@@ -151,7 +152,8 @@ PyObject* Walk(const std::string& path) {
 }
 
 bool Known(const std::string& name) {
-  return surface::HasRow(name) || surface::ConstantAnswer(name);
+  const Callee callee(name);
+  return surface::HasRow(callee) || callee.effects().answer != Answer::kNone;
 }
 
 bool Callable(PyObject* o) {
@@ -187,14 +189,13 @@ bool Nicer(PyObject* o, const std::string& path, const std::string& name, const 
   return text && name == path + "." + text;
 }
 
-// Null: it has none.
-const std::string* NameOf(PyObject* o) {
-  if (!named_types.Has(Py_TYPE(o))) return nullptr;
+// Empty: it has none.
+Callee NameOf(PyObject* o) {
+  if (!named_types.Has(Py_TYPE(o))) return {};
   NameTable& table = Names();
-  if (auto known = table.names.find(o); known != table.names.end())
-    return known->second.empty() ? nullptr : &known->second;
+  if (auto known = table.names.find(o); known != table.names.end()) return known->second;
   int32_t i = table.Find(o);
-  if (i < 0) return nullptr;
+  if (i < 0) return {};
   SavedError saved;
   std::string best;
   while (i >= 0) {
@@ -206,8 +207,7 @@ const std::string* NameOf(PyObject* o) {
     std::string name = path + "." + PyUnicode_AsUTF8(f.key);
     if (best.empty() || (!Known(best) && (Known(name) || Nicer(o, path, name, best)))) best = std::move(name);
   }
-  const std::string& kept = table.names[o] = std::move(best);
-  return kept.empty() ? nullptr : &kept;
+  return table.names[o] = best;
 }
 
 void AddNamespace(const char* path) {
@@ -317,20 +317,20 @@ PyObject* ResolveCallee(const std::string& name) {
 
 bool HasCalleeName(PyObject* callable) {
   Fill();
-  return NameOf(callable) || (IsMethodWrapper(callable) && !CalleeName(callable).empty());
+  return !NameOf(callable).empty() || (IsMethodWrapper(callable) && !CalleeOf(callable).empty());
 }
 
-std::string CalleeName(PyObject* callable) {
+Callee CalleeOf(PyObject* callable) {
   Fill();
-  if (const std::string* name = NameOf(callable)) return *name;
+  if (Callee known = NameOf(callable); !known.empty()) return known;
   if (IsMethodWrapper(callable)) {  // torch.Tensor.T.__get__, made anew on every access
     SavedError saved;
     Ref self(PyObject_GetAttrString(callable, "__self__")), name(PyObject_GetAttrString(callable, "__name__"));
-    if (const std::string* owner = self && name ? NameOf(self.get()) : nullptr)
-      return *owner + "." + PyUnicode_AsUTF8(name.get());
+    if (Callee owner = self && name ? NameOf(self.get()) : Callee(); !owner.empty())
+      return Callee(owner + "." + PyUnicode_AsUTF8(name.get()));
     PyErr_Clear();
   }
-  return OperatorName(callable);
+  return Callee(OperatorName(callable));
 }
 
 std::vector<std::pair<std::string, std::string>> Doctor() {

@@ -190,7 +190,7 @@ Host& NumpyHost();
 // callee name <-> object. "torch.Tensor.add_" -> the method descriptor; new reference or null.
 PyObject* ResolveCallee(const std::string& name);
 // Name of a framework callable (torch builtin, Tensor method, numpy ufunc/function), "" if it is none.
-std::string CalleeName(PyObject* callable);
+Callee CalleeOf(PyObject* callable);     // none: it has no name
 bool HasCalleeName(PyObject* callable);  // cheaper
 
 // The self-test's verdict per fast path, for doctor.

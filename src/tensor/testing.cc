@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "framejit/graph.h"
+#include "graph/effects.h"
 #include "tensor/call_step.h"
 #include "tensor/contractions.h"
 #include "tensor/numpy_api.h"
@@ -108,7 +109,7 @@ bool ToTrace(PyObject* spec, std::vector<PyObject*>* constants, Trace* trace) {
     trace->calls.emplace_back();
     if (!ToCall(PyList_GET_ITEM(calls, i), constants, &trace->calls.back())) return false;
     for (TraceId id : trace->calls.back().results) top = std::max(top, id);
-    numpy |= !trace->calls.back().callee.compare(0, 6, "numpy.");
+    numpy |= trace->calls.back().callee.framework() == Framework::kNumpy;
   }
   for (auto* v : {&trace->inputs, &trace->outputs}) {
     for (TraceId id : *v) top = std::max(top, id);
@@ -174,7 +175,12 @@ PyObject* State(PyObject*, PyObject*) {
 }
 
 PyObject* NameOf(PyObject*, PyObject* o) {
-  return Str(CalleeName(o));
+  return Str(CalleeOf(o).name());
+}
+// What is known of the function of that name: "draws cpu=lower".
+PyObject* EffectsOfName(PyObject*, PyObject* name) {
+  const char* text = PyUnicode_AsUTF8(name);
+  return text ? Str(Callee(text).effects().str()) : nullptr;
 }
 PyObject* Resolve(PyObject*, PyObject* name) {
   return ResolveCallee(PyUnicode_AsUTF8(name));
@@ -411,7 +417,7 @@ PyObject* Bench(PyObject*, PyObject* args) {
       s = ReadTorchState();
       sink = s.words[0];
     };
-  if (!strcmp(what, "name")) f = [&] { sink = CalleeName(o).empty(); };
+  if (!strcmp(what, "name")) f = [&] { sink = CalleeOf(o).empty(); };
   if (!strcmp(what, "run")) {
     auto* r = static_cast<Runners*>(PyCapsule_GetPointer(o, "runner"));
     if (!r) return nullptr;
@@ -473,15 +479,25 @@ PyObject* SetFields(PyObject*, PyObject* on) {
 }
 
 PyMethodDef functions[] = {
-    {"classify", ClassifyObject, METH_O, nullptr},    {"read_meta", ReadMetaOf, METH_O, nullptr},
-    {"read_for_guard", ReadGuardOf, METH_O, nullptr}, {"torch_state", State, METH_NOARGS, nullptr},
-    {"callee_name", NameOf, METH_O, nullptr},         {"resolve", Resolve, METH_O, nullptr},
-    {"dtype_of", DTypeText, METH_O, nullptr},         {"make_trace", MakeTrace, METH_O, nullptr},
-    {"make_graph", MakeGraph, METH_VARARGS, nullptr}, {"run", RunRunner, METH_VARARGS, nullptr},
-    {"infer", Infer, METH_VARARGS, nullptr},          {"library", RunLibrary, METH_VARARGS, nullptr},
-    {"force_library", Force, METH_O, nullptr},        {"parallel", Parallel, METH_VARARGS, nullptr},
-    {"bench", Bench, METH_VARARGS, nullptr},          {"doctor", Verdicts, METH_NOARGS, nullptr},
-    {"set_fields", SetFields, METH_O, nullptr},       {nullptr, nullptr, 0, nullptr},
+    {"classify", ClassifyObject, METH_O, nullptr},
+    {"read_meta", ReadMetaOf, METH_O, nullptr},
+    {"read_for_guard", ReadGuardOf, METH_O, nullptr},
+    {"torch_state", State, METH_NOARGS, nullptr},
+    {"callee_name", NameOf, METH_O, nullptr},
+    {"effects", EffectsOfName, METH_O, nullptr},
+    {"resolve", Resolve, METH_O, nullptr},
+    {"dtype_of", DTypeText, METH_O, nullptr},
+    {"make_trace", MakeTrace, METH_O, nullptr},
+    {"make_graph", MakeGraph, METH_VARARGS, nullptr},
+    {"run", RunRunner, METH_VARARGS, nullptr},
+    {"infer", Infer, METH_VARARGS, nullptr},
+    {"library", RunLibrary, METH_VARARGS, nullptr},
+    {"force_library", Force, METH_O, nullptr},
+    {"parallel", Parallel, METH_VARARGS, nullptr},
+    {"bench", Bench, METH_VARARGS, nullptr},
+    {"doctor", Verdicts, METH_NOARGS, nullptr},
+    {"set_fields", SetFields, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
 };
 
 }  // namespace

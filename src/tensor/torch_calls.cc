@@ -191,16 +191,17 @@ bool MaxPoolGradient(const TorchApi& t, const Call& c, Operands operands, Handle
 
 using Runner = bool (*)(const TorchApi& t, const Call& c, Operands operands, Handles& out);
 
-Runner Find(const std::string& callee) {
-  static const auto* table = new std::unordered_map<std::string_view, Runner>{
-      {"torch.ops.aten.native_dropout", Dropout},
-      {"framejit._gradients.attention", Attention},
-      {"framejit._gradients.attention_backward", AttentionBackward},
-      {"torch.max_pool2d", MaxPool},
-      {"framejit.vjp(torch.max_pool2d)", MaxPoolGradient},
+Runner Find(Callee callee) {
+  static const std::pair<Callee, Runner> table[] = {
+      {Callee("torch.ops.aten.native_dropout"), Dropout},
+      {Callee("framejit._gradients.attention"), Attention},
+      {Callee("framejit._gradients.attention_backward"), AttentionBackward},
+      {Callee("torch.max_pool2d"), MaxPool},
+      {Callee("framejit.vjp(torch.max_pool2d)"), MaxPoolGradient},
   };
-  auto at = table->find(callee);
-  return at == table->end() ? nullptr : at->second;
+  for (const auto& [known, run] : table)
+    if (known == callee) return run;
+  return nullptr;
 }
 
 }  // namespace

@@ -19,10 +19,10 @@ bool IsOff(const Arg* a) {
 
 // Draws numbers: by its name, or as one of the things that drop out inside.
 bool Draws(const Call& c) {
-  const bool torch = c.callee.starts_with("torch");
-  auto has = [&](const char* part) { return torch && c.callee.find(part) != std::string::npos; };
+  const bool torch = c.callee.name().starts_with("torch");
+  auto has = [&](const char* part) { return torch && c.callee.name().find(part) != std::string::npos; };
   if (has("dropout")) return !IsOff(GivenArg(c, 1, {"p"})) && !IsOff(GivenArg(c, 2, {"train", "training"}));
-  if (surface::IsRandom(c.callee)) return true;
+  if (framejit::Draws(c.callee)) return true;
   if (has("scaled_dot_product_attention")) {
     const Arg* p = GivenArg(c, 4, {"dropout_p"});
     return p && !IsOff(p);

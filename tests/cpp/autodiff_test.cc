@@ -47,7 +47,7 @@ std::vector<HostTensor> Scatter(const Node& n, const std::vector<HostTensor>& in
   Builder b{g, env};
   auto input = [&](const HostTensor& t) { return b.Input(TypeOf(t), Ints(t.strides.begin(), t.strides.end()), ""); };
   ValueId grad = input(in[0]), index = input(in[1]);
-  if (c.callee == "framejit._gradients.take") index = b.BroadcastInDim(index, b.type(grad).shape, {axis});
+  if (c.callee.name() == "framejit._gradients.take") index = b.BroadcastInDim(index, b.type(grad).shape, {axis});
   Attrs attrs;
   attrs.axes = {axis};
   attrs.name = "add";
@@ -535,7 +535,7 @@ TEST(Attention, WhatTheBackwardKernelWantsIsKept) {
   std::vector<GradSource> sources;
   auto calls = [](const Graph& g, const std::string& callee) {
     return std::count_if(g.nodes.begin(), g.nodes.end(),
-                         [&](const Node& n) { return n.op == Op::kExtern && n.attrs.call->callee == callee; });
+                         [&](const Node& n) { return n.op == Op::kExtern && n.attrs.call->callee.name() == callee; });
   };
   const Graph forward = ForwardGraph(j, saved, &where), backward = BackwardGraph(j, saved, &sources);
   EXPECT_EQ(calls(forward, "framejit._gradients.attention"), 1);

@@ -355,23 +355,23 @@ std::shared_ptr<Call> NamedCall(const std::string& name) {
 // "double": 2 * x in the operand's layout; "pair": (x + 1, -x); "same": a view of the operand; "fail" throws;
 // "transposed": 2 * x, but laid out column-major.
 void RunTestExtern(TestHost& host, const Call& call, std::span<const Buffer> operands, std::span<Buffer> results) {
-  if (call.callee == "fail") throw ExternError();
+  if (call.callee.name() == "fail") throw ExternError();
   const Buffer& x = operands[0];
   std::vector<double> values = test::Values(x);
   for (size_t r = 0; r < results.size(); ++r) {
     std::vector<int64_t> strides(x.rank, 1);
-    if (call.callee == "transposed") {
+    if (call.callee.name() == "transposed") {
       for (int d = 1; d < x.rank; ++d) strides[d] = strides[d - 1] * x.sizes[d - 1];
     } else {
       for (int d = x.rank - 1; d-- > 0;) strides[d] = strides[d + 1] * x.sizes[d + 1];
     }
     host.Make(x.dtype, {x.sizes, static_cast<size_t>(x.rank)}, strides, &results[r]);
-    if (call.callee == "same") {
+    if (call.callee.name() == "same") {
       results[r].data = x.data;
       continue;
     }
     for (size_t i = 0; i < values.size(); ++i) {
-      const double v = call.callee == "pair" ? (r == 0 ? values[i] + 1 : -values[i]) : 2 * values[i];
+      const double v = call.callee.name() == "pair" ? (r == 0 ? values[i] + 1 : -values[i]) : 2 * values[i];
       static_cast<float*>(results[r].data)[test::Offset(i, x.sizes, strides.data(), x.rank)] = static_cast<float>(v);
     }
   }

@@ -250,7 +250,7 @@ TEST(Ops, EveryRowDoesWhatItSays) {
     EXPECT_EQ(Difference(Interpret(g, inputs, Doubled).at(0), s.expected, s.tolerance), "");
   }
   for (const char* name : {
-#define X(e, name, arity, kind, type, attrs, accepts, cost, approximate) name,
+#define X(e, name, arity, kind, type, attrs, accepts, cost, approximate, raises, twice) name,
 #include "framejit/ops.def"
 #undef X
        })

@@ -1,0 +1,35 @@
+// What a Python object is as the argument of a framework function.
+#pragma once
+
+#include <optional>
+
+#include "capture/session.h"
+
+namespace framejit::capture {
+
+// What the frameworks call an element type.
+const char* NameOfDType(DType t);
+
+// Reads the arguments of one call. Every reading tells whether the object was of that kind: nothing, if not; false
+// after a Break.
+class ArgReader {
+ public:
+  explicit ArgReader(Session& s, bool ranges_as_lists = false) : s_(s), ranges_as_lists_(ranges_as_lists) {}
+  bool Read(PyObject* o, Arg* out);  // false on Break
+  // Was one of NumPy's floats among what was read, one of its integers or bools?
+  bool numpy_number() const { return numpy_number_; }
+  bool numpy_integer() const { return numpy_integer_; }
+
+ private:
+  std::optional<bool> Number(PyObject* o, Arg* out);
+  std::optional<bool> Description(PyObject* o, Arg* out);  // of elements, devices and layouts
+  std::optional<bool> Container(PyObject* o, Arg* out);
+  bool Sequence(PyObject* o, Arg* out);
+  bool Dict(PyObject* o, Arg* out);
+
+  Session& s_;
+  const bool ranges_as_lists_;
+  bool numpy_number_ = false, numpy_integer_ = false;
+};
+
+}  // namespace framejit::capture

@@ -1,0 +1,271 @@
+// Calls of C functions: they run for real when a table (builtins.h) says what they may do.
+#include <optional>
+
+#include "capture/arg_vector.h"
+#include "capture/builtins.h"
+#include "capture/modes.h"
+#include "capture/override.h"
+#include "capture/proxy.h"
+#include "capture/semantics.h"
+#include "capture/special_calls.h"
+
+namespace framejit::capture {
+namespace {
+
+bool HoldsTensor(PyObject* o) {
+  if (!PyTuple_Check(o)) return IsTensor(o);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
+    if (HoldsTensor(PyTuple_GET_ITEM(o, i))) return true;
+  return false;
+}
+
+}  // namespace
+
+// One such call. Both forms become one: an unbound function plus all its arguments.
+class CCall {
+ public:
+  CCall(CaptureSemantics& sem, Session& s, PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
+        PyObject* kwnames)
+      : sem_(sem),
+        s_(s),
+        callable_(callable),
+        self_(self),
+        kwnames_(kwnames),
+        nargs_(nargs + (self != nullptr)),
+        total_(nargs_ + KwCount(kwnames)),
+        vector_(self, args, nargs + KwCount(kwnames)),
+        args_(vector_.data()) {
+    if (self) args_[0] = s_.Resolve(self);
+  }
+  PyObject* Run();
+
+ private:
+  // The phases, in their order. Each tells whether the call is over with it; then result_ is what it gave.
+  bool Identify();          // whose function it is, by what name, with what effect
+  bool AnsweredByObject();  // the protocol of attributes, modules, types, contexts
+  bool AnsweredByDict();    // outside dicts, one key at a time
+  bool AnsweredByName();    // single functions of the frameworks
+  PyObject* ByEffect();
+  PyObject* Mutate();
+  PyObject* Pure(Py_ssize_t first);  // reads its arguments from `first` on, takes in those before
+  PyObject* Invoke();
+  bool MayRead();  // false (Break): no guard covers what it would read
+  bool Done(PyObject* result) {
+    result_ = result;
+    return true;
+  }
+
+  CaptureSemantics& sem_;
+  Session& s_;
+  PyObject *const callable_, *const self_, *const kwnames_;
+  const Py_ssize_t nargs_, total_;
+  Vector vector_;
+  PyObject** const args_;
+  const char* name_ = nullptr;
+  PyTypeObject* owner_ = nullptr;
+  Effect effect_ = Effect::kUnknown;
+  PyObject* result_ = nullptr;
+};
+
+bool CCall::Identify() {
+  if (PyInstanceMethod_Check(callable_))
+    return Done(sem_.CallC(PyInstanceMethod_GET_FUNCTION(callable_), nullptr, args_, nargs_, kwnames_));
+  if (!PyCFunction_Check(callable_)) {
+    if (!IsMethodDescriptor(callable_)) return Done(s_.Break(BreakId::kUnknownCall, Describe(callable_)));
+    owner_ = PyDescr_TYPE(callable_);
+    name_ = PyUnicode_AsUTF8(PyDescr_NAME(callable_));
+    return false;
+  }
+  name_ = reinterpret_cast<PyCFunctionObject*>(callable_)->m_ml->ml_name;
+  if (self_) {
+    Bound bound = UnbindBuiltin(callable_);  // of a class: a method of its metaclass
+    owner_ = bound.descriptor ? PyDescr_TYPE(bound.descriptor.get()) : PyType_Check(self_) ? nullptr : Py_TYPE(self_);
+  }
+  if (owner_) return false;
+  effect_ = EffectOfFunction(callable_);
+  if (!self_) return false;
+  auto* t = reinterpret_cast<PyTypeObject*>(self_);  // a builtin classmethod or __new__
+  if (!strcmp(name_, "__new__") && nargs_ >= 2 && PyType_Check(args_[1])) {
+    if (!IsPureType(t)) return Done(s_.Break(BreakId::kUnknownCall, Describe(callable_)));
+    Ref made(PyObject_Vectorcall(callable_, args_ + 1, nargs_ - 1, kwnames_));
+    return Done(made ? s_.MarkFresh(made.release()) : nullptr);
+  }
+  if (!IsPureType(t) && EffectOfMethod(t, name_) != Effect::kPure) return false;
+  return Done(sem_.ForC(args_ + 1, total_ - 1) && (total_ < 2 || s_.Pin(args_[1]))
+                  ? s_.Adopt(PyObject_Vectorcall(callable_, args_ + 1, nargs_ - 1, kwnames_))
+                  : nullptr);
+}
+
+bool CCall::AnsweredByObject() {
+  if (owner_ == &PyBaseObject_Type && !strcmp(name_, "__getattribute__") && nargs_ == 2)
+    return Done(sem_.GenericGetAttr(args_[0], args_[1]));
+  if (owner_ == &PyBaseObject_Type && !strcmp(name_, "__setattr__") && nargs_ == 3) {
+    if (sem_.GenericSetAttr(args_[0], args_[1], args_[2]) < 0) return Done(nullptr);
+    return Done(Py_NewRef(Py_None));
+  }
+  if (owner_ == &PyBaseObject_Type && !strcmp(name_, "__delattr__") && nargs_ == 2) {
+    if (sem_.GenericSetAttr(args_[0], args_[1], nullptr) < 0) return Done(nullptr);
+    return Done(Py_NewRef(Py_None));
+  }
+  if (owner_ == &PyBaseObject_Type && !strcmp(name_, "__reduce_ex__") && nargs_ == 2 && !kwnames_)
+    return Done(sem_.Reduced(args_[0], args_[1]));
+  if (owner_ == &PyModule_Type && !strcmp(name_, "__getattribute__") && nargs_ == 2)
+    return Done(sem_.LoadAttr(args_[0], args_[1]));
+  if (owner_ == &PyType_Type && !strcmp(name_, "__call__") && PyType_Check(args_[0]))
+    return Done(sem_.CallType(reinterpret_cast<PyTypeObject*>(args_[0]), args_ + 1, nargs_ - 1, kwnames_));
+  if (!strcmp(owner_->tp_name, "_contextvars.ContextVar") || !strcmp(owner_->tp_name, "ContextVar"))
+    return Done(ContextVarCall(s_, args_[0], name_, args_ + 1, nargs_ - 1));
+  if (!strcmp(owner_->tp_name, "torch.device") && !strcmp(name_, "__enter__")) {
+    Ref text(PyObject_Str(args_[0]));
+    const char* device = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+    if (!device) return Done(nullptr);
+    s_.default_devices.push_back(device);
+    return Done(Py_NewRef(args_[0]));
+  }
+  if (!strcmp(owner_->tp_name, "torch.device") && !strcmp(name_, "__exit__")) {
+    if (s_.default_devices.size() < 2) return Done(s_.Break(BreakId::kThreadState, "torch.device.__exit__"));
+    s_.default_devices.pop_back();
+    return Done(Py_NewRef(Py_None));
+  }
+  return false;
+}
+
+bool CCall::AnsweredByDict() {
+  // A dict read by one key is a guard on that key alone.
+  if (PyDict_Check(args_[0]) && s_.IsOutside(args_[0]) && (owner_ == &PyDict_Type) &&
+      (!strcmp(name_, "get") || !strcmp(name_, "__getitem__") || !strcmp(name_, "__contains__") ||
+       ((!strcmp(name_, "pop") || !strcmp(name_, "setdefault")) && !kwnames_ && PyDict_CheckExact(args_[0]) &&
+        IsPrimitive(args_[1]))) &&
+      nargs_ >= 2 && nargs_ <= 3 && s_.GuardsKey(args_[0], args_[1])) {
+    const bool pops = !strcmp(name_, "pop"), sets = !strcmp(name_, "setdefault");
+    bool found;
+    Ref r(s_.ReadDictItem(args_[0], s_.SourceOf(args_[0]), args_[1], &found));
+    if (s_.broken() || PyErr_Occurred()) return Done(nullptr);
+    if (!strcmp(name_, "__contains__")) return Done(PyBool_FromLong(found));
+    if (!found && (!strcmp(name_, "__getitem__") || (pops && nargs_ == 2)))
+      return Done((PyErr_SetObject(PyExc_KeyError, args_[1]), nullptr));
+    if (!found) r = Borrow(nargs_ == 3 ? args_[2] : Py_None);
+    if ((found && pops) || (!found && sets)) {
+      if (s_.WriteDictItem(args_[0], args_[1], pops ? nullptr : r.get()) < 0) return Done(nullptr);
+    }
+    return Done(r.release());
+  }
+  if (PyDict_Check(args_[0]) && s_.IsOutside(args_[0]) && owner_ == &PyDict_Type && !strcmp(name_, "__setitem__") &&
+      nargs_ == 3) {
+    if (sem_.SetItem(args_[0], args_[1], args_[2]) < 0) return Done(nullptr);
+    return Done(Py_NewRef(Py_None));
+  }
+  if (PyDict_CheckExact(args_[0]) && s_.IsOutside(args_[0]) && owner_ == &PyDict_Type && !strcmp(name_, "update") &&
+      nargs_ == 2 && !kwnames_ && PyDict_CheckExact(args_[1]) && !s_.IsOutside(args_[1]))
+    return Done(sem_.UpdateDict(args_[0], args_[1]));
+  return false;
+}
+
+bool CCall::AnsweredByName() {
+  if (effect_ == Effect::kUnknown && !owner_ && !strcmp(name_, "_make_extobj") &&
+      std::all_of(args_, args_ + total_, IsPrimitive))  // of numpy.errstate
+    return Done(s_.MarkFresh(PyObject_Vectorcall(callable_, args_, nargs_, kwnames_)));
+  if (effect_ == Effect::kPure && !owner_ && nargs_ == 2 && !kwnames_ && !strcmp(name_, "_abc_instancecheck") &&
+      (PyTuple_CheckExact(args_[1]) || PyList_CheckExact(args_[1]) || PyDict_CheckExact(args_[1])))
+    return Done(PyObject_Vectorcall(callable_, args_, nargs_, nullptr));  // of its class alone
+  // Of torch._C._autograd: which hooks there are is not for captured code to change.
+  if (!strncmp(name_, "_saved_tensors_hooks_", 21) && Describe(callable_).starts_with("torch._C._autograd")) {
+    if (strcmp(name_ + 21, "get_disabled_error_message")) return Done(Py_NewRef(Py_None));
+    return Done(PyObject_Vectorcall(callable_, nullptr, 0, nullptr));
+  }
+  return false;
+}
+
+bool CCall::MayRead() {
+  if (nargs_ >= 2 && s_.IsOutside(args_[0]) &&
+      (PyDict_Check(args_[0]) || PyAnySet_Check(args_[0]))) {  // looked up by identity
+    for (Py_ssize_t i = 1; i < total_; ++i)
+      if (IsTensor(args_[i])) return s_.Break(BreakId::kTensorItem, "a tensor as key of a dict or set"), false;
+    if (!PyDict_CheckExact(args_[0]) && !strcmp(name_, "__getitem__"))
+      return s_.Break(BreakId::kUnknownCall, "__missing__"), false;
+  }
+  for (const char* n : {"repr", "format", "ascii", "__repr__", "__str__", "__format__"})
+    if (!strcmp(name_, n) && nargs_ && !sem_.NoteText(args_[0])) return false;
+  if ((!strcmp(name_, "hash") || !strcmp(name_, "__hash__")) && nargs_ && HoldsTensor(args_[0]))
+    return s_.Break(BreakId::kUnknownOrigin, "hash() of a tensor"), false;
+  return true;
+}
+
+PyObject* CCall::Invoke() {
+  if (!self_ || !PyCFunction_Check(callable_)) return PyObject_Vectorcall(callable_, args_, nargs_, kwnames_);
+  if (args_[0] == self_) return PyObject_Vectorcall(callable_, args_ + 1, nargs_ - 1, kwnames_);
+  Ref method(PyObject_GetAttrString(args_[0], name_));  // self was replaced by its private copy
+  return method ? PyObject_Vectorcall(method.get(), args_ + 1, nargs_ - 1, kwnames_) : nullptr;
+}
+
+PyObject* CCall::Pure(Py_ssize_t first) {
+  if (!MayRead()) return nullptr;
+  std::optional<SuspendScope> off;
+  if (owner_ && !strncmp(owner_->tp_name, "numpy.", 6)) {  // a number's methods are an array's, in Python
+    if (std::any_of(args_, args_ + total_, IsTensor)) return s_.Break(BreakId::kUnknownCall, Describe(callable_));
+    off.emplace();
+  }
+  // A view of a private dict reads nothing by itself (Session::ForC looks then).
+  if (total_ == 1 && owner_ == &PyDict_Type && PyDict_CheckExact(args_[0]) && s_.IsPrivate(args_[0]) &&
+      (!strcmp(name_, "items") || !strcmp(name_, "values") || !strcmp(name_, "keys")))
+    return s_.Adopt(PyObject_CallMethod(args_[0], name_, nullptr));
+  // What a container takes in is asked nothing, and neither is a dict that is read.
+  if (!sem_.ForC(args_ + first, total_ - first, first ? total_ : owner_ && PyDict_Check(args_[0]))) return nullptr;
+  if (const Compares what = WhatCompares(owner_, name_); what != Compares::kNone)
+    for (Py_ssize_t i = what == Compares::kKey; i < (what == Compares::kKey ? std::min<Py_ssize_t>(2, total_) : total_);
+         ++i)
+      if (!s_.Pin(args_[i])) return nullptr;
+  PyObject* r = Invoke();
+  if (r && s_.broken()) {
+    Py_DECREF(r);
+    return s_.Break(s_.reason().id);
+  }
+  if (r == Py_False && !owner_ && !strncmp(name_, "_abc_", 5) && !s_.NoteAbstract()) return nullptr;
+  return s_.Adopt(r);
+}
+
+PyObject* CCall::Mutate() {
+  if (nargs_ < 1) return Pure(1);
+  if (!kwnames_ && owner_ && s_.Defer(owner_, name_, args_, nargs_)) Py_RETURN_NONE;
+  if (PyList_CheckExact(args_[0]) && s_.IsOutside(args_[0]) && !(args_[0] = s_.WriteList(args_[0]))) return nullptr;
+  if (!s_.IsPrivate(args_[0]) && !IsPrimitive(args_[0]))
+    return s_.Break(PyIter_Check(args_[0]) ? BreakId::kIteratorState : BreakId::kSideEffect, Describe(callable_));
+  return Pure(1);
+}
+
+PyObject* CCall::ByEffect() {
+  switch (effect_) {
+    case Effect::kSpecial: {
+      bool handled = false;
+      PyObject* r = kwnames_ ? nullptr : Special(sem_, s_, name_, args_, nargs_, &handled);
+      return handled ? r : s_.Break(BreakId::kUnknownCall, Describe(callable_));
+    }
+    case Effect::kMutatesSelf: return Mutate();
+    case Effect::kPure: return Pure(0);
+    case Effect::kAsks: return sem_.Asked(callable_, args_, nargs_, kwnames_);
+    case Effect::kNothing: Py_RETURN_NONE;
+    case Effect::kOutput: {
+      PyObject* r = sem_.Output(callable_, name_, args_, nargs_, kwnames_);
+      return r || s_.broken() || PyErr_Occurred() ? r : s_.Break(BreakId::kOutput, name_);
+    }
+    case Effect::kRandom: return s_.Break(BreakId::kRandom, name_);
+    default: return s_.Break(BreakId::kUnknownCall, Describe(callable_));
+  }
+}
+
+PyObject* CCall::Run() {
+  if (Identify()) return result_;
+  if (owner_ && nargs_ >= 1) {
+    if (AnsweredByObject() || AnsweredByDict()) return result_;
+    if (!kwnames_ && IsSymbolicSize(args_[0])) return SizeMethod(s_, args_[0], name_, args_ + 1, nargs_ - 1);
+    effect_ = EffectOfMethod(owner_, name_);
+  }
+  return AnsweredByName() ? result_ : ByEffect();
+}
+
+PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
+                                  PyObject* kwnames) {
+  return CCall(*this, s_, callable, self, args, nargs, kwnames).Run();
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,39 @@
+// The functions of frameworks that capture itself calls, or treats in a way of its own.
+#pragma once
+
+#include "graph/effects.h"
+
+namespace framejit::capture::callees {
+
+inline const Callee kArange{"torch.arange"};
+inline const Callee kAutogradGrad{"torch.autograd.grad"};
+inline const Callee kCountOf{"framejit._functions.count_of"};
+inline const Callee kEq{"torch.eq"};
+inline const Callee kFromNumpy{"torch.from_numpy"};
+inline const Callee kIsGradEnabled{"torch.is_grad_enabled"};
+inline const Callee kIsInferenceMode{"torch.is_inference_mode_enabled"};
+inline const Callee kSetGradEnabled{"torch._C._set_grad_enabled"};
+inline const Callee kIsClose{"torch.isclose"};
+inline const Callee kStack{"torch.stack"};
+inline const Callee kWhere{"torch.where"};
+inline const Callee kZerosLike{"torch.zeros_like"};
+
+inline const Callee kTensorAll{"torch.Tensor.all"};
+inline const Callee kTensorClone{"torch.Tensor.clone"};
+inline const Callee kTensorData{"torch.Tensor.data.__get__"};
+inline const Callee kTensorDetach{"torch.Tensor.detach"};
+inline const Callee kTensorExpand{"torch.Tensor.expand"};
+inline const Callee kTensorGetItem{"torch.Tensor.__getitem__"};
+inline const Callee kTensorLong{"torch.Tensor.long"};
+inline const Callee kTensorMoveDim{"torch.Tensor.movedim"};
+inline const Callee kTensorNew{"torch.Tensor.new"};
+inline const Callee kTensorNonzero{"torch.Tensor.nonzero"};
+inline const Callee kTensorRequiresGrad{"torch.Tensor.requires_grad_"};
+inline const Callee kTensorSetItem{"torch.Tensor.__setitem__"};
+inline const Callee kTensorTo{"torch.Tensor.to"};
+inline const Callee kTensorToList{"torch.Tensor.tolist"};
+inline const Callee kTensorUnbind{"torch.Tensor.unbind"};
+inline const Callee kTensorUnsqueeze{"torch.Tensor.unsqueeze"};
+inline const Callee kTensorViewAs{"torch.Tensor.view_as"};
+
+}  // namespace framejit::capture::callees

@@ -1,0 +1,384 @@
+#include "capture/framework_call.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "capture/callees.h"
+#include "capture/gradients.h"
+#include "capture/proxy.h"
+#include "graph/arguments.h"
+
+namespace framejit::capture {
+
+PyObject* TensorQuery(Session& s, PyObject* proxy, const std::string& method, PyObject* const* args, Py_ssize_t nargs,
+                      PyObject* kwnames, bool* handled);
+
+namespace {
+
+// Of numbers, without effects: the ufuncs, which have no rows all.
+bool IsNumpyFunction(Callee callee) {
+  Ref function(callee.name().starts_with("numpy.") ? tensor::ResolveCallee(callee) : nullptr);
+  if (!function) PyErr_Clear();
+  return function && !strcmp(Py_TYPE(function.get())->tp_name, "numpy.ufunc");
+}
+
+bool AllNumbers(const Call& call) {
+  return call.kwargs.empty() &&
+         std::all_of(call.args.begin(), call.args.end(), [](const Arg& a) { return a.is_number(); });
+}
+
+// NumPy's type of that name, if it is one of ours.
+void NameDType(Arg* a) {
+  if (!a->is(Arg::Kind::kString)) return;
+  static PyObject* type = tensor::ResolveCallee("numpy.dtype");
+  Ref dtype(type ? PyObject_CallFunction(type, "s", a->s.c_str()) : nullptr);
+  auto d = dtype ? tensor::DTypeOf(dtype.get()) : std::nullopt;
+  PyErr_Clear();
+  if (!d) return;
+  *a = Arg::Str(NameOfDType(*d));
+  a->kind = Arg::Kind::kDType;
+}
+
+// The list of a few integers, one by one. Null without an exception: no.
+PyObject* ListOf(Session& s, PyObject* proxy) {
+  constexpr int64_t kMost = 64;
+  const TensorMeta m = s.meta(AsTensor(proxy)->id);
+  if (m.framework != Framework::kTorch || m.sizes.size() != 1 || !m.sizes[0].is_const() || m.sizes[0].value() > kMost ||
+      !IsInteger(m.dtype) || IsBool(m.dtype))
+    return nullptr;
+  Ref list(PyList_New(0));
+  for (int64_t i = 0; list && i < m.sizes[0].value(); ++i) {
+    Ref index(PyLong_FromLongLong(i));
+    PyObject* args[] = {proxy, index.get()};
+    Ref one(s.CallFramework(callees::kTensorGetItem, args, 2, nullptr));
+    if (!one || !IsTensor(one.get())) return nullptr;
+    Ref number(s.ItemOf(AsTensor(one.get())->id, false));
+    if (!number || PyList_Append(list.get(), number.get()) < 0) return nullptr;
+  }
+  return s.MarkFresh(list.release());
+}
+
+// NumPy's arrays among the indices of torch's tensors are tensors of their numbers. New reference; `key` itself: there
+// are none; null without an exception: not of that kind.
+PyObject* TorchIndex(Session& s, PyObject* key, bool alone = true) {
+  if (PyTuple_CheckExact(key) && alone && !s.IsOutside(key)) {
+    Ref all(PyTuple_New(PyTuple_GET_SIZE(key)));
+    bool same = true;
+    for (Py_ssize_t i = 0; all && i < PyTuple_GET_SIZE(key); ++i) {
+      PyObject* one = TorchIndex(s, PyTuple_GET_ITEM(key, i), false);
+      if (!one) return nullptr;
+      same &= one == PyTuple_GET_ITEM(key, i);
+      PyTuple_SET_ITEM(all.get(), i, one);
+    }
+    return same ? Py_NewRef(key) : s.MarkFresh(all.release());
+  }
+  key = s.Resolve(key);
+  if (!key || !IsTensor(key) || s.meta(AsTensor(key)->id).framework == Framework::kTorch) return Py_XNewRef(key);
+  const TensorMeta m = s.meta(AsTensor(key)->id);
+  const bool mask = IsBool(m.dtype), rows = alone && m.sizes.size() > 1;  // those would be a tuple
+  if (rows || m.sizes.empty() || m.read_only || !(mask || IsInteger(m.dtype)) || m.dtype == DType::kUInt8)
+    return nullptr;
+  Ref tensor(s.CallFramework(callees::kFromNumpy, &key, 1, nullptr));
+  PyObject* of = tensor.get();
+  return of && !mask && m.dtype != DType::kInt64 ? s.CallFramework(callees::kTensorLong, &of, 1, nullptr)
+                                                 : tensor.release();
+}
+
+// torch.equal, torch.allclose: all elements of a comparison. Null without an error: not one of them, or not to be
+// guessed.
+PyObject* Comparison(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  const bool torch = callee.space() == "torch" || callee.space() == "torch.Tensor";
+  const bool equal = torch && callee.last() == "equal", close = torch && callee.last() == "allclose";
+  if (!(equal || close) || nargs < 2 || !IsTensor(args[0]) || !IsTensor(args[1]) || s.depth == 0) return nullptr;
+  const TraceTensor &a = s.trace().tensors[AsTensor(args[0])->id], &b = s.trace().tensors[AsTensor(args[1])->id];
+  if (equal) {  // of the same memory it does not look at the elements
+    if (a.base == b.base || (a.input >= 0 && b.input >= 0)) return nullptr;
+    if (kwnames || a.meta.dtype != b.meta.dtype || a.meta.device != b.meta.device) return nullptr;
+    const shape::Ints mine = a.meta.sizes, theirs = b.meta.sizes;
+    if (mine.size() != theirs.size()) return Py_NewRef(Py_False);
+    for (size_t d = 0; d < mine.size(); ++d)
+      if (!s.env().Eq(mine[d], theirs[d])) return Py_NewRef(Py_False);
+  }
+  Ref same(s.CallFramework(equal ? callees::kEq : callees::kIsClose, args, nargs, kwnames));
+  PyObject* one = same.get();
+  Ref all(one && IsTensor(one) ? s.CallFramework(callees::kTensorAll, &one, 1, nullptr) : nullptr);
+  return all ? s.ItemOf(AsTensor(all.get())->id, true) : nullptr;
+}
+
+struct NotGuessed {};  // thrown: what sizes say is not to be guessed
+
+}  // namespace
+
+FrameworkCall::FrameworkCall(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                             bool* declined)
+    : s_(s),
+      callee_(callee),
+      args_(args),
+      nargs_(nargs),
+      kwnames_(kwnames),
+      declined_(declined),
+      torch_(callee.framework() == Framework::kTorch),
+      cupy_(callee.of_cupy()),
+      reader_(s, callee.Has(kTakesSequences)) {
+  call_.callee = callee;
+  call_.mode = s.mode;
+}
+
+bool FrameworkCall::IsTensorAt(Py_ssize_t i) const {
+  return i < total() && IsTensor(args_[i]);
+}
+
+bool FrameworkCall::AnsweredByMode(PyObject** out) {
+  if (auto answer = s_.ConstantAnswer(callee_)) return *out = s_.FromArg(*answer), true;
+  if (callee_ == callees::kAutogradGrad && s_.options().derivatives)
+    return *out = GradientsOf(s_, args_, nargs_, kwnames_), true;
+  const int level = s_.vmap.open() ? BatchLevel(s_, args_, total()) : 0;
+  const bool layout = level && (callee_.last() == "is_contiguous" || callee_.last() == "stride");
+  const bool member = callee_.name().find(".Tensor.") != std::string::npos || callee_.space() == "torch";
+  if (nargs_ > 0 && IsTensor(args_[0]) && member && !layout) {  // torch.is_floating_point(x) is x.is_floating_point()
+    bool handled = false;
+    *out = TensorQuery(s_, args_[0], std::string(callee_.last()), args_ + 1, nargs_ - 1, kwnames_, &handled);
+    if (handled) return true;
+  }
+  if (level) return *out = CallBatched(s_, level, callee_, args_, nargs_, kwnames_), true;
+  if (s_.vmap.open() && NeedsVmap(s_, callee_, args_, nargs_))
+    return *out = s_.Break(BreakId::kUnsupportedTensor, callee_ + " under torch.vmap"), true;
+  return false;
+}
+
+bool FrameworkCall::AnsweredByValue(PyObject** out) {
+  if (!callee_.effects().refused()) return false;
+  const BreakId refusal = callee_.effects().ends;
+  const bool asks = refusal == BreakId::kTensorItem || refusal == BreakId::kTensorBool;
+  const bool truth = callee_.last() == "__bool__";
+  if (asks && alone() && (truth || callee_.last() == "item"))
+    if ((*out = s_.ItemOf(AsTensor(args_[0])->id, truth))) return true;
+  if (asks && alone() && callee_ == callees::kTensorToList)
+    if ((*out = ListOf(s_, args_[0])) || s_.broken()) return true;
+  if (refusal == BreakId::kTensorBool)
+    if ((*out = Comparison(s_, callee_, args_, nargs_, kwnames_)) || s_.broken() || PyErr_Occurred()) return true;
+  if (declined_) return *out = nullptr, *declined_ = true;
+  return *out = s_.Break(refusal, callee_), true;
+}
+
+bool FrameworkCall::ReplacedByTensors(PyObject** out) {
+  if (nargs_ < 2 || !s_.uses_numpy || !(callee_ == callees::kTensorGetItem || callee_ == callees::kTensorSetItem))
+    return false;
+  Ref key(TorchIndex(s_, args_[1]));
+  if (s_.broken() || PyErr_Occurred()) return *out = nullptr, true;
+  if (!key || key.get() == args_[1]) return false;
+  PyObject* with[] = {args_[0], key.get(), nargs_ > 2 ? args_[2] : nullptr};
+  return *out = s_.CallFramework(callee_, with, nargs_, kwnames_, declined_), true;
+}
+
+// One argument. A float that is a symbol stays one where the graph may hold the call with others.
+bool FrameworkCall::BindOne(PyObject* o, Arg* a, bool factor) {
+  const bool takes = callee_.Has(kTakesFloatSymbols) && (torch_ || !s_.uses_torch);
+  PyObject* seen = takes ? s_.Resolve(o) : nullptr;
+  if (takes && !seen) return false;
+  if (!takes || !IsSymFloat(seen)) {
+    if (!reader_.Read(o, a)) return false;
+    // torch takes no dtypes of NumPy.
+    PyObject* type = torch_ && a->is(Arg::Kind::kDType) ? s_.Resolve(o) : nullptr;
+    const bool foreign =
+        type && (PyType_Check(type) ? !strncmp(reinterpret_cast<PyTypeObject*>(type)->tp_name, "numpy.", 6)
+                                    : strcmp(Py_TYPE(type)->tp_name, "torch.dtype") != 0);
+    return !foreign || (s_.Break(BreakId::kFrameworkError, callee_ + ": a dtype of NumPy"), false);
+  }
+  const uint32_t symbol = reinterpret_cast<SymFloat*>(seen)->symbol;
+  // torch refuses factors that its floats cannot hold
+  constexpr double kMost = std::numeric_limits<float>::max();
+  if (factor && !(s_.numbers().Compare(symbol, kMost, Py_LE) && s_.numbers().Compare(symbol, -kMost, Py_GE)))
+    return reader_.Read(o, a);
+  a->kind = Arg::Kind::kSymFloat;
+  a->i = shape::Int::Symbol(symbol);
+  return changing_ = true;
+}
+
+// A tuple is data there, but a torch.Size the size.
+bool FrameworkCall::SpreadSize() {
+  PyObject* shape = s_.Resolve(args_[1]);
+  if (!shape) return false;
+  if (!IsSymbolicSize(shape) && strcmp(Py_TYPE(shape)->tp_name, "torch.Size")) return true;
+  const std::vector<Arg> sizes = call_.args[1].items;
+  if (sizes.empty()) return s_.Break(BreakId::kUnknownCall, callee_), false;
+  call_.args.pop_back();
+  call_.args.insert(call_.args.end(), sizes.begin(), sizes.end());
+  return true;
+}
+
+// Element types that are given as text ("float32", "f4"), or that NumPy's numbers have.
+void FrameworkCall::NameDTypes() {
+  if (!torch_) {
+    if (callee_.last() == "astype" && call_.args.size() > 1) NameDType(&call_.args[1]);
+    for (auto& [name, a] : call_.kwargs)
+      if (name == "dtype") NameDType(&a);
+    auto own = [](Arg& a) {  // not torch's of that name
+      if (a.is(Arg::Kind::kDType) && !a.s.starts_with("numpy.")) a.s = "numpy." + a.s;
+    };
+    for (Arg& a : call_.args) own(a);
+    for (auto& [name, a] : call_.kwargs) own(a);
+  }
+  const bool told = std::any_of(call_.kwargs.begin(), call_.kwargs.end(), [](auto& k) { return k.first == "dtype"; });
+  if (!reader_.numpy_number() || !callee_.Has(kReadsDType) || call_.args.size() >= 2 || told) return;
+  Arg type;  // what these calls make of NumPy's number; for others it is any number
+  type.kind = Arg::Kind::kDType;
+  type.s = "float64";
+  call_.kwargs.emplace_back("dtype", std::move(type));
+}
+
+void FrameworkCall::PlaceOnDefaultDevice() {
+  const std::string& device = s_.default_devices.back();
+  if (!torch_ && !cupy_) s_.numpy_devices.insert(device);
+  const std::string_view space = callee_.space();
+  if (device.empty() || !callee_.Has(kOnDefaultDevice) || !(space == "torch" || space == "torch.fft")) return;
+  auto at = std::find_if(call_.kwargs.begin(), call_.kwargs.end(), [](auto& k) { return k.first == "device"; });
+  if (at == call_.kwargs.end()) at = call_.kwargs.emplace(at, "device", Arg::None());
+  if (!at->second.is(Arg::Kind::kNone)) return;
+  at->second = Arg::Str(device);
+  at->second.kind = Arg::Kind::kDevice;
+}
+
+void FrameworkCall::Locate() {
+  PyFrameObject* f = PyEval_GetFrame();
+  if (!f) return;
+  Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+  if (const char* c = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename)) call_.file = c;
+  call_.line = PyFrame_GetLineNumber(f);
+}
+
+bool FrameworkCall::Bind() {
+  call_.args.reserve(nargs_);
+  for (Py_ssize_t i = 0; i < nargs_; ++i) {
+    Arg a;
+    if (!BindOne(args_[i], &a, i > 1)) return false;
+    call_.args.push_back(std::move(a));
+  }
+  for (Py_ssize_t i = 0; kwnames_ && i < PyTuple_GET_SIZE(kwnames_); ++i) {
+    Arg a;
+    const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames_, i));
+    if (!torch_ && !strcmp(Py_TYPE(args_[nargs_ + i])->tp_name, "_NoValueType")) continue;  // as if it was not given
+    if (!name || !BindOne(args_[nargs_ + i], &a, !strcmp(name, "alpha"))) return false;
+    call_.kwargs.emplace_back(name, std::move(a));
+  }
+  if (callee_ == callees::kTensorNew && nargs_ == 2 && !SpreadSize()) return false;
+  NameDTypes();
+  PlaceOnDefaultDevice();
+  Locate();
+  return true;
+}
+
+bool FrameworkCall::ComputedByNumpy(PyObject** out) {
+  if (torch_ || !s_.uses_torch || !AllNumbers(call_) || callee_.effects().refused() ||
+      !(surface::HasRow(callee_) || IsNumpyFunction(callee_)))
+    return false;
+  *out = nullptr;
+  Ref function(tensor::ResolveCallee(callee_));
+  std::vector<Ref> numbers;
+  std::vector<PyObject*> raw;
+  for (Py_ssize_t i = 0; i < nargs_; ++i) {
+    PyObject* o = s_.Resolve(args_[i]);
+    if (!o) return true;
+    const bool symbol = IsSymInt(o) || IsSymFloat(o);
+    numbers.emplace_back(!symbol ? Py_NewRef(o) : IsSymInt(o) ? PyNumber_Long(o) : PyNumber_Float(o));
+    if (!numbers.back()) return true;
+    raw.push_back(numbers.back().get());
+  }
+  Ref value(function ? PyObject_Vectorcall(function.get(), raw.data(), nargs_, nullptr) : nullptr);
+  if (value && tensor::Classify(value.get()) == tensor::Class::kNumpyArray) return false;
+  return *out = s_.Adopt(value.release()), true;
+}
+
+bool FrameworkCall::Allowed() {
+  if (!torch_ && !cupy_)  // NumPy's functions hand CuPy's arrays to CuPy
+    EachTensor(call_, [&](TraceId t) { cupy_ |= s_.meta(t).device.kind == DeviceKind::kCuda; });
+  // A value and not a tensor here, but one whose type counts for NumPy.
+  if (!torch_ && (reader_.numpy_number() || reader_.numpy_integer()))
+    return s_.Break(BreakId::kUnsupportedTensor, "a number of NumPy's and arrays beside torch's tensors"), false;
+  const bool cuda = torch_ && std::any_of(call_.args.begin(), call_.args.end(), [&](const Arg& a) {
+                      return a.is(Arg::Kind::kTensor) && s_.meta(a.t).device.kind == DeviceKind::kCuda;
+                    });
+  if (torch_ ? !s_.SwitchesFit(callee_, cuda) : !cupy_ && !s_.NoteNumpyState()) return false;
+  using Library = Session::Library;
+  return s_.UseLibrary(torch_ ? Library::kTorch : cupy_ ? Library::kCupy : Library::kNumpy);
+}
+
+// False: it was declined, and the call is as it was.
+bool FrameworkCall::Applied() {
+  Call as_made = call_;
+  try {
+    s_.ApplyByData(call_);
+    return true;
+  } catch (const surface::Decline&) {
+    call_ = std::move(as_made);
+    return false;
+  }
+}
+
+// Where it cannot be held with symbols: with the numbers that they are now, and what sizes are guessed to be.
+void FrameworkCall::ApplyOrFix() {
+  if (changing_) {
+    if (Applied()) return;
+    auto fix = [&](Arg& a) {
+      if (a.is(Arg::Kind::kSymFloat)) a = Arg::Float(s_.numbers().Specialize(*a.i.as_symbol()));
+    };
+    for (Arg& a : call_.args) fix(a);
+    for (auto& [name, a] : call_.kwargs) fix(a);
+  }
+  if (!s_.SizesAmong(call_).empty()) {
+    if (Applied()) return;
+    if (!s_.GuessSizes(&call_)) throw NotGuessed{};
+  }
+  s_.ApplyByData(call_);
+}
+
+// What tensor.data gave, and views of it, must not be written.
+void FrameworkCall::NoteDataViews() {
+  const bool data = callee_ == callees::kTensorData;
+  if (!data && s_.data_views.empty()) return;
+  for (TraceId r : call_.results)
+    EachTensor(call_, [&](TraceId t) {
+      if ((data || s_.data_views.contains(t)) && s_.trace().tensors[r].base == s_.trace().tensors[t].base)
+        s_.data_views.insert(r);
+    });
+}
+
+PyObject* FrameworkCall::Apply() {
+  try {
+    ApplyOrFix();
+  } catch (const NotGuessed&) {
+    return s_.Break(BreakId::kTensorItem, callee_);
+  } catch (const surface::Decline& d) {
+    if (declined_) {
+      *declined_ = true;
+      return nullptr;
+    }
+    s_.mixes_casts |= d.cause == surface::Decline::Cause::kMixedCasts;
+    const bool data = d.cause == surface::Decline::Cause::kData;
+    return s_.Break(data ? BreakId::kDataDependent : BreakId::kFrameworkError, callee_ + ": " + d.what());
+  } catch (const std::exception& e) {
+    return s_.Break(BreakId::kInternal, callee_ + ": " + e.what());
+  }
+  ++s_.op_count;
+  NoteDataViews();
+  return s_.FromArg(call_.result);
+}
+
+PyObject* FrameworkCall::Run() {
+  PyObject* out = nullptr;
+  if (s_.broken()) return s_.Break(s_.reason().id);
+  if (AnsweredByMode(&out) || AnsweredByValue(&out) || ReplacedByTensors(&out)) return out;
+  if (!s_.data_views.empty() && IsTensorAt(0) && ChangesFirst(callee_) &&
+      s_.data_views.contains(AsTensor(args_[0])->id))
+    return s_.Break(BreakId::kSideEffect, "a write through tensor.data, which the tensor's version does not tell of");
+  if (!Bind() || ComputedByNumpy(&out)) return out;
+  return Allowed() ? Apply() : nullptr;
+}
+
+PyObject* Session::CallFramework(Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                                 bool* declined) {
+  return FrameworkCall(*this, callee, args, nargs, kwnames, declined).Run();
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,59 @@
+// Python numbers that are symbols of the graph: ints and floats that came from outside and are known to change, and
+// what Python's arithmetic made of such floats. A float's symbol has its bits.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "capture/ref.h"
+#include "framejit/graph.h"
+#include "guard/guard.h"
+
+namespace framejit::capture {
+
+using guard::Source;
+
+// One step of Python's arithmetic on floats, before a run. A symbol below 0: the number.
+struct FloatOp {
+  char op = '+';  // + - * / and n (negative), a (absolute)
+  int64_t a = -1, b = -1;
+  double x = 0, y = 0;
+  uint32_t result = 0;
+  double Eval(const int64_t* symbols) const;
+};
+
+class Numbers {
+ public:
+  Numbers(shape::Env& env, Graph& graph, guard::GuardBuilder& guards) : env_(env), graph_(graph), guards_(guards) {}
+  // Of what is found at a source; nothing: it was not met yet.
+  std::optional<shape::Int> Int(const Source* s) const;
+  std::optional<uint32_t> Float(const Source* s) const;
+  // Guards for it are taken. `name`: for reports.
+  shape::Int NewInt(const Source* s, int64_t value, std::string name);
+  uint32_t NewFloat(const Source* s, PyObject* number, std::string name);
+  uint32_t Computed(FloatOp op);                    // a new one, made before a run
+  double Specialize(uint32_t symbol);               // the number itself, guarded
+  bool Compare(uint32_t symbol, double c, int op);  // the answer is guarded
+  const std::vector<FloatOp>& ops() const { return ops_; }
+
+ private:
+  struct Known {
+    const Source* source;  // null: made by ops_[op]
+    Ref value;
+    size_t op;
+  };
+  uint32_t NewSymbol(shape::SymbolInfo info);
+  uint32_t NewFloatSymbol(std::string name, double value);
+
+  shape::Env& env_;
+  Graph& graph_;
+  guard::GuardBuilder& guards_;
+  std::unordered_map<const Source*, shape::Int> ints_;
+  std::unordered_map<const Source*, uint32_t> floats_;
+  std::unordered_map<uint32_t, Known> known_;  // floats by symbol
+  std::vector<FloatOp> ops_;
+  int scalars_ = 0;
+};
+
+}  // namespace framejit::capture

@@ -1,0 +1,84 @@
+#include "capture/pending.h"
+
+#include <algorithm>
+
+#include "capture/session.h"
+
+namespace framejit::capture {
+
+void PendingEffects::Clear() {
+  stores_.clear();
+  calls_.clear();
+  cells_.clear();
+  lists_.clear();
+}
+
+bool PendingEffects::MayDrop() const {
+  return !calls_.empty() || !cells_.empty() || !lists_.empty() ||
+         std::any_of(stores_.begin(), stores_.end(), [](const PendingStore& st) {
+           PyObject* old = PyDict_GetItemWithError(st.dict.get(), st.key.get());
+           if (!old) PyErr_Clear();
+           return old && !IsPrimitive(old);
+         });
+}
+
+bool PendingEffects::Has(PyObject* dict) const {
+  return std::any_of(stores_.begin(), stores_.end(), [&](const PendingStore& st) { return st.dict.get() == dict; });
+}
+
+int PendingEffects::Find(PyObject* dict, PyObject* key, PyObject** value) const {
+  for (auto st = stores_.rbegin(); st != stores_.rend(); ++st) {
+    if (st->dict.get() != dict) continue;
+    const int same = st->key.get() == key ? 1 : PyObject_RichCompareBool(st->key.get(), key, Py_EQ);
+    if (same < 0) return -1;
+    if (!same) continue;
+    *value = st->value.get();
+    return 1;
+  }
+  return 0;
+}
+
+void PendingEffects::Store(PyObject* dict, PyObject* key, PyObject* value) {
+  stores_.push_back({Borrow(dict), Borrow(key), Borrow(value)});
+}
+
+void PendingEffects::Forget(PyObject* dict, PyObject* key) {
+  std::erase_if(stores_, [&](const PendingStore& st) {
+    return st.dict.get() == dict && PyUnicode_CheckExact(st.key.get()) && PyUnicode_CheckExact(key) &&
+           PyUnicode_Compare(st.key.get(), key) == 0;
+  });
+}
+
+std::vector<PendingCall> PendingEffects::TakeCalls(PyObject* container) {
+  std::vector<PendingCall> mine;
+  for (PendingCall& c : calls_)
+    if (!c.args.empty() && c.args[0].get() == container) mine.push_back(std::move(c));
+  std::erase_if(calls_, [](const PendingCall& c) { return !c.method; });
+  return mine;
+}
+
+PyObject* PendingEffects::PutIn(PyObject* container, long back) const {
+  for (auto c = calls_.rbegin(); c != calls_.rend(); ++c) {
+    if (c->args.empty() || c->args[0].get() != container) continue;
+    if (c->args.size() != 2) return nullptr;
+    if (--back == 0) return c->args[1].get();
+  }
+  return nullptr;
+}
+
+const PendingCell* PendingEffects::Cell(PyObject* cell) const {
+  auto at = std::find_if(cells_.begin(), cells_.end(), [&](const PendingCell& c) { return c.cell.get() == cell; });
+  return at == cells_.end() ? nullptr : &*at;
+}
+
+void PendingEffects::WriteCell(PyObject* cell, PyObject* value) {
+  auto at = std::find_if(cells_.begin(), cells_.end(), [&](const PendingCell& c) { return c.cell.get() == cell; });
+  if (at == cells_.end()) {
+    cells_.push_back({Borrow(cell), Borrow(value)});
+    return;
+  }
+  at->value = Borrow(value);
+  ++touched_;
+}
+
+}  // namespace framejit::capture

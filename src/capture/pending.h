@@ -1,0 +1,70 @@
+// What captured code does to objects from outside: nothing happens to them before the segment's exit.
+#pragma once
+
+#include <vector>
+
+#include "capture/ref.h"
+
+namespace framejit::capture {
+
+// A store to an outside dict (instance __dict__, globals, dict) that replays at the segment's exit.
+struct PendingStore {
+  Ref dict;
+  Ref key;
+  Ref value;  // empty: delete
+};
+
+// A call of a C method that changes an outside container and is not looked at again: it is made at the segment's exit.
+struct PendingCall {
+  Ref method;             // a method descriptor
+  std::vector<Ref> args;  // the container first
+};
+
+// A store to a variable of an enclosing function, likewise. Its last one counts.
+struct PendingCell {
+  Ref cell;
+  Ref value;  // empty: delete
+};
+
+class PendingEffects {
+ public:
+  // All that waits, and uses of what waits: a number that grows with each.
+  size_t count() const { return stores_.size() + calls_.size() + cells_.size() + lists_.size() + touched_; }
+  void Clear();
+  // Something may be dropped at the exit: what is replaced is no number or string.
+  bool MayDrop() const;
+
+  // --- outside dicts
+  const std::vector<PendingStore>& stores() const { return stores_; }
+  bool Has(PyObject* dict) const;
+  // The last store to dict[key]: 1 with *value (borrowed; null: it was deleted); 0: there is none; -1: an error.
+  int Find(PyObject* dict, PyObject* key, PyObject** value) const;
+  void Store(PyObject* dict, PyObject* key, PyObject* value);  // value null: delete
+  void Forget(PyObject* dict, PyObject* key);                  // of a string: what was stored there is there already
+
+  // --- calls of methods that change a container
+  const std::vector<PendingCall>& calls() const { return calls_; }
+  void Call(PendingCall call) { calls_.push_back(std::move(call)); }
+  std::vector<PendingCall> TakeCalls(PyObject* container);  // in their order
+  // container[-back] of what calls with one argument put in; null: another call came between, or too few.
+  PyObject* PutIn(PyObject* container, long back) const;
+
+  // --- cells
+  const std::vector<PendingCell>& cells() const { return cells_; }
+  const PendingCell* Cell(PyObject* cell) const;
+  void WriteCell(PyObject* cell, PyObject* value);  // value null: delete
+
+  // --- lists for which a private one stands
+  const std::vector<PyObject*>& lists() const { return lists_; }  // the real ones
+  void WriteList(PyObject* list) { lists_.push_back(list); }
+  void Touch() { ++touched_; }  // one of them is used
+
+ private:
+  std::vector<PendingStore> stores_;
+  std::vector<PendingCall> calls_;
+  std::vector<PendingCell> cells_;
+  std::vector<PyObject*> lists_;
+  size_t touched_ = 0;
+};
+
+}  // namespace framejit::capture

@@ -1,0 +1,84 @@
+#include "capture/runner_choice.h"
+
+#include <algorithm>
+
+#include "capture/backends.h"
+#include "capture/leave.h"
+#include "capture/training.h"
+#include "framejit/compile.h"
+
+namespace framejit::capture {
+namespace {
+
+using Question = RunnerQuestion;
+using diag::Leave;
+
+bool MixesInference(const Trace& t) {
+  return std::any_of(t.calls.begin(), t.calls.end(),
+                     [&](const Call& c) { return c.mode.inference != t.calls[0].mode.inference; });
+}
+
+bool AnyTracked(const Trace& trace) {
+  return std::any_of(trace.outputs.begin(), trace.outputs.end(), [&](TraceId t) {
+    const TraceTensor& x = trace.tensors[t];
+    return x.input < 0 && (x.meta.requires_grad || trace.tensors[x.base].meta.requires_grad);
+  });
+}
+
+// Somebody may ask for gradients of what the segment makes.
+bool Tracked(const Question& q) {
+  const surface::Lowering& l = q.session.lowering();
+  return l.differentiates() ? AnyTracked(q.trace) || l.WritesInputWithGradients() : WantsGrad(q.session, q.trace);
+}
+
+bool Callable(const Question& q) {
+  return FindBackend(q.config.backend) != nullptr;
+}
+
+std::string Nothing(const Question&) {
+  return "";
+}
+template <Leave why>
+std::string Left(const Question&) {
+  return diag::Text(why);
+}
+
+struct Row {
+  bool (*holds)(const Question& q);
+  Runner runner;
+  std::string (*note)(const Question& q);
+  Leave left = Leave::kNone;
+};
+
+// clang-format off: a table
+const Row kRows[] = {
+    {[](const Question& q) { return LeftToNumpy(q.trace, q.session.graph(), q.ieee); },
+     Runner::kPython, Left<Leave::kCheapInPlace>, Leave::kCheapInPlace},
+    {[](const Question& q) { return q.returns && q.config.backend == "llvm" && MostlyNumpys(q.session, q.trace, q.session.graph()); },
+     Runner::kReplay, Left<Leave::kMostlyNumpys>, Leave::kMostlyNumpys},
+    {[](const Question& q) { return q.config.backend == "eager"; },
+     Runner::kReplay, [](const Question&) -> std::string { return "backend=\"eager\""; }},
+    {[](const Question& q) { return MixesInference(q.trace); },
+     Runner::kReplay, [](const Question&) -> std::string { return "calls in and out of inference mode: runs through the framework"; }},
+    {[](const Question& q) { return !q.session.lowering().graph_unusable().empty(); },
+     Runner::kReplay, [](const Question& q) { return q.session.lowering().graph_unusable() + ": runs through the framework"; }},
+    {[](const Question& q) { return !DeviceObstacle(q.session.graph()).empty(); },
+     Runner::kReplay, [](const Question& q) { return DeviceObstacle(q.session.graph()) + ": runs through the framework"; }},
+    {[](const Question& q) { return Callable(q) && !q.session.lowering().differentiates() && WantsGrad(q.session, q.trace); },
+     Runner::kReplay, [](const Question&) -> std::string { return "gradients are wanted and backends get none: runs through the framework"; }},
+    {Callable, Runner::kCallable, Nothing},
+    {Tracked, Runner::kPair, Nothing},
+    {[](const Question&) { return true; }, Runner::kCompiled, Nothing},
+};
+// clang-format on
+
+}  // namespace
+
+RunnerChoice ChooseRunner(const RunnerQuestion& q) {
+  const Row& row = *std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.holds(q); });
+  // Derivatives inside the segment are nodes of the graph: nobody else has them.
+  const bool whole = row.runner == Runner::kReplay || row.runner == Runner::kCallable;
+  return {row.runner, row.note(q), row.left, whole && q.session.lowering().differentiates()};
+}
+
+}  // namespace framejit::capture

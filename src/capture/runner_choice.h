@@ -1,0 +1,36 @@
+// Who makes the calls of a segment: one table, first row that holds.
+#pragma once
+
+#include <string>
+
+#include "capture/segment.h"
+#include "capture/session.h"
+
+namespace framejit::capture {
+
+enum class Runner : uint8_t {
+  kCompiled,  // the compiled graph
+  kPair,      // the compiled graph of the forward pass, and one of the backward pass when that is asked for
+  kCallable,  // the user's backend
+  kReplay,    // the framework, call by call
+  kPython,    // nobody: the plain function is faster
+};
+
+struct RunnerQuestion {
+  const Config& config;
+  Session& session;
+  const Trace& trace;
+  bool returns;  // the segment ends with the function
+  int ieee;      // the floating-point errors that NumPy would tell of
+};
+
+struct RunnerChoice {
+  Runner runner = Runner::kCompiled;
+  std::string note;                       // why not the compiled graph; empty: it is, or that is what was asked for
+  diag::Leave left = diag::Leave::kNone;  // the plain function is faster, for that reason
+  bool again = false;                     // not with the derivatives that the segment holds: they are left to Python
+};
+
+RunnerChoice ChooseRunner(const RunnerQuestion& q);
+
+}  // namespace framejit::capture

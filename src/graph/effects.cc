@@ -1,0 +1,444 @@
+#include "graph/effects.h"
+
+#include <algorithm>
+#include <atomic>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace framejit {
+namespace {
+
+using diag::BreakId;
+
+struct Row {
+  const char* names;
+  Effects effects;
+};
+
+// torch, and framejit._functions and framejit._random beside it.
+constexpr Row kTorch[] = {
+    {"linalg_lu_solve", {}},
+    {"_sample_dirichlet _standard_gamma alpha_dropout bernoulli binomial cauchy dropout1d dropout2d dropout3d "
+     "exponential feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal multinomial "
+     "native_dropout normal normal_functional poisson rand_like randint_like randn_like random rrelu_ "
+     "rrelu_with_noise_ uniform",
+     {.flags = kDraws}},
+    {"__contains__ __deepcopy__ __dlpack__ __reduce_ex__ __setstate__ apply array_equiv as_strided as_strided_copy "
+     "as_strided_scatter as_subclass compress data data.__get__ dump dumps errstate extract flags flatnonzero "
+     "grad.__get__ intersect1d map map2 module_load names rename requires_grad requires_grad.__get__ resize resize_as "
+     "set set_default_dtype setdiff1d seterr setflags setxor1d share_memory storage swap_tensors tobytes tofile "
+     "trim_zeros union1d unique unique_all unique_counts unique_inverse unique_values untyped_storage",
+     {.flags = kOutside}},
+    {"argmax argmin narrow select squeeze", {.batch = Batch::kDim}},
+    {"_unique bincount count_of one_hot unique_dim", {.flags = kSizedByData}},
+    {"abs absolute acosh asinh atan atanh bitwise_not bool ceil cos deg2rad detach digamma elu erf erfc floor frac "
+     "hardsigmoid hardswish hardtanh int invert isfinite isinf isnan leaky_relu lgamma logical_not logit long mish "
+     "nan_to_num negative pos positive rad2deg relu6 round selu sgn short sign sin sinc softsign square trunc",
+     {.batch = Batch::kUnary}},
+    {"logcumsumexp vector_norm", {.flags = kMadeOfResult}},
+    {"__iter__ chunk split split_with_sizes unsafe_chunk unsafe_split unsafe_split_with_sizes",
+     {.flags = kOneOfSeveral}},
+    {"unsqueeze", {.batch = Batch::kNewDim}},
+    {"all any", {.batch = Batch::kReduce}},
+    {"_addmm_activation", {.cpu = CastRule::kLower}},
+    {"adaptive_avg_pool2d avg_pool2d max_pool2d", {.flags = kLayoutFollows}},
+    {"swapaxes swapdims transpose", {.batch = Batch::kTwoDims}},
+    {"addmv addr convolution mv", {.cuda = CastRule::kLower}},
+    {"load save", {.ends = BreakId::kOutput}},
+    {"initial_seed", {.ends = BreakId::kRandom}},
+    {"_log_softmax _softmax", {.flags = kKeepsNoOperand}},
+    {"adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d cholesky cholesky_inverse cholesky_solve ctc_loss "
+     "fake_quantize_per_tensor_affine fft_fft fft_fft2 fft_fftn fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ihfft "
+     "fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn geqrf grid_sampler_2d grid_sampler_3d inverse "
+     "linalg_cholesky linalg_cholesky_ex linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh "
+     "linalg_householder_product linalg_inv linalg_inv_ex linalg_qr linalg_svd linalg_svdvals lu_solve max_pool3d "
+     "max_unpool2d max_unpool3d nanquantile orgqr ormqr polar qr quantile reflection_pad1d reflection_pad2d "
+     "replication_pad1d replication_pad2d replication_pad3d svd trace triangular_solve view_as_complex",
+     {.cpu = CastRule::kFloat32}},
+    {"column_stack concatenate dstack hstack index_copy row_stack vstack", {.cpu = CastRule::kPromote}},
+    {"arange bartlett_window blackman_window empty_permuted empty_strided eye fftfreq hamming_window hann_window "
+     "kaiser_window linspace logspace range rfftfreq scalar_tensor tril_indices triu_indices",
+     {.flags = kOnDefaultDevice}},
+    {"instance_norm", {.flags = kWritesInSilence}},
+    {"and bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor clamp clamp_max clamp_min clip "
+     "copysign eq floor_divide floordiv fmax fmin fmod ge greater greater_equal gt heaviside le lerp less less_equal "
+     "logaddexp logical_and logical_or logical_xor lshift lt maximum minimum mod ne not_equal or remainder rshift "
+     "xlogy xor",
+     {.batch = Batch::kPointwise}},
+    {"_upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d "
+     "_upsample_nearest_exact3d arccos arcsin cosine_similarity dist float_power frobenius_norm interpolate "
+     "linalg_matrix_norm native_layer_norm nuclear_norm pdist renorm rms_norm rpow softmin upsample_bicubic2d "
+     "upsample_linear1d upsample_nearest1d upsample_nearest3d upsample_trilinear3d",
+     {.cuda = CastRule::kFloat32}},
+    {"cross dot index_put linalg_cross vdot", {.cuda = CastRule::kPromote}},
+    {"pairwise_distance", {.cuda = CastRule::kRefused}},
+    {"reshape tile view", {.flags = kSizesInArguments}},
+    {"__complex__", {.ends = BreakId::kTensorItem}},
+    {"detach_", {.ends = BreakId::kAutogradCall}},
+    {"dropout", {.flags = kDraws | kKeepsNoResult}},
+    {"_unique2 argwhere masked_select nonzero unique_consecutive", {.flags = kOutside | kSizedByData}},
+    {"randint randperm", {.flags = kDraws | kOnDefaultDevice}},
+    {"rrelu rrelu_with_noise", {.flags = kDraws | kWritesInSilence}},
+    {"_stack contiguous copy embedding empty_like full_like gather iadd index_add index_select isub ones_ pad radd "
+     "roll sort topk tril triu zeros_",
+     {.flags = kKeepsNoOperand | kKeepsNoResult}},
+    {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences}},
+    {"batch_norm", {.flags = kKeepsNoResult | kWritesInSilence}},
+    {"get_rng_state manual_seed seed set_rng_state", {.flags = kOutside, .ends = BreakId::kRandom}},
+    {"unbind", {.flags = kOneOfSeveral, .batch = Batch::kDim}},
+    {"exp2", {.flags = kMadeOfResult, .batch = Batch::kUnary}},
+    {"gelu silu", {.flags = kKeepsNoResult, .batch = Batch::kUnary}},
+    {"amax amin", {.flags = kMadeOfResult, .batch = Batch::kReduce}},
+    {"resize_ set_ share_memory_", {.flags = kOutside, .ends = BreakId::kSideEffect}},
+    {"allclose array_equal equal is_nonzero", {.flags = kOutside, .ends = BreakId::kTensorBool}},
+    {"__index__ data_ptr item tolist", {.flags = kOutside, .ends = BreakId::kTensorItem}},
+    {"_convolution addbmm conv_tbc conv_transpose3d einsum linalg_vecdot prelu scaled_dot_product_attention",
+     {.cpu = CastRule::kLower, .cuda = CastRule::kLower}},
+    {"backward grad register_hook requires_grad_ retain_grad", {.flags = kOutside, .ends = BreakId::kAutogradCall}},
+    {"acos asin cosh erfinv log log10 log1p log2 sinh softplus special_erfinv special_log1p",
+     {.cuda = CastRule::kFloat32, .batch = Batch::kUnary}},
+    {"hypot", {.flags = kMadeOfResult, .batch = Batch::kPointwise}},
+    {"linalg_norm linalg_vector_norm norm", {.flags = kMadeOfResult, .cuda = CastRule::kFloat32}},
+    {"chain_matmul linalg_multi_dot tensordot", {.cpu = CastRule::kRefused, .cuda = CastRule::kLower}},
+    {"where", {.flags = kKeepsNoResult, .batch = Batch::kPointwise}},
+    {"group_norm layer_norm rtruediv", {.flags = kKeepsNoResult, .cuda = CastRule::kFloat32}},
+    {"upsample_bilinear2d upsample_nearest2d", {.flags = kLayoutFollows, .cuda = CastRule::kFloat32}},
+    {"expand", {.flags = kSizesInArguments, .batch = Batch::kExpand}},
+    {"binary_cross_entropy_with_logits cdist cosine_embedding_loss cross_entropy cross_entropy_loss "
+     "hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss "
+     "multilabel_margin_loss nll_loss nll_loss2d nll_loss_nd poisson_nll_loss smooth_l1_loss soft_margin_loss "
+     "triplet_margin_loss",
+     {.cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32}},
+    {"grid_sampler", {.cpu = CastRule::kFloat32, .cuda = CastRule::kPromote}},
+    {"binary_cross_entropy", {.cpu = CastRule::kFloat32, .cuda = CastRule::kRefused}},
+    {"_native_multi_head_attention _scaled_dot_product_flash_attention bilinear corrcoef cov fractional_max_pool2d "
+     "fractional_max_pool3d gru gru_cell inner istft linalg_cond linalg_lstsq linalg_matrix_exp linalg_matrix_power "
+     "linalg_matrix_rank linalg_pinv linalg_solve linalg_solve_ex linalg_tensorinv linalg_tensorsolve lstm lstm_cell "
+     "matrix_exp matrix_power mkldnn_rnn_layer multi_head_attention_forward pinverse rnn_relu rnn_relu_cell rnn_tanh "
+     "rnn_tanh_cell stft",
+     {.cpu = CastRule::kRefused, .cuda = CastRule::kRefused}},
+    {"pow", {.cuda = CastRule::kFloat32, .batch = Batch::kPointwise}},
+    {"addcdiv addcmul arctan2 atan2", {.cuda = CastRule::kPromote, .batch = Batch::kPointwise}},
+    {"rand randn", {.flags = kDraws | kOnDefaultDevice | kSizesInArguments}},
+    {"divide multiply subtract true_divide", {.flags = kTakesFloatSymbols, .batch = Batch::kPointwise}},
+    {"repeat_interleave", {.flags = kKeepsNoOperand | kKeepsNoResult | kSizedByData}},
+    {"as_tensor asarray tensor", {.flags = kOnDefaultDevice | kReadsDType | kTakesSequences}},
+    {"full", {.flags = kKeepsNoOperand | kKeepsNoResult | kOnDefaultDevice}},
+    {"repeat", {.flags = kKeepsNoOperand | kKeepsNoResult | kSizesInArguments}},
+    {"flip", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kDim}},
+    {"new_full", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kNew}},
+    {"relu sigmoid sqrt tanh", {.flags = kKeepsNoOperand | kMadeOfResult, .batch = Batch::kUnary}},
+    {"bfloat16 clone double float half neg ones_like to zeros_like",
+     {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kUnary}},
+    {"mean", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kReduce}},
+    {"cat concat stack", {.flags = kKeepsNoOperand | kKeepsNoResult, .cpu = CastRule::kPromote}},
+    {"masked_fill", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kPointwise}},
+    {"scatter_add", {.flags = kKeepsNoOperand | kKeepsNoResult, .cuda = CastRule::kPromote}},
+    {"__bool__ __nonzero__", {.flags = kOutside, .ends = BreakId::kTensorBool, .batch = Batch::kUnary}},
+    {"__int__", {.flags = kOutside, .ends = BreakId::kTensorItem, .batch = Batch::kUnary}},
+    {"cumprod logsumexp special_logsumexp", {.flags = kMadeOfResult, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
+    {"addmm baddbmm bmm conv1d conv2d conv3d conv_transpose1d conv_transpose2d linear matmul mm",
+     {.flags = kKeepsNoResult, .cpu = CastRule::kLower, .cuda = CastRule::kLower}},
+    {"expm1 special_expm1 tan", {.flags = kMadeOfResult, .cuda = CastRule::kFloat32, .batch = Batch::kUnary}},
+    {"empty ones zeros", {.flags = kKeepsNoOperand | kKeepsNoResult | kOnDefaultDevice | kSizesInArguments}},
+    {"new_empty new_ones new_zeros",
+     {.flags = kKeepsNoOperand | kKeepsNoResult | kSizesInArguments, .batch = Batch::kNew}},
+    {"__getitem__", {.flags = kKeepsNoOperand | kKeepsNoResult | kTakesSequences, .batch = Batch::kIndex}},
+    {"div mul truediv", {.flags = kBatchesInPlace | kKeepsNoResult | kTakesFloatSymbols, .batch = Batch::kPointwise}},
+    {"rsub", {.flags = kKeepsNoOperand | kKeepsNoResult | kTakesFloatSymbols, .batch = Batch::kPointwise}},
+    {"log_softmax softmax special_log_softmax special_softmax",
+     {.flags = kKeepsNoOperand | kMadeOfResult, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
+    {"cumsum", {.flags = kKeepsNoOperand | kKeepsNoResult, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
+    {"exp reciprocal rsqrt",
+     {.flags = kKeepsNoOperand | kMadeOfResult, .cuda = CastRule::kFloat32, .batch = Batch::kUnary}},
+    {"sum", {.flags = kKeepsNoOperand | kKeepsNoResult, .cuda = CastRule::kFloat32, .batch = Batch::kReduce}},
+    {"prod", {.flags = kMadeOfResult, .cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
+    {"__rtruediv__",
+     {.flags = kKeepsNoResult | kTakesFloatSymbols, .cuda = CastRule::kFloat32, .batch = Batch::kPointwise}},
+    {"__float__",
+     {.flags = kKeepsNoOperand | kKeepsNoResult | kOutside, .ends = BreakId::kTensorItem, .batch = Batch::kUnary}},
+    {"add sub",
+     {.flags = kBatchesInPlace | kKeepsNoOperand | kKeepsNoResult | kTakesFloatSymbols, .batch = Batch::kPointwise}},
+    {"torch.compiler.is_compiling torch.compiler.is_dynamo_compiling torch._dynamo.is_compiling "
+     "torch._dynamo.external_utils.is_compiling torch._utils.is_compiling",
+     {.answer = Answer::kYes}},
+    {"torch.compiler.is_exporting torch.jit.is_tracing torch.jit.is_scripting torch._jit_internal.is_scripting "
+     "torch._C._is_tracing torch._C._jit_is_tracing torch.overrides.has_torch_function "
+     "torch.overrides.has_torch_function_unary torch.overrides.has_torch_function_variadic "
+     "torch._C._has_torch_function torch._C._has_torch_function_unary torch._C._has_torch_function_variadic "
+     "torch.onnx.is_in_onnx_export torch._C._are_functorch_transforms_active torch.cuda.is_current_stream_capturing "
+     "torch.cuda.graphs.is_current_stream_capturing torch._C._cuda_isCurrentStreamCapturing "
+     "torch.xpu.is_current_stream_capturing torch.xpu.graphs.is_current_stream_capturing",
+     {.answer = Answer::kNo}},
+    {"torch._C._get_tracing_state torch._C._log_api_usage_once", {.answer = Answer::kNothing}},
+    {"*batch_norm*", {.flags = kWritesInSilence}},
+};
+
+// NumPy, SciPy, and CuPy, where what NumPy sizes by data and what writes is not modelled.
+constexpr Row kNumpy[] = {
+    {"__contains__ __deepcopy__ __dlpack__ __reduce_ex__ __setstate__ array_equiv as_strided byteswap compress data "
+     "data.__get__ dump dumps errstate extract flags flags.__get__ flatnonzero frompyfunc intersect1d nditer nonzero "
+     "put resize setdiff1d seterr setfield setflags setxor1d tobytes tofile trim_zeros union1d unique_all "
+     "unique_counts unique_inverse unique_values vectorize",
+     {.flags = kOutside}},
+    {"bincount numpy.ndarray.__getitem__", {.flags = kSizedByData}},
+    {"__setitem__", {.flags = kWritesFirst}},
+    {"accumulate all amax amin angle any append argmax argmin argpartition argsort around asanyarray ascontiguousarray "
+     "asfortranarray astype average broadcast_to cholesky choose clip column_stack concat concatenate cond conj "
+     "conjugate convolve copy corrcoef correlate count_nonzero cov cross cumprod cumsum cumulative_prod cumulative_sum "
+     "delete det diag diagflat diff digitize dot dstack eigh eigvalsh einsum fft fft2 fftn fftshift fix full_like "
+     "gradient heaviside hfft histogram hstack i0 ifft ifft2 ifftn ifftshift ihfft inner insert interp inv irfft "
+     "irfft2 irfftn isclose isin kron lexsort log_softmax logsumexp matmul matrix_power matrix_rank max mean median "
+     "meshgrid min multi_dot nan_to_num nanargmax nanargmin nancumprod nancumsum nanprod nansum norm numpy.partition "
+     "ones_like outer pad percentile piecewise pinv polyval prod ptp qr quantile ravel_multi_index real_if_close "
+     "reduce reduceat repeat rfft rfft2 rfftn roll rot90 round searchsorted select sinc slogdet softmax solve sort "
+     "stack std sum svd take take_along_axis tensordot tile trace trapezoid tril triu unravel_index unwrap vander var "
+     "vdot vstack zeros_like",
+     {.flags = kSizedByShapes}},
+    {"load save", {.ends = BreakId::kOutput}},
+    {"arange bartlett blackman empty eye fftfreq full geomspace hamming hanning identity indices kaiser linspace "
+     "logspace ones rfftfreq tri zeros",
+     {.flags = kSizedByNumbers}},
+    {"__rtruediv__ add div divide mul multiply sub subtract true_divide truediv", {.flags = kTakesFloatSymbols}},
+    {"equal", {.ends = BreakId::kTensorBool}},
+    {"__complex__", {.ends = BreakId::kTensorItem}},
+    {"argwhere numpy.compress numpy.ndarray.compress numpy.ndarray.nonzero numpy.nonzero unique",
+     {.flags = kOutside | kSizedByData}},
+    {"copyto fill_diagonal numpy.ndarray.fill numpy.ndarray.put numpy.put place put_along_axis putmask",
+     {.flags = kOutside | kWritesFirst}},
+    {"numpy.ndarray.repeat numpy.repeat where", {.flags = kSizedByData | kSizedByShapes}},
+    {"array asarray", {.flags = kSizedByShapes | kTakesSequences}},
+    {"seed", {.flags = kOutside, .ends = BreakId::kRandom}},
+    {"__bool__", {.flags = kOutside, .ends = BreakId::kTensorBool}},
+    {"__float__ __index__ __int__ item tolist", {.flags = kOutside, .ends = BreakId::kTensorItem}},
+    {"numpy.ndarray.sort partition", {.flags = kOutside | kSizedByShapes | kWritesFirst}},
+    {"allclose array_equal", {.flags = kOutside | kSizedByShapes, .ends = BreakId::kTensorBool}},
+    {"numpy.*.at", {.flags = kOutside | kWritesFirst}},
+    {"*.at numpy.random.*", {.flags = kOutside}},
+};
+
+// What rows say, by name, and the patterns in the order of their table.
+class Table {
+ public:
+  explicit Table(std::span<const Row> rows) {
+    for (const Row& r : rows)
+      for (std::string_view rest = r.names; !rest.empty();) {
+        const size_t space = rest.find(' ');
+        const std::string_view name = rest.substr(0, space);
+        if (name.find('*') != name.npos)
+          patterns_.emplace_back(name, &r.effects);
+        else if (!names_.emplace(name, &r.effects).second)
+          throw std::logic_error("two rows of effects for " + std::string(name));
+        rest = space == rest.npos ? std::string_view() : rest.substr(space + 1);
+      }
+  }
+  const Effects* Find(std::string_view name) const {
+    auto at = names_.find(name);
+    return at == names_.end() ? nullptr : at->second;
+  }
+  const Effects* Match(std::string_view name) const {
+    for (const auto& [pattern, effects] : patterns_)
+      if (Matches(pattern, name)) return effects;
+    return nullptr;
+  }
+
+ private:
+  static bool Matches(std::string_view pattern, std::string_view name) {
+    const size_t star = pattern.find('*');
+    if (star == pattern.npos) return pattern == name;
+    if (!name.starts_with(pattern.substr(0, star))) return false;
+    pattern.remove_prefix(star + 1);
+    for (size_t from = star; from <= name.size(); ++from)
+      if (Matches(pattern, name.substr(from))) return true;
+    return false;
+  }
+  std::unordered_map<std::string_view, const Effects*> names_;
+  std::vector<std::pair<std::string_view, const Effects*>> patterns_;
+};
+
+constexpr std::string_view kAugmented[] = {"add", "sub", "mul", "truediv", "div",    "floordiv", "mod",
+                                           "pow", "and", "or",  "xor",     "lshift", "rshift",   "matmul"};
+constexpr std::string_view kOperators[] = {"neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge", "divmod"};
+
+// "add" of add_, __add__, __iadd__ and __radd__, and which of them it is.
+struct Form {
+  std::string_view base;
+  uint32_t flags = 0;
+};
+Form FormOf(std::string_view last) {
+  const auto among = [](std::span<const std::string_view> all, std::string_view name) {
+    return std::find(all.begin(), all.end(), name) != all.end();
+  };
+  if (last.size() > 4 && last.starts_with("__") && last.ends_with("__")) {
+    const std::string_view inner = last.substr(2, last.size() - 4), rest = inner.substr(1);
+    if (inner[0] == 'i' && among(kAugmented, rest)) return {rest, kInPlace};
+    if (inner[0] == 'r' && (among(kAugmented, rest) || rest == "divmod")) return {rest, kReflected};
+    return {among(kAugmented, inner) || among(kOperators, inner) ? inner : last};
+  }
+  if (last.size() > 1 && last.ends_with('_') && !last.ends_with("__"))
+    return {last.substr(0, last.size() - 1), kInPlace};
+  return {last};
+}
+
+bool OfAnotherLibrary(std::string_view name) {
+  if (!name.starts_with("torch.ops.")) return false;
+  for (std::string_view known : {"torch.ops.aten.", "torch.ops.prims.", "torch.ops.torchvision."})
+    if (name.starts_with(known)) return false;
+  return true;
+}
+
+bool IsNumpys(std::string_view name) {
+  for (std::string_view space : {"numpy.", "scipy.", "cupy.", "framejit._arrays."})
+    if (name.starts_with(space)) return true;
+  return false;
+}
+
+Effects EffectsOf(const std::string& name, std::string_view last, bool numpy, bool cupy) {
+  static const auto* torch_table = new Table(kTorch);
+  static const auto* numpy_table = new Table(kNumpy);
+  const Table& table = numpy ? *numpy_table : *torch_table;
+  const bool accessor = name.ends_with(".__get__") || name.ends_with(".__set__");
+  const std::string_view member = accessor ? std::string_view(name).substr(name.rfind('.', name.size() - 9) + 1) : last;
+  const std::string full = cupy ? "numpy" + name.substr(4) : name;
+  const Form form = FormOf(last);
+  const Effects* found = table.Find(full);
+  for (const char* space : {"linalg", "fft", "special"})
+    if (!found && name.find(std::string(".") + space + ".") != name.npos)
+      found = table.Find(std::string(space) + "_" + std::string(member));
+  Effects e;
+  if (found || (found = table.Find(member))) {
+    e = *found;
+  } else if (!accessor && form.base != last && (found = table.Find(form.base))) {
+    e = *found;
+    if (form.flags & kInPlace) {
+      e.cpu = e.cuda = CastRule::kNone;
+      if (!(e.flags & kBatchesInPlace)) e.batch = Batch::kNone;
+    }
+    if (form.flags & kReflected && e.batch != Batch::kPointwise) e.batch = Batch::kNone;
+  } else if ((found = table.Match(full))) {
+    e = *found;
+  }
+  if (!accessor && (!numpy || last.ends_with("__"))) e.flags |= form.flags;  // numpy.bool_ is no in-place bool
+  if (cupy) e.flags &= ~(kSizedByData | kWritesFirst);
+  if (OfAnotherLibrary(name)) e.flags |= kForeign;
+  return e;
+}
+
+}  // namespace
+
+std::string Effects::str() const {
+  static constexpr const char* kFlags[] = {"outside",
+                                           "reads_dtype",
+                                           "takes_sequences",
+                                           "takes_float_symbols",
+                                           "on_default_device",
+                                           "sizes_in_arguments",
+                                           "sized_by_data",
+                                           "sized_by_shapes",
+                                           "sized_by_numbers",
+                                           "layout_follows",
+                                           "writes_first",
+                                           "writes_in_silence",
+                                           "draws",
+                                           "foreign",
+                                           "keeps_no_operand",
+                                           "keeps_no_result",
+                                           "made_of_result",
+                                           "one_of_several",
+                                           "in_place",
+                                           "reflected",
+                                           "batches_in_place"};
+  static constexpr const char* kCasts[] = {"", "lower", "float32", "promote", "refused"};
+  static constexpr const char* kBatches[] = {"",         "unary",   "pointwise", "reduce", "dim",
+                                             "two_dims", "new_dim", "new",       "expand", "index"};
+  static constexpr const char* kAnswers[] = {"", "yes", "no", "nothing"};
+  std::string s;
+  const auto say = [&](const std::string& text) { s += (s.empty() ? "" : " ") + text; };
+  for (size_t i = 0; i < std::size(kFlags); ++i)
+    if (flags >> i & 1) say(kFlags[i]);
+  if (refused()) say(std::string("ends=") + diag::Info(ends).id);
+  if (cpu != CastRule::kNone) say(std::string("cpu=") + kCasts[static_cast<int>(cpu)]);
+  if (cuda != CastRule::kNone) say(std::string("cuda=") + kCasts[static_cast<int>(cuda)]);
+  if (batch != Batch::kNone) say(std::string("batch=") + kBatches[static_cast<int>(batch)]);
+  if (answer != Answer::kNone) say(std::string("answer=") + kAnswers[static_cast<int>(answer)]);
+  return s;
+}
+
+struct Callee::Entry {
+  std::string name;
+  size_t dot;  // the last
+  Framework framework;
+  bool cupy;
+  Effects effects;
+  const Entry* next;
+};
+
+// A table that only grows and takes no lock, so that a fork in the middle of another thread's capture does no harm.
+Callee::Callee(std::string_view name) {
+  static std::atomic<const Entry*> heads[4096];
+  if (name.empty()) return;
+  std::atomic<const Entry*>& head = heads[std::hash<std::string_view>()(name) % std::size(heads)];
+  const Entry* first = head.load(std::memory_order_acquire);
+  const Entry* end = nullptr;  // what is behind it was looked at
+  Entry* made = nullptr;
+  while (true) {
+    for (const Entry* e = first; e != end; e = e->next) {
+      if (e->name != name) continue;
+      delete made;
+      entry_ = e;
+      return;
+    }
+    if (!made) {
+      const size_t dot = name.rfind('.');
+      const bool cupy = name.starts_with("cupy."), numpy = IsNumpys(name);
+      made = new Entry{std::string(name), dot, numpy ? Framework::kNumpy : Framework::kTorch, cupy, {}, nullptr};
+      made->effects = EffectsOf(made->name, name.substr(dot + 1), numpy, cupy);
+    }
+    made->next = end = first;
+    if (head.compare_exchange_weak(first, made, std::memory_order_acq_rel)) break;
+  }
+  entry_ = made;
+}
+
+const std::string& Callee::name() const {
+  static const auto* none = new std::string;
+  return entry_ ? entry_->name : *none;
+}
+
+std::string_view Callee::last() const {
+  return std::string_view(name()).substr(entry_ ? entry_->dot + 1 : 0);
+}
+
+std::string_view Callee::space() const {
+  return entry_ && entry_->dot != std::string::npos ? std::string_view(entry_->name).substr(0, entry_->dot) : "";
+}
+
+const Effects& Callee::effects() const {
+  static constexpr Effects none;
+  return entry_ ? entry_->effects : none;
+}
+
+bool Callee::Has(uint32_t flags) const {
+  return entry_ && entry_->effects.flags & flags;
+}
+
+Framework Callee::framework() const {
+  return entry_ ? entry_->framework : Framework::kTorch;
+}
+
+bool Callee::of_cupy() const {
+  return entry_ && entry_->cupy;
+}
+
+Callee FunctionalForm(Callee c) {
+  if (!c.Has(kInPlace)) return c;
+  const bool dunder = c.last().ends_with("__");
+  const std::string base(FormOf(c.last()).base);
+  return Callee(std::string(c.space()) + "." + (dunder ? "__" + base + "__" : base));
+}
+
+}  // namespace framejit

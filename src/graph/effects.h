@@ -1,0 +1,97 @@
+// What is known of the framework's functions beside their meaning: what a call reads, keeps for its derivative, writes
+// and draws, whether data decides its sizes, what autocast and vmap do with it, and why no graph holds it. The meaning
+// is a row of surface/; a function without one becomes an `extern` node, and these rows are all that is known of it.
+//
+// To say something of a function: put its name into the row of effects.cc that says exactly that, or add a row. Its
+// name is what stands behind the last dot ("softmax"); if only one of several functions of that name is meant, the
+// whole
+// ("numpy.sort"). Of a name in torch.linalg, torch.fft and torch.special, "linalg_norm" comes before "norm". What is
+// not there is looked up without what marks it as in-place, or as an operator: add_, __add__, __iadd__ and __radd__ are
+// "add". In-place forms have no autocast rule. Patterns (with a *) come last. A name stands in one row only.
+#pragma once
+
+#include "diag/diag.h"
+#include "framejit/call.h"
+
+namespace framejit {
+
+enum EffectFlags : uint32_t {
+  // --- what it reads
+  kOutside = 1u << 0,         // data that decides the program's way, or state of the tensor or of the thread: no graph
+  kReadsDType = 1u << 1,      // its result's element type is that of Python data
+  kTakesSequences = 1u << 2,  // a range is to it what the list of its numbers is
+  kTakesFloatSymbols = 1u << 3,  // the graph may hold it with numbers that are others in the next run
+  kOnDefaultDevice = 1u << 4,    // torch's default device is for it (the function in torch, and in torch.fft)
+  kSizesInArguments = 1u << 5,   // its arguments may be sizes, one by one
+  // --- sizes of its results
+  kSizedByData = 1u << 6,     // data decides one, which capture may name
+  kSizedByShapes = 1u << 7,   // NumPy: they follow from the shapes of the operands
+  kSizedByNumbers = 1u << 8,  // NumPy: likewise, if no array is among the arguments
+  kLayoutFollows = 1u << 9,   // the result lies as its first operand does, and does not depend on how that lies
+  // --- what it writes and draws
+  kWritesFirst = 1u << 10,      // NumPy: into its first argument, and returns nothing
+  kWritesInSilence = 1u << 11,  // operands (running statistics): nothing on a stand-in shows it
+  kDraws = 1u << 12,            // may draw from the framework's generator
+  kForeign = 1u << 13,          // an operator of another library, or of the user, for torch.ops: may do all of this
+  // --- its derivative in the framework
+  kKeepsNoOperand = 1u << 14,  // floats; indices and masks are always kept
+  kKeepsNoResult = 1u << 15,
+  kMadeOfResult = 1u << 16,  // the derivative is made of the result, or keeps it all the same
+  kOneOfSeveral = 1u << 17,  // a view made at once with others (or not called a view): not to be written with gradients
+  // --- its name, which says it of any function
+  kInPlace = 1u << 18,         // add_, __iadd__: returns its first argument, changed
+  kReflected = 1u << 19,       // __radd__
+  kBatchesInPlace = 1u << 20,  // torch.vmap goes through the in-place form as through the other
+};
+
+// What torch.autocast does to the operands: torch's lists by the names of its operators, which
+// tests/python/test_autocast.py compares with the dispatcher's. Operators that are not listed and call listed ones
+// inside are refused, or stand with what comes of it.
+enum class CastRule : uint8_t {
+  kNone,
+  kLower,    // to the region's type
+  kFloat32,  // to float32
+  kPromote,  // to the widest type among them
+  kRefused,  // an error, or decided call by call inside the framework's kernel
+};
+
+enum class Batch : uint8_t {  // how torch.vmap goes through it
+  kNone,                      // row by row, and warns: not captured
+  kUnary,                     // of one tensor: the hidden dimension stays where it is
+  kPointwise,                 // the hidden dimensions come first, the others are aligned from the right
+  kReduce,                    // of one tensor, over `dim`: one, several or all
+  kDim,                       // of one tensor, at `dim`
+  kTwoDims,
+  kNewDim,  // the result has one more
+  kNew,     // x.new_zeros(size): the result is batched, too
+  kExpand,
+  kIndex,
+};
+
+enum class Answer : uint8_t { kNone, kYes, kNo, kNothing };  // what it answers while a program is captured
+
+struct Effects {
+  uint32_t flags = 0;
+  diag::BreakId ends = diag::BreakId::kInternal;  // no graph holds it, for that reason; kInternal: one may
+  CastRule cpu = CastRule::kNone, cuda = CastRule::kNone;
+  Batch batch = Batch::kNone;
+  Answer answer = Answer::kNone;
+  std::string str() const;  // "draws keeps_no_operand cpu=lower"
+  bool refused() const { return ends != diag::BreakId::kInternal; }
+};
+
+inline bool Draws(Callee c) {
+  return c.Has(kDraws | kForeign);
+}
+// Reads data, changes operands or state in ways that no graph sees.
+inline bool NeverCaptured(Callee c) {
+  return c.Has(kOutside) && !c.Has(kSizedByData);
+}
+// Changes its first argument, by its name.
+inline bool ChangesFirst(Callee c) {
+  return c.Has(kInPlace) || c.last() == "__setitem__";
+}
+// torch.Tensor.add of torch.Tensor.add_, torch.Tensor.__add__ of torch.Tensor.__iadd__; any other is its own.
+Callee FunctionalForm(Callee c);
+
+}  // namespace framejit
