@@ -6,8 +6,8 @@
 
 namespace framejit::frame {
 
-// Appends (kind, object, key, code) to `list` for each read. The list holds the objects, so that no two of them have one
-// address.
+// Appends (kind, object, key, code) to `list` for each read. The list holds the objects, so that no two of them have
+// one address.
 FramePolicy* NewRecorder(PyObject* list);
 
 }  // namespace framejit::frame

@@ -28,8 +28,12 @@ from pathlib import Path
 import oracle
 
 HERE = str(Path(__file__).resolve().parent)
-OURS = (HERE, "<")  # how the file names of programs begin: made of text, they have no file
 CALLS = 3
+
+
+def is_ours(file):
+    """Is it a program's? What is made of text has no file."""
+    return file.startswith((HERE, "<")) and not file.startswith("<frozen")
 
 
 class Programs(dict):

@@ -124,7 +124,7 @@ def places(function):
         if isinstance(value, types.MethodType):
             return walk(value.__func__, [*steps, ("attribute", "__func__")], depth)
         if isinstance(value, types.FunctionType):
-            if not value.__code__.co_filename.startswith(harness.OURS):
+            if not harness.is_ours(value.__code__.co_filename):
                 return
             own = {name for code in _codes(value.__code__) for name in code.co_names}
             names.update(own, (c for code in _codes(value.__code__) for c in code.co_consts if isinstance(c, str) and c.isidentifier()))

@@ -45,7 +45,7 @@ def _single(reads):
     """(kind, owner, key) with a single owner each: what calls and operators read of their operands. What code of libraries reads counts where it
     is the program's: torch's and NumPy's functions are known by what they do, not by their code."""
     for kind, owner, key, code in reads:
-        if not code.co_filename.startswith(harness.OURS) and not _of_program(owner):
+        if not harness.is_ours(code.co_filename) and not _of_program(owner):
             continue
         if kind == "call":
             if (owner is getattr or owner is hasattr) and len(key) > 1 and isinstance(key[1], str):
@@ -154,7 +154,7 @@ def _values(lay, owner, key, before, plain_only=False):
 def _is_library(module):
     """Of its variables only plain values are changed: much else stands on the others."""
     name = (module.__name__ or "").split(".")[0]
-    return name in LIBRARIES or name in sys.builtin_module_names or not str(getattr(module, "__file__", "<")).startswith(harness.OURS)
+    return name in LIBRARIES or name in sys.builtin_module_names or not harness.is_ours(str(getattr(module, "__file__", "<")))
 
 
 def _is_ours(kind):
@@ -241,7 +241,7 @@ def _operators(owner):
 def _called(owner):
     if isinstance(owner, types.MethodType):
         owner = owner.__func__
-    if isinstance(owner, types.FunctionType) and owner.__code__.co_filename.startswith(harness.OURS):
+    if isinstance(owner, types.FunctionType) and harness.is_ours(owner.__code__.co_filename):
         if owner.__defaults__:
             yield "defaults", _change(lambda f, _, v: setattr(f, "__defaults__", v), owner, None, owner.__defaults__, tuple(2 if isinstance(d, PLAIN) else d for d in owner.__defaults__))
         if owner.__kwdefaults__:
@@ -259,7 +259,7 @@ def _changes(kind, owner, key):
     if kind == "attribute":
         yield from _attribute(owner, key)
     elif kind == "global":
-        lying, library = owner.get(key, MISSING), not str(owner.get("__file__", "<")).startswith(harness.OURS)
+        lying, library = owner.get(key, MISSING), not harness.is_ours(str(owner.get("__file__", "<"))) or str(owner.get("__name__")).startswith("namedtuple_")
         if lying is MISSING and library:
             return
         if lying is MISSING and hasattr(builtins, key):
