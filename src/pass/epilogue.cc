@@ -1,7 +1,6 @@
 #include "pass/epilogue.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -14,28 +13,46 @@ namespace {
 
 using shape::Int;
 
-// What a value is as a function of the linear layer's result, by its values at some points: what is put together of
-// sums, products and tanh and agrees there agrees everywhere.
-constexpr int kPoints = 48;
-using Samples = std::array<double, kPoints>;
+// What a value is as a function of the linear layer's result x: a polynomial in x and in t, the tanh of a polynomial in
+// x; or max(x, 0). However a program writes GELU, it multiplies out to x/2 + x/2 t.
+struct Form {
+  std::map<std::pair<int, int>, double> terms;  // coefficients by the powers of x and t
+  bool relu = false;
 
-double Point(int i) {
-  constexpr double kFar[] = {-900, -60, -20, -12, 12, 20, 60, 900};
-  return i < 8 ? kFar[i] : -7.3 + 0.37 * (i - 8);
-}
-double Gelu(double x) {
-  return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
-}
-double Relu(double x) {
-  return x > 0 ? x : 0;
+  static Form Term(int x, int t, double by) { return {.terms = {{{x, t}, by}}}; }
+};
+constexpr int kMostPower = 8;
+constexpr double kTolerance = 1e-6;  // relative, of coefficients
+
+Form Sum(const Form& a, const Form& b, double sign) {
+  Form out = a;
+  for (const auto& [powers, c] : b.terms) out.terms[powers] += sign * c;
+  return out;
 }
 
-bool Is(const Samples& s, double (*f)(double), double tolerance) {
-  for (int i = 0; i < kPoints; ++i) {
-    const double want = f(Point(i));
-    if (!(std::abs(s[i] - want) <= tolerance * std::max(1.0, std::abs(want)))) return false;
+std::optional<Form> Product(const Form& a, const Form& b) {
+  Form out;
+  for (const auto& [p, c] : a.terms) {
+    for (const auto& [q, d] : b.terms) {
+      if (p.first + q.first > kMostPower || p.second + q.second > kMostPower) return std::nullopt;
+      out.terms[{p.first + q.first, p.second + q.second}] += c * d;
+    }
   }
-  return true;
+  return out;
+}
+
+// Constants may have been rounded to float32. A term with a zero is one: it makes nan of infinity.
+bool Same(const Form& a, const Form& b) {
+  if (a.relu != b.relu || a.terms.size() != b.terms.size()) return false;
+  return std::equal(a.terms.begin(), a.terms.end(), b.terms.begin(), [](const auto& m, const auto& n) {
+    return m.first == n.first && std::abs(m.second - n.second) <= kTolerance * std::abs(n.second);
+  });
+}
+
+bool IsGelu(const Form& f, const Form& inside) {
+  constexpr double kScale = 0.7978845608028654, kCubic = 0.044715;
+  return Same(f, {.terms = {{{1, 0}, 0.5}, {{1, 1}, 0.5}}}) &&
+         Same(inside, {.terms = {{{1, 0}, kScale}, {{3, 0}, kScale * kCubic}}});
 }
 
 class Finder {
@@ -60,17 +77,17 @@ class Finder {
     ValueId base = v;
     if (users_[v].size() == 1 && g_.nodes[users_[v][0]].op == Op::kReshape) base = users_[v][0];
     if (kept_[base]) return std::nullopt;
-    std::map<ValueId, Samples> known;
-    for (int i = 0; i < kPoints; ++i) known[base][i] = Point(i);
+    std::map<ValueId, Form> known = {{base, Form::Term(1, 0, 1)}};
+    Form inside;  // what t is the tanh of, once there is one
     for (ValueId u = base + 1; u < g_.nodes.size(); ++u) {
       const Node& f = g_.nodes[u];
       if (std::none_of(f.operands.begin(), f.operands.end(), [&](ValueId o) { return known.contains(o); })) continue;
       if (!SameShape(f, g_.nodes[base])) continue;
-      std::optional<Samples> s = Apply(f, known);
-      if (!s) continue;
-      known[u] = *s;
+      std::optional<Form> form = Apply(f, known, &inside);
+      if (!form) continue;
+      known[u] = *form;
       if (f.type.dtype != n.type.dtype) continue;
-      const char* name = f.op == Op::kMaximum && Is(*s, Relu, 0) ? "relu" : Is(*s, Gelu, 2e-6) ? "gelu" : nullptr;
+      const char* name = form->relu ? "relu" : IsGelu(*form, inside) ? "gelu" : nullptr;
       if (name && !kept_[u] && Closed(base, u, known) && EndsAKernel(u)) return Found{base, u, name};
     }
     return std::nullopt;
@@ -87,37 +104,44 @@ class Finder {
     return std::nullopt;
   }
 
-  std::optional<Samples> Apply(const Node& n, const std::map<ValueId, Samples>& known) const {
-    std::vector<Samples> in;
+  // Nothing: another kind of function.
+  std::optional<Form> Apply(const Node& n, const std::map<ValueId, Form>& known, Form* inside) const {
+    if (!IsFloat(n.type.dtype)) return std::nullopt;
+    std::vector<Form> in;
     for (ValueId o : n.operands) {
       if (auto at = known.find(o); at != known.end()) {
         in.push_back(at->second);
       } else if (auto c = Constant(o)) {
-        in.emplace_back().fill(*c);
+        in.push_back(Form::Term(0, 0, *c));
       } else {
         return std::nullopt;
       }
+      if (in.back().relu && n.op != Op::kCast) return std::nullopt;
     }
-    if (!IsFloat(n.type.dtype)) return std::nullopt;
-    Samples out;
-    for (int i = 0; i < kPoints; ++i) {
-      const double a = in[0][i], b = in.size() > 1 ? in[1][i] : 0;
-      switch (n.op) {
-        case Op::kCast: out[i] = a; break;
-        case Op::kNeg: out[i] = -a; break;
-        case Op::kTanh: out[i] = std::tanh(a); break;
-        case Op::kAdd: out[i] = a + b; break;
-        case Op::kSub: out[i] = a - b; break;
-        case Op::kMul: out[i] = a * b; break;
-        case Op::kMaximum: out[i] = std::max(a, b); break;
-        default: return std::nullopt;
-      }
+    switch (n.op) {
+      case Op::kCast: return in[0];
+      case Op::kNeg: return Product(in[0], Form::Term(0, 0, -1));
+      case Op::kAdd: return Sum(in[0], in[1], 1);
+      case Op::kSub: return Sum(in[0], in[1], -1);
+      case Op::kMul: return Product(in[0], in[1]);
+      case Op::kTanh:
+        if (std::any_of(in[0].terms.begin(), in[0].terms.end(), [](const auto& term) { return term.first.second; }))
+          return std::nullopt;
+        if (!inside->terms.empty() && inside->terms != in[0].terms) return std::nullopt;
+        *inside = in[0];
+        return Form::Term(0, 1, 1);
+      case Op::kMaximum:
+        for (int x : {0, 1}) {
+          const Form zero = Form::Term(0, 0, 0);
+          if (in[x].terms == Form::Term(1, 0, 1).terms && in[1 - x].terms == zero.terms) return Form{.relu = true};
+        }
+        return std::nullopt;
+      default: return std::nullopt;
     }
-    return out;
   }
 
   // Nobody else reads what lies between.
-  bool Closed(ValueId base, ValueId root, const std::map<ValueId, Samples>& known) const {
+  bool Closed(ValueId base, ValueId root, const std::map<ValueId, Form>& known) const {
     std::set<ValueId> inside;
     std::vector<ValueId> todo = {root};
     while (!todo.empty()) {
@@ -126,15 +150,13 @@ class Finder {
       if (!known.contains(v) || !inside.insert(v).second || v == base) continue;
       for (ValueId o : g_.nodes[v].operands) todo.push_back(o);
     }
-    int maxima = 0;  // no other function has corners
     for (ValueId v : inside) {
-      maxima += g_.nodes[v].op == Op::kMaximum;
       if (v == root) continue;
       if (kept_[v]) return false;
       for (ValueId u : users_[v])
         if (!inside.contains(u)) return false;
     }
-    return maxima == (g_.nodes[root].op == Op::kMaximum);
+    return true;
   }
 
   bool EndsAKernel(ValueId v) const {
