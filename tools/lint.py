@@ -1,9 +1,12 @@
 """Checks that keep the house in order; `tools/dev lint` calls it with the C and C++ sources. Prints one line a finding."""
 
 import glob
+import json
+import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,6 +122,27 @@ def check_python():
             report(*found.groups())
 
 
+def check_tidy(paths):
+    """clang-tidy (.clang-tidy says which checks) over every file that is compiled; an hour of one core."""
+    built = ROOT / "build" / "compile_commands.json"
+    if not built.exists():
+        return report("tools/lint.py", 1, "--all wants a build (tools/dev build): it says how files are compiled")
+    known = {str(Path(row["directory"], row["file"]).resolve()) for row in json.loads(built.read_text())}
+    wanted = [path for path in paths if str((ROOT / path).resolve()) in known]
+
+    def tidy(path):
+        return subprocess.run(["clang-tidy-19", "-p", built.parent, "--quiet", path], cwd=ROOT, text=True, capture_output=True)
+
+    seen = set()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for done in pool.map(tidy, wanted):
+            for path, line, text in re.findall(r"^(\S+?):(\d+):\d+: (?:error|warning): (.*)", done.stdout, re.M):
+                found = (os.path.relpath(path, ROOT), line, text)  # a header's, once
+                if found not in seen:
+                    seen.add(found)
+                    report(*found)
+
+
 def check_symbols():
     """The shipped libraries export nothing of LLVM, spdlog or fmt, and need none of their shared libraries."""
     for path in sorted(glob.glob(str(ROOT / "build/python/framejit/*.so"))):
@@ -147,7 +171,7 @@ def check_documents():
 
 
 def main():
-    paths = sys.argv[1:]
+    paths = [path for path in sys.argv[1:] if path != "--all"]
     check_documents()
     check_sources(paths)
     check_breaks()
@@ -155,6 +179,8 @@ def main():
     check_python()
     check_format(paths)
     check_symbols()
+    if "--all" in sys.argv:
+        check_tidy(paths)
     print("\n".join(findings) or "lint: nothing to complain about")
     return 1 if findings else 0
 
