@@ -77,6 +77,9 @@ bool DepthwiseWeight(At& t) {
   if (x.device.kind != DeviceKind::kCpu || t.n.attrs.flag || !rules::IsDepthwise(t.b.graph(), t.n)) return false;
   for (const TensorType& type : {x, w, t.b.type(t.g)})
     if (type.dtype != DType::kFloat32) return false;
+  // Where channels lie inside, oneDNN has a kernel for windows of 3x3: 2 to 20 times as fast as ours. Row by row ours
+  // is as fast, and windows of 5x5 and 7x7 take the library 1.3 to 30 times as long, however they lie (batches of 1, 4
+  // and 32, 32 to 576 channels of 14x14 to 56x56, one thread).
   if (w.shape[2] == Int(3) && w.shape[3] == Int(3) && !rules::IsHostDepthwise(t.b.graph(), t.n)) return false;
   const bool bias = t.operands.size() > 2 && t.needs(2);
   if (!t.needs(1)) return false;
