@@ -40,7 +40,7 @@ struct Arg {
     kObject,  // something opaque: index into the constant table of the side that captured (rejected by export)
   };
   Kind kind = Kind::kNone;
-  bool b = false;          // kBool; kTensor of an extern: a NumPy scalar, which the graph holds as an array of one element
+  bool b = false;          // kBool; kTensor of an extern: a NumPy scalar, of which the graph has an array
   double f = 0, imag = 0;  // kFloat, kComplex
   shape::Int i;            // kInt (possibly symbolic), kObject (index)
   std::string s;           // kString; kDType/kLayout/kMemoryFormat/kDevice: the framework's own text ("float32", "cpu")

@@ -468,8 +468,8 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
   }
 }
 
-// A value that LLVM knows nothing about: it computes with what it can prove constant, and then no exception is raised when
-// the kernel runs.
+// A value that LLVM knows nothing about: it computes with what it can prove constant, and then no exception is raised
+// when the kernel runs.
 Value* OpEmitter::Opaque(Value* v) {
   llvm::Type* t = v->getType();
   if (!isa_.gpu && (t->isFloatTy() || t->isDoubleTy())) {  // costs nothing

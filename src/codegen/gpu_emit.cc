@@ -174,15 +174,14 @@ class GpuEmitter : public GpuReducer {
 
   // --- tiles: what is contiguous along the other axis crosses shared memory, on its way in or out
   bool Staged(int n) const override { return s_.mode == GpuSchedule::kTile && s_.staged[n]; }
-  void Tiles() {
-    const int side = s_.tile, pitch = GpuSchedule::Pitch(side), across_vectors = side / vector_;
-    row_.assign(k_.insts.size(), {});
-    Value* inner = IntOf(k_.inner);
-    Value* last = IntOf(k_.outer.back());
-    auto tiles = [&](Value* n) { return b_.CreateUDiv(Add(n, I(side - 1)), I(side)); };
+  // The first positions of this block's tile along the inner and the last outer axis. above: which of the tiles of all
+  // other axes it is.
+  std::pair<Value*, Value*> TileOfBlock(Value* inner, Value* last, Value** above) {
+    auto tiles = [&](Value* n) { return b_.CreateUDiv(Add(n, I(s_.tile - 1)), I(s_.tile)); };
     auto groups = [&](Value* n) { return s_.group == 1 ? tiles(n) : b_.CreateUDiv(tiles(n), I(s_.group)); };
     Value* on_curve = b_.CreateURem(block_, I(int64_t{s_.group} * s_.group));
-    Value* rest = b_.CreateUDiv(block_, I(int64_t{s_.group} * s_.group));
+    Value*& rest = *above;
+    rest = b_.CreateUDiv(block_, I(int64_t{s_.group} * s_.group));
     auto place = [&](Value* group, int axis) {  // on the Z-curve every other bit counts along an axis
       Value* tile = Mul(group, I(s_.group));
       for (int bit = 0; 1 << bit < s_.group; ++bit) {
@@ -190,7 +189,7 @@ class GpuEmitter : public GpuReducer {
         Value* part = b_.CreateAnd(b_.CreateLShr(on_curve, I(from - bit)), I(int64_t{1} << bit));
         tile = b_.CreateOr(tile, part);
       }
-      return Mul(tile, I(side));
+      return Mul(tile, I(s_.tile));
     };
     Value *first_i, *first_o;
     if (s_.mirrored) {
@@ -213,6 +212,15 @@ class GpuEmitter : public GpuReducer {
       first_o = place(b_.CreateURem(rest, groups(last)), 1);
       rest = b_.CreateUDiv(rest, groups(last));
     }
+    return {first_i, first_o};
+  }
+  void Tiles() {
+    const int side = s_.tile, pitch = GpuSchedule::Pitch(side), across_vectors = side / vector_;
+    row_.assign(k_.insts.size(), {});
+    Value* inner = IntOf(k_.inner);
+    Value* last = IntOf(k_.outer.back());
+    Value* rest;
+    const auto [first_i, first_o] = TileOfBlock(inner, last, &rest);
     const Values above = Unflatten(rest, {k_.outer.begin(), k_.outer.end() - 1});
     std::vector<Site> sites(s_.unroll), turned(s_.unroll);
     Values x, y;

@@ -129,7 +129,8 @@ class Folder {
       const bool checks = (n.op == Op::kTake || n.op == Op::kGather) && n.attrs.flag;
       const bool raises = checks || n.op == Op::kExtern ||
                           (!n.operands.empty() && MayRaise(n.op, r_.node(n.operands[0]).type.dtype, n.type.dtype));
-      silent_.push_back(!raises && std::all_of(n.operands.begin(), n.operands.end(), [&](ValueId o) { return silent_[o]; }));
+      silent_.push_back(!raises &&
+                        std::all_of(n.operands.begin(), n.operands.end(), [&](ValueId o) { return silent_[o]; }));
     }
     return silent_[v];
   }

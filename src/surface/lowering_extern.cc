@@ -57,8 +57,8 @@ std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std
 
 }  // namespace
 
-// Its tensors become positions among `ids`. NumPy's scalars stay scalars: np.bool_(True) ** 2 is an int64, the square of
-// an array an int8.
+// Its tensors become positions among `ids`. NumPy's scalars stay scalars: np.bool_(True) ** 2 is an int64, the square
+// of an array an int8.
 template <typename Meta>
 static void Number(Call& request, const Meta& meta, std::vector<TraceId>* ids) {
   EachArg(request, [&](Arg& a) {

@@ -26,6 +26,6 @@ bool NumpyCanCastSameKind(DType from, DType to);  // the ufuncs' default casting
 std::optional<Arg> Converted(shape::Env& env, const Arg& number, DType t);
 // No overflow when a Python number becomes this integer dtype; asked of the environment where the number is a symbol.
 bool FitsIn(shape::Env& env, const Arg& number, DType t);
-double LargestFloat(DType t);             // the largest finite number, for dtypes of floats
+double LargestFloat(DType t);  // the largest finite number, for dtypes of floats
 
 }  // namespace framejit::surface

@@ -273,8 +273,7 @@ Outs SetItem(Scope& s) {
     if (!s.torch() && idx.view.rank() == 0 && value.rank() > 0) Scope::Fail("an array stored in one element");
     const Ints sizes = idx.view.sizes();
     const bool number = value.is_tensor() && value.meta->is_scalar && !IsComplex(value.meta->dtype);
-    ValueId whole =
-        idx.view.Replaced(number ? s.b.Broadcast(Element(s, value, t), sizes) : Stored(s, value, t, sizes));
+    ValueId whole = idx.view.Replaced(number ? s.b.Broadcast(Element(s, value, t), sizes) : Stored(s, value, t, sizes));
     if (shape::Product(idx.view.sizes()) == shape::Product(x.meta->sizes)) whole = Overwriting(s, x, whole);
     outs.writes.push_back({x.id, whole});
     return outs;

@@ -260,8 +260,7 @@ ValueId Element(Scope& s, const Operand& v, DType t) {
   if (IsFloat(from)) {
     const ValueId whole = s.b.Unary(Op::kTrunc, s.b.Cast(v.value, DType::kFloat64));
     const ValueId end = rules::Like(s.b, whole, std::ldexp(1.0, bits));
-    const ValueId fits =
-        s.b.Binary(Op::kAnd, less(whole, end), s.b.Binary(Op::kLe, s.b.Unary(Op::kNeg, end), whole));
+    const ValueId fits = s.b.Binary(Op::kAnd, less(whole, end), s.b.Binary(Op::kLe, s.b.Unary(Op::kNeg, end), whole));
     return Unless(s, s.b.Unary(Op::kNot, fits), cast);
   }
   if (have <= bits) return cast;
