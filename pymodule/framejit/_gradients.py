@@ -1,7 +1,7 @@
 """Called by compiled training graphs."""
 
 import functools
-import threading
+from _thread import _local  # threading, once imported, changes what ends when at the end of the program
 
 
 def leaf(x):
@@ -16,7 +16,7 @@ def grad(outputs, inputs, seeds, create):
     return torch.autograd.grad(outputs, inputs, seeds, retain_graph=True, create_graph=create, allow_unused=True)
 
 
-_stand_ins = threading.local()
+_stand_ins = _local()
 
 
 def result(x, number):
