@@ -39,12 +39,10 @@ std::optional<Ints> ReshapeStrides(const Ints& from, const Ints& strides, const 
       covered = covered * to[next];
       if (auto c = covered.as_const(), n = chunk.numel.as_const(); c && n && *c > *n) return std::nullopt;
     }
+    while (next > 0 && IsOne(to[next - 1])) out[--next] = covered * chunk.stride;  // as torch's views have them
   }
-  while (next > 0) {  // only sizes of 1 can be left
-    --next;
-    if (!IsOne(to[next])) return std::nullopt;
-    out[next] = 1;
-  }
+  while (next > 0)
+    if (!IsOne(to[--next])) return std::nullopt;
   return out;
 }
 

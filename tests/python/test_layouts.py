@@ -250,3 +250,17 @@ def test_arrays_whose_first_or_last_size_becomes_one(fresh):
         for order in "CF":
             x = np.asarray(np.random.rand(*shape), order=order)
             assert [a.strides for a in compiled(x)] == [a.strides for a in f(x)], (shape, order)
+
+
+@pytest.mark.parametrize("view", [lambda x: x[None], lambda x: x[:, None], lambda x: x[..., None], lambda x: x[:, :3][:, None], lambda x: x.view(1, 4, 1, 5)])
+def test_a_view_with_sizes_of_one_keeps_its_strides_in_a_call_of_torch(fresh, view):
+    def f(x):
+        return torch.nn.functional.feature_alpha_dropout(view(x), 0.5, True)
+
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        x, results = torch.randn(4, 5), []
+        for g in (f, compiled):
+            torch.manual_seed(0)
+            results.append(g(x))
+        assert results[0].stride() == results[1].stride() and torch.equal(*results)
