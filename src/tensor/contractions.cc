@@ -328,13 +328,9 @@ bool ApplyTo(const TorchApi& t, const std::string& function, const Buffer& b) {
 }
 
 // What the shims do not take as it lies (rows or batches that are no single dimension, other types) by the function
-// that eager calls, which copies as it needs. Small ones of the CPU are for our own loop (fallback_gemm.h).
-bool CallByName(const TorchApi& t, const char* callee, std::initializer_list<const Buffer*> operands, Buffer& out) {
-  const Buffer& x = **operands.begin();
-  double flops = x.rank > 0 ? 2.0 * x.sizes[x.rank - 1] : 0;
-  for (int i = 0; i < out.rank; ++i) flops *= out.sizes[i];
-  if ((out.device.kind == DeviceKind::kCpu && flops < kCopyFlops) || (!out.data && !t.at.all())) return false;
-  HoldGil gil;
+// that eager calls, which copies as it needs.
+bool CallFunction(const TorchApi& t, const char* callee, const std::vector<const Buffer*>& operands, Buffer& out,
+                  PyObject* kwargs = nullptr) {
   SavedError saved;
   Ref args(PyTuple_New(static_cast<Py_ssize_t>(operands.size())));
   Py_ssize_t count = 0;
@@ -347,12 +343,22 @@ bool CallByName(const TorchApi& t, const char* callee, std::initializer_list<con
   Ref function(ResolveCallee(callee));
   ModeSwitch mode;
   mode.Set({false, false});
-  Ref result(function ? PyObject_Call(function.get(), args.get(), nullptr) : nullptr);
+  Ref result(function ? PyObject_Call(function.get(), args.get(), kwargs) : nullptr);
   Handle shared = nullptr;
   const bool ok = result && !t.new_tensor_handle(reinterpret_cast<char*>(result.get()) + sizeof(PyObject), &shared) &&
                   Deliver(t, shared, out);
   PyErr_Clear();
   return ok;
+}
+
+// Small products of the CPU are for our own loop (fallback_gemm.h).
+bool CallByName(const TorchApi& t, const char* callee, const std::vector<const Buffer*>& operands, Buffer& out) {
+  const Buffer& x = *operands.front();
+  double flops = x.rank > 0 ? 2.0 * x.sizes[x.rank - 1] : 0;
+  for (int i = 0; i < out.rank; ++i) flops *= out.sizes[i];
+  if ((out.device.kind == DeviceKind::kCpu && flops < kCopyFlops) || (!out.data && !t.at.all())) return false;
+  HoldGil gil;
+  return CallFunction(t, callee, operands, out);
 }
 
 bool DirectMatMul(const TorchApi& t, const Buffer& a, const Buffer& b, Buffer& out) {
@@ -537,11 +543,19 @@ bool TorchAttention(const TorchApi& t, const Buffer& q, const Buffer& k, const B
   if (!t.flash_attention || out.device.kind != DeviceKind::kCpu || q.rank != 4) return false;
   if (!IsFloat(q.dtype) || DTypeSize(q.dtype) < 2 || k.dtype != q.dtype || v.dtype != q.dtype) return false;
   if (q.sizes[3] != v.sizes[3] || q.sizes[1] != k.sizes[1] || (mask && causal)) return false;
+  bool whole = true;
   for (const Buffer* b : {&q, &k, &v}) {
     for (int i = 0; i < 4; ++i) {
       if (b->sizes[i] == 0) return false;
     }
-    if (b->strides[3] != 1 && b->sizes[3] != 1) return false;
+    whole &= b->strides[3] == 1 || b->sizes[3] == 1;
+  }
+  if (!whole) {  // the kernel wants its last dimension in one piece
+    HoldGil gil;
+    Ref kwargs(Py_BuildValue("{sOsd}", "is_causal", causal ? Py_True : Py_False, "scale", scale));
+    std::vector<const Buffer*> operands = {&q, &k, &v};
+    if (mask) operands.push_back(mask);
+    return kwargs && CallFunction(t, "torch.nn.functional.scaled_dot_product_attention", operands, out, kwargs.get());
   }
   if (mask && (mask->dtype != q.dtype || (mask->rank != 2 && mask->rank != 4))) return false;
   TempTensor tq(t, q), tk(t, k), tv(t, v);

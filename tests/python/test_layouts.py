@@ -264,3 +264,21 @@ def test_a_view_with_sizes_of_one_keeps_its_strides_in_a_call_of_torch(fresh, vi
             torch.manual_seed(0)
             results.append(g(x))
         assert results[0].stride() == results[1].stride() and torch.equal(*results)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+def test_attention_whose_last_dimension_is_not_in_one_piece(fresh, causal, grad):
+    def f(x, u):
+        k = u.detach()
+        k = k.copy_(x.flatten(2).transpose(1, 2))
+        q, k, v = (t.reshape(t.shape[0], -1, 2, 4).transpose(1, 2) for t in (u, x.flatten(2).transpose(1, 2), k))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal) * 2
+
+    compiled = fresh.compile(f)
+    for size in (6, 6, 5):
+        x = torch.randn(3, 8, size, size).requires_grad_(grad)
+        expected, got = (g(x, torch.ones(3, 8, size * size).transpose(1, 2)) for g in (f, compiled))
+        assert got.stride() == expected.stride()
+        torch.testing.assert_close(got, expected)
+    assert compiled.cache_info()["segments"]
