@@ -187,10 +187,6 @@ Outs Copy(Scope& s) {  // ndarray.copy is C order, numpy.copy keeps the order
   return out;
 }
 
-bool IsFloatNumber(const Arg& number) {
-  return number.is(Arg::Kind::kFloat) || number.is(Arg::Kind::kSymFloat);
-}
-
 Outs Filled(Scope& s, const Arg& number, DType t, const Ints& sizes) {
   for (const Int& n : sizes) {
     if (s.env.Lt(n, 0)) Scope::Fail("negative size");

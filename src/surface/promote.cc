@@ -125,6 +125,10 @@ bool NumpyCanCastSameKind(DType from, DType to) {
   return !(IsSigned(from) && IsInteger(to) && !IsSigned(to));
 }
 
+bool IsFloatNumber(const Arg& number) {
+  return number.is(Arg::Kind::kFloat) || number.is(Arg::Kind::kSymFloat);
+}
+
 bool FitsIn(shape::Env& env, const Arg& number, DType t) {
   if (!IsInteger(t) || !number.is(Arg::Kind::kInt)) return true;
   const int bits = 8 * DTypeSize(t) - IsSigned(t);

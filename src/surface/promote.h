@@ -24,6 +24,7 @@ bool NumpyCanCastSameKind(DType from, DType to);  // the ufuncs' default casting
 // A number as torch stores it among elements of `t`: a float in an integer loses its fraction. Nothing: it does not
 // fit, or the framework should say.
 std::optional<Arg> Converted(shape::Env& env, const Arg& number, DType t);
+bool IsFloatNumber(const Arg& number);  // also one that is known when the run begins
 // No overflow when a Python number becomes this integer dtype; asked of the environment where the number is a symbol.
 bool FitsIn(shape::Env& env, const Arg& number, DType t);
 double LargestFloat(DType t);  // the largest finite number, for dtypes of floats

@@ -210,7 +210,7 @@ Outs GetItem(Scope& s) {
 
 // A number to be stored, as the target's dtype.
 Arg Number(Scope& s, const Arg& number, DType t) {
-  if (!s.torch() && IsInteger(t) && (number.is(Kind::kFloat) || number.is(Kind::kSymFloat))) Scope::Skip();
+  if (!s.torch() && IsInteger(t) && IsFloatNumber(number)) Scope::Skip();
   auto fits = s.torch() ? Converted(s.env, number, t) : FitsIn(s.env, number, t) ? std::optional(number) : std::nullopt;
   if (!fits) Scope::Fail("value does not fit the dtype");
   return *fits;
@@ -274,7 +274,7 @@ Outs SetItem(Scope& s) {
     const Ints sizes = idx.view.sizes();
     const bool number = value.is_tensor() && value.meta->is_scalar && !IsComplex(value.meta->dtype);
     ValueId whole = idx.view.Replaced(number ? s.b.Broadcast(Element(s, value, t), sizes) : Stored(s, value, t, sizes));
-    if (shape::Product(idx.view.sizes()) == shape::Product(x.meta->sizes)) whole = Overwriting(s, x, whole);
+    if (shape::Product(sizes) == shape::Product(x.meta->sizes)) whole = Overwriting(s, x, whole);
     outs.writes.push_back({x.id, whole});
     return outs;
   }
