@@ -1,0 +1,47 @@
+"""What is empty on one call and not on the next: the same results, warnings and errors as eager, with one function for all."""
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+
+ROWS = (3, 4, 5, 0, 6, 0)
+
+
+def torch_table(rows):
+    return torch.ones(rows, 4), torch.zeros(2 if rows else 0, dtype=torch.long)
+
+
+def torch_table_with_a_wrong_index(rows):
+    return torch.ones(rows, 4), torch.tensor([0, 1])
+
+
+CASES = {
+    "embedding": (lambda w, i: torch.nn.functional.embedding(i, w), torch_table),
+    "embedding out of range": (lambda w, i: torch.nn.functional.embedding(i, w), torch_table_with_a_wrong_index),
+    "rows": (lambda w, i: w[i], torch_table),
+    "rows out of range": (lambda w, i: w[i], torch_table_with_a_wrong_index),
+    "torch variance": (lambda x, i: (x.var(), x.std(), x.var(0), (x + 1).var(0)), torch_table),
+    "numpy variance": (lambda a: (a.var(), a.mean(), np.std(a)), lambda rows: (np.ones(rows),)),
+    "hash of an array": (lambda a: hash(a), lambda rows: (np.ones(rows),)),
+}
+
+
+def outcome(function, arguments):
+    with warnings.catch_warnings(record=True) as told, torch.no_grad():
+        warnings.simplefilter("always")
+        try:
+            result = function(*arguments)
+        except (IndexError, RuntimeError, TypeError) as error:
+            result = error
+    return repr(result), [(w.category, str(w.message), w.lineno) for w in told]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_as_in_eager(case, fresh):
+    function, make = CASES[case]
+    compiled = fresh.compile(function)
+    for rows in ROWS:
+        assert outcome(compiled, make(rows)) == outcome(function, make(rows)), rows
