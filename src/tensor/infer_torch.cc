@@ -18,7 +18,12 @@ namespace {
 
 enum class Way { kReal, kMeta };
 
-PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way) {
+bool MaySize(DType t) {
+  return IsInteger(t) || IsBool(t);
+}
+
+// number: what the elements of an operand are that may decide a size.
+PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way, int number = 0) {
   Ref sizes(Tuple(Values(m.sizes))), strides(Tuple(Values(m.strides))), dtype(DTypeObject(Framework::kTorch, m.dtype));
   if (!sizes || !strides || !dtype) return nullptr;
   bool cuda = way == Way::kReal && m.device.kind == DeviceKind::kCuda;
@@ -29,7 +34,8 @@ PyObject* StandIn(const TorchApi& t, const TensorMeta& m, Way way) {
   Ref kwargs(Py_BuildValue("{s:O,s:s}", "dtype", dtype.get(), "device", device.c_str()));
   Ref made(fn && args && kwargs ? PyObject_Call(fn.get(), args.get(), kwargs.get()) : nullptr);
   if (!made || way == Way::kMeta) return made.release();
-  Ref zeroed(PyObject_CallMethod(made.get(), "zero_", nullptr));
+  Ref zeroed(MaySize(m.dtype) && number ? PyObject_CallMethod(made.get(), "fill_", "i", number)
+                                        : PyObject_CallMethod(made.get(), "zero_", nullptr));
   size_t rank = m.sizes.size();
   if (zeroed && IsFloat(m.dtype) && DTypeSize(m.dtype) >= 4 && rank >= 2 && m.sizes[rank - 1] == m.sizes[rank - 2]) {
     Ref diagonal(PyObject_CallMethod(made.get(), "diagonal", "iii", 0, -2, -1));  // a unit matrix, for solvers
@@ -212,13 +218,14 @@ bool WritesInSilence(const Call& call) {
 
 enum class Verdict { kDone, kNo, kTryMeta };
 
-Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Way way, Inference* in) {
+Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Way way, Inference* in,
+            int number = 0) {
   auto no = [&](bool) { return Verdict::kNo; };
   in->operands.clear();
   in->results.clear();
   in->aliases.clear();
   for (const TensorMeta& m : in->metas) {
-    in->operands.emplace_back(StandIn(t, m, way));
+    in->operands.emplace_back(StandIn(t, m, way, number));
     if (!in->operands.back())
       return way == Way::kReal ? (PyErr_Clear(), Verdict::kTryMeta) : no(in->FailWithError(call.callee));
     if (in->requires_grad && m.requires_grad) {  // some results may not: the call says which
@@ -297,6 +304,22 @@ bool SmallAndPlain(const Call& call, const Inference& in, int64_t most) {
   return !in.metas.empty() && !device && numel <= most;
 }
 
+// Not every operator whose integers decide a size is tagged (torch._pad_packed_sequence is not): what ones for them
+// give must be as large as what zeros gave. On a GPU an index that is too large would end the process's context.
+bool SizedByIntegers(const TorchApi& t, const Call& call, const std::vector<PyObject*>& constants,
+                     const Inference& in) {
+  const bool asks = std::any_of(in.metas.begin(), in.metas.end(), [](const TensorMeta& m) { return MaySize(m.dtype); });
+  if (!asks || in.metas[0].device.kind != DeviceKind::kCpu) return false;
+  Call again = call;
+  Inference ones{in.metas};
+  ones.requires_grad = in.requires_grad;
+  ones.device = in.device;
+  const bool done = Try(t, again, constants, Way::kReal, &ones, 1) == Verdict::kDone;
+  PyErr_Clear();
+  auto same = [](const TensorMeta& a, const TensorMeta& b) { return a.dtype == b.dtype && a.sizes == b.sizes; };
+  return done && !std::equal(in.results.begin(), in.results.end(), ones.results.begin(), ones.results.end(), same);
+}
+
 // A result that is not there at all (None) is an empty vector on the meta device.
 bool MayLackResults(const Inference& in) {
   const auto empty = [](const TensorMeta& m) { return m.sizes.size() == 1 && m.sizes[0] == shape::Int(0); };
@@ -372,6 +395,8 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   const bool safe = !call.callee.name().starts_with("torch.ops.") ||
                     (call.callee.name().starts_with("torch.ops.aten.") && !in->sizes_made_up);
   if (safe && SmallAndPlain(call, *in, 4 * kMaxStandIn)) v = Try(t, call, constants, Way::kReal, in);
+  if (v == Verdict::kDone && SizedByIntegers(t, call, constants, *in))
+    return in->Fail("depends on data: its integers decide the size of a result");
   if (v == Verdict::kTryMeta) {
     v = Try(t, call, constants, Way::kMeta, in);
     if (safe && v == Verdict::kDone && MayLackResults(*in) && SmallAndPlain(call, *in, 64 * kMaxStandIn)) {

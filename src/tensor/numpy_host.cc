@@ -100,9 +100,9 @@ class Host : public framejit::Host {
     }
   }
 
-  // NumPy's own BLAS, into the result.
+  // NumPy's own BLAS, or its loop for half floats, into the result.
   bool MatMul(const Buffer& a, const Buffer& b, Buffer& out) override {
-    if (!IsFloat(a.dtype) || DTypeSize(a.dtype) < 4) return false;  // integers and half floats have no BLAS there
+    if (!IsFloat(a.dtype)) return false;
     HoldGil gil;
     const NumpyApi& n = *Numpy();
     static PyObject* matmul = PyObject_GetAttrString(n.module, "matmul");

@@ -55,6 +55,24 @@ def test_recurrent_modules_learn(kind):
     torch.testing.assert_close(gradients[0], gradients[1])
 
 
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN], ids=lambda k: k.__name__)
+def test_packed_sequences(kind):
+    torch.manual_seed(0)
+    cells = kind(3, 4, batch_first=True)
+
+    def run(x, lengths):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        out, _ = cells(packed)
+        return torch.nn.utils.rnn.pad_packed_sequence(out, batch_first=True)
+
+    compiled = framejit.compile(run)
+    for lengths in ([4, 2], [2, 4], [3, 3], [4, 1]):
+        x = torch.randn(2, 4, 3)
+        got, expected = compiled(x, torch.tensor(lengths)), run(x, torch.tensor(lengths))
+        torch.testing.assert_close(got, expected)
+        assert got[0].stride() == expected[0].stride()
+
+
 def test_dead_weak_references_are_seen():
     import weakref
 

@@ -53,6 +53,7 @@ OPERANDS = {
 
 # One entry a line: `name: program`, statements separated by `;`, the last of which is the result.
 LINES = """
+half products: h = a.astype("f2"); h @ h.T, h[0] @ h[0], h @ h[0], h[0] @ h.T
 mean and std: v.mean(), v.std(), np.std(v, ddof=1), np.var(a, axis=0)
 z-score: (a - a.mean(axis=0)) / a.std(axis=0)
 normalise rows: a / np.linalg.norm(a, axis=1, keepdims=True)
