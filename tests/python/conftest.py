@@ -64,9 +64,8 @@ def pytest_pyfunc_call(pyfuncitem):
 
 def limit(item):
     """Seconds that a test may take."""
-    if item.get_closest_marker("fuzz"):
-        return 600 + int(float(os.environ.get("FRAMEJIT_FUZZ_SECONDS", 0)))
-    return 1200 if item.get_closest_marker("slow") else int(os.environ.get("FRAMEJIT_TEST_SECONDS", 180))
+    asked = sum(float(os.environ.get(f"FRAMEJIT_{what}_SECONDS", 0)) for what in ("FUZZ", "SOAK"))
+    return int(1200 + asked if item.get_closest_marker("slow") else os.environ.get("FRAMEJIT_TEST_SECONDS", 180))
 
 
 @pytest.fixture(autouse=True)
