@@ -4,6 +4,7 @@
 
 #include "capture/callees.h"
 #include "capture/gradients.h"
+#include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 
@@ -269,12 +270,38 @@ PyObject* SizeMethod(Session& s, PyObject* size, const char* name, PyObject* con
   return method ? s.Adopt(PyObject_Vectorcall(method.get(), args, nargs, nullptr)) : nullptr;
 }
 
+namespace {
+
+// What backward left in tensor.grad is an input like any other; torch tells of it alone where the tensor is a leaf, and
+// warns elsewhere. A tensor that wants no gradient may still have one from before. False: it is not from outside.
+bool GradOfInput(Session& s, PyObject* proxy, PyObject** out) {
+  const TraceId id = AsTensor(proxy)->id;
+  const int input = s.trace().tensors[id].input;
+  if (input < 0 || s.meta(id).framework != Framework::kTorch || s.vmap.open()) return false;
+  Ref grad;
+  {
+    SuspendScope off;
+    if (tensor::HasHistory(s.input_tensors()[input])) return false;
+    grad = Ref(PyObject_GetAttrString(s.input_tensors()[input], "grad"));
+  }
+  const Source* source = s.input_sources()[input];
+  if (s.meta(id).requires_grad && !s.meta(id).is_parameter) {
+    guard::Row row{guard::Kind::kLeaf, source};
+    row.here = true;
+    s.guards().Add(std::move(row));
+  }
+  *out = grad ? s.FromOutside(grad.get(), s.guards().Child(SourceKind::kGrad, source), true) : nullptr;
+  return true;
+}
+
+}  // namespace
+
 PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   const TensorMeta& m = s.meta(AsTensor(proxy)->id);
   const char* text = PyUnicode_AsUTF8(name);
   if (!text) return nullptr;
   PyObject* out = nullptr;
-  if (MetaAttr(s, proxy, m, text, &out)) {
+  if ((!strcmp(text, "grad") && GradOfInput(s, proxy, &out)) || MetaAttr(s, proxy, m, text, &out)) {
     if (out && !AsEver(s, proxy, text)) Py_CLEAR(out);
     return out;
   }
