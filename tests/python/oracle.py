@@ -1,8 +1,10 @@
 """When two results count as the same (design section 14).
 
-Integers, booleans, strings, shapes, strides, dtypes and types: exactly. Floats: against a reference computed in float64,
-the RMS error and the largest error may be at most twice eager's own, plus one eps of the dtype times the largest reference
-value. Not-a-numbers and infinities must stand at the same places. Indices that come from floats have `check_index`.
+Integers, booleans, strings, shapes, strides, dtypes and types: exactly. Floats: against a reference computed in float64, the
+RMS error and the largest error may be at most twice eager's own, plus one eps of the dtype times the largest reference
+value. Where it is known how far eager's own result moves when its operands move by an eps (sums that cancel), that counts as
+its own error, too. Not-a-numbers and infinities must stand at the same places. Indices that come from floats have
+`check_index`.
 """
 
 import math
