@@ -96,7 +96,7 @@ struct StatusRaised {
   int status;
 };
 
-// A condition on sizes that data decides does not hold. Nothing was written.
+// A condition on sizes does not hold, or a call's result has others than were expected. Nothing was written.
 struct ConditionMissed {
   std::string text;
 };

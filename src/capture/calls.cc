@@ -79,6 +79,11 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   if (name.empty()) return nullptr;
   const bool row = surface::HasRow(name);
   if (PyType_Check(callable) && !row) return nullptr;
+  // Where tensors are made somewhere else by default, that is a mode, of which torch's own functions need not know
+  // here.
+  if (name.name().find("has_torch_function") != std::string::npos && !s_.default_devices.back().empty() &&
+      !IsCodeOf(PyEval_GetFrame(), "torch"))
+    return s_.Break(BreakId::kThreadState, name);
   if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
   PyObject* out;
   if (ThreadState(s_, name, args, nargs, &out)) return out;
@@ -233,7 +238,7 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     case Effect::kThreadState: return s_.Break(BreakId::kThreadState, Describe(f));
     case Effect::kErrorState:
       if (nargs == 1 && s_.IsFresh(args[0]) &&
-          (!s_.numpy_watch || *s_.numpy_watch != tensor::NumpyWatch() || IsNumpyCode(PyEval_GetFrame())))
+          (!s_.numpy_watch || *s_.numpy_watch != tensor::NumpyWatch() || IsCodeOf(PyEval_GetFrame(), "numpy")))
         break;
       return s_.Break(BreakId::kThreadState, Describe(f));
     case Effect::kPure:
@@ -302,7 +307,7 @@ PyObject* CaptureSemantics::ImplicitSuper() {
       self = held.get();
     }
     if (self) self = s_.Resolve(self);
-    if (!cls || !self) break;
+    if (!cls || !self || !PyType_Check(cls.get())) break;
     PyObject* args[] = {cls.get(), self};
     return s_.MarkFresh(PyObject_Vectorcall(reinterpret_cast<PyObject*>(&PySuper_Type), args, 2, nullptr));
   }

@@ -7,6 +7,7 @@
 #include "capture/builtins.h"
 #include "capture/proxy.h"
 #include "guard/versions.h"
+#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
@@ -18,6 +19,26 @@ bool IsStructSequence(PyTypeObject* t) {
   PyObject *visible = PyDict_GetItemString(dict, "n_sequence_fields"), *all = PyDict_GetItemString(dict, "n_fields");
   return visible && all && PyLong_CheckExact(all) && PyObject_RichCompareBool(visible, all, Py_EQ) == 1;
 }
+
+// From 3.12 on iterators of itertools warn whoever pickles them. Here they are only rebuilt so, of which the program
+// must not hear.
+class NoWarnings {
+ public:
+  NoWarnings() : module_(tensor::Import("warnings")) {
+    filters_ = Ref(module_ ? PyObject_GetAttrString(module_.get(), "filters") : nullptr);
+    Ref none(filters_ ? Py_BuildValue("[(sOOOi)]", "ignore", Py_None, PyExc_Warning, Py_None, 0) : nullptr);
+    if (!none || PyObject_SetAttrString(module_.get(), "filters", none.get()) < 0) PyErr_Clear();
+  }
+  ~NoWarnings() {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (filters_ && PyObject_SetAttrString(module_.get(), "filters", filters_.get()) < 0) PyErr_Clear();
+    PyErr_Restore(type, value, traceback);
+  }
+
+ private:
+  Ref module_, filters_;
+};
 
 }  // namespace
 
@@ -214,6 +235,7 @@ int Recipe::AddBuiltin(PyObject* o) {
   for (const char* n : {"operator.attrgetter", "operator.itemgetter", "operator.methodcaller", "functools.partial"})
     rebuilds |= !strcmp(t->tp_name, n);
   if (rebuilds) {
+    NoWarnings quiet;
     Ref reduced(PyObject_CallMethod(o, "__reduce__", nullptr));
     if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
       RecipeNode n{RecipeNode::kReduce};
@@ -433,6 +455,7 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
       case RecipeNode::kReduce: {
         r = PyObject_CallObject(at(n.children[0]), at(n.children[1]));
         if (r && at(n.children[2]) != Py_None) {
+          NoWarnings quiet;
           Ref name(PyUnicode_InternFromString("__setstate__"));  // the state is one argument, also where it is a tuple
           Ref done(name ? PyObject_CallMethodOneArg(r, name.get(), at(n.children[2])) : nullptr);
           if (!done) return Py_DECREF(r), -1;

@@ -163,12 +163,12 @@ PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, 
   return s.MarkFresh(reinterpret_cast<PyObject*>(scope));
 }
 
-bool IsNumpyCode(PyFrameObject* frame) {
+bool IsCodeOf(PyFrameObject* frame, std::string_view package) {
   if (!frame) return false;
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
   const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename);
   if (!file) PyErr_Clear();
-  return file && strstr(file, "-packages/numpy/");
+  return file && strstr(file, ("-packages/" + std::string(package) + "/").c_str());
 }
 
 PyObject* ContextVarCall(Session& s, PyObject* var, const char* n, PyObject* const* a, Py_ssize_t nargs) {
@@ -182,7 +182,7 @@ PyObject* ContextVarCall(Session& s, PyObject* var, const char* n, PyObject* con
       PyFrameObject* enter = PyEval_GetFrame();
       Ref scope(enter ? reinterpret_cast<PyObject*>(PyFrame_GetBack(enter)) : nullptr);
       if (s.numpy_watch && now != *s.numpy_watch && !(now & ~*s.numpy_watch) &&
-          IsNumpyCode(reinterpret_cast<PyFrameObject*>(scope.get()))) {
+          IsCodeOf(reinterpret_cast<PyFrameObject*>(scope.get()), "numpy")) {
         if (PyContextVar_Reset(var, back.get())) return nullptr;
         PyObject* as_it_is = nullptr;
         if (PyContextVar_Get(var, nullptr, &as_it_is) < 0 || !as_it_is)

@@ -134,6 +134,11 @@ int CaptureSemantics::Is(PyObject* a, PyObject* b) {
   return 0;
 }
 
+bool CaptureSemantics::Raises(PyObject* exception) {  // its traceback and its context are written
+  if (s_.IsOutside(exception)) s_.Break(BreakId::kSideEffect, "an exception from outside is raised");
+  return !s_.broken();
+}
+
 bool CaptureSemantics::Catches(PyObject* classes) {
   if (PyType_Check(classes)) return s_.NoteType(reinterpret_cast<PyTypeObject*>(classes));
   return s_.NoteContents(classes);

@@ -23,6 +23,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* Unary(int kind, PyObject* a) override;
   PyObject* Compare(PyObject* a, PyObject* b, int op) override;
   int Is(PyObject* a, PyObject* b) override;
+  bool Raises(PyObject* exception) override;
   bool Catches(PyObject* classes) override;
   int Contains(PyObject* container, PyObject* value) override;
   int Truth(PyObject* a) override;

@@ -42,9 +42,9 @@ Flow DeleteAttr(Machine& m, const Instr& i) {
 Flow LoadSuperAttr(Machine& m, const Instr& i) {
   PyObject *super = m.Top(3), *cls = m.Top(2), *self = m.Top(), *name = m.Name(i.arg);
   PyObject* v;
-  if ((i.flag & 2) || super == reinterpret_cast<PyObject*>(&PySuper_Type)) {
+  if ((i.flag & 2) || (super == reinterpret_cast<PyObject*>(&PySuper_Type) && PyType_Check(cls))) {
     v = m.sem.LoadSuperAttr(super, cls, self, name);
-  } else {  // `super` is some other object: it is called as the source says, without arguments
+  } else {  // as the source says, without arguments: `super` is some other object, or complains of a class that is none
     PyObject* none[1] = {nullptr};
     PyObject* proxy = m.sem.Call(super, none + 1, 0 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
     if (!proxy) return Flow::kError;

@@ -44,6 +44,10 @@ Flow Raise(Machine& m, const Instr& i) {
       Py_XDECREF(handled);
       return Flow::kHandOver;
     }
+    if (!m.sem.Raises(handled)) {
+      Py_DECREF(handled);
+      return Flow::kError;
+    }
     fj_set_raised(handled);
     return Flow::kReraise;
   }
@@ -51,6 +55,10 @@ Flow Raise(Machine& m, const Instr& i) {
   if (!IsException(what) || (cause && cause != Py_None && !IsException(cause))) return Flow::kHandOver;
   PyObject* exception = Instance(m, what);
   if (!exception) return Flow::kError;
+  if (!m.sem.Raises(exception)) {
+    Py_DECREF(exception);
+    return Flow::kError;
+  }
   if (cause) {
     PyObject* fixed = cause == Py_None ? nullptr : Instance(m, cause);
     if (!fixed && cause != Py_None) {

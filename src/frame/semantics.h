@@ -34,6 +34,7 @@ class Semantics {
   virtual PyObject* Unary(int kind, PyObject* a);                 // '-', '+', '~'
   virtual PyObject* Compare(PyObject* a, PyObject* b, int op);    // Py_LT ...
   virtual int Is(PyObject* a, PyObject* b);
+  virtual bool Raises(PyObject*) { return true; }   // `raise` of this exception, which notes where. False: an exception
   virtual bool Catches(PyObject*) { return true; }  // an `except` clause looks at these classes. False: an exception
   virtual int Contains(PyObject* container, PyObject* value);
   virtual int Truth(PyObject* a);  // never asked for True and False

@@ -108,6 +108,20 @@ Indexing ParseIndex(Scope& s, const Operand& x, const Arg& key) {
   return out;
 }
 
+// NumPy: elements that are chosen one by one lie as the indices do, which are made int64 first, each in its own order.
+Ints LikeIndices(Scope& s, const Ints& shape, const std::vector<std::pair<int, Operand>>& tensors) {
+  std::vector<TensorMeta> metas;
+  for (const auto& [axis, t] : tensors) {
+    TensorMeta& m = metas.emplace_back(*t.meta);
+    const TensorMeta* one = &m;
+    if (m.dtype != DType::kInt64) m.strides = NumpyPointwise(s.env, m.sizes, {&one, 1});
+    m.dtype = DType::kInt64;
+  }
+  std::vector<const TensorMeta*> all;
+  for (const TensorMeta& m : metas) all.push_back(&m);
+  return NumpyPointwise(s.env, shape, all);
+}
+
 Outs Advanced(Scope& s, const Indexing& idx) {
   const auto& tensors = idx.tensors;
   int count = static_cast<int>(tensors.size()), first = tensors[0].first;
@@ -153,6 +167,7 @@ Outs Advanced(Scope& s, const Indexing& idx) {
   if (!s.torch()) {
     if (first != 0 || !IsRowMajor(idx.view.meta())) Scope::Skip();  // NumPy puts the indexed axes outermost in memory
     out.array = false;
+    if (count == idx.view.rank()) out.strides = LikeIndices(s, shape, tensors);
     return out;
   }
   const shape::Env::Typical typical(s.env);

@@ -36,6 +36,7 @@ class Fitter {
       for (size_t j = i; j < n; ++j) {
         Candidate(known_[i] * known_[j]);
         Candidate(known_[i] + known_[j]);
+        Candidate(shape::Min(known_[i], known_[j]));
       }
   }
 

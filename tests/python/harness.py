@@ -252,10 +252,15 @@ def observe(fn, make):
     return seen
 
 
-def compare(name, number, compiled, eager, wide=dict):
+def compare(name, number, compiled, eager, wide=dict, again=list):
+    """wide: gives {path: value} of the same in float64. again: gives what the program as written shows when it is run from the beginning,
+    twice; then for operands that were rounded otherwise. Where the first two differ, nothing is promised (addresses); by how much the others
+    differ, so unsure are its floats."""
     where = f"{name}, call {number + 1}"
     for aspect, expected in eager.shape.items():
         got = compiled.shape.get(aspect)
+        if got != expected and len(runs := again()) > 1 and runs[0].shape.get(aspect) != runs[1].shape.get(aspect):
+            continue
         assert got == expected, f"{where}: {aspect}\n  framejit: {got}\n  eager:    {expected}"
     extra = set(compiled.shape) - set(eager.shape)
     assert not extra, f"{where}: {extra} only with framejit"
@@ -264,11 +269,13 @@ def compare(name, number, compiled, eager, wide=dict):
         try:
             oracle.check(got, expected, what=f"{where}: {path}")
         except AssertionError:
-            # A chain of derivatives: eager's own error can be more than two eps, so it is measured.
+            # A chain of derivatives, or sums that cancel: eager's own error can be more than two eps, so it is measured.
             truth = wide().get(path) if path.startswith("gradient ") else None
-            if truth is None:
+            runs = [dict(seen.values) for seen in again()]
+            noise = [(runs[0][path], run[path]) for run in runs[1:] if path in runs[0] and path in run]
+            if truth is None and not noise:
                 raise
-            oracle.check(got, expected, truth, what=f"{where}: {path}")
+            oracle.check(got, expected, truth, what=f"{where}: {path}", noise=noise)
 
 
 def _in_float64(build, other=None):
@@ -287,6 +294,26 @@ def _in_float64(build, other=None):
         return dict(observe(fn, lambda: tuple(args)).values)
     except Exception:
         return {}
+
+
+def rounded_otherwise(value, draw):
+    """The argument with every float in it moved by an eps, up or down as draw() < 0.5 says: in place where it has memory."""
+    torch, numpy = _torch(), _numpy()
+    with contextlib.suppress(Exception):  # several elements in one place, no memory: it stays as it is
+        if torch is not None and isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
+            signs = torch.tensor([draw() < 0.5 for _ in range(value.numel())]).view(value.shape)
+            with torch.no_grad():
+                value.mul_(torch.where(signs, 1, -1).to(value.dtype).mul_(torch.finfo(value.dtype).eps).add_(1))
+        elif numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "fc":
+            signs = numpy.array([draw() < 0.5 for _ in range(value.size)]).reshape(value.shape)
+            value *= 1 + numpy.finfo(value.dtype).eps * numpy.where(signs, 1, -1).astype(value.dtype)
+        elif type(value) is float:
+            return value * (1 + sys.float_info.epsilon * (1 if draw() < 0.5 else -1))
+        elif type(value) in (list, tuple):
+            return type(value)(rounded_otherwise(v, draw) for v in value)
+        elif type(value) is dict:
+            return {k: rounded_otherwise(v, draw) for k, v in value.items()}
+    return value
 
 
 def run_program(build, compile, name=None):  # noqa: A002

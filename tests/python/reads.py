@@ -212,7 +212,7 @@ def _contents(owner):
 
     kind = next((k for k in CONTAINERS if isinstance(owner, k)), None)
     if isinstance(owner, dict):
-        yield "a key more", change(lambda: kind.__setitem__(owner, "framejit", 1), lambda: kind.__delitem__(owner, "framejit"))
+        yield "a key more", change(lambda: kind.__setitem__(owner, "a new key", 1), lambda: kind.__delitem__(owner, "a new key"))
         kept = dict(owner)
         yield "empty", change(lambda: kind.clear(owner), lambda: kind.update(owner, kept))
     elif isinstance(owner, (list, collections.deque)) and len(owner):

@@ -483,6 +483,39 @@ def test_sizes_of_one_that_change_the_number_of_dimensions(fresh):
     assert compiled.cache_info()["segments"]
 
 
+MATRICES = [(5, 5), (5, 4), (5, 2), (5, 1), (1, 5), (2, 7), (7, 2), (3, 3), (0, 3), (4, 0)]
+NUMBERS = [(9,), (12,), (4,), (1,), (0,), (2,), (0,), (7,)]
+
+
+@pytest.mark.parametrize(
+    "f, shapes",
+    [
+        (lambda np, x: np.linalg.qr(x), MATRICES),
+        (lambda np, x: np.linalg.svd(x, full_matrices=False)[1] * 2, MATRICES),
+        (lambda np, x: torch.linalg.svd(torch.from_numpy(x)).S.numpy() + 1, MATRICES),
+        (lambda np, x: torch.linalg.qr(torch.from_numpy(x)).R.abs().numpy(), MATRICES),
+        (lambda np, x: np.bincount(abs(x.astype(int)), weights=x) / 2, NUMBERS),
+        (lambda np, x: np.diff(np.flatnonzero(x > 0)) + 1, NUMBERS),
+        (lambda np, x: np.diff(x, n=2) + 1, NUMBERS),
+        (lambda np, x: np.diff(np.flatnonzero(np.diff((x > 0).astype(int)))) * 2, NUMBERS),
+    ],
+    ids=["qr", "svd", "torch svd", "torch qr", "bincount", "diff of found", "diff", "diff of diff"],
+)
+def test_sizes_of_library_calls_at_their_ends(fresh, f, shapes):
+    """What fits the sizes seen so far (a minimum, one less) may not fit none and one: then the run counts for nothing."""
+    np = pytest.importorskip("numpy")
+    compiled = fresh.compile(lambda x: f(np, x))
+    for round in range(2):
+        for shape in shapes:
+            x = np.random.default_rng(round).normal(size=shape) * 3
+            got, want = compiled(x), f(np, x)
+            for g, w in zip(got, want) if isinstance(want, tuple) else [(got, want)]:
+                assert g.shape == w.shape and g.dtype == w.dtype, shape
+                assert np.allclose(g, w, atol=1e-12), shape
+    ends = fresh.cache_info(compiled)["outcomes"]["run"]
+    assert not ends.get("internal")
+
+
 @pytest.mark.parametrize("f", [lambda x, i: x[i], lambda x, i: torch.nn.functional.embedding(i, x), lambda x, i: x.index_select(0, i)], ids=["item", "embedding", "index_select"])
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_table_that_has_no_rows_any_more(fresh, f, grad):

@@ -186,6 +186,23 @@ def test_views_of_arrays_across_a_break(expression, ends, fresh):
             assert facts(compiled(q), q) == facts(scope["f"](q), q), name
 
 
+CHOSEN = ["t[i]", "2 * t[i] / t[-1]", "t[i.astype('u1')]", "t[i.astype('i4')[:, ::2]]", "m[i]", "m[i, i % 4]", "m[i, i[0] % 4]", "m[i, i.astype('i4').T.copy().T % 4]", "m.T[i % 4]", "m[i, 0]", "np.take(t, i)"]
+
+
+@pytest.mark.parametrize("expression", CHOSEN)
+def test_elements_that_are_chosen_lie_as_the_indices_do(expression, fresh):
+    np = pytest.importorskip("numpy")
+    f = eval(f"lambda t, m, i: {expression}", {"np": np})
+    t, m = np.arange(30.0), np.arange(120.0).reshape(30, 4)
+    compiled = fresh.compile(f)
+    for name, make in {**ARRAYS, "of columns": lambda np: np.arange(60.0).reshape(5, 4, 3).transpose(1, 2, 0)[0]}.items():
+        i = make(np).astype(int) % 30
+        i = i if name != "repeated" else np.broadcast_to(i[0], i.shape)
+        for _ in range(2):
+            got, want = compiled(t, m, i), f(t, m, i)
+            assert got.strides == want.strides and (got == want).all(), name
+
+
 def test_a_view_that_nothing_was_made_of_fits_its_memory(fresh):
     """The heap behind a result notices too much that is written: the C library ends the process."""
     np = pytest.importorskip("numpy")

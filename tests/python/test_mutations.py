@@ -671,6 +671,17 @@ TABLE = [
         ('def f(x):\n import qq\n return x+qq.v', "sys.modules['qq']=n", "sys.modules['qq']=o"),
         ('def f(x):\n from qq import v\n return x+v', "sys.modules['qq']=n", "sys.modules['qq']=o"),
     ]),
+    ("import sys\nsys.modules['qq']=types.ModuleType('qq');sys.modules['qq'].v=1;n=types.ModuleType('qq');n.v=9;o=sys.modules", [
+        ("sys.modules['qq'].v", "sys.modules={**o,'qq':n}", "sys.modules=o"),
+        ("'qq' in sys.modules, sys.modules.get('qq') is None", "sys.modules={k:v for k,v in o.items() if k!='qq'}", "sys.modules=o"),
+        ('def f(x):\n import qq\n return x+qq.v', "sys.modules={**o,'qq':n}", "sys.modules=o"),
+    ]),
+    ('t=torch.ones(2,3)', [
+        ('t.dim if type(t.dim) is int else t.dim()', 't.dim=3', 'del t.dim'),
+        ('t.sum(), t*2', 't.sum=lambda: torch.ones(())*9', 'del t.sum'),
+        ('len(t.shape), t.size(0), hasattr(t,"zzz"), getattr(t,"zzz",1)', 't.zzz=3', 'del t.zzz'),
+        ('len(vars(t))', 't.zzz=3', 'del t.zzz', BREAKS),
+    ]),
     ("import sys\nsys.modules['qq']=types.ModuleType('qq')\nsys.modules['qq'].v=1", [
         ('def f(x):\n try: import qq\n except ImportError: return x-1\n return x+qq.v', "o=sys.modules['qq'];sys.modules['qq']=None", "sys.modules['qq']=o"),
     ]),

@@ -15,6 +15,7 @@ import operator
 import pathlib
 import random
 import re
+import sys
 import types
 import typing
 import weakref
@@ -310,3 +311,39 @@ def test_arguments_of_many_types(fresh):
         for call in range(3):
             for tree in random.Random(call).sample(given, len(given)):
                 assert shown(compiled(tree)) == shown(program(tree))
+
+
+SEEN = {
+    "an exception of a callee": ("try: twice(x, n)\n except ValueError as e: return x * 2, e", "frames"),
+    "an exception of its own": ("y = x + 1\n try: raise KeyError(n)\n except KeyError as e: kept = e\n return y * 2, kept", "frames"),
+    "locals": ("y = x + 1\n return y, dict(locals())", "types"),
+    "a closure": ("y = x + 1\n def inner(): return x, n, y\n return y * 2, inner", "cells"),
+    "a generator": ("y = x + 1\n return y * 2, (v for v in [x, y, n])", "types"),
+    "its frame": ("y = x * 2\n return y, sys._getframe().f_locals.copy()", "types"),
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_no_stand_in_is_seen(name, fresh):
+    """Capture runs the function with stand-ins of what it was given: whatever is left of that run holds the real ones."""
+    body, how = SEEN[name]
+    space = {"sys": sys, "torch": torch}
+    exec(f"def twice(x, n):\n y = x * 2\n raise ValueError(n)\ndef f(x, n):\n {body}", space)
+
+    def frames(error):
+        entry, found = error.__traceback__, []
+        while entry:
+            if entry.tb_frame.f_code.co_filename == "<string>":
+                found.append((entry.tb_lineno, {k: type(v) for k, v in entry.tb_frame.f_locals.items()}))
+            entry = entry.tb_next
+        return found
+
+    look = {
+        "frames": frames,
+        "types": lambda v: {k: type(x) for k, x in v.items()} if isinstance(v, dict) else [type(x) for x in v],
+        "cells": lambda v: [type(c.cell_contents) for c in v.__closure__],
+    }[how]
+    compiled = fresh.compile(space["f"])
+    for _ in range(3):
+        (got, left), (want, expected) = (f(torch.ones(3), 3) for f in (compiled, space["f"]))
+        assert torch.equal(got, want) and look(left) == look(expected)

@@ -727,3 +727,58 @@ def global_function_is_replaced():
         return Library.scale(x)
 
     return f, lambda: (a(3),)
+
+
+@program
+def an_exception_from_outside_is_raised():
+    kept = ValueError("kept")
+
+    def raises(y):
+        if y.ndim == 1:
+            raise kept
+
+    def f(x, log):
+        y = x * 2
+        try:
+            raises(y)
+        except ValueError as error:
+            passed, entry = 0, error.__traceback__
+            while entry:  # of all calls
+                passed, entry = passed + 1, entry.tb_next
+            log.append((passed, error is kept, error.__context__ is None))
+        return y + 1
+
+    return f, lambda: (a(3), [])
+
+
+@program
+def an_exception_on_the_way_is_raised_again():
+    def f(x, log):
+        y = x * 2
+        try:
+            try:
+                if y.sum() > -100:
+                    raise KeyError("first")
+            except KeyError:
+                y = y + 1
+                raise
+        except KeyError as error:
+            log.append(error.__traceback__.tb_next is None)
+        return y * 3
+
+    return f, lambda: (a(3), [])
+
+
+@program
+def iterators_of_itertools_across_a_break():
+    def f(x, log):
+        count, some, turns = itertools.count(3), itertools.islice([1, 2, 3, 4, 5], 1, 5), itertools.cycle("abc")
+        pairs, while_small = itertools.zip_longest("ab", "c"), itertools.takewhile(lambda n: n < 3, iter([1, 2, 3]))
+        y = x * (next(count) + next(some))
+        log.append(next(turns) + str(next(pairs)) + str(next(while_small)))
+        if y.sum() > -100:
+            y = y + next(some)
+        log.append((next(count), next(turns), next(pairs), next(while_small), *some))
+        return y
+
+    return f, lambda: (a(3), [])

@@ -764,3 +764,28 @@ def arrays_as_keys_and_members():
             return table[id(x)], same, type(error).__name__, x + y
 
     return f, lambda: (a(3), a(3) + 1)
+
+
+@program
+def super_of_a_class_that_is_none():
+    class Base:
+        size = 3
+
+    class Derived(Base):
+        def by(self):
+            return super().size
+
+    def f(x, thing, log):
+        y = x * 2
+        try:
+            y = y * thing.by()
+        except (RuntimeError, TypeError) as error:
+            log.append(repr(error))
+        return y
+
+    def make():
+        cell = Derived.by.__closure__[0]
+        cell.cell_contents = None if cell.cell_contents is Derived else Derived
+        return a(3), Derived(), []
+
+    return f, make

@@ -3,6 +3,7 @@
 import abc
 import builtins
 import collections
+import contextlib
 import contextvars
 import copyreg
 import dataclasses
@@ -1051,3 +1052,19 @@ def an_object_that_is_a_mapping_for_a_call():
         return x * a + b
 
     return lambda x: run(x, **options) + run(x, *options.keys().__class__.__name__[:0]), X
+
+
+@program
+def who_asks_for_function_modes_under_a_default_device():
+    def f(x):
+        asked = torch.overrides.has_torch_function((x,)), torch.overrides.has_torch_function_unary(x)
+        return torch.nn.functional.softmax(x, -1) + len(asked), asked
+
+    count = []
+
+    def run(x):
+        count.append(0)
+        with torch.device("cpu") if len(count) == 2 else contextlib.nullcontext():
+            return f(x)
+
+    return run, X
