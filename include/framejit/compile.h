@@ -96,7 +96,7 @@ struct StatusRaised {
   int status;
 };
 
-// A condition on sizes that data decides does not hold. Nothing was written.
+// A condition on sizes that data decides, or on those of a call's result, does not hold. Nothing was written.
 struct ConditionMissed {
   std::string text;
 };

@@ -144,7 +144,7 @@ class PiecesExecutable : public Executable {
         Point(h);
         const Pieces::Value& v = p_.values[r];
         if (h.sizes.size() != v.sizes.size()) throw ConditionMissed{c.call->callee + " gave no size"};
-        if (b.dtype != v.dtype) Unexpected(c.call->callee);
+        if (b.dtype != v.dtype) throw std::runtime_error(c.call->callee + ": the result has another dtype than captured");
       }
     }
 
@@ -152,7 +152,7 @@ class PiecesExecutable : public Executable {
     void Fit(int value) {
       Held& h = held_[value];
       const Pieces::Value& v = p_.values[value];
-      if (h.sizes != Numbers(v.sizes)) Unexpected("a call");
+      if (h.sizes != Numbers(v.sizes)) throw ConditionMissed{"a call gave other sizes"};
       const std::vector<int64_t> strides = Numbers(v.strides);
       const bool empty = std::count(h.sizes.begin(), h.sizes.end(), 0) > 0;
       bool fits = true;
@@ -177,10 +177,6 @@ class PiecesExecutable : public Executable {
       Drop(h);
       h = std::move(fresh);
       Point(h);
-    }
-
-    [[noreturn]] static void Unexpected(const std::string& name) {
-      throw std::runtime_error(name + ": the result has another shape or dtype than captured");
     }
 
     const Pieces& p_;
