@@ -144,7 +144,8 @@ class PiecesExecutable : public Executable {
         Point(h);
         const Pieces::Value& v = p_.values[r];
         if (h.sizes.size() != v.sizes.size()) throw ConditionMissed{c.call->callee + " gave no size"};
-        if (b.dtype != v.dtype) throw std::runtime_error(c.call->callee + ": the result has another dtype than captured");
+        if (b.dtype != v.dtype)
+          throw std::runtime_error(c.call->callee + ": the result has another dtype than captured");
       }
     }
 
