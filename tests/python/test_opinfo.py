@@ -80,8 +80,7 @@ def test_operator(fresh, info):
                 torch.testing.assert_close(mine, theirs, equal_nan=True, msg=lambda m, where=where: f"{where}: {m}")
 
 
-ALL = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64, torch.complex128]
-CLOSE = {torch.float16: (2e-3, 1e-3), torch.bfloat16: (1.6e-2, 1e-2), torch.float32: (1.3e-5, 1e-5), torch.float64: (1e-9, 1e-9), torch.complex64: (1.3e-5, 1e-5), torch.complex128: (1e-9, 1e-9)}
+CLOSE = {torch.complex32: (2e-3, 1e-3), torch.float16: (2e-3, 1e-3), torch.bfloat16: (1.6e-2, 1e-2), torch.float32: (1.3e-5, 1e-5), torch.float64: (1e-9, 1e-9), torch.complex64: (1.3e-5, 1e-5), torch.complex128: (1e-9, 1e-9)}
 # Sums of products and of many terms that cancel each other: how often eager rounds in between is its kernel's affair.
 CANCELS = {"baddbmm", "nn.functional.multilabel_soft_margin_loss", "nn.functional.nll_loss", "linspace"}
 
@@ -129,7 +128,7 @@ def compare(fresh, info, dtypes, most=None):
 @pytest.mark.slow
 @pytest.mark.parametrize("info", operators())
 def test_every_sample(fresh, info):
-    assert compare(fresh, info, ALL) or not set(ALL) & set(info.supported_dtypes("cpu"))
+    assert compare(fresh, info, sorted(info.supported_dtypes("cpu"), key=str)) or not info.supported_dtypes("cpu")
 
 
 SOME = ("add", "sub", "div", "floor_divide", "xlogy", "var", "std", "sum", "softmax", "nn.functional.gelu", "nn.functional.layer_norm", "where", "cumsum",
