@@ -175,7 +175,12 @@ Session::Session(FjFrame* root, CaptureOptions options)
         if (naming_sizes_ && call.callee.Has(kSizedByData))
           if (auto sized = InferByData(call, operands)) return sized;
         auto r = tensor::InferByFramework(call, operands, constants_, &why);
-        if (!r && why.symbolic) r = tensor::InferSymbolic(call, operands, env_, constants_, &why);
+        if (!r && why.symbolic) {
+          for (const TensorMeta& m : operands)  // a size of 1 means something else than any other one
+            for (shape::Int size : m.sizes)
+              if (!env_.AtRun(size)) env_.Eq(size, 1);
+          r = tensor::InferSymbolic(call, operands, env_, constants_, &why);
+        }
         if (!r && PyErr_Occurred()) PyErr_Clear();
         return r;
       },

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "graph/arguments.h"
 #include "runtime/copy.h"
 #include "runtime/library.h"
 #include "runtime/run_state.h"
@@ -20,6 +21,18 @@ bool InMemoryOf(const Buffer& operand, const void* data) {
 }
 
 }  // namespace
+
+// Whether the shape of its result was told by other sizes than those of this run (tensor::InferSymbolic).
+bool RunState::Extrapolated(const Step& step) const {
+  const auto fixed = [](Int e) { return e.is_const(); };
+  for (const std::vector<int>* values : {&step.operands, &step.results})
+    for (int v : *values)
+      if (!std::all_of(plan_.values[v].sizes.begin(), plan_.values[v].sizes.end(), fixed)) return true;
+  bool symbolic = false;
+  if (const auto& call = step.node.attrs.call)
+    EachArg(*call, [&](const Arg& a) { symbolic |= a.is(Arg::Kind::kInt) && !a.i.is_const(); });
+  return symbolic;
+}
 
 // A library call whose result is the library's own tensor, if it gives one.
 void RunState::RunLending(const Step& step, std::span<const Buffer> operands) {
@@ -77,9 +90,11 @@ void RunState::Accept(const Step& step, int value, std::span<const Buffer> opera
   const Buffer& got = x.buffer;
   bool fits = got.rank == expected.rank && got.dtype == expected.dtype;
   for (int d = 0; fits && d < got.rank; ++d) fits = got.sizes[d] == expected.sizes[d];
-  // What was found to fit some sizes need not fit all.
-  if (!fits && !c_->instance->symbols.empty()) throw ConditionMissed{"the result of " + step.name};
-  if (!fits) throw std::runtime_error("extern " + step.name + ": the result has another shape or dtype than captured");
+  if (!fits) {
+    const std::string what = "extern " + step.name + ": the result has another shape or dtype than captured";
+    if (Extrapolated(step)) throw ConditionMissed{what};
+    throw std::runtime_error(what);
+  }
   int64_t numel = 1;
   for (int d = 0; d < got.rank; ++d) {
     if (got.sizes[d] != 1 && got.strides[d] != expected.strides[d]) fits = false;

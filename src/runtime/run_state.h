@@ -43,6 +43,7 @@ class RunState {
   void RunLending(const Step& step, std::span<const Buffer> operands);
   void OutputFromCopy(int storage, int value);
   void RunExtern(const Step& step);
+  bool Extrapolated(const Step& step) const;
   void Accept(const Step& step, int value, std::span<const Buffer> operands = {});
   std::byte* AllocateFor(const Buffer& b, Context::External& x);
   void HandOver(size_t o);

@@ -340,10 +340,12 @@ bool CallFunction(const TorchApi& t, const char* callee, const std::vector<const
     if (!args || !temp.ok() || t.new_tensor_handle(temp.handle(), &shared)) return false;
     PyTuple_SET_ITEM(args.get(), count++, WrapTorch(t, TakeHandle(t, shared)));
   }
-  Ref function(ResolveCallee(callee));
-  ModeSwitch mode;
-  mode.Set({false, false});
-  Ref result(function ? PyObject_Call(function.get(), args.get(), kwargs) : nullptr);
+  Ref function(ResolveCallee(callee)), result;
+  {
+    ModeSwitch mode;  // not while it is delivered: what the program gets may be of its inference mode
+    mode.Set({false, false});
+    if (function) result = Ref(PyObject_Call(function.get(), args.get(), kwargs));
+  }
   Handle shared = nullptr;
   const bool ok = result && !t.new_tensor_handle(reinterpret_cast<char*>(result.get()) + sizeof(PyObject), &shared) &&
                   Deliver(t, shared, out);

@@ -3,9 +3,11 @@
 // they read.
 #include <absl/container/fixed_array.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "graph/arguments.h"
+#include "graph/effects.h"
 #include "tensor/autograd.h"
 #include "tensor/cupy_api.h"
 #include "tensor/numpy_api.h"
@@ -22,6 +24,15 @@ namespace {
 constexpr int kMaxRank = 16;
 constexpr size_t kFew = 32;                     // inputs, outputs: on the stack up to here
 constexpr int64_t kReleaseGilFrom = 256 << 10;  // bytes of input
+
+// Calls of the program that write to the memory of this input, at least one.
+int WritesTo(const Trace& trace, int input) {
+  const auto writes = [&](const Call& c) {
+    return ChangesFirst(c.callee) && !c.args.empty() && c.args[0].is(Arg::Kind::kTensor) &&
+           trace.tensors[trace.tensors[c.args[0].t].base].input == input;
+  };
+  return std::max<int>(1, static_cast<int>(std::count_if(trace.calls.begin(), trace.calls.end(), writes)));
+}
 
 class Runner : public GraphRunner {
  public:
@@ -54,7 +65,10 @@ class Runner : public GraphRunner {
       if (scalars_.size() <= static_cast<size_t>(s.input)) scalars_.resize(s.input + 1, 0);
       scalars_[s.input] = static_cast<int>(i);
     }
-    for (const Write& w : g.writes) written_.push_back(w.input);
+    for (const Write& w : g.writes) {
+      written_.push_back(w.input);
+      bumps_.push_back(WritesTo(trace, w.input));
+    }
     inference_ = torch_ && !trace.calls.empty() && trace.calls[0].mode.inference;
     for (const Node& n : g.nodes) {
       if (n.op != Op::kExtern || !n.attrs.call) continue;
@@ -115,8 +129,8 @@ class Runner : public GraphRunner {
       made[i] = Wrap(out[i], i, arrays ? arrays->made[i].release() : nullptr);
       if (!made[i]) end = EndOfCall();
     }
-    for (int w : written_)
-      if (!array_input_[w]) BumpVersion(inputs[w]);
+    for (size_t w = 0; w < written_.size(); ++w)
+      for (int n = 0; n < bumps_[w] && !array_input_[written_[w]]; ++n) BumpVersion(inputs[written_[w]]);
     auto output = [&](size_t n) {
       const OutputPlan& p = plans_[n];
       return p.kind == OutputPlan::kGraphOutput ? Py_NewRef(made[p.index])
@@ -392,6 +406,7 @@ class Runner : public GraphRunner {
   bool inference_ = false;    // all calls were made in inference mode
   std::vector<int> scalars_;  // by scalar input: symbol
   std::vector<int> written_;
+  std::vector<int> bumps_;  // by those: how often the program writes it
   enum class Made : uint8_t { kTensor, kArray, kScalar };
   std::vector<Made> output_;
   std::vector<bool> array_input_;

@@ -30,13 +30,19 @@ class Fitter {
   void Candidate(Int e) {
     if (!e.is_const() && std::find(known_.begin(), known_.end(), e) == known_.end()) known_.push_back(e);
   }
-  void Combine() {
-    const size_t n = known_.size();
-    for (size_t i = 0; i < n && n <= 8; ++i)
-      for (size_t j = i; j < n; ++j) {
-        Candidate(known_[i] * known_[j]);
-        Candidate(known_[i] + known_[j]);
-        Candidate(shape::Min(known_[i], known_[j]));
+  // `sizes`: the candidates and the numbers beside them.
+  void Combine(const Ints& sizes) {
+    const Ints known = known_;
+    if (known.size() > 8) return;
+    for (size_t i = 0; i < known.size(); ++i)
+      for (size_t j = i; j < known.size(); ++j) {
+        Candidate(known[i] * known[j]);
+        Candidate(known[i] + known[j]);
+      }
+    for (Int e : known)
+      for (Int other : sizes) {
+        Candidate(shape::Min(e, other));
+        Candidate(shape::Max(e, other));
       }
   }
 
@@ -92,21 +98,23 @@ std::optional<Inferred> Infer(int questions, Call& call, const std::vector<Tenso
   Call simplified = call;
   EachInt(simplified, [&](Int& i) { sizes.push_back(i = simple(i)); });
 
-  // What the program sees now, and other sets of numbers: none is 0 or 1, and no two symbols are equal in all. Those of
-  // many are larger than most windows and leave all kinds of remainders.
+  // What the program sees now, and other sets of numbers: none is 0 or 1, no two symbols are equal in all, and which of
+  // two is larger differs. Those of many are larger than most windows and leave all kinds of remainders.
   std::vector<std::vector<int64_t>> values;
   const bool many = questions > kQuestions;
   for (int q = 0; q < questions; ++q) {
     values.emplace_back(env.hints().begin(), env.hints().end());
-    for (size_t i = 0; i < values[q].size(); ++i)
-      if (env.symbol(static_cast<uint32_t>(i)).kind == shape::SymbolKind::kRuntime || q > 0)
-        values[q][i] = std::max<int64_t>(many ? 37 + static_cast<int64_t>(q * q * 7 + i * (13 * q + 5)) % 61
-                                              : 5 + 2 * q + static_cast<int64_t>(i * (q + 3)) % 29,
-                                         env.symbol(static_cast<uint32_t>(i)).min);
+    for (size_t i = 0; i < values[q].size(); ++i) {
+      if (env.symbol(static_cast<uint32_t>(i)).kind != shape::SymbolKind::kRuntime && q == 0) continue;
+      const size_t k = q == 2 ? values[q].size() - 1 - i : i;  // in the other order
+      values[q][i] = std::max<int64_t>(many ? 37 + static_cast<int64_t>(q * q * 7 + i * (13 * q + 5)) % 61
+                                            : 5 + 2 * q + static_cast<int64_t>(k * (q + 3)) % 29,
+                                       env.symbol(static_cast<uint32_t>(i)).min);
+    }
   }
   Fitter fitter(values);
   for (Int s : sizes) fitter.Candidate(s);
-  fitter.Combine();
+  fitter.Combine(sizes);
 
   std::vector<Inferred> answers;
   Call answered;
@@ -155,6 +163,10 @@ std::optional<Inferred> Infer(int questions, Call& call, const std::vector<Tenso
       const int d = order[k];
       m.strides[d] = next;
       next = next * m.sizes[d];
+      if (m.sizes[d] != Int(1)) continue;  // any stride is right there, and results have strides by it
+      std::vector<int64_t> got;
+      for (const Inferred& a : answers) got.push_back(a.metas[r].strides[d].value());
+      if (auto stride = fitter.Fit(got)) m.strides[d] = *stride;
     }
     for (size_t q = 0; q < answers.size(); ++q)  // dense, in this order
       for (size_t d = 0; d < rank; ++d)

@@ -8,6 +8,7 @@ import os
 import random
 
 import fuzzing
+import oracle
 import pytest
 
 torch = pytest.importorskip('torch')
@@ -144,7 +145,18 @@ def close(a, b):
     return float((a - b).abs().max()) <= 0.0003 * float(b.abs().max().clamp(min=1.0)) + 1e-05
 
 
-def side(f, mode, seed, call, n):
+def as_good(a, b, exact):
+    """Where sums cancel each other eager is wrong, too: at most twice as wrong is no difference."""
+    if close(a, b):
+        return True
+    try:
+        oracle.check(a, b, exact)
+    except AssertionError:
+        return False
+    return True
+
+
+def side(f, mode, seed, call, n, wide=False):
     P = params(seed)
     g = torch.Generator().manual_seed(seed * 7 + call)
     args = [torch.randn(n, 8, 6, 6, generator=g), torch.randn(n, 8, 6, 6, generator=g), torch.randn(n, 36, 8, generator=g)]
@@ -154,6 +166,8 @@ def side(f, mode, seed, call, n):
     if 'bf' in mode:
         args = [a.bfloat16() for a in args]
         P = {k: v.bfloat16() for k, v in P.items()}
+    if wide:
+        args, P = oracle.in_float64(args), oracle.in_float64(P)
     if 'train' in mode:
         P = {k: torch.nn.Parameter(v) for k, v in P.items()}
         if seed % 3 == 0:
@@ -171,7 +185,7 @@ def side(f, mode, seed, call, n):
         st = [(o.stride(), o.storage_offset(), o.requires_grad, o.is_leaf) for o in out]
         share = [[a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a in (*out, *args)] for b in out]
         if 'train' in mode:
-            loss = sum(((o.float() * ((i + 1) * 0.3)).square().mean() for i, o in enumerate(out) if o.requires_grad))
+            loss = sum((((o if wide else o.float()) * ((i + 1) * 0.3)).square().mean() for i, o in enumerate(out) if o.requires_grad))
             if isinstance(loss, torch.Tensor):
                 loss.backward()
                 if 'twice' in mode:
@@ -202,7 +216,7 @@ def test_random_graphs(fresh):
         text = Gen(seed).text
         eager = build(text, seed)
         compiled, mode = (fresh.compile(eager), MODES[seed % len(MODES)])
-        if mode == 'cl-train' and eager_crashes(eager, mode, seed):
+        if 'train' in mode and eager_crashes(eager, mode, seed):
             return
         for call in range(3):
             expected, got = (side(f, mode, seed, call, 2 + call // 2) for f in (eager, compiled))
@@ -210,7 +224,9 @@ def test_random_graphs(fresh):
             if expected[1] is None or got[1] is None:
                 assert got[1] is None and (expected[1] is not None or 'modified by an inplace' in expected[0][2]) and ('modified by an inplace' in got[0][2]) or got == expected, where
                 break
-            assert all((close(a, b) for a, b in zip(got[0], expected[0]))), where
+            if not all((close(a, b) for a, b in zip(got[0], expected[0]))):
+                exact = side(eager, mode, seed, call, 2 + call // 2, wide=True)
+                assert exact[1] is not None and all(as_good(*row) for row in zip(got[0], expected[0], exact[0])), where
             assert got[1] == expected[1], where
 
     fuzzing.check(one, fresh, 30)

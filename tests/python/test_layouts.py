@@ -299,3 +299,20 @@ def test_attention_whose_last_dimension_is_not_in_one_piece(fresh, causal, grad)
         assert got.stride() == expected.stride()
         torch.testing.assert_close(got, expected)
     assert compiled.cache_info()["segments"]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_attention_of_what_was_made_here_in_another_layout(fresh, mode):
+    def f(u, w, b):
+        v = torch.nn.functional.linear(u, w, b)
+        v.transpose(-1, -2).add_(1)
+        q, k = (t.reshape(t.shape[0], -1, 2, 4).transpose(1, 2) for t in (v, u * 2))
+        return torch.nn.functional.scaled_dot_product_attention(q, q, k)
+
+    compiled = fresh.compile(f)
+    args = torch.randn(2, 36, 8), torch.randn(8, 8) / 8, torch.randn(8)
+    with mode():
+        expected, got = f(*args), compiled(*args)
+        assert got.stride() == expected.stride() and got.is_inference() == expected.is_inference()
+        torch.testing.assert_close(got, expected)
+    assert compiled.cache_info()["outcomes"]["run"] == {"graph": 1}

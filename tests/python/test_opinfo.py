@@ -80,8 +80,7 @@ def test_operator(fresh, info):
                 torch.testing.assert_close(mine, theirs, equal_nan=True, msg=lambda m, where=where: f"{where}: {m}")
 
 
-ALL = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64, torch.complex128]
-CLOSE = {torch.float16: (2e-3, 1e-3), torch.bfloat16: (1.6e-2, 1e-2), torch.float32: (1.3e-5, 1e-5), torch.float64: (1e-9, 1e-9), torch.complex64: (1.3e-5, 1e-5), torch.complex128: (1e-9, 1e-9)}
+CLOSE = {torch.complex32: (2e-3, 1e-3), torch.float16: (2e-3, 1e-3), torch.bfloat16: (1.6e-2, 1e-2), torch.float32: (1.3e-5, 1e-5), torch.float64: (1e-9, 1e-9), torch.complex64: (1.3e-5, 1e-5), torch.complex128: (1e-9, 1e-9)}
 # Sums of products and of many terms that cancel each other: how often eager rounds in between is its kernel's affair.
 CANCELS = {"baddbmm", "nn.functional.multilabel_soft_margin_loss", "nn.functional.nll_loss", "linspace"}
 
@@ -129,7 +128,7 @@ def compare(fresh, info, dtypes, most=None):
 @pytest.mark.slow
 @pytest.mark.parametrize("info", operators())
 def test_every_sample(fresh, info):
-    assert compare(fresh, info, ALL) or not set(ALL) & set(info.supported_dtypes("cpu"))
+    assert compare(fresh, info, sorted(info.supported_dtypes("cpu"), key=str)) or not info.supported_dtypes("cpu")
 
 
 SOME = ("add", "sub", "div", "floor_divide", "xlogy", "var", "std", "sum", "softmax", "nn.functional.gelu", "nn.functional.layer_norm", "where", "cumsum",
@@ -170,8 +169,11 @@ def gradients(fn, sample):
         return None, error
 
 
-# By operator and dtype: of how many samples gradients were compiled as one graph, at least. `FRAMEJIT_BLESS=1` writes it.
+# By operator and dtype: of how many samples gradients were compiled as one graph, at least. `FRAMEJIT_BLESS=1` adds to it
+# what ran; remove it before. Another version of torch has other samples and compositions: the counts hold for the one of
+# the first line.
 COUNTS = pathlib.Path(__file__).with_name("op_gradients.txt")
+VERSION = "torch " + torch.__version__.split("+")[0]
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-4}
 
 
@@ -211,7 +213,9 @@ def test_gradient(fresh, info, dtype, request):
     name = request.node.callspec.id
     if os.environ.get("FRAMEJIT_BLESS"):
         with COUNTS.open("a") as file:
-            file.write(f"{name} {ran}\n")
-    else:
-        counts = dict(line.rsplit(" ", 1) for line in COUNTS.read_text().splitlines())
+            file.write(("" if file.tell() else VERSION + "\n") + f"{name} {ran}\n")
+        return
+    version, *lines = COUNTS.read_text().splitlines()
+    counts = dict(line.rsplit(" ", 1) for line in lines)
+    if version == VERSION:
         assert ran >= int(counts.get(name, 0)), f"{ran} samples of {name} in one graph, it were {counts[name]}"

@@ -943,3 +943,22 @@ def test_large_results_are_ordinary_tensors_and_their_memory_is_used_again():
     thread.start()
     thread.join()
     assert torch.equal(f(x), x * 2 + 1)
+
+
+VERSIONS = {
+    "two": lambda x: x.add_(1).mul_(2),
+    "items": lambda x: (x.__setitem__(0, 1), x[1].fill_(2), x.__iadd__(1)),
+    "views": lambda x: (x.view(-1).add_(1), x.t().relu_(), x.copy_(x * 2)),
+    "flag": lambda x: torch.nn.functional.relu(x, inplace=True),
+    "one of two": lambda x: x.clone().add_(1).mul_(x.mul_(3)),
+}
+
+
+@pytest.mark.parametrize("f", VERSIONS.values(), ids=VERSIONS)
+def test_the_version_counter_counts_each_write(fresh, f):
+    versions = []
+    for g in (f, fresh.compile(f), fresh.compile(f)):
+        x = torch.rand(3, 4)
+        g(x)
+        versions.append(x._version)
+    assert versions[1:] == versions[:1] * 2
