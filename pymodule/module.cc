@@ -27,7 +27,6 @@ void AddTensorTestFunctions(PyObject* module);
 namespace framejit {
 namespace {
 
-using capture::Borrow;
 using capture::Ref;
 
 PyObject* Str(const std::string& s) {
@@ -265,11 +264,7 @@ bool HandleForks(PyObject* module) {
   return functions && none && Ref(PyObject_Call(add.get(), none.get(), functions.get()));
 }
 
-}  // namespace
-}  // namespace framejit
-
-PyMODINIT_FUNC PyInit__framejit() {
-  using namespace framejit;
+PyObject* Init() {
   if (!capture::ReadyProxies() || !capture::ReadyCompiledFunction() || !capture::ReadyGraphObject()) return nullptr;
   PyObject* m = PyModule_Create(&module);
   if (!m) return nullptr;
@@ -285,4 +280,11 @@ PyMODINIT_FUNC PyInit__framejit() {
   std::string problem = diag::CheckEnvironment();
   if (!problem.empty()) diag::Warn("framejit: " + problem);
   return m;
+}
+
+}  // namespace
+}  // namespace framejit
+
+PyMODINIT_FUNC PyInit__framejit() {  // NOLINT(bugprone-reserved-identifier): the name that CPython looks for
+  return framejit::Init();
 }

@@ -104,10 +104,10 @@ class Callee {
   explicit Callee(std::string_view name);
   Callee& operator=(std::string_view name) { return *this = Callee(name); }
   const std::string& name() const;
-  operator const std::string&() const { return name(); }
-  std::string_view last() const;   // behind the last dot: "add_"
-  std::string_view space() const;  // before it: "torch.Tensor"
-  Framework framework() const;     // whose tensors it takes and makes; CuPy's and SciPy's are NumPy's kind
+  operator const std::string&() const { return name(); }  // NOLINT(google-explicit-constructor): it is its name
+  std::string_view last() const;                          // behind the last dot: "add_"
+  std::string_view space() const;                         // before it: "torch.Tensor"
+  Framework framework() const;  // whose tensors it takes and makes; CuPy's and SciPy's are NumPy's kind
   bool of_cupy() const;
   const Effects& effects() const;
   bool Has(uint32_t flags) const;  // any of these flags of its effects

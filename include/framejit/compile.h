@@ -33,6 +33,8 @@ class MemoryWatch {
 class Host {
  public:
   virtual ~Host() = default;
+  // A host that outlives the run: for what is kept beyond it.
+  virtual Host& BeyondRun() { return *this; }
   // A fresh tensor for a result. Fills `out` (data, handle). sizes/strides outlive the call only if the host copies
   // them.
   virtual void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides,
@@ -110,6 +112,7 @@ struct CompileOptions {
   int64_t fuel = -1;  // number of pass applications before passes stop (bisecting)
   std::vector<std::string> disabled_passes;
   bool deterministic = false;
+  bool tune = false;  // measure other forms of the graph on its runs (mode="max-autotune")
   GpuGraphs gpu_graphs = GpuGraphs::kNever;
   int watch = kBadIndex;  // Status bits that end a run
   // By input: a weight, which is expected to stay as it is from run to run. What is made of weights alone (packed

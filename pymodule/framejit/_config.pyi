@@ -20,6 +20,7 @@ class Config:
     error_on_recompile: bool
     pack_weights: bool
     measure: bool
+    tune: bool
     background: bool
     guess: bool
     leave: bool

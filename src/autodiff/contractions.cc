@@ -8,7 +8,6 @@
 namespace framejit::autodiff {
 namespace {
 
-using rules::Expr;
 using shape::Int;
 using shape::Ints;
 

@@ -227,7 +227,7 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   for (size_t i = 0; i < g.outputs.size(); ++i) {
     ValueId out = g.outputs[i], tangent = kNoValue;
     if (tangents[i] && tape.needs[out]) {
-      const Node n = g.node(out);
+      const Node& n = g.node(out);
       Ints strides = n.strides;
       if (strides.empty()) {
         strides.resize(n.type.shape.size());

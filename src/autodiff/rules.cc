@@ -12,7 +12,6 @@ namespace {
 using rules::Apply;
 using rules::Expr;
 using rules::Where;
-using shape::Int;
 using shape::Ints;
 
 Expr Both(Expr x, Expr y) {

@@ -142,7 +142,11 @@ std::vector<Handler> ParseExceptionTable(PyObject* table) {
   const unsigned char* end = p + PyBytes_GET_SIZE(table);
   auto read = [&] {
     int value = *p & 63;
-    while ((*p++ & 64) && p < end) value = value << 6 | (*p & 63);
+    bool more = *p++ & 64;
+    for (; more && p < end; ++p) {
+      value = value << 6 | (*p & 63);
+      more = *p & 64;
+    }
     return value;
   };
   while (p < end) {

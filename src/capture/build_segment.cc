@@ -18,6 +18,7 @@
 #include "capture/training.h"
 #include "diag/diag.h"
 #include "diag/no_kernel.h"
+#include "diag/option_values.h"
 #include "graph/hints.h"
 #include "tensor/import.h"
 #include "tensor/no_collection.h"
@@ -105,16 +106,12 @@ CompileOptions OptionsOf(int ieee) {
   options.cpu = diag::GetOption("cpu");
   options.verify = diag::OptionOn("verify");
   options.fuse = diag::OptionOn("fuse");
+  options.tune = diag::OptionOn("tune");
   options.watch |= ieee;
   const std::string graphs = diag::GetOption("cuda_graphs");
   options.gpu_graphs = graphs == "true" ? GpuGraphs::kAlways : graphs == "false" ? GpuGraphs::kNever : GpuGraphs::kAuto;
   options.fuel = std::stoll(diag::GetOption("fuel"));
-  const std::string disabled = diag::GetOption("disabled_passes");
-  for (size_t a = 0; a < disabled.size();) {
-    const size_t b = std::min(disabled.find(',', a), disabled.size());
-    options.disabled_passes.push_back(disabled.substr(a, b - a));
-    a = b + 1;
-  }
+  options.disabled_passes = diag::OptionList("disabled_passes");
   return options;
 }
 

@@ -1,6 +1,8 @@
 // Making segments.
 #include "capture/segment.h"
 
+#include <absl/cleanup/cleanup.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -30,7 +32,6 @@ double Now() {
 }
 
 using diag::Again;
-using tensor::TakeErrorText;
 
 struct Captured {
   std::unique_ptr<Segment> segment;
@@ -159,18 +160,13 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   CaptureSemantics sem(s, config);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator
   // suspended in a `with` must not execute its `finally` for real.
-  struct Cleanup {
-    Session& s;
-    CaptureSemantics& sem;
-    FrameImage& before;
-    tensor::NoCollection pause;  // a collection would run finalizers of strangers under capture
-    ~Cleanup() {
-      OverrideScope scope(&sem);
-      s.MarkBroken();
-      before.Restore();
-      s.Abandon();
-    }
-  } cleanup{s, sem, before, {}};
+  tensor::NoCollection pause;  // a collection would run finalizers of strangers under capture
+  absl::Cleanup cleanup = [&] {
+    OverrideScope scope(&sem);
+    s.MarkBroken();
+    before.Restore();
+    s.Abandon();
+  };
   if (!HideSlots(s, frame, before.size())) return out;
   int index = fj_next(frame);
   PyObject* raw = nullptr;

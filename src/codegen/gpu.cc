@@ -3,6 +3,8 @@
 // launch asks for them.
 #include "codegen/gpu.h"
 
+#include <absl/cleanup/cleanup.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -75,9 +77,7 @@ bool Prepare(const Driver& d, const GpuSchedule& s, runtime::cuda::Function f) {
 
 Loaded Compile(const loop::Kernel& kernel, const DeviceInfo& device, bool vectors, bool narrow) {
   Slots().acquire();
-  struct Release {
-    ~Release() { Slots().release(); }
-  } release;
+  absl::Cleanup release = [] { Slots().release(); };
   const auto start = std::chrono::steady_clock::now();
   Loaded out;
   const Driver& d = *runtime::cuda::GetDriver();

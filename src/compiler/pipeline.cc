@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "compiler/forms.h"
 #include "compiler/lower.h"
 #include "compiler/pieces.h"
 #include "compiler/target.h"
@@ -82,6 +83,14 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   const Device device = DeviceOf(graph, &why);
   if (!why.empty()) throw std::runtime_error(why);
   const compiler::Target& target = compiler::TargetOf(device);
+  if (options.tune && target.can_time_runs()) {
+    std::vector<std::string_view> passes = {kFuse};
+    for (const compiler::Stage& stage : target.stages()) passes.push_back(stage.name);
+    CompileOptions own = options;
+    own.tune = false;
+    return compiler::MakeForms(graph, own, std::move(passes),
+                               [graph](const CompileOptions& form) { return Compile(graph, form); });
+  }
   compiler::Unit unit{graph, device, options, {}, {}};
   Graph& g = unit.graph;
   pass::PassManager pm(options);

@@ -43,6 +43,8 @@ class Target {
   virtual std::span<const Stage> stages() const = 0;  // between the passes for all targets and fusion, in order
   // May a kernel keep a row of what a later loop of it needs again (loop::BuildKernel)?
   virtual bool keeps_rows() const { return true; }
+  // Is a run over when Executable::Run returns, so that a clock tells what it takes?
+  virtual bool can_time_runs() const { return false; }
   // A kernel that writes so many bytes need not leave them in a cache.
   virtual int64_t streamed_bytes() const { return std::numeric_limits<int64_t>::max(); }
   // A kernel of our own for what a library would compute. Has: unless the layouts turn out to be others.

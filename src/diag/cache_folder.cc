@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <ctime>
+#include <fstream>
 #include <mutex>
 #include <string_view>
 #include <tuple>
@@ -44,6 +45,21 @@ void NoteUse(const std::string& file) {
     utimensat(AT_FDCWD, file.c_str(), nullptr, 0);
 }
 
+uint64_t Hash(std::string_view text) {
+  uint64_t h = 14695981039346656037ull;
+  for (unsigned char c : text) h = (h ^ c) * 1099511628211ull;
+  return h;
+}
+
+std::string Processor() {
+  std::string about;
+  std::ifstream cpu("/proc/cpuinfo");
+  for (std::string line; std::getline(cpu, line) && !line.empty();) {  // the first processor
+    if (line.starts_with("model name") || line.starts_with("flags")) about += line;
+  }
+  return about;
+}
+
 void MakeRoom(const std::string& folder, int64_t bytes) {
   static std::mutex mu;
   static std::string looked_at;
@@ -67,7 +83,7 @@ void MakeRoom(const std::string& folder, int64_t bytes) {
   while (const dirent* entry = readdir(dir)) {
     const std::string_view name = entry->d_name;
     struct stat s;
-    if (!name.starts_with("gpu-") && !name.starts_with("products-")) continue;  // not ours
+    if (!name.starts_with("gpu-") && !name.starts_with("products-") && !name.starts_with("forms-")) continue;
     if (fstatat(dirfd(dir), entry->d_name, &s, AT_SYMLINK_NOFOLLOW) || !S_ISREG(s.st_mode)) continue;
     files.push_back({s.st_mtim, int64_t{s.st_blocks} * 512, entry->d_name});
     total += files.back().size;

@@ -188,6 +188,10 @@ std::string GetOption(std::string_view field) {
 int64_t OptionInt(std::string_view field) {
   return std::strtoll(GetOption(field).c_str(), nullptr, 10);
 }
+std::vector<std::string> OptionList(std::string_view field) {
+  return Split(GetOption(field));
+}
+
 bool OptionOn(std::string_view field) {
   return OptionInt(field) != 0;
 }

@@ -16,6 +16,11 @@ bool MayRaise(Op op, DType operand, DType result) {
   }
 }
 
+bool IsNoticed(const Node& n, DType operand, bool ieee) {
+  const bool checks = (n.op == Op::kTake || n.op == Op::kGather) && n.attrs.flag;
+  return checks || n.op == Op::kExtern || (ieee && !n.operands.empty() && MayRaise(n.op, operand, n.type.dtype));
+}
+
 namespace {
 
 // Does `n` read every element of its operand?
@@ -52,14 +57,15 @@ void KeepRaising(Graph& g, bool ieee) {
   for (size_t i = g.nodes.size(); i-- > 0;) {
     const auto v = static_cast<ValueId>(i);
     const Node& n = g.nodes[v];
-    const bool indexes = n.op == Op::kTake || n.op == Op::kGather;
-    if (!computed[v] && (n.op == Op::kExtern || (indexes && n.attrs.flag) || (ieee && MayRaise(g, v)))) {
+    const DType operand = n.operands.empty() ? DType::kBool : g.nodes[n.operands[0]].type.dtype;
+    if (!computed[v] && IsNoticed(n, operand, ieee)) {
       computed[v] = true;
       ValueId shown = v;
       if (n.op == Op::kExtern && n.attrs.result_types.size() > 1) ++shown;  // its first result
       if (n.op != Op::kExtern || !n.attrs.result_types.empty()) g.outputs.push_back(shown);
     }
     if (!computed[v] || stand_ins[v]) continue;
+    const bool indexes = n.op == Op::kTake || n.op == Op::kGather;
     for (size_t k = 0; k < n.operands.size(); ++k) {
       if (ReadsAll(g, n) || (indexes && k == 1)) computed[n.operands[k]] = true;
     }

@@ -11,6 +11,10 @@ inline bool MayRaise(const Graph& g, ValueId v) {
   return !n.operands.empty() && MayRaise(n.op, g.nodes[n.operands[0]].type.dtype, n.type.dtype);
 }
 
+// Would somebody notice that `n` was not computed? Calls of the framework and checked indices may raise; where `ieee`,
+// exceptions matter too. `operand`: the type of its first one, if it has any.
+bool IsNoticed(const Node& n, DType operand, bool ieee);
+
 // Errors and warnings do not depend on who reads a result. Makes graph outputs of the values that can raise and of
 // which some elements might otherwise not be computed: nobody reads them, or only a part. `ieee`: IEEE exceptions
 // matter.

@@ -2,6 +2,8 @@
 //
 // Cost on the way to a hit: a slot or list item is a load; an instance dict is a load from the object; a dict with a
 // fresh tag is two compares, whatever hangs on it; a tensor is tensor::ReadForGuard plus a compare of its sizes.
+#include <absl/cleanup/cleanup.h>
+
 #include <bit>
 #include <cstring>
 
@@ -189,11 +191,8 @@ bool Program::Check(PyObject* const* slots, PyObject** out, int64_t* symbols) {
   // Nothing below is meant to run Python code, but frameworks' getters are not ours to vouch for. An inner check
   // misses.
   if (busy_) return false;
-  struct Busy {
-    bool& flag;
-    explicit Busy(bool& f) : flag(f) { flag = true; }
-    ~Busy() { flag = false; }
-  } busy(busy_);
+  busy_ = true;
+  absl::Cleanup done = [this] { busy_ = false; };
   return Run(slots, out, symbols);
 }
 

@@ -6,8 +6,6 @@
 
 namespace framejit::pass {
 
-using shape::Int;
-
 int ConvProducts(Graph& g) {
   const auto count = std::count_if(g.nodes.begin(), g.nodes.end(), [&](auto& n) { return rules::IsProduct(g, n); });
   if (count == 0) return 0;

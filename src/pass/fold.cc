@@ -122,14 +122,12 @@ class Folder {
     return x == value && std::signbit(x) == std::signbit(value);
   }
 
-  // May nobody compute `v`? Not if something that it is made of can raise an error or an IEEE exception.
+  // May nobody compute `v`? Not if something that it is made of is noticed.
   bool Silent(ValueId v) {
     for (ValueId u = static_cast<ValueId>(silent_.size()); u <= v; ++u) {
       const Node& n = r_.node(u);
-      const bool checks = (n.op == Op::kTake || n.op == Op::kGather) && n.attrs.flag;
-      const bool raises = checks || n.op == Op::kExtern ||
-                          (!n.operands.empty() && MayRaise(n.op, r_.node(n.operands[0]).type.dtype, n.type.dtype));
-      silent_.push_back(!raises &&
+      const DType operand = n.operands.empty() ? DType::kBool : r_.node(n.operands[0]).type.dtype;
+      silent_.push_back(!IsNoticed(n, operand, true) &&
                         std::all_of(n.operands.begin(), n.operands.end(), [&](ValueId o) { return silent_[o]; }));
     }
     return silent_[v];

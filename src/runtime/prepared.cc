@@ -71,7 +71,7 @@ class PreparedExecutable : public Executable {
     {
       std::lock_guard lock(mu_);
       if (given_up_) return nullptr;
-      if (made_ && &made_->host == &host && Unchanged(*made_, inputs)) {
+      if (made_ && &made_->host == &host.BeyondRun() && Unchanged(*made_, inputs)) {
         ++hits_;
         return made_;
       }
@@ -104,7 +104,7 @@ class PreparedExecutable : public Executable {
   }
 
   std::shared_ptr<const Made> Make(Host& host, std::span<const Buffer> inputs) const {
-    auto made = std::make_shared<Made>(host);
+    auto made = std::make_shared<Made>(host.BeyondRun());
     std::vector<Buffer> sources;
     std::vector<bool> required(p_.sources.size(), false), kept(p_.sources.size(), false);
     for (const Preparation::Value& v : p_.values) {

@@ -26,7 +26,9 @@ std::optional<Window> WindowOf(const std::vector<Arg>& args, size_t d) {
   return Window{*kernel, *stride, *padding, *dilation};
 }
 
-// What is known of a result without asking the framework, which would compute it to find out. Nothing: ask.
+// What is known of a result without asking the framework, which would compute it to find out. Nothing: ask. Max-pooling
+// is what networks for pictures call on more elements than are computed for an answer; without this their first compile
+// would be the one that makes torch import what its meta tensors need (1.5 s, tensor/infer_torch.cc).
 std::optional<Inferred> KnownResult(shape::Env& env, const Call& call, const std::vector<TensorMeta>& operands) {
   static const Signature max_pool = Signature::Parse(
       "(Tensor input, int[] kernel_size, int[] stride=(), int[] padding=0, int[] dilation=1, bool ceil_mode=False)");

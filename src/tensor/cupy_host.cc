@@ -102,9 +102,9 @@ class Host : public framejit::Host {
 
 }  // namespace
 
-framejit::Host& CupyHost() {
-  static Host* host = new Host();  // used until the last thread is gone: never destroyed
-  return *host;
+void WithCupyHost(RunContext&, UseHost use) {
+  static Host* host = new Host();  // knows nothing of a run; used until the last thread is gone: never destroyed
+  use(*host);
 }
 
 }  // namespace framejit::tensor

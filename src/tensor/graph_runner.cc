@@ -58,7 +58,7 @@ class Runner : public GraphRunner {
         return false;
       }
     }
-    host_ = torch_ ? &TorchHost() : gpu ? &CupyHost() : &NumpyHost();
+    with_host_ = torch_ ? WithTorchHost : gpu ? WithCupyHost : WithNumpyHost;
     for (size_t i = 0; i < g.symbol_sources.size(); ++i) {
       auto& s = g.symbol_sources[i];
       if (s.dim >= 0 || s.input < 0) continue;
@@ -116,11 +116,9 @@ class Runner : public GraphRunner {
     if (!wants_array_.empty())
       arrays.emplace(ArrayOutputs{out.data(), &wants_array_, std::vector<Ref>(num_graph_outputs_)});
     const Ref before(hook_ ? hook_->Before() : nullptr);
-    if (RunEnd end = RunExecutable(
-            inputs, in, scalars, out,
-            {&steps_, symbols, bytes >= kReleaseGilFrom && !has_externs_, taken, arrays ? &*arrays : nullptr});
-        end != RunEnd::kOk)
-      return end;
+    const bool release_gil = bytes >= kReleaseGilFrom && !has_externs_;
+    RunContext context{&steps_, symbols, taken, arrays ? &*arrays : nullptr};
+    if (RunEnd end = RunExecutable(inputs, in, scalars, out, release_gil, context); end != RunEnd::kOk) return end;
 
     // From here on the writes that the executable does are done; what can still fail is making Python objects.
     absl::FixedArray<PyObject*, kFew> made(num_graph_outputs_);
@@ -303,20 +301,18 @@ class Runner : public GraphRunner {
   }
 
   RunEnd RunExecutable(PyObject* const* inputs, std::span<const Buffer> in, std::span<const int64_t> scalars,
-                       std::span<Buffer> out, RunContext context) {
+                       std::span<Buffer> out, bool release_gil, RunContext& context) {
     const std::vector<Ref>* taken = context.taken;
-    RunContext* outer = std::exchange(current_run, &context);
-    PyThreadState* saved = nullptr;
-    if (context.gil_released) {
-      for (size_t i = 0; i < num_inputs_ && !taken; ++i) Py_INCREF(inputs[i]);
-      saved = PyEval_SaveThread();
-    }
+    const size_t kept = release_gil && !taken ? num_inputs_ : 0;  // other threads may let go of them meanwhile
+    for (size_t i = 0; i < kept; ++i) Py_INCREF(inputs[i]);
     std::string failure;
     PyObject* type = PyExc_RuntimeError;
     RunEnd end = RunEnd::kOk;
     bool torchs = false;  // an error of that name
     try {
-      exe_->Run(*host_, in, scalars, out);
+      std::optional<GiveUpGil> without;
+      if (release_gil) without.emplace();
+      with_host_(context, [&](Host& host) { exe_->Run(host, in, scalars, out); });
     } catch (const ExternError&) {
       end = RunEnd::kRefused;
     } catch (const ConditionMissed&) {
@@ -339,11 +335,7 @@ class Runner : public GraphRunner {
       end = RunEnd::kInternal;
       failure = e.what();
     }
-    if (saved) {
-      PyEval_RestoreThread(saved);
-      for (size_t i = 0; i < num_inputs_ && !taken; ++i) Py_DECREF(inputs[i]);
-    }
-    current_run = outer;
+    for (size_t i = 0; i < kept; ++i) Py_DECREF(inputs[i]);
     if (end == RunEnd::kRefused && failure.empty()) return EndOfCall();
     if (!failure.empty()) {
       Ref error(torchs ? PyObject_GetAttrString(bound_torch->module, "OutOfMemoryError") : nullptr);
@@ -400,7 +392,7 @@ class Runner : public GraphRunner {
   std::shared_ptr<Executable> exe_;
   std::shared_ptr<OutputHook> hook_;  // null: nobody wants gradients
   RunCheck check_;
-  Host* host_ = nullptr;
+  void (*with_host_)(RunContext&, UseHost) = nullptr;
   size_t num_inputs_ = 0, num_graph_outputs_ = 0;
   bool torch_ = false, has_externs_ = false;
   bool inference_ = false;    // all calls were made in inference mode

@@ -16,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "diag/cache_folder.h"
 #include "diag/diag.h"
 #include "tensor/contractions.h"
 #include "tensor/torch_api.h"
@@ -52,21 +53,11 @@ double Seconds(const std::function<void()>& f) {
 }
 
 // --- the file
-uint64_t Hash(const std::string& text) {
-  uint64_t h = 14695981039346656037ull;
-  for (unsigned char c : text) h = (h ^ c) * 1099511628211ull;
-  return h;
-}
-
 // Of this processor and these libraries; empty: nowhere to keep it.
 std::string FileName() {
   const std::string folder = diag::CacheFolder();
   if (folder.empty()) return "";
-  std::string about;
-  std::ifstream cpu("/proc/cpuinfo");
-  for (std::string line; std::getline(cpu, line) && !line.empty();) {  // the first processor
-    if (line.rfind("model name", 0) == 0 || line.rfind("flags", 0) == 0) about += line;
-  }
+  std::string about = diag::Processor();
   Dl_info where;
   struct stat s;
   const TorchApi* t = Torch();
@@ -77,7 +68,7 @@ std::string FileName() {
     about += std::string("|") + (value ? value : "");
   }
   char text[32];
-  std::snprintf(text, sizeof text, "/products-%016llx", static_cast<unsigned long long>(Hash(about)));
+  std::snprintf(text, sizeof text, "/products-%016llx", static_cast<unsigned long long>(diag::Hash(about)));
   return folder + text;
 }
 

@@ -42,6 +42,9 @@ PyObject* ViewOf(const NumpyApi& n, DType dtype, int rank, const int64_t* sizes,
 
 class Host : public framejit::Host {
  public:
+  explicit Host(RunContext* run) : run_(run) {}  // null: outside of a run
+  framejit::Host& BeyondRun() override { return NumpyHost(); }
+
   void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device,
                       Buffer* out) override {
     HoldGil gil;
@@ -54,7 +57,7 @@ class Host : public framejit::Host {
     out->data = AsArray(a)->data;
   }
   void SetSymbol(uint32_t symbol, int64_t value) override {
-    if (current_run) current_run->symbols[symbol] = value;
+    if (run_) run_->symbols[symbol] = value;
   }
   void FreeOutput(Buffer* out) override { Release(out); }
   void Release(Buffer* b) override {
@@ -74,7 +77,7 @@ class Host : public framejit::Host {
       slots.push_back(arrays.back().get());
     }
     NumpyRaises raises;
-    Ref value(InvokeExtern(call, slots.data()));
+    Ref value(InvokeExtern(run_, call, slots.data()));
     if (!value) throw ExternError();
     std::vector<PyObject*> flat;
     FlattenResults(value.get(), &flat);
@@ -145,6 +148,8 @@ class Host : public framejit::Host {
     PyErr_Format(PyExc_RuntimeError, "framejit: extern call: %s", text);
     throw ExternError();
   }
+
+  RunContext* const run_;
 };
 
 }  // namespace
@@ -159,8 +164,13 @@ PyObject* ArrayOf(const NumpyApi& n, const Buffer& b) {
   return ViewOf(n, b.dtype, b.rank, b.sizes, strides, b.data, static_cast<PyObject*>(b.handle));
 }
 
+void WithNumpyHost(RunContext& run, UseHost use) {
+  Host host(&run);
+  use(host);
+}
+
 framejit::Host& NumpyHost() {
-  static Host* host = new Host();
+  static Host* host = new Host(nullptr);
   return *host;
 }
 

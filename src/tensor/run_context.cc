@@ -1,14 +1,17 @@
 #include "tensor/run_context.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "graph/arguments.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
 
 namespace framejit::tensor {
-
 namespace {
+
+// Whether this thread has given up the GIL in a run: a fact of the thread, for what a run leaves is freed after it too.
+thread_local bool gave_up = false;
 
 // An array of one element as the scalar that it stands for.
 Ref ScalarOf(PyObject* o) {
@@ -18,18 +21,34 @@ Ref ScalarOf(PyObject* o) {
 
 }  // namespace
 
-PyObject* InvokeExtern(const Call& call, PyObject* const* operands) {
+GiveUpGil::GiveUpGil() : state_(PyEval_SaveThread()), before_(std::exchange(gave_up, true)) {}
+
+GiveUpGil::~GiveUpGil() {
+  gave_up = before_;
+  PyEval_RestoreThread(state_);
+}
+
+HoldGil::HoldGil() : taken_(std::exchange(gave_up, false)) {
+  if (taken_) state_ = PyGILState_Ensure();
+}
+
+HoldGil::~HoldGil() {
+  if (taken_) PyGILState_Release(state_);
+  gave_up = taken_;
+}
+
+PyObject* InvokeExtern(const RunContext* run, const Call& call, PyObject* const* operands) {
   const CallStep* step = nullptr;
-  if (current_run && current_run->steps) {
-    auto at = current_run->steps->find(&call);
-    if (at != current_run->steps->end()) step = &at->second;
+  if (run && run->steps) {
+    auto at = run->steps->find(&call);
+    if (at != run->steps->end()) step = &at->second;
   }
   CallStep made;
   if (!step) {  // a pass rewrote the node: no objects can be among its arguments then
     if (!made.Init(call, {}, [](TraceId position) { return static_cast<int>(position); })) return nullptr;
     step = &made;
   }
-  int64_t* symbols = current_run ? current_run->symbols : nullptr;
+  int64_t* symbols = run ? run->symbols : nullptr;
   std::vector<PyObject*> all;  // operands, if some of them are scalars
   std::vector<Ref> scalars;
   bool ok = true;

@@ -1,6 +1,8 @@
-// What a host needs to know about the run in progress on this thread: the extern calls made ready by the GraphRunner,
-// and whether the GIL was given up.
+// What a host knows of its run: the extern calls that the GraphRunner has made ready, sizes that data decides, inputs
+// to let go of. Every run has a host of its own.
 #pragma once
+
+#include <absl/functional/function_ref.h>
 
 #include <unordered_map>
 
@@ -19,23 +21,32 @@ struct ArrayOutputs {
 struct RunContext {
   const std::unordered_map<const Call*, CallStep>* steps = nullptr;  // arguments are operand positions
   int64_t* symbols = nullptr;
-  bool gil_released = false;
   std::vector<Ref>* taken = nullptr;  // the inputs, where the run is their last user
   ArrayOutputs* arrays = nullptr;
 };
-inline thread_local RunContext* current_run = nullptr;
 
-Host& CupyHost();
+using UseHost = absl::FunctionRef<void(Host&)>;
+void WithTorchHost(RunContext& run, UseHost use);
+void WithNumpyHost(RunContext& run, UseHost use);
+void WithCupyHost(RunContext& run, UseHost use);
 
-// Holds the GIL while alive, taking it only if the run gave it up.
+// This thread goes without the GIL while this is alive.
+class GiveUpGil {
+ public:
+  GiveUpGil();
+  ~GiveUpGil();
+  GiveUpGil(const GiveUpGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+  bool before_;
+};
+
+// Holds the GIL while alive, taking it only if this thread has given it up.
 class HoldGil {
  public:
-  HoldGil() : taken_(current_run && current_run->gil_released) {
-    if (taken_) state_ = PyGILState_Ensure();
-  }
-  ~HoldGil() {
-    if (taken_) PyGILState_Release(state_);
-  }
+  HoldGil();
+  ~HoldGil();
   HoldGil(const HoldGil&) = delete;
 
  private:
@@ -43,9 +54,9 @@ class HoldGil {
   PyGILState_STATE state_{};
 };
 
-// Runs an extern call on Python operands; new reference to its result or null. The step is the prepared one, or made
-// now.
-PyObject* InvokeExtern(const Call& call, PyObject* const* operands);
+// Runs an extern call on Python operands; new reference to its result or null. The step is the run's prepared one, or
+// made now. run: null outside of one.
+PyObject* InvokeExtern(const RunContext* run, const Call& call, PyObject* const* operands);
 // The results of `call` in `value`, flattened in order, borrowed from it. False with a Python exception.
 bool FlattenResults(PyObject* value, std::vector<PyObject*>* out);
 

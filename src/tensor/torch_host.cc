@@ -61,6 +61,9 @@ int32_t TorchDevice(Device d) {
 
 class Host : public framejit::Host {
  public:
+  explicit Host(RunContext* run) : run_(run) {}  // null: outside of a run
+  framejit::Host& BeyondRun() override { return TorchHost(); }
+
   void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device device,
                       Buffer* out) override {
     if (AllocateArray(dtype, sizes, strides, device, out)) return;
@@ -92,13 +95,13 @@ class Host : public framejit::Host {
     out->data = DataOf(t, impl, DTypeSize(dtype));
   }
 
-  bool TakesInputs() override { return current_run && current_run->taken; }
+  bool TakesInputs() override { return run_ && run_->taken; }
   void InputDone(size_t input) override {
     HoldGil gil;
-    (*current_run->taken)[input] = Ref();
+    (*run_->taken)[input] = Ref();
   }
   void SetSymbol(uint32_t symbol, int64_t value) override {
-    if (current_run) current_run->symbols[symbol] = value;
+    if (run_) run_->symbols[symbol] = value;
   }
   void FreeOutput(Buffer* out) override { Release(out); }
   void Release(Buffer* b) override {
@@ -124,7 +127,7 @@ class Host : public framejit::Host {
       mode.Set(call.mode);
       std::optional<NumpyRaises> raises;
       if (numpy) raises.emplace();
-      value = Ref(InvokeExtern(call, slots.data()));
+      value = Ref(InvokeExtern(run_, call, slots.data()));
     }
     if (!value) throw ExternError();
     std::vector<PyObject*> flat;
@@ -211,9 +214,9 @@ class Host : public framejit::Host {
 
  private:
   // The array is kept by the run. To torch it is memory.
-  static bool AllocateArray(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides,
-                            Device device, Buffer* out) {
-    ArrayOutputs* arrays = current_run ? current_run->arrays : nullptr;
+  bool AllocateArray(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device device,
+                     Buffer* out) {
+    ArrayOutputs* arrays = run_ ? run_->arrays : nullptr;
     const size_t number = arrays ? out - arrays->first : 0;
     if (!arrays || number >= arrays->wanted->size() || !(*arrays->wanted)[number]) return false;
     NumpyHost().AllocateOutput(dtype, sizes, strides, device, out);
@@ -245,6 +248,8 @@ class Host : public framejit::Host {
     kept.push_back(std::make_unique<Meta>(m));
     *d = {m.rank, kept.back()->sizes, kept.back()->strides};
   }
+
+  RunContext* const run_;
 };
 
 }  // namespace
@@ -294,8 +299,13 @@ bool HasOrdinaryMemory(const TorchApi& t, Impl impl) {
   return p.data && p.context == p.data && (p.deleter == TorchDeleter(t) || p.deleter == GiveBack);
 }
 
+void WithTorchHost(RunContext& run, UseHost use) {
+  Host host(&run);
+  use(host);
+}
+
 framejit::Host& TorchHost() {
-  static Host* host = new Host();  // used until the last thread is gone: never destroyed
+  static Host* host = new Host(nullptr);  // used until the last thread is gone: never destroyed
   return *host;
 }
 

@@ -15,7 +15,6 @@ namespace framejit {
 namespace {
 
 using shape::Int;
-using shape::Ints;
 using test::CheckGraph;
 using test::Random;
 

@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "compile_fixture.h"
+#include "runtime/prepared.h"
 
 namespace framejit {
 namespace {
@@ -12,7 +13,6 @@ using test::AsBuffer;
 using test::Check;
 using test::CompileAndCheck;
 using test::F32;
-using test::I64;
 using test::RandomF32;
 using test::TestHost;
 using Fixture = test::CompileFixture;
@@ -82,6 +82,57 @@ TEST(Compile, InputsAreGivenBackWhenTheyWereReadForTheLastTime) {
   exe->Run(host, inputs, {}, {&out, 1});
   EXPECT_EQ(host.done, (std::vector<size_t>{1, 3, 2, 0}));
   host.Release(&out);
+}
+
+TEST(Compile, WhatIsMadeOfWeightsOutlivesTheHostOfTheRunThatMadeIt) {
+  struct Always : MemoryWatch {
+    bool Unchanged(const Buffer&) override { return true; }
+  };
+  struct OfOneRun : TestHost {
+    explicit OfOneRun(TestHost& lasting) : lasting(lasting) {}
+    Host& BeyondRun() override { return lasting; }
+    std::unique_ptr<MemoryWatch> WatchMemory(const Buffer&) override { return std::make_unique<Always>(); }
+    TestHost& lasting;
+  };
+  Fixture whole, weight, rest;
+  ValueId x = whole.In({8, 16});
+  whole.g.outputs = {whole.b.Binary(Op::kAdd, x, whole.b.Unary(Op::kExp, whole.In({8, 16})))};
+  weight.g.outputs = {weight.b.Unary(Op::kExp, weight.In({8, 16}))};
+  x = rest.In({8, 16});
+  rest.In({8, 16});
+  rest.g.outputs = {rest.b.Binary(Op::kAdd, x, rest.In({8, 16}))};
+  runtime::Preparation preparation{Compile(weight.g), {1}, {{{0}, false}}, [&] { return Compile(whole.g); }};
+  auto exe = runtime::MakePrepared(Compile(rest.g), std::move(preparation));
+  const std::vector<HostTensor> inputs = {RandomF32({8, 16}, 1), RandomF32({8, 16}, 2)};
+  TestHost lasting;
+  int made = 0;
+  for (int i = 0; i < 5; ++i) {
+    OfOneRun host(lasting);
+    const Buffer in[] = {AsBuffer(inputs[0]), AsBuffer(inputs[1])};
+    Buffer out;
+    exe->Run(host, in, {}, {&out, 1});
+    const auto first = [](const Buffer& b) { return *static_cast<const float*>(b.data); };
+    EXPECT_NEAR(first(out), first(in[0]) + std::exp(first(in[1])), 1e-5);
+    host.Release(&out);
+    made += host.live;
+  }
+  EXPECT_EQ(made, 1);  // once, in some run
+  EXPECT_EQ(lasting.live, 0);
+  exe.reset();
+  EXPECT_EQ(lasting.live, -1);
+}
+
+TEST(Compile, RunsTakeTurnsAmongForms) {
+  Fixture f;
+  ValueId x = f.In({4000, 16});
+  f.g.outputs = {f.b.Reduce(Op::kSum, f.b.Unary(Op::kExp, x), {0}, false)};
+  CompileOptions options;
+  options.tune = true;
+  auto exe = Compile(f.g, options);
+  TestHost host;
+  const std::vector<HostTensor> inputs = {RandomF32({4000, 16}, 1)};
+  for (int i = 0; i < 60; ++i) Check(*exe, host, f.g, inputs, 2e-4);
+  EXPECT_EQ(host.live, 0);
 }
 
 TEST(Compile, ViewsBetweenLibraryCalls) {

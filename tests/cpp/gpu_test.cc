@@ -19,7 +19,6 @@ namespace {
 using codegen::GpuSchedule;
 using runtime::cuda::ChipLike;
 using shape::Int;
-using shape::Ints;
 using test::In;
 using test::Softmax;
 

@@ -8,8 +8,6 @@
 namespace framejit {
 namespace {
 
-using shape::Int;
-
 template <typename T>
 T UlpOf(long double reference) {  // spacing of T at the value
   const T r = static_cast<T>(std::fabs(static_cast<double>(reference)));

@@ -237,3 +237,40 @@ def test_fullgraph_and_modules():
         torch.testing.assert_close(c(x), want)
         synchronize()
         torch.testing.assert_close(c(x), want)
+
+
+def compiled_for_no_processor(f):
+    """f in the background; its compilation throws, because no such instruction set is known."""
+    settings = framejit._compile._check(False, None, "llvm", "background", None)
+    return framejit._framejit.compile_function(f, {**settings, "options": {**settings["options"], "cpu": "none"}})
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_compilation_that_throws(fresh, paused, capfd, strict, gradients):
+    """It is told once, by an error where the mode is strict; the framework goes on making the calls."""
+
+    @compiled_for_no_processor
+    def f(x):
+        return torch.tanh(x * 1.25) + torch.softmax(x, -1)
+
+    x = torch.randn(6, 5, requires_grad=gradients)
+    want = f.__wrapped__(x)
+    with framejit.config.patch(strict=strict):
+        for _ in range(2):
+            assert torch.equal(f(x), want)
+        paused()
+        synchronize()
+        if strict:
+            with pytest.raises(framejit.InternalError, match="unknown cpu"):
+                f(x)
+        for _ in range(3):
+            assert torch.equal(f(x), want)
+    assert ran(f) == {"framework": 5}
+    assert len(cache_info(f)["outcomes"]["compile"]) == 1 and "ok" not in cache_info(f)["outcomes"]["compile"]
+    told = capfd.readouterr().err.count("unknown cpu")
+    assert told == 0 if strict else told <= 1  # once in a process
+    assert told or strict or gradients
+    if gradients:
+        f(x).sum().backward()
+        assert torch.equal(x.grad, torch.autograd.grad(f.__wrapped__(x).sum(), x)[0])

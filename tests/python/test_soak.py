@@ -1,5 +1,5 @@
-"""A long run: eight threads call and compile all kinds of programs, at sizes that change; results are compared with eager,
-memory is watched. FRAMEJIT_SOAK_SECONDS: how long; FRAMEJIT_SOAK_SEED: other programs."""
+"""Long runs. Eight threads call and compile all kinds of programs, at sizes that change; results are compared with eager,
+memory is watched. A million calls, two thousand compilations: the same memory at the end. FRAMEJIT_SOAK_SECONDS: how long; FRAMEJIT_SOAK_SEED: other programs."""
 
 import gc
 import os
@@ -144,3 +144,50 @@ def test_soak(fresh):
     assert not differences, differences[0]
     assert min(calls) > 0
     assert max(sizes[-3:]) - sizes[len(sizes) // 2] < MEGABYTES, sizes
+
+
+@pytest.mark.slow
+def test_a_million_calls(fresh):
+    """What a call leaves behind shows in a million of them."""
+
+    def f(x, n):
+        y = x * n + 1
+        return y.sum(), y
+
+    torchs, numpys = fresh.compile(f), fresh.compile(f, options={"leave": False})
+    x, a, n = torch.ones(4, 4), np.ones((4, 4), np.float32), 0
+    sizes = []
+    for _ in range(20):
+        for _ in range(25_000):
+            n += 1
+            torchs(x, 0.5 * n), numpys(a, 2.0)
+        sizes.append(resident())
+    print(f"1,000,000 calls, resident megabytes after every 50,000: {sizes}")
+    for compiled in (torchs, numpys):
+        assert fresh.cache_info(compiled)["outcomes"]["run"] == {"graph": 500_000}
+    assert max(sizes) - sizes[1] <= 8, sizes
+
+
+@pytest.mark.slow
+def test_two_thousand_compilations(fresh):
+    """Functions that are compiled, called and dropped leave nothing, nor do versions of one function: other kernels every time."""
+    text = "lambda x: F.layer_norm(torch.tanh(x * {0}) @ x.T, (x.shape[0],)) * {0}"
+
+    def version(x, name):  # a text is guarded
+        return (x * float(name)).softmax(-1)
+
+    x, sizes = torch.randn(6, 5), []
+    versions = fresh.compile(version)
+    for k in range(1000):
+        program = eval(text.format(1 + k / 8))
+        own = fresh.compile(program)
+        torch.testing.assert_close(own(x), program(x))
+        torch.testing.assert_close(versions(x, str(k / 4)), version(x, str(k / 4)))
+        assert fresh.cache_info(own)["captures"] == 1 and fresh.cache_info(versions)["captures"] == 1 + k % 25
+        if k % 25 == 24:
+            fresh.reset()
+        if k % 50 == 49:
+            gc.collect()
+            sizes.append(resident())
+    print(f"2,000 compilations, resident megabytes after every 100: {sizes}")
+    assert max(sizes[-3:]) - sizes[len(sizes) // 4] <= 16, sizes

@@ -1,0 +1,225 @@
+#include "compiler/forms.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "diag/cache_folder.h"
+#include "diag/diag.h"
+
+namespace framejit::compiler {
+namespace {
+
+constexpr int kWarm = 2;   // runs that are not timed: weights are packed in the second one
+constexpr int kTimed = 6;  // of each form
+constexpr double kGain = 1.05, kHopeless = 1.5, kQuiet = 1.3;
+
+// What was found out, by the hash of the graph, its default plan and the number of threads: the pass to do without.
+class Verdicts {
+ public:
+  std::optional<std::string> Find(uint64_t key) {
+    std::lock_guard lock(mu_);
+    Read();
+    auto at = known_.find(key);
+    return at == known_.end() ? std::nullopt : std::optional(at->second);
+  }
+  void Note(uint64_t key, const std::string& pass, bool quiet) {
+    std::lock_guard lock(mu_);
+    Read();
+    known_[key] = pass;
+    if (!quiet || file_.empty()) return;
+    if (FILE* f = std::fopen(file_.c_str(), "a")) {  // one write: lines of several processes do not mix
+      std::fprintf(f, "%016llx %s .\n", static_cast<unsigned long long>(key), pass.empty() ? "-" : pass.c_str());
+      std::fclose(f);
+    }
+  }
+
+ private:
+  void Read() {
+    if (std::exchange(read_, true)) return;
+    const std::string folder = diag::CacheFolder();
+    if (folder.empty()) return;
+    char name[32];
+    std::snprintf(name, sizeof name, "/forms-%016llx", static_cast<unsigned long long>(diag::Hash(diag::Processor())));
+    file_ = folder + name;
+    std::ifstream in(file_);
+    for (std::string line; std::getline(in, line);) {
+      std::istringstream words(line);
+      uint64_t key;
+      std::string pass, end;
+      if (words >> std::hex >> key >> pass >> end && end == ".") known_[key] = pass == "-" ? "" : pass;
+    }
+  }
+
+  std::mutex mu_;
+  bool read_ = false;
+  std::string file_;
+  std::map<uint64_t, std::string> known_;
+};
+
+Verdicts& TheVerdicts() {
+  static auto* verdicts = new Verdicts;
+  return *verdicts;
+}
+
+class Forms : public Executable {
+ public:
+  Forms(const Graph& graph, const CompileOptions& options, std::vector<std::string_view> passes, MakeForm make)
+      : options_(options), passes_(std::move(passes)), make_(std::move(make)), name_(graph.name) {
+    std::string text = graph.str();
+    for (bool weight : options.weights) text += weight ? 'w' : '-';
+    forms_.push_back({"", make_(options_)});
+    current_ = forms_[0].run;
+    stats_ = current_->stats();
+    text_ = text + current_->str();
+  }
+
+  const CompileStats& stats() const override { return stats_; }
+  std::string str() const override { return Current()->str(); }
+  int64_t ScratchBytes(std::span<const int64_t> symbols) const override { return Current()->ScratchBytes(symbols); }
+
+  void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,
+           std::span<Buffer> outputs) override {
+    const auto [run, form] = Next(host, inputs, scalars);
+    if (form < 0) return run->Run(host, inputs, scalars, outputs);
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      run->Run(host, inputs, scalars, outputs);
+    } catch (...) {
+      std::lock_guard lock(mu_);
+      timing_ = false;
+      throw;
+    }
+    Note(form, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+
+ private:
+  struct Form {
+    std::string without;  // this pass; empty: the default
+    std::shared_ptr<Executable> run;
+    int runs = 0;
+    std::vector<double> seconds = {};
+    double best() const {
+      return seconds.empty() ? std::numeric_limits<double>::infinity()
+                             : *std::min_element(seconds.begin(), seconds.end());
+    }
+  };
+
+  std::shared_ptr<Executable> Current() const {
+    std::lock_guard lock(mu_);
+    return current_;
+  }
+
+  // What this run executes, and the form to be timed with it: -1 for none.
+  std::pair<std::shared_ptr<Executable>, int> Next(Host& host, std::span<const Buffer> inputs,
+                                                   std::span<const int64_t> scalars) {
+    std::vector<Form> gone;  // freed behind the lock: that may take the GIL, whose owner may want the lock
+    std::lock_guard lock(mu_);
+    if (decided_) return {current_, -1};
+    std::vector<int64_t> sizes(scalars.begin(), scalars.end());
+    for (const Buffer& b : inputs) sizes.insert(sizes.end(), b.sizes, b.sizes + b.rank);
+    if (!sizes_) {
+      sizes_ = sizes;
+      Begin(host.NumThreads(), &gone);
+      if (decided_) return {current_, -1};
+    }
+    if (timing_ || sizes != *sizes_) return {current_, -1};  // two at once, or of other sizes, say nothing
+    timing_ = true;
+    // The default first: what is kept of weights has a bound, and it must have its part.
+    if (forms_[0].runs < kWarm) return {current_, 0};
+    const auto least =
+        std::min_element(forms_.begin(), forms_.end(), [](const Form& a, const Form& b) { return a.runs < b.runs; });
+    return {least->run, static_cast<int>(least - forms_.begin())};
+  }
+
+  void Begin(int threads, std::vector<Form>* gone) {
+    key_ = diag::Hash(text_ + std::to_string(threads));
+    text_.clear();
+    const std::optional<std::string> known = TheVerdicts().Find(key_);
+    for (std::string_view pass : passes_) {
+      if (known && *known != pass) continue;
+      CompileOptions options = options_;
+      options.disabled_passes.emplace_back(pass);
+      auto form = Made(options);
+      if (!form || form->str() == current_->str()) continue;
+      forms_.push_back({std::string(pass), std::move(form)});
+    }
+    if (known || forms_.size() == 1)
+      Choose(forms_.back(), known ? "known from before" : "there is no other form", gone);
+  }
+
+  std::shared_ptr<Executable> Made(const CompileOptions& options) const {
+    try {
+      return make_(options);
+    } catch (const diag::InternalError&) {
+      throw;
+    } catch (const std::exception&) {  // no form then
+      return nullptr;
+    }
+  }
+
+  void Note(int number, double seconds) {
+    std::vector<Form> gone;  // likewise
+    std::lock_guard lock(mu_);
+    timing_ = false;
+    Form& form = forms_[number];
+    if (++form.runs > kWarm) form.seconds.push_back(seconds);
+    const double standard = forms_[0].best();
+    if (number && !form.seconds.empty() && form.best() > kHopeless * standard) {
+      gone.push_back(std::move(form));
+      forms_.erase(forms_.begin() + number);
+    }
+    if (std::any_of(forms_.begin(), forms_.end(), [](const Form& f) { return f.seconds.size() < kTimed; })) return;
+    auto best = std::min_element(forms_.begin(), forms_.end(),
+                                 [](const Form& a, const Form& b) { return a.best() < b.best(); });
+    if (standard < kGain * best->best()) best = forms_.begin();
+    std::vector<double>& all = forms_[0].seconds;
+    std::nth_element(all.begin(), all.begin() + all.size() / 2, all.end());
+    TheVerdicts().Note(key_, best->without, all[all.size() / 2] < kQuiet * standard);
+    char text[64];
+    std::snprintf(text, sizeof text, "%.1f us, the default %.1f us", best->best() * 1e6, standard * 1e6);
+    Choose(*best, text, &gone);
+  }
+
+  void Choose(const Form& form, const std::string& why, std::vector<Form>* gone) {
+    if (diag::Enabled(diag::Channel::perf_)) {
+      const std::string what = form.without.empty() ? "the default form" : "the form without " + form.without;
+      diag::Log(diag::Channel::perf_, "graph " + name_ + ": " + what + " is chosen: " + why);
+    }
+    current_ = form.run;
+    decided_ = true;
+    std::move(forms_.begin(), forms_.end(), std::back_inserter(*gone));
+    forms_.clear();
+  }
+
+  const CompileOptions options_;
+  const std::vector<std::string_view> passes_;
+  const MakeForm make_;
+  const std::string name_;
+  std::string text_;  // until the number of threads is known
+  uint64_t key_ = 0;
+  CompileStats stats_;
+  mutable std::mutex mu_;
+  std::shared_ptr<Executable> current_;  // the default until it is decided
+  bool decided_ = false;
+  std::vector<Form> forms_;  // until then; the default is the first
+  std::optional<std::vector<int64_t>> sizes_;
+  bool timing_ = false;  // by some thread
+};
+
+}  // namespace
+
+std::shared_ptr<Executable> MakeForms(const Graph& graph, const CompileOptions& options,
+                                      std::vector<std::string_view> passes, MakeForm make) {
+  return std::make_shared<Forms>(graph, options, std::move(passes), std::move(make));
+}
+
+}  // namespace framejit::compiler
