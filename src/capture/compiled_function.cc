@@ -4,6 +4,7 @@
 
 #include <structmember.h>
 
+#include "capture/meter.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/session.h"
@@ -118,7 +119,10 @@ PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObj
   auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
   auto it = config.codes.find(code);
   Place* entry = it == config.codes.end() ? nullptr : it->second->entry;
-  if (entry && GivenUp(*entry)) return AsWritten(fn, args, nargsf, kwnames);
+  if (entry && GivenUp(*entry)) {
+    const Meter meter(config, it->second.get());
+    return AsWritten(fn, args, nargsf, kwnames);
+  }
   if (entry && it->second->hot && !entry->segments.empty()) {
     Slots slots;
     if (slots.Bind(reinterpret_cast<PyFunctionObject*>(fn), args, PyVectorcall_NARGS(nargsf), kwnames)) {
@@ -143,6 +147,7 @@ PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObj
   Retry retry;
   PyObject* result;
   {
+    const Meter meter(config, it == config.codes.end() ? nullptr : it->second.get());
     ActiveScope on(kept);
     result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
   }

@@ -3,10 +3,12 @@
 #include "capture/policy.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <optional>
 
 #include "capture/events.h"
+#include "capture/meter.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/scalar_loops.h"
@@ -210,7 +212,11 @@ class Policy : public frame::FramePolicy {
         skips.erase(std::next(it).base());
         break;
       }
-    if (place.give_up && ++place.misses == Place::kUseless) DropSingle(place);
+    if (place.give_up) {
+      if (++place.misses == Place::kUseless) DropSingle(place);
+      if (std::has_single_bit(static_cast<unsigned>(place.misses)) && LastOf(place))
+        MissEvent(frame, *LastOf(place), place.misses);
+    }
     if (place.give_up && (&place == state.entry || ProgressOf(frame).looped)) {
       ++place.lost;
       return frame::Action::kHandOver;
@@ -606,6 +612,7 @@ void DropSegments(Config& c) {
 }
 
 void ResetConfig(Config& c) {
+  PythonEvents(c);
   DropSegments(c);
   c.breaks.clear();
   c.met.clear();
@@ -620,11 +627,14 @@ void ResetConfig(Config& c) {
 }
 
 void ReportRuns() {
-  for (auto& weak : Configs().all)
-    if (std::shared_ptr<Config> c = weak.lock())
-      for (auto& [code, state] : c->codes)
-        for (auto& [key, place] : state->places)
-          for (auto& segment : place.segments) RunsEvent(*segment);
+  for (auto& weak : Configs().all) {
+    std::shared_ptr<Config> c = weak.lock();
+    if (!c) continue;
+    PythonEvents(*c);
+    for (auto& [code, state] : c->codes)
+      for (auto& [key, place] : state->places)
+        for (auto& segment : place.segments) RunsEvent(*segment);
+  }
 }
 
 void ResetAll() {
@@ -634,6 +644,7 @@ void ResetAll() {
 
 void EndAll() {
   ending = true;
+  ReportTimes();
   ResetAll();
 }
 

@@ -41,6 +41,17 @@ def test_files_that_documents_name_exist():
             assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 
+def test_generated_pages_are_those_of_their_tables():
+    spec = importlib.util.spec_from_file_location("documents", ROOT / "tools" / "documents.py")
+    documents = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(documents)
+    assert documents.stale() == []
+    import framejit
+
+    assert [i for i, *_ in framejit._framejit.breaks()] == re.findall(r"^## (FJ\d+)", documents.breaks_page(), re.M)
+    assert [field for field, *_ in framejit._framejit.options()] == re.findall(r"^\| `(\w+)` \|", documents.options_page(), re.M)
+
+
 def test_figures_are_those_of_the_results():
     spec = importlib.util.spec_from_file_location("performance", ROOT / "bench" / "performance.py")
     performance = importlib.util.module_from_spec(spec)
