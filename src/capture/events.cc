@@ -178,6 +178,14 @@ void MemoryEvent() {
                          {"prepared_bytes", Json(static_cast<int64_t>(code.prepared_bytes))}});
 }
 
+void LeftEvent(const Config& config, const std::string& why, double compiled, double python) {
+  if (!diag::TraceEnabled() || !config.root_code) return;
+  diag::Event("left", {{"place", Quote(PlaceName(reinterpret_cast<PyCodeObject*>(config.root_code.get())))},
+                       {"why", Quote(why)},
+                       {"compiled", Duration(compiled)},
+                       {"python", Duration(python)}});
+}
+
 void MissEvent(FjFrame* frame, const Segment& last, int times) {
   if (!diag::TraceEnabled()) return;
   const std::string guard = last.guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);

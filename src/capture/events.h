@@ -19,6 +19,8 @@ void RunsEvent(Segment& segment);   // how often it ran since the last such even
 void PythonEvents(Config& config);  // what ran in Python since the last such events
 void StepEvent(const runtime::StepTime& time);
 void MemoryEvent();  // of the process
+// Calls of the function, or rounds of a loop in it, are left to Python; seconds that one takes.
+void LeftEvent(const Config& config, const std::string& why, double compiled, double python);
 // None of too many versions is for this frame: told at the first, second, fourth ... time.
 void MissEvent(FjFrame* frame, const Segment& last, int times);
 // A run that was not done.

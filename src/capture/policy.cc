@@ -381,6 +381,7 @@ class Policy : public frame::FramePolicy {
     (slower ? state.plain_loops : state.good_loops).push_back(at);
     if (!slower) return {};
     config.notes.push_back("a loop is slower with compiled rounds: left to Python");
+    LeftEvent(config, config.notes.back(), compiled, best);
     diag::Log(diag::Channel::perf_, config.notes.back() + " (" + std::to_string(compiled * 1e6) + " us against " +
                                         std::to_string(best * 1e6) + ")  [" + Where(fj_code(frame)) + "]");
     return frame::Action::kHandOver;

@@ -342,6 +342,7 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
   const double seconds = Now() - start;
   config.seconds += seconds;
   CaptureEvent(frame, seconds, c.instructions, c.segment.get(), reasons);
+  if (c.segment && !c.segment->traced) config.metered = false;
   PyCodeObject* co = fj_code(frame);
   std::vector<size_t> ends;
   for (diag::Break& reason : reasons) {

@@ -114,6 +114,7 @@ def test_golden_text():
     assert done.stdout.replace(str(TRACES) + os.sep, "") == (TRACES / "golden.txt").read_text()
 
 
+@pytest.mark.skipif(not (ROOT / "docs").exists(), reason="a packed folder has no documents")
 def test_json_has_the_documented_fields(recorded):
     _, told, _ = recorded("break")
     table = (ROOT / "docs" / "trace.md").read_text().split("## What the report writes")[1]
@@ -147,6 +148,75 @@ def test_several_processes(tmp_path):
     write(tmp_path / "u", [{"kind": "process", "part": 3}, cause], "framejit-100.3.jsonl")
     told = analysed(tmp_path / "u")
     assert len(told["processes"]) == 2 and told["log"]["missing_parts"] == 2 and len(told["breaks"]) == 1
+
+
+FORKS = """
+import os, sys
+import numpy as np
+import framejit
+
+@framejit.compile(options={"leave": False})
+def f(x):
+    return np.tanh(x) + 1.0
+
+def g(x):
+    y = f(x)
+    return y
+
+x = np.ones(100)
+framejit.config.trace = ""
+for _ in range(5):
+    f(x)
+framejit.config.trace = sys.argv[1]
+later = framejit.compile(g)
+for _ in range(7):
+    later(x)
+pid = os.fork()
+for _ in range(3 if pid == 0 else 2):
+    later(x)
+if pid:
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_a_forked_child_tells_of_itself(tmp_path):
+    pytest.importorskip("numpy")
+    (tmp_path / "program.py").write_text(FORKS)
+    done = run("program.py", "trace", cwd=tmp_path, FRAMEJIT_LEAVE="0")
+    assert done.returncode == 0, done.stderr
+    runs = {}
+    for file in (tmp_path / "trace").glob("*.jsonl"):
+        events = [json.loads(line) for line in file.read_text().splitlines()]
+        runs[file.name] = sum(e["runs"] for e in events if e["kind"] == "runs" and e["place"].startswith("g@"))
+    assert sorted(runs.values()) == [3, 9]
+
+
+LEFT = """
+import numpy as np
+import framejit
+
+@framejit.compile
+def f(x):
+    y = np.tanh(x)
+    for i in range(30):
+        open("/dev/null").close()  # Python does nearly all of it
+    return y + 1.0
+
+x = np.ones(4)
+for _ in range(200):
+    f(x)
+"""
+
+
+def test_functions_that_are_left_to_python_are_told(tmp_path):
+    pytest.importorskip("numpy")
+    (tmp_path / "program.py").write_text(LEFT)
+    assert run("program.py", cwd=tmp_path, FRAMEJIT_TRACE="trace").returncode == 0
+    told = analysed(tmp_path / "trace")
+    assert told["left"]  # the loop, or the whole function
+    for left in told["left"]:
+        assert left["function"] == "f" and "left to" in left["why"] and left["compiled"] > 0 and left["python"] > 0
+    assert "Left to Python" in report(tmp_path / "trace").stdout
 
 
 def test_one_change_of_an_input_is_one_cause(tmp_path):

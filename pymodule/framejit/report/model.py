@@ -276,6 +276,17 @@ def _outcomes(log):
     return out
 
 
+def _left(log):
+    rows = {}
+    for process, e in log.of("left"):
+        function, file, line = _split(text(e, "place"))
+        row = rows.setdefault((function, file, line, text(e, "why")), {"times": 0, "processes": set()})
+        row.update(times=row["times"] + 1, compiled=number(e, "compiled"), python=number(e, "python"))
+        row["processes"].add(process.name)
+    return [{"function": function, "file": file, "line": line, "why": why, **row, "processes": sorted(row["processes"])}
+            for (function, file, line, why), row in rows.items()]  # fmt: skip
+
+
 def _compiles(log):
     """One row for each capture that made something, with the compilation in it; slowest first."""
     rows = []
@@ -438,6 +449,7 @@ def analyse(log):
         "recompiles": recompiles,
         "fallbacks": fallbacks,
         "outcomes": outcomes,
+        "left": _left(log),
         "segments": segments,
         "steps": steps,
         "captures": _compiles(log),

@@ -100,6 +100,8 @@ def _tables(report):
         (seconds(f["seconds"]), f["runs"], _where(f), _short(f["reason"])) for f in report["fallbacks"]]  # fmt: skip
     yield "Runs that ended early", ["times", "how", "where", "why"], [
         (o["times"], o["end"], _where(o), _short(o["why"])) for o in report["outcomes"]]  # fmt: skip
+    yield "Left to Python", ["compiled", "as written", "where", "of", "why"], [
+        (seconds(r["compiled"]), seconds(r["python"]), _where(r), r["function"], _short(r["why"])) for r in report["left"]]  # fmt: skip
     yield "Segments by time", ["time", "runs", "by", "misses", "from", "of"], [
         (seconds(s["seconds"]), s["runs"], s["runner"], s["misses"], _where(s), s["function"]) for s in report["segments"]]  # fmt: skip
     yield "Steps of graphs by time", ["time", "share", "rate", "bound", "by", "step"], [
