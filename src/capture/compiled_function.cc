@@ -98,6 +98,11 @@ PyObject* AsWritten(PyObject* fn, PyObject* const* args, size_t nargsf, PyObject
   return PyObject_Vectorcall(fn, args, nargsf, kwnames);
 }
 
+PyObject* LeftToPython(Config& config, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  const Meter meter(config, nullptr);
+  return AsWritten(fn, args, nargsf, kwnames);
+}
+
 // The whole call, with nothing captured: after a run that ended early it raises the user's error at the user's line.
 PyObject* InPython(const Segment& segment, diag::RunEnd end, PyObject* fn, PyObject* const* args, size_t nargsf,
                    PyObject* kwnames) {
@@ -167,8 +172,8 @@ PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObje
   InUse use;
   const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   const Timing::Turn turn = config->timing->Begin(*config, args, given);
-  PyObject* result =
-      turn.python ? AsWritten(fn, args, nargsf, kwnames) : RunCompiled(*config, config, fn, args, nargsf, kwnames);
+  PyObject* result = turn.python ? LeftToPython(*config, fn, args, nargsf, kwnames)
+                                 : RunCompiled(*config, config, fn, args, nargsf, kwnames);
   if (turn.timed) config->timing->Ended(*config, turn, result);
   return result;
 }

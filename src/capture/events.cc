@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -187,7 +188,7 @@ void LeftEvent(const Config& config, const std::string& why, double compiled, do
 }
 
 void MissEvent(FjFrame* frame, const Segment& last, int times) {
-  if (!diag::TraceEnabled()) return;
+  if (!std::has_single_bit(static_cast<unsigned>(times)) || !diag::TraceEnabled()) return;
   const std::string guard = last.guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
   diag::Event("miss", {{"place", QuotedPlace(frame)}, {"times", Json(times)}, {"guard", Quote(guard)}});
 }

@@ -100,6 +100,15 @@ void RunClock::Done() {
   if (!pause_.metered()) ReportNowAndThen(now);
 }
 
+void ReportRuns() {
+  for (const auto& config : LiveConfigs()) {
+    PythonEvents(*config);
+    for (auto& [code, state] : config->codes)
+      for (auto& [at, place] : state->places)
+        for (auto& segment : place.segments) RunsEvent(*segment);
+  }
+}
+
 void ReportTimes() {
   if (!diag::TraceEnabled()) return;
   ReportRuns();

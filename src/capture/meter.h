@@ -47,6 +47,8 @@ class RunClock {  // of one run of a segment that the event stream knows
   double start_;
 };
 
-void ReportTimes();  // writes what has been measured to the event stream
+// Write what has been measured to the event stream: of segments and of Python behind them; all of it.
+void ReportRuns();
+void ReportTimes();
 
 }  // namespace framejit::capture

@@ -3,7 +3,6 @@
 #include "capture/policy.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <optional>
 
@@ -212,11 +211,8 @@ class Policy : public frame::FramePolicy {
         skips.erase(std::next(it).base());
         break;
       }
-    if (place.give_up) {
-      if (++place.misses == Place::kUseless) DropSingle(place);
-      if (std::has_single_bit(static_cast<unsigned>(place.misses)) && LastOf(place))
-        MissEvent(frame, *LastOf(place), place.misses);
-    }
+    if (place.give_up && ++place.misses == Place::kUseless) DropSingle(place);
+    if (const Segment* last = place.give_up ? LastOf(place) : nullptr) MissEvent(frame, *last, place.misses);
     if (place.give_up && (&place == state.entry || ProgressOf(frame).looped)) {
       ++place.lost;
       return frame::Action::kHandOver;
@@ -543,14 +539,6 @@ OverrideScope::~OverrideScope() {
   override_semantics = before_;
 }
 
-PyObject* ErrorType(const char* name) {
-  SuspendScope off;
-  Ref m(tensor::Import("framejit.errors"));
-  Ref t(m ? PyObject_CallMethod(m.get(), "raised", "s", name) : nullptr);
-  if (!t) PyErr_Clear();
-  return t ? t.get() : PyExc_RuntimeError;  // the module keeps it alive
-}
-
 SuspendScope::SuspendScope()
     : semantics_(std::exchange(override_semantics, nullptr)),
       active_(active ? new std::shared_ptr<Config>(std::move(active)) : nullptr) {
@@ -627,20 +615,15 @@ void ResetConfig(Config& c) {
   c.seconds = 0;
 }
 
-void ReportRuns() {
-  for (auto& weak : Configs().all) {
-    std::shared_ptr<Config> c = weak.lock();
-    if (!c) continue;
-    PythonEvents(*c);
-    for (auto& [code, state] : c->codes)
-      for (auto& [key, place] : state->places)
-        for (auto& segment : place.segments) RunsEvent(*segment);
-  }
+std::vector<std::shared_ptr<Config>> LiveConfigs() {
+  std::vector<std::shared_ptr<Config>> live;
+  for (auto& weak : Configs().all)
+    if (std::shared_ptr<Config> c = weak.lock()) live.push_back(std::move(c));
+  return live;
 }
 
 void ResetAll() {
-  for (auto& weak : std::vector(Configs().all))
-    if (std::shared_ptr<Config> c = weak.lock()) ResetConfig(*c);
+  for (const auto& c : LiveConfigs()) ResetConfig(*c);
 }
 
 void EndAll() {

@@ -120,12 +120,12 @@ struct Segment {
   int Versions() const;                // how many such segments there may be at one place
   void SizesMissed(int64_t versions);  // data decided others in all of so many segments
   Ref code;
-  int begins = 0;       // unit of the first instruction
+  int begins = 0;           // unit of the first instruction
   bool traced = false;      // the event stream has its capture
   int64_t runs_traced = 0;  // of `runs`, those that it was told
   double seconds = 0;       // of the others, as far as `timed`
   int64_t timed = 0;
-  unsigned unmetered = 0;   // runs while it is on that were whole calls
+  unsigned unmetered = 0;  // runs while it is on that were whole calls
   int64_t missed_guards = 0;
   int line = 0;
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes

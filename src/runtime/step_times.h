@@ -16,8 +16,8 @@ struct StepTime {
   double bytes = 0, flops = 0;   // read and written once; of library calls whose number is known, else 0. Of all runs
 };
 
-void TimeEveryRun(bool on);                 // nested: counted
-std::vector<StepTime> TakeStepTimes();      // since the last time they were taken
+void TimeEveryRun(bool on);                  // nested: counted
+std::vector<StepTime> TakeStepTimes();       // since the last time they were taken
 void AddStepTime(const StepTime& measured);  // to what is taken
 
 // What is sampled at its n-th time counts for so many; 0: it is not. The first ones, then the last one of many.

@@ -1,6 +1,7 @@
 """What the documents show is what the program prints."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -26,6 +27,28 @@ def test_the_map_shows_real_output(torch, tmp_path):
     assert len(shown) >= 5
     for block in shown:
         assert block in printed, f"docs/map.md shows what is not printed:\n{block}\nprinted:\n{printed}"
+
+
+def test_the_slow_script_and_its_fixed_version(np, tmp_path):
+    slow, fixed = blocks("slow_script.md", "python")
+    told = {}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("FRAMEJIT_")} | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    for name, program in (("simulate", slow), ("fixed", fixed)):
+        (tmp_path / f"{name}.py").write_text(program)
+        subprocess.run([sys.executable, f"{name}.py"], cwd=tmp_path, env={**env, "FRAMEJIT_TRACE": f"{name}.trace"}, check=True)
+        (tmp_path / "distances.txt").rename(tmp_path / f"{name}.txt")
+        done = subprocess.run([sys.executable, "-m", "framejit", "report", f"{name}.trace", "--json", "-"], cwd=tmp_path, env=env, capture_output=True, text=True)
+        told[name] = json.loads(done.stdout)
+    before, after = ([float(line.split()[-1]) for line in (tmp_path / f"{name}.txt").read_text().splitlines()] for name in ("simulate", "fixed"))
+    assert len(before) == 800 and np.allclose(before, after)
+    lines = {text: n for n, text in enumerate(slow.splitlines(), 1)}
+    power, file = lines["    return -positions / distance**3"], lines['    with open(log, "a") as file:']
+    causes = told["simulate"]["fix_first"]
+    assert {("step", power), ("break", file)} <= {(c["kind"], c["line"]) for c in causes[:3]}
+    said = {re.sub(r"[\d.]+", "#", c["title"]) for c in causes}
+    shown = re.findall(r"^  \d\. (.*)$", "".join(blocks("slow_script.md", "text")), re.M)
+    assert len(shown) == 2 and {re.sub(r"[\d.]+", "#", title) for title in shown} <= said
+    assert told["fixed"]["breaks"] == [] and not [c for c in told["fixed"]["fix_first"] if c["kind"] in ("break", "step")]
 
 
 def test_links_lead_somewhere():

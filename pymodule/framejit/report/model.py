@@ -331,9 +331,9 @@ def _time(log, segments, recompiles, breaks):
 def _cascades(recompiles):
     """What changes an input changes what is computed from it: guards of one kind that saw the same values, earliest first."""
     groups = {}
-    for number, r in enumerate(recompiles):
+    for i, r in enumerate(recompiles):
         cascades = r["kind"] in ("size", "layout", "dtype", "gradient", "length")
-        groups.setdefault((r["kind"], str(r["changes"])) if cascades else number, []).append(r)
+        groups.setdefault((r["kind"], str(r["changes"])) if cascades else i, []).append(r)
     return [sorted(rows, key=lambda r: r["first"]) for rows in groups.values()]
 
 
