@@ -241,6 +241,18 @@ def test_diff(recorded):
     assert "gone" in text and "new" in text and "FJ0005" in text
 
 
+def test_a_cause_is_the_same_when_its_figures_differ(tmp_path):
+    def steps(slow):
+        return [{"kind": "step", "graph": "f", "name": f"{n}@a.py:{line}", "by": "kernel", "runs": 10, "seconds": s, "bytes": 1e6, "flops": 0}
+                for n, line, s in (("exp", 3, slow), ("add", 4, 0.001))]  # fmt: skip
+
+    for name, slow in (("t", 0.1), ("u", 0.2)):
+        write(tmp_path / name, steps(slow))
+    told = json.loads(report(tmp_path / "t", "--diff", tmp_path / "u", "--json", "-").stdout)
+    (cause,) = told["causes"]
+    assert cause["change"] == "worse" and cause["kind"] == "step" and cause["line"] == 3
+
+
 def test_perfetto(recorded, tmp_path):
     folder, told, _ = recorded("break")
     assert report(folder / "trace", "--perfetto", tmp_path / "p.json").returncode == 0

@@ -1,11 +1,13 @@
 """Two reports side by side: what is new, what is gone, what takes longer."""
 
+import re
+
 from .terminal import _plain_table, _short, _where, seconds
 
 
 def _key(cause):
     """What a cause is called in both runs: lines may have moved, numbers in it may differ."""
-    return cause["kind"], cause.get("id", ""), cause["file"], cause["function"], cause["title"].split(" changed: ")[0]
+    return cause["kind"], cause.get("id", ""), cause["file"], cause["function"], re.sub(r"[\d.]+", "#", cause["title"].split(" changed: ")[0])
 
 
 def compare(before, after):
