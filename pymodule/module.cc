@@ -7,10 +7,12 @@
 #include "capture/compiled_function.h"
 #include "capture/events.h"
 #include "capture/explain.h"
+#include "capture/meter.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "diag/diag.h"
 #include "framejit/compile.h"
+#include "runtime/step_times.h"
 #include "tensor/autograd.h"
 #include "tensor/tensor.h"
 
@@ -173,6 +175,26 @@ PyObject* ExplainData(PyObject*, PyObject* compiled) {
                        Strings(c->notes));
 }
 
+PyObject* TimeSteps(PyObject*, PyObject* on) {
+  runtime::TimeEveryRun(PyObject_IsTrue(on) == 1);
+  Py_RETURN_NONE;
+}
+
+PyObject* StepTimes(PyObject*, PyObject*) {
+  Ref list(PyList_New(0));
+  for (const runtime::StepTime& t : runtime::TakeStepTimes()) {
+    Ref row(Py_BuildValue("(NNsdddd)", Str(t.plan), Str(t.step), t.kind.c_str(), t.runs, t.seconds, t.bytes, t.flops));
+    if (!row || PyList_Append(list.get(), row.get()) < 0) return nullptr;
+  }
+  return list.release();
+}
+
+// What was measured so far is the parent's alone.
+void BeforeFork() {
+  capture::ReportTimes();
+  capture::PauseCompilations();
+}
+
 PyObject* Doctor(PyObject*, PyObject*) {
   Ref list(PyList_New(0));
   auto add = [&](const std::string& k, const std::string& v) {
@@ -227,7 +249,7 @@ PyMethodDef methods[] = {
     {"is_compiling", IsCompiling, METH_NOARGS, "False; True in code that is being captured."},
     {"reset", Reset, METH_NOARGS, nullptr},
     {"synchronize", Synchronize, METH_NOARGS, nullptr},
-    {"pause_compilations", Call<capture::PauseCompilations>, METH_NOARGS, nullptr},
+    {"pause_compilations", Call<BeforeFork>, METH_NOARGS, nullptr},
     {"resume_compilations", Call<capture::ResumeCompilations>, METH_NOARGS, nullptr},
     {"restart_compilations", Call<capture::RestartCompilations>, METH_NOARGS, nullptr},
     {"end_all", EndAll, METH_NOARGS, nullptr},
@@ -240,6 +262,8 @@ PyMethodDef methods[] = {
     {"kernel_cache_info", KernelCache, METH_NOARGS, nullptr},
     {"explain_begin", ExplainBegin, METH_O, nullptr},
     {"explain_data", ExplainData, METH_O, nullptr},
+    {"time_steps", TimeSteps, METH_O, nullptr},
+    {"step_times", StepTimes, METH_NOARGS, nullptr},
     {"doctor", Doctor, METH_NOARGS, nullptr},
     {"set_stance", SetStance, METH_O, nullptr},
     {"set_observer", capture::SetObserver, METH_O, nullptr},

@@ -185,12 +185,15 @@ def check_symbols():
 
 
 def check_documents():
-    """Figures in documents are those of bench/results/."""
+    """Figures in documents are those of bench/results/, and generated pages those of their tables."""
     sys.path.insert(0, str(ROOT))
     from bench import performance
+    from tools import documents
 
     for name in performance.stale():
         report(name, 1, "does not say what bench/results/ says (tools/dev performance)")
+    for name in documents.stale():
+        report(name, 1, "does not say what its table and examples say (tools/dev docs)")
 
 
 def main():

@@ -35,6 +35,7 @@ _LAZY = {
     "explain": "_explain",
     "cache_info": "_explain",
     "Explanation": "_explain",
+    "profile": "_profile",
     "list_backends": "_backends",
     "register_backend": "_backends",
     "FramejitError": "errors",

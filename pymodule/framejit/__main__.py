@@ -3,6 +3,8 @@
 import argparse
 import sys
 
+from . import __version__
+
 
 def _doctor(args):
     from ._doctor import examine
@@ -43,18 +45,9 @@ def _options(args):
 
 
 def _report(args):
-    from ._report import read, render
+    from .report import run
 
-    try:
-        events, torn, files = read(args.folder)
-    except OSError as error:
-        print(f"cannot read {args.folder}: {error.strerror}", file=sys.stderr)
-        return 2
-    if not events:
-        print(f"no events in {args.folder}: run the program with FRAMEJIT_TRACE={args.folder}", file=sys.stderr)
-        return 2
-    print(render(events, torn, files))
-    return 0
+    return run(args.folder, args.json, args.html, args.perfetto, args.diff)
 
 
 def _run(args):
@@ -72,6 +65,7 @@ def _run(args):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m framejit", description="framejit on this machine.")
+    parser.add_argument("--version", action="version", version=f"framejit {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     doctor = commands.add_parser("doctor", help="check this machine: versions, CPU, frame hook, a self-test")
     doctor.add_argument("--json", action="store_true", help="machine-readable output")
@@ -85,11 +79,19 @@ def main(argv=None):
     explain.set_defaults(run=_explain)
     options = commands.add_parser("options", help="list framejit.config and its environment variables")
     options.set_defaults(run=_options)
-    report = commands.add_parser("report", help="what a trace says: breaks ranked, recompiles by guard, phases, kernels, runs")
+    report = commands.add_parser("report", help="what a trace says: where the time went, and what to fix first")
     report.add_argument("folder", metavar="DIR", help="the folder that FRAMEJIT_TRACE named, or one of its files")
+    report.add_argument("--json", metavar="FILE", help="write it as JSON (docs/trace.md has the schema); - is the standard output")
+    report.add_argument("--html", metavar="FILE", help="write it as one page that needs no network")
+    report.add_argument("--perfetto", metavar="FILE", help="write the timeline for https://ui.perfetto.dev")
+    report.add_argument("--diff", metavar="DIR2", help="compare with the trace of a later run")
     report.set_defaults(run=_report)
     args = parser.parse_args(argv)
-    return args.run(args)
+    try:
+        return args.run(args)
+    except BrokenPipeError:  # whoever read the output has enough
+        sys.stdout = None
+        return 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from . import _framejit
 from ._config import _TABLE, encode
 from .errors import OptionError, unknown
 
-_PROCESS_WIDE = {"log", "trace", "disable", "install", "cache_dir", "cache_limit", "num_threads", "measure"}
+_PROCESS_WIDE = {"log", "trace", "trace_log", "trace_limit", "disable", "install", "cache_dir", "cache_limit", "num_threads", "measure"}
 # What each mode says in terms of options.
 MODES = {
     "default": {},

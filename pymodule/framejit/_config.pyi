@@ -4,6 +4,8 @@ from typing import Any
 class Config:
     log: str
     trace: str
+    trace_log: str
+    trace_limit: int
     disable: bool
     install: bool
     cache_dir: str

@@ -43,9 +43,22 @@ class Explanation:
         return f"<Explanation: {self.graph_count} graphs, {self.graph_break_count} breaks, {self.op_count} ops>"
 
     def _repr_html_(self):
-        import html
+        """For notebooks: the counts and breaks at once, graphs and guards where they are opened."""
+        from html import escape
 
-        return f"<pre>{html.escape(str(self))}</pre>"
+        def block(text):
+            return f"<pre>{escape(text)}</pre>"
+
+        def folded(title, text):
+            return f"<details><summary>{escape(title)}</summary>{block(text)}</details>"
+
+        parts = [f"<b>{self.graph_count} graph(s), {self.graph_break_count} break(s), {self.op_count} op(s)</b>", *map(block, self.break_reasons)]
+        if self.notes:
+            parts.append(folded(f"{len(self.notes)} note(s)", "\n".join(self.notes)))
+        parts += [folded(f"graph {number}", graph) for number, graph in enumerate(self.graphs)]
+        if self.guards:
+            parts.append(folded(f"{len(self.guards)} guard(s)", "\n".join(self.guards)))
+        return "".join(parts)
 
 
 def explain(fn, **settings):

@@ -78,6 +78,12 @@ def explain_begin(compiled: CompiledFunction, /) -> None:
     """What the function does from here on is told by explain_data."""
 
 def explain_data(compiled: CompiledFunction, /) -> ExplainData: ...
+def time_steps(on: bool, /) -> None:
+    """True: the steps of every run are timed from now on, until as many calls with False."""
+
+def step_times() -> list[tuple[str, str, str, float, float, float, float]]:
+    """(graph, name, kind, runs, seconds, bytes, flops) of each step since the last call."""
+
 def doctor() -> list[tuple[str, str]]: ...
 def set_stance(stance: str, /) -> None:
     """One of framejit.stance.NAMES."""

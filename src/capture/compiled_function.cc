@@ -4,6 +4,7 @@
 
 #include <structmember.h>
 
+#include "capture/meter.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/session.h"
@@ -97,6 +98,11 @@ PyObject* AsWritten(PyObject* fn, PyObject* const* args, size_t nargsf, PyObject
   return PyObject_Vectorcall(fn, args, nargsf, kwnames);
 }
 
+PyObject* LeftToPython(Config& config, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  const Meter meter(config, nullptr);
+  return AsWritten(fn, args, nargsf, kwnames);
+}
+
 // The whole call, with nothing captured: after a run that ended early it raises the user's error at the user's line.
 PyObject* InPython(const Segment& segment, diag::RunEnd end, PyObject* fn, PyObject* const* args, size_t nargsf,
                    PyObject* kwnames) {
@@ -118,7 +124,10 @@ PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObj
   auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
   auto it = config.codes.find(code);
   Place* entry = it == config.codes.end() ? nullptr : it->second->entry;
-  if (entry && GivenUp(*entry)) return AsWritten(fn, args, nargsf, kwnames);
+  if (entry && GivenUp(*entry)) {
+    const Meter meter(config, it->second.get());
+    return AsWritten(fn, args, nargsf, kwnames);
+  }
   if (entry && it->second->hot && !entry->segments.empty()) {
     Slots slots;
     if (slots.Bind(reinterpret_cast<PyFunctionObject*>(fn), args, PyVectorcall_NARGS(nargsf), kwnames)) {
@@ -143,6 +152,7 @@ PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObj
   Retry retry;
   PyObject* result;
   {
+    const Meter meter(config, it == config.codes.end() ? nullptr : it->second.get());
     ActiveScope on(kept);
     result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
   }
@@ -162,8 +172,8 @@ PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObje
   InUse use;
   const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   const Timing::Turn turn = config->timing->Begin(*config, args, given);
-  PyObject* result =
-      turn.python ? AsWritten(fn, args, nargsf, kwnames) : RunCompiled(*config, config, fn, args, nargsf, kwnames);
+  PyObject* result = turn.python ? LeftToPython(*config, fn, args, nargsf, kwnames)
+                                 : RunCompiled(*config, config, fn, args, nargsf, kwnames);
   if (turn.timed) config->timing->Ended(*config, turn, result);
   return result;
 }

@@ -1,5 +1,9 @@
 #include "capture/events.h"
 
+#include <sys/resource.h>
+
+#include <bit>
+#include <cmath>
 #include <utility>
 
 #include "bytecode/code.h"
@@ -20,6 +24,15 @@ std::string Text(PyObject* o) {
 
 std::string QuotedPlace(FjFrame* frame) {
   return Quote(PlaceName(fj_code(frame)));
+}
+
+std::string Duration(double seconds) {  // to the nanosecond
+  return Json(std::round(seconds * 1e9) / 1e9);
+}
+
+int LineOf(FjFrame* frame) {
+  PyCodeObject* code = fj_code(frame);
+  return bytecode::LocationOf(code, bytecode::Code::Of(code)->At(fj_next(frame)).unit).line;
 }
 
 // As the event stream has called them from the start.
@@ -56,17 +69,20 @@ PyObject* SetObserver(PyObject*, PyObject* called) {
   Py_RETURN_NONE;
 }
 
-void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s) {
+void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s, const std::vector<diag::Break>& ends) {
   if (s) Tell("capture", std::to_string(s->trace->calls.size()));
   if (!diag::TraceEnabled()) return;
-  PyCodeObject* code = fj_code(frame);
-  int line = bytecode::LocationOf(code, bytecode::Code::Of(code)->At(fj_next(frame)).unit).line;
+  const int line = LineOf(frame);
+  std::vector<std::string> breaks;
+  for (const diag::Break& b : ends)
+    breaks.push_back(std::string(diag::Info(b.id).id) + "@" + b.file + ":" + std::to_string(b.line));
   std::vector<std::pair<std::string_view, std::string>> fields = {
       {"place", QuotedPlace(frame)},
       {"line", Json(line)},
       {"offset", Json(fj_next(frame))},
-      {"seconds", Json(seconds)},
+      {"seconds", Duration(seconds)},
       {"instructions", Json(static_cast<int64_t>(instructions))},
+      {"breaks", diag::JsonStrings(breaks)},
       {"ok", Json(s != nullptr)}};
   if (s) {
     s->traced = true;
@@ -84,7 +100,7 @@ void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s)
 void CompileEvent(const std::string& place, double seconds, const CompileStats& stats) {
   if (!diag::TraceEnabled()) return;
   diag::Event("compile", {{"place", Quote(place)},
-                          {"seconds", Json(seconds)},
+                          {"seconds", Duration(seconds)},
                           {"kernels", Json(stats.kernels)},
                           {"kernels_compiled", Json(stats.kernels_compiled)},
                           {"kernels_reused", Json(stats.kernels_reused)},
@@ -115,21 +131,78 @@ void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard) {
 }
 
 void RunsEvent(Segment& s) {
-  if (!s.traced || !s.runs || !diag::TraceEnabled()) return;
+  const int64_t runs = s.runs - s.runs_traced, misses = std::exchange(s.missed_guards, 0);
+  if (!s.traced || !(runs || misses) || !diag::TraceEnabled()) return;
+  const int64_t timed = std::exchange(s.timed, 0);
+  s.runs_traced = s.runs;
   diag::Event("runs", {{"place", Quote(s.place)},
                        {"line", Json(s.line)},
                        {"runner", Quote(RunnerName(s))},
-                       {"runs", Json(std::exchange(s.runs, 0))}});
+                       {"runs", Json(runs)},
+                       {"seconds", Duration(timed ? s.seconds * runs / timed : 0)},
+                       {"misses", Json(misses)}});
+  s.seconds = 0;
+}
+
+void PythonEvents(Config& config) {
+  const auto elsewhere = std::exchange(config.elsewhere, {});
+  if (elsewhere.empty() || !diag::TraceEnabled() || !config.root_code) return;
+  const std::string place = PlaceName(reinterpret_cast<PyCodeObject*>(config.root_code.get()));
+  for (auto& [cause, spent] : elsewhere) {
+    const diag::Break* b =
+        cause >= 0 && cause < static_cast<int>(config.breaks.size()) ? &config.breaks[cause] : nullptr;
+    diag::Event("python", {{"place", Quote(place)},
+                           {"id", b ? Quote(diag::Info(b->id).id) : ""},
+                           {"file", b ? Quote(b->file) : ""},
+                           {"line", b ? Json(b->line) : ""},
+                           {"times", Json(spent.times)},
+                           {"seconds", Duration(spent.seconds)}});
+  }
+}
+
+void StepEvent(const runtime::StepTime& t) {
+  diag::Event("step", {{"graph", Quote(t.plan)},
+                       {"name", Quote(t.step)},
+                       {"by", Quote(t.kind)},
+                       {"runs", Json(t.runs)},
+                       {"seconds", Duration(t.seconds)},
+                       {"bytes", Json(t.bytes)},
+                       {"flops", Json(t.flops)}});
+}
+
+void MemoryEvent() {
+  rusage usage;
+  if (getrusage(RUSAGE_SELF, &usage)) return;
+  const KernelCacheInfo code = GetKernelCacheInfo();
+  diag::Event("memory", {{"peak_bytes", Json(int64_t{1024} * usage.ru_maxrss)},
+                         {"code_bytes", Json(static_cast<int64_t>(code.code_bytes))},
+                         {"prepared_bytes", Json(static_cast<int64_t>(code.prepared_bytes))}});
+}
+
+void LeftEvent(const Config& config, const std::string& why, double compiled, double python) {
+  if (!diag::TraceEnabled() || !config.root_code) return;
+  diag::Event("left", {{"place", Quote(PlaceName(reinterpret_cast<PyCodeObject*>(config.root_code.get())))},
+                       {"why", Quote(why)},
+                       {"compiled", Duration(compiled)},
+                       {"python", Duration(python)}});
+}
+
+void MissEvent(FjFrame* frame, const Segment& last, int times) {
+  if (!std::has_single_bit(static_cast<unsigned>(times)) || !diag::TraceEnabled()) return;
+  const std::string guard = last.guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
+  diag::Event("miss", {{"place", QuotedPlace(frame)}, {"times", Json(times)}, {"guard", Quote(guard)}});
 }
 
 void OutcomeEvent(const Segment& s, diag::RunEnd end, const std::string& why) {
   if (!diag::TraceEnabled()) return;
-  diag::Event("outcome", {{"place", Quote(s.place)}, {"end", Quote(diag::Text(end))}, {"why", Quote(why)}});
+  diag::Event(
+      "outcome",
+      {{"place", Quote(s.place)}, {"line", Json(s.line)}, {"end", Quote(diag::Text(end))}, {"why", Quote(why)}});
 }
 
 void FallbackEvent(FjFrame* frame, const std::string& reason) {
   if (!diag::TraceEnabled()) return;
-  diag::Event("fallback", {{"place", QuotedPlace(frame)}, {"reason", Quote(reason)}});
+  diag::Event("fallback", {{"place", QuotedPlace(frame)}, {"line", Json(LineOf(frame))}, {"reason", Quote(reason)}});
 }
 
 }  // namespace framejit::capture

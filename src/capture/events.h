@@ -2,6 +2,7 @@
 #pragma once
 
 #include "capture/segment.h"
+#include "runtime/step_times.h"
 
 namespace framejit::capture {
 
@@ -9,12 +10,19 @@ namespace framejit::capture {
 PyObject* SetObserver(PyObject*, PyObject* called);
 std::string PlaceName(PyCodeObject* code);  // function@file:line
 
-void CaptureEvent(FjFrame* frame, double seconds, long instructions,
-                  Segment* segment);  // null: nothing was compiled
+void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* segment,
+                  const std::vector<diag::Break>& ends);  // segment null: nothing was compiled; ends: why no more was
 void CompileEvent(const std::string& place, double seconds, const CompileStats& stats);
 void BreakEvent(const diag::Break& reason);
 void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard);
-void RunsEvent(Segment& segment);  // how often it ran since the last such event
+void RunsEvent(Segment& segment);   // how often it ran since the last such event
+void PythonEvents(Config& config);  // what ran in Python since the last such events
+void StepEvent(const runtime::StepTime& time);
+void MemoryEvent();  // of the process
+// Calls of the function, or rounds of a loop in it, are left to Python; seconds that one takes.
+void LeftEvent(const Config& config, const std::string& why, double compiled, double python);
+// None of too many versions is for this frame: told at the first, second, fourth ... time.
+void MissEvent(FjFrame* frame, const Segment& last, int times);
 // A run that was not done.
 void OutcomeEvent(const Segment& segment, diag::RunEnd end, const std::string& why);
 void FallbackEvent(FjFrame* frame, const std::string& reason);

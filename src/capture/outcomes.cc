@@ -6,6 +6,7 @@
 #include "capture/override.h"
 #include "capture/policy.h"
 #include "diag/diag.h"
+#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
@@ -17,6 +18,14 @@ bool Watched(const Segment& segment) {  // once; strict: each time
 }
 
 }  // namespace
+
+PyObject* ErrorType(const char* name) {
+  SuspendScope off;
+  Ref m(tensor::Import("framejit.errors"));
+  Ref t(m ? PyObject_CallMethod(m.get(), "raised", "s", name) : nullptr);
+  if (!t) PyErr_Clear();
+  return t ? t.get() : PyExc_RuntimeError;  // the module keeps it alive
+}
 
 bool Report(const std::string& problem) {
   if (diag::OptionOn("strict")) {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "capture/events.h"
+#include "capture/meter.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/scalar_loops.h"
@@ -211,6 +212,7 @@ class Policy : public frame::FramePolicy {
         break;
       }
     if (place.give_up && ++place.misses == Place::kUseless) DropSingle(place);
+    if (const Segment* last = place.give_up ? LastOf(place) : nullptr) MissEvent(frame, *last, place.misses);
     if (place.give_up && (&place == state.entry || ProgressOf(frame).looped)) {
       ++place.lost;
       return frame::Action::kHandOver;
@@ -375,6 +377,7 @@ class Policy : public frame::FramePolicy {
     (slower ? state.plain_loops : state.good_loops).push_back(at);
     if (!slower) return {};
     config.notes.push_back("a loop is slower with compiled rounds: left to Python");
+    LeftEvent(config, config.notes.back(), compiled, best);
     diag::Log(diag::Channel::perf_, config.notes.back() + " (" + std::to_string(compiled * 1e6) + " us against " +
                                         std::to_string(best * 1e6) + ")  [" + Where(fj_code(frame)) + "]");
     return frame::Action::kHandOver;
@@ -536,14 +539,6 @@ OverrideScope::~OverrideScope() {
   override_semantics = before_;
 }
 
-PyObject* ErrorType(const char* name) {
-  SuspendScope off;
-  Ref m(tensor::Import("framejit.errors"));
-  Ref t(m ? PyObject_CallMethod(m.get(), "raised", "s", name) : nullptr);
-  if (!t) PyErr_Clear();
-  return t ? t.get() : PyExc_RuntimeError;  // the module keeps it alive
-}
-
 SuspendScope::SuspendScope()
     : semantics_(std::exchange(override_semantics, nullptr)),
       active_(active ? new std::shared_ptr<Config>(std::move(active)) : nullptr) {
@@ -606,6 +601,7 @@ void DropSegments(Config& c) {
 }
 
 void ResetConfig(Config& c) {
+  PythonEvents(c);
   DropSegments(c);
   c.breaks.clear();
   c.met.clear();
@@ -619,21 +615,20 @@ void ResetConfig(Config& c) {
   c.seconds = 0;
 }
 
-void ReportRuns() {
+std::vector<std::shared_ptr<Config>> LiveConfigs() {
+  std::vector<std::shared_ptr<Config>> live;
   for (auto& weak : Configs().all)
-    if (std::shared_ptr<Config> c = weak.lock())
-      for (auto& [code, state] : c->codes)
-        for (auto& [key, place] : state->places)
-          for (auto& segment : place.segments) RunsEvent(*segment);
+    if (std::shared_ptr<Config> c = weak.lock()) live.push_back(std::move(c));
+  return live;
 }
 
 void ResetAll() {
-  for (auto& weak : std::vector(Configs().all))
-    if (std::shared_ptr<Config> c = weak.lock()) ResetConfig(*c);
+  for (const auto& c : LiveConfigs()) ResetConfig(*c);
 }
 
 void EndAll() {
   ending = true;
+  ReportTimes();
   ResetAll();
 }
 

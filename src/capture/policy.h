@@ -16,7 +16,7 @@ void ResetAll();
 // The interpreter is about to end: from now on everything runs as written, and what segments hold (the program's own
 // objects, of which destructors are still to run) is let go.
 void EndAll();
-void ReportRuns();  // an event for every segment there is: the process ends
+std::vector<std::shared_ptr<Config>> LiveConfigs();
 
 // While alive, dropped segments stay: this thread may be in one. Others run while a kernel has let go of the GIL.
 class InUse {

@@ -13,6 +13,7 @@
 #include "capture/events.h"
 #include "capture/leave.h"
 #include "capture/loops.h"
+#include "capture/meter.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/policy.h"
@@ -285,6 +286,7 @@ static bool Accepted(Config& config, CodeState& code, Place& place, FjFrame* fra
 }
 
 Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame) {
+  const Meter::Pause pause;
   double start = Now();
   ++config.captures;
   std::vector<diag::Break> reasons;  // the break, then what makes the segment end before it; one of a kind
@@ -335,7 +337,8 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
   }
   const double seconds = Now() - start;
   config.seconds += seconds;
-  CaptureEvent(frame, seconds, c.instructions, c.segment.get());
+  CaptureEvent(frame, seconds, c.instructions, c.segment.get(), reasons);
+  if (c.segment && !c.segment->traced) config.metered = false;
   PyCodeObject* co = fj_code(frame);
   std::vector<size_t> ends;
   for (diag::Break& reason : reasons) {

@@ -46,6 +46,12 @@ struct Config : std::enable_shared_from_this<Config> {
   int64_t scalar_loops = 0, scalar_runs = 0;  // loops with scalar code: compiled, and run
   std::shared_ptr<Guesses> guesses = std::make_shared<Guesses>();
   std::shared_ptr<Timing> timing;  // of whole calls, compiled and as written
+  struct Elsewhere {
+    int64_t times = 0;
+    double seconds = 0;
+  };
+  std::map<int, Elsewhere> elsewhere;  // in Python, by the break before it (of `breaks`, or -1), since last told
+  bool metered = false;                // capture/meter.h knows its segments
 };
 
 struct Segment {
@@ -114,8 +120,13 @@ struct Segment {
   int Versions() const;                // how many such segments there may be at one place
   void SizesMissed(int64_t versions);  // data decided others in all of so many segments
   Ref code;
-  int begins = 0;       // unit of the first instruction
-  bool traced = false;  // the event stream has its capture
+  int begins = 0;           // unit of the first instruction
+  bool traced = false;      // the event stream has its capture
+  int64_t runs_traced = 0;  // of `runs`, those that it was told
+  double seconds = 0;       // of the others, as far as `timed`
+  int64_t timed = 0;
+  unsigned unmetered = 0;  // runs while it is on that were whole calls
+  int64_t missed_guards = 0;
   int line = 0;
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
   explicit Segment(Recipe r) : recipe(std::move(r)) {}

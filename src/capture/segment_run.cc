@@ -8,6 +8,7 @@
 
 #include "bytecode/code.h"
 #include "capture/events.h"
+#include "capture/meter.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/segment.h"
@@ -110,8 +111,11 @@ RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   std::optional<tensor::Undo> before;
   const tensor::UndoPlan& plan = pending && by == diag::RunBy::kTrace ? pending->undo : undo;
   if (plan.needed()) before.emplace(plan, inputs);
+  std::optional<RunClock> clock;
+  if (traced) clock.emplace(*this);
   const RunEnd end = RunOnce(inputs, symbols, out);
   if (end == RunEnd::kOk) {
+    if (clock) clock->Done();
     failures = 0;
     outcomes->Add(by);
     return end;
@@ -137,7 +141,10 @@ RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   // Hooks on saved tensors (torch.utils.checkpoint) count what the program itself saves, and raise when they have
   // enough.
   if (trace_runner && tensor::SavedTensorHooks()) return RunEnd::kMiss;
-  if (!guards->Check(slots_in, inputs.data(), symbols.data())) return RunEnd::kMiss;
+  if (!guards->Check(slots_in, inputs.data(), symbols.data())) {
+    ++missed_guards;
+    return RunEnd::kMiss;
+  }
   if (left != diag::Leave::kNone) {
     outcomes->Add(RunEnd::kLeft);
     return RunEnd::kLeft;
@@ -207,6 +214,7 @@ RunEnd Segment::Build(PyObject** inputs, PyObject** out, int64_t* symbols, FjFra
   fj_set_stack_depth(frame, depth);
   fj_set_next(frame, next);
   *result = nullptr;
+  if (traced) Meter::Broke(*this);
   return RunEnd::kOk;
 }
 

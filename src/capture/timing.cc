@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "capture/events.h"
 #include "capture/policy.h"
 #include "diag/diag.h"
 #include "tensor/contractions.h"
@@ -153,6 +154,7 @@ void Timing::Decide(Config& config, Class& c, bool leave) {
   c.pause = c.pause ? 8 * c.pause : static_cast<long>(500 * ratio);  // measuring again costs a hundredth
   c.until = c.pause;
   const std::string note = "not faster than Python: left to it";
+  LeftEvent(config, note, Best(c.compiled), Best(c.plain));
   if (std::find(config.notes.begin(), config.notes.end(), note) == config.notes.end()) config.notes.push_back(note);
   if (diag::Enabled(diag::Channel::perf_))
     diag::Log(diag::Channel::perf_, note + " (" + std::to_string(Best(c.compiled) * 1e6) + " us against " +

@@ -49,7 +49,7 @@ enum class Channel : uint8_t {
 #undef X
 };
 bool Enabled(Channel c);                       // one or two loads: may stand on a hot path
-void Log(Channel c, const std::string& text);  // to stderr, if enabled
+void Log(Channel c, const std::string& text);  // to stderr or the event stream, if enabled
 void Warn(const std::string& text);            // always shown
 
 // FRAMEJIT_TRACE: one JSON object a line. kind: see docs/trace.md. Values are JSON text already (use Quote and Json).

@@ -40,17 +40,23 @@ Sink& Get() {
   return *sink;
 }
 
-// Bits of the channels that are on, recomputed when an option changed.
+// Bits of the channels that are on, recomputed when an option changed: for stderr, and from kToEvents on for the event
+// stream.
+constexpr int kToEvents = 16;
+static_assert(std::size(kNames) <= kToEvents);
 std::atomic<uint32_t> mask{0};
 std::atomic<uint64_t> mask_generation{0};
 
 uint32_t Mask() {
   uint64_t now = OptionsGeneration();
   if (mask_generation.load(std::memory_order_acquire) == now) return mask.load(std::memory_order_relaxed);
-  std::string list = "," + GetOption("log") + ",";
   uint32_t bits = 0;
-  for (size_t i = 0; i < std::size(kNames); ++i)
-    if (list.find("," + std::string(kNames[i]) + ",") != std::string::npos) bits |= 1u << i;
+  auto add = [&bits](const std::string& names, int shift) {
+    for (size_t i = 0; i < std::size(kNames); ++i)
+      if (("," + names + ",").find("," + std::string(kNames[i]) + ",") != std::string::npos) bits |= 1u << (i + shift);
+  };
+  add(GetOption("log"), 0);
+  if (TraceEnabled()) add(GetOption("trace_log"), kToEvents);
   mask.store(bits, std::memory_order_relaxed);
   mask_generation.store(now, std::memory_order_release);
   return bits;
@@ -68,11 +74,15 @@ void Write(spdlog::level::level_enum level, const std::string& text) {
 }  // namespace
 
 bool Enabled(Channel c) {
-  return Mask() >> static_cast<int>(c) & 1;
+  const uint32_t bits = Mask();
+  return (bits | bits >> kToEvents) >> static_cast<int>(c) & 1;
 }
 
 void Log(Channel c, const std::string& text) {
-  if (Enabled(c)) Write(spdlog::level::info, "framejit " + std::string(kNames[static_cast<int>(c)]) + ": " + text);
+  const uint32_t bits = Mask() >> static_cast<int>(c);
+  const std::string name = kNames[static_cast<int>(c)];
+  if (bits & 1) Write(spdlog::level::info, "framejit " + name + ": " + text);
+  if (bits >> kToEvents & 1) Event("log", {{"channel", Quote(name)}, {"text", Quote(text)}});
 }
 
 void Warn(const std::string& text) {

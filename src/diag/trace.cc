@@ -7,10 +7,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -21,10 +23,13 @@
 namespace framejit::diag {
 namespace {
 
+// A process keeps its first events and its last ones: part 0, and of those that follow the last two.
 struct File {
   std::mutex mutex;
   std::string directory;  // of the open descriptor, or the one that failed
   int fd = -1;
+  int part = 0;
+  uint64_t bytes = 0;  // in this part
 };
 
 File& Get() {
@@ -81,19 +86,35 @@ std::vector<std::string> CommandLine() {
   return out;
 }
 
+// Of a distributed program, as its launcher says; "": none does.
+std::string Rank() {
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* text = std::getenv(name); text && *text) return Json(static_cast<int64_t>(std::atoll(text)));
+  return "";
+}
+
+std::string PathOf(const File& f, int part) {
+  return f.directory + "/framejit-" + std::to_string(getpid()) + (part ? "." + std::to_string(part) : "") + ".jsonl";
+}
+
 // The mutex is held. "" or what to tell the user.
-std::string Open(File& f, const std::string& directory) {
+std::string Open(File& f, const std::string& directory, int part) {
   if (f.fd >= 0) close(f.fd);
   f.fd = -1;
   f.directory = directory;
+  f.part = part;
+  f.bytes = 0;
   if (directory.empty()) return "";
   std::error_code ignored;
   std::filesystem::create_directories(directory, ignored);
-  std::string path = directory + "/framejit-" + std::to_string(getpid()) + ".jsonl";
+  if (part > 2) unlink(PathOf(f, part - 2).c_str());
+  const std::string path = PathOf(f, part);
   f.fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (f.fd < 0) return "FRAMEJIT_TRACE: cannot write " + path + ": " + std::strerror(errno);
   WriteAll(f.fd, Line("process", {{"schema", "1"},
+                                  {"part", Json(part)},
                                   {"ppid", Json(static_cast<int>(getppid()))},
+                                  {"rank", Rank()},
                                   {"command", JsonStrings(CommandLine())},
                                   {"cpus", Json(static_cast<int64_t>(sysconf(_SC_NPROCESSORS_ONLN)))}}));
   return "";
@@ -116,8 +137,14 @@ void Event(std::string_view kind, const std::vector<std::pair<std::string_view, 
   {
     File& f = Get();
     std::lock_guard lock(f.mutex);
-    if (f.directory != directory) complaint = Open(f, directory);
-    if (f.fd >= 0 && !WriteAll(f.fd, Line(kind, fields))) {
+    const uint64_t limit = static_cast<uint64_t>(std::max<int64_t>(0, OptionInt("trace_limit"))) << 20;
+    if (f.directory != directory)
+      complaint = Open(f, directory, 0);
+    else if (f.fd >= 0 && limit && f.bytes >= limit / 3)
+      complaint = Open(f, directory, f.part + 1);
+    const std::string line = Line(kind, fields);
+    f.bytes += line.size();
+    if (f.fd >= 0 && !WriteAll(f.fd, line)) {
       complaint = std::string("FRAMEJIT_TRACE: write failed: ") + std::strerror(errno) + "; no more events";
       close(f.fd);
       f.fd = -1;

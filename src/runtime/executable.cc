@@ -11,6 +11,7 @@
 
 #include "diag/diag.h"
 #include "runtime/run_state.h"
+#include "runtime/step_times.h"
 
 namespace framejit::runtime {
 namespace {
@@ -57,7 +58,9 @@ class PlanExecutable : public Executable {
     }
     const Lease lease(*this, symbols);
     if (lease.context->instance->bad_index) throw StatusRaised{kBadIndex};
-    RunState(plan_, index_, records_, host, outputs, lease.context).Run(inputs);
+    RunState run(plan_, index_, records_, host, outputs, lease.context);
+    if (!plan_.machine) run.TimeSteps(sampler_.Weight());
+    run.Run(inputs);
   }
 
  private:
@@ -113,6 +116,7 @@ class PlanExecutable : public Executable {
   const PlanIndex index_;
   const CompileStats stats_;
   bool records_ = false;
+  StepSampler sampler_;
   std::atomic<Context*> hot_{nullptr};
   mutable std::mutex mu_;
   std::vector<Context*> idle_;

@@ -5,9 +5,6 @@
 namespace framejit::runtime {
 namespace {
 
-constexpr const char* kStepNames[] = {"kernel", "matmul", "linear",    "conv", "attention",
-                                      "pack",   "extern", "interpret", "copy"};
-
 std::string Describe(const Plan& p, int value) {
   const Value& v = p.values[value];
   const Storage& s = p.storages[v.storage];
@@ -26,6 +23,12 @@ std::string List(const Plan& p, const std::vector<int>& values) {
 
 }  // namespace
 
+const char* KindName(Step::Kind kind) {
+  static constexpr const char* kNames[] = {"kernel", "matmul", "linear",    "conv", "attention",
+                                           "pack",   "extern", "interpret", "copy"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
 std::string Plan::str() const {
   std::string text = "plan " + name + "\n";
   for (const Step& s : steps) {
@@ -33,7 +36,7 @@ std::string Plan::str() const {
     for (int r : s.results) std::erase(reads, r);
     text += "  ";
     text += s.device_kernel ? "gpu " : "";
-    text += kStepNames[static_cast<int>(s.kind)];
+    text += KindName(s.kind);
     if (!s.name.empty()) text += " " + s.name;
     text += " (" + List(*this, reads) + ") -> " + List(*this, s.results);
     for (int r : s.results) {

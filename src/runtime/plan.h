@@ -58,6 +58,8 @@ struct Step {
   std::vector<TensorType> operand_types;  // kNode and fallbacks of library calls
 };
 
+const char* KindName(Step::Kind kind);
+
 struct Plan {
   std::string name;
   std::vector<Storage> storages;

@@ -25,9 +25,11 @@ class RunState {
   ~RunState();
   RunState(const RunState&) = delete;
   void Run(std::span<const Buffer> inputs);
+  void TimeSteps(int weight) { weight_ = weight; }  // this run stands for so many
 
  private:
   void RunSteps();
+  void RunTimed(size_t i);
   void RunStep(size_t i);
   Launch LaunchOf(size_t i) const;
   void Rehearse(size_t i);
@@ -72,6 +74,7 @@ class RunState {
   cuda::StreamGraphs* graphs_ = nullptr;  // its pool is this run's
   cuda::StreamGraphs::Use use_ = cuda::StreamGraphs::Use::kNone;
   size_t allocated_ = 0;
+  int weight_ = 0;  // 0: no step is timed
   bool done_ = false;
 };
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -243,6 +244,45 @@ TEST(Trace, OneLineAnEventFromThreadsAndForks) {
   std::vector<std::string> child = Lines(dir / ("framejit-" + std::to_string(pid) + ".jsonl"));
   ASSERT_EQ(child.size(), 2u);
   EXPECT_TRUE(child[1].starts_with("{\"kind\":\"child\""));
+}
+
+TEST(Trace, TheFirstEventsAndTheLastOnesAreKept) {
+  Scratch s;
+  OptionScope trace("trace", s.path.string()), limit("trace_limit", "1");
+  constexpr int kEvents = 400;  // of 10 kB: a dozen parts
+  for (int i = 0; i < kEvents; ++i) Event("call", {{"i", Json(i)}, {"text", Quote(std::string(10000, 'x'))}});
+  std::map<int, std::vector<std::string>> parts;
+  uintmax_t bytes = 0;
+  for (const auto& file : fs::directory_iterator(s.path)) {
+    int part = 0;
+    std::sscanf(file.path().filename().c_str(), "framejit-%*d.%d.jsonl", &part);
+    parts[part] = Lines(file.path());
+    bytes += file.file_size();
+  }
+  ASSERT_EQ(parts.size(), 3u);
+  const int last = parts.rbegin()->first;
+  EXPECT_GT(last, 8);
+  EXPECT_TRUE(parts.contains(0) && parts.contains(last - 1));
+  EXPECT_LT(bytes, (1u << 20) + 3 * 11000u);
+  EXPECT_NE(parts[0][1].find("\"i\":0,"), std::string::npos);
+  EXPECT_NE(parts[last].back().find("\"i\":" + std::to_string(kEvents - 1) + ","), std::string::npos);
+  for (const auto& [part, lines] : parts)
+    EXPECT_NE(lines[0].find("\"part\":" + std::to_string(part) + ","), std::string::npos);
+}
+
+TEST(Trace, TextOfChannels) {
+  Scratch s;
+  OptionScope trace("trace", s.path.string()), log("log", "breaks"), texts("trace_log", "graph,loop");
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(Enabled(Channel::graph_));
+  EXPECT_FALSE(Enabled(Channel::llvm_));
+  Log(Channel::graph_, "a graph\n");
+  Log(Channel::breaks_, "a break");
+  Log(Channel::llvm_, "nothing");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "framejit breaks: a break\n");
+  std::vector<std::string> lines = Lines(s.path / ("framejit-" + std::to_string(getpid()) + ".jsonl"));
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_NE(lines[1].find("\"channel\":\"graph\",\"text\":\"a graph\\n\"}"), std::string::npos) << lines[1];
 }
 
 TEST(Trace, UnwritableDirectoryWarnsOnce) {

@@ -1,6 +1,7 @@
 """What the documents show is what the program prints."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -28,6 +29,28 @@ def test_the_map_shows_real_output(torch, tmp_path):
         assert block in printed, f"docs/map.md shows what is not printed:\n{block}\nprinted:\n{printed}"
 
 
+def test_the_slow_script_and_its_fixed_version(np, tmp_path):
+    slow, fixed = blocks("slow_script.md", "python")
+    told = {}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("FRAMEJIT_")} | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    for name, program in (("simulate", slow), ("fixed", fixed)):
+        (tmp_path / f"{name}.py").write_text(program)
+        subprocess.run([sys.executable, f"{name}.py"], cwd=tmp_path, env={**env, "FRAMEJIT_TRACE": f"{name}.trace"}, check=True)
+        (tmp_path / "distances.txt").rename(tmp_path / f"{name}.txt")
+        done = subprocess.run([sys.executable, "-m", "framejit", "report", f"{name}.trace", "--json", "-"], cwd=tmp_path, env=env, capture_output=True, text=True)
+        told[name] = json.loads(done.stdout)
+    before, after = ([float(line.split()[-1]) for line in (tmp_path / f"{name}.txt").read_text().splitlines()] for name in ("simulate", "fixed"))
+    assert len(before) == 800 and np.allclose(before, after)
+    lines = {text: n for n, text in enumerate(slow.splitlines(), 1)}
+    power, file = lines["    return -positions / distance**3"], lines['    with open(log, "a") as file:']
+    causes = told["simulate"]["fix_first"]
+    assert {("step", power), ("break", file)} <= {(c["kind"], c["line"]) for c in causes[:3]}
+    said = {re.sub(r"[\d.]+", "#", c["title"]) for c in causes}
+    shown = re.findall(r"^  \d\. (.*)$", "".join(blocks("slow_script.md", "text")), re.M)
+    assert len(shown) == 2 and {re.sub(r"[\d.]+", "#", title) for title in shown} <= said
+    assert told["fixed"]["breaks"] == [] and not [c for c in told["fixed"]["fix_first"] if c["kind"] in ("break", "step")]
+
+
 def test_links_lead_somewhere():
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
@@ -39,6 +62,17 @@ def test_files_that_documents_name_exist():
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for path in re.findall(r"`((?:src|tests|pymodule|include|bench|tools)/[\w./]+\.\w+)`", page.read_text()):
             assert (ROOT / path).exists(), f"{page.name} names {path}"
+
+
+def test_generated_pages_are_those_of_their_tables():
+    spec = importlib.util.spec_from_file_location("documents", ROOT / "tools" / "documents.py")
+    documents = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(documents)
+    assert documents.stale() == []
+    import framejit
+
+    assert [i for i, *_ in framejit._framejit.breaks()] == re.findall(r"^## (FJ\d+)", documents.breaks_page(), re.M)
+    assert [field for field, *_ in framejit._framejit.options()] == re.findall(r"^\| `(\w+)` \|", documents.options_page(), re.M)
 
 
 def test_figures_are_those_of_the_results():

@@ -1,0 +1,16 @@
+import torch
+
+
+def breaks(x):
+    y = x + 1
+    n = y.sum().item()
+    return y * n
+
+
+def fixed(x):
+    y = x + 1
+    n = y.sum()
+    return y * n
+
+
+calls = [(torch.ones(3, 3),)]

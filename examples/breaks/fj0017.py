@@ -1,0 +1,16 @@
+import random
+
+import torch
+
+
+def breaks(x):
+    y = x + 1
+    return y * random.random()
+
+
+def fixed(x):
+    y = x + 1
+    return y * torch.rand(())
+
+
+calls = [(torch.ones(3, 3),)]

@@ -1,0 +1,119 @@
+#include "capture/meter.h"
+
+#include <chrono>
+#include <utility>
+
+#include "capture/events.h"
+#include "capture/policy.h"
+#include "diag/diag.h"
+#include "runtime/step_times.h"
+
+namespace framejit::capture {
+namespace {
+
+thread_local Meter* innermost = nullptr;
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A program that is killed has told what was measured until a few seconds before.
+void ReportNowAndThen(double now) {
+  constexpr double kSeconds = 5;
+  static double last = 0;  // the GIL is held
+  if (now - last < kSeconds) return;
+  const bool first = !last;
+  last = now;
+  if (!first) ReportTimes();
+}
+
+// Why nothing is compiled for a call.
+int FirstCause(const Config& config, const CodeState* root) {
+  int first = -1;
+  if (root)
+    for (auto& [at, reason] : root->stopped) {
+      if (reason >= config.breaks.size()) continue;
+      if (config.breaks[reason].id == diag::BreakId::kLimit) return static_cast<int>(reason);
+      if (first < 0) first = static_cast<int>(reason);
+    }
+  return first;
+}
+
+}  // namespace
+
+Meter::Meter(Config& config, const CodeState* root) : config_(config), root_(root), on_(diag::TraceEnabled()) {
+  if (!on_) return;
+  if (!std::exchange(config.metered, true))  // what was compiled before events were asked for runs, too
+    for (auto& [code, state] : config.codes)
+      for (auto& [at, place] : state->places)
+        for (auto& segment : place.segments) segment->traced = true;
+  outer_ = std::exchange(innermost, this);
+  if (outer_) outer_->Charge();
+  since_ = Now();
+}
+
+Meter::~Meter() {
+  if (!on_) return;
+  if (!paused_) {
+    cause_ = FirstCause(config_, root_);
+    ++config_.elsewhere[cause_].times;
+  }
+  Charge();
+  innermost = outer_;
+  if (outer_) outer_->since_ = since_;
+  ReportNowAndThen(since_);
+}
+
+void Meter::Charge() {
+  const double now = Now();
+  config_.elsewhere[cause_].seconds += now - since_;
+  since_ = now;
+}
+
+void Meter::Broke(const Segment& segment) {
+  if (!innermost) return;
+  innermost->cause_ = segment.ends.empty() ? -1 : static_cast<int>(segment.ends[0]);
+  ++innermost->config_.elsewhere[innermost->cause_].times;
+}
+
+Meter::Pause::Pause() : meter_(innermost) {
+  if (!meter_) return;
+  meter_->paused_ = true;
+  meter_->Charge();
+}
+
+Meter::Pause::~Pause() {
+  if (meter_ && innermost == meter_) meter_->since_ = Now();
+}
+
+RunClock::RunClock(Segment& segment) : segment_(segment) {
+  // Of calls that nobody meters the first ones are timed, then the last one of many.
+  weight_ = pause_.metered() ? 1 : runtime::SampleWeight(segment.unmetered++);
+  start_ = weight_ ? Now() : 0;
+}
+
+void RunClock::Done() {
+  if (!weight_) return;
+  const double now = Now();
+  segment_.seconds += weight_ * (now - start_);
+  segment_.timed += weight_;
+  if (!pause_.metered()) ReportNowAndThen(now);
+}
+
+void ReportRuns() {
+  for (const auto& config : LiveConfigs()) {
+    PythonEvents(*config);
+    for (auto& [code, state] : config->codes)
+      for (auto& [at, place] : state->places)
+        for (auto& segment : place.segments) RunsEvent(*segment);
+  }
+}
+
+void ReportTimes() {
+  if (!diag::TraceEnabled()) return;
+  ReportRuns();
+  for (const runtime::StepTime& t : runtime::TakeStepTimes()) StepEvent(t);
+  MemoryEvent();
+}
+
+}  // namespace framejit::capture

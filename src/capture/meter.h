@@ -1,0 +1,54 @@
+// Where the time of calls goes, while the event stream is on: in segments, in captures, and otherwise in Python, which
+// is charged to the break behind which it runs. Calls that one segment does are timed now and then, all others wholly.
+#pragma once
+
+#include "capture/segment.h"
+
+namespace framejit::capture {
+
+class Meter {  // of a call that runs in frames
+ public:
+  Meter(Config& config, const CodeState* root);
+  ~Meter();
+  Meter(const Meter&) = delete;
+  static void Broke(const Segment& segment);  // it has run up to its end, behind which Python goes on
+
+  // While alive, time is not Python's.
+  class Pause {
+   public:
+    Pause();
+    ~Pause();
+    Pause(const Pause&) = delete;
+    bool metered() const { return meter_; }
+
+   private:
+    Meter* meter_;
+  };
+
+ private:
+  void Charge();
+  Config& config_;
+  const CodeState* root_;
+  Meter* outer_ = nullptr;
+  bool on_, paused_ = false;
+  int cause_ = -1;  // of Config::breaks; -1: none
+  double since_ = 0;
+};
+
+class RunClock {  // of one run of a segment that the event stream knows
+ public:
+  explicit RunClock(Segment& segment);
+  void Done();  // it has counted
+
+ private:
+  Segment& segment_;
+  Meter::Pause pause_;
+  int weight_;  // runs that it stands for
+  double start_;
+};
+
+// Write what has been measured to the event stream: of segments and of Python behind them; all of it.
+void ReportRuns();
+void ReportTimes();
+
+}  // namespace framejit::capture

@@ -1,0 +1,35 @@
+// How long the steps of plans take, while somebody wants to know: framejit.profile() times every run, the event stream
+// one in many. Steps on a GPU are not timed: their kernels go on behind the call.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace framejit::runtime {
+
+struct StepTime {
+  std::string plan, step, kind;  // the function whose graph it was, "what@file:line", "kernel", "matmul" ...
+  double runs = 0;               // all, of which some were timed
+  double seconds = 0;            // of all, as the timed ones took
+  double bytes = 0, flops = 0;   // read and written once; of library calls whose number is known, else 0. Of all runs
+};
+
+void TimeEveryRun(bool on);                  // nested: counted
+std::vector<StepTime> TakeStepTimes();       // since the last time they were taken
+void AddStepTime(const StepTime& measured);  // to what is taken
+
+// What is sampled at its n-th time counts for so many; 0: it is not. The first ones, then the last one of many.
+int SampleWeight(uint32_t n);
+
+// Of one executable: does this run count, and for how many?
+class StepSampler {
+ public:
+  int Weight();  // 0: it is not timed
+
+ private:
+  std::atomic<uint32_t> runs_{0};
+};
+
+}  // namespace framejit::runtime

@@ -1,0 +1,82 @@
+"""Pages that are generated: docs/breaks.md from the break table and examples/breaks, docs/options.md from the options table.
+`tools/dev docs` writes them, `tools/dev lint` says where they differ."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_STRING = r'"((?:[^"\\]|\\.)*)"'
+_TYPES = {"b": "bool", "i": "integer", "s": "text", "l": "names, separated by commas"}
+
+
+def _rows(table, pattern):
+    """Rows X(...) of a table, by a pattern of their fields."""
+    text = re.sub(r"^#.*$|//.*$", "", (ROOT / "src" / "diag" / table).read_text(), flags=re.M)
+    for match in re.finditer(r"^X\(" + pattern + r"\)", text, re.M):
+        yield [ast.literal_eval(f'"{field}"') for field in match.groups()]
+
+
+def _example(identifier):
+    """The program without what only the test reads; "" if the row has none."""
+    path = ROOT / "examples" / "breaks" / f"{identifier.lower()}.py"
+    if not path.exists():
+        return ""
+    source = path.read_text()
+    kept = source.splitlines()
+    for node in ast.parse(source).body:
+        names = [t.id for t in getattr(node, "targets", []) if isinstance(t, ast.Name)] or [getattr(node, "name", "")]
+        if {"calls", "fixed_calls", "before"} & set(names):
+            kept[node.lineno - 1 : node.end_lineno] = [None] * (node.end_lineno - node.lineno + 1)
+    text = "\n".join(line for line in kept if line is not None)
+    return re.sub(r"\n{3,}", "\n\n\n", text).strip()
+
+
+def breaks_page():
+    out = ["# Graph breaks", "",
+           "A *break* is where a graph ends: the instruction that is named runs in Python, and a new graph begins behind it. Results are the same",
+           "as without framejit. `FRAMEJIT_LOG=breaks` prints breaks as they are met, `framejit.explain(f)(x)` those of one call, and",
+           "`python -m framejit report` those of a whole run with the time they took ([trace.md](trace.md)).", "",
+           "This page is written by `tools/dev docs` from `src/diag/breaks.def` and `examples/breaks/`. The tests run every example: `breaks` meets the",
+           "break, and `fixed` does not.", ""]  # fmt: skip
+    rows = list(_rows("breaks.def", r"k\w+, " + r",\s*".join([_STRING] * 4)))
+    out += ["| id | what stops the graph |", "| --- | --- |", *(f"| [{i}](#{i.lower()}) | {message} |" for i, message, _, _ in rows), ""]
+    for identifier, message, explanation, hint in rows:
+        out += [f'<a id="{identifier.lower()}"></a>', "", f"## {identifier}: {message}", "", explanation, ""]
+        if hint:
+            out += [f"What helps: {hint}.", ""]
+        if example := _example(identifier):
+            out += ["```python", example, "```", ""]
+    return "\n".join(out).rstrip() + "\n"
+
+
+def options_page():
+    out = ["# Options", "",
+           "An option is an attribute of `framejit.config`; most have an environment variable too, which is read once. `framejit.config.patch(fuse=False)` sets",
+           "options for a `with` block or a function's calls, `framejit.compile(f, options={...})` for one function. `python -m framejit options` prints the values",
+           "that hold. Unknown names and values are errors, which name the valid ones.", "",
+           "This page is written by `tools/dev docs` from `src/diag/options.def`.", "",
+           "| `framejit.config` | variable | type | default | valid | what it does |", "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+    pattern = rf"{_STRING}, {_STRING}, '(\w)', {_STRING}, {_STRING},\s*{_STRING}"
+    for field, variable, kind, default, valid, text in _rows("options.def", pattern):
+        cells = [f"`{field}`", f"`{variable}`" if variable else "", _TYPES[kind], f"`{default}`" if default else "",
+                 ", ".join(f"`{v}`" for v in valid.split(",") if v), text.replace("|", "\\|")]  # fmt: skip
+        out.append("| " + " | ".join(cells) + " |")
+    return "\n".join(out) + "\n"
+
+
+PAGES = {"docs/breaks.md": breaks_page, "docs/options.md": options_page}
+
+
+def stale():
+    """The pages that are not what would be written now."""
+    return [name for name, page in PAGES.items() if not (ROOT / name).exists() or (ROOT / name).read_text() != page()]
+
+
+def write():
+    for name, page in PAGES.items():
+        (ROOT / name).write_text(page())
+
+
+if __name__ == "__main__":
+    write()
