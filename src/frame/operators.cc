@@ -77,7 +77,7 @@ Flow FormatValue(Machine& m, const Instr& i) {  // until 3.12
 }
 
 Flow ConvertValue(Machine& m, const Instr& i) {
-  return m.Replace(1, m.sem.Convert(m.Top(), i.arg));
+  return m.Replace(1, m.sem.Format(m.Top(), i.arg & 3, nullptr));  // a text's own format is the text
 }
 Flow FormatSimple(Machine& m, const Instr&) {
   return m.Replace(1, m.sem.Format(m.Top(), 0, nullptr));
