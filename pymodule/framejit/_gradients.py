@@ -106,6 +106,9 @@ def _attention_form(device, dtype, operands, dropout, causal, scale, fixed, sett
     with torch.no_grad():
         if on_cpu:
             results = attention(kernel, q, k, v, mask, dropout, causal, scale)
+            tiny = (torch.zeros(1, 1, 1, q.shape[-1], dtype=dtype) for _ in "qkv")
+            types = [t.dtype for t in attention(kernel, *tiny, None, 0.0, False, None)]  # "meta" has others in some versions of torch
+            results = [t.to(dtype) for t, dtype in zip(results, types)]
         else:
             results = _tried(kernel, q, k, v, mask, dropout, causal, scale)
     return (kernel, *((str(t.dtype), tuple(t.shape), tuple(t.stride()), on_cpu or t.device == q.device) for t in results))

@@ -150,8 +150,9 @@ bool CCall::AnsweredByDict() {
     }
     return Done(r.release());
   }
-  if (PyDict_Check(args_[0]) && s_.IsOutside(args_[0]) && owner_ == &PyDict_Type && !strcmp(name_, "__setitem__") &&
-      nargs_ == 3) {
+  // Of a subclass SetItem would call its own __setitem__, which may be who calls the dict's here.
+  if (PyDict_CheckExact(args_[0]) && s_.IsOutside(args_[0]) && owner_ == &PyDict_Type &&
+      !strcmp(name_, "__setitem__") && nargs_ == 3) {
     if (sem_.SetItem(args_[0], args_[1], args_[2]) < 0) return Done(nullptr);
     return Done(Py_NewRef(Py_None));
   }

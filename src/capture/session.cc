@@ -266,8 +266,14 @@ void Session::Abandon() {
   PyErr_Clear();
 }
 
-// Does a generator that is dropped where it waits run code of its own: is it inside a `try` or a `with`?
-bool HasHandlers(PyObject* generator) {
+// Does a generator that is dropped where it waits run code: its own, inside a `try` or a `with`, or that of something
+// else than a generator of `made`, to which it delegates and which it closes then?
+bool EndRunsCode(PyObject* generator, const std::vector<PyObject*>& made) {
+  Ref from(PyObject_GetAttrString(generator, "gi_yieldfrom"));
+  if (!from) return PyErr_Clear(), true;
+  if (PyGen_CheckExact(from.get()) ? std::find(made.begin(), made.end(), from.get()) == made.end()
+                                   : PyObject_HasAttrString(from.get(), "close"))
+    return true;
   Ref held(PyObject_GetAttrString(generator, "gi_frame"));
   if (!held || held.get() == Py_None) return PyErr_Clear(), false;
   auto* frame = reinterpret_cast<PyFrameObject*>(held.get());
@@ -276,12 +282,15 @@ bool HasHandlers(PyObject* generator) {
   int at = PyFrame_GetLasti(frame) / 2;
   if (!decoded) return PyErr_Clear(), true;
   const bytecode::Handler* handler = at < 0 ? nullptr : decoded->FindHandler(at);
-  // From 3.12 on all of a generator lies in a handler that only turns StopIteration into RuntimeError.
-  return handler && decoded->At(handler->target).op != bytecode::Op::kIntrinsic1;
+  // From 3.12 on all of a generator lies in a handler that only turns StopIteration into RuntimeError, and a delegating
+  // `yield` in one that only takes the delegate away.
+  const bytecode::Op first = handler ? decoded->At(handler->target).op : bytecode::Op::kIntrinsic1;
+  return first != bytecode::Op::kIntrinsic1 && first != bytecode::Op::kCleanupThrow;
 }
 
 bool Session::HoldsSuspendedGenerator() const {
-  return std::any_of(generators_.begin(), generators_.end(), HasHandlers);
+  return std::any_of(generators_.begin(), generators_.end(),
+                     [this](PyObject* generator) { return EndRunsCode(generator, generators_); });
 }
 
 Origin* Session::Find(PyObject* o) {

@@ -19,6 +19,7 @@ constexpr Row kRows[] = {
     {"_get_cudnn_enabled", "_set_cudnn_enabled", true},
     {"_get_cudnn_benchmark", "_set_cudnn_benchmark", true},
     {"_get_cudnn_deterministic", "_set_cudnn_deterministic", true},
+    {"_cuda_get_cudnn_benchmark_limit", "_cuda_set_cudnn_benchmark_limit", true},
     {"_get_cudnn_depthwise_kernel", "_set_cudnn_depthwise_kernel", true},
     {"_get_cudnn_allow_tf32", "_set_cudnn_allow_tf32", false},
     {"_get_cublas_allow_tf32", "_set_cublas_allow_tf32", false},
@@ -31,6 +32,7 @@ constexpr Row kRows[] = {
     {"_get_mkldnn_enabled", "", false},
     {"_get_nnpack_enabled", "", false},
     {"_get_warnAlways", "", false},
+    {"_cuda_getDeviceCount", "", false},  // torch.cuda.is_available
 };
 
 // What the program finds there now. Null: a Break or an exception.

@@ -28,6 +28,9 @@ Flow YieldValue(Machine&, const Instr&) {
 Flow ReturnGenerator(Machine&, const Instr&) {
   return Flow::kHandOver;
 }
+Flow CleanupThrow(Machine&, const Instr&) {
+  return Flow::kHandOver;
+}
 Flow Nop(Machine&, const Instr&) {
   return Flow::kNext;
 }

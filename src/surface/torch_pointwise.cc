@@ -548,6 +548,9 @@ Outs Clamp(Scope& s) {
   if (all.size() == 1) Scope::Fail("clamp needs a bound");
   DType t = ResultType(s, all);
   if (IsBool(t)) Scope::Skip();
+  // Versions of torch differ: not-a-number as a bound is ignored, or gives not-a-number.
+  for (const Operand& o : all)
+    if (!o.is_tensor() && o.number.is(Arg::Kind::kFloat) && std::isnan(o.number.f)) Scope::Skip();
   ValueId v = s.b.Cast(all[0].value, t);
   size_t next = 1;
   Derivative rule{s.has(1) && s.has(2) ? "clamp" : s.has(1) ? "clamp_min" : "clamp_max", {v}, {}, {}};

@@ -49,14 +49,13 @@ def _changing():
 def _mutations():
     import test_mutations as suite
 
-    for number, (setup, rows) in enumerate(suite.TABLE):
-        for program, *_ in rows:
+    for number, (setup, program, *_) in enumerate(suite.ROWS):
 
-            def build(setup=setup, program=program):
-                space, args = suite.world(setup, program)
-                return space["f"], space.get("args", lambda: args)
+        def build(setup=setup, program=program):
+            space, args = suite.world(setup, program)
+            return space["f"], space.get("args", lambda: args)
 
-            yield f"{number} {program}", build
+        yield f"{number} {program}", build
 
 
 def _functions():

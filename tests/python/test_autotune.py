@@ -3,9 +3,10 @@
 import re
 
 import pytest
-import torch
 
 import framejit
+
+torch = pytest.importorskip("torch")
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ import threading
 
 import numpy as np
 import pytest
-import torch
 
 import framejit
 from framejit import cache_info, synchronize
+
+torch = pytest.importorskip("torch")
 
 
 def ran(f):

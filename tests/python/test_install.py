@@ -9,7 +9,8 @@ import time
 
 import framejit
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
 
 
 class Made(torch.nn.Module):

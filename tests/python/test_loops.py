@@ -6,7 +6,8 @@ import time
 import framejit
 import numpy as np
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
 
 
 @pytest.fixture
