@@ -217,7 +217,6 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
                     const std::vector<bool>& stops) {
   Joint j;
   j.graph = g;
-  j.graph.outputs.clear();
   j.graph.writes.clear();
   j.primal = static_cast<ValueId>(g.nodes.size());
   shape::Env env;
@@ -255,7 +254,6 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   if (!env.guards().empty()) throw WantsFixedSizes("sizes that are equal by chance: " + env.guards()[0].str());
   for (size_t i = 0; i < g.inputs.size(); ++i) j.grads.push_back(wanted[i] ? tape.grads[g.inputs[i]] : kNoValue);
   for (size_t i = 0; i < stops.size(); ++i) j.grads.push_back(stops[i] ? tape.grads[seen[i]] : kNoValue);
-  j.graph.outputs = g.outputs;
   j.graph.writes = g.writes;
   PlaceOperands(j.graph);
   return j;

@@ -40,7 +40,19 @@ void Pow(
   }
 }
 
-void Tanh(At& t) {  // 1 - y^2 without the cancellation where y is nearly 1: 4 e / (1 + e)^2
+// Is v seen outside, where it may be written before the backward pass?
+bool Leaves(const Graph& g, ValueId v) {
+  for (;; v = g.node(v).operands[0]) {
+    if (std::find(g.outputs.begin(), g.outputs.end(), v) != g.outputs.end()) return true;
+    const Op op = g.node(v).op;
+    if (op != Op::kReshape && op != Op::kPermute && op != Op::kBroadcast && op != Op::kSlice) return false;
+  }
+}
+
+// 1 - y^2, as the framework has it, where x may be written, which it does not keep; else without the cancellation where
+// y is nearly 1: 4 e / (1 + e)^2.
+void Tanh(At& t) {
+  if (Leaves(t.b.graph(), t.operands[0])) return t.Give(0, t.g * (t.y * t.y * -1 + 1));
   Expr e = Apply(Op::kExp, Apply(Op::kAbs, t.in(0)) * -2), slope = e * 4 / Square(e + 1);
   t.b.SetDerivative(slope, {"tanh_slope", {t.operands[0], t.id}, {}, {}});
   t.Give(0, t.g * slope);
