@@ -8,6 +8,7 @@
 
 #include "autodiff/autodiff.h"
 #include "diag/diag.h"
+#include "graph/effects.h"
 #include "graph/hints.h"
 #include "graph/raises.h"
 
@@ -226,6 +227,18 @@ ValueId WhatItShows(const Graph& g, ValueId v) {
   }
 }
 
+// The value of which v is a view, or v: who keeps one keeps the memory of the other. A reshape of a view that is not
+// laid out in rows copies.
+ValueId MemoryOf(const Graph& g, ValueId v) {
+  for (bool reshaped = false;; v = g.node(v).operands[0]) {
+    const Node& n = g.node(v);
+    const bool stops = n.op == Op::kCast && n.derivative && n.derivative->rule == "stop";
+    const bool turned = n.op == Op::kPermute || n.op == Op::kBroadcast || n.op == Op::kSlice;
+    reshaped |= n.op == Op::kReshape;
+    if (n.op != Op::kReshape && !stops && (!turned || reshaped)) return v;
+  }
+}
+
 // Values that the program may write to and the framework would not keep.
 std::vector<bool> OthersMayWrite(const Joint& j, const std::vector<bool>& passing, const std::vector<bool>& needed) {
   const Graph& g = j.graph;
@@ -236,7 +249,8 @@ std::vector<bool> OthersMayWrite(const Joint& j, const std::vector<bool>& passin
     for (ValueId o : g.node(v).operands) {
       // A derivative that reads its own result: the framework's does, too, but for this one.
       const bool result = j.origin[v - j.primal] == o;
-      if (needed[v] && !(result && g.node(o).derivative && g.node(o).derivative->rule == "standardize")) own[o] = false;
+      if (needed[v] && !(result && g.node(o).derivative && g.node(o).derivative->rule == "standardize"))
+        own[o] = own[MemoryOf(g, o)] = false;
     }
   return own;
 }
@@ -252,18 +266,18 @@ std::vector<bool> ReadOutputs(const Joint& j, const std::vector<bool>& kept) {
     if (!needed[v] || of == kNoValue) continue;
     passed[of] = true;
     const Node& n = g.node(v);
-    if (n.op == Op::kExtern && n.attrs.call->callee.name().starts_with("framejit.vjp("))
-      continue;  // runs the whole call again
+    const Node& made = g.node(of);
+    if (made.op == Op::kExtern && made.attrs.call->callee.Has(kKeepsNoOperand)) continue;  // it is run again
     for (ValueId o : n.operands) {
       const auto& d = g.node(o).derivative;
-      if (o < j.primal && !(o == of && d && d->rule == "standardize")) read[o] = true;
+      if (o < j.primal && !(o == of && d && d->rule == "standardize")) read[o] = read[MemoryOf(g, o)] = true;
     }
   }
   std::vector<bool> found(g.outputs.size());
   for (size_t i = 0; i < found.size(); ++i) {
     ValueId v = g.outputs[i];
     for (;;) {
-      found[i] = found[i] || read[v] || (kept[i] && passed[v]);
+      found[i] = found[i] || read[v] || read[MemoryOf(g, v)] || (kept[i] && passed[v]);
       const Node& n = g.node(v);  // another shape, an identity for the layout, or to be a value of its own
       const bool same = n.op == Op::kCast && !n.derivative && g.node(n.operands[0]).type.dtype == n.type.dtype;
       if (!same && n.op != Op::kReshape) break;

@@ -226,6 +226,7 @@ void NoteDependences(const Graph& g, const std::set<int>& written, tensor::Train
   t->needed = autodiff::Needed(g);
   t->made_of = autodiff::MadeOfOutputs(g, t->differentiable);
   t->seen = autodiff::SeenOutputs(g);
+  for (ValueId v : g.outputs) t->called.push_back(g.node(v).op == Op::kExtern || g.node(v).op == Op::kResult);
   t->copied.resize(t->wanted.size());
   for (int i : written) t->copied[i] = true;
 }

@@ -19,6 +19,16 @@ PyObject* CopyOfArray(PyObject* o) {
   return copy ? PyObject_CallMethod(Torch()->module, "from_numpy", "O", copy.get()) : nullptr;
 }
 
+// What a call made as a view of memory of its own is the program's as a tensor that views nothing, which may be written.
+bool ViewsNothing(PyObject** made) {
+  Ref view(PyObject_CallMethod(*made, "_is_view", nullptr));
+  if (!view) return false;
+  if (view.get() != Py_True) return true;
+  PyObject* plain = PyObject_GetAttrString(*made, "data");
+  if (plain) Py_SETREF(*made, plain);
+  return plain;
+}
+
 }  // namespace
 
 // Nodes for the later parts of the backward pass hang on each other by scalars that nobody sees. They lie where the
@@ -62,6 +72,7 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
   std::vector<PyObject*> opaque, args = {nullptr, state.get()};
   std::vector<Ref> routed(n);  // results that are made of others, and go through another node
   for (size_t i = 0; i < n; ++i) {
+    if (t_.called[i] && !ViewsNothing(&made[i])) return -1;
     PyObject* output = Py_NewRef(made[i]);
     if (!InnerOf(i).empty()) {
       routed[i] = Ref(std::exchange(output, PyObject_CallMethod(made[i], "detach", nullptr)));

@@ -52,6 +52,7 @@ struct Training {
   std::vector<std::vector<bool>> needed;   // by output: the inputs that its value depends on
   std::vector<std::vector<bool>> made_of;  // by output: the outputs that it is made of
   std::vector<ValueId> seen;               // by output: its place in the program
+  std::vector<bool> called;                // by output: a call of the framework made it
   std::vector<bool>
       stands;  // by output: what others are made of in a replay may be another tensor than the replay's own
   size_t num_symbols = 0;
