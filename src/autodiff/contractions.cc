@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "autodiff/tape.h"
+#include "graph/effects.h"
 #include "rules/convolution.h"
 
 namespace framejit::autodiff {
@@ -245,7 +246,9 @@ void ExternRule(At& t) {
   std::vector<ValueId> operands = t.operands;
   std::vector<Arg> which, grads, kwargs;
   std::vector<TensorType> types;
+  const bool linear = c.callee.Has(kShapesAlone);
   for (size_t i = 0; i < operands.size(); ++i) {
+    if (linear && IsFloat(t.type(i).dtype)) operands[i] = rules::Like(t.b, operands[i], 0);
     if (!t.needs(i)) continue;
     which.push_back(Arg::Int(static_cast<int64_t>(i)));
     types.push_back(t.type(i));

@@ -57,22 +57,29 @@ constexpr Row kTorch[] = {
      "linalg_cholesky linalg_cholesky_ex linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh "
      "linalg_householder_product linalg_inv linalg_inv_ex linalg_qr linalg_svd linalg_svdvals lu_solve max_pool3d "
      "max_unpool2d max_unpool3d nanquantile orgqr ormqr polar qr quantile reflection_pad1d reflection_pad2d "
-     "replication_pad1d replication_pad2d replication_pad3d svd trace triangular_solve view_as_complex",
+     "replication_pad1d replication_pad2d replication_pad3d svd triangular_solve view_as_complex",
      {.cpu = CastRule::kFloat32}},
-    {"column_stack concatenate dstack hstack index_copy row_stack vstack", {.cpu = CastRule::kPromote}},
+    {"trace", {.flags = kLinear, .cpu = CastRule::kFloat32}},
+    {"column_stack concatenate dstack hstack row_stack vstack", {.cpu = CastRule::kPromote}},
+    {"index_copy", {.flags = kLinear, .cpu = CastRule::kPromote}},
     {"arange bartlett_window blackman_window empty_permuted empty_strided eye fftfreq hamming_window hann_window "
      "kaiser_window linspace logspace range rfftfreq scalar_tensor tril_indices triu_indices",
      {.flags = kOnDefaultDevice}},
+    {"block_diag broadcast_to channel_shuffle col2im diag diag_embed fliplr flipud im2col index_add put rot90 scatter "
+     "unfold",
+     {.flags = kLinear}},
+    {"_upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d "
+     "_upsample_nearest_exact3d upsample_bicubic2d upsample_linear1d upsample_nearest1d upsample_nearest3d "
+     "upsample_trilinear3d",
+     {.flags = kLinear, .cuda = CastRule::kFloat32}},
     {"instance_norm", {.flags = kWritesInSilence}},
     {"and bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor clamp clamp_max clamp_min clip "
      "copysign eq floor_divide floordiv fmax fmin fmod ge greater greater_equal gt heaviside le lerp less less_equal "
      "logaddexp logical_and logical_or logical_xor lshift lt maximum minimum mod ne not_equal or remainder rshift "
      "xlogy xor",
      {.batch = Batch::kPointwise}},
-    {"_upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d "
-     "_upsample_nearest_exact3d arccos arcsin cosine_similarity dist float_power frobenius_norm interpolate "
-     "linalg_matrix_norm native_layer_norm nuclear_norm pdist renorm rms_norm rpow softmin upsample_bicubic2d "
-     "upsample_linear1d upsample_nearest1d upsample_nearest3d upsample_trilinear3d",
+    {"arccos arcsin cosine_similarity dist float_power frobenius_norm interpolate linalg_matrix_norm native_layer_norm "
+     "nuclear_norm pdist renorm rms_norm rpow softmin",
      {.cuda = CastRule::kFloat32}},
     {"cross dot index_put linalg_cross vdot", {.cuda = CastRule::kPromote}},
     {"pairwise_distance", {.cuda = CastRule::kRefused}},
@@ -83,7 +90,7 @@ constexpr Row kTorch[] = {
     {"_unique2 argwhere masked_select nonzero unique_consecutive", {.flags = kOutside | kSizedByData}},
     {"randint randperm", {.flags = kDraws | kOnDefaultDevice}},
     {"rrelu rrelu_with_noise", {.flags = kDraws | kWritesInSilence}},
-    {"_stack contiguous copy embedding empty_like full_like gather iadd index_add index_select isub ones_ pad radd "
+    {"_stack contiguous copy embedding empty_like full_like gather iadd index_select isub ones_ pad radd "
      "roll sort topk tril triu zeros_",
      {.flags = kKeepsNoOperand | kKeepsNoResult}},
     {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences}},
@@ -106,7 +113,7 @@ constexpr Row kTorch[] = {
     {"chain_matmul linalg_multi_dot tensordot", {.cpu = CastRule::kRefused, .cuda = CastRule::kLower}},
     {"where", {.flags = kKeepsNoResult, .batch = Batch::kPointwise}},
     {"group_norm layer_norm rtruediv", {.flags = kKeepsNoResult, .cuda = CastRule::kFloat32}},
-    {"upsample_bilinear2d upsample_nearest2d", {.flags = kLayoutFollows, .cuda = CastRule::kFloat32}},
+    {"upsample_bilinear2d upsample_nearest2d", {.flags = kLinear | kLayoutFollows, .cuda = CastRule::kFloat32}},
     {"expand", {.flags = kSizesInArguments, .batch = Batch::kExpand}},
     {"binary_cross_entropy_with_logits cdist cosine_embedding_loss cross_entropy cross_entropy_loss "
      "hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss "
@@ -137,7 +144,7 @@ constexpr Row kTorch[] = {
     {"mean", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kReduce}},
     {"cat concat stack", {.flags = kKeepsNoOperand | kKeepsNoResult, .cpu = CastRule::kPromote}},
     {"masked_fill", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kPointwise}},
-    {"scatter_add", {.flags = kKeepsNoOperand | kKeepsNoResult, .cuda = CastRule::kPromote}},
+    {"scatter_add", {.flags = kLinear, .cuda = CastRule::kPromote}},
     {"__bool__ __nonzero__", {.flags = kOutside, .ends = BreakId::kTensorBool, .batch = Batch::kUnary}},
     {"__int__", {.flags = kOutside, .ends = BreakId::kTensorItem, .batch = Batch::kUnary}},
     {"cumprod logsumexp special_logsumexp", {.flags = kMadeOfResult, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
@@ -351,7 +358,8 @@ std::string Effects::str() const {
                                            "one_of_several",
                                            "in_place",
                                            "reflected",
-                                           "batches_in_place"};
+                                           "batches_in_place",
+                                           "shapes_alone"};
   static constexpr const char* kCasts[] = {"", "lower", "float32", "promote", "refused"};
   static constexpr const char* kBatches[] = {"",         "unary",   "pointwise", "reduce", "dim",
                                              "two_dims", "new_dim", "new",       "expand", "index"};
