@@ -93,10 +93,6 @@ class Recorder : public FramePolicy, private ConcreteSemantics {
     Note("operate", value);
     return ConcreteSemantics::Format(value, conversion, spec);
   }
-  PyObject* Convert(PyObject* value, int conversion) override {
-    Note("operate", value);
-    return ConcreteSemantics::Convert(value, conversion);
-  }
   PyObject* Iter(PyObject* object) override {
     Note("iterate", object);
     return ConcreteSemantics::Iter(object);

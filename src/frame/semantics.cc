@@ -146,12 +146,9 @@ PyObject* Semantics::Next(PyObject* iterator) {
   return v;
 }
 
-PyObject* Semantics::Convert(PyObject* value, int conversion) {
-  return conversion == 1 ? PyObject_Str(value) : conversion == 2 ? PyObject_Repr(value) : PyObject_ASCII(value);
-}
-
 PyObject* Semantics::Format(PyObject* value, int conversion, PyObject* spec) {
-  PyObject* v = conversion ? Convert(value, conversion) : Py_NewRef(value);
+  static PyObject* (*const kConversions[])(PyObject*) = {Py_NewRef, PyObject_Str, PyObject_Repr, PyObject_ASCII};
+  PyObject* v = kConversions[conversion](value);
   if (!v || (PyUnicode_CheckExact(v) && !spec)) return v;
   PyObject* r = PyObject_Format(v, spec);
   Py_DECREF(v);

@@ -43,7 +43,6 @@ class Semantics {
   virtual PyObject* Iter(PyObject* object);
   virtual PyObject* Next(PyObject* iterator);  // null without error: exhausted
   virtual PyObject* Format(PyObject* value, int conversion /*0,1 str,2 repr,3 ascii*/, PyObject* spec /*or null*/);
-  virtual PyObject* Convert(PyObject* value, int conversion /*1 str,2 repr,3 ascii*/);  // 3.13: without formatting
   virtual PyObject* Import(PyObject* name, PyObject* globals, PyObject* locals, PyObject* fromlist, PyObject* level);
   virtual PyObject* ImportFrom(PyObject* module, PyObject* name);
   // count/first are as for UNPACK_SEQUENCE and UNPACK_EX; fills items[] (new references) in order.
