@@ -3,7 +3,9 @@
 
 #include "capture/arg_vector.h"
 #include "capture/builtins.h"
+#include "capture/callees.h"
 #include "capture/compiled_function.h"
+#include "capture/foreach.h"
 #include "capture/modes.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -87,6 +89,7 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
   PyObject* out;
   if (ThreadState(s_, name, args, nargs, &out)) return out;
+  if (name == callees::kGroupTensors) return GroupTensors(s_, callable, args, nargs, kwnames);
   Effect e = SwitchEffect(name);
   bool tensors = false;
   for (Py_ssize_t i = 0; i < total; ++i) tensors |= IsTensor(args[i]);

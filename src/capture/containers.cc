@@ -238,10 +238,7 @@ bool Session::Pin(PyObject* o) {
   if (!IsTensor(o)) NoteType(Py_TYPE(o));  // of its own methods C code may call any
   if (IsTensor(o)) {                       // arguments that are compared must stay apart
     const int input = trace_.tensors[AsTensor(o)->id].input;
-    if (input < 0 || std::find(pinned_.begin(), pinned_.end(), input) != pinned_.end()) return true;
-    for (int other : pinned_)
-      guards_->Add(guard::Row{guard::Kind::kDifferentObject, input_sources_[input], input_sources_[other]});
-    pinned_.push_back(input);
+    if (input >= 0) guards_->Add(guard::Row{guard::Kind::kDistinct, input_sources_[input]});
     return true;
   }
   if (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o)) {

@@ -351,7 +351,6 @@ class Session {
   std::vector<const Source*> input_sources_;
   guard::Texts texts_;  // of sources
   std::vector<PyObject*> input_tensors_;
-  std::vector<int> pinned_;  // those among them that C code may compare
   std::unordered_set<PyTypeObject*> types_noted_;
   PyTypeObject* type_noted_ = nullptr;  // the last
   std::set<std::pair<PyTypeObject*, PyObject*>> lookups_noted_;
