@@ -358,6 +358,11 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
       PyObject* a = v.data()[i];
       if (IsTensor(a) && (type == &PyList_Type || type == &PyTuple_Type || type == &PySet_Type || type == &PyEnum_Type))
         continue;
+      const bool list = PyList_CheckExact(a) || PyTuple_CheckExact(a);
+      if (type->tp_iternext && list && s_.IsOutside(a)) {  // enumerate, zip
+        if (!(v.data()[i] = s_.ItemsOf(a, true))) return nullptr;
+        continue;
+      }
       if (!ForC(v.data() + i, 1)) return nullptr;
       if ((type == &PySet_Type || type == &PyFrozenSet_Type || (type == &PyDict_Type && !PyDict_Check(v.data()[i]))) &&
           !s_.Pin(v.data()[i]))

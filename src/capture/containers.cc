@@ -69,7 +69,7 @@ bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args
                                   {"collections.deque", "appendleft", 1, false},
                                   {"collections.deque", "clear", 0, false}};
   Origin* g = Find(args[0]);
-  if (!g || g->kind != Origin::kOutside || g->real || InLookup()) return false;
+  if (!g || g->kind != Origin::kOutside || g->real || g->IsGoneThrough() || InLookup()) return false;
   for (const Row& r : kRows) {
     if (strcmp(Py_TYPE(args[0])->tp_name, r.type) || strcmp(name, r.name) || n != r.args + 1) continue;
     if (r.hashes && !IsPrimitive(args[1])) return false;
@@ -304,7 +304,10 @@ PyObject* Session::LeafForC(PyObject* o, bool asked_nothing) {
     Ref parts(PyObject_CallMethod(o, "__reduce__", nullptr));
     PyObject* of = parts && PyTuple_GET_SIZE(parts.get()) > 1 ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
     if (!of) return nullptr;
-    if (PyObject* all = PyTuple_GET_ITEM(of, 0); Find(all) && !ForC(all)) return nullptr;
+    PyObject *all = PyTuple_GET_ITEM(of, 0), *seen = Find(all) ? ForC(all) : all;
+    if (!seen) return nullptr;
+    if (Origin* whole = Find(all); whole && whole->shallow && seen != whole->real)
+      return Break(BreakId::kUnknownOrigin, "C code goes on through containers of tensors");
   }
   if (PyObject* dict = DictOfView(o); dict && IsFresh(o) && IsFresh(dict)) {  // C code reads what is in it
     if (Py_IS_TYPE(o, &PyDictKeys_Type) ? !NoteContents(dict) : !ForC(dict, asked_nothing)) return nullptr;
@@ -442,6 +445,7 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   auto refuse = [&] {
     return Break(BreakId::kUnknownOrigin, std::string("a ") + Py_TYPE(o)->tp_name + " of tensors read by C code");
   };
+  if (g->shallow) return ForC(g->real, asked_nothing);
   if (g->real) return asked_nothing || !g->hides ? o : refuse();
   if (PyDict_CheckExact(o) && pending_.Has(o) && (!g->shadow || g->shadow == o)) return PendingForC(o, asked_nothing);
   if (g->shadow && (asked_nothing || !Find(g->shadow)->hides)) return g->shadow;
@@ -468,6 +472,41 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   }
   Find(o)->shadow = result;
   return result;
+}
+
+PyObject* Session::ItemsOf(PyObject* o, bool by_c) {
+  if (!(o = Settled(o))) return nullptr;
+  Origin* g = Find(o);
+  if (!(PyList_CheckExact(o) || PyTuple_CheckExact(o)) || !g || g->kind != Origin::kOutside || g->real)
+    return ForC(o, !by_c);
+  PyObject* seen = by_c ? ForC(o) : o;
+  if (!seen || !NoteLength(o)) return nullptr;
+  g = Find(o);
+  if (PyObject* known = g->items[by_c]) return known;
+  const Source* source = g->source;
+  Ref copy(NewLike(o));
+  for (Py_ssize_t i = 0; copy && i < PySequence_Fast_GET_SIZE(o); ++i) {
+    PyObject* item = PySequence_Fast_GET_ITEM(seen, i);
+    item = by_c ? Py_NewRef(item)  // what is in it is read when the program asks
+                : FromOutside(item, guards_->Child(SourceKind::kItem, source, static_cast<int>(i)), true);
+    if (!item) return nullptr;
+    if (PyTuple_Check(o))
+      PyTuple_SET_ITEM(copy.get(), i, item);
+    else
+      PyList_SET_ITEM(copy.get(), i, item);
+  }
+  if (!copy) return nullptr;
+  Origin copied;
+  copied.kind = Origin::kOutside;
+  copied.source = source;
+  copied.real = o;
+  copied.shallow = !by_c;
+  copied.contents_noted = by_c;
+  copied.hides = by_c && seen != o && Find(seen)->hides;
+  origins_.Enter(copy.get(), copied);
+  Find(o)->items[by_c] = copy.get();
+  keep_.push_back(std::move(copy));
+  return Find(o)->items[by_c];
 }
 
 Ref Session::AsKey(PyObject* key) {

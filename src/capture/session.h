@@ -144,6 +144,9 @@ class Session {
   // Guards are taken for all that C code can read of it; null (Break): it can read what no guard covers. Borrowed.
   // asked_nothing: the code calls no method of it that a subclass may have, but moves it, or is its base's.
   PyObject* ForC(PyObject* o, bool asked_nothing = false);
+  // What the program goes through, item by item, in place of a list or tuple from outside; by_c: C code does, which may
+  // read what is in them. Borrowed, null: Break.
+  PyObject* ItemsOf(PyObject* o, bool by_c = false);
 
   // --- tensors -------------------------------------------------------------------------------------------------------
   PyObject* NewProxy(TraceId id);
