@@ -229,6 +229,20 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   return Call(callable, flat.data(), n, names.get());
 }
 
+// torch tells its own compiler, which is not at work here, to stay out of some of its functions: which one this is. Null
+// without an error: it is no such switch.
+PyObject* CaptureSemantics::BehindSwitch(PyFunctionObject* f) {
+  auto* code = reinterpret_cast<PyCodeObject*>(f->func_code);
+  if (PyUnicode_CompareWithASCIIString(code->co_qualname, "_disable_dynamo.<locals>.inner") || !f->func_closure)
+    return nullptr;
+  const std::string_view file = PyUnicode_AsUTF8(code->co_filename);
+  const int cells = code->co_nlocalsplus - code->co_nfreevars;
+  for (int i = 0; file.ends_with("/torch/_compile.py") && i < code->co_nfreevars; ++i)
+    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(code->co_localsplusnames, cells + i), "fn"))
+      return NoteFunction(f) ? LoadCell(PyTuple_GET_ITEM(f->func_closure, i)) : nullptr;
+  return nullptr;
+}
+
 PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   auto* fn = reinterpret_cast<PyFunctionObject*>(f);
   auto* code = reinterpret_cast<PyCodeObject*>(fn->func_code);
@@ -279,6 +293,8 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     default: break;
   }
   if (!s_.IsFresh(f)) {
+    if (Ref behind(BehindSwitch(fn)); behind || s_.broken() || PyErr_Occurred())
+      return behind ? Call(behind.get(), args, nargs, kwnames) : nullptr;
     if (!NoteFunction(fn)) return nullptr;
     bool handled;
     PyObject* r = ModulePlumbing(fn, args, static_cast<Py_ssize_t>(nargs), kwnames, &handled);

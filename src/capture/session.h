@@ -221,6 +221,7 @@ class Session {
   void Keep(PyObject* o) { keep_.emplace_back(o); }  // steals
   // Attributes that tensors made here were given, in order.
   std::map<TraceId, std::vector<std::pair<Ref, Ref>>> tensor_attributes;
+  std::set<TraceId> dropped_grads;  // inputs whose gradients are None from now on
   std::unordered_map<PyObject*, Ref> context_vars;  // ContextVar -> value set during capture
   // Switches of the framework that were set (switches.cc): what they were at the entry and are for the program.
   struct Switched {
