@@ -210,3 +210,72 @@ def test_steps_as_in_eager(fresh, of, optimizer):
         for mine, theirs, true in zip(flat(ours), flat(eager), flat(exact), strict=True):
             allowed = 2 * (theirs.double() - true).abs().max() + 1e-6
             assert (mine.double() - true).abs().max() <= allowed
+
+
+# --- caches that are full ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_cache_keeps_its_order(fresh):
+    import functools
+
+    def run(compile):
+        asked = []
+
+        @functools.lru_cache(maxsize=3)
+        def number(name):
+            asked.append(name)
+            return len(name)
+
+        for name in ("a", "bb", "ccc", "dddd"):
+            number(name)
+
+        def f(x, first, then):
+            return x * number(first) * number(then) * number(first)
+
+        f, out = compile(f), []
+        for first, then in (("bb", "e" * 5), ("dddd", "a"), ("a", "bb"), ("a", "bb"), ("f" * 6, "g" * 7), ("a", "bb"), ("bb", "f" * 6)):
+            out.append((f(torch.ones(2), first, then).tolist(), tuple(asked), number.cache_info()))
+        return out, [(name, number(name), tuple(asked)) for name in ("a", "bb", "dddd", "f" * 6)]
+
+    assert run(fresh.compile) == run(lambda f: f)
+
+
+def test_a_full_cache_is_no_break(fresh):
+    import typing
+
+    def f(x, name):
+        kind = typing.Optional[name]
+        return x * 2 if kind is not None else x
+
+    for k in range(300):
+        typing.Optional[f"Seen{k}"]
+    told = fresh.explain(f)(torch.ones(2), "test_train_step.New")
+    whole(told)
+
+
+def test_an_update_under_a_schedule_is_one_graph(fresh):
+    m = model()
+    optimizer = torch.optim.SGD(m.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    def step():
+        optimizer.step()
+
+    backward(m, 0)
+    step()  # a cache of Python's typing has its entry from now on
+    whole(fresh.explain(step)())
+    compiled = fresh.compile(step)
+    theirs = model()
+    other = torch.optim.SGD(theirs.parameters(), 0.1)
+    m.load_state_dict(theirs.state_dict())
+    for k in range(6):
+        other.param_groups[0]["lr"] = optimizer.param_groups[0]["lr"]
+        for one in (m, theirs):
+            one.zero_grad()
+            backward(one, k)
+        compiled()
+        other.step()
+        for p, q in zip(m.parameters(), theirs.parameters()):
+            torch.testing.assert_close(p, q)
+        scheduler.step()
+    assert compiled.cache_info()["segments"] <= 3
