@@ -229,8 +229,8 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   return Call(callable, flat.data(), n, names.get());
 }
 
-// torch tells its own compiler, which is not at work here, to stay out of some of its functions: which one this is. Null
-// without an error: it is no such switch.
+// torch tells its own compiler, which is not at work here, to stay out of some of its functions: which one this is.
+// Null without an error: it is no such switch.
 PyObject* CaptureSemantics::BehindSwitch(PyFunctionObject* f) {
   auto* code = reinterpret_cast<PyCodeObject*>(f->func_code);
   if (PyUnicode_CompareWithASCIIString(code->co_qualname, "_disable_dynamo.<locals>.inner") || !f->func_closure)
@@ -374,9 +374,11 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
       PyObject* a = v.data()[i];
       if (IsTensor(a) && (type == &PyList_Type || type == &PyTuple_Type || type == &PySet_Type || type == &PyEnum_Type))
         continue;
-      const bool list = PyList_CheckExact(a) || PyTuple_CheckExact(a);
-      if (type->tp_iternext && list && s_.IsOutside(a)) {  // enumerate, zip
-        if (!(v.data()[i] = s_.ItemsOf(a, true))) return nullptr;
+      // These look into nothing that they go over.
+      const bool over = type == &PyZip_Type || type == &PyEnum_Type;
+      if ((over || type == &PyList_Type || type == &PyTuple_Type) && s_.IsFresh(a) && GoesOver(a)) continue;
+      if (type->tp_iternext && (PyList_CheckExact(a) || PyTuple_CheckExact(a)) && s_.IsOutside(a)) {
+        if (!(v.data()[i] = s_.ItemsOf(a, !over))) return nullptr;
         continue;
       }
       if (!ForC(v.data() + i, 1)) return nullptr;

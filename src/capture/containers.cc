@@ -295,20 +295,53 @@ PyObject* DictOfView(PyObject* o) {
   return view ? reinterpret_cast<PyObject*>(reinterpret_cast<DictView*>(o)->dict) : nullptr;
 }
 
+namespace {
+
+// The lists and tuples that an iterator made here has still to go through.
+void ListsOf(PyObject* o, std::vector<PyObject*>& lists) {
+  for (PyTypeObject* t : {&PyListIter_Type, &PyTupleIter_Type, &PyZip_Type, &PyEnum_Type}) {
+    if (!Py_IS_TYPE(o, t)) continue;
+    std::vector<PyObject*> held;
+    const auto see = [](PyObject* x, void* all) {
+      static_cast<std::vector<PyObject*>*>(all)->push_back(x);
+      return 0;
+    };
+    t->tp_traverse(o, see, &held);
+    for (PyObject* x : held) {
+      if (t == &PyListIter_Type || t == &PyTupleIter_Type) lists.push_back(x);
+      if (!PyTuple_CheckExact(x)) ListsOf(x, lists);
+      for (Py_ssize_t i = 0; t == &PyZip_Type && PyTuple_CheckExact(x) && i < PyTuple_GET_SIZE(x); ++i)
+        if (PyTuple_GET_ITEM(x, i)) ListsOf(PyTuple_GET_ITEM(x, i), lists);
+    }
+  }
+}
+
+}  // namespace
+
+// C code goes on with an iterator: it may look into what the program has only gone over. False on Break.
+bool Session::IteratedByC(PyObject* iterator) {
+  std::vector<PyObject*> lists;
+  ListsOf(iterator, lists);
+  for (PyObject* list : lists) {
+    PyObject* seen = Find(list) ? ForC(list) : list;
+    if (!seen) return false;
+    const Origin* g = Find(list);
+    if (!g || !g->shallow) continue;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
+      PyObject *item = PySequence_Fast_GET_ITEM(list, i), *whole = PySequence_Fast_GET_ITEM(seen, i);
+      if (item != whole && !IsSymInt(item) && !IsSymFloat(item) && !IsTensor(item))
+        return Break(BreakId::kUnknownOrigin, "C code goes on through containers of tensors"), false;
+    }
+  }
+  return true;
+}
+
 // What is no list, tuple or dict.
 PyObject* Session::LeafForC(PyObject* o, bool asked_nothing) {
   Origin* g = Find(o);
   if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
   if (UsesContext(o)) return Break(BreakId::kThreadState, "decimal.getcontext()");
-  if (Py_IS_TYPE(o, &PyTupleIter_Type) || Py_IS_TYPE(o, &PyListIter_Type)) {  // C code goes on with it
-    Ref parts(PyObject_CallMethod(o, "__reduce__", nullptr));
-    PyObject* of = parts && PyTuple_GET_SIZE(parts.get()) > 1 ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
-    if (!of) return nullptr;
-    PyObject *all = PyTuple_GET_ITEM(of, 0), *seen = Find(all) ? ForC(all) : all;
-    if (!seen) return nullptr;
-    if (Origin* whole = Find(all); whole && whole->shallow && seen != whole->real)
-      return Break(BreakId::kUnknownOrigin, "C code goes on through containers of tensors");
-  }
+  if (!IteratedByC(o)) return nullptr;
   if (PyObject* dict = DictOfView(o); dict && IsFresh(o) && IsFresh(dict)) {  // C code reads what is in it
     if (Py_IS_TYPE(o, &PyDictKeys_Type) ? !NoteContents(dict) : !ForC(dict, asked_nothing)) return nullptr;
   } else if (IsFresh(o) && (Py_IS_TYPE(o, &PyDictIterItem_Type) || Py_IS_TYPE(o, &PyDictIterValue_Type))) {

@@ -1,5 +1,6 @@
 // Operators, items, iteration, building of containers, names. Each rule: resolve the operands, take the guards that
 // follow from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
+#include "capture/builtins.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "diag/diag.h"
@@ -308,7 +309,7 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
   if (IsTensor(o)) return TensorIter(s_, o);
   s_.NoteType(Py_TYPE(o));
   // An iterator: itself; advancing it is the question.
-  if (Py_IS_TYPE(o, &PyListIter_Type) || Py_IS_TYPE(o, &PyTupleIter_Type) || (PyIter_Check(o) && s_.IsOutside(o))) {
+  if ((s_.IsFresh(o) && GoesOver(o)) || (PyIter_Check(o) && s_.IsOutside(o))) {
     Py_INCREF(o);
     return o;
   }

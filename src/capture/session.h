@@ -221,7 +221,7 @@ class Session {
   void Keep(PyObject* o) { keep_.emplace_back(o); }  // steals
   // Attributes that tensors made here were given, in order.
   std::map<TraceId, std::vector<std::pair<Ref, Ref>>> tensor_attributes;
-  std::set<TraceId> dropped_grads;  // inputs whose gradients are None from now on
+  std::set<TraceId> dropped_grads;                  // inputs whose gradients are None from now on
   std::unordered_map<PyObject*, Ref> context_vars;  // ContextVar -> value set during capture
   // Switches of the framework that were set (switches.cc): what they were at the entry and are for the program.
   struct Switched {
@@ -297,6 +297,7 @@ class Session {
  private:
   // ForC in its parts.
   PyObject* LeafForC(PyObject* o, bool asked_nothing);
+  bool IteratedByC(PyObject* iterator);
   PyObject* PrivateForC(PyObject* o, bool asked_nothing);
   PyObject* PendingForC(PyObject* o, bool asked_nothing);
   bool CopyForC(PyObject* o, PyObject* copy, bool asked_nothing, bool* differs, bool* hides);

@@ -112,3 +112,49 @@ def test_tensors_in_items(fresh):
         assert compiled(pairs)[1] == f(pairs)[1]
     told = fresh.explain(f)(pairs)
     assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+def test_over_several_at_once(fresh):
+    groups = [{"lr": 0.5, "of": [torch.ones(2)]}, {"lr": 0.25, "of": [torch.ones(2)]}]
+    names = ["a", "b"]
+
+    def f(x):
+        for i, (group, name) in enumerate(zip(groups, names)):
+            x = x * group["lr"] + i * len(name)
+        for group, (i, name) in list(zip(groups, enumerate(names))):
+            x = x + group["of"][0] * i
+        return x
+
+    told = fresh.explain(f)(torch.ones(2))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for step in range(6):
+        groups[1]["lr"] = 0.25 + step
+        groups[0]["unread"] = step
+        torch.testing.assert_close(compiled(torch.ones(2)), f(torch.ones(2)))
+    assert compiled.cache_info()["segments"] == 2
+    names[1] = "bb"
+    groups[1]["of"] = [torch.full((2,), 3.0)]
+    torch.testing.assert_close(compiled(torch.ones(2)), f(torch.ones(2)))
+    names.append("c")
+    groups.append({"lr": 1.0, "of": [torch.zeros(2)]})
+    torch.testing.assert_close(compiled(torch.ones(2)), f(torch.ones(2)))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, pairs: x * sorted(zip(pairs, pairs), reverse=True)[0][0][1],
+        lambda x, pairs: x * sum([b for _, (_, b) in sorted(enumerate(pairs))], 0),
+        lambda x, pairs: x * max(list(enumerate(pairs)), key=lambda p: p[1][1])[1][1],
+        lambda x, pairs: x * max(list(zip(pairs)))[0][1],
+        lambda x, pairs: x * (([["a", 2.0]],) in list(zip([pairs[:1]]))),
+    ],
+)
+def test_what_c_code_reads_through_them_is_guarded(fresh, f):
+    compiled = fresh.compile(f)
+    x = torch.ones(2)
+    pairs = [["a", 2.0], ["b", 3.0]]
+    for at, value in ((0, 2.0), (0, 5.0), (1, 7.0), (0, 9.0), (0, 2.0)):
+        pairs[at][1] = value
+        torch.testing.assert_close(compiled(x, pairs), f(x, pairs))
