@@ -1,6 +1,8 @@
 // Calls: Python functions run as captured frames, framework functions become graph nodes, classes are instantiated step
 // by step (so that __new__ and __init__ are captured), C functions run for real when a table says what they may do.
 
+#include <optional>
+
 #include "capture/arg_vector.h"
 #include "capture/builtins.h"
 #include "capture/callees.h"
@@ -333,6 +335,17 @@ PyObject* CaptureSemantics::ImplicitSuper() {
   return s_.broken() ? s_.Break(s_.reason().id) : s_.Break(BreakId::kUnknownCall, "super()");
 }
 
+// What an object of C that is made of `*arg` goes over and does not look into. Nothing: something else; false: a Break.
+static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** arg) {
+  const bool gathers = type == &PyList_Type || type == &PyTuple_Type;
+  const bool over = type == &PyZip_Type || type == &PyEnum_Type;
+  if (IsTensor(*arg) && (gathers || type == &PySet_Type || type == &PyEnum_Type)) return true;
+  if ((over || gathers) && s.IsFresh(*arg) && GoesOver(*arg)) return true;
+  if (!type->tp_iternext || !(PyList_CheckExact(*arg) || PyTuple_CheckExact(*arg)) || !s.IsOutside(*arg)) return {};
+  *arg = s.ItemsOf(*arg, !over);
+  return *arg != nullptr;
+}
+
 PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   auto* o = reinterpret_cast<PyObject*>(type);
   Py_ssize_t total = nargs + KwCount(kwnames);
@@ -371,17 +384,9 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
       return PyObject_CallOneArg(o, args[0]);  // of the number alone
     Vector v(nullptr, args, total);
     for (Py_ssize_t i = 0; i < total; ++i) {
-      PyObject* a = v.data()[i];
-      if (IsTensor(a) && (type == &PyList_Type || type == &PyTuple_Type || type == &PySet_Type || type == &PyEnum_Type))
-        continue;
-      // These look into nothing that they go over.
-      const bool over = type == &PyZip_Type || type == &PyEnum_Type;
-      if ((over || type == &PyList_Type || type == &PyTuple_Type) && s_.IsFresh(a) && GoesOver(a)) continue;
-      if (type->tp_iternext && (PyList_CheckExact(a) || PyTuple_CheckExact(a)) && s_.IsOutside(a)) {
-        if (!(v.data()[i] = s_.ItemsOf(a, !over))) return nullptr;
-        continue;
-      }
-      if (!ForC(v.data() + i, 1)) return nullptr;
+      const std::optional<bool> known = GoneOver(s_, type, &v.data()[i]);
+      if (known ? !*known : !ForC(v.data() + i, 1)) return nullptr;
+      if (known) continue;
       if ((type == &PySet_Type || type == &PyFrozenSet_Type || (type == &PyDict_Type && !PyDict_Check(v.data()[i]))) &&
           !s_.Pin(v.data()[i]))
         return nullptr;
