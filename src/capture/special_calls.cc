@@ -219,6 +219,11 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
     if (PyErr_Occurred()) return nullptr;
     if (s.pending().count())
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that may see what was written before");
+    // It must not drop what this capture has found in it.
+    const auto found = std::count_if(s.cache_calls.begin(), s.cache_calls.end(),
+                                     [&](const Session::CacheCall& c) { return c.cached.cache.get() == cached; });
+    if (most != Py_None && PyLong_AsLongLong(most) <= found)
+      return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that is full");
     if (most != Py_None && !AskNow(s, cached)) return nullptr;
     result = Ref(PyObject_Vectorcall(cached, args, nargs, kwnames));
     entry = result ? CacheEntry(cached, function.get(), args, nargs, kwnames, &dict, &name) : nullptr;
