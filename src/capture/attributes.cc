@@ -531,6 +531,22 @@ int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* valu
 
 // An attribute of a tensor's own, which its class knows nothing of. One that was made here gets it at the exit, if it
 // is still there.
+// tensor.grad = None, which waits for the exit. Its gradient is read no more.
+int CaptureSemantics::DropGrad(PyObject* tensor) {
+  static PyObject* const set = PyDict_GetItemString(PyEval_GetBuiltins(), "setattr");
+  static PyObject* const grad = PyUnicode_InternFromString("grad");
+  const TraceId id = AsTensor(tensor)->id;
+  const int input = s_.trace().tensors[id].input;
+  if (!AsEver(s_, tensor, "grad")) return -1;
+  if (input < 0) return 0;  // what was made here has none yet
+  s_.guards().Add(guard::Row{guard::Kind::kDistinct, s_.input_sources()[input]});
+  if (!s_.dropped_grads.insert(id).second) return 0;
+  PendingCall call{Borrow(set), {}};
+  for (PyObject* a : {tensor, grad, Py_None}) call.args.push_back(Borrow(a));
+  s_.AtExit(std::move(call));
+  return 0;
+}
+
 int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* value) {
   auto refuse = [&] { return s_.Break(BreakId::kSideEffect, "attribute of a tensor"), -1; };
   const TraceId id = AsTensor(o)->id;
@@ -538,6 +554,10 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
   if (!type) return -1;
   auto* t = reinterpret_cast<PyTypeObject*>(type.get());
   PyObject *descr = s_.NoteLookup(t, name), *hook = s_.NoteLookup(t, value ? N().setattr : N().delattr);
+  const bool plain = s_.meta(id).framework == Framework::kTorch && !(hook && PyFunction_Check(hook));
+  if (plain && (!value || value == Py_None) && !PyUnicode_CompareWithASCIIString(name, "grad") && !s_.vmap.open() &&
+      !s_.in_custom && !s_.later && !s_.InLookup() && !s_.lowering().IsHidden(id))
+    return DropGrad(o);
   if (s_.meta(id).framework != Framework::kTorch || (descr && Py_TYPE(descr)->tp_descr_set) ||
       (hook && PyFunction_Check(hook)) || s_.lowering().IsHidden(id))
     return refuse();

@@ -297,14 +297,14 @@ class SegmentBuilder {
     if (s_.trace().calls.empty() || s_.graph().writes.empty()) return;
     std::vector<bool> written(s_.input_sources().size());
     for (auto& w : s_.graph().writes) written[w.input] = true;
-    for (size_t i = 0; i < written.size(); ++i)
-      for (size_t j = i + 1; j < written.size(); ++j) {
-        if (!written[i] && !written[j]) continue;
-        if (guard::MemoryOverlaps(s_.input_tensors()[i], s_.input_tensors()[j]))
-          problem_->state = "two inputs share memory, and one of them is written to";
-        else
-          s_.guards().Add(guard::Row{guard::Kind::kNotAliased, s_.input_sources()[i], s_.input_sources()[j]});
-      }
+    std::vector<guard::Extent> extents;
+    for (size_t i = 0; i < written.size(); ++i) {
+      guard::Row row{guard::Kind::kApart, s_.input_sources()[i]};
+      row.number = written[i];
+      s_.guards().Add(std::move(row));
+      extents.push_back(guard::ExtentOf(s_.input_tensors()[i], written[i]));
+    }
+    if (guard::ShareWritten(extents)) problem_->state = "two inputs share memory, and one of them is written to";
   }
 
   void TakeTrace() {

@@ -40,6 +40,11 @@ struct Bound {
   Ref descriptor, self;
 };
 Bound UnbindBuiltin(PyObject* o);
+// An iterator that gives the items of lists and tuples and looks into nothing.
+inline bool GoesOver(PyObject* o) {
+  return Py_IS_TYPE(o, &PyListIter_Type) || Py_IS_TYPE(o, &PyTupleIter_Type) || Py_IS_TYPE(o, &PyZip_Type) ||
+         Py_IS_TYPE(o, &PyEnum_Type);
+}
 // The C type whose memory layout an instance of `t` has: `t` itself, or the base that its class statements began with.
 PyTypeObject* LayoutOf(PyTypeObject* t);
 // May instances of this C type be made during capture (their constructor only looks at its arguments)?

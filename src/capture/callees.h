@@ -10,6 +10,7 @@ inline const Callee kAutogradGrad{"torch.autograd.grad"};
 inline const Callee kCountOf{"framejit._functions.count_of"};
 inline const Callee kEq{"torch.eq"};
 inline const Callee kFromNumpy{"torch.from_numpy"};
+inline const Callee kGroupTensors{"torch._C._group_tensors_by_device_and_dtype"};
 inline const Callee kIsGradEnabled{"torch.is_grad_enabled"};
 inline const Callee kIsInferenceMode{"torch.is_inference_mode_enabled"};
 inline const Callee kSetGradEnabled{"torch._C._set_grad_enabled"};

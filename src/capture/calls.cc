@@ -1,9 +1,13 @@
 // Calls: Python functions run as captured frames, framework functions become graph nodes, classes are instantiated step
 // by step (so that __new__ and __init__ are captured), C functions run for real when a table says what they may do.
 
+#include <optional>
+
 #include "capture/arg_vector.h"
 #include "capture/builtins.h"
+#include "capture/callees.h"
 #include "capture/compiled_function.h"
+#include "capture/foreach.h"
 #include "capture/modes.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -87,6 +91,7 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
   PyObject* out;
   if (ThreadState(s_, name, args, nargs, &out)) return out;
+  if (name == callees::kGroupTensors) return GroupTensors(s_, callable, args, nargs, kwnames);
   Effect e = SwitchEffect(name);
   bool tensors = false;
   for (Py_ssize_t i = 0; i < total; ++i) tensors |= IsTensor(args[i]);
@@ -226,6 +231,20 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   return Call(callable, flat.data(), n, names.get());
 }
 
+// torch tells its own compiler, which is not at work here, to stay out of some of its functions: which one this is.
+// Null without an error: it is no such switch.
+PyObject* CaptureSemantics::BehindSwitch(PyFunctionObject* f) {
+  auto* code = reinterpret_cast<PyCodeObject*>(f->func_code);
+  if (PyUnicode_CompareWithASCIIString(code->co_qualname, "_disable_dynamo.<locals>.inner") || !f->func_closure)
+    return nullptr;
+  const std::string_view file = PyUnicode_AsUTF8(code->co_filename);
+  const int cells = code->co_nlocalsplus - code->co_nfreevars;
+  for (int i = 0; file.ends_with("/torch/_compile.py") && i < code->co_nfreevars; ++i)
+    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(code->co_localsplusnames, cells + i), "fn"))
+      return NoteFunction(f) ? LoadCell(PyTuple_GET_ITEM(f->func_closure, i)) : nullptr;
+  return nullptr;
+}
+
 PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   auto* fn = reinterpret_cast<PyFunctionObject*>(f);
   auto* code = reinterpret_cast<PyCodeObject*>(fn->func_code);
@@ -276,6 +295,8 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     default: break;
   }
   if (!s_.IsFresh(f)) {
+    if (Ref behind(BehindSwitch(fn)); behind || s_.broken() || PyErr_Occurred())
+      return behind ? Call(behind.get(), args, nargs, kwnames) : nullptr;
     if (!NoteFunction(fn)) return nullptr;
     bool handled;
     PyObject* r = ModulePlumbing(fn, args, static_cast<Py_ssize_t>(nargs), kwnames, &handled);
@@ -312,6 +333,17 @@ PyObject* CaptureSemantics::ImplicitSuper() {
     return s_.MarkFresh(PyObject_Vectorcall(reinterpret_cast<PyObject*>(&PySuper_Type), args, 2, nullptr));
   }
   return s_.broken() ? s_.Break(s_.reason().id) : s_.Break(BreakId::kUnknownCall, "super()");
+}
+
+// What an object of C that is made of `*arg` goes over and does not look into. Nothing: something else; false: a Break.
+static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** arg) {
+  const bool gathers = type == &PyList_Type || type == &PyTuple_Type;
+  const bool over = type == &PyZip_Type || type == &PyEnum_Type;
+  if (IsTensor(*arg) && (gathers || type == &PySet_Type || type == &PyEnum_Type)) return true;
+  if ((over || gathers) && s.IsFresh(*arg) && GoesOver(*arg)) return true;
+  if (!type->tp_iternext || !(PyList_CheckExact(*arg) || PyTuple_CheckExact(*arg)) || !s.IsOutside(*arg)) return {};
+  *arg = s.ItemsOf(*arg, !over);
+  return *arg != nullptr;
 }
 
 PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -352,10 +384,9 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
       return PyObject_CallOneArg(o, args[0]);  // of the number alone
     Vector v(nullptr, args, total);
     for (Py_ssize_t i = 0; i < total; ++i) {
-      PyObject* a = v.data()[i];
-      if (IsTensor(a) && (type == &PyList_Type || type == &PyTuple_Type || type == &PySet_Type || type == &PyEnum_Type))
-        continue;
-      if (!ForC(v.data() + i, 1)) return nullptr;
+      const std::optional<bool> known = GoneOver(s_, type, &v.data()[i]);
+      if (known ? !*known : !ForC(v.data() + i, 1)) return nullptr;
+      if (known) continue;
       if ((type == &PySet_Type || type == &PyFrozenSet_Type || (type == &PyDict_Type && !PyDict_Check(v.data()[i]))) &&
           !s_.Pin(v.data()[i]))
         return nullptr;

@@ -69,7 +69,7 @@ bool Session::Defer(PyTypeObject* owner, const char* name, PyObject* const* args
                                   {"collections.deque", "appendleft", 1, false},
                                   {"collections.deque", "clear", 0, false}};
   Origin* g = Find(args[0]);
-  if (!g || g->kind != Origin::kOutside || g->real || InLookup()) return false;
+  if (!g || g->kind != Origin::kOutside || g->real || g->IsGoneThrough() || InLookup()) return false;
   for (const Row& r : kRows) {
     if (strcmp(Py_TYPE(args[0])->tp_name, r.type) || strcmp(name, r.name) || n != r.args + 1) continue;
     if (r.hashes && !IsPrimitive(args[1])) return false;
@@ -238,10 +238,7 @@ bool Session::Pin(PyObject* o) {
   if (!IsTensor(o)) NoteType(Py_TYPE(o));  // of its own methods C code may call any
   if (IsTensor(o)) {                       // arguments that are compared must stay apart
     const int input = trace_.tensors[AsTensor(o)->id].input;
-    if (input < 0 || std::find(pinned_.begin(), pinned_.end(), input) != pinned_.end()) return true;
-    for (int other : pinned_)
-      guards_->Add(guard::Row{guard::Kind::kDifferentObject, input_sources_[input], input_sources_[other]});
-    pinned_.push_back(input);
+    if (input >= 0) guards_->Add(guard::Row{guard::Kind::kDistinct, input_sources_[input]});
     return true;
   }
   if (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o)) {
@@ -298,17 +295,53 @@ PyObject* DictOfView(PyObject* o) {
   return view ? reinterpret_cast<PyObject*>(reinterpret_cast<DictView*>(o)->dict) : nullptr;
 }
 
+namespace {
+
+// The lists and tuples that an iterator made here has still to go through.
+void ListsOf(PyObject* o, std::vector<PyObject*>& lists) {
+  for (PyTypeObject* t : {&PyListIter_Type, &PyTupleIter_Type, &PyZip_Type, &PyEnum_Type}) {
+    if (!Py_IS_TYPE(o, t)) continue;
+    std::vector<PyObject*> held;
+    const auto see = [](PyObject* x, void* all) {
+      static_cast<std::vector<PyObject*>*>(all)->push_back(x);
+      return 0;
+    };
+    t->tp_traverse(o, see, &held);
+    for (PyObject* x : held) {
+      if (t == &PyListIter_Type || t == &PyTupleIter_Type) lists.push_back(x);
+      if (!PyTuple_CheckExact(x)) ListsOf(x, lists);
+      for (Py_ssize_t i = 0; t == &PyZip_Type && PyTuple_CheckExact(x) && i < PyTuple_GET_SIZE(x); ++i)
+        if (PyTuple_GET_ITEM(x, i)) ListsOf(PyTuple_GET_ITEM(x, i), lists);
+    }
+  }
+}
+
+}  // namespace
+
+// C code goes on with an iterator: it may look into what the program has only gone over. False on Break.
+bool Session::IteratedByC(PyObject* iterator) {
+  std::vector<PyObject*> lists;
+  ListsOf(iterator, lists);
+  for (PyObject* list : lists) {
+    PyObject* seen = Find(list) ? ForC(list) : list;
+    if (!seen) return false;
+    const Origin* g = Find(list);
+    if (!g || !g->shallow) continue;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
+      PyObject *item = PySequence_Fast_GET_ITEM(list, i), *whole = PySequence_Fast_GET_ITEM(seen, i);
+      if (item != whole && !IsSymInt(item) && !IsSymFloat(item) && !IsTensor(item))
+        return Break(BreakId::kUnknownOrigin, "C code goes on through containers of tensors"), false;
+    }
+  }
+  return true;
+}
+
 // What is no list, tuple or dict.
 PyObject* Session::LeafForC(PyObject* o, bool asked_nothing) {
   Origin* g = Find(o);
   if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
   if (UsesContext(o)) return Break(BreakId::kThreadState, "decimal.getcontext()");
-  if (Py_IS_TYPE(o, &PyTupleIter_Type) || Py_IS_TYPE(o, &PyListIter_Type)) {  // C code goes on with it
-    Ref parts(PyObject_CallMethod(o, "__reduce__", nullptr));
-    PyObject* of = parts && PyTuple_GET_SIZE(parts.get()) > 1 ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
-    if (!of) return nullptr;
-    if (PyObject* all = PyTuple_GET_ITEM(of, 0); Find(all) && !ForC(all)) return nullptr;
-  }
+  if (!IteratedByC(o)) return nullptr;
   if (PyObject* dict = DictOfView(o); dict && IsFresh(o) && IsFresh(dict)) {  // C code reads what is in it
     if (Py_IS_TYPE(o, &PyDictKeys_Type) ? !NoteContents(dict) : !ForC(dict, asked_nothing)) return nullptr;
   } else if (IsFresh(o) && (Py_IS_TYPE(o, &PyDictIterItem_Type) || Py_IS_TYPE(o, &PyDictIterValue_Type))) {
@@ -445,6 +478,7 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   auto refuse = [&] {
     return Break(BreakId::kUnknownOrigin, std::string("a ") + Py_TYPE(o)->tp_name + " of tensors read by C code");
   };
+  if (g->shallow) return ForC(g->real, asked_nothing);
   if (g->real) return asked_nothing || !g->hides ? o : refuse();
   if (PyDict_CheckExact(o) && pending_.Has(o) && (!g->shadow || g->shadow == o)) return PendingForC(o, asked_nothing);
   if (g->shadow && (asked_nothing || !Find(g->shadow)->hides)) return g->shadow;
@@ -471,6 +505,41 @@ PyObject* Session::ForC(PyObject* o, bool asked_nothing) {
   }
   Find(o)->shadow = result;
   return result;
+}
+
+PyObject* Session::ItemsOf(PyObject* o, bool by_c) {
+  if (!(o = Settled(o))) return nullptr;
+  Origin* g = Find(o);
+  if (!(PyList_CheckExact(o) || PyTuple_CheckExact(o)) || !g || g->kind != Origin::kOutside || g->real)
+    return ForC(o, !by_c);
+  PyObject* seen = by_c ? ForC(o) : o;
+  if (!seen || !NoteLength(o)) return nullptr;
+  g = Find(o);
+  if (PyObject* known = g->items[by_c]) return known;
+  const Source* source = g->source;
+  Ref copy(NewLike(o));
+  for (Py_ssize_t i = 0; copy && i < PySequence_Fast_GET_SIZE(o); ++i) {
+    PyObject* item = PySequence_Fast_GET_ITEM(seen, i);
+    item = by_c ? Py_NewRef(item)  // what is in it is read when the program asks
+                : FromOutside(item, guards_->Child(SourceKind::kItem, source, static_cast<int>(i)), true);
+    if (!item) return nullptr;
+    if (PyTuple_Check(o))
+      PyTuple_SET_ITEM(copy.get(), i, item);
+    else
+      PyList_SET_ITEM(copy.get(), i, item);
+  }
+  if (!copy) return nullptr;
+  Origin copied;
+  copied.kind = Origin::kOutside;
+  copied.source = source;
+  copied.real = o;
+  copied.shallow = !by_c;
+  copied.contents_noted = by_c;
+  copied.hides = by_c && seen != o && Find(seen)->hides;
+  origins_.Enter(copy.get(), copied);
+  Find(o)->items[by_c] = copy.get();
+  keep_.push_back(std::move(copy));
+  return Find(o)->items[by_c];
 }
 
 Ref Session::AsKey(PyObject* key) {

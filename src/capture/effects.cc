@@ -232,7 +232,7 @@ PyObject* Session::Settled(PyObject* list) {
 PyObject* Session::WriteList(PyObject* list) {
   Origin* g = Find(list);
   if (g->written) return pending_.Touch(), g->written;
-  if (g->real || g->shadow || later || InLookup())
+  if (g->real || g->shadow || g->IsGoneThrough() || later || InLookup())
     return Break(BreakId::kSideEffect, "a list that is being gone through is written to");
   std::vector<PendingCall> mine = pending_.TakeCalls(list);
   g->changes = false;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "capture/callees.h"
+#include "capture/foreach.h"
 #include "capture/gradients.h"
 #include "capture/proxy.h"
 #include "graph/arguments.h"
@@ -131,6 +132,9 @@ bool FrameworkCall::IsTensorAt(Py_ssize_t i) const {
 
 bool FrameworkCall::AnsweredByMode(PyObject** out) {
   if (auto answer = s_.ConstantAnswer(callee_)) return *out = s_.FromArg(*answer), true;
+  bool each = false;
+  *out = ForEach(s_, callee_, args_, nargs_, kwnames_, &each);
+  if (each || s_.broken() || PyErr_Occurred()) return true;
   if (callee_ == callees::kAutogradGrad && s_.options().derivatives)
     return *out = GradientsOf(s_, args_, nargs_, kwnames_), true;
   const int level = s_.vmap.open() ? BatchLevel(s_, args_, total()) : 0;

@@ -102,8 +102,10 @@ bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
     loop.calls += calls;
     loop.idle_since = instructions;
   }
-  if (loop.rounds <= kRounds && (loop.rounds <= kFewRounds || loop.calls <= kCalls) &&
-      instructions - loop.idle_since <= kIdle)
+  // A loop over what was made of many inputs, as over a model's gradients, is no longer than what brought them in.
+  const auto inputs = static_cast<int64_t>(s_.trace().inputs.size());
+  const bool few = loop.rounds <= kRounds && (loop.rounds <= kFewRounds || loop.calls <= kCalls);
+  if ((few || (loop.rounds <= inputs && loop.calls <= 2 * inputs)) && instructions - loop.idle_since <= kIdle)
     return true;
   code_ = Borrow(reinterpret_cast<PyObject*>(code));
   at_ = index;

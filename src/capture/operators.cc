@@ -1,5 +1,6 @@
 // Operators, items, iteration, building of containers, names. Each rule: resolve the operands, take the guards that
 // follow from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
+#include "capture/builtins.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "diag/diag.h"
@@ -307,14 +308,15 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
   RESOLVE(o);
   if (IsTensor(o)) return TensorIter(s_, o);
   s_.NoteType(Py_TYPE(o));
-  if (PyIter_Check(o) && s_.IsOutside(o)) {  // an iterator: itself; advancing it is the question
+  // An iterator: itself; advancing it is the question.
+  if ((s_.IsFresh(o) && GoesOver(o)) || (PyIter_Check(o) && s_.IsOutside(o))) {
     Py_INCREF(o);
     return o;
   }
   PyObject* dict = DictOfView(o);
   const bool own = dict ? s_.IsFresh(o) && s_.IsFresh(dict)  // its items as they are
                         : (PyTuple_CheckExact(o) || PyList_CheckExact(o)) && !s_.IsOutside(o);
-  PyObject* c = own || HasOwn(Py_TYPE(o), "__iter__") ? o : s_.ForC(o, true);
+  PyObject* c = own || HasOwn(Py_TYPE(o), "__iter__") ? o : s_.ItemsOf(o);
   if (!c) return nullptr;
   if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
   return s_.Adopt(PyObject_GetIter(c));

@@ -21,9 +21,14 @@ struct Origin {
   bool changes = false;            // it has pending calls: it cannot be read any more
   PyObject* proxy = nullptr;       // an outside tensor's proxy (kept by the session)
   PyObject* shadow = nullptr;      // an outside container's copy with proxies in place of tensors (kept)
+  PyObject* items[2] = {};         // of a list or tuple that is gone through, by the program or C code: a copy (kept)
   PyObject* real = nullptr;        // of such a copy, and of one that is written to: the container
   PyObject* written = nullptr;     // of an outside list: the private list that stands for it since it was written to
+  bool shallow = false;            // of such a copy: what is in its items was not read
   bool hides = false;              // ... which has, or something in it, methods that the copy has not: AnswersItself
+  bool IsGoneThrough() const {     // an iterator holds the copy
+    return (items[0] && Py_REFCNT(items[0]) > 1) || (items[1] && Py_REFCNT(items[1]) > 1);
+  }
 };
 
 // Origins by object: open addressing over a list of them, whose places do not change.

@@ -79,6 +79,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* CallPartial(PyObject* partial, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* Referent(PyObject* reference);
   PyObject* CallPython(PyObject* function, PyObject* const* args, size_t nargs, PyObject* kwnames);
+  PyObject* BehindSwitch(PyFunctionObject* function);
   bool NoteFunction(PyFunctionObject* function);  // guards for what a call of it depends on; false on Break
   PyObject* ModulePlumbing(PyFunctionObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                            bool* handled);
@@ -94,6 +95,7 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* MissingItem(PyObject* dict, PyObject* key);
   PyObject* OwnCell(PyObject* cell);
   int StoreTensorAttr(PyObject* tensor, PyObject* name, PyObject* value);
+  int DropGrad(PyObject* tensor);
   // Output that the segment's exit makes (effects.cc). Null without an error: it must be made at its place.
   PyObject* Output(PyObject* function, const char* name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* Print(PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);

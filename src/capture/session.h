@@ -144,6 +144,9 @@ class Session {
   // Guards are taken for all that C code can read of it; null (Break): it can read what no guard covers. Borrowed.
   // asked_nothing: the code calls no method of it that a subclass may have, but moves it, or is its base's.
   PyObject* ForC(PyObject* o, bool asked_nothing = false);
+  // What the program goes through, item by item, in place of a list or tuple from outside; by_c: C code does, which may
+  // read what is in them. Borrowed, null: Break.
+  PyObject* ItemsOf(PyObject* o, bool by_c = false);
 
   // --- tensors -------------------------------------------------------------------------------------------------------
   PyObject* NewProxy(TraceId id);
@@ -218,6 +221,7 @@ class Session {
   void Keep(PyObject* o) { keep_.emplace_back(o); }  // steals
   // Attributes that tensors made here were given, in order.
   std::map<TraceId, std::vector<std::pair<Ref, Ref>>> tensor_attributes;
+  std::set<TraceId> dropped_grads;                  // inputs whose gradients are None from now on
   std::unordered_map<PyObject*, Ref> context_vars;  // ContextVar -> value set during capture
   // Switches of the framework that were set (switches.cc): what they were at the entry and are for the program.
   struct Switched {
@@ -293,6 +297,7 @@ class Session {
  private:
   // ForC in its parts.
   PyObject* LeafForC(PyObject* o, bool asked_nothing);
+  bool IteratedByC(PyObject* iterator);
   PyObject* PrivateForC(PyObject* o, bool asked_nothing);
   PyObject* PendingForC(PyObject* o, bool asked_nothing);
   bool CopyForC(PyObject* o, PyObject* copy, bool asked_nothing, bool* differs, bool* hides);
@@ -351,7 +356,6 @@ class Session {
   std::vector<const Source*> input_sources_;
   guard::Texts texts_;  // of sources
   std::vector<PyObject*> input_tensors_;
-  std::vector<int> pinned_;  // those among them that C code may compare
   std::unordered_set<PyTypeObject*> types_noted_;
   PyTypeObject* type_noted_ = nullptr;  // the last
   std::set<std::pair<PyTypeObject*, PyObject*>> lookups_noted_;

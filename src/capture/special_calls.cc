@@ -186,6 +186,19 @@ bool MadeBefore(Session& s, PyObject* cache, PyObject* name) {
          std::none_of(s.cache_calls.begin(), s.cache_calls.end(), [&](auto& c) { return Is(c.cached, cache, name); });
 }
 
+// A cache with a bound drops what was not asked for the longest: what waits for the exit is asked for now.
+bool AskNow(Session& s, PyObject* cache) {
+  for (Session::CacheCall& c : s.cache_calls) {
+    if (c.made || c.cached.cache.get() != cache) continue;
+    std::vector<PyObject*> args;
+    for (const Ref& a : c.call.args) args.push_back(a.get());
+    if (!Ref(PyObject_Vectorcall(c.call.method.get(), args.data(), args.size(), nullptr))) return false;
+    c.made = true;
+    s.options().cached->push_back({Borrow(cache), Borrow(c.cached.name.get())});
+  }
+  return true;
+}
+
 }  // namespace
 
 // What is in the cache is what a call gives, guarded by being there. The call itself, which the cache counts, and by
@@ -194,8 +207,8 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
   SuspendScope off;
   Ref function(PyObject_GetAttrString(cached, "__wrapped__")), info(PyObject_CallMethod(cached, "cache_info", nullptr));
   if (!function || !info) return nullptr;
-  PyObject *most = PyTuple_GetItem(info.get(), 2), *count = PyTuple_GetItem(info.get(), 3), *dict;
-  if (!most || !count) return nullptr;
+  PyObject *most = PyTuple_GetItem(info.get(), 2), *dict;
+  if (!most) return nullptr;
   Ref name, result;
   PyObject* entry = CacheEntry(cached, function.get(), args, nargs, kwnames, &dict, &name);
   if (!dict) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
@@ -204,10 +217,14 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
     made = MadeBefore(s, cached, name.get());
   } else {
     if (PyErr_Occurred()) return nullptr;
-    if (most != Py_None && PyObject_RichCompareBool(count, most, Py_GE) != 0)
-      return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that is full");
     if (s.pending().count())
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that may see what was written before");
+    // It must not drop what this capture has found in it.
+    const auto found = std::count_if(s.cache_calls.begin(), s.cache_calls.end(),
+                                     [&](const Session::CacheCall& c) { return c.cached.cache.get() == cached; });
+    if (most != Py_None && PyLong_AsLongLong(most) <= found)
+      return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that is full");
+    if (most != Py_None && !AskNow(s, cached)) return nullptr;
     result = Ref(PyObject_Vectorcall(cached, args, nargs, kwnames));
     entry = result ? CacheEntry(cached, function.get(), args, nargs, kwnames, &dict, &name) : nullptr;
     if (!result) return nullptr;

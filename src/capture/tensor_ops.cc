@@ -278,6 +278,8 @@ bool GradOfInput(Session& s, PyObject* proxy, PyObject** out) {
   const TraceId id = AsTensor(proxy)->id;
   const int input = s.trace().tensors[id].input;
   if (input < 0 || s.meta(id).framework != Framework::kTorch || s.vmap.open()) return false;
+  s.guards().Add(guard::Row{guard::Kind::kDistinct, s.input_sources()[input]});
+  if (s.dropped_grads.contains(id)) return *out = Py_NewRef(Py_None), true;
   Ref grad;
   {
     SuspendScope off;

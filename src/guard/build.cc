@@ -210,6 +210,7 @@ class Assembler {
       const Source* other = r.other();
       if (r.source) Reach(r.source);
       if (other) Reach(other), branches_[other->id].required = branches_[r.source->id].required = true;
+      if (r.kind == Kind::kApart || r.kind == Kind::kDistinct) branches_[r.source->id].required = true;
       if (r.source && !other) branches_[r.source->id].rows.Append(static_cast<int32_t>(i), next_row_);
     }
     for (const Source* s : inputs) Reach(s), branches_[s->id].required = true;
@@ -418,10 +419,11 @@ class Assembler {
     switch (r.kind) {
       case Kind::kSameObject:
       case Kind::kDifferentObject:
-      case Kind::kNotAliased:
         FRAMEJIT_CHECK(r.other());
         p_.relations.push_back({r.kind, branches_[r.source->id].node, branches_[r.other()->id].node, r.where});
         break;
+      case Kind::kApart: p_.apart.push_back({branches_[r.source->id].node, r.number != 0, r.where}); break;
+      case Kind::kDistinct: p_.distinct.push_back(branches_[r.source->id].node); break;
       case Kind::kShape: AddShape(*extras_.shapes[r.extra]); break;
       case Kind::kTorchState: p_.torch_state_where = r.where; break;
       case Kind::kNumpyState: p_.numpy_state_where = r.where; break;

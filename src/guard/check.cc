@@ -4,6 +4,7 @@
 // fresh tag is two compares, whatever hangs on it; a tensor is tensor::ReadForGuard plus a compare of its sizes.
 #include <absl/cleanup/cleanup.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -155,6 +156,7 @@ bool Program::Run(PyObject* const* slots, PyObject** out, int64_t* symbols) {
     }
   }
   if ((expressions || shape_checks || !relations.empty()) && !Relations(symbols)) return false;
+  if ((!distinct.empty() && !Distinct()) || (!apart.empty() && !Apart())) return false;
   if (numpy_state && ReadNumpyState() != numpy_state) return false;
   for (size_t i = 0; i < inputs.size(); ++i) out[i] = base[inputs[i]].value;
   return true;
@@ -181,10 +183,22 @@ bool Program::Relations(int64_t* symbols) {
   }
   for (const Relation& r : relations) {
     PyObject *a = nodes[r.a].value, *b = nodes[r.b].value;
-    if (r.kind == Kind::kSameObject ? a != b : r.kind == Kind::kDifferentObject ? a == b : MemoryOverlaps(a, b))
-      return false;
+    if (r.kind == Kind::kSameObject ? a != b : a == b) return false;
   }
   return true;
+}
+
+bool Program::Apart() {
+  extents_.clear();
+  for (const Written& w : apart) extents_.push_back(ExtentOf(nodes[w.node].value, w.written));
+  return !ShareWritten(extents_);
+}
+
+bool Program::Distinct() {
+  objects_.clear();
+  for (int32_t node : distinct) objects_.push_back(nodes[node].value);
+  std::sort(objects_.begin(), objects_.end());
+  return std::adjacent_find(objects_.begin(), objects_.end()) == objects_.end();
 }
 
 bool Program::Check(PyObject* const* slots, PyObject** out, int64_t* symbols) {

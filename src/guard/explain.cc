@@ -337,14 +337,27 @@ class Explainer {
     }
     for (const Relation& r : p_.relations) {
       PyObject *a = values_[r.a], *b = values_[r.b];
-      std::string pair = p_.sources[r.a]->str(names_) + " and " + p_.sources[r.b]->str(names_);
+      std::string pair = Pair(r.a, r.b);
       if (r.kind == Kind::kSameObject && a != b) return {pair + ": were one object, now are two", Text(r.where), ""};
       if (r.kind == Kind::kDifferentObject && a == b)
         return {pair + ": were two objects, now are one", Text(r.where), ""};
-      if (r.kind == Kind::kNotAliased && MemoryOverlaps(a, b))
-        return {pair + ": share memory, and one of them is written to", Text(r.where), "pass a copy of one of them"};
     }
+    for (size_t i = 0; i < p_.distinct.size(); ++i)
+      for (size_t j = 0; j < i; ++j)
+        if (values_[p_.distinct[i]] == values_[p_.distinct[j]])
+          return {Pair(p_.distinct[j], p_.distinct[i]) + ": were two objects, now are one", "", ""};
+    for (size_t i = 0; i < p_.apart.size(); ++i)
+      for (size_t j = 0; j < i; ++j) {
+        const auto &a = p_.apart[j], &b = p_.apart[i];
+        if ((a.written || b.written) && MemoryOverlaps(values_[a.node], values_[b.node]))
+          return {Pair(a.node, b.node) + ": share memory, and one of them is written to", Text(b.where),
+                  "pass a copy of one of them"};
+      }
     return {};
+  }
+
+  std::string Pair(int32_t a, int32_t b) const {
+    return p_.sources[a]->str(names_) + " and " + p_.sources[b]->str(names_);
   }
 
   Program& p_;
@@ -380,6 +393,7 @@ std::vector<std::string> Program::Describe(PyObject* varnames) const {
       case Kind::kTypeIs: text += " " + (t.expected.get() ? ValueText(t.expected.get()) : "<dead object>"); break;
       case Kind::kEqual: text += " " + (t.expected.get() ? ValueText(t.expected.get()) : "<dead object>"); break;
       case Kind::kLength: text += " " + Num(t.number); break;
+      case Kind::kApart: text += t.number ? ", written" : ""; break;
       case Kind::kKeys: text += " " + ValueText(t.expected.get()); break;
       case Kind::kIntSymbol:
       case Kind::kFloatSymbol: text += " s" + Num(t.number); break;

@@ -91,7 +91,8 @@ struct Source {
                        /* (function identity guarded apart) */                                                         \
   X(kTensor, "tensor") /* dtype, device, rank, sizes, strides, key set, requires_grad: TensorExpect */                 \
   X(kLeaf, "leaf")     /* a tensor that no operation with gradients made */                                            \
-  X(kNotAliased, "not aliased") /* two tensors share no memory; neither is the other */                                \
+  X(kApart, "apart")   /* shares no memory with another tensor that has such a row, if either is written: `number` */  \
+  X(kDistinct, "distinct")      /* another object than all that have such a row */                                     \
   X(kSameObject, "same object") /* two sources reach one object */                                                     \
   X(kDifferentObject, "different objects")                                                                             \
   X(kIntSymbol, "int")         /* exact int; its value becomes the symbol `number` */                                  \
@@ -200,5 +201,12 @@ class GuardSet {
 };
 
 bool MemoryOverlaps(PyObject* a, PyObject* b);
+// Tensors, and whether they are written: does one that is written share memory with another one? Loses their order.
+struct Extent {
+  const char *low, *high;
+  bool written;
+};
+Extent ExtentOf(PyObject* tensor, bool written);
+bool ShareWritten(std::vector<Extent>& all);
 
 }  // namespace framejit::guard

@@ -101,7 +101,7 @@ struct Group {
   int32_t keys_first = 0, keys_last = 0;  // kKeys tests of the dict itself
 };
 
-struct Relation {  // kSameObject, kDifferentObject, kNotAliased
+struct Relation {  // kSameObject, kDifferentObject
   Kind kind;
   int32_t a, b;
   Line where;
@@ -138,6 +138,13 @@ class Program final : public GuardSet {
   std::vector<SetTest> sets;
   std::vector<MemberCache> members;  // by node
   std::vector<Relation> relations;
+  struct Written {
+    int32_t node;
+    bool written;
+    Line where;
+  };
+  std::vector<Written> apart;     // kApart
+  std::vector<int32_t> distinct;  // kDistinct: nodes
   std::vector<shape::Guard> shape_guards;
   std::vector<int32_t> inputs;  // nodes
   std::vector<shape::SymbolInfo> symbol_info;
@@ -155,7 +162,11 @@ class Program final : public GuardSet {
   bool Nothing(const Node& node) const;
   bool Holds(Test& t, PyObject* v, int64_t* symbols);
   bool Relations(int64_t* symbols);
+  bool Apart();
+  bool Distinct();
   bool busy_ = false;
+  std::vector<Extent> extents_;  // of one check
+  std::vector<PyObject*> objects_;
 };
 
 // Shared by check and explain.

@@ -137,18 +137,18 @@ void AddRow(GuardBuilder& b, PyObject* spec) {
     }
     case Kind::kSameObject:
     case Kind::kDifferentObject:
-    case Kind::kNotAliased:
       row.source = Path(b, At(spec, 1));
       row.other = Path(b, At(spec, 2));
       break;
     default:
       row.source = Path(b, At(spec, 1));
-      if (row.kind == Kind::kAbsent || row.kind == Kind::kNoItems) break;
+      if (row.kind == Kind::kAbsent || row.kind == Kind::kNoItems || row.kind == Kind::kDistinct) break;
       if (row.kind == Kind::kTensor) {
         auto expect = std::make_shared<TensorExpect>();
         FillTensor(*expect, spec, size);
         row.tensor = std::move(expect);
-      } else if (row.kind == Kind::kLength || row.kind == Kind::kIntSymbol || row.kind == Kind::kFloatSymbol) {
+      } else if (row.kind == Kind::kLength || row.kind == Kind::kApart || row.kind == Kind::kIntSymbol ||
+                 row.kind == Kind::kFloatSymbol) {
         row.number = Index(At(spec, 2));
       } else {
         row.object = At(spec, 2);

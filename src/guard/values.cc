@@ -123,6 +123,26 @@ bool MemoryOverlaps(PyObject* a, PyObject* b) {
   return x.low < static_cast<char*>(y.data) + y.nbytes_extent && y.low < static_cast<char*>(x.data) + x.nbytes_extent;
 }
 
+// One without memory is told from others by where its object lies; of one that cannot be read nothing is known.
+Extent ExtentOf(PyObject* tensor, bool written) {
+  tensor::Meta m;
+  if (!tensor::ReadForGuard(tensor, &m)) return {nullptr, reinterpret_cast<const char*>(UINTPTR_MAX), true};
+  if (m.nbytes_extent) return {m.low, static_cast<const char*>(m.data) + m.nbytes_extent, written};
+  const auto* object = reinterpret_cast<const char*>(tensor);
+  return {object, object + 1, written};
+}
+
+bool ShareWritten(std::vector<Extent>& all) {
+  std::sort(all.begin(), all.end(), [](const Extent& a, const Extent& b) { return a.low < b.low; });
+  const char *end = nullptr, *end_of_written = nullptr;  // of what begins before
+  for (const Extent& e : all) {
+    if (e.low < (e.written ? end : end_of_written)) return true;
+    end = std::max(end, e.high);
+    if (e.written) end_of_written = std::max(end_of_written, e.high);
+  }
+  return false;
+}
+
 // --- types and functions --------------------------------------------------------------------------------------------
 
 namespace {

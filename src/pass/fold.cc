@@ -254,10 +254,33 @@ class Folder {
     return kNoValue;
   }
 
+  // Each element of it looks for its own operand among all: of so many, some are put together first.
+  void CatInParts(Node& n) {
+    constexpr size_t kMost = 64, kPart = 16;
+    while (n.operands.size() > kMost) {
+      std::vector<ValueId> parts;
+      for (size_t i = 0; i < n.operands.size(); i += kPart) {
+        Node part = n;
+        part.strides.clear();
+        part.operands = {n.operands.begin() + static_cast<ptrdiff_t>(i),
+                         n.operands.begin() + static_cast<ptrdiff_t>(std::min(i + kPart, n.operands.size()))};
+        shape::Int size = 0;
+        for (ValueId o : part.operands) size = size + r_.node(o).type.shape[n.attrs.axes[0]];
+        part.type.shape[n.attrs.axes[0]] = size;
+        parts.push_back(part.operands.size() == 1 ? part.operands[0] : r_.Append(std::move(part)));
+      }
+      n.operands = std::move(parts);
+      changed_ = true;
+    }
+  }
+
   ValueId FoldView(Node& n) {
     const Node& in = In(n, 0);
     std::vector<int64_t>& axes = n.attrs.axes;
-    if (n.op == Op::kCat) return n.operands.size() == 1 ? Use(n, n.operands[0]) : kNoValue;
+    if (n.op == Op::kCat) {
+      CatInParts(n);
+      return n.operands.size() == 1 ? Use(n, n.operands[0]) : kNoValue;
+    }
     if (n.op == Op::kPad) {
       bool nothing =
           std::all_of(n.attrs.syms.begin(), n.attrs.syms.end(), [](shape::Int i) { return i == shape::Int(0); });

@@ -218,7 +218,7 @@ def test_parameters_are_no_candidates():
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_not_aliased(framework):
     whole = zeros(framework, 8)
-    g = build(("not aliased", S0, S1))
+    g = build(("apart", S0, 1), ("apart", S1, 0))
     hits(g, whole[:4], whole[4:])
     misses(g, whole[:4], whole[3:7], text="share memory")
     misses(g, whole, whole)
@@ -230,6 +230,36 @@ def test_not_aliased(framework):
         hits(g, whole[7:3:-1], whole[:4])
         misses(g, whole[7:3:-1], whole[:5])
     misses(g, whole, 3)
+    reads = build(("apart", S0, 0), ("apart", S1, 0))
+    hits(reads, whole, whole)
+    empty = whole[:0]
+    misses(g, empty, empty)
+    hits(g, empty, whole[:0])
+
+
+@needs_torch
+def test_one_of_many_is_written():
+    whole = zeros("torch", 64)
+    slots = [("slot", i) for i in range(8)]
+    parts = [whole[8 * i : 8 * i + 8] for i in range(8)]
+    for written in range(8):
+        g = build(*(("apart", s, int(i == written)) for i, s in enumerate(slots)))
+        hits(g, *parts)
+        hits(g, *reversed(parts))
+        for i in range(8):
+            overlapping = list(parts)
+            overlapping[i] = whole[8 * i - 1 : 8 * i + 8] if i else whole[:9]
+            touches = i == written or (i or 1) - 1 == written if i else written in (0, 1)
+            (misses if touches else hits)(g, *overlapping)
+        misses(g, *parts[:7], whole)
+
+
+def test_distinct():
+    g = build(*(("distinct", ("slot", i)) for i in range(3)))
+    a, b, c = [], [], []
+    hits(g, a, b, c)
+    misses(g, a, b, a, text="were two objects, now are one")
+    misses(g, a, a, c)
 
 
 @needs_torch
