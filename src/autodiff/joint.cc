@@ -240,7 +240,7 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   }
   for (size_t i = 0; i < g.outputs.size(); ++i)
     if (j.tangents[i] != kNoValue) tape.Add(g.outputs[i], j.tangents[i]);
-  const std::vector<ValueId> seen = stops.empty() ? std::vector<ValueId>() : SeenOutputs(g);
+  const std::vector<ValueId> seen = SeenOutputs(g);
   Passage passage{.origin = &j.origin};
   for (size_t i = 0; i < stops.size(); ++i)
     if (stops[i]) passage.stops.push_back(seen[i]);
@@ -254,7 +254,8 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   }
   if (!env.guards().empty()) throw WantsFixedSizes("sizes that are equal by chance: " + env.guards()[0].str());
   for (size_t i = 0; i < g.inputs.size(); ++i) j.grads.push_back(wanted[i] ? tape.grads[g.inputs[i]] : kNoValue);
-  for (size_t i = 0; i < stops.size(); ++i) j.grads.push_back(stops[i] ? tape.grads[seen[i]] : kNoValue);
+  for (ValueId v : seen) j.arriving.push_back(tape.grads[v]);
+  for (size_t i = 0; i < stops.size(); ++i) j.grads.push_back(stops[i] ? j.arriving[i] : kNoValue);
   j.graph.outputs = g.outputs;
   j.graph.writes = g.writes;
   PlaceOperands(j.graph);

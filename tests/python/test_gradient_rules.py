@@ -488,3 +488,34 @@ def test_sparse_gradients(fresh):
             grads.append(w.grad)
         assert grads[1].layout is grads[0].layout is torch.sparse_coo
         torch.testing.assert_close(grads[1].to_dense(), grads[0].to_dense())
+
+
+def test_a_result_whose_gradient_goes_nowhere(fresh):
+    """floor has a derivative of zeros, so no input's gradient reads b for it; one that is looked for by floor itself does."""
+
+    def program(a, b):
+        whole = b.floor()
+        return whole * b, -b, whole * a
+
+    compiled = fresh.compile(program)
+    for number in range(3):
+        asked = []
+        for f in (program, compiled):
+            leaves = [torch.tensor([1.5, -2.5], requires_grad=True), torch.tensor([2.5, 3.5], requires_grad=True)]
+            results = f(*leaves)
+            asked.append(torch.autograd.grad(results[number].sum(), leaves, allow_unused=True))
+        for got, expected in zip(*reversed(asked), strict=True):
+            assert (got is None) == (expected is None) and (got is None or torch.equal(got, expected))
+
+    def shown(a, b):
+        whole = b.floor()
+        return whole, whole * b
+
+    for looked_for in (0, 1):
+        asked = []
+        for f in (shown, fresh.compile(shown)):
+            a, b = torch.tensor([1.5, -2.5]), torch.tensor([2.5, 3.5], requires_grad=True)
+            whole, product = f(a, b)
+            asked.append(torch.autograd.grad(product.sum(), (whole, b)[looked_for])[0])
+        assert torch.equal(*asked)
+    assert fresh.cache_info(compiled)["segments"] == 1
