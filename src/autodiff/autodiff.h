@@ -123,7 +123,4 @@ std::vector<ValueId> SeenOutputs(const Graph& g);
 // By output: the outputs that it is made of, by what gradients pass; itself excepted.
 std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<bool>& differentiable);
 
-// by output: the outputs that share a value with it which a wanted input reaches, inputs and itself excepted.
-std::vector<std::vector<bool>> Related(const Graph& g, const std::vector<bool>& wanted);
-
 }  // namespace framejit::autodiff

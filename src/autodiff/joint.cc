@@ -176,18 +176,6 @@ std::vector<std::vector<bool>> Needed(const Graph& g) {
   return needed;
 }
 
-std::vector<std::vector<bool>> Related(const Graph& g, const std::vector<bool>& wanted) {
-  const std::vector<bool> reached = Reached(g, wanted);
-  const std::vector<std::vector<bool>> uses = Uses(g);
-  const size_t n = uses.size();
-  std::vector<std::vector<bool>> related(n, std::vector<bool>(n));
-  for (size_t i = 0; i < n; ++i)
-    for (size_t k = 0; k < n; ++k)
-      for (ValueId v = 0; v < g.nodes.size() && !related[i][k]; ++v)
-        related[i][k] = i == k || (uses[i][v] && uses[k][v] && reached[v] && g.node(v).op != Op::kInput);
-  return related;
-}
-
 std::vector<ValueId> SeenOutputs(const Graph& g) {
   std::vector<ValueId> seen;
   for (ValueId v : g.outputs) {  // a copy that the layout asked for is seen by nobody
