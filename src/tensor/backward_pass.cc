@@ -1,6 +1,7 @@
 // Backward passes through the nodes of a segment: compiled when the first one comes whose results need it, run part by
 // part as the framework's engine reaches the nodes; or the program, run again and differentiated by the framework.
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "tensor/call_step.h"
@@ -191,13 +192,14 @@ int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
   Ref keep(kept ? PyObject_CallNoArgs(kept) : Py_NewRef(Py_True));
   if (!keep) return -1;
   if (keep.get() == Py_True && !s->freed) return 0;
-  const bool everywhere = GoesEverywhere(s);
+  std::optional<bool> everywhere;  // asked for where it matters: that takes microseconds
   std::vector<bool> all = *s->spent;
   for (size_t i = 0; i < all.size(); ++i) {
     const Training::Keeper& keeper = t_.keepers[i];
     bool here = false;
     for (size_t k = 0; k < tangents.size(); ++k) here |= tangents[k] && keeper.outputs[k];
-    if (!here || !(everywhere || keeper.whole)) continue;
+    if (here && !keeper.whole && !everywhere) everywhere = GoesEverywhere(s);
+    if (!here || !(keeper.whole || *everywhere)) continue;
     if (all[i] && (keeper.sure || !t_.saved.empty())) return PyErr_SetString(PyExc_RuntimeError, kFreed), -1;
     all[i] = true;
   }
