@@ -275,7 +275,8 @@ std::vector<bool> ReadOutputs(const Joint& j, const std::vector<bool>& kept) {
 
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing) {
   const Graph& g = j.graph;
-  std::vector<ValueId> roots = j.grads;  // a result's gradient may lead to zeros, and is asked for by itself all the same
+  std::vector<ValueId> roots =
+      j.grads;  // a result's gradient may lead to zeros, and is asked for by itself all the same
   roots.insert(roots.end(), j.arriving.begin(), j.arriving.end());
   std::vector<bool> dep = Dependent(j), needed = NeededFor(g, roots), own = OthersMayWrite(j, passing, needed);
   const std::vector<int64_t> hints = Hints(g);

@@ -185,8 +185,8 @@ bool SegmentHook::GoesEverywhere(CallState* s) {
   return s->inputs;
 }
 
-// What this pass frees, unless the graph is kept. -1: an earlier one has freed some of it. Where only some gradients are
-// looked for, nobody says which: such a pass comes for sure through what leads to all of them.
+// What this pass frees, unless the graph is kept. -1: an earlier one has freed some of it. Where only some gradients
+// are looked for, nobody says which: such a pass comes for sure through what leads to all of them.
 int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
   static PyObject* kept = ResolveCallee("torch._C._autograd._get_current_graph_task_keep_graph");
   Ref keep(kept ? PyObject_CallNoArgs(kept) : Py_NewRef(Py_True));

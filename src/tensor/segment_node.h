@@ -125,8 +125,8 @@ struct CallState {
 CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject* head);
 // Of the pass that the framework's engine is at on this thread; -1: none.
 int64_t NumberOfPass();
-// Is this node of the framework's part of the pass that its engine is at? -1: an exception; of leaves it is not said where
-// only some gradients are looked for.
+// Is this node of the framework's part of the pass that its engine is at? -1: an exception; of leaves it is not said
+// where only some gradients are looked for.
 int WillRun(PyObject* node);
 // The node that adds up the gradients of a leaf. Null: an exception.
 Ref NodeOfLeaf(PyObject* leaf);
