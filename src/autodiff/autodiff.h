@@ -31,6 +31,7 @@ struct Joint {
   ValueId primal = 0;             // nodes before this one are the original's
   std::vector<ValueId> tangents;  // by output; kNoValue: no gradient comes from there
   std::vector<ValueId> grads;     // by input; kNoValue: not wanted, or no output with a tangent depends on it
+  std::vector<ValueId> arriving;  // by output: what a pass that looks for that result asks for; kNoValue, likewise
   std::vector<ValueId> origin;    // by node from `primal` on: whose derivative it belongs to
   // By node before `primal`, of those that the program wants made again in the backward pass (torch.utils.checkpoint):
   // the number of the region they are in, from 1; below 0: a call that draws random numbers there, which is kept.
@@ -121,8 +122,5 @@ std::vector<std::vector<bool>> Needed(const Graph& g);
 std::vector<ValueId> SeenOutputs(const Graph& g);
 // By output: the outputs that it is made of, by what gradients pass; itself excepted.
 std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<bool>& differentiable);
-
-// by output: the outputs that share a value with it which a wanted input reaches, inputs and itself excepted.
-std::vector<std::vector<bool>> Related(const Graph& g, const std::vector<bool>& wanted);
 
 }  // namespace framejit::autodiff

@@ -176,18 +176,6 @@ std::vector<std::vector<bool>> Needed(const Graph& g) {
   return needed;
 }
 
-std::vector<std::vector<bool>> Related(const Graph& g, const std::vector<bool>& wanted) {
-  const std::vector<bool> reached = Reached(g, wanted);
-  const std::vector<std::vector<bool>> uses = Uses(g);
-  const size_t n = uses.size();
-  std::vector<std::vector<bool>> related(n, std::vector<bool>(n));
-  for (size_t i = 0; i < n; ++i)
-    for (size_t k = 0; k < n; ++k)
-      for (ValueId v = 0; v < g.nodes.size() && !related[i][k]; ++v)
-        related[i][k] = i == k || (uses[i][v] && uses[k][v] && reached[v] && g.node(v).op != Op::kInput);
-  return related;
-}
-
 std::vector<ValueId> SeenOutputs(const Graph& g) {
   std::vector<ValueId> seen;
   for (ValueId v : g.outputs) {  // a copy that the layout asked for is seen by nobody
@@ -239,7 +227,7 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   }
   for (size_t i = 0; i < g.outputs.size(); ++i)
     if (j.tangents[i] != kNoValue) tape.Add(g.outputs[i], j.tangents[i]);
-  const std::vector<ValueId> seen = stops.empty() ? std::vector<ValueId>() : SeenOutputs(g);
+  const std::vector<ValueId> seen = SeenOutputs(g);
   Passage passage{.origin = &j.origin};
   for (size_t i = 0; i < stops.size(); ++i)
     if (stops[i]) passage.stops.push_back(seen[i]);
@@ -253,7 +241,8 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   }
   if (!env.guards().empty()) throw WantsFixedSizes("sizes that are equal by chance: " + env.guards()[0].str());
   for (size_t i = 0; i < g.inputs.size(); ++i) j.grads.push_back(wanted[i] ? tape.grads[g.inputs[i]] : kNoValue);
-  for (size_t i = 0; i < stops.size(); ++i) j.grads.push_back(stops[i] ? tape.grads[seen[i]] : kNoValue);
+  for (ValueId v : seen) j.arriving.push_back(tape.grads[v]);
+  for (size_t i = 0; i < stops.size(); ++i) j.grads.push_back(stops[i] ? j.arriving[i] : kNoValue);
   j.graph.writes = g.writes;
   PlaceOperands(j.graph);
   return j;

@@ -289,7 +289,10 @@ std::vector<bool> ReadOutputs(const Joint& j, const std::vector<bool>& kept) {
 
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing) {
   const Graph& g = j.graph;
-  std::vector<bool> dep = Dependent(j), needed = NeededFor(g, j.grads), own = OthersMayWrite(j, passing, needed);
+  std::vector<ValueId> roots =
+      j.grads;  // a result's gradient may lead to zeros, and is asked for by itself all the same
+  roots.insert(roots.end(), j.arriving.begin(), j.arriving.end());
+  std::vector<bool> dep = Dependent(j), needed = NeededFor(g, roots), own = OthersMayWrite(j, passing, needed);
   const std::vector<int64_t> hints = Hints(g);
   const int source = 2 * static_cast<int>(g.nodes.size()), sink = source + 1;
   Flow flow(sink + 1);
@@ -316,7 +319,7 @@ std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passin
     if (!Recomputable(j, v) || leaving[v] || (lasting[v] && !again))
       flow.Edge(source, 2 * static_cast<int>(v), kInfinite);
   }
-  for (ValueId v : j.grads)
+  for (ValueId v : roots)
     if (v != kNoValue && !dep[v]) flow.Edge(2 * static_cast<int>(v) + 1, sink, kInfinite);
   flow.Maximize(source, sink);
   std::vector<bool> reach = flow.ReachSink(sink);

@@ -1,6 +1,7 @@
 #include "capture/training.h"
 
 #include <limits>
+#include <map>
 #include <set>
 
 #include "capture/callees.h"
@@ -219,10 +220,74 @@ auto BackwardCompiler(const Plan& plan, const std::vector<bool>& wanted, const s
   };
 }
 
+// Does the framework's node of this call keep something? What is not known of a function is not sure.
+enum class Keeps { kNothing, kUnknown, kSurely };
+Keeps WhatItKeeps(const Trace& t, const Call& c, int number) {
+  bool gradients = false, view = false, indices = false;
+  int tensors = 0;
+  EachTensor(c, [&](TraceId id) {
+    gradients |= t.tensors[id].meta.requires_grad;
+    indices |= !IsFloat(t.tensors[id].meta.dtype);
+    ++tensors;
+  });
+  for (TraceId id : c.results) {
+    view |= t.tensors[id].view_call == number;
+    indices |= !IsFloat(t.tensors[id].meta.dtype);
+  }
+  if (!gradients || view || !c.mode.grad || c.mode.inference) return Keeps::kNothing;
+  const bool operand = !c.callee.Has(kKeepsNoOperand), result = !c.callee.Has(kKeepsNoResult);
+  if (!operand && !result && !indices) return Keeps::kNothing;
+  // of three operands a sum is one, and may be the only one that wants a gradient
+  const bool product = operand && !result && tensors < 3 && !c.results.empty() && !c.callee.Has(kDraws);
+  return c.callee.Has(kMadeOfResult) || product ? Keeps::kSurely : Keeps::kUnknown;
+}
+
+std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vector<bool>& wanted) {
+  std::map<TraceId, std::vector<bool>> inputs, outputs;  // by memory: what it is made of, what is made of it
+  auto add = [](std::vector<bool>& to, const std::vector<bool>& more) {
+    to.resize(std::max(to.size(), more.size()));
+    for (size_t i = 0; i < more.size(); ++i) to[i] = to[i] || more[i];
+  };
+  auto made = [&](const Call& c, auto&& f) {
+    for (TraceId id : c.results) f(t.tensors[id].base);
+    if ((c.results.empty() || ChangesFirst(c.callee)) && !c.args.empty() && c.args[0].is(Arg::Kind::kTensor))
+      f(t.tensors[c.args[0].t].base);
+  };
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i]) continue;
+    std::vector<bool>& one = inputs[t.inputs[i]];
+    one.resize(wanted.size());
+    one[i] = true;
+  }
+  std::vector<std::vector<bool>> through;  // by call
+  for (const Call& c : t.calls) {
+    std::vector<bool>& all = through.emplace_back(wanted.size());
+    EachTensor(c, [&](TraceId id) { add(all, inputs[t.tensors[id].base]); });
+    if (c.mode.grad) made(c, [&](TraceId base) { add(inputs[base], all); });
+  }
+  for (size_t k = 0; k < t.outputs.size(); ++k) {
+    std::vector<bool>& one = outputs[t.outputs[k]];
+    one.resize(t.outputs.size());
+    one[k] = true;
+  }
+  std::set<tensor::Training::Keeper> keepers;
+  for (size_t i = t.calls.size(); i-- > 0;) {
+    const Call& c = t.calls[i];
+    tensor::Training::Keeper keeper{std::vector<bool>(t.outputs.size())};
+    made(c, [&](TraceId base) { add(keeper.outputs, outputs[base]); });
+    EachTensor(c, [&](TraceId id) { add(outputs[t.tensors[id].base], keeper.outputs); });
+    const Keeps keeps = WhatItKeeps(t, c, static_cast<int>(i));
+    if (keeps == Keeps::kNothing) continue;
+    keeper.whole = through[i] == wanted;
+    keeper.sure = keeps == Keeps::kSurely;
+    keepers.insert(std::move(keeper));
+  }
+  return {keepers.begin(), keepers.end()};
+}
+
 // What the hook asks of the graph: who depends on whom, and what is copied because it is written.
 void NoteDependences(const Graph& g, const std::set<int>& written, tensor::Training* t) {
   t->num_symbols = g.symbols.size();
-  t->related = autodiff::Related(g, t->wanted);
   t->needed = autodiff::Needed(g);
   t->made_of = autodiff::MadeOfOutputs(g, t->differentiable);
   t->seen = autodiff::SeenOutputs(g);
@@ -274,6 +339,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
     return f(ctx);
   };
   NoteDependences(graph, written, &t);
+  t.keepers = KeepersOf(replay, t.wanted);
   bool apart = true;
   for (int i : written)
     for (size_t k = 0; k < t.needed.size(); ++k) apart &= !t.differentiable[k] || !t.needed[k][i];

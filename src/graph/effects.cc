@@ -21,7 +21,7 @@ struct Row {
 
 // torch, and framejit._functions and framejit._random beside it.
 constexpr Row kTorch[] = {
-    {"linalg_lu_solve", {}},
+    {"linalg_ldl_solve linalg_lu_solve", {.flags = kTrustsIntegers}},
     {"_sample_dirichlet _standard_gamma alpha_dropout bernoulli binomial cauchy dropout1d dropout2d dropout3d "
      "exponential feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal multinomial "
      "native_dropout normal normal_functional poisson rand_like randint_like randn_like random rrelu_ "
@@ -55,11 +55,12 @@ constexpr Row kTorch[] = {
      "fake_quantize_per_tensor_affine fft_fft fft_fft2 fft_fftn fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ihfft "
      "fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn geqrf grid_sampler_2d grid_sampler_3d inverse "
      "linalg_cholesky linalg_cholesky_ex linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh "
-     "linalg_householder_product linalg_inv linalg_inv_ex linalg_qr linalg_svd linalg_svdvals lu_solve max_pool3d "
+     "linalg_householder_product linalg_inv linalg_inv_ex linalg_qr linalg_svd linalg_svdvals max_pool3d "
      "max_unpool2d max_unpool3d nanquantile orgqr ormqr polar qr quantile reflection_pad1d reflection_pad2d "
      "replication_pad1d replication_pad2d replication_pad3d svd triangular_solve view_as_complex",
      {.cpu = CastRule::kFloat32}},
     {"trace", {.flags = kLinear, .cpu = CastRule::kFloat32}},
+    {"lu_solve", {.flags = kTrustsIntegers, .cpu = CastRule::kFloat32}},
     {"column_stack concatenate dstack hstack row_stack vstack", {.cpu = CastRule::kPromote}},
     {"index_copy", {.flags = kLinear, .cpu = CastRule::kPromote}},
     {"arange bartlett_window blackman_window empty_permuted empty_strided eye fftfreq hamming_window hann_window "
@@ -359,6 +360,7 @@ std::string Effects::str() const {
                                            "in_place",
                                            "reflected",
                                            "batches_in_place",
+                                           "trusts_integers",
                                            "shapes_alone"};
   static constexpr const char* kCasts[] = {"", "lower", "float32", "promote", "refused"};
   static constexpr const char* kBatches[] = {"",         "unary",   "pointwise", "reduce", "dim",

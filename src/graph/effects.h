@@ -42,8 +42,10 @@ enum EffectFlags : uint32_t {
   kInPlace = 1u << 18,         // add_, __iadd__: returns its first argument, changed
   kReflected = 1u << 19,       // __radd__
   kBatchesInPlace = 1u << 20,  // torch.vmap goes through the in-place form as through the other
+  // --- its kernel
+  kTrustsIntegers = 1u << 21,  // places in memory that the caller gives, which no kernel of some version checks
   // --- its derivative again
-  kShapesAlone = 1u << 21,  // does not depend on what the floats are
+  kShapesAlone = 1u << 22,  // does not depend on what the floats are
   kLinear = kShapesAlone | kKeepsNoOperand | kKeepsNoResult,
 };
 

@@ -62,7 +62,7 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
   if (!s) return -1;
   Ref state(reinterpret_cast<PyObject*>(s));
   s->symbols = new std::vector<int64_t>(symbols, symbols + t_.num_symbols);
-  s->used = new std::vector<bool>(t_.differentiable.size());
+  s->spent = new std::vector<bool>(t_.keepers.size());
   s->passes = new std::map<int64_t, Pass>();
   s->drawn = Py_XNewRef(before);
   size_t n = t_.differentiable.size(), num_inputs = t_.wanted.size();

@@ -46,9 +46,15 @@ struct Training {
   std::string no_replay;
   std::vector<bool> copied;  // by input: it is written and no result depends on it; a replay has a copy
   bool draws = false;        // random numbers: a replay draws the same
-  // by output: outputs with which it shares work that gradients pass. A backward pass through the one frees what the
-  // others need; the rest stays differentiable, as its own part of the framework's graph would.
-  std::vector<std::vector<bool>> related;
+  // Operations that keep something for their derivatives in the framework: a backward pass frees it, and the framework
+  // refuses another that comes through the same. All other operations stay differentiable.
+  struct Keeper {
+    std::vector<bool> outputs;  // the results that are made of it
+    bool whole = false;         // every input that wants gradients gets some through it
+    bool sure = false;          // it is not only unknown whether it keeps anything
+    auto operator<=>(const Keeper&) const = default;
+  };
+  std::vector<Keeper> keepers;
   std::vector<std::vector<bool>> needed;   // by output: the inputs that its value depends on
   std::vector<std::vector<bool>> made_of;  // by output: the outputs that it is made of
   std::vector<ValueId> seen;               // by output: its place in the program

@@ -1,6 +1,7 @@
 // Backward passes through the nodes of a segment: compiled when the first one comes whose results need it, run part by
 // part as the framework's engine reaches the nodes; or the program, run again and differentiated by the framework.
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "tensor/call_step.h"
@@ -167,6 +168,47 @@ int SegmentHook::Prepare(CallState* s, PyObject* saved, Compiled* c, const std::
   return 0;
 }
 
+// Are all gradients of the inputs computed? Of leaves the framework says so in passes that go everywhere only.
+bool SegmentHook::GoesEverywhere(CallState* s) {
+  SavedError error;
+  for (size_t i = 0; s->inputs && i < t_.wanted.size(); ++i) {
+    if (!t_.wanted[i]) continue;
+    PyObject* input = PyTuple_GET_ITEM(s->inputs, i);
+    Ref node(PyObject_GetAttrString(input, "grad_fn"));
+    const bool leaf = node && node.get() == Py_None;
+    if (leaf) node = NodeOfLeaf(input);
+    const int runs = node ? WillRun(node.get()) : -1;
+    PyErr_Clear();
+    if (runs <= 0) return false;
+    if (leaf) return true;
+  }
+  return s->inputs;
+}
+
+// What this pass frees, unless the graph is kept. -1: an earlier one has freed some of it. Where only some gradients
+// are looked for, nobody says which: such a pass comes for sure through what leads to all of them.
+int SegmentHook::Spend(CallState* s, const std::vector<bool>& tangents) {
+  static PyObject* kept = ResolveCallee("torch._C._autograd._get_current_graph_task_keep_graph");
+  Ref keep(kept ? PyObject_CallNoArgs(kept) : Py_NewRef(Py_True));
+  if (!keep) return -1;
+  if (keep.get() == Py_True && !s->freed) return 0;
+  std::optional<bool> everywhere;  // asked for where it matters: that takes microseconds
+  std::vector<bool> all = *s->spent;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Training::Keeper& keeper = t_.keepers[i];
+    bool here = false;
+    for (size_t k = 0; k < tangents.size(); ++k) here |= tangents[k] && keeper.outputs[k];
+    if (here && !keeper.whole && !everywhere) everywhere = GoesEverywhere(s);
+    if (!here || !(keeper.whole || *everywhere)) continue;
+    if (all[i] && (keeper.sure || !t_.saved.empty())) return PyErr_SetString(PyExc_RuntimeError, kFreed), -1;
+    all[i] = true;
+  }
+  if (keep.get() == Py_True) return 0;
+  *s->spent = std::move(all);
+  s->freed = true;
+  return 0;
+}
+
 // A backward pass enters the segment. -1: an exception.
 int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_ssize_t n, Pass* pass) {
   if (n != static_cast<Py_ssize_t>(t_.differentiable.size())) {
@@ -191,17 +233,14 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
   if (written < 0 || (!routed && !s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0)) return -1;
   for (size_t i = 0; i < standing.size(); ++i)  // the others have been told by their own nodes
     if (InnerOf(i).empty() && AnswerHooks(s, i, &grads[i]) < 0) return -1;
+  const bool freed = s->freed;
+  if (Spend(s, tangents) < 0) return -1;
   if (ReadMode().grad) return Replay(s, grads, stops, standing, pass);  // create_graph=True
-  bool any = false, fresh = true;
-  for (Py_ssize_t i = 0; i < n; ++i) {
-    any |= tangents[i];
-    for (Py_ssize_t k = 0; tangents[i] && k < n; ++k) fresh &= !((*s->used)[k] && t_.related[i][k]);
-  }
-  // Freed, or written since: torch raises. Where nothing was saved there is nothing to free.
+  // Freed by a pass that came another way, or written since: torch raises.
   Ref saved(t_.saved.empty() ? PyTuple_New(0) : PyObject_GetAttr(ctx, Interned(kSaved)));
   if (!saved) {
-    bool other = written || std::find(s->used->begin(), s->used->end(), true) != s->used->end();
-    if (!fresh || !t_.replay) return -1;
+    if (!t_.replay) return -1;
+    bool other = written || freed;
     if (!other) {  // an input was: one that this pass does not depend on?
       SavedError error;
       const int elsewhere = Written(s, nullptr), here = Written(s, &tangents);
@@ -210,12 +249,10 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     }
     if (!other) return -1;
     PyErr_Clear();
-    for (Py_ssize_t i = 0; i < n; ++i) (*s->used)[i] = (*s->used)[i] || tangents[i];
     return Replay(s, grads, stops, {}, pass);
   }
-  *s->used = tangents;  // what is still here was kept by all passes before this one
   pass->grads.resize(t_.wanted.size());
-  if (!any) return 0;
+  if (std::find(tangents.begin(), tangents.end(), true) == tangents.end()) return 0;
   if (!stops.empty()) {
     if (InStages(s, saved.get(), stops, std::move(grads), routed, pass) < 0) return -1;
   } else {

@@ -290,8 +290,9 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
   return Verdict::kDone;
 }
 
-// Can it be tried on stand-ins of at most so many elements?
+// Can it be tried on stand-ins of at most so many elements? (Pivots of zeros made LAPACK write before its operand.)
 bool SmallAndPlain(const Call& call, const Inference& in, int64_t most) {
+  if (call.callee.Has(kTrustsIntegers)) return false;
   int64_t numel = 0;
   for (const TensorMeta& m : in.metas) {
     int64_t n = 1;

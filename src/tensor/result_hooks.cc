@@ -113,6 +113,16 @@ std::vector<int> SegmentHook::InnerOf(size_t output) const {
   return inner;
 }
 
+Ref NodeOfLeaf(PyObject* leaf) {
+  ModeSwitch modes;
+  modes.Set({true, false});
+  Ref view(PyObject_CallMethod(leaf, "view_as", "O", leaf));
+  Ref made(view ? PyObject_GetAttrString(view.get(), "grad_fn") : nullptr);
+  Ref next(made ? PyObject_GetAttrString(made.get(), "next_functions") : nullptr);
+  Ref first(next ? PySequence_GetItem(next.get(), 0) : nullptr);
+  return first ? Ref(PySequence_GetItem(first.get(), 0)) : Ref();
+}
+
 // A leaf that nobody asks for: the framework comes to its node where it goes everywhere, not where it looks for some
 // gradients only (torch.autograd.grad, backward(inputs=...)).
 static PyObject* Nobody(PyObject** node) {
@@ -120,11 +130,7 @@ static PyObject* Nobody(PyObject** node) {
   if (!leaf) {
     Ref fresh(HiddenScalar("zeros", Device{}));
     Ref wants(fresh ? PyObject_CallMethod(fresh.get(), "requires_grad_", nullptr) : nullptr);
-    Ref view(wants ? PyObject_CallMethod(fresh.get(), "view_as", "O", fresh.get()) : nullptr);
-    Ref made(view ? PyObject_GetAttrString(view.get(), "grad_fn") : nullptr);
-    Ref next(made ? PyObject_GetAttrString(made.get(), "next_functions") : nullptr);
-    Ref first(next ? PySequence_GetItem(next.get(), 0) : nullptr);
-    accumulates = first ? PySequence_GetItem(first.get(), 0) : nullptr;
+    accumulates = wants ? NodeOfLeaf(fresh.get()).release() : nullptr;
     if (!accumulates) return nullptr;
     leaf = fresh.release();
   }
@@ -132,8 +138,7 @@ static PyObject* Nobody(PyObject** node) {
   return leaf;
 }
 
-// -1: an exception.
-static int WillRun(PyObject* node) {
+int WillRun(PyObject* node) {
   static PyObject* function = ResolveCallee("torch._C._will_engine_execute_node");
   Ref answer(function ? PyObject_CallOneArg(function, node) : nullptr);
   return answer ? PyObject_IsTrue(answer.get()) : -1;

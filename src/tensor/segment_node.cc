@@ -11,7 +11,7 @@ void Dealloc(PyObject* o) {
   PyObject_GC_UnTrack(o);
   delete s->hook;
   delete s->symbols;
-  delete s->used;
+  delete s->spent;
   delete s->passes;
   delete s->hooks;
   delete s->retained;
@@ -129,7 +129,8 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   if (!s) return nullptr;
   s->hook = new std::shared_ptr<SegmentHook>(hook);
   s->symbols = nullptr;
-  s->used = nullptr;
+  s->spent = nullptr;
+  s->freed = false;
   s->passes = nullptr;
   s->hooks = new std::map<int, Ref>();
   s->retained = new std::map<int, CallState::Inner>();

@@ -65,6 +65,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int Prepare(CallState* s, PyObject* saved, Compiled* c, const std::vector<Ref>& grads, Pass* pass);
   int InStages(CallState* s, PyObject* saved, const std::vector<bool>& stops, std::vector<Ref> grads, bool routed,
                Pass* pass);
+  bool GoesEverywhere(CallState* s);
+  int Spend(CallState* s, const std::vector<bool>& tangents);
   int Begin(CallState* s, PyObject* ctx, PyObject* const* grads, Py_ssize_t n, Pass* pass);
   int Go(CallState* s, int part, Pass* pass);
   PyObject* Answer(CallState* s, int part, Pass pass, int64_t number);
@@ -96,7 +98,8 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
 struct CallState {
   PyObject_HEAD std::shared_ptr<SegmentHook>* hook;
   std::vector<int64_t>* symbols;
-  std::vector<bool>* used;                       // by output: a backward pass has gone through it
+  std::vector<bool>* spent;                      // by keeper: a backward pass has freed what it kept
+  bool freed;                                    // such a pass there was
   std::map<int64_t, SegmentHook::Pass>* passes;  // on their way through the nodes, by torch's number of the pass
   std::map<int, Ref>* hooks;  // by output of which others are made: its dict of hooks, called with what they give it
   struct Inner {
@@ -122,6 +125,11 @@ struct CallState {
 CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject* head);
 // Of the pass that the framework's engine is at on this thread; -1: none.
 int64_t NumberOfPass();
+// Is this node of the framework's part of the pass that its engine is at? -1: an exception; of leaves it is not said
+// where only some gradients are looked for.
+int WillRun(PyObject* node);
+// The node that adds up the gradients of a leaf. Null: an exception.
+Ref NodeOfLeaf(PyObject* leaf);
 // Of the CPU and of this device: a new list of (generator, state). SetGenerators goes back to it.
 PyObject* Generators(Device device);
 int SetGenerators(PyObject* states);
@@ -133,6 +141,11 @@ inline constexpr const char *kSave = "to_save", *kState = "_segment", *kSaved = 
                             *kOpaque = "non_differentiable", *kVersion = "_version";
 inline constexpr const char* kModified =
     "one of the variables needed for gradient computation has been modified by an inplace operation";
+inline constexpr const char* kFreed =
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
+    "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors "
+    "after calling backward.";
 
 // A scalar that nobody reads.
 PyObject* HiddenScalar(const char* made_by, Device device);

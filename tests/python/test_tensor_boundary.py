@@ -530,6 +530,24 @@ def test_inference_leaves_no_trace():
                                (x, torch.zeros(4), torch.ones(4)))
 
 
+def test_stand_ins_of_pivots_have_no_memory(monkeypatch):
+    """LAPACK follows pivots wherever they point, and those of stand-ins are no pivots. torch 2.11 does not look at them before."""
+    for name in ("ldl_solve", "lu_solve"):
+        seen = []
+        solve = getattr(torch.linalg, name)
+
+        def watched(*args, seen=seen, solve=solve, **kwargs):
+            seen.extend(a.device.type for a in args)
+            return solve(*args, **kwargs)
+
+        monkeypatch.setattr(torch.linalg, name, watched)
+        operands = (torch.eye(5), torch.arange(1, 6, dtype=torch.int32), torch.ones(5, 2))
+        got = t.infer((f"torch.linalg.{name}", (T(0), T(1), T(2)), {}, None), operands)
+        real = solve(*operands)
+        assert [m[1:3] for m in got[1]] == [(tuple(real.shape), real.stride())]
+        assert set(seen) == {"meta"}, name
+
+
 @pytest.mark.parametrize("callee,args,kwargs,operands", [
     ("numpy.exp", (T(0),), {}, [np.ones((3, 4))]),
     ("numpy.add", (T(0), T(1)), {}, [np.ones((3, 4), "f4"), np.float64(2)]),
