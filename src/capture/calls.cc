@@ -232,16 +232,25 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
 }
 
 // torch tells its own compiler, which is not at work here, to stay out of some of its functions: which one this is.
-// Null without an error: it is no such switch.
+// Null without an error: it is no such switch, or the user's.
 PyObject* CaptureSemantics::BehindSwitch(PyFunctionObject* f) {
+  static constexpr std::pair<std::string_view, std::string_view> kSwitches[] = {
+      {"_disable_dynamo.<locals>.inner", "/torch/_compile.py"},
+      {"DisableContext.__call__.<locals>._fn", "/torch/_dynamo/eval_frame.py"}};
   auto* code = reinterpret_cast<PyCodeObject*>(f->func_code);
-  if (PyUnicode_CompareWithASCIIString(code->co_qualname, "_disable_dynamo.<locals>.inner") || !f->func_closure)
+  const std::string_view name = PyUnicode_AsUTF8(code->co_qualname), file = PyUnicode_AsUTF8(code->co_filename);
+  if (!f->func_closure || std::none_of(std::begin(kSwitches), std::end(kSwitches), [&](const auto& s) {
+        return name == s.first && file.ends_with(s.second);
+      }))
     return nullptr;
-  const std::string_view file = PyUnicode_AsUTF8(code->co_filename);
   const int cells = code->co_nlocalsplus - code->co_nfreevars;
-  for (int i = 0; file.ends_with("/torch/_compile.py") && i < code->co_nfreevars; ++i)
-    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(code->co_localsplusnames, cells + i), "fn"))
-      return NoteFunction(f) ? LoadCell(PyTuple_GET_ITEM(f->func_closure, i)) : nullptr;
+  for (int i = 0; i < code->co_nfreevars; ++i) {
+    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(code->co_localsplusnames, cells + i), "fn")) continue;
+    PyObject* cell = PyTuple_GET_ITEM(f->func_closure, i);
+    PyObject* behind = PyCell_GET(cell);
+    if (!behind || !PyFunction_Check(behind) || !IsCodeOf(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)), "torch")) return nullptr;
+    return NoteFunction(f) ? LoadCell(cell) : nullptr;
+  }
   return nullptr;
 }
 

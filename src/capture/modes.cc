@@ -163,12 +163,16 @@ PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, 
   return s.MarkFresh(reinterpret_cast<PyObject*>(scope));
 }
 
+bool IsCodeOf(PyCodeObject* code, std::string_view package) {
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (!file) PyErr_Clear();
+  return file && strstr(file, ("-packages/" + std::string(package) + "/").c_str());
+}
+
 bool IsCodeOf(PyFrameObject* frame, std::string_view package) {
   if (!frame) return false;
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
-  const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename);
-  if (!file) PyErr_Clear();
-  return file && strstr(file, ("-packages/" + std::string(package) + "/").c_str());
+  return IsCodeOf(reinterpret_cast<PyCodeObject*>(code.get()), package);
 }
 
 PyObject* ContextVarCall(Session& s, PyObject* var, const char* n, PyObject* const* a, Py_ssize_t nargs) {

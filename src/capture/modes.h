@@ -19,7 +19,8 @@ Effect SwitchEffect(Callee name);
 // `type` is another class.
 PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n);
 // var.get(...), set or reset. What is set stays in the session, but for NumPy's error state, which is this thread's.
-bool IsCodeOf(PyFrameObject* frame, std::string_view package);  // of a function of its own
+bool IsCodeOf(PyCodeObject* code, std::string_view package);  // of a function of its own
+bool IsCodeOf(PyFrameObject* frame, std::string_view package);
 PyObject* ContextVarCall(Session& s, PyObject* var, const char* n, PyObject* const* a, Py_ssize_t nargs);
 bool IsInferenceScope(PyTypeObject* type);
 bool ReadyModes();  // once, at module initialisation

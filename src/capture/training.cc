@@ -265,6 +265,8 @@ std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vecto
     EachTensor(c, [&](TraceId id) { add(all, inputs[t.tensors[id].base]); });
     if (c.mode.grad) made(c, [&](TraceId base) { add(inputs[base], all); });
   }
+  std::vector<bool> used(wanted.size());  // what the program only holds gets no gradient
+  for (TraceId id : t.outputs) add(used, inputs[t.tensors[id].base]);
   for (size_t k = 0; k < t.outputs.size(); ++k) {
     std::vector<bool>& one = outputs[t.outputs[k]];
     one.resize(t.outputs.size());
@@ -278,7 +280,7 @@ std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vecto
     EachTensor(c, [&](TraceId id) { add(outputs[t.tensors[id].base], keeper.outputs); });
     const Keeps keeps = WhatItKeeps(t, c, static_cast<int>(i));
     if (keeps == Keeps::kNothing) continue;
-    keeper.whole = through[i] == wanted;
+    keeper.whole = through[i] == used;
     keeper.sure = keeps == Keeps::kSurely;
     keepers.insert(std::move(keeper));
   }
