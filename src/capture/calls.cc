@@ -239,16 +239,17 @@ PyObject* CaptureSemantics::BehindSwitch(PyFunctionObject* f) {
       {"DisableContext.__call__.<locals>._fn", "/torch/_dynamo/eval_frame.py"}};
   auto* code = reinterpret_cast<PyCodeObject*>(f->func_code);
   const std::string_view name = PyUnicode_AsUTF8(code->co_qualname), file = PyUnicode_AsUTF8(code->co_filename);
-  if (!f->func_closure || std::none_of(std::begin(kSwitches), std::end(kSwitches), [&](const auto& s) {
-        return name == s.first && file.ends_with(s.second);
-      }))
+  if (!f->func_closure || std::none_of(std::begin(kSwitches), std::end(kSwitches),
+                                       [&](const auto& s) { return name == s.first && file.ends_with(s.second); }))
     return nullptr;
   const int cells = code->co_nlocalsplus - code->co_nfreevars;
   for (int i = 0; i < code->co_nfreevars; ++i) {
     if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(code->co_localsplusnames, cells + i), "fn")) continue;
     PyObject* cell = PyTuple_GET_ITEM(f->func_closure, i);
     PyObject* behind = PyCell_GET(cell);
-    if (!behind || !PyFunction_Check(behind) || !IsCodeOf(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)), "torch")) return nullptr;
+    if (!behind || !PyFunction_Check(behind) ||
+        !IsCodeOf(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)), "torch"))
+      return nullptr;
     return NoteFunction(f) ? LoadCell(cell) : nullptr;
   }
   return nullptr;

@@ -19,7 +19,8 @@ PyObject* CopyOfArray(PyObject* o) {
   return copy ? PyObject_CallMethod(Torch()->module, "from_numpy", "O", copy.get()) : nullptr;
 }
 
-// What a call made as a view of memory of its own is the program's as a tensor that views nothing, which may be written.
+// What a call made as a view of memory of its own is the program's as a tensor that views nothing, which may be
+// written.
 bool ViewsNothing(PyObject** made) {
   Ref view(PyObject_CallMethod(*made, "_is_view", nullptr));
   if (!view) return false;
