@@ -279,3 +279,13 @@ def test_an_update_under_a_schedule_is_one_graph(fresh):
             torch.testing.assert_close(p, q)
         scheduler.step()
     assert compiled.cache_info()["segments"] <= 3
+
+
+def test_what_torchs_compiler_leaves_of_torch(fresh):
+    """Once it has been at work, functions of the optimizers are wrapped so. A user's own stay as they are."""
+    import torch._dynamo as dynamo
+
+    torchs, users = dynamo.disable(torch.nn.functional.relu6), dynamo.disable(lambda x: x * 2)
+    whole(fresh.explain(lambda x: torchs(x) + 1)(torch.ones(2)))
+    told = fresh.explain(lambda x: users(x) + 1)(torch.ones(2))
+    assert told.graph_break_count and told.result.tolist() == [3.0, 3.0]
