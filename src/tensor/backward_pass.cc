@@ -349,8 +349,8 @@ int SegmentHook::Written(CallState* s, const std::vector<bool>* tangents) {
   return 0;
 }
 
-// What a derivative is made of is the program's own result, also where the derivative is differentiated: the inputs begin
-// at a node that has edges to such results. results: which.
+// What a derivative is made of is the program's own result, also where the derivative is differentiated: the inputs
+// begin at a node that has edges to such results. results: which.
 int SegmentHook::BeginOwn(CallState* s, std::vector<PyObject*>* inputs, Rerun* run, std::vector<int>* results) {
   static PyObject* type = ResolveCallee("framejit._gradients.Own");
   Ref tracked(PyList_New(0)), own(PyList_New(0));
