@@ -37,7 +37,7 @@ class Own:
 
     def __init__(self):
         self.differentiated = False  # what arrives from now on comes from a derivative
-        self.given = {}
+        self.given = {}  # by torch's number of the pass: by result, what it was given
 
     def begin(self, inputs, results):
         """Aliases of the inputs."""
@@ -45,6 +45,7 @@ class Own:
 
     def hold(self, results):
         """The replay's own, in the same order."""
+        from torch._C import _current_graph_task_id as number_of_pass
 
         def hold(number, result):
             at = result.output_nr
@@ -52,7 +53,7 @@ class Own:
             def before(grads):
                 if not self.differentiated or grads[at] is None:
                     return None
-                self.given[number] = grads[at]
+                self.given.setdefault(number_of_pass(), {})[number] = grads[at]
                 return (*grads[:at], None, *grads[at + 1 :])
 
             result.grad_fn.register_prehook(before)
@@ -65,6 +66,7 @@ class Own:
 @functools.cache
 def _beginning():
     import torch
+    from torch._C import _current_graph_task_id as number_of_pass
 
     class Beginning(torch.autograd.Function):
         @staticmethod
@@ -75,7 +77,7 @@ def _beginning():
 
         @staticmethod
         def backward(ctx, *grads):
-            given, ctx.own.given = ctx.own.given, {}
+            given = ctx.own.given.pop(number_of_pass(), {})
             return None, None, *grads, *(given.get(i) for i in range(ctx.results))
 
     return Beginning

@@ -349,12 +349,12 @@ int SegmentHook::Written(CallState* s, const std::vector<bool>* tangents) {
   return 0;
 }
 
-// What a derivative is made of is the program's own result, also where the derivative is differentiated: the inputs
-// begin at a node that has edges to such results. results: which.
-int SegmentHook::BeginOwn(CallState* s, std::vector<PyObject*>* inputs, Rerun* run, std::vector<int>* results) {
+// What a derivative is made of is the program's own result, also where the derivative is differentiated: what the run
+// begins with comes from a node that has edges to such results. results: which.
+int SegmentHook::BeginOwn(CallState* s, Rerun* run, std::vector<int>* results) {
   static PyObject* type = ResolveCallee("framejit._gradients.Own");
   Ref tracked(PyList_New(0)), own(PyList_New(0));
-  std::vector<size_t> which;
+  std::vector<Ref*> begins;
   for (size_t i = 0; i < t_.kept.size(); ++i) {
     Ref result = t_.kept[i] ? Unwritten(s, static_cast<int>(i)) : Ref();
     if (!result) continue;
@@ -362,19 +362,18 @@ int SegmentHook::BeginOwn(CallState* s, std::vector<PyObject*>* inputs, Rerun* r
     results->push_back(static_cast<int>(i));
   }
   if (results->empty()) return 0;
-  for (size_t i = 0; i < t_.wanted.size(); ++i) {
-    if (!t_.wanted[i]) continue;
-    if (PyList_Append(tracked.get(), (*inputs)[i]) < 0) return -1;
-    which.push_back(i);
-  }
+  for (size_t i = 0; i < t_.wanted.size(); ++i)
+    if (t_.wanted[i]) begins.push_back(&run->inputs[i]);
+  for (Ref& standing : run->standing)
+    if (standing) begins.push_back(&standing);
+  for (Ref* begin : begins)
+    if (PyList_Append(tracked.get(), begin->get()) < 0) return -1;
   run->own = Ref(type ? PyObject_CallNoArgs(type) : nullptr);
   Ref aliases(run->own ? PyObject_CallMethod(run->own.get(), "begin", "OO", tracked.get(), own.get()) : nullptr);
   if (!aliases) return -1;
-  for (size_t k = 0; k < which.size(); ++k) {
-    Ref alias(PySequence_GetItem(aliases.get(), k));
-    if (!alias) return -1;
-    (*inputs)[which[k]] = alias.get();
-    run->inputs[which[k]] = std::move(alias);
+  for (size_t k = 0; k < begins.size(); ++k) {
+    *begins[k] = Ref(PySequence_GetItem(aliases.get(), k));
+    if (!*begins[k]) return -1;
   }
   return 0;
 }
@@ -396,18 +395,22 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
       input = plain ? Ref(PyObject_CallMethod(plain.get(), "requires_grad_", nullptr)) : alias(input.get());
     }
     if (!input) return -1;
-    inputs.push_back(input.get());
     run->inputs.push_back(std::move(input));
   }
-  std::vector<int> own_results;
-  if (create && BeginOwn(s, &inputs, run, &own_results) < 0) return -1;
-  Ref by_number(PyDict_New());
   run->standing.resize(standing.size());
   for (size_t i = 0; i < standing.size(); ++i) {
     if (!standing[i]) continue;
-    Ref own(PyObject_CallNoArgs(s->retained->at(static_cast<int>(i)).weak.get())), number(PyLong_FromSize_t(i));
+    Ref own(PyObject_CallNoArgs(s->retained->at(static_cast<int>(i)).weak.get()));
     run->standing[i] = own ? alias(own.get()) : Ref();
-    if (!run->standing[i] || PyDict_SetItem(by_number.get(), number.get(), run->standing[i].get()) < 0) return -1;
+    if (!run->standing[i]) return -1;
+  }
+  std::vector<int> own_results;
+  if (create && BeginOwn(s, run, &own_results) < 0) return -1;
+  for (const Ref& input : run->inputs) inputs.push_back(input.get());
+  Ref by_number(PyDict_New());
+  for (size_t i = 0; i < standing.size(); ++i) {
+    Ref number(PyLong_FromSize_t(i));
+    if (standing[i] && PyDict_SetItem(by_number.get(), number.get(), run->standing[i].get()) < 0) return -1;
   }
   Ref now(s->drawn ? Generators(t_.device) : nullptr);
   if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;

@@ -83,7 +83,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
     std::vector<Ref> outputs;
   };
   int Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run);
-  int BeginOwn(CallState* s, std::vector<PyObject*>* inputs, Rerun* run, std::vector<int>* results);
+  int BeginOwn(CallState* s, Rerun* run, std::vector<int>* results);
   Ref GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, bool create);
   int Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
              const std::vector<bool>& standing, Pass* pass);
