@@ -31,6 +31,58 @@ def stand(by_number):
     return before
 
 
+class Own:
+    """Of a replay whose gradients are differentiated: what these owe to results of the replay, since derivatives are made of them, they
+    owe to the program's own results. The replay begins at a node that has edges to those, and hands on what the others were given."""
+
+    def __init__(self):
+        self.differentiated = False  # what arrives from now on comes from a derivative
+        self.given = {}  # by torch's number of the pass: by result, what it was given
+
+    def begin(self, inputs, results):
+        """Aliases of the inputs."""
+        return _beginning().apply(self, len(inputs), *inputs, *results)
+
+    def hold(self, results):
+        """The replay's own, in the same order."""
+        from torch._C import _current_graph_task_id as number_of_pass
+
+        def hold(number, result):
+            at = result.output_nr
+
+            def before(grads):
+                if not self.differentiated or grads[at] is None:
+                    return None
+                self.given.setdefault(number_of_pass(), {})[number] = grads[at]
+                return (*grads[:at], None, *grads[at + 1 :])
+
+            result.grad_fn.register_prehook(before)
+
+        for number, result in enumerate(results):
+            if result.grad_fn is not None:
+                hold(number, result)
+
+
+@functools.cache
+def _beginning():
+    import torch
+    from torch._C import _current_graph_task_id as number_of_pass
+
+    class Beginning(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, own, count, *tensors):
+            ctx.own, ctx.results = own, len(tensors) - count
+            ctx.set_materialize_grads(False)
+            return tuple(t.view_as(t) for t in tensors[:count])
+
+        @staticmethod
+        def backward(ctx, *grads):
+            given = ctx.own.given.pop(number_of_pass(), {})
+            return None, None, *grads, *(given.get(i) for i in range(ctx.results))
+
+    return Beginning
+
+
 def attention(kernel, q, k, v, mask, dropout, causal, scale):
     """scaled_dot_product_attention by one of torch's kernels: (result, what its kernel for the gradients wants...)."""
     import torch

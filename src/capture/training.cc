@@ -312,6 +312,9 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   plan.kept.resize(graph.outputs.size());
   for (size_t i = 0; i < plan.kept.size(); ++i)
     plan.kept[i] = t.differentiable[i] && s.lowering().KeepsResult(replay.outputs[i]);
+  t.kept.resize(plan.kept.size());
+  for (size_t i = 0; i < t.kept.size(); ++i)
+    t.kept[i] = t.differentiable[i] && s.lowering().MayBeKept(replay.outputs[i]);
   plan.region = RegionsOf(graph, s.lowering().checkpointed());
   t.draws = std::any_of(graph.nodes.begin(), graph.nodes.end(),
                         [](const Node& n) { return n.op == Op::kExtern && Draws(n.attrs.call->callee); });

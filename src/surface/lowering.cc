@@ -415,6 +415,9 @@ bool Lowering::WritesInputWithGradients() const {
 bool Lowering::KeepsResult(TraceId t) const {
   return impl_->results_kept.contains(t);
 }
+bool Lowering::MayBeKept(TraceId t) const {
+  return impl_->kept.contains(t);
+}
 const std::vector<Lowering::Range>& Lowering::checkpointed() const {
   return impl_->checkpointed;
 }

@@ -76,6 +76,7 @@ class Lowering {
   const std::vector<Range>& checkpointed() const;  // in order
   bool KeepsResult(
       TraceId t) const;  // its memory is what a derivative of the framework's keeps of the call that wrote it
+  bool MayBeKept(TraceId t) const;  // it is not known that no derivative of the framework's keeps its memory
   // Derivatives in the program (lowering_gradients.cc). A tensor that is `t` from here on and has gradients of its own:
   // a call of the trace, a value of the graph. Throws Decline.
   TraceId Leaf(TraceId t);

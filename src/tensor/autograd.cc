@@ -136,7 +136,7 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
     Ref own = routed[i] ? Route(state.get(), i, routed[i].get(), hung, made) : Ref::Borrow(hung);
     if (!own) return -1;
     Py_SETREF(made[i], own.release());
-    if (!HasInner(i)) continue;
+    if (!HasInner(i) && !(t_.replay && t_.kept[i])) continue;
     Ref weak(PyWeakref_NewRef(made[i], nullptr)), version(PyObject_GetAttr(made[i], Interned(kVersion)));
     if (!weak || !version) return -1;
     s->retained->emplace(static_cast<int>(i), CallState::Inner{std::move(weak), PyLong_AsLongLong(version.get())});

@@ -25,6 +25,7 @@ struct Training {
   std::vector<bool> wanted;          // by input: gradients are asked for
   std::vector<bool> differentiable;  // by output of the program's graph: it carries gradients
   std::vector<autodiff::SavedValue> saved;
+  std::vector<bool> kept;     // by output: derivatives may be made of it, its own, say
   std::vector<bool> watched;  // by output: backward passes that read it are refused once it was written
   struct Backward {
     autodiff::BackwardParts parts;

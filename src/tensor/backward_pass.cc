@@ -349,8 +349,37 @@ int SegmentHook::Written(CallState* s, const std::vector<bool>* tangents) {
   return 0;
 }
 
+// What a derivative is made of is the program's own result, also where the derivative is differentiated: what the run
+// begins with comes from a node that has edges to such results. results: which.
+int SegmentHook::BeginOwn(CallState* s, Rerun* run, std::vector<int>* results) {
+  static PyObject* type = ResolveCallee("framejit._gradients.Own");
+  Ref tracked(PyList_New(0)), own(PyList_New(0));
+  std::vector<Ref*> begins;
+  for (size_t i = 0; i < t_.kept.size(); ++i) {
+    Ref result = t_.kept[i] ? Unwritten(s, static_cast<int>(i)) : Ref();
+    if (!result) continue;
+    if (PyList_Append(own.get(), result.get()) < 0) return -1;
+    results->push_back(static_cast<int>(i));
+  }
+  if (results->empty()) return 0;
+  for (size_t i = 0; i < t_.wanted.size(); ++i)
+    if (t_.wanted[i]) begins.push_back(&run->inputs[i]);
+  for (Ref& standing : run->standing)
+    if (standing) begins.push_back(&standing);
+  for (Ref* begin : begins)
+    if (PyList_Append(tracked.get(), begin->get()) < 0) return -1;
+  run->own = Ref(type ? PyObject_CallNoArgs(type) : nullptr);
+  Ref aliases(run->own ? PyObject_CallMethod(run->own.get(), "begin", "OO", tracked.get(), own.get()) : nullptr);
+  if (!aliases) return -1;
+  for (size_t k = 0; k < begins.size(); ++k) {
+    *begins[k] = Ref(PySequence_GetItem(aliases.get(), k));
+    if (!*begins[k]) return -1;
+  }
+  return 0;
+}
+
 // standing, by output: what others are made of is that result itself, not what this run makes.
-int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, Rerun* run) {
+int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run) {
   static PyObject* stand = ResolveCallee("framejit._gradients.stand");
   // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
   // no hooks.
@@ -366,16 +395,22 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, Rerun* r
       input = plain ? Ref(PyObject_CallMethod(plain.get(), "requires_grad_", nullptr)) : alias(input.get());
     }
     if (!input) return -1;
-    inputs.push_back(input.get());
     run->inputs.push_back(std::move(input));
   }
-  Ref by_number(PyDict_New());
   run->standing.resize(standing.size());
   for (size_t i = 0; i < standing.size(); ++i) {
     if (!standing[i]) continue;
-    Ref own(PyObject_CallNoArgs(s->retained->at(static_cast<int>(i)).weak.get())), number(PyLong_FromSize_t(i));
+    Ref own(PyObject_CallNoArgs(s->retained->at(static_cast<int>(i)).weak.get()));
     run->standing[i] = own ? alias(own.get()) : Ref();
-    if (!run->standing[i] || PyDict_SetItem(by_number.get(), number.get(), run->standing[i].get()) < 0) return -1;
+    if (!run->standing[i]) return -1;
+  }
+  std::vector<int> own_results;
+  if (create && BeginOwn(s, run, &own_results) < 0) return -1;
+  for (const Ref& input : run->inputs) inputs.push_back(input.get());
+  Ref by_number(PyDict_New());
+  for (size_t i = 0; i < standing.size(); ++i) {
+    Ref number(PyLong_FromSize_t(i));
+    if (standing[i] && PyDict_SetItem(by_number.get(), number.get(), run->standing[i].get()) < 0) return -1;
   }
   Ref now(s->drawn ? Generators(t_.device) : nullptr);
   if (s->drawn && (!now || SetGenerators(s->drawn) < 0)) return -1;
@@ -389,7 +424,11 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, Rerun* r
   }
   if (!ran) return -1;
   for (PyObject* o : outputs) run->outputs.emplace_back(o);
-  return 0;
+  Ref made(run->own ? PyList_New(0) : nullptr);
+  for (int i : own_results)
+    if (!made || PyList_Append(made.get(), outputs[i]) < 0) return -1;
+  Ref held(made ? PyObject_CallMethod(run->own.get(), "hold", "O", made.get()) : nullptr);
+  return made && !held ? -1 : 0;
 }
 
 // A tuple; null: an exception.
@@ -411,7 +450,9 @@ Ref SegmentHook::GradientsOf(const Rerun& run, const std::vector<Ref>& grads, co
   }
   Ref args(PyTuple_Pack(3, outs.get(), of.get(), tangents.get()));
   Ref kwargs(Py_BuildValue("{s:O,s:O}", "create_graph", create ? Py_True : Py_False, "allow_unused", Py_True));
-  return args && kwargs ? Ref(PyObject_Call(f, args.get(), kwargs.get())) : Ref();
+  Ref all(args && kwargs ? PyObject_Call(f, args.get(), kwargs.get()) : nullptr);
+  if (all && run.own && PyObject_SetAttrString(run.own.get(), "differentiated", Py_True) < 0) return {};
+  return all;
 }
 
 // The framework runs the program again, with its own records, and differentiates those.
@@ -437,7 +478,7 @@ int SegmentHook::Replay(CallState* s, const std::vector<Ref>& grads, const std::
   on.grad = true;
   mode.Set(on);
   Rerun run;
-  if (Again(s, standing, &run) < 0) return -1;
+  if (Again(s, standing, create, &run) < 0) return -1;
   std::vector<Ref> wanted, kept;
   for (size_t i = 0; i < t_.wanted.size(); ++i)
     if (t_.wanted[i]) wanted.push_back(run.inputs[i]);

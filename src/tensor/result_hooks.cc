@@ -53,6 +53,7 @@ int SegmentHook::AddHooks(CallState* s, long i, PyObject* hooks, PyObject* own) 
 int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vector<Ref>* grads,
                        std::vector<bool>* stops) {
   for (auto& [i, inner_result] : *s->retained) {
+    if (!HasInner(i)) continue;
     auto at = s->hooks->find(i);
     PyObject* hooks = at == s->hooks->end() || !PyDict_Size(at->second.get()) ? nullptr : at->second.get();
     if (!hooks && !Retaining(inner_result.weak.get())) continue;
@@ -203,16 +204,20 @@ std::vector<bool> SegmentHook::AllInner() const {
   return inner;
 }
 
-// By output: a replay may go on from the result itself. Somebody holds it, and it is what it was.
+// The result, if somebody holds it and it is what it was; else null.
+Ref SegmentHook::Unwritten(CallState* head, int output) {
+  auto at = head->retained->find(output);
+  Ref own(at == head->retained->end() ? nullptr : PyObject_CallNoArgs(at->second.weak.get()));
+  Ref version(own && own.get() != Py_None ? PyObject_GetAttr(own.get(), Interned(kVersion)) : nullptr);
+  const bool same = version && PyLong_AsLongLong(version.get()) == at->second.version;
+  PyErr_Clear();
+  return same ? own : Ref();
+}
+
+// By output: a replay may go on from the result itself.
 std::vector<bool> SegmentHook::Standing(CallState* head) {
   std::vector<bool> standing(t_.stands.size());
-  for (auto& [i, inner] : *head->retained) {
-    Ref own(PyObject_CallNoArgs(inner.weak.get()));
-    Ref version(own && own.get() != Py_None ? PyObject_GetAttr(own.get(), Interned(kVersion)) : nullptr);
-    const bool same = version && PyLong_AsLongLong(version.get()) == inner.version;
-    PyErr_Clear();
-    if (static_cast<size_t>(i) < standing.size()) standing[i] = t_.stands[i] && same;
-  }
+  for (size_t i = 0; i < standing.size(); ++i) standing[i] = t_.stands[i] && Unwritten(head, static_cast<int>(i));
   return standing;
 }
 
@@ -229,7 +234,7 @@ int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<
   if (written >= 0) written = Written(head, &tangents);
   if (written > 0) PyErr_SetString(PyExc_RuntimeError, kModified);
   Rerun run;
-  if (written || Again(head, others, &run) < 0) return -1;
+  if (written || Again(head, others, true, &run) < 0) return -1;
   for (int i : InnerOf(output))
     if (others[i]) wanted.push_back(run.standing[i]);
   Ref all = GradientsOf(run, grads, wanted, true);

@@ -59,6 +59,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, std::vector<Ref>* inner);
   int ToInnerAgain(CallState* head, size_t output, const std::vector<bool>& standing, PyObject* grad,
                    std::vector<Ref>* inner);
+  Ref Unwritten(CallState* head, int output);
   std::vector<bool> Standing(CallState* head);
   int AnswerHooks(CallState* s, size_t output, Ref* grad);
   int Inner(CallState* s, const std::vector<bool>& tangents, std::vector<Ref>* grads, std::vector<bool>* stops);
@@ -78,9 +79,11 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   struct Rerun {
     std::vector<Ref> inputs;    // aliases of those that want gradients, copies of those that are written
     std::vector<Ref> standing;  // by output: an alias of what stands for it
+    Ref own;  // if its gradients are differentiated: framejit._gradients.Own of the results that they are made of
     std::vector<Ref> outputs;
   };
-  int Again(CallState* s, const std::vector<bool>& standing, Rerun* run);
+  int Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run);
+  int BeginOwn(CallState* s, Rerun* run, std::vector<int>* results);
   Ref GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, bool create);
   int Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
              const std::vector<bool>& standing, Pass* pass);
@@ -106,7 +109,7 @@ struct CallState {
     Ref weak;
     int64_t version;  // then
   };
-  std::map<int, Inner>* retained;  // likewise: a weak reference to it
+  std::map<int, Inner>* retained;  // likewise, and of those that their own derivatives read: a weak reference to it
   // Passes in which what results give each other comes from outside (Routed). Where they are differentiated, by
   // output: its own tensor stands for it in replays.
   std::map<int64_t, std::vector<bool>>* routed;

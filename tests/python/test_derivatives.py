@@ -464,3 +464,45 @@ def test_third_derivative_of_tanh():
     f = lambda x: grad(grad(grad(torch.tanh)))(x)  # noqa: E731
     for x in (0.0, 0.3, -2.0):
         agree(framejit.compile(f)(torch.tensor(x)), f(torch.tensor(x)), 1e-4)
+
+
+MADE_OF_RESULTS = {name: (lambda x, name=name: getattr(torch, name)(x)) for name in ("tanh", "sigmoid", "exp", "sqrt", "rsqrt", "reciprocal", "relu", "tan")}
+MADE_OF_RESULTS |= {
+    "softmax": lambda x: x.softmax(-1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "cumprod": lambda x: x.cumprod(0),
+    "norm": lambda x: x.norm(),
+    "std": lambda x: x.std(0),
+    "power": lambda x: torch.pow(x, x),
+    "inverse": lambda x: torch.linalg.inv(x[:3, :3] + torch.eye(3)),
+    "two of one call": lambda x: torch.linalg.qr(x[:3, :3] + torch.eye(3)),
+    "one of the other": lambda x: (lambda y: (y, y * y * x))(torch.tanh(x)),
+    "two": lambda x: (x.exp() * 2, x.sqrt(), x * x),
+    "within": lambda x: x.exp().tanh() + 1,
+}
+
+
+@pytest.mark.parametrize("name", MADE_OF_RESULTS)
+def test_by_the_result_that_a_derivative_is_made_of(fresh, name):
+    """1 - y * y, say: by y, by x, and by x once more."""
+    program = MADE_OF_RESULTS[name]
+
+    def asked(f, dtype):
+        x = (torch.arange(1.0, 13.0, dtype=dtype).reshape(3, 4) / 10).requires_grad_()
+        results = f(x)
+        results = tuple(results) if isinstance(results, tuple) else (results,)
+        weighed = sum((r * torch.arange(1.0, r.numel() + 1, dtype=dtype).reshape(r.shape)).sum() for r in results)
+        (first,) = torch.autograd.grad(weighed, x, create_graph=True)
+        seconds = [torch.autograd.grad((first * first).sum(), of, retain_graph=True, create_graph=True, allow_unused=True)[0] for of in (x, *results)]
+        third = torch.autograd.grad(seconds[0].sum(), x, allow_unused=True)[0] if seconds[0].requires_grad else None
+        return [*results, first, *seconds, third]
+
+    compiled = fresh.compile(program)
+    expected, exact, got = asked(program, torch.float32), asked(program, torch.float64), asked(compiled, torch.float32)
+    for mine, theirs, truth in zip(got, expected, exact, strict=True):
+        assert (mine is None) == (theirs is None)
+        if theirs is not None:
+            assert mine.shape == theirs.shape and mine.requires_grad == theirs.requires_grad
+            torch.testing.assert_close(mine.double(), truth.double(), rtol=2e-3, atol=2e-3)
+    assert fresh.cache_info(compiled)["segments"] == 1

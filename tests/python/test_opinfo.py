@@ -245,3 +245,40 @@ def test_gradient(fresh, info, dtype, request):
     counts = dict(line.rsplit(" ", 1) for line in lines)
     if version == VERSION:
         assert ran >= int(counts.get(name, 0)), f"{ran} samples of {name} in one graph, it were {counts[name]}"
+
+
+def second_gradients(fn, sample):
+    """Of what the first gradients make, by all leaves and by the results themselves, of which derivatives are made (1 - y * y, say)."""
+    args, kwargs = [tracked(sample.input), *tracked(sample.args)], {k: tracked(v) for k, v in sample.kwargs.items()}
+    outs = [t for t in tensors(fn(*args, **kwargs)) if t.requires_grad and t.is_floating_point() and t.layout is torch.strided]
+    by = leaves(args) + leaves(kwargs)
+    if not outs or not by:
+        return []
+    cotangents = [torch.linspace(-1, 1, o.numel(), dtype=o.dtype).reshape(o.shape) for o in outs]
+    first = [g for g in torch.autograd.grad(outs, by, cotangents, create_graph=True, allow_unused=True) if g is not None and g.requires_grad]
+    return torch.autograd.grad(sum((g * g.detach()).sum() for g in first), by + outs, allow_unused=True) if first else []
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("info", [pytest.param(*p.values, id=p.id, marks=[] if p.values[0].name in (*SOME, "tanh", "linalg.qr", "logsumexp") else pytest.mark.slow)
+                                  for p in operators() if p.values[0].supports_gradgrad and p.values[0].supports_autograd])  # fmt: skip
+def test_second_gradient(fresh, info):
+    if torch.float64 not in info.supported_dtypes("cpu"):
+        pytest.skip("not of this dtype")
+    for sample, _ in zip(info.sample_inputs("cpu", torch.float64, requires_grad=True), range(3)):
+
+        def call(*args, **kwargs):
+            return info.op(*args, **kwargs)
+
+        try:
+            expected = second_gradients(call, sample)
+        except RuntimeError:  # the database says which operators may be differentiated twice, not which of their results
+            continue
+        fresh.reset()
+        compiled = fresh.compile(call)
+        got = second_gradients(compiled, sample)
+        assert fresh.cache_info(compiled)["segments"]
+        for mine, theirs in zip(got, expected, strict=True):
+            zero = torch.zeros(()) if mine is None or theirs is None else None  # a formula of torch's may say either
+            mine, theirs = (zero if g is None else g for g in (mine, theirs))
+            torch.testing.assert_close(*torch.broadcast_tensors(mine, theirs), rtol=1e-6, atol=1e-8, check_dtype=False, equal_nan=True)
