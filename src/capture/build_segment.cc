@@ -150,6 +150,7 @@ class SegmentBuilder {
     seg_->undo = tensor::PlanUndo(*seg_->trace, !seg_->graph_runner && !seg_->pending, fails);
     if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*seg_->trace, true, fails);
     seg_->float_ops = s_.numbers().ops();
+    seg_->float_checks = s_.numbers().checks();
     seg_->changes = seg_->undo.random || writes;
     seg_->guards = s_.TakeGuards()->Finish(s_.env(), inputs_);
     seg_->recipe.Seal();

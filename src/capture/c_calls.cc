@@ -47,6 +47,7 @@ class CCall {
   bool AnsweredByName();    // single functions of the frameworks
   PyObject* ByEffect();
   PyObject* Mutate();
+  PyObject* OfNumber();
   PyObject* Pure(Py_ssize_t first);  // reads its arguments from `first` on, takes in those before
   PyObject* Invoke();
   bool MayRead();  // false (Break): no guard covers what it would read
@@ -199,8 +200,19 @@ PyObject* CCall::Invoke() {
   return method ? PyObject_Vectorcall(method.get(), args_ + 1, nargs_ - 1, kwnames_) : nullptr;
 }
 
+// math.cos of a number that changes, say. Null without an exception: none of these.
+PyObject* CCall::OfNumber() {
+  if (owner_ || total_ != 1 || nargs_ != 1 || !PyCFunction_Check(callable_)) return nullptr;
+  PyObject *number = s_.Resolve(args_[0]), *module = reinterpret_cast<PyCFunctionObject*>(callable_)->m_module;
+  if (!number || !(IsSymFloat(number) || IsSymInt(number)) || !module || !PyUnicode_Check(module) ||
+      PyUnicode_CompareWithASCIIString(module, "math"))
+    return nullptr;
+  return FloatFunction(name_, number);
+}
+
 PyObject* CCall::Pure(Py_ssize_t first) {
   if (!MayRead()) return nullptr;
+  if (PyObject* r = OfNumber(); r || PyErr_Occurred()) return r;
   std::optional<SuspendScope> off;
   if (owner_ && !strncmp(owner_->tp_name, "numpy.", 6)) {  // a number's methods are an array's, in Python
     if (std::any_of(args_, args_ + total_, IsTensor)) return s_.Break(BreakId::kUnknownCall, Describe(callable_));

@@ -189,7 +189,7 @@ void LeftEvent(const Config& config, const std::string& why, double compiled, do
 
 void MissEvent(FjFrame* frame, const Segment& last, int times) {
   if (!std::has_single_bit(static_cast<unsigned>(times)) || !diag::TraceEnabled()) return;
-  const std::string guard = last.guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
+  const std::string guard = last.WhyMissed(frame);
   diag::Event("miss", {{"place", QuotedPlace(frame)}, {"times", Json(times)}, {"guard", Quote(guard)}});
 }
 

@@ -1,21 +1,35 @@
 #include "capture/numbers.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <optional>
 
 namespace framejit::capture {
 
-double FloatOp::Eval(const int64_t* symbols) const {
+std::optional<double> FloatOp::Eval(std::span<const int64_t> symbols) const {
   const double l = a < 0 ? x : std::bit_cast<double>(symbols[a]), r = b < 0 ? y : std::bit_cast<double>(symbols[b]);
+  double result;
   switch (op) {
     case '+': return l + r;
     case '-': return l - r;
     case '*': return l * r;
-    case '/': return l / r;
+    case '/': return r == 0 ? std::nullopt : std::optional(l / r);
     case 'n': return -l;
-    default: return std::fabs(l);
+    case 'a': return std::fabs(l);
+    case 'i': return static_cast<double>(integer.Eval(symbols));
+    case '^': result = std::pow(l, r); break;
+    default: result = function(l);
   }
+  // Where there is an error (ValueError, OverflowError, ZeroDivisionError) or a complex number, this is what C has.
+  if ((std::isnan(result) && !std::isnan(l) && !std::isnan(r)) ||
+      (std::isinf(result) && std::isfinite(l) && std::isfinite(r)))
+    return std::nullopt;
+  return result;
+}
+
+bool FloatCheck::Holds(std::span<const int64_t> symbols) const {
+  return guard::Compare(std::bit_cast<double>(symbols[symbol]), c, op) == answer;
 }
 
 std::optional<shape::Int> Numbers::Int(const Source* s) const {
@@ -69,11 +83,22 @@ uint32_t Numbers::NewFloat(const Source* s, PyObject* number, std::string name) 
   return id;
 }
 
-uint32_t Numbers::Computed(FloatOp op) {
-  op.result = NewFloatSymbol("float", op.Eval(env_.hints().data()));
+std::optional<uint32_t> Numbers::Computed(FloatOp op) {
+  const std::optional<double> now = op.Eval(env_.hints());
+  if (!now) return std::nullopt;
+  op.result = NewFloatSymbol("float", *now);
   known_[op.result] = {nullptr, {}, ops_.size()};
   ops_.push_back(op);
   return op.result;
+}
+
+std::optional<uint32_t> Numbers::OfInt(shape::Int i) {
+  constexpr int64_t kExact = int64_t{1} << 53;
+  if (env_.AtRun(i) || !env_.Le(-kExact, i) || !env_.Le(i, kExact)) return std::nullopt;
+  FloatOp op;
+  op.op = 'i';
+  op.integer = i;
+  return Computed(op);
 }
 
 double Numbers::Specialize(uint32_t symbol) {
@@ -85,6 +110,7 @@ double Numbers::Specialize(uint32_t symbol) {
     guards_.Add(std::move(row));
   } else {
     const FloatOp op = ops_[f.op];
+    if (op.op == 'i') env_.Specialize(op.integer);
     if (op.a >= 0) Specialize(static_cast<uint32_t>(op.a));
     if (op.b >= 0) Specialize(static_cast<uint32_t>(op.b));
   }
@@ -95,11 +121,11 @@ bool Numbers::Compare(uint32_t symbol, double c, int op) {
   const double now = std::bit_cast<double>(env_.hints()[symbol]);
   const Known& f = known_.at(symbol);
   const bool holds = guard::Compare(now, c, op);
-  if (!f.source && ops_[f.op].op == 'n') {
-    constexpr int kMirrored[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};  // -a < c: a > -c
-    return Compare(static_cast<uint32_t>(ops_[f.op].a), -c, kMirrored[op]);
+  if (!f.source) {
+    const FloatCheck check{symbol, c, op, holds};
+    if (std::find(checks_.begin(), checks_.end(), check) == checks_.end()) checks_.push_back(check);
+    return holds;
   }
-  if (!f.source) return Specialize(symbol), holds;
   Ref with(PyFloat_FromDouble(c));
   guard::Row row{guard::Kind::kFloatCompare, f.source};
   row.number = op | holds << 3;

@@ -2,6 +2,8 @@
 // what Python's arithmetic made of such floats. A float's symbol has its bits.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -16,11 +18,24 @@ using guard::Source;
 
 // One step of Python's arithmetic on floats, before a run. A symbol below 0: the number.
 struct FloatOp {
-  char op = '+';  // + - * / and n (negative), a (absolute)
+  char op = '+';  // + - * / ^ (power) and n (negative), a (absolute), i (of an integer), f (a function of `math`)
   int64_t a = -1, b = -1;
   double x = 0, y = 0;
+  shape::Int integer;
+  double (*function)(double) = nullptr;
   uint32_t result = 0;
-  double Eval(const int64_t* symbols) const;
+  // Nothing: Python may raise an error, or answer by something else than a float.
+  std::optional<double> Eval(std::span<const int64_t> symbols) const;
+};
+
+// What the program has asked of a computed float.
+struct FloatCheck {
+  uint32_t symbol;
+  double c;
+  int op;  // Py_LT, ...
+  bool answer;
+  bool Holds(std::span<const int64_t> symbols) const;
+  bool operator==(const FloatCheck&) const = default;
 };
 
 class Numbers {
@@ -32,10 +47,12 @@ class Numbers {
   // Guards for it are taken. `name`: for reports.
   shape::Int NewInt(const Source* s, int64_t value, std::string name);
   uint32_t NewFloat(const Source* s, PyObject* number, std::string name);
-  uint32_t Computed(FloatOp op);                    // a new one, made before a run
+  std::optional<uint32_t> Computed(FloatOp op);     // a new one, made before a run
+  std::optional<uint32_t> OfInt(shape::Int i);      // likewise; nothing: only the run knows it, or it may not fit
   double Specialize(uint32_t symbol);               // the number itself, guarded
-  bool Compare(uint32_t symbol, double c, int op);  // the answer is guarded
+  bool Compare(uint32_t symbol, double c, int op);  // the answer is guarded, or checked before a run
   const std::vector<FloatOp>& ops() const { return ops_; }
+  const std::vector<FloatCheck>& checks() const { return checks_; }
 
  private:
   struct Known {
@@ -53,6 +70,7 @@ class Numbers {
   std::unordered_map<const Source*, uint32_t> floats_;
   std::unordered_map<uint32_t, Known> known_;  // floats by symbol
   std::vector<FloatOp> ops_;
+  std::vector<FloatCheck> checks_;
   int scalars_ = 0;
 };
 

@@ -483,8 +483,7 @@ class Policy : public frame::FramePolicy {
     const auto versions = std::count_if(place.segments.begin(), place.segments.end(), missed);
     for (auto& s : place.segments)
       if (missed(s)) s->SizesMissed(versions);
-    PyObject* names = fj_code(frame)->co_localsplusnames;
-    std::string why = last.guards->Explain(fj_localsplus(frame), names);
+    std::string why = last.WhyMissed(frame);
     if (stance == Stance::kFailOnRecompile || diag::OptionOn("error_on_recompile")) {
       PyErr_SetString(ErrorType("RecompileError"), why.c_str());
       return false;

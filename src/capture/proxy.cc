@@ -246,10 +246,19 @@ PyObject* OnNumbers(PyObject* a, PyObject* b, PyObject* (*f)(PyObject*, PyObject
   return x && y ? f(x.get(), y.get()) : nullptr;
 }
 
+PyObject* OnFloats(char kind, PyObject* a, PyObject* b, PyObject* (*f)(PyObject*, PyObject*)) {
+  PyObject* r = FloatBinary(kind, a, b);
+  return r || PyErr_Occurred() ? r : OnNumbers(a, b, f);
+}
+bool IsFloat(PyObject* o) {
+  return PyFloat_CheckExact(o) || IsSymFloat(o);
+}
+
 // `f` on expressions gives the expression, on the numbers of this call what Python gets.
-template <typename F>
+template <char kFloats = 0, typename F>
 PyObject* SymBinary(PyObject* a, PyObject* b, PyObject* (*fallback)(PyObject*, PyObject*), F f) {
   if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  if (kFloats && (IsFloat(a) || IsFloat(b))) return OnFloats(kFloats, a, b, fallback);
   Session* s = SessionOf(a, b);
   if (!s) return nullptr;
   auto x = ExprOf(a), y = ExprOf(b);
@@ -265,13 +274,13 @@ __int128 Mod(__int128 x, __int128 y) {
   return x - FloorDiv(x, y) * y;
 }
 PyObject* SAdd(PyObject* a, PyObject* b) {
-  return SymBinary(a, b, PyNumber_Add, [](auto x, auto y) { return x + y; });
+  return SymBinary<'+'>(a, b, PyNumber_Add, [](auto x, auto y) { return x + y; });
 }
 PyObject* SSub(PyObject* a, PyObject* b) {
-  return SymBinary(a, b, PyNumber_Subtract, [](auto x, auto y) { return x - y; });
+  return SymBinary<'-'>(a, b, PyNumber_Subtract, [](auto x, auto y) { return x - y; });
 }
 PyObject* SMul(PyObject* a, PyObject* b) {
-  return SymBinary(a, b, PyNumber_Multiply, [](auto x, auto y) { return x * y; });
+  return SymBinary<'*'>(a, b, PyNumber_Multiply, [](auto x, auto y) { return x * y; });
 }
 bool NonZero(PyObject* o) {  // a divisor the algebra may use: a positive constant or a size known to be positive
   auto e = ExprOf(o);
@@ -289,9 +298,12 @@ PyObject* SMod(PyObject* a, PyObject* b) {
   return SymBinary(a, b, PyNumber_Remainder, [](auto x, auto y) { return Mod(x, y); });
 }
 PyObject* STrueDiv(PyObject* a, PyObject* b) {
-  return OnNumbers(a, b, PyNumber_TrueDivide);
+  if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  return OnFloats('/', a, b, PyNumber_TrueDivide);
 }
 PyObject* SPow(PyObject* a, PyObject* b, PyObject* modulus) {
+  PyObject* r = modulus == Py_None && (IsFloat(a) || IsFloat(b)) ? FloatBinary('^', a, b) : nullptr;
+  if (r || PyErr_Occurred()) return r;
   Ref x(Concrete(a)), y(Concrete(b)), z(Concrete(modulus));
   return x && y && z ? PyNumber_Power(x.get(), y.get(), z.get()) : nullptr;
 }

@@ -73,7 +73,8 @@ struct Segment {
   std::shared_ptr<const Trace> trace;
   tensor::UndoPlan undo;
   std::vector<FloatOp> float_ops;  // what symbols they are of, before a run
-  bool changes = false;            // a run that got to its end has written inputs or drawn random numbers
+  std::vector<FloatCheck> float_checks;
+  bool changes = false;  // a run that got to its end has written inputs or drawn random numbers
   Recipe recipe;
   int num_tensor_inputs = 0, num_inputs = 0, num_symbols = 0;
   bool returns = false;
@@ -115,10 +116,12 @@ struct Segment {
     int at;
     bool cheap;  // to break there
   };
-  std::vector<DataPlace> data_places;  // of the sizes that data decides and conditions are on
-  bool missed = false;                 // the last time such a condition did not hold
-  int Versions() const;                // how many such segments there may be at one place
-  void SizesMissed(int64_t versions);  // data decided others in all of so many segments
+  std::vector<DataPlace> data_places;           // of the sizes that data decides and conditions are on
+  bool missed = false;                          // the last time such a condition did not hold
+  int missed_float = -1;                        // likewise: the op, or behind these the check
+  int Versions() const;                         // how many such segments there may be at one place
+  void SizesMissed(int64_t versions);           // data decided others in all of so many segments
+  std::string WhyMissed(FjFrame* frame) const;  // the last time
   Ref code;
   int begins = 0;           // unit of the first instruction
   bool traced = false;      // the event stream has its capture
@@ -147,6 +150,7 @@ struct Segment {
 
  private:
   bool Publish();  // what was compiled in the background, once it is there; false: a bug of ours, raised (strict)
+  bool Floats(int64_t* symbols);
   diag::RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // as Try
   diag::RunEnd RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out);
   diag::RunEnd Build(PyObject** inputs, PyObject** out, int64_t* symbols, FjFrame* frame, PyObject** result);

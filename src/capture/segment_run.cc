@@ -131,8 +131,33 @@ RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   return RunEnd::kRaised;
 }
 
+// False: the program would go another way.
+bool Segment::Floats(int64_t* symbols) {
+  const std::span<const int64_t> known(symbols, num_symbols);
+  for (const FloatOp& op : float_ops) {
+    const std::optional<double> value = op.Eval(known);
+    if (!value) return missed_float = static_cast<int>(&op - float_ops.data()), false;
+    symbols[op.result] = std::bit_cast<int64_t>(*value);
+  }
+  for (const FloatCheck& check : float_checks)
+    if (!check.Holds(known))
+      return missed_float = static_cast<int>(float_ops.size() + (&check - float_checks.data())), false;
+  return true;
+}
+
+std::string Segment::WhyMissed(FjFrame* frame) const {
+  if (missed_float < 0) return guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
+  const size_t ops = float_ops.size(), at = missed_float;
+  if (at < ops) return "a float that is computed from numbers that change: Python raises an error now";
+  static constexpr const char* kCompare[] = {"<", "<=", "==", "!=", ">", ">="};
+  const FloatCheck& check = float_checks[at - ops];
+  return std::string("a float that is computed from numbers that change: expected ") + (check.answer ? "" : "not ") +
+         kCompare[check.op] + " " + std::to_string(check.c);
+}
+
 RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   missed = false;
+  missed_float = -1;
   if (guessed_wrong) return RunEnd::kMiss;
   if (compiling() && !Publish()) [[unlikely]]
     return RunEnd::kRaised;
@@ -153,7 +178,7 @@ RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
     outcomes->Add(RunEnd::kFailing);
     return RunEnd::kFailing;
   }
-  for (const FloatOp& op : float_ops) symbols[op.result] = std::bit_cast<int64_t>(op.Eval(symbols.data()));
+  if (!Floats(symbols.data())) return RunEnd::kMiss;
   size_t n = recipe.outputs.size();
   absl::FixedArray<PyObject*, 16> out(n, nullptr);
   std::optional<SuspendScope> off;

@@ -160,7 +160,7 @@ class Session {
   PyObject* FromArg(const Arg& a);
   PyObject* SymIntObject(shape::Int e);     // an int if constant, else a SymInt proxy
   Numbers& numbers() { return *numbers_; }  // that are symbols
-  PyObject* SymFloatObject(FloatOp op);     // a new one of these
+  PyObject* SymFloatObject(FloatOp op);     // a new one of these; null without an error: only as a number
   shape::Env& env() { return env_; }
   Trace& trace() { return trace_; }
   Graph& graph() { return graph_; }

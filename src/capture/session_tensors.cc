@@ -67,7 +67,8 @@ PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
 }
 
 PyObject* Session::SymFloatObject(FloatOp op) {
-  return NewSymFloat(this, numbers_->Computed(op));
+  const std::optional<uint32_t> symbol = options_.dynamic_floats ? numbers_->Computed(op) : std::nullopt;
+  return symbol ? NewSymFloat(this, *symbol) : nullptr;
 }
 
 // Torch computes with it as with a plain tensor; but what the class has of its own may stand where a name of Tensor

@@ -1,5 +1,7 @@
 // Python floats that change between calls. Arithmetic of floats is noted and done before each run; comparisons of what
 // came from outside are guarded by their answer; anything else happens on the number itself, which is then guarded.
+#include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "capture/number_methods.h"
@@ -14,13 +16,14 @@ SymFloat* As(PyObject* o) {
 }
 
 Session* Live(PyObject* o) {
-  Session* s = As(o)->session;
+  Session* s = IsSymInt(o) ? reinterpret_cast<SymInt*>(o)->session : As(o)->session;
   if (s && s == Session::Current()) return s;
   PyErr_SetString(PyExc_RuntimeError, "framejit: a number of a finished capture was used");
   return nullptr;
 }
 
 PyObject* Concrete(PyObject* o) {
+  if (IsSymInt(o)) return PyNumber_Long(o);
   if (!IsSymFloat(o)) return Py_NewRef(o);
   Session* s = Live(o);
   return s ? PyFloat_FromDouble(s->numbers().Specialize(As(o)->symbol)) : nullptr;
@@ -37,11 +40,17 @@ std::optional<double> Number(PyObject* o) {
   if (!PyLong_CheckExact(o) && !PyBool_Check(o)) return std::nullopt;
   const double d = PyLong_AsDouble(o);
   if (d == -1 && PyErr_Occurred()) return PyErr_Clear(), std::nullopt;
-  return d;
+  constexpr double kExact = int64_t{1} << 53;  // beyond it Python divides integers with more digits
+  return std::fabs(d) <= kExact ? std::optional(d) : std::nullopt;
 }
 
-bool Operand(PyObject* o, int64_t* symbol, double* number) {
+bool Operand(Session* s, PyObject* o, int64_t* symbol, double* number) {
   if (IsSymFloat(o)) return *symbol = As(o)->symbol, true;
+  if (IsSymInt(o)) {
+    auto known = s->numbers().OfInt(reinterpret_cast<SymInt*>(o)->expr);
+    if (known) *symbol = *known;
+    return known.has_value();
+  }
   auto d = Number(o);
   if (d) *number = *d;
   return d.has_value();
@@ -50,14 +59,8 @@ bool Operand(PyObject* o, int64_t* symbol, double* number) {
 template <char kOp, binaryfunc kF>
 PyObject* Binary(PyObject* a, PyObject* b) {
   if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
-  Session* s = Live(IsSymFloat(a) ? a : b);
-  if (!s) return nullptr;
-  FloatOp op;
-  op.op = kOp;
-  if (!Operand(a, &op.a, &op.x) || !Operand(b, &op.b, &op.y)) return OnNumbers(a, b, kF);
-  if (kOp == '/' && (op.b >= 0 ? s->numbers().Compare(static_cast<uint32_t>(op.b), 0.0, Py_EQ) : op.y == 0))
-    return OnNumbers(a, b, kF);  // raises
-  return s->SymFloatObject(op);
+  if (PyObject* r = FloatBinary(kOp, a, b)) return r;
+  return PyErr_Occurred() ? nullptr : OnNumbers(a, b, kF);
 }
 template <binaryfunc kF>
 PyObject* Other(PyObject* a, PyObject* b) {
@@ -66,6 +69,8 @@ PyObject* Other(PyObject* a, PyObject* b) {
 }
 PyObject* Power(PyObject* a, PyObject* b, PyObject* m) {
   if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  PyObject* r = m == Py_None ? FloatBinary('^', a, b) : nullptr;
+  if (r || PyErr_Occurred()) return r;
   Ref x(Concrete(a)), y(Concrete(b));
   return x && y ? PyNumber_Power(x.get(), y.get(), m) : nullptr;
 }
@@ -76,7 +81,7 @@ PyObject* Unary(PyObject* a) {
   FloatOp op;
   op.op = kOp;
   op.a = As(a)->symbol;
-  return s->SymFloatObject(op);
+  return s->SymFloatObject(op);  // always a float
 }
 template <unaryfunc kF>
 PyObject* Converted(PyObject* a) {
@@ -167,6 +172,37 @@ bool ReadySymFloat() {
     PyType_Modified(type);
   }
   return true;
+}
+
+PyObject* FloatBinary(char kind, PyObject* a, PyObject* b) {
+  Session* s = Live(IsSymFloat(a) || IsSymInt(a) ? a : b);
+  FloatOp op;
+  op.op = kind;
+  if (!s || !s->options().dynamic_floats || !Operand(s, a, &op.a, &op.x) || !Operand(s, b, &op.b, &op.y))
+    return nullptr;
+  return s->SymFloatObject(op);
+}
+
+PyObject* FloatOf(PyObject* integer) {
+  Session* s = Live(integer);
+  auto known =
+      s && s->options().dynamic_floats ? s->numbers().OfInt(reinterpret_cast<SymInt*>(integer)->expr) : std::nullopt;
+  return known ? NewSymFloat(s, *known) : nullptr;
+}
+
+PyObject* FloatFunction(std::string_view name, PyObject* a) {
+  // What `math` calls, and nothing else, where it raises no error.
+  static constexpr std::pair<std::string_view, double (*)(double)> kFunctions[] = {
+      {"acos", std::acos}, {"asin", std::asin}, {"atan", std::atan}, {"cos", std::cos},     {"cosh", std::cosh},
+      {"exp", std::exp},   {"fabs", std::fabs}, {"log", std::log},   {"log10", std::log10}, {"log2", std::log2},
+      {"sin", std::sin},   {"sinh", std::sinh}, {"sqrt", std::sqrt}, {"tan", std::tan},     {"tanh", std::tanh}};
+  const auto* at = std::find_if(std::begin(kFunctions), std::end(kFunctions), [&](auto& f) { return f.first == name; });
+  Session* s = at == std::end(kFunctions) ? nullptr : Live(a);
+  FloatOp op;
+  op.op = 'f';
+  if (!s || !s->options().dynamic_floats || !Operand(s, a, &op.a, &op.x)) return nullptr;
+  op.function = at->second;
+  return s->SymFloatObject(op);
 }
 
 PyObject* NewSymFloat(Session* s, uint32_t symbol) {

@@ -211,3 +211,67 @@ def test_beside_numpy_numbers(fresh, torch, np):
     for value in VALUES[:6]:
         expected, got = f(torch.ones(2), np.float64(3), value), compiled(torch.ones(2), np.float64(3), value)
         assert [(type(e), repr(e)) for e in expected] == [(type(g), repr(g)) for g in got]
+
+
+def cosine(x, step):
+    return x * (0.5 * (1 + math.cos(math.pi * step / 100)))
+
+
+def warm_up(x, step):
+    rate = float(step) / float(max(1, 10)) if step < 10 else max(0.0, float(100 - step) / 90)
+    return x * rate, rate
+
+
+def decay(x, step):
+    return x * (1 - 0.9**step), math.exp(-step / 7), math.log(step + 1), abs(-step / 3)
+
+
+def of_a_size(x, step):
+    n = x.shape[0] + step
+    return x / math.sqrt(n), n / 3
+
+
+@pytest.mark.parametrize("f, most", [(cosine, 3), (warm_up, 5), (decay, 3), (of_a_size, 3)])
+def test_floats_made_of_integers(fresh, torch, f, most):
+    """Schedules: a counter goes through `/`, `**`, float() and math, and nothing is compiled for each of its values."""
+    compiled = fresh.compile(f)
+    for step in [*range(40), 101]:
+        assert bits(f(torch.ones(3), step)) == bits(compiled(torch.ones(3), step)), step
+    assert compiled.cache_info()["segments"] <= most
+    assert compiled.cache_info()["breaks"] == 0
+    for step in (2**54 + 1, 2**62):  # no float holds it exactly
+        assert bits(f(torch.ones(3), step)) == bits(compiled(torch.ones(3), step)), step
+
+
+def reciprocal(x, value):
+    return x * (1 / (value - 3.0))
+
+
+def root(x, value):
+    return x * math.sqrt(value - 2.0)
+
+
+def logarithm(x, value):
+    return x * math.log(value * 1.0)
+
+
+def power(x, value):
+    return x * (value + 1.0) ** 0.5 if value * 2.0 < 50 else x - value**400.0
+
+
+@pytest.mark.parametrize("f", [reciprocal, root, logarithm, power])
+def test_errors_of_computed_floats_are_pythons(fresh, torch, f):
+    values = [5.0, 6.0, 7.0, 8.0, 3.0, 2.5, 0.0, -1.0, 9.0, 30.0, math.inf, math.nan, 1e308, 10.0]
+    compiled = check(fresh, f, lambda: (torch.ones(2),), most=5, values=values)
+    assert compiled.cache_info()["segments"] >= 2
+
+
+def test_answers_about_computed_floats(fresh, torch):
+    """A version for each answer, not for each float; and a report that says why there is another."""
+
+    def f(x, value):
+        y = value * 0.1
+        return x + 1 if y < 1 else x - 1
+
+    compiled = check(fresh, f, lambda: (torch.ones(2),), most=3, values=[float(v) for v in (3, 4, 12, 5, 13, 20, 1, 15, 9, 10, 11)])
+    assert compiled.cache_info()["segments"] == 3

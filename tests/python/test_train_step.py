@@ -289,3 +289,30 @@ def test_what_torchs_compiler_leaves_of_torch(fresh):
     whole(fresh.explain(lambda x: torchs(x) + 1)(torch.ones(2)))
     told = fresh.explain(lambda x: users(x) + 1)(torch.ones(2))
     assert told.graph_break_count and told.result.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "of the user"])
+def test_a_step_under_a_schedule_that_counts_is_captured_once(fresh, schedule):
+    def made(compile):
+        m = model()
+        optimizer = torch.optim.SGD(m.parameters(), 0.1)
+        kinds = torch.optim.lr_scheduler
+        scheduler = kinds.CosineAnnealingLR(optimizer, 1000) if schedule == "cosine" else kinds.LambdaLR(optimizer, lambda epoch: (1 - epoch / 1000) ** 0.9)
+
+        def step():
+            optimizer.step()
+            scheduler.step()
+
+        f, rates = compile(step), []
+        for k in range(40):
+            m.zero_grad()
+            backward(m, k)
+            f()
+            rates.append(optimizer.param_groups[0]["lr"])
+        return f, rates, [p.detach() for p in m.parameters()]
+
+    _, rates, weights = made(lambda f: f)
+    compiled, ours, own = made(fresh.compile)
+    assert ours == rates
+    torch.testing.assert_close(own, weights)
+    assert compiled.cache_info()["recompiles"] <= 9, compiled.cache_info()
