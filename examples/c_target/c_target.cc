@@ -106,16 +106,58 @@ class CMachine final : public runtime::Machine {
   }
 };
 
+// --- a library
+// -----------------------------------------------------------------------------------------------------------
+// Where element i of a row-major tensor of these sizes lies in a tensor of these strides.
+int64_t Offset(int64_t i, const int64_t* sizes, const int64_t* strides, int rank) {
+  int64_t at = 0;
+  for (int d = rank; d-- > 0; i /= sizes[d]) at += i % sizes[d] * strides[d];
+  return at;
+}
+
+bool MatMul(Host&, const runtime::Step& step, std::span<const int64_t>, std::span<const Buffer> ops, Buffer& out) {
+  if (step.kind != runtime::Step::Kind::kMatMul || out.dtype != DType::kFloat32) return false;
+  const Open open;
+  const Buffer &a = ops[0], &b = ops[1];
+  const auto at = [](const Buffer& x, int64_t offset) -> float& { return static_cast<float*>(x.data)[offset]; };
+  const int r = out.rank;
+  const int64_t rows = out.sizes[r - 2], columns = out.sizes[r - 1];
+  int64_t products = 1;
+  for (int d = 0; d < r - 2; ++d) products *= out.sizes[d];
+  for (int64_t p = 0; p < products; ++p)
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j) {
+        const int64_t row = Offset(p, out.sizes, a.strides, r - 2) + i * a.strides[r - 2];
+        const int64_t column = Offset(p, out.sizes, b.strides, r - 2) + j * b.strides[r - 1];
+        double sum = 0;
+        for (int64_t k = 0; k < a.sizes[r - 1]; ++k)
+          sum += double{at(a, row + k * a.strides[r - 1])} * at(b, column + k * b.strides[r - 2]);
+        at(out, Offset((p * rows + i) * columns + j, out.sizes, out.strides, r)) = static_cast<float>(sum);
+      }
+  return true;
+}
+
 // --- the target
 // ---------------------------------------------------------------------------------------------------------
 constexpr compiler::Stage kStages[] = {
     {"split_reduce", [](compiler::Unit& u) { pass::SplitReduce(u.graph, {}); }},
 };
 
+constexpr runtime::Library kLibraries[] = {MatMul};
+
 class CTarget final : public compiler::Target {
  public:
   std::string_view name() const override { return "c"; }
   std::span<const compiler::Stage> stages() const override { return kStages; }
+  const DeviceTraits& traits() const override {
+    static constexpr DeviceTraits traits;
+    return traits;
+  }
+  const loop::Costs& costs() const override {
+    static constexpr loop::Costs costs;
+    return costs;
+  }
+  std::span<const runtime::Library> libraries() const override { return kLibraries; }
   void Emit(const loop::Kernel& kernel, Device, const CompileOptions&, runtime::Step* step,
             bool* reused) const override {
     static std::mutex mutex;

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "autodiff/tape.h"
+#include "graph/device.h"
 #include "graph/effects.h"
 #include "rules/convolution.h"
 
@@ -41,7 +42,7 @@ void EmbeddingRule(At& t) {  // number: the padding index, whose row gets nothin
   if (table.dtype != t.b.type(t.g).dtype) throw Undifferentiable("an embedding in another dtype");
   auto call = std::make_shared<Call>();
   const int64_t padding = static_cast<int64_t>(t.number(0));
-  if (table.device.kind != DeviceKind::kCpu || DTypeSize(table.dtype) < 4) {
+  if (!TraitsOf(table.device).host_code || DTypeSize(table.dtype) < 4) {
     call->callee = "torch.ops.aten.embedding_dense_backward";
     call->args = {Arg::Tensor(0), Arg::Tensor(1), Arg::Int(table.shape[0]), Arg::Int(padding), Arg::Bool(false)};
     t.Give(0, RunCall(t.b, call, {t.g, t.operands[1]}, {table})[0]);
@@ -74,7 +75,7 @@ namespace {
 bool DepthwiseWeight(At& t) {
   const TensorType x = t.type(0), w = t.type(1);
   const int64_t* p = t.n.attrs.axes.data();
-  if (x.device.kind != DeviceKind::kCpu || t.n.attrs.flag || !rules::IsDepthwise(t.b.graph(), t.n)) return false;
+  if (!TraitsOf(x.device).host_code || t.n.attrs.flag || !rules::IsDepthwise(t.b.graph(), t.n)) return false;
   for (const TensorType& type : {x, w, t.b.type(t.g)})
     if (type.dtype != DType::kFloat32) return false;
   // Where channels lie inside, oneDNN has a kernel for windows of 3x3: 2 to 20 times as fast as ours. Row by row ours
@@ -117,7 +118,7 @@ bool DepthwiseInput(At& t) {
 bool PatchRule(At& t) {
   const TensorType x = t.type(0), w = t.type(1), g = t.b.type(t.g);
   const int64_t* p = t.n.attrs.axes.data();
-  if (x.device.kind != DeviceKind::kCpu || x.rank() != 4 || t.n.attrs.flag || p[8] != 1) return false;
+  if (!TraitsOf(x.device).host_code || x.rank() != 4 || t.n.attrs.flag || p[8] != 1) return false;
   for (const TensorType* type : {&x, &w, &g})
     if (type->dtype != DType::kFloat32) return false;
   for (int d = 0; d < 2; ++d) {
@@ -149,18 +150,17 @@ bool ProductRule(At& t) {
   Builder& b = t.b;
   if (!rules::IsProduct(b.graph(), t.n)) return false;
   const Ints x = t.type(0).shape, w = t.type(1).shape, out = t.n.type.shape;
-  const Int taps = w[1] * w[2] * w[3];
   const ValueId g = b.Reshape(t.g, {w[0], out[2] * out[3]});
   if (t.needs(1)) {
-    const ValueId patches = rules::Patches(b, t.operands[0], w, out, t.n.attrs);
-    t.Give(1, b.Reshape(b.Add(Op::kMatMul, {g, b.Permute(patches, {1, 0})}), w));
+    const ValueId pixels = rules::Pixels(b, t.operands[0], out, t.n.attrs);
+    t.Give(1, b.Reshape(b.Add(Op::kMatMul, {g, b.Permute(pixels, {1, 0})}), w));
   }
   if (t.needs(0)) {
-    const ValueId filters = b.Reshape(t.operands[1], {w[0], taps}), swapped = b.Permute(g, {1, 0});
-    const ValueId patches = (out[2] * out[3]).value() < kFewRows
-                                ? b.Permute(b.Add(Op::kMatMul, {swapped, filters}), {1, 0})
-                                : b.Add(Op::kMatMul, {b.Permute(filters, {1, 0}), g});
-    t.Give(0, rules::FromPatches(b, patches, x, w, out, t.n.attrs));
+    const ValueId filters = b.Reshape(t.operands[1], {w[0], w[1]}), swapped = b.Permute(g, {1, 0});
+    const ValueId pixels = (out[2] * out[3]).value() < kFewRows
+                               ? b.Permute(b.Add(Op::kMatMul, {swapped, filters}), {1, 0})
+                               : b.Add(Op::kMatMul, {b.Permute(filters, {1, 0}), g});
+    t.Give(0, rules::FromPixels(b, pixels, x, out, t.n.attrs));
   }
   if (t.operands.size() > 2 && t.needs(2)) t.Give(2, b.Reduce(Op::kSum, t.g, {0, 2, 3}, false));
   return true;

@@ -8,6 +8,7 @@
 
 #include "autodiff/autodiff.h"
 #include "diag/diag.h"
+#include "graph/device.h"
 #include "graph/effects.h"
 #include "graph/hints.h"
 #include "graph/raises.h"
@@ -166,8 +167,8 @@ bool Recomputable(const Joint& j, ValueId v) {
   }
 }
 
-// On a GPU: pointwise values that the forward part needs again behind a contraction or a call (a residual stream). They
-// are in memory anyway; computed again, each would be made of all before it.
+// Where memory is read fast: pointwise values that the forward part needs again behind a contraction or a call (a
+// residual stream). They are in memory anyway; computed again, each would be made of all before it.
 std::vector<bool> Lasting(const Joint& j) {
   const Graph& g = j.graph;
   std::vector<bool> lasting(g.nodes.size());
@@ -176,7 +177,7 @@ std::vector<bool> Lasting(const Joint& j) {
     const Node& n = g.node(v);
     for (ValueId o : n.operands) layer[v] = std::max(layer[v], layer[o]);
     if (Info(n.op).kind == 'M' || n.op == Op::kExtern) ++layer[v];
-    if (Info(n.op).kind != 'P' || n.type.device.kind != DeviceKind::kCuda) continue;
+    if (Info(n.op).kind != 'P' || !TraitsOf(n.type.device).rereads) continue;
     for (ValueId o : n.operands) lasting[o] = lasting[o] || (Info(g.node(o).op).kind == 'P' && layer[o] < layer[v]);
   }
   return lasting;

@@ -92,12 +92,12 @@ PyObject* FindBackend(const std::string& name) {
 }
 
 std::unique_ptr<BackendRunner> BackendRunner::Make(PyObject* backend, const Trace& trace,
-                                                   std::vector<PyObject*> constants,
+                                                   const std::vector<PyObject*>& constants,
                                                    const std::vector<PyObject*>& examples) {
   auto* g = PyObject_New(GraphObject, &GraphType);
   if (!g) return nullptr;
   g->trace = new Trace(trace);
-  g->runner = tensor::MakeTraceRunner(trace, std::move(constants)).release();
+  g->runner = tensor::MakeTraceRunner(trace, constants).release();
   g->symbols = nullptr;
   auto r = std::make_unique<BackendRunner>();
   r->graph_ = Ref(reinterpret_cast<PyObject*>(g));

@@ -18,7 +18,8 @@ PyObject* FindBackend(const std::string& name);  // borrowed, or null
 class BackendRunner {
  public:
   // Null: the backend raised; the error is pending.
-  static std::unique_ptr<BackendRunner> Make(PyObject* backend, const Trace& trace, std::vector<PyObject*> constants,
+  static std::unique_ptr<BackendRunner> Make(PyObject* backend, const Trace& trace,
+                                             const std::vector<PyObject*>& constants,
                                              const std::vector<PyObject*>& example_inputs);
   tensor::RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs);
 

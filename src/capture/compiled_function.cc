@@ -116,7 +116,9 @@ PyObject* InPython(const Segment& segment, diag::RunEnd end, PyObject* fn, PyObj
 // Too many versions, and none of them was for the last calls: Python runs most of the next ones at once.
 bool GivenUp(Place& place) {
   constexpr unsigned kLost = 8, kRetry = 64;
-  return place.give_up && place.misses >= Place::kUseless && place.lost >= kLost && ++place.lost % kRetry;
+  if (!place.give_up || place.misses < Place::kUseless || place.lost < kLost) return false;
+  ++place.lost;
+  return place.lost % kRetry != 0;
 }
 
 PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObject* fn, PyObject* const* args,

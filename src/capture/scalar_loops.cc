@@ -130,7 +130,7 @@ class Reader {
   template <typename T>
   void Put(int cell, T v) {
     cells_[cell] = 0;
-    memcpy(&cells_[cell], &v, sizeof v);
+    memcpy(&cells_[cell], &v, sizeof(T));
   }
 
   bool Value(const Val& v, PyObject* o, const std::vector<int>& cells, size_t* leaf) {
@@ -478,7 +478,8 @@ std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame, bool*
     ++config.scalar_runs;
     *ran = true;
     place->rounds += cells[0];
-    if (++place->runs >= kRuns && place->rounds < kRounds * place->runs) place->off = true;
+    ++place->runs;
+    if (place->runs >= kRuns && place->rounds < kRounds * place->runs) place->off = true;
     const ExitState& e = t.exits[exit];
     if (!Writer(t, cells.data(), objects.data()).Frame(frame, e)) return frame::Action::kRaise;
     return e.usual ? frame::Action::kAgain : frame::Action::kStep;

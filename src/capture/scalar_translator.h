@@ -449,7 +449,7 @@ class Translator final : public Builder {
   }
 
   // A value that is there twice: iterators and what is unknown may not.
-  const Val& Twice(const Val& v) {
+  Val Twice(const Val& v) {
     if (v.is == Is::kRangeIter || v.is == Is::kSeqIter || v.is == Is::kFrame) throw Unsupported{"a copy"};
     return v;
   }

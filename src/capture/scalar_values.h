@@ -79,7 +79,7 @@ class Builder {
 
   int Emit(ScalarInst i) {
     if (i.id == -2) i.id = code.num_values++;
-    code.blocks[block].push_back(std::move(i));
+    code.blocks[block].push_back(i);
     return code.blocks[block].back().id;
   }
   int Op(ScalarOp op, ScalarType type, int a = -1, int b = -1, int c = -1) {

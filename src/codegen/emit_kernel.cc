@@ -15,13 +15,13 @@
 // Counters and accumulators are allocas; PromoteMemToReg turns them into SSA values at the end. It is the only pass.
 #include "codegen/emit_kernel.h"
 
+#include <absl/functional/function_ref.h>
 #include <llvm/IR/Dominators.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/Transforms/Utils/PromoteMemToReg.h>
 
-#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -380,7 +380,7 @@ class Emitter : ReductionEmitter {
     copy.valid = Min(copy.valid, I64(lanes_));
   }
 
-  void Nest(size_t axis, const std::function<void()>& body) {
+  void Nest(size_t axis, absl::FunctionRef<void()> body) {
     if (axis == k_.red.size()) return body();
     For(I64(0), red_extent_[axis], 1, [&](Value* r) {
       red_[axis] = r;
@@ -389,7 +389,7 @@ class Emitter : ReductionEmitter {
   }
 
   // For (i = i0; i < i1; i += lanes * unroll) body(the copies there, which of the strip's groups they are)
-  void Groups(const std::function<void(std::vector<Copy>&, Value*)>& body) {
+  void Groups(absl::FunctionRef<void(std::vector<Copy>&, Value*)> body) {
     const int64_t full = int64_t{lanes_} * schedule_.unroll;
     For(I64(0), I64(schedule_.strip), 1, [&](Value* group) {
       std::vector<Copy> copies(schedule_.unroll);
@@ -478,7 +478,7 @@ class Emitter : ReductionEmitter {
 
   // The loops over the red axes; `flush` runs every kSumSteps steps of the last one if there are `chunks`, else at its
   // end.
-  void RedNest(size_t axis, bool chunks, const std::function<void()>& flush, const std::function<void()>& body) {
+  void RedNest(size_t axis, bool chunks, absl::FunctionRef<void()> flush, absl::FunctionRef<void()> body) {
     const bool last = axis + 1 == k_.red.size();
     auto one = [&](Value* r) {
       red_[axis] = r;

@@ -25,6 +25,12 @@ int LanesOf(Value* v) {
 
 namespace {
 
+using llvm::PatternMatch::match, llvm::PatternMatch::m_Add, llvm::PatternMatch::m_And, llvm::PatternMatch::m_AnyZeroFP,
+    llvm::PatternMatch::m_BitCast, llvm::PatternMatch::m_ExtractElt, llvm::PatternMatch::m_FAbs,
+    llvm::PatternMatch::m_FNeg, llvm::PatternMatch::m_FPExt, llvm::PatternMatch::m_FPTrunc,
+    llvm::PatternMatch::m_Intrinsic, llvm::PatternMatch::m_Shl, llvm::PatternMatch::m_SpecificInt,
+    llvm::PatternMatch::m_Value, llvm::PatternMatch::m_ZExt, llvm::PatternMatch::m_Zero;
+
 [[noreturn]] void Unsupported(Op op, DType t) {
   throw CodegenUnsupported(std::string(Info(op).name) + " of " + std::string(DTypeName(t)));
 }
@@ -162,7 +168,6 @@ Value* OpEmitter::Round16(Value* v, DType t, bool any_nan) {
 }
 
 Value* OpEmitter::Unrounded(Value* v, DType t) {
-  using namespace llvm::PatternMatch;
   Value* before = nullptr;
   if (t == DType::kFloat16) {
     Value* half = nullptr;
@@ -182,7 +187,6 @@ Value* OpEmitter::Unrounded(Value* v, DType t) {
 }
 
 bool OpEmitter::IsRounded(Value* v, DType t) const {
-  using namespace llvm::PatternMatch;
   if (Value* of = nullptr; match(v, m_FNeg(m_Value(of))) || match(v, m_FAbs(m_Value(of)))) return IsRounded(of, t);
   Value* from = nullptr;
   if (t == DType::kFloat16) return match(v, m_FPExt(m_Value(from))) && from->getType()->getScalarType()->isHalfTy();

@@ -107,7 +107,7 @@ std::optional<GpuCode> ReadGpuCode(const std::string& key) {
   std::ifstream in(file, std::ios::binary);
   if (!in) return std::nullopt;
   const std::string all((std::istreambuf_iterator<char>(in)), {});
-  std::string_view rest = all, of, symbol, cubin, check;
+  std::string_view rest = all, of, symbol, cubin;
   if (!rest.starts_with(kMagic)) return std::nullopt;
   rest.remove_prefix(kMagic.size());
   if (!Take(&rest, &of) || !Take(&rest, &symbol) || !Take(&rest, &cubin)) return std::nullopt;

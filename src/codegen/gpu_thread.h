@@ -2,13 +2,13 @@
 // laid over a kernel is gpu_emit.cc's.
 #pragma once
 
+#include <absl/functional/function_ref.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <map>
 
 #include "codegen/codegen.h"
@@ -105,10 +105,10 @@ class GpuThread {
   void Set(llvm::AllocaInst* slot, Value* v) { b_.CreateStore(v, slot); }
 
   // for (i = from; i < to; i += step) body(i)
-  void For(Value* from, Value* to, Value* step, const std::function<void(Value*)>& body) {
+  void For(Value* from, Value* to, Value* step, absl::FunctionRef<void(Value*)> body) {
     ForOn(Slot(index_, from), to, step, body);
   }
-  void ForOn(llvm::AllocaInst* counter, Value* to, Value* step, const std::function<void(Value*)>& body) {
+  void ForOn(llvm::AllocaInst* counter, Value* to, Value* step, absl::FunctionRef<void(Value*)> body) {
     auto* head = Block("head");
     auto* loop = Block("loop");
     auto* after = Block("after");
@@ -122,7 +122,7 @@ class GpuThread {
     b_.CreateBr(head);
     b_.SetInsertPoint(after);
   }
-  void If(Value* condition, const std::function<void()>& body) {
+  void If(Value* condition, absl::FunctionRef<void()> body) {
     if (!condition) return body();
     auto* yes = Block("yes");
     auto* after = Block("after");

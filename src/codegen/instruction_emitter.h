@@ -2,11 +2,11 @@
 // mask. EmitKernel derives from it and adds the loops.
 #pragma once
 
+#include <absl/functional/function_ref.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Module.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <optional>
 
@@ -91,7 +91,7 @@ class InstructionEmitter {
   void Set(llvm::AllocaInst* slot, Value* v) { b_.CreateStore(v, slot); }
 
   // for (i = from; i < to; i += step) body(i)
-  void For(Value* from, Value* to, int64_t step, const std::function<void(Value*)>& body) {
+  void For(Value* from, Value* to, int64_t step, absl::FunctionRef<void(Value*)> body) {
     auto a = Number(from), z = Number(to);
     if (a && z && *a >= *z) return;
     if (a && z && *a + step >= *z) return body(from);

@@ -324,7 +324,7 @@ class Math {
     for (int k = kNodes - 1; k-- > 1;) y = Fma(y, d, coefficient(k));
     return CopySign(Add(Fma(y, d, d), coefficient(0)), x);
   }
-  Value* Constants(std::vector<float> v) {
+  Value* Constants(const std::vector<float>& v) {
     return llvm::ConstantDataVector::get(b_.getContext(), llvm::ArrayRef<float>(v));
   }
 

@@ -6,6 +6,8 @@
 #include "compiler/target.h"
 #include "pass/conv_products.h"
 #include "pass/split_reduce.h"
+#include "rules/convolution.h"
+#include "runtime/library.h"
 
 namespace framejit::compiler {
 namespace {
@@ -18,6 +20,10 @@ constexpr Stage kStages[] = {
     {"split_reduce", [](Unit& u) { pass::SplitReduce(u.graph, {}); }},
     {"store_regions", [](Unit& u) { u.regions = pass::StoreRegions(u.graph); }},
 };
+
+// Small products before the library: they are over before it is called.
+constexpr runtime::Library kLibraries[] = {runtime::NothingToAdd, runtime::Depthwise, runtime::SmallProduct,
+                                           runtime::HostLibrary, runtime::OwnProduct};
 
 // Of the last cache that the first processor has, which its neighbours may share: sysconf() adds up those of the whole
 // machine. 32 MiB where the system does not say.
@@ -38,9 +44,18 @@ class Cpu final : public Target {
   std::string_view name() const override { return "cpu"; }
   std::span<const Stage> stages() const override { return kStages; }
   bool can_time_runs() const override { return true; }
-  int64_t streamed_bytes() const override {
-    static const int64_t bytes = LastCacheBytes();  // less is in a cache when it is read (measured)
-    return bytes;
+  const DeviceTraits& traits() const override {
+    static constexpr DeviceTraits traits{.host_code = true, .checks = true};
+    return traits;
+  }
+  const loop::Costs& costs() const override {
+    static const loop::Costs costs{.streamed_bytes =
+                                       LastCacheBytes()};  // less is in a cache when it is read (measured)
+    return costs;
+  }
+  std::span<const runtime::Library> libraries() const override { return kLibraries; }
+  bool LibraryLends(const Graph& g, ValueId v) const override {
+    return Target::LibraryLends(g, v) && !rules::IsHostDepthwise(g, g.nodes[v]);
   }
 
   void Emit(const loop::Kernel& kernel, Device, const CompileOptions& options, runtime::Step* step,

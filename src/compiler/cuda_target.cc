@@ -9,6 +9,7 @@
 #include "pass/split_bias.h"
 #include "pass/split_reduce.h"
 #include "runtime/cuda/machine.h"
+#include "runtime/library.h"
 
 namespace framejit::compiler {
 namespace {
@@ -19,21 +20,31 @@ pass::Parallel Wanted(Device device) {
 }
 
 constexpr Stage kStages[] = {
-    {"channels_last", [](Unit& u) { pass::ChannelsLast(u.graph); }},
-    {"split_bias", [](Unit& u) { pass::SplitBias(u.graph); }},
-    {"pad_products", [](Unit& u) { pass::PadProducts(u.graph); }},
+    {"channels_last", [](Unit& u) { pass::ChannelsLast(u.graph, u.device); }},
+    {"split_bias", [](Unit& u) { pass::SplitBias(u.graph, u.device); }},
+    {"pad_products", [](Unit& u) { pass::PadProducts(u.graph, u.device); }},
     {"epilogues",
      [](Unit& u) {
-       if (pass::Epilogues(u.graph)) pass::Dce(u.graph);
+       if (pass::Epilogues(u.graph, u.device)) pass::Dce(u.graph);
      }},
     {"split_reduce", [](Unit& u) { pass::SplitReduce(u.graph, Wanted(u.device)); }},
 };
+
+constexpr runtime::Library kLibraries[] = {runtime::HostLibrary};
 
 class Cuda final : public Target {
  public:
   std::string_view name() const override { return "cuda"; }
   std::span<const Stage> stages() const override { return kStages; }
-  bool keeps_rows() const override { return false; }
+  const DeviceTraits& traits() const override {
+    static constexpr DeviceTraits traits{.attention_as_query = true, .rereads = true};
+    return traits;
+  }
+  const loop::Costs& costs() const override {
+    static constexpr loop::Costs costs{.keeps_rows = false};
+    return costs;
+  }
+  std::span<const runtime::Library> libraries() const override { return kLibraries; }
   bool HasOwnKernel(const Graph& g, ValueId v) const override { return loop::HasDepthwiseKernel(g, g.nodes[v]); }
   std::optional<loop::BuiltKernel> OwnKernel(const Graph& g, ValueId v,
                                              const std::vector<loop::Layout>& layouts) const override {

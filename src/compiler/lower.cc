@@ -12,7 +12,6 @@
 #include "graph/hints.h"
 #include "graph/raises.h"
 #include "pass/alias.h"
-#include "rules/convolution.h"
 #include "runtime/interpret_node.h"
 
 namespace framejit::compiler {
@@ -214,7 +213,7 @@ class Lowering {
     }
     for (ValueId v : group.stored) pass_on(v);
     const Device device = g_.nodes[group.stored.at(0)].type.device;
-    AddKernel(loop::BuildKernel(g_, group.nodes, group.stored, layouts, TargetOf(device).keeps_rows()), group, device);
+    AddKernel(loop::BuildKernel(g_, group.nodes, group.stored, layouts, TargetOf(device).costs()), group, device);
   }
 
   void AddKernel(loop::BuiltKernel built, const Group& group, Device device) {
@@ -223,7 +222,7 @@ class Lowering {
     if (options_.watch & ~kBadIndex) {
       for (ValueId v : group.nodes) built.kernel.ieee = built.kernel.ieee || MayRaise(g_, v);
     }
-    built.kernel.stream = Written(group) >= target.streamed_bytes();
+    built.kernel.stream = Written(group) >= target.costs().streamed_bytes;
     plan_.watch |= options_.watch & built.kernel.Checks();
     if (diag::Enabled(diag::Channel::loop_)) diag::Log(diag::Channel::loop_, built.kernel.str());
     bool reused = false;
@@ -264,6 +263,7 @@ class Lowering {
     step.kind = kind;
     step.name = std::string(Info(n.op).name) + At(n);
     step.node = n;
+    step.libraries = TargetOf(n.type.device).libraries();
     for (ValueId o : n.operands) {
       step.operands.push_back(ValueOf(o));
       step.operand_types.push_back(g_.nodes[o].type);
@@ -291,24 +291,19 @@ class Lowering {
     return true;
   }
 
-  static bool IsFunction(const std::string& name) { return name == "relu" || name == "gelu"; }
-
-  // Convolutions, attention and linear layers with a function allocate their results: those are used as they are.
   void LowerLibrary(ValueId v) {
     if (LowerOwn(v)) return;
+    static const std::map<Op, Step::Kind> kinds = {{Op::kMatMul, Step::Kind::kMatMul},
+                                                   {Op::kLinear, Step::Kind::kLinear},
+                                                   {Op::kConv, Step::Kind::kConv},
+                                                   {Op::kAttention, Step::Kind::kAttention},
+                                                   {Op::kPack, Step::Kind::kPack}};
+    const Node& n = g_.nodes[v];
+    const auto kind = kinds.find(n.op);
+    if (kind == kinds.end()) throw diag::NoKernel(Info(n.op).name, "no library");
     ++stats_.library_calls;
-    switch (g_.nodes[v].op) {
-      case Op::kMatMul: return LowerOne(v, Step::Kind::kMatMul);
-      case Op::kLinear:
-        return LowerOne(v, Step::Kind::kLinear,
-                        IsFunction(g_.nodes[v].attrs.name) ? Storage::Kind::kExtern : Storage::Kind::kScratch);
-      case Op::kConv:
-        return LowerOne(v, Step::Kind::kConv,
-                        rules::IsHostDepthwise(g_, g_.nodes[v]) ? Storage::Kind::kScratch : Storage::Kind::kExtern);
-      case Op::kAttention: return LowerOne(v, Step::Kind::kAttention, Storage::Kind::kExtern);
-      case Op::kPack: return LowerOne(v, Step::Kind::kPack, Storage::Kind::kExtern);
-      default: throw diag::NoKernel(Info(g_.nodes[v].op).name, "no library");
-    }
+    const bool lends = TargetOf(n.type.device).LibraryLends(g_, v);
+    LowerOne(v, kind->second, lends ? Storage::Kind::kExtern : Storage::Kind::kScratch);
   }
 
   void LowerExtern(const Group& group) {

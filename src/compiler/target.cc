@@ -18,6 +18,13 @@ std::atomic<const Target*> registered{nullptr};
 
 }  // namespace
 
+// Convolutions, attention, packed weights, and linear layers with a function.
+bool Target::LibraryLends(const Graph& g, ValueId v) const {
+  const Node& n = g.nodes[v];
+  if (n.op == Op::kLinear) return n.attrs.name == "relu" || n.attrs.name == "gelu";
+  return n.op != Op::kMatMul;
+}
+
 const Target* TargetFor(DeviceKind kind) {
   switch (kind) {
     case DeviceKind::kCpu: return &CpuTarget();
@@ -44,3 +51,13 @@ void RegisterTarget(const Target* target) {
 }
 
 }  // namespace framejit::compiler
+
+namespace framejit {
+
+const DeviceTraits& TraitsOf(Device device) {
+  static constexpr DeviceTraits kUnknown;
+  const compiler::Target* target = compiler::TargetFor(device.kind);
+  return target ? target->traits() : kUnknown;
+}
+
+}  // namespace framejit

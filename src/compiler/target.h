@@ -8,12 +8,12 @@
 //   private   none, until a program registers its own: examples/c_target emits C for a memory space of its own
 #pragma once
 
-#include <limits>
 #include <optional>
 #include <span>
 #include <string_view>
 
 #include "framejit/compile.h"
+#include "graph/device.h"
 #include "loop/kernel.h"
 #include "pass/store_regions.h"
 #include "pass/weights.h"
@@ -41,12 +41,14 @@ class Target {
   virtual ~Target() = default;
   virtual std::string_view name() const = 0;
   virtual std::span<const Stage> stages() const = 0;  // between the passes for all targets and fusion, in order
-  // May a kernel keep a row of what a later loop of it needs again (loop::BuildKernel)?
-  virtual bool keeps_rows() const { return true; }
+  virtual const DeviceTraits& traits() const = 0;     // constant; so are the costs
+  virtual const loop::Costs& costs() const = 0;
   // Is a run over when Executable::Run returns, so that a clock tells what it takes?
   virtual bool can_time_runs() const { return false; }
-  // A kernel that writes so many bytes need not leave them in a cache.
-  virtual int64_t streamed_bytes() const { return std::numeric_limits<int64_t>::max(); }
+  // Who computes contractions; those that do not take one leave it to the next.
+  virtual std::span<const runtime::Library> libraries() const = 0;
+  // Does the library give a tensor of its own as the result of v, which is used as it is?
+  virtual bool LibraryLends(const Graph& g, ValueId v) const;
   // A kernel of our own for what a library would compute. Has: unless the layouts turn out to be others.
   virtual bool HasOwnKernel(const Graph& g, ValueId v) const { return false; }
   virtual std::optional<loop::BuiltKernel> OwnKernel(const Graph& g, ValueId v,

@@ -117,9 +117,10 @@ State& Get() {
       std::string_view entry = *e;
       std::string name(entry.substr(0, entry.find('=')));
       if (!name.starts_with("FRAMEJIT_") || std::find(names.begin(), names.end(), name) != names.end()) continue;
-      if (std::string near = Closest(name, names); !near.empty())
-        s->complaints += (s->complaints.empty() ? "" : "\n") + ("unknown environment variable " + name) +
-                         ": did you mean " + near + "?";
+      const std::string near = Closest(name, names);
+      if (near.empty()) continue;
+      if (!s->complaints.empty()) s->complaints += "\n";
+      s->complaints.append("unknown environment variable ").append(name).append(": did you mean ").append(near) += "?";
     }
     return s;
   }();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 #include <mutex>
+#include <utility>
 
 #include "diag/diag.h"
 #include "diag/utf8.h"
@@ -85,8 +86,8 @@ void Crop(std::vector<Cell>& cells) {
   if (from > 0) out.push_back({"...", 3, false});
   int at = 0;
   for (Cell& c : cells) {
-    if (at >= from && at + c.width <= to) out.push_back(std::move(c));
-    at += c.width;
+    const int begin = std::exchange(at, at + c.width);
+    if (begin >= from && at <= to) out.push_back(std::move(c));
   }
   if (to < total) out.push_back({"...", 3, false});
   cells = std::move(out);

@@ -79,11 +79,11 @@ const void* fj_breaker(PyThreadState* ts, uint32_t* bits) {
 
 typedef struct {  // Objects/rangeobject.c
   PyObject_HEAD long index, start, step, len;
-} _PyRangeIterObject;
+} RangeIterator;
 
 int fj_range_state(PyObject* iterator, long* next, long* step, long* left) {
   if (Py_TYPE(iterator) != &PyRangeIter_Type) return 0;
-  const _PyRangeIterObject* r = (const _PyRangeIterObject*)iterator;
+  const RangeIterator* r = (const RangeIterator*)iterator;
   *next = (long)(r->start + (unsigned long)r->index * r->step);
   *step = r->step;
   *left = r->len - r->index;

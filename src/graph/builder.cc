@@ -44,7 +44,7 @@ bool IsIdentity(Op op, const TensorType& in, const TensorType& out, const Attrs&
     case Op::kTrunc:
     case Op::kRound: return !IsFloat(in.dtype);
     case Op::kMax:
-    case Op::kMin: return attrs.axes.empty();
+    case Op::kMin:
     case Op::kSum:
     case Op::kProd:
     case Op::kAny:

@@ -317,19 +317,15 @@ Effects EffectsOf(const std::string& name, std::string_view last, bool numpy, bo
   for (const char* space : {"linalg", "fft", "special"})
     if (!found && name.find(std::string(".") + space + ".") != name.npos)
       found = table.Find(std::string(space) + "_" + std::string(member));
-  Effects e;
-  if (found || (found = table.Find(member))) {
-    e = *found;
-  } else if (!accessor && form.base != last && (found = table.Find(form.base))) {
-    e = *found;
-    if (form.flags & kInPlace) {
-      e.cpu = e.cuda = CastRule::kNone;
-      if (!(e.flags & kBatchesInPlace)) e.batch = Batch::kNone;
-    }
-    if (form.flags & kReflected && e.batch != Batch::kPointwise) e.batch = Batch::kNone;
-  } else if ((found = table.Match(full))) {
-    e = *found;
+  if (!found) found = table.Find(member);
+  const bool derived = !found && !accessor && form.base != last && (found = table.Find(form.base));
+  if (!found) found = table.Match(full);
+  Effects e = found ? *found : Effects();
+  if (derived && form.flags & kInPlace) {
+    e.cpu = e.cuda = CastRule::kNone;
+    if (!(e.flags & kBatchesInPlace)) e.batch = Batch::kNone;
   }
+  if (derived && form.flags & kReflected && e.batch != Batch::kPointwise) e.batch = Batch::kNone;
   if (!accessor && (!numpy || last.ends_with("__"))) e.flags |= form.flags;  // numpy.bool_ is no in-place bool
   if (cupy) e.flags &= ~(kSizedByData | kWritesFirst);
   if (OfAnotherLibrary(name)) e.flags |= kForeign;

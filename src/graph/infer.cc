@@ -286,11 +286,10 @@ Ints BroadcastShapes(const Ints& a, const Ints& b, shape::Env& env) {
   for (size_t i = 0; i < b.size(); ++i) {
     Int x = a[lead + i], y = b[i];
     if (x == y || y == Int(1)) continue;
-    if (x == Int(1)) {
-      out[lead + i] = y;
-    } else if (env.Eq(x, y)) {
+    const bool one = x == Int(1);
+    if (!one && env.Eq(x, y)) {
       if (y.is_const()) out[lead + i] = y;
-    } else if (env.Eq(x, 1)) {
+    } else if (one || env.Eq(x, 1)) {
       out[lead + i] = y;
     } else if (!env.Eq(y, 1)) {
       throw ShapeError("shapes " + shape::ToString(a) + " and " + shape::ToString(b) + " do not broadcast");

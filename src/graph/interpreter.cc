@@ -53,11 +53,7 @@ HostTensor Filled(DType t, const Sizes& sizes, const Scalar& value) {
   return out;
 }
 
-}  // namespace interpret
-
 namespace {
-
-using namespace interpret;
 
 class Run {
  public:
@@ -186,6 +182,7 @@ class Run {
 };
 
 }  // namespace
+}  // namespace interpret
 
 HostTensor HostTensor::Empty(DType t, std::vector<int64_t> sizes) {
   HostTensor x;
@@ -222,7 +219,7 @@ void SetElement(HostTensor& t, int64_t k, double value) {
 
 std::vector<HostTensor> Interpret(const Graph& g, const std::vector<HostTensor>& inputs, const ExternRunner& run_extern,
                                   const std::vector<int64_t>& scalars) {
-  return Run(g, inputs, run_extern, scalars).Execute();
+  return interpret::Run(g, inputs, run_extern, scalars).Execute();
 }
 
 }  // namespace framejit

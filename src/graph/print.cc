@@ -64,6 +64,7 @@ std::string AttributeText(const Node& n, bool locations) {
         add("results=[" + list + "]");
         break;
       }
+      default: break;
     }
   }
   return s;

@@ -410,7 +410,7 @@ class Assembler {
         d.expression = v;
       }
       t.symbolic_mask |= uint64_t{1} << i;
-      t.symbolic.emplace_back(i, std::move(d));
+      t.symbolic.emplace_back(i, d);
     }
     return t;
   }

@@ -295,7 +295,10 @@ class Explainer {
       if (dim) {
         const shape::SymbolInfo& info = p_.symbol_info[dim->symbol];
         if (BindSymbol(info, dim->binds, found, &bound[dim->symbol])) continue;
-        text = dim->binds ? "a size" + Range(info) : "s" + Num(dim->symbol) + " = " + text;
+        if (dim->binds)
+          text = "a size" + Range(info);
+        else
+          text.insert(0, "s" + Num(dim->symbol) + " = ");
       } else if (found == expected) {
         continue;
       }
@@ -390,7 +393,7 @@ std::vector<std::string> Program::Describe(PyObject* varnames) const {
     std::string text = KindText(t.kind);
     switch (t.kind) {
       case Kind::kIs:
-      case Kind::kTypeIs: text += " " + (t.expected.get() ? ValueText(t.expected.get()) : "<dead object>"); break;
+      case Kind::kTypeIs:
       case Kind::kEqual: text += " " + (t.expected.get() ? ValueText(t.expected.get()) : "<dead object>"); break;
       case Kind::kLength: text += " " + Num(t.number); break;
       case Kind::kApart: text += t.number ? ", written" : ""; break;

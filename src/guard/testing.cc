@@ -294,15 +294,15 @@ PyObject* Bench(PyObject* self, PyObject* const* args, Py_ssize_t n) {
 }
 
 PyMethodDef kMethods[] = {
-    {"check", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Check)), METH_FASTCALL, nullptr},
-    {"explain", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Explain)), METH_FASTCALL, nullptr},
-    {"dynamic", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Dynamic)), METH_FASTCALL, nullptr},
-    {"dynamic_ints", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(DynamicInts)), METH_FASTCALL, nullptr},
+    {"check", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Check)), METH_FASTCALL, nullptr},
+    {"explain", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Explain)), METH_FASTCALL, nullptr},
+    {"dynamic", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Dynamic)), METH_FASTCALL, nullptr},
+    {"dynamic_ints", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(DynamicInts)), METH_FASTCALL, nullptr},
     {"describe", Describe, METH_NOARGS, nullptr},
     {"referents", Referents, METH_NOARGS, nullptr},
     {"dead", Dead, METH_NOARGS, nullptr},
-    {"resolve", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(ResolveInput)), METH_FASTCALL, nullptr},
-    {"bench", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Bench)), METH_FASTCALL, nullptr},
+    {"resolve", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(ResolveInput)), METH_FASTCALL, nullptr},
+    {"bench", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Bench)), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 PyTypeObject MakeType() {
@@ -316,7 +316,7 @@ PyTypeObject MakeType() {
 }
 PyTypeObject GuardsType = MakeType();
 
-PyMethodDef kFunctions[] = {{"build_guards", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Build)),
+PyMethodDef kFunctions[] = {{"build_guards", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Build)),
                              METH_VARARGS | METH_KEYWORDS, nullptr},
                             {nullptr, nullptr, 0, nullptr}};
 

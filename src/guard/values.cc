@@ -1,5 +1,6 @@
 // Tests of single values, shared by the check and by its explanation. None of them runs Python code.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "guard/program.h"
@@ -9,7 +10,7 @@ namespace framejit::guard {
 namespace {
 
 bool SameBits(double a, double b) {
-  return std::memcmp(&a, &b, sizeof a) == 0;
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
 
 bool SameBuffer(PyObject* a,

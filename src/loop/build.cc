@@ -8,7 +8,7 @@
 //                depend on the variables of the loop goes to a row stage. What is expensive and needed in a later stage
 //                again is kept in a row of scratch.
 #include <algorithm>
-#include <cstring>
+#include <bit>
 #include <set>
 #include <stdexcept>
 
@@ -38,8 +38,8 @@ struct Affine {
 class KernelBuilder {
  public:
   KernelBuilder(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
-                const std::vector<Layout>& layouts, bool keep)
-      : g_(g), stored_(stored), layouts_(layouts), space_(g, group, stored, &layouts), keep_(keep) {
+                const std::vector<Layout>& layouts, const Costs& costs)
+      : g_(g), stored_(stored), layouts_(layouts), space_(g, group, stored, &layouts), costs_(costs) {
     if (!space_.Analyze()) throw std::logic_error("BuildKernel: " + space_.why());
     for (ValueId v : group) {
       if (!space_.reduced_vars()) continue;
@@ -188,8 +188,10 @@ class KernelBuilder {
           cost += u.store ? 1.5 : 1;
       }
       if (extents_[v].is_const()) {
-        const double e = std::max<int64_t>(1, extents_[v].value());
-        cost = cost * (static_cast<int64_t>(e + 7) / 8) * 8 / e + 8 / e;  // lanes without work, and what a row costs
+        const int64_t elements = std::max<int64_t>(1, extents_[v].value());
+        const int64_t vectors = (elements + costs_.lanes - 1) / costs_.lanes;
+        const auto lanes = static_cast<double>(vectors * costs_.lanes);
+        cost = (cost * lanes + 8) / static_cast<double>(elements);  // idle lanes, and what a row costs
       }
       if (inner < 0 || cost < best) {
         best = cost;
@@ -293,7 +295,8 @@ class KernelBuilder {
   }
   static bool SameBits(const Scalar& a, const Scalar& b) {
     if (a.v.index() != b.v.index()) return false;
-    if (auto d = std::get_if<double>(&a.v)) return std::memcmp(d, &std::get<double>(b.v), sizeof *d) == 0;
+    if (auto d = std::get_if<double>(&a.v))
+      return std::bit_cast<uint64_t>(*d) == std::bit_cast<uint64_t>(std::get<double>(b.v));
     return a == b;
   }
   int AddSize(Int value, DType dtype) {
@@ -444,7 +447,8 @@ class KernelBuilder {
   // A value of an earlier stage: from an output that holds it, or from scratch if that is cheaper than computing it
   // again.
   int Reload(const Key& key, const Needed& need, const Made& made) {
-    if (!keep_ || !space_.member(key.value) || key.pred || built_.kernel.column || !red_.empty() || inner_ < 0)
+    if (!costs_.keeps_rows || !space_.member(key.value) || key.pred || built_.kernel.column || !red_.empty() ||
+        inner_ < 0)
       return -1;
     if (need.cost < kKeepCost) return -1;
     const DType dtype = ComputeType(g_.nodes[key.value].type.dtype);
@@ -596,7 +600,7 @@ class KernelBuilder {
   const std::vector<ValueId>& stored_;
   const std::vector<Layout>& layouts_;
   Space space_;
-  const bool keep_;
+  const Costs& costs_;
   std::vector<ValueId> reductions_;
   bool sequential_ = false;  // there are reductions or scans
   std::vector<Use> uses_;
@@ -630,8 +634,8 @@ class KernelBuilder {
 }  // namespace
 
 BuiltKernel BuildKernel(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
-                        const std::vector<Layout>& layouts, bool keep) {
-  return KernelBuilder(g, group, stored, layouts, keep).Build();
+                        const std::vector<Layout>& layouts, const Costs& costs) {
+  return KernelBuilder(g, group, stored, layouts, costs).Build();
 }
 
 }  // namespace framejit::loop

@@ -147,7 +147,7 @@ class Depthwise {
 }  // namespace
 
 bool HasDepthwiseKernel(const Graph& g, const Node& n) {
-  if (n.attrs.flag || n.type.device.kind != DeviceKind::kCuda || !rules::IsDepthwise(g, n)) return false;
+  if (n.attrs.flag || !rules::IsDepthwise(g, n)) return false;
   const DType t = n.type.dtype;
   if (t != DType::kFloat32 && t != DType::kBFloat16 && t != DType::kFloat16) return false;
   const Ints &x = g.nodes[n.operands[0]].type.shape, &w = g.nodes[n.operands[1]].type.shape;

@@ -8,7 +8,7 @@
 
 namespace framejit::loop {
 
-// Of depthwise ones (rules::IsDepthwise): on a GPU, few taps, every size known but the batch's.
+// Of depthwise ones (rules::IsDepthwise): few taps, every size known but the batch's.
 bool HasDepthwiseKernel(const Graph& g, const Node& conv);
 // Strides in which it wants the filters: channels inside.
 Ints DepthwiseFilterStrides(const Ints& filters);

@@ -15,6 +15,7 @@
 // once per tuple of sizes.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,14 @@ struct Layout {
   Ints strides;
   Int offset = 0;
 };  // of a materialised value, in elements
+// What a device's memory, steps and arithmetic cost (compiler::Target::costs).
+struct Costs {
+  bool keeps_rows = true;  // a kernel may keep a row of what a later loop of it needs again; else it computes it again
+  int64_t lanes = 8;       // elements of a row that are computed at once
+  double launch_bytes = 4096;                                    // memory traffic that takes as long as one more step
+  int64_t streamed_bytes = std::numeric_limits<int64_t>::max();  // what writes so much need not leave it in a cache
+};
+
 struct BuiltKernel {
   Kernel kernel;
   std::vector<ValueId> buffers;  // which value each BufferArg is (inputs, then outputs)
@@ -114,9 +123,8 @@ struct BuiltKernel {
 // True for every single pointwise, view, reduction, creation, take, gather or cumsum node of a supported type (no
 // complex, no fp8).
 bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored);
-// layouts[v]: for every operand outside of the group and every stored member. keep: what a later stage needs again may
-// be kept in scratch (else it is computed again). Throws std::logic_error if !CanFuse.
+// layouts[v]: for every operand outside of the group and every stored member. Throws std::logic_error if !CanFuse.
 BuiltKernel BuildKernel(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
-                        const std::vector<Layout>& layouts, bool keep = true);
+                        const std::vector<Layout>& layouts, const Costs& costs = {});
 
 }  // namespace framejit::loop

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "framejit/compile.h"
+#include "graph/device.h"
 
 namespace framejit::loop {
 namespace {
@@ -28,7 +29,7 @@ bool AtLeastZero(Int v) {
 
 // The Status that an index out of range is.
 int CheckOf(const Node& n) {
-  if (!n.attrs.flag || n.type.device.kind != DeviceKind::kCpu) return 0;
+  if (!n.attrs.flag || !TraitsOf(n.type.device).checks) return 0;
   return n.attrs.name.empty() ? kBadIndex : kOverflow;
 }
 

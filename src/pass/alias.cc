@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "graph/device.h"
 #include "pass/views.h"
 
 namespace framejit::pass {
@@ -26,10 +27,9 @@ bool OnlyReadTransposed(const Graph& g, ValueId v) {
   return any;
 }
 
-// On a GPU attention answers in its query's memory order: what is computed for such an attention alone is stored so,
-// too.
+// Where attention answers in its query's memory order, what is computed for such an attention alone is stored so, too.
 bool OnlyReadByTransposed(const Graph& g, ValueId v) {
-  if (g.nodes[v].type.device.kind != DeviceKind::kCuda || Info(g.nodes[v].op).kind != 'P') return false;
+  if (!TraitsOf(g.nodes[v].type.device).attention_as_query || Info(g.nodes[v].op).kind != 'P') return false;
   bool any = false;
   for (ValueId u = v + 1; u < g.nodes.size(); ++u) {
     const Node& n = g.nodes[u];

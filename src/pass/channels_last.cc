@@ -19,13 +19,9 @@ Ints Nhwc(const Ints& n) {
   return {n[1] * n[2] * n[3], Int(1), n[1] * n[3], n[1]};
 }
 
-bool IsConv2d(const Node& n) {
-  return n.op == Op::kConv && n.type.rank() == 4 && !n.attrs.flag && n.type.device.kind == DeviceKind::kCuda;
-}
-
 class Pass {
  public:
-  explicit Pass(Graph& g) : g_(g), r_(g), fixed_(g.nodes.size(), false) {}
+  Pass(Graph& g, Device device) : g_(g), device_(device), r_(g), fixed_(g.nodes.size(), false) {}
 
   int Run() {
     bool dense = false;
@@ -65,6 +61,10 @@ class Pass {
   }
 
  private:
+  bool IsConv2d(const Node& n) const {
+    return n.op == Op::kConv && n.type.rank() == 4 && !n.attrs.flag && n.type.device == device_;
+  }
+
   void Mark(ValueId now) {
     lies_[now] = true;
     ++count_;
@@ -104,6 +104,7 @@ class Pass {
   }
 
   Graph& g_;
+  const Device device_;
   Rewriter r_;
   std::vector<bool> fixed_;  // by old number: others look at its layout
   std::map<ValueId, ValueId> old_;
@@ -114,8 +115,8 @@ class Pass {
 
 }  // namespace
 
-int ChannelsLast(Graph& g) {
-  return Pass(g).Run();
+int ChannelsLast(Graph& g, Device device) {
+  return Pass(g, device).Run();
 }
 
 }  // namespace framejit::pass

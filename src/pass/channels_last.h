@@ -11,6 +11,6 @@
 
 namespace framejit::pass {
 
-int ChannelsLast(Graph& g);
+int ChannelsLast(Graph& g, Device device);
 
 }  // namespace framejit::pass

@@ -27,9 +27,8 @@ int ConvProducts(Graph& g) {
     }
     b.set_location(n.file, n.line);
     const shape::Ints w = b.type(n.operands[1]).shape, out = n.type.shape;
-    const ValueId patches = rules::Patches(b, n.operands[0], w, out, n.attrs);
-    const ValueId filters = b.Reshape(n.operands[1], {w[0], w[1] * w[2] * w[3]});
-    ValueId sum = b.Add(Op::kMatMul, {filters, patches});
+    const ValueId pixels = rules::Pixels(b, n.operands[0], out, n.attrs);
+    ValueId sum = b.Add(Op::kMatMul, {b.Reshape(n.operands[1], {w[0], w[1]}), pixels});
     if (n.operands.size() > 2) sum = b.Binary(Op::kAdd, sum, b.Reshape(n.operands[2], {w[0], 1}));
     map[v] = b.Reshape(sum, out);
   }

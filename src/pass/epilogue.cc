@@ -57,7 +57,7 @@ bool IsGelu(const Form& f, const Form& inside) {
 
 class Finder {
  public:
-  explicit Finder(const Graph& g) : g_(g), users_(g.nodes.size()), kept_(g.nodes.size(), false) {
+  Finder(const Graph& g, Device device) : g_(g), device_(device), users_(g.nodes.size()), kept_(g.nodes.size(), false) {
     for (ValueId v = 0; v < g.nodes.size(); ++v)
       for (ValueId o : g.nodes[v].operands) users_[o].push_back(v);
     for (ValueId v : g.outputs) kept_[v] = true;
@@ -71,7 +71,7 @@ class Finder {
   std::optional<Found> Of(ValueId v) const {
     const Node& n = g_.nodes[v];
     if (n.op != Op::kLinear || n.operands.size() != 3 || !n.attrs.name.empty()) return std::nullopt;
-    if (n.type.device.kind != DeviceKind::kCuda || DTypeSize(n.type.dtype) != 2 || kept_[v]) return std::nullopt;
+    if (n.type.device != device_ || DTypeSize(n.type.dtype) != 2 || kept_[v]) return std::nullopt;
     for (const Int& size : g_.nodes[n.operands[1]].type.shape)  // others have slower kernels, without functions
       if (!size.is_const() || size.value() % 8 || size.value() == 0) return std::nullopt;
     ValueId base = v;
@@ -169,16 +169,17 @@ class Finder {
   }
 
   const Graph& g_;
+  const Device device_;
   std::vector<std::vector<ValueId>> users_;
   std::vector<bool> kept_;
 };
 
 }  // namespace
 
-int Epilogues(Graph& g) {
+int Epilogues(Graph& g, Device device) {
   std::map<ValueId, const char*> named;  // linear layers
   std::map<ValueId, ValueId> moved;      // functions of them -> what is that now
-  const Finder finder(g);
+  const Finder finder(g, device);
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     if (auto found = finder.Of(v)) {
       named[v] = found->function;

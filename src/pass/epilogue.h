@@ -10,6 +10,6 @@
 
 namespace framejit::pass {
 
-int Epilogues(Graph& g);
+int Epilogues(Graph& g, Device device);
 
 }  // namespace framejit::pass

@@ -19,8 +19,6 @@
 namespace framejit::pass {
 namespace {
 
-constexpr double kLaunchBytes = 4096;  // memory traffic that costs as much as one more step
-
 class Fuser {
  public:
   Fuser(const Graph& g, const FuseOptions& options, Grouping& out) : g_(g), options_(options), out_(out) {}
@@ -164,7 +162,7 @@ class Fuser {
   }
 
   double Gain(const Unit& a, const Unit& b, const std::vector<ValueId>& merged) const {
-    double gain = kLaunchBytes;
+    double gain = options_.costs.launch_bytes;
     for (ValueId v : a.nodes) {
       bool read = std::any_of(readers_[v].begin(), readers_[v].end(),
                               [&](ValueId r) { return std::binary_search(b.nodes.begin(), b.nodes.end(), r); });

@@ -40,6 +40,7 @@ struct Grouping {
 struct FuseOptions {
   bool fuse = true;    // false: a group a node
   int max_nodes = 80;  // of one kernel: code size and compile time grow with it
+  loop::Costs costs;   // of the device that most values are on
 };
 
 Grouping Fuse(const Graph& g, const FuseOptions& options = {});

@@ -81,7 +81,7 @@ class Packer {
 
   bool Candidate(const Node& n, ValueId v) const {
     if (n.op != Op::kConv || n.attrs.flag || n.type.rank() != 4 || n.type.dtype != DType::kFloat32) return false;
-    if (n.type.device.kind != DeviceKind::kCpu || !fixed_[n.operands[1]]) return false;
+    if (!fixed_[n.operands[1]]) return false;
     if (n.operands.size() > 2 && !fixed_[n.operands[2]]) return false;
     const bool already = n.strides == ChannelsLast(n.type.shape);
     return already || (n.strides.empty() && !promised_[v] && !LayoutMatters(v));

@@ -19,7 +19,7 @@ ValueId WeightOf(const Graph& g, const std::vector<bool>& fixed, const Node& n) 
   if (!product || !n.attrs.name.empty() || !n.strides.empty() || n.type.dtype != DType::kFloat32) return kNoValue;
   ValueId w = n.operands[1];
   const TensorType& type = g.nodes[w].type;
-  if (!fixed[w] || type.device.kind != DeviceKind::kCpu || type.rank() != 2) return kNoValue;
+  if (!fixed[w] || type.rank() != 2) return kNoValue;
   if (type.shape[0].value() * type.shape[1].value() < kMinElements) return kNoValue;
   if (g.nodes[w].op == Op::kPermute && g.nodes[w].attrs.axes[0] == 1) w = g.nodes[w].operands[0];
   return g.nodes[w].op == Op::kInput ? w : kNoValue;

@@ -30,7 +30,7 @@ ValueId Pad(Rewriter& r, ValueId v, int axis, int64_t by) {
 
 }  // namespace
 
-int PadProducts(Graph& g) {
+int PadProducts(Graph& g, Device device) {
   Rewriter r(g);
   std::map<ValueId, ValueId> padded;  // rows, by old numbers
   auto rows = [&](ValueId old, int64_t by) {
@@ -41,7 +41,7 @@ int PadProducts(Graph& g) {
   int count = 0;
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.nodes[v];
-    const bool product = n.op == Op::kMatMul && n.type.rank() == 2 && n.type.device.kind == DeviceKind::kCuda &&
+    const bool product = n.op == Op::kMatMul && n.type.rank() == 2 && n.type.device == device &&
                          IsFloat(n.type.dtype) && DTypeSize(n.type.dtype) == 2;
     const ValueId left = product ? n.operands[0] : kNoValue;
     const bool turned = product && g.nodes[left].op == Op::kPermute;

@@ -11,6 +11,6 @@
 
 namespace framejit::pass {
 
-int PadProducts(Graph& g);
+int PadProducts(Graph& g, Device device);
 
 }  // namespace framejit::pass

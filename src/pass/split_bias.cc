@@ -4,7 +4,7 @@
 
 namespace framejit::pass {
 
-int SplitBias(Graph& g) {
+int SplitBias(Graph& g, Device device) {
   // By value: all users are pointwise or reductions, perhaps behind views.
   std::vector<bool> merges(g.nodes.size(), true), used(g.nodes.size(), false);
   for (ValueId v : g.outputs) merges[v] = false;
@@ -22,8 +22,8 @@ int SplitBias(Graph& g) {
   int count = 0;
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
     Node n = r.Remapped(v);
-    if (n.op != Op::kLinear || n.operands.size() != 3 || n.type.device.kind != DeviceKind::kCuda ||
-        n.type.dtype != DType::kFloat32 || !merges[v] || !used[v]) {
+    if (n.op != Op::kLinear || n.operands.size() != 3 || n.type.device != device || n.type.dtype != DType::kFloat32 ||
+        !merges[v] || !used[v]) {
       r.Set(v, r.Append(std::move(n)));
       continue;
     }

@@ -9,6 +9,6 @@
 
 namespace framejit::pass {
 
-int SplitBias(Graph& g);
+int SplitBias(Graph& g, Device device);
 
 }  // namespace framejit::pass

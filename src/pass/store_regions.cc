@@ -219,9 +219,8 @@ std::optional<Regions> StoreRegions(const Graph& g) {
   for (const Write& w : g.writes) {
     const Node& input = g.nodes[g.inputs[w.input]];
     const auto same = std::count_if(g.writes.begin(), g.writes.end(), [&](auto& o) { return o.input == w.input; });
-    const bool cpu = input.type.device.kind == DeviceKind::kCpu;
     Stores stores(g);
-    if (same == 1 && cpu && input.strides.size() == input.type.shape.size())
+    if (same == 1 && input.strides.size() == input.type.shape.size())
       stores.Replace(g.inputs[w.input], w.value, {input.strides, 0});
     if (stores.found.empty() || stores.found[0].value == w.value) {
       writes.push_back(w);

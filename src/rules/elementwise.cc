@@ -67,7 +67,7 @@ ValueId OneHot(Builder& b, ValueId index, shape::Int classes, DType dtype) {
 
 ValueId TriangleMask(Builder& b, shape::Ints shape, shape::Int diagonal) {
   ValueId row = b.Iota(DType::kInt64, shape, -2), column = b.Iota(DType::kInt64, shape, -1);
-  ValueId last = b.Binary(Op::kAdd, row, b.SymConstant(diagonal, DType::kInt64, shape));
+  ValueId last = b.Binary(Op::kAdd, row, b.SymConstant(diagonal, DType::kInt64, std::move(shape)));
   return b.Binary(Op::kLe, column, last);
 }
 

@@ -376,7 +376,7 @@ struct WeightGradient {
 }  // namespace
 
 bool DepthwiseConv(Host& host, const Buffer& x, const Buffer& w, const Buffer* bias, const Attrs& attrs, Buffer& out) {
-  if (x.rank != 4 || out.device.kind != DeviceKind::kCpu || !w.data || !out.data) return false;
+  if (x.rank != 4 || !w.data || !out.data) return false;
   if (x.dtype != DType::kFloat32 || w.dtype != x.dtype || out.dtype != x.dtype) return false;
   const int64_t channels = x.sizes[1], *p = attrs.axes.data();
   if (p[8] != channels || channels < 2 || w.sizes[0] != channels || w.sizes[1] != 1 || out.sizes[1] != channels)

@@ -21,7 +21,7 @@ constexpr size_t kMaxInstances = 16;
 
 class PlanExecutable : public Executable {
  public:
-  PlanExecutable(Plan plan, CompileStats stats) : plan_(std::move(plan)), index_(plan_), stats_(std::move(stats)) {
+  PlanExecutable(Plan plan, const CompileStats& stats) : plan_(std::move(plan)), index_(plan_), stats_(stats) {
     if (plan_.machine && plan_.machine->records() && plan_.graphs != GpuGraphs::kNever) {
       const std::vector<bool> moving(plan_.inputs.size(), false);
       records_ = !cuda::FindRanges(plan_, moving, plan_.graphs == GpuGraphs::kAlways).empty();
@@ -125,9 +125,9 @@ class PlanExecutable : public Executable {
 
 }  // namespace
 
-std::shared_ptr<Executable> MakeExecutable(Plan plan, CompileStats stats) {
+std::shared_ptr<Executable> MakeExecutable(Plan plan, const CompileStats& stats) {
   ComputeLifetimes(plan);
-  return std::make_shared<PlanExecutable>(std::move(plan), std::move(stats));
+  return std::make_shared<PlanExecutable>(std::move(plan), stats);
 }
 
 }  // namespace framejit::runtime

@@ -224,13 +224,6 @@ void Linear(Host& host, const Buffer& x, const Buffer& w, const Buffer* bias, co
 
 }  // namespace
 
-bool SmallProduct(const Buffer& a, const Buffer& out) {
-  const int64_t k = a.rank > 0 ? a.sizes[a.rank - 1] : 0;
-  int64_t work = k;
-  for (int i = 0; i < out.rank; ++i) work *= out.sizes[i];
-  return out.device.kind == DeviceKind::kCpu && work <= 512 && k <= 64;
-}
-
 bool FallbackMatMul(Host& host, const Buffer& a, const Buffer& b, const Buffer& out, bool small) {
   if (out.rank < 2) return false;
   if (out.dtype == DType::kFloat32)

@@ -1,14 +1,10 @@
 // The runtime's own matrix products, used when the host has no library for them, and where calling it would take longer
-// than the product. Blocked and vectorised C++, f32 and
-// f64.
+// than the product. Blocked and vectorised C++, f32 and f64.
 #pragma once
 
 #include "framejit/compile.h"
 
 namespace framejit::runtime {
-
-// Is out = a @ b (a's last dimension is summed) so small that no library is worth its call?
-bool SmallProduct(const Buffer& a, const Buffer& out);
 
 // small: plain loops instead of packed blocks.
 // out = a @ b with batch dimensions; false if the dtype is not handled here.

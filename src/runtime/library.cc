@@ -1,5 +1,6 @@
 #include "runtime/library.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "runtime/copy.h"
@@ -16,18 +17,38 @@ int64_t Elements(const Buffer& b) {
   return n;
 }
 
-// Of nothing no library makes a product: sums of no products are zero, or what is added to them.
-bool RunEmpty(Host& host, const Step& step, std::span<const Buffer> ops, const Buffer& out) {
-  if (Elements(out) == 0) return true;
+bool IsPacked(const Step& step) {
+  return step.kind == Step::Kind::kLinear && step.node.attrs.name == "packed";
+}
+
+// Without the packed form of a weight.
+std::span<const Buffer> Plain(const Step& step, std::span<const Buffer> ops) {
+  return IsPacked(step) ? ops.first(ops.size() - 1) : ops;
+}
+
+const Buffer* Third(std::span<const Buffer> ops) {
+  return ops.size() > 2 ? &ops[2] : nullptr;
+}
+
+bool Product(Host& host, const Step& step, std::span<const Buffer> ops, const Buffer& out, bool small) {
+  ops = Plain(step, ops);
+  if (step.kind == Step::Kind::kMatMul) return FallbackMatMul(host, ops[0], ops[1], out, small);
+  if (step.kind != Step::Kind::kLinear || !(step.node.attrs.name.empty() || IsPacked(step))) return false;
+  return FallbackLinear(host, ops[0], ops[1], Third(ops), out, small);
+}
+
+}  // namespace
+
+bool NothingToAdd(Host& host, const Step& step, std::span<const int64_t>, std::span<const Buffer> ops, Buffer& out) {
   const Buffer* bias = nullptr;
   bool nothing = false;
   if (step.kind == Step::Kind::kMatMul || step.kind == Step::Kind::kLinear) {
     nothing = ops[0].rank > 0 && ops[0].sizes[ops[0].rank - 1] == 0;
-    bias = step.kind == Step::Kind::kLinear && ops.size() > 2 ? &ops[2] : nullptr;
+    bias = step.kind == Step::Kind::kLinear ? Third(ops) : nullptr;
   } else if (step.kind == Step::Kind::kAttention) {
     nothing = ops[1].rank > 1 && ops[1].sizes[ops[1].rank - 2] == 0;
   }
-  if (!nothing || out.device.kind != DeviceKind::kCpu || !step.node.attrs.name.empty()) return false;
+  if (!nothing || !out.data || !step.node.attrs.name.empty()) return false;
   alignas(16) static const std::byte zero[16] = {};
   std::vector<int64_t> strides(out.rank, 0);
   if (bias) strides.back() = bias->strides[0];
@@ -38,19 +59,25 @@ bool RunEmpty(Host& host, const Step& step, std::span<const Buffer> ops, const B
   return true;
 }
 
-}  // namespace
+bool Depthwise(Host& host, const Step& step, std::span<const int64_t>, std::span<const Buffer> ops, Buffer& out) {
+  return step.kind == Step::Kind::kConv && DepthwiseConv(host, ops[0], ops[1], Third(ops), step.node.attrs, out);
+}
 
-bool RunHostLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> ops,
-                    Buffer& out) {
+bool SmallProduct(Host& host, const Step& step, std::span<const int64_t>, std::span<const Buffer> ops, Buffer& out) {
+  const int64_t k = ops[0].rank > 0 ? ops[0].sizes[ops[0].rank - 1] : 0;
+  return k <= 64 && k * Elements(out) <= 512 && Product(host, step, ops, out, true);
+}
+
+bool HostLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> all,
+                 Buffer& out) {
   const Attrs& attrs = step.node.attrs;
-  const bool packed = step.kind == Step::Kind::kLinear && attrs.name == "packed";
-  const Buffer* third = ops.size() > (packed ? 3 : 2) ? &ops[2] : nullptr;
+  const std::span<const Buffer> ops = Plain(step, all);
   switch (step.kind) {
     case Step::Kind::kMatMul: return host.MatMul(ops[0], ops[1], out);
     case Step::Kind::kLinear:
-      if (!attrs.name.empty() && !packed) return host.LinearThen(attrs.name, ops[0], ops[1], ops[2], out);
-      return host.Linear(ops[0], ops[1], third, packed && ops.back().handle ? &ops.back() : nullptr, out);
-    case Step::Kind::kConv: return host.Conv(ops[0], ops[1], third, attrs, out);
+      if (!attrs.name.empty() && !IsPacked(step)) return host.LinearThen(attrs.name, ops[0], ops[1], ops[2], out);
+      return host.Linear(ops[0], ops[1], Third(ops), IsPacked(step) && all.back().handle ? &all.back() : nullptr, out);
+    case Step::Kind::kConv: return host.Conv(ops[0], ops[1], Third(ops), attrs, out);
     case Step::Kind::kAttention: {
       const Buffer* mask = ops.size() > 3 ? &ops[3] : nullptr;
       double scale = attrs.scalar.AsDouble();
@@ -62,22 +89,20 @@ bool RunHostLibrary(Host& host, const Step& step, std::span<const int64_t> symbo
   }
 }
 
+bool OwnProduct(Host& host, const Step& step, std::span<const int64_t>, std::span<const Buffer> ops, Buffer& out) {
+  return Product(host, step, ops, out, false);
+}
+
+bool AskLibraries(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> ops,
+                  Buffer& out) {
+  return std::any_of(step.libraries.begin(), step.libraries.end(),
+                     [&](Library library) { return library(host, step, symbols, ops, out); });
+}
+
 void RunLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> ops,
                 Buffer& out) {
-  const auto all = ops;
-  if (RunEmpty(host, step, ops, out)) return;
-  if (step.kind == Step::Kind::kLinear && step.node.attrs.name == "packed") ops = ops.first(ops.size() - 1);
-  const Buffer* third = ops.size() > 2 ? &ops[2] : nullptr;
-  if (step.kind == Step::Kind::kConv && DepthwiseConv(host, ops[0], ops[1], third, step.node.attrs, out)) return;
-  auto own = [&](bool small) {
-    if (out.device.kind != DeviceKind::kCpu) return false;
-    if (step.kind == Step::Kind::kMatMul) return FallbackMatMul(host, ops[0], ops[1], out, small);
-    if (step.kind == Step::Kind::kLinear) return FallbackLinear(host, ops[0], ops[1], third, out, small);
-    return false;
-  };
-  if (SmallProduct(ops[0], out) && own(true)) return;
-  if (RunHostLibrary(host, step, symbols, all, out) || own(false)) return;
-  InterpretNode(host, step, symbols, ops, out);
+  if (Elements(out) > 0 && !AskLibraries(host, step, symbols, ops, out))
+    InterpretNode(host, step, symbols, Plain(step, ops), out);
 }
 
 }  // namespace framejit::runtime

@@ -1,4 +1,5 @@
-// Contractions: the host's library first, then the runtime's own loops, then the reference semantics.
+// Contractions: those who may compute one. A target names its own, in the order in which they are asked
+// (compiler::Target::libraries).
 #pragma once
 
 #include <span>
@@ -7,9 +8,24 @@
 
 namespace framejit::runtime {
 
-// The host's library alone; false: not one of its products.
-bool RunHostLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> operands,
-                    Buffer& out);
+// What the framework has for the device, its packing of weights, too.
+bool HostLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> operands,
+                 Buffer& out);
+// The runtime's own, on the host's threads. Of nothing no library makes a product: sums of no products are zero, or
+// what is added to them. Small products take less time than a library's call. Others are for where there is none.
+bool NothingToAdd(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> operands,
+                  Buffer& out);
+bool Depthwise(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> operands,
+               Buffer& out);
+bool SmallProduct(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> operands,
+                  Buffer& out);
+bool OwnProduct(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> operands,
+                Buffer& out);
+
+// The first of step.libraries that takes it. False: none does. out.data may be null where the library lends its result.
+bool AskLibraries(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> operands,
+                  Buffer& out);
+// Into memory that is there; by the reference semantics if no library takes it.
 void RunLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> operands,
                 Buffer& out);
 

@@ -34,6 +34,11 @@ struct Value {  // a way to read a storage
   bool whole = false;       // is what the storage was made for: its framework handle fits
 };
 
+struct Step;
+// Computes a contraction into `out`; false: another one must.
+using Library = bool (*)(Host& host, const Step& step, std::span<const int64_t> symbols,
+                         std::span<const Buffer> operands, Buffer& out);
+
 struct Step {
   enum class Kind : uint8_t { kKernel, kMatMul, kLinear, kConv, kAttention, kPack, kExtern, kNode, kCopy };
   Kind kind = Kind::kKernel;
@@ -55,6 +60,7 @@ struct Step {
   // the others
   bool updates = false;                   // an extern that writes its result into its first operand
   Node node;                              // library calls, externs and kNode: what to compute
+  std::span<const Library> libraries;     // library calls: who is asked, in order
   std::vector<TensorType> operand_types;  // kNode and fallbacks of library calls
 };
 
@@ -96,6 +102,6 @@ struct Plan {
 void ComputeLifetimes(Plan& plan);
 
 // An executable that runs the plan. `stats` are what the compiler counted.
-std::shared_ptr<Executable> MakeExecutable(Plan plan, CompileStats stats);
+std::shared_ptr<Executable> MakeExecutable(Plan plan, const CompileStats& stats);
 
 }  // namespace framejit::runtime

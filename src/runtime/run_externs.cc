@@ -40,7 +40,7 @@ void RunState::RunLending(const Step& step, std::span<const Buffer> operands) {
   Context::External& x = c_->externals[storage];
   Buffer got = c_->buffers[value];
   got.data = got.handle = nullptr;
-  if (RunHostLibrary(host_, step, c_->instance->symbols, operands, got)) {
+  if (AskLibraries(host_, step, c_->instance->symbols, operands, got)) {
     x.buffer = got;
     x.live = got.handle != nullptr;
     if (step.kind != Step::Kind::kPack) return Accept(step, value);

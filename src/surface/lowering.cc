@@ -164,7 +164,7 @@ void Lowering::Impl::Apply(Call& call) {
   try {
     if (out) {
       if (foreign) throw Decline("a tensor of another library among the arguments");
-      Into(call, *out, computable);
+      Into(call, Arg(*out), computable);  // a copy: the call goes into the trace
     } else if (!TryRows(call, computable, foreign)) {
       if (foreign) throw Decline("a tensor of another library among the arguments");
       Extern(call, true);
@@ -182,8 +182,7 @@ void Lowering::Impl::Apply(Call& call) {
 }
 
 // numpy.add(x, y, out=z): what it returns is written to z, if that is of its type.
-void Lowering::Impl::Into(Call& call, const Arg& out, bool computable) {
-  const Arg target = out;
+void Lowering::Impl::Into(Call& call, const Arg& target, bool computable) {
   if (OnCupy(call)) throw Decline("out= is not captured");
   const bool partly = std::any_of(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "where"; });
   const size_t calls = trace.calls.size(), tensors = trace.tensors.size();

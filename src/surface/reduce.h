@@ -15,6 +15,6 @@ ValueId ArgExtreme(Scope& s, Op op, ValueId x, std::optional<int> axis, bool kee
 
 // 0 with probability p, else 1/(1-p): what the framework's dropout multiplies a tensor like this one with (row-major,
 // or with these strides), drawn from its generator in program order.
-ValueId DropoutNoise(Scope& s, ValueId like, double p, shape::Ints strides = {});
+ValueId DropoutNoise(Scope& s, ValueId like, double p, const shape::Ints& strides = {});
 
 }  // namespace framejit::surface

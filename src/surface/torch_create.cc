@@ -156,9 +156,10 @@ Outs LinSpace(Scope& s) {  // (start, end, steps, dtype...): from both ends, as 
   auto number = [&](double v) { return rules::Like(s.b, i, v); };
   ValueId up = s.b.Binary(Op::kAdd, s.b.Binary(Op::kMul, i, number(step)), number(start));
   ValueId left = s.b.Binary(Op::kSub, number(double(n - 1)), i);
+  const int64_t half = n / 2;
   ValueId down = s.b.Binary(Op::kSub, number(end), s.b.Binary(Op::kMul, left, number(step)));
   Out out;
-  out.value = s.b.Cast(s.b.Where(s.b.Binary(Op::kLt, i, number(double(n / 2))), up, down), t);
+  out.value = s.b.Cast(s.b.Where(s.b.Binary(Op::kLt, i, number(double(half))), up, down), t);
   out.differentiable = false;
   return out;
 }

@@ -6,7 +6,7 @@
 
 namespace framejit::surface {
 
-ValueId DropoutNoise(Scope& s, ValueId like, double p, shape::Ints strides) {
+ValueId DropoutNoise(Scope& s, ValueId like, double p, const shape::Ints& strides) {
   auto call = std::make_shared<Call>();
   call->callee = strides.empty() ? "torch.bernoulli" : "framejit._random.bernoulli";  // torch's gives row-major tensors
   call->mode = s.mode;

@@ -97,8 +97,8 @@ PyObject* MakeConstant(const Arg& a, const std::vector<PyObject*>& constants) {
   return PyErr_Format(PyExc_SystemError, "framejit: a tensor is no constant");
 }
 
-bool CallStep::InitArg(const Arg& a, const std::vector<PyObject*>& constants,
-                       const std::function<int(TraceId)>& slot_of, Hole* out) {
+bool CallStep::InitArg(const Arg& a, const std::vector<PyObject*>& constants, absl::FunctionRef<int(TraceId)> slot_of,
+                       Hole* out) {
   using K = Arg::Kind;
   if (a.is(K::kTensor)) {
     out->kind = Hole::kSlot;
@@ -277,7 +277,7 @@ void CallStep::PickForm(Callee callee) {
 }
 
 bool CallStep::Init(const Call& call, const std::vector<PyObject*>& constants,
-                    const std::function<int(TraceId)>& slot_of) {
+                    absl::FunctionRef<int(TraceId)> slot_of) {
   mode = call.mode;
   callable_ = Ref(ResolveCallee(call.callee));
   if (!callable_) return false;

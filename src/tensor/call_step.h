@@ -1,7 +1,8 @@
 // One framework call made ready to run many times: the callable resolved, constants built, holes for tensors and sizes.
 #pragma once
 
-#include <functional>
+#include <absl/functional/function_ref.h>
+
 #include <vector>
 
 #include "framejit/call.h"
@@ -17,7 +18,7 @@ class CallStep {
  public:
   // slot_of(id): where Run() finds and puts tensor `id`. constants are borrowed during construction only. False with a
   // Python exception set if the callable or a constant cannot be made.
-  bool Init(const Call& call, const std::vector<PyObject*>& constants, const std::function<int(TraceId)>& slot_of);
+  bool Init(const Call& call, const std::vector<PyObject*>& constants, absl::FunctionRef<int(TraceId)> slot_of);
   // Calls it; new reference to what it returned, or null with the exception.
   PyObject* Invoke(PyObject* const* slots, const int64_t* symbols) const;
   // Invoke(), then results into their slots (owned references; what was there is dropped). -1 with the exception.
@@ -36,7 +37,7 @@ class CallStep {
   };
   enum class Form : uint8_t { kVectorcall, kDescrGet, kGetItem, kSetItem, kUnary, kBinary, kBinarySwapped, kCompare };
 
-  bool InitArg(const Arg& a, const std::vector<PyObject*>& constants, const std::function<int(TraceId)>& slot_of,
+  bool InitArg(const Arg& a, const std::vector<PyObject*>& constants, absl::FunctionRef<int(TraceId)> slot_of,
                Hole* out);
   static PyObject* Build(const Hole& h, PyObject* const* slots, const int64_t* symbols);
   void PickForm(Callee callee);

@@ -66,8 +66,9 @@ bool FindFields(CupyApi& c) {
   };
   auto word = [](auto value) {
     return [value](const char* p, int room) {
-      return room >= static_cast<int>(sizeof value) && !(reinterpret_cast<uintptr_t>(p) % sizeof value) &&
-             !std::memcmp(p, &value, sizeof value);
+      constexpr size_t kBytes = sizeof(decltype(value));
+      return room >= static_cast<int>(kBytes) && !(reinterpret_cast<uintptr_t>(p) % kBytes) &&
+             !std::memcmp(p, &value, kBytes);
     };
   };
   c.shape = Find(a.get(), vector(shape));

@@ -33,7 +33,7 @@ Ref ArrayOf(const CupyApi& c, const Buffer& b) {
   Ref cuda(PyObject_GetAttrString(c.module, "cuda"));
   Ref memory(cuda ? PyObject_CallMethod(cuda.get(), "UnownedMemory", "LLOi",
                                         static_cast<long long>(reinterpret_cast<intptr_t>(b.data)),
-                                        static_cast<long long>((last + 1) * item), Py_None, int{b.device.index})
+                                        (static_cast<long long>(last) + 1) * item, Py_None, int{b.device.index})
                   : nullptr);
   Ref pointer(memory ? PyObject_CallMethod(cuda.get(), "MemoryPointer", "Oi", memory.get(), 0) : nullptr);
   Ref shape = Tuple(b.sizes, b.rank, 1), strides = Tuple(b.strides, b.rank, item);

@@ -413,7 +413,7 @@ class Runner : public GraphRunner {
 }  // namespace
 
 std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, const Graph& graph, const Trace& trace,
-                                             std::vector<OutputPlan> outputs, std::vector<PyObject*> constants,
+                                             std::vector<OutputPlan> outputs, const std::vector<PyObject*>& constants,
                                              std::shared_ptr<OutputHook> hook, RunCheck check) {
   auto r = std::make_unique<Runner>();
   if (!r->Init(std::move(exe), graph, trace, std::move(outputs), constants, std::move(hook), std::move(check)))

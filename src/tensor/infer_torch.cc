@@ -76,15 +76,15 @@ PyObject* Watch(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject*) {
   if (n < 3) return PyErr_Format(PyExc_TypeError, "__torch_dispatch__(func, types, args, kwargs)");
   PyObject* kwargs = n > 3 && args[3] != Py_None ? args[3] : nullptr;
   Ref tags(PyObject_GetAttrString(args[0], "tags")), kinds(PyObject_GetAttrString(t.module, "Tag"));
-  constexpr std::string_view kRandom = "nondeterministic_seeded";
-  for (std::string_view name :
-       {std::string_view("data_dependent_output"), std::string_view("dynamic_output_shape"), kRandom}) {
-    Ref kind(kinds ? PyObject_GetAttrString(kinds.get(), name.data()) : nullptr);
+  static constexpr const char *kData = "data_dependent_output", *kShape = "dynamic_output_shape",
+                              *kRandom = "nondeterministic_seeded";
+  for (const char* name : {kData, kShape, kRandom}) {
+    Ref kind(kinds ? PyObject_GetAttrString(kinds.get(), name) : nullptr);
     int has = kind && tags ? PySequence_Contains(tags.get(), kind.get()) : -1;
     if (has < 0) return nullptr;
     if (!has || (name == kRandom && DropsNothing(args[0], args[2], kwargs))) continue;
     seen.draws |= name == kRandom;
-    if (seen.refuses) return PyErr_Format(PyExc_LookupError, "%S: %s", args[0], name.data());
+    if (seen.refuses) return PyErr_Format(PyExc_LookupError, "%S: %s", args[0], name);
   }
   return PyObject_Call(args[0], args[2], kwargs);
 }
@@ -195,7 +195,7 @@ void TakeDevice(Arg& a, Inference* in) {
   for (Arg& x : a.items) TakeDevice(x, in);
 }
 
-int64_t Number(Ref r) {
+int64_t Number(const Ref& r) {
   int64_t v = r ? PyLong_AsLongLong(r.get()) : -1;
   PyErr_Clear();
   return v;

@@ -1,5 +1,6 @@
 // What was measured is kept for the process and, where the machine was quiet, in a small file for later ones: a line
 // for each class of shapes. Measuring takes little of a process's time; what comes later goes with the majority.
+#include <absl/functional/function_ref.h>
 #include <dlfcn.h>
 #include <sys/stat.h>
 
@@ -46,7 +47,7 @@ int64_t PowerOfTwo(int64_t m) {
   return p;
 }
 
-double Seconds(const std::function<void()>& f) {
+double Seconds(absl::FunctionRef<void()> f) {
   auto t = std::chrono::steady_clock::now();
   f();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();

@@ -65,12 +65,12 @@ const char* WhyNotPlain(const TorchApi& t, uint64_t keys) {
 }
 
 // --- torch, by Python attributes: slow, any version
-bool Int(Ref r, int64_t* out) {
+bool Int(const Ref& r, int64_t* out) {
   if (!r) return false;
   *out = static_cast<int64_t>(PyLong_AsUnsignedLongLongMask(r.get()));
   return !PyErr_Occurred();
 }
-bool Dims(Ref seq, int64_t* out, int* rank) {
+bool Dims(const Ref& seq, int64_t* out, int* rank) {
   if (!seq || !PyTuple_Check(seq.get()) || PyTuple_GET_SIZE(seq.get()) > kMaxRank) return false;
   *rank = static_cast<int>(PyTuple_GET_SIZE(seq.get()));
   for (int i = 0; i < *rank; ++i) out[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(seq.get(), i));

@@ -108,7 +108,7 @@ PyObject* Warn(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject* kwnames
   PyErr_SetString(PyExc_RuntimeError, "framejit: a warning");
   return nullptr;
 }
-PyMethodDef method = {"warn", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Warn)),
+PyMethodDef method = {"warn", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Warn)),
                       METH_FASTCALL | METH_KEYWORDS, nullptr};
 
 bool Enter() {

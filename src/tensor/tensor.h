@@ -129,7 +129,7 @@ class TraceRunner {
   virtual RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, int* failed_call) = 0;
 };
 // Throws std::runtime_error if a callable or a constant cannot be made.
-std::unique_ptr<TraceRunner> MakeTraceRunner(const Trace& trace, std::vector<PyObject*> constants /*held*/);
+std::unique_ptr<TraceRunner> MakeTraceRunner(const Trace& trace, const std::vector<PyObject*>& constants /*held*/);
 
 // Runs a compiled graph on Python tensors: wraps inputs, allocates outputs with the framework, commits writes last and
 // bumps version counters, replays outputs that are views (view_calls of the trace) with the framework's own view
@@ -161,7 +161,7 @@ struct RunCheck {
 };
 // Throws std::runtime_error, as MakeTraceRunner. Calls exe->Run without the GIL if that pays.
 std::unique_ptr<GraphRunner> MakeGraphRunner(std::shared_ptr<Executable> exe, const Graph& graph, const Trace& trace,
-                                             std::vector<OutputPlan> outputs, std::vector<PyObject*> constants,
+                                             std::vector<OutputPlan> outputs, const std::vector<PyObject*>& constants,
                                              std::shared_ptr<OutputHook> hook = nullptr, RunCheck check = {});
 
 // Why it is not known what a call returns.

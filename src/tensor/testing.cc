@@ -447,13 +447,14 @@ PyObject* Bench(PyObject*, PyObject* args) {
     };
   }
   if (!f) return PyErr_Format(PyExc_ValueError, "%s", what);
+  const int each = n / 10;
   double best = 1e9;  // of this thread's processor time: other processes may be busy
   for (int round = 0; round < 10; ++round) {
     timespec a, b;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
-    for (int i = 0; i < n / 10; ++i) f();
+    for (int i = 0; i < each; ++i) f();
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
-    best = std::min(best, ((b.tv_sec - a.tv_sec) * 1e9 + (b.tv_nsec - a.tv_nsec)) / (n / 10));
+    best = std::min(best, ((b.tv_sec - a.tv_sec) * 1e9 + (b.tv_nsec - a.tv_nsec)) / each);
   }
   (void)sink;
   return PyFloat_FromDouble(best);

@@ -6,13 +6,13 @@
 // two: the field is not used and everything built on it goes another way; Doctor() says so.
 #include "tensor/torch_api.h"
 
+#include <absl/functional/function_ref.h>
 #include <dlfcn.h>
 #include <link.h>
 #include <malloc.h>
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <new>
 
 #include "tensor/tensor.h"
@@ -140,7 +140,7 @@ int Readable(const void* block, int most) {
 
 // The only offset (multiple of `step`) below `limit` at which every probe agrees; -1 if none or several.
 int FindOffset(const std::vector<Probe>& probes, int limit, int step,
-               const std::function<bool(const Probe&, const char* at, int left)>& agrees) {
+               absl::FunctionRef<bool(const Probe&, const char* at, int left)> agrees) {
   int found = -1;
   for (const Probe& p : probes) limit = Readable(p.impl, limit);
   for (int o = 8; o + step <= limit; o += step) {

@@ -143,6 +143,7 @@ bool ReadPool(const std::vector<Arg>& args, runtime::PoolWindow* w) {
 // Of x [n, c, h, w]: oh and ow. False: the framework shall say what is wrong.
 bool PoolSizes(const Buffer& x, const runtime::PoolWindow& w, int64_t* sizes) {
   if (x.rank != 4 || x.device.kind != DeviceKind::kCpu || x.dtype != DType::kFloat32 || x.strides[3] != 1) return false;
+  if (x.sizes[1] == 1 && x.strides[1] == 1) return false;  // one channel: torch may take it for channels-last
   if (x.sizes[2] * x.sizes[3] > std::numeric_limits<int32_t>::max()) return false;
   for (int d = 0; d < 2; ++d) {
     if (w.stride[d] < 1 || w.dilation[d] < 1 || w.padding[d] < 0 || 2 * w.padding[d] > w.kernel[d]) return false;

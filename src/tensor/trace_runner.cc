@@ -120,7 +120,7 @@ class Runner : public TraceRunner {
 
 }  // namespace
 
-std::unique_ptr<TraceRunner> MakeTraceRunner(const Trace& trace, std::vector<PyObject*> constants) {
+std::unique_ptr<TraceRunner> MakeTraceRunner(const Trace& trace, const std::vector<PyObject*>& constants) {
   auto r = std::make_unique<Runner>();
   if (!r->Init(trace, constants)) throw std::runtime_error(TakeErrorText());  // steps hold the constants they use
   return r;

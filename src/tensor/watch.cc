@@ -124,7 +124,7 @@ PyObject* Enter(PyObject* self, PyObject* args) {
 template <int I>
 PyObject* EnterWithKeywords(PyObject* self, PyObject* args, PyObject* kwargs) {
   ExposeFor<I>(self, args);
-  return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(originals[I]))(self, args, kwargs);
+  return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void (*)()>(originals[I]))(self, args, kwargs);
 }
 
 template <int I>
@@ -134,8 +134,9 @@ bool Replace(PyMethodDef* def) {
       kind == METH_NOARGS || kind == METH_O || kind == METH_VARARGS || kind == (METH_VARARGS | METH_KEYWORDS);
   if (!known || !Writable(&def->ml_meth)) return false;
   originals[I] = def->ml_meth;
-  def->ml_meth =
-      kind & METH_KEYWORDS ? reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(EnterWithKeywords<I>)) : Enter<I>;
+  def->ml_meth = kind & METH_KEYWORDS
+                     ? reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(EnterWithKeywords<I>))
+                     : Enter<I>;
   return true;
 }
 

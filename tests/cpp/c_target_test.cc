@@ -36,29 +36,7 @@ class DeviceHost : public test::TestHost {
                   static_cast<std::byte*>(from.data) + test::Offset(i, from.sizes, from.strides, from.rank) * size,
                   size);
   }
-  bool MatMul(const Buffer& a, const Buffer& b, Buffer& out) override {  // the device's library
-    if (out.dtype != DType::kFloat32) return false;
-    const c_target::Open open;
-    const int r = out.rank;
-    const int64_t n = test::Numel({out.sizes, static_cast<size_t>(r)});
-    const auto at = [](const Buffer& x, int64_t offset) -> float& { return static_cast<float*>(x.data)[offset]; };
-    for (int64_t i = 0; i < n; ++i) {
-      int64_t rest = i, from_a = 0, from_b = 0;
-      for (int d = r - 1; d >= 0; --d) {
-        const int64_t c = rest % out.sizes[d];
-        rest /= out.sizes[d];
-        if (d != r - 1) from_a += c * a.strides[d];
-        if (d != r - 2) from_b += c * b.strides[d];
-      }
-      double sum = 0;
-      for (int64_t k = 0; k < a.sizes[r - 1]; ++k)
-        sum += double{at(a, from_a + k * a.strides[r - 1])} * at(b, from_b + k * b.strides[r - 2]);
-      at(out, test::Offset(i, out.sizes, out.strides, r)) = static_cast<float>(sum);
-    }
-    ++products;
-    return true;
-  }
-  int copies = 0, products = 0;
+  int copies = 0;
 };
 
 Graph OnDevice(Graph g) {

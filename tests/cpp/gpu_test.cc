@@ -45,7 +45,7 @@ Made Whole(std::string name, const std::function<std::vector<ValueId>(Builder&)>
     layouts[v].strides = n.strides.empty() ? shape::RowMajor(n.type.shape) : n.strides;
     if (n.op != Op::kInput) group.push_back(v);
   }
-  m.built = loop::BuildKernel(m.g, group, stored, layouts, /*keep=*/false);
+  m.built = loop::BuildKernel(m.g, group, stored, layouts, {.keeps_rows = false});
   return m;
 }
 

@@ -36,7 +36,8 @@ def _error(got, reference):
     difference = numpy.abs(got - reference)
     if difference.size == 0:
         return 0.0, 0.0
-    return float(numpy.sqrt(numpy.mean(difference**2))), float(difference.max())
+    with numpy.errstate(over="ignore"):
+        return float(numpy.sqrt(numpy.mean(difference**2))), float(difference.max())
 
 
 def check(got, eager, reference=None, what="result", noise=()):

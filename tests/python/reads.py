@@ -27,7 +27,7 @@ IMMUTABLE = (*PLAIN, bytes, complex, tuple, frozenset, slice, range, types.CodeT
 def _raw(function, make, extension):
     """The recorder's list of one call."""
     reads = []
-    with harness._restored_thread_state(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    with harness._restored_thread_state(), warnings.catch_warnings(record=True), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("always")
         made = make()
         args, kwargs = made if len(made) == 2 and isinstance(made[0], tuple) and isinstance(made[1], dict) else (made, {})

@@ -348,7 +348,7 @@ UNSTABLE = re.compile(r"linalg|svd|eig|qr|lu|cholesky|inverse|lstsq|pinv|solve|d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("info", operators())
+@pytest.mark.parametrize("info", [*operators()])
 def test_operator(fresh, info):
     for dtype in (torch.float32, torch.bfloat16):
         if dtype not in info.supported_dtypes("cpu"):

@@ -255,6 +255,7 @@ def test_under_autocast(fresh):
     assert fresh.explain(f)(x).graph_break_count == 0
 
 
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable`")
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_transformers(fresh, kind):
     transformers = pytest.importorskip("transformers")

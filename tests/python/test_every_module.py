@@ -128,7 +128,7 @@ def modules():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("info,training", modules())
+@pytest.mark.parametrize("info,training", [*modules()])
 def test_module(fresh, info, training):
     total, compiled = run(fresh, info, training)
     assert compiled == total  # in each case something of it

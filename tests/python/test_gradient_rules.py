@@ -311,7 +311,7 @@ USES = {
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:Using backward")
+@pytest.mark.filterwarnings("ignore:Using backward", "ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("name", MADE)
 def test_hooks_of_results(fresh, name, use):

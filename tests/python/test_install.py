@@ -11,6 +11,7 @@ import framejit
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method`")  # where torch imports its compiler
 
 
 class Made(torch.nn.Module):

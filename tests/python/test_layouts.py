@@ -316,3 +316,13 @@ def test_attention_of_what_was_made_here_in_another_layout(fresh, mode):
         assert got.stride() == expected.stride() and got.is_inference() == expected.is_inference()
         torch.testing.assert_close(got, expected)
     assert compiled.cache_info()["outcomes"]["run"] == {"graph": 1}
+
+
+@pytest.mark.parametrize("pool", ["max_pool2d", "avg_pool2d"])
+@pytest.mark.parametrize("last", [True, False])
+def test_pooling_of_one_channel(fresh, pool, last):
+    """The stride of the one channel tells whether torch takes it for channels-last."""
+    f = lambda x: getattr(F, pool)(x, 3, 1, 1)  # noqa: E731
+    x = torch.randn(24).as_strided((1, 1, 3, 8), (24, 1 if last else 24, 8, 1))
+    expected, got = f(x), fresh.compile(f)(x)
+    assert got.stride() == expected.stride() and torch.equal(got, expected)

@@ -267,6 +267,7 @@ def test_torchs_old_constructors():
         assert framejit.compile(f)(x).shape == f(x).shape
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
 @pytest.mark.parametrize("layers", [1, 2])
 def test_padded_rows_of_an_encoder_are_zeros(layers):
     """Where the padding is on the right torch's encoder works on nested tensors, unless it is told that it is compiled."""

@@ -1018,6 +1018,7 @@ def switches_may_be_set():
         yield
 
 
+@pytest.mark.filterwarnings("ignore:The delegation of int")
 @pytest.mark.parametrize("row", ROWS, ids=[f"{i}: {r[1]} | {r[2]}"[:80] for i, r in enumerate(ROWS)])
 def test_change_is_seen(fresh, identity, row):
     setup, program, change, back, *breaks = row

@@ -59,7 +59,7 @@ def operators():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("info", operators())
+@pytest.mark.parametrize("info", [*operators()])
 def test_operator(fresh, info):
     program = info.op
     for dtype in DTYPES:
@@ -152,7 +152,7 @@ def test_the_comparison_knows_whose_error_it_is():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("info", operators())
+@pytest.mark.parametrize("info", [*operators()])
 def test_every_sample(fresh, info):
     assert compare(fresh, info, sorted(info.supported_dtypes("cpu"), key=str)) or not info.supported_dtypes("cpu")
 

@@ -101,6 +101,7 @@ PAIRS = [(s, [p for p in ops.PAIRS if not {"b", "u8"} & {*p} and (p[1] != "zero"
 NETWORK = list(ops.NETWORK.items())
 
 
+@pytest.mark.filterwarnings(r"ignore:(std|var)\(\)")
 @pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
 @pytest.mark.parametrize("source,operands", SIMPLE + PAIRS + NETWORK, ids=lambda x: x if isinstance(x, str) else "")
 def test_operation(fresh, source, operands, ties):

@@ -1,5 +1,5 @@
 // Runs that capture and launch CUDA graphs (cuda/graph.h), and memory on a GPU.
-#include <cstring>
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -53,8 +53,10 @@ void RunState::RunRange(cuda::GraphRange& range) {
 bool RunState::Update(cuda::GraphRange& range) {
   for (const auto& kernel : range.kernels) {
     const Step& step = plan_.steps[kernel.step];
-    const size_t first = index_.first_pointer[kernel.step], bytes = step.operands.size() * sizeof(void*);
-    if (!std::memcmp(graphs_->pointers.data() + first, c_->pointers.data() + first, bytes)) continue;
+    const size_t first = index_.first_pointer[kernel.step], count = step.operands.size();
+    void** known = graphs_->pointers.data() + first;
+    void* const* now = c_->pointers.data() + first;
+    if (std::equal(now, now + count, known)) continue;
     const Launch launch = LaunchOf(kernel.step);
     cuda::KernelNodeParams node;
     node.function = launch.function;
@@ -66,7 +68,7 @@ bool RunState::Update(cuda::GraphRange& range) {
       graphs_->GiveUp(plan_, "a kernel's arguments cannot be changed");
       return false;
     }
-    std::memcpy(graphs_->pointers.data() + first, c_->pointers.data() + first, bytes);
+    std::copy(now, now + count, known);
   }
   return true;
 }
