@@ -164,7 +164,7 @@ class Reader {
         if (Py_TYPE(o) != (t_.objects[v.object].list ? &PyListIter_Type : &PySeqIter_Type)) return false;
         const auto* s = reinterpret_cast<SeqIter*>(o);
         Put<int64_t>(cells[0], s->index);
-        return Known(v.object, s->seq);
+        return s->index >= 0 && Known(v.object, s->seq);
       }
     }
     return false;
@@ -173,8 +173,13 @@ class Reader {
   // An iterator that somebody else has, too, must stay what it is.
   bool Range(const Val& v, PyObject* o, const std::vector<int>& cells) {
     long next, step, left;
-    if (!o || Py_REFCNT(o) != 1 || !fj_range_state(o, &next, &step, &left) || (v.unit && step != 1)) return false;
+    if (!o || Py_REFCNT(o) != 1 || !fj_range_state(o, &next, &step, &left) || (v.unit && step != 1) || (v.natural && next < 0))
+      return false;
     Put<int64_t>(cells[0], next), Put<int64_t>(cells[1], step), Put<int64_t>(cells[2], left);
+    int64_t stop;
+    if (!v.unit) return true;
+    if (__builtin_add_overflow(static_cast<int64_t>(next), static_cast<int64_t>(left), &stop)) return false;
+    Put<int64_t>(cells[2], stop);
     return true;
   }
 
@@ -302,7 +307,11 @@ class Writer {
       case Is::kRange:
         return PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyRange_Type), "LLL", (long long)cells_[cells[0]],
                                      (long long)cells_[cells[1]], (long long)cells_[cells[2]]);
-      case Is::kRangeIter: return Range(cells_[cells[0]], cells_[cells[1]], cells_[cells[2]]);
+      case Is::kRangeIter: {
+        const int64_t next = cells_[cells[0]], last = cells_[cells[2]];
+        const int64_t left = !v.unit ? last : last > next ? last - next : 0;
+        return Range(next, cells_[cells[1]], left);
+      }
       case Is::kSeqIter: return Sequence(v, cells_[cells[0]]);
     }
     return nullptr;
@@ -481,7 +490,8 @@ std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame, bool*
     if (++place->runs >= kRuns && place->rounds < kRounds * place->runs) place->off = true;
     const ExitState& e = t.exits[exit];
     if (!Writer(t, cells.data(), objects.data()).Frame(frame, e)) return frame::Action::kRaise;
-    return e.usual ? frame::Action::kAgain : frame::Action::kStep;
+    if (e.breaker && !ServeBreaker(frame)) return frame::Action::kRaise;
+    return e.usual || e.breaker ? frame::Action::kAgain : frame::Action::kStep;
   }
 }
 

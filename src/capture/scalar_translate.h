@@ -31,6 +31,7 @@ struct Slot {
 struct ExitState {
   int next = 0;        // instruction
   bool usual = false;  // the loop has ended
+  bool breaker = false;  // signals and other threads wait, where the loop goes round
   std::vector<Slot> locals, stack;
   std::string why;  // of those that are not understood
 };
