@@ -141,6 +141,7 @@ std::vector<Loop> LoopsOf(const bytecode::Code& code) {
   }
   for (Loop& l : loops) {
     l.enter = l.start;
+    l.iterates = code.At(l.start).op == Op::kForIter;
     for (int at = std::max(0, l.start - 4); at < l.start; ++at)
       if (code.At(at).length && at + code.At(at).length == l.start && code.At(at).op == Op::kGetIter) l.enter = at;
   }

@@ -510,11 +510,11 @@ void Translator::Call(State& s, const Instr& i) {
   Next(s, i);
 }
 
-Translation Translate(FjFrame* frame, const Loop& loop, int from) {
+Translation Translate(FjFrame* frame, const Loop& loop, int from, bool natural) {
   std::set<int> not_inline;
   for (;;) {
     try {
-      return Translator(frame, loop, from, not_inline).Run();
+      return Translator(frame, loop, from, natural, not_inline).Run();
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
     } catch (const TooMuch&) {

@@ -61,8 +61,8 @@ struct NotInline {  // what was called must be left to Python as a whole
 
 class Translator final : public Builder {
  public:
-  Translator(FjFrame* frame, const Loop& loop, int from, const std::set<int>& not_inline)
-      : frame_(frame), loop_(loop), from_(from), not_inline_(not_inline) {}
+  Translator(FjFrame* frame, const Loop& loop, int from, bool natural, const std::set<int>& not_inline)
+      : frame_(frame), loop_(loop), from_(from), natural_(natural), not_inline_(not_inline) {}
 
   Translation Run() {
     out_.cells = 3;  // of rounds, what helpers write to, and the running thread's eval breaker
@@ -143,6 +143,7 @@ class Translator final : public Builder {
 
   // A value of the frame: its numbers come in cells.
   Val Receive(Val v, std::vector<Slot>& slots, int slot, int position) {
+    v.natural &= natural_;
     Slot s{.slot = slot, .val = v};
     int leaf = 0;
     Leaves(v, [&](Val& x) {
@@ -508,6 +509,7 @@ class Translator final : public Builder {
   FjFrame* frame_;
   Loop loop_;
   int from_;
+  bool natural_;
   const std::set<int>& not_inline_;
   Translation out_;
   std::map<std::pair<int, int>, int> cells_;  // (position, part): the flag that it was written is part -1
