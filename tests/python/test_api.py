@@ -329,7 +329,7 @@ def test_options_of_one_function(fresh, np):
             x = x
         return x + 1
 
-    compiled = fresh.compile(loop, options={"max_unroll": 1000})
+    compiled = fresh.compile(loop, options={"max_unroll": 1000, "scalar_loops": False})
     compiled(np.ones(3))
     assert any("FJ0014" in reason for reason in framejit.explain(compiled)(np.ones(3)).break_reasons)
     assert framejit.explain(loop)(np.ones(3)).graph_break_count == 0
