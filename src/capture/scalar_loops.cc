@@ -84,11 +84,12 @@ struct CodeLoops::Compiled {
 
 struct CodeLoops::Place {
   scalar::Loop loop;
+  int unit = 0;            // of its first instruction
   bool candidate = false;  // a capture wants it, or it was translated
   bool declined = false;   // to a capture, which does not know all that the frame will hold
   bool off = false;
   int visits = 0;
-  int again = 0;  // if not 0, nothing is compiled before so many visits
+  int again = 0;                          // if not 0, nothing is compiled before so many visits
   int64_t last = 0, work = 0, round = 0;  // when it was last come to; that frames ran in it; in one round
   int64_t runs = 0, rounds = 0;
   std::vector<std::unique_ptr<Compiled>> versions;
@@ -183,7 +184,8 @@ class Reader {
   // An iterator that somebody else has, too, must stay what it is.
   bool Range(const Val& v, PyObject* o, const std::vector<int>& cells) {
     long next, step, left;
-    if (!o || Py_REFCNT(o) != 1 || !fj_range_state(o, &next, &step, &left) || (v.unit && step != 1) || (v.natural && next < 0))
+    if (!o || Py_REFCNT(o) != 1 || !fj_range_state(o, &next, &step, &left) || (v.unit && step != 1) ||
+        (v.natural && next < 0))
       return false;
     Put<int64_t>(cells[0], next), Put<int64_t>(cells[1], step), Put<int64_t>(cells[2], left);
     int64_t stop;
@@ -367,6 +369,7 @@ CodeLoops::CodeLoops(PyCodeObject* code) {
   for (const scalar::Loop& loop : scalar::LoopsOf(*decoded)) {
     places_.push_back(std::make_unique<Place>());
     places_.back()->loop = loop;
+    places_.back()->unit = decoded->At(loop.start).unit;
     starts_[loop.start] = true;
   }
 }
@@ -473,6 +476,9 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
   }
   config.seconds += Now() - start;
   ++config.scalar_loops;
+  const std::string note = "the loop at line " + std::to_string(PyCode_Addr2Line(fj_code(frame), 2 * place.unit)) +
+                           " of " + name + " is machine code";
+  if (std::find(config.notes.begin(), config.notes.end(), note) == config.notes.end()) config.notes.push_back(note);
   if (diag::Enabled(diag::Channel::loop_))
     diag::Log(diag::Channel::loop_,
               "scalar code for instructions " + std::to_string(place.loop.start) + " to " +

@@ -530,9 +530,9 @@ class Translator final : public Builder {
   int rounds_ = -1;
   State region_;  // since when nothing was written, in this block
   std::vector<bool> region_stored_;
-  int exit_ = -1;       // to where it began
-  bool ended_ = false;  // the block, with this instruction
-  bool wrote_ = false;  // this instruction
+  int exit_ = -1;           // to where it began
+  bool ended_ = false;      // the block, with this instruction
+  bool wrote_ = false;      // this instruction
   bool innermost_ = false;  // a loop without others in it goes round
 };
 

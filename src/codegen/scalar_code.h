@@ -80,7 +80,8 @@ struct ScalarInst {
   bool natural = false;  // of a cell: never negative
 };
 
-// Results that may be infinite or not-a-number where what they were made of was not. If the last ones are finite, all are.
+// Results that may be infinite or not-a-number where what they were made of was not. If the last ones are finite, all
+// are.
 struct ScalarSpecials {
   struct Made {
     int value, a, b;  // of a and b (or -1)
