@@ -73,6 +73,7 @@ Val DescribeIterator(PyObject* o, std::vector<ObjectSpec>& objects) {
   if (fj_range_state(o, &next, &step, &left)) {
     Val v = Numbers(Is::kRangeIter, 3);
     v.unit = step == 1;
+    v.natural = v.unit && next >= 0;
     return v;
   }
   if (Py_TYPE(o) != &PySeqIter_Type && Py_TYPE(o) != &PyListIter_Type) return {};
@@ -83,6 +84,7 @@ Val DescribeIterator(PyObject* o, std::vector<ObjectSpec>& objects) {
   if (!spec.list && !(spec.array && spec.rank == 1)) return Unknown();
   Val v = Numbers(Is::kSeqIter, 1);
   v.object = over.object;
+  v.natural = true;
   return v;
 }
 
@@ -139,6 +141,7 @@ std::vector<Loop> LoopsOf(const bytecode::Code& code) {
   }
   for (Loop& l : loops) {
     l.enter = l.start;
+    l.iterates = code.At(l.start).op == Op::kForIter;
     for (int at = std::max(0, l.start - 4); at < l.start; ++at)
       if (code.At(at).length && at + code.At(at).length == l.start && code.At(at).op == Op::kGetIter) l.enter = at;
   }

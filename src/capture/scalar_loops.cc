@@ -22,8 +22,16 @@ using scalar::Val;
 
 namespace {
 
-// A loop becomes code when it is come to again; one in another that does, when that was not soon enough.
-constexpr int kVisits = 2, kInnerVisits = 64;
+// A loop becomes code when it is come to again. One in another that does waits for that, but where it runs so many
+// instructions before.
+constexpr int kVisits = 2;
+constexpr int64_t kInnerWork = 40'000;
+// What is compiled for long wants so many instructions that the loop has run, or will, for each block; Python runs them
+// in about a fourth of the time that the block takes. Otherwise it is asked again when it was come to more often.
+constexpr size_t kSmallCode = 48;
+constexpr int64_t kWorkForBlock = 1000;
+constexpr int kPatience = 8;
+constexpr int64_t kWorkOfRound = 16;  // in code
 constexpr int kVersions = 4;
 // After so many runs it must have gone round so often in each.
 constexpr int64_t kRuns = 64, kRounds = 3;
@@ -76,10 +84,13 @@ struct CodeLoops::Compiled {
 
 struct CodeLoops::Place {
   scalar::Loop loop;
+  int unit = 0;            // of its first instruction
   bool candidate = false;  // a capture wants it, or it was translated
   bool declined = false;   // to a capture, which does not know all that the frame will hold
   bool off = false;
   int visits = 0;
+  int again = 0;                          // if not 0, nothing is compiled before so many visits
+  int64_t last = 0, work = 0, round = 0;  // when it was last come to; that frames ran in it; in one round
   int64_t runs = 0, rounds = 0;
   std::vector<std::unique_ptr<Compiled>> versions;
 };
@@ -164,7 +175,7 @@ class Reader {
         if (Py_TYPE(o) != (t_.objects[v.object].list ? &PyListIter_Type : &PySeqIter_Type)) return false;
         const auto* s = reinterpret_cast<SeqIter*>(o);
         Put<int64_t>(cells[0], s->index);
-        return Known(v.object, s->seq);
+        return s->index >= 0 && Known(v.object, s->seq);
       }
     }
     return false;
@@ -173,8 +184,14 @@ class Reader {
   // An iterator that somebody else has, too, must stay what it is.
   bool Range(const Val& v, PyObject* o, const std::vector<int>& cells) {
     long next, step, left;
-    if (!o || Py_REFCNT(o) != 1 || !fj_range_state(o, &next, &step, &left) || (v.unit && step != 1)) return false;
+    if (!o || Py_REFCNT(o) != 1 || !fj_range_state(o, &next, &step, &left) || (v.unit && step != 1) ||
+        (v.natural && next < 0))
+      return false;
     Put<int64_t>(cells[0], next), Put<int64_t>(cells[1], step), Put<int64_t>(cells[2], left);
+    int64_t stop;
+    if (!v.unit) return true;
+    if (__builtin_add_overflow(static_cast<int64_t>(next), static_cast<int64_t>(left), &stop)) return false;
+    Put<int64_t>(cells[2], stop);
     return true;
   }
 
@@ -302,7 +319,11 @@ class Writer {
       case Is::kRange:
         return PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyRange_Type), "LLL", (long long)cells_[cells[0]],
                                      (long long)cells_[cells[1]], (long long)cells_[cells[2]]);
-      case Is::kRangeIter: return Range(cells_[cells[0]], cells_[cells[1]], cells_[cells[2]]);
+      case Is::kRangeIter: {
+        const int64_t next = cells_[cells[0]], last = cells_[cells[2]];
+        const int64_t left = !v.unit ? last : last > next ? last - next : 0;
+        return Range(next, cells_[cells[1]], left);
+      }
       case Is::kSeqIter: return Sequence(v, cells_[cells[0]]);
     }
     return nullptr;
@@ -348,6 +369,7 @@ CodeLoops::CodeLoops(PyCodeObject* code) {
   for (const scalar::Loop& loop : scalar::LoopsOf(*decoded)) {
     places_.push_back(std::make_unique<Place>());
     places_.back()->loop = loop;
+    places_.back()->unit = decoded->At(loop.start).unit;
     starts_[loop.start] = true;
   }
 }
@@ -385,7 +407,7 @@ bool CodeLoops::Considered(FjFrame* frame) {
 bool CodeLoops::Try(Place& place, FjFrame* frame, int from) {
   if (place.off || place.declined) return false;
   if (place.candidate) return true;
-  const Translation t = scalar::Translate(frame, place.loop, from);
+  const Translation t = scalar::Translate(frame, place.loop, from, /*natural=*/true);
   if (!t.loops) {
     (Capturing() || from != place.loop.start ? place.declined : place.off) = true;
     diag::Log(diag::Channel::loop_, "no scalar code: " + t.why);
@@ -396,20 +418,37 @@ bool CodeLoops::Try(Place& place, FjFrame* frame, int from) {
   return true;
 }
 
+// Instructions that the frame will run until this loop ends; where that is not known, as many as it has run in it.
+int64_t CodeLoops::Expected(const Place& place, FjFrame* frame) {
+  const int depth = fj_stack_depth(frame);
+  PyObject* it = place.loop.iterates && depth ? fj_localsplus(frame)[fj_nlocalsplus(frame) + depth - 1] : nullptr;
+  const tensor::NumpyApi* api = tensor::Numpy();
+  long next, step, left;
+  if (!it) return place.work;
+  if (!fj_range_state(it, &next, &step, &left)) {
+    if (Py_TYPE(it) != &PySeqIter_Type && Py_TYPE(it) != &PyListIter_Type) return place.work;
+    const auto* s = reinterpret_cast<SeqIter*>(it);
+    const bool list = s->seq && PyList_CheckExact(s->seq), array = s->seq && api && Py_TYPE(s->seq) == api->array;
+    if (!list && !(array && tensor::AsArray(s->seq)->nd == 1)) return place.work;
+    left = (list ? PyList_GET_SIZE(s->seq) : tensor::AsArray(s->seq)->dims[0]) - s->index;
+  }
+  return std::clamp<int64_t>(left, 0, int64_t{1} << 32) * std::min(place.round, int64_t{1} << 24);
+}
+
 // Is it time to make code for it?
-bool CodeLoops::Wanted(const Place& place) const {
-  if (place.versions.size() >= kVersions) return false;
+bool CodeLoops::Wanted(const Place& place, FjFrame* frame) const {
+  if (place.versions.size() >= kVersions || place.visits < std::max(kVisits, place.again)) return false;
   const bool inner = std::any_of(places_.begin(), places_.end(), [&](auto& p) {
     return p.get() != &place && !p->off && p->candidate && p->loop.start <= place.loop.start &&
-           p->loop.end >= place.loop.end;
+           p->loop.end >= place.loop.end && (p->versions.empty() || p->versions.back()->t.why.empty());
   });
-  return place.visits >= (inner ? kInnerVisits : kVisits);
+  return !inner || place.work > kInnerWork || Expected(place, frame) > kInnerWork;
 }
 
 void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
   const double start = Now();
   auto made = std::make_unique<Compiled>();
-  made->t = scalar::Translate(frame, place.loop, place.loop.start);
+  made->t = scalar::Translate(frame, place.loop, place.loop.start, /*natural=*/place.versions.empty());
   const std::string name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
   if (!made->t.loops) {
     if (place.versions.empty())
@@ -417,6 +456,13 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
     else
       place.visits = 0;
     diag::Log(diag::Channel::loop_, "no scalar code: " + made->t.why + "  [" + name + "]");
+    return;
+  }
+  const size_t blocks = made->t.code.blocks.size();
+  if (blocks > kSmallCode && place.work + Expected(place, frame) < kWorkForBlock * static_cast<int64_t>(blocks)) {
+    place.off = place.versions.empty();
+    place.again = kPatience * place.visits;
+    diag::Log(diag::Channel::loop_, "no scalar code yet: " + std::to_string(blocks) + " blocks  [" + name + "]");
     return;
   }
   try {
@@ -430,6 +476,9 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
   }
   config.seconds += Now() - start;
   ++config.scalar_loops;
+  const std::string note = "the loop at line " + std::to_string(PyCode_Addr2Line(fj_code(frame), 2 * place.unit)) +
+                           " of " + name + " is machine code";
+  if (std::find(config.notes.begin(), config.notes.end(), note) == config.notes.end()) config.notes.push_back(note);
   if (diag::Enabled(diag::Channel::loop_))
     diag::Log(diag::Channel::loop_,
               "scalar code for instructions " + std::to_string(place.loop.start) + " to " +
@@ -444,6 +493,7 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
 
 std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame, bool* ran) {
   const int at = fj_next(frame);
+  ++work_;
   Place* place = at < static_cast<int>(starts_.size()) && starts_[at] ? Find(at) : nullptr;
   // No segments are made in such loops, but where something in them is not understood.
   const auto waits = [&]() -> std::optional<frame::Action> {
@@ -452,8 +502,14 @@ std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame, bool*
         return frame::Action::kStep;
     return {};
   };
-  if (!place || place->off) return waits();
-  ++place->visits;
+  if (!place) return waits();
+  if (place->visits++) {
+    place->round = work_ - place->last;
+    place->work += place->round;
+  }
+  place->last = work_;
+  if (place->again && place->visits >= place->again) place->off &= !place->versions.empty(), place->again = 0;
+  if (place->off) return waits();
   if (place->versions.empty() && !place->candidate && place->visits == kVisits) {
     place->declined = false;
     Promising(frame, at);
@@ -462,7 +518,7 @@ std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame, bool*
   bool compiled = false;
   for (size_t i = 0;; ++i) {
     if (i == place->versions.size()) {
-      if (compiled || !place->candidate || !Wanted(*place)) return waits();
+      if (compiled || !place->candidate || !Wanted(*place, frame)) return waits();
       Compile(config, *place, frame);
       compiled = true;
       if (i == place->versions.size()) return waits();
@@ -478,11 +534,13 @@ std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame, bool*
     ++config.scalar_runs;
     *ran = true;
     place->rounds += cells[0];
+    work_ += kWorkOfRound * cells[0];
     ++place->runs;
     if (place->runs >= kRuns && place->rounds < kRounds * place->runs) place->off = true;
     const ExitState& e = t.exits[exit];
     if (!Writer(t, cells.data(), objects.data()).Frame(frame, e)) return frame::Action::kRaise;
-    return e.usual ? frame::Action::kAgain : frame::Action::kStep;
+    if (e.breaker && !ServeBreaker(frame)) return frame::Action::kRaise;
+    return e.usual || e.breaker ? frame::Action::kAgain : frame::Action::kStep;
   }
 }
 

@@ -34,11 +34,13 @@ class CodeLoops {
   struct Place;
   Place* Find(int index);
   bool Try(Place& place, FjFrame* frame, int from);
-  bool Wanted(const Place& place) const;
+  static int64_t Expected(const Place& place, FjFrame* frame);
+  bool Wanted(const Place& place, FjFrame* frame) const;
   void Compile(Config& config, Place& place, FjFrame* frame);
 
   std::vector<std::unique_ptr<Place>> places_;
   std::vector<bool> starts_;  // by instruction
+  int64_t work_ = 0;          // instructions that frames ran
 };
 
 // A segment may hold the jump of a loop, at which signals and other threads get their turn. False: an exception is set.

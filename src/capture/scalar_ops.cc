@@ -314,6 +314,7 @@ std::string Val::key() const {
   if (is == Is::kNumpy) s += std::to_string(static_cast<int>(dtype));
   if (object >= 0) s += '#' + std::to_string(object);
   if (unit) s += '1';
+  if (few) s += '<';
   if (is == Is::kTuple) {
     s += '(';
     for (const Val& v : items) s += v.key();
@@ -429,6 +430,7 @@ int AsIndex(Builder& b, const Val& x) {
 
 Val ToInt(Builder& b, const Val& x) {
   if (!x.scalar()) throw Unsupported{"int of something else than a number"};
+  if (x.is == Is::kInt) return x;
   if (x.integral()) return New(Is::kInt, Whole(b, x));
   const int v = Double(b, x);
   constexpr double kMost = 4.0e18;

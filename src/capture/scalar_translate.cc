@@ -190,7 +190,7 @@ void Translator::StepFlow(State& s, const Instr& i) {
       }
       Val v = i.op == Op::kReturnConst ? Fixed(PyTuple_GET_ITEM(s.top().co->co_consts, i.arg)) : Pop(s);
       s.frames.pop_back();
-      if (s.frames.size() == 1) s.effects = false;
+      if (s.frames.size() == 1) wrote_ |= std::exchange(s.effects, false);
       const Instr& call = s.top().code->At(s.top().pc);
       s.top().stack.resize(s.top().stack.size() - call.arg - 2);
       Push(s, std::move(v));
@@ -209,9 +209,11 @@ void Translator::GetIter(State& s, const Instr& i) {
     it = Numbers(Is::kSeqIter, 1);
     it.object = v.object;
     it.items[0] = IntConstant(*this, 0);
+    it.natural = true;
   } else if (v.is == Is::kRange) {
     it = Numbers(Is::kRangeIter, 3);
     it.unit = v.unit;
+    it.few = v.few;
     const int start = Value(v.items[0]), stop = Value(v.items[1]), step = Value(v.items[2]);
     const int up = Compare(ScalarOp::kGt, step, Int(0));
     const int any = Op(ScalarOp::kSelect, ScalarType::kBool, up, Compare(ScalarOp::kLt, start, stop),
@@ -226,7 +228,7 @@ void Translator::GetIter(State& s, const Instr& i) {
     }
     it.items[0] = New(Is::kInt, start);
     it.items[1] = v.unit ? IntConstant(*this, 1) : New(Is::kInt, step);
-    it.items[2] = New(Is::kInt, Op(ScalarOp::kSelect, ScalarType::kInt, any, distance, Int(0)));
+    it.items[2] = New(Is::kInt, v.unit ? stop : Op(ScalarOp::kSelect, ScalarType::kInt, any, distance, Int(0)));
   } else {
     throw Unsupported{"an iteration"};
   }
@@ -241,12 +243,16 @@ void Translator::ForIter(State& s, const Instr& i) {
   done.top().pc = i.target;
   ended_ = true;
   if (it.is == Is::kRangeIter) {
-    const int next = Value(it.items[0]), left = Value(it.items[2]);
-    const int step = it.unit ? Int(1) : Value(it.items[1]);
-    const int more = Compare(ScalarOp::kGt, left, Int(0));
-    it.items[0] = New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, step));
-    it.items[1] = New(Is::kInt, step);
-    it.items[2] = New(Is::kInt, Op(ScalarOp::kSub, ScalarType::kInt, left, Int(1)));
+    const int next = Value(it.items[0]), last = Value(it.items[2]);
+    const int more = it.unit ? Compare(ScalarOp::kLt, next, last) : Compare(ScalarOp::kGt, last, Int(0));
+    if (it.unit) {
+      it.items[0] = New(Is::kInt, Op(ScalarOp::kNext, ScalarType::kInt, next));
+    } else {
+      const int step = Value(it.items[1]);
+      it.items[0] = New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, step));
+      it.items[1] = New(Is::kInt, step);
+      it.items[2] = New(Is::kInt, Op(ScalarOp::kSub, ScalarType::kInt, last, Int(1)));
+    }
     Push(s, New(Is::kInt, next));
     s.top().pc += i.length;
     return Branch(more, s, done);
@@ -255,7 +261,7 @@ void Translator::ForIter(State& s, const Instr& i) {
   const int object = it.object, index = Value(it.items[0]);
   const int more = Compare(ScalarOp::kLt, index, Size(object, 0));
   const int yes = Way([&] {
-    it.items[0] = New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, index, Int(1)));
+    it.items[0] = New(Is::kInt, Op(ScalarOp::kNext, ScalarType::kInt, index));
     Val item = Element(object, index);
     Push(s, std::move(item));
     s.top().pc += i.length;
@@ -289,9 +295,7 @@ int Checked(Builder& b, const Val& index, int size) {
   if (!index.constant || *index.constant < 0)
     v = b.Op(ScalarOp::kSelect, ScalarType::kInt, b.Compare(ScalarOp::kLt, v, b.Int(0)),
              b.Op(ScalarOp::kAdd, ScalarType::kInt, v, size), v);
-  const int outside =
-      b.Op(ScalarOp::kOr, ScalarType::kBool, b.Compare(ScalarOp::kLt, v, b.Int(0)), b.Compare(ScalarOp::kGe, v, size));
-  b.ExitIf(outside);
+  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Compare(ScalarOp::kBelow, v, size)));
   return v;
 }
 
@@ -339,6 +343,8 @@ void Translator::SetItem(State& s, const Val& container, const Val& index, const
   const int v = Stored(*this, value, t);
   out_.objects[container.object].written = true;
   out_.floats = true;
+  Settle();
+  wrote_ = true;
   Emit({.op = ScalarOp::kStore, .a = Data(container.object), .b = offset, .c = v, .dtype = t});
   if (s.frames.size() > 1) s.effects = true;
 }
@@ -387,6 +393,11 @@ Val Translator::Range(const std::vector<Val>& args) {
   v.items[1] = ToInt(*this, args[args.size() == 1 ? 0 : 1]);
   v.items[2] = args.size() == 3 ? ToInt(*this, args[2]) : IntConstant(*this, 1);
   v.unit = args.size() < 3 || args[2].constant == 1;
+  const auto small = [](const Val& x) {
+    constexpr int64_t kFew = 8;
+    return x.constant && *x.constant >= -kFew && *x.constant <= kFew;
+  };
+  v.few = small(v.items[0]) && small(v.items[1]) && small(v.items[2]);
   if (!v.unit) ExitIf(Compare(ScalarOp::kEq, Value(v.items[2]), Int(0)));
   return v;
 }
@@ -499,11 +510,11 @@ void Translator::Call(State& s, const Instr& i) {
   Next(s, i);
 }
 
-Translation Translate(FjFrame* frame, const Loop& loop, int from) {
+Translation Translate(FjFrame* frame, const Loop& loop, int from, bool natural) {
   std::set<int> not_inline;
   for (;;) {
     try {
-      return Translator(frame, loop, from, not_inline).Run();
+      return Translator(frame, loop, from, natural, not_inline).Run();
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
     } catch (const TooMuch&) {

@@ -14,6 +14,7 @@ namespace framejit::capture::scalar {
 struct Loop {  // the instructions [start, end), start being what its back edges lead to
   int start = 0, end = 0;
   int enter = 0;  // where its iterator is made, if that is right before it
+  bool iterates = false;
   bool Holds(int at) const { return enter <= at && at < end; }
 };
 // Innermost first.
@@ -29,8 +30,9 @@ struct Slot {
 };
 
 struct ExitState {
-  int next = 0;        // instruction
-  bool usual = false;  // the loop has ended
+  int next = 0;          // instruction
+  bool usual = false;    // the loop has ended
+  bool breaker = false;  // signals and other threads wait, where the loop goes round
   std::vector<Slot> locals, stack;
   std::string why;  // of those that are not understood
 };
@@ -57,7 +59,8 @@ struct Translation {
 Val Describe(PyObject* o, std::vector<ObjectSpec>& objects);
 
 // From the frame's place in the loop, which is `loop.start` but where nothing is to run.
-// Nothing is kept of what fails but `why`.
-Translation Translate(FjFrame* frame, const Loop& loop, int from);
+// Nothing is kept of what fails but `why`. `natural`: where iterators stand may be taken for granted not to be
+// negative.
+Translation Translate(FjFrame* frame, const Loop& loop, int from, bool natural);
 
 }  // namespace framejit::capture::scalar

@@ -61,8 +61,8 @@ struct NotInline {  // what was called must be left to Python as a whole
 
 class Translator final : public Builder {
  public:
-  Translator(FjFrame* frame, const Loop& loop, int from, const std::set<int>& not_inline)
-      : frame_(frame), loop_(loop), from_(from), not_inline_(not_inline) {}
+  Translator(FjFrame* frame, const Loop& loop, int from, bool natural, const std::set<int>& not_inline)
+      : frame_(frame), loop_(loop), from_(from), natural_(natural), not_inline_(not_inline) {}
 
   Translation Run() {
     out_.cells = 3;  // of rounds, what helpers write to, and the running thread's eval breaker
@@ -72,13 +72,15 @@ class Translator final : public Builder {
     code.entries.push_back(0);
     State s = Entry();
     block = 0;
+    NewRegion(s);
     GoTo(s);
     while (!work_.empty()) {
-      auto [at, state] = std::move(work_.front());
+      Work w = std::move(work_.front());
       work_.pop_front();
-      block = current_ = at;
+      block = current_ = w.block;
       stored_.assign(stored_.size(), false);
-      Block(std::move(state));
+      NewRegion(w.state);
+      w.round ? Round(std::move(w.state)) : Block(std::move(w.state));
     }
     std::map<int, int> seen;
     out_.loops = innermost_ && Cycle(code.entries[0], seen);
@@ -141,12 +143,14 @@ class Translator final : public Builder {
 
   // A value of the frame: its numbers come in cells.
   Val Receive(Val v, std::vector<Slot>& slots, int slot, int position) {
+    v.natural &= natural_;
     Slot s{.slot = slot, .val = v};
     int leaf = 0;
     Leaves(v, [&](Val& x) {
       const int cell = CellOf(position, leaf++);
       s.cells.push_back(cell);
-      x.value = Emit({.op = ScalarOp::kCell, .type = x.type(), .imm = cell, .id = -2});
+      const bool natural = v.natural && leaf == 1;
+      x.value = Emit({.op = ScalarOp::kCell, .type = x.type(), .imm = cell, .id = -2, .natural = natural});
     });
     if (v.is == Is::kRangeIter && v.unit) v.items[1] = IntConstant(*this, 1);
     slots.push_back(std::move(s));
@@ -181,7 +185,7 @@ class Translator final : public Builder {
   int Data(int k) { return Input(UseArray(k).cells, ScalarType::kPtr); }
   int Size(int k, int axis) {
     const ObjectSpec& o = UseArray(k);
-    return Input(o.cells + 1 + axis, ScalarType::kInt);
+    return Input(o.cells + 1 + axis, ScalarType::kInt, /*natural=*/true);
   }
   int Stride(int k, int axis) {
     const ObjectSpec& o = UseArray(k);
@@ -222,12 +226,19 @@ class Translator final : public Builder {
 
   // --- exits
   // -----------------------------------------------------------------------------------------------------------
+  // Where nothing has been written yet, all that was done since the region began is done again by Python.
   int Exit() override {
-    if (exit_ < 0) exit_ = MakeExit(*before_, "");
+    if (exit_ < 0) exit_ = MakeExit(region_, region_stored_, "");
     return exit_;
   }
+  void NewRegion(const State& s) {
+    Settle();
+    region_ = s;
+    region_stored_ = stored_;
+    exit_ = -1;
+  }
 
-  int MakeExit(const State& s, const std::string& why, bool usual = false) {
+  int MakeExit(const State& s, const std::vector<bool>& stored, const std::string& why, bool usual = false) {
     if (s.frames.size() > 1 && s.effects) throw NotInline{s.frames[0].pc};
     const Frame& f = s.frames[0];
     ExitState e{.next = f.pc, .usual = usual, .why = why};
@@ -249,8 +260,8 @@ class Translator final : public Builder {
       e.locals.back().changed = CellOf(i, -1);
       cells.cells.emplace_back(
           e.locals.back().changed,
-          stored_[i] ? Flag(true)
-                     : Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = changed_[i], .id = -2}));
+          stored[i] ? Flag(true)
+                    : Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = changed_[i], .id = -2}));
     }
     for (size_t i = 0; i < f.stack.size(); ++i)
       give(f.stack[i], e.stack, static_cast<int>(i), f.nlocals() + static_cast<int>(i));
@@ -262,7 +273,8 @@ class Translator final : public Builder {
 
   void Leave(const State& s, const std::string& why, bool usual) {
     if (out_.why.empty() && !usual) out_.why = why;
-    Emit({.op = ScalarOp::kExit, .exit = MakeExit(s, why, usual)});
+    Settle();
+    Emit({.op = ScalarOp::kExit, .exit = MakeExit(s, stored_, why, usual)});
   }
 
   // --- flow
@@ -273,10 +285,12 @@ class Translator final : public Builder {
     return it->second;
   }
 
-  // Ends the block: everything into its variable, and on to the state's own block.
-  void GoTo(State s) {
+  // Ends the block: everything into its variable, and on to the state's own block; `round`: by way of where the loop
+  // goes round.
+  void GoTo(State s, bool round = false) {
     Frame& outer = s.frames[0];
     if (s.frames.size() == 1 && !loop_.Holds(outer.pc)) return Leave(s, "", true);
+    Settle();
     std::vector<std::pair<int, int>> sets;  // variable, value
     for (size_t depth = 0; depth < s.frames.size(); ++depth) {
       Frame& f = s.frames[depth];
@@ -295,13 +309,13 @@ class Translator final : public Builder {
     for (size_t i = 0; i < stored_.size(); ++i)
       if (stored_[i]) sets.emplace_back(changed_[i], Flag(true));
     for (auto [variable, value] : sets) Emit({.op = ScalarOp::kSet, .a = value, .imm = variable});
-    auto [it, made] = versions_.try_emplace(s.key(), static_cast<int>(code.blocks.size()));
+    auto [it, made] = versions_.try_emplace((round ? "r" : "") + s.key(), static_cast<int>(code.blocks.size()));
     Emit({.op = ScalarOp::kJump, .imm = it->second});
     leads_to_[current_].push_back(it->second);
     if (!made) return;
     if (code.blocks.size() > kMostBlocks) throw TooMuch{};
     code.blocks.emplace_back();
-    work_.emplace_back(it->second, std::move(s));
+    work_.push_back({it->second, std::move(s), round});
   }
 
   // A block of its own that goes on with this state: where a branch leads to.
@@ -311,6 +325,7 @@ class Translator final : public Builder {
   template <typename F>
     requires std::is_invocable_v<F>
   int Way(F f) {
+    Settle();
     const int made = static_cast<int>(code.blocks.size()), here = block, exit = exit_;
     code.blocks.emplace_back();
     block = made;
@@ -356,27 +371,28 @@ class Translator final : public Builder {
     for (bool first = true;; first = false) {
       Frame& f = s.top();
       if (!first && (Target(f, f.pc) || (s.frames.size() == 1 && !loop_.Holds(f.pc)))) return GoTo(std::move(s));
-      State before = s;
-      before_ = &before;
-      exit_ = -1;
-      ended_ = false;
+      const State before = s;
+      const codegen::ScalarSpecials specials = specials_;
+      ended_ = wrote_ = false;
       const int here = block, blocks = static_cast<int>(code.blocks.size());
       try {
         Step(s, f.code->At(f.pc));
       } catch (const Unsupported& u) {
         block = here;
         exit_ = -1;
+        specials_ = specials;
         Abandon(blocks);
         return Leave(before, u.why + Line(before), false);
       }
       if (ended_) return;
+      if (wrote_) NewRegion(s);
     }
   }
 
   // Ways of an instruction that was begun and is left to Python: nothing leads there.
   void Abandon(int from) {
     for (int b = from; b < static_cast<int>(code.blocks.size()); ++b) {
-      const bool waits = std::any_of(work_.begin(), work_.end(), [&](const auto& w) { return w.first == b; });
+      const bool waits = std::any_of(work_.begin(), work_.end(), [&](const Work& w) { return w.block == b; });
       const auto& code_of = code.blocks[b];
       const bool ends = !code_of.empty() && code_of.back().op >= ScalarOp::kJump;
       if (!waits && !ends) code.blocks[b].push_back({.op = ScalarOp::kJump, .imm = b});
@@ -389,20 +405,26 @@ class Translator final : public Builder {
   }
 
   void Jump(State& s, const Instr& i, int target) {
-    if (target <= s.top().pc) {
-      uint32_t bits;
-      fj_breaker(PyThreadState_Get(), &bits);
-      Emit({.op = ScalarOp::kExitAtBreak,
-            .a = Input(kBreakerCell, ScalarType::kPtr),
-            .exit = Exit(),
-            .number = static_cast<double>(bits)});
-      const int count = Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2});
-      Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, count, Int(1)), .imm = rounds_});
-    }
-    if (target <= s.top().pc) innermost_ |= s.frames.size() > 1 || Innermost(*s.top().code, target);
+    const bool back = target <= s.top().pc;
+    if (back) innermost_ |= s.frames.size() > 1 || Innermost(*s.top().code, target);
+    const bool few = s.top().code->At(target).op == Op::kForIter && s.top().stack.back().few;
     s.top().pc = target;
-    GoTo(s);
+    GoTo(s, back && !few);
     ended_ = true;
+  }
+
+  // All jumps back to one state come by here: signals and other threads are looked for, and rounds are counted.
+  void Round(State s) {
+    uint32_t bits;
+    fj_breaker(PyThreadState_Get(), &bits);
+    Emit({.op = ScalarOp::kExitAtBreak,
+          .a = Input(kBreakerCell, ScalarType::kPtr),
+          .exit = Exit(),
+          .number = static_cast<double>(bits)});
+    out_.exits[exit_].breaker = true;
+    const int count = Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2});
+    Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, count, Int(1)), .imm = rounds_});
+    GoTo(std::move(s));
   }
 
   void ConditionalJump(State& s, const Instr& i, int condition, bool if_true) {
@@ -487,22 +509,30 @@ class Translator final : public Builder {
   FjFrame* frame_;
   Loop loop_;
   int from_;
+  bool natural_;
   const std::set<int>& not_inline_;
   Translation out_;
   std::map<std::pair<int, int>, int> cells_;  // (position, part): the flag that it was written is part -1
   std::map<std::tuple<int, int, int, ScalarType>, int> homes_;
   std::map<std::string, int> versions_;
   std::map<PyCodeObject*, std::set<int>> targets_;
-  std::deque<std::pair<int, State>> work_;
+  struct Work {
+    int block;
+    State state;
+    bool round;
+  };
+  std::deque<Work> work_;
   int current_ = 0;  // the block that a version begins with
   std::map<int, std::vector<int>> leads_to_;
   std::vector<bool> touched_;  // locals that the loop names
   std::vector<int> changed_;   // those that it writes: the variable that tells whether it did
   std::vector<bool> stored_;   // in this block
   int rounds_ = -1;
-  const State* before_ = nullptr;
-  int exit_ = -1;
-  bool ended_ = false;
+  State region_;  // since when nothing was written, in this block
+  std::vector<bool> region_stored_;
+  int exit_ = -1;           // to where it began
+  bool ended_ = false;      // the block, with this instruction
+  bool wrote_ = false;      // this instruction
   bool innermost_ = false;  // a loop without others in it goes round
 };
 

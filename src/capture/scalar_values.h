@@ -4,7 +4,9 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "capture/ref.h"
@@ -26,7 +28,7 @@ enum class Is : uint8_t {
   kNumpy,      // a NumPy scalar of `dtype`
   kTuple,      // of items
   kRange,      // start, stop, step
-  kRangeIter,  // next, step, left
+  kRangeIter,  // next, step, left; with the step 1 in place of the last where it stops
   kSeqIter,    // over `object`: index
 };
 
@@ -34,7 +36,9 @@ struct Val {
   Is is = Is::kNull;
   DType dtype{};
   int object = -1;
-  bool unit = false;  // ranges: the step is 1
+  bool unit = false;     // ranges: the step is 1
+  bool natural = false;  // iterators of the frame: the next is not negative
+  bool few = false;      // ranges: of a few numbers, whatever is computed
   std::vector<Val> items;
   // The number of a scalar: its value, or else the variable that holds it.
   int value = -1, home = -1;
@@ -83,7 +87,9 @@ class Builder {
     return code.blocks[block].back().id;
   }
   int Op(ScalarOp op, ScalarType type, int a = -1, int b = -1, int c = -1) {
-    return Emit({.op = op, .type = type, .a = a, .b = b, .c = c, .id = -2});
+    const int id = Emit({.op = op, .type = type, .a = a, .b = b, .c = c, .id = -2});
+    if (type == ScalarType::kF64 || type == ScalarType::kF32) NoteStays(op, id, a, b);
+    return id;
   }
   int Over(ScalarOp op, int a, int b) {
     return Emit({.op = op, .type = ScalarType::kInt, .a = a, .b = b, .exit = Exit(), .id = -2});
@@ -92,16 +98,26 @@ class Builder {
   int Flag(bool v) { return Emit({.op = ScalarOp::kConst, .type = ScalarType::kBool, .imm = v, .id = -2}); }
   int Number(double v) { return Emit({.op = ScalarOp::kConst, .type = ScalarType::kF64, .number = v, .id = -2}); }
   int Single(float v) { return Emit({.op = ScalarOp::kConst, .type = ScalarType::kF32, .number = v, .id = -2}); }
-  int Input(int cell, ScalarType t) { return Emit({.op = ScalarOp::kInput, .type = t, .imm = cell, .id = -2}); }
+  int Input(int cell, ScalarType t, bool natural = false) {
+    return Emit({.op = ScalarOp::kInput, .type = t, .imm = cell, .id = -2, .natural = natural});
+  }
   int Compare(ScalarOp op, int a, int b) { return Op(op, ScalarType::kBool, a, b); }
   int Call(const void* f, ScalarType t, int a = -1, int b = -1, int c = -1) {
     return Emit(
         {.op = ScalarOp::kCall, .type = t, .a = a, .b = b, .c = c, .imm = reinterpret_cast<int64_t>(f), .id = -2});
   }
   void ExitIf(int condition) { Emit({.op = ScalarOp::kExitIf, .a = condition, .exit = Exit()}); }
-  // NumPy tells of it where an operation makes an infinity or a not-a-number of operands that are none.
-  void ExitIfNewSpecial(int v, int a, int b = -1) {
-    Emit({.op = ScalarOp::kNewSpecial, .a = v, .b = a, .c = b, .exit = Exit()});
+  // NumPy tells of it where an operation makes an infinity or a not-a-number of operands that are none. That is looked
+  // at before the code writes an element or the block ends: until then nothing is done that Python cannot do again.
+  void ExitIfNewSpecial(int v, int a, int b = -1) { specials_.all.push_back({v, a, b}); }
+  void Settle() {
+    if (specials_.all.empty()) return;
+    std::set<int> shown;  // by results of others
+    for (const auto& made : specials_.all) Shown(made.value, shown);
+    for (const auto& made : specials_.all)
+      if (!shown.contains(made.value)) specials_.last.push_back(made.value);
+    code.specials.push_back(std::exchange(specials_, {}));
+    Emit({.op = ScalarOp::kNewSpecial, .exit = Exit(), .imm = static_cast<int64_t>(code.specials.size()) - 1});
   }
   // The number of a scalar in this block.
   int Value(const Val& v) {
@@ -113,6 +129,33 @@ class Builder {
   codegen::ScalarCode code;
   int block = 0;
   int scratch = 0;  // a cell that helpers write to
+
+ protected:
+  codegen::ScalarSpecials specials_;  // in this block, to be looked at
+
+ private:
+  // What is not finite in these operands is not finite in the result.
+  void NoteStays(ScalarOp op, int id, int a, int b) {
+    switch (op) {
+      case ScalarOp::kAdd:
+      case ScalarOp::kSub:
+      case ScalarOp::kMul: stays_[id] = {a, b}; break;
+      case ScalarOp::kDiv:
+      case ScalarOp::kNeg:
+      case ScalarOp::kAbs:
+      case ScalarOp::kSqrt:
+      case ScalarOp::kF32ToF64: stays_[id] = {a, -1}; break;
+      default: break;
+    }
+  }
+  void Shown(int value, std::set<int>& shown) const {
+    const auto it = stays_.find(value);
+    if (it == stays_.end()) return;
+    for (int operand : {it->second.first, it->second.second})
+      if (operand >= 0 && shown.insert(operand).second) Shown(operand, shown);
+  }
+
+  std::map<int, std::pair<int, int>> stays_;
 };
 
 Val New(Is is, int value);

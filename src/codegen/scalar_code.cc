@@ -53,6 +53,7 @@ class Emitter {
     f_->addParamAttr(0, llvm::Attribute::NoAlias);
     unlikely_ = llvm::MDBuilder(m.getContext()).createBranchWeights(1, 1 << 16);
     llvm::MDBuilder md(m.getContext());
+    natural_ = md.createRange(llvm::APInt(64, 0), llvm::APInt::getSignedMinValue(64));
     llvm::MDNode* root = md.createTBAARoot("framejit");
     for (const ScalarType t : {ScalarType::kInt, ScalarType::kPtr}) {
       llvm::MDNode* node = md.createTBAAScalarTypeNode(t == ScalarType::kInt ? "element" : "cell", root);
@@ -100,14 +101,16 @@ class Emitter {
     return b_.getIntNTy(8 * DTypeSize(t));
   }
   Value* Cell(int64_t i) { return b_.CreateConstInBoundsGEP1_64(b_.getInt64Ty(), f_->getArg(0), i); }
-  Value* LoadCell(int64_t i, ScalarType t) {  // a bool is an int there
-    auto* load = b_.CreateLoad(t == ScalarType::kBool ? b_.getInt64Ty() : Type(t), Cell(i));
+  Value* LoadCell(const ScalarInst& i) {  // a bool is an int there
+    const ScalarType t = i.type;
+    auto* load = b_.CreateLoad(t == ScalarType::kBool ? b_.getInt64Ty() : Type(t), Cell(i.imm));
     load->setMetadata(llvm::LLVMContext::MD_tbaa, cell_);
+    if (i.natural) load->setMetadata(llvm::LLVMContext::MD_range, natural_);
     return t == ScalarType::kBool ? b_.CreateTrunc(load, b_.getInt1Ty()) : load;
   }
   void Input(const ScalarInst& i) {
     Value*& known = inputs_[{i.imm, i.type}];
-    if (!known) known = LoadCell(i.imm, i.type);
+    if (!known) known = LoadCell(i);
   }
 
   // The block that leaves by this exit; one for all conditions of an instruction of the program.
@@ -143,18 +146,27 @@ class Emitter {
   }
 
   void NewSpecial(const ScalarInst& i) {
+    const ScalarSpecials& made = code_.specials[i.imm];
     auto* special = llvm::BasicBlock::Create(m_.getContext(), "special", f_);
     auto* next = llvm::BasicBlock::Create(m_.getContext(), "next", f_);
-    b_.CreateCondBr(Finite(values_[i.a]), next, special,
-                    llvm::MDBuilder(m_.getContext()).createBranchWeights(1 << 16, 1));
-    b_.SetInsertPoint(special);
-    Value *finite = b_.getTrue(), *number = b_.CreateFCmpUNO(values_[i.a], values_[i.a]);
-    for (int operand : {i.b, i.c}) {
-      if (operand < 0) continue;
-      finite = b_.CreateAnd(finite, Finite(values_[operand]));
-      number = b_.CreateAnd(number, b_.CreateFCmpORD(values_[operand], values_[operand]));
+    for (int v : made.last) {
+      auto* more = v == made.last.back() ? next : llvm::BasicBlock::Create(m_.getContext(), "more", f_);
+      b_.CreateCondBr(Finite(values_[v]), more, special,
+                      llvm::MDBuilder(m_.getContext()).createBranchWeights(1 << 16, 1));
+      b_.SetInsertPoint(more);
     }
-    b_.CreateCondBr(b_.CreateOr(finite, number), ExitBlock(i.exit), next);
+    b_.SetInsertPoint(special);
+    Value* told = b_.getFalse();
+    for (const ScalarSpecials::Made& one : made.all) {
+      Value *v = values_[one.value], *finite = b_.getTrue(), *numbers = b_.CreateFCmpUNO(v, v);
+      for (int operand : {one.a, one.b}) {
+        if (operand < 0) continue;
+        finite = b_.CreateAnd(finite, Finite(values_[operand]));
+        numbers = b_.CreateAnd(numbers, b_.CreateFCmpORD(values_[operand], values_[operand]));
+      }
+      told = b_.CreateOr(told, b_.CreateAnd(b_.CreateNot(Finite(v)), b_.CreateOr(finite, numbers)));
+    }
+    b_.CreateCondBr(told, ExitBlock(i.exit), next);
     b_.SetInsertPoint(next);
   }
 
@@ -245,7 +257,7 @@ class Emitter {
     switch (i.op) {
       case ScalarOp::kConst: return Constant(i);
       case ScalarOp::kInput: return inputs_.at({i.imm, i.type});
-      case ScalarOp::kCell: return LoadCell(i.imm, i.type);
+      case ScalarOp::kCell: return LoadCell(i);
       case ScalarOp::kAddress: return Cell(i.imm);
       case ScalarOp::kGet: return b_.CreateLoad(Type(i.type), variables_[i.imm]);
       case ScalarOp::kSet: return b_.CreateStore(values_[i.a], variables_[i.imm]);
@@ -258,6 +270,8 @@ class Emitter {
       case ScalarOp::kLe:
       case ScalarOp::kGt:
       case ScalarOp::kGe: return Compare(i);
+      case ScalarOp::kBelow: return b_.CreateICmpULT(values_[i.a], values_[i.b]);
+      case ScalarOp::kNext: return b_.CreateNSWAdd(values_[i.a], b_.getInt64(1));
       case ScalarOp::kFinite: return Finite(values_[i.a]);
       case ScalarOp::kLoad: return Load(i);
       case ScalarOp::kStore: return Store(i), nullptr;
@@ -289,7 +303,7 @@ class Emitter {
   const ScalarCode& code_;
   llvm::IRBuilder<> b_;
   llvm::Function* f_;
-  llvm::MDNode *unlikely_, *element_, *cell_;
+  llvm::MDNode *unlikely_, *element_, *cell_, *natural_;
   std::vector<llvm::AllocaInst*> variables_;
   std::vector<llvm::BasicBlock*> blocks_;
   std::vector<Value*> values_;

@@ -33,6 +33,7 @@ enum class ScalarOp : uint8_t {
   kAddOver,
   kSubOver,
   kMulOver,  // of ints; overflow: exit
+  kNext,     // a + 1, which is no overflow
   kDivTrunc,
   kRem,
   kAnd,
@@ -47,6 +48,7 @@ enum class ScalarOp : uint8_t {
   kLe,
   kGt,
   kGe,      // signed; of floats ordered, but for kNe
+  kBelow,   // a is not negative and less than b, which is not negative
   kSelect,  // a ? b : c
   kIntToF64,
   kIntToF32,
@@ -59,7 +61,7 @@ enum class ScalarOp : uint8_t {
   kStore,        // that element becomes c, which fits
   kCall,         // the function at address imm of a, b, c (those there are); returns `type`
   kExitIf,       // a: exit
-  kNewSpecial,   // a is not finite and was made of b and c (or -1), which were: exit, as NumPy tells of that
+  kNewSpecial,   // one of the specials imm is: exit, as NumPy tells of that
   kExitAtBreak,  // the word at the address a has one of the bits number: exit
   kJump,         // ends a block: to the block imm
   kBranch,       // if a to the block imm, else to the block other
@@ -74,7 +76,18 @@ struct ScalarInst {
   int64_t imm = 0;
   double number = 0;
   DType dtype = DType::kInt64;
-  int id = -1;  // of the value
+  int id = -1;           // of the value
+  bool natural = false;  // of a cell: never negative
+};
+
+// Results that may be infinite or not-a-number where what they were made of was not. If the last ones are finite, all
+// are.
+struct ScalarSpecials {
+  struct Made {
+    int value, a, b;  // of a and b (or -1)
+  };
+  std::vector<Made> all;
+  std::vector<int> last;
 };
 
 struct ScalarExit {
@@ -87,6 +100,7 @@ struct ScalarCode {
   std::vector<ScalarType> variables;
   std::vector<std::vector<ScalarInst>> blocks;  // each ends with a jump, a branch or an exit
   std::vector<ScalarExit> exits;
+  std::vector<ScalarSpecials> specials;
   std::vector<int> entries;  // blocks
   int num_values = 0;
 };

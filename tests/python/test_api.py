@@ -329,10 +329,11 @@ def test_options_of_one_function(fresh, np):
             x = x
         return x + 1
 
-    compiled = fresh.compile(loop, options={"max_unroll": 1000})
+    compiled = fresh.compile(loop, options={"max_unroll": 1000, "scalar_loops": False})
     compiled(np.ones(3))
     assert any("FJ0014" in reason for reason in framejit.explain(compiled)(np.ones(3)).break_reasons)
-    assert framejit.explain(loop)(np.ones(3)).graph_break_count == 0
+    with fresh.config.patch(scalar_loops=False):
+        assert framejit.explain(loop)(np.ones(3)).graph_break_count == 0
     assert framejit.config.fuse is True and framejit.config.max_unroll > 1000
 
 

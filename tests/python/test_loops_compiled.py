@@ -545,6 +545,28 @@ def test_the_option():
         assert compiled.cache_info()["scalar_runs"] == 0
 
 
+def test_explain_says_which_loops_are_machine_code():
+    lines = running_sum.__code__.co_firstlineno
+    notes = framejit.explain(running_sum)(rng().random(200)).notes
+    assert any(f"the loop at line {lines + 2} of running_sum is machine code" in note for note in notes), notes
+
+
+def test_large_code_waits_for_a_loop_that_pays():
+    """A body of many branches is not compiled for a few rounds of a few instructions, but where it goes on."""
+
+    branches = "".join(f"        if x[{k}] > i:\n            n += {k}\n" for k in range(20))
+    namespace = {}
+    exec(f"def program(x, rounds):\n    n = 0\n    for i in range(rounds):\n{branches}    return n\n", namespace)  # noqa: S102
+    program = namespace["program"]
+    x = rng().random(20) * 30
+    few, many = framejit.compile(program), framejit.compile(program, options={"leave": False})
+    assert few(x, 20) == program(x, 20)
+    assert few.cache_info()["scalar_loops"] == 0
+    for _ in range(2):
+        assert many(x, 40_000) == program(x, 40_000)
+    assert many.cache_info()["scalar_loops"] >= 1 and many.cache_info()["scalar_runs"] >= 1
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(seed):
     difference, _ = one(seed, observed)
