@@ -371,11 +371,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     Py_INCREF(t);
     return t;
   }
-  if (type == &PyFloat_Type && total == 1 && nargs == 1) {
-    if (IsSymFloat(args[0])) return Py_NewRef(args[0]);
-    PyObject* made = IsSymInt(args[0]) ? FloatOf(args[0]) : nullptr;
-    if (made || PyErr_Occurred()) return made;
-  }
+  if (type == &PyFloat_Type && total == 1 && nargs == 1)
+    if (PyObject* made = FloatOf(args[0]); made || PyErr_Occurred()) return made;
   if (type == &PySuper_Type && total == 0) return ImplicitSuper();
   s_.NoteType(type);
   s_.NoteType(Py_TYPE(type));
