@@ -183,10 +183,11 @@ PyObject* FloatBinary(char kind, PyObject* a, PyObject* b) {
   return s->SymFloatObject(op);
 }
 
-PyObject* FloatOf(PyObject* integer) {
-  Session* s = Live(integer);
+PyObject* FloatOf(PyObject* number) {
+  if (IsSymFloat(number)) return Py_NewRef(number);
+  Session* s = IsSymInt(number) ? Live(number) : nullptr;
   auto known =
-      s && s->options().dynamic_floats ? s->numbers().OfInt(reinterpret_cast<SymInt*>(integer)->expr) : std::nullopt;
+      s && s->options().dynamic_floats ? s->numbers().OfInt(reinterpret_cast<SymInt*>(number)->expr) : std::nullopt;
   return known ? NewSymFloat(s, *known) : nullptr;
 }
 
