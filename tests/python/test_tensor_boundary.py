@@ -917,7 +917,7 @@ def test_nothing_leaks():
             for _ in range(n):
                 f()
             gc.collect()
-            assert max(abs(a - b) for a, b in zip(counts, [sys.getrefcount(o) for o in objects])) < 20
+            assert max(abs(a - b) for a, b in zip(counts, [sys.getrefcount(o) for o in objects])) < n / 10  # what leaks does so in each call
             assert len(gc.get_objects()) - live < 50
             grown.append(resident() - memory)
             if grown[-1] < 4 << 20:
