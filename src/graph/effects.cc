@@ -36,9 +36,11 @@ constexpr Row kTorch[] = {
     {"argmax argmin narrow select squeeze", {.batch = Batch::kDim}},
     {"_unique bincount count_of one_hot unique_dim", {.flags = kSizedByData}},
     {"abs absolute acosh asinh atan atanh bitwise_not bool ceil cos deg2rad detach digamma elu erf erfc floor frac "
-     "hardsigmoid hardswish hardtanh int invert isfinite isinf isnan leaky_relu lgamma logical_not logit long mish "
+     "hardsigmoid hardswish hardtanh int invert isfinite isinf isnan lgamma logical_not logit long mish "
      "nan_to_num negative pos positive rad2deg relu6 round selu sgn short sign sin sinc softsign square trunc",
      {.batch = Batch::kUnary}},
+    {"leaky_relu", {.flags = kMadeOfFirst, .batch = Batch::kUnary}},
+    {"threshold", {.flags = kMadeOfFirst}},
     {"logcumsumexp vector_norm", {.flags = kMadeOfResult}},
     {"__iter__ chunk split split_with_sizes unsafe_chunk unsafe_split unsafe_split_with_sizes",
      {.flags = kOneOfSeveral}},
@@ -164,7 +166,11 @@ constexpr Row kTorch[] = {
     {"exp reciprocal rsqrt",
      {.flags = kKeepsNoOperand | kMadeOfResult, .cuda = CastRule::kFloat32, .batch = Batch::kUnary}},
     {"sum", {.flags = kKeepsNoOperand | kKeepsNoResult, .cuda = CastRule::kFloat32, .batch = Batch::kReduce}},
-    {"prod", {.flags = kMadeOfResult, .cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
+    {"prod",
+     {.flags = kMadeOfResult | kMadeOfFirst,
+      .cpu = CastRule::kFloat32,
+      .cuda = CastRule::kFloat32,
+      .batch = Batch::kDim}},
     {"__rtruediv__",
      {.flags = kKeepsNoResult | kTakesFloatSymbols, .cuda = CastRule::kFloat32, .batch = Batch::kPointwise}},
     {"__float__",

@@ -46,6 +46,7 @@ enum EffectFlags : uint32_t {
   kTrustsIntegers = 1u << 21,  // places in memory that the caller gives, which no kernel of some version checks
   // --- its derivative again
   kShapesAlone = 1u << 22,  // does not depend on what the floats are
+  kMadeOfFirst = 1u << 23,  // is made of the first operand, of which ours keeps less
   kLinear = kShapesAlone | kKeepsNoOperand | kKeepsNoResult,
 };
 
