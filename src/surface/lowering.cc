@@ -46,7 +46,7 @@ void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg struct
       if (t == objects[t].root && call.callee.Has(kMadeOfResult)) results_kept.insert(t);
       if (keeps_result || !IsFloat(meta(t).dtype)) kept.insert(objects[t].root);
     }
-    if (call.callee.Has(kMadeOfFirst) && call.args[0].is(Arg::Kind::kTensor) &&
+    if (call.callee.Has(kMadeOfFirst) && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor) &&
         !written.contains(objects[call.args[0].t].root))
       results_kept.insert(objects[call.args[0].t].root);
     if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
