@@ -246,10 +246,6 @@ PyObject* OnNumbers(PyObject* a, PyObject* b, PyObject* (*f)(PyObject*, PyObject
   return x && y ? f(x.get(), y.get()) : nullptr;
 }
 
-PyObject* OnFloats(char kind, PyObject* a, PyObject* b, PyObject* (*f)(PyObject*, PyObject*)) {
-  PyObject* r = FloatBinary(kind, a, b);
-  return r || PyErr_Occurred() ? r : OnNumbers(a, b, f);
-}
 bool IsFloat(PyObject* o) {
   return PyFloat_CheckExact(o) || IsSymFloat(o);
 }

@@ -61,9 +61,10 @@ PyObject* NewTensorProxy(Session* s, TraceId id);
 PyObject* NewSymInt(Session* s, shape::Int e);
 PyObject* NewSymFloat(Session* s, uint32_t symbol);
 // Of numbers of which one is a symbol; null without an exception: on the numbers themselves, which are guarded then.
-PyObject* FloatBinary(char kind, PyObject* a, PyObject* b);          // FloatOp's
-PyObject* FloatOf(PyObject* number);                                 // float(number)
-PyObject* FloatFunction(std::string_view name, PyObject* argument);  // of the module `math`
+PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f);  // FloatBinary, or f on the numbers
+PyObject* FloatBinary(char kind, PyObject* a, PyObject* b);             // FloatOp's
+PyObject* FloatOf(PyObject* number);                                    // float(number)
+PyObject* FloatFunction(std::string_view name, PyObject* argument);     // of the module `math`
 PyObject* NewLazy(Session* s, PyObject* value, const guard::Source* source);
 
 // The operations, shared by the slots and by CaptureSemantics.

@@ -59,8 +59,7 @@ bool Operand(Session* s, PyObject* o, int64_t* symbol, double* number) {
 template <char kOp, binaryfunc kF>
 PyObject* Binary(PyObject* a, PyObject* b) {
   if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
-  if (PyObject* r = FloatBinary(kOp, a, b)) return r;
-  return PyErr_Occurred() ? nullptr : OnNumbers(a, b, kF);
+  return OnFloats(kOp, a, b, kF);
 }
 template <binaryfunc kF>
 PyObject* Other(PyObject* a, PyObject* b) {
@@ -172,6 +171,11 @@ bool ReadySymFloat() {
     PyType_Modified(type);
   }
   return true;
+}
+
+PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f) {
+  PyObject* r = FloatBinary(kind, a, b);
+  return r || PyErr_Occurred() ? r : OnNumbers(a, b, f);
 }
 
 PyObject* FloatBinary(char kind, PyObject* a, PyObject* b) {
