@@ -175,6 +175,68 @@ PyObject* CacheEntry(PyObject* cached, PyObject* function, PyObject* const* args
 
 namespace {
 
+// Where an lru_cache keeps its function, in bytes from its beginning. 0: nowhere.
+Py_ssize_t FunctionIn(PyObject* cached, PyObject* function) {
+  for (Py_ssize_t i = sizeof(PyObject); i < Py_TYPE(cached)->tp_basicsize; i += sizeof(PyObject*))
+    if (*reinterpret_cast<PyObject**>(reinterpret_cast<char*>(cached) + i) == function) return i;
+  return 0;
+}
+PyObject*& At(PyObject* cached, Py_ssize_t offset) {
+  return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(cached) + offset);
+}
+
+// Stands in an lru_cache for its function until the program makes the call that a capture has made already, and gives
+// there what the function gave: [cache, offset, function, positional arguments, keywords, (result,) or exception].
+PyObject* GiveOutcome(PyObject* self, PyObject* args, PyObject* keywords) {
+  static Ref& last = *new Ref;  // its call is still under way when the cache lets go of it
+  const auto part = [&](int i) { return Ref::Borrow(PyList_GET_ITEM(self, i)); };
+  Ref cache = part(0), function = part(2), outcome = part(5);
+  Ref named = keywords ? Ref::Borrow(keywords) : Ref(PyDict_New());
+  if (!named) return nullptr;
+  int same = PyObject_RichCompareBool(args, part(3).get(), Py_EQ);
+  if (same == 1) same = PyObject_RichCompareBool(named.get(), part(4).get(), Py_EQ);
+  if (same <= 0) return same ? nullptr : PyObject_Call(function.get(), args, keywords);
+  const Py_ssize_t offset = PyLong_AsSsize_t(part(1).get());
+  last = Ref(std::exchange(At(cache.get(), offset), function.release()));
+  PyList_SetSlice(self, 0, PyList_GET_SIZE(self), nullptr);
+  if (PyTuple_Check(outcome.get())) return Py_NewRef(PyTuple_GET_ITEM(outcome.get(), 0));
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(outcome.get())), outcome.get());
+  return nullptr;
+}
+
+// Calls the function of a cache once, for a call that the cache does not know, and has the cache learn it: now, or
+// where the function raises, when the program makes the call.
+PyObject* CallOnce(Session& s, PyObject* cached, PyObject* function, PyObject* const* args, Py_ssize_t nargs,
+                   PyObject* kwnames) {
+  static PyMethodDef method = {"outcome", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(GiveOutcome)),
+                               METH_VARARGS | METH_KEYWORDS, nullptr};
+  const Py_ssize_t offset = FunctionIn(cached, function);
+  if (!offset) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
+  Ref all(PyTuple_New(nargs)), named(PyDict_New());
+  for (Py_ssize_t i = 0; all && i < nargs; ++i) PyTuple_SET_ITEM(all.get(), i, Py_NewRef(args[i]));
+  if (!all || !named) return nullptr;
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i)
+    if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;
+  Ref result(PyObject_Call(function, all.get(), named.get())), outcome;
+  if (result) {
+    outcome = Ref(PyTuple_Pack(1, result.get()));
+  } else {
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback) PyException_SetTraceback(error, traceback);
+    Py_XDECREF(traceback);
+    Py_XDECREF(type);
+    outcome = Ref(error);
+  }
+  Ref self(outcome ? Py_BuildValue("[OnOOOO]", cached, offset, function, all.get(), named.get(), outcome.get()) : nullptr);
+  PyObject* stand_in = self ? PyCFunction_New(&method, self.get()) : nullptr;
+  if (!stand_in) return nullptr;
+  Py_DECREF(std::exchange(At(cached, offset), stand_in));
+  if (result) return PyObject_Call(cached, all.get(), named.get());
+  return s.Break(BreakId::kUnknownCall, "a functools.lru_cache of a function that raises");
+}
+
 bool Is(const Cached& cached, PyObject* cache, PyObject* name) {
   return cached.cache.get() == cache && PyObject_RichCompareBool(cached.name.get(), name, Py_EQ) == 1;
 }
@@ -225,7 +287,7 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
     if (most != Py_None && PyLong_AsLongLong(most) <= found)
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that is full");
     if (most != Py_None && !AskNow(s, cached)) return nullptr;
-    result = Ref(PyObject_Vectorcall(cached, args, nargs, kwnames));
+    result = Ref(CallOnce(s, cached, function.get(), args, nargs, kwnames));
     entry = result ? CacheEntry(cached, function.get(), args, nargs, kwnames, &dict, &name) : nullptr;
     if (!result) return nullptr;
     s.options().cached->push_back({Borrow(cached), Borrow(name.get())});
