@@ -80,8 +80,8 @@ std::vector<bool> MadeOf(const Graph& g, const std::vector<ValueId>& values);
 // could be made of again.
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing = {});
 
-// By output: a derivative that these tangents pass reads it, or, where the framework keeps the result for it (kept, by
-// output), is its own. The framework refuses the pass if it was written meanwhile.
+// By output, then by input: what is to stay as it is until a pass of these tangents. An output that a derivative reads,
+// and what the framework keeps for one (kept, by output and input). The framework refuses the pass if it was written.
 std::vector<bool> ReadOutputs(const Joint& j, const std::vector<bool>& kept);
 
 struct SavedValue {

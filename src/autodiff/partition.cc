@@ -12,6 +12,7 @@
 #include "graph/effects.h"
 #include "graph/hints.h"
 #include "graph/raises.h"
+#include "graph/views.h"
 
 namespace framejit::autodiff {
 namespace {
@@ -228,16 +229,25 @@ ValueId WhatItShows(const Graph& g, ValueId v) {
   }
 }
 
-// The value of which v is a view, or v: who keeps one keeps the memory of the other. A reshape of a view that is not
-// laid out in rows copies.
-ValueId MemoryOf(const Graph& g, ValueId v) {
-  for (bool reshaped = false;; v = g.node(v).operands[0]) {
+// By value: the one of which it is a view for the program, or itself. Who keeps the one keeps the memory of the other.
+std::vector<ValueId> Memories(const Graph& g) {
+  std::vector<ValueId> memory(g.nodes.size());
+  std::vector<Layout> layout(g.nodes.size());
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
     const Node& n = g.node(v);
-    const bool stops = n.op == Op::kCast && n.derivative && n.derivative->rule == "stop";
-    const bool turned = n.op == Op::kPermute || n.op == Op::kBroadcast || n.op == Op::kSlice;
-    reshaped |= n.op == Op::kReshape;
-    if (n.op != Op::kReshape && !stops && (!turned || reshaped)) return v;
+    memory[v] = v;
+    layout[v].strides = n.strides.empty() ? RowMajor(n.type.shape) : n.strides;
+    if (n.operands.empty()) continue;
+    const ValueId of = n.operands[0];
+    std::optional<Layout> view;
+    if (n.op == Op::kCast && n.derivative && n.derivative->rule == "stop") view = layout[of];
+    if (n.op == Op::kPermute || n.op == Op::kBroadcast || n.op == Op::kSlice || n.op == Op::kReshape)
+      view = ViewLayout(n, g.node(of).type, layout[of]);
+    if (!view) continue;
+    memory[v] = memory[of];
+    layout[v] = std::move(*view);
   }
+  return memory;
 }
 
 // Values that the program may write to and the framework would not keep.
@@ -246,12 +256,13 @@ std::vector<bool> OthersMayWrite(const Joint& j, const std::vector<bool>& passin
   std::vector<bool> own(g.nodes.size());
   for (ValueId v : g.outputs) own[v] = !passing.empty();
   for (size_t i = 0; i < passing.size(); ++i) own[g.inputs[i]] = passing[i];
+  const std::vector<ValueId> memory = Memories(g);
   for (ValueId v = j.primal; v < g.nodes.size(); ++v)
     for (ValueId o : g.node(v).operands) {
       // A derivative that reads its own result: the framework's does, too, but for this one.
       const bool result = j.origin[v - j.primal] == o;
       if (needed[v] && !(result && g.node(o).derivative && g.node(o).derivative->rule == "standardize"))
-        own[o] = own[MemoryOf(g, o)] = false;
+        own[o] = own[memory[o]] = false;
     }
   return own;
 }
@@ -261,30 +272,36 @@ std::vector<bool> OthersMayWrite(const Joint& j, const std::vector<bool>& passin
 std::vector<bool> ReadOutputs(const Joint& j, const std::vector<bool>& kept) {
   const Graph& g = j.graph;
   const std::vector<bool> needed = NeededFor(g, j.grads);
+  const std::vector<ValueId> memory = Memories(g);
   std::vector<bool> read(g.nodes.size()), passed(g.nodes.size());
   for (ValueId v = j.primal; v < g.nodes.size(); ++v) {
     const ValueId of = j.origin[v - j.primal];
     if (!needed[v] || of == kNoValue) continue;
-    passed[of] = true;
     const Node& n = g.node(v);
     const Node& made = g.node(of);
+    passed[of] = true;
     if (made.op == Op::kExtern && made.attrs.call->callee.Has(kKeepsNoOperand)) continue;  // it is run again
     for (ValueId o : n.operands) {
       const auto& d = g.node(o).derivative;
-      if (o < j.primal && !(o == of && d && d->rule == "standardize")) read[o] = read[MemoryOf(g, o)] = true;
+      if (o < j.primal && !(o == of && d && d->rule == "standardize")) read[o] = read[memory[o]] = true;
     }
   }
+  for (ValueId v = j.primal; v-- > 0;)  // what a call keeps of its operands, it keeps for the parts that it is made of
+    if (passed[v])
+      for (ValueId o : g.node(v).operands) passed[o] = true;
   std::vector<bool> found(g.outputs.size());
   for (size_t i = 0; i < found.size(); ++i) {
     ValueId v = g.outputs[i];
     for (;;) {
-      found[i] = found[i] || read[v] || read[MemoryOf(g, v)] || (kept[i] && passed[v]);
       const Node& n = g.node(v);  // another shape, an identity for the layout, or to be a value of its own
+      const bool through = passed[n.op == Op::kResult ? n.operands[0] : v];
+      found[i] = found[i] || read[v] || read[memory[v]] || (kept[i] && through);
       const bool same = n.op == Op::kCast && !n.derivative && g.node(n.operands[0]).type.dtype == n.type.dtype;
       if (!same && n.op != Op::kReshape) break;
       v = n.operands[0];
     }
   }
+  for (size_t i = 0; found.size() < kept.size(); ++i) found.push_back(kept[found.size()] && passed[g.inputs[i]]);
   return found;
 }
 

@@ -229,7 +229,8 @@ PyObject* CallOnce(Session& s, PyObject* cached, PyObject* function, PyObject* c
     Py_XDECREF(type);
     outcome = Ref(error);
   }
-  Ref self(outcome ? Py_BuildValue("[OnOOOO]", cached, offset, function, all.get(), named.get(), outcome.get()) : nullptr);
+  Ref self(outcome ? Py_BuildValue("[OnOOOO]", cached, offset, function, all.get(), named.get(), outcome.get())
+                   : nullptr);
   PyObject* stand_in = self ? PyCFunction_New(&method, self.get()) : nullptr;
   if (!stand_in) return nullptr;
   Py_DECREF(std::exchange(At(cached, offset), stand_in));

@@ -239,7 +239,7 @@ Keeps WhatItKeeps(const Trace& t, const Call& c, int number) {
   if (!operand && !result && !indices) return Keeps::kNothing;
   // of three operands a sum is one, and may be the only one that wants a gradient
   const bool product = operand && !result && tensors < 3 && !c.results.empty() && !c.callee.Has(kDraws);
-  return c.callee.Has(kMadeOfResult) || product ? Keeps::kSurely : Keeps::kUnknown;
+  return c.callee.effects().keeps || product ? Keeps::kSurely : Keeps::kUnknown;
 }
 
 std::vector<tensor::Training::Keeper> KeepersOf(const Trace& t, const std::vector<bool>& wanted) {
@@ -309,10 +309,13 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   SimplifySizes(graph, s.env());
   tensor::Training t;
   Trace replay = NoteWanted(trace, plans, graph.outputs.size(), &t);
-  plan.kept.resize(graph.outputs.size());
-  for (size_t i = 0; i < plan.kept.size(); ++i)
-    plan.kept[i] = t.differentiable[i] && s.lowering().KeepsResult(replay.outputs[i]);
-  t.kept.resize(plan.kept.size());
+  std::set<int> written;
+  for (const Write& w : graph.writes) written.insert(w.input);
+  for (auto& [input, output] : writes) written.insert(input);
+  for (TraceId output : replay.outputs) plan.kept.push_back(s.lowering().IsKept(output));
+  for (size_t i = 0; i < trace.inputs.size(); ++i)
+    plan.kept.push_back(!written.contains(static_cast<int>(i)) && s.lowering().IsKept(trace.inputs[i]));
+  t.kept.resize(graph.outputs.size());
   for (size_t i = 0; i < t.kept.size(); ++i)
     t.kept[i] = t.differentiable[i] && s.lowering().MayBeKept(replay.outputs[i]);
   plan.region = RegionsOf(graph, s.lowering().checkpointed());
@@ -334,9 +337,6 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
     passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);
   plan.saved = autodiff::ChooseSaved(joint, passing);
   Graph ahead = autodiff::ForwardGraph(joint, plan.saved, &t.saved);
-  std::set<int> written;
-  for (const Write& w : graph.writes) written.insert(w.input);
-  for (auto& [input, output] : writes) written.insert(input);
   for (const autodiff::SavedValue& v : t.saved)
     if (written.contains(v.input)) throw Undifferentiable("an input that the gradients need is written");
   t.quietly = [](PyObject* (*f)(void*), void* ctx) {

@@ -23,25 +23,29 @@ struct Row {
 constexpr Row kTorch[] = {
     {"linalg_ldl_solve linalg_lu_solve", {.flags = kTrustsIntegers}},
     {"_sample_dirichlet _standard_gamma alpha_dropout bernoulli binomial cauchy dropout1d dropout2d dropout3d "
-     "exponential feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal multinomial "
-     "native_dropout normal normal_functional poisson rand_like randint_like randn_like random rrelu_ "
+     "exponential feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal "
+     "multinomial native_dropout normal normal_functional poisson rand_like randint_like randn_like random rrelu_ "
      "rrelu_with_noise_ uniform",
      {.flags = kDraws}},
     {"__contains__ __deepcopy__ __dlpack__ __reduce_ex__ __setstate__ apply array_equiv as_strided as_strided_copy "
      "as_strided_scatter as_subclass compress data data.__get__ dump dumps errstate extract flags flatnonzero "
-     "grad.__get__ intersect1d map map2 module_load names rename requires_grad requires_grad.__get__ resize resize_as "
-     "set set_default_dtype setdiff1d seterr setflags setxor1d share_memory storage swap_tensors tobytes tofile "
-     "trim_zeros union1d unique unique_all unique_counts unique_inverse unique_values untyped_storage",
+     "grad.__get__ intersect1d map map2 module_load names rename requires_grad requires_grad.__get__ resize "
+     "resize_as set set_default_dtype setdiff1d seterr setflags setxor1d share_memory storage swap_tensors tobytes "
+     "tofile trim_zeros union1d unique unique_all unique_counts unique_inverse unique_values untyped_storage",
      {.flags = kOutside}},
     {"argmax argmin narrow select squeeze", {.batch = Batch::kDim}},
     {"_unique bincount count_of one_hot unique_dim", {.flags = kSizedByData}},
     {"abs absolute acosh asinh atan atanh bitwise_not bool ceil cos deg2rad detach digamma elu erf erfc floor frac "
-     "hardsigmoid hardswish hardtanh int invert isfinite isinf isnan lgamma logical_not logit long mish "
-     "nan_to_num negative pos positive rad2deg relu6 round selu sgn short sign sin sinc softsign square trunc",
+     "hardsigmoid hardswish hardtanh int invert isfinite isinf isnan lgamma logical_not logit long mish nan_to_num "
+     "negative pos positive rad2deg relu6 selu short sign sin sinc softsign square trunc",
      {.batch = Batch::kUnary}},
-    {"leaky_relu", {.flags = kMadeOfFirst, .batch = Batch::kUnary}},
-    {"threshold", {.flags = kMadeOfFirst}},
-    {"logcumsumexp vector_norm", {.flags = kMadeOfResult}},
+    {"round", {.flags = kLinear, .batch = Batch::kUnary}},
+    {"leaky_relu", {.keeps = kFirst, .batch = Batch::kUnary}},
+    {"sgn", {.keeps = kFirst | kResult, .batch = Batch::kUnary}},
+    {"hardshrink take threshold var", {.keeps = kFirst}},
+    {"_safe_softmax det linalg_det linalg_slogdet linalg_solve_triangular logcumsumexp scatter_reduce "
+     "special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri std_mean vector_norm",
+     {.keeps = kResult}},
     {"__iter__ chunk split split_with_sizes unsafe_chunk unsafe_split unsafe_split_with_sizes",
      {.flags = kOneOfSeveral}},
     {"unsqueeze", {.batch = Batch::kNewDim}},
@@ -53,24 +57,32 @@ constexpr Row kTorch[] = {
     {"load save", {.ends = BreakId::kOutput}},
     {"initial_seed", {.ends = BreakId::kRandom}},
     {"_log_softmax _softmax", {.flags = kKeepsNoOperand}},
-    {"adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d cholesky cholesky_inverse cholesky_solve ctc_loss "
-     "fake_quantize_per_tensor_affine fft_fft fft_fft2 fft_fftn fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ihfft "
-     "fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn geqrf grid_sampler_2d grid_sampler_3d inverse "
-     "linalg_cholesky linalg_cholesky_ex linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh "
-     "linalg_householder_product linalg_inv linalg_inv_ex linalg_qr linalg_svd linalg_svdvals max_pool3d "
-     "max_unpool2d max_unpool3d nanquantile orgqr ormqr polar qr quantile reflection_pad1d reflection_pad2d "
-     "replication_pad1d replication_pad2d replication_pad3d svd triangular_solve view_as_complex",
+    {"adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d ctc_loss fake_quantize_per_tensor_affine fft_fft fft_fft2 "
+     "fft_fftn fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_rfft fft_rfft2 fft_rfftn geqrf grid_sampler_2d "
+     "grid_sampler_3d linalg_eig linalg_eigvals max_pool3d nanquantile polar quantile reflection_pad1d "
+     "reflection_pad2d replication_pad1d replication_pad2d replication_pad3d triangular_solve view_as_complex",
      {.cpu = CastRule::kFloat32}},
-    {"trace", {.flags = kLinear, .cpu = CastRule::kFloat32}},
+    {"linalg_svd svd", {.keeps = kResults, .cpu = CastRule::kFloat32}},
+    {"linalg_eigh linalg_qr qr", {.keeps = kResult | kSecondResult, .cpu = CastRule::kFloat32}},
+    {"cholesky cholesky_inverse cholesky_solve inverse linalg_cholesky linalg_cholesky_ex linalg_eigvalsh "
+     "linalg_householder_product linalg_inv linalg_inv_ex linalg_svdvals orgqr ormqr",
+     {.keeps = kResult, .cpu = CastRule::kFloat32}},
+    {"fft_hfft fft_irfft fft_irfft2 fft_irfftn max_unpool2d max_unpool3d trace",
+     {.flags = kLinear, .cpu = CastRule::kFloat32}},
     {"lu_solve", {.flags = kTrustsIntegers, .cpu = CastRule::kFloat32}},
-    {"column_stack concatenate dstack hstack row_stack vstack", {.cpu = CastRule::kPromote}},
-    {"index_copy", {.flags = kLinear, .cpu = CastRule::kPromote}},
+    {"column_stack concatenate dstack hstack row_stack vstack", {.flags = kLinear, .cpu = CastRule::kPromote}},
+    {"index_copy", {.flags = kLinear, .keeps = kSecond, .cpu = CastRule::kPromote}},
     {"arange bartlett_window blackman_window empty_permuted empty_strided eye fftfreq hamming_window hann_window "
      "kaiser_window linspace logspace range rfftfreq scalar_tensor tril_indices triu_indices",
      {.flags = kOnDefaultDevice}},
-    {"block_diag broadcast_to channel_shuffle col2im diag diag_embed fliplr flipud im2col index_add put rot90 scatter "
-     "unfold",
+    {"alias_copy atleast_1d atleast_2d atleast_3d block_diag broadcast_to cartesian_prod channel_shuffle col2im "
+     "constant_pad_nd diag diag_embed diagflat diagonal_copy diagonal_scatter diff dsplit expand_copy fft_fftshift "
+     "fft_hfft2 fft_hfftn fft_ifftshift fill fliplr flipud hsplit im2col index_fill index_select linalg_diagonal "
+     "masked_scatter max_unpool1d meshgrid narrow_copy permute_copy pixel_shuffle pixel_unshuffle rot90 scatter "
+     "select_copy select_scatter slice_copy slice_scatter split_copy split_with_sizes_copy squeeze_copy "
+     "sum_to_size t_copy transpose_copy unbind_copy unfold unfold_copy unsqueeze_copy view_copy vsplit",
      {.flags = kLinear}},
+    {"index_add put", {.flags = kLinear, .keeps = kSecond}},
     {"_upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d "
      "_upsample_nearest_exact3d upsample_bicubic2d upsample_linear1d upsample_nearest1d upsample_nearest3d "
      "upsample_trilinear3d",
@@ -81,11 +93,12 @@ constexpr Row kTorch[] = {
      "logaddexp logical_and logical_or logical_xor lshift lt maximum minimum mod ne not_equal or remainder rshift "
      "xlogy xor",
      {.batch = Batch::kPointwise}},
-    {"arccos arcsin cosine_similarity dist float_power frobenius_norm interpolate linalg_matrix_norm native_layer_norm "
-     "nuclear_norm pdist renorm rms_norm rpow softmin",
+    {"arccos arcsin cosine_similarity frobenius_norm interpolate linalg_matrix_norm nuclear_norm renorm rms_norm "
+     "rpow softmin",
      {.cuda = CastRule::kFloat32}},
-    {"cross dot index_put linalg_cross vdot", {.cuda = CastRule::kPromote}},
-    {"pairwise_distance", {.cuda = CastRule::kRefused}},
+    {"native_layer_norm", {.keeps = kFirst | kSecondResult | kThirdResult, .cuda = CastRule::kFloat32}},
+    {"cross dot linalg_cross vdot", {.cuda = CastRule::kPromote}},
+    {"pairwise_distance", {.keeps = kResult, .cuda = CastRule::kRefused}},
     {"reshape tile view", {.flags = kSizesInArguments}},
     {"__complex__", {.ends = BreakId::kTensorItem}},
     {"detach_", {.ends = BreakId::kAutogradCall}},
@@ -93,46 +106,54 @@ constexpr Row kTorch[] = {
     {"_unique2 argwhere masked_select nonzero unique_consecutive", {.flags = kOutside | kSizedByData}},
     {"randint randperm", {.flags = kDraws | kOnDefaultDevice}},
     {"rrelu rrelu_with_noise", {.flags = kDraws | kWritesInSilence}},
-    {"_stack contiguous copy embedding empty_like full_like gather iadd index_select isub ones_ pad radd "
-     "roll sort topk tril triu zeros_",
+    {"_stack contiguous copy embedding empty_like full_like iadd isub ones_ pad radd roll sort topk tril triu "
+     "zeros_",
      {.flags = kKeepsNoOperand | kKeepsNoResult}},
+    {"gather", {.flags = kKeepsNoOperand | kKeepsNoResult, .keeps = kFirst}},
     {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences}},
     {"batch_norm", {.flags = kKeepsNoResult | kWritesInSilence}},
     {"get_rng_state manual_seed seed set_rng_state", {.flags = kOutside, .ends = BreakId::kRandom}},
     {"unbind", {.flags = kOneOfSeveral, .batch = Batch::kDim}},
-    {"exp2", {.flags = kMadeOfResult, .batch = Batch::kUnary}},
+    {"exp2", {.keeps = kResult, .batch = Batch::kUnary}},
     {"gelu silu", {.flags = kKeepsNoResult, .batch = Batch::kUnary}},
-    {"amax amin", {.flags = kMadeOfResult, .batch = Batch::kReduce}},
+    {"amax amin", {.keeps = kFirst | kResult, .batch = Batch::kReduce}},
     {"resize_ set_ share_memory_", {.flags = kOutside, .ends = BreakId::kSideEffect}},
     {"allclose array_equal equal is_nonzero", {.flags = kOutside, .ends = BreakId::kTensorBool}},
     {"__index__ data_ptr item tolist", {.flags = kOutside, .ends = BreakId::kTensorItem}},
-    {"_convolution addbmm conv_tbc conv_transpose3d einsum linalg_vecdot prelu scaled_dot_product_attention",
+    {"_convolution addbmm conv_tbc conv_transpose3d einsum linalg_vecdot scaled_dot_product_attention",
      {.cpu = CastRule::kLower, .cuda = CastRule::kLower}},
+    {"prelu", {.keeps = kFirst | kSecond, .cpu = CastRule::kLower, .cuda = CastRule::kLower}},
     {"backward grad register_hook requires_grad_ retain_grad", {.flags = kOutside, .ends = BreakId::kAutogradCall}},
     {"acos asin cosh erfinv log log10 log1p log2 sinh softplus special_erfinv special_log1p",
      {.cuda = CastRule::kFloat32, .batch = Batch::kUnary}},
-    {"hypot", {.flags = kMadeOfResult, .batch = Batch::kPointwise}},
-    {"linalg_norm linalg_vector_norm norm", {.flags = kMadeOfResult, .cuda = CastRule::kFloat32}},
+    {"hypot", {.keeps = kResult, .batch = Batch::kPointwise}},
+    {"dist float_power linalg_vector_norm pdist", {.keeps = kResult, .cuda = CastRule::kFloat32}},
+    {"linalg_norm norm", {.keeps = kFirst | kResult, .cuda = CastRule::kFloat32}},
     {"chain_matmul linalg_multi_dot tensordot", {.cpu = CastRule::kRefused, .cuda = CastRule::kLower}},
     {"where", {.flags = kKeepsNoResult, .batch = Batch::kPointwise}},
-    {"group_norm layer_norm rtruediv", {.flags = kKeepsNoResult, .cuda = CastRule::kFloat32}},
+    {"rtruediv", {.flags = kKeepsNoResult, .cuda = CastRule::kFloat32}},
+    {"layer_norm", {.flags = kKeepsNoResult, .keeps = kFirst | kSecond | kThird, .cuda = CastRule::kFloat32}},
+    {"group_norm", {.flags = kKeepsNoResult, .keeps = kFirst, .cuda = CastRule::kFloat32}},
     {"upsample_bilinear2d upsample_nearest2d", {.flags = kLinear | kLayoutFollows, .cuda = CastRule::kFloat32}},
     {"expand", {.flags = kSizesInArguments, .batch = Batch::kExpand}},
-    {"binary_cross_entropy_with_logits cdist cosine_embedding_loss cross_entropy cross_entropy_loss "
-     "hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss "
-     "multilabel_margin_loss nll_loss nll_loss2d nll_loss_nd poisson_nll_loss smooth_l1_loss soft_margin_loss "
-     "triplet_margin_loss",
+    {"binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy cross_entropy_loss hinge_embedding_loss "
+     "huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss nll_loss2d "
+     "nll_loss_nd poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss",
      {.cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32}},
+    {"cdist", {.keeps = kResult, .cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32}},
+    {"nll_loss", {.keeps = kFirst, .cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32}},
     {"grid_sampler", {.cpu = CastRule::kFloat32, .cuda = CastRule::kPromote}},
     {"binary_cross_entropy", {.cpu = CastRule::kFloat32, .cuda = CastRule::kRefused}},
     {"_native_multi_head_attention _scaled_dot_product_flash_attention bilinear corrcoef cov fractional_max_pool2d "
-     "fractional_max_pool3d gru gru_cell inner istft linalg_cond linalg_lstsq linalg_matrix_exp linalg_matrix_power "
-     "linalg_matrix_rank linalg_pinv linalg_solve linalg_solve_ex linalg_tensorinv linalg_tensorsolve lstm lstm_cell "
-     "matrix_exp matrix_power mkldnn_rnn_layer multi_head_attention_forward pinverse rnn_relu rnn_relu_cell rnn_tanh "
-     "rnn_tanh_cell stft",
+     "fractional_max_pool3d gru gru_cell inner istft linalg_cond linalg_lstsq linalg_matrix_exp "
+     "linalg_matrix_power linalg_matrix_rank lstm lstm_cell matrix_exp matrix_power mkldnn_rnn_layer "
+     "multi_head_attention_forward rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell stft",
      {.cpu = CastRule::kRefused, .cuda = CastRule::kRefused}},
+    {"linalg_pinv linalg_solve linalg_solve_ex linalg_tensorinv linalg_tensorsolve pinverse",
+     {.keeps = kResult, .cpu = CastRule::kRefused, .cuda = CastRule::kRefused}},
     {"pow", {.cuda = CastRule::kFloat32, .batch = Batch::kPointwise}},
-    {"addcdiv addcmul arctan2 atan2", {.cuda = CastRule::kPromote, .batch = Batch::kPointwise}},
+    {"arctan2 atan2", {.cuda = CastRule::kPromote, .batch = Batch::kPointwise}},
+    {"addcdiv addcmul", {.keeps = kSecond | kThird, .cuda = CastRule::kPromote, .batch = Batch::kPointwise}},
     {"rand randn", {.flags = kDraws | kOnDefaultDevice | kSizesInArguments}},
     {"divide multiply subtract true_divide", {.flags = kTakesFloatSymbols, .batch = Batch::kPointwise}},
     {"repeat_interleave", {.flags = kKeepsNoOperand | kKeepsNoResult | kSizedByData}},
@@ -141,19 +162,19 @@ constexpr Row kTorch[] = {
     {"repeat", {.flags = kKeepsNoOperand | kKeepsNoResult | kSizesInArguments}},
     {"flip", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kDim}},
     {"new_full", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kNew}},
-    {"relu sigmoid sqrt tanh", {.flags = kKeepsNoOperand | kMadeOfResult, .batch = Batch::kUnary}},
+    {"relu sigmoid sqrt tanh", {.flags = kKeepsNoOperand, .keeps = kResult, .batch = Batch::kUnary}},
     {"bfloat16 clone double float half neg ones_like to zeros_like",
      {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kUnary}},
     {"mean", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kReduce}},
     {"cat concat stack", {.flags = kKeepsNoOperand | kKeepsNoResult, .cpu = CastRule::kPromote}},
     {"masked_fill", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kPointwise}},
-    {"scatter_add", {.flags = kLinear, .cuda = CastRule::kPromote}},
+    {"index_put scatter_add", {.flags = kLinear, .cuda = CastRule::kPromote}},
     {"__bool__ __nonzero__", {.flags = kOutside, .ends = BreakId::kTensorBool, .batch = Batch::kUnary}},
     {"__int__", {.flags = kOutside, .ends = BreakId::kTensorItem, .batch = Batch::kUnary}},
-    {"cumprod logsumexp special_logsumexp", {.flags = kMadeOfResult, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
+    {"cumprod logsumexp special_logsumexp", {.keeps = kResult, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
     {"addmm baddbmm bmm conv1d conv2d conv3d conv_transpose1d conv_transpose2d linear matmul mm",
      {.flags = kKeepsNoResult, .cpu = CastRule::kLower, .cuda = CastRule::kLower}},
-    {"expm1 special_expm1 tan", {.flags = kMadeOfResult, .cuda = CastRule::kFloat32, .batch = Batch::kUnary}},
+    {"expm1 special_expm1 tan", {.keeps = kResult, .cuda = CastRule::kFloat32, .batch = Batch::kUnary}},
     {"empty ones zeros", {.flags = kKeepsNoOperand | kKeepsNoResult | kOnDefaultDevice | kSizesInArguments}},
     {"new_empty new_ones new_zeros",
      {.flags = kKeepsNoOperand | kKeepsNoResult | kSizesInArguments, .batch = Batch::kNew}},
@@ -161,16 +182,16 @@ constexpr Row kTorch[] = {
     {"div mul truediv", {.flags = kBatchesInPlace | kKeepsNoResult | kTakesFloatSymbols, .batch = Batch::kPointwise}},
     {"rsub", {.flags = kKeepsNoOperand | kKeepsNoResult | kTakesFloatSymbols, .batch = Batch::kPointwise}},
     {"log_softmax softmax special_log_softmax special_softmax",
-     {.flags = kKeepsNoOperand | kMadeOfResult, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
+     {.flags = kKeepsNoOperand, .keeps = kResult, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
     {"cumsum", {.flags = kKeepsNoOperand | kKeepsNoResult, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
     {"exp reciprocal rsqrt",
-     {.flags = kKeepsNoOperand | kMadeOfResult, .cuda = CastRule::kFloat32, .batch = Batch::kUnary}},
+     {.flags = kKeepsNoOperand, .keeps = kResult, .cuda = CastRule::kFloat32, .batch = Batch::kUnary}},
     {"sum", {.flags = kKeepsNoOperand | kKeepsNoResult, .cuda = CastRule::kFloat32, .batch = Batch::kReduce}},
-    {"prod",
-     {.flags = kMadeOfResult | kMadeOfFirst,
-      .cpu = CastRule::kFloat32,
-      .cuda = CastRule::kFloat32,
-      .batch = Batch::kDim}},
+    {"std", {.keeps = kFirst | kResult}},
+    {"aminmax linalg_lu_factor linalg_lu_factor_ex", {.keeps = kResult | kSecondResult}},
+    {"linalg_lu", {.keeps = kResults}},
+    {"native_group_norm", {.keeps = kFirst | kSecondResult | kThirdResult}},
+    {"prod", {.keeps = kFirst | kResult, .cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
     {"__rtruediv__",
      {.flags = kKeepsNoResult | kTakesFloatSymbols, .cuda = CastRule::kFloat32, .batch = Batch::kPointwise}},
     {"__float__",
@@ -184,9 +205,10 @@ constexpr Row kTorch[] = {
      "torch._C._is_tracing torch._C._jit_is_tracing torch.overrides.has_torch_function "
      "torch.overrides.has_torch_function_unary torch.overrides.has_torch_function_variadic "
      "torch._C._has_torch_function torch._C._has_torch_function_unary torch._C._has_torch_function_variadic "
-     "torch.onnx.is_in_onnx_export torch._C._are_functorch_transforms_active torch.cuda.is_current_stream_capturing "
-     "torch.cuda.graphs.is_current_stream_capturing torch._C._cuda_isCurrentStreamCapturing "
-     "torch.xpu.is_current_stream_capturing torch.xpu.graphs.is_current_stream_capturing",
+     "torch.onnx.is_in_onnx_export torch._C._are_functorch_transforms_active "
+     "torch.cuda.is_current_stream_capturing torch.cuda.graphs.is_current_stream_capturing "
+     "torch._C._cuda_isCurrentStreamCapturing torch.xpu.is_current_stream_capturing "
+     "torch.xpu.graphs.is_current_stream_capturing",
      {.answer = Answer::kNo}},
     {"torch._C._get_tracing_state torch._C._log_api_usage_once", {.answer = Answer::kNothing}},
     {"*batch_norm*", {.flags = kWritesInSilence}},
@@ -357,13 +379,13 @@ std::string Effects::str() const {
                                            "foreign",
                                            "keeps_no_operand",
                                            "keeps_no_result",
-                                           "made_of_result",
                                            "one_of_several",
                                            "in_place",
                                            "reflected",
                                            "batches_in_place",
                                            "trusts_integers",
                                            "shapes_alone"};
+  static constexpr const char* kKept[] = {"first", "second", "third", "result", "second_result", "third_result"};
   static constexpr const char* kCasts[] = {"", "lower", "float32", "promote", "refused"};
   static constexpr const char* kBatches[] = {"",         "unary",   "pointwise", "reduce", "dim",
                                              "two_dims", "new_dim", "new",       "expand", "index"};
@@ -372,6 +394,8 @@ std::string Effects::str() const {
   const auto say = [&](const std::string& text) { s += (s.empty() ? "" : " ") + text; };
   for (size_t i = 0; i < std::size(kFlags); ++i)
     if (flags >> i & 1) say(kFlags[i]);
+  for (size_t i = 0; i < std::size(kKept); ++i)
+    if (keeps >> i & 1) say(std::string("keeps=") + kKept[i]);
   if (refused()) say(std::string("ends=") + diag::Info(ends).id);
   if (cpu != CastRule::kNone) say(std::string("cpu=") + kCasts[static_cast<int>(cpu)]);
   if (cuda != CastRule::kNone) say(std::string("cuda=") + kCasts[static_cast<int>(cuda)]);

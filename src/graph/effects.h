@@ -36,17 +36,15 @@ enum EffectFlags : uint32_t {
   // --- its derivative in the framework
   kKeepsNoOperand = 1u << 14,  // floats; indices and masks are always kept
   kKeepsNoResult = 1u << 15,
-  kMadeOfResult = 1u << 16,  // the derivative is made of the result, or keeps it all the same
-  kOneOfSeveral = 1u << 17,  // a view made at once with others (or not called a view): not to be written with gradients
+  kOneOfSeveral = 1u << 16,  // a view made at once with others (or not called a view): not to be written with gradients
   // --- its name, which says it of any function
-  kInPlace = 1u << 18,         // add_, __iadd__: returns its first argument, changed
-  kReflected = 1u << 19,       // __radd__
-  kBatchesInPlace = 1u << 20,  // torch.vmap goes through the in-place form as through the other
+  kInPlace = 1u << 17,         // add_, __iadd__: returns its first argument, changed
+  kReflected = 1u << 18,       // __radd__
+  kBatchesInPlace = 1u << 19,  // torch.vmap goes through the in-place form as through the other
   // --- its kernel
-  kTrustsIntegers = 1u << 21,  // places in memory that the caller gives, which no kernel of some version checks
+  kTrustsIntegers = 1u << 20,  // places in memory that the caller gives, which no kernel of some version checks
   // --- its derivative again
-  kShapesAlone = 1u << 22,  // does not depend on what the floats are
-  kMadeOfFirst = 1u << 23,  // is made of the first operand, of which ours keeps less
+  kShapesAlone = 1u << 21,  // does not depend on what the floats are
   kLinear = kShapesAlone | kKeepsNoOperand | kKeepsNoResult,
 };
 
@@ -76,8 +74,22 @@ enum class Batch : uint8_t {  // how torch.vmap goes through it
 
 enum class Answer : uint8_t { kNone, kYes, kNo, kNothing };  // what it answers while a program is captured
 
+// What its derivative in the framework is made of, or keeps all the same, also where ours does without: tensors among
+// the arguments by position, and results. Of several operands one may be kept for the sake of another: all but the
+// first count where each of them wants a gradient.
+enum Kept : uint8_t {
+  kFirst = 1u << 0,
+  kSecond = 1u << 1,
+  kThird = 1u << 2,
+  kResult = 1u << 3,
+  kSecondResult = 1u << 4,
+  kThirdResult = 1u << 5,
+  kResults = kResult | kSecondResult | kThirdResult,
+};
+
 struct Effects {
   uint32_t flags = 0;
+  uint8_t keeps = 0;
   diag::BreakId ends = diag::BreakId::kInternal;  // no graph holds it, for that reason; kInternal: one may
   CastRule cpu = CastRule::kNone, cuda = CastRule::kNone;
   Batch batch = Batch::kNone;
@@ -88,6 +100,10 @@ struct Effects {
 
 inline bool Draws(Callee c) {
   return c.Has(kDraws | kForeign);
+}
+// Is what stands there of its operands (of: kFirst) or results (kResult) kept?
+inline bool Keeps(Callee c, Kept of, size_t number) {
+  return number < 3 && c.effects().keeps & of << number;
 }
 // Reads data, changes operands or state in ways that no graph sees.
 inline bool NeverCaptured(Callee c) {

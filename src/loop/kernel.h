@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "framejit/graph.h"
+#include "graph/views.h"
 
 namespace framejit::loop {
 
@@ -101,10 +102,7 @@ struct Kernel {
 
 // A fused group of graph nodes as a kernel. `group`: nodes computed here, in graph order. Operands outside the group
 // are read from buffers with the given strides; members used outside are stored.
-struct Layout {
-  Ints strides;
-  Int offset = 0;
-};  // of a materialised value, in elements
+using framejit::Layout;
 // What a device's memory, steps and arithmetic cost (compiler::Target::costs).
 struct Costs {
   bool keeps_rows = true;  // a kernel may keep a row of what a later loop of it needs again; else it computes it again

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "graph/device.h"
-#include "pass/views.h"
+#include "graph/views.h"
 
 namespace framejit::pass {
 namespace {

@@ -4,8 +4,8 @@
 #include <map>
 
 #include "graph/rewrite.h"
+#include "graph/views.h"
 #include "loop/depthwise.h"
-#include "pass/views.h"
 
 namespace framejit::pass {
 namespace {

@@ -198,11 +198,6 @@ class Folder {
         break;
       case Op::kPow:
         if (IsNumber(c, 1)) return Use(n, x);
-        if (IsNumber(c, 2)) {
-          n.op = Op::kMul;
-          n.operands[1] = n.operands[0];
-          changed_ = true;
-        }
         break;
       case Op::kMaximum:
       case Op::kMinimum:

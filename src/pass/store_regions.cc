@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "graph/rewrite.h"
+#include "graph/views.h"
 #include "pass/dce.h"
 #include "pass/fold.h"
-#include "pass/views.h"
 
 namespace framejit::pass {
 namespace {

@@ -28,6 +28,19 @@ bool Lowering::Impl::WantsGrad(const Call& call) {
   return any && call.mode.grad && !call.mode.inference;
 }
 
+// Operands that the framework's derivative surely keeps.
+void Lowering::Impl::KeepOperands(const Call& call, const std::set<TraceId>& written) {
+  bool all = true;
+  EachTensor(call, [&](TraceId t) { all &= meta(t).requires_grad || !IsFloat(meta(t).dtype); });
+  size_t n = 0;
+  for (const Arg& a : call.args) {
+    if (!a.is(Arg::Kind::kTensor) || !IsFloat(meta(a.t).dtype)) continue;
+    const TraceId root = objects[a.t].root;
+    if (Keeps(call.callee, kFirst, n) && (n == 0 || all) && !written.contains(root)) surely_kept.insert(root);
+    ++n;
+  }
+}
+
 void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg structure) {
   call.results = std::move(results);
   call.result = std::move(structure);
@@ -41,14 +54,14 @@ void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg struct
   if (!view && tracked && WantsGrad(call)) {
     std::set<TraceId> written;
     const bool keeps_operands = !call.callee.Has(kKeepsNoOperand), keeps_result = !call.callee.Has(kKeepsNoResult);
-    for (TraceId t : call.results) {
+    for (size_t i = 0; i < call.results.size(); ++i) {
+      const TraceId t = call.results[i];
       written.insert(objects[t].root);
-      if (t == objects[t].root && call.callee.Has(kMadeOfResult)) results_kept.insert(t);
+      if (t == objects[t].root && (Keeps(call.callee, kResult, i) || meta(t).dtype == DType::kInt64))
+        surely_kept.insert(t);
       if (keeps_result || !IsFloat(meta(t).dtype)) kept.insert(objects[t].root);
     }
-    if (call.callee.Has(kMadeOfFirst) && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor) &&
-        !written.contains(objects[call.args[0].t].root))
-      results_kept.insert(objects[call.args[0].t].root);
+    KeepOperands(call, written);
     if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
       written.insert(objects[call.args[0].t].root);  // x[...] = v
     EachTensor(call, [&](TraceId t) {
@@ -414,8 +427,8 @@ const std::string& Lowering::graph_unusable() const {
 bool Lowering::WritesInputWithGradients() const {
   return impl_->input_written;
 }
-bool Lowering::KeepsResult(TraceId t) const {
-  return impl_->results_kept.contains(t);
+bool Lowering::IsKept(TraceId t) const {
+  return impl_->surely_kept.contains(t);
 }
 bool Lowering::MayBeKept(TraceId t) const {
   return impl_->kept.contains(t);

@@ -29,11 +29,11 @@ struct Lowering::Impl {
   std::vector<Object> objects;  // by TraceId
   std::vector<int> versions;    // by root's TraceId
   std::string unusable;
-  std::set<TraceId> read_only;     // inputs
-  bool input_written = false;      // with gradients
-  std::string undifferentiable;    // why the graph's derivative is not the program's
-  std::set<TraceId> kept;          // roots whose memory the framework may keep for a derivative
-  std::set<TraceId> results_kept;  // roots that it does keep as results
+  std::set<TraceId> read_only;    // inputs
+  bool input_written = false;     // with gradients
+  std::string undifferentiable;   // why the graph's derivative is not the program's
+  std::set<TraceId> kept;         // roots whose memory the framework may keep for a derivative
+  std::set<TraceId> surely_kept;  // roots that it does keep
   struct Checkpoint {
     int depth = 0;
     size_t nodes = 0;
@@ -118,7 +118,7 @@ struct Lowering::Impl {
     if (undifferentiable.empty() && kept.contains(root))
       undifferentiable = "a tensor is written that a derivative may need";
     kept.erase(root);
-    results_kept.erase(root);
+    surely_kept.erase(root);
     const TraceId domain = objects[t].domain;
     bool tracked = meta(t).requires_grad || meta(domain).requires_grad;
     input_written |= grad && trace.tensors[root].input >= 0;
@@ -238,6 +238,7 @@ struct Lowering::Impl {
   TraceId GradientObject(TraceId input, ValueId grad, bool tracked);
   void Into(Call& call, const Arg& target, bool computable);
   void Commit(Call& call, const Row& row, Form form, Outs outs, Framework framework, std::optional<Device> device);
+  void KeepOperands(const Call& call, const std::set<TraceId>& written);
   void Record(Call& call, std::vector<TraceId> results, Arg structure);
   void CopyFirst(Call& call, Out& out);
   bool WantsGrad(const Call& call);

@@ -417,6 +417,14 @@ Outs Power(Scope& s) {
   return s.torch() ? done(s.b.Binary(Op::kPow, p.a, p.b)) : NumpyPower(s, p);
 }
 
+// `**`. Of NumPy's scalars it is C's pow, also where the exponent is 2: that is not x * x, which rounds once.
+Outs PowerOperator(Scope& s) {
+  Pair p = ReadPair(s);
+  if (!IsFloat(p.type) || !AllScalars(s, p.operands)) return Power(s);
+  if (p.type != DType::kFloat64) Scope::Skip();
+  return Done(s, p, s.b.Binary(Op::kPow, p.a, p.b));
+}
+
 Outs FloatBinary(Scope& s) {  // atan2, hypot, copysign, logaddexp
   Pair p = s.row.op == Op::kCopysign ? ReadPair(s) : ReadTensors(s);
   if (s.torch() && s.row.op == Op::kHypot && !IsFloat(p.type)) Scope::Skip();
@@ -653,7 +661,8 @@ constexpr Row kRows[] = {
     {"tmIN:floor_divide orAORB:floordiv", BINARY, &Quotient, Op::kFloorDiv},
     {"tmIN:remainder orAORB:mod N:mod", BINARY, &Quotient, Op::kRem},
     {"tmIN:fmod", BINARY, &Quotient, Op::kFmod},
-    {"tmI:pow N:power N:pow orAORB:pow", "(Operand input, Operand exponent)", &Power},
+    {"tmI:pow N:power N:pow", "(Operand input, Operand exponent)", &Power},
+    {"orAORB:pow", "(Operand input, Operand exponent)", &PowerOperator},
     {"tmI:atan2 tmIN:arctan2 N:atan2", BINARY, &FloatBinary, Op::kAtan2},
     {"tmIN:hypot", BINARY, &FloatBinary, Op::kHypot}, {"tmIN:copysign", BINARY, &FloatBinary, Op::kCopysign},
     {"tmN:logaddexp", BINARY, &LogAddExp}, {"tmI:xlogy s:xlogy", BINARY, &XLogY},

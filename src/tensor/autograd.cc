@@ -147,13 +147,14 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
 // The framework's rule: what a derivative reads must be as it was. Memory is not held for that.
 int SegmentHook::Watch(CallState* s, PyObject* const* made) {
   static PyObject* nothing = nullptr;
-  const size_t n = std::count(t_.watched.begin(), t_.watched.end(), true);
+  const size_t outputs = t_.differentiable.size();
+  const size_t n = std::count(t_.watched.begin(), t_.watched.begin() + static_cast<ptrdiff_t>(outputs), true);
   if (!n) return 0;
   if (!nothing) nothing = HiddenScalar("empty", Device{});
   s->watched = PyTuple_New(2 * n);
   if (!nothing || !s->watched) return -1;
   size_t at = 0;
-  for (size_t i = 0; i < t_.watched.size(); ++i) {
+  for (size_t i = 0; i < outputs; ++i) {
     if (!t_.watched[i]) continue;
     PyObject* twin = PyObject_CallMethod(made[i], "detach", nullptr);
     if (!twin) return -1;

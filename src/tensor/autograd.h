@@ -26,12 +26,12 @@ struct Training {
   std::vector<bool> differentiable;  // by output of the program's graph: it carries gradients
   std::vector<autodiff::SavedValue> saved;
   std::vector<bool> kept;     // by output: derivatives may be made of it, its own, say
-  std::vector<bool> watched;  // by output: backward passes that read it are refused once it was written
+  std::vector<bool> watched;  // as autodiff::ReadOutputs, of any pass
   struct Backward {
     autodiff::BackwardParts parts;
     std::vector<std::shared_ptr<Executable>> executables;  // by part
     std::vector<int> tangents;                             // of which outputs it takes the gradients, in order
-    std::vector<bool> read;                                // by output: as ReadOutputs
+    std::vector<bool> read;                                // as ReadOutputs
     std::vector<int> part;                                 // by gradient
   };
   // By input: which node of the framework's graph hands its gradient on. The nodes run one after the other, each doing

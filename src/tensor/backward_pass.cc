@@ -128,19 +128,24 @@ SegmentHook::Compiled* SegmentHook::For(const std::vector<bool>& tangents, const
   return &compiled_.emplace(std::move(key), std::move(c)).first->second;
 }
 
-// 1: some were written, which this pass does not read.
+// 1: some results were written, which this pass does not read.
 int SegmentHook::LookAtWatched(CallState* s, const std::vector<bool>& tangents) {
   Compiled* c = nullptr;
   Py_ssize_t at = 0;
   int written = 0;
-  for (size_t i = 0; s->watched && i < t_.watched.size(); ++i) {
+  const size_t outputs = t_.differentiable.size();
+  for (size_t i = s->watched ? 0 : outputs; i < (s->inputs ? t_.watched.size() : outputs); ++i) {
     if (!t_.watched[i]) continue;
-    Ref now(PyObject_GetAttr(PyTuple_GET_ITEM(s->watched, at), Interned(kVersion)));
-    const int same = now ? PyObject_RichCompareBool(now.get(), PyTuple_GET_ITEM(s->watched, at + 1), Py_EQ) : -1;
+    const bool output = i < outputs;
+    PyObject* tensor = output ? PyTuple_GET_ITEM(s->watched, at) : PyTuple_GET_ITEM(s->inputs, i - outputs);
+    PyObject* then = output ? PyTuple_GET_ITEM(s->watched, at + 1) : PyTuple_GET_ITEM(s->versions, i - outputs);
     at += 2;
+    if (then == Py_None) continue;
+    Ref now(PyObject_GetAttr(tensor, Interned(kVersion)));
+    const int same = now ? PyObject_RichCompareBool(now.get(), then, Py_EQ) : -1;
     if (same < 0) return -1;
     if (same) continue;
-    written = 1;
+    written |= output;
     if (!c && !(c = For(tangents))) return -1;
     if (!c->read[i]) continue;
     PyErr_SetString(PyExc_RuntimeError, kModified);

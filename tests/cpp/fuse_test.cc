@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "pass/views.h"
+#include "graph/views.h"
 
 namespace framejit {
 namespace {
@@ -40,7 +40,7 @@ TEST(Views, ReshapeStrides) {
     n.op = Op::kReshape;
     n.type.shape = to;
     n.attrs.syms = to;
-    return pass::ViewLayout(n, {DType::kFloat32, from, {}}, {strides, 0});
+    return ViewLayout(n, {DType::kFloat32, from, {}}, {strides, 0});
   };
   EXPECT_EQ(reshape({2, 3, 4}, {12, 4, 1}, {6, 4})->strides, (Ints{4, 1}));
   EXPECT_EQ(reshape({6, 4}, {4, 1}, {2, 3, 1, 4})->strides[0], Int(12));

@@ -474,3 +474,18 @@ def test_numbers_that_an_integer_type_cannot_hold(fresh, np):
                     seen.append((result, str(a), [(w.category, str(w.message)) for w in caught]))
                 assert seen[0] == seen[1], (dtype, v)
             assert compiled.cache_info()["segments"]
+
+
+def test_powers_of_scalars_are_pow(fresh):
+    """x ** 2 of a NumPy scalar is C's pow, which is not x * x in one of a thousand; of an array it is."""
+    rng = numpy.random.default_rng(3)
+    a = rng.uniform(-1e3, 1e3, 4000)
+
+    def f(a, i):
+        s = a[i] * 1.0
+        return s**2, abs(s) ** 0.5, s**-1, 2.5 ** (s * 1e-3), numpy.power(s, 2), s**3.0, (a[i : i + 1] ** 2)[0]
+
+    g = fresh.compile(f)
+    for i in range(0, 4000):
+        assert [v.tobytes() for v in f(a, i)] == [v.tobytes() for v in g(a, i)], i
+    assert fresh.cache_info(g)["segments"]

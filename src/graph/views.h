@@ -5,9 +5,13 @@
 #include <span>
 
 #include "framejit/graph.h"
-#include "loop/kernel.h"
 
-namespace framejit::pass {
+namespace framejit {
+
+struct Layout {  // of a materialised value, in elements
+  shape::Ints strides;
+  shape::Int offset = 0;
+};
 
 // Are the strides those of a dense row-major value? Strides of dimensions of size 1 do not matter.
 bool IsRowMajor(std::span<const shape::Int> sizes, std::span<const shape::Int> strides);
@@ -17,6 +21,6 @@ bool SameStrides(std::span<const shape::Int> sizes, std::span<const shape::Int> 
 
 // The layout of view node `n` over an operand that lies as `from`; nullopt if no strides express it (a reshape that
 // needs a copy, pad, cat) or if they would be negative (flip: library calls do not take them).
-std::optional<loop::Layout> ViewLayout(const Node& n, const TensorType& operand, const loop::Layout& from);
+std::optional<Layout> ViewLayout(const Node& n, const TensorType& operand, const Layout& from);
 
-}  // namespace framejit::pass
+}  // namespace framejit

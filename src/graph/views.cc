@@ -1,9 +1,8 @@
-#include "pass/views.h"
+#include "graph/views.h"
 
-namespace framejit::pass {
+namespace framejit {
 namespace {
 
-using loop::Layout;
 using shape::Int;
 using shape::Ints;
 
@@ -94,4 +93,4 @@ std::optional<Layout> ViewLayout(const Node& n, const TensorType& operand, const
   }
 }
 
-}  // namespace framejit::pass
+}  // namespace framejit
