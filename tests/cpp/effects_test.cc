@@ -113,7 +113,7 @@ TEST(Effects, Answers) {
 }
 
 TEST(Effects, AreReadable) {
-  EXPECT_EQ(Of("torch.softmax").str(), "keeps_no_operand made_of_result cuda=float32 batch=dim");
+  EXPECT_EQ(Of("torch.softmax").str(), "keeps_no_operand keeps=result cuda=float32 batch=dim");
   EXPECT_EQ(Of("torch.Tensor.item").str(), "outside ends=FJ0002");
   EXPECT_EQ(Of("torch.no_such_function").str(), "");
 }

@@ -478,6 +478,7 @@ def test_numbers_that_an_integer_type_cannot_hold(fresh, np):
 
 def test_powers_of_scalars_are_pow(fresh):
     """x ** 2 of a NumPy scalar is C's pow, which is not x * x in one of a thousand; of an array it is."""
+    numpy = pytest.importorskip("numpy")
     rng = numpy.random.default_rng(3)
     a = rng.uniform(-1e3, 1e3, 4000)
 
