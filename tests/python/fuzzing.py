@@ -1,7 +1,7 @@
 """What the fuzzers share: which programs, for how long, and all differences told at the end instead of the first alone.
 
 FRAMEJIT_FUZZ_SECONDS: how long each fuzzer runs; FRAMEJIT_FUZZ_FROM: the first seed (default 0), so that several processes
-see different programs; FRAMEJIT_FUZZ_SEED: only the program of this seed."""
+see different programs; FRAMEJIT_FUZZ_SEED: only the program of this seed; FRAMEJIT_FUZZ_DEVICE: where torch's tensors lie (default cpu)."""
 
 import itertools
 import os
@@ -9,6 +9,7 @@ import time
 
 MOST_WRONG = 8  # then the fuzzer stops
 PER_RESET = 40  # programs before everything compiled is forgotten
+DEVICE = os.environ.get("FRAMEJIT_FUZZ_DEVICE", "cpu")
 
 
 def check(one, framejit, seconds):
