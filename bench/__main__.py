@@ -17,6 +17,7 @@ def main(argv=None):
     parser.add_argument("case", nargs="*", help=f"of {', '.join(cases.CASES)} (default: all)")
     parser.add_argument("--peer", action="store_true", help="measure torch.compile too")
     parser.add_argument("--json", metavar="F", help="append JSON lines to this file")
+    parser.add_argument("--ours", action="store_true", help="framejit alone, a second a row: for comparing builds")
     parser.add_argument("--against", metavar="FOLDER", help="measure another build's package beside this one, in fresh processes by turns")
     parser.add_argument("--rounds", type=int, default=5, help="with --against: how often each build runs a case (default 5)")
     args = parser.parse_args(argv)
@@ -27,6 +28,7 @@ def main(argv=None):
         from . import against
 
         return against.main(args.case or [*cases.CASES], args.against, args.rounds, args.json)
+    measure.OURS_ALONE = args.ours
     about = measure.machine()
     print(f"{about['cpu']}, {about['cores']} cores, {' '.join(about['features'])}; Python {about['python']}, torch {about['torch']}, NumPy {about['numpy']}")
     print(f"{'case':14} {'metric':42} {'eager':>10} {'framejit':>10} {'peer':>10} {'':3} {'vs eager':>7} {'vs peer':>7}")

@@ -1,8 +1,8 @@
 """tools/dev bench CASE... --against FOLDER: this build beside another one. FOLDER holds the other build's package `framejit` (build/python of
 another working tree, or a packed folder).
 
-Both builds run the same cases of this tree in fresh processes by turns. A row's values are the medians of our times over the rounds: `framejit` of
-this build, `other` of the other one. The spread is half the distance between the slowest and the fastest round, over the median.
+Both builds run the same cases of this tree in fresh processes by turns, without eager beside them. A row's values are the medians of our times over
+the rounds: `framejit` of this build, `other` of the other one. The spread is half the distance between the slowest and the fastest round, over the median.
 """
 
 import json
@@ -22,7 +22,7 @@ def once(case, package):
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.jsonl"
         env = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": f"{package}{os.pathsep}{measure.ROOT}", "FRAMEJIT_CACHE_DIR": folder}
-        subprocess.run([sys.executable, "-m", "bench", case, "--json", str(out)], env=env, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run([sys.executable, "-m", "bench", case, "--ours", "--json", str(out)], env=env, stdout=subprocess.DEVNULL, check=True)
         rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     return {row["metric"]: (row["unit"], row["framejit"]) for row in rows if "framejit" in row}
 
