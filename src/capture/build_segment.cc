@@ -51,7 +51,7 @@ using tensor::TakeErrorText;
 // What was guessed is read after every run.
 std::vector<std::pair<int, Guess>> KeepGuesses(Session& s, std::vector<TraceId>& outputs) {
   std::vector<std::pair<int, Guess>> kept;
-  for (const Guess& g : s.guesses()) {
+  for (const Guess& g : s.guessing().made()) {
     auto at = std::find(outputs.begin(), outputs.end(), g.tensor);
     if (at == outputs.end()) at = outputs.insert(at, g.tensor);
     kept.emplace_back(at - outputs.begin(), Guess{g.tensor, Borrow(g.value.get()), Borrow(g.code.get()), g.at});
@@ -240,14 +240,14 @@ class SegmentBuilder {
     for (auto& c : s_.pending().cells())
       seg_->cells.emplace_back(recipe().Add(c.cell.get()), c.value ? recipe().Add(c.value.get()) : -1);
     for (auto& c : s_.cache_calls) AddCall(c.call, c.made);
-    for (auto& c : s_.SwitchCalls()) AddCall(c);
+    for (auto& c : s_.modes.switches.AtExit()) AddCall(c);
     for (auto& [cell, root] : s_.root_cells) {
       PyObject* now = PyCell_GET(cell);
       if (now != root.before)
         seg_->cells.emplace_back(recipe().AddInput(s_.guards().Slot(root.slot)), now ? recipe().Add(now) : -1);
     }
     while (AddAttributes()) continue;
-    seg_->grad_after = s_.mode.grad == s_.entry_mode.grad ? -1 : s_.mode.grad;
+    seg_->grad_after = s_.modes.now.grad == s_.modes.entry.grad ? -1 : s_.modes.now.grad;
   }
 
   // Scopes that are open where the capture ended.
@@ -255,28 +255,22 @@ class SegmentBuilder {
     std::string& why = problem_->state;
     for (TraceId t : recipe().outputs)
       if (s_.lowering().IsHidden(t)) why = "a tensor of a custom function or of torch.vmap";
-    if (!s_.context_vars.empty()) why = "a ContextVar was set";
-    if (!s_.numpy_states.empty()) why = "numpy.errstate was entered";
-    if (s_.warning_scopes) why = "warnings.catch_warnings was entered";
-    if (s_.mode.inference != s_.entry_mode.inference) why = "inference mode was entered or left";
     if (s_.vmap.open()) why = "torch.vmap or a derivative was entered";
-    if (s_.default_devices.size() != 1) why = "a default device was set";
-    if (!(s_.mode.autocast == s_.entry_mode.autocast) || s_.autocast_depth != s_.entry_mode.autocast.any())
-      why = "autocast was entered or left";
+    if (std::string open = s_.modes.StillOpen(); !open.empty()) why = std::move(open);
     if (!recipe().why().empty()) why = recipe().why();
   }
 
   void Reconsider() {
     if (s_.lowering().differentiates() && !TrackedAsInEager(s_, recipe().outputs))
       problem_->again = Again::kDerivatives;
-    else if (s_.Reconsider(recipe().outputs))
+    else if (s_.data_sizes().Reconsider(recipe().outputs))
       problem_->again = Again::kDataSizes;
   }
 
   // Results that are inputs are handed through; the others are made by the runner.
   void Finish() {
     const std::optional<Device> gpu = NumpyDevice(s_);
-    if (s_.uses_numpy && !gpu) ieee_ = s_.numpy_watch.value_or(tensor::NumpyWatch());  // its error state is guarded
+    if (s_.uses_numpy && !gpu) ieee_ = s_.modes.numpy.watch();  // its error state is guarded
     seg_->guesses = KeepGuesses(s_, recipe().outputs);
     for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0))
       plan_.push_back({static_cast<OutputPlan::Kind>(m.kind), m.index, m.calls});
@@ -294,7 +288,7 @@ class SegmentBuilder {
     seg_->num_inputs = static_cast<int>(inputs_.size());
     seg_->num_symbols = static_cast<int>(s_.env().num_symbols());
     if (uses_torch_) s_.guards().Add(guard::Row{guard::Kind::kTorchState});
-    if (s_.uses_numpy || s_.numpy_entry_watch >= 0) s_.guards().Add(guard::Row{guard::Kind::kNumpyState});
+    if (s_.uses_numpy || s_.modes.numpy.entered()) s_.guards().Add(guard::Row{guard::Kind::kNumpyState});
     if (s_.trace().calls.empty() || s_.graph().writes.empty()) return;
     std::vector<bool> written(s_.input_sources().size());
     for (auto& w : s_.graph().writes) written[w.input] = true;
@@ -310,8 +304,8 @@ class SegmentBuilder {
 
   void TakeTrace() {
     s_.trace().outputs = recipe().outputs;
-    s_.trace().conditions = s_.graph().conditions = s_.DataConditions(recipe().outputs);
-    for (const DataSize& d : s_.data_sizes())
+    s_.trace().conditions = s_.graph().conditions = s_.data_sizes().Conditions(recipe().outputs);
+    for (const DataSize& d : s_.data_sizes().all())
       for (const shape::Guard& g : s_.graph().conditions) {
         bool asked = false;
         for (shape::Int e : {g.lhs, g.rhs}) e.ForEachSymbol([&](uint32_t id) { asked |= id == d.symbol.symbol; });

@@ -71,9 +71,9 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (!kept) return nullptr;
   PyObject* keywords = names.empty() ? nullptr : kept.get();
   const size_t positional = given.size() - names.size();
-  if (!s_.mode.grad || s_.mode.inference) return Call(args[0], given.data(), positional, keywords);
+  if (!s_.modes.now.grad || s_.modes.now.inference) return Call(args[0], given.data(), positional, keywords);
   const std::vector<PyObject*> before = Pending(s_);
-  const size_t sizes = s_.data_sizes().size();
+  const size_t sizes = s_.data_sizes().all().size();
   std::vector<PyObject*> roots = {args[0]};
   roots.insert(roots.end(), given.begin(), given.end());
   const Reach objects = ReachFrom(s_, roots);
@@ -89,7 +89,7 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (!why.empty()) return refuse(why);
   if (Pending(s_) != before) return refuse("something outside is written");
   if (!(ReachFrom(s_, roots) == objects)) return refuse("an object is changed");
-  if (s_.data_sizes().size() != sizes) return refuse("data decides a size");
+  if (s_.data_sizes().all().size() != sizes) return refuse("data decides a size");
   return result.release();
 }
 

@@ -22,13 +22,13 @@ PyObject* NamedIn(const char* module, const char* name) {  // borrowed
 // May a stream be written to at any time: it is Python's own, open, and takes that text?
 bool TakesOutput(PyObject* stream, bool ascii) {
   if (!stream || stream == Py_None) return true;
-  const std::string_view layout = LayoutOf(Py_TYPE(stream))->tp_name;
-  if (layout != "_io.TextIOWrapper" && layout != "_io.StringIO") return false;
+  const CType layout = FactsOf(LayoutOf(Py_TYPE(stream))).type;
+  if (layout != CType::kTextFile && layout != CType::kStringIO) return false;
   for (const char* name : {"write", "flush", "__getattribute__"})
     if (HasOwn(Py_TYPE(stream), name)) return false;
   Ref closed(PyObject_GetAttrString(stream, "closed"));
   if (!closed || closed.get() != Py_False) return PyErr_Clear(), false;
-  if (ascii || layout == "_io.StringIO") return true;
+  if (ascii || layout == CType::kStringIO) return true;
   Ref encoding(PyObject_GetAttrString(stream, "encoding"));
   const char* text = encoding && PyUnicode_Check(encoding.get()) ? PyUnicode_AsUTF8(encoding.get()) : nullptr;
   if (!text) PyErr_Clear();
@@ -304,7 +304,8 @@ PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t n
 PyObject* CaptureSemantics::Warn(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static PyObject *const plain = Function(&warning_def), *const warn = Function(&warn_def);
   PyObject* given[4] = {};
-  if (s_.warning_scopes || !Parameters({"message", "category", "stacklevel", "source"}, args, nargs, kwnames, given))
+  if (s_.modes.warning_scopes ||
+      !Parameters({"message", "category", "stacklevel", "source"}, args, nargs, kwnames, given))
     return nullptr;
   auto& [text, category, level, source] = given;
   if (!category || category == Py_None) category = PyExc_UserWarning;

@@ -28,14 +28,14 @@ bool MostlyNumpys(const Session& s, const Trace& trace, const Graph& g) {
 }
 
 std::optional<Device> NumpyDevice(Session& s) {
-  if (s.uses_torch || !tensor::TorchLoaded() || s.numpy_devices.size() != 1 ||
-      !s.numpy_devices.begin()->starts_with("cuda"))
+  if (s.uses_torch || !tensor::TorchLoaded() || s.modes.numpy_devices.size() != 1 ||
+      !s.modes.numpy_devices.begin()->starts_with("cuda"))
     return {};
   for (const Node& n : s.graph().nodes)
     if (n.op == Op::kExtern || std::any_of(n.strides.begin(), n.strides.end(),
                                            [&](shape::Int stride) { return stride.Eval(s.env().hints()) < 0; }))
       return {};
-  return runtime::cuda::ParseDevice(*s.numpy_devices.begin());
+  return runtime::cuda::ParseDevice(*s.modes.numpy_devices.begin());
 }
 
 }  // namespace framejit::capture

@@ -54,14 +54,14 @@ int TBool(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
   if (!s || !AsEver(*s, a, "__bool__")) return -1;
   if (auto known = s->lowering().KnownTruth(AsTensor(a)->id)) return *known;
-  if (Ref guess(s->GuessValue(AsTensor(a)->id, true)); guess) return guess.get() == Py_True;
+  if (Ref guess(s->guessing().Value(AsTensor(a)->id, true)); guess) return guess.get() == Py_True;
   s->Break(BreakId::kTensorBool);
   return -1;
 }
 PyObject* TInt(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
   if (!s || !AsEver(*s, a, "__int__")) return nullptr;
-  Ref guess(s->ItemOf(AsTensor(a)->id, false));
+  Ref guess(s->data_sizes().ItemOf(AsTensor(a)->id, false));
   return guess ? PyNumber_Long(guess.get()) : s->Break(BreakId::kTensorItem);
 }
 PyObject* TNumber(PyObject* a) {

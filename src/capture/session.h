@@ -18,11 +18,14 @@
 #include <unordered_set>
 #include <vector>
 
+#include "capture/data_sizes.h"
 #include "capture/guess.h"
+#include "capture/modes.h"
 #include "capture/numbers.h"
 #include "capture/origins.h"
 #include "capture/pending.h"
 #include "capture/ref.h"
+#include "capture/types.h"
 #include "capture/vmap.h"
 #include "diag/diag.h"
 #include "frame/semantics.h"
@@ -38,9 +41,6 @@ using diag::BreakId;
 using guard::Source;
 using guard::SourceKind;
 
-bool IsValue(
-    PyObject* o);  // immutable objects of C types (torch.device, range, slice, ...): guarded by value where found
-bool IsPlainData(PyObject* o);  // its attributes are facts about the object itself
 bool IsPrimitive(PyObject* o);  // compared and guarded by value: int, float, bool, str, bytes, None, ... (exact types)
 
 // A call that a functools.lru_cache answered, by its name there.
@@ -60,16 +60,6 @@ struct CaptureOptions {
   bool derivatives = true;           // torch.func.grad, torch.autograd.grad are modelled
   bool checkpoints = true;           // torch.utils.checkpoint is modelled
   std::vector<Cached>* cached;       // what captures of this call have really put into caches, each of them once
-};
-
-struct DataSize {            // a size that data decides
-  Trace::DataSymbol symbol;  // of a call that is being made: the number of its result
-  Ref code;                  // where
-  int at;
-  bool outermost;
-  bool number;                      // of the program, not a size of what is in memory
-  bool exact;                       // of a result whose strides are as written, also where it is empty
-  std::optional<shape::Int> usual;  // what it is as a rule: taken for granted until it was something else
 };
 
 // A decimal.Decimal: what is computed of it depends on the thread's decimal.getcontext(), and shows there.
@@ -165,12 +155,10 @@ class Session {
   Trace& trace() { return trace_; }
   Graph& graph() { return graph_; }
   surface::Lowering& lowering() const { return *lowering_; }
-  ModeState mode;  // virtual grad mode
-  const ModeState entry_mode;
-  int autocast_depth;  // regions that are open
-  Vmap vmap;
-  std::vector<std::string> default_devices;  // where tensors are made that name no device: the caller's, then scopes
-  std::set<std::string> numpy_devices;       // those under which NumPy's functions were called
+  Guessing& guessing() { return guessing_; }
+  DataSizes& data_sizes() { return data_sizes_; }
+  Modes modes;  // of the thread
+  Vmap vmap;    // and derivatives inside of the program
 
   // --- overlay of outside dicts ------------------------------------------------------------------------------------
   Ref AsKey(PyObject* key);  // what a guard can look up: of a stand-in for a number that number, guarded
@@ -221,16 +209,7 @@ class Session {
   void Keep(PyObject* o) { keep_.emplace_back(o); }  // steals
   // Attributes that tensors made here were given, in order.
   std::map<TraceId, std::vector<std::pair<Ref, Ref>>> tensor_attributes;
-  std::set<TraceId> dropped_grads;                  // inputs whose gradients are None from now on
-  std::unordered_map<PyObject*, Ref> context_vars;  // ContextVar -> value set during capture
-  // Switches of the framework that were set (switches.cc): what they were at the entry and are for the program.
-  struct Switched {
-    std::string_view getter;
-    Ref key, entry, now;
-    bool attention;
-  };
-  std::vector<Switched> switches;
-  std::vector<PendingCall> switch_calls;
+  std::set<TraceId> dropped_grads;  // inputs whose gradients are None from now on
   // Calls that a functools.lru_cache answered, made at the exit; `made`: this call has really been made already, by
   // this capture or one before it that came to nothing.
   struct CacheCall {
@@ -239,15 +218,6 @@ class Session {
     Cached cached;
   };
   std::vector<CacheCall> cache_calls;
-  std::vector<PendingCall> SwitchCalls() const;  // those that are made at the exit
-  bool SwitchesFit(Callee callee, bool cuda);    // false (Break): a changed one bears on that call
-  // NumPy's error state belongs to this thread: it is really set while capturing. The tokens to go back.
-  std::vector<Ref> numpy_states;
-  std::optional<int> numpy_watch;  // of the calls on NumPy's arrays, and what it was at the entry
-  int numpy_entry_watch = -1;
-  bool NoteNumpyState();  // false (Break): it is another one than before, or sees more than the entry's
-  void LeaveNumpyStates();
-  int warning_scopes = 0;  // of warnings.catch_warnings; nothing that warns is captured
   enum class Library : uint8_t { kNone, kTorch, kNumpy, kCupy } library = Library::kNone;  // set by UseLibrary
   bool UseLibrary(Library l);  // false (Break): CuPy is beside no other one
   bool uses_torch = false;
@@ -268,22 +238,6 @@ class Session {
   int64_t op_count = 0;
   int depth = 0;  // of captured calls
 
-  // What the tensor says in the call that is being captured, as from now on taken for granted: True or False (`truth`,
-  // or a bool tensor), or an int. New reference; null without an exception: that is not to be guessed.
-  PyObject* GuessValue(TraceId t, bool truth);
-  const std::vector<Guess>& guesses() const { return guesses_; }
-  // Lists of sizes that hold tensors of one integer, which the framework reads: what they say is guessed. False:
-  // nothing of that kind, or it is not to be guessed.
-  std::vector<Arg*> SizesAmong(Call& call);
-  bool GuessSizes(Call* call);
-  PyObject* ItemOf(TraceId t, bool truth);  // what the program is told: a guess, or a symbol. As GuessValue
-  // Sizes that data decides (data_sizes.cc). What the integer tensor says, as a symbol; nothing: it cannot be one.
-  std::optional<shape::Int> CountOf(TraceId t);
-  const std::vector<DataSize>& data_sizes() const { return data_sizes_; }
-  void ApplyByData(Call& call);  // lowering's Apply, where sizes that data decides are symbols; throws Decline
-  // At the end of a capture: it is to be made again, since what was asked of such sizes cannot be answered so.
-  bool Reconsider(const std::vector<TraceId>& outputs);
-  std::vector<shape::Guard> DataConditions(const std::vector<TraceId>& outputs);  // what is taken for granted of them
   int in_custom = 0;  // functions with gradients of their own that are being captured
   // A backward pass of the user's is captured, which runs later: of what is outside it may read what never changes.
   bool later = false;
@@ -301,16 +255,6 @@ class Session {
   PyObject* PrivateForC(PyObject* o, bool asked_nothing);
   PyObject* PendingForC(PyObject* o, bool asked_nothing);
   bool CopyForC(PyObject* o, PyObject* copy, bool asked_nothing, bool* differs, bool* hides);
-  Ref RunUpTo(TraceId t);      // on the real inputs; null: that fails
-  bool AsIndices(Call& call);  // masks in x[...] become the indices of what they hold; where(mask), nonzero(..., True)
-  void Lower(Call& call);
-  void Simplify(const std::vector<TraceId>& tensors, size_t first);  // and nodes: what is known of their sizes by now
-  std::vector<TraceId> IndicesOf(const Call& like, TraceId mask);
-  std::optional<Inferred> InferByData(Call& call, const std::vector<TensorMeta>& operands);
-  std::optional<shape::Int> NewDataSize(int result, int dim, const shape::Int* most);
-  std::vector<DataSize> data_sizes_, fresh_sizes_;
-  bool naming_sizes_ = false;
-  std::vector<Guess> guesses_;
   PyObject* SymbolOf(PyObject* number,
                      const Source* s);  // of an int that is known to change; null without error: it is not
   struct Descent;
@@ -340,6 +284,8 @@ class Session {
   Graph graph_;
   std::unique_ptr<Numbers> numbers_;
   std::unique_ptr<surface::Lowering> lowering_;
+  Guessing guessing_{*this};
+  DataSizes data_sizes_{*this};
   Origins origins_;
   std::unordered_map<TraceId, PyObject*> proxies_;
   std::vector<Ref> keep_;
@@ -361,8 +307,6 @@ class Session {
   std::set<std::pair<PyTypeObject*, PyObject*>> lookups_noted_;
 };
 
-// Is the object a constant by identity: type, function, module, builtin, dtype, ...?
-bool IsConstantKind(PyObject* o);
 PyObject* CaptureBreakType();  // the unwinding exception (BaseException subclass)
 
 }  // namespace framejit::capture

@@ -69,11 +69,11 @@ bool NoteClassInfo(Session& s, PyObject* info, bool tensor, int depth = 0) {
       if (!NoteClassInfo(s, PyTuple_GET_ITEM(info, i), tensor, depth + 1)) return false;
     return true;
   }
-  if (!strcmp(Py_TYPE(info)->tp_name, "types.UnionType")) {
+  if (OfType(info, CType::kUnionType)) {
     Ref parts(PyObject_GetAttrString(info, "__args__"));
     return parts && NoteClassInfo(s, parts.get(), tensor, depth + 1);
   }
-  if (tensor && !strcmp(Py_TYPE(info)->tp_name, "torch.tensortype"))  // torch.FloatTensor looks at the tensor itself
+  if (tensor && OfType(info, CType::kTorchTensorType))  // torch.FloatTensor looks at the tensor itself
     return s.Break(BreakId::kTensorProtocol, "isinstance of a torch.FloatTensor or the like"), false;
   if (HasOwnHook(info))
     return s.Break(BreakId::kUnknownCall,

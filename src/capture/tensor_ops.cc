@@ -332,15 +332,14 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   }
   PyTypeObject* dt = Py_TYPE(descr);
   if (IsPrimitive(descr)) return Py_NewRef(descr);  // a constant of the class, which the lookup guards
-  if (!strcmp(dt->tp_name, "getset_descriptor") || PyObject_TypeCheck(descr, &PyProperty_Type)) {
+  if (dt == &PyGetSetDescr_Type || PyObject_TypeCheck(descr, &PyProperty_Type)) {
     const Callee callee = MethodOf(s, proxy, std::string(text) + ".__get__");
     if (PyObject_TypeCheck(descr, &PyProperty_Type)) {
       if (!surface::HasRow(callee)) return s.Break(BreakId::kTensorProtocol, std::string("tensor.") + text);
     }
     return s.CallFramework(callee, &proxy, 1, nullptr);
   }
-  if (PyFunction_Check(descr) || !strcmp(dt->tp_name, "method_descriptor") ||
-      !strcmp(dt->tp_name, "wrapper_descriptor"))
+  if (PyFunction_Check(descr) || dt == &PyMethodDescr_Type || dt == &PyWrapperDescr_Type)
     return PyMethod_New(descr, proxy);
   return s.Break(BreakId::kTensorProtocol, std::string("tensor.") + text);
 }
@@ -385,7 +384,7 @@ PyObject* TensorIter(Session& s, PyObject* proxy) {
   int64_t n = s.env().Specialize(m.sizes[0]);
   constexpr int64_t kFew = 64;  // each that leaves the graph is made by a call of its own
   const bool together =
-      m.framework == Framework::kTorch && s.mode.grad && IsFloat(m.dtype) && (m.requires_grad || n <= kFew);
+      m.framework == Framework::kTorch && s.modes.now.grad && IsFloat(m.dtype) && (m.requires_grad || n <= kFew);
   if (together) {  // as torch does it, which has rules for writes to such views
     Ref zero(PyLong_FromLong(0));
     PyObject* args[] = {proxy, zero.get()};

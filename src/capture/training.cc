@@ -127,7 +127,7 @@ using autodiff::Undifferentiable;
 void CheckProgram(const Session& s, const Trace& trace) {
   if (!s.lowering().undifferentiable().empty()) throw Undifferentiable(s.lowering().undifferentiable());
   for (const Call& c : trace.calls) {
-    if (c.mode.grad && !s.entry_mode.grad) throw Undifferentiable("gradients are turned on inside");
+    if (c.mode.grad && !s.modes.entry.grad) throw Undifferentiable("gradients are turned on inside");
     for (auto& [name, a] : c.kwargs)
       if (name == "requires_grad" && a.is(Arg::Kind::kBool) && a.b) throw Undifferentiable("a leaf is made inside");
     if (c.callee == callees::kTensorRequiresGrad) throw Undifferentiable("a leaf is made inside");
