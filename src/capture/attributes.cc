@@ -1,6 +1,7 @@
 // Attribute protocol: CPython's own lookup order (data descriptor, instance dict, class attribute, __getattr__), with a
 // guard for every place that was looked at. Python-level hooks (__getattribute__, properties, descriptors) are called,
 // so they are captured like any other function.
+#include "capture/callees.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "guard/versions.h"
@@ -87,7 +88,7 @@ static bool IsBookkeeping(PyTypeObject* type) {
   PyObject* dict = Py_TYPE(type) == &PyType_Type ? guard::TypeDict(type) : nullptr;
   PyObject* module = dict ? PyDict_GetItemString(dict, "__module__") : nullptr;
   const char* text = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
-  return text ? !strncmp(text, "torch._dynamo.", 14) : (PyErr_Clear(), false);
+  return text ? std::string_view(text).starts_with(callees::kDynamo) : (PyErr_Clear(), false);
 }
 
 // The value of a class attribute as seen through `object` (null: through the class itself).

@@ -124,7 +124,8 @@ bool CCall::AnsweredByObject() {
     return Done(Py_NewRef(args_[0]));
   }
   if (OfType(owner_, CType::kTorchDevice) && !strcmp(name_, "__exit__")) {
-    if (s_.modes.default_devices.size() < 2) return Done(s_.Break(BreakId::kThreadState, "torch.device.__exit__"));
+    if (s_.modes.default_devices.size() < 2)
+      return Done(s_.Break(BreakId::kThreadState, callees::kDevice + ".__exit__"));
     s_.modes.default_devices.pop_back();
     return Done(Py_NewRef(Py_None));
   }

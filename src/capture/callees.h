@@ -9,7 +9,7 @@ namespace framejit::capture::callees {
 
 // Namespaces that mean something to capture.
 inline constexpr std::string_view kTorch = "torch", kTorchC = "torch._C", kTensor = "torch.Tensor",
-                                  kArray = "numpy.ndarray";
+                                  kArray = "numpy.ndarray", kCupyArray = "cupy.ndarray";
 inline bool IsTorchs(Callee c) {
   return c.name().starts_with("torch.");
 }
@@ -22,6 +22,22 @@ inline bool IsTensorMethod(Callee c) {
 inline bool IsArrayMethod(Callee c) {
   return c.space() == kArray;
 }
+
+// Parts of torch that capture uses, or whose calls it treats in a way of its own, by their module.
+inline constexpr const char *kModules = "torch.nn.modules.module", *kCheckpoint = "torch.utils.checkpoint",
+                            *kFunctorch = "torch._functorch.eager_transforms",
+                            *kHigherOrder = "torch._dynamo._trace_wrapped_higher_order_op", *kDynamo = "torch._dynamo.";
+
+// Objects of the frameworks that are no functions.
+inline const Callee kDevice{"torch.device"};
+inline const Callee kErrState{"numpy.errstate"};
+inline const Callee kFunction{"torch.autograd.Function"};
+inline const Callee kInferenceScope{"torch._C._InferenceMode"};
+inline const Callee kNumpyDType{"numpy.dtype"};
+inline const Callee kParameter{"torch.nn.Parameter"};
+inline const Callee kSize{"torch.Size"};
+inline const Callee kStrided{"torch.strided"};
+inline const Callee kVmap{"torch.vmap"};
 
 inline const Callee kAllClose{"torch.allclose"};
 inline const Callee kArange{"torch.arange"};
@@ -36,6 +52,7 @@ inline const Callee kFromNumpy{"torch.from_numpy"};
 inline const Callee kGroupTensors{"torch._C._group_tensors_by_device_and_dtype"};
 inline const Callee kIsClose{"torch.isclose"};
 inline const Callee kPromoteTypes{"numpy.promote_types"};
+inline const Callee kProfilerOn{"torch._C._autograd._profiler_enabled"};
 inline const Callee kResultType{"numpy.result_type"};
 inline const Callee kStack{"torch.stack"};
 inline const Callee kVectorNorm{"torch.linalg.vector_norm"};

@@ -1,6 +1,7 @@
 // torch.utils.checkpoint.checkpoint (use_reentrant=False): the function is captured like any other, and what the graph
 // makes of it is marked, to be made again in the backward pass instead of being kept (src/autodiff/partition.cc). What
 // would be seen to happen twice in eager, then and in the backward pass, is not modelled.
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/reach.h"
 #include "capture/semantics.h"
@@ -12,7 +13,7 @@ namespace {
 PyObject* Part(const char* name) {
   static PyObject* module = nullptr;
   if (!module) {
-    PyObject* loaded = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.utils.checkpoint");
+    PyObject* loaded = PyDict_GetItemString(PyImport_GetModuleDict(), callees::kCheckpoint);
     if (!loaded) return nullptr;
     module = Py_NewRef(PyModule_GetDict(loaded));
   }
@@ -44,7 +45,7 @@ bool IsCheckpoint(PyObject* function) {
 
 PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   auto refuse = [&](const std::string& why) {
-    return s_.Break(BreakId::kAutogradCall, "torch.utils.checkpoint: " + why);
+    return s_.Break(BreakId::kAutogradCall, std::string(callees::kCheckpoint) + ": " + why);
   };
   if (!s_.options().checkpoints) return refuse("its gradients are not compiled here");
   if (nargs < 1) return refuse("an unknown form");

@@ -1,5 +1,6 @@
 // torch.autograd.Function.apply: forward and, where gradients are wanted, backward are captured with a context of ours.
 // What this does not model ends the segment before the call, which torch then makes itself.
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/reach.h"
@@ -18,7 +19,7 @@ PyObject* Part(const char* name) {  // of framejit._functions, kept for ever
 // An attribute of torch's base class, as the function that it is.
 PyObject* OfBase(const char* name) {
   SuspendScope off;
-  Ref base(tensor::ResolveCallee("torch.autograd.Function"));
+  Ref base(tensor::ResolveCallee(callees::kFunction));
   Ref value(base ? PyObject_GetAttrString(base.get(), name) : nullptr);
   if (value && PyMethod_Check(value.get())) return Py_NewRef(PyMethod_GET_FUNCTION(value.get()));
   if (!value) PyErr_Clear();

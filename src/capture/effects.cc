@@ -339,7 +339,7 @@ PyObject* CaptureSemantics::Output(PyObject* function, const char* name, PyObjec
 
 // While no profiler is on, which is guarded, its ranges do nothing.
 PyObject* CaptureSemantics::ProfilerRange(PyObject* scope) {
-  static PyObject* const on = tensor::ResolveCallee("torch._C._autograd._profiler_enabled");
+  static PyObject* const on = tensor::ResolveCallee(callees::kProfilerOn);
   if (!on) return PyErr_Clear(), s_.Break(BreakId::kOutput, "a range of a profiler");
   Ref answer(Asked(on, nullptr, 0, nullptr));
   if (!answer) return nullptr;

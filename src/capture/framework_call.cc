@@ -32,7 +32,7 @@ bool AllNumbers(const Call& call) {
 // NumPy's type of that name, if it is one of ours.
 void NameDType(Arg* a) {
   if (!a->is(Arg::Kind::kString)) return;
-  static PyObject* type = tensor::ResolveCallee("numpy.dtype");
+  static PyObject* type = tensor::ResolveCallee(callees::kNumpyDType);
   Ref dtype(type ? PyObject_CallFunction(type, "s", a->s.c_str()) : nullptr);
   auto d = dtype ? tensor::DTypeOf(dtype.get()) : std::nullopt;
   PyErr_Clear();

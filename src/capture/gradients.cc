@@ -141,7 +141,7 @@ bool AskedByTorchFunc() {
   PyFrameObject* f = PyEval_GetFrame();
   Ref globals(f ? PyFrame_GetGlobals(f) : nullptr);
   PyObject* name = globals ? PyDict_GetItemString(globals.get(), "__name__") : nullptr;
-  return name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, "torch._functorch.eager_transforms");
+  return name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, callees::kFunctorch);
 }
 
 // What operations before this graph made leads further, perhaps to one of the inputs.
@@ -167,7 +167,7 @@ bool NoHistory(Session& s, const std::vector<TraceId>& outputs, const std::vecto
 }
 
 std::nullptr_t Refuse(Session& s, const std::string& why) {
-  return s.Break(BreakId::kAutogradCall, "torch.autograd.grad: " + why);
+  return s.Break(BreakId::kAutogradCall, callees::kAutogradGrad + ": " + why);
 }
 
 // The gradients by input, null for none. False on Break.

@@ -235,7 +235,7 @@ bool IsInferenceScope(PyTypeObject* type) {
 }
 
 PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n) {
-  static PyObject* real = tensor::ResolveCallee("torch._C._InferenceMode");
+  static PyObject* real = tensor::ResolveCallee(callees::kInferenceScope);
   if (!real) PyErr_Clear();
   if (!real || reinterpret_cast<PyObject*>(type) != real || n > 1) return nullptr;
   int on = n ? PyObject_IsTrue(args[0]) : 1;
@@ -260,7 +260,7 @@ bool IsCodeOf(PyFrameObject* frame, std::string_view package) {
 // --- NumPy's error state
 
 static std::nullptr_t Refuse(Session& s) {
-  return s.Break(BreakId::kThreadState, "numpy.errstate");
+  return s.Break(BreakId::kThreadState, callees::kErrState);
 }
 
 bool NumpyErrors::Note(Session& s) {

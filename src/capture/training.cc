@@ -64,7 +64,7 @@ int LastWrite(const Trace& t, TraceId result) {
     EachTensor(c, [&](TraceId id) { given |= t.tensors[id].base == result; });
     const bool made = std::find(c.results.begin(), c.results.end(), result) != c.results.end();
     const bool told = std::any_of(c.kwargs.begin(), c.kwargs.end(), [](auto& k) { return k.first == "out"; });
-    if (given && !c.callee.name().starts_with("torch.")) return -1;
+    if (given && !callees::IsTorchs(c.callee)) return -1;
     const bool in_place = c.callee.name().ends_with("_") && !c.callee.name().ends_with("__");
     if (made || (given && (c.results.empty() || told || in_place))) {
       last = i;

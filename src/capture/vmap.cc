@@ -325,7 +325,7 @@ PyObject* Removed(Session& s, PyObject* const* args) {
     PyObject* a[] = {inner, from.get(), where.get()};
     return s.CallFramework(callees::kTensorMoveDim, a, 3, nullptr);
   }
-  if (to) return s.Break(BreakId::kUnsupportedTensor, "torch.vmap of what does not depend on the batch");
+  if (to) return s.Break(BreakId::kUnsupportedTensor, callees::kVmap + " of what does not depend on the batch");
   shape::Ints sizes = s.meta(AsTensor(args[0])->id).sizes;
   Ref shape(PyTuple_New(rank));
   PyTuple_SET_ITEM(shape.get(), 0, Py_NewRef(args[2]));
@@ -340,7 +340,7 @@ bool IsIndexMode(PyObject* mode) {
   Ref module(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(mode)), "__module__"));
   if (!module) PyErr_Clear();
   return module && PyUnicode_Check(module.get()) &&
-         !PyUnicode_CompareWithASCIIString(module.get(), "torch._dynamo._trace_wrapped_higher_order_op");
+         !PyUnicode_CompareWithASCIIString(module.get(), callees::kHigherOrder);
 }
 
 Answered PushMode(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
