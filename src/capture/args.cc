@@ -142,7 +142,7 @@ bool ArgReader::Read(PyObject* o, Arg* out) {
 }
 
 bool Session::IsNumpyNumber(PyObject* o) const {
-  if (!uses_torch || IsPrimitive(o)) return false;
+  if (!libraries.torch || IsPrimitive(o)) return false;
   return PyFloat_Check(o) || OfType(o, CType::kNumpyInt64) || OfType(o, CType::kNumpyBool);
 }
 

@@ -537,10 +537,10 @@ int CaptureSemantics::DropGrad(PyObject* tensor) {
   if (!AsEver(s_, tensor, "grad")) return -1;
   if (input < 0) return 0;  // what was made here has none yet
   s_.guards().Add(guard::Row{guard::Kind::kDistinct, s_.input_sources()[input]});
-  if (!s_.dropped_grads.insert(id).second) return 0;
+  if (!s_.pending().dropped_grads.insert(id).second) return 0;
   PendingCall call{Borrow(set), {}};
   for (PyObject* a : {tensor, grad, Py_None}) call.args.push_back(Borrow(a));
-  s_.AtExit(std::move(call));
+  s_.pending().Call(std::move(call));
   return 0;
 }
 
@@ -560,7 +560,7 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
     return refuse();
   const int input = s_.trace().tensors[id].input;
   if (input < 0) {
-    auto& own = s_.tensor_attributes[id];
+    auto& own = s_.pending().attributes[id];
     auto at =
         std::find_if(own.begin(), own.end(), [&](auto& a) { return PyUnicode_Compare(a.first.get(), name) == 0; });
     if (at != own.end()) own.erase(at);

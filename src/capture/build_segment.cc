@@ -73,7 +73,7 @@ std::vector<bool> WeightsOf(const Trace& trace, const Graph& graph) {
 
 // Can what tensors hold make a call of the framework raise?
 bool MayFail(Session& s) {
-  if (s.uses_numpy || !s.lowering().graph_unusable().empty()) return true;
+  if (s.libraries.numpy || !s.lowering().graph_unusable().empty()) return true;
   return std::any_of(s.graph().nodes.begin(), s.graph().nodes.end(), [](const Node& n) {
     return n.op == Op::kExtern || n.op == Op::kTake || n.op == Op::kGather || n.op == Op::kScatter;
   });
@@ -217,7 +217,7 @@ class SegmentBuilder {
   // Of one tensor that is there at the exit and was given attributes. False: there is none.
   bool AddAttributes() {
     static PyObject* const set = PyDict_GetItemString(PyEval_GetBuiltins(), "setattr");
-    for (auto& [id, own] : s_.tensor_attributes) {
+    for (auto& [id, own] : s_.pending().attributes) {
       const std::vector<TraceId>& there = recipe().outputs;
       if (own.empty() || std::find(there.begin(), there.end(), id) == there.end()) continue;
       Ref proxy(s_.NewProxy(id));
@@ -239,7 +239,7 @@ class SegmentBuilder {
     for (PyObject* list : s_.pending().lists()) AddList(list);
     for (auto& c : s_.pending().cells())
       seg_->exit.cells.emplace_back(recipe().Add(c.cell.get()), c.value ? recipe().Add(c.value.get()) : -1);
-    for (auto& c : s_.cache_calls) AddCall(c.call, c.made);
+    for (auto& c : s_.pending().cache_calls) AddCall(c.call, c.made);
     for (auto& c : s_.modes.switches.AtExit()) AddCall(c);
     for (auto& [cell, root] : s_.root_cells) {
       PyObject* now = PyCell_GET(cell);
@@ -270,12 +270,12 @@ class SegmentBuilder {
   // Results that are inputs are handed through; the others are made by the runner.
   void Finish() {
     const std::optional<Device> gpu = NumpyDevice(s_);
-    if (s_.uses_numpy && !gpu) ieee_ = s_.modes.numpy.watch();  // its error state is guarded
+    if (s_.libraries.numpy && !gpu) ieee_ = s_.modes.numpy.watch();  // its error state is guarded
     seg_->assumed.guesses = KeepGuesses(s_, recipe().outputs);
     for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0))
       plan_.push_back({static_cast<OutputPlan::Kind>(m.kind), m.index, m.calls});
     if (gpu) surface::MoveTo(s_.graph(), *gpu);
-    uses_torch_ = s_.uses_torch || gpu;
+    uses_torch_ = s_.libraries.torch || gpu;
   }
 
   void AddGuards() {
@@ -288,7 +288,7 @@ class SegmentBuilder {
     seg_->num_inputs = static_cast<int>(inputs_.size());
     seg_->num_symbols = static_cast<int>(s_.env().num_symbols());
     if (uses_torch_) s_.guards().Add(guard::Row{guard::Kind::kTorchState});
-    if (s_.uses_numpy || s_.modes.numpy.entered()) s_.guards().Add(guard::Row{guard::Kind::kNumpyState});
+    if (s_.libraries.numpy || s_.modes.numpy.entered()) s_.guards().Add(guard::Row{guard::Kind::kNumpyState});
     if (s_.trace().calls.empty() || s_.graph().writes.empty()) return;
     std::vector<bool> written(s_.input_sources().size());
     for (auto& w : s_.graph().writes) written[w.input] = true;

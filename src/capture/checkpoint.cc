@@ -21,17 +21,17 @@ PyObject* Part(const char* name) {
 }
 
 // What waits for the end of the segment.
-std::vector<PyObject*> Pending(const Session& s) {
+std::vector<PyObject*> Pending(Session& s) {
   std::vector<PyObject*> all;
   for (const PendingStore& p : s.pending().stores()) all.insert(all.end(), {p.dict.get(), p.key.get(), p.value.get()});
   for (const PendingCall& c : s.pending().calls()) all.push_back(c.method.get());
   for (const PendingCell& c : s.pending().cells()) all.insert(all.end(), {c.cell.get(), c.value.get()});
   for (PyObject* list : s.pending().lists()) {
-    PyObject* now = const_cast<Session&>(s).Find(list)->written;
+    PyObject* now = s.Find(list)->written;
     all.insert(all.end(), {list, nullptr});
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(now); ++i) all.push_back(PyList_GET_ITEM(now, i));
   }
-  for (auto& [id, own] : s.tensor_attributes)
+  for (auto& [id, own] : s.pending().attributes)
     for (auto& [name, value] : own) all.push_back(value.get());
   for (auto& [cell, root] : s.root_cells) all.push_back(PyCell_GET(cell));
   return all;

@@ -61,7 +61,7 @@ void DataSizes::Apply(Call& call) {
   const std::string_view last = call.callee.last();
   const bool torch = call.callee.framework() == Framework::kTorch, sized = call.callee.Has(kSizedByData);
   const bool may =
-      torch ? sized || last == "__getitem__" || last == "__setitem__" || last == "where" : sized && !s_.uses_torch;
+      torch ? sized || last == "__getitem__" || last == "__setitem__" || last == "where" : sized && !s_.libraries.torch;
   if (!may || !s_.options().guesses || s_.in_custom || s_.vmap.open()) return s_.lowering().Apply(call);
   if (torch && AsIndices(call)) return;
   Lower(call);

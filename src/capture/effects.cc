@@ -297,7 +297,7 @@ PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t n
   call.args.emplace_back(PyUnicode_InternFromString(stream));
   for (PyObject* o : {how[0], how[1], how[3] == Py_None ? Py_False : how[3]}) call.args.push_back(Borrow(o));
   for (Ref& v : values) call.args.push_back(std::move(v));
-  s_.AtExit(std::move(call));
+  s_.pending().Call(std::move(call));
   Py_RETURN_NONE;
 }
 
@@ -326,7 +326,7 @@ PyObject* CaptureSemantics::Warn(PyObject* const* args, Py_ssize_t nargs, PyObje
   for (PyObject* o : {text, category, at.file.get()}) call.args.push_back(Borrow(o));
   call.args.emplace_back(PyLong_FromLong(at.line));
   call.args.push_back(std::move(globals));
-  s_.AtExit(std::move(call));
+  s_.pending().Call(std::move(call));
   Py_RETURN_NONE;
 }
 

@@ -167,7 +167,7 @@ bool FrameworkCall::AnsweredByValue(PyObject** out) {
 }
 
 bool FrameworkCall::ReplacedByTensors(PyObject** out) {
-  if (nargs_ < 2 || !s_.uses_numpy || !(callee_ == callees::kTensorGetItem || callee_ == callees::kTensorSetItem))
+  if (nargs_ < 2 || !s_.libraries.numpy || !(callee_ == callees::kTensorGetItem || callee_ == callees::kTensorSetItem))
     return false;
   Ref key(TorchIndex(s_, args_[1]));
   if (s_.broken() || PyErr_Occurred()) return *out = nullptr, true;
@@ -178,7 +178,7 @@ bool FrameworkCall::ReplacedByTensors(PyObject** out) {
 
 // One argument. A float that is a symbol stays one where the graph may hold the call with others.
 bool FrameworkCall::BindOne(PyObject* o, Arg* a, bool factor) {
-  const bool takes = callee_.Has(kTakesFloatSymbols) && (torch_ || !s_.uses_torch);
+  const bool takes = callee_.Has(kTakesFloatSymbols) && (torch_ || !s_.libraries.torch);
   PyObject* seen = takes ? s_.Resolve(o) : nullptr;
   if (takes && !seen) return false;
   if (!takes || !IsSymFloat(seen)) {
@@ -273,7 +273,7 @@ bool FrameworkCall::Bind() {
 }
 
 bool FrameworkCall::ComputedByNumpy(PyObject** out) {
-  if (torch_ || !s_.uses_torch || !AllNumbers(call_) || callee_.effects().refused() ||
+  if (torch_ || !s_.libraries.torch || !AllNumbers(call_) || callee_.effects().refused() ||
       !(surface::HasRow(callee_) || IsNumpyFunction(callee_)))
     return false;
   *out = nullptr;
@@ -303,8 +303,7 @@ bool FrameworkCall::Allowed() {
                       return a.is(Arg::Kind::kTensor) && s_.meta(a.t).device.kind == DeviceKind::kCuda;
                     });
   if (torch_ ? !s_.modes.switches.Fit(s_, callee_, cuda) : !cupy_ && !s_.modes.numpy.Note(s_)) return false;
-  using Library = Session::Library;
-  return s_.UseLibrary(torch_ ? Library::kTorch : cupy_ ? Library::kCupy : Library::kNumpy);
+  return s_.libraries.Use(s_, torch_ ? Library::kTorch : cupy_ ? Library::kCupy : Library::kNumpy);
 }
 
 // False: it was declined, and the call is as it was.

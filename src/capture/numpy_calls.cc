@@ -88,7 +88,7 @@ PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args,
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   bool declined = false;
   if (function) {  // what NumPy makes of numbers alone is best made by its own functions
-    if (s_.uses_torch || surface::HasRow(name) || !total || !std::all_of(args, args + total, IsPrimitive))
+    if (s_.libraries.torch || surface::HasRow(name) || !total || !std::all_of(args, args + total, IsPrimitive))
       return nullptr;
     PyObject* r = s_.CallFramework(name, args, nargs, kwnames, &declined);
     return declined ? nullptr : r;

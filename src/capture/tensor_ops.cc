@@ -279,7 +279,7 @@ bool GradOfInput(Session& s, PyObject* proxy, PyObject** out) {
   const int input = s.trace().tensors[id].input;
   if (input < 0 || s.meta(id).framework != Framework::kTorch || s.vmap.open()) return false;
   s.guards().Add(guard::Row{guard::Kind::kDistinct, s.input_sources()[input]});
-  if (s.dropped_grads.contains(id)) return *out = Py_NewRef(Py_None), true;
+  if (s.pending().dropped_grads.contains(id)) return *out = Py_NewRef(Py_None), true;
   Ref grad;
   {
     SuspendScope off;
@@ -310,7 +310,7 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   Ref type(TensorClass(s, proxy));
   if (!type) return nullptr;
   PyObject* descr = s.NoteLookup(reinterpret_cast<PyTypeObject*>(type.get()), name);
-  if (auto own = s.tensor_attributes.find(AsTensor(proxy)->id); own != s.tensor_attributes.end())
+  if (auto own = s.pending().attributes.find(AsTensor(proxy)->id); own != s.pending().attributes.end())
     for (auto& [key, value] : own->second)
       if (PyUnicode_Compare(key.get(), name) == 0) return Py_NewRef(value.get());
   const int input = s.trace().tensors[AsTensor(proxy)->id].input;
