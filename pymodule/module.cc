@@ -7,6 +7,7 @@
 #include "capture/compiled_function.h"
 #include "capture/events.h"
 #include "capture/explain.h"
+#include "capture/graph_object.h"
 #include "capture/meter.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -14,6 +15,7 @@
 #include "framejit/compile.h"
 #include "runtime/step_times.h"
 #include "tensor/autograd.h"
+#include "tensor/profiler.h"
 #include "tensor/tensor.h"
 
 namespace framejit::frame {
@@ -294,6 +296,7 @@ PyObject* Init() {
   if (!m) return nullptr;
   PyModule_AddObject(m, "CompiledFunction", Py_NewRef(reinterpret_cast<PyObject*>(&capture::CompiledFunctionType)));
   capture::InstallPolicy();
+  runtime::step_watch = {tensor::ProfilerOn, tensor::BeginRange, tensor::EndRange};
   Py_AtExit(&capture::ReportRuns);
   Ref atexit(PyImport_ImportModule("atexit")), end(PyObject_GetAttrString(m, "end_all"));
   Ref registered(atexit && end ? PyObject_CallMethod(atexit.get(), "register", "O", end.get()) : nullptr);

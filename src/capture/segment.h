@@ -12,6 +12,7 @@
 #include "capture/backends.h"
 #include "capture/background.h"
 #include "capture/exit.h"
+#include "capture/segment_check.h"
 #include "diag/outcome.h"
 #include "frame/driver.h"
 #include "guard/guard.h"
@@ -70,6 +71,7 @@ struct Segment {
   };
   std::unique_ptr<Pending> pending;
   std::unique_ptr<BackendRunner> backend_runner;  // a registered backend's callable
+  std::unique_ptr<SegmentCheck> check;            // null: nobody looks at its runs
   std::shared_ptr<const Trace> trace;
   tensor::UndoPlan undo;
   std::vector<FloatOp> float_ops;  // what symbols they are of, before a run

@@ -111,9 +111,14 @@ RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   std::optional<tensor::Undo> before;
   const tensor::UndoPlan& plan = pending && by == diag::RunBy::kTrace ? pending->undo : undo;
   if (plan.needed()) before.emplace(plan, inputs);
+  Ref expected;
+  if (check && by != diag::RunBy::kTrace && !check->Before(inputs, symbols, num_symbols, &expected)) [[unlikely]]
+    return RunEnd::kRaised;
   std::optional<RunClock> clock;
   if (traced) clock.emplace(*this);
-  const RunEnd end = RunOnce(inputs, symbols, out);
+  RunEnd end = RunOnce(inputs, symbols, out);
+  if (end == RunEnd::kOk && expected && !check->After(expected, out)) [[unlikely]]
+    end = RunEnd::kRaised;
   if (end == RunEnd::kOk) {
     if (clock) clock->Done();
     failures = 0;

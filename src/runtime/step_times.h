@@ -16,6 +16,14 @@ struct StepTime {
   double bytes = 0, flops = 0;   // read and written once; of library calls whose number is known, else 0. Of all runs
 };
 
+// Whoever shows what runs, a profiler: told of each step, around it.
+struct StepWatch {
+  bool (*on)() = [] { return false; };  // asked once a run
+  void* (*begin)(const char* name) = nullptr;
+  void (*end)(void* begun) = nullptr;
+};
+extern StepWatch step_watch;  // set once, before anything runs
+
 void TimeEveryRun(bool on);                  // nested: counted
 std::vector<StepTime> TakeStepTimes();       // since the last time they were taken
 void AddStepTime(const StepTime& measured);  // to what is taken

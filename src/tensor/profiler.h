@@ -9,19 +9,23 @@ inline bool ProfilerOn() {
   return bound_torch && bound_torch->observed && bound_torch->observed();
 }
 
+inline void* BeginRange(const char* name) {
+  void* range = nullptr;
+  if (bound_torch->start_range && bound_torch->end_range) bound_torch->start_range(name, nullptr, nullptr, 0, &range);
+  return range;
+}
+inline void EndRange(void* range) {
+  if (range) bound_torch->end_range(range);
+}
+
 class ProfilerRange {  // while alive
  public:
-  explicit ProfilerRange(const char* name) {
-    if (bound_torch->start_range && bound_torch->end_range)
-      bound_torch->start_range(name, nullptr, nullptr, 0, &handle_);
-  }
-  ~ProfilerRange() {
-    if (handle_) bound_torch->end_range(handle_);
-  }
+  explicit ProfilerRange(const char* name) : handle_(BeginRange(name)) {}
+  ~ProfilerRange() { EndRange(handle_); }
   ProfilerRange(const ProfilerRange&) = delete;
 
  private:
-  void* handle_ = nullptr;
+  void* handle_;
 };
 
 }  // namespace framejit::tensor
