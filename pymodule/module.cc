@@ -15,6 +15,7 @@
 #include "framejit/compile.h"
 #include "runtime/step_times.h"
 #include "tensor/autograd.h"
+#include "tensor/import.h"
 #include "tensor/profiler.h"
 #include "tensor/tensor.h"
 
@@ -278,6 +279,23 @@ PyMethodDef methods[] = {
 PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "framejit._framejit", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
+// Lines of what no file holds: cells of notebooks, code that is made of text.
+std::string LineOf(const std::string& file, int line) {
+  const PyGILState_STATE state = PyGILState_Ensure();
+  std::string text;
+  {
+    tensor::SavedError saved;
+    capture::SuspendScope off;
+    Ref linecache(tensor::Import("linecache"));
+    Ref found(linecache ? PyObject_CallMethod(linecache.get(), "getline", "si", file.c_str(), line) : nullptr);
+    const char* bytes = found && PyUnicode_Check(found.get()) ? PyUnicode_AsUTF8(found.get()) : nullptr;
+    if (bytes) text = bytes;
+    PyErr_Clear();
+  }
+  PyGILState_Release(state);
+  return text;
+}
+
 bool HandleForks(PyObject* module) {
   Ref os(PyImport_ImportModule("os")), add(os ? PyObject_GetAttrString(os.get(), "register_at_fork") : nullptr);
   Ref before(PyObject_GetAttrString(module, "pause_compilations")),
@@ -296,6 +314,7 @@ PyObject* Init() {
   if (!m) return nullptr;
   PyModule_AddObject(m, "CompiledFunction", Py_NewRef(reinterpret_cast<PyObject*>(&capture::CompiledFunctionType)));
   capture::InstallPolicy();
+  diag::SetSourceReader(LineOf);
   runtime::step_watch = {tensor::ProfilerOn, tensor::BeginRange, tensor::EndRange};
   Py_AtExit(&capture::ReportRuns);
   Ref atexit(PyImport_ImportModule("atexit")), end(PyObject_GetAttrString(m, "end_all"));

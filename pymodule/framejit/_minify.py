@@ -255,8 +255,12 @@ class Minifier:
                 else:
                     at += size
             if size == 1:
-                return state
+                break
             size //= 2
+        for end in range(1, len(state[0].calls)):  # what a call makes shows it, and what follows is not needed
+            if state[0].calls[end - 1].results and (found := self._take(*state, state[0].first(end))):
+                return found
+        return state
 
     # --- what is at fault ------------------------------------------------------------------------------------------------
     def blame(self, program, values):

@@ -166,7 +166,7 @@ def step(x, w):
     r = torch.hypot(a, w.sum(0))  # planted
     return torch.softmax(r * 2.0, -1)
 
-x, w = torch.linspace(0.0, 1.0, 24, dtype=torch.float64).reshape(6, 4), torch.ones(4, 4, dtype=torch.float64, requires_grad=True)
+x, w = torch.linspace(0.0, 1.0, 24, dtype=torch.float64).reshape(6, 4), torch.linspace(-1.0, 2.0, 16, dtype=torch.float64).reshape(4, 4).requires_grad_()
 for _ in range(2):
     step(x, w).square().sum().backward()
 print("done")

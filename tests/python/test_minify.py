@@ -2,6 +2,7 @@
 
 import re
 
+import planted
 import pytest
 from test_numerics import faulty, run  # noqa: F401 (a fixture)
 
@@ -23,6 +24,16 @@ def test_a_planted_fault(faulty, tmp_path, fault, kind, status):  # noqa: F811
     assert "pickle.load" not in text and not small.with_suffix(".pkl").exists()  # any numbers show it
     assert run(tmp_path, small, **env).returncode == status
     assert run(tmp_path, small).returncode == 0  # without the fault nothing is wrong
+
+
+def test_a_planted_fault_in_a_training_step(faulty, tmp_path):  # noqa: F811
+    pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text(planted.KERNEL_WITH_GRADIENTS)
+    env = {"LD_PRELOAD": faulty[1], "PLANTED": "wrong"}
+    done = run(tmp_path, "-m", "framejit", "minify", "program.py", **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Wrong: torch.hypot of program.py:8" in done.stdout and "minified.py: 1 call of the framework" in done.stdout
+    assert run(tmp_path, "minified.py", **env).returncode == 1 and run(tmp_path, "minified.py").returncode == 0
 
 
 def test_nothing_is_wrong(faulty):  # noqa: F811
