@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from test_report import recorded, report, run, write  # noqa: F401 (a fixture among them)
+from test_report import analysed, recorded, report, run, write  # noqa: F401 (a fixture among them)
 
 CHROMIUM = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")) if path), None)
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")]
@@ -158,6 +158,13 @@ def test_a_report_is_read(recorded, browser, tmp_path):  # noqa: F811
       line.dispatchEvent(new MouseEvent('mouseenter'));
       return [...document.querySelectorAll('#code .panes > div')].map(p => p.querySelectorAll('span.on').length > 0);
     })()""") == [True, True, True]  # fmt: skip
+    # The guards of this segment, how often they held, and which of them failed.
+    chosen = next(t for t in analysed(folder / "texts")["texts"] if "graph" in t["texts"])
+    ran = [s for s in analysed(folder / "texts")["segments"] if all(s[field] == chosen[field] for field in ("function", "file", "line"))]
+    held = f"they held in {sum(s['runs'] for s in ran)} runs from here and failed in {sum(s['misses'] for s in ran)}"
+    assert held in browser.ask("document.querySelector('#code').textContent") and sum(s["runs"] for s in ran) > 20
+    rows = browser.ask("[...document.querySelectorAll('#code tbody tr')].map(r => [r.cells[0].textContent.trim(), r.cells[3].textContent])")
+    assert ["L['self'].scale", "1"] in rows and ["numpy.tanh", ""] in rows
     browser.ask("document.querySelector('#code').scrollIntoView()")
     browser.picture(tmp_path / "code.png")
 
