@@ -390,10 +390,11 @@ class Checker:
         if found:
             place, text = found
             what = f"result {place}" if place < len(outputs) else f"what is written to input {place - len(outputs)}"
-            self._report(text.replace(f"result {place}", what, 1), _elsewhere(lambda: self._locate(pristine)))
+            self._report(text.replace(f"result {place}", what, 1), _elsewhere("its place is not known", lambda: self._locate(pristine)))
         elif any(self.gradients):
             wanted, self.gradients = self.gradients, []  # once
-            wrong = _elsewhere(lambda: difference(self._program().function(), pristine, wanted, backend=self.backend, options=self.options))
+            wrong = _elsewhere("the gradients are not compared",
+                               lambda: difference(self._program().function(), pristine, wanted, backend=self.backend, options=self.options))  # fmt: skip
             if wrong:
                 self._report("in the gradients, " + wrong, None)
 
@@ -456,7 +457,7 @@ def _last_step(part, inputs, checker):
     return names[-1] if names else ""
 
 
-def _elsewhere(work):
+def _elsewhere(without, work):
     """In a thread of its own, where functions may be captured and compiled while this one is in a run."""
     import threading
 
@@ -466,7 +467,7 @@ def _elsewhere(work):
         try:
             answer.append(work())
         except BaseException as error:  # the report goes on without it
-            print(f"framejit: the place cannot be found: {type(error).__name__}: {error}", file=sys.stderr)
+            print(f"framejit: {without}: {type(error).__name__}: {error}", file=sys.stderr)
 
     thread = threading.Thread(target=do)
     thread.start()

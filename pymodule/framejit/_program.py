@@ -23,16 +23,16 @@ class Name:
         return self.text
 
 
-def literal(value):
-    """Python's text for an argument. Raises Unprintable."""
+def literal(value, objects=None):
+    """Python's text for an argument. What has none gets a name in `objects`; without that Unprintable is raised."""
     kind, module = type(value), type(value).__module__.partition(".")[0]
     if kind in (tuple, list):
-        inner = ", ".join(map(literal, value))
+        inner = ", ".join(literal(v, objects) for v in value)
         return f"[{inner}]" if kind is list else f"({inner},)" if len(value) == 1 else f"({inner})"
     if kind is dict:
-        return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{literal(k, objects)}: {literal(v, objects)}" for k, v in value.items()) + "}"
     if kind is slice:
-        return f"slice({literal(value.start)}, {literal(value.stop)}, {literal(value.step)})"
+        return f"slice({literal(value.start, objects)}, {literal(value.stop, objects)}, {literal(value.step, objects)})"
     if kind is float and (value != value or value in (float("inf"), -float("inf"))):
         return f"float('{value}')"
     if kind in (Name, bool, int, float, complex, str, bytes, type(None)):
@@ -52,6 +52,10 @@ def literal(value):
     path = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
     if path.startswith(("torch.", "numpy.", "builtins.")) and "<" not in path:
         return path.removeprefix("builtins.")
+    if objects is not None:
+        name = next((name for name, known in objects.items() if known is value), f"object{len(objects)}")
+        objects[name] = value
+        return name
     raise Unprintable(f"{kind.__module__}.{kind.__qualname__} as an argument")
 
 
@@ -116,8 +120,10 @@ class Call:
                 return f"{a} {known[name]} {b}"
         return f"{b} {_BINARY[name[1:]]} {a}" if name[:1] == "r" and name[1:] in _BINARY else None
 
-    def statements(self):
-        args = [literal(a) for a in self.args]
+    def statements(self, objects=None):
+        if "(" in self.callee:
+            raise Unprintable(f"{self.callee}, which has no name,")
+        args = [literal(a, objects) for a in self.args]
         last = self._last
         if last == "__setitem__":
             return [f"{args[0]}[{args[1]}] = {args[2]}"]
@@ -126,7 +132,7 @@ class Call:
             return [f"{args[0]} {_BINARY[last[3:-2]]}= {args[1]}", *same]
         text = self._operator(args)
         if text is None:
-            given = [*args, *(f"{name}={literal(value)}" for name, value in self.kwargs.items())]
+            given = [*args, *(f"{name}={literal(value, objects)}" for name, value in self.kwargs.items())]
             method = next((m for m in _METHODS if self.callee.startswith(m)), None)
             if method and args and isinstance(self.args[0], Name):
                 text = f"{args[0]}.{self.callee.removeprefix(method)}({', '.join(given[1:])})"
@@ -166,8 +172,8 @@ class Program:
         """Without the calls at these places: what they make is given."""
         return self.cut(self.outputs, [call for place, call in enumerate(self.calls) if place not in gone])
 
-    def source(self, name="segment"):
-        """The text of a function of the inputs that returns a tuple of the outputs. Raises Unprintable."""
+    def source(self, name="segment", objects=None):
+        """The text of a function of the inputs that returns a tuple of the outputs. objects: as for literal()."""
         import os
 
         lines, mode = [f"def {name}({', '.join(self.inputs)}):"], None
@@ -176,7 +182,7 @@ class Program:
                 lines.append(f"    with {call.mode}:")
             mode = call.mode
             where = f"  # {os.path.basename(call.file)}:{call.line}" if call.file else ""
-            lines += [("        " if mode else "    ") + text + where for text in call.statements()]
+            lines += [("        " if mode else "    ") + text + where for text in call.statements(objects)]
         lines.append(f"    return ({''.join(f'{output}, ' for output in self.outputs).rstrip()})")
         return "\n".join(lines) + "\n"
 
@@ -185,9 +191,9 @@ class Program:
         import linecache
         import sys
 
-        source = self.source()
+        source = self.source(objects=(objects := {}))
         # Calls name what they call from the top; torch.ops and the like are attributes.
-        space = {name: sys.modules[name] for name in ("torch", "numpy", "cupy", "scipy", "framejit") if name in sys.modules}
+        space = {name: sys.modules[name] for name in ("torch", "numpy", "cupy", "scipy", "framejit") if name in sys.modules} | objects
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)
         exec(compile(source, file, "exec"), space)
         return space["segment"]

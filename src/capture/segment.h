@@ -71,7 +71,6 @@ struct Segment {
   };
   std::unique_ptr<Pending> pending;
   std::unique_ptr<BackendRunner> backend_runner;  // a registered backend's callable
-  std::unique_ptr<SegmentCheck> check;            // null: nobody looks at its runs
   std::shared_ptr<const Trace> trace;
   tensor::UndoPlan undo;
   std::vector<FloatOp> float_ops;  // what symbols they are of, before a run
@@ -134,6 +133,7 @@ struct Segment {
   int64_t missed_guards = 0;
   int line = 0;
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
+  std::unique_ptr<SegmentCheck> check;     // null: nobody looks at its runs
   explicit Segment(Recipe r) : recipe(std::move(r)) {}
   ~Segment();
 
@@ -155,6 +155,7 @@ struct Segment {
   bool Floats(int64_t* symbols);
   diag::RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // as Try
   diag::RunEnd RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out);
+  [[gnu::cold]] diag::RunEnd RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject** out);
   diag::RunEnd Build(PyObject** inputs, PyObject** out, int64_t* symbols, FjFrame* frame, PyObject** result);
   diag::RunEnd Accept(const Guess& guess, PyObject* value);
   const char* RangeName();

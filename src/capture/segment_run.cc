@@ -104,6 +104,14 @@ RunEnd Segment::RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** ou
   return end;
 }
 
+RunEnd Segment::RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
+  if (runner() == diag::RunBy::kTrace) return RunOnce(inputs, symbols, out);
+  Ref expected;
+  if (!check->Before(inputs, symbols, num_symbols, &expected)) return RunEnd::kRaised;
+  const RunEnd end = RunOnce(inputs, symbols, out);
+  return end == RunEnd::kOk && !check->After(expected, out) ? RunEnd::kRaised : end;
+}
+
 RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   std::optional<tensor::ProfilerRange> range;
   const diag::RunBy by = runner();  // another one may come while this run lets other threads in
@@ -111,14 +119,9 @@ RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   std::optional<tensor::Undo> before;
   const tensor::UndoPlan& plan = pending && by == diag::RunBy::kTrace ? pending->undo : undo;
   if (plan.needed()) before.emplace(plan, inputs);
-  Ref expected;
-  if (check && by != diag::RunBy::kTrace && !check->Before(inputs, symbols, num_symbols, &expected)) [[unlikely]]
-    return RunEnd::kRaised;
   std::optional<RunClock> clock;
   if (traced) clock.emplace(*this);
-  RunEnd end = RunOnce(inputs, symbols, out);
-  if (end == RunEnd::kOk && expected && !check->After(expected, out)) [[unlikely]]
-    end = RunEnd::kRaised;
+  const RunEnd end = check ? RunChecked(inputs, symbols, out) : RunOnce(inputs, symbols, out);
   if (end == RunEnd::kOk) {
     if (clock) clock->Done();
     failures = 0;

@@ -23,7 +23,7 @@ class RunState {
         outputs_(outputs),
         c_(c),
         takes_inputs_(host.TakesInputs()),
-        watched_(step_watch.on()) {}
+        watched_(step_watch.open.load(std::memory_order_relaxed) > 0) {}
   ~RunState();
   RunState(const RunState&) = delete;
   void Run(std::span<const Buffer> inputs);

@@ -1,6 +1,7 @@
 // A range in what torch's profiler shows.
 #pragma once
 
+#include "runtime/step_times.h"
 #include "tensor/torch_api.h"
 
 namespace framejit::tensor {
@@ -18,10 +19,13 @@ inline void EndRange(void* range) {
   if (range) bound_torch->end_range(range);
 }
 
-class ProfilerRange {  // while alive
+class ProfilerRange {  // while alive; the steps of what runs in it are shown, too
  public:
-  explicit ProfilerRange(const char* name) : handle_(BeginRange(name)) {}
-  ~ProfilerRange() { EndRange(handle_); }
+  explicit ProfilerRange(const char* name) : handle_(BeginRange(name)) { ++runtime::step_watch.open; }
+  ~ProfilerRange() {
+    --runtime::step_watch.open;
+    EndRange(handle_);
+  }
   ProfilerRange(const ProfilerRange&) = delete;
 
  private:

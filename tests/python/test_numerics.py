@@ -160,3 +160,32 @@ def test_segment_fuel(tmp_path):
     assert run(tmp_path, "program.py", FRAMEJIT_SEGMENT_FUEL="1").stdout == "{'graph': 3} {'framework': 3}\n"
     assert run(tmp_path, "program.py", FRAMEJIT_SEGMENT_FUEL="0").stdout == "{'framework': 3} {'framework': 3}\n"
     assert run(tmp_path, "program.py").stdout == "{'graph': 3} {'graph': 3}\n"
+
+
+def test_arguments_without_a_text(tmp_path):
+    """A function with a derivative of its own is compared, too; a program of it cannot be written, which is said."""
+    pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text("""
+import torch
+import framejit
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+@framejit.compile
+def f(x):
+    return Twice.apply(x).exp()
+
+x = torch.ones(3, requires_grad=True)
+f(x).sum().backward()
+print(f.cache_info()["outcomes"]["run"], x.grad[0].item() == (torch.tensor(2.0).exp() * 2).item())
+""")
+    done = run(tmp_path, "program.py", FRAMEJIT_CHECK_NUMERICS="1", FRAMEJIT_STRICT="1")
+    assert (done.stdout, done.stderr) == ("{'graph': 1} True\n", "")
+    done = run(tmp_path, "program.py", FRAMEJIT_DUMP_SEGMENTS="dump", FRAMEJIT_STRICT="1")
+    assert done.returncode == 0 and "is not written: torch.autograd.function.FunctionMeta as an argument" in done.stderr
