@@ -88,7 +88,7 @@ bool Segment::Publish() {
   return problem.empty() || Report(problem + ": runs through the framework  [" + place + "]");
 }
 
-RunEnd Segment::RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
+[[gnu::always_inline]] inline RunEnd Segment::RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   RunEnd end = RunEnd::kOk;
   int failed;
   if (graph_runner) return graph_runner->Run(inputs, symbols, out);  // looks at the guesses itself
