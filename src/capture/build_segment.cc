@@ -331,8 +331,11 @@ class SegmentBuilder {
     seg_->left = choice.left;
     if (choice.again) return Again(Again::kDerivatives);
     std::string note = choice.note;
-    CompileEnd compiled = CompileEnd::kOk;
-    if (choice.runner == Runner::kReplay) compiled = CompileEnd::kFramework;
+    CompileEnd compiled = choice.runner == Runner::kReplay ? CompileEnd::kFramework : CompileEnd::kOk;
+    if (choice.number >= 0)
+      seg_->check = SegmentCheck::Make(*seg_->trace, s_.constants(), s_.input_tensors(), seg_->place, choice.number,
+                                       choice.runner == Runner::kPair, config_.backend,
+                                       {s_.env().hints().begin(), s_.env().hints().end()});
     if (choice.runner == Runner::kCallable && !MakeCallable()) return;
     if (choice.runner == Runner::kPair || choice.runner == Runner::kCompiled)
       compiled = CompileGraph(choice.runner == Runner::kPair, &note);
@@ -397,7 +400,8 @@ class SegmentBuilder {
     const double start = Now();
     s_.graph().name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
     if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, s_.graph().str());
-    const bool interpret = config_.backend == "interpreter", later = !interpret && diag::OptionOn("background");
+    const bool interpret = config_.backend == "interpreter",
+               later = !interpret && !seg_->check && diag::OptionOn("background");
     tensor::RunCheck check = seg_->assumed.Check();
     if (!seg_->assumed.guesses.empty()) check.writes = DeferWrites(&s_.graph());
     Job job = pair ? TrainingJob(std::move(check), interpret, later) : PlainJob(std::move(check), interpret, later);
@@ -415,6 +419,7 @@ class SegmentBuilder {
     }
     seg_->executable = job.compile();
     seg_->graph_runner = job.finish(seg_->executable);
+    if (seg_->check) seg_->check->Compiled(seg_->executable->str());
     NoteCompiled(config_, seg_->place, seg_->executable->stats(), Now() - start);
   }
 

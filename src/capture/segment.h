@@ -12,6 +12,7 @@
 #include "capture/backends.h"
 #include "capture/background.h"
 #include "capture/exit.h"
+#include "capture/segment_check.h"
 #include "diag/outcome.h"
 #include "frame/driver.h"
 #include "guard/guard.h"
@@ -125,6 +126,7 @@ struct Segment {
   bool traced = false;  // the event stream has its capture
   int line = 0;
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
+  std::unique_ptr<SegmentCheck> check;     // null: nobody looks at its runs
   explicit Segment(Recipe r) : exit{std::move(r)} {}
   ~Segment();
 
@@ -144,6 +146,7 @@ struct Segment {
   bool Publish();  // what was compiled in the background, once it is there; false: a bug of ours, raised (strict)
   diag::RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // as Try
   diag::RunEnd RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out);
+  [[gnu::cold]] diag::RunEnd RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject** out);
   const char* RangeName();
   std::string range_name;  // in torch's profiler, from the first run there on
 };

@@ -88,7 +88,7 @@ bool Segment::Publish() {
   return problem.empty() || Report(problem + ": runs through the framework  [" + place + "]");
 }
 
-RunEnd Segment::RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
+[[gnu::always_inline]] inline RunEnd Segment::RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   RunEnd end = RunEnd::kOk;
   int failed;
   if (graph_runner) return graph_runner->Run(inputs, symbols, out);  // looks at the guesses itself
@@ -105,6 +105,14 @@ RunEnd Segment::RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** ou
   return end;
 }
 
+RunEnd Segment::RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
+  if (runner() == diag::RunBy::kTrace) return RunOnce(inputs, symbols, out);
+  Ref expected;
+  if (!check->Before(inputs, symbols, num_symbols, &expected)) return RunEnd::kRaised;
+  const RunEnd end = RunOnce(inputs, symbols, out);
+  return end == RunEnd::kOk && !check->After(expected, out) ? RunEnd::kRaised : end;
+}
+
 RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   std::optional<tensor::ProfilerRange> range;
   const diag::RunBy by = runner();  // another one may come while this run lets other threads in
@@ -114,7 +122,7 @@ RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   if (plan.needed()) before.emplace(plan, inputs);
   std::optional<RunClock> clock;
   if (traced) clock.emplace(*this);
-  const RunEnd end = RunOnce(inputs, symbols, out);
+  const RunEnd end = check ? RunChecked(inputs, symbols, out) : RunOnce(inputs, symbols, out);
   if (end == RunEnd::kOk) {
     if (clock) clock->Done();
     failures = 0;
