@@ -6,13 +6,13 @@
 namespace framejit::autodiff {
 
 // operands: what wants gradients, the stand-ins, these gradients; numbers: how many of the first two there are. The
-// results are this node and those after it, one a stand-in.
+// result is this node; several are the nodes after it, one a stand-in.
 void CustomRule(At& t) {
   const auto inputs = static_cast<size_t>(t.number(0)), tangents = static_cast<size_t>(t.number(1));
   std::map<ValueId, ValueId> now;
   ValueId first = kNoValue, last = 0;
   for (size_t i = 0; i < tangents; ++i) {
-    const ValueId stand_in = t.operands[inputs + i], grad = t.tape.grads[t.id + i];
+    const ValueId stand_in = t.operands[inputs + i], grad = t.tape.grads[t.id + i + (tangents > 1)];
     now[stand_in] = grad != kNoValue ? t.b.Cast(grad, t.b.type(stand_in).dtype) : rules::Like(t.b, stand_in, 0);
     first = std::min(first, stand_in);
   }
