@@ -195,7 +195,7 @@ void CheckZeros(const Graph& g, const tensor::Training& t) {
 struct Plan {
   std::shared_ptr<Graph> graph;
   std::vector<ValueId> saved;
-  std::vector<bool> kept;  // outputs that the framework keeps, too
+  std::vector<std::vector<ValueId>> kept;  // by output and input: the framework keeps it for the derivative of these
   std::vector<int> region;
   CompileOptions options;
   bool interpret;
@@ -312,9 +312,10 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   std::set<int> written;
   for (const Write& w : graph.writes) written.insert(w.input);
   for (auto& [input, output] : writes) written.insert(input);
-  for (TraceId output : replay.outputs) plan.kept.push_back(s.lowering().IsKept(output));
+  for (TraceId output : replay.outputs) plan.kept.push_back(s.lowering().KeptFor(output));
   for (size_t i = 0; i < trace.inputs.size(); ++i)
-    plan.kept.push_back(!written.contains(static_cast<int>(i)) && s.lowering().IsKept(trace.inputs[i]));
+    plan.kept.push_back(written.contains(static_cast<int>(i)) ? std::vector<ValueId>()
+                                                              : s.lowering().KeptFor(trace.inputs[i]));
   t.kept.resize(graph.outputs.size());
   for (size_t i = 0; i < t.kept.size(); ++i)
     t.kept[i] = t.differentiable[i] && s.lowering().MayBeKept(replay.outputs[i]);
@@ -326,7 +327,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
     graph = autodiff::KeepAttention(
         graph, t.wanted,
         [&, hints = Hints(graph)](const autodiff::AttentionRequest& request) { return FormOf(s, hints, request); },
-        &plan.region);
+        &plan.region, &plan.kept);
   }
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable);
   joint.region = plan.region;

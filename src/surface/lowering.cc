@@ -28,15 +28,30 @@ bool Lowering::Impl::WantsGrad(const Call& call) {
   return any && call.mode.grad && !call.mode.inference;
 }
 
-// Operands that the framework's derivative surely keeps.
-void Lowering::Impl::KeepOperands(const Call& call, const std::set<TraceId>& written) {
+// What the framework's derivative surely keeps.
+void Lowering::Impl::KeepSurely(const Call& call, const std::set<TraceId>& written) {
   bool all = true;
-  EachTensor(call, [&](TraceId t) { all &= meta(t).requires_grad || !IsFloat(meta(t).dtype); });
-  size_t n = 0;
+  size_t tensors = 0, n = 0;
+  EachTensor(call, [&](TraceId t) {
+    all &= meta(t).requires_grad || !IsFloat(meta(t).dtype);
+    ++tensors;
+  });
+  const bool none = call.callee.effects().keeps & kIfAlone && (tensors > 1 || call.results.size() > 1);
+  std::vector<ValueId> made;
+  for (TraceId t : call.results) made.push_back(Value(t));
+  const auto keep = [&](TraceId root) {
+    std::vector<ValueId>& by = surely_kept[root];
+    by.insert(by.end(), made.begin(), made.end());
+  };
+  for (size_t i = 0; i < call.results.size(); ++i) {
+    const TraceId t = call.results[i];
+    const bool keeps = !none && Keeps(call.callee, kResult, i);
+    if (t == objects[t].root && (keeps || meta(t).dtype == DType::kInt64)) keep(t);
+  }
   for (const Arg& a : call.args) {
-    if (!a.is(Arg::Kind::kTensor) || !IsFloat(meta(a.t).dtype)) continue;
+    if (none || !a.is(Arg::Kind::kTensor) || !IsFloat(meta(a.t).dtype)) continue;
     const TraceId root = objects[a.t].root;
-    if (Keeps(call.callee, kFirst, n) && (n == 0 || all) && !written.contains(root)) surely_kept.insert(root);
+    if (Keeps(call.callee, kFirst, n) && (n == 0 || all) && !written.contains(root)) keep(root);
     ++n;
   }
 }
@@ -54,14 +69,11 @@ void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg struct
   if (!view && tracked && WantsGrad(call)) {
     std::set<TraceId> written;
     const bool keeps_operands = !call.callee.Has(kKeepsNoOperand), keeps_result = !call.callee.Has(kKeepsNoResult);
-    for (size_t i = 0; i < call.results.size(); ++i) {
-      const TraceId t = call.results[i];
+    for (TraceId t : call.results) {
       written.insert(objects[t].root);
-      if (t == objects[t].root && (Keeps(call.callee, kResult, i) || meta(t).dtype == DType::kInt64))
-        surely_kept.insert(t);
       if (keeps_result || !IsFloat(meta(t).dtype)) kept.insert(objects[t].root);
     }
-    KeepOperands(call, written);
+    KeepSurely(call, written);
     if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
       written.insert(objects[call.args[0].t].root);  // x[...] = v
     EachTensor(call, [&](TraceId t) {
@@ -427,8 +439,9 @@ const std::string& Lowering::graph_unusable() const {
 bool Lowering::WritesInputWithGradients() const {
   return impl_->input_written;
 }
-bool Lowering::IsKept(TraceId t) const {
-  return impl_->surely_kept.contains(t);
+std::vector<ValueId> Lowering::KeptFor(TraceId t) const {
+  auto at = impl_->surely_kept.find(t);
+  return at == impl_->surely_kept.end() ? std::vector<ValueId>() : at->second;
 }
 bool Lowering::MayBeKept(TraceId t) const {
   return impl_->kept.contains(t);

@@ -33,7 +33,8 @@ struct Lowering::Impl {
   bool input_written = false;     // with gradients
   std::string undifferentiable;   // why the graph's derivative is not the program's
   std::set<TraceId> kept;         // roots whose memory the framework may keep for a derivative
-  std::set<TraceId> surely_kept;  // roots that it does keep
+  // Roots that it does keep: for the derivatives of what calls made, these values.
+  std::map<TraceId, std::vector<ValueId>> surely_kept;
   struct Checkpoint {
     int depth = 0;
     size_t nodes = 0;
@@ -238,7 +239,7 @@ struct Lowering::Impl {
   TraceId GradientObject(TraceId input, ValueId grad, bool tracked);
   void Into(Call& call, const Arg& target, bool computable);
   void Commit(Call& call, const Row& row, Form form, Outs outs, Framework framework, std::optional<Device> device);
-  void KeepOperands(const Call& call, const std::set<TraceId>& written);
+  void KeepSurely(const Call& call, const std::set<TraceId>& written);
   void Record(Call& call, std::vector<TraceId> results, Arg structure);
   void CopyFirst(Call& call, Out& out);
   bool WantsGrad(const Call& call);

@@ -75,8 +75,10 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
   g.nodes[head].derivative = std::make_shared<const Derivative>(std::move(d));
   for (size_t i = 0; i < values.size(); ++i) {
     const bool single = values.size() == 1;
-    const ValueId v = single ? head : s.builder.Barrier(values[i]);  // one after the other: the rule counts on it
-    if (!single) g.nodes[v].derivative = std::make_shared<const Derivative>(Derivative{"custom_result", {head}, {}, {}});
+    const ValueId v = single ? head : s.builder.Barrier(values[i]);
+    if (!single)
+      g.nodes[v].derivative = std::make_shared<const Derivative>(
+          Derivative{"custom_result", {head}, {static_cast<double>(values.size()), static_cast<double>(i)}, {}});
     TensorMeta m = s.meta(c->outputs[i]);
     m.requires_grad = true;
     made.push_back(s.NewObject(std::move(m), v));

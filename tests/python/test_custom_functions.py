@@ -156,6 +156,7 @@ ONE = {
     "two results": lambda x, y: (lambda a, b: (a.relu(), b * 3))(*Two.apply(x + 1, y, None)),
     "both results as they are": lambda x, y: Two.apply(x, y),
     "first result, and what is made of the second": lambda x, y: (lambda a, b: (a, b * 3))(*Two.apply(x * 2, y)),
+    "a result and what is made of both": lambda x, y: (lambda a, b: (a, a * b, b.tanh()))(*Two.apply(x * 2, y)),
     "second result": lambda x, y: (Two.apply(x, y)[1],),
     "of a detached one": lambda x, y: (Scaled.apply(x.detach(), 1.0) * x, Scaled.apply(x, 2.0).detach()),
     "random": lambda x, y: (Noisy.apply(x), torch.rand(3), Noisy.apply(y)),
