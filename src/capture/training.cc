@@ -101,6 +101,7 @@ void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of
     call.result = Arg::Tensor(other.id);
     call.mode = made->mode;
     replay->calls.insert(made + 1, call);
+    for (TraceTensor& t : replay->tensors) t.view_call += t.view_call > last;
     (*stands)[k] = true;
   }
 }

@@ -429,7 +429,13 @@ def written_before(x, w):
     return [y, (y * y).sum()]
 
 
-@pytest.mark.parametrize("f", [one_between, two_between, nothing_saved, written_before])
+def views_of_two(x, w):
+    a, b = x * 2, w * 3
+    one, other = torch.broadcast_tensors(a, b)
+    return [a, b, F.mse_loss(one.tanh(), other)]
+
+
+@pytest.mark.parametrize("f", [one_between, two_between, nothing_saved, written_before, views_of_two])
 @pytest.mark.parametrize("looked_for", DIFFERENTIATED)
 def test_gradients_by_results_that_are_differentiated(fresh, f, looked_for):
     if f is two_between and looked_for == "a result, then all":
