@@ -25,6 +25,30 @@ PyObject* CallHooks(PyObject* hooks, PyObject* grad) {  // as a hook: nothing ar
 }
 PyMethodDef call_hooks = {"framejit_hooks", CallHooks, METH_O, nullptr};
 
+// Does the pass, which looks for some gradients only, go on behind this node? -1: an exception.
+int GoesOn(PyObject* node) {
+  Ref next(PyObject_GetAttrString(node, "next_functions"));
+  if (!next) return -1;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(next.get()); ++i) {
+    PyObject* to = PyTuple_GET_ITEM(PyTuple_GET_ITEM(next.get(), i), 0);
+    const int runs = to == Py_None ? 0 : WillRun(to);
+    if (runs < 0) PyErr_Clear();  // of a leaf that is looked for it is not said
+    if (runs) return 1;
+  }
+  return 0;
+}
+
+// As a hook of a result whose hooks are called when its node runs: it does not where that result is all that is looked
+// for.
+PyObject* CallHooksAtTheEnd(PyObject* hooks, PyObject* grad) {
+  static PyObject* current = ResolveCallee("torch._C._current_autograd_node");
+  Ref node(current ? PyObject_CallNoArgs(current) : nullptr);
+  const int on = node ? GoesOn(node.get()) : -1;
+  if (on < 0) return nullptr;
+  return on ? Py_NewRef(Py_None) : CallHooks(hooks, grad);
+}
+PyMethodDef call_at_the_end = {"framejit_hooks", CallHooksAtTheEnd, METH_O, nullptr};
+
 // What a weak reference refers to, if that keeps its gradient; else null.
 Ref Retaining(PyObject* weak) {
   Ref tensor(PyObject_CallNoArgs(weak));
@@ -43,8 +67,9 @@ bool SegmentHook::HasInner(size_t output) const {
 int SegmentHook::AddHooks(CallState* s, long i, PyObject* hooks, PyObject* own) {
   Ref key(PyLong_FromLong(0));
   if (!key) return -1;
-  if (HasInner(i)) return s->hooks->insert_or_assign(static_cast<int>(i), Ref::Borrow(hooks)), 0;
-  Ref caller(PyCFunction_New(&call_hooks, hooks));
+  const bool inner = HasInner(i);
+  if (inner) s->hooks->insert_or_assign(static_cast<int>(i), Ref::Borrow(hooks));
+  Ref caller(PyCFunction_New(inner ? &call_at_the_end : &call_hooks, hooks));
   return caller ? PyDict_SetItem(own, key.get(), caller.get()) : -1;
 }
 
@@ -163,19 +188,6 @@ Ref SegmentHook::Route(PyObject* head, size_t output, PyObject* own, PyObject* o
   call.push_back(nobody);
   Ref result(PyObject_Vectorcall(ApplyNode(), call.data(), call.size(), nullptr));
   return result ? Ref::Borrow(PyTuple_GET_ITEM(result.get(), 0)) : Ref();
-}
-
-// Does the pass, which looks for some gradients only, go on behind this node? -1: an exception.
-static int GoesOn(PyObject* node) {
-  Ref next(PyObject_GetAttrString(node, "next_functions"));
-  if (!next) return -1;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(next.get()); ++i) {
-    PyObject* to = PyTuple_GET_ITEM(PyTuple_GET_ITEM(next.get(), i), 0);
-    const int runs = to == Py_None ? 0 : WillRun(to);
-    if (runs < 0) PyErr_Clear();  // of a leaf that is looked for it is not said
-    if (runs) return 1;
-  }
-  return 0;
 }
 
 // What an output gives those that it is made of; they are stops. -1: an exception.
