@@ -5,6 +5,7 @@
 #include <set>
 
 #include "capture/callees.h"
+#include "capture/guess.h"
 #include "capture/override.h"
 #include "diag/diag.h"
 #include "graph/arguments.h"
@@ -62,10 +63,14 @@ int LastWrite(const Trace& t, TraceId result) {
     const Call& c = t.calls[i];
     bool given = false;
     EachTensor(c, [&](TraceId id) { given |= t.tensors[id].base == result; });
-    const bool made = std::find(c.results.begin(), c.results.end(), result) != c.results.end();
+    bool same = false;  // contiguous() of what is so: the call hands it on
+    EachTensor(c, [&](TraceId id) { same |= id == result; });
+    const bool returned = std::find(c.results.begin(), c.results.end(), result) != c.results.end();
     const bool told = std::any_of(c.kwargs.begin(), c.kwargs.end(), [](auto& k) { return k.first == "out"; });
-    if (given && !c.callee.name().starts_with("torch.")) return -1;
-    const bool in_place = c.callee.name().ends_with("_") && !c.callee.name().ends_with("__");
+    const bool known = c.callee.name().starts_with("torch.") || c.callee.name().starts_with("framejit._gradients.") ||
+                       c.callee == kCustomCall;  // which writes nothing, or was not captured
+    if (given && !known) return -1;
+    const bool in_place = ChangesFirst(c.callee), made = returned && !same;
     if (made || (given && (c.results.empty() || told || in_place))) {
       last = i;
       break;
@@ -90,10 +95,13 @@ void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of
     TraceTensor other = replay->tensors[result];
     other.id = other.base = static_cast<TraceId>(replay->tensors.size());
     replay->tensors.push_back(other);
-    for (auto c = made + 1; c != replay->calls.end(); ++c)
+    for (auto c = made + 1; c != replay->calls.end(); ++c) {
       EachArg(*c, [&](Arg& a) {
         if (a.is(Arg::Kind::kTensor) && a.t == result) a.t = other.id;
       });
+      std::replace(c->results.begin(), c->results.end(), result, other.id);  // of those that hand it on
+      if (c->result.is(Arg::Kind::kTensor) && c->result.t == result) c->result.t = other.id;
+    }
     Call call;
     call.callee = "framejit._gradients.result";
     call.args = {Arg::Tensor(result), Arg::Int(static_cast<int64_t>(k))};

@@ -49,12 +49,15 @@ PyObject* CallHooksAtTheEnd(PyObject* hooks, PyObject* grad) {
 }
 PyMethodDef call_at_the_end = {"framejit_hooks", CallHooksAtTheEnd, METH_O, nullptr};
 
-// What a weak reference refers to, if that keeps its gradient; else null.
-Ref Retaining(PyObject* weak) {
+// What a weak reference refers to, if that keeps its gradient and is still the result of this call; else null.
+Ref Retaining(PyObject* weak, CallState* head) {
   Ref tensor(PyObject_CallNoArgs(weak));
   Ref answer(tensor && tensor.get() != Py_None ? PyObject_GetAttrString(tensor.get(), "retains_grad") : nullptr);
+  Ref node(answer && answer.get() == Py_True ? PyObject_GetAttrString(tensor.get(), "grad_fn") : nullptr);
+  Ref state(node ? PyObject_GetAttr(node.get(), Interned(kState)) : nullptr);  // of a written one it is another's
   PyErr_Clear();
-  return answer && answer.get() == Py_True ? tensor : Ref();
+  auto* made_by = reinterpret_cast<CallState*>(state.get());
+  return made_by && (made_by == head || made_by->head == reinterpret_cast<PyObject*>(head)) ? std::move(tensor) : Ref();
 }
 
 }  // namespace
@@ -81,7 +84,7 @@ int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vec
     if (!HasInner(i)) continue;
     auto at = s->hooks->find(i);
     PyObject* hooks = at == s->hooks->end() || !PyDict_Size(at->second.get()) ? nullptr : at->second.get();
-    if (!hooks && !Retaining(inner_result.weak.get())) continue;
+    if (!hooks && !Retaining(inner_result.weak.get(), s)) continue;
     bool inner = false;
     for (size_t k = 0; k < tangents.size(); ++k) inner |= tangents[k] && t_.made_of[k][i];
     if (inner) {
@@ -99,7 +102,7 @@ int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vec
 // A result keeps its gradient, if it was asked to. given: what torch has added to it already.
 int SegmentHook::Retain(CallState* s, size_t output, PyObject* total, PyObject* given) {
   if (total == Py_None || total == given) return 0;
-  Ref tensor = Retaining(s->retained->at(static_cast<int>(output)).weak.get());
+  Ref tensor = Retaining(s->retained->at(static_cast<int>(output)).weak.get(), s);
   if (!tensor) return 0;
   Ref now(PyObject_GetAttrString(tensor.get(), "grad")), sum;
   if (!now) return -1;
