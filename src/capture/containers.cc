@@ -163,6 +163,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
   if (PyTuple_Check(o) || PyList_Check(o)) {
     Origin* g = Find(o);
     bool outside = g && g->kind == Origin::kOutside;
+    if (outside && g->shallow) return NoteContents(g->real, deep);
     if (outside && !Reads(o)) return false;
     if (outside && g->contents_noted && !deep) return true;
     const Source* s = outside ? g->source : nullptr;

@@ -11,16 +11,35 @@ bool WantsGrad(const Trace& trace, const Call& call) {
   return any && call.mode.grad && !call.mode.inference;
 }
 
-// Operands that the framework's derivative surely keeps.
-void Derivatives::KeepOperands(const Call& call, const std::set<TraceId>& written) {
+std::vector<ValueId> Derivatives::KeptFor(TraceId root) const {
+  auto at = surely_kept_.find(root);
+  return at == surely_kept_.end() ? std::vector<ValueId>() : at->second;
+}
+
+// What the framework's derivative surely keeps.
+void Derivatives::KeepSurely(const Call& call, const std::set<TraceId>& written) {
   bool all = true;
-  EachTensor(call, [&](TraceId t) { all &= meta(t).requires_grad || !IsFloat(meta(t).dtype); });
-  size_t n = 0;
+  size_t tensors = 0, n = 0;
+  EachTensor(call, [&](TraceId t) {
+    all &= meta(t).requires_grad || !IsFloat(meta(t).dtype);
+    ++tensors;
+  });
+  const bool none = call.callee.effects().keeps & kIfAlone && (tensors > 1 || call.results.size() > 1);
+  std::vector<ValueId> made;
+  for (TraceId t : call.results) made.push_back(objects_.Value(t));
+  const auto keep = [&](TraceId root) {
+    std::vector<ValueId>& by = surely_kept_[root];
+    by.insert(by.end(), made.begin(), made.end());
+  };
+  for (size_t i = 0; i < call.results.size(); ++i) {
+    const TraceId t = call.results[i];
+    const bool keeps = !none && framejit::Keeps(call.callee, kResult, i);
+    if (t == objects_[t].root && (keeps || meta(t).dtype == DType::kInt64)) keep(t);
+  }
   for (const Arg& a : call.args) {
-    if (!a.is(Arg::Kind::kTensor) || !IsFloat(meta(a.t).dtype)) continue;
+    if (none || !a.is(Arg::Kind::kTensor) || !IsFloat(meta(a.t).dtype)) continue;
     const TraceId root = objects_[a.t].root;
-    if (framejit::Keeps(call.callee, kFirst, n) && (n == 0 || all) && !written.contains(root))
-      surely_kept_.insert(root);
+    if (framejit::Keeps(call.callee, kFirst, n) && (n == 0 || all) && !written.contains(root)) keep(root);
     ++n;
   }
 }
@@ -31,14 +50,11 @@ void Derivatives::NoteCall(const Call& call, bool view) {
   if (view || !tracked || !WantsGrad(trace_, call)) return;
   std::set<TraceId> written;
   const bool keeps_operands = !call.callee.Has(kKeepsNoOperand), keeps_result = !call.callee.Has(kKeepsNoResult);
-  for (size_t i = 0; i < call.results.size(); ++i) {
-    const TraceId t = call.results[i];
+  for (TraceId t : call.results) {
     written.insert(objects_[t].root);
-    if (t == objects_[t].root && (framejit::Keeps(call.callee, kResult, i) || meta(t).dtype == DType::kInt64))
-      surely_kept_.insert(t);
     if (keeps_result || !IsFloat(meta(t).dtype)) kept_.insert(objects_[t].root);
   }
-  KeepOperands(call, written);
+  KeepSurely(call, written);
   if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
     written.insert(objects_[call.args[0].t].root);  // x[...] = v
   EachTensor(call, [&](TraceId t) {

@@ -2,6 +2,7 @@
 // own, and what the program has differentiated itself.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,9 +20,9 @@ class Derivatives {
   // Why the graph's derivative is not the program's; empty: it is.
   const std::string& undifferentiable() const { return undifferentiable_; }
   bool input_written() const { return input_written_; }  // with gradients
-  // Roots whose memory the framework may keep for a derivative, and those that it does keep.
+  // Does the framework perhaps keep a root's memory for a derivative? For those of which values does it surely?
   bool MayKeep(TraceId root) const { return kept_.contains(root); }
-  bool Keeps(TraceId root) const { return surely_kept_.contains(root); }
+  std::vector<ValueId> KeptFor(TraceId root) const;
   void Keep(TraceId root) { kept_.insert(root); }
   void NoteCall(const Call& call, bool view);  // its results are there
   // A write that gradients do not see, to a tensor that has some; or one that makes an input have some. The framework
@@ -46,13 +47,14 @@ class Derivatives {
 
  private:
   TensorMeta& meta(TraceId t) { return trace_.tensors[t].meta; }
-  void KeepOperands(const Call& call, const std::set<TraceId>& written);
+  void KeepSurely(const Call& call, const std::set<TraceId>& written);
 
   Trace& trace_;
   Objects& objects_;
   std::string undifferentiable_;
   bool input_written_ = false;
-  std::set<TraceId> kept_, surely_kept_;
+  std::set<TraceId> kept_;
+  std::map<TraceId, std::vector<ValueId>> surely_kept_;
   std::set<TraceId> leaves_, frozen_;  // roots: made by Leaf; what these stood for
   std::set<ValueId> freed_;
   bool differentiates_ = false;

@@ -302,6 +302,14 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     m.is_scalar = fw == Framework::kNumpy && !cupy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
     m.requires_grad = grad && out.differentiable && (IsFloat(t.dtype) || IsComplex(t.dtype));
     m.is_inference = call.mode.inference && out.kind != Out::kView;
+    // A tensor of its own is a value of its own, where gradients tell one from the other: the sum of a single number.
+    bool operand = false;
+    EachTensor(call, [&](TraceId of) { operand |= objects[of].value == out.value; });
+    if (operand && out.kind == Out::kFresh && m.requires_grad) {
+      out.value = builder.Barrier(out.value, "leaf");
+      Node& n = builder.graph().nodes[out.value];
+      n.derivative = std::make_shared<const Derivative>(Derivative{"leaf", {n.operands[0]}, {}, {}});
+    }
     bool stop = tracked_operand && !m.requires_grad && IsFloat(t.dtype);
     if (stop) out.value = builder.Barrier(out.value);
     TraceId id = objects.New(std::move(m), out.value);
@@ -363,8 +371,8 @@ const std::string& Lowering::graph_unusable() const {
 bool Lowering::WritesInputWithGradients() const {
   return impl_->derivatives.input_written();
 }
-bool Lowering::IsKept(TraceId t) const {
-  return impl_->derivatives.Keeps(t);
+std::vector<ValueId> Lowering::KeptFor(TraceId t) const {
+  return impl_->derivatives.KeptFor(t);
 }
 bool Lowering::MayBeKept(TraceId t) const {
   return impl_->derivatives.MayKeep(t);

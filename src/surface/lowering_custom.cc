@@ -70,11 +70,15 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
   std::vector<TraceId> made;
   std::vector<ValueId> values;
   for (TraceId t : c->outputs) values.push_back(s.objects.Value(t));
-  ValueId head = kNoValue;
+  // What the derivative is of; of several results none is made of another.
+  const ValueId head = s.builder.Barrier(values[0]);
+  g.nodes[head].derivative = std::make_shared<const Derivative>(std::move(d));
   for (size_t i = 0; i < values.size(); ++i) {
-    const ValueId v = s.builder.Barrier(values[i]);  // one after the other: the rule counts on it
-    if (!i) head = v;
-    g.nodes[v].derivative = std::make_shared<const Derivative>(i ? Derivative{"custom_result", {head}, {}, {}} : d);
+    const bool single = values.size() == 1;
+    const ValueId v = single ? head : s.builder.Barrier(values[i]);
+    if (!single)
+      g.nodes[v].derivative = std::make_shared<const Derivative>(
+          Derivative{"custom_result", {head}, {static_cast<double>(values.size()), static_cast<double>(i)}, {}});
     TensorMeta m = s.meta(c->outputs[i]);
     m.requires_grad = true;
     made.push_back(s.objects.New(std::move(m), v));
