@@ -29,7 +29,7 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         while "importlib" in frame.f_code.co_filename or frame.f_code is Absent.find_spec.__code__:
             frame = frame.f_back
         top = name.split(".")[0]
-        ours = top == "tensorboard" or "paritybench" in frame.f_code.co_filename or hasattr(sys.modules.get(top), "absent")
+        ours = top in ("tensorboard", "google") or "paritybench" in frame.f_code.co_filename or hasattr(sys.modules.get(top), "absent")
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if ours else None
 
     def create_module(self, spec):
@@ -37,6 +37,8 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.absent = True
 
         def attribute(name):
+            if name == "__version__":
+                return "99.0"
             if name.startswith("__"):
                 raise AttributeError(name)
             return mock.MagicMock(name=f"{spec.name}.{name}")
@@ -48,19 +50,23 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
+def prepare(path):
+    """Imports what every file of the corpus does, so that forks have it."""
+    path = pathlib.Path(path).resolve()
+    sys.path[:0] = [str(path), str(path / "generated")]
+    sys.meta_path.append(Absent())
+    importlib.import_module("_paritybench_helpers")
+
+
 def build(path, name):
     """The module of a case and the arguments of its call, ((...), {...}). The process may be used for nothing else."""
     import torch
 
     project, class_name, number = name.split(":")
-    path = pathlib.Path(path).resolve()
-    sys.path[:0] = [str(path), str(path / "generated")]
-    sys.meta_path.append(Absent())
     module = types.ModuleType(f"test_{project}")
     sys.modules[module.__name__] = module
-    file = path / "generated" / f"test_{project}.py"
+    file = pathlib.Path(path).resolve() / "generated" / f"test_{project}.py"
     exec(compile(file.read_text(), str(file), "exec"), module.__dict__)
-    sys.meta_path.pop()
     made, init, call, _ = module.TESTCASES[int(number)]
     assert made.__name__ == class_name
     torch.manual_seed(0)

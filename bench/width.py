@@ -489,6 +489,10 @@ def main():
 
     import bench  # noqa: F401 (makes torchvision importable)
 
+    if args.suite == "paritybench":
+        from bench import paritybench as corpus
+
+        corpus.prepare(corpus_path)
     if with_peer:
         import torch._dynamo.backends.registry  # noqa: F401 (likewise)
         import torch._inductor.config  # noqa: F401

@@ -562,7 +562,15 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
       (hook && PyFunction_Check(hook)) || s_.lowering().IsHidden(id))
     return refuse();
   const int input = s_.trace().tensors[id].input;
-  if (input < 0) {
+  PyObject** dict = input < 0 ? nullptr : _PyObject_GetDictPtr(s_.input_tensors()[input]);
+  if (input >= 0 && !dict) return refuse();
+  if (input < 0 || !*dict) {  // an input that has none yet gets them at the exit, too
+    if (input >= 0) {
+      if (s_.later || s_.InLookup()) return refuse();
+      const Source* source = s_.input_sources()[input];
+      s_.guards().Absent(s_.guards().Child(SourceKind::kInstanceDict, source));
+      s_.guards().Add(guard::Row{guard::Kind::kDistinct, source});
+    }
     auto& own = s_.tensor_attributes[id];
     auto at =
         std::find_if(own.begin(), own.end(), [&](auto& a) { return PyUnicode_Compare(a.first.get(), name) == 0; });
@@ -570,8 +578,7 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
     if (value) own.emplace_back(Borrow(name), Borrow(value));
     return value || at != own.end() ? 0 : refuse();
   }
-  PyObject** dict = _PyObject_GetDictPtr(s_.input_tensors()[input]);
-  if (!dict || !*dict || !value) return refuse();
+  if (!value) return refuse();
   Ref seen(s_.FromOutside(*dict, s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input])));
   return seen ? s_.WriteDictItem(*dict, name, value) : -1;
 }

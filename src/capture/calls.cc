@@ -82,7 +82,7 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   const Callee name = tensor::CalleeOf(callable);
   if (name.empty()) return nullptr;
   const bool row = surface::HasRow(name);
-  if (PyType_Check(callable) && !row) return nullptr;
+  if (PyType_Check(callable) && !row && !name.Has(kTypeOfTensors)) return nullptr;
   // Where tensors are made somewhere else by default, that is a mode, of which torch's own functions need not know
   // here.
   if (name.name().find("has_torch_function") != std::string::npos && !s_.default_devices.back().empty() &&
@@ -362,8 +362,9 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   s_.SourceOf(o);
   if (type == &PyType_Type && nargs == 1 && !kwnames) {
     if (IsTensor(args[0])) return TensorClass(s_, args[0]);
+    if (IsUnseen(args[0])) return AskUnseen(args[0]);
     auto* t = reinterpret_cast<PyObject*>(IsSymInt(args[0])     ? &PyLong_Type
-                                          : IsSymFloat(args[0]) ? &PyFloat_Type
+                                          : IsSymFloat(args[0]) || IsItemFloat(args[0]) ? &PyFloat_Type
                                                                 : Py_TYPE(args[0]));
     s_.SourceOf(t);
     if (PyType_Check(args[0])) s_.NoteType(reinterpret_cast<PyTypeObject*>(args[0]));
@@ -404,6 +405,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     }
     return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));
   }
+  if (PyObject* made = LegacyVariable(o, args, nargs, kwnames); made || s_.broken()) return made;
   if (PyObject* scope = InferenceScope(s_, type, args, total)) return scope;
   if (PyErr_Occurred()) return nullptr;
   if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return s_.Break(BreakId::kUnknownCall, Describe(o));
@@ -455,6 +457,21 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     if (!r) return nullptr;
   }
   return made.release();
+}
+
+// torch.autograd.Variable(x): x.detach(), with gradients of its own if that is asked. Null without an error: no Variable,
+// or an argument that means more.
+PyObject* CaptureSemantics::LegacyVariable(PyObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static PyObject* const variable = tensor::ResolveCallee("torch.autograd.Variable");
+  if (!variable) PyErr_Clear();
+  const Py_ssize_t total = nargs + KwCount(kwnames);
+  if (type != variable || nargs < 1 || nargs > 2 || total > 2 || !IsTensor(args[0])) return nullptr;
+  if (total > nargs && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "requires_grad")) return nullptr;
+  if (total == 2 && !PyBool_Check(args[1])) return nullptr;
+  Ref detached(s_.CallFramework(callees::kTensorDetach, args, 1, nullptr));
+  if (!detached || total < 2 || args[1] == Py_False) return detached.release();
+  PyObject* one = detached.get();
+  return s_.CallFramework(callees::kTensorRequiresGrad, &one, 1, nullptr);
 }
 
 // Arguments of C code, made ready for it. False (Break): it would reach what no guard covers.

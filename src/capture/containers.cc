@@ -543,6 +543,11 @@ PyObject* Session::ItemsOf(PyObject* o, bool by_c) {
 }
 
 Ref Session::AsKey(PyObject* key) {
+  if (const int input = IsTensor(key) ? trace_.tensors[AsTensor(key)->id].input : -1; input >= 0) {
+    // That very object, by which dicts find it.
+    guards_->Is(input_sources_[input], input_tensors_[input]);
+    return Borrow(input_tensors_[input]);
+  }
   if (IsSymInt(key)) return Ref(PyLong_FromLongLong(env_.Specialize(reinterpret_cast<SymInt*>(key)->expr)));
   if (IsSymFloat(key)) return Ref(PyFloat_FromDouble(numbers_->Specialize(reinterpret_cast<SymFloat*>(key)->symbol)));
   return Borrow(key);
@@ -569,7 +574,10 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked
 }
 
 bool Session::GuardsKey(PyObject* dict, PyObject* key) {
-  if (!IsPrimitive(key) && (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst))
+  const bool tensor = IsTensor(key) && trace_.tensors[AsTensor(key)->id].input >= 0 &&
+                      meta(AsTensor(key)->id).framework == Framework::kTorch && !vmap.open();
+  if (!tensor && !IsPrimitive(key) &&
+      (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst))
     return false;
   const Ref number = AsKey(key);
   PyObject* v = number ? PyDict_GetItemWithError(dict, number.get()) : nullptr;

@@ -147,7 +147,7 @@ struct Lowering::Impl {
       throw Decline("write to a tensor from outside of a function that is differentiated");
     if (leaves.contains(root.id) || frozen.contains(root.id))
       throw Decline("write to a tensor with gradients of its own");
-    if (mode.grad && root.input >= 0 && root.meta.requires_grad)
+    if (mode.grad && root.input >= 0 && root.meta.requires_grad && objects[t].domain == root.id)
       throw Decline("in-place write to an input that requires grad");
     if (root.meta.read_only || (root.meta.is_inference && !mode.inference))
       throw Decline("write to a tensor that must not be written");
