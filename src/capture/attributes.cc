@@ -425,9 +425,20 @@ PyObject* CaptureSemantics::SuperAttr(PyObject* super, PyObject* name) {
   return r ? s_.Adopt(r) : nullptr;
 }
 
+// An attribute that tensors had once: False, with a warning.
+PyObject* CaptureSemantics::Volatile(PyObject* tensor, PyObject* name) {
+  static PyObject* const text = PyUnicode_FromString("volatile was removed (Variable.volatile is always False)");
+  PyObject* d = _PyType_Lookup(reinterpret_cast<PyTypeObject*>(PlainTensorClass(false)), name);
+  if (!d || !IsGetSetDescr(d)) return TensorAttr(s_, tensor, name);
+  Ref warned(s_.InLookup() ? nullptr : Warn(&text, 1, nullptr));
+  if (s_.broken() || PyErr_Occurred()) return nullptr;
+  return warned ? Py_NewRef(Py_False) : s_.Break(BreakId::kOutput, "tensor.volatile");
+}
+
 PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   o = s_.Resolve(o);
   if (!o || s_.broken()) return s_.broken() ? s_.Break(s_.reason().id) : nullptr;
+  if (IsTensor(o) && !PyUnicode_CompareWithASCIIString(name, "volatile")) return Volatile(o, name);
   if (IsTensor(o)) return TensorAttr(s_, o, name);
   if (IsSymInt(o) || IsSymFloat(o)) return PyObject_GetAttr(o, name);
   if (PyModule_CheckExact(o)) return ModuleAttr(o, name);
@@ -567,9 +578,7 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
   if (input < 0 || !*dict) {  // an input that has none yet gets them at the exit, too
     if (input >= 0) {
       if (s_.later || s_.InLookup()) return refuse();
-      const Source* source = s_.input_sources()[input];
-      s_.guards().Absent(s_.guards().Child(SourceKind::kInstanceDict, source));
-      s_.guards().Add(guard::Row{guard::Kind::kDistinct, source});
+      s_.guards().Absent(s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input]));
     }
     auto& own = s_.tensor_attributes[id];
     auto at =

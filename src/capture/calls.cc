@@ -314,6 +314,7 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
   }
   if (s_.depth >= max_depth_) return s_.Break(BreakId::kDeepCapture, Describe(f));
   ++s_.depth;
+  loops_.Called(code);
   PyObject* r = PyObject_Vectorcall(f, args, nargs, kwnames);
   --s_.depth;
   if (r && (code->co_flags & CO_GENERATOR)) return s_.MarkFresh(r);
@@ -464,14 +465,18 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
 PyObject* CaptureSemantics::LegacyVariable(PyObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static PyObject* const variable = tensor::ResolveCallee("torch.autograd.Variable");
   if (!variable) PyErr_Clear();
-  const Py_ssize_t total = nargs + KwCount(kwnames);
-  if (type != variable || nargs < 1 || nargs > 2 || total > 2 || !IsTensor(args[0])) return nullptr;
-  if (total > nargs && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "requires_grad")) return nullptr;
-  if (total == 2 && !PyBool_Check(args[1])) return nullptr;
+  if (type != variable || nargs < 1 || nargs > 3 || !IsTensor(args[0])) return nullptr;
+  bool wants = false, removed = false;  // requires_grad, volatile
+  for (Py_ssize_t i = 1; i < nargs + KwCount(kwnames); ++i) {
+    PyObject* name = i < nargs ? nullptr : PyTuple_GET_ITEM(kwnames, i - nargs);
+    const bool grad = name ? !PyUnicode_CompareWithASCIIString(name, "requires_grad") : i == 1;
+    if (!PyBool_Check(args[i]) || (name && !grad && PyUnicode_CompareWithASCIIString(name, "volatile"))) return nullptr;
+    (grad ? wants : removed) = args[i] == Py_True;
+  }
+  if (removed) return nullptr;  // it warns
   Ref detached(s_.CallFramework(callees::kTensorDetach, args, 1, nullptr));
-  if (!detached || total < 2 || args[1] == Py_False) return detached.release();
   PyObject* one = detached.get();
-  return s_.CallFramework(callees::kTensorRequiresGrad, &one, 1, nullptr);
+  return one && wants ? s_.CallFramework(callees::kTensorRequiresGrad, &one, 1, nullptr) : detached.release();
 }
 
 // Arguments of C code, made ready for it. False (Break): it would reach what no guard covers.

@@ -121,6 +121,10 @@ void Session::SeparateWrites() {
     for (PyObject* other : changed)
       if (Py_TYPE(other) == Py_TYPE(one)) apart(one, other, SourceOf(other));
   }
+  const auto outside = [&](const auto& own) { return trace_.tensors[own.first].input >= 0; };
+  if (std::any_of(tensor_attributes.begin(), tensor_attributes.end(), outside))  // whose attributes any other may show
+    for (size_t i = 0; i < input_sources_.size(); ++i)
+      guards_->Add(guard::Row{guard::Kind::kDistinct, input_sources_[i]});
   for (auto& [cell, root] : root_cells)  // the frame's own, and those that functions brought along
     if (PyCell_GET(cell) != root.before)
       for (auto& r : reads_)

@@ -210,8 +210,8 @@ TraceId TensorOfItem(PyObject* item) {
 
 PyObject* NewItemFloat(Session& s, PyObject* proxy) {
   const TensorMeta m = s.meta(AsTensor(proxy)->id);
-  if (m.framework != Framework::kTorch || IsComplex(m.dtype) || s.vmap.open() || s.in_custom || s.later ||
-      s.lowering().IsHidden(AsTensor(proxy)->id) || m.device.kind == DeviceKind::kMeta)
+  if (m.framework != Framework::kTorch || IsComplex(m.dtype) || s.vmap.open() || m.device.kind == DeviceKind::kMeta ||
+      (s.lowering().IsHidden(AsTensor(proxy)->id) && !s.in_custom))
     return nullptr;
   for (shape::Int n : m.sizes)
     if (!(n == shape::Int(1))) return nullptr;

@@ -40,6 +40,8 @@ int WritesTo(const Trace& trace, int input) {
   };
   int counted = 0, silent = 0;
   for (const Call& c : trace.calls) {
+    for (const auto& [name, a] : c.kwargs)
+      if (name == "out" && a.is(Arg::Kind::kTensor) && trace.tensors[trace.tensors[a.t].base].input == input) ++counted;
     if (!ChangesFirst(c.callee) || c.args.empty() || !c.args[0].is(Arg::Kind::kTensor)) continue;
     if (trace.tensors[trace.tensors[c.args[0].t].base].input == input) ++(through_data(c.args[0].t) ? silent : counted);
   }
@@ -140,8 +142,12 @@ class Runner : public GraphRunner {
       made[i] = Wrap(out[i], i, arrays ? arrays->made[i].release() : nullptr);
       if (!made[i]) end = EndOfCall();
     }
-    for (size_t w = 0; w < written_.size(); ++w)
-      for (int n = 0; n < bumps_[w] && !array_input_[written_[w]]; ++n) BumpVersion(inputs[written_[w]]);
+    for (size_t w = 0; w < written_.size(); ++w) {
+      if (array_input_[written_[w]]) continue;
+      PyObject* input = inputs[written_[w]];
+      for (int n = 0; n < bumps_[w]; ++n) BumpVersion(input);
+      if (!bumps_[w] && !Ref(PyObject_GetAttrString(input, "data"))) PyErr_Clear();  // tells who watches weights
+    }
     auto output = [&](size_t n) {
       const OutputPlan& p = plans_[n];
       return p.kind == OutputPlan::kGraphOutput ? Py_NewRef(made[p.index])
