@@ -364,9 +364,9 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   if (type == &PyType_Type && nargs == 1 && !kwnames) {
     if (IsTensor(args[0])) return TensorClass(s_, args[0]);
     if (IsUnseen(args[0])) return AskUnseen(args[0]);
-    auto* t = reinterpret_cast<PyObject*>(IsSymInt(args[0])     ? &PyLong_Type
+    auto* t = reinterpret_cast<PyObject*>(IsSymInt(args[0])                             ? &PyLong_Type
                                           : IsSymFloat(args[0]) || IsItemFloat(args[0]) ? &PyFloat_Type
-                                                                : Py_TYPE(args[0]));
+                                                                                        : Py_TYPE(args[0]));
     s_.SourceOf(t);
     if (PyType_Check(args[0])) s_.NoteType(reinterpret_cast<PyTypeObject*>(args[0]));
     if (PyModule_Check(args[0])) s_.guards().TypeIs(s_.SourceOf(args[0]), reinterpret_cast<PyTypeObject*>(t));
@@ -460,8 +460,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   return made.release();
 }
 
-// torch.autograd.Variable(x): x.detach(), with gradients of its own if that is asked. Null without an error: no Variable,
-// or an argument that means more.
+// torch.autograd.Variable(x): x.detach(), with gradients of its own if that is asked. Null without an error: no
+// Variable, or an argument that means more.
 PyObject* CaptureSemantics::LegacyVariable(PyObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static PyObject* const variable = tensor::ResolveCallee("torch.autograd.Variable");
   if (!variable) PyErr_Clear();

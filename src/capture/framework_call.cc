@@ -94,7 +94,8 @@ bool LooksAtElements(const TensorMeta& m) {
   static const bool looks = [] {
     SuspendScope off;
     Ref torch(tensor::Import("torch"));
-    Ref nan(torch ? PyObject_CallMethod(torch.get(), "full", "(i)d", 1, std::numeric_limits<double>::quiet_NaN()) : nullptr);
+    Ref nan(torch ? PyObject_CallMethod(torch.get(), "full", "(i)d", 1, std::numeric_limits<double>::quiet_NaN())
+                  : nullptr);
     Ref equal(nan ? PyObject_CallMethod(torch.get(), "equal", "OO", nan.get(), nan.get()) : nullptr);
     PyErr_Clear();
     return equal.get() == Py_False;
@@ -197,8 +198,9 @@ bool FrameworkCall::ReplacedByTensors(PyObject** out) {
 
 // The number that a tensor holds, beside another tensor.
 bool FrameworkCall::BindItem(PyObject* item, Arg* a) {
-  static constexpr std::string_view kTake[] = {"add", "sub", "mul", "div", "subtract", "multiply", "divide", "true_divide",
-                                               "eq",  "ne",  "lt",  "le",  "gt",       "ge",       "rsub"};
+  static constexpr std::string_view kTake[] = {"add",      "sub",    "mul",         "div", "subtract",
+                                               "multiply", "divide", "true_divide", "eq",  "ne",
+                                               "lt",       "le",     "gt",          "ge",  "rsub"};
   std::string_view name = callee_.last();
   if (name.ends_with("_") && !name.starts_with("__")) name.remove_suffix(1);
   if (name.starts_with("__") && name.ends_with("__")) {

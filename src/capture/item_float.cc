@@ -1,6 +1,7 @@
-// Python floats that tensors hold: what .item() and float() of a tensor give. Such a number is a tensor of one float64 in
-// the graph, and Python's arithmetic on it is the graph's; where it goes back into an operation on tensors it never was
-// anything else. What leaves the graph is read behind the run. Whatever else wants the number ends the capture there.
+// Python floats that tensors hold: what .item() and float() of a tensor give. Such a number is a tensor of one float64
+// in the graph, and Python's arithmetic on it is the graph's; where it goes back into an operation on tensors it never
+// was anything else. What leaves the graph is read behind the run. Whatever else wants the number ends the capture
+// there.
 #include <initializer_list>
 #include <optional>
 #include <utility>
@@ -165,9 +166,12 @@ void Dealloc(PyObject* a) {
 PyObject* Method(PyObject* a, PyObject*) {
   return Ask(a);
 }
-PyMethodDef methods[] = {{"__format__", Method, METH_VARARGS, nullptr},    {"__round__", Method, METH_VARARGS, nullptr},
-                         {"__trunc__", Method, METH_VARARGS, nullptr},     {"__floor__", Method, METH_VARARGS, nullptr},
-                         {"__ceil__", Method, METH_VARARGS, nullptr},      {"__reduce_ex__", Method, METH_VARARGS, nullptr},
+PyMethodDef methods[] = {{"__format__", Method, METH_VARARGS, nullptr},
+                         {"__round__", Method, METH_VARARGS, nullptr},
+                         {"__trunc__", Method, METH_VARARGS, nullptr},
+                         {"__floor__", Method, METH_VARARGS, nullptr},
+                         {"__ceil__", Method, METH_VARARGS, nullptr},
+                         {"__reduce_ex__", Method, METH_VARARGS, nullptr},
                          {nullptr, nullptr, 0, nullptr}};
 
 PyNumberMethods number = {
@@ -219,7 +223,8 @@ PyObject* NewItemFloat(Session& s, PyObject* proxy) {
   Ref at(Made(s, callees::kTensorDetach, {proxy})), shape(s.MarkFresh(PyTuple_New(0)));
   if (at && !m.sizes.empty()) at = Ref(Made(s, reshape, {at.get(), shape.get()}));
   if (!at) return nullptr;
-  return Of(s, Made(s, m.dtype == DType::kFloat64 ? callees::kTensorClone : widened, {at.get()}));  // it may be written to
+  return Of(s,
+            Made(s, m.dtype == DType::kFloat64 ? callees::kTensorClone : widened, {at.get()}));  // it may be written to
 }
 
 PyObject* ItemFor(Session& s, PyObject* item, const TensorMeta& beside) {

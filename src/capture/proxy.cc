@@ -443,8 +443,8 @@ PyTypeObject LazyType = {
 
 bool ReadyProxies() {
   return PyType_Ready(&TensorProxyType) == 0 && PyType_Ready(&SymIntType) == 0 && ReadySymFloat() &&
-         PyType_Ready(&UnseenType) == 0 && PyType_Ready(&ItemFloatType) == 0 &&
-         PyType_Ready(&LazyType) == 0 && ReadyModes();
+         PyType_Ready(&UnseenType) == 0 && PyType_Ready(&ItemFloatType) == 0 && PyType_Ready(&LazyType) == 0 &&
+         ReadyModes();
 }
 
 PyObject* NewTensorProxy(Session* s, TraceId id) {

@@ -22,7 +22,8 @@ struct Row {
 // torch, and framejit._functions and framejit._random beside it.
 constexpr Row kTorch[] = {
     {"linalg_ldl_solve linalg_lu_solve", {.flags = kTrustsIntegers}},
-    {"BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor ShortTensor Tensor",
+    {"BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor "
+     "ShortTensor Tensor",
      {.flags = kTypeOfTensors}},
     {"_sample_dirichlet _standard_gamma alpha_dropout bernoulli binomial cauchy dropout1d dropout2d dropout3d "
      "exponential feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal "

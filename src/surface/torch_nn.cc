@@ -135,7 +135,8 @@ Outs BatchNorm(Scope& s) {
 }
 
 // (input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled): batch_norm over one
-// picture that has the channels of all of them. The running statistics become the mean of what each of them makes of them.
+// picture that has the channels of all of them. The running statistics become the mean of what each of them makes of
+// them.
 Outs InstanceNorm(Scope& s) {
   Operand x = s.tensor(0);
   const int rank = x.rank();

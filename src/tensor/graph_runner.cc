@@ -417,7 +417,7 @@ class Runner : public GraphRunner {
   bool inference_ = false;    // all calls were made in inference mode
   std::vector<int> scalars_;  // by scalar input: symbol
   std::vector<int> written_;
-  std::vector<int> bumps_;  // by those: how often the program writes it
+  std::vector<int> bumps_;     // by those: how often the program writes it
   std::vector<bool> counted_;  // by check_.writes: does its version tell of them?
   enum class Made : uint8_t { kTensor, kArray, kScalar };
   std::vector<Made> output_;
