@@ -357,22 +357,24 @@ static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** a
   return *arg != nullptr;
 }
 
+// type(o)
+static PyObject* TypeOf(Session& s, PyObject* o) {
+  if (IsTensor(o)) return TensorClass(s, o);
+  if (IsUnseen(o)) return AskUnseen(o);
+  auto* t = reinterpret_cast<PyObject*>(IsSymInt(o)                       ? &PyLong_Type
+                                        : IsSymFloat(o) || IsItemFloat(o) ? &PyFloat_Type
+                                                                          : Py_TYPE(o));
+  s.SourceOf(t);
+  if (PyType_Check(o)) s.NoteType(reinterpret_cast<PyTypeObject*>(o));
+  if (PyModule_Check(o)) s.guards().TypeIs(s.SourceOf(o), reinterpret_cast<PyTypeObject*>(t));
+  return Py_NewRef(t);
+}
+
 PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   auto* o = reinterpret_cast<PyObject*>(type);
   Py_ssize_t total = nargs + KwCount(kwnames);
   s_.SourceOf(o);
-  if (type == &PyType_Type && nargs == 1 && !kwnames) {
-    if (IsTensor(args[0])) return TensorClass(s_, args[0]);
-    if (IsUnseen(args[0])) return AskUnseen(args[0]);
-    auto* t = reinterpret_cast<PyObject*>(IsSymInt(args[0])                             ? &PyLong_Type
-                                          : IsSymFloat(args[0]) || IsItemFloat(args[0]) ? &PyFloat_Type
-                                                                                        : Py_TYPE(args[0]));
-    s_.SourceOf(t);
-    if (PyType_Check(args[0])) s_.NoteType(reinterpret_cast<PyTypeObject*>(args[0]));
-    if (PyModule_Check(args[0])) s_.guards().TypeIs(s_.SourceOf(args[0]), reinterpret_cast<PyTypeObject*>(t));
-    Py_INCREF(t);
-    return t;
-  }
+  if (type == &PyType_Type && nargs == 1 && !kwnames) return TypeOf(s_, args[0]);
   if (type == &PyFloat_Type && total == 1 && nargs == 1)
     if (PyObject* made = FloatOf(args[0]); made || PyErr_Occurred()) return made;
   if (type == &PySuper_Type && total == 0) return ImplicitSuper();
