@@ -1,16 +1,21 @@
-"""How wide capture is: every Hugging Face model type that can be built from a tiny config, and the classification models of
-torchvision and timm, in eval mode. Each runs in a forked child: eager, then compiled twice; results are compared.
+"""How wide capture is: every Hugging Face model type that can be built from a tiny config, the classification models of
+torchvision and timm, and the modules of GitHub projects in a checkout of pytorch-jit-paritybench, in eval mode. Each runs in a
+forked child: eager, then compiled twice; results are compared.
 
-    python -m bench.width [hf|torchvision|timm] [NAME...] [--json FILE] [--limit N] [--seconds S] [--train] [--every N] [--from K]
+    python -m bench.width [hf|torchvision|timm|paritybench] [NAME...] [--from-path DIR] [--json FILE] [--limit N] [--seconds S] [--train]
+                          [--every N] [--from K] [--peer]
 
+--from-path: the checkout of paritybench.
 --train: in train mode, three steps of SGD and of AdamW, dropout by torch's generator; losses and parameters are compared.
+--peer: beside our counts those of torch.compile (backend "eager"), which breaks if `fullgraph=True` raises.
 
 One row a model: graphs, breaks by id, seconds of the first compiled call, and what was wrong, if anything was. A type that
-eager cannot run from a generic tiny config is named as not built.
+eager cannot run from a generic tiny config is named as not built. At the end the causes of breaks, ranked by how many models have them.
 """
 
 import argparse
 import collections
+import copy
 import json
 import os
 import select
@@ -134,7 +139,7 @@ def hf(name):
             try:
                 with torch.no_grad():
                     if tensors(model(**inputs)):
-                        return model, inputs
+                        return model, ((), inputs)
             except Exception as error:
                 problem = problem or error
     raise problem or ValueError(f"no value known for what it takes ({model.main_input_name})")
@@ -145,7 +150,7 @@ def torchvision(name):
     import torchvision.models as models
 
     size = 299 if "inception" in name else 64
-    return models.get_model(name, weights=None).eval(), {"x": torch.randn(2, 3, size if "vit" not in name else 224, size if "vit" not in name else 224)}
+    return models.get_model(name, weights=None).eval(), ((torch.randn(2, 3, size if "vit" not in name else 224, size if "vit" not in name else 224),), {})
 
 
 def timm(name):
@@ -153,10 +158,21 @@ def timm(name):
     import torch
 
     model = library.create_model(name, pretrained=False).eval()
-    return model, {"x": torch.randn(1, *model.default_cfg["input_size"])}
+    return model, ((torch.randn(1, *model.default_cfg["input_size"]),), {})
+
+
+def paritybench(name):
+    from bench import paritybench as corpus
+
+    model, inputs = corpus.build(corpus_path, name)
+    return model.eval(), inputs
 
 
 def names(suite):
+    if suite == "paritybench":
+        from bench import paritybench as corpus
+
+        return corpus.names(corpus_path)
     if suite == "hf":
         from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
@@ -181,45 +197,108 @@ def tensors(output):
     return {k: v for k, v in flatten(output).items()}
 
 
-def measure(suite, name):
-    """The row of one model; raises if eager cannot build or run it."""
+def run(model, inputs):
+    """One call with inputs of its own, which it may write to."""
+    args, kwargs = copy.deepcopy(inputs)
+    return model(*args, **kwargs)
+
+
+def wide(inputs):
+    """The inputs in double precision."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    return tree_map(lambda v: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v, inputs)
+
+
+def seed(number):
+    import random
+
+    import numpy
     import torch
 
-    model, inputs = globals()[suite](name)
-    with torch.no_grad():
-        torch.manual_seed(1)
-        expected = tensors(model(**inputs))
-    assert expected, "no tensor in the result"
-    import copy
+    torch.manual_seed(number)
+    random.seed(number)
+    numpy.random.seed(number)
 
-    row = {"model": name}
+
+def outputs(model, inputs):
+    """The tensors in the result of one call."""
+    import torch
+
+    seed(1)
+    with torch.no_grad():
+        return tensors(run(model, inputs))
+
+
+def broken(told):
+    """Breaks by id, and their causes: id, message and detail, where."""
+    ids = collections.Counter(reason.split("[")[1].split("]")[0] for reason in told.break_reasons if "[" in reason)
+    causes = [f"{lines[0]} @{lines[1].partition('--> ')[2]}" for lines in map(str.splitlines, told.break_reasons) if len(lines) > 1]
+    return {"graphs": told.graph_count, "breaks": dict(ids), "ops": told.op_count, "why": causes[:4]}
+
+
+def peer_counts(model, inputs):
+    """What torch.compile makes of one call: graphs and breaks; the reasons are its own words."""
+    import torch
+
+    torch._dynamo.reset()
+    seed(1)
+    try:
+        run(torch.compile(model, backend="eager", fullgraph=True), inputs)
+        return {"graphs": 1, "breaks": 0}
+    except Exception as error:
+        why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
+    torch._dynamo.reset()
+    seed(1)
+    try:
+        args, kwargs = copy.deepcopy(inputs)
+        told = torch._dynamo.explain(model)(*args, **kwargs)
+        return {"graphs": told.graph_count, "breaks": max(1, told.graph_break_count), "why": why}
+    except Exception as error:
+        return {"graphs": 0, "breaks": 1, "why": f"{why}; {type(error).__name__}"}
+
+
+def counted(row, model, inputs):
+    """The row with our counts of one call and, if asked for, the peer's."""
+    import framejit
+    import torch
+
+    with torch.set_grad_enabled(training):
+        seed(1)
+        args, kwargs = copy.deepcopy(inputs)
+        row = {**row, **broken(framejit.explain(model)(*args, **kwargs))}
+        return {**row, "peer": peer_counts(model, inputs)} if with_peer else row
+
+
+def measure(suite, name):
+    """The row of one model; raises if eager cannot build or run it."""
+    model, inputs = globals()[suite](name)
+    try:
+        eager, again, ours = (copy.deepcopy(model) for _ in range(3))
+    except Exception:  # it holds what cannot be copied; then we hope that calls leave nothing in it
+        eager = again = ours = model
+    expected = [outputs(eager, inputs) for _ in range(2)]
+    assert expected[0], "no tensor in the result"
+    assert not differs(outputs(again, inputs), expected[0], None), "eager's own runs differ"
     reference = None
     try:
-        double = copy.deepcopy(model).double()
-        with torch.no_grad():
-            torch.manual_seed(1)
-            reference = tensors(double(**{k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}))
-        del double
+        reference = outputs(copy.deepcopy(model).double(), wide(inputs))
     except Exception:  # some models do not run in float64
         pass
     import framejit
 
     os.write(row_pipe, b"built\n")
-    compiled = framejit.compile(model)
-    with torch.no_grad():
-        start = time.time()
-        for call in range(2):
-            torch.manual_seed(1)
-            got = tensors(compiled(**inputs))
-            row.setdefault("first_s", round(time.time() - start, 2))
-            problem = differs(got, expected, reference)
-            if problem:
-                return {**row, "status": "wrong", "note": f"call {call + 1}: {problem}"}
-    torch.manual_seed(1)
-    with torch.no_grad():
-        told = framejit.explain(model)(**inputs)
-    ids = collections.Counter(reason.split("[")[1].split("]")[0] for reason in told.break_reasons if "[" in reason)
-    return {**row, "status": "ok", "graphs": told.graph_count, "breaks": dict(ids), "ops": told.op_count, "why": told.break_reasons[:2]}
+    row = {"model": name}
+    compiled = framejit.compile(ours)
+    start = time.time()
+    for call in range(2):
+        got = outputs(compiled, inputs)
+        row.setdefault("first_s", round(time.time() - start, 2))
+        problem = differs(got, expected[call], None if call and differs(expected[1], expected[0], None) else reference)
+        if problem:
+            return {**row, "status": "wrong", "note": f"call {call + 1}: {problem}"}
+    return counted({**row, "status": "ok"}, ours, inputs)
 
 
 def differs(got, expected, reference):
@@ -250,19 +329,14 @@ def differs(got, expected, reference):
 
 def steps(model, call, inputs, optimizer, n=3):
     """Losses and parameters of n training steps; None for the loss of a step without gradients."""
-    import random
-
-    import numpy
     import torch
 
     made = {"SGD": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9), "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-3, eps=1e-3)}[optimizer](model.parameters())
     losses = []
     for k in range(n):
-        torch.manual_seed(100 + k)
-        random.seed(100 + k)
-        numpy.random.seed(100 + k)
+        seed(100 + k)
         made.zero_grad()
-        parts = [(t * t).mean() for t in tensors(call(**inputs)).values() if t.requires_grad and t.is_floating_point()]
+        parts = [(t * t).mean() for t in tensors(run(call, inputs)).values() if t.requires_grad and t.is_floating_point()]
         loss = sum(parts)
         loss.backward()
         made.step()
@@ -273,12 +347,10 @@ def steps(model, call, inputs, optimizer, n=3):
 def same_in_float64(model, inputs):
     """Where rounding grows from step to step, double precision tells: the same steps, eager and compiled; and where it grows
     even there (a batch norm of two values), eager from parameters that are off by their last bits."""
-    import copy
-
     import framejit
     import torch
 
-    inputs = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+    inputs = wide(inputs)
     eager, ours, shaken = (copy.deepcopy(model).double() for _ in range(3))
     for p in shaken.parameters():
         p.data.mul_(1 + 2e-16 * torch.randint(-1, 2, p.shape, dtype=torch.float64))
@@ -288,8 +360,6 @@ def same_in_float64(model, inputs):
 
 
 def measure_training(suite, name):
-    import copy
-
     import torch
 
     model, inputs = globals()[suite](name)
@@ -302,8 +372,7 @@ def measure_training(suite, name):
     reference = {}
     try:  # without dropout alone: double precision draws other numbers
         if not any("Dropout" in type(m).__name__ and getattr(m, "p", 0) for m in model.modules()):
-            wide = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
-            reference = {o: steps(m, m, wide, o) for o in ("SGD", "AdamW") for m in [copy.deepcopy(model).double()]}
+            reference = {o: steps(m, m, wide(inputs), o) for o in ("SGD", "AdamW") for m in [copy.deepcopy(model).double()]}
     except Exception:
         pass
     import framejit
@@ -329,16 +398,15 @@ def measure_training(suite, name):
                 row["off"] = f"{o}: losses {losses} for {expected[o][0]}"
     if "off" in row and not same_in_float64(model, inputs):
         return {**row, "status": "wrong", "note": row["off"]}
-    torch.manual_seed(1)
-    told = framejit.explain(model)(**inputs)
-    ids = collections.Counter(reason.split("[")[1].split("]")[0] for reason in told.break_reasons if "[" in reason)
+    row = counted({**row, "status": "ok", "note": "; ".join(notes)[:300]}, model, inputs)
     if notes:
-        ids["no backward"] = len(notes)
-    return {**row, "status": "ok", "graphs": told.graph_count, "breaks": dict(ids), "ops": told.op_count, "why": told.break_reasons[:2], "note": "; ".join(notes)[:300]}
+        row["breaks"]["no backward"] = len(notes)
+    return row
 
 
 row_pipe = -1
-training = False
+training = with_peer = False
+corpus_path = ""
 
 
 def isolated(suite, name, seconds):
@@ -387,19 +455,33 @@ def isolated(suite, name, seconds):
     return row
 
 
+def ranked(rows):
+    """The causes of breaks: in how many models, in how many of them the peer has none, and one of these."""
+    causes = {}
+    for row in rows:
+        for cause in dict.fromkeys(why.split(" @")[0] for why in row.get("why", [])):
+            causes.setdefault(cause, []).append(row)
+    for cause, broke in sorted(causes.items(), key=lambda item: -len(item[1])):
+        whole = [row for row in broke if not row.get("peer", {"breaks": 1})["breaks"]]
+        place = next(why.split(" @")[1] for why in (whole or broke)[0]["why"] if why.startswith(cause + " @"))
+        print(f"{len(broke):4} {len(whole):4}  {cause}  (as {(whole or broke)[0]['model']}, {place.strip()})")
+
+
 def main():
     parser = argparse.ArgumentParser(prog="python -m bench.width", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suite", nargs="?", default="hf", choices=["hf", "torchvision", "timm"])
+    parser.add_argument("suite", nargs="?", default="hf", choices=["hf", "torchvision", "timm", "paritybench"])
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--from-path", metavar="DIR", default="", help="the checkout of paritybench")
     parser.add_argument("--json", metavar="FILE", help="append the rows to this file")
     parser.add_argument("--limit", type=int, help="only so many models")
     parser.add_argument("--seconds", type=float, default=60, help="for one model (default 60)")
     parser.add_argument("--train", action="store_true", help="training steps instead of calls")
     parser.add_argument("--every", type=int, default=1, help="only every Nth model")
     parser.add_argument("--from", type=int, default=0, dest="first", help="beginning with this one")
+    parser.add_argument("--peer", action="store_true", help="torch.compile's graphs and breaks beside ours")
     args = parser.parse_args()
-    global training
-    training = args.train
+    global training, with_peer, corpus_path
+    training, with_peer, corpus_path = args.train, args.peer, args.from_path
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     import torch
@@ -407,19 +489,33 @@ def main():
 
     import bench  # noqa: F401 (makes torchvision importable)
 
+    if args.suite == "paritybench":
+        from bench import paritybench as corpus
+
+        corpus.prepare(corpus_path)
+    if with_peer:
+        import torch._dynamo.backends.registry  # noqa: F401 (likewise)
+        import torch._inductor.config  # noqa: F401
     torch.set_num_threads(1)
-    counts = collections.Counter()
+    counts, rows = collections.Counter(), []
     for name in (args.names or names(args.suite))[args.first :: args.every][: args.limit]:
         row = isolated(args.suite, name, args.seconds)
         one = row["status"] == "ok" and row["graphs"] == 1 and not row["breaks"]
         counts[row["status"]] += 1
         counts["one graph"] += one
+        peer = row.get("peer")
+        beside = f"peer: {peer['breaks']}" if peer else ""
+        if peer:
+            counts["one graph of the peer"] += not peer["breaks"]
+            counts["more breaks than the peer"] += sum(row["breaks"].values()) > peer["breaks"]
+        rows.append(row)
         breaks = " ".join(f"{k}x{n}" for k, n in row.get("breaks", {}).items())
-        print(f"{name:32} {row['status']:10} {row.get('graphs', ''):>4} {row.get('first_s', ''):>6} {breaks} {row.get('note', '')[:150]}", flush=True)
+        print(f"{name:32} {row['status']:10} {row.get('graphs', ''):>4} {row.get('first_s', ''):>6} {breaks} {beside} {row.get('note', '')[:150]}", flush=True)
         if args.json:
             with open(args.json, "a") as f:
                 f.write(json.dumps(row) + "\n")
     print(dict(counts))
+    ranked(rows)
 
 
 if __name__ == "__main__":

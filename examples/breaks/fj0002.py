@@ -3,13 +3,13 @@ import torch
 
 def breaks(x):
     y = x + 1
-    n = y.sum().item()
+    n = round(y.sum().item())
     return y * n
 
 
 def fixed(x):
     y = x + 1
-    n = y.sum()
+    n = y.sum().round()
     return y * n
 
 

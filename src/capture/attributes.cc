@@ -422,9 +422,20 @@ PyObject* CaptureSemantics::SuperAttr(PyObject* super, PyObject* name) {
   return r ? s_.Adopt(r) : nullptr;
 }
 
+// An attribute that tensors had once: False, with a warning.
+PyObject* CaptureSemantics::Volatile(PyObject* tensor, PyObject* name) {
+  static PyObject* const text = PyUnicode_FromString("volatile was removed (Variable.volatile is always False)");
+  PyObject* d = _PyType_Lookup(reinterpret_cast<PyTypeObject*>(PlainTensorClass(false)), name);
+  if (!d || !IsGetSetDescr(d)) return TensorAttr(s_, tensor, name);
+  Ref warned(s_.InLookup() ? nullptr : Warn(&text, 1, nullptr));
+  if (s_.broken() || PyErr_Occurred()) return nullptr;
+  return warned ? Py_NewRef(Py_False) : s_.Break(BreakId::kOutput, "tensor.volatile");
+}
+
 PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   o = s_.Resolve(o);
   if (!o || s_.broken()) return s_.broken() ? s_.Break(s_.reason().id) : nullptr;
+  if (IsTensor(o) && !PyUnicode_CompareWithASCIIString(name, "volatile")) return Volatile(o, name);
   if (IsTensor(o)) return TensorAttr(s_, o, name);
   if (IsSymInt(o) || IsSymFloat(o)) return PyObject_GetAttr(o, name);
   if (PyModule_CheckExact(o)) return ModuleAttr(o, name);
@@ -559,7 +570,13 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
       (hook && PyFunction_Check(hook)) || s_.lowering().IsHidden(id))
     return refuse();
   const int input = s_.trace().tensors[id].input;
-  if (input < 0) {
+  PyObject** dict = input < 0 ? nullptr : _PyObject_GetDictPtr(s_.input_tensors()[input]);
+  if (input >= 0 && !dict) return refuse();
+  if (input < 0 || !*dict) {  // an input that has none yet gets them at the exit, too
+    if (input >= 0) {
+      if (s_.later || s_.InLookup()) return refuse();
+      s_.guards().Absent(s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input]));
+    }
     auto& own = s_.pending().attributes[id];
     auto at =
         std::find_if(own.begin(), own.end(), [&](auto& a) { return PyUnicode_Compare(a.first.get(), name) == 0; });
@@ -567,8 +584,7 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
     if (value) own.emplace_back(Borrow(name), Borrow(value));
     return value || at != own.end() ? 0 : refuse();
   }
-  PyObject** dict = _PyObject_GetDictPtr(s_.input_tensors()[input]);
-  if (!dict || !*dict || !value) return refuse();
+  if (!value) return refuse();
   Ref seen(s_.FromOutside(*dict, s_.guards().Child(SourceKind::kInstanceDict, s_.input_sources()[input])));
   return seen ? s_.WriteDictItem(*dict, name, value) : -1;
 }

@@ -214,12 +214,13 @@ class SegmentBuilder {
     s_.Keep(items.release());
   }
 
-  // Of one tensor that is there at the exit and was given attributes. False: there is none.
+  // Of one tensor that comes from outside, or is there at the exit, and was given attributes. False: there is none.
   bool AddAttributes() {
     static PyObject* const set = PyDict_GetItemString(PyEval_GetBuiltins(), "setattr");
     for (auto& [id, own] : s_.pending().attributes) {
       const std::vector<TraceId>& there = recipe().outputs;
-      if (own.empty() || std::find(there.begin(), there.end(), id) == there.end()) continue;
+      const bool outside = s_.trace().tensors[id].input >= 0;
+      if (own.empty() || (!outside && std::find(there.begin(), there.end(), id) == there.end())) continue;
       Ref proxy(s_.NewProxy(id));
       for (auto& [name, value] : std::exchange(own, {}))
         AddCall(PendingCall{Borrow(set), {}}, false),

@@ -81,7 +81,7 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   const Callee name = tensor::CalleeOf(callable);
   if (name.empty()) return nullptr;
   const bool row = surface::HasRow(name);
-  if (PyType_Check(callable) && !row) return nullptr;
+  if (PyType_Check(callable) && !row && !name.Has(kTypeOfTensors)) return nullptr;
   // Where tensors are made somewhere else by default, that is a mode, of which torch's own functions need not know
   // here.
   if (name.name().find("has_torch_function") != std::string::npos && !s_.modes.default_devices.back().empty() &&
@@ -309,6 +309,7 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
   }
   if (s_.depth >= max_depth_) return s_.Break(BreakId::kDeepCapture, Describe(f));
   ++s_.depth;
+  loops_.Called(code);
   PyObject* r = PyObject_Vectorcall(f, args, nargs, kwnames);
   --s_.depth;
   if (r && (code->co_flags & CO_GENERATOR)) return s_.MarkFresh(r);
@@ -351,21 +352,24 @@ static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** a
   return *arg != nullptr;
 }
 
+// type(o)
+static PyObject* TypeOf(Session& s, PyObject* o) {
+  if (IsTensor(o)) return TensorClass(s, o);
+  if (IsUnseen(o)) return AskUnseen(o);
+  auto* t = reinterpret_cast<PyObject*>(IsSymInt(o)                       ? &PyLong_Type
+                                        : IsSymFloat(o) || IsItemFloat(o) ? &PyFloat_Type
+                                                                          : Py_TYPE(o));
+  s.SourceOf(t);
+  if (PyType_Check(o)) s.NoteType(reinterpret_cast<PyTypeObject*>(o));
+  if (PyModule_Check(o)) s.guards().TypeIs(s.SourceOf(o), reinterpret_cast<PyTypeObject*>(t));
+  return Py_NewRef(t);
+}
+
 PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   auto* o = reinterpret_cast<PyObject*>(type);
   Py_ssize_t total = nargs + KwCount(kwnames);
   s_.SourceOf(o);
-  if (type == &PyType_Type && nargs == 1 && !kwnames) {
-    if (IsTensor(args[0])) return TensorClass(s_, args[0]);
-    auto* t = reinterpret_cast<PyObject*>(IsSymInt(args[0])     ? &PyLong_Type
-                                          : IsSymFloat(args[0]) ? &PyFloat_Type
-                                                                : Py_TYPE(args[0]));
-    s_.SourceOf(t);
-    if (PyType_Check(args[0])) s_.NoteType(reinterpret_cast<PyTypeObject*>(args[0]));
-    if (PyModule_Check(args[0])) s_.guards().TypeIs(s_.SourceOf(args[0]), reinterpret_cast<PyTypeObject*>(t));
-    Py_INCREF(t);
-    return t;
-  }
+  if (type == &PyType_Type && nargs == 1 && !kwnames) return TypeOf(s_, args[0]);
   if (type == &PyFloat_Type && total == 1 && nargs == 1)
     if (PyObject* made = FloatOf(args[0]); made || PyErr_Occurred()) return made;
   if (type == &PySuper_Type && total == 0) return ImplicitSuper();
@@ -399,6 +403,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     }
     return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));
   }
+  if (PyObject* made = LegacyVariable(o, args, nargs, kwnames); made || s_.broken()) return made;
   if (PyObject* scope = InferenceScope(s_, type, args, total)) return scope;
   if (PyErr_Occurred()) return nullptr;
   if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return s_.Break(BreakId::kUnknownCall, Describe(o));
@@ -449,6 +454,25 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     if (!r) return nullptr;
   }
   return made.release();
+}
+
+// torch.autograd.Variable(x): x.detach(), with gradients of its own if that is asked. Null without an error: no
+// Variable, or an argument that means more.
+PyObject* CaptureSemantics::LegacyVariable(PyObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static PyObject* const variable = tensor::ResolveCallee("torch.autograd.Variable");
+  if (!variable) PyErr_Clear();
+  if (type != variable || nargs < 1 || nargs > 3 || !IsTensor(args[0])) return nullptr;
+  bool wants = false, removed = false;  // requires_grad, volatile
+  for (Py_ssize_t i = 1; i < nargs + KwCount(kwnames); ++i) {
+    PyObject* name = i < nargs ? nullptr : PyTuple_GET_ITEM(kwnames, i - nargs);
+    const bool grad = name ? !PyUnicode_CompareWithASCIIString(name, "requires_grad") : i == 1;
+    if (!PyBool_Check(args[i]) || (name && !grad && PyUnicode_CompareWithASCIIString(name, "volatile"))) return nullptr;
+    (grad ? wants : removed) = args[i] == Py_True;
+  }
+  if (removed) return nullptr;  // it warns
+  Ref detached(s_.CallFramework(callees::kTensorDetach, args, 1, nullptr));
+  PyObject* one = detached.get();
+  return one && wants ? s_.CallFramework(callees::kTensorRequiresGrad, &one, 1, nullptr) : detached.release();
 }
 
 // Arguments of C code, made ready for it. False (Break): it would reach what no guard covers.

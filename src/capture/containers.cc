@@ -121,6 +121,11 @@ void Session::SeparateWrites() {
     for (PyObject* other : changed)
       if (Py_TYPE(other) == Py_TYPE(one)) apart(one, other, SourceOf(other));
   }
+  const auto outside = [&](const auto& own) { return trace_.tensors[own.first].input >= 0; };
+  if (std::any_of(pending_.attributes.begin(), pending_.attributes.end(),
+                  outside))  // whose attributes any other may show
+    for (size_t i = 0; i < input_sources_.size(); ++i)
+      guards_->Add(guard::Row{guard::Kind::kDistinct, input_sources_[i]});
   for (auto& [cell, root] : root_cells)  // the frame's own, and those that functions brought along
     if (PyCell_GET(cell) != root.before)
       for (auto& r : reads_)
@@ -544,6 +549,11 @@ PyObject* Session::ItemsOf(PyObject* o, bool by_c) {
 }
 
 Ref Session::AsKey(PyObject* key) {
+  if (const int input = IsTensor(key) ? trace_.tensors[AsTensor(key)->id].input : -1; input >= 0) {
+    // That very object, by which dicts find it.
+    guards_->Is(input_sources_[input], input_tensors_[input]);
+    return Borrow(input_tensors_[input]);
+  }
   if (IsSymInt(key)) return Ref(PyLong_FromLongLong(env_.Specialize(reinterpret_cast<SymInt*>(key)->expr)));
   if (IsSymFloat(key)) return Ref(PyFloat_FromDouble(numbers_->Specialize(reinterpret_cast<SymFloat*>(key)->symbol)));
   return Borrow(key);
@@ -570,7 +580,10 @@ PyObject* Session::ReadDictItem(PyObject* dict, const Source* s, PyObject* asked
 }
 
 bool Session::GuardsKey(PyObject* dict, PyObject* key) {
-  if (!IsPrimitive(key) && (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst))
+  const bool tensor = IsTensor(key) && trace_.tensors[AsTensor(key)->id].input >= 0 &&
+                      meta(AsTensor(key)->id).framework == Framework::kTorch && !vmap.open();
+  if (!tensor && !IsPrimitive(key) &&
+      (!guard::ComparesByIdentity(key) || !SourceOf(key) || Find(key)->kind != Origin::kConst))
     return false;
   const Ref number = AsKey(key);
   PyObject* v = number ? PyDict_GetItemWithError(dict, number.get()) : nullptr;

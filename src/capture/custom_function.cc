@@ -1,5 +1,7 @@
 // torch.autograd.Function.apply: forward and, where gradients are wanted, backward are captured with a context of ours.
 // What this does not model ends the segment before the call, which torch then makes itself.
+#include <algorithm>
+
 #include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -75,6 +77,7 @@ class CustomCall {
   bool MakeContext();
   bool Forward();
   bool LookAtOutputs();
+  bool AsResult(PyObject** output);
   PyObject* WithGradients();  // throws Decline
   bool MayRunLater(PyObject* backward);
   bool Backward(PyObject* backward);
@@ -142,6 +145,18 @@ bool CustomCall::Forward() {
   return static_cast<bool>(r);
 }
 
+// Without gradients an argument that is returned is another object with its memory: a view, or detached.
+bool CustomCall::AsResult(PyObject** output) {
+  if (std::find(args_, args_ + nargs_, *output) == args_ + nargs_) return true;
+  GradOff off(s_);
+  PyObject* both[] = {*output, *output};
+  const bool wants = s_.meta(AsTensor(*output)->id).requires_grad;
+  held_.emplace_back(wants ? s_.CallFramework(callees::kTensorDetach, both, 1, nullptr)
+                           : s_.CallFramework(callees::kTensorViewAs, both, 2, nullptr));
+  *output = held_.back().get();
+  return *output != nullptr;
+}
+
 bool CustomCall::LookAtOutputs() {
   const bool several = PyTuple_Check(out_.get());
   if (!several && !IsTensor(out_.get())) return Refuse("a result that is no tensor"), false;
@@ -155,8 +170,11 @@ bool CustomCall::LookAtOutputs() {
     if (!outputs_[i]) return false;
     if (!IsTensor(outputs_[i])) continue;
     const TraceId id = AsTensor(outputs_[i])->id;
+    if (!tracked_) {
+      if (!AsResult(&outputs_[i])) return false;
+      continue;
+    }
     if (id < custom_.tensors) return Refuse("a result that is an argument, or comes from outside"), false;
-    if (!tracked_) continue;
     if (s_.trace().tensors[id].base < custom_.tensors) return Refuse("a result that is a view"), false;
     bool plain = IsFloat(s_.meta(id).dtype) || IsComplex(s_.meta(id).dtype);
     for (Py_ssize_t k = 0; PyTuple_Check(opaque.get()) && k < PyTuple_GET_SIZE(opaque.get()); ++k)
@@ -256,7 +274,10 @@ PyObject* CustomCall::WithGradients() {
 
 PyObject* CustomCall::Run() {
   if (!MakeContext() || !Forward() || !LookAtOutputs()) return nullptr;
-  if (!tracked_ || differentiable_.empty()) return out_.release();
+  if (!tracked_)
+    return PyTuple_Check(out_.get()) ? sem_.BuildTuple(outputs_.data(), static_cast<Py_ssize_t>(outputs_.size()))
+                                     : Py_NewRef(outputs_[0]);
+  if (differentiable_.empty()) return out_.release();
   try {
     return WithGradients();
   } catch (const surface::Decline& d) {

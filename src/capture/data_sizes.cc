@@ -164,12 +164,30 @@ bool DataSizes::AsIndices(Call& call) {
   const bool get = last == "__getitem__" && call.args.size() == 2, set = last == "__setitem__" && call.args.size() == 3;
   if (!get && !set) return false;
   std::vector<Arg> items = call.args[1].is(Arg::Kind::kTuple) ? call.args[1].items : std::vector<Arg>{call.args[1]};
+  auto tensor = [](const Arg& x) { return x.is(Arg::Kind::kTensor); };
+  if (call.args[1].is(Arg::Kind::kList) && std::any_of(items[0].items.begin(), items[0].items.end(), tensor))
+    throw surface::Decline("a list of tensors as index, which torch takes for a tuple, with a warning");
   // A sequence of integers, some of them tensors' items, is one index tensor.
   for (Arg& a : items) {
     auto integer = [&](const Arg& x) {
-      return x.is(Arg::Kind::kTensor) && s_.meta(x.t).sizes.empty() && s_.meta(x.t).dtype == DType::kInt64;
+      if (x.is(Arg::Kind::kInt)) return x.i.is_const();
+      return tensor(x) && s_.meta(x.t).sizes.empty() && s_.meta(x.t).dtype == DType::kInt64 &&
+             s_.meta(x.t).device.kind == DeviceKind::kCpu;
     };
-    if (a.items.empty() || a.is(Arg::Kind::kSlice) || !std::all_of(a.items.begin(), a.items.end(), integer)) continue;
+    if (a.is(Arg::Kind::kSlice) || std::none_of(a.items.begin(), a.items.end(), tensor) ||
+        !std::all_of(a.items.begin(), a.items.end(), integer))
+      continue;
+    for (Arg& x : a.items) {
+      if (tensor(x)) continue;
+      Call made = call;
+      made.callee = Callee("torch.scalar_tensor");
+      made.args = {x};
+      Arg dtype = Arg::Str("int64");
+      dtype.kind = Arg::Kind::kDType;
+      made.kwargs = {{"dtype", dtype}};
+      Lower(made);
+      x = Arg::Tensor(made.results.at(0));
+    }
     Call stack = call;
     stack.callee = callees::kStack;
     stack.args = {Arg::Seq(Arg::Kind::kTuple, a.items)};

@@ -75,11 +75,10 @@ int Recipe::Add(PyObject* o) {
 
 // What the session knows already, and what is the same wherever it is.
 std::optional<int> Recipe::AddKnown(PyObject* o) {
-  if (IsTensor(o)) {
-    TraceId id = AsTensor(o)->id;
-    RecipeNode n{RecipeNode::kOutput};
+  if (IsTensor(o) || IsItemFloat(o)) {
+    RecipeNode n{IsTensor(o) ? RecipeNode::kOutput : RecipeNode::kItem};
     n.index = static_cast<int>(outputs.size());
-    outputs.push_back(id);
+    outputs.push_back(IsTensor(o) ? AsTensor(o)->id : TensorOfItem(o));
     return Push(std::move(n));
   }
   if (IsSymInt(o)) {
@@ -408,6 +407,7 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
       case RecipeNode::kConst: r = Borrow(n.object.get()).release(); break;
       case RecipeNode::kInput: r = Borrow(inputs[n.index]).release(); break;
       case RecipeNode::kOutput: r = Borrow(outs[n.index]).release(); break;
+      case RecipeNode::kItem: r = PyObject_CallMethod(outs[n.index], "item", nullptr); break;
       case RecipeNode::kSym: r = PyLong_FromLongLong(n.expr.Eval({symbols, num_symbols})); break;
       case RecipeNode::kSymFloat:
         r = PyFloat_FromDouble(std::bit_cast<double>(n.expr.Eval({symbols, num_symbols})));

@@ -16,6 +16,7 @@ struct RecipeNode {
     kConst,
     kInput,
     kOutput,
+    kItem,  // the number that an output holds
     kSym,
     kSymFloat,
     kTuple,
@@ -33,7 +34,7 @@ struct RecipeNode {
     kReduce,    // children: callable, args tuple, [state]
   } kind;
   Ref object;                 // kConst; kBound: the descriptor; kFunction: a function to copy; kInstance: the type
-  int index = 0;              // kInput, kOutput
+  int index = 0;              // kInput, kOutput, kItem
   shape::Int expr;            // kSym, kSymFloat
   std::vector<int> children;  // kInstance: the descriptors of slots, each with its value
   int dict = -1;              // kInstance: node of its __dict__, -1 none

@@ -7,8 +7,10 @@
 #include "capture/callees.h"
 #include "capture/foreach.h"
 #include "capture/gradients.h"
+#include "capture/override.h"
 #include "capture/proxy.h"
 #include "graph/arguments.h"
+#include "tensor/import.h"
 
 namespace framejit::capture {
 
@@ -46,7 +48,7 @@ PyObject* ListOf(Session& s, PyObject* proxy) {
   constexpr int64_t kMost = 64;
   const TensorMeta m = s.meta(AsTensor(proxy)->id);
   if (m.framework != Framework::kTorch || m.sizes.size() != 1 || !m.sizes[0].is_const() || m.sizes[0].value() > kMost ||
-      !IsInteger(m.dtype) || IsBool(m.dtype))
+      !(IsInteger(m.dtype) || IsFloat(m.dtype)) || IsBool(m.dtype))
     return nullptr;
   Ref list(PyList_New(0));
   for (int64_t i = 0; list && i < m.sizes[0].value(); ++i) {
@@ -54,7 +56,7 @@ PyObject* ListOf(Session& s, PyObject* proxy) {
     PyObject* args[] = {proxy, index.get()};
     Ref one(s.CallFramework(callees::kTensorGetItem, args, 2, nullptr));
     if (!one || !IsTensor(one.get())) return nullptr;
-    Ref number(s.data_sizes().ItemOf(AsTensor(one.get())->id, false));
+    Ref number(IsFloat(m.dtype) ? NewItemFloat(s, one.get()) : s.data_sizes().ItemOf(AsTensor(one.get())->id, false));
     if (!number || PyList_Append(list.get(), number.get()) < 0) return nullptr;
   }
   return s.MarkFresh(list.release());
@@ -86,6 +88,21 @@ PyObject* TorchIndex(Session& s, PyObject* key, bool alone = true) {
                                                  : tensor.release();
 }
 
+// Some versions of torch.equal take the same memory for equal, whatever is in it.
+bool LooksAtElements(const TensorMeta& m) {
+  if (!IsFloat(m.dtype) && !IsComplex(m.dtype)) return true;  // they are equal to themselves
+  static const bool looks = [] {
+    SuspendScope off;
+    Ref torch(tensor::Import("torch"));
+    Ref nan(torch ? PyObject_CallMethod(torch.get(), "full", "(i)d", 1, std::numeric_limits<double>::quiet_NaN())
+                  : nullptr);
+    Ref equal(nan ? PyObject_CallMethod(torch.get(), "equal", "OO", nan.get(), nan.get()) : nullptr);
+    PyErr_Clear();
+    return equal.get() == Py_False;
+  }();
+  return looks && m.device.kind == DeviceKind::kCpu;
+}
+
 // torch.equal, torch.allclose: all elements of a comparison. Null without an error: not one of them, or not to be
 // guessed.
 PyObject* Comparison(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -93,8 +110,8 @@ PyObject* Comparison(Session& s, Callee callee, PyObject* const* args, Py_ssize_
   const bool close = callee == callees::kAllClose || callee == callees::kTensorAllClose;
   if (!(equal || close) || nargs < 2 || !IsTensor(args[0]) || !IsTensor(args[1]) || s.depth == 0) return nullptr;
   const TraceTensor &a = s.trace().tensors[AsTensor(args[0])->id], &b = s.trace().tensors[AsTensor(args[1])->id];
-  if (equal) {  // of the same memory it does not look at the elements
-    if (a.base == b.base || (a.input >= 0 && b.input >= 0)) return nullptr;
+  if (equal) {
+    if ((a.base == b.base || (a.input >= 0 && b.input >= 0)) && !LooksAtElements(a.meta)) return nullptr;
     if (kwnames || a.meta.dtype != b.meta.dtype || a.meta.device != b.meta.device) return nullptr;
     const shape::Ints mine = a.meta.sizes, theirs = b.meta.sizes;
     if (mine.size() != theirs.size()) return Py_NewRef(Py_False);
@@ -158,6 +175,9 @@ bool FrameworkCall::AnsweredByValue(PyObject** out) {
   const bool truth = callee_.last() == "__bool__";
   if (asks && alone() && (truth || callee_.last() == "item"))
     if ((*out = s_.data_sizes().ItemOf(AsTensor(args_[0])->id, truth))) return true;
+  if (asks && alone() && callee_.last() == "item" && !s_.broken() && !PyErr_Occurred() &&
+      IsFloat(s_.meta(AsTensor(args_[0])->id).dtype))
+    if ((*out = NewItemFloat(s_, args_[0])) || s_.broken()) return true;
   if (asks && alone() && callee_ == callees::kTensorToList)
     if ((*out = ListOf(s_, args_[0])) || s_.broken()) return true;
   if (refusal == BreakId::kTensorBool)
@@ -176,8 +196,30 @@ bool FrameworkCall::ReplacedByTensors(PyObject** out) {
   return *out = s_.CallFramework(callee_, with, nargs_, kwnames_, declined_), true;
 }
 
+// The number that a tensor holds, beside another tensor.
+bool FrameworkCall::BindItem(PyObject* item, Arg* a) {
+  static constexpr std::string_view kTake[] = {"add",      "sub",    "mul",         "div", "subtract",
+                                               "multiply", "divide", "true_divide", "eq",  "ne",
+                                               "lt",       "le",     "gt",          "ge",  "rsub"};
+  std::string_view name = callee_.last();
+  if (name.ends_with("_") && !name.starts_with("__")) name.remove_suffix(1);
+  if (name.starts_with("__") && name.ends_with("__")) {
+    name = name.substr(2, name.size() - 4);
+    if (name == "truediv" || name == "rtruediv" || name == "itruediv") name = "div";
+    if (name.size() == 4 && (name[0] == 'r' || name[0] == 'i')) name.remove_prefix(1);
+  }
+  const bool takes = torch_ && nargs_ == 2 && total() == 2 && IsTensorAt(0) && item == s_.Resolve(args_[1]) &&
+                     std::find(std::begin(kTake), std::end(kTake), name) != std::end(kTake);
+  const TensorMeta beside = takes ? s_.meta(AsTensor(args_[0])->id) : TensorMeta();
+  Ref tensor(takes && !(callee_.Has(kInPlace) && !IsFloat(beside.dtype)) ? ItemFor(s_, item, beside) : nullptr);
+  if (tensor) return *a = Arg::Tensor(AsTensor(tensor.get())->id), true;
+  if (!s_.broken() && !PyErr_Occurred()) s_.Break(BreakId::kTensorItem, callee_ + " of a number that a tensor holds");
+  return false;
+}
+
 // One argument. A float that is a symbol stays one where the graph may hold the call with others.
 bool FrameworkCall::BindOne(PyObject* o, Arg* a, bool factor) {
+  if (PyObject* item = IsLazy(o) ? nullptr : o; item && IsItemFloat(item)) return BindItem(item, a);
   const bool takes = callee_.Has(kTakesFloatSymbols) && (torch_ || !s_.libraries.torch);
   PyObject* seen = takes ? s_.Resolve(o) : nullptr;
   if (takes && !seen) return false;
@@ -202,10 +244,10 @@ bool FrameworkCall::BindOne(PyObject* o, Arg* a, bool factor) {
 
 // A tuple is data there, but a torch.Size the size.
 bool FrameworkCall::SpreadSize() {
-  PyObject* shape = s_.Resolve(args_[1]);
+  PyObject* shape = s_.Resolve(args_[nargs_ - 1]);
   if (!shape) return false;
   if (!IsSymbolicSize(shape) && !OfType(shape, CType::kTorchSize)) return true;
-  const std::vector<Arg> sizes = call_.args[1].items;
+  const std::vector<Arg> sizes = call_.args.back().items;
   if (sizes.empty()) return s_.Break(BreakId::kUnknownCall, callee_), false;
   call_.args.pop_back();
   call_.args.insert(call_.args.end(), sizes.begin(), sizes.end());
@@ -265,7 +307,8 @@ bool FrameworkCall::Bind() {
     if (!name || !BindOne(args_[nargs_ + i], &a, !strcmp(name, "alpha"))) return false;
     call_.kwargs.emplace_back(name, std::move(a));
   }
-  if (callee_ == callees::kTensorNew && nargs_ == 2 && !SpreadSize()) return false;
+  const bool sized = callee_ == callees::kTensorNew ? nargs_ == 2 : nargs_ == 1 && callee_.Has(kTypeOfTensors);
+  if (sized && !SpreadSize()) return false;
   NameDTypes();
   PlaceOnDefaultDevice();
   Locate();
@@ -335,17 +378,6 @@ void FrameworkCall::ApplyOrFix() {
   s_.data_sizes().Apply(call_);
 }
 
-// What tensor.data gave, and views of it, must not be written.
-void FrameworkCall::NoteDataViews() {
-  const bool data = callee_ == callees::kTensorData;
-  if (!data && s_.data_views.empty()) return;
-  for (TraceId r : call_.results)
-    EachTensor(call_, [&](TraceId t) {
-      if ((data || s_.data_views.contains(t)) && s_.trace().tensors[r].base == s_.trace().tensors[t].base)
-        s_.data_views.insert(r);
-    });
-}
-
 PyObject* FrameworkCall::Apply() {
   try {
     ApplyOrFix();
@@ -363,7 +395,6 @@ PyObject* FrameworkCall::Apply() {
     return s_.Break(BreakId::kInternal, callee_ + ": " + e.what());
   }
   ++s_.op_count;
-  NoteDataViews();
   return s_.FromArg(call_.result);
 }
 
@@ -371,9 +402,6 @@ PyObject* FrameworkCall::Run() {
   PyObject* out = nullptr;
   if (s_.broken()) return s_.Break(s_.reason().id);
   if (AnsweredByMode(&out) || AnsweredByValue(&out) || ReplacedByTensors(&out)) return out;
-  if (!s_.data_views.empty() && IsTensorAt(0) && ChangesFirst(callee_) &&
-      s_.data_views.contains(AsTensor(args_[0])->id))
-    return s_.Break(BreakId::kSideEffect, "a write through tensor.data, which the tensor's version does not tell of");
   if (!Bind() || ComputedByNumpy(&out)) return out;
   return Allowed() ? Apply() : nullptr;
 }

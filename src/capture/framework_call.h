@@ -22,6 +22,7 @@ class FrameworkCall {
   // The call as it is recorded. False after a Break or an exception.
   bool Bind();
   bool BindOne(PyObject* o, Arg* a, bool factor);
+  bool BindItem(PyObject* item, Arg* a);
   bool SpreadSize();  // torch.Tensor.new(torch.Size)
   void NameDTypes();
   void PlaceOnDefaultDevice();
@@ -31,7 +32,6 @@ class FrameworkCall {
   PyObject* Apply();
   void ApplyOrFix();  // throws Decline
   bool Applied();
-  void NoteDataViews();
 
   bool alone() const { return nargs_ == 1 && !kwnames_ && IsTensorAt(0); }
   bool IsTensorAt(Py_ssize_t i) const;

@@ -2,6 +2,7 @@
 #include "capture/loops.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "bytecode/code.h"
 #include "capture/policy.h"
@@ -83,6 +84,7 @@ bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
     loop.idle_since = instructions;
     return true;
   }
+  if (const int call = calls_[code]; std::exchange(loop.call, call) != call) loop.backs = 0;
   if (++loop.backs == kScalar) {
     CodeLoops* loops = LoopsOf(config_, StateOf(config_, code), code);
     if (loops && loops->Promising(frame, index)) {

@@ -24,6 +24,8 @@ class LoopWatch {
   bool EndsAt(int index, long steps) const;
   // A frame has jumped back to `index`; `instructions` are captured so far. False: it does so too often.
   bool Back(FjFrame* frame, int index, long instructions);
+  // A function is called: its loops begin anew.
+  void Called(PyCodeObject* code) { ++calls_[code]; }
 
   // The loop that was found to repeat, to be cut from now on. Null: none.
   PyCodeObject* code() const { return reinterpret_cast<PyCodeObject*>(code_.get()); }
@@ -35,7 +37,8 @@ class LoopWatch {
     int rounds = 0;                     // with framework calls in them, since a weight was read
     size_t inputs = 0;
     long idle_since = 0;  // instructions
-    int backs = 0;        // jumps to it
+    int backs = 0;        // jumps to it, in this call of its function
+    int call = 0;         // which
   };
   bool NewWeights(Loop& loop) const;
   bool EntersScalar(int index) const;
@@ -44,6 +47,7 @@ class LoopWatch {
   Config& config_;
   const std::vector<int>* root_cut_;
   std::unordered_map<uint64_t, Loop> loops_;
+  std::unordered_map<PyCodeObject*, int> calls_;
   Ref code_;
   int at_ = 0;
 };

@@ -118,6 +118,7 @@ int CaptureSemantics::Is(PyObject* a, PyObject* b) {
     // Values are guarded by equality; identity of equal ints and strings is CPython's business and not promised.
     return a == b;
   }
+  if (IsUnseen(a) || IsUnseen(b)) return AskUnseen(IsUnseen(a) ? a : b), -1;
   const Source *p = nullptr, *q = nullptr;
   for (auto [o, s] : {std::pair{a, &p}, {b, &q}}) {
     if (IsTensor(o)) {

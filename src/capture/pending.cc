@@ -29,7 +29,8 @@ bool PendingEffects::Has(PyObject* dict) const {
 int PendingEffects::Find(PyObject* dict, PyObject* key, PyObject** value) const {
   for (auto st = stores_.rbegin(); st != stores_.rend(); ++st) {
     if (st->dict.get() != dict) continue;
-    const int same = st->key.get() == key ? 1 : PyObject_RichCompareBool(st->key.get(), key, Py_EQ);
+    const bool known = st->key.get() == key || tensor::Classify(key) != tensor::Class::kNone;  // found by identity
+    const int same = known ? st->key.get() == key : PyObject_RichCompareBool(st->key.get(), key, Py_EQ);
     if (same < 0) return -1;
     if (!same) continue;
     *value = st->value.get();

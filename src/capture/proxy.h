@@ -39,7 +39,7 @@ struct Lazy {
 
 bool ReadyNumbers();
 bool ReadyProxies();  // once, at module initialisation
-extern PyTypeObject TensorProxyType, SymIntType, SymFloatType, LazyType;
+extern PyTypeObject TensorProxyType, SymIntType, SymFloatType, LazyType, UnseenType, ItemFloatType;
 
 inline bool IsTensor(PyObject* o) {
   return Py_TYPE(o) == &TensorProxyType;
@@ -53,6 +53,12 @@ inline bool IsSymFloat(PyObject* o) {
 inline bool IsLazy(PyObject* o) {
   return Py_TYPE(o) == &LazyType;
 }
+inline bool IsItemFloat(PyObject* o) {
+  return Py_TYPE(o) == &ItemFloatType;
+}
+inline bool IsUnseen(PyObject* o) {
+  return Py_TYPE(o) == &UnseenType;
+}
 inline TensorProxy* AsTensor(PyObject* o) {
   return reinterpret_cast<TensorProxy*>(o);
 }
@@ -65,6 +71,14 @@ PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f);  // Float
 PyObject* FloatBinary(char kind, PyObject* a, PyObject* b);             // FloatOp's
 PyObject* FloatOf(PyObject* number);                                    // float(number)
 PyObject* FloatFunction(std::string_view name, PyObject* argument);     // of the module `math`
+// The float that the one element of a tensor is (item_float.cc); null without an error: it cannot be held so.
+PyObject* NewItemFloat(Session& s, PyObject* proxy);
+TraceId TensorOfItem(PyObject* item);  // of one float64
+// What stands for it in an operation with that tensor, a tensor; null without an error: nothing does.
+PyObject* ItemFor(Session& s, PyObject* item, const TensorMeta& beside);
+// An object that is there, and of which nothing else is known (unseen.cc). AskUnseen: something is (Break).
+PyObject* NewUnseen(Session& s, const char* what);
+std::nullptr_t AskUnseen(PyObject* unseen);
 PyObject* NewLazy(Session* s, PyObject* value, const guard::Source* source);
 
 // The operations, shared by the slots and by CaptureSemantics.

@@ -108,6 +108,8 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* CallCustom(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallCheckpoint(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* Volatile(PyObject* tensor, PyObject* name);
+  PyObject* LegacyVariable(PyObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   bool ForC(PyObject** args, Py_ssize_t n, Py_ssize_t asked_nothing = 0);
   PyObject* Reduced(PyObject* o, PyObject* protocol);

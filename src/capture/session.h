@@ -149,7 +149,6 @@ class Session {
   PyObject* CallFramework(Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                           bool* declined = nullptr);
   bool ToArg(PyObject* o, Arg* out);  // false on Break
-  std::set<TraceId> data_views;       // made by tensor.data, and views of those
   PyObject* FromArg(const Arg& a);
   PyObject* SymIntObject(shape::Int e);  // an int if constant, else a SymInt proxy
   PyObject* SymFloatObject(FloatOp op);  // a new one of these; null without an error: only as a number

@@ -131,7 +131,11 @@ PyObject* FloatBinary(char kind, PyObject* a, PyObject* b) {
 }
 
 PyObject* FloatOf(PyObject* number) {
-  if (IsSymFloat(number)) return Py_NewRef(number);
+  if (IsSymFloat(number) || IsItemFloat(number)) return Py_NewRef(number);
+  if (IsTensor(number)) {
+    Session* s = AsTensor(number)->session;
+    return s && s == Session::Current() && AsEver(*s, number, "__float__") ? NewItemFloat(*s, number) : nullptr;
+  }
   Session* s = IsSymInt(number) ? LiveNumber(number) : nullptr;
   auto known =
       s && s->options().dynamic_floats ? s->numbers().OfInt(reinterpret_cast<SymInt*>(number)->expr) : std::nullopt;

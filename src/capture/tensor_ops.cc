@@ -64,6 +64,20 @@ shape::Int NumElements(const TensorMeta& m) {
   return shape::Product(m.sizes);
 }
 
+// Of a tensor with gradients: is it a leaf, or did an operation make it? Nothing: that is not known, or it is another
+// one for a derivative in the program.
+std::optional<bool> IsLeaf(Session& s, TraceId id) {
+  if (s.vmap.open() || s.in_custom || s.later || s.lowering().IsHidden(id)) return {};
+  const int input = s.trace().tensors[id].input;
+  if (input < 0) return s.lowering().IsLeaf(id);
+  SuspendScope off;
+  if (tensor::HasHistory(s.input_tensors()[input])) return {};
+  guard::Row row{guard::Kind::kLeaf, s.input_sources()[input]};
+  row.here = true;
+  if (!s.meta(id).is_parameter) s.guards().Add(std::move(row));
+  return true;
+}
+
 // Attributes that are answered from the metadata. False: not one of them.
 bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view n, PyObject** out) {
   bool torch = m.framework == Framework::kTorch;
@@ -96,6 +110,12 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
     return *out = Py_None, true;
   }
   if (n == "is_leaf" && !WantsGradient(s, proxy)) return ToBool(out, true);
+  if (n == "is_leaf" || n == "grad_fn") {
+    const std::optional<bool> leaf = IsLeaf(s, AsTensor(proxy)->id);
+    if (leaf && n == "is_leaf") return ToBool(out, *leaf);
+    if (leaf) return *out = *leaf ? Py_NewRef(Py_None) : NewUnseen(s, "tensor.grad_fn"), true;
+  }
+  if (n == "retains_grad" && s.trace().tensors[AsTensor(proxy)->id].input < 0) return ToBool(out, false);
   if (n == "_typed_storage" || n == "grad" || n == "grad_fn" || n == "is_leaf" || n == "_version" || n == "names" ||
       n == "retains_grad" || n == "output_nr" || n == "_backward_hooks")
     return *out = s.Break(BreakId::kAutogradCall, "tensor." + std::string(n)), true;

@@ -26,6 +26,9 @@ constexpr Row kTorch[] = {
     {"max median min nanmedian", {.keeps = kFirst | kResult | kIfAlone}},
     {"_segment_reduce segment_reduce", {.keeps = kFirst | kResult}},
     {"frexp", {.keeps = kSecondResult}},
+    {"BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor "
+     "ShortTensor Tensor",
+     {.flags = kTypeOfTensors}},
     {"_sample_dirichlet _standard_gamma alpha_dropout bernoulli binomial cauchy dropout1d dropout2d dropout3d "
      "exponential feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal "
      "multinomial native_dropout normal normal_functional poisson rand_like randint_like randn_like random rrelu_ "
@@ -91,7 +94,6 @@ constexpr Row kTorch[] = {
      "_upsample_nearest_exact3d upsample_bicubic2d upsample_linear1d upsample_nearest1d upsample_nearest3d "
      "upsample_trilinear3d",
      {.flags = kLinear, .cuda = CastRule::kFloat32}},
-    {"instance_norm", {.flags = kWritesInSilence}},
     {"and bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor clamp clamp_max clamp_min clip "
      "copysign eq floor_divide floordiv fmax fmin fmod ge greater greater_equal gt heaviside le lerp less less_equal "
      "logaddexp logical_and logical_or logical_xor lshift lt maximum minimum mod ne not_equal or remainder rshift "
@@ -115,7 +117,7 @@ constexpr Row kTorch[] = {
      {.flags = kKeepsNoOperand | kKeepsNoResult}},
     {"gather", {.flags = kKeepsNoOperand | kKeepsNoResult, .keeps = kFirst}},
     {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences}},
-    {"batch_norm", {.flags = kKeepsNoResult | kWritesInSilence}},
+    {"batch_norm instance_norm", {.flags = kKeepsNoResult | kWritesInSilence}},
     {"get_rng_state manual_seed seed set_rng_state", {.flags = kOutside, .ends = BreakId::kRandom}},
     {"unbind", {.flags = kOneOfSeveral, .batch = Batch::kDim}},
     {"exp2", {.keeps = kResult, .batch = Batch::kUnary}},
@@ -397,8 +399,10 @@ std::string Effects::str() const {
                                            "reflected",
                                            "batches_in_place",
                                            "trusts_integers",
-                                           "shapes_alone"};
-  static constexpr const char* kKept[] = {"first", "second", "third", "result", "second_result", "third_result", "if_alone"};
+                                           "shapes_alone",
+                                           "type_of_tensors"};
+  static constexpr const char* kKept[] = {"first",         "second",       "third",   "result",
+                                          "second_result", "third_result", "if_alone"};
   static constexpr const char* kCasts[] = {"", "lower", "float32", "promote", "refused"};
   static constexpr const char* kBatches[] = {"",         "unary",   "pointwise", "reduce", "dim",
                                              "two_dims", "new_dim", "new",       "expand", "index"};

@@ -43,6 +43,7 @@ enum EffectFlags : uint32_t {
   kBatchesInPlace = 1u << 19,  // torch.vmap goes through the in-place form as through the other
   // --- its kernel
   kTrustsIntegers = 1u << 20,  // places in memory that the caller gives, which no kernel of some version checks
+  kTypeOfTensors = 1u << 22,   // torch.FloatTensor(2, 3), torch.FloatTensor([2.0]): makes one of its type
   // --- its derivative again
   kShapesAlone = 1u << 21,  // does not depend on what the floats are
   kLinear = kShapesAlone | kKeepsNoOperand | kKeepsNoResult,

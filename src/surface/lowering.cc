@@ -118,8 +118,10 @@ void Lowering::Impl::Apply(Call& call) {
       const bool one = value.is(Arg::Kind::kTuple) && value.items.size() == 1;
       if (!value.is_none() && !value.is(Arg::Kind::kEllipsis)) out = one ? &value.items[0] : &value;
     } else if (name == "out" &&
-               (!value.is_none() || call.callee.space() == "torch.Tensor"))  // torch's methods have none
-      throw Decline("out= is not captured");
+               (!value.is_none() || call.callee.space() == "torch.Tensor")) {  // torch's methods have none
+      if (!value.is(Arg::Kind::kTensor) || call.callee.space() == "torch.Tensor") throw Decline("out= is not captured");
+      out = &value;
+    }
   }
   if (framework == Framework::kTorch && !call.callee.Has(kTakesFloatSymbols) && NumberTooLarge(call))
     computable = false;
@@ -145,6 +147,12 @@ void Lowering::Impl::Apply(Call& call) {
 // numpy.add(x, y, out=z): what it returns is written to z, if that is of its type.
 void Lowering::Impl::Into(Call& call, const Arg& target, bool computable) {
   if (OnCupy(call)) throw Decline("out= is not captured");
+  const bool torch = call.callee.framework() == Framework::kTorch;
+  if (torch) {
+    int shared = 0;
+    EachTensor(call, [&](TraceId t) { shared += objects[t].root == objects[target.t].root; });
+    if (shared > 1 || WantsGrad(trace, call)) throw Decline("out= of an operand, or with gradients");
+  }
   const bool partly = std::any_of(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "where"; });
   const size_t calls = trace.calls.size(), tensors = trace.tensors.size();
   if (!partly && target.is(Arg::Kind::kTensor)) {
@@ -161,6 +169,7 @@ void Lowering::Impl::Into(Call& call, const Arg& target, bool computable) {
         trace.calls.resize(calls);
         objects.Truncate(tensors);
         CheckWritable(target.t, call.mode);
+        derivatives.NoteWrite(target.t, false);
         objects.Write(target.t, value);
         return Record(call, {target.t}, target);
       }
@@ -168,6 +177,7 @@ void Lowering::Impl::Into(Call& call, const Arg& target, bool computable) {
     trace.calls.resize(calls);
     objects.Truncate(tensors);
   }
+  if (torch) throw Decline("out= of another size or type");
   Written(call, &target);
 }
 

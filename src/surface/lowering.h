@@ -41,7 +41,7 @@ struct Lowering::Impl {
     }
     const TraceTensor& root = trace.tensors[objects[t].root];
     derivatives.CheckWritable(root.id);
-    if (mode.grad && root.input >= 0 && root.meta.requires_grad)
+    if (mode.grad && root.input >= 0 && root.meta.requires_grad && objects[t].domain == root.id)
       throw Decline("in-place write to an input that requires grad");
     if (root.meta.read_only || (root.meta.is_inference && !mode.inference))
       throw Decline("write to a tensor that must not be written");

@@ -134,6 +134,52 @@ Outs BatchNorm(Scope& s) {
   return outs;
 }
 
+// (input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled): batch_norm over one
+// picture that has the channels of all of them. The running statistics become the mean of what each of them makes of
+// them.
+Outs InstanceNorm(Scope& s) {
+  Operand x = s.tensor(0);
+  const int rank = x.rank();
+  if (!IsFloat(x.meta->dtype) || rank < 3) Scope::Skip();
+  const bool own = s.flag(5);
+  if (!own && (!s.has(3) || !s.has(4))) Scope::Fail("instance_norm needs running statistics");
+  if (s.has(3) != s.has(4)) Scope::Skip();
+  RefuseMixed(s, x, {1, 2, 3, 4});
+  const Ints sizes = x.meta->sizes;
+  const Int pictures = sizes[0], channels = sizes[1];
+  Ints joined = sizes;
+  joined[0] = Int(1);
+  joined[1] = pictures * channels;
+  auto repeated = [&](int i) -> ValueId {
+    if (!s.has(i)) return rules::kNone;
+    Operand o = s.tensor(i);
+    if (o.rank() != 1 || !s.env.Eq(o.meta->sizes[0], channels)) Scope::Fail("instance_norm parameters do not fit");
+    if (i > 2 && s.mode.grad && o.meta->requires_grad) Scope::Fail("running statistics with gradients");
+    return s.b.Reshape(s.b.BroadcastInDim(o.value, {pictures, channels}, {1}), {joined[1]});
+  };
+  const ValueId v = s.b.Reshape(x.value, joined), weight = repeated(1), bias = repeated(2);
+  ValueId mean = repeated(3), variance = repeated(4);
+  Outs outs;
+  if (own) {
+    const rules::BatchStatistics now = rules::BatchNormStatistics(s.b, v);
+    auto update = [&](int i, ValueId running, ValueId with) {
+      const ValueId all = rules::RunningUpdate(s.b, running, with, s.number(6));
+      outs.writes.push_back({s.tensor(i).id, rules::Mean(s.b, s.b.Reshape(all, {pictures, channels}), {0}, false)});
+    };
+    if (s.has(3)) update(3, mean, now.mean);
+    if (s.has(4)) update(4, variance, now.unbiased_variance);
+    outs.writes_differentiable = false;
+    mean = now.mean;
+    variance = now.variance;
+  }
+  Out out;
+  out.value = s.b.Reshape(own ? rules::BatchNormTrain(s.b, v, mean, variance, weight, bias, s.number(7))
+                              : rules::BatchNormEval(s.b, v, mean, variance, weight, bias, s.number(7)),
+                          sizes);
+  outs.items.push_back(std::move(out));
+  return outs;
+}
+
 // torch's kernel for CUDA: (result, which elements were kept).
 Outs FusedDropout(Scope& s, const Operand& x, double p) {
   auto call = std::make_shared<Call>();
@@ -237,6 +283,8 @@ constexpr Row kRows[] = {
      &GroupNorm},
     {"t:batch_norm", "(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, "
      "float momentum, float eps, bool cudnn_enabled)", &BatchNorm},
+    {"t:instance_norm", "(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool use_input_stats, "
+     "float momentum, float eps, bool cudnn_enabled)", &InstanceNorm},
     {"t:dropout", "(Tensor input, float p, bool train)", &Dropout, Op::kMul},
     {"I:dropout", "(Tensor input, float p, bool train)", &Dropout, Op::kAdd},
     {"tI:feature_dropout", "(Tensor input, float p, bool train)", &Dropout, Op::kSum},

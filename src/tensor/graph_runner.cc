@@ -25,13 +25,27 @@ constexpr int kMaxRank = 16;
 constexpr size_t kFew = 32;                     // inputs, outputs: on the stack up to here
 constexpr int64_t kReleaseGilFrom = 256 << 10;  // bytes of input
 
-// Calls of the program that write to the memory of this input, at least one.
+// How often the program's calls that write to the memory of this input count as writes to it: at least once, but where
+// all of them write through tensor.data, which has a version of its own.
 int WritesTo(const Trace& trace, int input) {
-  const auto writes = [&](const Call& c) {
-    return ChangesFirst(c.callee) && !c.args.empty() && c.args[0].is(Arg::Kind::kTensor) &&
-           trace.tensors[trace.tensors[c.args[0].t].base].input == input;
+  static const Callee data("torch.Tensor.data.__get__");
+  const auto through_data = [&](TraceId t) {
+    while (trace.tensors[t].view_call >= 0) {
+      const Call& view = trace.calls[trace.tensors[t].view_call];
+      if (view.callee == data) return true;
+      if (view.args.empty() || !view.args[0].is(Arg::Kind::kTensor)) return false;
+      t = view.args[0].t;
+    }
+    return false;
   };
-  return std::max<int>(1, static_cast<int>(std::count_if(trace.calls.begin(), trace.calls.end(), writes)));
+  int counted = 0, silent = 0;
+  for (const Call& c : trace.calls) {
+    for (const auto& [name, a] : c.kwargs)
+      if (name == "out" && a.is(Arg::Kind::kTensor) && trace.tensors[trace.tensors[a.t].base].input == input) ++counted;
+    if (!ChangesFirst(c.callee) || c.args.empty() || !c.args[0].is(Arg::Kind::kTensor)) continue;
+    if (trace.tensors[trace.tensors[c.args[0].t].base].input == input) ++(through_data(c.args[0].t) ? silent : counted);
+  }
+  return counted || silent ? counted : 1;
 }
 
 class Runner : public GraphRunner {
@@ -69,6 +83,7 @@ class Runner : public GraphRunner {
       written_.push_back(w.input);
       bumps_.push_back(WritesTo(trace, w.input));
     }
+    for (const auto& [input, output] : check_.writes) counted_.push_back(WritesTo(trace, input) > 0);
     inference_ = torch_ && !trace.calls.empty() && trace.calls[0].mode.inference;
     for (const Node& n : g.nodes) {
       if (n.op != Op::kExtern || !n.attrs.call) continue;
@@ -127,8 +142,12 @@ class Runner : public GraphRunner {
       made[i] = Wrap(out[i], i, arrays ? arrays->made[i].release() : nullptr);
       if (!made[i]) end = EndOfCall();
     }
-    for (size_t w = 0; w < written_.size(); ++w)
-      for (int n = 0; n < bumps_[w] && !array_input_[written_[w]]; ++n) BumpVersion(inputs[written_[w]]);
+    for (size_t w = 0; w < written_.size(); ++w) {
+      if (array_input_[written_[w]]) continue;
+      PyObject* input = inputs[written_[w]];
+      for (int n = 0; n < bumps_[w]; ++n) BumpVersion(input);
+      if (!bumps_[w] && !Ref(PyObject_GetAttrString(input, "data"))) PyErr_Clear();  // tells who watches weights
+    }
     auto output = [&](size_t n) {
       const OutputPlan& p = plans_[n];
       return p.kind == OutputPlan::kGraphOutput ? Py_NewRef(made[p.index])
@@ -141,7 +160,7 @@ class Runner : public GraphRunner {
       end = value ? check_.accept(k, value.get()) : EndOfCall();
     }
     for (size_t w = 0; ok() && w < check_.writes.size(); ++w)
-      if (!Overwrite(inputs[check_.writes[w].first], made[check_.writes[w].second])) end = RunEnd::kRaised;
+      if (!Overwrite(inputs[check_.writes[w].first], made[check_.writes[w].second], counted_[w])) end = RunEnd::kRaised;
     if (ok() && hook_ && hook_->Attach(inputs, made.data(), symbols, before.get()) < 0) end = RunEnd::kRaised;
     size_t n = 0;
     for (; ok() && n < plans_.size(); ++n) {
@@ -398,7 +417,8 @@ class Runner : public GraphRunner {
   bool inference_ = false;    // all calls were made in inference mode
   std::vector<int> scalars_;  // by scalar input: symbol
   std::vector<int> written_;
-  std::vector<int> bumps_;  // by those: how often the program writes it
+  std::vector<int> bumps_;     // by those: how often the program writes it
+  std::vector<bool> counted_;  // by check_.writes: does its version tell of them?
   enum class Made : uint8_t { kTensor, kArray, kScalar };
   std::vector<Made> output_;
   std::vector<bool> array_input_;

@@ -11,6 +11,7 @@
 #include "runtime/cuda/driver.h"
 #include "surface/rows.h"
 #include "tensor/infer.h"
+#include "tensor/undo.h"
 
 namespace framejit::tensor {
 
@@ -259,6 +260,14 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
   }
   Ref r;
   bool watched = true;
+  std::optional<Undo> generators;  // what it draws is the program's
+  if (Draws(call.callee)) {
+    UndoPlan plan;
+    plan.torch = plan.random = true;
+    for (const TensorMeta& m : in->metas)
+      if (m.device.kind == DeviceKind::kCuda) plan.gpus.push_back(m.device.index);
+    generators.emplace(plan, nullptr);
+  }
   {
     ModeSwitch modes;
     modes.Set({in->requires_grad, false});
@@ -267,6 +276,7 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
     if (watched || way == Way::kMeta) r = Ref(step.Invoke(slots.data(), nullptr));
     in->draws |= watching.draws();
   }
+  if (generators && !generators->Restore()) return no(in->Fail("draws random numbers"));
   if (entered) {
     SavedError saved;
     Ref left(PyObject_CallMethod(device_mode.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));

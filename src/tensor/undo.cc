@@ -60,11 +60,12 @@ ModeState Quiet(PyObject* o) {
 
 }  // namespace
 
-bool Overwrite(PyObject* target, PyObject* value) {
+bool Overwrite(PyObject* target, PyObject* value, bool counted) {
   if (!IsTorch(target)) return PyObject_SetItem(target, Py_Ellipsis, value) == 0;
   ModeSwitch mode;
   mode.Set(Quiet(target));
-  Ref r(PyObject_CallMethod(target, "copy_", "O", value));
+  Ref to = counted ? Ref::Borrow(target) : Ref(PyObject_GetAttrString(target, "data"));
+  Ref r(to ? PyObject_CallMethod(to.get(), "copy_", "O", value) : nullptr);
   return bool(r);
 }
 

@@ -21,7 +21,8 @@ struct UndoPlan {
 UndoPlan PlanUndo(const Trace& trace, bool direct, bool fails);
 
 // target[...] = value, without gradients. False with the exception.
-bool Overwrite(PyObject* target, PyObject* value);
+// counted: its version tells of it.
+bool Overwrite(PyObject* target, PyObject* value, bool counted = true);
 
 class Undo {
  public:

@@ -36,7 +36,7 @@ def straight(x, w, log):
     f = torch.exp(-e * e)
     with logged(log, "block") as name:
         g = f + len(name)
-        log.append(float(g.sum() > 0))
+        log.append(f"{float(g.sum() > 0)}")
         h = g / 2
     i = torch.cos(h)
     log[0] = "changed"

@@ -515,7 +515,6 @@ STATEMENTS = {
 }
 # What ends the graph still.
 BREAKS = {
-    "torch.Tensor.item of a float",  # the number goes on into Python
     "builtins.id",  # of an object that was made here
     "collections.namedtuple",  # a class made in the function
     "class in the function",

@@ -100,7 +100,7 @@ linalg.lu_factor:x0 linalg.lu_factor_ex:x0 linalg.lu_solve:x1 linalg.matrix_powe
 linalg.solve_triangular:x0 linalg.solve_triangular:x1 linalg.svd:x0 linalg.svdvals:x0 linalg.tensorinv:x0 linalg.tensorsolve:x0
 linalg.tensorsolve:x1 lu_unpack:x0 masked.median:x0 max_pool2d_with_indices_backward:x0 median:x0 mode:x0 msort:x0 nanmedian:x0
 nanquantile:x0 native_group_norm:x2 nn.functional.conv_transpose3d:x2 nn.functional.cosine_embedding_loss:x2 nn.functional.cross_entropy:x0
-nn.functional.hinge_embedding_loss:x0 nn.functional.hinge_embedding_loss:x1 nn.functional.kl_div:x0 nn.functional.kl_div:x1
+nn.functional.hinge_embedding_loss:x0 nn.functional.hinge_embedding_loss:x1 nn.functional.instance_norm:x1 nn.functional.kl_div:x0 nn.functional.kl_div:x1
 nn.functional.l1_loss:x0 nn.functional.l1_loss:x1 nn.functional.margin_ranking_loss:x0 nn.functional.pad.circular:x0
 nn.functional.pairwise_distance:x0 nn.functional.pairwise_distance:x1 nn.functional.scaled_dot_product_attention:x0
 nn.functional.scaled_dot_product_attention:x1 nn.functional.scaled_dot_product_attention:y0 nn.functional.triplet_margin_loss:x0

@@ -1,0 +1,509 @@
+"""What ended graphs and need not: each is one graph, with eager's results, writes and exceptions over several calls with changed values."""
+
+import collections
+import copy
+import functools
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+
+def facts(o):
+    """What a program can see of a result, comparable."""
+    if isinstance(o, torch.Tensor):
+        return (type(o), o.dtype, tuple(o.shape), o.stride(), o.requires_grad, o.is_leaf, o.detach().clone(), sorted(vars(o)))
+    if isinstance(o, (list, tuple)):
+        return type(o), [facts(x) for x in o]
+    return type(o), o
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b):
+            same(x, y)
+    else:
+        assert a == b or a != a and b != b
+
+
+def alike(fresh, f, calls, graphs=1):
+    """The function in one graph; results and arguments as in eager after each call. calls: functions that make arguments."""
+    told = fresh.explain(f)(*calls[0]())
+    assert (told.graph_count, told.graph_break_count) == (graphs, 0), str(told)
+    compiled = fresh.compile(f)
+    for make in calls:
+        mine, theirs = make(), make()
+        before = [t._version for t in mine]
+        same(facts((compiled(*mine), *mine)), facts((f(*theirs), *theirs)))
+        assert [t._version for t in mine] == [t._version for t in theirs], before
+    return compiled
+
+
+def numbers(*seeds, requires_grad=False, shape=(4, 4)):
+    def make(seed):
+        torch.manual_seed(seed)
+        return (torch.randint(-8, 8, shape).float().requires_grad_(requires_grad),)  # whose sums are exact
+
+    return [functools.partial(make, seed) for seed in seeds]
+
+
+def test_writes_through_data(fresh):
+    def outside(x, w):
+        w.data.mul_(2)
+        w.data[0] = x[0]
+        return w * 3, w.data + 1
+
+    def inside(x, w):
+        y = x * 2
+        y.data.add_(w)
+        y.data[1:].zero_()
+        return y + 1
+
+    def both(x, w):
+        w.data.add_(1)
+        w.add_(x)
+        return w.data * 2
+
+    def make(seed):
+        torch.manual_seed(seed)
+        return torch.randn(3, 4), torch.randn(3, 4)
+
+    for f in (outside, inside, both):
+        alike(fresh, f, [functools.partial(make, seed) for seed in range(3)])
+
+
+def test_writes_through_data_with_gradients(fresh):
+    def step(x, w):
+        w.data.clamp_(-0.5, 0.5)
+        y = (x * w).exp()
+        y.data.mul_(2)  # torch's derivative reads what is there then
+        return y.sum()
+
+    def detached(x, w):
+        w.detach().mul_(2)
+        return (x * w).sum()
+
+    for f in (step, detached):
+        told = fresh.explain(f)(torch.randn(4), torch.randn(4, requires_grad=True))
+        assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+        ours, theirs = (torch.linspace(-1, 1, 4).requires_grad_() for _ in range(2))
+        compiled = fresh.compile(f)
+        for k in range(3):
+            x = torch.linspace(0, 1, 4) + k
+            got, expected = compiled(x, ours), f(x, theirs)
+            got.backward()
+            expected.backward()
+            same(facts((got, ours, ours.grad)), facts((expected, theirs, theirs.grad)))
+
+
+def test_a_write_through_data_is_no_write_for_backward(fresh):
+    @fresh.compile
+    def scale(w):
+        w.data.mul_(2)
+        return w.data.sum()
+
+    w = torch.ones(3)
+    x = torch.ones(3, requires_grad=True)
+    y = x * w
+    scale(w)
+    y.sum().backward()  # with w as it is now, which torch does not notice
+    assert x.grad.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_facts_of_autograd(fresh, requires_grad):
+    def asked(x):
+        y = x * 2
+        kind = 1 if y.grad_fn is None else 2
+        if y.grad_fn:
+            kind += 10
+        return y + kind, x.grad_fn is None, x.is_leaf, y.is_leaf, y.retains_grad, y.detach().is_leaf
+
+    compiled = alike(fresh, asked, numbers(0, 1, requires_grad=requires_grad))
+    if requires_grad:
+        x = torch.ones(3, 4, requires_grad=True) * 2
+        same(facts(compiled(x)), facts(asked(x)))  # it is no leaf
+
+
+def test_what_stands_for_a_node_is_no_object_of_the_program(fresh):
+    def named(x):
+        return type((x * 2).grad_fn).__name__, str((x * 2).grad_fn)
+
+    x = torch.ones(3, requires_grad=True)
+    assert all("Backward" in name for name in fresh.compile(named)(x))
+
+    def twice(x):
+        y = x * 2
+        return y.grad_fn is y.grad_fn, y.grad_fn is (x * 2).grad_fn
+
+    assert fresh.compile(twice)(x) == twice(x)
+
+
+def test_attributes_of_inputs(fresh):
+    def marked(x):
+        seen = hasattr(x, "mark")
+        x.mark = 3
+        x.half = x / 2
+        return x.half + x.mark, seen
+
+    alike(fresh, marked, numbers(0, 1, 2))
+    compiled = fresh.compile(marked)
+    x, y = torch.ones(2), torch.ones(2)
+    for _ in range(3):  # it has them from then on
+        same(facts((compiled(x), x, x.half)), facts((marked(y), y, y.half)))
+
+    def two(a, b):
+        a.mark = 1
+        return a + getattr(b, "mark", 5)
+
+    compiled = fresh.compile(two)
+    assert compiled(torch.zeros(1), torch.zeros(1)).item() == 5
+    x = torch.zeros(1)
+    assert compiled(x, x).item() == 1
+
+
+def test_old_constructors(fresh):
+    def made(x):
+        a = torch.FloatTensor(4, 4).fill_(2)
+        b = torch.LongTensor([[1, 2, 3, 4]])
+        c = torch.Tensor([x.size(0)])
+        d = torch.Tensor(x.size()).zero_()
+        return x + a * b + c + d, torch.autograd.Variable(x), torch.autograd.Variable(x * 2, requires_grad=False, volatile=False) + 1
+
+    alike(fresh, made, numbers(0, 1))
+    alike(fresh, made, numbers(0, 1, requires_grad=True))
+
+    def shared(x):
+        y = torch.autograd.Variable(x)
+        y.mul_(2)
+        return y + 1
+
+    alike(fresh, shared, numbers(0, 1))
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("settings", [{}, {"affine": True}, {"track_running_stats": True}, {"affine": True, "track_running_stats": True}])
+def test_instance_norm(fresh, settings, dtype, train):
+    for kind, shape in ((nn.InstanceNorm1d, (2, 3, 5)), (nn.InstanceNorm2d, (2, 3, 4, 5)), (nn.InstanceNorm3d, (2, 3, 2, 3, 4))):
+        torch.manual_seed(0)
+        ours = kind(3, **settings).to(dtype).train(train)
+        theirs = copy.deepcopy(ours)
+        told = fresh.explain(copy.deepcopy(ours))(torch.randn(shape, dtype=dtype))
+        assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+        compiled = fresh.compile(ours)
+        for scale in (1, 3):
+            x, y = (torch.linspace(-1, scale, math.prod(shape), dtype=dtype).reshape(shape).sin().requires_grad_() for _ in range(2))
+            got, expected = compiled(x), theirs(y)
+            for out in (got, expected):
+                (out * torch.arange(out.numel(), dtype=dtype).cos().reshape(shape)).sum().backward()
+            torch.testing.assert_close(got, expected)
+            torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-5)
+            for p, q in zip([*ours.parameters(), *ours.buffers()], [*theirs.parameters(), *theirs.buffers()]):
+                torch.testing.assert_close(p, q)
+                assert p.grad is q.grad is None or torch.allclose(p.grad, q.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_numbers_that_tensors_hold(fresh):
+    def normalised(x):
+        mean = x.mean().item()
+        spread = float(x.abs().max())
+        scaled = (x - mean) / (spread + 1e-5)
+        return scaled * 2 + mean * 0.5, mean, -abs(spread) + 1 - mean, 2 - x * mean > spread - 1, type(mean), isinstance(spread, float)
+
+    alike(fresh, normalised, numbers(0, 1, 2))
+
+    def in_place(x):
+        x += x.mean().item()
+        x.sub_(x[0, 0].item())
+        row = x[0].tolist()
+        return x, row, sum(row) * x
+
+    alike(fresh, in_place, numbers(0, 1, 2))
+
+    def of_small_things(x):
+        m = x[0, 0].item()
+        return x[0, 1] * m, (x[0, 1] - m).dtype, torch.arange(3) * m, m - x[1], m / x[1], x.double() * m
+
+    alike(fresh, of_small_things, numbers(0, 1, 2))
+
+
+def test_a_statistic_for_each_channel(fresh):
+    def channels(x):
+        mean, var = x.mean((0, 2)), x.var((0, 2))
+        out = []
+        for c in range(x.size(1)):
+            out.append((x[:, c] - mean[c].item()) / (var[c].item() + 1e-5))
+        return torch.stack(out, 1), var.tolist()
+
+    told = fresh.explain(channels)(torch.ones(2, 20, 5))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(channels)
+    for (x,) in (make() for make in numbers(0, 1, 2, shape=(2, 20, 5))):
+        torch.testing.assert_close(compiled(x), channels(x))
+
+
+def test_such_numbers_are_as_they_were_before_a_write(fresh):
+    def f(x):
+        first = x[0, 0].item()
+        x.zero_()
+        return x + first
+
+    alike(fresh, f, numbers(0, 1))
+
+    def with_gradients(x):
+        return (x * x.sum().item()).sum()
+
+    compiled = alike(fresh, with_gradients, numbers(0, 1, requires_grad=True))
+    x, y = (torch.ones(2, requires_grad=True) for _ in range(2))
+    compiled(x).backward()
+    with_gradients(y).backward()
+    assert x.grad.tolist() == y.grad.tolist() == [2, 2]
+
+
+def test_what_needs_such_a_number_in_python(fresh):
+    def rounds(x):
+        m = x.sum().item()
+        return x * 2, round(m, 2), f"{m:.3f}", int(m), m // 1, math.floor(m), {m: 1}[m], m**2, str(m) == repr(m)
+
+    compiled = fresh.compile(rounds)
+    for (x,) in (make() for make in numbers(0, 1, 2)):
+        same(facts(compiled(x)), facts(rounds(x)))
+
+    def branches(x):
+        m = x.sum().item()
+        return x + 1 if m > 0 else x - 1
+
+    compiled = fresh.compile(branches)
+    for (x,) in (make() for make in numbers(0, 1, 2, 3)):
+        same(compiled(x), branches(x))
+
+    def divides(x):
+        return x * 2, 1 / x.sum().item()
+
+    compiled = fresh.compile(divides)
+    assert compiled(torch.ones(2))[1] == 0.5
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            compiled(torch.zeros(2))
+
+
+def test_attention_of_the_same_tensors(fresh):
+    """torch.equal, which old attention asks whether query, key and value are one."""
+
+    def attend(q, k):
+        return q * 2 if torch.equal(q, k) else q + k
+
+    def outer(q, k):
+        return attend(q, k) + 1
+
+    compiled = fresh.compile(outer)
+    a, b = torch.ones(3), torch.ones(3)
+    for q, k in ((a, a), (a, b), (a, b * 2), (a, a), (b, a)):
+        same(compiled(q, k), outer(q, k))
+    told = fresh.explain(outer)(a, a)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+@pytest.mark.parametrize("make", [dict, functools.partial(collections.defaultdict, dict)])
+def test_dicts_that_know_tensors(fresh, make):
+    p, q = nn.Parameter(torch.ones(3)), torch.zeros(3)
+    state = make({p: {"step": 1, "buffer": torch.ones(3)}, q: {"step": 5}})
+
+    def update(x, key):
+        own = state[key]
+        own["step"] += 1
+        if "buffer" in own:
+            own["buffer"].mul_(0.9).add_(x)
+        return x * own["step"], key in state, state.get(key) is own
+
+    told = fresh.explain(update)(torch.ones(3), p)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(update)
+    steps, buffer = {p: 2, q: 5}, state[p]["buffer"].clone()  # explain has made one step
+    for key in (p, q, p, p):
+        steps[key] += 1
+        if key is p:
+            buffer.mul_(0.9).add_(1)
+        got = compiled(torch.ones(3), key)
+        same(got, (torch.full((3,), float(steps[key])), True, True))
+        assert {k: v["step"] for k, v in state.items()} == steps
+        same(state[p]["buffer"], buffer)
+    with pytest.raises(KeyError):
+        fresh.compile(lambda x: {}[x])(torch.ones(1))
+
+
+def test_a_short_loop_in_a_function_that_is_called_often(fresh):
+    def size(shape):
+        product = shape[0]
+        for i in range(len(shape) - 2):
+            product *= shape[i + 2]
+        return product
+
+    def f(x):
+        for _ in range(12):
+            x = x + size(x.shape) + size(x.shape)
+        return x
+
+    alike(fresh, f, numbers(0, 1, shape=(2, 3, 4, 5)))
+
+
+def test_what_tensors_had_once(fresh):
+    def f(x):
+        return x + 1, x.volatile
+
+    with pytest.warns(UserWarning, match="volatile was removed") as seen:
+        told = fresh.explain(f)(torch.ones(2))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    assert told.result[1] is False and [(w.filename, w.lineno) for w in seen] == [(__file__, f.__code__.co_firstlineno + 1)]
+
+
+def test_numbers_in_functions_with_gradients_of_their_own(fresh):
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, by):
+            ctx.save_for_backward(by)
+            return x / by[0].item()
+
+        @staticmethod
+        def backward(ctx, grad):
+            (by,) = ctx.saved_tensors
+            return grad / by[0].item(), None
+
+    def f(x, by):
+        return Scaled.apply(x, by) * 3
+
+    told = fresh.explain(f)(torch.ones(3, requires_grad=True), torch.ones(2))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(f)
+    for k in (1.0, 2.0, 4.0):
+        x, y = (torch.arange(3.0).requires_grad_() for _ in range(2))
+        got, expected = compiled(x, torch.tensor([k, 1])), f(y, torch.tensor([k, 1]))
+        got.sum().backward()
+        expected.sum().backward()
+        same(got, expected)
+        same(x.grad, y.grad)
+
+
+@torch.no_grad()
+def test_packed_weights_see_writes_through_data(fresh):
+    layer = nn.Linear(512, 512)
+    x = torch.randn(64, 512)
+    product = fresh.compile(lambda x: layer(x))
+
+    @fresh.compile
+    def scale(by):
+        layer.weight.data.mul_(by)
+
+    for _ in range(4):
+        torch.testing.assert_close(product(x), layer(x))
+    for by in (2.0, 0.25, 3.0):
+        scale(torch.tensor(by))
+        for _ in range(2):
+            torch.testing.assert_close(product(x), layer(x))
+
+
+def test_a_function_of_its_own_that_returns_its_argument(fresh):
+    class Through(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            return x, y * 2
+
+        @staticmethod
+        def backward(ctx, gx, gy):
+            return gx, gy
+
+    def f(x, y):
+        a, b = Through.apply(x, y)
+        a = a + 1
+        return a + b, a
+
+    for requires_grad in (False, True):
+        x, y = (torch.ones(3, requires_grad=requires_grad) for _ in range(2))
+        with torch.no_grad():
+            told = fresh.explain(f)(x, y)
+            assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+            compiled = fresh.compile(f)
+            for _ in range(2):
+                same(facts(compiled(x, y)), facts(f(x, y)))
+
+    def itself(x, y):
+        return Through.apply(x, y)[0]
+
+    with torch.no_grad():
+        x = torch.ones(3)
+        out = fresh.compile(itself)(x, x)
+        assert out is not x and out.data_ptr() == x.data_ptr() and out._base is x
+
+
+@torch.no_grad()
+def test_results_that_are_written_elsewhere(fresh):
+    def power_iteration(weight, u, v):
+        for _ in range(2):
+            v = F.normalize(torch.mv(weight.t(), u), dim=0, eps=1e-12, out=v)
+            u = F.normalize(torch.mv(weight, v), dim=0, eps=1e-12, out=u)
+        return weight / torch.dot(u, torch.mv(weight, v)), u, v
+
+    def make(seed):
+        torch.manual_seed(seed)
+        return torch.randn(3, 4), torch.randn(3), torch.randn(4)
+
+    told = fresh.explain(power_iteration)(*make(0))
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled = fresh.compile(power_iteration)
+    for seed in range(3):
+        mine, theirs = make(seed), make(seed)
+        got = compiled(*mine)
+        torch.testing.assert_close(got, power_iteration(*theirs))
+        torch.testing.assert_close(mine, theirs)
+        assert got[1] is mine[1] and got[2] is mine[2]
+        assert [t._version for t in mine] == [t._version for t in theirs]
+
+    def into_itself(x, y):
+        return torch.add(x, y, out=x), torch.mul(x, 2, out=torch.empty(3, 1)).shape
+
+    compiled = fresh.compile(into_itself)
+    for k in range(2):
+        x, y = torch.full((3, 1), float(k)), torch.ones(3, 1)
+        same(compiled(x, y), into_itself(torch.full((3, 1), float(k)), y))
+        same(x, torch.full((3, 1), k + 1.0))
+
+
+def test_a_result_of_another_size_is_torchs(fresh):
+    def f(x, out):
+        return torch.add(x, 1, out=out)
+
+    out = torch.empty(0)
+    same(fresh.compile(f)(torch.ones(3), out), torch.full((3,), 2.0))
+    same(out, torch.full((3,), 2.0))
+    with pytest.raises(RuntimeError, match="out="):
+        fresh.compile(f)(torch.ones(3, requires_grad=True), torch.empty(3))
+
+
+def test_lists_of_numbers_and_tensors_as_indices(fresh):
+    def f(x, i):
+        y = x * 2
+        y[[0, 1], [i, 2]] = 5
+        return x[[0, 1], [i, 2]], x[:, [i, 0, i]], y, x[None, [i, 3]]
+
+    def make(k):
+        return torch.arange(16.0).reshape(4, 4) + k, torch.tensor(k)
+
+    alike(fresh, f, [functools.partial(make, k) for k in (1, 2, 0)])
+
+
+def test_a_list_of_tensors_is_a_tuple(fresh):
+    def f(x, i, j):
+        return x[[i, j]]
+
+    x, i, j = torch.arange(16.0).reshape(4, 4), torch.tensor(1), torch.tensor(2)
+    with pytest.warns(UserWarning, match="non-tuple sequence"):
+        expected = f(x, i, j)
+        compiled = fresh.compile(f)
+        for _ in range(2):
+            same(compiled(x, i, j), expected)
