@@ -18,7 +18,7 @@ bool ReadableByC(PyObject* o) {
   PyTypeObject* layout = LayoutOf(Py_TYPE(o));
   return layout == &PyBaseObject_Type || layout == &PyDict_Type || layout == &PySet_Type ||
          layout == &PyFrozenSet_Type || layout == &PyList_Type || layout == &PyTuple_Type || PyODict_Check(o) ||
-         !strcmp(layout->tp_name, "collections.defaultdict");
+         OfType(layout, CType::kDefaultDict);
 }
 
 // An immutable value with a class of its own: identity says it all.
@@ -122,7 +122,7 @@ void Session::SeparateWrites() {
       if (Py_TYPE(other) == Py_TYPE(one)) apart(one, other, SourceOf(other));
   }
   const auto outside = [&](const auto& own) { return trace_.tensors[own.first].input >= 0; };
-  if (std::any_of(tensor_attributes.begin(), tensor_attributes.end(), outside))  // whose attributes any other may show
+  if (std::any_of(pending_.attributes.begin(), tensor_attributes.end(), outside))  // whose attributes any other may show
     for (size_t i = 0; i < input_sources_.size(); ++i)
       guards_->Add(guard::Row{guard::Kind::kDistinct, input_sources_[i]});
   for (auto& [cell, root] : root_cells)  // the frame's own, and those that functions brought along
@@ -258,7 +258,7 @@ bool Session::Pin(PyObject* o) {
       if (!Pin(PySequence_Fast_GET_ITEM(o, i))) return false;
     return true;
   }
-  if (!strcmp(LayoutOf(Py_TYPE(o))->tp_name, "collections.deque")) {
+  if (OfType(LayoutOf(Py_TYPE(o)), CType::kDeque)) {
     Ref items(PySequence_List(o));
     return items && Pin(items.get());
   }
@@ -271,7 +271,7 @@ bool Session::Pin(PyObject* o) {
 }
 
 bool UsesContext(PyObject* o) {
-  return !strcmp(Py_TYPE(o)->tp_name, "decimal.Decimal");
+  return OfType(o, CType::kDecimal);
 }
 
 bool HasOwn(PyTypeObject* type, const char* name) {

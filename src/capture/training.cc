@@ -64,7 +64,7 @@ int LastWrite(const Trace& t, TraceId result) {
     EachTensor(c, [&](TraceId id) { given |= t.tensors[id].base == result; });
     const bool made = std::find(c.results.begin(), c.results.end(), result) != c.results.end();
     const bool told = std::any_of(c.kwargs.begin(), c.kwargs.end(), [](auto& k) { return k.first == "out"; });
-    if (given && !c.callee.name().starts_with("torch.")) return -1;
+    if (given && !callees::IsTorchs(c.callee)) return -1;
     const bool in_place = c.callee.name().ends_with("_") && !c.callee.name().ends_with("__");
     if (made || (given && (c.results.empty() || told || in_place))) {
       last = i;
@@ -127,7 +127,7 @@ using autodiff::Undifferentiable;
 void CheckProgram(const Session& s, const Trace& trace) {
   if (!s.lowering().undifferentiable().empty()) throw Undifferentiable(s.lowering().undifferentiable());
   for (const Call& c : trace.calls) {
-    if (c.mode.grad && !s.entry_mode.grad) throw Undifferentiable("gradients are turned on inside");
+    if (c.mode.grad && !s.modes.entry.grad) throw Undifferentiable("gradients are turned on inside");
     for (auto& [name, a] : c.kwargs)
       if (name == "requires_grad" && a.is(Arg::Kind::kBool) && a.b) throw Undifferentiable("a leaf is made inside");
     if (c.callee == callees::kTensorRequiresGrad) throw Undifferentiable("a leaf is made inside");

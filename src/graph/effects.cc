@@ -335,6 +335,11 @@ bool IsNumpys(std::string_view name) {
   return false;
 }
 
+// Where a function lies says something of it, too.
+constexpr std::string_view kBatched[] = {"torch", "torch.Tensor", "torch.nn.functional", "torch.special",
+                                         "torch._C._VariableFunctionsClass"};
+constexpr std::string_view kPlaced[] = {"torch", "torch.fft", "torch._C._VariableFunctionsClass"};
+
 Effects EffectsOf(const std::string& name, std::string_view last, bool numpy, bool cupy) {
   static const auto* torch_table = new Table(kTorch);
   static const auto* numpy_table = new Table(kNumpy);
@@ -359,6 +364,10 @@ Effects EffectsOf(const std::string& name, std::string_view last, bool numpy, bo
   if (!accessor && (!numpy || last.ends_with("__"))) e.flags |= form.flags;  // numpy.bool_ is no in-place bool
   if (cupy) e.flags &= ~(kSizedByData | kWritesFirst);
   if (OfAnotherLibrary(name)) e.flags |= kForeign;
+  const std::string_view space = std::string_view(name).substr(0, name.size() - std::min(name.size(), last.size() + 1));
+  const auto among = [&](const auto& spaces) { return std::ranges::find(spaces, space) != std::end(spaces); };
+  if (!among(kBatched)) e.batch = Batch::kNone;
+  if (!among(kPlaced)) e.flags &= ~kOnDefaultDevice;
   return e;
 }
 
