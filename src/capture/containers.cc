@@ -122,7 +122,8 @@ void Session::SeparateWrites() {
       if (Py_TYPE(other) == Py_TYPE(one)) apart(one, other, SourceOf(other));
   }
   const auto outside = [&](const auto& own) { return trace_.tensors[own.first].input >= 0; };
-  if (std::any_of(pending_.attributes.begin(), tensor_attributes.end(), outside))  // whose attributes any other may show
+  if (std::any_of(pending_.attributes.begin(), pending_.attributes.end(),
+                  outside))  // whose attributes any other may show
     for (size_t i = 0; i < input_sources_.size(); ++i)
       guards_->Add(guard::Row{guard::Kind::kDistinct, input_sources_[i]});
   for (auto& [cell, root] : root_cells)  // the frame's own, and those that functions brought along

@@ -36,9 +36,9 @@ std::nullptr_t Ask(PyObject* o) {
 
 // A call that gradients do not see.
 PyObject* Made(Session& s, Callee callee, std::initializer_list<PyObject*> args) {
-  const bool grad = std::exchange(s.mode.grad, false);
+  const bool grad = std::exchange(s.modes.now.grad, false);
   PyObject* r = s.CallFramework(callee, args.begin(), static_cast<Py_ssize_t>(args.size()), nullptr);
-  s.mode.grad = grad;
+  s.modes.now.grad = grad;
   return r;
 }
 
@@ -91,7 +91,7 @@ PyObject* Binary(PyObject* a, PyObject* b) {
 int Truth(Session& s, PyObject* tensor) {  // steals
   Ref held(tensor);
   if (!held) return -1;
-  Ref guess(s.GuessValue(AsTensor(tensor)->id, true));
+  Ref guess(s.guessing().Value(AsTensor(tensor)->id, true));
   if (!guess && !PyErr_Occurred()) s.Break(BreakId::kTensorBool, "a number that a tensor holds");
   return guess ? guess.get() == Py_True : -1;
 }
@@ -233,7 +233,7 @@ PyObject* ItemFor(Session& s, PyObject* item, const TensorMeta& beside) {
   if (beside.dtype == DType::kFloat32 || beside.dtype == DType::kFloat64) {
     if (beside.sizes.empty()) to = beside.dtype;
   } else if (IsInteger(beside.dtype) || IsBool(beside.dtype)) {
-    to = s.mode.default_float;
+    to = s.modes.now.default_float;
   } else {
     return nullptr;  // the framework does not round numbers to 16 bits before it computes
   }

@@ -151,7 +151,7 @@ void Lowering::Impl::Into(Call& call, const Arg& target, bool computable) {
   if (torch) {
     int shared = 0;
     EachTensor(call, [&](TraceId t) { shared += objects[t].root == objects[target.t].root; });
-    if (shared > 1 || WantsGrad(call)) throw Decline("out= of an operand, or with gradients");
+    if (shared > 1 || WantsGrad(trace, call)) throw Decline("out= of an operand, or with gradients");
   }
   const bool partly = std::any_of(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "where"; });
   const size_t calls = trace.calls.size(), tensors = trace.tensors.size();
@@ -169,7 +169,7 @@ void Lowering::Impl::Into(Call& call, const Arg& target, bool computable) {
         trace.calls.resize(calls);
         objects.Truncate(tensors);
         CheckWritable(target.t, call.mode);
-        NoteWrite(target.t, false);
+        derivatives.NoteWrite(target.t, false);
         objects.Write(target.t, value);
         return Record(call, {target.t}, target);
       }
