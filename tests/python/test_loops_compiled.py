@@ -593,7 +593,7 @@ def test_rounds_without_rounds_are_no_reason_for_code():
     def program(a, b):
         for i in range(b.shape[0]):
             for j in range(b.shape[1]):
-                b[i, j] += np.dot(a[i + 1 :, i], b[i + 1 :, j])
+                b[i, j] += np.prod(a[i + 1 :, i] + b[i + 1 :, j])
         return b
 
     compiled = framejit.compile(program)

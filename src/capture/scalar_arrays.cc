@@ -1,0 +1,622 @@
+// Parts of arrays in a loop's code, and arithmetic on them. An array that the program computes is a node until it is
+// stored or multiplied; then one loop over its elements computes it. Buffers hold what must not be written yet.
+#include <opcode.h>
+#include <xmmintrin.h>
+
+#include <cmath>
+#include <memory>
+
+#include "capture/scalar_translator.h"
+#include "surface/promote.h"
+#include "tensor/numpy_api.h"
+
+namespace framejit::capture::scalar {
+
+namespace {
+
+constexpr int kMostBuffers = 6;
+
+// Memory of this thread while code runs; what is in it is forgotten behind the program's next write.
+char* Scratch(int64_t buffer, int64_t bytes) {
+  struct Free {
+    void operator()(char* p) const { free(p); }
+  };
+  struct Held {
+    std::unique_ptr<char, Free> memory;
+    int64_t bytes = 0;
+  };
+  thread_local Held held[kMostBuffers];
+  Held& h = held[buffer];
+  if (h.bytes < bytes) {
+    const int64_t wanted = (2 * bytes + 127) / 64 * 64;
+    h.memory.reset(static_cast<char*>(aligned_alloc(64, wanted)));
+    h.bytes = h.memory ? wanted : 0;
+  }
+  return h.memory.get();
+}
+
+// A ufunc's loop for one set of types: ufuncobject.h, the same in 1.x and 2.x.
+using UfuncLoop = void (*)(char** args, const intptr_t* sizes, const intptr_t* strides, void* data);
+struct Ufunc {
+  PyObject_HEAD int nin, nout, nargs, identity;
+  UfuncLoop* functions;
+  void* const* data;
+  int ntypes, reserved;
+  const char *name, *types;
+};
+
+UfuncLoop ProductLoop(DType t) {
+  const tensor::NumpyApi* api = tensor::Numpy();
+  static PyObject* matmul = api ? tensor::Attr(api->module, "matmul") : nullptr;
+  const char wanted = t == DType::kFloat64 ? 12 : t == DType::kFloat32 ? 11 : 7;  // NumPy's numbers of types
+  const auto* u = reinterpret_cast<Ufunc*>(matmul);
+  if (!u || u->nargs != 3 || !u->name || strcmp(u->name, "matmul") != 0) return nullptr;
+  for (int i = 0; i < u->ntypes; ++i)
+    if (u->types[3 * i] == wanted && u->types[3 * i + 1] == wanted && u->types[3 * i + 2] == wanted)
+      return u->functions[i];
+  return nullptr;
+}
+
+// NumPy's own product, to the last bit. False: it may tell of something.
+int64_t Multiply(UfuncLoop loop, char* a, int64_t a_row, int64_t a_next, char* b, int64_t b_next, int64_t b_column,
+                 char* out, int64_t rows, int64_t n, int64_t columns, int64_t size) {
+  constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
+  char* args[] = {a, b, out};
+  const intptr_t sizes[] = {1, rows, n, columns};
+  const intptr_t strides[] = {0, 0, 0, a_row, a_next, b_next, b_column, size * columns, size};
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before & ~_MM_EXCEPT_MASK);
+  loop(args, sizes, strides, nullptr);
+  const bool told = _mm_getcsr() & kTold;
+  _mm_setcsr(before);
+  return !told;
+}
+
+// np.dot of vectors: where elements do not lie one behind the other upwards it copies them first.
+int64_t Dot(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, char* out, int64_t n, int64_t size) {
+  thread_local std::vector<char> copies[2];
+  const auto plain = [&](std::vector<char>& copy, char*& from, int64_t& stride) {
+    if (stride > 0 || n <= 1) return;
+    copy.resize(n * size);
+    const auto move = [&]<typename T>(T* to) {
+      for (int64_t i = 0; i < n; ++i) to[i] = *reinterpret_cast<T*>(from + i * stride);
+    };
+    size == 8 ? move(reinterpret_cast<int64_t*>(copy.data())) : move(reinterpret_cast<int32_t*>(copy.data()));
+    from = copy.data(), stride = size;
+  };
+  plain(copies[0], a, a_next);
+  plain(copies[1], b, b_next);
+  return Multiply(loop, a, 0, a_next, b, b_next, 0, out, 1, n, 1, size);
+}
+
+bool Float(DType t) {
+  return t == DType::kFloat32 || t == DType::kFloat64;
+}
+
+// May an array of `from` be stored as elements of `to` without a look at its values?
+bool Stores(DType from, DType to) {
+  if (from == to) return true;
+  return to != DType::kBool && (Float(to) || !Float(from));
+}
+
+}  // namespace
+
+Val Slice(const Val& start, const Val& stop, const Val& step) {
+  Val v;
+  v.is = Is::kSlice;
+  v.items = {start, stop, step};
+  return v;
+}
+
+int IndexWithin(Builder& b, const Val& index, int size) {
+  int v = AsIndex(b, index);
+  if (!index.constant || *index.constant < 0)
+    v = b.Op(ScalarOp::kSelect, ScalarType::kInt, b.Compare(ScalarOp::kLt, v, b.Int(0)),
+             b.Op(ScalarOp::kAdd, ScalarType::kInt, v, size), v);
+  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Compare(ScalarOp::kBelow, v, size)));
+  return v;
+}
+
+// --- parts
+// -----------------------------------------------------------------------------------------------------------
+bool Translator::IsArray(const Val& v) const {
+  return v.is == Is::kView || v.is == Is::kDeferred || (v.is == Is::kObject && out_.objects[v.object].array);
+}
+
+Part Translator::PartOf(const Val& v) {
+  Part p;
+  p.object = v.object;
+  if (v.is == Is::kView) {
+    const size_t rank = v.items.size() / 2;
+    p.unit = v.unit;
+    p.ones = v.ones;
+    p.offset = Value(v.items[0]);
+    for (size_t i = 0; i < rank; ++i) p.sizes.push_back(Value(v.items[1 + i]));
+    for (size_t i = 0; i < rank; ++i) p.strides.push_back(Value(v.items[1 + rank + i]));
+    return p;
+  }
+  if (v.is != Is::kObject || !out_.objects[v.object].array)
+    throw Unsupported{"an item of something else than an array"};
+  const int rank = UseArray(v.object).rank;
+  p.unit = UseArray(v.object).unit;
+  for (int i = 0; i < rank; ++i) p.sizes.push_back(Size(v.object, i));
+  for (int i = 0; i < rank; ++i) p.strides.push_back(Stride(v.object, i));
+  return p;
+}
+
+Val Translator::View(const Part& p) {
+  Val v;
+  v.is = Is::kView;
+  v.object = p.object;
+  v.unit = p.unit;
+  v.ones = p.ones;
+  v.items.push_back(New(Is::kInt, p.offset < 0 ? Int(0) : p.offset));
+  for (int size : p.sizes) v.items.push_back(New(Is::kInt, size));
+  for (int stride : p.strides) v.items.push_back(New(Is::kInt, stride));
+  return v;
+}
+
+// As PySlice_AdjustIndices has it: where it starts, and how many there are.
+std::pair<int, int> Translator::SliceBounds(const Val& slice, int size, int64_t step) {
+  const auto whole = [&](ScalarOp op, int a, int b) { return Op(op, ScalarType::kInt, a, b); };
+  const auto pick = [&](ScalarOp op, int a, int b) {
+    return Op(ScalarOp::kSelect, ScalarType::kInt, Compare(op, a, b), a, b);
+  };
+  const int least = Int(step > 0 ? 0 : -1), most = step > 0 ? size : whole(ScalarOp::kSub, size, Int(1));
+  const auto bound = [&](const Val& v, int none) {
+    if (IsNone(v) == true) return none;
+    const int at = AsIndex(*this, v);
+    const auto from_end = [&] { return pick(ScalarOp::kGt, whole(ScalarOp::kAdd, at, size), least); };
+    const auto from_start = [&] { return pick(ScalarOp::kLt, at, most); };
+    if (v.constant) return *v.constant < 0 ? from_end() : from_start();
+    return Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kLt, at, Int(0)), from_end(), from_start());
+  };
+  const int start = bound(slice.items[0], step > 0 ? least : most);
+  const int stop = bound(slice.items[1], step > 0 ? most : least);
+  const int distance = step > 0 ? whole(ScalarOp::kSub, stop, start) : whole(ScalarOp::kSub, start, stop);
+  int count = pick(ScalarOp::kGt, distance, Int(0));
+  const int64_t stride = step > 0 ? step : -step;
+  if (stride != 1) count = whole(ScalarOp::kDivTrunc, whole(ScalarOp::kAdd, count, Int(stride - 1)), Int(stride));
+  return {start, count};
+}
+
+// One index, for this axis, added to what is known of the result.
+void Translator::IndexAxis(const Part& p, int axis, const Val& index, Part& out) {
+  const bool last = axis == p.rank() - 1;
+  int start;
+  if (index.is != Is::kSlice) {
+    start = IndexWithin(*this, index, p.sizes[axis]);
+  } else {
+    const Val& by = index.items[2];
+    const bool none = IsNone(by) == true;
+    if (!none && (!by.constant || *by.constant == 0 || std::abs(*by.constant) > 1 << 20))
+      throw Unsupported{"a slice with a step that varies"};
+    const int64_t step = none ? 1 : *by.constant;
+    const bool all = step == 1 && IsNone(index.items[0]) == true && IsNone(index.items[1]) == true;
+    const auto [from, count] = all ? std::pair(-1, p.sizes[axis]) : SliceBounds(index, p.sizes[axis], step);
+    if (all && (p.ones >> axis & 1)) out.ones |= 1U << out.rank();
+    out.sizes.push_back(count);
+    out.strides.push_back(step == 1 ? p.strides[axis]
+                                    : Op(ScalarOp::kMul, ScalarType::kInt, p.strides[axis], Int(step)));
+    out.unit = last && p.unit && step == 1;
+    start = from;
+  }
+  if (start < 0) return;
+  const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, start, p.strides[axis]);
+  out.offset = out.offset < 0 ? bytes : Op(ScalarOp::kAdd, ScalarType::kInt, out.offset, bytes);
+}
+
+Part Translator::Index(const Part& p, const Val& index) {
+  const std::vector<Val> one{index};
+  const std::vector<Val>& all = index.is == Is::kTuple ? index.items : one;
+  Part out;
+  out.object = p.object;
+  out.offset = p.offset;
+  int axis = 0;
+  for (const Val& v : all) {
+    if (IsArray(v) || v.is == Is::kTuple) throw Unsupported{"an index that is an array"};
+    if (IsNone(v) == true) {
+      out.ones |= 1U << out.rank();
+      out.sizes.push_back(Int(1)), out.strides.push_back(Int(0));
+      out.unit = false;
+      continue;
+    }
+    if (axis == p.rank()) throw Unsupported{"too many indices"};
+    IndexAxis(p, axis++, v, out);
+  }
+  for (; axis < p.rank(); ++axis) {
+    if (p.ones >> axis & 1) out.ones |= 1U << out.rank();
+    out.sizes.push_back(p.sizes[axis]), out.strides.push_back(p.strides[axis]);
+    out.unit = axis == p.rank() - 1 && p.unit;
+  }
+  if (out.rank() > 8) throw Unsupported{"many axes"};
+  return out;
+}
+
+Val Translator::ArrayAttribute(const Part& p, const std::string& name) {
+  if (name == "ndim") return IntConstant(*this, p.rank());
+  if (name == "T") {
+    Part turned = p;
+    std::reverse(turned.sizes.begin(), turned.sizes.end());
+    std::reverse(turned.strides.begin(), turned.strides.end());
+    turned.ones = 0;
+    for (int i = 0; i < p.rank(); ++i) turned.ones |= (p.ones >> i & 1) << (p.rank() - 1 - i);
+    turned.unit = p.unit && p.rank() == 1;
+    return View(turned);
+  }
+  if (name == "shape") {
+    std::vector<Val> sizes;
+    for (int size : p.sizes) sizes.push_back(New(Is::kInt, size));
+    return Tuple(std::move(sizes));
+  }
+  if (name != "size") throw Unsupported{"an attribute of an array"};
+  int n = p.sizes[0];
+  for (int i = 1; i < p.rank(); ++i) n = Op(ScalarOp::kMul, ScalarType::kInt, n, p.sizes[i]);
+  return New(Is::kInt, n);
+}
+
+// --- nodes
+// -----------------------------------------------------------------------------------------------------------
+Val Translator::Deferred(Node n) {
+  nodes_.push_back(std::move(n));
+  Val v;
+  v.is = Is::kDeferred;
+  v.node = static_cast<int>(nodes_.size()) - 1;
+  return v;
+}
+
+int Translator::NodeOf(const Val& v) {
+  if (v.is == Is::kDeferred) return v.node;
+  Part p = PartOf(v);
+  Node n{.kind = Node::kPart, .dtype = out_.objects[v.object].dtype, .sizes = p.sizes, .ones = p.ones};
+  n.part = std::move(p);
+  return Deferred(std::move(n)).node;
+}
+
+int Translator::NodeOf(const Val& v, DType t) {  // a number becomes one of `t`
+  if (!v.scalar()) return NodeOf(v);
+  return Deferred({.kind = Node::kNumber, .dtype = t, .value = NumberFor(*this, v, t)}).node;
+}
+
+// Sizes of what two nodes make together: axes from the last. Sizes that differ are left to NumPy.
+void Translator::Broadcast(Node& n) {
+  const Node &x = nodes_[n.a], &y = nodes_[n.b];
+  const int rank = static_cast<int>(std::max(x.sizes.size(), y.sizes.size()));
+  n.sizes.resize(rank);
+  for (int back = 1; back <= rank; ++back) {
+    const auto axis = [&](const Node& m) { return static_cast<int>(m.sizes.size()) - back; };
+    const auto many = [&](const Node& m) { return axis(m) >= 0 && !(m.ones >> axis(m) & 1); };
+    const Node& from = many(x) || axis(y) < 0 ? x : y;
+    n.sizes[rank - back] = from.sizes[axis(from)];
+    if (!many(x) && !many(y)) n.ones |= 1U << (rank - back);
+    if (many(x) && many(y) && x.sizes[axis(x)] != y.sizes[axis(y)])
+      ExitIf(Compare(ScalarOp::kNe, x.sizes[axis(x)], y.sizes[axis(y)]));
+  }
+}
+
+Val Translator::DeferBinary(int op, const Val& x, const Val& y) {
+  const auto kind = [&](const Val& v) {
+    if (v.scalar()) return v;
+    if (!IsArray(v)) throw Unsupported{"an operator on an array and something else"};
+    return NewNumpy(v.is == Is::kDeferred ? nodes_[v.node].dtype : out_.objects[v.object].dtype, -1);
+  };
+  out_.floats = true;
+  if (op == NB_POWER) {
+    if (!IsArray(x) || y.is != Is::kInt || y.constant != 2) throw Unsupported{"a power of an array"};
+    const Val kept = x.is == Is::kDeferred ? x : Deferred(nodes_[NodeOf(x)]);
+    return DeferBinary(NB_MULTIPLY, kept, kept);
+  }
+  DType t = CommonType(kind(x), kind(y));
+  static constexpr std::pair<int, ScalarOp> kOps[] = {{NB_ADD, ScalarOp::kAdd},      {NB_SUBTRACT, ScalarOp::kSub},
+                                                      {NB_MULTIPLY, ScalarOp::kMul}, {NB_TRUE_DIVIDE, ScalarOp::kDiv},
+                                                      {NB_AND, ScalarOp::kAnd},      {NB_OR, ScalarOp::kOr},
+                                                      {NB_XOR, ScalarOp::kXor}};
+  const auto* row = std::find_if(std::begin(kOps), std::end(kOps), [&](const auto& r) { return r.first == op; });
+  const bool bits = op == NB_AND || op == NB_OR || op == NB_XOR;
+  if (row == std::end(kOps) || (bits ? Float(t) : t == DType::kBool) || t == DType::kUInt64 || t == DType::kFloat16)
+    throw Unsupported{"an operator on arrays"};
+  if (op == NB_TRUE_DIVIDE && !Float(t)) {
+    for (const Val& v : {x, y})
+      if (v.is == Is::kInt) NumberFor(*this, v, t);  // it must fit
+    t = DType::kFloat64;
+  }
+  Node n{.kind = Node::kBinary, .dtype = t, .op = row->second};
+  n.a = NodeOf(x, t);
+  n.b = NodeOf(y, t);
+  Broadcast(n);
+  return Deferred(std::move(n));
+}
+
+Val Translator::DeferUnary(ScalarOp op, const Val& x) {
+  const int a = NodeOf(x);
+  DType t = nodes_[a].dtype;
+  out_.floats = true;
+  if (op == ScalarOp::kSqrt && !Float(t)) {
+    if (DTypeSize(t) < 4) throw Unsupported{"a square root"};  // NumPy computes in a smaller float
+    t = DType::kFloat64;
+  }
+  if (t == DType::kBool) throw Unsupported{"a sign"};
+  return Deferred(
+      {.kind = Node::kUnary, .dtype = t, .sizes = nodes_[a].sizes, .ones = nodes_[a].ones, .op = op, .a = a});
+}
+
+Val Translator::Gather(const Val& container, const Val& index) {
+  const Part from = PartOf(container);
+  const int at = NodeOf(index);
+  if (from.rank() != 1 || Float(nodes_[at].dtype) || nodes_[at].dtype == DType::kBool)
+    throw Unsupported{"an index that is an array"};
+  ExitIf(Compare(ScalarOp::kEq, from.sizes[0], Int(0)));
+  Node n{.kind = Node::kGather,
+         .dtype = out_.objects[from.object].dtype,
+         .sizes = nodes_[at].sizes,
+         .ones = nodes_[at].ones,
+         .part = from,
+         .a = at};
+  return Deferred(std::move(n));
+}
+
+bool Translator::Reads(int node, int object) const {
+  const Node& n = nodes_[node];
+  return (n.part.object == object && object >= 0) || (n.a >= 0 && Reads(n.a, object)) ||
+         (n.b >= 0 && Reads(n.b, object));
+}
+
+// May something come out that the code leaves for?
+bool Translator::Special(int node) const {
+  const Node& n = nodes_[node];
+  if (n.kind == Node::kGather || (n.kind >= Node::kBinary && Float(n.dtype))) return true;
+  return (n.a >= 0 && Special(n.a)) || (n.b >= 0 && Special(n.b));
+}
+
+// --- elements
+// --------------------------------------------------------------------------------------------------------
+int Translator::Cast(int v, DType from, DType to) {
+  if (from == to) return v;
+  if (from == DType::kBool) v = Op(ScalarOp::kBoolToInt, ScalarType::kInt, v);
+  if (to == DType::kFloat64)
+    return Float(from) ? Op(ScalarOp::kF32ToF64, ScalarType::kF64, v) : Op(ScalarOp::kIntToF64, ScalarType::kF64, v);
+  if (to == DType::kFloat32)
+    return Float(from) ? Op(ScalarOp::kF64ToF32, ScalarType::kF32, v) : Op(ScalarOp::kIntToF32, ScalarType::kF32, v);
+  return to == DType::kInt64 ? v : Wrap(v, to);
+}
+
+int Translator::Wrap(int v, DType t) {
+  return Emit({.op = ScalarOp::kWrap, .a = v, .dtype = t, .id = -2});
+}
+
+void Translator::Bad(int condition) {
+  const int known = Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2});
+  Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kOr, ScalarType::kBool, known, condition), .imm = bad_});
+}
+
+// A float that may be special where nothing was before. `shown`: then what is made of it is, too.
+int Translator::Finite(int v, DType t, bool shown) {
+  if (Float(t) && !shown) Bad(Op(ScalarOp::kNot, ScalarType::kBool, Op(ScalarOp::kFinite, ScalarType::kBool, v)));
+  return v;
+}
+
+int Translator::EvalAs(int node, const std::vector<int>& at, DType t, bool shown) {
+  const DType from = nodes_[node].dtype;
+  if (from == DType::kFloat64 && t == DType::kFloat32) return Finite(Cast(Eval(node, at, true), from, t), t, shown);
+  return Cast(Eval(node, at, shown), from, t);
+}
+
+int Translator::LoadPart(const Part& p, int address, const std::vector<int>& at, DType t) {
+  int offset = p.offset;
+  for (int i = 0; i < p.rank(); ++i) {
+    if (p.ones >> i & 1) continue;
+    const int stride = p.unit && i == p.rank() - 1 ? Int(DTypeSize(t)) : p.strides[i];
+    const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, at[at.size() - p.rank() + i], stride);
+    offset = offset < 0 ? bytes : Op(ScalarOp::kAdd, ScalarType::kInt, offset, bytes);
+  }
+  return Load(address >= 0 ? address : Data(p.object), offset < 0 ? Int(0) : offset, t, p.object);
+}
+
+int Translator::Eval(int node, const std::vector<int>& at, bool shown) {
+  const Node& n = nodes_[node];
+  const DType t = n.dtype;
+  const ScalarType type = NewNumpy(t, -1).type();
+  switch (n.kind) {
+    case Node::kPart: return LoadPart(n.part, n.address, at, t);
+    case Node::kNumber: return n.value;
+    case Node::kGather: {
+      const int size = n.part.sizes[0], index = Cast(Eval(n.a, at, false), nodes_[n.a].dtype, DType::kInt64);
+      const int within = Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kLt, index, Int(0)),
+                            Op(ScalarOp::kAdd, ScalarType::kInt, index, size), index);
+      const int good = Compare(ScalarOp::kBelow, within, size);
+      Bad(Op(ScalarOp::kNot, ScalarType::kBool, good));
+      return LoadPart(n.part, -1, {Op(ScalarOp::kSelect, ScalarType::kInt, good, within, Int(0))}, t);
+    }
+    case Node::kUnary: {
+      const int v = Op(n.op, type, EvalAs(n.a, at, t, true));
+      return Float(t) ? Finite(v, t, shown) : Wrap(v, t);
+    }
+    case Node::kBinary: break;
+  }
+  const int x = EvalAs(n.a, at, t, true), y = n.b == n.a ? x : EvalAs(n.b, at, t, n.op != ScalarOp::kDiv);
+  const int v = Op(n.op, type, x, y);
+  if (Float(t)) return Finite(v, t, shown);
+  const bool grows = n.op == ScalarOp::kAdd || n.op == ScalarOp::kSub || n.op == ScalarOp::kMul;
+  return grows && t != DType::kInt64 ? Wrap(v, t) : v;
+}
+
+// --- loops
+// -----------------------------------------------------------------------------------------------------------
+// `body` for every number below count; what its rounds read and write in memory does not meet.
+void Translator::ForEach(int count, absl::FunctionRef<void(int)> body) {
+  const int variable = Variable(ScalarType::kInt), loop = ++parallels_;
+  const int head = static_cast<int>(code.blocks.size()), round = head + 1, behind = head + 2;
+  Emit({.op = ScalarOp::kSet, .a = Int(0), .imm = variable});
+  Emit({.op = ScalarOp::kJump, .imm = head});
+  code.blocks.resize(head + 3);
+  block = head;
+  const int i = Emit({.op = ScalarOp::kGet, .imm = variable, .id = -2});
+  Emit({.op = ScalarOp::kBranch, .a = Compare(ScalarOp::kLt, i, count), .other = behind, .imm = round});
+  block = round;
+  parallel_ = loop;
+  body(i);
+  parallel_ = 0;
+  Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kNext, ScalarType::kInt, i), .imm = variable});
+  Emit({.op = ScalarOp::kJump, .imm = head, .parallel = loop});
+  block = behind;
+}
+
+int Translator::Buffer(int count, DType t) {
+  if (buffers_ == kMostBuffers) throw Unsupported{"many arrays at once"};
+  const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, count, Int(DTypeSize(t)));
+  const int memory = Call(reinterpret_cast<void*>(Scratch), ScalarType::kPtr, {Int(buffers_++), bytes});
+  const int null = Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = 0, .id = -2});
+  ExitIf(Compare(ScalarOp::kEq, memory, null));
+  return memory;
+}
+
+// The node's elements as `t`, in `to` or in a buffer. What NumPy may tell of is left for before that is used.
+Memory Translator::Fill(int node, int count, DType t, std::optional<Memory> to) {
+  const int size = Int(DTypeSize(t));
+  const Memory m = to ? *to : Memory{.address = Buffer(count, t), .stride = size};
+  const bool special = Special(node) || (nodes_[node].dtype == DType::kFloat64 && t == DType::kFloat32);
+  bad_ = Variable(ScalarType::kBool);
+  Emit({.op = ScalarOp::kSet, .a = Flag(false), .imm = bad_});
+  ForEach(count, [&](int i) {
+    const int v = EvalAs(node, {i}, t, false);
+    StoreAt(m.address, Op(ScalarOp::kMul, ScalarType::kInt, i, m.stride), v, t, m.object);
+  });
+  if (special) ExitIf(Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2}));
+  return m;
+}
+
+int Translator::AddressOf(const Part& p) {
+  return p.offset < 0 ? Data(p.object) : Op(ScalarOp::kAt, ScalarType::kPtr, Data(p.object), p.offset);
+}
+
+void Translator::Assign(State& s, const Part& to, const Val& value) {
+  const DType t = UseArray(to.object).dtype;
+  const int node = value.scalar() ? Deferred({.kind = Node::kNumber, .dtype = t, .value = Stored(*this, value, t)}).node
+                                  : NodeOf(value);
+  const Node& n = nodes_[node];
+  if (Waiting(s)) throw Unsupported{"a store before what is computed later"};
+  if (to.rank() != 1 || n.sizes.size() > 1 || !Stores(n.dtype, t)) throw Unsupported{"a store of many elements"};
+  if (n.sizes.size() == 1 && !(n.ones & 1)) ExitIf(Compare(ScalarOp::kNe, n.sizes[0], to.sizes[0]));
+  Settle();
+  const int count = to.sizes[0], size = Int(DTypeSize(t));
+  const bool special = Special(node) || (n.dtype == DType::kFloat64 && t == DType::kFloat32);
+  const bool alone = n.kind == Node::kNumber || (hopes_.apart && !Reads(node, to.object));
+  Memory target{.address = AddressOf(to), .stride = to.unit ? size : to.strides[0], .object = to.object};
+  if (alone && !special) {
+    Fill(node, count, t, target);
+  } else {
+    const Memory from = Fill(node, count, t, std::nullopt);
+    ForEach(count, [&](int i) {
+      const int v = Load(from.address, Op(ScalarOp::kMul, ScalarType::kInt, i, size), t, -1);
+      StoreAt(target.address, Op(ScalarOp::kMul, ScalarType::kInt, i, target.stride), v, t, to.object);
+    });
+  }
+  out_.objects[to.object].written = true;
+  out_.floats = true;
+  wrote_ = true;
+  if (s.frames.size() > 1) s.effects = true;
+}
+
+// An operator with an array. Where it is in place, what the program does next is to store it where it was.
+void Translator::ArrayBinary(State& s, const Instr& i, const Val& x, const Val& y) {
+  const bool updates = i.arg >= NB_INPLACE_ADD && IsArray(x);
+  const int op = i.arg >= NB_INPLACE_ADD ? i.arg - NB_INPLACE_ADD : i.arg;
+  if (op == NB_MATRIX_MULTIPLY) {
+    if (updates) throw Unsupported{"a product in place"};
+    Push(s, Product(x, y, false));
+    return Next(s, i);
+  }
+  if (updates && x.is == Is::kDeferred) throw Unsupported{"an operator in place"};
+  const Val result = DeferBinary(op, x, y);
+  if (!updates) {
+    Push(s, result);
+    return Next(s, i);
+  }
+  const Node& n = nodes_[result.node];
+  const Part to = PartOf(x);
+  if (!surface::NumpyCanCastSameKind(n.dtype, out_.objects[x.object].dtype) ||
+      static_cast<int>(n.sizes.size()) != to.rank())
+    throw Unsupported{"an operator in place"};
+  const bytecode::Code& c = *s.top().code;
+  int next = s.top().pc + i.length;
+  const bool swaps = c.At(next).op == Op::kSwap;
+  while (c.At(next).op == Op::kSwap) next += c.At(next).length;
+  if (swaps && (c.At(next).op == Op::kSetItem || c.At(next).op == Op::kSetSlice)) {
+    Push(s, result);
+  } else if (!swaps && c.At(next).op == Op::kStoreFast) {
+    Assign(s, to, result);
+    Push(s, x);
+  } else {
+    throw Unsupported{"an operator in place"};
+  }
+  Next(s, i);
+}
+
+// --- products
+// --------------------------------------------------------------------------------------------------------
+// A part with elements of `t` lies where it is; all else is computed into a buffer.
+Memory Translator::MemoryOf(int node, DType t) {
+  const Node& n = nodes_[node];
+  if (n.kind == Node::kPart && n.dtype == t && !n.ones) {
+    return {.address = n.address >= 0 ? n.address : AddressOf(n.part), .stride = n.part.strides[0]};
+  }
+  return Fill(node, n.sizes[0], t, std::nullopt);
+}
+
+Val Translator::Product(const Val& x, const Val& y, bool dot) {
+  if (!IsArray(x) || !IsArray(y)) throw Unsupported{"a product"};
+  const int a = NodeOf(x), b = NodeOf(y);
+  const Node &m = nodes_[a], &n = nodes_[b];
+  const size_t ranks[] = {m.sizes.size(), n.sizes.size()};
+  const DType t = m.dtype;
+  UfuncLoop loop = t == n.dtype && (Float(t) || t == DType::kInt64) ? ProductLoop(t) : nullptr;
+  if (!loop || ranks[0] + ranks[1] > 3 || !ranks[0] || !ranks[1]) throw Unsupported{"a product"};
+  for (const Node* wide : {&m, &n})
+    if (wide->sizes.size() == 2 && (wide->kind != Node::kPart || wide->ones)) throw Unsupported{"a product"};
+  out_.floats = true;
+  const int inner = m.sizes.back();
+  if (inner != n.sizes[0]) ExitIf(Compare(ScalarOp::kNe, inner, n.sizes[0]));
+  const Memory left = MemoryOf(a, t), right = MemoryOf(b, t);
+  const int one = Int(1), zero = Int(0);
+  const bool wide = ranks[0] == 2, deep = ranks[1] == 2;
+  const int count = wide ? m.sizes[0] : deep ? n.sizes[1] : one;
+  const int out = wide || deep ? Buffer(count, t)
+                               : Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
+  const int function =
+      Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = reinterpret_cast<int64_t>(loop), .id = -2});
+  const int size = Int(DTypeSize(t));
+  const int good =
+      dot ? Call(reinterpret_cast<void*>(Dot), ScalarType::kBool,
+                 {function, left.address, left.stride, right.address, right.stride, out, inner, size})
+          : Call(reinterpret_cast<void*>(Multiply), ScalarType::kBool,
+                 {function, left.address, wide ? left.stride : zero, wide ? m.part.strides[1] : left.stride,
+                  right.address, right.stride, deep ? n.part.strides[1] : zero, out, wide ? count : one, inner,
+                  deep ? count : one, size});
+  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
+  if (!wide && !deep)
+    return NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));
+  Node made{.kind = Node::kPart, .dtype = t, .sizes = {count}, .address = out};
+  made.part.sizes = {count}, made.part.strides = {Int(DTypeSize(t))};
+  made.part.unit = true;
+  return Deferred(std::move(made));
+}
+
+std::optional<Val> Translator::CallNumpy(const std::string& name, const std::vector<Val>& args) {
+  const auto rank = [&](const Val& v) { return nodes_[NodeOf(v)].sizes.size(); };
+  if (name == "numpy.sqrt" && args.size() == 1) {
+    if (IsArray(args[0])) return DeferUnary(ScalarOp::kSqrt, args[0]);
+    out_.floats = true;
+    return SquareRoot(*this, args[0]);
+  }
+  if (name == "numpy.dot" && args.size() == 2 && IsArray(args[0]) && IsArray(args[1]) && rank(args[0]) == 1 &&
+      rank(args[1]) == 1)
+    return Product(args[0], args[1], true);
+  if (name == "numpy.flip" && args.size() == 1 && IsArray(args[0]) && args[0].is != Is::kDeferred) {
+    const Val none = Fixed(Py_None);
+    return View(Index(PartOf(args[0]),
+                      Tuple(std::vector<Val>(PartOf(args[0]).rank(), Slice(none, none, IntConstant(*this, -1))))));
+  }
+  return std::nullopt;
+}
+
+}  // namespace framejit::capture::scalar
