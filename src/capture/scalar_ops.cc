@@ -321,8 +321,9 @@ std::string Val::key() const {
   if (object >= 0) s += '#' + std::to_string(object);
   if (unit) s += '1';
   if (few) s += '<';
+  if (natural) s += 'n';
   if (ones) s += '+' + std::to_string(ones);
-  if (is == Is::kView) s += std::to_string(items.size());
+  if (is == Is::kView || is == Is::kRangeIter) s += std::to_string(items.size());
   if (is == Is::kTuple || is == Is::kSlice) {
     s += '(';
     for (const Val& v : items) s += v.key();

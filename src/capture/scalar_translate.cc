@@ -250,11 +250,56 @@ void Translator::GetIter(State& s, const Instr& i) {
     it.items[0] = New(Is::kInt, start);
     it.items[1] = v.unit ? IntConstant(*this, 1) : New(Is::kInt, step);
     it.items[2] = New(Is::kInt, v.unit ? stop : Op(ScalarOp::kSelect, ScalarType::kInt, any, distance, Int(0)));
+    if (v.unit && v.few) it.items.push_back(it.items[2]);
+    it.natural = v.items[0].constant ? *v.items[0].constant >= 0 : hopes_.natural;
+    if (v.unit && it.natural && !v.items[0].constant) ExitIf(Compare(ScalarOp::kLt, start, Int(0)));
+    it.natural &= v.unit;
   } else {
     throw Unsupported{"an iteration"};
   }
   Push(s, std::move(it));
   Next(s, i);
+}
+
+// The next of numbers one by one. So many are gone through at once, then others get their turn: a loop in a loop.
+void Translator::NextNumber(State& s, const Instr& i, const State& done) {
+  constexpr int64_t kAtOnce = 1024;
+  const Val& it = s.top().stack.back();
+  const int next = Value(it.items[0]);
+  if (it.items.size() == 4) {
+    const int more = Compare(ScalarOp::kLt, next, Value(it.items[3]));
+    const int yes = Way([&] {
+      if (it.natural) {
+        Emit({.op = ScalarOp::kAssume, .a = Compare(ScalarOp::kGe, next, Int(0))});
+        Emit({.op = ScalarOp::kAssume, .a = Compare(ScalarOp::kBelow, next, Value(it.items[2]))});
+      }
+      State on = s;
+      on.top().stack.back().items[0] = New(Is::kInt, Op(ScalarOp::kNext, ScalarType::kInt, next));
+      Push(on, New(Is::kInt, next));
+      on.top().pc += i.length;
+      GoTo(on);
+    });
+    const int no = it.few ? Way(done) : Way([&] {
+      State on = s;
+      on.top().stack.back().items.pop_back();
+      GoTo(on);
+      leads_to_[current_].pop_back();  // this is no round
+    });
+    Emit({.op = ScalarOp::kBranch, .a = more, .other = no, .imm = yes});
+    return;
+  }
+  const int stop = Value(it.items[2]);
+  const int more = Compare(ScalarOp::kLt, next, stop);
+  const int yes = Way([&] {
+    ServeOthers();
+    State on = s;
+    const int left = Op(ScalarOp::kSub, ScalarType::kInt, stop, next);
+    const int few =
+        Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kLt, left, Int(kAtOnce)), left, Int(kAtOnce));
+    on.top().stack.back().items.push_back(New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, few)));
+    GoTo(on);
+  });
+  Emit({.op = ScalarOp::kBranch, .a = more, .other = Way(done), .imm = yes});
 }
 
 void Translator::ForIter(State& s, const Instr& i) {
@@ -263,17 +308,13 @@ void Translator::ForIter(State& s, const Instr& i) {
   Pop(done);
   done.top().pc = i.target;
   ended_ = true;
+  if (it.is == Is::kRangeIter && it.unit) return NextNumber(s, i, done);
   if (it.is == Is::kRangeIter) {
-    const int next = Value(it.items[0]), last = Value(it.items[2]);
-    const int more = it.unit ? Compare(ScalarOp::kLt, next, last) : Compare(ScalarOp::kGt, last, Int(0));
-    if (it.unit) {
-      it.items[0] = New(Is::kInt, Op(ScalarOp::kNext, ScalarType::kInt, next));
-    } else {
-      const int step = Value(it.items[1]);
-      it.items[0] = New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, step));
-      it.items[1] = New(Is::kInt, step);
-      it.items[2] = New(Is::kInt, Op(ScalarOp::kSub, ScalarType::kInt, last, Int(1)));
-    }
+    const int next = Value(it.items[0]), last = Value(it.items[2]), step = Value(it.items[1]);
+    const int more = Compare(ScalarOp::kGt, last, Int(0));
+    it.items[0] = New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, step));
+    it.items[1] = New(Is::kInt, step);
+    it.items[2] = New(Is::kInt, Op(ScalarOp::kSub, ScalarType::kInt, last, Int(1)));
     Push(s, New(Is::kInt, next));
     s.top().pc += i.length;
     return Branch(more, s, done);

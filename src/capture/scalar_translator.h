@@ -498,15 +498,24 @@ class Translator final : public Builder {
     ended_ = true;
   }
 
-  // All jumps back to one state come by here: signals and other threads are looked for, and rounds are counted.
-  void Round(State s) {
+  // Signals and other threads are looked for; if they wait, it goes on behind them where this region began.
+  void ServeOthers() {
     uint32_t bits;
     fj_breaker(PyThreadState_Get(), &bits);
+    const int exit = MakeExit(region_, region_stored_, "");
+    out_.exits[exit].breaker = true;
     Emit({.op = ScalarOp::kExitAtBreak,
           .a = Input(kBreakerCell, ScalarType::kPtr),
-          .exit = Exit(),
+          .exit = exit,
           .number = static_cast<double>(bits)});
-    out_.exits[exit_].breaker = true;
+  }
+
+  // All jumps back to one state come by here: rounds are counted. Loops over numbers one by one look for others where
+  // their limit is reached.
+  void Round(State s) {
+    const Frame& f = s.top();
+    if (f.code->At(f.pc).op != Op::kForIter || f.stack.back().is != Is::kRangeIter || !f.stack.back().unit)
+      ServeOthers();
     const int count = Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2});
     Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, count, Int(1)), .imm = rounds_});
     GoTo(std::move(s));
@@ -576,6 +585,7 @@ class Translator final : public Builder {
   void StepFlow(State& s, const Instr& i);
   void StepValue(State& s, const Instr& i);
   void ForIter(State& s, const Instr& i);
+  void NextNumber(State& s, const Instr& i, const State& done);
   void GetIter(State& s, const Instr& i);
   Val Element(int object, int index);
   Val GetItem(State& s, const Val& container, const Val& index);

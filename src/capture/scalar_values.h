@@ -28,7 +28,8 @@ enum class Is : uint8_t {
   kNumpy,      // a NumPy scalar of `dtype`
   kTuple,      // of items
   kRange,      // start, stop, step
-  kRangeIter,  // next, step, left; with the step 1 in place of the last where it stops
+  kRangeIter,  // next, step, left; with the step 1 in place of the last where it stops, and in the loop a limit before
+               // that
   kSeqIter,    // over `object`: index
   kSlice,      // start, stop, step, which may be None
   kView,       // a part of the array `object`: offset in bytes, sizes, strides in bytes
@@ -42,7 +43,7 @@ struct Val {
   int node = -1;
   bool unit = false;     // ranges: the step is 1; views: the last stride is that of neighbours
   uint32_t ones = 0;     // views: axes that None made
-  bool natural = false;  // iterators of the frame: the next is not negative
+  bool natural = false;  // iterators: the next is not negative
   bool few = false;      // ranges: of a few numbers, whatever is computed
   std::vector<Val> items;
   // The number of a scalar: its value, or else the variable that holds it.

@@ -31,6 +31,7 @@
 #include <llvm/Transforms/Scalar/LICM.h>
 #include <llvm/Transforms/Scalar/LoopPassManager.h>
 #include <llvm/Transforms/Scalar/LoopRotation.h>
+#include <llvm/Transforms/Scalar/LoopUnrollPass.h>
 #include <llvm/Transforms/Scalar/SROA.h>
 #include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
@@ -323,10 +324,12 @@ class Emitter {
       case ScalarOp::kLoad: return Load(i);
       case ScalarOp::kStore: return Store(i), nullptr;
       case ScalarOp::kCall: return Call(i);
+      case ScalarOp::kAssume: return b_.CreateAssumption(values_[i.a]), nullptr;
       case ScalarOp::kExitIf: return ExitIf(values_[i.a], i.exit), nullptr;
       case ScalarOp::kNewSpecial: return NewSpecial(i), nullptr;
       case ScalarOp::kExitAtBreak: {
         auto* word = b_.CreateLoad(b_.getInt32Ty(), values_[i.a], true);
+        word->setMetadata(llvm::LLVMContext::MD_tbaa, cell_);  // no element
         Value* bits = b_.CreateAnd(word, b_.getInt32(static_cast<uint32_t>(i.number)));
         return ExitIf(b_.CreateICmpNE(bits, b_.getInt32(0)), i.exit), nullptr;
       }
@@ -409,9 +412,14 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   loops.addPass(llvm::LoopRotatePass());
   loops.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loops), /*UseMemorySSA=*/true));
+  llvm::LoopPassManager counted, again;
+  counted.addPass(llvm::SimpleLoopUnswitchPass(/*NonTrivial=*/false, /*Trivial=*/true));
+  counted.addPass(llvm::IndVarSimplifyPass());
+  counted.addPass(llvm::LoopFullUnrollPass());
+  fpm.addPass(llvm::EarlyCSEPass(true));
+  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(counted)));
+  fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::GVNPass());
-  llvm::LoopPassManager again;
-  again.addPass(llvm::IndVarSimplifyPass());
   again.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
   fpm.addPass(llvm::LoopVectorizePass());

@@ -62,6 +62,7 @@ enum class ScalarOp : uint8_t {
   kLoad,         // the element `dtype` that lies b bytes behind a
   kStore,        // that element becomes c, which fits
   kCall,         // the function at address imm of `args`; returns `type`
+  kAssume,       // a is true
   kExitIf,       // a: exit
   kNewSpecial,   // one of the specials imm is: exit, as NumPy tells of that
   kExitAtBreak,  // the word at the address a has one of the bits number: exit
