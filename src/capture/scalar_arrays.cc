@@ -4,6 +4,7 @@
 #include <xmmintrin.h>
 
 #include <cmath>
+#include <functional>
 #include <memory>
 
 #include "capture/scalar_translator.h"
@@ -14,7 +15,8 @@ namespace framejit::capture::scalar {
 
 namespace {
 
-constexpr int kMostBuffers = 6;
+constexpr int kMostBuffers = 6, kMostAxes = 3;
+constexpr int64_t kLarge = 1 << 18;
 
 // Memory of this thread while code runs; what is in it is forgotten behind the program's next write.
 char* Scratch(int64_t buffer, int64_t bytes) {
@@ -72,21 +74,36 @@ int64_t Multiply(UfuncLoop loop, char* a, int64_t a_row, int64_t a_next, char* b
   return !told;
 }
 
-// np.dot of vectors: where elements do not lie one behind the other upwards it copies them first.
-int64_t Dot(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, char* out, int64_t n, int64_t size) {
-  thread_local std::vector<char> copies[2];
-  const auto plain = [&](std::vector<char>& copy, char*& from, int64_t& stride) {
+// Of vectors: the sum shows whether there is something to tell of.
+template <typename T>
+int64_t Inner(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, T* out, int64_t n) {
+  char* args[] = {a, b, reinterpret_cast<char*>(out)};
+  const intptr_t sizes[] = {1, 1, n, 1};
+  const intptr_t strides[] = {0, 0, 0, 0, a_next, b_next, 0, sizeof(T), sizeof(T)};
+  loop(args, sizes, strides, nullptr);
+  return std::is_integral_v<T> || std::isfinite(*out);
+}
+
+// np.dot copies vectors first whose elements do not lie one behind the other upwards.
+template <typename T>
+int64_t Dot(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, T* out, int64_t n) {
+  thread_local std::vector<T> copies[2];
+  const auto plain = [&](std::vector<T>& copy, char*& from, int64_t& stride) {
     if (stride > 0 || n <= 1) return;
-    copy.resize(n * size);
-    const auto move = [&]<typename T>(T* to) {
-      for (int64_t i = 0; i < n; ++i) to[i] = *reinterpret_cast<T*>(from + i * stride);
-    };
-    size == 8 ? move(reinterpret_cast<int64_t*>(copy.data())) : move(reinterpret_cast<int32_t*>(copy.data()));
-    from = copy.data(), stride = size;
+    copy.resize(n);
+    for (int64_t i = 0; i < n; ++i) copy[i] = *reinterpret_cast<T*>(from + i * stride);
+    from = reinterpret_cast<char*>(copy.data()), stride = sizeof(T);
   };
   plain(copies[0], a, a_next);
   plain(copies[1], b, b_next);
-  return Multiply(loop, a, 0, a_next, b, b_next, 0, out, 1, n, 1, size);
+  return Inner(loop, a, a_next, b, b_next, out, n);
+}
+
+const void* InnerProduct(DType t, bool dot) {
+  const auto pick = [&]<typename T>(T) {
+    return dot ? reinterpret_cast<const void*>(Dot<T>) : reinterpret_cast<const void*>(Inner<T>);
+  };
+  return t == DType::kFloat64 ? pick(double()) : t == DType::kFloat32 ? pick(float()) : pick(int64_t());
 }
 
 bool Float(DType t) {
@@ -250,9 +267,7 @@ Val Translator::ArrayAttribute(const Part& p, const std::string& name) {
     return Tuple(std::move(sizes));
   }
   if (name != "size") throw Unsupported{"an attribute of an array"};
-  int n = p.sizes[0];
-  for (int i = 1; i < p.rank(); ++i) n = Op(ScalarOp::kMul, ScalarType::kInt, n, p.sizes[i]);
-  return New(Is::kInt, n);
+  return New(Is::kInt, Count(p.sizes));
 }
 
 // --- nodes
@@ -368,6 +383,20 @@ bool Translator::Special(int node) const {
   return (n.a >= 0 && Special(n.a)) || (n.b >= 0 && Special(n.b));
 }
 
+bool Translator::SpecialAs(int node, DType t) const {
+  return Special(node) || (nodes_[node].dtype == DType::kFloat64 && t == DType::kFloat32);
+}
+
+// Graphs over so many elements run on several threads.
+bool Translator::Large(int object) const {
+  const tensor::NumpyApi* api = tensor::Numpy();
+  PyObject* o = out_.objects[object].object.get();
+  if (!api || !o || Py_TYPE(o) != api->array) return false;
+  int64_t n = 1;
+  for (int i = 0; i < tensor::AsArray(o)->nd; ++i) n *= tensor::AsArray(o)->dims[i];
+  return n > kLarge;
+}
+
 // --- elements
 // --------------------------------------------------------------------------------------------------------
 int Translator::Cast(int v, DType from, DType to) {
@@ -401,7 +430,7 @@ int Translator::EvalAs(int node, const std::vector<int>& at, DType t, bool shown
   return Cast(Eval(node, at, shown), from, t);
 }
 
-int Translator::LoadPart(const Part& p, int address, const std::vector<int>& at, DType t) {
+int Translator::OffsetOf(const Part& p, const std::vector<int>& at, DType t) {
   int offset = p.offset;
   for (int i = 0; i < p.rank(); ++i) {
     if (p.ones >> i & 1) continue;
@@ -409,7 +438,7 @@ int Translator::LoadPart(const Part& p, int address, const std::vector<int>& at,
     const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, at[at.size() - p.rank() + i], stride);
     offset = offset < 0 ? bytes : Op(ScalarOp::kAdd, ScalarType::kInt, offset, bytes);
   }
-  return Load(address >= 0 ? address : Data(p.object), offset < 0 ? Int(0) : offset, t, p.object);
+  return offset < 0 ? Int(0) : offset;
 }
 
 int Translator::Eval(int node, const std::vector<int>& at, bool shown) {
@@ -417,7 +446,8 @@ int Translator::Eval(int node, const std::vector<int>& at, bool shown) {
   const DType t = n.dtype;
   const ScalarType type = NewNumpy(t, -1).type();
   switch (n.kind) {
-    case Node::kPart: return LoadPart(n.part, n.address, at, t);
+    case Node::kPart:
+      return Load(n.address >= 0 ? n.address : Data(n.part.object), OffsetOf(n.part, at, t), t, n.part.object);
     case Node::kNumber: return n.value;
     case Node::kGather: {
       const int size = n.part.sizes[0], index = Cast(Eval(n.a, at, false), nodes_[n.a].dtype, DType::kInt64);
@@ -425,7 +455,8 @@ int Translator::Eval(int node, const std::vector<int>& at, bool shown) {
                             Op(ScalarOp::kAdd, ScalarType::kInt, index, size), index);
       const int good = Compare(ScalarOp::kBelow, within, size);
       Bad(Op(ScalarOp::kNot, ScalarType::kBool, good));
-      return LoadPart(n.part, -1, {Op(ScalarOp::kSelect, ScalarType::kInt, good, within, Int(0))}, t);
+      const int safe = Op(ScalarOp::kSelect, ScalarType::kInt, good, within, Int(0));
+      return Load(Data(n.part.object), OffsetOf(n.part, {safe}, t), t, n.part.object);
     }
     case Node::kUnary: {
       const int v = Op(n.op, type, EvalAs(n.a, at, t, true));
@@ -442,13 +473,14 @@ int Translator::Eval(int node, const std::vector<int>& at, bool shown) {
 
 // --- loops
 // -----------------------------------------------------------------------------------------------------------
-// `body` for every number below count; what its rounds read and write in memory does not meet.
-void Translator::ForEach(int count, absl::FunctionRef<void(int)> body) {
-  const int variable = Variable(ScalarType::kInt), loop = ++parallels_;
+// `body` for every number below count; if this is the innermost loop, what its rounds read and write does not meet.
+void Translator::ForEach(int count, bool innermost, absl::FunctionRef<void(int)> body) {
+  const int variable = Variable(ScalarType::kInt), loop = innermost ? ++parallels_ : 0;
   const int head = static_cast<int>(code.blocks.size()), round = head + 1, behind = head + 2;
   Emit({.op = ScalarOp::kSet, .a = Int(0), .imm = variable});
   Emit({.op = ScalarOp::kJump, .imm = head});
   code.blocks.resize(head + 3);
+  element_blocks_ += 3;
   block = head;
   const int i = Emit({.op = ScalarOp::kGet, .imm = variable, .id = -2});
   Emit({.op = ScalarOp::kBranch, .a = Compare(ScalarOp::kLt, i, count), .other = behind, .imm = round});
@@ -461,6 +493,28 @@ void Translator::ForEach(int count, absl::FunctionRef<void(int)> body) {
   block = behind;
 }
 
+// `body` for every element of an array of these sizes: its index, and how many stand before it.
+void Translator::ForAll(const std::vector<int>& sizes, absl::FunctionRef<void(const std::vector<int>&, int)> body) {
+  std::vector<int> at;
+  const std::function<void(int)> axis = [&](int before) {
+    const size_t k = at.size();
+    ForEach(sizes[k], k + 1 == sizes.size(), [&](int i) {
+      const int place =
+          k ? Op(ScalarOp::kAdd, ScalarType::kInt, Op(ScalarOp::kMul, ScalarType::kInt, before, sizes[k]), i) : i;
+      at.push_back(i);
+      k + 1 == sizes.size() ? body(at, place) : axis(place);
+      at.pop_back();
+    });
+  };
+  axis(-1);
+}
+
+int Translator::Count(const std::vector<int>& sizes) {
+  int n = sizes[0];
+  for (size_t i = 1; i < sizes.size(); ++i) n = Op(ScalarOp::kMul, ScalarType::kInt, n, sizes[i]);
+  return n;
+}
+
 int Translator::Buffer(int count, DType t) {
   if (buffers_ == kMostBuffers) throw Unsupported{"many arrays at once"};
   const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, count, Int(DTypeSize(t)));
@@ -470,19 +524,21 @@ int Translator::Buffer(int count, DType t) {
   return memory;
 }
 
-// The node's elements as `t`, in `to` or in a buffer. What NumPy may tell of is left for before that is used.
-Memory Translator::Fill(int node, int count, DType t, std::optional<Memory> to) {
-  const int size = Int(DTypeSize(t));
-  const Memory m = to ? *to : Memory{.address = Buffer(count, t), .stride = size};
-  const bool special = Special(node) || (nodes_[node].dtype == DType::kFloat64 && t == DType::kFloat32);
+// The node's elements as `t`, in `to` or one behind the other in a buffer, whose address is returned. What NumPy may
+// tell of is left for before that is used.
+int Translator::Fill(int node, const std::vector<int>& sizes, DType t, const Part* to) {
+  const int memory = to ? -1 : Buffer(Count(sizes), t), size = Int(DTypeSize(t));
   bad_ = Variable(ScalarType::kBool);
   Emit({.op = ScalarOp::kSet, .a = Flag(false), .imm = bad_});
-  ForEach(count, [&](int i) {
-    const int v = EvalAs(node, {i}, t, false);
-    StoreAt(m.address, Op(ScalarOp::kMul, ScalarType::kInt, i, m.stride), v, t, m.object);
+  ForAll(sizes, [&](const std::vector<int>& at, int place) {
+    const int v = EvalAs(node, at, t, false);
+    if (to)
+      StoreAt(Data(to->object), OffsetOf(*to, at, t), v, t, to->object);
+    else
+      StoreAt(memory, Op(ScalarOp::kMul, ScalarType::kInt, place, size), v, t, -1);
   });
-  if (special) ExitIf(Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2}));
-  return m;
+  if (SpecialAs(node, t)) ExitIf(Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2}));
+  return memory;
 }
 
 int Translator::AddressOf(const Part& p) {
@@ -495,20 +551,22 @@ void Translator::Assign(State& s, const Part& to, const Val& value) {
                                   : NodeOf(value);
   const Node& n = nodes_[node];
   if (Waiting(s)) throw Unsupported{"a store before what is computed later"};
-  if (to.rank() != 1 || n.sizes.size() > 1 || !Stores(n.dtype, t)) throw Unsupported{"a store of many elements"};
-  if (n.sizes.size() == 1 && !(n.ones & 1)) ExitIf(Compare(ScalarOp::kNe, n.sizes[0], to.sizes[0]));
+  const size_t lead = to.sizes.size() - n.sizes.size();
+  if (to.rank() > kMostAxes || n.sizes.size() > to.sizes.size() || !Stores(n.dtype, t) ||
+      (to.rank() > 1 && Large(to.object)))
+    throw Unsupported{"a store of many elements"};
+  for (size_t i = 0; i < n.sizes.size(); ++i)
+    if (!(n.ones >> i & 1) && n.sizes[i] != to.sizes[lead + i])
+      ExitIf(Compare(ScalarOp::kNe, n.sizes[i], to.sizes[lead + i]));
   Settle();
-  const int count = to.sizes[0], size = Int(DTypeSize(t));
-  const bool special = Special(node) || (n.dtype == DType::kFloat64 && t == DType::kFloat32);
   const bool alone = n.kind == Node::kNumber || (hopes_.apart && !Reads(node, to.object));
-  Memory target{.address = AddressOf(to), .stride = to.unit ? size : to.strides[0], .object = to.object};
-  if (alone && !special) {
-    Fill(node, count, t, target);
+  if (alone && !SpecialAs(node, t)) {
+    Fill(node, to.sizes, t, &to);
   } else {
-    const Memory from = Fill(node, count, t, std::nullopt);
-    ForEach(count, [&](int i) {
-      const int v = Load(from.address, Op(ScalarOp::kMul, ScalarType::kInt, i, size), t, -1);
-      StoreAt(target.address, Op(ScalarOp::kMul, ScalarType::kInt, i, target.stride), v, t, to.object);
+    const int from = Fill(node, to.sizes, t, nullptr), size = Int(DTypeSize(t));
+    ForAll(to.sizes, [&](const std::vector<int>& at, int place) {
+      const int v = Load(from, Op(ScalarOp::kMul, ScalarType::kInt, place, size), t, -1);
+      StoreAt(Data(to.object), OffsetOf(to, at, t), v, t, to.object);
     });
   }
   out_.objects[to.object].written = true;
@@ -557,10 +615,9 @@ void Translator::ArrayBinary(State& s, const Instr& i, const Val& x, const Val& 
 // A part with elements of `t` lies where it is; all else is computed into a buffer.
 Memory Translator::MemoryOf(int node, DType t) {
   const Node& n = nodes_[node];
-  if (n.kind == Node::kPart && n.dtype == t && !n.ones) {
-    return {.address = n.address >= 0 ? n.address : AddressOf(n.part), .stride = n.part.strides[0]};
-  }
-  return Fill(node, n.sizes[0], t, std::nullopt);
+  if (n.kind == Node::kPart && n.dtype == t && !n.ones)
+    return {n.address >= 0 ? n.address : AddressOf(n.part), n.part.strides[0]};
+  return {Fill(node, n.sizes, t, nullptr), Int(DTypeSize(t))};
 }
 
 Val Translator::Product(const Val& x, const Val& y, bool dot) {
@@ -584,14 +641,13 @@ Val Translator::Product(const Val& x, const Val& y, bool dot) {
                                : Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
   const int function =
       Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = reinterpret_cast<int64_t>(loop), .id = -2});
-  const int size = Int(DTypeSize(t));
   const int good =
-      dot ? Call(reinterpret_cast<void*>(Dot), ScalarType::kBool,
-                 {function, left.address, left.stride, right.address, right.stride, out, inner, size})
-          : Call(reinterpret_cast<void*>(Multiply), ScalarType::kBool,
-                 {function, left.address, wide ? left.stride : zero, wide ? m.part.strides[1] : left.stride,
-                  right.address, right.stride, deep ? n.part.strides[1] : zero, out, wide ? count : one, inner,
-                  deep ? count : one, size});
+      wide || deep ? Call(reinterpret_cast<void*>(Multiply), ScalarType::kBool,
+                          {function, left.address, wide ? left.stride : zero, wide ? m.part.strides[1] : left.stride,
+                           right.address, right.stride, deep ? n.part.strides[1] : zero, out, wide ? count : one, inner,
+                           deep ? count : one, Int(DTypeSize(t))})
+                   : Call(InnerProduct(t, dot), ScalarType::kBool,
+                          {function, left.address, left.stride, right.address, right.stride, out, inner});
   ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
   if (!wide && !deep)
     return NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));

@@ -30,7 +30,7 @@ constexpr int kVisits = 2;
 constexpr int64_t kInnerWork = 40'000;
 // What is compiled for long wants so many instructions that the loop has run, or will, for each block; Python runs them
 // in about a fourth of the time that the block takes. Otherwise it is asked again when it was come to more often.
-constexpr size_t kSmallCode = 48;
+constexpr int kSmallCode = 48;
 constexpr int64_t kWorkForBlock = 1000;
 constexpr int kPatience = 8;
 constexpr int64_t kWorkOfRound = 16;  // in code
@@ -519,8 +519,8 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
     diag::Log(diag::Channel::loop_, "no scalar code: " + made->t.why + "  [" + name + "]");
     return;
   }
-  const size_t blocks = made->t.code.blocks.size();
-  if (blocks > kSmallCode && place.work + Expected(place, frame) < kWorkForBlock * static_cast<int64_t>(blocks)) {
+  const int blocks = made->t.blocks;
+  if (blocks > kSmallCode && place.work + Expected(place, frame) < kWorkForBlock * blocks) {
     place.off = place.versions.empty();
     place.again = kPatience * place.visits;
     diag::Log(diag::Channel::loop_, "no scalar code yet: " + std::to_string(blocks) + " blocks  [" + name + "]");

@@ -71,7 +71,6 @@ struct Part {
 // An array of one axis at an address.
 struct Memory {
   int address, stride;
-  int object = -1;
 };
 
 // An array that is computed where it is wanted, element by element; until then nothing is written that it reads.
@@ -120,6 +119,7 @@ class Translator final : public Builder {
     std::map<int, int> seen;
     out_.loops = innermost_ && Cycle(code.entries[0], seen);
     out_.apart = code.apart;
+    out_.blocks = static_cast<int>(code.blocks.size()) - element_blocks_;
     out_.code = std::move(code);
     out_.code.name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
     return std::move(out_);
@@ -395,7 +395,7 @@ class Translator final : public Builder {
     Emit({.op = ScalarOp::kJump, .imm = it->second});
     leads_to_[current_].push_back(it->second);
     if (!made) return;
-    if (code.blocks.size() > kMostBlocks) throw TooMuch{};
+    if (static_cast<int>(code.blocks.size()) - element_blocks_ > kMostBlocks) throw TooMuch{};
     code.blocks.emplace_back();
     work_.push_back({it->second, std::move(s), round});
   }
@@ -617,16 +617,20 @@ class Translator final : public Builder {
   Val Gather(const Val& container, const Val& index);
   bool Reads(int node, int object) const;
   bool Special(int node) const;
+  bool SpecialAs(int node, DType t) const;
+  bool Large(int object) const;
   int Cast(int v, DType from, DType to);
   int Wrap(int v, DType t);
   void Bad(int condition);
   int Finite(int v, DType t, bool shown);
   int EvalAs(int node, const std::vector<int>& at, DType t, bool shown);
-  int LoadPart(const Part& p, int address, const std::vector<int>& at, DType t);
+  int OffsetOf(const Part& p, const std::vector<int>& at, DType t);
   int Eval(int node, const std::vector<int>& at, bool shown);
-  void ForEach(int count, absl::FunctionRef<void(int)> body);
+  void ForEach(int count, bool innermost, absl::FunctionRef<void(int)> body);
+  void ForAll(const std::vector<int>& sizes, absl::FunctionRef<void(const std::vector<int>&, int)> body);
+  int Count(const std::vector<int>& sizes);
   int Buffer(int count, DType t);
-  Memory Fill(int node, int count, DType t, std::optional<Memory> to);
+  int Fill(int node, const std::vector<int>& sizes, DType t, const Part* to);
   int AddressOf(const Part& p);
   void Assign(State& s, const Part& to, const Val& value);
   void ArrayBinary(State& s, const Instr& i, const Val& x, const Val& y);
@@ -661,7 +665,7 @@ class Translator final : public Builder {
   std::deque<Node> nodes_;
   int buffers_ = 0;   // of this region
   int parallel_ = 0;  // the loop over elements that is being written
-  int parallels_ = 0;
+  int parallels_ = 0, element_blocks_ = 0;
   int bad_ = -1;            // its variable: a number came out that NumPy may tell of
   int exit_ = -1;           // to where it began
   bool ended_ = false;      // the block, with this instruction

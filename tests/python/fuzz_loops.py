@@ -103,8 +103,18 @@ class Writer:
         v = self.vector(width, depth + 1)
         return self.r.choice([f"-({v})", f"abs({v})", f"np.sqrt(abs({v}))", f"({v}) ** 2", f"b[{self.part(width)}]", f"helper2({v}, 1.5)"])
 
+    def plane(self, rows, width, depth=0):
+        if depth > 1 or self.r.random() < 0.4:
+            b, c = self.bounds(width), self.r.choice(["0:2", "1:3", "-2:", "1::-1"] if rows == 2 else [":", "::-1", "0:3"])
+            return self.r.choice([f"m[{c}, {b}]", f"m[{c}][:, {b}]", self.part(width), f"m[{c}, {self.index('n')}][:, None]", f"m[:1, {b}]"])
+        return f"({self.plane(rows, width, depth + 1)} {self.r.choice('+-*/')} {self.r.choice([self.plane(rows, width, depth + 1), self.expression(2)])})"
+
     def slices(self, indent):
         """A statement over parts of arrays."""
+        if self.r.random() < 0.2:
+            rows, width = self.r.choice([2, 3]), self.r.choice([":", "4", "n // 2"])
+            target = f"m[{self.r.choice(['0:2', '1:'] if rows == 2 else [':', '::-1'])}, {self.bounds(width)}]"
+            return self.put(indent, f"{target} {self.r.choice(['=', '=', '+=', '*=', '-='])} {self.plane(rows, width)}")
         width = self.r.choice([":", ":", "3", "5", "n // 3"])
         r = self.r.random()
         if r < 0.1:

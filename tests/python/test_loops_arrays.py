@@ -59,6 +59,29 @@ def test_products_are_numpys_own(dtype, layout):
     assert compiled.cache_info()["scalar_runs"] >= 3
 
 
+def test_planes_and_blocks():
+    """Stores of several axes: broadcasts, steps, in place, of other arrays and of the same one."""
+
+    def program(a, b, c):
+        for i in range(24):
+            a[1:-1, 1:-1] = 0.2 * (b[1:-1, 1:-1] + b[1:-1, :-2] + b[1:-1, 2:] + b[2:, 1:-1] + b[:-2, 1:-1])
+            b[:, 1:] -= 0.5 * (a[:, 1:] - b[:, :-1]) + c[None, 1:]
+            a[::-1] += b * c[:, None]
+            c[:] = a[i % 12, :] - b[:, i % 12]
+            a[i % 3 :: 3, ::2] = 1.5
+        return a, b, c
+
+    check(program, (matrix(12, 12), matrix(12, 12), rng().random(12)))
+
+    def cubes(a, b):
+        for i in range(24):
+            b[1:-1, 1:-1, 1:-1] = a[2:, 1:-1, 1:-1] - 2.0 * a[1:-1, 1:-1, 1:-1] + a[:-2, 1:-1, 1:-1]
+            a[i % 4] += b[1] * 0.5
+        return a
+
+    check(cubes, (rng().random((5, 6, 7)), rng().random((5, 6, 7))))
+
+
 def test_what_is_stored_may_lie_in_what_is_read():
     """NumPy computes all of a statement before it stores."""
 
