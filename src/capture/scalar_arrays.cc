@@ -657,6 +657,73 @@ Val Translator::Product(const Val& x, const Val& y, bool dot) {
   return Deferred(std::move(made));
 }
 
+// NumPy lays out what it computes as its operands lie. Here they must lie in the order of their axes.
+void Translator::WantOrdered(int node) {
+  const Node& n = nodes_[node];
+  for (int operand : {n.a, n.b})
+    if (operand >= 0) WantOrdered(operand);
+  if (n.kind != Node::kPart) return;
+  int inner = Int(0);
+  for (int axis = static_cast<int>(n.sizes.size()) - 1; axis >= 0; --axis) {
+    if (n.ones >> axis & 1) continue;
+    ExitIf(Compare(ScalarOp::kLt, n.part.strides[axis], inner));
+    inner = n.part.strides[axis];
+  }
+}
+
+// Over axes before the last: NumPy adds one row after the other to a row of zeros.
+Val Translator::Sum(const Val& x, const Val& axes) {
+  if (x.is != Is::kDeferred) throw Unsupported{"a sum"};
+  const Node& n = nodes_[x.node];
+  const int rank = static_cast<int>(n.sizes.size());
+  uint32_t summed = 0;
+  for (const Val& axis : axes.is == Is::kTuple ? axes.items : std::vector<Val>{axes}) {
+    if (axis.is != Is::kInt || !axis.constant || *axis.constant < 0 || *axis.constant >= rank - 1)
+      throw Unsupported{"a sum over these axes"};
+    if (summed >> *axis.constant & 1) throw Unsupported{"a sum over these axes"};
+    summed |= 1U << *axis.constant;
+  }
+  if (!Float(n.dtype) || n.kind == Node::kPart || n.ones || !summed) throw Unsupported{"a sum"};
+  WantOrdered(x.node);
+  std::vector<int> kept, over;
+  for (int i = 0; i < rank; ++i) (summed >> i & 1 ? over : kept).push_back(n.sizes[i]);
+  const int row = kept.back();
+  ExitIf(Compare(ScalarOp::kLt, row, Int(2)));  // NumPy would join what is left, and add in pairs
+  const int memory = Buffer(Count(kept), n.dtype), size = Int(DTypeSize(n.dtype));
+  const auto place = [&](int at) { return Op(ScalarOp::kMul, ScalarType::kInt, at, size); };
+  const int none = n.dtype == DType::kFloat64 ? Number(0) : Single(0);
+  ForEach(Count(kept), true, [&](int i) { StoreAt(memory, place(i), none, n.dtype, -1); });
+  std::vector<int> loops(kept.begin(), kept.end() - 1);
+  loops.insert(loops.end(), over.begin(), over.end());
+  loops.push_back(row);
+  bad_ = Variable(ScalarType::kBool);
+  Emit({.op = ScalarOp::kSet, .a = Flag(false), .imm = bad_});
+  ForAll(loops, [&](const std::vector<int>& i, int) {
+    std::vector<int> at;
+    size_t next_kept = 0, next_over = kept.size() - 1;
+    for (int axis = 0; axis < rank - 1; ++axis) at.push_back(i[summed >> axis & 1 ? next_over++ : next_kept++]);
+    at.push_back(i.back());
+    int to = 0;
+    for (size_t k = 0; k + 1 < kept.size(); ++k) {
+      const int before = k ? Op(ScalarOp::kMul, ScalarType::kInt, to, kept[k]) : -1;
+      to = k ? Op(ScalarOp::kAdd, ScalarType::kInt, before, i[k]) : i[k];
+    }
+    to = kept.size() > 1 ? Op(ScalarOp::kAdd, ScalarType::kInt, Op(ScalarOp::kMul, ScalarType::kInt, to, row), i.back())
+                         : i.back();
+    const int old = Load(memory, place(to), n.dtype, -1), v = Eval(x.node, at, true);
+    const int sum = Op(ScalarOp::kAdd, NewNumpy(n.dtype, -1).type(), old, v);
+    StoreAt(memory, place(to), Finite(sum, n.dtype, false), n.dtype, -1);
+  });
+  ExitIf(Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2}));
+  Node made{.kind = Node::kPart, .dtype = n.dtype, .sizes = kept, .address = memory};
+  made.part.sizes = kept;
+  made.part.strides.assign(kept.size(), size);
+  for (int k = static_cast<int>(kept.size()) - 2; k >= 0; --k)
+    made.part.strides[k] = Op(ScalarOp::kMul, ScalarType::kInt, made.part.strides[k + 1], kept[k + 1]);
+  made.part.unit = true;
+  return Deferred(std::move(made));
+}
+
 std::optional<Val> Translator::CallNumpy(const std::string& name, const std::vector<Val>& args) {
   const auto rank = [&](const Val& v) { return nodes_[NodeOf(v)].sizes.size(); };
   if (name == "numpy.sqrt" && args.size() == 1) {

@@ -169,6 +169,7 @@ void Translator::StepValue(State& s, const Instr& i) {
       return Next(s, i);
     }
     case Op::kCall: return Call(s, i);
+    case Op::kCallConstNames: return CallNamed(s, i);
     default: return StepFlow(s, i);
   }
 }
@@ -523,6 +524,24 @@ void Translator::Call(State& s, const Instr& i) {
   }
   stack.resize(base);
   Push(s, std::move(*result));
+  Next(s, i);
+}
+
+// np.sum(x, axis=...) alone.
+void Translator::CallNamed(State& s, const Instr& i) {
+  PyObject* names = PyTuple_GET_ITEM(s.top().co->co_consts, i.target);
+  std::vector<Val>& stack = s.top().stack;
+  const size_t base = stack.size() - i.arg - 2;
+  const Val& callee = bytecode::kNullAfterCallable || stack[base].is != Is::kNull ? stack[base] : stack[base + 1];
+  const Val& self = bytecode::kNullAfterCallable ? stack[base + 1] : stack[base];
+  if (i.arg != 2 || PyTuple_GET_SIZE(names) != 1 || callee.is != Is::kObject || self.is != Is::kNull ||
+      PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "axis") != 0 ||
+      tensor::CalleeOf(Use(callee.object).object.get()).name() != "numpy.sum")
+    throw Unsupported{"a call with names"};
+  const Val axes = Pop(s), x = Pop(s);
+  Val result = Sum(x, axes);
+  stack.resize(base);
+  Push(s, std::move(result));
   Next(s, i);
 }
 

@@ -16,7 +16,7 @@ namespace framejit::capture::scalar {
 using bytecode::Instr;
 using bytecode::Op;
 
-inline constexpr int kMostBlocks = 200;
+inline constexpr int kMostBlocks = 260;
 
 bool IsJump(Op op);
 // Locals that are read before they are written from `start` on; whatever may raise may go to its handler.
@@ -593,6 +593,7 @@ class Translator final : public Builder {
   Val Attribute(const Val& v, PyObject* name);
   Val Global(State& s, PyObject* name);
   void Call(State& s, const Instr& i);
+  void CallNamed(State& s, const Instr& i);
   std::optional<Val> CallBuiltin(const std::string& name, PyObject* callee, std::vector<Val>& args);
   Val CallType(PyObject* callee, std::vector<Val>& args, bool* known);
   void Inline(State& s, int object, std::vector<Val> args);
@@ -636,6 +637,8 @@ class Translator final : public Builder {
   void ArrayBinary(State& s, const Instr& i, const Val& x, const Val& y);
   Memory MemoryOf(int node, DType t);
   Val Product(const Val& x, const Val& y, bool dot);
+  void WantOrdered(int node);
+  Val Sum(const Val& x, const Val& axes);
   std::optional<Val> CallNumpy(const std::string& name, const std::vector<Val>& args);
 
   FjFrame* frame_;

@@ -82,6 +82,39 @@ def test_planes_and_blocks():
     check(cubes, (rng().random((5, 6, 7)), rng().random((5, 6, 7))))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("case", ["rows", "turned", "one column", "zeros", "large"])
+def test_sums_over_axes_have_numpys_order(dtype, case):
+    def program(x, w, out, other):
+        k = w.shape[0]
+        for i in range(x.shape[1] - k + 1):
+            for j in range(x.shape[2] - k + 1):
+                out[:, i, j, :] = np.sum(x[:, i : i + k, j : j + k, :, np.newaxis] * w[np.newaxis, :, :, :], axis=(1, 2, 3))
+                other[j, :] = np.sum(w[:, 0, 0] - w[0, :, 0] / w[1, 1, :k], axis=0)
+        return out
+
+    x, w = rng().random((3, 9, 8, 3)).astype(dtype) - 0.5, rng().random((3, 3, 3, 5)).astype(dtype)
+    if case == "turned":
+        x, w = np.asfortranarray(x), w.transpose(1, 0, 2, 3)
+    elif case == "one column":
+        w = w[..., :1].copy()
+    elif case == "zeros":
+        x, w = x * -0.0, w + 1
+    elif case == "large":
+        w = rng().random((3, 3, 3, 3000)).astype(dtype)
+    compiled = framejit.compile(program)
+    for _ in range(3):
+        outs = [np.zeros((3, 7, 6, w.shape[3]), dtype) for _ in range(2)]
+        others = [np.zeros((6, w.shape[3]), dtype) for _ in range(2)]
+        program(x, w, outs[0], others[0])
+        compiled(x, w, outs[1], others[1])
+    if case in ("turned", "one column"):  # NumPy lays them out otherwise, and its order is another: graphs and Python compute them
+        assert np.allclose(outs[0], outs[1], rtol=1e-5) and np.allclose(others[0], others[1], rtol=1e-5)
+    else:
+        assert outs[0].tobytes() == outs[1].tobytes() and others[0].tobytes() == others[1].tobytes()
+        assert compiled.cache_info()["scalar_runs"] >= 2
+
+
 def test_what_is_stored_may_lie_in_what_is_read():
     """NumPy computes all of a statement before it stores."""
 
