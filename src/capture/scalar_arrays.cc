@@ -47,17 +47,41 @@ struct Ufunc {
   const char *name, *types;
 };
 
-UfuncLoop ProductLoop(DType t) {
+struct LoopOf {
+  UfuncLoop run = nullptr;
+  void* data = nullptr;
+};
+
+// Of the ufunc numpy.`name`, for operands and a result that all are `t`.
+LoopOf FindLoop(const char* name, int operands, DType t) {
   const tensor::NumpyApi* api = tensor::Numpy();
-  static PyObject* matmul = api ? tensor::Attr(api->module, "matmul") : nullptr;
+  Ref object(api ? tensor::Attr(api->module, name) : nullptr);
+  static PyTypeObject* ufunc = api ? reinterpret_cast<PyTypeObject*>(tensor::Attr(api->module, "ufunc")) : nullptr;
+  const auto* u = reinterpret_cast<Ufunc*>(object.get());
+  if (!u || Py_TYPE(object.get()) != ufunc || u->nargs != operands + 1 || strcmp(u->name, name) != 0) return {};
   const char wanted = t == DType::kFloat64 ? 12 : t == DType::kFloat32 ? 11 : 7;  // NumPy's numbers of types
-  const auto* u = reinterpret_cast<Ufunc*>(matmul);
-  if (!u || u->nargs != 3 || !u->name || strcmp(u->name, "matmul") != 0) return nullptr;
   for (int i = 0; i < u->ntypes; ++i)
-    if (u->types[3 * i] == wanted && u->types[3 * i + 1] == wanted && u->types[3 * i + 2] == wanted)
-      return u->functions[i];
-  return nullptr;
+    if (std::all_of(u->types + i * u->nargs, u->types + (i + 1) * u->nargs, [&](char c) { return c == wanted; }))
+      return {u->functions[i], u->data ? u->data[i] : nullptr};
+  return {};
 }
+
+UfuncLoop ProductLoop(DType t) {
+  return FindLoop("matmul", 2, t).run;
+}
+
+// A ufunc of one number, as NumPy computes it. False: it may tell of something.
+template <typename T>
+int64_t OfNumber(UfuncLoop loop, void* data, T x, T* out) {
+  char* args[] = {reinterpret_cast<char*>(&x), reinterpret_cast<char*>(out)};
+  const intptr_t count = 1, strides[] = {sizeof(T), sizeof(T)};
+  loop(args, &count, strides, data);
+  return std::isfinite(*out);
+}
+
+constexpr const char* kOfNumbers[] = {"exp",    "exp2",   "expm1", "log",   "log2", "log10", "log1p",
+                                      "sin",    "cos",    "tan",   "tanh",  "sinh", "cosh",  "arcsin",
+                                      "arccos", "arctan", "cbrt",  "floor", "ceil"};
 
 // NumPy's own product, to the last bit. False: it may tell of something.
 int64_t Multiply(UfuncLoop loop, char* a, int64_t a_row, int64_t a_next, char* b, int64_t b_next, int64_t b_column,
@@ -724,6 +748,27 @@ Val Translator::Sum(const Val& x, const Val& axes) {
   return Deferred(std::move(made));
 }
 
+// A function of NumPy of one float.
+std::optional<Val> Translator::CallOfNumber(const std::string& name, const Val& x) {
+  const bool known = std::any_of(std::begin(kOfNumbers), std::end(kOfNumbers),
+                                 [&](const char* f) { return name == std::string("numpy.") + f; });
+  if (!known || !x.scalar() || x.integral()) return std::nullopt;
+  const DType t = x.type() == ScalarType::kF32 ? DType::kFloat32 : DType::kFloat64;
+  const LoopOf loop = FindLoop(name.c_str() + strlen("numpy."), 1, t);
+  if (!loop.run) return std::nullopt;
+  const auto constant = [&](const void* p) {
+    return Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = reinterpret_cast<int64_t>(p), .id = -2});
+  };
+  const int out = Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
+  const void* helper = t == DType::kFloat64 ? reinterpret_cast<const void*>(OfNumber<double>)
+                                            : reinterpret_cast<const void*>(OfNumber<float>);
+  const int good = Call(helper, ScalarType::kBool,
+                        {constant(reinterpret_cast<const void*>(loop.run)), constant(loop.data), Value(x), out});
+  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
+  out_.floats = true;
+  return NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = x.type(), .imm = scratch, .id = -2}));
+}
+
 std::optional<Val> Translator::CallNumpy(const std::string& name, const std::vector<Val>& args) {
   const auto rank = [&](const Val& v) { return nodes_[NodeOf(v)].sizes.size(); };
   if (name == "numpy.sqrt" && args.size() == 1) {
@@ -731,6 +776,8 @@ std::optional<Val> Translator::CallNumpy(const std::string& name, const std::vec
     out_.floats = true;
     return SquareRoot(*this, args[0]);
   }
+  if (args.size() == 1)
+    if (std::optional<Val> v = CallOfNumber(name, args[0])) return v;
   if (name == "numpy.dot" && args.size() == 2 && IsArray(args[0]) && IsArray(args[1]) && rank(args[0]) == 1 &&
       rank(args[1]) == 1)
     return Product(args[0], args[1], true);

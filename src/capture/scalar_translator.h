@@ -639,6 +639,7 @@ class Translator final : public Builder {
   Val Product(const Val& x, const Val& y, bool dot);
   void WantOrdered(int node);
   Val Sum(const Val& x, const Val& axes);
+  std::optional<Val> CallOfNumber(const std::string& name, const Val& x);
   std::optional<Val> CallNumpy(const std::string& name, const std::vector<Val>& args);
 
   FjFrame* frame_;

@@ -165,6 +165,7 @@ class Writer:
                     f"math.sin({x})",
                     f"helper({x}, {y})",
                     f"np.sqrt(abs({x} * 1.0))",
+                    f"np.{self.r.choice(['exp', 'tanh', 'sin', 'log', 'floor'])}({x} * 1.0)",
                     f"math.floor(float({x}))",
                 ]
             )
