@@ -23,6 +23,9 @@ bool IsJump(Op op);
 std::vector<bool> LiveAt(const bytecode::Code& code, int start, int num_locals);
 Val Numbers(Is is, int n);  // with n ints in it
 Val Unknown();
+inline bool Float(DType t) {
+  return t == DType::kFloat32 || t == DType::kFloat64;
+}
 Val Slice(const Val& start, const Val& stop, const Val& step);
 int IndexWithin(Builder& b, const Val& index, int size);  // in [0, size), or an exit
 
@@ -601,7 +604,7 @@ class Translator final : public Builder {
   Val Range(const std::vector<Val>& args);
   using Builder::Call;
 
-  // --- parts of arrays, and arithmetic on them: scalar_arrays.cc
+  // --- parts of arrays, and arithmetic on them: scalar_arrays.cc, scalar_products.cc
   bool IsArray(const Val& v) const;
   Part PartOf(const Val& v);
   Val View(const Part& p);
