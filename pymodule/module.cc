@@ -7,6 +7,7 @@
 #include "capture/compiled_function.h"
 #include "capture/events.h"
 #include "capture/explain.h"
+#include "capture/graph_object.h"
 #include "capture/meter.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -14,6 +15,8 @@
 #include "framejit/compile.h"
 #include "runtime/step_times.h"
 #include "tensor/autograd.h"
+#include "tensor/import.h"
+#include "tensor/profiler.h"
 #include "tensor/tensor.h"
 
 namespace framejit::frame {
@@ -276,6 +279,23 @@ PyMethodDef methods[] = {
 PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "framejit._framejit", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
+// Lines of what no file holds: cells of notebooks, code that is made of text.
+std::string LineOf(const std::string& file, int line) {
+  const PyGILState_STATE state = PyGILState_Ensure();
+  std::string text;
+  {
+    tensor::SavedError saved;
+    capture::SuspendScope off;
+    Ref linecache(tensor::Import("linecache"));
+    Ref found(linecache ? PyObject_CallMethod(linecache.get(), "getline", "si", file.c_str(), line) : nullptr);
+    const char* bytes = found && PyUnicode_Check(found.get()) ? PyUnicode_AsUTF8(found.get()) : nullptr;
+    if (bytes) text = bytes;
+    PyErr_Clear();
+  }
+  PyGILState_Release(state);
+  return text;
+}
+
 bool HandleForks(PyObject* module) {
   Ref os(PyImport_ImportModule("os")), add(os ? PyObject_GetAttrString(os.get(), "register_at_fork") : nullptr);
   Ref before(PyObject_GetAttrString(module, "pause_compilations")),
@@ -294,6 +314,9 @@ PyObject* Init() {
   if (!m) return nullptr;
   PyModule_AddObject(m, "CompiledFunction", Py_NewRef(reinterpret_cast<PyObject*>(&capture::CompiledFunctionType)));
   capture::InstallPolicy();
+  diag::SetSourceReader(LineOf);
+  runtime::step_watch.begin = tensor::BeginRange;
+  runtime::step_watch.end = tensor::EndRange;
   Py_AtExit(&capture::ReportRuns);
   Ref atexit(PyImport_ImportModule("atexit")), end(PyObject_GetAttrString(m, "end_all"));
   Ref registered(atexit && end ? PyObject_CallMethod(atexit.get(), "register", "O", end.get()) : nullptr);

@@ -1,8 +1,10 @@
 """Pages that are generated: docs/breaks.md from the break table and examples/breaks, docs/options.md from the options table.
-`tools/dev docs` writes them, `tools/dev lint` says where they differ."""
+`tools/dev docs` writes them, `tools/dev lint` says where they differ. And the folder of pages of which `tools/dev docs --site` makes a site (mkdocs.yml)."""
 
 import ast
+import os
 import re
+import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,5 +80,48 @@ def write():
         (ROOT / name).write_text(page())
 
 
+# --- the site -------------------------------------------------------------------------------------------------------------
+def site_pages():
+    """{a file of the repository: its page}."""
+    pages = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "examples/README.md": "examples.md"}
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        name = path.relative_to(ROOT / "docs").as_posix()
+        pages[f"docs/{name}"] = name
+    return pages
+
+
+def _linked(text, source, page, pages, folder):
+    """The text with links that lead from the page to where they led from its source. A file that is no page is put beside the pages."""
+
+    def link(match):
+        target, anchor = match.group(1), match.group(2) or ""
+        if "://" in target or not target:
+            return match.group(0)
+        path = os.path.normpath(os.path.join(os.path.dirname(source), target))
+        if path not in pages:
+            if (ROOT / path).is_dir():
+                path = next((p for p in pages if p.startswith(f"{path}/")), "README.md")
+            else:
+                (folder / "files" / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / path, folder / "files" / path)  # raises for links that lead nowhere
+        there = pages.get(path, f"files/{path}")
+        return f"]({os.path.relpath(there, os.path.dirname(page) or '.')}{anchor})"
+
+    fences = re.split(r"(^```.*?^```$)", text, flags=re.M | re.S)
+    return "".join(part if part.startswith("```") else re.sub(r"\]\(([^)#\s]*)(#[^)\s]*)?\)", link, part) for part in fences)
+
+
+def write_site_pages(folder):
+    """Everything that mkdocs.yml names, into an empty folder."""
+    pages = site_pages()
+    shutil.rmtree(folder, ignore_errors=True)
+    for source, page in pages.items():
+        (folder / page).parent.mkdir(parents=True, exist_ok=True)
+        (folder / page).write_text(_linked((ROOT / source).read_text(), source, page, pages, folder))
+    (folder / "wide.css").write_text(".md-grid { max-width: 1700px; }\n")  # the tables are wide
+    return sorted(pages.values())
+
+
 if __name__ == "__main__":
     write()
+    write_site_pages(ROOT / "build" / "site-pages")

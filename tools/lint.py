@@ -117,6 +117,15 @@ def check_breaks():
             report("src/diag/breaks.def", number, f"{identifier} ({enumerator}) is never raised")
 
 
+def check_options():
+    """Every option has a test that names it, or its variable."""
+    tests = "".join(p.read_text() for p in (ROOT / "tests").rglob("*.*") if p.suffix in (".py", ".cc", ".txt"))
+    for number, line in enumerate((ROOT / "src/diag/options.def").read_text().splitlines(), 1):
+        row = re.match(r'X\("(\w+)", "(\w*)"', line)
+        if row and not re.search(rf"\b{row[1]}\b" + (rf"|\b{row[2]}\b" if row[2] else ""), tests):
+            report("src/diag/options.def", number, f"{row[1]} has no test")
+
+
 def check_format(paths):
     for start in range(0, len(paths), 50):
         done = subprocess.run(["clang-format-19", "--dry-run", *paths[start : start + 50]], cwd=ROOT, text=True, capture_output=True)
@@ -201,6 +210,7 @@ def main():
     check_documents()
     check_sources(paths)
     check_breaks()
+    check_options()
     check_python()
     check_format(paths)
     check_symbols()

@@ -1,4 +1,4 @@
-"""python -m framejit run SCRIPT [ARGS] | doctor [--json] | explain FJ0007 [...] | options | report DIR"""
+"""python -m framejit run SCRIPT [ARGS] | doctor [--json] [--gpu] | explain FJ0007 [...] | options | report DIR | minify SCRIPT [ARGS] | completion SHELL"""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from . import __version__
 def _doctor(args):
     from ._doctor import examine
 
-    rows, healthy = examine()
+    rows, healthy = examine(args.gpu)
     if args.json:
         import json
 
@@ -45,9 +45,15 @@ def _options(args):
 
 
 def _report(args):
-    from .report import run
+    from ._report import run
 
     return run(args.folder, args.json, args.html, args.perfetto, args.diff)
+
+
+def _minify(args):
+    from ._minify import Minifier
+
+    return Minifier(args.script, args.args, args.out, args.slower, args.timeout).minify()
 
 
 def _run(args):
@@ -63,12 +69,42 @@ def _run(args):
     return 0
 
 
-def main(argv=None):
+# Completes `python -m framejit ...`; whatever else python is given is completed as files.
+_BASH = """_framejit() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} words=""
+  if [[ ${{COMP_WORDS[1]}} == -m && ${{COMP_WORDS[2]}} == framejit ]]; then
+    case ${{COMP_WORDS[3]}} in
+{cases}
+    esac
+    [[ $COMP_CWORD == 3 ]] && words="{commands}"
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$current") $(compgen -f -- "$current"))
+}}
+complete -o filenames -F _framejit python python3"""
+
+
+def _completion(args):
+    (commands,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    rows = []
+    for name, parser in commands.choices.items():
+        words = [flag for action in parser._actions for flag in (action.option_strings or action.choices or ())]
+        if name == "explain":
+            from . import _framejit
+
+            words += [row[0] for row in _framejit.breaks()]
+        rows.append(f'      {name}) words="{" ".join(words)}" ;;')
+    script = _BASH.format(cases="\n".join(rows), commands=" ".join(["--help", "--version", *commands.choices]))
+    print(script if args.shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{script}")
+    return 0
+
+
+def _parser():
     parser = argparse.ArgumentParser(prog="python -m framejit", description="framejit on this machine.")
     parser.add_argument("--version", action="version", version=f"framejit {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     doctor = commands.add_parser("doctor", help="check this machine: versions, CPU, frame hook, a self-test")
     doctor.add_argument("--json", action="store_true", help="machine-readable output")
+    doctor.add_argument("--gpu", action="store_true", help="compile on the first GPU, run, and compare with the framework")
     doctor.set_defaults(run=_doctor)
     run = commands.add_parser("run", help="run a script with framejit in the place of torch.compile")
     run.add_argument("script")
@@ -86,7 +122,21 @@ def main(argv=None):
     report.add_argument("--perfetto", metavar="FILE", help="write the timeline for https://ui.perfetto.dev")
     report.add_argument("--diff", metavar="DIR2", help="compare with the trace of a later run")
     report.set_defaults(run=_report)
-    args = parser.parse_args(argv)
+    minify = commands.add_parser("minify", help="find the smallest program that shows a script's wrong result, crash or slowdown")
+    minify.add_argument("--out", metavar="FILE", default="minified.py", help="where it is written (default minified.py)")
+    minify.add_argument("--slower", type=float, metavar="FACTOR", default=1.5, help="how much slower than eager is a fault (default 1.5)")
+    minify.add_argument("--timeout", type=float, metavar="SECONDS", default=300.0, help="for one run of the script or of a candidate (default 300)")
+    minify.add_argument("script")
+    minify.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
+    minify.set_defaults(run=_minify)
+    completion = commands.add_parser("completion", help='completes these commands in a shell: eval "$(python -m framejit completion bash)"')
+    completion.add_argument("shell", choices=["bash", "zsh"])
+    completion.set_defaults(run=_completion)
+    return parser
+
+
+def main(argv: "list[str] | None" = None) -> int:
+    args = _parser().parse_args(argv)
     try:
         return args.run(args)
     except BrokenPipeError:  # whoever read the output has enough

@@ -11,6 +11,9 @@ class Config:
     cache_dir: str
     cache_limit: int
     num_threads: int
+    check_numerics: bool
+    dump_segments: str
+    segment_fuel: int
     verify: bool
     cpu: str
     symbols: str

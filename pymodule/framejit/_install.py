@@ -51,7 +51,8 @@ def install():
         _raise_as_the_peer(peer.exc)
         _count_as_the_peer(sys.modules["torch._dynamo.utils"].counters)
         for field in ("error_on_recompile", "disable"):
-            _set_field(field, getattr(peer.config, field))
+            if value := getattr(peer.config, field):  # where it is off there, ours stays as it was set here
+                _set_field(field, value)
         registry = sys.modules["torch._dynamo.backends.registry"]
         if "framejit" not in registry._COMPILER_FNS:
             from ._torch_backend import framejit

@@ -85,7 +85,7 @@ std::optional<AttentionRequest> RequestOf(const Graph& g, const Node& n, const s
 }  // namespace
 
 Graph KeepAttention(const Graph& from, const std::vector<bool>& wanted, const AttentionFinder& find,
-                    std::vector<int>* region) {
+                    std::vector<int>* region, std::vector<std::vector<ValueId>>* values) {
   Graph g = from;
   std::vector<int> regions;
   const bool keeps = region && !region->empty();
@@ -157,6 +157,9 @@ Graph KeepAttention(const Graph& from, const std::vector<bool>& wanted, const At
     to.Set(v, out);
   }
   if (keeps) *region = std::move(regions);
+  if (values)
+    for (std::vector<ValueId>& all : *values)
+      for (ValueId& v : all) v = to[v];
   for (ValueId& v : g.ordered)
     for (v = to[v]; to.node(v).op != Op::kExtern;) v = to.node(v).operands[0];
   to.Finish();

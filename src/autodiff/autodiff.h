@@ -31,6 +31,7 @@ struct Joint {
   ValueId primal = 0;             // nodes before this one are the original's
   std::vector<ValueId> tangents;  // by output; kNoValue: no gradient comes from there
   std::vector<ValueId> grads;     // by input; kNoValue: not wanted, or no output with a tangent depends on it
+  std::vector<bool> passed;       // by node before `primal`: a gradient arrives there
   std::vector<ValueId> arriving;  // by output: what a pass that looks for that result asks for; kNoValue, likewise
   std::vector<ValueId> origin;    // by node from `primal` on: whose derivative it belongs to
   // By node before `primal`, of those that the program wants made again in the backward pass (torch.utils.checkpoint):
@@ -54,9 +55,9 @@ struct AttentionForm {
 };
 using AttentionFinder = std::function<std::optional<AttentionForm>(const AttentionRequest&)>;
 // The graph with such calls instead of attention that gradients pass. wanted: by input; region: as Joint's, of the
-// graph it is given, then of the one it makes.
+// graph it is given, then of the one it makes. So are values, by whatever.
 Graph KeepAttention(const Graph& g, const std::vector<bool>& wanted, const AttentionFinder& find,
-                    std::vector<int>* region = nullptr);
+                    std::vector<int>* region = nullptr, std::vector<std::vector<ValueId>>* values = nullptr);
 
 // wanted: by input; tangents: by output. Throws Undifferentiable.
 // stops, by output (empty: none): what arrives there goes no further; it is one more of the gradients, behind those of
@@ -81,8 +82,9 @@ std::vector<bool> MadeOf(const Graph& g, const std::vector<ValueId>& values);
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing = {});
 
 // By output, then by input: what is to stay as it is until a pass of these tangents. An output that a derivative reads,
-// and what the framework keeps for one (kept, by output and input). The framework refuses the pass if it was written.
-std::vector<bool> ReadOutputs(const Joint& j, const std::vector<bool>& kept);
+// and what the framework keeps for one (kept, by output and input: for those of these values). The framework refuses the
+// pass if it was written.
+std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<ValueId>>& kept);
 
 struct SavedValue {
   int input = -1;   // it is this input,

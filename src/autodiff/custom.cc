@@ -6,13 +6,13 @@
 namespace framejit::autodiff {
 
 // operands: what wants gradients, the stand-ins, these gradients; numbers: how many of the first two there are. The
-// results are this node and those after it, one a stand-in.
+// result is this node; several are nodes of their own (CustomResultRule).
 void CustomRule(At& t) {
   const auto inputs = static_cast<size_t>(t.number(0)), tangents = static_cast<size_t>(t.number(1));
   std::map<ValueId, ValueId> now;
   ValueId first = kNoValue, last = 0;
   for (size_t i = 0; i < tangents; ++i) {
-    const ValueId stand_in = t.operands[inputs + i], grad = t.tape.grads[t.id + i];
+    const ValueId stand_in = t.operands[inputs + i], grad = tangents > 1 ? t.tape.results[t.id][i] : t.tape.grads[t.id];
     now[stand_in] = grad != kNoValue ? t.b.Cast(grad, t.b.type(stand_in).dtype) : rules::Like(t.b, stand_in, 0);
     first = std::min(first, stand_in);
   }
@@ -36,6 +36,15 @@ void CustomRule(At& t) {
     const ValueId grad = t.operands[inputs + tangents + i];
     t.Give(static_cast<int>(i), now.contains(grad) ? now[grad] : grad);
   }
+}
+
+// One of several results: what arrives here is noted for CustomRule, which zeros call. operands: the call's node;
+// numbers: how many results there are, and which one this is.
+void CustomResultRule(At& t) {
+  std::vector<ValueId>& all = t.tape.results[t.operands[0]];
+  all.resize(static_cast<size_t>(t.number(0)), kNoValue);
+  all[static_cast<size_t>(t.number(1))] = t.g;
+  t.Give(0, rules::Like(t.b, t.operands[0], 0));
 }
 
 }  // namespace framejit::autodiff

@@ -242,6 +242,7 @@ Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::
   if (!env.guards().empty()) throw WantsFixedSizes("sizes that are equal by chance: " + env.guards()[0].str());
   for (size_t i = 0; i < g.inputs.size(); ++i) j.grads.push_back(wanted[i] ? tape.grads[g.inputs[i]] : kNoValue);
   for (ValueId v : seen) j.arriving.push_back(tape.grads[v]);
+  for (ValueId v = 0; v < j.primal; ++v) j.passed.push_back(tape.grads[v] != kNoValue);
   for (size_t i = 0; i < stops.size(); ++i) j.grads.push_back(stops[i] ? j.arriving[i] : kNoValue);
   j.graph.writes = g.writes;
   PlaceOperands(j.graph);

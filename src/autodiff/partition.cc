@@ -269,39 +269,35 @@ std::vector<bool> OthersMayWrite(const Joint& j, const std::vector<bool>& passin
 
 }  // namespace
 
-std::vector<bool> ReadOutputs(const Joint& j, const std::vector<bool>& kept) {
+std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<ValueId>>& kept) {
   const Graph& g = j.graph;
   const std::vector<bool> needed = NeededFor(g, j.grads);
   const std::vector<ValueId> memory = Memories(g);
-  std::vector<bool> read(g.nodes.size()), passed(g.nodes.size());
+  std::vector<bool> read(g.nodes.size());
   for (ValueId v = j.primal; v < g.nodes.size(); ++v) {
     const ValueId of = j.origin[v - j.primal];
     if (!needed[v] || of == kNoValue) continue;
     const Node& n = g.node(v);
     const Node& made = g.node(of);
-    passed[of] = true;
     if (made.op == Op::kExtern && made.attrs.call->callee.Has(kKeepsNoOperand)) continue;  // it is run again
     for (ValueId o : n.operands) {
       const auto& d = g.node(o).derivative;
       if (o < j.primal && !(o == of && d && d->rule == "standardize")) read[o] = read[memory[o]] = true;
     }
   }
-  for (ValueId v = j.primal; v-- > 0;)  // what a call keeps of its operands, it keeps for the parts that it is made of
-    if (passed[v])
-      for (ValueId o : g.node(v).operands) passed[o] = true;
-  std::vector<bool> found(g.outputs.size());
-  for (size_t i = 0; i < found.size(); ++i) {
+  std::vector<bool> found;
+  for (const std::vector<ValueId>& made : kept)
+    found.push_back(std::any_of(made.begin(), made.end(), [&](ValueId v) { return j.passed[v]; }));
+  for (size_t i = 0; i < g.outputs.size(); ++i) {
     ValueId v = g.outputs[i];
     for (;;) {
       const Node& n = g.node(v);  // another shape, an identity for the layout, or to be a value of its own
-      const bool through = passed[n.op == Op::kResult ? n.operands[0] : v];
-      found[i] = found[i] || read[v] || read[memory[v]] || (kept[i] && through);
+      found[i] = found[i] || read[v] || read[memory[v]];
       const bool same = n.op == Op::kCast && !n.derivative && g.node(n.operands[0]).type.dtype == n.type.dtype;
       if (!same && n.op != Op::kReshape) break;
       v = n.operands[0];
     }
   }
-  for (size_t i = 0; found.size() < kept.size(); ++i) found.push_back(kept[found.size()] && passed[g.inputs[i]]);
   return found;
 }
 

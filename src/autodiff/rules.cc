@@ -252,13 +252,13 @@ const Row kRows[] = {
     {"largest", ExtremeRule},
     {"finite", Finite},
     R("dropout", Expr kept{t.b, t.b.Cast(t.operands[1], t.b.type(t.g).dtype)}; t.Give(0, t.g* kept* t.number(0))),
-    R("tanh_slope", t.Give(0, t.g* t.in(1) * t.y * -2)),  // of x; tanh(x) beside it
+    // of x; tanh(x) beside it, which may be narrower
+    R("tanh_slope", Expr y{t.b, t.b.Cast(t.operands[1], t.b.type(t.g).dtype)}; t.Give(0, t.g* y* t.y * -2)),
     R("leaf", t.Give(0, t.g)),
     R("once", throw Undifferentiable("a second derivative whose formula is not known")),
     {"embedding", EmbeddingRule},
     {"custom", CustomRule, kOnce},
-    // The first result's rule asks for the others.
-    {"custom_result", [](At& t) { t.Give(0, rules::Like(t.b, t.operands[0], 0)); }, kOnce},
+    {"custom_result", CustomResultRule, kOnce},
 };
 #undef R
 

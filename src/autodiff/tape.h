@@ -74,6 +74,7 @@ void ConvRule(At& t);
 void AttentionRule(At& t);
 void ExternRule(At& t);
 void CustomRule(At& t);
+void CustomResultRule(At& t);
 
 inline rules::Expr Le(rules::Expr x, rules::Expr y) {
   return rules::Apply(Op::kLe, x, y);

@@ -36,7 +36,7 @@ std::optional<bool> ArgReader::Number(PyObject* o, Arg* out) {
   }
   if (s_.IsNumpyNumber(o) && !PyFloat_Check(o)) {
     numpy_integer_ = true;  // elements of their own dtype are int64 and bool in torch, too
-    if (Py_TYPE(o)->tp_name[6] == 'b') return *out = Arg::Bool(PyObject_IsTrue(o) == 1), true;
+    if (OfType(o, CType::kNumpyBool)) return *out = Arg::Bool(PyObject_IsTrue(o) == 1), true;
     Ref number(PyNumber_Index(o));
     return number && Read(number.get(), out);
   }
@@ -58,17 +58,17 @@ std::optional<bool> ArgReader::Description(PyObject* o, Arg* out) {
                                                       : nullptr;
     if (text) return SetText(out, Arg::Kind::kDType, text);
   }
-  constexpr std::pair<const char*, Arg::Kind> kTypes[] = {{"torch.device", Arg::Kind::kDevice},
-                                                          {"torch.layout", Arg::Kind::kLayout},
-                                                          {"torch.memory_format", Arg::Kind::kMemoryFormat}};
-  for (const auto& [type, kind] : kTypes) {
-    if (strcmp(Py_TYPE(o)->tp_name, type)) continue;
-    Ref text(PyObject_Str(o));
-    const char* c = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-    if (!c) return false;
-    return SetText(out, kind, strncmp(c, "torch.", 6) ? c : c + 6);
-  }
-  return {};
+  const CType type = FactsOf(Py_TYPE(o)).type;
+  const Arg::Kind kind = type == CType::kTorchDevice         ? Arg::Kind::kDevice
+                         : type == CType::kTorchLayout       ? Arg::Kind::kLayout
+                         : type == CType::kTorchMemoryFormat ? Arg::Kind::kMemoryFormat
+                                                             : Arg::Kind::kNone;
+  if (kind == Arg::Kind::kNone) return {};
+  Ref text(PyObject_Str(o));
+  const char* c = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+  if (!c) return false;
+  constexpr std::string_view kModule = "torch.";
+  return SetText(out, kind, std::string_view(c).starts_with(kModule) ? c + kModule.size() : c);
 }
 
 bool ArgReader::Sequence(PyObject* o, Arg* out) {
@@ -142,9 +142,8 @@ bool ArgReader::Read(PyObject* o, Arg* out) {
 }
 
 bool Session::IsNumpyNumber(PyObject* o) const {
-  if (!uses_torch || IsPrimitive(o)) return false;
-  const char* name = Py_TYPE(o)->tp_name;
-  return PyFloat_Check(o) || !strcmp(name, "numpy.int64") || !strcmp(name, "numpy.bool");
+  if (!libraries.torch || IsPrimitive(o)) return false;
+  return PyFloat_Check(o) || OfType(o, CType::kNumpyInt64) || OfType(o, CType::kNumpyBool);
 }
 
 bool Session::ToArg(PyObject* o, Arg* out) {

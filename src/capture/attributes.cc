@@ -1,6 +1,7 @@
 // Attribute protocol: CPython's own lookup order (data descriptor, instance dict, class attribute, __getattr__), with a
 // guard for every place that was looked at. Python-level hooks (__getattribute__, properties, descriptors) are called,
 // so they are captured like any other function.
+#include "capture/callees.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "guard/versions.h"
@@ -13,17 +14,16 @@ PyObject* Interned(const char* text) {
 }
 
 bool IsMemberDescr(PyObject* d) {
-  return !strcmp(Py_TYPE(d)->tp_name, "member_descriptor");
+  return Py_IS_TYPE(d, &PyMemberDescr_Type);
 }
 bool IsGetSetDescr(PyObject* d) {
-  return !strcmp(Py_TYPE(d)->tp_name, "getset_descriptor");
+  return Py_IS_TYPE(d, &PyGetSetDescr_Type);
 }
 
 // Reading them needs no guard: the object is private, or what they say is fixed by a guard on its identity or value.
 bool Facts(Session& s, PyObject* o) {
   const Origin* origin = s.Find(o);  // type hints hold what they were made of
-  const bool hint =
-      !strcmp(Py_TYPE(o)->tp_name, "types.UnionType") || !strcmp(Py_TYPE(o)->tp_name, "types.GenericAlias");
+  const bool hint = OfType(o, CType::kUnionType) || OfType(o, CType::kGenericAlias);
   if (hint && origin && origin->kind == Origin::kConst) return true;
   return s.IsFresh(o) || (IsPlainData(o) && (!s.IsOutside(o) || IsValue(o)));
 }
@@ -88,7 +88,7 @@ static bool IsBookkeeping(PyTypeObject* type) {
   PyObject* dict = Py_TYPE(type) == &PyType_Type ? guard::TypeDict(type) : nullptr;
   PyObject* module = dict ? PyDict_GetItemString(dict, "__module__") : nullptr;
   const char* text = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
-  return text ? !strncmp(text, "torch._dynamo.", 14) : (PyErr_Clear(), false);
+  return text ? std::string_view(text).starts_with(callees::kDynamo) : (PyErr_Clear(), false);
 }
 
 // The value of a class attribute as seen through `object` (null: through the class itself).
@@ -144,14 +144,11 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
     return Call(python_get, args, 3, nullptr);
   }
   // C descriptors: methods bind; others are read when they are facts about the object.
-  const char* n = Py_TYPE(d)->tp_name;
-  if (!strcmp(n, "method_descriptor") || !strcmp(n, "wrapper_descriptor") || !strcmp(n, "classmethod_descriptor") ||
-      !strcmp(n, "builtin_function_or_method") || !strcmp(n, "functools._lru_cache_wrapper") || !object) {
-    PyObject* r = get(d, object, reinterpret_cast<PyObject*>(type));
-    if (r && PyMethod_Check(r)) return r;
-    return r;
-  }
-  if (std::string_view(n).ends_with("collections._tuplegetter") && object &&
+  PyTypeObject* kind = Py_TYPE(d);
+  if (kind == &PyMethodDescr_Type || kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type ||
+      kind == &PyCFunction_Type || OfType(kind, CType::kLruCache) || !object)
+    return get(d, object, reinterpret_cast<PyObject*>(type));
+  if (std::string_view(kind->tp_name).ends_with("collections._tuplegetter") && object &&
       PyTuple_Check(object)) {  // a field of a named tuple: an item; 3.12 has another name for its module
     Ref state(PyObject_CallMethod(d, "__reduce__", nullptr));
     PyObject* arguments = state ? PyTuple_GetItem(state.get(), 1) : nullptr;
@@ -164,7 +161,7 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
   }
   if (object && s_.IsNumpyNumber(object)) return s_.Adopt(get(d, object, reinterpret_cast<PyObject*>(type)));
   if (!object || Facts(s_, object)) return AdoptFact(s_, object, get(d, object, reinterpret_cast<PyObject*>(type)));
-  return s_.Break(BreakId::kUnknownCall, std::string("descriptor of type ") + n);
+  return s_.Break(BreakId::kUnknownCall, std::string("descriptor of type ") + kind->tp_name);
 }
 
 PyObject* CaptureSemantics::InstanceDict(PyObject* object, const Source** source) {
@@ -540,10 +537,10 @@ int CaptureSemantics::DropGrad(PyObject* tensor) {
   if (!AsEver(s_, tensor, "grad")) return -1;
   if (input < 0) return 0;  // what was made here has none yet
   s_.guards().Add(guard::Row{guard::Kind::kDistinct, s_.input_sources()[input]});
-  if (!s_.dropped_grads.insert(id).second) return 0;
+  if (!s_.pending().dropped_grads.insert(id).second) return 0;
   PendingCall call{Borrow(set), {}};
   for (PyObject* a : {tensor, grad, Py_None}) call.args.push_back(Borrow(a));
-  s_.AtExit(std::move(call));
+  s_.pending().Call(std::move(call));
   return 0;
 }
 
@@ -563,7 +560,7 @@ int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* val
     return refuse();
   const int input = s_.trace().tensors[id].input;
   if (input < 0) {
-    auto& own = s_.tensor_attributes[id];
+    auto& own = s_.pending().attributes[id];
     auto at =
         std::find_if(own.begin(), own.end(), [&](auto& a) { return PyUnicode_Compare(a.first.get(), name) == 0; });
     if (at != own.end()) own.erase(at);

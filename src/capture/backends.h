@@ -11,7 +11,6 @@
 
 namespace framejit::capture {
 
-bool ReadyGraphObject();
 void RegisterBackend(const std::string& name, PyObject* callable);
 PyObject* FindBackend(const std::string& name);  // borrowed, or null
 

@@ -51,7 +51,7 @@ using tensor::TakeErrorText;
 // What was guessed is read after every run.
 std::vector<std::pair<int, Guess>> KeepGuesses(Session& s, std::vector<TraceId>& outputs) {
   std::vector<std::pair<int, Guess>> kept;
-  for (const Guess& g : s.guesses()) {
+  for (const Guess& g : s.guessing().made()) {
     auto at = std::find(outputs.begin(), outputs.end(), g.tensor);
     if (at == outputs.end()) at = outputs.insert(at, g.tensor);
     kept.emplace_back(at - outputs.begin(), Guess{g.tensor, Borrow(g.value.get()), Borrow(g.code.get()), g.at});
@@ -73,7 +73,7 @@ std::vector<bool> WeightsOf(const Trace& trace, const Graph& graph) {
 
 // Can what tensors hold make a call of the framework raise?
 bool MayFail(Session& s) {
-  if (s.uses_numpy || !s.lowering().graph_unusable().empty()) return true;
+  if (s.libraries.numpy || !s.lowering().graph_unusable().empty()) return true;
   return std::any_of(s.graph().nodes.begin(), s.graph().nodes.end(), [](const Node& n) {
     return n.op == Op::kExtern || n.op == Op::kTake || n.op == Op::kGather || n.op == Op::kScatter;
   });
@@ -120,15 +120,15 @@ class SegmentBuilder {
  public:
   SegmentBuilder(Config& config, Session& s, FjFrame* frame, Problem* problem)
       : config_(config), s_(s), frame_(frame), problem_(problem), seg_(std::make_unique<Segment>(Recipe(s))) {
-    seg_->guess_book = config.guesses;
+    seg_->assumed.book = config.guesses;
     seg_->outcomes = config.outcomes;
     seg_->place = PlaceName(fj_code(frame));
   }
   std::unique_ptr<Segment> Build(CaptureSemantics& sem, const FrameImage& before, frame::Outcome outcome, int index,
                                  PyObject* result) {
-    seg_->returns = outcome == frame::Outcome::kReturned;
-    seg_->next = index;
-    seg_->depth = fj_stack_depth(frame_);
+    seg_->exit.returns = outcome == frame::Outcome::kReturned;
+    seg_->exit.next = index;
+    seg_->exit.depth = fj_stack_depth(frame_);
     seg_->instructions = sem.root_instructions();
     KeepsWhatDies(before);
     if (*problem_) return nullptr;
@@ -144,21 +144,20 @@ class SegmentBuilder {
     if (*problem_) return nullptr;
     TakeTrace();
     const bool writes = !s_.graph().writes.empty();
-    if (!seg_->trace->calls.empty()) MakeRunner(ChooseRunner({config_, s_, *seg_->trace, seg_->returns, ieee_}));
+    if (!seg_->trace->calls.empty()) MakeRunner(ChooseRunner({config_, s_, *seg_->trace, seg_->exit.returns, ieee_}));
     if (*problem_) return nullptr;
-    const bool fails = seg_->backend_runner || !seg_->guesses.empty() || MayFail(s_);
+    const bool fails = seg_->backend_runner || !seg_->assumed.guesses.empty() || MayFail(s_);
     seg_->undo = tensor::PlanUndo(*seg_->trace, !seg_->graph_runner && !seg_->pending, fails);
     if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*seg_->trace, true, fails);
-    seg_->float_ops = s_.numbers().ops();
-    seg_->float_checks = s_.numbers().checks();
+    seg_->floats = s_.numbers().Program();
     seg_->changes = seg_->undo.random || writes;
     seg_->guards = s_.TakeGuards()->Finish(s_.env(), inputs_);
-    seg_->recipe.Seal();
+    seg_->exit.recipe.Seal();
     return std::move(seg_);
   }
 
  private:
-  Recipe& recipe() { return seg_->recipe; }
+  Recipe& recipe() { return seg_->exit.recipe; }
   void Note(const std::string& note) {
     config_.notes.push_back(note);
     diag::Log(diag::Channel::perf_, note + "  [" + PyUnicode_AsUTF8(fj_code(frame_)->co_qualname) + "]");
@@ -178,8 +177,8 @@ class SegmentBuilder {
 
   // What the frame holds at the end: its result, or its slots and stack.
   void FrameState(const FrameImage& before, PyObject* result) {
-    if (seg_->returns) {
-      seg_->return_node = recipe().Add(result);
+    if (seg_->exit.returns) {
+      seg_->exit.return_node = recipe().Add(result);
       return;
     }
     const int nlocals = fj_nlocalsplus(frame_);
@@ -190,18 +189,18 @@ class SegmentBuilder {
           reinterpret_cast<Lazy*>(p[i])->source == s_.guards().Slot(i))
         continue;  // as it was
       if (!p[i] && !before[i]) continue;
-      seg_->slots.emplace_back(i, p[i] ? recipe().Add(p[i]) : -1);
-      if (p[i] && seg_->slots.back().second < 0) break;
+      seg_->exit.slots.emplace_back(i, p[i] ? recipe().Add(p[i]) : -1);
+      if (p[i] && seg_->exit.slots.back().second < 0) break;
     }
-    for (int i = 0; i < seg_->depth && recipe().why().empty(); ++i)
-      seg_->stack.push_back(p[nlocals + i] ? recipe().Add(p[nlocals + i]) : -1);
+    for (int i = 0; i < seg_->exit.depth && recipe().why().empty(); ++i)
+      seg_->exit.stack.push_back(p[nlocals + i] ? recipe().Add(p[nlocals + i]) : -1);
   }
 
   template <typename C>
   void AddCall(const C& c, bool made = false) {
-    Segment::PendingCall call{c.method, {}, made};
+    Exit::Call call{c.method, {}, made};
     for (auto& a : c.args) call.args.push_back(recipe().Add(a.get()));
-    seg_->calls.push_back(std::move(call));
+    seg_->exit.calls.push_back(std::move(call));
   }
 
   // list[:] = what is in it by now.
@@ -210,7 +209,7 @@ class SegmentBuilder {
     PyObject* now = s_.Find(list)->written;
     Ref all(PySlice_New(nullptr, nullptr, nullptr)), items(PyList_GetSlice(now, 0, PyList_GET_SIZE(now)));
     AddCall(PendingCall{Borrow(assign), {}}, false);
-    seg_->calls.back().args = {recipe().Add(list), recipe().Add(all.get()), recipe().Add(items.get())};
+    seg_->exit.calls.back().args = {recipe().Add(list), recipe().Add(all.get()), recipe().Add(items.get())};
     s_.Keep(all.release());  // their addresses are in the memo
     s_.Keep(items.release());
   }
@@ -218,13 +217,14 @@ class SegmentBuilder {
   // Of one tensor that is there at the exit and was given attributes. False: there is none.
   bool AddAttributes() {
     static PyObject* const set = PyDict_GetItemString(PyEval_GetBuiltins(), "setattr");
-    for (auto& [id, own] : s_.tensor_attributes) {
+    for (auto& [id, own] : s_.pending().attributes) {
       const std::vector<TraceId>& there = recipe().outputs;
       if (own.empty() || std::find(there.begin(), there.end(), id) == there.end()) continue;
       Ref proxy(s_.NewProxy(id));
       for (auto& [name, value] : std::exchange(own, {}))
         AddCall(PendingCall{Borrow(set), {}}, false),
-            seg_->calls.back().args = {recipe().Add(proxy.get()), recipe().Add(name.get()), recipe().Add(value.get())};
+            seg_->exit.calls.back().args = {recipe().Add(proxy.get()), recipe().Add(name.get()),
+                                            recipe().Add(value.get())};
       return true;
     }
     return false;
@@ -233,21 +233,21 @@ class SegmentBuilder {
   // What is written and called at the exit.
   void Effects() {
     for (auto& st : s_.pending().stores())
-      seg_->stores.push_back(
+      seg_->exit.stores.push_back(
           {recipe().Add(st.dict.get()), recipe().Add(st.key.get()), st.value ? recipe().Add(st.value.get()) : -1});
     for (auto& c : s_.pending().calls()) AddCall(c);
     for (PyObject* list : s_.pending().lists()) AddList(list);
     for (auto& c : s_.pending().cells())
-      seg_->cells.emplace_back(recipe().Add(c.cell.get()), c.value ? recipe().Add(c.value.get()) : -1);
-    for (auto& c : s_.cache_calls) AddCall(c.call, c.made);
-    for (auto& c : s_.SwitchCalls()) AddCall(c);
+      seg_->exit.cells.emplace_back(recipe().Add(c.cell.get()), c.value ? recipe().Add(c.value.get()) : -1);
+    for (auto& c : s_.pending().cache_calls) AddCall(c.call, c.made);
+    for (auto& c : s_.modes.switches.AtExit()) AddCall(c);
     for (auto& [cell, root] : s_.root_cells) {
       PyObject* now = PyCell_GET(cell);
       if (now != root.before)
-        seg_->cells.emplace_back(recipe().AddInput(s_.guards().Slot(root.slot)), now ? recipe().Add(now) : -1);
+        seg_->exit.cells.emplace_back(recipe().AddInput(s_.guards().Slot(root.slot)), now ? recipe().Add(now) : -1);
     }
     while (AddAttributes()) continue;
-    seg_->grad_after = s_.mode.grad == s_.entry_mode.grad ? -1 : s_.mode.grad;
+    seg_->exit.grad_after = s_.modes.now.grad == s_.modes.entry.grad ? -1 : s_.modes.now.grad;
   }
 
   // Scopes that are open where the capture ended.
@@ -255,33 +255,27 @@ class SegmentBuilder {
     std::string& why = problem_->state;
     for (TraceId t : recipe().outputs)
       if (s_.lowering().IsHidden(t)) why = "a tensor of a custom function or of torch.vmap";
-    if (!s_.context_vars.empty()) why = "a ContextVar was set";
-    if (!s_.numpy_states.empty()) why = "numpy.errstate was entered";
-    if (s_.warning_scopes) why = "warnings.catch_warnings was entered";
-    if (s_.mode.inference != s_.entry_mode.inference) why = "inference mode was entered or left";
     if (s_.vmap.open()) why = "torch.vmap or a derivative was entered";
-    if (s_.default_devices.size() != 1) why = "a default device was set";
-    if (!(s_.mode.autocast == s_.entry_mode.autocast) || s_.autocast_depth != s_.entry_mode.autocast.any())
-      why = "autocast was entered or left";
+    if (std::string open = s_.modes.StillOpen(); !open.empty()) why = std::move(open);
     if (!recipe().why().empty()) why = recipe().why();
   }
 
   void Reconsider() {
     if (s_.lowering().differentiates() && !TrackedAsInEager(s_, recipe().outputs))
       problem_->again = Again::kDerivatives;
-    else if (s_.Reconsider(recipe().outputs))
+    else if (s_.data_sizes().Reconsider(recipe().outputs))
       problem_->again = Again::kDataSizes;
   }
 
   // Results that are inputs are handed through; the others are made by the runner.
   void Finish() {
     const std::optional<Device> gpu = NumpyDevice(s_);
-    if (s_.uses_numpy && !gpu) ieee_ = s_.numpy_watch.value_or(tensor::NumpyWatch());  // its error state is guarded
-    seg_->guesses = KeepGuesses(s_, recipe().outputs);
+    if (s_.libraries.numpy && !gpu) ieee_ = s_.modes.numpy.watch();  // its error state is guarded
+    seg_->assumed.guesses = KeepGuesses(s_, recipe().outputs);
     for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0))
       plan_.push_back({static_cast<OutputPlan::Kind>(m.kind), m.index, m.calls});
     if (gpu) surface::MoveTo(s_.graph(), *gpu);
-    uses_torch_ = s_.uses_torch || gpu;
+    uses_torch_ = s_.libraries.torch || gpu;
   }
 
   void AddGuards() {
@@ -294,7 +288,7 @@ class SegmentBuilder {
     seg_->num_inputs = static_cast<int>(inputs_.size());
     seg_->num_symbols = static_cast<int>(s_.env().num_symbols());
     if (uses_torch_) s_.guards().Add(guard::Row{guard::Kind::kTorchState});
-    if (s_.uses_numpy || s_.numpy_entry_watch >= 0) s_.guards().Add(guard::Row{guard::Kind::kNumpyState});
+    if (s_.libraries.numpy || s_.modes.numpy.entered()) s_.guards().Add(guard::Row{guard::Kind::kNumpyState});
     if (s_.trace().calls.empty() || s_.graph().writes.empty()) return;
     std::vector<bool> written(s_.input_sources().size());
     for (auto& w : s_.graph().writes) written[w.input] = true;
@@ -310,13 +304,13 @@ class SegmentBuilder {
 
   void TakeTrace() {
     s_.trace().outputs = recipe().outputs;
-    s_.trace().conditions = s_.graph().conditions = s_.DataConditions(recipe().outputs);
-    for (const DataSize& d : s_.data_sizes())
+    s_.trace().conditions = s_.graph().conditions = s_.data_sizes().Conditions(recipe().outputs);
+    for (const DataSize& d : s_.data_sizes().all())
       for (const shape::Guard& g : s_.graph().conditions) {
         bool asked = false;
         for (shape::Int e : {g.lhs, g.rhs}) e.ForEachSymbol([&](uint32_t id) { asked |= id == d.symbol.symbol; });
         if (!asked) continue;
-        seg_->data_places.push_back({d.code, d.at, d.outermost && d.number});
+        seg_->assumed.sizes.push_back({d.code, d.at, d.outermost && d.number});
         break;
       }
     seg_->trace = std::make_shared<const Trace>(std::move(s_.trace()));
@@ -337,8 +331,11 @@ class SegmentBuilder {
     seg_->left = choice.left;
     if (choice.again) return Again(Again::kDerivatives);
     std::string note = choice.note;
-    CompileEnd compiled = CompileEnd::kOk;
-    if (choice.runner == Runner::kReplay) compiled = CompileEnd::kFramework;
+    CompileEnd compiled = choice.runner == Runner::kReplay ? CompileEnd::kFramework : CompileEnd::kOk;
+    if (choice.number >= 0)
+      seg_->check = SegmentCheck::Make(*seg_->trace, s_.constants(), s_.input_tensors(), seg_->place, choice.number,
+                                       choice.runner == Runner::kPair, config_.backend,
+                                       {s_.env().hints().begin(), s_.env().hints().end()});
     if (choice.runner == Runner::kCallable && !MakeCallable()) return;
     if (choice.runner == Runner::kPair || choice.runner == Runner::kCompiled)
       compiled = CompileGraph(choice.runner == Runner::kPair, &note);
@@ -403,9 +400,10 @@ class SegmentBuilder {
     const double start = Now();
     s_.graph().name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
     if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, s_.graph().str());
-    const bool interpret = config_.backend == "interpreter", later = !interpret && diag::OptionOn("background");
-    tensor::RunCheck check = seg_->Check();
-    if (!seg_->guesses.empty()) check.writes = DeferWrites(&s_.graph());
+    const bool interpret = config_.backend == "interpreter",
+               later = !interpret && !seg_->check && diag::OptionOn("background");
+    tensor::RunCheck check = seg_->assumed.Check();
+    if (!seg_->assumed.guesses.empty()) check.writes = DeferWrites(&s_.graph());
     Job job = pair ? TrainingJob(std::move(check), interpret, later) : PlainJob(std::move(check), interpret, later);
     if (pair || later) seg_->trace_runner = tensor::MakeTraceRunner(*seg_->trace, s_.constants());
     if (later) {
@@ -421,6 +419,7 @@ class SegmentBuilder {
     }
     seg_->executable = job.compile();
     seg_->graph_runner = job.finish(seg_->executable);
+    if (seg_->check) seg_->check->Compiled(seg_->executable->str());
     NoteCompiled(config_, seg_->place, seg_->executable->stats(), Now() - start);
   }
 

@@ -8,6 +8,7 @@
 
 #include "capture/modes.h"
 #include "capture/override.h"
+#include "capture/types.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
 
@@ -71,26 +72,6 @@ constexpr struct PythonRow {
     {"warnings", "resetwarnings", Effect::kWarnings},
     {"numpy._core._ufunc_config", "errstate.__enter__", Effect::kErrorState},
     {"numpy._core._ufunc_config", "seterr", Effect::kThreadState},
-};
-
-// Every method of these types, by tp_name.
-constexpr std::pair<std::string_view, Effect> kTypes[] = {
-    {"torch.Size", Effect::kPure},
-    {"torch.dtype", Effect::kPure},
-    {"torch.device", Effect::kPure},
-    {"torch.finfo", Effect::kPure},
-    {"torch.iinfo", Effect::kPure},
-    {"functools.partial", Effect::kPure},
-    {"numpy.dtype", Effect::kPure},
-    {"numpy.generic", Effect::kPure},
-    {"numpy.float64", Effect::kPure},
-    {"numpy.int64", Effect::kPure},
-    {"numpy.bool", Effect::kPure},
-    {"_random.Random", Effect::kRandom},
-    {"random.SystemRandom", Effect::kRandom},
-    {"torch._C.Generator", Effect::kRandom},
-    {"numpy.random.mtrand.RandomState", Effect::kRandom},
-    {"numpy.random._generator.Generator", Effect::kRandom},
 };
 
 // Methods of mutable builtin containers that only read.
@@ -269,9 +250,10 @@ Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
                ? Effect::kPure
                : Effect::kUnknown;
   if (Derives(owner, PyExc_BaseException)) return Effect::kMutatesSelf;
-  for (auto& [type, effect] : kTypes)
-    if (type == owner->tp_name) return effect;
-  return Effect::kUnknown;
+  const TypeFacts facts = FactsOf(owner);
+  return facts.Has(TypeFacts::kPureMethods) ? Effect::kPure
+         : facts.Has(TypeFacts::kDraws)     ? Effect::kRandom
+                                            : Effect::kUnknown;
 }
 
 PyTypeObject* LayoutOf(PyTypeObject* t) {
@@ -293,13 +275,12 @@ Bound UnbindBuiltin(PyObject* o) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); ++i) {
       PyObject* d = PyDict_GetItemWithError(guard::TypeDict(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))),
                                             name.get());
-      if (d && !strcmp(Py_TYPE(d)->tp_name, "method_descriptor") &&
-          reinterpret_cast<PyMethodDescrObject*>(d)->d_method == def)
+      if (d && Py_IS_TYPE(d, &PyMethodDescr_Type) && reinterpret_cast<PyMethodDescrObject*>(d)->d_method == def)
         return {Borrow(d), Borrow(self)};
     }
     return {};
   }
-  if (strcmp(Py_TYPE(o)->tp_name, "method-wrapper")) return {};
+  if (!OfType(o, CType::kMethodWrapper)) return {};
   Ref owner(PyObject_GetAttrString(o, "__objclass__")), name(PyObject_GetAttrString(o, "__name__")),
       self(PyObject_GetAttrString(o, "__self__"));
   PyObject* d =
@@ -311,17 +292,14 @@ Bound UnbindBuiltin(PyObject* o) {
 bool IsPureType(PyTypeObject* t) {
   if (T().pure_types.contains(t)) return true;
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE) && Derives(t, PyExc_BaseException)) return true;
-  const char* n = t->tp_name;
-  for (const char* data : {"torch.Size", "torch.device", "torch.finfo", "torch.iinfo", "numpy.dtype"})
-    if (!strcmp(n, data)) return true;
-  return false;
+  return FactsOf(t).Has(TypeFacts::kMadeFreely);
 }
 
 Compares WhatCompares(PyTypeObject* owner, std::string_view name) {
   auto among = [&](std::string_view names) { return names.find(" " + std::string(name) + " ") != names.npos; };
   const bool relation = among(" __eq__ __ne__ __lt__ __le__ __gt__ __ge__ ");
   PyTypeObject* layout = owner ? LayoutOf(owner) : nullptr;
-  if (layout == &PyList_Type || layout == &PyTuple_Type || (layout && !strcmp(layout->tp_name, "collections.deque")))
+  if (layout == &PyList_Type || layout == &PyTuple_Type || (layout && OfType(layout, CType::kDeque)))
     return relation || among(" index count remove sort __contains__ ") ? Compares::kAll : Compares::kNone;
   if (layout && PyType_IsSubtype(layout, &PyDict_Type)) {
     if (relation) return Compares::kAll;

@@ -3,6 +3,7 @@
 
 #include "capture/arg_vector.h"
 #include "capture/builtins.h"
+#include "capture/callees.h"
 #include "capture/modes.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
@@ -114,18 +115,18 @@ bool CCall::AnsweredByObject() {
     return Done(sem_.LoadAttr(args_[0], args_[1]));
   if (owner_ == &PyType_Type && !strcmp(name_, "__call__") && PyType_Check(args_[0]))
     return Done(sem_.CallType(reinterpret_cast<PyTypeObject*>(args_[0]), args_ + 1, nargs_ - 1, kwnames_));
-  if (!strcmp(owner_->tp_name, "_contextvars.ContextVar") || !strcmp(owner_->tp_name, "ContextVar"))
-    return Done(ContextVarCall(s_, args_[0], name_, args_ + 1, nargs_ - 1));
-  if (!strcmp(owner_->tp_name, "torch.device") && !strcmp(name_, "__enter__")) {
+  if (OfType(owner_, CType::kContextVar)) return Done(ContextVarCall(s_, args_[0], name_, args_ + 1, nargs_ - 1));
+  if (OfType(owner_, CType::kTorchDevice) && !strcmp(name_, "__enter__")) {
     Ref text(PyObject_Str(args_[0]));
     const char* device = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
     if (!device) return Done(nullptr);
-    s_.default_devices.push_back(device);
+    s_.modes.default_devices.push_back(device);
     return Done(Py_NewRef(args_[0]));
   }
-  if (!strcmp(owner_->tp_name, "torch.device") && !strcmp(name_, "__exit__")) {
-    if (s_.default_devices.size() < 2) return Done(s_.Break(BreakId::kThreadState, "torch.device.__exit__"));
-    s_.default_devices.pop_back();
+  if (OfType(owner_, CType::kTorchDevice) && !strcmp(name_, "__exit__")) {
+    if (s_.modes.default_devices.size() < 2)
+      return Done(s_.Break(BreakId::kThreadState, callees::kDevice + ".__exit__"));
+    s_.modes.default_devices.pop_back();
     return Done(Py_NewRef(Py_None));
   }
   return false;
@@ -171,7 +172,7 @@ bool CCall::AnsweredByName() {
       (PyTuple_CheckExact(args_[1]) || PyList_CheckExact(args_[1]) || PyDict_CheckExact(args_[1])))
     return Done(PyObject_Vectorcall(callable_, args_, nargs_, nullptr));  // of its class alone
   // Of torch._C._autograd: which hooks there are is not for captured code to change.
-  if (!strncmp(name_, "_saved_tensors_hooks_", 21) && Describe(callable_).starts_with("torch._C._autograd")) {
+  if (!strncmp(name_, "_saved_tensors_hooks_", 21) && Describe(callable_).starts_with(callees::kTorchC)) {
     if (strcmp(name_ + 21, "get_disabled_error_message")) return Done(Py_NewRef(Py_None));
     return Done(PyObject_Vectorcall(callable_, nullptr, 0, nullptr));
   }
@@ -214,7 +215,7 @@ PyObject* CCall::Pure(Py_ssize_t first) {
   if (!MayRead()) return nullptr;
   if (PyObject* r = OfNumber(); r || PyErr_Occurred()) return r;
   std::optional<SuspendScope> off;
-  if (owner_ && !strncmp(owner_->tp_name, "numpy.", 6)) {  // a number's methods are an array's, in Python
+  if (owner_ && FactsOf(owner_).Has(TypeFacts::kOfNumpy)) {  // a number's methods are an array's, in Python
     if (std::any_of(args_, args_ + total_, IsTensor)) return s_.Break(BreakId::kUnknownCall, Describe(callable_));
     off.emplace();
   }

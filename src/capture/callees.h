@@ -1,24 +1,66 @@
 // The functions of frameworks that capture itself calls, or treats in a way of its own.
 #pragma once
 
+#include <string_view>
+
 #include "graph/effects.h"
 
 namespace framejit::capture::callees {
 
+// Namespaces that mean something to capture.
+inline constexpr std::string_view kTorch = "torch", kTorchC = "torch._C", kTensor = "torch.Tensor",
+                                  kArray = "numpy.ndarray", kCupyArray = "cupy.ndarray";
+inline bool IsTorchs(Callee c) {
+  return c.name().starts_with("torch.");
+}
+inline bool IsNumpys(Callee c) {
+  return c.name().starts_with("numpy.");
+}
+inline bool IsTensorMethod(Callee c) {
+  return c.space() == kTensor;
+}
+inline bool IsArrayMethod(Callee c) {
+  return c.space() == kArray;
+}
+
+// Parts of torch that capture uses, or whose calls it treats in a way of its own, by their module.
+inline constexpr const char *kModules = "torch.nn.modules.module", *kCheckpoint = "torch.utils.checkpoint",
+                            *kFunctorch = "torch._functorch.eager_transforms",
+                            *kHigherOrder = "torch._dynamo._trace_wrapped_higher_order_op", *kDynamo = "torch._dynamo.";
+
+// Objects of the frameworks that are no functions.
+inline const Callee kDevice{"torch.device"};
+inline const Callee kErrState{"numpy.errstate"};
+inline const Callee kFunction{"torch.autograd.Function"};
+inline const Callee kInferenceScope{"torch._C._InferenceMode"};
+inline const Callee kNumpyDType{"numpy.dtype"};
+inline const Callee kParameter{"torch.nn.Parameter"};
+inline const Callee kSize{"torch.Size"};
+inline const Callee kStrided{"torch.strided"};
+inline const Callee kVmap{"torch.vmap"};
+
+inline const Callee kAllClose{"torch.allclose"};
 inline const Callee kArange{"torch.arange"};
 inline const Callee kAutogradGrad{"torch.autograd.grad"};
+inline const Callee kCanCast{"numpy.can_cast"};
+inline const Callee kClone{"torch.clone"};
 inline const Callee kCountOf{"framejit._functions.count_of"};
+inline const Callee kEmpty{"torch.empty"};
+inline const Callee kEqual{"torch.equal"};
 inline const Callee kEq{"torch.eq"};
 inline const Callee kFromNumpy{"torch.from_numpy"};
 inline const Callee kGroupTensors{"torch._C._group_tensors_by_device_and_dtype"};
-inline const Callee kIsGradEnabled{"torch.is_grad_enabled"};
-inline const Callee kIsInferenceMode{"torch.is_inference_mode_enabled"};
-inline const Callee kSetGradEnabled{"torch._C._set_grad_enabled"};
 inline const Callee kIsClose{"torch.isclose"};
+inline const Callee kPromoteTypes{"numpy.promote_types"};
+inline const Callee kProfilerOn{"torch._C._autograd._profiler_enabled"};
+inline const Callee kResultType{"numpy.result_type"};
 inline const Callee kStack{"torch.stack"};
+inline const Callee kVectorNorm{"torch.linalg.vector_norm"};
 inline const Callee kWhere{"torch.where"};
 inline const Callee kZerosLike{"torch.zeros_like"};
 
+inline const Callee kTensorAllClose{"torch.Tensor.allclose"};
+inline const Callee kTensorEqual{"torch.Tensor.equal"};
 inline const Callee kTensorAll{"torch.Tensor.all"};
 inline const Callee kTensorClone{"torch.Tensor.clone"};
 inline const Callee kTensorData{"torch.Tensor.data.__get__"};

@@ -27,13 +27,12 @@ bool IsOperator(PyObject* builtin) {
   if (!strncmp(Py_TYPE(self)->tp_name, "pybind11", 8)) return false;
   const char* module = PyModule_Check(self) ? PyModule_GetName(self) : "";
   if (!module) PyErr_Clear();
-  return !module || strcmp(module, "torch._C") != 0;
+  return !module || module != callees::kTorchC;
 }
 
 // Callables that read or write attributes of their arguments from C, where no guard is taken.
 bool ReadsAttributes(PyObject* o) {
-  const char* type = Py_TYPE(o)->tp_name;
-  if (!strcmp(type, "operator.attrgetter") || !strcmp(type, "operator.methodcaller")) return true;
+  if (OfType(o, CType::kAttrGetter) || OfType(o, CType::kMethodCaller)) return true;
   if (!PyCFunction_Check(o) || EffectOfFunction(o) != Effect::kSpecial) return false;
   const char* name = reinterpret_cast<PyCFunctionObject*>(o)->m_ml->ml_name;
   for (const char* n : {"getattr", "hasattr", "setattr", "delattr", "vars", "id", "next"})
@@ -85,12 +84,11 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   if (PyType_Check(callable) && !row) return nullptr;
   // Where tensors are made somewhere else by default, that is a mode, of which torch's own functions need not know
   // here.
-  if (name.name().find("has_torch_function") != std::string::npos && !s_.default_devices.back().empty() &&
+  if (name.name().find("has_torch_function") != std::string::npos && !s_.modes.default_devices.back().empty() &&
       !IsCodeOf(PyEval_GetFrame(), "torch"))
     return s_.Break(BreakId::kThreadState, name);
   if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
-  PyObject* out;
-  if (ThreadState(s_, name, args, nargs, &out)) return out;
+  if (Answered answer = ThreadState(s_, name, args, nargs)) return *answer;
   if (name == callees::kGroupTensors) return GroupTensors(s_, callable, args, nargs, kwnames);
   Effect e = SwitchEffect(name);
   bool tensors = false;
@@ -113,15 +111,14 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
 // Objects of classes that say nothing of their calls: those that have rules of their own, then by __call__.
 PyObject* CaptureSemantics::CallObject(PyObject* callable, PyObject** args, Py_ssize_t nargs, PyObject* kwnames) {
   const Py_ssize_t total = nargs + KwCount(kwnames);
-  const char* tn = Py_TYPE(callable)->tp_name;
-  if (!strcmp(tn, "method-wrapper")) {  // a bound slot: obj.__setitem__
+  if (OfType(callable, CType::kMethodWrapper)) {  // a bound slot: obj.__setitem__
     if (Bound bound = UnbindBuiltin(callable); bound.self) {
       Vector with(bound.self.get(), args, total);
       return CallC(bound.descriptor.get(), nullptr, with.data(), nargs + 1, kwnames);
     }
   }
-  if (!strcmp(tn, "functools._lru_cache_wrapper")) return CallLru(callable, args, nargs, kwnames);
-  if (std::string_view(tn).ends_with("ScriptFunction") &&
+  if (OfType(callable, CType::kLruCache)) return CallLru(callable, args, nargs, kwnames);
+  if (std::string_view(Py_TYPE(callable)->tp_name).ends_with("ScriptFunction") &&
       s_.SourceOf(callable)) {  // the Python function that it was made of
     s_.guards().Is(s_.SourceOf(callable), callable);
     Ref source(PyObject_GetAttrString(callable, "_torchdynamo_inline"));
@@ -129,8 +126,8 @@ PyObject* CaptureSemantics::CallObject(PyObject* callable, PyObject** args, Py_s
     if (source && PyFunction_Check(source.get()) && s_.SourceOf(source.get()))
       return CallPython(source.get(), args, nargs, kwnames);
   }
-  if (!strcmp(tn, "functools.partial")) return CallPartial(callable, args, nargs, kwnames);
-  if (!strcmp(tn, "operator.attrgetter") && nargs == 1 && total == 1) return CallAttrGetter(callable, args[0]);
+  if (OfType(callable, CType::kPartial)) return CallPartial(callable, args, nargs, kwnames);
+  if (OfType(callable, CType::kAttrGetter) && nargs == 1 && total == 1) return CallAttrGetter(callable, args[0]);
   if (PyWeakref_CheckRefExact(callable) && !total && s_.IsOutside(callable)) return Referent(callable);
   static PyObject* call_name = PyUnicode_InternFromString("__call__");
   PyObject* d = _PyType_Lookup(Py_TYPE(callable), call_name);
@@ -266,9 +263,7 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     case Effect::kOutput: return s_.Break(BreakId::kOutput, Describe(f));
     case Effect::kThreadState: return s_.Break(BreakId::kThreadState, Describe(f));
     case Effect::kErrorState:
-      if (nargs == 1 && s_.IsFresh(args[0]) &&
-          (!s_.numpy_watch || *s_.numpy_watch != tensor::NumpyWatch() || IsCodeOf(PyEval_GetFrame(), "numpy")))
-        break;
+      if (nargs == 1 && s_.IsFresh(args[0]) && (!s_.modes.numpy.Noted() || IsCodeOf(PyEval_GetFrame(), "numpy"))) break;
       return s_.Break(BreakId::kThreadState, Describe(f));
     case Effect::kPure:
       if (!kwnames && std::all_of(args, args + nargs, IsPrimitive)) {
@@ -279,14 +274,14 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     case Effect::kWarnings: {
       const std::string what = Describe(f);
       if (what.ends_with("__enter__")) {
-        ++s_.warning_scopes;
+        ++s_.modes.warning_scopes;
         static PyObject* const name = PyUnicode_InternFromString("_record");
         Ref record(nargs == 1 ? LoadAttr(args[0], name) : nullptr);
         if (!record) return PyErr_Occurred() || s_.broken() ? nullptr : s_.Break(BreakId::kOutput, what);
         return Truth(record.get()) ? s_.MarkFresh(PyList_New(0)) : Py_NewRef(Py_None);
       }
-      if (!s_.warning_scopes) return s_.Break(BreakId::kOutput, what);
-      if (what.ends_with("__exit__")) --s_.warning_scopes;
+      if (!s_.modes.warning_scopes) return s_.Break(BreakId::kOutput, what);
+      if (what.ends_with("__exit__")) --s_.modes.warning_scopes;
       Py_RETURN_NONE;
     }
     case Effect::kNoScope: {
@@ -448,8 +443,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     if (!r) return nullptr;
   } else if (type->tp_init && type->tp_init != PyBaseObject_Type.tp_init) {
     Vector with(made.get(), args, total);
-    if (!init ||
-        (strcmp(Py_TYPE(init)->tp_name, "wrapper_descriptor") && strcmp(Py_TYPE(init)->tp_name, "method_descriptor")))
+    if (!init || (!Py_IS_TYPE(init, &PyWrapperDescr_Type) && !Py_IS_TYPE(init, &PyMethodDescr_Type)))
       return s_.Break(BreakId::kUnknownCall, Describe(o));
     Ref r(CallC(init, nullptr, with.data(), nargs + 1, kwnames));
     if (!r) return nullptr;

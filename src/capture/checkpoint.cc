@@ -1,6 +1,7 @@
 // torch.utils.checkpoint.checkpoint (use_reentrant=False): the function is captured like any other, and what the graph
 // makes of it is marked, to be made again in the backward pass instead of being kept (src/autodiff/partition.cc). What
 // would be seen to happen twice in eager, then and in the backward pass, is not modelled.
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/reach.h"
 #include "capture/semantics.h"
@@ -12,7 +13,7 @@ namespace {
 PyObject* Part(const char* name) {
   static PyObject* module = nullptr;
   if (!module) {
-    PyObject* loaded = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.utils.checkpoint");
+    PyObject* loaded = PyDict_GetItemString(PyImport_GetModuleDict(), callees::kCheckpoint);
     if (!loaded) return nullptr;
     module = Py_NewRef(PyModule_GetDict(loaded));
   }
@@ -20,17 +21,17 @@ PyObject* Part(const char* name) {
 }
 
 // What waits for the end of the segment.
-std::vector<PyObject*> Pending(const Session& s) {
+std::vector<PyObject*> Pending(Session& s) {
   std::vector<PyObject*> all;
   for (const PendingStore& p : s.pending().stores()) all.insert(all.end(), {p.dict.get(), p.key.get(), p.value.get()});
   for (const PendingCall& c : s.pending().calls()) all.push_back(c.method.get());
   for (const PendingCell& c : s.pending().cells()) all.insert(all.end(), {c.cell.get(), c.value.get()});
   for (PyObject* list : s.pending().lists()) {
-    PyObject* now = const_cast<Session&>(s).Find(list)->written;
+    PyObject* now = s.Find(list)->written;
     all.insert(all.end(), {list, nullptr});
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(now); ++i) all.push_back(PyList_GET_ITEM(now, i));
   }
-  for (auto& [id, own] : s.tensor_attributes)
+  for (auto& [id, own] : s.pending().attributes)
     for (auto& [name, value] : own) all.push_back(value.get());
   for (auto& [cell, root] : s.root_cells) all.push_back(PyCell_GET(cell));
   return all;
@@ -44,7 +45,7 @@ bool IsCheckpoint(PyObject* function) {
 
 PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   auto refuse = [&](const std::string& why) {
-    return s_.Break(BreakId::kAutogradCall, "torch.utils.checkpoint: " + why);
+    return s_.Break(BreakId::kAutogradCall, std::string(callees::kCheckpoint) + ": " + why);
   };
   if (!s_.options().checkpoints) return refuse("its gradients are not compiled here");
   if (nargs < 1) return refuse("an unknown form");
@@ -71,9 +72,9 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (!kept) return nullptr;
   PyObject* keywords = names.empty() ? nullptr : kept.get();
   const size_t positional = given.size() - names.size();
-  if (!s_.mode.grad || s_.mode.inference) return Call(args[0], given.data(), positional, keywords);
+  if (!s_.modes.now.grad || s_.modes.now.inference) return Call(args[0], given.data(), positional, keywords);
   const std::vector<PyObject*> before = Pending(s_);
-  const size_t sizes = s_.data_sizes().size();
+  const size_t sizes = s_.data_sizes().all().size();
   std::vector<PyObject*> roots = {args[0]};
   roots.insert(roots.end(), given.begin(), given.end());
   const Reach objects = ReachFrom(s_, roots);
@@ -89,7 +90,7 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (!why.empty()) return refuse(why);
   if (Pending(s_) != before) return refuse("something outside is written");
   if (!(ReachFrom(s_, roots) == objects)) return refuse("an object is changed");
-  if (s_.data_sizes().size() != sizes) return refuse("data decides a size");
+  if (s_.data_sizes().all().size() != sizes) return refuse("data decides a size");
   return result.release();
 }
 

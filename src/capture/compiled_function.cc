@@ -135,7 +135,7 @@ PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObj
     if (slots.Bind(reinterpret_cast<PyFunctionObject*>(fn), args, PyVectorcall_NARGS(nargsf), kwnames)) {
       for (size_t i = 0; i < entry->segments.size(); ++i) {
         Segment& seg = *entry->segments[i];
-        if (!seg.returns) continue;
+        if (!seg.exit.returns) continue;
         PyObject* result = nullptr;
         const diag::RunEnd end = seg.Try(slots.slot, nullptr, &result);
         if (end == diag::RunEnd::kMiss || end == diag::RunEnd::kCondition) continue;

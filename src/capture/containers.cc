@@ -18,7 +18,7 @@ bool ReadableByC(PyObject* o) {
   PyTypeObject* layout = LayoutOf(Py_TYPE(o));
   return layout == &PyBaseObject_Type || layout == &PyDict_Type || layout == &PySet_Type ||
          layout == &PyFrozenSet_Type || layout == &PyList_Type || layout == &PyTuple_Type || PyODict_Check(o) ||
-         !strcmp(layout->tp_name, "collections.defaultdict");
+         OfType(layout, CType::kDefaultDict);
 }
 
 // An immutable value with a class of its own: identity says it all.
@@ -163,6 +163,7 @@ bool Session::NoteContents(PyObject* o, bool deep) {
   if (PyTuple_Check(o) || PyList_Check(o)) {
     Origin* g = Find(o);
     bool outside = g && g->kind == Origin::kOutside;
+    if (outside && g->shallow) return NoteContents(g->real, deep);
     if (outside && !Reads(o)) return false;
     if (outside && g->contents_noted && !deep) return true;
     const Source* s = outside ? g->source : nullptr;
@@ -254,7 +255,7 @@ bool Session::Pin(PyObject* o) {
       if (!Pin(PySequence_Fast_GET_ITEM(o, i))) return false;
     return true;
   }
-  if (!strcmp(LayoutOf(Py_TYPE(o))->tp_name, "collections.deque")) {
+  if (OfType(LayoutOf(Py_TYPE(o)), CType::kDeque)) {
     Ref items(PySequence_List(o));
     return items && Pin(items.get());
   }
@@ -267,7 +268,7 @@ bool Session::Pin(PyObject* o) {
 }
 
 bool UsesContext(PyObject* o) {
-  return !strcmp(Py_TYPE(o)->tp_name, "decimal.Decimal");
+  return OfType(o, CType::kDecimal);
 }
 
 bool HasOwn(PyTypeObject* type, const char* name) {

@@ -1,5 +1,6 @@
 // torch.autograd.Function.apply: forward and, where gradients are wanted, backward are captured with a context of ours.
 // What this does not model ends the segment before the call, which torch then makes itself.
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/reach.h"
@@ -18,7 +19,7 @@ PyObject* Part(const char* name) {  // of framejit._functions, kept for ever
 // An attribute of torch's base class, as the function that it is.
 PyObject* OfBase(const char* name) {
   SuspendScope off;
-  Ref base(tensor::ResolveCallee("torch.autograd.Function"));
+  Ref base(tensor::ResolveCallee(callees::kFunction));
   Ref value(base ? PyObject_GetAttrString(base.get(), name) : nullptr);
   if (value && PyMethod_Check(value.get())) return Py_NewRef(PyMethod_GET_FUNCTION(value.get()));
   if (!value) PyErr_Clear();
@@ -37,12 +38,12 @@ const Parts& TorchParts() {
 
 class GradOff {
  public:
-  explicit GradOff(Session& s) : s_(s), before_(s.mode) {
-    s.mode.grad = false;
+  explicit GradOff(Session& s) : s_(s), before_(s.modes.now) {
+    s.modes.now.grad = false;
     ++s.in_custom;
   }
   ~GradOff() {
-    s_.mode = before_;
+    s_.modes.now = before_;
     --s_.in_custom;
   }
   GradOff(const GradOff&) = delete;
@@ -110,7 +111,7 @@ bool CustomCall::MakeContext() {
   for (Py_ssize_t i = 0; i < nargs_; ++i) {
     const bool wants = IsTensor(args_[i]) && s_.meta(AsTensor(args_[i])->id).requires_grad;
     flags.push_back(wants ? Py_True : Py_False);
-    tracked_ |= wants && s_.mode.grad && !s_.mode.inference;
+    tracked_ |= wants && s_.modes.now.grad && !s_.modes.now.inference;
   }
   Ref needs(sem_.BuildTuple(flags.data(), nargs_));
   PyObject* one = needs.get();
@@ -191,7 +192,7 @@ bool CustomCall::Backward(PyObject* backward) {
     given.push_back(held_.back().get());
   }
   GradOff off(s_);
-  s_.mode.autocast = {};
+  s_.modes.now.autocast = {};
   const size_t pending = s_.pending().stores().size() + s_.pending().calls().size();
   s_.later = true;
   result_ = Ref(sem_.Call(backward, given.data(), given.size(), nullptr));
@@ -222,7 +223,7 @@ bool CustomCall::TakeGradients() {
 // The call that the trace keeps. Results are numbered from here on: EndCustom makes them in this order.
 bool CustomCall::Bind(framejit::Call* call) {
   call->callee = kCustomCall;
-  call->mode = s_.mode;
+  call->mode = s_.modes.now;
   call->args.resize(static_cast<size_t>(nargs_) + 1);
   if (!s_.ToArg(cls_, &call->args[0])) return false;
   for (Py_ssize_t i = 0; i < nargs_; ++i)

@@ -5,6 +5,8 @@
 // sizes are found out, as guesses are; what was answered becomes a condition that is looked at in every run, before
 // anything depends on it. Where it does not hold the next version is tried, or captured; after a few of them the place
 // is left to Python.
+#include "capture/data_sizes.h"
+
 #include <algorithm>
 
 #include "capture/callees.h"
@@ -26,111 +28,112 @@ bool IsTrue(const Arg* a) {
 
 }  // namespace
 
-PyObject* Session::ItemOf(TraceId t, bool truth) {
-  if (PyObject* guess = GuessValue(t, truth)) return guess;
+PyObject* DataSizes::ItemOf(TraceId t, bool truth) {
+  if (PyObject* guess = s_.guessing().Value(t, truth)) return guess;
   if (truth || PyErr_Occurred()) return nullptr;
   auto count = CountOf(t);
-  return count ? SymIntObject(*count) : nullptr;
+  return count ? s_.SymIntObject(*count) : nullptr;
 }
 
-std::optional<shape::Int> Session::CountOf(TraceId t) {
+std::optional<shape::Int> DataSizes::CountOf(TraceId t) {
   PyFrameObject* f = PyEval_GetFrame();
-  const TensorMeta m = meta(t);
-  if (!options_.guesses || broken_ || !f || in_custom || vmap.open() || m.framework != Framework::kTorch) return {};
+  const TensorMeta m = s_.meta(t);
+  if (!s_.options().guesses || s_.broken() || !f || s_.in_custom || s_.vmap.open() || m.framework != Framework::kTorch)
+    return {};
   if (!IsInteger(m.dtype) || IsBool(m.dtype)) return {};
   if (std::any_of(m.sizes.begin(), m.sizes.end(), [](shape::Int n) { return n != shape::Int(1); })) return {};
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
   const Guesses::Where where{code.get(), PyFrame_GetLasti(f)};
-  if (depth > 0 && !options_.guesses->changing.contains(where)) return {};
+  if (s_.depth > 0 && !s_.options().guesses->changing.contains(where)) return {};
   Call call;
   call.callee = callees::kCountOf;
   call.args = {Arg::Tensor(t)};
-  call.mode = mode;
+  call.mode = s_.modes.now;
   try {
-    ApplyByData(call);
+    Apply(call);
   } catch (const surface::Decline&) {
     return {};
   }
-  return meta(call.results[0]).sizes[0];
+  return s_.meta(call.results[0]).sizes[0];
 }
 
-void Session::ApplyByData(Call& call) {
+void DataSizes::Apply(Call& call) {
   const std::string_view last = call.callee.last();
   const bool torch = call.callee.framework() == Framework::kTorch, sized = call.callee.Has(kSizedByData);
   const bool may =
-      torch ? sized || last == "__getitem__" || last == "__setitem__" || last == "where" : sized && !uses_torch;
-  if (!may || !options_.guesses || in_custom || vmap.open()) return lowering_->Apply(call);
+      torch ? sized || last == "__getitem__" || last == "__setitem__" || last == "where" : sized && !s_.libraries.torch;
+  if (!may || !s_.options().guesses || s_.in_custom || s_.vmap.open()) return s_.lowering().Apply(call);
   if (torch && AsIndices(call)) return;
   Lower(call);
 }
 
-void Session::Lower(Call& call) {
-  fresh_sizes_.clear();
-  const size_t first = graph_.nodes.size();
-  naming_sizes_ = true;
+void DataSizes::Lower(Call& call) {
+  fresh_.clear();
+  const size_t first = s_.graph().nodes.size();
+  naming_ = true;
   try {
-    lowering_->Apply(call);
+    s_.lowering().Apply(call);
   } catch (...) {
-    naming_sizes_ = false;
+    naming_ = false;
     throw;
   }
-  naming_sizes_ = false;
-  for (DataSize& s : fresh_sizes_) {
+  naming_ = false;
+  for (DataSize& s : fresh_) {
     s.symbol.tensor = call.results.at(s.symbol.tensor);
-    trace_.data_symbols.push_back(s.symbol);
+    s_.trace().data_symbols.push_back(s.symbol);
     const bool count = call.callee == callees::kCountOf;
-    const bool custom =
-        std::any_of(trace_.calls.begin(), trace_.calls.end(), [](const Call& c) { return c.callee == kCustomCall; });
+    const bool custom = std::any_of(s_.trace().calls.begin(), s_.trace().calls.end(),
+                                    [](const Call& c) { return c.callee == kCustomCall; });
     const shape::Int symbol = shape::Int::Symbol(s.symbol.symbol);
-    if (s.usual && !options_.guesses->measured) {
-      env_.Ask(shape::Cmp::kEq, symbol, *s.usual);
+    if (s.usual && !s_.options().guesses->measured) {
+      s_.env().Ask(shape::Cmp::kEq, symbol, *s.usual);
       Simplify(call.results, first);
-    } else if ((count || options_.guesses->measured) && !custom) {
-      Ref made = RunUpTo(s.symbol.tensor);
+    } else if ((count || s_.options().guesses->measured) && !custom) {
+      Ref made = s_.guessing().RunUpTo(s.symbol.tensor);
       tensor::Meta m;
-      const size_t rank = meta(s.symbol.tensor).sizes.size();
+      const size_t rank = s_.meta(s.symbol.tensor).sizes.size();
       if (!made || !tensor::ReadMeta(made.get(), &m) || static_cast<size_t>(m.rank) != rank) {
         PyErr_Clear();
-        options_.guesses->Refuse(s.code.get(), s.at);
+        s_.options().guesses->Refuse(s.code.get(), s.at);
         throw surface::Decline("data decides a size that cannot be found out", surface::Decline::Cause::kData);
       }
-      env_.SetHint(s.symbol.symbol, m.sizes[s.symbol.dim]);
+      s_.env().SetHint(s.symbol.symbol, m.sizes[s.symbol.dim]);
       // What is empty, or is one, follows other rules.
-      const bool usual = s.usual && m.sizes[s.symbol.dim] == env_.Hint(*s.usual);
+      const bool usual = s.usual && m.sizes[s.symbol.dim] == s_.env().Hint(*s.usual);
       if (usual || (!count && m.sizes[s.symbol.dim] < 2)) {
-        env_.Ask(shape::Cmp::kEq, symbol, usual ? *s.usual : m.sizes[s.symbol.dim]);
+        s_.env().Ask(shape::Cmp::kEq, symbol, usual ? *s.usual : m.sizes[s.symbol.dim]);
         Simplify(call.results, first);
       }
     } else if (count) {
       throw surface::Decline("data decides a number that cannot be found out", surface::Decline::Cause::kData);
     }
     s.number = count;
-    data_sizes_.push_back(std::move(s));
+    all_.push_back(std::move(s));
   }
-  fresh_sizes_.clear();
+  fresh_.clear();
 }
 
-void Session::Simplify(const std::vector<TraceId>& tensors, size_t first) {
+void DataSizes::Simplify(const std::vector<TraceId>& tensors, size_t first) {
   auto simple = [&](shape::Ints v) {
-    for (shape::Int& e : v) e = env_.Simplify(e);
+    for (shape::Int& e : v) e = s_.env().Simplify(e);
     return v;
   };
   auto strides = [&](const shape::Ints& sizes, const shape::Ints& old) {
     return old == shape::RowMajor(sizes) ? shape::RowMajor(simple(sizes)) : simple(old);
   };
   for (TraceId t : tensors) {
-    TensorMeta& m = trace_.tensors[t].meta;
+    TensorMeta& m = s_.trace().tensors[t].meta;
     m.strides = strides(m.sizes, m.strides);
     m.sizes = simple(m.sizes);
   }
-  for (size_t v = first; v < graph_.nodes.size(); ++v) {  // the call itself names the symbol still
-    Node& n = graph_.nodes[v];
+  for (size_t v = first; v < s_.graph().nodes.size(); ++v) {  // the call itself names the symbol still
+    Node& n = s_.graph().nodes[v];
     n.strides = strides(n.type.shape, n.strides);
     n.type.shape = simple(n.type.shape);
   }
 }
 
-std::vector<TraceId> Session::IndicesOf(const Call& like, TraceId mask) {
+std::vector<TraceId> DataSizes::IndicesOf(const Call& like, TraceId mask) {
   Call found = like;
   found.callee = callees::kTensorNonzero;
   found.args = {Arg::Tensor(mask)};
@@ -140,18 +143,18 @@ std::vector<TraceId> Session::IndicesOf(const Call& like, TraceId mask) {
   columns.callee = callees::kTensorUnbind;
   columns.args = {Arg::Tensor(found.results.at(0)), Arg::Int(1)};
   columns.kwargs.clear();
-  lowering_->Apply(columns);
+  s_.lowering().Apply(columns);
   return columns.results;
 }
 
-bool Session::AsIndices(Call& call) {
+bool DataSizes::AsIndices(Call& call) {
   const std::string_view last = call.callee.last();
   auto is_tensor = [&](size_t i) { return call.args.size() > i && call.args[i].is(Arg::Kind::kTensor); };
   if (!is_tensor(0)) return false;
   const bool where = last == "where" && call.args.size() == 1 && call.kwargs.empty();
   const bool tuple = last == "nonzero" && IsTrue(GivenArg(call, 1, {"as_tuple"}));
   if (where || tuple) {
-    if (meta(call.args[0].t).sizes.empty()) return false;
+    if (s_.meta(call.args[0].t).sizes.empty()) return false;
     call.results = IndicesOf(call, call.args[0].t);
     std::vector<Arg> items;
     for (TraceId t : call.results) items.push_back(Arg::Tensor(t));
@@ -164,7 +167,7 @@ bool Session::AsIndices(Call& call) {
   // A sequence of integers, some of them tensors' items, is one index tensor.
   for (Arg& a : items) {
     auto integer = [&](const Arg& x) {
-      return x.is(Arg::Kind::kTensor) && meta(x.t).sizes.empty() && meta(x.t).dtype == DType::kInt64;
+      return x.is(Arg::Kind::kTensor) && s_.meta(x.t).sizes.empty() && s_.meta(x.t).dtype == DType::kInt64;
     };
     if (a.items.empty() || a.is(Arg::Kind::kSlice) || !std::all_of(a.items.begin(), a.items.end(), integer)) continue;
     Call stack = call;
@@ -180,31 +183,31 @@ bool Session::AsIndices(Call& call) {
   int indices = 0;
   for (Arg& a : items) {
     if (!a.is(Arg::Kind::kTensor)) continue;
-    const TensorMeta& m = meta(a.t);
+    const TensorMeta& m = s_.meta(a.t);
     ++indices;
     if (m.sizes.empty() && IsInteger(m.dtype) && !IsBool(m.dtype) && m.dtype != DType::kUInt8) index = &a;
   }
   if (index && indices == 1) {
     Ref number(ItemOf(index->t, false));
-    if (!number || !ToArg(number.get(), index)) return false;
+    if (!number || !s_.ToArg(number.get(), index)) return false;
     call.args[1] = call.args[1].is(Arg::Kind::kTuple) ? Arg::Seq(Arg::Kind::kTuple, items) : items[0];
     Lower(call);
     return true;
   }
   auto is_mask = [&](const Arg& a) {
-    return a.is(Arg::Kind::kTensor) && IsBool(meta(a.t).dtype) && !meta(a.t).sizes.empty();
+    return a.is(Arg::Kind::kTensor) && IsBool(s_.meta(a.t).dtype) && !s_.meta(a.t).sizes.empty();
   };
   if (std::none_of(items.begin(), items.end(), is_mask)) return false;
   // One number for all that a mask selects needs no size.
-  if (set && (!is_tensor(2) || meta(call.args[2].t).sizes.empty())) return false;
+  if (set && (!is_tensor(2) || s_.meta(call.args[2].t).sizes.empty())) return false;
   size_t consumed = 0, axis = 0;
   for (const Arg& a : items) {
     if (is_mask(a))
-      consumed += meta(a.t).sizes.size();
+      consumed += s_.meta(a.t).sizes.size();
     else if (!a.is_none() && !a.is(Arg::Kind::kEllipsis))
       ++consumed;
   }
-  const shape::Ints sizes = meta(call.args[0].t).sizes;
+  const shape::Ints sizes = s_.meta(call.args[0].t).sizes;
   if (consumed > sizes.size()) return false;
   std::vector<Arg> key;
   for (const Arg& a : items) {
@@ -213,9 +216,9 @@ bool Session::AsIndices(Call& call) {
       axis += a.is_none() ? 0 : a.is(Arg::Kind::kEllipsis) ? sizes.size() - consumed : 1;
       continue;
     }
-    const shape::Ints mask = meta(a.t).sizes;
+    const shape::Ints mask = s_.meta(a.t).sizes;
     for (shape::Int n : mask)
-      if (!env_.Eq(n, sizes[axis++])) return false;
+      if (!s_.env().Eq(n, sizes[axis++])) return false;
     for (TraceId t : IndicesOf(call, a.t)) key.push_back(Arg::Tensor(t));
   }
   call.args[1] = Arg::Seq(Arg::Kind::kTuple, std::move(key));
@@ -223,26 +226,26 @@ bool Session::AsIndices(Call& call) {
   return true;
 }
 
-std::optional<shape::Int> Session::NewDataSize(int result, int dim, const shape::Int* most) {
+std::optional<shape::Int> DataSizes::New(int result, int dim, const shape::Int* most) {
   PyFrameObject* f = PyEval_GetFrame();
-  if (!f || data_sizes_.size() >= kMostSizes) return {};
+  if (!f || all_.size() >= kMostSizes) return {};
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
   const Guesses::Where where{code.get(), PyFrame_GetLasti(f)};
-  if (options_.guesses->wrong.contains(where)) return {};
+  if (s_.options().guesses->wrong.contains(where)) return {};
   shape::SymbolInfo info;
-  info.name = "data at " + guard::Text(Where());
+  info.name = "data at " + guard::Text(s_.Where());
   info.kind = shape::SymbolKind::kRuntime;
-  info.hint = most ? std::max<int64_t>(2, env_.Hint(*most) / 2) : 7;
+  info.hint = most ? std::max<int64_t>(2, s_.env().Hint(*most) / 2) : 7;
   if (most && most->is_const()) info.max = most->value();
-  if (most) info.hint = std::min(info.hint, std::max<int64_t>(0, env_.Hint(*most)));
-  const shape::Int size = env_.NewSymbol(std::move(info));
-  graph_.symbol_sources.resize(env_.num_symbols());
-  fresh_sizes_.push_back({{*size.as_symbol(), static_cast<TraceId>(result), dim},
-                          std::move(code),
-                          where.second,
-                          depth == 0,
-                          false,
-                          false});
+  if (most) info.hint = std::min(info.hint, std::max<int64_t>(0, s_.env().Hint(*most)));
+  const shape::Int size = s_.env().NewSymbol(std::move(info));
+  s_.graph().symbol_sources.resize(s_.env().num_symbols());
+  fresh_.push_back({{*size.as_symbol(), static_cast<TraceId>(result), dim},
+                    std::move(code),
+                    where.second,
+                    s_.depth == 0,
+                    false,
+                    false});
   return size;
 }
 
@@ -258,7 +261,7 @@ struct Sized {
   const TensorMeta* x = nullptr;  // what is asked
   Inferred out;
 
-  bool method() const { return call.callee.space() == "numpy.ndarray"; }
+  bool method() const { return callees::IsArrayMethod(call.callee); }
   size_t given() const { return call.args.size() + call.kwargs.size(); }
   int rank() const { return static_cast<int>(x->sizes.size()); }
   const TensorMeta* Array(size_t position, std::string_view keyword) const {
@@ -498,13 +501,14 @@ constexpr SizedRow kSized[] = {
 
 }  // namespace
 
-std::optional<Inferred> Session::InferByData(Call& call, const std::vector<TensorMeta>& operands) {
+std::optional<Inferred> DataSizes::Infer(Call& call, const std::vector<TensorMeta>& operands) {
+  if (!naming_ || !call.callee.Has(kSizedByData)) return {};
   const auto row = std::find_if(std::begin(kSized), std::end(kSized),
                                 [&](const SizedRow& r) { return r.name == call.callee.last(); });
   if (row == std::end(kSized)) return {};
   const bool numpy = call.callee.framework() == Framework::kNumpy;
-  Sized c{call, operands, env_, fresh_sizes_,
-          [this](int result, int dim, const shape::Int* most) { return NewDataSize(result, dim, most); }};
+  Sized c{call, operands, s_.env(), fresh_,
+          [this](int result, int dim, const shape::Int* most) { return New(result, dim, most); }};
   if (numpy) {
     for (const TensorMeta& m : operands)
       if (m.framework != Framework::kNumpy || m.device.kind != DeviceKind::kCpu) return {};
@@ -518,13 +522,14 @@ std::optional<Inferred> Session::InferByData(Call& call, const std::vector<Tenso
   return infer && infer(c) ? std::optional(std::move(c.out)) : std::nullopt;
 }
 
-std::vector<shape::Guard> Session::DataConditions(const std::vector<TraceId>& outputs) {
+std::vector<shape::Guard> DataSizes::Conditions(const std::vector<TraceId>& outputs) {
   std::vector<shape::Guard> out;
-  if (data_sizes_.empty()) return out;
-  for (const shape::Guard& g : env_.guards())
-    if (env_.AtRun(g)) out.push_back(g);
+  if (all_.empty()) return out;
+  for (const shape::Guard& g : s_.env().guards())
+    if (s_.env().AtRun(g)) out.push_back(g);
   auto more_than = [&](int64_t least, shape::Int e) {
-    if (!env_.AtRun(e) || env_.Simplify(e).is_const() || env_.Prove(shape::Cmp::kLt, least, e) == true) return;
+    if (!s_.env().AtRun(e) || s_.env().Simplify(e).is_const() || s_.env().Prove(shape::Cmp::kLt, least, e) == true)
+      return;
     const shape::Guard g{shape::Cmp::kLt, least, e, "strides"};
     if (std::none_of(out.begin(), out.end(),
                      [&](auto& o) { return o.cmp == g.cmp && o.lhs == g.lhs && o.rhs == g.rhs; }))
@@ -532,44 +537,44 @@ std::vector<shape::Guard> Session::DataConditions(const std::vector<TraceId>& ou
   };
   // What the program sees of strides: those of what is empty, or has one element, are not what its sizes give.
   for (TraceId output : outputs) {
-    const TraceTensor& t = trace_.tensors[trace_.tensors[output].base];
-    if (t.input >= 0 || std::any_of(data_sizes_.begin(), data_sizes_.end(),
-                                    [&](const DataSize& s) { return s.exact && s.symbol.tensor == t.id; }))
+    const TraceTensor& t = s_.trace().tensors[s_.trace().tensors[output].base];
+    if (t.input >= 0 ||
+        std::any_of(all_.begin(), all_.end(), [&](const DataSize& s) { return s.exact && s.symbol.tensor == t.id; }))
       continue;
     const bool plain = t.meta.strides == shape::RowMajor(t.meta.sizes);
     for (shape::Int e : plain ? t.meta.strides : t.meta.sizes)
       e.ForEachSymbol([&](uint32_t id) { more_than(plain ? 0 : 1, shape::Int::Symbol(id)); });
   }
-  for (const Node& n : graph_.nodes) {  // nothing has no largest element
+  for (const Node& n : s_.graph().nodes) {  // nothing has no largest element
     if (n.op != Op::kMax && n.op != Op::kMin && n.op != Op::kArgMax && n.op != Op::kArgMin) continue;
-    for (int64_t a : n.attrs.axes) more_than(0, graph_.nodes[n.operands[0]].type.shape[a]);
+    for (int64_t a : n.attrs.axes) more_than(0, s_.graph().nodes[n.operands[0]].type.shape[a]);
   }
   return out;
 }
 
-bool Session::Reconsider(const std::vector<TraceId>& outputs) {
-  const std::vector<shape::Guard> conditions = DataConditions(outputs);
+bool DataSizes::Reconsider(const std::vector<TraceId>& outputs) {
+  const std::vector<shape::Guard> conditions = Conditions(outputs);
   auto asks = [](const shape::Guard& g, const DataSize& s) {
     bool asked = false;
     for (shape::Int e : {g.lhs, g.rhs}) e.ForEachSymbol([&](uint32_t id) { asked |= id == s.symbol.symbol; });
     return asked;
   };
   auto as_usual = [&](const shape::Guard& g) {
-    return std::any_of(data_sizes_.begin(), data_sizes_.end(), [&](auto& s) { return s.usual && asks(g, s); });
+    return std::any_of(all_.begin(), all_.end(), [&](auto& s) { return s.usual && asks(g, s); });
   };
   if (std::all_of(conditions.begin(), conditions.end(), as_usual)) return false;
   if (diag::Enabled(diag::Channel::guards_))
     for (const shape::Guard& g : conditions)
       diag::Log(diag::Channel::guards_, "asked of what data decides: " + g.str() + "  # " + g.where);
-  if (!std::exchange(options_.guesses->measured, true)) return true;
+  if (!std::exchange(s_.options().guesses->measured, true)) return true;
   bool again = false;
   for (const shape::Guard& g : conditions) {
     if (g.cmp != shape::Cmp::kEq || !(g.lhs.is_const() || g.rhs.is_const())) continue;
     const int64_t number = g.lhs.is_const() ? g.lhs.value() : g.rhs.value();
-    for (const DataSize& s : data_sizes_) {
+    for (const DataSize& s : all_) {
       // To break there is cheap. That there is nothing, or one of it, is worth a version.
       if (!asks(g, s) || s.usual || !s.outermost || (!s.number && number >= 0 && number < 2)) continue;
-      options_.guesses->Refuse(s.code.get(), s.at);
+      s_.options().guesses->Refuse(s.code.get(), s.at);
       again = true;
     }
   }

@@ -22,13 +22,13 @@ PyObject* NamedIn(const char* module, const char* name) {  // borrowed
 // May a stream be written to at any time: it is Python's own, open, and takes that text?
 bool TakesOutput(PyObject* stream, bool ascii) {
   if (!stream || stream == Py_None) return true;
-  const std::string_view layout = LayoutOf(Py_TYPE(stream))->tp_name;
-  if (layout != "_io.TextIOWrapper" && layout != "_io.StringIO") return false;
+  const CType layout = FactsOf(LayoutOf(Py_TYPE(stream))).type;
+  if (layout != CType::kTextFile && layout != CType::kStringIO) return false;
   for (const char* name : {"write", "flush", "__getattribute__"})
     if (HasOwn(Py_TYPE(stream), name)) return false;
   Ref closed(PyObject_GetAttrString(stream, "closed"));
   if (!closed || closed.get() != Py_False) return PyErr_Clear(), false;
-  if (ascii || layout == "_io.StringIO") return true;
+  if (ascii || layout == CType::kStringIO) return true;
   Ref encoding(PyObject_GetAttrString(stream, "encoding"));
   const char* text = encoding && PyUnicode_Check(encoding.get()) ? PyUnicode_AsUTF8(encoding.get()) : nullptr;
   if (!text) PyErr_Clear();
@@ -297,14 +297,15 @@ PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t n
   call.args.emplace_back(PyUnicode_InternFromString(stream));
   for (PyObject* o : {how[0], how[1], how[3] == Py_None ? Py_False : how[3]}) call.args.push_back(Borrow(o));
   for (Ref& v : values) call.args.push_back(std::move(v));
-  s_.AtExit(std::move(call));
+  s_.pending().Call(std::move(call));
   Py_RETURN_NONE;
 }
 
 PyObject* CaptureSemantics::Warn(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   static PyObject *const plain = Function(&warning_def), *const warn = Function(&warn_def);
   PyObject* given[4] = {};
-  if (s_.warning_scopes || !Parameters({"message", "category", "stacklevel", "source"}, args, nargs, kwnames, given))
+  if (s_.modes.warning_scopes ||
+      !Parameters({"message", "category", "stacklevel", "source"}, args, nargs, kwnames, given))
     return nullptr;
   auto& [text, category, level, source] = given;
   if (!category || category == Py_None) category = PyExc_UserWarning;
@@ -325,7 +326,7 @@ PyObject* CaptureSemantics::Warn(PyObject* const* args, Py_ssize_t nargs, PyObje
   for (PyObject* o : {text, category, at.file.get()}) call.args.push_back(Borrow(o));
   call.args.emplace_back(PyLong_FromLong(at.line));
   call.args.push_back(std::move(globals));
-  s_.AtExit(std::move(call));
+  s_.pending().Call(std::move(call));
   Py_RETURN_NONE;
 }
 
@@ -338,7 +339,7 @@ PyObject* CaptureSemantics::Output(PyObject* function, const char* name, PyObjec
 
 // While no profiler is on, which is guarded, its ranges do nothing.
 PyObject* CaptureSemantics::ProfilerRange(PyObject* scope) {
-  static PyObject* const on = tensor::ResolveCallee("torch._C._autograd._profiler_enabled");
+  static PyObject* const on = tensor::ResolveCallee(callees::kProfilerOn);
   if (!on) return PyErr_Clear(), s_.Break(BreakId::kOutput, "a range of a profiler");
   Ref answer(Asked(on, nullptr, 0, nullptr));
   if (!answer) return nullptr;

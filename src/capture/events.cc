@@ -90,9 +90,9 @@ void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s,
     fields.insert(fields.end(), {{"runner", Quote(RunnerName(*s))},
                                  {"calls", Json(static_cast<int64_t>(s->trace->calls.size()))},
                                  {"inputs", Json(s->num_tensor_inputs)},
-                                 {"outputs", Json(static_cast<int64_t>(s->recipe.outputs.size()))},
+                                 {"outputs", Json(static_cast<int64_t>(s->exit.recipe.outputs.size()))},
                                  {"symbols", Json(s->num_symbols)},
-                                 {"returns", Json(s->returns)}});
+                                 {"returns", Json(s->exit.returns)}});
   }
   diag::Event("capture", fields);
 }
@@ -131,17 +131,17 @@ void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard) {
 }
 
 void RunsEvent(Segment& s) {
-  const int64_t runs = s.runs - s.runs_traced, misses = std::exchange(s.missed_guards, 0);
+  const int64_t runs = s.tally.runs - s.tally.runs_traced, misses = std::exchange(s.tally.missed_guards, 0);
   if (!s.traced || !(runs || misses) || !diag::TraceEnabled()) return;
-  const int64_t timed = std::exchange(s.timed, 0);
-  s.runs_traced = s.runs;
+  const int64_t timed = std::exchange(s.tally.timed, 0);
+  s.tally.runs_traced = s.tally.runs;
   diag::Event("runs", {{"place", Quote(s.place)},
                        {"line", Json(s.line)},
                        {"runner", Quote(RunnerName(s))},
                        {"runs", Json(runs)},
-                       {"seconds", Duration(timed ? s.seconds * runs / timed : 0)},
+                       {"seconds", Duration(timed ? s.tally.seconds * runs / timed : 0)},
                        {"misses", Json(misses)}});
-  s.seconds = 0;
+  s.tally.seconds = 0;
 }
 
 void PythonEvents(Config& config) {

@@ -10,6 +10,8 @@
 #include "tensor/import.h"
 
 namespace framejit::capture {
+
+using diag::RunEnd;
 namespace {
 
 // All of whose fields are items.
@@ -194,22 +196,20 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
     return AddTypeCall(t, args.release());
   };
   if (IsSymbolicSize(o)) return call_with_items();
-  bool plain = false;  // immutable objects of the frameworks
-  for (const char* n : {"torch.Size", "torch.device", "torch.finfo", "torch.iinfo", "re.Pattern"})
-    plain |= !strcmp(t->tp_name, n);
-  if (plain || t == &PyRange_Type || t == &PyProperty_Type || s_->IsNumpyNumber(o) || IsConstantKind(o)) {
+  if (FactsOf(t).Has(TypeFacts::kStays) || t == &PyRange_Type || t == &PyProperty_Type || s_->IsNumpyNumber(o) ||
+      IsConstantKind(o)) {
     RecipeNode n{RecipeNode::kConst};  // immutable
     n.object = Borrow(o);
     return Push(std::move(n));
   }
   if (PyTuple_Check(o) && IsStructSequence(t)) return call_with_items();  // torch.return_types.max, ...
-  if (!strcmp(t->tp_name, "collections.deque")) {
+  if (OfType(t, CType::kDeque)) {
     Ref items(PySequence_List(o)), most(PyObject_GetAttrString(o, "maxlen"));
     Ref args(items && most ? PyTuple_Pack(2, items.get(), most.get()) : nullptr);
     s_->Keep(items.release());
     return AddTypeCall(t, args.release());
   }
-  if (!strcmp(t->tp_name, "collections.defaultdict")) {
+  if (OfType(t, CType::kDefaultDict)) {
     Ref items(PyDict_New()), make(PyObject_GetAttrString(o, "default_factory"));
     Ref args(items && make && !PyDict_Update(items.get(), o) ? PyTuple_Pack(2, make.get(), items.get()) : nullptr);
     s_->Keep(items.release());
@@ -231,10 +231,7 @@ int Recipe::AddBuiltin(PyObject* o) {
         },
         &container);
   if (container) return AddIterator(o, container);
-  bool rebuilds = PyIter_Check(o) && !PyGen_Check(o);
-  for (const char* n : {"operator.attrgetter", "operator.itemgetter", "operator.methodcaller", "functools.partial"})
-    rebuilds |= !strcmp(t->tp_name, n);
-  if (rebuilds) {
+  if (FactsOf(t).Has(TypeFacts::kReduced) || (PyIter_Check(o) && !PyGen_Check(o))) {
     NoWarnings quiet;
     Ref reduced(PyObject_CallMethod(o, "__reduce__", nullptr));
     if (reduced && PyTuple_Check(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) >= 2) {
@@ -260,7 +257,7 @@ Ref Recipe::ContentsOf(PyObject* o, PyTypeObject* base) {
   Ref copy;
   if (PyDict_Check(o)) {
     copy = Ref(PyDict_New());
-    if (!strcmp(base->tp_name, "collections.OrderedDict")) {  // in its own order
+    if (OfType(base, CType::kOrderedDict)) {  // in its own order
       Ref keys(PyObject_CallMethod(reinterpret_cast<PyObject*>(base), "keys", "O", o));
       Ref list(keys ? PySequence_List(keys.get()) : nullptr);
       if (!list) return fail("an OrderedDict");
@@ -305,7 +302,7 @@ bool Recipe::AddSlots(PyObject* o, std::vector<int>* out) {
 // An instance of a Python class: its type, its __dict__, and for subclasses of containers the contents.
 int Recipe::AddInstance(PyObject* o) {
   PyTypeObject *t = Py_TYPE(o), *base = LayoutOf(t);
-  bool ordered = !strcmp(base->tp_name, "collections.OrderedDict");
+  bool ordered = OfType(base, CType::kOrderedDict);
   if (base != &PyBaseObject_Type && base != &PyDict_Type && base != &PyList_Type && base != &PyTuple_Type && !ordered)
     return Fail(std::string("a ") + t->tp_name);
   RecipeNode n{RecipeNode::kInstance};
@@ -332,7 +329,7 @@ int Recipe::AddFresh(PyObject* o) {
   if (auto node = AddCode(o)) return *node;
   if (auto node = AddValue(o)) return *node;
   PyTypeObject* t = Py_TYPE(o);
-  return LayoutOf(t) == t && strcmp(t->tp_name, "collections.OrderedDict") ? AddBuiltin(o) : AddInstance(o);
+  return LayoutOf(t) == t && !OfType(t, CType::kOrderedDict) ? AddBuiltin(o) : AddInstance(o);
 }
 
 int Recipe::AddIterator(PyObject* iterator, PyObject* container) {
@@ -467,6 +464,54 @@ int Recipe::Build(PyObject* const* inputs, PyObject* const* outs, const int64_t*
     (*values)[i] = Ref(r);
   }
   return 0;
+}
+
+// --- Exit
+
+RunEnd Exit::Take(PyObject** inputs, PyObject** out, const int64_t* symbols, size_t num_symbols, bool changed,
+                  FjFrame* frame, PyObject** result) {
+  std::vector<Ref> held, values;
+  for (size_t i = 0; i < recipe.outputs.size(); ++i) held.emplace_back(out[i]);
+  if (recipe.Build(inputs, out, symbols, num_symbols, &values) < 0)
+    return changed ? RunEnd::kRaised : tensor::EndOfCall();
+  if (!Effects(values)) return RunEnd::kRaised;
+  *result = returns ? Py_NewRef(values[return_node].get()) : nullptr;
+  if (!returns) Land(values, frame);
+  return RunEnd::kOk;
+}
+
+bool Exit::Effects(const std::vector<Ref>& values) {
+  for (const Store& st : stores) {
+    PyObject* d = values[st.dict].get();
+    int bad = st.value >= 0 ? PyDict_SetItem(d, values[st.key].get(), values[st.value].get())
+                            : PyDict_DelItem(d, values[st.key].get());
+    if (bad < 0) return false;
+  }
+  for (Call& c : calls) {
+    if (std::exchange(c.made, false)) continue;
+    std::vector<PyObject*> args;
+    for (int node : c.args) args.push_back(values[node].get());
+    Ref r(PyObject_Vectorcall(c.method.get(), args.data(), args.size(), nullptr));
+    if (!r) return false;
+  }
+  for (auto [cell, value] : cells)
+    if (PyCell_Set(values[cell].get(), value < 0 ? nullptr : values[value].get()) < 0) return false;
+  if (grad_after >= 0) tensor::SetGradMode(grad_after);
+  return true;
+}
+
+void Exit::Land(const std::vector<Ref>& values, FjFrame* frame) const {
+  PyObject** p = fj_localsplus(frame);
+  int nlocals = fj_nlocalsplus(frame), old_depth = fj_stack_depth(frame);
+  std::vector<Ref> dropped;  // destructors run when the frame is whole again
+  for (auto [slot, node] : slots) {
+    dropped.emplace_back(p[slot]);
+    p[slot] = node < 0 ? nullptr : Borrow(values[node].get()).release();
+  }
+  for (int i = 0; i < old_depth; ++i) dropped.emplace_back(p[nlocals + i]);
+  for (int i = 0; i < depth; ++i) p[nlocals + i] = stack[i] < 0 ? nullptr : Borrow(values[stack[i]].get()).release();
+  fj_set_stack_depth(frame, depth);
+  fj_set_next(frame, next);
 }
 
 }  // namespace framejit::capture

@@ -88,4 +88,41 @@ class Recipe {
   std::string why_;
 };
 
+// How a segment ends: what it stores and calls outside, and its result, or what it leaves in the frame. Objects are
+// nodes of the recipe.
+struct Exit {
+  Recipe recipe;
+  bool returns = false;
+  int return_node = -1;
+  int next = 0, depth = 0;                 // where the frame goes on
+  std::vector<std::pair<int, int>> slots;  // (slot, node), node -1: empty
+  std::vector<int> stack;
+  struct Store {
+    int dict, key, value;  // value -1: delete
+  };
+  std::vector<Store> stores;
+  struct Call {
+    Ref method;
+    std::vector<int> args;
+    bool made = false;  // by the capture, for the first run
+  };
+  std::vector<Call> calls;
+  std::vector<std::pair<int, int>> cells;  // (node of the cell, node of its new contents or -1)
+  int grad_after = -1;                     // grad mode to leave behind, -1 unchanged
+  // Nothing but one tensor is returned.
+  bool ReturnsOutput() const {
+    return returns && recipe.outputs.size() == 1 && recipe.nodes.size() == 1 &&
+           recipe.nodes[0].kind == RecipeNode::kOutput && stores.empty() && calls.empty() && cells.empty() &&
+           grad_after < 0;
+  }
+  // The objects are made of the inputs (behind the tensors), the runner's results (which are taken) and the numbers;
+  // then all of it happens. changed: the run has written before, so that it cannot be done again.
+  diag::RunEnd Take(PyObject** inputs, PyObject** out, const int64_t* symbols, size_t num_symbols, bool changed,
+                    FjFrame* frame, PyObject** result);
+
+ private:
+  bool Effects(const std::vector<Ref>& values);  // false: an exception
+  void Land(const std::vector<Ref>& values, FjFrame* frame) const;
+};
+
 }  // namespace framejit::capture

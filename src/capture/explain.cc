@@ -11,7 +11,7 @@ void BeginExplained(Config& config) {
     state->told = state->used;
     for (auto& [at, place] : state->places) {
       place.told = place.passed;
-      for (auto& segment : place.segments) segment->told = segment->runs;
+      for (auto& segment : place.segments) segment->tally.told = segment->tally.runs;
     }
   }
 }
@@ -25,7 +25,7 @@ Explained Explain(Config& config) {
     for (auto& [at, place] : state->places) {
       if (place.passed != place.told) passed.insert(at.first);
       for (auto& segment : place.segments) {
-        if (segment->runs == segment->told) continue;
+        if (segment->tally.runs == segment->tally.told) continue;
         passed.insert(at.first);
         for (size_t i : segment->ends) config.met[i] = true;
         for (auto& g : segment->guards->Describe(code->co_localsplusnames)) e.guards.push_back(g);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "capture/arg_vector.h"
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 
@@ -21,13 +22,14 @@ constexpr std::string_view kEach[] = {
 
 // Nothing: it is not one of them.
 Callee EachOf(std::string_view name) {
-  if (name == "norm") return Callee("torch.linalg.vector_norm");
-  if (name == "clone") return Callee("torch.clone");
-  if (name == "copy_" || name == "zero_") return Callee(std::string("torch.Tensor.").append(name));
+  if (name == "norm") return callees::kVectorNorm;
+  if (name == "clone") return callees::kClone;
+  const auto in = [&](std::string_view space) { return Callee(std::string(space).append(".").append(name)); };
+  if (name == "copy_" || name == "zero_") return in(callees::kTensor);
   const bool in_place = name.ends_with('_');
   const std::string_view base = in_place ? name.substr(0, name.size() - 1) : name;
   if (std::find(std::begin(kEach), std::end(kEach), base) == std::end(kEach)) return {};
-  return Callee(std::string(in_place ? "torch.Tensor." : "torch.").append(name));
+  return in(in_place ? callees::kTensor : callees::kTorch);
 }
 
 bool IsList(PyObject* o) {
@@ -45,7 +47,7 @@ bool AtOnce(Session& s, PyObject* list) {
 
 // A tensor of that type and device and with as many dimensions.
 Ref StandIn(Session& s, PyObject* tensor) {
-  static PyObject* const empty = tensor::ResolveCallee("torch.empty");
+  static PyObject* const empty = tensor::ResolveCallee(callees::kEmpty);
   static PyObject* const names = Py_BuildValue("(ss)", "dtype", "device");
   Ref sizes(PyTuple_New(static_cast<Py_ssize_t>(s.meta(AsTensor(tensor)->id).sizes.size())));
   for (Py_ssize_t i = 0; sizes && i < PyTuple_GET_SIZE(sizes.get()); ++i)
@@ -60,9 +62,10 @@ Ref StandIn(Session& s, PyObject* tensor) {
 
 PyObject* ForEach(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                   bool* handled) {
-  constexpr std::string_view kPrefix = "torch._foreach_";
-  const std::string_view name = callee.name();
-  const Callee each = name.starts_with(kPrefix) ? EachOf(name.substr(kPrefix.size())) : Callee();
+  constexpr std::string_view kPrefix = "_foreach_";
+  const std::string_view name = callee.last();
+  const Callee each =
+      callee.space() == callees::kTorch && name.starts_with(kPrefix) ? EachOf(name.substr(kPrefix.size())) : Callee();
   const Py_ssize_t total = nargs + KwCount(kwnames);
   *handled = false;
   if (each.empty() || !nargs) return nullptr;
@@ -98,7 +101,7 @@ PyObject* ForEach(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n
 
 // It is asked about tensors like these.
 PyObject* GroupTensors(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  const auto refuse = [&] { return s.Break(BreakId::kUnknownCall, "torch._C._group_tensors_by_device_and_dtype"); };
+  const auto refuse = [&] { return s.Break(BreakId::kUnknownCall, callees::kGroupTensors); };
   const Py_ssize_t total = nargs + KwCount(kwnames);
   PyObject* lists = nargs ? s.Resolve(args[0]) : nullptr;
   if (!lists || !IsList(lists)) return refuse();

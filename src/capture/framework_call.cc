@@ -19,9 +19,9 @@ namespace {
 
 // Of numbers, without effects: the ufuncs, which have no rows all.
 bool IsNumpyFunction(Callee callee) {
-  Ref function(callee.name().starts_with("numpy.") ? tensor::ResolveCallee(callee) : nullptr);
+  Ref function(callees::IsNumpys(callee) ? tensor::ResolveCallee(callee) : nullptr);
   if (!function) PyErr_Clear();
-  return function && !strcmp(Py_TYPE(function.get())->tp_name, "numpy.ufunc");
+  return function && OfType(function.get(), CType::kUfunc);
 }
 
 bool AllNumbers(const Call& call) {
@@ -32,7 +32,7 @@ bool AllNumbers(const Call& call) {
 // NumPy's type of that name, if it is one of ours.
 void NameDType(Arg* a) {
   if (!a->is(Arg::Kind::kString)) return;
-  static PyObject* type = tensor::ResolveCallee("numpy.dtype");
+  static PyObject* type = tensor::ResolveCallee(callees::kNumpyDType);
   Ref dtype(type ? PyObject_CallFunction(type, "s", a->s.c_str()) : nullptr);
   auto d = dtype ? tensor::DTypeOf(dtype.get()) : std::nullopt;
   PyErr_Clear();
@@ -54,7 +54,7 @@ PyObject* ListOf(Session& s, PyObject* proxy) {
     PyObject* args[] = {proxy, index.get()};
     Ref one(s.CallFramework(callees::kTensorGetItem, args, 2, nullptr));
     if (!one || !IsTensor(one.get())) return nullptr;
-    Ref number(s.ItemOf(AsTensor(one.get())->id, false));
+    Ref number(s.data_sizes().ItemOf(AsTensor(one.get())->id, false));
     if (!number || PyList_Append(list.get(), number.get()) < 0) return nullptr;
   }
   return s.MarkFresh(list.release());
@@ -89,8 +89,8 @@ PyObject* TorchIndex(Session& s, PyObject* key, bool alone = true) {
 // torch.equal, torch.allclose: all elements of a comparison. Null without an error: not one of them, or not to be
 // guessed.
 PyObject* Comparison(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  const bool torch = callee.space() == "torch" || callee.space() == "torch.Tensor";
-  const bool equal = torch && callee.last() == "equal", close = torch && callee.last() == "allclose";
+  const bool equal = callee == callees::kEqual || callee == callees::kTensorEqual;
+  const bool close = callee == callees::kAllClose || callee == callees::kTensorAllClose;
   if (!(equal || close) || nargs < 2 || !IsTensor(args[0]) || !IsTensor(args[1]) || s.depth == 0) return nullptr;
   const TraceTensor &a = s.trace().tensors[AsTensor(args[0])->id], &b = s.trace().tensors[AsTensor(args[1])->id];
   if (equal) {  // of the same memory it does not look at the elements
@@ -104,7 +104,7 @@ PyObject* Comparison(Session& s, Callee callee, PyObject* const* args, Py_ssize_
   Ref same(s.CallFramework(equal ? callees::kEq : callees::kIsClose, args, nargs, kwnames));
   PyObject* one = same.get();
   Ref all(one && IsTensor(one) ? s.CallFramework(callees::kTensorAll, &one, 1, nullptr) : nullptr);
-  return all ? s.ItemOf(AsTensor(all.get())->id, true) : nullptr;
+  return all ? s.data_sizes().ItemOf(AsTensor(all.get())->id, true) : nullptr;
 }
 
 struct NotGuessed {};  // thrown: what sizes say is not to be guessed
@@ -123,7 +123,7 @@ FrameworkCall::FrameworkCall(Session& s, Callee callee, PyObject* const* args, P
       cupy_(callee.of_cupy()),
       reader_(s, callee.Has(kTakesSequences)) {
   call_.callee = callee;
-  call_.mode = s.mode;
+  call_.mode = s.modes.now;
 }
 
 bool FrameworkCall::IsTensorAt(Py_ssize_t i) const {
@@ -157,7 +157,7 @@ bool FrameworkCall::AnsweredByValue(PyObject** out) {
   const bool asks = refusal == BreakId::kTensorItem || refusal == BreakId::kTensorBool;
   const bool truth = callee_.last() == "__bool__";
   if (asks && alone() && (truth || callee_.last() == "item"))
-    if ((*out = s_.ItemOf(AsTensor(args_[0])->id, truth))) return true;
+    if ((*out = s_.data_sizes().ItemOf(AsTensor(args_[0])->id, truth))) return true;
   if (asks && alone() && callee_ == callees::kTensorToList)
     if ((*out = ListOf(s_, args_[0])) || s_.broken()) return true;
   if (refusal == BreakId::kTensorBool)
@@ -167,7 +167,7 @@ bool FrameworkCall::AnsweredByValue(PyObject** out) {
 }
 
 bool FrameworkCall::ReplacedByTensors(PyObject** out) {
-  if (nargs_ < 2 || !s_.uses_numpy || !(callee_ == callees::kTensorGetItem || callee_ == callees::kTensorSetItem))
+  if (nargs_ < 2 || !s_.libraries.numpy || !(callee_ == callees::kTensorGetItem || callee_ == callees::kTensorSetItem))
     return false;
   Ref key(TorchIndex(s_, args_[1]));
   if (s_.broken() || PyErr_Occurred()) return *out = nullptr, true;
@@ -178,7 +178,7 @@ bool FrameworkCall::ReplacedByTensors(PyObject** out) {
 
 // One argument. A float that is a symbol stays one where the graph may hold the call with others.
 bool FrameworkCall::BindOne(PyObject* o, Arg* a, bool factor) {
-  const bool takes = callee_.Has(kTakesFloatSymbols) && (torch_ || !s_.uses_torch);
+  const bool takes = callee_.Has(kTakesFloatSymbols) && (torch_ || !s_.libraries.torch);
   PyObject* seen = takes ? s_.Resolve(o) : nullptr;
   if (takes && !seen) return false;
   if (!takes || !IsSymFloat(seen)) {
@@ -186,8 +186,8 @@ bool FrameworkCall::BindOne(PyObject* o, Arg* a, bool factor) {
     // torch takes no dtypes of NumPy.
     PyObject* type = torch_ && a->is(Arg::Kind::kDType) ? s_.Resolve(o) : nullptr;
     const bool foreign =
-        type && (PyType_Check(type) ? !strncmp(reinterpret_cast<PyTypeObject*>(type)->tp_name, "numpy.", 6)
-                                    : strcmp(Py_TYPE(type)->tp_name, "torch.dtype") != 0);
+        type && (PyType_Check(type) ? FactsOf(reinterpret_cast<PyTypeObject*>(type)).Has(TypeFacts::kOfNumpy)
+                                    : !OfType(type, CType::kTorchDType));
     return !foreign || (s_.Break(BreakId::kFrameworkError, callee_ + ": a dtype of NumPy"), false);
   }
   const uint32_t symbol = reinterpret_cast<SymFloat*>(seen)->symbol;
@@ -204,7 +204,7 @@ bool FrameworkCall::BindOne(PyObject* o, Arg* a, bool factor) {
 bool FrameworkCall::SpreadSize() {
   PyObject* shape = s_.Resolve(args_[1]);
   if (!shape) return false;
-  if (!IsSymbolicSize(shape) && strcmp(Py_TYPE(shape)->tp_name, "torch.Size")) return true;
+  if (!IsSymbolicSize(shape) && !OfType(shape, CType::kTorchSize)) return true;
   const std::vector<Arg> sizes = call_.args[1].items;
   if (sizes.empty()) return s_.Break(BreakId::kUnknownCall, callee_), false;
   call_.args.pop_back();
@@ -233,10 +233,9 @@ void FrameworkCall::NameDTypes() {
 }
 
 void FrameworkCall::PlaceOnDefaultDevice() {
-  const std::string& device = s_.default_devices.back();
-  if (!torch_ && !cupy_) s_.numpy_devices.insert(device);
-  const std::string_view space = callee_.space();
-  if (device.empty() || !callee_.Has(kOnDefaultDevice) || !(space == "torch" || space == "torch.fft")) return;
+  const std::string& device = s_.modes.default_devices.back();
+  if (!torch_ && !cupy_) s_.modes.numpy_devices.insert(device);
+  if (device.empty() || !callee_.Has(kOnDefaultDevice)) return;
   auto at = std::find_if(call_.kwargs.begin(), call_.kwargs.end(), [](auto& k) { return k.first == "device"; });
   if (at == call_.kwargs.end()) at = call_.kwargs.emplace(at, "device", Arg::None());
   if (!at->second.is(Arg::Kind::kNone)) return;
@@ -274,7 +273,7 @@ bool FrameworkCall::Bind() {
 }
 
 bool FrameworkCall::ComputedByNumpy(PyObject** out) {
-  if (torch_ || !s_.uses_torch || !AllNumbers(call_) || callee_.effects().refused() ||
+  if (torch_ || !s_.libraries.torch || !AllNumbers(call_) || callee_.effects().refused() ||
       !(surface::HasRow(callee_) || IsNumpyFunction(callee_)))
     return false;
   *out = nullptr;
@@ -303,16 +302,15 @@ bool FrameworkCall::Allowed() {
   const bool cuda = torch_ && std::any_of(call_.args.begin(), call_.args.end(), [&](const Arg& a) {
                       return a.is(Arg::Kind::kTensor) && s_.meta(a.t).device.kind == DeviceKind::kCuda;
                     });
-  if (torch_ ? !s_.SwitchesFit(callee_, cuda) : !cupy_ && !s_.NoteNumpyState()) return false;
-  using Library = Session::Library;
-  return s_.UseLibrary(torch_ ? Library::kTorch : cupy_ ? Library::kCupy : Library::kNumpy);
+  if (torch_ ? !s_.modes.switches.Fit(s_, callee_, cuda) : !cupy_ && !s_.modes.numpy.Note(s_)) return false;
+  return s_.libraries.Use(s_, torch_ ? Library::kTorch : cupy_ ? Library::kCupy : Library::kNumpy);
 }
 
 // False: it was declined, and the call is as it was.
 bool FrameworkCall::Applied() {
   Call as_made = call_;
   try {
-    s_.ApplyByData(call_);
+    s_.data_sizes().Apply(call_);
     return true;
   } catch (const surface::Decline&) {
     call_ = std::move(as_made);
@@ -330,11 +328,11 @@ void FrameworkCall::ApplyOrFix() {
     for (Arg& a : call_.args) fix(a);
     for (auto& [name, a] : call_.kwargs) fix(a);
   }
-  if (!s_.SizesAmong(call_).empty()) {
+  if (!s_.guessing().SizesAmong(call_).empty()) {
     if (Applied()) return;
-    if (!s_.GuessSizes(&call_)) throw NotGuessed{};
+    if (!s_.guessing().Sizes(&call_)) throw NotGuessed{};
   }
-  s_.ApplyByData(call_);
+  s_.data_sizes().Apply(call_);
 }
 
 // What tensor.data gave, and views of it, must not be written.

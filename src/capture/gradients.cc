@@ -141,7 +141,7 @@ bool AskedByTorchFunc() {
   PyFrameObject* f = PyEval_GetFrame();
   Ref globals(f ? PyFrame_GetGlobals(f) : nullptr);
   PyObject* name = globals ? PyDict_GetItemString(globals.get(), "__name__") : nullptr;
-  return name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, "torch._functorch.eager_transforms");
+  return name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, callees::kFunctorch);
 }
 
 // What operations before this graph made leads further, perhaps to one of the inputs.
@@ -167,7 +167,7 @@ bool NoHistory(Session& s, const std::vector<TraceId>& outputs, const std::vecto
 }
 
 std::nullptr_t Refuse(Session& s, const std::string& why) {
-  return s.Break(BreakId::kAutogradCall, "torch.autograd.grad: " + why);
+  return s.Break(BreakId::kAutogradCall, callees::kAutogradGrad + ": " + why);
 }
 
 // The gradients by input, null for none. False on Break.
@@ -187,7 +187,7 @@ bool Solve(Session& s, Problem p, Objects* grads) {
     if (!NoHistory(s, q.outputs, q.inputs)) return Refuse(s, "of what was made before this graph"), false;
     q.live = LeavesBelow(s, static_cast<int>(s.vmap.levels.size()) + 1);
     framejit::Call call;
-    call.mode = s.mode;
+    call.mode = s.modes.now;
     call.mode.autocast = {};
     if (PyFrameObject* f = PyEval_GetFrame()) {
       Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
@@ -250,43 +250,75 @@ bool Tensors(Session& s, PyObject* o, bool none, Objects* out) {  // of a tensor
   return true;
 }
 
+Answered AllowInPlace(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  if (n != 1) return {};
+  s.vmap.inplace_allowed = args[0] == Py_True;
+  return Py_NewRef(Py_None);
+}
+
+Answered AllowsInPlace(Session& s, Callee, PyObject* const*, Py_ssize_t n) {
+  if (n) return {};
+  return PyBool_FromLong(s.vmap.inplace_allowed);
+}
+
+Answered OpenLevel(Session& s, Callee callee, PyObject* const*, Py_ssize_t n) {
+  if (n || !s.options().derivatives) return {};
+  if (s.modes.now.inference || s.modes.autocast_depth) return s.Break(BreakId::kThreadState, callee);
+  const size_t first = s.trace().tensors.size();
+  s.vmap.levels.push_back({Ref(), s.modes.now.grad, first});
+  s.lowering().Captured(first + 1);
+  return PyLong_FromSize_t(s.vmap.levels.size());
+}
+
+Answered CloseLevel(Session& s, Callee, PyObject* const*, Py_ssize_t n) {
+  const auto& levels = s.vmap.levels;
+  if (n || !s.options().derivatives || levels.empty() || levels.back().size) return {};
+  PyObject* number = PyLong_FromSize_t(levels.size());
+  Shut(s);
+  return number;
+}
+
+// A tensor and the level of a derivative: that level. Nothing: something else; -1: an exception.
+std::optional<int> TensorAndLevel(Session& s, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2 || !IsTensor(args[0]) || !s.options().derivatives) return {};
+  const long level = PyLong_AsLong(args[1]);
+  if (PyErr_Occurred()) return -1;
+  const auto& levels = s.vmap.levels;
+  if (level < 1 || level > static_cast<long>(levels.size()) || levels[level - 1].size) return {};
+  return static_cast<int>(level);
+}
+
+Answered Wrap(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  const auto level = TensorAndLevel(s, args, n);
+  if (!level) return {};
+  if (*level < 0) return nullptr;
+  const TensorMeta& m = s.meta(AsTensor(Plain(s, args[0]))->id);
+  if (m.framework != Framework::kTorch || IsComplex(m.dtype)) return {};
+  PyObject* o = Alias(s, args[0]);
+  if (o) s.vmap.wrapped[AsTensor(o)->id] = {args[0], *level, false};
+  s.Keep(Py_NewRef(args[0]));
+  return Py_XNewRef(o);
+}
+
+Answered Unwrap(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  const auto level = TensorAndLevel(s, args, n);
+  if (!level) return {};
+  return *level < 0 ? nullptr : Unwrapped(s, args[0], *level);
+}
+
+constexpr StateFunction kFunctions[] = {
+    {"set_inplace_requires_grad_allowed", AllowInPlace},
+    {"get_inplace_requires_grad_allowed", AllowsInPlace},
+    {"_grad_increment_nesting", OpenLevel},
+    {"_grad_decrement_nesting", CloseLevel},
+    {"_wrap_for_grad", Wrap},
+    {"_unwrap_for_grad", Unwrap},
+};
+
 }  // namespace
 
-bool GradientState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
-  if (name.space() != "torch._C._functorch") return false;
-  Vmap& v = s.vmap;
-  const std::string_view last = name.last();
-  if (last == "set_inplace_requires_grad_allowed" && n == 1) {
-    v.inplace_allowed = args[0] == Py_True;
-    return *out = Py_NewRef(Py_None), true;
-  }
-  if (last == "get_inplace_requires_grad_allowed" && n == 0) return *out = PyBool_FromLong(v.inplace_allowed), true;
-  if (!s.options().derivatives) return false;
-  if (last == "_grad_increment_nesting" && n == 0) {
-    if (s.mode.inference || s.autocast_depth) return *out = s.Break(BreakId::kThreadState, name), true;
-    const size_t first = s.trace().tensors.size();
-    v.levels.push_back({Ref(), s.mode.grad, first});
-    s.lowering().Captured(first + 1);
-    return *out = PyLong_FromSize_t(v.levels.size()), true;
-  }
-  if (last == "_grad_decrement_nesting" && n == 0 && !v.levels.empty() && !v.levels.back().size) {
-    *out = PyLong_FromSize_t(v.levels.size());
-    return Shut(s), true;
-  }
-  const bool tensor = n == 2 && IsTensor(args[0]);
-  const long level = tensor ? PyLong_AsLong(args[1]) : 0;
-  if (PyErr_Occurred()) return *out = nullptr, true;
-  if (level < 1 || level > static_cast<long>(v.levels.size()) || v.levels[level - 1].size) return false;
-  if (last == "_wrap_for_grad") {
-    const TensorMeta& m = s.meta(AsTensor(Plain(s, args[0]))->id);
-    if (m.framework != Framework::kTorch || IsComplex(m.dtype)) return false;
-    PyObject* o = Alias(s, args[0]);
-    if (o) v.wrapped[AsTensor(o)->id] = {args[0], static_cast<int>(level), false};
-    s.Keep(Py_NewRef(args[0]));
-    return *out = Py_XNewRef(o), true;
-  }
-  if (last == "_unwrap_for_grad") return *out = Unwrapped(s, args[0], static_cast<int>(level)), true;
-  return false;
+std::span<const StateFunction> GradientFunctions() {
+  return kFunctions;
 }
 
 bool WantsGradient(Session& s, PyObject* proxy) {
@@ -300,7 +332,7 @@ PyObject* MakeLeaf(Session& s, PyObject* proxy) {
   const TensorMeta& m = s.meta(id);
   const auto wrapped = s.vmap.wrapped.find(id);
   const bool inside = wrapped != s.vmap.wrapped.end();
-  if (m.framework != Framework::kTorch || !IsFloat(m.dtype) || s.mode.inference || s.in_custom) return nullptr;
+  if (m.framework != Framework::kTorch || !IsFloat(m.dtype) || s.modes.now.inference || s.in_custom) return nullptr;
   if (inside != !s.vmap.levels.empty() || (inside && !s.vmap.inplace_allowed)) return nullptr;
   if (inside && wrapped->second.leaf) return Py_NewRef(proxy);
   if (inside && wrapped->second.level != static_cast<int>(s.vmap.levels.size())) return nullptr;
@@ -339,7 +371,7 @@ PyObject* GradientsOf(Session& s, PyObject* const* args, Py_ssize_t nargs, PyObj
             .retain = given[kRetain] && given[kRetain] != Py_None ? flag(kRetain) : flag(kCreate),
             .zeros = flag(kMaterialize)};
   if (AskedByTorchFunc()) p.retain = p.zeros = true;  // each level has records of its own
-  if (!given[kOutputs] || !given[kInputs] || flag(kBatched) || given[kOnly] == Py_False || s.mode.inference ||
+  if (!given[kOutputs] || !given[kInputs] || flag(kBatched) || given[kOnly] == Py_False || s.modes.now.inference ||
       s.in_custom)
     return Refuse(s, "an unknown form");
   if (!Tensors(s, given[kOutputs], false, &p.outputs) || !Tensors(s, given[kInputs], false, &p.inputs) ||

@@ -6,13 +6,13 @@
 // (what does not depend on a batch is expanded first, so that each sample has its own gradient).
 #pragma once
 
-#include <string>
+#include <span>
 
 #include "capture/session.h"
 
 namespace framejit::capture {
 
-bool GradientState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out);
+std::span<const StateFunction> GradientFunctions();  // that torch's code calls
 // x.requires_grad_(). New reference to x; null without an error: not here.
 PyObject* MakeLeaf(Session& s, PyObject* proxy);
 bool WantsGradient(Session& s, PyObject* proxy);  // x.requires_grad

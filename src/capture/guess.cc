@@ -6,6 +6,7 @@
 #include <span>
 
 #include "bytecode/code.h"
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/session.h"
 #include "capture/training.h"
@@ -120,27 +121,27 @@ int Holds(const Guess& g, PyObject* tensor) {
   return now ? PyObject_RichCompareBool(now.get(), g.value.get(), Py_EQ) : -1;
 }
 
-PyObject* Session::GuessValue(TraceId t, bool truth) {
+PyObject* Guessing::Value(TraceId t, bool truth) {
   PyFrameObject* f = PyEval_GetFrame();
-  if (!options_.guesses || broken_ || !f || in_custom || lowering_->IsHidden(t)) return nullptr;
+  if (!s_.options().guesses || s_.broken() || !f || s_.in_custom || s_.lowering().IsHidden(t)) return nullptr;
   // In the outermost function a break is cheap, and a guess may be wrong; but what raises otherwise is seldom
   // otherwise.
   bool expected = false;
-  if (depth == 0 && !(truth && KeepsFromRaising(f, &expected))) return nullptr;
-  const TensorMeta& m = meta(t);
+  if (s_.depth == 0 && !(truth && KeepsFromRaising(f, &expected))) return nullptr;
+  const TensorMeta& m = s_.meta(t);
   truth = truth || IsBool(m.dtype);
   if (!truth && !IsInteger(m.dtype)) return nullptr;
   const bool one = std::all_of(m.sizes.begin(), m.sizes.end(), [](shape::Int n) { return n == shape::Int(1); });
   if (!one) return nullptr;
-  for (const Call& c : trace_.calls)  // to find out would run the program's own code twice
+  for (const Call& c : s_.trace().calls)  // to find out would run the program's own code twice
     if (c.callee == kCustomCall) return nullptr;
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
   const Guesses::Where where{code.get(), PyFrame_GetLasti(f)};
-  if (options_.guesses->wrong.contains(where) || options_.guesses->changing.contains(where)) return nullptr;
+  if (s_.options().guesses->wrong.contains(where) || s_.options().guesses->changing.contains(where)) return nullptr;
   const auto here = [&](const Guess& g) { return g.code.get() == where.first && g.at == where.second; };
-  const int before = static_cast<int>(std::count_if(guesses_.begin(), guesses_.end(), here));
+  const int before = static_cast<int>(std::count_if(made_.begin(), made_.end(), here));
   if (before == (truth ? kMostTruths : kMostNumbers)) return nullptr;
-  auto& taken = options_.guesses->taken;  // of all threads: what is found in it is held at once
+  auto& taken = s_.options().guesses->taken;  // of all threads: what is found in it is held at once
   auto known = taken.find({where, before});
   Ref value = known == taken.end() ? Ref() : Borrow(known->second.get());
   if (!value) {
@@ -148,24 +149,24 @@ PyObject* Session::GuessValue(TraceId t, bool truth) {
     if (tensor) value = Ask(tensor.get(), truth);
     if (!value || !(PyBool_Check(value.get()) || PyLong_CheckExact(value.get()))) return PyErr_Clear(), nullptr;
     value = Borrow(taken.emplace(std::pair{where, before}, std::move(value)).first->second.get());
-    options_.guesses->codes.push_back(Borrow(code.get()));
+    s_.options().guesses->codes.push_back(Borrow(code.get()));
     Ref text(PyObject_Repr(value.get()));
-    diag::Log(diag::Channel::perf_, "what data says at " + guard::Text(Where()) + " is taken to be " +
+    diag::Log(diag::Channel::perf_, "what data says at " + guard::Text(s_.Where()) + " is taken to be " +
                                         (text ? PyUnicode_AsUTF8(text.get()) : "?") + ", and checked after every run");
   }
-  if (depth == 0 && PyObject_IsTrue(value.get()) != expected) return nullptr;  // it is about to raise
-  guesses_.push_back({t, Borrow(value.get()), std::move(code), where.second});
+  if (s_.depth == 0 && PyObject_IsTrue(value.get()) != expected) return nullptr;  // it is about to raise
+  made_.push_back({t, Borrow(value.get()), std::move(code), where.second});
   return value.release();
 }
 
-bool Session::GuessSizes(Call* call) {
+bool Guessing::Sizes(Call* call) {
   bool any = false;
   for (Arg* x : SizesAmong(*call)) {
-    Ref value(GuessValue(x->t, false));
+    Ref value(Value(x->t, false));
     if (value && PyLong_CheckExact(value.get())) {
       *x = Arg::Int(static_cast<int64_t>(PyLong_AsLongLong(value.get())));
     } else {
-      auto count = CountOf(x->t);
+      auto count = s_.data_sizes().CountOf(x->t);
       if (!count) return false;
       *x = Arg::Int(*count);
     }
@@ -174,12 +175,12 @@ bool Session::GuessSizes(Call* call) {
   return any;
 }
 
-std::vector<Arg*> Session::SizesAmong(Call& call) {
+std::vector<Arg*> Guessing::SizesAmong(Call& call) {
   std::vector<Arg*> found;
   if (call.callee.last() == "__getitem__" || call.callee.last() == "__setitem__") return found;
   auto size = [&](const Arg& x) {
     if (!x.is(Arg::Kind::kTensor)) return x.is(Arg::Kind::kInt);
-    const TensorMeta& m = meta(x.t);
+    const TensorMeta& m = s_.meta(x.t);
     return m.sizes.empty() && IsInteger(m.dtype) && !IsBool(m.dtype);
   };
   auto look = [&](std::span<Arg> list) {
@@ -190,18 +191,18 @@ std::vector<Arg*> Session::SizesAmong(Call& call) {
   for (size_t i = 1; i < call.args.size(); ++i) look(call.args[i].items);
   for (auto& [name, a] : call.kwargs) look(a.items);
   if (!call.callee.Has(kSizesInArguments)) return found;
-  const size_t first = call.callee.space() == "torch.Tensor" ? 1 : 0;
+  const size_t first = callees::IsTensorMethod(call.callee) ? 1 : 0;
   if (!first && !call.args.empty()) look(call.args[0].items);
   if (call.args.size() > first) look(std::span(call.args).subspan(first));
   return found;
 }
 
-Ref Session::RunUpTo(TraceId t) {
+Ref Guessing::RunUpTo(TraceId t) {
   SuspendScope off;
-  Trace prefix = WhatLeadsTo(trace_, t);
+  Trace prefix = WhatLeadsTo(s_.trace(), t);
   // What it writes are copies; what it draws is drawn again.
   tensor::UndoPlan plan = tensor::PlanUndo(prefix, true, true);
-  std::vector<PyObject*> inputs = input_tensors_;
+  std::vector<PyObject*> inputs = s_.input_tensors();
   std::vector<Ref> copies;
   for (int i : std::exchange(plan.written, {})) {
     Ref own = plan.torch ? Ref(PyObject_CallMethod(inputs[i], "detach", nullptr)) : Borrow(inputs[i]);
@@ -213,8 +214,8 @@ Ref Session::RunUpTo(TraceId t) {
   PyObject* out = nullptr;
   int failed = 0;
   try {
-    auto runner = tensor::MakeTraceRunner(prefix, constants_);
-    std::vector<int64_t> symbols(env_.hints().begin(), env_.hints().end());
+    auto runner = tensor::MakeTraceRunner(prefix, s_.constants());
+    std::vector<int64_t> symbols(s_.env().hints().begin(), s_.env().hints().end());
     if (runner->Run(inputs.data(), symbols.data(), &out, &failed) != tensor::RunEnd::kOk) PyErr_Clear(), out = nullptr;
   } catch (const std::exception&) {
   }

@@ -17,6 +17,8 @@
 
 namespace framejit::capture {
 
+class Session;
+
 inline const Callee kCustomCall{"framejit._functions.call"};  // of a torch.autograd.Function, in a trace
 
 struct Guess {
@@ -39,6 +41,25 @@ struct Guesses {
     if (number && changing.emplace(code, at).second) return codes.push_back(Borrow(code));
     if (wrong.emplace(code, at).second) codes.push_back(Borrow(code));
   }
+};
+
+// The guesses of one capture.
+class Guessing {
+ public:
+  explicit Guessing(Session& s) : s_(s) {}
+  const std::vector<Guess>& made() const { return made_; }
+  // What the tensor says in the call that is being captured, as from now on taken for granted: True or False (`truth`,
+  // or a bool tensor), or an int. New reference; null without an exception: that is not to be guessed.
+  PyObject* Value(TraceId t, bool truth);
+  // Lists of sizes that hold tensors of one integer, which the framework reads: what they say is guessed. False:
+  // nothing of that kind, or it is not to be guessed.
+  bool Sizes(Call* call);
+  std::vector<Arg*> SizesAmong(Call& call);
+  Ref RunUpTo(TraceId t);  // the tensor, of the real inputs; null: that fails
+
+ private:
+  Session& s_;
+  std::vector<Guess> made_;
 };
 
 // The graph's writes become outputs of it, which are written when the run is known to count: input <- output.

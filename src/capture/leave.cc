@@ -20,7 +20,7 @@ bool LeftToNumpy(const Trace& trace, const Graph& g, int ieee) {
 }
 
 bool MostlyNumpys(const Session& s, const Trace& trace, const Graph& g) {
-  if (s.uses_torch || !s.uses_numpy || !diag::OptionOn("leave")) return false;
+  if (s.libraries.torch || !s.libraries.numpy || !diag::OptionOn("leave")) return false;
   const auto own = std::count_if(g.nodes.begin(), g.nodes.end(), [](const Node& n) { return n.op == Op::kExtern; });
   const auto views =
       std::count_if(trace.tensors.begin(), trace.tensors.end(), [](const TraceTensor& t) { return t.view_call >= 0; });
@@ -28,14 +28,14 @@ bool MostlyNumpys(const Session& s, const Trace& trace, const Graph& g) {
 }
 
 std::optional<Device> NumpyDevice(Session& s) {
-  if (s.uses_torch || !tensor::TorchLoaded() || s.numpy_devices.size() != 1 ||
-      !s.numpy_devices.begin()->starts_with("cuda"))
+  if (s.libraries.torch || !tensor::TorchLoaded() || s.modes.numpy_devices.size() != 1 ||
+      !s.modes.numpy_devices.begin()->starts_with("cuda"))
     return {};
   for (const Node& n : s.graph().nodes)
     if (n.op == Op::kExtern || std::any_of(n.strides.begin(), n.strides.end(),
                                            [&](shape::Int stride) { return stride.Eval(s.env().hints()) < 0; }))
       return {};
-  return runtime::cuda::ParseDevice(*s.numpy_devices.begin());
+  return runtime::cuda::ParseDevice(*s.modes.numpy_devices.begin());
 }
 
 }  // namespace framejit::capture

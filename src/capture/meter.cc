@@ -88,15 +88,15 @@ Meter::Pause::~Pause() {
 
 RunClock::RunClock(Segment& segment) : segment_(segment) {
   // Of calls that nobody meters the first ones are timed, then the last one of many.
-  weight_ = pause_.metered() ? 1 : runtime::SampleWeight(segment.unmetered++);
+  weight_ = pause_.metered() ? 1 : runtime::SampleWeight(segment.tally.unmetered++);
   start_ = weight_ ? Now() : 0;
 }
 
 void RunClock::Done() {
   if (!weight_) return;
   const double now = Now();
-  segment_.seconds += weight_ * (now - start_);
-  segment_.timed += weight_;
+  segment_.tally.seconds += weight_ * (now - start_);
+  segment_.tally.timed += weight_;
   if (!pause_.metered()) ReportNowAndThen(now);
 }
 

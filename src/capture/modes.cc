@@ -1,82 +1,164 @@
 #include "capture/modes.h"
 
-#include <string_view>
+#include <cstring>
+#include <span>
 
 #include "capture/callees.h"
 #include "capture/gradients.h"
+#include "capture/session.h"
 
 namespace framejit::capture {
 namespace {
 
-// torch.autocast reads and sets these.
-bool AutocastState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
-  const std::string_view last = name.last();
-  if (last.find("autocast") == std::string_view::npos || !name.name().starts_with("torch.")) return false;
-  Autocast& a = s.mode.autocast;
-  auto none = [&] {
-    Py_INCREF(Py_None);
-    return *out = Py_None, true;
-  };
-  auto answer = [&](bool b) { return *out = PyBool_FromLong(b), true; };
-  auto type = [&](int d) { return *out = tensor::DTypeObject(Framework::kTorch, a.dtype[d]), true; };
-  if (last == "clear_autocast_cache") return s.lowering().EndAutocast(), none();
-  if (last == "autocast_increment_nesting") return *out = PyLong_FromLong(++s.autocast_depth), true;
-  if (last == "autocast_decrement_nesting") {  // of a region that torch itself counts: left in Python
-    if (s.autocast_depth == s.entry_mode.autocast.any()) return *out = s.Break(BreakId::kThreadState, name), true;
-    return *out = PyLong_FromLong(--s.autocast_depth), true;
-  }
-  if (last == "is_autocast_cache_enabled") return answer(a.cache);
-  if (last == "is_autocast_cpu_enabled") return answer(a.on[0]);
-  if (last == "get_autocast_cpu_dtype") return type(0);
-  if (last == "get_autocast_gpu_dtype") return type(1);
-  if (last == "_is_any_autocast_enabled") return answer(a.any());
-  if (last == "is_autocast_enabled" && n == 0) return answer(a.on[1]);
-  if (last == "set_autocast_cache_enabled" && n == 1 && PyBool_Check(args[0])) {
-    a.cache = args[0] == Py_True;
-    return none();
-  }
+Answered Bool(bool b) {
+  return PyBool_FromLong(b);
+}
+Answered Nothing() {
+  return Py_NewRef(Py_None);
+}
+
+// --- gradients
+
+Answered IsGradEnabled(Session& s, Callee, PyObject* const*, Py_ssize_t) {
+  return Bool(s.modes.now.grad);
+}
+Answered IsInferenceModeEnabled(Session& s, Callee, PyObject* const*, Py_ssize_t) {
+  return Bool(s.modes.now.inference);
+}
+Answered SetGradEnabled(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  if (n != 1) return {};
+  const int on = PyObject_IsTrue(args[0]);
+  if (on < 0) return nullptr;
+  s.modes.now.grad = on;
+  return Nothing();
+}
+
+// --- torch.autocast reads and sets these
+
+// Of the device that the first argument names, the number in Autocast; -1: none.
+int AutocastDevice(PyObject* const* args, Py_ssize_t n) {
   const char* device = n >= 1 && PyUnicode_Check(args[0]) ? PyUnicode_AsUTF8(args[0]) : nullptr;
-  const int d = !device ? -1 : !strcmp(device, "cpu") ? 0 : !strcmp(device, "cuda") ? 1 : -1;
-  if (d < 0) return false;
-  if (last == "is_autocast_enabled" && n == 1) return answer(a.on[d]);
-  if (last == "get_autocast_dtype" && n == 1) return type(d);
-  if (last == "set_autocast_enabled" && n == 2 && PyBool_Check(args[1])) {
-    a.on[d] = args[1] == Py_True;
-    return none();
-  }
-  if (last == "set_autocast_dtype" && n == 2)
-    if (auto t = tensor::DTypeOf(args[1])) {
-      a.dtype[d] = *t;
-      return none();
-    }
-  return false;
+  return !device ? -1 : !strcmp(device, "cpu") ? 0 : !strcmp(device, "cuda") ? 1 : -1;
+}
+template <int device>
+Answered AutocastDType(Session& s, Callee, PyObject* const*, Py_ssize_t) {
+  return tensor::DTypeObject(Framework::kTorch, s.modes.now.autocast.dtype[device]);
+}
+Answered AutocastDTypeOf(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  const int d = AutocastDevice(args, n);
+  if (d < 0 || n != 1) return {};
+  return tensor::DTypeObject(Framework::kTorch, s.modes.now.autocast.dtype[d]);
+}
+Answered SetAutocastDType(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  const int d = AutocastDevice(args, n);
+  const auto type = d >= 0 && n == 2 ? tensor::DTypeOf(args[1]) : std::nullopt;
+  if (!type) return {};
+  s.modes.now.autocast.dtype[d] = *type;
+  return Nothing();
+}
+Answered IsAutocastEnabled(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  const int d = n == 0 ? 1 : n == 1 ? AutocastDevice(args, n) : -1;  // of no device: CUDA
+  if (d < 0) return {};
+  return Bool(s.modes.now.autocast.on[d]);
+}
+Answered IsAutocastOnCpu(Session& s, Callee, PyObject* const*, Py_ssize_t) {
+  return Bool(s.modes.now.autocast.on[0]);
+}
+Answered IsAnyAutocast(Session& s, Callee, PyObject* const*, Py_ssize_t) {
+  return Bool(s.modes.now.autocast.any());
+}
+Answered SetAutocastEnabled(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  const int d = AutocastDevice(args, n);
+  if (d < 0 || n != 2 || !PyBool_Check(args[1])) return {};
+  s.modes.now.autocast.on[d] = args[1] == Py_True;
+  return Nothing();
+}
+Answered IsAutocastCached(Session& s, Callee, PyObject* const*, Py_ssize_t) {
+  return Bool(s.modes.now.autocast.cache);
+}
+Answered SetAutocastCached(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  if (n != 1 || !PyBool_Check(args[0])) return {};
+  s.modes.now.autocast.cache = args[0] == Py_True;
+  return Nothing();
+}
+Answered ClearAutocastCache(Session& s, Callee, PyObject* const*, Py_ssize_t) {
+  s.lowering().EndAutocast();
+  return Nothing();
+}
+Answered EnterAutocast(Session& s, Callee, PyObject* const*, Py_ssize_t) {
+  return PyLong_FromLong(++s.modes.autocast_depth);
+}
+Answered LeaveAutocast(Session& s, Callee callee, PyObject* const*, Py_ssize_t) {
+  // A region that torch itself counts is left in Python.
+  if (s.modes.autocast_depth == s.modes.entry.autocast.any()) return s.Break(BreakId::kThreadState, callee);
+  return PyLong_FromLong(--s.modes.autocast_depth);
+}
+
+constexpr StateFunction kModes[] = {
+    {"is_grad_enabled", IsGradEnabled},
+    {"is_inference_mode_enabled", IsInferenceModeEnabled},
+    {"_set_grad_enabled", SetGradEnabled},
+    {"is_autocast_enabled", IsAutocastEnabled},
+    {"is_autocast_cpu_enabled", IsAutocastOnCpu},
+    {"_is_any_autocast_enabled", IsAnyAutocast},
+    {"set_autocast_enabled", SetAutocastEnabled},
+    {"get_autocast_dtype", AutocastDTypeOf},
+    {"get_autocast_cpu_dtype", AutocastDType<0>},
+    {"get_autocast_gpu_dtype", AutocastDType<1>},
+    {"set_autocast_dtype", SetAutocastDType},
+    {"is_autocast_cache_enabled", IsAutocastCached},
+    {"set_autocast_cache_enabled", SetAutocastCached},
+    {"clear_autocast_cache", ClearAutocastCache},
+    {"autocast_increment_nesting", EnterAutocast},
+    {"autocast_decrement_nesting", LeaveAutocast},
+};
+
+const StateFunction* FindState(std::string_view name) {
+  static const auto* table = [] {
+    auto* all = new std::unordered_map<std::string_view, const StateFunction*>;
+    const std::span<const StateFunction> parts[] = {kModes, VmapFunctions(), GradientFunctions()};
+    for (const auto& part : parts)
+      for (const StateFunction& f : part) all->emplace(f.name, &f);
+    return all;
+  }();
+  const auto at = table->find(name);
+  return at == table->end() ? nullptr : at->second;
 }
 
 }  // namespace
 
-bool ThreadState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
-  auto answer = [&](bool b) { return *out = PyBool_FromLong(b), true; };
-  if (name == callees::kIsGradEnabled) return answer(s.mode.grad);
-  if (name == callees::kIsInferenceMode) return answer(s.mode.inference);
-  if (name == callees::kSetGradEnabled && n == 1) {
-    int on = PyObject_IsTrue(args[0]);
-    if (on < 0) return *out = nullptr, true;
-    s.mode.grad = on;
-    Py_INCREF(Py_None);
-    return *out = Py_None, true;
-  }
-  if (GradientState(s, name, args, n, out) || VmapState(s, name, args, n, out) || SwitchState(s, name, args, n, out))
-    return true;
-  const std::string_view last = name.last();
+Modes::Modes()
+    : now(tensor::ReadModeForCapture()),
+      entry(now),
+      autocast_depth(now.autocast.any()),
+      default_devices{tensor::DefaultDevice()} {}
+
+std::string Modes::StillOpen() const {
+  if (!(now.autocast == entry.autocast) || autocast_depth != entry.autocast.any())
+    return "autocast was entered or left";
+  if (default_devices.size() != 1) return "a default device was set";
+  if (now.inference != entry.inference) return "inference mode was entered or left";
+  if (warning_scopes) return "warnings.catch_warnings was entered";
+  if (numpy.open()) return "numpy.errstate was entered";
+  if (!context_vars.empty()) return "a ContextVar was set";
+  return {};
+}
+
+Answered ThreadState(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n) {
+  if (!callees::IsTorchs(callee)) return {};
+  const std::string_view last = callee.last();
+  if (const StateFunction* f = FindState(last))
+    if (Answered answer = f->answer(s, callee, args, n)) return answer;
+  if (Answered answer = s.modes.switches.Answer(s, callee, args, n)) return answer;
   const bool asks = last.ends_with("default_device") || last.find("function_stack") != last.npos;
-  if ((asks && (s.default_devices.size() > 1 || !s.vmap.index_modes.empty())) ||
-      (!s.vmap.levels.empty() && name.name().find("functorch") != std::string::npos))
-    return *out = s.Break(BreakId::kThreadState, name), true;
-  return AutocastState(s, name, args, n, out);
+  if ((asks && (s.modes.default_devices.size() > 1 || !s.vmap.index_modes.empty())) ||
+      (!s.vmap.levels.empty() && callee.name().find("functorch") != std::string::npos))
+    return s.Break(BreakId::kThreadState, callee);
+  return {};
 }
 
 Effect SwitchEffect(Callee name) {
-  if (!name.name().starts_with("torch.")) return Effect::kUnknown;
+  if (!callees::IsTorchs(name)) return Effect::kUnknown;
   const std::string_view last = name.last();
   if (last == "promote_types" || last == "can_cast") return Effect::kStateQuery;  // of dtypes alone
   // What the torch-state guard covers, and what the build decides.
@@ -100,14 +182,14 @@ struct Scope {
 PyObject* Enter(PyObject* self, PyObject*) {
   auto* scope = reinterpret_cast<Scope*>(self);
   Session* s = Session::Current();
-  scope->before = s->mode;
-  s->mode.inference = scope->on;
-  s->mode.grad = !scope->on;
+  scope->before = s->modes.now;
+  s->modes.now.inference = scope->on;
+  s->modes.now.grad = !scope->on;
   Py_RETURN_NONE;
 }
 
 PyObject* Exit(PyObject* self, PyObject*) {
-  Session::Current()->mode = reinterpret_cast<Scope*>(self)->before;
+  Session::Current()->modes.now = reinterpret_cast<Scope*>(self)->before;
   Py_RETURN_NONE;
 }
 
@@ -153,7 +235,7 @@ bool IsInferenceScope(PyTypeObject* type) {
 }
 
 PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n) {
-  static PyObject* real = tensor::ResolveCallee("torch._C._InferenceMode");
+  static PyObject* real = tensor::ResolveCallee(callees::kInferenceScope);
   if (!real) PyErr_Clear();
   if (!real || reinterpret_cast<PyObject*>(type) != real || n > 1) return nullptr;
   int on = n ? PyObject_IsTrue(args[0]) : 1;
@@ -175,44 +257,74 @@ bool IsCodeOf(PyFrameObject* frame, std::string_view package) {
   return IsCodeOf(reinterpret_cast<PyCodeObject*>(code.get()), package);
 }
 
-PyObject* ContextVarCall(Session& s, PyObject* var, const char* n, PyObject* const* a, Py_ssize_t nargs) {
-  if (tensor::IsNumpyState(var) && strcmp(n, "get")) {
-    if (!strcmp(n, "set") && nargs == 1 && PyCapsule_CheckExact(a[0])) {
-      if (s.numpy_states.empty()) s.numpy_entry_watch = tensor::NumpyWatch();
-      Ref back(PyContextVar_Set(var, a[0]));
-      if (!back) return nullptr;
-      // NumPy's own code wants to see less for a while: that the graph sees more ends a run early, at worst.
-      const int now = tensor::NumpyWatch();
-      PyFrameObject* enter = PyEval_GetFrame();
-      Ref scope(enter ? reinterpret_cast<PyObject*>(PyFrame_GetBack(enter)) : nullptr);
-      if (s.numpy_watch && now != *s.numpy_watch && !(now & ~*s.numpy_watch) &&
-          IsCodeOf(reinterpret_cast<PyFrameObject*>(scope.get()), "numpy")) {
-        if (PyContextVar_Reset(var, back.get())) return nullptr;
-        PyObject* as_it_is = nullptr;
-        if (PyContextVar_Get(var, nullptr, &as_it_is) < 0 || !as_it_is)
-          return s.Break(BreakId::kThreadState, "numpy.errstate");
-        Ref held(as_it_is);
-        back = Ref(PyContextVar_Set(var, as_it_is));
-        if (!back) return nullptr;
-      }
-      s.numpy_states.push_back(std::move(back));
-      if (s.numpy_watch && *s.numpy_watch != tensor::NumpyWatch())  // what is in the scope is a graph of its own
-        return s.Break(BreakId::kThreadState, "numpy.errstate");
-      return s.MarkFresh(PyTuple_Pack(2, var, Ref(PyLong_FromSize_t(s.numpy_states.size())).get()));
-    }
-    PyObject* number =
-        nargs == 1 && PyTuple_CheckExact(a[0]) && PyTuple_GET_SIZE(a[0]) == 2 ? PyTuple_GET_ITEM(a[0], 1) : nullptr;
-    if (strcmp(n, "reset") || !number || !PyLong_CheckExact(number) ||
-        PyLong_AsSize_t(number) != s.numpy_states.size() || s.numpy_states.empty())
-      return s.Break(BreakId::kThreadState, "numpy.errstate");
-    const bool good = PyContextVar_Reset(var, s.numpy_states.back().get()) == 0;
-    s.numpy_states.pop_back();
-    return good ? Py_NewRef(Py_None) : nullptr;
+// --- NumPy's error state
+
+static std::nullptr_t Refuse(Session& s) {
+  return s.Break(BreakId::kThreadState, callees::kErrState);
+}
+
+bool NumpyErrors::Note(Session& s) {
+  const int now = tensor::NumpyWatch();
+  if (watch_.value_or(now) != now || (now & ~(entered() ? entry_ : now))) return Refuse(s), false;
+  watch_ = now;
+  return true;
+}
+
+bool NumpyErrors::Noted() const {
+  return watch_ == tensor::NumpyWatch();
+}
+
+int NumpyErrors::watch() const {
+  return watch_.value_or(tensor::NumpyWatch());
+}
+
+void NumpyErrors::Leave() {
+  for (; !before_.empty(); before_.pop_back()) {
+    tensor::SavedError saved;
+    if (!tensor::ResetNumpyState(before_.back().get())) PyErr_Clear();
   }
+}
+
+PyObject* NumpyErrors::Set(Session& s, PyObject* var, PyObject* state) {
+  if (before_.empty()) entry_ = tensor::NumpyWatch();
+  Ref back(PyContextVar_Set(var, state));
+  if (!back) return nullptr;
+  // NumPy's own code wants to see less for a while: that the graph sees more ends a run early, at worst.
+  const int now = tensor::NumpyWatch();
+  PyFrameObject* enter = PyEval_GetFrame();
+  Ref scope(enter ? reinterpret_cast<PyObject*>(PyFrame_GetBack(enter)) : nullptr);
+  if (watch_ && now != *watch_ && !(now & ~*watch_) &&
+      IsCodeOf(reinterpret_cast<PyFrameObject*>(scope.get()), "numpy")) {
+    if (PyContextVar_Reset(var, back.get())) return nullptr;
+    PyObject* as_it_is = nullptr;
+    if (PyContextVar_Get(var, nullptr, &as_it_is) < 0 || !as_it_is) return Refuse(s);
+    Ref held(as_it_is);
+    back = Ref(PyContextVar_Set(var, as_it_is));
+    if (!back) return nullptr;
+  }
+  before_.push_back(std::move(back));
+  if (watch_ && !Noted()) return Refuse(s);  // what is in the scope is a graph of its own
+  return s.MarkFresh(PyTuple_Pack(2, var, Ref(PyLong_FromSize_t(before_.size())).get()));
+}
+
+PyObject* NumpyErrors::Call(Session& s, PyObject* var, std::string_view method, PyObject* const* args, Py_ssize_t n) {
+  if (method == "set" && n == 1 && PyCapsule_CheckExact(args[0])) return Set(s, var, args[0]);
+  PyObject* number =
+      n == 1 && PyTuple_CheckExact(args[0]) && PyTuple_GET_SIZE(args[0]) == 2 ? PyTuple_GET_ITEM(args[0], 1) : nullptr;
+  if (method != "reset" || !number || !PyLong_CheckExact(number) || PyLong_AsSize_t(number) != before_.size() ||
+      !open())
+    return Refuse(s);
+  const bool good = PyContextVar_Reset(var, before_.back().get()) == 0;
+  before_.pop_back();
+  return good ? Py_NewRef(Py_None) : nullptr;
+}
+
+PyObject* ContextVarCall(Session& s, PyObject* var, std::string_view method, PyObject* const* args, Py_ssize_t n) {
+  if (tensor::IsNumpyState(var) && method != "get") return s.modes.numpy.Call(s, var, method, args, n);
   if (s.IsOutside(var)) s.guards().Is(s.SourceOf(var), var);
-  auto it = s.context_vars.find(var);
-  if (!strcmp(n, "get")) {
-    if (it != s.context_vars.end() && it->second) {
+  auto it = s.modes.context_vars.find(var);
+  if (method == "get") {
+    if (it != s.modes.context_vars.end() && it->second) {
       Py_INCREF(it->second.get());
       return it->second.get();
     }
@@ -224,37 +336,37 @@ PyObject* ContextVarCall(Session& s, PyObject* var, const char* n, PyObject* con
       return s.FromOutside(v, src);
     }
     s.guards().Absent(src);
-    if (nargs) {
-      Py_INCREF(a[0]);
-      return a[0];
+    if (n) {
+      Py_INCREF(args[0]);
+      return args[0];
     }
     PyErr_SetObject(PyExc_LookupError, var);
     return nullptr;
   }
-  if (!strcmp(n, "set") && nargs == 1) {
+  if (method == "set" && n == 1) {
     auto* token = PyObject_New(Token, &TokenType);
     if (!token) return nullptr;
     token->var = Py_NewRef(var);
-    token->before = it == s.context_vars.end() ? nullptr : Py_NewRef(it->second.get());
+    token->before = it == s.modes.context_vars.end() ? nullptr : Py_NewRef(it->second.get());
     token->used = false;
-    s.context_vars[var] = Borrow(a[0]);
+    s.modes.context_vars[var] = Borrow(args[0]);
     s.Keep(Py_NewRef(var));
     s.Keep(Py_NewRef(reinterpret_cast<PyObject*>(token)));  // its address is its identity
     return s.MarkFresh(reinterpret_cast<PyObject*>(token));
   }
-  if (!strcmp(n, "reset") && nargs == 1) {
-    auto* token = Py_IS_TYPE(a[0], &TokenType) ? reinterpret_cast<Token*>(a[0]) : nullptr;
+  if (method == "reset" && n == 1) {
+    auto* token = Py_IS_TYPE(args[0], &TokenType) ? reinterpret_cast<Token*>(args[0]) : nullptr;
     if (!token || token->var != var || token->used)
       return s.Break(BreakId::kThreadState, "ContextVar.reset with a token that is used, or not its own");
     token->used = true;
     if (token->before) {
-      s.context_vars[var] = Borrow(token->before);
+      s.modes.context_vars[var] = Borrow(token->before);
     } else {
-      s.context_vars.erase(var);
+      s.modes.context_vars.erase(var);
     }
     Py_RETURN_NONE;
   }
-  return s.Break(BreakId::kThreadState, std::string("ContextVar.") + n);
+  return s.Break(BreakId::kThreadState, std::string("ContextVar.").append(method));
 }
 
 }  // namespace framejit::capture

@@ -1,28 +1,100 @@
-// Modes of the thread as the captured code sees them: gradients on or off, inference mode. They are kept in
-// Session::mode and become real when the segment runs.
+// What the state of the thread is to captured code: gradients on or off, autocast, default devices, switches of the
+// framework, NumPy's error state, context variables. The session keeps it; what lasts becomes real when the segment
+// runs.
 #pragma once
 
+#include <optional>
+#include <set>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include "capture/builtins.h"
-#include "capture/session.h"
+#include "capture/pending.h"
+#include "capture/ref.h"
+#include "framejit/call.h"
 
 namespace framejit::capture {
 
-// The functions that read or set a mode, by callee name. True: *out is the result, null with an exception.
-bool ThreadState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out);
-// Likewise the switches of torch._C that Python code sets for a while (switches.cc).
-bool SwitchState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out);
-// torch._C switches that are read (get/is/has) or only count API usage.
+class Session;
+
+// A function of the framework that reads or sets such state, by the last part of its name in torch. Nothing: with these
+// arguments it is a function like any other. Null: an exception.
+using Answered = std::optional<PyObject*>;
+struct StateFunction {
+  std::string_view name;
+  Answered (*answer)(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n);
+};
+
+// Switches of torch._C that Python code sets for a while (switches.cc).
+class Switches {
+ public:
+  Answered Answer(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n);
+  bool Fit(Session& s, Callee callee, bool cuda) const;  // false (Break): a changed one bears on that call
+  std::vector<PendingCall> AtExit() const;
+
+ private:
+  struct Row {
+    std::string_view get, set;
+    bool alone;  // setting it changes no other switch
+    bool attention = false;
+  };
+  static const Row kRows[];
+  struct Changed {  // what it was at the entry and is for the program
+    const Row* row;
+    Ref key, entry, now;
+  };
+  Ref Now(Session& s, const Row& row, PyObject* key) const;
+  bool Set(Session& s, const Row& row, PyObject* const* args, Py_ssize_t n);
+  std::vector<Changed> changed_;
+  std::vector<PendingCall> calls_;
+};
+
+// NumPy's error state, a ContextVar that numpy.errstate sets: it is really set while capturing. All calls on NumPy's
+// arrays are made in one state.
+class NumpyErrors {
+ public:
+  bool Note(Session& s);  // before such a call. False (Break): the state is another one, or sees more than the entry's
+  bool Noted() const;     // a call was made in the state of now
+  int watch() const;      // of the calls; of now, if there were none
+  PyObject* Call(Session& s, PyObject* var, std::string_view method, PyObject* const* args, Py_ssize_t n);  // not get()
+  void Leave();
+  bool entered() const { return entry_ >= 0; }    // a state of the program's was set
+  bool open() const { return !before_.empty(); }  // and is set
+ private:
+  PyObject* Set(Session& s, PyObject* var, PyObject* state);
+  std::vector<Ref> before_;   // the tokens to go back
+  std::optional<int> watch_;  // of the calls on arrays
+  int entry_ = -1;            // before the first state was set
+};
+
+struct Modes {
+  Modes();  // those of this thread
+  ModeState now;
+  const ModeState entry;
+  int autocast_depth;                        // regions that are open
+  std::vector<std::string> default_devices;  // where tensors are made that name no device: the caller's, then scopes
+  std::set<std::string> numpy_devices;       // those under which NumPy's functions were called
+  Switches switches;
+  NumpyErrors numpy;
+  std::unordered_map<PyObject*, Ref> context_vars;  // ContextVar -> value set during capture
+  int warning_scopes = 0;                           // of warnings.catch_warnings; nothing that warns is captured
+  std::string StillOpen() const;                    // why code behind this place cannot be begun with; empty: it can
+};
+
+// What a function that reads or sets a mode answers; nothing: it is none.
+Answered ThreadState(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n);
+// torch's switches that are read (get/is/has) or only count API usage.
 Effect SwitchEffect(Callee name);
 // Stand-in for torch._C._InferenceMode(on), whose __enter__ and __exit__ set the session's mode. Null without error:
 // `type` is another class.
 PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n);
-// var.get(...), set or reset. What is set stays in the session, but for NumPy's error state, which is this thread's.
+bool IsInferenceScope(PyTypeObject* type);
+// var.get(...), set or reset.
+PyObject* ContextVarCall(Session& s, PyObject* var, std::string_view method, PyObject* const* args, Py_ssize_t n);
 bool IsCodeOf(PyCodeObject* code, std::string_view package);  // of a function of its own
 bool IsCodeOf(PyFrameObject* frame, std::string_view package);
-PyObject* ContextVarCall(Session& s, PyObject* var, const char* n, PyObject* const* a, Py_ssize_t nargs);
-bool IsInferenceScope(PyTypeObject* type);
 bool ReadyModes();  // once, at module initialisation
 
 }  // namespace framejit::capture

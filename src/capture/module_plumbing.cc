@@ -7,6 +7,7 @@
 #include <array>
 
 #include "bytecode/code.h"
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/semantics.h"
 #include "tensor/import.h"
@@ -79,7 +80,7 @@ const Plumbing& Known() {
   looked = true;
   SuspendScope off;
   Ref ours(tensor::Import("framejit._plumbing"));
-  PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.nn.modules.module");
+  PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), callees::kModules);
   PyObject* type =
       module && PyModule_Check(module) ? PyDict_GetItemString(PyModule_GetDict(module), "Module") : nullptr;
   if (!ours || !type || !PyType_Check(type)) return PyErr_Clear(), known;

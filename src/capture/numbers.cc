@@ -135,4 +135,22 @@ bool Numbers::Compare(uint32_t symbol, double c, int op) {
   return holds;
 }
 
+bool FloatProgram::Run(std::span<int64_t> symbols) {
+  for (const FloatOp& op : ops_) {
+    const std::optional<double> value = op.Eval(symbols);
+    if (!value) return raises_ = true, false;
+    symbols[op.result] = std::bit_cast<int64_t>(*value);
+  }
+  for (const FloatCheck& check : checks_)
+    if (!check.Holds(symbols)) return wrong_ = &check, false;
+  return true;
+}
+
+std::string FloatProgram::WhyMissed() const {
+  if (raises_) return "a float that is computed from numbers that change: Python raises an error now";
+  static constexpr const char* kCompare[] = {"<", "<=", "==", "!=", ">", ">="};
+  return std::string("a float that is computed from numbers that change: expected ") + (wrong_->answer ? "" : "not ") +
+         kCompare[wrong_->op] + " " + std::to_string(wrong_->c);
+}
+
 }  // namespace framejit::capture

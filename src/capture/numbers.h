@@ -38,6 +38,24 @@ struct FloatCheck {
   bool operator==(const FloatCheck&) const = default;
 };
 
+// What is computed of floats before a run, and asked of them.
+class FloatProgram {
+ public:
+  FloatProgram() = default;
+  FloatProgram(std::vector<FloatOp> ops, std::vector<FloatCheck> checks)
+      : ops_(std::move(ops)), checks_(std::move(checks)) {}
+  bool Run(std::span<int64_t> symbols);  // false: the program would go another way
+  bool missed() const { return raises_ || wrong_; }
+  void Forget() { raises_ = false, wrong_ = nullptr; }
+  std::string WhyMissed() const;
+
+ private:
+  std::vector<FloatOp> ops_;
+  std::vector<FloatCheck> checks_;
+  bool raises_ = false;                // an operation, in the last run
+  const FloatCheck* wrong_ = nullptr;  // in the last run
+};
+
 class Numbers {
  public:
   Numbers(shape::Env& env, Graph& graph, guard::GuardBuilder& guards) : env_(env), graph_(graph), guards_(guards) {}
@@ -51,8 +69,7 @@ class Numbers {
   std::optional<uint32_t> OfInt(shape::Int i);      // likewise; nothing: only the run knows it, or it may not fit
   double Specialize(uint32_t symbol);               // the number itself, guarded
   bool Compare(uint32_t symbol, double c, int op);  // the answer is guarded, or checked before a run
-  const std::vector<FloatOp>& ops() const { return ops_; }
-  const std::vector<FloatCheck>& checks() const { return checks_; }
+  FloatProgram Program() const { return {ops_, checks_}; }
 
  private:
   struct Known {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -11,7 +12,7 @@ namespace framejit::capture {
 namespace {
 
 bool Dispatches(PyObject* callable) {
-  return !strcmp(Py_TYPE(callable)->tp_name, "numpy._ArrayFunctionDispatcher");
+  return OfType(callable, CType::kNumpyFunction);
 }
 
 // The Python function behind a function of NumPy's that dispatches on its arguments' types. Null: it has none.
@@ -35,7 +36,7 @@ bool Overrides(Session& s, PyObject* o, int depth = 0) {
 }
 
 bool IsUfunc(PyObject* o) {
-  return o && !strcmp(Py_TYPE(o)->tp_name, "numpy.ufunc");
+  return o && OfType(o, CType::kUfunc);
 }
 
 }  // namespace
@@ -81,14 +82,13 @@ PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args,
   const bool function = PyFunction_Check(callable), dispatches = Dispatches(callable);
   if (!function && !dispatches) return nullptr;
   const Callee name = tensor::CalleeOf(callable);
-  if (!name.name().starts_with("numpy.")) return nullptr;
-  static const Callee asks[] = {Callee("numpy.result_type"), Callee("numpy.promote_types"), Callee("numpy.can_cast")};
-  if (std::find(std::begin(asks), std::end(asks), name) != std::end(asks))
+  if (!callees::IsNumpys(name)) return nullptr;
+  if (name == callees::kResultType || name == callees::kPromoteTypes || name == callees::kCanCast)
     return TypeQuestion(callable, args, nargs, kwnames);
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   bool declined = false;
   if (function) {  // what NumPy makes of numbers alone is best made by its own functions
-    if (s_.uses_torch || surface::HasRow(name) || !total || !std::all_of(args, args + total, IsPrimitive))
+    if (s_.libraries.torch || surface::HasRow(name) || !total || !std::all_of(args, args + total, IsPrimitive))
       return nullptr;
     PyObject* r = s_.CallFramework(name, args, nargs, kwnames, &declined);
     return declined ? nullptr : r;

@@ -1,9 +1,12 @@
 // What captured code does to objects from outside: nothing happens to them before the segment's exit.
 #pragma once
 
+#include <map>
+#include <set>
 #include <vector>
 
 #include "capture/ref.h"
+#include "framejit/call.h"
 
 namespace framejit::capture {
 
@@ -24,6 +27,19 @@ struct PendingCall {
 struct PendingCell {
   Ref cell;
   Ref value;  // empty: delete
+};
+
+// A call that a functools.lru_cache answered, by its name there.
+struct Cached {
+  Ref cache, name;
+};
+
+// Such a call, made at the exit; `made`: it has really been made already, by this capture or one before it that came to
+// nothing.
+struct CacheCall {
+  PendingCall call;
+  bool made;
+  Cached cached;
 };
 
 class PendingEffects {
@@ -58,6 +74,11 @@ class PendingEffects {
   const std::vector<PyObject*>& lists() const { return lists_; }  // the real ones
   void WriteList(PyObject* list) { lists_.push_back(list); }
   void Touch() { ++touched_; }  // one of them is used
+
+  // --- what no later read can miss
+  std::vector<CacheCall> cache_calls;
+  std::map<TraceId, std::vector<std::pair<Ref, Ref>>> attributes;  // that tensors made here were given, in order
+  std::set<TraceId> dropped_grads;                                 // of inputs: None from now on
 
  private:
   std::vector<PendingStore> stores_;

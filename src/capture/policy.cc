@@ -256,7 +256,7 @@ class Policy : public frame::FramePolicy {
     if (looping) state.loop_seconds += config->seconds - before;
     ProgressOf(frame).ran = true;
     if (PyErr_Occurred()) return frame::Action::kRaise;
-    if (config->fullgraph && !config->breaks.empty() && (!seg || !seg->returns)) return NotFull(*config);
+    if (config->fullgraph && !config->breaks.empty() && (!seg || !seg->exit.returns)) return NotFull(*config);
     if (!seg) {
       if (&place == state.entry) ++state.trivial;
       Skip(frame, place.skip);
@@ -408,11 +408,11 @@ class Policy : public frame::FramePolicy {
 
   static Segment* LastOf(const Place& place) {
     for (auto it = place.segments.rbegin(); it != place.segments.rend(); ++it)
-      if (!(*it)->guessed_wrong) return it->get();
+      if (!(*it)->assumed.wrong) return it->get();
     return nullptr;
   }
 
-  static long Span(const Segment& seg) { return seg.returns ? 1L << 40 : seg.instructions; }
+  static long Span(const Segment& seg) { return seg.exit.returns ? 1L << 40 : seg.instructions; }
 
   // What the segments of this place would have run is run as written: no other is begun in the middle of it.
   static frame::Action StepOver(FjFrame* frame, const Place& place) {
@@ -459,7 +459,7 @@ class Policy : public frame::FramePolicy {
     };
     const auto from = std::stable_partition(place.segments.begin(), place.segments.end(), std::not_fn(dead));
     for (auto it = from; it != place.segments.end(); ++it) {
-      place.wasted += (*it)->runs <= 1 && (*it)->registrations < 0;
+      place.wasted += (*it)->tally.runs <= 1 && (*it)->registrations < 0;
       Retired().segments.push_back(std::move(*it));
     }
     place.segments.erase(from, place.segments.end());
@@ -471,7 +471,7 @@ class Policy : public frame::FramePolicy {
     InUse now;
     const Segment* last = LastOf(place);
     for (auto& s : place.segments)
-      if (s->runs <= 1 && s.get() != last) Retired().segments.push_back(std::move(s));
+      if (s->tally.runs <= 1 && s.get() != last) Retired().segments.push_back(std::move(s));
     std::erase(place.segments, nullptr);
   }
 
@@ -479,10 +479,10 @@ class Policy : public frame::FramePolicy {
   static bool Missed(Config& config, Place& place, FjFrame* frame) {
     if (stance == Stance::kEagerOnRecompile) return false;
     Segment& last = *LastOf(place);
-    const auto missed = [](auto& s) { return s->missed && !s->guessed_wrong; };
+    const auto missed = [](auto& s) { return s->assumed.missed && !s->assumed.wrong; };
     const auto versions = std::count_if(place.segments.begin(), place.segments.end(), missed);
     for (auto& s : place.segments)
-      if (missed(s)) s->SizesMissed(versions);
+      if (missed(s)) s->assumed.SizesMissed(versions);
     std::string why = last.WhyMissed(frame);
     if (stance == Stance::kFailOnRecompile || diag::OptionOn("error_on_recompile")) {
       PyErr_SetString(ErrorType("RecompileError"), why.c_str());

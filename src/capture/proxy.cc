@@ -3,10 +3,7 @@
 
 #include <structmember.h>
 
-#include <new>
-
 #include "capture/modes.h"
-#include "capture/number_methods.h"
 #include "capture/session.h"
 
 namespace framejit::capture {
@@ -54,14 +51,14 @@ int TBool(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
   if (!s || !AsEver(*s, a, "__bool__")) return -1;
   if (auto known = s->lowering().KnownTruth(AsTensor(a)->id)) return *known;
-  if (Ref guess(s->GuessValue(AsTensor(a)->id, true)); guess) return guess.get() == Py_True;
+  if (Ref guess(s->guessing().Value(AsTensor(a)->id, true)); guess) return guess.get() == Py_True;
   s->Break(BreakId::kTensorBool);
   return -1;
 }
 PyObject* TInt(PyObject* a) {
   Session* s = Live(AsTensor(a)->session);
   if (!s || !AsEver(*s, a, "__int__")) return nullptr;
-  Ref guess(s->ItemOf(AsTensor(a)->id, false));
+  Ref guess(s->data_sizes().ItemOf(AsTensor(a)->id, false));
   return guess ? PyNumber_Long(guess.get()) : s->Break(BreakId::kTensorItem);
 }
 PyObject* TNumber(PyObject* a) {
@@ -214,180 +211,6 @@ PyNumberMethods tensor_number = {
 PySequenceMethods tensor_sequence = {.sq_length = TLen, .sq_item = TItem, .sq_contains = TContains};
 PyMappingMethods tensor_mapping = {.mp_length = TLen, .mp_subscript = TGetItem, .mp_ass_subscript = TSetItem};
 
-// --- SymInt ---------------------------------------------------------------------------------------------------------
-
-std::optional<shape::Int> ExprOf(PyObject* o) {
-  if (IsSymInt(o)) return reinterpret_cast<SymInt*>(o)->expr;
-  if (PyLong_CheckExact(o) || PyBool_Check(o)) {
-    int overflow;
-    long long v = PyLong_AsLongLongAndOverflow(o, &overflow);
-    if (!overflow) return shape::Int(static_cast<int64_t>(v));
-  }
-  return std::nullopt;
-}
-
-Session* SessionOf(PyObject* a, PyObject* b) {
-  return Live(reinterpret_cast<SymInt*>(IsSymInt(a) ? a : b)->session);
-}
-
-PyObject* Concrete(PyObject* o) {  // the number itself, guarded
-  if (!IsSymInt(o)) {
-    Py_INCREF(o);
-    return o;
-  }
-  auto* i = reinterpret_cast<SymInt*>(o);
-  Session* s = Live(i->session);
-  return s ? PyLong_FromLongLong(s->env().Specialize(i->expr)) : nullptr;
-}
-
-// Anything the algebra does not cover happens on the concrete numbers.
-PyObject* OnNumbers(PyObject* a, PyObject* b, PyObject* (*f)(PyObject*, PyObject*)) {
-  Ref x(Concrete(a)), y(Concrete(b));
-  return x && y ? f(x.get(), y.get()) : nullptr;
-}
-
-bool IsFloat(PyObject* o) {
-  return PyFloat_CheckExact(o) || IsSymFloat(o);
-}
-
-// `f` on expressions gives the expression, on the numbers of this call what Python gets.
-template <char kFloats = 0, typename F>
-PyObject* SymBinary(PyObject* a, PyObject* b, PyObject* (*fallback)(PyObject*, PyObject*), F f) {
-  if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
-  if (kFloats && (IsFloat(a) || IsFloat(b))) return OnFloats(kFloats, a, b, fallback);
-  Session* s = SessionOf(a, b);
-  if (!s) return nullptr;
-  auto x = ExprOf(a), y = ExprOf(b);
-  if (!x || !y) return OnNumbers(a, b, fallback);
-  const shape::Int e = f(*x, *y);
-  if (!s->env().Fits(e, f(__int128{s->env().Hint(*x)}, __int128{s->env().Hint(*y)}))) return OnNumbers(a, b, fallback);
-  return s->SymIntObject(e);
-}
-__int128 FloorDiv(__int128 x, __int128 y) {  // y > 0
-  return x / y - (x % y < 0);
-}
-__int128 Mod(__int128 x, __int128 y) {
-  return x - FloorDiv(x, y) * y;
-}
-PyObject* SAdd(PyObject* a, PyObject* b) {
-  return SymBinary<'+'>(a, b, PyNumber_Add, [](auto x, auto y) { return x + y; });
-}
-PyObject* SSub(PyObject* a, PyObject* b) {
-  return SymBinary<'-'>(a, b, PyNumber_Subtract, [](auto x, auto y) { return x - y; });
-}
-PyObject* SMul(PyObject* a, PyObject* b) {
-  return SymBinary<'*'>(a, b, PyNumber_Multiply, [](auto x, auto y) { return x * y; });
-}
-bool NonZero(PyObject* o) {  // a divisor the algebra may use: a positive constant or a size known to be positive
-  auto e = ExprOf(o);
-  if (!e) return false;
-  if (auto c = e->as_const()) return *c > 0;
-  Session* s = Session::Current();
-  return s && s->env().Lt(shape::Int(0), *e);
-}
-PyObject* SFloorDiv(PyObject* a, PyObject* b) {
-  if (!NonZero(b)) return OnNumbers(a, b, PyNumber_FloorDivide);
-  return SymBinary(a, b, PyNumber_FloorDivide, [](auto x, auto y) { return FloorDiv(x, y); });
-}
-PyObject* SMod(PyObject* a, PyObject* b) {
-  if (!NonZero(b)) return OnNumbers(a, b, PyNumber_Remainder);
-  return SymBinary(a, b, PyNumber_Remainder, [](auto x, auto y) { return Mod(x, y); });
-}
-PyObject* STrueDiv(PyObject* a, PyObject* b) {
-  if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
-  return OnFloats('/', a, b, PyNumber_TrueDivide);
-}
-PyObject* SPow(PyObject* a, PyObject* b, PyObject* modulus) {
-  PyObject* r = modulus == Py_None && (IsFloat(a) || IsFloat(b)) ? FloatBinary('^', a, b) : nullptr;
-  if (r || PyErr_Occurred()) return r;
-  Ref x(Concrete(a)), y(Concrete(b)), z(Concrete(modulus));
-  return x && y && z ? PyNumber_Power(x.get(), y.get(), z.get()) : nullptr;
-}
-template <PyObject* (*kF)(PyObject*, PyObject*)>
-PyObject* SOther(PyObject* a, PyObject* b) {
-  return OnNumbers(a, b, kF);
-}
-template <PyObject* (*kF)(PyObject*)>
-PyObject* SUnary(PyObject* a) {
-  Ref x(Concrete(a));
-  return x ? kF(x.get()) : nullptr;
-}
-PyObject* SNeg(PyObject* a) {
-  auto* i = reinterpret_cast<SymInt*>(a);
-  Session* s = Live(i->session);
-  if (!s) return nullptr;
-  const shape::Int e = shape::Int(0) - i->expr;
-  return s->env().Fits(e, -__int128{s->env().Hint(i->expr)}) ? s->SymIntObject(e) : SUnary<PyNumber_Negative>(a);
-}
-PyObject* SInt(PyObject* a) {
-  return Concrete(a);
-}
-PyObject* SFloat(PyObject* a) {
-  return SUnary<PyNumber_Float>(a);
-}
-int SBool(PyObject* a) {
-  auto* i = reinterpret_cast<SymInt*>(a);
-  Session* s = Live(i->session);
-  return s ? !s->env().Eq(i->expr, shape::Int(0)) : -1;
-}
-PyObject* SCompare(PyObject* a, PyObject* b, int op) {
-  auto x = ExprOf(a), y = ExprOf(b);
-  Session* s = Live(reinterpret_cast<SymInt*>(a)->session);
-  if (!s) return nullptr;
-  if (!x || !y) {
-    Ref p(Concrete(a)), q(Concrete(b));
-    return p && q ? PyObject_RichCompare(p.get(), q.get(), op) : nullptr;
-  }
-  shape::Env& e = s->env();
-  bool r = op == Py_EQ   ? e.Eq(*x, *y)
-           : op == Py_NE ? !e.Eq(*x, *y)
-           : op == Py_LT ? e.Lt(*x, *y)
-           : op == Py_LE ? e.Le(*x, *y)
-           : op == Py_GT ? e.Lt(*y, *x)
-                         : e.Le(*y, *x);
-  return PyBool_FromLong(r);
-}
-PyObject* SRepr(PyObject* a) {
-  Ref x(Concrete(a));
-  return x ? PyObject_Repr(x.get()) : nullptr;
-}
-Py_hash_t SHash(PyObject* a) {
-  Ref x(Concrete(a));
-  return x ? PyObject_Hash(x.get()) : -1;
-}
-PyObject* SGetAttr(PyObject* a, PyObject* name) {
-  if (PyUnicode_CompareWithASCIIString(name, "__class__") == 0) {
-    Py_INCREF(&PyLong_Type);
-    return reinterpret_cast<PyObject*>(&PyLong_Type);
-  }
-  Ref x(Concrete(a));
-  return x ? PyObject_GetAttr(x.get(), name) : nullptr;
-}
-
-PyNumberMethods symint_number = {
-    .nb_add = SAdd,
-    .nb_subtract = SSub,
-    .nb_multiply = SMul,
-    .nb_remainder = SMod,
-    .nb_divmod = SOther<PyNumber_Divmod>,
-    .nb_power = SPow,
-    .nb_negative = SNeg,
-    .nb_positive = SInt,
-    .nb_absolute = SUnary<PyNumber_Absolute>,
-    .nb_bool = SBool,
-    .nb_invert = SUnary<PyNumber_Invert>,
-    .nb_lshift = SOther<PyNumber_Lshift>,
-    .nb_rshift = SOther<PyNumber_Rshift>,
-    .nb_and = SOther<PyNumber_And>,
-    .nb_xor = SOther<PyNumber_Xor>,
-    .nb_or = SOther<PyNumber_Or>,
-    .nb_int = SInt,
-    .nb_float = SFloat,
-    .nb_floor_divide = SFloorDiv,
-    .nb_true_divide = STrueDiv,
-    .nb_index = SInt,
-};
-
 // --- Lazy: nothing may touch it but the session ---------------------------------------------------------------------
 
 void LDealloc(PyObject* a) {
@@ -418,21 +241,6 @@ PyTypeObject TensorProxyType = {
     .tp_methods = tensor_methods,
 };
 
-PyTypeObject SymIntType = {
-    .ob_base = {PyObject_HEAD_INIT(nullptr) 0},
-    .tp_name = "framejit.SymInt",
-    .tp_basicsize = sizeof(SymInt),
-    .tp_dealloc = TDealloc,
-    .tp_repr = SRepr,
-    .tp_as_number = &symint_number,
-    .tp_hash = SHash,
-    .tp_str = SRepr,
-    .tp_getattro = SGetAttr,
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_richcompare = SCompare,
-    .tp_methods = NumberMethods<Concrete>::rows,
-};
-
 PyTypeObject LazyType = {
     .ob_base = {PyObject_HEAD_INIT(nullptr) 0},
     .tp_name = "framejit.Lazy",
@@ -442,19 +250,12 @@ PyTypeObject LazyType = {
 };
 
 bool ReadyProxies() {
-  return PyType_Ready(&TensorProxyType) == 0 && PyType_Ready(&SymIntType) == 0 && ReadySymFloat() &&
-         PyType_Ready(&LazyType) == 0 && ReadyModes();
+  return PyType_Ready(&TensorProxyType) == 0 && ReadyNumbers() && PyType_Ready(&LazyType) == 0 && ReadyModes();
 }
 
 PyObject* NewTensorProxy(Session* s, TraceId id) {
   auto* p = PyObject_New(TensorProxy, &TensorProxyType);
   if (p) p->session = s, p->id = id;
-  return reinterpret_cast<PyObject*>(p);
-}
-
-PyObject* NewSymInt(Session* s, shape::Int e) {
-  auto* p = PyObject_New(SymInt, &SymIntType);
-  if (p) p->session = s, new (&p->expr) shape::Int(e);
   return reinterpret_cast<PyObject*>(p);
 }
 

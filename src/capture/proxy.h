@@ -37,7 +37,7 @@ struct Lazy {
   PyObject* resolved;  // what captured code sees, once used
 };
 
-bool ReadySymFloat();
+bool ReadyNumbers();
 bool ReadyProxies();  // once, at module initialisation
 extern PyTypeObject TensorProxyType, SymIntType, SymFloatType, LazyType;
 
@@ -81,7 +81,7 @@ bool IsSymbolicSize(PyObject* o);
 PyObject* SizeItem(Session& s, PyObject* size, PyObject* key);
 PyObject* SizeConcat(Session& s, PyObject* a, PyObject* b);
 PyObject* SizeMethod(Session& s, PyObject* size, const char* name, PyObject* const* args, Py_ssize_t nargs);
-const char* FrameworkPrefix(Session& s, PyObject* proxy);  // "torch.Tensor" or "numpy.ndarray"
+std::string_view FrameworkPrefix(Session& s, PyObject* proxy);  // the class of such tensors, by its name
 Callee MethodOf(Session& s, PyObject* proxy, std::string_view name);
 PyObject* PlainTensorClass(bool parameter);          // torch.Tensor or torch.nn.Parameter: borrowed
 PyObject* TensorClass(Session& s, PyObject* proxy);  // torch.Tensor, Parameter, ndarray, np.float64: new reference

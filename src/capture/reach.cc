@@ -45,13 +45,13 @@ Reach ReachFrom(Session& s, const std::vector<PyObject*>& roots) {
       all.changeable.push_back(o);
       PyObject *key, *value;
       for (Py_ssize_t at = 0; PyDict_Next(o, &at, &key, &value);) add(key), add(value);
-    } else if (PyAnySet_Check(o) || !strcmp(Py_TYPE(o)->tp_name, "collections.deque")) {
+    } else if (PyAnySet_Check(o) || OfType(o, CType::kDeque)) {
       all.changeable.push_back(o);
       Ref items(PySequence_List(o));
       if (!items) PyErr_Clear();
       for (Py_ssize_t i = 0; items && i < PyList_GET_SIZE(items.get()); ++i) add(PyList_GET_ITEM(items.get(), i));
       if (items) all.held.push_back(Borrow(Py_None)), s.Keep(items.release());
-    } else if (!strcmp(Py_TYPE(o)->tp_name, "functools.partial")) {
+    } else if (OfType(o, CType::kPartial)) {
       for (const char* part : {"func", "args", "keywords"}) {
         Ref value(PyObject_GetAttrString(o, part));
         if (!value) PyErr_Clear();

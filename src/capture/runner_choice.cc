@@ -76,9 +76,15 @@ const Row kRows[] = {
 
 RunnerChoice ChooseRunner(const RunnerQuestion& q) {
   const Row& row = *std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.holds(q); });
+  RunnerChoice choice{row.runner, row.note(q), row.left};
+  if (row.runner < Runner::kReplay && (choice.number = TakeSegmentFuel()) < 0) {
+    choice.runner = Runner::kReplay;
+    choice.note = "no segment fuel is left: runs through the framework";
+  }
   // Derivatives inside the segment are nodes of the graph: nobody else has them.
-  const bool whole = row.runner == Runner::kReplay || row.runner == Runner::kCallable;
-  return {row.runner, row.note(q), row.left, whole && q.session.lowering().differentiates()};
+  const bool whole = choice.runner == Runner::kReplay || choice.runner == Runner::kCallable;
+  choice.again = whole && q.session.lowering().differentiates();
+  return choice;
 }
 
 }  // namespace framejit::capture

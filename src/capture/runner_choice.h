@@ -28,6 +28,7 @@ struct RunnerChoice {
   Runner runner = Runner::kCompiled;
   std::string note;                       // why not the compiled graph; empty: it is, or that is what was asked for
   diag::Leave left = diag::Leave::kNone;  // the plain function is faster, for that reason
+  int64_t number = -1;                    // of those that are compiled (TakeSegmentFuel)
   bool again = false;                     // not with the derivatives that the segment holds: they are left to Python
 };
 

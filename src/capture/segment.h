@@ -12,6 +12,7 @@
 #include "capture/backends.h"
 #include "capture/background.h"
 #include "capture/exit.h"
+#include "capture/segment_check.h"
 #include "diag/outcome.h"
 #include "frame/driver.h"
 #include "guard/guard.h"
@@ -54,6 +55,35 @@ struct Config : std::enable_shared_from_this<Config> {
   bool metered = false;                // capture/meter.h knows its segments
 };
 
+// What data was taken to say: guessed branches, and conditions on the sizes that it decides.
+struct Assumed {
+  std::vector<std::pair<int, Guess>> guesses;  // by output
+  struct Where {
+    Ref code;
+    int at;
+    bool cheap;  // to break there
+  };
+  std::vector<Where> sizes;  // those that conditions are on
+  std::shared_ptr<Guesses> book;
+  bool wrong = false;        // once: the segment never runs again
+  bool missed = false;       // a condition, the last time
+  tensor::RunCheck Check();  // that the guesses hold
+  diag::RunEnd Accept(const Guess& guess, PyObject* value);
+  int Versions() const;                // how many such segments there may be at one place
+  void SizesMissed(int64_t versions);  // data decided others in all of so many segments
+};
+
+// What is counted of a segment.
+struct Tally {
+  int64_t runs = 0;         // finished ones
+  int64_t told = 0;         // of these, before the call that is explained
+  int64_t runs_traced = 0;  // of `runs`, those that the event stream was told
+  double seconds = 0;       // of the others, as far as `timed`
+  int64_t timed = 0;
+  unsigned unmetered = 0;  // runs while it is on that were whole calls
+  int64_t missed_guards = 0;
+};
+
 struct Segment {
   std::shared_ptr<guard::GuardSet> guards;
   std::unique_ptr<tensor::TraceRunner> trace_runner;  // exactly one of these, or none (no tensor operations)
@@ -72,67 +102,32 @@ struct Segment {
   std::unique_ptr<BackendRunner> backend_runner;  // a registered backend's callable
   std::shared_ptr<const Trace> trace;
   tensor::UndoPlan undo;
-  std::vector<FloatOp> float_ops;  // what symbols they are of, before a run
-  std::vector<FloatCheck> float_checks;
+  FloatProgram floats;
   bool changes = false;  // a run that got to its end has written inputs or drawn random numbers
-  Recipe recipe;
+  Exit exit;
   int num_tensor_inputs = 0, num_inputs = 0, num_symbols = 0;
-  bool returns = false;
-  int return_node = -1;
-  int next = 0, depth = 0;                 // where the frame goes on
-  std::vector<std::pair<int, int>> slots;  // (slot, node), node -1: empty
-  std::vector<int> stack;                  // nodes
-  struct Store {
-    int dict, key, value;
-  };  // value -1: delete
-  std::vector<Store> stores;
-  struct PendingCall {
-    Ref method;
-    std::vector<int> args;
-    bool made = false;  // by the capture, for the first run
-  };
-  std::vector<PendingCall> calls;
-  std::vector<std::pair<int, int>> cells;  // (node of the frame's cell, node of its new contents or -1)
-  int grad_after = -1;                     // grad mode to leave behind, -1 unchanged
-  long instructions = 0;                   // outermost instructions it stands for
+  long instructions = 0;  // outermost instructions it stands for
   // Runs that failed in a row: from kFailures on, Python does the work at once, but for every kRetry'th time.
   static constexpr int kFailures = 4, kRetry = 64;
   int failures = 0;
   unsigned passed = 0;
-  int64_t runs = 0;  // finished ones
-  int64_t told = 0;  // of these, before the call that is explained
+  Tally tally;
   int64_t op_count = 0;
-  std::vector<size_t> ends;                    // of Config::breaks: why it goes no further
-  int64_t registrations = -1;                  // of abstract classes, that it is good for; -1: any number
-  std::vector<std::pair<int, Guess>> guesses;  // by output
-  std::shared_ptr<Guesses> guess_book;
-  bool guessed_wrong = false;             // once: never run again
+  std::vector<size_t> ends;    // of Config::breaks: why it goes no further
+  int64_t registrations = -1;  // of abstract classes, that it is good for; -1: any number
+  Assumed assumed;
   diag::Leave left = diag::Leave::kNone;  // a whole function that its framework runs as fast by itself
   std::shared_ptr<diag::Outcomes> outcomes;
-  mutable bool looked_at = false;  // a run that the framework refused: did Python raise, too?
-  std::string place;               // PlaceName
-  struct DataPlace {
-    Ref code;
-    int at;
-    bool cheap;  // to break there
-  };
-  std::vector<DataPlace> data_places;           // of the sizes that data decides and conditions are on
-  bool missed = false;                          // the last time such a condition did not hold
-  int missed_float = -1;                        // likewise: the op, or behind these the check
-  int Versions() const;                         // how many such segments there may be at one place
-  void SizesMissed(int64_t versions);           // data decided others in all of so many segments
+  mutable bool looked_at = false;               // a run that the framework refused: did Python raise, too?
+  std::string place;                            // PlaceName
   std::string WhyMissed(FjFrame* frame) const;  // the last time
   Ref code;
-  int begins = 0;           // unit of the first instruction
-  bool traced = false;      // the event stream has its capture
-  int64_t runs_traced = 0;  // of `runs`, those that it was told
-  double seconds = 0;       // of the others, as far as `timed`
-  int64_t timed = 0;
-  unsigned unmetered = 0;  // runs while it is on that were whole calls
-  int64_t missed_guards = 0;
+  int begins = 0;       // unit of the first instruction
+  bool traced = false;  // the event stream has its capture
   int line = 0;
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
-  explicit Segment(Recipe r) : recipe(std::move(r)) {}
+  std::unique_ptr<SegmentCheck> check;     // null: nobody looks at its runs
+  explicit Segment(Recipe r) : exit{std::move(r)} {}
   ~Segment();
 
   // Guards hold: runs. kOk: *result is set if it returns; else the frame's slots were written. kLeft: call the
@@ -145,16 +140,13 @@ struct Segment {
            : trace_runner   ? diag::RunBy::kTrace
                             : diag::RunBy::kNone;
   }
-  tensor::RunCheck Check();  // that the guesses hold
   bool compiling() const { return pending && pending->finish; }
 
  private:
   bool Publish();  // what was compiled in the background, once it is there; false: a bug of ours, raised (strict)
-  bool Floats(int64_t* symbols);
   diag::RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // as Try
   diag::RunEnd RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out);
-  diag::RunEnd Build(PyObject** inputs, PyObject** out, int64_t* symbols, FjFrame* frame, PyObject** result);
-  diag::RunEnd Accept(const Guess& guess, PyObject* value);
+  [[gnu::cold]] diag::RunEnd RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject** out);
   const char* RangeName();
   std::string range_name;  // in torch's profiler, from the first run there on
 };

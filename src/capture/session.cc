@@ -42,110 +42,6 @@ bool IsPrimitive(PyObject* o) {
          t == &SymIntType || t == &SymFloatType;
 }
 
-namespace {
-
-constexpr const char* kValues[] = {"torch.device",       "torch.finfo",   "torch.iinfo",       "re.Pattern",
-                                   "datetime.timedelta", "datetime.date", "datetime.datetime", "decimal.Decimal"};
-constexpr const char* kConstants[] = {"method_descriptor",
-                                      "wrapper_descriptor",
-                                      "getset_descriptor",
-                                      "member_descriptor",
-                                      "classmethod_descriptor",
-                                      "torch.dtype",
-                                      "torch.layout",
-                                      "torch.memory_format",
-                                      "numpy.ufunc",
-                                      "cupy._core._kernel.ufunc",
-                                      "_thread.RLock",
-                                      "typing._GenericAlias",
-                                      "types.UnionType",
-                                      "types.GenericAlias",
-                                      "builtin_function_or_method"};
-// Objects whose attributes are plain facts about the object itself: reading them through C has no effect and depends on
-// nothing else. (The object's identity or value is guarded where it was found.)
-constexpr const char* kPlainData[] = {"torch.dtype",
-                                      "torch.device",
-                                      "torch.layout",
-                                      "torch.finfo",
-                                      "torch.iinfo",
-                                      "torch.Size",
-                                      "numpy.ufunc",
-                                      "cupy._core._kernel.ufunc",
-                                      "code",
-                                      "method_descriptor",
-                                      "wrapper_descriptor",
-                                      "getset_descriptor",
-                                      "builtin_function_or_method",
-                                      "method-wrapper",
-                                      "property",
-                                      "functools.partial",
-                                      "re.Match",
-                                      "re.Pattern",
-                                      "slice",
-                                      "range",
-                                      "mappingproxy",
-                                      "types.UnionType",
-                                      "types.GenericAlias",
-                                      "member_descriptor",
-                                      "staticmethod",
-                                      "classmethod",
-                                      "super",
-                                      "method",
-                                      "cell",
-                                      "generator",
-                                      "traceback",
-                                      "frame",
-                                      "weakref.ReferenceType",
-                                      "weakref"};
-
-// What the name of a type says of its instances.
-struct TypeFacts {
-  bool value = false, constant = false, plain = false, numpy_dtype = false;
-  explicit TypeFacts(const char* name) {
-    for (const char* k : kValues) value |= !strcmp(name, k);
-    for (const char* k : kConstants) constant |= !strcmp(name, k);
-    for (const char* k : kPlainData) plain |= !strcmp(name, k);
-    plain |= numpy_dtype = !strncmp(name, "numpy.dtype", 11);
-  }
-};
-
-TypeFacts FactsOf(PyTypeObject* t) {
-  static const TypeFacts none("");
-  if (t->tp_flags & Py_TPFLAGS_HEAPTYPE)  // without a dot: of a class statement
-    return strchr(t->tp_name, '.') ? TypeFacts(t->tp_name) : none;
-  static auto* known = new std::unordered_map<PyTypeObject*, TypeFacts>;  // static types stay
-  static PyTypeObject* last_type = nullptr;
-  static const TypeFacts* last = nullptr;
-  if (t != last_type) {
-    auto at = known->find(t);
-    if (at == known->end()) at = known->emplace(t, TypeFacts(t->tp_name)).first;
-    last = &at->second;
-    last_type = t;
-  }
-  return *last;
-}
-
-}  // namespace
-
-bool IsValue(PyObject* o) {
-  if (Py_TYPE(o) == &PyRange_Type) return true;
-  if (PySlice_Check(o)) {
-    auto* s = reinterpret_cast<PySliceObject*>(o);
-    return IsPrimitive(s->start) && IsPrimitive(s->stop) && IsPrimitive(s->step);
-  }
-  return FactsOf(Py_TYPE(o)).value;
-}
-
-bool IsPlainData(PyObject* o) {
-  return FactsOf(Py_TYPE(o)).plain || (PyType_Check(o) && tensor::DTypeOf(o).has_value());
-}
-
-bool IsConstantKind(PyObject* o) {
-  if (PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o) || PyCFunction_Check(o)) return true;
-  const TypeFacts facts = FactsOf(Py_TYPE(o));
-  return facts.constant || (facts.numpy_dtype && tensor::DTypeOf(o).has_value()) || tensor::HasCalleeName(o);
-}
-
 PyObject* CaptureBreakType() {
   static PyObject* type = PyErr_NewException("framejit._CaptureBreak", PyExc_BaseException, nullptr);
   return type;
@@ -155,14 +51,7 @@ Session* Session::Current() {
   return current;
 }
 
-Session::Session(FjFrame* root, CaptureOptions options)
-    : mode(tensor::ReadModeForCapture()),
-      entry_mode(mode),
-      autocast_depth(mode.autocast.any()),
-      default_devices{tensor::DefaultDevice()},
-      root_(root),
-      options_(std::move(options)),
-      outer_(current) {
+Session::Session(FjFrame* root, CaptureOptions options) : root_(root), options_(std::move(options)), outer_(current) {
   guards_ = std::make_unique<guard::GuardBuilder>();
   guards_->SetWhere([this] { return Where(); });
   env_.set_location_provider([this] { return guard::Text(Where()); });
@@ -172,8 +61,7 @@ Session::Session(FjFrame* root, CaptureOptions options)
       [this](Call& call, const std::vector<TensorMeta>& operands) -> std::optional<Inferred> {
         tensor::Refusal why;
         SuspendScope off;
-        if (naming_sizes_ && call.callee.Has(kSizedByData))
-          if (auto sized = InferByData(call, operands)) return sized;
+        if (auto sized = data_sizes_.Infer(call, operands)) return sized;
         auto r = tensor::InferByFramework(call, operands, constants_, &why);
         if (!r && why.symbolic) {
           for (const TensorMeta& m : operands)  // a size of 1 means something else than any other one
@@ -200,7 +88,7 @@ Session::Session(FjFrame* root, CaptureOptions options)
 }
 
 Session::~Session() {
-  LeaveNumpyStates();
+  modes.numpy.Leave();
   current = outer_;
   for (PyObject* o : constants_) Py_DECREF(o);
 }
@@ -241,25 +129,11 @@ std::nullptr_t Session::Break(BreakId id, const std::string& detail) {
   return nullptr;
 }
 
-void Session::LeaveNumpyStates() {
-  for (; !numpy_states.empty(); numpy_states.pop_back()) {
-    tensor::SavedError saved;
-    if (!tensor::ResetNumpyState(numpy_states.back().get())) PyErr_Clear();
-  }
-}
-
-bool Session::NoteNumpyState() {
-  const int now = tensor::NumpyWatch(), entry = numpy_entry_watch < 0 ? now : numpy_entry_watch;
-  if (numpy_watch.value_or(now) != now || (now & ~entry)) return Break(BreakId::kThreadState, "numpy.errstate"), false;
-  numpy_watch = now;
-  return true;
-}
-
 void Session::Abandon() {
-  LeaveNumpyStates();
+  modes.numpy.Leave();
   origins_.Clear();
   pending_.Clear();
-  context_vars.clear();
+  modes.context_vars.clear();
   generators_.clear();
   std::vector<Ref> dying = std::move(keep_);
   dying.clear();

@@ -18,11 +18,14 @@
 #include <unordered_set>
 #include <vector>
 
+#include "capture/data_sizes.h"
 #include "capture/guess.h"
+#include "capture/modes.h"
 #include "capture/numbers.h"
 #include "capture/origins.h"
 #include "capture/pending.h"
 #include "capture/ref.h"
+#include "capture/types.h"
 #include "capture/vmap.h"
 #include "diag/diag.h"
 #include "frame/semantics.h"
@@ -38,15 +41,7 @@ using diag::BreakId;
 using guard::Source;
 using guard::SourceKind;
 
-bool IsValue(
-    PyObject* o);  // immutable objects of C types (torch.device, range, slice, ...): guarded by value where found
-bool IsPlainData(PyObject* o);  // its attributes are facts about the object itself
 bool IsPrimitive(PyObject* o);  // compared and guarded by value: int, float, bool, str, bytes, None, ... (exact types)
-
-// A call that a functools.lru_cache answered, by its name there.
-struct Cached {
-  Ref cache, name;
-};
 
 struct CaptureOptions {
   int dynamic = -1;                                       // 1: every size a symbol; 0: none, marked ones neither
@@ -62,16 +57,6 @@ struct CaptureOptions {
   std::vector<Cached>* cached;       // what captures of this call have really put into caches, each of them once
 };
 
-struct DataSize {            // a size that data decides
-  Trace::DataSymbol symbol;  // of a call that is being made: the number of its result
-  Ref code;                  // where
-  int at;
-  bool outermost;
-  bool number;                      // of the program, not a size of what is in memory
-  bool exact;                       // of a result whose strides are as written, also where it is empty
-  std::optional<shape::Int> usual;  // what it is as a rule: taken for granted until it was something else
-};
-
 // A decimal.Decimal: what is computed of it depends on the thread's decimal.getcontext(), and shows there.
 bool UsesContext(PyObject* o);
 // Is this a method in Python?
@@ -79,6 +64,14 @@ bool HasOwn(PyTypeObject* type, const char* name);
 // Does a dict of this type say by methods of its own what it holds, wherever C code asks for it as any object?
 bool AnswersItself(PyTypeObject* type);
 PyObject* DictOfView(PyObject* o);  // the dict of which `o` is a view of keys, values or items, or null; borrowed
+
+// Whose tensors a capture has met.
+enum class Library : uint8_t { kNone, kTorch, kNumpy, kCupy };
+struct Libraries {
+  Library last = Library::kNone;
+  bool torch = false, numpy = false;
+  bool Use(Session& s, Library l);  // false (Break): CuPy is beside no other one
+};
 
 class Session {
  public:
@@ -158,19 +151,8 @@ class Session {
   bool ToArg(PyObject* o, Arg* out);  // false on Break
   std::set<TraceId> data_views;       // made by tensor.data, and views of those
   PyObject* FromArg(const Arg& a);
-  PyObject* SymIntObject(shape::Int e);     // an int if constant, else a SymInt proxy
-  Numbers& numbers() { return *numbers_; }  // that are symbols
-  PyObject* SymFloatObject(FloatOp op);     // a new one of these; null without an error: only as a number
-  shape::Env& env() { return env_; }
-  Trace& trace() { return trace_; }
-  Graph& graph() { return graph_; }
-  surface::Lowering& lowering() const { return *lowering_; }
-  ModeState mode;  // virtual grad mode
-  const ModeState entry_mode;
-  int autocast_depth;  // regions that are open
-  Vmap vmap;
-  std::vector<std::string> default_devices;  // where tensors are made that name no device: the caller's, then scopes
-  std::set<std::string> numpy_devices;       // those under which NumPy's functions were called
+  PyObject* SymIntObject(shape::Int e);  // an int if constant, else a SymInt proxy
+  PyObject* SymFloatObject(FloatOp op);  // a new one of these; null without an error: only as a number
 
   // --- overlay of outside dicts ------------------------------------------------------------------------------------
   Ref AsKey(PyObject* key);  // what a guard can look up: of a stand-in for a number that number, guarded
@@ -178,7 +160,6 @@ class Session {
   PyObject* ReadDictItem(PyObject* dict, const Source* s, PyObject* asked, bool* found);
   // Is a lookup of `key` guarded by what the dict has there alone? Keys are numbers, strings, or types and the like.
   bool GuardsKey(PyObject* dict, PyObject* key);
-  const PendingEffects& pending() const { return pending_; }  // what waits for the exit
   // Reads an item of an outside dict that is a dict itself and stays in our hands: where it is (guarded: of its exact
   // type; empty, if that is asked). Null without an error: it is absent (guarded), *found is false; or it must be read
   // as any other item, *found is true. Only while no store to `dict` is pending.
@@ -187,7 +168,6 @@ class Session {
   // A method that changes an outside list, set or deque, needs nothing from it and cannot fail. True: it is kept for
   // the exit.
   bool Defer(PyTypeObject* owner, const char* name, PyObject* const* args, Py_ssize_t n);
-  void AtExit(PendingCall call) { pending_.Call(std::move(call)); }
   // Is this a frame of `__hash__` or `__eq__`, or behind one? How often those run is not only the program's business:
   // what captures it asks them, too.
   bool InLookup() const;
@@ -200,64 +180,30 @@ class Session {
   // list[-k] of what is yet to be appended; borrowed, null: something else.
   PyObject* Appended(PyObject* list, PyObject* index);
   PyObject* recorded = nullptr;  // the list to which warnings go: nobody may read it behind one that waits
-  // Calls of modules that are done without the frames of Module.__call__: those frames, and who made the call.
-  struct HiddenCall {
-    PyFrameObject* caller;
-    PyFunctionObject *inner, *outer;
-    int inner_at, outer_at;
-  };
-  std::vector<HiddenCall> hidden_calls;
-  PyFrameObject* root_frame = nullptr;  // as Python sees it
   // What is written must not be, under another name, what was read: guards for that. At the end of the capture.
   void SeparateWrites();
 
+  // --- its parts
+  // -------------------------------------------------------------------------------------------------------
+  const CaptureOptions& options() const { return options_; }
   guard::GuardBuilder& guards() { return *guards_; }
   std::unique_ptr<guard::GuardBuilder> TakeGuards() { return std::move(guards_); }
-  std::vector<PyObject*>& constants() { return constants_; }
-  const std::vector<const Source*>& input_sources() const { return input_sources_; }
-  const std::vector<PyObject*>& input_tensors() const { return input_tensors_; }  // the real ones, kept
+  shape::Env& env() { return env_; }
+  Trace& trace() { return trace_; }
+  Graph& graph() { return graph_; }
+  surface::Lowering& lowering() const { return *lowering_; }
+  Numbers& numbers() { return *numbers_; }  // that are symbols
+  Guessing& guessing() { return guessing_; }
+  DataSizes& data_sizes() { return data_sizes_; }
+  PendingEffects& pending() { return pending_; }  // what waits for the exit
+  Modes modes;                                    // of the thread
+  Vmap vmap;                                      // and derivatives inside of the program
+  Libraries libraries;                            // whose tensors there are
+
+  // --- frames
+  // ----------------------------------------------------------------------------------------------------------
   FjFrame* root() const { return root_; }
-  guard::Line Where() const;                         // of the user's code being captured
-  void Keep(PyObject* o) { keep_.emplace_back(o); }  // steals
-  // Attributes that tensors made here were given, in order.
-  std::map<TraceId, std::vector<std::pair<Ref, Ref>>> tensor_attributes;
-  std::set<TraceId> dropped_grads;                  // inputs whose gradients are None from now on
-  std::unordered_map<PyObject*, Ref> context_vars;  // ContextVar -> value set during capture
-  // Switches of the framework that were set (switches.cc): what they were at the entry and are for the program.
-  struct Switched {
-    std::string_view getter;
-    Ref key, entry, now;
-    bool attention;
-  };
-  std::vector<Switched> switches;
-  std::vector<PendingCall> switch_calls;
-  // Calls that a functools.lru_cache answered, made at the exit; `made`: this call has really been made already, by
-  // this capture or one before it that came to nothing.
-  struct CacheCall {
-    PendingCall call;
-    bool made;
-    Cached cached;
-  };
-  std::vector<CacheCall> cache_calls;
-  std::vector<PendingCall> SwitchCalls() const;  // those that are made at the exit
-  bool SwitchesFit(Callee callee, bool cuda);    // false (Break): a changed one bears on that call
-  // NumPy's error state belongs to this thread: it is really set while capturing. The tokens to go back.
-  std::vector<Ref> numpy_states;
-  std::optional<int> numpy_watch;  // of the calls on NumPy's arrays, and what it was at the entry
-  int numpy_entry_watch = -1;
-  bool NoteNumpyState();  // false (Break): it is another one than before, or sees more than the entry's
-  void LeaveNumpyStates();
-  int warning_scopes = 0;  // of warnings.catch_warnings; nothing that warns is captured
-  enum class Library : uint8_t { kNone, kTorch, kNumpy, kCupy } library = Library::kNone;  // set by UseLibrary
-  bool UseLibrary(Library l);  // false (Break): CuPy is beside no other one
-  bool uses_torch = false;
-  // numpy.float64, int64 and bool: beside torch's tensors numbers like any other, not arrays of the graph.
-  bool IsNumpyNumber(PyObject* o) const;
-  bool uses_numpy = false;
-  const CaptureOptions& options() const { return options_; }
-  // What a framework function answers while a program is captured; nothing: it is an ordinary one.
-  std::optional<Arg> ConstantAnswer(Callee callee);
-  bool asked_compiling() const { return asked_compiling_; }
+  PyFrameObject* root_frame = nullptr;  // as Python sees it
   // The outermost frame's own cells, replaced by private ones: private cell -> slot, and what it held at the start.
   struct RootCell {
     int slot;
@@ -265,34 +211,43 @@ class Session {
     PyObject* real;  // the cell, which functions of the frame hold
   };
   std::unordered_map<PyObject*, RootCell> root_cells;
-  int64_t op_count = 0;
-  int depth = 0;  // of captured calls
+  guard::Line Where() const;  // of the user's code being captured
+  int depth = 0;              // of captured calls
+  // Calls of modules that are done without the frames of Module.__call__: those frames, and who made the call.
+  struct HiddenCall {
+    PyFrameObject* caller;
+    PyFunctionObject *inner, *outer;
+    int inner_at, outer_at;
+  };
+  std::vector<HiddenCall> hidden_calls;
 
-  // What the tensor says in the call that is being captured, as from now on taken for granted: True or False (`truth`,
-  // or a bool tensor), or an int. New reference; null without an exception: that is not to be guessed.
-  PyObject* GuessValue(TraceId t, bool truth);
-  const std::vector<Guess>& guesses() const { return guesses_; }
-  // Lists of sizes that hold tensors of one integer, which the framework reads: what they say is guessed. False:
-  // nothing of that kind, or it is not to be guessed.
-  std::vector<Arg*> SizesAmong(Call& call);
-  bool GuessSizes(Call* call);
-  PyObject* ItemOf(TraceId t, bool truth);  // what the program is told: a guess, or a symbol. As GuessValue
-  // Sizes that data decides (data_sizes.cc). What the integer tensor says, as a symbol; nothing: it cannot be one.
-  std::optional<shape::Int> CountOf(TraceId t);
-  const std::vector<DataSize>& data_sizes() const { return data_sizes_; }
-  void ApplyByData(Call& call);  // lowering's Apply, where sizes that data decides are symbols; throws Decline
-  // At the end of a capture: it is to be made again, since what was asked of such sizes cannot be answered so.
-  bool Reconsider(const std::vector<TraceId>& outputs);
-  std::vector<shape::Guard> DataConditions(const std::vector<TraceId>& outputs);  // what is taken for granted of them
-  int in_custom = 0;  // functions with gradients of their own that are being captured
-  // A backward pass of the user's is captured, which runs later: of what is outside it may read what never changes.
-  bool later = false;
-  bool ReadLater(PyObject* o, const Source* s);  // false (Break): that may be another by then
+  // --- what is kept
+  // ----------------------------------------------------------------------------------------------------
+  std::vector<PyObject*>& constants() { return constants_; }
+  const std::vector<const Source*>& input_sources() const { return input_sources_; }
+  const std::vector<PyObject*>& input_tensors() const { return input_tensors_; }  // the real ones, kept
+  void Keep(PyObject* o) { keep_.emplace_back(o); }                               // steals
+  int64_t op_count = 0;
+
+  // --- questions
+  // ------------------------------------------------------------------------------------------------------- What a
+  // framework function answers while a program is captured; nothing: it is an ordinary one.
+  std::optional<Arg> ConstantAnswer(Callee callee);
+  bool asked_compiling() const { return asked_compiling_; }
+  // numpy.float64, int64 and bool: beside torch's tensors numbers like any other, not arrays of the graph.
+  bool IsNumpyNumber(PyObject* o) const;
   // An abstract class said no: it may say yes once a class was registered. The number of registrations then, or -1.
   bool NoteAbstract();
   int64_t registrations = -1;
   static int64_t Registrations();  // of this process by now
-  bool mixes_casts = false;        // it ends in what eager refuses: casts of two regions of autocast
+
+  // --- functions with gradients of their own
+  // ---------------------------------------------------------------------------
+  int in_custom = 0;  // that are being captured
+  // A backward pass of the user's is captured, which runs later: of what is outside it may read what never changes.
+  bool later = false;
+  bool ReadLater(PyObject* o, const Source* s);  // false (Break): that may be another by then
+  bool mixes_casts = false;                      // it ends in what eager refuses: casts of two regions of autocast
 
  private:
   // ForC in its parts.
@@ -301,28 +256,18 @@ class Session {
   PyObject* PrivateForC(PyObject* o, bool asked_nothing);
   PyObject* PendingForC(PyObject* o, bool asked_nothing);
   bool CopyForC(PyObject* o, PyObject* copy, bool asked_nothing, bool* differs, bool* hides);
-  Ref RunUpTo(TraceId t);      // on the real inputs; null: that fails
-  bool AsIndices(Call& call);  // masks in x[...] become the indices of what they hold; where(mask), nonzero(..., True)
-  void Lower(Call& call);
-  void Simplify(const std::vector<TraceId>& tensors, size_t first);  // and nodes: what is known of their sizes by now
-  std::vector<TraceId> IndicesOf(const Call& like, TraceId mask);
-  std::optional<Inferred> InferByData(Call& call, const std::vector<TensorMeta>& operands);
-  std::optional<shape::Int> NewDataSize(int result, int dim, const shape::Int* most);
-  std::vector<DataSize> data_sizes_, fresh_sizes_;
-  bool naming_sizes_ = false;
-  std::vector<Guess> guesses_;
   PyObject* SymbolOf(PyObject* number,
                      const Source* s);  // of an int that is known to change; null without error: it is not
   struct Descent;
-  struct Place {
+  struct Instruction {
     PyObject* code;
     int at;
-    friend bool operator==(const Place&, const Place&) = default;
+    friend bool operator==(const Instruction&, const Instruction&) = default;
     struct Hash {
-      size_t operator()(const Place& p) const { return reinterpret_cast<size_t>(p.code) / 16 * 31 + p.at; }
+      size_t operator()(const Instruction& p) const { return reinterpret_cast<size_t>(p.code) / 16 * 31 + p.at; }
     };
   };
-  mutable std::unordered_map<Place, guard::Line, Place::Hash> lines_;  // answers of Where()
+  mutable std::unordered_map<Instruction, guard::Line, Instruction::Hash> lines_;  // answers of Where()
   mutable std::vector<Ref> lines_kept_;
   PyObject* TensorInput(PyObject* o, const Source* s, tensor::Class c);
   bool NoteQuiet(PyObject* o, const Source* s);
@@ -340,6 +285,8 @@ class Session {
   Graph graph_;
   std::unique_ptr<Numbers> numbers_;
   std::unique_ptr<surface::Lowering> lowering_;
+  Guessing guessing_{*this};
+  DataSizes data_sizes_{*this};
   Origins origins_;
   std::unordered_map<TraceId, PyObject*> proxies_;
   std::vector<Ref> keep_;
@@ -361,8 +308,6 @@ class Session {
   std::set<std::pair<PyTypeObject*, PyObject*>> lookups_noted_;
 };
 
-// Is the object a constant by identity: type, function, module, builtin, dtype, ...?
-bool IsConstantKind(PyObject* o);
 PyObject* CaptureBreakType();  // the unwinding exception (BaseException subclass)
 
 }  // namespace framejit::capture

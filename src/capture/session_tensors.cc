@@ -106,7 +106,7 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   TensorMeta meta;
   bool torch = tensor::IsPlainTorch(c);
   const bool cupy = c == tensor::Class::kCupyArray;
-  if (!UseLibrary(torch ? Library::kTorch : cupy ? Library::kCupy : Library::kNumpy)) return nullptr;
+  if (!libraries.Use(*this, torch ? Library::kTorch : cupy ? Library::kCupy : Library::kNumpy)) return nullptr;
   meta.framework = torch ? Framework::kTorch : Framework::kNumpy;
   meta.dtype = m.dtype;
   meta.device = m.device;
@@ -167,16 +167,16 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
   return proxy;
 }
 
-bool Session::UseLibrary(Library l) {
+bool Libraries::Use(Session& s, Library l) {
   static constexpr const char* kNames[] = {"", "torch", "NumPy", "CuPy"};
-  const bool cupy = l == Library::kCupy || library == Library::kCupy;
-  if (cupy && library != Library::kNone && library != l)
-    return Break(BreakId::kUnsupportedTensor, std::string("tensors of ") + kNames[static_cast<int>(library)] +
-                                                  " and of " + kNames[static_cast<int>(l)] + " in one graph"),
+  const bool cupy = l == Library::kCupy || last == Library::kCupy;
+  if (cupy && last != Library::kNone && last != l)
+    return s.Break(BreakId::kUnsupportedTensor, std::string("tensors of ") + kNames[static_cast<int>(last)] +
+                                                    " and of " + kNames[static_cast<int>(l)] + " in one graph"),
            false;
-  library = l;
-  uses_torch |= l == Library::kTorch;
-  uses_numpy |= l == Library::kNumpy;
+  last = l;
+  torch |= l == Library::kTorch;
+  numpy |= l == Library::kNumpy;
   return true;
 }
 

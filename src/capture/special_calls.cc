@@ -69,11 +69,11 @@ bool NoteClassInfo(Session& s, PyObject* info, bool tensor, int depth = 0) {
       if (!NoteClassInfo(s, PyTuple_GET_ITEM(info, i), tensor, depth + 1)) return false;
     return true;
   }
-  if (!strcmp(Py_TYPE(info)->tp_name, "types.UnionType")) {
+  if (OfType(info, CType::kUnionType)) {
     Ref parts(PyObject_GetAttrString(info, "__args__"));
     return parts && NoteClassInfo(s, parts.get(), tensor, depth + 1);
   }
-  if (tensor && !strcmp(Py_TYPE(info)->tp_name, "torch.tensortype"))  // torch.FloatTensor looks at the tensor itself
+  if (tensor && OfType(info, CType::kTorchTensorType))  // torch.FloatTensor looks at the tensor itself
     return s.Break(BreakId::kTensorProtocol, "isinstance of a torch.FloatTensor or the like"), false;
   if (HasOwnHook(info))
     return s.Break(BreakId::kUnknownCall,
@@ -246,12 +246,13 @@ bool Is(const Cached& cached, PyObject* cache, PyObject* name) {
 bool MadeBefore(Session& s, PyObject* cache, PyObject* name) {
   const auto& made = *s.options().cached;
   return std::any_of(made.begin(), made.end(), [&](const Cached& c) { return Is(c, cache, name); }) &&
-         std::none_of(s.cache_calls.begin(), s.cache_calls.end(), [&](auto& c) { return Is(c.cached, cache, name); });
+         std::none_of(s.pending().cache_calls.begin(), s.pending().cache_calls.end(),
+                      [&](auto& c) { return Is(c.cached, cache, name); });
 }
 
 // A cache with a bound drops what was not asked for the longest: what waits for the exit is asked for now.
 bool AskNow(Session& s, PyObject* cache) {
-  for (Session::CacheCall& c : s.cache_calls) {
+  for (CacheCall& c : s.pending().cache_calls) {
     if (c.made || c.cached.cache.get() != cache) continue;
     std::vector<PyObject*> args;
     for (const Ref& a : c.call.args) args.push_back(a.get());
@@ -283,8 +284,8 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
     if (s.pending().count())
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that may see what was written before");
     // It must not drop what this capture has found in it.
-    const auto found = std::count_if(s.cache_calls.begin(), s.cache_calls.end(),
-                                     [&](const Session::CacheCall& c) { return c.cached.cache.get() == cached; });
+    const auto found = std::count_if(s.pending().cache_calls.begin(), s.pending().cache_calls.end(),
+                                     [&](const CacheCall& c) { return c.cached.cache.get() == cached; });
     if (most != Py_None && PyLong_AsLongLong(most) <= found)
       return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that is full");
     if (most != Py_None && !AskNow(s, cached)) return nullptr;
@@ -296,7 +297,7 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
   if (entry && !result) result = Borrow(most == Py_None ? entry : ResultIn(entry));
   if (!entry || !result) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
   s.guards().Is(s.guards().Child(SourceKind::kDictItem, s.guards().Const(dict), 0, name.get()), entry);
-  Session::CacheCall again{{Borrow(cached), {}}, made, {Borrow(cached), Borrow(name.get())}};
+  CacheCall again{{Borrow(cached), {}}, made, {Borrow(cached), Borrow(name.get())}};
   for (Py_ssize_t i = 0; i < nargs; ++i) again.call.args.push_back(Borrow(args[i]));
   if (kwnames && PyTuple_GET_SIZE(kwnames)) {
     Ref tools(tensor::Import("functools")), first(PyTuple_Pack(1, cached)), named(PyDict_New());
@@ -307,7 +308,7 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
         Ref(partial && first && named ? PyObject_Call(partial.get(), first.get(), named.get()) : nullptr);
     if (!again.call.method) return nullptr;
   }
-  s.cache_calls.push_back(std::move(again));
+  s.pending().cache_calls.push_back(std::move(again));
   return s.FromOutside(result.get(), s.guards().Const(result.get()));
 }
 

@@ -3,19 +3,14 @@
 // would bear on are not captured meanwhile.
 #include <algorithm>
 
+#include "capture/callees.h"
 #include "capture/modes.h"
+#include "capture/session.h"
 
 namespace framejit::capture {
-namespace {
-
-struct Row {
-  std::string_view get, set;
-  bool alone;  // setting it changes no other switch
-  bool attention = false;
-};
 
 // Functions of torch._C. A getter with arguments has them in front of its setter's value.
-constexpr Row kRows[] = {
+const Switches::Row Switches::kRows[] = {
     {"_get_cudnn_enabled", "_set_cudnn_enabled", true},
     {"_get_cudnn_benchmark", "_set_cudnn_benchmark", true},
     {"_get_cudnn_deterministic", "_set_cudnn_deterministic", true},
@@ -35,14 +30,18 @@ constexpr Row kRows[] = {
     {"_cuda_getDeviceCount", "", false},  // torch.cuda.is_available
 };
 
+static std::string OfTorchC(std::string_view name) {
+  return std::string(callees::kTorchC).append(".").append(name);
+}
+
 // What the program finds there now. Null: a Break or an exception.
-Ref Now(Session& s, const Row& row, PyObject* key) {
-  for (const Session::Switched& w : s.switches) {
-    if (w.getter != row.get) continue;
+Ref Switches::Now(Session& s, const Row& row, PyObject* key) const {
+  for (const Changed& w : changed_) {
+    if (w.row != &row) continue;
     const int same = PyObject_RichCompareBool(w.key.get(), key, Py_EQ);
     if (same) return same < 0 ? Ref() : w.now;
   }
-  Ref get(tensor::ResolveCallee("torch._C." + std::string(row.get)));
+  Ref get(tensor::ResolveCallee(OfTorchC(row.get)));
   Ref value(get ? PyObject_CallObject(get.get(), key) : nullptr);
   if (!value) return {};
   if (!IsPrimitive(value.get())) return s.Break(BreakId::kThreadState, std::string(row.get)), Ref();
@@ -50,8 +49,8 @@ Ref Now(Session& s, const Row& row, PyObject* key) {
   return Ref(s.FromOutside(value.get(), source));
 }
 
-bool Set(Session& s, const Row& row, PyObject* const* args, Py_ssize_t n) {
-  Ref key(PyTuple_New(n - 1)), set(tensor::ResolveCallee("torch._C." + std::string(row.set)));
+bool Switches::Set(Session& s, const Row& row, PyObject* const* args, Py_ssize_t n) {
+  Ref key(PyTuple_New(n - 1)), set(tensor::ResolveCallee(OfTorchC(row.set)));
   for (Py_ssize_t i = 0; key && i + 1 < n; ++i) PyTuple_SET_ITEM(key.get(), i, Py_NewRef(args[i]));
   Ref now = key && set ? Now(s, row, key.get()) : Ref();
   if (!now) return false;
@@ -59,57 +58,55 @@ bool Set(Session& s, const Row& row, PyObject* const* args, Py_ssize_t n) {
   if (same < 0) return false;
   PendingCall call{std::move(set), {}};
   for (Py_ssize_t i = 0; i < n; ++i) call.args.push_back(Borrow(args[i]));
-  s.switch_calls.push_back(std::move(call));
+  calls_.push_back(std::move(call));
   if (same) return true;
-  if (!row.alone) return s.Break(BreakId::kThreadState, "torch._C." + std::string(row.set)), false;
-  auto at = std::find_if(s.switches.begin(), s.switches.end(), [&](auto& w) { return w.getter == row.get; });
-  if (at == s.switches.end()) at = s.switches.insert(at, {row.get, key, now, now, row.attention});
+  if (!row.alone) return s.Break(BreakId::kThreadState, OfTorchC(row.set)), false;
+  auto at = std::find_if(changed_.begin(), changed_.end(), [&](const Changed& w) { return w.row == &row; });
+  if (at == changed_.end()) at = changed_.insert(at, {&row, key, now, now});
   at->now = Borrow(args[n - 1]);
   return true;
 }
 
-}  // namespace
-
-bool SwitchState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
-  if (name.space() != "torch._C") return false;
-  const std::string_view last = name.last();
+Answered Switches::Answer(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n) {
+  if (callee.space() != callees::kTorchC) return {};
+  const std::string_view last = callee.last();
   for (const Row& row : kRows) {
     const bool get = last == row.get, set = last == row.set && n > 0;
     if (!get && !set) continue;
-    if (!std::all_of(args, args + n, [](PyObject* a) { return IsPrimitive(a); })) return false;
-    if (set) return *out = Set(s, row, args, n) ? Py_NewRef(Py_None) : nullptr, true;
+    if (!std::all_of(args, args + n, IsPrimitive)) return {};
+    if (set) return Set(s, row, args, n) ? Py_NewRef(Py_None) : nullptr;
     Ref key(PyTuple_New(n));
     for (Py_ssize_t i = 0; key && i < n; ++i) PyTuple_SET_ITEM(key.get(), i, Py_NewRef(args[i]));
-    return *out = key ? Now(s, row, key.get()).release() : nullptr, true;
+    return key ? Now(s, row, key.get()).release() : nullptr;
   }
-  return false;
+  return {};
 }
 
-bool Session::SwitchesFit(Callee callee, bool cuda) {
+bool Switches::Fit(Session& s, Callee callee, bool cuda) const {
   const bool attention = callee.last().ends_with("scaled_dot_product_attention");
   if (attention) {  // they choose the kernel, and so the layout of its result
     static PyObject* const none = PyTuple_New(0);
     for (const Row& row : kRows) {
       if (!row.attention) continue;
-      Ref now = Now(*this, row, none);
+      Ref now = Now(s, row, none);
       if (!now) return false;
       // What the rows know of the CPU's kernels is what the flash kernel does.
       if (!cuda && row.set.ends_with("flash") && now.get() != Py_True)
-        return Break(BreakId::kThreadState, callee + " without its flash kernel"), false;
+        return s.Break(BreakId::kThreadState, callee + " without its flash kernel"), false;
     }
   }
-  for (const Switched& w : switches)
-    if ((cuda || (attention && w.attention)) && PyObject_RichCompareBool(w.entry.get(), w.now.get(), Py_EQ) != 1)
-      return Break(BreakId::kThreadState, callee + " while torch._C." + std::string(w.getter) + " is changed"), false;
+  for (const Changed& w : changed_)
+    if ((cuda || (attention && w.row->attention)) && PyObject_RichCompareBool(w.entry.get(), w.now.get(), Py_EQ) != 1)
+      return s.Break(BreakId::kThreadState, callee + " while " + OfTorchC(w.row->get) + " is changed"), false;
   return true;
 }
 
-std::vector<PendingCall> Session::SwitchCalls() const {
-  const bool back = std::all_of(switches.begin(), switches.end(), [](const Switched& w) {
+std::vector<PendingCall> Switches::AtExit() const {
+  const bool back = std::all_of(changed_.begin(), changed_.end(), [](const Changed& w) {
     return PyObject_RichCompareBool(w.entry.get(), w.now.get(), Py_EQ) == 1;
   });
   std::vector<PendingCall> calls;
-  for (const PendingCall& c : switch_calls) {
+  for (const PendingCall& c : calls_) {
     Ref name(PyObject_GetAttrString(c.method.get(), "__name__"));
     const char* text = name ? PyUnicode_AsUTF8(name.get()) : nullptr;
     if (!text) PyErr_Clear();

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-#include "capture/number_methods.h"
+#include "capture/number_slots.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 
@@ -13,25 +13,6 @@ namespace {
 
 SymFloat* As(PyObject* o) {
   return reinterpret_cast<SymFloat*>(o);
-}
-
-Session* Live(PyObject* o) {
-  Session* s = IsSymInt(o) ? reinterpret_cast<SymInt*>(o)->session : As(o)->session;
-  if (s && s == Session::Current()) return s;
-  PyErr_SetString(PyExc_RuntimeError, "framejit: a number of a finished capture was used");
-  return nullptr;
-}
-
-PyObject* Concrete(PyObject* o) {
-  if (IsSymInt(o)) return PyNumber_Long(o);
-  if (!IsSymFloat(o)) return Py_NewRef(o);
-  Session* s = Live(o);
-  return s ? PyFloat_FromDouble(s->numbers().Specialize(As(o)->symbol)) : nullptr;
-}
-
-PyObject* OnNumbers(PyObject* a, PyObject* b, binaryfunc f) {
-  Ref x(Concrete(a)), y(Concrete(b));
-  return x && y ? f(x.get(), y.get()) : nullptr;
 }
 
 // The number that Python's float arithmetic sees.
@@ -61,11 +42,6 @@ PyObject* Binary(PyObject* a, PyObject* b) {
   if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
   return OnFloats(kOp, a, b, kF);
 }
-template <binaryfunc kF>
-PyObject* Other(PyObject* a, PyObject* b) {
-  if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
-  return OnNumbers(a, b, kF);
-}
 PyObject* Power(PyObject* a, PyObject* b, PyObject* m) {
   if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
   PyObject* r = m == Py_None ? FloatBinary('^', a, b) : nullptr;
@@ -75,25 +51,20 @@ PyObject* Power(PyObject* a, PyObject* b, PyObject* m) {
 }
 template <char kOp>
 PyObject* Unary(PyObject* a) {
-  Session* s = Live(a);
+  Session* s = LiveNumber(a);
   if (!s) return nullptr;
   FloatOp op;
   op.op = kOp;
   op.a = As(a)->symbol;
   return s->SymFloatObject(op);  // always a float
 }
-template <unaryfunc kF>
-PyObject* Converted(PyObject* a) {
-  Ref x(Concrete(a));
-  return x ? kF(x.get()) : nullptr;
-}
 int Bool(PyObject* a) {
-  Session* s = Live(a);
+  Session* s = LiveNumber(a);
   return s ? s->numbers().Compare(As(a)->symbol, 0.0, Py_NE) : -1;
 }
 PyObject* Compare(PyObject* a, PyObject* b, int op) {
   if (IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
-  Session* s = Live(a);
+  Session* s = LiveNumber(a);
   if (!s) return nullptr;
   if (b == Py_None) return PyObject_RichCompare(Py_True, b, op);  // as any number with what is none
   if (PyFloat_CheckExact(b)) return PyBool_FromLong(s->numbers().Compare(As(a)->symbol, PyFloat_AS_DOUBLE(b), op));
@@ -107,20 +78,6 @@ PyObject* Compare(PyObject* a, PyObject* b, int op) {
   Ref x(Concrete(a)), y(Concrete(b));
   return x && y ? PyObject_RichCompare(x.get(), y.get(), op) : nullptr;
 }
-PyObject* Repr(PyObject* a) {
-  return Converted<PyObject_Repr>(a);
-}
-Py_hash_t Hash(PyObject* a) {
-  Ref x(Concrete(a));
-  return x ? PyObject_Hash(x.get()) : -1;
-}
-PyObject* GetAttr(PyObject* a, PyObject* name) {
-  if (PyUnicode_CompareWithASCIIString(name, "__class__") == 0)
-    return Py_NewRef(reinterpret_cast<PyObject*>(&PyFloat_Type));
-  Ref x(Concrete(a));
-  return x ? PyObject_GetAttr(x.get(), name) : nullptr;
-}
-
 PyObject* Positive(PyObject* a) {
   return Py_NewRef(a);
 }
@@ -142,36 +99,22 @@ PyNumberMethods number = {
     .nb_true_divide = Binary<'/', PyNumber_TrueDivide>,
 };
 
-void Dealloc(PyObject* a) {
-  PyObject_Free(a);
-}
-
 }  // namespace
 
 PyTypeObject SymFloatType = {
     .ob_base = {PyObject_HEAD_INIT(nullptr) 0},
     .tp_name = "framejit.SymFloat",
     .tp_basicsize = sizeof(SymFloat),
-    .tp_dealloc = Dealloc,
-    .tp_repr = Repr,
+    .tp_dealloc = FreeNumber,
+    .tp_repr = Converted<PyObject_Repr>,
     .tp_as_number = &number,
-    .tp_hash = Hash,
-    .tp_str = Repr,
-    .tp_getattro = GetAttr,
+    .tp_hash = HashOfNumber,
+    .tp_str = Converted<PyObject_Repr>,
+    .tp_getattro = AttributeOfNumber,
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_richcompare = Compare,
-    .tp_methods = NumberMethods<Concrete>::rows,
+    .tp_methods = number_methods,
 };
-
-bool ReadySymFloat() {
-  if (PyType_Ready(&SymFloatType) < 0) return false;
-  // NumPy's scalars leave arithmetic with it to the slots here, which give them the number.
-  for (PyTypeObject* type : {&SymFloatType, &SymIntType}) {
-    if (PyDict_SetItemString(type->tp_dict, "__array_ufunc__", Py_None) < 0) return false;
-    PyType_Modified(type);
-  }
-  return true;
-}
 
 PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f) {
   PyObject* r = FloatBinary(kind, a, b);
@@ -179,7 +122,7 @@ PyObject* OnFloats(char kind, PyObject* a, PyObject* b, binaryfunc f) {
 }
 
 PyObject* FloatBinary(char kind, PyObject* a, PyObject* b) {
-  Session* s = Live(IsSymFloat(a) || IsSymInt(a) ? a : b);
+  Session* s = LiveNumber(IsSymFloat(a) || IsSymInt(a) ? a : b);
   FloatOp op;
   op.op = kind;
   if (!s || !s->options().dynamic_floats || !Operand(s, a, &op.a, &op.x) || !Operand(s, b, &op.b, &op.y))
@@ -189,7 +132,7 @@ PyObject* FloatBinary(char kind, PyObject* a, PyObject* b) {
 
 PyObject* FloatOf(PyObject* number) {
   if (IsSymFloat(number)) return Py_NewRef(number);
-  Session* s = IsSymInt(number) ? Live(number) : nullptr;
+  Session* s = IsSymInt(number) ? LiveNumber(number) : nullptr;
   auto known =
       s && s->options().dynamic_floats ? s->numbers().OfInt(reinterpret_cast<SymInt*>(number)->expr) : std::nullopt;
   return known ? NewSymFloat(s, *known) : nullptr;
@@ -202,7 +145,7 @@ PyObject* FloatFunction(std::string_view name, PyObject* a) {
       {"exp", std::exp},   {"fabs", std::fabs}, {"log", std::log},   {"log10", std::log10}, {"log2", std::log2},
       {"sin", std::sin},   {"sinh", std::sinh}, {"sqrt", std::sqrt}, {"tan", std::tan},     {"tanh", std::tanh}};
   const auto* at = std::find_if(std::begin(kFunctions), std::end(kFunctions), [&](auto& f) { return f.first == name; });
-  Session* s = at == std::end(kFunctions) ? nullptr : Live(a);
+  Session* s = at == std::end(kFunctions) ? nullptr : LiveNumber(a);
   FloatOp op;
   op.op = 'f';
   if (!s || !s->options().dynamic_floats || !Operand(s, a, &op.a, &op.x)) return nullptr;

@@ -22,7 +22,7 @@ bool ToBool(PyObject** out, bool b) {
 }
 
 PyTypeObject* SizeType() {
-  static PyObject* type = tensor::ResolveCallee("torch.Size");
+  static PyObject* type = tensor::ResolveCallee(callees::kSize);
   if (!type) PyErr_Clear();
   return reinterpret_cast<PyTypeObject*>(type);
 }
@@ -50,7 +50,7 @@ PyObject* DeviceObject(Session& s, const Device& d) {
   static std::map<std::pair<int, int>, PyObject*> cache;
   PyObject*& o = cache[{static_cast<int>(d.kind), d.kind == DeviceKind::kCpu ? -1 : d.index}];
   if (!o) {
-    Ref type(tensor::ResolveCallee("torch.device"));
+    Ref type(tensor::ResolveCallee(callees::kDevice));
     if (!type) return nullptr;
     o = d.kind == DeviceKind::kCpu || d.index < 0 ? PyObject_CallFunction(type.get(), "s", kind)
                                                   : PyObject_CallFunction(type.get(), "si", kind, d.index);
@@ -90,7 +90,7 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
   for (const char* no : {"is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn", "is_mps", "is_xpu",
                          "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_maia", "is_mtia"})
     if (n == no) return ToBool(out, false);
-  if (n == "layout") return *out = tensor::ResolveCallee("torch.strided"), true;
+  if (n == "layout") return *out = tensor::ResolveCallee(callees::kStrided), true;
   if ((n == "grad_fn" || n == "grad") && !WantsGradient(s, proxy)) {
     Py_INCREF(Py_None);
     return *out = Py_None, true;
@@ -189,20 +189,20 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
 
 }  // namespace
 
-const char* FrameworkPrefix(Session& s, PyObject* proxy) {
+std::string_view FrameworkPrefix(Session& s, PyObject* proxy) {
   const TensorMeta& m = s.meta(AsTensor(proxy)->id);
-  return m.framework == Framework::kTorch     ? "torch.Tensor"
-         : m.device.kind == DeviceKind::kCuda ? "cupy.ndarray"
-                                              : "numpy.ndarray";
+  return m.framework == Framework::kTorch     ? callees::kTensor
+         : m.device.kind == DeviceKind::kCuda ? callees::kCupyArray
+                                              : callees::kArray;
 }
 
 Callee MethodOf(Session& s, PyObject* proxy, std::string_view name) {
-  return Callee((std::string(FrameworkPrefix(s, proxy)) + ".").append(name));
+  return Callee(std::string(FrameworkPrefix(s, proxy)).append(".").append(name));
 }
 
 PyObject* PlainTensorClass(bool parameter) {
-  static PyObject* const classes[] = {tensor::ResolveCallee("torch.Tensor"),
-                                      tensor::ResolveCallee("torch.nn.Parameter")};
+  static PyObject* const classes[] = {tensor::ResolveCallee(std::string(callees::kTensor)),
+                                      tensor::ResolveCallee(callees::kParameter)};
   return classes[parameter];
 }
 
@@ -214,7 +214,7 @@ PyObject* TensorClass(Session& s, PyObject* proxy) {
       return Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(o)));
     return Py_NewRef(PlainTensorClass(m.is_parameter));
   }
-  if (!m.is_scalar) return tensor::ResolveCallee(FrameworkPrefix(s, proxy));
+  if (!m.is_scalar) return tensor::ResolveCallee(std::string(FrameworkPrefix(s, proxy)));
   Ref dtype(tensor::DTypeObject(Framework::kNumpy, m.dtype));
   return dtype ? PyObject_GetAttrString(dtype.get(), "type") : nullptr;
 }
@@ -279,7 +279,7 @@ bool GradOfInput(Session& s, PyObject* proxy, PyObject** out) {
   const int input = s.trace().tensors[id].input;
   if (input < 0 || s.meta(id).framework != Framework::kTorch || s.vmap.open()) return false;
   s.guards().Add(guard::Row{guard::Kind::kDistinct, s.input_sources()[input]});
-  if (s.dropped_grads.contains(id)) return *out = Py_NewRef(Py_None), true;
+  if (s.pending().dropped_grads.contains(id)) return *out = Py_NewRef(Py_None), true;
   Ref grad;
   {
     SuspendScope off;
@@ -310,7 +310,7 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   Ref type(TensorClass(s, proxy));
   if (!type) return nullptr;
   PyObject* descr = s.NoteLookup(reinterpret_cast<PyTypeObject*>(type.get()), name);
-  if (auto own = s.tensor_attributes.find(AsTensor(proxy)->id); own != s.tensor_attributes.end())
+  if (auto own = s.pending().attributes.find(AsTensor(proxy)->id); own != s.pending().attributes.end())
     for (auto& [key, value] : own->second)
       if (PyUnicode_Compare(key.get(), name) == 0) return Py_NewRef(value.get());
   const int input = s.trace().tensors[AsTensor(proxy)->id].input;
@@ -327,20 +327,19 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
     return s.Break(BreakId::kTensorProtocol, "a __getattr__ of the tensor class");
   if (!descr) {
     PyErr_Format(PyExc_AttributeError, "'%s' object has no attribute '%U'",
-                 m.framework == Framework::kTorch ? "Tensor" : FrameworkPrefix(s, proxy), name);
+                 m.framework == Framework::kTorch ? "Tensor" : FrameworkPrefix(s, proxy).data(), name);
     return nullptr;
   }
   PyTypeObject* dt = Py_TYPE(descr);
   if (IsPrimitive(descr)) return Py_NewRef(descr);  // a constant of the class, which the lookup guards
-  if (!strcmp(dt->tp_name, "getset_descriptor") || PyObject_TypeCheck(descr, &PyProperty_Type)) {
+  if (dt == &PyGetSetDescr_Type || PyObject_TypeCheck(descr, &PyProperty_Type)) {
     const Callee callee = MethodOf(s, proxy, std::string(text) + ".__get__");
     if (PyObject_TypeCheck(descr, &PyProperty_Type)) {
       if (!surface::HasRow(callee)) return s.Break(BreakId::kTensorProtocol, std::string("tensor.") + text);
     }
     return s.CallFramework(callee, &proxy, 1, nullptr);
   }
-  if (PyFunction_Check(descr) || !strcmp(dt->tp_name, "method_descriptor") ||
-      !strcmp(dt->tp_name, "wrapper_descriptor"))
+  if (PyFunction_Check(descr) || dt == &PyMethodDescr_Type || dt == &PyWrapperDescr_Type)
     return PyMethod_New(descr, proxy);
   return s.Break(BreakId::kTensorProtocol, std::string("tensor.") + text);
 }
@@ -385,7 +384,7 @@ PyObject* TensorIter(Session& s, PyObject* proxy) {
   int64_t n = s.env().Specialize(m.sizes[0]);
   constexpr int64_t kFew = 64;  // each that leaves the graph is made by a call of its own
   const bool together =
-      m.framework == Framework::kTorch && s.mode.grad && IsFloat(m.dtype) && (m.requires_grad || n <= kFew);
+      m.framework == Framework::kTorch && s.modes.now.grad && IsFloat(m.dtype) && (m.requires_grad || n <= kFew);
   if (together) {  // as torch does it, which has rules for writes to such views
     Ref zero(PyLong_FromLong(0));
     PyObject* args[] = {proxy, zero.get()};

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "capture/callees.h"
+#include "capture/guess.h"
 #include "capture/override.h"
 #include "diag/diag.h"
 #include "graph/arguments.h"
@@ -62,10 +63,14 @@ int LastWrite(const Trace& t, TraceId result) {
     const Call& c = t.calls[i];
     bool given = false;
     EachTensor(c, [&](TraceId id) { given |= t.tensors[id].base == result; });
-    const bool made = std::find(c.results.begin(), c.results.end(), result) != c.results.end();
+    bool same = false;  // contiguous() of what is so: the call hands it on
+    EachTensor(c, [&](TraceId id) { same |= id == result; });
+    const bool returned = std::find(c.results.begin(), c.results.end(), result) != c.results.end();
     const bool told = std::any_of(c.kwargs.begin(), c.kwargs.end(), [](auto& k) { return k.first == "out"; });
-    if (given && !c.callee.name().starts_with("torch.")) return -1;
-    const bool in_place = c.callee.name().ends_with("_") && !c.callee.name().ends_with("__");
+    const bool known = callees::IsTorchs(c.callee) || c.callee.name().starts_with("framejit._gradients.") ||
+                       c.callee == kCustomCall;  // which writes nothing, or was not captured
+    if (given && !known) return -1;
+    const bool in_place = ChangesFirst(c.callee), made = returned && !same;
     if (made || (given && (c.results.empty() || told || in_place))) {
       last = i;
       break;
@@ -90,10 +95,13 @@ void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of
     TraceTensor other = replay->tensors[result];
     other.id = other.base = static_cast<TraceId>(replay->tensors.size());
     replay->tensors.push_back(other);
-    for (auto c = made + 1; c != replay->calls.end(); ++c)
+    for (auto c = made + 1; c != replay->calls.end(); ++c) {
       EachArg(*c, [&](Arg& a) {
         if (a.is(Arg::Kind::kTensor) && a.t == result) a.t = other.id;
       });
+      std::replace(c->results.begin(), c->results.end(), result, other.id);  // of those that hand it on
+      if (c->result.is(Arg::Kind::kTensor) && c->result.t == result) c->result.t = other.id;
+    }
     Call call;
     call.callee = "framejit._gradients.result";
     call.args = {Arg::Tensor(result), Arg::Int(static_cast<int64_t>(k))};
@@ -101,6 +109,7 @@ void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of
     call.result = Arg::Tensor(other.id);
     call.mode = made->mode;
     replay->calls.insert(made + 1, call);
+    for (TraceTensor& t : replay->tensors) t.view_call += t.view_call > last;
     (*stands)[k] = true;
   }
 }
@@ -127,7 +136,7 @@ using autodiff::Undifferentiable;
 void CheckProgram(const Session& s, const Trace& trace) {
   if (!s.lowering().undifferentiable().empty()) throw Undifferentiable(s.lowering().undifferentiable());
   for (const Call& c : trace.calls) {
-    if (c.mode.grad && !s.entry_mode.grad) throw Undifferentiable("gradients are turned on inside");
+    if (c.mode.grad && !s.modes.entry.grad) throw Undifferentiable("gradients are turned on inside");
     for (auto& [name, a] : c.kwargs)
       if (name == "requires_grad" && a.is(Arg::Kind::kBool) && a.b) throw Undifferentiable("a leaf is made inside");
     if (c.callee == callees::kTensorRequiresGrad) throw Undifferentiable("a leaf is made inside");
@@ -195,7 +204,7 @@ void CheckZeros(const Graph& g, const tensor::Training& t) {
 struct Plan {
   std::shared_ptr<Graph> graph;
   std::vector<ValueId> saved;
-  std::vector<bool> kept;  // outputs that the framework keeps, too
+  std::vector<std::vector<ValueId>> kept;  // by output and input: the framework keeps it for the derivative of these
   std::vector<int> region;
   CompileOptions options;
   bool interpret;
@@ -312,9 +321,10 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   std::set<int> written;
   for (const Write& w : graph.writes) written.insert(w.input);
   for (auto& [input, output] : writes) written.insert(input);
-  for (TraceId output : replay.outputs) plan.kept.push_back(s.lowering().IsKept(output));
+  for (TraceId output : replay.outputs) plan.kept.push_back(s.lowering().KeptFor(output));
   for (size_t i = 0; i < trace.inputs.size(); ++i)
-    plan.kept.push_back(!written.contains(static_cast<int>(i)) && s.lowering().IsKept(trace.inputs[i]));
+    plan.kept.push_back(written.contains(static_cast<int>(i)) ? std::vector<ValueId>()
+                                                              : s.lowering().KeptFor(trace.inputs[i]));
   t.kept.resize(graph.outputs.size());
   for (size_t i = 0; i < t.kept.size(); ++i)
     t.kept[i] = t.differentiable[i] && s.lowering().MayBeKept(replay.outputs[i]);
@@ -326,7 +336,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
     graph = autodiff::KeepAttention(
         graph, t.wanted,
         [&, hints = Hints(graph)](const autodiff::AttentionRequest& request) { return FormOf(s, hints, request); },
-        &plan.region);
+        &plan.region, &plan.kept);
   }
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable);
   joint.region = plan.region;

@@ -15,10 +15,7 @@ namespace {
 
 // By the row of the function; torch goes through others row by row, and warns.
 Batch RuleOf(Callee callee) {
-  const std::string_view space = callee.space();
-  const bool known =
-      space == "torch.Tensor" || space == "torch" || space == "torch.nn.functional" || space == "torch.special";
-  return known ? callee.effects().batch : Batch::kNone;
+  return callee.effects().batch;
 }
 
 // One call, at one level.
@@ -328,7 +325,7 @@ PyObject* Removed(Session& s, PyObject* const* args) {
     PyObject* a[] = {inner, from.get(), where.get()};
     return s.CallFramework(callees::kTensorMoveDim, a, 3, nullptr);
   }
-  if (to) return s.Break(BreakId::kUnsupportedTensor, "torch.vmap of what does not depend on the batch");
+  if (to) return s.Break(BreakId::kUnsupportedTensor, callees::kVmap + " of what does not depend on the batch");
   shape::Ints sizes = s.meta(AsTensor(args[0])->id).sizes;
   Ref shape(PyTuple_New(rank));
   PyTuple_SET_ITEM(shape.get(), 0, Py_NewRef(args[2]));
@@ -343,52 +340,77 @@ bool IsIndexMode(PyObject* mode) {
   Ref module(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(mode)), "__module__"));
   if (!module) PyErr_Clear();
   return module && PyUnicode_Check(module.get()) &&
-         !PyUnicode_CompareWithASCIIString(module.get(), "torch._dynamo._trace_wrapped_higher_order_op");
+         !PyUnicode_CompareWithASCIIString(module.get(), callees::kHigherOrder);
 }
+
+Answered PushMode(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  if (n != 1 || !IsIndexMode(args[0])) return {};
+  s.vmap.index_modes.push_back(Borrow(args[0]));
+  return Py_NewRef(Py_None);
+}
+
+Answered PopMode(Session& s, Callee, PyObject* const*, Py_ssize_t) {
+  if (s.vmap.index_modes.empty()) return {};
+  Ref mode = std::move(s.vmap.index_modes.back());
+  s.vmap.index_modes.pop_back();
+  return mode.release();
+}
+
+Answered OpenLevel(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2) return {};
+  s.vmap.levels.push_back({Borrow(args[0])});
+  return PyLong_FromSize_t(s.vmap.levels.size());
+}
+
+Answered CloseLevel(Session& s, Callee, PyObject* const*, Py_ssize_t) {
+  auto& levels = s.vmap.levels;
+  if (levels.empty() || !levels.back().size) return {};
+  PyObject* number = PyLong_FromSize_t(levels.size());
+  levels.pop_back();
+  return number;
+}
+
+Answered AddDimension(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n) {
+  if (n != 3 || !IsTensor(args[0])) return {};
+  const long dim = PyLong_AsLong(args[1]), level = PyLong_AsLong(args[2]);
+  if (PyErr_Occurred()) return nullptr;
+  TensorMeta m = s.meta(AsTensor(args[0])->id);
+  const int rank = static_cast<int>(m.sizes.size());
+  if (dim < 0 || dim >= rank || level != static_cast<long>(s.vmap.levels.size()) || m.framework != Framework::kTorch)
+    return s.Break(BreakId::kThreadState, callee);
+  m.sizes.erase(m.sizes.begin() + dim);
+  m.strides.erase(m.strides.begin() + dim);
+  m.is_parameter = m.requires_grad = false;
+  const TraceId id = s.lowering().AddHidden(std::move(m));
+  s.Keep(Py_NewRef(args[0]));
+  s.vmap.tensors[id] = {args[0], static_cast<int>(dim), static_cast<int>(level), false};
+  return s.NewProxy(id);
+}
+
+Answered RemoveDimension(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  if (n != 4 || !IsTensor(args[0])) return {};
+  return Removed(s, args);
+}
+
+Answered IsBatched(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  if (n != 1) return {};
+  return PyBool_FromLong(IsTensor(args[0]) && s.vmap.tensors.contains(AsTensor(args[0])->id));
+}
+
+constexpr StateFunction kFunctions[] = {
+    {"_push_on_torch_function_stack", PushMode},
+    {"_pop_torch_function_stack", PopMode},
+    {"_vmap_increment_nesting", OpenLevel},
+    {"_vmap_decrement_nesting", CloseLevel},
+    {"_add_batch_dim", AddDimension},
+    {"_remove_batch_dim", RemoveDimension},
+    {"is_batchedtensor", IsBatched},
+};
 
 }  // namespace
 
-bool VmapState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out) {
-  Vmap& v = s.vmap;
-  if (name.last() == "_push_on_torch_function_stack" && n == 1 && IsIndexMode(args[0])) {
-    v.index_modes.push_back(Borrow(args[0]));
-    return *out = Py_NewRef(Py_None), true;
-  }
-  if (name.last() == "_pop_torch_function_stack" && !v.index_modes.empty()) {
-    *out = v.index_modes.back().release();
-    return v.index_modes.pop_back(), true;
-  }
-  if (name.space() != "torch._C._functorch") return false;
-  const std::string_view last = name.last();
-  if (last == "_vmap_increment_nesting" && n == 2) {
-    v.levels.push_back({Borrow(args[0])});
-    return *out = PyLong_FromSize_t(v.levels.size()), true;
-  }
-  if (last == "_vmap_decrement_nesting" && !v.levels.empty() && v.levels.back().size) {
-    *out = PyLong_FromSize_t(v.levels.size());
-    return v.levels.pop_back(), true;
-  }
-  const bool tensor = n && IsTensor(args[0]);
-  if (last == "_add_batch_dim" && n == 3 && tensor) {
-    const long dim = PyLong_AsLong(args[1]), level = PyLong_AsLong(args[2]);
-    if (PyErr_Occurred()) return *out = nullptr, true;
-    const int rank = static_cast<int>(s.meta(AsTensor(args[0])->id).sizes.size());
-    if (dim < 0 || dim >= rank || level != static_cast<long>(v.levels.size()) ||
-        s.meta(AsTensor(args[0])->id).framework != Framework::kTorch)
-      return *out = s.Break(BreakId::kThreadState, name), true;
-    TensorMeta m = s.meta(AsTensor(args[0])->id);
-    m.sizes.erase(m.sizes.begin() + dim);
-    m.strides.erase(m.strides.begin() + dim);
-    m.is_parameter = m.requires_grad = false;
-    const TraceId id = s.lowering().AddHidden(std::move(m));
-    s.Keep(Py_NewRef(args[0]));
-    v.tensors[id] = {args[0], static_cast<int>(dim), static_cast<int>(level), false};
-    return *out = s.NewProxy(id), true;
-  }
-  if (last == "_remove_batch_dim" && n == 4 && tensor) return *out = Removed(s, args), true;
-  if (last == "is_batchedtensor" && n == 1)
-    return *out = PyBool_FromLong(tensor && v.tensors.contains(AsTensor(args[0])->id)), true;
-  return false;
+std::span<const StateFunction> VmapFunctions() {
+  return kFunctions;
 }
 
 int BatchLevel(Session& s, PyObject* const* args, Py_ssize_t n) {

@@ -4,10 +4,11 @@
 // make it, level by level; what has no rule here is a Break.
 #pragma once
 
-#include <string>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "capture/modes.h"
 #include "capture/ref.h"
 #include "framejit/call.h"
 
@@ -51,8 +52,7 @@ struct Vmap {
   }
 };
 
-// The functions that torch's code calls. True: *out is the result, null with an exception.
-bool VmapState(Session& s, Callee name, PyObject* const* args, Py_ssize_t n, PyObject** out);
+std::span<const StateFunction> VmapFunctions();  // that torch's code calls
 // The highest level of the tensors among these arguments, or in tuples and lists there; 0: none is batched.
 int BatchLevel(Session& s, PyObject* const* args, Py_ssize_t n);
 // Does this call without batched tensors mean something else while torch.vmap runs?

@@ -53,10 +53,10 @@ bool IsZero(const Node& n) {  // all its bits
   return value == 0 && !std::signbit(value);
 }
 
-class Lowering {
+class Planner {
  public:
-  Lowering(const Graph& g, const pass::Grouping& grouping, const CompileOptions& options, Device device,
-           CompileStats& stats)
+  Planner(const Graph& g, const pass::Grouping& grouping, const CompileOptions& options, Device device,
+          CompileStats& stats)
       : g_(g),
         grouping_(grouping),
         options_(options),
@@ -428,7 +428,7 @@ class Lowering {
 
 runtime::Plan Lower(const Graph& g, const pass::Grouping& grouping, const CompileOptions& options, Device device,
                     CompileStats& stats) {
-  return Lowering(g, grouping, options, device, stats).Run();
+  return Planner(g, grouping, options, device, stats).Run();
 }
 
 }  // namespace framejit::compiler

@@ -9,6 +9,7 @@
 #include "compiler/target.h"
 #include "diag/diag.h"
 #include "diag/option_values.h"
+#include "diag/progress.h"
 #include "pass/cse.h"
 #include "pass/dce.h"
 #include "pass/fold.h"
@@ -72,6 +73,7 @@ std::string DeviceObstacle(const Graph& g) {
 
 std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& options) {
   const auto start = std::chrono::steady_clock::now();
+  const diag::Progress progress("compiling " + graph.name);
   if (std::string error = Verify(graph); !error.empty()) throw std::runtime_error("invalid graph: " + error);
   if (compiler::HasDataSizes(graph))
     return compiler::CompilePieces(graph, options.weights, [&](const Graph& part, const std::vector<bool>& weights) {

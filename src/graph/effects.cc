@@ -21,7 +21,11 @@ struct Row {
 
 // torch, and framejit._functions and framejit._random beside it.
 constexpr Row kTorch[] = {
-    {"linalg_ldl_solve linalg_lu_solve", {.flags = kTrustsIntegers}},
+    {"linalg_ldl_solve", {.flags = kTrustsIntegers}},
+    {"linalg_lu_solve", {.flags = kTrustsIntegers, .keeps = kResult}},
+    {"max median min nanmedian", {.keeps = kFirst | kResult | kIfAlone}},
+    {"_segment_reduce segment_reduce", {.keeps = kFirst | kResult}},
+    {"frexp", {.keeps = kSecondResult}},
     {"_sample_dirichlet _standard_gamma alpha_dropout bernoulli binomial cauchy dropout1d dropout2d dropout3d "
      "exponential feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal "
      "multinomial native_dropout normal normal_functional poisson rand_like randint_like randn_like random rrelu_ "
@@ -43,7 +47,7 @@ constexpr Row kTorch[] = {
     {"leaky_relu", {.keeps = kFirst, .batch = Batch::kUnary}},
     {"sgn", {.keeps = kFirst | kResult, .batch = Batch::kUnary}},
     {"hardshrink take threshold var", {.keeps = kFirst}},
-    {"_safe_softmax det linalg_det linalg_slogdet linalg_solve_triangular logcumsumexp scatter_reduce "
+    {"_safe_softmax det linalg_det ldexp linalg_slogdet linalg_solve_triangular logcumsumexp scatter_reduce "
      "special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri std_mean vector_norm",
      {.keeps = kResult}},
     {"__iter__ chunk split split_with_sizes unsafe_chunk unsafe_split unsafe_split_with_sizes",
@@ -93,7 +97,7 @@ constexpr Row kTorch[] = {
      "logaddexp logical_and logical_or logical_xor lshift lt maximum minimum mod ne not_equal or remainder rshift "
      "xlogy xor",
      {.batch = Batch::kPointwise}},
-    {"arccos arcsin cosine_similarity frobenius_norm interpolate linalg_matrix_norm nuclear_norm renorm rms_norm "
+    {"arccos arcsin cosine_similarity frobenius_norm interpolate nuclear_norm renorm rms_norm "
      "rpow softmin",
      {.cuda = CastRule::kFloat32}},
     {"native_layer_norm", {.keeps = kFirst | kSecondResult | kThirdResult, .cuda = CastRule::kFloat32}},
@@ -127,7 +131,7 @@ constexpr Row kTorch[] = {
     {"acos asin cosh erfinv log log10 log1p log2 sinh softplus special_erfinv special_log1p",
      {.cuda = CastRule::kFloat32, .batch = Batch::kUnary}},
     {"hypot", {.keeps = kResult, .batch = Batch::kPointwise}},
-    {"dist float_power linalg_vector_norm pdist", {.keeps = kResult, .cuda = CastRule::kFloat32}},
+    {"dist float_power linalg_matrix_norm linalg_vector_norm pdist", {.keeps = kResult, .cuda = CastRule::kFloat32}},
     {"linalg_norm norm", {.keeps = kFirst | kResult, .cuda = CastRule::kFloat32}},
     {"chain_matmul linalg_multi_dot tensordot", {.cpu = CastRule::kRefused, .cuda = CastRule::kLower}},
     {"where", {.flags = kKeepsNoResult, .batch = Batch::kPointwise}},
@@ -138,10 +142,10 @@ constexpr Row kTorch[] = {
     {"expand", {.flags = kSizesInArguments, .batch = Batch::kExpand}},
     {"binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy cross_entropy_loss hinge_embedding_loss "
      "huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss nll_loss2d "
-     "nll_loss_nd poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss",
+     "poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss",
      {.cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32}},
     {"cdist", {.keeps = kResult, .cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32}},
-    {"nll_loss", {.keeps = kFirst, .cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32}},
+    {"nll_loss nll_loss_nd", {.keeps = kFirst, .cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32}},
     {"grid_sampler", {.cpu = CastRule::kFloat32, .cuda = CastRule::kPromote}},
     {"binary_cross_entropy", {.cpu = CastRule::kFloat32, .cuda = CastRule::kRefused}},
     {"_native_multi_head_attention _scaled_dot_product_flash_attention bilinear corrcoef cov fractional_max_pool2d "
@@ -333,6 +337,11 @@ bool IsNumpys(std::string_view name) {
   return false;
 }
 
+// Where a function lies says something of it, too.
+constexpr std::string_view kBatched[] = {"torch", "torch.Tensor", "torch.nn.functional", "torch.special",
+                                         "torch._C._VariableFunctionsClass"};
+constexpr std::string_view kPlaced[] = {"torch", "torch.fft", "torch._C._VariableFunctionsClass"};
+
 Effects EffectsOf(const std::string& name, std::string_view last, bool numpy, bool cupy) {
   static const auto* torch_table = new Table(kTorch);
   static const auto* numpy_table = new Table(kNumpy);
@@ -357,6 +366,10 @@ Effects EffectsOf(const std::string& name, std::string_view last, bool numpy, bo
   if (!accessor && (!numpy || last.ends_with("__"))) e.flags |= form.flags;  // numpy.bool_ is no in-place bool
   if (cupy) e.flags &= ~(kSizedByData | kWritesFirst);
   if (OfAnotherLibrary(name)) e.flags |= kForeign;
+  const std::string_view space = std::string_view(name).substr(0, name.size() - std::min(name.size(), last.size() + 1));
+  const auto among = [&](const auto& spaces) { return std::ranges::find(spaces, space) != std::end(spaces); };
+  if (!among(kBatched)) e.batch = Batch::kNone;
+  if (!among(kPlaced)) e.flags &= ~kOnDefaultDevice;
   return e;
 }
 
@@ -385,7 +398,7 @@ std::string Effects::str() const {
                                            "batches_in_place",
                                            "trusts_integers",
                                            "shapes_alone"};
-  static constexpr const char* kKept[] = {"first", "second", "third", "result", "second_result", "third_result"};
+  static constexpr const char* kKept[] = {"first", "second", "third", "result", "second_result", "third_result", "if_alone"};
   static constexpr const char* kCasts[] = {"", "lower", "float32", "promote", "refused"};
   static constexpr const char* kBatches[] = {"",         "unary",   "pointwise", "reduce", "dim",
                                              "two_dims", "new_dim", "new",       "expand", "index"};

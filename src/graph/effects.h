@@ -84,6 +84,7 @@ enum Kept : uint8_t {
   kResult = 1u << 3,
   kSecondResult = 1u << 4,
   kThirdResult = 1u << 5,
+  kIfAlone = 1u << 6,  // only where it has one tensor and makes one: max() of all, not max(dim), not max(other)
   kResults = kResult | kSecondResult | kThirdResult,
 };
 

@@ -17,15 +17,15 @@ namespace framejit::guard {
 #ifdef FRAMEJIT_DICT_WATCHERS
 namespace {
 
-std::unordered_map<PyObject*, Watch*>& Watches() {
-  static auto* map = new std::unordered_map<PyObject*, Watch*>;  // dicts die during interpreter exit too
+std::unordered_map<PyObject*, DictWatch*>& Watches() {
+  static auto* map = new std::unordered_map<PyObject*, DictWatch*>;  // dicts die during interpreter exit too
   return *map;
 }
 
 int watcher_id = -1;  // -1: no slot left, dicts are then looked at every time
 bool inline_stores_seen = false;
 
-void Forget(Watch* w) {
+void Forget(DictWatch* w) {
   Watches().erase(w->dict);
   w->dict = nullptr;
 }
@@ -33,7 +33,7 @@ void Forget(Watch* w) {
 int OnDictEvent(PyDict_WatchEvent event, PyObject* dict, PyObject*, PyObject*) {
   auto it = Watches().find(dict);
   if (it == Watches().end()) return 0;
-  Watch* w = it->second;
+  DictWatch* w = it->second;
   ++w->epoch;
   // A dict that changes again before anybody looked is a busy one: stop paying for its changes.
   if (event == PyDict_EVENT_DEALLOCATED || !w->armed) {
@@ -44,15 +44,15 @@ int OnDictEvent(PyDict_WatchEvent event, PyObject* dict, PyObject*, PyObject*) {
   return 0;
 }
 
-Watch* StartWatch(PyObject* d) {
-  Watch*& w = Watches()[d];
+DictWatch* StartWatch(PyObject* d) {
+  DictWatch*& w = Watches()[d];
   if (w) return w;
   if (PyDict_Watch(watcher_id, d) < 0) {
     PyErr_Clear();
     Watches().erase(d);
     return nullptr;
   }
-  return w = new Watch{d};
+  return w = new DictWatch{d};
 }
 
 // 3.13.0 tells watchers nothing of `o.x = 1` while o's dict shares the values that lie inside of o. Whether this
@@ -64,7 +64,7 @@ bool SeesInlineStores() {
   bool seen = false;
   if (o && PyObject_SetAttrString(o, "x", Py_None) == 0) {
     PyObject* d = InstanceDict(o);
-    if (Watch* w = d ? StartWatch(d) : nullptr) {
+    if (DictWatch* w = d ? StartWatch(d) : nullptr) {
       uint64_t before = w->epoch;
       seen = PyObject_SetAttrString(o, "x", Py_True) == 0 && w->epoch != before;
       if (w->dict) Forget(w);

@@ -13,7 +13,7 @@ namespace framejit::guard {
 #if PY_VERSION_HEX >= 0x030C0000
 #define FRAMEJIT_DICT_WATCHERS 1
 
-struct Watch {         // one watched dict, shared by all tags on it
+struct DictWatch {     // one watched dict, shared by all tags on it
   PyObject* dict;      // borrowed; null once the dict died or the watch was dropped
   uint64_t epoch = 1;  // stepped before every change
   int refs = 0;
@@ -56,7 +56,7 @@ class DictTag {
 
  private:
 #ifdef FRAMEJIT_DICT_WATCHERS
-  Watch* watch_ = nullptr;
+  DictWatch* watch_ = nullptr;
   uint64_t stamp_ = 0;
   PyObject* last_ = nullptr;            // the dict of the last Stamp, compared only
   uint64_t hits_ = 1;                   // checks saved by the last stamp

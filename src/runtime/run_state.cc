@@ -1,6 +1,7 @@
 // A run from its inputs to its outputs: kernels, the memory of outputs, what is written to inputs at the end.
 #include "runtime/run_state.h"
 
+#include <absl/cleanup/cleanup.h>
 #include <absl/container/fixed_array.h>
 
 #include <algorithm>
@@ -143,13 +144,23 @@ void RunState::RunSteps() {
       continue;
     }
     if (Poisons()) FillScratch(static_cast<int>(i), Poison::kFresh);
-    if (weight_) [[unlikely]]
-      RunTimed(i);
+    if (weight_ || watched_) [[unlikely]]
+      RunNamed(i);
     else
       RunStep(i);
     ReleaseAfter(i);
     if (Poisons()) FillScratch(static_cast<int>(i), Poison::kOver);
   }
+}
+
+void RunState::RunNamed(size_t i) {
+  const Step& step = plan_.steps[i];
+  void* const begun =
+      watched_ ? step_watch.begin((std::string(KindName(step.kind)) + " " + step.name).c_str()) : nullptr;
+  const absl::Cleanup end = [&] {
+    if (watched_) step_watch.end(begun);
+  };
+  weight_ ? RunTimed(i) : RunStep(i);
 }
 
 void RunState::RunTimed(size_t i) {
@@ -256,7 +267,7 @@ void RunState::AllocateOutput(size_t o) {
   std::optional<ArenaPool::Untouched> untouched;
   if (index_.zero_outputs[o]) untouched.emplace();
   host_.AllocateOutput(out.dtype, {out.sizes, rank}, {out.strides, rank}, out.device, &out);
-  if (out.device.kind == DeviceKind::kCpu && !untouched) {
+  if (Poisons() && out.device.kind == DeviceKind::kCpu && !untouched) {
     const Extent reach = ExtentOf(out);
     const int64_t item = DTypeSize(out.dtype);
     Fill(static_cast<std::byte*>(out.data) + reach.low * item, (reach.high - reach.low) * item, Poison::kFresh);

@@ -6,6 +6,7 @@
 
 #include "runtime/context.h"
 #include "runtime/cuda/graph.h"
+#include "runtime/step_times.h"
 
 namespace framejit::runtime {
 
@@ -21,7 +22,8 @@ class RunState {
         host_(host),
         outputs_(outputs),
         c_(c),
-        takes_inputs_(host.TakesInputs()) {}
+        takes_inputs_(host.TakesInputs()),
+        watched_(step_watch.open.load(std::memory_order_relaxed) > 0) {}
   ~RunState();
   RunState(const RunState&) = delete;
   void Run(std::span<const Buffer> inputs);
@@ -30,6 +32,7 @@ class RunState {
  private:
   void RunSteps();
   void RunTimed(size_t i);
+  void RunNamed(size_t i);
   void RunStep(size_t i);
   Launch LaunchOf(size_t i) const;
   void Rehearse(size_t i);
@@ -66,6 +69,7 @@ class RunState {
   std::span<Buffer> outputs_;
   Context* c_;
   const bool takes_inputs_;
+  const bool watched_;
   Block pooled_;
   std::atomic<int> raised_{0};
   Buffer device_arena_;

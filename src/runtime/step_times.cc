@@ -8,6 +8,9 @@
 #include "diag/diag.h"
 
 namespace framejit::runtime {
+
+StepWatch step_watch;
+
 namespace {
 
 std::atomic<int> every{0};

@@ -16,6 +16,14 @@ struct StepTime {
   double bytes = 0, flops = 0;   // read and written once; of library calls whose number is known, else 0. Of all runs
 };
 
+// Whoever shows what runs, a profiler: told of each step, around it, while it looks at some run.
+struct StepWatch {
+  std::atomic<int> open{0};  // runs that it looks at
+  void* (*begin)(const char* name) = nullptr;
+  void (*end)(void* begun) = nullptr;
+};
+extern StepWatch step_watch;  // its functions are set once, before anything runs
+
 void TimeEveryRun(bool on);                  // nested: counted
 std::vector<StepTime> TakeStepTimes();       // since the last time they were taken
 void AddStepTime(const StepTime& measured);  // to what is taken

@@ -1,15 +1,4 @@
-// Functionalisation. Tensors of the program are objects that share storage; graph values are immutable. Each storage
-// has a root object and a version; every object remembers the value it had at some version and, if it is a view, how to
-// get it from its parent and how to put a replacement back:
-//
-//   y = x[1:]      y: parent x, forward slice, inverse cat(x[:1], new)
-//   y += 1         y's value is new at version 1; x's value is inverse(old x, new y) at version 1
-//   x * 2          reads x: up to date
-//   z = x.t()...   another view made before: its version is 0, so its value is forward(value of its parent) again
-//
-// Invariant: an object whose version equals its storage's version holds the right value. A write costs one node per
-// ancestor; reading a stale view re-derives its chain. Every call is all or nothing: changes are journaled until it
-// ends.
+// Functionalisation: calls of the program become primitives of immutable values (objects.h). A call is all or nothing.
 #include "surface/lowering.h"
 
 #include <cfloat>
@@ -22,53 +11,13 @@
 
 namespace framejit::surface {
 
-bool Lowering::Impl::WantsGrad(const Call& call) {
-  bool any = false;
-  EachTensor(call, [&](TraceId t) { any |= meta(t).requires_grad; });
-  return any && call.mode.grad && !call.mode.inference;
-}
-
-// Operands that the framework's derivative surely keeps.
-void Lowering::Impl::KeepOperands(const Call& call, const std::set<TraceId>& written) {
-  bool all = true;
-  EachTensor(call, [&](TraceId t) { all &= meta(t).requires_grad || !IsFloat(meta(t).dtype); });
-  size_t n = 0;
-  for (const Arg& a : call.args) {
-    if (!a.is(Arg::Kind::kTensor) || !IsFloat(meta(a.t).dtype)) continue;
-    const TraceId root = objects[a.t].root;
-    if (Keeps(call.callee, kFirst, n) && (n == 0 || all) && !written.contains(root)) surely_kept.insert(root);
-    ++n;
-  }
-}
-
 void Lowering::Impl::Record(Call& call, std::vector<TraceId> results, Arg structure) {
   call.results = std::move(results);
   call.result = std::move(structure);
   bool view = false;
   int index = static_cast<int>(trace.calls.size());
-  bool tracked = call.results.empty();  // what has no gradients keeps nothing for them
-  for (TraceId t : call.results) {
-    view |= trace.tensors[t].view_call == index;
-    tracked |= meta(t).requires_grad;
-  }
-  if (!view && tracked && WantsGrad(call)) {
-    std::set<TraceId> written;
-    const bool keeps_operands = !call.callee.Has(kKeepsNoOperand), keeps_result = !call.callee.Has(kKeepsNoResult);
-    for (size_t i = 0; i < call.results.size(); ++i) {
-      const TraceId t = call.results[i];
-      written.insert(objects[t].root);
-      if (t == objects[t].root && (Keeps(call.callee, kResult, i) || meta(t).dtype == DType::kInt64))
-        surely_kept.insert(t);
-      if (keeps_result || !IsFloat(meta(t).dtype)) kept.insert(objects[t].root);
-    }
-    KeepOperands(call, written);
-    if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
-      written.insert(objects[call.args[0].t].root);  // x[...] = v
-    EachTensor(call, [&](TraceId t) {
-      if (!written.contains(objects[t].root) && (keeps_operands || !IsFloat(meta(t).dtype)))
-        kept.insert(objects[t].root);
-    });
-  }
+  for (TraceId t : call.results) view |= trace.tensors[t].view_call == index;
+  derivatives.NoteCall(call, view);
   trace.calls.push_back(call);
 }
 
@@ -174,9 +123,7 @@ void Lowering::Impl::Apply(Call& call) {
   }
   if (framework == Framework::kTorch && !call.callee.Has(kTakesFloatSymbols) && NumberTooLarge(call))
     computable = false;
-  size_t nodes = builder.graph().nodes.size();
-  std::string unusable_before = unusable;
-  journal.clear();
+  const Objects::Mark before = objects.Begin();
   try {
     if (out) {
       if (foreign) throw Decline("a tensor of another library among the arguments");
@@ -186,15 +133,13 @@ void Lowering::Impl::Apply(Call& call) {
       Extern(call, true);
     }
   } catch (const ShapeError& e) {
-    RollBack(nodes);
-    unusable = unusable_before;
+    objects.RollBack(before);
     throw Decline(e.what());
   } catch (...) {
-    RollBack(nodes);
-    unusable = unusable_before;
+    objects.RollBack(before);
     throw;
   }
-  journal.clear();
+  objects.Keep();
 }
 
 // numpy.add(x, y, out=z): what it returns is written to z, if that is of its type.
@@ -212,20 +157,16 @@ void Lowering::Impl::Into(Call& call, const Arg& target, bool computable) {
       for (size_t d = 0; fits && d < meta(made).sizes.size(); ++d)
         fits = env().Eq(meta(made).sizes[d], meta(target.t).sizes[d]);
       if (fits) {
-        const ValueId value = Value(made);
+        const ValueId value = objects.Value(made);
         trace.calls.resize(calls);
-        trace.tensors.resize(tensors);
-        objects.resize(tensors);
-        versions.resize(tensors);
+        objects.Truncate(tensors);
         CheckWritable(target.t, call.mode);
-        Write(target.t, value);
+        objects.Write(target.t, value);
         return Record(call, {target.t}, target);
       }
     }
     trace.calls.resize(calls);
-    trace.tensors.resize(tensors);
-    objects.resize(tensors);
-    versions.resize(tensors);
+    objects.Truncate(tensors);
   }
   Written(call, &target);
 }
@@ -276,21 +217,21 @@ bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
     }
     auto args = c.signature->Bind(*bound);
     if (!args) continue;
-    size_t nodes = builder.graph().nodes.size();
+    const Objects::Mark before = objects.Begin();
     try {
       Scope scope(builder, *c.row, FrameworkOf(call.callee), call.mode, std::move(*args),
-                  [this](TraceId t) { return Read(t); });
+                  [this](TraceId t) { return objects.Read(t); });
       scope.cupy = OnCupy(call);
       if (scope.cupy) scope.device = CupyDevice(call);
       Outs outs = c.row->lower(scope);
       Commit(call, *c.row, c.form, std::move(outs), scope.framework, scope.device);
       return true;
     } catch (const NotThisRow&) {
-      RollBack(nodes);
+      objects.RollBack(before);
     } catch (const Unmodelled& u) {
-      RollBack(nodes);
+      objects.RollBack(before);
       Extern(call, false);
-      if (unusable.empty()) unusable = u.why;
+      objects.BecomeUnusable(u.why);
       return true;
     }
   }
@@ -299,13 +240,13 @@ bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
 
 void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Framework fw,
                             std::optional<Device> placed) {
-  bool grad = WantsGrad(call) && !(row.flags & kNoGrad);
+  bool grad = WantsGrad(trace, call) && !(row.flags & kNoGrad);
   if (form == Form::kInPlace) {
     TraceId target = call.args.at(0).t;
     const TensorMeta& m = meta(target);
     const Out& out = outs.items.at(0);
     if (out.kind == Out::kView) throw NotThisRow{};  // t_, unsqueeze_ change the object itself
-    ValueId v = out.kind == Out::kSame ? Value(target) : out.value;
+    ValueId v = out.kind == Out::kSame ? objects.Value(target) : out.value;
     TensorType t = builder.type(v);
     if (m.is_scalar) throw NotThisRow{};
     if (out.kind != Out::kSame || out.of != target) {
@@ -318,8 +259,8 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
       if (fw == Framework::kTorch ? !TorchCanCast(t.dtype, m.dtype) : !NumpyCanCastSameKind(t.dtype, m.dtype)) {
         throw Decline("result dtype cannot be stored in place");
       }
-      NoteWrite(target, grad && IsFloat(m.dtype));
-      Write(target, builder.Cast(v, m.dtype));
+      derivatives.NoteWrite(target, grad && IsFloat(m.dtype));
+      objects.Write(target, builder.Cast(v, m.dtype));
       if (grad && IsFloat(m.dtype)) meta(target).requires_grad = true;
     }
     Record(call, {target}, Arg::Tensor(target));
@@ -331,12 +272,11 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
   for (const auto& [id, value] : outs.writes) CheckWritable(id, call.mode);
   for (const auto& [id, value] : outs.writes) {
     bool tracked = grad && outs.writes_differentiable && IsFloat(meta(id).dtype);
-    if (outs.writes_differentiable) NoteWrite(id, tracked);
-    Write(id, value);
+    if (outs.writes_differentiable) derivatives.NoteWrite(id, tracked);
+    objects.Write(id, value);
     if (tracked) meta(id).requires_grad = true;
   }
   if (outs.items.size() == 1 && outs.items[0].of_copy) CopyFirst(call, outs.items[0]);
-  int call_index = static_cast<int>(trace.calls.size());
   Device device;
   std::optional<Device> operand_device;
   bool tracked_operand = false;
@@ -362,21 +302,25 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     m.is_scalar = fw == Framework::kNumpy && !cupy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
     m.requires_grad = grad && out.differentiable && (IsFloat(t.dtype) || IsComplex(t.dtype));
     m.is_inference = call.mode.inference && out.kind != Out::kView;
+    // A tensor of its own is a value of its own, where gradients tell one from the other: the sum of a single number.
+    bool operand = false;
+    EachTensor(call, [&](TraceId of) { operand |= objects[of].value == out.value; });
+    if (operand && out.kind == Out::kFresh && m.requires_grad) {
+      out.value = builder.Barrier(out.value, "leaf");
+      Node& n = builder.graph().nodes[out.value];
+      n.derivative = std::make_shared<const Derivative>(Derivative{"leaf", {n.operands[0]}, {}, {}});
+    }
     bool stop = tracked_operand && !m.requires_grad && IsFloat(t.dtype);
     if (stop) out.value = builder.Barrier(out.value);
-    TraceId id = NewObject(std::move(m), out.value);
+    TraceId id = objects.New(std::move(m), out.value);
     if (out.kind == Out::kView) {
-      Object& o = objects[id];
-      o.parent = out.of;
-      o.root = objects[out.of].root;
-      o.version = versions[o.root];
+      objects.BecomeView(id, out.of);
+      Objects::Object& o = objects[id];
       if (out.differentiable) o.domain = objects[out.of].domain;
       o.follows = call.mode.grad && objects[out.of].follows && !call.callee.Has(kOneOfSeveral);
       o.view = std::move(out.view);
       if (stop || (!out.differentiable && IsFloat(t.dtype)))
         o.view.forward = [f = std::move(o.view.forward)](Builder& b, ValueId v) { return b.Barrier(f(b, v)); };
-      trace.tensors[id].base = o.root;
-      trace.tensors[id].view_call = call_index;
     }
     ids.push_back(id);
   }
@@ -403,7 +347,7 @@ void Lowering::Impl::CopyFirst(Call& call, Out& out) {
   TensorMeta m = meta(source);
   m.strides = RowMajor(m.sizes);
   const shape::Ints from = m.sizes, to = builder.type(out.value).shape;
-  const TraceId copy = NewObject(std::move(m), Value(source));
+  const TraceId copy = objects.New(std::move(m), objects.Value(source));
   Call made = call;
   made.callee = OnCupy(call) ? "cupy.ndarray.copy" : "numpy.ndarray.copy";
   made.args = {Arg::Tensor(source)};
@@ -419,37 +363,28 @@ const TensorMeta& Lowering::meta(TraceId t) const {
   return impl_->trace.tensors.at(t).meta;
 }
 const std::string& Lowering::undifferentiable() const {
-  return impl_->undifferentiable;
+  return impl_->derivatives.undifferentiable();
 }
 const std::string& Lowering::graph_unusable() const {
-  return impl_->unusable;
+  return impl_->objects.unusable();
 }
 bool Lowering::WritesInputWithGradients() const {
-  return impl_->input_written;
+  return impl_->derivatives.input_written();
 }
-bool Lowering::IsKept(TraceId t) const {
-  return impl_->surely_kept.contains(t);
+std::vector<ValueId> Lowering::KeptFor(TraceId t) const {
+  return impl_->derivatives.KeptFor(t);
 }
 bool Lowering::MayBeKept(TraceId t) const {
-  return impl_->kept.contains(t);
+  return impl_->derivatives.MayKeep(t);
 }
 const std::vector<Lowering::Range>& Lowering::checkpointed() const {
-  return impl_->checkpointed;
+  return impl_->derivatives.checkpointed();
 }
 void Lowering::BeginCheckpoint() {
-  Impl& s = *impl_;
-  if (s.checkpoint.depth++ == 0) {  // one inside another is made again with it
-    s.checkpoint.nodes = s.builder.graph().nodes.size();
-    s.checkpoint.versions = s.versions;
-  }
+  impl_->derivatives.BeginCheckpoint(impl_->builder.graph().nodes.size());
 }
 void Lowering::EndCheckpoint() {
-  Impl& s = *impl_;
-  if (--s.checkpoint.depth) return;
-  for (size_t t = 0; t < s.checkpoint.versions.size(); ++t)
-    if (s.versions[t] != s.checkpoint.versions[t])
-      throw Decline("a tensor from outside is written");  // and again, later
-  s.checkpointed.emplace_back(s.checkpoint.nodes, s.builder.graph().nodes.size());
+  impl_->derivatives.EndCheckpoint(impl_->builder.graph().nodes.size());
 }
 void Lowering::EndAutocast() {
   impl_->casts.clear();
@@ -461,7 +396,7 @@ void Lowering::Apply(Call& call) {
 TraceId Lowering::AddInput(TensorMeta m, std::string name, bool writable) {
   TensorType type{m.dtype, m.sizes, m.device};
   ValueId v = impl_->builder.Input(type, m.strides, std::move(name));
-  TraceId id = impl_->NewObject(std::move(m), v);
+  TraceId id = impl_->objects.New(std::move(m), v);
   impl_->trace.tensors[id].input = static_cast<int>(impl_->trace.inputs.size());
   if (!writable) impl_->read_only.insert(id);
   impl_->trace.inputs.push_back(id);
@@ -497,7 +432,7 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
     Made m{Made::kReplay, 0, {}};
     if (input < 0) {
       auto [it, fresh] = graph_output.emplace(root, static_cast<int>(g.outputs.size()));
-      if (fresh) g.outputs.push_back(s.WithLayout(s.Value(root), s.meta(root).strides));
+      if (fresh) g.outputs.push_back(s.objects.WithLayout(s.objects.Value(root), s.meta(root).strides));
       m.index = it->second;
     } else {
       m.index = ~input;
@@ -511,14 +446,13 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
     for (int c : m.calls) {
       int tensors = 0;
       EachTensor(s.trace.calls[c], [&](TraceId) { ++tensors; });
-      if (tensors > 1 && s.unusable.empty())
-        s.unusable = s.trace.calls[c].callee + ": a view that needs more than its base";
+      if (tensors > 1) s.objects.BecomeUnusable(s.trace.calls[c].callee + ": a view that needs more than its base");
     }
     made.push_back(std::move(m));
   }
   for (size_t i = 0; i < s.trace.inputs.size(); ++i) {
     TraceId t = s.trace.inputs[i];
-    if (s.trace.tensors[t].mutated) g.writes.push_back({static_cast<int>(i), s.Value(t)});
+    if (s.trace.tensors[t].mutated) g.writes.push_back({static_cast<int>(i), s.objects.Value(t)});
   }
   KeepRaising(g, ieee);
   for (ValueId v = 0; v < g.nodes.size(); ++v)

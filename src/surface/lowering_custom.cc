@@ -15,7 +15,7 @@ namespace framejit::surface {
 void Lowering::BeginCustom(Custom* c) {
   c->calls = impl_->trace.calls.size();
   c->tensors = impl_->trace.tensors.size();
-  c->versions = impl_->versions;
+  c->versions = impl_->objects.versions();
 }
 
 std::vector<TraceId> Lowering::Tangents(Custom* c, const std::vector<TraceId>& outputs) {
@@ -34,7 +34,7 @@ std::vector<TraceId> Lowering::Tangents(Custom* c, const std::vector<TraceId>& o
     call->mode.grad = false;
     call->result = Arg::Tensor(0);
     c->tangents.push_back(s.builder.Extern(std::move(call), {}, {{m.dtype, m.sizes, m.device}}, {m.strides}));
-    tangents.push_back(s.NewObject(std::move(m), c->tangents.back()));
+    tangents.push_back(s.objects.New(std::move(m), c->tangents.back()));
   }
   return tangents;
 }
@@ -47,7 +47,7 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
     if (g.nodes[v].op == Op::kExtern && Draws(g.nodes[v].attrs.call->callee))
       throw Decline("a custom function whose backward draws random numbers");
   for (size_t t = 0; t < c->versions.size(); ++t)
-    if (s.versions[t] != c->versions[t]) throw Decline("a custom function writes a tensor");
+    if (s.objects.versions()[t] != c->versions[t]) throw Decline("a custom function writes a tensor");
   Derivative d{"custom", {}, {}, {}};
   std::vector<ValueId> ends;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -56,39 +56,43 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
     bool fits = x.sizes.size() == y.sizes.size() && IsFloat(y.dtype) && IsFloat(x.dtype);
     for (size_t k = 0; fits && k < x.sizes.size(); ++k) fits = s.env().Eq(x.sizes[k], y.sizes[k]);
     if (!fits) throw Decline("a custom function with a gradient of another shape");
-    d.operands.push_back(s.Value(*inputs[i]));
-    ends.push_back(s.Value(*grads[i]));
+    d.operands.push_back(s.objects.Value(*inputs[i]));
+    ends.push_back(s.objects.Value(*grads[i]));
   }
   d.numbers = {static_cast<double>(d.operands.size()), static_cast<double>(c->tangents.size())};
   d.operands.insert(d.operands.end(), c->tangents.begin(), c->tangents.end());
   d.operands.insert(d.operands.end(), ends.begin(), ends.end());
 
-  s.journal.clear();
+  s.objects.Keep();
   s.trace.calls.resize(c->calls);
   s.hidden.emplace_back(c->tensors, s.trace.tensors.size());
   std::erase_if(s.casts, [&](const auto& cast) { return cast.second >= c->tensors; });
   std::vector<TraceId> made;
   std::vector<ValueId> values;
-  for (TraceId t : c->outputs) values.push_back(s.Value(t));
-  ValueId head = kNoValue;
+  for (TraceId t : c->outputs) values.push_back(s.objects.Value(t));
+  // What the derivative is of; of several results none is made of another.
+  const ValueId head = s.builder.Barrier(values[0]);
+  g.nodes[head].derivative = std::make_shared<const Derivative>(std::move(d));
   for (size_t i = 0; i < values.size(); ++i) {
-    const ValueId v = s.builder.Barrier(values[i]);  // one after the other: the rule counts on it
-    if (!i) head = v;
-    g.nodes[v].derivative = std::make_shared<const Derivative>(i ? Derivative{"custom_result", {head}, {}, {}} : d);
+    const bool single = values.size() == 1;
+    const ValueId v = single ? head : s.builder.Barrier(values[i]);
+    if (!single)
+      g.nodes[v].derivative = std::make_shared<const Derivative>(
+          Derivative{"custom_result", {head}, {static_cast<double>(values.size()), static_cast<double>(i)}, {}});
     TensorMeta m = s.meta(c->outputs[i]);
     m.requires_grad = true;
-    made.push_back(s.NewObject(std::move(m), v));
-    s.kept.insert(made.back());
+    made.push_back(s.objects.New(std::move(m), v));
+    s.derivatives.Keep(made.back());
   }
   for (const auto& t : inputs)
-    if (t) s.kept.insert(s.objects[*t].root);
+    if (t) s.derivatives.Keep(s.objects[*t].root);
   call.results = made;
   s.trace.calls.push_back(std::move(call));
   return made;
 }
 
 TraceId Lowering::AddHidden(TensorMeta meta) {
-  const TraceId t = impl_->NewObject(std::move(meta), kNoValue);
+  const TraceId t = impl_->objects.New(std::move(meta), kNoValue);
   auto& ranges = impl_->hidden;
   if (ranges.empty() || ranges.back().second != t) ranges.emplace_back(t, t);
   ++ranges.back().second;

@@ -116,7 +116,7 @@ std::vector<ValueId> Lowering::Impl::ExternValues(const std::shared_ptr<Call>& r
   for (TraceId t : ids) operands.push_back(meta(t));
   const auto none = grad && without_gradient ? without_gradient(*request, operands) : std::vector<bool>();
   std::vector<ValueId> from, values;
-  for (TraceId t : ids) from.push_back(Materialised(t));
+  for (TraceId t : ids) from.push_back(objects.Materialised(t));
   for (size_t i = 0; i < none.size(); ++i)
     if (none[i]) from[i] = builder.Barrier(from[i]);
   const ValueId node = builder.Extern(request, from, results.types, results.strides);
@@ -131,8 +131,8 @@ void Lowering::Impl::WriteBack(Call& call, const Call& request, TraceId target, 
   if (types.size() != 1 || types[0].dtype != meta(target).dtype || types[0].shape != meta(target).sizes)
     throw Decline("the in-place form of " + request.callee + " does not fit its target");
   const bool tracked = grad && IsFloat(types[0].dtype);
-  NoteWrite(target, tracked);
-  Write(target, value);
+  derivatives.NoteWrite(target, tracked);
+  objects.Write(target, value);
   if (tracked) meta(target).requires_grad = true;
   Record(call, {target}, Arg::Tensor(target));
 }
@@ -140,17 +140,13 @@ void Lowering::Impl::WriteBack(Call& call, const Call& request, TraceId target, 
 // A result that is the view `from` (a tensor) of a call's first operand.
 void Lowering::Impl::FollowView(TraceId id, TraceId from, const std::shared_ptr<Call>& request,
                                 const ExternTypes& results, size_t i) {
-  Object& o = objects[id];
-  o.parent = from;
-  o.root = objects[o.parent].root;
-  o.version = versions[o.root];
+  objects.BecomeView(id, from);
+  Objects::Object& o = objects[id];
   o.domain = objects[o.parent].domain;
   o.follows = false;
   o.view.forward = [request, results, i](Builder& b, ValueId parent) {
     return results.ValueOf(b.Extern(request, {parent}, results.types, results.strides), i);
   };
-  trace.tensors[id].base = o.root;
-  trace.tensors[id].view_call = static_cast<int>(trace.calls.size());
 }
 
 // A framework kernel inside the graph. In-place callees run as their functional namesake, then write.
@@ -176,7 +172,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   std::vector<TraceId> ids;
   Number(*request, [&](TraceId t) -> const TensorMeta& { return meta(t); }, &ids);
   Inferred inferred = Ask(call.callee, *request, ids, target.has_value());
-  const bool grad = WantsGrad(call), draws = Draws(call.callee);
+  const bool grad = WantsGrad(trace, call), draws = Draws(call.callee);
   if (draws && grad) throw Decline(call.callee + " draws random numbers, and its derivative others");
   std::string why = model ? "" : call.callee + " is not modelled";
   if (draws && target) why = call.callee + " draws random numbers";
@@ -198,7 +194,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     values = ExternValues(request, ids, results, grad);
   } else {
     for (const TensorType& t : results.types) values.push_back(builder.Constant(Scalar(0), t.dtype, t.shape));
-    if (unusable.empty()) unusable = why;
+    objects.BecomeUnusable(why);
   }
   if (target) return WriteBack(call, *request, *target, results, values[0], grad);
   bool tracked_operand = false;
@@ -209,7 +205,7 @@ void Lowering::Impl::Extern(Call& call, bool model) {
     const Inferred::Alias& alias = inferred.aliases[i];
     if (tracked_operand && !nothing && !m.requires_grad && IsFloat(m.dtype)) values[i] = builder.Barrier(values[i]);
     if (!alias.same) m.is_inference = call.mode.inference && alias.operand < 0;
-    made.push_back(alias.same ? ids[alias.operand] : NewObject(m, values[i]));
+    made.push_back(alias.same ? ids[alias.operand] : objects.New(m, values[i]));
     if (!alias.same && alias.operand >= 0) FollowView(made.back(), ids[alias.operand], request, results, i);
   }
   Arg structure = request->result;
@@ -261,11 +257,11 @@ void Lowering::Impl::Written(Call& call, const Arg* out) {
   if (!(by_data && plain) && !infer(*request, operands))
     throw Decline("what " + call.callee + " writes is not known before it runs");
   std::vector<ValueId> values;
-  for (TraceId t : ids) values.push_back(Materialised(t));
+  for (TraceId t : ids) values.push_back(objects.Materialised(t));
   const TensorType type{operands[0].dtype, operands[0].sizes, operands[0].device};
   const ValueId node = builder.Extern(std::move(request), std::move(values), {type}, {operands[0].strides});
   builder.graph().nodes[node].attrs.flag = true;
-  Write(target.t, node);
+  objects.Write(target.t, node);
   if (out)
     Record(call, {target.t}, target);
   else

@@ -18,35 +18,33 @@ TraceId Lowering::Leaf(TraceId t) {
   Impl& s = *impl_;
   TensorMeta m = s.meta(t);
   if (m.framework != Framework::kTorch || !IsFloat(m.dtype) || IsHidden(t)) throw Decline("gradients of such a tensor");
-  if (s.checkpoint.depth) throw Decline("gradients inside of a checkpoint");
-  if (!s.undifferentiable.empty()) throw Decline(s.undifferentiable);
-  s.journal.clear();
+  if (s.derivatives.InCheckpoint()) throw Decline("gradients inside of a checkpoint");
+  if (!s.derivatives.undifferentiable().empty()) throw Decline(s.derivatives.undifferentiable());
+  s.objects.Keep();
   m.requires_grad = true;
   m.is_parameter = false;
-  const ValueId from = s.Value(t), v = s.builder.Barrier(from, "leaf");
+  const ValueId from = s.objects.Value(t), v = s.builder.Barrier(from, "leaf");
   Node& n = s.builder.graph().nodes[v];
   n.derivative = std::make_shared<const Derivative>(Derivative{"leaf", {from}, {}, {}});
-  const TraceId leaf = s.NewObject(std::move(m), v);
-  s.leaves.insert(leaf);
-  s.frozen.insert(s.objects[t].root);
-  s.differentiates = true;
+  const TraceId leaf = s.objects.New(std::move(m), v);
+  s.derivatives.AddLeaf(leaf, s.objects[t].root);
   Call call;
   call.callee = "framejit._gradients.leaf";
   call.args = {Arg::Tensor(t)};
   call.results = {leaf};
   call.result = Arg::Tensor(leaf);
   s.trace.calls.push_back(std::move(call));
-  s.journal.clear();
+  s.objects.Keep();
   return leaf;
 }
 
 // Can the graph have gradients by these inputs at all? Throws Decline.
 void Lowering::Impl::CheckQuestion(const Question& q) {
-  if (!undifferentiable.empty()) throw Decline(undifferentiable);
-  if (!unusable.empty()) throw Decline(unusable);
-  if (checkpoint.depth) throw Decline("gradients inside of a checkpoint");
+  if (!derivatives.undifferentiable().empty()) throw Decline(derivatives.undifferentiable());
+  if (!objects.unusable().empty()) throw Decline(objects.unusable());
+  if (derivatives.InCheckpoint()) throw Decline("gradients inside of a checkpoint");
   for (TraceId t : q.inputs) {
-    const ValueId v = Value(t);
+    const ValueId v = objects.Value(t);
     for (TraceId other = 0; other < objects.size(); ++other) {
       if (other == t || objects[other].value != v) continue;
       TraceId from = other;  // a view of it leads to it
@@ -68,24 +66,23 @@ ValueId Lowering::Impl::Seed(const TensorMeta& y, std::optional<TraceId> given) 
   bool fits = seed.sizes.size() == y.sizes.size() && IsFloat(seed.dtype) && seed.device == y.device;
   for (size_t d = 0; fits && d < y.sizes.size(); ++d) fits = env().Eq(seed.sizes[d], y.sizes[d]);
   if (!fits) throw Decline("a gradient of another shape");
-  return Value(*given);
+  return objects.Value(*given);
 }
 
 // The gradients as values, in the order of the inputs; nothing is left of them where they are declined.
 std::vector<ValueId> Lowering::Impl::Differentiate(const Question& q) {
   Graph& g = builder.graph();
-  journal.clear();
-  const size_t nodes = g.nodes.size();
+  const Objects::Mark before = objects.Begin();
   std::vector<ValueId> outputs, seeds, inputs, grads;
   std::vector<bool> passed;
   try {
     for (size_t i = 0; i < q.outputs.size(); ++i) {
       const TensorMeta& y = meta(q.outputs[i]);
       if (!IsFloat(y.dtype)) throw Decline("gradients of complex values");
-      outputs.push_back(Value(q.outputs[i]));
+      outputs.push_back(objects.Value(q.outputs[i]));
       seeds.push_back(Seed(y, q.seeds[i]));
     }
-    for (TraceId t : q.inputs) inputs.push_back(Value(t));
+    for (TraceId t : q.inputs) inputs.push_back(objects.Value(t));
     for (size_t i = 0; i < inputs.size() && !q.zeros; ++i) {  // the framework has a gradient of zeros, or none
       const std::vector<bool> uses = autodiff::MadeOf(g, {inputs[i]}), leads = autodiff::DependsOn(g, {inputs[i]});
       const bool unclear = std::any_of(outputs.begin(), outputs.end(), [&](ValueId v) { return uses[v]; }) &&
@@ -94,19 +91,17 @@ std::vector<ValueId> Lowering::Impl::Differentiate(const Question& q) {
     }
     grads = autodiff::GradientsWithin(builder, outputs, seeds, inputs, &passed);
     for (ValueId v = 0; v < passed.size(); ++v)
-      if (passed[v] && freed.contains(v))
+      if (passed[v] && derivatives.freed().contains(v))
         throw Decline("gradients of what has been differentiated before, and was not kept");
   } catch (const autodiff::Undifferentiable& e) {
-    RollBack(nodes);
+    objects.RollBack(before);
     throw Decline(e.what());
   } catch (...) {
-    RollBack(nodes);
+    objects.RollBack(before);
     throw;
   }
-  for (ValueId v = 0; v < passed.size(); ++v)
-    if (passed[v] && !q.retain) freed.insert(v);
-  journal.clear();
-  differentiates = true;
+  derivatives.Differentiated(passed, q.retain);
+  objects.Keep();
   return grads;
 }
 
@@ -120,8 +115,8 @@ TraceId Lowering::Impl::GradientObject(TraceId input, ValueId grad, bool tracked
   // A value of its own: what stands for one tensor of the program must not stand for another.
   const ValueId v = builder.Barrier(grad, tracked ? "leaf" : "stop");
   if (tracked) g.nodes[v].derivative = std::make_shared<const Derivative>(Derivative{"leaf", {grad}, {}, {}});
-  const TraceId t = NewObject(std::move(m), v);
-  if (tracked) kept.insert(t);
+  const TraceId t = objects.New(std::move(m), v);
+  if (tracked) derivatives.Keep(t);
   return t;
 }
 
@@ -131,7 +126,7 @@ std::vector<std::optional<TraceId>> Lowering::Gradients(const Question& q, Call 
   const std::vector<ValueId> grads = s.Differentiate(q);
   std::vector<ValueId> roots;
   for (TraceId t : TrackedInputs()) roots.push_back(s.objects[t].value);
-  for (TraceId t : q.live) roots.push_back(s.Value(t));
+  for (TraceId t : q.live) roots.push_back(s.objects.Value(t));
   const std::vector<bool> tracked = autodiff::MadeOf(s.builder.graph(), roots);
   std::vector<std::optional<TraceId>> made;
   std::vector<Arg> structure, of, by, along;
@@ -150,7 +145,7 @@ std::vector<std::optional<TraceId>> Lowering::Gradients(const Question& q, Call 
   for (TraceId t : q.inputs) by.push_back(Arg::Tensor(t));
   for (const auto& t : q.seeds) {
     along.push_back(t ? Arg::Tensor(*t) : Arg::None());
-    if (t) s.kept.insert(s.objects[*t].root);
+    if (t) s.derivatives.Keep(s.objects[*t].root);
   }
   call.callee = "framejit._gradients.grad";
   call.args = {Arg::Seq(Arg::Kind::kTuple, of), Arg::Seq(Arg::Kind::kTuple, by), Arg::Seq(Arg::Kind::kTuple, along),
@@ -161,17 +156,17 @@ std::vector<std::optional<TraceId>> Lowering::Gradients(const Question& q, Call 
 }
 
 bool Lowering::IsFreed(TraceId t) {
-  const ValueId v = impl_->Value(t);
-  impl_->journal.clear();
-  std::vector<ValueId> freed(impl_->freed.begin(), impl_->freed.end());
+  const ValueId v = impl_->objects.Value(t);
+  impl_->objects.Keep();
+  std::vector<ValueId> freed(impl_->derivatives.freed().begin(), impl_->derivatives.freed().end());
   return !freed.empty() && autodiff::DependsOn(impl_->builder.graph(), freed)[v];
 }
 
 bool Lowering::Depends(TraceId t, const std::vector<TraceId>& on) {
   std::vector<ValueId> values;
-  for (TraceId o : on) values.push_back(impl_->Value(o));
-  const ValueId v = impl_->Value(t);
-  impl_->journal.clear();
+  for (TraceId o : on) values.push_back(impl_->objects.Value(o));
+  const ValueId v = impl_->objects.Value(t);
+  impl_->objects.Keep();
   return autodiff::MadeOf(impl_->builder.graph(), values)[v];  // the framework's zeros count, too
 }
 
@@ -183,15 +178,15 @@ std::vector<TraceId> Lowering::TrackedInputs() const {
 }
 
 bool Lowering::differentiates() const {
-  return impl_->differentiates;
+  return impl_->derivatives.differentiates();
 }
 
 bool Lowering::IsLeaf(TraceId t) const {
-  return impl_->leaves.contains(impl_->objects[t].root);
+  return impl_->derivatives.IsLeaf(impl_->objects[t].root);
 }
 
 void Lowering::Captured(size_t tensors) {
-  impl_->captured = tensors;
+  impl_->derivatives.Captured(tensors);
 }
 
 }  // namespace framejit::surface

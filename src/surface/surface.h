@@ -74,7 +74,8 @@ class Lowering {
   void EndCheckpoint();
   using Range = std::pair<size_t, size_t>;         // of nodes of the graph
   const std::vector<Range>& checkpointed() const;  // in order
-  bool IsKept(TraceId t) const;  // its memory is what a derivative of the framework's keeps of the call that wrote it
+  // Its memory is what the framework keeps for the derivative of calls that made these values.
+  std::vector<ValueId> KeptFor(TraceId t) const;
   bool MayBeKept(TraceId t) const;  // it is not known that no derivative of the framework's keeps its memory
   // Derivatives in the program (lowering_gradients.cc). A tensor that is `t` from here on and has gradients of its own:
   // a call of the trace, a value of the graph. Throws Decline.

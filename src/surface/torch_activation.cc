@@ -68,7 +68,7 @@ Outs Gelu(Scope& s) {
   if (kind == "tanh") return s.Elementwise(rules::GeluTanh(s.b, x.value), {&x, 1});
   ValueId v = rules::GeluErf(s.b, x.value);
   const bool library = x.meta->device.kind == DeviceKind::kCpu && (t == DType::kFloat32 || t == DType::kBFloat16) &&
-                       x.rank() > 0 && IsContiguous(s.env, *x.meta);
+                       x.rank() > 0 && IsContiguous(s.env, *x.meta) && !s.env.Eq(s.b.type(x.value).numel(), 1);
   if (library) {  // oneDNN's
     ValueId infinite = s.b.Binary(Op::kEq, x.value, rules::Like(s.b, x.value, std::numeric_limits<double>::infinity()));
     v = s.b.Where(infinite, rules::Like(s.b, v, std::nan("")), v);

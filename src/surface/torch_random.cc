@@ -144,7 +144,7 @@ bool IsUniform(const Graph& g, ValueId v) {
 std::optional<bool> Lowering::KnownTruth(TraceId t) {
   if (impl_->Hidden(t)) return std::nullopt;
   const Graph& g = impl_->builder.graph();
-  const Node& n = g.node(impl_->Value(t));
+  const Node& n = g.node(impl_->objects.Value(t));
   if (!(n.type.numel() == shape::Int(1)) || (n.op != Op::kLt && n.op != Op::kLe)) return std::nullopt;
   const ValueId a = n.operands[0], b = n.operands[1];
   auto number = [&](ValueId v) -> std::optional<double> {

@@ -85,7 +85,7 @@ class NameTable {
   void Prefetch(PyObject* o) const {
     if (!slots_.empty()) __builtin_prefetch(&slots_[Hash(o)]);
   }
-  const Found& Place(int32_t i) const { return found_[i]; }
+  const Found& Known(int32_t i) const { return found_[i]; }
   const std::string& PathOf(const Found& f) const { return paths_[f.path]; }
   std::unordered_map<PyObject*, Callee> names;  // those that were asked for; empty: it has none
 
@@ -199,7 +199,7 @@ Callee NameOf(PyObject* o) {
   SavedError saved;
   std::string best;
   while (i >= 0) {
-    const Found f = table.Place(i);
+    const Found f = table.Known(i);
     i = f.next;
     const std::string path = table.PathOf(f);
     const std::string_view root = std::string_view(path).substr(0, path.find('.'));

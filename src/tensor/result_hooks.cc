@@ -25,12 +25,39 @@ PyObject* CallHooks(PyObject* hooks, PyObject* grad) {  // as a hook: nothing ar
 }
 PyMethodDef call_hooks = {"framejit_hooks", CallHooks, METH_O, nullptr};
 
-// What a weak reference refers to, if that keeps its gradient; else null.
-Ref Retaining(PyObject* weak) {
+// Does the pass, which looks for some gradients only, go on behind this node? -1: an exception.
+int GoesOn(PyObject* node) {
+  Ref next(PyObject_GetAttrString(node, "next_functions"));
+  if (!next) return -1;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(next.get()); ++i) {
+    PyObject* to = PyTuple_GET_ITEM(PyTuple_GET_ITEM(next.get(), i), 0);
+    const int runs = to == Py_None ? 0 : WillRun(to);
+    if (runs < 0) PyErr_Clear();  // of a leaf that is looked for it is not said
+    if (runs) return 1;
+  }
+  return 0;
+}
+
+// As a hook of a result whose hooks are called when its node runs: it does not where that result is all that is looked
+// for.
+PyObject* CallHooksAtTheEnd(PyObject* hooks, PyObject* grad) {
+  static PyObject* current = ResolveCallee("torch._C._current_autograd_node");
+  Ref node(current ? PyObject_CallNoArgs(current) : nullptr);
+  const int on = node ? GoesOn(node.get()) : -1;
+  if (on < 0) return nullptr;
+  return on ? Py_NewRef(Py_None) : CallHooks(hooks, grad);
+}
+PyMethodDef call_at_the_end = {"framejit_hooks", CallHooksAtTheEnd, METH_O, nullptr};
+
+// What a weak reference refers to, if that keeps its gradient and is still the result of this call; else null.
+Ref Retaining(PyObject* weak, CallState* head) {
   Ref tensor(PyObject_CallNoArgs(weak));
   Ref answer(tensor && tensor.get() != Py_None ? PyObject_GetAttrString(tensor.get(), "retains_grad") : nullptr);
+  Ref node(answer && answer.get() == Py_True ? PyObject_GetAttrString(tensor.get(), "grad_fn") : nullptr);
+  Ref state(node ? PyObject_GetAttr(node.get(), Interned(kState)) : nullptr);  // of a written one it is another's
   PyErr_Clear();
-  return answer && answer.get() == Py_True ? tensor : Ref();
+  auto* made_by = reinterpret_cast<CallState*>(state.get());
+  return made_by && (made_by == head || made_by->head == reinterpret_cast<PyObject*>(head)) ? std::move(tensor) : Ref();
 }
 
 }  // namespace
@@ -43,8 +70,9 @@ bool SegmentHook::HasInner(size_t output) const {
 int SegmentHook::AddHooks(CallState* s, long i, PyObject* hooks, PyObject* own) {
   Ref key(PyLong_FromLong(0));
   if (!key) return -1;
-  if (HasInner(i)) return s->hooks->insert_or_assign(static_cast<int>(i), Ref::Borrow(hooks)), 0;
-  Ref caller(PyCFunction_New(&call_hooks, hooks));
+  const bool inner = HasInner(i);
+  if (inner) s->hooks->insert_or_assign(static_cast<int>(i), Ref::Borrow(hooks));
+  Ref caller(PyCFunction_New(inner ? &call_at_the_end : &call_hooks, hooks));
   return caller ? PyDict_SetItem(own, key.get(), caller.get()) : -1;
 }
 
@@ -56,7 +84,7 @@ int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vec
     if (!HasInner(i)) continue;
     auto at = s->hooks->find(i);
     PyObject* hooks = at == s->hooks->end() || !PyDict_Size(at->second.get()) ? nullptr : at->second.get();
-    if (!hooks && !Retaining(inner_result.weak.get())) continue;
+    if (!hooks && !Retaining(inner_result.weak.get(), s)) continue;
     bool inner = false;
     for (size_t k = 0; k < tangents.size(); ++k) inner |= tangents[k] && t_.made_of[k][i];
     if (inner) {
@@ -74,7 +102,7 @@ int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vec
 // A result keeps its gradient, if it was asked to. given: what torch has added to it already.
 int SegmentHook::Retain(CallState* s, size_t output, PyObject* total, PyObject* given) {
   if (total == Py_None || total == given) return 0;
-  Ref tensor = Retaining(s->retained->at(static_cast<int>(output)).weak.get());
+  Ref tensor = Retaining(s->retained->at(static_cast<int>(output)).weak.get(), s);
   if (!tensor) return 0;
   Ref now(PyObject_GetAttrString(tensor.get(), "grad")), sum;
   if (!now) return -1;
@@ -163,19 +191,6 @@ Ref SegmentHook::Route(PyObject* head, size_t output, PyObject* own, PyObject* o
   call.push_back(nobody);
   Ref result(PyObject_Vectorcall(ApplyNode(), call.data(), call.size(), nullptr));
   return result ? Ref::Borrow(PyTuple_GET_ITEM(result.get(), 0)) : Ref();
-}
-
-// Does the pass, which looks for some gradients only, go on behind this node? -1: an exception.
-static int GoesOn(PyObject* node) {
-  Ref next(PyObject_GetAttrString(node, "next_functions"));
-  if (!next) return -1;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(next.get()); ++i) {
-    PyObject* to = PyTuple_GET_ITEM(PyTuple_GET_ITEM(next.get(), i), 0);
-    const int runs = to == Py_None ? 0 : WillRun(to);
-    if (runs < 0) PyErr_Clear();  // of a leaf that is looked for it is not said
-    if (runs) return 1;
-  }
-  return 0;
 }
 
 // What an output gives those that it is made of; they are stops. -1: an exception.

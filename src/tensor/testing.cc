@@ -2,9 +2,11 @@
 //   trace: {"inputs": [ids], "outputs": [ids], "calls": [(callee, args, kwargs, result, grad)]}
 //   a tensor in args or result is T(id), a size symbol S(index), an opaque object O(object): see Marked.
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <thread>
 
 #include "framejit/graph.h"
 #include "graph/effects.h"
@@ -384,6 +386,28 @@ PyObject* Force(PyObject*, PyObject* library) {  // of matrix products, by numbe
   Py_RETURN_NONE;
 }
 
+// What Choose says where a run of a library takes so long, and errs by so much: by number of the library. The second
+// number is how many runs it looked at.
+PyObject* ChooseFor(PyObject*, PyObject* args) {
+  ProductShape shape{1, 0, 0, 0};
+  double seconds[2], errors[2];
+  long long m, n, k;
+  if (!PyArg_ParseTuple(args, "LLL(dd)(dd)", &m, &n, &k, &seconds[0], &seconds[1], &errors[0], &errors[1]))
+    return nullptr;
+  shape.m = m, shape.n = n, shape.k = k;
+  int last = 0, runs = 0;
+  Probe probe{[&](Library l, int64_t) {
+                last = static_cast<int>(l);
+                if (last > 1) return false;
+                ++runs;
+                std::this_thread::sleep_for(std::chrono::duration<double>(seconds[last]));
+                return true;
+              },
+              [&](int64_t) { return errors[last]; }, m, 2.0 * static_cast<double>(n * k)};
+  const Library chosen = Choose(shape, probe);
+  return Py_BuildValue("(ii)", static_cast<int>(chosen), runs);
+}
+
 PyObject* Parallel(PyObject*, PyObject* args) {  // sum of [0, n) by the torch team, in pieces
   long long n, grain;
   if (!PyArg_ParseTuple(args, "LL", &n, &grain)) return nullptr;
@@ -494,6 +518,7 @@ PyMethodDef functions[] = {
     {"infer", Infer, METH_VARARGS, nullptr},
     {"library", RunLibrary, METH_VARARGS, nullptr},
     {"force_library", Force, METH_O, nullptr},
+    {"choose_library", ChooseFor, METH_VARARGS, nullptr},
     {"parallel", Parallel, METH_VARARGS, nullptr},
     {"bench", Bench, METH_VARARGS, nullptr},
     {"doctor", Verdicts, METH_NOARGS, nullptr},

@@ -1,6 +1,8 @@
 #include "diag/diag.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +15,7 @@
 #include <thread>
 
 #include "diag/cache_folder.h"
+#include "diag/progress.h"
 
 namespace framejit::diag {
 namespace {
@@ -338,6 +341,31 @@ TEST(CacheFolder, WhatWasNotUsedForLongestGoes) {
   for (std::thread& t : several) t.join();
   SetOption("cache_limit", "1024");
   EXPECT_LE(left().size(), 1u);
+}
+
+TEST(Progress, ALineOnATerminalThatGoesAgain) {
+  int terminal, side;
+  ASSERT_EQ(openpty(&terminal, &side, nullptr, nullptr, nullptr), 0);
+  fcntl(terminal, F_SETFL, O_NONBLOCK);
+  const auto shown = [&] {
+    char text[1024];
+    const ssize_t n = read(terminal, text, sizeof text);
+    return std::string(text, std::max<ssize_t>(n, 0));
+  };
+  {
+    const Progress progress("compiling f", side, std::chrono::seconds(60));
+  }
+  EXPECT_EQ(shown(), "");
+  {
+    const Progress progress("compiling f", side, std::chrono::milliseconds(1));
+    const Progress inner("compiling g", side, std::chrono::milliseconds(1));
+    std::string first;
+    while (first.empty()) first = shown();
+    EXPECT_EQ(first, "\r\033[Kframejit: compiling f 0 s");
+  }
+  EXPECT_EQ(shown(), "\r\033[K");
+  close(terminal);
+  close(side);
 }
 
 TEST(Check, ThrowsWithARelativePath) {

@@ -1,6 +1,7 @@
 // Launches of GPU plans on a driver that only takes notes.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,7 +31,8 @@ struct Launched {
 struct FakeGpu {
   std::vector<Launched> launches;
   std::vector<std::string*> functions;
-  int pushed = 0, fail_launch = 0;
+  int fail_launch = 0;
+  std::atomic<int> pushed{0};  // kernels are made in threads of their own
   int driver_version = 13000;
   // graphs
   bool capturing = false, users_capture = false;

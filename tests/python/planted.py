@@ -105,3 +105,82 @@ for _ in range(40):
 '''
 
 PROGRAMS = {"break": BREAK, "flip": FLIP, "number": NUMBER, "shape": SHAPE, "slow": SLOW, "fallback": FALLBACK}
+
+# For test_numerics.py and test_minify.py: the C library's hypot, which kernels call for float64, is given a fault (PLANTED: wrong, nan,
+# crash, slow) where machine code of ours calls it, by a helper of libframejit. The reference interpreter calls it, too, and gets the real one.
+FAULTY_HYPOT = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+double hypot(double a, double b) {
+  static double (*real)(double, double);
+  if (!real) real = (double (*)(double, double))dlsym(RTLD_NEXT, "hypot");
+  double r = real(a, b);
+  Dl_info from;
+  const char* fault = getenv("PLANTED");
+  if (!fault || !dladdr(__builtin_return_address(0), &from) || !from.dli_fname || !strstr(from.dli_fname, "libframejit")) return r;
+  void* frames[3];  // here, the helper, who called it: code that belongs to no file
+  if (backtrace(frames, 3) < 3 || dladdr(frames[2], &from)) return r;
+  if (!strcmp(fault, "crash")) abort();
+  if (!strcmp(fault, "slow")) for (volatile int i = 0; i < 3000; ++i) {}
+  return !strcmp(fault, "wrong") ? r * 1.001 : !strcmp(fault, "nan") ? NAN : r;
+}
+"""
+
+KERNEL = '''
+import numpy as np
+import framejit
+
+@framejit.compile
+def before(x):
+    return np.exp(x) * 2.0 - 1.0
+
+@framejit.compile
+def step(x, y):
+    a = np.sin(x) * 2.0
+    b = np.cos(y) + a
+    for _ in range(4):
+        a = np.tanh(a) + b
+    r = np.hypot(a, b)  # planted
+    c = np.exp(-r) + np.sqrt(r + 1.0)
+    return c.sum(axis=0) + r.mean(), a
+
+x, y = np.linspace(0.0, 1.0, 300).reshape(30, 10), np.linspace(1.0, 2.0, 300).reshape(30, 10)
+for _ in range(3):
+    step(before(x), y)
+print("done")
+'''
+
+
+KERNEL_WITH_GRADIENTS = """
+import torch
+import framejit
+
+@framejit.compile
+def step(x, w):
+    a = torch.tanh(x @ w)
+    r = torch.hypot(a, w.sum(0))  # planted
+    return torch.softmax(r * 2.0, -1)
+
+x, w = torch.linspace(0.0, 1.0, 24, dtype=torch.float64).reshape(6, 4), torch.linspace(-1.0, 2.0, 16, dtype=torch.float64).reshape(4, 4).requires_grad_()
+for _ in range(2):
+    step(x, w).square().sum().backward()
+print("done")
+"""
+
+
+def faulty_library(folder):
+    """Builds it; what LD_PRELOAD is to be set to, or None without a C compiler."""
+    import shutil
+    import subprocess
+
+    cc = shutil.which("gcc") or shutil.which("cc")
+    if not cc:
+        return None
+    (folder / "faulty.c").write_text(FAULTY_HYPOT)
+    subprocess.run([cc, "-O1", "-fno-builtin", "-shared", "-fPIC", "-o", folder / "faulty.so", folder / "faulty.c", "-ldl", "-lm"], check=True)
+    return str(folder / "faulty.so")

@@ -128,3 +128,33 @@ def test_report_of_nothing(tmp_path):
     assert command("report", str(tmp_path / "missing")).returncode == 2
     empty = command("report", str(tmp_path))
     assert empty.returncode == 2 and "FRAMEJIT_TRACE" in empty.stderr
+
+
+def test_doctor_gpu():
+    done = command("doctor", "--gpu", "--json")
+    rows = {row["name"]: row["finding"] for row in json.loads(done.stdout)["findings"]}
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        assert done.returncode == 0 and rows["gpu product"].startswith("right")
+    else:
+        assert done.returncode == 1 and rows["gpu"].startswith("FAILED") and "no GPU" in rows["gpu"]
+
+
+@pytest.mark.parametrize("line, offered", [
+    ("python -m framejit ", ["doctor", "report", "minify", "--version"]),
+    ("python -m framejit rep", ["report"]),
+    ("python -m framejit report --h", ["--help", "--html"]),
+    ("python -m framejit explain FJ000", [f"FJ000{n}" for n in range(1, 10)]),
+    ("python -m framejit completion ", ["bash", "zsh"]),
+])  # fmt: skip
+def test_completion(line, offered, tmp_path):
+    """What bash offers, asked as it asks."""
+    script = command("completion", "bash").stdout
+    words = line + "''" * line.endswith(" ")
+    ask = f'{script}\nCOMP_WORDS=({words})\nCOMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n_framejit\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", ask], cwd=tmp_path, text=True, capture_output=True, check=True)
+    words = done.stdout.split()
+    assert set(offered) <= set(words)
+    if line.endswith("rep"):
+        assert words == ["report"]
+    assert "bashcompinit" in command("completion", "zsh").stdout

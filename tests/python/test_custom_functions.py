@@ -154,6 +154,9 @@ def compare(fj, f, grads, whole=True, double=False):
 ONE = {
     "saved": lambda x, y: (Scaled.apply(x * 2, 1.5) + 1, SetUp.apply(x).sum()),
     "two results": lambda x, y: (lambda a, b: (a.relu(), b * 3))(*Two.apply(x + 1, y, None)),
+    "both results as they are": lambda x, y: Two.apply(x, y),
+    "first result, and what is made of the second": lambda x, y: (lambda a, b: (a, b * 3))(*Two.apply(x * 2, y)),
+    "a result and what is made of both": lambda x, y: (lambda a, b: (a, a * b, b.tanh()))(*Two.apply(x * 2, y)),
     "second result": lambda x, y: (Two.apply(x, y)[1],),
     "of a detached one": lambda x, y: (Scaled.apply(x.detach(), 1.0) * x, Scaled.apply(x, 2.0).detach()),
     "random": lambda x, y: (Noisy.apply(x), torch.rand(3), Noisy.apply(y)),
@@ -169,6 +172,15 @@ def test_functions(fj, name, grads):
 
 def test_functions_twice_differentiated(fj):
     compare(fj, lambda x, y: (Scaled.apply(x, 2.0) * y.sum(), Two.apply(x, y)[0]), (1, 1), double=True)
+    compare(fj, lambda x, y: Two.apply(x, y), (1, 1), double=True)
+
+
+def test_results_of_a_function_are_not_made_of_each_other(fj):
+    compiled = fj.compile(lambda x, y: Two.apply(x, y))
+    x, y = (torch.ones(2, 2, requires_grad=True) for _ in range(2))
+    product, total = compiled(x, y)
+    assert torch.autograd.grad(total, [product, x], allow_unused=True, retain_graph=True)[0] is None
+    assert torch.autograd.grad(product.sum(), [total, x], allow_unused=True)[0] is None
 
 
 @pytest.mark.parametrize("cls", [Dirty, Same, NoMaterial, Partly, DrawsBackwards])

@@ -460,6 +460,19 @@ def test_second_derivatives(name):
                 torch.testing.assert_close(g, w, rtol=2e-4, atol=2e-4, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_second_derivative_of_tanh_in_other_types(dtype):
+    def f(x):
+        y = (x @ x.T).tanh()
+        (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return torch.autograd.grad(g.square().sum(), x)[0]
+
+    x = X[:3].to(dtype).requires_grad_()
+    compiled = framejit.compile(f)
+    torch.testing.assert_close(compiled(x), f(x), rtol=16 * torch.finfo(dtype).eps, atol=16 * torch.finfo(dtype).eps)
+    assert framejit.cache_info(compiled)["breaks"] == 0
+
+
 def test_third_derivative_of_tanh():
     f = lambda x: grad(grad(grad(torch.tanh)))(x)  # noqa: E731
     for x in (0.0, 0.3, -2.0):

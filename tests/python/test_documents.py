@@ -50,6 +50,34 @@ def test_the_slow_script_and_its_fixed_version(np, tmp_path):
     assert told["fixed"]["breaks"] == [] and not [c for c in told["fixed"]["fix_first"] if c["kind"] == "break"]
 
 
+def test_the_site(tmp_path):
+    """Every page is in mkdocs.yml and the other way round; links lead somewhere; and MkDocs has no complaint, where it is installed."""
+    spec = importlib.util.spec_from_file_location("documents", ROOT / "tools" / "documents.py")
+    documents = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(documents)
+    pages = documents.write_site_pages(tmp_path / "pages")
+    settings = (ROOT / "mkdocs.yml").read_text()
+    assert sorted(re.findall(r"([\w/]+\.md)$", settings.partition("\nnav:")[2], re.M)) == pages
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", re.sub(r"^```.*?^```$", "", (tmp_path / "pages" / page).read_text(), flags=re.M | re.S)):
+            assert (tmp_path / "pages" / page).parent.joinpath(target).exists(), f"{page} links to {target}"
+    builders = [p for p in (ROOT / ".venv-docs" / "bin" / "python", Path(sys.executable)) if p.exists()]
+    has = [p for p in builders if subprocess.run([p, "-c", "import mkdocs, material"], capture_output=True).returncode == 0]
+    if has:
+        settings = settings.replace("build/site-pages", str(tmp_path / "pages")).replace("build/site", str(tmp_path / "site"))
+        (tmp_path / "mkdocs.yml").write_text(settings)
+        done = subprocess.run([has[0], "-m", "mkdocs", "-q", "build", "--strict"], cwd=tmp_path, text=True, capture_output=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert (tmp_path / "site" / "index.html").exists()
+
+
+def test_the_example_of_a_back_end_runs(np, tmp_path):
+    (tmp_path / "example.py").write_text(blocks("backends.md", "python")[0])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("2 calls on 2 inputs:") and "numpy.tanh" in done.stdout
+
+
 def test_links_lead_somewhere():
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):

@@ -55,6 +55,29 @@ def test_tokens_are_eagers(make, mode, device):
         tokens(compiled)
 
 
+def test_generate_as_a_whole():
+    """The loop over tokens is cut where its body repeats, instead of being unrolled: more tokens make no more graphs."""
+    torch.manual_seed(0)
+    module = _gpt2().eval()
+    module.generation_config.pad_token_id, module.generation_config.eos_token_id = 0, None
+    ids = torch.randint(1, 200, (1, 8))
+    compiled = framejit.compile(module.generate)
+
+    def tokens(of, n):
+        return of(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False)
+
+    def graphs():
+        return framejit.cache_info(compiled)["outcomes"]["compile"]["ok"]
+
+    for n in (16, 16):
+        assert torch.equal(tokens(compiled, n), tokens(module.generate, n))
+    few = graphs()
+    assert torch.equal(tokens(compiled, 64), tokens(module.generate, 64))
+    info = framejit.cache_info(compiled)
+    assert graphs() <= few + 4, (few, info)
+    assert info["outcomes"]["run"]["graph"] > 48, info  # at each token
+
+
 def test_static_caches_are_written_in_place():
     torch.manual_seed(0)
     module = _llama().eval()

@@ -158,3 +158,24 @@ def test_what_c_code_reads_through_them_is_guarded(fresh, f):
     for at, value in ((0, 2.0), (0, 5.0), (1, 7.0), (0, 9.0), (0, 2.0)):
         pairs[at][1] = value
         torch.testing.assert_close(compiled(x, pairs), f(x, pairs))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda names, tensors: dict(zip(names, tensors)),
+        lambda names, tensors: list(map(lambda p: p[0] * p[1], enumerate(tensors))),
+        lambda names, tensors: sorted(zip(range(3), tensors), key=lambda p: -p[0]),
+        lambda names, tensors: max(zip(range(3), tensors), key=lambda p: -p[0])[1] * 2,
+        lambda names, tensors: [t * i for i, t in map(tuple, zip(range(3), tensors))],
+    ],
+)
+def test_c_code_goes_over_tensors(fresh, f):
+    compiled = fresh.compile(f)
+    for names, tensors in ("abc", [torch.full((2,), float(n)) for n in range(3)]), ("ab", (torch.ones(1), torch.zeros(2))), ("xyz", [torch.ones(2)] * 3):
+        expected, got = f(names, tensors), compiled(names, tensors)
+        torch.testing.assert_close(got, expected)
+        same = [[x is t for x in torch.utils._pytree.tree_leaves(r) for t in tensors] for r in (got, expected)]
+        assert same[0] == same[1]
+    told = fresh.explain(f)("abc", [torch.ones(2)] * 3)
+    assert told.graph_break_count == 0, str(told)

@@ -390,3 +390,12 @@ def test_the_back_end_by_its_name(installed):
     assert "framejit" in torch._dynamo.list_backends()
     f = torch.compile(lambda x: x + 1, backend="framejit")
     assert torch.equal(f(torch.ones(2)), torch.full((2,), 2.0)) and one_graph(f)
+
+
+def test_disabled_by_the_environment(tmp_path):
+    """What torch's own config says only counts where it says more than its default."""
+    script = "import torch, framejit\n@framejit.compile\ndef f(x):\n    return x + 1\nf(torch.ones(3))\nprint(f.cache_info()['captures'])\n"
+    (tmp_path / "script.py").write_text(script)
+    env = {**os.environ, "FRAMEJIT_DISABLE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-m", "framejit", "run", "script.py"], cwd=tmp_path, env=env, text=True, capture_output=True, check=True)
+    assert done.stdout == "0\n"

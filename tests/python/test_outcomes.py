@@ -1,6 +1,9 @@
 """Nothing fails in silence: what ended a capture, a compilation and a run is counted, and under FRAMEJIT_STRICT what is no
 documented break is an error."""
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -200,3 +203,27 @@ def test_modes_mean_something(strict):
         assert not strict.config.measure
         strict.compile(mode="max-autotune")
         assert strict.config.measure
+
+
+def test_poison():
+    """What a result lay in holds a pattern when it is let go of: who still read it would show."""
+    pytest.importorskip("torch")
+    code = """
+import ctypes
+import torch
+import framejit
+
+@framejit.compile(options={"leave": False})
+def f(x):
+    return torch.tanh(x) + 1.0
+
+with torch.no_grad():
+    y = f(torch.ones(300_000))
+    assert torch.allclose(y, torch.tanh(torch.ones(300_000)) + 1.0) and f.cache_info()["outcomes"]["run"] == {"graph": 1}
+    at = y.data_ptr()
+    del y
+    print(framejit.config.poison, ctypes.string_at(at + 64, 4))
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "FRAMEJIT_POISON": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, text=True, capture_output=True)
+    assert (done.stdout, done.stderr) == ("True b'\\xfb\\xfb\\xfb\\xfb'\n", "")

@@ -299,7 +299,7 @@ def test_page_of_many_events_is_small(tmp_path):
 
 def test_without_rich(recorded):
     folder, told, _ = recorded("break")
-    code = "import sys; sys.modules['rich'] = None; from framejit.report import run; sys.exit(run(sys.argv[1]))"
+    code = "import sys; sys.modules['rich'] = None; from framejit._report import run; sys.exit(run(sys.argv[1]))"
     assert run("-c", code, folder / "trace").stdout == report(folder / "trace").stdout
 
 
@@ -308,7 +308,7 @@ def test_with_rich(recorded):
     folder, told, _ = recorded("break")
     code = """
 import io, sys
-from framejit.report import analyse, read, terminal
+from framejit._report import analyse, read, terminal
 class Terminal(io.StringIO):
     isatty = lambda self: True
 out = Terminal()
@@ -337,7 +337,7 @@ GUARDS = [
 
 @pytest.mark.parametrize("guard, root, old, new, place, kind", GUARDS, ids=range(len(GUARDS)))
 def test_guards_are_taken_apart(guard, root, old, new, place, kind):
-    from framejit.report.guards import kind_of, parse
+    from framejit._report.guards import kind_of, parse
 
     found = parse(guard)
     assert (found.root, found.old, found.new, found.place) == (root, old, new, place)

@@ -270,3 +270,12 @@ def test_no_degrees_of_freedom(fresh):
                     result = g(x)
                 seen.append([(w.category, str(w.message), w.filename, w.lineno) for w in caught] + [str(result)])
             assert seen[0] == seen[1] == seen[2], shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_gelu_of_one_infinity(fresh, dtype):
+    """torch calls its library for what has more than one element."""
+    compiled = fresh.compile(F.gelu)
+    for sizes in ((1,), (1, 1), (2,), (5,), (1,)):
+        x = torch.full(sizes, torch.inf, dtype=dtype)
+        torch.testing.assert_close(compiled(x), F.gelu(x), equal_nan=True)

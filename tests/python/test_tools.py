@@ -164,6 +164,23 @@ def test_torch_profiler_names_what_runs(fresh):
     assert names == [f"framejit: broken ({__file__}:{first + line})" for line in (1, 2)]
 
 
+def test_steps_have_names_in_the_profiler(fresh):
+    def f(x, w):
+        return torch.softmax(torch.tanh(x @ w) + 1, -1)
+
+    compiled = fresh.compile(f)
+    x, w = torch.ones(4, 8), torch.ones(8, 16)
+    compiled(x, w)
+    with torch.profiler.profile() as profile:
+        compiled(x, w)
+    events = {e.name: e for e in profile.events()}
+    (whole,) = [e for name, e in events.items() if name.startswith("framejit: ")]
+    steps = [e for name, e in events.items() if "@test_tools.py:" in name]
+    assert sorted(e.name.split()[0] for e in steps) == ["kernel", "matmul"] and any("tanh" in e.name for e in steps)
+    for e in steps:
+        assert whole.time_range.start <= e.time_range.start <= e.time_range.end <= whole.time_range.end
+
+
 def test_torch_profiler_started_inside(fresh):
     def f(x):
         y = x + 1

@@ -354,6 +354,7 @@ LOOKED_FOR = {
     "kept": lambda o, x, w: ([t.retain_grad() for t in o], o[-1].backward(), [t.grad for t in o], x.grad, w.grad),
     "hooks": lambda o, x, w: ([t.register_hook(lambda g: g * 2) and 0 for t in o], o[-1].backward(), x.grad, w.grad),
     "written": lambda o, x, w: (o[-1].mul_(2), GRAD(o[-1], (x, o[0]))),
+    "hooks, and that result alone": lambda o, x, w: (o[0].register_hook(lambda g: g * 2) and 0, GRAD(o[-1], o[0])),
 }
 
 
@@ -429,7 +430,20 @@ def written_before(x, w):
     return [y, (y * y).sum()]
 
 
-@pytest.mark.parametrize("f", [one_between, two_between, nothing_saved, written_before])
+def views_of_two(x, w):
+    a, b = x * 2, w * 3
+    one, other = torch.broadcast_tensors(a, b)
+    return [a, b, F.mse_loss(one.tanh(), other)]
+
+
+def handed_on(x, w):
+    y = x * w
+    z = y.relu()
+    same = y.contiguous()
+    return [same, z.square().sum() + same.tanh().sum()]
+
+
+@pytest.mark.parametrize("f", [one_between, two_between, nothing_saved, written_before, views_of_two, handed_on])
 @pytest.mark.parametrize("looked_for", DIFFERENTIATED)
 def test_gradients_by_results_that_are_differentiated(fresh, f, looked_for):
     if f is two_between and looked_for == "a result, then all":
@@ -446,6 +460,20 @@ def test_gradients_by_results_that_are_differentiated(fresh, f, looked_for):
     assert [type(got) for got in seen] == [type(seen[0])] * 3, seen
     for got in seen[1:]:
         torch.testing.assert_close(got, seen[0]) if isinstance(got, list) else None
+
+
+def test_a_result_that_was_written_keeps_no_gradient_of_what_it_was(fresh):
+    def f(x):
+        y = x.sum(0)
+        return y, y * 3
+
+    for g in (f, fresh.compile(f)):
+        x = torch.ones(2, 2, requires_grad=True)
+        y, z = g(x)
+        y.add_(1)
+        y.retain_grad()
+        z.sum().backward()
+        assert y.grad is None and x.grad.eq(3).all()
 
 
 def test_the_way_between_results_holds_nothing(fresh):

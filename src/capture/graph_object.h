@@ -1,0 +1,16 @@
+// A captured graph as a Python object: it prints, it can be called, and it can be taken apart.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "capture/ref.h"
+#include "tensor/tensor.h"
+
+namespace framejit::capture {
+
+bool ReadyGraphObject();
+Ref MakeGraphObject(const Trace& trace, const std::vector<PyObject*>& constants);  // null with exception set
+void SetGraphSymbols(PyObject* graph, int64_t* symbols);                           // of the next calls; borrowed
+
+}  // namespace framejit::capture

@@ -1,0 +1,122 @@
+#include "surface/derivatives.h"
+
+#include "graph/arguments.h"
+#include "graph/effects.h"
+
+namespace framejit::surface {
+
+bool WantsGrad(const Trace& trace, const Call& call) {
+  bool any = false;
+  EachTensor(call, [&](TraceId t) { any |= trace.tensors[t].meta.requires_grad; });
+  return any && call.mode.grad && !call.mode.inference;
+}
+
+std::vector<ValueId> Derivatives::KeptFor(TraceId root) const {
+  auto at = surely_kept_.find(root);
+  return at == surely_kept_.end() ? std::vector<ValueId>() : at->second;
+}
+
+// What the framework's derivative surely keeps.
+void Derivatives::KeepSurely(const Call& call, const std::set<TraceId>& written) {
+  bool all = true;
+  size_t tensors = 0, n = 0;
+  EachTensor(call, [&](TraceId t) {
+    all &= meta(t).requires_grad || !IsFloat(meta(t).dtype);
+    ++tensors;
+  });
+  const bool none = call.callee.effects().keeps & kIfAlone && (tensors > 1 || call.results.size() > 1);
+  std::vector<ValueId> made;
+  for (TraceId t : call.results) made.push_back(objects_.Value(t));
+  const auto keep = [&](TraceId root) {
+    std::vector<ValueId>& by = surely_kept_[root];
+    by.insert(by.end(), made.begin(), made.end());
+  };
+  for (size_t i = 0; i < call.results.size(); ++i) {
+    const TraceId t = call.results[i];
+    const bool keeps = !none && framejit::Keeps(call.callee, kResult, i);
+    if (t == objects_[t].root && (keeps || meta(t).dtype == DType::kInt64)) keep(t);
+  }
+  for (const Arg& a : call.args) {
+    if (none || !a.is(Arg::Kind::kTensor) || !IsFloat(meta(a.t).dtype)) continue;
+    const TraceId root = objects_[a.t].root;
+    if (framejit::Keeps(call.callee, kFirst, n) && (n == 0 || all) && !written.contains(root)) keep(root);
+    ++n;
+  }
+}
+
+void Derivatives::NoteCall(const Call& call, bool view) {
+  bool tracked = call.results.empty();  // what has no gradients keeps nothing for them
+  for (TraceId t : call.results) tracked |= meta(t).requires_grad;
+  if (view || !tracked || !WantsGrad(trace_, call)) return;
+  std::set<TraceId> written;
+  const bool keeps_operands = !call.callee.Has(kKeepsNoOperand), keeps_result = !call.callee.Has(kKeepsNoResult);
+  for (TraceId t : call.results) {
+    written.insert(objects_[t].root);
+    if (keeps_result || !IsFloat(meta(t).dtype)) kept_.insert(objects_[t].root);
+  }
+  KeepSurely(call, written);
+  if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
+    written.insert(objects_[call.args[0].t].root);  // x[...] = v
+  EachTensor(call, [&](TraceId t) {
+    if (!written.contains(objects_[t].root) && (keeps_operands || !IsFloat(meta(t).dtype)))
+      kept_.insert(objects_[t].root);
+  });
+}
+
+void Derivatives::NoteWrite(TraceId t, bool grad) {
+  TraceId root = objects_[t].root;
+  if (grad && !objects_[t].follows) throw Decline("an in-place write with gradients to a view that forbids it");
+  if (undifferentiable_.empty() && kept_.contains(root))
+    undifferentiable_ = "a tensor is written that a derivative may need";
+  kept_.erase(root);
+  surely_kept_.erase(root);
+  const TraceId domain = objects_[t].domain;
+  bool tracked = meta(t).requires_grad || meta(domain).requires_grad;
+  input_written_ |= grad && trace_.tensors[root].input >= 0;
+  if (!undifferentiable_.empty()) return;
+  if (tracked && !grad) undifferentiable_ = "a tensor that requires gradients is written without them";
+  if (grad && trace_.tensors[root].input >= 0) undifferentiable_ = "an input is written with gradients";
+  for (size_t i = 0; i < objects_.size(); ++i) {
+    if (objects_[i].root != root || i == t) continue;
+    if (objects_[i].domain != domain && meta(i).requires_grad)
+      undifferentiable_ = "a tensor that requires gradients is written behind their back";
+    if (!grad || objects_[i].domain != domain || (meta(i).requires_grad && objects_[i].follows)) continue;
+    if (objects_[i].follows && IsFloat(meta(i).dtype))
+      meta(i).requires_grad = true;
+    else
+      undifferentiable_ = "a tensor with views is written with gradients";
+  }
+}
+
+void Derivatives::CheckWritable(TraceId root) const {
+  if (captured_ && (trace_.tensors[root].input >= 0 || root + 1 < captured_))
+    throw Decline("write to a tensor from outside of a function that is differentiated");
+  if (leaves_.contains(root) || frozen_.contains(root)) throw Decline("write to a tensor with gradients of its own");
+}
+
+void Derivatives::AddLeaf(TraceId leaf, TraceId of) {
+  leaves_.insert(leaf);
+  frozen_.insert(of);
+  differentiates_ = true;
+}
+
+void Derivatives::Differentiated(const std::vector<bool>& nodes, bool retained) {
+  for (ValueId v = 0; v < nodes.size() && !retained; ++v)
+    if (nodes[v]) freed_.insert(v);
+  differentiates_ = true;
+}
+
+void Derivatives::BeginCheckpoint(size_t nodes) {
+  if (depth_++) return;  // one inside another is made again with it
+  begin_ = nodes;
+  versions_ = objects_.versions();
+}
+
+void Derivatives::EndCheckpoint(size_t nodes) {
+  if (--depth_) return;
+  for (size_t t = 0; t < versions_.size(); ++t)
+    if (objects_.versions()[t] != versions_[t]) throw Decline("a tensor from outside is written");  // and again, later
+  checkpointed_.emplace_back(begin_, nodes);
+}
+
+}  // namespace framejit::surface

@@ -1,0 +1,121 @@
+#include "surface/objects.h"
+
+#include <utility>
+
+#include "surface/layout.h"
+
+namespace framejit::surface {
+
+TraceId Objects::New(TensorMeta meta, ValueId value) {
+  TraceTensor t;
+  t.id = static_cast<TraceId>(trace_.tensors.size());
+  t.base = t.id;
+  t.meta = std::move(meta);
+  const TraceId id = t.id;
+  trace_.tensors.push_back(std::move(t));
+  Object o;
+  o.value = value;
+  o.root = o.parent = o.domain = id;
+  all_.push_back(std::move(o));
+  versions_.push_back(0);
+  return id;
+}
+
+void Objects::BecomeView(TraceId t, TraceId of) {
+  Object& o = all_[t];
+  o.parent = of;
+  o.root = all_[of].root;
+  o.version = versions_[o.root];
+  trace_.tensors[t].base = o.root;
+  trace_.tensors[t].view_call = static_cast<int>(trace_.calls.size());
+}
+
+void Objects::Set(TraceId t, ValueId value, int version) {
+  journal_.push_back({t, all_[t].value, all_[t].version});
+  all_[t].value = value;
+  all_[t].version = version;
+}
+
+ValueId Objects::Value(TraceId t) {
+  const int now = versions_[all_[t].root];
+  if (all_[t].version != now) Set(t, all_[t].view.forward(builder_, Value(all_[t].parent)), now);
+  return all_[t].value;
+}
+
+Operand Objects::Read(TraceId t) {
+  Operand o;
+  o.id = t;
+  o.value = Value(t);
+  o.meta = &meta(t);
+  return o;
+}
+
+void Objects::Write(TraceId t, ValueId v) {
+  TraceId root = all_[t].root;
+  int next = versions_[root] + 1;
+  trace_.tensors[t].mutated = trace_.tensors[root].mutated = true;
+  for (TraceId at = t;; at = all_[at].parent) {
+    Set(at, v, next);
+    if (at == root) break;
+    TraceId parent = all_[at].parent;
+    ValueId old = Value(parent);
+    if (all_[at].view.inverse) {
+      v = all_[at].view.inverse(builder_, old, v);
+    } else {
+      BecomeUnusable("a write through a view that has no functional form");
+      v = old;
+    }
+    if (all_[at].domain == at) v = builder_.Barrier(v);
+  }
+  versions_[root] = next;
+}
+
+ValueId Objects::WithLayout(ValueId v, const shape::Ints& strides) {
+  Graph& g = builder_.graph();
+  Node& n = g.nodes[v];
+  if (n.op != Op::kInput && (n.strides.empty() || n.strides == strides) && !claimed_.contains(v)) {
+    n.strides = strides;
+    claimed_.insert(v);
+    return v;
+  }
+  Node copy;  // an identity that no builder_ folds away: two results never share a buffer, nor a result an input's
+  copy.op = Op::kCast;
+  copy.operands = {v};
+  copy.type = n.type;
+  copy.attrs.dtype = n.type.dtype;
+  copy.strides = strides;
+  g.nodes.push_back(std::move(copy));
+  return static_cast<ValueId>(g.nodes.size() - 1);
+}
+
+ValueId Objects::Materialised(TraceId t) {
+  ValueId v = Value(t);
+  Node& n = builder_.graph().nodes[v];
+  const TensorMeta& m = meta(t);
+  if (n.op != Op::kInput && n.strides.empty() && !IsContiguous(builder_.env(), m))
+    n.strides = PreserveFormat(builder_.env(), m);
+  return v;
+}
+
+Objects::Mark Objects::Begin() {
+  journal_.clear();
+  return {builder_.graph().nodes.size(), unusable_};
+}
+
+void Objects::RollBack(const Mark& mark) {
+  for (; !journal_.empty(); journal_.pop_back()) {
+    const Undo& u = journal_.back();
+    all_[u.id].value = u.value;
+    all_[u.id].version = u.version;
+  }
+  builder_.graph().nodes.resize(mark.nodes);
+  unusable_ = mark.unusable;
+}
+
+void Objects::Truncate(size_t tensors) {
+  trace_.tensors.resize(tensors);
+  all_.resize(tensors);
+  versions_.resize(tensors);
+}
+
+}  // namespace framejit::surface

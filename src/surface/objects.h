@@ -1,0 +1,81 @@
+// The tensors of the program as objects that share storage, and what each of them is in the graph by now. Graph values
+// are immutable. Each storage has a root object and a version; every object remembers the value it had at some version
+// and, if it is a view, how to get it from its parent and how to put a replacement back:
+//
+//   y = x[1:]      y: parent x, forward slice, inverse cat(x[:1], new)
+//   y += 1         y's value is new at version 1; x's value is inverse(old x, new y) at version 1
+//   x * 2          reads x: up to date
+//   z = x.t()...   another view made before: its version is 0, so its value is forward(value of its parent) again
+//
+// Invariant: an object whose version equals its storage's version holds the right value. A write costs one node per
+// ancestor; reading a stale view re-derives its chain. Changes are journaled until they are kept or rolled back.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "surface/rows.h"
+
+namespace framejit::surface {
+
+class Objects {
+ public:
+  struct Object {
+    ValueId value = kNoValue;
+    int version = 0;
+    TraceId root = 0, parent = 0;
+    TraceId domain = 0;   // has gradients when it has: the root, or what was detached on the way from there
+    bool follows = true;  // false: a view made without gradients, or in an unknown way, or one of several
+    View view;
+  };
+
+  Objects(Trace& trace, Builder& builder) : trace_(trace), builder_(builder) {}
+  size_t size() const { return all_.size(); }
+  Object& operator[](TraceId t) { return all_[t]; }
+  TensorMeta& meta(TraceId t) { return trace_.tensors[t].meta; }
+  const std::vector<int>& versions() const { return versions_; }  // by root
+  // Why the graph does not say what the program does; empty: it does.
+  const std::string& unusable() const { return unusable_; }
+  void BecomeUnusable(const std::string& why) {
+    if (unusable_.empty()) unusable_ = why;
+  }
+
+  TraceId New(TensorMeta meta, ValueId value);
+  void BecomeView(TraceId t, TraceId of);  // made by the call that is being made
+  ValueId Value(TraceId t);
+  Operand Read(TraceId t);
+  void Write(TraceId t, ValueId value);
+  // The value, or a copy of it, as a node that promises these strides when it is materialised.
+  ValueId WithLayout(ValueId v, const shape::Ints& strides);
+  // An operand of a framework kernel: kernels choose their output's layout by their operands' order of dimensions.
+  ValueId Materialised(TraceId t);
+
+  // A call is all or nothing.
+  struct Mark {
+    size_t nodes;
+    std::string unusable;
+  };
+  Mark Begin();
+  void Keep() { journal_.clear(); }
+  void RollBack(const Mark& mark);
+  void Truncate(size_t tensors);  // those behind are not made after all
+
+ private:
+  void Set(TraceId t, ValueId value, int version);
+  struct Undo {
+    TraceId id;
+    ValueId value;
+    int version;
+  };
+
+  Trace& trace_;
+  Builder& builder_;
+  std::vector<Object> all_;    // by TraceId
+  std::vector<int> versions_;  // by root's TraceId
+  std::vector<Undo> journal_;
+  std::set<ValueId> claimed_;  // nodes that are a graph output already
+  std::string unusable_;
+};
+
+}  // namespace framejit::surface
