@@ -1,7 +1,7 @@
-"""tools/dev bench loops: programs with loops (bench/loop_programs.py), each in a process of its own: is the result right, how
+"""tools/dev bench loops: programs with loops (bench/loop_programs.py, or those of a checkout of NPBench), each in a process of its own: is the result right, how
 long does the first result take, and what does a call take then, as written and compiled in turns.
 
-    tools/dev bench loops [PROGRAM...] [--json F]
+    tools/dev bench loops [PROGRAM...] [--npbench CHECKOUT [--size S]] [--json F]
 """
 
 import argparse
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from . import loop_programs, measure
+from . import loop_programs, measure, npbench
 
 
 def _same(a, b):
@@ -26,9 +26,8 @@ def _same(a, b):
     return type(a) is type(b) and a == b
 
 
-def one(name, seconds):
+def one(name, function, make, seconds):
     """Runs one program here and prints a JSON line after each stage, so that a timeout leaves what was known."""
-    function, make = loop_programs.PROGRAMS[name]
     arguments = make()
 
     def fresh():
@@ -74,36 +73,42 @@ def one(name, seconds):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="tools/dev bench loops", description=__doc__)
-    parser.add_argument("program", nargs="*", help=f"of {', '.join(loop_programs.PROGRAMS)} (default: all)")
+    parser.add_argument("program", nargs="*", help=f"of {', '.join(loop_programs.PROGRAMS)}, or of NPBench's (default: all)")
+    parser.add_argument("--npbench", metavar="CHECKOUT", help="the programs of this checkout of NPBench instead")
+    parser.add_argument("--size", default="S", choices=("S", "M", "L", "paper"), help="of NPBench's arguments")
     parser.add_argument("--seconds", type=float, default=2.0, help="of measuring, for each program")
     parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--json", metavar="F", help="append JSON lines to this file")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    known = npbench.names(args.npbench) if args.npbench else list(loop_programs.PROGRAMS)
     for name in args.program:
-        if name not in loop_programs.PROGRAMS:
+        if name not in known:
             parser.error(f"no program {name!r}")
     if args.here:
-        return one(args.program[0], args.seconds)
-    print(f"{'program':18} {'right':6} {'first s':>8} {'eager ms':>10} {'framejit ms':>11} {'vs eager':>8} spread segments")
+        name = args.program[0]
+        return one(name, *(npbench.program(args.npbench, args.size, name) if args.npbench else loop_programs.PROGRAMS[name]), args.seconds)
+    case = f"npbench {args.size}" if args.npbench else "loops"
+    which = ["--npbench", args.npbench, "--size", args.size] if args.npbench else []
+    print(f"{'program':24} {'right':6} {'first s':>8} {'eager ms':>10} {'framejit ms':>11} {'vs eager':>8} spread segments")
     rows, ratios = [], []
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(measure.ROOT)]))
     env = os.environ | {"PYTHONPATH": path}
-    for name in args.program or loop_programs.PROGRAMS:
-        command = [sys.executable, "-m", "bench.loops", "--here", name, "--seconds", str(args.seconds)]
+    for name in args.program or known:
+        command = [sys.executable, "-m", "bench.loops", "--here", name, "--seconds", str(args.seconds), *which]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=args.timeout, env=env, check=False)
             out, error = done.stdout, done.stderr[-300:] if done.returncode else ""
         except subprocess.TimeoutExpired as late:
             out, error = (late.stdout or b"").decode(), f"nothing more after {args.timeout:.0f} s"
         lines = out.splitlines()
-        row = {"case": "loops", "metric": name} | (json.loads(lines[-1]) if lines else {})
+        row = (json.loads(lines[-1]) if lines else {}) | {"case": case, "metric": name}
         if error:
             row["error"] = error
         ratios += [row["vs_eager"]] if "vs_eager" in row else []
         rows.append(row)
         show = lambda key, form: format(row[key], form) if key in row else "-"  # noqa: E731
-        print(f"{name:18} {row.get('right', '-')!s:6} {show('first', '.3f'):>8} {show('eager', '.4g'):>10} {show('framejit', '.4g'):>11}"
+        print(f"{name:24} {row.get('right', '-')!s:6} {show('first', '.3f'):>8} {show('eager', '.4g'):>10} {show('framejit', '.4g'):>11}"
               f" {show('vs_eager', '.2f'):>8} {max(row.get('spread', {'': 0}).values()):6.2f} {row.get('segments', '-')} {error}", flush=True)  # fmt: skip
     if ratios:
         mean = 1.0
@@ -111,7 +116,7 @@ def main(argv=None):
             mean *= r ** (1 / len(ratios))
         print(f"{len(ratios)} of {len(rows)} measured, geometric mean {mean:.3f}, slowest {min(ratios):.2f}x")
     if args.json:
-        measure.append(args.json, rows, " ".join(["tools/dev bench loops", *args.program]))
+        measure.append(args.json, rows, " ".join(["tools/dev bench loops", *args.program, *(["--npbench", "CHECKOUT", "--size", args.size] if args.npbench else [])]))
     return 0
 
 

@@ -250,8 +250,8 @@ PyTypeObject LazyType = {
 };
 
 bool ReadyProxies() {
-  return PyType_Ready(&TensorProxyType) == 0 && ReadyNumbers() && PyType_Ready(&ItemFloatType) == 0 &&
-         PyType_Ready(&LazyType) == 0 && ReadyModes();
+  return PyType_Ready(&TensorProxyType) == 0 && ReadyNumbers() && PyType_Ready(&UnseenType) == 0 &&
+         PyType_Ready(&ItemFloatType) == 0 && PyType_Ready(&LazyType) == 0 && ReadyModes();
 }
 
 PyObject* NewTensorProxy(Session* s, TraceId id) {

@@ -1,6 +1,8 @@
 // See the header.
 #include "capture/scalar_loops.h"
 
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -28,8 +30,8 @@ constexpr int kVisits = 2;
 constexpr int64_t kInnerWork = 40'000;
 // What is compiled for long wants so many instructions that the loop has run, or will, for each block; Python runs them
 // in about a fourth of the time that the block takes. Otherwise it is asked again when it was come to more often.
-constexpr size_t kSmallCode = 48;
-constexpr int64_t kWorkForBlock = 1000;
+constexpr int kSmallCode = 64;
+constexpr int64_t kWorkForBlock = 750;
 constexpr int kPatience = 8;
 constexpr int64_t kWorkOfRound = 16;  // in code
 constexpr int kVersions = 4;
@@ -114,6 +116,32 @@ class Reader {
       if (!Read(s, slots[fj_nlocalsplus(frame) + s.slot])) return false;
     for (size_t k = 0; k < t_.objects.size(); ++k)
       if (!Object(static_cast<int>(k))) return false;
+    return !t_.apart || Apart(t_, objects_);
+  }
+
+  // Does what the code writes lie in one array alone?
+  static bool Apart(const Translation& t, PyObject* const* objects) {
+    struct Extent {
+      const char *begin, *end;
+      bool written;
+    };
+    absl::InlinedVector<Extent, 16> all;
+    for (size_t k = 0; k < t.objects.size(); ++k) {
+      const ObjectSpec& spec = t.objects[k];
+      if (!spec.array || spec.cells < 0 || !objects[k]) continue;
+      const tensor::NumpyArray* a = tensor::AsArray(objects[k]);
+      Extent e{a->data, a->data + DTypeSize(spec.dtype), spec.written};
+      bool empty = false;
+      for (int i = 0; i < a->nd; ++i) {
+        const intptr_t reach = (a->dims[i] - 1) * a->strides[i];
+        (reach < 0 ? e.begin : e.end) += reach;
+        empty |= a->dims[i] == 0;
+      }
+      if (empty) continue;
+      for (const Extent& other : all)
+        if ((e.written || other.written) && e.begin < other.end && other.begin < e.end) return false;
+      all.push_back(e);
+    }
     return true;
   }
 
@@ -168,7 +196,10 @@ class Reader {
         for (size_t i = 0; i < v.items.size(); ++i)
           if (!Value(v.items[i], PyTuple_GET_ITEM(o, i), cells, leaf)) return false;
         return true;
-      case Is::kRange: return false;
+      case Is::kRange:
+      case Is::kSlice:
+      case Is::kView:
+      case Is::kDeferred: return false;
       case Is::kRangeIter: return Range(v, o, cells);
       case Is::kSeqIter: {
         if (!o || Py_REFCNT(o) != 1) return false;
@@ -301,6 +332,7 @@ class Writer {
   PyObject* Make(const Val& v, const std::vector<int>& cells, size_t* leaf) {
     switch (v.is) {
       case Is::kNull:
+      case Is::kDeferred:
       case Is::kFrame: return nullptr;
       case Is::kObject: return Py_XNewRef(objects_[v.object]);
       case Is::kBool: return PyBool_FromLong(cells_[cells[(*leaf)++]] != 0);
@@ -325,6 +357,17 @@ class Writer {
         return Range(next, cells_[cells[1]], left);
       }
       case Is::kSeqIter: return Sequence(v, cells_[cells[0]]);
+      case Is::kSlice: {
+        Ref parts[3];
+        for (int i = 0; i < 3; ++i)
+          if (!(parts[i] = Ref(Make(v.items[i], cells, leaf)))) return nullptr;
+        return PySlice_New(parts[0].get(), parts[1].get(), parts[2].get());
+      }
+      case Is::kView: {
+        std::vector<int64_t> numbers;
+        for (size_t i = 0; i < v.items.size(); ++i) numbers.push_back(cells_[cells[(*leaf)++]]);
+        return View(objects_[v.object], numbers);
+      }
     }
     return nullptr;
   }
@@ -344,6 +387,17 @@ class Writer {
     PyObject* it = t_.objects[v.object].list ? PyObject_GetIter(seq) : PySeqIter_New(seq);
     if (it) reinterpret_cast<SeqIter*>(it)->index = index;
     return it;
+  }
+
+  // As NumPy's own indexing makes it.
+  static PyObject* View(PyObject* of, const std::vector<int64_t>& numbers) {
+    const tensor::NumpyApi* api = tensor::Numpy();
+    const tensor::NumpyArray* a = tensor::AsArray(of);
+    const int rank = static_cast<int>(numbers.size() / 2);
+    const auto* sizes = reinterpret_cast<const intptr_t*>(numbers.data() + 1);
+    PyObject* view = api->new_from_descr(api->array, Py_NewRef(a->descr), rank, sizes, sizes + rank,
+                                         a->data + numbers[0], a->flags, nullptr);
+    return !view || api->set_base(view, Py_NewRef(of)) < 0 ? Py_XDECREF(view), nullptr : view;
   }
 
   PyObject* Numpy(DType t, int cell) {
@@ -407,7 +461,7 @@ bool CodeLoops::Considered(FjFrame* frame) {
 bool CodeLoops::Try(Place& place, FjFrame* frame, int from) {
   if (place.off || place.declined) return false;
   if (place.candidate) return true;
-  const Translation t = scalar::Translate(frame, place.loop, from, /*natural=*/true);
+  const Translation t = scalar::Translate(frame, place.loop, from, {});
   if (!t.loops) {
     (Capturing() || from != place.loop.start ? place.declined : place.off) = true;
     diag::Log(diag::Channel::loop_, "no scalar code: " + t.why);
@@ -448,7 +502,14 @@ bool CodeLoops::Wanted(const Place& place, FjFrame* frame) const {
 void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
   const double start = Now();
   auto made = std::make_unique<Compiled>();
-  made->t = scalar::Translate(frame, place.loop, place.loop.start, /*natural=*/place.versions.empty());
+  scalar::Hopes hopes{.natural = place.versions.empty()};
+  made->t = scalar::Translate(frame, place.loop, place.loop.start, hopes);
+  std::vector<PyObject*> objects;
+  for (const ObjectSpec& spec : made->t.objects) objects.push_back(spec.object.get());
+  if (made->t.apart && !Reader::Apart(made->t, objects.data())) {
+    hopes.apart = false;
+    made->t = scalar::Translate(frame, place.loop, place.loop.start, hopes);
+  }
   const std::string name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
   if (!made->t.loops) {
     if (place.versions.empty())
@@ -458,8 +519,8 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
     diag::Log(diag::Channel::loop_, "no scalar code: " + made->t.why + "  [" + name + "]");
     return;
   }
-  const size_t blocks = made->t.code.blocks.size();
-  if (blocks > kSmallCode && place.work + Expected(place, frame) < kWorkForBlock * static_cast<int64_t>(blocks)) {
+  const int blocks = made->t.blocks;
+  if (blocks > kSmallCode && place.work + Expected(place, frame) < kWorkForBlock * blocks) {
     place.off = place.versions.empty();
     place.again = kPatience * place.visits;
     diag::Log(diag::Channel::loop_, "no scalar code yet: " + std::to_string(blocks) + " blocks  [" + name + "]");

@@ -179,8 +179,8 @@ int ShiftRight(Builder& b, int x, int y) {
 
 int IntegerPower(Builder& b, int x, int y) {
   const int out = b.Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = b.scratch, .id = -2});
-  b.ExitIf(
-      b.Op(ScalarOp::kNot, ScalarType::kBool, b.Call(reinterpret_cast<void*>(IntPower), ScalarType::kBool, x, y, out)));
+  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool,
+                b.Call(reinterpret_cast<void*>(IntPower), ScalarType::kBool, {x, y, out})));
   return b.Emit({.op = ScalarOp::kCell, .type = ScalarType::kInt, .imm = b.scratch, .id = -2});
 }
 
@@ -206,7 +206,7 @@ int Integers(Builder& b, int op, int x, int y, std::optional<int64_t> constant, 
 // ------------------------------------------------------------------------------------------------------------
 int Helper(Builder& b, const void* f, ScalarType t, int x, int y) {
   const int out = b.Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = b.scratch, .id = -2});
-  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Call(f, ScalarType::kBool, x, y, out)));
+  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Call(f, ScalarType::kBool, {x, y, out})));
   return b.Emit({.op = ScalarOp::kCell, .type = t, .imm = b.scratch, .id = -2});
 }
 
@@ -259,18 +259,6 @@ Val PythonBinary(Builder& b, int op, const Val& x, const Val& y) {
   return New(Is::kFloat, Floats(b, op, ScalarType::kF64, Double(b, x), Double(b, y), false));
 }
 
-// In which type NumPy computes; numbers of Python are weak.
-DType CommonType(const Val& x, const Val& y) {
-  const auto weak = [](const Val& number, const Val& other) {
-    if (number.is == Is::kBool) return other.dtype;
-    if (number.is == Is::kInt) return other.dtype == DType::kBool ? DType::kInt64 : other.dtype;
-    return other.integral() ? DType::kFloat64 : other.dtype;
-  };
-  if (x.python()) return weak(x, y);
-  if (y.python()) return weak(y, x);
-  return surface::NumpyPromoteTypes(x.dtype, y.dtype);
-}
-
 int WholeFor(Builder& b, const Val& x, DType t) {  // an operand of Python must fit
   const int v = Whole(b, x);
   if (x.is == Is::kInt) ExitUnlessFits(b, v, t);
@@ -303,6 +291,24 @@ Val NumpyBinary(Builder& b, int op, const Val& x, const Val& y) {
 
 }  // namespace
 
+DType CommonType(const Val& x, const Val& y) {
+  const auto weak = [](const Val& number, const Val& other) {
+    if (number.is == Is::kBool) return other.dtype;
+    if (number.is == Is::kInt) return other.dtype == DType::kBool ? DType::kInt64 : other.dtype;
+    return other.integral() ? DType::kFloat64 : other.dtype;
+  };
+  if (x.python()) return weak(x, y);
+  if (y.python()) return weak(y, x);
+  return surface::NumpyPromoteTypes(x.dtype, y.dtype);
+}
+
+int NumberFor(Builder& b, const Val& x, DType t) {
+  if (t == DType::kFloat64) return Double(b, x);
+  if (t == DType::kFloat32) return SingleOf(b, x);
+  if (t == DType::kBool) return b.Value(x);
+  return WholeFor(b, x, t);
+}
+
 ScalarType Val::type() const {
   if (truth()) return ScalarType::kBool;
   if (integral()) return ScalarType::kInt;
@@ -315,7 +321,10 @@ std::string Val::key() const {
   if (object >= 0) s += '#' + std::to_string(object);
   if (unit) s += '1';
   if (few) s += '<';
-  if (is == Is::kTuple) {
+  if (natural) s += 'n';
+  if (ones) s += '+' + std::to_string(ones);
+  if (is == Is::kView || is == Is::kRangeIter) s += std::to_string(items.size());
+  if (is == Is::kTuple || is == Is::kSlice) {
     s += '(';
     for (const Val& v : items) s += v.key();
     s += ')';
@@ -485,7 +494,7 @@ Val MathCall(Builder& b, const std::string& name, const std::vector<Val>& args) 
   int r = -1;
   if (name == "sqrt") r = b.Op(ScalarOp::kSqrt, ScalarType::kF64, v);
   for (const MathRow& row : kMath)
-    if (name == row.name) r = b.Call(reinterpret_cast<void*>(row.f), ScalarType::kF64, v);
+    if (name == row.name) r = b.Call(reinterpret_cast<void*>(row.f), ScalarType::kF64, {v});
   if (r < 0) throw Unsupported{"math." + name};
   b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Op(ScalarOp::kFinite, ScalarType::kBool, r)));
   return New(Is::kFloat, r);

@@ -3,6 +3,7 @@
 
 #include "capture/scalar_translator.h"
 #include "tensor/numpy_api.h"
+#include "tensor/tensor.h"
 
 namespace framejit::capture::scalar {
 
@@ -112,8 +113,24 @@ void Translator::Step(State& s, const Instr& i) {
 
 void Translator::StepValue(State& s, const Instr& i) {
   switch (i.op) {
+    case Op::kBuildSlice: {
+      const Val step = i.arg == 3 ? Pop(s) : Fixed(Py_None), stop = Pop(s), start = Pop(s);
+      Push(s, Slice(start, stop, step));
+      return Next(s, i);
+    }
+    case Op::kGetSlice: {
+      const Val stop = Pop(s), start = Pop(s), container = Pop(s);
+      Push(s, GetItem(s, container, Slice(start, stop, Fixed(Py_None))));
+      return Next(s, i);
+    }
+    case Op::kSetSlice: {
+      const Val stop = Pop(s), start = Pop(s), container = Pop(s), value = Pop(s);
+      SetItem(s, container, Slice(start, stop, Fixed(Py_None)), value);
+      return Next(s, i);
+    }
     case Op::kBinary: {
       const Val y = Pop(s), x = Pop(s);
+      if (IsArray(x) || IsArray(y)) return ArrayBinary(s, i, x, y);
       out_.floats |= !x.python() || !y.python();
       Push(s, Binary(*this, i.arg, x, y));
       return Next(s, i);
@@ -124,7 +141,11 @@ void Translator::StepValue(State& s, const Instr& i) {
       Push(s, i.flag ? New(Is::kBool, Value(r)) : r);
       return Next(s, i);
     }
-    case Op::kNegative: Push(s, Negative(*this, Pop(s))); return Next(s, i);
+    case Op::kNegative: {
+      const Val x = Pop(s);
+      Push(s, IsArray(x) ? DeferUnary(ScalarOp::kNeg, x) : Negative(*this, x));
+      return Next(s, i);
+    }
     case Op::kInvert: Push(s, Invert(*this, Pop(s))); return Next(s, i);
     case Op::kNot:
       Push(s, New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, Truth(*this, Pop(s)))));
@@ -148,6 +169,7 @@ void Translator::StepValue(State& s, const Instr& i) {
       return Next(s, i);
     }
     case Op::kCall: return Call(s, i);
+    case Op::kCallConstNames: return CallNamed(s, i);
     default: return StepFlow(s, i);
   }
 }
@@ -229,11 +251,56 @@ void Translator::GetIter(State& s, const Instr& i) {
     it.items[0] = New(Is::kInt, start);
     it.items[1] = v.unit ? IntConstant(*this, 1) : New(Is::kInt, step);
     it.items[2] = New(Is::kInt, v.unit ? stop : Op(ScalarOp::kSelect, ScalarType::kInt, any, distance, Int(0)));
+    if (v.unit && v.few) it.items.push_back(it.items[2]);
+    it.natural = v.items[0].constant ? *v.items[0].constant >= 0 : hopes_.natural;
+    if (v.unit && it.natural && !v.items[0].constant) ExitIf(Compare(ScalarOp::kLt, start, Int(0)));
+    it.natural &= v.unit;
   } else {
     throw Unsupported{"an iteration"};
   }
   Push(s, std::move(it));
   Next(s, i);
+}
+
+// The next of numbers one by one. So many are gone through at once, then others get their turn: a loop in a loop.
+void Translator::NextNumber(State& s, const Instr& i, const State& done) {
+  constexpr int64_t kAtOnce = 1024;
+  const Val& it = s.top().stack.back();
+  const int next = Value(it.items[0]);
+  if (it.items.size() == 4) {
+    const int more = Compare(ScalarOp::kLt, next, Value(it.items[3]));
+    const int yes = Way([&] {
+      if (it.natural) {
+        Emit({.op = ScalarOp::kAssume, .a = Compare(ScalarOp::kGe, next, Int(0))});
+        Emit({.op = ScalarOp::kAssume, .a = Compare(ScalarOp::kBelow, next, Value(it.items[2]))});
+      }
+      State on = s;
+      on.top().stack.back().items[0] = New(Is::kInt, Op(ScalarOp::kNext, ScalarType::kInt, next));
+      Push(on, New(Is::kInt, next));
+      on.top().pc += i.length;
+      GoTo(on);
+    });
+    const int no = it.few ? Way(done) : Way([&] {
+      State on = s;
+      on.top().stack.back().items.pop_back();
+      GoTo(on);
+      leads_to_[current_].pop_back();  // this is no round
+    });
+    Emit({.op = ScalarOp::kBranch, .a = more, .other = no, .imm = yes});
+    return;
+  }
+  const int stop = Value(it.items[2]);
+  const int more = Compare(ScalarOp::kLt, next, stop);
+  const int yes = Way([&] {
+    ServeOthers();
+    State on = s;
+    const int left = Op(ScalarOp::kSub, ScalarType::kInt, stop, next);
+    const int few =
+        Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kLt, left, Int(kAtOnce)), left, Int(kAtOnce));
+    on.top().stack.back().items.push_back(New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, few)));
+    GoTo(on);
+  });
+  Emit({.op = ScalarOp::kBranch, .a = more, .other = Way(done), .imm = yes});
 }
 
 void Translator::ForIter(State& s, const Instr& i) {
@@ -242,17 +309,13 @@ void Translator::ForIter(State& s, const Instr& i) {
   Pop(done);
   done.top().pc = i.target;
   ended_ = true;
+  if (it.is == Is::kRangeIter && it.unit) return NextNumber(s, i, done);
   if (it.is == Is::kRangeIter) {
-    const int next = Value(it.items[0]), last = Value(it.items[2]);
-    const int more = it.unit ? Compare(ScalarOp::kLt, next, last) : Compare(ScalarOp::kGt, last, Int(0));
-    if (it.unit) {
-      it.items[0] = New(Is::kInt, Op(ScalarOp::kNext, ScalarType::kInt, next));
-    } else {
-      const int step = Value(it.items[1]);
-      it.items[0] = New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, step));
-      it.items[1] = New(Is::kInt, step);
-      it.items[2] = New(Is::kInt, Op(ScalarOp::kSub, ScalarType::kInt, last, Int(1)));
-    }
+    const int next = Value(it.items[0]), last = Value(it.items[2]), step = Value(it.items[1]);
+    const int more = Compare(ScalarOp::kGt, last, Int(0));
+    it.items[0] = New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, step));
+    it.items[1] = New(Is::kInt, step);
+    it.items[2] = New(Is::kInt, Op(ScalarOp::kSub, ScalarType::kInt, last, Int(1)));
     Push(s, New(Is::kInt, next));
     s.top().pc += i.length;
     return Branch(more, s, done);
@@ -275,42 +338,14 @@ void Translator::ForIter(State& s, const Instr& i) {
 Val Translator::Element(int object, int index) {
   const ObjectSpec& o = UseArray(object);
   if (o.array) {
-    const int offset = Op(ScalarOp::kMul, ScalarType::kInt, index, Stride(object, 0));
-    Val v = NewNumpy(o.dtype, -1);
-    v.value =
-        Emit({.op = ScalarOp::kLoad, .type = v.type(), .a = Data(object), .b = offset, .dtype = o.dtype, .id = -2});
-    return v;
+    return LoadElement(object, Op(ScalarOp::kMul, ScalarType::kInt, index, Stride(object, 0)));
   }
   const bool floats = o.dtype == DType::kFloat64;
   const int to = Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
   const void* f = floats ? reinterpret_cast<void*>(ListFloat) : reinterpret_cast<void*>(ListInt);
-  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, Call(f, ScalarType::kBool, Data(object), index, to)));
+  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, Call(f, ScalarType::kBool, {Data(object), index, to})));
   const ScalarType t = floats ? ScalarType::kF64 : ScalarType::kInt;
   return New(floats ? Is::kFloat : Is::kInt, Emit({.op = ScalarOp::kCell, .type = t, .imm = scratch, .id = -2}));
-}
-
-// An index within [0, size), or an exit.
-int Checked(Builder& b, const Val& index, int size) {
-  int v = AsIndex(b, index);
-  if (!index.constant || *index.constant < 0)
-    v = b.Op(ScalarOp::kSelect, ScalarType::kInt, b.Compare(ScalarOp::kLt, v, b.Int(0)),
-             b.Op(ScalarOp::kAdd, ScalarType::kInt, v, size), v);
-  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Compare(ScalarOp::kBelow, v, size)));
-  return v;
-}
-
-int Translator::Offset(int object, const Val& index) {
-  const std::vector<Val> one{index};
-  const std::vector<Val>& all = index.is == Is::kTuple ? index.items : one;
-  const int rank = UseArray(object).rank;
-  if (static_cast<int>(all.size()) != rank) throw Unsupported{"an index for a part of an array"};
-  int offset = -1;
-  for (int axis = 0; axis < rank; ++axis) {
-    const int v = Checked(*this, all[axis], Size(object, axis));
-    const int part = Op(ScalarOp::kMul, ScalarType::kInt, v, Stride(object, axis));
-    offset = axis ? Op(ScalarOp::kAdd, ScalarType::kInt, offset, part) : part;
-  }
-  return offset;
 }
 
 Val Translator::GetItem(State&, const Val& container, const Val& index) {
@@ -321,48 +356,34 @@ Val Translator::GetItem(State&, const Val& container, const Val& index) {
     if (k < 0 || k >= n) throw Unsupported{"an index"};
     return container.items[k];
   }
-  if (container.is != Is::kObject) throw Unsupported{"an item"};
-  const ObjectSpec& o = out_.objects[container.object];
-  if (o.list) {
+  if (container.is == Is::kObject && out_.objects[container.object].list) {
     if (index.is == Is::kTuple) throw Unsupported{"an index"};
-    return Element(container.object, Checked(*this, index, Size(container.object, 0)));
+    return Element(container.object, IndexWithin(*this, index, Size(container.object, 0)));
   }
-  if (!o.array) throw Unsupported{"an item of something else than an array"};
-  const DType t = o.dtype;
-  const int offset = Offset(container.object, index);
-  Val v = NewNumpy(t, -1);
-  v.value =
-      Emit({.op = ScalarOp::kLoad, .type = v.type(), .a = Data(container.object), .b = offset, .dtype = t, .id = -2});
-  return v;
+  if (IsArray(index)) return Gather(container, index);
+  const Part p = Index(PartOf(container), index);
+  return p.rank() ? View(p) : LoadElement(p.object, p.offset);
 }
 
 void Translator::SetItem(State& s, const Val& container, const Val& index, const Val& value) {
-  if (container.is != Is::kObject || !out_.objects[container.object].array) throw Unsupported{"a store"};
-  const DType t = out_.objects[container.object].dtype;
-  const int offset = Offset(container.object, index);
+  if (container.is != Is::kView && container.is != Is::kObject) throw Unsupported{"a store"};
+  const Part p = Index(PartOf(container), index);
+  if (p.rank()) return Assign(s, p, value);
+  const DType t = out_.objects[p.object].dtype;
   const int v = Stored(*this, value, t);
-  out_.objects[container.object].written = true;
+  if (Waiting(s)) throw Unsupported{"a store before what is computed later"};
+  out_.objects[p.object].written = true;
   out_.floats = true;
   Settle();
   wrote_ = true;
-  Emit({.op = ScalarOp::kStore, .a = Data(container.object), .b = offset, .c = v, .dtype = t});
+  StoreAt(Data(p.object), p.offset, v, t, p.object);
   if (s.frames.size() > 1) s.effects = true;
 }
 
 Val Translator::Attribute(const Val& v, PyObject* name) {
-  if (v.is != Is::kObject) throw Unsupported{"an attribute"};
   const char* text = PyUnicode_AsUTF8(name);
-  if (out_.objects[v.object].array) {
-    const int rank = out_.objects[v.object].rank;
-    if (!strcmp(text, "ndim")) return IntConstant(*this, rank);
-    std::vector<Val> sizes;
-    for (int i = 0; i < rank; ++i) sizes.push_back(New(Is::kInt, Size(v.object, i)));
-    if (!strcmp(text, "shape")) return Tuple(std::move(sizes));
-    if (strcmp(text, "size") != 0) throw Unsupported{"an attribute of an array"};
-    int n = Value(sizes[0]);
-    for (int i = 1; i < rank; ++i) n = Op(ScalarOp::kMul, ScalarType::kInt, n, Value(sizes[i]));
-    return New(Is::kInt, n);
-  }
+  if (IsArray(v) && v.is != Is::kDeferred) return ArrayAttribute(PartOf(v), text);
+  if (v.is != Is::kObject) throw Unsupported{"an attribute"};
   PyObject* module = Use(v.object).object.get();
   if (!PyModule_CheckExact(module)) throw Unsupported{std::string("the attribute ") + text};
   PyObject* dict = PyModule_GetDict(module);
@@ -424,11 +445,12 @@ void Translator::Extreme(State s, const std::vector<Val>& args, size_t at, Val b
 }
 
 std::optional<Val> Translator::CallBuiltin(const std::string& name, PyObject*, std::vector<Val>& args) {
-  if (name == "builtins.abs" && args.size() == 1) return Absolute(*this, args[0]);
+  if (name == "builtins.abs" && args.size() == 1)
+    return IsArray(args[0]) ? DeferUnary(ScalarOp::kAbs, args[0]) : Absolute(*this, args[0]);
   if (name == "builtins.len" && args.size() == 1) {
     if (args[0].is == Is::kTuple) return IntConstant(*this, static_cast<int64_t>(args[0].items.size()));
-    if (args[0].is == Is::kObject && (out_.objects[args[0].object].array || out_.objects[args[0].object].list))
-      return New(Is::kInt, Size(args[0].object, 0));
+    if (args[0].is == Is::kObject && out_.objects[args[0].object].list) return New(Is::kInt, Size(args[0].object, 0));
+    if (IsArray(args[0]) && args[0].is != Is::kDeferred) return New(Is::kInt, PartOf(args[0]).sizes[0]);
   }
   if (name.starts_with("math.")) return MathCall(*this, name.substr(5), args);
   return std::nullopt;
@@ -447,13 +469,8 @@ Val Translator::CallType(PyObject* callee, std::vector<Val>& args, bool* known) 
       return ToNumpy(*this, args[0], DType::kFloat64);
     if (api && callee == reinterpret_cast<PyObject*>(api->scalar[static_cast<int>(DType::kInt64)]))
       return ToNumpy(*this, args[0], DType::kInt64);
-    static PyObject* root = nullptr;
-    if (api && !root) root = tensor::Attr(api->module, "sqrt");
-    if (callee == root) {
-      out_.floats = true;
-      return SquareRoot(*this, args[0]);
-    }
   }
+  if (std::optional<Val> v = CallNumpy(tensor::CalleeOf(callee).name(), args)) return *v;
   *known = false;
   return {};
 }
@@ -510,11 +527,29 @@ void Translator::Call(State& s, const Instr& i) {
   Next(s, i);
 }
 
-Translation Translate(FjFrame* frame, const Loop& loop, int from, bool natural) {
+// np.sum(x, axis=...) alone.
+void Translator::CallNamed(State& s, const Instr& i) {
+  PyObject* names = PyTuple_GET_ITEM(s.top().co->co_consts, i.target);
+  std::vector<Val>& stack = s.top().stack;
+  const size_t base = stack.size() - i.arg - 2;
+  const Val& callee = bytecode::kNullAfterCallable || stack[base].is != Is::kNull ? stack[base] : stack[base + 1];
+  const Val& self = bytecode::kNullAfterCallable ? stack[base + 1] : stack[base];
+  if (i.arg != 2 || PyTuple_GET_SIZE(names) != 1 || callee.is != Is::kObject || self.is != Is::kNull ||
+      PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "axis") != 0 ||
+      tensor::CalleeOf(Use(callee.object).object.get()).name() != "numpy.sum")
+    throw Unsupported{"a call with names"};
+  const Val axes = Pop(s), x = Pop(s);
+  Val result = Sum(x, axes);
+  stack.resize(base);
+  Push(s, std::move(result));
+  Next(s, i);
+}
+
+Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes) {
   std::set<int> not_inline;
   for (;;) {
     try {
-      return Translator(frame, loop, from, natural, not_inline).Run();
+      return Translator(frame, loop, from, hopes, not_inline).Run();
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
     } catch (const TooMuch&) {

@@ -49,8 +49,10 @@ struct Translation {
   std::vector<Slot> locals, stack;  // at the entry
   std::vector<ExitState> exits;
   std::vector<NameGuard> guards;
+  int blocks = 0;             // of the code, but those of loops over elements
   int cells = 0, rounds = 0;  // how many; the one that counts jumps back
   bool floats = false;        // of NumPy: its error state matters
+  bool apart = false;         // what is written lies in one array alone
   bool loops = false;         // some loop is closed without leaving the code
   std::string why;            // what was not understood first
 };
@@ -58,9 +60,14 @@ struct Translation {
 // What a place of the frame holds, as the translation sees it: `objects` grows. A capture's stand-ins are understood.
 Val Describe(PyObject* o, std::vector<ObjectSpec>& objects);
 
+// What may be taken for granted of a frame, and is looked at when the code is entered.
+struct Hopes {
+  bool natural = true;  // where iterators stand is not negative
+  bool apart = true;    // what is written lies in one array alone
+};
+
 // From the frame's place in the loop, which is `loop.start` but where nothing is to run.
-// Nothing is kept of what fails but `why`. `natural`: where iterators stand may be taken for granted not to be
-// negative.
-Translation Translate(FjFrame* frame, const Loop& loop, int from, bool natural);
+// Nothing is kept of what fails but `why`.
+Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes);
 
 }  // namespace framejit::capture::scalar

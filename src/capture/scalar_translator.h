@@ -1,6 +1,8 @@
 // The translation of one loop (scalar_translate.h) at work.
 #pragma once
 
+#include <absl/functional/function_ref.h>
+
 #include <algorithm>
 #include <deque>
 #include <set>
@@ -14,13 +16,18 @@ namespace framejit::capture::scalar {
 using bytecode::Instr;
 using bytecode::Op;
 
-inline constexpr int kMostBlocks = 200;
+inline constexpr int kMostBlocks = 260;
 
 bool IsJump(Op op);
 // Locals that are read before they are written from `start` on; whatever may raise may go to its handler.
 std::vector<bool> LiveAt(const bytecode::Code& code, int start, int num_locals);
 Val Numbers(Is is, int n);  // with n ints in it
 Val Unknown();
+inline bool Float(DType t) {
+  return t == DType::kFloat32 || t == DType::kFloat64;
+}
+Val Slice(const Val& start, const Val& stop, const Val& step);
+int IndexWithin(Builder& b, const Val& index, int size);  // in [0, size), or an exit
 
 // For each number in it.
 template <typename F>
@@ -54,6 +61,34 @@ struct State {
   }
 };
 
+// An array in memory, with values of this block. Axes that None made are `ones`.
+struct Part {
+  int object = -1;
+  int offset = -1;  // bytes behind the object's data; -1: none
+  std::vector<int> sizes, strides;
+  uint32_t ones = 0;
+  bool unit = false;
+  int rank() const { return static_cast<int>(sizes.size()); }
+};
+
+// An array of one axis at an address.
+struct Memory {
+  int address, stride;
+};
+
+// An array that is computed where it is wanted, element by element; until then nothing is written that it reads.
+struct Node {
+  enum Kind { kPart, kNumber, kBinary, kUnary, kGather } kind;
+  DType dtype{};
+  std::vector<int> sizes{};
+  uint32_t ones = 0;
+  Part part{};         // also what kGather takes from
+  int address = -1;    // of a part that is no object's
+  int value = -1;      // of a number, as `dtype`
+  ScalarOp op{};       // of operands that become `dtype`
+  int a = -1, b = -1;  // nodes
+};
+
 struct TooMuch {};
 struct NotInline {  // what was called must be left to Python as a whole
   int pc;
@@ -61,8 +96,10 @@ struct NotInline {  // what was called must be left to Python as a whole
 
 class Translator final : public Builder {
  public:
-  Translator(FjFrame* frame, const Loop& loop, int from, bool natural, const std::set<int>& not_inline)
-      : frame_(frame), loop_(loop), from_(from), natural_(natural), not_inline_(not_inline) {}
+  Translator(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes, const std::set<int>& not_inline)
+      : frame_(frame), loop_(loop), from_(from), hopes_(hopes), not_inline_(not_inline) {
+    code.apart = hopes.apart;
+  }
 
   Translation Run() {
     out_.cells = 3;  // of rounds, what helpers write to, and the running thread's eval breaker
@@ -84,6 +121,8 @@ class Translator final : public Builder {
     }
     std::map<int, int> seen;
     out_.loops = innermost_ && Cycle(code.entries[0], seen);
+    out_.apart = code.apart;
+    out_.blocks = static_cast<int>(code.blocks.size()) - element_blocks_;
     out_.code = std::move(code);
     out_.code.name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
     return std::move(out_);
@@ -143,7 +182,7 @@ class Translator final : public Builder {
 
   // A value of the frame: its numbers come in cells.
   Val Receive(Val v, std::vector<Slot>& slots, int slot, int position) {
-    v.natural &= natural_;
+    v.natural &= hopes_.natural;
     Slot s{.slot = slot, .val = v};
     int leaf = 0;
     Leaves(v, [&](Val& x) {
@@ -192,6 +231,32 @@ class Translator final : public Builder {
     if (o.unit && axis == o.rank - 1) return Int(DTypeSize(o.dtype));
     return Input(o.cells + 1 + o.rank + axis, ScalarType::kInt);
   }
+  // The element that lies `offset` bytes behind the array's data.
+  Val LoadElement(int k, int offset) {
+    const DType t = UseArray(k).dtype;
+    Val v = NewNumpy(t, -1);
+    v.value = Load(Data(k), offset, t, k);
+    return v;
+  }
+  int Load(int address, int offset, DType t, int array) {
+    return Emit({.op = ScalarOp::kLoad,
+                 .type = NewNumpy(t, -1).type(),
+                 .a = address,
+                 .b = offset,
+                 .dtype = t,
+                 .id = -2,
+                 .parallel = parallel_,
+                 .array = array});
+  }
+  void StoreAt(int address, int offset, int value, DType t, int array) {
+    Emit({.op = ScalarOp::kStore,
+          .a = address,
+          .b = offset,
+          .c = value,
+          .dtype = t,
+          .parallel = parallel_,
+          .array = array});
+  }
   Val Fixed(PyObject* o) {
     if (!o) return {};
     Val known = Constant(o);
@@ -236,6 +301,7 @@ class Translator final : public Builder {
     region_ = s;
     region_stored_ = stored_;
     exit_ = -1;
+    buffers_ = 0;
   }
 
   int MakeExit(const State& s, const std::vector<bool>& stored, const std::string& why, bool usual = false) {
@@ -277,6 +343,24 @@ class Translator final : public Builder {
     Emit({.op = ScalarOp::kExit, .exit = MakeExit(s, stored_, why, usual)});
   }
 
+  // An array that was not computed is nothing that Python could go on with: it begins where the region did.
+  static bool Waiting(const Val& v) {
+    return v.is == Is::kDeferred ||
+           std::any_of(v.items.begin(), v.items.end(), [](const Val& x) { return Waiting(x); });
+  }
+  static bool Waiting(const State& s) {
+    const auto waits = [](const Val& v) { return Waiting(v); };
+    return std::any_of(s.frames.begin(), s.frames.end(), [&](const Frame& f) {
+      return std::any_of(f.locals.begin(), f.locals.end(), waits) || std::any_of(f.stack.begin(), f.stack.end(), waits);
+    });
+  }
+  void LeaveBefore(const State& s, const std::string& why) {
+    if (!Waiting(s)) return Leave(s, why, false);
+    if (out_.why.empty()) out_.why = why;
+    specials_ = {};  // all of the region is done again
+    Emit({.op = ScalarOp::kExit, .exit = Exit()});
+  }
+
   // --- flow
   // ------------------------------------------------------------------------------------------------------------
   int Home(int depth, int position, int leaf, ScalarType t) {
@@ -289,6 +373,7 @@ class Translator final : public Builder {
   // goes round.
   void GoTo(State s, bool round = false) {
     Frame& outer = s.frames[0];
+    if (Waiting(s)) throw Unsupported{"an array that is not computed where the program branches"};
     if (s.frames.size() == 1 && !loop_.Holds(outer.pc)) return Leave(s, "", true);
     Settle();
     std::vector<std::pair<int, int>> sets;  // variable, value
@@ -313,7 +398,7 @@ class Translator final : public Builder {
     Emit({.op = ScalarOp::kJump, .imm = it->second});
     leads_to_[current_].push_back(it->second);
     if (!made) return;
-    if (code.blocks.size() > kMostBlocks) throw TooMuch{};
+    if (static_cast<int>(code.blocks.size()) - element_blocks_ > kMostBlocks) throw TooMuch{};
     code.blocks.emplace_back();
     work_.push_back({it->second, std::move(s), round});
   }
@@ -370,7 +455,10 @@ class Translator final : public Builder {
   void Block(State s) {
     for (bool first = true;; first = false) {
       Frame& f = s.top();
-      if (!first && (Target(f, f.pc) || (s.frames.size() == 1 && !loop_.Holds(f.pc)))) return GoTo(std::move(s));
+      if (!first && (Target(f, f.pc) || (s.frames.size() == 1 && !loop_.Holds(f.pc)))) {
+        if (Waiting(s)) return LeaveBefore(s, "an array that is not computed where the program branches");
+        return GoTo(std::move(s));
+      }
       const State before = s;
       const codegen::ScalarSpecials specials = specials_;
       ended_ = wrote_ = false;
@@ -382,7 +470,7 @@ class Translator final : public Builder {
         exit_ = -1;
         specials_ = specials;
         Abandon(blocks);
-        return Leave(before, u.why + Line(before), false);
+        return LeaveBefore(before, u.why + Line(before));
       }
       if (ended_) return;
       if (wrote_) NewRegion(s);
@@ -413,15 +501,24 @@ class Translator final : public Builder {
     ended_ = true;
   }
 
-  // All jumps back to one state come by here: signals and other threads are looked for, and rounds are counted.
-  void Round(State s) {
+  // Signals and other threads are looked for; if they wait, it goes on behind them where this region began.
+  void ServeOthers() {
     uint32_t bits;
     fj_breaker(PyThreadState_Get(), &bits);
+    const int exit = MakeExit(region_, region_stored_, "");
+    out_.exits[exit].breaker = true;
     Emit({.op = ScalarOp::kExitAtBreak,
           .a = Input(kBreakerCell, ScalarType::kPtr),
-          .exit = Exit(),
+          .exit = exit,
           .number = static_cast<double>(bits)});
-    out_.exits[exit_].breaker = true;
+  }
+
+  // All jumps back to one state come by here: rounds are counted. Loops over numbers one by one look for others where
+  // their limit is reached.
+  void Round(State s) {
+    const Frame& f = s.top();
+    if (f.code->At(f.pc).op != Op::kForIter || f.stack.back().is != Is::kRangeIter || !f.stack.back().unit)
+      ServeOthers();
     const int count = Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2});
     Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, count, Int(1)), .imm = rounds_});
     GoTo(std::move(s));
@@ -491,14 +588,15 @@ class Translator final : public Builder {
   void StepFlow(State& s, const Instr& i);
   void StepValue(State& s, const Instr& i);
   void ForIter(State& s, const Instr& i);
+  void NextNumber(State& s, const Instr& i, const State& done);
   void GetIter(State& s, const Instr& i);
   Val Element(int object, int index);
-  int Offset(int object, const Val& index);
   Val GetItem(State& s, const Val& container, const Val& index);
   void SetItem(State& s, const Val& container, const Val& index, const Val& value);
   Val Attribute(const Val& v, PyObject* name);
   Val Global(State& s, PyObject* name);
   void Call(State& s, const Instr& i);
+  void CallNamed(State& s, const Instr& i);
   std::optional<Val> CallBuiltin(const std::string& name, PyObject* callee, std::vector<Val>& args);
   Val CallType(PyObject* callee, std::vector<Val>& args, bool* known);
   void Inline(State& s, int object, std::vector<Val> args);
@@ -506,10 +604,51 @@ class Translator final : public Builder {
   Val Range(const std::vector<Val>& args);
   using Builder::Call;
 
+  // --- parts of arrays, and arithmetic on them: scalar_arrays.cc, scalar_products.cc
+  bool IsArray(const Val& v) const;
+  Part PartOf(const Val& v);
+  Val View(const Part& p);
+  std::pair<int, int> SliceBounds(const Val& slice, int size, int64_t step);
+  void IndexAxis(const Part& p, int axis, const Val& index, Part& out);
+  Part Index(const Part& p, const Val& index);
+  Val ArrayAttribute(const Part& p, const std::string& name);
+  Val Deferred(Node n);
+  int NodeOf(const Val& v);
+  int NodeOf(const Val& v, DType t);
+  void Broadcast(Node& n);
+  Val DeferBinary(int op, const Val& x, const Val& y);
+  Val DeferUnary(ScalarOp op, const Val& x);
+  Val Gather(const Val& container, const Val& index);
+  bool Reads(int node, int object) const;
+  bool Special(int node) const;
+  bool SpecialAs(int node, DType t) const;
+  bool Large(int object) const;
+  int Cast(int v, DType from, DType to);
+  int Wrap(int v, DType t);
+  void Bad(int condition);
+  int Finite(int v, DType t, bool shown);
+  int EvalAs(int node, const std::vector<int>& at, DType t, bool shown);
+  int OffsetOf(const Part& p, const std::vector<int>& at, DType t);
+  int Eval(int node, const std::vector<int>& at, bool shown);
+  void ForEach(int count, bool innermost, absl::FunctionRef<void(int)> body);
+  void ForAll(const std::vector<int>& sizes, absl::FunctionRef<void(const std::vector<int>&, int)> body);
+  int Count(const std::vector<int>& sizes);
+  int Buffer(int count, DType t);
+  int Fill(int node, const std::vector<int>& sizes, DType t, const Part* to);
+  int AddressOf(const Part& p);
+  void Assign(State& s, const Part& to, const Val& value);
+  void ArrayBinary(State& s, const Instr& i, const Val& x, const Val& y);
+  Memory MemoryOf(int node, DType t);
+  Val Product(const Val& x, const Val& y, bool dot);
+  void WantOrdered(int node);
+  Val Sum(const Val& x, const Val& axes);
+  std::optional<Val> CallOfNumber(const std::string& name, const Val& x);
+  std::optional<Val> CallNumpy(const std::string& name, const std::vector<Val>& args);
+
   FjFrame* frame_;
   Loop loop_;
   int from_;
-  bool natural_;
+  Hopes hopes_;
   const std::set<int>& not_inline_;
   Translation out_;
   std::map<std::pair<int, int>, int> cells_;  // (position, part): the flag that it was written is part -1
@@ -530,6 +669,11 @@ class Translator final : public Builder {
   int rounds_ = -1;
   State region_;  // since when nothing was written, in this block
   std::vector<bool> region_stored_;
+  std::deque<Node> nodes_;
+  int buffers_ = 0;   // of this region
+  int parallel_ = 0;  // the loop over elements that is being written
+  int parallels_ = 0, element_blocks_ = 0;
+  int bad_ = -1;            // its variable: a number came out that NumPy may tell of
   int exit_ = -1;           // to where it began
   bool ended_ = false;      // the block, with this instruction
   bool wrote_ = false;      // this instruction

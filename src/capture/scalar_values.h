@@ -28,16 +28,22 @@ enum class Is : uint8_t {
   kNumpy,      // a NumPy scalar of `dtype`
   kTuple,      // of items
   kRange,      // start, stop, step
-  kRangeIter,  // next, step, left; with the step 1 in place of the last where it stops
+  kRangeIter,  // next, step, left; with the step 1 in place of the last where it stops, and in the loop a limit before
+               // that
   kSeqIter,    // over `object`: index
+  kSlice,      // start, stop, step, which may be None
+  kView,       // a part of the array `object`: offset in bytes, sizes, strides in bytes
+  kDeferred,   // an array that was not computed: the translation's node
 };
 
 struct Val {
   Is is = Is::kNull;
   DType dtype{};
   int object = -1;
-  bool unit = false;     // ranges: the step is 1
-  bool natural = false;  // iterators of the frame: the next is not negative
+  int node = -1;
+  bool unit = false;     // ranges: the step is 1; views: the last stride is that of neighbours
+  uint32_t ones = 0;     // views: axes that None made
+  bool natural = false;  // iterators: the next is not negative
   bool few = false;      // ranges: of a few numbers, whatever is computed
   std::vector<Val> items;
   // The number of a scalar: its value, or else the variable that holds it.
@@ -102,9 +108,9 @@ class Builder {
     return Emit({.op = ScalarOp::kInput, .type = t, .imm = cell, .id = -2, .natural = natural});
   }
   int Compare(ScalarOp op, int a, int b) { return Op(op, ScalarType::kBool, a, b); }
-  int Call(const void* f, ScalarType t, int a = -1, int b = -1, int c = -1) {
+  int Call(const void* f, ScalarType t, std::vector<int> args) {
     return Emit(
-        {.op = ScalarOp::kCall, .type = t, .a = a, .b = b, .c = c, .imm = reinterpret_cast<int64_t>(f), .id = -2});
+        {.op = ScalarOp::kCall, .type = t, .imm = reinterpret_cast<int64_t>(f), .id = -2, .args = std::move(args)});
   }
   void ExitIf(int condition) { Emit({.op = ScalarOp::kExitIf, .a = condition, .exit = Exit()}); }
   // NumPy tells of it where an operation makes an infinity or a not-a-number of operands that are none. That is looked
@@ -176,5 +182,10 @@ Val ToNumpy(Builder& b, const Val& x, DType t);                                 
 Val MathCall(Builder& b, const std::string& name, const std::vector<Val>& args);  // math.name
 Val SquareRoot(Builder& b, const Val& x);                                         // np.sqrt
 int Stored(Builder& b, const Val& x, DType t);                                    // as an element of `t`
+
+// In which type NumPy computes; numbers of Python are weak.
+DType CommonType(const Val& x, const Val& y);
+// A number as one of `t` that an array's elements meet.
+int NumberFor(Builder& b, const Val& x, DType t);
 
 }  // namespace framejit::capture::scalar

@@ -6,12 +6,15 @@
 #include <llvm/Analysis/BasicAliasAnalysis.h>
 #include <llvm/Analysis/BlockFrequencyInfo.h>
 #include <llvm/Analysis/BranchProbabilityInfo.h>
+#include <llvm/Analysis/DemandedBits.h>
+#include <llvm/Analysis/LoopAccessAnalysis.h>
 #include <llvm/Analysis/MemoryDependenceAnalysis.h>
 #include <llvm/Analysis/MemorySSA.h>
 #include <llvm/Analysis/OptimizationRemarkEmitter.h>
 #include <llvm/Analysis/PostDominators.h>
 #include <llvm/Analysis/ProfileSummaryInfo.h>
 #include <llvm/Analysis/ScalarEvolution.h>
+#include <llvm/Analysis/ScopedNoAliasAA.h>
 #include <llvm/Analysis/TargetLibraryInfo.h>
 #include <llvm/Analysis/TargetTransformInfo.h>
 #include <llvm/Analysis/TypeBasedAliasAnalysis.h>
@@ -28,9 +31,11 @@
 #include <llvm/Transforms/Scalar/LICM.h>
 #include <llvm/Transforms/Scalar/LoopPassManager.h>
 #include <llvm/Transforms/Scalar/LoopRotation.h>
+#include <llvm/Transforms/Scalar/LoopUnrollPass.h>
 #include <llvm/Transforms/Scalar/SROA.h>
 #include <llvm/Transforms/Scalar/SimpleLoopUnswitch.h>
 #include <llvm/Transforms/Scalar/SimplifyCFG.h>
+#include <llvm/Transforms/Vectorize/LoopVectorize.h>
 
 #include <atomic>
 #include <map>
@@ -72,6 +77,7 @@ class Emitter {
     for (const auto& block : code_.blocks)
       for (const ScalarInst& i : block)
         if (i.op == ScalarOp::kInput) Input(i);
+    if (code_.apart) Scopes();
     auto* none = llvm::BasicBlock::Create(m_.getContext(), "none", f_);
     auto* choose = b_.CreateSwitch(f_->getArg(1), none, code_.entries.size());
     for (size_t i = 0; i < code_.entries.size(); ++i) choose->addCase(b_.getInt64(i), blocks_[code_.entries[i]]);
@@ -179,10 +185,45 @@ class Emitter {
     return x->getType()->isFloatingPointTy() ? b_.CreateFCmp(kFloat[k], x, y) : b_.CreateICmp(kInt[k], x, y);
   }
 
+  // What is known of an element's place: of which array it is, and of which loop's rounds.
+  void Describe(llvm::Instruction* access, const ScalarInst& i) {
+    access->setMetadata(llvm::LLVMContext::MD_tbaa, element_);
+    if (i.parallel) access->setMetadata(llvm::LLVMContext::MD_access_group, Group(i.parallel));
+    if (!code_.apart || i.array < 0) return;
+    std::vector<llvm::Metadata*> others;
+    for (auto& [array, scope] : scopes_)
+      if (array != i.array) others.push_back(scope);
+    llvm::LLVMContext& c = m_.getContext();
+    access->setMetadata(llvm::LLVMContext::MD_alias_scope, llvm::MDNode::get(c, {scopes_.at(i.array)}));
+    if (!others.empty()) access->setMetadata(llvm::LLVMContext::MD_noalias, llvm::MDNode::get(c, others));
+  }
+  llvm::MDNode* Group(int loop) {
+    llvm::MDNode*& group = groups_[loop];
+    if (!group) group = llvm::MDNode::getDistinct(m_.getContext(), {});
+    return group;
+  }
+  void Scopes() {
+    llvm::MDBuilder md(m_.getContext());
+    llvm::MDNode* domain = md.createAnonymousAliasScopeDomain();
+    for (const auto& block : code_.blocks)
+      for (const ScalarInst& i : block)
+        if (i.array >= 0 && !scopes_.contains(i.array)) scopes_[i.array] = md.createAnonymousAliasScope(domain);
+  }
+  // The jump back of a loop whose rounds do not meet in memory.
+  Value* JumpBack(const ScalarInst& i) {
+    llvm::LLVMContext& c = m_.getContext();
+    auto* jump = b_.CreateBr(blocks_[i.imm]);
+    auto* parallel = llvm::MDNode::get(c, {llvm::MDString::get(c, "llvm.loop.parallel_accesses"), Group(i.parallel)});
+    auto* loop = llvm::MDNode::getDistinct(c, {nullptr, parallel});
+    loop->replaceOperandWith(0, loop);
+    jump->setMetadata(llvm::LLVMContext::MD_loop, loop);
+    return jump;
+  }
+
   Value* Load(const ScalarInst& i) {
     Value* at = b_.CreateGEP(b_.getInt8Ty(), values_[i.a], values_[i.b]);
     auto* v = b_.CreateAlignedLoad(ElementType(i.dtype), at, llvm::Align(DTypeSize(i.dtype)));
-    v->setMetadata(llvm::LLVMContext::MD_tbaa, element_);
+    Describe(v, i);
     if (DTypeClass(i.dtype) == 'b') return b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
     if (DTypeClass(i.dtype) == 'u') return b_.CreateZExt(v, b_.getInt64Ty());
     return DTypeClass(i.dtype) == 'i' && DTypeSize(i.dtype) < 8 ? b_.CreateSExt(v, b_.getInt64Ty()) : v;
@@ -194,14 +235,13 @@ class Emitter {
       v = b_.CreateZExt(v, b_.getInt8Ty());
     else if (DTypeClass(i.dtype) != 'f')
       v = b_.CreateTrunc(v, ElementType(i.dtype));
-    b_.CreateAlignedStore(v, at, llvm::Align(DTypeSize(i.dtype)))->setMetadata(llvm::LLVMContext::MD_tbaa, element_);
+    Describe(b_.CreateAlignedStore(v, at, llvm::Align(DTypeSize(i.dtype))), i);
   }
 
   Value* Call(const ScalarInst& i) {
     std::vector<Value*> args;
     std::vector<llvm::Type*> types;
-    for (int x : {i.a, i.b, i.c})
-      if (x >= 0) args.push_back(values_[x]), types.push_back(values_[x]->getType());
+    for (int x : i.args) args.push_back(values_[x]), types.push_back(values_[x]->getType());
     Value* address = b_.CreateIntToPtr(b_.getInt64(i.imm), b_.getPtrTy());
     llvm::Type* result = i.type == ScalarType::kBool ? b_.getInt64Ty() : Type(i.type);
     Value* v = b_.CreateCall(llvm::FunctionType::get(result, types, false), address, args);
@@ -253,6 +293,12 @@ class Emitter {
     }
   }
 
+  // As the element's type holds it.
+  Value* Wrap(const ScalarInst& i) {
+    Value* v = b_.CreateTrunc(values_[i.a], ElementType(i.dtype));
+    return DTypeClass(i.dtype) == 'u' ? b_.CreateZExt(v, b_.getInt64Ty()) : b_.CreateSExt(v, b_.getInt64Ty());
+  }
+
   Value* Make(const ScalarInst& i) {
     switch (i.op) {
       case ScalarOp::kConst: return Constant(i);
@@ -273,17 +319,21 @@ class Emitter {
       case ScalarOp::kBelow: return b_.CreateICmpULT(values_[i.a], values_[i.b]);
       case ScalarOp::kNext: return b_.CreateNSWAdd(values_[i.a], b_.getInt64(1));
       case ScalarOp::kFinite: return Finite(values_[i.a]);
+      case ScalarOp::kWrap: return Wrap(i);
+      case ScalarOp::kAt: return b_.CreateGEP(b_.getInt8Ty(), values_[i.a], values_[i.b]);
       case ScalarOp::kLoad: return Load(i);
       case ScalarOp::kStore: return Store(i), nullptr;
       case ScalarOp::kCall: return Call(i);
+      case ScalarOp::kAssume: return b_.CreateAssumption(values_[i.a]), nullptr;
       case ScalarOp::kExitIf: return ExitIf(values_[i.a], i.exit), nullptr;
       case ScalarOp::kNewSpecial: return NewSpecial(i), nullptr;
       case ScalarOp::kExitAtBreak: {
         auto* word = b_.CreateLoad(b_.getInt32Ty(), values_[i.a], true);
+        word->setMetadata(llvm::LLVMContext::MD_tbaa, cell_);  // no element
         Value* bits = b_.CreateAnd(word, b_.getInt32(static_cast<uint32_t>(i.number)));
         return ExitIf(b_.CreateICmpNE(bits, b_.getInt32(0)), i.exit), nullptr;
       }
-      case ScalarOp::kJump: return b_.CreateBr(blocks_[i.imm]);
+      case ScalarOp::kJump: return i.parallel ? JumpBack(i) : b_.CreateBr(blocks_[i.imm]);
       case ScalarOp::kBranch: return b_.CreateCondBr(values_[i.a], blocks_[i.imm], blocks_[i.other]);
       case ScalarOp::kExit: return b_.CreateBr(ExitBlock(i.exit));
       default: return Arithmetic(i);
@@ -310,6 +360,8 @@ class Emitter {
   std::vector<ScalarType> types_;
   std::map<std::pair<int64_t, ScalarType>, Value*> inputs_;
   std::map<int, llvm::BasicBlock*> exits_;
+  std::map<int, llvm::MDNode*> groups_;  // of loops
+  std::map<int, llvm::MDNode*> scopes_;  // of arrays
 };
 
 // The analyses that the passes below ask for, and no others: LLVM's registry of all of them would link all of them.
@@ -335,10 +387,15 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fam.registerPass([&] { return llvm::BranchProbabilityAnalysis(); });
   fam.registerPass([&] { return llvm::BasicAA(); });
   fam.registerPass([&] { return llvm::TypeBasedAA(); });
+  fam.registerPass([&] { return llvm::ScopedNoAliasAA(); });
+  fam.registerPass([&] { return llvm::LoopAccessAnalysis(); });
+  fam.registerPass([&] { return llvm::DemandedBitsAnalysis(); });
+  fam.registerPass([&] { return llvm::ShouldRunExtraVectorPasses(); });
   fam.registerPass([&] {
     llvm::AAManager aa;
     aa.registerFunctionAnalysis<llvm::BasicAA>();
     aa.registerFunctionAnalysis<llvm::TypeBasedAA>();
+    aa.registerFunctionAnalysis<llvm::ScopedNoAliasAA>();
     return aa;
   });
   fam.registerPass([&] { return llvm::ModuleAnalysisManagerFunctionProxy(mam); });
@@ -355,11 +412,17 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   loops.addPass(llvm::LoopRotatePass());
   loops.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loops), /*UseMemorySSA=*/true));
+  llvm::LoopPassManager counted, again;
+  counted.addPass(llvm::SimpleLoopUnswitchPass(/*NonTrivial=*/false, /*Trivial=*/true));
+  counted.addPass(llvm::IndVarSimplifyPass());
+  counted.addPass(llvm::LoopFullUnrollPass());
+  fpm.addPass(llvm::EarlyCSEPass(true));
+  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(counted)));
+  fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::GVNPass());
-  llvm::LoopPassManager again;
-  again.addPass(llvm::IndVarSimplifyPass());
   again.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
+  fpm.addPass(llvm::LoopVectorizePass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());
   for (llvm::Function& f : m)

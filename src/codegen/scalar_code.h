@@ -57,9 +57,12 @@ enum class ScalarOp : uint8_t {
   kF64ToInt,
   kBoolToInt,
   kFinite,       // a is neither infinite nor not-a-number
+  kWrap,         // the int a as `dtype` holds its lowest bits
+  kAt,           // the address b bytes behind the address a
   kLoad,         // the element `dtype` that lies b bytes behind a
   kStore,        // that element becomes c, which fits
-  kCall,         // the function at address imm of a, b, c (those there are); returns `type`
+  kCall,         // the function at address imm of `args`; returns `type`
+  kAssume,       // a is true
   kExitIf,       // a: exit
   kNewSpecial,   // one of the specials imm is: exit, as NumPy tells of that
   kExitAtBreak,  // the word at the address a has one of the bits number: exit
@@ -76,8 +79,11 @@ struct ScalarInst {
   int64_t imm = 0;
   double number = 0;
   DType dtype = DType::kInt64;
-  int id = -1;           // of the value
-  bool natural = false;  // of a cell: never negative
+  int id = -1;            // of the value
+  bool natural = false;   // of a cell: never negative
+  int parallel = 0;       // of loads, stores and the jump back: of this loop, whose rounds do not meet in memory
+  int array = -1;         // of loads and stores: in which array; those are apart if the code says so
+  std::vector<int> args;  // of a call
 };
 
 // Results that may be infinite or not-a-number where what they were made of was not. If the last ones are finite, all
@@ -103,6 +109,7 @@ struct ScalarCode {
   std::vector<ScalarSpecials> specials;
   std::vector<int> entries;  // blocks
   int num_values = 0;
+  bool apart = false;  // no element of an array that is written lies in another array
 };
 
 // Runs from an entry; returns the exit.

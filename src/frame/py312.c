@@ -14,6 +14,7 @@
 #include <internal/pycore_range.h>
 #undef Py_BUILD_CORE
 #define CODE(f) (((_PyInterpreterFrame*)(f))->f_code)
+#define HAS_MONITORING
 #include "frame/py_common.h"
 
 PyObject* fj_function(FjFrame* f) {

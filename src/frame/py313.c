@@ -15,6 +15,7 @@
 #include <internal/pycore_range.h>
 #undef Py_BUILD_CORE
 #define CODE(f) ((PyCodeObject*)((_PyInterpreterFrame*)(f))->f_executable)
+#define HAS_MONITORING
 #include "frame/py_common.h"
 
 PyObject* fj_function(FjFrame* f) {

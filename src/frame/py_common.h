@@ -76,7 +76,7 @@ static int traced(PyThreadState* ts) {
   return ts->c_tracefunc || (ts->c_profilefunc && (!python_profile || ts->c_profilefunc == python_profile));
 }
 
-#if PY_VERSION_HEX >= 0x030c0000  // sys.monitoring
+#ifdef HAS_MONITORING  // sys.monitoring, which the versions with it define
 // The tools, a bit each, that want any event. Every call asks, so it looks at eight events at a time.
 static int any_tool(const void* tools, size_t events) {
   uint64_t any = 0, eight;

@@ -587,13 +587,24 @@ def test_many_random_programs(fresh):
     assert sum(ran) > len(ran) / 3 or len(ran) < 10, f"scalar code in {sum(ran)} of {len(ran)} programs"
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", ["exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sinh", "arctan", "cbrt", "floor"])
+def test_numpys_functions_of_one_number(name, dtype):
+    """The same bits as NumPy's, and its warnings."""
+    namespace = {"np": np}
+    source = f"def program(x, y):\n    for i in range(len(x)):\n        y[i] = np.{name}(x[i]) + np.{name}(0.5)\n    return y\n"
+    exec(source, namespace)  # noqa: S102
+    x = (rng().random(300) * 20 - (0 if name.startswith("log") else 10)).astype(dtype)
+    check(namespace["program"], (x, np.zeros_like(x)), (np.r_[x[:200], np.array([-2, 1e30, np.nan, np.inf, -np.inf, -0.0], dtype)], np.zeros(206, dtype)))
+
+
 def test_rounds_without_rounds_are_no_reason_for_code():
     """Where an inner loop's body is left to Python, the outer one gains nothing by code for the case that the inner one is empty."""
 
     def program(a, b):
         for i in range(b.shape[0]):
             for j in range(b.shape[1]):
-                b[i, j] += np.dot(a[i + 1 :, i], b[i + 1 :, j])
+                b[i, j] += np.prod(a[i + 1 :, i] + b[i + 1 :, j])
         return b
 
     compiled = framejit.compile(program)

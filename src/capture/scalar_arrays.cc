@@ -1,0 +1,539 @@
+// Parts of arrays in a loop's code, and arithmetic on them. An array that the program computes is a node until it is
+// stored or multiplied; then one loop over its elements computes it. Buffers hold what must not be written yet.
+#include <opcode.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+
+#include "capture/scalar_translator.h"
+#include "surface/promote.h"
+#include "tensor/numpy_api.h"
+
+namespace framejit::capture::scalar {
+
+namespace {
+
+constexpr int kMostBuffers = 6, kMostAxes = 3;
+constexpr int64_t kLarge = 1 << 18;
+
+// Memory of this thread while code runs; what is in it is forgotten behind the program's next write.
+char* Scratch(int64_t buffer, int64_t bytes) {
+  struct Free {
+    void operator()(char* p) const { free(p); }
+  };
+  struct Held {
+    std::unique_ptr<char, Free> memory;
+    int64_t bytes = 0;
+  };
+  thread_local Held held[kMostBuffers];
+  Held& h = held[buffer];
+  if (h.bytes < bytes) {
+    const int64_t wanted = (2 * bytes + 127) / 64 * 64;
+    h.memory.reset(static_cast<char*>(aligned_alloc(64, wanted)));
+    h.bytes = h.memory ? wanted : 0;
+  }
+  return h.memory.get();
+}
+
+// May an array of `from` be stored as elements of `to` without a look at its values?
+bool Stores(DType from, DType to) {
+  if (from == to) return true;
+  return to != DType::kBool && (Float(to) || !Float(from));
+}
+
+}  // namespace
+
+Val Slice(const Val& start, const Val& stop, const Val& step) {
+  Val v;
+  v.is = Is::kSlice;
+  v.items = {start, stop, step};
+  return v;
+}
+
+int IndexWithin(Builder& b, const Val& index, int size) {
+  int v = AsIndex(b, index);
+  if (!index.constant || *index.constant < 0)
+    v = b.Op(ScalarOp::kSelect, ScalarType::kInt, b.Compare(ScalarOp::kLt, v, b.Int(0)),
+             b.Op(ScalarOp::kAdd, ScalarType::kInt, v, size), v);
+  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Compare(ScalarOp::kBelow, v, size)));
+  return v;
+}
+
+// --- parts
+// -----------------------------------------------------------------------------------------------------------
+bool Translator::IsArray(const Val& v) const {
+  return v.is == Is::kView || v.is == Is::kDeferred || (v.is == Is::kObject && out_.objects[v.object].array);
+}
+
+Part Translator::PartOf(const Val& v) {
+  Part p;
+  p.object = v.object;
+  if (v.is == Is::kView) {
+    const size_t rank = v.items.size() / 2;
+    p.unit = v.unit;
+    p.ones = v.ones;
+    p.offset = Value(v.items[0]);
+    for (size_t i = 0; i < rank; ++i) p.sizes.push_back(Value(v.items[1 + i]));
+    for (size_t i = 0; i < rank; ++i) p.strides.push_back(Value(v.items[1 + rank + i]));
+    return p;
+  }
+  if (v.is != Is::kObject || !out_.objects[v.object].array)
+    throw Unsupported{"an item of something else than an array"};
+  const int rank = UseArray(v.object).rank;
+  p.unit = UseArray(v.object).unit;
+  for (int i = 0; i < rank; ++i) p.sizes.push_back(Size(v.object, i));
+  for (int i = 0; i < rank; ++i) p.strides.push_back(Stride(v.object, i));
+  return p;
+}
+
+Val Translator::View(const Part& p) {
+  Val v;
+  v.is = Is::kView;
+  v.object = p.object;
+  v.unit = p.unit;
+  v.ones = p.ones;
+  v.items.push_back(New(Is::kInt, p.offset < 0 ? Int(0) : p.offset));
+  for (int size : p.sizes) v.items.push_back(New(Is::kInt, size));
+  for (int stride : p.strides) v.items.push_back(New(Is::kInt, stride));
+  return v;
+}
+
+// As PySlice_AdjustIndices has it: where it starts, and how many there are.
+std::pair<int, int> Translator::SliceBounds(const Val& slice, int size, int64_t step) {
+  const auto whole = [&](ScalarOp op, int a, int b) { return Op(op, ScalarType::kInt, a, b); };
+  const auto pick = [&](ScalarOp op, int a, int b) {
+    return Op(ScalarOp::kSelect, ScalarType::kInt, Compare(op, a, b), a, b);
+  };
+  const int least = Int(step > 0 ? 0 : -1), most = step > 0 ? size : whole(ScalarOp::kSub, size, Int(1));
+  const auto bound = [&](const Val& v, int none) {
+    if (IsNone(v) == true) return none;
+    const int at = AsIndex(*this, v);
+    const auto from_end = [&] { return pick(ScalarOp::kGt, whole(ScalarOp::kAdd, at, size), least); };
+    const auto from_start = [&] { return pick(ScalarOp::kLt, at, most); };
+    if (v.constant) return *v.constant < 0 ? from_end() : from_start();
+    return Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kLt, at, Int(0)), from_end(), from_start());
+  };
+  const int start = bound(slice.items[0], step > 0 ? least : most);
+  const int stop = bound(slice.items[1], step > 0 ? most : least);
+  const int distance = step > 0 ? whole(ScalarOp::kSub, stop, start) : whole(ScalarOp::kSub, start, stop);
+  int count = pick(ScalarOp::kGt, distance, Int(0));
+  const int64_t stride = step > 0 ? step : -step;
+  if (stride != 1) count = whole(ScalarOp::kDivTrunc, whole(ScalarOp::kAdd, count, Int(stride - 1)), Int(stride));
+  return {start, count};
+}
+
+// One index, for this axis, added to what is known of the result.
+void Translator::IndexAxis(const Part& p, int axis, const Val& index, Part& out) {
+  const bool last = axis == p.rank() - 1;
+  int start;
+  if (index.is != Is::kSlice) {
+    start = IndexWithin(*this, index, p.sizes[axis]);
+  } else {
+    const Val& by = index.items[2];
+    const bool none = IsNone(by) == true;
+    if (!none && (!by.constant || *by.constant == 0 || std::abs(*by.constant) > 1 << 20))
+      throw Unsupported{"a slice with a step that varies"};
+    const int64_t step = none ? 1 : *by.constant;
+    const bool all = step == 1 && IsNone(index.items[0]) == true && IsNone(index.items[1]) == true;
+    const auto [from, count] = all ? std::pair(-1, p.sizes[axis]) : SliceBounds(index, p.sizes[axis], step);
+    if (all && (p.ones >> axis & 1)) out.ones |= 1U << out.rank();
+    out.sizes.push_back(count);
+    out.strides.push_back(step == 1 ? p.strides[axis]
+                                    : Op(ScalarOp::kMul, ScalarType::kInt, p.strides[axis], Int(step)));
+    out.unit = last && p.unit && step == 1;
+    start = from;
+  }
+  if (start < 0) return;
+  const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, start, p.strides[axis]);
+  out.offset = out.offset < 0 ? bytes : Op(ScalarOp::kAdd, ScalarType::kInt, out.offset, bytes);
+}
+
+Part Translator::Index(const Part& p, const Val& index) {
+  const std::vector<Val> one{index};
+  const std::vector<Val>& all = index.is == Is::kTuple ? index.items : one;
+  Part out;
+  out.object = p.object;
+  out.offset = p.offset;
+  int axis = 0;
+  for (const Val& v : all) {
+    if (IsArray(v) || v.is == Is::kTuple) throw Unsupported{"an index that is an array"};
+    if (IsNone(v) == true) {
+      out.ones |= 1U << out.rank();
+      out.sizes.push_back(Int(1)), out.strides.push_back(Int(0));
+      out.unit = false;
+      continue;
+    }
+    if (axis == p.rank()) throw Unsupported{"too many indices"};
+    IndexAxis(p, axis++, v, out);
+  }
+  for (; axis < p.rank(); ++axis) {
+    if (p.ones >> axis & 1) out.ones |= 1U << out.rank();
+    out.sizes.push_back(p.sizes[axis]), out.strides.push_back(p.strides[axis]);
+    out.unit = axis == p.rank() - 1 && p.unit;
+  }
+  if (out.rank() > 8) throw Unsupported{"many axes"};
+  return out;
+}
+
+Val Translator::ArrayAttribute(const Part& p, const std::string& name) {
+  if (name == "ndim") return IntConstant(*this, p.rank());
+  if (name == "T") {
+    Part turned = p;
+    std::reverse(turned.sizes.begin(), turned.sizes.end());
+    std::reverse(turned.strides.begin(), turned.strides.end());
+    turned.ones = 0;
+    for (int i = 0; i < p.rank(); ++i) turned.ones |= (p.ones >> i & 1) << (p.rank() - 1 - i);
+    turned.unit = p.unit && p.rank() == 1;
+    return View(turned);
+  }
+  if (name == "shape") {
+    std::vector<Val> sizes;
+    for (int size : p.sizes) sizes.push_back(New(Is::kInt, size));
+    return Tuple(std::move(sizes));
+  }
+  if (name != "size") throw Unsupported{"an attribute of an array"};
+  return New(Is::kInt, Count(p.sizes));
+}
+
+// --- nodes
+// -----------------------------------------------------------------------------------------------------------
+Val Translator::Deferred(Node n) {
+  nodes_.push_back(std::move(n));
+  Val v;
+  v.is = Is::kDeferred;
+  v.node = static_cast<int>(nodes_.size()) - 1;
+  return v;
+}
+
+int Translator::NodeOf(const Val& v) {
+  if (v.is == Is::kDeferred) return v.node;
+  Part p = PartOf(v);
+  Node n{.kind = Node::kPart, .dtype = out_.objects[v.object].dtype, .sizes = p.sizes, .ones = p.ones};
+  n.part = std::move(p);
+  return Deferred(std::move(n)).node;
+}
+
+int Translator::NodeOf(const Val& v, DType t) {  // a number becomes one of `t`
+  if (!v.scalar()) return NodeOf(v);
+  return Deferred({.kind = Node::kNumber, .dtype = t, .value = NumberFor(*this, v, t)}).node;
+}
+
+// Sizes of what two nodes make together: axes from the last. Sizes that differ are left to NumPy.
+void Translator::Broadcast(Node& n) {
+  const Node &x = nodes_[n.a], &y = nodes_[n.b];
+  const int rank = static_cast<int>(std::max(x.sizes.size(), y.sizes.size()));
+  n.sizes.resize(rank);
+  for (int back = 1; back <= rank; ++back) {
+    const auto axis = [&](const Node& m) { return static_cast<int>(m.sizes.size()) - back; };
+    const auto many = [&](const Node& m) { return axis(m) >= 0 && !(m.ones >> axis(m) & 1); };
+    const Node& from = many(x) || axis(y) < 0 ? x : y;
+    n.sizes[rank - back] = from.sizes[axis(from)];
+    if (!many(x) && !many(y)) n.ones |= 1U << (rank - back);
+    if (many(x) && many(y) && x.sizes[axis(x)] != y.sizes[axis(y)])
+      ExitIf(Compare(ScalarOp::kNe, x.sizes[axis(x)], y.sizes[axis(y)]));
+  }
+}
+
+Val Translator::DeferBinary(int op, const Val& x, const Val& y) {
+  const auto kind = [&](const Val& v) {
+    if (v.scalar()) return v;
+    if (!IsArray(v)) throw Unsupported{"an operator on an array and something else"};
+    return NewNumpy(v.is == Is::kDeferred ? nodes_[v.node].dtype : out_.objects[v.object].dtype, -1);
+  };
+  out_.floats = true;
+  if (op == NB_POWER) {
+    if (!IsArray(x) || y.is != Is::kInt || y.constant != 2) throw Unsupported{"a power of an array"};
+    const Val kept = x.is == Is::kDeferred ? x : Deferred(nodes_[NodeOf(x)]);
+    return DeferBinary(NB_MULTIPLY, kept, kept);
+  }
+  DType t = CommonType(kind(x), kind(y));
+  static constexpr std::pair<int, ScalarOp> kOps[] = {{NB_ADD, ScalarOp::kAdd},      {NB_SUBTRACT, ScalarOp::kSub},
+                                                      {NB_MULTIPLY, ScalarOp::kMul}, {NB_TRUE_DIVIDE, ScalarOp::kDiv},
+                                                      {NB_AND, ScalarOp::kAnd},      {NB_OR, ScalarOp::kOr},
+                                                      {NB_XOR, ScalarOp::kXor}};
+  const auto* row = std::find_if(std::begin(kOps), std::end(kOps), [&](const auto& r) { return r.first == op; });
+  const bool bits = op == NB_AND || op == NB_OR || op == NB_XOR;
+  if (row == std::end(kOps) || (bits ? Float(t) : t == DType::kBool) || t == DType::kUInt64 || t == DType::kFloat16)
+    throw Unsupported{"an operator on arrays"};
+  if (op == NB_TRUE_DIVIDE && !Float(t)) {
+    for (const Val& v : {x, y})
+      if (v.is == Is::kInt) NumberFor(*this, v, t);  // it must fit
+    t = DType::kFloat64;
+  }
+  Node n{.kind = Node::kBinary, .dtype = t, .op = row->second};
+  n.a = NodeOf(x, t);
+  n.b = NodeOf(y, t);
+  Broadcast(n);
+  return Deferred(std::move(n));
+}
+
+Val Translator::DeferUnary(ScalarOp op, const Val& x) {
+  const int a = NodeOf(x);
+  DType t = nodes_[a].dtype;
+  out_.floats = true;
+  if (op == ScalarOp::kSqrt && !Float(t)) {
+    if (DTypeSize(t) < 4) throw Unsupported{"a square root"};  // NumPy computes in a smaller float
+    t = DType::kFloat64;
+  }
+  if (t == DType::kBool) throw Unsupported{"a sign"};
+  return Deferred(
+      {.kind = Node::kUnary, .dtype = t, .sizes = nodes_[a].sizes, .ones = nodes_[a].ones, .op = op, .a = a});
+}
+
+Val Translator::Gather(const Val& container, const Val& index) {
+  const Part from = PartOf(container);
+  const int at = NodeOf(index);
+  if (from.rank() != 1 || Float(nodes_[at].dtype) || nodes_[at].dtype == DType::kBool)
+    throw Unsupported{"an index that is an array"};
+  ExitIf(Compare(ScalarOp::kEq, from.sizes[0], Int(0)));
+  Node n{.kind = Node::kGather,
+         .dtype = out_.objects[from.object].dtype,
+         .sizes = nodes_[at].sizes,
+         .ones = nodes_[at].ones,
+         .part = from,
+         .a = at};
+  return Deferred(std::move(n));
+}
+
+bool Translator::Reads(int node, int object) const {
+  const Node& n = nodes_[node];
+  return (n.part.object == object && object >= 0) || (n.a >= 0 && Reads(n.a, object)) ||
+         (n.b >= 0 && Reads(n.b, object));
+}
+
+// May something come out that the code leaves for?
+bool Translator::Special(int node) const {
+  const Node& n = nodes_[node];
+  if (n.kind == Node::kGather || (n.kind >= Node::kBinary && Float(n.dtype))) return true;
+  return (n.a >= 0 && Special(n.a)) || (n.b >= 0 && Special(n.b));
+}
+
+bool Translator::SpecialAs(int node, DType t) const {
+  return Special(node) || (nodes_[node].dtype == DType::kFloat64 && t == DType::kFloat32);
+}
+
+// Graphs over so many elements run on several threads.
+bool Translator::Large(int object) const {
+  const tensor::NumpyApi* api = tensor::Numpy();
+  PyObject* o = out_.objects[object].object.get();
+  if (!api || !o || Py_TYPE(o) != api->array) return false;
+  int64_t n = 1;
+  for (int i = 0; i < tensor::AsArray(o)->nd; ++i) n *= tensor::AsArray(o)->dims[i];
+  return n > kLarge;
+}
+
+// --- elements
+// --------------------------------------------------------------------------------------------------------
+int Translator::Cast(int v, DType from, DType to) {
+  if (from == to) return v;
+  if (from == DType::kBool) v = Op(ScalarOp::kBoolToInt, ScalarType::kInt, v);
+  if (to == DType::kFloat64)
+    return Float(from) ? Op(ScalarOp::kF32ToF64, ScalarType::kF64, v) : Op(ScalarOp::kIntToF64, ScalarType::kF64, v);
+  if (to == DType::kFloat32)
+    return Float(from) ? Op(ScalarOp::kF64ToF32, ScalarType::kF32, v) : Op(ScalarOp::kIntToF32, ScalarType::kF32, v);
+  return to == DType::kInt64 ? v : Wrap(v, to);
+}
+
+int Translator::Wrap(int v, DType t) {
+  return Emit({.op = ScalarOp::kWrap, .a = v, .dtype = t, .id = -2});
+}
+
+void Translator::Bad(int condition) {
+  const int known = Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2});
+  Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kOr, ScalarType::kBool, known, condition), .imm = bad_});
+}
+
+// A float that may be special where nothing was before. `shown`: then what is made of it is, too.
+int Translator::Finite(int v, DType t, bool shown) {
+  if (Float(t) && !shown) Bad(Op(ScalarOp::kNot, ScalarType::kBool, Op(ScalarOp::kFinite, ScalarType::kBool, v)));
+  return v;
+}
+
+int Translator::EvalAs(int node, const std::vector<int>& at, DType t, bool shown) {
+  const DType from = nodes_[node].dtype;
+  if (from == DType::kFloat64 && t == DType::kFloat32) return Finite(Cast(Eval(node, at, true), from, t), t, shown);
+  return Cast(Eval(node, at, shown), from, t);
+}
+
+int Translator::OffsetOf(const Part& p, const std::vector<int>& at, DType t) {
+  int offset = p.offset;
+  for (int i = 0; i < p.rank(); ++i) {
+    if (p.ones >> i & 1) continue;
+    const int stride = p.unit && i == p.rank() - 1 ? Int(DTypeSize(t)) : p.strides[i];
+    const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, at[at.size() - p.rank() + i], stride);
+    offset = offset < 0 ? bytes : Op(ScalarOp::kAdd, ScalarType::kInt, offset, bytes);
+  }
+  return offset < 0 ? Int(0) : offset;
+}
+
+int Translator::Eval(int node, const std::vector<int>& at, bool shown) {
+  const Node& n = nodes_[node];
+  const DType t = n.dtype;
+  const ScalarType type = NewNumpy(t, -1).type();
+  switch (n.kind) {
+    case Node::kPart:
+      return Load(n.address >= 0 ? n.address : Data(n.part.object), OffsetOf(n.part, at, t), t, n.part.object);
+    case Node::kNumber: return n.value;
+    case Node::kGather: {
+      const int size = n.part.sizes[0], index = Cast(Eval(n.a, at, false), nodes_[n.a].dtype, DType::kInt64);
+      const int within = Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kLt, index, Int(0)),
+                            Op(ScalarOp::kAdd, ScalarType::kInt, index, size), index);
+      const int good = Compare(ScalarOp::kBelow, within, size);
+      Bad(Op(ScalarOp::kNot, ScalarType::kBool, good));
+      const int safe = Op(ScalarOp::kSelect, ScalarType::kInt, good, within, Int(0));
+      return Load(Data(n.part.object), OffsetOf(n.part, {safe}, t), t, n.part.object);
+    }
+    case Node::kUnary: {
+      const int v = Op(n.op, type, EvalAs(n.a, at, t, true));
+      return Float(t) ? Finite(v, t, shown) : Wrap(v, t);
+    }
+    case Node::kBinary: break;
+  }
+  const int x = EvalAs(n.a, at, t, true), y = n.b == n.a ? x : EvalAs(n.b, at, t, n.op != ScalarOp::kDiv);
+  const int v = Op(n.op, type, x, y);
+  if (Float(t)) return Finite(v, t, shown);
+  const bool grows = n.op == ScalarOp::kAdd || n.op == ScalarOp::kSub || n.op == ScalarOp::kMul;
+  return grows && t != DType::kInt64 ? Wrap(v, t) : v;
+}
+
+// --- loops
+// -----------------------------------------------------------------------------------------------------------
+// `body` for every number below count; if this is the innermost loop, what its rounds read and write does not meet.
+void Translator::ForEach(int count, bool innermost, absl::FunctionRef<void(int)> body) {
+  const int variable = Variable(ScalarType::kInt), loop = innermost ? ++parallels_ : 0;
+  const int head = static_cast<int>(code.blocks.size()), round = head + 1, behind = head + 2;
+  Emit({.op = ScalarOp::kSet, .a = Int(0), .imm = variable});
+  Emit({.op = ScalarOp::kJump, .imm = head});
+  code.blocks.resize(head + 3);
+  element_blocks_ += 3;
+  block = head;
+  const int i = Emit({.op = ScalarOp::kGet, .imm = variable, .id = -2});
+  Emit({.op = ScalarOp::kBranch, .a = Compare(ScalarOp::kLt, i, count), .other = behind, .imm = round});
+  block = round;
+  parallel_ = loop;
+  body(i);
+  parallel_ = 0;
+  Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kNext, ScalarType::kInt, i), .imm = variable});
+  Emit({.op = ScalarOp::kJump, .imm = head, .parallel = loop});
+  block = behind;
+}
+
+// `body` for every element of an array of these sizes: its index, and how many stand before it.
+void Translator::ForAll(const std::vector<int>& sizes, absl::FunctionRef<void(const std::vector<int>&, int)> body) {
+  std::vector<int> at;
+  const std::function<void(int)> axis = [&](int before) {
+    const size_t k = at.size();
+    ForEach(sizes[k], k + 1 == sizes.size(), [&](int i) {
+      const int place =
+          k ? Op(ScalarOp::kAdd, ScalarType::kInt, Op(ScalarOp::kMul, ScalarType::kInt, before, sizes[k]), i) : i;
+      at.push_back(i);
+      k + 1 == sizes.size() ? body(at, place) : axis(place);
+      at.pop_back();
+    });
+  };
+  axis(-1);
+}
+
+int Translator::Count(const std::vector<int>& sizes) {
+  int n = sizes[0];
+  for (size_t i = 1; i < sizes.size(); ++i) n = Op(ScalarOp::kMul, ScalarType::kInt, n, sizes[i]);
+  return n;
+}
+
+int Translator::Buffer(int count, DType t) {
+  if (buffers_ == kMostBuffers) throw Unsupported{"many arrays at once"};
+  const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, count, Int(DTypeSize(t)));
+  const int memory = Call(reinterpret_cast<void*>(Scratch), ScalarType::kPtr, {Int(buffers_++), bytes});
+  const int null = Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = 0, .id = -2});
+  ExitIf(Compare(ScalarOp::kEq, memory, null));
+  return memory;
+}
+
+// The node's elements as `t`, in `to` or one behind the other in a buffer, whose address is returned. What NumPy may
+// tell of is left for before that is used.
+int Translator::Fill(int node, const std::vector<int>& sizes, DType t, const Part* to) {
+  const int memory = to ? -1 : Buffer(Count(sizes), t), size = Int(DTypeSize(t));
+  bad_ = Variable(ScalarType::kBool);
+  Emit({.op = ScalarOp::kSet, .a = Flag(false), .imm = bad_});
+  ForAll(sizes, [&](const std::vector<int>& at, int place) {
+    const int v = EvalAs(node, at, t, false);
+    if (to)
+      StoreAt(Data(to->object), OffsetOf(*to, at, t), v, t, to->object);
+    else
+      StoreAt(memory, Op(ScalarOp::kMul, ScalarType::kInt, place, size), v, t, -1);
+  });
+  if (SpecialAs(node, t)) ExitIf(Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2}));
+  return memory;
+}
+
+int Translator::AddressOf(const Part& p) {
+  return p.offset < 0 ? Data(p.object) : Op(ScalarOp::kAt, ScalarType::kPtr, Data(p.object), p.offset);
+}
+
+void Translator::Assign(State& s, const Part& to, const Val& value) {
+  const DType t = UseArray(to.object).dtype;
+  const int node = value.scalar() ? Deferred({.kind = Node::kNumber, .dtype = t, .value = Stored(*this, value, t)}).node
+                                  : NodeOf(value);
+  const Node& n = nodes_[node];
+  if (Waiting(s)) throw Unsupported{"a store before what is computed later"};
+  const size_t lead = to.sizes.size() - n.sizes.size();
+  if (to.rank() > kMostAxes || n.sizes.size() > to.sizes.size() || !Stores(n.dtype, t) ||
+      (to.rank() > 1 && Large(to.object)))
+    throw Unsupported{"a store of many elements"};
+  for (size_t i = 0; i < n.sizes.size(); ++i)
+    if (!(n.ones >> i & 1) && n.sizes[i] != to.sizes[lead + i])
+      ExitIf(Compare(ScalarOp::kNe, n.sizes[i], to.sizes[lead + i]));
+  Settle();
+  const bool alone = n.kind == Node::kNumber || (hopes_.apart && !Reads(node, to.object));
+  if (alone && !SpecialAs(node, t)) {
+    Fill(node, to.sizes, t, &to);
+  } else {
+    const int from = Fill(node, to.sizes, t, nullptr), size = Int(DTypeSize(t));
+    ForAll(to.sizes, [&](const std::vector<int>& at, int place) {
+      const int v = Load(from, Op(ScalarOp::kMul, ScalarType::kInt, place, size), t, -1);
+      StoreAt(Data(to.object), OffsetOf(to, at, t), v, t, to.object);
+    });
+  }
+  out_.objects[to.object].written = true;
+  out_.floats = true;
+  wrote_ = true;
+  if (s.frames.size() > 1) s.effects = true;
+}
+
+// An operator with an array. Where it is in place, what the program does next is to store it where it was.
+void Translator::ArrayBinary(State& s, const Instr& i, const Val& x, const Val& y) {
+  const bool updates = i.arg >= NB_INPLACE_ADD && IsArray(x);
+  const int op = i.arg >= NB_INPLACE_ADD ? i.arg - NB_INPLACE_ADD : i.arg;
+  if (op == NB_MATRIX_MULTIPLY) {
+    if (updates) throw Unsupported{"a product in place"};
+    Push(s, Product(x, y, false));
+    return Next(s, i);
+  }
+  if (updates && x.is == Is::kDeferred) throw Unsupported{"an operator in place"};
+  const Val result = DeferBinary(op, x, y);
+  if (!updates) {
+    Push(s, result);
+    return Next(s, i);
+  }
+  const Node& n = nodes_[result.node];
+  const Part to = PartOf(x);
+  if (!surface::NumpyCanCastSameKind(n.dtype, out_.objects[x.object].dtype) ||
+      static_cast<int>(n.sizes.size()) != to.rank())
+    throw Unsupported{"an operator in place"};
+  const bytecode::Code& c = *s.top().code;
+  int next = s.top().pc + i.length;
+  const bool swaps = c.At(next).op == Op::kSwap;
+  while (c.At(next).op == Op::kSwap) next += c.At(next).length;
+  if (swaps && (c.At(next).op == Op::kSetItem || c.At(next).op == Op::kSetSlice)) {
+    Push(s, result);
+  } else if (!swaps && c.At(next).op == Op::kStoreFast) {
+    Assign(s, to, result);
+    Push(s, x);
+  } else {
+    throw Unsupported{"an operator in place"};
+  }
+  Next(s, i);
+}
+
+}  // namespace framejit::capture::scalar

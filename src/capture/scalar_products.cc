@@ -1,0 +1,265 @@
+// What a loop's code has of NumPy's functions: products and functions of one number are NumPy's own inner loops, sums
+// over axes go in its order.
+#include <xmmintrin.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "capture/scalar_translator.h"
+#include "tensor/numpy_api.h"
+
+namespace framejit::capture::scalar {
+
+namespace {
+
+// A ufunc's loop for one set of types: ufuncobject.h, the same in 1.x and 2.x.
+using UfuncLoop = void (*)(char** args, const intptr_t* sizes, const intptr_t* strides, void* data);
+struct Ufunc {
+  PyObject_HEAD int nin, nout, nargs, identity;
+  UfuncLoop* functions;
+  void* const* data;
+  int ntypes, reserved;
+  const char *name, *types;
+};
+
+struct LoopOf {
+  UfuncLoop run = nullptr;
+  void* data = nullptr;
+};
+
+// Of the ufunc numpy.`name`, for operands and a result that all are `t`.
+LoopOf FindLoop(const char* name, int operands, DType t) {
+  const tensor::NumpyApi* api = tensor::Numpy();
+  Ref object(api ? tensor::Attr(api->module, name) : nullptr);
+  static PyTypeObject* ufunc = api ? reinterpret_cast<PyTypeObject*>(tensor::Attr(api->module, "ufunc")) : nullptr;
+  const auto* u = reinterpret_cast<Ufunc*>(object.get());
+  if (!u || Py_TYPE(object.get()) != ufunc || u->nargs != operands + 1 || strcmp(u->name, name) != 0) return {};
+  const char wanted = t == DType::kFloat64 ? 12 : t == DType::kFloat32 ? 11 : 7;  // NumPy's numbers of types
+  for (int i = 0; i < u->ntypes; ++i)
+    if (std::all_of(u->types + i * u->nargs, u->types + (i + 1) * u->nargs, [&](char c) { return c == wanted; }))
+      return {u->functions[i], u->data ? u->data[i] : nullptr};
+  return {};
+}
+
+UfuncLoop ProductLoop(DType t) {
+  return FindLoop("matmul", 2, t).run;
+}
+
+// A ufunc of one number, as NumPy computes it. False: it may tell of something.
+template <typename T>
+int64_t OfNumber(UfuncLoop loop, void* data, T x, T* out) {
+  char* args[] = {reinterpret_cast<char*>(&x), reinterpret_cast<char*>(out)};
+  const intptr_t count = 1, strides[] = {sizeof(T), sizeof(T)};
+  loop(args, &count, strides, data);
+  return std::isfinite(*out);
+}
+
+constexpr const char* kOfNumbers[] = {"exp",    "exp2",   "expm1", "log",   "log2", "log10", "log1p",
+                                      "sin",    "cos",    "tan",   "tanh",  "sinh", "cosh",  "arcsin",
+                                      "arccos", "arctan", "cbrt",  "floor", "ceil"};
+
+// NumPy's own product, to the last bit. False: it may tell of something.
+int64_t Multiply(UfuncLoop loop, char* a, int64_t a_row, int64_t a_next, char* b, int64_t b_next, int64_t b_column,
+                 char* out, int64_t rows, int64_t n, int64_t columns, int64_t size) {
+  constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
+  char* args[] = {a, b, out};
+  const intptr_t sizes[] = {1, rows, n, columns};
+  const intptr_t strides[] = {0, 0, 0, a_row, a_next, b_next, b_column, size * columns, size};
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before & ~_MM_EXCEPT_MASK);
+  loop(args, sizes, strides, nullptr);
+  const bool told = _mm_getcsr() & kTold;
+  _mm_setcsr(before);
+  return !told;
+}
+
+// Of vectors: the sum shows whether there is something to tell of.
+template <typename T>
+int64_t Inner(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, T* out, int64_t n) {
+  char* args[] = {a, b, reinterpret_cast<char*>(out)};
+  const intptr_t sizes[] = {1, 1, n, 1};
+  const intptr_t strides[] = {0, 0, 0, 0, a_next, b_next, 0, sizeof(T), sizeof(T)};
+  loop(args, sizes, strides, nullptr);
+  return std::is_integral_v<T> || std::isfinite(*out);
+}
+
+// np.dot copies vectors first whose elements do not lie one behind the other upwards.
+template <typename T>
+int64_t Dot(UfuncLoop loop, char* a, int64_t a_next, char* b, int64_t b_next, T* out, int64_t n) {
+  thread_local std::vector<T> copies[2];
+  const auto plain = [&](std::vector<T>& copy, char*& from, int64_t& stride) {
+    if (stride > 0 || n <= 1) return;
+    copy.resize(n);
+    for (int64_t i = 0; i < n; ++i) copy[i] = *reinterpret_cast<T*>(from + i * stride);
+    from = reinterpret_cast<char*>(copy.data()), stride = sizeof(T);
+  };
+  plain(copies[0], a, a_next);
+  plain(copies[1], b, b_next);
+  return Inner(loop, a, a_next, b, b_next, out, n);
+}
+
+const void* InnerProduct(DType t, bool dot) {
+  const auto pick = [&]<typename T>(T) {
+    return dot ? reinterpret_cast<const void*>(Dot<T>) : reinterpret_cast<const void*>(Inner<T>);
+  };
+  return t == DType::kFloat64 ? pick(double()) : t == DType::kFloat32 ? pick(float()) : pick(int64_t());
+}
+
+}  // namespace
+
+// --- products
+// --------------------------------------------------------------------------------------------------------
+// A part with elements of `t` lies where it is; all else is computed into a buffer.
+Memory Translator::MemoryOf(int node, DType t) {
+  const Node& n = nodes_[node];
+  if (n.kind == Node::kPart && n.dtype == t && !n.ones)
+    return {n.address >= 0 ? n.address : AddressOf(n.part), n.part.strides[0]};
+  return {Fill(node, n.sizes, t, nullptr), Int(DTypeSize(t))};
+}
+
+Val Translator::Product(const Val& x, const Val& y, bool dot) {
+  if (!IsArray(x) || !IsArray(y)) throw Unsupported{"a product"};
+  const int a = NodeOf(x), b = NodeOf(y);
+  const Node &m = nodes_[a], &n = nodes_[b];
+  const size_t ranks[] = {m.sizes.size(), n.sizes.size()};
+  const DType t = m.dtype;
+  UfuncLoop loop = t == n.dtype && (Float(t) || t == DType::kInt64) ? ProductLoop(t) : nullptr;
+  if (!loop || ranks[0] + ranks[1] > 3 || !ranks[0] || !ranks[1]) throw Unsupported{"a product"};
+  for (const Node* wide : {&m, &n})
+    if (wide->sizes.size() == 2 && (wide->kind != Node::kPart || wide->ones)) throw Unsupported{"a product"};
+  out_.floats = true;
+  const int inner = m.sizes.back();
+  if (inner != n.sizes[0]) ExitIf(Compare(ScalarOp::kNe, inner, n.sizes[0]));
+  const Memory left = MemoryOf(a, t), right = MemoryOf(b, t);
+  const int one = Int(1), zero = Int(0);
+  const bool wide = ranks[0] == 2, deep = ranks[1] == 2;
+  const int count = wide ? m.sizes[0] : deep ? n.sizes[1] : one;
+  const int out = wide || deep ? Buffer(count, t)
+                               : Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
+  const int function =
+      Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = reinterpret_cast<int64_t>(loop), .id = -2});
+  const int good =
+      wide || deep ? Call(reinterpret_cast<void*>(Multiply), ScalarType::kBool,
+                          {function, left.address, wide ? left.stride : zero, wide ? m.part.strides[1] : left.stride,
+                           right.address, right.stride, deep ? n.part.strides[1] : zero, out, wide ? count : one, inner,
+                           deep ? count : one, Int(DTypeSize(t))})
+                   : Call(InnerProduct(t, dot), ScalarType::kBool,
+                          {function, left.address, left.stride, right.address, right.stride, out, inner});
+  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
+  if (!wide && !deep)
+    return NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));
+  Node made{.kind = Node::kPart, .dtype = t, .sizes = {count}, .address = out};
+  made.part.sizes = {count}, made.part.strides = {Int(DTypeSize(t))};
+  made.part.unit = true;
+  return Deferred(std::move(made));
+}
+
+// NumPy lays out what it computes as its operands lie. Here they must lie in the order of their axes.
+void Translator::WantOrdered(int node) {
+  const Node& n = nodes_[node];
+  for (int operand : {n.a, n.b})
+    if (operand >= 0) WantOrdered(operand);
+  if (n.kind != Node::kPart) return;
+  int inner = Int(0);
+  for (int axis = static_cast<int>(n.sizes.size()) - 1; axis >= 0; --axis) {
+    if (n.ones >> axis & 1) continue;
+    ExitIf(Compare(ScalarOp::kLt, n.part.strides[axis], inner));
+    inner = n.part.strides[axis];
+  }
+}
+
+// Over axes before the last: NumPy adds one row after the other to a row of zeros.
+Val Translator::Sum(const Val& x, const Val& axes) {
+  if (x.is != Is::kDeferred) throw Unsupported{"a sum"};
+  const Node& n = nodes_[x.node];
+  const int rank = static_cast<int>(n.sizes.size());
+  uint32_t summed = 0;
+  for (const Val& axis : axes.is == Is::kTuple ? axes.items : std::vector<Val>{axes}) {
+    if (axis.is != Is::kInt || !axis.constant || *axis.constant < 0 || *axis.constant >= rank - 1)
+      throw Unsupported{"a sum over these axes"};
+    if (summed >> *axis.constant & 1) throw Unsupported{"a sum over these axes"};
+    summed |= 1U << *axis.constant;
+  }
+  if (!Float(n.dtype) || n.kind == Node::kPart || n.ones || !summed) throw Unsupported{"a sum"};
+  WantOrdered(x.node);
+  std::vector<int> kept, over;
+  for (int i = 0; i < rank; ++i) (summed >> i & 1 ? over : kept).push_back(n.sizes[i]);
+  const int row = kept.back();
+  ExitIf(Compare(ScalarOp::kLt, row, Int(2)));  // NumPy would join what is left, and add in pairs
+  const int memory = Buffer(Count(kept), n.dtype), size = Int(DTypeSize(n.dtype));
+  const auto place = [&](int at) { return Op(ScalarOp::kMul, ScalarType::kInt, at, size); };
+  const int none = n.dtype == DType::kFloat64 ? Number(0) : Single(0);
+  ForEach(Count(kept), true, [&](int i) { StoreAt(memory, place(i), none, n.dtype, -1); });
+  std::vector<int> loops(kept.begin(), kept.end() - 1);
+  loops.insert(loops.end(), over.begin(), over.end());
+  loops.push_back(row);
+  bad_ = Variable(ScalarType::kBool);
+  Emit({.op = ScalarOp::kSet, .a = Flag(false), .imm = bad_});
+  ForAll(loops, [&](const std::vector<int>& i, int) {
+    std::vector<int> at;
+    size_t next_kept = 0, next_over = kept.size() - 1;
+    for (int axis = 0; axis < rank - 1; ++axis) at.push_back(i[summed >> axis & 1 ? next_over++ : next_kept++]);
+    at.push_back(i.back());
+    int to = 0;
+    for (size_t k = 0; k + 1 < kept.size(); ++k) {
+      const int before = k ? Op(ScalarOp::kMul, ScalarType::kInt, to, kept[k]) : -1;
+      to = k ? Op(ScalarOp::kAdd, ScalarType::kInt, before, i[k]) : i[k];
+    }
+    to = kept.size() > 1 ? Op(ScalarOp::kAdd, ScalarType::kInt, Op(ScalarOp::kMul, ScalarType::kInt, to, row), i.back())
+                         : i.back();
+    const int old = Load(memory, place(to), n.dtype, -1), v = Eval(x.node, at, true);
+    const int sum = Op(ScalarOp::kAdd, NewNumpy(n.dtype, -1).type(), old, v);
+    StoreAt(memory, place(to), Finite(sum, n.dtype, false), n.dtype, -1);
+  });
+  ExitIf(Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2}));
+  Node made{.kind = Node::kPart, .dtype = n.dtype, .sizes = kept, .address = memory};
+  made.part.sizes = kept;
+  made.part.strides.assign(kept.size(), size);
+  for (int k = static_cast<int>(kept.size()) - 2; k >= 0; --k)
+    made.part.strides[k] = Op(ScalarOp::kMul, ScalarType::kInt, made.part.strides[k + 1], kept[k + 1]);
+  made.part.unit = true;
+  return Deferred(std::move(made));
+}
+
+// A function of NumPy of one float.
+std::optional<Val> Translator::CallOfNumber(const std::string& name, const Val& x) {
+  const bool known = std::any_of(std::begin(kOfNumbers), std::end(kOfNumbers),
+                                 [&](const char* f) { return name == std::string("numpy.") + f; });
+  if (!known || !x.scalar() || x.integral()) return std::nullopt;
+  const DType t = x.type() == ScalarType::kF32 ? DType::kFloat32 : DType::kFloat64;
+  const LoopOf loop = FindLoop(name.c_str() + strlen("numpy."), 1, t);
+  if (!loop.run) return std::nullopt;
+  const auto constant = [&](const void* p) {
+    return Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = reinterpret_cast<int64_t>(p), .id = -2});
+  };
+  const int out = Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
+  const void* helper = t == DType::kFloat64 ? reinterpret_cast<const void*>(OfNumber<double>)
+                                            : reinterpret_cast<const void*>(OfNumber<float>);
+  const int good = Call(helper, ScalarType::kBool,
+                        {constant(reinterpret_cast<const void*>(loop.run)), constant(loop.data), Value(x), out});
+  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
+  out_.floats = true;
+  return NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = x.type(), .imm = scratch, .id = -2}));
+}
+
+std::optional<Val> Translator::CallNumpy(const std::string& name, const std::vector<Val>& args) {
+  const auto rank = [&](const Val& v) { return nodes_[NodeOf(v)].sizes.size(); };
+  if (name == "numpy.sqrt" && args.size() == 1) {
+    if (IsArray(args[0])) return DeferUnary(ScalarOp::kSqrt, args[0]);
+    out_.floats = true;
+    return SquareRoot(*this, args[0]);
+  }
+  if (args.size() == 1)
+    if (std::optional<Val> v = CallOfNumber(name, args[0])) return v;
+  if (name == "numpy.dot" && args.size() == 2 && IsArray(args[0]) && IsArray(args[1]) && rank(args[0]) == 1 &&
+      rank(args[1]) == 1)
+    return Product(args[0], args[1], true);
+  if (name == "numpy.flip" && args.size() == 1 && IsArray(args[0]) && args[0].is != Is::kDeferred) {
+    const Val none = Fixed(Py_None);
+    return View(Index(PartOf(args[0]),
+                      Tuple(std::vector<Val>(PartOf(args[0]).rank(), Slice(none, none, IntConstant(*this, -1))))));
+  }
+  return std::nullopt;
+}
+
+}  // namespace framejit::capture::scalar
