@@ -1,6 +1,7 @@
 // Calls: Python functions run as captured frames, framework functions become graph nodes, classes are instantiated step
 // by step (so that __new__ and __init__ are captured), C functions run for real when a table says what they may do.
 
+#include <algorithm>
 #include <optional>
 
 #include "capture/arg_vector.h"
@@ -231,25 +232,31 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   return Call(callable, flat.data(), n, names.get());
 }
 
-// torch tells its own compiler, which is not at work here, to stay out of some of its functions: which one this is.
-// Null without an error: it is no such switch, or the user's.
+// torch tells its own compiler, which is not at work here, to stay out of some of its functions, or a program tells it
+// to compile one: which one this is. Null without an error: it is no such switch, or keeps out of a function of the
+// user's.
 PyObject* CaptureSemantics::BehindSwitch(PyFunctionObject* f) {
-  static constexpr std::pair<std::string_view, std::string_view> kSwitches[] = {
+  struct Switch {
+    std::string_view name, file;
+    bool compiles = false;
+  };
+  static constexpr Switch kSwitches[] = {
       {"_disable_dynamo.<locals>.inner", "/torch/_compile.py"},
-      {"DisableContext.__call__.<locals>._fn", "/torch/_dynamo/eval_frame.py"}};
+      {"DisableContext.__call__.<locals>._fn", "/torch/_dynamo/eval_frame.py"},
+      {"_TorchDynamoContext.__call__.<locals>.compile_wrapper", "/torch/_dynamo/eval_frame.py", true}};
   auto* code = reinterpret_cast<PyCodeObject*>(f->func_code);
   const std::string_view name = PyUnicode_AsUTF8(code->co_qualname), file = PyUnicode_AsUTF8(code->co_filename);
-  if (!f->func_closure || std::none_of(std::begin(kSwitches), std::end(kSwitches),
-                                       [&](const auto& s) { return name == s.first && file.ends_with(s.second); }))
-    return nullptr;
+  const auto at = std::find_if(std::begin(kSwitches), std::end(kSwitches),
+                               [&](const Switch& s) { return name == s.name && file.ends_with(s.file); });
+  if (!f->func_closure || at == std::end(kSwitches)) return nullptr;
   const int cells = code->co_nlocalsplus - code->co_nfreevars;
   for (int i = 0; i < code->co_nfreevars; ++i) {
     if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(code->co_localsplusnames, cells + i), "fn")) continue;
     PyObject* cell = PyTuple_GET_ITEM(f->func_closure, i);
     PyObject* behind = PyCell_GET(cell);
-    if (!behind || !PyFunction_Check(behind) ||
-        !IsCodeOf(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)), "torch"))
-      return nullptr;
+    const bool torchs = behind && PyFunction_Check(behind) &&
+                        IsCodeOf(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)), "torch");
+    if (!torchs && !(behind && at->compiles)) return nullptr;
     return NoteFunction(f) ? LoadCell(cell) : nullptr;
   }
   return nullptr;
