@@ -11,6 +11,7 @@
 #include "capture/loops.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
+#include "capture/overrides.h"
 #include "capture/policy.h"
 #include "capture/proxy.h"
 #include "capture/runner_choice.h"
@@ -257,6 +258,7 @@ class SegmentBuilder {
       if (s_.lowering().IsHidden(t)) why = "a tensor of a custom function or of torch.vmap";
     if (!s_.context_vars.empty()) why = "a ContextVar was set";
     if (!s_.numpy_states.empty()) why = "numpy.errstate was entered";
+    if (InOverridesScope(s_)) why = "__torch_function__ was disabled";
     if (s_.warning_scopes) why = "warnings.catch_warnings was entered";
     if (s_.mode.inference != s_.entry_mode.inference) why = "inference mode was entered or left";
     if (s_.vmap.open()) why = "torch.vmap or a derivative was entered";

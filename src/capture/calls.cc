@@ -11,6 +11,7 @@
 #include "capture/foreach.h"
 #include "capture/modes.h"
 #include "capture/override.h"
+#include "capture/overrides.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/special_calls.h"
@@ -33,6 +34,7 @@ bool IsOperator(PyObject* builtin) {
 
 // Callables that read or write attributes of their arguments from C, where no guard is taken.
 bool ReadsAttributes(PyObject* o) {
+  if (o == reinterpret_cast<PyObject*>(&PyType_Type)) return true;
   const char* type = Py_TYPE(o)->tp_name;
   if (!strcmp(type, "operator.attrgetter") || !strcmp(type, "operator.methodcaller")) return true;
   if (!PyCFunction_Check(o) || EffectOfFunction(o) != Effect::kSpecial) return false;
@@ -60,6 +62,22 @@ bool NotForC(Session& s, PyObject* o) {
   return EffectOfMethod(owner, name) != Effect::kPure && !(self && s.IsPrivate(self));
 }
 
+// `type` as a function that is captured: C code that called it itself would see stand-ins. Kept for ever.
+PyObject* TypeInPython() {
+  static PyObject* const function = [] {
+    SuspendScope off;
+    Ref module(tensor::Import("framejit._functions"));
+    return module ? PyObject_GetAttrString(module.get(), "type_of") : nullptr;
+  }();
+  return function;
+}
+
+// torch.Tensor.__new__(type, tensor).
+bool TakesTensor(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, Py_ssize_t total) {
+  auto* base = reinterpret_cast<PyTypeObject*>(tensor::TorchLoaded() ? PlainTensorClass(false) : nullptr);
+  return base && type != base && PyType_IsSubtype(type, base) && nargs == 1 && total == 1 && IsTensor(args[0]);
+}
+
 }  // namespace
 
 PyObject* CaptureSemantics::CallMethod(PyObject* method, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -83,16 +101,25 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   const Callee name = tensor::CalleeOf(callable);
   if (name.empty()) return nullptr;
   const bool row = surface::HasRow(name);
-  if (PyType_Check(callable) && !row) return nullptr;
+  const bool cached = !strcmp(Py_TYPE(callable)->tp_name, "functools._lru_cache_wrapper");
+  if ((PyType_Check(callable) || cached) && !row) return nullptr;
   // Where tensors are made somewhere else by default, that is a mode, of which torch's own functions need not know
   // here.
   if (name.name().find("has_torch_function") != std::string::npos && !s_.default_devices.back().empty() &&
       !IsCodeOf(PyEval_GetFrame(), "torch"))
     return s_.Break(BreakId::kThreadState, name);
+  if (name.last() == "__get__" && total == 1 && nargs == 1 && IsTensor(args[0])) {  // torch.Tensor.shape.__get__(x)
+    const Bound bound = UnbindBuiltin(callable);
+    if (bound.self && !strcmp(Py_TYPE(bound.self.get())->tp_name, "getset_descriptor"))
+      return TensorAttr(s_, args[0], PyDescr_NAME(bound.self.get()));
+  }
+  if (name.last().find("has_torch_function") != std::string_view::npos && AnyAsked(s_, args, total)) Py_RETURN_TRUE;
+  if (name.last() == "_is_torch_function_enabled") return PyBool_FromLong(!InOverridesScope(s_));
   if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
   PyObject* out;
   if (ThreadState(s_, name, args, nargs, &out)) return out;
   if (name == callees::kGroupTensors) return GroupTensors(s_, callable, args, nargs, kwnames);
+  if (PyFunction_Check(callable) && AnyAsked(s_, args, total)) return nullptr;  // its body asks
   Effect e = SwitchEffect(name);
   bool tensors = false;
   for (Py_ssize_t i = 0; i < total; ++i) tensors |= IsTensor(args[i]);
@@ -174,6 +201,10 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (PyCFunction_Check(callable)) {
     PyObject* self = PyCFunction_GET_SELF(callable);
     if (self && PyModule_Check(self)) self = nullptr;
+    if (self && PyType_Check(self) && total && PyType_Check(args[0]) &&
+        !strcmp(reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name, "__new__") &&
+        TakesTensor(reinterpret_cast<PyTypeObject*>(args[0]), args + 1, nargs - 1, total - 1))
+      return AsClass(s_, args[1], reinterpret_cast<PyTypeObject*>(args[0]));
     return CallC(callable, self, args, nargs, kwnames);
   }
   if (IsMethodDescriptor(callable) || PyInstanceMethod_Check(callable))
@@ -363,21 +394,32 @@ static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** a
   return *arg != nullptr;
 }
 
+// type(o).
+static PyObject* TypeOf(Session& s, PyObject* o) {
+  if (IsTensor(o)) return TensorClass(s, o);
+  auto* t = reinterpret_cast<PyObject*>(IsSymInt(o) ? &PyLong_Type : IsSymFloat(o) ? &PyFloat_Type : Py_TYPE(o));
+  s.SourceOf(t);
+  if (PyType_Check(o)) s.NoteType(reinterpret_cast<PyTypeObject*>(o));
+  if (PyModule_Check(o)) s.guards().TypeIs(s.SourceOf(o), reinterpret_cast<PyTypeObject*>(t));
+  return Py_NewRef(t);
+}
+
+// torch.Size of what is made here and may hold symbols, which its constructor would make numbers of. Null without an
+// error: something else.
+static PyObject* SizeOf(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs) {
+  if (nargs != 1 || strcmp(type->tp_name, "torch.Size") || !s.IsFresh(args[0]) || IsTensor(args[0])) return nullptr;
+  Ref items(PySequence_Tuple(args[0])), none(PyTuple_New(0));
+  if (!items || !none) return nullptr;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i)
+    if (IsSymInt(PyTuple_GET_ITEM(items.get(), i))) return SizeConcat(s, none.get(), items.get());
+  return s.Adopt(PyObject_CallOneArg(reinterpret_cast<PyObject*>(type), items.get()));
+}
+
 PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   auto* o = reinterpret_cast<PyObject*>(type);
   Py_ssize_t total = nargs + KwCount(kwnames);
   s_.SourceOf(o);
-  if (type == &PyType_Type && nargs == 1 && !kwnames) {
-    if (IsTensor(args[0])) return TensorClass(s_, args[0]);
-    auto* t = reinterpret_cast<PyObject*>(IsSymInt(args[0])     ? &PyLong_Type
-                                          : IsSymFloat(args[0]) ? &PyFloat_Type
-                                                                : Py_TYPE(args[0]));
-    s_.SourceOf(t);
-    if (PyType_Check(args[0])) s_.NoteType(reinterpret_cast<PyTypeObject*>(args[0]));
-    if (PyModule_Check(args[0])) s_.guards().TypeIs(s_.SourceOf(args[0]), reinterpret_cast<PyTypeObject*>(t));
-    Py_INCREF(t);
-    return t;
-  }
+  if (type == &PyType_Type && nargs == 1 && !kwnames) return TypeOf(s_, args[0]);
   if (type == &PyFloat_Type && total == 1 && nargs == 1)
     if (PyObject* made = FloatOf(args[0]); made || PyErr_Occurred()) return made;
   if (type == &PySuper_Type && total == 0) return ImplicitSuper();
@@ -396,11 +438,17 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     return s_.MarkFresh(type == &PyList_Type          ? PySequence_List(args[0])
                         : PyTuple_CheckExact(args[0]) ? Py_NewRef(args[0])
                                                       : PyList_AsTuple(args[0]));
+  if (PyObject* size = kwnames ? nullptr : SizeOf(s_, type, args, nargs); size || s_.broken() || PyErr_Occurred())
+    return size;
   if (IsPureType(type) && type != &PyType_Type) {
     if (type == &PyUnicode_Type && nargs && !NoteText(args[0])) return nullptr;
     if ((type == &PyFloat_Type || type == &PyLong_Type || type == &PyBool_Type) && total == 1 && UsesContext(args[0]))
       return PyObject_CallOneArg(o, args[0]);  // of the number alone
     Vector v(nullptr, args, total);
+    if (type == &PyMap_Type && total && args[0] == reinterpret_cast<PyObject*>(&PyType_Type)) {
+      v.data()[0] = TypeInPython();
+      if (!v.data()[0] || !s_.SourceOf(v.data()[0])) return nullptr;
+    }
     for (Py_ssize_t i = 0; i < total; ++i) {
       const std::optional<bool> known = GoneOver(s_, type, &v.data()[i]);
       if (known ? !*known : !ForC(v.data() + i, 1)) return nullptr;
@@ -413,6 +461,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   }
   if (PyObject* scope = InferenceScope(s_, type, args, total)) return scope;
   if (PyErr_Occurred()) return nullptr;
+  if (PyObject* scope = total ? nullptr : OverridesScope(s_, type)) return scope;
   if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return s_.Break(BreakId::kUnknownCall, Describe(o));
   static PyObject* del_name = PyUnicode_InternFromString("__del__");
   if (_PyType_Lookup(type, del_name)) return s_.Break(BreakId::kSideEffect, "an object with a destructor is made");
@@ -429,6 +478,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     Vector with(o, args, total);
     made = Ref(CallPython(make_function.get(), with.data(), nargs + 1, kwnames));
   } else {
+    if (TakesTensor(type, args, nargs, total)) return AsClass(s_, args[0], type);
     PyTypeObject* base = LayoutOf(type);  // whose __new__ runs
     if (!IsPureType(base)) return s_.Break(BreakId::kUnknownCall, Describe(o));
     Ref tuple(PyTuple_New(nargs)), kw;
@@ -446,8 +496,10 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   }
   if (!made) return nullptr;
   if (!s_.Find(made.get())) s_.MarkFresh(made.get());
-  if (!PyType_IsSubtype(Py_TYPE(made.get()), type)) return made.release();
-  type = Py_TYPE(made.get());
+  Ref its = IsTensor(made.get()) ? Ref(TensorClass(s_, made.get()))
+                                 : Borrow(reinterpret_cast<PyObject*>(Py_TYPE(made.get())));
+  if (!its || !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(its.get()), type)) return made.release();
+  type = reinterpret_cast<PyTypeObject*>(its.get());
   PyObject* init = _PyType_Lookup(type, init_name);
   if (init && PyFunction_Check(init)) {
     Vector with(made.get(), args, total);

@@ -11,6 +11,7 @@
 #include "capture/training.h"
 #include "diag/diag.h"
 #include "graph/arguments.h"
+#include "tensor/overrides.h"
 #include "tensor/undo.h"
 
 namespace framejit::capture {
@@ -198,6 +199,7 @@ std::vector<Arg*> Session::SizesAmong(Call& call) {
 
 Ref Session::RunUpTo(TraceId t) {
   SuspendScope off;
+  tensor::OverridesOff own;
   Trace prefix = WhatLeadsTo(trace_, t);
   // What it writes are copies; what it draws is drawn again.
   tensor::UndoPlan plan = tensor::PlanUndo(prefix, true, true);
