@@ -387,6 +387,7 @@ PyObject* CaptureSemantics::ImplicitSuper() {
 static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** arg) {
   const bool gathers = type == &PyList_Type || type == &PyTuple_Type;
   const bool over = type == &PyZip_Type || type == &PyEnum_Type;
+  if (PyFunction_Check(*arg) && !strcmp(type->tp_name, "functools.partial")) return true;
   if (IsTensor(*arg) && (gathers || type == &PySet_Type || type == &PyEnum_Type)) return true;
   if ((over || gathers) && s.IsFresh(*arg) && GoesOver(*arg)) return true;
   if (!type->tp_iternext || !(PyList_CheckExact(*arg) || PyTuple_CheckExact(*arg)) || !s.IsOutside(*arg)) return {};
