@@ -1,5 +1,5 @@
 """tools/dev bench [CASE...] [--peer] [--json F]: eager, framejit and (with --peer) torch.compile, interleaved;
-tools/dev bench loops: programs with loops (bench/loops.py)."""
+tools/dev bench loops: programs with loops (bench/loops.py); tools/dev bench CASE... --against FOLDER: beside another build (bench/against.py)."""
 
 import argparse
 import sys
@@ -17,10 +17,18 @@ def main(argv=None):
     parser.add_argument("case", nargs="*", help=f"of {', '.join(cases.CASES)} (default: all)")
     parser.add_argument("--peer", action="store_true", help="measure torch.compile too")
     parser.add_argument("--json", metavar="F", help="append JSON lines to this file")
+    parser.add_argument("--ours", action="store_true", help="framejit alone, a second a row: for comparing builds")
+    parser.add_argument("--against", metavar="FOLDER", help="measure another build's package beside this one, in fresh processes by turns")
+    parser.add_argument("--rounds", type=int, default=5, help="with --against: how often each build runs a case (default 5)")
     args = parser.parse_args(argv)
     for name in args.case:
         if name not in cases.CASES:
             parser.error(f"no case {name!r} (there are: {', '.join(cases.CASES)})")
+    if args.against:
+        from . import against
+
+        return against.main(args.case or [*cases.CASES], args.against, args.rounds, args.json)
+    measure.OURS_ALONE = args.ours
     about = measure.machine()
     print(f"{about['cpu']}, {about['cores']} cores, {' '.join(about['features'])}; Python {about['python']}, torch {about['torch']}, NumPy {about['numpy']}")
     print(f"{'case':14} {'metric':42} {'eager':>10} {'framejit':>10} {'peer':>10} {'':3} {'vs eager':>7} {'vs peer':>7}")

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+OURS_ALONE = False  # `--ours`: framejit without its contenders, a second a row (bench/against.py)
 
 
 def repetitions(fn, target=2e-3):
@@ -33,6 +34,8 @@ def interleaved(contenders, seconds=3.0, rounds=(7, 60), wait=lambda: None):
     in rotating order; at least rounds[0] rounds, then until `seconds` are over. wait: called before and after each batch, on the clock
     (a device's synchronize).
     """
+    if OURS_ALONE:
+        contenders, seconds = {"framejit": contenders["framejit"]}, min(seconds, 1.0)
     for fn in contenders.values():  # warm
         fn()
     batch = {name: repetitions(lambda f=fn: (f(), wait())) for name, fn in contenders.items()}

@@ -14,7 +14,7 @@ DOCUMENT = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- results: written by tools/dev performance -->", "<!-- end of results -->"
 
-CONTENDERS = {"eager": "eager", "framejit": "framejit", "framejit_step": "framejit, whole step", "peer": "peer", "reduce_overhead": "peer, reduce-overhead"}
+CONTENDERS = {"eager": "eager", "framejit": "framejit", "framejit_step": "framejit, whole step", "peer": "peer", "reduce_overhead": "peer, reduce-overhead", "other": "an earlier build"}
 EXTRA = {"share_of_copy": "of the copy bandwidth", "share_of_that_copy": "of a copy of as much", "graphs": "graphs"}
 
 # The README's rows: (file's name begins with, case or metric as in the file, its label there).

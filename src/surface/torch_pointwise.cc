@@ -14,7 +14,27 @@ namespace {
 
 using rules::Like;
 
-ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v);
+// v, where an operation of NumPy's integer scalars does not overflow; else the run ends, and NumPy warns. Arrays wrap.
+ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v) {
+  const DType t = s.b.type(v).dtype;
+  if (!IsInteger(t)) return v;
+  auto less = [&](ValueId x, ValueId y) { return s.b.Binary(Op::kLt, x, y); };
+  ValueId zero = Like(s.b, v, 0), bad;
+  if (op == Op::kMul) {  // undone by division, which wraps for the one case that this misses: the least number by -1
+    ValueId quotient = s.b.Binary(Op::kTruncDiv, v, s.b.Where(s.b.Binary(Op::kEq, a, zero), Like(s.b, v, 1), a));
+    bad = s.b.Binary(Op::kAnd, s.b.Binary(Op::kNe, a, zero), s.b.Binary(Op::kNe, quotient, b));
+    if (IsSigned(t)) {
+      ValueId both = s.b.Binary(Op::kAnd, less(a, zero), less(b, zero));
+      bad = s.b.Binary(Op::kOr, bad, s.b.Binary(Op::kAnd, both, less(v, zero)));
+    }
+  } else if (IsSigned(t)) {  // the result's sign is neither operand's (of a sum)
+    ValueId other = op == Op::kAdd ? b : s.b.Unary(Op::kNot, b);
+    bad = less(s.b.Binary(Op::kAnd, s.b.Binary(Op::kXor, a, v), s.b.Binary(Op::kXor, other, v)), zero);
+  } else {
+    bad = op == Op::kAdd ? less(v, a) : less(a, b);
+  }
+  return Unless(s, bad, v);
+}
 
 ValueId Times(Builder& b, ValueId x, double v) {
   return b.Binary(Op::kMul, x, Like(b, x, v));
@@ -266,28 +286,6 @@ bool Widen(Scope& s, Pair& p, bool rounds_numbers = false) {
 bool AllScalars(Scope& s, std::span<const Operand> operands) {
   return !s.torch() && std::all_of(operands.begin(), operands.end(),
                                    [](const Operand& o) { return !o.is_tensor() || o.meta->is_scalar; });
-}
-
-// v, where an operation of NumPy's integer scalars does not overflow; else the run ends, and NumPy warns. Arrays wrap.
-ValueId NoOverflow(Scope& s, Op op, ValueId a, ValueId b, ValueId v) {
-  const DType t = s.b.type(v).dtype;
-  if (!IsInteger(t)) return v;
-  auto less = [&](ValueId x, ValueId y) { return s.b.Binary(Op::kLt, x, y); };
-  ValueId zero = Like(s.b, v, 0), bad;
-  if (op == Op::kMul) {  // undone by division, which wraps for the one case that this misses: the least number by -1
-    ValueId quotient = s.b.Binary(Op::kTruncDiv, v, s.b.Where(s.b.Binary(Op::kEq, a, zero), Like(s.b, v, 1), a));
-    bad = s.b.Binary(Op::kAnd, s.b.Binary(Op::kNe, a, zero), s.b.Binary(Op::kNe, quotient, b));
-    if (IsSigned(t)) {
-      ValueId both = s.b.Binary(Op::kAnd, less(a, zero), less(b, zero));
-      bad = s.b.Binary(Op::kOr, bad, s.b.Binary(Op::kAnd, both, less(v, zero)));
-    }
-  } else if (IsSigned(t)) {  // the result's sign is neither operand's (of a sum)
-    ValueId other = op == Op::kAdd ? b : s.b.Unary(Op::kNot, b);
-    bad = less(s.b.Binary(Op::kAnd, s.b.Binary(Op::kXor, a, v), s.b.Binary(Op::kXor, other, v)), zero);
-  } else {
-    bad = op == Op::kAdd ? less(v, a) : less(a, b);
-  }
-  return Unless(s, bad, v);
 }
 
 Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
@@ -603,11 +601,9 @@ Outs Lerp(Scope& s) {
   return OverTensors(s, rules::Lerp(s.b, all[0].value, all[1].value, w), all);
 }
 
-ValueId DegToRad(Builder& b, ValueId x) {
-  return Times(b, x, std::numbers::pi / 180);
-}
-ValueId RadToDeg(Builder& b, ValueId x) {
-  return Times(b, x, 180 / std::numbers::pi);
+template <double factor>
+ValueId Scaled(Builder& b, ValueId x) {
+  return Times(b, x, factor);
 }
 
 #define UNARY(op, NAMES) {NAMES, "(Tensor input)", &FloatUnary, Op::op}
@@ -629,8 +625,8 @@ constexpr Row kRows[] = {
     {"S:expit", "(Tensor input)", &WideOnly<&FloatComposite<&rules::Sigmoid>>},
     {"tmI:sigmoid s:expit n:sigmoid", "(Tensor input)", &FloatComposite<&rules::Sigmoid>},
     {"s:sinc tmI:sinc", "(Tensor input)", &FloatComposite<&SincOf>}, {"N:sinc", "(Tensor input)", &WideOnly<&FloatComposite<&SincOf>>},
-    {"tmIN:deg2rad N:radians", "(Tensor input)", &FloatComposite<&DegToRad>, Op::kInput, kEmptyLike},
-    {"tmIN:rad2deg N:degrees", "(Tensor input)", &FloatComposite<&RadToDeg>, Op::kInput, kEmptyLike},
+    {"tmIN:deg2rad N:radians", "(Tensor input)", &FloatComposite<&Scaled<std::numbers::pi / 180>>, Op::kInput, kEmptyLike},
+    {"tmIN:rad2deg N:degrees", "(Tensor input)", &FloatComposite<&Scaled<180 / std::numbers::pi>>, Op::kInput, kEmptyLike},
     {"tmI:neg tmIN:negative oO:neg", "(Tensor input)", &SameUnary, Op::kNeg},
     {"tmIN:abs tmIN:absolute oO:abs", "(Tensor input)", &SameUnary, Op::kAbs},
     {"N:fabs", "(Tensor input)", &FloatUnary, Op::kAbs},

@@ -102,9 +102,10 @@ def same(x, y):
     if hasattr(x, "dtype"):
         import numpy as np
 
-        if type(x) is not type(y) or x.dtype != y.dtype or x.shape != y.shape:
+        if type(x) is not type(y) or x.dtype != y.dtype or x.shape != y.shape or getattr(x, "device", None) != getattr(y, "device", None):
             return False
-        return np.allclose(np.asarray(x), np.asarray(y), rtol=2e-4, atol=2e-4, equal_nan=True)
+        x, y = (t.cpu() if hasattr(t, "cpu") else t for t in (x, y))
+        return np.allclose(x, y, rtol=2e-4, atol=2e-4, equal_nan=True)
     return x == y
 
 
@@ -119,7 +120,7 @@ def run(seed, lib, framejit):
             source = np.random.default_rng(seed * 3 + number)
             a, b = source.normal(size=(4, 6)).astype("float32"), source.integers(-9, 9, (4, 6))
             if lib is not np:
-                a, b = lib.from_numpy(a), lib.from_numpy(b)
+                a, b = lib.from_numpy(a).to(fuzzing.DEVICE), lib.from_numpy(b).to(fuzzing.DEVICE)
             return [a, b, 2 + number % 2, [1]]
 
         expected, got = outcome(eager, lib, arguments()), outcome(compiled, lib, arguments())

@@ -15,11 +15,12 @@ import pytest
 torch = pytest.importorskip('torch')
 F = torch.nn.functional
 MODES = ['nograd', 'train', 'cl-nograd', 'cl-train', 'inf']
+torch.backends.cudnn.allow_tf32 = False  # both sides compute in float32
 
 
 def params(seed):
     g = torch.Generator().manual_seed(seed)
-    r = lambda *s: torch.randn(*s, generator=g) * 0.3
+    r = lambda *s: (torch.randn(*s, generator=g) * 0.3).to(fuzzing.DEVICE)
     return dict(w3=r(8, 8, 3, 3), wd=r(8, 1, 3, 3), wg=r(8, 4, 3, 3), w1=r(8, 8, 1, 1), wt=r(8, 8, 3, 3), b=r(8), l=r(8, 8), l2=r(8, 8), l4=r(16, 8), l5=r(8, 16), b4=r(16), g=r(8) + 1, qkv=r(24, 8))
 
 
@@ -161,7 +162,7 @@ def as_good(a, b, exact, *others):
 def side(f, mode, seed, call, n, wide=False, rounded=None):
     P = params(seed)
     g = torch.Generator().manual_seed(seed * 7 + call)
-    args = [torch.randn(n, 8, 6, 6, generator=g), torch.randn(n, 8, 6, 6, generator=g), torch.randn(n, 36, 8, generator=g)]
+    args = [torch.randn(*shape, generator=g).to(fuzzing.DEVICE) for shape in ((n, 8, 6, 6), (n, 8, 6, 6), (n, 36, 8))]
     if 'cl' in mode:
         args[0] = args[0].to(memory_format=torch.channels_last)
         P = {k: v.to(memory_format=torch.channels_last) if v.dim() == 4 and seed % 2 else v for k, v in P.items()}
@@ -201,13 +202,16 @@ def side(f, mode, seed, call, n, wide=False, rounded=None):
         return (('exc', type(e).__name__, str(e)), None)
 
 
-def eager_crashes(f, mode, seed):
+def eager_crashes(f, mode, seed, text):
     """Torch's own kernels do, on some layouts: asked in another process."""
+    if torch.__version__ < '2.13' and mode == 'cl-train' and 'group_norm' in text:
+        return True  # the backward pass of channels-last pictures, now and then (seen on 2.11, in eager alone)
     child = os.fork()
     if child == 0:
         faulthandler.disable()
         torch.set_num_threads(1)  # the threads of the parent's pool are not here
-        side(f, mode, seed, 0, 2)
+        for call in range(3):
+            side(f, mode, seed, call, 2 + call // 2)
         os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
@@ -220,10 +224,11 @@ def test_random_graphs(fresh):
         text = Gen(seed).text
         eager = build(text, seed)
         compiled, mode = (fresh.compile(eager), MODES[seed % len(MODES)])
-        if 'train' in mode and eager_crashes(eager, mode, seed):
+        if 'train' in mode and fuzzing.DEVICE == 'cpu' and eager_crashes(eager, mode, seed, text):
             return
         for call in range(3):
-            expected, got = (side(f, mode, seed, call, 2 + call // 2) for f in (eager, compiled))
+            expected = side(eager, mode, seed, call, 2 + call // 2)
+            got = side(compiled, mode, seed, call, 2 + call // 2)
             where = f'seed {seed}, {mode}, call {call}\n{text}'
             if expected[1] is None or got[1] is None:
                 assert got[1] is None and (expected[1] is not None or 'modified by an inplace' in expected[0][2]) and ('modified by an inplace' in got[0][2]) or got == expected, where
