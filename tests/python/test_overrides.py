@@ -302,7 +302,7 @@ def test_what_the_class_is_told_and_when():
         z[0] = 3
         z = torch.add(input=z, other=y, alpha=2)
         z = torch.cat([z, y[None, :2].reshape(-1)])
-        return torch.nn.functional.layer_norm(-z, (len(z.shape) and z.numel(),)), 1 / z, z @ z, z**2, z.T, z.view(-1, 1).squeeze(), z.requires_grad
+        return torch.nn.functional.layer_norm(-z, (len(z.shape) and z.numel(),)), 1 / z, z @ z, z**2, z[None].T, z.view(-1, 1).squeeze(), z.requires_grad
 
     compiled = framejit.compile(f, fullgraph=True)
     for _ in range(3):
