@@ -17,6 +17,7 @@ class Timing {
     bool timed = false;   // Ended() wants to know
     uint64_t key = 0;
     int64_t captures = 0;
+    uint64_t mapped = 0;  // see ArenaPool
     double start = 0;
   };
   Turn Begin(Config& config, PyObject* const* args, Py_ssize_t n) {
@@ -33,7 +34,7 @@ class Timing {
   struct Class {  // arguments of like sizes
     uint64_t key;
     State state = State::kMeasuring;
-    int warm = 0, tries = 0;              // calls without and with captures
+    int warm = 0, tries = 0, maps = 0;    // calls without and with captures; those that got memory from the system
     std::vector<double> compiled, plain;  // seconds
     long until = 0, pause = 0;            // calls until it is measured again
   };

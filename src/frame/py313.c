@@ -59,33 +59,6 @@ PyObject* fj_end_raise(PyThreadState* ts, FjFrame* f) {
   return NULL;
 }
 
-// The tools, a bit each, that want any event.
-static int any_tool(const uint8_t* tools, size_t events) {
-  int any = 0;
-  for (size_t i = 0; i < events; ++i) any |= tools[i];
-  return any;
-}
-#define ANY(monitors) any_tool((const uint8_t*)&(monitors), sizeof(monitors))
-
-// Of those, the ones that do not watch: cProfile, profilers written in C, what sys.settrace and sys.setprofile are made
-// of (another thread may have called them; for this one see traced).
-static int measuring_tools(PyThreadState* ts) {
-  PyObject* name = ts->interp->monitoring_tool_names[PY_MONITORING_PROFILER_ID];
-  const int c_profile = name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, "cProfile");
-  return 1 << PY_MONITORING_SYS_PROFILE_ID | 1 << PY_MONITORING_SYS_TRACE_ID | c_profile << PY_MONITORING_PROFILER_ID;
-}
-
-int fj_watched(PyThreadState* ts, PyCodeObject* code) {
-  if (ts->tracing || traced(ts)) return 1;
-  _PyCoMonitoringData* local = code->_co_monitoring;
-  const int all = ANY(ts->interp->monitors) | (local ? ANY(local->local_monitors) : 0);
-  return all && all & ~measuring_tools(ts);
-}
-
-int fj_profiled(PyThreadState* ts) {
-  return !ts->tracing && !traced(ts) && ANY(ts->interp->monitors) & measuring_tools(ts);
-}
-
 int fj_interrupts(PyThreadState* ts, FjFrame* f) {
   int r = (ts->eval_breaker & _PY_EVAL_EVENTS_MASK) ? FJ_BREAKER : 0;
   if (fj_watched(ts, CODE(f))) r |= FJ_TRACING;

@@ -76,6 +76,41 @@ static int traced(PyThreadState* ts) {
   return ts->c_tracefunc || (ts->c_profilefunc && (!python_profile || ts->c_profilefunc == python_profile));
 }
 
+#if PY_VERSION_HEX >= 0x030c0000  // sys.monitoring
+// The tools, a bit each, that want any event. Every call asks, so it looks at eight events at a time.
+static int any_tool(const void* tools, size_t events) {
+  uint64_t any = 0, eight;
+  for (size_t i = 0; i < events; i += sizeof(eight)) {
+    const size_t at = i + sizeof(eight) <= events ? i : events - sizeof(eight);
+    memcpy(&eight, (const char*)tools + at, sizeof(eight));
+    any |= eight;
+  }
+  for (int half = 32; half >= 8; half /= 2) any |= any >> half;
+  return any & 0xff;
+}
+_Static_assert(_PY_MONITORING_LOCAL_EVENTS >= 8, "eight events at a time");
+#define ANY(monitors) any_tool(&(monitors), sizeof(monitors))
+
+// Of those, the ones that do not watch: cProfile, profilers written in C, what sys.settrace and sys.setprofile are made
+// of (another thread may have called them; for this one see traced).
+static int measuring_tools(PyThreadState* ts) {
+  PyObject* name = ts->interp->monitoring_tool_names[PY_MONITORING_PROFILER_ID];
+  const int c_profile = name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, "cProfile");
+  return 1 << PY_MONITORING_SYS_PROFILE_ID | 1 << PY_MONITORING_SYS_TRACE_ID | c_profile << PY_MONITORING_PROFILER_ID;
+}
+
+int fj_watched(PyThreadState* ts, PyCodeObject* code) {
+  if (ts->tracing || traced(ts)) return 1;
+  _PyCoMonitoringData* local = code->_co_monitoring;
+  const int all = ANY(ts->interp->monitors) | (local ? ANY(local->local_monitors) : 0);
+  return all && all & ~measuring_tools(ts);
+}
+
+int fj_profiled(PyThreadState* ts) {
+  return !ts->tracing && !traced(ts) && ANY(ts->interp->monitors) & measuring_tools(ts);
+}
+#endif
+
 static FjEvaluator evaluator;
 
 static PyObject* hook(PyThreadState* ts, _PyInterpreterFrame* f, int throwflag) {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -50,9 +51,8 @@ std::byte* Map(size_t bytes) {
 
 }  // namespace
 
-bool Poisons() {
-  static const bool on = diag::OptionOn("poison");
-  return on;
+bool PoisonOption() {
+  return diag::OptionOn("poison");
 }
 
 void Fill(void* data, size_t bytes, Poison pattern) {
@@ -92,6 +92,7 @@ struct ArenaPool::State {
     }
     if (best == idle.end()) {
       Shrink(idle_bytes - std::min(idle_bytes, bytes));
+      mapped.fetch_add(1, std::memory_order_relaxed);
       return {Map(bytes), bytes};
     }
     const auto [data, range] = *best;
@@ -143,6 +144,7 @@ struct ArenaPool::State {
   };
   std::unordered_map<void*, Result> results;  // handed out
   int users = 0;
+  std::atomic<uint64_t> mapped{0};
 };
 
 ArenaPool& ArenaPool::Get() {
@@ -209,6 +211,10 @@ bool ArenaPool::IsUntouched(void* data) {
   std::lock_guard lock(s_.mu);
   auto at = s_.results.find(data);
   return at != s_.results.end() && at->second.untouched;
+}
+
+uint64_t ArenaPool::mapped() const {
+  return s_.mapped.load(std::memory_order_relaxed);
 }
 
 size_t ArenaPool::idle_bytes() {

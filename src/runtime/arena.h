@@ -18,7 +18,11 @@ inline constexpr size_t kResultFrom = size_t{256} << 10, kResultTo = size_t{256}
 // With the option `poison`, memory of the CPU's that is handed out holds kFresh (NaN in all floating types, -1), memory
 // whose contents are over holds kOver: what reads it shows.
 enum class Poison : unsigned char { kFresh = 0xff, kOver = 0xfb };
-bool Poisons();
+bool PoisonOption();
+inline bool Poisons() {  // asked in every run
+  static const bool on = PoisonOption();
+  return on;
+}
 void Fill(void* data, size_t bytes, Poison pattern);  // nothing without the option
 
 Block AllocateBlock(size_t bytes);  // 64-byte aligned, not of the pool. Throws std::bad_alloc.
@@ -46,6 +50,7 @@ class ArenaPool {
   };
   bool IsUntouched(void* data);  // was this result made so?
   size_t idle_bytes();
+  uint64_t mapped() const;  // how often the system was asked for memory that is used again
 
  private:
   struct State;

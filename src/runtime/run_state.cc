@@ -256,7 +256,7 @@ void RunState::AllocateOutput(size_t o) {
   std::optional<ArenaPool::Untouched> untouched;
   if (index_.zero_outputs[o]) untouched.emplace();
   host_.AllocateOutput(out.dtype, {out.sizes, rank}, {out.strides, rank}, out.device, &out);
-  if (out.device.kind == DeviceKind::kCpu && !untouched) {
+  if (Poisons() && out.device.kind == DeviceKind::kCpu && !untouched) {
     const Extent reach = ExtentOf(out);
     const int64_t item = DTypeSize(out.dtype);
     Fill(static_cast<std::byte*>(out.data) + reach.low * item, (reach.high - reach.low) * item, Poison::kFresh);

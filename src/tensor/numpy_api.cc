@@ -1,5 +1,6 @@
 #include "tensor/numpy_api.h"
 
+#include <array>
 #include <string>
 
 namespace framejit::tensor {
@@ -66,11 +67,13 @@ const NumpyApi* BindNumpy() {
   return bound_numpy;
 }
 
-std::optional<DType> FromTypeNum(int type_num) {
-  for (const TypeRow& r : kTypes) {
-    if (r.type_num == type_num) return r.dtype;
-  }
-  return std::nullopt;
+std::optional<DType> FromTypeNum(int type_num) {  // every call asks, for each argument
+  static constexpr auto kByNumber = [] {
+    std::array<std::optional<DType>, 24> t;
+    for (const TypeRow& r : kTypes) t[r.type_num] = r.dtype;
+    return t;
+  }();
+  return type_num >= 0 && type_num < static_cast<int>(kByNumber.size()) ? kByNumber[type_num] : std::nullopt;
 }
 
 std::optional<DType> ScalarDType(const NumpyApi& n, PyTypeObject* scalar_type) {

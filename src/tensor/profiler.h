@@ -5,8 +5,14 @@
 
 namespace framejit::tensor {
 
+// Does one look on? What looks on in all threads at once is seen some runs late: torch takes a lock to answer that.
 inline bool ProfilerOn() {
-  return bound_torch && bound_torch->observed && bound_torch->observed();
+  if (!bound_torch) return false;
+  constexpr unsigned kRuns = 64;
+  thread_local unsigned runs = 0;
+  thread_local bool everywhere = false;
+  if (runs++ % kRuns == 0) everywhere = bound_torch->observed_everywhere && bound_torch->observed_everywhere();
+  return everywhere || (bound_torch->observed && bound_torch->observed());
 }
 
 class ProfilerRange {  // while alive

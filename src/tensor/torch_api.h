@@ -112,7 +112,8 @@ using Handle = void*;  // AtenTensorHandle = at::Tensor*
   X(parallel_for, 't', "torch_parallel_for", int32_t,                                                                  \
     (int64_t, int64_t, int64_t, void (*)(int64_t, int64_t, void*), void*))                                             \
   X(num_threads, 't', "torch_get_num_threads", int32_t, (uint32_t*))                                                   \
-  X(observed, 't', "_ZN2at12hasCallbacksEv", bool, ())                                                                 \
+  X(observed, 't', "_ZN2at23hasThreadLocalCallbacksEv", bool, ())                                                      \
+  X(observed_everywhere, 't', "_ZN2at18hasGlobalCallbacksEv", bool, ())                                                \
   X(start_range, 't', "aoti_record_function_start", int32_t, (const char*, void*, const void*, uint64_t, void**))      \
   X(end_range, 't', "aoti_record_function_end", int32_t, (void*))                                                      \
   X(empty_strided_cpu, 't', "_ZN2at6detail17empty_strided_cpuEN3c108ArrayRefIlEES3_NS1_10ScalarTypeEb", TensorValue,   \
