@@ -81,6 +81,9 @@ def _compile_any(target, settings):
     if isinstance(target, _framejit.CompiledFunction):
         return target if target.options == settings else _framejit.compile_function(target.__wrapped__, settings)
     if isinstance(target, types.FunctionType):
+        told = target.__dict__
+        if told.get("_torchdynamo_wrapper_id") == id(target) and not told.get("_torchdynamo_disable"):
+            return _compile_any(told["_torchdynamo_orig_callable"], settings)  # torch.compile's: it is compiled here instead
         return _framejit.compile_function(target, settings)
     if isinstance(target, types.MethodType):
         return _compile_any(target.__func__, settings).__get__(target.__self__, type(target.__self__))

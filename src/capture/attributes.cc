@@ -278,6 +278,13 @@ bool CaptureSemantics::NoteFunction(PyFunctionObject* fn) {
   return true;
 }
 
+// functools.update_wrapper reads a function's __dict__, and writes to that of another one.
+static bool OfUpdateWrapper(PyFrameObject* frame) {
+  Ref code(frame ? reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)) : nullptr);
+  return code &&
+         !PyUnicode_CompareWithASCIIString(reinterpret_cast<PyCodeObject*>(code.get())->co_name, "update_wrapper");
+}
+
 PyObject* CaptureSemantics::FunctionAttr(PyObject* f, PyObject* name) {
   const char* text = PyUnicode_AsUTF8(name);
   auto* fn = reinterpret_cast<PyFunctionObject*>(f);
@@ -303,7 +310,13 @@ PyObject* CaptureSemantics::FunctionAttr(PyObject* f, PyObject* name) {
   }
   for (const char* k : {"__get__", "__call__", "__class__"})
     if (!strcmp(text, k)) return s_.Adopt(PyObject_GenericGetAttr(f, name));
-  if (!strcmp(text, "__dict__")) return s_.Break(BreakId::kUnknownCall, "function.__dict__");
+  if (!strcmp(text, "__dict__")) {
+    if (s_.IsFresh(f)) return s_.MarkFresh(PyObject_GenericGetAttr(f, name));
+    if (fn->func_dict) return from(fn->func_dict, SourceKind::kFuncDict);
+    if (!s || !OfUpdateWrapper(PyEval_GetFrame())) return s_.Break(BreakId::kUnknownCall, "function.__dict__");
+    s_.guards().Absent(s_.guards().Child(SourceKind::kFuncDict, s));
+    return s_.MarkFresh(PyDict_New());
+  }
   if (PyObject* dict = s ? fn->func_dict : nullptr) {
     bool found;
     PyObject* v = s_.ReadDictItem(dict, s_.guards().Child(SourceKind::kFuncDict, s), name, &found);

@@ -8,6 +8,7 @@
 
 #include "capture/modes.h"
 #include "capture/override.h"
+#include "capture/overrides.h"
 #include "capture/types.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
@@ -227,7 +228,7 @@ Effect EffectOfPython(PyFunctionObject* f) {
 }
 
 Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
-  if (IsInferenceScope(owner)) return Effect::kMutatesSelf;
+  if (IsInferenceScope(owner) || IsOverridesScope(owner)) return Effect::kMutatesSelf;
   const Tables& t = T();
   for (const char* n :
        {"__setstate__", "__init__", "__set_name__", "__setattr__", "__delattr__", "__set__", "__delete__"})

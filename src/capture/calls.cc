@@ -1,6 +1,7 @@
 // Calls: Python functions run as captured frames, framework functions become graph nodes, classes are instantiated step
 // by step (so that __new__ and __init__ are captured), C functions run for real when a table says what they may do.
 
+#include <algorithm>
 #include <optional>
 
 #include "capture/arg_vector.h"
@@ -10,6 +11,7 @@
 #include "capture/foreach.h"
 #include "capture/modes.h"
 #include "capture/override.h"
+#include "capture/overrides.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/special_calls.h"
@@ -32,6 +34,7 @@ bool IsOperator(PyObject* builtin) {
 
 // Callables that read or write attributes of their arguments from C, where no guard is taken.
 bool ReadsAttributes(PyObject* o) {
+  if (o == reinterpret_cast<PyObject*>(&PyType_Type)) return true;
   if (OfType(o, CType::kAttrGetter) || OfType(o, CType::kMethodCaller)) return true;
   if (!PyCFunction_Check(o) || EffectOfFunction(o) != Effect::kSpecial) return false;
   const char* name = reinterpret_cast<PyCFunctionObject*>(o)->m_ml->ml_name;
@@ -58,6 +61,22 @@ bool NotForC(Session& s, PyObject* o) {
   return EffectOfMethod(owner, name) != Effect::kPure && !(self && s.IsPrivate(self));
 }
 
+// `type` as a function that is captured: C code that called it itself would see stand-ins. Kept for ever.
+PyObject* TypeInPython() {
+  static PyObject* const function = [] {
+    SuspendScope off;
+    Ref module(tensor::Import("framejit._functions"));
+    return module ? PyObject_GetAttrString(module.get(), "type_of") : nullptr;
+  }();
+  return function;
+}
+
+// torch.Tensor.__new__(type, tensor).
+bool TakesTensor(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, Py_ssize_t total) {
+  auto* base = reinterpret_cast<PyTypeObject*>(tensor::TorchLoaded() ? PlainTensorClass(false) : nullptr);
+  return base && type != base && PyType_IsSubtype(type, base) && nargs == 1 && total == 1 && IsTensor(args[0]);
+}
+
 }  // namespace
 
 PyObject* CaptureSemantics::CallMethod(PyObject* method, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -81,15 +100,24 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   const Callee name = tensor::CalleeOf(callable);
   if (name.empty()) return nullptr;
   const bool row = surface::HasRow(name);
-  if (PyType_Check(callable) && !row && !name.Has(kTypeOfTensors)) return nullptr;
+  const bool made = PyType_Check(callable) && !name.Has(kTypeOfTensors);
+  if ((made || OfType(callable, CType::kLruCache)) && !row) return nullptr;
   // Where tensors are made somewhere else by default, that is a mode, of which torch's own functions need not know
   // here.
   if (name.name().find("has_torch_function") != std::string::npos && !s_.modes.default_devices.back().empty() &&
       !IsCodeOf(PyEval_GetFrame(), "torch"))
     return s_.Break(BreakId::kThreadState, name);
+  if (name.last() == "__get__" && total == 1 && nargs == 1 && IsTensor(args[0])) {  // torch.Tensor.shape.__get__(x)
+    const Bound bound = UnbindBuiltin(callable);
+    if (bound.self && !strcmp(Py_TYPE(bound.self.get())->tp_name, "getset_descriptor"))
+      return TensorAttr(s_, args[0], PyDescr_NAME(bound.self.get()));
+  }
+  if (name.last().find("has_torch_function") != std::string_view::npos && AnyAsked(s_, args, total)) Py_RETURN_TRUE;
+  if (name.last() == "_is_torch_function_enabled") return PyBool_FromLong(!InOverridesScope(s_));
   if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
   if (Answered answer = ThreadState(s_, name, args, nargs)) return *answer;
   if (name == callees::kGroupTensors) return GroupTensors(s_, callable, args, nargs, kwnames);
+  if (PyFunction_Check(callable) && AnyAsked(s_, args, total)) return nullptr;  // its body asks
   Effect e = SwitchEffect(name);
   bool tensors = false;
   for (Py_ssize_t i = 0; i < total; ++i) tensors |= IsTensor(args[i]);
@@ -170,6 +198,10 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (PyCFunction_Check(callable)) {
     PyObject* self = PyCFunction_GET_SELF(callable);
     if (self && PyModule_Check(self)) self = nullptr;
+    if (self && PyType_Check(self) && total && PyType_Check(args[0]) &&
+        !strcmp(reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name, "__new__") &&
+        TakesTensor(reinterpret_cast<PyTypeObject*>(args[0]), args + 1, nargs - 1, total - 1))
+      return AsClass(s_, args[1], reinterpret_cast<PyTypeObject*>(args[0]));
     return CallC(callable, self, args, nargs, kwnames);
   }
   if (IsMethodDescriptor(callable) || PyInstanceMethod_Check(callable))
@@ -228,25 +260,31 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
   return Call(callable, flat.data(), n, names.get());
 }
 
-// torch tells its own compiler, which is not at work here, to stay out of some of its functions: which one this is.
-// Null without an error: it is no such switch, or the user's.
+// torch tells its own compiler, which is not at work here, to stay out of some of its functions, or a program tells it
+// to compile one: which one this is. Null without an error: it is no such switch, or keeps out of a function of the
+// user's.
 PyObject* CaptureSemantics::BehindSwitch(PyFunctionObject* f) {
-  static constexpr std::pair<std::string_view, std::string_view> kSwitches[] = {
+  struct Switch {
+    std::string_view name, file;
+    bool compiles = false;
+  };
+  static constexpr Switch kSwitches[] = {
       {"_disable_dynamo.<locals>.inner", "/torch/_compile.py"},
-      {"DisableContext.__call__.<locals>._fn", "/torch/_dynamo/eval_frame.py"}};
+      {"DisableContext.__call__.<locals>._fn", "/torch/_dynamo/eval_frame.py"},
+      {"_TorchDynamoContext.__call__.<locals>.compile_wrapper", "/torch/_dynamo/eval_frame.py", true}};
   auto* code = reinterpret_cast<PyCodeObject*>(f->func_code);
   const std::string_view name = PyUnicode_AsUTF8(code->co_qualname), file = PyUnicode_AsUTF8(code->co_filename);
-  if (!f->func_closure || std::none_of(std::begin(kSwitches), std::end(kSwitches),
-                                       [&](const auto& s) { return name == s.first && file.ends_with(s.second); }))
-    return nullptr;
+  const auto at = std::find_if(std::begin(kSwitches), std::end(kSwitches),
+                               [&](const Switch& s) { return name == s.name && file.ends_with(s.file); });
+  if (!f->func_closure || at == std::end(kSwitches)) return nullptr;
   const int cells = code->co_nlocalsplus - code->co_nfreevars;
   for (int i = 0; i < code->co_nfreevars; ++i) {
     if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(code->co_localsplusnames, cells + i), "fn")) continue;
     PyObject* cell = PyTuple_GET_ITEM(f->func_closure, i);
     PyObject* behind = PyCell_GET(cell);
-    if (!behind || !PyFunction_Check(behind) ||
-        !IsCodeOf(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)), "torch"))
-      return nullptr;
+    const bool torchs = behind && PyFunction_Check(behind) &&
+                        IsCodeOf(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)), "torch");
+    if (!torchs && !(behind && at->compiles)) return nullptr;
     return NoteFunction(f) ? LoadCell(cell) : nullptr;
   }
   return nullptr;
@@ -345,6 +383,7 @@ PyObject* CaptureSemantics::ImplicitSuper() {
 static std::optional<bool> GoneOver(Session& s, PyTypeObject* type, PyObject** arg) {
   const bool gathers = type == &PyList_Type || type == &PyTuple_Type;
   const bool over = type == &PyZip_Type || type == &PyEnum_Type;
+  if (PyFunction_Check(*arg) && !strcmp(type->tp_name, "functools.partial")) return true;
   if (IsTensor(*arg) && (gathers || type == &PySet_Type || type == &PyEnum_Type)) return true;
   if ((over || gathers) && s.IsFresh(*arg) && GoesOver(*arg)) return true;
   if (!type->tp_iternext || !(PyList_CheckExact(*arg) || PyTuple_CheckExact(*arg)) || !s.IsOutside(*arg)) return {};
@@ -363,6 +402,17 @@ static PyObject* TypeOf(Session& s, PyObject* o) {
   if (PyType_Check(o)) s.NoteType(reinterpret_cast<PyTypeObject*>(o));
   if (PyModule_Check(o)) s.guards().TypeIs(s.SourceOf(o), reinterpret_cast<PyTypeObject*>(t));
   return Py_NewRef(t);
+}
+
+// torch.Size of what is made here and may hold symbols, which its constructor would make numbers of. Null without an
+// error: something else.
+static PyObject* SizeOf(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs) {
+  if (nargs != 1 || !OfType(type, CType::kTorchSize) || !s.IsFresh(args[0]) || IsTensor(args[0])) return nullptr;
+  Ref items(PySequence_Tuple(args[0])), none(PyTuple_New(0));
+  if (!items || !none) return nullptr;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i)
+    if (IsSymInt(PyTuple_GET_ITEM(items.get(), i))) return SizeConcat(s, none.get(), items.get());
+  return s.Adopt(PyObject_CallOneArg(reinterpret_cast<PyObject*>(type), items.get()));
 }
 
 PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -388,11 +438,17 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     return s_.MarkFresh(type == &PyList_Type          ? PySequence_List(args[0])
                         : PyTuple_CheckExact(args[0]) ? Py_NewRef(args[0])
                                                       : PyList_AsTuple(args[0]));
+  if (PyObject* size = kwnames ? nullptr : SizeOf(s_, type, args, nargs); size || s_.broken() || PyErr_Occurred())
+    return size;
   if (IsPureType(type) && type != &PyType_Type) {
     if (type == &PyUnicode_Type && nargs && !NoteText(args[0])) return nullptr;
     if ((type == &PyFloat_Type || type == &PyLong_Type || type == &PyBool_Type) && total == 1 && UsesContext(args[0]))
       return PyObject_CallOneArg(o, args[0]);  // of the number alone
     Vector v(nullptr, args, total);
+    if (type == &PyMap_Type && total && args[0] == reinterpret_cast<PyObject*>(&PyType_Type)) {
+      v.data()[0] = TypeInPython();
+      if (!v.data()[0] || !s_.SourceOf(v.data()[0])) return nullptr;
+    }
     for (Py_ssize_t i = 0; i < total; ++i) {
       const std::optional<bool> known = GoneOver(s_, type, &v.data()[i]);
       if (known ? !*known : !ForC(v.data() + i, 1)) return nullptr;
@@ -406,6 +462,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   if (PyObject* made = LegacyVariable(o, args, nargs, kwnames); made || s_.broken()) return made;
   if (PyObject* scope = InferenceScope(s_, type, args, total)) return scope;
   if (PyErr_Occurred()) return nullptr;
+  if (PyObject* scope = total ? nullptr : OverridesScope(s_, type)) return scope;
   if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return s_.Break(BreakId::kUnknownCall, Describe(o));
   static PyObject* del_name = PyUnicode_InternFromString("__del__");
   if (_PyType_Lookup(type, del_name)) return s_.Break(BreakId::kSideEffect, "an object with a destructor is made");
@@ -422,6 +479,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     Vector with(o, args, total);
     made = Ref(CallPython(make_function.get(), with.data(), nargs + 1, kwnames));
   } else {
+    if (TakesTensor(type, args, nargs, total)) return AsClass(s_, args[0], type);
     PyTypeObject* base = LayoutOf(type);  // whose __new__ runs
     if (!IsPureType(base)) return s_.Break(BreakId::kUnknownCall, Describe(o));
     Ref tuple(PyTuple_New(nargs)), kw;
@@ -439,8 +497,10 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   }
   if (!made) return nullptr;
   if (!s_.Find(made.get())) s_.MarkFresh(made.get());
-  if (!PyType_IsSubtype(Py_TYPE(made.get()), type)) return made.release();
-  type = Py_TYPE(made.get());
+  Ref its = IsTensor(made.get()) ? Ref(TensorClass(s_, made.get()))
+                                 : Borrow(reinterpret_cast<PyObject*>(Py_TYPE(made.get())));
+  if (!its || !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(its.get()), type)) return made.release();
+  type = reinterpret_cast<PyTypeObject*>(its.get());
   PyObject* init = _PyType_Lookup(type, init_name);
   if (init && PyFunction_Check(init)) {
     Vector with(made.get(), args, total);

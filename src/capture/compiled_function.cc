@@ -4,6 +4,8 @@
 
 #include <structmember.h>
 
+#include <optional>
+
 #include "capture/meter.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
@@ -11,6 +13,7 @@
 #include "capture/timing.h"
 #include "diag/diag.h"
 #include "tensor/import.h"
+#include "tensor/peer.h"
 
 namespace framejit::capture {
 namespace {
@@ -146,6 +149,8 @@ PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObj
       }
     }
   }
+  std::optional<tensor::PeerAside> aside;
+  if (fj_hook_state() == FJ_HOOK_FOREIGN) aside.emplace();
   if (const char* why = frame::HookUnavailable()) {
     static bool told = false;
     if (!std::exchange(told, true)) diag::Warn(std::string("framejit: functions run as written: ") + why);

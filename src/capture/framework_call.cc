@@ -8,6 +8,7 @@
 #include "capture/foreach.h"
 #include "capture/gradients.h"
 #include "capture/override.h"
+#include "capture/overrides.h"
 #include "capture/proxy.h"
 #include "graph/arguments.h"
 #include "tensor/import.h"
@@ -149,6 +150,16 @@ bool FrameworkCall::IsTensorAt(Py_ssize_t i) const {
 
 bool FrameworkCall::AnsweredByMode(PyObject** out) {
   if (auto answer = s_.ConstantAnswer(callee_)) return *out = s_.FromArg(*answer), true;
+  if (torch_ && AnyAsked(s_, args_, total())) {
+    Ref function(tensor::ResolveCallee(callee_));
+    if (!function) return *out = nullptr, true;
+    bool asked = PyFunction_Check(function.get());
+    *out = asked ? CurrentSemantics()->Call(function.get(), args_, nargs_, kwnames_)
+                 : CallOverride(s_, function.get(), args_, nargs_, kwnames_, &asked);
+    if (asked || s_.broken() || PyErr_Occurred()) return true;
+  }
+  if (torch_ && callee_.last() == "as_subclass" && total() == 2 && IsTensorAt(0) && PyType_Check(args_[1]))
+    return *out = AsClass(s_, args_[0], reinterpret_cast<PyTypeObject*>(args_[1])), true;
   bool each = false;
   *out = ForEach(s_, callee_, args_, nargs_, kwnames_, &each);
   if (each || s_.broken() || PyErr_Occurred()) return true;

@@ -12,6 +12,7 @@
 #include "capture/training.h"
 #include "diag/diag.h"
 #include "graph/arguments.h"
+#include "tensor/overrides.h"
 #include "tensor/undo.h"
 
 namespace framejit::capture {
@@ -199,6 +200,7 @@ std::vector<Arg*> Guessing::SizesAmong(Call& call) {
 
 Ref Guessing::RunUpTo(TraceId t) {
   SuspendScope off;
+  tensor::OverridesOff own;
   Trace prefix = WhatLeadsTo(s_.trace(), t);
   // What it writes are copies; what it draws is drawn again.
   tensor::UndoPlan plan = tensor::PlanUndo(prefix, true, true);

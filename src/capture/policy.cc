@@ -10,6 +10,7 @@
 #include "capture/meter.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
+#include "capture/overrides.h"
 #include "capture/scalar_loops.h"
 #include "capture/timing.h"
 #include "diag/diag.h"
@@ -94,8 +95,10 @@ bool ending = false;  // see EndAll
 // (Python's packages lie in site-packages, Debian's in dist-packages.) Parts of torch whose frames are plumbing around
 // the user's program. What they call may be the user's.
 constexpr std::string_view kPlumbing =
-    " _dynamo/ autograd/ optim/ profiler/ amp/ accelerator/ __init__.py _tensor.py _ops.py _utils.py "
-    "utils/_device.py utils/_foreach_utils.py utils/_contextlib.py nn/utils/clip_grad.py ";
+    " _dynamo/ _inductor/ _functorch/_aot_autograd/ _subclasses/ _higher_order_ops/ _library/ fx/experimental/ "
+    "autograd/ optim/ profiler/ amp/ accelerator/ __init__.py _tensor.py _ops.py _utils.py _guards.py _compile.py "
+    "storage.py utils/_device.py utils/_foreach_utils.py utils/_contextlib.py utils/_python_dispatch.py "
+    "utils/_config_module.py utils/weak.py nn/utils/clip_grad.py ";
 
 // Frames that never hold tensor programs: the standard library's own, NumPy's, and torch's plumbing.
 bool SkippedFile(PyCodeObject* code) {
@@ -681,8 +684,11 @@ ActiveScope::ActiveScope(std::shared_ptr<Config> config) : before_(std::move(act
 ActiveScope::~ActiveScope() {
   active = std::move(before_);
 }
+frame::Semantics* CurrentSemantics() {
+  return override_semantics;
+}
 bool Capturing() {
-  return override_semantics != nullptr;
+  return CurrentSemantics();
 }
 void SetStance(Stance s) {
   stance = s;

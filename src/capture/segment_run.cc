@@ -14,6 +14,7 @@
 #include "capture/segment.h"
 #include "diag/diag.h"
 #include "diag/no_kernel.h"
+#include "tensor/overrides.h"
 #include "tensor/profiler.h"
 #include "tensor/undo.h"
 
@@ -174,6 +175,7 @@ RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   std::optional<SuspendScope> off;
   if (frame) off.emplace();  // the hot path has nothing to suspend
   tensor::AutocastOff plain;
+  tensor::OverridesOff own;
   if (const RunEnd end = Run(inputs.data(), symbols.data(), out.data()); end != RunEnd::kOk) {
     assumed.missed = end == RunEnd::kCondition;
     return end;

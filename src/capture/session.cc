@@ -7,6 +7,7 @@
 #include "bytecode/code.h"
 #include "capture/builtins.h"
 #include "capture/override.h"
+#include "capture/overrides.h"
 #include "capture/proxy.h"
 #include "graph/arguments.h"
 #include "tensor/autograd.h"
@@ -85,9 +86,11 @@ Session::Session(FjFrame* root, CaptureOptions options) : root_(root), options_(
         return tensor::WithoutGradient(now, metas, constants_);
       });
   current = this;
+  ForgetOverrides(*this);
 }
 
 Session::~Session() {
+  ForgetOverrides(*this);
   modes.numpy.Leave();
   current = outer_;
   for (PyObject* o : constants_) Py_DECREF(o);

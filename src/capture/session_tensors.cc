@@ -4,10 +4,12 @@
 #include <cmath>
 
 #include "capture/override.h"
+#include "capture/overrides.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
+#include "tensor/overrides.h"
 
 namespace framejit::capture {
 namespace {
@@ -74,6 +76,10 @@ PyObject* Session::SymFloatObject(FloatOp op) {
 // Torch computes with it as with a plain tensor; but what the class has of its own may stand where a name of Tensor
 // stood, and the rows know Tensor's.
 bool Session::NoteQuiet(PyObject* o, const Source* s) {
+  if (tensor::Overrides(Py_TYPE(o))) {
+    guards_->TypeIs(s, Py_TYPE(o));
+    return tensor::OverridesOff::seen = OverridesFit(*this, Py_TYPE(o));
+  }
   static constexpr std::string_view kHarmless[] = {
       "__new__",        "__init__",           "__module__",       "__doc__",      "__dict__",
       "__weakref__",    "__annotations__",    "__repr__",         "__qualname__", "__slots__",

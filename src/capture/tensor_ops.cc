@@ -5,8 +5,10 @@
 #include "capture/callees.h"
 #include "capture/gradients.h"
 #include "capture/override.h"
+#include "capture/overrides.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
+#include "tensor/overrides.h"
 
 namespace framejit::capture {
 namespace {
@@ -232,6 +234,7 @@ PyObject* TensorClass(Session& s, PyObject* proxy) {
     const int input = s.trace().tensors[AsTensor(proxy)->id].input;
     if (PyObject* o = input < 0 ? nullptr : s.input_tensors()[input]; o && tensor::IsQuiet(tensor::Classify(o)))
       return Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(o)));
+    if (PyTypeObject* made = MadeClass(s, AsTensor(proxy)->id)) return Py_NewRef(reinterpret_cast<PyObject*>(made));
     return Py_NewRef(PlainTensorClass(m.is_parameter));
   }
   if (!m.is_scalar) return tensor::ResolveCallee(std::string(FrameworkPrefix(s, proxy)));
@@ -241,6 +244,8 @@ PyObject* TensorClass(Session& s, PyObject* proxy) {
 
 // What the rows know of an operator or a fact is what the class had at first. False (Break): it has another one now.
 bool AsEver(Session& s, PyObject* proxy, const std::string& name) {
+  for (const char* direct : {"__bool__", "__int__", "__len__", "__iter__"})  // answered here, and not by a call
+    if (name == direct && Asked(s, proxy)) return s.Break(BreakId::kSubclass, "its own " + name), false;
   Ref type(TensorClass(s, proxy)), key(PyUnicode_InternFromString(name.c_str()));
   if (!type || !key) return false;
   const TensorMeta& m = s.meta(AsTensor(proxy)->id);  // a subclass that came in overrides nothing (NoteQuiet)
@@ -298,6 +303,7 @@ bool GradOfInput(Session& s, PyObject* proxy, PyObject** out) {
   const TraceId id = AsTensor(proxy)->id;
   const int input = s.trace().tensors[id].input;
   if (input < 0 || s.meta(id).framework != Framework::kTorch || s.vmap.open()) return false;
+  if (tensor::Overrides(Py_TYPE(s.input_tensors()[input]))) return s.Break(BreakId::kSubclass, "tensor.grad"), true;
   s.guards().Add(guard::Row{guard::Kind::kDistinct, s.input_sources()[input]});
   if (s.pending().dropped_grads.contains(id)) return *out = Py_NewRef(Py_None), true;
   Ref grad;
@@ -322,7 +328,9 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   const TensorMeta& m = s.meta(AsTensor(proxy)->id);
   const char* text = PyUnicode_AsUTF8(name);
   if (!text) return nullptr;
-  PyObject* out = nullptr;
+  bool found;
+  PyObject* out = OwnAttribute(s, proxy, name, &found);
+  if (found || s.broken() || PyErr_Occurred()) return out;
   if ((!strcmp(text, "grad") && GradOfInput(s, proxy, &out)) || MetaAttr(s, proxy, m, text, &out)) {
     if (out && !AsEver(s, proxy, text)) Py_CLEAR(out);
     return out;
@@ -385,7 +393,14 @@ PyObject* TensorUnary(Session& s, const char* method, PyObject* a) {
 PyObject* TensorCompare(Session& s, PyObject* a, PyObject* b, int op) {
   static const char* const kNames[] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};
   static const int kSwapped[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
-  if (!IsTensor(a)) {
+  auto first = [&] {  // Python asks the right operand first where its class is a subclass of the left one's
+    if (!IsTensor(a) || !IsTensor(b)) return IsTensor(a);
+    Ref mine(TensorClass(s, a)), theirs(TensorClass(s, b));
+    return mine.get() == theirs.get() || !Asked(s, b) ||
+           !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(theirs.get()),
+                             reinterpret_cast<PyTypeObject*>(mine.get()));
+  };
+  if (!first()) {
     std::swap(a, b);
     op = kSwapped[op];
   }

@@ -18,6 +18,10 @@ Batch RuleOf(Callee callee) {
   return callee.effects().batch;
 }
 
+const Callee kMatMul{"torch.matmul"}, kSqueeze{"torch.Tensor.squeeze"}, kTranspose{"torch.Tensor.transpose"},
+    kFlatten{"torch.Tensor.flatten"}, kUnflatten{"torch.Tensor.unflatten"}, kAdd{"torch.add"}, kSub{"torch.sub"},
+    kMul{"torch.mul"}, kMean{"torch.mean"}, kSum{"torch.sum"};
+
 // One call, at one level.
 class Peeled {
  public:
@@ -27,6 +31,7 @@ class Peeled {
   }
 
   PyObject* Run() {
+    if (const Rule own = RuleOfItsOwn()) return (this->*own)();
     const Batch rule = RuleOf(callee_);
     const bool in_place = callee_.Has(kInPlace);
     for (size_t i = 0; i < args_.size(); ++i) {
@@ -74,6 +79,226 @@ class Peeled {
   }
   const TensorMeta& Meta(PyObject* o) const { return s_.meta(AsTensor(o)->id); }
   int Rank(PyObject* o) const { return static_cast<int>(Meta(o).sizes.size()); }  // as the program sees it
+
+  using Rule = PyObject* (Peeled::*)();
+  Rule RuleOfItsOwn() const {
+    struct Named {
+      std::string_view name;
+      Rule rule;
+    };
+    static constexpr Named kRules[] = {{"matmul", &Peeled::Product},
+                                       {"__matmul__", &Peeled::Product},
+                                       {"mm", &Peeled::Product},
+                                       {"bmm", &Peeled::Product},
+                                       {"mv", &Peeled::Product},
+                                       {"dot", &Peeled::Product},
+                                       {"linear", &Peeled::Linear},
+                                       {"layer_norm", &Peeled::Leading},
+                                       {"embedding", &Peeled::Leading},
+                                       {"cat", &Peeled::Joined},
+                                       {"stack", &Peeled::Joined},
+                                       {"concat", &Peeled::Joined},
+                                       {"concatenate", &Peeled::Joined},
+                                       {"einsum", &Peeled::Einsum},
+                                       {"conv1d", &Peeled::Convolution},
+                                       {"conv2d", &Peeled::Convolution},
+                                       {"conv3d", &Peeled::Convolution},
+                                       {"mse_loss", &Peeled::SquaredError},
+                                       {"broadcast_tensors", &Peeled::AsTheyAre},
+                                       {"t", &Peeled::Turned},
+                                       {"reshape", &Peeled::Shaped},
+                                       {"view", &Peeled::Shaped},
+                                       {"flatten", &Peeled::Flattened}};
+    const std::string_view space = callee_.space(), last = callee_.last();
+    if (space != "torch" && space != "torch.Tensor" && space != "torch.nn.functional" && space != "torch._C._nn")
+      return nullptr;
+    for (const Named& n : kRules)
+      if (n.name == last) return n.rule;
+    return nullptr;
+  }
+
+  // Products of matrices and vectors: the hidden dimension stands left of those that torch.matmul broadcasts.
+  PyObject* Product() {
+    if (args_.size() != 2 || kwnames_ || !IsTensor(args_[0]) || !IsTensor(args_[1])) return Refuse();
+    const int ranks[] = {Rank(args_[0]), Rank(args_[1])};
+    struct Expected {
+      std::string_view name;
+      int first, second;
+    };
+    for (const Expected& e : {Expected{"mm", 2, 2}, {"bmm", 3, 3}, {"mv", 2, 1}, {"dot", 1, 1}})
+      if (callee_.last() == e.name && (ranks[0] != e.first || ranks[1] != e.second)) return Refuse();
+    if (!ranks[0] || !ranks[1]) return Refuse();
+    const int rank = std::max({ranks[0], ranks[1], 2});
+    Ref sides[2];
+    for (int i : {0, 1}) {
+      sides[i] = Borrow(args_[i]);
+      if (ranks[i] == 1) sides[i] = Call(callees::kTensorUnsqueeze, {args_[i], Ref(PyLong_FromLong(i)).get()});
+      if (sides[i] && At(sides[i].get())) sides[i] = Front(sides[i].get(), rank);
+      if (!sides[i]) return nullptr;
+    }
+    Ref r = Call(kMatMul, {sides[0].get(), sides[1].get()});
+    r = Ref(r ? Wrap(r.get(), 0) : nullptr);
+    for (int i : {0, 1})
+      if (r && ranks[i] == 1) r = Call(kSqueeze, {r.get(), Ref(PyLong_FromLong(i - 2)).get()});
+    return r.release();
+  }
+
+  // A function of what one argument has in its last dimensions; the others are the same for all samples.
+  PyObject* Leading() {
+    const size_t which = callee_.last() == "embedding" ? 1 : 0;  // torch.embedding(weight, indices)
+    for (size_t i = 0; i < args_.size(); ++i)
+      if ((At(args_[i]) != nullptr) != (i == which)) return Refuse();
+    Ref front = Front(args_[which]);
+    if (!front) return nullptr;
+    args_[which] = front.get();
+    Ref r(Call());
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  // The samples are pictures of one larger batch.
+  PyObject* Convolution() {
+    const int dims = callee_.last()[4] - '0';
+    if (!At(args_[0]) || Rank(args_[0]) != dims + 2) return Rank(args_[0]) == dims + 1 ? Leading() : Refuse();
+    for (size_t i = 1; i < args_.size(); ++i)
+      if (At(args_[i])) return Refuse();
+    Ref front = Front(args_[0]), zero(PyLong_FromLong(0)), one(PyLong_FromLong(1));
+    Ref all = front ? Call(kFlatten, {front.get(), zero.get(), one.get()}) : Ref();
+    if (!all) return nullptr;
+    const shape::Ints sizes = Meta(front.get()).sizes;
+    Ref parts(PyTuple_New(2));
+    for (int i : {0, 1}) PyTuple_SET_ITEM(parts.get(), i, s_.SymIntObject(sizes[i]));
+    args_[0] = all.get();
+    Ref r(Call());
+    if (r) r = Call(kUnflatten, {r.get(), zero.get(), s_.MarkFresh(parts.get())});
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  PyObject* Shaped() {
+    const bool sizes = args_.size() > 1 && (PyTuple_Check(args_[1]) || PyList_CheckExact(args_[1]) ||
+                                            PyLong_CheckExact(args_[1]) || IsSymInt(args_[1]));
+    return sizes && !kwnames_ && At(args_[0]) ? Sized(Batch::kNone) : Refuse();
+  }
+
+  PyObject* Flattened() {
+    if (!At(args_[0]) || !Rank(args_[0]) || args_.size() > 3) return Refuse();
+    long ends[] = {0, -1};
+    for (size_t i = 1; i < args_.size(); ++i) {
+      const std::string_view name = Name(i);
+      if (!PyLong_CheckExact(args_[i])) return Refuse();
+      ends[name.empty() ? i - 1 : name == "end_dim"] = PyLong_AsLong(args_[i]);
+    }
+    Ref front = Front(args_[0]);
+    Ref from(PyLong_FromLong(ends[0] + (ends[0] >= 0))), to(PyLong_FromLong(ends[1] + (ends[1] >= 0)));
+    Ref r = front ? Call(kFlatten, {front.get(), from.get(), to.get()}) : Ref();
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  PyObject* Turned() {
+    if (args_.size() != 1 || Rank(args_[0]) > 2) return Refuse();
+    if (Rank(args_[0]) < 2) return Py_NewRef(args_[0]);
+    return Call(kTranspose, {args_[0], Ref(PyLong_FromLong(0)).get(), Ref(PyLong_FromLong(1)).get()}).release();
+  }
+
+  // torch.broadcast_tensors of tensors that all have one size.
+  PyObject* AsTheyAre() {
+    Ref all(PyTuple_New(static_cast<Py_ssize_t>(args_.size())));
+    for (size_t i = 0; all && i < args_.size(); ++i) {
+      if (!IsTensor(args_[i]) || Rank(args_[i]) != Rank(args_[0])) return Refuse();
+      for (int d = 0; d < Rank(args_[0]); ++d)
+        if (!s_.env().Eq(Meta(args_[i]).sizes[d], Meta(args_[0]).sizes[d])) return Refuse();
+      PyTuple_SET_ITEM(all.get(), static_cast<Py_ssize_t>(i), Py_NewRef(args_[i]));
+    }
+    return s_.MarkFresh(all.release());
+  }
+
+  // torch._C._nn.mse_loss(input, target, reduction)
+  PyObject* SquaredError() {
+    if (kwnames_ || args_.size() != 3 || !IsTensor(args_[0]) || !IsTensor(args_[1]) || !PyLong_CheckExact(args_[2]))
+      return Refuse();
+    const long reduction = PyLong_AsLong(args_[2]);
+    Ref apart = Call(kSub, {args_[0], args_[1]});
+    Ref r = apart ? Call(kMul, {apart.get(), apart.get()}) : Ref();
+    return r && reduction ? Call(reduction == 1 ? kMean : kSum, {r.get()}).release() : r.release();
+  }
+
+  PyObject* Linear() {
+    if (args_.size() < 2 || args_.size() > 3 || (kwnames_ && Name(args_.size() - 1) != "bias")) return Refuse();
+    PyObject *x = args_[0], *w = args_[1], *bias = args_.size() > 2 ? args_[2] : Py_None;
+    if (!At(w) && !At(bias)) return Leading();
+    if (positional_ < 2 || !IsTensor(x) || !IsTensor(w) || Rank(w) != 2 || !Rank(x)) return Refuse();
+    Ref zero(PyLong_FromLong(0)), one(PyLong_FromLong(1));
+    Ref turned = Call(kTranspose, {w, zero.get(), one.get()});
+    Ref r = turned ? Call(kMatMul, {x, turned.get()}) : Ref();
+    if (r && bias != Py_None) r = Call(kAdd, {r.get(), bias});
+    return r.release();
+  }
+
+  // torch.cat, torch.stack
+  PyObject* Joined() {
+    const bool named = kwnames_ && PyTuple_GET_SIZE(kwnames_);
+    if (args_.empty() || args_.size() > 2 || (named && Name(args_.size() - 1) != "dim")) return Refuse();
+    PyObject* parts = args_[0];
+    if (!(PyTuple_CheckExact(parts) || PyList_CheckExact(parts)) || positional_ < 1) return Refuse();
+    PyObject* dim = args_.size() > 1 ? args_[1] : nullptr;
+    if (dim && !PyLong_CheckExact(dim)) return Refuse();
+    const long d = dim ? PyLong_AsLong(dim) : 0;
+    Ref list(PyList_New(0)), to(PyLong_FromLong(d < 0 ? d : d + 1)), size;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(parts); ++i) {
+      PyObject* o = PySequence_Fast_GET_ITEM(parts, i);
+      if (!IsTensor(o) || Rank(o) != Rank(PySequence_Fast_GET_ITEM(parts, 0))) return Refuse();
+      if (const Vmap::Batched* b = At(o); b && !size) size = Ref(s_.SymIntObject(Meta(b->inner).sizes[b->dim]));
+    }
+    for (Py_ssize_t i = 0; size && i < PySequence_Fast_GET_SIZE(parts); ++i) {
+      PyObject* o = PySequence_Fast_GET_ITEM(parts, i);
+      Ref part = At(o) ? Front(o) : ForAll(o, size.get());
+      if (!part || PyList_Append(list.get(), part.get()) < 0) return nullptr;
+    }
+    if (!size || !list || !to) return nullptr;
+    PyObject* call[] = {s_.MarkFresh(list.get()), to.get()};
+    Ref r(s_.CallFramework(callee_, call, 2, nullptr));
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  // What does not depend on the batch, once for each sample.
+  Ref ForAll(PyObject* o, PyObject* size) {
+    Ref sizes(PyTuple_New(1 + Rank(o)));
+    if (!sizes) return {};
+    PyTuple_SET_ITEM(sizes.get(), 0, Py_NewRef(size));
+    for (int i = 0; i < Rank(o); ++i) {
+      PyObject* n = s_.SymIntObject(Meta(o).sizes[i]);
+      if (!n) return {};
+      PyTuple_SET_ITEM(sizes.get(), i + 1, n);
+    }
+    return Call(callees::kTensorExpand, {o, s_.MarkFresh(sizes.get())});
+  }
+
+  // The hidden dimension is what "..." stands for.
+  PyObject* Einsum() {
+    const char* text = !args_.empty() && PyUnicode_Check(args_[0]) ? PyUnicode_AsUTF8(args_[0]) : nullptr;
+    const std::string equation = text ? text : "";
+    const size_t arrow = equation.find("->");
+    if (kwnames_ || arrow == equation.npos || equation.find('.') != equation.npos) return Refuse();
+    std::string now;
+    std::vector<Ref> kept;
+    size_t begin = 0;
+    for (size_t i = 1; i < args_.size(); ++i) {
+      const size_t end = std::min(equation.find(',', begin), arrow);
+      if (!IsTensor(args_[i]) || begin > arrow) return Refuse();
+      if (At(args_[i])) {
+        kept.push_back(Front(args_[i]));
+        if (!kept.back()) return nullptr;
+        args_[i] = kept.back().get();
+        now += "...";
+      }
+      now += equation.substr(begin, end - begin) + (i + 1 < args_.size() ? "," : "->...");
+      begin = end + 1;
+    }
+    if (begin != arrow + 1) return Refuse();
+    kept.emplace_back(PyUnicode_FromString((now + equation.substr(arrow + 2)).c_str()));
+    args_[0] = kept.back().get();
+    Ref r(args_[0] ? Call() : nullptr);
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
 
   PyObject* Call() { return s_.CallFramework(callee_, args_.data(), positional_, kwnames_); }
   Ref Call(Callee callee, std::vector<PyObject*> args) {
@@ -224,8 +449,9 @@ class Peeled {
       positional_ = 2;
     }
     if (!sizes) return nullptr;
-    Ref self =
-        rule == Batch::kExpand ? Front(args_[0], static_cast<int>(PyList_GET_SIZE(sizes.get()))) : Borrow(b.inner);
+    Ref self = rule == Batch::kNone     ? Front(args_[0])
+               : rule == Batch::kExpand ? Front(args_[0], static_cast<int>(PyList_GET_SIZE(sizes.get())))
+                                        : Borrow(b.inner);
     Ref size(s_.SymIntObject(Meta(b.inner).sizes[b.dim]));
     if (!self || !size || PyList_Insert(sizes.get(), 0, size.get()) < 0) return nullptr;
     s_.MarkFresh(sizes.get());

@@ -230,7 +230,8 @@ PyObject* Evaluate(PyThreadState* ts, FjFrame* frame, int throwflag) {
   }
   if (fj_interrupts(ts, frame) & FJ_TRACING) return fj_continue(ts, frame, throwflag);
   Semantics* semantics = policy->Override(frame);
-  if (!semantics && (throwflag || fj_is_generator(frame) || !policy->Wants(frame)))
+  // Where another hook hands its frames on to ours, the tool behind it is at work: what it runs is its own business.
+  if (!semantics && (throwflag || fj_is_generator(frame) || fj_hook_state() != FJ_HOOK_OURS || !policy->Wants(frame)))
     return fj_continue(ts, frame, throwflag);
   Link link(ts, frame);
   if (!link) return fj_continue(ts, frame, throwflag);  // CPython raises the RecursionError

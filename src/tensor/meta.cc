@@ -2,6 +2,7 @@
 // missing the same answers come from Python attributes.
 #include "tensor/cupy_api.h"
 #include "tensor/numpy_api.h"
+#include "tensor/overrides.h"
 #include "tensor/tensor.h"
 #include "tensor/torch_api.h"
 
@@ -275,12 +276,13 @@ inline bool ReadCupy(const CupyApi& c, PyObject* o, Meta* m, const char** why) {
   return true;
 }
 
-// Only a class that says nothing of functions itself, or says "disabled", is a plain tensor to torch.
+// A class whose tensors are plain ones to the dispatcher, whatever its __torch_function__ makes of torch's functions.
 Class ClassifySubclass(const TorchApi& t, PyTypeObject* type) {
   static PyObject* const function_name = PyUnicode_InternFromString("__torch_function__");
   static PyObject* const dispatch_name = PyUnicode_InternFromString("__torch_dispatch__");
-  const bool quiet = t.disabled_function && _PyType_Lookup(type, function_name) == t.disabled_function &&
-                     _PyType_Lookup(type, dispatch_name) == _PyType_Lookup(t.tensor, dispatch_name);
+  const bool quiet =
+      Overrides(type) || (t.disabled_function && _PyType_Lookup(type, function_name) == t.disabled_function &&
+                          _PyType_Lookup(type, dispatch_name) == _PyType_Lookup(t.tensor, dispatch_name));
   return !quiet                                ? Class::kTorchSubclass
          : PyType_IsSubtype(type, t.parameter) ? Class::kQuietParameter
                                                : Class::kQuietTensor;

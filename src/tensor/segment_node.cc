@@ -1,6 +1,7 @@
 #include "tensor/segment_node.h"
 
 #include "tensor/call_step.h"
+#include "tensor/overrides.h"
 #include "tensor/torch_api.h"
 
 namespace framejit::tensor {
@@ -79,6 +80,7 @@ PyObject* BackwardOf(PyObject*, PyObject* const* args, Py_ssize_t n) {  // (ctx,
     Py_ssize_t n;
   } request{s, args, n};
   AutocastOff plain;
+  OverridesOff own;
   return (*s->hook)->quietly()(
       [](void* p) {
         auto* r = static_cast<Request*>(p);

@@ -20,7 +20,7 @@ namespace framejit::tensor {
 using diag::RunEnd;
 
 // Is it exactly torch.Tensor / torch.nn.Parameter, a subclass of one of them whose instances torch treats as it treats
-// those (kQuiet..: __torch_function__ and __torch_dispatch__ are disabled, so that functions give plain tensors),
+// those (kQuiet..: nothing of them is in the dispatcher; a __torch_function__ may say more: tensor/overrides.h),
 // another subclass, exactly numpy.ndarray, a NumPy scalar or cupy.ndarray?
 enum class Class : uint8_t {
   kNone,

@@ -399,3 +399,57 @@ def test_disabled_by_the_environment(tmp_path):
     env = {**os.environ, "FRAMEJIT_DISABLE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-m", "framejit", "run", "script.py"], cwd=tmp_path, env=env, text=True, capture_output=True, check=True)
     assert done.stdout == "0\n"
+
+
+def batch_norm():
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+    return net, lambda n: (torch.randn(n + 1, 3, 8, 8),)
+
+
+def casts():
+    def f(x, w):
+        with torch.autocast("cpu", torch.bfloat16):
+            return (x @ w).relu()
+
+    return f, lambda n: (torch.randn(n, 4), torch.randn(4, 4))
+
+
+def batches():
+    return lambda x: torch.vmap(lambda a: a.sum() * a)(x) + torch.func.grad(lambda a: a.sin().sum())(x), lambda n: (torch.randn(n, 4),)
+
+
+def sizes():
+    return lambda x, k: (x.reshape(-1) * x.shape[0] + x.numel() * k, x[1:], x.t()), lambda n: (torch.randn(n + 1, 4), n + 2)
+
+
+@pytest.mark.parametrize("program", [batch_norm, casts, batches, sizes])
+def test_what_the_back_end_is_given_is_one_graph(program):
+    from framejit._torch_backend import framejit as backend
+
+    made = []
+
+    def collecting(graph, inputs):
+        made.append(backend(graph, inputs))
+        return made[-1]
+
+    torch.manual_seed(0)
+    f, arguments = program()
+    g = copy.deepcopy(f) if isinstance(f, torch.nn.Module) else f
+    compiled = torch.compile(g, backend=collecting)
+    for n in (2, 3, 5, 2):
+        results = []
+        args = arguments(n)
+        for h in (f, compiled):
+            leaves = [a.clone().requires_grad_() if isinstance(a, torch.Tensor) else a for a in args]
+            out = h(*leaves)
+            out = out if isinstance(out, tuple) else (out,)
+            sum(o.float().square().sum() for o in out).backward()
+            results.append([*out, *(a.grad for a in leaves if isinstance(a, torch.Tensor))])
+        for a, b in zip(*results, strict=True):
+            assert (a.dtype, a.stride(), a.requires_grad) == (b.dtype, b.stride(), b.requires_grad)
+            assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)
+    if isinstance(f, torch.nn.Module):
+        assert all(close(a.float(), b.float()) for a, b in zip(f.state_dict().values(), g.state_dict().values()))
+    infos = [framejit.cache_info(m.__func__) for m in made]
+    ran = [i for i in infos if sum(i["outcomes"]["run"].values())]
+    assert ran and all(i["breaks"] == 0 and set(i["outcomes"]["capture"]) == {"segment"} for i in ran)

@@ -347,3 +347,15 @@ def test_no_stand_in_is_seen(name, fresh):
     for _ in range(3):
         (got, left), (want, expected) = (f(torch.ones(3), 3) for f in (compiled, space["f"]))
         assert torch.equal(got, want) and look(left) == look(expected)
+
+
+def test_classes_that_c_code_asks_for():
+    def f(x, xs):
+        kinds = tuple(map(type, xs))
+        return x + 1, [t.__name__ for t in map(type, (x, x.shape[0]))], len({*map(type, [x, x + 1])}), kinds[0] is type(x), kinds
+
+    compiled = framejit.compile(f, fullgraph=True)
+    for n in (2, 3, 4):
+        x = torch.ones(n)
+        got, expected = compiled(x, [x, 1, "a"]), f(x, [x, 1, "a"])
+        assert torch.equal(got[0], expected[0]) and got[1:] == expected[1:]
