@@ -82,8 +82,8 @@ std::vector<bool> MadeOf(const Graph& g, const std::vector<ValueId>& values);
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing = {});
 
 // By output, then by input: what is to stay as it is until a pass of these tangents. An output that a derivative reads,
-// and what the framework keeps for one (kept, by output and input: for those of these values). The framework refuses the
-// pass if it was written.
+// and what the framework keeps for one (kept, by output and input: for those of these values). The framework refuses
+// the pass if it was written.
 std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<ValueId>>& kept);
 
 struct SavedValue {

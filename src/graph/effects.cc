@@ -389,7 +389,8 @@ std::string Effects::str() const {
                                            "batches_in_place",
                                            "trusts_integers",
                                            "shapes_alone"};
-  static constexpr const char* kKept[] = {"first", "second", "third", "result", "second_result", "third_result", "if_alone"};
+  static constexpr const char* kKept[] = {"first",         "second",       "third",   "result",
+                                          "second_result", "third_result", "if_alone"};
   static constexpr const char* kCasts[] = {"", "lower", "float32", "promote", "refused"};
   static constexpr const char* kBatches[] = {"",         "unary",   "pointwise", "reduce", "dim",
                                              "two_dims", "new_dim", "new",       "expand", "index"};

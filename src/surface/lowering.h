@@ -29,10 +29,10 @@ struct Lowering::Impl {
   std::vector<Object> objects;  // by TraceId
   std::vector<int> versions;    // by root's TraceId
   std::string unusable;
-  std::set<TraceId> read_only;    // inputs
-  bool input_written = false;     // with gradients
-  std::string undifferentiable;   // why the graph's derivative is not the program's
-  std::set<TraceId> kept;         // roots whose memory the framework may keep for a derivative
+  std::set<TraceId> read_only;   // inputs
+  bool input_written = false;    // with gradients
+  std::string undifferentiable;  // why the graph's derivative is not the program's
+  std::set<TraceId> kept;        // roots whose memory the framework may keep for a derivative
   // Roots that it does keep: for the derivatives of what calls made, these values.
   std::map<TraceId, std::vector<ValueId>> surely_kept;
   struct Checkpoint {
@@ -238,6 +238,7 @@ struct Lowering::Impl {
   std::vector<ValueId> Differentiate(const Question& q);
   TraceId GradientObject(TraceId input, ValueId grad, bool tracked);
   void Into(Call& call, const Arg& target, bool computable);
+  ValueId Distinct(const Call& call, ValueId made);
   void Commit(Call& call, const Row& row, Form form, Outs outs, Framework framework, std::optional<Device> device);
   void KeepSurely(const Call& call, const std::set<TraceId>& written);
   void Record(Call& call, std::vector<TraceId> results, Arg structure);
