@@ -248,6 +248,16 @@ bool Lowering::Impl::TryRows(Call& call, bool computable, bool foreign) {
   return false;
 }
 
+// A tensor of its own is a value of its own where gradients tell one from the other: the sum of a single number.
+ValueId Lowering::Impl::Distinct(const Call& call, ValueId made) {
+  bool operand = false;
+  EachTensor(call, [&](TraceId of) { operand |= objects[of].value == made; });
+  if (!operand) return made;
+  const ValueId v = builder.Barrier(made, "leaf");
+  builder.graph().nodes[v].derivative = std::make_shared<const Derivative>(Derivative{"leaf", {made}, {}, {}});
+  return v;
+}
+
 void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Framework fw,
                             std::optional<Device> placed) {
   bool grad = WantsGrad(trace, call) && !(row.flags & kNoGrad);
@@ -312,14 +322,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     m.is_scalar = fw == Framework::kNumpy && !cupy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
     m.requires_grad = grad && out.differentiable && (IsFloat(t.dtype) || IsComplex(t.dtype));
     m.is_inference = call.mode.inference && out.kind != Out::kView;
-    // A tensor of its own is a value of its own, where gradients tell one from the other: the sum of a single number.
-    bool operand = false;
-    EachTensor(call, [&](TraceId of) { operand |= objects[of].value == out.value; });
-    if (operand && out.kind == Out::kFresh && m.requires_grad) {
-      out.value = builder.Barrier(out.value, "leaf");
-      Node& n = builder.graph().nodes[out.value];
-      n.derivative = std::make_shared<const Derivative>(Derivative{"leaf", {n.operands[0]}, {}, {}});
-    }
+    if (out.kind == Out::kFresh && m.requires_grad) out.value = Distinct(call, out.value);
     bool stop = tracked_operand && !m.requires_grad && IsFloat(t.dtype);
     if (stop) out.value = builder.Barrier(out.value);
     TraceId id = objects.New(std::move(m), out.value);

@@ -443,7 +443,12 @@ def handed_on(x, w):
     return [same, z.square().sum() + same.tanh().sum()]
 
 
-@pytest.mark.parametrize("f", [one_between, two_between, nothing_saved, written_before, views_of_two, handed_on])
+def sum_of_one_number(x, w):
+    y = (x * w * x).sum()
+    return [y, y.sum()]
+
+
+@pytest.mark.parametrize("f", [one_between, two_between, nothing_saved, written_before, views_of_two, handed_on, sum_of_one_number])
 @pytest.mark.parametrize("looked_for", DIFFERENTIATED)
 def test_gradients_by_results_that_are_differentiated(fresh, f, looked_for):
     if f is two_between and looked_for == "a result, then all":
