@@ -40,12 +40,18 @@ int GoesOn(PyObject* node) {
 
 // As a hook of a result whose hooks are called when its node runs: it does not where that result is all that is looked
 // for.
-PyObject* CallHooksAtTheEnd(PyObject* hooks, PyObject* grad) {
+PyObject* CallHooksAtTheEnd(PyObject* where, PyObject* grad) {
   static PyObject* current = ResolveCallee("torch._C._current_autograd_node");
   Ref node(current ? PyObject_CallNoArgs(current) : nullptr);
   const int on = node ? GoesOn(node.get()) : -1;
   if (on < 0) return nullptr;
-  return on ? Py_NewRef(Py_None) : CallHooks(hooks, grad);
+  // Borrowed: who calls this keeps the call. Nobody would find a reference from here that closes a circle.
+  auto* s = static_cast<CallState*>(PyCapsule_GetPointer(where, nullptr));
+  const auto output = static_cast<int>(reinterpret_cast<intptr_t>(PyCapsule_GetContext(where)));
+  auto at = s->hooks->find(output);
+  if (on || at == s->hooks->end()) return Py_NewRef(Py_None);
+  const Ref hooks = at->second;
+  return CallHooks(hooks.get(), grad);
 }
 PyMethodDef call_at_the_end = {"framejit_hooks", CallHooksAtTheEnd, METH_O, nullptr};
 
@@ -70,9 +76,15 @@ bool SegmentHook::HasInner(size_t output) const {
 int SegmentHook::AddHooks(CallState* s, long i, PyObject* hooks, PyObject* own) {
   Ref key(PyLong_FromLong(0));
   if (!key) return -1;
-  const bool inner = HasInner(i);
-  if (inner) s->hooks->insert_or_assign(static_cast<int>(i), Ref::Borrow(hooks));
-  Ref caller(PyCFunction_New(inner ? &call_at_the_end : &call_hooks, hooks));
+  Ref caller;
+  if (HasInner(i)) {
+    s->hooks->insert_or_assign(static_cast<int>(i), Ref::Borrow(hooks));
+    Ref where(PyCapsule_New(s, nullptr, nullptr));
+    if (!where || PyCapsule_SetContext(where.get(), reinterpret_cast<void*>(static_cast<intptr_t>(i)))) return -1;
+    caller = Ref(PyCFunction_New(&call_at_the_end, where.get()));
+  } else {
+    caller = Ref(PyCFunction_New(&call_hooks, hooks));
+  }
   return caller ? PyDict_SetItem(own, key.get(), caller.get()) : -1;
 }
 

@@ -74,7 +74,7 @@ def test_generate_as_a_whole():
     few = graphs()
     assert torch.equal(tokens(compiled, 64), tokens(module.generate, 64))
     info = framejit.cache_info(compiled)
-    assert graphs() <= few + 4, (few, info)
+    assert graphs() <= few + 12, (few, info)
     assert info["outcomes"]["run"]["graph"] > 48, info  # at each token
 
 
