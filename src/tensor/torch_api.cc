@@ -347,6 +347,28 @@ bool Bind(TorchApi& t) {
   return true;
 }
 
+// Takes the function modes of this thread off torch's stack for a while.
+class FunctionModesAside {
+ public:
+  explicit FunctionModesAside(PyObject* c) : c_(c) {
+    int64_t n = 0;
+    Long(PyObject_CallMethod(c_, "_len_torch_function_stack", nullptr), &n);
+    while (n-- > 0)
+      if (Ref mode(PyObject_CallMethod(c_, "_pop_torch_function_stack", nullptr)); mode)
+        modes_.push_back(std::move(mode));
+    PyErr_Clear();
+  }
+  FunctionModesAside(const FunctionModesAside&) = delete;
+  ~FunctionModesAside() {
+    for (; !modes_.empty(); modes_.pop_back())
+      if (!Ref(PyObject_CallMethod(c_, "_push_on_torch_function_stack", "O", modes_.back().get()))) PyErr_Clear();
+  }
+
+ private:
+  PyObject* c_;
+  std::vector<Ref> modes_;  // the innermost first
+};
+
 }  // namespace
 
 const TorchApi* BindTorch() {
@@ -357,16 +379,19 @@ const TorchApi* BindTorch() {
   static bool binding = false;
   if (binding) return nullptr;
   binding = true;
-  // Dispatch or function modes would see (or fake) the probes: wait until none is active.
   static TorchApi api;
   api = TorchApi();
   api.module = Py_NewRef(torch);
+  // Modes would see (or fake) the probes: those of functions, of which a default device is one, are set aside, and
+  // while one that dispatches is active nothing is bound.
   Ref c(Attr(torch, "_C"));
-  Ref modes(c ? PyObject_CallMethod(c.get(), "_len_torch_function_stack", nullptr) : nullptr);
   Ref dispatch(c ? PyObject_CallMethod(c.get(), "_len_torch_dispatch_stack", nullptr) : nullptr);
-  bool quiet = modes && dispatch && PyLong_AsLong(modes.get()) == 0 && PyLong_AsLong(dispatch.get()) == 0;
+  const bool quiet = dispatch && PyLong_AsLong(dispatch.get()) == 0;
   PyErr_Clear();
-  if (quiet && Bind(api)) bound_torch = &api;
+  if (quiet) {
+    const FunctionModesAside aside(c.get());
+    if (Bind(api)) bound_torch = &api;
+  }
   PyErr_Clear();
   binding = false;
   return bound_torch;

@@ -1,5 +1,7 @@
 """What programs call besides tensor functions: recurrent modules, logging, warnings, NumPy's error handling."""
 import logging
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -190,6 +192,25 @@ def test_default_devices():
             assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
         finally:
             torch.set_default_device(None)
+
+
+def test_a_default_device_before_the_first_call(tmp_path):
+    """Nothing has asked framejit for a tensor when the program sets it, as programs do in their first lines."""
+    program = tmp_path / "program.py"
+    program.write_text("""
+import framejit, torch
+torch.set_default_device("cpu")
+def f(x):
+    return (x + 1).relu() @ torch.ones(3, 3)
+x = torch.ones(3, 3)
+told = framejit.explain(f)(x)
+assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+compiled = framejit.compile(f)
+for _ in range(3):
+    assert torch.equal(compiled(x), f(x))
+assert framejit.cache_info(compiled)["outcomes"]["run"] == {"graph": 4}, framejit.cache_info(compiled)  # explain ran it once
+""")
+    subprocess.run([sys.executable, program], check=True)
 
 
 def test_a_break_inside_of_a_default_device():

@@ -862,15 +862,39 @@ assert 'torch._dynamo' not in sys.modules  # 1.5 seconds
 """)
 
 
-def test_binding_waits_for_quiet():
+def test_binding_sets_function_modes_aside():
     in_a_fresh_process("""
 import torch
-with torch.device('meta'):  # a function mode would see the self-test's tensors
-    assert t.classify(torch.zeros(2)) == 'none'
-assert t.classify(torch.zeros(2)) == 'torch' and t.doctor()['torch.guard reads'] == 'fields'
+from torch.overrides import TorchFunctionMode
+class Seen(TorchFunctionMode):
+    calls = 0
+    def __torch_function__(self, f, types, args=(), kwargs=None):
+        self.calls += 1
+        return f(*args, **(kwargs or {}))
+torch.set_default_device('meta')  # for good: a mode that never ends
+with Seen() as seen:
+    x = torch.zeros(2)
+    calls = seen.calls
+    assert t.classify(x) == 'torch' and t.read_meta(x)['device'] == 'meta', t.read_meta(x)
+    assert seen.calls == calls and torch._C._len_torch_function_stack() == 2  # it does not see the self-test's tensors
+assert torch.zeros(2).is_meta and t.doctor()['torch.guard reads'] == 'fields'
+torch.set_default_device(None)
 with torch.inference_mode():
     x = torch.zeros(2)
 assert t.read_meta(x)['inference']
+""")
+
+
+def test_binding_waits_for_the_end_of_dispatch_modes():
+    in_a_fresh_process("""
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+class Dispatch(TorchDispatchMode):
+    def __torch_dispatch__(self, f, types, args=(), kwargs=None):
+        return f(*args, **(kwargs or {}))
+with Dispatch():
+    assert t.classify(torch.zeros(2)) == 'none'
+assert t.classify(torch.zeros(2)) == 'torch' and t.doctor()['torch.guard reads'] == 'fields'
 """)
 
 
