@@ -24,7 +24,7 @@ struct CompiledFunction {
   PyObject* options;
   PyObject* dict;
   PyObject* weakrefs;
-  std::shared_ptr<Config>* config;
+  std::shared_ptr<Compiled>* compiled;
   CodeState* state;
 };
 
@@ -101,8 +101,8 @@ PyObject* AsWritten(PyObject* fn, PyObject* const* args, size_t nargsf, PyObject
   return PyObject_Vectorcall(fn, args, nargsf, kwnames);
 }
 
-PyObject* LeftToPython(Config& config, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  const Meter meter(config, nullptr);
+PyObject* LeftToPython(Compiled& compiled, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  const Meter meter(compiled, nullptr);
   return AsWritten(fn, args, nargsf, kwnames);
 }
 
@@ -124,13 +124,13 @@ bool GivenUp(Place& place) {
   return place.lost % kRetry != 0;
 }
 
-PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObject* fn, PyObject* const* args,
+PyObject* RunCompiled(Compiled& compiled, const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObject* const* args,
                       size_t nargsf, PyObject* kwnames) {
   auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
-  auto it = config.codes.find(code);
-  Place* entry = it == config.codes.end() ? nullptr : it->second->entry;
+  auto it = compiled.codes.find(code);
+  Place* entry = it == compiled.codes.end() ? nullptr : it->second->entry;
   if (entry && GivenUp(*entry)) {
-    const Meter meter(config, it->second.get());
+    const Meter meter(compiled, it->second.get());
     return AsWritten(fn, args, nargsf, kwnames);
   }
   if (entry && it->second->hot && !entry->segments.empty()) {
@@ -159,7 +159,7 @@ PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObj
   Retry retry;
   PyObject* result;
   {
-    const Meter meter(config, it == config.codes.end() ? nullptr : it->second.get());
+    const Meter meter(compiled, it == compiled.codes.end() ? nullptr : it->second.get());
     ActiveScope on(kept);
     result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
   }
@@ -175,13 +175,13 @@ PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObje
   auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
   // A debugger, coverage: it sees the function as it is written.
   if (fj_watched(PyThreadState_Get(), code)) return AsWritten(fn, args, nargsf, kwnames);
-  std::shared_ptr<Config> config = *self->config;
+  std::shared_ptr<Compiled> compiled = *self->compiled;
   InUse use;
   const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
-  const Timing::Turn turn = config->timing->Begin(*config, args, given);
-  PyObject* result = turn.python ? LeftToPython(*config, fn, args, nargsf, kwnames)
-                                 : RunCompiled(*config, config, fn, args, nargsf, kwnames);
-  if (turn.timed) config->timing->Ended(*config, turn, result);
+  const Timing::Turn turn = compiled->timing->Begin(*compiled, args, given);
+  PyObject* result = turn.python ? LeftToPython(*compiled, fn, args, nargsf, kwnames)
+                                 : RunCompiled(*compiled, compiled, fn, args, nargsf, kwnames);
+  if (turn.timed) compiled->timing->Ended(*compiled, turn, result);
   return result;
 }
 
@@ -192,7 +192,7 @@ void Dealloc(PyObject* o) {
   Py_CLEAR(self->function);
   Py_CLEAR(self->options);
   Py_CLEAR(self->dict);
-  delete self->config;
+  delete self->compiled;
   PyObject_GC_Del(o);
 }
 
@@ -234,13 +234,13 @@ PyObject* Strings(const std::vector<std::string>& v) {
 
 PyObject* GetGraphs(PyObject* o, void*) {
   std::vector<std::string> texts;
-  for (const auto& graph : (*Self(o)->config)->graphs) texts.push_back(graph->str());
+  for (const auto& graph : (*Self(o)->compiled)->graphs) texts.push_back(graph->str());
   return Strings(texts);
 }
 
 PyObject* GetGuards(PyObject* o, void*) {
   std::vector<std::string> all;
-  for (auto& [code, state] : (*Self(o)->config)->codes)
+  for (auto& [code, state] : (*Self(o)->compiled)->codes)
     for (auto& [key, place] : state->places)
       for (auto& seg : place.segments)
         for (auto& g : seg->guards->Describe(code->co_localsplusnames)) all.push_back(g);
@@ -268,7 +268,7 @@ PyObject* OutcomeDict(const diag::Outcomes& o) {
 }
 
 PyObject* CacheInfo(PyObject* o, PyObject*) {
-  Config& c = **Self(o)->config;
+  Compiled& c = **Self(o)->compiled;
   long segments = 0;
   for (auto& [code, state] : c.codes)
     for (auto& [key, place] : state->places) segments += place.segments.size();
@@ -282,7 +282,7 @@ PyObject* CacheInfo(PyObject* o, PyObject*) {
 }
 
 PyObject* ClearCache(PyObject* o, PyObject*) {
-  ResetConfig(**Self(o)->config);
+  ResetCompiled(**Self(o)->compiled);
   Py_RETURN_NONE;
 }
 
@@ -373,8 +373,8 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
   self->function = Py_NewRef(function);
   self->options = Py_NewRef(options);
   self->dict = self->weakrefs = nullptr;
-  self->config = new std::shared_ptr<Config>(MakeConfig(key));
-  Config& c = **self->config;
+  self->compiled = new std::shared_ptr<Compiled>(MakeCompiled(key));
+  Compiled& c = **self->compiled;
   if (PyObject* b = PyDict_GetItemString(options, "backend"); b && PyUnicode_Check(b)) c.backend = PyUnicode_AsUTF8(b);
   if (PyObject* d = PyDict_GetItemString(options, "dynamic")) c.dynamic = d == Py_None ? -1 : d == Py_True;
   if (PyObject* f = PyDict_GetItemString(options, "fullgraph")) c.fullgraph = f == Py_True;
@@ -392,8 +392,8 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
 PyObject* WrappedOf(PyObject* o) {
   return Self(o)->function;
 }
-Config& ConfigOf(PyObject* o) {
-  return **Self(o)->config;
+Compiled& CompiledOf(PyObject* o) {
+  return **Self(o)->compiled;
 }
 
 }  // namespace framejit::capture

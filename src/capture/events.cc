@@ -144,13 +144,13 @@ void RunsEvent(Segment& s) {
   s.tally.seconds = 0;
 }
 
-void PythonEvents(Config& config) {
-  const auto elsewhere = std::exchange(config.elsewhere, {});
-  if (elsewhere.empty() || !diag::TraceEnabled() || !config.root_code) return;
-  const std::string place = PlaceName(reinterpret_cast<PyCodeObject*>(config.root_code.get()));
+void PythonEvents(Compiled& compiled) {
+  const auto elsewhere = std::exchange(compiled.elsewhere, {});
+  if (elsewhere.empty() || !diag::TraceEnabled() || !compiled.root_code) return;
+  const std::string place = PlaceName(reinterpret_cast<PyCodeObject*>(compiled.root_code.get()));
   for (auto& [cause, spent] : elsewhere) {
     const diag::Break* b =
-        cause >= 0 && cause < static_cast<int>(config.breaks.size()) ? &config.breaks[cause] : nullptr;
+        cause >= 0 && cause < static_cast<int>(compiled.breaks.size()) ? &compiled.breaks[cause] : nullptr;
     diag::Event("python", {{"place", Quote(place)},
                            {"id", b ? Quote(diag::Info(b->id).id) : ""},
                            {"file", b ? Quote(b->file) : ""},
@@ -179,11 +179,11 @@ void MemoryEvent() {
                          {"prepared_bytes", Json(static_cast<int64_t>(code.prepared_bytes))}});
 }
 
-void LeftEvent(const Config& config, const std::string& why, double compiled, double python) {
-  if (!diag::TraceEnabled() || !config.root_code) return;
-  diag::Event("left", {{"place", Quote(PlaceName(reinterpret_cast<PyCodeObject*>(config.root_code.get())))},
+void LeftEvent(const Compiled& compiled, const std::string& why, double ours, double python) {
+  if (!diag::TraceEnabled() || !compiled.root_code) return;
+  diag::Event("left", {{"place", Quote(PlaceName(reinterpret_cast<PyCodeObject*>(compiled.root_code.get())))},
                        {"why", Quote(why)},
-                       {"compiled", Duration(compiled)},
+                       {"compiled", Duration(ours)},
                        {"python", Duration(python)}});
 }
 

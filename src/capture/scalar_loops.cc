@@ -499,7 +499,7 @@ bool CodeLoops::Wanted(const Place& place, FjFrame* frame) const {
   return !inner || place.work > kInnerWork || Expected(place, frame) > kInnerWork;
 }
 
-void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
+void CodeLoops::Compile(Compiled& compiled, Place& place, FjFrame* frame) {
   const double start = Now();
   auto made = std::make_unique<Compiled>();
   scalar::Hopes hopes{.natural = place.versions.empty()};
@@ -535,11 +535,12 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
     diag::Warn(std::string("framejit: a loop has no code: ") + e.what());
     return;
   }
-  config.seconds += Now() - start;
-  ++config.scalar_loops;
+  compiled.seconds += Now() - start;
+  ++compiled.scalar_loops;
   const std::string note = "the loop at line " + std::to_string(PyCode_Addr2Line(fj_code(frame), 2 * place.unit)) +
                            " of " + name + " is machine code";
-  if (std::find(config.notes.begin(), config.notes.end(), note) == config.notes.end()) config.notes.push_back(note);
+  if (std::find(compiled.notes.begin(), compiled.notes.end(), note) == compiled.notes.end())
+    compiled.notes.push_back(note);
   if (diag::Enabled(diag::Channel::loop_))
     diag::Log(diag::Channel::loop_,
               "scalar code for instructions " + std::to_string(place.loop.start) + " to " +
@@ -552,7 +553,7 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
   place.versions.push_back(std::move(made));
 }
 
-std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame, bool* ran) {
+std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, bool* ran) {
   const int at = fj_next(frame);
   ++work_;
   Place* place = at < static_cast<int>(starts_.size()) && starts_[at] ? Find(at) : nullptr;
@@ -580,7 +581,7 @@ std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame, bool*
   for (size_t i = 0;; ++i) {
     if (i == place->versions.size()) {
       if (compiled || !place->candidate || !Wanted(*place, frame)) return waits();
-      Compile(config, *place, frame);
+      Compile(compiled, *place, frame);
       compiled = true;
       if (i == place->versions.size()) return waits();
     }
@@ -592,7 +593,7 @@ std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame, bool*
     uint32_t bits;
     cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
     const int64_t exit = place->versions[i]->code.fn(cells.data(), 0);
-    ++config.scalar_runs;
+    ++compiled.scalar_runs;
     *ran = true;
     place->rounds += cells[0];
     work_ += kWorkOfRound * cells[0];
@@ -610,10 +611,10 @@ bool ServeBreaker(FjFrame* frame) {
   return !(fj_interrupts(ts, frame) & FJ_BREAKER) || fj_poll(ts) >= 0;
 }
 
-CodeLoops* LoopsOf(Config& config, CodeState& state, PyCodeObject* code) {
+CodeLoops* LoopsOf(Compiled& compiled, CodeState& state, PyCodeObject* code) {
   if (!diag::OptionOn("scalar_loops")) return nullptr;
   if (!state.loops) {
-    if (state.skip || config.fullgraph || config.backend != "llvm" || !IteratorsAreKnown()) return nullptr;
+    if (state.skip || compiled.fullgraph || compiled.backend != "llvm" || !IteratorsAreKnown()) return nullptr;
     state.loops = std::make_shared<CodeLoops>(code);
   }
   return state.loops->none() ? nullptr : state.loops.get();

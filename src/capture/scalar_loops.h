@@ -25,7 +25,7 @@ class CodeLoops {
   // The frame is about to be captured from the middle of a loop: would that become code?
   bool Considered(FjFrame* frame);
   // The frame is at an instruction. Nothing: no business of these loops. *ran: code did.
-  std::optional<frame::Action> At(Config& config, FjFrame* frame, bool* ran);
+  std::optional<frame::Action> At(Compiled& compiled, FjFrame* frame, bool* ran);
   bool any() const;  // code was made, or is about to be
   bool none() const { return places_.empty(); }
 
@@ -36,7 +36,7 @@ class CodeLoops {
   bool Try(Place& place, FjFrame* frame, int from);
   static int64_t Expected(const Place& place, FjFrame* frame);
   bool Wanted(const Place& place, FjFrame* frame) const;
-  void Compile(Config& config, Place& place, FjFrame* frame);
+  void Compile(Compiled& compiled, Place& place, FjFrame* frame);
 
   std::vector<std::unique_ptr<Place>> places_;
   std::vector<bool> starts_;  // by instruction
@@ -47,6 +47,6 @@ class CodeLoops {
 bool ServeBreaker(FjFrame* frame);
 
 // Of a function's code; null where this machine or the options have none.
-CodeLoops* LoopsOf(Config& config, CodeState& state, PyCodeObject* code);
+CodeLoops* LoopsOf(Compiled& compiled, CodeState& state, PyCodeObject* code);
 
 }  // namespace framejit::capture

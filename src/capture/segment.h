@@ -25,7 +25,7 @@ class CodeLoops;  // capture/scalar_loops.h
 
 // Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
 struct CodeState;
-struct Config : std::enable_shared_from_this<Config> {
+struct Compiled : std::enable_shared_from_this<Compiled> {
   std::string key;
   uint64_t used = 0;  // when framejit.compile last returned it
   std::string backend = "llvm";
@@ -93,7 +93,7 @@ struct Segment {
     std::shared_ptr<Compilation> compilation;
     // With the GIL held: the runner of what was compiled. Null: that is done.
     std::function<std::unique_ptr<tensor::GraphRunner>(std::shared_ptr<Executable>)> finish;
-    std::weak_ptr<Config> config;
+    std::weak_ptr<Compiled> compiled;
     bool gradients = false;
     tensor::UndoPlan undo;                      // of the framework's calls
     std::unique_ptr<tensor::TraceRunner> past;  // other threads may still be in it
@@ -113,7 +113,7 @@ struct Segment {
   unsigned passed = 0;
   Tally tally;
   int64_t op_count = 0;
-  std::vector<size_t> ends;    // of Config::breaks: why it goes no further
+  std::vector<size_t> ends;    // of Compiled::breaks: why it goes no further
   int64_t registrations = -1;  // of abstract classes, that it is good for; -1: any number
   Assumed assumed;
   diag::Leave left = diag::Leave::kNone;  // a whole function that its framework runs as fast by itself
@@ -177,7 +177,7 @@ struct CodeState {
   bool skip = false;
   uint64_t used = 0;  // when a frame last asked for it
   uint64_t told = 0;  // before the call that is explained
-  // Where captures stopped that made no segment: the instruction, and of Config::breaks why.
+  // Where captures stopped that made no segment: the instruction, and of Compiled::breaks why.
   std::set<std::pair<int, size_t>> stopped;
   // Loops that are not unrolled, by the instruction that their back edges lead to: segments end there.
   std::vector<int> cut;
@@ -189,13 +189,13 @@ struct CodeState {
 };
 
 // A graph was compiled: told to the event stream, counted for the function.
-void NoteCompiled(Config& config, const std::string& place, const CompileStats& stats, double seconds);
+void NoteCompiled(Compiled& compiled, const std::string& place, const CompileStats& stats, double seconds);
 
-// Adds it to config.breaks, logged, unless that place is known for it.
-size_t RememberBreak(Config& config, const diag::Break& reason);  // its place in config.breaks
+// Adds it to compiled.breaks, logged, unless that place is known for it.
+size_t RememberBreak(Compiled& compiled, const diag::Break& reason);  // its place in compiled.breaks
 
 // Captures from the frame's current place. On success the segment is installed in `place`; null: nothing worth
 // compiling (place->skip is set) or an exception (fullgraph).
-Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame);
+Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame);
 
 }  // namespace framejit::capture

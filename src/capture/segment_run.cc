@@ -76,8 +76,8 @@ bool Segment::Publish() {
     std::unique_ptr<tensor::GraphRunner> made = finish(executable);
     if (!pending->gradients) pending->past = std::move(trace_runner);
     graph_runner = std::move(made);
-    if (auto config = pending->config.lock())
-      NoteCompiled(*config, place, executable->stats(), executable->stats().seconds);
+    if (auto compiled = pending->compiled.lock())
+      NoteCompiled(*compiled, place, executable->stats(), executable->stats().seconds);
   } catch (const diag::NoKernel& e) {
     end = diag::CompileEnd::kNoKernel;
     problem = e.what();
