@@ -315,8 +315,8 @@ PyObject* Init() {
   PyModule_AddObject(m, "CompiledFunction", Py_NewRef(reinterpret_cast<PyObject*>(&capture::CompiledFunctionType)));
   capture::InstallPolicy();
   diag::SetSourceReader(LineOf);
-  runtime::step_watch.begin = tensor::BeginRange;
-  runtime::step_watch.end = tensor::EndRange;
+  runtime::step_listener.begin = tensor::BeginRange;
+  runtime::step_listener.end = tensor::EndRange;
   Py_AtExit(&capture::ReportRuns);
   Ref atexit(PyImport_ImportModule("atexit")), end(PyObject_GetAttrString(m, "end_all"));
   Ref registered(atexit && end ? PyObject_CallMethod(atexit.get(), "register", "O", end.get()) : nullptr);

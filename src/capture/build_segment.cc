@@ -108,7 +108,7 @@ CompileOptions OptionsOf(int ieee) {
   options.verify = diag::OptionOn("verify");
   options.fuse = diag::OptionOn("fuse");
   options.tune = diag::OptionOn("tune");
-  options.watch |= ieee;
+  options.traps |= ieee;
   const std::string graphs = diag::GetOption("cuda_graphs");
   options.gpu_graphs = graphs == "true" ? GpuGraphs::kAlways : graphs == "false" ? GpuGraphs::kNever : GpuGraphs::kAuto;
   options.fuel = std::stoll(diag::GetOption("fuel"));
@@ -273,7 +273,7 @@ class SegmentBuilder {
   // Results that are inputs are handed through; the others are made by the runner.
   void Finish() {
     const std::optional<Device> gpu = NumpyDevice(s_);
-    if (s_.libraries.numpy && !gpu) ieee_ = s_.modes.numpy.watch();  // its error state is guarded
+    if (s_.libraries.numpy && !gpu) ieee_ = s_.modes.numpy.traps();  // its error state is guarded
     seg_->assumed.guesses = KeepGuesses(s_, recipe().outputs);
     for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0))
       plan_.push_back({static_cast<OutputPlan::Kind>(m.kind), m.index, m.calls});
@@ -369,7 +369,7 @@ class SegmentBuilder {
 
   CompileEnd CompileGraph(bool pair, std::string* note) {
     try {
-      Compiled(pair);
+      MakeGraphRunner(pair);
       return CompileEnd::kOk;
     } catch (const autodiff::Undifferentiable& e) {
       const bool sizes = dynamic_cast<const autodiff::WantsFixedSizes*>(&e) && !s_.options().dynamic_dims.empty();
@@ -399,7 +399,7 @@ class SegmentBuilder {
     std::function<std::unique_ptr<tensor::GraphRunner>(std::shared_ptr<Executable>)> finish;
   };
 
-  void Compiled(bool pair) {
+  void MakeGraphRunner(bool pair) {
     const double start = Now();
     s_.graph().name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
     if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, s_.graph().str());
@@ -422,7 +422,7 @@ class SegmentBuilder {
     }
     seg_->executable = job.compile();
     seg_->graph_runner = job.finish(seg_->executable);
-    if (seg_->check) seg_->check->Compiled(seg_->executable->str());
+    if (seg_->check) seg_->check->NotePlan(seg_->executable->str());
     NoteCompiled(compiled_, seg_->place, seg_->executable->stats(), Now() - start);
   }
 

@@ -41,12 +41,12 @@ int FirstCause(const Compiled& compiled, const CodeState* root) {
 
 }  // namespace
 
-Meter::Meter(Compiled& compiled, const CodeState* root) : compiled_(compiled), root_(root), on_(diag::TraceEnabled()) {
+Meter::Meter(Compiled& compiled, const CodeState* root) : compiled_(compiled), root_(root), on_(diag::EventsOn()) {
   if (!on_) return;
   if (!std::exchange(compiled.metered, true))  // what was compiled before events were asked for runs, too
     for (auto& [code, state] : compiled.codes)
       for (auto& [at, place] : state->places)
-        for (auto& segment : place.segments) segment->traced = true;
+        for (auto& segment : place.segments) segment->has_event = true;
   outer_ = std::exchange(innermost, this);
   if (outer_) outer_->Charge();
   since_ = Now();
@@ -110,7 +110,7 @@ void ReportRuns() {
 }
 
 void ReportTimes() {
-  if (!diag::TraceEnabled()) return;
+  if (!diag::EventsOn()) return;
   ReportRuns();
   for (const runtime::StepTime& t : runtime::TakeStepTimes()) StepEvent(t);
   MemoryEvent();

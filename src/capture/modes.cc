@@ -264,18 +264,18 @@ static std::nullptr_t Refuse(Session& s) {
 }
 
 bool NumpyErrors::Note(Session& s) {
-  const int now = tensor::NumpyWatch();
-  if (watch_.value_or(now) != now || (now & ~(entered() ? entry_ : now))) return Refuse(s), false;
-  watch_ = now;
+  const int now = tensor::NumpyTraps();
+  if (traps_.value_or(now) != now || (now & ~(entered() ? entry_ : now))) return Refuse(s), false;
+  traps_ = now;
   return true;
 }
 
 bool NumpyErrors::Noted() const {
-  return watch_ == tensor::NumpyWatch();
+  return traps_ == tensor::NumpyTraps();
 }
 
-int NumpyErrors::watch() const {
-  return watch_.value_or(tensor::NumpyWatch());
+int NumpyErrors::traps() const {
+  return traps_.value_or(tensor::NumpyTraps());
 }
 
 void NumpyErrors::Leave() {
@@ -286,14 +286,14 @@ void NumpyErrors::Leave() {
 }
 
 PyObject* NumpyErrors::Set(Session& s, PyObject* var, PyObject* state) {
-  if (before_.empty()) entry_ = tensor::NumpyWatch();
+  if (before_.empty()) entry_ = tensor::NumpyTraps();
   Ref back(PyContextVar_Set(var, state));
   if (!back) return nullptr;
   // NumPy's own code wants to see less for a while: that the graph sees more ends a run early, at worst.
-  const int now = tensor::NumpyWatch();
+  const int now = tensor::NumpyTraps();
   PyFrameObject* enter = PyEval_GetFrame();
   Ref scope(enter ? reinterpret_cast<PyObject*>(PyFrame_GetBack(enter)) : nullptr);
-  if (watch_ && now != *watch_ && !(now & ~*watch_) &&
+  if (traps_ && now != *traps_ && !(now & ~*traps_) &&
       IsCodeOf(reinterpret_cast<PyFrameObject*>(scope.get()), "numpy")) {
     if (PyContextVar_Reset(var, back.get())) return nullptr;
     PyObject* as_it_is = nullptr;
@@ -303,7 +303,7 @@ PyObject* NumpyErrors::Set(Session& s, PyObject* var, PyObject* state) {
     if (!back) return nullptr;
   }
   before_.push_back(std::move(back));
-  if (watch_ && !Noted()) return Refuse(s);  // what is in the scope is a graph of its own
+  if (traps_ && !Noted()) return Refuse(s);  // what is in the scope is a graph of its own
   return s.MarkFresh(PyTuple_Pack(2, var, Ref(PyLong_FromSize_t(before_.size())).get()));
 }
 

@@ -57,7 +57,7 @@ class NumpyErrors {
  public:
   bool Note(Session& s);  // before such a call. False (Break): the state is another one, or sees more than the entry's
   bool Noted() const;     // a call was made in the state of now
-  int watch() const;      // of the calls; of now, if there were none
+  int traps() const;      // of the calls; of now, if there were none
   PyObject* Call(Session& s, PyObject* var, std::string_view method, PyObject* const* args, Py_ssize_t n);  // not get()
   void Leave();
   bool entered() const { return entry_ >= 0; }    // a state of the program's was set
@@ -65,7 +65,7 @@ class NumpyErrors {
  private:
   PyObject* Set(Session& s, PyObject* var, PyObject* state);
   std::vector<Ref> before_;   // the tokens to go back
-  std::optional<int> watch_;  // of the calls on arrays
+  std::optional<int> traps_;  // of the calls on arrays
   int entry_ = -1;            // before the first state was set
 };
 

@@ -340,7 +340,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   const double seconds = Now() - start;
   compiled.seconds += seconds;
   CaptureEvent(frame, seconds, c.instructions, c.segment.get(), reasons);
-  if (c.segment && !c.segment->traced) compiled.metered = false;
+  if (c.segment && !c.segment->has_event) compiled.metered = false;
   PyCodeObject* co = fj_code(frame);
   std::vector<size_t> ends;
   for (diag::Break& reason : reasons) {

@@ -75,10 +75,10 @@ struct Assumed {
 
 // What is counted of a segment.
 struct Tally {
-  int64_t runs = 0;         // finished ones
-  int64_t told = 0;         // of these, before the call that is explained
-  int64_t runs_traced = 0;  // of `runs`, those that the event stream was told
-  double seconds = 0;       // of the others, as far as `timed`
+  int64_t runs = 0;          // finished ones
+  int64_t told = 0;          // of these, before the call that is explained
+  int64_t runs_told_of = 0;  // of `runs`, those that the event stream was told
+  double seconds = 0;        // of the others, as far as `timed`
   int64_t timed = 0;
   unsigned unmetered = 0;  // runs while it is on that were whole calls
   int64_t missed_guards = 0;
@@ -122,8 +122,8 @@ struct Segment {
   std::string place;                            // PlaceName
   std::string WhyMissed(FjFrame* frame) const;  // the last time
   Ref code;
-  int begins = 0;       // unit of the first instruction
-  bool traced = false;  // the event stream has its capture
+  int begins = 0;          // unit of the first instruction
+  bool has_event = false;  // of its capture
   int line = 0;
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
   std::unique_ptr<SegmentCheck> check;     // null: nobody looks at its runs

@@ -122,7 +122,7 @@ RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   const tensor::UndoPlan& plan = pending && by == diag::RunBy::kTrace ? pending->undo : undo;
   if (plan.needed()) before.emplace(plan, inputs);
   std::optional<RunClock> clock;
-  if (traced) clock.emplace(*this);
+  if (has_event) clock.emplace(*this);
   const RunEnd end = check ? RunChecked(inputs, symbols, out) : RunOnce(inputs, symbols, out);
   if (end == RunEnd::kOk) {
     if (clock) clock->Done();
@@ -187,7 +187,7 @@ RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
     end = exit.Take(inputs.data() + num_tensor_inputs, out.data(), symbols.data(), num_symbols, changes, frame, result);
   if (end != RunEnd::kOk) return end;
   ++tally.runs;
-  if (traced && !exit.returns) Meter::Broke(*this);
+  if (has_event && !exit.returns) Meter::Broke(*this);
   return end;
 }
 

@@ -9,7 +9,7 @@
 
 namespace framejit::runtime {
 
-StepWatch step_watch;
+StepListener step_listener;
 
 namespace {
 
@@ -61,7 +61,7 @@ int SampleWeight(uint32_t n) {
 
 int StepSampler::Weight() {
   if (every.load(std::memory_order_relaxed) > 0) return 1;
-  if (!diag::TraceEnabled()) return 0;
+  if (!diag::EventsOn()) return 0;
   return SampleWeight(runs_.fetch_add(1, std::memory_order_relaxed));
 }
 

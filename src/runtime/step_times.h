@@ -17,12 +17,12 @@ struct StepTime {
 };
 
 // Whoever shows what runs, a profiler: told of each step, around it, while it looks at some run.
-struct StepWatch {
+struct StepListener {
   std::atomic<int> open{0};  // runs that it looks at
   void* (*begin)(const char* name) = nullptr;
   void (*end)(void* begun) = nullptr;
 };
-extern StepWatch step_watch;  // its functions are set once, before anything runs
+extern StepListener step_listener;  // its functions are set once, before anything runs
 
 void TimeEveryRun(bool on);                  // nested: counted
 std::vector<StepTime> TakeStepTimes();       // since the last time they were taken

@@ -27,9 +27,9 @@ inline void EndRange(void* range) {
 
 class ProfilerRange {  // while alive; the steps of what runs in it are shown, too
  public:
-  explicit ProfilerRange(const char* name) : handle_(BeginRange(name)) { ++runtime::step_watch.open; }
+  explicit ProfilerRange(const char* name) : handle_(BeginRange(name)) { ++runtime::step_listener.open; }
   ~ProfilerRange() {
-    --runtime::step_watch.open;
+    --runtime::step_listener.open;
     EndRange(handle_);
   }
   ProfilerRange(const ProfilerRange&) = delete;
