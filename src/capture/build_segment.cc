@@ -257,7 +257,7 @@ class SegmentBuilder {
     std::string& why = problem_->state;
     for (TraceId t : recipe().outputs)
       if (s_.lowering().IsHidden(t)) why = "a tensor of a custom function or of torch.vmap";
-    if (InOverridesScope(s_)) why = "__torch_function__ was disabled";
+    if (s_.modes.overrides_off) why = "__torch_function__ was disabled";
     if (s_.vmap.open()) why = "torch.vmap or a derivative was entered";
     if (std::string open = s_.modes.StillOpen(); !open.empty()) why = std::move(open);
     if (!recipe().why().empty()) why = recipe().why();

@@ -174,22 +174,43 @@ Effect SwitchEffect(Callee name) {
 
 namespace {
 
+struct Scope;
+
+// The objects of torch that set a mode for a while, each with what that is for a capture.
+struct ScopeKind {
+  Callee type;
+  Py_ssize_t most;  // arguments
+  void (*enter)(Modes& modes, Scope& scope);
+  void (*leave)(Modes& modes, Scope& scope);
+};
+
 struct Scope {
-  PyObject_HEAD bool on;
+  PyObject_HEAD const ScopeKind* kind;
+  bool on;  // its argument
   ModeState before;
+};
+
+const ScopeKind kScopes[] = {
+    {callees::kInferenceScope, 1,
+     [](Modes& modes, Scope& scope) {
+       scope.before = modes.now;
+       modes.now.inference = scope.on;
+       modes.now.grad = !scope.on;
+     },
+     [](Modes& modes, Scope& scope) { modes.now = scope.before; }},
+    {callees::kOverridesOff, 0, [](Modes& modes, Scope&) { ++modes.overrides_off; },
+     [](Modes& modes, Scope&) { --modes.overrides_off; }},
 };
 
 PyObject* Enter(PyObject* self, PyObject*) {
   auto* scope = reinterpret_cast<Scope*>(self);
-  Session* s = Session::Current();
-  scope->before = s->modes.now;
-  s->modes.now.inference = scope->on;
-  s->modes.now.grad = !scope->on;
+  scope->kind->enter(Session::Current()->modes, *scope);
   Py_RETURN_NONE;
 }
 
 PyObject* Exit(PyObject* self, PyObject*) {
-  Session::Current()->modes.now = reinterpret_cast<Scope*>(self)->before;
+  auto* scope = reinterpret_cast<Scope*>(self);
+  scope->kind->leave(Session::Current()->modes, *scope);
   Py_RETURN_NONE;
 }
 
@@ -197,7 +218,7 @@ PyMethodDef methods[] = {{"__enter__", Enter, METH_NOARGS, nullptr}, {"__exit__"
 
 PyTypeObject ScopeType = [] {
   PyTypeObject t = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  t.tp_name = "framejit.InferenceScope";
+  t.tp_name = "framejit.Scope";
   t.tp_basicsize = sizeof(Scope);
   t.tp_flags = Py_TPFLAGS_DEFAULT;
   t.tp_methods = methods;
@@ -230,18 +251,26 @@ PyTypeObject TokenType = [] {
 bool ReadyModes() {
   return PyType_Ready(&ScopeType) == 0 && PyType_Ready(&TokenType) == 0;
 }
-bool IsInferenceScope(PyTypeObject* type) {
+bool IsModeScope(PyTypeObject* type) {
   return type == &ScopeType;
 }
 
-PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n) {
-  static PyObject* real = tensor::ResolveCallee(callees::kInferenceScope);
-  if (!real) PyErr_Clear();
-  if (!real || reinterpret_cast<PyObject*>(type) != real || n > 1) return nullptr;
-  int on = n ? PyObject_IsTrue(args[0]) : 1;
+PyObject* ModeScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n) {
+  static PyObject* real[std::size(kScopes)] = {};
+  size_t at = 0;
+  for (; at < std::size(real); ++at) {
+    // Torch may be imported later than the first class is called.
+    if (!real[at] && !(real[at] = tensor::ResolveCallee(kScopes[at].type))) PyErr_Clear();
+    if (real[at] == reinterpret_cast<PyObject*>(type)) break;
+  }
+  if (at == std::size(real) || n > kScopes[at].most) return nullptr;
+  const ScopeKind& kind = kScopes[at];
+  const int on = n ? PyObject_IsTrue(args[0]) : 1;
   if (on < 0) return nullptr;
   auto* scope = PyObject_New(Scope, &ScopeType);
-  if (scope) scope->on = on;
+  if (!scope) return nullptr;
+  scope->kind = &kind;
+  scope->on = on;
   return s.MarkFresh(reinterpret_cast<PyObject*>(scope));
 }
 

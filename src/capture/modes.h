@@ -79,6 +79,7 @@ struct Modes {
   Switches switches;
   NumpyErrors numpy;
   std::unordered_map<PyObject*, Ref> context_vars;  // ContextVar -> value set during capture
+  int overrides_off = 0;                            // scopes in which torch asks no class for its __torch_function__
   int warning_scopes = 0;                           // of warnings.catch_warnings; nothing that warns is captured
   std::string StillOpen() const;                    // why code behind this place cannot be begun with; empty: it can
 };
@@ -87,10 +88,10 @@ struct Modes {
 Answered ThreadState(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n);
 // torch's switches that are read (get/is/has) or only count API usage.
 Effect SwitchEffect(Callee name);
-// Stand-in for torch._C._InferenceMode(on), whose __enter__ and __exit__ set the session's mode. Null without error:
-// `type` is another class.
-PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n);
-bool IsInferenceScope(PyTypeObject* type);
+// A stand-in for an object of torch whose __enter__ and __exit__ set a mode of the thread: torch._C._InferenceMode(on)
+// and the like. Null without an error: `type` is another class.
+PyObject* ModeScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n);
+bool IsModeScope(PyTypeObject* type);
 // var.get(...), set or reset.
 PyObject* ContextVarCall(Session& s, PyObject* var, std::string_view method, PyObject* const* args, Py_ssize_t n);
 bool IsCodeOf(PyCodeObject* code, std::string_view package);  // of a function of its own
