@@ -124,8 +124,29 @@ bool GivenUp(Place& place) {
   return place.lost % kRetry != 0;
 }
 
-PyObject* RunCompiled(Compiled& compiled, const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObject* const* args,
-                      size_t nargsf, PyObject* kwnames) {
+// No segment is for this call yet: its frame is taken up by the hook.
+[[gnu::cold]] PyObject* ThroughTheHook(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObject* const* args,
+                                       size_t nargsf, PyObject* kwnames, const CodeState* root) {
+  std::optional<tensor::PeerAside> aside;
+  if (fj_hook_state() == FJ_HOOK_FOREIGN) aside.emplace();
+  if (const char* why = frame::HookUnavailable()) {
+    static bool told = false;
+    if (!std::exchange(told, true)) diag::Warn(std::string("framejit: functions run as written: ") + why);
+    return PyObject_Vectorcall(fn, args, nargsf, kwnames);
+  }
+  Retry retry;
+  PyObject* result;
+  {
+    const Meter meter(*kept, root);
+    ActiveScope on(kept);
+    result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
+  }
+  return retry.Finish(result);
+}
+
+PyObject* RunCompiled(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObject* const* args, size_t nargsf,
+                      PyObject* kwnames) {
+  Compiled& compiled = *kept;
   auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
   auto it = compiled.codes.find(code);
   Place* entry = it == compiled.codes.end() ? nullptr : it->second->entry;
@@ -149,21 +170,7 @@ PyObject* RunCompiled(Compiled& compiled, const std::shared_ptr<Compiled>& kept,
       }
     }
   }
-  std::optional<tensor::PeerAside> aside;
-  if (fj_hook_state() == FJ_HOOK_FOREIGN) aside.emplace();
-  if (const char* why = frame::HookUnavailable()) {
-    static bool told = false;
-    if (!std::exchange(told, true)) diag::Warn(std::string("framejit: functions run as written: ") + why);
-    return PyObject_Vectorcall(fn, args, nargsf, kwnames);
-  }
-  Retry retry;
-  PyObject* result;
-  {
-    const Meter meter(compiled, it == compiled.codes.end() ? nullptr : it->second.get());
-    ActiveScope on(kept);
-    result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
-  }
-  return retry.Finish(result);
+  return ThroughTheHook(kept, fn, args, nargsf, kwnames, it == compiled.codes.end() ? nullptr : it->second.get());
 }
 
 PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
@@ -171,16 +178,16 @@ PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObje
   PyObject* fn = self->function;
   // While capturing, a compiled function is just its function: the frame is captured with the rest.
   if (Capturing()) return PyObject_Vectorcall(fn, args, nargsf, kwnames);
-  if (GetStance() == Stance::kForceEager || disabled_everywhere()) return AsWritten(fn, args, nargsf, kwnames);
+  if (GetStance() == Stance::kForceEager || DisabledEverywhere()) return AsWritten(fn, args, nargsf, kwnames);
   auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
   // A debugger, coverage: it sees the function as it is written.
   if (fj_watched(PyThreadState_Get(), code)) return AsWritten(fn, args, nargsf, kwnames);
-  std::shared_ptr<Compiled> compiled = *self->compiled;
+  const std::shared_ptr<Compiled>& compiled = *self->compiled;  // who calls `o` holds it
   InUse use;
   const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   const Timing::Turn turn = compiled->timing->Begin(*compiled, args, given);
   PyObject* result = turn.python ? LeftToPython(*compiled, fn, args, nargsf, kwnames)
-                                 : RunCompiled(*compiled, compiled, fn, args, nargsf, kwnames);
+                                 : RunCompiled(compiled, fn, args, nargsf, kwnames);
   if (turn.timed) compiled->timing->Ended(*compiled, turn, result);
   return result;
 }

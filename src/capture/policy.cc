@@ -85,11 +85,11 @@ struct Dropped {
   std::vector<std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>>> codes;
   std::vector<std::unique_ptr<Segment>> segments;
 };
-Dropped& Retired() {
+Dropped& Retired() {  // to drop something else
   static auto* retired = new Dropped;
+  InUse::dropped = true;
   return *retired;
 }
-int users = 0;
 bool ending = false;  // see EndAll
 
 // (Python's packages lie in site-packages, Debian's in dist-packages.) Parts of torch whose frames are plumbing around
@@ -582,15 +582,12 @@ int Compiled::Dynamic() const {
   return text == "auto" ? -1 : text == "true";
 }
 
-InUse::InUse() {
-  ++users;
-}
-InUse::~InUse() {
-  if (--users || (Retired().codes.empty() && Retired().segments.empty())) return;
+void InUse::FreeDropped() {
   PyObject *type, *value, *traceback;  // of the call that ends
   PyErr_Fetch(&type, &value, &traceback);
   {
     Dropped dying = std::exchange(Retired(), {});
+    dropped = false;  // before their destructors, which may drop more
   }
   PyErr_Restore(type, value, traceback);
 }
@@ -634,7 +631,7 @@ void EndAll() {
   ResetAll();
 }
 
-bool disabled_everywhere() {
+bool DisabledEverywhere() {
   static const bool off = diag::OptionOn("disable");
   return off || ending;
 }

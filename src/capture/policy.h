@@ -21,9 +21,17 @@ std::vector<std::shared_ptr<Compiled>> AllCompiled();
 // While alive, dropped segments stay: this thread may be in one. Others run while a kernel has let go of the GIL.
 class InUse {
  public:
-  InUse();
-  ~InUse();
+  InUse() { ++users_; }
+  ~InUse() {
+    if (!--users_ && dropped) [[unlikely]]
+      FreeDropped();
+  }
   InUse(const InUse&) = delete;
+  static inline bool dropped = false;  // there are some
+
+ private:
+  static void FreeDropped();
+  static inline int users_ = 0;
 };
 
 CodeState& StateOf(Compiled& compiled, PyCodeObject* code);
@@ -43,6 +51,6 @@ bool Capturing();
 enum class Stance : uint8_t { kDefault, kForceEager, kEagerOnRecompile, kFailOnRecompile };
 void SetStance(Stance s);
 Stance GetStance();
-bool disabled_everywhere();  // FRAMEJIT_DISABLE=1, or the interpreter ends
+bool DisabledEverywhere();  // FRAMEJIT_DISABLE=1, or the interpreter ends
 
 }  // namespace framejit::capture

@@ -128,6 +128,7 @@ void RunState::CheckStatus() {
 
 void RunState::RunSteps() {
   size_t range = 0;
+  const bool poisons = Poisons(), named = weight_ || listened_;
   for (size_t i = 0; i < plan_.steps.size(); ++i) {
     if (plan_.traps && i == static_cast<size_t>(plan_.checked_steps)) {
       for (size_t k = i; k < plan_.steps.size(); ++k) {
@@ -143,13 +144,13 @@ void RunState::RunSteps() {
       RunRange(graphs_->ranges[range++]);
       continue;
     }
-    if (Poisons()) FillScratch(static_cast<int>(i), Poison::kFresh);
-    if (weight_ || listened_) [[unlikely]]
+    if (poisons) FillScratch(static_cast<int>(i), Poison::kFresh);
+    if (named) [[unlikely]]
       RunNamed(i);
     else
       RunStep(i);
     ReleaseAfter(i);
-    if (Poisons()) FillScratch(static_cast<int>(i), Poison::kOver);
+    if (poisons) FillScratch(static_cast<int>(i), Poison::kOver);
   }
 }
 

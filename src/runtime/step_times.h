@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "diag/diag.h"
+
 namespace framejit::runtime {
 
 struct StepTime {
@@ -34,9 +36,14 @@ int SampleWeight(uint32_t n);
 // Of one executable: does this run count, and for how many?
 class StepSampler {
  public:
-  int Weight();  // 0: it is not timed
+  int Weight() {  // 0: it is not timed
+    if (every_.load(std::memory_order_relaxed) > 0) return 1;
+    return diag::EventsOn() ? SampleWeight(runs_.fetch_add(1, std::memory_order_relaxed)) : 0;
+  }
 
  private:
+  friend void TimeEveryRun(bool on);
+  static std::atomic<int> every_;  // how often that is on
   std::atomic<uint32_t> runs_{0};
 };
 
