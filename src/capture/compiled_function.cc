@@ -148,13 +148,13 @@ PyObject* RunCompiled(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObj
                       PyObject* kwnames) {
   Compiled& compiled = *kept;
   auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
-  auto it = compiled.codes.find(code);
-  Place* entry = it == compiled.codes.end() ? nullptr : it->second->entry;
+  const CodeState* state = compiled.Known(code);
+  Place* entry = state ? state->entry : nullptr;
   if (entry && GivenUp(*entry)) {
-    const Meter meter(compiled, it->second.get());
+    const Meter meter(compiled, state);
     return AsWritten(fn, args, nargsf, kwnames);
   }
-  if (entry && it->second->hot && !entry->segments.empty()) {
+  if (entry && state->hot && !entry->segments.empty()) {
     Slots slots;
     if (slots.Bind(reinterpret_cast<PyFunctionObject*>(fn), args, PyVectorcall_NARGS(nargsf), kwnames)) {
       for (size_t i = 0; i < entry->segments.size(); ++i) {
@@ -170,7 +170,7 @@ PyObject* RunCompiled(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObj
       }
     }
   }
-  return ThroughTheHook(kept, fn, args, nargsf, kwnames, it == compiled.codes.end() ? nullptr : it->second.get());
+  return ThroughTheHook(kept, fn, args, nargsf, kwnames, state);
 }
 
 PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {

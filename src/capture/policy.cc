@@ -90,7 +90,6 @@ Dropped& Retired() {  // to drop something else
   InUse::dropped = true;
   return *retired;
 }
-bool ending = false;  // see EndAll
 
 // (Python's packages lie in site-packages, Debian's in dist-packages.) Parts of torch whose frames are plumbing around
 // the user's program. What they call may be the user's.
@@ -594,6 +593,7 @@ void InUse::FreeDropped() {
 
 void DropSegments(Compiled& c) {
   InUse now;
+  c.Forget();
   Retired().codes.push_back(std::move(c.codes));
   c.codes.clear();
   c.graphs.clear();
@@ -631,9 +631,8 @@ void EndAll() {
   ResetAll();
 }
 
-bool DisabledEverywhere() {
-  static const bool off = diag::OptionOn("disable");
-  return off || ending;
+bool DisabledByOption() {
+  return diag::OptionOn("disable");
 }
 
 // Code that is made anew all the time (exec, a class made in a function) is equal, but never the same. Of so many equal
@@ -651,6 +650,7 @@ static void RetireEqual(Compiled& compiled, PyCodeObject* code) {
   if (equal.size() < kEqual) return;
   InUse now;
   std::sort(equal.begin(), equal.end());
+  compiled.Forget();
   auto& codes = Retired().codes.emplace_back();
   for (size_t i = 0; i < equal.size() / 2; ++i) codes.insert(compiled.codes.extract(equal[i].second));
 }

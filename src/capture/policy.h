@@ -51,6 +51,11 @@ bool Capturing();
 enum class Stance : uint8_t { kDefault, kForceEager, kEagerOnRecompile, kFailOnRecompile };
 void SetStance(Stance s);
 Stance GetStance();
-bool DisabledEverywhere();  // FRAMEJIT_DISABLE=1, or the interpreter ends
+inline bool ending = false;  // the interpreter is (EndAll)
+bool DisabledByOption();     // FRAMEJIT_DISABLE=1
+inline bool DisabledEverywhere() {
+  static const bool off = DisabledByOption();
+  return off || ending;
+}
 
 }  // namespace framejit::capture

@@ -36,6 +36,16 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   std::vector<std::pair<std::string, std::string>> options;  // of framejit.config, for this function only
   int Dynamic() const;                                       // `dynamic`, or where that is -1 what the option says
   std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>> codes;
+  CodeState* Known(PyCodeObject* code) {  // null: nothing is known of it
+    if (code == last_code) return last_state;
+    const auto at = codes.find(code);
+    if (at == codes.end() || !at->second) return nullptr;
+    last_code = code;
+    return last_state = at->second.get();
+  }
+  void Forget() { last_code = nullptr; }  // before something is taken out of `codes`
+  PyCodeObject* last_code = nullptr;
+  CodeState* last_state = nullptr;
   int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
   std::vector<diag::Break> breaks;                   // distinct places, in order of first occurrence
   std::vector<bool> met;                             // of these, in the call that is explained
