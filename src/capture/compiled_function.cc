@@ -144,8 +144,8 @@ bool GivenUp(Place& place) {
   return retry.Finish(result);
 }
 
-PyObject* RunCompiled(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObject* const* args, size_t nargsf,
-                      PyObject* kwnames) {
+[[gnu::hot]] PyObject* RunCompiled(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObject* const* args,
+                                   size_t nargsf, PyObject* kwnames) {
   Compiled& compiled = *kept;
   auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
   const CodeState* state = compiled.Known(code);
@@ -173,7 +173,7 @@ PyObject* RunCompiled(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObj
   return ThroughTheHook(kept, fn, args, nargsf, kwnames, state);
 }
 
-PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+[[gnu::hot]] PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   CompiledFunction* self = Self(o);
   PyObject* fn = self->function;
   // While capturing, a compiled function is just its function: the frame is captured with the rest.

@@ -681,16 +681,16 @@ ActiveScope::ActiveScope(std::shared_ptr<Compiled> compiled) : before_(std::move
 ActiveScope::~ActiveScope() {
   active = std::move(before_);
 }
-frame::Semantics* CurrentSemantics() {
+[[gnu::hot]] frame::Semantics* CurrentSemantics() {
   return override_semantics;
 }
-bool Capturing() {
+[[gnu::hot]] bool Capturing() {
   return CurrentSemantics();
 }
 void SetStance(Stance s) {
   stance = s;
 }
-Stance GetStance() {
+[[gnu::hot]] Stance GetStance() {
   return stance;
 }
 

@@ -114,7 +114,7 @@ RunEnd Segment::RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject**
   return end == RunEnd::kOk && !check->After(expected, out) ? RunEnd::kRaised : end;
 }
 
-RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
+[[gnu::hot]] RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   std::optional<tensor::ProfilerRange> range;
   const diag::RunBy by = runner();  // another one may come while this run lets other threads in
   if (tensor::ProfilerOn() && by != diag::RunBy::kNone) range.emplace(RangeName());
@@ -146,7 +146,7 @@ std::string Segment::WhyMissed(FjFrame* frame) const {
                          : guards->Explain(fj_localsplus(frame), fj_code(frame)->co_localsplusnames);
 }
 
-RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
+[[gnu::hot]] RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   assumed.missed = false;
   floats.Forget();
   if (assumed.wrong) return RunEnd::kMiss;
@@ -170,17 +170,12 @@ RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
     return RunEnd::kFailing;
   }
   if (!floats.Run({symbols.data(), symbols.size()})) return RunEnd::kMiss;
-  // Zeros of a known number are two stores, and a call of memset for the one result of most calls takes 15 ns.
-  constexpr size_t kFew = 16;
-  const size_t n = exit.recipe.outputs.size();
-  PyObject* few[kFew] = {};
-  absl::FixedArray<PyObject*, 0> many(n > kFew ? n : 0, nullptr);
-  PyObject** const out = n > kFew ? many.data() : few;
+  absl::FixedArray<PyObject*, 16> out(exit.recipe.outputs.size(), nullptr);
   std::optional<SuspendScope> off;
   if (frame) off.emplace();  // the hot path has nothing to suspend
   tensor::AutocastOff plain;
   tensor::OverridesOff own;
-  if (const RunEnd end = Run(inputs.data(), symbols.data(), out); end != RunEnd::kOk) {
+  if (const RunEnd end = Run(inputs.data(), symbols.data(), out.data()); end != RunEnd::kOk) {
     assumed.missed = end == RunEnd::kCondition;
     return end;
   }
@@ -188,7 +183,7 @@ RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   if (exit.ReturnsOutput())  // the common case
     *result = out[0];
   else
-    end = exit.Take(inputs.data() + num_tensor_inputs, out, symbols.data(), num_symbols, changes, frame, result);
+    end = exit.Take(inputs.data() + num_tensor_inputs, out.data(), symbols.data(), num_symbols, changes, frame, result);
   if (end != RunEnd::kOk) return end;
   ++tally.runs;
   if (has_event && !exit.returns) Meter::Broke(*this);

@@ -138,7 +138,7 @@ Value* OpEmitter::ToStorage(Value* v, DType t) {
     case DType::kBool: return b_.CreateZExt(v, Wide(b_.getInt8Ty(), lanes));
     case DType::kBFloat16:
       v = Unrounded(v, t);
-      if (isa_.gpu) return b_.CreateBitCast(b_.CreateFPTrunc(v, b_.getBFloatTy()), b_.getInt16Ty());
+      if (isa_.rounds_to_16) return b_.CreateBitCast(b_.CreateFPTrunc(v, b_.getBFloatTy()), b_.getInt16Ty());
       return Narrow(v);
     case DType::kFloat16:
       v = Unrounded(v, t);
@@ -150,7 +150,7 @@ Value* OpEmitter::ToStorage(Value* v, DType t) {
 Value* OpEmitter::Round16(Value* v, DType t, bool any_nan) {
   if (IsRounded(v, t)) return v;
   const int lanes = LanesOf(v);
-  if (isa_.gpu && isa_.pairs) {  // one of a pair: single numbers are converted slowly
+  if (isa_.pairs) {  // one of a pair: single numbers are converted slowly
     if (t == DType::kBFloat16) {
       Value* pair = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_ff2bf16x2_rn, {}, {v, Like(v, 0.0)});
       return b_.CreateBitCast(pair, v->getType());
@@ -159,7 +159,7 @@ Value* OpEmitter::Round16(Value* v, DType t, bool any_nan) {
     return b_.CreateFPExt(b_.CreateExtractElement(pair, uint64_t{0}), v->getType());
   }
   if (t == DType::kFloat16) return b_.CreateFPExt(b_.CreateFPTrunc(v, Wide(b_.getHalfTy(), lanes)), v->getType());
-  if (isa_.gpu || any_nan) return FromStorage(ToStorage(v, t), t);
+  if (isa_.rounds_to_16 || any_nan) return FromStorage(ToStorage(v, t), t);
   // A nan that arithmetic has made of 16-bit numbers ends in zeros: adding to it does no harm.
   Value* bits = b_.CreateBitCast(v, Wide(b_.getInt32Ty(), lanes));
   Value* odd = b_.CreateAnd(b_.CreateLShr(bits, Like(bits, int64_t{16})), Like(bits, int64_t{1}));
@@ -199,7 +199,7 @@ bool OpEmitter::IsRounded(Value* v, DType t) const {
 // A 16-bit result of an operation. Where rounding is slow a bfloat16, which has the range of a float, stays wide until
 // it is stored, converted or compared. What a float16 cannot hold is infinite at once.
 Value* OpEmitter::Result16(Op op, DType t, Value* v) {
-  const bool wide = t == DType::kBFloat16 && !isa_.gpu && !ieee_;
+  const bool wide = t == DType::kBFloat16 && !isa_.rounds_to_16 && !ieee_;
   return wide || Representable(op) ? v : Round16(v, t);
 }
 
@@ -413,11 +413,11 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
     case Op::kRound: return unary(llvm::Intrinsic::roundeven);
     case Op::kSqrt: return unary(llvm::Intrinsic::sqrt);
     case Op::kRsqrt:
-      if (isa_.gpu && a->getType()->isFloatTy())  // as the framework's kernels
+      if (isa_.function_instructions && a->getType()->isFloatTy())  // as the framework's kernels
         return b_.CreateIntrinsic(llvm::Intrinsic::nvvm_rsqrt_approx_f, {}, {a});
       return b_.CreateFDiv(Like(a, 1.0), unary(llvm::Intrinsic::sqrt));
     case Op::kReciprocal:
-      if (isa_.gpu) return DivideOnGpu(b_, isa_, Like(a, 1.0), a);
+      if (isa_.function_instructions) return DivideOnGpu(b_, isa_, Like(a, 1.0), a);
       return b_.CreateFDiv(Like(a, 1.0), a);
     case Op::kIsNan: return b_.CreateFCmpUNO(a, a);
     case Op::kIsInf:
@@ -427,18 +427,21 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
       Value* i = b_.CreateBitCast(a, Wide(b_.getIntNTy(bits), LanesOf(a)));
       return b_.CreateICmpSLT(i, Like(i, int64_t{0}));
     }
-    case Op::kAdd: return isa_.gpu && a->getType()->isFloatTy() ? AddOnGpu(b_, isa_, a, b) : b_.CreateFAdd(a, b);
+    case Op::kAdd:
+      return isa_.function_instructions && a->getType()->isFloatTy() ? AddOnGpu(b_, isa_, a, b) : b_.CreateFAdd(a, b);
     case Op::kSub: return b_.CreateFSub(a, b);
     case Op::kMul: return b_.CreateFMul(a, b);
-    case Op::kDiv: return isa_.gpu ? DivideOnGpu(b_, isa_, a, b) : b_.CreateFDiv(a, b);
+    case Op::kDiv: return isa_.function_instructions ? DivideOnGpu(b_, isa_, a, b) : b_.CreateFDiv(a, b);
     case Op::kCopysign: return b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, a, b);
     // One machine instruction, which gives `a` for equal ones and if either is nan; a nan in `b` wins by the second
     // select.
     case Op::kMaximum:
-      if (isa_.gpu && a->getType()->isFloatTy()) return b_.CreateBinaryIntrinsic(llvm::Intrinsic::maximum, a, b);
+      if (isa_.function_instructions && a->getType()->isFloatTy())
+        return b_.CreateBinaryIntrinsic(llvm::Intrinsic::maximum, a, b);
       return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, b_.CreateSelect(b_.CreateFCmpOLT(a, b), b, a));
     case Op::kMinimum:
-      if (isa_.gpu && a->getType()->isFloatTy()) return b_.CreateBinaryIntrinsic(llvm::Intrinsic::minimum, a, b);
+      if (isa_.function_instructions && a->getType()->isFloatTy())
+        return b_.CreateBinaryIntrinsic(llvm::Intrinsic::minimum, a, b);
       return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, b_.CreateSelect(b_.CreateFCmpOLT(b, a), b, a));
     case Op::kEq: return b_.CreateFCmpOEQ(a, b);
     case Op::kNe: return b_.CreateFCmpUNE(a, b);
@@ -476,9 +479,10 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
 // when the kernel runs.
 Value* OpEmitter::Opaque(Value* v) {
   llvm::Type* t = v->getType();
-  if (!isa_.gpu && (t->isFloatTy() || t->isDoubleTy())) {  // costs nothing
+  if (isa_.float_register && (t->isFloatTy() || t->isDoubleTy())) {  // costs nothing
     auto* type = llvm::FunctionType::get(t, {t}, false);
-    return b_.CreateCall(type, llvm::InlineAsm::get(type, "", "=x,0", false), {v});
+    return b_.CreateCall(type, llvm::InlineAsm::get(type, "", "=" + std::string(isa_.float_register) + ",0", false),
+                         {v});
   }
   llvm::BasicBlock& entry = b_.GetInsertBlock()->getParent()->getEntryBlock();
   auto* memory = llvm::IRBuilder<>(&entry, entry.begin()).CreateAlloca(t);
@@ -525,8 +529,8 @@ Value* OpEmitter::Compute(Op op, DType result, DType from, std::span<Value* cons
   if (Discontinuous(op))
     for (Value*& x : operands) x = Round16(x, from);
   Isa approximate = isa_;
-  approximate.approximate = isa_.gpu;
-  Value* out = isa_.gpu ? OpEmitter(b_, approximate).Float(op, operands) : Float(op, operands);
+  approximate.approximate = isa_.function_instructions;
+  Value* out = isa_.function_instructions ? OpEmitter(b_, approximate).Float(op, operands) : Float(op, operands);
   return IsBool(result) ? out : Result16(op, result, out);
 }
 

@@ -184,7 +184,7 @@ class Math {
     return v;
   }
   Value* Exp(Value* x) {
-    if (isa_.gpu && !f64_) return ExpOnGpu(x);
+    if (isa_.function_instructions && !f64_) return ExpOnGpu(x);
     Value *n, *r;
     ReduceExp(AtLeast(AtMost(x, f64_ ? 710.0 : 89.0), f64_ ? -746.0 : -104.5), &n, &r);
     return ScaleTwice(ExpPoly(r), n);
@@ -329,7 +329,7 @@ class Math {
   }
 
   Value* Tanh(Value* x) {
-    if (isa_.gpu && !f64_) return TanhOnGpu(x);
+    if (isa_.function_instructions && !f64_) return TanhOnGpu(x);
     Value* t = Abs(x);
     if (Value* y = Pieces<7>(x, [](double v) { return std::tanh(v); }, 37.0 / 128, 32)) return y;
     if (!f64_) {
@@ -350,10 +350,10 @@ class Math {
     if (!f64_) {
       Value* z = Mul(x, x);
       Value* near = Fma(x, Horner(z, kErfF32), x);
-      Value* log = Horner(isa_.gpu ? b_.CreateMinNum(t, C(4.0)) : AtMost(t, 4.0), kLog2ErfcF32);
-      Value* far = Sub(C(1), isa_.gpu ? Ex2(log) : Exp2SmallRange(log));
+      Value* log = Horner(isa_.function_instructions ? b_.CreateMinNum(t, C(4.0)) : AtMost(t, 4.0), kLog2ErfcF32);
+      Value* far = Sub(C(1), isa_.function_instructions ? Ex2(log) : Exp2SmallRange(log));
       Value* y = If(b_.CreateFCmpULT(t, C(0.921875)), near, CopySign(far, x));  // near: nan, too
-      return isa_.gpu ? Mark(y, kErf) : y;
+      return isa_.function_instructions ? Mark(y, kErf) : y;
     }
     Value* z = Mul(x, x);
     Value* near = Fma(x, Poly(z, kErf53), x);

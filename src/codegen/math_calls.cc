@@ -110,7 +110,7 @@ Value* CallOnGpu(llvm::IRBuilder<>& b, const Isa& isa, const std::string& name, 
 
 // The lanes go through memory: the helper is a loop over an array, so that the code stays small at any width.
 Value* CallHelper(llvm::IRBuilder<>& b, const Isa& isa, const char* name, std::span<Value* const> v) {
-  if (isa.gpu) return CallOnGpu(b, isa, name, v);
+  if (!isa.c_library) return CallOnGpu(b, isa, name, v);
   llvm::Function* f = b.GetInsertBlock()->getParent();
   llvm::Module* m = f->getParent();
   llvm::Type* type = v[0]->getType();

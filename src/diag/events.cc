@@ -122,7 +122,7 @@ std::string Open(File& f, const std::string& directory, int part) {
 
 }  // namespace
 
-bool EventsOn() {
+[[gnu::hot]] bool EventsOn() {
   uint64_t now = OptionsGeneration();
   if (on_generation.load(std::memory_order_acquire) != now) {
     on.store(!GetOption("trace").empty(), std::memory_order_relaxed);

@@ -215,7 +215,7 @@ void SetOption(std::string_view field, std::string_view value) {
   generation.fetch_add(1, std::memory_order_release);
 }
 
-uint64_t OptionsGeneration() {
+[[gnu::hot]] uint64_t OptionsGeneration() {
   return generation.load(std::memory_order_acquire);
 }
 

@@ -14,7 +14,8 @@ namespace framejit::guard {
 
 namespace {
 
-bool TensorHolds(TensorTest& t, PyObject* v, const std::vector<shape::SymbolInfo>& info, int64_t* symbols) {
+[[gnu::hot]] bool TensorHolds(TensorTest& t, PyObject* v, const std::vector<shape::SymbolInfo>& info,
+                              int64_t* symbols) {
   if (Py_TYPE(v) != t.seen) {
     if (tensor::Classify(v) != t.klass) return false;
     t.seen = Py_TYPE(v);
@@ -51,7 +52,7 @@ bool Compare(double a, double b, int op) {
                        : a >= b;
 }
 
-bool Program::Holds(Test& t, PyObject* v, int64_t* symbols) {
+[[gnu::hot]] bool Program::Holds(Test& t, PyObject* v, int64_t* symbols) {
   switch (t.kind) {
     case Kind::kIs: return t.expected.Is(v);
     case Kind::kTypeIs: return v && t.expected.Is(reinterpret_cast<PyObject*>(Py_TYPE(v)));
@@ -130,7 +131,7 @@ bool Program::Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols)
   return true;
 }
 
-bool Program::Run(PyObject* const* slots, PyObject** out, int64_t* symbols) {
+[[gnu::hot]] bool Program::Run(PyObject* const* slots, PyObject** out, int64_t* symbols) {
   if (torch_state && !(tensor::ReadTorchState() == *torch_state)) return false;
   Node* const base = nodes.data();
   MemberCache* const member = members.data();
@@ -203,7 +204,7 @@ bool Program::Distinct() {
   return std::adjacent_find(objects_.begin(), objects_.end()) == objects_.end();
 }
 
-bool Program::Check(PyObject* const* slots, PyObject** out, int64_t* symbols) {
+[[gnu::hot]] bool Program::Check(PyObject* const* slots, PyObject** out, int64_t* symbols) {
   // Nothing below is meant to run Python code, but frameworks' getters are not ours to vouch for. An inner check
   // misses.
   if (busy_) return false;

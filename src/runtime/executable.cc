@@ -42,8 +42,8 @@ class PlanExecutable : public Executable {
     return instance->scratch_bytes + instance->device_scratch_bytes;
   }
 
-  void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,
-           std::span<Buffer> outputs) override {
+  [[gnu::hot]] void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,
+                        std::span<Buffer> outputs) override {
     FRAMEJIT_CHECK(inputs.size() == plan_.inputs.size() && outputs.size() == plan_.outputs.size());
     const size_t num_symbols = plan_.symbol_sources.size();
     absl::FixedArray<int64_t, 16> symbols(num_symbols);

@@ -67,7 +67,7 @@ void RehearseRows(void* context, int64_t begin, int64_t end) {
 
 }  // namespace
 
-RunState::~RunState() {
+[[gnu::hot]] RunState::~RunState() {
   if (!done_) {
     for (size_t o = 0; o < outputs_.size(); ++o) {
       const int storage = plan_.outputs[o].handed_over ? plan_.values[plan_.outputs[o].value].storage : -1;
@@ -85,7 +85,7 @@ RunState::~RunState() {
   if (machine_) machine_->Exit(entered_);
 }
 
-void RunState::Run(std::span<const Buffer> inputs) {
+[[gnu::hot]] void RunState::Run(std::span<const Buffer> inputs) {
   if (machine_) {
     entered_ = machine_->Enter();
     stream_ = host_.CurrentStream(plan_.device);
@@ -121,12 +121,12 @@ void RunState::Run(std::span<const Buffer> inputs) {
   done_ = true;
 }
 
-void RunState::CheckStatus() {
+[[gnu::hot]] void RunState::CheckStatus() {
   const int status = TakeStatus(plan_.traps) | raised_.load(std::memory_order_relaxed);
   if (status) throw StatusRaised{status};
 }
 
-void RunState::RunSteps() {
+[[gnu::hot]] void RunState::RunSteps() {
   size_t range = 0;
   const bool poisons = Poisons(), named = weight_ || listened_;
   for (size_t i = 0; i < plan_.steps.size(); ++i) {
@@ -200,7 +200,7 @@ void RunState::FillScratch(int step, Poison pattern) {
   }
 }
 
-void RunState::ReleaseAfter(size_t i) {
+[[gnu::hot]] void RunState::ReleaseAfter(size_t i) {
   if (takes_inputs_) {
     for (int input : index_.inputs_after[i]) host_.InputDone(input);
   }
@@ -253,13 +253,13 @@ void RunState::ChooseTarget(const Plan::Commit& commit, std::span<const Buffer> 
 }
 
 // Those that step `last` or one before it writes: not before, what died by then may leave them its memory.
-void RunState::AllocateOutputs(size_t last) {
+[[gnu::hot]] void RunState::AllocateOutputs(size_t last) {
   const auto& order = index_.outputs_by_step;
   for (; allocated_ < order.size() && order[allocated_].first <= static_cast<int>(last); ++allocated_)
     AllocateOutput(order[allocated_].second);
 }
 
-void RunState::AllocateOutput(size_t o) {
+[[gnu::hot]] void RunState::AllocateOutput(size_t o) {
   const int value = plan_.outputs[o].value;
   Buffer& out = outputs_[o];
   out = c_->buffers[value];
@@ -284,7 +284,7 @@ Launch RunState::LaunchOf(size_t i) const {
                    c_->pointers.data() + index_.first_pointer[i]);
 }
 
-void RunState::RunStep(size_t i) {
+[[gnu::hot]] void RunState::RunStep(size_t i) {
   const Step& step = plan_.steps[i];
   switch (step.kind) {
     case Step::Kind::kKernel: {

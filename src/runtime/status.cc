@@ -35,7 +35,7 @@ void NoteStatus(int status) {
   noted |= status;
 }
 
-int TakeStatus(int traps) {
+[[gnu::hot]] int TakeStatus(int traps) {
   int status = noted;
   noted = 0;
   if (traps & kIeee) status |= TakeIeee();

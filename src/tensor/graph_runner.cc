@@ -98,7 +98,7 @@ class Runner : public GraphRunner {
     return InitReplays(trace, constants);
   }
 
-  RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs) override {
+  [[gnu::hot]] RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs) override {
     return Run(inputs, symbols, outputs, nullptr);
   }
   RunEnd RunTaking(std::vector<Ref>* inputs, int64_t* symbols, PyObject** outputs) override {
@@ -108,7 +108,7 @@ class Runner : public GraphRunner {
   }
 
  private:
-  RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, std::vector<Ref>* taken) {
+  [[gnu::hot]] RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** outputs, std::vector<Ref>* taken) {
     std::optional<ModeSwitch> mode;  // the segment may have entered inference mode itself
     if (inference_) mode.emplace().Set({false, true});
     absl::FixedArray<Buffer, kFew> in(num_inputs_), out(num_graph_outputs_);
@@ -319,8 +319,9 @@ class Runner : public GraphRunner {
     return true;
   }
 
-  RunEnd RunExecutable(PyObject* const* inputs, std::span<const Buffer> in, std::span<const int64_t> scalars,
-                       std::span<Buffer> out, bool release_gil, RunContext& context) {
+  [[gnu::hot]] RunEnd RunExecutable(PyObject* const* inputs, std::span<const Buffer> in,
+                                    std::span<const int64_t> scalars, std::span<Buffer> out, bool release_gil,
+                                    RunContext& context) {
     const std::vector<Ref>* taken = context.taken;
     const size_t kept = release_gil && !taken ? num_inputs_ : 0;  // other threads may let go of them meanwhile
     for (size_t i = 0; i < kept; ++i) Py_INCREF(inputs[i]);

@@ -121,7 +121,7 @@ bool ReadByAttributes(const TorchApi& t, PyObject* o, Meta* m, const char** why)
 }
 
 // --- torch, by fields
-inline bool ReadFields(const TorchApi& t, PyObject* o, Meta* m, const char** why) {
+[[gnu::hot]] inline bool ReadFields(const TorchApi& t, PyObject* o, Meta* m, const char** why) {
   Impl impl = ImplOf(o);
   m->key_set = Field<uint64_t>(impl, t.at.key_set);
   if ((m->key_set & ~t.plain_mask) != t.plain_keys) [[unlikely]]
@@ -191,7 +191,7 @@ bool ReadTorch(const TorchApi& t, PyObject* o, Meta* m, const char** why) {
 }
 
 // --- NumPy
-inline bool ReadArray(PyObject* o, Meta* m, const char** why) {
+[[gnu::hot]] inline bool ReadArray(PyObject* o, Meta* m, const char** why) {
   const NumpyArray* a = AsArray(o);
   auto* descr = reinterpret_cast<const NumpyDescr*>(a->descr);
   auto dtype = FromTypeNum(descr->type_num);
@@ -332,7 +332,7 @@ bool HasHistory(PyObject* o) {
   return !ReadMeta(o, &m) || m.has_grad_fn;
 }
 
-bool ReadForGuard(PyObject* o, Meta* out) {
+[[gnu::hot]] bool ReadForGuard(PyObject* o, Meta* out) {
   PyTypeObject* type = Py_TYPE(o);
   if (const TorchApi* t = bound_torch;
       t && (type == t->tensor || type == t->parameter || PyType_IsSubtype(type, t->tensor))) {

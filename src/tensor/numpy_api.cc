@@ -67,7 +67,7 @@ const NumpyApi* BindNumpy() {
   return bound_numpy;
 }
 
-std::optional<DType> FromTypeNum(int type_num) {  // every call asks, for each argument
+[[gnu::hot]] std::optional<DType> FromTypeNum(int type_num) {  // every call asks, for each argument
   static constexpr auto kByNumber = [] {
     std::array<std::optional<DType>, 24> t;
     for (const TypeRow& r : kTypes) t[r.type_num] = r.dtype;
@@ -83,7 +83,8 @@ std::optional<DType> ScalarDType(const NumpyApi& n, PyTypeObject* scalar_type) {
   return std::nullopt;
 }
 
-PyObject* NewArray(const NumpyApi& n, DType t, int rank, const int64_t* sizes, const int64_t* byte_strides) {
+[[gnu::hot]] PyObject* NewArray(const NumpyApi& n, DType t, int rank, const int64_t* sizes,
+                                const int64_t* byte_strides) {
   PyObject* descr = n.descr[static_cast<int>(t)];
   if (!descr) return PyErr_Format(PyExc_TypeError, "framejit: no NumPy type for %s", std::string(DTypeName(t)).c_str());
   Py_INCREF(descr);  // stolen

@@ -45,8 +45,8 @@ class Host : public framejit::Host {
   explicit Host(RunContext* run) : run_(run) {}  // null: outside of a run
   framejit::Host& BeyondRun() override { return NumpyHost(); }
 
-  void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device,
-                      Buffer* out) override {
+  [[gnu::hot]] void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides,
+                                   Device, Buffer* out) override {
     HoldGil gil;
     PyObject* a = Allocate(*Numpy(), dtype, sizes, strides);
     if (!a) {
@@ -128,8 +128,8 @@ class Host : public framejit::Host {
  private:
   // Kernels write with these strides. NumPy takes strides for memory of its own if they fit in it: where they are not
   // dense (results that lie as a view does), the array is a view of one that is as long as they reach.
-  static PyObject* Allocate(const NumpyApi& n, DType dtype, std::span<const int64_t> sizes,
-                            std::span<const int64_t> strides) {
+  [[gnu::hot]] static PyObject* Allocate(const NumpyApi& n, DType dtype, std::span<const int64_t> sizes,
+                                         std::span<const int64_t> strides) {
     int64_t bytes[32], numel = 1, last = 0;
     bool forward = true;
     const int rank = static_cast<int>(sizes.size()), item = static_cast<int>(DTypeSize(dtype));
@@ -169,7 +169,7 @@ PyObject* ArrayOf(const NumpyApi& n, const Buffer& b) {
   return ViewOf(n, b.dtype, b.rank, b.sizes, strides, b.data, static_cast<PyObject*>(b.handle));
 }
 
-void WithNumpyHost(RunContext& run, UseHost use) {
+[[gnu::hot]] void WithNumpyHost(RunContext& run, UseHost use) {
   Host host(&run);
   use(host);
 }

@@ -58,7 +58,7 @@ const Access& TheAccess() {
   return access;
 }
 
-std::optional<State> Current() {
+[[gnu::hot]] std::optional<State> Current() {
   PyObject* variable = TheAccess().variable;
   PyObject* capsule = nullptr;
   if (!variable || PyContextVar_Get(variable, nullptr, &capsule) < 0 || !capsule) return PyErr_Clear(), std::nullopt;
@@ -84,7 +84,7 @@ int Traps(int mask) {
 
 }  // namespace
 
-std::optional<std::pair<uint64_t, uint64_t>> ReadNumpyState() {
+[[gnu::hot]] std::optional<std::pair<uint64_t, uint64_t>> ReadNumpyState() {
   std::optional<State> s = Current();
   if (!s) return std::nullopt;
   return std::pair{static_cast<uint64_t>(s->mask) << 32 | static_cast<uint64_t>(s->buffer_size),

@@ -132,7 +132,7 @@ std::string DefaultDevice() {
   return c ? c : "";
 }
 
-ModeState ReadMode() {
+[[gnu::hot]] ModeState ReadMode() {
   const TorchApi* t = Torch();
   if (!t) return {};
   ModeState m;
@@ -160,7 +160,7 @@ ModeState ReadModeForCapture() {
   return m;
 }
 
-AutocastOff::AutocastOff() {
+[[gnu::hot]] AutocastOff::AutocastOff() {
   const TorchApi* t = bound_torch;
   uint64_t* keys = t ? Words(*t).keys : nullptr;
   if (!keys || !keys[1]) [[likely]]
@@ -169,7 +169,7 @@ AutocastOff::AutocastOff() {
   keys[1] &= ~was_;
 }
 
-AutocastOff::~AutocastOff() {
+[[gnu::hot]] AutocastOff::~AutocastOff() {
   if (was_) Words(*bound_torch).keys[1] |= was_;
 }
 
@@ -182,7 +182,7 @@ void SetGradMode(bool on) {
   PyErr_Clear();
 }
 
-TorchState ReadTorchState() {
+[[gnu::hot]] TorchState ReadTorchState() {
   TorchState s{};
   const TorchApi* t = Torch();
   if (!t) return s;

@@ -417,7 +417,7 @@ PyObject* WrapTorch(const TorchApi& t, Impl impl) {
   return r;
 }
 
-const ThreadWords& Words(const TorchApi& t) {
+[[gnu::hot]] const ThreadWords& Words(const TorchApi& t) {
   static thread_local ThreadWords words;
   if (!words.keys && t.c10) [[unlikely]] {
     words.keys = static_cast<uint64_t*>(dlsym(t.c10, kDispatchKeys));

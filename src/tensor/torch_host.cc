@@ -64,8 +64,8 @@ class Host : public framejit::Host {
   explicit Host(RunContext* run) : run_(run) {}  // null: outside of a run
   framejit::Host& BeyondRun() override { return TorchHost(); }
 
-  void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides, Device device,
-                      Buffer* out) override {
+  [[gnu::hot]] void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides,
+                                   Device device, Buffer* out) override {
     if (AllocateArray(dtype, sizes, strides, device, out)) return;
     const TorchApi& t = *Torch();
     int8_t number = t.dtypes[static_cast<int>(dtype)].number;
@@ -299,7 +299,7 @@ bool HasOrdinaryMemory(const TorchApi& t, Impl impl) {
   return p.data && p.context == p.data && (p.deleter == TorchDeleter(t) || p.deleter == GiveBack);
 }
 
-void WithTorchHost(RunContext& run, UseHost use) {
+[[gnu::hot]] void WithTorchHost(RunContext& run, UseHost use) {
   Host host(&run);
   use(host);
 }
