@@ -85,6 +85,8 @@ struct Modes {
 
 // What a function that reads or sets a mode answers; nothing: it is none.
 Answered ThreadState(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n);
+// The device with its number, for torch: "cuda" is the thread's current one, which is asked for again.
+std::string NumberedDevice(Session& s, std::string device);
 // torch's switches that are read (get/is/has) or only count API usage.
 Effect SwitchEffect(Callee name);
 // Stand-in for torch._C._InferenceMode(on), whose __enter__ and __exit__ set the session's mode. Null without error:

@@ -680,6 +680,25 @@ def test_numpy_under_the_default_device(inside):
     assert not framejit.cache_info(compiled)["notes"]
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_the_current_device_among_several():
+    def f(x):
+        y = torch.arange(4, device="cuda") + torch.ones(4, device=torch.device("cuda"))
+        return y.sum() + torch.zeros((), device=y.device), x.to("cuda") * 2, x.cuda() + 1, torch.cuda.current_device()
+
+    compiled = framejit.compile(f)
+    compiled.clear()
+    for current in (0, 1, 0, 1):
+        with torch.cuda.device(current):
+            x = tensor(3).to(f"cuda:{current}")
+            told = framejit.explain(f)(x)
+            assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+            for given in (x, x.cpu()):
+                for mine, theirs in zip(compiled(given), f(given), strict=True):
+                    torch.testing.assert_close(mine, theirs)
+                    assert not isinstance(theirs, torch.Tensor) or mine.device == theirs.device == torch.device("cuda", current)
+
+
 def test_numpy_and_torch_on_a_gpu():
     np = pytest.importorskip("numpy")
 
