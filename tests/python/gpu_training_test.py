@@ -92,9 +92,9 @@ LINEAR = {  # whose derivatives ask for the shapes of their operands alone
     "bicubic": lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
     "bilinear": lambda x: F.interpolate(x, size=(5, 9), mode="bilinear"),
     "unfold": lambda x: F.unfold(x, 2),
-    "index_add": lambda x: torch.zeros(9, 3, 6, 6, device=x.device).index_add(0, torch.tensor([1, 4], device=x.device), x),
+    "index_add": lambda x: x.new_zeros(9, 3, 6, 6).index_add(0, torch.tensor([1, 4], device=x.device), x),
     "scatter_add": lambda x: torch.zeros_like(x).scatter_add(3, torch.arange(6, device=x.device).expand(x.shape), x),
-    "index_put": lambda x: torch.zeros(9, 3, 6, 6, device=x.device).index_put((torch.tensor([1, 4], device=x.device),), x, accumulate=True),
+    "index_put": lambda x: x.new_zeros(9, 3, 6, 6).index_put((torch.tensor([1, 4], device=x.device),), x, accumulate=True),
 }
 
 
