@@ -293,7 +293,6 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
   for (const auto& [id, value] : outs.writes) {
     bool tracked = grad && outs.writes_differentiable && IsFloat(meta(id).dtype);
     if (outs.writes_differentiable) derivatives.NoteWrite(id, tracked);
-    Place(builder.graph(), value, meta(id).device);
     objects.Write(id, value);
     if (tracked) meta(id).requires_grad = true;
   }
