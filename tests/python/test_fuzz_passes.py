@@ -17,7 +17,7 @@ a.mean(-1) a.std(-1) a.detach() a.clone() a.contiguous() a.cumsum(0) a.log_softm
 a.split(1,0)[0] a.unbind(0)[0] torch.cat([a,a]) Three.apply(a,a)[2] a+1 a.reshape(-1)[:3]""".split()
 TWO = """a*b a+b a-b torch.broadcast_tensors(a.sum(),b)[0]*b F.mse_loss(a.sum(),b.mean()) torch.maximum(a.mean(),b.sum()) a.sum()*b a/(b*b+1)
 torch.outer(a.reshape(-1)[:3],b.reshape(-1)[:3]) torch.lerp(a.mean(),b.mean(),.3) torch.stack([a.sum(),b.sum()]) Three.apply(a,b)[0]
-torch.addcmul(a.sum(),a.mean(),b.mean()) torch.atan2(a.sum(),b.sum()) Three.apply(a.sum(),b.mean())[1] torch.where(a.sum()>0,a.sum(),b)""".split()
+torch.addcmul(a.sum(),a.mean(),b.mean()) torch.atan2(a.sum(),b.sum()) Three.apply(a.sum(),b.mean())[1] torch.where(a.sum()>.1,a.sum(),b)""".split()
 
 
 class Three(torch.autograd.Function):
