@@ -210,3 +210,29 @@ def test_c_code_goes_over_tensors(fresh, f):
         assert same[0] == same[1]
     told = fresh.explain(f)("abc", [torch.ones(2)] * 3)
     assert told.graph_break_count == 0, str(told)
+
+
+def test_a_method_lies_on_the_stack_in_two_ways(fresh):
+    """As a method and its object, or as a bound method that another graph left there: what goes on in the middle of the call is made for one
+    of them."""
+
+    def grows(v, seen=[]):  # noqa: B006
+        seen.append(1)
+        if len(seen) > 4:
+            seen.clear()
+        return v + len(seen)
+
+    def f(x, numbers):
+        out = []
+        y = x * 2
+        for _ in numbers:
+            out.append(y + grows(x))
+        return out
+
+    compiled = fresh.compile(f)
+    for k in range(12):
+        results = []
+        for one in (f, compiled):
+            grows.__defaults__ = ([1] * (k % 5),)
+            results.append(one(torch.ones(2), [1.0, 2.0][: 1 + k % 2]))
+        torch.testing.assert_close(*results)
