@@ -79,6 +79,7 @@ CaptureOptions OptionsFor(const Config& config, const Place& place, long stop_af
   options.stop_after = stop_after;
   options.settles = place.segments.size() < 2;
   options.compiling = config.compiling;
+  options.whole = config.fullgraph;
   options.derivatives = !place.derivatives_in_python && (config.backend == "llvm" || config.backend == "interpreter");
   options.checkpoints = !place.checkpoints_in_python && (config.backend == "llvm" || config.backend == "interpreter");
   if (!config.fullgraph && !FindBackend(config.backend) && diag::OptionOn("guess"))
