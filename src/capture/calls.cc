@@ -192,6 +192,8 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (PyObject* r = NumpyCall(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyObject* r = CallNamed(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable) && IsCheckpoint(callable)) return CallCheckpoint(args, nargs, kwnames);
+  if (PyFunction_Check(callable) && IsHigherOrder(callable))
+    if (PyObject* r = CallHigherOrder(args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable))
     return IsFunctionApply(callable) ? CallCustom(args, nargs, kwnames) : CallPython(callable, args, nargs, kwnames);
   if (PyType_Check(callable)) return CallType(reinterpret_cast<PyTypeObject*>(callable), args, nargs, kwnames);
