@@ -90,10 +90,11 @@ void Session::SeparateWrites() {
     const Origin* g = Find(o);
     return g && g->kind == Origin::kOutside && g->source == s;
   };
+  // A container and its copy with proxies have one source.
   auto apart = [&](PyObject* a, PyObject* b, const Source* t, bool known = false) {
     if (a == b) return;
     const Source* s = SourceOf(a);
-    if (!s || !t || (s->kind == SourceKind::kConst && t->kind == SourceKind::kConst)) return;
+    if (!s || !t || s == t || (s->kind == SourceKind::kConst && t->kind == SourceKind::kConst)) return;
     if (Py_TYPE(a) != Py_TYPE(b) && typed(a, s) && (known || typed(b, t))) return;  // their types are guarded
     guards_->Add(guard::Row{guard::Kind::kDifferentObject, s, t});
   };

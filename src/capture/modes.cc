@@ -6,6 +6,7 @@
 #include "capture/callees.h"
 #include "capture/gradients.h"
 #include "capture/session.h"
+#include "runtime/cuda/driver.h"
 
 namespace framejit::capture {
 namespace {
@@ -25,10 +26,11 @@ Answered IsGradEnabled(Session& s, Callee, PyObject* const*, Py_ssize_t) {
 Answered IsInferenceModeEnabled(Session& s, Callee, PyObject* const*, Py_ssize_t) {
   return Bool(s.modes.now.inference);
 }
-Answered SetGradEnabled(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+Answered SetGradEnabled(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n) {
   if (n != 1) return {};
   const int on = PyObject_IsTrue(args[0]);
   if (on < 0) return nullptr;
+  if (!on && s.vmap.forward()) return s.Break(BreakId::kThreadState, callee);  // tangents go on
   s.modes.now.grad = on;
   return Nothing();
 }
@@ -157,6 +159,15 @@ Answered ThreadState(Session& s, Callee callee, PyObject* const* args, Py_ssize_
   return {};
 }
 
+std::string NumberedDevice(Session& s, std::string device) {
+  if (device != "cuda" || runtime::cuda::DeviceCount() < 2) return device;
+  static PyObject* current = tensor::ResolveCallee(callees::kCurrentDevice);
+  Ref nothing(PyTuple_New(0)), answer(current && nothing ? PyObject_CallObject(current, nothing.get()) : nullptr);
+  if (!answer) return PyErr_Clear(), device;
+  s.guards().Equal(s.guards().Child(SourceKind::kAnswer, s.guards().Const(current), 0, nothing.get()), answer.get());
+  return device + ":" + std::to_string(PyLong_AsLong(answer.get()));
+}
+
 Effect SwitchEffect(Callee name) {
   if (!callees::IsTorchs(name)) return Effect::kUnknown;
   const std::string_view last = name.last();
@@ -167,7 +178,7 @@ Effect SwitchEffect(Callee name) {
         "_get_dispatch_stack_at", "_get_default_dtype", "get_default_dtype", "is_autocast_", "get_autocast_",
         "_are_functorch", "_get_cpp_backtrace", "_get_backcompat_", "_is_key_in_tls"})
     if (last.starts_with(covered)) return Effect::kStateQuery;
-  for (std::string_view asks : {"_get_", "_is_", "get_", "is_", "are_"})
+  for (std::string_view asks : {"_get_", "_is_", "get_", "is_", "are_", "_cuda_getDevice"})
     if (last.starts_with(asks)) return Effect::kAsks;
   return Effect::kUnknown;
 }

@@ -86,6 +86,8 @@ struct Modes {
 
 // What a function that reads or sets a mode answers; nothing: it is none.
 Answered ThreadState(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n);
+// The device with its number, for torch: "cuda" is the thread's current one, which is asked for again.
+std::string NumberedDevice(Session& s, std::string device);
 // torch's switches that are read (get/is/has) or only count API usage.
 Effect SwitchEffect(Callee name);
 // A stand-in for an object of torch whose __enter__ and __exit__ set a mode of the thread: torch._C._InferenceMode(on)

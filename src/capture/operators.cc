@@ -114,6 +114,8 @@ PyObject* CaptureSemantics::Compare(PyObject* a, PyObject* b, int op) {
 int CaptureSemantics::Is(PyObject* a, PyObject* b) {
   RESOLVE_INT(a);
   RESOLVE_INT(b);
+  for (PyObject** o : {&a, &b})  // a list that is written to is the one from outside
+    if (const Origin* g = s_.Find(*o); g && g->real) *o = g->real;
   if (IsPrimitive(a) || IsPrimitive(b) || a == b) {
     // Values are guarded by equality; identity of equal ints and strings is CPython's business and not promised.
     return a == b;

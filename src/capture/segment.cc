@@ -79,6 +79,7 @@ CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long sto
   options.stop_after = stop_after;
   options.settles = place.segments.size() < 2;
   options.compiling = compiled.compiling;
+  options.whole = compiled.fullgraph;
   options.derivatives =
       !place.derivatives_in_python && (compiled.backend == "llvm" || compiled.backend == "interpreter");
   options.checkpoints =
@@ -92,7 +93,10 @@ CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long sto
 bool HideSlots(Session& s, FjFrame* frame, int count) {
   PyObject** p = fj_localsplus(frame);
   for (int i = 0; i < count; ++i) {
-    if (!p[i]) continue;
+    if (!p[i]) {  // On the stack a method and its object lie where otherwise nothing and a bound method do.
+      if (i >= fj_nlocalsplus(frame)) s.guards().Absent(s.guards().Slot(i));
+      continue;
+    }
     // Exceptions being handled lie on the stack; the instructions that restore them put them into the thread as they
     // are. Nor may operands that the instructions themselves take apart be hidden: code, keywords.
     if (i >= fj_nlocalsplus(frame) && (PyExceptionInstance_Check(p[i]) || p[i] == Py_None || PyCode_Check(p[i]) ||

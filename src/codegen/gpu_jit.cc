@@ -159,9 +159,8 @@ std::string GpuKernelText(const loop::Kernel& kernel, const GpuSchedule& schedul
   UsesLlvm scope;
   auto& machine = Machine(arch);
   Isa isa;
-  isa.c_library = false;
+  isa.c_library = isa.arithmetic_fence = false;
   isa.rounds_to_16 = isa.function_instructions = true;
-  isa.float_register = nullptr;
   isa.pairs = schedule.pairs;
   isa.libdevice = !LibdevicePath().empty();
   auto context = std::make_unique<llvm::LLVMContext>();

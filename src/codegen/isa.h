@@ -14,7 +14,7 @@ struct Isa {
   // It has instructions for 2^x, tanh, quotients, roots, and for maxima that a nan wins, all of f32 (NVPTX).
   bool function_instructions = false;
   bool approximate = false;  // of these the quick ones: results are rounded to 16 bits, two units of f32 do not show
-  const char* float_register = "x";  // as inline assembly names them; null: it does not
+  bool arithmetic_fence = true;  // LLVM can keep a value from what is known of it
 };
 
 }  // namespace framejit::codegen

@@ -234,6 +234,13 @@ Outs Einsum(Scope& s) {
   return out;
 }
 
+// As torch sees the operand of a convolution in one dimension: a picture of one row.
+TensorMeta AsPicture(TensorMeta m) {
+  m.strides.insert(m.strides.begin() + 2, m.sizes[2] * m.strides[2]);
+  m.sizes.insert(m.sizes.begin() + 2, Int(1));
+  return m;
+}
+
 // (input, weight, bias, stride, padding, dilation, groups); row.arity of spatial dimensions is the weight's rank - 2.
 Outs ConvOf(Scope& s, int n, bool transposed) {
   Operand x = s.tensor(0), w = s.tensor(1);
@@ -305,6 +312,9 @@ Outs ConvOf(Scope& s, int n, bool transposed) {
   } else if (LikesChannelsLast(s.env, *x.meta) || LikesChannelsLast(s.env, *w.meta)) {
     if ((x.meta->dtype != DType::kFloat32 && !cuda) || n != 2 || transposed) Scope::Skip();
     out.strides = ChannelsLast(sizes);
+  } else if (cuda && n == 1 && (LikesChannelsLast(s.env, AsPicture(*x.meta)) || LikesChannelsLast(s.env, AsPicture(*w.meta)))) {
+    if (transposed) Scope::Skip();
+    out.strides = {sizes[1] * sizes[2], 1, sizes[1]};
   }
   return out;
 }

@@ -126,7 +126,9 @@ Outs BatchNorm(Scope& s) {
   Out out;
   out.value = training ? rules::BatchNormTrain(s.b, x.value, mean, variance, Maybe(s, 1), Maybe(s, 2), s.number(7))
                        : rules::BatchNormEval(s.b, x.value, mean, variance, Maybe(s, 1), Maybe(s, 2), s.number(7));
-  if (!IsContiguous(s.env, *x.meta) && LikesChannelsLast(s.env, *x.meta)) out.strides = ChannelsLast(x.meta->sizes);
+  // One picture element, in whose layout both are: a GPU's kernels keep the channels last.
+  const bool either = x.meta->device.kind == DeviceKind::kCuda || !IsContiguous(s.env, *x.meta);
+  if (either && LikesChannelsLast(s.env, *x.meta)) out.strides = ChannelsLast(x.meta->sizes);
   outs.items.push_back(std::move(out));
   return outs;
 }

@@ -59,6 +59,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   int ToInner(CallState* head, size_t output, PyObject* segment, PyObject* grad, std::vector<Ref>* inner);
   int ToInnerAgain(CallState* head, size_t output, const std::vector<bool>& standing, PyObject* grad,
                    std::vector<Ref>* inner);
+  Ref Alive(CallState* head, int output);
   Ref Unwritten(CallState* head, int output);
   std::vector<bool> Standing(CallState* head);
   int AnswerHooks(CallState* s, size_t output, Ref* grad);
