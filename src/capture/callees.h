@@ -33,7 +33,7 @@ inline const Callee kDevice{"torch.device"};
 inline const Callee kCurrentDevice{"torch._C._cuda_getDevice"};
 inline const Callee kErrState{"numpy.errstate"};
 inline const Callee kFunction{"torch.autograd.Function"};
-inline const Callee kInferenceScope{"torch._C._InferenceMode"};
+inline const Callee kInferenceScope{"torch._C._InferenceMode"}, kOverridesOff{"torch._C.DisableTorchFunctionSubclass"};
 inline const Callee kNumpyDType{"numpy.dtype"};
 inline const Callee kParameter{"torch.nn.Parameter"};
 inline const Callee kSize{"torch.Size"};

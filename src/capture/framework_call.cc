@@ -176,8 +176,11 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
     if (handled) return true;
   }
   if (level) return *out = CallBatched(s_, level, callee_, args_, nargs_, kwnames_), true;
-  if (s_.vmap.open() && NeedsVmap(s_, callee_, args_, nargs_))
+  if (s_.vmap.open() && NeedsVmap(s_, callee_, args_, nargs_)) {
+    const int innermost = static_cast<int>(s_.vmap.levels.size());
+    if (Draws(callee_)) return *out = CallBatched(s_, innermost, callee_, args_, nargs_, kwnames_), true;
     return *out = s_.Break(BreakId::kUnsupportedTensor, callee_ + " under torch.vmap"), true;
+  }
   return false;
 }
 

@@ -22,9 +22,5 @@ PyTypeObject* MadeClass(Session& s, TraceId id);                     // of what 
 PyObject* AsParameter(Session& s, PyObject* type, PyObject* data, PyObject* tracked);  // Tensor._make_subclass
 PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type);  // tensor.as_subclass(type)
 bool OverridesFit(Session& s, PyTypeObject* type);                   // false (Break): it replaces more than is modelled
-PyObject* OverridesScope(Session& s, PyTypeObject* type);            // torch._C.DisableTorchFunctionSubclass(), or null
-bool IsOverridesScope(PyTypeObject* type);
-bool InOverridesScope(const Session& s);
-void ForgetOverrides(const Session& s);  // a session begins or ends
 
 }  // namespace framejit::capture

@@ -509,6 +509,18 @@ def test_a_list_of_tensors_is_a_tuple(fresh):
             same(compiled(x, i, j), expected)
 
 
+@pytest.mark.parametrize("text", [
+    "x.real is x", "torch.broadcast_tensors(x, x)[1] is x", "torch.broadcast_tensors(x, x[0])[0] is x", "torch.broadcast_tensors(x, x[None])[0] is not x",
+    "a.real is a", "np.real(a) is a", "a.T.real is not a",
+])  # fmt: skip
+def test_what_an_operation_hands_back_as_it_is(fresh, text):
+    np = pytest.importorskip("numpy")
+    f = fresh.compile(eval(f"lambda x, a: (x * 2, {text})", {"torch": torch, "np": np}))
+    for _ in range(2):
+        assert f(torch.ones(2, 3), np.ones((2, 3)))[1]
+    assert f.cache_info()["breaks"] == 0
+
+
 def test_tensors_and_their_numbers_as_factors(fresh):
     def held(x, step):
         y = x.clone()
