@@ -233,8 +233,7 @@ PyObject* AsParameter(Session& s, PyObject* type, PyObject* data, PyObject* trac
   tracked = data ? s.Resolve(tracked) : nullptr;
   if (!tracked) return nullptr;
   if (type != PlainTensorClass(true) || !IsTensor(data) || !PyBool_Check(tracked) || s.vmap.open() || s.in_custom ||
-      s.later || s.meta(AsTensor(data)->id).framework != Framework::kTorch ||
-      s.lowering().IsHidden(AsTensor(data)->id))
+      s.later || s.meta(AsTensor(data)->id).framework != Framework::kTorch || s.lowering().IsHidden(AsTensor(data)->id))
     return s.Break(BreakId::kSubclass, "torch.Tensor._make_subclass");
   Ref made(s.CallFramework(callees::kTensorDetach, &data, 1, nullptr));
   if (made && tracked == Py_True) {
