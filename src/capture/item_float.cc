@@ -75,7 +75,8 @@ PyObject* AsLeft(Session& s, PyObject* o, PyObject* other) {
 }
 
 constexpr const char *kAdd = "torch.Tensor.add", *kSub = "torch.Tensor.sub", *kMul = "torch.Tensor.mul",
-                     *kDiv = "torch.Tensor.div", *kNeg = "torch.Tensor.neg", *kPow = "torch.Tensor.pow", *kAbs = "torch.Tensor.abs";
+                     *kDiv = "torch.Tensor.div", *kNeg = "torch.Tensor.neg", *kPow = "torch.Tensor.pow",
+                     *kAbs = "torch.Tensor.abs";
 
 template <const char* const* kName>
 PyObject* Binary(PyObject* a, PyObject* b) {
@@ -160,7 +161,8 @@ PyObject* Power(PyObject* a, PyObject* b, PyObject* modulus) {
   if (modulus != Py_None || !IsOperand(a) || !IsOperand(b) || IsSymFloat(a) || IsSymFloat(b)) return Ask(item);
   Ref zero(PyFloat_FromDouble(0)), most(PyFloat_FromDouble(std::numeric_limits<double>::max()));
   if (!zero || !most) return nullptr;
-  const int above = IsItemFloat(a) ? Compared(*s, a, zero.get(), Py_GT, true) : PyObject_RichCompareBool(a, zero.get(), Py_GT);
+  const int above =
+      IsItemFloat(a) ? Compared(*s, a, zero.get(), Py_GT, true) : PyObject_RichCompareBool(a, zero.get(), Py_GT);
   if (above <= 0) return above ? nullptr : Ask(item);
   Ref power(Binary<&kPow>(a, b));
   const int finite = power ? Compared(*s, power.get(), most.get(), Py_LE, true) : -1;
@@ -241,8 +243,8 @@ PyObject* NewItemFloat(Session& s, PyObject* proxy) {
   Ref at(Made(s, callees::kTensorDetach, {proxy})), shape(s.MarkFresh(PyTuple_New(0)));
   if (at && !m.sizes.empty()) at = Ref(Made(s, reshape, {at.get(), shape.get()}));
   if (!at) return nullptr;
-  return Of(s,
-            Made(s, m.dtype == DType::kFloat64 ? callees::kTensorClone : callees::kTensorDouble, {at.get()}));  // it may be written to
+  return Of(s, Made(s, m.dtype == DType::kFloat64 ? callees::kTensorClone : callees::kTensorDouble,
+                    {at.get()}));  // it may be written to
 }
 
 PyObject* ItemFor(Session& s, PyObject* item, const TensorMeta& beside) {

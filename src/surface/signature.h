@@ -3,9 +3,9 @@
 //
 //   (Tensor input, int[]... dims, *, float p=0.5, ScalarType? dtype=None)
 //
-// Types: Tensor, Tensor[], Operand (tensor or number), Scalar, Factor (a number, or a tensor of one), int, int[], bool, float, str, ScalarType, Device,
-// Layout, MemoryFormat, Any. `?` admits None, `...` lets the remaining positional numbers form the list, `int[]` takes
-// one int too.
+// Types: Tensor, Tensor[], Operand (tensor or number), Scalar, Factor (a number, or a tensor of one), int, int[], bool,
+// float, str, ScalarType, Device, Layout, MemoryFormat, Any. `?` admits None, `...` lets the remaining positional
+// numbers form the list, `int[]` takes one int too.
 #pragma once
 
 #include <optional>
