@@ -61,20 +61,19 @@ def _self_test():
     return f"compiled and ran one function in {seconds * 1e3:.0f} ms"
 
 
-# What each kind of step of a GPU is tried with: a function, the shapes of its arguments, whether gradients are wanted.
-_ON_GPU = {
+# What each kind of step is tried with: a function, the shapes of its arguments, whether gradients are wanted.
+_TRIALS = {
     "kernel": ("def f(x, y):\n    return torch.nn.functional.gelu(x) * y + 1\n", [(64, 1000), (64, 1000)], False),
     "rows": ("def f(x):\n    return torch.softmax(x, -1), x.sum(0)\n", [(200, 333)], False),
     "product": ("def f(x, w, b):\n    return torch.relu(x @ w + b)\n", [(128, 256), (256, 96), (96,)], False),
     "convolution": ("def f(x, w):\n    return torch.relu(torch.nn.functional.conv2d(x, w, padding=1))\n", [(2, 8, 20, 20), (16, 8, 3, 3)], False),
-    "gradients": ("def f(x, w):\n    return torch.nn.functional.layer_norm(torch.tanh(x @ w), (64,))\n", [(32, 48), (48, 64)], True),
+    "gradients": ("def f(x, w, y):\n    return torch.nn.functional.layer_norm(torch.tanh(x @ w), (64,), y)\n", [(32, 48), (48, 64), (64,)], True),
+    "gradients that vanish": ("def f(x, w):\n    return torch.nn.functional.layer_norm(torch.tanh(x @ w), (64,))\n", [(32, 48), (48, 64)], True),
 }
 
 
 def _gpu():
-    """Compiles, runs and compares on the first GPU; the time of each includes its compilation."""
-    import time
-
+    """Compiles, runs and compares on the first GPU."""
     try:
         import torch
     except ImportError as error:
@@ -83,24 +82,33 @@ def _gpu():
     if not torch.cuda.is_available():
         yield "gpu", f"FAILED: torch {torch.__version__} sees no GPU"
         return
-    from ._numerics import compiled, copies, difference, example, with_gradients
-
     about = torch.cuda.get_device_properties(0)
     yield "gpu", f"{about.name}, compute capability {about.major}.{about.minor}, {about.total_memory >> 30} GiB, CUDA {torch.version.cuda}"
-    for name, (source, shapes, gradients) in _ON_GPU.items():
+    yield from _trials("gpu", "cuda", torch.cuda.synchronize)
+
+
+def _trials(where, device, wait=lambda: None):
+    """A row for each kind of step; the time of each includes its compilation."""
+    import time
+
+    import torch
+
+    from ._numerics import compiled, copies, difference, example, with_gradients
+
+    for name, (source, shapes, gradients) in _TRIALS.items():
         space = {"torch": torch}
         exec(compile(source, "<framejit self-test>", "exec"), space)
-        inputs, wanted = [example("torch", "float32", s, seed=n).cuda() for n, s in enumerate(shapes)], [gradients] * len(shapes)
+        inputs, wanted = [example("torch", "float32", s, seed=n).to(device) for n, s in enumerate(shapes)], [gradients] * len(shapes)
         start = time.perf_counter()
         try:
             made = compiled(space["f"])
             with_gradients(made, copies(inputs), wanted)
-            torch.cuda.synchronize()
+            wait()
             seconds, runs = time.perf_counter() - start, made.cache_info()["outcomes"]["run"]
             wrong = difference(space["f"], inputs, wanted) or ("" if runs == {"graph": 1} else f"no graph ran: {made.cache_info()['notes'] or runs}")
-            yield f"gpu {name}", f"FAILED: {wrong}" if wrong else f"right, {seconds * 1e3:.0f} ms with its compilation"
+            yield f"{where} {name}", f"FAILED: {wrong}" if wrong else f"right, {seconds * 1e3:.0f} ms with its compilation"
         except Exception as error:  # it is the finding
-            yield f"gpu {name}", f"FAILED: {type(error).__name__}: {error}"
+            yield f"{where} {name}", f"FAILED: {type(error).__name__}: {error}"
 
 
 def examine(gpu=False):

@@ -262,6 +262,18 @@ class Minifier:
                 return found
         return state
 
+    def shrink(self, program, values):
+        """The values with the smallest sizes found that still show it: dimensions of one size are cut together, as they mostly belong
+        together. A slowdown is left as large as it is: of small arrays everything is slow."""
+        for size in sorted({n for value in values for n in getattr(value, "shape", ())} - {0, 1}, reverse=True) if self.kind != "slow" else ():
+            small = 1
+            while small < size:
+                if self.fails(program, given := [_cut(value, size, small) for value in values]):
+                    values = given
+                    break
+                small *= 2
+        return values
+
     # --- what is at fault ------------------------------------------------------------------------------------------------
     def blame(self, program, values):
         """Sentences: a pass, or what stands before or behind the passes."""
@@ -312,6 +324,7 @@ class Minifier:
             self.say(f"by itself the segment does not show it ({self.last.kind}); its program is {path}\n{_tail(self.last.text)}")
             return 1
         program, values = self.reduce(program, values)
+        values = self.shrink(program, values)
         random = self.fails(program, values, random=True)
         blame = self.blame(program, values)
         first = program.calls[-1]
@@ -341,6 +354,14 @@ def _status(path):
         status = 4
     sys.stdout.flush()
     return status
+
+
+def _cut(value, size, small):
+    """The beginning of an array in each dimension of that size, in memory of its own."""
+    if size not in getattr(value, "shape", ()):
+        return value
+    part = value[tuple(slice(small) if n == size else slice(None) for n in value.shape)]
+    return part.clone() if _numerics.is_tensor(part) else part.copy(order="K")
 
 
 def _tail(text, lines=12):

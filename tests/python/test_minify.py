@@ -21,6 +21,8 @@ def test_a_planted_fault(faulty, tmp_path, fault, kind, status):  # noqa: F811
     assert fault == "slow" or "The graph is right" in done.stdout
     text = small.read_text()
     assert "numpy.hypot(" in text and len(re.findall(r"^    t\d+ = ", text, re.M)) == 1  # one call is left
+    sizes = re.findall(r"example\('numpy', 'float64', (\(.*?\)), seed", text)
+    assert sizes == ["(30, 10)" if fault == "slow" else "(1, 1)"] * 2  # of small arrays everything is slow
     assert "pickle.load" not in text and not small.with_suffix(".pkl").exists()  # any numbers show it
     assert run(tmp_path, small, **env).returncode == status
     assert run(tmp_path, small).returncode == 0  # without the fault nothing is wrong

@@ -95,6 +95,31 @@ def test_training_and_random_numbers(fresh):
     assert g.cache_info()["outcomes"]["run"] == {"graph": 2}
 
 
+def test_gradients_that_vanish():
+    """A gradient that is zero but for rounding: another order of sums is as right as eager's own, a thousandth part of its terms is not."""
+    torch = pytest.importorskip("torch")
+    from framejit import _doctor, _numerics
+
+    x, w = _numerics.example("torch", "float32", (32, 48), seed=0), _numerics.example("torch", "float32", (48, 64), seed=1)
+
+    def by_hand(x, w):
+        h = torch.tanh(x @ w)
+        h = h - h.mean(-1, keepdim=True)
+        return [h / torch.sqrt((h * h).mean(-1, keepdim=True) + 1e-5)]
+
+    def run(values, seed=None):
+        layer_norm = lambda x, w: [torch.nn.functional.layer_norm(torch.tanh(x @ w), (64,))]  # noqa: E731
+        return _numerics.with_gradients(layer_norm, values, [True, True], seed)
+
+    got, expected = _numerics.with_gradients(by_hand, _numerics.copies([x, w]), [True, True]), run(_numerics.copies([x, w]))
+    assert (got[1] - expected[1]).abs().max() > 3 * expected[1].abs().max()  # by far less exact than eager
+    assert _numerics._wrong(run, [x, w], got, expected) is None
+    place, text = _numerics._wrong(run, [x, w], [got[0], got[1] + 1e-4, got[2]], expected)
+    assert place == 1 and "error" in text
+    told = dict(_doctor._trials("cpu", "cpu"))
+    assert len(told) == len(_doctor._TRIALS) and all(text.startswith("right, ") for text in told.values()), told
+
+
 def test_a_wrong_back_end_and_wrong_gradients(fresh):
     """A registered back end is compared, too; and what it is given may have symbolic sizes."""
 

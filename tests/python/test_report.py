@@ -126,6 +126,19 @@ def test_json_has_the_documented_fields(recorded):
         assert shown and all(set(row) <= documented for row in shown), field
 
 
+def test_a_break_in_a_library_names_the_program(tmp_path):
+    """Who reads functional.py:3555 does not know which of the own lines is meant."""
+    cause = {"kind": "break", "id": "FJ0010", "message": "m", "detail": "d", "file": "/lib/functional.py", "function": "loss", "line": 3555}
+    capture = {"kind": "capture", "place": "step@/home/train.py:39", "seconds": 0.1, "breaks": ["FJ0010@/lib/functional.py:3555"], "ok": True}
+    within = {**capture, "place": "loss@/lib/functional.py:3472", "line": 3540}
+    write(tmp_path / "t", [{"kind": "process"}, {**capture, "line": 41}, cause, {**capture, "line": 42}, {**capture, "line": 41}, within])
+    told = analysed(tmp_path / "t")
+    assert told["fix_first"][0]["from"] == {"file": "/home/train.py", "line": 42, "function": "step"} == told["breaks"][0]["from"]
+    assert "reached from /home/train.py:42 in step" in report(tmp_path / "t").stdout
+    write(tmp_path / "u", [{"kind": "process"}, cause, within])
+    assert analysed(tmp_path / "u")["fix_first"][0]["from"] is None
+
+
 def test_torn_and_foreign_lines(tmp_path):
     write(tmp_path / "t", [{"kind": "process", "schema": 1}, {"kind": "news", "x": 1}, {"kind": "break", "line": "no number", "file": None}],
           more='[1, 2]\n{"no": "kind"}\n' + "[" * 100_000 + '\n\x00\xff\n{"kind":"brea')  # fmt: skip

@@ -62,7 +62,7 @@ def _break_places(log):
     def row(key, event=None):
         found = places.setdefault(key, {"id": key[0], "file": key[1], "line": key[2], "function": "", "detail": "", "message": "",
                                         "copies": 0, "times": 0, "python_seconds": 0.0, "wasted_seconds": 0.0, "first": 0.0,
-                                        "processes": set()})  # fmt: skip
+                                        "processes": set(), "from": (-1, None)})  # fmt: skip
         if event:
             found.update(function=text(event, "function"), detail=text(event, "detail"), message=text(event, "message"))
         return found
@@ -78,6 +78,10 @@ def _break_places(log):
                 found = row((match[1], match[2], int(match[3])))
                 found["copies"] += 1
                 found["wasted_seconds"] += 0 if e.get("ok") else number(e, "seconds")
+                function, of, first = _split(text(e, "place"))
+                if of != found["file"]:  # the latest one begins closest to the call
+                    start = int(number(e, "line")) or first
+                    found["from"] = max(found["from"], (start, {"file": of, "line": start, "function": function}), key=lambda at: at[0])
     for _, e in log.of("python"):
         if text(e, "id"):
             found = row((text(e, "id"), text(e, "file"), int(number(e, "line"))))
@@ -108,6 +112,7 @@ def _breaks(log, table):
             "copies": sum(max(1, p["copies"]) for p in places),
             "processes": sorted(set().union(*(p["processes"] for p in places))),
             "first": top["first"],
+            "from": top["from"][1],
             "places": [{k: p[k] for k in ("file", "line", "function", "copies", "times", "python_seconds", "wasted_seconds")}
                        | {"source": _source_line(p["file"], p["line"])} for p in places],
         })  # fmt: skip
@@ -346,7 +351,7 @@ def _causes(breaks, recompiles, fallbacks, outcomes, steps, time):
         place = row["places"][0] if "places" in row else row
         causes.append({"kind": kind, "title": title, "file": place["file"], "line": place["line"], "function": place.get("function", ""),
                        "source": place.get("source") or _source_line(place["file"], place["line"]), "seconds": seconds, "times": times,
-                       "copies": copies, "fix": fix, "first": row.get("first", 0.0), "processes": row.get("processes", []), **more})  # fmt: skip
+                       "copies": copies, "fix": fix, "first": row.get("first", 0.0), "processes": row.get("processes", []), "from": row.get("from"), **more})  # fmt: skip
 
     for b in breaks:
         if b["id"] == "FJ0020" and any(r["limit"] for r in recompiles):
@@ -376,7 +381,7 @@ def _causes(breaks, recompiles, fallbacks, outcomes, steps, time):
     if made > 5 and made > 0.3 * time["span"]:
         causes.append({"kind": "compile", "title": "compiling took much of the run", "file": "", "line": 0, "function": "", "source": "",
                        "seconds": made, "times": 1, "copies": 1, "fix": 'mode="background" lets the framework run meanwhile',
-                       "first": 0.0, "processes": []})  # fmt: skip
+                       "first": 0.0, "processes": [], "from": None})  # fmt: skip
     causes.sort(key=lambda c: (-c["seconds"], -c["times"], c["first"]))
     return causes
 

@@ -81,6 +81,8 @@ def _cause_lines(number, cause):
         lines.append(f"   at {_where(cause)}" + (f" in {cause['function']}" if cause["function"] else ""))
         if cause["source"]:
             lines.append(f"      {_short(cause['source'], 120)}")
+        if cause["from"]:
+            lines.append(f"   reached from {_where(cause['from'])} in {cause['from']['function']}")
     if cause["fix"]:
         lines.append(f"   fix: {cause['fix']}")
     return lines
