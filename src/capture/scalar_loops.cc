@@ -549,6 +549,7 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
   made->t.code = {};
   for (ObjectSpec& spec : made->t.objects)  // what is found in the frame again is not kept alive
     if (!spec.fixed && (spec.array || spec.list || !spec.used)) spec.object = Ref();
+  if (place.versions.empty()) made_.emplace_back(place.loop.start, place.loop.end);
   place.versions.push_back(std::move(made));
 }
 

@@ -26,6 +26,8 @@ class CodeLoops {
   bool Considered(FjFrame* frame);
   // The frame is at an instruction. Nothing: no business of these loops. *ran: code did.
   std::optional<frame::Action> At(Config& config, FjFrame* frame, bool* ran);
+  // Loops that became code since this was asked: [first instruction, end).
+  std::vector<std::pair<int, int>> TakeMade() { return std::exchange(made_, {}); }
   bool any() const;  // code was made, or is about to be
   bool none() const { return places_.empty(); }
 
@@ -40,6 +42,7 @@ class CodeLoops {
 
   std::vector<std::unique_ptr<Place>> places_;
   std::vector<bool> starts_;  // by instruction
+  std::vector<std::pair<int, int>> made_;
   int64_t work_ = 0;          // instructions that frames ran
 };
 

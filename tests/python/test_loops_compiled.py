@@ -26,6 +26,7 @@ from bench.scalar_programs import (
     generator,
     histogram,
     integrate,
+    kalman,
     knapsack,
     life,
     mandelbrot,
@@ -141,6 +142,7 @@ PROGRAMS = {
     matrix_product: (rng().random((9, 8)), rng().random((8, 7))),
     with_helpers: (rng().random(200),),
     integrate: (2000,),
+    kalman: (rng().standard_normal(300), 0.1, 0.01, 0.5),
     knapsack: (
         rng().integers(1, 12, 15).tolist(),
         rng().integers(1, 50, 15).tolist(),
