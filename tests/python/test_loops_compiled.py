@@ -204,6 +204,13 @@ def test_arithmetic_of_numpys_scalars(dtype, other):
     check(program, (x, eval(other)))
 
 
+def test_segments_before_a_loop_end_at_it():
+    """A first round that a segment began, up to a branch, was left to Python for good: 300 rounds of the loop inside."""
+    compiled = check(nearest, (rng().random((300, 3)), rng().random((40, 3))))
+    last = compiled.graphs[-1]
+    assert "zeros" in str(last) and "__lt__" not in str(last)
+
+
 # --- where Python goes on ----------------------------------------------------------------------------------------------------
 def test_an_index_out_of_range():
     def program(x, n):
