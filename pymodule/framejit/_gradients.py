@@ -31,6 +31,27 @@ def stand(by_number):
     return before
 
 
+def restored(result, value):
+    """A result of the program as it was before somebody wrote to it: what this is given goes to the result."""
+    return _restored().apply(result, value)
+
+
+@functools.cache
+def _restored():
+    import torch
+
+    class Restored(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, result, value):
+            return value.detach()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad, None
+
+    return Restored
+
+
 class Own:
     """Of a replay whose gradients are differentiated: what these owe to results of the replay, since derivatives are made of them, they
     owe to the program's own results. The replay begins at a node that has edges to those, and hands on what the others were given."""

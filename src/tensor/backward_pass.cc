@@ -134,11 +134,11 @@ int SegmentHook::LookAtWatched(CallState* s, const std::vector<bool>& tangents) 
   Py_ssize_t at = 0;
   int written = 0;
   const size_t outputs = t_.differentiable.size();
-  for (size_t i = s->watched ? 0 : outputs; i < (s->inputs ? t_.watched.size() : outputs); ++i) {
-    if (!t_.watched[i]) continue;
+  for (size_t i = s->versioned ? 0 : outputs; i < (s->inputs ? t_.versioned.size() : outputs); ++i) {
+    if (!t_.versioned[i]) continue;
     const bool output = i < outputs;
-    PyObject* tensor = output ? PyTuple_GET_ITEM(s->watched, at) : PyTuple_GET_ITEM(s->inputs, i - outputs);
-    PyObject* then = output ? PyTuple_GET_ITEM(s->watched, at + 1) : PyTuple_GET_ITEM(s->versions, i - outputs);
+    PyObject* tensor = output ? PyTuple_GET_ITEM(s->versioned, at) : PyTuple_GET_ITEM(s->inputs, i - outputs);
+    PyObject* then = output ? PyTuple_GET_ITEM(s->versioned, at + 1) : PyTuple_GET_ITEM(s->versions, i - outputs);
     at += 2;
     if (then == Py_None) continue;
     Ref now(PyObject_GetAttr(tensor, Interned(kVersion)));
@@ -227,6 +227,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     if (tangents[i]) grads[i] = Ref::Borrow(given[i]);
   }
   const int written = LookAtWatched(s, tangents);
+  if (written < 0) return -1;
   auto at = s->routed->empty() ? s->routed->end() : s->routed->find(NumberOfPass());
   const bool routed = at != s->routed->end();
   std::vector<bool> standing;
@@ -235,7 +236,7 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     s->routed->erase(at);
     if (standing.empty()) stops = AllInner();
   }
-  if (written < 0 || (!routed && !s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0)) return -1;
+  if (!routed && !s->retained->empty() && Inner(s, tangents, &grads, &stops) < 0) return -1;
   for (size_t i = 0; i < standing.size(); ++i)  // the others have been told by their own nodes
     if (InnerOf(i).empty() && AnswerHooks(s, i, &grads[i]) < 0) return -1;
   const bool freed = s->freed;
@@ -386,6 +387,7 @@ int SegmentHook::BeginOwn(CallState* s, Rerun* run, std::vector<int>* results) {
 // standing, by output: what others are made of is that result itself, not what this run makes.
 int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool create, Rerun* run) {
   static PyObject* stand = ResolveCallee("framejit._gradients.stand");
+  static PyObject* restored = ResolveCallee("framejit._gradients.restored");
   // What the inputs were made of is not this segment's: their gradients are those of aliases, which end here, and call
   // no hooks.
   auto alias = [](PyObject* o) { return Ref(PyObject_CallMethod(o, "view_as", "O", o)); };
@@ -403,10 +405,16 @@ int SegmentHook::Again(CallState* s, const std::vector<bool>& standing, bool cre
     run->inputs.push_back(std::move(input));
   }
   run->standing.resize(standing.size());
+  Rerun as_made;  // for the values of results that were written since
   for (size_t i = 0; i < standing.size(); ++i) {
     if (!standing[i]) continue;
-    Ref own(PyObject_CallNoArgs(s->retained->at(static_cast<int>(i)).weak.get()));
-    run->standing[i] = own ? alias(own.get()) : Ref();
+    const Ref own = Alive(s, static_cast<int>(i));
+    if (own && Unwritten(s, static_cast<int>(i))) {
+      run->standing[i] = alias(own.get());
+    } else if (own && restored) {
+      if (as_made.outputs.empty() && Again(s, {}, false, &as_made) < 0) return -1;
+      run->standing[i] = Ref(PyObject_CallFunctionObjArgs(restored, own.get(), as_made.outputs[i].get(), nullptr));
+    }
     if (!run->standing[i]) return -1;
   }
   std::vector<int> own_results;

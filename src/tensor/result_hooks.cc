@@ -231,20 +231,26 @@ std::vector<bool> SegmentHook::AllInner() const {
   return inner;
 }
 
-// The result, if somebody holds it and it is what it was; else null.
-Ref SegmentHook::Unwritten(CallState* head, int output) {
+// The result, if somebody holds it; else null.
+Ref SegmentHook::Alive(CallState* head, int output) {
   auto at = head->retained->find(output);
   Ref own(at == head->retained->end() ? nullptr : PyObject_CallNoArgs(at->second.weak.get()));
-  Ref version(own && own.get() != Py_None ? PyObject_GetAttr(own.get(), Interned(kVersion)) : nullptr);
-  const bool same = version && PyLong_AsLongLong(version.get()) == at->second.version;
+  return own && own.get() != Py_None ? std::move(own) : Ref();
+}
+
+// Likewise, if it is what it was.
+Ref SegmentHook::Unwritten(CallState* head, int output) {
+  Ref own = Alive(head, output);
+  Ref version(own ? PyObject_GetAttr(own.get(), Interned(kVersion)) : nullptr);
+  const bool same = version && PyLong_AsLongLong(version.get()) == head->retained->at(output).version;
   PyErr_Clear();
-  return same ? own : Ref();
+  return same ? std::move(own) : Ref();
 }
 
 // By output: a replay may go on from the result itself.
 std::vector<bool> SegmentHook::Standing(CallState* head) {
   std::vector<bool> standing(t_.stands.size());
-  for (size_t i = 0; i < standing.size(); ++i) standing[i] = t_.stands[i] && Unwritten(head, static_cast<int>(i));
+  for (size_t i = 0; i < standing.size(); ++i) standing[i] = t_.stands[i] && Alive(head, static_cast<int>(i));
   return standing;
 }
 

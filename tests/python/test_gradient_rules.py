@@ -96,6 +96,61 @@ def test_written_results_as_the_program_goes_on(fresh):
     same(fresh, f, leaf(), lambda y: y)
 
 
+def test_a_refusal_after_a_pass_that_looked_for_a_result(fresh):
+    """The first pass ends at a result, and leaves word for a node that it does not come to; the second is refused."""
+
+    def f(x):
+        y = torch.tanh(x * 2)
+        return y.exp(), y
+
+    for g in (f, fresh.compile(f)):
+        for _ in range(2):
+            z, y = g(torch.linspace(0.1, 1.3, 12, dtype=torch.float64).requires_grad_())
+            torch.autograd.grad(z.sum(), [y], retain_graph=True)
+            with torch.no_grad():
+                y.mul_(2)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                (z.sum() + y.sum()).backward()
+
+
+def test_derivatives_by_a_result_that_was_written(fresh):
+    """Nothing on the way reads what was written: they are those of what was computed, and can be differentiated again."""
+
+    def f(x):
+        y = x.sum() * x
+        return y.exp() + y, y
+
+    seen = []
+    for g in (f, fresh.compile(f)):
+        for _ in range(2):
+            x = torch.linspace(0.1, 0.3, 4, dtype=torch.float64).requires_grad_()
+            z, y = g(x)
+            with torch.no_grad():
+                y.mul_(2)
+            by_y, by_x = torch.autograd.grad(z.sum(), [y, x], create_graph=True)
+            seen.append([by_y, by_x, *torch.autograd.grad((by_y * by_y).sum() + by_x.sum(), [y, x])])
+    for other in seen[1:]:
+        torch.testing.assert_close(other, seen[0])
+
+
+@pytest.mark.parametrize("over", [None, 0, (0, 1)])
+@pytest.mark.parametrize("value", [0.1, 1.7, 1e5 / 3])
+def test_equal_numbers_have_no_spread(fresh, value, over):
+    """Their mean is rounded: divided by each other, what is left would be a gradient as large as any."""
+
+    def f(x):
+        return x.std(over), x.var(over), torch.std_mean(x, over)[0]
+
+    compiled = fresh.compile(f)
+    for dtype in (torch.float64, torch.float32):
+        x = torch.full((7, 11), value, dtype=dtype).requires_grad_()
+        for _ in range(2):
+            results = compiled(x)
+            (by,) = torch.autograd.grad([r.sum() for r in results], [x])
+            assert not any(r.count_nonzero() for r in results) and not by.isnan().any()
+            assert by.abs().max() < 1e-9
+
+
 NONE = {
     "norm0": lambda x: torch.linalg.vector_norm(x, 0),
     "norm0 of rows": lambda x: torch.norm(x, p=0, dim=1),
