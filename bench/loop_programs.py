@@ -298,6 +298,7 @@ def n_body(position, velocity, mass, steps):
 
 
 # --- elements one at a time (scalar_programs.py) -------------------------------------------------------------------------
+SCALAR = ["crc16", "edit_distance", "nussinov", "scalar_sums", "audio_filter"]
 for _name, _make in {
     "running_sum": lambda: (_rng().random(20000),),
     "seidel": lambda: (10, _matrix(80)),
@@ -310,6 +311,7 @@ for _name, _make in {
     "collatz": lambda: (4000,),
     "sieve": lambda: (20000,),
     "bubble_sort": lambda: (_rng().random(200),),
+    "kalman": lambda: (_rng().standard_normal(4000), 0.1, 0.01, 0.5),
     "bisect": lambda: (np.sort(_rng().random(2000)), _rng().random(2000)),
     "euler": lambda: (20000,),
     "histogram": lambda: (_rng().random(20000), 30),
@@ -320,7 +322,8 @@ for _name, _make in {
     "knapsack": lambda: (_rng().integers(1, 30, 40).tolist(), _rng().integers(1, 50, 40).tolist(), 500),
     "nearest": lambda: (_matrix(300, 3), _matrix(40, 3)),
 }.items():
-    PROGRAMS[_name if _name not in PROGRAMS else f"{_name}_scalar"] = (getattr(scalar_programs, _name), _make)
+    SCALAR.append(_name if _name not in PROGRAMS else f"{_name}_scalar")
+    PROGRAMS[SCALAR[-1]] = (getattr(scalar_programs, _name), _make)
 
 
 # --- torch -------------------------------------------------------------------------------------------------------------

@@ -1,18 +1,21 @@
 """tools/dev bench loops: programs with loops (bench/loop_programs.py, or those of a checkout of NPBench), each in a process of its own: is the result right, how
 long does the first result take, and what does a call take then, as written and compiled in turns.
 
-    tools/dev bench loops [PROGRAM...] [--npbench CHECKOUT [--size S]] [--json F]
+    tools/dev bench loops [PROGRAM...] [--npbench CHECKOUT [--size S]] [--numba] [--json F]
+
+With --numba the scalar programs (bench/scalar_programs.py) take turns with Numba, too, where it is installed and compiles them.
 """
 
 import argparse
 import copy
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
 
-from . import loop_programs, measure, npbench
+from . import loop_programs, measure, npbench, rivals
 
 
 def _same(a, b):
@@ -26,7 +29,32 @@ def _same(a, b):
     return type(a) is type(b) and a == b
 
 
-def one(name, function, make, seconds):
+def _numba(function, arguments, expected):
+    """(contender, seconds to the first result), or None where Numba does not compile the function, or to something else."""
+    import numba
+
+    try:
+        jitted, given = rivals.numba_of(function), rivals.numba_arguments(copy.deepcopy(arguments))
+        start = time.perf_counter()
+        result = jitted(*given)
+        first = time.perf_counter() - start
+    except numba.core.errors.NumbaError:
+        return None
+
+    def run():
+        given = rivals.numba_arguments(copy.deepcopy(arguments))
+        start = time.perf_counter()
+        jitted(*given)
+        return time.perf_counter() - start
+
+    import numpy as np
+
+    # Numba's numbers are Python's, where NumPy's own would come out: what is compared are values.
+    pairs = zip(expected, result) if isinstance(expected, tuple) else [(expected, result)]
+    return (run, first) if all(np.allclose(a, b) for a, b in pairs) else None
+
+
+def one(name, function, make, seconds, numba=False):
     """Runs one program here and prints a JSON line after each stage, so that a timeout leaves what was known."""
     arguments = make()
 
@@ -64,7 +92,10 @@ def one(name, function, make, seconds):
 
         return run
 
-    times = measure.taken({"eager": timed(function), "framejit": timed(compiled)}, seconds)
+    contenders = {"eager": timed(function), "framejit": timed(compiled)}
+    if numba and (found := _numba(function, arguments, expected)):
+        contenders["numba"], row["numba_first"] = found
+    times = measure.taken(contenders, seconds)
     row.update(measure.record("loops", name, "ms", times))
     info = compiled.cache_info()
     row.update({k: info[k] for k in ("segments", "captures", "kernels")}, breaks=info["breaks"])
@@ -76,23 +107,24 @@ def main(argv=None):
     parser.add_argument("program", nargs="*", help=f"of {', '.join(loop_programs.PROGRAMS)}, or of NPBench's (default: all)")
     parser.add_argument("--npbench", metavar="CHECKOUT", help="the programs of this checkout of NPBench instead")
     parser.add_argument("--size", default="S", choices=("S", "M", "L", "paper"), help="of NPBench's arguments")
+    parser.add_argument("--numba", action="store_true", help="beside Numba, where it compiles them (without names: the scalar programs)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of measuring, for each program")
     parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--json", metavar="F", help="append JSON lines to this file")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    known = npbench.names(args.npbench) if args.npbench else list(loop_programs.PROGRAMS)
+    known = npbench.names(args.npbench) if args.npbench else loop_programs.SCALAR if args.numba and not args.program else list(loop_programs.PROGRAMS)
     for name in args.program:
         if name not in known:
             parser.error(f"no program {name!r}")
     if args.here:
         name = args.program[0]
-        return one(name, *(npbench.program(args.npbench, args.size, name) if args.npbench else loop_programs.PROGRAMS[name]), args.seconds)
+        return one(name, *(npbench.program(args.npbench, args.size, name) if args.npbench else loop_programs.PROGRAMS[name]), args.seconds, args.numba)
     case = f"npbench {args.size}" if args.npbench else "loops"
-    which = ["--npbench", args.npbench, "--size", args.size] if args.npbench else []
-    print(f"{'program':24} {'right':6} {'first s':>8} {'eager ms':>10} {'framejit ms':>11} {'vs eager':>8} spread segments")
-    rows, ratios = [], []
-    said = " ".join(["tools/dev bench loops", *args.program, *(["--npbench", "CHECKOUT", "--size", args.size] if args.npbench else [])])
+    which = (["--npbench", args.npbench, "--size", args.size] if args.npbench else []) + (["--numba"] if args.numba else [])
+    print(f"{'program':24} {'right':6} {'first s':>8} {'eager ms':>10} {'framejit ms':>11} {'vs eager':>8} {'vs numba':>8} spread segments")
+    rows = []
+    said = " ".join(["tools/dev bench loops", *args.program, *(["--npbench", "CHECKOUT", "--size", args.size] if args.npbench else []), *(["--numba"] if args.numba else [])])
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(measure.ROOT)]))
     env = os.environ | {"PYTHONPATH": path}
     for name in args.program or known:
@@ -106,18 +138,18 @@ def main(argv=None):
         row = (json.loads(lines[-1]) if lines else {}) | {"case": case, "metric": name}
         if error:
             row["error"] = error
-        ratios += [row["vs_eager"]] if "vs_eager" in row else []
         rows.append(row)
         if args.json:  # at once: a long run that is ended keeps what it found
             measure.append(args.json, [row], said)
         show = lambda key, form: format(row[key], form) if key in row else "-"  # noqa: E731
         print(f"{name:24} {row.get('right', '-')!s:6} {show('first', '.3f'):>8} {show('eager', '.4g'):>10} {show('framejit', '.4g'):>11}"
-              f" {show('vs_eager', '.2f'):>8} {max(row.get('spread', {'': 0}).values()):6.2f} {row.get('segments', '-')} {error}", flush=True)  # fmt: skip
-    if ratios:
-        mean = 1.0
-        for r in ratios:
-            mean *= r ** (1 / len(ratios))
-        print(f"{len(ratios)} of {len(rows)} measured, geometric mean {mean:.3f}, slowest {min(ratios):.2f}x")
+              f" {show('vs_eager', '.2f'):>8} {show('vs_numba', '.2f'):>8} {max(row.get('spread', {'': 0}).values()):6.2f} {row.get('segments', '-')} {error}", flush=True)  # fmt: skip
+    for other in ("eager", "numba"):
+        if ratios := [row[f"vs_{other}"] for row in rows if f"vs_{other}" in row]:
+            mean = statistics.geometric_mean(ratios)
+            print(f"{len(ratios)} of {len(rows)} measured beside {other}, geometric mean {mean:.3f}, slowest {min(ratios):.2f}x")
+    if sooner := [row["numba_first"] / row["first"] for row in rows if "numba_first" in row]:
+        print(f"first results {statistics.geometric_mean(sooner):.1f} times sooner than Numba's, at least {min(sooner):.1f}")
     return 0
 
 

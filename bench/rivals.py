@@ -74,6 +74,26 @@ def with_numba():
     return {f.__name__: f for f in (black_scholes, row_softmax, laplace, k_means_step)}
 
 
+def numba_of(function):
+    """A function as written, and the functions of its module that it calls, under Numba's njit; ImportError without Numba."""
+    import types
+
+    import numba
+
+    known = dict(function.__globals__)
+    for name in function.__code__.co_names:
+        if isinstance(known.get(name), types.FunctionType):
+            known[name] = numba.njit(known[name])
+    return numba.njit(types.FunctionType(function.__code__, known, function.__name__, function.__defaults__))
+
+
+def numba_arguments(arguments):
+    """What Numba takes for them: lists become its own, off the clock."""
+    import numba
+
+    return [numba.typed.List(a) if isinstance(a, list) else a for a in arguments]
+
+
 def with_jax():
     """As with_numba. Arrays cannot be written to in JAX: laplace uses .at[].set."""
     import jax

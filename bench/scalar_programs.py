@@ -323,3 +323,21 @@ def first_above(x, limit):
         if x[i] > limit:
             return i, x[i]
     return None
+
+
+def kalman(measured, step, noise, error):
+    """Place and speed of a body, as its measured places tell."""
+    out = np.zeros((len(measured), 2))
+    place, speed = 0.0, 0.0
+    a, b, c = 1.0, 0.0, 1.0  # the covariance: [[a, b], [b, c]]
+    for i in range(len(measured)):
+        place += step * speed
+        a, b, c = a + 2 * step * b + step * step * c + noise, b + step * c, c + noise
+        seen = a + error
+        gain_place, gain_speed = a / seen, b / seen
+        missed = measured[i] - place
+        place += gain_place * missed
+        speed += gain_speed * missed
+        a, b, c = (1 - gain_place) * a, (1 - gain_place) * b, c - gain_speed * b
+        out[i, 0], out[i, 1] = place, speed
+    return out

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "capture/events.h"
+#include "capture/loops.h"
 #include "capture/meter.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
@@ -198,6 +199,7 @@ class Policy : public frame::FramePolicy {
     CodeLoops* loops = LoopsOf(*compiled, state, code);
     bool ran = false;
     if (auto action = loops ? loops->At(*compiled, frame, &ran) : std::nullopt) {
+      for (const auto& [start, end] : loops->TakeMade()) EndAtLoop(state, start, end);
       if (ran) ProgressOf(frame).ran = true, ProgressOf(frame).last = -1;
       return *action;
     }
@@ -475,6 +477,20 @@ class Policy : public frame::FramePolicy {
     for (auto& s : place.segments)
       if (s->tally.runs <= 1 && s.get() != last) Retired().segments.push_back(std::move(s));
     std::erase(place.segments, nullptr);
+  }
+
+  // A loop has become code, which begins where the loop does: a segment that ran a part of its first round, and left the rest
+  // of that to Python, gives way to one that ends at the loop.
+  static void EndAtLoop(CodeState& state, int start, int end) {
+    InUse now;
+    Cut(state, reinterpret_cast<PyCodeObject*>(state.code.get()), start);
+    const auto inside = [&](int at) { return start < at && at < end; };
+    for (auto& [at, place] : state.places) {
+      if (place.give_up || at.first == start || inside(at.first)) continue;
+      for (auto& s : place.segments)
+        if (!s->exit.returns && inside(s->exit.next)) Retired().segments.push_back(std::move(s));
+      std::erase(place.segments, nullptr);
+    }
   }
 
   // No entry matched. True: capture another version.

@@ -550,6 +550,7 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   made->t.code = {};
   for (ObjectSpec& spec : made->t.objects)  // what is found in the frame again is not kept alive
     if (!spec.fixed && (spec.array || spec.list || !spec.used)) spec.object = Ref();
+  if (head.versions.empty()) made_.emplace_back(head.loop.start, head.loop.end);
   head.versions.push_back(std::move(made));
 }
 

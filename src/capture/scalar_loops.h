@@ -4,6 +4,8 @@
 #pragma once
 
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "capture/segment.h"
 
@@ -26,6 +28,8 @@ class CodeLoops {
   bool Considered(FjFrame* frame);
   // The frame is at an instruction. Nothing: no business of these loops. *ran: code did.
   std::optional<frame::Action> At(Compiled& compiled, FjFrame* frame, bool* ran);
+  // Loops that became code since this was asked: [first instruction, end).
+  std::vector<std::pair<int, int>> TakeMade() { return std::exchange(made_, {}); }
   bool any() const;  // code was made, or is about to be
   bool none() const { return heads_.empty(); }
 
@@ -40,6 +44,7 @@ class CodeLoops {
 
   std::vector<std::unique_ptr<Head>> heads_;
   std::vector<bool> starts_;  // by instruction
+  std::vector<std::pair<int, int>> made_;
   int64_t work_ = 0;          // instructions that frames ran
 };
 

@@ -26,6 +26,7 @@ from bench.scalar_programs import (
     generator,
     histogram,
     integrate,
+    kalman,
     knapsack,
     life,
     mandelbrot,
@@ -141,6 +142,7 @@ PROGRAMS = {
     matrix_product: (rng().random((9, 8)), rng().random((8, 7))),
     with_helpers: (rng().random(200),),
     integrate: (2000,),
+    kalman: (rng().standard_normal(300), 0.1, 0.01, 0.5),
     knapsack: (
         rng().integers(1, 12, 15).tolist(),
         rng().integers(1, 50, 15).tolist(),
@@ -200,6 +202,13 @@ def test_arithmetic_of_numpys_scalars(dtype, other):
 
     x = (rng().random(40) * 7 + 3).astype(dtype)
     check(program, (x, eval(other)))
+
+
+def test_segments_before_a_loop_end_at_it():
+    """A first round that a segment began, up to a branch, was left to Python for good: 300 rounds of the loop inside."""
+    compiled = check(nearest, (rng().random((300, 3)), rng().random((40, 3))))
+    last = compiled.graphs[-1]
+    assert "zeros" in str(last) and "__lt__" not in str(last)
 
 
 # --- where Python goes on ----------------------------------------------------------------------------------------------------
