@@ -30,9 +30,10 @@ inline constexpr const char *kModules = "torch.nn.modules.module", *kCheckpoint 
 
 // Objects of the frameworks that are no functions.
 inline const Callee kDevice{"torch.device"};
+inline const Callee kCurrentDevice{"torch._C._cuda_getDevice"};
 inline const Callee kErrState{"numpy.errstate"};
 inline const Callee kFunction{"torch.autograd.Function"};
-inline const Callee kInferenceScope{"torch._C._InferenceMode"};
+inline const Callee kInferenceScope{"torch._C._InferenceMode"}, kOverridesOff{"torch._C.DisableTorchFunctionSubclass"};
 inline const Callee kNumpyDType{"numpy.dtype"};
 inline const Callee kParameter{"torch.nn.Parameter"};
 inline const Callee kSize{"torch.Size"};
@@ -49,6 +50,7 @@ inline const Callee kEmpty{"torch.empty"};
 inline const Callee kEqual{"torch.equal"};
 inline const Callee kEq{"torch.eq"};
 inline const Callee kFromNumpy{"torch.from_numpy"};
+inline const Callee kTensorDouble{"torch.Tensor.double"};
 inline const Callee kGroupTensors{"torch._C._group_tensors_by_device_and_dtype"};
 inline const Callee kIsClose{"torch.isclose"};
 inline const Callee kPromoteTypes{"numpy.promote_types"};
