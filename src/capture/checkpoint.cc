@@ -42,8 +42,9 @@ std::vector<PyObject*> Pending(Session& s) {
 }
 
 // functools.partial(create_selective_checkpoint_contexts, ...): what is kept is another matter than what is computed.
-bool SelectsAlone(PyObject* context) {
+bool SelectsAlone(Session& s, PyObject* context) {
   if (!OfType(context, CType::kPartial)) return false;
+  if (s.IsOutside(context)) s.guards().Is(s.SourceOf(context), context);
   Ref function(PyObject_GetAttrString(context, "func"));
   if (!function) PyErr_Clear();
   return function && function.get() == Part("create_selective_checkpoint_contexts");
@@ -81,7 +82,7 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
       reentrant = value == Py_True;
     } else if (is("preserve_rng_state")) {
       restores = value == Py_True;
-    } else if (is("context_fn") ? value != Part("noop_context_fn") && !SelectsAlone(value)
+    } else if (is("context_fn") ? value != Part("noop_context_fn") && !SelectsAlone(s_, value)
                                 : is("debug") && value != Py_False) {
       return refuse(std::string("with ") + PyUnicode_AsUTF8(name));
     } else if (!is("context_fn") && !is("debug") && !is("determinism_check") && !is("early_stop")) {

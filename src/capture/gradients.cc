@@ -109,6 +109,9 @@ std::vector<TraceId> LeavesBelow(Session& s, int level) {
 PyObject* Unwrapped(Session& s, PyObject* o, int level) {
   if (auto at = s.vmap.wrapped.find(AsTensor(o)->id); at != s.vmap.wrapped.end() && at->second.level == level)
     return Py_NewRef(at->second.original);
+  for (const Vmap::Dual& d : s.vmap.duals)
+    if (AsTensor(d.leaf)->id == AsTensor(o)->id && d.level == static_cast<size_t>(level))
+      return Py_XNewRef(Alias(s, d.original));
   PyObject* plain = Plain(s, o);
   const TraceId id = AsTensor(plain)->id;
   if (!s.meta(id).requires_grad) return Py_NewRef(o);
@@ -351,8 +354,8 @@ Answered MakeDual(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n
   PyObject* of = Alias(s, args[0]);
   PyObject* leaf = of ? LeafAt(s, of, s.vmap.levels.size()) : nullptr;
   if (!leaf) return nullptr;
-  s.Keep(Py_NewRef(args[1]));
-  s.vmap.duals.push_back({leaf, args[1], s.vmap.levels.size()});
+  for (int i : {0, 1}) s.Keep(Py_NewRef(args[i]));
+  s.vmap.duals.push_back({leaf, args[0], args[1], s.vmap.levels.size()});
   return Py_NewRef(leaf);
 }
 

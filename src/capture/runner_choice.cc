@@ -18,10 +18,20 @@ bool MixesInference(const Trace& t) {
                      [&](const Call& c) { return c.mode.inference != t.calls[0].mode.inference; });
 }
 
+bool Detached(const Trace& trace, const TraceTensor& view) {
+  for (int at = view.view_call; at >= 0;) {
+    const Call& call = trace.calls[at];
+    if (call.callee.last() == "detach") return true;
+    at = !call.args.empty() && call.args[0].is(Arg::Kind::kTensor) ? trace.tensors[call.args[0].t].view_call : -1;
+  }
+  return false;
+}
+
 bool AnyTracked(const Trace& trace) {
   return std::any_of(trace.outputs.begin(), trace.outputs.end(), [&](TraceId t) {
     const TraceTensor& x = trace.tensors[t];
-    return x.input < 0 && (x.meta.requires_grad || trace.tensors[x.base].meta.requires_grad);
+    // What is detached has no graph; another view of what has one, made without gradients, must not be written.
+    return x.input < 0 && (x.meta.requires_grad || (!Detached(trace, x) && trace.tensors[x.base].meta.requires_grad));
   });
 }
 

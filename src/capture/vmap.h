@@ -25,9 +25,9 @@ struct Vmap {
   };
   std::unordered_map<TraceId, Batched> tensors;
   struct Level {
-    Ref size;                  // of the batch; none: the level of a derivative (gradients.h)
-    bool grad_before = false;  // gradients were on outside of the derivative
-    size_t first = 0;          // tensor made inside of it
+    Ref size;                              // of the batch; none: the level of a derivative (gradients.h)
+    bool grad_before = false;              // gradients were on outside of the derivative
+    size_t first = 0;                      // tensor made inside of it
     bool forward = false;                  // a derivative by torch.func.jvp
     bool same = false, different = false;  // what is drawn, in all samples; neither: nothing may be
   };
@@ -39,13 +39,13 @@ struct Vmap {
   };
   std::unordered_map<TraceId, Wrapped> wrapped;  // by torch.func's derivatives
   struct Dual {
-    PyObject *leaf, *tangent;  // kept by the session
+    PyObject *leaf, *original, *tangent;  // kept by the session
     size_t level;
   };
   std::vector<Dual> duals;
-  std::vector<std::pair<TraceId, int>> leaves;   // of derivatives: the level they were made at
-  bool drawing = false;                          // a call that draws for all samples is under way
-  bool inplace_allowed = false;                  // requires_grad_() inside of a derivative
+  std::vector<std::pair<TraceId, int>> leaves;  // of derivatives: the level they were made at
+  bool drawing = false;                         // a call that draws for all samples is under way
+  bool inplace_allowed = false;                 // requires_grad_() inside of a derivative
   std::vector<Ref> index_modes;  // torch's TransformGetItemToIndex: x[i] with tensors of one integer is an index, too
   bool open() const { return !levels.empty() || !index_modes.empty(); }
   bool batches() const {

@@ -215,6 +215,54 @@ def test_other_forms(fresh, how):
         equal(results[1], results[0])
 
 
+FORMS = {
+    "reentrant": dict(use_reentrant=True),
+    "random numbers": dict(use_reentrant=False, preserve_rng_state=False),
+    "no check": dict(use_reentrant=False, determinism_check="none"),
+}
+SELECTED = functools.partial(torch.utils.checkpoint.create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+
+
+@pytest.mark.parametrize("form", [*FORMS, "selected"])
+def test_all_forms_are_one_graph(fresh, form):
+    w = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))
+    how = FORMS.get(form)
+    if how is None:
+        f = lambda x: checkpoint(lambda a: (a @ w).tanh(), x * 2, use_reentrant=False, context_fn=SELECTED).sum()  # noqa: E731
+    else:
+        f = lambda x: checkpoint(lambda a: (a @ w).tanh(), x * 2, **how).sum()  # noqa: E731
+    x = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+    told = fresh.explain(f)(x)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    compiled, results = fresh.compile(f), []
+    for g in (f, compiled, compiled):
+        x.grad = w.grad = None
+        g(x).backward()
+        results.append([x.grad, w.grad])
+    equal(results[1], results[0])
+    equal(results[2], results[0])
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("f", [
+    lambda x, w: checkpoint(lambda a: (a * w).sin(), x.detach(), use_reentrant=True),  # no input wants gradients: nor does the result
+    lambda x, w: checkpoint(lambda a: (a * w, a.detach() * 2), x, use_reentrant=True),
+    lambda x, w: checkpoint(lambda a: a, x, use_reentrant=True),
+    lambda x, w: checkpoint(lambda a: F.dropout(a * w, 0.5), x, use_reentrant=False, preserve_rng_state=False),
+])  # fmt: skip
+def test_results_that_other_forms_make_otherwise(fresh, f):
+    x, w = torch.randn(4, requires_grad=True), nn.Parameter(torch.randn(4))
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        torch.manual_seed(0)
+        got = compiled(x, w)
+        torch.manual_seed(0)
+        expected = f(x, w)
+        for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in (got, expected))):
+            equal(a, b)
+            assert a.requires_grad == b.requires_grad and (a is x) == (b is x)
+
+
 def test_no_compiled_gradients(fresh):
     """What torch replays is not replayed with everything kept: the checkpoint is torch's own."""
     w = nn.Parameter(torch.randn(4, 4, dtype=torch.complex128))

@@ -1,0 +1,622 @@
+// Calls under torch.vmap: rules of functions, and torch's own for the others (vmap.h).
+#include <algorithm>
+#include <string_view>
+
+#include "capture/callees.h"
+#include "capture/proxy.h"
+#include "capture/session.h"
+#include "capture/vmap.h"
+#include "capture/vmap_call.h"
+#include "surface/promote.h"
+#include "surface/rows.h"
+
+namespace framejit::capture {
+namespace {
+
+// By the row of the function; others are torch's to batch, as one call of the graph.
+Batch RuleOf(Callee callee) {
+  return callee.effects().batch;
+}
+
+const Callee kMatMul{"torch.matmul"}, kSqueeze{"torch.Tensor.squeeze"}, kTranspose{"torch.Tensor.transpose"},
+    kFlatten{"torch.Tensor.flatten"}, kUnflatten{"torch.Tensor.unflatten"}, kAdd{"torch.add"}, kSub{"torch.sub"},
+    kMul{"torch.mul"}, kMean{"torch.mean"}, kSum{"torch.sum"};
+
+// One call, at one level.
+class Peeled : public BatchedCall {
+ public:
+  using BatchedCall::BatchedCall;
+
+  PyObject* Run() {
+    if (Draws(callee_)) return Drawn();
+    if (const Rule own = RuleOfItsOwn()) return (this->*own)();
+    const Batch rule = RuleOf(callee_);
+    const bool in_place = callee_.Has(kInPlace);
+    for (size_t i = 0; i < args_.size(); ++i) {
+      if (!IsTensor(args_[i])) continue;
+      ++tensors_;
+      if (Name(i) == "out") return Refuse();
+    }
+    const bool first = !args_.empty() && At(args_[0]);
+    // Limits that are tensors have a rule of their own there, a value to fill in has none.
+    if (callee_.last().starts_with("cl") && rule == Batch::kPointwise && tensors_ > 1) return Refuse();
+    if (callee_.last() == "masked_fill" && tensors_ > 2) return Refuse();
+    if (rule != Batch::kPointwise && rule != Batch::kIndex && (tensors_ != 1 || !first)) return Refuse();
+    switch (rule) {
+      case Batch::kUnary: {
+        const Vmap::Batched b = *At(args_[0]);
+        Ref self = Borrow(args_[0]);
+        args_[0] = b.inner;
+        Ref r(Call());
+        if (r.get() == b.inner) return self.release();
+        return r ? Wrap(r.get(), b.dim) : nullptr;
+      }
+      case Batch::kPointwise: return in_place && !first ? Refuse() : Pointwise(in_place);
+      case Batch::kReduce: return AtDims(0, 0);
+      case Batch::kDim: return AtDims(1, 0);
+      case Batch::kTwoDims: return AtDims(2, 0);
+      case Batch::kNewDim: return AtDims(1, 1);
+      case Batch::kNew:
+      case Batch::kExpand: return Sized(rule);
+      case Batch::kIndex: return Index();
+      default: return Refuse();
+    }
+  }
+
+ private:
+  // With numbers of its own for each sample, torch draws for the inner tensor as it lies.
+  PyObject* Drawn() {
+    const std::string_view last = callee_.last();
+    const bool alike = last == "dropout" || last == "rand_like" || last == "randn_like" || last == "bernoulli";
+    const Vmap::Batched* b = args_.empty() ? nullptr : At(args_[0]);
+    const Vmap::Level& level = s_.vmap.levels[0];
+    if (s_.vmap.levels.size() != 1 || !level.different || !(b ? alike : last == "rand" || last == "randn"))
+      return Break();
+    const int dim = b ? b->dim : 0;
+    Ref sizes;
+    if (b) {
+      args_[0] = b->inner;
+    } else {  // rand(2, 3), rand((2, 3))
+      const bool spread = positional_ != 1 || PyLong_CheckExact(args_[0]);
+      if (!spread && !PyTuple_Check(args_[0]) && !PyList_CheckExact(args_[0])) return Break();
+      sizes = Ref(spread ? PyList_New(0) : PySequence_List(args_[0]));
+      if (!sizes || PyList_Insert(sizes.get(), 0, level.size.get()) < 0) return nullptr;
+      for (Py_ssize_t i = 0; spread && i < positional_; ++i)
+        if (PyList_Append(sizes.get(), args_[i]) < 0) return nullptr;
+      args_.erase(args_.begin(), args_.begin() + positional_);
+      args_.insert(args_.begin(), s_.MarkFresh(sizes.get()));
+      positional_ = 1;
+    }
+    s_.vmap.drawing = true;
+    Ref r(Call());
+    s_.vmap.drawing = false;
+    return r ? Wrap(r.get(), dim) : nullptr;
+  }
+
+  using Rule = PyObject* (Peeled::*)();
+  Rule RuleOfItsOwn() const {
+    struct Named {
+      std::string_view name;
+      Rule rule;
+    };
+    static constexpr Named kRules[] = {{"matmul", &Peeled::Product},
+                                       {"__matmul__", &Peeled::Product},
+                                       {"mm", &Peeled::Product},
+                                       {"bmm", &Peeled::Product},
+                                       {"mv", &Peeled::Product},
+                                       {"dot", &Peeled::Product},
+                                       {"linear", &Peeled::Linear},
+                                       {"layer_norm", &Peeled::Leading},
+                                       {"embedding", &Peeled::Leading},
+                                       {"cat", &Peeled::Joined},
+                                       {"stack", &Peeled::Joined},
+                                       {"concat", &Peeled::Joined},
+                                       {"concatenate", &Peeled::Joined},
+                                       {"einsum", &Peeled::Einsum},
+                                       {"conv1d", &Peeled::Convolution},
+                                       {"conv2d", &Peeled::Convolution},
+                                       {"conv3d", &Peeled::Convolution},
+                                       {"mse_loss", &Peeled::SquaredError},
+                                       {"broadcast_tensors", &Peeled::AsTheyAre},
+                                       {"expand_as", &Peeled::AsLargeAs},
+                                       {"movedim", &Peeled::Shifted},
+                                       {"split", &Peeled::Shifted},
+                                       {"split_with_sizes", &Peeled::Shifted},
+                                       {"chunk", &Peeled::Shifted},
+                                       {"unflatten", &Peeled::Shifted},
+                                       {"copy_", &Peeled::Copied},
+                                       {"diagonal", &Peeled::Diagonal},
+                                       {"fill_", &Peeled::Filled},
+                                       {"zero_", &Peeled::Filled},
+                                       {"__setitem__", &Peeled::Stored},
+                                       {"t", &Peeled::Turned},
+                                       {"reshape", &Peeled::Shaped},
+                                       {"view", &Peeled::Shaped},
+                                       {"flatten", &Peeled::Flattened}};
+    const std::string_view space = callee_.space(), last = callee_.last();
+    if (space != "torch" && space != "torch.Tensor" && space != "torch.nn.functional" && space != "torch._C._nn")
+      return nullptr;
+    for (const Named& n : kRules)
+      if (n.name == last) return n.rule;
+    return nullptr;
+  }
+
+  // Products of matrices and vectors: the hidden dimension stands left of those that torch.matmul broadcasts.
+  PyObject* Product() {
+    if (args_.size() != 2 || kwnames_ || !IsTensor(args_[0]) || !IsTensor(args_[1])) return Refuse();
+    const int ranks[] = {Rank(args_[0]), Rank(args_[1])};
+    struct Expected {
+      std::string_view name;
+      int first, second;
+    };
+    for (const Expected& e : {Expected{"mm", 2, 2}, {"bmm", 3, 3}, {"mv", 2, 1}, {"dot", 1, 1}})
+      if (callee_.last() == e.name && (ranks[0] != e.first || ranks[1] != e.second)) return Refuse();
+    if (!ranks[0] || !ranks[1]) return Refuse();
+    const int rank = std::max({ranks[0], ranks[1], 2});
+    Ref sides[2];
+    for (int i : {0, 1}) {
+      sides[i] = Borrow(args_[i]);
+      if (ranks[i] == 1) sides[i] = Call(callees::kTensorUnsqueeze, {args_[i], Ref(PyLong_FromLong(i)).get()});
+      if (sides[i] && At(sides[i].get())) sides[i] = Front(sides[i].get(), rank);
+      if (!sides[i]) return nullptr;
+    }
+    Ref r = Call(kMatMul, {sides[0].get(), sides[1].get()});
+    r = Ref(r ? Wrap(r.get(), 0) : nullptr);
+    for (int i : {0, 1})
+      if (r && ranks[i] == 1) r = Call(kSqueeze, {r.get(), Ref(PyLong_FromLong(i - 2)).get()});
+    return r.release();
+  }
+
+  // A function of what one argument has in its last dimensions; the others are the same for all samples.
+  PyObject* Leading() {
+    const size_t which = callee_.last() == "embedding" ? 1 : 0;  // torch.embedding(weight, indices)
+    for (size_t i = 0; i < args_.size(); ++i)
+      if ((At(args_[i]) != nullptr) != (i == which)) return Refuse();
+    Ref front = Front(args_[which]);
+    if (!front) return nullptr;
+    args_[which] = front.get();
+    Ref r(Call());
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  // The samples are pictures of one larger batch.
+  PyObject* Convolution() {
+    const int dims = callee_.last()[4] - '0';
+    if (!At(args_[0]) || Rank(args_[0]) != dims + 2) return Rank(args_[0]) == dims + 1 ? Leading() : Refuse();
+    for (size_t i = 1; i < args_.size(); ++i)
+      if (At(args_[i])) return Refuse();
+    Ref front = Front(args_[0]), zero(PyLong_FromLong(0)), one(PyLong_FromLong(1));
+    Ref all = front ? Call(kFlatten, {front.get(), zero.get(), one.get()}) : Ref();
+    if (!all) return nullptr;
+    const shape::Ints sizes = Meta(front.get()).sizes;
+    Ref parts(PyTuple_New(2));
+    for (int i : {0, 1}) PyTuple_SET_ITEM(parts.get(), i, s_.SymIntObject(sizes[i]));
+    args_[0] = all.get();
+    Ref r(Call());
+    if (r) r = Call(kUnflatten, {r.get(), zero.get(), s_.MarkFresh(parts.get())});
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  // Dimensions that count from the front are one further there.
+  Ref Next(PyObject* dims) {
+    if (PyLong_CheckExact(dims)) {
+      const long d = PyLong_AsLong(dims);
+      return Ref(PyLong_FromLong(d + (d >= 0)));
+    }
+    if (!PyTuple_CheckExact(dims)) return {};
+    Ref all(PyTuple_New(PyTuple_GET_SIZE(dims)));
+    for (Py_ssize_t i = 0; all && i < PyTuple_GET_SIZE(dims); ++i) {
+      Ref one = PyLong_CheckExact(PyTuple_GET_ITEM(dims, i)) ? Next(PyTuple_GET_ITEM(dims, i)) : Ref();
+      if (!one) return {};
+      PyTuple_SET_ITEM(all.get(), i, one.release());
+    }
+    return Borrow(s_.MarkFresh(all.get()));
+  }
+
+  PyObject* Shifted() {
+    const bool moves = callee_.last() == "movedim", parts = !moves && callee_.last() != "unflatten";
+    size_t found = 0;
+    std::vector<Ref> kept;
+    if (args_.size() < 2 || !At(args_[0])) return Refuse();
+    for (size_t i = 1; i < args_.size(); ++i) {
+      const std::string_view name = Name(i);
+      if (IsTensor(args_[i])) return Refuse();
+      if (name.empty() ? !moves && i != (parts ? 2 : 1) : name != "dim" && name != "source" && name != "destination")
+        continue;
+      kept.push_back(Next(args_[i]));
+      if (!kept.back()) return s_.broken() || PyErr_Occurred() ? nullptr : Refuse();
+      args_[i] = kept.back().get();
+      ++found;
+    }
+    if (parts && !found && args_.size() == 2 && positional_ == 2) {
+      kept.emplace_back(PyLong_FromLong(1));
+      args_.push_back(kept.back().get());
+      positional_ = 3;
+    } else if (found != (moves ? 2 : 1)) {
+      return Refuse();
+    }
+    Ref front = Front(args_[0]);
+    if (!front) return nullptr;
+    args_[0] = front.get();
+    Ref r(Call());
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  PyObject* AsLargeAs() {
+    if (args_.size() != 2 || kwnames_ || !IsTensor(args_[0]) || !IsTensor(args_[1])) return Refuse();
+    const shape::Ints sizes = Meta(args_[1]).sizes;
+    Ref shape(PyTuple_New(static_cast<Py_ssize_t>(sizes.size())));
+    for (size_t i = 0; shape && i < sizes.size(); ++i) {
+      PyObject* n = s_.SymIntObject(sizes[i]);
+      if (!n) return nullptr;
+      PyTuple_SET_ITEM(shape.get(), static_cast<Py_ssize_t>(i), n);
+    }
+    return Call(callees::kTensorExpand, {args_[0], s_.MarkFresh(shape.get())}).release();
+  }
+
+  // All elements of all samples get one number.
+  PyObject* Filled() {
+    const Vmap::Batched* b = At(args_[0]);
+    for (size_t i = 1; i < args_.size(); ++i)
+      if (IsTensor(args_[i])) return Break();
+    if (!b) return Break();
+    Ref self = Borrow(args_[0]);
+    args_[0] = b->inner;
+    return Ref(Call()) ? self.release() : nullptr;
+  }
+
+  PyObject* Copied() {
+    if (args_.size() != 2 || kwnames_ || !At(args_[0]) || !IsTensor(args_[1]) || Rank(args_[1]) > Rank(args_[0]))
+      return Break();
+    Ref self = Borrow(args_[0]), to = Front(args_[0]);
+    Ref from = At(args_[1]) ? Front(args_[1], Rank(args_[0])) : Borrow(args_[1]);
+    return to && from && Call(callee_, {to.get(), from.get()}) ? self.release() : nullptr;
+  }
+
+  // A view, that the program may write to.
+  PyObject* Diagonal() {
+    long numbers[] = {0, 0, 1};  // offset, dim1, dim2
+    if (args_.size() > 4 || !At(args_[0])) return Refuse();
+    for (size_t i = 1; i < args_.size(); ++i) {
+      const std::string_view name = Name(i);
+      if (!PyLong_CheckExact(args_[i])) return Refuse();
+      numbers[name.empty() ? i - 1 : name == "dim1" ? 1 : name == "dim2" ? 2 : 0] = PyLong_AsLong(args_[i]);
+    }
+    Ref front = Front(args_[0]), all[3];
+    for (int i : {0, 1, 2}) all[i] = Ref(PyLong_FromLong(numbers[i] + (i && numbers[i] >= 0)));
+    Ref r = front ? Call(callee_, {front.get(), all[0].get(), all[1].get(), all[2].get()}) : Ref();
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  // x[key] = value: what it makes of x, copied into x.
+  PyObject* Stored() {
+    static const Callee put("framejit._functions.put"), copy("torch.Tensor.copy_");
+    if (args_.size() != 3 || kwnames_ || !At(args_[0])) return Break();
+    Ref made(CallBatched(s_, level_, put, args_.data(), 3, nullptr));
+    const Vmap::Batched b = *At(args_[0]);
+    const Vmap::Batched* of = made ? At(made.get()) : nullptr;
+    if (!of) return made ? Break() : nullptr;
+    Ref from(PyLong_FromLong(of->dim)), to(PyLong_FromLong(b.dim));
+    Ref all = Call(callees::kTensorMoveDim, {of->inner, from.get(), to.get()});
+    return all && Call(copy, {b.inner, all.get()}) ? Py_NewRef(Py_None) : nullptr;
+  }
+
+  PyObject* Shaped() {
+    const bool sizes = args_.size() > 1 && (PyTuple_Check(args_[1]) || PyList_CheckExact(args_[1]) ||
+                                            PyLong_CheckExact(args_[1]) || IsSymInt(args_[1]));
+    return sizes && !kwnames_ && At(args_[0]) ? Sized(Batch::kNone) : Refuse();
+  }
+
+  PyObject* Flattened() {
+    if (!At(args_[0]) || !Rank(args_[0]) || args_.size() > 3) return Refuse();
+    long ends[] = {0, -1};
+    for (size_t i = 1; i < args_.size(); ++i) {
+      const std::string_view name = Name(i);
+      if (!PyLong_CheckExact(args_[i])) return Refuse();
+      ends[name.empty() ? i - 1 : name == "end_dim"] = PyLong_AsLong(args_[i]);
+    }
+    Ref front = Front(args_[0]);
+    Ref from(PyLong_FromLong(ends[0] + (ends[0] >= 0))), to(PyLong_FromLong(ends[1] + (ends[1] >= 0)));
+    Ref r = front ? Call(kFlatten, {front.get(), from.get(), to.get()}) : Ref();
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  PyObject* Turned() {
+    if (args_.size() != 1 || Rank(args_[0]) > 2) return Refuse();
+    if (Rank(args_[0]) < 2) return Py_NewRef(args_[0]);
+    return Call(kTranspose, {args_[0], Ref(PyLong_FromLong(0)).get(), Ref(PyLong_FromLong(1)).get()}).release();
+  }
+
+  // torch.broadcast_tensors of tensors that all have one size.
+  PyObject* AsTheyAre() {
+    Ref all(PyTuple_New(static_cast<Py_ssize_t>(args_.size())));
+    for (size_t i = 0; all && i < args_.size(); ++i) {
+      if (!IsTensor(args_[i]) || Rank(args_[i]) != Rank(args_[0])) return Refuse();
+      for (int d = 0; d < Rank(args_[0]); ++d)
+        if (!s_.env().Eq(Meta(args_[i]).sizes[d], Meta(args_[0]).sizes[d])) return Refuse();
+      PyTuple_SET_ITEM(all.get(), static_cast<Py_ssize_t>(i), Py_NewRef(args_[i]));
+    }
+    return s_.MarkFresh(all.release());
+  }
+
+  // torch._C._nn.mse_loss(input, target, reduction)
+  PyObject* SquaredError() {
+    if (kwnames_ || args_.size() != 3 || !IsTensor(args_[0]) || !IsTensor(args_[1]) || !PyLong_CheckExact(args_[2]))
+      return Refuse();
+    const long reduction = PyLong_AsLong(args_[2]);
+    Ref apart = Call(kSub, {args_[0], args_[1]});
+    Ref r = apart ? Call(kMul, {apart.get(), apart.get()}) : Ref();
+    return r && reduction ? Call(reduction == 1 ? kMean : kSum, {r.get()}).release() : r.release();
+  }
+
+  PyObject* Linear() {
+    if (args_.size() < 2 || args_.size() > 3 || (kwnames_ && Name(args_.size() - 1) != "bias")) return Refuse();
+    PyObject *x = args_[0], *w = args_[1], *bias = args_.size() > 2 ? args_[2] : Py_None;
+    if (!At(w) && !At(bias)) return Leading();
+    if (positional_ < 2 || !IsTensor(x) || !IsTensor(w) || Rank(w) != 2 || !Rank(x)) return Refuse();
+    Ref zero(PyLong_FromLong(0)), one(PyLong_FromLong(1));
+    Ref turned = Call(kTranspose, {w, zero.get(), one.get()});
+    Ref r = turned ? Call(kMatMul, {x, turned.get()}) : Ref();
+    if (r && bias != Py_None) r = Call(kAdd, {r.get(), bias});
+    return r.release();
+  }
+
+  // torch.cat, torch.stack
+  PyObject* Joined() {
+    const bool named = kwnames_ && PyTuple_GET_SIZE(kwnames_);
+    if (args_.empty() || args_.size() > 2 || (named && Name(args_.size() - 1) != "dim")) return Refuse();
+    PyObject* parts = args_[0];
+    if (!(PyTuple_CheckExact(parts) || PyList_CheckExact(parts)) || positional_ < 1) return Refuse();
+    PyObject* dim = args_.size() > 1 ? args_[1] : nullptr;
+    if (dim && !PyLong_CheckExact(dim)) return Refuse();
+    const long d = dim ? PyLong_AsLong(dim) : 0;
+    Ref list(PyList_New(0)), to(PyLong_FromLong(d < 0 ? d : d + 1)), size;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(parts); ++i) {
+      PyObject* o = PySequence_Fast_GET_ITEM(parts, i);
+      if (!IsTensor(o) || Rank(o) != Rank(PySequence_Fast_GET_ITEM(parts, 0))) return Refuse();
+      if (const Vmap::Batched* b = At(o); b && !size) size = Ref(s_.SymIntObject(Meta(b->inner).sizes[b->dim]));
+    }
+    for (Py_ssize_t i = 0; size && i < PySequence_Fast_GET_SIZE(parts); ++i) {
+      PyObject* o = PySequence_Fast_GET_ITEM(parts, i);
+      Ref part = At(o) ? Front(o) : ForAll(o, size.get());
+      if (!part || PyList_Append(list.get(), part.get()) < 0) return nullptr;
+    }
+    if (!size || !list || !to) return nullptr;
+    PyObject* call[] = {s_.MarkFresh(list.get()), to.get()};
+    Ref r(s_.CallFramework(callee_, call, 2, nullptr));
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  // What does not depend on the batch, once for each sample.
+  Ref ForAll(PyObject* o, PyObject* size) {
+    Ref sizes(PyTuple_New(1 + Rank(o)));
+    if (!sizes) return {};
+    PyTuple_SET_ITEM(sizes.get(), 0, Py_NewRef(size));
+    for (int i = 0; i < Rank(o); ++i) {
+      PyObject* n = s_.SymIntObject(Meta(o).sizes[i]);
+      if (!n) return {};
+      PyTuple_SET_ITEM(sizes.get(), i + 1, n);
+    }
+    return Call(callees::kTensorExpand, {o, s_.MarkFresh(sizes.get())});
+  }
+
+  // The hidden dimension is what "..." stands for.
+  PyObject* Einsum() {
+    const char* text = !args_.empty() && PyUnicode_Check(args_[0]) ? PyUnicode_AsUTF8(args_[0]) : nullptr;
+    const std::string equation = text ? text : "";
+    const size_t arrow = equation.find("->");
+    if (kwnames_ || arrow == equation.npos || equation.find('.') != equation.npos) return Refuse();
+    std::string now;
+    std::vector<Ref> kept;
+    size_t begin = 0;
+    for (size_t i = 1; i < args_.size(); ++i) {
+      const size_t end = std::min(equation.find(',', begin), arrow);
+      if (!IsTensor(args_[i]) || begin > arrow) return Refuse();
+      if (At(args_[i])) {
+        kept.push_back(Front(args_[i]));
+        if (!kept.back()) return nullptr;
+        args_[i] = kept.back().get();
+        now += "...";
+      }
+      now += equation.substr(begin, end - begin) + (i + 1 < args_.size() ? "," : "->...");
+      begin = end + 1;
+    }
+    if (begin != arrow + 1) return Refuse();
+    kept.emplace_back(PyUnicode_FromString((now + equation.substr(arrow + 2)).c_str()));
+    args_[0] = kept.back().get();
+    Ref r(args_[0] ? Call() : nullptr);
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  PyObject* Pointwise(bool in_place) {
+    int rank = 0;
+    for (PyObject* o : args_)
+      if (IsTensor(o)) rank = std::max(rank, Rank(o));
+    // What has no dimensions has less to say about the type of the result than what has; its inner tensor has some.
+    std::vector<Ref> kept;
+    std::vector<surface::TypeOperand> types;
+    bool scalar = false, other = false, mixed = false;
+    for (size_t i = callee_ == callees::kWhere ? 1 : 0; i < args_.size(); ++i) {
+      if (!IsTensor(args_[i])) continue;
+      (At(args_[i]) && !Rank(args_[i]) ? scalar : other) = true;
+      types.push_back({&Meta(args_[i])});
+      mixed |= types.back().tensor->dtype != types.front().tensor->dtype;
+    }
+    if (scalar && other && mixed) {
+      if (args_.size() != 2 || in_place || callee_.last().ends_with("fill")) return Refuse();
+      Ref type(tensor::DTypeObject(Framework::kTorch, surface::TorchResultType(types, DType::kFloat32)));
+      for (PyObject*& a : args_) {
+        kept.push_back(Call(callees::kTensorTo, {a, type.get()}));
+        if (!kept.back()) return nullptr;
+        a = kept.back().get();
+      }
+    }
+    PyObject* self = args_[0];
+    if (in_place && Rank(self) < rank) return Refuse();
+    for (PyObject*& o : args_) {
+      if (!At(o)) continue;
+      kept.push_back(Front(o, rank));
+      if (!kept.back()) return nullptr;
+      o = kept.back().get();
+    }
+    Ref r(Call());
+    if (!r) return nullptr;
+    return in_place ? Py_NewRef(self) : Wrap(r.get(), 0);
+  }
+
+  // `dims` numbers of dimensions, of a result with `more` dimensions, behind the tensor or by name. None: over all.
+  PyObject* AtDims(int dims, int more) {
+    PyObject* self = args_[0];
+    const int rank = Rank(self) + more;
+    auto inner = [&](PyObject* dim) -> PyObject* {  // as a dimension of the inner tensor
+      if (!PyLong_CheckExact(dim)) return Refuse();
+      const long d = PyLong_AsLong(dim);
+      if (PyErr_Occurred()) return nullptr;
+      if (d < -rank || d >= rank) return s_.Break(BreakId::kFrameworkError, "dimension out of range");
+      return PyLong_FromLong(d + 1 + (d < 0 ? rank : 0));
+    };
+    std::vector<Ref> kept;
+    std::vector<size_t> at;
+    for (size_t i = 1; i < args_.size(); ++i) {
+      const std::string_view name = Name(i);
+      if (name.empty() ? i <= static_cast<size_t>(std::max(dims, 1))
+                       : name == "dim" || name == "dim0" || name == "dim1")
+        at.push_back(i);
+    }
+    if (at.size() == 1 && !dims && args_[at[0]] == Py_None) return Refuse();
+    if (positional_ > 2 && (callee_.last() == "flip" || callee_.last() == "squeeze")) return Refuse();  // x.flip(0, 1)
+    if (at.size() != static_cast<size_t>(dims) && (dims || at.size() > 1)) return Refuse();
+    kept.push_back(Front(self));
+    if (!kept.back()) return nullptr;
+    args_[0] = kept.back().get();
+    for (size_t i : at) {
+      PyObject* dim = args_[i];
+      if (PyTuple_CheckExact(dim) || PyList_CheckExact(dim)) {
+        const Py_ssize_t n = PySequence_Size(dim);
+        if (!n) return Refuse();
+        Ref tuple(PyTuple_New(n));
+        for (Py_ssize_t k = 0; k < n; ++k) {
+          PyObject* item = PySequence_Fast_GET_ITEM(dim, k);
+          PyObject* moved = inner(item);
+          if (!moved) return nullptr;
+          PyTuple_SET_ITEM(tuple.get(), k, moved);
+        }
+        kept.emplace_back(s_.MarkFresh(tuple.release()));
+      } else {
+        kept.emplace_back(inner(dim));
+      }
+      if (!kept.back()) return nullptr;
+      args_[i] = kept.back().get();
+    }
+    if (at.empty()) {
+      if (!rank || args_.size() > 1) return Refuse();
+      Ref all(PyTuple_New(rank));
+      for (int d = 0; d < rank; ++d) PyTuple_SET_ITEM(all.get(), d, PyLong_FromLong(d + 1));
+      kept.emplace_back(s_.MarkFresh(all.release()));
+      args_.push_back(kept.back().get());
+      ++positional_;
+    }
+    Ref r(Call());
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  PyObject* Sized(Batch rule) {
+    if (positional_ < 2 || (rule == Batch::kExpand && kwnames_)) return Refuse();
+    const Vmap::Batched b = *At(args_[0]);
+    const bool sequence = PyTuple_Check(args_[1]) || PyList_CheckExact(args_[1]);
+    if (!sequence && callee_.last() == "new_full") return Refuse();
+    Ref sizes(sequence ? PySequence_List(args_[1]) : PyList_New(0));
+    if (!sequence) {  // x.new_zeros(2, 3)
+      for (Py_ssize_t i = 1; i < positional_; ++i)
+        if (PyList_Append(sizes.get(), args_[i]) < 0) return nullptr;
+      args_.erase(args_.begin() + 2, args_.begin() + positional_);
+      positional_ = 2;
+    }
+    if (!sizes) return nullptr;
+    Ref self = rule == Batch::kNone     ? Front(args_[0])
+               : rule == Batch::kExpand ? Front(args_[0], static_cast<int>(PyList_GET_SIZE(sizes.get())))
+                                        : Borrow(b.inner);
+    Ref size(s_.SymIntObject(Meta(b.inner).sizes[b.dim]));
+    if (!self || !size || PyList_Insert(sizes.get(), 0, size.get()) < 0) return nullptr;
+    s_.MarkFresh(sizes.get());
+    args_[0] = self.get();
+    args_[1] = sizes.get();
+    Ref r(Call());
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  PyObject* Index() {
+    if (positional_ != 2 || args_.size() != 2) return Refuse();
+    PyObject *self = args_[0], *key = args_[1];
+    std::vector<PyObject*> items;
+    if (PyTuple_CheckExact(key))
+      items.assign(&PyTuple_GET_ITEM(key, 0), &PyTuple_GET_ITEM(key, 0) + PyTuple_GET_SIZE(key));
+    else
+      items.push_back(key);
+    size_t tensors = 0;
+    int rank = 0;
+    bool batched = false;
+    for (PyObject* o : items) {
+      if (!IsTensor(o)) {
+        if (!PyLong_CheckExact(o) && !PySlice_Check(o) && o != Py_None && o != Py_Ellipsis) return Refuse();
+        continue;
+      }
+      ++tensors;
+      rank = std::max(rank, Rank(o));
+      batched |= At(o) != nullptr;
+      const DType t = Meta(o).dtype;
+      if (IsBool(t) || IsFloat(t) || IsComplex(t) || t == DType::kUInt8) return Refuse();
+    }
+    if (tensors && tensors != items.size()) return Refuse();
+    if (tensors && !batched && !rank) return Refuse();
+    if (NeedsVmap(s_, callee_, args_.data(), 2) && !batched) return Refuse();
+    std::vector<Ref> kept;
+    std::vector<PyObject*> inner;
+    if (At(self)) {
+      kept.push_back(Front(self));
+      if (!kept.back()) return nullptr;
+      self = kept.back().get();
+      if (batched) {  // each row has indices of its own
+        const shape::Int size = Meta(self).sizes[0];
+        static PyObject *const device = PyUnicode_InternFromString("device"), *const names = PyTuple_Pack(1, device);
+        Ref n(s_.SymIntObject(size)), where(TensorAttr(s_, self, device));
+        PyObject* arange[] = {n.get(), where.get()};
+        Ref rows(where ? s_.CallFramework(callees::kArange, arange, 1, names) : nullptr);
+        if (!rows) return nullptr;
+        Ref one(PyLong_FromLong(1));
+        for (int i = 0; rows && i < rank; ++i) rows = Call(callees::kTensorUnsqueeze, {rows.get(), one.get()});
+        if (!rows) return nullptr;
+        inner.push_back(rows.get());
+        kept.push_back(std::move(rows));
+      } else {
+        kept.emplace_back(s_.MarkFresh(PySlice_New(nullptr, nullptr, nullptr)));
+        inner.push_back(kept.back().get());
+      }
+    }
+    for (PyObject* o : items) {
+      if (At(o)) {
+        kept.push_back(Front(o, rank));
+        if (!kept.back()) return nullptr;
+        o = kept.back().get();
+      }
+      inner.push_back(o);
+    }
+    Ref tuple(PyTuple_New(inner.size()));
+    if (!tuple) return nullptr;
+    for (size_t i = 0; i < inner.size(); ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(inner[i]));
+    s_.MarkFresh(tuple.get());
+    Ref r = Call(callees::kTensorGetItem, {self, tuple.get()});
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  int tensors_ = 0;
+};
+
+}  // namespace
+
+PyObject* CallBatched(Session& s, int level, Callee callee, PyObject* const* args, Py_ssize_t nargs,
+                      PyObject* kwnames) {
+  return Peeled(s, level, callee, args, nargs, kwnames).Run();
+}
+
+}  // namespace framejit::capture
