@@ -66,6 +66,9 @@ constexpr struct PythonRow {
     {"torch._dynamo.mutation_guard", "GenerationTracker.tag", Effect::kNothing},     // by Module.__init__
     {"torch.autograd.profiler", "record_function.__enter__", Effect::kItself},
     {"torch.autograd.profiler", "record_function.__exit__", Effect::kNothing},
+    {"torch.optim.adam", "_single_tensor_adam", Effect::kOneKernel},
+    {"torch.optim.adam", "_multi_tensor_adam", Effect::kOneKernel},
+    {"torch.optim.optimizer", "_get_value", Effect::kHeldNumber},
     {"warnings", "catch_warnings.__enter__", Effect::kWarnings},
     {"warnings", "catch_warnings.__exit__", Effect::kWarnings},
     {"warnings", "simplefilter", Effect::kWarnings},
@@ -228,7 +231,7 @@ Effect EffectOfPython(PyFunctionObject* f) {
 }
 
 Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
-  if (IsInferenceScope(owner) || IsOverridesScope(owner)) return Effect::kMutatesSelf;
+  if (IsModeScope(owner)) return Effect::kMutatesSelf;
   const Tables& t = T();
   for (const char* n :
        {"__setstate__", "__init__", "__set_name__", "__setattr__", "__delattr__", "__set__", "__delete__"})

@@ -113,7 +113,7 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
       return TensorAttr(s_, args[0], PyDescr_NAME(bound.self.get()));
   }
   if (name.last().find("has_torch_function") != std::string_view::npos && AnyAsked(s_, args, total)) Py_RETURN_TRUE;
-  if (name.last() == "_is_torch_function_enabled") return PyBool_FromLong(!InOverridesScope(s_));
+  if (name.last() == "_is_torch_function_enabled") return PyBool_FromLong(!s_.modes.overrides_off);
   if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
   if (Answered answer = ThreadState(s_, name, args, nargs)) return *answer;
   if (name == callees::kGroupTensors) return GroupTensors(s_, callable, args, nargs, kwnames);
@@ -192,6 +192,8 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (PyObject* r = NumpyCall(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyObject* r = CallNamed(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable) && IsCheckpoint(callable)) return CallCheckpoint(args, nargs, kwnames);
+  if (PyFunction_Check(callable) && IsHigherOrder(callable))
+    if (PyObject* r = CallHigherOrder(args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable))
     return IsFunctionApply(callable) ? CallCustom(args, nargs, kwnames) : CallPython(callable, args, nargs, kwnames);
   if (PyType_Check(callable)) return CallType(reinterpret_cast<PyTypeObject*>(callable), args, nargs, kwnames);
@@ -297,6 +299,14 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     return s_.Break(BreakId::kGenerator, Describe(f));
   switch (EffectOfPython(fn)) {
     case Effect::kNothing: Py_RETURN_NONE;
+    case Effect::kHeldNumber:
+      // Python computes with it in float64: so does what is computed of a tensor of that type.
+      if (s_.options().compiling && nargs == 1 && !kwnames && IsTensor(args[0]))
+        return s_.CallFramework(callees::kTensorDouble, args, 1, nullptr);
+      break;
+    case Effect::kOneKernel:
+      if (s_.options().whole) break;
+      return s_.Break(BreakId::kSideEffect, Describe(f) + ", which is one kernel of the framework");
     case Effect::kItself: return nargs == 1 ? ProfilerRange(args[0]) : s_.Break(BreakId::kOutput, Describe(f));
     case Effect::kOutput: return s_.Break(BreakId::kOutput, Describe(f));
     case Effect::kThreadState: return s_.Break(BreakId::kThreadState, Describe(f));
@@ -466,9 +476,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));
   }
   if (PyObject* made = LegacyVariable(o, args, nargs, kwnames); made || s_.broken()) return made;
-  if (PyObject* scope = InferenceScope(s_, type, args, total)) return scope;
-  if (PyErr_Occurred()) return nullptr;
-  if (PyObject* scope = total ? nullptr : OverridesScope(s_, type)) return scope;
+  if (PyObject* scope = ModeScope(s_, type, args, total); scope || PyErr_Occurred()) return scope;
   if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return s_.Break(BreakId::kUnknownCall, Describe(o));
   static PyObject* del_name = PyUnicode_InternFromString("__del__");
   if (_PyType_Lookup(type, del_name)) return s_.Break(BreakId::kSideEffect, "an object with a destructor is made");

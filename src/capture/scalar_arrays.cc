@@ -138,11 +138,15 @@ void Translator::IndexAxis(const Part& p, int axis, const Val& index, Part& out)
     const bool all = step == 1 && IsNone(index.items[0]) == true && IsNone(index.items[1]) == true;
     const auto [from, count] = all ? std::pair(-1, p.sizes[axis]) : SliceBounds(index, p.sizes[axis], step);
     if (all && (p.ones >> axis & 1)) out.ones |= 1U << out.rank();
+    // Of nothing NumPy takes steps of one, from the first on.
+    const auto if_any = [&](int value, int64_t none_left) {
+      return Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kGt, count, Int(0)), value, Int(none_left));
+    };
     out.sizes.push_back(count);
     out.strides.push_back(step == 1 ? p.strides[axis]
-                                    : Op(ScalarOp::kMul, ScalarType::kInt, p.strides[axis], Int(step)));
+                                    : Op(ScalarOp::kMul, ScalarType::kInt, p.strides[axis], if_any(Int(step), 1)));
     out.unit = last && p.unit && step == 1;
-    start = from;
+    start = step == 1 ? from : if_any(from, 0);
   }
   if (start < 0) return;
   const int bytes = Op(ScalarOp::kMul, ScalarType::kInt, start, p.strides[axis]);

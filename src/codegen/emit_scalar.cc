@@ -476,10 +476,7 @@ Value* OpEmitter::Float(Op op, std::span<Value* const> v) {
 // when the kernel runs.
 Value* OpEmitter::Opaque(Value* v) {
   llvm::Type* t = v->getType();
-  if (!isa_.gpu && (t->isFloatTy() || t->isDoubleTy())) {  // costs nothing
-    auto* type = llvm::FunctionType::get(t, {t}, false);
-    return b_.CreateCall(type, llvm::InlineAsm::get(type, "", "=x,0", false), {v});
-  }
+  if (!isa_.gpu && t->isFPOrFPVectorTy()) return b_.CreateArithmeticFence(v, t);  // costs nothing
   llvm::BasicBlock& entry = b_.GetInsertBlock()->getParent()->getEntryBlock();
   auto* memory = llvm::IRBuilder<>(&entry, entry.begin()).CreateAlloca(t);
   b_.CreateStore(v, memory);
@@ -488,12 +485,13 @@ Value* OpEmitter::Opaque(Value* v) {
 
 namespace {
 
-// A constant, or one of two constants.
+// May LLVM find that this is constant? Constants are, and what is made of integers can be (x - x), not of numbers that
+// may be infinite.
 bool Folds(Value* v) {
   if (auto* either = llvm::dyn_cast<llvm::SelectInst>(v))
     return Folds(either->getTrueValue()) && Folds(either->getFalseValue());
   if (auto* cast = llvm::dyn_cast<llvm::CastInst>(v))
-    return Folds(cast->getOperand(0)) || cast->getSrcTy()->isIntOrIntVectorTy(1);
+    return Folds(cast->getOperand(0)) || cast->getSrcTy()->isIntOrIntVectorTy();
   return llvm::isa<llvm::Constant>(v);
 }
 
@@ -501,7 +499,6 @@ bool Folds(Value* v) {
 
 Value* OpEmitter::Emit(Op op, DType result, DType from, std::span<Value* const> v) {
   if (!ieee_ || v.empty() || !MayRaise(op, from, result)) return Compute(op, result, from, v);
-  // Of vectors only what is plainly constant is hidden: LLVM can prove little else of all elements.
   if (!v[0]->getType()->isFloatingPointTy() && !std::all_of(v.begin(), v.end(), Folds))
     return Compute(op, result, from, v);
   std::vector<Value*> opaque(v.begin(), v.end());

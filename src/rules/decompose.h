@@ -59,7 +59,8 @@ ValueId Mean(Builder& b, ValueId x, const Axes& axes, bool keep);
 struct Moments {
   ValueId variance, mean;
 };  // in the compute type
-Moments VarMean(Builder& b, ValueId x, const Axes& axes, double correction, bool keep);
+// equals: equal numbers have the variance 0, though their mean may be rounded.
+Moments VarMean(Builder& b, ValueId x, const Axes& axes, double correction, bool keep, bool equals = false);
 ValueId Root(Builder& b, ValueId variance);  // sqrt whose derivative at 0 is 0: standard deviations
 ValueId LogSumExp(Builder& b, ValueId x, const Axes& axes, bool keep);
 ValueId Softmax(Builder& b, ValueId x, int64_t axis);

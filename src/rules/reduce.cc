@@ -34,12 +34,13 @@ ValueId Mean(Builder& b, ValueId x, const Axes& axes, bool keep) {
   return b.Cast(sum / count, dtype);
 }
 
-Moments VarMean(Builder& b, ValueId x, const Axes& axes, double correction, bool keep) {
+Moments VarMean(Builder& b, ValueId x, const Axes& axes, double correction, bool keep, bool equals) {
   Expr v{b, Widen(b, x)};
   shape::Int n = CountOver(b, x, axes);
   DType dtype = b.type(v).dtype;
-  Expr mean = WideSum(b, v, axes, true) / Expr{b, b.SymConstant(n, dtype)};
-  Expr gap = v - mean;
+  const auto mean_of = [&](Expr of) { return WideSum(b, of, axes, true) / Expr{b, b.SymConstant(n, dtype)}; };
+  Expr mean = mean_of(v);
+  Expr gap = v - (equals ? mean + mean_of(v - mean) : mean);
   Expr squares = WideSum(b, gap * gap, axes, keep);
   Expr freedom{b, kNone};  // max(n - correction, 0): too few elements give nan or infinity, as in the frameworks
   if (correction == static_cast<int64_t>(correction)) {

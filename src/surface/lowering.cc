@@ -149,9 +149,14 @@ void Lowering::Impl::Into(Call& call, const Arg& target, bool computable) {
   if (OnCupy(call)) throw Decline("out= is not captured");
   const bool torch = call.callee.framework() == Framework::kTorch;
   if (torch) {
+    // Element by element an operand may be written over, if it is all of that tensor.
+    const Batch batch = call.callee.effects().batch;
+    const bool each = (batch == Batch::kPointwise || batch == Batch::kUnary) && objects[target.t].root == target.t;
     int shared = 0;
-    EachTensor(call, [&](TraceId t) { shared += objects[t].root == objects[target.t].root; });
-    if (shared > 1 || WantsGrad(trace, call)) throw Decline("out= of an operand, or with gradients");
+    EachTensor(call, [&](TraceId t) {
+      shared += objects[t].root == objects[target.t].root && !(each && t == target.t);
+    });
+    if (shared > (each ? 0 : 1) || WantsGrad(trace, call)) throw Decline("out= of an operand, or with gradients");
   }
   const bool partly = std::any_of(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "where"; });
   const size_t calls = trace.calls.size(), tensors = trace.tensors.size();
@@ -293,7 +298,6 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
   for (const auto& [id, value] : outs.writes) {
     bool tracked = grad && outs.writes_differentiable && IsFloat(meta(id).dtype);
     if (outs.writes_differentiable) derivatives.NoteWrite(id, tracked);
-    Place(builder.graph(), value, meta(id).device);
     objects.Write(id, value);
     if (tracked) meta(id).requires_grad = true;
   }
@@ -317,7 +321,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     m.framework = fw;
     m.dtype = t.dtype;
     m.device = placed ? *placed : operand_device.value_or(device);
-    Place(builder.graph(), out.value, m.device);
+    PutOn(builder.graph(), out.value, m.device);
     m.sizes = t.shape;
     m.strides = out.strides.empty() ? RowMajor(t.shape) : std::move(out.strides);
     m.is_scalar = fw == Framework::kNumpy && !cupy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
@@ -471,7 +475,7 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
   KeepRaising(g, ieee);
   for (ValueId v = 0; v < g.nodes.size(); ++v)
     if (g.nodes[v].op == Op::kExtern && Draws(g.nodes[v].attrs.call->callee)) g.ordered.push_back(v);
-  for (const Write& w : g.writes) Place(g, w.value, g.nodes[g.inputs[w.input]].type.device);
+  for (const Write& w : g.writes) PutOn(g, w.value, g.nodes[g.inputs[w.input]].type.device);
   PlaceOperands(g);
   return made;
 }

@@ -205,6 +205,16 @@ std::vector<int64_t> Scope::Dims(int i, int rank) const {
   return out;
 }
 
+std::shared_ptr<Call> Scope::CallOf(const char* callee, std::vector<Arg> args, bool gradients) const {
+  auto call = std::make_shared<Call>();
+  call->callee = callee;
+  call->args = std::move(args);
+  call->result = Arg::Tensor(0);
+  call->mode = mode;
+  call->mode.grad &= gradients;
+  return call;
+}
+
 ValueId Scope::Constant(const Arg& n, DType t) const {
   if (n.is(Arg::Kind::kBool)) return b.Constant(Scalar(n.b), t);
   if (n.is(Arg::Kind::kFloat)) {
@@ -219,6 +229,17 @@ ValueId Scope::Constant(const Arg& n, DType t) const {
     return b.Cast(b.Add(Op::kBitcast, {b.SymConstant(n.i, DType::kInt64)}, bits), t);
   }
   return n.i.is_const() ? b.Constant(Scalar(n.i.value()), t) : b.SymConstant(n.i, t);
+}
+
+ValueId Scope::Factor(int i, DType t) const {
+  const Arg& n = arg(i);
+  if (!n.is(Arg::Kind::kTensor)) return Constant(n, t);
+  const Operand factor = Read(n), beside = Read(arg(0));
+  const TensorMeta& m = *factor.meta;
+  if (!torch() || !m.sizes.empty() || m.requires_grad || IsComplex(m.dtype) || !beside.is_tensor() ||
+      m.device != beside.meta->device)
+    Skip();
+  return b.Cast(factor.value, t);
 }
 
 shape::Ints Scope::Pointwise(ValueId result, std::span<const Operand> operands) const {

@@ -351,13 +351,9 @@ Ints CudaAttentionStrides(Scope& s, const Operand& q, const Operand& v) {
 // By the framework, whose kernels draw inside. What it gives lies as CudaAttentionStrides says.
 ValueId Dropping(Scope& s, const std::vector<ValueId>& operands, const Ints& strides, double dropout, bool causal,
                  double scale) {
-  auto call = std::make_shared<Call>();
-  call->callee = "framejit._random.attention";
-  call->mode = s.mode;
-  call->mode.grad = false;
+  const auto call = s.CallOf("framejit._random.attention", {}, false);
   for (TraceId i = 0; i < 4; ++i) call->args.push_back(i < operands.size() ? Arg::Tensor(i) : Arg::None());
   for (const Arg& a : {Arg::Float(dropout), Arg::Bool(causal), Arg::Float(scale)}) call->args.push_back(a);
-  call->result = Arg::Tensor(0);
   TensorType type = s.b.type(operands[0]);
   type.shape[3] = s.b.type(operands[2]).shape[3];
   return s.b.Extern(call, operands, {type}, {strides});

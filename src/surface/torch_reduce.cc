@@ -142,9 +142,12 @@ double Correction(Scope& s, int i) {
   return !s.has(i) ? 1 : s.number(i);
 }
 
-// On the CPU torch computes these in double.
-ValueId ForMoments(Scope& s, const Operand& x) {
-  return x.meta->device.kind == DeviceKind::kCpu ? s.b.Cast(x.value, DType::kFloat64) : x.value;
+// On the CPU torch computes these in double. Equal numbers have no spread: the derivative of std is 0 there, and large
+// beside. In a wider type their mean is not rounded.
+rules::Moments MomentsOf(Scope& s, const Operand& x, const std::vector<int64_t>& axes, double correction, bool keep) {
+  const bool cpu = x.meta->device.kind == DeviceKind::kCpu, root = s.row.op == Op::kSqrt;
+  const bool equals = x.meta->dtype == DType::kFloat64 || (!cpu && root && x.meta->dtype == DType::kFloat32);
+  return rules::VarMean(s.b, cpu ? s.b.Cast(x.value, DType::kFloat64) : x.value, axes, correction, keep, equals);
 }
 
 // op: kSqrt takes the root (std), anything else is var.
@@ -153,7 +156,7 @@ Outs Spread(Scope& s, bool both) {  // (input, dim?, correction, keepdim)
   if (!IsFloat(x.meta->dtype)) Scope::Fail("var needs a floating dtype");
   const std::vector<int64_t> axes = AllIfEmpty(s, 1, x.rank());
   RefuseFew(s, x, axes, Correction(s, 2));
-  auto [v, mean] = rules::VarMean(s.b, ForMoments(s, x), axes, Correction(s, 2), s.flag(3));
+  auto [v, mean] = MomentsOf(s, x, axes, Correction(s, 2), s.flag(3));
   if (s.row.op == Op::kSqrt) v = rules::Root(s.b, v);
   Outs outs(s.b.Cast(v, x.meta->dtype));
   if (both) {
@@ -174,7 +177,7 @@ Outs VarAll(Scope& s) {  // (input, bool unbiased)
   std::vector<int64_t> axes;
   for (int d = 0; d < x.rank(); ++d) axes.push_back(d);
   RefuseFew(s, x, axes, Correction(s, 1));
-  ValueId v = rules::VarMean(s.b, ForMoments(s, x), axes, Correction(s, 1), false).variance;
+  ValueId v = MomentsOf(s, x, axes, Correction(s, 1), false).variance;
   if (s.row.op == Op::kSqrt) v = rules::Root(s.b, v);
   return s.b.Cast(v, x.meta->dtype);
 }

@@ -527,7 +527,12 @@ Outs BroadcastTensors(Scope& s) {
     }
   }
   std::vector<Out> items;
-  for (const Operand& x : all) items.push_back(Expanded(s, x, sizes).items[0]);
+  for (const Operand& x : all) {
+    const Ints& mine = x.meta->sizes;
+    const auto eq = [&](const Int& a, const Int& b) { return s.env.Eq(a, b); };
+    const bool fits = std::equal(mine.begin(), mine.end(), sizes.begin(), sizes.end(), eq);
+    items.push_back(fits ? Same(x) : Expanded(s, x, sizes).items[0]);
+  }
   return Tuple(std::move(items));
 }
 
@@ -557,7 +562,7 @@ Outs MeshGrid(Scope& s) {
 Outs RealPart(Scope& s) {
   Operand x = s.tensor(0);
   if (IsComplex(x.meta->dtype)) Scope::Skip();
-  return s.torch() ? Outs(Same(x)) : Alias(s);
+  return Same(x);
 }
 
 // clang-format off: a table

@@ -17,7 +17,8 @@ void Dealloc(PyObject* o) {
   delete s->hooks;
   delete s->retained;
   delete s->routed;
-  for (PyObject** p : {&s->head, &s->inputs, &s->versions, &s->drawn, &s->watched, &s->outputs, &s->saved, &s->opaque})
+  for (PyObject** p :
+       {&s->head, &s->inputs, &s->versions, &s->drawn, &s->versioned, &s->outputs, &s->saved, &s->opaque})
     Py_CLEAR(*p);
   PyObject_GC_Del(o);
 }
@@ -81,12 +82,16 @@ PyObject* BackwardOf(PyObject*, PyObject* const* args, Py_ssize_t n) {  // (ctx,
   } request{s, args, n};
   AutocastOff plain;
   OverridesOff own;
-  return (*s->hook)->quietly()(
+  PyObject* gradients = (*s->hook)->quietly()(
       [](void* p) {
         auto* r = static_cast<Request*>(p);
         return (*r->s->hook)->Backward(r->s, r->args[0], r->args + 1, r->n - 1);
       },
       &request);
+  // What a run takes for granted is no exception, and a result may die while its hooks run.
+  if (!gradients && !PyErr_Occurred())
+    PyErr_SetString(PyExc_RuntimeError, "framejit: what the backward pass takes for granted does not hold any more");
+  return gradients;
 }
 
 // Of a result's node, from torch's Tensor.register_hook: the hooks are called by us, if a gradient arrives.
@@ -139,7 +144,7 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->routed = new std::map<int64_t, std::vector<bool>>();
   s->part = part;
   s->head = Py_XNewRef(head);
-  s->inputs = s->versions = s->drawn = s->watched = s->outputs = s->saved = s->opaque = nullptr;
+  s->inputs = s->versions = s->drawn = s->versioned = s->outputs = s->saved = s->opaque = nullptr;
   return s;
 }
 

@@ -6,6 +6,7 @@ import itertools
 import linecache
 import math
 import random
+import re
 import signal
 
 import framejit
@@ -341,6 +342,11 @@ def one(seed, observe):
     if difference:
         with framejit.config.patch(scalar_loops=False):
             without = compare(program(), calls, observe, file)[0]
+        # Outside of scalar code these are rounded as those of arrays are: is it that alone?
+        text, whole = re.sub(r"np\.(exp|tanh|sin|log)\(", "np.floor(", text), text
+        if without and whole != text and not compare(program(), calls, observe, file)[0]:
+            return None, compiled
+        text = whole
         where = "also without scalar loops" if without else "only with scalar loops"
         difference = f"seed {seed}, {where}\n{text}\n{difference}"
     return difference, compiled

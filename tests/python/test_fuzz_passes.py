@@ -1,6 +1,7 @@
 """Random programs with several results, and random sequences of backward passes through them: by results, differentiated again, with
 hooks, kept gradients and writes in between. What torch refuses ends a sequence: tests/python/test_writes_later.py says which refusals
-differ. Two known gaps (docs/stages/gradients.md) are not asked for: gradients by a view among the results, and by a result with hooks."""
+differ. Three known gaps (docs/stages/gradients.md) are not asked for: gradients by a view among the results, by a result with hooks, and passes that
+look for what a result with hooks or a kept gradient is not made of."""
 
 import linecache
 import random
@@ -16,7 +17,7 @@ a.mean(-1) a.std(-1) a.detach() a.clone() a.contiguous() a.cumsum(0) a.log_softm
 a.split(1,0)[0] a.unbind(0)[0] torch.cat([a,a]) Three.apply(a,a)[2] a+1 a.reshape(-1)[:3]""".split()
 TWO = """a*b a+b a-b torch.broadcast_tensors(a.sum(),b)[0]*b F.mse_loss(a.sum(),b.mean()) torch.maximum(a.mean(),b.sum()) a.sum()*b a/(b*b+1)
 torch.outer(a.reshape(-1)[:3],b.reshape(-1)[:3]) torch.lerp(a.mean(),b.mean(),.3) torch.stack([a.sum(),b.sum()]) Three.apply(a,b)[0]
-torch.addcmul(a.sum(),a.mean(),b.mean()) torch.atan2(a.sum(),b.sum()) Three.apply(a.sum(),b.mean())[1] torch.where(a.sum()>0,a.sum(),b)""".split()
+torch.addcmul(a.sum(),a.mean(),b.mean()) torch.atan2(a.sum(),b.sum()) Three.apply(a.sum(),b.mean())[1] torch.where(a.sum()>.1,a.sum(),b)""".split()
 
 
 class Three(torch.autograd.Function):
@@ -65,6 +66,19 @@ def built(seed):
     return space["f"], text
 
 
+def leads(result, others):
+    """Is the result made of one of these, or one of these itself?"""
+    ends, todo, seen = {t.grad_fn for t in others if t.grad_fn is not None}, [result.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node in ends or any(getattr(node, "variable", None) is t for t in others):
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [to for to, _ in node.next_functions]
+    return False
+
+
 def sequence(f, seed):
     """[what was seen], up to what torch refuses."""
     rng = random.Random(f"sequence {seed}")
@@ -72,7 +86,7 @@ def sequence(f, seed):
     x, w = (torch.randn(3, 3, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(2))
     results = f(x, w)
     seen = [("results", [r.detach().clone() for r in results], [(r.requires_grad, r.is_leaf) for r in results])]
-    hooked = []
+    hooked, kept = [], []
     asked = [r for r in results if r.requires_grad and r.grad_fn is not None and not r._is_view()]
     try:
         for _ in range(rng.randint(1, 4) if asked else 0):
@@ -80,6 +94,8 @@ def sequence(f, seed):
             others = [t for t in (x, w, *asked) if rng.random() < 0.5 and not any(t is o for o in (y, *hooked))] or [x, w]
             create, both, scale = rng.random() < 0.4, rng.random() < 0.4, rng.random() + 1
             if what == "grad":
+                if not all(leads(t, others) for t in (*hooked, *kept)):
+                    raise RuntimeError("a known gap")
                 loss = (y * y).sum() + (z.sum() * scale if both else 0)
                 found = GRAD(loss, others, create_graph=create, retain_graph=True, allow_unused=True)
                 seen.append((what, [g if g is None else g.detach().clone() for g in found]))
@@ -93,6 +109,7 @@ def sequence(f, seed):
                 hooked.append(y)
             elif what == "keep":
                 y.retain_grad()
+                kept.append(y)
                 (z.sum() + y.sum()).backward(retain_graph=True)
                 seen.append((what, None if y.grad is None else y.grad.clone()))
             elif what == "write":

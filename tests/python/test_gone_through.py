@@ -57,6 +57,37 @@ def test_appended_behind_it_is_one_graph(fresh):
     assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
 
 
+def test_what_c_code_went_through_is_appended_to(fresh):
+    """C code saw a copy of the list with stand-ins for its tensors: the copy and the list are one."""
+
+    def f(items):
+        items.append(sum(items))
+
+    compiled = fresh.compile(f)
+    ours, theirs = ([torch.ones(2), torch.ones(2)] for _ in range(2))
+    for _ in range(3):
+        compiled(ours), f(theirs)
+        torch.testing.assert_close(ours, theirs)
+    assert compiled.cache_info()["breaks"] == 0
+
+
+@pytest.mark.parametrize("write", ["a[0] = 5", "a.append(5); n = sum(a)", "a[0] = 5; a = a"])
+def test_a_written_list_and_another_are_told_apart(fresh, write):
+    """They were two objects when the program was captured, and are one later, or the other way round."""
+    namespace = {}
+    exec(f"def f(x, a, b):\n    {write}\n    return x * 2, a is b, b is not a, (a is b) and b[0]", namespace)
+    f = namespace["f"]
+    for order in ((False, False, True, False), (True, True, False, True)):
+        compiled = fresh.compile(f)
+        for one in order:
+            ours, theirs = [1, 2], [1, 2]
+            got = compiled(torch.ones(2), ours, ours if one else [1, 2])
+            assert got[1:] == f(torch.ones(2), theirs, theirs if one else [1, 2])[1:]
+            assert ours == theirs
+        assert compiled.cache_info()["breaks"] == 0
+        fresh.reset()
+
+
 def test_only_what_is_read_is_guarded(fresh):
     groups = [{"w": torch.ones(3), "lr": 0.5, "unread": 1, "params": [torch.ones(2)]}, {"w": torch.ones(3), "lr": 0.25, "params": (1,)}]
 
@@ -179,3 +210,29 @@ def test_c_code_goes_over_tensors(fresh, f):
         assert same[0] == same[1]
     told = fresh.explain(f)("abc", [torch.ones(2)] * 3)
     assert told.graph_break_count == 0, str(told)
+
+
+def test_a_method_lies_on_the_stack_in_two_ways(fresh):
+    """As a method and its object, or as a bound method that another graph left there: what goes on in the middle of the call is made for one
+    of them."""
+
+    def grows(v, seen=[]):  # noqa: B006
+        seen.append(1)
+        if len(seen) > 4:
+            seen.clear()
+        return v + len(seen)
+
+    def f(x, numbers):
+        out = []
+        y = x * 2
+        for _ in numbers:
+            out.append(y + grows(x))
+        return out
+
+    compiled = fresh.compile(f)
+    for k in range(12):
+        results = []
+        for one in (f, compiled):
+            grows.__defaults__ = ([1] * (k % 5),)
+            results.append(one(torch.ones(2), [1.0, 2.0][: 1 + k % 2]))
+        torch.testing.assert_close(*results)

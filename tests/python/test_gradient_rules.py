@@ -133,6 +133,24 @@ def test_derivatives_by_a_result_that_was_written(fresh):
         torch.testing.assert_close(other, seen[0])
 
 
+@pytest.mark.parametrize("over", [None, 0, (0, 1)])
+@pytest.mark.parametrize("value", [0.1, 1.7, 1e5 / 3])
+def test_equal_numbers_have_no_spread(fresh, value, over):
+    """Their mean is rounded: divided by each other, what is left would be a gradient as large as any."""
+
+    def f(x):
+        return x.std(over), x.var(over), torch.std_mean(x, over)[0]
+
+    compiled = fresh.compile(f)
+    for dtype in (torch.float64, torch.float32):
+        x = torch.full((7, 11), value, dtype=dtype).requires_grad_()
+        for _ in range(2):
+            results = compiled(x)
+            (by,) = torch.autograd.grad([r.sum() for r in results], [x])
+            assert not any(r.count_nonzero() for r in results) and not by.isnan().any()
+            assert by.abs().max() < 1e-9
+
+
 NONE = {
     "norm0": lambda x: torch.linalg.vector_norm(x, 0),
     "norm0 of rows": lambda x: torch.norm(x, p=0, dim=1),

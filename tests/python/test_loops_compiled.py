@@ -85,7 +85,7 @@ def observed(function, plain, args, file=__file__):
         warnings.simplefilter("always")
         try:
             result = described(function(*args))
-        except Exception as error:  # noqa: BLE001
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001
             lines = [
                 f.lineno
                 for f in traceback.extract_tb(error.__traceback__)
@@ -405,6 +405,17 @@ def test_strides_and_types_that_change_between_calls():
         (a.astype(np.float32),),
         (np.arange(480).reshape(20, 24),),
     )
+
+
+def test_slices_of_nothing_lie_as_numpys():
+    def program(m, n):
+        for i in range(n):
+            w = m[8:2:-2, i % 3]
+            v = m[i % 2 : 1 : -3, ::2]
+            u = m[5:5:7]
+        return w, v, u
+
+    check(program, (np.zeros((4, 6)), 40), (np.zeros((20, 6)), 40), (np.zeros((3, 0)), 40))
 
 
 def test_generators_and_other_iterators_go_on_in_python():

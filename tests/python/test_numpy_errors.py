@@ -175,6 +175,11 @@ def test_in_place_is_written_before_it_is_raised(fresh, np):
         assert np.isinf(a).all()
 
 
+@pytest.mark.parametrize("text", ["1 / (m - m)", "(m - m) / (k - k)", "(m ^ m) / 2.0 / ((m ^ m) * 0.5)", "(m - m + 1e300).astype(np.float32)", "np.sqrt(m * 0 - 1.0)"])
+def test_what_the_compiler_can_prove_constant_is_told(fresh, np, text):
+    check(fresh, np, eval(f"lambda m, k: {text}", {"np": np}), np.arange(3, dtype=np.int16), np.ones(3, dtype=np.int16))
+
+
 def test_a_function_that_always_fails_is_not_slowed_down_for_ever(fresh, np):
     compiled = fresh.compile(lambda x: 1 / x)
     for _ in range(200):
