@@ -22,7 +22,7 @@ def disable(fn=None, *, reason=None):
     def disabled(*args, **kwargs):
         return call_eager(fn, args, kwargs)
 
-    disabled.__framejit_reason__ = reason
+    disabled._torchdynamo_disable, disabled._torchdynamo_disable_msg = True, reason  # torch.compile stays out as well
     return disabled
 
 

@@ -12,7 +12,7 @@ from . import _framejit
 from ._compile import _check, _compile_any
 from ._compile import reset as _reset
 from ._config import _TABLE
-from ._control import disable, mark_dynamic, mark_static, stance
+from ._control import mark_dynamic, mark_static, stance
 from .errors import BreakError, OptionError, RecompileError, _instead, unknown
 
 _before = []  # [(owner, name, value)] while installed; _ABSENT: the owner had no such name of its own
@@ -145,9 +145,7 @@ def _replacements(torch, peer, decorators):
             return lambda target: disable_(target, recursive, **words)
         if isinstance(fn, _framejit.CompiledFunction):
             fn = fn.__wrapped__
-        if recursive and isinstance(fn, (types.FunctionType, types.MethodType)):
-            fn = disable(fn, reason=words.get("reason"))
-        return peers_disable(fn, recursive, **words)  # outside: torch.compile knows its own wrapper
+        return peers_disable(fn, recursive, **words)  # capture knows its wrappers
 
     def both(name, ours):
         theirs = getattr(decorators, name)
@@ -238,6 +236,9 @@ def _compile(torch, model, settings):
     return _compile_any(model, settings)
 
 
+_STANCES = [*stance.NAMES, "eager_then_compile", "aot_eager_then_compile"]
+
+
 def _stance_class(peers):
     class set_stance:  # noqa: N801 (the peer's name)
         """Sets the stance of both compilers; a function, a context manager and a decorator."""
@@ -245,6 +246,8 @@ def _stance_class(peers):
         def __init__(self, stance_="default", *, skip_guard_eval_unsafe=False, force_backend=None):
             if force_backend not in (None, "eager", "inductor", "framejit"):
                 raise OptionError(f"force_backend={force_backend!r} cannot be had while framejit is installed: framejit.uninstall() first")
+            if stance_ not in _STANCES:
+                raise OptionError(unknown("stance", stance_, _STANCES))  # the peer takes any word and fails at the next call
             self._peers = peers(stance_, skip_guard_eval_unsafe=skip_guard_eval_unsafe, force_backend=force_backend)
             # The words that begin in eager only put off what is compiled.
             word = "force_eager" if force_backend == "eager" else stance_

@@ -13,6 +13,7 @@
 #include "capture/override.h"
 #include "capture/overrides.h"
 #include "capture/scalar_loops.h"
+#include "capture/special_calls.h"
 #include "capture/timing.h"
 #include "diag/diag.h"
 #include "tensor/import.h"
@@ -174,10 +175,17 @@ class Policy : public frame::FramePolicy {
       RememberObstacle(*active, frame);
       return active->fullgraph;
     }
+    if (IsDisabled(fj_function(frame))) return false;
     CodeState& c = StateOf(*active, fj_code(frame));
     const bool wanted = !c.skip && !(c.idle && Idle(c));
     if (!wanted && active->root_code.get() == c.code.get()) active->outcomes->Add(diag::RunBy::kPython);
     return wanted || c.instead;
+  }
+
+  PyObject* Continue(PyThreadState* ts, FjFrame* frame, int throwflag) override {
+    std::optional<SuspendScope> off;  // of what is disabled nothing is captured, nor of what it calls
+    if (active && IsDisabled(fj_function(frame))) off.emplace();
+    return fj_continue(ts, frame, throwflag);
   }
 
   frame::Semantics* Override(FjFrame*) override { return override_semantics; }

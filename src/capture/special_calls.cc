@@ -322,6 +322,16 @@ std::string Describe(PyObject* o) {
   return text + (name && PyUnicode_Check(name.get()) ? PyUnicode_AsUTF8(name.get()) : Py_TYPE(o)->tp_name);
 }
 
+bool IsDisabled(PyObject* function) {
+  static PyObject* const name = PyUnicode_InternFromString("_torchdynamo_disable");
+  if (!function || !PyFunction_Check(function)) return false;
+  PyObject* told = reinterpret_cast<PyFunctionObject*>(function)->func_dict;
+  if (!told || PyDict_GetItem(told, name) != Py_True) return false;
+  PyObject* behind = PyDict_GetItemString(told, "_torchdynamo_orig_callable");
+  if (!behind) behind = function;
+  return !PyFunction_Check(behind) || !IsCodeOf(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)), "torch");
+}
+
 PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssize_t nargs, PyObject* kwnames) {
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   // Of values, and of objects that are keys by themselves: what is cached, as for every caller. An attribute of a

@@ -9,5 +9,8 @@ namespace framejit::capture {
 PyObject* Special(CaptureSemantics& c, Session& s, const char* name, PyObject* const* args, Py_ssize_t nargs,
                   bool* handled);
 std::string Describe(PyObject* o);  // its module and name, for reports
+// The program wants this function to run as written (torch.compiler.disable, framejit.disable). Not where torch says so
+// of functions of its own: that is meant for its compiler.
+bool IsDisabled(PyObject* function);
 
 }  // namespace framejit::capture

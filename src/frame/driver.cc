@@ -232,7 +232,7 @@ PyObject* Evaluate(PyThreadState* ts, FjFrame* frame, int throwflag) {
   Semantics* semantics = policy->Override(frame);
   // Where another hook hands its frames on to ours, the tool behind it is at work: what it runs is its own business.
   if (!semantics && (throwflag || fj_is_generator(frame) || fj_hook_state() != FJ_HOOK_OURS || !policy->Wants(frame)))
-    return fj_continue(ts, frame, throwflag);
+    return policy->Continue(ts, frame, throwflag);
   Link link(ts, frame);
   if (!link) return fj_continue(ts, frame, throwflag);  // CPython raises the RecursionError
   Drive drive(ts, frame, link);

@@ -22,6 +22,10 @@ class FramePolicy {
   // Asked once per new frame, before anything of it ran (not for generators, coroutines, class bodies' resumptions).
   // false: CPython runs it as if there were no hook.
   virtual bool Wants(FjFrame* frame) = 0;
+  // Runs a frame that is not wanted in CPython.
+  virtual PyObject* Continue(PyThreadState* ts, FjFrame* frame, int throwflag) {
+    return fj_continue(ts, frame, throwflag);
+  }
   // Frames wanted by an interpreter in progress (capture): run all of it under these semantics instead of asking At().
   // Also asked for a generator at each resumption, which then runs from fj_next to its next yield.
   virtual Semantics* Override(FjFrame* frame) { return nullptr; }
