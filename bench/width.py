@@ -191,6 +191,17 @@ def names(suite):
     ).split()
 
 
+def build(suite, name):
+    """The model and its arguments, on the device that was asked for."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    model, inputs = globals()[suite](name)
+    if device != "cpu":
+        model, inputs = model.to(device), tree_map(lambda v: v.to(device) if isinstance(v, torch.Tensor) else v, inputs)
+    return model, inputs
+
+
 def tensors(output):
     from bench.models import flatten
 
@@ -273,7 +284,7 @@ def counted(row, model, inputs):
 
 def measure(suite, name):
     """The row of one model; raises if eager cannot build or run it."""
-    model, inputs = globals()[suite](name)
+    model, inputs = build(suite, name)
     try:
         eager, again, ours = (copy.deepcopy(model) for _ in range(3))
     except Exception:  # it holds what cannot be copied; then we hope that calls leave nothing in it
@@ -353,7 +364,7 @@ def same_in_float64(model, inputs):
     inputs = wide(inputs)
     eager, ours, shaken = (copy.deepcopy(model).double() for _ in range(3))
     for p in shaken.parameters():
-        p.data.mul_(1 + 2e-16 * torch.randint(-1, 2, p.shape, dtype=torch.float64))
+        p.data.mul_(1 + 2e-16 * torch.randint(-1, 2, p.shape, dtype=torch.float64, device=p.device))
     expected, got, other = steps(eager, eager, inputs, "SGD"), steps(ours, framejit.compile(ours), inputs, "SGD"), steps(shaken, shaken, inputs, "SGD")
     close = all(abs(a - b) <= 1e-7 * abs(b) + 4 * abs(c - b) for a, b, c in zip(got[0], expected[0], other[0]))
     return close and float((got[1] - expected[1]).norm()) <= 1e-7 * float(expected[1].norm()) + 4 * float((other[1] - expected[1]).norm())
@@ -362,7 +373,7 @@ def same_in_float64(model, inputs):
 def measure_training(suite, name):
     import torch
 
-    model, inputs = globals()[suite](name)
+    model, inputs = build(suite, name)
     model.train()
     start = torch.cat([p.detach().flatten().double() for p in model.parameters()])
     expected = {o: steps(m, m, inputs, o) for o in ("SGD", "AdamW") for m in [copy.deepcopy(model)]}
@@ -406,7 +417,7 @@ def measure_training(suite, name):
 
 row_pipe = -1
 training = with_peer = False
-corpus_path = ""
+corpus_path, device = "", "cpu"
 
 
 def isolated(suite, name, seconds):
@@ -479,9 +490,10 @@ def main():
     parser.add_argument("--every", type=int, default=1, help="only every Nth model")
     parser.add_argument("--from", type=int, default=0, dest="first", help="beginning with this one")
     parser.add_argument("--peer", action="store_true", help="torch.compile's graphs and breaks beside ours")
+    parser.add_argument("--device", default="cpu", help="where models and inputs are (default cpu)")
     args = parser.parse_args()
-    global training, with_peer, corpus_path
-    training, with_peer, corpus_path = args.train, args.peer, args.from_path
+    global training, with_peer, corpus_path, device
+    training, with_peer, corpus_path, device = args.train, args.peer, args.from_path, args.device
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     import torch

@@ -155,21 +155,21 @@ PyObject* KernelCache(PyObject*, PyObject*) {
                        (long long)i.code_bytes, "prepared_bytes", (long long)i.prepared_bytes);
 }
 
-capture::Config* ConfigOf(PyObject* compiled) {
-  if (Py_TYPE(compiled) == &capture::CompiledFunctionType) return &capture::ConfigOf(compiled);
+capture::Compiled* CompiledOf(PyObject* function) {
+  if (Py_TYPE(function) == &capture::CompiledFunctionType) return &capture::CompiledOf(function);
   PyErr_SetString(PyExc_TypeError, "expected a CompiledFunction");
   return nullptr;
 }
 
-PyObject* ExplainBegin(PyObject*, PyObject* compiled) {
-  capture::Config* c = ConfigOf(compiled);
+PyObject* ExplainBegin(PyObject*, PyObject* function) {
+  capture::Compiled* c = CompiledOf(function);
   if (!c) return nullptr;
   capture::BeginExplained(*c);
   Py_RETURN_NONE;
 }
 
-PyObject* ExplainData(PyObject*, PyObject* compiled) {
-  capture::Config* c = ConfigOf(compiled);
+PyObject* ExplainData(PyObject*, PyObject* function) {
+  capture::Compiled* c = CompiledOf(function);
   if (!c) return nullptr;
   const capture::Explained e = capture::Explain(*c);
   return Py_BuildValue("{s:n,s:n,s:L,s:N,s:N,s:N,s:N}", "graph_count", (Py_ssize_t)e.graphs.size(), "graph_break_count",
@@ -315,8 +315,8 @@ PyObject* Init() {
   PyModule_AddObject(m, "CompiledFunction", Py_NewRef(reinterpret_cast<PyObject*>(&capture::CompiledFunctionType)));
   capture::InstallPolicy();
   diag::SetSourceReader(LineOf);
-  runtime::step_watch.begin = tensor::BeginRange;
-  runtime::step_watch.end = tensor::EndRange;
+  runtime::step_listener.begin = tensor::BeginRange;
+  runtime::step_listener.end = tensor::EndRange;
   Py_AtExit(&capture::ReportRuns);
   Ref atexit(PyImport_ImportModule("atexit")), end(PyObject_GetAttrString(m, "end_all"));
   Ref registered(atexit && end ? PyObject_CallMethod(atexit.get(), "register", "O", end.get()) : nullptr);

@@ -114,7 +114,7 @@ struct CompileOptions {
   bool deterministic = false;
   bool tune = false;  // measure other forms of the graph on its runs (mode="max-autotune")
   GpuGraphs gpu_graphs = GpuGraphs::kNever;
-  int watch = kBadIndex;  // Status bits that end a run
+  int traps = kBadIndex;  // Status bits that end a run
   // By input: a weight, which is expected to stay as it is from run to run. What is made of weights alone (packed
   // forms, folded normalisations) is made once and again when the host says that one has changed.
   std::vector<bool> weights;
@@ -149,7 +149,7 @@ std::shared_ptr<Executable> Compile(const Graph& g, const CompileOptions& option
 std::string DeviceObstacle(const Graph& g);
 
 // The same graph run by the reference interpreter: slow, exact; backend="interpreter".
-std::shared_ptr<Executable> MakeInterpreter(const Graph& g, int watch = 0);
+std::shared_ptr<Executable> MakeInterpreter(const Graph& g, int traps = 0);
 
 struct KernelCacheInfo {
   int64_t kernels = 0, hits = 0, misses = 0;

@@ -5,6 +5,7 @@
 #include "autodiff/tape.h"
 #include "graph/device.h"
 #include "graph/effects.h"
+#include "graph/rewrite.h"
 #include "rules/convolution.h"
 
 namespace framejit::autodiff {
@@ -248,7 +249,10 @@ void ExternRule(At& t) {
   std::vector<TensorType> types;
   const bool linear = c.callee.Has(kShapesAlone);
   for (size_t i = 0; i < operands.size(); ++i) {
-    if (linear && IsFloat(t.type(i).dtype)) operands[i] = rules::Like(t.b, operands[i], 0);
+    if (linear && IsFloat(t.type(i).dtype)) {
+      operands[i] = rules::Like(t.b, operands[i], 0);
+      Place(t.b.graph(), operands[i], t.type(i).device);
+    }
     if (!t.needs(i)) continue;
     which.push_back(Arg::Int(static_cast<int64_t>(i)));
     types.push_back(t.type(i));

@@ -41,7 +41,7 @@ void At::Give(int i, ValueId grad) {
     grad = b.Reshape(grad, t.shape);  // other sizes may be equal by a guard only: later stages want one expression
   }
   grad = b.Cast(grad, t.dtype);
-  Place(b.graph(), grad, t.device);
+  PutOn(b.graph(), grad, t.device);
   tape.Add(operands[i], grad);
 }
 

@@ -9,10 +9,6 @@
 namespace framejit::capture {
 namespace {
 
-PyObject* Interned(const char* text) {
-  return PyUnicode_InternFromString(text);
-}
-
 bool IsMemberDescr(PyObject* d) {
   return Py_IS_TYPE(d, &PyMemberDescr_Type);
 }
@@ -30,11 +26,6 @@ bool Facts(Session& s, PyObject* o) {
 
 PyObject* AdoptFact(Session& s, PyObject* of, PyObject* fact) {
   return of && s.IsFresh(of) ? s.Adopt(fact) : s.AdoptHeld(fact);
-}
-
-bool PythonFunctionIn(PyTypeObject* t, PyObject* name, PyObject** out) {
-  *out = _PyType_Lookup(t, name);
-  return *out && PyFunction_Check(*out);
 }
 
 // Are attributes looked up as object does it, but for methods in Python? Types of C may have a way of their own.
@@ -133,8 +124,7 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
     }
     return s_.FromOutside(d, s_.guards().Const(d));  // bound by the class, whose version is guarded
   }
-  PyObject* python_get;
-  if (PythonFunctionIn(Py_TYPE(d), N().get, &python_get)) {
+  if (PyObject* python_get = PythonFunctionIn(Py_TYPE(d), N().get)) {
     s_.NoteType(Py_TYPE(d));
     if (!s_.Find(d)) {
       Ref seen(s_.FromOutside(d, s_.guards().Const(d)));
@@ -349,9 +339,8 @@ PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
   else
     s_.NoteType(type);
   s_.NoteType(metatype);
-  PyObject *hook, *args[] = {o, name};
-  PyObject* r = nullptr;
-  if (PythonFunctionIn(metatype, N().getattribute, &hook)) {
+  PyObject *args[] = {o, name}, *r = nullptr;
+  if (PyObject* hook = PythonFunctionIn(metatype, N().getattribute)) {
     r = Call(hook, args, 2, nullptr);
   } else if (PyObject* meta = _PyType_Lookup(metatype, name), *own = nullptr; meta && IsDataDescr(meta)) {
     r = IsGetSetDescr(meta) || IsMemberDescr(meta) ? ClassFact(type, name) : ClassValue(meta, o, metatype);
@@ -360,13 +349,14 @@ PyObject* CaptureSemantics::TypeAttr(PyTypeObject* type, PyObject* name) {
   } else if (meta) {
     return ClassValue(meta, o, metatype);
   } else {
-    if (!PythonFunctionIn(metatype, N().getattr, &hook)) return PyObject_GetAttr(o, name);  // the real AttributeError
-    return Call(hook, args, 2, nullptr);
+    PyObject* hook = PythonFunctionIn(metatype, N().getattr);
+    return hook ? Call(hook, args, 2, nullptr) : PyObject_GetAttr(o, name);  // the real AttributeError
   }
   if (r || s_.broken() || !PyErr_ExceptionMatches(PyExc_AttributeError)) return r;
   PyObject *error_type, *error, *traceback;
   PyErr_Fetch(&error_type, &error, &traceback);
-  if (!PythonFunctionIn(metatype, N().getattr, &hook)) return PyErr_Restore(error_type, error, traceback), nullptr;
+  PyObject* hook = PythonFunctionIn(metatype, N().getattr);
+  if (!hook) return PyErr_Restore(error_type, error, traceback), nullptr;
   for (PyObject* x : {error_type, error, traceback}) Py_XDECREF(x);
   return Call(hook, args, 2, nullptr);
 }
@@ -476,9 +466,8 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
         PyCFunction_Check(o))
       return GenericGetAttr(o, name);
   }
-  PyObject *hook, *fallback;
   bool missing = false;
-  if (PythonFunctionIn(type, N().getattribute, &hook)) {
+  if (PyObject* hook = PythonFunctionIn(type, N().getattribute)) {
     s_.NoteType(type);
     PyObject* args[] = {o, name};
     PyObject* r = Call(hook, args, 2, nullptr);
@@ -500,7 +489,8 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   }
   PyObject *error_type, *error, *traceback;
   PyErr_Fetch(&error_type, &error, &traceback);  // a type lookup may clear it
-  if (!PythonFunctionIn(type, N().getattr, &fallback)) {
+  PyObject* fallback = PythonFunctionIn(type, N().getattr);
+  if (!fallback) {
     if (missing) return NoAttribute(o, name);
     PyErr_Restore(error_type, error, traceback);
     return nullptr;
@@ -525,12 +515,10 @@ int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* valu
       return r ? 0 : -1;
     }
   }
-  bool python_set = false;
-  PyObject* hook;
-  if (d && PythonFunctionIn(Py_TYPE(d), value ? N().set : N().delete_, &hook)) python_set = true;
+  PyObject* python_set = d ? PythonFunctionIn(Py_TYPE(d), value ? N().set : N().delete_) : nullptr;
   if (python_set) {
     PyObject* args[] = {d, o, value};
-    Ref r(Call(hook, args, value ? 3 : 2, nullptr));
+    Ref r(Call(python_set, args, value ? 3 : 2, nullptr));
     return r ? 0 : -1;
   }
   if (s_.IsPrivate(o)) return PyObject_GenericSetAttr(o, name, value);
@@ -611,8 +599,7 @@ int CaptureSemantics::StoreAttr(PyObject* o, PyObject* name, PyObject* value) {
     if (PyFunction_Check(o) && s_.IsFresh(o)) return PyObject_SetAttr(o, name, value);
     return s_.Break(BreakId::kSideEffect, std::string("attribute of a ") + Py_TYPE(o)->tp_name), -1;
   }
-  PyObject* hook;
-  if (PythonFunctionIn(Py_TYPE(o), value ? N().setattr : N().delattr, &hook)) {
+  if (PyObject* hook = PythonFunctionIn(Py_TYPE(o), value ? N().setattr : N().delattr)) {
     s_.NoteType(Py_TYPE(o));
     PyObject* args[] = {o, name, value};
     Ref r(Call(hook, args, value ? 3 : 2, nullptr));

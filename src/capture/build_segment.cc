@@ -108,7 +108,7 @@ CompileOptions OptionsOf(int ieee) {
   options.verify = diag::OptionOn("verify");
   options.fuse = diag::OptionOn("fuse");
   options.tune = diag::OptionOn("tune");
-  options.watch |= ieee;
+  options.traps |= ieee;
   const std::string graphs = diag::GetOption("cuda_graphs");
   options.gpu_graphs = graphs == "true" ? GpuGraphs::kAlways : graphs == "false" ? GpuGraphs::kNever : GpuGraphs::kAuto;
   options.fuel = std::stoll(diag::GetOption("fuel"));
@@ -119,10 +119,10 @@ CompileOptions OptionsOf(int ieee) {
 // The phases in their order. Each may find a problem: then there is no segment.
 class SegmentBuilder {
  public:
-  SegmentBuilder(Config& config, Session& s, FjFrame* frame, Problem* problem)
-      : config_(config), s_(s), frame_(frame), problem_(problem), seg_(std::make_unique<Segment>(Recipe(s))) {
-    seg_->assumed.book = config.guesses;
-    seg_->outcomes = config.outcomes;
+  SegmentBuilder(Compiled& compiled, Session& s, FjFrame* frame, Problem* problem)
+      : compiled_(compiled), s_(s), frame_(frame), problem_(problem), seg_(std::make_unique<Segment>(Recipe(s))) {
+    seg_->assumed.book = compiled.guesses;
+    seg_->outcomes = compiled.outcomes;
     seg_->place = PlaceName(fj_code(frame));
   }
   std::unique_ptr<Segment> Build(CaptureSemantics& sem, const FrameImage& before, frame::Outcome outcome, int index,
@@ -145,7 +145,7 @@ class SegmentBuilder {
     if (*problem_) return nullptr;
     TakeTrace();
     const bool writes = !s_.graph().writes.empty();
-    if (!seg_->trace->calls.empty()) MakeRunner(ChooseRunner({config_, s_, *seg_->trace, seg_->exit.returns, ieee_}));
+    if (!seg_->trace->calls.empty()) MakeRunner(ChooseRunner({compiled_, s_, *seg_->trace, seg_->exit.returns, ieee_}));
     if (*problem_) return nullptr;
     const bool fails = seg_->backend_runner || !seg_->assumed.guesses.empty() || MayFail(s_);
     seg_->undo = tensor::PlanUndo(*seg_->trace, !seg_->graph_runner && !seg_->pending, fails);
@@ -160,7 +160,7 @@ class SegmentBuilder {
  private:
   Recipe& recipe() { return seg_->exit.recipe; }
   void Note(const std::string& note) {
-    config_.notes.push_back(note);
+    compiled_.notes.push_back(note);
     diag::Log(diag::Channel::perf_, note + "  [" + PyUnicode_AsUTF8(fj_code(frame_)->co_qualname) + "]");
   }
 
@@ -257,7 +257,7 @@ class SegmentBuilder {
     std::string& why = problem_->state;
     for (TraceId t : recipe().outputs)
       if (s_.lowering().IsHidden(t)) why = "a tensor of a custom function or of torch.vmap";
-    if (InOverridesScope(s_)) why = "__torch_function__ was disabled";
+    if (s_.modes.overrides_off) why = "__torch_function__ was disabled";
     if (s_.vmap.open()) why = "torch.vmap or a derivative was entered";
     if (std::string open = s_.modes.StillOpen(); !open.empty()) why = std::move(open);
     if (!recipe().why().empty()) why = recipe().why();
@@ -273,7 +273,7 @@ class SegmentBuilder {
   // Results that are inputs are handed through; the others are made by the runner.
   void Finish() {
     const std::optional<Device> gpu = NumpyDevice(s_);
-    if (s_.libraries.numpy && !gpu) ieee_ = s_.modes.numpy.watch();  // its error state is guarded
+    if (s_.libraries.numpy && !gpu) ieee_ = s_.modes.numpy.traps();  // its error state is guarded
     seg_->assumed.guesses = KeepGuesses(s_, recipe().outputs);
     for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0))
       plan_.push_back({static_cast<OutputPlan::Kind>(m.kind), m.index, m.calls});
@@ -326,50 +326,50 @@ class SegmentBuilder {
       return Note(choice.note);
     }
     constexpr size_t kGraphsShown = 1024;  // code that is made anew all the time never ends
-    if (config_.graphs.size() >= kGraphsShown) config_.graphs.erase(config_.graphs.begin());
-    config_.graphs.push_back(seg_->trace);
+    if (compiled_.graphs.size() >= kGraphsShown) compiled_.graphs.erase(compiled_.graphs.begin());
+    compiled_.graphs.push_back(seg_->trace);
     seg_->op_count = s_.op_count;
-    config_.op_count += s_.op_count;
-    ++config_.graph_count;
+    compiled_.op_count += s_.op_count;
+    ++compiled_.graph_count;
     seg_->left = choice.left;
     if (choice.again) return Again(Again::kDerivatives);
     std::string note = choice.note;
-    CompileEnd compiled = choice.runner == Runner::kReplay ? CompileEnd::kFramework : CompileEnd::kOk;
+    CompileEnd end = choice.runner == Runner::kReplay ? CompileEnd::kFramework : CompileEnd::kOk;
     if (choice.number >= 0)
       seg_->check = SegmentCheck::Make(*seg_->trace, s_.constants(), s_.input_tensors(), seg_->place, choice.number,
-                                       choice.runner == Runner::kPair, config_.backend,
+                                       choice.runner == Runner::kPair, compiled_.backend,
                                        {s_.env().hints().begin(), s_.env().hints().end()});
     if (choice.runner == Runner::kCallable && !MakeCallable()) return;
     if (choice.runner == Runner::kPair || choice.runner == Runner::kCompiled)
-      compiled = CompileGraph(choice.runner == Runner::kPair, &note);
+      end = CompileGraph(choice.runner == Runner::kPair, &note);
     if (*problem_) return;
     if (!seg_->graph_runner && !seg_->backend_runner && !seg_->pending) {
       seg_->trace_runner = tensor::MakeTraceRunner(*seg_->trace, s_.constants());
       FallbackEvent(frame_, note);
       Note(note);
     }
-    if (!seg_->pending) config_.outcomes->Add(compiled);
+    if (!seg_->pending) compiled_.outcomes->Add(end);
   }
 
   bool MakeCallable() {
     seg_->backend_runner =
-        BackendRunner::Make(FindBackend(config_.backend), *seg_->trace, s_.constants(), s_.input_tensors());
+        BackendRunner::Make(FindBackend(compiled_.backend), *seg_->trace, s_.constants(), s_.input_tensors());
     if (seg_->backend_runner) return true;
-    config_.outcomes->Add(CompileEnd::kBackendFailed);
+    compiled_.outcomes->Add(CompileEnd::kBackendFailed);
     problem_->leave = Reported("the backend failed, " + seg_->place + " runs as written: " + TakeErrorText(), problem_);
     return false;
   }
 
   void Again(diag::Again what) {  // the graph that was just noted is none
-    config_.graphs.pop_back();
-    config_.op_count -= s_.op_count;
-    --config_.graph_count;
+    compiled_.graphs.pop_back();
+    compiled_.op_count -= s_.op_count;
+    --compiled_.graph_count;
     problem_->again = what;
   }
 
   CompileEnd CompileGraph(bool pair, std::string* note) {
     try {
-      Compiled(pair);
+      MakeGraphRunner(pair);
       return CompileEnd::kOk;
     } catch (const autodiff::Undifferentiable& e) {
       const bool sizes = dynamic_cast<const autodiff::WantsFixedSizes*>(&e) && !s_.options().dynamic_dims.empty();
@@ -399,11 +399,11 @@ class SegmentBuilder {
     std::function<std::unique_ptr<tensor::GraphRunner>(std::shared_ptr<Executable>)> finish;
   };
 
-  void Compiled(bool pair) {
+  void MakeGraphRunner(bool pair) {
     const double start = Now();
     s_.graph().name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
     if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, s_.graph().str());
-    const bool interpret = config_.backend == "interpreter",
+    const bool interpret = compiled_.backend == "interpreter",
                later = !interpret && !seg_->check && diag::OptionOn("background");
     tensor::RunCheck check = seg_->assumed.Check();
     if (!seg_->assumed.guesses.empty()) check.writes = DeferWrites(&s_.graph());
@@ -411,19 +411,19 @@ class SegmentBuilder {
     if (pair || later) seg_->trace_runner = tensor::MakeTraceRunner(*seg_->trace, s_.constants());
     if (later) {
       seg_->pending = std::make_unique<Segment::Pending>();
-      seg_->pending->compilation = Compilation::Begin([compile = std::move(job.compile), options = config_.options] {
+      seg_->pending->compilation = Compilation::Begin([compile = std::move(job.compile), options = compiled_.options] {
         diag::OptionScope scope(options.empty() ? nullptr : &options);
         return compile();
       });
       seg_->pending->finish = std::move(job.finish);
-      seg_->pending->config = config_.weak_from_this();
+      seg_->pending->compiled = compiled_.weak_from_this();
       seg_->pending->gradients = pair;
       return;
     }
     seg_->executable = job.compile();
     seg_->graph_runner = job.finish(seg_->executable);
-    if (seg_->check) seg_->check->Compiled(seg_->executable->str());
-    NoteCompiled(config_, seg_->place, seg_->executable->stats(), Now() - start);
+    if (seg_->check) seg_->check->NotePlan(seg_->executable->str());
+    NoteCompiled(compiled_, seg_->place, seg_->executable->stats(), Now() - start);
   }
 
   // The session's graph; a copy, if it is needed when the session is no more.
@@ -494,7 +494,7 @@ class SegmentBuilder {
     return job;
   }
 
-  Config& config_;
+  Compiled& compiled_;
   Session& s_;
   FjFrame* frame_;
   Problem* problem_;
@@ -507,13 +507,13 @@ class SegmentBuilder {
 
 }  // namespace
 
-void NoteCompiled(Config& config, const std::string& place, const CompileStats& stats, double seconds) {
+void NoteCompiled(Compiled& compiled, const std::string& place, const CompileStats& stats, double seconds) {
   CompileEvent(place, seconds, stats);
-  config.kernels.kernels += stats.kernels;
-  config.kernels.kernels_compiled += stats.kernels_compiled;
-  config.kernels.kernels_reused += stats.kernels_reused;
-  config.kernels.library_calls += stats.library_calls;
-  config.kernels.externs += stats.externs;
+  compiled.kernels.kernels += stats.kernels;
+  compiled.kernels.kernels_compiled += stats.kernels_compiled;
+  compiled.kernels.kernels_reused += stats.kernels_reused;
+  compiled.kernels.library_calls += stats.library_calls;
+  compiled.kernels.externs += stats.externs;
 }
 
 FrameImage::FrameImage(FjFrame* f) : f_(f), next_(fj_next(f)), depth_(fj_stack_depth(f)) {
@@ -525,10 +525,10 @@ FrameImage::FrameImage(FjFrame* f) : f_(f), next_(fj_next(f)), depth_(fj_stack_d
   }
 }
 
-std::unique_ptr<Segment> BuildSegment(Config& config, Session& s, CaptureSemantics& sem, FjFrame* frame,
+std::unique_ptr<Segment> BuildSegment(Compiled& compiled, Session& s, CaptureSemantics& sem, FjFrame* frame,
                                       const FrameImage& before, frame::Outcome outcome, int index, PyObject* result,
                                       Problem* problem) {
-  return SegmentBuilder(config, s, frame, problem).Build(sem, before, outcome, index, result);
+  return SegmentBuilder(compiled, s, frame, problem).Build(sem, before, outcome, index, result);
 }
 
 }  // namespace framejit::capture

@@ -54,7 +54,7 @@ struct Problem {
   explicit operator bool() const { return !state.empty() || again != diag::Again::kNone || leave || !internal.empty(); }
 };
 
-std::unique_ptr<Segment> BuildSegment(Config& config, Session& s, CaptureSemantics& sem, FjFrame* frame,
+std::unique_ptr<Segment> BuildSegment(Compiled& compiled, Session& s, CaptureSemantics& sem, FjFrame* frame,
                                       const FrameImage& before, frame::Outcome outcome, int index, PyObject* result,
                                       Problem* problem);
 

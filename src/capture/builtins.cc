@@ -228,7 +228,7 @@ Effect EffectOfPython(PyFunctionObject* f) {
 }
 
 Effect EffectOfMethod(PyTypeObject* owner, const char* name) {
-  if (IsInferenceScope(owner) || IsOverridesScope(owner)) return Effect::kMutatesSelf;
+  if (IsModeScope(owner)) return Effect::kMutatesSelf;
   const Tables& t = T();
   for (const char* n :
        {"__setstate__", "__init__", "__set_name__", "__setattr__", "__delattr__", "__set__", "__delete__"})

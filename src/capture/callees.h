@@ -30,9 +30,10 @@ inline constexpr const char *kModules = "torch.nn.modules.module", *kCheckpoint 
 
 // Objects of the frameworks that are no functions.
 inline const Callee kDevice{"torch.device"};
+inline const Callee kCurrentDevice{"torch._C._cuda_getDevice"};
 inline const Callee kErrState{"numpy.errstate"};
 inline const Callee kFunction{"torch.autograd.Function"};
-inline const Callee kInferenceScope{"torch._C._InferenceMode"};
+inline const Callee kInferenceScope{"torch._C._InferenceMode"}, kOverridesOff{"torch._C.DisableTorchFunctionSubclass"};
 inline const Callee kNumpyDType{"numpy.dtype"};
 inline const Callee kParameter{"torch.nn.Parameter"};
 inline const Callee kSize{"torch.Size"};

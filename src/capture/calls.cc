@@ -113,7 +113,7 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
       return TensorAttr(s_, args[0], PyDescr_NAME(bound.self.get()));
   }
   if (name.last().find("has_torch_function") != std::string_view::npos && AnyAsked(s_, args, total)) Py_RETURN_TRUE;
-  if (name.last() == "_is_torch_function_enabled") return PyBool_FromLong(!InOverridesScope(s_));
+  if (name.last() == "_is_torch_function_enabled") return PyBool_FromLong(!s_.modes.overrides_off);
   if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
   if (Answered answer = ThreadState(s_, name, args, nargs)) return *answer;
   if (name == callees::kGroupTensors) return GroupTensors(s_, callable, args, nargs, kwnames);
@@ -460,9 +460,7 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
     return s_.Adopt(PyObject_Vectorcall(o, v.data(), nargs, kwnames));
   }
   if (PyObject* made = LegacyVariable(o, args, nargs, kwnames); made || s_.broken()) return made;
-  if (PyObject* scope = InferenceScope(s_, type, args, total)) return scope;
-  if (PyErr_Occurred()) return nullptr;
-  if (PyObject* scope = total ? nullptr : OverridesScope(s_, type)) return scope;
+  if (PyObject* scope = ModeScope(s_, type, args, total); scope || PyErr_Occurred()) return scope;
   if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return s_.Break(BreakId::kUnknownCall, Describe(o));
   static PyObject* del_name = PyUnicode_InternFromString("__del__");
   if (_PyType_Lookup(type, del_name)) return s_.Break(BreakId::kSideEffect, "an object with a destructor is made");

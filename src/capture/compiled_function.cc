@@ -24,7 +24,7 @@ struct CompiledFunction {
   PyObject* options;
   PyObject* dict;
   PyObject* weakrefs;
-  std::shared_ptr<Config>* config;
+  std::shared_ptr<Compiled>* compiled;
   CodeState* state;
 };
 
@@ -101,8 +101,8 @@ PyObject* AsWritten(PyObject* fn, PyObject* const* args, size_t nargsf, PyObject
   return PyObject_Vectorcall(fn, args, nargsf, kwnames);
 }
 
-PyObject* LeftToPython(Config& config, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  const Meter meter(config, nullptr);
+PyObject* LeftToPython(Compiled& compiled, PyObject* fn, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  const Meter meter(compiled, nullptr);
   return AsWritten(fn, args, nargsf, kwnames);
 }
 
@@ -124,16 +124,37 @@ bool GivenUp(Place& place) {
   return place.lost % kRetry != 0;
 }
 
-PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObject* fn, PyObject* const* args,
-                      size_t nargsf, PyObject* kwnames) {
+// No segment is for this call yet: its frame is taken up by the hook.
+[[gnu::cold]] PyObject* ThroughTheHook(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObject* const* args,
+                                       size_t nargsf, PyObject* kwnames, const CodeState* root) {
+  std::optional<tensor::PeerAside> aside;
+  if (fj_hook_state() == FJ_HOOK_FOREIGN) aside.emplace();
+  if (const char* why = frame::HookUnavailable()) {
+    static bool told = false;
+    if (!std::exchange(told, true)) diag::Warn(std::string("framejit: functions run as written: ") + why);
+    return PyObject_Vectorcall(fn, args, nargsf, kwnames);
+  }
+  Retry retry;
+  PyObject* result;
+  {
+    const Meter meter(*kept, root);
+    ActiveScope on(kept);
+    result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
+  }
+  return retry.Finish(result);
+}
+
+PyObject* RunCompiled(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObject* const* args, size_t nargsf,
+                      PyObject* kwnames) {
+  Compiled& compiled = *kept;
   auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
-  auto it = config.codes.find(code);
-  Place* entry = it == config.codes.end() ? nullptr : it->second->entry;
+  const CodeState* state = compiled.Known(code);
+  Place* entry = state ? state->entry : nullptr;
   if (entry && GivenUp(*entry)) {
-    const Meter meter(config, it->second.get());
+    const Meter meter(compiled, state);
     return AsWritten(fn, args, nargsf, kwnames);
   }
-  if (entry && it->second->hot && !entry->segments.empty()) {
+  if (entry && state->hot && !entry->segments.empty()) {
     Slots slots;
     if (slots.Bind(reinterpret_cast<PyFunctionObject*>(fn), args, PyVectorcall_NARGS(nargsf), kwnames)) {
       for (size_t i = 0; i < entry->segments.size(); ++i) {
@@ -149,21 +170,7 @@ PyObject* RunCompiled(Config& config, const std::shared_ptr<Config>& kept, PyObj
       }
     }
   }
-  std::optional<tensor::PeerAside> aside;
-  if (fj_hook_state() == FJ_HOOK_FOREIGN) aside.emplace();
-  if (const char* why = frame::HookUnavailable()) {
-    static bool told = false;
-    if (!std::exchange(told, true)) diag::Warn(std::string("framejit: functions run as written: ") + why);
-    return PyObject_Vectorcall(fn, args, nargsf, kwnames);
-  }
-  Retry retry;
-  PyObject* result;
-  {
-    const Meter meter(config, it == config.codes.end() ? nullptr : it->second.get());
-    ActiveScope on(kept);
-    result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
-  }
-  return retry.Finish(result);
+  return ThroughTheHook(kept, fn, args, nargsf, kwnames, state);
 }
 
 PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
@@ -171,17 +178,17 @@ PyObject* CallCompiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObje
   PyObject* fn = self->function;
   // While capturing, a compiled function is just its function: the frame is captured with the rest.
   if (Capturing()) return PyObject_Vectorcall(fn, args, nargsf, kwnames);
-  if (GetStance() == Stance::kForceEager || disabled_everywhere()) return AsWritten(fn, args, nargsf, kwnames);
+  if (GetStance() == Stance::kForceEager || DisabledEverywhere()) return AsWritten(fn, args, nargsf, kwnames);
   auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(fn)->func_code);
   // A debugger, coverage: it sees the function as it is written.
   if (fj_watched(PyThreadState_Get(), code)) return AsWritten(fn, args, nargsf, kwnames);
-  std::shared_ptr<Config> config = *self->config;
+  const std::shared_ptr<Compiled>& compiled = *self->compiled;  // who calls `o` holds it
   InUse use;
   const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
-  const Timing::Turn turn = config->timing->Begin(*config, args, given);
-  PyObject* result = turn.python ? LeftToPython(*config, fn, args, nargsf, kwnames)
-                                 : RunCompiled(*config, config, fn, args, nargsf, kwnames);
-  if (turn.timed) config->timing->Ended(*config, turn, result);
+  const Timing::Turn turn = compiled->timing->Begin(*compiled, args, given);
+  PyObject* result = turn.python ? LeftToPython(*compiled, fn, args, nargsf, kwnames)
+                                 : RunCompiled(compiled, fn, args, nargsf, kwnames);
+  if (turn.timed) compiled->timing->Ended(*compiled, turn, result);
   return result;
 }
 
@@ -192,7 +199,7 @@ void Dealloc(PyObject* o) {
   Py_CLEAR(self->function);
   Py_CLEAR(self->options);
   Py_CLEAR(self->dict);
-  delete self->config;
+  delete self->compiled;
   PyObject_GC_Del(o);
 }
 
@@ -234,13 +241,13 @@ PyObject* Strings(const std::vector<std::string>& v) {
 
 PyObject* GetGraphs(PyObject* o, void*) {
   std::vector<std::string> texts;
-  for (const auto& graph : (*Self(o)->config)->graphs) texts.push_back(graph->str());
+  for (const auto& graph : (*Self(o)->compiled)->graphs) texts.push_back(graph->str());
   return Strings(texts);
 }
 
 PyObject* GetGuards(PyObject* o, void*) {
   std::vector<std::string> all;
-  for (auto& [code, state] : (*Self(o)->config)->codes)
+  for (auto& [code, state] : (*Self(o)->compiled)->codes)
     for (auto& [key, place] : state->places)
       for (auto& seg : place.segments)
         for (auto& g : seg->guards->Describe(code->co_localsplusnames)) all.push_back(g);
@@ -268,7 +275,7 @@ PyObject* OutcomeDict(const diag::Outcomes& o) {
 }
 
 PyObject* CacheInfo(PyObject* o, PyObject*) {
-  Config& c = **Self(o)->config;
+  Compiled& c = **Self(o)->compiled;
   long segments = 0;
   for (auto& [code, state] : c.codes)
     for (auto& [key, place] : state->places) segments += place.segments.size();
@@ -282,7 +289,7 @@ PyObject* CacheInfo(PyObject* o, PyObject*) {
 }
 
 PyObject* ClearCache(PyObject* o, PyObject*) {
-  ResetConfig(**Self(o)->config);
+  ResetCompiled(**Self(o)->compiled);
   Py_RETURN_NONE;
 }
 
@@ -373,8 +380,8 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
   self->function = Py_NewRef(function);
   self->options = Py_NewRef(options);
   self->dict = self->weakrefs = nullptr;
-  self->config = new std::shared_ptr<Config>(MakeConfig(key));
-  Config& c = **self->config;
+  self->compiled = new std::shared_ptr<Compiled>(MakeCompiled(key));
+  Compiled& c = **self->compiled;
   if (PyObject* b = PyDict_GetItemString(options, "backend"); b && PyUnicode_Check(b)) c.backend = PyUnicode_AsUTF8(b);
   if (PyObject* d = PyDict_GetItemString(options, "dynamic")) c.dynamic = d == Py_None ? -1 : d == Py_True;
   if (PyObject* f = PyDict_GetItemString(options, "fullgraph")) c.fullgraph = f == Py_True;
@@ -392,8 +399,8 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
 PyObject* WrappedOf(PyObject* o) {
   return Self(o)->function;
 }
-Config& ConfigOf(PyObject* o) {
-  return **Self(o)->config;
+Compiled& CompiledOf(PyObject* o) {
+  return **Self(o)->compiled;
 }
 
 }  // namespace framejit::capture

@@ -277,18 +277,17 @@ bool UsesContext(PyObject* o) {
   return OfType(o, CType::kDecimal);
 }
 
-bool HasOwn(PyTypeObject* type, const char* name) {
-  Ref key(PyUnicode_InternFromString(name));
-  PyObject* d = key ? _PyType_Lookup(type, key.get()) : nullptr;
-  return d && PyFunction_Check(d);
+PyObject* PythonFunctionIn(PyTypeObject* type, PyObject* name) {
+  PyObject* found = _PyType_Lookup(type, name);
+  return found && PyFunction_Check(found) ? found : nullptr;
 }
 
 bool AnswersItself(PyTypeObject* type) {
   if (type == &PyDict_Type || type == &PyODict_Type) return false;
-  for (const char* name :
-       {"__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__bool__", "__or__", "__ror__", "keys"})
-    if (HasOwn(type, name)) return true;
-  return false;
+  static PyObject* const names[] = {Interned("__getitem__"),  Interned("__iter__"), Interned("__len__"),
+                                    Interned("__contains__"), Interned("__eq__"),   Interned("__bool__"),
+                                    Interned("__or__"),       Interned("__ror__"),  Interned("keys")};
+  return std::any_of(std::begin(names), std::end(names), [&](PyObject* n) { return PythonFunctionIn(type, n); });
 }
 
 struct DictView {  // Objects/dictobject.c; not in all versions' headers

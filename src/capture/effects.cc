@@ -24,8 +24,9 @@ bool TakesOutput(PyObject* stream, bool ascii) {
   if (!stream || stream == Py_None) return true;
   const CType layout = FactsOf(LayoutOf(Py_TYPE(stream))).type;
   if (layout != CType::kTextFile && layout != CType::kStringIO) return false;
-  for (const char* name : {"write", "flush", "__getattribute__"})
-    if (HasOwn(Py_TYPE(stream), name)) return false;
+  static PyObject* const names[] = {Interned("write"), Interned("flush"), Interned("__getattribute__")};
+  for (PyObject* name : names)
+    if (PythonFunctionIn(Py_TYPE(stream), name)) return false;
   Ref closed(PyObject_GetAttrString(stream, "closed"));
   if (!closed || closed.get() != Py_False) return PyErr_Clear(), false;
   if (ascii || layout == CType::kStringIO) return true;

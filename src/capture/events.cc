@@ -71,7 +71,7 @@ PyObject* SetObserver(PyObject*, PyObject* called) {
 
 void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s, const std::vector<diag::Break>& ends) {
   if (s) Tell("capture", std::to_string(s->trace->calls.size()));
-  if (!diag::TraceEnabled()) return;
+  if (!diag::EventsOn()) return;
   const int line = LineOf(frame);
   std::vector<std::string> breaks;
   for (const diag::Break& b : ends)
@@ -85,7 +85,7 @@ void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s,
       {"breaks", diag::JsonStrings(breaks)},
       {"ok", Json(s != nullptr)}};
   if (s) {
-    s->traced = true;
+    s->has_event = true;
     s->line = line;
     fields.insert(fields.end(), {{"runner", Quote(RunnerName(*s))},
                                  {"calls", Json(static_cast<int64_t>(s->trace->calls.size()))},
@@ -98,7 +98,7 @@ void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s,
 }
 
 void CompileEvent(const std::string& place, double seconds, const CompileStats& stats) {
-  if (!diag::TraceEnabled()) return;
+  if (!diag::EventsOn()) return;
   diag::Event("compile", {{"place", Quote(place)},
                           {"seconds", Duration(seconds)},
                           {"kernels", Json(stats.kernels)},
@@ -110,7 +110,7 @@ void CompileEvent(const std::string& place, double seconds, const CompileStats& 
 
 void BreakEvent(const diag::Break& b) {
   if (observer) Tell("break", std::string(diag::Info(b.id).message) + (b.detail.empty() ? "" : ": " + b.detail));
-  if (!diag::TraceEnabled()) return;
+  if (!diag::EventsOn()) return;
   const diag::BreakInfo& info = diag::Info(b.id);
   diag::Event("break", {{"id", Quote(info.id)},
                         {"message", Quote(info.message)},
@@ -124,17 +124,17 @@ void BreakEvent(const diag::Break& b) {
 }
 
 void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard) {
-  if (!diag::TraceEnabled()) return;
+  if (!diag::EventsOn()) return;
   diag::Event(
       "recompile",
       {{"place", QuotedPlace(frame)}, {"entries", Json(static_cast<int64_t>(entries))}, {"guard", Quote(guard)}});
 }
 
 void RunsEvent(Segment& s) {
-  const int64_t runs = s.tally.runs - s.tally.runs_traced, misses = std::exchange(s.tally.missed_guards, 0);
-  if (!s.traced || !(runs || misses) || !diag::TraceEnabled()) return;
+  const int64_t runs = s.tally.runs - s.tally.runs_told_of, misses = std::exchange(s.tally.missed_guards, 0);
+  if (!s.has_event || !(runs || misses) || !diag::EventsOn()) return;
   const int64_t timed = std::exchange(s.tally.timed, 0);
-  s.tally.runs_traced = s.tally.runs;
+  s.tally.runs_told_of = s.tally.runs;
   diag::Event("runs", {{"place", Quote(s.place)},
                        {"line", Json(s.line)},
                        {"runner", Quote(RunnerName(s))},
@@ -144,13 +144,13 @@ void RunsEvent(Segment& s) {
   s.tally.seconds = 0;
 }
 
-void PythonEvents(Config& config) {
-  const auto elsewhere = std::exchange(config.elsewhere, {});
-  if (elsewhere.empty() || !diag::TraceEnabled() || !config.root_code) return;
-  const std::string place = PlaceName(reinterpret_cast<PyCodeObject*>(config.root_code.get()));
+void PythonEvents(Compiled& compiled) {
+  const auto elsewhere = std::exchange(compiled.elsewhere, {});
+  if (elsewhere.empty() || !diag::EventsOn() || !compiled.root_code) return;
+  const std::string place = PlaceName(reinterpret_cast<PyCodeObject*>(compiled.root_code.get()));
   for (auto& [cause, spent] : elsewhere) {
     const diag::Break* b =
-        cause >= 0 && cause < static_cast<int>(config.breaks.size()) ? &config.breaks[cause] : nullptr;
+        cause >= 0 && cause < static_cast<int>(compiled.breaks.size()) ? &compiled.breaks[cause] : nullptr;
     diag::Event("python", {{"place", Quote(place)},
                            {"id", b ? Quote(diag::Info(b->id).id) : ""},
                            {"file", b ? Quote(b->file) : ""},
@@ -179,29 +179,29 @@ void MemoryEvent() {
                          {"prepared_bytes", Json(static_cast<int64_t>(code.prepared_bytes))}});
 }
 
-void LeftEvent(const Config& config, const std::string& why, double compiled, double python) {
-  if (!diag::TraceEnabled() || !config.root_code) return;
-  diag::Event("left", {{"place", Quote(PlaceName(reinterpret_cast<PyCodeObject*>(config.root_code.get())))},
+void LeftEvent(const Compiled& compiled, const std::string& why, double ours, double python) {
+  if (!diag::EventsOn() || !compiled.root_code) return;
+  diag::Event("left", {{"place", Quote(PlaceName(reinterpret_cast<PyCodeObject*>(compiled.root_code.get())))},
                        {"why", Quote(why)},
-                       {"compiled", Duration(compiled)},
+                       {"compiled", Duration(ours)},
                        {"python", Duration(python)}});
 }
 
 void MissEvent(FjFrame* frame, const Segment& last, int times) {
-  if (!std::has_single_bit(static_cast<unsigned>(times)) || !diag::TraceEnabled()) return;
+  if (!std::has_single_bit(static_cast<unsigned>(times)) || !diag::EventsOn()) return;
   const std::string guard = last.WhyMissed(frame);
   diag::Event("miss", {{"place", QuotedPlace(frame)}, {"times", Json(times)}, {"guard", Quote(guard)}});
 }
 
 void OutcomeEvent(const Segment& s, diag::RunEnd end, const std::string& why) {
-  if (!diag::TraceEnabled()) return;
+  if (!diag::EventsOn()) return;
   diag::Event(
       "outcome",
       {{"place", Quote(s.place)}, {"line", Json(s.line)}, {"end", Quote(diag::Text(end))}, {"why", Quote(why)}});
 }
 
 void FallbackEvent(FjFrame* frame, const std::string& reason) {
-  if (!diag::TraceEnabled()) return;
+  if (!diag::EventsOn()) return;
   diag::Event("fallback", {{"place", QuotedPlace(frame)}, {"line", Json(LineOf(frame))}, {"reason", Quote(reason)}});
 }
 

@@ -15,12 +15,12 @@ void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* se
 void CompileEvent(const std::string& place, double seconds, const CompileStats& stats);
 void BreakEvent(const diag::Break& reason);
 void RecompileEvent(FjFrame* frame, size_t entries, const std::string& guard);
-void RunsEvent(Segment& segment);   // how often it ran since the last such event
-void PythonEvents(Config& config);  // what ran in Python since the last such events
+void RunsEvent(Segment& segment);       // how often it ran since the last such event
+void PythonEvents(Compiled& compiled);  // what ran in Python since the last such events
 void StepEvent(const runtime::StepTime& time);
 void MemoryEvent();  // of the process
 // Calls of the function, or rounds of a loop in it, are left to Python; seconds that one takes.
-void LeftEvent(const Config& config, const std::string& why, double compiled, double python);
+void LeftEvent(const Compiled& compiled, const std::string& why, double ours, double python);
 // None of too many versions is for this frame: told at the first, second, fourth ... time.
 void MissEvent(FjFrame* frame, const Segment& last, int times);
 // A run that was not done.

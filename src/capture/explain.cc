@@ -5,9 +5,9 @@
 #include "diag/diag.h"
 
 namespace framejit::capture {
-void BeginExplained(Config& config) {
-  config.met.assign(config.breaks.size(), false);
-  for (auto& [code, state] : config.codes) {
+void BeginExplained(Compiled& compiled) {
+  compiled.met.assign(compiled.breaks.size(), false);
+  for (auto& [code, state] : compiled.codes) {
     state->told = state->used;
     for (auto& [at, place] : state->places) {
       place.told = place.passed;
@@ -16,18 +16,18 @@ void BeginExplained(Config& config) {
   }
 }
 
-Explained Explain(Config& config) {
+Explained Explain(Compiled& compiled) {
   Explained e;
   std::unordered_set<const Trace*> ran;
-  config.met.resize(config.breaks.size());
-  for (auto& [code, state] : config.codes) {
+  compiled.met.resize(compiled.breaks.size());
+  for (auto& [code, state] : compiled.codes) {
     std::unordered_set<int> passed;
     for (auto& [at, place] : state->places) {
       if (place.passed != place.told) passed.insert(at.first);
       for (auto& segment : place.segments) {
         if (segment->tally.runs == segment->tally.told) continue;
         passed.insert(at.first);
-        for (size_t i : segment->ends) config.met[i] = true;
+        for (size_t i : segment->ends) compiled.met[i] = true;
         for (auto& g : segment->guards->Describe(code->co_localsplusnames)) e.guards.push_back(g);
         if (segment->runner() == diag::RunBy::kNone) continue;
         e.op_count += segment->op_count;
@@ -37,11 +37,11 @@ Explained Explain(Config& config) {
     // Code that is left to Python comes to no place of its own.
     const bool left = (state->skip || state->idle) && state->used != state->told;
     for (auto& [at, reason] : state->stopped)
-      if (left || passed.contains(at)) config.met[reason] = true;
+      if (left || passed.contains(at)) compiled.met[reason] = true;
   }
-  for (size_t i = 0; i < config.breaks.size(); ++i)
-    if (config.met[i]) e.breaks.push_back(diag::Render(config.breaks[i]));
-  for (auto& graph : config.graphs)  // in the order of capture
+  for (size_t i = 0; i < compiled.breaks.size(); ++i)
+    if (compiled.met[i]) e.breaks.push_back(diag::Render(compiled.breaks[i]));
+  for (auto& graph : compiled.graphs)  // in the order of capture
     if (ran.contains(graph.get())) e.graphs.push_back(graph->str());
   return e;
 }

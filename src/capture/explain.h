@@ -12,7 +12,7 @@ struct Explained {
   int64_t op_count = 0;
   std::vector<std::string> breaks, graphs, guards;
 };
-void BeginExplained(Config& config);  // what comes from here on is told
-Explained Explain(Config& config);
+void BeginExplained(Compiled& compiled);  // what comes from here on is told
+Explained Explain(Compiled& compiled);
 
 }  // namespace framejit::capture

@@ -286,7 +286,7 @@ void FrameworkCall::NameDTypes() {
 }
 
 void FrameworkCall::PlaceOnDefaultDevice() {
-  const std::string& device = s_.modes.default_devices.back();
+  const std::string device = NumberedDevice(s_, s_.modes.default_devices.back());
   if (!torch_ && !cupy_) s_.modes.numpy_devices.insert(device);
   if (device.empty() || !callee_.Has(kOnDefaultDevice)) return;
   auto at = std::find_if(call_.kwargs.begin(), call_.kwargs.end(), [](auto& k) { return k.first == "device"; });
@@ -294,6 +294,15 @@ void FrameworkCall::PlaceOnDefaultDevice() {
   if (!at->second.is(Arg::Kind::kNone)) return;
   at->second = Arg::Str(device);
   at->second.kind = Arg::Kind::kDevice;
+}
+
+// Of "cuda", given as a device or as its name.
+void FrameworkCall::NumberDevices() {
+  auto number = [&](Arg& a) {
+    if (a.is(Arg::Kind::kDevice) || (a.is(Arg::Kind::kString) && a.s == "cuda")) a.s = NumberedDevice(s_, a.s);
+  };
+  for (Arg& a : call_.args) number(a);
+  for (auto& [name, a] : call_.kwargs) number(a);
 }
 
 void FrameworkCall::Locate() {
@@ -322,6 +331,7 @@ bool FrameworkCall::Bind() {
   if (sized && !SpreadSize()) return false;
   NameDTypes();
   PlaceOnDefaultDevice();
+  if (torch_) NumberDevices();
   Locate();
   return true;
 }

@@ -26,6 +26,7 @@ class FrameworkCall {
   bool SpreadSize();  // torch.Tensor.new(torch.Size)
   void NameDTypes();
   void PlaceOnDefaultDevice();
+  void NumberDevices();
   void Locate();   // the user's line
   bool Allowed();  // by the framework's switches, and beside the libraries that were used
   // Into the trace and the graph.

@@ -27,9 +27,9 @@ bool Holds(const std::vector<int>& list, int x) {
 
 }  // namespace
 
-LoopWatch::LoopWatch(Session& s, Config& config) : s_(s), config_(config), root_cut_(nullptr) {
-  auto it = config.codes.find(fj_code(s.root()));
-  if (it != config.codes.end() && !it->second->cut.empty() && !config.fullgraph) root_cut_ = &it->second->cut;
+LoopWatch::LoopWatch(Session& s, Compiled& compiled) : s_(s), compiled_(compiled), root_cut_(nullptr) {
+  auto it = compiled.codes.find(fj_code(s.root()));
+  if (it != compiled.codes.end() && !it->second->cut.empty() && !compiled.fullgraph) root_cut_ = &it->second->cut;
 }
 
 bool LoopWatch::EndsAt(int index, long steps) const {
@@ -41,7 +41,7 @@ bool LoopWatch::EndsAt(int index, long steps) const {
 bool LoopWatch::EntersScalar(int index) const {
   PyCodeObject* code = fj_code(s_.root());
   const bytecode::Code* decoded = bytecode::Code::Of(code);
-  if (config_.fullgraph || !decoded || decoded->At(index).op != bytecode::Op::kGetIter) return false;
+  if (compiled_.fullgraph || !decoded || decoded->At(index).op != bytecode::Op::kGetIter) return false;
   FjFrame* frame = s_.root();
   PyObject* top = fj_localsplus(frame)[fj_nlocalsplus(frame) + fj_stack_depth(frame) - 1];
   if (top && IsLazy(top)) {
@@ -58,7 +58,7 @@ bool LoopWatch::EntersScalar(int index) const {
                              m.rank != 1 || m.sizes[0] < kScalar) {
     return false;
   }
-  CodeLoops* loops = LoopsOf(config_, StateOf(config_, code), code);
+  CodeLoops* loops = LoopsOf(compiled_, StateOf(compiled_, code), code);
   return loops && loops->Enters(frame, index);
 }
 
@@ -72,13 +72,13 @@ bool LoopWatch::NewWeights(Loop& loop) const {
 }
 
 bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
-  if (config_.fullgraph) return true;
+  if (compiled_.fullgraph) return true;
   PyCodeObject* code = fj_code(frame);
   auto [it, first] = loops_.try_emplace(reinterpret_cast<uint64_t>(code) * 31 + index);
   Loop& loop = it->second;
   if (first) {
-    auto known = config_.codes.find(code);
-    if (known != config_.codes.end() && Holds(known->second->cut, index)) return false;
+    auto known = compiled_.codes.find(code);
+    if (known != compiled_.codes.end() && Holds(known->second->cut, index)) return false;
     NewWeights(loop);
     loop.operations = s_.op_count;
     loop.idle_since = instructions;
@@ -86,7 +86,7 @@ bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
   }
   if (const int call = calls_[code]; std::exchange(loop.call, call) != call) loop.backs = 0;
   if (++loop.backs == kScalar) {
-    CodeLoops* loops = LoopsOf(config_, StateOf(config_, code), code);
+    CodeLoops* loops = LoopsOf(compiled_, StateOf(compiled_, code), code);
     if (loops && loops->Promising(frame, index)) {
       code_ = Borrow(reinterpret_cast<PyObject*>(code));
       at_ = index;

@@ -14,11 +14,11 @@ namespace framejit::capture {
 
 class Session;
 struct CodeState;
-struct Config;
+struct Compiled;
 
 class LoopWatch {
  public:
-  LoopWatch(Session& s, Config& config);
+  LoopWatch(Session& s, Compiled& compiled);
 
   // The outermost frame is about to run its instruction `index`; `steps` were run before.
   bool EndsAt(int index, long steps) const;
@@ -44,7 +44,7 @@ class LoopWatch {
   bool EntersScalar(int index) const;
 
   Session& s_;
-  Config& config_;
+  Compiled& compiled_;
   const std::vector<int>* root_cut_;
   std::unordered_map<uint64_t, Loop> loops_;
   std::unordered_map<PyCodeObject*, int> calls_;

@@ -28,12 +28,12 @@ void ReportNowAndThen(double now) {
 }
 
 // Why nothing is compiled for a call.
-int FirstCause(const Config& config, const CodeState* root) {
+int FirstCause(const Compiled& compiled, const CodeState* root) {
   int first = -1;
   if (root)
     for (auto& [at, reason] : root->stopped) {
-      if (reason >= config.breaks.size()) continue;
-      if (config.breaks[reason].id == diag::BreakId::kLimit) return static_cast<int>(reason);
+      if (reason >= compiled.breaks.size()) continue;
+      if (compiled.breaks[reason].id == diag::BreakId::kLimit) return static_cast<int>(reason);
       if (first < 0) first = static_cast<int>(reason);
     }
   return first;
@@ -41,12 +41,12 @@ int FirstCause(const Config& config, const CodeState* root) {
 
 }  // namespace
 
-Meter::Meter(Config& config, const CodeState* root) : config_(config), root_(root), on_(diag::TraceEnabled()) {
+Meter::Meter(Compiled& compiled, const CodeState* root) : compiled_(compiled), root_(root), on_(diag::EventsOn()) {
   if (!on_) return;
-  if (!std::exchange(config.metered, true))  // what was compiled before events were asked for runs, too
-    for (auto& [code, state] : config.codes)
+  if (!std::exchange(compiled.metered, true))  // what was compiled before events were asked for runs, too
+    for (auto& [code, state] : compiled.codes)
       for (auto& [at, place] : state->places)
-        for (auto& segment : place.segments) segment->traced = true;
+        for (auto& segment : place.segments) segment->has_event = true;
   outer_ = std::exchange(innermost, this);
   if (outer_) outer_->Charge();
   since_ = Now();
@@ -55,8 +55,8 @@ Meter::Meter(Config& config, const CodeState* root) : config_(config), root_(roo
 Meter::~Meter() {
   if (!on_) return;
   if (!paused_) {
-    cause_ = FirstCause(config_, root_);
-    ++config_.elsewhere[cause_].times;
+    cause_ = FirstCause(compiled_, root_);
+    ++compiled_.elsewhere[cause_].times;
   }
   Charge();
   innermost = outer_;
@@ -66,14 +66,14 @@ Meter::~Meter() {
 
 void Meter::Charge() {
   const double now = Now();
-  config_.elsewhere[cause_].seconds += now - since_;
+  compiled_.elsewhere[cause_].seconds += now - since_;
   since_ = now;
 }
 
 void Meter::Broke(const Segment& segment) {
   if (!innermost) return;
   innermost->cause_ = segment.ends.empty() ? -1 : static_cast<int>(segment.ends[0]);
-  ++innermost->config_.elsewhere[innermost->cause_].times;
+  ++innermost->compiled_.elsewhere[innermost->cause_].times;
 }
 
 Meter::Pause::Pause() : meter_(innermost) {
@@ -101,16 +101,16 @@ void RunClock::Done() {
 }
 
 void ReportRuns() {
-  for (const auto& config : LiveConfigs()) {
-    PythonEvents(*config);
-    for (auto& [code, state] : config->codes)
+  for (const auto& compiled : AllCompiled()) {
+    PythonEvents(*compiled);
+    for (auto& [code, state] : compiled->codes)
       for (auto& [at, place] : state->places)
         for (auto& segment : place.segments) RunsEvent(*segment);
   }
 }
 
 void ReportTimes() {
-  if (!diag::TraceEnabled()) return;
+  if (!diag::EventsOn()) return;
   ReportRuns();
   for (const runtime::StepTime& t : runtime::TakeStepTimes()) StepEvent(t);
   MemoryEvent();

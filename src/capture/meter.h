@@ -8,7 +8,7 @@ namespace framejit::capture {
 
 class Meter {  // of a call that runs in frames
  public:
-  Meter(Config& config, const CodeState* root);
+  Meter(Compiled& compiled, const CodeState* root);
   ~Meter();
   Meter(const Meter&) = delete;
   static void Broke(const Segment& segment);  // it has run up to its end, behind which Python goes on
@@ -27,11 +27,11 @@ class Meter {  // of a call that runs in frames
 
  private:
   void Charge();
-  Config& config_;
+  Compiled& compiled_;
   const CodeState* root_;
   Meter* outer_ = nullptr;
   bool on_, paused_ = false;
-  int cause_ = -1;  // of Config::breaks; -1: none
+  int cause_ = -1;  // of Compiled::breaks; -1: none
   double since_ = 0;
 };
 

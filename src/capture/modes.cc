@@ -6,6 +6,7 @@
 #include "capture/callees.h"
 #include "capture/gradients.h"
 #include "capture/session.h"
+#include "runtime/cuda/driver.h"
 
 namespace framejit::capture {
 namespace {
@@ -157,6 +158,15 @@ Answered ThreadState(Session& s, Callee callee, PyObject* const* args, Py_ssize_
   return {};
 }
 
+std::string NumberedDevice(Session& s, std::string device) {
+  if (device != "cuda" || runtime::cuda::DeviceCount() < 2) return device;
+  static PyObject* current = tensor::ResolveCallee(callees::kCurrentDevice);
+  Ref nothing(PyTuple_New(0)), answer(current && nothing ? PyObject_CallObject(current, nothing.get()) : nullptr);
+  if (!answer) return PyErr_Clear(), device;
+  s.guards().Equal(s.guards().Child(SourceKind::kAnswer, s.guards().Const(current), 0, nothing.get()), answer.get());
+  return device + ":" + std::to_string(PyLong_AsLong(answer.get()));
+}
+
 Effect SwitchEffect(Callee name) {
   if (!callees::IsTorchs(name)) return Effect::kUnknown;
   const std::string_view last = name.last();
@@ -167,29 +177,50 @@ Effect SwitchEffect(Callee name) {
         "_get_dispatch_stack_at", "_get_default_dtype", "get_default_dtype", "is_autocast_", "get_autocast_",
         "_are_functorch", "_get_cpp_backtrace", "_get_backcompat_", "_is_key_in_tls"})
     if (last.starts_with(covered)) return Effect::kStateQuery;
-  for (std::string_view asks : {"_get_", "_is_", "get_", "is_", "are_"})
+  for (std::string_view asks : {"_get_", "_is_", "get_", "is_", "are_", "_cuda_getDevice"})
     if (last.starts_with(asks)) return Effect::kAsks;
   return Effect::kUnknown;
 }
 
 namespace {
 
+struct Scope;
+
+// The objects of torch that set a mode for a while, each with what that is for a capture.
+struct ScopeKind {
+  Callee type;
+  Py_ssize_t most;  // arguments
+  void (*enter)(Modes& modes, Scope& scope);
+  void (*leave)(Modes& modes, Scope& scope);
+};
+
 struct Scope {
-  PyObject_HEAD bool on;
+  PyObject_HEAD const ScopeKind* kind;
+  bool on;  // its argument
   ModeState before;
+};
+
+const ScopeKind kScopes[] = {
+    {callees::kInferenceScope, 1,
+     [](Modes& modes, Scope& scope) {
+       scope.before = modes.now;
+       modes.now.inference = scope.on;
+       modes.now.grad = !scope.on;
+     },
+     [](Modes& modes, Scope& scope) { modes.now = scope.before; }},
+    {callees::kOverridesOff, 0, [](Modes& modes, Scope&) { ++modes.overrides_off; },
+     [](Modes& modes, Scope&) { --modes.overrides_off; }},
 };
 
 PyObject* Enter(PyObject* self, PyObject*) {
   auto* scope = reinterpret_cast<Scope*>(self);
-  Session* s = Session::Current();
-  scope->before = s->modes.now;
-  s->modes.now.inference = scope->on;
-  s->modes.now.grad = !scope->on;
+  scope->kind->enter(Session::Current()->modes, *scope);
   Py_RETURN_NONE;
 }
 
 PyObject* Exit(PyObject* self, PyObject*) {
-  Session::Current()->modes.now = reinterpret_cast<Scope*>(self)->before;
+  auto* scope = reinterpret_cast<Scope*>(self);
+  scope->kind->leave(Session::Current()->modes, *scope);
   Py_RETURN_NONE;
 }
 
@@ -197,7 +228,7 @@ PyMethodDef methods[] = {{"__enter__", Enter, METH_NOARGS, nullptr}, {"__exit__"
 
 PyTypeObject ScopeType = [] {
   PyTypeObject t = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  t.tp_name = "framejit.InferenceScope";
+  t.tp_name = "framejit.Scope";
   t.tp_basicsize = sizeof(Scope);
   t.tp_flags = Py_TPFLAGS_DEFAULT;
   t.tp_methods = methods;
@@ -230,18 +261,26 @@ PyTypeObject TokenType = [] {
 bool ReadyModes() {
   return PyType_Ready(&ScopeType) == 0 && PyType_Ready(&TokenType) == 0;
 }
-bool IsInferenceScope(PyTypeObject* type) {
+bool IsModeScope(PyTypeObject* type) {
   return type == &ScopeType;
 }
 
-PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n) {
-  static PyObject* real = tensor::ResolveCallee(callees::kInferenceScope);
-  if (!real) PyErr_Clear();
-  if (!real || reinterpret_cast<PyObject*>(type) != real || n > 1) return nullptr;
-  int on = n ? PyObject_IsTrue(args[0]) : 1;
+PyObject* ModeScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n) {
+  static PyObject* real[std::size(kScopes)] = {};
+  size_t at = 0;
+  for (; at < std::size(real); ++at) {
+    // Torch may be imported later than the first class is called.
+    if (!real[at] && !(real[at] = tensor::ResolveCallee(kScopes[at].type))) PyErr_Clear();
+    if (real[at] == reinterpret_cast<PyObject*>(type)) break;
+  }
+  if (at == std::size(real) || n > kScopes[at].most) return nullptr;
+  const ScopeKind& kind = kScopes[at];
+  const int on = n ? PyObject_IsTrue(args[0]) : 1;
   if (on < 0) return nullptr;
   auto* scope = PyObject_New(Scope, &ScopeType);
-  if (scope) scope->on = on;
+  if (!scope) return nullptr;
+  scope->kind = &kind;
+  scope->on = on;
   return s.MarkFresh(reinterpret_cast<PyObject*>(scope));
 }
 
@@ -264,18 +303,18 @@ static std::nullptr_t Refuse(Session& s) {
 }
 
 bool NumpyErrors::Note(Session& s) {
-  const int now = tensor::NumpyWatch();
-  if (watch_.value_or(now) != now || (now & ~(entered() ? entry_ : now))) return Refuse(s), false;
-  watch_ = now;
+  const int now = tensor::NumpyTraps();
+  if (traps_.value_or(now) != now || (now & ~(entered() ? entry_ : now))) return Refuse(s), false;
+  traps_ = now;
   return true;
 }
 
 bool NumpyErrors::Noted() const {
-  return watch_ == tensor::NumpyWatch();
+  return traps_ == tensor::NumpyTraps();
 }
 
-int NumpyErrors::watch() const {
-  return watch_.value_or(tensor::NumpyWatch());
+int NumpyErrors::traps() const {
+  return traps_.value_or(tensor::NumpyTraps());
 }
 
 void NumpyErrors::Leave() {
@@ -286,14 +325,14 @@ void NumpyErrors::Leave() {
 }
 
 PyObject* NumpyErrors::Set(Session& s, PyObject* var, PyObject* state) {
-  if (before_.empty()) entry_ = tensor::NumpyWatch();
+  if (before_.empty()) entry_ = tensor::NumpyTraps();
   Ref back(PyContextVar_Set(var, state));
   if (!back) return nullptr;
   // NumPy's own code wants to see less for a while: that the graph sees more ends a run early, at worst.
-  const int now = tensor::NumpyWatch();
+  const int now = tensor::NumpyTraps();
   PyFrameObject* enter = PyEval_GetFrame();
   Ref scope(enter ? reinterpret_cast<PyObject*>(PyFrame_GetBack(enter)) : nullptr);
-  if (watch_ && now != *watch_ && !(now & ~*watch_) &&
+  if (traps_ && now != *traps_ && !(now & ~*traps_) &&
       IsCodeOf(reinterpret_cast<PyFrameObject*>(scope.get()), "numpy")) {
     if (PyContextVar_Reset(var, back.get())) return nullptr;
     PyObject* as_it_is = nullptr;
@@ -303,7 +342,7 @@ PyObject* NumpyErrors::Set(Session& s, PyObject* var, PyObject* state) {
     if (!back) return nullptr;
   }
   before_.push_back(std::move(back));
-  if (watch_ && !Noted()) return Refuse(s);  // what is in the scope is a graph of its own
+  if (traps_ && !Noted()) return Refuse(s);  // what is in the scope is a graph of its own
   return s.MarkFresh(PyTuple_Pack(2, var, Ref(PyLong_FromSize_t(before_.size())).get()));
 }
 

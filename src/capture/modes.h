@@ -57,7 +57,7 @@ class NumpyErrors {
  public:
   bool Note(Session& s);  // before such a call. False (Break): the state is another one, or sees more than the entry's
   bool Noted() const;     // a call was made in the state of now
-  int watch() const;      // of the calls; of now, if there were none
+  int traps() const;      // of the calls; of now, if there were none
   PyObject* Call(Session& s, PyObject* var, std::string_view method, PyObject* const* args, Py_ssize_t n);  // not get()
   void Leave();
   bool entered() const { return entry_ >= 0; }    // a state of the program's was set
@@ -65,7 +65,7 @@ class NumpyErrors {
  private:
   PyObject* Set(Session& s, PyObject* var, PyObject* state);
   std::vector<Ref> before_;   // the tokens to go back
-  std::optional<int> watch_;  // of the calls on arrays
+  std::optional<int> traps_;  // of the calls on arrays
   int entry_ = -1;            // before the first state was set
 };
 
@@ -79,18 +79,21 @@ struct Modes {
   Switches switches;
   NumpyErrors numpy;
   std::unordered_map<PyObject*, Ref> context_vars;  // ContextVar -> value set during capture
+  int overrides_off = 0;                            // scopes in which torch asks no class for its __torch_function__
   int warning_scopes = 0;                           // of warnings.catch_warnings; nothing that warns is captured
   std::string StillOpen() const;                    // why code behind this place cannot be begun with; empty: it can
 };
 
 // What a function that reads or sets a mode answers; nothing: it is none.
 Answered ThreadState(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n);
+// The device with its number, for torch: "cuda" is the thread's current one, which is asked for again.
+std::string NumberedDevice(Session& s, std::string device);
 // torch's switches that are read (get/is/has) or only count API usage.
 Effect SwitchEffect(Callee name);
-// Stand-in for torch._C._InferenceMode(on), whose __enter__ and __exit__ set the session's mode. Null without error:
-// `type` is another class.
-PyObject* InferenceScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n);
-bool IsInferenceScope(PyTypeObject* type);
+// A stand-in for an object of torch whose __enter__ and __exit__ set a mode of the thread: torch._C._InferenceMode(on)
+// and the like. Null without an error: `type` is another class.
+PyObject* ModeScope(Session& s, PyTypeObject* type, PyObject* const* args, Py_ssize_t n);
+bool IsModeScope(PyTypeObject* type);
 // var.get(...), set or reset.
 PyObject* ContextVarCall(Session& s, PyObject* var, std::string_view method, PyObject* const* args, Py_ssize_t n);
 bool IsCodeOf(PyCodeObject* code, std::string_view package);  // of a function of its own

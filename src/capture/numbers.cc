@@ -135,7 +135,7 @@ bool Numbers::Compare(uint32_t symbol, double c, int op) {
   return holds;
 }
 
-bool FloatProgram::Run(std::span<int64_t> symbols) {
+bool FloatProgram::Compute(std::span<int64_t> symbols) {
   for (const FloatOp& op : ops_) {
     const std::optional<double> value = op.Eval(symbols);
     if (!value) return raises_ = true, false;

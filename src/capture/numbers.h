@@ -44,12 +44,14 @@ class FloatProgram {
   FloatProgram() = default;
   FloatProgram(std::vector<FloatOp> ops, std::vector<FloatCheck> checks)
       : ops_(std::move(ops)), checks_(std::move(checks)) {}
-  bool Run(std::span<int64_t> symbols);  // false: the program would go another way
+  // False: the program would go another way.
+  bool Run(std::span<int64_t> symbols) { return (ops_.empty() && checks_.empty()) || Compute(symbols); }
   bool missed() const { return raises_ || wrong_; }
   void Forget() { raises_ = false, wrong_ = nullptr; }
   std::string WhyMissed() const;
 
  private:
+  bool Compute(std::span<int64_t> symbols);
   std::vector<FloatOp> ops_;
   std::vector<FloatCheck> checks_;
   bool raises_ = false;                // an operation, in the last run

@@ -321,7 +321,8 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
   PyObject* dict = DictOfView(o);
   const bool own = dict ? s_.IsFresh(o) && s_.IsFresh(dict)  // its items as they are
                         : (PyTuple_CheckExact(o) || PyList_CheckExact(o)) && !s_.IsOutside(o);
-  PyObject* c = own || HasOwn(Py_TYPE(o), "__iter__") ? o : s_.ItemsOf(o);
+  static PyObject* const iter_name = Interned("__iter__");
+  PyObject* c = own || PythonFunctionIn(Py_TYPE(o), iter_name) ? o : s_.ItemsOf(o);
   if (!c) return nullptr;
   if (PyAnySet_Check(c) && !s_.NoteContents(c)) return nullptr;
   return s_.Adopt(PyObject_GetIter(c));

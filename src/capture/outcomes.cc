@@ -13,7 +13,7 @@ namespace {
 
 thread_local Retry* innermost = nullptr;
 
-bool Watched(const Segment& segment) {  // once; strict: each time
+bool LookedAt(const Segment& segment) {  // once; strict: each time
   return (!std::exchange(segment.looked_at, true) || diag::OptionOn("strict")) && !segment.backend_runner;
 }
 
@@ -55,16 +55,16 @@ bool Retry::Begin(const Segment& segment, diag::RunEnd end) {
   const std::string where = "a run of " + segment.place + " ended early (" + diag::Text(end) + "): " + why;
   diag::Log(diag::Channel::perf_, where + "; Python does it");
   if (end == diag::RunEnd::kInternal) return Report("internal error of framejit: " + where);
-  if (end != diag::RunEnd::kRefused || PyThreadState_Get()->c_tracefunc || !Watched(segment)) return true;
+  if (end != diag::RunEnd::kRefused || PyThreadState_Get()->c_tracefunc || !LookedAt(segment)) return true;
   what_ = "internal error of framejit: " + where + "; in Python nothing was raised";
   outcomes_ = segment.outcomes;
   raised_ = false;
-  watching_ = true;
-  PyEval_SetTrace(Watch, nullptr);
+  tracing_ = true;
+  PyEval_SetTrace(Trace, nullptr);
   return true;
 }
 
-int Retry::Watch(PyObject*, PyFrameObject*, int what, PyObject* arg) {
+int Retry::Trace(PyObject*, PyFrameObject*, int what, PyObject* arg) {
   if (what != PyTrace_EXCEPTION || !PyTuple_Check(arg)) return 0;
   PyObject* type = PyTuple_GET_ITEM(arg, 0);
   for (PyObject* end : {PyExc_StopIteration, PyExc_StopAsyncIteration, PyExc_GeneratorExit})
@@ -74,7 +74,7 @@ int Retry::Watch(PyObject*, PyFrameObject*, int what, PyObject* arg) {
 }
 
 void Retry::StopWatching() {
-  if (!std::exchange(watching_, false) || PyThreadState_Get()->c_tracefunc != Watch) return;
+  if (!std::exchange(tracing_, false) || PyThreadState_Get()->c_tracefunc != Trace) return;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyEval_SetTrace(nullptr, nullptr);
@@ -82,7 +82,7 @@ void Retry::StopWatching() {
 }
 
 PyObject* Retry::Finish(PyObject* result) {
-  if (!watching_) return result;
+  if (!tracing_) return result;
   StopWatching();
   if (!result || raised_) return result;
   outcomes_->Add(diag::RunEnd::kRefused, -1);

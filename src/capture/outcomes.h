@@ -25,12 +25,12 @@ class Retry {
   static Retry* Current();             // the innermost of this thread, or null
 
  private:
-  static int Watch(PyObject*, PyFrameObject*, int what, PyObject* arg);
+  static int Trace(PyObject*, PyFrameObject*, int what, PyObject* arg);
   void StopWatching();
   Retry* outer_;
   std::shared_ptr<diag::Outcomes> outcomes_;
   std::string what_;
-  bool watching_ = false, raised_ = false;
+  bool tracing_ = false, raised_ = false;
 };
 
 }  // namespace framejit::capture

@@ -1,7 +1,6 @@
 #include "capture/overrides.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "capture/callees.h"
 #include "capture/override.h"
@@ -13,16 +12,10 @@
 namespace framejit::capture {
 namespace {
 
-thread_local std::unordered_map<const Session*, int> scopes;  // that are open, where there are any
-
 PyObject* Part(const char* name) {  // of framejit._overrides, kept for ever
   SuspendScope off;
   Ref module(tensor::Import("framejit._overrides"));
   return module ? PyObject_GetAttrString(module.get(), name) : nullptr;
-}
-
-PyObject* Name(const char* text) {
-  return PyUnicode_InternFromString(text);
 }
 
 PyTypeObject* ClassOf(Session& s, PyObject* proxy) {
@@ -74,7 +67,7 @@ Call Gathered(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, F f) {
 }  // namespace
 
 PyTypeObject* MadeClass(Session& s, TraceId id) {
-  static PyObject* const class_name = Name("__class__");
+  static PyObject* const class_name = Interned("__class__");
   auto own = s.pending().attributes.find(id);
   if (own == s.pending().attributes.end()) return nullptr;
   for (auto& [name, value] : own->second)
@@ -82,21 +75,13 @@ PyTypeObject* MadeClass(Session& s, TraceId id) {
   return nullptr;
 }
 
-bool InOverridesScope(const Session& s) {
-  return !scopes.empty() && scopes.contains(&s);
-}
-
-void ForgetOverrides(const Session& s) {
-  scopes.erase(&s);
-}
-
 PyTypeObject* Asked(Session& s, PyObject* proxy) {
-  if (!tensor::OverridesOff::seen || !IsTensor(proxy) || InOverridesScope(s)) return nullptr;
+  if (!tensor::OverridesOff::seen || !IsTensor(proxy) || s.modes.overrides_off) return nullptr;
   return ClassOf(s, proxy);
 }
 
 bool AnyAsked(Session& s, PyObject* const* args, Py_ssize_t n) {
-  if (!tensor::OverridesOff::seen || InOverridesScope(s)) return false;
+  if (!tensor::OverridesOff::seen || s.modes.overrides_off) return false;
   return std::any_of(args, args + n, [&](PyObject* o) {
     if (IsTensor(o)) return Asked(s, o) != nullptr;
     if (PyTuple_CheckExact(o)) return AnyAsked(s, &PyTuple_GET_ITEM(o, 0), PyTuple_GET_SIZE(o));
@@ -107,7 +92,7 @@ bool AnyAsked(Session& s, PyObject* const* args, Py_ssize_t n) {
 PyObject* CallOverride(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                        bool* asked) {
   static PyObject* const ask = Part("ask");
-  static PyObject* const method_name = Name("__torch_function__");
+  static PyObject* const method_name = Interned("__torch_function__");
   frame::Semantics* semantics = CurrentSemantics();
   *asked = true;
   if (!ask || !semantics) return s.Break(BreakId::kSubclass, "__torch_function__");
@@ -218,7 +203,7 @@ bool OverridesFit(Session& s, PyTypeObject* type) {
 }
 
 PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type) {
-  static PyObject *const class_name = Name("__class__"), *const takes = Part("takes");
+  static PyObject *const class_name = Interned("__class__"), *const takes = Part("takes");
   auto* object = reinterpret_cast<PyObject*>(type);
   const bool plain = object == PlainTensorClass(false);
   if (s.vmap.open() || s.in_custom || s.later || s.lowering().IsHidden(AsTensor(proxy)->id))
@@ -238,52 +223,6 @@ PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type) {
   tensor::OverridesOff::seen = true;
   s.pending().attributes[AsTensor(alias.get())->id].emplace_back(Borrow(class_name), Borrow(object));
   return alias.release();
-}
-
-namespace {
-
-struct Scope {
-  PyObject_HEAD
-};
-
-PyObject* Enter(PyObject*, PyObject*) {
-  ++scopes[Session::Current()];
-  Py_RETURN_NONE;
-}
-
-PyObject* Exit(PyObject*, PyObject*) {
-  auto at = scopes.find(Session::Current());
-  if (at != scopes.end() && --at->second == 0) scopes.erase(at);
-  Py_RETURN_NONE;
-}
-
-PyMethodDef methods[] = {{"__enter__", Enter, METH_NOARGS, nullptr}, {"__exit__", Exit, METH_VARARGS, nullptr}, {}};
-
-PyTypeObject* ScopeType() {
-  static PyTypeObject type = [] {
-    PyTypeObject t = {PyVarObject_HEAD_INIT(nullptr, 0)};
-    t.tp_name = "framejit.OverridesScope";
-    t.tp_basicsize = sizeof(Scope);
-    t.tp_flags = Py_TPFLAGS_DEFAULT;
-    t.tp_methods = methods;
-    return t;
-  }();
-  static const bool ready = PyType_Ready(&type) == 0;
-  return ready ? &type : nullptr;
-}
-
-}  // namespace
-
-bool IsOverridesScope(PyTypeObject* type) {
-  return type == ScopeType();
-}
-
-PyObject* OverridesScope(Session& s, PyTypeObject* type) {
-  static PyObject* real = tensor::ResolveCallee("torch._C.DisableTorchFunctionSubclass");
-  if (!real) PyErr_Clear();
-  if (!real || reinterpret_cast<PyObject*>(type) != real || !ScopeType()) return nullptr;
-  auto* scope = PyObject_New(Scope, ScopeType());
-  return s.MarkFresh(reinterpret_cast<PyObject*>(scope));
 }
 
 }  // namespace framejit::capture

@@ -21,9 +21,5 @@ PyObject* OwnAttribute(Session& s, PyObject* proxy, PyObject* name, bool* found)
 PyTypeObject* MadeClass(Session& s, TraceId id);                     // of what became one here; null: none
 PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type);  // tensor.as_subclass(type)
 bool OverridesFit(Session& s, PyTypeObject* type);                   // false (Break): it replaces more than is modelled
-PyObject* OverridesScope(Session& s, PyTypeObject* type);            // torch._C.DisableTorchFunctionSubclass(), or null
-bool IsOverridesScope(PyTypeObject* type);
-bool InOverridesScope(const Session& s);
-void ForgetOverrides(const Session& s);  // a session begins or ends
 
 }  // namespace framejit::capture

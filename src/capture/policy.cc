@@ -19,7 +19,7 @@
 namespace framejit::capture {
 namespace {
 
-thread_local std::shared_ptr<Config> active;
+thread_local std::shared_ptr<Compiled> active;
 thread_local frame::Semantics* override_semantics = nullptr;
 Stance stance = Stance::kDefault;
 
@@ -58,20 +58,20 @@ double Now() {
 // more, since a function that is made and compiled in a loop has one code object. Of those, the last few are kept.
 constexpr size_t kKeptUnused = 128;
 
-struct ConfigTable {
-  std::unordered_map<std::string, std::shared_ptr<Config>> by_key;
-  std::vector<std::weak_ptr<Config>> all;
+struct CompiledTable {
+  std::unordered_map<std::string, std::shared_ptr<Compiled>> by_key;
+  std::vector<std::weak_ptr<Compiled>> all;
   size_t sweep_at = 2 * kKeptUnused;
   uint64_t clock = 0;
 };
 
-ConfigTable& Configs() {
-  static auto* table = new ConfigTable;
+CompiledTable& Table() {
+  static auto* table = new CompiledTable;
   return *table;
 }
 
-void Sweep(ConfigTable& table) {
-  std::vector<std::shared_ptr<Config>> unused;
+void Sweep(CompiledTable& table) {
+  std::vector<std::shared_ptr<Compiled>> unused;
   for (auto& [key, c] : table.by_key)
     if (c.use_count() == 1) unused.push_back(c);
   std::sort(unused.begin(), unused.end(), [](auto& a, auto& b) { return a->used > b->used; });
@@ -85,12 +85,11 @@ struct Dropped {
   std::vector<std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>>> codes;
   std::vector<std::unique_ptr<Segment>> segments;
 };
-Dropped& Retired() {
+Dropped& Retired() {  // to drop something else
   static auto* retired = new Dropped;
+  InUse::dropped = true;
   return *retired;
 }
-int users = 0;
-bool ending = false;  // see EndAll
 
 // (Python's packages lie in site-packages, Debian's in dist-packages.) Parts of torch whose frames are plumbing around
 // the user's program. What they call may be the user's.
@@ -185,9 +184,9 @@ class Policy : public frame::FramePolicy {
   frame::Action At(FjFrame* frame, PyObject** result) override {
     if (!active || ending || override_semantics) return frame::Action::kHandOver;
     PyCodeObject* code = fj_code(frame);
-    std::shared_ptr<Config> config = active;
-    diag::OptionScope options(config->options.empty() ? nullptr : &config->options);
-    CodeState& state = StateOf(*config, code);
+    std::shared_ptr<Compiled> compiled = active;
+    diag::OptionScope options(compiled->options.empty() ? nullptr : &compiled->options);
+    CodeState& state = StateOf(*compiled, code);
     if (state.instead) return Replace(frame, state.instead.get(), result);
     Place& place = state.places[{fj_next(frame), fj_stack_depth(frame)}];
     if (!state.entry && fj_stack_depth(frame) == 0) state.entry = &place;
@@ -196,13 +195,13 @@ class Policy : public frame::FramePolicy {
       std::erase_if(skips, [&](const Skips& s) { return s.frame == frame; });
       std::erase_if(progress, [&](const Progress& p) { return p.frame == frame; });
     }
-    CodeLoops* loops = LoopsOf(*config, state, code);
+    CodeLoops* loops = LoopsOf(*compiled, state, code);
     bool ran = false;
-    if (auto action = loops ? loops->At(*config, frame, &ran) : std::nullopt) {
+    if (auto action = loops ? loops->At(*compiled, frame, &ran) : std::nullopt) {
       if (ran) ProgressOf(frame).ran = true, ProgressOf(frame).last = -1;
       return *action;
     }
-    if (auto action = Advance(*config, state, frame, result)) return *action;
+    if (auto action = Advance(*compiled, state, frame, result)) return *action;
     for (size_t i = 0; i < place.segments.size(); ++i) {  // by index: a run may re-enter and add versions
       Segment* seg = place.segments[i].get();
       if (auto action = Ran(frame, *seg, result)) return *action;
@@ -227,12 +226,12 @@ class Policy : public frame::FramePolicy {
       tensor::NumpyLoaded();
       tensor::CalleeOf(Py_None);
       if (!tensor::CaptureObstacle().empty()) {
-        RememberObstacle(*config, frame);
-        return config->fullgraph ? NotFull(*config) : frame::Action::kStep;
+        RememberObstacle(*compiled, frame);
+        return compiled->fullgraph ? NotFull(*compiled) : frame::Action::kStep;
       }
     }
     if (place.skip) {
-      if (&place == state.entry && ++state.trivial >= 3 && !config->fullgraph && AllTrivial(state)) {
+      if (&place == state.entry && ++state.trivial >= 3 && !compiled->fullgraph && AllTrivial(state)) {
         state.idle = kIdle;
         return frame::Action::kHandOver;
       }
@@ -240,13 +239,13 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kStep;
     }
     const bool looping = ProgressOf(frame).looped;
-    if (looping && !config->fullgraph && diag::OptionOn("leave")) {
+    if (looping && !compiled->fullgraph && diag::OptionOn("leave")) {
       const double now = Now();
       if (!state.first_seen) state.first_seen = now;
       if (state.loop_seconds > kLoopSeconds + kLoopShare * (now - state.first_seen)) return frame::Action::kHandOver;
     }
     if (LastOf(place)) {
-      if (!Missed(*config, place, frame)) return PyErr_Occurred() ? frame::Action::kRaise : StepOver(frame, place);
+      if (!Missed(*compiled, place, frame)) return PyErr_Occurred() ? frame::Action::kRaise : StepOver(frame, place);
     } else if (stance == Stance::kFailOnRecompile) {
       PyErr_SetString(ErrorType("RecompileError"), (Where(code) + " was not compiled yet").c_str());
       return frame::Action::kRaise;
@@ -254,12 +253,12 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kStep;
     }
     if (loops && loops->Considered(frame)) return frame::Action::kStep;
-    const double before = config->seconds;
-    Segment* seg = CaptureAt(*config, state, place, frame);
-    if (looping) state.loop_seconds += config->seconds - before;
+    const double before = compiled->seconds;
+    Segment* seg = CaptureAt(*compiled, state, place, frame);
+    if (looping) state.loop_seconds += compiled->seconds - before;
     ProgressOf(frame).ran = true;
     if (PyErr_Occurred()) return frame::Action::kRaise;
-    if (config->fullgraph && !config->breaks.empty() && (!seg || !seg->exit.returns)) return NotFull(*config);
+    if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns)) return NotFull(*compiled);
     if (!seg) {
       if (&place == state.entry) ++state.trivial;
       Skip(frame, place.skip);
@@ -291,10 +290,10 @@ class Policy : public frame::FramePolicy {
     return frame::Action::kHandOver;
   }
 
-  static frame::Action NotFull(Config& config) {
-    PyErr_SetString(ErrorType("BreakError"), ("fullgraph=True, but:\n" + diag::Render(config.breaks.back())).c_str());
-    config.breaks.clear();
-    DropSegments(config);
+  static frame::Action NotFull(Compiled& compiled) {
+    PyErr_SetString(ErrorType("BreakError"), ("fullgraph=True, but:\n" + diag::Render(compiled.breaks.back())).c_str());
+    compiled.breaks.clear();
+    DropSegments(compiled);
     return frame::Action::kRaise;
   }
 
@@ -309,11 +308,11 @@ class Policy : public frame::FramePolicy {
     return b;
   }
 
-  static void RememberObstacle(Config& config, FjFrame* frame) {
+  static void RememberObstacle(Compiled& compiled, FjFrame* frame) {
     const std::string& why = tensor::CaptureObstacle();
-    for (auto& b : config.breaks)
+    for (auto& b : compiled.breaks)
       if (b.id == diag::BreakId::kThreadState && b.detail == why) return;
-    RememberBreak(config, BreakHere(frame, diag::BreakId::kThreadState, why));
+    RememberBreak(compiled, BreakHere(frame, diag::BreakId::kThreadState, why));
   }
 
   static Progress& ProgressOf(FjFrame* frame) {
@@ -328,13 +327,13 @@ class Policy : public frame::FramePolicy {
   }
 
   // A frame has come to an instruction. Nothing: segments are looked for.
-  static std::optional<frame::Action> Advance(Config& config, CodeState& state, FjFrame* frame, PyObject** result) {
+  static std::optional<frame::Action> Advance(Compiled& compiled, CodeState& state, FjFrame* frame, PyObject** result) {
     Progress& p = ProgressOf(frame);
     const int at = fj_next(frame);
     const bool back = at <= p.last;
     p.last = at;
     if (!back) return {};
-    if (config.fullgraph) return {};
+    if (compiled.fullgraph) return {};
     p.looped = true;
     const bool ran = std::exchange(p.ran, false);
     p.dull = ran ? 0 : p.dull + 1;
@@ -343,7 +342,7 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kHandOver;
     if (std::count(state.good_loops.begin(), state.good_loops.end(), at)) return {};
     const double now = Now();
-    if (at != p.loop || config.captures != p.captures) {
+    if (at != p.loop || compiled.captures != p.captures) {
       p.rounds = 0;
       p.best = 1e9;
     } else {
@@ -351,17 +350,17 @@ class Policy : public frame::FramePolicy {
       ++p.rounds;
     }
     p.loop = at;
-    p.captures = config.captures;
+    p.captures = compiled.captures;
     p.then = now;
     if (p.rounds < kTimed) return {};
-    return PlainRounds(config, state, frame, p.best, result);
+    return PlainRounds(compiled, state, frame, p.best, result);
   }
 
   // Are rounds of this loop with their segments slower than in an interpreter that is slower than CPython?
-  static std::optional<frame::Action> PlainRounds(Config& config, CodeState& state, FjFrame* frame, double compiled,
+  static std::optional<frame::Action> PlainRounds(Compiled& compiled, CodeState& state, FjFrame* frame, double ours,
                                                   PyObject** result) {
     const int at = fj_next(frame);
-    if (!Timing::Measurable(config)) return {};
+    if (!Timing::Measurable(compiled)) return {};
     double best = 1e9;
     for (int i = 0; i < kPlain; ++i) {
       SuspendScope off;
@@ -376,12 +375,12 @@ class Policy : public frame::FramePolicy {
       }
       best = std::min(best, Now() - start);
     }
-    const bool slower = compiled > best;
+    const bool slower = ours > best;
     (slower ? state.plain_loops : state.good_loops).push_back(at);
     if (!slower) return {};
-    config.notes.push_back("a loop is slower with compiled rounds: left to Python");
-    LeftEvent(config, config.notes.back(), compiled, best);
-    diag::Log(diag::Channel::perf_, config.notes.back() + " (" + std::to_string(compiled * 1e6) + " us against " +
+    compiled.notes.push_back("a loop is slower with compiled rounds: left to Python");
+    LeftEvent(compiled, compiled.notes.back(), ours, best);
+    diag::Log(diag::Channel::perf_, compiled.notes.back() + " (" + std::to_string(ours * 1e6) + " us against " +
                                         std::to_string(best * 1e6) + ")  [" + Where(fj_code(frame)) + "]");
     return frame::Action::kHandOver;
   }
@@ -479,7 +478,7 @@ class Policy : public frame::FramePolicy {
   }
 
   // No entry matched. True: capture another version.
-  static bool Missed(Config& config, Place& place, FjFrame* frame) {
+  static bool Missed(Compiled& compiled, Place& place, FjFrame* frame) {
     if (stance == Stance::kEagerOnRecompile) return false;
     Segment& last = *LastOf(place);
     const auto missed = [](auto& s) { return s->assumed.missed && !s->assumed.wrong; };
@@ -491,7 +490,7 @@ class Policy : public frame::FramePolicy {
       PyErr_SetString(ErrorType("RecompileError"), why.c_str());
       return false;
     }
-    ++config.recompiles;
+    ++compiled.recompiles;
     ++place.misses;
     if (diag::Enabled(diag::Channel::recompiles_))
       diag::Log(diag::Channel::recompiles_, "recompiling " + Where(fj_code(frame)) + ": " + why);
@@ -504,18 +503,18 @@ class Policy : public frame::FramePolicy {
     constexpr size_t kWaste = 4;
     const size_t most = std::stoul(diag::GetOption("max_entries")),
                  have = place.segments.size() + kWaste * place.wasted;
-    const bool looped = ProgressOf(frame).looped && !config.fullgraph;
+    const bool looped = ProgressOf(frame).looped && !compiled.fullgraph;
     if (have >= (looped ? std::min(most, kLoopVersions) : most)) {
       if (!place.give_up && have >= most) {
         diag::Break b = BreakHere(frame, diag::BreakId::kLimit, why);
         b.line = fj_code(frame)->co_firstlineno;
         diag::Warn(diag::Render(b));
-        StateOf(config, fj_code(frame)).stopped.emplace(fj_next(frame), RememberBreak(config, b));
+        StateOf(compiled, fj_code(frame)).stopped.emplace(fj_next(frame), RememberBreak(compiled, b));
       }
       place.give_up = true;
       return false;
     }
-    if (config.Dynamic() != 0) {
+    if (compiled.Dynamic() != 0) {
       bool grew = false;
       for (auto [input, dim] : candidates)
         if (!place.fixed_sizes && input < static_cast<int>(input_names.size())) {
@@ -543,12 +542,12 @@ OverrideScope::~OverrideScope() {
 
 SuspendScope::SuspendScope()
     : semantics_(std::exchange(override_semantics, nullptr)),
-      active_(active ? new std::shared_ptr<Config>(std::move(active)) : nullptr) {
+      active_(active ? new std::shared_ptr<Compiled>(std::move(active)) : nullptr) {
   active = nullptr;
 }
 SuspendScope::~SuspendScope() {
   override_semantics = semantics_;
-  if (auto* a = static_cast<std::shared_ptr<Config>*>(active_)) {
+  if (auto* a = static_cast<std::shared_ptr<Compiled>*>(active_)) {
     active = std::move(*a);
     delete a;
   }
@@ -560,13 +559,13 @@ void InstallPolicy() {
   fj_learn_profile();
 }
 
-std::shared_ptr<Config> MakeConfig(const std::string& key) {
-  ConfigTable& table = Configs();
-  std::shared_ptr<Config> c;
+std::shared_ptr<Compiled> MakeCompiled(const std::string& key) {
+  CompiledTable& table = Table();
+  std::shared_ptr<Compiled> c;
   if (auto it = table.by_key.find(key); !key.empty() && it != table.by_key.end()) c = it->second;
   if (!c) {
     if (table.all.size() >= table.sweep_at) Sweep(table);
-    c = std::make_shared<Config>();
+    c = std::make_shared<Compiled>();
     c->timing = std::make_shared<Timing>();
     c->key = key;
     table.all.push_back(c);
@@ -576,33 +575,31 @@ std::shared_ptr<Config> MakeConfig(const std::string& key) {
   return c;
 }
 
-int Config::Dynamic() const {
+int Compiled::Dynamic() const {
   if (dynamic >= 0) return dynamic;
   std::string text = diag::GetOption("dynamic");
   return text == "auto" ? -1 : text == "true";
 }
 
-InUse::InUse() {
-  ++users;
-}
-InUse::~InUse() {
-  if (--users || (Retired().codes.empty() && Retired().segments.empty())) return;
+void InUse::FreeDropped() {
   PyObject *type, *value, *traceback;  // of the call that ends
   PyErr_Fetch(&type, &value, &traceback);
   {
     Dropped dying = std::exchange(Retired(), {});
+    dropped = false;  // before their destructors, which may drop more
   }
   PyErr_Restore(type, value, traceback);
 }
 
-void DropSegments(Config& c) {
+void DropSegments(Compiled& c) {
   InUse now;
+  c.Forget();
   Retired().codes.push_back(std::move(c.codes));
   c.codes.clear();
   c.graphs.clear();
 }
 
-void ResetConfig(Config& c) {
+void ResetCompiled(Compiled& c) {
   PythonEvents(c);
   DropSegments(c);
   c.breaks.clear();
@@ -617,15 +614,15 @@ void ResetConfig(Config& c) {
   c.seconds = 0;
 }
 
-std::vector<std::shared_ptr<Config>> LiveConfigs() {
-  std::vector<std::shared_ptr<Config>> live;
-  for (auto& weak : Configs().all)
-    if (std::shared_ptr<Config> c = weak.lock()) live.push_back(std::move(c));
+std::vector<std::shared_ptr<Compiled>> AllCompiled() {
+  std::vector<std::shared_ptr<Compiled>> live;
+  for (auto& weak : Table().all)
+    if (std::shared_ptr<Compiled> c = weak.lock()) live.push_back(std::move(c));
   return live;
 }
 
 void ResetAll() {
-  for (const auto& c : LiveConfigs()) ResetConfig(*c);
+  for (const auto& c : AllCompiled()) ResetCompiled(*c);
 }
 
 void EndAll() {
@@ -634,17 +631,16 @@ void EndAll() {
   ResetAll();
 }
 
-bool disabled_everywhere() {
-  static const bool off = diag::OptionOn("disable");
-  return off || ending;
+bool DisabledByOption() {
+  return diag::OptionOn("disable");
 }
 
 // Code that is made anew all the time (exec, a class made in a function) is equal, but never the same. Of so many equal
 // ones those that were asked for last stay: each holds what its function held.
-static void RetireEqual(Config& config, PyCodeObject* code) {
+static void RetireEqual(Compiled& compiled, PyCodeObject* code) {
   constexpr size_t kEqual = 64;
   std::vector<std::pair<uint64_t, PyCodeObject*>> equal;
-  for (auto& [other, state] : config.codes) {
+  for (auto& [other, state] : compiled.codes) {
     if (other == code || other->co_firstlineno != code->co_firstlineno || !state) continue;
     const int same =
         PyObject_RichCompareBool(reinterpret_cast<PyObject*>(other), reinterpret_cast<PyObject*>(code), Py_EQ);
@@ -654,18 +650,19 @@ static void RetireEqual(Config& config, PyCodeObject* code) {
   if (equal.size() < kEqual) return;
   InUse now;
   std::sort(equal.begin(), equal.end());
+  compiled.Forget();
   auto& codes = Retired().codes.emplace_back();
-  for (size_t i = 0; i < equal.size() / 2; ++i) codes.insert(config.codes.extract(equal[i].second));
+  for (size_t i = 0; i < equal.size() / 2; ++i) codes.insert(compiled.codes.extract(equal[i].second));
 }
 
-CodeState& StateOf(Config& config, PyCodeObject* code) {
+CodeState& StateOf(Compiled& compiled, PyCodeObject* code) {
   static uint64_t clock = 0;
-  if (auto known = config.codes.find(code); known != config.codes.end() && known->second) {
+  if (auto known = compiled.codes.find(code); known != compiled.codes.end() && known->second) {
     known->second->used = ++clock;
     return *known->second;
   }
-  RetireEqual(config, code);
-  auto& s = config.codes[code];
+  RetireEqual(compiled, code);
+  auto& s = compiled.codes[code];
   if (!s) {
     s = std::make_unique<CodeState>();
     s->code = Borrow(reinterpret_cast<PyObject*>(code));
@@ -678,8 +675,8 @@ CodeState& StateOf(Config& config, PyCodeObject* code) {
   return *s;
 }
 
-ActiveScope::ActiveScope(std::shared_ptr<Config> config) : before_(std::move(active)) {
-  active = std::move(config);
+ActiveScope::ActiveScope(std::shared_ptr<Compiled> compiled) : before_(std::move(active)) {
+  active = std::move(compiled);
 }
 ActiveScope::~ActiveScope() {
   active = std::move(before_);

@@ -9,33 +9,41 @@ PyObject* ErrorType(const char* name);  // of framejit.errors; borrowed
 void InstallPolicy();                   // once, at module initialisation
 
 // Found or new; always new with an empty key.
-std::shared_ptr<Config> MakeConfig(const std::string& key);
-void DropSegments(Config& config);
-void ResetConfig(Config& config);  // drops its compiled segments and counters
+std::shared_ptr<Compiled> MakeCompiled(const std::string& key);
+void DropSegments(Compiled& compiled);
+void ResetCompiled(Compiled& compiled);  // drops its compiled segments and counters
 void ResetAll();
 // The interpreter is about to end: from now on everything runs as written, and what segments hold (the program's own
 // objects, of which destructors are still to run) is let go.
 void EndAll();
-std::vector<std::shared_ptr<Config>> LiveConfigs();
+std::vector<std::shared_ptr<Compiled>> AllCompiled();
 
 // While alive, dropped segments stay: this thread may be in one. Others run while a kernel has let go of the GIL.
 class InUse {
  public:
-  InUse();
-  ~InUse();
+  InUse() { ++users_; }
+  ~InUse() {
+    if (!--users_ && dropped) [[unlikely]]
+      FreeDropped();
+  }
   InUse(const InUse&) = delete;
+  static inline bool dropped = false;  // there are some
+
+ private:
+  static void FreeDropped();
+  static inline int users_ = 0;
 };
 
-CodeState& StateOf(Config& config, PyCodeObject* code);
+CodeState& StateOf(Compiled& compiled, PyCodeObject* code);
 
-// While alive, frames of this thread are candidates under `config`.
+// While alive, frames of this thread are candidates under `compiled`.
 class ActiveScope {
  public:
-  explicit ActiveScope(std::shared_ptr<Config> config);
+  explicit ActiveScope(std::shared_ptr<Compiled> compiled);
   ~ActiveScope();
 
  private:
-  std::shared_ptr<Config> before_;
+  std::shared_ptr<Compiled> before_;
   frame::HookScope hook_;
 };
 bool Capturing();
@@ -43,6 +51,11 @@ bool Capturing();
 enum class Stance : uint8_t { kDefault, kForceEager, kEagerOnRecompile, kFailOnRecompile };
 void SetStance(Stance s);
 Stance GetStance();
-bool disabled_everywhere();  // FRAMEJIT_DISABLE=1, or the interpreter ends
+inline bool ending = false;  // the interpreter is (EndAll)
+bool DisabledByOption();     // FRAMEJIT_DISABLE=1
+inline bool DisabledEverywhere() {
+  static const bool off = DisabledByOption();
+  return off || ending;
+}
 
 }  // namespace framejit::capture

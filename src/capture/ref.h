@@ -9,5 +9,9 @@ using tensor::Ref;
 inline Ref Borrow(PyObject* o) {
   return Ref::Borrow(o);
 }
+// For a name that is kept in a static variable.
+inline PyObject* Interned(const char* text) {
+  return PyUnicode_InternFromString(text);
+}
 
 }  // namespace framejit::capture

@@ -32,7 +32,7 @@ bool Tracked(const Question& q) {
 }
 
 bool Callable(const Question& q) {
-  return FindBackend(q.config.backend) != nullptr;
+  return FindBackend(q.compiled.backend) != nullptr;
 }
 
 std::string Nothing(const Question&) {
@@ -54,9 +54,9 @@ struct Row {
 const Row kRows[] = {
     {[](const Question& q) { return LeftToNumpy(q.trace, q.session.graph(), q.ieee); },
      Runner::kPython, Left<Leave::kCheapInPlace>, Leave::kCheapInPlace},
-    {[](const Question& q) { return q.returns && q.config.backend == "llvm" && MostlyNumpys(q.session, q.trace, q.session.graph()); },
+    {[](const Question& q) { return q.returns && q.compiled.backend == "llvm" && MostlyNumpys(q.session, q.trace, q.session.graph()); },
      Runner::kReplay, Left<Leave::kMostlyNumpys>, Leave::kMostlyNumpys},
-    {[](const Question& q) { return q.config.backend == "eager"; },
+    {[](const Question& q) { return q.compiled.backend == "eager"; },
      Runner::kReplay, [](const Question&) -> std::string { return "backend=\"eager\""; }},
     {[](const Question& q) { return MixesInference(q.trace); },
      Runner::kReplay, [](const Question&) -> std::string { return "calls in and out of inference mode: runs through the framework"; }},

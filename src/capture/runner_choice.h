@@ -17,7 +17,7 @@ enum class Runner : uint8_t {
 };
 
 struct RunnerQuestion {
-  const Config& config;
+  const Compiled& compiled;
   Session& session;
   const Trace& trace;
   bool returns;  // the segment ends with the function

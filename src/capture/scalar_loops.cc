@@ -37,7 +37,7 @@ constexpr int64_t kWorkOfRound = 16;  // in code
 constexpr int kVersions = 4;
 // After so many runs it must have gone round so often in each.
 constexpr int64_t kRuns = 64, kRounds = 3;
-constexpr int kUnderflow = 4;  // of NumpyWatch
+constexpr int kUnderflow = 4;  // of NumpyTraps
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -79,12 +79,12 @@ bool DiesUnseen(PyObject* o) {
 
 }  // namespace
 
-struct CodeLoops::Compiled {
+struct CodeLoops::Version {
   Translation t;
   codegen::CompiledScalar code;
 };
 
-struct CodeLoops::Place {
+struct CodeLoops::Head {
   scalar::Loop loop;
   int unit = 0;            // of its first instruction
   bool candidate = false;  // a capture wants it, or it was translated
@@ -94,7 +94,7 @@ struct CodeLoops::Place {
   int again = 0;                          // if not 0, nothing is compiled before so many visits
   int64_t last = 0, work = 0, round = 0;  // when it was last come to; that frames ran in it; in one round
   int64_t runs = 0, rounds = 0;
-  std::vector<std::unique_ptr<Compiled>> versions;
+  std::vector<std::unique_ptr<Version>> versions;
 };
 
 namespace {
@@ -151,7 +151,7 @@ class Reader {
       if (!o && g.builtins) o = PyDict_GetItemWithError(g.builtins.get(), g.name.get());
       if (o != g.value.get()) return PyErr_Clear(), false;
     }
-    return !t.floats || !(tensor::NumpyWatch() & kUnderflow);
+    return !t.floats || !(tensor::NumpyTraps() & kUnderflow);
   }
 
  private:
@@ -421,108 +421,108 @@ CodeLoops::CodeLoops(PyCodeObject* code) {
   }
   starts_.resize(decoded->size() + 1);
   for (const scalar::Loop& loop : scalar::LoopsOf(*decoded)) {
-    places_.push_back(std::make_unique<Place>());
-    places_.back()->loop = loop;
-    places_.back()->unit = decoded->At(loop.start).unit;
+    heads_.push_back(std::make_unique<Head>());
+    heads_.back()->loop = loop;
+    heads_.back()->unit = decoded->At(loop.start).unit;
     starts_[loop.start] = true;
   }
 }
 CodeLoops::~CodeLoops() = default;
 
-CodeLoops::Place* CodeLoops::Find(int index) {
-  for (auto& p : places_)
+CodeLoops::Head* CodeLoops::Find(int index) {
+  for (auto& p : heads_)
     if (p->loop.start == index) return p.get();
   return nullptr;
 }
 
 bool CodeLoops::any() const {
-  return std::any_of(places_.begin(), places_.end(),
+  return std::any_of(heads_.begin(), heads_.end(),
                      [](auto& p) { return !p->off && (p->candidate || !p->versions.empty()); });
 }
 
 bool CodeLoops::Promising(FjFrame* frame, int index) {
-  Place* place = Find(index);
-  return place && Try(*place, frame, index);
+  Head* head = Find(index);
+  return head && Try(*head, frame, index);
 }
 
 bool CodeLoops::Enters(FjFrame* frame, int index) {
-  for (auto& p : places_)
+  for (auto& p : heads_)
     if (p->loop.enter == index && index != p->loop.start) return Try(*p, frame, index);
   return false;
 }
 
 bool CodeLoops::Considered(FjFrame* frame) {
   const int at = fj_next(frame);
-  for (auto& p : places_)
+  for (auto& p : heads_)
     if (p->loop.Holds(at) && Try(*p, frame, at)) return true;
   return false;
 }
 
-bool CodeLoops::Try(Place& place, FjFrame* frame, int from) {
-  if (place.off || place.declined) return false;
-  if (place.candidate) return true;
-  const Translation t = scalar::Translate(frame, place.loop, from, {});
+bool CodeLoops::Try(Head& head, FjFrame* frame, int from) {
+  if (head.off || head.declined) return false;
+  if (head.candidate) return true;
+  const Translation t = scalar::Translate(frame, head.loop, from, {});
   if (!t.loops) {
-    (Capturing() || from != place.loop.start ? place.declined : place.off) = true;
+    (Capturing() || from != head.loop.start ? head.declined : head.off) = true;
     diag::Log(diag::Channel::loop_, "no scalar code: " + t.why);
     return false;
   }
-  for (auto& p : places_)  // and those around it
-    if (p->loop.start <= place.loop.start && p->loop.end >= place.loop.end) p->candidate = true;
+  for (auto& p : heads_)  // and those around it
+    if (p->loop.start <= head.loop.start && p->loop.end >= head.loop.end) p->candidate = true;
   return true;
 }
 
 // Instructions that the frame will run until this loop ends; where that is not known, as many as it has run in it.
-int64_t CodeLoops::Expected(const Place& place, FjFrame* frame) {
+int64_t CodeLoops::Expected(const Head& head, FjFrame* frame) {
   const int depth = fj_stack_depth(frame);
-  PyObject* it = place.loop.iterates && depth ? fj_localsplus(frame)[fj_nlocalsplus(frame) + depth - 1] : nullptr;
+  PyObject* it = head.loop.iterates && depth ? fj_localsplus(frame)[fj_nlocalsplus(frame) + depth - 1] : nullptr;
   const tensor::NumpyApi* api = tensor::Numpy();
   long next, step, left;
-  if (!it) return place.work;
+  if (!it) return head.work;
   if (!fj_range_state(it, &next, &step, &left)) {
-    if (Py_TYPE(it) != &PySeqIter_Type && Py_TYPE(it) != &PyListIter_Type) return place.work;
+    if (Py_TYPE(it) != &PySeqIter_Type && Py_TYPE(it) != &PyListIter_Type) return head.work;
     const auto* s = reinterpret_cast<SeqIter*>(it);
     const bool list = s->seq && PyList_CheckExact(s->seq), array = s->seq && api && Py_TYPE(s->seq) == api->array;
-    if (!list && !(array && tensor::AsArray(s->seq)->nd == 1)) return place.work;
+    if (!list && !(array && tensor::AsArray(s->seq)->nd == 1)) return head.work;
     left = (list ? PyList_GET_SIZE(s->seq) : tensor::AsArray(s->seq)->dims[0]) - s->index;
   }
-  return std::clamp<int64_t>(left, 0, int64_t{1} << 32) * std::min(place.round, int64_t{1} << 24);
+  return std::clamp<int64_t>(left, 0, int64_t{1} << 32) * std::min(head.round, int64_t{1} << 24);
 }
 
 // Is it time to make code for it?
-bool CodeLoops::Wanted(const Place& place, FjFrame* frame) const {
-  if (place.versions.size() >= kVersions || place.visits < std::max(kVisits, place.again)) return false;
-  const bool inner = std::any_of(places_.begin(), places_.end(), [&](auto& p) {
-    return p.get() != &place && !p->off && p->candidate && p->loop.start <= place.loop.start &&
-           p->loop.end >= place.loop.end && (p->versions.empty() || p->versions.back()->t.why.empty());
+bool CodeLoops::Wanted(const Head& head, FjFrame* frame) const {
+  if (head.versions.size() >= kVersions || head.visits < std::max(kVisits, head.again)) return false;
+  const bool inner = std::any_of(heads_.begin(), heads_.end(), [&](auto& p) {
+    return p.get() != &head && !p->off && p->candidate && p->loop.start <= head.loop.start &&
+           p->loop.end >= head.loop.end && (p->versions.empty() || p->versions.back()->t.why.empty());
   });
-  return !inner || place.work > kInnerWork || Expected(place, frame) > kInnerWork;
+  return !inner || head.work > kInnerWork || Expected(head, frame) > kInnerWork;
 }
 
-void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
+void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   const double start = Now();
-  auto made = std::make_unique<Compiled>();
-  scalar::Hopes hopes{.natural = place.versions.empty()};
-  made->t = scalar::Translate(frame, place.loop, place.loop.start, hopes);
+  auto made = std::make_unique<Version>();
+  scalar::Hopes hopes{.natural = head.versions.empty()};
+  made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   std::vector<PyObject*> objects;
   for (const ObjectSpec& spec : made->t.objects) objects.push_back(spec.object.get());
   if (made->t.apart && !Reader::Apart(made->t, objects.data())) {
     hopes.apart = false;
-    made->t = scalar::Translate(frame, place.loop, place.loop.start, hopes);
+    made->t = scalar::Translate(frame, head.loop, head.loop.start, hopes);
   }
   const std::string name = PyUnicode_AsUTF8(fj_code(frame)->co_qualname);
   if (!made->t.loops) {
-    if (place.versions.empty())
-      place.off = true;
+    if (head.versions.empty())
+      head.off = true;
     else
-      place.visits = 0;
+      head.visits = 0;
     diag::Log(diag::Channel::loop_, "no scalar code: " + made->t.why + "  [" + name + "]");
     return;
   }
   const int blocks = made->t.blocks;
-  if (blocks > kSmallCode && place.work + Expected(place, frame) < kWorkForBlock * blocks) {
-    place.off = place.versions.empty();
-    place.again = kPatience * place.visits;
+  if (blocks > kSmallCode && head.work + Expected(head, frame) < kWorkForBlock * blocks) {
+    head.off = head.versions.empty();
+    head.again = kPatience * head.visits;
     diag::Log(diag::Channel::loop_, "no scalar code yet: " + std::to_string(blocks) + " blocks  [" + name + "]");
     return;
   }
@@ -531,73 +531,74 @@ void CodeLoops::Compile(Config& config, Place& place, FjFrame* frame) {
     if (diag::Enabled(diag::Channel::llvm_)) diag::Log(diag::Channel::llvm_, codegen::ScalarText(made->t.code, false));
     if (diag::Enabled(diag::Channel::asm_)) diag::Log(diag::Channel::asm_, codegen::ScalarText(made->t.code, true));
   } catch (const std::exception& e) {
-    place.off = true;
+    head.off = true;
     diag::Warn(std::string("framejit: a loop has no code: ") + e.what());
     return;
   }
-  config.seconds += Now() - start;
-  ++config.scalar_loops;
-  const std::string note = "the loop at line " + std::to_string(PyCode_Addr2Line(fj_code(frame), 2 * place.unit)) +
+  compiled.seconds += Now() - start;
+  ++compiled.scalar_loops;
+  const std::string note = "the loop at line " + std::to_string(PyCode_Addr2Line(fj_code(frame), 2 * head.unit)) +
                            " of " + name + " is machine code";
-  if (std::find(config.notes.begin(), config.notes.end(), note) == config.notes.end()) config.notes.push_back(note);
+  if (std::find(compiled.notes.begin(), compiled.notes.end(), note) == compiled.notes.end())
+    compiled.notes.push_back(note);
   if (diag::Enabled(diag::Channel::loop_))
     diag::Log(diag::Channel::loop_,
-              "scalar code for instructions " + std::to_string(place.loop.start) + " to " +
-                  std::to_string(place.loop.end) + ": " + std::to_string(made->t.code.blocks.size()) + " blocks, " +
+              "scalar code for instructions " + std::to_string(head.loop.start) + " to " +
+                  std::to_string(head.loop.end) + ": " + std::to_string(made->t.code.blocks.size()) + " blocks, " +
                   std::to_string(made->t.exits.size()) + " exits, " + std::to_string((Now() - start) * 1e3) + " ms" +
                   (made->t.why.empty() ? "" : ", but for " + made->t.why) + "  [" + name + "]");
   made->t.code = {};
   for (ObjectSpec& spec : made->t.objects)  // what is found in the frame again is not kept alive
     if (!spec.fixed && (spec.array || spec.list || !spec.used)) spec.object = Ref();
-  place.versions.push_back(std::move(made));
+  head.versions.push_back(std::move(made));
 }
 
-std::optional<frame::Action> CodeLoops::At(Config& config, FjFrame* frame, bool* ran) {
+std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, bool* ran) {
   const int at = fj_next(frame);
   ++work_;
-  Place* place = at < static_cast<int>(starts_.size()) && starts_[at] ? Find(at) : nullptr;
+  Head* head = at < static_cast<int>(starts_.size()) && starts_[at] ? Find(at) : nullptr;
   // No segments are made in such loops, but where something in them is not understood.
   const auto waits = [&]() -> std::optional<frame::Action> {
-    for (auto& p : places_)
+    for (auto& p : heads_)
       if (p->candidate && !p->off && p->loop.Holds(at) && (p->versions.empty() || p->versions.back()->t.why.empty()))
         return frame::Action::kStep;
     return {};
   };
-  if (!place) return waits();
-  if (place->visits++) {
-    place->round = work_ - place->last;
-    place->work += place->round;
+  if (!head) return waits();
+  if (head->visits++) {
+    head->round = work_ - head->last;
+    head->work += head->round;
   }
-  place->last = work_;
-  if (place->again && place->visits >= place->again) place->off &= !place->versions.empty(), place->again = 0;
-  if (place->off) return waits();
-  if (place->versions.empty() && !place->candidate && place->visits == kVisits) {
-    place->declined = false;
+  head->last = work_;
+  if (head->again && head->visits >= head->again) head->off &= !head->versions.empty(), head->again = 0;
+  if (head->off) return waits();
+  if (head->versions.empty() && !head->candidate && head->visits == kVisits) {
+    head->declined = false;
     Promising(frame, at);
   }
-  if (place->off) return {};
-  bool compiled = false;
+  if (head->off) return {};
+  bool tried = false;
   for (size_t i = 0;; ++i) {
-    if (i == place->versions.size()) {
-      if (compiled || !place->candidate || !Wanted(*place, frame)) return waits();
-      Compile(config, *place, frame);
-      compiled = true;
-      if (i == place->versions.size()) return waits();
+    if (i == head->versions.size()) {
+      if (tried || !head->candidate || !Wanted(*head, frame)) return waits();
+      Compile(compiled, *head, frame);
+      tried = true;
+      if (i == head->versions.size()) return waits();
     }
-    const Translation& t = place->versions[i]->t;
+    const Translation& t = head->versions[i]->t;
     if (!Reader::Guards(t)) continue;
     std::vector<int64_t> cells(t.cells);
     std::vector<PyObject*> objects(t.objects.size());
     if (!Reader(t, cells.data(), objects.data()).Frame(frame)) continue;
     uint32_t bits;
     cells[scalar::kBreakerCell] = reinterpret_cast<int64_t>(fj_breaker(PyThreadState_Get(), &bits));
-    const int64_t exit = place->versions[i]->code.fn(cells.data(), 0);
-    ++config.scalar_runs;
+    const int64_t exit = head->versions[i]->code.fn(cells.data(), 0);
+    ++compiled.scalar_runs;
     *ran = true;
-    place->rounds += cells[0];
+    head->rounds += cells[0];
     work_ += kWorkOfRound * cells[0];
-    ++place->runs;
-    if (place->runs >= kRuns && place->rounds < kRounds * place->runs) place->off = true;
+    ++head->runs;
+    if (head->runs >= kRuns && head->rounds < kRounds * head->runs) head->off = true;
     const ExitState& e = t.exits[exit];
     if (!Writer(t, cells.data(), objects.data()).Frame(frame, e)) return frame::Action::kRaise;
     if (e.breaker && !ServeBreaker(frame)) return frame::Action::kRaise;
@@ -610,10 +611,10 @@ bool ServeBreaker(FjFrame* frame) {
   return !(fj_interrupts(ts, frame) & FJ_BREAKER) || fj_poll(ts) >= 0;
 }
 
-CodeLoops* LoopsOf(Config& config, CodeState& state, PyCodeObject* code) {
+CodeLoops* LoopsOf(Compiled& compiled, CodeState& state, PyCodeObject* code) {
   if (!diag::OptionOn("scalar_loops")) return nullptr;
   if (!state.loops) {
-    if (state.skip || config.fullgraph || config.backend != "llvm" || !IteratorsAreKnown()) return nullptr;
+    if (state.skip || compiled.fullgraph || compiled.backend != "llvm" || !IteratorsAreKnown()) return nullptr;
     state.loops = std::make_shared<CodeLoops>(code);
   }
   return state.loops->none() ? nullptr : state.loops.get();

@@ -25,20 +25,20 @@ class CodeLoops {
   // The frame is about to be captured from the middle of a loop: would that become code?
   bool Considered(FjFrame* frame);
   // The frame is at an instruction. Nothing: no business of these loops. *ran: code did.
-  std::optional<frame::Action> At(Config& config, FjFrame* frame, bool* ran);
+  std::optional<frame::Action> At(Compiled& compiled, FjFrame* frame, bool* ran);
   bool any() const;  // code was made, or is about to be
-  bool none() const { return places_.empty(); }
+  bool none() const { return heads_.empty(); }
 
  private:
-  struct Compiled;
-  struct Place;
-  Place* Find(int index);
-  bool Try(Place& place, FjFrame* frame, int from);
-  static int64_t Expected(const Place& place, FjFrame* frame);
-  bool Wanted(const Place& place, FjFrame* frame) const;
-  void Compile(Config& config, Place& place, FjFrame* frame);
+  struct Version;
+  struct Head;
+  Head* Find(int index);
+  bool Try(Head& head, FjFrame* frame, int from);
+  static int64_t Expected(const Head& head, FjFrame* frame);
+  bool Wanted(const Head& head, FjFrame* frame) const;
+  void Compile(Compiled& compiled, Head& head, FjFrame* frame);
 
-  std::vector<std::unique_ptr<Place>> places_;
+  std::vector<std::unique_ptr<Head>> heads_;
   std::vector<bool> starts_;  // by instruction
   int64_t work_ = 0;          // instructions that frames ran
 };
@@ -47,6 +47,6 @@ class CodeLoops {
 bool ServeBreaker(FjFrame* frame);
 
 // Of a function's code; null where this machine or the options have none.
-CodeLoops* LoopsOf(Config& config, CodeState& state, PyCodeObject* code);
+CodeLoops* LoopsOf(Compiled& compiled, CodeState& state, PyCodeObject* code);
 
 }  // namespace framejit::capture

@@ -70,19 +70,21 @@ void StateProblem(FjFrame* frame, int next, Captured* out) {
   b.end_column = at.end_line == at.line ? std::max(0, at.end_column) : 0;
 }
 
-CaptureOptions OptionsFor(const Config& config, const Place& place, long stop_after) {
+CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long stop_after) {
   CaptureOptions options;
-  options.dynamic = config.Dynamic();
+  options.dynamic = compiled.Dynamic();
   options.dynamic_dims = place.dynamic_dims;
   options.dynamic_ints = place.dynamic_ints;
-  options.dynamic_floats = config.backend == "llvm" || config.backend == "eager";
+  options.dynamic_floats = compiled.backend == "llvm" || compiled.backend == "eager";
   options.stop_after = stop_after;
   options.settles = place.segments.size() < 2;
-  options.compiling = config.compiling;
-  options.derivatives = !place.derivatives_in_python && (config.backend == "llvm" || config.backend == "interpreter");
-  options.checkpoints = !place.checkpoints_in_python && (config.backend == "llvm" || config.backend == "interpreter");
-  if (!config.fullgraph && !FindBackend(config.backend) && diag::OptionOn("guess"))
-    options.guesses = config.guesses;  // a reset may come meanwhile
+  options.compiling = compiled.compiling;
+  options.derivatives =
+      !place.derivatives_in_python && (compiled.backend == "llvm" || compiled.backend == "interpreter");
+  options.checkpoints =
+      !place.checkpoints_in_python && (compiled.backend == "llvm" || compiled.backend == "interpreter");
+  if (!compiled.fullgraph && !FindBackend(compiled.backend) && diag::OptionOn("guess"))
+    options.guesses = compiled.guesses;  // a reset may come meanwhile
   return options;
 }
 
@@ -134,11 +136,11 @@ std::string TakeException() {
 }
 
 // The capture ended at a break: where, and why.
-void NoteBreak(const Config& config, Session& s, const CaptureSemantics& sem, bool raised, Captured* out) {
+void NoteBreak(const Compiled& compiled, Session& s, const CaptureSemantics& sem, bool raised, Captured* out) {
   if (!s.broken()) {
     if (raised && PyErr_Occurred()) {
       s.Break(BreakId::kException, TakeException());
-      if (config.compiling && s.asked_compiling()) out->problem.again = Again::kNotCompiling;
+      if (compiled.compiling && s.asked_compiling()) out->problem.again = Again::kNotCompiling;
     } else {
       s.Break(BreakId::kInstruction);
     }
@@ -155,13 +157,13 @@ void NoteBreak(const Config& config, Session& s, const CaptureSemantics& sem, bo
 }
 
 // Runs the frame's code under capture until it returns, breaks, or `stop_after` outermost instructions.
-Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_after, std::vector<Cached>* cached) {
+Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop_after, std::vector<Cached>* cached) {
   Captured out;
   FrameImage before(frame);
-  CaptureOptions options = OptionsFor(config, place, stop_after);
+  CaptureOptions options = OptionsFor(compiled, place, stop_after);
   options.cached = cached;
   Session s(frame, std::move(options));
-  CaptureSemantics sem(s, config);
+  CaptureSemantics sem(s, compiled);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator
   // suspended in a `with` must not execute its `finally` for real.
   tensor::NoCollection pause;  // a collection would run finalizers of strangers under capture
@@ -189,7 +191,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
   out.instructions = sem.root_instructions();
   out.clean_instructions = sem.clean_instructions();
   if (outcome == frame::Outcome::kRaised || outcome == frame::Outcome::kHandOver || s.broken()) {
-    NoteBreak(config, s, sem, outcome == frame::Outcome::kRaised, &out);
+    NoteBreak(compiled, s, sem, outcome == frame::Outcome::kRaised, &out);
     return out;
   }
   out.worthwhile = s.op_count > 0;
@@ -201,7 +203,7 @@ Captured CaptureOnce(Config& config, Place& place, FjFrame* frame, long stop_aft
     out.instructions = out.clean_instructions + 1;
   } else {
     SuspendScope off;
-    out.segment = BuildSegment(config, s, sem, frame, before, outcome, index, result.get(), &out.problem);
+    out.segment = BuildSegment(compiled, s, sem, frame, before, outcome, index, result.get(), &out.problem);
   }
   if (!out.problem.state.empty()) {
     out.stopped_at = outcome == frame::Outcome::kReturned ? fj_next(frame) : index;
@@ -219,10 +221,10 @@ diag::CaptureEnd EndOf(const Captured& c) {
 }
 
 // What the next capture of this place does otherwise.
-void Decide(Again again, Config& config, Place& place) {
+void Decide(Again again, Compiled& compiled, Place& place) {
   switch (again) {
     case Again::kNone:
-    case Again::kDataSizes: break;  // config.guesses knows
+    case Again::kDataSizes: break;  // compiled.guesses knows
     case Again::kFixedSizes:
       place.fixed_sizes = true;
       place.dynamic_dims.clear();
@@ -230,28 +232,28 @@ void Decide(Again again, Config& config, Place& place) {
     case Again::kCheckpoints: place.checkpoints_in_python = true; break;
     case Again::kDerivatives: place.derivatives_in_python = true; break;
     case Again::kNotCompiling:
-      config.compiling = false;
-      config.notes.push_back(Text(again));
-      diag::Log(diag::Channel::perf_, config.notes.back());
+      compiled.compiling = false;
+      compiled.notes.push_back(Text(again));
+      diag::Log(diag::Channel::perf_, compiled.notes.back());
   }
 }
 
 }  // namespace
 
-size_t RememberBreak(Config& config, const diag::Break& reason) {
-  config.met.resize(config.breaks.size());
-  for (size_t i = 0; i < config.breaks.size(); ++i) {
-    const diag::Break& b = config.breaks[i];
+size_t RememberBreak(Compiled& compiled, const diag::Break& reason) {
+  compiled.met.resize(compiled.breaks.size());
+  for (size_t i = 0; i < compiled.breaks.size(); ++i) {
+    const diag::Break& b = compiled.breaks[i];
     if (b.id != reason.id || b.file != reason.file || b.line != reason.line) continue;
-    config.met[i] = true;
+    compiled.met[i] = true;
     return i;
   }
-  config.breaks.push_back(reason);
-  config.met.push_back(true);
+  compiled.breaks.push_back(reason);
+  compiled.met.push_back(true);
   if (reason.id == BreakId::kInternal) Report(diag::Render(reason));
   diag::Log(diag::Channel::breaks_, diag::Render(reason));
   BreakEvent(reason);
-  return config.breaks.size() - 1;
+  return compiled.breaks.size() - 1;
 }
 
 static void LogCapture(FjFrame* frame, const Captured& c) {
@@ -266,7 +268,7 @@ static void LogCapture(FjFrame* frame, const Captured& c) {
 }
 
 // Only if its guards hold on its own frame.
-static bool Accepted(Config& config, CodeState& code, Place& place, FjFrame* frame, const Segment& segment) {
+static bool Accepted(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame, const Segment& segment) {
   std::vector<PyObject*> inputs(segment.num_inputs + 1);
   std::vector<int64_t> symbols(segment.num_symbols + 1);
   if (!segment.guards->Check(fj_localsplus(frame), inputs.data(), symbols.data())) {
@@ -274,7 +276,7 @@ static bool Accepted(Config& config, CodeState& code, Place& place, FjFrame* fra
     diag::Break b;
     b.id = BreakId::kInternal;
     b.detail = "guards do not hold on their own frame: " + why;
-    code.stopped.emplace(fj_next(frame), RememberBreak(config, b));
+    code.stopped.emplace(fj_next(frame), RememberBreak(compiled, b));
     place.give_up = true;
     place.skip = 1;
     return false;
@@ -288,39 +290,39 @@ static bool Accepted(Config& config, CodeState& code, Place& place, FjFrame* fra
   return true;
 }
 
-Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame) {
+Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame) {
   const Meter::Pause pause;
   double start = Now();
-  ++config.captures;
+  ++compiled.captures;
   std::vector<diag::Break> reasons;  // the break, then what makes the segment end before it; one of a kind
   std::vector<int> stopped;          // where
   long stop_after = -1;
   std::vector<Cached> cached;
   Captured c;
-  config.guesses->taken.clear();
+  compiled.guesses->taken.clear();
   for (int attempt = 0; attempt < 40; ++attempt) {
-    c = CaptureOnce(config, place, frame, stop_after, &cached);
+    c = CaptureOnce(compiled, place, frame, stop_after, &cached);
     if (PyErr_Occurred()) PyErr_Clear();
     const Problem& problem = c.problem;
-    config.outcomes->Add(EndOf(c));
+    compiled.outcomes->Add(EndOf(c));
     LogCapture(frame, c);
     if (!problem.internal.empty()) {
       PyErr_SetString(ErrorType("InternalError"), problem.internal.c_str());
       return nullptr;
     }
     if (problem.again != Again::kNone) {
-      Decide(problem.again, config, place);
+      Decide(problem.again, compiled, place);
       continue;
     }
     if (c.raises) {
-      code.stopped.emplace(c.stopped_at, RememberBreak(config, c.reason));
+      code.stopped.emplace(c.stopped_at, RememberBreak(compiled, c.reason));
       code.skip = true;
       place.skip = std::numeric_limits<int>::max();
       return nullptr;
     }
     if (c.loop) {
       auto* looping = reinterpret_cast<PyCodeObject*>(c.loop.get());
-      Cut(StateOf(config, looping), looping, c.loop_at);
+      Cut(StateOf(compiled, looping), looping, c.loop_at);
       if (looping == fj_code(frame)) {
         if (reasons.empty()) {
           reasons.push_back(c.reason);
@@ -339,15 +341,15 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
     if (stop_after <= 0) break;
   }
   const double seconds = Now() - start;
-  config.seconds += seconds;
+  compiled.seconds += seconds;
   CaptureEvent(frame, seconds, c.instructions, c.segment.get(), reasons);
-  if (c.segment && !c.segment->traced) config.metered = false;
+  if (c.segment && !c.segment->has_event) compiled.metered = false;
   PyCodeObject* co = fj_code(frame);
   std::vector<size_t> ends;
   for (diag::Break& reason : reasons) {
     if (c.segment && c.worthwhile && reason.function == PyUnicode_AsUTF8(co->co_qualname))
       reason.first_line = PyCode_Addr2Line(co, 2 * fj_next(frame));
-    ends.push_back(RememberBreak(config, reason));
+    ends.push_back(RememberBreak(compiled, reason));
   }
   if (!c.segment || (!reasons.empty() && !c.worthwhile))
     for (size_t i = 0; i < ends.size(); ++i) code.stopped.emplace(stopped[i], ends[i]);
@@ -360,7 +362,7 @@ Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame
     place.skip = std::max(1L, c.segment->instructions);
     return nullptr;
   }
-  if (!Accepted(config, code, place, frame, *c.segment)) return nullptr;
+  if (!Accepted(compiled, code, place, frame, *c.segment)) return nullptr;
   c.segment->code = Borrow(reinterpret_cast<PyObject*>(co));
   c.segment->ends = std::move(ends);
   c.segment->begins = bytecode::Code::Of(co)->At(fj_next(frame)).unit;

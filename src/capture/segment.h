@@ -25,7 +25,7 @@ class CodeLoops;  // capture/scalar_loops.h
 
 // Options of one framejit.compile call, and everything compiled under them. Shared by equal calls.
 struct CodeState;
-struct Config : std::enable_shared_from_this<Config> {
+struct Compiled : std::enable_shared_from_this<Compiled> {
   std::string key;
   uint64_t used = 0;  // when framejit.compile last returned it
   std::string backend = "llvm";
@@ -36,6 +36,16 @@ struct Config : std::enable_shared_from_this<Config> {
   std::vector<std::pair<std::string, std::string>> options;  // of framejit.config, for this function only
   int Dynamic() const;                                       // `dynamic`, or where that is -1 what the option says
   std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>> codes;
+  CodeState* Known(PyCodeObject* code) {  // null: nothing is known of it
+    if (code == last_code) return last_state;
+    const auto at = codes.find(code);
+    if (at == codes.end() || !at->second) return nullptr;
+    last_code = code;
+    return last_state = at->second.get();
+  }
+  void Forget() { last_code = nullptr; }  // before something is taken out of `codes`
+  PyCodeObject* last_code = nullptr;
+  CodeState* last_state = nullptr;
   int64_t captures = 0, recompiles = 0, graph_count = 0, op_count = 0;
   std::vector<diag::Break> breaks;                   // distinct places, in order of first occurrence
   std::vector<bool> met;                             // of these, in the call that is explained
@@ -75,10 +85,10 @@ struct Assumed {
 
 // What is counted of a segment.
 struct Tally {
-  int64_t runs = 0;         // finished ones
-  int64_t told = 0;         // of these, before the call that is explained
-  int64_t runs_traced = 0;  // of `runs`, those that the event stream was told
-  double seconds = 0;       // of the others, as far as `timed`
+  int64_t runs = 0;          // finished ones
+  int64_t told = 0;          // of these, before the call that is explained
+  int64_t runs_told_of = 0;  // of `runs`, those that the event stream was told
+  double seconds = 0;        // of the others, as far as `timed`
   int64_t timed = 0;
   unsigned unmetered = 0;  // runs while it is on that were whole calls
   int64_t missed_guards = 0;
@@ -93,7 +103,7 @@ struct Segment {
     std::shared_ptr<Compilation> compilation;
     // With the GIL held: the runner of what was compiled. Null: that is done.
     std::function<std::unique_ptr<tensor::GraphRunner>(std::shared_ptr<Executable>)> finish;
-    std::weak_ptr<Config> config;
+    std::weak_ptr<Compiled> compiled;
     bool gradients = false;
     tensor::UndoPlan undo;                      // of the framework's calls
     std::unique_ptr<tensor::TraceRunner> past;  // other threads may still be in it
@@ -113,7 +123,7 @@ struct Segment {
   unsigned passed = 0;
   Tally tally;
   int64_t op_count = 0;
-  std::vector<size_t> ends;    // of Config::breaks: why it goes no further
+  std::vector<size_t> ends;    // of Compiled::breaks: why it goes no further
   int64_t registrations = -1;  // of abstract classes, that it is good for; -1: any number
   Assumed assumed;
   diag::Leave left = diag::Leave::kNone;  // a whole function that its framework runs as fast by itself
@@ -122,8 +132,8 @@ struct Segment {
   std::string place;                            // PlaceName
   std::string WhyMissed(FjFrame* frame) const;  // the last time
   Ref code;
-  int begins = 0;       // unit of the first instruction
-  bool traced = false;  // the event stream has its capture
+  int begins = 0;          // unit of the first instruction
+  bool has_event = false;  // of its capture
   int line = 0;
   std::vector<std::string> dynamic_names;  // source text of each tensor input, for automatic dynamic shapes
   std::unique_ptr<SegmentCheck> check;     // null: nobody looks at its runs
@@ -177,7 +187,7 @@ struct CodeState {
   bool skip = false;
   uint64_t used = 0;  // when a frame last asked for it
   uint64_t told = 0;  // before the call that is explained
-  // Where captures stopped that made no segment: the instruction, and of Config::breaks why.
+  // Where captures stopped that made no segment: the instruction, and of Compiled::breaks why.
   std::set<std::pair<int, size_t>> stopped;
   // Loops that are not unrolled, by the instruction that their back edges lead to: segments end there.
   std::vector<int> cut;
@@ -189,13 +199,13 @@ struct CodeState {
 };
 
 // A graph was compiled: told to the event stream, counted for the function.
-void NoteCompiled(Config& config, const std::string& place, const CompileStats& stats, double seconds);
+void NoteCompiled(Compiled& compiled, const std::string& place, const CompileStats& stats, double seconds);
 
-// Adds it to config.breaks, logged, unless that place is known for it.
-size_t RememberBreak(Config& config, const diag::Break& reason);  // its place in config.breaks
+// Adds it to compiled.breaks, logged, unless that place is known for it.
+size_t RememberBreak(Compiled& compiled, const diag::Break& reason);  // its place in compiled.breaks
 
 // Captures from the frame's current place. On success the segment is installed in `place`; null: nothing worth
 // compiling (place->skip is set) or an exception (fullgraph).
-Segment* CaptureAt(Config& config, CodeState& code, Place& place, FjFrame* frame);
+Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* frame);
 
 }  // namespace framejit::capture

@@ -58,7 +58,7 @@ std::unique_ptr<SegmentCheck> SegmentCheck::Make(const Trace& trace, const std::
   return nullptr;
 }
 
-void SegmentCheck::Compiled(const std::string& plan) {
+void SegmentCheck::NotePlan(const std::string& plan) {
   SuspendScope off;
   Told(Ref(PyObject_CallMethod(checker_.get(), "compiled", "s", plan.c_str())));
 }

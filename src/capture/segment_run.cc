@@ -76,8 +76,8 @@ bool Segment::Publish() {
     std::unique_ptr<tensor::GraphRunner> made = finish(executable);
     if (!pending->gradients) pending->past = std::move(trace_runner);
     graph_runner = std::move(made);
-    if (auto config = pending->config.lock())
-      NoteCompiled(*config, place, executable->stats(), executable->stats().seconds);
+    if (auto compiled = pending->compiled.lock())
+      NoteCompiled(*compiled, place, executable->stats(), executable->stats().seconds);
   } catch (const diag::NoKernel& e) {
     end = diag::CompileEnd::kNoKernel;
     problem = e.what();
@@ -122,7 +122,7 @@ RunEnd Segment::Run(PyObject* const* inputs, int64_t* symbols, PyObject** out) {
   const tensor::UndoPlan& plan = pending && by == diag::RunBy::kTrace ? pending->undo : undo;
   if (plan.needed()) before.emplace(plan, inputs);
   std::optional<RunClock> clock;
-  if (traced) clock.emplace(*this);
+  if (has_event) clock.emplace(*this);
   const RunEnd end = check ? RunChecked(inputs, symbols, out) : RunOnce(inputs, symbols, out);
   if (end == RunEnd::kOk) {
     if (clock) clock->Done();
@@ -170,13 +170,17 @@ RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
     return RunEnd::kFailing;
   }
   if (!floats.Run({symbols.data(), symbols.size()})) return RunEnd::kMiss;
-  size_t n = exit.recipe.outputs.size();
-  absl::FixedArray<PyObject*, 16> out(n, nullptr);
+  // Zeros of a known number are two stores, and a call of memset for the one result of most calls takes 15 ns.
+  constexpr size_t kFew = 16;
+  const size_t n = exit.recipe.outputs.size();
+  PyObject* few[kFew] = {};
+  absl::FixedArray<PyObject*, 0> many(n > kFew ? n : 0, nullptr);
+  PyObject** const out = n > kFew ? many.data() : few;
   std::optional<SuspendScope> off;
   if (frame) off.emplace();  // the hot path has nothing to suspend
   tensor::AutocastOff plain;
   tensor::OverridesOff own;
-  if (const RunEnd end = Run(inputs.data(), symbols.data(), out.data()); end != RunEnd::kOk) {
+  if (const RunEnd end = Run(inputs.data(), symbols.data(), out); end != RunEnd::kOk) {
     assumed.missed = end == RunEnd::kCondition;
     return end;
   }
@@ -184,10 +188,10 @@ RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   if (exit.ReturnsOutput())  // the common case
     *result = out[0];
   else
-    end = exit.Take(inputs.data() + num_tensor_inputs, out.data(), symbols.data(), num_symbols, changes, frame, result);
+    end = exit.Take(inputs.data() + num_tensor_inputs, out, symbols.data(), num_symbols, changes, frame, result);
   if (end != RunEnd::kOk) return end;
   ++tally.runs;
-  if (traced && !exit.returns) Meter::Broke(*this);
+  if (has_event && !exit.returns) Meter::Broke(*this);
   return end;
 }
 

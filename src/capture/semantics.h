@@ -9,7 +9,7 @@ namespace framejit::capture {
 
 class CaptureSemantics : public frame::Semantics {
  public:
-  CaptureSemantics(Session& s, Config& config) : s_(s), loops_(s, config) {}
+  CaptureSemantics(Session& s, Compiled& compiled) : s_(s), loops_(s, compiled) {}
 
   PyObject* Call(PyObject* callable, PyObject* const* args, size_t nargsf, PyObject* kwnames) override;
   PyObject* CallEx(PyObject* callable, PyObject* args, PyObject* kwargs) override;

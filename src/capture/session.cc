@@ -86,11 +86,9 @@ Session::Session(FjFrame* root, CaptureOptions options) : root_(root), options_(
         return tensor::WithoutGradient(now, metas, constants_);
       });
   current = this;
-  ForgetOverrides(*this);
 }
 
 Session::~Session() {
-  ForgetOverrides(*this);
   modes.numpy.Leave();
   current = outer_;
   for (PyObject* o : constants_) Py_DECREF(o);

@@ -59,8 +59,8 @@ struct CaptureOptions {
 
 // A decimal.Decimal: what is computed of it depends on the thread's decimal.getcontext(), and shows there.
 bool UsesContext(PyObject* o);
-// Is this a method in Python?
-bool HasOwn(PyTypeObject* type, const char* name);
+// Has the type a function in Python under this name? It is borrowed; null: it has none.
+PyObject* PythonFunctionIn(PyTypeObject* type, PyObject* name);
 // Does a dict of this type say by methods of its own what it holds, wherever C code asks for it as any object?
 bool AnswersItself(PyTypeObject* type);
 PyObject* DictOfView(PyObject* o);  // the dict of which `o` is a view of keys, values or items, or null; borrowed

@@ -55,14 +55,14 @@ uint64_t SizeOf(PyObject* o) {
 
 }  // namespace
 
-bool Timing::Measurable(const Config& config) {
-  if (config.backend != "llvm" || GetStance() != Stance::kDefault || !diag::OptionOn("leave") ||
+bool Timing::Measurable(const Compiled& compiled) {
+  if (compiled.backend != "llvm" || GetStance() != Stance::kDefault || !diag::OptionOn("leave") ||
       tensor::NothingByTheClock())
     return false;
-  for (const auto& trace : config.graphs)
+  for (const auto& trace : compiled.graphs)
     for (const TraceTensor& t : trace->tensors)
       if (t.meta.device.kind != DeviceKind::kCpu) return false;
-  for (const auto& [code, state] : config.codes)
+  for (const auto& [code, state] : compiled.codes)
     for (const auto& [at, place] : state->places)
       for (const auto& segment : place.segments)
         if (segment->compiling() || (segment->graph_runner && segment->trace_runner)) return false;
@@ -74,12 +74,12 @@ Timing::Class* Timing::Find(uint64_t key) {
   return it == classes_.end() ? nullptr : &*it;
 }
 
-Timing::Turn Timing::Choose(Config& config, PyObject* const* args, Py_ssize_t n) {
-  if (--rest_ <= 0 || looked_ != config.captures) {
+Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n) {
+  if (--rest_ <= 0 || looked_ != compiled.captures) {
     rest_ = kRest;
-    looked_ = config.captures;
-    diag::OptionScope options(config.options.empty() ? nullptr : &config.options);
-    if (!Measurable(config)) {
+    looked_ = compiled.captures;
+    diag::OptionScope options(compiled.options.empty() ? nullptr : &compiled.options);
+    if (!Measurable(compiled)) {
       classes_.clear();
       left_ = measuring_ = 0;
       return {};
@@ -110,23 +110,23 @@ Timing::Turn Timing::Choose(Config& config, PyObject* const* args, Py_ssize_t n)
   }
   turn.timed = true;
   turn.python = c->plain.size() < c->compiled.size();
-  turn.captures = config.captures;
+  turn.captures = compiled.captures;
   turn.mapped = runtime::ArenaPool::Get().mapped();
   turn.start = Now();
   return turn;
 }
 
-void Timing::Ended(Config& config, const Turn& turn, bool ok) {
+void Timing::Ended(Compiled& compiled, const Turn& turn, bool ok) {
   const double seconds = Now() - turn.start;
   Class* c = Find(turn.key);
   if (!c || c->state != State::kMeasuring || !ok) return;
   if (turn.python) {
     c->plain.push_back(seconds);
-    return Judge(config, *c);
+    return Judge(compiled, *c);
   }
   // First runs compile, choose and pack. What goes on compiling call after call costs that, too.
   constexpr int kTries = 4;
-  if (config.captures != turn.captures && ++c->tries < kTries) {
+  if (compiled.captures != turn.captures && ++c->tries < kTries) {
     c->warm = 0;
     return;
   }
@@ -137,11 +137,11 @@ void Timing::Ended(Config& config, const Turn& turn, bool ok) {
   c->compiled.push_back(seconds);
 }
 
-void Timing::Judge(Config& config, Class& c) {
+void Timing::Judge(Compiled& compiled, Class& c) {
   const size_t n = c.plain.size();
   if (n < 2) return;
   const double best = Best(c.compiled) / Best(c.plain), median = Median(c.compiled) / Median(c.plain);
-  const auto decide = [&](bool leave) { Decide(config, c, leave); };
+  const auto decide = [&](bool leave) { Decide(compiled, c, leave); };
   if (best < 0.7 && median < 0.7) return decide(false);
   if (best > (n < 3 ? 4.0 : 1.5)) return decide(true);  // two calls may both have been disturbed
   if (n < kSome) return;
@@ -150,7 +150,7 @@ void Timing::Judge(Config& config, Class& c) {
   if (n >= kMost) return decide(best > kGain || median > kGain);
 }
 
-void Timing::Decide(Config& config, Class& c, bool leave) {
+void Timing::Decide(Compiled& compiled, Class& c, bool leave) {
   --measuring_;
   c.state = leave ? State::kLeft : State::kKept;
   if (!leave) return;
@@ -159,8 +159,9 @@ void Timing::Decide(Config& config, Class& c, bool leave) {
   c.pause = c.pause ? 8 * c.pause : static_cast<long>(500 * ratio);  // measuring again costs a hundredth
   c.until = c.pause;
   const std::string note = "not faster than Python: left to it";
-  LeftEvent(config, note, Best(c.compiled), Best(c.plain));
-  if (std::find(config.notes.begin(), config.notes.end(), note) == config.notes.end()) config.notes.push_back(note);
+  LeftEvent(compiled, note, Best(c.compiled), Best(c.plain));
+  if (std::find(compiled.notes.begin(), compiled.notes.end(), note) == compiled.notes.end())
+    compiled.notes.push_back(note);
   if (diag::Enabled(diag::Channel::perf_))
     diag::Log(diag::Channel::perf_, note + " (" + std::to_string(Best(c.compiled) * 1e6) + " us against " +
                                         std::to_string(Best(c.plain) * 1e6) + ")");

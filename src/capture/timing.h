@@ -20,14 +20,14 @@ class Timing {
     uint64_t mapped = 0;  // see ArenaPool
     double start = 0;
   };
-  Turn Begin(Config& config, PyObject* const* args, Py_ssize_t n) {
+  Turn Begin(Compiled& compiled, PyObject* const* args, Py_ssize_t n) {
     if (!left_ && !measuring_ && --rest_ > 0) return {};
-    return Choose(config, args, n);
+    return Choose(compiled, args, n);
   }
   // Does the time of a call, or of a part of it, say what it costs? Work on GPUs goes on behind it, and so may
   // a backward pass.
-  static bool Measurable(const Config& config);
-  void Ended(Config& config, const Turn& turn, bool ok);
+  static bool Measurable(const Compiled& compiled);
+  void Ended(Compiled& compiled, const Turn& turn, bool ok);
 
  private:
   enum class State : uint8_t { kMeasuring, kKept, kLeft };
@@ -38,10 +38,10 @@ class Timing {
     std::vector<double> compiled, plain;  // seconds
     long until = 0, pause = 0;            // calls until it is measured again
   };
-  Turn Choose(Config& config, PyObject* const* args, Py_ssize_t n);
+  Turn Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n);
   Class* Find(uint64_t key);
-  void Judge(Config& config, Class& c);
-  void Decide(Config& config, Class& c, bool leave);
+  void Judge(Compiled& compiled, Class& c);
+  void Decide(Compiled& compiled, Class& c, bool leave);
 
   std::vector<Class> classes_;
   int left_ = 0, measuring_ = 0;  // classes

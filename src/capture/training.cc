@@ -341,7 +341,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   autodiff::Joint joint = autodiff::Differentiate(graph, t.wanted, t.differentiable);
   joint.region = plan.region;
   if (s.lowering().differentiates()) CheckZeros(graph, t);
-  t.watched = autodiff::ReadOutputs(joint, plan.kept);
+  t.versioned = autodiff::ReadOutputs(joint, plan.kept);
   std::vector<bool> passing;
   for (size_t i = 0; i < trace.inputs.size(); ++i)
     passing.push_back(t.wanted[i] && !trace.tensors[trace.inputs[i]].meta.is_parameter);

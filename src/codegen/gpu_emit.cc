@@ -519,11 +519,11 @@ class GpuEmitter : public GpuReducer {
     if (RowWarps() > 1) {
       std::vector<State> all = {m};
       all.insert(all.end(), sums.begin(), sums.end());
-      const std::vector<Place> places = Exchange(all);
-      const std::vector<Pair> of_warps = OfWarps(m, places[0]);
+      const std::vector<Board> boards = Exchange(all);
+      const std::vector<Pair> of_warps = OfWarps(m, boards[0]);
       m.value[0] = OverWarps(m, of_warps).first;
       for (size_t i = 0; i < sums.size(); ++i) {
-        std::vector<Pair> parts = OfWarps(sums[i], places[i + 1]);
+        std::vector<Pair> parts = OfWarps(sums[i], boards[i + 1]);
         for (size_t w = 0; w < parts.size(); ++w)
           parts[w].first = scaled(parts[w].first, of_warps[w].first, m.value[0]);
         sums[i].value[0] = OverWarps(sums[i], parts).first;

@@ -228,20 +228,20 @@ class GpuReducer : public GpuHeld {
                              /*hasSideEffects=*/true),
         {SharedAddress(word->getType(), g, at), SharedAddress(b_.getInt64Ty(), barriers_, I(round)), rank, word});
   }
-  struct Place {
+  struct Board {  // in shared memory: what the warps of a row tell one another
     llvm::GlobalVariable *value, *position;
   };
   // Memory of its own for every reduction: no barrier before the next one is needed.
-  std::vector<Place> Places(const std::vector<State>& states, int count) {
-    std::vector<Place> places;
+  std::vector<Board> Boards(const std::vector<State>& states, int count) {
+    std::vector<Board> boards;
     for (const State& s : states) {
       llvm::Type* type = s.value[0]->getType();
-      places.push_back({Shared(s_.cluster > 1 ? PushedType(type) : SharedType(type), count),
+      boards.push_back({Shared(s_.cluster > 1 ? PushedType(type) : SharedType(type), count),
                         s.arg ? Shared(b_.getInt64Ty(), count) : nullptr});
     }
-    return places;
+    return boards;
   }
-  Pair GetPlace(const Place& p, const State& s, Value* at) {
+  Pair ReadBoard(const Board& p, const State& s, Value* at) {
     llvm::Type* type = s.value[0]->getType();
     Value* v = GetShared(p.value, at, s_.cluster > 1 ? PushedType(type) : type);
     if (v->getType() != type) v = b_.CreateTruncOrBitCast(v, type);
@@ -261,28 +261,28 @@ class GpuReducer : public GpuHeld {
   void AcrossThreads(std::vector<State>& states) {
     for (State& s : states) SetState(s, OverWarp(s));
     if (RowWarps() <= 1) return;
-    const std::vector<Place> places = Exchange(states);
-    for (size_t i = 0; i < states.size(); ++i) SetState(states[i], OverWarps(states[i], OfWarps(states[i], places[i])));
+    const std::vector<Board> boards = Exchange(states);
+    for (size_t i = 0; i < states.size(); ++i) SetState(states[i], OverWarps(states[i], OfWarps(states[i], boards[i])));
   }
-  std::vector<Place> Exchange(const std::vector<State>& states) {
+  std::vector<Board> Exchange(const std::vector<State>& states) {
     Value* lane = b_.CreateAnd(thread_, I(31));
     Value* warp = b_.CreateLShr(thread_, 5);
-    const std::vector<Place> places = Places(states, std::max(32, RowWarps()));
+    const std::vector<Board> boards = Boards(states, std::max(32, RowWarps()));
     if (s_.cluster > 1) {
-      PushAll(states, places, lane, warp);
-      return places;
+      PushAll(states, boards, lane, warp);
+      return boards;
     }
     If(b_.CreateICmpEQ(lane, I(0)), [&] {
       for (size_t i = 0; i < states.size(); ++i) {
-        PutShared(places[i].value, warp, states[i].value[0]);
-        if (states[i].arg) PutShared(places[i].position, warp, states[i].position[0]);
+        PutShared(boards[i].value, warp, states[i].value[0]);
+        if (states[i].arg) PutShared(boards[i].position, warp, states[i].position[0]);
       }
     });
     Barrier();
-    return places;
+    return boards;
   }
   // Every warp tells every block, one lane each. (A step within the block before was slower.)
-  void PushAll(const std::vector<State>& states, const std::vector<Place>& places, Value* lane, Value* warp) {
+  void PushAll(const std::vector<State>& states, const std::vector<Board>& boards, Value* lane, Value* warp) {
     int64_t bytes = 0;
     for (const State& s : states)
       bytes += RowWarps() * (PushedType(s.value[0]->getType())->getScalarSizeInBits() / 8 + (s.arg ? 8 : 0));
@@ -296,22 +296,22 @@ class GpuReducer : public GpuHeld {
       Value* to = b_.CreateTrunc(lane, b_.getInt32Ty());
       Value* at = Add(Mul(RankInCluster(), I(s_.row_threads / 32)), warp);
       for (size_t i = 0; i < states.size(); ++i) {
-        Push(places[i].value, at, to, round, states[i].value[0]);
-        if (states[i].arg) Push(places[i].position, at, to, round, states[i].position[0]);
+        Push(boards[i].value, at, to, round, states[i].value[0]);
+        if (states[i].arg) Push(boards[i].position, at, to, round, states[i].position[0]);
       }
     });
     WithBarrier("{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [$0], 0; @!p bra again; }", round);
   }
   // By lane: all of a few, or those that fall to the lane.
-  std::vector<Pair> OfWarps(const State& s, const Place& place) {
+  std::vector<Pair> OfWarps(const State& s, const Board& board) {
     Value* lane = b_.CreateAnd(thread_, I(31));
     std::vector<Pair> out;
     if (RowWarps() <= 4) {
-      for (int w = 0; w < RowWarps(); ++w) out.push_back(GetPlace(place, s, I(w)));
+      for (int w = 0; w < RowWarps(); ++w) out.push_back(ReadBoard(board, s, I(w)));
       return out;
     }
     for (int first = 0; first < RowWarps(); first += 32)
-      out.push_back(GetPlace(place, s, RowWarps() < 32 ? b_.CreateAnd(lane, I(RowWarps() - 1)) : Add(lane, I(first))));
+      out.push_back(ReadBoard(board, s, RowWarps() < 32 ? b_.CreateAnd(lane, I(RowWarps() - 1)) : Add(lane, I(first))));
     return out;
   }
   Pair OverWarps(const State& s, const std::vector<Pair>& parts) {

@@ -50,7 +50,7 @@ void CopyElements(const HostTensor& from, void* to, const int64_t* strides, DTyp
 
 class Interpreter : public Executable {
  public:
-  Interpreter(const Graph& g, int watch) : g_(g), watch_(watch) {}
+  Interpreter(const Graph& g, int traps) : g_(g), traps_(traps) {}
 
   void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,
            std::span<Buffer> outputs) override {
@@ -59,7 +59,7 @@ class Interpreter : public Executable {
     Graph g = g_;
     for (auto& w : g.writes) g.outputs.push_back(w.value);
     int raised = 0;
-    runtime::TakeStatus(watch_);
+    runtime::TakeStatus(traps_);
     std::vector<HostTensor> out = Interpret(
         g, in,
         [&](const Node& n, const std::vector<HostTensor>& args) {
@@ -87,9 +87,9 @@ class Interpreter : public Executable {
             operands[0].strides = updated.strides.data();
           }
           std::vector<Buffer> results(std::max<size_t>(1, n.attrs.result_types.size()));
-          raised |= runtime::TakeStatus(watch_);
+          raised |= runtime::TakeStatus(traps_);
           host.RunExtern(*n.attrs.call, operands, results);
-          runtime::TakeStatus(watch_);
+          runtime::TakeStatus(traps_);
           std::vector<HostTensor> r;
           for (auto& b : results) {
             r.push_back(FromBuffer(b));
@@ -98,7 +98,7 @@ class Interpreter : public Executable {
           return r;
         },
         {scalars.begin(), scalars.end()});
-    raised |= runtime::TakeStatus(watch_);
+    raised |= runtime::TakeStatus(traps_);
     if (raised) throw StatusRaised{raised};
     std::vector<int64_t> symbols(g_.symbols.size());
     for (size_t i = 0; i < g_.symbol_sources.size() && i < symbols.size(); ++i)
@@ -124,17 +124,17 @@ class Interpreter : public Executable {
 
  private:
   Graph g_;
-  int watch_;
+  int traps_;
   CompileStats stats_;
 };
 
 }  // namespace
 
-std::shared_ptr<Executable> MakeInterpreter(const Graph& g, int watch) {
+std::shared_ptr<Executable> MakeInterpreter(const Graph& g, int traps) {
   if (compiler::HasDataSizes(g))
     return compiler::CompilePieces(
-        g, {}, [&](const Graph& part, const std::vector<bool>&) { return MakeInterpreter(part, watch); });
-  return std::make_shared<Interpreter>(g, watch);
+        g, {}, [&](const Graph& part, const std::vector<bool>&) { return MakeInterpreter(part, traps); });
+  return std::make_shared<Interpreter>(g, traps);
 }
 
 }  // namespace framejit

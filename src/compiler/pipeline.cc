@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "compiler/forms.h"
-#include "compiler/lower.h"
+#include "compiler/make_plan.h"
 #include "compiler/pieces.h"
 #include "compiler/target.h"
 #include "diag/diag.h"
@@ -109,7 +109,7 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
     grouping = pass::Fuse(last, {.fuse = false});
   if (unit.regions) grouping.regions = std::move(unit.regions->layouts);
   CompileStats stats;
-  runtime::Plan plan = compiler::Lower(last, grouping, options, device, stats);
+  runtime::Plan plan = compiler::MakePlan(last, grouping, options, device, stats);
   if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, plan.str());
   stats.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   auto executable = runtime::MakeExecutable(std::move(plan), stats);

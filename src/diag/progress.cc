@@ -18,10 +18,10 @@ void Write(int fd, const std::string& text) {
 
 }  // namespace
 
-struct Progress::Watcher {
-  Watcher(std::string what, int fd, std::chrono::milliseconds patience)
-      : thread([this, what = std::move(what), fd, patience] { Watch(what, fd, patience); }) {}
-  ~Watcher() {
+struct Progress::Ticker {
+  Ticker(std::string what, int fd, std::chrono::milliseconds patience)
+      : thread([this, what = std::move(what), fd, patience] { Tick(what, fd, patience); }) {}
+  ~Ticker() {
     {
       std::lock_guard lock(mutex);
       over = true;
@@ -29,7 +29,7 @@ struct Progress::Watcher {
     changed.notify_one();
     thread.join();
   }
-  void Watch(const std::string& what, int fd, std::chrono::milliseconds patience) {
+  void Tick(const std::string& what, int fd, std::chrono::milliseconds patience) {
     const auto start = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex);
     if (changed.wait_for(lock, patience, [this] { return over; })) return;
@@ -51,7 +51,7 @@ struct Progress::Watcher {
 Progress::Progress(const std::string& what, int fd, std::chrono::milliseconds patience) : outermost_(!shown) {
   if (!outermost_) return;
   shown = true;
-  if (isatty(fd)) watcher_ = std::make_unique<Watcher>(what, fd, patience);
+  if (isatty(fd)) ticker_ = std::make_unique<Ticker>(what, fd, patience);
 }
 
 Progress::~Progress() {

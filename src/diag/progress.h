@@ -14,8 +14,8 @@ class Progress {  // while alive; of one inside another on the same thread nothi
   Progress(const Progress&) = delete;
 
  private:
-  struct Watcher;
-  std::unique_ptr<Watcher> watcher_;
+  struct Ticker;
+  std::unique_ptr<Ticker> ticker_;
   bool outermost_;
 };
 

@@ -21,7 +21,7 @@ PyObject* CallMethodOf(PyObject** method, PyTypeObject* type, const char* name, 
   return PyObject_Vectorcall(*method, args + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
 }
 
-int Status(PyObject* result) {
+int IntOf(PyObject* result) {
   Py_XDECREF(result);
   return result ? 0 : -1;
 }
@@ -273,7 +273,7 @@ int Semantics::ListAppend(PyObject* list, PyObject* value) {
 int Semantics::ListExtend(PyObject* list, PyObject* iterable) {
   static PyObject* extend = nullptr;
   if (!IsIterable(iterable)) return -1;
-  return Status(CallMethodOf(&extend, &PyList_Type, "extend", list, iterable));
+  return IntOf(CallMethodOf(&extend, &PyList_Type, "extend", list, iterable));
 }
 
 int Semantics::SetAdd(PyObject* set, PyObject* value) {
@@ -282,7 +282,7 @@ int Semantics::SetAdd(PyObject* set, PyObject* value) {
 
 int Semantics::SetUpdate(PyObject* set, PyObject* iterable) {
   static PyObject* update = nullptr;
-  return Status(CallMethodOf(&update, &PySet_Type, "update", set, iterable));
+  return IntOf(CallMethodOf(&update, &PySet_Type, "update", set, iterable));
 }
 
 int Semantics::MapAdd(PyObject* dict, PyObject* key, PyObject* value) {

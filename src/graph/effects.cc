@@ -21,7 +21,7 @@ struct Row {
 
 // torch, and framejit._functions and framejit._random beside it.
 constexpr Row kTorch[] = {
-    {"linalg_ldl_solve", {.flags = kTrustsIntegers}},
+    {"linalg_ldl_solve lu_unpack", {.flags = kTrustsIntegers}},
     {"linalg_lu_solve", {.flags = kTrustsIntegers, .keeps = kResult}},
     {"max median min nanmedian", {.keeps = kFirst | kResult | kIfAlone}},
     {"_segment_reduce segment_reduce", {.keeps = kFirst | kResult}},

@@ -11,16 +11,16 @@
 namespace framejit {
 
 // Constants and what is made of them alone have no place of their own: they are where they are needed.
-inline void Place(Graph& g, ValueId v, Device device) {
+inline void PutOn(Graph& g, ValueId v, Device device) {
   Node& n = g.nodes[v];
   if (n.type.device == device || !(n.type.device == Device{}) || n.op == Op::kInput || Info(n.op).kind == 'X') return;
   n.type.device = device;
-  for (size_t i = 0; i < n.operands.size(); ++i) Place(g, n.operands[i], device);
+  for (size_t i = 0; i < n.operands.size(); ++i) PutOn(g, n.operands[i], device);
 }
 inline void PlaceOperands(Graph& g) {  // of calls they may be anywhere
   for (ValueId v = static_cast<ValueId>(g.nodes.size()); v-- > 0;) {
     if (Info(g.nodes[v].op).kind == 'X') continue;
-    for (ValueId o : g.nodes[v].operands) Place(g, o, g.nodes[v].type.device);
+    for (ValueId o : g.nodes[v].operands) PutOn(g, o, g.nodes[v].type.device);
   }
 }
 

@@ -73,7 +73,7 @@ bool Program::Holds(Test& t, PyObject* v, int64_t* symbols) {
       if (PyODict_Check(v))
         return PyDict_GET_SIZE(v) == PyTuple_GET_SIZE(t.expected.get()) && OrderedKeysMatch(v, t.expected.get());
       return PyDict_Check(v) || KeysMatch(v, t.expected.get());
-    case Kind::kTypeVersion: return t.expected.Is(v) && types[t.extra].Holds();
+    case Kind::kTypeVersion: return t.expected.Is(v) && types[t.extra].Holds(reinterpret_cast<PyTypeObject*>(v));
     case Kind::kFunction:
       return v && PyFunction_Check(v) && functions[t.extra]->Holds(reinterpret_cast<PyFunctionObject*>(v));
     case Kind::kTensor: return v && TensorHolds(tensors[t.extra], v, symbol_info, symbols);
@@ -142,7 +142,9 @@ bool Program::Run(PyObject* const* slots, PyObject** out, int64_t* symbols) {
       if (!from && node.parent >= 0) [[unlikely]]
         return false;
       node.value = node.kind == SourceKind::kSlot ? slots[node.index]
-                                                  : Step(node.kind, node.index, node.object, from, slots, &member[i]);
+                   : node.kind == SourceKind::kConst && !node.index
+                       ? node.object
+                       : Step(node.kind, node.index, node.object, from, slots, &member[i]);
     }
     if (!node.value) [[unlikely]] {
       if (!Nothing(node)) return false;

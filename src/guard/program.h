@@ -47,7 +47,10 @@ struct TypeTest {  // kTypeVersion
     std::vector<std::pair<Ref, Ref>> items;
   };
   std::shared_ptr<const std::vector<Level>> all;  // null: only `attributes` matter
-  bool Holds();
+  bool Holds(PyTypeObject* t) { return (tag && t->tp_version_tag == tag) || HoldsStill(t); }  // `t` is `type`
+
+ private:
+  bool HoldsStill(PyTypeObject* t);
 };
 
 struct FunctionTest {

@@ -225,10 +225,7 @@ void AddLookup(TypeTest& test, PyObject* name) {
   test.attributes.emplace_back(Ref::Borrow(name), Ref::Borrow(found));
 }
 
-bool TypeTest::Holds() {
-  auto* t = reinterpret_cast<PyTypeObject*>(type.get());
-  if (!t) return false;
-  if (tag && t->tp_version_tag == tag) return true;
+bool TypeTest::HoldsStill(PyTypeObject* t) {
   // Something along the MRO was stored to, or the tag was lost (cache cleared, numbers used up): look at what matters.
   if (all && !Matches(t, *all)) return false;
   for (const auto& [name, value] : attributes)

@@ -16,7 +16,7 @@ bool RunPass(PassManager& pm, std::string_view name, Graph& g, const std::functi
   if (pm.Disabled(name) || pm.fuel == 0) return false;
   if (pm.fuel > 0) --pm.fuel;
   const bool dump = diag::Enabled(diag::Channel::graph_);
-  const bool trace = diag::TraceEnabled();
+  const bool trace = diag::EventsOn();
   const size_t nodes_before = g.nodes.size();
   const std::string before = dump ? g.str() : std::string();
   const auto start = std::chrono::steady_clock::now();

@@ -78,16 +78,6 @@ void CopyRows(void* context, int64_t begin, int64_t end) {
 
 }  // namespace
 
-Extent ExtentOf(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
-  Extent e{0, 1};
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] == 0) return {0, 0};
-    const int64_t reach = (sizes[d] - 1) * strides[d];
-    (reach < 0 ? e.low : e.high) += reach;
-  }
-  return e;
-}
-
 void StridedCopy(Host& host, const Buffer& from, const Buffer& to) {
   if (from.device.kind != DeviceKind::kCpu || to.device.kind != DeviceKind::kCpu) return host.Copy(from, to);
   Loop loop;

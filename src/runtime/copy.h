@@ -11,7 +11,15 @@ namespace framejit::runtime {
 struct Extent {
   int64_t low = 0, high = 0;
 };
-Extent ExtentOf(std::span<const int64_t> sizes, std::span<const int64_t> strides);
+inline Extent ExtentOf(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+  Extent e{0, 1};
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 0) return {0, 0};
+    const int64_t reach = (sizes[d] - 1) * strides[d];
+    (reach < 0 ? e.low : e.high) += reach;
+  }
+  return e;
+}
 inline Extent ExtentOf(const Buffer& b) {
   return ExtentOf({b.sizes, static_cast<size_t>(b.rank)}, {b.strides, static_cast<size_t>(b.rank)});
 }

@@ -89,7 +89,7 @@ struct Plan {
     Int size, looked_up;
   };  // an axis that indices go along, and how many there are: a run with some and an axis of nothing has no result
   std::vector<Table> tables;
-  int watch = 0;  // Status bits that steps may raise and that end the run
+  int traps = 0;  // Status bits that steps may raise and that end the run
   // So many steps run before the status is looked at; the others raise none, or are rehearsed, and may write inputs.
   int checked_steps = 0;
   Device device;                           // the one beside the CPU, if any step or value is there

@@ -21,7 +21,7 @@ struct KernelCall {
   KernelFn fn;
   void* const* buffers;
   const int64_t* symbols;
-  int watch = 0;
+  int traps = 0;
   std::atomic<int>* raised = nullptr;
 };
 
@@ -30,11 +30,11 @@ void RunRows(void* context, int64_t begin, int64_t end) {
   call.fn(call.buffers, call.symbols, begin, end);
 }
 
-void RunWatchedRows(void* context, int64_t begin, int64_t end) {  // on any thread, whose status may be stale
+void RunTrappedRows(void* context, int64_t begin, int64_t end) {  // on any thread, whose status may be stale
   const auto& call = *static_cast<const KernelCall*>(context);
-  TakeStatus(call.watch);
+  TakeStatus(call.traps);
   call.fn(call.buffers, call.symbols, begin, end);
-  if (const int status = TakeStatus(call.watch)) call.raised->fetch_or(status, std::memory_order_relaxed);
+  if (const int status = TakeStatus(call.traps)) call.raised->fetch_or(status, std::memory_order_relaxed);
 }
 
 struct Rehearsal {
@@ -53,7 +53,7 @@ void RehearseRows(void* context, int64_t begin, int64_t end) {
   const size_t targets = r.step->rehearse.size();
   if (memory.size() < targets * room * sizeof(int64_t)) memory.resize(targets * room * sizeof(int64_t));
   std::vector<void*> buffers(r.call.buffers, r.call.buffers + r.step->operands.size());
-  TakeStatus(r.call.watch);
+  TakeStatus(r.call.traps);
   for (int64_t row = begin; row < end; row += at_once) {
     const int64_t first = row / rows_per_line * r.line + row % rows_per_line * r.row;
     for (size_t t = 0; t < targets; ++t) {
@@ -62,7 +62,7 @@ void RehearseRows(void* context, int64_t begin, int64_t end) {
     }
     r.call.fn(buffers.data(), r.call.symbols, row, std::min(end, row + at_once));
   }
-  if (const int status = TakeStatus(r.call.watch)) r.call.raised->fetch_or(status, std::memory_order_relaxed);
+  if (const int status = TakeStatus(r.call.traps)) r.call.raised->fetch_or(status, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -104,11 +104,11 @@ void RunState::Run(std::span<const Buffer> inputs) {
     if (commit.direct) ChooseTarget(commit, inputs);
   }
   if (machine_) AllocateOutputs(plan_.steps.size());
-  if (plan_.watch) TakeStatus(plan_.watch);
+  if (plan_.traps) TakeStatus(plan_.traps);
   RunSteps();
   AllocateOutputs(plan_.steps.size());
   if (use_ == cuda::StreamGraphs::Use::kCapture) graphs_->Captured(plan_, c_->pointers);
-  if (plan_.watch && plan_.checked_steps == static_cast<int>(plan_.steps.size())) CheckStatus();
+  if (plan_.traps && plan_.checked_steps == static_cast<int>(plan_.steps.size())) CheckStatus();
   // Kernels that write inputs directly were the last steps; nothing failed, and nothing can from here on.
   for (const auto& commit : plan_.commits) {
     if (commit.direct && c_->buffers[commit.value].data == inputs[commit.input].data) continue;
@@ -122,14 +122,15 @@ void RunState::Run(std::span<const Buffer> inputs) {
 }
 
 void RunState::CheckStatus() {
-  const int status = TakeStatus(plan_.watch) | raised_.load(std::memory_order_relaxed);
+  const int status = TakeStatus(plan_.traps) | raised_.load(std::memory_order_relaxed);
   if (status) throw StatusRaised{status};
 }
 
 void RunState::RunSteps() {
   size_t range = 0;
+  const bool poisons = Poisons(), named = weight_ || listened_;
   for (size_t i = 0; i < plan_.steps.size(); ++i) {
-    if (plan_.watch && i == static_cast<size_t>(plan_.checked_steps)) {
+    if (plan_.traps && i == static_cast<size_t>(plan_.checked_steps)) {
       for (size_t k = i; k < plan_.steps.size(); ++k) {
         if (plan_.steps[k].rehearse.empty()) continue;
         AllocateOutputs(k);  // those that it makes besides are written for good
@@ -143,22 +144,22 @@ void RunState::RunSteps() {
       RunRange(graphs_->ranges[range++]);
       continue;
     }
-    if (Poisons()) FillScratch(static_cast<int>(i), Poison::kFresh);
-    if (weight_ || watched_) [[unlikely]]
+    if (poisons) FillScratch(static_cast<int>(i), Poison::kFresh);
+    if (named) [[unlikely]]
       RunNamed(i);
     else
       RunStep(i);
     ReleaseAfter(i);
-    if (Poisons()) FillScratch(static_cast<int>(i), Poison::kOver);
+    if (poisons) FillScratch(static_cast<int>(i), Poison::kOver);
   }
 }
 
 void RunState::RunNamed(size_t i) {
   const Step& step = plan_.steps[i];
   void* const begun =
-      watched_ ? step_watch.begin((std::string(KindName(step.kind)) + " " + step.name).c_str()) : nullptr;
+      listened_ ? step_listener.begin((std::string(KindName(step.kind)) + " " + step.name).c_str()) : nullptr;
   const absl::Cleanup end = [&] {
-    if (watched_) step_watch.end(begun);
+    if (listened_) step_listener.end(begun);
   };
   weight_ ? RunTimed(i) : RunStep(i);
 }
@@ -217,12 +218,12 @@ void RunState::Rehearse(size_t i) {
   FRAMEJIT_CHECK(step.rehearse.size() <= std::size(sizes));
   for (size_t t = 0; t < step.rehearse.size(); ++t)
     sizes[t] = DTypeSize(plan_.values[step.operands[step.rehearse[t]]].dtype);
-  Rehearsal r{{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.watch, &raised_},
+  Rehearsal r{{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.traps, &raised_},
               &step,
               line,
               row,
               sizes};
-  raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);
+  raised_.fetch_or(TakeStatus(plan_.traps), std::memory_order_relaxed);
   if (info.grain > 0 && host_.NumThreads() > 1)
     host_.ParallelFor(info.rows, info.grain, RehearseRows, &r);
   else
@@ -294,10 +295,10 @@ void RunState::RunStep(size_t i) {
         if (launch.grid > 0) machine_->Start(launch, c_->params.data() + index_.first_param[i], stream_, step.name);
         break;
       }
-      KernelCall call{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.watch, &raised_};
+      KernelCall call{step.fn, c_->pointers.data() + index_.first_pointer[i], info.symbols, plan_.traps, &raised_};
       if (info.grain > 0 && host_.NumThreads() > 1) {
-        if (plan_.watch) raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);
-        host_.ParallelFor(info.rows, info.grain, plan_.watch ? RunWatchedRows : RunRows, &call);
+        if (plan_.traps) raised_.fetch_or(TakeStatus(plan_.traps), std::memory_order_relaxed);
+        host_.ParallelFor(info.rows, info.grain, plan_.traps ? RunTrappedRows : RunRows, &call);
       } else if (info.rows > 0) {
         step.fn(call.buffers, call.symbols, 0, info.rows);
       }
@@ -305,12 +306,12 @@ void RunState::RunStep(size_t i) {
     }
     case Step::Kind::kCopy: StridedCopy(host_, c_->buffers[step.operands[0]], c_->buffers[step.results[0]]); break;
     case Step::Kind::kExtern:  // the framework looks at its own exceptions and may leave some behind
-      if (plan_.watch) raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);
+      if (plan_.traps) raised_.fetch_or(TakeStatus(plan_.traps), std::memory_order_relaxed);
       RunExtern(step);
-      if (plan_.watch) TakeStatus(plan_.watch);
+      if (plan_.traps) TakeStatus(plan_.traps);
       break;
     default: {
-      if (plan_.watch) raised_.fetch_or(TakeStatus(plan_.watch), std::memory_order_relaxed);  // libraries clear it
+      if (plan_.traps) raised_.fetch_or(TakeStatus(plan_.traps), std::memory_order_relaxed);  // libraries clear it
       absl::FixedArray<Buffer, 4> operands(step.operands.size());
       for (size_t k = 0; k < operands.size(); ++k) operands[k] = c_->buffers[step.operands[k]];
       Buffer& out = c_->buffers[step.results[0]];

@@ -23,7 +23,7 @@ class RunState {
         outputs_(outputs),
         c_(c),
         takes_inputs_(host.TakesInputs()),
-        watched_(step_watch.open.load(std::memory_order_relaxed) > 0) {}
+        listened_(step_listener.open.load(std::memory_order_relaxed) > 0) {}
   ~RunState();
   RunState(const RunState&) = delete;
   void Run(std::span<const Buffer> inputs);
@@ -69,7 +69,7 @@ class RunState {
   std::span<Buffer> outputs_;
   Context* c_;
   const bool takes_inputs_;
-  const bool watched_;
+  const bool listened_;
   Block pooled_;
   std::atomic<int> raised_{0};
   Buffer device_arena_;

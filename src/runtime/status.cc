@@ -35,11 +35,11 @@ void NoteStatus(int status) {
   noted |= status;
 }
 
-int TakeStatus(int watch) {
+int TakeStatus(int traps) {
   int status = noted;
   noted = 0;
-  if (watch & kIeee) status |= TakeIeee();
-  return status & watch;
+  if (traps & kIeee) status |= TakeIeee();
+  return status & traps;
 }
 
 }  // namespace framejit::runtime

@@ -6,6 +6,6 @@
 namespace framejit::runtime {
 
 void NoteStatus(int status);
-int TakeStatus(int watch);  // those of `watch` that were raised since the last call; clears all
+int TakeStatus(int traps);  // those of `traps` that were raised since the last call; clears all
 
 }  // namespace framejit::runtime

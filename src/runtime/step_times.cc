@@ -9,11 +9,10 @@
 
 namespace framejit::runtime {
 
-StepWatch step_watch;
+StepListener step_listener;
+std::atomic<int> StepSampler::every_{0};
 
 namespace {
-
-std::atomic<int> every{0};
 
 struct Table {
   std::mutex mutex;
@@ -27,7 +26,7 @@ Table& Get() {
 }  // namespace
 
 void TimeEveryRun(bool on) {
-  every += on ? 1 : -1;
+  StepSampler::every_ += on ? 1 : -1;
 }
 
 void AddStepTime(const StepTime& measured) {
@@ -57,12 +56,6 @@ int SampleWeight(uint32_t n) {
   constexpr uint32_t kEach = 8, kMany = 64;
   if (n < kEach) return 1;
   return (n + 1) % kMany ? 0 : static_cast<int>(n + 1 == kMany ? kMany - kEach : kMany);
-}
-
-int StepSampler::Weight() {
-  if (every.load(std::memory_order_relaxed) > 0) return 1;
-  if (!diag::TraceEnabled()) return 0;
-  return SampleWeight(runs_.fetch_add(1, std::memory_order_relaxed));
 }
 
 }  // namespace framejit::runtime

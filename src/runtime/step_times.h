@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "diag/diag.h"
+
 namespace framejit::runtime {
 
 struct StepTime {
@@ -17,12 +19,12 @@ struct StepTime {
 };
 
 // Whoever shows what runs, a profiler: told of each step, around it, while it looks at some run.
-struct StepWatch {
+struct StepListener {
   std::atomic<int> open{0};  // runs that it looks at
   void* (*begin)(const char* name) = nullptr;
   void (*end)(void* begun) = nullptr;
 };
-extern StepWatch step_watch;  // its functions are set once, before anything runs
+extern StepListener step_listener;  // its functions are set once, before anything runs
 
 void TimeEveryRun(bool on);                  // nested: counted
 std::vector<StepTime> TakeStepTimes();       // since the last time they were taken
@@ -34,9 +36,14 @@ int SampleWeight(uint32_t n);
 // Of one executable: does this run count, and for how many?
 class StepSampler {
  public:
-  int Weight();  // 0: it is not timed
+  int Weight() {  // 0: it is not timed
+    if (every_.load(std::memory_order_relaxed) > 0) return 1;
+    return diag::EventsOn() ? SampleWeight(runs_.fetch_add(1, std::memory_order_relaxed)) : 0;
+  }
 
  private:
+  friend void TimeEveryRun(bool on);
+  static std::atomic<int> every_;  // how often that is on
   std::atomic<uint32_t> runs_{0};
 };
 

@@ -316,7 +316,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     m.framework = fw;
     m.dtype = t.dtype;
     m.device = placed ? *placed : operand_device.value_or(device);
-    Place(builder.graph(), out.value, m.device);
+    PutOn(builder.graph(), out.value, m.device);
     m.sizes = t.shape;
     m.strides = out.strides.empty() ? RowMajor(t.shape) : std::move(out.strides);
     m.is_scalar = fw == Framework::kNumpy && !cupy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
@@ -470,7 +470,7 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
   KeepRaising(g, ieee);
   for (ValueId v = 0; v < g.nodes.size(); ++v)
     if (g.nodes[v].op == Op::kExtern && Draws(g.nodes[v].attrs.call->callee)) g.ordered.push_back(v);
-  for (const Write& w : g.writes) Place(g, w.value, g.nodes[g.inputs[w.input]].type.device);
+  for (const Write& w : g.writes) PutOn(g, w.value, g.nodes[g.inputs[w.input]].type.device);
   PlaceOperands(g);
   return made;
 }

@@ -59,7 +59,7 @@ void Lowering::Impl::CheckQuestion(const Question& q) {
 ValueId Lowering::Impl::Seed(const TensorMeta& y, std::optional<TraceId> given) {
   if (!given) {
     const ValueId ones = builder.Constant(1.0, y.dtype, y.sizes);
-    Place(builder.graph(), ones, y.device);
+    PutOn(builder.graph(), ones, y.device);
     return ones;
   }
   const TensorMeta& seed = meta(*given);

@@ -205,6 +205,16 @@ std::vector<int64_t> Scope::Dims(int i, int rank) const {
   return out;
 }
 
+std::shared_ptr<Call> Scope::CallOf(const char* callee, std::vector<Arg> args, bool gradients) const {
+  auto call = std::make_shared<Call>();
+  call->callee = callee;
+  call->args = std::move(args);
+  call->result = Arg::Tensor(0);
+  call->mode = mode;
+  call->mode.grad &= gradients;
+  return call;
+}
+
 ValueId Scope::Constant(const Arg& n, DType t) const {
   if (n.is(Arg::Kind::kBool)) return b.Constant(Scalar(n.b), t);
   if (n.is(Arg::Kind::kFloat)) {

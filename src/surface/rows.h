@@ -124,6 +124,9 @@ class Scope {
   std::vector<int64_t> Dims(int i, int rank) const;  // None: every axis; no duplicates
   DType default_float() const { return torch() ? mode.default_float : DType::kFloat64; }
 
+  // A function of the framework's that becomes an extern node and gives one tensor. gradients: it is in this mode, else
+  // off.
+  std::shared_ptr<Call> CallOf(const char* callee, std::vector<Arg> args, bool gradients = true) const;
   ValueId Constant(const Arg& number, DType t) const;
   ValueId Up(ValueId v) const { return b.Cast(v, ComputeType(b.type(v).dtype)); }
   // Strides of an elementwise result over these operands, by the framework's iterator.

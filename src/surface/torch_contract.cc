@@ -234,6 +234,13 @@ Outs Einsum(Scope& s) {
   return out;
 }
 
+// As torch sees the operand of a convolution in one dimension: a picture of one row.
+TensorMeta AsPicture(TensorMeta m) {
+  m.strides.insert(m.strides.begin() + 2, m.sizes[2] * m.strides[2]);
+  m.sizes.insert(m.sizes.begin() + 2, Int(1));
+  return m;
+}
+
 // (input, weight, bias, stride, padding, dilation, groups); row.arity of spatial dimensions is the weight's rank - 2.
 Outs ConvOf(Scope& s, int n, bool transposed) {
   Operand x = s.tensor(0), w = s.tensor(1);
@@ -305,6 +312,9 @@ Outs ConvOf(Scope& s, int n, bool transposed) {
   } else if (LikesChannelsLast(s.env, *x.meta) || LikesChannelsLast(s.env, *w.meta)) {
     if ((x.meta->dtype != DType::kFloat32 && !cuda) || n != 2 || transposed) Scope::Skip();
     out.strides = ChannelsLast(sizes);
+  } else if (cuda && n == 1 && (LikesChannelsLast(s.env, AsPicture(*x.meta)) || LikesChannelsLast(s.env, AsPicture(*w.meta)))) {
+    if (transposed) Scope::Skip();
+    out.strides = {sizes[1] * sizes[2], 1, sizes[1]};
   }
   return out;
 }
@@ -341,13 +351,9 @@ Ints CudaAttentionStrides(Scope& s, const Operand& q, const Operand& v) {
 // By the framework, whose kernels draw inside. What it gives lies as CudaAttentionStrides says.
 ValueId Dropping(Scope& s, const std::vector<ValueId>& operands, const Ints& strides, double dropout, bool causal,
                  double scale) {
-  auto call = std::make_shared<Call>();
-  call->callee = "framejit._random.attention";
-  call->mode = s.mode;
-  call->mode.grad = false;
+  const auto call = s.CallOf("framejit._random.attention", {}, false);
   for (TraceId i = 0; i < 4; ++i) call->args.push_back(i < operands.size() ? Arg::Tensor(i) : Arg::None());
   for (const Arg& a : {Arg::Float(dropout), Arg::Bool(causal), Arg::Float(scale)}) call->args.push_back(a);
-  call->result = Arg::Tensor(0);
   TensorType type = s.b.type(operands[0]);
   type.shape[3] = s.b.type(operands[2]).shape[3];
   return s.b.Extern(call, operands, {type}, {strides});

@@ -256,9 +256,6 @@ ValueId IndexPut(Scope& s, const Operand& x, const Indexing& idx, const Arg& key
     whole &= tensor ? !all : a.is(Kind::kSlice) && a.items[0].is_none() && a.items[1].is_none() && a.items[2].is_none();
     all |= !tensor;
   }
-  auto call = std::make_shared<Call>();
-  call->callee = whole ? "torch.Tensor.index_put" : "framejit._functions.index_put_copy";
-  call->mode = s.mode;
   std::vector<ValueId> operands = {whole ? x.value : idx.view.value()};
   std::vector<Arg> indices;
   for (const auto& [axis, index] : idx.tensors) {
@@ -270,8 +267,9 @@ ValueId IndexPut(Scope& s, const Operand& x, const Indexing& idx, const Arg& key
     if (index.meta->dtype == DType::kUInt8) Scope::Skip();
     if (IsBool(index.meta->dtype) && (index.rank() == 0 || (index.rank() > 1 && !last))) Scope::Skip();
   }
-  call->args = {Arg::Tensor(0), Arg::Seq(Kind::kTuple, indices), Arg::Tensor(static_cast<TraceId>(operands.size()))};
-  call->result = Arg::Tensor(0);
+  const auto call =
+      s.CallOf(whole ? "torch.Tensor.index_put" : "framejit._functions.index_put_copy",
+               {Arg::Tensor(0), Arg::Seq(Kind::kTuple, indices), Arg::Tensor(static_cast<TraceId>(operands.size()))});
   operands.push_back(value.is_tensor() ? value.value : s.Constant(Number(s, value.number, t), t));
   if (whole) return s.b.Extern(call, operands, {{t, x.meta->sizes, x.meta->device}}, {x.meta->strides});
   const Ints sizes = idx.view.sizes();
@@ -332,11 +330,8 @@ Outs IndexCopy(Scope& s) {  // (x, dim, index, source)
     if (!s.env.Eq(source.meta->sizes[d], d == axis ? count : x.meta->sizes[d])) Scope::Fail("index_copy: source size");
   }
   if (IsComplex(t) || !s.env.Eq(count, 1)) {
-    auto call = std::make_shared<Call>();
-    call->callee = "torch.Tensor.index_copy";
-    call->mode = s.mode;
-    call->args = {Arg::Tensor(0), Arg::Int(axis), Arg::Tensor(1), Arg::Tensor(2)};
-    call->result = Arg::Tensor(0);
+    const auto call =
+        s.CallOf("torch.Tensor.index_copy", {Arg::Tensor(0), Arg::Int(axis), Arg::Tensor(1), Arg::Tensor(2)});
     const TensorType type{t, x.meta->sizes, x.meta->device};
     return s.b.Extern(call, {x.value, i.value, source.value}, {type}, {RowMajor(x.meta->sizes)});
   }

@@ -7,12 +7,9 @@
 namespace framejit::surface {
 
 ValueId DropoutNoise(Scope& s, ValueId like, double p, const shape::Ints& strides) {
-  auto call = std::make_shared<Call>();
-  call->callee = strides.empty() ? "torch.bernoulli" : "framejit._random.bernoulli";  // torch's gives row-major tensors
-  call->mode = s.mode;
-  call->mode.grad = false;
-  call->args = {Arg::Tensor(0), Arg::Float(1 - p)};
-  call->result = Arg::Tensor(0);
+  // Torch's own gives row-major tensors.
+  const auto call = s.CallOf(strides.empty() ? "torch.bernoulli" : "framejit._random.bernoulli",
+                             {Arg::Tensor(0), Arg::Float(1 - p)}, false);
   TensorType t = s.b.type(like);
   ValueId noise = s.b.Barrier(s.b.Extern(call, {like}, {t}, {strides.empty() ? RowMajor(t.shape) : strides}));
   return s.b.Binary(Op::kDiv, noise, rules::Like(s.b, noise, 1 - p));
@@ -129,7 +126,9 @@ Outs BatchNorm(Scope& s) {
   Out out;
   out.value = training ? rules::BatchNormTrain(s.b, x.value, mean, variance, Maybe(s, 1), Maybe(s, 2), s.number(7))
                        : rules::BatchNormEval(s.b, x.value, mean, variance, Maybe(s, 1), Maybe(s, 2), s.number(7));
-  if (!IsContiguous(s.env, *x.meta) && LikesChannelsLast(s.env, *x.meta)) out.strides = ChannelsLast(x.meta->sizes);
+  // One picture element, in whose layout both are: a GPU's kernels keep the channels last.
+  const bool either = x.meta->device.kind == DeviceKind::kCuda || !IsContiguous(s.env, *x.meta);
+  if (either && LikesChannelsLast(s.env, *x.meta)) out.strides = ChannelsLast(x.meta->sizes);
   outs.items.push_back(std::move(out));
   return outs;
 }
@@ -182,11 +181,7 @@ Outs InstanceNorm(Scope& s) {
 
 // torch's kernel for CUDA: (result, which elements were kept).
 Outs FusedDropout(Scope& s, const Operand& x, double p) {
-  auto call = std::make_shared<Call>();
-  call->callee = "torch.ops.aten.native_dropout";
-  call->mode = s.mode;
-  call->mode.grad = false;
-  call->args = {Arg::Tensor(0), Arg::Float(p), Arg::Bool(true)};
+  const auto call = s.CallOf("torch.ops.aten.native_dropout", {Arg::Tensor(0), Arg::Float(p), Arg::Bool(true)}, false);
   call->result = Arg::Seq(Arg::Kind::kTuple, {Arg::Tensor(0), Arg::Tensor(1)});
   TensorType type = s.b.type(x.value), kept = type;
   kept.dtype = DType::kBool;

@@ -17,12 +17,7 @@ using shape::Ints;
 // A row-major tensor as this call draws it.
 Out Drawn(Scope& s, const char* callee, std::vector<Arg> args, std::vector<ValueId> operands, TensorType type) {
   if (IsEmpty(s.env, type.shape)) Scope::Skip();
-  auto call = std::make_shared<Call>();
-  call->callee = callee;
-  call->mode = s.mode;
-  call->mode.grad = false;
-  call->args = std::move(args);
-  call->result = Arg::Tensor(0);
+  const auto call = s.CallOf(callee, std::move(args), false);
   if (operands.empty()) {
     Arg dtype;
     dtype.kind = Arg::Kind::kDType;

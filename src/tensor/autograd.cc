@@ -108,7 +108,7 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
       PyTuple_SET_ITEM(s->versions, i, version);
     }
   }
-  if (Watch(s, made) < 0) return -1;
+  if (NoteVersions(s, made) < 0) return -1;
   PyObject_GC_Track(state.get());
   ModeSwitch mode;
   ModeState grad = ReadMode();
@@ -145,26 +145,26 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
 }
 
 // The framework's rule: what a derivative reads must be as it was. Memory is not held for that.
-int SegmentHook::Watch(CallState* s, PyObject* const* made) {
+int SegmentHook::NoteVersions(CallState* s, PyObject* const* made) {
   static PyObject* nothing = nullptr;
   const size_t outputs = t_.differentiable.size();
-  const size_t n = std::count(t_.watched.begin(), t_.watched.begin() + static_cast<ptrdiff_t>(outputs), true);
+  const size_t n = std::count(t_.versioned.begin(), t_.versioned.begin() + static_cast<ptrdiff_t>(outputs), true);
   if (!n) return 0;
   if (!nothing) nothing = HiddenScalar("empty", Device{});
-  s->watched = PyTuple_New(2 * n);
-  if (!nothing || !s->watched) return -1;
+  s->versioned = PyTuple_New(2 * n);
+  if (!nothing || !s->versioned) return -1;
   size_t at = 0;
   for (size_t i = 0; i < outputs; ++i) {
-    if (!t_.watched[i]) continue;
+    if (!t_.versioned[i]) continue;
     PyObject* twin = PyObject_CallMethod(made[i], "detach", nullptr);
     if (!twin) return -1;
-    PyTuple_SET_ITEM(s->watched, at++, twin);
+    PyTuple_SET_ITEM(s->versioned, at++, twin);
     Ref own(t_.device.kind == DeviceKind::kCuda ? PyObject_CallMethod(made[i], "new_empty", "i", 0)
                                                 : Py_NewRef(nothing));
     if (!own || PyObject_SetAttrString(twin, "data", own.get()) < 0) return -1;
     PyObject* version = PyObject_GetAttr(twin, Interned(kVersion));
     if (!version) return -1;
-    PyTuple_SET_ITEM(s->watched, at++, version);
+    PyTuple_SET_ITEM(s->versioned, at++, version);
   }
   return 0;
 }

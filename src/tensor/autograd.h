@@ -25,8 +25,8 @@ struct Training {
   std::vector<bool> wanted;          // by input: gradients are asked for
   std::vector<bool> differentiable;  // by output of the program's graph: it carries gradients
   std::vector<autodiff::SavedValue> saved;
-  std::vector<bool> kept;     // by output: derivatives may be made of it, its own, say
-  std::vector<bool> watched;  // as autodiff::ReadOutputs, of any pass
+  std::vector<bool> kept;       // by output: derivatives may be made of it, its own, say
+  std::vector<bool> versioned;  // as autodiff::ReadOutputs, of any pass
   struct Backward {
     autodiff::BackwardParts parts;
     std::vector<std::shared_ptr<Executable>> executables;  // by part

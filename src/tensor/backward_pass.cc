@@ -134,11 +134,11 @@ int SegmentHook::LookAtWatched(CallState* s, const std::vector<bool>& tangents) 
   Py_ssize_t at = 0;
   int written = 0;
   const size_t outputs = t_.differentiable.size();
-  for (size_t i = s->watched ? 0 : outputs; i < (s->inputs ? t_.watched.size() : outputs); ++i) {
-    if (!t_.watched[i]) continue;
+  for (size_t i = s->versioned ? 0 : outputs; i < (s->inputs ? t_.versioned.size() : outputs); ++i) {
+    if (!t_.versioned[i]) continue;
     const bool output = i < outputs;
-    PyObject* tensor = output ? PyTuple_GET_ITEM(s->watched, at) : PyTuple_GET_ITEM(s->inputs, i - outputs);
-    PyObject* then = output ? PyTuple_GET_ITEM(s->watched, at + 1) : PyTuple_GET_ITEM(s->versions, i - outputs);
+    PyObject* tensor = output ? PyTuple_GET_ITEM(s->versioned, at) : PyTuple_GET_ITEM(s->inputs, i - outputs);
+    PyObject* then = output ? PyTuple_GET_ITEM(s->versioned, at + 1) : PyTuple_GET_ITEM(s->versions, i - outputs);
     at += 2;
     if (then == Py_None) continue;
     Ref now(PyObject_GetAttr(tensor, Interned(kVersion)));

@@ -1,4 +1,4 @@
-// Torch, two ways. Small operands: the call runs for real on stand-ins full of zeros, watched op by op from a dispatch
+// Torch, two ways. Small operands: the call runs for real on stand-ins full of zeros, observed op by op from a dispatch
 // mode: an op that torch tags as depending on data, or as random, ends it. That is exact about strides and costs
 // microseconds. Else, or if zeros were not to its taste: on meta tensors, which have shapes and no data. Their first
 // use may cost 1.5 s, since torch's Python meta functions import torch._dynamo (measured in 2.13): hence the first way.
@@ -64,7 +64,7 @@ bool DropsNothing(PyObject* op, PyObject* args, PyObject* kwargs) {
   return nothing;
 }
 
-// Of the call that is being watched on this thread.
+// Of the call that is being observed on this thread.
 struct Seen {
   bool refuses = false;  // what depends on data or on chance is not run
   bool draws = false;    // random numbers
@@ -72,7 +72,7 @@ struct Seen {
 thread_local Seen seen;
 
 // An object with __torch_dispatch__: notes what torch says of every op, and runs it unless that is refused.
-PyObject* Watch(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject*) {
+PyObject* Observe(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject*) {
   const TorchApi& t = *Torch();
   if (n < 3) return PyErr_Format(PyExc_TypeError, "__torch_dispatch__(func, types, args, kwargs)");
   PyObject* kwargs = n > 3 && args[3] != Py_None ? args[3] : nullptr;
@@ -89,33 +89,33 @@ PyObject* Watch(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject*) {
   }
   return PyObject_Call(args[0], args[2], kwargs);
 }
-PyMethodDef watch_methods[] = {
-    {"__torch_dispatch__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Watch)),
+PyMethodDef observe_methods[] = {
+    {"__torch_dispatch__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Observe)),
      METH_FASTCALL | METH_KEYWORDS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
-class Watching {  // for its life, every op of this thread goes through Watch
+class Observing {  // for its life, every op of this thread goes through Observe
  public:
-  Watching(const TorchApi& t, bool refuses) : t_(t), before_(std::exchange(seen, {refuses, false})) {
-    static PyObject* watcher = [] {
-      static PyType_Slot slots[] = {{Py_tp_methods, watch_methods}, {0, nullptr}};
-      static PyType_Spec spec = {"framejit.Watcher", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT, slots};
+  Observing(const TorchApi& t, bool refuses) : t_(t), before_(std::exchange(seen, {refuses, false})) {
+    static PyObject* observer = [] {
+      static PyType_Slot slots[] = {{Py_tp_methods, observe_methods}, {0, nullptr}};
+      static PyType_Spec spec = {"framejit.Observer", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT, slots};
       Ref type(PyType_FromSpec(&spec));
       return type ? PyObject_CallNoArgs(type.get()) : nullptr;
     }();
-    Ref r(watcher ? PyObject_CallMethod(t.c_module, "_push_on_torch_dispatch_stack", "O", watcher) : nullptr);
+    Ref r(observer ? PyObject_CallMethod(t.c_module, "_push_on_torch_dispatch_stack", "O", observer) : nullptr);
     on_ = static_cast<bool>(r);
     if (!on_) PyErr_Clear();
   }
-  ~Watching() {
+  ~Observing() {
     seen = before_;
     if (!on_) return;
     SavedError saved;
     Ref r(PyObject_CallMethod(t_.c_module, "_pop_torch_dispatch_stack", "O", Py_None));
     if (!r) diag::Warn("framejit: a dispatch mode could not be left: " + TakeErrorText());
   }
-  Watching(const Watching&) = delete;
+  Observing(const Observing&) = delete;
   bool on() const { return on_; }
   bool draws() const { return seen.draws; }
 
@@ -259,7 +259,7 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
     if (!entered) return no(in->FailWithError(call.callee));
   }
   Ref r;
-  bool watched = true;
+  bool observed = true;
   std::optional<Undo> generators;  // what it draws is the program's
   if (Draws(call.callee)) {
     UndoPlan plan;
@@ -271,10 +271,10 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
   {
     ModeSwitch modes;
     modes.Set({in->requires_grad, false});
-    Watching watching(t, way == Way::kReal);
-    watched = watching.on();
-    if (watched || way == Way::kMeta) r = Ref(step.Invoke(slots.data(), nullptr));
-    in->draws |= watching.draws();
+    Observing observing(t, way == Way::kReal);
+    observed = observing.on();
+    if (observed || way == Way::kMeta) r = Ref(step.Invoke(slots.data(), nullptr));
+    in->draws |= observing.draws();
   }
   if (generators && !generators->Restore()) return no(in->Fail("draws random numbers"));
   if (entered) {
@@ -283,7 +283,7 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
     PyErr_Clear();
   }
   if (!r && way == Way::kReal) {
-    bool depends = watched && PyErr_ExceptionMatches(PyExc_LookupError) && !PyErr_ExceptionMatches(PyExc_IndexError) &&
+    bool depends = observed && PyErr_ExceptionMatches(PyExc_LookupError) && !PyErr_ExceptionMatches(PyExc_IndexError) &&
                    !PyErr_ExceptionMatches(PyExc_KeyError);
     std::string text = PyErr_Occurred() ? TakeErrorText() : "";
     if (!depends || text.find("nondeterministic_seeded") != std::string::npos) return Verdict::kTryMeta;
@@ -447,8 +447,8 @@ Ref GradientsOnStandIns(const TorchApi& t, const Call& call, const std::vector<T
   modes.Set({true, false});
   Ref made;
   {
-    std::optional<Watching> watching;
-    if (way == Way::kReal && !watching.emplace(t, true).on()) return {};
+    std::optional<Observing> observing;
+    if (way == Way::kReal && !observing.emplace(t, true).on()) return {};
     made = Ref(step.Invoke(slots.data(), nullptr));
   }
   Ref all(!made                                                   ? nullptr

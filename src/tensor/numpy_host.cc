@@ -130,18 +130,23 @@ class Host : public framejit::Host {
   // dense (results that lie as a view does), the array is a view of one that is as long as they reach.
   static PyObject* Allocate(const NumpyApi& n, DType dtype, std::span<const int64_t> sizes,
                             std::span<const int64_t> strides) {
-    int64_t bytes[32], numel = 1;
-    BytesOf(dtype, strides, bytes);
-    for (int64_t s : sizes) numel *= s;
-    const int rank = static_cast<int>(sizes.size());
-    const runtime::Extent reach = runtime::ExtentOf(sizes, strides);
-    if (numel == 0 || (reach.low == 0 && reach.high == numel))
+    int64_t bytes[32], numel = 1, last = 0;
+    bool forward = true;
+    const int rank = static_cast<int>(sizes.size()), item = static_cast<int>(DTypeSize(dtype));
+    for (int i = 0; i < rank; ++i) {
+      const int64_t reach = (sizes[i] - 1) * strides[i];
+      bytes[i] = strides[i] * item;
+      numel *= sizes[i];
+      last += reach;
+      forward &= reach >= 0;
+    }
+    if (numel == 0 || (forward && last == numel - 1)) [[likely]]
       return NewArray(n, dtype, rank, sizes.data(), numel ? bytes : nullptr);
+    const runtime::Extent reach = runtime::ExtentOf(sizes, strides);
     const int64_t length = reach.high - reach.low;
     Ref memory(NewArray(n, dtype, 1, &length, nullptr));
     if (!memory) return nullptr;
-    return ViewOf(n, dtype, rank, sizes.data(), bytes, AsArray(memory.get())->data - reach.low * DTypeSize(dtype),
-                  memory.get());
+    return ViewOf(n, dtype, rank, sizes.data(), bytes, AsArray(memory.get())->data - reach.low * item, memory.get());
   }
 
   [[noreturn]] static void Fail(const char* text) {

@@ -63,15 +63,23 @@ std::optional<State> Current() {
   PyObject* capsule = nullptr;
   if (!variable || PyContextVar_Get(variable, nullptr, &capsule) < 0 || !capsule) return PyErr_Clear(), std::nullopt;
   Ref held(capsule);
+  // What a capsule holds stays as it is. The last one is kept, unless a function of the program's hangs on it.
+  static PyObject* last = nullptr;
+  static State known;
+  if (capsule == last) return known;
   const State* s = Read(capsule);
   if (!s) return PyErr_Clear(), std::nullopt;
+  if (s->function == Py_None) {
+    known = *s;
+    Py_XSETREF(last, held.release());
+  }
   return *s;
 }
 
-int Watch(int mask) {
-  int watch = 0;
-  for (int i = 0; i < 4; ++i) watch |= (mask >> 3 * i & 7 ? 1 : 0) << i;
-  return watch;
+int Traps(int mask) {
+  int traps = 0;
+  for (int i = 0; i < 4; ++i) traps |= (mask >> 3 * i & 7 ? 1 : 0) << i;
+  return traps;
 }
 
 }  // namespace
@@ -83,9 +91,9 @@ std::optional<std::pair<uint64_t, uint64_t>> ReadNumpyState() {
                    static_cast<uint64_t>(reinterpret_cast<uintptr_t>(s->function))};
 }
 
-int NumpyWatch() {
+int NumpyTraps() {
   std::optional<State> s = Current();
-  return s ? Watch(s->mask) : kDivide | kOverflow | kInvalid;
+  return s ? Traps(s->mask) : kDivide | kOverflow | kInvalid;
 }
 
 bool ResetNumpyState(PyObject* token) {
@@ -141,11 +149,11 @@ NumpyRaises::NumpyRaises() {
   warns_ = warn::Enter();
   if (!warns_) PyErr_Clear();
   std::optional<State> s = Current();
-  const int watch = s ? Watch(s->mask) : 0;
-  if (!watch || s->buffer_size != 8192) return;
+  const int traps = s ? Traps(s->mask) : 0;
+  if (!traps || s->buffer_size != 8192) return;
   static PyObject* capsules[16];
-  PyObject*& capsule = capsules[watch];
-  if (!capsule) capsule = Make(TheAccess().make, watch, 8192);
+  PyObject*& capsule = capsules[traps];
+  if (!capsule) capsule = Make(TheAccess().make, traps, 8192);
   if (capsule) token_ = PyContextVar_Set(TheAccess().variable, capsule);
   if (!token_) PyErr_Clear();
 }

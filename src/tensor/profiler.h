@@ -10,8 +10,8 @@ namespace framejit::tensor {
 inline bool ProfilerOn() {
   if (!bound_torch) return false;
   constexpr unsigned kRuns = 64;
-  thread_local unsigned runs = 0;
-  thread_local bool everywhere = false;
+  static unsigned runs = 0;  // the GIL is held
+  static bool everywhere = false;
   if (runs++ % kRuns == 0) everywhere = bound_torch->observed_everywhere && bound_torch->observed_everywhere();
   return everywhere || (bound_torch->observed && bound_torch->observed());
 }
@@ -27,9 +27,9 @@ inline void EndRange(void* range) {
 
 class ProfilerRange {  // while alive; the steps of what runs in it are shown, too
  public:
-  explicit ProfilerRange(const char* name) : handle_(BeginRange(name)) { ++runtime::step_watch.open; }
+  explicit ProfilerRange(const char* name) : handle_(BeginRange(name)) { ++runtime::step_listener.open; }
   ~ProfilerRange() {
-    --runtime::step_watch.open;
+    --runtime::step_listener.open;
     EndRange(handle_);
   }
   ProfilerRange(const ProfilerRange&) = delete;

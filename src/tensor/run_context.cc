@@ -10,9 +10,6 @@
 namespace framejit::tensor {
 namespace {
 
-// Whether this thread has given up the GIL in a run: a fact of the thread, for what a run leaves is freed after it too.
-thread_local bool gave_up = false;
-
 // An array of one element as the scalar that it stands for.
 Ref ScalarOf(PyObject* o) {
   if (Classify(o) != Class::kNumpyArray || AsArray(o)->nd) return Ref(Py_NewRef(o));
@@ -21,20 +18,23 @@ Ref ScalarOf(PyObject* o) {
 
 }  // namespace
 
-GiveUpGil::GiveUpGil() : state_(PyEval_SaveThread()), before_(std::exchange(gave_up, true)) {}
+constinit thread_local bool gave_up_gil = false;
+
+GiveUpGil::GiveUpGil() : state_(PyEval_SaveThread()), before_(std::exchange(gave_up_gil, true)) {}
 
 GiveUpGil::~GiveUpGil() {
-  gave_up = before_;
+  gave_up_gil = before_;
   PyEval_RestoreThread(state_);
 }
 
-HoldGil::HoldGil() : taken_(std::exchange(gave_up, false)) {
-  if (taken_) state_ = PyGILState_Ensure();
+void HoldGil::Take() {
+  gave_up_gil = false;
+  state_ = PyGILState_Ensure();
 }
 
-HoldGil::~HoldGil() {
-  if (taken_) PyGILState_Release(state_);
-  gave_up = taken_;
+void HoldGil::Release() {
+  PyGILState_Release(state_);
+  gave_up_gil = true;
 }
 
 PyObject* InvokeExtern(const RunContext* run, const Call& call, PyObject* const* operands) {

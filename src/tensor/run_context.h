@@ -30,6 +30,9 @@ void WithTorchHost(RunContext& run, UseHost use);
 void WithNumpyHost(RunContext& run, UseHost use);
 void WithCupyHost(RunContext& run, UseHost use);
 
+// Whether this thread has given up the GIL in a run: a fact of the thread, for what a run leaves is freed after it too.
+extern constinit thread_local bool gave_up_gil;
+
 // This thread goes without the GIL while this is alive.
 class GiveUpGil {
  public:
@@ -45,12 +48,20 @@ class GiveUpGil {
 // Holds the GIL while alive, taking it only if this thread has given it up.
 class HoldGil {
  public:
-  HoldGil();
-  ~HoldGil();
+  HoldGil() : taken_(gave_up_gil) {
+    if (taken_) [[unlikely]]
+      Take();
+  }
+  ~HoldGil() {
+    if (taken_) [[unlikely]]
+      Release();
+  }
   HoldGil(const HoldGil&) = delete;
 
  private:
-  bool taken_;
+  void Take();
+  void Release();
+  const bool taken_;
   PyGILState_STATE state_{};
 };
 

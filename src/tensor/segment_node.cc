@@ -17,7 +17,8 @@ void Dealloc(PyObject* o) {
   delete s->hooks;
   delete s->retained;
   delete s->routed;
-  for (PyObject** p : {&s->head, &s->inputs, &s->versions, &s->drawn, &s->watched, &s->outputs, &s->saved, &s->opaque})
+  for (PyObject** p :
+       {&s->head, &s->inputs, &s->versions, &s->drawn, &s->versioned, &s->outputs, &s->saved, &s->opaque})
     Py_CLEAR(*p);
   PyObject_GC_Del(o);
 }
@@ -143,7 +144,7 @@ CallState* NewState(const std::shared_ptr<SegmentHook>& hook, int part, PyObject
   s->routed = new std::map<int64_t, std::vector<bool>>();
   s->part = part;
   s->head = Py_XNewRef(head);
-  s->inputs = s->versions = s->drawn = s->watched = s->outputs = s->saved = s->opaque = nullptr;
+  s->inputs = s->versions = s->drawn = s->versioned = s->outputs = s->saved = s->opaque = nullptr;
   return s;
 }
 

@@ -88,7 +88,7 @@ class SegmentHook : public OutputHook, public std::enable_shared_from_this<Segme
   Ref GradientsOf(const Rerun& run, const std::vector<Ref>& grads, const std::vector<Ref>& wanted, bool create);
   int Replay(CallState* s, const std::vector<Ref>& grads, const std::vector<bool>& stops,
              const std::vector<bool>& standing, Pass* pass);
-  int Watch(CallState* s, PyObject* const* made);
+  int NoteVersions(CallState* s, PyObject* const* made);
   int LookAtWatched(CallState* s, const std::vector<bool>& tangents);
   PyObject* Link(PyObject* state, int part, PyObject* link, PyObject* const* inputs);
 
@@ -114,15 +114,15 @@ struct CallState {
   // Passes in which what results give each other comes from outside (Routed). Where they are differentiated, by
   // output: its own tensor stands for it in replays.
   std::map<int64_t, std::vector<bool>>* routed;
-  int part;            // of the backward pass: this node's; -1 - i: this node routes the gradient of output i
-  PyObject* head;      // the state of the node that runs first (null: this one), which holds all the rest
-  PyObject* inputs;    // tuple: for a backward pass that is differentiated
-  PyObject* versions;  // tuple: theirs, then
-  PyObject* drawn;     // the generators as they were then: a list of (generator, state), or null
-  PyObject* watched;   // tuple: (tensor without memory, version) of each, sharing its version
-  PyObject* outputs;   // tuple: on their way through `apply`
-  PyObject* saved;     // tuple, likewise
-  PyObject* opaque;    // tuple, likewise: outputs without gradients
+  int part;             // of the backward pass: this node's; -1 - i: this node routes the gradient of output i
+  PyObject* head;       // the state of the node that runs first (null: this one), which holds all the rest
+  PyObject* inputs;     // tuple: for a backward pass that is differentiated
+  PyObject* versions;   // tuple: theirs, then
+  PyObject* drawn;      // the generators as they were then: a list of (generator, state), or null
+  PyObject* versioned;  // tuple: (tensor without memory, version) of each, sharing its version
+  PyObject* outputs;    // tuple: on their way through `apply`
+  PyObject* saved;      // tuple, likewise
+  PyObject* opaque;     // tuple, likewise: outputs without gradients
 };
 
 // A new reference that the collector does not track yet. head: null for the first part's.

@@ -100,7 +100,7 @@ class AutocastOff {
 void SetGradMode(bool);  // torch._C._set_grad_enabled without Python
 // NumPy's error handling (errstate); nullopt if it cannot be read without calling Python.
 std::optional<std::pair<uint64_t, uint64_t>> ReadNumpyState();
-int NumpyWatch();                       // Status bits that NumPy would tell of under the present error handling
+int NumpyTraps();                       // Status bits that NumPy would tell of under the present error handling
 bool ResetNumpyState(PyObject* token);  // of PyContextVar_Set; false with an exception
 bool IsNumpyState(PyObject* o);         // the context variable that holds it
 // While alive, NumPy raises what it would tell of in any way, warnings of its Python functions too, so that a compiled

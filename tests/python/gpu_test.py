@@ -219,6 +219,28 @@ def test_indexing():
     check(lambda x: torch.sort(x, -1).values + 1, tensor(20, 50))
 
 
+def test_results_that_are_written_over():
+    check(lambda x: (x.clone().zero_(), torch.empty_like(x).fill_(2), x.new_empty(3).copy_(torch.ones(3, device=x.device)), torch.zeros_like(x).add_(1)), tensor(4, 5))
+    check(lambda x: (x.clone().zero_(), torch.empty_like(x).fill_(2)), tensor())
+
+
+def test_layouts_of_single_elements():
+    """A picture of one element lies in both layouts; a GPU's libraries keep the channels last."""
+    norm = torch.nn.BatchNorm2d(8, device="cuda").eval()
+    conv = torch.nn.Conv1d(1, 4, 3, padding=1, device="cuda")
+    check(lambda x: norm(x), tensor(2, 8, 1, 1).contiguous(memory_format=torch.channels_last), reference=False)
+    check(lambda x: conv(x.transpose(1, 2)), tensor(2, 16, 1), reference=False)
+    check(lambda x: conv(x), tensor(2, 1, 16), reference=False)
+
+
+def test_pivots_are_not_made_up():
+    lu, pivots = torch.linalg.lu_factor(tensor(3, 3))
+    compiled = framejit.compile(torch.lu_unpack)
+    for mine, theirs in zip(compiled(lu, pivots), torch.lu_unpack(lu, pivots), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    torch.cuda.synchronize()
+
+
 def test_in_place():
     def f(x, y):
         x.mul_(2).add_(y)
@@ -678,6 +700,25 @@ def test_numpy_under_the_default_device(inside):
             assert type(x) is type(y) and x.dtype == y.dtype and x.strides == y.strides
             np.testing.assert_allclose(x, y, rtol=1e-5)
     assert not framejit.cache_info(compiled)["notes"]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_the_current_device_among_several():
+    def f(x):
+        y = torch.arange(4, device="cuda") + torch.ones(4, device=torch.device("cuda"))
+        return y.sum() + torch.zeros((), device=y.device), x.to("cuda") * 2, x.cuda() + 1, torch.cuda.current_device()
+
+    compiled = framejit.compile(f)
+    compiled.clear()
+    for current in (0, 1, 0, 1):
+        with torch.cuda.device(current):
+            x = tensor(3).to(f"cuda:{current}")
+            told = framejit.explain(f)(x)
+            assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+            for given in (x, x.cpu()):
+                for mine, theirs in zip(compiled(given), f(given), strict=True):
+                    torch.testing.assert_close(mine, theirs)
+                    assert not isinstance(theirs, torch.Tensor) or mine.device == theirs.device == torch.device("cuda", current)
 
 
 def test_numpy_and_torch_on_a_gpu():

@@ -88,6 +88,21 @@ def check(f, *arguments, calls=4, compiled=True, truth=True):
         compiled_backward(ours)
     return ours
 
+LINEAR = {  # whose derivatives ask for the shapes of their operands alone
+    "bicubic": lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
+    "bilinear": lambda x: F.interpolate(x, size=(5, 9), mode="bilinear"),
+    "unfold": lambda x: F.unfold(x, 2),
+    "index_add": lambda x: x.new_zeros(9, 3, 6, 6).index_add(0, torch.tensor([1, 4], device=x.device), x),
+    "scatter_add": lambda x: torch.zeros_like(x).scatter_add(3, torch.arange(6, device=x.device).expand(x.shape), x),
+    "index_put": lambda x: x.new_zeros(9, 3, 6, 6).index_put((torch.tensor([1, 4], device=x.device),), x, accumulate=True),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_calls_of_the_framework(name):
+    f = LINEAR[name]
+    check(lambda x: f(x * 2).sin(), tensor(2, 3, 6, 6))
+
 
 def mlp(x, w, b, v):
     for _ in range(3):

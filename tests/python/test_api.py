@@ -774,3 +774,28 @@ def test_calls_that_do_not_fit_keep_nothing(fresh, np):
         with pytest.raises(fresh.BreakError):
             f(np.ones(3))
     assert f.graphs == [] and f.cache_info()["segments"] == 0
+
+
+def test_torch_may_be_imported_after_the_first_capture():
+    pytest.importorskip("numpy"), pytest.importorskip("torch")
+    code = """
+import framejit, numpy
+
+class Pair:
+    def __init__(self, a):
+        self.a = a
+
+framejit.compile(lambda x: Pair(x).a + 1)(numpy.ones(3))
+import torch
+
+@framejit.compile
+def f(x):
+    with torch.inference_mode():
+        y = x * 2
+    return y + 1
+
+f(torch.ones(3))
+info = framejit.cache_info(f)
+print(info["breaks"], info["captures"])
+"""
+    assert python(code).stdout == "0 1\n"

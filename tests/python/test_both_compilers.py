@@ -6,16 +6,9 @@ import framejit
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch_modules import Times  # noqa: E402
+
 pytestmark = [pytest.mark.filterwarnings("ignore:`torch.jit.script_method`"), pytest.mark.usefixtures("fresh")]
-
-
-class Made(torch.nn.Module):
-    def __init__(self, factor):
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x):
-        return x * self.factor
 
 
 class Net(torch.nn.Module):
@@ -25,7 +18,7 @@ class Net(torch.nn.Module):
         self.a, self.b = torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)
 
     def forward(self, x):
-        return self.b(torch.relu(self.a(x))) + Made(2)(x)
+        return self.b(torch.relu(self.a(x))) + Times(2)(x)
 
 
 def pointwise(x):

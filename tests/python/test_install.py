@@ -11,21 +11,14 @@ import framejit
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch_modules import Times  # noqa: E402
+
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method`")  # where torch imports its compiler
-
-
-class Made(torch.nn.Module):
-    def __init__(self, factor):
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x):
-        return x * self.factor
 
 
 def test_calls_of_the_peer_do_not_make_captures():
     def f(x):
-        return Made(3)(x) + 1
+        return Times(3)(x) + 1
 
     peer = torch.compile(lambda x: x * 2, backend="eager")
     compiled, x = framejit.compile(f), torch.ones(3)

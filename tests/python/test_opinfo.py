@@ -1,5 +1,6 @@
 """torch's own operator database: sample inputs of every operator, as written and compiled. Values to the tolerance torch
-uses for its own references, or as near to float64 as eager's; dtype, shape and strides exactly; a refused input must be refused alike."""
+uses for its own references, or as near to float64 as eager's; dtype, shape and strides exactly; a refused input must be refused alike.
+FRAMEJIT_FUZZ_DEVICE=cuda asks for it on a GPU."""
 
 import os
 import pathlib
@@ -8,6 +9,7 @@ import warnings
 import pytest
 
 import oracle
+from fuzzing import DEVICE
 
 torch = pytest.importorskip("torch")
 database = pytest.importorskip("torch.testing._internal.common_methods_invocations")
@@ -37,7 +39,7 @@ def facts(value):
 
 def copy(value):
     if isinstance(value, torch.Tensor):
-        return value.detach().clone() if value.layout is not torch.strided else torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(value) if value.numel() == 0 or all(
+        return value.detach().clone() if value.layout is not torch.strided else torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value) if value.numel() == 0 or all(
             s > 0 for s in value.stride()) else value.detach()
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return type(value)(map(copy, value))
@@ -63,9 +65,9 @@ def operators():
 def test_operator(fresh, info):
     program = info.op
     for dtype in DTYPES:
-        if dtype not in info.supported_dtypes("cpu"):
+        if dtype not in info.supported_dtypes(DEVICE):
             continue
-        for number, sample in enumerate(info.sample_inputs("cpu", dtype)):
+        for number, sample in enumerate(info.sample_inputs(DEVICE, dtype)):
             if number == SAMPLES:
                 break
 
@@ -110,9 +112,9 @@ def compare(fresh, info, dtypes, most=None):
     """How many samples there were; each of them must have run compiled."""
     count = 0
     for dtype in dtypes:
-        if dtype not in info.supported_dtypes("cpu"):
+        if dtype not in info.supported_dtypes(DEVICE):
             continue
-        for number, sample in enumerate(info.sample_inputs("cpu", dtype)):
+        for number, sample in enumerate(info.sample_inputs(DEVICE, dtype)):
             if number == most:
                 break
 
@@ -154,7 +156,7 @@ def test_the_comparison_knows_whose_error_it_is():
 @pytest.mark.slow
 @pytest.mark.parametrize("info", [*operators()])
 def test_every_sample(fresh, info):
-    assert compare(fresh, info, sorted(info.supported_dtypes("cpu"), key=str)) or not info.supported_dtypes("cpu")
+    assert compare(fresh, info, sorted(info.supported_dtypes(DEVICE), key=str)) or not info.supported_dtypes(DEVICE)
 
 
 SOME = ("add", "sub", "div", "floor_divide", "xlogy", "var", "std", "sum", "softmax", "nn.functional.gelu", "nn.functional.layer_norm", "where", "cumsum",
@@ -189,7 +191,7 @@ def gradients(fn, sample):
         wanted = leaves(args) + leaves(kwargs)
         if not outs or not wanted:
             return [o.detach() for o in outs], None
-        cotangents = [torch.linspace(-1, 1, o.numel(), dtype=o.dtype).reshape(o.shape) for o in outs]
+        cotangents = [torch.linspace(-1, 1, o.numel(), dtype=o.dtype, device=o.device).reshape(o.shape) for o in outs]
         return [*(o.detach() for o in outs), *torch.autograd.grad(outs, wanted, cotangents, allow_unused=True)], None
     except Exception as error:  # compared
         return None, error
@@ -213,10 +215,10 @@ def whole(fresh, compiled):
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda d: str(d)[6:])
 @pytest.mark.parametrize("info", [p for p in operators() if p.values[0].supports_autograd])
 def test_gradient(fresh, info, dtype, request):
-    if dtype not in info.supported_dtypes("cpu"):
+    if dtype not in info.supported_dtypes(DEVICE):
         pytest.skip("not of this dtype")
     ran = 0
-    for number, sample in enumerate(info.sample_inputs("cpu", dtype, requires_grad=True)):
+    for number, sample in enumerate(info.sample_inputs(DEVICE, dtype, requires_grad=True)):
 
         def call(*args, **kwargs):
             return info.op(*args, **kwargs)
@@ -243,7 +245,7 @@ def test_gradient(fresh, info, dtype, request):
         return
     version, *lines = COUNTS.read_text().splitlines()
     counts = dict(line.rsplit(" ", 1) for line in lines)
-    if version == VERSION:
+    if version == VERSION and DEVICE == "cpu":
         assert ran >= int(counts.get(name, 0)), f"{ran} samples of {name} in one graph, it were {counts[name]}"
 
 
@@ -254,7 +256,7 @@ def second_gradients(fn, sample):
     by = leaves(args) + leaves(kwargs)
     if not outs or not by:
         return []
-    cotangents = [torch.linspace(-1, 1, o.numel(), dtype=o.dtype).reshape(o.shape) for o in outs]
+    cotangents = [torch.linspace(-1, 1, o.numel(), dtype=o.dtype, device=o.device).reshape(o.shape) for o in outs]
     first = [g for g in torch.autograd.grad(outs, by, cotangents, create_graph=True, allow_unused=True) if g is not None and g.requires_grad]
     return torch.autograd.grad(sum((g * g.detach()).sum() for g in first), by + outs, allow_unused=True) if first else []
 
@@ -263,9 +265,9 @@ def second_gradients(fn, sample):
 @pytest.mark.parametrize("info", [pytest.param(*p.values, id=p.id, marks=[] if p.values[0].name in (*SOME, "tanh", "linalg.qr", "logsumexp") else pytest.mark.slow)
                                   for p in operators() if p.values[0].supports_gradgrad and p.values[0].supports_autograd])  # fmt: skip
 def test_second_gradient(fresh, info):
-    if torch.float64 not in info.supported_dtypes("cpu"):
+    if torch.float64 not in info.supported_dtypes(DEVICE):
         pytest.skip("not of this dtype")
-    for sample, _ in zip(info.sample_inputs("cpu", torch.float64, requires_grad=True), range(3)):
+    for sample, _ in zip(info.sample_inputs(DEVICE, torch.float64, requires_grad=True), range(3)):
 
         def call(*args, **kwargs):
             return info.op(*args, **kwargs)

@@ -4,6 +4,15 @@ import torch
 from torch import nn
 
 
+class Times(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return x * self.factor
+
+
 class Net(nn.Module):
     def __init__(self, width=4):
         super().__init__()

@@ -124,18 +124,23 @@ const DeviceInfo& GetDevice(int ordinal) {
   return *slot;
 }
 
+int DeviceCount() {
+  const Driver* d = GetDriver();
+  int count = 0;
+  return d && d->device_count(&count) == 0 ? count : 0;
+}
+
 std::optional<Device> ParseDevice(std::string_view text) {
   const size_t colon = text.find(':');
   const std::string_view kind = text.substr(0, colon);
   if (kind == "cpu") return Device{};
   if (kind == "meta") return Device{DeviceKind::kMeta};
   if (kind != "cuda") return std::nullopt;
-  int index = 0, count = 0;
+  int index = 0;
   if (colon != std::string_view::npos) {
     for (char c : text.substr(colon + 1)) index = index * 10 + (c - '0');
-  } else {
-    const Driver* d = GetDriver();
-    if (!d || d->device_count(&count) || count != 1) return std::nullopt;
+  } else if (DeviceCount() != 1) {
+    return std::nullopt;
   }
   return Device{DeviceKind::kCuda, static_cast<int16_t>(index)};
 }

@@ -101,8 +101,9 @@ struct DeviceInfo {
 };
 const DeviceInfo& GetDevice(int ordinal);  // throws std::runtime_error
 
-// "cpu", "cuda:1", "meta". "cuda" means the thread's current device, which nothing guards: only where there is just
-// one.
+int DeviceCount();  // 0 without a driver
+// "cpu", "cuda:1", "meta". "cuda" means the thread's current device: here only where there is just one (capture names
+// the others by number, NumberedDevice).
 std::optional<Device> ParseDevice(std::string_view text);
 
 // The device's primary context becomes current. True: PopContext brings the thread's own back.

@@ -81,7 +81,7 @@ std::vector<GraphRange> FindRanges(const Plan& plan, const std::vector<bool>& mo
       do {
         worth += plan.steps[i].kind == Step::Kind::kKernel ? 1 : kLibraryWorth;
         ++i;
-      } while (i < n && inside[i] && !(plan.watch && i == plan.checked_steps));
+      } while (i < n && inside[i] && !(plan.traps && i == plan.checked_steps));
       range.last = i;
       if (worth >= (forced ? 2 : kWorth)) {
         ranges.push_back(range);

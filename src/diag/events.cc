@@ -122,7 +122,7 @@ std::string Open(File& f, const std::string& directory, int part) {
 
 }  // namespace
 
-bool TraceEnabled() {
+bool EventsOn() {
   uint64_t now = OptionsGeneration();
   if (on_generation.load(std::memory_order_acquire) != now) {
     on.store(!GetOption("trace").empty(), std::memory_order_relaxed);
@@ -132,7 +132,7 @@ bool TraceEnabled() {
 }
 
 void Event(std::string_view kind, const std::vector<std::pair<std::string_view, std::string>>& fields) {
-  if (!TraceEnabled()) return;
+  if (!EventsOn()) return;
   std::string directory = GetOption("trace"), complaint;
   {
     File& f = Get();

@@ -9,7 +9,7 @@ namespace framejit::compiler {
 
 // Counts what it made in `stats`.
 // device: the GPU that some of the graph's values are on, or the CPU.
-runtime::Plan Lower(const Graph& g, const pass::Grouping& grouping, const CompileOptions& options, Device device,
-                    CompileStats& stats);
+runtime::Plan MakePlan(const Graph& g, const pass::Grouping& grouping, const CompileOptions& options, Device device,
+                       CompileStats& stats);
 
 }  // namespace framejit::compiler

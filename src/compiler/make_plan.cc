@@ -1,4 +1,4 @@
-#include "compiler/lower.h"
+#include "compiler/make_plan.h"
 
 #include <algorithm>
 #include <cmath>
@@ -73,8 +73,8 @@ class Planner {
     plan_.machine = TargetOf(device_).machine(device_);
     plan_.graphs = options_.gpu_graphs;
     plan_.symbol_sources = g_.symbol_sources;
-    for (ValueId v = 0; v < g_.nodes.size() && options_.watch & ~kBadIndex; ++v) {
-      if (MayRaise(g_, v)) plan_.watch = options_.watch;
+    for (ValueId v = 0; v < g_.nodes.size() && options_.traps & ~kBadIndex; ++v) {
+      if (MayRaise(g_, v)) plan_.traps = options_.traps;
     }
     for (size_t i = 0; i < g_.inputs.size(); ++i) {
       const int storage = NewStorage(Storage::Kind::kInput, i);
@@ -219,11 +219,11 @@ class Planner {
   void AddKernel(loop::BuiltKernel built, const Group& group, Device device) {
     const Target& target = TargetOf(device);
     built.kernel.name = KernelName(g_, group);
-    if (options_.watch & ~kBadIndex) {
+    if (options_.traps & ~kBadIndex) {
       for (ValueId v : group.nodes) built.kernel.ieee = built.kernel.ieee || MayRaise(g_, v);
     }
     built.kernel.stream = Written(group) >= target.costs().streamed_bytes;
-    plan_.watch |= options_.watch & built.kernel.Checks();
+    plan_.traps |= options_.traps & built.kernel.Checks();
     if (diag::Enabled(diag::Channel::loop_)) diag::Log(diag::Channel::loop_, built.kernel.str());
     bool reused = false;
     Step step;
@@ -426,8 +426,8 @@ class Planner {
 
 }  // namespace
 
-runtime::Plan Lower(const Graph& g, const pass::Grouping& grouping, const CompileOptions& options, Device device,
-                    CompileStats& stats) {
+runtime::Plan MakePlan(const Graph& g, const pass::Grouping& grouping, const CompileOptions& options, Device device,
+                       CompileStats& stats) {
   return Planner(g, grouping, options, device, stats).Run();
 }
 
