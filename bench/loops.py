@@ -92,6 +92,7 @@ def main(argv=None):
     which = ["--npbench", args.npbench, "--size", args.size] if args.npbench else []
     print(f"{'program':24} {'right':6} {'first s':>8} {'eager ms':>10} {'framejit ms':>11} {'vs eager':>8} spread segments")
     rows, ratios = [], []
+    said = " ".join(["tools/dev bench loops", *args.program, *(["--npbench", "CHECKOUT", "--size", args.size] if args.npbench else [])])
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(measure.ROOT)]))
     env = os.environ | {"PYTHONPATH": path}
     for name in args.program or known:
@@ -107,6 +108,8 @@ def main(argv=None):
             row["error"] = error
         ratios += [row["vs_eager"]] if "vs_eager" in row else []
         rows.append(row)
+        if args.json:  # at once: a long run that is ended keeps what it found
+            measure.append(args.json, [row], said)
         show = lambda key, form: format(row[key], form) if key in row else "-"  # noqa: E731
         print(f"{name:24} {row.get('right', '-')!s:6} {show('first', '.3f'):>8} {show('eager', '.4g'):>10} {show('framejit', '.4g'):>11}"
               f" {show('vs_eager', '.2f'):>8} {max(row.get('spread', {'': 0}).values()):6.2f} {row.get('segments', '-')} {error}", flush=True)  # fmt: skip
@@ -115,8 +118,6 @@ def main(argv=None):
         for r in ratios:
             mean *= r ** (1 / len(ratios))
         print(f"{len(ratios)} of {len(rows)} measured, geometric mean {mean:.3f}, slowest {min(ratios):.2f}x")
-    if args.json:
-        measure.append(args.json, rows, " ".join(["tools/dev bench loops", *args.program, *(["--npbench", "CHECKOUT", "--size", args.size] if args.npbench else [])]))
     return 0
 
 

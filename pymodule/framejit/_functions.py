@@ -76,3 +76,42 @@ def tensor_of(value):
 def type_of(x):
     """`type` where C code calls it."""
     return type(x)
+
+
+def put(x, key, values):
+    """x with values stored at an index."""
+    y = x.clone()
+    y[key] = values
+    return y
+
+
+def batched(name, dims, *args, **kwargs):
+    """A function of torch under `torch.vmap`; dims: of each tensor among the arguments, in their order, also in lists."""
+    import functools
+    import sys
+
+    import torch
+
+    first, *rest = name.split(".")
+    function, tensors = functools.reduce(getattr, rest, sys.modules[first]), []
+
+    def gather(x):
+        if isinstance(x, torch.Tensor):
+            tensors.append(x)
+        elif isinstance(x, (list, tuple)):
+            for item in x:
+                gather(item)
+
+    def put(x, samples):
+        if isinstance(x, torch.Tensor):
+            return next(samples)
+        return type(x)([put(item, samples) for item in x]) if type(x) in (list, tuple) else x
+
+    def one(*samples):
+        samples = iter(samples)
+        given = [put(a, samples) for a in args]
+        return function(*given, **{k: put(a, samples) for k, a in kwargs.items()})
+
+    for a in (*args, *kwargs.values()):
+        gather(a)
+    return torch.vmap(one, in_dims=tuple(dims))(*tensors)

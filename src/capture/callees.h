@@ -50,6 +50,7 @@ inline const Callee kEmpty{"torch.empty"};
 inline const Callee kEqual{"torch.equal"};
 inline const Callee kEq{"torch.eq"};
 inline const Callee kFromNumpy{"torch.from_numpy"};
+inline const Callee kTensorDouble{"torch.Tensor.double"};
 inline const Callee kGroupTensors{"torch._C._group_tensors_by_device_and_dtype"};
 inline const Callee kIsClose{"torch.isclose"};
 inline const Callee kPromoteTypes{"numpy.promote_types"};

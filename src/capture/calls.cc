@@ -192,6 +192,8 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (PyObject* r = NumpyCall(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyObject* r = CallNamed(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable) && IsCheckpoint(callable)) return CallCheckpoint(args, nargs, kwnames);
+  if (PyFunction_Check(callable) && IsHigherOrder(callable))
+    if (PyObject* r = CallHigherOrder(args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable))
     return IsFunctionApply(callable) ? CallCustom(args, nargs, kwnames) : CallPython(callable, args, nargs, kwnames);
   if (PyType_Check(callable)) return CallType(reinterpret_cast<PyTypeObject*>(callable), args, nargs, kwnames);
@@ -297,6 +299,14 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     return s_.Break(BreakId::kGenerator, Describe(f));
   switch (EffectOfPython(fn)) {
     case Effect::kNothing: Py_RETURN_NONE;
+    case Effect::kHeldNumber:
+      // Python computes with it in float64: so does what is computed of a tensor of that type.
+      if (s_.options().compiling && nargs == 1 && !kwnames && IsTensor(args[0]))
+        return s_.CallFramework(callees::kTensorDouble, args, 1, nullptr);
+      break;
+    case Effect::kOneKernel:
+      if (s_.options().whole) break;
+      return s_.Break(BreakId::kSideEffect, Describe(f) + ", which is one kernel of the framework");
     case Effect::kItself: return nargs == 1 ? ProfilerRange(args[0]) : s_.Break(BreakId::kOutput, Describe(f));
     case Effect::kOutput: return s_.Break(BreakId::kOutput, Describe(f));
     case Effect::kThreadState: return s_.Break(BreakId::kThreadState, Describe(f));

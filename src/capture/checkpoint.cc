@@ -1,8 +1,12 @@
-// torch.utils.checkpoint.checkpoint (use_reentrant=False): the function is captured like any other, and what the graph
+// torch.utils.checkpoint.checkpoint: the function is captured like any other, and what the graph
 // makes of it is marked, to be made again in the backward pass instead of being kept (src/autodiff/partition.cc). What
 // would be seen to happen twice in eager, then and in the backward pass, is not modelled.
+#include <algorithm>
+
 #include "capture/callees.h"
+#include "capture/gradients.h"
 #include "capture/override.h"
+#include "capture/proxy.h"
 #include "capture/reach.h"
 #include "capture/semantics.h"
 
@@ -37,6 +41,23 @@ std::vector<PyObject*> Pending(Session& s) {
   return all;
 }
 
+// functools.partial(create_selective_checkpoint_contexts, ...): what is kept is another matter than what is computed.
+bool SelectsAlone(PyObject* context) {
+  if (!OfType(context, CType::kPartial)) return false;
+  Ref function(PyObject_GetAttrString(context, "func"));
+  if (!function) PyErr_Clear();
+  return function && function.get() == Part("create_selective_checkpoint_contexts");
+}
+
+// The results of torch's reentrant form all want gradients, and are none of what it was given.
+bool AllTracked(Session& s, PyObject* o, const std::vector<PyObject*>& given) {
+  if (IsTensor(o)) return WantsGradient(s, o) && std::find(given.begin(), given.end(), o) == given.end();
+  if (!PyTuple_CheckExact(o)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
+    if (!AllTracked(s, PyTuple_GET_ITEM(o, i), given)) return false;
+  return true;
+}
+
 }  // namespace
 
 bool IsCheckpoint(PyObject* function) {
@@ -50,30 +71,35 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (!s_.options().checkpoints) return refuse("its gradients are not compiled here");
   if (nargs < 1) return refuse("an unknown form");
   std::vector<PyObject*> given(args + 1, args + nargs), names;
-  bool plain = false;  // use_reentrant=False was said
+  // use_reentrant was said; the random generator is put back for the second time.
+  bool plain = false, reentrant = false, restores = true;
   for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
     PyObject *name = PyTuple_GET_ITEM(kwnames, i), *value = args[nargs + i];
     auto is = [&](const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; };
     if (is("use_reentrant")) {
       plain = value == Py_False;
-    } else if (is("context_fn") ? value != Part("noop_context_fn")
-               : is("debug")    ? value != Py_False
-                                : is("preserve_rng_state") && value != Py_True) {
+      reentrant = value == Py_True;
+    } else if (is("preserve_rng_state")) {
+      restores = value == Py_True;
+    } else if (is("context_fn") ? value != Part("noop_context_fn") && !SelectsAlone(value)
+                                : is("debug") && value != Py_False) {
       return refuse(std::string("with ") + PyUnicode_AsUTF8(name));
-    } else if (!is("context_fn") && !is("debug") && !is("preserve_rng_state") && !is("determinism_check") &&
-               !is("early_stop")) {
+    } else if (!is("context_fn") && !is("debug") && !is("determinism_check") && !is("early_stop")) {
       names.push_back(name);
       given.push_back(value);
     }
   }
-  if (!plain) return refuse("with use_reentrant=True");
+  if (!plain && !(reentrant && names.empty())) return refuse("without use_reentrant");
   Ref kept(PyTuple_New(names.size()));
   for (size_t i = 0; kept && i < names.size(); ++i) PyTuple_SET_ITEM(kept.get(), i, Py_NewRef(names[i]));
   if (!kept) return nullptr;
   PyObject* keywords = names.empty() ? nullptr : kept.get();
   const size_t positional = given.size() - names.size();
   if (!s_.modes.now.grad || s_.modes.now.inference) return Call(args[0], given.data(), positional, keywords);
+  const auto wants = [&](PyObject* o) { return IsTensor(o) && WantsGradient(s_, o); };
+  if (reentrant && std::none_of(given.begin(), given.end(), wants)) return refuse("no input wants gradients");
   const std::vector<PyObject*> before = Pending(s_);
+  const size_t calls = s_.trace().calls.size();
   const size_t sizes = s_.data_sizes().all().size();
   std::vector<PyObject*> roots = {args[0]};
   roots.insert(roots.end(), given.begin(), given.end());
@@ -91,6 +117,9 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (Pending(s_) != before) return refuse("something outside is written");
   if (!(ReachFrom(s_, roots) == objects)) return refuse("an object is changed");
   if (s_.data_sizes().all().size() != sizes) return refuse("data decides a size");
+  for (size_t i = calls; i < s_.trace().calls.size(); ++i)
+    if (!restores && Draws(s_.trace().calls[i].callee)) return refuse("other random numbers the second time");
+  if (reentrant && !AllTracked(s_, result.get(), given)) return refuse("a result without gradients");
   return result.release();
 }
 

@@ -28,6 +28,10 @@ Callee EachOf(std::string_view name) {
   if (name == "copy_" || name == "zero_") return in(callees::kTensor);
   const bool in_place = name.ends_with('_');
   const std::string_view base = in_place ? name.substr(0, name.size() - 1) : name;
+  if (base == "maximum" || base == "minimum")  // that are in place by other names
+    return Callee(base == "maximum" ? in_place ? "torch.Tensor.clamp_min_" : "torch.clamp_min"
+                  : in_place        ? "torch.Tensor.clamp_max_"
+                                    : "torch.clamp_max");
   if (std::find(std::begin(kEach), std::end(kEach), base) == std::end(kEach)) return {};
   return in(in_place ? callees::kTensor : callees::kTorch);
 }
@@ -81,10 +85,14 @@ PyObject* ForEach(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n
     length = n;
   }
   if (!IsList(seen[0])) return nullptr;
-  // The fourth of these is a number, or a list of them: the others' `value`.
+  // The fourth of these is a number, or a list or tensor of them: the others' `value`.
   const bool value = each.last().starts_with("addc") && nargs == 4;
-  if ((value && (kwnames || IsTensor(seen[3]))) || (each.last() == "vector_norm" && nargs > 2)) return nullptr;
+  if ((value && kwnames) || (each.last() == "vector_norm" && nargs > 2)) return nullptr;
   static PyObject* const value_name = Py_BuildValue("(s)", "value");
+  if (value && IsTensor(seen[3])) {
+    const TensorMeta& numbers = s.meta(AsTensor(seen[3])->id);
+    if (numbers.sizes.size() != 1 || !(numbers.sizes[0] == shape::Int(length))) return nullptr;
+  }
   *handled = true;
   const bool in_place = each.last().ends_with('_');
   Ref all(in_place ? nullptr : PyTuple_New(length));
@@ -92,6 +100,13 @@ PyObject* ForEach(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n
     std::vector<PyObject*> one = seen;
     for (PyObject*& o : one)
       if (IsList(o)) o = PySequence_Fast_GET_ITEM(o, i);
+    Ref number;
+    if (value && IsTensor(seen[3])) {
+      Ref at(s.MarkFresh(PyLong_FromSsize_t(i)));
+      PyObject* item[] = {seen[3], at.get()};
+      if (!at || !(number = Ref(s.CallFramework(callees::kTensorGetItem, item, 2, nullptr)))) return nullptr;
+      one[3] = number.get();
+    }
     Ref result(s.CallFramework(each, one.data(), value ? 3 : nargs, value ? value_name : kwnames));
     if (!result) return nullptr;
     if (!in_place) PyTuple_SET_ITEM(all.get(), i, result.release());

@@ -160,6 +160,8 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
   }
   if (torch_ && callee_.last() == "as_subclass" && total() == 2 && IsTensorAt(0) && PyType_Check(args_[1]))
     return *out = AsClass(s_, args_[0], reinterpret_cast<PyTypeObject*>(args_[1])), true;
+  if (torch_ && callee_.last() == "_make_subclass" && (total() == 2 || total() == 3) && !kwnames_)
+    return *out = AsParameter(s_, args_[0], args_[1], total() == 3 ? args_[2] : Py_False), true;
   bool each = false;
   *out = ForEach(s_, callee_, args_, nargs_, kwnames_, &each);
   if (each || s_.broken() || PyErr_Occurred()) return true;
@@ -174,8 +176,11 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
     if (handled) return true;
   }
   if (level) return *out = CallBatched(s_, level, callee_, args_, nargs_, kwnames_), true;
-  if (s_.vmap.open() && NeedsVmap(s_, callee_, args_, nargs_))
+  if (s_.vmap.open() && NeedsVmap(s_, callee_, args_, nargs_)) {
+    const int innermost = static_cast<int>(s_.vmap.levels.size());
+    if (Draws(callee_)) return *out = CallBatched(s_, innermost, callee_, args_, nargs_, kwnames_), true;
     return *out = s_.Break(BreakId::kUnsupportedTensor, callee_ + " under torch.vmap"), true;
+  }
   return false;
 }
 
@@ -208,7 +213,7 @@ bool FrameworkCall::ReplacedByTensors(PyObject** out) {
 }
 
 // The number that a tensor holds, beside another tensor.
-bool FrameworkCall::BindItem(PyObject* item, Arg* a) {
+bool FrameworkCall::BindItem(PyObject* item, Arg* a, std::string_view keyword) {
   static constexpr std::string_view kTake[] = {"add",      "sub",    "mul",         "div", "subtract",
                                                "multiply", "divide", "true_divide", "eq",  "ne",
                                                "lt",       "le",     "gt",          "ge",  "rsub"};
@@ -223,14 +228,24 @@ bool FrameworkCall::BindItem(PyObject* item, Arg* a) {
                      std::find(std::begin(kTake), std::end(kTake), name) != std::end(kTake);
   const TensorMeta beside = takes ? s_.meta(AsTensor(args_[0])->id) : TensorMeta();
   Ref tensor(takes && !(callee_.Has(kInPlace) && !IsFloat(beside.dtype)) ? ItemFor(s_, item, beside) : nullptr);
+  // The weight of a lerp is of its type.
+  if (!takes && torch_ && nargs_ == 3 && IsTensorAt(0) && item == s_.Resolve(args_[2]) && name == "lerp") {
+    TensorMeta weight = s_.meta(AsTensor(args_[0])->id);
+    weight.sizes.clear();
+    if (weight.dtype == DType::kFloat32 || weight.dtype == DType::kFloat64) tensor = Ref(ItemFor(s_, item, weight));
+  }
+  // As a factor it is read by the framework, which refuses those that its floats cannot hold.
+  if (!takes && torch_ && IsTensorAt(0) && (keyword == "alpha" || keyword == "value") &&
+      s_.meta(AsTensor(args_[0])->id).device.kind == DeviceKind::kCpu)
+    tensor = Ref(ItemAsFactor(s_, item));
   if (tensor) return *a = Arg::Tensor(AsTensor(tensor.get())->id), true;
   if (!s_.broken() && !PyErr_Occurred()) s_.Break(BreakId::kTensorItem, callee_ + " of a number that a tensor holds");
   return false;
 }
 
 // One argument. A float that is a symbol stays one where the graph may hold the call with others.
-bool FrameworkCall::BindOne(PyObject* o, Arg* a, bool factor) {
-  if (PyObject* item = IsLazy(o) ? nullptr : o; item && IsItemFloat(item)) return BindItem(item, a);
+bool FrameworkCall::BindOne(PyObject* o, Arg* a, bool factor, std::string_view keyword) {
+  if (PyObject* item = IsLazy(o) ? nullptr : o; item && IsItemFloat(item)) return BindItem(item, a, keyword);
   const bool takes = callee_.Has(kTakesFloatSymbols) && (torch_ || !s_.libraries.torch);
   PyObject* seen = takes ? s_.Resolve(o) : nullptr;
   if (takes && !seen) return false;
@@ -324,7 +339,7 @@ bool FrameworkCall::Bind() {
     Arg a;
     const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames_, i));
     if (!torch_ && !strcmp(Py_TYPE(args_[nargs_ + i])->tp_name, "_NoValueType")) continue;  // as if it was not given
-    if (!name || !BindOne(args_[nargs_ + i], &a, !strcmp(name, "alpha"))) return false;
+    if (!name || !BindOne(args_[nargs_ + i], &a, !strcmp(name, "alpha"), name)) return false;
     call_.kwargs.emplace_back(name, std::move(a));
   }
   const bool sized = callee_ == callees::kTensorNew ? nargs_ == 2 : nargs_ == 1 && callee_.Has(kTypeOfTensors);

@@ -124,6 +124,8 @@ void Shut(Session& s) {  // the innermost level
   Vmap& v = s.vmap;
   const auto level = static_cast<int>(v.levels.size());
   std::erase_if(v.leaves, [&](const auto& leaf) { return leaf.second >= level; });
+  std::erase_if(v.duals, [&](const auto& dual) { return dual.level >= v.levels.size(); });
+  if (v.levels.back().forward) s.modes.now.grad = v.levels.back().grad_before;
   v.levels.pop_back();
   size_t first = 0;
   for (const Vmap::Level& l : v.levels)
@@ -170,6 +172,39 @@ std::nullptr_t Refuse(Session& s, const std::string& why) {
   return s.Break(BreakId::kAutogradCall, callees::kAutogradGrad + ": " + why);
 }
 
+bool Solve(Session& s, Problem p, Objects* grads);
+
+// The samples differ by their seeds alone, as the rows of a Jacobian do: one pass for each of them.
+bool SolveEach(Session& s, const Problem& p, int level, Objects* grads) {
+  constexpr long kMost = 64;
+  PyObject* size = s.vmap.levels[level - 1].size.get();
+  const long rows = PyLong_CheckExact(size) ? PyLong_AsLong(size) : 0;
+  if (rows < 1 || rows > kMost) return Refuse(s, "of many samples that differ by their seeds"), false;
+  std::vector<Ref> found;
+  for (size_t k = 0; k < p.inputs.size(); ++k) found.emplace_back(PyList_New(0));
+  for (long i = 0; i < rows; ++i) {
+    Problem row = p;
+    row.retain = true;
+    for (PyObject*& seed : row.seeds) {
+      const Vmap::Batched* b = seed ? BatchedOf(s, seed) : nullptr;
+      if (!b || b->level != level) continue;
+      Ref dim(PyLong_FromLong(b->dim)), index(PyLong_FromLong(i));
+      if (!(seed = Made(s, Callee("torch.Tensor.select"), {b->inner, dim.get(), index.get()}))) return false;
+    }
+    Objects grads_of_row;
+    if (!Solve(s, row, &grads_of_row)) return false;
+    for (size_t k = 0; k < grads_of_row.size(); ++k)
+      if (grads_of_row[k] && PyList_Append(found[k].get(), grads_of_row[k]) < 0) return false;
+  }
+  for (Ref& all : found) {
+    const bool none = PyList_GET_SIZE(all.get()) == 0;
+    PyObject* stacked = none ? nullptr : Made(s, Callee("torch.stack"), {s.MarkFresh(all.get())});
+    if (!none && !stacked) return false;
+    grads->push_back(none ? nullptr : Stand(s, stacked, 0, level, s.vmap.differentiates(level)));
+  }
+  return true;
+}
+
 // The gradients by input, null for none. False on Break.
 bool Solve(Session& s, Problem p, Objects* grads) {
   int level = 0;
@@ -205,6 +240,13 @@ bool Solve(Session& s, Problem p, Objects* grads) {
   }
   if (level > static_cast<int>(s.vmap.levels.size()) || !s.vmap.levels[level - 1].size)
     return Refuse(s, "of tensors of a torch.vmap that has ended"), false;
+  const auto at_level = [&](PyObject* o) {
+    const Vmap::Batched* b = o ? BatchedOf(s, o) : nullptr;
+    return b && b->level == level;
+  };
+  if (std::none_of(p.inputs.begin(), p.inputs.end(), at_level) &&
+      std::none_of(p.outputs.begin(), p.outputs.end(), at_level))
+    return SolveEach(s, p, level, grads);
   std::vector<int> dims;
   Problem inner{.create = p.create, .retain = p.retain, .zeros = p.zeros};
   for (PyObject* o : p.inputs) {
@@ -270,6 +312,81 @@ Answered OpenLevel(Session& s, Callee callee, PyObject* const*, Py_ssize_t n) {
   return PyLong_FromSize_t(s.vmap.levels.size());
 }
 
+// --- forward mode. It has no rules of its own: with g the gradients of y by x along a vector u, which are linear in u,
+// the tangent of y is the gradient of g along the tangents of x, by u.
+
+Answered OpenForward(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n) {
+  Answered level = OpenLevel(s, callee, args, n);
+  if (level && *level) {
+    s.vmap.levels.back().forward = true;
+    s.modes.now.grad = true;
+  }
+  return level;
+}
+
+// Only inside of torch.func.jvp, which undoes at its end what makes results duals.
+Answered EnterDual(Session& s, Callee, PyObject* const*, Py_ssize_t n) {
+  if (n || s.vmap.levels.empty() || !s.vmap.levels.back().forward) return {};
+  return PyLong_FromLong(0);
+}
+
+Answered ExitDual(Session& s, Callee, PyObject* const*, Py_ssize_t n) {
+  if (n || s.vmap.levels.empty() || !s.vmap.levels.back().forward) return {};
+  return Py_NewRef(Py_None);
+}
+
+Answered SetForward(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  if (n != 1 || args[0] != Py_True || !s.options().derivatives) return {};
+  return Py_NewRef(Py_None);
+}
+
+Answered MakeDual(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n) {
+  if (n != 2 || !IsTensor(args[0]) || !IsTensor(args[1]) || s.vmap.levels.empty() || !s.vmap.levels.back().forward)
+    return {};
+  const TensorMeta &x = s.meta(AsTensor(args[0])->id), &t = s.meta(AsTensor(args[1])->id);
+  bool fits = x.framework == Framework::kTorch && IsFloat(x.dtype) && x.dtype == t.dtype && x.device == t.device &&
+              x.sizes.size() == t.sizes.size();
+  for (size_t i = 0; fits && i < x.sizes.size(); ++i) fits = s.env().Eq(x.sizes[i], t.sizes[i]);
+  if (!fits) return s.Break(BreakId::kAutogradCall, callee);
+  PyObject* of = Alias(s, args[0]);
+  PyObject* leaf = of ? LeafAt(s, of, s.vmap.levels.size()) : nullptr;
+  if (!leaf) return nullptr;
+  s.Keep(Py_NewRef(args[1]));
+  s.vmap.duals.push_back({leaf, args[1], s.vmap.levels.size()});
+  return Py_NewRef(leaf);
+}
+
+Answered UnpackDual(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+  const size_t level = s.vmap.levels.size();
+  if (n != 1 || !IsTensor(args[0]) || !level || !s.vmap.levels.back().forward) return {};
+  PyObject *y = args[0], *plain = Plain(s, y);
+  const auto pair = [&](PyObject* tangent) { return s.MarkFresh(PyTuple_Pack(2, y, tangent)); };
+  Problem down{.create = true, .retain = true, .zeros = false}, up = down;
+  Objects tangents, grads, tangent;
+  for (const Vmap::Dual& d : s.vmap.duals) {
+    if (d.level != level || !s.lowering().Depends(AsTensor(plain)->id, {AsTensor(Plain(s, d.leaf))->id})) continue;
+    down.inputs.push_back(d.leaf);
+    tangents.push_back(d.tangent);
+  }
+  if (down.inputs.empty() || !s.meta(AsTensor(plain)->id).requires_grad) return pair(Py_None);
+  PyObject* zeros = Made(s, Callee("torch.zeros_like"), {y});
+  PyObject* along = zeros ? LeafAt(s, zeros, level) : nullptr;
+  if (!along) return nullptr;
+  down.outputs = {y};
+  down.seeds = {along};
+  if (!Solve(s, down, &grads)) return nullptr;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (!grads[i]) continue;
+    up.outputs.push_back(grads[i]);
+    up.seeds.push_back(tangents[i]);
+  }
+  up.inputs = {along};
+  if (!up.outputs.empty() && !Solve(s, up, &tangent)) return nullptr;
+  if (!tangent.empty() && tangent[0]) return pair(tangent[0]);
+  PyObject* none = Made(s, Callee("torch.zeros_like"), {y});
+  return none ? pair(none) : nullptr;
+}
+
 Answered CloseLevel(Session& s, Callee, PyObject* const*, Py_ssize_t n) {
   const auto& levels = s.vmap.levels;
   if (n || !s.options().derivatives || levels.empty() || levels.back().size) return {};
@@ -311,6 +428,13 @@ constexpr StateFunction kFunctions[] = {
     {"get_inplace_requires_grad_allowed", AllowsInPlace},
     {"_grad_increment_nesting", OpenLevel},
     {"_grad_decrement_nesting", CloseLevel},
+    {"_jvp_increment_nesting", OpenForward},
+    {"_jvp_decrement_nesting", CloseLevel},
+    {"_enter_dual_level", EnterDual},
+    {"_exit_dual_level", ExitDual},
+    {"_set_fwd_grad_enabled", SetForward},
+    {"_make_dual", MakeDual},
+    {"_unpack_dual", UnpackDual},
     {"_wrap_for_grad", Wrap},
     {"_unwrap_for_grad", Unwrap},
 };

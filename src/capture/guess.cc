@@ -122,13 +122,13 @@ int Holds(const Guess& g, PyObject* tensor) {
   return now ? PyObject_RichCompareBool(now.get(), g.value.get(), Py_EQ) : -1;
 }
 
-PyObject* Guessing::Value(TraceId t, bool truth) {
+PyObject* Guessing::Value(TraceId t, bool truth, bool raises) {
   PyFrameObject* f = PyEval_GetFrame();
   if (!s_.options().guesses || s_.broken() || !f || s_.in_custom || s_.lowering().IsHidden(t)) return nullptr;
   // In the outermost function a break is cheap, and a guess may be wrong; but what raises otherwise is seldom
   // otherwise.
   bool expected = false;
-  if (s_.depth == 0 && !(truth && KeepsFromRaising(f, &expected))) return nullptr;
+  if (s_.depth == 0 && !raises && !(truth && KeepsFromRaising(f, &expected))) return nullptr;
   const TensorMeta& m = s_.meta(t);
   truth = truth || IsBool(m.dtype);
   if (!truth && !IsInteger(m.dtype)) return nullptr;
@@ -155,7 +155,8 @@ PyObject* Guessing::Value(TraceId t, bool truth) {
     diag::Log(diag::Channel::perf_, "what data says at " + guard::Text(s_.Where()) + " is taken to be " +
                                         (text ? PyUnicode_AsUTF8(text.get()) : "?") + ", and checked after every run");
   }
-  if (s_.depth == 0 && PyObject_IsTrue(value.get()) != expected) return nullptr;  // it is about to raise
+  if (raises && value.get() != Py_True) return nullptr;
+  if (s_.depth == 0 && !raises && PyObject_IsTrue(value.get()) != expected) return nullptr;  // it is about to raise
   made_.push_back({t, Borrow(value.get()), std::move(code), where.second});
   return value.release();
 }

@@ -49,8 +49,9 @@ class Guessing {
   explicit Guessing(Session& s) : s_(s) {}
   const std::vector<Guess>& made() const { return made_; }
   // What the tensor says in the call that is being captured, as from now on taken for granted: True or False (`truth`,
-  // or a bool tensor), or an int. New reference; null without an exception: that is not to be guessed.
-  PyObject* Value(TraceId t, bool truth);
+  // or a bool tensor), or an int. New reference; null without an exception: that is not to be guessed. `raises`: Python
+  // raises where it is otherwise, which is seldom.
+  PyObject* Value(TraceId t, bool truth, bool raises = false);
   // Lists of sizes that hold tensors of one integer, which the framework reads: what they say is guessed. False:
   // nothing of that kind, or it is not to be guessed.
   bool Sizes(Call* call);

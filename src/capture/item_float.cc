@@ -3,6 +3,7 @@
 // was anything else. What leaves the graph is read behind the run. Whatever else wants the number ends the capture
 // there.
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -74,7 +75,7 @@ PyObject* AsLeft(Session& s, PyObject* o, PyObject* other) {
 }
 
 constexpr const char *kAdd = "torch.Tensor.add", *kSub = "torch.Tensor.sub", *kMul = "torch.Tensor.mul",
-                     *kDiv = "torch.Tensor.div", *kNeg = "torch.Tensor.neg", *kAbs = "torch.Tensor.abs";
+                     *kDiv = "torch.Tensor.div", *kNeg = "torch.Tensor.neg", *kPow = "torch.Tensor.pow", *kAbs = "torch.Tensor.abs";
 
 template <const char* const* kName>
 PyObject* Binary(PyObject* a, PyObject* b) {
@@ -88,31 +89,35 @@ PyObject* Binary(PyObject* a, PyObject* b) {
 }
 
 // A truth that is taken for granted and checked, or ends the capture.
-int Truth(Session& s, PyObject* tensor) {  // steals
+int Truth(Session& s, PyObject* tensor, bool raises) {  // steals
   Ref held(tensor);
   if (!held) return -1;
-  Ref guess(s.guessing().Value(AsTensor(tensor)->id, true));
+  Ref guess(s.guessing().Value(AsTensor(tensor)->id, true, raises));
   if (!guess && !PyErr_Occurred()) s.Break(BreakId::kTensorBool, "a number that a tensor holds");
   return guess ? guess.get() == Py_True : -1;
 }
 
-int Compared(Session& s, PyObject* a, PyObject* b, int op) {  // a: an ItemFloat
+int Compared(Session& s, PyObject* a, PyObject* b, int op, bool raises = false) {  // a: an ItemFloat
   static const Callee callees[] = {Callee("torch.Tensor.lt"), Callee("torch.Tensor.le"), Callee("torch.Tensor.eq"),
                                    Callee("torch.Tensor.ne"), Callee("torch.Tensor.gt"), Callee("torch.Tensor.ge")};
-  return Truth(s, Made(s, callees[op], {As(a)->tensor, Operand(b)}));
+  return Truth(s, Made(s, callees[op], {As(a)->tensor, Operand(b)}), raises);
+}
+
+int IsNotZero(PyObject* a, bool raises) {
+  Session* s = Live(a);
+  Ref zero(PyFloat_FromDouble(0));
+  return s && zero ? Compared(*s, a, zero.get(), Py_NE, raises) : -1;
 }
 
 int Bool(PyObject* a) {
-  Session* s = Live(a);
-  Ref zero(PyFloat_FromDouble(0));
-  return s && zero ? Compared(*s, a, zero.get(), Py_NE) : -1;
+  return IsNotZero(a, false);
 }
 
 // Python raises where it divides by zero.
 PyObject* Divide(PyObject* a, PyObject* b) {
   if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
   if (IsItemFloat(b)) {
-    const int truth = Bool(b);
+    const int truth = IsNotZero(b, true);
     if (truth <= 0) return truth ? nullptr : Ask(b);
   } else if (!PyFloat_CheckExact(b) && !PyLong_CheckExact(b)) {
     return Ask(IsItemFloat(a) ? a : b);
@@ -145,8 +150,21 @@ PyObject* NeededOfTwo(PyObject* a, PyObject* b) {
   if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
   return Ask(IsItemFloat(a) ? a : b);
 }
-PyObject* Power(PyObject* a, PyObject* b, PyObject*) {
-  return NeededOfTwo(a, b);
+// Python raises where a power is too large or of zero, and makes a complex number of one of a negative number: of what
+// is above zero, and finite, it is a float.
+PyObject* Power(PyObject* a, PyObject* b, PyObject* modulus) {
+  if (IsTensor(a) || IsTensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  PyObject* item = IsItemFloat(a) ? a : b;
+  Session* s = Live(item);
+  if (!s) return nullptr;
+  if (modulus != Py_None || !IsOperand(a) || !IsOperand(b) || IsSymFloat(a) || IsSymFloat(b)) return Ask(item);
+  Ref zero(PyFloat_FromDouble(0)), most(PyFloat_FromDouble(std::numeric_limits<double>::max()));
+  if (!zero || !most) return nullptr;
+  const int above = IsItemFloat(a) ? Compared(*s, a, zero.get(), Py_GT, true) : PyObject_RichCompareBool(a, zero.get(), Py_GT);
+  if (above <= 0) return above ? nullptr : Ask(item);
+  Ref power(Binary<&kPow>(a, b));
+  const int finite = power ? Compared(*s, power.get(), most.get(), Py_LE, true) : -1;
+  return finite > 0 ? power.release() : finite ? nullptr : Ask(item);
 }
 PyObject* Positive(PyObject* a) {
   return Py_NewRef(a);
@@ -219,12 +237,12 @@ PyObject* NewItemFloat(Session& s, PyObject* proxy) {
     return nullptr;
   for (shape::Int n : m.sizes)
     if (!(n == shape::Int(1))) return nullptr;
-  static const Callee reshape("torch.Tensor.reshape"), widened("torch.Tensor.double");
+  static const Callee reshape("torch.Tensor.reshape");
   Ref at(Made(s, callees::kTensorDetach, {proxy})), shape(s.MarkFresh(PyTuple_New(0)));
   if (at && !m.sizes.empty()) at = Ref(Made(s, reshape, {at.get(), shape.get()}));
   if (!at) return nullptr;
   return Of(s,
-            Made(s, m.dtype == DType::kFloat64 ? callees::kTensorClone : widened, {at.get()}));  // it may be written to
+            Made(s, m.dtype == DType::kFloat64 ? callees::kTensorClone : callees::kTensorDouble, {at.get()}));  // it may be written to
 }
 
 PyObject* ItemFor(Session& s, PyObject* item, const TensorMeta& beside) {
@@ -242,6 +260,12 @@ PyObject* ItemFor(Session& s, PyObject* item, const TensorMeta& beside) {
   if (*to != DType::kFloat32) return nullptr;
   static const Callee narrowed("torch.Tensor.float");
   return Made(s, narrowed, {tensor});
+}
+
+PyObject* ItemAsFactor(Session& s, PyObject* item) {
+  Ref size(Unary<&kAbs>(item)), most(PyFloat_FromDouble(std::numeric_limits<float>::max()));
+  if (!size || !most || Compared(s, size.get(), most.get(), Py_LE, true) <= 0) return nullptr;
+  return Py_NewRef(As(item)->tensor);
 }
 
 }  // namespace framejit::capture

@@ -26,10 +26,11 @@ Answered IsGradEnabled(Session& s, Callee, PyObject* const*, Py_ssize_t) {
 Answered IsInferenceModeEnabled(Session& s, Callee, PyObject* const*, Py_ssize_t) {
   return Bool(s.modes.now.inference);
 }
-Answered SetGradEnabled(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
+Answered SetGradEnabled(Session& s, Callee callee, PyObject* const* args, Py_ssize_t n) {
   if (n != 1) return {};
   const int on = PyObject_IsTrue(args[0]);
   if (on < 0) return nullptr;
+  if (!on && s.vmap.forward()) return s.Break(BreakId::kThreadState, callee);  // tangents go on
   s.modes.now.grad = on;
   return Nothing();
 }

@@ -225,4 +225,26 @@ PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type) {
   return alias.release();
 }
 
+// nn.Parameter(computed): what detach() gives, of that class from the exit on, and a leaf if it is asked to be.
+PyObject* AsParameter(Session& s, PyObject* type, PyObject* data, PyObject* tracked) {
+  static PyObject* const class_name = Name("__class__");
+  static const Callee track("torch.Tensor.requires_grad_");
+  data = s.Resolve(data);
+  tracked = data ? s.Resolve(tracked) : nullptr;
+  if (!tracked) return nullptr;
+  if (type != PlainTensorClass(true) || !IsTensor(data) || !PyBool_Check(tracked) || s.vmap.open() || s.in_custom ||
+      s.later || s.meta(AsTensor(data)->id).framework != Framework::kTorch ||
+      s.lowering().IsHidden(AsTensor(data)->id))
+    return s.Break(BreakId::kSubclass, "torch.Tensor._make_subclass");
+  Ref made(s.CallFramework(callees::kTensorDetach, &data, 1, nullptr));
+  if (made && tracked == Py_True) {
+    PyObject* leaf = made.get();
+    made = Ref(s.CallFramework(track, &leaf, 1, nullptr));
+  }
+  if (!made) return nullptr;
+  const TraceId id = AsTensor(made.get())->id;
+  s.pending().attributes[id].emplace_back(Borrow(class_name), Borrow(type));
+  return made.release();
+}
+
 }  // namespace framejit::capture

@@ -19,6 +19,7 @@ PyObject* CallOverride(Session& s, PyObject* function, PyObject* const* args, Py
 // What the class of such a tensor has under a name. *found = false, and null: what torch.Tensor has.
 PyObject* OwnAttribute(Session& s, PyObject* proxy, PyObject* name, bool* found);
 PyTypeObject* MadeClass(Session& s, TraceId id);                     // of what became one here; null: none
+PyObject* AsParameter(Session& s, PyObject* type, PyObject* data, PyObject* tracked);  // Tensor._make_subclass
 PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type);  // tensor.as_subclass(type)
 bool OverridesFit(Session& s, PyTypeObject* type);                   // false (Break): it replaces more than is modelled
 

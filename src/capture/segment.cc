@@ -79,6 +79,7 @@ CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long sto
   options.stop_after = stop_after;
   options.settles = place.segments.size() < 2;
   options.compiling = compiled.compiling;
+  options.whole = compiled.fullgraph;
   options.derivatives =
       !place.derivatives_in_python && (compiled.backend == "llvm" || compiled.backend == "interpreter");
   options.checkpoints =

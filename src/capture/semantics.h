@@ -107,6 +107,8 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* UfuncMethod(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallCustom(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallCheckpoint(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  // Null without an error: to be called as any other.
+  PyObject* CallHigherOrder(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* CallType(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* Volatile(PyObject* tensor, PyObject* name);
   PyObject* LegacyVariable(PyObject* type, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
@@ -141,5 +143,6 @@ class CaptureSemantics : public frame::Semantics {
 
 bool IsFunctionApply(PyObject* function);  // torch.autograd.Function.apply, unbound
 bool IsCheckpoint(PyObject* function);     // torch.utils.checkpoint.checkpoint
+bool IsHigherOrder(PyObject* function);    // torch._ops.HigherOrderOperator.__call__
 
 }  // namespace framejit::capture

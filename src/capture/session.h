@@ -52,6 +52,7 @@ struct CaptureOptions {
   bool settles = true;               // a list that grows may be read behind that, which guards its length
   bool compiling = true;             // what torch.compiler.is_compiling() answers
   std::shared_ptr<Guesses> guesses;  // null: none are made
+  bool whole = false;                // fullgraph=True
   bool derivatives = true;           // torch.func.grad, torch.autograd.grad are modelled
   bool checkpoints = true;           // torch.utils.checkpoint is modelled
   std::vector<Cached>* cached;       // what captures of this call have really put into caches, each of them once

@@ -13,7 +13,7 @@
 namespace framejit::capture {
 namespace {
 
-// By the row of the function; torch goes through others row by row, and warns.
+// By the row of the function; others are torch's to batch, as one call of the graph.
 Batch RuleOf(Callee callee) {
   return callee.effects().batch;
 }
@@ -28,9 +28,11 @@ class Peeled {
   Peeled(Session& s, int level, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames)
       : s_(s), level_(level), callee_(callee), args_(args, args + nargs), positional_(nargs), kwnames_(kwnames) {
     for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) args_.push_back(args[nargs + i]);
+    given_ = args_;
   }
 
   PyObject* Run() {
+    if (Draws(callee_)) return Drawn();
     if (const Rule own = RuleOfItsOwn()) return (this->*own)();
     const Batch rule = RuleOf(callee_);
     const bool in_place = callee_.Has(kInPlace);
@@ -66,7 +68,75 @@ class Peeled {
   }
 
  private:
-  std::nullptr_t Refuse() { return s_.Break(BreakId::kUnsupportedTensor, callee_ + " under torch.vmap"); }
+  std::nullptr_t Break() { return s_.Break(BreakId::kUnsupportedTensor, callee_ + " under torch.vmap"); }
+
+  // No rule of ours: a call of torch.vmap of that function alone, which has torch's own rules (framejit._functions).
+  PyObject* Refuse() {
+    static const Callee batched("framejit._functions.batched");
+    if (callee_.Has(kInPlace | kOutside | kForeign | kWritesInSilence | kWritesFirst) ||
+        callee_.effects().refused() || callee_.last() == "__setitem__" || callee_.last() == "__set__")
+      return Break();
+    for (size_t i = 0; i < given_.size(); ++i)
+      if (Name(i) == "out") return Break();
+    std::vector<Ref> kept;
+    Ref dims(PyList_New(0)), name(PyUnicode_FromString(callee_.name().c_str()));
+    if (!dims || !name) return nullptr;
+    for (PyObject* o : given_) {
+      kept.push_back(Inner(o, dims.get()));
+      if (!kept.back()) return nullptr;
+    }
+    Ref in(PyList_AsTuple(dims.get()));
+    std::vector<PyObject*> call = {name.get(), s_.MarkFresh(in.get())};
+    for (const Ref& r : kept) call.push_back(r.get());
+    Ref r(in ? s_.CallFramework(batched, call.data(), positional_ + 2, kwnames_) : nullptr);
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  // An argument with the inner tensors in place of the batched ones; the hidden dimension of each tensor in it.
+  Ref Inner(PyObject* o, PyObject* dims) {
+    if (IsTensor(o)) {
+      const Vmap::Batched* b = At(o);
+      Ref dim(b ? PyLong_FromLong(b->dim) : Py_NewRef(Py_None));
+      if (!dim || PyList_Append(dims, dim.get()) < 0) return {};
+      return Borrow(b ? b->inner : o);
+    }
+    if ((!PyTuple_CheckExact(o) && !PyList_CheckExact(o)) || !BatchLevel(s_, &o, 1)) return Borrow(o);
+    Ref list(PySequence_List(o));
+    for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list.get()); ++i) {
+      Ref item = Inner(PyList_GET_ITEM(list.get(), i), dims);
+      if (!item || PyList_SetItem(list.get(), i, item.release()) < 0) return {};
+    }
+    return Borrow(s_.MarkFresh(PyTuple_CheckExact(o) ? Ref(PyList_AsTuple(list.get())).get() : list.get()));
+  }
+
+  // With numbers of its own for each sample, torch draws for the inner tensor as it lies.
+  PyObject* Drawn() {
+    const std::string_view last = callee_.last();
+    const bool alike = last == "dropout" || last == "rand_like" || last == "randn_like" || last == "bernoulli";
+    const Vmap::Batched* b = args_.empty() ? nullptr : At(args_[0]);
+    const Vmap::Level& level = s_.vmap.levels[0];
+    if (s_.vmap.levels.size() != 1 || !level.different || !(b ? alike : last == "rand" || last == "randn"))
+      return Break();
+    const int dim = b ? b->dim : 0;
+    Ref sizes;
+    if (b) {
+      args_[0] = b->inner;
+    } else {  // rand(2, 3), rand((2, 3))
+      const bool spread = positional_ != 1 || PyLong_CheckExact(args_[0]);
+      if (!spread && !PyTuple_Check(args_[0]) && !PyList_CheckExact(args_[0])) return Break();
+      sizes = Ref(spread ? PyList_New(0) : PySequence_List(args_[0]));
+      if (!sizes || PyList_Insert(sizes.get(), 0, level.size.get()) < 0) return nullptr;
+      for (Py_ssize_t i = 0; spread && i < positional_; ++i)
+        if (PyList_Append(sizes.get(), args_[i]) < 0) return nullptr;
+      args_.erase(args_.begin(), args_.begin() + positional_);
+      args_.insert(args_.begin(), s_.MarkFresh(sizes.get()));
+      positional_ = 1;
+    }
+    s_.vmap.drawing = true;
+    Ref r(Call());
+    s_.vmap.drawing = false;
+    return r ? Wrap(r.get(), dim) : nullptr;
+  }
 
   std::string_view Name(size_t i) const {
     const Py_ssize_t k = static_cast<Py_ssize_t>(i) - positional_;
@@ -105,6 +175,12 @@ class Peeled {
                                        {"conv3d", &Peeled::Convolution},
                                        {"mse_loss", &Peeled::SquaredError},
                                        {"broadcast_tensors", &Peeled::AsTheyAre},
+                                       {"expand_as", &Peeled::AsLargeAs},
+                                       {"copy_", &Peeled::Copied},
+                                       {"diagonal", &Peeled::Diagonal},
+                                       {"fill_", &Peeled::Filled},
+                                       {"zero_", &Peeled::Filled},
+                                       {"__setitem__", &Peeled::Stored},
                                        {"t", &Peeled::Turned},
                                        {"reshape", &Peeled::Shaped},
                                        {"view", &Peeled::Shaped},
@@ -171,6 +247,65 @@ class Peeled {
     Ref r(Call());
     if (r) r = Call(kUnflatten, {r.get(), zero.get(), s_.MarkFresh(parts.get())});
     return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  PyObject* AsLargeAs() {
+    if (args_.size() != 2 || kwnames_ || !IsTensor(args_[0]) || !IsTensor(args_[1])) return Refuse();
+    const shape::Ints sizes = Meta(args_[1]).sizes;
+    Ref shape(PyTuple_New(static_cast<Py_ssize_t>(sizes.size())));
+    for (size_t i = 0; shape && i < sizes.size(); ++i) {
+      PyObject* n = s_.SymIntObject(sizes[i]);
+      if (!n) return nullptr;
+      PyTuple_SET_ITEM(shape.get(), static_cast<Py_ssize_t>(i), n);
+    }
+    return Call(callees::kTensorExpand, {args_[0], s_.MarkFresh(shape.get())}).release();
+  }
+
+  // All elements of all samples get one number.
+  PyObject* Filled() {
+    const Vmap::Batched* b = At(args_[0]);
+    for (size_t i = 1; i < args_.size(); ++i)
+      if (IsTensor(args_[i])) return Break();
+    if (!b) return Break();
+    Ref self = Borrow(args_[0]);
+    args_[0] = b->inner;
+    return Ref(Call()) ? self.release() : nullptr;
+  }
+
+  PyObject* Copied() {
+    if (args_.size() != 2 || kwnames_ || !At(args_[0]) || !IsTensor(args_[1]) || Rank(args_[1]) > Rank(args_[0]))
+      return Break();
+    Ref self = Borrow(args_[0]), to = Front(args_[0]);
+    Ref from = At(args_[1]) ? Front(args_[1], Rank(args_[0])) : Borrow(args_[1]);
+    return to && from && Call(callee_, {to.get(), from.get()}) ? self.release() : nullptr;
+  }
+
+  // A view, that the program may write to.
+  PyObject* Diagonal() {
+    long numbers[] = {0, 0, 1};  // offset, dim1, dim2
+    if (args_.size() > 4 || !At(args_[0])) return Refuse();
+    for (size_t i = 1; i < args_.size(); ++i) {
+      const std::string_view name = Name(i);
+      if (!PyLong_CheckExact(args_[i])) return Refuse();
+      numbers[name.empty() ? i - 1 : name == "dim1" ? 1 : name == "dim2" ? 2 : 0] = PyLong_AsLong(args_[i]);
+    }
+    Ref front = Front(args_[0]), all[3];
+    for (int i : {0, 1, 2}) all[i] = Ref(PyLong_FromLong(numbers[i] + (i && numbers[i] >= 0)));
+    Ref r = front ? Call(callee_, {front.get(), all[0].get(), all[1].get(), all[2].get()}) : Ref();
+    return r ? Wrap(r.get(), 0) : nullptr;
+  }
+
+  // x[key] = value: what it makes of x, copied into x.
+  PyObject* Stored() {
+    static const Callee put("framejit._functions.put"), copy("torch.Tensor.copy_");
+    if (args_.size() != 3 || kwnames_ || !At(args_[0])) return Break();
+    Ref made(CallBatched(s_, level_, put, args_.data(), 3, nullptr));
+    const Vmap::Batched b = *At(args_[0]);
+    const Vmap::Batched* of = made ? At(made.get()) : nullptr;
+    if (!of) return made ? Break() : nullptr;
+    Ref from(PyLong_FromLong(of->dim)), to(PyLong_FromLong(b.dim));
+    Ref all = Call(callees::kTensorMoveDim, {of->inner, from.get(), to.get()});
+    return all && Call(copy, {b.inner, all.get()}) ? Py_NewRef(Py_None) : nullptr;
   }
 
   PyObject* Shaped() {
@@ -332,7 +467,7 @@ class Peeled {
       s_.vmap.tensors[id] = {result, dim, level_, s_.vmap.differentiates(level_)};
       return s_.NewProxy(id);
     }
-    if (!PyTuple_Check(result) && !PyList_CheckExact(result)) return Refuse();
+    if (!PyTuple_Check(result) && !PyList_CheckExact(result)) return Break();
     Ref list(PySequence_List(result));
     for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list.get()); ++i) {
       PyObject* item = Wrap(PyList_GET_ITEM(list.get(), i), dim);
@@ -528,7 +663,7 @@ class Peeled {
   Session& s_;
   const int level_;
   const Callee callee_;
-  std::vector<PyObject*> args_;
+  std::vector<PyObject*> args_, given_;  // the second stays as it is
   Py_ssize_t positional_;
   PyObject* kwnames_;
   int tensors_ = 0;
@@ -584,7 +719,8 @@ Answered PopMode(Session& s, Callee, PyObject* const*, Py_ssize_t) {
 
 Answered OpenLevel(Session& s, Callee, PyObject* const* args, Py_ssize_t n) {
   if (n != 2) return {};
-  s.vmap.levels.push_back({Borrow(args[0])});
+  auto is = [&](const char* text) { return PyUnicode_Check(args[1]) && !PyUnicode_CompareWithASCIIString(args[1], text); };
+  s.vmap.levels.push_back({.size = Borrow(args[0]), .same = is("same"), .different = is("different")});
   return PyLong_FromSize_t(s.vmap.levels.size());
 }
 
@@ -656,7 +792,9 @@ int BatchLevel(Session& s, PyObject* const* args, Py_ssize_t n) {
 }
 
 bool NeedsVmap(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs) {
-  if (s.vmap.batches() && Draws(callee)) return true;
+  if (Draws(callee) && !s.vmap.drawing &&
+      std::any_of(s.vmap.levels.begin(), s.vmap.levels.end(), [](const Vmap::Level& l) { return l.size && !l.same; }))
+    return true;
   if (s.vmap.index_modes.empty() || callee != callees::kTensorGetItem || nargs != 2) return false;
   auto one = [&](PyObject* o) {
     return PyLong_Check(o) || (IsTensor(o) && s.meta(AsTensor(o)->id).sizes.empty());

@@ -1,7 +1,7 @@
 // torch.vmap. torch's own Python code is captured like any other; the functions of C that it calls are answered here. A
 // batched tensor is an object of the program that no call makes: it stands for an inner tensor, of which it does not
 // show one dimension. A call with batched tensors becomes one with the inner tensors, as torch's batching rules would
-// make it, level by level; what has no rule here is a Break.
+// make it, level by level; where no rule is known here, one call of torch.vmap.
 #pragma once
 
 #include <span>
@@ -28,6 +28,8 @@ struct Vmap {
     Ref size;                  // of the batch; none: the level of a derivative (gradients.h)
     bool grad_before = false;  // gradients were on outside of the derivative
     size_t first = 0;          // tensor made inside of it
+    bool forward = false;                  // a derivative by torch.func.jvp
+    bool same = false, different = false;  // what is drawn, in all samples; neither: nothing may be
   };
   std::vector<Level> levels;  // that are open, the first is number 1
   struct Wrapped {
@@ -36,13 +38,24 @@ struct Vmap {
     bool leaf = false;
   };
   std::unordered_map<TraceId, Wrapped> wrapped;  // by torch.func's derivatives
+  struct Dual {
+    PyObject *leaf, *tangent;  // kept by the session
+    size_t level;
+  };
+  std::vector<Dual> duals;
   std::vector<std::pair<TraceId, int>> leaves;   // of derivatives: the level they were made at
+  bool drawing = false;                          // a call that draws for all samples is under way
   bool inplace_allowed = false;                  // requires_grad_() inside of a derivative
   std::vector<Ref> index_modes;  // torch's TransformGetItemToIndex: x[i] with tensors of one integer is an index, too
   bool open() const { return !levels.empty() || !index_modes.empty(); }
   bool batches() const {
     for (const Level& l : levels)
       if (l.size) return true;
+    return false;
+  }
+  bool forward() const {
+    for (const Level& l : levels)
+      if (l.forward) return true;
     return false;
   }
   bool differentiates(size_t above = 0) const {  // a level above that one is a derivative's

@@ -34,6 +34,12 @@ bool FollowsLayout(const Node& n) {
   return n.attrs.call->callee.Has(kLayoutFollows);
 }
 
+// Rows and channels-last are the same order then, and only strides of dimensions of 1 tell one from the other.
+bool EitherWay(const Node& n) {
+  const Ints& s = n.type.shape;
+  return s[1] == Int(1) || (s[2] == Int(1) && s[3] == Int(1));
+}
+
 class Packer {
  public:
   Packer(Graph& g, const std::vector<bool>& weights) : g_(g), fixed_(FixedValues(g, weights)) {}
@@ -70,6 +76,7 @@ class Packer {
       const Node& n = g_.nodes[r];
       const char kind = Info(n.op).kind;
       if (kind == 'X' && !FollowsLayout(n)) return true;
+      if (kind == 'X' && EitherWay(n) && (promised_[r] || LayoutMatters(r))) return true;  // its strides would differ
       if (kind == 'M' && (n.op != Op::kConv || (chosen_known_ && !Packs(n)))) return true;
       const bool channels_inside = n.op == Op::kPermute && n.attrs.axes.back() == 1;
       if (kind == 'V' && n.op != Op::kCat && n.op != Op::kPad && !channels_inside && LayoutMatters(r)) return true;

@@ -149,9 +149,14 @@ void Lowering::Impl::Into(Call& call, const Arg& target, bool computable) {
   if (OnCupy(call)) throw Decline("out= is not captured");
   const bool torch = call.callee.framework() == Framework::kTorch;
   if (torch) {
+    // Element by element an operand may be written over, if it is all of that tensor.
+    const Batch batch = call.callee.effects().batch;
+    const bool each = (batch == Batch::kPointwise || batch == Batch::kUnary) && objects[target.t].root == target.t;
     int shared = 0;
-    EachTensor(call, [&](TraceId t) { shared += objects[t].root == objects[target.t].root; });
-    if (shared > 1 || WantsGrad(trace, call)) throw Decline("out= of an operand, or with gradients");
+    EachTensor(call, [&](TraceId t) {
+      shared += objects[t].root == objects[target.t].root && !(each && t == target.t);
+    });
+    if (shared > (each ? 0 : 1) || WantsGrad(trace, call)) throw Decline("out= of an operand, or with gradients");
   }
   const bool partly = std::any_of(call.kwargs.begin(), call.kwargs.end(), [](auto& k) { return k.first == "where"; });
   const size_t calls = trace.calls.size(), tensors = trace.tensors.size();

@@ -94,8 +94,14 @@ ValueId Objects::Materialised(TraceId t) {
   ValueId v = Value(t);
   Node& n = builder_.graph().nodes[v];
   const TensorMeta& m = meta(t);
-  if (n.op != Op::kInput && n.strides.empty() && !IsContiguous(builder_.env(), m))
+  if (n.op == Op::kInput || !n.strides.empty()) return v;
+  // Pictures of one channel or one pixel lie both ways at once; the framework goes by the strides.
+  const auto one = [&](size_t d) { return m.sizes[d] == shape::Int(1); };
+  const bool either = m.sizes.size() == 4 && (one(1) || (one(2) && one(3)));
+  if (!IsContiguous(builder_.env(), m))
     n.strides = PreserveFormat(builder_.env(), m);
+  else if (either && LikesChannelsLast(builder_.env(), m))
+    n.strides = m.strides;
   return v;
 }
 

@@ -231,6 +231,17 @@ ValueId Scope::Constant(const Arg& n, DType t) const {
   return n.i.is_const() ? b.Constant(Scalar(n.i.value()), t) : b.SymConstant(n.i, t);
 }
 
+ValueId Scope::Factor(int i, DType t) const {
+  const Arg& n = arg(i);
+  if (!n.is(Arg::Kind::kTensor)) return Constant(n, t);
+  const Operand factor = Read(n), beside = Read(arg(0));
+  const TensorMeta& m = *factor.meta;
+  if (!torch() || !m.sizes.empty() || m.requires_grad || IsComplex(m.dtype) || !beside.is_tensor() ||
+      m.device != beside.meta->device)
+    Skip();
+  return b.Cast(factor.value, t);
+}
+
 shape::Ints Scope::Pointwise(ValueId result, std::span<const Operand> operands) const {
   shape::Ints shape = b.type(result).shape;
   std::vector<const TensorMeta*> tensors;

@@ -128,6 +128,7 @@ class Scope {
   // off.
   std::shared_ptr<Call> CallOf(const char* callee, std::vector<Arg> args, bool gradients = true) const;
   ValueId Constant(const Arg& number, DType t) const;
+  ValueId Factor(int i, DType t) const;  // a number, or what a tensor of one number beside the first operand holds
   ValueId Up(ValueId v) const { return b.Cast(v, ComputeType(b.type(v).dtype)); }
   // Strides of an elementwise result over these operands, by the framework's iterator.
   shape::Ints Pointwise(ValueId result, std::span<const Operand> operands) const;

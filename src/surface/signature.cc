@@ -17,6 +17,7 @@ constexpr TypeName kTypeNames[] = {
     {"Tensor", ArgType::kTensor},
     {"Operand", ArgType::kOperand},
     {"Scalar", ArgType::kScalar},
+    {"Factor", ArgType::kFactor},
     {"int[]", ArgType::kIntList},
     {"ints", ArgType::kInts},
     {"int", ArgType::kInt},
@@ -73,6 +74,7 @@ bool Accepts(const Param& p, const Arg& a) {
         if (!i.is(Kind::kTensor)) return false;
       }
       return true;
+    case ArgType::kFactor:
     case ArgType::kOperand: return a.is(Kind::kTensor) || a.is_number() || a.is(Kind::kSymFloat);
     case ArgType::kScalar: return a.is_number() || a.is(Kind::kSymFloat);
     case ArgType::kInt: return a.is(Kind::kInt);

@@ -3,7 +3,7 @@
 //
 //   (Tensor input, int[]... dims, *, float p=0.5, ScalarType? dtype=None)
 //
-// Types: Tensor, Tensor[], Operand (tensor or number), Scalar, int, int[], bool, float, str, ScalarType, Device,
+// Types: Tensor, Tensor[], Operand (tensor or number), Scalar, Factor (a number, or a tensor of one), int, int[], bool, float, str, ScalarType, Device,
 // Layout, MemoryFormat, Any. `?` admits None, `...` lets the remaining positional numbers form the list, `int[]` takes
 // one int too.
 #pragma once
@@ -22,6 +22,7 @@ enum class ArgType : uint8_t {
   kTensorList,
   kOperand,
   kScalar,
+  kFactor,  // a number, or a tensor that holds one
   kInt,
   kIntList,
   kInts,  // not one int alone

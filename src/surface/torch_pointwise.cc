@@ -303,7 +303,7 @@ Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
     p.a = s.b.Cast(p.a, DType::kFloat32);
     p.b = s.b.Cast(p.b, DType::kFloat32);
   }
-  if (has_alpha) p.b = s.b.Binary(Op::kMul, p.b, s.Constant(s.arg(2), s.b.type(p.b).dtype));
+  if (has_alpha) p.b = s.b.Binary(Op::kMul, p.b, s.Factor(2, s.b.type(p.b).dtype));
   ValueId v = s.b.Cast(s.b.Binary(op, p.a, p.b), p.type);
   return Done(s, p, AllScalars(s, p.operands) ? NoOverflow(s, op, p.a, p.b, v) : v);
 }
@@ -588,7 +588,7 @@ Outs AddCMul(Scope& s) {  // addcmul, addcdiv: input + value * t1 (*|/) t2
   if (s.row.op == Op::kDiv && !IsFloat(all[1].meta->dtype) && !IsFloat(all[2].meta->dtype))
     Scope::Fail("addcdiv divides no integers");
   auto wide = [&](int i) { return s.Up(s.b.Cast(all[i].value, t)); };
-  ValueId v = s.b.Binary(Op::kMul, s.Constant(s.arg(3), ComputeType(t)), wide(1));
+  ValueId v = s.b.Binary(Op::kMul, s.Factor(3, ComputeType(t)), wide(1));
   v = s.b.Binary(Op::kAdd, wide(0), s.b.Binary(s.row.op, v, wide(2)));
   return s.Elementwise(s.b.Cast(v, t), all);
 }
@@ -645,8 +645,8 @@ constexpr Row kRows[] = {
     {"tm:clone", "(Tensor input, *, MemoryFormat? memory_format=None)", &Clone},
     {"tmI:nan_to_num", "(Tensor input, Scalar? nan=None, Scalar? posinf=None, Scalar? neginf=None)", &NanToNum, Op::kInput, kEmptyLike},
 
-    {"tmI:add orAORB:add", "(Operand input, Operand other, *, Scalar alpha=1)", &Arithmetic, Op::kAdd},
-    {"tmI:sub tmI:subtract orAORB:sub", "(Operand input, Operand other, *, Scalar alpha=1)", &Arithmetic, Op::kSub},
+    {"tmI:add orAORB:add", "(Operand input, Operand other, *, Factor alpha=1)", &Arithmetic, Op::kAdd},
+    {"tmI:sub tmI:subtract orAORB:sub", "(Operand input, Operand other, *, Factor alpha=1)", &Arithmetic, Op::kSub},
     {"tmI:mul tmIN:multiply orAORB:mul", BINARY, &Arithmetic, Op::kMul},
     {"t:rsub", "(Operand input, Operand other, *, Scalar alpha=1)", &ReverseSub},
     {"N:add", "(Operand input, Operand other, *, Scalar? alpha=None)", &Arithmetic, Op::kAdd},
@@ -683,8 +683,8 @@ constexpr Row kRows[] = {
     {"tmI:clamp tmI:clip", "(Tensor input, Operand? min=None, Operand? max=None)", &Clamp},
     {"tmI:clamp_min", "(Tensor input, Operand min)", &ClampOne, Op::kMaximum},
     {"tmI:clamp_max", "(Tensor input, Operand max)", &ClampOne, Op::kMinimum},
-    {"tmI:addcmul", "(Tensor input, Tensor tensor1, Tensor tensor2, *, Scalar value=1)", &AddCMul, Op::kMul},
-    {"tmI:addcdiv", "(Tensor input, Tensor tensor1, Tensor tensor2, *, Scalar value=1)", &AddCMul, Op::kDiv},
+    {"tmI:addcmul", "(Tensor input, Tensor tensor1, Tensor tensor2, *, Factor value=1)", &AddCMul, Op::kMul},
+    {"tmI:addcdiv", "(Tensor input, Tensor tensor1, Tensor tensor2, *, Factor value=1)", &AddCMul, Op::kDiv},
     {"tmI:lerp", "(Tensor input, Tensor end, Operand weight)", &Lerp},
 };
 // clang-format on

@@ -118,7 +118,7 @@ std::optional<Inferred> InferByFramework(Call& call, const std::vector<TensorMet
   for (const TensorMeta& m : operands) ok = ok && (Concrete(m) || in.FailSymbolic());
   for (const Arg& a : call.args) ok = ok && (Concrete(a) || in.FailSymbolic());
   for (auto& [name, a] : call.kwargs) ok = ok && (Concrete(a) || in.FailSymbolic());
-  bool torch = call.callee.name().starts_with("torch.");
+  const bool torch = call.callee.framework() == Framework::kTorch;
   if (ok) {
     if (torch && Torch())
       ok = InferTorch(*Torch(), numbered, constants, &in);

@@ -85,7 +85,7 @@ def observed(function, plain, args, file=__file__):
         warnings.simplefilter("always")
         try:
             result = described(function(*args))
-        except Exception as error:  # noqa: BLE001
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001
             lines = [
                 f.lineno
                 for f in traceback.extract_tb(error.__traceback__)

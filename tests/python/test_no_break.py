@@ -519,3 +519,85 @@ def test_what_an_operation_hands_back_as_it_is(fresh, text):
     for _ in range(2):
         assert f(torch.ones(2, 3), np.ones((2, 3)))[1]
     assert f.cache_info()["breaks"] == 0
+
+
+def test_tensors_and_their_numbers_as_factors(fresh):
+    def held(x, step):
+        y = x.clone()
+        y.addcdiv_(x, x + 20, value=-(0.5 / step))
+        return y.addcmul_(x, x, value=step).add_(x, alpha=step), torch.sub(x, y, alpha=step)
+
+    def read(x, step):
+        k = 1 - 0.5 ** step.item()
+        return x.clone().addcdiv_(x, x + 20, value=-k).add_(x, alpha=k**0.5), x.clone().lerp_(x + 1, k)
+
+    def make(seed):
+        torch.manual_seed(seed)
+        return torch.randint(-8, 8, (4, 4)).float(), torch.tensor(float(seed + 1))
+
+    for f in (held, read):
+        told = fresh.explain(f)(*make(0))
+        assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+        compiled = fresh.compile(f)
+        for seed in range(4):
+            torch.testing.assert_close(compiled(*make(seed)), f(*make(seed)), rtol=1e-6, atol=1e-6)
+
+
+def test_powers_that_are_no_floats(fresh):
+    """Python raises, or makes a complex number."""
+
+    def f(x):
+        return x + 1, 1 / (x.item() ** 0.5)
+
+    compiled = fresh.compile(f)
+    for value in (4.0, 9.0, -4.0):
+        mine, theirs = compiled(torch.tensor(value)), f(torch.tensor(value))
+        assert torch.equal(mine[0], theirs[0]) and type(mine[1]) is type(theirs[1]) and abs(mine[1] - theirs[1]) < 1e-12
+    with pytest.raises(ZeroDivisionError):
+        compiled(torch.tensor(0.0))
+
+
+def test_results_over_operands(fresh):
+    def f(x, y):
+        torch.maximum(x, y, out=x)
+        torch.add(x.mul_(2), y.abs(), out=y)
+        return x + y
+
+    def make(seed):
+        torch.manual_seed(seed)
+        return torch.randn(3, 4), torch.randn(3, 4)
+
+    alike(fresh, f, [functools.partial(make, seed) for seed in range(3)])
+
+
+def test_parameters_of_computed_tensors(fresh):
+    def given(x):
+        p = nn.Parameter(x * 2, requires_grad=False)
+        return p, type(p) is nn.Parameter, p + 1
+
+    def raw(x):
+        p = torch.Tensor._make_subclass(nn.Parameter, x, False)
+        p.add_(1)
+        return p, x * 2
+
+    def inside(x):
+        p = nn.Parameter(x * 2)
+        return (p.detach() + 1, p.requires_grad, isinstance(p, nn.Parameter))
+
+    for f in (given, raw, inside):
+        alike(fresh, f, numbers(0, 1, 2))
+
+
+def test_a_layout_that_one_channel_hides(fresh):
+    """The strides of dimensions of 1 are eager's, too, behind convolutions whose results lie otherwise."""
+    conv = nn.Conv2d(8, 1, 3, padding=1).eval()
+
+    def f(x):
+        return F.interpolate(torch.relu(conv(x)), size=(12, 14), mode="bilinear"), F.max_pool2d(conv(x), 2)
+
+    compiled = fresh.compile(f)
+    with torch.no_grad():
+        for x in (torch.randn(4, 8, 6, 6), torch.randn(4, 8, 6, 6).contiguous(memory_format=torch.channels_last)):
+            mine, theirs = compiled(x), f(x)
+            assert [t.stride() for t in mine] == [t.stride() for t in theirs]
+            torch.testing.assert_close(mine, theirs)

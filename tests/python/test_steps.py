@@ -187,3 +187,52 @@ def test_a_step_with_a_gradient_scaler(fresh, make, clip):
     torch.testing.assert_close(got[0], expected[0], rtol=2e-3, atol=1e-3, equal_nan=True)
     torch.testing.assert_close(got[2], expected[2], rtol=2e-3, atol=1e-3)
     assert len(set(got[3][4:])) == 1  # nothing is captured anew
+
+
+def stepped(name, foreach, compile, told=None, n=4):
+    """Some steps of an optimizer after two of eager, with gradients that are there."""
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(4, 4)) for _ in range(3)]
+    for p in params:
+        p.grad = torch.randn(4, 4)
+    how = {"momentum": 0.9} if name == "SGD" else {}
+    if name not in ("Adafactor", "Muon"):
+        how["foreach"] = foreach
+    optimizer = getattr(torch.optim, name)(params, lr=0.01, **how)
+    optimizer.step()
+    optimizer.step()
+
+    def f():
+        optimizer.step()
+
+    if told is not None:
+        told.append(compile(f))
+        return None
+    step = compile(f)
+    for k in range(n):
+        for p in params:
+            p.grad.mul_(0.5)
+        step()
+    return [p.detach() for p in params] + [t for p in params for t in optimizer.state[p].values() if isinstance(t, torch.Tensor)]
+
+
+STEPS = ["SGD", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "ASGD", "Adafactor"]
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_is_one_graph(fresh, name, foreach):
+    """And its numbers are those of eager, whose step sizes are Python's floats of 64 bits."""
+    told = []
+    stepped(name, foreach, lambda f: fresh.explain(f)(), told)
+    assert (told[0].graph_count, told[0].graph_break_count) == (1, 0), str(told[0])
+    fresh.reset()
+    expected, got = stepped(name, foreach, lambda f: f), stepped(name, foreach, fresh.compile)
+    torch.testing.assert_close(got, expected, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_step_of_adam_whole(fresh, foreach):
+    """fullgraph=True has the update in the graph, which else is the framework's fused kernel."""
+    expected, got = stepped("AdamW", foreach, lambda f: f), stepped("AdamW", foreach, lambda f: fresh.compile(f, fullgraph=True))
+    torch.testing.assert_close(got, expected, rtol=2e-6, atol=1e-7)

@@ -1,0 +1,612 @@
+"""Sixty loops in which something happens: exceptions, interrupts, output, warnings in the middle. State, output and traceback are Python's: what the call
+gives or raises, the lines it came through, the locals of the frame it left, every argument, all that was printed."""
+
+import math
+import signal
+import sys
+
+import numpy as np
+import pytest
+from test_loops_compiled import copied, described, observed, rng, scalar_loops  # noqa: F401 (a fixture for this file, too)
+
+PROGRAMS = {}
+N = 60
+
+
+def hostile(*calls, machine_code=True):
+    """Each call three times, compiled and as written; `machine_code`: does a loop of it become some?"""
+
+    def add(function):
+        assert function.__name__ not in PROGRAMS
+        PROGRAMS[function.__name__] = function, calls, machine_code
+        return function
+
+    return add
+
+
+def ints(*special, n=N):
+    """1, 2, 3, ... with other values at some places: (place, value)."""
+    out = np.arange(1, n + 1)
+    for place, value in special:
+        out[place] = value
+    return out
+
+
+def floats(*special, n=N):
+    out = rng().random(n) + 0.5
+    for place, value in special:
+        out[place] = value
+    return out
+
+
+def ring(i, at):
+    """Ctrl-C at one round."""
+    if i == at:
+        signal.raise_signal(signal.SIGINT)
+
+
+class Stop(Exception):
+    pass
+
+
+def fails(v):
+    if v > 1.4:
+        raise Stop(v)
+    return v * 2
+
+
+# --- indices ---
+@hostile((np.zeros(N), N + 1), (np.zeros(N), 5))
+def store_past_the_end(x, n):
+    for i in range(n):
+        x[i] = i
+
+
+@hostile((floats(), N + 3))
+def load_past_the_end(x, n):
+    s = 0.0
+    for i in range(n):
+        s += x[i]
+    return s
+
+
+@hostile((floats(),))
+def load_before_the_begin(x):
+    s = 0.0
+    for i in range(2 * len(x)):
+        s += x[-i]
+    return s
+
+
+@hostile((np.zeros((40, 45)),))
+def rows_and_columns_swapped(x):
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            x[j, i] = i + j
+
+
+@hostile((np.zeros(N), ints((40, N + 7))))
+def store_where_another_says(x, where):
+    for i in range(len(where)):
+        x[where[i] - 1] += 1
+
+
+@hostile((list(range(N)), N + 2))
+def load_of_a_list(values, n):
+    s = 0
+    for i in range(n):
+        s += values[i]
+    return s
+
+
+@hostile((np.zeros((3, N)),))
+def nested_past_the_end(x):
+    rounds = 0
+    for i in range(5):
+        for j in range(N):
+            x[i, j] += j
+            rounds += 1
+    return rounds
+
+
+@hostile((floats(), 70))
+def caught_past_the_end(x, n):
+    missed = 0
+    for i in range(n):
+        try:
+            x[i] *= 2
+        except IndexError:
+            missed += 1
+    return missed
+
+
+@hostile((np.zeros(0), 3), (np.ones(4), 4))
+def of_an_empty_array(x, n):
+    s = 0.0
+    for i in range(n):
+        s += x[i]
+    return s
+
+
+@hostile((np.zeros(N), 0), (np.zeros(N), 3))
+def range_without_a_step(x, step):
+    for k in range(3):
+        for i in range(0, len(x), step):
+            x[i] += k
+    return x
+
+
+# --- numbers ---
+@hostile((ints((45, 0)).tolist(),))
+def division_by_zero(values):
+    s = 0.0
+    for v in values:
+        s += 1 / v
+    return s
+
+
+@hostile((ints((45, 0)).tolist(),))
+def floor_division_by_zero(values):
+    s = 0
+    for v in values:
+        s += 1000 // v
+    return s
+
+
+@hostile((ints((45, 0)).tolist(),))
+def remainder_by_zero(values):
+    s = 0
+    for v in values:
+        s = (s + 1000) % v
+    return s
+
+
+@hostile((floats((30, 0.0)).tolist(),))
+def float_remainder_by_zero(values):
+    s = 0.0
+    for v in values:
+        s += 7.5 % v
+    return s
+
+
+@hostile((floats((33, -1.0)),))
+def root_of_a_negative(x):
+    s = 0.0
+    for i in range(len(x)):
+        s += math.sqrt(x[i])
+    return s
+
+
+@hostile((floats((33, 0.0)),))
+def logarithm_of_zero(x):
+    s = 0.0
+    for i in range(len(x)):
+        s += math.log(x[i])
+    return s
+
+
+@hostile((floats((33, 1e4)),))
+def exponential_too_large(x):
+    s = 0.0
+    for i in range(len(x)):
+        s += math.exp(x[i])
+    return s
+
+
+@hostile((floats((33, math.nan)).tolist(),), (floats((20, math.inf)).tolist(),))
+def int_of_no_number(values):
+    s = 0
+    for v in values:
+        s += int(v)
+    return s
+
+
+@hostile((90,), (300,))
+def past_64_bits(n):
+    a = 1
+    for i in range(n):
+        a = a * 3 + i
+    return a
+
+
+@hostile((N, 70))
+def shift_past_64_bits(n, most):
+    s = 0
+    for i in range(n):
+        s += 1 << (i % most)
+    return s
+
+
+@hostile((ints((50, -1)).tolist(),))
+def negative_shift(values):
+    s = 0
+    for v in values:
+        s += 1 << v % 8 if v > 0 else 1 << v
+    return s
+
+
+@hostile((N, 0.0), (N, 2.0))
+def power_of_zero(n, base):
+    s = 0.0
+    for i in range(n):
+        s += base ** (20 - i)
+    return s
+
+
+@hostile((np.full(N, 2**62),))
+def numpys_sum_overflows(x):
+    s = x[0]
+    for i in range(len(x)):
+        s = s + x[i]
+    return s
+
+
+@hostile((floats(), floats((31, 0.0))))
+def numpys_division_warns(x, y):
+    for i in range(len(x)):
+        x[i] = x[i] / y[i]
+
+
+@hostile((np.zeros(N, np.int8), ints((40, 300)).tolist()))
+def value_too_large_for_its_array(out, values):
+    for i in range(len(values)):
+        out[i] = values[i]
+
+
+@hostile((np.zeros(N, np.int64), floats((40, math.nan)).tolist()))
+def nan_into_integers(out, values):
+    for i in range(len(values)):
+        out[i] = values[i]
+
+
+# --- raised on purpose ---
+@hostile((floats(),), machine_code=False)
+def raises_what_it_saw(x):
+    n = 0
+    for i in range(len(x)):
+        n += 1
+        if x[i] > 1.45:
+            raise Stop(n, float(x[i]))
+    return n
+
+
+@hostile((floats(),), machine_code=False)
+def raises_in_a_helper(x):
+    s = 0.0
+    for i in range(len(x)):
+        s += fails(x[i])
+    return s
+
+
+@hostile((floats(),), machine_code=False)
+def asserts(x):
+    s = 0.0
+    for i in range(len(x)):
+        s += x[i]
+        assert s < 30, "too much"
+    return s
+
+
+@hostile((ints((20, 0), (40, 0)).tolist(),))
+def caught_and_counted(values):
+    s, zeros = 0.0, 0
+    for v in values:
+        try:
+            s += 10 / v
+        except ZeroDivisionError:
+            zeros += 1
+    return s, zeros
+
+
+@hostile((ints((40, 0)).tolist(), np.zeros(N)))
+def cleaned_up_and_raised(values, done):
+    i = 0
+    for v in values:
+        try:
+            done[i] = 10 / v
+        finally:
+            i += 1
+            done[i - 1] += 0.5
+
+
+@hostile((ints((40, 0)).tolist(),))
+def raised_from_another(values):
+    s = 0.0
+    for v in values:
+        try:
+            s += 10 / v
+        except ZeroDivisionError as error:
+            raise Stop("at", s) from error
+    return s
+
+
+@hostile((ints((40, 0)).tolist(),))
+def caught_outside_of_the_loop(values):
+    s, i = 0.0, -1
+    try:
+        for i in range(len(values)):
+            s += 10 / values[i]
+    except ZeroDivisionError:
+        return "stopped", i, s
+    return "went through", i, s
+
+
+@hostile((ints((10, 0), (30, 0)).tolist(),))
+def tried_again(values):
+    i = tries = 0
+    s = 0.0
+    while i < len(values):
+        try:
+            s += 10 / values[i]
+            i += 1
+        except ZeroDivisionError:
+            values[i] = 2
+            tries += 1
+    return s, tries
+
+
+@hostile((floats(), 10))
+def unbound_after_no_round(x, n):
+    for i in range(n, 0):
+        last = x[i]
+    for i in range(len(x)):
+        x[i] += 1
+    return last
+
+
+@hostile((floats(), 50), (floats(), -1))
+def unbound_until_a_round(x, at):
+    s = 0.0
+    for i in range(len(x)):
+        if i == at:
+            found = x[i]
+        s += x[i]
+    return found, s
+
+
+@hostile((floats(),), machine_code=False)
+def deleted_in_the_loop(x):
+    s = 0.0
+    for i in range(len(x)):
+        s += x[i]
+        if i == 30:
+            del s
+    return s
+
+
+@hostile((floats().tolist() + ["word"] + floats().tolist(),), machine_code=False)
+def a_word_among_numbers(values):
+    s = 0.0
+    for v in values:
+        s += v
+    return s
+
+
+@hostile((floats().tolist() + [None],), machine_code=False)
+def none_among_numbers(values):
+    s = 0.0
+    for i in range(len(values)):
+        s = s + values[i] * 2
+    return s
+
+
+@hostile((N,), (N * 2,))
+def else_of_a_loop(n):
+    s = 0
+    for i in range(n):
+        s += i
+        if s > 3000:
+            break
+    else:
+        return "whole", s
+    return "broken", i, s
+
+
+# --- output ---
+@hostile((floats(n=300),))
+def prints_now_and_then(x):
+    s = 0.0
+    for i in range(len(x)):
+        s += x[i]
+        if i % 60 == 59:
+            print("at", i, s)
+    return s
+
+
+@hostile((floats(), ints((44, 0)).tolist()))
+def prints_then_fails(x, values):
+    for i in range(len(x)):
+        x[i] = x[i] / 2 + 1 // values[i]
+        if i % 20 == 0:
+            print(i, x[i])
+
+
+@hostile((ints((44, 0)).tolist(),))
+def prints_what_was_caught(values):
+    s = 0
+    for i in range(len(values)):
+        try:
+            s += 100 // values[i]
+        except ZeroDivisionError as error:
+            print(i, error)
+    return s
+
+
+@hostile((floats(n=200), 50), machine_code=False)
+def prints_and_breaks(x, at):
+    for i in range(len(x)):
+        x[i] *= 2
+        if i == at:
+            print("enough", x[i])
+            break
+    return i
+
+
+@hostile((floats(n=20), 15), machine_code=False)
+def prints_each_round(x, n):
+    for i in range(n):
+        x[i] += i
+        print(i, end=" ", flush=True)
+    return x
+
+
+@hostile((np.zeros((6, N)),))
+def prints_between_inner_loops(x):
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            x[i, j] = i * j
+        print("row", i, x[i, 3])
+
+
+@hostile((floats(n=30),), machine_code=False)
+def writes_to_the_stream(x):
+    for i in range(len(x)):
+        x[i] = -x[i]
+        if i % 10 == 3:
+            sys.stdout.write(f"{x[i]:.3f};")
+
+
+@hostile((floats(), 41), machine_code=False)
+def prints_through_an_array_of_one(x, at):
+    shown = []
+    for i in range(len(x)):
+        x[i] += 1
+        if i == at:
+            shown.append(i)
+            print(shown, x[at:at + 2])
+    return shown
+
+
+# --- interrupts ---
+@hostile((floats(), 40), machine_code=False)
+def interrupted(x, at):
+    for i in range(len(x)):
+        x[i] = 0
+        ring(i, at)
+
+
+@hostile((floats(), 40), machine_code=False)
+def interrupted_and_caught(x, at):
+    s = 0.0
+    try:
+        for i in range(len(x)):
+            s += x[i]
+            ring(i, at)
+    except KeyboardInterrupt:
+        return "stopped", i, s
+    return s
+
+
+@hostile((np.zeros((5, N)), 3))
+def interrupted_between_inner_loops(x, at):
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            x[i, j] += i + j
+        ring(i, at)
+
+
+@hostile((np.zeros((5, N)), 3))
+def interrupted_and_cleaned_up(x, at):
+    done = 0
+    try:
+        for i in range(x.shape[0]):
+            for j in range(x.shape[1]):
+                x[i, j] += i + j
+            ring(i, at)
+            done += 1
+    finally:
+        x[0, 0] = done
+
+
+@hostile((floats(), 40), machine_code=False)
+def interrupted_and_gone_on(x, at):
+    stopped = 0
+    for i in range(len(x)):
+        try:
+            x[i] += 1
+            ring(i, at)
+        except KeyboardInterrupt:
+            stopped += 1
+    return stopped
+
+
+@hostile((floats(), 40), machine_code=False)
+def left_by_exit(x, at):
+    for i in range(len(x)):
+        x[i] += 1
+        if i == at:
+            sys.exit(i)
+
+
+# --- arrays that are not what they were ---
+@hostile((floats(), 30))
+def stops_being_writable(x, at):
+    for k in range(3):
+        for i in range(at):
+            x[i] += k
+        x.setflags(write=k < 1)
+
+
+@hostile((floats(n=N),))
+def slices_of_other_lengths(x):
+    for i in range(1, len(x)):
+        x[:i] = x[1 : i + 1] if i < 50 else x[: i + 1]
+
+
+@hostile((np.zeros((4, 5)), np.ones((5, 4))), machine_code=False)
+def products_that_do_not_fit(a, b):
+    for k in range(6):
+        a[:] = a @ b if k < 4 else a @ a
+
+
+@hostile((floats(n=40), np.zeros((40, 3))), machine_code=False)
+def shapes_that_do_not_broadcast(x, y):
+    for i in range(40):
+        y[i] = x[i : i + 3] if i < 39 else x[i - 1 : i + 1]
+
+
+@hostile((floats(), [0]), machine_code=False)
+def a_list_that_grows(x, seen):
+    for i in range(len(x)):
+        x[i] += seen[i]
+        if i < 40:
+            seen.append(i)
+
+
+@hostile(({k: float(k) for k in range(50)}, N), machine_code=False)
+def a_key_that_is_missing(table, n):
+    s = 0.0
+    for i in range(n):
+        s += table[i]
+    return s
+
+
+def locals_of(function, plain, args):
+    """What the frame that an exception left holds, or None."""
+    try:
+        function(*[copied(a) for a in args])
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001
+        trace = error.__traceback__
+        while trace.tb_frame.f_code is not plain.__code__:
+            trace = trace.tb_next
+        line = 0 if isinstance(error, UnboundLocalError) else trace.tb_lineno  # as in `observed`
+        return {name: described(value) for name, value in trace.tb_frame.f_locals.items() if name != "error"}, line
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_same_as_python(name, fresh, capsys):
+    program, calls, machine_code = PROGRAMS[name]
+    compiled = fresh.compile(program)
+    for args in calls:
+        for _ in range(3):
+            assert observed(compiled, program, args, __file__) == observed(program, program, args, __file__)
+    for args in calls:
+        want = locals_of(program, program, args)
+        for _ in range(2):
+            assert locals_of(compiled, program, args) == want
+    if machine_code:
+        assert compiled.cache_info()["scalar_runs"], "no machine code ran"
+
+
+def test_there_are_sixty():
+    assert len(PROGRAMS) >= 60

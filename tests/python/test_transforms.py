@@ -1,0 +1,151 @@
+"""Forward mode, Jacobians and Hessians by torch.func in compiled functions: one graph, what torch's own give."""
+
+import pytest
+
+import framejit
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("fresh")
+torch.manual_seed(0)
+W, B = torch.randn(5, 4), torch.randn(5)
+
+
+def rows(*sizes):
+    return torch.randn(*sizes)
+
+
+def layer(x):
+    return torch.tanh(F.linear(x, W, B))
+
+
+def energy(x):
+    return (layer(x).exp() * x[..., :1]).sum()
+
+
+def two(x, y):
+    return x.sin() * y, (x * y).sum()
+
+
+def auxiliary(x):
+    y = layer(x)
+    return y, y * 2
+
+
+WHOLE = {
+    "jvp": (lambda x, t: jvp(layer, (x,), (t,)), rows(4), rows(4)),
+    "jvp of two": (lambda x, y, t: jvp(two, (x, y), (t, t * 2)), rows(4), rows(4), rows(4)),
+    "jvp with more": (lambda x, t: jvp(auxiliary, (x,), (t,), has_aux=True), rows(4), rows(4)),
+    "jvp of what does not depend on it": (lambda x, t: jvp(lambda a: torch.ones(3) * 2, (x,), (t,)), rows(4), rows(4)),
+    "jvp of the same": (lambda x, t: jvp(lambda a: (a, a.detach() * a), (x,), (t,)), rows(4), rows(4)),
+    "jvp of jvp": (lambda x, t: jvp(lambda a: jvp(torch.sin, (a,), (t,))[1], (x,), (t,)), rows(4), rows(4)),
+    "jvp of grad": (lambda x, t: jvp(grad(energy), (x,), (t,)), rows(4), rows(4)),
+    "grad of jvp": (lambda x, t: grad(lambda a: jvp(energy, (a,), (t,))[1])(x), rows(4), rows(4)),
+    "jvp of samples": (lambda x, t: vmap(lambda a, b: jvp(layer, (a,), (b,)))(x, t), rows(3, 4), rows(3, 4)),
+    "vjp": (lambda x, g: vjp(layer, x)[1](g), rows(4), rows(5)),
+    "jacrev": (lambda x: jacrev(layer)(x), rows(4)),
+    "jacrev of two": (lambda x, y: jacrev(two, argnums=(0, 1))(x, y), rows(4), rows(4)),
+    "jacfwd": (lambda x: jacfwd(layer)(x), rows(4)),
+    "jacfwd of two": (lambda x, y: jacfwd(two, argnums=(0, 1))(x, y), rows(4), rows(4)),
+    "jacfwd with more": (lambda x: jacfwd(auxiliary, has_aux=True)(x), rows(4)),
+    "jacfwd by the second": (lambda x, y: jacfwd(two, argnums=1)(x, y), rows(4), rows(4)),
+    "hessian": (lambda x: hessian(energy)(x), rows(4)),
+    "hessian in reverse": (lambda x: jacrev(jacrev(energy))(x), rows(4)),
+    "hessian forwards": (lambda x: jacfwd(jacfwd(energy))(x), rows(4)),
+    "jacobians of samples": (lambda x: vmap(jacrev(layer))(x), rows(3, 4)),
+    "jacobians of samples forwards": (lambda x: vmap(jacfwd(layer))(x), rows(3, 4)),
+    "hessians of samples": (lambda x: vmap(hessian(energy))(x), rows(3, 4)),
+}
+
+
+def agree(got, expected):
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    for a, b in zip(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(expected)):
+        assert a.requires_grad == b.requires_grad
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize("name", WHOLE)
+def test_one_graph(name, mode):
+    f, *arguments = WHOLE[name]
+    with mode():
+        told = framejit.explain(f)(*arguments)
+        assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+        compiled, expected = framejit.compile(f), f(*arguments)
+        for _ in range(3):
+            agree(compiled(*arguments), expected)
+
+
+def untracked(x, t):
+    def f(a):
+        with torch.no_grad():  # which forward mode does not heed
+            return a * a
+
+    return jvp(f, (x,), (t,))
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+
+def dual(x, t):
+    import torch.autograd.forward_ad as ad
+
+    with ad.dual_level():
+        made = ad.make_dual(x, t)
+        return ad.unpack_dual(made.sin() * made.sum()).tangent
+
+
+@pytest.mark.parametrize("f", [untracked, dual, lambda x, t: jvp(lambda a: a.abs().sqrt(), (x * 0,), (t,))[1].isnan()])
+def test_the_same_as_torch(f):
+    x, t = rows(4), rows(4)
+    compiled, expected = framejit.compile(f), f(x, t)
+    for _ in range(3):
+        agree(compiled(x, t), expected)
+
+
+def test_what_torch_refuses_is_refused():
+    f = framejit.compile(lambda x, t: jvp(Doubled.apply, (x,), (t,)))
+    for call in (f, lambda x, t: jvp(Doubled.apply, (x,), (t,))):
+        with pytest.raises(RuntimeError):
+            call(rows(4), rows(4))
+
+
+def test_gradients_go_through_jvp():
+    def f(x, t):
+        return jvp(layer, (x,), (t,))[1].square().sum()
+
+    compiled = framejit.compile(f)
+    x, t = rows(4).requires_grad_(), rows(4)
+    torch.testing.assert_close(torch.autograd.grad(compiled(x, t), x), torch.autograd.grad(f(x, t), x), rtol=1e-4, atol=1e-5)
+
+
+def test_ensembles_are_one_graph():
+    models = [torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)) for _ in range(3)]
+    stacked = stack_module_state(models)
+    own = {k: v.detach() for k, v in models[0].named_parameters()}
+
+    def one(parameters, buffers, x):
+        return functional_call(models[0], (parameters, buffers), (x,))
+
+    def all_of_them(x):
+        return vmap(one, in_dims=(0, 0, None))(*stacked, x)
+
+    def loss(parameters, x, y):
+        return F.cross_entropy(functional_call(models[0], parameters, (x[None],)), y[None])
+
+    def each(x, y):
+        return vmap(grad(loss), in_dims=(None, 0, 0))(own, x, y)
+
+    for f, arguments in ((all_of_them, (rows(5, 4),)), (each, (rows(5, 4), torch.randint(0, 2, (5,))))):
+        told = framejit.explain(f)(*arguments)
+        assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+        agree(framejit.compile(f)(*arguments), f(*arguments))
