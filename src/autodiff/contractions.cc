@@ -251,7 +251,7 @@ void ExternRule(At& t) {
   for (size_t i = 0; i < operands.size(); ++i) {
     if (linear && IsFloat(t.type(i).dtype)) {
       operands[i] = rules::Like(t.b, operands[i], 0);
-      Place(t.b.graph(), operands[i], t.type(i).device);
+      PutOn(t.b.graph(), operands[i], t.type(i).device);
     }
     if (!t.needs(i)) continue;
     which.push_back(Arg::Int(static_cast<int64_t>(i)));

@@ -55,7 +55,7 @@ void Objects::Write(TraceId t, ValueId v) {
   TraceId root = all_[t].root;
   int next = versions_[root] + 1;
   trace_.tensors[t].mutated = trace_.tensors[root].mutated = true;
-  Place(builder_.graph(), v, trace_.tensors[t].meta.device);
+  PutOn(builder_.graph(), v, trace_.tensors[t].meta.device);
   for (TraceId at = t;; at = all_[at].parent) {
     Set(at, v, next);
     if (at == root) break;
