@@ -122,11 +122,13 @@ int CaptureSemantics::Is(PyObject* a, PyObject* b) {
   }
   if (IsUnseen(a) || IsUnseen(b)) return AskUnseen(IsUnseen(a) ? a : b), -1;
   const Source *p = nullptr, *q = nullptr;
+  // A function that is made anew for each call is known by its code, and may be another's next time.
+  const bool functions = PyFunction_Check(a) && PyFunction_Check(b) && (s_.IsOutside(a) || s_.IsOutside(b));
   for (auto [o, s] : {std::pair{a, &p}, {b, &q}}) {
     if (IsTensor(o)) {
       for (auto& t : s_.trace().tensors)
         if (t.id == AsTensor(o)->id && t.input >= 0) *s = s_.input_sources()[t.input];
-    } else if (s_.IsOutside(o)) {
+    } else if (functions || s_.IsOutside(o)) {
       *s = s_.SourceOf(o);
     }
   }

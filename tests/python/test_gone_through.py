@@ -1,6 +1,8 @@
 """Lists and tuples from outside that a compiled function goes through: what is in their items is read when the program asks, and
 what is appended on the way is seen as by Python."""
 
+import types
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -86,6 +88,23 @@ def test_a_written_list_and_another_are_told_apart(fresh, write):
             assert ours == theirs
         assert compiled.cache_info()["breaks"] == 0
         fresh.reset()
+
+
+def test_a_function_made_anew_and_another_are_told_apart(fresh):
+    """One that is made anew for each call is known by its code, not by itself."""
+
+    def f(x, holder):
+        return x * 2, holder.call is known, known is not holder.call
+
+    def known(x):
+        return x
+
+    compiled = fresh.compile(f)
+    for functions in ([lambda x: x, lambda x: x, known, lambda x: x], [known, lambda x: x, known]):
+        for call in functions:
+            holder = types.SimpleNamespace(call=call)
+            assert compiled(torch.ones(2), holder)[1:] == f(torch.ones(2), holder)[1:]
+    assert compiled.cache_info()["breaks"] == 0
 
 
 def test_only_what_is_read_is_guarded(fresh):
