@@ -201,16 +201,24 @@ struct Scope {
   ModeState before;
 };
 
+void EnterInference(Modes& modes, Scope& scope) {
+  scope.before = modes.now;
+  modes.now.inference = scope.on;
+  modes.now.grad = !scope.on;
+}
+void LeaveInference(Modes& modes, Scope& scope) {
+  modes.now = scope.before;
+}
+void EnterOverridesOff(Modes& modes, Scope&) {
+  ++modes.overrides_off;
+}
+void LeaveOverridesOff(Modes& modes, Scope&) {
+  --modes.overrides_off;
+}
+
 const ScopeKind kScopes[] = {
-    {callees::kInferenceScope, 1,
-     [](Modes& modes, Scope& scope) {
-       scope.before = modes.now;
-       modes.now.inference = scope.on;
-       modes.now.grad = !scope.on;
-     },
-     [](Modes& modes, Scope& scope) { modes.now = scope.before; }},
-    {callees::kOverridesOff, 0, [](Modes& modes, Scope&) { ++modes.overrides_off; },
-     [](Modes& modes, Scope&) { --modes.overrides_off; }},
+    {callees::kInferenceScope, 1, EnterInference, LeaveInference},
+    {callees::kOverridesOff, 0, EnterOverridesOff, LeaveOverridesOff},
 };
 
 PyObject* Enter(PyObject* self, PyObject*) {

@@ -13,10 +13,10 @@
 #include "capture/override.h"
 #include "capture/overrides.h"
 #include "capture/scalar_loops.h"
+#include "capture/skipped.h"
 #include "capture/special_calls.h"
 #include "capture/timing.h"
 #include "diag/diag.h"
-#include "tensor/import.h"
 
 namespace framejit::capture {
 namespace {
@@ -93,63 +93,9 @@ Dropped& Retired() {  // to drop something else
   return *retired;
 }
 
-// (Python's packages lie in site-packages, Debian's in dist-packages.) Parts of torch whose frames are plumbing around
-// the user's program. What they call may be the user's.
-constexpr std::string_view kPlumbing =
-    " _dynamo/ _inductor/ _functorch/_aot_autograd/ _subclasses/ _higher_order_ops/ _library/ fx/experimental/ "
-    "autograd/ optim/ profiler/ amp/ accelerator/ __init__.py _tensor.py _ops.py _utils.py _guards.py _compile.py "
-    "storage.py utils/_device.py utils/_foreach_utils.py utils/_contextlib.py utils/_python_dispatch.py "
-    "utils/_config_module.py utils/weak.py nn/utils/clip_grad.py ";
-
-// Frames that never hold tensor programs: the standard library's own, NumPy's, and torch's plumbing.
-bool SkippedFile(PyCodeObject* code) {
-  static std::string stdlib;
-  if (stdlib.empty()) {  // no lock is held: the import may let another thread in
-    SuspendScope off;
-    Ref os(tensor::Import("os"));
-    Ref f(os ? PyObject_GetAttrString(os.get(), "__file__") : nullptr);
-    if (!f) PyErr_Clear();
-    std::string s = f ? PyUnicode_AsUTF8(f.get()) : "/";
-    stdlib = s.substr(0, s.rfind('/') + 1);
-  }
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (!file) return PyErr_Clear(), true;
-  if (file[0] == '<') return strncmp(file, "<frozen", 7) == 0;
-  if (const char* torch = strstr(file, "-packages/torch/")) {
-    std::string_view part = torch + strlen("-packages/torch/");
-    for (size_t end = part.find('/'); !part.empty(); end = part.find('/', end + 1)) {
-      if (kPlumbing.find(" " + std::string(part.substr(0, end == part.npos ? end : end + 1)) + " ") != kPlumbing.npos)
-        return true;
-      if (end == part.npos) break;
-    }
-  }
-  // NumPy's own functions, called where a graph has ended: as they are. In a graph they are captured.
-  if (strstr(file, "-packages/numpy/")) return true;
-  return !strncmp(file, stdlib.c_str(), stdlib.size()) && !strstr(file, "-packages/");
-}
-
 std::string Where(PyCodeObject* code) {
   return std::string(PyUnicode_AsUTF8(code->co_qualname)) + " (" + PyUnicode_AsUTF8(code->co_filename) + ":" +
          std::to_string(code->co_firstlineno) + ")";
-}
-
-// What is called in place of this code, with nothing captured in it; null: nothing. An import is itself; for optimizers
-// it is framejit._updates.instead_of(code).
-Ref InsteadOf(PyCodeObject* code) {
-  SuspendScope off;
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file && !strcmp(file, "<frozen importlib._bootstrap>") &&
-      !PyUnicode_CompareWithASCIIString(code->co_name, "_find_and_load")) {
-    PyObject* importlib = PyDict_GetItemString(PyImport_GetModuleDict(), "_frozen_importlib");
-    Ref found(importlib ? PyObject_GetAttr(importlib, code->co_name) : nullptr);
-    if (!found) PyErr_Clear();
-    return found;
-  }
-  if (!file || !strstr(file, "/torch/optim/")) return PyErr_Clear(), Ref();
-  Ref module(tensor::Import("framejit._updates"));
-  Ref found(module ? PyObject_CallMethod(module.get(), "instead_of", "O", code) : nullptr);
-  if (!found) PyErr_Clear();
-  return found.get() == Py_None ? Ref() : found;
 }
 
 // Stops where the frame comes to `at` again.
@@ -487,8 +433,8 @@ class Policy : public frame::FramePolicy {
     std::erase(place.segments, nullptr);
   }
 
-  // A loop has become code, which begins where the loop does: a segment that ran a part of its first round, and left the rest
-  // of that to Python, gives way to one that ends at the loop.
+  // A loop has become code, which begins where the loop does: a segment that ran a part of its first round, and left
+  // the rest of that to Python, gives way to one that ends at the loop.
   static void EndAtLoop(CodeState& state, int start, int end) {
     InUse now;
     Cut(state, reinterpret_cast<PyCodeObject*>(state.code.get()), start);

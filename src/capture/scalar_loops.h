@@ -45,7 +45,7 @@ class CodeLoops {
   std::vector<std::unique_ptr<Head>> heads_;
   std::vector<bool> starts_;  // by instruction
   std::vector<std::pair<int, int>> made_;
-  int64_t work_ = 0;          // instructions that frames ran
+  int64_t work_ = 0;  // instructions that frames ran
 };
 
 // A segment may hold the jump of a loop, at which signals and other threads get their turn. False: an exception is set.

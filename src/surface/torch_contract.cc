@@ -312,7 +312,8 @@ Outs ConvOf(Scope& s, int n, bool transposed) {
   } else if (LikesChannelsLast(s.env, *x.meta) || LikesChannelsLast(s.env, *w.meta)) {
     if ((x.meta->dtype != DType::kFloat32 && !cuda) || n != 2 || transposed) Scope::Skip();
     out.strides = ChannelsLast(sizes);
-  } else if (cuda && n == 1 && (LikesChannelsLast(s.env, AsPicture(*x.meta)) || LikesChannelsLast(s.env, AsPicture(*w.meta)))) {
+  } else if (cuda && n == 1 &&
+             (LikesChannelsLast(s.env, AsPicture(*x.meta)) || LikesChannelsLast(s.env, AsPicture(*w.meta)))) {
     if (transposed) Scope::Skip();
     out.strides = {sizes[1] * sizes[2], 1, sizes[1]};
   }

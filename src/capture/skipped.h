@@ -1,0 +1,14 @@
+// Frames that are run as they are, or something else in their place.
+#pragma once
+
+#include "capture/ref.h"
+
+namespace framejit::capture {
+
+// Frames that never hold tensor programs: the standard library's own, NumPy's, and torch's plumbing.
+bool SkippedFile(PyCodeObject* code);
+// What is called in place of this code, with nothing captured in it; null: nothing. An import is itself; for optimizers
+// it is framejit._updates.instead_of(code).
+Ref InsteadOf(PyCodeObject* code);
+
+}  // namespace framejit::capture
