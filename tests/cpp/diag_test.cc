@@ -130,7 +130,8 @@ TEST(Render, MissingSource) {
             "break[FJ0007]: instruction that is not captured: FOO\n"
             "  --> <stdin>:12  in f()\n"
             "   = note: This bytecode instruction is run by CPython.\n"
-            "   = effect: the graph that began at line 20 ends here; line 12 runs in Python, then a new graph starts");
+            "   = effect: the graph that began at line 20 ends here; line 12 runs in Python, then a new graph starts\n"
+            "   = help: write it with other statements, or move it out of the function");
   SetSourceReader([](const std::string& file, int line) { return file + std::to_string(line); });
   EXPECT_NE(Render(b).find("12 | <stdin>12"), std::string::npos);
   SetSourceReader({});
