@@ -85,7 +85,7 @@ def put(x, key, values):
     return y
 
 
-def batched(name, dims, *args, **kwargs):
+def batched(name, dims, /, *args, **kwargs):
     """A function of torch under `torch.vmap`; dims: of each tensor among the arguments, in their order, also in lists."""
     import functools
     import sys

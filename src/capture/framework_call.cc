@@ -232,12 +232,13 @@ bool FrameworkCall::BindItem(PyObject* item, Arg* a, std::string_view keyword) {
   if (!takes && torch_ && nargs_ == 3 && IsTensorAt(0) && item == s_.Resolve(args_[2]) && name == "lerp") {
     TensorMeta weight = s_.meta(AsTensor(args_[0])->id);
     weight.sizes.clear();
-    if (weight.dtype == DType::kFloat32 || weight.dtype == DType::kFloat64) tensor = Ref(ItemFor(s_, item, weight));
+    if ((weight.dtype == DType::kFloat32 || weight.dtype == DType::kFloat64) && Ref(ItemAsFactor(s_, item, weight)))
+      tensor = Ref(ItemFor(s_, item, weight));
   }
   // As a factor it is read by the framework, which refuses those that its floats cannot hold.
   if (!takes && torch_ && IsTensorAt(0) && (keyword == "alpha" || keyword == "value") &&
       s_.meta(AsTensor(args_[0])->id).device.kind == DeviceKind::kCpu)
-    tensor = Ref(ItemAsFactor(s_, item));
+    tensor = Ref(ItemAsFactor(s_, item, s_.meta(AsTensor(args_[0])->id)));
   if (tensor) return *a = Arg::Tensor(AsTensor(tensor.get())->id), true;
   if (!s_.broken() && !PyErr_Occurred()) s_.Break(BreakId::kTensorItem, callee_ + " of a number that a tensor holds");
   return false;
@@ -246,6 +247,12 @@ bool FrameworkCall::BindItem(PyObject* item, Arg* a, std::string_view keyword) {
 // One argument. A float that is a symbol stays one where the graph may hold the call with others.
 bool FrameworkCall::BindOne(PyObject* o, Arg* a, bool factor, std::string_view keyword) {
   if (PyObject* item = IsLazy(o) ? nullptr : o; item && IsItemFloat(item)) return BindItem(item, a, keyword);
+  // A tensor as a factor is read like one, where what it holds may be guessed to fit.
+  if (torch_ && s_.options().guesses && (keyword == "alpha" || keyword == "value") && IsTensor(o) && IsTensorAt(0) &&
+      s_.meta(AsTensor(o)->id).dtype == DType::kFloat64 && s_.meta(AsTensor(args_[0])->id).dtype != DType::kFloat64) {
+    if (Ref item{NewItemFloat(s_, o)}) return BindItem(item.get(), a, keyword);
+    if (s_.broken() || PyErr_Occurred()) return false;
+  }
   const bool takes = callee_.Has(kTakesFloatSymbols) && (torch_ || !s_.libraries.torch);
   PyObject* seen = takes ? s_.Resolve(o) : nullptr;
   if (takes && !seen) return false;

@@ -10,6 +10,7 @@
 #include "capture/callees.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
+#include "surface/promote.h"
 
 namespace framejit::capture {
 namespace {
@@ -164,7 +165,9 @@ PyObject* Power(PyObject* a, PyObject* b, PyObject* modulus) {
   const int above =
       IsItemFloat(a) ? Compared(*s, a, zero.get(), Py_GT, true) : PyObject_RichCompareBool(a, zero.get(), Py_GT);
   if (above <= 0) return above ? nullptr : Ask(item);
-  Ref power(Binary<&kPow>(a, b));
+  // With a number as its exponent the framework multiplies (x * x * x), which rounds otherwise than C's pow.
+  Ref left(AsLeft(*s, a, item)), right(AsLeft(*s, b, item));
+  Ref power(left && right ? Of(*s, Made(*s, Callee(kPow), {left.get(), right.get()})) : nullptr);
   const int finite = power ? Compared(*s, power.get(), most.get(), Py_LE, true) : -1;
   return finite > 0 ? power.release() : finite ? nullptr : Ask(item);
 }
@@ -264,8 +267,9 @@ PyObject* ItemFor(Session& s, PyObject* item, const TensorMeta& beside) {
   return Made(s, narrowed, {tensor});
 }
 
-PyObject* ItemAsFactor(Session& s, PyObject* item) {
-  Ref size(Unary<&kAbs>(item)), most(PyFloat_FromDouble(std::numeric_limits<float>::max()));
+PyObject* ItemAsFactor(Session& s, PyObject* item, const TensorMeta& beside) {
+  const DType t = IsFloat(beside.dtype) ? beside.dtype : DType::kFloat32;
+  Ref size(Unary<&kAbs>(item)), most(PyFloat_FromDouble(surface::LargestFloat(t)));
   if (!size || !most || Compared(s, size.get(), most.get(), Py_LE, true) <= 0) return nullptr;
   return Py_NewRef(As(item)->tensor);
 }

@@ -76,8 +76,8 @@ PyObject* NewItemFloat(Session& s, PyObject* proxy);
 TraceId TensorOfItem(PyObject* item);  // of one float64
 // What stands for it in an operation with that tensor, a tensor; null without an error: nothing does.
 PyObject* ItemFor(Session& s, PyObject* item, const TensorMeta& beside);
-// The tensor of such a number where a float of 32 bits holds it; null: it may not, or an exception.
-PyObject* ItemAsFactor(Session& s, PyObject* item);
+// The tensor of such a number where the floats of that tensor hold it; null: they may not, or an exception.
+PyObject* ItemAsFactor(Session& s, PyObject* item, const TensorMeta& beside);
 // An object that is there, and of which nothing else is known (unseen.cc). AskUnseen: something is (Break).
 PyObject* NewUnseen(Session& s, const char* what);
 std::nullptr_t AskUnseen(PyObject* unseen);

@@ -1,6 +1,7 @@
 // A call with batched tensors, at one level: what all rules of torch.vmap need (vmap_rules.cc).
 #pragma once
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -43,6 +44,12 @@ class BatchedCall {
     return r ? Wrap(r.get(), 0) : nullptr;
   }
 
+  static bool HoldsTensor(PyObject* o) {  // a list or tuple of some, as framejit._functions.batched looks for them
+    if (!PyTuple_CheckExact(o) && !PyList_CheckExact(o)) return IsTensor(o);
+    PyObject** items = PySequence_Fast_ITEMS(o);
+    return std::any_of(items, items + PySequence_Fast_GET_SIZE(o), HoldsTensor);
+  }
+
   // An argument with the inner tensors in place of the batched ones; the hidden dimension of each tensor in it.
   Ref Inner(PyObject* o, PyObject* dims) {
     if (IsTensor(o)) {
@@ -51,7 +58,7 @@ class BatchedCall {
       if (!dim || PyList_Append(dims, dim.get()) < 0) return {};
       return Borrow(b ? b->inner : o);
     }
-    if ((!PyTuple_CheckExact(o) && !PyList_CheckExact(o)) || !BatchLevel(s_, &o, 1)) return Borrow(o);
+    if (!HoldsTensor(o)) return Borrow(o);
     Ref list(PySequence_List(o));
     for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list.get()); ++i) {
       Ref item = Inner(PyList_GET_ITEM(list.get(), i), dims);

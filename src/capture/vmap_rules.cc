@@ -7,6 +7,7 @@
 #include "capture/session.h"
 #include "capture/vmap.h"
 #include "capture/vmap_call.h"
+#include "surface/layout.h"
 #include "surface/promote.h"
 #include "surface/rows.h"
 
@@ -72,6 +73,9 @@ class Peeled : public BatchedCall {
     const Vmap::Level& level = s_.vmap.levels[0];
     if (s_.vmap.levels.size() != 1 || !level.different || !(b ? alike : last == "rand" || last == "randn"))
       return Break();
+    // Torch moves that dimension to the front first, and draws these in the order of rows.
+    const bool as_it_lies = last == "rand_like" || (last == "bernoulli" && args_.size() == 1);
+    if (b && !as_it_lies && (b->dim || !surface::IsContiguous(s_.env(), Meta(b->inner)))) return Break();
     const int dim = b ? b->dim : 0;
     Ref sizes;
     if (b) {
@@ -197,16 +201,19 @@ class Peeled : public BatchedCall {
     return r ? Wrap(r.get(), 0) : nullptr;
   }
 
+  // Does a tensor of that rank have it? From the back the hidden one would be next.
+  static bool HasDim(long d, int rank) { return d >= -rank && d < rank; }
+
   // Dimensions that count from the front are one further there.
-  Ref Next(PyObject* dims) {
+  Ref Next(PyObject* dims, int rank) {
     if (PyLong_CheckExact(dims)) {
       const long d = PyLong_AsLong(dims);
-      return Ref(PyLong_FromLong(d + (d >= 0)));
+      return HasDim(d, rank) ? Ref(PyLong_FromLong(d + (d >= 0))) : Ref();
     }
     if (!PyTuple_CheckExact(dims)) return {};
     Ref all(PyTuple_New(PyTuple_GET_SIZE(dims)));
     for (Py_ssize_t i = 0; all && i < PyTuple_GET_SIZE(dims); ++i) {
-      Ref one = PyLong_CheckExact(PyTuple_GET_ITEM(dims, i)) ? Next(PyTuple_GET_ITEM(dims, i)) : Ref();
+      Ref one = PyLong_CheckExact(PyTuple_GET_ITEM(dims, i)) ? Next(PyTuple_GET_ITEM(dims, i), rank) : Ref();
       if (!one) return {};
       PyTuple_SET_ITEM(all.get(), i, one.release());
     }
@@ -223,7 +230,7 @@ class Peeled : public BatchedCall {
       if (IsTensor(args_[i])) return Refuse();
       if (name.empty() ? !moves && i != (parts ? 2 : 1) : name != "dim" && name != "source" && name != "destination")
         continue;
-      kept.push_back(Next(args_[i]));
+      kept.push_back(Next(args_[i], Rank(args_[0])));
       if (!kept.back()) return s_.broken() || PyErr_Occurred() ? nullptr : Refuse();
       args_[i] = kept.back().get();
       ++found;
@@ -282,6 +289,7 @@ class Peeled : public BatchedCall {
       if (!PyLong_CheckExact(args_[i])) return Refuse();
       numbers[name.empty() ? i - 1 : name == "dim1" ? 1 : name == "dim2" ? 2 : 0] = PyLong_AsLong(args_[i]);
     }
+    if (!HasDim(numbers[1], Rank(args_[0])) || !HasDim(numbers[2], Rank(args_[0]))) return Refuse();
     Ref front = Front(args_[0]), all[3];
     for (int i : {0, 1, 2}) all[i] = Ref(PyLong_FromLong(numbers[i] + (i && numbers[i] >= 0)));
     Ref r = front ? Call(callee_, {front.get(), all[0].get(), all[1].get(), all[2].get()}) : Ref();
@@ -315,6 +323,7 @@ class Peeled : public BatchedCall {
       if (!PyLong_CheckExact(args_[i])) return Refuse();
       ends[name.empty() ? i - 1 : name == "end_dim"] = PyLong_AsLong(args_[i]);
     }
+    if (!HasDim(ends[0], Rank(args_[0])) || !HasDim(ends[1], Rank(args_[0]))) return Refuse();
     Ref front = Front(args_[0]);
     Ref from(PyLong_FromLong(ends[0] + (ends[0] >= 0))), to(PyLong_FromLong(ends[1] + (ends[1] >= 0)));
     Ref r = front ? Call(kFlatten, {front.get(), from.get(), to.get()}) : Ref();
@@ -370,10 +379,12 @@ class Peeled : public BatchedCall {
     PyObject* dim = args_.size() > 1 ? args_[1] : nullptr;
     if (dim && !PyLong_CheckExact(dim)) return Refuse();
     const long d = dim ? PyLong_AsLong(dim) : 0;
+    const bool adds = callee_.last() == "stack";
     Ref list(PyList_New(0)), to(PyLong_FromLong(d < 0 ? d : d + 1)), size;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(parts); ++i) {
       PyObject* o = PySequence_Fast_GET_ITEM(parts, i);
-      if (!IsTensor(o) || Rank(o) != Rank(PySequence_Fast_GET_ITEM(parts, 0))) return Refuse();
+      if (!IsTensor(o) || Rank(o) != Rank(PySequence_Fast_GET_ITEM(parts, 0)) || !HasDim(d, Rank(o) + adds))
+        return Refuse();
       if (const Vmap::Batched* b = At(o); b && !size) size = Ref(s_.SymIntObject(Meta(b->inner).sizes[b->dim]));
     }
     for (Py_ssize_t i = 0; size && i < PySequence_Fast_GET_SIZE(parts); ++i) {

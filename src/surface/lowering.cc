@@ -79,16 +79,17 @@ void Lowering::Impl::Cast(Call& call) {
 // A float that the narrowest dtype at hand cannot hold: many calls of torch raise then, others give infinities.
 bool Lowering::Impl::NumberTooLarge(const Call& call) {
   double largest = 0, limit = DBL_MAX;
-  bool tensors = false;
+  bool floats = false;
   EachArg(std::as_const(call), [&](const Arg& a) {
     if (a.is(Arg::Kind::kFloat) && std::isfinite(a.f)) largest = std::max(largest, std::abs(a.f));
   });
   if (largest <= LargestFloat(DType::kFloat16)) return false;
   EachTensor(call, [&](TraceId t) {
-    tensors = true;
-    if (IsFloat(meta(t).dtype)) limit = std::min(limit, LargestFloat(meta(t).dtype));
+    if (!IsFloat(meta(t).dtype)) return;
+    floats = true;
+    limit = std::min(limit, LargestFloat(meta(t).dtype));
   });
-  if (!tensors) limit = LargestFloat(call.mode.default_float);
+  if (!floats) limit = LargestFloat(call.mode.default_float);
   for (const auto& [name, a] : call.kwargs)
     if (auto type = a.is(Arg::Kind::kDType) ? DTypeFromText(a.s) : std::nullopt; type && IsFloat(*type))
       limit = LargestFloat(*type);

@@ -236,7 +236,7 @@ ValueId Scope::Factor(int i, DType t) const {
   if (!n.is(Arg::Kind::kTensor)) return Constant(n, t);
   const Operand factor = Read(n), beside = Read(arg(0));
   const TensorMeta& m = *factor.meta;
-  if (!torch() || !m.sizes.empty() || m.requires_grad || IsComplex(m.dtype) || !beside.is_tensor() ||
+  if (!torch() || !m.sizes.empty() || m.requires_grad || IsBool(m.dtype) || IsComplex(m.dtype) || !beside.is_tensor() ||
       m.device != beside.meta->device)
     Skip();
   return b.Cast(factor.value, t);

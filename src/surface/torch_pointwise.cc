@@ -294,8 +294,8 @@ Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
   if (op == Op::kSub && (s.torch() || IsBool(p.type))) RefuseBools(p);
   bool has_alpha = op != Op::kMul && s.has(2) && !(s.arg(2).is(Arg::Kind::kInt) && s.integer(2) == shape::Int(1));
   if (has_alpha && (IsBool(p.type) || (!IsFloat(p.type) && !s.arg(2).is(Arg::Kind::kInt)))) Scope::Skip();
-  if (has_alpha && s.arg(2).is(Arg::Kind::kFloat) && DTypeSize(p.type) < 8 && std::isfinite(s.arg(2).f) &&
-      std::fabs(s.arg(2).f) > std::numeric_limits<float>::max())
+  if (has_alpha && s.arg(2).is(Arg::Kind::kFloat) && IsFloat(p.type) && std::isfinite(s.arg(2).f) &&
+      std::fabs(s.arg(2).f) > LargestFloat(OnCpu(p.operands) || DTypeSize(p.type) > 4 ? p.type : DType::kFloat32))
     Scope::Fail("a factor that its floats cannot hold");
   bool narrow = IsFloat(p.type) && DTypeSize(p.type) < 4;
   Widen(s, p, op != Op::kMul && OnCpu(p.operands));

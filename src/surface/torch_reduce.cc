@@ -146,7 +146,7 @@ double Correction(Scope& s, int i) {
 // beside. In a wider type their mean is not rounded.
 rules::Moments MomentsOf(Scope& s, const Operand& x, const std::vector<int64_t>& axes, double correction, bool keep) {
   const bool cpu = x.meta->device.kind == DeviceKind::kCpu, root = s.row.op == Op::kSqrt;
-  const bool equals = x.meta->dtype == DType::kFloat64 || (!cpu && root && x.meta->dtype == DType::kFloat32);
+  const bool equals = root && (x.meta->dtype == DType::kFloat64 || (!cpu && x.meta->dtype == DType::kFloat32));
   return rules::VarMean(s.b, cpu ? s.b.Cast(x.value, DType::kFloat64) : x.value, axes, correction, keep, equals);
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "diag/diag.h"
 #include "tensor/call_step.h"
 #include "tensor/segment_node.h"
 #include "tensor/torch_api.h"
@@ -263,6 +264,10 @@ int SegmentHook::Begin(CallState* s, PyObject* ctx, PyObject* const* given, Py_s
     if (InStages(s, saved.get(), stops, std::move(grads), routed, pass) < 0) return -1;
   } else {
     Compiled* c = For(tangents);
+    if (!c && t_.replay) {  // it needs what was not saved, where only some results lead to the loss
+      diag::Log(diag::Channel::perf_, "a backward pass runs through the framework: " + TakeErrorText());
+      return Replay(s, grads, stops, {}, pass);
+    }
     const int fits = c ? Prepare(s, saved.get(), c, grads, pass) : -1;
     if (fits) return fits < 0 ? -1 : Replay(s, grads, stops, {}, pass);
   }
@@ -456,7 +461,7 @@ Ref SegmentHook::GradientsOf(const Rerun& run, const std::vector<Ref>& grads, co
       return {};
   for (const Ref& w : wanted)
     if (PyList_Append(of.get(), w.get()) < 0) return {};
-  if (PyList_GET_SIZE(outs.get()) == 0) {
+  if (PyList_GET_SIZE(outs.get()) == 0 || wanted.empty()) {
     Ref none(PyTuple_New(wanted.size()));
     for (size_t i = 0; none && i < wanted.size(); ++i) PyTuple_SET_ITEM(none.get(), i, Py_NewRef(Py_None));
     return none;

@@ -275,3 +275,25 @@ def test_answers_about_computed_floats(fresh, torch):
 
     compiled = check(fresh, f, lambda: (torch.ones(2),), most=3, values=[float(v) for v in (3, 4, 12, 5, 13, 20, 1, 15, 9, 10, 11)])
     assert compiled.cache_info()["segments"] == 3
+
+
+@pytest.mark.parametrize("p", [2, 3, -1, -2, 0.5, -0.5, 1.7])
+def test_powers_of_what_tensors_hold_are_pythons(fresh, torch, p):
+    f = fresh.compile(lambda t, y: (y * 1, t.item() ** p))
+    y = torch.ones(2)
+    for value in torch.linspace(0.1, 9.7, 211, dtype=torch.float64):
+        assert bits(f(value, y)[1]) == bits(value.item() ** p)
+
+
+@pytest.mark.parametrize("call", [
+    "torch.full_like(a, 300.)", "torch.full_like(a, -3.)", "torch.full_like(a, float('nan'))", "a.new_full((2,), 300.)", "torch.full((2,), 300., dtype=a.dtype)",
+    "F.pad(a, (1, 1), value=300.)", "torch.add(h, h, alpha=70000.)", "torch.add(x, x, alpha=big)", "x.clone().addcmul_(x, x, value=big)",
+    "torch.add(x, x, alpha=torch.tensor(True))", "torch.lerp(x, x, big.item())",
+])  # fmt: skip
+def test_numbers_that_do_not_fit_are_refused(fresh, torch, call):
+    f = eval(f"lambda a, h, x, big: (x * 2, {call})[1]", {"torch": torch, "F": torch.nn.functional})
+    arguments = torch.ones(2, 3, dtype=torch.uint8), torch.ones(3, dtype=torch.float16), torch.ones(3), torch.tensor(1e300, dtype=torch.float64)
+    for g in (f, fresh.compile(f)):
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                g(*arguments)

@@ -147,8 +147,37 @@ def test_equal_numbers_have_no_spread(fresh, value, over):
         for _ in range(2):
             results = compiled(x)
             (by,) = torch.autograd.grad([r.sum() for r in results], [x])
-            assert not any(r.count_nonzero() for r in results) and not by.isnan().any()
+            assert not any(r.count_nonzero() for r in (results[0], results[2])) and not by.isnan().any()
+            assert results[1].max() <= 1e-25 * value**2  # of float64; rounded once more, it is the square of that
             assert by.abs().max() < 1e-9
+
+
+class Two(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y, x + 1
+
+    @staticmethod
+    def backward(ctx, a, b):
+        x, y = ctx.saved_tensors
+        return a * y + b, a * x
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # a deviation of one number
+def test_a_pass_that_needs_what_was_not_saved(fresh):
+    """Of two results of a Function one alone is used; and a pass by results that the loss is not made of."""
+    same(fresh, lambda x: Two.apply(x.sum(), x.norm())[1], leaf(), lambda y: y)
+
+    def f(x, w):
+        a = torch.lerp(w.mean(), w.mean(), 0.3)
+        return (torch.lerp(a.mean(), w.mean(), 0.3) * 0 + (w + x).sum(), a.std(-1))[1:]
+
+    for g in (f, fresh.compile(f)):
+        x, w = (torch.ones(3, 3, dtype=torch.float64).requires_grad_() for _ in range(2))
+        (r,) = g(x * 1.5, w + 0.1)
+        by = torch.autograd.grad((r * r).sum() + 1.5 * r.sum(), [x, w], create_graph=True, allow_unused=True)
+        assert by[0] is None and by[1].isnan().all()
 
 
 NONE = {

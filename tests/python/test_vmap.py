@@ -310,6 +310,35 @@ def test_errors_are_torch_s(f):
     assert torch._C._functorch.maybe_get_level(x) == -1 and vmap(torch.sin)(x).shape == (3, 4)
 
 
+@pytest.mark.parametrize("draw", [lambda t: F.dropout(t, 0.5), lambda t: t.bernoulli(0.5), torch.randn_like, torch.rand_like, lambda t: F.dropout(t.t(), 0.5)])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_draws_are_torch_s(draw, dim):
+    f = lambda x: vmap(draw, in_dims=dim, randomness="different")(x)  # noqa: E731
+    compiled, x = framejit.compile(f), torch.full((3, 4, 5), 0.5)
+    for seed in range(3):
+        got, wanted = (torch.manual_seed(seed) and g(x) for g in (compiled, f))
+        assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("f", [
+    lambda t: torch.cat([t, t], -3), lambda t: torch.stack([t, t], -4), lambda t: t.flatten(-3), lambda t: t.chunk(2, -3),
+    lambda t: t.movedim(-3, 0), lambda t: t.diagonal(0, -3, -1),
+])  # fmt: skip
+def test_dimensions_of_the_sample_only(f):
+    x = torch.randn(2, 3, 4)
+    for call in (lambda x: vmap(f)(x), framejit.compile(lambda x: vmap(f)(x))):
+        with pytest.raises(IndexError):
+            call(x)
+
+
+@pytest.mark.parametrize("f", [lambda t: torch.roll(t, 1, dims=0), lambda t: t.permute(dims=(1, 0)), lambda t: torch.flip(t, dims=(0,))])
+def test_keywords_of_torch_s_own_rules(f):
+    x = torch.randn(2, 3, 4)
+    told = framejit.explain(lambda x: vmap(f)(x))(x)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    assert torch.equal(framejit.compile(lambda x: vmap(f)(x))(x), vmap(f)(x))
+
+
 def test_a_break_inside_of_torch_s_mode():
     def f(x, i):
         with TransformGetItemToIndex():
