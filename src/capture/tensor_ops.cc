@@ -92,6 +92,8 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
   if (!torch) {
     if (n == "size") return *out = s.SymIntObject(NumElements(m)), true;
     if (n == "strides") {
+      for (const auto& size : m.sizes)
+        if (s.env().Eq(size, 0)) return false;  // of nothing: NumPy has rules of its own
       shape::Ints bytes;
       for (auto& e : m.strides) bytes.push_back(e * shape::Int(DTypeSize(m.dtype)));
       return *out = SizeTuple(s, bytes, false), true;

@@ -326,3 +326,14 @@ def test_pooling_of_one_channel(fresh, pool, last):
     x = torch.randn(24).as_strided((1, 1, 3, 8), (24, 1 if last else 24, 8, 1))
     expected, got = f(x), fresh.compile(f)(x)
     assert got.stride() == expected.stride() and torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("part", ["a[20:10:2]", "a[3:5:-2]", "a[5:5]", "a.reshape(4, 5)[2:1:2, ::2]", "np.zeros((0, 3))", "a[::2]", "a[::-1]"])
+def test_strides_that_numpy_tells(fresh, part):
+    """Of nothing they follow rules of its own: such a part is looked at in Python."""
+    np = pytest.importorskip("numpy")
+    f = eval(f"lambda a: (a * 2, ({part}).strides)", {"np": np})
+    compiled, a = fresh.compile(f), np.arange(20.0)
+    for _ in range(3):
+        assert compiled(a)[1] == f(a)[1]
+    assert bool(fresh.cache_info(compiled)["breaks"]) == (f(a)[1] not in ((16,), (-8,)))
