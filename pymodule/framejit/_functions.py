@@ -102,15 +102,15 @@ def batched(name, dims, /, *args, **kwargs):
             for item in x:
                 gather(item)
 
-    def put(x, samples):
+    def substitute(x, samples):
         if isinstance(x, torch.Tensor):
             return next(samples)
-        return type(x)([put(item, samples) for item in x]) if type(x) in (list, tuple) else x
+        return type(x)([substitute(item, samples) for item in x]) if type(x) in (list, tuple) else x
 
     def one(*samples):
         samples = iter(samples)
-        given = [put(a, samples) for a in args]
-        return function(*given, **{k: put(a, samples) for k, a in kwargs.items()})
+        given = [substitute(a, samples) for a in args]
+        return function(*given, **{k: substitute(a, samples) for k, a in kwargs.items()})
 
     for a in (*args, *kwargs.values()):
         gather(a)

@@ -1,6 +1,7 @@
 """What torch's higher-order operators mean, as functions that are captured (src/capture/higher_order.cc)."""
 
 import torch
+from torch._higher_order_ops.flex_attention import math_attention
 
 
 def cond(pred, true_fn, false_fn, operands):
@@ -27,7 +28,7 @@ def scan(combine_fn, init, xs, additional_inputs):
 
 def flex_attention(query, key, value, score_mod, block_mask, scale, kernel_options, score_mod_other_buffers=(), mask_mod_other_buffers=()):
     others = score_mod_other_buffers, mask_mod_other_buffers
-    out, *sums = _math_attention(query, key, value, score_mod, block_mask, scale, kernel_options, *others)
+    out, *sums = math_attention(query, key, value, score_mod, block_mask, scale, kernel_options, *others)
     strides, last = query.stride(), query.ndim - 1  # the result lies as the queries do, elements of a row side by side
     order = [last, *sorted([d for d in range(last)], key=lambda d: strides[d])][::-1]
     back = sorted(range(query.ndim), key=lambda d: order[d])
@@ -40,10 +41,7 @@ _AS_TORCH = {"associative_scan", "invoke_subgraph", "map_impl"}  # by its kernel
 
 def meaning(operator):
     """None: it is left to torch."""
-    global _math_attention
     name = operator.name()
-    if name == "flex_attention":
-        from torch._higher_order_ops.flex_attention import math_attention as _math_attention
     if name in _AS_TORCH:
         return operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
     return _OURS.get(name)

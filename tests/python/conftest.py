@@ -112,6 +112,15 @@ def torch():
     return pytest.importorskip("torch", reason="torch is not installed for this Python")
 
 
+@pytest.fixture
+def installed(fj, torch):
+    """torch.compile is framejit's for the time of the test."""
+    fj.install()
+    yield
+    fj.uninstall()
+    torch._dynamo.reset()
+
+
 @pytest.fixture(scope="session")
 def np():
     return pytest.importorskip("numpy", reason="NumPy is not installed for this Python")

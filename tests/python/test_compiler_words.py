@@ -27,14 +27,6 @@ def compiled_once(f, captures=1, breaks=0):
     return (info["captures"], info["breaks"]) == (captures, breaks)
 
 
-@pytest.fixture
-def installed():
-    framejit.install()
-    yield
-    framejit.uninstall()
-    torch._dynamo.reset()
-
-
 # --- torch.compiler ------------------------------------------------------------------------------------------------------
 @word("compile")
 def compile_words(name):

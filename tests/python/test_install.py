@@ -45,14 +45,6 @@ def test_what_is_read_of_the_peer_still_counts():
         assert torch.equal(f(x), x + GenerationTracker.generation)
 
 
-@pytest.fixture
-def installed():
-    framejit.install()
-    yield
-    framejit.uninstall()
-    torch._dynamo.reset()
-
-
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
