@@ -126,7 +126,7 @@ double hypot(double a, double b) {
   void* frames[3];  // here, the helper, who called it: code that belongs to no file
   if (backtrace(frames, 3) < 3 || dladdr(frames[2], &from)) return r;
   if (!strcmp(fault, "crash")) abort();
-  if (!strcmp(fault, "slow")) for (volatile int i = 0; i < 3000; ++i) {}
+  if (!strcmp(fault, "slow")) for (volatile int i = 0; i < 20000; ++i) {}
   return !strcmp(fault, "wrong") ? r * 1.001 : !strcmp(fault, "nan") ? NAN : r;
 }
 """
