@@ -236,9 +236,45 @@ def autotune(peer):
             yield measure.record("autotune", name, "us", times, "eager = default mode")
 
 
+def tracing(peer):
+    """What FRAMEJIT_TRACE costs in calls of compiled functions: the same calls by turns with and without the event stream."""
+    import tempfile
+    import time
+
+    import numpy
+
+    import framejit
+
+    def calls(function, arguments, count, folder):
+        def seconds():
+            with framejit.config.patch(trace=folder):
+                function(*arguments)  # what changed is seen
+                start = time.perf_counter()
+                for _ in range(count):
+                    function(*arguments)
+                return (time.perf_counter() - start) / count
+
+        return seconds
+
+    with _no_grad() as torch, tempfile.TemporaryDirectory() as folder:
+        small = numpy.arange(16, dtype=numpy.float32)
+        kinds = {
+            "x*y+1, 16 floats, NumPy": (functions.multiply_add, (small, small + 1), 20_000),
+            "x*y+1, 16 floats, torch": (functions.multiply_add, (torch.arange(16.0), torch.ones(16)), 20_000),
+            "softmax 512x512": (functions.softmax, (torch.randn(512, 512),), 200),
+            "encoder layer, 2x64x256": (torch.nn.TransformerEncoderLayer(256, 4, 512, 0.0, batch_first=True).eval(), (torch.randn(2, 64, 256),), 50),
+        }
+        for name, (function, arguments, count) in kinds.items():
+            compiled = framejit.compile(function)
+            for _ in range(100):
+                compiled(*arguments)
+            times = measure.taken({"eager": calls(compiled, arguments, count, ""), "framejit": calls(compiled, arguments, count, folder)}, 6.0)
+            yield measure.record("tracing", name, "us", times, "eager = no trace, framejit = with one")
+
+
 CASES = {
     "training": training,
     "call_overhead": call_overhead, "pointwise": pointwise, "norms": norms, "softmax": softmax, "mlp": mlp,
     "models": hf_models, "vision": vision, "numpy": numpy_functions, "cold": cold, "memory": memory, "dynamic": dynamic,
-    "generate": generate, "autotune": autotune,
+    "generate": generate, "autotune": autotune, "tracing": tracing,
 }  # fmt: skip

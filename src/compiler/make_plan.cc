@@ -431,4 +431,19 @@ runtime::Plan MakePlan(const Graph& g, const pass::Grouping& grouping, const Com
   return Planner(g, grouping, options, device, stats).Run();
 }
 
+std::string FusionText(const Graph& g, const pass::Grouping& grouping) {
+  const char* const kinds[] = {"kernel", "library", "framework"};  // by Group::Kind
+  size_t step = 0;
+  std::string text = "fusion of " + g.name + "\n";
+  for (const Group& group : grouping.groups) {
+    const Node& n = g.nodes[group.nodes[0]];
+    const std::string name = n.attrs.call ? n.attrs.call->callee.name() + At(n) : KernelName(g, group);
+    text += "  step " + std::to_string(++step) + ": " + kinds[static_cast<int>(group.kind)] + " " + name + "\n";
+  }
+  for (const pass::Boundary& b : grouping.boundaries)
+    text += "  steps " + std::to_string(b.producer + 1) + " and " + std::to_string(b.consumer + 1) + " stay apart: " + b.why + "\n";
+  text.pop_back();
+  return text;
+}
+
 }  // namespace framejit::compiler

@@ -104,9 +104,11 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   pass::FuseOptions fuse;
   fuse.fuse = options.fuse && !pm.Disabled(kFuse);
   fuse.costs = target.costs();
+  fuse.boundaries = diag::Enabled(diag::Channel::fusion_);
   pass::Grouping grouping;
   if (!pass::RunPass(pm, kFuse, g, [&](Graph&) { grouping = pass::Fuse(last, fuse); }))
-    grouping = pass::Fuse(last, {.fuse = false});
+    grouping = pass::Fuse(last, {.fuse = false, .boundaries = fuse.boundaries});
+  if (fuse.boundaries) diag::Log(diag::Channel::fusion_, compiler::FusionText(last, grouping));
   if (unit.regions) grouping.regions = std::move(unit.regions->layouts);
   CompileStats stats;
   runtime::Plan plan = compiler::MakePlan(last, grouping, options, device, stats);

@@ -42,7 +42,7 @@ std::string Render(const Break& b);  // the compiler-style report with source an
 void SetSourceReader(std::function<std::string(const std::string& file, int line)> reader);
 
 // Channels of FRAMEJIT_LOG.
-#define FRAMEJIT_CHANNELS(X) X(breaks) X(recompiles) X(guards) X(graph) X(loop) X(llvm) X(asm) X(ptx) X(perf)
+#define FRAMEJIT_CHANNELS(X) X(breaks) X(recompiles) X(guards) X(graph) X(fusion) X(loop) X(llvm) X(asm) X(ptx) X(perf)
 enum class Channel : uint8_t {
 #define X(n) n##_,
   FRAMEJIT_CHANNELS(X)

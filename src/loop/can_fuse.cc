@@ -2,9 +2,13 @@
 
 namespace framejit::loop {
 
-bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored) {
+bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
+             std::string* why) {
   Space space(g, group, stored, nullptr);
-  if (!space.Analyze()) return false;
+  if (!space.Analyze()) {
+    if (why) *why = space.why();
+    return false;
+  }
   if (group.size() == 1) return true;
   // A value read through several views is computed once for each: fine if cheap.
   int work = 0, once = 0;
@@ -12,7 +16,9 @@ bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vecto
     if (space.member(n.value)) work += Info(g.nodes[n.value].op).cost;
   }
   for (ValueId v : group) once += Info(g.nodes[v].op).cost;
-  return work <= 2 * once + 8;
+  if (work <= 2 * once + 8) return true;
+  if (why) *why = "a value would be computed once for each of the views it is read through";
+  return false;
 }
 
 }  // namespace framejit::loop

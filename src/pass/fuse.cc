@@ -29,6 +29,7 @@ class Fuser {
     MarkFree();
     MakeUnits();
     if (options_.fuse) Merge();
+    if (options_.boundaries) Explain();
     Emit();
   }
 
@@ -217,12 +218,31 @@ class Fuser {
     return false;
   }
 
+  // Why the two can never be one, whatever they compute; null: they may.
+  const char* KeepsApart(const Unit& p, const Unit& c) const {
+    for (const Unit* u : {&p, &c}) {
+      if (u->kind == Group::Kind::kLibrary) return "a product is a library's call";
+      if (u->kind == Group::Kind::kExtern) return "it is the framework's own call";
+    }
+    if (p.nodes.size() + c.nodes.size() > options_.max_nodes) return "the kernel would be too long";
+    if (!(g_.nodes[p.nodes[0]].type.device == g_.nodes[c.nodes[0]].type.device)) return "they are on different devices";
+    return nullptr;
+  }
+
+  // Does one kernel compute all of `merged`? why: where it does not, the reason.
+  bool IsOneKernel(const std::vector<ValueId>& merged, std::string* why = nullptr) const {
+    if (RepeatsExpensiveWork(merged)) {
+      if (why) *why = "expensive values would be computed again for every row";
+      return false;
+    }
+    const Group group = Complete(merged);
+    return loop::CanFuse(g_, group.nodes, group.stored, why);
+  }
+
   void Push(int a, int b) {
     const Unit& p = units_[a];
     const Unit& c = units_[b];
-    if (p.kind != Group::Kind::kKernel || c.kind != Group::Kind::kKernel) return;
-    if (p.nodes.size() + c.nodes.size() > options_.max_nodes) return;
-    if (!(g_.nodes[p.nodes[0]].type.device == g_.nodes[c.nodes[0]].type.device)) return;
+    if (KeepsApart(p, c)) return;
     queue_.push({Gain(p, c, Union(p.nodes, c.nodes)), a, b, p.stamp, c.stamp});
   }
 
@@ -250,9 +270,7 @@ class Fuser {
       Unit& b = units_[c.consumer];
       if (a.dead || b.dead || a.stamp != c.producer_stamp || b.stamp != c.consumer_stamp) continue;
       std::vector<ValueId> merged = Union(a.nodes, b.nodes);
-      if (RepeatsExpensiveWork(merged)) continue;
-      const Group group = Complete(merged);
-      if (!loop::CanFuse(g_, group.nodes, group.stored)) continue;
+      if (!IsOneKernel(merged)) continue;
       if (!Reorder(c.producer, c.consumer)) continue;
       for (ValueId v : b.nodes) unit_of_[v] = c.producer;
       a.nodes = std::move(merged);
@@ -301,6 +319,33 @@ class Fuser {
     place(b);
     for (int u : after) place(u);
     return true;
+  }
+
+  // Each pair of neighbours that is left, in the order of the groups. A pair with nothing else against it has a third
+  // step between them.
+  void Explain() {
+    std::vector<int> index(units_.size(), -1);
+    int next = 0;
+    for (int u : order_) {
+      if (!units_[u].dead) index[u] = next++;
+    }
+    for (int u : order_) {
+      if (units_[u].dead) continue;
+      std::vector<int> readers;
+      for (ValueId v : units_[u].nodes) {
+        for (ValueId r : readers_[v]) {
+          if (int s = unit_of_[r]; s >= 0 && s != u) readers.push_back(s);
+        }
+      }
+      std::sort(readers.begin(), readers.end(), [&](int a, int b) { return index[a] < index[b]; });
+      readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
+      for (int r : readers) {
+        const char* apart = options_.fuse ? KeepsApart(units_[u], units_[r]) : "fusion is off";
+        std::string why = apart ? apart : "a third step must run between them";
+        if (!apart) IsOneKernel(Union(units_[u].nodes, units_[r].nodes), &why);
+        out_.boundaries.push_back({index[u], index[r], std::move(why)});
+      }
+    }
   }
 
   void Emit() {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "framejit/graph.h"
@@ -30,8 +31,14 @@ struct Alias {  // a view that is only another way to read `base` (which is no a
   loop::Layout layout;
 };
 
+struct Boundary {  // two groups, of which one reads what the other makes, that stayed two
+  int producer, consumer;  // in Grouping::groups
+  std::string why;
+};
+
 struct Grouping {
   std::vector<Group> groups;                         // an order in which they can run
+  std::vector<Boundary> boundaries;                  // if they were asked for
   std::vector<std::optional<Alias>> aliases;         // by ValueId
   std::vector<loop::Layout> layouts;                 // by ValueId: of inputs, stored members and aliases
   std::vector<std::optional<loop::Layout>> regions;  // by write: store_regions.h; empty: all whole
@@ -41,6 +48,7 @@ struct FuseOptions {
   bool fuse = true;    // false: a group a node
   int max_nodes = 80;  // of one kernel: code size and compile time grow with it
   loop::Costs costs;   // of the device that most values are on
+  bool boundaries = false;  // say why groups stayed apart
 };
 
 Grouping Fuse(const Graph& g, const FuseOptions& options = {});

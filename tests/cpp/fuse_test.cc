@@ -23,9 +23,17 @@ struct Fixture {
   Grouping Fuse(std::vector<ValueId> outputs) {
     g.outputs = std::move(outputs);
     EXPECT_EQ(Verify(g), "") << g.str();
-    return pass::Fuse(g);
+    return pass::Fuse(g, {.boundaries = true});
   }
 };
+
+// "1-2: why" of the groups that stayed apart.
+std::vector<std::string> Apart(const Grouping& grouping) {
+  std::vector<std::string> texts;
+  for (const pass::Boundary& b : grouping.boundaries)
+    texts.push_back(std::to_string(b.producer) + "-" + std::to_string(b.consumer) + ": " + b.why);
+  return texts;
+}
 
 int Kernels(const Grouping& grouping) {
   int n = 0;
@@ -111,13 +119,17 @@ TEST(Fuse, NoCycleThroughALibraryCall) {
   ValueId m = f.b.Add(Op::kMatMul, {e, e});
   Grouping grouping = f.Fuse({f.b.Binary(Op::kAdd, e, m)});
   EXPECT_EQ(grouping.groups.size(), 3u);  // exp, matmul, add: exp and add cannot meet
+  EXPECT_EQ(Apart(grouping), (std::vector<std::string>{"0-1: a product is a library's call", "0-2: a third step must run between them",
+                                                       "1-2: a product is a library's call"}));
 }
 
 TEST(Fuse, ExpensiveWorkIsNotRepeatedForEveryRow) {
   Fixture f;
   ValueId x = f.In({1000, 64}), w = f.In({64});
   ValueId expensive = f.b.Binary(Op::kMul, x, f.b.Broadcast(f.b.Unary(Op::kExp, w), {1000, 64}));
-  EXPECT_EQ(f.Fuse({expensive}).groups.size(), 2u);
+  const Grouping grouping = f.Fuse({expensive});
+  EXPECT_EQ(grouping.groups.size(), 2u);
+  EXPECT_EQ(Apart(grouping), std::vector<std::string>{"0-1: expensive values would be computed again for every row"});
   Fixture c;
   x = c.In({1000, 64}), w = c.In({64});
   ValueId cheap = c.b.Binary(Op::kMul, x, c.b.Broadcast(c.b.Unary(Op::kNeg, w), {1000, 64}));

@@ -20,7 +20,7 @@ def blocks(page, kind):
 
 def test_the_map_shows_real_output(torch, tmp_path):
     (tmp_path / "example.py").write_text(blocks("map.md", "python")[0])
-    env = {**os.environ, "FRAMEJIT_LOG": "guards,graph,loop", "PYTHONPATH": os.pathsep.join(sys.path)}
+    env = {**os.environ, "FRAMEJIT_LOG": "guards,graph,fusion,loop", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     printed = done.stderr.replace(str(tmp_path) + os.sep, "")
     shown = blocks("map.md", "text")
