@@ -80,10 +80,9 @@ bool TakesTensor(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, Py
 // A method that C code of its own kind (Cython) gives a generator of random numbers.
 bool DrawsBy(PyObject* generator, PyObject* method) {
   if (PyFunction_Check(method) || PyType_Check(method) || PyCFunction_Check(method)) return false;
-  PyTypeObject* type = Py_TYPE(generator);
-  if (!FactsOf(LayoutOf(type)).Has(TypeFacts::kDraws)) return false;
+  if (!IsGenerator(generator)) return false;
   Ref name(PyObject_GetAttrString(method, "__name__"));
-  const bool found = name && _PyType_Lookup(type, name.get()) == method;
+  const bool found = name && _PyType_Lookup(Py_TYPE(generator), name.get()) == method;
   PyErr_Clear();
   return found;
 }

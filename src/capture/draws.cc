@@ -22,9 +22,16 @@ PyObject* BitsOf(PyObject* generator) {
   return bits.get();
 }
 
+// The class of C of which this one is or derives. Null: it draws nothing.
+PyTypeObject* ClassOf(PyTypeObject* t) {
+  while (t && !FactsOf(t).Has(TypeFacts::kDraws)) t = t->tp_base;
+  return t;
+}
+
 // What in an object of C is its state: all of it behind the head, since draws change numbers there and no reference.
 std::pair<char*, size_t> StateIn(PyObject* o) {
-  return {reinterpret_cast<char*>(o) + sizeof(PyObject), LayoutOf(Py_TYPE(o))->tp_basicsize - sizeof(PyObject)};
+  PyTypeObject* type = ClassOf(Py_TYPE(o));
+  return {reinterpret_cast<char*>(o) + sizeof(PyObject), (type ? type : Py_TYPE(o))->tp_basicsize - sizeof(PyObject)};
 }
 
 // Methods that draw and do nothing else. `seed`, `shuffle` and the like are not among them.
@@ -95,18 +102,17 @@ PyObject* Fixed(Session& s, PyObject* o) {
 }  // namespace
 
 bool IsGenerator(PyObject* o) {
-  PyTypeObject* layout = LayoutOf(Py_TYPE(o));
-  if (!FactsOf(layout).Has(TypeFacts::kDraws)) return false;
-  const std::string_view name = layout->tp_name;
+  PyTypeObject* type = ClassOf(Py_TYPE(o));
+  if (!type) return false;
+  const std::string_view name = type->tp_name;
   if (name == "_random.Random") return true;
   PyObject* bits = name.starts_with("numpy.random.") ? BitsOf(o) : nullptr;
   return bits && std::string_view(Py_TYPE(bits)->tp_name).starts_with("numpy.random._");
 }
 
 void GeneratorStates::Save(PyObject* generator) {
-  PyObject* bits =
-      std::string_view(LayoutOf(Py_TYPE(generator))->tp_name).starts_with("numpy.") ? BitsOf(generator) : nullptr;
-  for (PyObject* o : {generator, bits}) {
+  const bool numpys = std::string_view(ClassOf(Py_TYPE(generator))->tp_name).starts_with("numpy.");
+  for (PyObject* o : {generator, numpys ? BitsOf(generator) : nullptr}) {
     if (!o || std::any_of(parts_.begin(), parts_.end(), [&](const Part& p) { return p.object.get() == o; })) continue;
     const auto [at, size] = StateIn(o);
     parts_.push_back({Borrow(o), std::vector<char>(at, at + size)});
@@ -161,7 +167,10 @@ PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* arg
   const char* name = text && PyUnicode_Check(text.get()) ? PyUnicode_AsUTF8(text.get()) : nullptr;
   if (!name) return PyErr_Clear(), s.Break(BreakId::kRandom);
   PyObject* generator = args[0];
-  const Source* source = s.IsFresh(generator) ? nullptr : s.SourceOf(generator);
+  // One that nobody has seen is part of a method that is a constant (numpy.random.rand).
+  const Source* source = s.IsFresh(generator) ? nullptr
+                         : s.Find(generator)  ? s.SourceOf(generator)
+                                              : s.guards().Const(generator);
   if (!source || !OnlyDraws(name) || !IsGenerator(generator) || s.later || s.in_custom || s.InLookup())
     return s.Break(BreakId::kRandom, name);
   s.guards().Is(source, generator);

@@ -41,7 +41,10 @@ def as_eager(fresh, f, make=x, rounds=6, graphs=1):
         runs.append([(outcome(function, make(k)), states()) for k in range(rounds)])
     for (expected, after), (got, after_ours) in zip(*runs):
         assert type(got) is type(expected)
-        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+        if isinstance(expected, str):
+            assert got == expected
+        else:
+            torch.testing.assert_close(got, expected, rtol=0, atol=0)
         assert after == after_ours
     return told
 
@@ -177,7 +180,7 @@ def test_exceptions(fresh):
             return t * k
         raise ValueError(f"{k}")
 
-    as_eager(fresh, f, make=lambda k: torch.ones(2 + k % 3))
+    as_eager(fresh, f, make=lambda k: torch.ones(3 + k % 2))
 
 
 def test_with_gradients(fresh):

@@ -38,14 +38,14 @@ def both(fresh, f, make, rounds=3, grads=True):
             same(facts(a), facts(b))
             assert (a.grad is None) == (b.grad is None)
             if a.grad is not None:
-                same(facts(a.grad), facts(b.grad))
+                same(facts(a.grad)[:-1], facts(b.grad)[:-1])  # versions of results are not kept
         for a, b in zip(got, expected, strict=True):
             if grads and a.requires_grad:
                 a.sum().backward(retain_graph=True)
                 b.sum().backward(retain_graph=True)
         for a, b in zip(ours, theirs, strict=True):
             if a.grad is not None:
-                same(facts(a.grad), facts(b.grad))
+                same(facts(a.grad)[:-1], facts(b.grad)[:-1])
 
 
 def plain():
@@ -139,8 +139,9 @@ def test_writes_behind_that_are_not_hidden(fresh):
 
 def test_an_average_of_weights(fresh):
     torch.manual_seed(0)
-    model, average = nn.Linear(3, 3), nn.Linear(3, 3)
-    other = copy.deepcopy(model), copy.deepcopy(average)
+    first = nn.Linear(3, 3), nn.Linear(3, 3)
+    model, average = copy.deepcopy(first)
+    other = copy.deepcopy(first)
 
     def update(a, b):
         for p, q in zip(a.parameters(), b.parameters()):
