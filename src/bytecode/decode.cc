@@ -3,8 +3,10 @@
 #include <opcode.h>
 
 #include <array>
+#include <memory>
 
 #include "bytecode/code.h"
+#include "bytecode/lines.h"
 
 namespace framejit::bytecode {
 namespace {
@@ -212,6 +214,34 @@ const Code* Code::Of(PyCodeObject* code) {
     return static_cast<const Code*>(known);
   }
   return made;
+}
+
+// Lines of long code, by unit, kept as long as the code: one walk through its table in place of one for each question.
+int LineOf(PyCodeObject* code, int offset) {
+  constexpr Py_ssize_t kLong = 2048;
+  if (Py_SIZE(code) < kLong) return PyCode_Addr2Line(code, offset);
+  static const Py_ssize_t slot =
+      _PyEval_RequestCodeExtraIndex([](void* lines) { delete static_cast<std::vector<int>*>(lines); });
+  auto* object = reinterpret_cast<PyObject*>(code);
+  void* known = nullptr;
+  if (_PyCode_GetExtra(object, slot, &known) < 0 || !known) {
+    auto lines = std::make_unique<std::vector<int>>(Py_SIZE(code), -1);
+    PyObject *ranges = PyObject_CallMethod(object, "co_lines", nullptr), *range;
+    while (ranges && (range = PyIter_Next(ranges))) {
+      int from = 0, to = 0;
+      PyObject* line;
+      if (PyArg_ParseTuple(range, "iiO", &from, &to, &line) && PyLong_Check(line))
+        for (int unit = from / 2; unit < to / 2 && unit < Py_SIZE(code); ++unit)
+          (*lines)[unit] = static_cast<int>(PyLong_AsLong(line));
+      Py_DECREF(range);
+    }
+    Py_XDECREF(ranges);
+    if (PyErr_Occurred() || _PyCode_SetExtra(object, slot, lines.get()) < 0)
+      return PyErr_Clear(), PyCode_Addr2Line(code, offset);
+    known = lines.release();
+  }
+  const auto& lines = *static_cast<std::vector<int>*>(known);
+  return offset < 0 || offset / 2 >= static_cast<int>(lines.size()) ? code->co_firstlineno : lines[offset / 2];
 }
 #pragma GCC diagnostic pop
 

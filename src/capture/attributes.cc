@@ -1,9 +1,13 @@
 // Attribute protocol: CPython's own lookup order (data descriptor, instance dict, class attribute, __getattr__), with a
 // guard for every place that was looked at. Python-level hooks (__getattribute__, properties, descriptors) are called,
 // so they are captured like any other function.
+#include <algorithm>
+#include <optional>
+
 #include "capture/callees.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
+#include "capture/tensor_state.h"
 #include "guard/versions.h"
 
 namespace framejit::capture {
@@ -136,7 +140,8 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
   // C descriptors: methods bind; others are read when they are facts about the object.
   PyTypeObject* kind = Py_TYPE(d);
   if (kind == &PyMethodDescr_Type || kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type ||
-      kind == &PyCFunction_Type || OfType(kind, CType::kLruCache) || !object)
+      kind == &PyCFunction_Type || OfType(kind, CType::kLruCache) || !object ||
+      (FactsOf(type).Has(TypeFacts::kDraws) && std::string_view(kind->tp_name).ends_with("cython_function_or_method")))
     return get(d, object, reinterpret_cast<PyObject*>(type));
   if (std::string_view(kind->tp_name).ends_with("collections._tuplegetter") && object &&
       PyTuple_Check(object)) {  // a field of a named tuple: an item; 3.12 has another name for its module
@@ -540,33 +545,17 @@ int CaptureSemantics::GenericSetAttr(PyObject* o, PyObject* name, PyObject* valu
 
 // An attribute of a tensor's own, which its class knows nothing of. One that was made here gets it at the exit, if it
 // is still there.
-// tensor.grad = None, which waits for the exit. Its gradient is read no more.
-int CaptureSemantics::DropGrad(PyObject* tensor) {
-  static PyObject* const set = PyDict_GetItemString(PyEval_GetBuiltins(), "setattr");
-  static PyObject* const grad = PyUnicode_InternFromString("grad");
-  const TraceId id = AsTensor(tensor)->id;
-  const int input = s_.trace().tensors[id].input;
-  if (!AsEver(s_, tensor, "grad")) return -1;
-  if (input < 0) return 0;  // what was made here has none yet
-  s_.guards().Add(guard::Row{guard::Kind::kDistinct, s_.input_sources()[input]});
-  if (!s_.pending().dropped_grads.insert(id).second) return 0;
-  PendingCall call{Borrow(set), {}};
-  for (PyObject* a : {tensor, grad, Py_None}) call.args.push_back(Borrow(a));
-  s_.pending().Call(std::move(call));
-  return 0;
-}
-
 int CaptureSemantics::StoreTensorAttr(PyObject* o, PyObject* name, PyObject* value) {
   auto refuse = [&] { return s_.Break(BreakId::kSideEffect, "attribute of a tensor"), -1; };
-  const TraceId id = AsTensor(o)->id;
+  const TraceId id = s_.pending().Original(AsTensor(o)->id);
   Ref type(TensorClass(s_, o));
   if (!type) return -1;
   auto* t = reinterpret_cast<PyTypeObject*>(type.get());
   PyObject *descr = s_.NoteLookup(t, name), *hook = s_.NoteLookup(t, value ? N().setattr : N().delattr);
   const bool plain = s_.meta(id).framework == Framework::kTorch && !(hook && PyFunction_Check(hook));
-  if (plain && (!value || value == Py_None) && !PyUnicode_CompareWithASCIIString(name, "grad") && !s_.vmap.open() &&
-      !s_.in_custom && !s_.later && !s_.InLookup() && !s_.lowering().IsHidden(id))
-    return DropGrad(o);
+  if (const char* text = plain ? PyUnicode_AsUTF8(name) : nullptr)
+    if (const std::optional<bool> set = SetOfTensor(s_, o, text, value)) return *set ? 0 : -1;
+  if (s_.broken() || PyErr_Occurred()) return -1;
   if (s_.meta(id).framework != Framework::kTorch || (descr && Py_TYPE(descr)->tp_descr_set) ||
       (hook && PyFunction_Check(hook)) || s_.lowering().IsHidden(id))
     return refuse();

@@ -16,6 +16,7 @@
 #include "capture/proxy.h"
 #include "capture/runner_choice.h"
 #include "capture/semantics.h"
+#include "capture/tensor_state.h"
 #include "capture/training.h"
 #include "diag/diag.h"
 #include "diag/no_kernel.h"
@@ -150,6 +151,7 @@ class SegmentBuilder {
     const bool fails = seg_->backend_runner || !seg_->assumed.guesses.empty() || MayFail(s_);
     seg_->undo = tensor::PlanUndo(*seg_->trace, !seg_->graph_runner && !seg_->pending, fails);
     if (seg_->pending) seg_->pending->undo = tensor::PlanUndo(*seg_->trace, true, fails);
+    seg_->draws = std::move(s_.draws);
     seg_->floats = s_.numbers().Program();
     seg_->changes = seg_->undo.random || writes;
     seg_->guards = s_.TakeGuards()->Finish(s_.env(), inputs_);
@@ -232,6 +234,16 @@ class SegmentBuilder {
     return false;
   }
 
+  void AddRetains() {
+    const std::vector<TraceId> there = recipe().outputs;
+    for (auto& [id, method] : s_.pending().retains) {
+      if (std::find(there.begin(), there.end(), id) == there.end()) continue;
+      PendingCall call{method, {}};
+      call.args.emplace_back(s_.NewProxy(id));
+      AddCall(call);
+    }
+  }
+
   // What is written and called at the exit.
   void Effects() {
     for (auto& st : s_.pending().stores())
@@ -249,6 +261,7 @@ class SegmentBuilder {
         seg_->exit.cells.emplace_back(recipe().AddInput(s_.guards().Slot(root.slot)), now ? recipe().Add(now) : -1);
     }
     while (AddAttributes()) continue;
+    AddRetains();
     seg_->exit.grad_after = s_.modes.now.grad == s_.modes.entry.grad ? -1 : s_.modes.now.grad;
   }
 
@@ -260,6 +273,7 @@ class SegmentBuilder {
     if (s_.modes.overrides_off) why = "__torch_function__ was disabled";
     if (s_.vmap.open()) why = "torch.vmap or a derivative was entered";
     if (std::string open = s_.modes.StillOpen(); !open.empty()) why = std::move(open);
+    if (std::string early = SetTooEarly(s_); !early.empty()) why = std::move(early);
     if (!recipe().why().empty()) why = recipe().why();
   }
 

@@ -262,7 +262,7 @@ PyObject* CCall::ByEffect() {
       PyObject* r = sem_.Output(callable_, name_, args_, nargs_, kwnames_);
       return r || s_.broken() || PyErr_Occurred() ? r : s_.Break(BreakId::kOutput, name_);
     }
-    case Effect::kRandom: return s_.Break(BreakId::kRandom, name_);
+    case Effect::kRandom: return s_.draws.Draw(s_, callable_, args_, nargs_, kwnames_);
     default: return s_.Break(BreakId::kUnknownCall, Describe(callable_));
   }
 }

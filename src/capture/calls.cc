@@ -77,6 +77,16 @@ bool TakesTensor(PyTypeObject* type, PyObject* const* args, Py_ssize_t nargs, Py
   return base && type != base && PyType_IsSubtype(type, base) && nargs == 1 && total == 1 && IsTensor(args[0]);
 }
 
+// A method that C code of its own kind (Cython) gives a generator of random numbers.
+bool DrawsBy(PyObject* generator, PyObject* method) {
+  if (PyFunction_Check(method) || PyType_Check(method) || PyCFunction_Check(method)) return false;
+  if (!IsGenerator(generator)) return false;
+  Ref name(PyObject_GetAttrString(method, "__name__"));
+  const bool found = name && _PyType_Lookup(Py_TYPE(generator), name.get()) == method;
+  PyErr_Clear();
+  return found;
+}
+
 }  // namespace
 
 PyObject* CaptureSemantics::CallMethod(PyObject* method, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -190,6 +200,7 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (PyMethod_Check(callable)) return CallMethod(callable, args, nargs, kwnames);
   if (Py_TYPE(callable) == &CompiledFunctionType) return Call(WrappedOf(callable), args, nargs, kwnames);
   if (PyObject* r = NumpyCall(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
+  if (nargs && DrawsBy(args[0], callable)) return s_.draws.Draw(s_, callable, args, nargs, kwnames);
   if (PyObject* r = CallNamed(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable) && IsCheckpoint(callable)) return CallCheckpoint(args, nargs, kwnames);
   if (PyFunction_Check(callable) && IsHigherOrder(callable))
@@ -308,7 +319,10 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
       if (s_.options().whole) break;
       return s_.Break(BreakId::kSideEffect, Describe(f) + ", which is one kernel of the framework");
     case Effect::kItself: return nargs == 1 ? ProfilerRange(args[0]) : s_.Break(BreakId::kOutput, Describe(f));
-    case Effect::kOutput: return s_.Break(BreakId::kOutput, Describe(f));
+    case Effect::kOutput: {
+      PyObject* r = Log(fn, args, static_cast<Py_ssize_t>(nargs), kwnames);
+      return r || s_.broken() || PyErr_Occurred() ? r : s_.Break(BreakId::kOutput, Describe(f));
+    }
     case Effect::kThreadState: return s_.Break(BreakId::kThreadState, Describe(f));
     case Effect::kErrorState:
       if (nargs == 1 && s_.IsFresh(args[0]) && (!s_.modes.numpy.Noted() || IsCodeOf(PyEval_GetFrame(), "numpy"))) break;

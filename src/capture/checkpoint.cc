@@ -100,7 +100,7 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   const auto wants = [&](PyObject* o) { return IsTensor(o) && WantsGradient(s_, o); };
   if (reentrant && std::none_of(given.begin(), given.end(), wants)) return refuse("no input wants gradients");
   const std::vector<PyObject*> before = Pending(s_);
-  const size_t calls = s_.trace().calls.size();
+  const size_t calls = s_.trace().calls.size(), drawn = s_.draws.size();
   const size_t sizes = s_.data_sizes().all().size();
   std::vector<PyObject*> roots = {args[0]};
   roots.insert(roots.end(), given.begin(), given.end());
@@ -118,6 +118,7 @@ PyObject* CaptureSemantics::CallCheckpoint(PyObject* const* args, Py_ssize_t nar
   if (Pending(s_) != before) return refuse("something outside is written");
   if (!(ReachFrom(s_, roots) == objects)) return refuse("an object is changed");
   if (s_.data_sizes().all().size() != sizes) return refuse("data decides a size");
+  if (s_.draws.size() != drawn) return refuse("other random numbers the second time");
   for (size_t i = calls; i < s_.trace().calls.size(); ++i)
     if (!restores && Draws(s_.trace().calls[i].callee)) return refuse("other random numbers the second time");
   if (reentrant && !AllTracked(s_, result.get(), given)) return refuse("a result without gradients");

@@ -117,6 +117,70 @@ PyObject* PrintTo(PyObject*, PyObject* args) {
   return print && values && how ? PyObject_Call(print, values.get(), how.get()) : nullptr;
 }
 
+// Is what the class `of` (of the module logging) has under these names what an object's class has?
+bool AsInLogging(PyObject* o, const char* of, std::initializer_list<const char*> names) {
+  PyObject* base = NamedIn("logging", of);
+  if (!base || !PyType_Check(base) || !PyType_IsSubtype(Py_TYPE(o), reinterpret_cast<PyTypeObject*>(base))) return false;
+  for (const char* name : names) {
+    Ref text(PyUnicode_InternFromString(name));
+    PyObject* found = _PyType_Lookup(Py_TYPE(o), text.get());
+    PyObject* home = found && PyFunction_Check(found) ? PyFunction_GetModule(found) : nullptr;
+    if (!home || !PyUnicode_Check(home) || PyUnicode_CompareWithASCIIString(home, "logging")) return false;
+  }
+  return true;
+}
+
+bool NoFilters(PyObject* o) {
+  Ref filters(PyObject_GetAttrString(o, "filters"));
+  return filters && PyList_CheckExact(filters.get()) && !PyList_GET_SIZE(filters.get());
+}
+
+// Does a handler write the text to a stream of Python's, and nothing else?
+bool WritesPlainly(PyObject* handler, bool ascii) {
+  PyObject* nothing = NamedIn("logging", "NullHandler");
+  if (nothing && Py_TYPE(handler) == reinterpret_cast<PyTypeObject*>(nothing)) return true;
+  if (!AsInLogging(handler, "StreamHandler", {"handle", "emit", "format", "acquire", "release", "filter", "flush"}) ||
+      !NoFilters(handler))
+    return false;
+  Ref formatter(PyObject_GetAttrString(handler, "formatter")), stream(PyObject_GetAttrString(handler, "stream"));
+  PyObject* plain = NamedIn("logging", "Formatter");
+  return formatter && stream && stream.get() != Py_None && TakesOutput(stream.get(), ascii) &&
+         (formatter.get() == Py_None || Py_TYPE(formatter.get()) == reinterpret_cast<PyTypeObject*>(plain));
+}
+
+// (logger, is the text ASCII) -> bool; asked by a guard.
+PyObject* LoggerIsPlain(PyObject*, PyObject* args) {
+  PyObject* logger;
+  int ascii;
+  if (!PyArg_ParseTuple(args, "Op", &logger, &ascii)) return nullptr;
+  PyObject *factory = NamedIn("logging", "_logRecordFactory"), *record = NamedIn("logging", "LogRecord");
+  bool plain = factory && factory == record;
+  for (Ref at = Borrow(logger); plain && at.get() != Py_None;) {
+    Ref handlers(PyObject_GetAttrString(at.get(), "handlers"));
+    plain = AsInLogging(at.get(), "Logger", {"_log", "makeRecord", "handle", "callHandlers", "findCaller", "filter"}) &&
+            NoFilters(at.get()) && handlers && PyList_CheckExact(handlers.get());
+    for (Py_ssize_t i = 0; plain && i < PyList_GET_SIZE(handlers.get()); ++i)
+      plain = WritesPlainly(PyList_GET_ITEM(handlers.get(), i), ascii);
+    Ref goes_on(PyObject_GetAttrString(at.get(), "propagate"));
+    at = Ref(goes_on && PyObject_IsTrue(goes_on.get()) == 1 ? PyObject_GetAttrString(at.get(), "parent")
+                                                           : Py_NewRef(Py_None));
+    plain = plain && at;
+  }
+  PyErr_Clear();
+  return PyBool_FromLong(plain);
+}
+
+// Logger._log as from a line of the program: (logger, level, file, line, function, text, args).
+PyObject* LogFrom(PyObject*, PyObject* args) {
+  PyObject *logger, *level, *file, *line, *function, *text, *values;
+  if (!PyArg_ParseTuple(args, "OOOOOOO", &logger, &level, &file, &line, &function, &text, &values)) return nullptr;
+  Ref name(PyObject_GetAttrString(logger, "name"));
+  Ref record(name ? PyObject_CallMethod(logger, "makeRecord", "OOOOOOOO", name.get(), level, file, line, text, values,
+                                        Py_None, function)
+                  : nullptr);
+  return record ? PyObject_CallMethod(logger, "handle", "O", record.get()) : nullptr;
+}
+
 PyObject* Function(PyMethodDef* def) {  // kept for ever
   return PyCFunction_New(def, nullptr);
 }
@@ -124,6 +188,8 @@ PyMethodDef stream_def = {"stream_is_plain", StreamIsPlain, METH_VARARGS, nullpt
 PyMethodDef warning_def = {"warning_is_plain", WarningIsPlain, METH_VARARGS, nullptr};
 PyMethodDef warn_def = {"warn_from", WarnFrom, METH_VARARGS, nullptr};
 PyMethodDef print_def = {"print_to", PrintTo, METH_VARARGS, nullptr};
+PyMethodDef logger_def = {"logger_is_plain", LoggerIsPlain, METH_VARARGS, nullptr};
+PyMethodDef log_def = {"log_from", LogFrom, METH_VARARGS, nullptr};
 
 // Guards that the function says True of these arguments (stolen). False: it does not, now.
 bool SaysYes(Session& s, PyObject* function, PyObject* arguments) {
@@ -136,7 +202,7 @@ bool SaysYes(Session& s, PyObject* function, PyObject* arguments) {
 
 // A line of the program, as a warning names it.
 struct Origin3 {
-  Ref globals, file;
+  Ref globals, file, function;
   int line = 0;
 };
 
@@ -145,6 +211,7 @@ bool FrameAt(Session& s, long level, Origin3* out) {
   auto of_code = [&](PyObject* code, PyObject* globals, int line) {
     out->globals = Borrow(globals);
     out->file = Borrow(reinterpret_cast<PyCodeObject*>(code)->co_filename);
+    out->function = Borrow(reinterpret_cast<PyCodeObject*>(code)->co_name);
     out->line = line;
     return true;
   };
@@ -170,6 +237,31 @@ bool FrameAt(Session& s, long level, Origin3* out) {
       }
   }
   return false;
+}
+
+// A tensor whose text is that of `o` now. Null without an error: there is none.
+PyObject* CopyForText(Session& s, PyObject* o) {
+  const TensorMeta& m = s.meta(AsTensor(o)->id);
+  if (m.framework != Framework::kTorch || m.requires_grad || m.is_parameter || s.vmap.open() || s.in_custom ||
+      s.lowering().IsHidden(AsTensor(o)->id))
+    return nullptr;
+  return s.CallFramework(callees::kTensorClone, &o, 1, nullptr);
+}
+
+// What is logged of `o`, whose text is the same at the exit. New reference; null without an error: that is not known.
+PyObject* ForLog(Session& s, PyObject* o, bool* ascii) {
+  if (IsTensor(o)) return CopyForText(s, o);
+  if (PyUnicode_CheckExact(o)) *ascii = *ascii && PyUnicode_IS_ASCII(o);
+  const bool plain = IsPrimitive(o) || IsSymInt(o) || IsSymFloat(o) || OfType(o, CType::kTorchDType) ||
+                     OfType(o, CType::kTorchDevice);
+  if (plain) return Py_NewRef(o);
+  const bool items = PyTuple_CheckExact(o) || OfType(o, CType::kTorchSize);
+  if (!items || s.IsOutside(o)) return nullptr;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
+    PyObject* item = s.Resolve(PyTuple_GET_ITEM(o, i));
+    if (!item || IsTensor(item) || !Ref(ForLog(s, item, ascii))) return nullptr;
+  }
+  return Py_NewRef(o);
 }
 
 bool Clears(const PendingCall& c) {
@@ -279,11 +371,7 @@ PyObject* CaptureSemantics::Print(PyObject*, PyObject* const* args, Py_ssize_t n
   for (Py_ssize_t i = 0; i < nargs; ++i) {
     PyObject* o = args[i];
     if (IsTensor(o)) {  // its text is that of a copy
-      const TensorMeta& m = s_.meta(AsTensor(o)->id);
-      if (m.framework != Framework::kTorch || m.requires_grad || m.is_parameter || s_.vmap.open() || s_.in_custom ||
-          s_.lowering().IsHidden(AsTensor(o)->id))
-        return nullptr;
-      values.emplace_back(s_.CallFramework(callees::kTensorClone, &o, 1, nullptr));
+      values.emplace_back(CopyForText(s_, o));
     } else {
       constexpr int kStr = 1;  // FORMAT_VALUE's
       values.emplace_back(PyUnicode_CheckExact(o) ? Py_NewRef(o) : Format(o, kStr, nullptr));
@@ -327,6 +415,47 @@ PyObject* CaptureSemantics::Warn(PyObject* const* args, Py_ssize_t nargs, PyObje
   for (PyObject* o : {text, category, at.file.get()}) call.args.push_back(Borrow(o));
   call.args.emplace_back(PyLong_FromLong(at.line));
   call.args.push_back(std::move(globals));
+  s_.pending().Call(std::move(call));
+  Py_RETURN_NONE;
+}
+
+// Logger._log, of which the frames of the module logging itself are not the caller.
+PyObject* CaptureSemantics::Log(PyFunctionObject* function, PyObject* const* args, Py_ssize_t nargs,
+                                PyObject* kwnames) {
+  static PyObject *const plain = Function(&logger_def), *const log = Function(&log_def);
+  PyObject* given[8] = {};
+  if (!Parameters({"self", "level", "msg", "args", "exc_info", "extra", "stack_info", "stacklevel"}, args, nargs, kwnames,
+                  given))
+    return nullptr;
+  auto& [logger, level, text, values, error, extra, stack, depth] = given;
+  for (PyObject* none : {error, extra, stack})
+    if (none && none != Py_None && none != Py_False) return nullptr;
+  if (!logger || !level || !text || !values || !PyLong_CheckExact(level) || !PyUnicode_CheckExact(text) ||
+      !PyTuple_CheckExact(values) || (depth && !PyLong_CheckExact(depth)) || s_.InLookup())
+    return nullptr;
+  const Source* source = s_.IsOutside(logger) ? s_.SourceOf(logger) : nullptr;
+  if (!source) return nullptr;
+  bool ascii = PyUnicode_IS_ASCII(text);
+  Ref all(PyTuple_New(PyTuple_GET_SIZE(values)));
+  for (Py_ssize_t i = 0; all && i < PyTuple_GET_SIZE(values); ++i) {
+    PyObject* value = s_.Resolve(PyTuple_GET_ITEM(values, i));
+    PyObject* seen = value ? ForLog(s_, value, &ascii) : nullptr;
+    if (!seen) return nullptr;
+    PyTuple_SET_ITEM(all.get(), i, seen);
+  }
+  Origin3 at;
+  long outside = depth ? PyLong_AsLong(depth) : 1;
+  PyObject* own = reinterpret_cast<PyCodeObject*>(function->func_code)->co_filename;
+  for (long frame = 1; outside > 0; ++frame) {
+    if (!FrameAt(s_, frame, &at)) return PyErr_Clear(), nullptr;
+    outside -= PyUnicode_Compare(at.file.get(), own) != 0;
+  }
+  s_.guards().Is(source, logger);
+  if (!all || !SaysYes(s_, plain, Py_BuildValue("(OO)", logger, ascii ? Py_True : Py_False)))
+    return PyErr_Clear(), nullptr;
+  s_.MarkFresh(all.get());
+  PendingCall call{Borrow(log), {}};
+  call.args = {Borrow(logger), Borrow(level), at.file, Ref(PyLong_FromLong(at.line)), at.function, Borrow(text), all};
   s_.pending().Call(std::move(call));
   Py_RETURN_NONE;
 }

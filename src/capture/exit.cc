@@ -78,7 +78,7 @@ std::optional<int> Recipe::AddKnown(PyObject* o) {
   if (IsTensor(o) || IsItemFloat(o)) {
     RecipeNode n{IsTensor(o) ? RecipeNode::kOutput : RecipeNode::kItem};
     n.index = static_cast<int>(outputs.size());
-    outputs.push_back(IsTensor(o) ? AsTensor(o)->id : TensorOfItem(o));
+    outputs.push_back(IsTensor(o) ? s_->pending().Original(AsTensor(o)->id) : TensorOfItem(o));
     return Push(std::move(n));
   }
   if (IsSymInt(o)) {

@@ -4,12 +4,14 @@
 #include <cstring>
 #include <limits>
 
+#include "bytecode/lines.h"
 #include "capture/callees.h"
 #include "capture/foreach.h"
 #include "capture/gradients.h"
 #include "capture/override.h"
 #include "capture/overrides.h"
 #include "capture/proxy.h"
+#include "capture/tensor_state.h"
 #include "graph/arguments.h"
 #include "tensor/import.h"
 
@@ -162,6 +164,8 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
     return *out = AsClass(s_, args_[0], reinterpret_cast<PyTypeObject*>(args_[1])), true;
   if (torch_ && callee_.last() == "_make_subclass" && (total() == 2 || total() == 3) && !kwnames_)
     return *out = AsParameter(s_, args_[0], args_[1], total() == 3 ? args_[2] : Py_False), true;
+  if (torch_ && !kwnames_)
+    if ((*out = SetByCall(s_, callee_, args_, nargs_)) || s_.broken() || PyErr_Occurred()) return true;
   bool each = false;
   *out = ForEach(s_, callee_, args_, nargs_, kwnames_, &each);
   if (each || s_.broken() || PyErr_Occurred()) return true;
@@ -332,7 +336,7 @@ void FrameworkCall::Locate() {
   if (!f) return;
   Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
   if (const char* c = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename)) call_.file = c;
-  call_.line = PyFrame_GetLineNumber(f);
+  call_.line = bytecode::LineOf(reinterpret_cast<PyCodeObject*>(code.get()), PyFrame_GetLasti(f));
 }
 
 bool FrameworkCall::Bind() {

@@ -57,11 +57,11 @@ uint32_t Numbers::NewFloatSymbol(std::string name, double value) {
   return NewSymbol(std::move(info));
 }
 
-shape::Int Numbers::NewInt(const Source* s, int64_t value, std::string name) {
+shape::Int Numbers::NewInt(const Source* s, int64_t value, std::string name, int64_t min) {
   shape::SymbolInfo info;
   info.name = std::move(name);
   info.hint = value;
-  info.min = 2;
+  info.min = min;
   info.number = true;
   guard::Row row{guard::Kind::kIntSymbol, s};
   row.number = NewSymbol(std::move(info));

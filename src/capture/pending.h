@@ -78,7 +78,15 @@ class PendingEffects {
   // --- what no later read can miss
   std::vector<CacheCall> cache_calls;
   std::map<TraceId, std::vector<std::pair<Ref, Ref>>> attributes;  // that tensors made here were given, in order
-  std::set<TraceId> dropped_grads;                                 // of inputs: None from now on
+  std::map<TraceId, Ref> grads;                                    // that inputs were given, or None
+  std::map<TraceId, Ref> retains;  // retain_grad, which tensors made here get where they are results
+  std::set<TraceId> watched;       // must not be written: what waits would see it
+  // Of tensors that became others: the input that the program has there.
+  std::map<TraceId, TraceId> rebound;
+  TraceId Original(TraceId id) const {
+    const auto at = rebound.find(id);
+    return at == rebound.end() ? id : at->second;
+  }
 
  private:
   std::vector<PendingStore> stores_;

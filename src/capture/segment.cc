@@ -185,6 +185,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
     tensor::AutocastOff plain;  // the session knows what it was
     outcome = frame::Interpret(frame, sem, -1, &index, &raw);
   }
+  s.draws.Undo();
   Ref result(raw);
   Ref handled_after(PyErr_GetHandledException());
   bool same_handled = handled.get() == handled_after.get();

@@ -112,6 +112,7 @@ struct Segment {
   std::unique_ptr<BackendRunner> backend_runner;  // a registered backend's callable
   std::shared_ptr<const Trace> trace;
   tensor::UndoPlan undo;
+  DrawProgram draws;  // made before each run
   FloatProgram floats;
   bool changes = false;  // a run that got to its end has written inputs or drawn random numbers
   Exit exit;
@@ -153,6 +154,7 @@ struct Segment {
   bool compiling() const { return pending && pending->finish; }
 
  private:
+  diag::RunEnd TryDrawn(PyObject** slots_in, FjFrame* frame, PyObject** result);  // once what is drawn is there
   bool Publish();  // what was compiled in the background, once it is there; false: a bug of ours, raised (strict)
   diag::RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // as Try
   diag::RunEnd RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out);

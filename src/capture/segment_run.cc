@@ -147,6 +147,27 @@ std::string Segment::WhyMissed(FjFrame* frame) const {
 }
 
 [[gnu::hot]] RunEnd Segment::Try(PyObject** slots_in, FjFrame* frame, PyObject** result) {
+  if (draws.empty()) [[likely]]
+    return TryDrawn(slots_in, frame, result);
+  GeneratorStates before;
+  {
+    std::optional<SuspendScope> off;
+    if (frame) off.emplace();
+    if (!draws.Run(&before)) {  // the program will see it raise
+      PyErr_Clear();
+      before.Restore();
+      return RunEnd::kMiss;
+    }
+  }
+  const RunEnd end = TryDrawn(slots_in, frame, result);
+  if (end == RunEnd::kOk)
+    draws.Drop();
+  else if (end != RunEnd::kRaised)
+    before.Restore();
+  return end;
+}
+
+[[gnu::hot]] RunEnd Segment::TryDrawn(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   assumed.missed = false;
   floats.Forget();
   if (assumed.wrong) return RunEnd::kMiss;

@@ -95,11 +95,11 @@ class CaptureSemantics : public frame::Semantics {
   PyObject* MissingItem(PyObject* dict, PyObject* key);
   PyObject* OwnCell(PyObject* cell);
   int StoreTensorAttr(PyObject* tensor, PyObject* name, PyObject* value);
-  int DropGrad(PyObject* tensor);
   // Output that the segment's exit makes (effects.cc). Null without an error: it must be made at its place.
   PyObject* Output(PyObject* function, const char* name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* Print(PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* Warn(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  PyObject* Log(PyFunctionObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
   PyObject* ProfilerRange(PyObject* scope);
   // As Call, of functions that belong to NumPy. Null without an error: to be called as any other.
   PyObject* NumpyCall(PyObject* callable, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);

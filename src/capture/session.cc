@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "bytecode/code.h"
+#include "bytecode/lines.h"
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/overrides.h"
@@ -102,7 +103,8 @@ guard::Line Session::Where() const {
   if (!line) {
     lines_kept_.push_back(code);
     line = std::make_shared<std::string>(Text(reinterpret_cast<PyCodeObject*>(code.get())->co_filename) + ":" +
-                                         std::to_string(PyFrame_GetLineNumber(f)));
+                                         std::to_string(bytecode::LineOf(
+                                             reinterpret_cast<PyCodeObject*>(code.get()), PyFrame_GetLasti(f))));
   }
   return line;
 }

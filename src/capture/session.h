@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "capture/data_sizes.h"
+#include "capture/draws.h"
 #include "capture/guess.h"
 #include "capture/modes.h"
 #include "capture/numbers.h"
@@ -144,6 +145,7 @@ class Session {
 
   // --- tensors -------------------------------------------------------------------------------------------------------
   PyObject* NewProxy(TraceId id);
+  void Rebind(PyObject* proxy, TraceId now);  // the object is that tensor of the program from now on
   const TensorMeta& meta(TraceId id) const { return lowering_->meta(id); }
   // Calls the framework function `callee` symbolically. New reference to its result. kwnames as in vectorcall.
   // declined: instead of a Break, null and true there, if the framework must make this call itself.
@@ -199,6 +201,7 @@ class Session {
   Modes modes;                                    // of the thread
   Vmap vmap;                                      // and derivatives inside of the program
   Libraries libraries;                            // whose tensors there are
+  DrawProgram draws;                              // of random numbers, but for torch's
 
   // --- frames
   // ----------------------------------------------------------------------------------------------------------

@@ -198,6 +198,13 @@ PyObject* Session::NewProxy(TraceId id) {
   return it->second;
 }
 
+void Session::Rebind(PyObject* proxy, TraceId now) {
+  const TraceId original = pending_.Original(AsTensor(proxy)->id);
+  if (trace_.tensors[original].input >= 0) pending_.rebound[now] = original;
+  proxies_[now] = proxy;
+  AsTensor(proxy)->id = now;
+}
+
 PyObject* Session::SymIntObject(shape::Int e) {
   if (auto c = e.as_const()) return PyLong_FromLongLong(*c);
   return NewSymInt(this, e);

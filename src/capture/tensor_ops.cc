@@ -70,7 +70,7 @@ shape::Int NumElements(const TensorMeta& m) {
 // one for a derivative in the program.
 std::optional<bool> IsLeaf(Session& s, TraceId id) {
   if (s.vmap.open() || s.in_custom || s.later || s.lowering().IsHidden(id)) return {};
-  const int input = s.trace().tensors[id].input;
+  const int input = s.trace().tensors[s.pending().Original(id)].input;
   if (input < 0) return s.lowering().IsLeaf(id);
   SuspendScope off;
   if (tensor::HasHistory(s.input_tensors()[input])) return {};
@@ -119,7 +119,8 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
     if (leaf && n == "is_leaf") return ToBool(out, *leaf);
     if (leaf) return *out = *leaf ? Py_NewRef(Py_None) : NewUnseen(s, "tensor.grad_fn"), true;
   }
-  if (n == "retains_grad" && s.trace().tensors[AsTensor(proxy)->id].input < 0) return ToBool(out, false);
+  if (n == "retains_grad" && s.trace().tensors[AsTensor(proxy)->id].input < 0)
+    return ToBool(out, s.pending().retains.contains(AsTensor(proxy)->id));
   if (n == "_typed_storage" || n == "grad" || n == "grad_fn" || n == "is_leaf" || n == "_version" || n == "names" ||
       n == "retains_grad" || n == "output_nr" || n == "_backward_hooks")
     return *out = s.Break(BreakId::kAutogradCall, "tensor." + std::string(n)), true;
@@ -302,12 +303,13 @@ namespace {
 // What backward left in tensor.grad is an input like any other; torch tells of it alone where the tensor is a leaf, and
 // warns elsewhere. A tensor that wants no gradient may still have one from before. False: it is not from outside.
 bool GradOfInput(Session& s, PyObject* proxy, PyObject** out) {
-  const TraceId id = AsTensor(proxy)->id;
+  const TraceId id = s.pending().Original(AsTensor(proxy)->id);
   const int input = s.trace().tensors[id].input;
   if (input < 0 || s.meta(id).framework != Framework::kTorch || s.vmap.open()) return false;
   if (tensor::Overrides(Py_TYPE(s.input_tensors()[input]))) return s.Break(BreakId::kSubclass, "tensor.grad"), true;
   s.guards().Add(guard::Row{guard::Kind::kDistinct, s.input_sources()[input]});
-  if (s.pending().dropped_grads.contains(id)) return *out = Py_NewRef(Py_None), true;
+  if (auto set = s.pending().grads.find(id); set != s.pending().grads.end())
+    return *out = Py_NewRef(set->second.get()), true;
   Ref grad;
   {
     SuspendScope off;
@@ -343,7 +345,7 @@ PyObject* TensorAttr(Session& s, PyObject* proxy, PyObject* name) {
   if (auto own = s.pending().attributes.find(AsTensor(proxy)->id); own != s.pending().attributes.end())
     for (auto& [key, value] : own->second)
       if (PyUnicode_Compare(key.get(), name) == 0) return Py_NewRef(value.get());
-  const int input = s.trace().tensors[AsTensor(proxy)->id].input;
+  const int input = s.trace().tensors[s.pending().Original(AsTensor(proxy)->id)].input;
   PyObject** dict = input < 0 ? nullptr : _PyObject_GetDictPtr(s.input_tensors()[input]);
   if (dict && !(descr && Py_TYPE(descr)->tp_descr_set)) {  // an input may carry attributes of its own
     const Source* own = s.guards().Child(SourceKind::kInstanceDict, s.input_sources()[input]);

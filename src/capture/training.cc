@@ -321,6 +321,8 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   std::set<int> written;
   for (const Write& w : graph.writes) written.insert(w.input);
   for (auto& [input, output] : writes) written.insert(input);
+  for (auto& [now, input] : s.pending().rebound)  // that has other memory behind this run
+    if (s.pending().watched.contains(now)) written.insert(trace.tensors[input].input);
   for (TraceId output : replay.outputs) plan.kept.push_back(s.lowering().KeptFor(output));
   for (size_t i = 0; i < trace.inputs.size(); ++i)
     plan.kept.push_back(written.contains(static_cast<int>(i)) ? std::vector<ValueId>()

@@ -31,7 +31,8 @@ constexpr Row kTorch[] = {
      {.flags = kTypeOfTensors}},
     {"_sample_dirichlet _standard_gamma alpha_dropout bernoulli binomial cauchy dropout1d dropout2d dropout3d "
      "exponential feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal "
-     "multinomial native_dropout normal normal_functional poisson rand_like randint_like randn_like random rrelu_ "
+     "multinomial native_dropout normal normal_functional poisson rand_like randint_like randn_like random rrelu "
+     "rrelu_ "
      "rrelu_with_noise_ uniform",
      {.flags = kDraws}},
     {"__contains__ __deepcopy__ __dlpack__ __reduce_ex__ __setstate__ apply array_equiv as_strided as_strided_copy "
@@ -111,7 +112,7 @@ constexpr Row kTorch[] = {
     {"dropout", {.flags = kDraws | kKeepsNoResult}},
     {"_unique2 argwhere masked_select nonzero unique_consecutive", {.flags = kOutside | kSizedByData}},
     {"randint randperm", {.flags = kDraws | kOnDefaultDevice}},
-    {"rrelu rrelu_with_noise", {.flags = kDraws | kWritesInSilence}},
+    {"rrelu_with_noise", {.flags = kDraws | kWritesInSilence}},
     {"_stack contiguous copy embedding empty_like full_like iadd isub ones_ pad radd roll sort topk tril triu "
      "zeros_",
      {.flags = kKeepsNoOperand | kKeepsNoResult}},
@@ -129,7 +130,8 @@ constexpr Row kTorch[] = {
     {"_convolution addbmm conv_tbc conv_transpose3d einsum linalg_vecdot scaled_dot_product_attention",
      {.cpu = CastRule::kLower, .cuda = CastRule::kLower}},
     {"prelu", {.keeps = kFirst | kSecond, .cpu = CastRule::kLower, .cuda = CastRule::kLower}},
-    {"backward grad register_hook requires_grad_ retain_grad", {.flags = kOutside, .ends = BreakId::kAutogradCall}},
+    {"backward grad register_hook register_post_accumulate_grad_hook requires_grad_ retain_grad",
+     {.flags = kOutside, .ends = BreakId::kAutogradCall}},
     {"acos asin cosh erfinv log log10 log1p log2 sinh softplus special_erfinv special_log1p",
      {.cuda = CastRule::kFloat32, .batch = Batch::kUnary}},
     {"hypot", {.keeps = kResult, .batch = Batch::kPointwise}},

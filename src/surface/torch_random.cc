@@ -108,6 +108,20 @@ Outs Fill(Scope& s) {
 constexpr char kBernoulli[] = "torch.bernoulli", kUniform[] = "torch.ops.aten.uniform",
                kNormal[] = "torch.ops.aten.normal_functional", kExponential[] = "torch.ops.aten.exponential";
 
+// Slopes are drawn below zero only, which the framework's kernel does in its order.
+Outs RRelu(Scope& s) {
+  Operand x = s.tensor(0);
+  const double lower = s.number(1), upper = s.number(2);
+  if (!IsFloat(x.meta->dtype) || s.has(4)) Scope::Skip();
+  if (!s.flag(3)) return s.Elementwise(rules::LeakyRelu(s.b, x.value, (lower + upper) / 2), {&x, 1});
+  const bool drawn = x.meta->dtype == DType::kFloat32 || x.meta->dtype == DType::kFloat64;
+  constexpr double kApart = 1e-6;  // closer to each other they have another derivative
+  if (!drawn || !IsRowMajor(*x.meta) || !(upper - lower > kApart)) Scope::Skip();
+  const Out slopes = Drawn(s, "framejit._random.rrelu", {Arg::Tensor(0), s.arg(1), s.arg(2)}, {x.value},
+                           {x.meta->dtype, x.meta->sizes, x.meta->device});
+  return s.Elementwise(s.b.Binary(Op::kMul, x.value, slopes.value), {&x, 1});
+}
+
 // clang-format off: a table
 constexpr Row kRows[] = {
     {"t:rand", "(int[]... size, " OPTIONS ")", &Rand},
@@ -117,6 +131,7 @@ constexpr Row kRows[] = {
     {"t:randint", "(int high, int[] size, " OPTIONS ")", &RandInt},
     {"t:randint", "(int low, int high, int[] size, " OPTIONS ")", &RandInt, Op::kMul},
     {"t:randperm", "(int n, " OPTIONS ")", &RandPerm},
+    {"tI:rrelu", "(Tensor input, Scalar lower=0.125, Scalar upper=0.3333333333333333, bool training=False, Any? generator=None)", &RRelu},
     {"I:bernoulli", "(Tensor input, float p=0.5, *, Any? generator=None)", &Fill<kBernoulli, 1>},
     {"I:uniform", "(Tensor input, float from=0.0, float to=1.0, *, Any? generator=None)", &Fill<kUniform, 2>},
     {"I:normal", "(Tensor input, float mean=0.0, float std=1.0, *, Any? generator=None)", &Fill<kNormal, 2>},

@@ -1,0 +1,59 @@
+// What generators of random numbers beside torch's give (`random`, `numpy.random`). A capture notes each draw. Before
+// every run of the segment they are made in the program's order, and their values are guarded, bound to symbols or read
+// as inputs like anything else from outside: sources find them in a list. Where the segment does not run after all, the
+// generators are put back.
+#pragma once
+
+#include <vector>
+
+#include "capture/ref.h"
+
+namespace framejit::capture {
+
+class Session;
+
+// The states of generators, byte by byte.
+class GeneratorStates {
+ public:
+  void Save(PyObject* generator);  // as it is when it is first named
+  void Restore() const;
+
+ private:
+  struct Part {
+    Ref object;
+    std::vector<char> bytes;
+  };
+  std::vector<Part> parts_;
+};
+
+// Does the object draw random numbers from a state that can be put back?
+bool IsGenerator(PyObject* o);
+
+class DrawProgram {
+ public:
+  bool empty() const { return draws_.empty(); }
+  size_t size() const { return draws_.size(); }
+  // In a capture. args: the generator first. The generator is put back by Undo(). New reference; null: Break.
+  PyObject* Draw(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+  void Undo() {
+    before_.Restore();
+    before_ = {};
+  }
+  // Before a run. False with an exception: a draw raised.
+  bool Run(GeneratorStates* before) const;
+  void Drop() const;  // what takes memory of what was drawn
+
+ private:
+  struct Made {
+    Ref generator, function, kwnames;
+    std::vector<Ref> args;
+    PyObject* Call() const;
+  };
+  PyObject* Seen(Session& s, PyObject* value, const char* name);  // what captured code has of it
+
+  std::vector<Made> draws_;
+  Ref values_;  // a list: what they gave the last time
+  GeneratorStates before_;
+};
+
+}  // namespace framejit::capture

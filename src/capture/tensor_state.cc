@@ -1,0 +1,223 @@
+#include "capture/tensor_state.h"
+
+#include <optional>
+
+#include "capture/callees.h"
+#include "capture/gradients.h"
+#include "capture/override.h"
+#include "capture/overrides.h"
+#include "capture/proxy.h"
+#include "tensor/import.h"
+#include "tensor/overrides.h"
+
+namespace framejit::capture {
+namespace {
+
+TraceId IdOf(PyObject* proxy) {
+  return AsTensor(proxy)->id;
+}
+
+bool MayWait(Session& s, PyObject* proxy) {
+  const TraceId id = IdOf(proxy);
+  return s.meta(id).framework == Framework::kTorch && !s.vmap.open() && !s.in_custom && !s.later && !s.InLookup() &&
+         !s.lowering().IsHidden(id);
+}
+
+int InputOf(Session& s, PyObject* proxy) {  // -1: it was made here
+  return s.trace().tensors[s.pending().Original(IdOf(proxy))].input;
+}
+
+PyObject* SetAttr() {
+  static PyObject* const set = PyDict_GetItemString(PyEval_GetBuiltins(), "setattr");
+  return set;
+}
+
+// At the exit: function(*args).
+void Wait(Session& s, PyObject* function, std::initializer_list<PyObject*> args) {
+  PendingCall call{Borrow(function), {}};
+  for (PyObject* a : args) call.args.push_back(Borrow(a));
+  s.pending().Call(std::move(call));
+}
+
+// A method of the tensor class, as torch has it. Null without an error: it was replaced.
+PyObject* Method(Session& s, PyObject* proxy, const char* name) {
+  if (!AsEver(s, proxy, name)) return nullptr;
+  Ref text(PyUnicode_InternFromString(name));
+  PyObject* found = text ? s.NoteLookup(reinterpret_cast<PyTypeObject*>(PlainTensorClass(false)), text.get()) : nullptr;
+  return found;
+}
+
+// Is this input known to be one object only? Guards for that.
+void Alone(Session& s, int input) {
+  s.guards().Add(guard::Row{guard::Kind::kDistinct, s.input_sources()[input]});
+}
+
+// A tensor with gradients that no operation made: guarded of inputs.
+bool IsLeafInput(Session& s, int input) {
+  SuspendScope off;
+  if (tensor::HasHistory(s.input_tensors()[input])) return false;
+  guard::Row row{guard::Kind::kLeaf, s.input_sources()[input]};
+  row.here = true;
+  s.guards().Add(std::move(row));
+  return true;
+}
+
+bool IsView(PyObject* tensor) {
+  SuspendScope off;
+  Ref base(PyObject_GetAttrString(tensor, "_base"));
+  PyErr_Clear();
+  return !base || base.get() != Py_None;
+}
+
+bool SameShape(Session& s, const TensorMeta& a, const TensorMeta& b) {
+  bool same = a.dtype == b.dtype && a.device == b.device && a.sizes.size() == b.sizes.size();
+  for (size_t i = 0; same && i < a.sizes.size(); ++i) same = s.env().Eq(a.sizes[i], b.sizes[i]);
+  return same;
+}
+
+// What `value` has, as a tensor through which gradients pass to `tensor`.
+PyObject* WithData(Session& s, PyObject* tensor, PyObject* value) {
+  static PyObject* const apply = [] {
+    SuspendScope off;
+    Ref module(tensor::Import("framejit._data"));
+    Ref type(module ? PyObject_GetAttrString(module.get(), "WithData") : nullptr);
+    return type ? PyObject_GetAttrString(type.get(), "apply") : nullptr;
+  }();
+  if (!apply) return nullptr;
+  const ModeState before = s.modes.now;
+  s.modes.now.grad = true;
+  PyObject* args[] = {tensor, value};
+  PyObject* made = CurrentSemantics()->Call(apply, args, 2, nullptr);
+  s.modes.now = before;
+  return made;
+}
+
+std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
+  const int input = InputOf(s, tensor);
+  if (!value || !IsTensor(value) || value == tensor || input < 0 || s.modes.now.inference) return {};
+  const TensorMeta was = s.meta(IdOf(tensor)), now = s.meta(IdOf(value));
+  if (now.framework != Framework::kTorch || s.lowering().IsHidden(IdOf(value)) || was.is_inference ||
+      now.is_inference || was.dtype != now.dtype || was.device != now.device || !AsEver(s, tensor, "data"))
+    return s.broken() ? std::optional(false) : std::nullopt;
+  Ref data(s.CallFramework(callees::kTensorData, &value, 1, nullptr));
+  if (!data || !IsTensor(data.get())) return false;
+  Ref made = data;
+  if (WantsGradient(s, tensor)) {
+    if (!IsLeafInput(s, input) || !SameShape(s, was, now)) return {};
+    made = Ref(WithData(s, tensor, data.get()));
+    if (!made || !IsTensor(made.get())) return false;
+    s.pending().watched.insert(s.trace().tensors[IdOf(value)].base);
+  }
+  Alone(s, input);
+  s.trace().tensors[IdOf(made.get())].meta.is_parameter = was.is_parameter;
+  s.pending().watched.insert(IdOf(made.get()));
+  s.Rebind(tensor, IdOf(made.get()));
+  Wait(s, SetAttr(), {tensor, Interned("data"), value});
+  return true;
+}
+
+std::optional<bool> SetGrad(Session& s, PyObject* tensor, PyObject* value) {
+  const bool none = !value || value == Py_None;
+  if (!none && (!IsTensor(value) || value == tensor || s.lowering().IsHidden(IdOf(value)))) return {};
+  if (!AsEver(s, tensor, "grad")) return false;
+  const int input = InputOf(s, tensor);
+  if (input < 0) return none ? std::optional(true) : std::nullopt;  // what was made here has none yet
+  if (!none &&
+      (s.meta(IdOf(value)).framework != Framework::kTorch || !SameShape(s, s.meta(IdOf(tensor)), s.meta(IdOf(value)))))
+    return {};
+  Alone(s, input);
+  PyObject* now = none ? Py_None : value;
+  s.pending().grads.insert_or_assign(s.pending().Original(IdOf(tensor)), Borrow(now));
+  Wait(s, SetAttr(), {tensor, Interned("grad"), now});
+  return true;
+}
+
+// Without gradients from here on.
+PyObject* Stop(Session& s, PyObject* tensor, const char* method, bool leaf) {
+  const int input = InputOf(s, tensor);
+  const TraceId id = IdOf(tensor);
+  if (input >= 0) {
+    PyObject* real = s.input_tensors()[input];
+    if (IsView(real) || (leaf && s.meta(id).requires_grad && !IsLeafInput(s, input))) return nullptr;
+    if (!s.meta(id).requires_grad) return Py_NewRef(tensor);
+    Alone(s, input);
+  } else if (leaf || s.trace().tensors[id].base != id || s.lowering().IsLeaf(id)) {
+    return nullptr;
+  } else {
+    for (const TraceTensor& t : s.trace().tensors)  // whose base is another tensor then
+      if (t.id != id && t.base == id) return nullptr;
+  }
+  PyObject* function = Method(s, tensor, method);
+  if (!function) return nullptr;
+  if (!s.meta(id).requires_grad) return Py_NewRef(tensor);
+  Ref made(s.CallFramework(callees::kTensorDetach, &tensor, 1, nullptr));
+  if (!made || !IsTensor(made.get())) return nullptr;
+  s.trace().tensors[IdOf(made.get())].meta.is_parameter = input >= 0 && s.meta(id).is_parameter;
+  s.Rebind(tensor, IdOf(made.get()));
+  if (input < 0) return Py_NewRef(tensor);
+  if (leaf)
+    Wait(s, function, {tensor, Py_False});
+  else
+    Wait(s, function, {tensor});
+  return Py_NewRef(tensor);
+}
+
+PyObject* RetainGrad(Session& s, PyObject* tensor) {
+  if (!WantsGradient(s, tensor)) return nullptr;
+  const int input = InputOf(s, tensor);
+  PyObject* function = Method(s, tensor, "retain_grad");
+  if (!function || (input < 0 && s.lowering().IsLeaf(IdOf(tensor)))) return nullptr;
+  if (input >= 0)
+    Wait(s, function, {tensor});
+  else
+    s.pending().retains.emplace(IdOf(tensor), Borrow(function));
+  Py_RETURN_NONE;
+}
+
+// Of results that is what they are when it is registered: they must not be written later.
+PyObject* RegisterHook(Session& s, PyObject* tensor, const char* name, PyObject* hook) {
+  const TraceTensor& t = s.trace().tensors[IdOf(tensor)];
+  const int input = InputOf(s, tensor);
+  const bool leaves = !strcmp(name, "register_post_accumulate_grad_hook");
+  if (!WantsGradient(s, tensor) || t.mutated || s.trace().tensors[t.base].mutated) return nullptr;
+  if ((input < 0 && (leaves || s.lowering().IsLeaf(t.id))) || (leaves && !IsLeafInput(s, input))) return nullptr;
+  PyObject* function = Method(s, tensor, name);
+  if (!function) return nullptr;
+  for (TraceId id : {t.id, t.base}) s.pending().watched.insert(id);
+  Wait(s, function, {tensor, hook});
+  return NewUnseen(s, "the handle of a hook");
+}
+
+}  // namespace
+
+std::optional<bool> SetOfTensor(Session& s, PyObject* tensor, std::string_view name, PyObject* value) {
+  if (!MayWait(s, tensor)) return {};
+  if (name == "grad") return SetGrad(s, tensor, value);
+  if (name == "data") return SetData(s, tensor, value);
+  if (name != "requires_grad" || value != Py_False) return {};
+  if (!AsEver(s, tensor, "requires_grad")) return false;
+  if (!s.meta(IdOf(tensor)).requires_grad) return true;
+  Ref done(Stop(s, tensor, "requires_grad_", true));
+  return done ? std::optional(true) : s.broken() || PyErr_Occurred() ? std::optional(false) : std::nullopt;
+}
+
+PyObject* SetByCall(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs) {
+  if (!callees::IsTensorMethod(callee) || !nargs || !IsTensor(args[0])) return nullptr;
+  const std::string_view name = callee.last();
+  if (nargs == 1 && name == "detach_" && MayWait(s, args[0])) return Stop(s, args[0], "detach_", false);
+  if (nargs == 1 && name == "retain_grad" && MayWait(s, args[0])) return RetainGrad(s, args[0]);
+  if (nargs == 2 && name == "requires_grad_" && args[1] == Py_False && s.meta(IdOf(args[0])).requires_grad &&
+      MayWait(s, args[0]))
+    return Stop(s, args[0], "requires_grad_", true);
+  for (const char* hook : {"register_hook", "register_post_accumulate_grad_hook"})
+    if (nargs == 2 && name == hook && MayWait(s, args[0])) return RegisterHook(s, args[0], hook, args[1]);
+  return nullptr;
+}
+
+std::string SetTooEarly(Session& s) {
+  for (TraceId id : s.pending().watched)
+    if (s.trace().tensors[id].mutated) return "a tensor is written to that was given a hook or other memory before";
+  return "";
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,214 @@
+"""Random numbers that are not torch's, in one graph: the values and the states afterwards are eager's, whatever the segment does."""
+
+import random
+
+import pytest
+
+np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+
+
+def x(k=0):
+    return torch.arange(12.0).reshape(3, 4) - k
+
+
+def states():
+    kind, keys, *rest = np.random.get_state()
+    return random.getstate(), kind, keys.tolist(), rest
+
+
+def seed(k):
+    random.seed(k)
+    np.random.seed(k)
+
+
+def outcome(f, *args):
+    try:
+        return f(*args)
+    except ValueError as e:
+        return str(e)
+
+
+def as_eager(fresh, f, make=x, rounds=6, graphs=1):
+    """What f gives in so many calls, and each state behind them, compiled and as written."""
+    seed(0)
+    told = fresh.explain(f)(make(0))
+    if graphs:
+        assert (told.graph_count, told.graph_break_count) == (graphs, 0), str(told)
+    runs = []
+    for function in (f, fresh.compile(f)):
+        seed(1)
+        runs.append([(outcome(function, make(k)), states()) for k in range(rounds)])
+    for (expected, after), (got, after_ours) in zip(*runs):
+        assert type(got) is type(expected)
+        if isinstance(expected, str):
+            assert got == expected
+        else:
+            torch.testing.assert_close(got, expected, rtol=0, atol=0)
+        assert after == after_ours
+    return told
+
+
+def test_of_python(fresh):
+    as_eager(fresh, lambda t: t * random.random() + random.random())
+    as_eager(fresh, lambda t: t * random.uniform(1, 2) - random.betavariate(2, 3) * 0)
+    as_eager(fresh, lambda t: t + random.randint(0, 5))
+    as_eager(fresh, lambda t: t + random.gauss(0, 1))  # every second one was made before
+
+
+def test_of_numpy(fresh):
+    as_eager(fresh, lambda t: t * float(np.random.rand()))
+    as_eager(fresh, lambda t: t * np.random.uniform(0.5, 1.5) + np.random.beta(1.0, 1.0))
+    as_eager(fresh, lambda t: t + np.random.randint(0, 300))
+    as_eager(fresh, lambda t: t + np.random.normal() * np.random.standard_normal())
+
+
+def test_arrays(fresh):
+    as_eager(fresh, lambda t: t + torch.from_numpy(np.random.randn(3, 4)).float())
+    as_eager(fresh, lambda t: t[torch.as_tensor(np.random.permutation(3))])
+
+    def written(t):
+        noise = np.random.rand(4)
+        noise[1:] *= 2
+        return t + torch.from_numpy(noise), noise
+
+    as_eager(fresh, written, graphs=0)
+
+
+def test_array_that_leaves_is_another_one_each_time(fresh):
+    def f(t):
+        return t + 1, np.random.rand(3)
+
+    compiled = fresh.compile(f)
+    kept = [compiled(x())[1] for _ in range(3)]
+    assert len({a.tobytes() for a in kept}) == 3
+
+
+def test_the_program_goes_by_them(fresh):
+    def coin(t):
+        return t + 1 if random.random() < 0.5 else t - 1
+
+    as_eager(fresh, coin, rounds=20)
+
+    def dropped(t):
+        for _ in range(3):
+            if np.random.rand() > 0.3:
+                t = t * 2
+        return t
+
+    as_eager(fresh, dropped, rounds=20)
+
+    def shuffled(t):
+        order = [0, 1, 2]
+        random.shuffle(order)
+        return t[order] * random.choice([1, 2, 3])
+
+    as_eager(fresh, shuffled, rounds=30)
+    as_eager(fresh, lambda t: t[random.sample(range(3), 2)], rounds=12)
+
+
+def test_of_generators_of_the_program(fresh):
+    own = random.Random(3)
+    made = np.random.default_rng(3)
+
+    def f(t):
+        return t * own.random() + made.normal() + torch.from_numpy(made.random(4))
+
+    runs = []
+    told = fresh.explain(f)(x())
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    for function in (f, fresh.compile(f)):
+        own.seed(5)
+        made.bit_generator.state = np.random.default_rng(5).bit_generator.state
+        runs.append([function(x(k)) for k in range(5)])
+        runs[-1].append((own.getstate(), made.bit_generator.state))
+    for a, b in zip(*runs):
+        assert torch.equal(a, b) if torch.is_tensor(a) else a == b
+
+
+def test_another_generator_of_the_same_name(fresh):
+    class Holder:
+        pass
+
+    holder = Holder()
+
+    def f(t):
+        return t * holder.rng.random()
+
+    compiled = fresh.compile(f)
+    for k in (1, 2, 1):
+        ours, theirs = random.Random(k), random.Random(k)
+        for _ in range(2):
+            holder.rng = ours
+            got = compiled(x())
+            holder.rng = theirs
+            assert torch.equal(got, f(x()))
+        assert ours.getstate() == theirs.getstate()
+
+
+def test_nothing_is_drawn_where_a_guard_fails(fresh):
+    def f(t, flag):
+        return t * random.random() if flag else t
+
+    as_eager(fresh, lambda t: f(t, True))
+    compiled = fresh.compile(f)
+    compiled(x(), True)
+    before = random.getstate()
+    assert torch.equal(compiled(x(), False), x())
+    assert random.getstate() == before
+    other = torch.ones(5, dtype=torch.float64)  # the segment for float32 has drawn when it sees that
+    random.seed(9)
+    expected = f(other, True)
+    random.seed(9)
+    assert torch.equal(compiled(other, True), expected)
+
+
+def test_a_guess_that_fails_puts_them_back(fresh):
+    def inner(t):
+        return t * 2 if t.sum() > 0 else t * 3
+
+    def f(t):
+        return inner(t) * random.random() + np.random.rand()
+
+    as_eager(fresh, f, make=lambda k: x() * (1 if k % 2 else -1), rounds=8)
+
+
+def test_exceptions(fresh):
+    def f(t):
+        k = random.random()
+        if t.shape[0] == 3:
+            return t * k
+        raise ValueError(f"{k}")
+
+    as_eager(fresh, f, make=lambda k: torch.ones(3 + k % 2))
+
+
+def test_with_gradients(fresh):
+    def f(t, w):
+        return (t * w * np.random.uniform(1, 2)).sum()
+
+    grads = []
+    for function in (f, fresh.compile(f)):
+        seed(2)
+        w = torch.ones(4, requires_grad=True)
+        for k in range(3):
+            function(x(k), w).backward()
+        grads.append(w.grad)
+    assert torch.equal(*grads)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda t: (random.seed(4), t * random.random())[1],
+        lambda t: (np.random.seed(4), t * np.random.rand())[1],
+        lambda t: t * random.Random(7).random(),
+        lambda t: t * np.random.default_rng(7).random(),
+        lambda t: t * len(random.getstate()) + random.random(),
+        lambda t: t + int(np.random.choice(3)) + np.random.choice([1.0, 2.0]),
+        lambda t: t + random.getrandbits(80) % 7,
+        lambda t: t + float(np.random.RandomState(3).rand()),
+    ],
+)
+def test_what_is_more_than_a_draw(fresh, f):
+    as_eager(fresh, f, graphs=0)

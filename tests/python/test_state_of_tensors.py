@@ -1,0 +1,334 @@
+"""What a program sets of a tensor itself (memory, gradient, hooks) is one graph, and the object outside is what eager leaves."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+
+def one_graph(fresh, f, *args):
+    told = fresh.explain(f)(*args)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
+def facts(t):
+    return t.detach().clone(), t.requires_grad, t.is_leaf, type(t), t.dtype, t.stride(), t._version
+
+
+def same(a, b):
+    for x, y in zip(a, b, strict=True):
+        if torch.is_tensor(x):
+            torch.testing.assert_close(x, y, rtol=0, atol=0)
+        else:
+            assert x == y
+
+
+def both(fresh, f, make, rounds=3, grads=True):
+    """Arguments that live on over several calls: the results, and all that is seen of the arguments, after each."""
+    one_graph(fresh, f, *make())
+    ours, theirs = make(), make()
+    compiled = fresh.compile(f)
+    for _ in range(rounds):
+        got, expected = compiled(*ours), f(*theirs)
+        for a, b in zip(got, expected, strict=True):
+            same(facts(a), facts(b))
+        for a, b in zip(ours, theirs, strict=True):
+            same(facts(a), facts(b))
+            assert (a.grad is None) == (b.grad is None)
+            if a.grad is not None:
+                same(facts(a.grad)[:-1], facts(b.grad)[:-1])  # versions of results are not kept
+        for a, b in zip(got, expected, strict=True):
+            if grads and a.requires_grad:
+                a.sum().backward(retain_graph=True)
+                b.sum().backward(retain_graph=True)
+        for a, b in zip(ours, theirs, strict=True):
+            if a.grad is not None:
+                same(facts(a.grad)[:-1], facts(b.grad)[:-1])
+
+
+def plain():
+    return torch.arange(12.0).reshape(3, 4) - 5, torch.full((3, 4), 2.0)
+
+
+def weight():
+    return torch.arange(12.0).reshape(3, 4) - 5, nn.Parameter(torch.full((3, 4), 2.0))
+
+
+def test_data_of_inputs(fresh):
+    def swapped(t, u):
+        old = t.data
+        t.data = u * 2
+        return t + 1, old, t[0]
+
+    both(fresh, swapped, plain)
+
+    def shared(t, u):
+        t.data = u
+        return (t + 1,)
+
+    both(fresh, shared, plain, rounds=1)
+    t, u = plain()
+    fresh.compile(shared)(t, u)
+    u.add_(1)
+    assert torch.equal(t, u)
+
+    def smaller(t, u):
+        t.data = u[0]
+        return (t * 2,)
+
+    both(fresh, smaller, plain, rounds=1)
+
+
+def test_data_of_parameters(fresh):
+    def decayed(t, p):
+        p.data = p.data * 0.5 + t
+        return ((p * p * t).sum(),)
+
+    both(fresh, decayed, weight)
+
+    def after(t, p):
+        loss = (p * t).sum()
+        p.data = p.data - 1
+        return (loss,)
+
+    both(fresh, after, weight)
+
+    @torch.no_grad()
+    def without(t, p):
+        p.data = p.data * 0.5
+        return p * t, p.requires_grad, isinstance(p, nn.Parameter), p.is_leaf
+
+    compiled = fresh.compile(without)
+    ours, theirs = weight(), weight()
+    for _ in range(2):
+        got, expected = compiled(*ours), without(*theirs)
+        same(facts(got[0]), facts(expected[0]))
+        assert got[1:] == expected[1:]
+        same(facts(ours[1]), facts(theirs[1]))
+
+
+def test_the_memory_before_is_left_alone(fresh):
+    def averaged(t, p):
+        kept = p.data
+        p.data = t.clone()
+        out = (p * 3).detach()
+        p.data = kept
+        return (out,)
+
+    both(fresh, averaged, weight)
+    t, p = weight()
+    address = p.data_ptr()
+    fresh.compile(averaged)(t, p)
+    assert p.data_ptr() == address and p.tolist() == [[2.0] * 4] * 3
+
+
+def test_writes_behind_that_are_not_hidden(fresh):
+    def f(t, u):
+        t.data = u * 2
+        t.add_(1)
+        return (t * 1,)
+
+    ours, theirs = plain(), plain()
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        same(compiled(*ours), f(*theirs))
+        same(facts(ours[0]), facts(theirs[0]))
+
+
+def test_an_average_of_weights(fresh):
+    torch.manual_seed(0)
+    first = nn.Linear(3, 3), nn.Linear(3, 3)
+    model, average = copy.deepcopy(first)
+    other = copy.deepcopy(first)
+
+    def update(a, b):
+        for p, q in zip(a.parameters(), b.parameters()):
+            q.data = q.data * 0.9 + p.data * 0.1
+
+    one_graph(fresh, update, copy.deepcopy(model), copy.deepcopy(average))
+    compiled = fresh.compile(update)
+    for _ in range(3):
+        compiled(model, average)
+        update(*other)
+        for p, q in zip(average.parameters(), other[1].parameters()):
+            same(facts(p), facts(q))
+
+
+def test_gradients_are_set(fresh):
+    def given(t, p):
+        p.grad = t * 2
+        p.grad.add_(1)
+        return p.grad + 1, p * t
+
+    both(fresh, given, weight)
+
+    def taken(t, p):
+        p.grad = None
+        return ((p * t if p.grad is None else t),)
+
+    both(fresh, taken, weight)
+
+    def swapped(t, p):
+        old = p.grad
+        p.grad = t.clone()
+        p.grad = p.grad + (0 if old is None else old)
+        return (p * t,)
+
+    both(fresh, swapped, weight)
+
+    def wrong(t, p):
+        p.grad = t[0]
+        return t
+
+    with pytest.raises(RuntimeError, match="gradient"):
+        fresh.compile(wrong)(*weight())
+
+
+def test_detached_in_place(fresh):
+    def result(t, p):
+        y = t * p
+        y.detach_()
+        return y + p, y, y.requires_grad
+
+    compiled = fresh.compile(result)
+    one_graph(fresh, result, *weight())
+    ours, theirs = weight(), weight()
+    got, expected = compiled(*ours), result(*theirs)
+    same(facts(got[0]), facts(expected[0]))
+    same(facts(got[1]), facts(expected[1]))
+    assert got[2] is expected[2] is False
+    got[0].sum().backward()
+    expected[0].sum().backward()
+    same(facts(ours[1].grad), facts(theirs[1].grad))
+
+    def inputs(t, p):
+        p.detach_()
+        t.detach_()
+        return (p * t,)
+
+    both(fresh, inputs, weight)
+
+    def view(t, p):
+        y = t * p
+        y[0].detach_()
+        return y
+
+    with pytest.raises(RuntimeError, match="view"):
+        fresh.compile(view)(*weight())
+
+
+def test_no_gradients_from_here_on(fresh):
+    def called(t, p):
+        before = (p * t).sum()
+        p.requires_grad_(False)
+        return before, p * t
+
+    def stored(t, p):
+        p.requires_grad = False
+        return (p * t,)
+
+    for f in (called, stored):
+        both(fresh, f, weight, rounds=2)
+
+
+def test_gradients_are_kept(fresh):
+    def f(t, p):
+        y = t * p
+        y.retain_grad()
+        z = y * y
+        z.retain_grad()
+        return y, z.sum(), y.retains_grad
+
+    one_graph(fresh, f, *weight())
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        ours, theirs = weight(), weight()
+        got, expected = compiled(*ours), f(*theirs)
+        assert got[2] is expected[2] is True and got[0].retains_grad
+        got[1].backward()
+        expected[1].backward()
+        same((got[0].grad, ours[1].grad), (expected[0].grad, theirs[1].grad))
+
+
+@pytest.mark.parametrize("where", ["input", "result", "kept", "dropped"])
+def test_hooks(fresh, where):
+    seen = []
+
+    def hook(g):
+        seen.append(g.clone())
+        return g * 2
+
+    def f(t, p):
+        y = t * p
+        (p if where == "input" else y).register_hook(hook)
+        z = (y * y).sum()
+        return (z, y) if where == "kept" else (z,)
+
+    one_graph(fresh, f, *weight())
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        calls = []
+        grads = []
+        for function in (f, compiled):
+            seen.clear()
+            t, p = weight()
+            out = function(t, p)
+            if where == "dropped":
+                z = out[0]
+                del out
+                z.backward()
+            else:
+                out[0].backward()
+            calls.append(list(seen))
+            grads.append(p.grad)
+        assert len(calls[0]) == len(calls[1]) == 1
+        same(calls[1], calls[0])
+        same([grads[1]], [grads[0]])
+
+
+def test_hooks_made_inside(fresh):
+    def f(t, p, by):
+        y = t * p
+        y.register_hook(lambda g: g * by)
+        return (y.sin()).sum()
+
+    one_graph(fresh, f, *weight(), 3)
+    compiled = fresh.compile(f)
+    for by in (2, 3, 4):
+        (t, p), (u, q) = weight(), weight()
+        compiled(t, p, by).backward()
+        f(u, q, by).backward()
+        torch.testing.assert_close(p.grad, q.grad)
+
+
+def test_hooks_of_what_is_written_later(fresh):
+    def f(t, p):
+        y = t * p
+        y.register_hook(lambda g: g * 5)
+        y.mul_(2)
+        return y.sum()
+
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        (t, p), (u, q) = weight(), weight()
+        compiled(t, p).backward()
+        f(u, q).backward()
+        assert torch.equal(p.grad, q.grad)
+
+
+def test_after_gradients_are_added(fresh):
+    seen = []
+
+    def f(t, p):
+        p.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.sum().item()))
+        return (t * p).sum()
+
+    one_graph(fresh, f, *weight())
+    compiled = fresh.compile(f)
+    for _ in range(2):
+        t, p = weight()
+        seen.clear()
+        compiled(t, p).backward()
+        assert seen == [t.sum().item()]
