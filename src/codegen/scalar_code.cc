@@ -222,8 +222,10 @@ class Emitter {
 
   Value* Load(const ScalarInst& i) {
     Value* at = b_.CreateGEP(b_.getInt8Ty(), values_[i.a], values_[i.b]);
-    auto* v = b_.CreateAlignedLoad(ElementType(i.dtype), at, llvm::Align(DTypeSize(i.dtype)));
+    const bool address = i.type == ScalarType::kPtr;
+    auto* v = b_.CreateAlignedLoad(address ? b_.getPtrTy() : ElementType(i.dtype), at, llvm::Align(DTypeSize(i.dtype)));
     Describe(v, i);
+    if (address) return v;
     if (DTypeClass(i.dtype) == 'b') return b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
     if (DTypeClass(i.dtype) == 'u') return b_.CreateZExt(v, b_.getInt64Ty());
     return DTypeClass(i.dtype) == 'i' && DTypeSize(i.dtype) < 8 ? b_.CreateSExt(v, b_.getInt64Ty()) : v;

@@ -59,7 +59,7 @@ enum class ScalarOp : uint8_t {
   kFinite,       // a is neither infinite nor not-a-number
   kWrap,         // the int a as `dtype` holds its lowest bits
   kAt,           // the address b bytes behind the address a
-  kLoad,         // the element `dtype` that lies b bytes behind a
+  kLoad,         // the element `dtype`, or the address, that lies b bytes behind a
   kStore,        // that element becomes c, which fits
   kCall,         // the function at address imm of `args`; returns `type`
   kAssume,       // a is true
