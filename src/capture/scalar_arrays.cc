@@ -52,12 +52,7 @@ Val Slice(const Val& start, const Val& stop, const Val& step) {
 }
 
 int IndexWithin(Builder& b, const Val& index, int size) {
-  int v = AsIndex(b, index);
-  if (!index.constant || *index.constant < 0)
-    v = b.Op(ScalarOp::kSelect, ScalarType::kInt, b.Compare(ScalarOp::kLt, v, b.Int(0)),
-             b.Op(ScalarOp::kAdd, ScalarType::kInt, v, size), v);
-  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Compare(ScalarOp::kBelow, v, size)));
-  return v;
+  return b.Emit({.op = ScalarOp::kIndex, .a = AsIndex(b, index), .b = size, .exit = b.Exit(), .id = -2});
 }
 
 // --- parts

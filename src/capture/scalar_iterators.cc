@@ -12,6 +12,7 @@ namespace framejit::capture::scalar {
 namespace {
 
 constexpr size_t kMostUnrolled = 8;
+constexpr int64_t kAtOnce = 1024;
 
 Val Iterator(Is is, std::vector<Val> items) {
   Val it;
@@ -189,6 +190,40 @@ int Translator::More(const Val& it) {
   }
 }
 
+// Is it known how many there are, whatever the program does?
+bool Translator::Counted(const Val& it) const {
+  switch (it.is) {
+    case Is::kRangeIter: return true;
+    case Is::kSeqIter:
+    case Is::kBackIter: return !IsList(it.items[1]);
+    case Is::kEnumerate: return Counted(it.items[1]);
+    case Is::kZip: return std::all_of(it.items.begin(), it.items.end(), [&](const Val& v) { return Counted(v); });
+    default: return false;
+  }
+}
+
+int Translator::Left(const Val& it) {
+  const auto distance = [&](int from, int to) {
+    const int left = Op(ScalarOp::kSub, ScalarType::kInt, to, from);
+    return Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kLt, from, to), left, Int(0));
+  };
+  switch (it.is) {
+    case Is::kRangeIter: return it.unit ? distance(Value(it.items[0]), Value(it.items[2])) : Value(it.items[2]);
+    case Is::kSeqIter: return distance(Value(it.items[0]), Length(it.items[1]));
+    case Is::kBackIter: return Op(ScalarOp::kAdd, ScalarType::kInt, Value(it.items[0]), Int(1));
+    case Is::kEnumerate: return Left(it.items[1]);
+    default: {
+      int least = Left(it.items[0]);
+      for (size_t i = 1; i < it.items.size(); ++i) least = Least(least, Left(it.items[i]));
+      return least;
+    }
+  }
+}
+
+int Translator::Least(int a, int b) {
+  return Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kLt, a, b), a, b);
+}
+
 // Known to have no more.
 bool Translator::Ended(const Val& it) {
   if (it.is == Is::kTupleIter) return it.node >= static_cast<int>(it.items[0].items.size());
@@ -241,7 +276,6 @@ Val Translator::Take(Val& it) {
 
 // The next of numbers one by one. So many are gone through at once, then others get their turn: a loop in a loop.
 void Translator::NextNumber(State& s, const Instr& i, const State& done) {
-  constexpr int64_t kAtOnce = 1024;
   const Val& it = s.top().stack.back();
   const int next = Value(it.items[0]);
   if (it.items.size() == 4) {
@@ -272,10 +306,47 @@ void Translator::NextNumber(State& s, const Instr& i, const State& done) {
     ServeOthers();
     State on = s;
     const int left = Op(ScalarOp::kSub, ScalarType::kInt, stop, next);
-    const int few =
-        Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kLt, left, Int(kAtOnce)), left, Int(kAtOnce));
+    const int few = Least(left, Int(kAtOnce));
     on.top().stack.back().items.push_back(New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, few)));
     GoTo(on);
+  });
+  Emit({.op = ScalarOp::kBranch, .a = more, .other = Way(done), .imm = yes});
+}
+
+// The same for other iterators whose number of items is known.
+void Translator::NextOfChunk(State& s, const Instr& i, const State& done) {
+  const Val& it = s.top().stack.back();
+  if (it.is == Is::kChunk) {
+    const int left = Value(it.items[1]);
+    const int more = Compare(ScalarOp::kGt, left, Int(0));
+    const int yes = Way([&] {
+      State on = s;
+      Val& chunk = on.top().stack.back();
+      Val item = Take(chunk.items[0]);
+      chunk.items[1] = New(Is::kInt, Op(ScalarOp::kSub, ScalarType::kInt, left, Int(1)));
+      Push(on, std::move(item));
+      on.top().pc += i.length;
+      GoTo(std::move(on));
+    });
+    const int no = Way([&] {
+      State on = s;
+      on.top().stack.back() = Val(it.items[0]);
+      GoTo(std::move(on));
+      leads_to_[current_].pop_back();  // this is no round
+    });
+    Emit({.op = ScalarOp::kBranch, .a = more, .other = no, .imm = yes});
+    return;
+  }
+  const int left = Left(it);
+  const int more = Compare(ScalarOp::kGt, left, Int(0));
+  const int yes = Way([&] {
+    ServeOthers();
+    State on = s;
+    Val chunk;
+    chunk.is = Is::kChunk;
+    chunk.items = {it, New(Is::kInt, Least(left, Int(kAtOnce)))};
+    on.top().stack.back() = std::move(chunk);
+    GoTo(std::move(on));
   });
   Emit({.op = ScalarOp::kBranch, .a = more, .other = Way(done), .imm = yes});
 }
@@ -287,6 +358,7 @@ void Translator::ForIter(State& s, const Instr& i) {
   ended_ = true;
   const Val& it = s.top().stack.back();
   if (it.is == Is::kRangeIter && it.unit) return NextNumber(s, i, done);
+  if (it.is == Is::kChunk || Counted(it)) return NextOfChunk(s, i, done);
   if (Ended(it)) return GoTo(std::move(done));
   const int more = More(it);
   const int yes = Way([&] {

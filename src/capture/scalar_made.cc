@@ -94,6 +94,16 @@ MadeOfRun::~MadeOfRun() {
   if (free_of_thread.size() < kKeptBuffers) free_of_thread.push_back(std::move(made_));
 }
 
+// Are the strides of arrays without elements 0, as in newer NumPys?
+static bool EmptyHasNoStrides() {
+  static const bool none = [] {
+    const int64_t sizes[] = {0, 2};
+    const Ref array(tensor::NewArray(*tensor::Numpy(), DType::kFloat64, 2, sizes, nullptr));
+    return array ? tensor::AsArray(array.get())->strides[1] == 0 : (PyErr_Clear(), false);
+  }();
+  return none;
+}
+
 // --- the translation
 // ------------------------------------------------------------------------------------------------------------
 int Translator::BaseOf(const Part& p) {
@@ -140,11 +150,14 @@ Part Translator::NewArray(DType t, const std::vector<int>& sizes, int frames) {
   p.sizes = sizes;
   p.strides.assign(sizes.size(), Int(DTypeSize(t)));
   for (int k = p.rank() - 2; k >= 0; --k) {
-    const int size = p.sizes[k + 1], one = Int(1);  // NumPy takes no strides of 0 where an axis is empty
+    const int size = p.sizes[k + 1], one = Int(1);
     const int least = Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kGt, size, one), size, one);
     p.strides[k] = Op(ScalarOp::kMul, ScalarType::kInt, p.strides[k + 1], least);
   }
   p.unit = true;
+  if (!EmptyHasNoStrides()) return p;
+  const int any = Compare(ScalarOp::kNe, Count(sizes), Int(0));
+  for (int& stride : p.strides) stride = Op(ScalarOp::kSelect, ScalarType::kInt, any, stride, Int(0));
   return p;
 }
 

@@ -304,6 +304,11 @@ class Writer {
                                           static_cast<long long>(count))
                   : nullptr;
       }
+      case Is::kChunk: {
+        PyObject* it = Iterator(v.items[0], cells, leaf);
+        ++*leaf;
+        return it;
+      }
       case Is::kZip: {
         const Ref all(PyTuple_New(v.items.size()));
         for (size_t i = 0; all && i < v.items.size(); ++i) {

@@ -144,13 +144,7 @@ int FloorDivision(Builder& b, int x, int y, std::optional<int64_t> divisor, int6
   if (!divisor || *divisor == -1)
     b.ExitIf(b.Op(ScalarOp::kAnd, ScalarType::kBool, b.Compare(ScalarOp::kEq, y, b.Int(-1)),
                   b.Compare(ScalarOp::kEq, x, b.Int(lowest))));
-  const int rem = b.Op(ScalarOp::kRem, ScalarType::kInt, x, y);
-  const int wrong = b.Op(ScalarOp::kAnd, ScalarType::kBool, b.Compare(ScalarOp::kNe, rem, b.Int(0)),
-                         b.Compare(ScalarOp::kLt, b.Op(ScalarOp::kXor, ScalarType::kInt, rem, y), b.Int(0)));
-  if (!quotient)
-    return b.Op(ScalarOp::kAdd, ScalarType::kInt, rem, b.Op(ScalarOp::kSelect, ScalarType::kInt, wrong, y, b.Int(0)));
-  return b.Op(ScalarOp::kSub, ScalarType::kInt, b.Op(ScalarOp::kDivTrunc, ScalarType::kInt, x, y),
-              b.Op(ScalarOp::kBoolToInt, ScalarType::kInt, wrong));
+  return b.Op(quotient ? ScalarOp::kFloorDiv : ScalarOp::kFloorMod, ScalarType::kInt, x, y);
 }
 
 int ShiftLeft(Builder& b, int x, int y) {

@@ -323,8 +323,8 @@ class Translator final : public Builder {
   // their limit is reached.
   void Round(State s) {
     const Frame& f = s.top();
-    if (f.code->At(f.pc).op != Op::kForIter || f.stack.back().is != Is::kRangeIter || !f.stack.back().unit)
-      ServeOthers();
+    const bool numbers = f.code->At(f.pc).op == Op::kForIter && f.stack.back().is == Is::kRangeIter && f.stack.back().unit;
+    if (!numbers && (f.stack.empty() || f.stack.back().is != Is::kChunk)) ServeOthers();
     const int count = Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2});
     Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, count, Int(1)), .imm = rounds_});
     GoTo(std::move(s));
@@ -403,6 +403,10 @@ class Translator final : public Builder {
   std::optional<Val> CallIterator(PyTypeObject* type, const std::vector<Val>& args);
   static bool Ended(const Val& it);
   int More(const Val& it);
+  int Left(const Val& it);
+  int Least(int a, int b);
+  bool Counted(const Val& it) const;
+  void NextOfChunk(State& s, const Instr& i, const State& done);
   Val Take(Val& it);
   Val ItemAt(const Val& of, int index);
   bool IsList(const Val& v) const;

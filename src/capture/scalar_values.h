@@ -37,6 +37,7 @@ enum class Is : uint8_t {
   kTupleIter,  // a tuple, of which `node` is the next item
   kEnumerate,  // count, iterator
   kZip,        // iterators
+  kChunk,      // in the loop alone: an iterator, and how many of its items are gone through before others get their turn
   kSlice,      // start, stop, step, which may be None
   kView,       // a part of the array `object`: offset in bytes, sizes, strides in bytes; without object one that the
                // code made, of `dtype`: last the address of its memory
@@ -65,7 +66,7 @@ struct Val {
   bool python() const { return is != Is::kNumpy; }
   bool made() const { return is == Is::kView && object < 0; }
   int rank() const { return static_cast<int>(items.size() - (object < 0 ? 2 : 1)) / 2; }  // of views
-  bool iterator() const { return is >= Is::kRangeIter && is <= Is::kZip; }
+  bool iterator() const { return is >= Is::kRangeIter && is <= Is::kChunk; }
   ScalarType type() const;
   std::string key() const;  // the kind
 };
