@@ -52,12 +52,7 @@ Val Slice(const Val& start, const Val& stop, const Val& step) {
 }
 
 int IndexWithin(Builder& b, const Val& index, int size) {
-  int v = AsIndex(b, index);
-  if (!index.constant || *index.constant < 0)
-    v = b.Op(ScalarOp::kSelect, ScalarType::kInt, b.Compare(ScalarOp::kLt, v, b.Int(0)),
-             b.Op(ScalarOp::kAdd, ScalarType::kInt, v, size), v);
-  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Compare(ScalarOp::kBelow, v, size)));
-  return v;
+  return b.Emit({.op = ScalarOp::kIndex, .a = AsIndex(b, index), .b = size, .exit = b.Exit(), .id = -2});
 }
 
 // --- parts
@@ -69,17 +64,24 @@ bool Translator::IsArray(const Val& v) const {
 Part Translator::PartOf(const Val& v) {
   Part p;
   p.object = v.object;
+  p.dtype = v.dtype;
+  p.born = v.born;
   if (v.is == Is::kView) {
-    const size_t rank = v.items.size() / 2;
+    const int rank = v.rank();
+    if (v.made())
+      p.base = Value(v.items.back());
+    else
+      p.dtype = out_.objects[v.object].dtype;
     p.unit = v.unit;
     p.ones = v.ones;
     p.offset = Value(v.items[0]);
-    for (size_t i = 0; i < rank; ++i) p.sizes.push_back(Value(v.items[1 + i]));
-    for (size_t i = 0; i < rank; ++i) p.strides.push_back(Value(v.items[1 + rank + i]));
+    for (int i = 0; i < rank; ++i) p.sizes.push_back(Value(v.items[1 + i]));
+    for (int i = 0; i < rank; ++i) p.strides.push_back(Value(v.items[1 + rank + i]));
     return p;
   }
   if (v.is != Is::kObject || !out_.objects[v.object].array)
     throw Unsupported{"an item of something else than an array"};
+  p.dtype = out_.objects[v.object].dtype;
   const int rank = UseArray(v.object).rank;
   p.unit = UseArray(v.object).unit;
   for (int i = 0; i < rank; ++i) p.sizes.push_back(Size(v.object, i));
@@ -96,6 +98,10 @@ Val Translator::View(const Part& p) {
   v.items.push_back(New(Is::kInt, p.offset < 0 ? Int(0) : p.offset));
   for (int size : p.sizes) v.items.push_back(New(Is::kInt, size));
   for (int stride : p.strides) v.items.push_back(New(Is::kInt, stride));
+  if (p.object >= 0) return v;
+  v.dtype = p.dtype;
+  v.born = p.born;
+  v.items.push_back(New(Is::kAddress, p.base));
   return v;
 }
 
@@ -124,11 +130,11 @@ std::pair<int, int> Translator::SliceBounds(const Val& slice, int size, int64_t 
 }
 
 // One index, for this axis, added to what is known of the result.
-void Translator::IndexAxis(const Part& p, int axis, const Val& index, Part& out) {
+void Translator::IndexAxis(const Part& p, int axis, const Val& index, bool within, Part& out) {
   const bool last = axis == p.rank() - 1;
   int start;
   if (index.is != Is::kSlice) {
-    start = IndexWithin(*this, index, p.sizes[axis]);
+    start = within ? Value(index) : IndexWithin(*this, index, p.sizes[axis]);
   } else {
     const Val& by = index.items[2];
     const bool none = IsNone(by) == true;
@@ -153,11 +159,14 @@ void Translator::IndexAxis(const Part& p, int axis, const Val& index, Part& out)
   out.offset = out.offset < 0 ? bytes : Op(ScalarOp::kAdd, ScalarType::kInt, out.offset, bytes);
 }
 
-Part Translator::Index(const Part& p, const Val& index) {
+Part Translator::Index(const Part& p, const Val& index, bool within) {
   const std::vector<Val> one{index};
   const std::vector<Val>& all = index.is == Is::kTuple ? index.items : one;
   Part out;
   out.object = p.object;
+  out.base = p.base;
+  out.dtype = p.dtype;
+  out.born = p.born;
   out.offset = p.offset;
   int axis = 0;
   for (const Val& v : all) {
@@ -169,7 +178,7 @@ Part Translator::Index(const Part& p, const Val& index) {
       continue;
     }
     if (axis == p.rank()) throw Unsupported{"too many indices"};
-    IndexAxis(p, axis++, v, out);
+    IndexAxis(p, axis++, v, within, out);
   }
   for (; axis < p.rank(); ++axis) {
     if (p.ones >> axis & 1) out.ones |= 1U << out.rank();
@@ -178,6 +187,16 @@ Part Translator::Index(const Part& p, const Val& index) {
   }
   if (out.rank() > 8) throw Unsupported{"many axes"};
   return out;
+}
+
+// An element, or what is left of several.
+Val Translator::ItemOf(const Part& p) {
+  if (p.rank()) return View(p);
+  const int base = BaseOf(p);
+  if (p.dtype != DType::kComplex128) return NewNumpy(p.dtype, Load(base, p.offset, p.dtype, Lies(p)));
+  const int behind = Op(ScalarOp::kAdd, ScalarType::kInt, p.offset, Int(sizeof(double)));
+  return Complex(New(Is::kFloat, Load(base, p.offset, DType::kFloat64, Lies(p))),
+                 New(Is::kFloat, Load(base, behind, DType::kFloat64, Lies(p))), true);
 }
 
 Val Translator::ArrayAttribute(const Part& p, const std::string& name) {
@@ -196,6 +215,7 @@ Val Translator::ArrayAttribute(const Part& p, const std::string& name) {
     for (int size : p.sizes) sizes.push_back(New(Is::kInt, size));
     return Tuple(std::move(sizes));
   }
+  if (name == "dtype") return Fixed(tensor::Numpy()->descr[static_cast<int>(p.dtype)]);
   if (name != "size") throw Unsupported{"an attribute of an array"};
   return New(Is::kInt, Count(p.sizes));
 }
@@ -213,7 +233,8 @@ Val Translator::Deferred(Node n) {
 int Translator::NodeOf(const Val& v) {
   if (v.is == Is::kDeferred) return v.node;
   Part p = PartOf(v);
-  Node n{.kind = Node::kPart, .dtype = out_.objects[v.object].dtype, .sizes = p.sizes, .ones = p.ones};
+  if (p.dtype == DType::kComplex128) throw Unsupported{"an array of complex numbers"};
+  Node n{.kind = Node::kPart, .dtype = p.dtype, .sizes = p.sizes, .ones = p.ones};
   n.part = std::move(p);
   return Deferred(std::move(n)).node;
 }
@@ -243,7 +264,7 @@ Val Translator::DeferBinary(int op, const Val& x, const Val& y) {
   const auto kind = [&](const Val& v) {
     if (v.scalar()) return v;
     if (!IsArray(v)) throw Unsupported{"an operator on an array and something else"};
-    return NewNumpy(v.is == Is::kDeferred ? nodes_[v.node].dtype : out_.objects[v.object].dtype, -1);
+    return NewNumpy(v.is == Is::kDeferred ? nodes_[v.node].dtype : PartOf(v).dtype, -1);
   };
   out_.floats = true;
   if (op == NB_POWER) {
@@ -288,11 +309,11 @@ Val Translator::DeferUnary(ScalarOp op, const Val& x) {
 Val Translator::Gather(const Val& container, const Val& index) {
   const Part from = PartOf(container);
   const int at = NodeOf(index);
-  if (from.rank() != 1 || Float(nodes_[at].dtype) || nodes_[at].dtype == DType::kBool)
+  if (from.rank() != 1 || from.dtype == DType::kComplex128 || Float(nodes_[at].dtype) || nodes_[at].dtype == DType::kBool)
     throw Unsupported{"an index that is an array"};
   ExitIf(Compare(ScalarOp::kEq, from.sizes[0], Int(0)));
   Node n{.kind = Node::kGather,
-         .dtype = out_.objects[from.object].dtype,
+         .dtype = from.dtype,
          .sizes = nodes_[at].sizes,
          .ones = nodes_[at].ones,
          .part = from,
@@ -300,10 +321,11 @@ Val Translator::Gather(const Val& container, const Val& index) {
   return Deferred(std::move(n));
 }
 
-bool Translator::Reads(int node, int object) const {
+bool Translator::Reads(int node, const Part& to) const {
   const Node& n = nodes_[node];
-  return (n.part.object == object && object >= 0) || (n.a >= 0 && Reads(n.a, object)) ||
-         (n.b >= 0 && Reads(n.b, object));
+  const bool there = n.kind == Node::kPart || n.kind == Node::kGather;
+  return (there && (to.base >= 0 ? n.part.base >= 0 : n.part.object == to.object)) || (n.a >= 0 && Reads(n.a, to)) ||
+         (n.b >= 0 && Reads(n.b, to));
 }
 
 // May something come out that the code leaves for?
@@ -319,6 +341,7 @@ bool Translator::SpecialAs(int node, DType t) const {
 
 // Graphs over so many elements run on several threads.
 bool Translator::Large(int object) const {
+  if (object < 0) return false;
   const tensor::NumpyApi* api = tensor::Numpy();
   PyObject* o = out_.objects[object].object.get();
   if (!api || !o || Py_TYPE(o) != api->array) return false;
@@ -377,7 +400,7 @@ int Translator::Eval(int node, const std::vector<int>& at, bool shown) {
   const ScalarType type = NewNumpy(t, -1).type();
   switch (n.kind) {
     case Node::kPart:
-      return Load(n.address >= 0 ? n.address : Data(n.part.object), OffsetOf(n.part, at, t), t, n.part.object);
+      return Load(BaseOf(n.part), OffsetOf(n.part, at, t), t, Lies(n.part));
     case Node::kNumber: return n.value;
     case Node::kGather: {
       const int size = n.part.sizes[0], index = Cast(Eval(n.a, at, false), nodes_[n.a].dtype, DType::kInt64);
@@ -386,7 +409,7 @@ int Translator::Eval(int node, const std::vector<int>& at, bool shown) {
       const int good = Compare(ScalarOp::kBelow, within, size);
       Bad(Op(ScalarOp::kNot, ScalarType::kBool, good));
       const int safe = Op(ScalarOp::kSelect, ScalarType::kInt, good, within, Int(0));
-      return Load(Data(n.part.object), OffsetOf(n.part, {safe}, t), t, n.part.object);
+      return Load(BaseOf(n.part), OffsetOf(n.part, {safe}, t), t, Lies(n.part));
     }
     case Node::kUnary: {
       const int v = Op(n.op, type, EvalAs(n.a, at, t, true));
@@ -463,24 +486,25 @@ int Translator::Fill(int node, const std::vector<int>& sizes, DType t, const Par
   ForAll(sizes, [&](const std::vector<int>& at, int place) {
     const int v = EvalAs(node, at, t, false);
     if (to)
-      StoreAt(Data(to->object), OffsetOf(*to, at, t), v, t, to->object);
+      StoreAt(BaseOf(*to), OffsetOf(*to, at, t), v, t, Lies(*to));
     else
-      StoreAt(memory, Op(ScalarOp::kMul, ScalarType::kInt, place, size), v, t, -1);
+      StoreAt(memory, Op(ScalarOp::kMul, ScalarType::kInt, place, size), v, t, kMadeArrays);
   });
   if (SpecialAs(node, t)) ExitIf(Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2}));
   return memory;
 }
 
 int Translator::AddressOf(const Part& p) {
-  return p.offset < 0 ? Data(p.object) : Op(ScalarOp::kAt, ScalarType::kPtr, Data(p.object), p.offset);
+  return p.offset < 0 ? BaseOf(p) : Op(ScalarOp::kAt, ScalarType::kPtr, BaseOf(p), p.offset);
 }
 
 void Translator::Assign(State& s, const Part& to, const Val& value) {
-  const DType t = UseArray(to.object).dtype;
+  const DType t = to.dtype;
+  if (t == DType::kComplex128) throw Unsupported{"a store of many complex numbers"};
   const int node = value.scalar() ? Deferred({.kind = Node::kNumber, .dtype = t, .value = Stored(*this, value, t)}).node
                                   : NodeOf(value);
   const Node& n = nodes_[node];
-  if (Waiting(s)) throw Unsupported{"a store before what is computed later"};
+  ComputeAll(s);
   const size_t lead = to.sizes.size() - n.sizes.size();
   if (to.rank() > kMostAxes || n.sizes.size() > to.sizes.size() || !Stores(n.dtype, t) ||
       (to.rank() > 1 && Large(to.object)))
@@ -489,20 +513,17 @@ void Translator::Assign(State& s, const Part& to, const Val& value) {
     if (!(n.ones >> i & 1) && n.sizes[i] != to.sizes[lead + i])
       ExitIf(Compare(ScalarOp::kNe, n.sizes[i], to.sizes[lead + i]));
   Settle();
-  const bool alone = n.kind == Node::kNumber || (hopes_.apart && !Reads(node, to.object));
-  if (alone && !SpecialAs(node, t)) {
+  const bool alone = n.kind == Node::kNumber || ((hopes_.apart || to.base >= 0) && !Reads(node, to));
+  if (alone && (Fresh(to) || !SpecialAs(node, t))) {
     Fill(node, to.sizes, t, &to);
   } else {
     const int from = Fill(node, to.sizes, t, nullptr), size = Int(DTypeSize(t));
     ForAll(to.sizes, [&](const std::vector<int>& at, int place) {
-      const int v = Load(from, Op(ScalarOp::kMul, ScalarType::kInt, place, size), t, -1);
-      StoreAt(Data(to.object), OffsetOf(to, at, t), v, t, to.object);
+      const int v = Load(from, Op(ScalarOp::kMul, ScalarType::kInt, place, size), t, kMadeArrays);
+      StoreAt(BaseOf(to), OffsetOf(to, at, t), v, t, Lies(to));
     });
   }
-  out_.objects[to.object].written = true;
-  out_.floats = true;
-  wrote_ = true;
-  if (s.frames.size() > 1) s.effects = true;
+  Wrote(s, to);
 }
 
 // An operator with an array. Where it is in place, what the program does next is to store it where it was.
@@ -522,7 +543,7 @@ void Translator::ArrayBinary(State& s, const Instr& i, const Val& x, const Val& 
   }
   const Node& n = nodes_[result.node];
   const Part to = PartOf(x);
-  if (!surface::NumpyCanCastSameKind(n.dtype, out_.objects[x.object].dtype) ||
+  if (!surface::NumpyCanCastSameKind(n.dtype, to.dtype) ||
       static_cast<int>(n.sizes.size()) != to.rank())
     throw Unsupported{"an operator in place"};
   const bytecode::Code& c = *s.top().code;

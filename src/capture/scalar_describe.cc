@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "capture/proxy.h"
+#include "capture/scalar_iterators.h"
 #include "capture/scalar_translator.h"
 #include "capture/session.h"
 #include "tensor/numpy_api.h"
@@ -15,11 +16,6 @@ Val Unknown() {
 }
 
 namespace {
-
-struct SeqIter {  // Objects/iterobject.c and listobject.c
-  PyObject_HEAD Py_ssize_t index;
-  PyObject* seq;
-};
 
 bool Numeric(DType t) {
   return t == DType::kFloat32 || t == DType::kFloat64 || (t < DType::kFloat16 && t != DType::kUInt64);
@@ -48,43 +44,71 @@ Val DescribeNumpy(PyObject* o, std::vector<ObjectSpec>& objects) {
     const auto* descr = reinterpret_cast<const tensor::NumpyDescr*>(a->descr);
     const std::optional<DType> t = tensor::FromTypeNum(descr->type_num);
     const bool native = descr->byteorder == '=' || descr->byteorder == '|';
-    if (!t || !Numeric(*t) || !native || !(a->flags & tensor::kNpyAligned) || a->nd < 1 || a->nd > 8) return Unknown();
+    if (!t || (!Numeric(*t) && t != DType::kComplex128) || !native || !(a->flags & tensor::kNpyAligned) || a->nd < 1 || a->nd > 8) return Unknown();
     return DescribeArray(o, *t, a->nd, a->strides[a->nd - 1] == DTypeSize(*t), objects);
   }
   if (!PyType_IsSubtype(Py_TYPE(o), api->generic)) return {};
   const std::optional<DType> t = tensor::ScalarDType(*api, Py_TYPE(o));
+  if (t == DType::kComplex128) return Complex(New(Is::kFloat, -1), New(Is::kFloat, -1), true);
   return t && Numeric(*t) ? NewNumpy(*t, -1) : Unknown();
 }
 
-// Of numbers of one kind: what its first item is.
+// Of numbers of one kind: what its first item is. An empty one may become a list of anything.
 Val DescribeList(PyObject* o, std::vector<ObjectSpec>& objects) {
   for (size_t i = 0; i < objects.size(); ++i)
     if (objects[i].object.get() == o && objects[i].list) return Object(static_cast<int>(i));
   PyObject* first = PyList_GET_SIZE(o) ? PyList_GET_ITEM(o, 0) : nullptr;
-  if (!first || (!PyLong_CheckExact(first) && !PyFloat_CheckExact(first))) return Unknown();
-  ObjectSpec spec{
-      .object = Borrow(o), .list = true, .dtype = PyFloat_CheckExact(first) ? DType::kFloat64 : DType::kInt64};
+  std::vector<ObjectSpec> none;
+  const Val item = first ? Describe(first, none) : Val();
+  if (first && !item.scalar()) return Unknown();
+  ObjectSpec spec{.object = Borrow(o), .list = true, .dtype = item.dtype, .item = item.is};
   objects.push_back(std::move(spec));
   return Object(static_cast<int>(objects.size()) - 1);
 }
 
-Val DescribeIterator(PyObject* o, std::vector<ObjectSpec>& objects) {
+// `alone`: no other iterator goes on together with it.
+Val DescribeIterator(PyObject* o, std::vector<ObjectSpec>& objects, bool alone) {
   long next, step, left;
   if (fj_range_state(o, &next, &step, &left)) {
     Val v = Numbers(Is::kRangeIter, 3);
     v.unit = step == 1;
-    v.natural = v.unit && next >= 0;
+    v.natural = alone && v.unit && next >= 0;
     return v;
   }
-  if (Py_TYPE(o) != &PySeqIter_Type && Py_TYPE(o) != &PyListIter_Type) return {};
-  PyObject* seq = reinterpret_cast<SeqIter*>(o)->seq;
-  const Val over = seq ? Describe(seq, objects) : Unknown();
-  if (over.is != Is::kObject) return Unknown();
-  const ObjectSpec& spec = objects[over.object];
-  if (!spec.list && !(spec.array && spec.rank == 1)) return Unknown();
-  Val v = Numbers(Is::kSeqIter, 1);
-  v.object = over.object;
-  v.natural = true;
+  if (Py_TYPE(o) == &PyEnum_Type) {
+    Val v;
+    v.is = Is::kEnumerate;
+    v.items = {New(Is::kInt, -1), DescribeIterator(reinterpret_cast<EnumerateIter*>(o)->iterator, objects, false)};
+    v.natural = true;
+    return v.items[1].iterator() ? v : Unknown();
+  }
+  if (Py_TYPE(o) == &PyZip_Type) {
+    const auto* zip = reinterpret_cast<ZipIter*>(o);
+    Val v;
+    v.is = Is::kZip;
+    for (Py_ssize_t i = 0; i < zip->size; ++i) {
+      v.items.push_back(DescribeIterator(PyTuple_GET_ITEM(zip->iterators, i), objects, false));
+      if (!v.items.back().iterator()) return Unknown();
+    }
+    return zip->size && zip->size <= 4 ? v : Unknown();
+  }
+  const bool back = Py_TYPE(o) == &PyReversed_Type || Py_TYPE(o) == ListReverseIterator();
+  const bool tuple = Py_TYPE(o) == &PyTupleIter_Type;
+  if (!back && !tuple && Py_TYPE(o) != &PySeqIter_Type && Py_TYPE(o) != &PyListIter_Type) return {};
+  const auto* s = reinterpret_cast<SeqIter*>(o);
+  const Val over = s->seq ? Describe(s->seq, objects) : Unknown();
+  Val v;
+  if (tuple) {
+    if (over.is != Is::kTuple) return Unknown();
+    v.is = Is::kTupleIter;
+    v.node = static_cast<int>(s->index);
+    v.items = {over};
+    return v;
+  }
+  if (over.is != Is::kObject || (!objects[over.object].list && !objects[over.object].array)) return Unknown();
+  v.is = back ? Is::kBackIter : Is::kSeqIter;
+  v.items = {New(Is::kInt, -1), over};
+  v.natural = !back;
   return v;
 }
 
@@ -112,10 +136,11 @@ Val Describe(PyObject* o, std::vector<ObjectSpec>& objects) {
   }
   if (IsSymInt(o)) return New(Is::kInt, -1);
   if (PyFloat_CheckExact(o) || IsSymFloat(o)) return New(Is::kFloat, -1);
+  if (PyComplex_CheckExact(o)) return Complex(New(Is::kFloat, -1), New(Is::kFloat, -1), false);
   if (Val v = DescribeNumpy(o, objects); v.is != Is::kNull) return v;
-  if (Val v = DescribeIterator(o, objects); v.is != Is::kNull) return v;
+  if (Val v = DescribeIterator(o, objects, true); v.is != Is::kNull) return v;
   if (PyList_CheckExact(o)) return DescribeList(o, objects);
-  if (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) >= 1 && PyTuple_GET_SIZE(o) <= 4) {
+  if (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) >= 1 && PyTuple_GET_SIZE(o) <= 8) {
     std::vector<Val> items;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) items.push_back(Describe(PyTuple_GET_ITEM(o, i), objects));
     if (std::all_of(items.begin(), items.end(), [](const Val& v) { return v.scalar(); }))

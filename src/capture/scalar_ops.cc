@@ -79,12 +79,6 @@ constexpr MathRow kMath[] = {{"sin", ::sin},   {"cos", ::cos},    {"tan", ::tan}
 
 // --- conversions
 // -------------------------------------------------------------------------------------------------------
-int Whole(Builder& b, const Val& x) {
-  if (!x.integral()) throw Unsupported{"an integer is wanted"};
-  const int v = b.Value(x);
-  return x.truth() ? b.Op(ScalarOp::kBoolToInt, ScalarType::kInt, v) : v;
-}
-
 bool IsSingle(const Val& x) {
   return x.is == Is::kNumpy && x.dtype == DType::kFloat32;
 }
@@ -95,11 +89,6 @@ bool IsSmall(const Val& x) {  // every value is a float32
 void ExitOutside(Builder& b, int v, int64_t low, int64_t high) {
   if (low != std::numeric_limits<int64_t>::min()) b.ExitIf(b.Compare(ScalarOp::kLt, v, b.Int(low)));
   if (high != std::numeric_limits<int64_t>::max()) b.ExitIf(b.Compare(ScalarOp::kGt, v, b.Int(high)));
-}
-
-int Double(Builder& b, const Val& x) {
-  if (x.integral()) return b.Op(ScalarOp::kIntToF64, ScalarType::kF64, Whole(b, x));
-  return IsSingle(x) ? b.Op(ScalarOp::kF32ToF64, ScalarType::kF64, b.Value(x)) : b.Value(x);
 }
 
 // A double as float32; NumPy warns if it becomes infinite.
@@ -155,13 +144,7 @@ int FloorDivision(Builder& b, int x, int y, std::optional<int64_t> divisor, int6
   if (!divisor || *divisor == -1)
     b.ExitIf(b.Op(ScalarOp::kAnd, ScalarType::kBool, b.Compare(ScalarOp::kEq, y, b.Int(-1)),
                   b.Compare(ScalarOp::kEq, x, b.Int(lowest))));
-  const int rem = b.Op(ScalarOp::kRem, ScalarType::kInt, x, y);
-  const int wrong = b.Op(ScalarOp::kAnd, ScalarType::kBool, b.Compare(ScalarOp::kNe, rem, b.Int(0)),
-                         b.Compare(ScalarOp::kLt, b.Op(ScalarOp::kXor, ScalarType::kInt, rem, y), b.Int(0)));
-  if (!quotient)
-    return b.Op(ScalarOp::kAdd, ScalarType::kInt, rem, b.Op(ScalarOp::kSelect, ScalarType::kInt, wrong, y, b.Int(0)));
-  return b.Op(ScalarOp::kSub, ScalarType::kInt, b.Op(ScalarOp::kDivTrunc, ScalarType::kInt, x, y),
-              b.Op(ScalarOp::kBoolToInt, ScalarType::kInt, wrong));
+  return b.Op(quotient ? ScalarOp::kFloorDiv : ScalarOp::kFloorMod, ScalarType::kInt, x, y);
 }
 
 int ShiftLeft(Builder& b, int x, int y) {
@@ -291,6 +274,17 @@ Val NumpyBinary(Builder& b, int op, const Val& x, const Val& y) {
 
 }  // namespace
 
+int Whole(Builder& b, const Val& x) {
+  if (!x.integral()) throw Unsupported{"an integer is wanted"};
+  const int v = b.Value(x);
+  return x.truth() ? b.Op(ScalarOp::kBoolToInt, ScalarType::kInt, v) : v;
+}
+
+int Double(Builder& b, const Val& x) {
+  if (x.integral()) return b.Op(ScalarOp::kIntToF64, ScalarType::kF64, Whole(b, x));
+  return IsSingle(x) ? b.Op(ScalarOp::kF32ToF64, ScalarType::kF64, b.Value(x)) : b.Value(x);
+}
+
 DType CommonType(const Val& x, const Val& y) {
   const auto weak = [](const Val& number, const Val& other) {
     if (number.is == Is::kBool) return other.dtype;
@@ -310,6 +304,7 @@ int NumberFor(Builder& b, const Val& x, DType t) {
 }
 
 ScalarType Val::type() const {
+  if (is == Is::kAddress) return ScalarType::kPtr;
   if (truth()) return ScalarType::kBool;
   if (integral()) return ScalarType::kInt;
   return is == Is::kNumpy && dtype == DType::kFloat32 ? ScalarType::kF32 : ScalarType::kF64;
@@ -324,7 +319,10 @@ std::string Val::key() const {
   if (natural) s += 'n';
   if (ones) s += '+' + std::to_string(ones);
   if (is == Is::kView || is == Is::kRangeIter) s += std::to_string(items.size());
-  if (is == Is::kTuple || is == Is::kSlice) {
+  if (made()) s += ':' + std::to_string(static_cast<int>(dtype)) + (whole ? 'w' : 'v') + std::to_string(born);
+  if (is == Is::kComplex && dtype == DType::kComplex128) s += 'N';
+  if (is == Is::kTupleIter) s += '@' + std::to_string(node);
+  if (is == Is::kTuple || is == Is::kSlice || (iterator() && is != Is::kRangeIter)) {
     s += '(';
     for (const Val& v : items) s += v.key();
     s += ')';
@@ -363,6 +361,7 @@ Val Tuple(std::vector<Val> items) {
 
 Val Binary(Builder& b, int op, const Val& x, const Val& y) {
   if (op >= NB_INPLACE_ADD) op -= NB_INPLACE_ADD;  // of numbers
+  if (x.is == Is::kComplex || y.is == Is::kComplex) return ComplexBinary(b, op, x, y);
   if (!x.scalar() || !y.scalar()) throw Unsupported{"an operator on something else than numbers"};
   return x.python() && y.python() ? PythonBinary(b, op, x, y) : NumpyBinary(b, op, x, y);
 }
@@ -370,6 +369,7 @@ Val Binary(Builder& b, int op, const Val& x, const Val& y) {
 Val Compare(Builder& b, int py_op, const Val& x, const Val& y) {
   static constexpr ScalarOp kOps[] = {ScalarOp::kLt, ScalarOp::kLe, ScalarOp::kEq,
                                       ScalarOp::kNe, ScalarOp::kGt, ScalarOp::kGe};  // Py_LT ...
+  if (x.is == Is::kComplex || y.is == Is::kComplex) return ComplexCompare(b, py_op, x, y);
   if (!x.scalar() || !y.scalar()) throw Unsupported{"a comparison of something else than numbers"};
   const ScalarOp op = kOps[py_op];
   const bool python = x.python() && y.python();
@@ -382,6 +382,10 @@ Val Compare(Builder& b, int py_op, const Val& x, const Val& y) {
 }
 
 Val Negative(Builder& b, const Val& x) {
+  if (x.is == Is::kComplex) {
+    const auto negative = [&](const Val& v) { return New(Is::kFloat, b.Op(ScalarOp::kNeg, ScalarType::kF64, b.Value(v))); };
+    return Complex(negative(x.items[0]), negative(x.items[1]), x.dtype == DType::kComplex128);
+  }
   if (!x.scalar() || (x.is == Is::kNumpy && x.truth())) throw Unsupported{"a sign"};
   if (!x.integral()) {
     Val r = x;
@@ -411,6 +415,7 @@ Val Invert(Builder& b, const Val& x) {
 }
 
 Val Absolute(Builder& b, const Val& x) {
+  if (x.is == Is::kComplex) return ComplexAbsolute(b, x);
   if (!x.scalar() || (x.is == Is::kNumpy && x.truth())) throw Unsupported{"abs"};
   if (!x.integral()) {
     Val r = x;

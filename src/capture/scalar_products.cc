@@ -2,6 +2,8 @@
 // over axes go in its order.
 #include <xmmintrin.h>
 
+#include <opcode.h>
+
 #include <cmath>
 #include <cstring>
 
@@ -52,6 +54,56 @@ int64_t OfNumber(UfuncLoop loop, void* data, T x, T* out) {
   const intptr_t count = 1, strides[] = {sizeof(T), sizeof(T)};
   loop(args, &count, strides, data);
   return std::isfinite(*out);
+}
+
+// The same of all elements. False: it may tell of something.
+int64_t OfAll(UfuncLoop loop, void* data, char* from, int64_t from_next, char* to, int64_t to_next, int64_t n) {
+  constexpr unsigned kTold = _MM_EXCEPT_INVALID | _MM_EXCEPT_DIV_ZERO | _MM_EXCEPT_OVERFLOW;
+  char* args[] = {from, to};
+  const intptr_t count = n, strides[] = {from_next, to_next};
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before & ~_MM_EXCEPT_MASK);
+  loop(args, &count, strides, data);
+  const bool told = _mm_getcsr() & kTold;
+  _mm_setcsr(before);
+  return !told;
+}
+
+// All elements of a vector become one, by the ufunc's own loop, as its `reduce` does. `first`: it begins with the first
+// element, not with 0.
+template <typename T>
+int64_t Reduction(UfuncLoop loop, void* data, char* from, int64_t next, int64_t n, int64_t first, T* out) {
+  if (n < 1) return 0;
+  *out = first ? *reinterpret_cast<T*>(from) : T{0};
+  char* result = reinterpret_cast<char*>(out);
+  char* args[] = {result, from + (first ? next : 0), result};
+  const intptr_t count = n - first, strides[] = {0, next, 0};
+  if (count > 0) loop(args, &count, strides, data);
+  if constexpr (std::is_integral_v<T>) return 1;
+  return std::isfinite(*out);
+}
+
+// How np.add.reduce begins: 1 with the first element, 0 with 0; -1: otherwise.
+int SumsBeginWithTheFirst() {
+  static const int known = [] {
+    const LoopOf loop = FindLoop("add", 2, DType::kFloat64);
+    const tensor::NumpyApi* api = tensor::Numpy();
+    const int64_t size = 300;
+    const Ref array(api ? tensor::NewArray(*api, DType::kFloat64, 1, &size, nullptr) : nullptr);
+    if (!loop.run || !array) return PyErr_Clear(), -1;
+    auto* x = reinterpret_cast<double*>(tensor::AsArray(array.get())->data);
+    for (int i = 0; i < size; ++i) x[i] = std::sin(i * i) / (i % 7 + 1);
+    const Ref sum(PyObject_CallMethod(array.get(), "sum", nullptr));
+    const double wanted = sum ? PyFloat_AsDouble(sum.get()) : 0;
+    if (PyErr_Occurred()) return PyErr_Clear(), -1;
+    for (int first : {0, 1}) {
+      double out;
+      Reduction<double>(loop.run, loop.data, reinterpret_cast<char*>(x), sizeof(double), size, first, &out);
+      if (out == wanted) return first;
+    }
+    return -1;
+  }();
+  return known;
 }
 
 constexpr const char* kOfNumbers[] = {"exp",    "exp2",   "expm1", "log",   "log2", "log10", "log1p",
@@ -110,10 +162,10 @@ const void* InnerProduct(DType t, bool dot) {
 // --- products
 // --------------------------------------------------------------------------------------------------------
 // A part with elements of `t` lies where it is; all else is computed into a buffer.
-Memory Translator::MemoryOf(int node, DType t) {
+Vector Translator::VectorOf(int node, DType t) {
   const Node& n = nodes_[node];
   if (n.kind == Node::kPart && n.dtype == t && !n.ones)
-    return {n.address >= 0 ? n.address : AddressOf(n.part), n.part.strides[0]};
+    return {AddressOf(n.part), n.part.strides[0]};
   return {Fill(node, n.sizes, t, nullptr), Int(DTypeSize(t))};
 }
 
@@ -130,7 +182,7 @@ Val Translator::Product(const Val& x, const Val& y, bool dot) {
   out_.floats = true;
   const int inner = m.sizes.back();
   if (inner != n.sizes[0]) ExitIf(Compare(ScalarOp::kNe, inner, n.sizes[0]));
-  const Memory left = MemoryOf(a, t), right = MemoryOf(b, t);
+  const Vector left = VectorOf(a, t), right = VectorOf(b, t);
   const int one = Int(1), zero = Int(0);
   const bool wide = ranks[0] == 2, deep = ranks[1] == 2;
   const int count = wide ? m.sizes[0] : deep ? n.sizes[1] : one;
@@ -148,7 +200,8 @@ Val Translator::Product(const Val& x, const Val& y, bool dot) {
   ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
   if (!wide && !deep)
     return NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));
-  Node made{.kind = Node::kPart, .dtype = t, .sizes = {count}, .address = out};
+  Node made{.kind = Node::kPart, .dtype = t, .sizes = {count}};
+  made.part.base = out, made.part.dtype = t;
   made.part.sizes = {count}, made.part.strides = {Int(DTypeSize(t))};
   made.part.unit = true;
   return Deferred(std::move(made));
@@ -189,7 +242,7 @@ Val Translator::Sum(const Val& x, const Val& axes) {
   const int memory = Buffer(Count(kept), n.dtype), size = Int(DTypeSize(n.dtype));
   const auto place = [&](int at) { return Op(ScalarOp::kMul, ScalarType::kInt, at, size); };
   const int none = n.dtype == DType::kFloat64 ? Number(0) : Single(0);
-  ForEach(Count(kept), true, [&](int i) { StoreAt(memory, place(i), none, n.dtype, -1); });
+  ForEach(Count(kept), true, [&](int i) { StoreAt(memory, place(i), none, n.dtype, kMadeArrays); });
   std::vector<int> loops(kept.begin(), kept.end() - 1);
   loops.insert(loops.end(), over.begin(), over.end());
   loops.push_back(row);
@@ -207,12 +260,13 @@ Val Translator::Sum(const Val& x, const Val& axes) {
     }
     to = kept.size() > 1 ? Op(ScalarOp::kAdd, ScalarType::kInt, Op(ScalarOp::kMul, ScalarType::kInt, to, row), i.back())
                          : i.back();
-    const int old = Load(memory, place(to), n.dtype, -1), v = Eval(x.node, at, true);
+    const int old = Load(memory, place(to), n.dtype, kMadeArrays), v = Eval(x.node, at, true);
     const int sum = Op(ScalarOp::kAdd, NewNumpy(n.dtype, -1).type(), old, v);
-    StoreAt(memory, place(to), Finite(sum, n.dtype, false), n.dtype, -1);
+    StoreAt(memory, place(to), Finite(sum, n.dtype, false), n.dtype, kMadeArrays);
   });
   ExitIf(Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = bad_, .id = -2}));
-  Node made{.kind = Node::kPart, .dtype = n.dtype, .sizes = kept, .address = memory};
+  Node made{.kind = Node::kPart, .dtype = n.dtype, .sizes = kept};
+  made.part.base = memory, made.part.dtype = n.dtype;
   made.part.sizes = kept;
   made.part.strides.assign(kept.size(), size);
   for (int k = static_cast<int>(kept.size()) - 2; k >= 0; --k)
@@ -242,15 +296,94 @@ std::optional<Val> Translator::CallOfNumber(const std::string& name, const Val& 
   return NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = x.type(), .imm = scratch, .id = -2}));
 }
 
-std::optional<Val> Translator::CallNumpy(const std::string& name, const std::vector<Val>& args) {
+// Such a function of all elements.
+std::optional<Val> Translator::CallOfArray(const State& s, const std::string& name, const Val& x) {
+  const bool known = std::any_of(std::begin(kOfNumbers), std::end(kOfNumbers),
+                                 [&](const char* f) { return name == std::string("numpy.") + f; });
+  if (!known || !IsArray(x)) return std::nullopt;
+  const int node = NodeOf(x);
+  const Node& n = nodes_[node];
+  const LoopOf loop = Float(n.dtype) ? FindLoop(name.c_str() + strlen("numpy."), 1, n.dtype) : LoopOf();
+  if (!loop.run) return std::nullopt;
+  if (n.sizes.size() > 1) WantOrdered(node);
+  if (ReadsLarge(node)) throw Unsupported{"large arrays"};
+  const Vector from = n.sizes.size() == 1 ? VectorOf(node, n.dtype)
+                                          : Vector{Fill(node, n.sizes, n.dtype, nullptr), Int(DTypeSize(n.dtype))};
+  const Part to = NewArray(n.dtype, n.sizes, static_cast<int>(s.frames.size()));
+  const int good = Call(reinterpret_cast<void*>(OfAll), ScalarType::kBool,
+                        {Pointer(reinterpret_cast<const void*>(loop.run)), Pointer(loop.data), from.address, from.stride,
+                         to.base, Int(DTypeSize(n.dtype)), Count(n.sizes)});
+  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
+  out_.floats = true;
+  Val v = View(to);
+  v.whole = true;
+  return v;
+}
+
+// The sum, the largest, the smallest of a vector's elements.
+std::optional<Val> Translator::Reduce(const std::string& name, const Val& x) {
+  static constexpr std::pair<const char*, const char*> kRows[] = {
+      {"sum", "add"}, {"max", "maximum"}, {"min", "minimum"}, {"mean", "add"}};
+  const auto* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const auto& r) { return name == r.first; });
+  if (row == std::end(kRows) || !IsArray(x)) return std::nullopt;
+  const int node = NodeOf(x);
+  const Node& n = nodes_[node];
+  const DType t = n.dtype;
+  const bool mean = name == "mean";
+  if (n.sizes.size() != 1 || (t != DType::kFloat64 && (mean || (t != DType::kFloat32 && t != DType::kInt64))))
+    return std::nullopt;
+  const LoopOf loop = FindLoop(row->second, 2, t);
+  const int first = !strcmp(row->second, "add") ? SumsBeginWithTheFirst() : 1;
+  if (!loop.run || first < 0) return std::nullopt;
+  const Vector from = VectorOf(node, t);
+  const int out = Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
+  const void* f = t == DType::kFloat64   ? reinterpret_cast<void*>(Reduction<double>)
+                  : t == DType::kFloat32 ? reinterpret_cast<void*>(Reduction<float>)
+                                         : reinterpret_cast<void*>(Reduction<int64_t>);
+  const int good =
+      Call(f, ScalarType::kBool, {Pointer(reinterpret_cast<const void*>(loop.run)), Pointer(loop.data), from.address,
+                                  from.stride, n.sizes[0], Int(first), out});
+  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, good));
+  out_.floats = true;
+  const Val v = NewNumpy(t, Emit({.op = ScalarOp::kCell, .type = NewNumpy(t, -1).type(), .imm = scratch, .id = -2}));
+  if (!mean) return v;
+  return Binary(*this, NB_TRUE_DIVIDE, v, New(Is::kInt, n.sizes[0]));
+}
+
+std::optional<Val> Translator::ArrayMethod(const State& s, const std::string& name, const Val& self,
+                                           const std::vector<Val>& args) {
+  if (name == "copy" && args.empty()) {
+    const int node = NodeOf(self);
+    if (nodes_[node].sizes.size() > 1 && ReadsLarge(node)) throw Unsupported{"large arrays"};
+    const Part to = NewArray(nodes_[node].dtype, nodes_[node].sizes, static_cast<int>(s.frames.size()));
+    Fill(node, nodes_[node].sizes, nodes_[node].dtype, &to);
+    Val v = View(to);
+    v.whole = true;
+    return v;
+  }
+  if (name == "dot" && args.size() == 1) return CallNumpy(s, "numpy.dot", {self, args[0]});
+  return args.empty() ? Reduce(name, self) : std::nullopt;
+}
+
+std::optional<Val> Translator::CallNumpy(const State& s, const std::string& name, const std::vector<Val>& args) {
+  if (!name.starts_with("numpy.")) return std::nullopt;
   const auto rank = [&](const Val& v) { return nodes_[NodeOf(v)].sizes.size(); };
   if (name == "numpy.sqrt" && args.size() == 1) {
     if (IsArray(args[0])) return DeferUnary(ScalarOp::kSqrt, args[0]);
     out_.floats = true;
     return SquareRoot(*this, args[0]);
   }
-  if (args.size() == 1)
+  if (args.size() == 1 && (name == "numpy.abs" || name == "numpy.absolute")) {
+    if (IsArray(args[0])) return DeferUnary(ScalarOp::kAbs, args[0]);
+    if (args[0].is == Is::kFloat) return Absolute(*this, ToNumpy(*this, args[0], DType::kFloat64));
+    if (args[0].is == Is::kNumpy && Float(args[0].dtype)) return Absolute(*this, args[0]);
+  }
+  if (args.size() == 1) {
     if (std::optional<Val> v = CallOfNumber(name, args[0])) return v;
+    if (std::optional<Val> v = CallOfArray(s, name, args[0])) return v;
+    if (std::optional<Val> v = Reduce(name.substr(strlen("numpy.")), args[0])) return v;
+  }
+  if (std::optional<Val> v = NewFilled(s, name, args, nullptr)) return v;
   if (name == "numpy.dot" && args.size() == 2 && IsArray(args[0]) && IsArray(args[1]) && rank(args[0]) == 1 &&
       rank(args[1]) == 1)
     return Product(args[0], args[1], true);

@@ -22,20 +22,6 @@ std::string FunctionName(PyObject* f) {  // "module.name" of a function of C
   return std::string(module) + "." + reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
 }
 
-int64_t ListInt(PyObject* list, int64_t index, int64_t* out) {
-  PyObject* o = PyList_GET_ITEM(list, index);
-  if (!PyLong_CheckExact(o)) return 0;
-  int overflow;
-  *out = PyLong_AsLongLongAndOverflow(o, &overflow);
-  return !overflow;
-}
-int64_t ListFloat(PyObject* list, int64_t index, double* out) {
-  PyObject* o = PyList_GET_ITEM(list, index);
-  if (!PyFloat_CheckExact(o)) return 0;
-  *out = PyFloat_AS_DOUBLE(o);
-  return 1;
-}
-
 }  // namespace
 
 void Translator::Step(State& s, const Instr& i) {
@@ -81,12 +67,25 @@ void Translator::Step(State& s, const Instr& i) {
       if (i.flag && bytecode::kNullAfterCallable) Push(s, {});
       return Next(s, i);
     }
-    case Op::kLoadAttr: Push(s, Attribute(Pop(s), PyTuple_GET_ITEM(s.top().co->co_names, i.arg))); return Next(s, i);
+    case Op::kLoadAttr: {
+      const Val of = Pop(s);
+      Push(s, Attribute(s, of, PyTuple_GET_ITEM(s.top().co->co_names, i.arg)));
+      return Next(s, i);
+    }
     case Op::kLoadMethod: {
       const Val owner = Pop(s);
+      PyObject* name = PyTuple_GET_ITEM(s.top().co->co_names, i.arg);
+      if (IsList(owner) || IsArray(owner)) {
+        PyTypeObject* type = IsList(owner) ? &PyList_Type : tensor::Numpy()->array;
+        PyObject* method = PyDict_GetItemWithError(type->tp_dict, name);
+        if (!method) throw Unsupported{"a method"};
+        Push(s, Fixed(method));
+        Push(s, owner);
+        return Next(s, i);
+      }
       if (owner.is != Is::kObject || !PyModule_CheckExact(Use(owner.object).object.get()))
         throw Unsupported{"a method"};
-      Val v = Attribute(owner, PyTuple_GET_ITEM(s.top().co->co_names, i.arg));
+      Val v = Attribute(s, owner, name);
       if (!bytecode::kNullAfterCallable) Push(s, {});
       Push(s, std::move(v));
       if (bytecode::kNullAfterCallable) Push(s, {});
@@ -148,9 +147,9 @@ void Translator::StepValue(State& s, const Instr& i) {
     }
     case Op::kInvert: Push(s, Invert(*this, Pop(s))); return Next(s, i);
     case Op::kNot:
-      Push(s, New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, Truth(*this, Pop(s)))));
+      Push(s, New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, TruthOf(Pop(s)))));
       return Next(s, i);
-    case Op::kToBool: Push(s, New(Is::kBool, Truth(*this, Pop(s)))); return Next(s, i);
+    case Op::kToBool: Push(s, New(Is::kBool, TruthOf(Pop(s)))); return Next(s, i);
     case Op::kIs: {
       const Val y = Pop(s), x = Pop(s);
       const std::optional<bool> a = IsNone(x), b = IsNone(y);
@@ -178,11 +177,11 @@ void Translator::StepFlow(State& s, const Instr& i) {
   switch (i.op) {
     case Op::kJump: return Jump(s, i, i.target);
     case Op::kPopJumpIfFalse: {
-      const int truth = Truth(*this, Pop(s));
+      const int truth = TruthOf(Pop(s));
       return ConditionalJump(s, i, truth, false);
     }
     case Op::kPopJumpIfTrue: {
-      const int truth = Truth(*this, Pop(s));
+      const int truth = TruthOf(Pop(s));
       return ConditionalJump(s, i, truth, true);
     }
     case Op::kPopJumpIfNone:
@@ -193,7 +192,7 @@ void Translator::StepFlow(State& s, const Instr& i) {
     }
     case Op::kJumpIfFalseOrPop:
     case Op::kJumpIfTrueOrPop: {
-      const int truth = Truth(*this, s.top().stack.back());
+      const int truth = TruthOf(s.top().stack.back());
       State jumps = s, goes_on = s;
       jumps.top().pc = i.target;
       Pop(goes_on);
@@ -212,7 +211,10 @@ void Translator::StepFlow(State& s, const Instr& i) {
       }
       Val v = i.op == Op::kReturnConst ? Fixed(PyTuple_GET_ITEM(s.top().co->co_consts, i.arg)) : Pop(s);
       s.frames.pop_back();
-      if (s.frames.size() == 1) wrote_ |= std::exchange(s.effects, false);
+      if (s.frames.size() == 1) {
+        wrote_ |= std::exchange(s.effects, false);
+        Return(v);
+      }
       const Instr& call = s.top().code->At(s.top().pc);
       s.top().stack.resize(s.top().stack.size() - call.arg - 2);
       Push(s, std::move(v));
@@ -222,133 +224,12 @@ void Translator::StepFlow(State& s, const Instr& i) {
   }
 }
 
-void Translator::GetIter(State& s, const Instr& i) {
-  Val v = Pop(s);
-  Val it;
-  if (v.is == Is::kObject) {
-    const ObjectSpec& o = UseArray(v.object);
-    if (!o.list && !(o.array && o.rank == 1)) throw Unsupported{"an iteration"};
-    it = Numbers(Is::kSeqIter, 1);
-    it.object = v.object;
-    it.items[0] = IntConstant(*this, 0);
-    it.natural = true;
-  } else if (v.is == Is::kRange) {
-    it = Numbers(Is::kRangeIter, 3);
-    it.unit = v.unit;
-    it.few = v.few;
-    const int start = Value(v.items[0]), stop = Value(v.items[1]), step = Value(v.items[2]);
-    const int up = Compare(ScalarOp::kGt, step, Int(0));
-    const int any = Op(ScalarOp::kSelect, ScalarType::kBool, up, Compare(ScalarOp::kLt, start, stop),
-                       Compare(ScalarOp::kGt, start, stop));
-    int distance = Over(ScalarOp::kSubOver, stop, start);
-    if (!v.unit) {
-      const int one = Op(ScalarOp::kSelect, ScalarType::kInt, up, Int(1), Int(-1));
-      ExitIf(Compare(ScalarOp::kEq, step, Int(0)));
-      ExitIf(Compare(ScalarOp::kEq, step, Int(std::numeric_limits<int64_t>::min())));
-      const int last = Op(ScalarOp::kSub, ScalarType::kInt, distance, one);
-      distance = Op(ScalarOp::kAdd, ScalarType::kInt, Op(ScalarOp::kDivTrunc, ScalarType::kInt, last, step), Int(1));
-    }
-    it.items[0] = New(Is::kInt, start);
-    it.items[1] = v.unit ? IntConstant(*this, 1) : New(Is::kInt, step);
-    it.items[2] = New(Is::kInt, v.unit ? stop : Op(ScalarOp::kSelect, ScalarType::kInt, any, distance, Int(0)));
-    if (v.unit && v.few) it.items.push_back(it.items[2]);
-    it.natural = v.items[0].constant ? *v.items[0].constant >= 0 : hopes_.natural;
-    if (v.unit && it.natural && !v.items[0].constant) ExitIf(Compare(ScalarOp::kLt, start, Int(0)));
-    it.natural &= v.unit;
-  } else {
-    throw Unsupported{"an iteration"};
-  }
-  Push(s, std::move(it));
-  Next(s, i);
+int Translator::TruthOf(const Val& v) {
+  return IsList(v) ? Compare(ScalarOp::kNe, Length(v), Int(0)) : Truth(*this, v);
 }
 
-// The next of numbers one by one. So many are gone through at once, then others get their turn: a loop in a loop.
-void Translator::NextNumber(State& s, const Instr& i, const State& done) {
-  constexpr int64_t kAtOnce = 1024;
-  const Val& it = s.top().stack.back();
-  const int next = Value(it.items[0]);
-  if (it.items.size() == 4) {
-    const int more = Compare(ScalarOp::kLt, next, Value(it.items[3]));
-    const int yes = Way([&] {
-      if (it.natural) {
-        Emit({.op = ScalarOp::kAssume, .a = Compare(ScalarOp::kGe, next, Int(0))});
-        Emit({.op = ScalarOp::kAssume, .a = Compare(ScalarOp::kBelow, next, Value(it.items[2]))});
-      }
-      State on = s;
-      on.top().stack.back().items[0] = New(Is::kInt, Op(ScalarOp::kNext, ScalarType::kInt, next));
-      Push(on, New(Is::kInt, next));
-      on.top().pc += i.length;
-      GoTo(on);
-    });
-    const int no = it.few ? Way(done) : Way([&] {
-      State on = s;
-      on.top().stack.back().items.pop_back();
-      GoTo(on);
-      leads_to_[current_].pop_back();  // this is no round
-    });
-    Emit({.op = ScalarOp::kBranch, .a = more, .other = no, .imm = yes});
-    return;
-  }
-  const int stop = Value(it.items[2]);
-  const int more = Compare(ScalarOp::kLt, next, stop);
-  const int yes = Way([&] {
-    ServeOthers();
-    State on = s;
-    const int left = Op(ScalarOp::kSub, ScalarType::kInt, stop, next);
-    const int few =
-        Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kLt, left, Int(kAtOnce)), left, Int(kAtOnce));
-    on.top().stack.back().items.push_back(New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, few)));
-    GoTo(on);
-  });
-  Emit({.op = ScalarOp::kBranch, .a = more, .other = Way(done), .imm = yes});
-}
-
-void Translator::ForIter(State& s, const Instr& i) {
-  Val& it = s.top().stack.back();
-  State done = s;
-  Pop(done);
-  done.top().pc = i.target;
-  ended_ = true;
-  if (it.is == Is::kRangeIter && it.unit) return NextNumber(s, i, done);
-  if (it.is == Is::kRangeIter) {
-    const int next = Value(it.items[0]), last = Value(it.items[2]), step = Value(it.items[1]);
-    const int more = Compare(ScalarOp::kGt, last, Int(0));
-    it.items[0] = New(Is::kInt, Op(ScalarOp::kAdd, ScalarType::kInt, next, step));
-    it.items[1] = New(Is::kInt, step);
-    it.items[2] = New(Is::kInt, Op(ScalarOp::kSub, ScalarType::kInt, last, Int(1)));
-    Push(s, New(Is::kInt, next));
-    s.top().pc += i.length;
-    return Branch(more, s, done);
-  }
-  if (it.is != Is::kSeqIter) throw Unsupported{"an iterator"};
-  const int object = it.object, index = Value(it.items[0]);
-  const int more = Compare(ScalarOp::kLt, index, Size(object, 0));
-  const int yes = Way([&] {
-    it.items[0] = New(Is::kInt, Op(ScalarOp::kNext, ScalarType::kInt, index));
-    Val item = Element(object, index);
-    Push(s, std::move(item));
-    s.top().pc += i.length;
-    GoTo(s);
-  });
-  const int no = Way(done);
-  Emit({.op = ScalarOp::kBranch, .a = more, .other = no, .imm = yes});
-}
-
-// Of a list or an array of one axis.
-Val Translator::Element(int object, int index) {
-  const ObjectSpec& o = UseArray(object);
-  if (o.array) {
-    return LoadElement(object, Op(ScalarOp::kMul, ScalarType::kInt, index, Stride(object, 0)));
-  }
-  const bool floats = o.dtype == DType::kFloat64;
-  const int to = Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
-  const void* f = floats ? reinterpret_cast<void*>(ListFloat) : reinterpret_cast<void*>(ListInt);
-  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, Call(f, ScalarType::kBool, {Data(object), index, to})));
-  const ScalarType t = floats ? ScalarType::kF64 : ScalarType::kInt;
-  return New(floats ? Is::kFloat : Is::kInt, Emit({.op = ScalarOp::kCell, .type = t, .imm = scratch, .id = -2}));
-}
-
-Val Translator::GetItem(State&, const Val& container, const Val& index) {
+Val Translator::GetItem(State& s, const Val& of, const Val& index) {
+  const Val container = Computed(s, of);
   if (container.is == Is::kTuple) {
     if (index.is != Is::kInt || !index.constant) throw Unsupported{"an item of a tuple"};
     const int64_t n = static_cast<int64_t>(container.items.size());
@@ -358,31 +239,45 @@ Val Translator::GetItem(State&, const Val& container, const Val& index) {
   }
   if (container.is == Is::kObject && out_.objects[container.object].list) {
     if (index.is == Is::kTuple) throw Unsupported{"an index"};
-    return Element(container.object, IndexWithin(*this, index, Size(container.object, 0)));
+    return ListItem(container.object, IndexWithin(*this, index, Size(container.object, 0)));
   }
   if (IsArray(index)) return Gather(container, index);
-  const Part p = Index(PartOf(container), index);
-  return p.rank() ? View(p) : LoadElement(p.object, p.offset);
+  return ItemOf(Index(PartOf(container), index));
 }
 
 void Translator::SetItem(State& s, const Val& container, const Val& index, const Val& value) {
   if (container.is != Is::kView && container.is != Is::kObject) throw Unsupported{"a store"};
+  if (IsList(container)) return SetListItem(s, container.object, index, value);
   const Part p = Index(PartOf(container), index);
-  if (p.rank()) return Assign(s, p, value);
-  const DType t = out_.objects[p.object].dtype;
-  const int v = Stored(*this, value, t);
-  if (Waiting(s)) throw Unsupported{"a store before what is computed later"};
-  out_.objects[p.object].written = true;
-  out_.floats = true;
+  if (p.rank()) {
+    Val stored = value;
+    ComputeAll(s, &stored);
+    return Assign(s, p, stored);
+  }
+  std::vector<int> numbers;
+  const DType t = p.dtype == DType::kComplex128 ? DType::kFloat64 : p.dtype;
+  if (p.dtype == DType::kComplex128)
+    for (const Val& part : ToComplex(*this, value, true).items) numbers.push_back(Value(part));
+  else
+    numbers.push_back(Stored(*this, value, t));
+  ComputeAll(s);
   Settle();
-  wrote_ = true;
-  StoreAt(Data(p.object), p.offset, v, t, p.object);
-  if (s.frames.size() > 1) s.effects = true;
+  int offset = p.offset;
+  for (int v : numbers) {
+    StoreAt(BaseOf(p), offset, v, t, Lies(p));
+    if (numbers.size() > 1) offset = Op(ScalarOp::kAdd, ScalarType::kInt, offset, Int(sizeof(double)));
+  }
+  Wrote(s, p);
 }
 
-Val Translator::Attribute(const Val& v, PyObject* name) {
+Val Translator::Attribute(const State& s, const Val& of, PyObject* name) {
   const char* text = PyUnicode_AsUTF8(name);
+  const Val v = Computed(s, of);
   if (IsArray(v) && v.is != Is::kDeferred) return ArrayAttribute(PartOf(v), text);
+  if (v.is == Is::kComplex && (!strcmp(text, "real") || !strcmp(text, "imag"))) {
+    const int part = Value(v.items[!strcmp(text, "imag")]);
+    return v.dtype == DType::kComplex128 ? NewNumpy(DType::kFloat64, part) : New(Is::kFloat, part);
+  }
   if (v.is != Is::kObject) throw Unsupported{"an attribute"};
   PyObject* module = Use(v.object).object.get();
   if (!PyModule_CheckExact(module)) throw Unsupported{std::string("the attribute ") + text};
@@ -456,10 +351,14 @@ std::optional<Val> Translator::CallBuiltin(const std::string& name, PyObject*, s
   return std::nullopt;
 }
 
-Val Translator::CallType(PyObject* callee, std::vector<Val>& args, bool* known) {
+Val Translator::CallType(const State& s, PyObject* callee, std::vector<Val>& args, bool* known) {
   *known = true;
   auto* type = reinterpret_cast<PyTypeObject*>(callee);
   if (type == &PyRange_Type) return Range(args);
+  if (std::optional<Val> it = CallIterator(type, args)) return *it;
+  if (type == &PyComplex_Type && (args.size() == 1 || (args.size() == 2 && args[0].scalar() && args[1].scalar())))
+    return Complex(ToComplex(*this, args[0], false).items[0],
+                   args.size() == 2 ? ToFloat(*this, args[1]) : ToComplex(*this, args[0], false).items[1], false);
   if (args.size() == 1) {
     if (type == &PyLong_Type) return ToInt(*this, args[0]);
     if (type == &PyFloat_Type) return ToFloat(*this, args[0]);
@@ -470,7 +369,7 @@ Val Translator::CallType(PyObject* callee, std::vector<Val>& args, bool* known) 
     if (api && callee == reinterpret_cast<PyObject*>(api->scalar[static_cast<int>(DType::kInt64)]))
       return ToNumpy(*this, args[0], DType::kInt64);
   }
-  if (std::optional<Val> v = CallNumpy(tensor::CalleeOf(callee).name(), args)) return *v;
+  if (std::optional<Val> v = CallNumpy(s, tensor::CalleeOf(callee).name(), args)) return *v;
   *known = false;
   return {};
 }
@@ -501,14 +400,24 @@ void Translator::Call(State& s, const Instr& i) {
   std::vector<Val>& stack = s.top().stack;
   const size_t base = stack.size() - i.arg - 2;
   const Val& callee = bytecode::kNullAfterCallable || stack[base].is != Is::kNull ? stack[base] : stack[base + 1];
-  const Val& self = bytecode::kNullAfterCallable ? stack[base + 1] : stack[base];
-  if (callee.is != Is::kObject || self.is != Is::kNull) throw Unsupported{"a call"};
+  const bool method = !bytecode::kNullAfterCallable && stack[base].is != Is::kNull;
+  const Val self = bytecode::kNullAfterCallable || method ? stack[base + 1] : Val();
+  if (callee.is != Is::kObject) throw Unsupported{"a call"};
   const int object = callee.object;
   PyObject* o = Use(object).object.get();
   if (out_.objects[object].array || out_.objects[object].list) throw Unsupported{"a call"};
   std::vector<Val> args(stack.end() - i.arg, stack.end());
-  for (const Val& a : args) Twice(a);
-  if (PyFunction_Check(o)) return Inline(s, object, std::move(args));
+  if (self.is != Is::kNull) return CallMethod(s, i, o, self, args);
+  if (!PyType_Check(o))
+    for (const Val& a : args) Twice(a);
+  if (PyFunction_Check(o)) {
+    const std::string name(tensor::CalleeOf(o).name());
+    std::optional<Val> result = name.empty() ? std::nullopt : CallNumpy(s, name, args);
+    if (!result) return Inline(s, object, std::move(args));
+    stack.resize(base);
+    Push(s, std::move(*result));
+    return Next(s, i);
+  }
   const std::string name = FunctionName(o);
   if ((name == "builtins.max" || name == "builtins.min") && args.size() >= 2 && args.size() <= 4) {
     stack.resize(base);
@@ -519,7 +428,7 @@ void Translator::Call(State& s, const Instr& i) {
   std::optional<Val> result = CallBuiltin(name, o, args);
   if (!result) {
     bool known;
-    result = CallType(o, args, &known);
+    result = CallType(s, o, args, &known);
     if (!known) throw Unsupported{"a call of " + (name.empty() ? std::string(Py_TYPE(o)->tp_name) : name)};
   }
   stack.resize(base);
@@ -527,21 +436,42 @@ void Translator::Call(State& s, const Instr& i) {
   Next(s, i);
 }
 
-// np.sum(x, axis=...) alone.
+// What LOAD_METHOD found in the type of `self`.
+void Translator::CallMethod(State& s, const Instr& i, PyObject* method, const Val& self, const std::vector<Val>& args) {
+  if (Py_TYPE(method) != &PyMethodDescr_Type || (!IsList(self) && !IsArray(self))) throw Unsupported{"a method"};
+  const std::string name = reinterpret_cast<PyMethodDescrObject*>(method)->d_method->ml_name;
+  s.top().stack.resize(s.top().stack.size() - i.arg - 2);
+  std::optional<Val> result = IsList(self) ? ListMethod(s, name, self.object, args) : ArrayMethod(s, name, self, args);
+  if (!result) throw Unsupported{"the method " + name};
+  Push(s, std::move(*result));
+  Next(s, i);
+}
+
+// np.sum(x, axis=...), functions with dtype=..., enumerate with start=... alone.
 void Translator::CallNamed(State& s, const Instr& i) {
   PyObject* names = PyTuple_GET_ITEM(s.top().co->co_consts, i.target);
   std::vector<Val>& stack = s.top().stack;
   const size_t base = stack.size() - i.arg - 2;
   const Val& callee = bytecode::kNullAfterCallable || stack[base].is != Is::kNull ? stack[base] : stack[base + 1];
   const Val& self = bytecode::kNullAfterCallable ? stack[base + 1] : stack[base];
-  if (i.arg != 2 || PyTuple_GET_SIZE(names) != 1 || callee.is != Is::kObject || self.is != Is::kNull ||
-      PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "axis") != 0 ||
-      tensor::CalleeOf(Use(callee.object).object.get()).name() != "numpy.sum")
+  if (i.arg != 2 || PyTuple_GET_SIZE(names) != 1 || callee.is != Is::kObject || self.is != Is::kNull)
     throw Unsupported{"a call with names"};
-  const Val axes = Pop(s), x = Pop(s);
-  Val result = Sum(x, axes);
+  PyObject* o = Use(callee.object).object.get();
+  const auto named = [&](const char* name) {
+    return PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), name) == 0;
+  };
+  const std::string name(tensor::CalleeOf(o).name());
+  const Val last = Pop(s), x = Pop(s);
+  std::optional<Val> result;
+  if (named("axis") && name == "numpy.sum")
+    result = Sum(x, last);
+  else if (named("dtype"))
+    result = NewFilled(s, name, {x}, &last);
+  else if (named("start") && o == reinterpret_cast<PyObject*>(&PyEnum_Type))
+    result = CallIterator(&PyEnum_Type, {x, last});
+  if (!result) throw Unsupported{"a call with names"};
   stack.resize(base);
-  Push(s, std::move(result));
+  Push(s, std::move(*result));
   Next(s, i);
 }
 

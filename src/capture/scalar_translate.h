@@ -42,6 +42,8 @@ struct NameGuard {                  // a name means what it meant
 };
 
 inline constexpr int kBreakerCell = 2;  // its address: of the thread that runs the code
+inline constexpr int kMadeCell = 3;     // scalar_made.h: of the run, if the code makes arrays
+inline constexpr int kFirstCell = 5;    // behind them, what counts rounds and what helpers write to
 
 struct Translation {
   codegen::ScalarCode code;
@@ -53,6 +55,7 @@ struct Translation {
   int cells = 0, rounds = 0;  // how many; the one that counts jumps back
   bool floats = false;        // of NumPy: its error state matters
   bool apart = false;         // what is written lies in one array alone
+  bool makes = false;         // arrays
   bool loops = false;         // some loop is closed without leaving the code
   std::string why;            // what was not understood first
 };

@@ -4,6 +4,7 @@
 #include <absl/functional/function_ref.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <deque>
 #include <set>
 #include <stdexcept>
@@ -17,6 +18,7 @@ using bytecode::Instr;
 using bytecode::Op;
 
 inline constexpr int kMostBlocks = 260;
+inline constexpr int kMostWeight = 6;  // of what is computed again wherever it is used
 
 bool IsJump(Op op);
 // Locals that are read before they are written from `start` on; whatever may raise may go to its handler.
@@ -61,9 +63,12 @@ struct State {
   }
 };
 
-// An array in memory, with values of this block. Axes that None made are `ones`.
+// An array in memory, with values of this block: of an object, or else what code made at the address `base`. Axes that
+// None made are `ones`.
 struct Part {
-  int object = -1;
+  int object = -1, base = -1;
+  DType dtype{};
+  uint8_t born = 0;
   int offset = -1;  // bytes behind the object's data; -1: none
   std::vector<int> sizes, strides;
   uint32_t ones = 0;
@@ -72,7 +77,7 @@ struct Part {
 };
 
 // An array of one axis at an address.
-struct Memory {
+struct Vector {
   int address, stride;
 };
 
@@ -83,7 +88,6 @@ struct Node {
   std::vector<int> sizes{};
   uint32_t ones = 0;
   Part part{};         // also what kGather takes from
-  int address = -1;    // of a part that is no object's
   int value = -1;      // of a number, as `dtype`
   ScalarOp op{};       // of operands that become `dtype`
   int a = -1, b = -1;  // nodes
@@ -101,100 +105,18 @@ class Translator final : public Builder {
     code.apart = hopes.apart;
   }
 
-  Translation Run() {
-    out_.cells = 3;  // of rounds, what helpers write to, and the running thread's eval breaker
-    scratch = 1;
-    rounds_ = Variable(ScalarType::kInt);
-    code.blocks.emplace_back();
-    code.entries.push_back(0);
-    State s = Entry();
-    block = 0;
-    NewRegion(s);
-    GoTo(s);
-    while (!work_.empty()) {
-      Work w = std::move(work_.front());
-      work_.pop_front();
-      block = current_ = w.block;
-      stored_.assign(stored_.size(), false);
-      NewRegion(w.state);
-      w.round ? Round(std::move(w.state)) : Block(std::move(w.state));
-    }
-    std::map<int, int> seen;
-    out_.loops = innermost_ && Cycle(code.entries[0], seen);
-    out_.apart = code.apart;
-    out_.blocks = static_cast<int>(code.blocks.size()) - element_blocks_;
-    out_.code = std::move(code);
-    out_.code.name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
-    return std::move(out_);
-  }
+  Translation Run();
 
  private:
   // --- the entry
   // -------------------------------------------------------------------------------------------------------
-  State Entry() {
-    Frame f;
-    f.co = fj_code(frame_);
-    f.code = bytecode::Code::Of(f.co);
-    f.globals = fj_globals(frame_), f.builtins = fj_builtins(frame_);
-    f.pc = from_;
-    const int n = fj_nlocalsplus(frame_);
-    f.locals.resize(n, Unknown());
-    stored_.resize(n), changed_.resize(n, -1), touched_.resize(n);
-    Scan(*f.code);
-    const std::vector<bool> live = LiveAt(*f.code, loop_.start, n);
-    PyObject** slots = fj_localsplus(frame_);
-    for (int i = 0; i < n; ++i) {
-      if (!touched_[i]) continue;
-      PyObject* o = slots[i];
-      if (o && IsLazy(o)) o = reinterpret_cast<Lazy*>(o)->value;
-      if (o && PyCell_Check(o)) o = PyCell_GET(o);
-      Val v = Describe(slots[i] && IsLazy(slots[i]) && !PyCell_Check(o ? o : Py_None) ? slots[i] : o, out_.objects);
-      f.locals[i] = Receive(v, out_.locals, i, i);
-      out_.locals.back().live = live[i];
-    }
-    for (int i = 0; i < fj_stack_depth(frame_); ++i)
-      f.stack.push_back(Receive(Describe(slots[n + i], out_.objects), out_.stack, i, n + i));
-    State s;
-    s.frames.push_back(std::move(f));
-    return s;
-  }
+  State Entry();
 
-  void Scan(const bytecode::Code& c) {
-    for (int at = loop_.start; at < loop_.end; ++at) {
-      const Instr& i = c.At(at);
-      if (!i.length) continue;
-      switch (i.op) {
-        case Op::kStoreFast: changed_[i.arg] = 0; [[fallthrough]];
-        case Op::kLoadFast:
-        case Op::kLoadDeref: touched_[i.arg] = true; break;
-        case Op::kStoreFastPair:
-          changed_[i.arg] = changed_[i.target] = 0;
-          touched_[i.arg] = touched_[i.target] = true;
-          break;
-        case Op::kStoreFastLoadFast: changed_[i.arg] = 0; [[fallthrough]];
-        case Op::kLoadFastPair: touched_[i.arg] = touched_[i.target] = true; break;
-        default: break;
-      }
-    }
-    for (int& variable : changed_)
-      if (variable == 0) variable = Variable(ScalarType::kBool);
-  }
+  void Scan(const bytecode::Code& c);
 
   // A value of the frame: its numbers come in cells.
-  Val Receive(Val v, std::vector<Slot>& slots, int slot, int position) {
-    v.natural &= hopes_.natural;
-    Slot s{.slot = slot, .val = v};
-    int leaf = 0;
-    Leaves(v, [&](Val& x) {
-      const int cell = CellOf(position, leaf++);
-      s.cells.push_back(cell);
-      const bool natural = v.natural && leaf == 1;
-      x.value = Emit({.op = ScalarOp::kCell, .type = x.type(), .imm = cell, .id = -2, .natural = natural});
-    });
-    if (v.is == Is::kRangeIter && v.unit) v.items[1] = IntConstant(*this, 1);
-    slots.push_back(std::move(s));
-    return v;
-  }
+  Val Receive(Val v, std::vector<Slot>& slots, int slot, int position);
+  void UnitSteps(Val& v);
 
   int Variable(ScalarType t) {
     code.variables.push_back(t);
@@ -224,19 +146,13 @@ class Translator final : public Builder {
   int Data(int k) { return Input(UseArray(k).cells, ScalarType::kPtr); }
   int Size(int k, int axis) {
     const ObjectSpec& o = UseArray(k);
+    if (o.list) return LoadField(Data(k), offsetof(PyVarObject, ob_size), ScalarType::kInt);
     return Input(o.cells + 1 + axis, ScalarType::kInt, /*natural=*/true);
   }
   int Stride(int k, int axis) {
     const ObjectSpec& o = UseArray(k);
     if (o.unit && axis == o.rank - 1) return Int(DTypeSize(o.dtype));
     return Input(o.cells + 1 + o.rank + axis, ScalarType::kInt);
-  }
-  // The element that lies `offset` bytes behind the array's data.
-  Val LoadElement(int k, int offset) {
-    const DType t = UseArray(k).dtype;
-    Val v = NewNumpy(t, -1);
-    v.value = Load(Data(k), offset, t, k);
-    return v;
   }
   int Load(int address, int offset, DType t, int array) {
     return Emit({.op = ScalarOp::kLoad,
@@ -257,37 +173,8 @@ class Translator final : public Builder {
           .parallel = parallel_,
           .array = array});
   }
-  Val Fixed(PyObject* o) {
-    if (!o) return {};
-    Val known = Constant(o);
-    if (known.is != Is::kNull) return known;
-    for (size_t i = 0; i < out_.objects.size(); ++i)
-      if (out_.objects[i].fixed && out_.objects[i].object.get() == o) return Object(static_cast<int>(i));
-    ObjectSpec spec{.object = Borrow(o), .fixed = true};
-    std::vector<ObjectSpec> one;
-    if (Val v = Describe(o, one); v.is == Is::kObject && one[v.object].array) {
-      spec = one[v.object];
-      spec.fixed = true;
-    }
-    out_.objects.push_back(std::move(spec));
-    return Object(static_cast<int>(out_.objects.size()) - 1);
-  }
-  Val Constant(PyObject* o) {  // numbers and tuples of them; else nothing
-    if (PyBool_Check(o)) return New(Is::kBool, Flag(o == Py_True));
-    if (PyFloat_CheckExact(o)) return New(Is::kFloat, Number(PyFloat_AS_DOUBLE(o)));
-    if (PyLong_CheckExact(o)) {
-      int overflow;
-      const int64_t v = PyLong_AsLongLongAndOverflow(o, &overflow);
-      return overflow ? Val() : IntConstant(*this, v);
-    }
-    if (!PyTuple_CheckExact(o) || PyTuple_GET_SIZE(o) == 0 || PyTuple_GET_SIZE(o) > 8) return {};
-    std::vector<Val> items;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
-      items.push_back(Constant(PyTuple_GET_ITEM(o, i)));
-      if (items.back().is == Is::kNull) return {};
-    }
-    return Tuple(std::move(items));
-  }
+  Val Fixed(PyObject* o);
+  Val Constant(PyObject* o);  // numbers and tuples of them; else nothing
 
   // --- exits
   // -----------------------------------------------------------------------------------------------------------
@@ -302,40 +189,10 @@ class Translator final : public Builder {
     region_stored_ = stored_;
     exit_ = -1;
     buffers_ = 0;
+    fresh_.clear();
   }
 
-  int MakeExit(const State& s, const std::vector<bool>& stored, const std::string& why, bool usual = false) {
-    if (s.frames.size() > 1 && s.effects) throw NotInline{s.frames[0].pc};
-    const Frame& f = s.frames[0];
-    ExitState e{.next = f.pc, .usual = usual, .why = why};
-    codegen::ScalarExit cells;
-    const auto give = [&](Val v, std::vector<Slot>& slots, int slot, int position) {
-      Slot to{.slot = slot};
-      int leaf = 0;
-      Leaves(v, [&](Val& x) {
-        const int cell = CellOf(position, leaf++);
-        to.cells.push_back(cell);
-        cells.cells.emplace_back(cell, Value(x));
-      });
-      to.val = std::move(v);
-      slots.push_back(std::move(to));
-    };
-    for (int i = 0; i < f.nlocals(); ++i) {
-      if (changed_[i] < 0) continue;
-      give(f.locals[i], e.locals, i, i);
-      e.locals.back().changed = CellOf(i, -1);
-      cells.cells.emplace_back(
-          e.locals.back().changed,
-          stored[i] ? Flag(true)
-                    : Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = changed_[i], .id = -2}));
-    }
-    for (size_t i = 0; i < f.stack.size(); ++i)
-      give(f.stack[i], e.stack, static_cast<int>(i), f.nlocals() + static_cast<int>(i));
-    cells.cells.emplace_back(0, Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2}));
-    code.exits.push_back(std::move(cells));
-    out_.exits.push_back(std::move(e));
-    return static_cast<int>(out_.exits.size()) - 1;
-  }
+  int MakeExit(const State& s, const std::vector<bool>& stored, const std::string& why, bool usual = false);
 
   void Leave(const State& s, const std::string& why, bool usual) {
     if (out_.why.empty() && !usual) out_.why = why;
@@ -371,37 +228,7 @@ class Translator final : public Builder {
 
   // Ends the block: everything into its variable, and on to the state's own block; `round`: by way of where the loop
   // goes round.
-  void GoTo(State s, bool round = false) {
-    Frame& outer = s.frames[0];
-    if (Waiting(s)) throw Unsupported{"an array that is not computed where the program branches"};
-    if (s.frames.size() == 1 && !loop_.Holds(outer.pc)) return Leave(s, "", true);
-    Settle();
-    std::vector<std::pair<int, int>> sets;  // variable, value
-    for (size_t depth = 0; depth < s.frames.size(); ++depth) {
-      Frame& f = s.frames[depth];
-      const auto settle = [&](Val& v, int position) {
-        int leaf = 0;
-        Leaves(v, [&](Val& x) {
-          const int home = Home(static_cast<int>(depth), position, leaf++, x.type());
-          if (x.home != home || x.value >= 0) sets.emplace_back(home, Value(x));
-          x.home = home, x.value = -1;
-          x.constant.reset();
-        });
-      };
-      for (int i = 0; i < f.nlocals(); ++i) settle(f.locals[i], i);
-      for (size_t i = 0; i < f.stack.size(); ++i) settle(f.stack[i], f.nlocals() + static_cast<int>(i));
-    }
-    for (size_t i = 0; i < stored_.size(); ++i)
-      if (stored_[i]) sets.emplace_back(changed_[i], Flag(true));
-    for (auto [variable, value] : sets) Emit({.op = ScalarOp::kSet, .a = value, .imm = variable});
-    auto [it, made] = versions_.try_emplace((round ? "r" : "") + s.key(), static_cast<int>(code.blocks.size()));
-    Emit({.op = ScalarOp::kJump, .imm = it->second});
-    leads_to_[current_].push_back(it->second);
-    if (!made) return;
-    if (static_cast<int>(code.blocks.size()) - element_blocks_ > kMostBlocks) throw TooMuch{};
-    code.blocks.emplace_back();
-    work_.push_back({it->second, std::move(s), round});
-  }
+  void GoTo(State s, bool round = false);
 
   // A block of its own that goes on with this state: where a branch leads to.
   int Way(const State& s) {
@@ -412,11 +239,13 @@ class Translator final : public Builder {
   int Way(F f) {
     Settle();
     const int made = static_cast<int>(code.blocks.size()), here = block, exit = exit_;
+    const size_t fresh = fresh_.size();
     code.blocks.emplace_back();
     block = made;
     f();
     block = here;
     exit_ = exit;  // what was made there is not known here
+    fresh_.resize(fresh);
     return made;
   }
   void Branch(int condition, const State& yes, const State& no) {
@@ -452,30 +281,7 @@ class Translator final : public Builder {
     return it->second.contains(pc);
   }
 
-  void Block(State s) {
-    for (bool first = true;; first = false) {
-      Frame& f = s.top();
-      if (!first && (Target(f, f.pc) || (s.frames.size() == 1 && !loop_.Holds(f.pc)))) {
-        if (Waiting(s)) return LeaveBefore(s, "an array that is not computed where the program branches");
-        return GoTo(std::move(s));
-      }
-      const State before = s;
-      const codegen::ScalarSpecials specials = specials_;
-      ended_ = wrote_ = false;
-      const int here = block, blocks = static_cast<int>(code.blocks.size());
-      try {
-        Step(s, f.code->At(f.pc));
-      } catch (const Unsupported& u) {
-        block = here;
-        exit_ = -1;
-        specials_ = specials;
-        Abandon(blocks);
-        return LeaveBefore(before, u.why + Line(before));
-      }
-      if (ended_) return;
-      if (wrote_) NewRegion(s);
-    }
-  }
+  void Block(State s);
 
   // Ways of an instruction that was begun and is left to Python: nothing leads there.
   void Abandon(int from) {
@@ -517,8 +323,8 @@ class Translator final : public Builder {
   // their limit is reached.
   void Round(State s) {
     const Frame& f = s.top();
-    if (f.code->At(f.pc).op != Op::kForIter || f.stack.back().is != Is::kRangeIter || !f.stack.back().unit)
-      ServeOthers();
+    const bool numbers = f.code->At(f.pc).op == Op::kForIter && f.stack.back().is == Is::kRangeIter && f.stack.back().unit;
+    if (!numbers && (f.stack.empty() || f.stack.back().is != Is::kChunk)) ServeOthers();
     const int count = Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2});
     Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, count, Int(1)), .imm = rounds_});
     GoTo(std::move(s));
@@ -562,14 +368,16 @@ class Translator final : public Builder {
     if (old.is == Is::kObject && !out_.objects[old.object].array && !out_.objects[old.object].fixed &&
         out_.objects[old.object].object.get() != Py_None)
       throw Unsupported{"an object is dropped"};
-    if (v.is == Is::kRangeIter || v.is == Is::kSeqIter || v.is == Is::kFrame) throw Unsupported{"an iterator is kept"};
+    if (v.iterator() || v.is == Is::kFrame) throw Unsupported{"an iterator is kept"};
+    // Outside of called functions everything that has a name is there, whoever may ask for it.
+    if (v.is == Is::kDeferred && (s.frames.size() == 1 || Weight(v.node) > kMostWeight)) v = Compute(s, v.node);
     old = std::move(v);
     if (s.frames.size() == 1) stored_[i] = true;
   }
 
   // A value that is there twice: iterators and what is unknown may not.
   Val Twice(const Val& v) {
-    if (v.is == Is::kRangeIter || v.is == Is::kSeqIter || v.is == Is::kFrame) throw Unsupported{"a copy"};
+    if (v.iterator() || v.is == Is::kFrame) throw Unsupported{"a copy"};
     return v;
   }
 
@@ -590,15 +398,34 @@ class Translator final : public Builder {
   void ForIter(State& s, const Instr& i);
   void NextNumber(State& s, const Instr& i, const State& done);
   void GetIter(State& s, const Instr& i);
-  Val Element(int object, int index);
+  Val RangeIterator(const Val& v, bool alone);
+  Val IteratorOf(const Val& v, bool alone);
+  std::optional<Val> CallIterator(PyTypeObject* type, const std::vector<Val>& args);
+  static bool Ended(const Val& it);
+  int More(const Val& it);
+  int Left(const Val& it);
+  int Least(int a, int b);
+  bool Counted(const Val& it) const;
+  void NextOfChunk(State& s, const Instr& i, const State& done);
+  Val Take(Val& it);
+  Val ItemAt(const Val& of, int index);
+  bool IsList(const Val& v) const;
+  int Length(const Val& v);
+  int LoadField(int address, int64_t offset, ScalarType t);
+  Val ListItem(int object, int index);
+  std::pair<ScalarType, std::vector<int>> ItemArguments(int object, const Val& v);
+  void SetListItem(State& s, int object, const Val& index, const Val& value);
+  std::optional<Val> ListMethod(State& s, const std::string& name, int object, const std::vector<Val>& args);
   Val GetItem(State& s, const Val& container, const Val& index);
   void SetItem(State& s, const Val& container, const Val& index, const Val& value);
-  Val Attribute(const Val& v, PyObject* name);
+  Val Attribute(const State& s, const Val& of, PyObject* name);
   Val Global(State& s, PyObject* name);
   void Call(State& s, const Instr& i);
   void CallNamed(State& s, const Instr& i);
+  void CallMethod(State& s, const Instr& i, PyObject* method, const Val& self, const std::vector<Val>& args);
+  int TruthOf(const Val& v);
   std::optional<Val> CallBuiltin(const std::string& name, PyObject* callee, std::vector<Val>& args);
-  Val CallType(PyObject* callee, std::vector<Val>& args, bool* known);
+  Val CallType(const State& s, PyObject* callee, std::vector<Val>& args, bool* known);
   void Inline(State& s, int object, std::vector<Val> args);
   void Extreme(State s, const std::vector<Val>& args, size_t at, Val best, int py_op);
   Val Range(const std::vector<Val>& args);
@@ -609,8 +436,22 @@ class Translator final : public Builder {
   Part PartOf(const Val& v);
   Val View(const Part& p);
   std::pair<int, int> SliceBounds(const Val& slice, int size, int64_t step);
-  void IndexAxis(const Part& p, int axis, const Val& index, Part& out);
-  Part Index(const Part& p, const Val& index);
+  void IndexAxis(const Part& p, int axis, const Val& index, bool within, Part& out);
+  Part Index(const Part& p, const Val& index, bool within = false);
+  Val ItemOf(const Part& p);
+  int BaseOf(const Part& p);
+  static int Lies(const Part& p) { return p.base >= 0 ? kMadeArrays : p.object; }
+  int Memory(DType t, const std::vector<int>& sizes);
+  Part NewArray(DType t, const std::vector<int>& sizes, int frames);
+  Val Compute(const State& s, int node);
+  Val Computed(const State& s, const Val& v) { return v.is == Is::kDeferred ? Compute(s, v.node) : v; }
+  void ComputeAll(State& s, Val* also = nullptr);
+  bool ReadsLarge(int node) const;
+  int Weight(int node) const;
+  bool Fresh(const Part& p) const;
+  void Wrote(State& s, const Part& to);
+  void Wrote(State& s);
+  static void Return(Val& v);
   Val ArrayAttribute(const Part& p, const std::string& name);
   Val Deferred(Node n);
   int NodeOf(const Val& v);
@@ -619,7 +460,7 @@ class Translator final : public Builder {
   Val DeferBinary(int op, const Val& x, const Val& y);
   Val DeferUnary(ScalarOp op, const Val& x);
   Val Gather(const Val& container, const Val& index);
-  bool Reads(int node, int object) const;
+  bool Reads(int node, const Part& to) const;
   bool Special(int node) const;
   bool SpecialAs(int node, DType t) const;
   bool Large(int object) const;
@@ -638,12 +479,17 @@ class Translator final : public Builder {
   int AddressOf(const Part& p);
   void Assign(State& s, const Part& to, const Val& value);
   void ArrayBinary(State& s, const Instr& i, const Val& x, const Val& y);
-  Memory MemoryOf(int node, DType t);
+  Vector VectorOf(int node, DType t);
   Val Product(const Val& x, const Val& y, bool dot);
   void WantOrdered(int node);
   Val Sum(const Val& x, const Val& axes);
   std::optional<Val> CallOfNumber(const std::string& name, const Val& x);
-  std::optional<Val> CallNumpy(const std::string& name, const std::vector<Val>& args);
+  std::optional<Val> CallNumpy(const State& s, const std::string& name, const std::vector<Val>& args);
+  std::optional<Val> CallOfArray(const State& s, const std::string& name, const Val& x);
+  std::optional<Val> Reduce(const std::string& name, const Val& x);
+  std::optional<Val> ArrayMethod(const State& s, const std::string& name, const Val& self, const std::vector<Val>& args);
+  std::optional<DType> TypeNamed(const Val& v);
+  std::optional<Val> NewFilled(const State& s, const std::string& name, const std::vector<Val>& args, const Val* dtype);
 
   FjFrame* frame_;
   Loop loop_;
@@ -670,7 +516,8 @@ class Translator final : public Builder {
   State region_;  // since when nothing was written, in this block
   std::vector<bool> region_stored_;
   std::deque<Node> nodes_;
-  int buffers_ = 0;   // of this region
+  int buffers_ = 0;         // of this region
+  std::vector<int> fresh_;  // addresses of arrays that were made in it
   int parallel_ = 0;  // the loop over elements that is being written
   int parallels_ = 0, element_blocks_ = 0;
   int bad_ = -1;            // its variable: a number came out that NumPy may tell of

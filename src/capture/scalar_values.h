@@ -25,14 +25,22 @@ enum class Is : uint8_t {
   kBool,    // Python's numbers
   kInt,
   kFloat,
+  kAddress,    // of memory: in views alone
   kNumpy,      // a NumPy scalar of `dtype`
+  kComplex,    // a complex number: real and imaginary part, which are of Python; `dtype`: of NumPy, if not kBool
   kTuple,      // of items
   kRange,      // start, stop, step
   kRangeIter,  // next, step, left; with the step 1 in place of the last where it stops, and in the loop a limit before
                // that
-  kSeqIter,    // over `object`: index
+  kSeqIter,    // index, and the list or array that is gone through
+  kBackIter,   // the same from its end
+  kTupleIter,  // a tuple, of which `node` is the next item
+  kEnumerate,  // count, iterator
+  kZip,        // iterators
+  kChunk,      // in the loop alone: an iterator, and how many of its items are gone through before others get their turn
   kSlice,      // start, stop, step, which may be None
-  kView,       // a part of the array `object`: offset in bytes, sizes, strides in bytes
+  kView,       // a part of the array `object`: offset in bytes, sizes, strides in bytes; without object one that the
+               // code made, of `dtype`: last the address of its memory
   kDeferred,   // an array that was not computed: the translation's node
 };
 
@@ -45,6 +53,8 @@ struct Val {
   uint32_t ones = 0;     // views: axes that None made
   bool natural = false;  // iterators: the next is not negative
   bool few = false;      // ranges: of a few numbers, whatever is computed
+  bool whole = false;    // views of what the code made: all of it, the array itself
+  uint8_t born = 0;      // and how many frames there were
   std::vector<Val> items;
   // The number of a scalar: its value, or else the variable that holds it.
   int value = -1, home = -1;
@@ -54,6 +64,9 @@ struct Val {
   bool integral() const { return is == Is::kBool || is == Is::kInt || (is == Is::kNumpy && dtype < DType::kFloat16); }
   bool truth() const { return is == Is::kBool || (is == Is::kNumpy && dtype == DType::kBool); }
   bool python() const { return is != Is::kNumpy; }
+  bool made() const { return is == Is::kView && object < 0; }
+  int rank() const { return static_cast<int>(items.size() - (object < 0 ? 2 : 1)) / 2; }  // of views
+  bool iterator() const { return is >= Is::kRangeIter && is <= Is::kChunk; }
   ScalarType type() const;
   std::string key() const;  // the kind
 };
@@ -72,6 +85,7 @@ struct ObjectSpec {
   Ref object;  // when the code was made
   bool array = false, list = false;
   DType dtype{};
+  Is item = Is::kNull;  // of a list; nothing is known of an empty one
   int rank = 0;
   bool unit = false;     // the last stride is that of neighbours
   bool written = false;  // elements of it
@@ -80,6 +94,9 @@ struct ObjectSpec {
   bool fixed = false;  // by identity, found through a guard of a name
   Ref code;            // of a function that became part of the code
 };
+
+// In which array elements lie (ScalarInst::array), where that is none of the objects: all lists, all that code made.
+inline constexpr int kLists = 1 << 20, kMadeArrays = kLists + 1;
 
 // Writes instructions into the current block. `exit` is asked for the exit of the program's current instruction.
 class Builder {
@@ -104,6 +121,9 @@ class Builder {
   int Flag(bool v) { return Emit({.op = ScalarOp::kConst, .type = ScalarType::kBool, .imm = v, .id = -2}); }
   int Number(double v) { return Emit({.op = ScalarOp::kConst, .type = ScalarType::kF64, .number = v, .id = -2}); }
   int Single(float v) { return Emit({.op = ScalarOp::kConst, .type = ScalarType::kF32, .number = v, .id = -2}); }
+  int Pointer(const void* p) {
+    return Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = reinterpret_cast<int64_t>(p), .id = -2});
+  }
   int Input(int cell, ScalarType t, bool natural = false) {
     return Emit({.op = ScalarOp::kInput, .type = t, .imm = cell, .id = -2, .natural = natural});
   }
@@ -134,7 +154,7 @@ class Builder {
 
   codegen::ScalarCode code;
   int block = 0;
-  int scratch = 0;  // a cell that helpers write to
+  int scratch = 0, scratch2 = 0;  // cells that helpers write to
 
  protected:
   codegen::ScalarSpecials specials_;  // in this block, to be looked at
@@ -176,6 +196,13 @@ Val Invert(Builder& b, const Val& x);
 Val Absolute(Builder& b, const Val& x);
 int Truth(Builder& b, const Val& x);                                              // a bool
 int AsIndex(Builder& b, const Val& x);                                            // an int
+Val Complex(const Val& re, const Val& im, bool numpy);
+Val ToComplex(Builder& b, const Val& x, bool numpy);
+Val ComplexBinary(Builder& b, int nb_op, const Val& x, const Val& y);
+Val ComplexAbsolute(Builder& b, const Val& x);
+Val ComplexCompare(Builder& b, int py_op, const Val& x, const Val& y);
+int Whole(Builder& b, const Val& x);
+int Double(Builder& b, const Val& x);
 Val ToInt(Builder& b, const Val& x);                                              // int(x)
 Val ToFloat(Builder& b, const Val& x);                                            // float(x)
 Val ToNumpy(Builder& b, const Val& x, DType t);                                   // np.float64(x)

@@ -28,6 +28,7 @@
 #include <llvm/Transforms/Scalar/EarlyCSE.h>
 #include <llvm/Transforms/Scalar/GVN.h>
 #include <llvm/Transforms/Scalar/IndVarSimplify.h>
+#include <llvm/Transforms/Scalar/InductiveRangeCheckElimination.h>
 #include <llvm/Transforms/Scalar/LICM.h>
 #include <llvm/Transforms/Scalar/LoopPassManager.h>
 #include <llvm/Transforms/Scalar/LoopRotation.h>
@@ -146,21 +147,71 @@ class Emitter {
     return b_.CreateExtractValue(pair, 0);
   }
 
-  Value* Finite(Value* v) {
-    Value* size = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, v);
-    return b_.CreateFCmpOLT(size, llvm::ConstantFP::getInfinity(v->getType()));
+  Value* Finite(Value* v) {  // of what is not, v - v is not-a-number
+    Value* nothing = b_.CreateFSub(v, v);
+    return b_.CreateFCmpORD(nothing, nothing);
+  }
+
+  // Two ways to one number: where `likely` holds it is `usual`, else what `other` makes.
+  Value* Either(Value* likely, Value* usual, llvm::function_ref<Value*()> other) {
+    llvm::LLVMContext& c = m_.getContext();
+    auto* seldom = llvm::BasicBlock::Create(c, "seldom", f_);
+    auto* next = llvm::BasicBlock::Create(c, "next", f_);
+    auto* here = b_.GetInsertBlock();
+    b_.CreateCondBr(likely, next, seldom, llvm::MDBuilder(c).createBranchWeights(1 << 16, 1));
+    b_.SetInsertPoint(seldom);
+    Value* v = other();
+    auto* from = b_.GetInsertBlock();
+    b_.CreateBr(next);
+    b_.SetInsertPoint(next);
+    auto* both = b_.CreatePHI(usual->getType(), 2);
+    both->addIncoming(usual, here);
+    both->addIncoming(v, from);
+    return both;
+  }
+
+  Value* Index(const ScalarInst& i) {
+    Value *v = values_[i.a], *size = values_[i.b];
+    return Either(b_.CreateICmpULT(v, size), v, [&] {
+      Value* from_end = b_.CreateAdd(v, size);
+      ExitIf(b_.CreateNot(b_.CreateAnd(b_.CreateICmpSLT(v, b_.getInt64(0)), b_.CreateICmpULT(from_end, size))), i.exit);
+      return from_end;
+    });
+  }
+
+  // As Python rounds. Many programs keep a number within bounds that it seldom leaves: without a division then.
+  Value* FloorDivision(const ScalarInst& i) {
+    Value *x = values_[i.a], *y = values_[i.b];
+    const bool quotient = i.op == ScalarOp::kFloorDiv;
+    const auto divided = [&]() -> Value* {
+      Value* rem = b_.CreateSRem(x, y);
+      Value* wrong =
+          b_.CreateAnd(b_.CreateICmpNE(rem, b_.getInt64(0)), b_.CreateICmpSLT(b_.CreateXor(rem, y), b_.getInt64(0)));
+      if (quotient) return b_.CreateSub(b_.CreateSDiv(x, y), b_.CreateZExt(wrong, b_.getInt64Ty()));
+      return b_.CreateAdd(rem, b_.CreateSelect(wrong, y, b_.getInt64(0)));
+    };
+    if (quotient || llvm::isa<llvm::ConstantInt>(y)) return divided();
+    Value* within = b_.CreateAnd(b_.CreateICmpSGE(x, b_.getInt64(0)), b_.CreateICmpSLT(x, y));
+    return Either(within, x, divided);
   }
 
   void NewSpecial(const ScalarInst& i) {
     const ScalarSpecials& made = code_.specials[i.imm];
     auto* special = llvm::BasicBlock::Create(m_.getContext(), "special", f_);
     auto* next = llvm::BasicBlock::Create(m_.getContext(), "next", f_);
-    for (int v : made.last) {
-      auto* more = v == made.last.back() ? next : llvm::BasicBlock::Create(m_.getContext(), "more", f_);
-      b_.CreateCondBr(Finite(values_[v]), more, special,
-                      llvm::MDBuilder(m_.getContext()).createBranchWeights(1 << 16, 1));
-      b_.SetInsertPoint(more);
+    Value* good = nullptr;
+    for (ScalarType t : {ScalarType::kF32, ScalarType::kF64}) {
+      Value* nothing = nullptr;  // not-a-number if one of them is special
+      for (int v : made.last) {
+        if (values_[v]->getType() != Type(t)) continue;
+        Value* none = b_.CreateFSub(values_[v], values_[v]);
+        nothing = nothing ? b_.CreateFAdd(nothing, none) : none;
+      }
+      if (!nothing) continue;
+      Value* finite = b_.CreateFCmpORD(nothing, nothing);
+      good = good ? b_.CreateAnd(good, finite) : finite;
     }
+    b_.CreateCondBr(good, next, special, llvm::MDBuilder(m_.getContext()).createBranchWeights(1 << 16, 1));
     b_.SetInsertPoint(special);
     Value* told = b_.getFalse();
     for (const ScalarSpecials::Made& one : made.all) {
@@ -222,8 +273,10 @@ class Emitter {
 
   Value* Load(const ScalarInst& i) {
     Value* at = b_.CreateGEP(b_.getInt8Ty(), values_[i.a], values_[i.b]);
-    auto* v = b_.CreateAlignedLoad(ElementType(i.dtype), at, llvm::Align(DTypeSize(i.dtype)));
+    const bool address = i.type == ScalarType::kPtr;
+    auto* v = b_.CreateAlignedLoad(address ? b_.getPtrTy() : ElementType(i.dtype), at, llvm::Align(DTypeSize(i.dtype)));
     Describe(v, i);
+    if (address) return v;
     if (DTypeClass(i.dtype) == 'b') return b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
     if (DTypeClass(i.dtype) == 'u') return b_.CreateZExt(v, b_.getInt64Ty());
     return DTypeClass(i.dtype) == 'i' && DTypeSize(i.dtype) < 8 ? b_.CreateSExt(v, b_.getInt64Ty()) : v;
@@ -275,7 +328,6 @@ class Emitter {
       case ScalarOp::kSqrt: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x);
       case ScalarOp::kFloor: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::floor, x);
       case ScalarOp::kDivTrunc: return b_.CreateSDiv(x, y);
-      case ScalarOp::kRem: return b_.CreateSRem(x, y);
       case ScalarOp::kAnd: return b_.CreateAnd(x, y);
       case ScalarOp::kOr: return b_.CreateOr(x, y);
       case ScalarOp::kXor: return b_.CreateXor(x, y);
@@ -317,6 +369,9 @@ class Emitter {
       case ScalarOp::kGt:
       case ScalarOp::kGe: return Compare(i);
       case ScalarOp::kBelow: return b_.CreateICmpULT(values_[i.a], values_[i.b]);
+      case ScalarOp::kIndex: return Index(i);
+      case ScalarOp::kFloorDiv:
+      case ScalarOp::kFloorMod: return FloorDivision(i);
       case ScalarOp::kNext: return b_.CreateNSWAdd(values_[i.a], b_.getInt64(1));
       case ScalarOp::kFinite: return Finite(values_[i.a]);
       case ScalarOp::kWrap: return Wrap(i);
@@ -422,6 +477,7 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   fpm.addPass(llvm::GVNPass());
   again.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
+  fpm.addPass(llvm::IRCEPass());
   fpm.addPass(llvm::LoopVectorizePass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());

@@ -34,14 +34,16 @@ enum class ScalarOp : uint8_t {
   kSubOver,
   kMulOver,  // of ints; overflow: exit
   kNext,     // a + 1, which is no overflow
+  kIndex,    // a, or a + b if a is negative; not in [0, b): exit
   kDivTrunc,
-  kRem,
+  kFloorDiv,
+  kFloorMod,
   kAnd,
   kOr,
   kXor,
   kNot,
   kShl,
-  kShr,  // of ints; the first two want a divisor other than 0 and -1
+  kShr,  // of ints; the first three want a divisor other than 0, and no quotient that overflows
   kEq,
   kNe,
   kLt,
@@ -59,7 +61,7 @@ enum class ScalarOp : uint8_t {
   kFinite,       // a is neither infinite nor not-a-number
   kWrap,         // the int a as `dtype` holds its lowest bits
   kAt,           // the address b bytes behind the address a
-  kLoad,         // the element `dtype` that lies b bytes behind a
+  kLoad,         // the element `dtype`, or the address, that lies b bytes behind a
   kStore,        // that element becomes c, which fits
   kCall,         // the function at address imm of `args`; returns `type`
   kAssume,       // a is true

@@ -71,6 +71,8 @@ def described(x):
         return type(x), x.dtype, x.shape, x.strides, bits.tobytes()
     if isinstance(x, (float, np.floating)):
         return type(x), "nan" if x != x else (float(x).hex(), math.copysign(1, x))  # noqa: PLR0124
+    if isinstance(x, complex):
+        return type(x), described(float(x.real)), described(float(x.imag))
     return type(x), x
 
 

@@ -1,0 +1,144 @@
+// Arithmetic of complex numbers, Python's and those of numpy.complex128: two floats each.
+#include <opcode.h>
+
+#include <cerrno>
+#include <cmath>
+
+#include "capture/scalar_values.h"
+
+namespace framejit::capture::scalar {
+
+namespace {
+
+bool IsNumpy(const Val& x) {
+  return x.is == Is::kComplex && x.dtype == DType::kComplex128;
+}
+
+// True: *re and *im have what Python answers.
+int64_t PythonQuotient(double a, double b, double c, double d, double* re, double* im) {
+  errno = 0;
+  const Py_complex q = _Py_c_quot({a, b}, {c, d});
+  *re = q.real, *im = q.imag;
+  return errno == 0;
+}
+// As NumPy's scalarmath has it; what it may tell of is left to it.
+int64_t NumpyQuotient(double a, double b, double c, double d, double* re, double* im) {
+  if (c == 0 && d == 0) return 0;
+  if (std::fabs(c) >= std::fabs(d)) {
+    const double ratio = d / c, scale = 1.0 / (c + d * ratio);
+    *re = (a + b * ratio) * scale, *im = (b - a * ratio) * scale;
+  } else {
+    const double ratio = c / d, scale = 1.0 / (d + c * ratio);
+    *re = (a * ratio + b) * scale, *im = (b * ratio - a) * scale;
+  }
+  return std::isfinite(*re) && std::isfinite(*im);
+}
+
+double Hypotenuse(double a, double b) {
+  return ::hypot(a, b);
+}
+
+struct Parts {
+  int re, im;
+};
+
+Parts PartsOf(Builder& b, const Val& x) {
+  return {b.Value(x.items[0]), b.Value(x.items[1])};
+}
+
+int Op2(Builder& b, ScalarOp op, int x, int y) {
+  return b.Op(op, ScalarType::kF64, x, y);
+}
+
+Parts Product(Builder& b, Parts x, Parts y) {
+  return {Op2(b, ScalarOp::kSub, Op2(b, ScalarOp::kMul, x.re, y.re), Op2(b, ScalarOp::kMul, x.im, y.im)),
+          Op2(b, ScalarOp::kAdd, Op2(b, ScalarOp::kMul, x.re, y.im), Op2(b, ScalarOp::kMul, x.im, y.re))};
+}
+
+// c_powu of Objects/complexobject.c.
+Parts Power(Builder& b, Parts x, int64_t n) {
+  Parts result{b.Number(1), b.Number(0)};
+  for (int64_t mask = 1; mask <= n; mask <<= 1) {
+    if (n & mask) result = Product(b, result, x);
+    if (mask << 1 <= n) x = Product(b, x, x);
+  }
+  return result;
+}
+
+void ExitUnlessFinite(Builder& b, Parts p) {
+  for (int v : {p.re, p.im})
+    b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Op(ScalarOp::kFinite, ScalarType::kBool, v)));
+}
+
+}  // namespace
+
+Val Complex(const Val& re, const Val& im, bool numpy) {
+  Val v;
+  v.is = Is::kComplex;
+  if (numpy) v.dtype = DType::kComplex128;
+  v.items = {re, im};
+  return v;
+}
+
+Val ToComplex(Builder& b, const Val& x, bool numpy) {
+  if (x.is == Is::kComplex) return Complex(x.items[0], x.items[1], numpy);
+  if (!x.scalar()) throw Unsupported{"a complex number of something else than a number"};
+  return Complex(New(Is::kFloat, Double(b, x)), New(Is::kFloat, b.Number(0)), numpy);
+}
+
+Val ComplexBinary(Builder& b, int op, const Val& x, const Val& y) {
+  const bool numpy = IsNumpy(x) || IsNumpy(y);
+  for (const Val* v : {&x, &y})  // other types of NumPy take part through its ufuncs
+    if (v->is != Is::kComplex && (!v->scalar() || !v->python())) throw Unsupported{"a complex number and another one"};
+  const Parts p = PartsOf(b, ToComplex(b, x, numpy));
+  Parts r{};
+  if (op == NB_POWER) {
+    if (numpy || y.is != Is::kInt || !y.constant || *y.constant < 1 || *y.constant > 8)
+      throw Unsupported{"a power of a complex number"};
+    r = Power(b, p, *y.constant);
+    ExitUnlessFinite(b, r);
+    return Complex(New(Is::kFloat, r.re), New(Is::kFloat, r.im), false);
+  }
+  const Parts q = PartsOf(b, ToComplex(b, y, numpy));
+  switch (op) {
+    case NB_ADD: r = {Op2(b, ScalarOp::kAdd, p.re, q.re), Op2(b, ScalarOp::kAdd, p.im, q.im)}; break;
+    case NB_SUBTRACT: r = {Op2(b, ScalarOp::kSub, p.re, q.re), Op2(b, ScalarOp::kSub, p.im, q.im)}; break;
+    case NB_MULTIPLY: r = Product(b, p, q); break;
+    case NB_TRUE_DIVIDE: {
+      const auto address = [&](int cell) {
+        return b.Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = cell, .id = -2});
+      };
+      const auto cell = [&](int at) {
+        return b.Emit({.op = ScalarOp::kCell, .type = ScalarType::kF64, .imm = at, .id = -2});
+      };
+      const void* f = numpy ? reinterpret_cast<void*>(NumpyQuotient) : reinterpret_cast<void*>(PythonQuotient);
+      const int good = b.Call(f, ScalarType::kBool, {p.re, p.im, q.re, q.im, address(b.scratch), address(b.scratch2)});
+      b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, good));
+      r = {cell(b.scratch), cell(b.scratch2)};
+      break;
+    }
+    default: throw Unsupported{"an operator of complex numbers"};
+  }
+  if (numpy) ExitUnlessFinite(b, r);
+  return Complex(New(Is::kFloat, r.re), New(Is::kFloat, r.im), numpy);
+}
+
+Val ComplexCompare(Builder& b, int py_op, const Val& x, const Val& y) {
+  if (py_op != Py_EQ && py_op != Py_NE) throw Unsupported{"an order of complex numbers"};
+  if (IsNumpy(x) != IsNumpy(y) || x.is != Is::kComplex || y.is != Is::kComplex)
+    throw Unsupported{"a comparison of a complex number and another one"};
+  const Parts p = PartsOf(b, x), q = PartsOf(b, y);
+  int same = b.Op(ScalarOp::kAnd, ScalarType::kBool, b.Compare(ScalarOp::kEq, p.re, q.re),
+                  b.Compare(ScalarOp::kEq, p.im, q.im));
+  if (py_op == Py_NE) same = b.Op(ScalarOp::kNot, ScalarType::kBool, same);
+  return IsNumpy(x) ? NewNumpy(DType::kBool, same) : New(Is::kBool, same);
+}
+
+Val ComplexAbsolute(Builder& b, const Val& x) {
+  const Parts p = PartsOf(b, x);
+  const int r = b.Call(reinterpret_cast<void*>(Hypotenuse), ScalarType::kF64, {p.re, p.im});
+  b.ExitIf(b.Op(ScalarOp::kNot, ScalarType::kBool, b.Op(ScalarOp::kFinite, ScalarType::kBool, r)));
+  return IsNumpy(x) ? NewNumpy(DType::kFloat64, r) : New(Is::kFloat, r);
+}
+
+}  // namespace framejit::capture::scalar

@@ -1,0 +1,231 @@
+// How the translation goes through the program: what the frame holds at the entry, blocks of code and the ways between
+// them, exits.
+#include "capture/scalar_translator.h"
+
+namespace framejit::capture::scalar {
+
+State Translator::Entry() {
+  Frame f;
+  f.co = fj_code(frame_);
+  f.code = bytecode::Code::Of(f.co);
+  f.globals = fj_globals(frame_), f.builtins = fj_builtins(frame_);
+  f.pc = from_;
+  const int n = fj_nlocalsplus(frame_);
+  f.locals.resize(n, Unknown());
+  stored_.resize(n), changed_.resize(n, -1), touched_.resize(n);
+  Scan(*f.code);
+  const std::vector<bool> live = LiveAt(*f.code, loop_.start, n);
+  PyObject** slots = fj_localsplus(frame_);
+  for (int i = 0; i < n; ++i) {
+    if (!touched_[i]) continue;
+    PyObject* o = slots[i];
+    if (o && IsLazy(o)) o = reinterpret_cast<Lazy*>(o)->value;
+    if (o && PyCell_Check(o)) o = PyCell_GET(o);
+    Val v = Describe(slots[i] && IsLazy(slots[i]) && !PyCell_Check(o ? o : Py_None) ? slots[i] : o, out_.objects);
+    f.locals[i] = Receive(v, out_.locals, i, i);
+    out_.locals.back().live = live[i];
+  }
+  for (int i = 0; i < fj_stack_depth(frame_); ++i)
+    f.stack.push_back(Receive(Describe(slots[n + i], out_.objects), out_.stack, i, n + i));
+  State s;
+  s.frames.push_back(std::move(f));
+  return s;
+}
+
+void Translator::Scan(const bytecode::Code& c) {
+  for (int at = loop_.start; at < loop_.end; ++at) {
+    const Instr& i = c.At(at);
+    if (!i.length) continue;
+    switch (i.op) {
+      case Op::kStoreFast: changed_[i.arg] = 0; [[fallthrough]];
+      case Op::kLoadFast:
+      case Op::kLoadDeref: touched_[i.arg] = true; break;
+      case Op::kStoreFastPair:
+        changed_[i.arg] = changed_[i.target] = 0;
+        touched_[i.arg] = touched_[i.target] = true;
+        break;
+      case Op::kStoreFastLoadFast: changed_[i.arg] = 0; [[fallthrough]];
+      case Op::kLoadFastPair: touched_[i.arg] = touched_[i.target] = true; break;
+      default: break;
+    }
+  }
+  for (int& variable : changed_)
+    if (variable == 0) variable = Variable(ScalarType::kBool);
+}
+
+void Translator::UnitSteps(Val& v) {
+  if (v.is == Is::kRangeIter && v.unit) v.items[1] = IntConstant(*this, 1);
+  for (Val& item : v.items) UnitSteps(item);
+}
+
+Val Translator::Receive(Val v, std::vector<Slot>& slots, int slot, int position) {
+  v.natural &= hopes_.natural;
+  Slot s{.slot = slot, .val = v};
+  int leaf = 0;
+  Leaves(v, [&](Val& x) {
+    const int cell = CellOf(position, leaf++);
+    s.cells.push_back(cell);
+    const bool natural = v.natural && leaf == 1;
+    x.value = Emit({.op = ScalarOp::kCell, .type = x.type(), .imm = cell, .id = -2, .natural = natural});
+  });
+  UnitSteps(v);
+  slots.push_back(std::move(s));
+  return v;
+}
+
+Val Translator::Fixed(PyObject* o) {
+  if (!o) return {};
+  Val known = Constant(o);
+  if (known.is != Is::kNull) return known;
+  for (size_t i = 0; i < out_.objects.size(); ++i)
+    if (out_.objects[i].fixed && out_.objects[i].object.get() == o) return Object(static_cast<int>(i));
+  ObjectSpec spec{.object = Borrow(o), .fixed = true};
+  std::vector<ObjectSpec> one;
+  if (Val v = Describe(o, one); v.is == Is::kObject && one[v.object].array) {
+    spec = one[v.object];
+    spec.fixed = true;
+  }
+  out_.objects.push_back(std::move(spec));
+  return Object(static_cast<int>(out_.objects.size()) - 1);
+}
+
+Val Translator::Constant(PyObject* o) {
+  if (PyBool_Check(o)) return New(Is::kBool, Flag(o == Py_True));
+  if (PyFloat_CheckExact(o)) return New(Is::kFloat, Number(PyFloat_AS_DOUBLE(o)));
+  if (PyComplex_CheckExact(o)) {
+    const Py_complex c = PyComplex_AsCComplex(o);
+    return Complex(New(Is::kFloat, Number(c.real)), New(Is::kFloat, Number(c.imag)), false);
+  }
+  if (PyLong_CheckExact(o)) {
+    int overflow;
+    const int64_t v = PyLong_AsLongLongAndOverflow(o, &overflow);
+    return overflow ? Val() : IntConstant(*this, v);
+  }
+  if (!PyTuple_CheckExact(o) || PyTuple_GET_SIZE(o) == 0 || PyTuple_GET_SIZE(o) > 8) return {};
+  std::vector<Val> items;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
+    items.push_back(Constant(PyTuple_GET_ITEM(o, i)));
+    if (items.back().is == Is::kNull) return {};
+  }
+  return Tuple(std::move(items));
+}
+
+int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const std::string& why, bool usual) {
+  if (s.frames.size() > 1 && s.effects) throw NotInline{s.frames[0].pc};
+  const Frame& f = s.frames[0];
+  ExitState e{.next = f.pc, .usual = usual, .why = why};
+  codegen::ScalarExit cells;
+  const auto give = [&](Val v, std::vector<Slot>& slots, int slot, int position) {
+    Slot to{.slot = slot};
+    int leaf = 0;
+    Leaves(v, [&](Val& x) {
+      const int cell = CellOf(position, leaf++);
+      to.cells.push_back(cell);
+      cells.cells.emplace_back(cell, Value(x));
+    });
+    to.val = std::move(v);
+    slots.push_back(std::move(to));
+  };
+  for (int i = 0; i < f.nlocals(); ++i) {
+    if (changed_[i] < 0) continue;
+    give(f.locals[i], e.locals, i, i);
+    e.locals.back().changed = CellOf(i, -1);
+    cells.cells.emplace_back(
+        e.locals.back().changed,
+        stored[i] ? Flag(true)
+                  : Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = changed_[i], .id = -2}));
+  }
+  for (size_t i = 0; i < f.stack.size(); ++i)
+    give(f.stack[i], e.stack, static_cast<int>(i), f.nlocals() + static_cast<int>(i));
+  cells.cells.emplace_back(0, Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2}));
+  code.exits.push_back(std::move(cells));
+  out_.exits.push_back(std::move(e));
+  return static_cast<int>(out_.exits.size()) - 1;
+}
+
+void Translator::GoTo(State s, bool round) {
+  Frame& outer = s.frames[0];
+  ComputeAll(s);
+  if (s.frames.size() == 1 && !loop_.Holds(outer.pc)) return Leave(s, "", true);
+  Settle();
+  std::vector<std::pair<int, int>> sets;  // variable, value
+  for (size_t depth = 0; depth < s.frames.size(); ++depth) {
+    Frame& f = s.frames[depth];
+    const auto settle = [&](Val& v, int position) {
+      int leaf = 0;
+      Leaves(v, [&](Val& x) {
+        const int home = Home(static_cast<int>(depth), position, leaf++, x.type());
+        if (x.home != home || x.value >= 0) sets.emplace_back(home, Value(x));
+        x.home = home, x.value = -1;
+        x.constant.reset();
+      });
+    };
+    for (int i = 0; i < f.nlocals(); ++i) settle(f.locals[i], i);
+    for (size_t i = 0; i < f.stack.size(); ++i) settle(f.stack[i], f.nlocals() + static_cast<int>(i));
+  }
+  for (size_t i = 0; i < stored_.size(); ++i)
+    if (stored_[i]) sets.emplace_back(changed_[i], Flag(true));
+  for (auto [variable, value] : sets) Emit({.op = ScalarOp::kSet, .a = value, .imm = variable});
+  auto [it, made] = versions_.try_emplace((round ? "r" : "") + s.key(), static_cast<int>(code.blocks.size()));
+  Emit({.op = ScalarOp::kJump, .imm = it->second});
+  leads_to_[current_].push_back(it->second);
+  if (!made) return;
+  if (static_cast<int>(code.blocks.size()) - element_blocks_ > kMostBlocks) throw TooMuch{};
+  code.blocks.emplace_back();
+  work_.push_back({it->second, std::move(s), round});
+}
+
+void Translator::Block(State s) {
+  for (bool first = true;; first = false) {
+    Frame& f = s.top();
+    const bool branches = !first && (Target(f, f.pc) || (s.frames.size() == 1 && !loop_.Holds(f.pc)));
+    const State before = s;
+    const codegen::ScalarSpecials specials = specials_;
+    ended_ = wrote_ = false;
+    const int here = block, blocks = static_cast<int>(code.blocks.size()), exit = exit_;
+    const size_t written = code.blocks[here].size(), fresh = fresh_.size();
+    try {
+      if (branches) return GoTo(s);
+      Step(s, f.code->At(f.pc));
+    } catch (const Unsupported& u) {
+      block = here;
+      exit_ = exit;
+      specials_ = specials;
+      fresh_.resize(fresh);
+      code.blocks[here].resize(written);
+      Abandon(blocks);
+      return LeaveBefore(before, u.why + Line(before));
+    }
+    if (ended_) return;
+    if (wrote_) NewRegion(s);
+  }
+}
+
+Translation Translator::Run() {
+  out_.cells = kFirstCell;
+  scratch = 1, scratch2 = 4;
+  rounds_ = Variable(ScalarType::kInt);
+  code.blocks.emplace_back();
+  code.entries.push_back(0);
+  State s = Entry();
+  block = 0;
+  NewRegion(s);
+  GoTo(s);
+  while (!work_.empty()) {
+    Work w = std::move(work_.front());
+    work_.pop_front();
+    block = current_ = w.block;
+    stored_.assign(stored_.size(), false);
+    NewRegion(w.state);
+    w.round ? Round(std::move(w.state)) : Block(std::move(w.state));
+  }
+  std::map<int, int> seen;
+  out_.loops = innermost_ && Cycle(code.entries[0], seen);
+  out_.apart = code.apart;
+  out_.blocks = static_cast<int>(code.blocks.size()) - element_blocks_;
+  out_.code = std::move(code);
+  out_.code.name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
+  return std::move(out_);
+}
+
+}  // namespace framejit::capture::scalar

@@ -1,0 +1,29 @@
+// The structs of iterators whose place a loop's code reads and sets: the same ones in all CPythons that are known.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "capture/ref.h"
+
+namespace framejit::capture::scalar {
+
+struct SeqIter {  // Objects/iterobject.c and listobject.c, there also backwards; enumobject.c: reversed
+  PyObject_HEAD Py_ssize_t index;
+  PyObject* seq;
+};
+struct EnumerateIter {  // Objects/enumobject.c
+  PyObject_HEAD Py_ssize_t index;
+  PyObject *iterator, *result, *longindex;
+};
+struct ZipIter {  // Python/bltinmodule.c
+  PyObject_HEAD Py_ssize_t size;
+  PyObject *iterators, *result;
+  int strict;
+};
+
+// Are they what we think?
+bool IteratorsAreKnown();
+PyTypeObject* ListReverseIterator();
+
+}  // namespace framejit::capture::scalar

@@ -1,0 +1,164 @@
+// Lists of numbers in a loop's code: read, written, made longer and shorter. What is in them are objects of Python, which
+// functions here take apart and make; a list's length is read where it is wanted, since the program may change it.
+#include <cstddef>
+
+#include "capture/scalar_objects.h"
+#include "capture/scalar_translator.h"
+#include "tensor/numpy_api.h"
+#include "tensor/tensor.h"
+
+namespace framejit::capture::scalar {
+
+namespace {
+
+// True: *out has the number of that item.
+int64_t LoadInt(PyObject* list, int64_t index, int64_t* out) {
+  PyObject* o = PyList_GET_ITEM(list, index);
+  if (!PyLong_CheckExact(o)) return 0;
+  int overflow;
+  *out = PyLong_AsLongLongAndOverflow(o, &overflow);
+  return !overflow;
+}
+int64_t LoadBool(PyObject* list, int64_t index, int64_t* out) {
+  PyObject* o = PyList_GET_ITEM(list, index);
+  *out = o == Py_True;
+  return PyBool_Check(o);
+}
+int64_t LoadNumpy(PyObject* list, int64_t index, int64_t* out, int64_t type) {
+  PyObject* o = PyList_GET_ITEM(list, index);
+  const auto t = static_cast<DType>(type);
+  if (Py_TYPE(o) != tensor::Numpy()->scalar[type]) return 0;
+  return NumberOfScalar(t, o, out);
+}
+
+enum : int64_t { kOfPython = -1, kBoolOfPython = -2 };  // or the type of a NumPy scalar
+
+PyObject* Boxed(int64_t v, int64_t kind) {
+  if (kind == kOfPython) return PyLong_FromLongLong(v);
+  if (kind == kBoolOfPython) return PyBool_FromLong(v != 0);
+  return tensor::Numpy()->make_scalar(&v, tensor::Numpy()->descr[kind], nullptr);
+}
+template <typename T>
+PyObject* Boxed(T v, int64_t kind) {
+  if (kind == kOfPython) return PyFloat_FromDouble(v);
+  return tensor::Numpy()->make_scalar(&v, tensor::Numpy()->descr[kind], nullptr);
+}
+
+// False: nothing was done, and Python does it.
+template <typename T>
+int64_t StoreItem(PyObject* list, int64_t index, T v, int64_t kind) {
+  PyObject* old = PyList_GET_ITEM(list, index);
+  if (!DiesUnseen(old)) return 0;
+  PyObject* made = Boxed(v, kind);
+  if (!made) return PyErr_Clear(), 0;
+  PyList_SET_ITEM(list, index, made);
+  Py_DECREF(old);
+  return 1;
+}
+template <typename T>
+int64_t AppendItem(PyObject* list, T v, int64_t kind) {
+  const Ref made(Boxed(v, kind));
+  if (made && PyList_Append(list, made.get()) == 0) return 1;
+  return PyErr_Clear(), 0;
+}
+int64_t DropItem(PyObject* list, int64_t index) {
+  return PyList_SetSlice(list, index, index + 1, nullptr) == 0 ? 1 : (PyErr_Clear(), 0);
+}
+
+}  // namespace
+
+int Translator::LoadField(int address, int64_t offset, ScalarType t) {
+  return Emit({.op = ScalarOp::kLoad,
+               .type = t,
+               .a = address,
+               .b = Int(offset),
+               .dtype = t == ScalarType::kF64 ? DType::kFloat64 : DType::kInt64,
+               .id = -2,
+               .array = kLists});
+}
+
+Val Translator::ListItem(int object, int index) {
+  const ObjectSpec& o = UseArray(object);
+  const int list = Data(object);
+  if (o.item == Is::kFloat) {
+    const int items = LoadField(list, offsetof(PyListObject, ob_item), ScalarType::kPtr);
+    const int place = Op(ScalarOp::kMul, ScalarType::kInt, index, Int(sizeof(PyObject*)));
+    const int item = LoadField(Op(ScalarOp::kAt, ScalarType::kPtr, items, place), 0, ScalarType::kPtr);
+    const int type = LoadField(item, offsetof(PyObject, ob_type), ScalarType::kPtr);
+    ExitIf(Compare(ScalarOp::kNe, type, Pointer(&PyFloat_Type)));
+    return New(Is::kFloat, LoadField(item, offsetof(PyFloatObject, ob_fval), ScalarType::kF64));
+  }
+  const int to = Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
+  std::vector<int> args{list, index, to};
+  const void* f = nullptr;
+  Val v = New(o.item, -1);
+  switch (o.item) {
+    case Is::kInt: f = reinterpret_cast<void*>(LoadInt); break;
+    case Is::kBool: f = reinterpret_cast<void*>(LoadBool); break;
+    case Is::kNumpy:
+      f = reinterpret_cast<void*>(LoadNumpy);
+      args.push_back(Int(static_cast<int64_t>(o.dtype)));
+      v.dtype = o.dtype;
+      break;
+    default: throw Unsupported{"an item of a list of which nothing is known"};
+  }
+  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, Call(f, ScalarType::kBool, args)));
+  v.value = Emit({.op = ScalarOp::kCell, .type = v.type(), .imm = scratch, .id = -2});
+  return v;
+}
+
+// The functions for an item that is such a number, with their last arguments.
+std::pair<ScalarType, std::vector<int>> Translator::ItemArguments(int object, const Val& v) {
+  if (!v.scalar()) throw Unsupported{"something else than a number in a list"};
+  ObjectSpec& o = out_.objects[object];
+  if (o.item == Is::kNull) o.item = v.is, o.dtype = v.dtype;
+  const ScalarType t = v.type();
+  const int number = t == ScalarType::kBool ? Op(ScalarOp::kBoolToInt, ScalarType::kInt, Value(v)) : Value(v);
+  const int64_t kind = v.is == Is::kBool ? kBoolOfPython : v.python() ? kOfPython : static_cast<int64_t>(v.dtype);
+  return {t == ScalarType::kBool ? ScalarType::kInt : t, {number, Int(kind)}};
+}
+
+void Translator::SetListItem(State& s, int object, const Val& index, const Val& value) {
+  const int at = IndexWithin(*this, index, Size(object, 0));
+  auto [t, args] = ItemArguments(object, value);
+  ComputeAll(s);
+  Settle();
+  const void* f = t == ScalarType::kInt   ? reinterpret_cast<void*>(StoreItem<int64_t>)
+                  : t == ScalarType::kF64 ? reinterpret_cast<void*>(StoreItem<double>)
+                                          : reinterpret_cast<void*>(StoreItem<float>);
+  args.insert(args.begin(), {Data(object), at});
+  ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, Call(f, ScalarType::kBool, args)));
+  Wrote(s);
+}
+
+// list.append and list.pop; nothing: another method.
+std::optional<Val> Translator::ListMethod(State& s, const std::string& name, int object, const std::vector<Val>& args) {
+  if (name == "append" && args.size() == 1) {
+    auto [t, given] = ItemArguments(object, args[0]);
+    ComputeAll(s);
+    Settle();
+    const void* f = t == ScalarType::kInt   ? reinterpret_cast<void*>(AppendItem<int64_t>)
+                    : t == ScalarType::kF64 ? reinterpret_cast<void*>(AppendItem<double>)
+                                            : reinterpret_cast<void*>(AppendItem<float>);
+    given.insert(given.begin(), Data(object));
+    ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, Call(f, ScalarType::kBool, given)));
+    Wrote(s);
+    return Fixed(Py_None);
+  }
+  if (name == "pop" && args.size() <= 1) {
+    const int size = Size(object, 0);
+    int at = Op(ScalarOp::kSub, ScalarType::kInt, size, Int(1));
+    ExitIf(Compare(ScalarOp::kLt, at, Int(0)));
+    if (!args.empty()) at = IndexWithin(*this, args[0], size);
+    const Val v = ListItem(object, at);
+    ComputeAll(s);
+    Settle();
+    ExitIf(Op(ScalarOp::kNot, ScalarType::kBool,
+              Call(reinterpret_cast<void*>(DropItem), ScalarType::kBool, {Data(object), at})));
+    Wrote(s);
+    return v;
+  }
+  return std::nullopt;
+}
+
+}  // namespace framejit::capture::scalar

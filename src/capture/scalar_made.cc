@@ -1,0 +1,282 @@
+// Arrays that a loop's code makes, and when: a local that becomes what was only written down, np.zeros and its like.
+#include "capture/scalar_made.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "capture/scalar_translator.h"
+#include "tensor/numpy_api.h"
+
+namespace framejit::capture::scalar {
+
+namespace {
+
+constexpr int64_t kMostElements = 1 << 22;
+constexpr size_t kKeptBuffers = 16;
+
+}  // namespace
+
+void Made::Free::operator()(char* p) const {
+  free(p);
+}
+
+void Made::Keep(Made* made, char* a, char* b, char* c, char* d) {
+  for (char* p : {a, b, c, d})
+    if (p) HeadOf(p).kept = made->now_;
+}
+
+char* Made::New(Made* made, int64_t type, int64_t rank, int64_t size0, int64_t size1, int64_t size2) {
+  const int64_t sizes[] = {size0, size1, size2};
+  int64_t count = 1;
+  for (int i = 0; i < rank; ++i)
+    if (sizes[i] < 0 || __builtin_mul_overflow(count, sizes[i], &count) || count > kMostElements) return nullptr;
+  const int64_t bytes = count * DTypeSize(static_cast<DType>(type));
+  std::vector<std::unique_ptr<char, Free>>& all = made->all_;
+  char* found = nullptr;
+  for (size_t n = 0; n < all.size() && !found; ++n) {
+    if (++made->next_ >= all.size()) made->next_ = 0;
+    char* memory = all[made->next_].get() + sizeof(Head);
+    if (HeadOf(memory).kept != made->now_ && HeadOf(memory).bytes >= bytes) found = memory;
+  }
+  if (!found) {
+    const int64_t wanted = (bytes + bytes / 2 + 127) / 64 * 64;
+    auto* whole = static_cast<char*>(aligned_alloc(64, wanted + sizeof(Head)));
+    if (!whole) return nullptr;
+    // One that is too small gives way.
+    size_t at = 0;
+    while (at < all.size() && HeadOf(all[at].get() + sizeof(Head)).kept == made->now_) ++at;
+    if (at == all.size()) all.emplace_back();
+    all[at].reset(whole);
+    found = whole + sizeof(Head);
+    HeadOf(found) = Head{.bytes = wanted};
+  }
+  Head& head = HeadOf(found);
+  memcpy(head.sizes, sizes, sizeof sizes);
+  head.dtype = static_cast<int16_t>(type), head.rank = static_cast<int16_t>(rank);
+  ++made->now_;
+  return found;
+}
+
+PyObject* Made::ArrayAt(char* memory) {
+  Head& head = HeadOf(memory);
+  if (head.object) return head.object;
+  const auto type = static_cast<DType>(head.dtype);
+  PyObject* array = tensor::NewArray(*tensor::Numpy(), type, head.rank, head.sizes, nullptr);
+  if (!array) return nullptr;
+  int64_t count = 1;
+  for (int i = 0; i < head.rank; ++i) count *= head.sizes[i];
+  memcpy(tensor::AsArray(array)->data, memory, count * DTypeSize(type));
+  return head.object = array;
+}
+
+void Made::ForgetArrays() {
+  for (auto& whole : all_) Py_CLEAR(HeadOf(whole.get() + sizeof(Head)).object);
+}
+
+namespace {
+thread_local std::vector<std::unique_ptr<Made>> free_of_thread;
+}
+
+MadeOfRun::MadeOfRun() {
+  if (free_of_thread.empty()) {
+    made_ = std::make_unique<Made>();
+    return;
+  }
+  made_ = std::move(free_of_thread.back());
+  free_of_thread.pop_back();
+}
+
+MadeOfRun::~MadeOfRun() {
+  made_->ForgetArrays();
+  if (free_of_thread.size() < kKeptBuffers) free_of_thread.push_back(std::move(made_));
+}
+
+// Are the strides of arrays without elements 0, as in newer NumPys?
+static bool EmptyHasNoStrides() {
+  static const bool none = [] {
+    const int64_t sizes[] = {0, 2};
+    const Ref array(tensor::NewArray(*tensor::Numpy(), DType::kFloat64, 2, sizes, nullptr));
+    return array ? tensor::AsArray(array.get())->strides[1] == 0 : (PyErr_Clear(), false);
+  }();
+  return none;
+}
+
+// --- the translation
+// ------------------------------------------------------------------------------------------------------------
+int Translator::BaseOf(const Part& p) {
+  return p.base >= 0 ? p.base : Data(p.object);
+}
+
+// What lies before the region, where an exit leads to, and what was made since then is kept.
+int Translator::Memory(DType t, const std::vector<int>& sizes) {
+  std::vector<int> kept = fresh_;
+  const std::function<void(const Val&)> look = [&](const Val& v) {
+    if (v.made()) kept.push_back(Value(v.items.back()));
+    for (const Val& item : v.items) look(item);
+  };
+  for (const Frame& f : region_.frames) {
+    for (const Val& v : f.locals) look(v);
+    for (const Val& v : f.stack) look(v);
+  }
+  const int null = Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = 0, .id = -2});
+  const int made = Input(kMadeCell, ScalarType::kPtr);
+  out_.makes = true;
+  while (kept.size() % 4) kept.push_back(null);
+  for (size_t i = 0; i < kept.size(); i += 4)
+    Emit({.op = ScalarOp::kCall,
+          .type = ScalarType::kInt,
+          .imm = reinterpret_cast<int64_t>(Made::Keep),
+          .id = -2,
+          .args = {made, kept[i], kept[i + 1], kept[i + 2], kept[i + 3]}});
+  std::vector<int> args{made, Int(static_cast<int64_t>(t)), Int(static_cast<int64_t>(sizes.size()))};
+  args.insert(args.end(), sizes.begin(), sizes.end());
+  while (args.size() < 3 + Made::kMostAxes) args.push_back(Int(1));
+  const int memory = Call(reinterpret_cast<void*>(Made::New), ScalarType::kPtr, args);
+  ExitIf(Compare(ScalarOp::kEq, memory, null));
+  fresh_.push_back(memory);
+  return memory;
+}
+
+// A new array, its elements in the order of the axes.
+Part Translator::NewArray(DType t, const std::vector<int>& sizes, int frames) {
+  if (sizes.empty() || sizes.size() > Made::kMostAxes) throw Unsupported{"a new array of these axes"};
+  Part p;
+  p.base = Memory(t, sizes);
+  p.dtype = t;
+  p.born = static_cast<uint8_t>(frames);
+  p.sizes = sizes;
+  p.strides.assign(sizes.size(), Int(DTypeSize(t)));
+  for (int k = p.rank() - 2; k >= 0; --k) {
+    const int size = p.sizes[k + 1], one = Int(1);
+    const int least = Op(ScalarOp::kSelect, ScalarType::kInt, Compare(ScalarOp::kGt, size, one), size, one);
+    p.strides[k] = Op(ScalarOp::kMul, ScalarType::kInt, p.strides[k + 1], least);
+  }
+  p.unit = true;
+  if (!EmptyHasNoStrides()) return p;
+  const int any = Compare(ScalarOp::kNe, Count(sizes), Int(0));
+  for (int& stride : p.strides) stride = Op(ScalarOp::kSelect, ScalarType::kInt, any, stride, Int(0));
+  return p;
+}
+
+// What was written down becomes an array.
+Val Translator::Compute(const State& s, int node) {
+  const Node& n = nodes_[node];
+  if (n.sizes.empty()) throw Unsupported{"an array without axes"};
+  if (n.sizes.size() > 1) {
+    if (ReadsLarge(node)) throw Unsupported{"large arrays"};
+    WantOrdered(node);
+  }
+  const Part p = NewArray(n.dtype, n.sizes, static_cast<int>(s.frames.size()));
+  Fill(node, n.sizes, n.dtype, &p);
+  Val v = View(p);
+  v.whole = true;
+  return v;
+}
+
+// The type that an object stands for where NumPy asks for one.
+std::optional<DType> Translator::TypeNamed(const Val& v) {
+  if (v.is != Is::kObject) return std::nullopt;
+  PyObject* o = Use(v.object).object.get();
+  const tensor::NumpyApi* api = tensor::Numpy();
+  if (o == reinterpret_cast<PyObject*>(&PyFloat_Type)) return DType::kFloat64;
+  if (o == reinterpret_cast<PyObject*>(&PyLong_Type)) return DType::kInt64;
+  if (o == reinterpret_cast<PyObject*>(&PyBool_Type)) return DType::kBool;
+  for (int t = 0; t < kNumDTypes; ++t) {
+    const auto type = static_cast<DType>(t);
+    const bool known = Float(type) || (type < DType::kFloat16 && type != DType::kUInt64);
+    if (known && (o == api->descr[t] || o == reinterpret_cast<PyObject*>(api->scalar[t]))) return type;
+  }
+  return std::nullopt;
+}
+
+// np.zeros, np.ones, np.empty, and those like an array.
+std::optional<Val> Translator::NewFilled(const State& s, const std::string& name, const std::vector<Val>& args,
+                                         const Val* dtype) {
+  static constexpr std::pair<const char*, int> kNew[] = {{"numpy.zeros", 0}, {"numpy.ones", 1}, {"numpy.empty", 0}};
+  const bool like = name.ends_with("_like");
+  const std::string made = like ? name.substr(0, name.size() - 5) : name;
+  const auto* row = std::find_if(std::begin(kNew), std::end(kNew), [&](const auto& r) { return made == r.first; });
+  if (row == std::end(kNew) || args.empty() || args.size() > 2 || (args.size() == 2 && dtype)) return std::nullopt;
+  DType t = DType::kFloat64;
+  std::vector<int> sizes;
+  if (like) {
+    if (!IsArray(args[0])) return std::nullopt;
+    const int node = NodeOf(args[0]);
+    if (nodes_[node].sizes.size() > 1) WantOrdered(node);
+    t = nodes_[node].dtype;
+    sizes = nodes_[node].sizes;
+  } else {
+    for (const Val& size : args[0].is == Is::kTuple ? args[0].items : std::vector<Val>{args[0]}) {
+      sizes.push_back(AsIndex(*this, size));
+      ExitIf(Compare(ScalarOp::kLt, sizes.back(), Int(0)));
+    }
+  }
+  if (dtype || args.size() == 2) {
+    const std::optional<DType> named = TypeNamed(dtype ? *dtype : args[1]);
+    if (!named) return std::nullopt;
+    t = *named;
+  }
+  const int value = t == DType::kBool      ? Flag(row->second)
+                    : t == DType::kFloat64 ? Number(row->second)
+                    : t == DType::kFloat32 ? Single(static_cast<float>(row->second))
+                                           : Int(row->second);
+  return Compute(s, Deferred({.kind = Node::kNumber, .dtype = t, .sizes = sizes, .value = value}).node);
+}
+
+// Before something is written that they may read, or the program branches; `also` is on its way.
+void Translator::ComputeAll(State& s, Val* also) {
+  std::map<int, Val> known;
+  const std::function<void(Val&)> compute = [&](Val& v) {
+    if (v.is == Is::kDeferred) {
+      auto [it, made] = known.try_emplace(v.node);
+      if (made) it->second = Compute(s, v.node);
+      v = it->second;
+      return;
+    }
+    for (Val& item : v.items) compute(item);
+  };
+  if (!Waiting(s)) return;
+  if (also) compute(*also);
+  for (Frame& f : s.frames) {
+    for (Val& v : f.locals) compute(v);
+    for (Val& v : f.stack) compute(v);
+  }
+}
+
+bool Translator::ReadsLarge(int node) const {
+  const Node& n = nodes_[node];
+  return Large(n.part.object) || (n.a >= 0 && ReadsLarge(n.a)) || (n.b >= 0 && ReadsLarge(n.b));
+}
+
+// How many elements it reads for each of its own.
+int Translator::Weight(int node) const {
+  const Node& n = nodes_[node];
+  return 1 + (n.a >= 0 ? Weight(n.a) : 0) + (n.b >= 0 ? Weight(n.b) : 0);
+}
+
+bool Translator::Fresh(const Part& p) const {
+  return p.base >= 0 && (p.born > 1 || std::find(fresh_.begin(), fresh_.end(), p.base) != fresh_.end());
+}
+
+// Behind a store: all that was done before it cannot be done again, but where the array itself would be made again.
+void Translator::Wrote(State& s, const Part& to) {
+  out_.floats = true;
+  if (to.object >= 0) out_.objects[to.object].written = true;
+  if (!Fresh(to)) Wrote(s);
+}
+
+void Translator::Wrote(State& s) {
+  wrote_ = true;
+  if (s.frames.size() > 1) s.effects = true;
+}
+
+// What a called function returns was not made by its caller's next call.
+void Translator::Return(Val& v) {
+  if (v.born > 1) v.born = 1;
+  for (Val& item : v.items) Return(item);
+}
+
+}  // namespace framejit::capture::scalar

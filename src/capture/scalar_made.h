@@ -1,0 +1,56 @@
+// Memory of the arrays that a run of a loop's code makes. Code knows at each place which of them the program can still
+// reach; these are kept when it asks for another one, and all others may be written over. No reference counts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "capture/ref.h"
+
+namespace framejit::capture::scalar {
+
+class Made {
+ public:
+  static constexpr int kMostAxes = 3;
+  struct alignas(64) Head {  // right before an array's memory
+    int64_t bytes = 0;
+    uint64_t kept = 0;  // when it was last asked for
+    int64_t sizes[kMostAxes] = {};
+    int16_t dtype = 0, rank = 0;
+    PyObject* object = nullptr;  // while the frame is written
+  };
+  static_assert(sizeof(Head) == 64);
+
+  // What code calls. Null: there is no memory, or too much is asked for.
+  static char* New(Made* made, int64_t type, int64_t rank, int64_t size0, int64_t size1, int64_t size2);
+  static void Keep(Made* made, char* a, char* b, char* c, char* d);
+
+  // As an array of Python of its own, the same one as long as the frame is being written. Borrowed; null with an
+  // exception set.
+  PyObject* ArrayAt(char* memory);
+  void ForgetArrays();
+
+ private:
+  struct Free {
+    void operator()(char* p) const;
+  };
+  static Head& HeadOf(char* memory) { return *(reinterpret_cast<Head*>(memory) - 1); }
+
+  std::vector<std::unique_ptr<char, Free>> all_;
+  uint64_t now_ = 1;
+  size_t next_ = 0;
+};
+
+// One for a run; it goes back to the thread behind it.
+class MadeOfRun {
+ public:
+  MadeOfRun();
+  ~MadeOfRun();
+  Made* get() const { return made_.get(); }
+
+ private:
+  std::unique_ptr<Made> made_;
+};
+
+}  // namespace framejit::capture::scalar

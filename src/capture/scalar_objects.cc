@@ -1,0 +1,445 @@
+// See the header.
+#include "capture/scalar_objects.h"
+
+#include <absl/container/inlined_vector.h>
+
+#include <cstring>
+
+#include "capture/scalar_iterators.h"
+#include "diag/diag.h"
+#include "tensor/numpy_api.h"
+#include "tensor/tensor.h"
+
+namespace framejit::capture::scalar {
+
+namespace {
+
+constexpr int kUnderflow = 4;  // of NumpyTraps
+
+// From the frame into cells.
+class Reader {
+ public:
+  Reader(const Translation& t, int64_t* cells, PyObject** objects) : t_(t), cells_(cells), objects_(objects) {}
+
+  bool Frame(FjFrame* frame) {
+    PyObject** slots = fj_localsplus(frame);
+    if (fj_stack_depth(frame) != static_cast<int>(t_.stack.size())) return false;
+    for (const Slot& s : t_.locals) {
+      PyObject* o = slots[s.slot];
+      if (o && PyCell_Check(o)) o = PyCell_GET(o);
+      if (!s.live ? !DiesUnseen(o) : !Read(s, o)) return false;
+    }
+    for (const Slot& s : t_.stack)
+      if (!Read(s, slots[fj_nlocalsplus(frame) + s.slot])) return false;
+    for (size_t k = 0; k < t_.objects.size(); ++k)
+      if (!Object(static_cast<int>(k))) return false;
+    return !t_.apart || LieApart(t_, objects_);
+  }
+
+ private:
+  bool Read(const Slot& s, PyObject* o) {
+    size_t leaf = 0;
+    return Value(s.val, o, s.cells, &leaf);
+  }
+
+  bool Known(int k, PyObject* o) {
+    if (!o || (objects_[k] && objects_[k] != o)) return false;
+    objects_[k] = o;
+    return true;
+  }
+
+  template <typename T>
+  void Put(int cell, T v) {
+    cells_[cell] = 0;
+    memcpy(&cells_[cell], &v, sizeof(T));
+  }
+
+  bool Value(const Val& v, PyObject* o, const std::vector<int>& cells, size_t* leaf) {
+    switch (v.is) {
+      case Is::kNull: return !o;
+      case Is::kFrame: return true;
+      case Is::kObject: return Known(v.object, o);
+      case Is::kBool:
+        if (!o || !PyBool_Check(o)) return false;
+        return Put<int64_t>(cells[(*leaf)++], o == Py_True), true;
+      case Is::kInt: {
+        if (!o || !PyLong_CheckExact(o)) return false;
+        int overflow;
+        Put<int64_t>(cells[(*leaf)++], PyLong_AsLongLongAndOverflow(o, &overflow));
+        return !overflow;
+      }
+      case Is::kFloat:
+        if (!o || !PyFloat_CheckExact(o)) return false;
+        return Put(cells[(*leaf)++], PyFloat_AS_DOUBLE(o)), true;
+      case Is::kNumpy: return Numpy(v.dtype, o, cells[(*leaf)++]);
+      case Is::kTuple:
+        if (!o || !PyTuple_CheckExact(o) || PyTuple_GET_SIZE(o) != static_cast<Py_ssize_t>(v.items.size()))
+          return false;
+        for (size_t i = 0; i < v.items.size(); ++i)
+          if (!Value(v.items[i], PyTuple_GET_ITEM(o, i), cells, leaf)) return false;
+        return true;
+      case Is::kComplex: return Complex(v, o, cells, leaf);
+      case Is::kAddress:
+      case Is::kRange:
+      case Is::kSlice:
+      case Is::kView:
+      case Is::kDeferred: return false;
+      default: return Iterator(v, o, cells, leaf);
+    }
+    return false;
+  }
+
+  // An iterator that somebody else has, too, must stay what it is.
+  bool Iterator(const Val& v, PyObject* o, const std::vector<int>& cells, size_t* leaf) {
+    if (!o || Py_REFCNT(o) != 1) return false;
+    switch (v.is) {
+      case Is::kRangeIter: return Range(v, o, cells, leaf);
+      case Is::kSeqIter:
+      case Is::kBackIter: {
+        const bool list = t_.objects[v.items[1].object].list;
+        const PyTypeObject* back = list ? ListReverseIterator() : &PyReversed_Type;
+        if (Py_TYPE(o) != (v.is == Is::kBackIter ? back : list ? &PyListIter_Type : &PySeqIter_Type)) return false;
+        const auto* s = reinterpret_cast<SeqIter*>(o);
+        Put<int64_t>(cells[(*leaf)++], s->index);
+        return s->index >= 0 && s->seq && Known(v.items[1].object, s->seq);
+      }
+      case Is::kTupleIter: {
+        const auto* s = reinterpret_cast<SeqIter*>(o);
+        return Py_TYPE(o) == &PyTupleIter_Type && s->index == v.node && s->seq &&
+               Value(v.items[0], s->seq, cells, leaf);
+      }
+      case Is::kEnumerate: {
+        const auto* e = reinterpret_cast<EnumerateIter*>(o);
+        if (Py_TYPE(o) != &PyEnum_Type || e->longindex || (v.natural && (e->index < 0 || e->index >> 62))) return false;
+        Put<int64_t>(cells[(*leaf)++], e->index);
+        return Iterator(v.items[1], e->iterator, cells, leaf);
+      }
+      case Is::kZip: {
+        const auto* z = reinterpret_cast<ZipIter*>(o);
+        if (Py_TYPE(o) != &PyZip_Type || z->strict || z->size != static_cast<Py_ssize_t>(v.items.size())) return false;
+        for (size_t i = 0; i < v.items.size(); ++i)
+          if (!Iterator(v.items[i], PyTuple_GET_ITEM(z->iterators, i), cells, leaf)) return false;
+        return true;
+      }
+      default: return false;
+    }
+  }
+
+  bool Range(const Val& v, PyObject* o, const std::vector<int>& cells, size_t* leaf) {
+    long next, step, left;
+    if (!fj_range_state(o, &next, &step, &left) || (v.unit && step != 1) || (v.natural && next < 0)) return false;
+    int64_t last = left;
+    if (v.unit && __builtin_add_overflow(static_cast<int64_t>(next), last, &last)) return false;
+    for (int64_t part : {static_cast<int64_t>(next), static_cast<int64_t>(step), last}) Put(cells[(*leaf)++], part);
+    return true;
+  }
+
+  bool Complex(const Val& v, PyObject* o, const std::vector<int>& cells, size_t* leaf) {
+    double parts[2];
+    if (v.dtype != DType::kComplex128) {
+      if (!o || !PyComplex_CheckExact(o)) return false;
+      const Py_complex c = PyComplex_AsCComplex(o);
+      parts[0] = c.real, parts[1] = c.imag;
+    } else {
+      const tensor::NumpyApi* api = tensor::Numpy();
+      if (!o || !api || Py_TYPE(o) != api->scalar[static_cast<int>(v.dtype)]) return false;
+      memcpy(parts, reinterpret_cast<const char*>(o) + sizeof(PyObject), sizeof parts);
+    }
+    for (double part : parts) Put(cells[(*leaf)++], part);
+    return true;
+  }
+
+  bool Numpy(DType t, PyObject* o, int cell) {
+    const tensor::NumpyApi* api = tensor::Numpy();
+    return o && api && Py_TYPE(o) == api->scalar[static_cast<int>(t)] && NumberOfScalar(t, o, &cells_[cell]);
+  }
+
+  bool Object(int k) {
+    const ObjectSpec& spec = t_.objects[k];
+    if (spec.fixed) objects_[k] = spec.object.get();
+    if (!spec.used) return true;
+    PyObject* o = objects_[k];
+    if (spec.array) return o ? Array(spec, o) : spec.cells < 0;
+    if (spec.list) {
+      if (!o) return spec.cells < 0;
+      if (!PyList_CheckExact(o)) return false;
+      if (spec.cells >= 0) Put(spec.cells, o), Put<int64_t>(spec.cells + 1, PyList_GET_SIZE(o));
+      return true;
+    }
+    if (o != spec.object.get()) return false;
+    return !spec.code || reinterpret_cast<PyFunctionObject*>(o)->func_code == spec.code.get();
+  }
+
+  bool Array(const ObjectSpec& spec, PyObject* o) {
+    const tensor::NumpyApi* api = tensor::Numpy();
+    if (!api || Py_TYPE(o) != api->array) return false;
+    const tensor::NumpyArray* a = tensor::AsArray(o);
+    const auto* descr = reinterpret_cast<const tensor::NumpyDescr*>(a->descr);
+    const int wanted = tensor::kNpyAligned | (spec.written ? tensor::kNpyWriteable : 0);
+    if (tensor::FromTypeNum(descr->type_num) != spec.dtype || a->nd != spec.rank || (a->flags & wanted) != wanted ||
+        (descr->byteorder != '=' && descr->byteorder != '|') ||
+        (spec.unit && a->strides[spec.rank - 1] != DTypeSize(spec.dtype)))
+      return false;
+    if (spec.cells < 0) return true;
+    Put(spec.cells, a->data);
+    for (int i = 0; i < spec.rank; ++i) {
+      Put<int64_t>(spec.cells + 1 + i, a->dims[i]);
+      Put<int64_t>(spec.cells + 1 + spec.rank + i, a->strides[i]);
+    }
+    return true;
+  }
+
+  const Translation& t_;
+  int64_t* cells_;
+  PyObject** objects_;
+};
+
+// From cells to objects of Python.
+class Writer {
+ public:
+  Writer(const int64_t* cells, PyObject* const* objects, Made* made) : cells_(cells), objects_(objects), made_(made) {}
+
+  // False: an exception is set, and the frame is as it was.
+  bool Frame(FjFrame* frame, const ExitState& e) {
+    PyObject** slots = fj_localsplus(frame);
+    PyObject** base = slots + fj_nlocalsplus(frame);
+    std::vector<std::pair<int, Ref>> locals;
+    std::vector<Ref> stack;
+    for (const Slot& s : e.locals) {
+      if (!cells_[s.changed]) continue;
+      size_t leaf = 0;
+      locals.emplace_back(s.slot, Ref(Make(s.val, s.cells, &leaf)));
+      if (!locals.back().second && s.val.is != Is::kNull) return false;
+    }
+    for (const Slot& s : e.stack) {
+      size_t leaf = 0;
+      stack.push_back(s.val.is == Is::kFrame ? Borrow(base[s.slot]) : Ref(Make(s.val, s.cells, &leaf)));
+      if (!stack.back() && s.val.is != Is::kNull && s.val.is != Is::kFrame) return false;
+    }
+    std::vector<Ref> old;  // dies when all is in its place
+    for (auto& [slot, value] : locals) {
+      old.emplace_back(slots[slot]);
+      slots[slot] = value.release();
+    }
+    for (int i = fj_stack_depth(frame); i-- > 0;) old.emplace_back(base[i]);
+    for (size_t i = 0; i < stack.size(); ++i) base[i] = stack[i].release();
+    fj_set_stack_depth(frame, static_cast<int>(stack.size()));
+    fj_set_next(frame, e.next);
+    return true;
+  }
+
+ private:
+  template <typename T>
+  T Get(int cell) const {
+    T v;
+    memcpy(&v, &cells_[cell], sizeof v);
+    return v;
+  }
+
+  PyObject* Make(const Val& v, const std::vector<int>& cells, size_t* leaf) {
+    switch (v.is) {
+      case Is::kNull:
+      case Is::kDeferred:
+      case Is::kFrame: return nullptr;
+      case Is::kObject: return Py_XNewRef(objects_[v.object]);
+      case Is::kBool: return PyBool_FromLong(cells_[cells[(*leaf)++]] != 0);
+      case Is::kInt: return PyLong_FromLongLong(cells_[cells[(*leaf)++]]);
+      case Is::kFloat: return PyFloat_FromDouble(Get<double>(cells[(*leaf)++]));
+      case Is::kNumpy: return Numpy(v.dtype, cells[(*leaf)++]);
+      case Is::kTuple: {
+        Ref tuple(PyTuple_New(v.items.size()));
+        for (size_t i = 0; tuple && i < v.items.size(); ++i) {
+          PyObject* item = Make(v.items[i], cells, leaf);
+          if (!item) return nullptr;
+          PyTuple_SET_ITEM(tuple.get(), i, item);
+        }
+        return tuple.release();
+      }
+      case Is::kRange:
+        return PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyRange_Type), "LLL", (long long)cells_[cells[0]],
+                                     (long long)cells_[cells[1]], (long long)cells_[cells[2]]);
+      case Is::kComplex: return Complex(v, cells, leaf);
+      case Is::kAddress: return nullptr;
+      case Is::kSlice: {
+        Ref parts[3];
+        for (int i = 0; i < 3; ++i)
+          if (!(parts[i] = Ref(Make(v.items[i], cells, leaf)))) return nullptr;
+        return PySlice_New(parts[0].get(), parts[1].get(), parts[2].get());
+      }
+      case Is::kView: {
+        std::vector<int64_t> numbers;
+        for (size_t i = 0; i < v.items.size(); ++i) numbers.push_back(cells_[cells[(*leaf)++]]);
+        if (!v.made()) return View(objects_[v.object], numbers);
+        PyObject* whole = made_->ArrayAt(reinterpret_cast<char*>(numbers.back()));
+        numbers.pop_back();
+        return !whole || v.whole ? Py_XNewRef(whole) : View(whole, numbers);
+      }
+      default: return Iterator(v, cells, leaf);
+    }
+  }
+
+  PyObject* Iterator(const Val& v, const std::vector<int>& cells, size_t* leaf) {
+    switch (v.is) {
+      case Is::kRangeIter: {
+        const int64_t next = cells_[cells[*leaf]], step = cells_[cells[*leaf + 1]], last = cells_[cells[*leaf + 2]];
+        *leaf += v.items.size();
+        return Range(next, step, !v.unit ? last : last > next ? last - next : 0);
+      }
+      case Is::kSeqIter:
+      case Is::kBackIter: {
+        const int64_t index = cells_[cells[(*leaf)++]];
+        const Ref seq(Make(v.items[1], cells, leaf));
+        return seq ? Sequence(v, seq.get(), index) : nullptr;
+      }
+      case Is::kTupleIter: {
+        const Ref tuple(Make(v.items[0], cells, leaf));
+        PyObject* it = tuple ? PyObject_GetIter(tuple.get()) : nullptr;
+        if (it) reinterpret_cast<SeqIter*>(it)->index = v.node;
+        return it;
+      }
+      case Is::kEnumerate: {
+        const int64_t count = cells_[cells[(*leaf)++]];
+        const Ref it(Iterator(v.items[1], cells, leaf));
+        return it ? PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyEnum_Type), "OL", it.get(),
+                                          static_cast<long long>(count))
+                  : nullptr;
+      }
+      case Is::kChunk: {
+        PyObject* it = Iterator(v.items[0], cells, leaf);
+        ++*leaf;
+        return it;
+      }
+      case Is::kZip: {
+        const Ref all(PyTuple_New(v.items.size()));
+        for (size_t i = 0; all && i < v.items.size(); ++i) {
+          PyObject* it = Iterator(v.items[i], cells, leaf);
+          if (!it) return nullptr;
+          PyTuple_SET_ITEM(all.get(), i, it);
+        }
+        return all ? PyObject_CallObject(reinterpret_cast<PyObject*>(&PyZip_Type), all.get()) : nullptr;
+      }
+      default: return nullptr;
+    }
+  }
+
+  PyObject* Complex(const Val& v, const std::vector<int>& cells, size_t* leaf) {
+    double parts[] = {Get<double>(cells[*leaf]), Get<double>(cells[*leaf + 1])};
+    *leaf += 2;
+    if (v.dtype != DType::kComplex128) return PyComplex_FromDoubles(parts[0], parts[1]);
+    const tensor::NumpyApi* api = tensor::Numpy();
+    return api->make_scalar(parts, api->descr[static_cast<int>(v.dtype)], nullptr);
+  }
+
+  PyObject* Range(long long next, long long step, long long left) {
+    long long stop;
+    if (left <= 0)
+      next = stop = 0, step = 1;
+    else if (__builtin_mul_overflow(step, left, &stop) || __builtin_add_overflow(stop, next, &stop))
+      stop = next + step * (left - 1) + (step > 0 ? 1 : -1);
+    Ref range(PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyRange_Type), "LLL", next, stop, step));
+    return range ? PyObject_GetIter(range.get()) : nullptr;
+  }
+
+  static PyObject* Sequence(const Val& v, PyObject* seq, int64_t index) {
+    PyObject* it = v.is == Is::kBackIter    ? PyObject_CallOneArg(reinterpret_cast<PyObject*>(&PyReversed_Type), seq)
+                   : PyList_CheckExact(seq) ? PyObject_GetIter(seq)
+                                            : PySeqIter_New(seq);
+    if (it) reinterpret_cast<SeqIter*>(it)->index = index;
+    return it;
+  }
+
+  // As NumPy's own indexing makes it.
+  static PyObject* View(PyObject* of, const std::vector<int64_t>& numbers) {
+    const tensor::NumpyApi* api = tensor::Numpy();
+    const tensor::NumpyArray* a = tensor::AsArray(of);
+    const int rank = static_cast<int>(numbers.size() / 2);
+    const auto* sizes = reinterpret_cast<const intptr_t*>(numbers.data() + 1);
+    PyObject* view = api->new_from_descr(api->array, Py_NewRef(a->descr), rank, sizes, sizes + rank,
+                                         a->data + numbers[0], a->flags, nullptr);
+    return !view || api->set_base(view, Py_NewRef(of)) < 0 ? Py_XDECREF(view), nullptr : view;
+  }
+
+  PyObject* Numpy(DType t, int cell) {
+    const tensor::NumpyApi* api = tensor::Numpy();
+    int64_t data = cells_[cell];  // little endian: the low bytes come first
+    return api->make_scalar(&data, api->descr[static_cast<int>(t)], nullptr);
+  }
+
+  const int64_t* cells_;
+  PyObject* const* objects_;
+  Made* made_;
+};
+
+}  // namespace
+
+bool DiesUnseen(PyObject* o) {
+  const tensor::NumpyApi* api = tensor::Numpy();
+  return !o || o == Py_None || PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyBool_Check(o) ||
+         PyComplex_CheckExact(o) || PyUnicode_CheckExact(o) ||
+         (api && (Py_TYPE(o) == api->array || tensor::ScalarDType(*api, Py_TYPE(o))));
+}
+
+bool NumberOfScalar(DType t, PyObject* o, int64_t* cell) {
+  const char* data = reinterpret_cast<const char*>(o) + sizeof(PyObject);  // PyDoubleScalarObject and its like
+  const auto whole = [&]<typename T>(T) { *cell = static_cast<int64_t>(*reinterpret_cast<const T*>(data)); };
+  *cell = 0;
+  switch (t) {
+    case DType::kBool: *cell = *data != 0; break;
+    case DType::kUInt8: whole(uint8_t()); break;
+    case DType::kInt8: whole(int8_t()); break;
+    case DType::kUInt16: whole(uint16_t()); break;
+    case DType::kInt16: whole(int16_t()); break;
+    case DType::kUInt32: whole(uint32_t()); break;
+    case DType::kInt32: whole(int32_t()); break;
+    case DType::kInt64: whole(int64_t()); break;
+    case DType::kFloat32: memcpy(cell, data, sizeof(float)); break;
+    case DType::kFloat64: memcpy(cell, data, sizeof(double)); break;
+    default: return false;
+  }
+  return true;
+}
+
+bool LieApart(const Translation& t, PyObject* const* objects) {
+  struct Extent {
+    const char *begin, *end;
+    bool written;
+  };
+  absl::InlinedVector<Extent, 16> all;
+  for (size_t k = 0; k < t.objects.size(); ++k) {
+    const ObjectSpec& spec = t.objects[k];
+    if (!spec.array || spec.cells < 0 || !objects[k]) continue;
+    const tensor::NumpyArray* a = tensor::AsArray(objects[k]);
+    Extent e{a->data, a->data + DTypeSize(spec.dtype), spec.written};
+    bool empty = false;
+    for (int i = 0; i < a->nd; ++i) {
+      const intptr_t reach = (a->dims[i] - 1) * a->strides[i];
+      (reach < 0 ? e.begin : e.end) += reach;
+      empty |= a->dims[i] == 0;
+    }
+    if (empty) continue;
+    for (const Extent& other : all)
+      if ((e.written || other.written) && e.begin < other.end && other.begin < e.end) return false;
+    all.push_back(e);
+  }
+  return true;
+}
+
+bool NamesHold(const Translation& t) {
+  for (const NameGuard& g : t.guards) {
+    PyObject* o = PyDict_GetItemWithError(g.dict.get(), g.name.get());
+    if (!o && g.builtins) o = PyDict_GetItemWithError(g.builtins.get(), g.name.get());
+    if (o != g.value.get()) return PyErr_Clear(), false;
+  }
+  return !t.floats || !(tensor::NumpyTraps() & kUnderflow);
+}
+
+bool ReadFrame(const Translation& t, FjFrame* frame, int64_t* cells, PyObject** objects) {
+  return Reader(t, cells, objects).Frame(frame);
+}
+
+bool WriteFrame(FjFrame* frame, const ExitState& e, const int64_t* cells, PyObject* const* objects,
+                Made* made) {
+  return Writer(cells, objects, made).Frame(frame, e);
+}
+
+}  // namespace framejit::capture::scalar

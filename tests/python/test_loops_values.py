@@ -1,0 +1,457 @@
+"""Arrays that a loop makes, lists that it writes, iterators of several, complex numbers: as machine code, to the last bit, with the
+frame as Python would have left it wherever the code is left."""
+
+import framejit
+import numpy as np
+import pytest
+from test_loops_compiled import check, described, rng, scalar_loops  # noqa: F401
+
+
+def matrix(n, m, dtype="float64"):
+    return (rng().random((n, m)) * 9).astype(dtype)
+
+
+# --- arrays that the program makes -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "int16", "uint8"])
+def test_rows_in_locals(dtype):
+    def program(a, b):
+        total = a[0, 0]
+        row = None
+        for i in range(a.shape[0]):
+            row = a[i] * 2
+            before = row
+            row = row + b[i]
+            before[1:] -= 1
+            row += before
+            b[i] = row - before[::-1]
+            total = total + row[0]
+        return total, row, before, a, b
+
+    check(program, (matrix(20, 7, dtype) % 50, matrix(20, 7, dtype) % 50))
+
+
+def test_new_arrays_and_their_views():
+    def program(n, x):
+        last, kept = None, np.zeros(4)
+        for i in range(n):
+            v = np.zeros(3)
+            w = np.ones((2, 3), dtype=np.int32)
+            u = np.empty_like(x)
+            u[:] = x
+            v[0] = i
+            v[1], v[2] = v[0] + 1.0, 0.5
+            v[1:] *= 2
+            w[1] += i
+            w[:, 0] = w[:, 1] * 3
+            last = v[1:]
+            if i % 3 == 0:
+                kept = v
+                kept[0] = -1.0
+            u -= v
+            x = u.copy()
+        return v, w, u, last, last.base is v, kept is v, kept
+
+    check(program, (30, rng().random(3)), (31, rng().random(3)))
+
+
+def test_two_names_for_one_array():
+    def program(n):
+        a = np.zeros(5)
+        b = a
+        for i in range(n):
+            c = a
+            a = np.ones(5) * i
+            d = a[::2]
+            d[0] = 7.0
+            b = c if i % 4 else a
+            b[1] += 1.0
+        return a, b, c, d, a is b, d.base is a
+
+    check(program, (21,), (20,))
+
+
+def test_exits_leave_arrays_that_lie_as_they_would():
+    """Prints and exceptions in the middle: views and names of one array are that, too."""
+
+    def program(x, at):
+        total = 0.0
+        for i in range(40):
+            row = x * i
+            view = row[1:]
+            other = row
+            view[0] = 5.0
+            if i % 16 == 9:
+                print(row, view, view.base is row, other is row, row.flags.owndata)
+                view[1] = 8.0
+                print(other)
+            total += other[2] + row[at + i]
+        return total, row, view
+
+    check(program, (rng().random(50), 0), (rng().random(50), 15))
+
+
+def test_errors_at_their_line_with_their_state():
+    def program(x, log):
+        for i in range(len(log)):
+            y = x + i
+            log[i] = y[0]
+            y[1] = 2.0
+            z = y[i]
+            log[i] += z
+        return log
+
+    def divided(x, out):
+        for i in range(len(out)):
+            v = x - i
+            out[i] = 1.0
+            v = 1.0 / v
+            out[i] = v[0]
+
+    check(program, (rng().random(20), np.zeros(30)))
+    check(divided, (np.arange(12.0) + 5.0, np.zeros(30)))
+
+
+def test_planes_that_are_made():
+    def program(a, b, n):
+        total = 0.0
+        for i in range(n):
+            d = a[:, None] - b[None, :]
+            d *= d
+            e = d[1:, ::2] + i
+            total += e[0, 1] + d[-1, -1]
+        return total, d, e
+
+    check(program, (rng().random(9), rng().random(8), 25))
+    check(program, (rng().random(9).astype("float32"), rng().random(8).astype("float32"), 25))
+
+
+def test_arrays_of_nothing_and_of_too_much():
+    def program(n, size):
+        total = 0
+        for i in range(n):
+            v = np.zeros((size, 2))
+            w = v[:, 1:]
+            u = np.ones(size) + i
+            total += len(u) + w.shape[0]
+        return total, v, w, u
+
+    check(program, (20, 0), (20, 1), (20, 5))
+
+    def errors(n):
+        out = 0
+        for i in range(n):
+            v = np.zeros(20 - i)
+            out += len(v)
+        return out
+
+    check(errors, (20,), (25,))
+
+
+def test_helpers_that_make_arrays():
+    def cross(a, b):
+        c = np.empty(3)
+        c[0] = a[1] * b[2] - a[2] * b[1]
+        c[1] = a[2] * b[0] - a[0] * b[2]
+        c[2] = a[0] * b[1] - a[1] * b[0]
+        return c
+
+    def length(v):
+        s = 0.0
+        for x in v:
+            s += x * x
+        return s**0.5
+
+    def program(p, q):
+        total, last = 0.0, None
+        for i in range(len(p)):
+            n = cross(p[i], q[i] - p[i - 1])
+            last = n / (length(n) + 1.0)
+            p[i] = last + p[i] * 0.5
+            total += last[0]
+        return total, last
+
+    check(program, (rng().random((30, 3)), rng().random((30, 3))))
+
+
+def test_functions_and_sums_of_vectors():
+    def program(a, b):
+        out = np.zeros(len(a))
+        for i in range(len(a)):
+            d = a[i] - b
+            out[i] = np.sqrt(np.sum(d * d)) + np.exp(-d).sum() + d.max() - np.min(d) + a[i].mean() + np.abs(d).sum()
+        return out, d
+
+    for m in (1, 2, 7, 8, 9, 63, 130, 300):
+        check(program, (matrix(30, m), rng().random(m)), (-matrix(30, m)[:, ::-1], rng().random(2 * m)[::2]))
+    check(program, (matrix(30, 9) * 1000, rng().random(9) - 1000))  # exp of it is infinite: NumPy warns
+
+
+def test_signed_zeros_of_sums():
+    def program(a):
+        out = np.zeros((3, len(a)))
+        for i in range(len(a)):
+            out[0, i], out[1, i], out[2, i] = a[i].sum(), a[i].max(), a[i].min()
+        return out
+
+    check(program, (rng().choice([0.0, -0.0], (40, 1)),), (rng().choice([0.0, -0.0], (40, 5)),), (np.full((40, 3), -0.0),), (np.full((40, 70), np.nan),))
+
+
+# --- chained stores ------------------------------------------------------------------------------------------------------------
+def test_chained_stores():
+    def program(a, b, c):
+        for i in range(1, len(a)):
+            a[i] = b[i - 1] = c = a[i - 1] * 0.5 + c
+            a[i] += b[i - 1] * 2.0
+        return c
+
+    def rows(a, b):
+        for i in range(1, len(a)):
+            a[i] = b[i - 1] = a[i - 1] * 0.5 + b[i]
+            a[:, 0] = b[i] = 2.5
+        return a
+
+    check(program, (rng().random(40), rng().random(40), 1.5))
+    check(rows, (matrix(30, 30), matrix(30, 30)))
+    a = matrix(30, 30)
+    check(rows, (a, a))
+
+
+# --- iterators -------------------------------------------------------------------------------------------------------------------
+def test_enumerate_zip_reversed():
+    def program(a, l):
+        s = 0.0
+        for i, x in enumerate(a):
+            s += i * x
+        for x, y in zip(a, l):
+            s += x * y
+        for x in reversed(l):
+            s = s * 0.5 + x
+        for x in reversed(a):
+            s = s * 0.5 + x
+        for i, (x, y, k) in enumerate(zip(a, l, range(5, 500, 3)), 3):
+            s += i * x - y + k
+        for i, x in zip(reversed(range(3, len(l), 2)), enumerate(l, start=2)):
+            s += l[i] / (i + 1) + x[0]
+        return s
+
+    check(program, (rng().random(60), rng().random(50).tolist()), (rng().random(6), rng().random(50).tolist()), loops=5)
+
+
+def test_iterators_are_left_in_the_middle():
+    def program(a, l):
+        s = 0.0
+        for i, (x, y) in enumerate(zip(a, reversed(l))):
+            s += i * x - y
+            if i == 30:
+                print(s)
+            if s > 12:
+                break
+        for row in a.reshape(-1, 4):
+            for k, v in enumerate(row):
+                s += k * v
+            if s > 60:
+                print(row, s)
+                row[0] = 5.0
+        return s, i, x, y, row
+
+    check(program, (rng().random(80), rng().random(70).tolist()), (rng().random(40), rng().random(70).tolist()), loops=2)
+
+
+def test_a_list_that_grows_while_it_is_gone_through():
+    def program(l, n):
+        s = 0
+        for x in l:
+            s += x
+            if len(l) < n:
+                l.append(x + 1)
+        for i, x in enumerate(l):
+            if i > n // 2:
+                l.pop()
+            s += x * i
+        return s
+
+    check(program, ([1, 2, 3], 90), ([5], 60), loops=2)
+
+
+def test_tuples():
+    def program(g):
+        n, m = g.shape
+        c = 0
+        for i in range(1, n - 1):
+            for j in range(1, m - 1):
+                for di, dj in ((0, 1), (1, 0), (0, -1), (-1, 0)):
+                    if g[i + di, j + dj] > g[i, j]:
+                        c += 1
+                        if c == 50:
+                            print(di, dj)
+        return c
+
+    def kinds(x):
+        s = x
+        for i in range(40):
+            for k in (1, 2.5, x):
+                s = s * 0.5 + k
+            if i == 30:
+                print(s, k)
+        return s
+
+    check(program, (rng().random((15, 15)),))
+    check(kinds, (np.float64(3),), (2.0,))
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------------------
+def test_lists_are_written():
+    def program(n):
+        out, seen = [], []
+        for i in range(n):
+            out.append(i * 0.5)
+            seen.append(i % 3 == 0)
+        for i in range(1, n):
+            out[i] = out[i - 1] + out[i] * 2
+            out[-1] += 1.0
+            if seen[i]:
+                out[i], out[i - 1] = out[i - 1], out[i]
+        return out, seen
+
+    check(program, (60,), loops=2)
+
+
+def test_counts_and_stacks():
+    def counts(data, bins):
+        h = [0] * bins
+        for x in data:
+            h[int(x * bins)] += 1
+        return h
+
+    def stack(n):
+        todo, seen = [n], 0
+        while todo:
+            k = todo.pop()
+            seen += 1
+            if k > 1:
+                todo.append(k - 1)
+                if k % 3 == 0:
+                    todo.append(k - 3)
+        return seen, todo
+
+    check(counts, (rng().random(200), 10))
+    check(stack, (24,))
+
+
+def test_lists_of_other_things():
+    def program(l, a):
+        for i in range(len(l)):
+            l[i] = a[i]
+        l.append(a[0])
+        s = 0.0
+        for i in range(len(l)):
+            s += l[i]
+            l[i] = i
+        return s
+
+    compiled = check(program, ([1.5] * 30, rng().random(40)), (["a"] * 30, rng().random(40)), ([None, 1.5] * 15, rng().random(40)))
+    assert compiled.cache_info()["scalar_runs"]
+
+
+def test_errors_of_lists():
+    def program(l, n):
+        for i in range(n):
+            l[i] = l[i] + 1
+            l.append(i)
+            l.pop(0)
+        return l
+
+    def empty(l):
+        s = 0
+        for i in range(50):
+            s += l.pop()
+            l.append(i) if i % 2 else None
+        return s
+
+    check(program, ([1, 2, 3] * 5, 15), ([1, 2, 3] * 5, 16), ([2**62] * 20, 10), ([2**63 - 1] * 20, 10), loops=1)
+    check(empty, (list(range(20)),))
+
+
+def test_a_list_is_the_one_that_it_is():
+    def program(a, b):
+        for i in range(len(a)):
+            a[i] = a[i] + b[-1 - i]
+            b[i] = a[i] * 0.5
+        return a, b
+
+    l = rng().random(40).tolist()
+    check(program, (l, rng().random(40).tolist()), (l, l))
+
+
+# --- complex numbers -----------------------------------------------------------------------------------------------------------
+def test_mandelbrot_with_complex_numbers():
+    def program(w, h, n):
+        out = np.zeros((h, w), np.int64)
+        for y in range(h):
+            for x in range(w):
+                c = complex(-2 + 3 * x / w, -1 + 2 * y / h)
+                z = 0j
+                k = 0
+                while abs(z) <= 2.0 and k < n:
+                    z = z * z + c if k % 2 else z**2 + c
+                    k += 1
+                out[y, x] = k
+        return out, z
+
+    check(program, (20, 15, 30))
+
+
+def test_complex_arithmetic():
+    def program(x, y, n):
+        out = []
+        for i in range(n):
+            z = complex(x + i, y)
+            w = z * (1.5 - 2j) - 3 + z / (2j + i) * 0.5
+            w = -w + w.real * 1j - w.imag + 1 / z
+            if w != z and z == z:
+                w += True
+            x, y = w.real * 0.25, w.imag / 3
+            out.append(abs(w))
+        return out, w, z
+
+    check(program, (1.0, 2.0, 40), (-0.0, 0.0, 40), (1e200, -1e180, 40), (1e308, 1e308, 10))
+
+
+def test_complex_arrays():
+    def program(a, b):
+        s = 0j
+        for i in range(1, len(a)):
+            a[i] = a[i] * a[i - 1] / (1.5 + 2j) + b[i] * 1j
+            s = s + complex(a[i])
+            b[i] = a[i].real - abs(a[i])
+        return s, a[1]
+
+    def zero(a, n):
+        s = 0j
+        for i in range(n):
+            s += 1 / (a - i)
+        return s
+
+    check(program, (rng().random(50) + 1j * rng().random(50), rng().random(50).astype(complex)))
+    check(program, ((rng().random(50) + 1j * rng().random(50)) * 1e150, rng().random(50).astype(complex)))
+    check(zero, (30.0 + 0j, 20), (30.0 + 0j, 40))
+
+
+def test_made_arrays_do_not_grow():
+    """Memory is used again: as many arrays as have names, whatever the rounds."""
+    import resource
+
+    def program(x, n):
+        for i in range(n):
+            y = x * 2.0
+            z = y - x
+            x = z[::-1]
+        return x
+
+    compiled = framejit.compile(program)
+    x = rng().random(20000)
+    compiled(x, 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert described(compiled(x, 3000)) == described(program(x, 3000))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20000
+    assert compiled.cache_info()["scalar_runs"] >= 1
