@@ -3,6 +3,7 @@
 
 #include <map>
 #include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "capture/ref.h"
@@ -42,6 +43,13 @@ struct CacheCall {
   Cached cached;
 };
 
+// A wrapper that was made here (wrappers.h).
+struct MadeWrapper {
+  Ref args, kwargs;             // of Tensor._make_wrapper_subclass, behind the class
+  PyObject* view_of = nullptr;  // its base: a wrapper, alive like all that is made here
+  PyObject* shares = nullptr;   // whose memory it was said to have
+};
+
 class PendingEffects {
  public:
   // All that waits, and uses of what waits: a number that grows with each.
@@ -78,6 +86,7 @@ class PendingEffects {
   // --- what no later read can miss
   std::vector<CacheCall> cache_calls;
   std::map<TraceId, std::vector<std::pair<Ref, Ref>>> attributes;  // that tensors made here were given, in order
+  std::unordered_map<PyObject*, MadeWrapper> wrappers;             // that were made here
   std::set<TraceId> dropped_grads;                                 // of inputs: None from now on
 
  private:
