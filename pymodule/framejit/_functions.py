@@ -115,3 +115,82 @@ def batched(name, dims, /, *args, **kwargs):
     for a in (*args, *kwargs.values()):
         gather(a)
     return torch.vmap(one, in_dims=tuple(dims))(*tensors)
+
+
+def written(op, writes, results, *args):
+    """A call of an operator that writes to arguments, on copies of these: (their new values, one after the other, then its results). writes: the
+    numbers of those arguments; results: how many it has that are none of them."""
+    import torch
+
+    args, new = list(args), []
+    for i in writes:
+        tensors = args[i] if isinstance(args[i], (list, tuple)) else [args[i]]
+        copies = [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device).copy_(t) for t in tensors]
+        args[i] = copies if isinstance(args[i], (list, tuple)) else copies[0]
+        new += copies
+    positional = sum(not a.kwarg_only for a in op._schema.arguments)
+    named = {a.name: v for a, v in zip(op._schema.arguments[positional:], args[positional:])}
+    if not results and any(t.is_meta for t in new):  # nothing is to be said of it
+        return tuple(new)
+    made = op(*args[:positional], **named)
+    if not results:
+        return tuple(new)
+    made = made if isinstance(made, tuple) else (made,)
+    return (*new, *(m for m, r in zip(made, op._schema.returns) if r.alias_info is None))
+
+
+_plans = {}
+
+
+def plan_of(op, tracked):
+    """How a captured program calls an operator of torch.library: None: as it is. (names, defaults, writes, returned, function): the arguments in
+    their order; which of them it writes to; for each result the argument that it is, or -1; a torch.autograd.Function that does it with gradients."""
+    import torch
+
+    if isinstance(op, torch._ops.OpOverloadPacket):
+        overloads = op.overloads()
+        if len(overloads) != 1:
+            return None
+        op = getattr(op, overloads[0])
+    defined = torch._library.custom_ops.OPDEFS.get(op._schema.name)
+    backward, setup = (defined._backward_fn, defined._setup_context_fn) if defined and tracked else (None, None)
+    key = op, tracked, backward, setup
+    if key not in _plans:
+        _plans[key] = _planned(op, tracked, backward, setup)
+    return _plans[key]
+
+
+def _planned(op, tracked, backward, setup):
+    arguments, results = op._schema.arguments, op._schema.returns
+    writes = tuple(i for i, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write)
+    if any(a.alias_info and not a.alias_info.is_write for a in arguments) or any(r.alias_info and not r.alias_info.is_write for r in results):
+        return None
+    lists = any("[]" in str(a.type) or "List" in str(a.type) for a in (*arguments, *results))
+    function = None
+    if tracked:
+        if backward is None or writes or lists or any(a.kwarg_only for a in arguments):
+            return None
+        function = _differentiable(op, backward, setup)
+    elif not writes:
+        return None
+    returned = tuple(
+        next((i for i in writes if r.alias_info and arguments[i].alias_info.before_set & r.alias_info.before_set), -1) for r in results
+    )
+    absent = object()
+    defaults = tuple(a.default_value if a.has_default_value() else absent for a in arguments)
+    return op, tuple(a.name for a in arguments), defaults, absent, writes, returned, function
+
+
+def _differentiable(op, backward, setup):
+    import torch
+
+    class Operator(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *args):
+            result = op(*args)
+            if setup is not None:
+                setup(ctx=ctx, inputs=args, output=result)
+            return result
+
+    Operator.backward = staticmethod(backward)
+    return Operator

@@ -8,6 +8,7 @@
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/tensor_state.h"
+#include "capture/wrappers.h"
 #include "guard/versions.h"
 
 namespace framejit::capture {
@@ -139,6 +140,8 @@ PyObject* CaptureSemantics::ClassValue(PyObject* d, PyObject* object, PyTypeObje
   }
   // C descriptors: methods bind; others are read when they are facts about the object.
   PyTypeObject* kind = Py_TYPE(d);
+  if (object && IsWrapper(object) && (kind == &PyMethodDescr_Type || kind == &PyWrapperDescr_Type))
+    return PyMethod_New(d, object);
   if (kind == &PyMethodDescr_Type || kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type ||
       kind == &PyCFunction_Type || OfType(kind, CType::kLruCache) || !object ||
       (FactsOf(type).Has(TypeFacts::kDraws) && std::string_view(kind->tp_name).ends_with("cython_function_or_method")))
@@ -445,6 +448,11 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   if (!o || s_.broken()) return s_.broken() ? s_.Break(s_.reason().id) : nullptr;
   if (IsTensor(o) && !PyUnicode_CompareWithASCIIString(name, "volatile")) return Volatile(o, name);
   if (IsTensor(o)) return TensorAttr(s_, o, name);
+  if (IsWrapper(o)) {
+    bool found;
+    PyObject* r = WrapperAttr(s_, o, name, &found);
+    if (found || s_.broken() || PyErr_Occurred()) return r;
+  }
   if (IsSymInt(o) || IsSymFloat(o)) return PyObject_GetAttr(o, name);
   if (PyModule_CheckExact(o)) return ModuleAttr(o, name);
   if (PyType_Check(o)) return TypeAttr(reinterpret_cast<PyTypeObject*>(o), name);
@@ -584,6 +592,7 @@ int CaptureSemantics::StoreAttr(PyObject* o, PyObject* name, PyObject* value) {
   if (value) value = s_.Resolve(value);
   if (!o || s_.broken()) return -1;
   if (IsTensor(o)) return StoreTensorAttr(o, name, value);
+  if (IsWrapper(o) && !WrapperTakes(s_, o, name)) return -1;
   if (PyType_Check(o) || PyModule_Check(o) || PyFunction_Check(o)) {
     if (PyFunction_Check(o) && s_.IsFresh(o)) return PyObject_SetAttr(o, name, value);
     return s_.Break(BreakId::kSideEffect, std::string("attribute of a ") + Py_TYPE(o)->tp_name), -1;

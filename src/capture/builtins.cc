@@ -69,6 +69,7 @@ constexpr struct PythonRow {
     {"torch.optim.adam", "_single_tensor_adam", Effect::kOneKernel},
     {"torch.optim.adam", "_multi_tensor_adam", Effect::kOneKernel},
     {"torch.optim.optimizer", "_get_value", Effect::kHeldNumber},
+    {"torch.utils._python_dispatch", "return_and_correct_aliasing", Effect::kAliases},
     {"warnings", "catch_warnings.__enter__", Effect::kWarnings},
     {"warnings", "catch_warnings.__exit__", Effect::kWarnings},
     {"warnings", "simplefilter", Effect::kWarnings},

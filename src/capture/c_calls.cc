@@ -171,6 +171,8 @@ bool CCall::AnsweredByName() {
   if (effect_ == Effect::kPure && !owner_ && nargs_ == 2 && !kwnames_ && !strcmp(name_, "_abc_instancecheck") &&
       (PyTuple_CheckExact(args_[1]) || PyList_CheckExact(args_[1]) || PyDict_CheckExact(args_[1])))
     return Done(PyObject_Vectorcall(callable_, args_, nargs_, nullptr));  // of its class alone
+  if (effect_ == Effect::kPure && !owner_ && total_ == 1 && !strcmp(name_, "hash") && PyCFunction_Check(args_[0]))
+    return Done(PyObject_Vectorcall(callable_, args_, 1, nullptr));  // where it lies
   // Of torch._C._autograd: which hooks there are is not for captured code to change.
   if (!strncmp(name_, "_saved_tensors_hooks_", 21) && Describe(callable_).starts_with(callees::kTorchC)) {
     if (strcmp(name_ + 21, "get_disabled_error_message")) return Done(Py_NewRef(Py_None));

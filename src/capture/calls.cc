@@ -15,6 +15,7 @@
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/special_calls.h"
+#include "capture/wrappers.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
 
@@ -125,6 +126,12 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   if (name.last().find("has_torch_function") != std::string_view::npos && AnyAsked(s_, args, total)) Py_RETURN_TRUE;
   if (name.last() == "_is_torch_function_enabled") return PyBool_FromLong(!s_.modes.overrides_off);
   if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
+  if (name.last() == "_make_wrapper_subclass") return MakeWrapper(s_, callable, args, nargs, kwnames);
+  if (name.last() == "storage_offset" && total == 1 && IsTensor(args[0]) && !AnyAsked(s_, args, 1) &&
+      s_.meta(AsTensor(args[0])->id).framework == Framework::kTorch && !s_.vmap.open())
+    return StorageOffset(s_, args[0]);
+  if (AnyWrapper(args, total))  // a function in Python is captured
+    return PyFunction_Check(callable) ? nullptr : CallWrapped(s_, callable, name.last(), args, nargs, kwnames);
   if (Answered answer = ThreadState(s_, name, args, nargs)) return *answer;
   if (name == callees::kGroupTensors) return GroupTensors(s_, callable, args, nargs, kwnames);
   if (PyFunction_Check(callable) && AnyAsked(s_, args, total)) return nullptr;  // its body asks
@@ -135,6 +142,8 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   if (e == Effect::kAsks && !tensors && PyCFunction_Check(callable)) return Asked(callable, args, nargs, kwnames);
   if (PyCFunction_Check(callable) && !row && !IsOperator(callable) && !name.effects().refused())
     return s_.Break(BreakId::kThreadState, name);
+  if (name.Has(kForeign))
+    if (PyObject* r = CallOperator(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (!PyFunction_Check(callable) || row || name.effects().refused()) {
     if (PyObject* self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
         self && IsTensor(self)) {  // a bound builtin of the tensor class
@@ -318,6 +327,11 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     case Effect::kOneKernel:
       if (s_.options().whole) break;
       return s_.Break(BreakId::kSideEffect, Describe(f) + ", which is one kernel of the framework");
+    case Effect::kAliases:
+      if (PyObject* r = CorrectAliasing(s_, args, static_cast<Py_ssize_t>(nargs), kwnames);
+          r || s_.broken() || PyErr_Occurred())
+        return r;
+      break;
     case Effect::kItself: return nargs == 1 ? ProfilerRange(args[0]) : s_.Break(BreakId::kOutput, Describe(f));
     case Effect::kOutput: {
       PyObject* r = Log(fn, args, static_cast<Py_ssize_t>(nargs), kwnames);

@@ -5,6 +5,7 @@
 
 #include "capture/builtins.h"
 #include "capture/proxy.h"
+#include "capture/wrappers.h"
 #include "capture/session.h"
 #include "guard/source.h"
 #include "guard/versions.h"
@@ -345,6 +346,7 @@ bool Session::IteratedByC(PyObject* iterator) {
 // What is no list, tuple or dict.
 PyObject* Session::LeafForC(PyObject* o, bool asked_nothing) {
   Origin* g = Find(o);
+  if (IsWrapper(o)) return asked_nothing ? o : Break(BreakId::kSubclass, "C code reads a wrapper");
   if (PyAnySet_Check(o)) return NoteContents(o) ? o : nullptr;
   if (UsesContext(o)) return Break(BreakId::kThreadState, "decimal.getcontext()");
   if (!IteratedByC(o)) return nullptr;

@@ -6,6 +6,7 @@
 
 #include "capture/builtins.h"
 #include "capture/proxy.h"
+#include "capture/wrappers.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
 
@@ -174,9 +175,9 @@ std::optional<int> Recipe::AddCode(PyObject* o) {
   return Push(std::move(n));
 }
 
-// A call of its type with `args`, which it steals; null: an error.
-int Recipe::AddTypeCall(PyTypeObject* type, PyObject* args) {
-  PyObject* parts[] = {reinterpret_cast<PyObject*>(type), args, Py_None};
+// A call of `callable` with `args`, which it steals; null: an error.
+int Recipe::AddCall(PyObject* callable, PyObject* args) {
+  PyObject* parts[] = {callable, args, Py_None};
   RecipeNode n{RecipeNode::kReduce};
   bool ok = args && AddAll(parts, 3, &n.children);
   s_->Keep(args);  // its parts' addresses are in the memo
@@ -192,7 +193,7 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
       PyTuple_SET_ITEM(items.get(), i, Py_NewRef(PyTuple_GET_ITEM(o, i)));
     Ref args(items ? PyTuple_Pack(1, items.get()) : nullptr);
     s_->Keep(items.release());
-    return AddTypeCall(t, args.release());
+    return AddCall(reinterpret_cast<PyObject*>(t), args.release());
   };
   if (IsSymbolicSize(o)) return call_with_items();
   if (FactsOf(t).Has(TypeFacts::kStays) || t == &PyRange_Type || t == &PyProperty_Type || s_->IsNumpyNumber(o) ||
@@ -206,13 +207,13 @@ std::optional<int> Recipe::AddValue(PyObject* o) {
     Ref items(PySequence_List(o)), most(PyObject_GetAttrString(o, "maxlen"));
     Ref args(items && most ? PyTuple_Pack(2, items.get(), most.get()) : nullptr);
     s_->Keep(items.release());
-    return AddTypeCall(t, args.release());
+    return AddCall(reinterpret_cast<PyObject*>(t), args.release());
   }
   if (OfType(t, CType::kDefaultDict)) {
     Ref items(PyDict_New()), make(PyObject_GetAttrString(o, "default_factory"));
     Ref args(items && make && !PyDict_Update(items.get(), o) ? PyTuple_Pack(2, make.get(), items.get()) : nullptr);
     s_->Keep(items.release());
-    return AddTypeCall(t, args.release());
+    return AddCall(reinterpret_cast<PyObject*>(t), args.release());
   }
   return {};
 }
@@ -324,6 +325,11 @@ int Recipe::AddInstance(PyObject* o) {
 
 int Recipe::AddFresh(PyObject* o) {
   if (auto node = AddKnown(o)) return *node;
+  if (IsWrapper(o)) {
+    auto [make, args] = WrapperRecipe(*s_, o);
+    if (!args) return PyErr_Clear(), Fail(std::string("a ") + Py_TYPE(o)->tp_name);
+    return AddCall(make, args.release());
+  }
   if (auto node = AddContainer(o)) return *node;
   if (auto node = AddCode(o)) return *node;
   if (auto node = AddValue(o)) return *node;

@@ -76,7 +76,7 @@ class Recipe {
   std::optional<int> AddContainer(PyObject* o);
   std::optional<int> AddCode(PyObject* o);
   std::optional<int> AddValue(PyObject* o);
-  int AddTypeCall(PyTypeObject* type, PyObject* args);
+  int AddCall(PyObject* callable, PyObject* args);
   int AddBuiltin(PyObject* o);
   int AddInstance(PyObject* o);
   Ref ContentsOf(PyObject* o, PyTypeObject* base);

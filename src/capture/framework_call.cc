@@ -351,6 +351,7 @@ bool FrameworkCall::Bind() {
     const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames_, i));
     if (!torch_ && !strcmp(Py_TYPE(args_[nargs_ + i])->tp_name, "_NoValueType")) continue;  // as if it was not given
     if (!name || !BindOne(args_[nargs_ + i], &a, !strcmp(name, "alpha"), name)) return false;
+    if (torch_ && a.is(Arg::Kind::kString) && !strcmp(name, "device")) a.kind = Arg::Kind::kDevice;
     call_.kwargs.emplace_back(name, std::move(a));
   }
   const bool sized = callee_ == callees::kTensorNew ? nargs_ == 2 : nargs_ == 1 && callee_.Has(kTypeOfTensors);

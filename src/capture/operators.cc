@@ -3,6 +3,7 @@
 #include "capture/builtins.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
+#include "capture/wrappers.h"
 #include "diag/diag.h"
 
 namespace framejit::capture {
@@ -59,6 +60,7 @@ bool Container(PyObject* o) {
 PyObject* CaptureSemantics::Binary(int op, PyObject* a, PyObject* b) {
   RESOLVE(a);
   RESOLVE(b);
+  if (IsWrapper(a) || IsWrapper(b)) return WrapperBinary(s_, op, a, b);
   if (IsTensor(a)) {
     if (IsTensor(b) || !(Py_TYPE(b)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return TensorBinary(s_, op, a, b);
   } else if (IsTensor(b) && (IsPrimitive(a) || Container(a) || s_.IsNumpyNumber(a))) {
@@ -86,6 +88,7 @@ PyObject* CaptureSemantics::Binary(int op, PyObject* a, PyObject* b) {
 
 PyObject* CaptureSemantics::Unary(int kind, PyObject* a) {
   RESOLVE(a);
+  if (IsWrapper(a)) return CallSpecial(s_, kind == '-' ? "__neg__" : kind == '+' ? "__pos__" : "__invert__", &a, 1);
   s_.NoteType(Py_TYPE(a));
   if (!s_.ForC(a)) return nullptr;
   return s_.Adopt(kind == '-' ? PyNumber_Negative(a) : kind == '+' ? PyNumber_Positive(a) : PyNumber_Invert(a));
@@ -94,6 +97,7 @@ PyObject* CaptureSemantics::Unary(int kind, PyObject* a) {
 PyObject* CaptureSemantics::Compare(PyObject* a, PyObject* b, int op) {
   RESOLVE(a);
   RESOLVE(b);
+  if (IsWrapper(a) || IsWrapper(b)) return WrapperCompare(s_, a, b, op);
   if (IsTensor(a) || IsTensor(b)) return TensorCompare(s_, a, b, op);
   auto exact = [](PyObject* x) { return UsesContext(x) || PyLong_CheckExact(x); };
   if (exact(a) && exact(b)) return PyObject_RichCompare(a, b, op);  // decimals compare without their context
@@ -188,6 +192,7 @@ int CaptureSemantics::Contains(PyObject* container, PyObject* value) {
 int CaptureSemantics::Truth(PyObject* a) {
   RESOLVE_INT(a);
   if (IsTensor(a)) return PyObject_IsTrue(a);
+  if (IsWrapper(a)) return s_.Break(BreakId::kTensorBool, "a wrapper"), -1;
   if (!IsPrimitive(a)) {
     if (!(a = s_.Settled(a))) return -1;
     s_.NoteType(Py_TYPE(a));
@@ -212,6 +217,10 @@ PyObject* CaptureSemantics::MissingItem(PyObject* dict, PyObject* key) {
 PyObject* CaptureSemantics::GetItem(PyObject* o, PyObject* key) {
   RESOLVE(o);
   RESOLVE(key);
+  if (IsWrapper(o)) {
+    PyObject* args[] = {o, key};
+    return CallSpecial(s_, "__getitem__", args, 2);
+  }
   if (IsTensor(o)) return PyObject_GetItem(o, key);
   if (IsTensor(key) && !PyDict_Check(o) && !PyType_Check(o)) return s_.Break(BreakId::kTensorItem, "index");
   s_.NoteType(Py_TYPE(o));
@@ -266,6 +275,10 @@ int CaptureSemantics::SetItem(PyObject* o, PyObject* key, PyObject* value) {
   RESOLVE_INT(o);
   RESOLVE_INT(key);
   if (value) RESOLVE_INT(value);
+  if (value && (IsWrapper(o) || (IsTensor(o) && IsWrapper(value)))) {
+    PyObject* args[] = {o, key, value};
+    return Ref(CallSpecial(s_, "__setitem__", args, 3)) ? 0 : -1;
+  }
   if (IsTensor(o)) return value ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
   s_.NoteType(Py_TYPE(o));
   if (s_.IsOutside(o)) {

@@ -5,6 +5,7 @@
 #include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "capture/wrappers.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
 #include "tensor/overrides.h"
@@ -29,7 +30,7 @@ PyTypeObject* ClassOf(Session& s, PyObject* proxy) {
 Ref StandIns(Session& s, PyObject* o) {
   static PyObject* const make = Part("stand_in");
   if (!make) return {};
-  if (IsTensor(o)) {
+  if (IsTensor(o) || IsWrapper(o)) {
     auto* type = reinterpret_cast<PyObject*>(Asked(s, o));
     return Ref(PyObject_CallOneArg(make, type ? type : Py_None));
   }
@@ -76,14 +77,15 @@ PyTypeObject* MadeClass(Session& s, TraceId id) {
 }
 
 PyTypeObject* Asked(Session& s, PyObject* proxy) {
-  if (!tensor::OverridesOff::seen || !IsTensor(proxy) || s.modes.overrides_off) return nullptr;
-  return ClassOf(s, proxy);
+  if (s.modes.overrides_off) return nullptr;
+  if (IsWrapper(proxy)) return tensor::OverridesFunctions(Py_TYPE(proxy)) ? Py_TYPE(proxy) : nullptr;
+  return tensor::OverridesOff::seen && IsTensor(proxy) ? ClassOf(s, proxy) : nullptr;
 }
 
 bool AnyAsked(Session& s, PyObject* const* args, Py_ssize_t n) {
-  if (!tensor::OverridesOff::seen || s.modes.overrides_off) return false;
+  if (!(tensor::OverridesOff::seen || Wrappers::seen) || s.modes.overrides_off) return false;
   return std::any_of(args, args + n, [&](PyObject* o) {
-    if (IsTensor(o)) return Asked(s, o) != nullptr;
+    if (IsTensor(o) || IsWrapper(o)) return Asked(s, o) != nullptr;
     if (PyTuple_CheckExact(o)) return AnyAsked(s, &PyTuple_GET_ITEM(o, 0), PyTuple_GET_SIZE(o));
     return PyList_CheckExact(o) && PyList_GET_SIZE(o) && AnyAsked(s, &PyList_GET_ITEM(o, 0), PyList_GET_SIZE(o));
   });
@@ -203,6 +205,7 @@ bool OverridesFit(Session& s, PyTypeObject* type) {
 }
 
 PyObject* AsClass(Session& s, PyObject* proxy, PyTypeObject* type) {
+  if (!IsTensor(proxy)) return s.Break(BreakId::kSubclass, "as_subclass of a wrapper");
   static PyObject *const class_name = Interned("__class__"), *const takes = Part("takes");
   auto* object = reinterpret_cast<PyObject*>(type);
   const bool plain = object == PlainTensorClass(false);

@@ -11,6 +11,7 @@ void PendingEffects::Clear() {
   calls_.clear();
   cells_.clear();
   lists_.clear();
+  wrappers.clear();
 }
 
 bool PendingEffects::MayDrop() const {

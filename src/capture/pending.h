@@ -3,6 +3,7 @@
 
 #include <map>
 #include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "capture/ref.h"
@@ -40,6 +41,13 @@ struct CacheCall {
   PendingCall call;
   bool made;
   Cached cached;
+};
+
+// A wrapper that was made here (wrappers.h).
+struct MadeWrapper {
+  Ref args, kwargs;             // of Tensor._make_wrapper_subclass, behind the class
+  PyObject* view_of = nullptr;  // its base: a wrapper, alive like all that is made here
+  PyObject* shares = nullptr;   // whose memory it was said to have
 };
 
 class PendingEffects {
@@ -87,6 +95,7 @@ class PendingEffects {
     const auto at = rebound.find(id);
     return at == rebound.end() ? id : at->second;
   }
+  std::unordered_map<PyObject*, MadeWrapper> wrappers;             // that were made here
 
  private:
   std::vector<PendingStore> stores_;

@@ -10,6 +10,7 @@
 #include "capture/override.h"
 #include "capture/overrides.h"
 #include "capture/proxy.h"
+#include "capture/wrappers.h"
 #include "graph/arguments.h"
 #include "tensor/autograd.h"
 #include "tensor/import.h"
@@ -235,7 +236,8 @@ bool OfSteadyModule(PyObject* dict) {
 }
 
 bool Session::ReadLater(PyObject* o, const Source* s) {
-  if (IsConstantKind(o) || PyCell_Check(o)) return true;
+  // What torch.library.custom_op makes is as good as a function.
+  if (IsConstantKind(o) || PyCell_Check(o) || !strcmp(Py_TYPE(o)->tp_name, "CustomOpDef")) return true;
   switch (s->kind) {
     case SourceKind::kInstanceDict:
     case SourceKind::kFuncDict:
@@ -306,9 +308,10 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
     return r;
   }
   tensor::Class c = tensor::Classify(o);
-  if (c == tensor::Class::kTorchSubclass) return Break(BreakId::kSubclass, Py_TYPE(o)->tp_name);
+  const bool wrapper = c == tensor::Class::kTorchSubclass;
+  if (wrapper && !NoteWrapper(*this, o, s)) return nullptr;
   const bool number = c == tensor::Class::kNumpyScalar && IsNumpyNumber(o);
-  if (c != tensor::Class::kNone && !number) return TensorInput(o, s, c);
+  if (c != tensor::Class::kNone && !number && !wrapper) return TensorInput(o, s, c);
   // A bound builtin (`log.append`): in the frame it was made anew for this call; one that is kept somewhere is a
   // constant, and so is its object.
   if (Ref bound = UnbindBuiltin(o).self; bound && !PyType_Check(bound.get())) {

@@ -6,6 +6,7 @@
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "capture/wrappers.h"
 #include "tensor/import.h"
 #include "tensor/no_collection.h"
 
@@ -458,7 +459,7 @@ PyObject* CaptureSemantics::CallAttrGetter(PyObject* getter, PyObject* object) {
 PyObject* Special(CaptureSemantics& c, Session& s, const char* n, PyObject* const* a, Py_ssize_t nargs, bool* handled) {
   *handled = true;
   if (!strcmp(n, "len") && nargs == 1) {
-    if (IsTensor(a[0])) {
+    if (IsTensor(a[0]) || IsWrapper(a[0])) {
       Py_ssize_t len = PyObject_Size(a[0]);
       return len < 0 ? nullptr : PyLong_FromSsize_t(len);
     }

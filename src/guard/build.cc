@@ -382,7 +382,8 @@ class Assembler {
   TensorTest MakeTensor(const TensorExpect& e) {
     TensorTest t;
     const TensorMeta& m = e.meta;
-    t.klass = m.framework == Framework::kTorch
+    t.klass = e.wrapper ? tensor::Class::kTorchSubclass
+              : m.framework == Framework::kTorch
                   ? (m.is_parameter ? (e.quiet ? tensor::Class::kQuietParameter : tensor::Class::kTorchParameter)
                      : e.quiet      ? tensor::Class::kQuietTensor
                                     : tensor::Class::kTorch)

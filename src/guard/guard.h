@@ -114,6 +114,7 @@ struct TensorExpect {
   TensorMeta meta;       // symbolic sizes/strides mean: bind or compare
   uint64_t key_set = 0;  // torch: dispatch key set; 0 for NumPy
   bool quiet = false;    // of a subclass that torch treats as a plain tensor; another row says which
+  bool wrapper = false;  // of a class with a __torch_dispatch__, likewise
 };
 
 using Line = std::shared_ptr<const std::string>;  // "file:line", or null: rows of one line share the text

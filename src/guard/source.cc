@@ -4,6 +4,7 @@
 
 #include "diag/diag.h"
 #include "guard/program.h"
+#include "tensor/overrides.h"
 #include "tensor/tensor.h"
 
 namespace framejit::guard {
@@ -72,7 +73,8 @@ PyObject* DictLookup(PyObject* dict, PyObject* key) {
 
 bool ComparesByIdentity(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);
-  return t->tp_richcompare == PyBaseObject_Type.tp_richcompare && t->tp_hash == PyBaseObject_Type.tp_hash;
+  if (t->tp_richcompare != PyBaseObject_Type.tp_richcompare) return false;
+  return t->tp_hash == PyBaseObject_Type.tp_hash || tensor::IsTorchOperator(o);  // whose hash stays, too
 }
 
 namespace {
@@ -121,6 +123,11 @@ PyObject* ClassFact(PyObject* type, PyObject* name) {
   return c ? Kept(Py_TYPE(d)->tp_descr_get(d, type, reinterpret_cast<PyObject*>(Py_TYPE(type)))) : nullptr;
 }
 
+// What a method of C without arguments says of a plain tensor: storage_offset.
+PyObject* TensorFact(PyObject* base, PyObject* name) {
+  return tensor::Overrides(Py_TYPE(base)) ? nullptr : Kept(PyObject_CallMethodNoArgs(base, name));
+}
+
 // What a C getter or the current context hands out as a new reference is held by the tensor or the context, too.
 PyObject* Unowned(PyObject* o) {
   Py_XDECREF(o);
@@ -161,6 +168,7 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
     case SourceKind::kBoundFunc: return PyMethod_Check(base) ? PyMethod_GET_FUNCTION(base) : nullptr;
     case SourceKind::kMember:
       if (PyType_Check(base)) return ClassFact(base, object);
+      if (IsTensorObject(base)) return TensorFact(base, object);
       return function ? FunctionMember(function, object) : Member(base, object, member);
     case SourceKind::kType: return reinterpret_cast<PyObject*>(Py_TYPE(base));
     case SourceKind::kGrad: {

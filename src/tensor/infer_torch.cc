@@ -225,6 +225,7 @@ Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constan
   in->operands.clear();
   in->results.clear();
   in->aliases.clear();
+  in->on_meta = way == Way::kMeta || in->metas.empty();
   for (const TensorMeta& m : in->metas) {
     in->operands.emplace_back(StandIn(t, m, way, number));
     if (!in->operands.back())
@@ -347,14 +348,14 @@ bool AddTorchResult(PyObject* o, Arg* shape, Inference* in) {
   Inferred::Alias alias;
   for (size_t i = 0; i < in->operands.size(); ++i) {
     // A copy to another device, which on the meta device is no copy.
-    if (m.device.kind == DeviceKind::kMeta && !(in->device == in->metas[i].device)) continue;
+    if (in->on_meta && m.device.kind == DeviceKind::kMeta && !(in->device == in->metas[i].device)) continue;
     if (StorageId(o) == StorageId(in->operands[i].get())) alias = {static_cast<int>(i), o == in->operands[i].get()};
   }
   if (Classify(o) != Class::kTorch) return in->Fail("returns a subclass of Tensor");
   in->aliases.resize(in->results.size());
   in->aliases.push_back(alias);
   TensorMeta meta = FromMeta(m, Framework::kTorch);
-  if (m.device.kind == DeviceKind::kMeta) meta.device = in->device;
+  if (in->on_meta && m.device.kind == DeviceKind::kMeta) meta.device = in->device;
   meta.requires_grad = in->requires_grad && m.requires_grad && (IsFloat(m.dtype) || IsComplex(m.dtype));
   *shape = Arg::Tensor(static_cast<TraceId>(in->results.size()));
   in->results.push_back(std::move(meta));
@@ -387,10 +388,16 @@ static bool RunsPython(const std::string& callee) {
   return !has || has.get() != Py_True;
 }
 
+// An operator that writes to its arguments, on copies of these.
+static const Callee kWritten{"framejit._functions.written"};
+
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
   if (WritesInSilence(call)) return in->Fail("writes an operand");
   const bool foreign = call.callee.Has(kForeign);
-  if (foreign && RunsPython(call.callee)) return in->Fail("only its own code says what it returns");
+  Callee op = call.callee;
+  if (op == kWritten) op = CalleeOf(constants[call.args[0].i.value()]);
+  const bool silent = call.callee == kWritten && call.args[2].i.value() == 0;  // it has no results to speak of
+  if (foreign && !silent && RunsPython(op)) return in->Fail("only its own code says what it returns");
   if (!in->metas.empty()) in->device = in->metas[0].device;
   bool found = false;
   for (const TensorMeta& m : in->metas) {
@@ -403,8 +410,8 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
   Verdict v = Verdict::kTryMeta;
   // Bare operators may take sizes on trust, those of stand-ins that do not fit each other, too; a user's do what they
   // do.
-  const bool safe = !call.callee.name().starts_with("torch.ops.") ||
-                    (call.callee.name().starts_with("torch.ops.aten.") && !in->sizes_made_up);
+  const bool safe = !foreign && (!call.callee.name().starts_with("torch.ops.") ||
+                                 (call.callee.name().starts_with("torch.ops.aten.") && !in->sizes_made_up));
   if (safe && SmallAndPlain(call, *in, 4 * kMaxStandIn)) v = Try(t, call, constants, Way::kReal, in);
   if (v == Verdict::kDone && SizedByIntegers(t, call, constants, *in))
     return in->Fail("depends on data: its integers decide the size of a result");

@@ -78,7 +78,8 @@ bool Dims(const Ref& seq, int64_t* out, int* rank) {
   return !PyErr_Occurred();
 }
 
-bool ReadByAttributes(const TorchApi& t, PyObject* o, Meta* m, const char** why) {
+// allowed: bits of the key set that it may have or not.
+bool ReadByAttributes(const TorchApi& t, PyObject* o, uint64_t allowed, Meta* m, const char** why) {
   SavedError saved;
   auto fail = [&](const char* text) {
     PyErr_Clear();
@@ -89,7 +90,7 @@ bool ReadByAttributes(const TorchApi& t, PyObject* o, Meta* m, const char** why)
   if (!keys || !Int(Ref(PyObject_CallMethod(keys.get(), "raw_repr", nullptr)), &raw))
     return fail("dispatch keys cannot be read");
   m->key_set = static_cast<uint64_t>(raw);
-  if ((m->key_set & ~t.plain_mask) != t.plain_keys) return fail(WhyNotPlain(t, m->key_set));
+  if ((m->key_set & ~allowed) != t.plain_keys) return fail(WhyNotPlain(t, m->key_set));
   int rank2;
   if (!Dims(Ref(PyObject_CallMethod(o, "size", nullptr)), m->sizes, &m->rank) ||
       !Dims(Ref(PyObject_CallMethod(o, "stride", nullptr)), m->strides, &rank2))
@@ -121,10 +122,10 @@ bool ReadByAttributes(const TorchApi& t, PyObject* o, Meta* m, const char** why)
 }
 
 // --- torch, by fields
-[[gnu::hot]] inline bool ReadFields(const TorchApi& t, PyObject* o, Meta* m, const char** why) {
+[[gnu::hot]] inline bool ReadFields(const TorchApi& t, PyObject* o, uint64_t allowed, Meta* m, const char** why) {
   Impl impl = ImplOf(o);
   m->key_set = Field<uint64_t>(impl, t.at.key_set);
-  if ((m->key_set & ~t.plain_mask) != t.plain_keys) [[unlikely]]
+  if ((m->key_set & ~allowed) != t.plain_keys) [[unlikely]]
     return why ? No(why, WhyNotPlain(t, m->key_set)) : false;
   auto dtype = FromScalarType(Field<uint16_t>(impl, t.at.dtype));
   if (!dtype) [[unlikely]]
@@ -182,8 +183,9 @@ bool HasTangent(const TorchApi& t, PyObject* o) {
   return *tangent != undefined;
 }
 
-bool ReadTorch(const TorchApi& t, PyObject* o, Meta* m, const char** why) {
-  if (!(t.at.all() && t.requires_grad ? ReadFields(t, o, m, why) : ReadByAttributes(t, o, m, why))) return false;
+bool ReadTorch(const TorchApi& t, PyObject* o, uint64_t allowed, Meta* m, const char** why) {
+  const bool fields = t.at.all() && t.requires_grad;
+  if (!(fields ? ReadFields(t, o, allowed, m, why) : ReadByAttributes(t, o, allowed, m, why))) return false;
   if (HasTangent(t, o)) return No(why, "a forward-mode dual tensor");
   if (m->requires_grad && t.grad_fn)
     m->has_grad_fn = *t.grad_fn(reinterpret_cast<char*>(o) + sizeof(PyObject)) != nullptr;
@@ -317,7 +319,7 @@ bool ReadMeta(PyObject* o, Meta* out, const char** why) {
     case Class::kTorch:
     case Class::kTorchParameter:
     case Class::kQuietTensor:
-    case Class::kQuietParameter: return ReadTorch(*Torch(), o, out, why);
+    case Class::kQuietParameter: return ReadTorch(*Torch(), o, Torch()->plain_mask, out, why);
     case Class::kTorchSubclass: return No(why, "a tensor subclass");
     case Class::kNumpyArray: return ReadArray(o, out, why);
     case Class::kNumpyScalar: return ReadScalar(*Numpy(), o, out);
@@ -325,6 +327,12 @@ bool ReadMeta(PyObject* o, Meta* out, const char** why) {
     case Class::kNone: break;
   }
   return No(why, "not a tensor");
+}
+
+bool ReadWrapper(PyObject* o, Meta* out, const char** why) {
+  const TorchApi& t = *Torch();
+  if (!ReadTorch(t, o, t.plain_mask | t.python_keys, out, why)) return false;
+  return out->data ? No(why, "a tensor of a class with __torch_dispatch__ that has memory of its own") : true;
 }
 
 bool HasHistory(PyObject* o) {
@@ -336,8 +344,9 @@ bool HasHistory(PyObject* o) {
   PyTypeObject* type = Py_TYPE(o);
   if (const TorchApi* t = bound_torch;
       t && (type == t->tensor || type == t->parameter || PyType_IsSubtype(type, t->tensor))) {
-    if (t->at.all() && t->requires_grad) return ReadFields(*t, o, out, nullptr);
-    return ReadByAttributes(*t, o, out, nullptr);
+    const uint64_t allowed = t->plain_mask | t->python_keys;  // what is expected says which
+    if (t->at.all() && t->requires_grad) return ReadFields(*t, o, allowed, out, nullptr);
+    return ReadByAttributes(*t, o, allowed, out, nullptr);
   }
   if (const CupyApi* c = bound_cupy; c && type == c->array) return ReadCupy(*c, o, out, nullptr);
   if (const NumpyApi* n = bound_numpy) {

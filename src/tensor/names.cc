@@ -287,11 +287,10 @@ void Fill() {
 
 // torch.ops.aten.add and torch.ops.aten.add.Tensor: objects that torch makes on first use and keeps.
 std::string OperatorName(PyObject* o) {
-  const char* type = Py_TYPE(o)->tp_name;
-  bool packet = !strcmp(type, "OpOverloadPacket");
-  if (!packet && strcmp(type, "OpOverload")) return "";
+  if (!IsTorchOperator(o)) return "";
+  const bool packet = !strcmp(Py_TYPE(o)->tp_name, "OpOverloadPacket");
   SavedError saved;
-  Ref text(packet ? PyObject_GetAttrString(o, "_qualified_op_name") : PyObject_CallMethod(o, "name", nullptr));
+  Ref text(PyObject_GetAttrString(o, packet ? "_qualified_op_name" : "_name"));
   Ref overload(packet ? nullptr : PyObject_GetAttrString(o, "_overloadname"));
   if (!text || !PyUnicode_Check(text.get()) || (!packet && !overload)) return PyErr_Clear(), "";
   const std::string_view qualified = PyUnicode_AsUTF8(text.get());
@@ -315,9 +314,15 @@ PyObject* ResolveCallee(const std::string& name) {
   return Walk(name);
 }
 
+bool IsTorchOperator(PyObject* o) {
+  const char* type = Py_TYPE(o)->tp_name;
+  return !strncmp(type, "OpOverload", 10) && (!type[10] || !strcmp(type + 10, "Packet"));
+}
+
 bool HasCalleeName(PyObject* callable) {
   Fill();
-  return !NameOf(callable).empty() || (IsMethodWrapper(callable) && !CalleeOf(callable).empty());
+  return IsTorchOperator(callable) || !NameOf(callable).empty() ||
+         (IsMethodWrapper(callable) && !CalleeOf(callable).empty());
 }
 
 Callee CalleeOf(PyObject* callable) {

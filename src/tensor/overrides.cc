@@ -4,18 +4,36 @@
 
 namespace framejit::tensor {
 
-bool Overrides(PyTypeObject* type) {
+namespace {
+
+bool IsClassMethod(PyObject* o) {
+  Ref behind(o && Py_IS_TYPE(o, &PyClassMethod_Type) ? Attr(o, "__func__") : nullptr);
+  return behind && PyFunction_Check(behind.get());
+}
+
+}  // namespace
+
+bool OverridesFunctions(PyTypeObject* type) {
   static PyObject* const function_name = PyUnicode_InternFromString("__torch_function__");
-  static PyObject* const dispatch_name = PyUnicode_InternFromString("__torch_dispatch__");
   const TorchApi* t = bound_torch;
   if (!t || type == t->tensor || !PyType_IsSubtype(type, t->tensor)) return false;
   PyObject* function = _PyType_Lookup(type, function_name);
-  if (!function || function == t->disabled_function ||
-      _PyType_Lookup(type, dispatch_name) != _PyType_Lookup(t->tensor, dispatch_name) ||
-      !Py_IS_TYPE(function, &PyClassMethod_Type))
-    return false;
-  Ref behind(Attr(function, "__func__"));
-  return behind && PyFunction_Check(behind.get());
+  return function != t->disabled_function && IsClassMethod(function);
+}
+
+bool IsWrapperClass(PyTypeObject* type) {
+  static PyObject* const dispatch_name = PyUnicode_InternFromString("__torch_dispatch__");
+  static PyObject* const flatten_name = PyUnicode_InternFromString("__tensor_flatten__");
+  const TorchApi* t = bound_torch;
+  if (!t || type == t->tensor || !PyType_IsSubtype(type, t->tensor)) return false;
+  PyObject* own = _PyType_Lookup(type, dispatch_name);
+  return own != _PyType_Lookup(t->tensor, dispatch_name) && IsClassMethod(own) && _PyType_Lookup(type, flatten_name);
+}
+
+bool Overrides(PyTypeObject* type) {
+  static PyObject* const dispatch_name = PyUnicode_InternFromString("__torch_dispatch__");
+  return OverridesFunctions(type) &&
+         _PyType_Lookup(type, dispatch_name) == _PyType_Lookup(bound_torch->tensor, dispatch_name);
 }
 
 void OverridesOff::Enter() {

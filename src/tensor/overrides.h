@@ -4,12 +4,21 @@
 #include <optional>
 
 #include "tensor/ref.h"
+#include "tensor/tensor.h"
 
 namespace framejit::tensor {
 
 // Is it such a class? Its __torch_function__ is torch.Tensor's own or a class method in Python, and nothing of it is in
 // the dispatcher.
 bool Overrides(PyTypeObject* type);
+// Is its __torch_function__ one that torch asks, whatever it does in the dispatcher?
+bool OverridesFunctions(PyTypeObject* type);
+
+// Is it a class of wrappers: with a __torch_dispatch__ and a __tensor_flatten__ in Python? Its tensors have sizes, and
+// other tensors as attributes, but no memory.
+bool IsWrapperClass(PyTypeObject* type);
+// What a wrapper says of itself. False: it is none, or one of another kind.
+bool ReadWrapper(PyObject* o, Meta* out, const char** why = nullptr);
 
 // While alive, torch's functions ask no class on this thread: what runs has been captured with what they do.
 class OverridesOff {

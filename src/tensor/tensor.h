@@ -192,6 +192,7 @@ PyObject* ResolveCallee(const std::string& name);
 // Name of a framework callable (torch builtin, Tensor method, numpy ufunc/function), "" if it is none.
 Callee CalleeOf(PyObject* callable);     // none: it has no name
 bool HasCalleeName(PyObject* callable);  // cheaper
+bool IsTorchOperator(PyObject* o);       // torch.ops.aten.add and the like, which torch makes once
 
 // The self-test's verdict per fast path, for doctor.
 std::vector<std::pair<std::string, std::string>> Doctor();

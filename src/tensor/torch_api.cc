@@ -285,6 +285,8 @@ void ReadKeys(TorchApi& t) {
     if (KeyBits(t, name, &bits) && KeyBits(t, "Dense", &dense)) t.plain_mask |= bits & ~dense, t.plain_keys = dense;
   }
   KeyBits(t, "ADInplaceOrView", &t.inplace_key);
+  for (const char* name : {"Python", "PythonTLSSnapshot"})
+    if (KeyBits(t, name, &bits)) t.python_keys |= bits;
 }
 
 // A library that is loaded. dlopen would look for one that is not in every folder it knows.

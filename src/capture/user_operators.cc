@@ -1,0 +1,116 @@
+// Operators of torch.library that are more than a function of their arguments: those that write to them, and those with
+// a gradient of the user's. framejit._functions says what they are. One that writes is a call on copies, whose new values
+// are written to the arguments; one with a gradient is a torch.autograd.Function.
+#include <algorithm>
+
+#include "capture/arg_vector.h"
+#include "capture/override.h"
+#include "capture/proxy.h"
+#include "capture/semantics.h"
+#include "tensor/import.h"
+
+namespace framejit::capture {
+namespace {
+
+const Callee kWritten{"framejit._functions.written"}, kCopy{"torch.Tensor.copy_"};
+
+// Each tensor among these, also in lists.
+template <typename F>
+void EachTensorIn(PyObject* o, F f) {
+  if (IsTensor(o)) return f(o);
+  if (!PyTuple_CheckExact(o) && !PyList_CheckExact(o)) return;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) EachTensorIn(PySequence_Fast_GET_ITEM(o, i), f);
+}
+
+struct Plan {
+  PyObject *op, *names, *defaults, *absent, *writes, *returned, *function;
+};
+
+// All arguments in their order; empty: they do not fit.
+std::vector<PyObject*> InOrder(const Plan& plan, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  std::vector<PyObject*> all(args, args + nargs);
+  const Py_ssize_t n = PyTuple_GET_SIZE(plan.names);
+  if (nargs > n) return {};
+  Py_ssize_t used = 0;
+  for (Py_ssize_t i = nargs; i < n; ++i) {
+    PyObject* value = PyTuple_GET_ITEM(plan.defaults, i);
+    for (Py_ssize_t k = 0; k < KwCount(kwnames); ++k)
+      if (PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, k), PyTuple_GET_ITEM(plan.names, i)) == 0)
+        value = args[nargs + k], ++used;
+    if (value == plan.absent) return {};
+    all.push_back(value);
+  }
+  return used == KwCount(kwnames) ? all : std::vector<PyObject*>();
+}
+
+// Do two arguments lie in the same memory, as far as is known here, so that a write to one shows in the other?
+bool ShareMemory(Session& s, const std::vector<PyObject*>& all) {
+  std::vector<TraceId> bases;
+  for (PyObject* o : all) EachTensorIn(o, [&](PyObject* t) { bases.push_back(s.trace().tensors[AsTensor(t)->id].base); });
+  std::sort(bases.begin(), bases.end());
+  return std::adjacent_find(bases.begin(), bases.end()) != bases.end();
+}
+
+PyObject* CallWriting(Session& s, const Plan& plan, const std::vector<PyObject*>& all) {
+  const Py_ssize_t n = PyTuple_GET_SIZE(plan.returned);
+  Py_ssize_t own = 0;
+  for (Py_ssize_t i = 0; i < n; ++i) own += PyLong_AsLong(PyTuple_GET_ITEM(plan.returned, i)) < 0;
+  Ref count(PyLong_FromSsize_t(own));
+  std::vector<PyObject*> given = {plan.op, plan.writes, count.get()};
+  given.insert(given.end(), all.begin(), all.end());
+  Ref made(s.CallFramework(kWritten, given.data(), static_cast<Py_ssize_t>(given.size()), nullptr));
+  if (!made) return nullptr;
+  if (!PyTuple_Check(made.get())) return s.Break(BreakId::kUnknownCall, kWritten);
+  Py_ssize_t at = 0;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(plan.writes); ++i) {
+    std::vector<PyObject*> to;
+    EachTensorIn(all[PyLong_AsLong(PyTuple_GET_ITEM(plan.writes, i))], [&](PyObject* t) { to.push_back(t); });
+    for (PyObject* t : to) {
+      PyObject* args[] = {t, PyTuple_GetItem(made.get(), at++)};
+      if (!args[1] || !Ref(s.CallFramework(kCopy, args, 2, nullptr))) return nullptr;
+    }
+  }
+  Ref results(PyTuple_New(n));
+  for (Py_ssize_t i = 0; results && i < n; ++i) {
+    const long argument = PyLong_AsLong(PyTuple_GET_ITEM(plan.returned, i));
+    PyObject* one = argument >= 0 ? all[argument] : PyTuple_GetItem(made.get(), at++);
+    if (!one) return nullptr;
+    PyTuple_SET_ITEM(results.get(), i, Py_NewRef(one));
+  }
+  if (!results) return nullptr;
+  if (n == 0) Py_RETURN_NONE;
+  return n == 1 ? Py_NewRef(PyTuple_GET_ITEM(results.get(), 0)) : s.MarkFresh(results.release());
+}
+
+}  // namespace
+
+PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  static PyObject* const plan_of = [] {
+    SuspendScope off;
+    Ref module(tensor::Import("framejit._functions"));
+    return module ? PyObject_GetAttrString(module.get(), "plan_of") : nullptr;
+  }();
+  bool tracked = false;
+  for (Py_ssize_t i = 0; i < nargs + KwCount(kwnames); ++i)
+    EachTensorIn(args[i], [&](PyObject* t) { tracked |= s_.meta(AsTensor(t)->id).requires_grad; });
+  tracked &= s_.modes.now.grad && !s_.modes.now.inference;
+  Ref told;
+  {
+    SuspendScope off;
+    told = Ref(plan_of ? PyObject_CallFunctionObjArgs(plan_of, op, tracked ? Py_True : Py_False, nullptr) : nullptr);
+  }
+  if (!told || told.get() == Py_None) return PyErr_Clear(), nullptr;
+  Plan plan;
+  if (!PyArg_ParseTuple(told.get(), "OOOOOOO", &plan.op, &plan.names, &plan.defaults, &plan.absent, &plan.writes,
+                        &plan.returned, &plan.function))
+    return nullptr;
+  std::vector<PyObject*> all = InOrder(plan, args, nargs, kwnames);
+  if (all.empty()) return nullptr;
+  if (plan.function == Py_None)
+    return s_.vmap.open() || ShareMemory(s_, all) ? nullptr : CallWriting(s_, plan, all);
+  s_.SourceOf(plan.function);
+  all.insert(all.begin(), plan.function);
+  return CallCustom(all.data(), static_cast<Py_ssize_t>(all.size()), nullptr);
+}
+
+}  // namespace framejit::capture

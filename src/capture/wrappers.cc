@@ -1,0 +1,625 @@
+#include "capture/wrappers.h"
+
+#include <algorithm>
+
+#include "capture/builtins.h"
+#include "capture/override.h"
+#include "capture/overrides.h"
+#include "tensor/import.h"
+
+namespace framejit::capture {
+namespace {
+
+PyObject* Dispatched(PyObject*, PyObject* const* args, Py_ssize_t n);
+
+// Of framejit._wrappers; borrowed, null with an error.
+PyObject* Part(const char* name) {
+  static PyMethodDef method = {"dispatched", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Dispatched)),
+                               METH_FASTCALL, nullptr};
+  static PyObject* const module = [] {
+    SuspendScope off;
+    Ref m(tensor::Import("framejit._wrappers")), f(PyCFunction_New(&method, nullptr));
+    return m && f && !PyObject_SetAttrString(m.get(), "dispatched", f.get()) ? m.release() : nullptr;
+  }();
+  PyObject* part = module ? PyDict_GetItemString(PyModule_GetDict(module), name) : nullptr;
+  if (!part && !PyErr_Occurred()) PyErr_Format(PyExc_ImportError, "framejit._wrappers.%s", name);
+  return part;
+}
+
+MadeWrapper* Made(Session& s, PyObject* o) {
+  auto at = s.pending().wrappers.find(o);
+  return at == s.pending().wrappers.end() ? nullptr : &at->second;
+}
+
+bool Among(std::string_view name, std::string_view names) {
+  return names.find(" " + std::string(name) + " ") != names.npos;
+}
+
+// What a wrapper says of itself without asking its class.
+constexpr std::string_view kFacts =
+    " size stride dim ndimension numel nelement element_size is_floating_point is_complex is_signed is_contiguous "
+    "get_device is_inference has_names shape dtype device layout ndim itemsize nbytes is_cuda is_cpu is_meta is_xpu "
+    "is_mps is_sparse is_sparse_csr is_quantized is_mkldnn is_nested requires_grad ";
+// What is more than an operation on its values.
+constexpr std::string_view kNoOperations =
+    " requires_grad_ backward register_hook register_post_accumulate_grad_hook retain_grad numpy tolist share_memory_ "
+    "is_shared pin_memory apply_ map_ map2_ storage untyped_storage storage_offset data_ptr as_subclass _make_subclass "
+    "set_ resize_ detach_ names rename rename_ _version _base data grad _grad grad_fn is_leaf output_nr ";
+
+// A call that torch makes on stand-ins while its operations are captured.
+class Asking {
+ public:
+  Asking(Session& s, frame::Semantics* semantics) : s_(s), semantics_(semantics), outer_(std::exchange(current, this)) {}
+  ~Asking() { current = outer_; }
+  Asking(const Asking&) = delete;
+  static thread_local Asking* current;
+
+  // The object as torch may have it. Null: Break, or an error.
+  Ref ToTorch(PyObject* o);
+  // What stands for what torch has. New reference; result: of the whole call.
+  PyObject* FromTorch(PyObject* o, bool result);
+  // An operation that reaches the classes, or is one on tensors beside them.
+  PyObject* Operation(PyObject* func, PyObject* args, PyObject* kwargs);
+  bool NoteWrites();  // to wrappers from outside. False: an error
+  Session& session() { return s_; }
+  frame::Semantics* semantics() { return semantics_; }
+
+ private:
+  Ref StandInOf(PyObject* o);
+  Ref Items(PyObject* o);
+  PyObject* ViewOf(PyObject* stand_in, PyObject* o);
+  PyObject* Behind(PyObject* stand_in);
+  PyObject* NumberTensor(PyObject* o);
+
+  Session& s_;
+  frame::Semantics* const semantics_;
+  Asking* const outer_;
+  std::vector<std::pair<Ref, Ref>> known_;  // stand-in, what it stands for
+};
+thread_local Asking* Asking::current = nullptr;
+
+PyObject* Asking::Behind(PyObject* stand_in) {
+  for (auto& [stands, o] : known_)
+    if (stands.get() == stand_in) return o.get();
+  return nullptr;
+}
+
+Ref Asking::StandInOf(PyObject* o) {
+  for (auto& [stands, known] : known_)
+    if (known.get() == o) return Borrow(stands.get());
+  const char* refused = "gradients of what a __torch_dispatch__ computes";
+  Ref made;
+  if (IsTensor(o)) {
+    const TensorMeta m = s_.meta(AsTensor(o)->id);
+    if (m.framework != Framework::kTorch) return s_.Break(BreakId::kSubclass, "an array beside a wrapper"), Ref();
+    if (m.requires_grad && s_.modes.now.grad) return s_.Break(BreakId::kSubclass, refused), Ref();
+    auto numbers = [&](const shape::Ints& all) {
+      Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(all.size())));
+      for (size_t i = 0; tuple && i < all.size(); ++i)
+        PyTuple_SET_ITEM(tuple.get(), i, PyLong_FromLongLong(s_.env().Specialize(all[i])));
+      return tuple;
+    };
+    Ref sizes = numbers(m.sizes), strides = numbers(m.strides), dtype(tensor::DTypeObject(Framework::kTorch, m.dtype));
+    Ref device(TensorAttr(s_, o, Interned("device")));
+    PyObject* make = Part("stand_in");
+    SuspendScope off;
+    made = Ref(make && sizes && strides && dtype && device
+                   ? PyObject_CallFunction(make, "OOiOO", sizes.get(), strides.get(), 0, dtype.get(), device.get())
+                   : nullptr);
+  } else {
+    tensor::Meta m;
+    SuspendScope off;
+    if (!tensor::ReadWrapper(o, &m)) return s_.Break(BreakId::kSubclass, Py_TYPE(o)->tp_name), Ref();
+    if (m.requires_grad && s_.modes.now.grad) return s_.Break(BreakId::kSubclass, refused), Ref();
+    PyObject* make = Part("like");
+    made = Ref(make ? PyObject_CallOneArg(make, o) : nullptr);
+  }
+  if (!made) return Ref();
+  known_.emplace_back(Borrow(made.get()), Borrow(o));
+  return made;
+}
+
+Ref Asking::Items(PyObject* o) {
+  PyObject* items = s_.IsOutside(o) ? s_.ItemsOf(o) : s_.Settled(o);
+  if (!items) return {};
+  const Py_ssize_t n = PySequence_Fast_GET_SIZE(items);
+  Ref list(PyList_New(0));
+  for (Py_ssize_t i = 0; list && i < n; ++i) {
+    Ref one = ToTorch(PySequence_Fast_GET_ITEM(items, i));
+    if (!one || PyList_Append(list.get(), one.get()) < 0) return {};
+  }
+  return list && PyTuple_Check(o) ? Ref(PyList_AsTuple(list.get())) : list;
+}
+
+Ref Asking::ToTorch(PyObject* o) {
+  o = s_.Resolve(o);
+  if (!o) return {};
+  if (IsTensor(o) || IsWrapper(o)) return StandInOf(o);
+  if (IsSymInt(o)) return Ref(PyNumber_Index(o));
+  if (IsSymFloat(o)) return Ref(PyFloat_FromDouble(s_.numbers().Specialize(reinterpret_cast<SymFloat*>(o)->symbol)));
+  if (IsItemFloat(o)) return s_.Break(BreakId::kTensorItem, "a number that a tensor holds, beside a wrapper"), Ref();
+  if (PyTuple_CheckExact(o) || PyList_CheckExact(o) || IsSymbolicSize(o)) return Items(o);
+  if (PySlice_Check(o)) {
+    auto* slice = reinterpret_cast<PySliceObject*>(o);
+    Ref start = ToTorch(slice->start), stop = ToTorch(slice->stop), step = ToTorch(slice->step);
+    return start && stop && step ? Ref(PySlice_New(start.get(), stop.get(), step.get())) : Ref();
+  }
+  if (!IsPrimitive(o) && !IsValue(o) && !IsConstantKind(o) && !OfType(o, CType::kTorchSize))
+    return s_.Break(BreakId::kUnknownCall, std::string("a ") + Py_TYPE(o)->tp_name + " beside a wrapper"), Ref();
+  return Borrow(o);
+}
+
+// Notes of what a result is a view. False: it cannot be rebuilt so.
+PyObject* Asking::ViewOf(PyObject* stand_in, PyObject* o) {
+  SuspendScope off;
+  Ref base(PyObject_GetAttrString(stand_in, "_base"));
+  if (!base) return nullptr;
+  PyObject* of = base.get() == Py_None ? nullptr : Behind(base.get());
+  if (!of || of == o) return o;
+  MadeWrapper* made = IsWrapper(o) ? Made(s_, o) : nullptr;
+  if (!made || !IsWrapper(of)) {
+    return IsTensor(o) && IsTensor(of) ? o : s_.Break(BreakId::kSubclass, "a view of a wrapper that is none");
+  }
+  const MadeWrapper* behind = Made(s_, of);
+  made->view_of = behind && behind->view_of ? behind->view_of : of;
+  return o;
+}
+
+// A tensor that torch made of a number of the call: the same in the graph. Null without an error: another one.
+PyObject* Asking::NumberTensor(PyObject* o) {
+  static const Callee make("torch.tensor");
+  tensor::Meta m;
+  Ref number, dtype, names;
+  {
+    SuspendScope off;
+    if (tensor::Classify(o) != tensor::Class::kTorch || !tensor::ReadMeta(o, &m) || m.rank || m.requires_grad ||
+        m.device.kind != DeviceKind::kCpu)
+      return nullptr;
+    number = Ref(PyObject_CallMethod(o, "item", nullptr));
+    dtype = Ref(tensor::DTypeObject(Framework::kTorch, m.dtype));
+    names = Ref(Py_BuildValue("(s)", "dtype"));
+  }
+  if (!number || !dtype || !names) return nullptr;
+  PyObject* args[] = {number.get(), dtype.get()};
+  return s_.CallFramework(make, args, 1, names.get());
+}
+
+PyObject* Asking::FromTorch(PyObject* o, bool result) {
+  if (PyObject* known = Behind(o)) {
+    if (result && !ViewOf(o, known)) return nullptr;
+    return Py_NewRef(known);
+  }
+  if (PyTuple_Check(o) || PyList_CheckExact(o)) {
+    if (OfType(o, CType::kTorchSize)) return s_.Adopt(Py_NewRef(o));
+    Ref list(PyList_New(0));
+    for (Py_ssize_t i = 0; list && i < PySequence_Fast_GET_SIZE(o); ++i) {
+      Ref one(FromTorch(PySequence_Fast_GET_ITEM(o, i), result));
+      if (!one || PyList_Append(list.get(), one.get()) < 0) return nullptr;
+    }
+    if (!list) return nullptr;
+    if (PyList_CheckExact(o)) return s_.MarkFresh(list.release());
+    Ref tuple(PyList_AsTuple(list.get()));
+    if (!tuple || PyTuple_CheckExact(o)) return s_.MarkFresh(tuple.release());
+    SuspendScope off;
+    return s_.MarkFresh(PyObject_CallOneArg(reinterpret_cast<PyObject*>(Py_TYPE(o)), tuple.get()));
+  }
+  if (PyDict_CheckExact(o)) {
+    Ref dict(PyDict_New());
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; dict && PyDict_Next(o, &at, &key, &value);) {
+      Ref one(FromTorch(value, result));
+      if (!one || PyDict_SetItem(dict.get(), key, one.get()) < 0) return nullptr;
+    }
+    return s_.MarkFresh(dict.release());
+  }
+  if (Ref number(NumberTensor(o)); number || s_.broken() || PyErr_Occurred()) {
+    if (number) known_.emplace_back(Borrow(o), Borrow(number.get()));
+    return number.release();
+  }
+  if (tensor::Classify(o) != tensor::Class::kNone)
+    return s_.Break(BreakId::kSubclass, "a tensor that torch makes beside wrappers");
+  if (IsPrimitive(o) || IsValue(o) || IsConstantKind(o)) return s_.Adopt(Py_NewRef(o));
+  return s_.Break(BreakId::kUnknownCall, std::string("a ") + Py_TYPE(o)->tp_name + " in an operation on wrappers");
+}
+
+// The classes of wrappers among these, as torch asks them: each once, a subclass before its base.
+void Classes(PyObject* o, std::vector<PyTypeObject*>* out) {
+  if (PyTuple_Check(o) || PyList_Check(o)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) Classes(PySequence_Fast_GET_ITEM(o, i), out);
+    return;
+  }
+  if (!IsWrapper(o) || std::find(out->begin(), out->end(), Py_TYPE(o)) != out->end()) return;
+  auto at = std::find_if(out->begin(), out->end(), [&](PyTypeObject* t) { return PyType_IsSubtype(Py_TYPE(o), t); });
+  out->insert(at, Py_TYPE(o));
+}
+
+PyObject* Asking::Operation(PyObject* func, PyObject* args, PyObject* kwargs) {
+  static PyObject* const method_name = Interned("__torch_dispatch__");
+  OverrideScope on(semantics_);
+  Ref made(FromTorch(args, false)), named(made ? FromTorch(kwargs, false) : nullptr);
+  if (!named) return nullptr;
+  Ref known(s_.FromOutside(func, s_.guards().Const(func)));
+  if (!known) return nullptr;
+  std::vector<PyTypeObject*> classes;
+  Classes(made.get(), &classes);
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(named.get(), &at, &key, &value);) Classes(value, &classes);
+  if (classes.empty()) return semantics_->CallEx(func, made.get(), named.get());
+  Ref types(PyTuple_New(static_cast<Py_ssize_t>(classes.size())));
+  for (size_t i = 0; types && i < classes.size(); ++i) {
+    auto* type = reinterpret_cast<PyObject*>(classes[i]);
+    s_.SourceOf(type);
+    PyTuple_SET_ITEM(types.get(), i, Py_NewRef(type));
+  }
+  if (!types) return nullptr;
+  PyObject* given[] = {func, s_.MarkFresh(types.get()), made.get(), named.get()};
+  for (PyTypeObject* type : classes) {
+    Ref method(semantics_->LoadAttr(reinterpret_cast<PyObject*>(type), method_name));
+    PyObject* result = method ? semantics_->Call(method.get(), given, 4, nullptr) : nullptr;
+    if (result != Py_NotImplemented) return result;
+    Py_DECREF(result);
+  }
+  return s_.Break(BreakId::kFrameworkError, "no class has an implementation");
+}
+
+bool Asking::NoteWrites() {
+  SuspendScope off;
+  static PyObject* const increment = tensor::ResolveCallee("torch.autograd.graph.increment_version");
+  for (auto& [stand_in, o] : known_) {
+    if (!IsWrapper(o.get()) || !s_.IsOutside(o.get())) continue;
+    tensor::Meta m;
+    if (!increment || !tensor::ReadWrapper(o.get(), &m)) return false;
+    if (m.is_inference) continue;
+    Ref version(PyObject_GetAttrString(stand_in.get(), "_version"));
+    if (!version) return false;
+    for (long i = PyLong_AsLong(version.get()); i > 0; --i) {
+      PendingCall call{Borrow(increment), {}};
+      call.args.push_back(Borrow(o.get()));
+      s_.pending().Call(std::move(call));
+    }
+  }
+  return true;
+}
+
+// Called by a stand-in's class for each operation: (func, args, kwargs).
+PyObject* Dispatched(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  Asking* asking = Asking::current;
+  if (!asking || n != 3) return PyErr_Format(PyExc_RuntimeError, "framejit: a stand-in of a finished capture was used");
+  Session& s = asking->session();
+  if (s.broken()) return s.Break(s.reason().id);
+  // What the class does is beneath autograd.
+  const bool grad = std::exchange(s.modes.now.grad, false);
+  Ref result(asking->Operation(args[0], args[1], args[2]));
+  s.modes.now.grad = grad;
+  if (!result || s.broken()) return s.broken() ? s.Break(s.reason().id) : nullptr;
+  OverrideScope on(asking->semantics());
+  return asking->ToTorch(result.get()).release();
+}
+
+// The arguments of a call, as Asking has them: (positional, keywords).
+std::pair<Ref, Ref> ForTorch(Asking& asking, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  Ref all(PyTuple_New(nargs)), named(PyDict_New());
+  for (Py_ssize_t i = 0; all && i < nargs; ++i) {
+    Ref one = asking.ToTorch(args[i]);
+    if (!one) return {};
+    PyTuple_SET_ITEM(all.get(), i, one.release());
+  }
+  for (Py_ssize_t i = 0; named && kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    Ref one = asking.ToTorch(args[nargs + i]);
+    if (!one || PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), one.get()) < 0) return {};
+  }
+  return {std::move(all), std::move(named)};
+}
+
+PyObject* CallDispatch(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  frame::Semantics* semantics = CurrentSemantics();
+  PyObject* perform = Part("perform");
+  if (!perform || !semantics) return s.Break(BreakId::kSubclass, "__torch_dispatch__");
+  if (s.vmap.open() || s.in_custom || s.later || s.modes.now.autocast.any())
+    return s.Break(BreakId::kSubclass, "__torch_dispatch__ under another mode");
+  Asking asking(s, semantics);
+  auto [all, named] = ForTorch(asking, args, nargs, kwnames);
+  if (!named) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kSubclass, "an argument");
+  Ref result;
+  {
+    SuspendScope off;
+    result = Ref(PyObject_CallFunctionObjArgs(perform, function, all.get(), named.get(),
+                                              s.modes.now.inference ? Py_True : Py_False, nullptr));
+  }
+  if (s.broken()) return s.Break(s.reason().id);
+  if (!result) return PyErr_Clear(), s.Break(BreakId::kFrameworkError, "an operation on wrappers that raises");
+  return asking.NoteWrites() ? asking.FromTorch(result.get(), true) : nullptr;
+}
+
+// What a wrapper says of itself.
+PyObject* Fact(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  Asking asking(s, CurrentSemantics());
+  Ref self = Borrow(args[0]);
+  auto [rest, named] = ForTorch(asking, args + 1, nargs - 1, kwnames);
+  Ref first(PyTuple_Pack(1, self.get())), all(first && rest ? PySequence_Concat(first.get(), rest.get()) : nullptr);
+  PyObject* ask = Part("ask");
+  if (!all || !named || !ask) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kSubclass, "a fact");
+  Ref answer;
+  {
+    SuspendScope off;
+    answer = Ref(PyObject_CallFunctionObjArgs(ask, function, all.get(), named.get(), nullptr));
+  }
+  return answer ? s.Adopt(answer.release()) : nullptr;
+}
+
+PyTypeObject* ClassOf(Session& s, PyObject* o) {
+  if (!IsTensor(o)) return Py_TYPE(o);
+  Ref type(TensorClass(s, o));
+  return reinterpret_cast<PyTypeObject*>(type.get());  // the class lives on
+}
+
+}  // namespace
+
+bool AnyWrapper(PyObject* const* args, Py_ssize_t n) {
+  if (!Wrappers::seen) return false;
+  return std::any_of(args, args + n, [&](PyObject* o) {
+    if (PyTuple_CheckExact(o)) return AnyWrapper(&PyTuple_GET_ITEM(o, 0), PyTuple_GET_SIZE(o));
+    if (PyList_CheckExact(o)) return PyList_GET_SIZE(o) && AnyWrapper(&PyList_GET_ITEM(o, 0), PyList_GET_SIZE(o));
+    return IsWrapper(o);
+  });
+}
+
+bool NoteWrapper(Session& s, PyObject* o, const Source* source) {
+  tensor::Meta m;
+  const char* why = nullptr;
+  const bool modelled = tensor::IsWrapperClass(Py_TYPE(o));
+  {
+    SuspendScope off;
+    if (!modelled || !tensor::ReadWrapper(o, &m, &why))
+      return s.Break(BreakId::kSubclass, std::string(Py_TYPE(o)->tp_name) + (why ? std::string(", ") + why : "")), false;
+  }
+  if (!s.libraries.Use(s, Library::kTorch)) return false;
+  TensorMeta meta;
+  meta.framework = Framework::kTorch;
+  meta.dtype = m.dtype;
+  meta.device = m.device;
+  meta.requires_grad = m.requires_grad;
+  meta.is_inference = m.is_inference;
+  for (int i = 0; i < m.rank; ++i) {
+    meta.sizes.push_back(m.sizes[i]);
+    meta.strides.push_back(m.strides[i]);
+  }
+  guard::Row row{guard::Kind::kTensor, source};
+  row.tensor = std::make_shared<guard::TensorExpect>(meta, m.key_set, false, true);
+  row.here = true;
+  s.guards().Add(std::move(row));
+  return Wrappers::seen = true;
+}
+
+PyObject* MakeWrapper(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  if (nargs < 2 || !PyType_Check(args[0]) || std::any_of(args, args + total, IsTensor) || AnyWrapper(args, total) ||
+      s.modes.now.inference != s.modes.entry.inference || !s.SourceOf(args[0]))
+    return s.Break(BreakId::kSubclass, "torch.Tensor._make_wrapper_subclass");
+  for (Py_ssize_t i = 0; i < total - nargs; ++i) {
+    const char* keyword = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i));
+    if (keyword && Among(keyword, " dispatch_sizes_strides_policy dispatch_device dispatch_layout data_ptr ") &&
+        args[nargs + i] != Py_None && args[nargs + i] != Py_False)
+      return s.Break(BreakId::kSubclass, std::string("torch.Tensor._make_wrapper_subclass with ") + keyword);
+  }
+  Asking asking(s, CurrentSemantics());
+  auto [rest, named] = ForTorch(asking, args + 1, nargs - 1, kwnames);
+  if (!named) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kSubclass, "an argument");
+  Ref first(PyTuple_Pack(1, args[0])), all(first ? PySequence_Concat(first.get(), rest.get()) : nullptr), made;
+  if (!all) return nullptr;
+  {
+    SuspendScope off;
+    made = Ref(PyObject_Call(function, all.get(), named.get()));
+  }
+  if (!made) return nullptr;
+  if (!tensor::IsWrapperClass(Py_TYPE(made.get()))) return s.Break(BreakId::kSubclass, Py_TYPE(made.get())->tp_name);
+  Wrappers::seen = true;
+  s.MarkFresh(rest.get());
+  s.MarkFresh(named.get());
+  s.pending().wrappers[made.get()] = {std::move(rest), std::move(named)};
+  return s.MarkFresh(made.release());
+}
+
+PyObject* CallWrapped(Session& s, PyObject* function, std::string_view name, PyObject* const* args, Py_ssize_t nargs,
+                      PyObject* kwnames) {
+  const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+  if (AnyAsked(s, args, total)) {
+    bool asked = false;
+    PyObject* r = CallOverride(s, function, args, nargs, kwnames, &asked);
+    if (r || asked || s.broken() || PyErr_Occurred()) return r;
+  }
+  if (name.find("has_torch_function") != name.npos) Py_RETURN_FALSE;
+  if (Among(name, kNoOperations)) return s.Break(BreakId::kSubclass, std::string("tensor.").append(name));
+  if (nargs && IsWrapper(args[0]) && Among(name, kFacts)) return Fact(s, function, args, nargs, kwnames);
+  return CallDispatch(s, function, args, nargs, kwnames);
+}
+
+PyObject* StorageOffset(Session& s, PyObject* proxy) {
+  static PyObject* const name = Interned("storage_offset");
+  constexpr std::string_view kKeep =
+      " t transpose view permute expand unsqueeze squeeze alias detach view_as reshape __get__ _unsafe_view expand_as ";
+  int64_t offset = 0;
+  for (TraceId id = AsTensor(proxy)->id;;) {
+    const TraceTensor& t = s.trace().tensors[id];
+    if (t.input >= 0) {
+      const Source* source = s.guards().Child(SourceKind::kMember, s.input_sources()[t.input], 0, name);
+      PyObject* real = s.input_tensors()[t.input];
+      if (tensor::Overrides(Py_TYPE(real))) break;
+      SuspendScope off;
+      Ref its(PyObject_CallMethodNoArgs(real, name));
+      if (!its) return nullptr;
+      s.guards().Equal(source, its.get());
+      s.Keep(Py_NewRef(its.get()));
+      return PyLong_FromLongLong(offset + PyLong_AsLongLong(its.get()));
+    }
+    if (t.base == id) return PyLong_FromLongLong(offset);
+    if (t.view_call < 0) break;
+    const Call& call = s.trace().calls[t.view_call];
+    std::string_view last = call.callee.name();
+    if (last.ends_with(".default")) last.remove_suffix(8);
+    last.remove_prefix(last.rfind('.') + 1);
+    const auto& args = call.args;
+    if (args.empty() || !args[0].is(Arg::Kind::kTensor) || !call.kwargs.empty()) break;
+    const bool selects = last == "select" || (last == "int" && call.callee.name().ends_with("select.int"));
+    if (selects && args.size() == 3 && args[1].is(Arg::Kind::kInt) && args[2].is(Arg::Kind::kInt)) {
+      const TensorMeta of = s.meta(args[0].t);
+      int64_t dim = s.env().Specialize(args[1].i), at = s.env().Specialize(args[2].i);
+      if (dim < 0) dim += static_cast<int64_t>(of.sizes.size());
+      if (at < 0) at += s.env().Specialize(of.sizes[dim]);
+      offset += at * s.env().Specialize(of.strides[dim]);
+    } else if (!Among(last, kKeep)) {
+      break;
+    }
+    id = args[0].t;
+  }
+  return s.Break(BreakId::kTensorProtocol, "tensor.storage_offset of a view");
+}
+
+PyObject* WrapperAttr(Session& s, PyObject* wrapper, PyObject* name, bool* found) {
+  static auto* base = reinterpret_cast<PyTypeObject*>(PlainTensorClass(false));
+  static PyObject* const hook = Interned("__getattribute__");
+  const char* text = PyUnicode_AsUTF8(name);
+  PyObject* d = _PyType_Lookup(Py_TYPE(wrapper), name);
+  *found = text && d && Py_IS_TYPE(d, &PyGetSetDescr_Type) && d == _PyType_Lookup(base, name) &&
+           strcmp(text, "__class__") && strcmp(text, "__dict__") && !PythonFunctionIn(Py_TYPE(wrapper), hook);
+  if (!*found) return nullptr;
+  s.NoteType(Py_TYPE(wrapper));
+  Ref getter(PyObject_GetAttrString(d, "__get__"));
+  if (!getter) return nullptr;
+  if (Asked(s, wrapper)) {
+    bool asked = false;
+    PyObject* r = CallOverride(s, getter.get(), &wrapper, 1, nullptr, &asked);
+    if (r || asked || s.broken() || PyErr_Occurred()) return r;
+  }
+  tensor::Meta m;
+  const bool tracked = !tensor::ReadWrapper(wrapper, &m) || m.requires_grad;
+  if (!tracked && !strcmp(text, "grad_fn")) Py_RETURN_NONE;
+  if (!tracked && !strcmp(text, "is_leaf")) Py_RETURN_TRUE;
+  return CallWrapped(s, getter.get(), text, &wrapper, 1, nullptr);
+}
+
+bool WrapperTakes(Session& s, PyObject* wrapper, PyObject* name) {
+  PyObject* d = _PyType_Lookup(Py_TYPE(wrapper), name);
+  if (!d || !Py_IS_TYPE(d, &PyGetSetDescr_Type)) return true;
+  return s.Break(BreakId::kSideEffect, "an attribute of a wrapper"), false;
+}
+
+PyObject* CallSpecial(Session& s, const char* method, PyObject* const* args, Py_ssize_t nargs) {
+  Ref name(PyUnicode_InternFromString(method));
+  PyTypeObject* type = ClassOf(s, args[0]);
+  if (!name || !type) return nullptr;
+  s.NoteType(type);
+  PyObject* d = _PyType_Lookup(type, name.get());
+  if (!d) return s.Break(BreakId::kSubclass, std::string(type->tp_name) + " without " + method);
+  if (!s.SourceOf(d)) return s.Break(BreakId::kSubclass, std::string(type->tp_name) + "." + method);
+  return CurrentSemantics()->Call(d, args, nargs, nullptr);
+}
+
+namespace {
+
+bool OfTensor(PyObject* o) {
+  return IsTensor(o) || IsWrapper(o);
+}
+
+// Does Python ask the right operand first, whose class is a subclass of the left one's with a method of its own?
+bool RightFirst(Session& s, PyObject* a, PyObject* b, const std::string& method) {
+  PyTypeObject *mine = ClassOf(s, a), *theirs = ClassOf(s, b);
+  Ref name(PyUnicode_InternFromString(method.c_str()));
+  return mine != theirs && PyType_IsSubtype(theirs, mine) &&
+         _PyType_Lookup(mine, name.get()) != _PyType_Lookup(theirs, name.get());
+}
+
+PyObject* Answer(Session& s, PyObject* result, const std::string& method) {
+  if (result != Py_NotImplemented) return result;
+  Py_DECREF(result);
+  return s.Break(BreakId::kSubclass, method + " of a wrapper, which has no answer");
+}
+
+}  // namespace
+
+PyObject* WrapperBinary(Session& s, int nb_op, PyObject* a, PyObject* b) {
+  static constexpr const char* kNames[] = {"add", "and", "floordiv", "lshift", "matmul",  "mul", "mod",
+                                           "or",  "pow", "rshift",   "sub",    "truediv", "xor"};
+  constexpr int kInPlace = 13;
+  const std::string name = kNames[nb_op % kInPlace];
+  const bool left = OfTensor(a);
+  if (!left && !IsPrimitive(a)) return s.Break(BreakId::kSubclass, std::string("a wrapper and a ") + Py_TYPE(a)->tp_name);
+  std::string method = "__" + (left && nb_op >= kInPlace ? "i" + name : left ? name : "r" + name) + "__";
+  if (left && OfTensor(b) && RightFirst(s, a, b, "__r" + name + "__")) return s.Break(BreakId::kSubclass, method);
+  PyObject* args[] = {left ? a : b, left ? b : a};
+  return Answer(s, CallSpecial(s, method.c_str(), args, 2), method);
+}
+
+PyObject* WrapperCompare(Session& s, PyObject* a, PyObject* b, int op) {
+  static const char* const kNames[] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};
+  static const int kSwapped[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
+  if (!OfTensor(a) || (OfTensor(b) && RightFirst(s, a, b, kNames[kSwapped[op]]))) {
+    std::swap(a, b);
+    op = kSwapped[op];
+  }
+  PyObject* args[] = {a, b};
+  return Answer(s, CallSpecial(s, kNames[op], args, 2), kNames[op]);
+}
+
+PyObject* CorrectAliasing(Session& s, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  PyObject* aliases = Part("aliases");
+  if (nargs != 4 || kwnames || !aliases || !PyTuple_Check(args[1]) || !PyDict_Check(args[2])) return nullptr;
+  PyObject *all = args[1], *named = args[2], *out = args[3];
+  Ref told;
+  {
+    SuspendScope off;
+    Ref names(PySequence_List(named));
+    told = Ref(names ? PyObject_CallFunctionObjArgs(aliases, args[0], names.get(), nullptr) : nullptr);
+  }
+  if (!told) return PyErr_Clear(), s.Break(BreakId::kSubclass, "return_and_correct_aliasing");
+  if (told.get() == Py_None) return s.Break(BreakId::kSubclass, "an operation that changes sizes in place");
+  PyObject *written, *views;  // an argument for each result; pairs of an argument and a result
+  if (!PyArg_ParseTuple(told.get(), "O!O!", &PyTuple_Type, &written, &PyTuple_Type, &views)) return nullptr;
+  auto result = [&](Py_ssize_t i) { return PyTuple_CheckExact(out) ? PyTuple_GetItem(out, i) : out; };
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(views); ++i) {
+    Py_ssize_t from, to;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(views, i), "nn", &from, &to)) return nullptr;
+    PyObject *of = from < PyTuple_GET_SIZE(all) ? PyTuple_GET_ITEM(all, from) : nullptr, *made = result(to);
+    if (!of || !made) return PyErr_Clear(), s.Break(BreakId::kSubclass, "return_and_correct_aliasing");
+    auto share = [&](PyObject* one) {
+      MadeWrapper* its = Made(s, one);
+      if (!its || !IsWrapper(of)) return false;
+      its->shares = of;
+      return true;
+    };
+    bool shared = true;
+    if (PyList_CheckExact(made))
+      for (Py_ssize_t k = 0; k < PyList_GET_SIZE(made); ++k) shared &= share(PyList_GET_ITEM(made, k));
+    else
+      shared = share(made);
+    if (!shared) return s.Break(BreakId::kSubclass, "a view of a wrapper that is none");
+  }
+  const Py_ssize_t n = PyTuple_GET_SIZE(written);
+  if (!n) return Py_NewRef(out);
+  Ref inputs(PyTuple_New(n));
+  for (Py_ssize_t i = 0; inputs && i < n; ++i) {
+    PyObject* at = PyTuple_GET_ITEM(written, i);
+    PyObject* one = PyUnicode_Check(at) ? PyDict_GetItemWithError(named, at)
+                                        : PyTuple_GetItem(all, PyLong_AsSsize_t(at));
+    if (!one) return PyErr_Clear(), s.Break(BreakId::kSubclass, "return_and_correct_aliasing");
+    PyTuple_SET_ITEM(inputs.get(), i, Py_NewRef(one));
+  }
+  if (!inputs) return nullptr;
+  if (n == 1) return Py_NewRef(PyTuple_GET_ITEM(inputs.get(), 0));
+  return s.MarkFresh(PyList_CheckExact(out) ? PySequence_List(inputs.get()) : inputs.release());
+}
+
+std::pair<PyObject*, Ref> WrapperRecipe(Session& s, PyObject* wrapper) {
+  MadeWrapper* its = Made(s, wrapper);
+  PyObject* make = Part("made");
+  if (!its || !make || !s.SourceOf(make)) return {};
+  Ref dict(PyObject_GenericGetDict(wrapper, nullptr));
+  if (!dict) return {};
+  s.MarkFresh(dict.get());
+  auto or_none = [](PyObject* o) { return o ? o : Py_None; };
+  Ref args(PyTuple_Pack(6, Py_TYPE(wrapper), its->args.get(), its->kwargs.get(), or_none(its->view_of),
+                        or_none(its->shares), dict.get()));
+  return {make, std::move(args)};
+}
+
+}  // namespace framejit::capture

@@ -1,0 +1,225 @@
+"""Operators of torch.library: one graph each, with their effects once a call, gradients by their own formulas, and writes that show everywhere."""
+
+import framejit
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("fresh")
+custom_op = torch.library.custom_op
+seen = {}
+
+
+def count(name):
+    seen[name] = seen.get(name, 0) + 1
+
+
+@custom_op("framejit_test::scale_", mutates_args=("x",))
+def scale_(x: torch.Tensor, factor: float = 2.0) -> None:
+    count("scale_")
+    x.mul_(factor)
+
+
+@custom_op("framejit_test::fill", mutates_args=("out",))
+def fill(x: torch.Tensor, out: torch.Tensor, *, add: float = 1.0) -> torch.Tensor:
+    count("fill")
+    out.copy_(x + add)
+    return x * 3
+
+
+@fill.register_fake
+def _(x, out, *, add=1.0):
+    return torch.empty_like(x)
+
+
+@custom_op("framejit_test::step_", mutates_args=("xs",))
+def step_(xs: list[torch.Tensor]) -> None:
+    count("step_")
+    for x in xs:
+        x.add_(1)
+
+
+@custom_op("framejit_test::sine", mutates_args=())
+def sine(x: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
+    count("sine")
+    return torch.sin(x) * factor
+
+
+@sine.register_fake
+def _(x, factor=1.0):
+    return torch.empty_like(x)
+
+
+@custom_op("framejit_test::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    count("backward")
+    return x.clone()
+
+
+@counted.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def keep(ctx, inputs, output):
+    x, ctx.factor = inputs
+    ctx.save_for_backward(x)
+
+
+def sine_backward(ctx, grad):
+    (x,) = ctx.saved_tensors
+    return counted(grad * x.cos() * ctx.factor), None
+
+
+sine.register_autograd(sine_backward, setup_context=keep)
+
+
+@custom_op("framejit_test::noisy", mutates_args=())
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    count("noisy")
+    return x * 2
+
+
+@noisy.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+noisy.register_autograd(lambda ctx, grad: counted(grad * torch.rand_like(grad)))
+
+library = torch.library.Library("framejit_test_raw", "DEF")
+library.define("add_one_(Tensor(a!) x) -> Tensor(a!)")
+
+
+def add_one_(x):
+    count("add_one_")
+    return x.add_(1)
+
+
+library.impl("add_one_", add_one_, "CPU")
+library.impl("add_one_", lambda x: x, "Meta")
+
+
+def table(*sizes):
+    return torch.linspace(-1, 1, 6).reshape(2, 3)
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        torch.testing.assert_close(a, b)
+        assert a.stride() == b.stride() and a._is_view() == b._is_view() and a.requires_grad == b.requires_grad
+    elif isinstance(a, (tuple, list)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b):
+            same(x, y)
+    else:
+        assert a == b
+
+
+def check(f, inputs=1, grad=False, calls=4):
+    """Against eager: results, inputs afterwards, gradients, random numbers drawn, and how often each kernel ran."""
+    compiled = framejit.compile(f, fullgraph=True)
+    for _ in range(calls):
+        runs = []
+        for g in (f, compiled):
+            torch.manual_seed(5)
+            seen.clear()
+            args = [table().requires_grad_(grad) for _ in range(inputs)]
+            out = g(*args)
+            if grad:
+                out.sum().backward()
+            runs.append((out, args, [a.grad for a in args], [a._version for a in args], dict(seen), torch.rand(1)))
+        same(*runs)
+    info = framejit.cache_info(compiled)
+    assert (info["captures"], info["breaks"]) == (1, 0)
+    assert info["outcomes"]["run"] == {"graph": calls}
+
+
+def test_writes_to_what_was_made_here():
+    def f(x):
+        y = x + 1
+        before = y * 1
+        assert scale_(y, 3.0) is None
+        between = y * 1
+        scale_(y)
+        return before, between, y
+
+    check(f)
+
+
+def test_writes_to_inputs_and_views():
+    def f(x, out):
+        y = x * 1
+        scale_(y[0], factor=3.0)
+        scale_(x[:, 1])
+        r = fill(x * 2, out, add=2.0)
+        return y, r + out, x + 0
+
+    check(f, inputs=2)
+
+
+def test_writes_to_a_list():
+    def f(a, b):
+        y = a * 2
+        step_([y, b])
+        return y + b, y
+
+    check(f, inputs=2)
+
+
+def test_an_operator_that_returns_what_it_wrote():
+    def f(x):
+        y = x * 2
+        z = torch.ops.framejit_test_raw.add_one_(y)
+        return z is y, y + 1, z
+
+    check(f)
+
+
+def test_gradients_by_its_own_formula():
+    check(lambda x: sine(x * 2, 3.0) + sine(x), grad=True)
+
+
+def test_a_backward_that_draws():
+    check(lambda x: (noisy(x * 2) * torch.rand_like(x)).exp(), grad=True)
+
+
+def test_writes_beside_gradients():
+    def f(x):
+        y = x * 2
+        z = y.detach().clone()
+        scale_(z)
+        return (y * z).sum()
+
+    check(f, grad=True)
+
+
+def test_unused_results_keep_their_effects():
+    def f(x):
+        scale_(x.clone())
+        sine(x)
+        return x + 1
+
+    check(f)
+
+
+def test_arguments_in_one_memory_are_left_to_the_framework():
+    def f(x):
+        y = x * 2
+        return fill(y, y) + y
+
+    compiled = framejit.compile(f)
+    for _ in range(3):
+        same(f(table()), compiled(table()))
+    assert framejit.cache_info(compiled)["breaks"] > 0
+
+
+def test_meta_tensors_made_beside_others():
+    def f(x):
+        m = torch.empty_like(x, device="meta")
+        return (m @ m.t()).shape, (m + 1).device, x + 1, m.sum(0)
+
+    compiled = framejit.compile(f, fullgraph=True)
+    for _ in range(3):
+        ours, theirs = compiled(table()), f(table())
+        assert ours[:2] == theirs[:2] and ours[3].is_meta and ours[3].shape == theirs[3].shape
+        same(ours[2], theirs[2])
