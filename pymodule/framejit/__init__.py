@@ -43,6 +43,10 @@ _LAZY = {
     "RecompileError": "errors",
     "InternalError": "errors",
     "OptionError": "errors",
+    "grad": "_transforms",
+    "value_and_grad": "_transforms",
+    "jvp": "_transforms",
+    "vmap": "_transforms",
 }
 __all__ = [
     "compile", "config", "disable", "is_compiling", "mark_dynamic", "mark_static", "reset", "stance", "synchronize", *_LAZY,

@@ -1,4 +1,5 @@
-"""Functions of NumPy that write into an array, as graphs call them: the array that is written comes first and is returned."""
+"""Functions that graphs of NumPy arrays call, and those that stand for nodes of such a graph (`_transforms`). Where an array is written, it
+comes first and is returned."""
 
 import functools
 import importlib
@@ -20,3 +21,272 @@ def filled(name, out, *args, **kwargs):
     """The others write what they would return, where they are told to."""
     _named(name)(*args, out=out, **kwargs)
     return out
+
+
+# --- nodes of the graph (src/surface/numpy_transforms.cc). Python itself comes here where a call runs as written: a run that raises is
+# made again by Python, which raises at the program's own line before it needs a derivative.
+def leaf(x):
+    import numpy as np
+
+    return np.array(x)
+
+
+def sample(x, axis):
+    import numpy as np
+
+    return np.array(np.take(x, 0, axis))
+
+
+def gradients(outputs, seeds, inputs):
+    _not_here()
+
+
+def batched(outputs, samples, wholes, axes, size):
+    _not_here()
+
+
+def _not_here():
+    from .errors import FramejitError
+
+    raise FramejitError(
+        "framejit's derivatives and batches of NumPy functions are compiled, and this call runs as written: because of FRAMEJIT_DISABLE, "
+        "framejit.stance, a tool of sys.monitoring, or a call of NumPy's in its derivative that raised an error"
+    )
+
+
+# --- derivatives of what stays a call in the graph -----------------------------------------------------------------------
+def take(g, index, sizes, axis):
+    """Of numpy.take(x, index, axis), x of these sizes: g's slices added up where they came from. Indices are not negative."""
+    import numpy as np
+
+    rows = np.zeros((sizes[axis], *sizes[:axis], *sizes[axis + 1 :]), g.dtype)
+    np.add.at(rows, index, np.moveaxis(g, axis, 0))
+    return np.ascontiguousarray(np.moveaxis(rows, 0, axis))
+
+
+def gather(g, index, sizes, axis):
+    """Of numpy.take_along_axis(x, index, axis), likewise."""
+    import numpy as np
+
+    made, at = np.zeros(sizes, g.dtype), list(np.indices(index.shape, sparse=True))
+    at[axis] = index
+    np.add.at(made, tuple(at), g)
+    return made
+
+
+def vjp(name, which, operands, args, kwargs, grads):
+    """The gradients by operands[i], i in `which`, of a call of the function of NumPy with that name, given those of its results."""
+    import numpy as np
+
+    given, made = DERIVATIVES[name](grads, *args, **kwargs), []
+    for i in which:
+        x = operands[i]
+        grad = sum([g for argument, g in given if argument is x], np.zeros(x.shape, x.dtype))
+        made.append(np.asarray(grad, x.dtype, order="C"))
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def _reduced(grad, shape):
+    """Of what was broadcast from that shape."""
+    import numpy as np
+
+    grad = np.sum(grad, axis=tuple(range(np.ndim(grad) - len(shape))))
+    return np.sum(grad, axis=tuple(i for i, n in enumerate(shape) if n == 1 and grad.shape[i] != 1), keepdims=True).reshape(shape)
+
+
+def _spread(grad, a, axis, keepdims):
+    """Of a reduction's result, for each element of a."""
+    import numpy as np
+
+    if axis is not None and not keepdims:
+        axes = [i % a.ndim for i in (axis if isinstance(axis, tuple) else (axis,))]
+        grad = np.expand_dims(grad, tuple(axes))
+    return np.broadcast_to(grad, a.shape)
+
+
+def _sum(grads, a, axis=None, dtype=None, out=None, keepdims=False):
+    return [(a, _spread(grads[0], a, axis, keepdims))]
+
+
+def _mean(grads, a, axis=None, dtype=None, out=None, keepdims=False):
+    return [(a, _spread(grads[0], a, axis, keepdims) * (grads[0].size / a.size))]
+
+
+def _extreme(which):
+    def rule(grads, a, axis=None, out=None, keepdims=False):
+        hits = a == getattr(a, which)(axis=axis, keepdims=True)
+        return [(a, _spread(grads[0], a, axis, keepdims) * hits / hits.sum(axis=axis, keepdims=True))]
+
+    return rule
+
+
+def _taken(grads, a, indices, axis=None, **kwargs):
+    import numpy as np
+
+    flat = a.size if axis is None else a.shape[axis]
+    at = np.asarray(indices) % flat
+    if axis is None:
+        return [(a, np.bincount(at.reshape(-1), grads[0].reshape(-1), flat).reshape(a.shape))]
+    rows = np.zeros((flat, *np.delete(a.shape, axis)), grads[0].dtype)
+    places = range(axis % a.ndim, axis % a.ndim + at.ndim)
+    np.add.at(rows, at, np.moveaxis(grads[0], tuple(places), tuple(range(at.ndim))))
+    return [(a, np.moveaxis(rows, 0, axis))]
+
+
+def _padded(grads, a, pad_width, mode="constant", **kwargs):
+    import numpy as np
+
+    if mode != "constant":
+        raise NotImplementedError(f"the derivative of numpy.pad with mode={mode!r}")
+    low = np.broadcast_to(np.asarray(pad_width), (a.ndim, 2))[:, 0]
+    return [(a, grads[0][tuple(slice(i, i + n) for i, n in zip(low, a.shape))])]
+
+
+def _trace(grads, a, offset=0, axis1=0, axis2=1, **kwargs):
+    import numpy as np
+
+    diagonal = np.eye(a.shape[axis1], a.shape[axis2], offset)
+    return [(a, np.moveaxis(np.multiply.outer(grads[0], diagonal), (-2, -1), (axis1, axis2)))]
+
+
+def _einsum(grads, subscripts, *operands, **kwargs):
+    import numpy as np
+
+    terms, _, out = subscripts.replace(" ", "").partition("->")
+    terms = terms.split(",")
+    if "->" not in subscripts:
+        letters = "".join(terms)
+        out = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    sizes = {c: n for term, x in zip(terms, operands) for c, n in zip(term, x.shape)}
+    made = []
+    for i, (term, x) in enumerate(zip(terms, operands)):
+        own = "".join(dict.fromkeys(term))
+        others = [(t, y) for k, (t, y) in enumerate(zip(terms, operands)) if k != i]
+        seen = out + "".join(t for t, _ in others)
+        others += [(c, np.ones(sizes[c], x.dtype)) for c in own if c not in seen]  # summed here alone
+        spec = ",".join([out, *(t for t, _ in others)]) + "->" + own
+        grad = np.einsum(spec, grads[0], *(y for _, y in others))
+        if own != term:  # of a diagonal
+            whole = np.zeros(x.shape, grad.dtype)
+            np.einsum(f"{term}->{own}", whole)[...] = grad
+            grad = whole
+        made.append((x, grad))
+    return made
+
+
+def _tensordot(grads, a, b, axes=2):
+    a_axes, b_axes = (range(a.ndim - axes, a.ndim), range(axes)) if isinstance(axes, int) else axes
+    a_axes, b_axes = ((x,) if isinstance(x, int) else tuple(x) for x in (a_axes, b_axes))
+    mine = [chr(97 + i) for i in range(a.ndim)]
+    theirs = [chr(65 + i) for i in range(b.ndim)]
+    for i, k in zip(a_axes, b_axes):
+        theirs[k % b.ndim] = mine[i % a.ndim]
+    out = [c for c in mine if c not in theirs] + [c for c in theirs if c not in mine]
+    return _einsum(grads, f"{''.join(mine)},{''.join(theirs)}->{''.join(out)}", a, b)
+
+
+def _swapped(x):
+    import numpy as np
+
+    return np.swapaxes(x, -1, -2)
+
+
+def _sort(grads, a, axis=-1, **kwargs):
+    import numpy as np
+
+    order, grad = np.argsort(a, axis, kind="stable"), np.empty_like(grads[0])
+    np.put_along_axis(grad, order, grads[0], axis)
+    return [(a, grad)]
+
+
+def _stored(grads, target, key, value):
+    """Of target[key] = value; the last of equal indices counts."""
+    import numpy as np
+
+    last = np.full(target.shape, -1)
+    part = last[key].shape
+    last[key] = np.arange(last[key].size).reshape(part)
+    kept = last < 0
+    grad = np.zeros(last[key].size, grads[0].dtype)
+    grad[last[~kept]] = grads[0][~kept]
+    return [(target, np.where(kept, grads[0], 0)), (value, _reduced(grad.reshape(part), np.shape(value)))]
+
+
+def _added(grads, target, key, value):
+    import numpy as np
+
+    return [(target, grads[0]), (value, _reduced(grads[0][key], np.shape(value)))]
+
+
+def _inv(grads, a):
+    import numpy as np
+
+    y = _swapped(np.linalg.inv(a))
+    return [(a, -y @ grads[0] @ y)]
+
+
+def _det(grads, a):
+    import numpy as np
+
+    return [(a, (grads[0] * np.linalg.det(a))[..., None, None] * _swapped(np.linalg.inv(a)))]
+
+
+def _slogdet(grads, a):
+    import numpy as np
+
+    grad = grads[1]
+    return [(a, np.zeros_like(a) if grad is None else np.asarray(grad)[..., None, None] * _swapped(np.linalg.inv(a)))]
+
+
+def _solve(grads, a, b):
+    import numpy as np
+
+    x, right = np.linalg.solve(a, b), np.linalg.solve(_swapped(a), grads[0])
+    outer = right[..., :, None] * x[..., None, :] if b.ndim == 1 else right @ _swapped(x)
+    return [(a, _reduced(-outer, a.shape)), (b, _reduced(right, b.shape))]
+
+
+def _cholesky(grads, a, **kwargs):
+    import numpy as np
+
+    lower = np.linalg.cholesky(a)
+    inner = np.tril(_swapped(lower) @ grads[0])
+    inner[..., np.arange(a.shape[-1]), np.arange(a.shape[-1])] /= 2
+    inverse = np.linalg.inv(lower)
+    whole = _swapped(inverse) @ inner @ inverse
+    return [(a, (whole + _swapped(whole)) / 2)]
+
+
+def _interp(grads, x, xp, fp):
+    import numpy as np
+
+    at = np.clip(np.searchsorted(xp, x, side="right") - 1, 0, len(xp) - 2)
+    width = xp[at + 1] - xp[at]
+    weight = np.clip((x - xp[at]) / width, 0, 1)
+    inside = (x >= xp[0]) & (x < xp[-1])
+    to = np.zeros(np.shape(fp))
+    np.add.at(to, at, grads[0] * (1 - weight))
+    np.add.at(to, at + 1, grads[0] * weight)
+    return [(x, np.where(inside, grads[0] * (fp[at + 1] - fp[at]) / width, 0)), (fp, to)]
+
+
+# By name: pairs of an argument and its gradient. The names are kDerived in src/surface/numpy_transforms.cc.
+DERIVATIVES = {
+    "numpy.add.at": _added,
+    "numpy.einsum": _einsum,
+    "numpy.interp": _interp,
+    "numpy.linalg.cholesky": _cholesky,
+    "numpy.linalg.det": _det,
+    "numpy.linalg.inv": _inv,
+    "numpy.linalg.slogdet": _slogdet,
+    "numpy.linalg.solve": _solve,
+    "numpy.ndarray.__setitem__": _stored,
+    "numpy.pad": _padded,
+    "numpy.sort": _sort,
+    "numpy.tensordot": _tensordot,
+    "numpy.trace": _trace,
+    "numpy.amax": _extreme("max"),
+    "numpy.amin": _extreme("min"),
+}
+for _name, _rule in (("sum", _sum), ("mean", _mean), ("max", _extreme("max")), ("min", _extreme("min")), ("take", _taken)):
+    DERIVATIVES[f"numpy.{_name}"] = DERIVATIVES[f"numpy.ndarray.{_name}"] = _rule

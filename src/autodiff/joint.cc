@@ -53,6 +53,11 @@ rules::Expr At::Spread(ValueId v, const std::vector<int64_t>& axes, const Ints& 
 
 namespace {
 
+// Where the program did this, for the user.
+std::string LineOf(const Node& n) {
+  return n.line > 0 ? " (" + n.file + ":" + std::to_string(n.line) + ")" : "";
+}
+
 Rule RuleOf(const Node& n) {
   return n.derivative ? NamedRule(n.derivative->rule) : PrimitiveRule(n.op);
 }
@@ -74,7 +79,7 @@ std::vector<bool> ReachedFrom(const Graph& g, std::vector<bool> needs) {
     bool several = n.op == Op::kExtern && n.attrs.result_types.size() > 1;
     if (IsComplex(n.type.dtype))  // gradients flow through it, and no rule here says how
       for (ValueId o : n.operands)
-        if (needs[o]) throw Undifferentiable("complex values");
+        if (needs[o]) throw Undifferentiable("complex values" + LineOf(n));
     if (n.op == Op::kInput || (!several && !IsFloat(n.type.dtype))) continue;
     if (n.derivative && n.derivative->rule == "stop") continue;
     // of a formula that has no rule, the primitive's operands say where it leads
@@ -104,6 +109,7 @@ void Propagate(Tape& tape, ValueId end, const Passage& passage) {
     const bool asked_for = std::none_of(operands.begin(), operands.end(), [&](ValueId o) { return tape.needs[o]; });
     if (asked_for && !(n.derivative && operands.empty())) continue;  // an unknown derivative names no operands
     if (passage.origin) passage.origin->resize(g.nodes.size() - end, kNoValue);
+    if (passage.at) *passage.at = v;
     Rule rule = RuleOf(n);
     if (!rule) throw Undifferentiable(std::string("no derivative of ") + Info(n.op).name + " here");
     char kind = Info(n.op).kind;
@@ -145,7 +151,13 @@ std::vector<ValueId> GradientsWithin(Builder& b, const std::vector<ValueId>& out
   passed->assign(end, false);
   for (size_t i = 0; i < outputs.size(); ++i)
     if (outputs[i] < end && tape.needs[outputs[i]]) tape.Add(outputs[i], b.Cast(tangents[i], b.type(outputs[i]).dtype));
-  Propagate(tape, end, {.passed = passed, .twice = true});
+  ValueId at = kNoValue;
+  try {
+    Propagate(tape, end, {.passed = passed, .twice = true, .at = &at});
+  } catch (const Undifferentiable& e) {
+    if (at == kNoValue) throw;
+    throw Undifferentiable(e.what() + LineOf(b.graph().node(at)));
+  }
   std::vector<ValueId> grads;
   for (ValueId v : inputs) grads.push_back(tape.grads[v]);
   return grads;

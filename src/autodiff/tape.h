@@ -53,6 +53,7 @@ struct Passage {
   std::vector<bool>* passed = nullptr;  // by node: its rule ran
   std::vector<ValueId> stops = {};      // nothing goes on from there
   bool twice = false;
+  ValueId* at = nullptr;  // the node whose rule runs, or was the last to
 };
 void Propagate(Tape& tape, ValueId end, const Passage& passage);
 using Rule = void (*)(At& t);

@@ -284,10 +284,19 @@ class SegmentBuilder {
       problem_->again = Again::kDataSizes;
   }
 
+  // Is this framejit.grad or the like, and not a function that calls it?
+  bool IsTransform() const {
+    PyObject* globals = reinterpret_cast<PyFunctionObject*>(fj_function(frame_))->func_globals;
+    PyObject* name = PyDict_GetItemString(globals, "__name__");
+    return name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, "framejit._transforms");
+  }
+
   // Results that are inputs are handed through; the others are made by the runner.
   void Finish() {
     const std::optional<Device> gpu = NumpyDevice(s_);
-    if (s_.libraries.numpy && !gpu) ieee_ = s_.modes.numpy.traps();  // its error state is guarded
+    // Its error state is guarded. Where a derivative is asked for NumPy says nothing: what it would warn of may be the
+    // derivative's alone, of which Python, which cannot run it, would not know.
+    if (s_.libraries.numpy && !gpu && !IsTransform()) ieee_ = s_.modes.numpy.traps();
     seg_->assumed.guesses = KeepGuesses(s_, recipe().outputs);
     for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0))
       plan_.push_back({static_cast<OutputPlan::Kind>(m.kind), m.index, m.calls});

@@ -7,6 +7,7 @@
 #include "bytecode/code.h"
 #include "capture/policy.h"
 #include "capture/proxy.h"
+#include "capture/rounds.h"
 #include "capture/scalar_loops.h"
 #include "capture/segment.h"
 #include "capture/session.h"
@@ -32,9 +33,11 @@ LoopWatch::LoopWatch(Session& s, Compiled& compiled) : s_(s), compiled_(compiled
   if (it != compiled.codes.end() && !it->second->cut.empty() && !compiled.fullgraph) root_cut_ = &it->second->cut;
 }
 
-bool LoopWatch::EndsAt(int index, long steps) const {
-  if (steps > 0 && EntersScalar(index)) return true;
-  return root_cut_ && steps > 0 && Holds(*root_cut_, index);
+bool LoopWatch::EndsAt(int index, long steps) {
+  if (steps == 0) return false;
+  if (EntersScalar(index)) return true;
+  if (!root_cut_ || !Holds(*root_cut_, index)) return false;
+  return !Counting::now || index != Counting::now->loop || ++passes_ >= Counting::now->rounds;
 }
 
 // A capture would take an array apart that is gone through.
@@ -72,7 +75,7 @@ bool LoopWatch::NewWeights(Loop& loop) const {
 }
 
 bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
-  if (compiled_.fullgraph) return true;
+  if (compiled_.fullgraph || (frame == s_.root() && Counting::now && index == Counting::now->loop)) return true;
   PyCodeObject* code = fj_code(frame);
   auto [it, first] = loops_.try_emplace(reinterpret_cast<uint64_t>(code) * 31 + index);
   Loop& loop = it->second;

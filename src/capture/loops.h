@@ -21,7 +21,7 @@ class LoopWatch {
   LoopWatch(Session& s, Compiled& compiled);
 
   // The outermost frame is about to run its instruction `index`; `steps` were run before.
-  bool EndsAt(int index, long steps) const;
+  bool EndsAt(int index, long steps);
   // A frame has jumped back to `index`; `instructions` are captured so far. False: it does so too often.
   bool Back(FjFrame* frame, int index, long instructions);
   // A function is called: its loops begin anew.
@@ -46,6 +46,7 @@ class LoopWatch {
   Session& s_;
   Compiled& compiled_;
   const std::vector<int>* root_cut_;
+  int passes_ = 0;  // of the loop of which several rounds are captured
   std::unordered_map<uint64_t, Loop> loops_;
   std::unordered_map<PyCodeObject*, int> calls_;
   Ref code_;

@@ -2,6 +2,7 @@
 // follow from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
 #include "capture/builtins.h"
 #include "capture/proxy.h"
+#include "capture/rounds.h"
 #include "capture/semantics.h"
 #include "capture/wrappers.h"
 #include "diag/diag.h"
@@ -343,6 +344,10 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
 
 PyObject* CaptureSemantics::Next(PyObject* it) {
   RESOLVE(it);
+  if (Counting* counting = Counting::now; counting && counting->Gives(it)) {
+    Ref further(PyLong_FromLong(++counting->taken * counting->step));
+    return further ? Binary(0, counting->number, further.get()) : nullptr;
+  }
   if (s_.IsOutside(it)) {
     static PyObject* next_name = PyUnicode_InternFromString("__next__");
     PyObject* d = _PyType_Lookup(Py_TYPE(it), next_name);

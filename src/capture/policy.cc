@@ -12,6 +12,7 @@
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/overrides.h"
+#include "capture/rounds.h"
 #include "capture/scalar_loops.h"
 #include "capture/skipped.h"
 #include "capture/special_calls.h"
@@ -42,6 +43,7 @@ struct Progress {
   int64_t captures = 0;  // when it did
   double then = 0, best = 0;
   int rounds = 0;
+  int at_once = 1;  // rounds that were one run
 };
 thread_local std::vector<Progress> progress;
 constexpr int kDull = 24;  // after so many rounds the frame goes on in CPython
@@ -158,6 +160,8 @@ class Policy : public frame::FramePolicy {
       return *action;
     }
     if (auto action = Advance(*compiled, state, frame, result)) return *action;
+    if (Place* rounds = RoundsAt(*compiled, state, place, frame))
+      if (auto action = RunRounds(*compiled, state, place, *rounds, frame, result)) return *action;
     for (size_t i = 0; i < place.segments.size(); ++i) {  // by index: a run may re-enter and add versions
       Segment* seg = place.segments[i].get();
       if (auto action = Ran(frame, *seg, result)) return *action;
@@ -302,9 +306,10 @@ class Policy : public frame::FramePolicy {
       p.rounds = 0;
       p.best = 1e9;
     } else {
-      p.best = std::min(p.best, now - p.then);
+      p.best = std::min(p.best, (now - p.then) / p.at_once);
       ++p.rounds;
     }
+    p.at_once = 1;
     p.loop = at;
     p.captures = compiled.captures;
     p.then = now;
@@ -362,6 +367,39 @@ class Policy : public frame::FramePolicy {
         Skip(frame, Span(seg));
         return frame::Action::kStep;
     }
+  }
+
+  // As At, of segments for several rounds. Nothing: those of one round are looked at.
+  static std::optional<frame::Action> RunRounds(Compiled& compiled, CodeState& state, const Place& once, Place& rounds,
+                                                FjFrame* frame, PyObject** result) {
+    RangeInUse range(frame);
+    const auto run = [&](Segment& seg) -> std::optional<frame::Action> {
+      if (!range.Has(seg)) return {};
+      const int64_t runs = seg.tally.runs;
+      const auto action = Ran(frame, seg, result);
+      if (seg.tally.runs == runs) return action;
+      range.Advance(seg);
+      rounds.seen = 0;
+      ProgressOf(frame).at_once = rounds.rounds;
+      return action;
+    };
+    for (size_t i = 0; i < rounds.segments.size(); ++i)  // by index, as in At
+      if (auto action = run(*rounds.segments[i])) return action;
+    if (std::any_of(skips.begin(), skips.end(), [&](const Skips& s) { return s.frame == frame && s.steps > 1; }))
+      return {};
+    if (stance != Stance::kDefault || !tensor::CaptureObstacle().empty() || !Due(rounds, once)) return {};
+    if (LastOf(rounds) && !Missed(compiled, rounds, frame)) {
+      rounds.one_by_one = true;
+      return PyErr_Occurred() ? std::optional(frame::Action::kRaise) : std::nullopt;
+    }
+    const double before = compiled.seconds;
+    Segment* seg = CaptureAt(compiled, state, rounds, frame);
+    state.loop_seconds += compiled.seconds - before;
+    if (PyErr_Occurred()) return frame::Action::kRaise;
+    if (Serves(rounds, seg)) return run(*seg);
+    if (seg) Retired().segments.push_back(std::move(rounds.segments.back()));
+    std::erase(rounds.segments, nullptr);
+    return {};
   }
 
   static Segment* LastOf(const Place& place) {

@@ -18,6 +18,7 @@
 #include "capture/override.h"
 #include "capture/policy.h"
 #include "capture/proxy.h"
+#include "capture/rounds.h"
 #include "capture/semantics.h"
 #include "capture/training.h"
 #include "diag/diag.h"
@@ -92,6 +93,8 @@ CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long sto
 // Stand-ins for what the frame's slots hold: nothing is guarded before it is used. False after a Break.
 bool HideSlots(Session& s, FjFrame* frame, int count) {
   PyObject** p = fj_localsplus(frame);
+  Counting& counting = *Counting::now;
+  PyObject* const iterator = counting.step ? p[count - 2] : nullptr;
   for (int i = 0; i < count; ++i) {
     if (!p[i]) {  // On the stack a method and its object lie where otherwise nothing and a bound method do.
       if (i >= fj_nlocalsplus(frame)) s.guards().Absent(s.guards().Slot(i));
@@ -114,6 +117,11 @@ bool HideSlots(Session& s, FjFrame* frame, int count) {
     Ref stand_in(content ? NewLazy(&s, content, source) : nullptr);
     if (content && !stand_in) return false;
     if (stand_in) s.Keep(Py_NewRef(stand_in.get()));
+    if (i == count - 1 && iterator) {
+      counting.iterator = iterator;
+      counting.number = stand_in.get();
+      counting.source = source;
+    }
     if (own_cell) {
       PyObject* lazy = stand_in.get();
       stand_in = Ref(s.MarkFresh(PyCell_New(lazy)));
@@ -163,6 +171,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   FrameImage before(frame);
   CaptureOptions options = OptionsFor(compiled, place, stop_after);
   options.cached = cached;
+  Counting counting(place);
   Session s(frame, std::move(options));
   CaptureSemantics sem(s, compiled);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator
@@ -206,6 +215,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   } else {
     SuspendScope off;
     out.segment = BuildSegment(compiled, s, sem, frame, before, outcome, index, result.get(), &out.problem);
+    if (out.segment) out.segment->advance = counting.taken;
   }
   if (!out.problem.state.empty()) {
     out.stopped_at = outcome == frame::Outcome::kReturned ? fj_next(frame) : index;

@@ -133,6 +133,7 @@ struct Segment {
   std::string place;                            // PlaceName
   std::string WhyMissed(FjFrame* frame) const;  // the last time
   Ref code;
+  int advance = 0;         // numbers that it takes from its loop's iterator (capture/rounds.h)
   int begins = 0;          // unit of the first instruction
   bool has_event = false;  // of its capture
   int line = 0;
@@ -165,6 +166,12 @@ struct Segment {
 
 struct Place {  // one instruction offset and stack depth
   std::vector<std::unique_ptr<Segment>> segments;
+  // Several rounds of the loop whose back edges lead to `loop` are captured from here (capture/rounds.h). Such a place
+  // lies in CodeState::places beside that of one round, by the complement of the depth.
+  int rounds = 1, loop = -1;
+  int seen = 0;              // rounds in a row that none of its segments was there for
+  bool one_by_one = false;   // there will be none
+  long step = 0;             // of the range that the loop goes through
   long skip = 0;  // nothing to capture here: step this many instructions before asking again
   int misses = 0;
   int wasted = 0;  // versions that guarded an object that died after one run

@@ -6,6 +6,7 @@
 #include "capture/override.h"
 #include "capture/overrides.h"
 #include "capture/proxy.h"
+#include "capture/rounds.h"
 #include "capture/session.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
@@ -55,11 +56,12 @@ std::vector<Mark> MarksOf(PyObject* o, int rank) {
 
 PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
   const bool is_float = options_.dynamic_floats && PyFloat_CheckExact(number);
-  if (options_.dynamic_ints.empty() || !(is_float || PyLong_CheckExact(number))) return nullptr;
+  const bool counts = Counting::now && Counting::now->source == s;
+  if ((options_.dynamic_ints.empty() && !counts) || !(is_float || PyLong_CheckExact(number))) return nullptr;
   if (auto known = numbers_->Float(s)) return NewSymFloat(this, *known);
   if (auto known = numbers_->Int(s)) return SymIntObject(*known);
-  if (std::find(options_.dynamic_ints.begin(), options_.dynamic_ints.end(), s->str()) == options_.dynamic_ints.end())
-    return nullptr;
+  const auto& dynamic = options_.dynamic_ints;
+  if (!counts && std::find(dynamic.begin(), dynamic.end(), s->str()) == dynamic.end()) return nullptr;
   const std::string name = s->str(fj_code(root_)->co_localsplusnames);
   if (is_float) return NewSymFloat(this, numbers_->NewFloat(s, number, name));
   int overflow;

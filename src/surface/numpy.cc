@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "rules/decompose.h"
+#include "surface/numpy_transforms.h"
 #include "surface/reduce.h"
 #include "surface/views.h"
 
@@ -31,6 +32,15 @@ void WarnOfEmpty(Scope& s, const Operand& x) {
   for (int64_t axis : s.Dims(1, x.rank())) {
     if (s.env.Eq(x.meta->sizes[axis], 0)) Scope::Fail("NumPy warns of an empty slice");
   }
+}
+
+// Of a NumPy scalar: a sum of one, an extreme of one.
+Outs OfOne(Scope& s) {
+  const Operand x = s.tensor(0);
+  if (!IsFloat(x.meta->dtype) || !x.meta->is_scalar) Scope::Skip();
+  const ValueId v = s.b.Barrier(x.value, "leaf");
+  s.b.SetDerivative(v, {"leaf", {x.value}, {}, {}});
+  return v;
 }
 
 Outs Mean(Scope& s) {
@@ -366,6 +376,11 @@ constexpr Row kRows[] = {
     {"N:linspace", "(Scalar start, Scalar stop, int num=50, bool endpoint=True, *, ScalarType? dtype=None)", &LinSpace},
     {"NM:take", "(Tensor input, Tensor indices, int? dim=None, str? mode=None)", &TakeRow},
     {"N:flip", "(Tensor input, int[]? dim=None)", &FlipOf},
+    {"H:sum H:mean H:prod H:max H:min", "(Tensor input)", &OfOne},
+    {"F:leaf", "(Tensor input)", &Leaf},
+    {"F:gradients", "(Tensor[] outputs, Tensor[] seeds, Tensor[] inputs)", &Gradients},
+    {"F:sample", "(Tensor input, int dim)", &Sample},
+    {"F:batched", "(Tensor[] outputs, Tensor[] samples, Tensor[] wholes, int[] dims, int size)", &Batched},
     {"N:tril", "(Tensor input, int k=0)", &Triangle, Op::kLe}, {"N:triu", "(Tensor input, int k=0)", &Triangle, Op::kLt},
 };
 // clang-format on

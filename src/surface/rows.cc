@@ -39,6 +39,8 @@ constexpr Prefix kPrefixes[] = {
     {'B', Form::kInPlace, "numpy.ndarray.__i", "__"},
     {'G', Form::kPlain, "numpy.ndarray.", ".__get__"},
     {'S', Form::kPlain, "scipy.special.", ""},
+    {'H', Form::kPlain, "numpy.generic.", ""},
+    {'F', Form::kPlain, "framejit._arrays.", ""},
 };
 
 // Those of NumPy's, but for a few that mean something else there.

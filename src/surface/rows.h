@@ -9,7 +9,7 @@
 //   s torch.special.X                  l torch.linalg.X
 //   N numpy.X                          M numpy.ndarray.X             G numpy.ndarray.X.__get__
 //   O numpy.ndarray.__X__              R numpy.ndarray.__rX__        B numpy.ndarray.__iX__
-//   S scipy.special.X
+//   S scipy.special.X                  H numpy.generic.X               F framejit._arrays.X
 // clang-format on
 //
 // To add an operation: add a row to the table of its family (torch_*.cc, numpy.cc) and a sample to the tests; what a

@@ -29,7 +29,8 @@ namespace {
   X("torch._C.TensorBase") X("torch._C._functorch")
 #define FRAMEJIT_NUMPY_NAMESPACES(X)                                                                  \
   X("numpy.ndarray") X("numpy") X("numpy.linalg") X("numpy.fft") X("numpy.random") X("numpy.generic") \
-  X("numpy.float64") X("numpy.float32") X("numpy.int64") X("numpy.bool_") X("numpy.lib.stride_tricks") X("scipy.special")
+  X("numpy.float64") X("numpy.float32") X("numpy.int64") X("numpy.bool_") X("numpy.lib.stride_tricks") X("scipy.special")     \
+  X("framejit._arrays")
 #define FRAMEJIT_CUPY_NAMESPACES(X) X("cupy.ndarray") X("cupy")
 // clang-format on
 

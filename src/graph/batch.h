@@ -1,0 +1,46 @@
+// A graph for one sample made into one for a batch of them (framejit.vmap of NumPy's functions).
+//
+//   %0 = input x : [8, 3]          %1 = the first row of %0 : [3]     for one sample
+//   %2 = mul %1, %1 : [3]
+//   %3 = sum %2, axes=[0] : []     Batching.Of(%3): sum (mul %0, %0), axes=[1] : [8]
+//
+// Every primitive has its rule here. The nodes for one sample stay, and nobody reads them any more.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "framejit/graph.h"
+
+namespace framejit {
+
+struct Unbatchable : std::runtime_error {  // what() names the operation and its line
+  using std::runtime_error::runtime_error;
+};
+
+class Batching {
+ public:
+  Batching(Builder& b, shape::Int size) : b_(b), size_(size), whole_(b.graph().nodes.size(), kNoValue) {}
+  // `whole` holds all samples, its first dimension is the batch; `sample` is one of them.
+  void Stands(ValueId sample, ValueId whole) { whole_[sample] = whole; }
+  // Of all samples, the batch first. A value that no sample bears on is repeated. Throws Unbatchable.
+  std::vector<ValueId> Of(const std::vector<ValueId>& values);
+
+ private:
+  ValueId Whole(ValueId v);
+  ValueId Node(ValueId v);
+  ValueId Computed(const framejit::Node& n, Attrs attrs);
+  ValueId Take(const framejit::Node& n);
+  ValueId MatMul(const framejit::Node& n);
+  bool Varies(ValueId v) const { return v < whole_.size() && whole_[v] != kNoValue; }
+  [[noreturn]] static void Refuse(const framejit::Node& n);
+
+  Builder& b_;
+  const shape::Int size_;
+  std::vector<ValueId> whole_;  // by value of one sample; kNoValue: not yet, or no sample bears on it
+};
+
+std::string LineOf(const Node& n);  // " (train.py:12)", or nothing
+
+}  // namespace framejit

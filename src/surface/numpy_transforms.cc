@@ -1,0 +1,153 @@
+// Derivatives and batches of NumPy's functions: framejit.grad, jvp and vmap (framejit/_transforms.py) are Python code
+// that is captured like any other. What it cannot say in NumPy are the functions here, which framejit/_arrays.py names:
+//
+//   leaf(x)                              x as a value of its own, by which a derivative is taken
+//   gradients(outputs, seeds, inputs)    of the outputs along the seeds, by the inputs: nodes like any others
+//   sample(x, axis)                      one slice of x, which stands for each of them
+//   batched(outputs, samples, wholes, axes, size)   what was computed of samples, for all slices at once
+//
+// Writes are resolved and views are gone in the graph, so derivatives need no record of the program's order.
+#include "surface/numpy_transforms.h"
+
+#include <algorithm>
+
+#include "autodiff/autodiff.h"
+#include "graph/batch.h"
+#include "rules/compose.h"
+
+namespace framejit::surface {
+namespace {
+
+// A value of its own, equal to v, that gradients pass.
+ValueId OfItsOwn(Builder& b, ValueId v) {
+  const ValueId own = b.Barrier(v, "leaf");
+  b.SetDerivative(own, {"leaf", {v}, {}, {}});
+  return own;
+}
+
+Out ArrayOf(Builder& b, ValueId v) {
+  Out out;
+  out.value = OfItsOwn(b, v);
+  out.array = true;
+  return out;
+}
+
+// Functions of NumPy's that stay calls in the graph and whose derivative framejit/_arrays.py has (DERIVATIVES there).
+constexpr std::string_view kDerived[] = {
+    "numpy.add.at",
+    "numpy.amax",
+    "numpy.amin",
+    "numpy.einsum",
+    "numpy.interp",
+    "numpy.linalg.cholesky",
+    "numpy.linalg.det",
+    "numpy.linalg.inv",
+    "numpy.linalg.slogdet",
+    "numpy.linalg.solve",
+    "numpy.max",
+    "numpy.mean",
+    "numpy.min",
+    "numpy.ndarray.__setitem__",
+    "numpy.ndarray.max",
+    "numpy.ndarray.mean",
+    "numpy.ndarray.min",
+    "numpy.ndarray.sum",
+    "numpy.ndarray.take",
+    "numpy.pad",
+    "numpy.sort",
+    "numpy.sum",
+    "numpy.take",
+    "numpy.tensordot",
+    "numpy.trace",
+};
+
+// The framework's kernels for gradients are torch's: in their place come NumPy's, where there is one.
+void CallNumpy(Graph& g, ValueId from) {
+  for (ValueId v = from; v < g.nodes.size(); ++v) {
+    Node& n = g.nodes[v];
+    if (n.op != Op::kExtern) continue;
+    auto call = std::make_shared<Call>(*n.attrs.call);
+    const std::string name(call->callee.name());
+    constexpr std::string_view kVjp = "framejit.vjp(", kKernels = "framejit._gradients.";
+    if (name.starts_with(kVjp)) {
+      std::string of = name.substr(kVjp.size(), name.size() - kVjp.size() - 1);
+      if (of == "framejit._arrays.written" && call->args[2].items[0].is(Arg::Kind::kString)) {  // (name, target, ...)
+        of = call->args[2].items[0].s;
+        call->args[2].items.erase(call->args[2].items.begin());
+      }
+      if (std::find(std::begin(kDerived), std::end(kDerived), of) == std::end(kDerived))
+        throw autodiff::Undifferentiable("no derivative of " + of + LineOf(n));
+      call->callee = "framejit._arrays.vjp";
+      call->args.insert(call->args.begin(), Arg::Str(of));
+    } else if (name == "framejit._gradients.take" || name == "framejit._gradients.gather") {
+      call->callee = "framejit._arrays." + name.substr(kKernels.size());
+    } else {
+      throw autodiff::Undifferentiable("no derivative of " + name + LineOf(n));
+    }
+    n.attrs.call = std::move(call);
+  }
+}
+
+}  // namespace
+
+Outs Leaf(Scope& s) {
+  return ArrayOf(s.b, s.tensor(0).value);
+}
+
+Outs Gradients(Scope& s) {
+  std::vector<ValueId> outputs, seeds, inputs;
+  for (const Operand& y : s.tensors(0)) outputs.push_back(y.value);
+  for (const Operand& seed : s.tensors(1)) seeds.push_back(seed.value);
+  const std::vector<Operand> by = s.tensors(2);
+  for (const Operand& x : by) inputs.push_back(x.value);
+  std::vector<bool> passed;
+  const auto before = static_cast<ValueId>(s.b.graph().nodes.size());
+  std::vector<ValueId> grads;
+  try {
+    grads = autodiff::GradientsWithin(s.b, outputs, seeds, inputs, &passed);
+    CallNumpy(s.b.graph(), before);
+  } catch (const autodiff::Undifferentiable& e) {
+    Scope::Fail(e.what());
+  }
+  Outs outs;
+  outs.structure = Arg::Kind::kList;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    const TensorMeta& m = *by[i].meta;
+    outs.items.push_back(ArrayOf(s.b, grads[i] == kNoValue ? s.b.Constant(0.0, m.dtype, m.sizes) : grads[i]));
+  }
+  return outs;
+}
+
+Outs Sample(Scope& s) {
+  const Operand x = s.tensor(0);
+  const int axis = s.dim(1, x.rank());
+  shape::Ints sizes = x.meta->sizes;
+  sizes.erase(sizes.begin() + axis);
+  return ArrayOf(s.b, s.b.Reshape(s.b.Slice(x.value, axis, 0, 1), sizes));
+}
+
+Outs Batched(Scope& s) {
+  const std::vector<Operand> outputs = s.tensors(0), samples = s.tensors(1), wholes = s.tensors(2);
+  const shape::Ints axes = s.ints(3);
+  std::vector<ValueId> values, fronts;
+  for (const Operand& y : outputs) values.push_back(y.value);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    std::vector<int64_t> perm(wholes[i].rank());
+    for (size_t d = 0; d < perm.size(); ++d) perm[d] = static_cast<int64_t>(d);
+    const int axis = s.Dim(axes[i], wholes[i].rank());
+    std::rotate(perm.begin(), perm.begin() + axis, perm.begin() + axis + 1);
+    fronts.push_back(s.b.Permute(wholes[i].value, perm));
+  }
+  Batching batch(s.b, s.integer(4));
+  for (size_t i = 0; i < samples.size(); ++i) batch.Stands(samples[i].value, fronts[i]);
+  Outs outs;
+  outs.structure = Arg::Kind::kList;
+  try {
+    for (ValueId v : batch.Of(values)) outs.items.push_back(ArrayOf(s.b, v));
+  } catch (const Unbatchable& e) {
+    Scope::Fail(e.what());
+  }
+  return outs;
+}
+
+}  // namespace framejit::surface
