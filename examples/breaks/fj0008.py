@@ -14,7 +14,7 @@ def breaks(x):
 
 def fixed(x):
     y = x + 1
-    return y * 2  # the caller, which is asynchronous, makes the coroutine
+    return y * 2  # the caller, an `async def` that is compiled itself, makes the coroutine and awaits it
 
 
 calls = [(torch.ones(3, 3),)]

@@ -8,6 +8,7 @@ from . import _framejit
 from ._config import _TABLE, encode
 from .errors import OptionError, unknown
 
+_COROUTINE = 0x80  # inspect.CO_COROUTINE
 _PROCESS_WIDE = {"log", "trace", "trace_log", "trace_limit", "disable", "install", "cache_dir", "cache_limit", "num_threads", "measure"}
 # What each mode says in terms of options.
 MODES = {
@@ -84,7 +85,8 @@ def _compile_any(target, settings):
         told = target.__dict__
         if told.get("_torchdynamo_wrapper_id") == id(target) and not told.get("_torchdynamo_disable"):
             return _compile_any(told["_torchdynamo_orig_callable"], settings)  # torch.compile's: it is compiled here instead
-        return _framejit.compile_function(target, settings)
+        compiled = _framejit.compile_function(target, settings)
+        return _marked(compiled) if target.__code__.co_flags & _COROUTINE else compiled
     if isinstance(target, types.MethodType):
         return _compile_any(target.__func__, settings).__get__(target.__self__, type(target.__self__))
     if isinstance(target, (staticmethod, classmethod)):
@@ -105,6 +107,17 @@ def _compile_any(target, settings):
     if isinstance(call, types.FunctionType):  # an object with __call__
         return _framejit.compile_function(call, settings).__get__(target, type(target))
     return _framejit.compile_function(_forwarder(target), settings)  # written in C: torch.add, numpy.exp
+
+
+def _marked(compiled):
+    """asyncio and inspect know a coroutine function by a flag of its code, or else by a mark."""
+    import asyncio.coroutines
+    import inspect
+
+    if hasattr(inspect, "markcoroutinefunction"):  # since 3.12
+        inspect.markcoroutinefunction(compiled)
+    compiled._is_coroutine = asyncio.coroutines._is_coroutine
+    return compiled
 
 
 def _forwarder(target):

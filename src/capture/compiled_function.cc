@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "capture/generators.h"
 #include "capture/meter.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
@@ -124,16 +125,20 @@ bool GivenUp(Place& place) {
   return place.lost % kRetry != 0;
 }
 
+// framejit's frame hook cannot be used: functions run as written, which is told once.
+bool NoHook() {
+  const char* why = frame::HookUnavailable();
+  static bool told = false;
+  if (why && !std::exchange(told, true)) diag::Warn(std::string("framejit: functions run as written: ") + why);
+  return why;
+}
+
 // No segment is for this call yet: its frame is taken up by the hook.
 [[gnu::cold]] PyObject* ThroughTheHook(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObject* const* args,
                                        size_t nargsf, PyObject* kwnames, const CodeState* root) {
   std::optional<tensor::PeerAside> aside;
   if (fj_hook_state() == FJ_HOOK_FOREIGN) aside.emplace();
-  if (const char* why = frame::HookUnavailable()) {
-    static bool told = false;
-    if (!std::exchange(told, true)) diag::Warn(std::string("framejit: functions run as written: ") + why);
-    return PyObject_Vectorcall(fn, args, nargsf, kwnames);
-  }
+  if (NoHook()) return PyObject_Vectorcall(fn, args, nargsf, kwnames);
   Retry retry;
   PyObject* result;
   {
@@ -183,6 +188,10 @@ bool GivenUp(Place& place) {
   // A debugger, coverage: it sees the function as it is written.
   if (fj_watched(PyThreadState_Get(), code)) return AsWritten(fn, args, nargsf, kwnames);
   const std::shared_ptr<Compiled>& compiled = *self->compiled;  // who calls `o` holds it
+  if (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) {
+    PyObject* made = AsWritten(fn, args, nargsf, kwnames);
+    return made && !NoHook() ? Followed(made, compiled) : made;
+  }
   InUse use;
   const Py_ssize_t given = PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   const Timing::Turn turn = compiled->timing->Begin(*compiled, args, given);

@@ -1,6 +1,7 @@
 // Operators, items, iteration, building of containers, names. Each rule: resolve the operands, take the guards that
 // follow from looking at them, let tensors go to the session, and otherwise let CPython do it on private objects.
 #include "capture/builtins.h"
+#include "capture/generators.h"
 #include "capture/proxy.h"
 #include "capture/rounds.h"
 #include "capture/semantics.h"
@@ -659,6 +660,7 @@ bool CaptureSemantics::Before(FjFrame* frame, int index) {
   if (frame == s_.root()) {
     if (!s_.root_frame) s_.root_frame = PyEval_GetFrame();
     if (loops_.EndsAt(index, root_instructions_)) return false;
+    if (root_instructions_ && LeavesAt(frame, index) != Leaving::kNo) return false;
     if (s_.options().stop_after >= 0 && root_instructions_ >= s_.options().stop_after) return false;
     if (Ref(PyErr_GetHandledException()).get() == handled_) clean_instructions_ = root_instructions_;
     ++root_instructions_;

@@ -86,6 +86,7 @@ class PendingEffects {
   // --- what no later read can miss
   std::vector<CacheCall> cache_calls;
   std::map<TraceId, std::vector<std::pair<Ref, Ref>>> attributes;  // that tensors made here were given, in order
+  std::unordered_map<PyObject*, MadeWrapper> wrappers;             // that were made here
   std::map<TraceId, Ref> grads;                                    // that inputs were given, or None
   std::map<TraceId, Ref> retains;  // retain_grad, which tensors made here get where they are results
   std::set<TraceId> watched;       // must not be written: what waits would see it
@@ -95,7 +96,6 @@ class PendingEffects {
     const auto at = rebound.find(id);
     return at == rebound.end() ? id : at->second;
   }
-  std::unordered_map<PyObject*, MadeWrapper> wrappers;             // that were made here
 
  private:
   std::vector<PendingStore> stores_;

@@ -2,11 +2,16 @@
 // it may pay, a capture is tried; otherwise the instruction is stepped.
 #include "capture/policy.h"
 
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <iterator>
 #include <optional>
 
 #include "capture/events.h"
+#include "capture/generators.h"
 #include "capture/loops.h"
 #include "capture/meter.h"
 #include "capture/outcomes.h"
@@ -118,7 +123,7 @@ class Policy : public frame::FramePolicy {
  public:
   bool Wants(FjFrame* frame) override {
     if (override_semantics) return true;
-    if (!active || ending || fj_is_generator(frame)) return false;
+    if (!active || ending) return false;
     if (!tensor::CaptureObstacle().empty()) {  // for all of this frame: what it is called under does not end in it
       RememberObstacle(*active, frame);
       return active->fullgraph;
@@ -128,6 +133,33 @@ class Policy : public frame::FramePolicy {
     const bool wanted = !c.skip && !(c.idle && Idle(c));
     if (!wanted && active->root_code.get() == c.code.get()) active->outcomes->Add(diag::RunBy::kPython);
     return wanted || c.instead;
+  }
+
+  bool Resumes(PyThreadState* ts, FjFrame* frame, absl::FunctionRef<PyObject*()> drive, PyObject** result) override {
+    const std::shared_ptr<Compiled> compiled = MakerOf(frame);
+    if (!compiled || ending || stance == Stance::kForceEager) return false;
+    const InUse use;
+    absl::InlinedVector<PyObject*, 32> values;  // as the arguments of a call
+    const int count = fj_nlocalsplus(frame) + fj_stack_depth(frame);
+    std::copy_if(fj_localsplus(frame), fj_localsplus(frame) + count, std::back_inserter(values), std::identity());
+    const Timing::Turn turn = compiled->timing->Begin(*compiled, values.data(), values.size(), fj_next(frame));
+    if (turn.python) {
+      const Meter meter(*compiled, nullptr);
+      const SuspendScope off;
+      compiled->outcomes->Add(diag::RunBy::kPython);
+      *result = fj_continue(ts, frame, 0);
+    } else {
+      Retry retry;
+      {
+        const Meter meter(*compiled, compiled->Known(fj_code(frame)));
+        const ActiveScope on(compiled);
+        if (!Wants(frame)) return false;
+        *result = drive();
+      }
+      *result = retry.Finish(*result);
+    }
+    if (turn.timed) compiled->timing->Ended(*compiled, turn, *result);
+    return true;
   }
 
   PyObject* Continue(PyThreadState* ts, FjFrame* frame, int throwflag) override {
@@ -140,6 +172,8 @@ class Policy : public frame::FramePolicy {
 
   frame::Action At(FjFrame* frame, PyObject** result) override {
     if (!active || ending || override_semantics) return frame::Action::kHandOver;
+    if (const Leaving leaving = LeavesAt(frame, fj_next(frame)); leaving != Leaving::kNo)
+      return leaving == Leaving::kYields ? frame::Action::kHandOver /* up to there */ : frame::Action::kStep;
     PyCodeObject* code = fj_code(frame);
     std::shared_ptr<Compiled> compiled = active;
     diag::OptionScope options(compiled->options.empty() ? nullptr : &compiled->options);
@@ -301,6 +335,7 @@ class Policy : public frame::FramePolicy {
     if (p.dull > kDull || std::count(state.plain_loops.begin(), state.plain_loops.end(), at))
       return frame::Action::kHandOver;
     if (std::count(state.good_loops.begin(), state.good_loops.end(), at)) return {};
+    if (fj_is_generator(frame)) return {};  // what it is resumed by takes its time, too
     const double now = Now();
     if (at != p.loop || compiled.captures != p.captures) {
       p.rounds = 0;
@@ -674,8 +709,7 @@ CodeState& StateOf(Compiled& compiled, PyCodeObject* code) {
   if (!s) {
     s = std::make_unique<CodeState>();
     s->code = Borrow(reinterpret_cast<PyObject*>(code));
-    s->skip = SkippedFile(code) || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) ||
-              !(code->co_flags & CO_OPTIMIZED);  // module and class bodies
+    s->skip = SkippedFile(code) || !(code->co_flags & CO_OPTIMIZED);  // module and class bodies
     s->hot = !(code->co_ncellvars);
     s->instead = InsteadOf(code);
     s->used = ++clock;

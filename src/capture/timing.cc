@@ -74,7 +74,7 @@ Timing::Class* Timing::Find(uint64_t key) {
   return it == classes_.end() ? nullptr : &*it;
 }
 
-Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n) {
+Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at) {
   if (--rest_ <= 0 || looked_ != compiled.captures) {
     rest_ = kRest;
     looked_ = compiled.captures;
@@ -86,7 +86,7 @@ Timing::Turn Timing::Choose(Compiled& compiled, PyObject* const* args, Py_ssize_
     }
   }
   if (GetStance() != Stance::kDefault) return {};
-  uint64_t key = 0;
+  uint64_t key = at;
   for (Py_ssize_t i = 0; i < n; ++i)
     key = (key ^ reinterpret_cast<uint64_t>(Py_TYPE(args[i])) / 16 ^ SizeOf(args[i]) << 20) * 0x9E3779B97F4A7C15ull;
   if (PyErr_Occurred()) PyErr_Clear();

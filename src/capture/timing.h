@@ -20,9 +20,10 @@ class Timing {
     uint64_t mapped = 0;  // see ArenaPool
     double start = 0;
   };
-  Turn Begin(Compiled& compiled, PyObject* const* args, Py_ssize_t n) {
+  // at: which part of the function, if not all of it.
+  Turn Begin(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at = 0) {
     if (!left_ && !measuring_ && --rest_ > 0) return {};
-    return Choose(compiled, args, n);
+    return Choose(compiled, args, n, at);
   }
   // Does the time of a call, or of a part of it, say what it costs? Work on GPUs goes on behind it, and so may
   // a backward pass.
@@ -38,7 +39,7 @@ class Timing {
     std::vector<double> compiled, plain;  // seconds
     long until = 0, pause = 0;            // calls until it is measured again
   };
-  Turn Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n);
+  Turn Choose(Compiled& compiled, PyObject* const* args, Py_ssize_t n, uint64_t at);
   Class* Find(uint64_t key);
   void Judge(Compiled& compiled, Class& c);
   void Decide(Compiled& compiled, Class& c, bool leave);

@@ -222,17 +222,7 @@ PyObject* Idle(PyThreadState* ts, FjFrame* frame, int throwflag) {
   return fj_continue(ts, frame, throwflag);
 }
 
-PyObject* Evaluate(PyThreadState* ts, FjFrame* frame, int throwflag) {
-  if (scopes == 0 || !policy) return Idle(ts, frame, throwflag);
-  if (StackLow() && !throwflag) {
-    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded: the C stack is used up");
-    return fj_end_raise(ts, frame);
-  }
-  if (fj_interrupts(ts, frame) & FJ_TRACING) return fj_continue(ts, frame, throwflag);
-  Semantics* semantics = policy->Override(frame);
-  // Where another hook hands its frames on to ours, the tool behind it is at work: what it runs is its own business.
-  if (!semantics && (throwflag || fj_is_generator(frame) || fj_hook_state() != FJ_HOOK_OURS || !policy->Wants(frame)))
-    return policy->Continue(ts, frame, throwflag);
+PyObject* Driven(PyThreadState* ts, FjFrame* frame, Semantics* semantics, int throwflag) {
   Link link(ts, frame);
   if (!link) return fj_continue(ts, frame, throwflag);  // CPython raises the RecursionError
   Drive drive(ts, frame, link);
@@ -247,6 +237,27 @@ PyObject* Evaluate(PyThreadState* ts, FjFrame* frame, int throwflag) {
     PyErr_SetString(PyExc_SystemError, e.what());
     return drive.Raise();
   }
+}
+
+PyObject* Evaluate(PyThreadState* ts, FjFrame* frame, int throwflag) {
+  if (scopes == 0 || !policy) return Idle(ts, frame, throwflag);
+  if (StackLow() && !throwflag) {
+    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded: the C stack is used up");
+    return fj_end_raise(ts, frame);
+  }
+  if (fj_interrupts(ts, frame) & FJ_TRACING) return fj_continue(ts, frame, throwflag);
+  if (Semantics* semantics = policy->Override(frame)) return Driven(ts, frame, semantics, throwflag);
+  // Where another hook hands its frames on to ours, the tool behind it is at work: what it runs is its own business.
+  if (!throwflag && fj_hook_state() == FJ_HOOK_OURS) {
+    const auto drive = [&] { return Driven(ts, frame, nullptr, 0); };
+    PyObject* result;
+    if (!fj_is_generator(frame)) {
+      if (policy->Wants(frame)) return drive();
+    } else if (policy->Resumes(ts, frame, drive, &result)) {
+      return result;
+    }
+  }
+  return policy->Continue(ts, frame, throwflag);
 }
 
 }  // namespace
@@ -269,17 +280,25 @@ const char* HookUnavailable() {
   return failed;
 }
 
-HookScope::HookScope() : active_(HookUnavailable() == nullptr) {
-  if (!active_) return;
+void KeepHook() {
   ++scopes;
   idle_frames = 0;
-  if (scopes_here++ == 0) fj_widen_recursion(PyThreadState_Get(), kExtraRecursion);
   if (fj_hook_state() == FJ_HOOK_FREE) fj_install_hook(Evaluate);
+}
+
+void LetGoOfHook() {
+  --scopes;
+}
+
+HookScope::HookScope() : active_(HookUnavailable() == nullptr) {
+  if (!active_) return;
+  KeepHook();
+  if (scopes_here++ == 0) fj_widen_recursion(PyThreadState_Get(), kExtraRecursion);
 }
 
 HookScope::~HookScope() {
   if (!active_) return;
-  --scopes;
+  LetGoOfHook();
   if (--scopes_here == 0) fj_widen_recursion(PyThreadState_Get(), -kExtraRecursion);
 }
 

@@ -2,6 +2,8 @@
 // installed FramePolicy. The hook is installed while at least one HookScope is alive (counted, with hysteresis).
 #pragma once
 
+#include <absl/functional/function_ref.h>
+
 #include "frame/semantics.h"
 
 namespace framejit::frame {
@@ -19,9 +21,14 @@ enum class Action {
 class FramePolicy {
  public:
   virtual ~FramePolicy() = default;
-  // Asked once per new frame, before anything of it ran (not for generators, coroutines, class bodies' resumptions).
+  // Asked once per new frame, before anything of it ran (not for generators and coroutines).
   // false: CPython runs it as if there were no hook.
   virtual bool Wants(FjFrame* frame) = 0;
+  // Asked at each resumption of a generator that is not overridden. True: it has run; `drive` runs it as a frame that
+  // is wanted.
+  virtual bool Resumes(PyThreadState* ts, FjFrame* frame, absl::FunctionRef<PyObject*()> drive, PyObject** result) {
+    return false;
+  }
   // Runs a frame that is not wanted in CPython.
   virtual PyObject* Continue(PyThreadState* ts, FjFrame* frame, int throwflag) {
     return fj_continue(ts, frame, throwflag);
@@ -45,6 +52,9 @@ class HookScope {  // RAII: this thread may need frames intercepted. Does nothin
  private:
   bool active_;
 };
+// Keep the hook installed, whatever this thread does, for frames that will be resumed. The hook is available.
+void KeepHook();
+void LetGoOfHook();
 // Null, or why the hook cannot be used on this interpreter (private struct self-test failed, another owner of the hook,
 // free-threaded build, sub-interpreter). Eager runs then.
 const char* HookUnavailable();

@@ -26,11 +26,12 @@ int fj_stack_depth(FjFrame*);                  // valid while the frame is not r
 void fj_set_stack_depth(FjFrame*, int depth);  // store before anything that can run other code
 int fj_next(FjFrame*);                         // index of the next instruction
 void fj_set_next(FjFrame*, int index);
-void fj_set_current(FjFrame*, int index);  // while the driver runs `index`: what tracebacks report
-int fj_current(FjFrame*);                  // what f_lasti reports
-int fj_is_generator(FjFrame*);             // generator, coroutine or async generator code
-int fj_is_suspended_generator(FjFrame*);   // the frame belongs to a generator object (it is being resumed)
-int fj_is_complete(FjFrame*);              // visible to tracebacks: its current instruction is past the prologue
+void fj_set_current(FjFrame*, int index);   // while the driver runs `index`: what tracebacks report
+int fj_current(FjFrame*);                   // what f_lasti reports
+int fj_is_generator(FjFrame*);              // generator, coroutine or async generator code
+int fj_is_suspended_generator(FjFrame*);    // the frame belongs to a generator object (it is being resumed)
+FjFrame* fj_frame_of(PyObject* generator);  // or of a coroutine or an async generator, which has not ended
+int fj_is_complete(FjFrame*);               // visible to tracebacks: its current instruction is past the prologue
 
 // Stores the current instruction and the stack pointer in one call.
 void fj_sync(FjFrame*, int current, PyObject** stack_pointer);

@@ -49,6 +49,31 @@ Flow GetYieldFromIter(Machine& m, const Instr&) {
   return m.Replace(1, m.sem.Iter(m.Top()));
 }
 
+// What `await` sends to. What CPython refuses it refuses itself, as long as nothing was called.
+Flow GetAwaitable(Machine& m, const Instr&) {
+  PyObject* o = m.Top();
+  if (PyCoro_CheckExact(o)) {
+    PyObject* awaits = PyObject_GetAttrString(o, "cr_await");
+    if (!awaits) return Flow::kError;
+    Py_DECREF(awaits);
+    return awaits == Py_None ? Flow::kNext : Flow::kHandOver;
+  }
+  if (PyGen_CheckExact(o)) return Flow::kHandOver;  // of types.coroutine, or no awaitable
+  static PyObject* const name = PyUnicode_InternFromString("__await__");
+  PyObject* method = m.sem.LoadSpecial(o, name);
+  if (!method) return PyErr_Occurred() ? Flow::kError : Flow::kHandOver;
+  PyObject* awaited = m.sem.Call(method, nullptr, 0, nullptr);
+  Py_DECREF(method);
+  if (awaited && (PyCoro_CheckExact(awaited) || !PyIter_Check(awaited))) {
+    if (PyCoro_CheckExact(awaited))
+      PyErr_SetString(PyExc_TypeError, "__await__() returned a coroutine");
+    else
+      PyErr_Format(PyExc_TypeError, "__await__() returned non-iterator of type '%.100s'", Py_TYPE(awaited)->tp_name);
+    Py_CLEAR(awaited);
+  }
+  return m.Replace(1, awaited);
+}
+
 Flow Send(Machine& m, const Instr&) {
   PyObject* v = nullptr;
   int yielded = m.sem.Send(m.Top(2), m.Top(), &v);

@@ -36,6 +36,9 @@ int fj_is_generator(FjFrame* f) {
 int fj_is_suspended_generator(FjFrame* f) {
   return FR(f)->owner == FRAME_OWNED_BY_GENERATOR;
 }
+FjFrame* fj_frame_of(PyObject* generator) {  // coroutines and async generators begin with the same fields
+  return (FjFrame*)((PyGenObject*)generator)->gi_iframe;
+}
 int fj_is_complete(FjFrame* f) {
   return FR(f)->owner == FRAME_OWNED_BY_GENERATOR || fj_current(f) >= CODE(f)->_co_firsttraceable;
 }

@@ -1,6 +1,5 @@
-"""What is decorated: methods of dataclasses, dispatching functions, generators and coroutines, operators of the user."""
+"""What is decorated: methods of dataclasses, dispatching functions, operators of the user, every kind of callable."""
 
-import asyncio
 import dataclasses
 import functools
 
@@ -95,20 +94,80 @@ def test_operators_that_write_and_those_with_gradients():
         torch.testing.assert_close(x.grad, 8 * x.detach())
 
 
-def test_generators_and_coroutines():
-    def rounds(x):
-        for i in range(3):
-            yield (x + i).sin() * 2
+# --- the kinds of callables ------------------------------------------------------------------------------------------------
+class Shapes:
+    factor = 2.0
 
-    async def wait(x):
-        y = x.sin() * 2
-        await asyncio.sleep(0)
-        return y.cos() + 1
+    @framejit.compile
+    def method(self, x):
+        return (x * self.factor).sin() + 1
 
-    x, generator, coroutine = torch.rand(4), framejit.compile(rounds), framejit.compile(wait)
-    for _ in range(3):
-        for got, expected in zip(generator(x), rounds(x), strict=True):
-            torch.testing.assert_close(got, expected)
-        torch.testing.assert_close(asyncio.run(coroutine(x)), asyncio.run(wait(x)))
-    told = framejit.explain(lambda x: sum(rounds(x)))(x)  # where it is consumed
-    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+    @staticmethod
+    @framejit.compile
+    def static(x):
+        return x.sin() * 3
+
+    @framejit.compile
+    @staticmethod
+    def static_outside(x):
+        return x.sin() * 4
+
+    @classmethod
+    @framejit.compile
+    def of_class(cls, x):
+        return x.sin() * cls.factor
+
+    @framejit.compile
+    @classmethod
+    def of_class_outside(cls, x):
+        return x.cos() * cls.factor
+
+    @property
+    @framejit.compile
+    def value(self):
+        return self.x.sin() * self.factor
+
+    @functools.singledispatchmethod
+    def dispatched(self, x):
+        raise TypeError
+
+    @dispatched.register
+    def _(self, x: torch.Tensor):
+        return x.sin() * self.factor
+
+    def __init__(self, x):
+        self.x = x
+
+    def __call__(self, x, *, plus=1):
+        return x.cos() * self.factor + plus
+
+
+def test_kinds_of_callables_are_one_graph_each():
+    x, shapes = torch.rand(4), Shapes(torch.rand(4))
+    kinds = {
+        "method": (shapes.method, Shapes.method.__wrapped__.__get__(shapes)),
+        "static": (shapes.static, lambda x: x.sin() * 3),
+        "static outside": (Shapes.static_outside, lambda x: x.sin() * 4),
+        "class": (Shapes.of_class, lambda x: x.sin() * 2.0),
+        "class outside": (shapes.of_class_outside, lambda x: x.cos() * 2.0),
+        "partial": (framejit.compile(functools.partial(shapes, plus=1)), functools.partial(shapes, plus=1)),
+        "partial of a method": (framejit.compile(functools.partial(Shapes.__call__, shapes, plus=1)), functools.partial(shapes, plus=1)),
+        "object": (framejit.compile(shapes), shapes),
+        "bound method": (framejit.compile(shapes.__call__), shapes),
+        "function of C": (framejit.compile(torch.sin), torch.sin),
+        "bound method of C": (framejit.compile(x.add), x.add),
+        "singledispatchmethod": (framejit.compile(shapes.dispatched), shapes.dispatched),
+        "lambda": (framejit.compile(lambda x: x.sin() + 2), lambda x: x.sin() + 2),
+    }
+    for name, (compiled, plain) in kinds.items():
+        for k in range(3):
+            torch.testing.assert_close(compiled(x + k), plain(x + k), msg=lambda text, name=name: f"{name}: {text}")
+        inner = compiled
+        while not isinstance(inner, framejit._framejit.CompiledFunction):
+            inner = inner.func if isinstance(inner, functools.partial) else inner.__func__
+        info = framejit.cache_info(inner)
+        assert len(inner.graphs) == 1 and not info["breaks"] and info["outcomes"]["run"].get("graph", 0) >= 1, (name, inner.graphs, info)
+    for k in range(3):
+        shapes.x = torch.rand(4)
+        torch.testing.assert_close(shapes.value, shapes.x.sin() * 2.0)
+    assert len(Shapes.value.fget.graphs) == 1
