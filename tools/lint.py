@@ -1,5 +1,6 @@
 """Checks that keep the house in order; `tools/dev lint` calls it with the C and C++ sources. Prints one line a finding."""
 
+import ast
 import glob
 import json
 import os
@@ -57,8 +58,7 @@ def check_sources(paths):
         lines = (ROOT / path).read_text().splitlines()
         if len(lines) > 700:
             report(path, 1, f"{len(lines)} lines: split it (limit 700)")
-        if path.startswith("src/"):
-            check_lengths(path, lines)
+        check_lengths(path, functions(lines))
         for number, line in enumerate(lines, 1):
             check_includes(path, number, line, order)
             if "PY_VERSION_HEX" in line and not VERSION_FILES.fullmatch(path):
@@ -71,7 +71,7 @@ NO_FUNCTION = re.compile(r"(namespace|extern|struct|class|enum|union|if|for|whil
 
 
 def functions(lines):
-    """(first line, last line, head) of every function defined at namespace or class level. The sources are formatted: a
+    """(first line, last line, name) of every function defined at namespace or class level. The sources are formatted: a
     definition is indented by at most four spaces, and ends with a brace in the column where it begins."""
     at = 0
     while at < len(lines):
@@ -86,13 +86,19 @@ def functions(lines):
             at += 1
             continue
         last = next((i for i in range(end + 1, len(lines)) if re.match(rf" {{{indent}}}\}}", lines[i])), end)
-        yield at, last, head
+        yield at, last, head.split("(")[0].split()[-1]
         at = last + 1
 
 
-def check_lengths(path, lines):
-    for start, last, head in functions(lines):
-        name = head.split("(")[0].split()[-1]
+def python_functions(text):
+    """Likewise of Python, functions inside of functions too."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.lineno - 1, node.end_lineno - 1, node.name
+
+
+def check_lengths(path, found):
+    for start, last, name in found:
         if last - start + 1 > LONGEST_FUNCTION:
             report(path, start + 1, f"{last - start + 1} lines in one function (limit {LONGEST_FUNCTION}): {name}")
 
@@ -154,6 +160,12 @@ def check_python():
             report(*found.groups())
 
 
+def check_python_lengths():
+    files = [path for folder in ("pymodule", "tools", "bench", "tests", "examples") for path in (ROOT / folder).rglob("*.py")]
+    for path in [*files, ROOT / "tools" / "dev"]:
+        check_lengths(path.relative_to(ROOT), python_functions(path.read_text()))
+
+
 def check_tidy(paths):
     """clang-tidy (.clang-tidy says which checks) over every file that is compiled; an hour of one core."""
     built = ROOT / "build" / "compile_commands.json"
@@ -212,6 +224,7 @@ def main():
     check_breaks()
     check_options()
     check_python()
+    check_python_lengths()
     check_format(paths)
     check_symbols()
     if "--all" in sys.argv:

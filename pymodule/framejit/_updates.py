@@ -3,6 +3,8 @@ small calls, the framework's own fused kernel does the same update in one pass o
 
 import functools
 import sys
+from collections.abc import Callable
+from typing import NamedTuple
 
 from . import _framejit
 
@@ -72,17 +74,43 @@ def _sgd(fused, params, grads, momentum_buffer_list, grad_scale, found_inf, **ho
     _written(params, buffers)
 
 
-_ROWS = {  # function: (what does the same in one pass, its conditions)
-    "torch.optim.adam": {"_single_tensor_adam": ("_fused_adam", _adam), "_multi_tensor_adam": ("_fused_adam", _adam)},
-    "torch.optim.sgd": {"_single_tensor_sgd": ("_fused_sgd", _sgd), "_multi_tensor_sgd": ("_fused_sgd", _sgd)},
+class _Update(NamedTuple):
+    kernel: str  # a function of the same module that does the same in one pass
+    conditions: Callable
+    ends_graph: bool  # the kernel is faster than a graph of the many small calls: what is captured ends before the update
+
+
+_ROWS = {
+    "torch.optim.adam": {
+        "_single_tensor_adam": _Update("_fused_adam", _adam, ends_graph=True),
+        "_multi_tensor_adam": _Update("_fused_adam", _adam, ends_graph=True),
+    },
+    "torch.optim.sgd": {
+        "_single_tensor_sgd": _Update("_fused_sgd", _sgd, ends_graph=False),
+        "_multi_tensor_sgd": _Update("_fused_sgd", _sgd, ends_graph=False),
+    },
 }
+
+
+def _update_of(code):
+    """(module, row) of the function with this code, or None."""
+    for name, rows in _ROWS.items():
+        module = sys.modules.get(name)
+        for function, row in rows.items():
+            if module and getattr(getattr(module, function, None), "__code__", None) is code and hasattr(module, row.kernel):
+                return module, row
+    return None
 
 
 def instead_of(code):
     """What to call instead of the function with this code; None: nothing. It may answer NotImplemented."""
-    for name, rows in _ROWS.items():
-        module = sys.modules.get(name)
-        for function, (fused, conditions) in rows.items():
-            if module and getattr(getattr(module, function, None), "__code__", None) is code and hasattr(module, fused):
-                return functools.partial(conditions, getattr(module, fused))
+    if found := _update_of(code):
+        module, row = found
+        return functools.partial(row.conditions, getattr(module, row.kernel))
     return None
+
+
+def ends_graph(code):
+    """Is the function with this code not to be captured where a graph need not be whole?"""
+    found = _update_of(code)
+    return bool(found and found[1].ends_graph)

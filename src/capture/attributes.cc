@@ -253,12 +253,9 @@ PyObject* CaptureSemantics::FindAttr(PyObject* object, PyObject* name, bool* mis
 }
 
 bool CaptureSemantics::NoteFunction(PyFunctionObject* fn) {
-  auto* f = reinterpret_cast<PyObject*>(fn);
-  const Source* src = s_.SourceOf(f);
+  const Source* src = s_.SourceOf(reinterpret_cast<PyObject*>(fn));
   if (!src) return false;
-  guard::Row row{guard::Kind::kFunction, src};
-  row.object = f;
-  s_.guards().Add(std::move(row));
+  s_.guards().Function(src, fn);
   // Defaults flow into the callee's locals: they are read from the function.
   for (PyObject* d : {fn->func_defaults, fn->func_kwdefaults}) {
     if (!d) continue;

@@ -66,8 +66,6 @@ constexpr struct PythonRow {
     {"torch._dynamo.mutation_guard", "GenerationTracker.tag", Effect::kNothing},     // by Module.__init__
     {"torch.autograd.profiler", "record_function.__enter__", Effect::kItself},
     {"torch.autograd.profiler", "record_function.__exit__", Effect::kNothing},
-    {"torch.optim.adam", "_single_tensor_adam", Effect::kOneKernel},
-    {"torch.optim.adam", "_multi_tensor_adam", Effect::kOneKernel},
     {"torch.optim.optimizer", "_get_value", Effect::kHeldNumber},
     {"torch.utils._python_dispatch", "return_and_correct_aliasing", Effect::kAliases},
     {"warnings", "catch_warnings.__enter__", Effect::kWarnings},

@@ -23,7 +23,6 @@ enum class Effect : uint8_t {
   kThreadState,
   kErrorState,  // numpy.errstate: one made here, before any call on NumPy's arrays in another state
   kHeldNumber,  // the number that a tensor holds, of a library that goes on with the tensor while compiling
-  kOneKernel,   // the framework has a kernel that does all of it in one pass (framejit/_updates.py)
   kAliases,     // which results of an operation on wrappers are arguments, or views of them
   kWarnings,    // what is done with warnings, in a scope: nothing that warns is captured
 };

@@ -14,6 +14,7 @@
 #include "capture/overrides.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
+#include "capture/skipped.h"
 #include "capture/special_calls.h"
 #include "capture/wrappers.h"
 #include "guard/versions.h"
@@ -324,9 +325,6 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
       if (s_.options().compiling && nargs == 1 && !kwnames && IsTensor(args[0]))
         return s_.CallFramework(callees::kTensorDouble, args, 1, nullptr);
       break;
-    case Effect::kOneKernel:
-      if (s_.options().whole) break;
-      return s_.Break(BreakId::kSideEffect, Describe(f) + ", which is one kernel of the framework");
     case Effect::kAliases:
       if (PyObject* r = CorrectAliasing(s_, args, static_cast<Py_ssize_t>(nargs), kwnames);
           r || s_.broken() || PyErr_Occurred())
@@ -377,11 +375,14 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
   }
   if (!s_.IsFresh(f)) {
     if (IsDisabled(f)) {
-      PyObject* why = PyDict_GetItemString(fn->func_dict, "_torchdynamo_disable_msg");
+      static PyObject* const message = Interned("_torchdynamo_disable_msg");
+      PyObject* why = PyDict_GetItem(fn->func_dict, message);
       const bool told = why && PyUnicode_Check(why);
       return s_.Break(BreakId::kUnknownCall,
                       Describe(f) + " is disabled" + (told ? std::string(": ") + PyUnicode_AsUTF8(why) : ""));
     }
+    if (!s_.options().whole && EndsGraph(code))
+      return s_.Break(BreakId::kSideEffect, Describe(f) + ", which is one kernel of the framework");
     if (Ref behind(BehindSwitch(fn)); behind || s_.broken() || PyErr_Occurred())
       return behind ? Call(behind.get(), args, nargs, kwnames) : nullptr;
     if (!NoteFunction(fn)) return nullptr;

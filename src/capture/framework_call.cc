@@ -216,46 +216,39 @@ bool FrameworkCall::ReplacedByTensors(PyObject** out) {
   return *out = s_.CallFramework(callee_, with, nargs_, kwnames_, declined_), true;
 }
 
-// The number that a tensor holds, beside another tensor.
-bool FrameworkCall::BindItem(PyObject* item, Arg* a, std::string_view keyword) {
-  static constexpr std::string_view kTake[] = {"add",      "sub",    "mul",         "div", "subtract",
-                                               "multiply", "divide", "true_divide", "eq",  "ne",
-                                               "lt",       "le",     "gt",          "ge",  "rsub"};
-  std::string_view name = callee_.last();
-  if (name.ends_with("_") && !name.starts_with("__")) name.remove_suffix(1);
-  if (name.starts_with("__") && name.ends_with("__")) {
-    name = name.substr(2, name.size() - 4);
-    if (name == "truediv" || name == "rtruediv" || name == "itruediv") name = "div";
-    if (name.size() == 4 && (name[0] == 'r' || name[0] == 'i')) name.remove_prefix(1);
-  }
-  const bool takes = torch_ && nargs_ == 2 && total() == 2 && IsTensorAt(0) && item == s_.Resolve(args_[1]) &&
-                     std::find(std::begin(kTake), std::end(kTake), name) != std::end(kTake);
-  const TensorMeta beside = takes ? s_.meta(AsTensor(args_[0])->id) : TensorMeta();
-  Ref tensor(takes && !(callee_.Has(kInPlace) && !IsFloat(beside.dtype)) ? ItemFor(s_, item, beside) : nullptr);
-  // The weight of a lerp is of its type.
-  if (!takes && torch_ && nargs_ == 3 && IsTensorAt(0) && item == s_.Resolve(args_[2]) && name == "lerp") {
-    TensorMeta weight = s_.meta(AsTensor(args_[0])->id);
-    weight.sizes.clear();
-    if ((weight.dtype == DType::kFloat32 || weight.dtype == DType::kFloat64) && Ref(ItemAsFactor(s_, item, weight)))
-      tensor = Ref(ItemFor(s_, item, weight));
-  }
+// The number that a tensor holds, beside another tensor. Null: it may not stay in the graph.
+Ref FrameworkCall::HeldNumber(PyObject* item, size_t position, bool factor) {
+  if (!torch_ || !IsTensorAt(0)) return {};
+  const TensorMeta beside = s_.meta(AsTensor(args_[0])->id);
   // As a factor it is read by the framework, which refuses those that its floats cannot hold.
-  if (!takes && torch_ && IsTensorAt(0) && (keyword == "alpha" || keyword == "value") &&
-      s_.meta(AsTensor(args_[0])->id).device.kind == DeviceKind::kCpu)
-    tensor = Ref(ItemAsFactor(s_, item, s_.meta(AsTensor(args_[0])->id)));
-  if (tensor) return *a = Arg::Tensor(AsTensor(tensor.get())->id), true;
-  if (!s_.broken() && !PyErr_Occurred()) s_.Break(BreakId::kTensorItem, callee_ + " of a number that a tensor holds");
-  return false;
+  if (factor) return Ref(beside.device.kind == DeviceKind::kCpu ? ItemAsFactor(s_, item, beside) : nullptr);
+  const size_t last = total() - 1;
+  if (!callee_.Has(kTakesHeldNumber) || kwnames_ || position != last) return {};
+  if (last == 1) return Ref(callee_.Has(kInPlace) && !IsFloat(beside.dtype) ? nullptr : ItemFor(s_, item, beside));
+  // Behind two tensors it is a weight, which is of their type.
+  TensorMeta weight = beside;
+  weight.sizes.clear();
+  if (last != 2 || !(weight.dtype == DType::kFloat32 || weight.dtype == DType::kFloat64)) return {};
+  return Ref(Ref(ItemAsFactor(s_, item, weight)) ? ItemFor(s_, item, weight) : nullptr);
 }
 
 // One argument. A float that is a symbol stays one where the graph may hold the call with others.
-bool FrameworkCall::BindOne(PyObject* o, Arg* a, bool factor, std::string_view keyword) {
-  if (PyObject* item = IsLazy(o) ? nullptr : o; item && IsItemFloat(item)) return BindItem(item, a, keyword);
+bool FrameworkCall::BindOne(PyObject* o, Arg* a, size_t position, std::string_view keyword) {
+  const bool factor = torch_ && callee_.Has(kTakesFactor) && (keyword == "alpha" || keyword == "value");
+  Ref made;
+  PyObject* item = !IsLazy(o) && IsItemFloat(o) ? o : nullptr;
   // A tensor as a factor is read like one, where what it holds may be guessed to fit.
-  if (torch_ && s_.options().guesses && (keyword == "alpha" || keyword == "value") && IsTensor(o) && IsTensorAt(0) &&
+  if (factor && s_.options().guesses && IsTensor(o) && IsTensorAt(0) &&
       s_.meta(AsTensor(o)->id).dtype == DType::kFloat64 && s_.meta(AsTensor(args_[0])->id).dtype != DType::kFloat64) {
-    if (Ref item{NewItemFloat(s_, o)}) return BindItem(item.get(), a, keyword);
-    if (s_.broken() || PyErr_Occurred()) return false;
+    made = Ref(NewItemFloat(s_, o));
+    if (!made && (s_.broken() || PyErr_Occurred())) return false;
+    item = made.get();
+  }
+  if (item) {
+    Ref tensor = HeldNumber(item, position, factor);
+    if (tensor) return *a = Arg::Tensor(AsTensor(tensor.get())->id), true;
+    if (!s_.broken() && !PyErr_Occurred()) s_.Break(BreakId::kTensorItem, callee_ + " of a number that a tensor holds");
+    return false;
   }
   const bool takes = callee_.Has(kTakesFloatSymbols) && (torch_ || !s_.libraries.torch);
   PyObject* seen = takes ? s_.Resolve(o) : nullptr;
@@ -270,9 +263,10 @@ bool FrameworkCall::BindOne(PyObject* o, Arg* a, bool factor, std::string_view k
     return !foreign || (s_.Break(BreakId::kFrameworkError, callee_ + ": a dtype of NumPy"), false);
   }
   const uint32_t symbol = reinterpret_cast<SymFloat*>(seen)->symbol;
-  // torch refuses factors that its floats cannot hold
+  // torch refuses factors that its floats cannot hold: what stands behind the operands (add(x, y, alpha), alpha=).
   constexpr double kMost = std::numeric_limits<float>::max();
-  if (factor && !(s_.numbers().Compare(symbol, kMost, Py_LE) && s_.numbers().Compare(symbol, -kMost, Py_GE)))
+  if ((factor || position > 1) &&
+      !(s_.numbers().Compare(symbol, kMost, Py_LE) && s_.numbers().Compare(symbol, -kMost, Py_GE)))
     return reader_.Read(o, a);
   a->kind = Arg::Kind::kSymFloat;
   a->i = shape::Int::Symbol(symbol);
@@ -343,14 +337,14 @@ bool FrameworkCall::Bind() {
   call_.args.reserve(nargs_);
   for (Py_ssize_t i = 0; i < nargs_; ++i) {
     Arg a;
-    if (!BindOne(args_[i], &a, i > 1)) return false;
+    if (!BindOne(args_[i], &a, i)) return false;
     call_.args.push_back(std::move(a));
   }
   for (Py_ssize_t i = 0; kwnames_ && i < PyTuple_GET_SIZE(kwnames_); ++i) {
     Arg a;
     const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames_, i));
     if (!torch_ && !strcmp(Py_TYPE(args_[nargs_ + i])->tp_name, "_NoValueType")) continue;  // as if it was not given
-    if (!name || !BindOne(args_[nargs_ + i], &a, !strcmp(name, "alpha"), name)) return false;
+    if (!name || !BindOne(args_[nargs_ + i], &a, nargs_ + i, name)) return false;
     if (torch_ && a.is(Arg::Kind::kString) && !strcmp(name, "device")) a.kind = Arg::Kind::kDevice;
     call_.kwargs.emplace_back(name, std::move(a));
   }

@@ -21,8 +21,8 @@ class FrameworkCall {
   bool ComputedByNumpy(PyObject** out);    // of numbers alone, beside torch's tensors
   // The call as it is recorded. False after a Break or an exception.
   bool Bind();
-  bool BindOne(PyObject* o, Arg* a, bool factor, std::string_view keyword = {});
-  bool BindItem(PyObject* item, Arg* a, std::string_view keyword);
+  bool BindOne(PyObject* o, Arg* a, size_t position, std::string_view keyword = {});
+  Ref HeldNumber(PyObject* item, size_t position, bool factor);
   bool SpreadSize();  // torch.Tensor.new(torch.Size)
   void NameDTypes();
   void PlaceOnDefaultDevice();

@@ -43,6 +43,21 @@ bool SkippedFile(PyCodeObject* code) {
   return !strncmp(file, stdlib.c_str(), stdlib.size()) && !strstr(file, "-packages/");
 }
 
+// The answer of a function of framejit._updates, which knows the optimizers of torch. Null: it has none.
+static Ref AskUpdates(const char* function, PyCodeObject* code) {
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (!file || !strstr(file, "/torch/optim/")) return PyErr_Clear(), Ref();
+  SuspendScope off;
+  Ref module(tensor::Import("framejit._updates"));
+  Ref answer(module ? PyObject_CallMethod(module.get(), function, "O", code) : nullptr);
+  if (!answer) PyErr_Clear();
+  return answer.get() == Py_None ? Ref() : answer;
+}
+
+bool EndsGraph(PyCodeObject* code) {
+  return AskUpdates("ends_graph", code).get() == Py_True;
+}
+
 Ref InsteadOf(PyCodeObject* code) {
   SuspendScope off;
   const char* file = PyUnicode_AsUTF8(code->co_filename);
@@ -53,11 +68,7 @@ Ref InsteadOf(PyCodeObject* code) {
     if (!found) PyErr_Clear();
     return found;
   }
-  if (!file || !strstr(file, "/torch/optim/")) return PyErr_Clear(), Ref();
-  Ref module(tensor::Import("framejit._updates"));
-  Ref found(module ? PyObject_CallMethod(module.get(), "instead_of", "O", code) : nullptr);
-  if (!found) PyErr_Clear();
-  return found.get() == Py_None ? Ref() : found;
+  return AskUpdates("instead_of", code);
 }
 
 }  // namespace framejit::capture

@@ -10,5 +10,7 @@ bool SkippedFile(PyCodeObject* code);
 // What is called in place of this code, with nothing captured in it; null: nothing. An import is itself; for optimizers
 // it is framejit._updates.instead_of(code).
 Ref InsteadOf(PyCodeObject* code);
+// Such a replacement is better than what a graph makes of the code: what is captured ends before a call of it.
+bool EndsGraph(PyCodeObject* code);
 
 }  // namespace framejit::capture

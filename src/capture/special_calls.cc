@@ -7,6 +7,7 @@
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/wrappers.h"
+#include "guard/versions.h"
 #include "tensor/import.h"
 #include "tensor/no_collection.h"
 
@@ -324,11 +325,11 @@ std::string Describe(PyObject* o) {
 }
 
 bool IsDisabled(PyObject* function) {
-  static PyObject* const name = PyUnicode_InternFromString("_torchdynamo_disable");
   if (!function || !PyFunction_Check(function)) return false;
-  PyObject* told = reinterpret_cast<PyFunctionObject*>(function)->func_dict;
-  if (!told || PyDict_GetItem(told, name) != Py_True) return false;
-  PyObject* behind = PyDict_GetItemString(told, "_torchdynamo_orig_callable");
+  auto* f = reinterpret_cast<PyFunctionObject*>(function);
+  if (!guard::SaysDisabled(f)) return false;
+  static PyObject* const original = Interned("_torchdynamo_orig_callable");
+  PyObject* behind = PyDict_GetItem(f->func_dict, original);
   if (!behind) behind = function;
   return !PyFunction_Check(behind) || !IsCodeOf(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)), "torch");
 }

@@ -9,15 +9,9 @@
 #include "capture/vmap_call.h"
 #include "surface/layout.h"
 #include "surface/promote.h"
-#include "surface/rows.h"
 
 namespace framejit::capture {
 namespace {
-
-// By the row of the function; others are torch's to batch, as one call of the graph.
-Batch RuleOf(Callee callee) {
-  return callee.effects().batch;
-}
 
 const Callee kMatMul{"torch.matmul"}, kSqueeze{"torch.Tensor.squeeze"}, kTranspose{"torch.Tensor.transpose"},
     kFlatten{"torch.Tensor.flatten"}, kUnflatten{"torch.Tensor.unflatten"}, kAdd{"torch.add"}, kSub{"torch.sub"},
@@ -28,133 +22,70 @@ class Peeled : public BatchedCall {
  public:
   using BatchedCall::BatchedCall;
 
-  PyObject* Run() {
-    if (Draws(callee_)) return Drawn();
-    if (const Rule own = RuleOfItsOwn()) return (this->*own)();
-    const Batch rule = RuleOf(callee_);
-    const bool in_place = callee_.Has(kInPlace);
-    for (size_t i = 0; i < args_.size(); ++i) {
-      if (!IsTensor(args_[i])) continue;
-      ++tensors_;
-      if (Name(i) == "out") return Refuse();
-    }
-    const bool first = !args_.empty() && At(args_[0]);
-    // Limits that are tensors have a rule of their own there, a value to fill in has none.
-    if (callee_.last().starts_with("cl") && rule == Batch::kPointwise && tensors_ > 1) return Refuse();
-    if (callee_.last() == "masked_fill" && tensors_ > 2) return Refuse();
-    if (rule != Batch::kPointwise && rule != Batch::kIndex && (tensors_ != 1 || !first)) return Refuse();
-    switch (rule) {
-      case Batch::kUnary: {
-        const Vmap::Batched b = *At(args_[0]);
-        Ref self = Borrow(args_[0]);
-        args_[0] = b.inner;
-        Ref r(Call());
-        if (r.get() == b.inner) return self.release();
-        return r ? Wrap(r.get(), b.dim) : nullptr;
-      }
-      case Batch::kPointwise: return in_place && !first ? Refuse() : Pointwise(in_place);
-      case Batch::kReduce: return AtDims(0, 0);
-      case Batch::kDim: return AtDims(1, 0);
-      case Batch::kTwoDims: return AtDims(2, 0);
-      case Batch::kNewDim: return AtDims(1, 1);
-      case Batch::kNew:
-      case Batch::kExpand: return Sized(rule);
-      case Batch::kIndex: return Index();
-      default: return Refuse();
-    }
-  }
+  PyObject* Run();  // by the rule in the function's row of the effects table
 
  private:
-  // With numbers of its own for each sample, torch draws for the inner tensor as it lies.
-  PyObject* Drawn() {
-    const std::string_view last = callee_.last();
-    const bool alike = last == "dropout" || last == "rand_like" || last == "randn_like" || last == "bernoulli";
-    const Vmap::Batched* b = args_.empty() ? nullptr : At(args_[0]);
-    const Vmap::Level& level = s_.vmap.levels[0];
-    if (s_.vmap.levels.size() != 1 || !level.different || !(b ? alike : last == "rand" || last == "randn"))
-      return Break();
-    // Torch moves that dimension to the front first, and draws these in the order of rows.
-    const bool as_it_lies = last == "rand_like" || (last == "bernoulli" && args_.size() == 1);
-    if (b && !as_it_lies && (b->dim || !surface::IsContiguous(s_.env(), Meta(b->inner)))) return Break();
-    const int dim = b ? b->dim : 0;
-    Ref sizes;
-    if (b) {
-      args_[0] = b->inner;
-    } else {  // rand(2, 3), rand((2, 3))
-      const bool spread = positional_ != 1 || PyLong_CheckExact(args_[0]);
-      if (!spread && !PyTuple_Check(args_[0]) && !PyList_CheckExact(args_[0])) return Break();
-      sizes = Ref(spread ? PyList_New(0) : PySequence_List(args_[0]));
-      if (!sizes || PyList_Insert(sizes.get(), 0, level.size.get()) < 0) return nullptr;
-      for (Py_ssize_t i = 0; spread && i < positional_; ++i)
-        if (PyList_Append(sizes.get(), args_[i]) < 0) return nullptr;
-      args_.erase(args_.begin(), args_.begin() + positional_);
-      args_.insert(args_.begin(), s_.MarkFresh(sizes.get()));
-      positional_ = 1;
-    }
+  struct Rule {
+    Batch rule;
+    PyObject* (Peeled::*run)();
+    bool of_first = false;  // the first argument, and no other is a tensor
+  };
+  static const Rule kRules[];
+
+  PyObject* Unary() {
+    const Vmap::Batched b = *At(args_[0]);
+    Ref self = Borrow(args_[0]);
+    args_[0] = b.inner;
+    Ref r(Call());
+    if (r.get() == b.inner) return self.release();
+    return r ? Wrap(r.get(), b.dim) : nullptr;
+  }
+
+  // Numbers of its own for each sample: torch draws for the inner tensor.
+  bool DrawsForEach() const { return s_.vmap.levels.size() == 1 && s_.vmap.levels[0].different; }
+
+  PyObject* Draw(int dim) {
     s_.vmap.drawing = true;
     Ref r(Call());
     s_.vmap.drawing = false;
     return r ? Wrap(r.get(), dim) : nullptr;
   }
 
-  using Rule = PyObject* (Peeled::*)();
-  Rule RuleOfItsOwn() const {
-    struct Named {
-      std::string_view name;
-      Rule rule;
-    };
-    static constexpr Named kRules[] = {{"matmul", &Peeled::Product},
-                                       {"__matmul__", &Peeled::Product},
-                                       {"mm", &Peeled::Product},
-                                       {"bmm", &Peeled::Product},
-                                       {"mv", &Peeled::Product},
-                                       {"dot", &Peeled::Product},
-                                       {"linear", &Peeled::Linear},
-                                       {"layer_norm", &Peeled::Leading},
-                                       {"embedding", &Peeled::Leading},
-                                       {"cat", &Peeled::Joined},
-                                       {"stack", &Peeled::Joined},
-                                       {"concat", &Peeled::Joined},
-                                       {"concatenate", &Peeled::Joined},
-                                       {"einsum", &Peeled::Einsum},
-                                       {"conv1d", &Peeled::Convolution},
-                                       {"conv2d", &Peeled::Convolution},
-                                       {"conv3d", &Peeled::Convolution},
-                                       {"mse_loss", &Peeled::SquaredError},
-                                       {"broadcast_tensors", &Peeled::AsTheyAre},
-                                       {"expand_as", &Peeled::AsLargeAs},
-                                       {"movedim", &Peeled::Shifted},
-                                       {"split", &Peeled::Shifted},
-                                       {"split_with_sizes", &Peeled::Shifted},
-                                       {"chunk", &Peeled::Shifted},
-                                       {"unflatten", &Peeled::Shifted},
-                                       {"copy_", &Peeled::Copied},
-                                       {"diagonal", &Peeled::Diagonal},
-                                       {"fill_", &Peeled::Filled},
-                                       {"zero_", &Peeled::Filled},
-                                       {"__setitem__", &Peeled::Stored},
-                                       {"t", &Peeled::Turned},
-                                       {"reshape", &Peeled::Shaped},
-                                       {"view", &Peeled::Shaped},
-                                       {"flatten", &Peeled::Flattened}};
-    const std::string_view space = callee_.space(), last = callee_.last();
-    if (space != "torch" && space != "torch.Tensor" && space != "torch.nn.functional" && space != "torch._C._nn")
-      return nullptr;
-    for (const Named& n : kRules)
-      if (n.name == last) return n.rule;
-    return nullptr;
+  // As large as the first argument. Torch moves the hidden dimension to the front first and draws in the order of rows,
+  // or draws in the order of memory.
+  PyObject* DrawnLike(bool as_it_lies) {
+    const Vmap::Batched* b = args_.empty() ? nullptr : At(args_[0]);
+    if (!b || !DrawsForEach()) return Break();
+    if (!as_it_lies && (b->dim || !surface::IsContiguous(s_.env(), Meta(b->inner)))) return Break();
+    const int dim = b->dim;
+    args_[0] = b->inner;
+    return Draw(dim);
+  }
+  PyObject* DrawnAsItLies() { return DrawnLike(true); }
+  PyObject* DrawnInRows() { return DrawnLike(false); }
+  PyObject* DrawnIfAlone() { return DrawnLike(args_.size() == 1); }
+
+  PyObject* Drawn() {  // rand(2, 3), rand((2, 3))
+    if (!DrawsForEach() || (!args_.empty() && At(args_[0]))) return Break();
+    const bool spread = positional_ != 1 || PyLong_CheckExact(args_[0]);
+    if (!spread && !PyTuple_Check(args_[0]) && !PyList_CheckExact(args_[0])) return Break();
+    Ref sizes(spread ? PyList_New(0) : PySequence_List(args_[0]));
+    if (!sizes || PyList_Insert(sizes.get(), 0, s_.vmap.levels[0].size.get()) < 0) return nullptr;
+    for (Py_ssize_t i = 0; spread && i < positional_; ++i)
+      if (PyList_Append(sizes.get(), args_[i]) < 0) return nullptr;
+    args_.erase(args_.begin(), args_.begin() + positional_);
+    args_.insert(args_.begin(), s_.MarkFresh(sizes.get()));
+    positional_ = 1;
+    return Draw(0);
   }
 
-  // Products of matrices and vectors: the hidden dimension stands left of those that torch.matmul broadcasts.
+  // Products of matrices and vectors: the hidden dimension stands left of those that torch.matmul broadcasts. Their
+  // dimensions are those, or any.
+  template <int first = 0, int second = 0>
   PyObject* Product() {
     if (args_.size() != 2 || kwnames_ || !IsTensor(args_[0]) || !IsTensor(args_[1])) return Refuse();
     const int ranks[] = {Rank(args_[0]), Rank(args_[1])};
-    struct Expected {
-      std::string_view name;
-      int first, second;
-    };
-    for (const Expected& e : {Expected{"mm", 2, 2}, {"bmm", 3, 3}, {"mv", 2, 1}, {"dot", 1, 1}})
-      if (callee_.last() == e.name && (ranks[0] != e.first || ranks[1] != e.second)) return Refuse();
+    if (first && (ranks[0] != first || ranks[1] != second)) return Refuse();
     if (!ranks[0] || !ranks[1]) return Refuse();
     const int rank = std::max({ranks[0], ranks[1], 2});
     Ref sides[2];
@@ -172,8 +103,9 @@ class Peeled : public BatchedCall {
   }
 
   // A function of what one argument has in its last dimensions; the others are the same for all samples.
+  template <size_t which = 0>
   PyObject* Leading() {
-    const size_t which = callee_.last() == "embedding" ? 1 : 0;  // torch.embedding(weight, indices)
+    if (args_.size() <= which) return Refuse();
     for (size_t i = 0; i < args_.size(); ++i)
       if ((At(args_[i]) != nullptr) != (i == which)) return Refuse();
     Ref front = Front(args_[which]);
@@ -185,8 +117,9 @@ class Peeled : public BatchedCall {
 
   // The samples are pictures of one larger batch.
   PyObject* Convolution() {
-    const int dims = callee_.last()[4] - '0';
-    if (!At(args_[0]) || Rank(args_[0]) != dims + 2) return Rank(args_[0]) == dims + 1 ? Leading() : Refuse();
+    if (args_.size() < 2 || !IsTensor(args_[0]) || !IsTensor(args_[1])) return Refuse();
+    const int whole = Rank(args_[1]);  // the weight has as many dimensions as a batch of pictures
+    if (!At(args_[0]) || Rank(args_[0]) != whole) return Rank(args_[0]) == whole - 1 ? Leading() : Refuse();
     for (size_t i = 1; i < args_.size(); ++i)
       if (At(args_[i])) return Refuse();
     Ref front = Front(args_[0]), zero(PyLong_FromLong(0)), one(PyLong_FromLong(1));
@@ -220,26 +153,28 @@ class Peeled : public BatchedCall {
     return Borrow(s_.MarkFresh(all.get()));
   }
 
+  // Dimensions are the arguments from `from` on, `count` of them, or by name; one that is missing is the first.
+  template <size_t from, size_t count, bool optional>
   PyObject* Shifted() {
-    const bool moves = callee_.last() == "movedim", parts = !moves && callee_.last() != "unflatten";
     size_t found = 0;
     std::vector<Ref> kept;
     if (args_.size() < 2 || !At(args_[0])) return Refuse();
     for (size_t i = 1; i < args_.size(); ++i) {
       const std::string_view name = Name(i);
       if (IsTensor(args_[i])) return Refuse();
-      if (name.empty() ? !moves && i != (parts ? 2 : 1) : name != "dim" && name != "source" && name != "destination")
-        continue;
+      const bool dim =
+          name.empty() ? i >= from && i < from + count : name == "dim" || name == "source" || name == "destination";
+      if (!dim) continue;
       kept.push_back(Next(args_[i], Rank(args_[0])));
       if (!kept.back()) return s_.broken() || PyErr_Occurred() ? nullptr : Refuse();
       args_[i] = kept.back().get();
       ++found;
     }
-    if (parts && !found && args_.size() == 2 && positional_ == 2) {
+    if (optional && !found && args_.size() == from && positional_ == static_cast<Py_ssize_t>(from)) {
       kept.emplace_back(PyLong_FromLong(1));
       args_.push_back(kept.back().get());
-      positional_ = 3;
-    } else if (found != (moves ? 2 : 1)) {
+      ++positional_;
+    } else if (found != count) {
       return Refuse();
     }
     Ref front = Front(args_[0]);
@@ -312,7 +247,7 @@ class Peeled : public BatchedCall {
   PyObject* Shaped() {
     const bool sizes = args_.size() > 1 && (PyTuple_Check(args_[1]) || PyList_CheckExact(args_[1]) ||
                                             PyLong_CheckExact(args_[1]) || IsSymInt(args_[1]));
-    return sizes && !kwnames_ && At(args_[0]) ? Sized(Batch::kNone) : Refuse();
+    return sizes && !kwnames_ && At(args_[0]) ? Sized() : Refuse();
   }
 
   PyObject* Flattened() {
@@ -370,7 +305,8 @@ class Peeled : public BatchedCall {
     return r.release();
   }
 
-  // torch.cat, torch.stack
+  // torch.cat, torch.stack: at a dimension of the parts, or at one more.
+  template <int more>
   PyObject* Joined() {
     const bool named = kwnames_ && PyTuple_GET_SIZE(kwnames_);
     if (args_.empty() || args_.size() > 2 || (named && Name(args_.size() - 1) != "dim")) return Refuse();
@@ -379,11 +315,10 @@ class Peeled : public BatchedCall {
     PyObject* dim = args_.size() > 1 ? args_[1] : nullptr;
     if (dim && !PyLong_CheckExact(dim)) return Refuse();
     const long d = dim ? PyLong_AsLong(dim) : 0;
-    const bool adds = callee_.last() == "stack";
     Ref list(PyList_New(0)), to(PyLong_FromLong(d < 0 ? d : d + 1)), size;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(parts); ++i) {
       PyObject* o = PySequence_Fast_GET_ITEM(parts, i);
-      if (!IsTensor(o) || Rank(o) != Rank(PySequence_Fast_GET_ITEM(parts, 0)) || !HasDim(d, Rank(o) + adds))
+      if (!IsTensor(o) || Rank(o) != Rank(PySequence_Fast_GET_ITEM(parts, 0)) || !HasDim(d, Rank(o) + more))
         return Refuse();
       if (const Vmap::Batched* b = At(o); b && !size) size = Ref(s_.SymIntObject(Meta(b->inner).sizes[b->dim]));
     }
@@ -439,7 +374,15 @@ class Peeled : public BatchedCall {
     return r ? Wrap(r.get(), 0) : nullptr;
   }
 
-  PyObject* Pointwise(bool in_place) {
+  // Element by element, of at most that many tensors.
+  template <int most>
+  PyObject* PointwiseOf() {
+    return tensors_ > most ? Refuse() : Pointwise();
+  }
+
+  PyObject* Pointwise() {
+    const bool in_place = callee_.Has(kInPlace);
+    if (in_place && (args_.empty() || !At(args_[0]))) return Refuse();
     int rank = 0;
     for (PyObject* o : args_)
       if (IsTensor(o)) rank = std::max(rank, Rank(o));
@@ -454,7 +397,7 @@ class Peeled : public BatchedCall {
       mixed |= types.back().tensor->dtype != types.front().tensor->dtype;
     }
     if (scalar && other && mixed) {
-      if (args_.size() != 2 || in_place || callee_.last().ends_with("fill")) return Refuse();
+      if (args_.size() != 2 || in_place) return Refuse();
       Ref type(tensor::DTypeObject(Framework::kTorch, surface::TorchResultType(types, DType::kFloat32)));
       for (PyObject*& a : args_) {
         kept.push_back(Call(callees::kTensorTo, {a, type.get()}));
@@ -476,7 +419,8 @@ class Peeled : public BatchedCall {
   }
 
   // `dims` numbers of dimensions, of a result with `more` dimensions, behind the tensor or by name. None: over all.
-  PyObject* AtDims(int dims, int more) {
+  template <int dims, int more>
+  PyObject* AtDims() {
     PyObject* self = args_[0];
     const int rank = Rank(self) + more;
     auto inner = [&](PyObject* dim) -> PyObject* {  // as a dimension of the inner tensor
@@ -495,7 +439,6 @@ class Peeled : public BatchedCall {
         at.push_back(i);
     }
     if (at.size() == 1 && !dims && args_[at[0]] == Py_None) return Refuse();
-    if (positional_ > 2 && (callee_.last() == "flip" || callee_.last() == "squeeze")) return Refuse();  // x.flip(0, 1)
     if (at.size() != static_cast<size_t>(dims) && (dims || at.size() > 1)) return Refuse();
     kept.push_back(Front(self));
     if (!kept.back()) return nullptr;
@@ -531,11 +474,14 @@ class Peeled : public BatchedCall {
     return r ? Wrap(r.get(), 0) : nullptr;
   }
 
-  PyObject* Sized(Batch rule) {
+  PyObject* AtSpreadDims() { return positional_ > 2 ? Refuse() : AtDims<1, 0>(); }  // not x.flip(0, 1)
+
+  PyObject* Sized() {
+    const Batch rule = callee_.effects().batch;
     if (positional_ < 2 || (rule == Batch::kExpand && kwnames_)) return Refuse();
     const Vmap::Batched b = *At(args_[0]);
     const bool sequence = PyTuple_Check(args_[1]) || PyList_CheckExact(args_[1]);
-    if (!sequence && callee_.last() == "new_full") return Refuse();
+    if (!sequence && !callee_.Has(kSizesInArguments)) return Refuse();
     Ref sizes(sequence ? PySequence_List(args_[1]) : PyList_New(0));
     if (!sequence) {  // x.new_zeros(2, 3)
       for (Py_ssize_t i = 1; i < positional_; ++i)
@@ -544,7 +490,7 @@ class Peeled : public BatchedCall {
       positional_ = 2;
     }
     if (!sizes) return nullptr;
-    Ref self = rule == Batch::kNone     ? Front(args_[0])
+    Ref self = rule == Batch::kReshape  ? Front(args_[0])
                : rule == Batch::kExpand ? Front(args_[0], static_cast<int>(PyList_GET_SIZE(sizes.get())))
                                         : Borrow(b.inner);
     Ref size(s_.SymIntObject(Meta(b.inner).sizes[b.dim]));
@@ -622,6 +568,64 @@ class Peeled : public BatchedCall {
 
   int tensors_ = 0;
 };
+
+const Peeled::Rule Peeled::kRules[] = {
+    {Batch::kUnary, &Peeled::Unary, true},
+    {Batch::kPointwise, &Peeled::Pointwise},
+    {Batch::kPointwiseOfOne, &Peeled::PointwiseOf<1>},
+    {Batch::kPointwiseOfTwo, &Peeled::PointwiseOf<2>},
+    {Batch::kReduce, &Peeled::AtDims<0, 0>, true},
+    {Batch::kDim, &Peeled::AtDims<1, 0>, true},
+    {Batch::kDims, &Peeled::AtSpreadDims, true},
+    {Batch::kTwoDims, &Peeled::AtDims<2, 0>, true},
+    {Batch::kNewDim, &Peeled::AtDims<1, 1>, true},
+    {Batch::kMoveDim, &Peeled::Shifted<1, 2, false>},
+    {Batch::kSplit, &Peeled::Shifted<2, 1, true>},
+    {Batch::kUnflatten, &Peeled::Shifted<1, 1, false>},
+    {Batch::kFlatten, &Peeled::Flattened},
+    {Batch::kDiagonal, &Peeled::Diagonal},
+    {Batch::kTransposed, &Peeled::Turned},
+    {Batch::kNew, &Peeled::Sized, true},
+    {Batch::kExpand, &Peeled::Sized, true},
+    {Batch::kExpandAs, &Peeled::AsLargeAs},
+    {Batch::kReshape, &Peeled::Shaped},
+    {Batch::kAllAlike, &Peeled::AsTheyAre},
+    {Batch::kIndex, &Peeled::Index},
+    {Batch::kStore, &Peeled::Stored},
+    {Batch::kCopy, &Peeled::Copied},
+    {Batch::kFill, &Peeled::Filled},
+    {Batch::kJoined, &Peeled::Joined<0>},
+    {Batch::kStacked, &Peeled::Joined<1>},
+    {Batch::kProduct, &Peeled::Product<>},
+    {Batch::kMatrices, &Peeled::Product<2, 2>},
+    {Batch::kBatchesOfMatrices, &Peeled::Product<3, 3>},
+    {Batch::kMatrixVector, &Peeled::Product<2, 1>},
+    {Batch::kVectors, &Peeled::Product<1, 1>},
+    {Batch::kLinear, &Peeled::Linear},
+    {Batch::kEinsum, &Peeled::Einsum},
+    {Batch::kConvolution, &Peeled::Convolution},
+    {Batch::kSquaredError, &Peeled::SquaredError},
+    {Batch::kLeading, &Peeled::Leading<0>},
+    {Batch::kLeadingSecond, &Peeled::Leading<1>},
+    {Batch::kDrawn, &Peeled::Drawn},
+    {Batch::kDrawnAsItLies, &Peeled::DrawnAsItLies},
+    {Batch::kDrawnInRows, &Peeled::DrawnInRows},
+    {Batch::kDrawnIfAlone, &Peeled::DrawnIfAlone},
+};
+
+PyObject* Peeled::Run() {
+  for (size_t i = 0; i < args_.size(); ++i) {
+    if (!IsTensor(args_[i])) continue;
+    ++tensors_;
+    if (Name(i) == "out") return Refuse();
+  }
+  for (const Rule& r : kRules) {
+    if (r.rule != callee_.effects().batch) continue;
+    if (r.of_first && (tensors_ != 1 || args_.empty() || !At(args_[0]))) return Refuse();
+    return (this->*r.run)();
+  }
+  return Refuse();
+}
 
 }  // namespace
 

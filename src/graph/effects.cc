@@ -30,19 +30,29 @@ constexpr Row kTorch[] = {
     {"BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor "
      "ShortTensor Tensor",
      {.flags = kTypeOfTensors}},
-    {"_sample_dirichlet _standard_gamma alpha_dropout bernoulli binomial cauchy dropout1d dropout2d dropout3d "
-     "exponential feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal "
-     "multinomial native_dropout normal normal_functional poisson rand_like randint_like randn_like random rrelu "
-     "rrelu_ "
-     "rrelu_with_noise_ uniform",
+    {"_sample_dirichlet _standard_gamma alpha_dropout binomial cauchy dropout1d dropout2d dropout3d exponential "
+     "feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal multinomial "
+     "native_dropout normal normal_functional poisson randint_like random rrelu rrelu_ rrelu_with_noise_ uniform",
      {.flags = kDraws}},
+    {"bernoulli", {.flags = kDraws, .batch = Batch::kDrawnIfAlone}},
+    {"rand_like", {.flags = kDraws, .batch = Batch::kDrawnAsItLies}},
+    {"randn_like", {.flags = kDraws, .batch = Batch::kDrawnInRows}},
     {"__contains__ __deepcopy__ __dlpack__ __reduce_ex__ __setstate__ apply array_equiv as_strided as_strided_copy "
      "as_strided_scatter as_subclass compress data data.__get__ dump dumps errstate extract flags flatnonzero "
      "grad.__get__ intersect1d map map2 module_load names rename requires_grad requires_grad.__get__ resize "
      "resize_as set set_default_dtype setdiff1d seterr setflags setxor1d share_memory storage swap_tensors tobytes "
      "tofile trim_zeros union1d unique unique_all unique_counts unique_inverse unique_values untyped_storage",
      {.flags = kOutside}},
-    {"argmax argmin narrow select squeeze", {.batch = Batch::kDim}},
+    {"argmax argmin narrow select", {.batch = Batch::kDim}},
+    {"squeeze", {.batch = Batch::kDims}},
+    {"broadcast_tensors", {.batch = Batch::kAllAlike}},
+    {"diagonal", {.batch = Batch::kDiagonal}},
+    {"expand_as", {.batch = Batch::kExpandAs}},
+    {"flatten", {.batch = Batch::kFlatten}},
+    {"movedim", {.batch = Batch::kMoveDim}},
+    {"t", {.batch = Batch::kTransposed}},
+    {"unflatten", {.batch = Batch::kUnflatten}},
+    {"zero_", {.batch = Batch::kFill}},
     {"_unique bincount count_of one_hot unique_dim", {.flags = kSizedByData}},
     {"abs absolute acosh asinh atan atanh bitwise_not bool ceil cos deg2rad detach digamma elu erf erfc floor frac "
      "hardsigmoid hardswish hardtanh int invert isfinite isinf isnan lgamma logical_not logit long mish nan_to_num "
@@ -55,14 +65,15 @@ constexpr Row kTorch[] = {
     {"_safe_softmax det linalg_det ldexp linalg_slogdet linalg_solve_triangular logcumsumexp scatter_reduce "
      "special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri std_mean vector_norm",
      {.keeps = kResult}},
-    {"__iter__ chunk split split_with_sizes unsafe_chunk unsafe_split unsafe_split_with_sizes",
-     {.flags = kOneOfSeveral}},
+    {"__iter__ unsafe_chunk unsafe_split unsafe_split_with_sizes", {.flags = kOneOfSeveral}},
+    {"chunk split split_with_sizes", {.flags = kOneOfSeveral, .batch = Batch::kSplit}},
     {"unsqueeze", {.batch = Batch::kNewDim}},
     {"all any", {.batch = Batch::kReduce}},
     {"_addmm_activation", {.cpu = CastRule::kLower}},
     {"adaptive_avg_pool2d avg_pool2d max_pool2d", {.flags = kLayoutFollows}},
     {"swapaxes swapdims transpose", {.batch = Batch::kTwoDims}},
-    {"addmv addr convolution mv", {.cuda = CastRule::kLower}},
+    {"addmv addr convolution", {.cuda = CastRule::kLower}},
+    {"mv", {.cuda = CastRule::kLower, .batch = Batch::kMatrixVector}},
     {"load save", {.ends = BreakId::kOutput}},
     {"initial_seed", {.ends = BreakId::kRandom}},
     {"_log_softmax _softmax", {.flags = kKeepsNoOperand}},
@@ -79,7 +90,8 @@ constexpr Row kTorch[] = {
     {"fft_hfft fft_irfft fft_irfft2 fft_irfftn max_unpool2d max_unpool3d trace",
      {.flags = kLinear, .cpu = CastRule::kFloat32}},
     {"lu_solve", {.flags = kTrustsIntegers, .cpu = CastRule::kFloat32}},
-    {"column_stack concatenate dstack hstack row_stack vstack", {.flags = kLinear, .cpu = CastRule::kPromote}},
+    {"column_stack dstack hstack row_stack vstack", {.flags = kLinear, .cpu = CastRule::kPromote}},
+    {"concatenate", {.flags = kLinear, .cpu = CastRule::kPromote, .batch = Batch::kJoined}},
     {"index_copy", {.flags = kLinear, .keeps = kSecond, .cpu = CastRule::kPromote}},
     {"arange bartlett_window blackman_window empty_permuted empty_strided eye fftfreq hamming_window hann_window "
      "kaiser_window linspace logspace range rfftfreq scalar_tensor tril_indices triu_indices",
@@ -91,34 +103,41 @@ constexpr Row kTorch[] = {
      "select_copy select_scatter slice_copy slice_scatter split_copy split_with_sizes_copy squeeze_copy "
      "sum_to_size t_copy transpose_copy unbind_copy unfold unfold_copy unsqueeze_copy view_copy vsplit",
      {.flags = kLinear}},
+    {"fill_", {.flags = kLinear, .batch = Batch::kFill}},
     {"index_add put", {.flags = kLinear, .keeps = kSecond}},
     {"_upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d "
      "_upsample_nearest_exact3d upsample_bicubic2d upsample_linear1d upsample_nearest1d upsample_nearest3d "
      "upsample_trilinear3d",
      {.flags = kLinear, .cuda = CastRule::kFloat32}},
-    {"and bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor clamp clamp_max clamp_min clip "
-     "copysign eq floor_divide floordiv fmax fmin fmod ge greater greater_equal gt heaviside le lerp less less_equal "
-     "logaddexp logical_and logical_or logical_xor lshift lt maximum minimum mod ne not_equal or remainder rshift "
+    {"and bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor copysign floor_divide floordiv "
+     "fmax "
+     "fmin fmod heaviside logaddexp logical_and logical_or logical_xor lshift maximum minimum mod or remainder rshift "
      "xlogy xor",
      {.batch = Batch::kPointwise}},
+    {"eq ge greater greater_equal gt le lerp less less_equal lt ne not_equal",
+     {.flags = kTakesHeldNumber, .batch = Batch::kPointwise}},
+    {"clamp clamp_max clamp_min clip", {.batch = Batch::kPointwiseOfOne}},
     {"arccos arcsin cosine_similarity frobenius_norm interpolate nuclear_norm renorm rms_norm "
      "rpow softmin",
      {.cuda = CastRule::kFloat32}},
     {"native_layer_norm", {.keeps = kFirst | kSecondResult | kThirdResult, .cuda = CastRule::kFloat32}},
-    {"cross dot linalg_cross vdot", {.cuda = CastRule::kPromote}},
+    {"cross linalg_cross vdot", {.cuda = CastRule::kPromote}},
+    {"dot", {.cuda = CastRule::kPromote, .batch = Batch::kVectors}},
     {"pairwise_distance", {.keeps = kResult, .cuda = CastRule::kRefused}},
-    {"reshape tile view", {.flags = kSizesInArguments}},
+    {"reshape view", {.flags = kSizesInArguments, .batch = Batch::kReshape}},
+    {"tile", {.flags = kSizesInArguments}},
     {"__complex__", {.ends = BreakId::kTensorItem}},
     {"detach_", {.ends = BreakId::kAutogradCall}},
-    {"dropout", {.flags = kDraws | kKeepsNoResult}},
+    {"dropout", {.flags = kDraws | kKeepsNoResult, .batch = Batch::kDrawnInRows}},
     {"_unique2 argwhere masked_select nonzero unique_consecutive", {.flags = kOutside | kSizedByData}},
     {"randint randperm", {.flags = kDraws | kOnDefaultDevice}},
     {"rrelu_with_noise", {.flags = kDraws | kWritesInSilence}},
-    {"_stack contiguous copy embedding empty_like full_like iadd isub ones_ pad radd roll sort topk tril triu "
-     "zeros_",
+    {"_stack contiguous copy empty_like full_like iadd isub ones_ pad radd roll sort topk tril triu zeros_",
      {.flags = kKeepsNoOperand | kKeepsNoResult}},
+    {"copy_", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kCopy}},
+    {"embedding", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kLeadingSecond}},
     {"gather", {.flags = kKeepsNoOperand | kKeepsNoResult, .keeps = kFirst}},
-    {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences}},
+    {"__setitem__", {.flags = kKeepsNoResult | kTakesSequences, .batch = Batch::kStore}},
     {"batch_norm instance_norm", {.flags = kKeepsNoResult | kWritesInSilence}},
     {"get_rng_state manual_seed seed set_rng_state", {.flags = kOutside, .ends = BreakId::kRandom}},
     {"unbind", {.flags = kOneOfSeveral, .batch = Batch::kDim}},
@@ -128,8 +147,9 @@ constexpr Row kTorch[] = {
     {"resize_ set_ share_memory_", {.flags = kOutside, .ends = BreakId::kSideEffect}},
     {"allclose array_equal equal is_nonzero", {.flags = kOutside, .ends = BreakId::kTensorBool}},
     {"__index__ data_ptr item tolist", {.flags = kOutside, .ends = BreakId::kTensorItem}},
-    {"_convolution addbmm conv_tbc conv_transpose3d einsum linalg_vecdot scaled_dot_product_attention",
+    {"_convolution addbmm conv_tbc conv_transpose3d linalg_vecdot scaled_dot_product_attention",
      {.cpu = CastRule::kLower, .cuda = CastRule::kLower}},
+    {"einsum", {.cpu = CastRule::kLower, .cuda = CastRule::kLower, .batch = Batch::kEinsum}},
     {"prelu", {.keeps = kFirst | kSecond, .cpu = CastRule::kLower, .cuda = CastRule::kLower}},
     {"backward grad register_hook register_post_accumulate_grad_hook requires_grad_ retain_grad",
      {.flags = kOutside, .ends = BreakId::kAutogradCall}},
@@ -141,14 +161,19 @@ constexpr Row kTorch[] = {
     {"chain_matmul linalg_multi_dot tensordot", {.cpu = CastRule::kRefused, .cuda = CastRule::kLower}},
     {"where", {.flags = kKeepsNoResult, .batch = Batch::kPointwise}},
     {"rtruediv", {.flags = kKeepsNoResult, .cuda = CastRule::kFloat32}},
-    {"layer_norm", {.flags = kKeepsNoResult, .keeps = kFirst | kSecond | kThird, .cuda = CastRule::kFloat32}},
+    {"layer_norm",
+     {.flags = kKeepsNoResult,
+      .keeps = kFirst | kSecond | kThird,
+      .cuda = CastRule::kFloat32,
+      .batch = Batch::kLeading}},
     {"group_norm", {.flags = kKeepsNoResult, .keeps = kFirst, .cuda = CastRule::kFloat32}},
     {"upsample_bilinear2d upsample_nearest2d", {.flags = kLinear | kLayoutFollows, .cuda = CastRule::kFloat32}},
     {"expand", {.flags = kSizesInArguments, .batch = Batch::kExpand}},
     {"binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy cross_entropy_loss hinge_embedding_loss "
-     "huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss nll_loss2d "
+     "huber_loss kl_div l1_loss margin_ranking_loss multi_margin_loss multilabel_margin_loss nll_loss2d "
      "poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss",
      {.cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32}},
+    {"mse_loss", {.cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32, .batch = Batch::kSquaredError}},
     {"cdist", {.keeps = kResult, .cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32}},
     {"nll_loss nll_loss_nd", {.keeps = kFirst, .cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32}},
     {"grid_sampler", {.cpu = CastRule::kFloat32, .cuda = CastRule::kPromote}},
@@ -162,34 +187,46 @@ constexpr Row kTorch[] = {
      {.keeps = kResult, .cpu = CastRule::kRefused, .cuda = CastRule::kRefused}},
     {"pow", {.cuda = CastRule::kFloat32, .batch = Batch::kPointwise}},
     {"arctan2 atan2", {.cuda = CastRule::kPromote, .batch = Batch::kPointwise}},
-    {"addcdiv addcmul", {.keeps = kSecond | kThird, .cuda = CastRule::kPromote, .batch = Batch::kPointwise}},
-    {"rand randn", {.flags = kDraws | kOnDefaultDevice | kSizesInArguments}},
-    {"divide multiply subtract true_divide", {.flags = kTakesFloatSymbols, .batch = Batch::kPointwise}},
+    {"addcdiv addcmul",
+     {.flags = kTakesFactor, .keeps = kSecond | kThird, .cuda = CastRule::kPromote, .batch = Batch::kPointwise}},
+    {"rand randn", {.flags = kDraws | kOnDefaultDevice | kSizesInArguments, .batch = Batch::kDrawn}},
+    {"divide multiply true_divide", {.flags = kTakesFloatSymbols | kTakesHeldNumber, .batch = Batch::kPointwise}},
+    {"subtract", {.flags = kTakesFloatSymbols | kTakesHeldNumber | kTakesFactor, .batch = Batch::kPointwise}},
     {"repeat_interleave", {.flags = kKeepsNoOperand | kKeepsNoResult | kSizedByData}},
     {"as_tensor asarray tensor", {.flags = kOnDefaultDevice | kReadsDType | kTakesSequences}},
     {"full", {.flags = kKeepsNoOperand | kKeepsNoResult | kOnDefaultDevice}},
     {"repeat", {.flags = kKeepsNoOperand | kKeepsNoResult | kSizesInArguments}},
-    {"flip", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kDim}},
+    {"flip", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kDims}},
     {"new_full", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kNew}},
     {"relu sigmoid sqrt tanh", {.flags = kKeepsNoOperand, .keeps = kResult, .batch = Batch::kUnary}},
     {"bfloat16 clone double float half neg ones_like to zeros_like",
      {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kUnary}},
     {"mean", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kReduce}},
-    {"cat concat stack", {.flags = kKeepsNoOperand | kKeepsNoResult, .cpu = CastRule::kPromote}},
-    {"masked_fill", {.flags = kKeepsNoOperand | kKeepsNoResult, .batch = Batch::kPointwise}},
+    {"cat concat", {.flags = kKeepsNoOperand | kKeepsNoResult, .cpu = CastRule::kPromote, .batch = Batch::kJoined}},
+    {"stack", {.flags = kKeepsNoOperand | kKeepsNoResult, .cpu = CastRule::kPromote, .batch = Batch::kStacked}},
+    {"masked_fill", {.flags = kKeepsNoOperand | kKeepsNoResult | kTakesFactor, .batch = Batch::kPointwiseOfTwo}},
     {"index_put scatter_add", {.flags = kLinear, .cuda = CastRule::kPromote}},
     {"__bool__ __nonzero__", {.flags = kOutside, .ends = BreakId::kTensorBool, .batch = Batch::kUnary}},
     {"__int__", {.flags = kOutside, .ends = BreakId::kTensorItem, .batch = Batch::kUnary}},
     {"cumprod logsumexp special_logsumexp", {.keeps = kResult, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
-    {"addmm baddbmm bmm conv1d conv2d conv3d conv_transpose1d conv_transpose2d linear matmul mm",
+    {"addmm baddbmm conv_transpose1d conv_transpose2d",
      {.flags = kKeepsNoResult, .cpu = CastRule::kLower, .cuda = CastRule::kLower}},
+    {"conv1d conv2d conv3d",
+     {.flags = kKeepsNoResult, .cpu = CastRule::kLower, .cuda = CastRule::kLower, .batch = Batch::kConvolution}},
+    {"linear", {.flags = kKeepsNoResult, .cpu = CastRule::kLower, .cuda = CastRule::kLower, .batch = Batch::kLinear}},
+    {"matmul", {.flags = kKeepsNoResult, .cpu = CastRule::kLower, .cuda = CastRule::kLower, .batch = Batch::kProduct}},
+    {"mm", {.flags = kKeepsNoResult, .cpu = CastRule::kLower, .cuda = CastRule::kLower, .batch = Batch::kMatrices}},
+    {"bmm",
+     {.flags = kKeepsNoResult, .cpu = CastRule::kLower, .cuda = CastRule::kLower, .batch = Batch::kBatchesOfMatrices}},
     {"expm1 special_expm1 tan", {.keeps = kResult, .cuda = CastRule::kFloat32, .batch = Batch::kUnary}},
     {"empty ones zeros", {.flags = kKeepsNoOperand | kKeepsNoResult | kOnDefaultDevice | kSizesInArguments}},
     {"new_empty new_ones new_zeros",
      {.flags = kKeepsNoOperand | kKeepsNoResult | kSizesInArguments, .batch = Batch::kNew}},
     {"__getitem__", {.flags = kKeepsNoOperand | kKeepsNoResult | kTakesSequences, .batch = Batch::kIndex}},
-    {"div mul truediv", {.flags = kBatchesInPlace | kKeepsNoResult | kTakesFloatSymbols, .batch = Batch::kPointwise}},
-    {"rsub", {.flags = kKeepsNoOperand | kKeepsNoResult | kTakesFloatSymbols, .batch = Batch::kPointwise}},
+    {"div mul truediv",
+     {.flags = kBatchesInPlace | kKeepsNoResult | kTakesFloatSymbols | kTakesHeldNumber, .batch = Batch::kPointwise}},
+    {"rsub",
+     {.flags = kKeepsNoOperand | kKeepsNoResult | kTakesFloatSymbols | kTakesHeldNumber, .batch = Batch::kPointwise}},
     {"log_softmax softmax special_log_softmax special_softmax",
      {.flags = kKeepsNoOperand, .keeps = kResult, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
     {"cumsum", {.flags = kKeepsNoOperand | kKeepsNoResult, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
@@ -202,11 +239,15 @@ constexpr Row kTorch[] = {
     {"native_group_norm", {.keeps = kFirst | kSecondResult | kThirdResult}},
     {"prod", {.keeps = kFirst | kResult, .cpu = CastRule::kFloat32, .cuda = CastRule::kFloat32, .batch = Batch::kDim}},
     {"__rtruediv__",
-     {.flags = kKeepsNoResult | kTakesFloatSymbols, .cuda = CastRule::kFloat32, .batch = Batch::kPointwise}},
+     {.flags = kKeepsNoResult | kTakesFloatSymbols | kTakesHeldNumber,
+      .cuda = CastRule::kFloat32,
+      .batch = Batch::kPointwise}},
     {"__float__",
      {.flags = kKeepsNoOperand | kKeepsNoResult | kOutside, .ends = BreakId::kTensorItem, .batch = Batch::kUnary}},
     {"add sub",
-     {.flags = kBatchesInPlace | kKeepsNoOperand | kKeepsNoResult | kTakesFloatSymbols, .batch = Batch::kPointwise}},
+     {.flags =
+          kBatchesInPlace | kKeepsNoOperand | kKeepsNoResult | kTakesFloatSymbols | kTakesHeldNumber | kTakesFactor,
+      .batch = Batch::kPointwise}},
     {"torch.compiler.is_compiling torch.compiler.is_dynamo_compiling torch._dynamo.is_compiling "
      "torch._dynamo.external_utils.is_compiling torch._utils.is_compiling",
      {.answer = Answer::kYes}},
@@ -343,8 +384,8 @@ bool IsNumpys(std::string_view name) {
 }
 
 // Where a function lies says something of it, too.
-constexpr std::string_view kBatched[] = {"torch", "torch.Tensor", "torch.nn.functional", "torch.special",
-                                         "torch._C._VariableFunctionsClass"};
+constexpr std::string_view kBatched[] = {"torch",         "torch.Tensor", "torch.nn.functional",
+                                         "torch.special", "torch._C._nn", "torch._C._VariableFunctionsClass"};
 constexpr std::string_view kPlaced[] = {"torch", "torch.fft", "torch._C._VariableFunctionsClass"};
 
 Effects EffectsOf(const std::string& name, std::string_view last, bool numpy, bool cupy) {
@@ -403,12 +444,15 @@ std::string Effects::str() const {
                                            "batches_in_place",
                                            "trusts_integers",
                                            "shapes_alone",
-                                           "type_of_tensors"};
+                                           "type_of_tensors",
+                                           "takes_held_number",
+                                           "takes_factor"};
   static constexpr const char* kKept[] = {"first",         "second",       "third",   "result",
                                           "second_result", "third_result", "if_alone"};
   static constexpr const char* kCasts[] = {"", "lower", "float32", "promote", "refused"};
-  static constexpr const char* kBatches[] = {"",         "unary",   "pointwise", "reduce", "dim",
-                                             "two_dims", "new_dim", "new",       "expand", "index"};
+#define FRAMEJIT_NAME(rule, text) text,
+  static constexpr const char* kBatches[] = {FRAMEJIT_BATCH_RULES(FRAMEJIT_NAME)};
+#undef FRAMEJIT_NAME
   static constexpr const char* kAnswers[] = {"", "yes", "no", "nothing"};
   std::string s;
   const auto say = [&](const std::string& text) { s += (s.empty() ? "" : " ") + text; };

@@ -44,6 +44,9 @@ enum EffectFlags : uint32_t {
   // --- its kernel
   kTrustsIntegers = 1u << 20,  // places in memory that the caller gives, which no kernel of some version checks
   kTypeOfTensors = 1u << 22,   // torch.FloatTensor(2, 3), torch.FloatTensor([2.0]): makes one of its type
+  // --- numbers that tensors hold (x.item()), which may stay in the graph
+  kTakesHeldNumber = 1u << 23,  // as its last operand, as it would take the tensor itself
+  kTakesFactor = 1u << 24,  // by keyword (alpha, beta, value): the framework reads it, and refuses what does not fit
   // --- its derivative again
   kShapesAlone = 1u << 21,  // does not depend on what the floats are
   kLinear = kShapesAlone | kKeepsNoOperand | kKeepsNoResult,
@@ -60,18 +63,67 @@ enum class CastRule : uint8_t {
   kRefused,  // an error, or decided call by call inside the framework's kernel
 };
 
-enum class Batch : uint8_t {  // how torch.vmap goes through it
-  kNone,                      // row by row, and warns: not captured
-  kUnary,                     // of one tensor: the hidden dimension stays where it is
-  kPointwise,                 // the hidden dimensions come first, the others are aligned from the right
-  kReduce,                    // of one tensor, over `dim`: one, several or all
-  kDim,                       // of one tensor, at `dim`
-  kTwoDims,
-  kNewDim,  // the result has one more
-  kNew,     // x.new_zeros(size): the result is batched, too
-  kExpand,
-  kIndex,
-};
+// How torch.vmap goes through a function: the hidden dimension is that of the samples. Each rule has its code in
+// capture/vmap_rules.cc, and its text names it in what the table prints.
+// clang-format off: a table
+#define FRAMEJIT_BATCH_RULES(X)                                                                                     \
+  X(kNone, "")                 /* no rule of ours: one call of torch.vmap of that function alone */                 \
+  /* --- one of one tensor, or of several, element by element */                                                    \
+  X(kUnary, "unary")           /* of one tensor: the hidden dimension stays where it is */                          \
+  X(kPointwise, "pointwise")   /* the hidden dimensions come first, the others are aligned from the right */        \
+  X(kPointwiseOfOne, "pointwise_of_one")  /* with more tensors than one it has another rule there */                \
+  X(kPointwiseOfTwo, "pointwise_of_two")                                                                            \
+  /* --- along dimensions of one tensor */                                                                          \
+  X(kReduce, "reduce")         /* over `dim`: one, several or all */                                                \
+  X(kDim, "dim")               /* at `dim` */                                                                       \
+  X(kDims, "dims")             /* likewise, and its dimensions may be arguments one by one */                       \
+  X(kTwoDims, "two_dims")                                                                                           \
+  X(kNewDim, "new_dim")        /* the result has one more */                                                        \
+  X(kMoveDim, "move_dim")      /* from the dimensions of its second argument to those of its third */               \
+  X(kSplit, "split")           /* at its third argument, or dimension 0 */                                          \
+  X(kUnflatten, "unflatten")                                                                                        \
+  X(kFlatten, "flatten")                                                                                            \
+  X(kDiagonal, "diagonal")                                                                                          \
+  X(kTransposed, "transposed") /* x.t() */                                                                          \
+  /* --- of sizes */                                                                                                \
+  X(kNew, "new")               /* x.new_zeros(size): the result is batched, too */                                  \
+  X(kExpand, "expand")                                                                                              \
+  X(kExpandAs, "expand_as")                                                                                         \
+  X(kReshape, "reshape")                                                                                            \
+  X(kAllAlike, "all_alike")    /* its operands, where they have one size */                                         \
+  /* --- at indices, and what is written */                                                                         \
+  X(kIndex, "index")                                                                                                \
+  X(kStore, "store")           /* x[key] = value */                                                                 \
+  X(kCopy, "copy")                                                                                                  \
+  X(kFill, "fill")             /* all elements of all samples get one number */                                     \
+  /* --- of several tensors */                                                                                      \
+  X(kJoined, "joined")         /* at a dimension that they have */                                                  \
+  X(kStacked, "stacked")       /* at a new one */                                                                   \
+  X(kProduct, "product")       /* of matrices and vectors, as torch.matmul takes them */                            \
+  X(kMatrices, "matrices")     /* likewise, of two matrices alone */                                                \
+  X(kBatchesOfMatrices, "batches_of_matrices")                                                                      \
+  X(kMatrixVector, "matrix_vector")                                                                                 \
+  X(kVectors, "vectors")                                                                                            \
+  X(kLinear, "linear")                                                                                              \
+  X(kEinsum, "einsum")                                                                                              \
+  X(kConvolution, "convolution")                                                                                    \
+  X(kSquaredError, "squared_error")                                                                                 \
+  X(kLeading, "leading")       /* the first argument may have any dimensions in front, the others are shared */     \
+  X(kLeadingSecond, "leading_second")  /* likewise, the second */                                                   \
+  /* --- what is drawn, other numbers for each sample */                                                            \
+  X(kDrawn, "drawn")           /* of a size */                                                                      \
+  X(kDrawnAsItLies, "drawn_as_it_lies")  /* for the elements of its first argument in the order of memory */        \
+  X(kDrawnInRows, "drawn_in_rows")       /* in the order of rows, the hidden dimension first */                     \
+  X(kDrawnIfAlone, "drawn_if_alone")     /* as it lies where that is its only argument, else in rows */
+// clang-format on
+#define FRAMEJIT_RULE(rule, text) rule,
+enum class Batch : uint8_t { FRAMEJIT_BATCH_RULES(FRAMEJIT_RULE) };
+#undef FRAMEJIT_RULE
+
+// Element by element, also where its operands are tensors.
+inline bool IsPointwise(Batch rule) {
+  return rule >= Batch::kUnary && rule <= Batch::kPointwiseOfTwo;
+}
 
 enum class Answer : uint8_t { kNone, kYes, kNo, kNothing };  // what it answers while a program is captured
 

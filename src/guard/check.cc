@@ -1,7 +1,8 @@
 // The check: one pass over the nodes (program.h explains the shape of the program).
 //
 // Cost on the way to a hit: a slot or list item is a load; an instance dict is a load from the object; a dict with a
-// fresh tag is two compares, whatever hangs on it; a tensor is tensor::ReadForGuard plus a compare of its sizes.
+// fresh tag is two compares, whatever hangs on it; a tensor of torch is a compare of the fields of its object, others
+// are read into a tensor::Meta first.
 #include <absl/cleanup/cleanup.h>
 
 #include <algorithm>
@@ -9,10 +10,46 @@
 #include <cstring>
 
 #include "guard/program.h"
+#include "tensor/torch_api.h"
 
 namespace framejit::guard {
 
 namespace {
+
+// Are sizes and strides the expected ones? Binds the symbols among them.
+[[gnu::always_inline]] inline bool LayoutHolds(const TensorTest& t, const int64_t* sizes, const int64_t* strides,
+                                               const std::vector<shape::SymbolInfo>& info, int64_t* symbols) {
+  const int64_t* expected = t.expected.data();
+  if (!t.symbolic_mask) [[likely]] {
+    for (int i = 0; i < t.rank; ++i)
+      if (sizes[i] != expected[i] || strides[i] != expected[t.rank + i]) return false;
+    return true;
+  }
+  for (int i = 0; i < 2 * t.rank; ++i)
+    if (!(t.symbolic_mask >> i & 1) && (i < t.rank ? sizes[i] : strides[i - t.rank]) != expected[i]) return false;
+  for (const auto& [i, dim] : t.symbolic) {
+    if (dim.symbol < 0) continue;  // an expression: it is compared when all symbols are bound
+    if (!BindSymbol(info[dim.symbol], dim.binds, i < t.rank ? sizes[i] : strides[i - t.rank], &symbols[dim.symbol]))
+      return false;
+  }
+  return true;
+}
+
+// Of a tensor of torch whose fields can be read. The key set says whether it is a plain one, and of which back end.
+[[gnu::always_inline]] inline bool FieldsHold(const tensor::TorchApi& api, const TensorTest& t, PyObject* v,
+                                              const std::vector<shape::SymbolInfo>& info, int64_t* symbols) {
+  using tensor::Field;
+  const tensor::Impl impl = tensor::ImplOf(v);
+  const auto dtype = tensor::FromScalarType(Field<uint16_t>(impl, api.at.dtype));
+  if (Field<uint64_t>(impl, api.at.key_set) != t.key_set || !dtype || *dtype != t.dtype) return false;
+  const int8_t* at = &Field<int8_t>(impl, api.at.device);
+  if (at[0] ? t.device != Device{at[0] == 1 ? DeviceKind::kCuda : DeviceKind::kMeta, at[1]} : t.device != Device{})
+    return false;
+  const tensor::TorchDims dims = tensor::DimsOf(api, impl);
+  if (dims.rank != t.rank) return false;
+  if (t.requires_grad != (Field<void*>(impl, api.at.autograd) && api.requires_grad(impl))) return false;
+  return LayoutHolds(t, dims.sizes, dims.strides, info, symbols);
+}
 
 [[gnu::hot]] bool TensorHolds(TensorTest& t, PyObject* v, const std::vector<shape::SymbolInfo>& info,
                               int64_t* symbols) {
@@ -20,25 +57,15 @@ namespace {
     if (tensor::Classify(v) != t.klass) return false;
     t.seen = Py_TYPE(v);
   }
+  if (const tensor::TorchApi* api = tensor::bound_torch;
+      tensor::IsPlainTorch(t.klass) && api && api->at.all() && api->requires_grad) [[likely]]
+    return FieldsHold(*api, t, v, info, symbols);
   tensor::Meta m;
   if (!tensor::ReadForGuard(v, &m)) return false;
   if (m.rank != t.rank || m.dtype != t.dtype || m.key_set != t.key_set || m.requires_grad != t.requires_grad ||
       !(m.device == t.device))
     return false;
-  const int64_t* expected = t.expected.data();
-  if (!t.symbolic_mask) [[likely]] {
-    for (int i = 0; i < t.rank; ++i)
-      if (m.sizes[i] != expected[i] || m.strides[i] != expected[t.rank + i]) return false;
-    return true;
-  }
-  for (int i = 0; i < 2 * t.rank; ++i)
-    if (!(t.symbolic_mask >> i & 1) && (i < t.rank ? m.sizes[i] : m.strides[i - t.rank]) != expected[i]) return false;
-  for (const auto& [i, dim] : t.symbolic) {
-    if (dim.symbol < 0) continue;  // an expression: when all symbols are bound
-    if (!BindSymbol(info[dim.symbol], dim.binds, i < t.rank ? m.sizes[i] : m.strides[i - t.rank], &symbols[dim.symbol]))
-      return false;
-  }
-  return true;
+  return LayoutHolds(t, m.sizes, m.strides, info, symbols);
 }
 
 }  // namespace

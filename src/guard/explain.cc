@@ -234,8 +234,11 @@ class Explainer {
         break;
       case Kind::kFunction: {
         auto* function = reinterpret_cast<PyFunctionObject*>(v);
-        bool code = PyFunction_Check(v) && function->func_code == p_.functions[t.extra]->code.get();
-        f.text = name + (code ? ": the function's defaults changed" : ": the function's code changed");
+        const FunctionTest& test = *p_.functions[t.extra];
+        const bool code = PyFunction_Check(v) && function->func_code == test.code.get();
+        f.text = name + (!code                                     ? ": the function's code changed"
+                         : SaysDisabled(function) != test.disabled ? ": the function was disabled, or is no longer"
+                                                                   : ": the function's defaults changed");
         break;
       }
       case Kind::kTensor: return TensorFailure(std::move(f), name, p_.tensors[t.extra], v);

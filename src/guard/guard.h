@@ -87,8 +87,8 @@ struct Source {
                     /* only the lookup of this attribute must give the same object as when the row was added; */       \
                     /* such rows of one type share a test */                                                           \
   X(kFunction,                                                                                                         \
-    "function")        /* same __code__, defaults, kwdefaults as `object`, a function, has when the row is added */    \
-                       /* (function identity guarded apart) */                                                         \
+    "function")        /* same __code__, defaults, kwdefaults as `object`, a function, has when the row is added, */   \
+                       /* and as disabled (function identity guarded apart) */                                         \
   X(kTensor, "tensor") /* dtype, device, rank, sizes, strides, key set, requires_grad: TensorExpect */                 \
   X(kLeaf, "leaf")     /* a tensor that no operation with gradients made */                                            \
   X(kApart, "apart")   /* shares no memory with another tensor that has such a row, if either is written: `number` */  \
@@ -159,6 +159,11 @@ class GuardBuilder {
   void Equal(const Source* s, PyObject* o) {
     Row r{Kind::kEqual, s};
     r.object = o;
+    Add(std::move(r));
+  }
+  void Function(const Source* s, PyFunctionObject* f) {
+    Row r{Kind::kFunction, s};
+    r.object = (PyObject*)f;
     Add(std::move(r));
   }
   void Absent(const Source* s) { Add(Row{Kind::kAbsent, s}); }

@@ -58,6 +58,7 @@ struct FunctionTest {
   Ref defaults, kwdefaults;                  // may be null
   std::vector<std::pair<Ref, Ref>> kwitems;  // of kwdefaults, in order
   DictTag tag;
+  bool disabled;
   bool Holds(PyFunctionObject* f);
 };
 

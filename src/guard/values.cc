@@ -241,11 +241,13 @@ std::unique_ptr<FunctionTest> MakeFunctionTest(PyFunctionObject* f) {
   test->defaults = Ref::Borrow(f->func_defaults);
   test->kwdefaults = Ref::Borrow(f->func_kwdefaults);
   test->kwitems = Items(f->func_kwdefaults);
+  test->disabled = SaysDisabled(f);
   return test;
 }
 
 bool FunctionTest::Holds(PyFunctionObject* f) {
   if (f->func_code != code.get() || f->func_globals != globals.get()) return false;
+  if (SaysDisabled(f) != disabled) return false;
   if (f->func_defaults != defaults.get() && !SameDefault(f->func_defaults, defaults.get())) return false;
   PyObject* d = f->func_kwdefaults;
   if (!d && kwitems.empty()) return true;

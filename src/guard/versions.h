@@ -67,6 +67,12 @@ class DictTag {
 #endif
 };
 
+// torch.compiler.disable and framejit.disable mark the functions that they are given.
+inline bool SaysDisabled(PyFunctionObject* f) {
+  static PyObject* const name = PyUnicode_InternFromString("_torchdynamo_disable");
+  return f->func_dict && PyDict_GetItem(f->func_dict, name) == Py_True;
+}
+
 // A threading.local: its attributes are this thread's.
 bool IsThreadLocal(PyTypeObject* t);
 // The dict that holds o's own attributes, as `o.__dict__` would use it: borrowed, null if o's type has none.

@@ -151,8 +151,7 @@ void Lowering::Impl::Into(Call& call, const Arg& target, bool computable) {
   const bool torch = call.callee.framework() == Framework::kTorch;
   if (torch) {
     // Element by element an operand may be written over, if it is all of that tensor.
-    const Batch batch = call.callee.effects().batch;
-    const bool each = (batch == Batch::kPointwise || batch == Batch::kUnary) && objects[target.t].root == target.t;
+    const bool each = IsPointwise(call.callee.effects().batch) && objects[target.t].root == target.t;
     int shared = 0;
     EachTensor(call,
                [&](TraceId t) { shared += objects[t].root == objects[target.t].root && !(each && t == target.t); });

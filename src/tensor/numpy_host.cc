@@ -130,19 +130,15 @@ class Host : public framejit::Host {
   // dense (results that lie as a view does), the array is a view of one that is as long as they reach.
   [[gnu::hot]] static PyObject* Allocate(const NumpyApi& n, DType dtype, std::span<const int64_t> sizes,
                                          std::span<const int64_t> strides) {
-    int64_t bytes[32], numel = 1, last = 0;
-    bool forward = true;
+    int64_t bytes[32], numel = 1;
     const int rank = static_cast<int>(sizes.size()), item = static_cast<int>(DTypeSize(dtype));
     for (int i = 0; i < rank; ++i) {
-      const int64_t reach = (sizes[i] - 1) * strides[i];
       bytes[i] = strides[i] * item;
       numel *= sizes[i];
-      last += reach;
-      forward &= reach >= 0;
     }
-    if (numel == 0 || (forward && last == numel - 1)) [[likely]]
-      return NewArray(n, dtype, rank, sizes.data(), numel ? bytes : nullptr);
     const runtime::Extent reach = runtime::ExtentOf(sizes, strides);
+    if (reach.low == 0 && reach.high == numel) [[likely]]
+      return NewArray(n, dtype, rank, sizes.data(), numel ? bytes : nullptr);
     const int64_t length = reach.high - reach.low;
     Ref memory(NewArray(n, dtype, 1, &length, nullptr));
     if (!memory) return nullptr;

@@ -132,18 +132,22 @@ std::string DefaultDevice() {
   return c ? c : "";
 }
 
-[[gnu::hot]] ModeState ReadMode() {
-  const TorchApi* t = Torch();
-  if (!t) return {};
+// By this thread's words, for who has them already.
+static inline ModeState ModeOf(const TorchApi& t, const ThreadWords& words) {
   ModeState m;
-  if (const uint8_t* bits = Words(*t).autograd) [[likely]] {
+  if (const uint8_t* bits = words.autograd) [[likely]] {
     m.grad = *bits & 1;
     m.inference = *bits >> 1 & 1;
     return m;
   }
-  m.grad = t->grad_enabled ? t->grad_enabled() : PythonFlag(*t, "is_grad_enabled");
-  m.inference = t->inference_enabled ? t->inference_enabled() : PythonFlag(*t, "is_inference_mode_enabled");
+  m.grad = t.grad_enabled ? t.grad_enabled() : PythonFlag(t, "is_grad_enabled");
+  m.inference = t.inference_enabled ? t.inference_enabled() : PythonFlag(t, "is_inference_mode_enabled");
   return m;
+}
+
+ModeState ReadMode() {
+  const TorchApi* t = Torch();
+  return t ? ModeOf(*t, Words(*t)) : ModeState();
 }
 
 ModeState ReadModeForCapture() {
@@ -195,7 +199,7 @@ void SetGradMode(bool on) {
   } else {
     flags |= kUnreadable;
   }
-  ModeState mode = ReadMode();
+  const ModeState mode = ModeOf(*t, words);
   flags |= (mode.grad ? kGrad : 0) | (mode.inference ? kInference : 0) | (ForwardLevelOpen(*t) ? kForwardLevel : 0);
   if (AnomalyMode()) flags |= kAnomaly;
   if (t->function_disabled && t->function_disabled() != 0) flags |= kFunctionsDisabled;

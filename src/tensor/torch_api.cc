@@ -421,18 +421,30 @@ PyObject* WrapTorch(const TorchApi& t, Impl impl) {
 
 [[gnu::hot]] const ThreadWords& Words(const TorchApi& t) {
   static thread_local ThreadWords words;
-  if (!words.keys && t.c10) [[unlikely]] {
-    words.keys = static_cast<uint64_t*>(dlsym(t.c10, kDispatchKeys));
-    if (t.autograd_byte >= 0) words.autograd = t.autograd_state() + t.autograd_byte;
+  ThreadWords* own = &words;
+  asm("" : "+r"(own));  // the compiler would ask for its address twice, each time by a call
+  if (!own->keys && t.c10) [[unlikely]] {
+    own->keys = static_cast<uint64_t*>(dlsym(t.c10, kDispatchKeys));
+    if (t.autograd_byte >= 0) own->autograd = t.autograd_state() + t.autograd_byte;
   }
-  return words;
+  return *own;
 }
 
-bool ForwardLevelOpen(const TorchApi& t) {
-  static PyObject* name = PyUnicode_InternFromString("_current_level");
-  static PyObject* none = PyLong_FromLong(-1);  // a cached small integer: the same object each time
+// Every change of a dict gives it a number that no dict had before. While the module's dict has the number that it had
+// when no level was open, none is.
+[[gnu::hot]] bool ForwardLevelOpen(const TorchApi& t) {
+  static uint64_t closed = 0;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // CPython 3.12 and 3.13 still number them
+  const uint64_t now = reinterpret_cast<PyDictObject*>(t.forward_ad)->ma_version_tag;
+#pragma GCC diagnostic pop
+  if (now == closed) [[likely]]
+    return false;
+  static PyObject* const name = PyUnicode_InternFromString("_current_level");
   PyObject* level = PyDict_GetItemWithError(t.forward_ad, name);
-  return level && level != none && PyLong_Check(level) && PyLong_AsLong(level) >= 0;
+  if (level && PyLong_Check(level) && PyLong_AsLong(level) >= 0) return true;
+  if (level) closed = now;
+  return false;
 }
 
 }  // namespace framejit::tensor

@@ -105,6 +105,39 @@ TEST(Effects, DrawsAndWrites) {
   EXPECT_FALSE(ChangesFirst(Callee("torch.Tensor.__getitem__")));
 }
 
+TEST(Effects, RulesOfVmap) {
+  // One row for all names of an operation, and none for forms that torch does not batch like it.
+  for (const char* name : {"torch.matmul", "torch.Tensor.matmul", "torch.Tensor.__matmul__"})
+    EXPECT_EQ(Of(name).batch, Batch::kProduct) << name;
+  EXPECT_EQ(Of("torch.Tensor.__rmatmul__").batch, Batch::kNone);
+  EXPECT_EQ(Of("torch._C._nn.linear").batch, Batch::kLinear);
+  EXPECT_EQ(Of("torch.conv2d").batch, Batch::kConvolution);
+  EXPECT_EQ(Of("torch.Tensor.fill_").batch, Batch::kFill);
+  EXPECT_EQ(Of("torch.fill").batch, Batch::kNone);
+  EXPECT_EQ(Of("torch.Tensor.copy_").batch, Batch::kCopy);
+  EXPECT_TRUE(Callee("torch.Tensor.copy_").Has(kInPlace));
+  EXPECT_EQ(Of("torch.Tensor.squeeze_").batch, Batch::kNone);
+  EXPECT_EQ(Of("torch.bernoulli").batch, Batch::kDrawnIfAlone);
+  EXPECT_EQ(Of("torch.Tensor.bernoulli_").batch, Batch::kNone);
+  EXPECT_EQ(Of("torch.linalg.diagonal").batch, Batch::kNone);
+  EXPECT_EQ(Of("numpy.matmul").batch, Batch::kNone);
+  for (Batch rule : {Batch::kUnary, Batch::kPointwise, Batch::kPointwiseOfOne, Batch::kPointwiseOfTwo})
+    EXPECT_TRUE(IsPointwise(rule));
+  for (Batch rule : {Batch::kNone, Batch::kReduce, Batch::kDrawn}) EXPECT_FALSE(IsPointwise(rule));
+}
+
+TEST(Effects, NumbersThatTensorsHold) {
+  for (const char* name : {"torch.add", "torch.Tensor.__rsub__", "torch.Tensor.__itruediv__", "torch.Tensor.__eq__",
+                           "torch.greater", "torch.lerp", "torch.Tensor.lerp_"})
+    EXPECT_TRUE(Callee(name).Has(kTakesHeldNumber)) << name;
+  for (const char* name : {"torch.pow", "torch.Tensor.__rpow__", "torch.floor_divide", "torch.clamp", "numpy.add"})
+    EXPECT_FALSE(Callee(name).Has(kTakesHeldNumber)) << name;
+  for (const char* name : {"torch.add", "torch.Tensor.sub_", "torch.Tensor.addcdiv_", "torch.masked_fill"})
+    EXPECT_TRUE(Callee(name).Has(kTakesFactor)) << name;
+  for (const char* name : {"torch.mul", "torch.lerp", "torch.full", "torch.addmm"})
+    EXPECT_FALSE(Callee(name).Has(kTakesFactor)) << name;
+}
+
 TEST(Effects, Answers) {
   EXPECT_EQ(Of("torch.compiler.is_compiling").answer, Answer::kYes);
   EXPECT_EQ(Of("torch.jit.is_tracing").answer, Answer::kNo);

@@ -27,10 +27,12 @@ HostTensor Zero(DType t, double v) {
   return Make(t, {}, {v});
 }
 
-std::vector<Sample> Samples() {
-  const double e = 3e-7;
-  const DType i8 = DType::kInt8, u8 = DType::kUInt8, i32 = DType::kInt32, f16 = DType::kFloat16,
-              bf16 = DType::kBFloat16;
+constexpr double e = 3e-7;
+constexpr DType i8 = DType::kInt8, u8 = DType::kUInt8, i32 = DType::kInt32, f16 = DType::kFloat16,
+                bf16 = DType::kBFloat16;
+
+// Creation, and what is computed of one operand.
+std::vector<Sample> OfOneOperand() {
   return {
       {"pack %0, name=\"conv\"", {F({1, 2})}, F({1, 2})},
       // creation
@@ -85,6 +87,12 @@ std::vector<Sample> Samples() {
       {"isinf %0", {F({-kInf, kNan, 1})}, B({1, 0, 0})},
       {"signbit %0", {F({-0.0, 0.0})}, B({1, 0})},
       {"signbit %0", {I({-1, 1})}, B({1, 0})},
+  };
+}
+
+// Conversions, and what is computed of two operands.
+std::vector<Sample> OfTwoOperands() {
+  return {
       // conversions
       {"cast %0", {F({-1.7, 1.7, 300})}, I({-1, 1, 300})},
       {"cast %0", {F({300, -1})}, H(u8, {44, 255})},
@@ -130,6 +138,12 @@ std::vector<Sample> Samples() {
       {"lt %0, %1", {F({1, kNan, 2}), F({2, 1, 2})}, B({1, 0, 0})},
       {"le %0, %1", {I({1, 2, 3}), I({2, 2, 2})}, B({1, 1, 0})},
       {"where %0, %1, %2", {B({1, 0}), F({1, 2}), F({-1, -2})}, F({1, -2})},
+  };
+}
+
+// Views, indexing and reductions.
+std::vector<Sample> OfShapes() {
+  return {
       // views
       {"broadcast %0, axes=[1]", {F({1, 2})}, F({3, 2}, {1, 2, 1, 2, 1, 2})},
       {"broadcast %0, axes=[0, 1]", {F({2, 1}, {1, 2})}, F({2, 2}, {1, 1, 2, 2})},
@@ -168,6 +182,12 @@ std::vector<Sample> Samples() {
       {"argmin %0, axes=[0], flag", {F({4, 1, 1})}, I({1}, {1})},
       {"any %0, axes=[1]", {F({2, 2}, {0, kNan, 0, -0.0})}, B({1, 0})},
       {"all %0, axes=[0]", {B({})}, Zero(DType::kBool, 1)},
+  };
+}
+
+// Contractions and calls.
+std::vector<Sample> OfLargeOperations() {
+  return {
       // contractions
       {"matmul %0, %1", {F({2, 2}, {1, 2, 3, 4}), F({2, 1}, {5, 6})}, F({2, 1}, {17, 39})},
       {"matmul %0, %1", {F({2, 1, 1}, {2, 3}), F({2, 1, 2}, {1, 2, 3, 4})}, F({2, 1, 2}, {2, 4, 9, 12})},
@@ -212,6 +232,13 @@ std::vector<Sample> Samples() {
        F({4, 8})},
       {"input name=\"x\"", {}, F({3}), 0},  // inputs are what every other sample has: see Run
   };
+}
+
+std::vector<Sample> Samples() {
+  std::vector<Sample> all;
+  for (auto family : {OfOneOperand, OfTwoOperands, OfShapes, OfLargeOperations})
+    for (Sample& s : family()) all.push_back(std::move(s));
+  return all;
 }
 
 std::vector<HostTensor> Doubled(const Node& n, const std::vector<HostTensor>& in) {

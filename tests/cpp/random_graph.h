@@ -51,11 +51,17 @@ struct RandomGraph : CompileFixture {
 
   // Values stay small, so that absolute errors do not grow: products and exponentials go through tanh.
   void Step() {
-    ValueId x = Any();
+    const ValueId x = Any();
+    const int kind = Pick(17);
+    kind < 8 ? SimpleStep(kind, x) : LargerStep(kind, x);
+  }
+
+  // Element by element, a view or a reduction.
+  void SimpleStep(int kind, ValueId x) {
     const TensorType t = b.type(x);
     const bool is_float = IsFloat(t.dtype);
     const int rank = t.rank();
-    switch (Pick(17)) {
+    switch (kind) {
       case 0: {
         static const Op kFloat[] = {Op::kTanh, Op::kSin, Op::kErf, Op::kAbs, Op::kNeg, Op::kSign};
         if (IsBool(t.dtype)) return values.push_back(b.Unary(Op::kNot, x));
@@ -106,6 +112,14 @@ struct RandomGraph : CompileFixture {
         shape.insert(shape.begin(), Int(1 + Pick(3)));
         return values.push_back(b.Broadcast(x, shape));
       }
+    }
+  }
+
+  void LargerStep(int kind, ValueId x) {
+    const TensorType t = b.type(x);
+    const bool is_float = IsFloat(t.dtype);
+    const int rank = t.rank();
+    switch (kind) {
       case 8: {
         if (rank == 0 || !is_float) return;
         return values.push_back(Softmax(x, Pick(rank)));

@@ -183,11 +183,12 @@ def torchs_state():
     return depth, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
 
 
-def leaving(w):
-    """Functions that leave regions of autocast in every way, which torch counts."""
+def pause():
+    time.sleep(0)
 
-    def pause():
-        time.sleep(0)
+
+def leaving_at_breaks(w):
+    """Functions with a break inside of regions of autocast, which torch counts."""
 
     def break_in_disabled(x):
         with torch.autocast("cpu", enabled=False):
@@ -221,30 +222,6 @@ def leaving(w):
         with torch.autocast("cpu", enabled=False):
             return inner(x) + x
 
-    def error(x):
-        with torch.autocast("cpu", enabled=False):
-            y = x @ w
-            raise ValueError(y.shape)
-
-    def error_behind_a_break(x):
-        with torch.autocast("cpu", enabled=False):
-            y = x @ w
-            pause()
-            raise ValueError((y @ w).shape)
-
-    def refused(x):
-        with torch.autocast("cpu", enabled=False):
-            return x[99]
-
-    def caught(x):
-        try:
-            with torch.autocast("cpu", enabled=False):
-                y = x @ w
-                pause()
-                raise KeyError
-        except KeyError:
-            return y @ w
-
     def loop(x):
         with torch.autocast("cpu", enabled=False):
             for _ in range(3):
@@ -277,6 +254,36 @@ def leaving(w):
         pause()
         return y @ w
 
+    return [called, nested, nested_in_a_call, loop, one_after_the_other, by_hand, lambda x: decorated(x) + 1]
+
+
+def leaving_otherwise(w):
+    """Functions that leave such regions by an error, or in a generator or a checkpoint."""
+
+    def error(x):
+        with torch.autocast("cpu", enabled=False):
+            y = x @ w
+            raise ValueError(y.shape)
+
+    def error_behind_a_break(x):
+        with torch.autocast("cpu", enabled=False):
+            y = x @ w
+            pause()
+            raise ValueError((y @ w).shape)
+
+    def refused(x):
+        with torch.autocast("cpu", enabled=False):
+            return x[99]
+
+    def caught(x):
+        try:
+            with torch.autocast("cpu", enabled=False):
+                y = x @ w
+                pause()
+                raise KeyError
+        except KeyError:
+            return y @ w
+
     def generator(x):
         with torch.autocast("cpu", enabled=False):
             yield x @ w
@@ -295,8 +302,11 @@ def leaving(w):
             f = lambda x: F.dropout(x @ w, 0.5) @ w  # noqa: E731
             return torch.utils.checkpoint.checkpoint(f, x, use_reentrant=True).float().sum()
 
-    return [called, nested, nested_in_a_call, error, error_behind_a_break, refused, caught, loop, one_after_the_other, by_hand,
-            lambda x: decorated(x) + 1, lambda x: sum(generator(x)), suspended, checkpointed]  # fmt: skip
+    return [error, error_behind_a_break, refused, caught, lambda x: sum(generator(x)), suspended, checkpointed]
+
+
+def leaving(w):
+    return [*leaving_at_breaks(w), *leaving_otherwise(w)]
 
 
 AROUND = [None, dict(dtype=torch.bfloat16), dict(enabled=False), dict(dtype=torch.bfloat16, cache_enabled=False)]

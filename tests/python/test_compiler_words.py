@@ -378,6 +378,47 @@ def test_disabled_methods_modules_and_roots():
     assert seen and not any(seen)
 
 
+def test_the_mark_of_a_function_may_change_later():
+    """Whether a function is disabled is looked at in each call, both ways."""
+    seen = []
+
+    def secret(x):
+        seen.append(torch.compiler.is_compiling())
+        return x * 2
+
+    def f(x):
+        return secret(x - 1) + x
+
+    def calls(disabled):
+        seen.clear()
+        for _ in range(3):
+            assert torch.equal(compiled(x()), f_alone(x()))
+        assert seen == [not disabled] * 3
+        return framejit.cache_info(compiled)
+
+    def f_alone(x):
+        return (x - 1) * 2 + x
+
+    compiled = framejit.compile(f)
+    first = calls(disabled=False)
+    assert first["breaks"] == 0 and first["captures"] == 1
+    secret._torchdynamo_disable = True
+    assert calls(disabled=True)["breaks"] == 1
+    captures = framejit.cache_info(compiled)["captures"]
+    secret._torchdynamo_disable = False
+    assert calls(disabled=False)["captures"] == captures  # the first version holds again
+    del secret._torchdynamo_disable
+    assert calls(disabled=False)["captures"] == captures
+    secret._torchdynamo_disable = True
+    assert calls(disabled=True)["captures"] == captures
+
+    framejit.reset()
+    compiled = framejit.compile(f)  # disabled at first
+    captures = calls(disabled=True)["captures"]
+    secret._torchdynamo_disable = False
+    assert calls(disabled=False)["captures"] > captures  # of its own frame: the graph around it still ends before the call
+
+
 def test_the_reason_is_told():
     @torch.compiler.disable(reason="reads the clock")
     def secret(x):

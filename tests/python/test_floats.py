@@ -297,3 +297,39 @@ def test_numbers_that_do_not_fit_are_refused(fresh, torch, call):
         for _ in range(2):
             with pytest.raises(RuntimeError):
                 g(*arguments)
+
+
+HELD = [
+    "x + n", "n - x", "x / n", "n / x", "x.clone().mul_(n)", "i * n", "i + n", "s * n", "x == n", "n > x", "torch.greater(x, n)", "torch.less_equal(i, n)",
+    "torch.not_equal(x, n)", "torch.subtract(x, n)", "torch.lerp(x, y, n)", "x.clone().lerp_(y, n)", "torch.add(x, y, alpha=n)", "x.clone().sub_(y, alpha=n)",
+    "torch.subtract(x, y, alpha=n)", "torch.addcmul(x, x, y, value=n)", "x.clone().addcdiv_(x, y, value=n)",
+    "x.masked_fill(x > 0, value=n)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", HELD)
+def test_numbers_that_tensors_hold_stay_in_the_graph(fresh, torch, call):
+    """One graph for all of them: rows of the effects table say which functions take one, as an operand or by keyword."""
+    f = eval(f"lambda x, y, i, s, t: (n := t.item(), {call})[1]", {"torch": torch})
+    arguments = torch.tensor([-1.5, 0.25, 3.0]), torch.tensor([2.0, -0.75, 0.1]), torch.arange(3), torch.tensor(0.3)
+    compiled = fresh.compile(f)
+    for dtype in (torch.float32, torch.float64):
+        for value in (0.25, 3.0, -0.7, 0.1):
+            t = torch.tensor(value, dtype=dtype)
+            expected, got = f(*arguments, t), compiled(*arguments, t)
+            assert (expected.dtype, expected.shape, expected.stride()) == (got.dtype, got.shape, got.stride())
+            torch.testing.assert_close(got, expected, rtol=1e-6 if expected.dtype == torch.float32 else 1e-12, atol=1e-6)
+    assert compiled.cache_info()["captures"] == 2 and compiled.cache_info()["breaks"] == 0
+
+
+@pytest.mark.parametrize("call", ["torch.pow(x, n)", "torch.full((2,), n)", "torch.add(x, other=n)", "x.clamp(max=n)"])
+def test_other_functions_read_the_number(fresh, torch, call):
+    """As an exponent, a limit or a size it has a meaning of its own: the graph ends before the call."""
+    f = eval(f"lambda x, t: (x * 2, t.item(), {call.replace('n)', 't.item())')})[2]", {"torch": torch})
+    compiled = fresh.compile(f)
+    for value in (0.5, 2.0, 3.0):
+        x, t = torch.tensor([1.5, 0.25, 3.0]), torch.tensor(value)
+        expected, got = f(x, t), compiled(x, t)
+        assert expected.dtype == got.dtype and torch.equal(expected, got)
+    with pytest.raises(fresh.BreakError):
+        fresh.compile(f, fullgraph=True)(x, t)
