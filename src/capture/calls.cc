@@ -348,12 +348,7 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     default: break;
   }
   if (!s_.IsFresh(f)) {
-    if (IsDisabled(f)) {
-      PyObject* why = PyDict_GetItemString(fn->func_dict, "_torchdynamo_disable_msg");
-      const bool told = why && PyUnicode_Check(why);
-      return s_.Break(BreakId::kUnknownCall,
-                      Describe(f) + " is disabled" + (told ? std::string(": ") + PyUnicode_AsUTF8(why) : ""));
-    }
+    if (IsDisabled(f)) return s_.Break(BreakId::kUnknownCall, WhyDisabled(f));
     if (Ref behind(BehindSwitch(fn)); behind || s_.broken() || PyErr_Occurred())
       return behind ? Call(behind.get(), args, nargs, kwnames) : nullptr;
     if (!NoteFunction(fn)) return nullptr;

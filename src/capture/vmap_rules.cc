@@ -156,6 +156,12 @@ class Peeled : public BatchedCall {
     for (const Expected& e : {Expected{"mm", 2, 2}, {"bmm", 3, 3}, {"mv", 2, 1}, {"dot", 1, 1}})
       if (callee_.last() == e.name && (ranks[0] != e.first || ranks[1] != e.second)) return Refuse();
     if (!ranks[0] || !ranks[1]) return Refuse();
+    if (ranks[0] == 2 && ranks[1] == 1 && !At(args_[0])) {  // one matrix: the vectors are columns of another
+      Ref rows = Front(args_[1]), zero(PyLong_FromLong(0)), one(PyLong_FromLong(1));
+      Ref columns = rows ? Call(kTranspose, {rows.get(), zero.get(), one.get()}) : Ref();
+      Ref r = columns ? Call(kMatMul, {args_[0], columns.get()}) : Ref();
+      return r ? Wrap(r.get(), 1) : nullptr;
+    }
     const int rank = std::max({ranks[0], ranks[1], 2});
     Ref sides[2];
     for (int i : {0, 1}) {
