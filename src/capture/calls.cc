@@ -374,13 +374,7 @@ PyObject* CaptureSemantics::CallPython(PyObject* f, PyObject* const* args, size_
     default: break;
   }
   if (!s_.IsFresh(f)) {
-    if (IsDisabled(f)) {
-      static PyObject* const message = Interned("_torchdynamo_disable_msg");
-      PyObject* why = PyDict_GetItem(fn->func_dict, message);
-      const bool told = why && PyUnicode_Check(why);
-      return s_.Break(BreakId::kUnknownCall,
-                      Describe(f) + " is disabled" + (told ? std::string(": ") + PyUnicode_AsUTF8(why) : ""));
-    }
+    if (IsDisabled(f)) return s_.Break(BreakId::kUnknownCall, WhyDisabled(f));
     if (!s_.options().whole && EndsGraph(code))
       return s_.Break(BreakId::kSideEffect, Describe(f) + ", which is one kernel of the framework");
     if (Ref behind(BehindSwitch(fn)); behind || s_.broken() || PyErr_Occurred())

@@ -133,6 +133,17 @@ bool NoHook() {
   return why;
 }
 
+// What was captured around the first import of a module says nothing of the calls that follow. some: there was one.
+[[gnu::cold]] void AfterImports(Compiled& compiled, bool some) {
+  const bool again = compiled.AwaitsImports();
+  compiled.imports = false;
+  compiled.after_imports += some ? 1 : 1000;  // one that fails will fail again
+  if (!again || !(some || compiled.fullgraph)) return;
+  DropSegments(compiled);
+  compiled.breaks.clear();
+  compiled.met.clear();
+}
+
 // No segment is for this call yet: its frame is taken up by the hook.
 [[gnu::cold]] PyObject* ThroughTheHook(const std::shared_ptr<Compiled>& kept, PyObject* fn, PyObject* const* args,
                                        size_t nargsf, PyObject* kwnames, const CodeState* root) {
@@ -141,11 +152,13 @@ bool NoHook() {
   if (NoHook()) return PyObject_Vectorcall(fn, args, nargsf, kwnames);
   Retry retry;
   PyObject* result;
+  const Py_ssize_t modules = PyDict_GET_SIZE(PyImport_GetModuleDict());
   {
     const Meter meter(*kept, root);
     ActiveScope on(kept);
     result = PyObject_Vectorcall(fn, args, nargsf, kwnames);
   }
+  if (kept->imports) AfterImports(*kept, PyDict_GET_SIZE(PyImport_GetModuleDict()) > modules);
   return retry.Finish(result);
 }
 

@@ -119,25 +119,45 @@ class OneRound : public frame::ConcreteSemantics {
   bool first_ = true;
 };
 
+// Codes of generators that the program has disabled. A generator runs when others ask it, behind the call that made it.
+std::unordered_map<PyCodeObject*, Ref>& DisabledGenerators() {
+  static auto* codes = new std::unordered_map<PyCodeObject*, Ref>;
+  return *codes;
+}
+bool RunsDisabled(PyCodeObject* code) {
+  return DisabledGenerators().contains(code);
+}
+void NoteGenerator(PyCodeObject* code) {
+  constexpr size_t kMost = 1024;  // a program may make functions, and disable them, all the time
+  if (!(code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return;
+  if (DisabledGenerators().size() >= kMost) DisabledGenerators().clear();
+  DisabledGenerators().try_emplace(code, Borrow(reinterpret_cast<PyObject*>(code)));
+}
+
 class Policy : public frame::FramePolicy {
  public:
   bool Wants(FjFrame* frame) override {
     if (override_semantics) return true;
     if (!active || ending) return false;
+    if (active->fullgraph && active->AwaitsImports()) return false;  // this call imports, the next one is compiled
     if (!tensor::CaptureObstacle().empty()) {  // for all of this frame: what it is called under does not end in it
       RememberObstacle(*active, frame);
       return active->fullgraph;
     }
-    if (IsDisabled(fj_function(frame))) return false;
+    const bool root = active->root_code.get() == reinterpret_cast<PyObject*>(fj_code(frame));
+    if (IsDisabled(fj_function(frame))) {  // of another one the break of its caller tells
+      if (root) RememberDisabled(*active, frame);
+      return root && active->fullgraph;
+    }
     CodeState& c = StateOf(*active, fj_code(frame));
     const bool wanted = !c.skip && !(c.idle && Idle(c));
-    if (!wanted && active->root_code.get() == c.code.get()) active->outcomes->Add(diag::RunBy::kPython);
+    if (!wanted && root) active->outcomes->Add(diag::RunBy::kPython);
     return wanted || c.instead;
   }
 
   bool Resumes(PyThreadState* ts, FjFrame* frame, absl::FunctionRef<PyObject*()> drive, PyObject** result) override {
     const std::shared_ptr<Compiled> compiled = MakerOf(frame);
-    if (!compiled || ending || stance == Stance::kForceEager) return false;
+    if (!compiled || ending || RunsDisabled(fj_code(frame)) || stance == Stance::kForceEager) return false;
     const InUse use;
     absl::InlinedVector<PyObject*, 32> values;  // as the arguments of a call
     const int count = fj_nlocalsplus(frame) + fj_stack_depth(frame);
@@ -164,7 +184,12 @@ class Policy : public frame::FramePolicy {
 
   PyObject* Continue(PyThreadState* ts, FjFrame* frame, int throwflag) override {
     std::optional<SuspendScope> off;  // of what is disabled nothing is captured, nor of what it calls
-    if (active && IsDisabled(fj_function(frame))) off.emplace();
+    if (!active) return fj_continue(ts, frame, throwflag);
+    PyObject* function = fj_function(frame);
+    const bool disabled = IsDisabled(function);
+    if (disabled || (fj_is_generator(frame) && RunsDisabled(fj_code(frame)))) off.emplace();
+    PyObject* behind = disabled ? BehindDisabled(function) : nullptr;
+    if (behind && PyFunction_Check(behind)) NoteGenerator(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)));
     return fj_continue(ts, frame, throwflag);
   }
 
@@ -177,6 +202,7 @@ class Policy : public frame::FramePolicy {
     PyCodeObject* code = fj_code(frame);
     std::shared_ptr<Compiled> compiled = active;
     diag::OptionScope options(compiled->options.empty() ? nullptr : &compiled->options);
+    if (compiled->fullgraph && IsDisabled(fj_function(frame))) return NotFull(*compiled);
     CodeState& state = StateOf(*compiled, code);
     if (state.instead) return Replace(frame, state.instead.get(), result);
     Place& place = state.places[{fj_next(frame), fj_stack_depth(frame)}];
@@ -252,7 +278,11 @@ class Policy : public frame::FramePolicy {
     if (looping) state.loop_seconds += compiled->seconds - before;
     ProgressOf(frame).ran = true;
     if (PyErr_Occurred()) return frame::Action::kRaise;
-    if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns)) return NotFull(*compiled);
+    if (compiled->fullgraph && !compiled->breaks.empty() && (!seg || !seg->exit.returns)) {
+      if (!compiled->AwaitsImports()) return NotFull(*compiled);
+      compiled->outcomes->Add(diag::RunBy::kPython);
+      return frame::Action::kHandOver;
+    }
     if (!seg) {
       if (&place == state.entry) ++state.trivial;
       Skip(frame, place.skip);
@@ -307,6 +337,19 @@ class Policy : public frame::FramePolicy {
     for (auto& b : compiled.breaks)
       if (b.id == diag::BreakId::kThreadState && b.detail == why) return;
     RememberBreak(compiled, BreakHere(frame, diag::BreakId::kThreadState, why));
+  }
+
+  static void RememberDisabled(Compiled& compiled, FjFrame* frame) {
+    compiled.outcomes->Add(diag::RunBy::kPython);
+    PyObject* function = fj_function(frame);
+    diag::Break b = BreakHere(frame, diag::BreakId::kUnknownCall, WhyDisabled(function));
+    if (PyObject* behind = BehindDisabled(function); PyFunction_Check(behind)) {
+      auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind));
+      b.file = PyUnicode_AsUTF8(code->co_filename);
+      b.function = PyUnicode_AsUTF8(code->co_qualname);
+      b.line = code->co_firstlineno;
+    }
+    RememberBreak(compiled, b);
   }
 
   static Progress& ProgressOf(FjFrame* frame) {
@@ -653,7 +696,7 @@ void ResetCompiled(Compiled& c) {
   c.outcomes = std::make_shared<diag::Outcomes>();
   c.kernels = {};
   c.scalar_loops = c.scalar_runs = 0;
-  c.captures = c.recompiles = c.graph_count = c.op_count = 0;
+  c.captures = c.recompiles = c.graph_count = c.op_count = c.after_imports = 0;
   c.seconds = 0;
 }
 

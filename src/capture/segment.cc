@@ -268,6 +268,17 @@ size_t RememberBreak(Compiled& compiled, const diag::Break& reason) {
   return compiled.breaks.size() - 1;
 }
 
+bool Compiled::AwaitsImports() const {
+  constexpr int kMost = 8;
+  return imports && after_imports < kMost;
+}
+
+// Of a first import, which is not there when the instruction is run again. (A lazy one of a library's is looked at
+// inside of importlib.)
+static bool IsFirstImport(const diag::Break& b) {
+  return b.id == BreakId::kImport || b.file.starts_with("<frozen importlib");
+}
+
 static void LogCapture(FjFrame* frame, const Captured& c) {
   if (!diag::Enabled(diag::Channel::guards_)) return;
   diag::Log(diag::Channel::guards_,
@@ -359,6 +370,7 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   PyCodeObject* co = fj_code(frame);
   std::vector<size_t> ends;
   for (diag::Break& reason : reasons) {
+    compiled.imports |= IsFirstImport(reason);
     if (c.segment && c.worthwhile && reason.function == PyUnicode_AsUTF8(co->co_qualname))
       reason.first_line = PyCode_Addr2Line(co, 2 * fj_next(frame));
     ends.push_back(RememberBreak(compiled, reason));

@@ -63,6 +63,9 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   };
   std::map<int, Elsewhere> elsewhere;  // in Python, by the break before it (of `breaks`, or -1), since last told
   bool metered = false;                // capture/meter.h knows its segments
+  bool imports = false;                // in this call a capture came to a module that nobody has imported yet
+  int after_imports = 0;               // how often everything was forgotten for that
+  bool AwaitsImports() const;
 };
 
 // What data was taken to say: guessed branches, and conditions on the sizes that it decides.

@@ -334,6 +334,20 @@ bool IsDisabled(PyObject* function) {
   return !PyFunction_Check(behind) || !IsCodeOf(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(behind)), "torch");
 }
 
+std::string WhyDisabled(PyObject* function) {
+  PyObject* told = reinterpret_cast<PyFunctionObject*>(function)->func_dict;
+  PyObject* why = PyDict_GetItemString(told, "_torchdynamo_disable_msg");
+  const bool given = why && PyUnicode_Check(why);
+  return Describe(function) + " is disabled" + (given ? std::string(": ") + PyUnicode_AsUTF8(why) : "");
+}
+
+PyObject* BehindDisabled(PyObject* function) {
+  PyObject* told = reinterpret_cast<PyFunctionObject*>(function)->func_dict;
+  for (const char* name : {"_torchdynamo_orig_callable", "__wrapped__"})
+    if (PyObject* behind = PyDict_GetItemString(told, name)) return behind;
+  return function;
+}
+
 PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssize_t nargs, PyObject* kwnames) {
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   // Of values, and of objects that are keys by themselves: what is cached, as for every caller. An attribute of a

@@ -87,6 +87,12 @@ class Peeled : public BatchedCall {
     const int ranks[] = {Rank(args_[0]), Rank(args_[1])};
     if (first && (ranks[0] != first || ranks[1] != second)) return Refuse();
     if (!ranks[0] || !ranks[1]) return Refuse();
+    if (ranks[0] == 2 && ranks[1] == 1 && !At(args_[0])) {  // one matrix: the vectors are columns of another
+      Ref rows = Front(args_[1]), zero(PyLong_FromLong(0)), one(PyLong_FromLong(1));
+      Ref columns = rows ? Call(kTranspose, {rows.get(), zero.get(), one.get()}) : Ref();
+      Ref r = columns ? Call(kMatMul, {args_[0], columns.get()}) : Ref();
+      return r ? Wrap(r.get(), 1) : nullptr;
+    }
     const int rank = std::max({ranks[0], ranks[1], 2});
     Ref sides[2];
     for (int i : {0, 1}) {

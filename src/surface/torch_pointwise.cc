@@ -317,11 +317,13 @@ Outs ReverseSub(Scope& s) {  // torch.rsub(input, other): other - input
   return Done(s, p, s.b.Cast(s.b.Binary(Op::kSub, p.b, p.a), p.type));
 }
 
-// Integer division traps on zero: only a divisor known not to be zero is computed here.
-void CheckDivisor(const Pair& p) {
+// Integer division traps on zero: only a divisor known not to be zero is computed here. The smallest integer by -1 does
+// not fit, which NumPy tells of.
+void CheckDivisor(const Scope& s, const Pair& p) {
   if (IsFloat(p.type)) return;
   const Operand& d = p.operands[1];
-  if (d.is_tensor() || !d.number.is(Arg::Kind::kInt) || !d.number.i.is_const() || d.number.i.value() == 0)
+  if (d.is_tensor() || !d.number.is(Arg::Kind::kInt) || !d.number.i.is_const() || d.number.i.value() == 0 ||
+      (d.number.i.value() == -1 && !s.torch()))
     Scope::Skip();
 }
 
@@ -349,7 +351,7 @@ Outs NumberOverTensor(
 Outs Quotient(Scope& s) {  // floordiv, rem, fmod
   Pair p = ReadPair(s);
   if (IsBool(p.type)) Scope::Skip();
-  CheckDivisor(p);
+  CheckDivisor(s, p);
   Widen(s, p, s.row.op != Op::kFloorDiv || p.operands[1].is_tensor());
   ValueId v = s.b.Binary(s.row.op, p.a, p.b);
   if (s.row.op == Op::kRem && IsFloat(p.type) && !s.torch() && !s.cupy) {  // NumPy's zero has the sign of the divisor
@@ -363,7 +365,7 @@ Outs Divide(Scope& s) {  // torch.div with rounding_mode
   if (!s.has(2)) return TrueDivide(s);
   Pair p = ReadPair(s);
   if (IsBool(p.type)) Scope::Skip();
-  CheckDivisor(p);
+  CheckDivisor(s, p);
   Widen(s, p, p.operands[1].is_tensor());
   const std::string& mode = s.arg(2).s;
   if (mode == "floor") return Done(s, p, s.b.Cast(s.b.Binary(Op::kFloorDiv, p.a, p.b), p.type));

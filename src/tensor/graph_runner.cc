@@ -89,8 +89,9 @@ class Runner : public GraphRunner {
       if (n.op != Op::kExtern || !n.attrs.call) continue;
       has_externs_ = true;
       calls_.push_back(n.attrs.call);  // keeps the address, which is the key
-      if (!steps_[n.attrs.call.get()].Init(*n.attrs.call, constants,
-                                           [](TraceId position) { return static_cast<int>(position); }))
+      const auto [step, fresh] = steps_.try_emplace(n.attrs.call.get());  // a view that is read again has the same call
+      if (fresh && !step->second.Init(*n.attrs.call, constants,
+                                      [](TraceId position) { return static_cast<int>(position); }))
         return false;
     }
     plans_ = std::move(plans);
@@ -148,11 +149,12 @@ class Runner : public GraphRunner {
       for (int n = 0; n < bumps_[w]; ++n) BumpVersion(input);
       if (!bumps_[w] && !Ref(PyObject_GetAttrString(input, "data"))) PyErr_Clear();  // tells who watches weights
     }
+    absl::FixedArray<Ref, kFew> shared(num_shared_);
     auto output = [&](size_t n) {
       const OutputPlan& p = plans_[n];
       return p.kind == OutputPlan::kGraphOutput ? Py_NewRef(made[p.index])
              : p.kind == OutputPlan::kInput     ? Py_NewRef(inputs[p.index])
-                                                : Replay(replays_[n], p, inputs, made.data(), symbols);
+                                                : Replay(replays_[n], p, inputs, made.data(), symbols, shared.data());
     };
     const auto ok = [&] { return end == RunEnd::kOk; };
     for (size_t k = 0; ok() && k < check_.outputs.size(); ++k) {
@@ -161,6 +163,7 @@ class Runner : public GraphRunner {
     }
     for (size_t w = 0; ok() && w < check_.writes.size(); ++w)
       if (!Overwrite(inputs[check_.writes[w].first], made[check_.writes[w].second], counted_[w])) end = RunEnd::kRaised;
+    if (!check_.outputs.empty()) std::fill(shared.begin(), shared.end(), Ref());  // views of what has no node yet
     if (ok() && hook_ && hook_->Attach(inputs, made.data(), symbols, before.get()) < 0) end = RunEnd::kRaised;
     size_t n = 0;
     for (; ok() && n < plans_.size(); ++n) {
@@ -181,6 +184,8 @@ class Runner : public GraphRunner {
     int base_slot = -1;                       // slot of the graph output
     int result = 0;
     int num_slots = 0;
+    // By step, which of its results other outputs are made of, too, or are: slot, number among all such.
+    std::vector<std::vector<std::pair<int, int>>> shared;
   };
 
   // NumPy's results are arrays, or, where the program saw one, scalars.
@@ -199,6 +204,10 @@ class Runner : public GraphRunner {
 
   bool InitReplays(const Trace& trace, const std::vector<PyObject*>& constants) {
     replays_.resize(plans_.size());
+    std::unordered_map<int, int> uses;  // by call
+    for (const OutputPlan& p : plans_)
+      for (int c : p.calls) ++uses[c];
+    std::unordered_map<TraceId, int> number;
     for (size_t i = 0; i < plans_.size(); ++i) {
       const OutputPlan& p = plans_[i];
       if (p.kind != OutputPlan::kReplay) continue;
@@ -228,9 +237,13 @@ class Runner : public GraphRunner {
         for (TraceId id : call.results) made[id] = true;
         r.steps.emplace_back();
         if (!r.steps.back().Init(call, constants, slot_of)) return false;
+        r.shared.emplace_back();
+        for (TraceId id : call.results)
+          if (uses[c] > 1) r.shared.back().emplace_back(slot_of(id), number.emplace(id, number.size()).first->second);
       }
       r.result = slot_of(trace.outputs.at(i));
     }
+    num_shared_ = number.size();
     return true;
   }
 
@@ -389,8 +402,9 @@ class Runner : public GraphRunner {
     PyErr_Clear();
   }
 
+  // A call is made once for all outputs that it leads to: views of one object know it as their base.
   PyObject* Replay(const ReplayPlan& r, const OutputPlan& p, PyObject* const* inputs, PyObject* const* made,
-                   const int64_t* symbols) {
+                   const int64_t* symbols, Ref* shared) {
     absl::FixedArray<PyObject*, 16> slots(r.num_slots, nullptr);
     for (auto [slot, input] : r.inputs) slots[slot] = Py_NewRef(inputs[input]);
     if (r.base_slot >= 0) slots[r.base_slot] = Py_NewRef(made[p.index]);
@@ -398,9 +412,15 @@ class Runner : public GraphRunner {
     {
       std::optional<ModeSwitch> modes;
       if (torch_) modes.emplace();
-      for (const CallStep& s : r.steps) {
-        if (modes) modes->Set(s.mode);
-        ok = ok && s.Run(slots.data(), symbols) == 0;
+      for (size_t i = 0; ok && i < r.steps.size(); ++i) {
+        const auto& results = r.shared[i];
+        if (!results.empty() && shared[results[0].second]) {
+          for (auto [slot, number] : results) slots[slot] = Py_XNewRef(shared[number].get());
+          continue;
+        }
+        if (modes) modes->Set(r.steps[i].mode);
+        ok = r.steps[i].Run(slots.data(), symbols) == 0;
+        for (auto [slot, number] : results) shared[number] = Ref::Borrow(slots[slot]);
       }
     }
     PyObject* result = ok ? Py_XNewRef(slots[r.result]) : nullptr;
@@ -429,6 +449,7 @@ class Runner : public GraphRunner {
   std::unordered_map<const Call*, CallStep> steps_;
   std::vector<OutputPlan> plans_;
   std::vector<ReplayPlan> replays_;
+  size_t num_shared_ = 0;  // views that several of them need
 };
 
 }  // namespace

@@ -419,6 +419,56 @@ def test_the_mark_of_a_function_may_change_later():
     assert calls(disabled=False)["captures"] > captures  # of its own frame: the graph around it still ends before the call
 
 
+def test_a_disabled_root_is_told_of():
+    """The function that is compiled is itself disabled: it runs as written, which its counts say; fullgraph=True refuses it."""
+    for disable in (torch.compiler.disable, framejit.disable, torch.compiler.disable(reason="reads the clock")):
+        framejit.reset()
+        f = disable(lambda x: x * 2)
+        compiled = framejit.compile(f)
+        for n in range(1, 4):
+            assert torch.equal(compiled(x()), x() * 2)
+            info = framejit.cache_info(compiled)
+            assert (info["captures"], info["breaks"], info["outcomes"]["run"]) == (0, 1, {"python": n})
+        whole = framejit.compile(f, fullgraph=True)
+        for _ in range(2):
+            with pytest.raises(framejit.BreakError, match="(?s)is disabled.*test_compiler_words.py"):
+                whole(x())
+
+
+@pytest.mark.parametrize("disable", [torch.compiler.disable, framejit.disable])
+def test_a_disabled_generator_runs_as_written(disable):
+    """It runs behind the call that made it, piece by piece: what it calls is not captured then either."""
+    seen = []
+
+    def inner(x):
+        seen.append(torch.compiler.is_compiling() or framejit.is_compiling())
+        return x + 1
+
+    @disable
+    def parts(x):
+        for k in range(3):
+            yield inner(x) * k
+
+    def loop(x):
+        y = x * 2
+        for part in parts(x):
+            y = y + part
+        return y
+
+    def whole(x):
+        return sum(parts(x)) * 2
+
+    for f in (loop, whole):
+        compiled = framejit.compile(f)
+        for n in range(3):
+            assert torch.equal(compiled(x() + n), f(x() + n))
+        assert seen == [False] * 18
+        seen.clear()
+        assert framejit.cache_info(compiled)["segments"]
+    codes = [code for f in (loop, whole) for code in framejit.compile(f).graphs]
+    assert not any("+ 1" in text for text in codes)
+
+
 def test_the_reason_is_told():
     @torch.compiler.disable(reason="reads the clock")
     def secret(x):

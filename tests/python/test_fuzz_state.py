@@ -234,23 +234,36 @@ def calls(text, seed, compile_):
 
 
 def one(seed, framejit):
-    text = Writer(seed).source()
+    """How often graphs ran in the six calls of that program; none where it is no program."""
+    text, compiled = Writer(seed).source(), []
+
+    def compile_(f):
+        compiled.append(framejit.compile(f))
+        return compiled[0]
+
     try:
         expected = list(calls(text, seed, lambda f: f))
     except RecursionError:  # a list that is an item of its own
-        return
-    for number, (got, eager) in enumerate(zip(calls(text, seed, framejit.compile), expected)):
+        return None
+    for number, (got, eager) in enumerate(zip(calls(text, seed, compile_), expected)):
         assert same(got, eager), f"call {number}\n{text}expected {eager}\ngot      {got}"
+    return framejit.cache_info(compiled[0])["outcomes"]["run"].get("graph", 0)
+
+
+# Programs that no graph ran in: one raises in each call before it computes, one keeps a generator, which no graph's end rebuilds.
+WITHOUT = {3, 17}
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(20))
 def test_some_states(fresh, seed):
-    one(seed, fresh)
+    assert one(seed, fresh) or seed in WITHOUT
 
 
 @pytest.mark.fuzz
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_random_states(fresh):
-    fuzzing.check(lambda seed: one(seed, fresh), fresh, 60)
+    ran = []
+    fuzzing.check(lambda seed: ran.append(one(seed, fresh)), fresh, 60)
+    assert sum(map(bool, ran)) > 0.8 * sum(n is not None for n in ran)

@@ -337,3 +337,39 @@ def test_strides_that_numpy_tells(fresh, part):
     for _ in range(3):
         assert compiled(a)[1] == f(a)[1]
     assert bool(fresh.cache_info(compiled)["breaks"]) == (f(a)[1] not in ((16,), (-8,)))
+
+
+def test_views_of_one_object_have_one_base(fresh):
+    """Results that are views of another result, or of one object that is no result, know it: eager then refuses what would make
+    derivatives wrong. Each call of the program is made once for all of them."""
+
+    def detached(x):
+        y = (x * 2).detach()
+        return y, y[1:], y.t()
+
+    def turned(x):
+        y = (x * 2).detach()
+        return y.view(-1), y[0], y
+
+    def parts(x):
+        y = (x + 1).t()
+        return (*y.chunk(2), y[0], y)
+
+    def of_input(x):
+        y = x.detach()
+        return y[0], y[1], y
+
+    for f in (detached, turned, parts, of_input):
+        for leaf in (torch.randn(4, 4), torch.randn(4, 4).requires_grad_()):
+            fresh.reset()
+            compiled = fresh.compile(f)
+            for _ in range(3):
+                seen = []
+                for results in (f(leaf), compiled(leaf)):
+                    named = {id(r): n for n, r in enumerate(results)}
+                    bases = [r._base for r in results]
+                    seen.append(([b if b is None else named.get(id(b), "hidden") for b in bases], [b is bases[0] for b in bases]))
+                    seen[-1] += tuple(r.requires_grad for r in results)
+                assert seen[0] == seen[1]
+            run = fresh.cache_info(compiled)["outcomes"]["run"]
+            assert set(run) <= {"graph", "nothing", "framework"} and run.get("graph", 0) + run.get("nothing", 0) + run.get("framework", 0) == 3

@@ -495,3 +495,26 @@ def test_powers_of_scalars_are_pow(fresh):
     for i in range(0, 4000):
         assert [v.tobytes() for v in f(a, i)] == [v.tobytes() for v in g(a, i)], i
     assert fresh.cache_info(g)["segments"]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_the_smallest_integer_divided_by_minus_one(fresh, np, dtype):
+    def by_number(a):
+        return a // -1
+
+    def by_scalar(a):
+        return np.floor_divide(a, a.dtype.type(-1)), a % -1, -a
+
+    def elements(a):
+        return [a[i] // -1 for i in range(3)]
+
+    for f in (by_number, by_scalar, elements, lambda a: np.divmod(a, -1)):
+        fresh.reset()
+        compiled = fresh.compile(f)
+        for least in (np.iinfo(dtype).min, 7, np.iinfo(dtype).min):
+            a = np.array([3, least, 5], dtype)
+            expected, eager = told(f, a)
+            got, result = told(compiled, a)
+            assert got == expected and str(result) == str(eager)
+            assert any("overflow" in w for w in expected) == (least < 0)
+        assert fresh.cache_info(compiled)["segments"]

@@ -185,6 +185,25 @@ BY_TORCH = {  # its own rules, as one call of the graph each
 }  # fmt: skip
 
 
+def test_products_with_one_matrix_lie_as_torch_s():
+    m, x = rows(4, 4), rows(3, 4)
+    functions = [
+        lambda m, x: vmap(torch.mv, (None, 0))(m, x),
+        lambda m, x: vmap(torch.mv, (None, 1), 1)(x, m),
+        lambda m, x: vmap(lambda a, b: a @ b, (None, 0))(m, x),
+        lambda m, x: vmap(torch.mv, (0, None))(torch.stack([m, m * 2]), x[0]),
+        lambda m, x: vmap(torch.mv)(torch.stack([m] * 3), x),
+        lambda m, x: vmap(torch.mm, (None, 0))(m, torch.stack([m, m])),
+        lambda m, x: vmap(vmap(torch.mv, (None, 0)), (0, None))(torch.stack([m, m]), x),
+    ]
+    for f in functions:
+        compiled = framejit.compile(f, fullgraph=True)
+        for k in range(2):
+            got, expected = compiled(m + k, x), f(m + k, x)
+            assert got.stride() == expected.stride()
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", BY_TORCH)
 def test_one_graph_by_rules_of_torch(name):
     f, *arguments = BY_TORCH[name]

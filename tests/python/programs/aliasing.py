@@ -388,6 +388,18 @@ def complex_numbers():
 
 
 @program
+def complex_parts_written_later():
+    def f(x):
+        y = x * 1
+        real, imag, both = x.real, y.imag, torch.view_as_real(y)
+        x.mul_(1j)
+        y += 2
+        return real, real + imag, both, both.sum(), x, y
+
+    return f, lambda: (torch.tensor([1 + 2j, -3.5j, 2 + 0j]),)
+
+
+@program
 def negative_bit_input():
     def f(x):
         return x + 1, x, x.is_neg()
