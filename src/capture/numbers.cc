@@ -61,7 +61,7 @@ shape::Int Numbers::NewInt(const Source* s, int64_t value, std::string name) {
   shape::SymbolInfo info;
   info.name = std::move(name);
   info.hint = value;
-  info.min = 2;
+  info.min = 1;
   info.number = true;
   guard::Row row{guard::Kind::kIntSymbol, s};
   row.number = NewSymbol(std::move(info));
