@@ -65,8 +65,8 @@ class Numbers {
   std::optional<shape::Int> Int(const Source* s) const;
   std::optional<uint32_t> Float(const Source* s) const;
   // Guards for it are taken. `name`: for reports.
-  // It is never less than `min`, and 0 and 1 are no symbols unless that says so.
-  shape::Int NewInt(const Source* s, int64_t value, std::string name, int64_t min = 2);
+  // It is never less than `min`; what may be 0 or less says so.
+  shape::Int NewInt(const Source* s, int64_t value, std::string name, int64_t min = 1);
   uint32_t NewFloat(const Source* s, PyObject* number, std::string name);
   std::optional<uint32_t> Computed(FloatOp op);     // a new one, made before a run
   std::optional<uint32_t> OfInt(shape::Int i);      // likewise; nothing: only the run knows it, or it may not fit

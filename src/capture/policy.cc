@@ -264,7 +264,8 @@ class Policy : public frame::FramePolicy {
       if (!state.first_seen) state.first_seen = now;
       if (state.loop_seconds > kLoopSeconds + kLoopShare * (now - state.first_seen)) return frame::Action::kHandOver;
     }
-    if (LastOf(place)) {
+    if (const Segment* last = LastOf(place)) {
+      if (!compiled->fullgraph && Emptied(*last, frame)) return AsWritten(*compiled, frame, result);
       if (!Missed(*compiled, place, frame)) return PyErr_Occurred() ? frame::Action::kRaise : StepOver(frame, place);
     } else if (stance == Stance::kFailOnRecompile) {
       PyErr_SetString(ErrorType("RecompileError"), (Where(code) + " was not compiled yet").c_str());
@@ -312,6 +313,28 @@ class Policy : public frame::FramePolicy {
     if (*result != Py_NotImplemented) return frame::Action::kReturn;
     Py_CLEAR(*result);
     return frame::Action::kHandOver;
+  }
+
+  static bool Emptied(const Segment& last, FjFrame* frame) {
+    const auto candidates = last.guards->DynamicCandidates(fj_localsplus(frame));
+    return !candidates.empty() && candidates[0].first < 0;
+  }
+
+  // A call with something empty, of code that has versions for what is not: what is empty follows rules of its own (of
+  // strides, of errors) and has next to nothing to compute.
+  static frame::Action AsWritten(Compiled& compiled, FjFrame* frame, PyObject** result) {
+    constexpr const char* kNote = "a size is 0 that was not: such calls run as written";
+    if (std::find(compiled.notes.begin(), compiled.notes.end(), kNote) == compiled.notes.end())
+      compiled.notes.push_back(kNote);
+    compiled.outcomes->Add(diag::RunBy::kPython);
+    SuspendScope off;
+    frame::ConcreteSemantics semantics;
+    int index;
+    switch (frame::RunLinked(frame, semantics, -1, &index, result)) {
+      case frame::Outcome::kReturned: return frame::Action::kReturn;
+      case frame::Outcome::kRaised: return frame::Action::kUnwound;
+      default: return frame::Action::kHandOver;
+    }
   }
 
   static frame::Action NotFull(Compiled& compiled) {
@@ -603,7 +626,7 @@ class Policy : public frame::FramePolicy {
     if (compiled.Dynamic() != 0) {
       bool grew = false;
       for (auto [input, dim] : candidates)
-        if (!place.fixed_sizes && input < static_cast<int>(input_names.size())) {
+        if (!place.fixed_sizes && input >= 0 && input < static_cast<int>(input_names.size())) {
           std::pair<std::string, int> d{input_names[input], dim};
           if (std::find(place.dynamic_dims.begin(), place.dynamic_dims.end(), d) == place.dynamic_dims.end())
             place.dynamic_dims.push_back(d), grew = true;

@@ -12,8 +12,10 @@
 #include "capture/proxy.h"
 #include "capture/wrappers.h"
 #include "graph/arguments.h"
+#include "shape/typical.h"
 #include "tensor/autograd.h"
 #include "tensor/import.h"
+#include "tensor/ones.h"
 
 namespace framejit::capture {
 namespace {
@@ -45,6 +47,30 @@ bool IsPrimitive(PyObject* o) {
          t == &SymIntType || t == &SymFloatType;
 }
 
+// What a call gives, of symbolic sizes. That one is 1 is asked for only where it means something else to the call than
+// any other size.
+static std::optional<Inferred> InferOfAnySize(Call& call, const std::vector<TensorMeta>& operands, shape::Env& env,
+                                              const std::vector<PyObject*>& constants, tensor::Refusal* why) {
+  auto found = tensor::InferSymbolic(call, operands, env, constants, why);
+  bool asked = false;
+  const auto ask = [&](shape::Int size) {
+    if (!size.is_const() && !env.AtRun(size)) asked = true, env.Eq(size, 1);
+  };
+  if (!found) {
+    for (const TensorMeta& m : operands) std::for_each(m.sizes.begin(), m.sizes.end(), ask);
+  } else {
+    const tensor::Ones ones = tensor::OnesMatter(*found, call, operands, env, constants);
+    std::for_each(ones.sizes.begin(), ones.sizes.end(), ask);
+    for (shape::Int size : ones.strides) {
+      if (env.Hint(size) > 1)
+        shape::TakeForGranted(size);
+      else
+        ask(size);
+    }
+  }
+  return asked ? tensor::InferSymbolic(call, operands, env, constants, why) : found;
+}
+
 PyObject* CaptureBreakType() {
   static PyObject* type = PyErr_NewException("framejit._CaptureBreak", PyExc_BaseException, nullptr);
   return type;
@@ -66,12 +92,7 @@ Session::Session(FjFrame* root, CaptureOptions options) : root_(root), options_(
         SuspendScope off;
         if (auto sized = data_sizes_.Infer(call, operands)) return sized;
         auto r = tensor::InferByFramework(call, operands, constants_, &why);
-        if (!r && why.symbolic) {
-          for (const TensorMeta& m : operands)  // a size of 1 means something else than any other one
-            for (shape::Int size : m.sizes)
-              if (!env_.AtRun(size)) env_.Eq(size, 1);
-          r = tensor::InferSymbolic(call, operands, env_, constants_, &why);
-        }
+        if (!r && why.symbolic) r = InferOfAnySize(call, operands, env_, constants_, &why);
         if (!r && PyErr_Occurred()) PyErr_Clear();
         return r;
       },

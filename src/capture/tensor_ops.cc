@@ -149,8 +149,9 @@ PyObject* QueryMethod(Session& s, PyObject* proxy, std::string_view n, PyObject*
   int d;
   if (n == "size" || n == "stride") {
     const shape::Ints& v = n == "size" ? m.sizes : m.strides;
+    const bool plain = m.strides == shape::RowMajor(m.sizes);
     for (shape::Int e : m.sizes)  // strides of what is empty, or has one element, follow other rules
-      if (n == "stride" && s.env().AtRun(e)) s.env().Lt(1, e);
+      if (n == "stride" && (s.env().AtRun(e) || (!plain && s.env().Hint(e) > 1))) s.env().Lt(1, e);
     Py_ssize_t total = nargs + (kw ? PyTuple_GET_SIZE(kw) : 0);
     if (total == 0) return SizeTuple(s, v, n == "size");
     if (total == 1 && args[0] != Py_None) return dim(args[0], &d) ? s.SymIntObject(v[d]) : nullptr;

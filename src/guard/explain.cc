@@ -84,6 +84,7 @@ class Explainer {
     bool size = false;     // a tensor size that could be a symbol
     bool integer = false;  // an int or a float compared by value
     const Source* source = nullptr;
+    bool symbol = false;  // a tensor size that is a symbol, outside of its range
   };
 
   Explainer(Program& p, PyObject* const* slots, PyObject* varnames)
@@ -116,6 +117,21 @@ class Explainer {
       out.push_back(f.source->str());
     }
     return out;
+  }
+
+  // Sizes differ, and a tensor is empty along a dimension where those that were seen are not.
+  bool Emptied() {
+    if (const Failure f = First(); !f.size && !f.symbol && !f.integer) return false;
+    for (size_t i = 0; i < p_.nodes.size(); ++i) Reach(p_.nodes[i], i);
+    return std::any_of(p_.inputs.begin(), p_.inputs.end(), [&](int32_t input) {
+      PyObject* v = values_[input];
+      const TensorTest* t = TensorOf(p_.nodes[input]);
+      tensor::Meta m;
+      if (!v || !t || !tensor::ReadForGuard(v, &m) || m.rank != t->rank) return false;
+      bool emptied = false;
+      for (int d = 0; d < t->rank; ++d) emptied |= !m.sizes[d] && (t->symbolic_mask >> d & 1 || t->expected[d]);
+      return emptied;
+    });
   }
 
   // Input tensors whose sizes differ: see GuardSet::DynamicCandidates.
@@ -305,6 +321,7 @@ class Explainer {
       } else if (found == expected) {
         continue;
       }
+      f.symbol = i < t.rank && dim && dim->binds;
       f.size = i < t.rank && !dim && t.klass != tensor::Class::kTorchParameter;
       if (f.size && expected > 1 && found > 1)
         f.hint = "framejit.mark_dynamic(" + name + ", " + Num(d) + ") or dynamic=True";
@@ -381,6 +398,7 @@ std::string Program::Explain(PyObject* const* slots, PyObject* varnames) {
 }
 
 std::vector<std::pair<int, int>> Program::DynamicCandidates(PyObject* const* slots) {
+  if (Explainer(*this, slots, nullptr).Emptied()) return {{-1, -1}};
   return Explainer(*this, slots, nullptr).Candidates();
 }
 

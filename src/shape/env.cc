@@ -4,15 +4,20 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "diag/diag.h"
 #include "shape/node.h"
+#include "shape/typical.h"
 
 namespace framejit::shape {
 namespace {
 
 constexpr int64_t kInf = INT64_MAX, kNegInf = INT64_MIN;
 using Range = Env::Range;
+
+thread_local Ints large;  // while AskTypically looks for an answer: what is at least 2
+thread_local Ints taken;  // see typical.h
 
 int64_t Saturate(__int128 v) {
   return v >= kInf ? kInf : v <= kNegInf ? kNegInf : static_cast<int64_t>(v);
@@ -197,6 +202,7 @@ bool Env::AtRun(Int e) const {
 
 // What guards said about e itself (or about the key e is a multiple of).
 Env::Range Env::Intersect(Range r, Int e) const {
+  if (std::find(large.begin(), large.end(), e) != large.end()) r.lo = std::max<int64_t>(r.lo, 2);
   Form f = Normalize(e);
   if (f.scale == 0) return r;
   if (auto it = facts_.find(f.key); it != facts_.end()) {
@@ -327,8 +333,42 @@ void Env::Learn(Cmp cmp, Int lhs, Int rhs) {
   for (Int& r : replacement_) r = r.Substitute(one);
 }
 
+Ints TakenForGranted() {
+  return std::exchange(taken, {});
+}
+
+void TakeForGranted(Int size) {
+  if (std::find(taken.begin(), taken.end(), size) == taken.end()) taken.push_back(size);
+}
+
+// The answer if some sizes that are at least 2 now always are, as few as possible.
+static std::optional<bool> AskTypically(Env& env, Cmp cmp, Int a, Int b) {
+  a = env.Simplify(a);
+  b = env.Simplify(b);
+  Ints sizes;
+  const auto add = [&](Int e) {
+    if (e.is_const() || env.AtRun(e) || env.Hint(e) < 2 || env.Bounds(e).lo >= 2) return;
+    if (std::find(sizes.begin(), sizes.end(), e) == sizes.end()) sizes.push_back(e);
+  };
+  if (b.is_const() && b.value() <= 1) add(a);
+  if (a.is_const() && a.value() <= 1) add(b);
+  for (Int e : {a, b})
+    for (const Term& t : ToPoly(e)) std::for_each(t.factors.begin(), t.factors.end(), add);
+  large = sizes;
+  const std::optional<bool> answer = env.Prove(cmp, a, b);
+  for (Int e : sizes) {  // does it hold without this one?
+    if (!answer) break;
+    std::erase(large, e);
+    if (env.Prove(cmp, a, b) != answer) large.push_back(e);
+  }
+  for (Int e : std::exchange(large, {}))
+    if (answer) TakeForGranted(e);
+  return answer;
+}
+
 bool Env::Ask(Cmp cmp, Int a, Int b) {
   if (auto known = Prove(cmp, a, b)) return *known;
+  if (auto likely = typical_ ? AskTypically(*this, cmp, a, b) : std::nullopt) return *likely;
   bool holds = Compare(cmp, Hint(a), Hint(b));
   Guard g{cmp, a, b, where_ ? where_() : ""};
   if (!holds) {

@@ -28,8 +28,23 @@ bool IsContiguous(Env& env, const TensorMeta& m) {
   return true;
 }
 
+// Dense whatever the sizes are: in some order, each stride is the product of the sizes before it.
+static bool IsChain(const TensorMeta& m) {
+  std::vector<bool> used(m.sizes.size());
+  Int expect = 1;
+  for (size_t n = 0; n < m.sizes.size(); ++n) {
+    size_t next = m.sizes.size();
+    for (size_t i = 0; i < m.sizes.size(); ++i)  // of several a size of 1 first
+      if (!used[i] && m.strides[i] == expect && (next == m.sizes.size() || m.sizes[i] == Int(1))) next = i;
+    if (next == m.sizes.size()) return false;
+    used[next] = true;
+    expect = expect * m.sizes[next];
+  }
+  return true;
+}
+
 bool IsDense(Env& env, const TensorMeta& m) {
-  if (IsRowMajor(m) || IsEmpty(env, m.sizes)) return true;
+  if (IsChain(m) || IsEmpty(env, m.sizes)) return true;
   std::vector<int> order;
   for (size_t i = 0; i < m.sizes.size(); ++i) {
     if (!env.Eq(m.sizes[i], 1)) order.push_back(static_cast<int>(i));
@@ -44,7 +59,7 @@ bool IsDense(Env& env, const TensorMeta& m) {
 }
 
 bool Overlaps(Env& env, const TensorMeta& m) {
-  if (IsRowMajor(m) || IsEmpty(env, m.sizes)) return false;
+  if (IsChain(m) || IsEmpty(env, m.sizes)) return false;
   std::vector<std::pair<Int, Int>> steps;  // size, stride without its sign; from the smallest stride up
   for (size_t i = 0; i < m.sizes.size(); ++i)
     if (!env.Le(m.sizes[i], 1))
@@ -90,6 +105,7 @@ Ints ChannelsLast(const Ints& sizes) {
 bool LikesChannelsLast(Env& env, const TensorMeta& m) {
   size_t rank = m.sizes.size();
   if ((rank != 4 && rank != 5) || IsRowMajor(m)) return false;
+  const Env::Typical typical(env);
   if (env.Eq(m.strides[1], 0)) return false;
   Int min = 0;
   std::vector<size_t> order = rank == 4 ? std::vector<size_t>{1, 3, 2, 0} : std::vector<size_t>{1, 4, 3, 2, 0};

@@ -97,6 +97,7 @@ bool Lowering::Impl::NumberTooLarge(const Call& call) {
 }
 
 void Lowering::Impl::Apply(Call& call) {
+  shape::TakenForGranted();  // of what was given up
   if (call.mode.autocast.any()) Cast(call);
   call.mode.autocast = Autocast{};
   builder.set_location(call.file, call.line);
@@ -310,6 +311,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     tracked_operand |= meta(t).requires_grad || meta(objects[t].root).requires_grad;
   });
   std::vector<TraceId> ids;
+  const shape::Ints taken = shape::TakenForGranted();
   for (Out& out : outs.items) {
     if (out.kind == Out::kSame) {
       ids.push_back(out.of);
@@ -322,6 +324,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     m.device = placed ? *placed : operand_device.value_or(device);
     PutOn(builder.graph(), out.value, m.device);
     m.sizes = t.shape;
+    const bool plain = out.strides.empty() && out.kind != Out::kView && taken.empty();
     m.strides = out.strides.empty() ? RowMajor(t.shape) : std::move(out.strides);
     m.is_scalar = fw == Framework::kNumpy && !cupy && out.kind == Out::kFresh && t.rank() == 0 && !out.array;
     m.requires_grad = grad && out.differentiable && (IsFloat(t.dtype) || IsComplex(t.dtype));
@@ -330,6 +333,7 @@ void Lowering::Impl::Commit(Call& call, const Row& row, Form form, Outs outs, Fr
     bool stop = tracked_operand && !m.requires_grad && IsFloat(t.dtype);
     if (stop) out.value = builder.Barrier(out.value);
     TraceId id = objects.New(std::move(m), out.value);
+    if (!plain) Grant(id, call, taken);
     if (out.kind == Out::kView) {
       objects.BecomeView(id, out.of);
       Objects::Object& o = objects[id];
@@ -445,6 +449,7 @@ std::vector<Lowering::Made> Lowering::Finish(const std::vector<TraceId>& outputs
   std::vector<Made> made;
   for (TraceId t : outputs) {
     TraceId root = s.objects[t].root;
+    for (TraceId seen : {root, t}) s.Show(seen);
     int input = s.trace.tensors[root].input;
     Made m{Made::kReplay, 0, {}};
     if (input < 0) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "graph/arguments.h"
+#include "shape/typical.h"
 #include "surface/derivatives.h"
 #include "surface/objects.h"
 #include "surface/rows.h"
@@ -24,6 +25,7 @@ struct Lowering::Impl {
   std::set<TraceId> read_only;                    // inputs
   std::map<TraceId, TraceId> casts;               // autocast's, of leaves
   std::vector<std::pair<size_t, size_t>> hidden;  // ranges of tensors made inside custom functions
+  std::map<TraceId, shape::Ints> granted;         // sizes that its strides take to be at least 2
   bool Hidden(TraceId t) const {
     return std::any_of(hidden.begin(), hidden.end(), [&](auto& r) { return t >= r.first && t < r.second; });
   }
@@ -47,6 +49,19 @@ struct Lowering::Impl {
       throw Decline("write to a tensor that must not be written");
     if (meta(t).is_scalar) throw Decline("write to a scalar");
     if (read_only.contains(objects[t].root)) throw Decline("write to a read-only array");
+  }
+
+  // The strides of a result of `call` rest on these sizes, and on what those of the operands do.
+  void Grant(TraceId result, const Call& call, shape::Ints sizes) {
+    EachTensor(call, [&](TraceId t) {
+      if (auto at = granted.find(t); at != granted.end()) sizes.insert(sizes.end(), at->second.begin(), at->second.end());
+    });
+    if (!sizes.empty()) granted[result] = std::move(sizes);
+  }
+  // Somebody sees the strides of t: what was taken for granted becomes guards.
+  void Show(TraceId t) {
+    if (auto at = granted.find(t); at != granted.end())
+      for (shape::Int size : at->second) env().Lt(1, size);
   }
 
   // torch refuses operands that overlap the target in part: it knows where they lie.

@@ -79,6 +79,7 @@ std::vector<TraceId> Lowering::EndCustom(Custom* c, Call call, const std::vector
     if (!single)
       g.nodes[v].derivative = std::make_shared<const Derivative>(
           Derivative{"custom_result", {head}, {static_cast<double>(values.size()), static_cast<double>(i)}, {}});
+    s.Show(c->outputs[i]);
     TensorMeta m = s.meta(c->outputs[i]);
     m.requires_grad = true;
     made.push_back(s.objects.New(std::move(m), v));

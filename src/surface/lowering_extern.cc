@@ -200,12 +200,14 @@ void Lowering::Impl::Extern(Call& call, bool model) {
   bool tracked_operand = false;
   EachTensor(call, [&](TraceId t) { tracked_operand |= meta(t).requires_grad; });
   std::vector<TraceId> made;
+  const shape::Ints taken = shape::TakenForGranted();
   for (size_t i = 0; i < values.size(); ++i) {
     TensorMeta& m = inferred.metas[i];
     const Inferred::Alias& alias = inferred.aliases[i];
     if (tracked_operand && !nothing && !m.requires_grad && IsFloat(m.dtype)) values[i] = builder.Barrier(values[i]);
     if (!alias.same) m.is_inference = call.mode.inference && alias.operand < 0;
     made.push_back(alias.same ? ids[alias.operand] : objects.New(m, values[i]));
+    if (!alias.same) Grant(made.back(), call, taken);
     if (!alias.same && alias.operand >= 0) FollowView(made.back(), ids[alias.operand], request, results, i);
   }
   Arg structure = request->result;

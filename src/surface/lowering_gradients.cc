@@ -16,6 +16,7 @@ namespace framejit::surface {
 
 TraceId Lowering::Leaf(TraceId t) {
   Impl& s = *impl_;
+  s.Show(t);
   TensorMeta m = s.meta(t);
   if (m.framework != Framework::kTorch || !IsFloat(m.dtype) || IsHidden(t)) throw Decline("gradients of such a tensor");
   if (s.derivatives.InCheckpoint()) throw Decline("gradients inside of a checkpoint");
@@ -108,8 +109,11 @@ std::vector<ValueId> Lowering::Impl::Differentiate(const Question& q) {
 // The tensor of the program that is the gradient `grad` by `input`.
 TraceId Lowering::Impl::GradientObject(TraceId input, ValueId grad, bool tracked) {
   Graph& g = builder.graph();
+  Show(input);
   TensorMeta m = meta(input);
+  shape::TakenForGranted();
   m.strides = PreserveFormat(env(), m);
+  for (shape::Int size : shape::TakenForGranted()) env().Lt(1, size);
   m.is_parameter = false;
   m.requires_grad = tracked;
   // A value of its own: what stands for one tensor of the program must not stand for another.

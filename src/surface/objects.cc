@@ -1,8 +1,10 @@
 #include "surface/objects.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "graph/rewrite.h"
+#include "shape/typical.h"
 #include "surface/layout.h"
 
 namespace framejit::surface {
@@ -98,10 +100,14 @@ ValueId Objects::Materialised(TraceId t) {
   // Pictures of one channel or one pixel lie both ways at once; the framework goes by the strides.
   const auto one = [&](size_t d) { return m.sizes[d] == shape::Int(1); };
   const bool either = m.sizes.size() == 4 && (one(1) || (one(2) && one(3)));
+  const shape::Env::Typical typical(builder_.env());  // what the kernel gives lies as its call was asked
+  const shape::Ints before = shape::TakenForGranted();
   if (!IsContiguous(builder_.env(), m))
     n.strides = PreserveFormat(builder_.env(), m);
   else if (either && LikesChannelsLast(builder_.env(), m))
     n.strides = m.strides;
+  shape::TakenForGranted();
+  std::for_each(before.begin(), before.end(), shape::TakeForGranted);
   return v;
 }
 

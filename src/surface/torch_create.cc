@@ -407,8 +407,13 @@ Outs Pad(Scope& s) {  // (input, pad, mode, value): the last dimension first
     if (v != std::floor(v)) Scope::Skip();
     attrs.scalar = IsBool(x.meta->dtype) ? Scalar(v != 0) : Scalar(static_cast<int64_t>(v));
   }
-  for (const Int& p : all) {
-    if (s.env.Lt(p, 0)) Scope::Skip();  // cropping narrows first and can keep another memory order
+  for (size_t d = 0; d < x.meta->sizes.size(); ++d) {  // cropping narrows first and can keep another memory order
+    const Int lo = all[2 * d], hi = all[2 * d + 1];
+    const auto unknown = [&](const Int& p) { return IsRowMajor(*x.meta) && !s.env.Prove(shape::Cmp::kLt, p, 0); };
+    for (const Int& p : {lo, hi})
+      if (!unknown(p) && s.env.Lt(p, 0)) Scope::Skip();
+    const Int rest = x.meta->sizes[d] + (unknown(lo) ? shape::Min(lo, 0) : 0) + (unknown(hi) ? shape::Min(hi, 0) : 0);
+    if (s.env.Lt(rest, 0)) Scope::Fail("cropped by more than there is");
   }
   out.value = s.b.Add(Op::kPad, {x.value}, attrs);
   return out;

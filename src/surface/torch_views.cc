@@ -244,6 +244,9 @@ Outs Expanded(Scope& s, const Operand& x, Ints sizes) {
       continue;
     }
     const Int& have = x.meta->sizes[i - shift];
+    // To which size a 1 is stretched shows in the stride alone.
+    std::optional<shape::Env::Typical> typical;
+    if (have == Int(1)) typical.emplace(s.env);
     if (keep || s.env.Eq(have, sizes[i])) {
       sizes[i] = have;
     } else if (!s.env.Eq(have, 1)) {

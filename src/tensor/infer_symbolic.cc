@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "graph/arguments.h"
-#include "tensor/tensor.h"
+#include "tensor/ones.h"
 
 namespace framejit::tensor {
 namespace {
@@ -177,12 +177,76 @@ std::optional<Inferred> Infer(int questions, Call& call, const std::vector<Tenso
   return out;
 }
 
+// Does what was found hold where these symbols are 1? A call that the framework refuses then, a run refuses, too.
+enum class AtOne : uint8_t { kHolds, kOtherStrides, kDiffers };
+
+AtOne Holds(const Inferred& found, const std::vector<uint32_t>& ones, const Call& call,
+            const std::vector<TensorMeta>& operands, const shape::Env& env, const std::vector<PyObject*>& constants) {
+  std::vector<int64_t> v(env.hints().begin(), env.hints().end());
+  for (uint32_t i = 0; i < v.size(); ++i)  // others as large as pleases most windows
+    if (env.symbol(i).kind == shape::SymbolKind::kRuntime || v[i] < 2) v[i] = std::max<int64_t>(11, env.symbol(i).min);
+  for (uint32_t i : ones) v[i] = 1;
+  auto number = [&](Int e) { return Int(env.Simplify(e).Eval(v)); };
+  std::vector<TensorMeta> concrete = operands;
+  for (TensorMeta& m : concrete)
+    for (Ints* all : {&m.sizes, &m.strides})
+      for (Int& e : *all) e = number(e);
+  Call asked = call;
+  EachInt(asked, [&](Int& i) { i = number(i); });
+  Refusal why;
+  const auto answer = InferByFramework(asked, concrete, constants, &why, true);
+  if (!answer) {
+    PyErr_Clear();
+    return AtOne::kHolds;
+  }
+  if (answer->metas.size() != found.metas.size()) return AtOne::kDiffers;
+  AtOne result = AtOne::kHolds;
+  for (size_t r = 0; r < found.metas.size(); ++r) {
+    const TensorMeta &expected = found.metas[r], &m = answer->metas[r];
+    const bool same = expected.dtype == m.dtype && expected.sizes.size() == m.sizes.size() &&
+                      found.aliases[r].operand == answer->aliases[r].operand &&
+                      found.aliases[r].same == answer->aliases[r].same;
+    if (!same) return AtOne::kDiffers;
+    for (size_t d = 0; d < m.sizes.size(); ++d) {
+      if (!(number(expected.sizes[d]) == m.sizes[d])) return AtOne::kDiffers;
+      if (number(expected.strides[d]) == m.strides[d]) continue;
+      if (!(m.sizes[d] == Int(1))) return AtOne::kDiffers;
+      result = AtOne::kOtherStrides;
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 std::optional<Inferred> InferSymbolic(Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
                                       const std::vector<PyObject*>& constants, Refusal* why) {
   auto found = Infer(kQuestions, call, operands, env, constants, why);
   return found ? found : Infer(kMoreQuestions, call, operands, env, constants, why);
+}
+
+Ones OnesMatter(const Inferred& found, const Call& call, const std::vector<TensorMeta>& operands, const shape::Env& env,
+                const std::vector<PyObject*>& constants) {
+  std::vector<uint32_t> symbols;
+  const auto note = [&](Int e) {
+    env.Simplify(e).ForEachSymbol([&](uint32_t id) {
+      const bool may = env.symbol(id).kind != shape::SymbolKind::kRuntime && env.Bounds(Int::Symbol(id)).lo <= 1;
+      if (may && std::find(symbols.begin(), symbols.end(), id) == symbols.end()) symbols.push_back(id);
+    });
+  };
+  for (const TensorMeta& m : operands) std::for_each(m.sizes.begin(), m.sizes.end(), note);
+  Call copy = call;
+  EachInt(copy, note);
+  Ones ones;
+  const auto ask = [&](const std::vector<uint32_t>& which) {
+    const AtOne at = Holds(found, which, call, operands, env, constants);
+    Ints& to = at == AtOne::kDiffers ? ones.sizes : ones.strides;
+    if (at != AtOne::kHolds)
+      for (uint32_t id : which) to.push_back(Int::Symbol(id));
+  };
+  for (uint32_t id : symbols) ask({id});
+  if (symbols.size() > 1 && ones.sizes.empty()) ask(symbols);
+  return ones;
 }
 
 }  // namespace framejit::tensor
