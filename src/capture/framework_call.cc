@@ -22,7 +22,7 @@ PyObject* TensorQuery(Session& s, PyObject* proxy, const std::string& method, Py
 
 namespace {
 
-// Of numbers, without effects: the ufuncs, which have no rows all.
+// Is it a function of numbers without effects? Those are the ufuncs, of which not all have a row.
 bool IsNumpyFunction(Callee callee) {
   Ref function(callees::IsNumpys(callee) ? tensor::ResolveCallee(callee) : nullptr);
   if (!function) PyErr_Clear();
@@ -46,7 +46,7 @@ void NameDType(Arg* a) {
   a->kind = Arg::Kind::kDType;
 }
 
-// The list of a few integers, one by one. Null without an exception: no.
+// Makes the list of the numbers that a short tensor holds. Null without an exception: it is no such tensor.
 PyObject* ListOf(Session& s, PyObject* proxy) {
   constexpr int64_t kMost = 64;
   const TensorMeta m = s.meta(AsTensor(proxy)->id);
@@ -106,8 +106,8 @@ bool LooksAtElements(const TensorMeta& m) {
   return looks && m.device.kind == DeviceKind::kCpu;
 }
 
-// torch.equal, torch.allclose: all elements of a comparison. Null without an error: not one of them, or not to be
-// guessed.
+// torch.equal and torch.allclose ask for all elements of a comparison. Null without an error: it is neither, or its
+// answer is not to be guessed.
 PyObject* Comparison(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   const bool equal = callee == callees::kEqual || callee == callees::kTensorEqual;
   const bool close = callee == callees::kAllClose || callee == callees::kTensorAllClose;
@@ -127,7 +127,7 @@ PyObject* Comparison(Session& s, Callee callee, PyObject* const* args, Py_ssize_
   return all ? s.data_sizes().ItemOf(AsTensor(all.get())->id, true) : nullptr;
 }
 
-struct NotGuessed {};  // thrown: what sizes say is not to be guessed
+struct NotGuessed {};  // It is thrown where sizes are not to be guessed.
 
 }  // namespace
 
@@ -232,7 +232,7 @@ Ref FrameworkCall::HeldNumber(PyObject* item, size_t position, bool factor) {
   return Ref(Ref(ItemAsFactor(s_, item, weight)) ? ItemFor(s_, item, weight) : nullptr);
 }
 
-// One argument. A float that is a symbol stays one where the graph may hold the call with others.
+// Binds one argument. A float that is a symbol stays one where the graph may hold the call with others.
 bool FrameworkCall::BindOne(PyObject* o, Arg* a, size_t position, std::string_view keyword) {
   const bool factor = torch_ && callee_.Has(kTakesFactor) && (keyword == "alpha" || keyword == "value");
   Ref made;
@@ -273,7 +273,7 @@ bool FrameworkCall::BindOne(PyObject* o, Arg* a, size_t position, std::string_vi
   return changing_ = true;
 }
 
-// A tuple is data there, but a torch.Size the size.
+// There a tuple is data, but a torch.Size is the size of the result.
 bool FrameworkCall::SpreadSize() {
   PyObject* shape = s_.Resolve(args_[nargs_ - 1]);
   if (!shape) return false;
@@ -285,7 +285,7 @@ bool FrameworkCall::SpreadSize() {
   return true;
 }
 
-// Element types that are given as text ("float32", "f4"), or that NumPy's numbers have.
+// Names the element types that are given as text ("float32", "f4"), and those that NumPy's numbers have.
 void FrameworkCall::NameDTypes() {
   if (!torch_) {
     if (callee_.last() == "astype" && call_.args.size() > 1) NameDType(&call_.args[1]);
@@ -316,7 +316,7 @@ void FrameworkCall::PlaceOnDefaultDevice() {
   at->second.kind = Arg::Kind::kDevice;
 }
 
-// Of "cuda", given as a device or as its name.
+// Gives "cuda" its number, whether it is given as a device or as a name.
 void FrameworkCall::NumberDevices() {
   auto number = [&](Arg& a) {
     if (a.is(Arg::Kind::kDevice) || (a.is(Arg::Kind::kString) && a.s == "cuda")) a.s = NumberedDevice(s_, a.s);
@@ -403,7 +403,7 @@ bool FrameworkCall::Applied() {
   }
 }
 
-// Where it cannot be held with symbols: with the numbers that they are now, and what sizes are guessed to be.
+// Where the graph cannot hold the call with symbols, it holds the numbers that they are now, and sizes as guessed.
 void FrameworkCall::ApplyOrFix() {
   if (changing_) {
     if (Applied()) return;

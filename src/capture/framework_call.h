@@ -16,7 +16,7 @@ class FrameworkCall {
   // The phases, in their order. Each tells whether the call is over with it: then *out is its result, or null after a
   // Break or an exception.
   bool AnsweredByMode(PyObject** out);     // fixed answers, derivatives, questions to the tensor, torch.vmap
-  bool AnsweredByValue(PyObject** out);    // what needs data is guessed; or no graph holds it
+  bool AnsweredByValue(PyObject** out);    // What needs data is guessed, or no graph holds the call.
   bool ReplacedByTensors(PyObject** out);  // NumPy's arrays among the indices of a tensor of torch
   bool ComputedByNumpy(PyObject** out);    // of numbers alone, beside torch's tensors
   // The call as it is recorded. False after a Break or an exception.
@@ -29,7 +29,7 @@ class FrameworkCall {
   void NumberDevices();
   void Locate();   // the user's line
   bool Allowed();  // by the framework's switches, and beside the libraries that were used
-  // Into the trace and the graph.
+  // Puts the call into the trace and the graph.
   PyObject* Apply();
   void ApplyOrFix();  // throws Decline
   bool Applied();

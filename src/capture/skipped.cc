@@ -38,7 +38,7 @@ bool SkippedFile(PyCodeObject* code) {
       if (end == part.npos) break;
     }
   }
-  // NumPy's own functions, called where a graph has ended: as they are. In a graph they are captured.
+  // NumPy's own functions are captured within a graph. Where they are called after its end, they run as they are.
   if (strstr(file, "-packages/numpy/")) return true;
   return !strncmp(file, stdlib.c_str(), stdlib.size()) && !strstr(file, "-packages/");
 }

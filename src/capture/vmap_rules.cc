@@ -1,4 +1,4 @@
-// Calls under torch.vmap: rules of functions, and torch's own for the others (vmap.h).
+// What a call under torch.vmap becomes, by the rule of its function (vmap.h explains the rest).
 #include <algorithm>
 #include <string_view>
 
@@ -17,7 +17,7 @@ const Callee kMatMul{"torch.matmul"}, kSqueeze{"torch.Tensor.squeeze"}, kTranspo
     kFlatten{"torch.Tensor.flatten"}, kUnflatten{"torch.Tensor.unflatten"}, kAdd{"torch.add"}, kSub{"torch.sub"},
     kMul{"torch.mul"}, kMean{"torch.mean"}, kSum{"torch.sum"};
 
-// One call, at one level.
+// One call with tensors that are batched at one level.
 class Peeled : public BatchedCall {
  public:
   using BatchedCall::BatchedCall;
@@ -28,7 +28,7 @@ class Peeled : public BatchedCall {
   struct Rule {
     Batch rule;
     PyObject* (Peeled::*run)();
-    bool of_first = false;  // the first argument, and no other is a tensor
+    bool of_first = false;  // The first argument is batched, and no other one is a tensor.
   };
   static const Rule kRules[];
 
@@ -41,7 +41,7 @@ class Peeled : public BatchedCall {
     return r ? Wrap(r.get(), b.dim) : nullptr;
   }
 
-  // Numbers of its own for each sample: torch draws for the inner tensor.
+  // Does each sample get numbers of its own? Then torch draws for the inner tensor.
   bool DrawsForEach() const { return s_.vmap.levels.size() == 1 && s_.vmap.levels[0].different; }
 
   PyObject* Draw(int dim) {
@@ -51,8 +51,8 @@ class Peeled : public BatchedCall {
     return r ? Wrap(r.get(), dim) : nullptr;
   }
 
-  // As large as the first argument. Torch moves the hidden dimension to the front first and draws in the order of rows,
-  // or draws in the order of memory.
+  // The result is as large as the first argument. Torch moves the hidden dimension to the front first and draws in the
+  // order of rows, or draws in the order of memory.
   PyObject* DrawnLike(bool as_it_lies) {
     const Vmap::Batched* b = args_.empty() ? nullptr : At(args_[0]);
     if (!b || !DrawsForEach()) return Break();
@@ -65,7 +65,7 @@ class Peeled : public BatchedCall {
   PyObject* DrawnInRows() { return DrawnLike(false); }
   PyObject* DrawnIfAlone() { return DrawnLike(args_.size() == 1); }
 
-  PyObject* Drawn() {  // rand(2, 3), rand((2, 3))
+  PyObject* Drawn() {  // The size is given as rand(2, 3) or as rand((2, 3)).
     if (!DrawsForEach() || (!args_.empty() && At(args_[0]))) return Break();
     const bool spread = positional_ != 1 || PyLong_CheckExact(args_[0]);
     if (!spread && !PyTuple_Check(args_[0]) && !PyList_CheckExact(args_[0])) return Break();
@@ -108,7 +108,7 @@ class Peeled : public BatchedCall {
     return r.release();
   }
 
-  // A function of what one argument has in its last dimensions; the others are the same for all samples.
+  // The function computes with the last dimensions of one argument; the others are the same for all samples.
   template <size_t which = 0>
   PyObject* Leading() {
     if (args_.size() <= which) return Refuse();
@@ -237,7 +237,7 @@ class Peeled : public BatchedCall {
     return r ? Wrap(r.get(), 0) : nullptr;
   }
 
-  // x[key] = value: what it makes of x, copied into x.
+  // What x[key] = value makes of x is computed as a new tensor, and copied into x.
   PyObject* Stored() {
     static const Callee put("framejit._functions.put"), copy("torch.Tensor.copy_");
     if (args_.size() != 3 || kwnames_ || !At(args_[0])) return Break();
@@ -311,7 +311,7 @@ class Peeled : public BatchedCall {
     return r.release();
   }
 
-  // torch.cat, torch.stack: at a dimension of the parts, or at one more.
+  // torch.cat joins at a dimension that the parts have, torch.stack at one more.
   template <int more>
   PyObject* Joined() {
     const bool named = kwnames_ && PyTuple_GET_SIZE(kwnames_);
@@ -339,7 +339,7 @@ class Peeled : public BatchedCall {
     return r ? Wrap(r.get(), 0) : nullptr;
   }
 
-  // What does not depend on the batch, once for each sample.
+  // What does not depend on the batch is repeated, once for each sample.
   Ref ForAll(PyObject* o, PyObject* size) {
     Ref sizes(PyTuple_New(1 + Rank(o)));
     if (!sizes) return {};
@@ -380,7 +380,7 @@ class Peeled : public BatchedCall {
     return r ? Wrap(r.get(), 0) : nullptr;
   }
 
-  // Element by element, of at most that many tensors.
+  // Computes element by element with at most that many tensors.
   template <int most>
   PyObject* PointwiseOf() {
     return tensors_ > most ? Refuse() : Pointwise();
@@ -424,7 +424,7 @@ class Peeled : public BatchedCall {
     return in_place ? Py_NewRef(self) : Wrap(r.get(), 0);
   }
 
-  // `dims` numbers of dimensions, of a result with `more` dimensions, behind the tensor or by name. None: over all.
+  // Behind the tensor or by name there are `dims` numbers of dimensions, of a result with `more` of them. None: all.
   template <int dims, int more>
   PyObject* AtDims() {
     PyObject* self = args_[0];
@@ -489,7 +489,7 @@ class Peeled : public BatchedCall {
     const bool sequence = PyTuple_Check(args_[1]) || PyList_CheckExact(args_[1]);
     if (!sequence && !callee_.Has(kSizesInArguments)) return Refuse();
     Ref sizes(sequence ? PySequence_List(args_[1]) : PyList_New(0));
-    if (!sequence) {  // x.new_zeros(2, 3)
+    if (!sequence) {  // The sizes are arguments one by one: x.new_zeros(2, 3).
       for (Py_ssize_t i = 1; i < positional_; ++i)
         if (PyList_Append(sizes.get(), args_[i]) < 0) return nullptr;
       args_.erase(args_.begin() + 2, args_.begin() + positional_);
@@ -539,7 +539,7 @@ class Peeled : public BatchedCall {
       kept.push_back(Front(self));
       if (!kept.back()) return nullptr;
       self = kept.back().get();
-      if (batched) {  // each row has indices of its own
+      if (batched) {  // Each row has indices of its own.
         const shape::Int size = Meta(self).sizes[0];
         static PyObject *const device = PyUnicode_InternFromString("device"), *const names = PyTuple_Pack(1, device);
         Ref n(s_.SymIntObject(size)), where(TensorAttr(s_, self, device));

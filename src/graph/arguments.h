@@ -9,7 +9,7 @@
 
 namespace framejit {
 
-// f of an argument and of all that lies in it; `at` is a Call, an Arg, or a const one.
+// Calls f with an argument and with all that lies in it; `at` is a Call or an Arg, const or not.
 template <typename F>
 void EachArg(Arg& at, F&& f) {
   f(at);
@@ -31,7 +31,7 @@ void EachArg(const Call& call, F&& f) {
   for (const auto& [name, a] : call.kwargs) EachArg(a, f);
 }
 
-// f of the tensor in each place where one is given.
+// Calls f with the tensor of each place where one is given.
 template <typename T, typename F>
 void EachTensor(const T& at, F&& f) {
   EachArg(at, [&](const Arg& a) {
@@ -39,7 +39,7 @@ void EachTensor(const T& at, F&& f) {
   });
 }
 
-// The argument in that place or of one of these names; null: it was not given.
+// Finds the argument in that place or of one of these names; null if it was not given.
 inline const Arg* GivenArg(const Call& call, size_t position, std::initializer_list<std::string_view> names) {
   if (position < call.args.size()) return &call.args[position];
   for (const auto& [name, a] : call.kwargs)

@@ -38,7 +38,7 @@ bool IsIdentity(Op op, const TensorType& in, const TensorType& out, const Attrs&
     case Op::kSlice: return attrs.syms[0] == Int(0) && attrs.syms[2] == Int(1);
     case Op::kFlip: return attrs.axes.empty();
     case Op::kPad: return std::all_of(attrs.syms.begin(), attrs.syms.end(), [](Int i) { return i == Int(0); });
-    case Op::kCat: return true;  // of one operand: others change the type or are empty
+    case Op::kCat: return true;  // The types are equal: it has one operand, or the others are empty.
     case Op::kCeil:
     case Op::kFloor:
     case Op::kTrunc:
@@ -180,7 +180,7 @@ ValueId Builder::Where(ValueId c, ValueId a, ValueId b) {
 }
 
 ValueId Builder::Barrier(ValueId v, const char* rule) {
-  Node copy;  // an identity that no builder folds away
+  Node copy;  // An identity which, unlike others, no builder may fold away.
   copy.op = Op::kCast;
   copy.operands = {v};
   copy.type = type(v);

@@ -46,7 +46,7 @@ std::string Arg::str() const {
 
 std::string Call::str() const {
   std::string s;
-  Arg implied;  // the structure the results have if nothing is said
+  Arg implied;  // The structure that the results have where the call says nothing of it.
   if (results.size() == 1) implied = Arg::Tensor(results[0]);
   if (results.size() > 1) implied.kind = Arg::Kind::kTuple;
   for (size_t i = 0; i < results.size(); ++i) {

@@ -19,7 +19,7 @@ struct Row {
   Effects effects;
 };
 
-// torch, and framejit._functions and framejit._random beside it.
+// The rows of torch, and of framejit._functions and framejit._random, which stand beside it.
 constexpr Row kTorch[] = {
     {"linalg_ldl_solve lu_unpack", {.flags = kTrustsIntegers}},
     {"linalg_lu_solve", {.flags = kTrustsIntegers, .keeps = kResult}},
@@ -264,7 +264,7 @@ constexpr Row kTorch[] = {
     {"*batch_norm*", {.flags = kWritesInSilence}},
 };
 
-// NumPy, SciPy, and CuPy, where what NumPy sizes by data and what writes is not modelled.
+// The rows of NumPy, SciPy and CuPy. Of CuPy, what data sizes and what writes is not modelled.
 constexpr Row kNumpy[] = {
     {"__contains__ __deepcopy__ __dlpack__ __reduce_ex__ __setstate__ array_equiv as_strided byteswap compress data "
      "data.__get__ dump dumps errstate extract flags flags.__get__ flatnonzero frompyfunc intersect1d nditer nonzero "
@@ -307,7 +307,7 @@ constexpr Row kNumpy[] = {
     {"*.at numpy.random.*", {.flags = kOutside}},
 };
 
-// What rows say, by name, and the patterns in the order of their table.
+// Finds the row of a name. Patterns are tried in the order in which they stand in their table.
 class Table {
  public:
   explicit Table(std::span<const Row> rows) {
@@ -350,7 +350,7 @@ constexpr std::string_view kAugmented[] = {"add", "sub", "mul", "truediv", "div"
                                            "pow", "and", "or",  "xor",     "lshift", "rshift",   "matmul"};
 constexpr std::string_view kOperators[] = {"neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge", "divmod"};
 
-// "add" of add_, __add__, __iadd__ and __radd__, and which of them it is.
+// Splits a name: add_, __add__, __iadd__ and __radd__ all have the base "add", and the flags say which of them it is.
 struct Form {
   std::string_view base;
   uint32_t flags = 0;
@@ -470,7 +470,7 @@ std::string Effects::str() const {
 
 struct Callee::Entry {
   std::string name;
-  size_t dot;  // the last
+  size_t dot;  // where the last dot of the name stands
   Framework framework;
   bool cupy;
   Effects effects;
@@ -483,7 +483,7 @@ Callee::Callee(std::string_view name) {
   if (name.empty()) return;
   std::atomic<const Entry*>& head = heads[std::hash<std::string_view>()(name) % std::size(heads)];
   const Entry* first = head.load(std::memory_order_acquire);
-  const Entry* end = nullptr;  // what is behind it was looked at
+  const Entry* end = nullptr;  // The entries from here on were compared before.
   Entry* made = nullptr;
   while (true) {
     for (const Entry* e = first; e != end; e = e->next) {

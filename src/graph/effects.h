@@ -3,11 +3,11 @@
 // is a row of surface/; a function without one becomes an `extern` node, and these rows are all that is known of it.
 //
 // To say something of a function: put its name into the row of effects.cc that says exactly that, or add a row. Its
-// name is what stands behind the last dot ("softmax"); if only one of several functions of that name is meant, the
-// whole
-// ("numpy.sort"). Of a name in torch.linalg, torch.fft and torch.special, "linalg_norm" comes before "norm". What is
-// not there is looked up without what marks it as in-place, or as an operator: add_, __add__, __iadd__ and __radd__ are
-// "add". In-place forms have no autocast rule. Patterns (with a *) come last. A name stands in one row only.
+// name is what stands behind the last dot ("softmax"); if only one of several functions of that name is meant, it is
+// the whole name ("numpy.sort"). Of a name in torch.linalg, torch.fft and torch.special, "linalg_norm" comes before
+// "norm". What is not there is looked up without what marks it as in-place, or as an operator: add_, __add__, __iadd__
+// and __radd__ are "add". In-place forms have no autocast rule. Patterns (with a *) come last. A name stands in one row
+// only.
 #pragma once
 
 #include "diag/diag.h"
@@ -46,7 +46,7 @@ enum EffectFlags : uint32_t {
   kTypeOfTensors = 1u << 22,   // torch.FloatTensor(2, 3), torch.FloatTensor([2.0]): makes one of its type
   // --- numbers that tensors hold (x.item()), which may stay in the graph
   kTakesHeldNumber = 1u << 23,  // as its last operand, as it would take the tensor itself
-  kTakesFactor = 1u << 24,  // by keyword (alpha, beta, value): the framework reads it, and refuses what does not fit
+  kTakesFactor = 1u << 24,      // by keyword (alpha, value): the framework reads it, and refuses what does not fit
   // --- its derivative again
   kShapesAlone = 1u << 21,  // does not depend on what the floats are
   kLinear = kShapesAlone | kKeepsNoOperand | kKeepsNoResult,

@@ -19,7 +19,7 @@ inline float Widen(BFloat16 x) {
 
 inline BFloat16 NarrowBFloat16(float x) {
   uint32_t u = std::bit_cast<uint32_t>(x);
-  if (x != x) return {static_cast<uint16_t>((u >> 16) | 0x40)};  // stays a nan, keeps the sign
+  if (x != x) return {static_cast<uint16_t>((u >> 16) | 0x40)};  // It stays a not-a-number and keeps its sign.
   return {static_cast<uint16_t>((u + 0x7FFF + ((u >> 16) & 1)) >> 16)};
 }
 
@@ -27,7 +27,7 @@ inline float Widen(Half x) {
   uint32_t sign = uint32_t{x.bits & 0x8000u} << 16, exponent = (x.bits >> 10) & 31, mantissa = x.bits & 1023;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000 | mantissa << 13);
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-  float value = static_cast<float>(mantissa) * 0x1p-24f;  // subnormal, exact
+  float value = static_cast<float>(mantissa) * 0x1p-24f;  // This is a subnormal number, and exact.
   return sign ? -value : value;
 }
 

@@ -10,7 +10,7 @@ namespace {
 using shape::Int;
 using shape::Ints;
 
-// The types of the operands, where they are.
+// Reads the types of the operands where the graph has them, without a copy.
 class Types {
  public:
   explicit Types(const std::vector<const TensorType*>& at) : at_(at) {}
@@ -61,7 +61,7 @@ int64_t TheAxis(Op op, const Attrs& attrs, int rank) {
   return attrs.axes[0];
 }
 
-Device CommonDevice(const Types& in) {  // constants have none of their own
+Device CommonDevice(const Types& in) {  // Constants do not count: they have no device of their own.
   for (const TensorType& t : in)
     if (!(t.device == Device{})) return t.device;
   return {};

@@ -1,4 +1,4 @@
-// Infer of operands that stay where they are.
+// Infers the type of a node whose operands stay where the graph has them.
 #pragma once
 
 #include "framejit/graph.h"

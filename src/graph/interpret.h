@@ -28,7 +28,7 @@ HostTensor Take(const Node& n, const HostTensor& data, const HostTensor& index);
 HostTensor Gather(const Node& n, const HostTensor& data, const HostTensor& index);
 HostTensor Scatter(const Node& n, const HostTensor& data, const HostTensor& index, const HostTensor& source);
 HostTensor Contract(const Node& n, const std::vector<HostTensor>& in);
-// syms: attrs.syms as numbers.
+// `syms` are attrs.syms as numbers.
 HostTensor View(const Node& n, const std::vector<HostTensor>& in, const Sizes& syms);
 HostTensor Filled(DType t, const Sizes& sizes, const Scalar& value);
 
@@ -36,7 +36,7 @@ int64_t Count(const Sizes& sizes);
 Sizes RowMajor(const Sizes& sizes);
 HostTensor Contiguous(const HostTensor& x);  // x itself if it is row-major already
 
-// f(element offset) for every element in row-major order.
+// Calls f with the offset of every element, in row-major order.
 template <class F>
 void ForEachOffset(const HostTensor& x, F f) {
   int64_t n = Count(x.sizes), offset = x.offset;
@@ -52,7 +52,7 @@ void ForEachOffset(const HostTensor& x, F f) {
   }
 }
 
-// f(T{}) with the storage type of an element of dtype t.
+// Calls f(T{}) with the type in which an element of dtype t is stored.
 template <class F>
 decltype(auto) Visit(DType t, F f) {
   switch (t) {

@@ -75,7 +75,7 @@ HostTensor Linear(const Node& node, const std::vector<HostTensor>& in) {
   });
 }
 
-// Every spatial position of `sizes` in row-major order.
+// Calls `f` with every spatial position of `sizes`, in row-major order.
 template <class F>
 void ForEachPosition(const Sizes& sizes, F f) {
   Sizes at(sizes.size());
@@ -177,7 +177,7 @@ HostTensor Attention(const Node& n, const std::vector<HostTensor>& in) {
         visible |= s != minus_infinity;
         if (s > top) top = s;
       }
-      if (!visible) continue;  // nothing to attend to: zeros
+      if (!visible) continue;  // The row sees no key, so its result stays zero.
       for (double& s : row) sum += s = std::exp(s - top);
       for (int64_t j = 0; j < keys; ++j)
         for (int64_t e = 0; e < out_width; ++e)

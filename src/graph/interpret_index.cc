@@ -39,7 +39,7 @@ HostTensor Pad(const Node& n, const HostTensor& x, const Sizes& syms) {
   Sizes sizes = x.sizes;
   for (int d = 0; d < rank; ++d) sizes[d] += syms[2 * d] + syms[2 * d + 1];
   HostTensor out = Filled(x.dtype, sizes, n.attrs.scalar);
-  HostTensor from = x, to = out;  // the common part of both
+  HostTensor from = x, to = out;  // Both are narrowed to the part that they have in common.
   for (int d = 0; d < rank; ++d) {
     int64_t lo = syms[2 * d], begin = std::max<int64_t>(0, -lo), end = std::min(x.sizes[d], sizes[d] - lo);
     from.sizes[d] = to.sizes[d] = std::max<int64_t>(0, end - begin);
@@ -172,7 +172,7 @@ HostTensor Scatter(const Node& n, const HostTensor& data, const HostTensor& inde
   Op op = mode == "add" ? Op::kAdd : mode == "mul" ? Op::kMul : mode == "max" ? Op::kMaximum : Op::kMinimum;
   return Visit(data.dtype, [&](auto tag) {
     using C = ComputeOf<decltype(tag)>;
-    // many 16-bit additions to one place must not lose what a single one would keep
+    // Many 16-bit numbers may be added to one place, so they are summed in a wider type: none must get lost on the way.
     using A = std::conditional_t<std::is_floating_point_v<C>, double, C>;
     Lanes<A> out = LoadAll<A>(data);
     Lanes<A> values = LoadAll<A>(source);

@@ -1,4 +1,5 @@
-// Pointwise semantics, one element at a time. Instantiated for bool, the integers, float and double.
+// The meaning of pointwise operations, one element at a time. The templates are instantiated for bool, the integers,
+// float and double.
 #include <cstring>
 
 #include "graph/interpret.h"
@@ -171,7 +172,7 @@ C BinaryInteger(Op op, C a, C b) {
   }
 }
 
-HostTensor Where(const std::vector<HostTensor>& in) {  // by bytes: any dtype
+HostTensor Where(const std::vector<HostTensor>& in) {  // It moves bytes, and so serves every dtype.
   HostTensor c = Contiguous(in[0]), a = Contiguous(in[1]), b = Contiguous(in[2]);
   HostTensor out = HostTensor::Empty(a.dtype, a.sizes);
   int64_t n = Count(a.sizes), size = DTypeSize(a.dtype);

@@ -7,7 +7,7 @@
 namespace framejit::interpret {
 namespace {
 
-struct Fold {                   // where element k of the operand goes
+struct Fold {                   // It says where element k of the operand goes.
   Sizes sizes;                  // of the result
   std::vector<int64_t> target;  // result element of operand element k
   std::vector<int64_t> along;   // coordinate of k on the (single) reduced axis
@@ -68,7 +68,7 @@ HostTensor Extremum(const Node& n, const HostTensor& x, const Fold& f) {
       }
       C now = v[k], old = v[b];
       if constexpr (std::is_floating_point_v<C>) {
-        if (std::isnan(old)) return;  // the first nan stays
+        if (std::isnan(old)) return;  // The first not-a-number stays the result.
         if (std::isnan(now)) b = static_cast<int64_t>(k);
       }
       if (max ? old < now : now < old) b = static_cast<int64_t>(k);

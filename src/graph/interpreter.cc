@@ -37,7 +37,7 @@ HostTensor Filled(DType t, const Sizes& sizes, const Scalar& value) {
   int64_t n = Count(sizes);
   if (n == 0) return out;
   int64_t size = DTypeSize(t);
-  if (IsComplex(t)) {  // real constants only: the imaginary part stays zero
+  if (IsComplex(t)) {  // Constants are real, so the imaginary part stays zero.
     double real = value.AsDouble();
     float narrow = static_cast<float>(real);
     for (int64_t k = 0; k < n; ++k)
@@ -132,7 +132,7 @@ class Run {
     for (ValueId o : n.operands) in.push_back(values_[o]);
     std::vector<HostTensor> results = run_extern_(n, in);
     if (results.size() != n.attrs.result_types.size()) throw std::runtime_error("wrong number of results of a call");
-    for (size_t i = 0; i < results.size(); ++i) {  // sizes that only the result tells
+    for (size_t i = 0; i < results.size(); ++i) {  // Some sizes are only known from the result: they are bound here.
       const shape::Ints& shape = n.attrs.result_types[i].shape;
       for (size_t d = 0; d < shape.size() && d < results[i].sizes.size(); ++d) {
         auto id = shape[d].as_symbol();
@@ -145,7 +145,7 @@ class Run {
     return first;
   }
 
-  static HostTensor Fresh(const HostTensor& x) {  // shares nothing
+  static HostTensor Fresh(const HostTensor& x) {  // a copy that shares no memory with `x`
     HostTensor out = HostTensor::Empty(x.dtype, x.sizes);
     Overwrite(out, x);
     return out;
@@ -161,7 +161,7 @@ class Run {
     });
   }
 
-  HostTensor Materialize(ValueId v) {  // with the strides the graph asks for
+  HostTensor Materialize(ValueId v) {  // The result has the strides that the graph asks for.
     const HostTensor& x = values_[v];
     const Node& n = g_.nodes[v];
     if (n.op == Op::kInput || n.strides.empty()) return Fresh(x);

@@ -33,7 +33,7 @@ void ReadSymbol(Reader& r, Graph& g) {
   g.symbol_sources.push_back(source);
 }
 
-struct Seen {  // attributes that default to what the type says
+struct Seen {  // It says which of these attributes the text gave. The others follow from the type.
   bool syms = false, dtype = false, results = false, call_location = false;
 };
 

@@ -118,7 +118,7 @@ std::string Graph::str() const {
   return s + "}\n";
 }
 
-// Everything that decides what the graph computes; not names, hints or places.
+// Prints everything that decides what the graph computes. Names, hints and places in files do not.
 uint64_t Graph::Hash() const {
   std::string s;
   for (size_t i = 0; i < symbols.size(); ++i) {

@@ -61,7 +61,8 @@ void KeepRaising(Graph& g, bool ieee) {
     if (!computed[v] && IsNoticed(n, operand, ieee)) {
       computed[v] = true;
       ValueId shown = v;
-      if (n.op == Op::kExtern && n.attrs.result_types.size() > 1) ++shown;  // its first result
+      if (n.op == Op::kExtern && n.attrs.result_types.size() > 1)
+        ++shown;  // The node behind it picks its first result.
       if (n.op != Op::kExtern || !n.attrs.result_types.empty()) g.outputs.push_back(shown);
     }
     if (!computed[v] || stand_ins[v]) continue;

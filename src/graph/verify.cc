@@ -58,7 +58,7 @@ std::string CheckNode(const Graph& g, ValueId v, shape::Env& env) {
       return e.what();
     }
   }
-  bool creation = Info(n.op).kind == 'C';  // says what it is, not where
+  bool creation = Info(n.op).kind == 'C';  // Such a node says what it makes, but not on which device.
   if (expected.dtype != n.type.dtype || !SameShape(expected.shape, n.type.shape, env) ||
       (!creation && !(expected.device == n.type.device)))
     return "type should be " + expected.str();

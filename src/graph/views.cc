@@ -18,7 +18,7 @@ std::optional<Ints> ReshapeStrides(const Ints& from, const Ints& strides, const 
   struct Chunk {
     Int numel, stride;
   };
-  std::vector<Chunk> chunks;  // innermost first
+  std::vector<Chunk> chunks;  // The innermost one stands first.
   for (size_t i = from.size(); i-- > 0;) {
     if (IsOne(from[i])) continue;
     if (!chunks.empty() && strides[i] == chunks.back().stride * chunks.back().numel) {
@@ -38,7 +38,8 @@ std::optional<Ints> ReshapeStrides(const Ints& from, const Ints& strides, const 
       covered = covered * to[next];
       if (auto c = covered.as_const(), n = chunk.numel.as_const(); c && n && *c > *n) return std::nullopt;
     }
-    while (next > 0 && IsOne(to[next - 1])) out[--next] = covered * chunk.stride;  // as torch's views have them
+    while (next > 0 && IsOne(to[next - 1]))
+      out[--next] = covered * chunk.stride;  // These are the strides that torch's views have.
   }
   while (next > 0)
     if (!IsOne(to[--next])) return std::nullopt;
@@ -73,7 +74,7 @@ std::optional<Layout> ViewLayout(const Node& n, const TensorType& operand, const
         if (operand.shape[i] == n.type.shape[axes[i]])
           to.strides[axes[i]] = from.strides[i];
         else if (!IsOne(operand.shape[i]))
-          return std::nullopt;  // equal only under a guard: let a kernel decide
+          return std::nullopt;  // They are equal only under a guard, so a kernel decides.
       }
       return to;
     case Op::kSlice: {

@@ -89,7 +89,7 @@ class KernelBuilder {
     Affine at;
     double weight;
     bool store;
-  };  // weight 0: no memory access
+  };  // A weight of 0 says that it is no access of memory.
 
   void CollectDynamic(const Affine& a) {
     for (const auto& [d, stride] : a.dynamic) {
@@ -191,7 +191,8 @@ class KernelBuilder {
         const int64_t elements = std::max<int64_t>(1, extents_[v].value());
         const int64_t vectors = (elements + costs_.lanes - 1) / costs_.lanes;
         const auto lanes = static_cast<double>(vectors * costs_.lanes);
-        cost = (cost * lanes + 8) / static_cast<double>(elements);  // idle lanes, and what a row costs
+        // Lanes that are idle count, and so does beginning a row.
+        cost = (cost * lanes + 8) / static_cast<double>(elements);
       }
       if (inner < 0 || cost < best) {
         best = cost;
@@ -264,7 +265,7 @@ class KernelBuilder {
   struct Made {
     int inst;
     int stage;
-  };  // stage -1: row
+  };  // Stage -1 is that of the row.
 
   int Add(Inst inst, uint64_t vars, int level) {
     if (inst.index.outer.empty()) inst.index = MakeIndexOrEmpty(inst);
@@ -350,7 +351,7 @@ class KernelBuilder {
     for (const auto& m : clamped_) {
       if (m.dynamic == d && (m.stage < 0 || m.stage == stage_)) return m.inst;
     }
-    // Noted if it is out of range, and clamped all the same, so that nothing can read outside.
+    // An index out of range is noted, and clamped all the same, so that nothing can be read outside of the buffer.
     const int level = space_.Find(dyn.value, dyn.index, dyn.pred).level;
     int at = Eval(dyn.value, dyn.index, dyn.pred);
     if (g_.nodes[dyn.value].type.dtype != DType::kInt64) at = AddOp(Op::kCast, DType::kInt64, {at}, vars, level);
@@ -486,7 +487,7 @@ class KernelBuilder {
         std::vector<int> operands;
         for (int k = 0; k < n.operands.size(); ++k) operands.push_back(operand(k));
         int made = AddOp(n.op, n.type.dtype, std::move(operands), need.vars, need.level);
-        // What the program gets is what goes on here, too.
+        // What the program gets of this value, rounded to its type, is what is computed with here, too.
         if (ComputeType(n.type.dtype) != n.type.dtype && n.op != Op::kCast && Stored(v))
           made = AddOp(Op::kCast, n.type.dtype, {made}, need.vars, need.level);
         return made;
@@ -497,7 +498,7 @@ class KernelBuilder {
         return AddConst(n.attrs.scalar, n.type.dtype);
       case 'R': {
         if (space_.reduced_vars()) throw std::logic_error("BuildKernel: reduction out of order");
-        if (n.op == Op::kArgMax || n.op == Op::kArgMin) return AddConst(0, n.type.dtype);  // over axes of size 1
+        if (n.op == Op::kArgMax || n.op == Op::kArgMin) return AddConst(0, n.type.dtype);  // Such axes have size 1.
         const int value = operand(0);
         if (n.type.dtype == g_.nodes[n.operands[0]].type.dtype) return value;
         return AddOp(Op::kCast, n.type.dtype, {value}, need.vars, need.level);
@@ -526,19 +527,20 @@ class KernelBuilder {
       if (n.type.dtype != g_.nodes[n.operands[0]].type.dtype) {
         value = AddOp(Op::kCast, n.type.dtype, {value}, need.vars, need.level);
       }
-      if (!space_.reduced_vars()) return value;  // along an axis of size 1
+      if (!space_.reduced_vars()) return value;  // The axis has size 1.
       Inst inst{.kind = IKind::kScan, .op = Op::kSum, .dtype = n.type.dtype};
       inst.operands = {value};
       return Add(std::move(inst), need.vars, need.level);
     }
-    if ((n.op == Op::kTake || n.op == Op::kGather) && n.attrs.flag) {  // checked even if only one element can be meant
+    // The index is checked even if only one element can be meant.
+    if ((n.op == Op::kTake || n.op == Op::kGather) && n.attrs.flag) {
       const Space::At at = space_.OperandAt(v, 0, index, pred);
       const Lin lin = space_.index(at.index)[n.attrs.axes[0]];  // a copy: the table may move
       for (const Term& t : lin.terms) {
         if (t.id < 0) EvalDynamic(~t.id);
       }
     }
-    return operand(0);  // views, take, gather: their operand at another index
+    return operand(0);  // Views, takes and gathers are their operand at another index.
   }
 
   void EmitReduction(ValueId v) {
@@ -602,7 +604,7 @@ class KernelBuilder {
   Space space_;
   const Costs& costs_;
   std::vector<ValueId> reductions_;
-  bool sequential_ = false;  // there are reductions or scans
+  bool sequential_ = false;  // Are there reductions or scans?
   std::vector<Use> uses_;
   std::set<int> dynamics_seen_;
   Ints extents_;  // by variable, after merging

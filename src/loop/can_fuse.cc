@@ -10,7 +10,7 @@ bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vecto
     return false;
   }
   if (group.size() == 1) return true;
-  // A value read through several views is computed once for each: fine if cheap.
+  // A value that is read through several views is computed once for each of them, which is fine if it is cheap.
   int work = 0, once = 0;
   for (const Needed& n : space.needed()) {
     if (space.member(n.value)) work += Info(g.nodes[n.value].op).cost;

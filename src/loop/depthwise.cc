@@ -14,7 +14,7 @@ bool Known(const Ints& sizes, size_t from) {
   return std::all_of(sizes.begin() + from, sizes.end(), [](Int d) { return d.is_const(); });
 }
 
-// A kernel over batch, rows and places in a row, along the channels.
+// Builds a kernel that goes over the batch, the rows and the places in a row; its vectors lie along the channels.
 class Depthwise {
  public:
   Depthwise(const Graph& g, ValueId conv, const std::vector<Layout>& layouts)
@@ -93,7 +93,7 @@ class Depthwise {
   }
   int Both(int a, int b) { return a < 0 ? b : b < 0 ? a : Operation(Op::kAnd, DType::kBool, {a, b}); }
 
-  // Of each pixel, tap by tap; what two pixels read is loaded once.
+  // Sums the taps of each pixel one by one. What two pixels read is loaded once.
   std::vector<int> Sums(int from, int by) {
     const int64_t *padding = stride_ + 2, *dilation = stride_ + 4;
     std::map<int64_t, int> columns;  // by place

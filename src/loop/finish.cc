@@ -47,7 +47,7 @@ class Symbols {  // of the kernel, by the expression of the graph's symbols that
   std::vector<Int>& symbols_;
 };
 
-std::string Name(const Node& last) {  // who knows better names it again
+std::string Name(const Node& last) {  // a first name, which a pass that knows a better one replaces
   std::string name = Info(last.op).name;
   if (last.file.empty()) return name;
   return name + "@" + last.file.substr(last.file.find_last_of('/') + 1) + ":" + std::to_string(last.line);

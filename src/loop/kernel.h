@@ -27,7 +27,7 @@ namespace framejit::loop {
 using shape::Int;
 using shape::Ints;
 
-// Element index of an access: offset + sum(outer[i]*o_i) + sum(red[i]*r_i) + inner*i.
+// The index of the element that an access means is offset + sum(outer[i]*o_i) + sum(red[i]*r_i) + inner*i.
 struct Index {
   Int offset;
   Ints outer;  // one per outer dim
@@ -87,7 +87,7 @@ struct Kernel {
   bool stream = false;    // so much is written that no cache keeps it
   bool contract = false;  // a product that is added need not be rounded before
   bool ieee = false;      // IEEE exceptions are looked at: functions raise theirs, lanes that do not exist raise none
-  int Checks() const {    // Status bits that it may note
+  int Checks() const {    // the bits of Status that it may note
     int all = 0;
     for (const Inst& inst : insts)
       if (inst.kind == IKind::kCheck) all |= static_cast<int>(inst.scalar.AsInt());

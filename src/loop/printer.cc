@@ -17,7 +17,7 @@ std::string ScalarText(const Scalar& s) {
   if (d != d)
     std::snprintf(text, sizeof text, "nan:%llx", static_cast<unsigned long long>(bits));
   else
-    std::snprintf(text, sizeof text, "%a", d);  // exact
+    std::snprintf(text, sizeof text, "%a", d);  // This form loses no digit.
   return text;
 }
 

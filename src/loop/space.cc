@@ -27,7 +27,7 @@ bool AtLeastZero(Int v) {
   return v.is_const() && v.value() >= 0;
 }
 
-// The Status that an index out of range is.
+// The Status that is noted where an index is out of range.
 int CheckOf(const Node& n) {
   if (!n.attrs.flag || !TraitsOf(n.type.device).checks) return 0;
   return n.attrs.name.empty() ? kBadIndex : kOverflow;
@@ -340,7 +340,7 @@ Space::At Space::OperandAt(ValueId v, int k, int index, int pred) {
   const Node& n = g_.nodes[v];
   if (Info(n.op).kind == 'P' || n.op == Op::kCumSum) return {index, pred};
   const TensorType& operand = g_.nodes[n.operands[k]].type;
-  const Lins at = indices_[index];  // copy: Intern may move the table
+  const Lins at = indices_[index];  // It is a copy, since Intern may move the table.
   Lins in(operand.shape.size());
   const auto& axes = n.attrs.axes;
   const auto& syms = n.attrs.syms;
@@ -413,7 +413,7 @@ Space::At Space::OperandAt(ValueId v, int k, int index, int pred) {
         in[a].terms = {{AddDynamic(dyn), Int(1)}};
       }
       break;
-    default:  // reductions: at the canonical index
+    default:  // Reductions are read at their canonical index.
       return {canonical(n.operands[0]), 0};
   }
   return {Intern(std::move(in)), pred};
@@ -599,13 +599,13 @@ int Space::Visit(ValueId v, int index, int pred) {
     const int o = Visit(n.operands[0], canonical(n.operands[0]), 0);
     if (o < 0) return -1;
     need.vars = needed_[o].vars & ~reduced_;
-    need.level = needed_[o].level + (reduced_ ? 1 : 0);  // over axes of size 1 only: no reduction
+    need.level = needed_[o].level + (reduced_ ? 1 : 0);  // Where all its axes have size 1, it is no reduction.
   } else {
     if (n.op == Op::kCumSum && (index != canonical(v) || pred != 0)) {
       Fail("a scan read at another index");
       return -1;
     }
-    // Index tensors first: the dependences of what is read through them follow from them.
+    // Index tensors come first, since the dependences of what is read through them follow from them.
     need.cost = Info(n.op).cost;
     for (int k = static_cast<int>(n.operands.size()) - 1; k >= 0; --k) {
       const At at = OperandAt(v, k, index, pred);
