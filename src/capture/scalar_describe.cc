@@ -53,15 +53,17 @@ Val DescribeNumpy(PyObject* o, std::vector<ObjectSpec>& objects) {
   return t && Numeric(*t) ? NewNumpy(*t, -1) : Unknown();
 }
 
-// Of numbers of one kind: what its first item is. An empty one may become a list of anything.
+// Of numbers of one kind, or tuples of them: what its first item is. An empty one may become a list of anything.
 Val DescribeList(PyObject* o, std::vector<ObjectSpec>& objects) {
   for (size_t i = 0; i < objects.size(); ++i)
     if (objects[i].object.get() == o && objects[i].list) return Object(static_cast<int>(i));
   PyObject* first = PyList_GET_SIZE(o) ? PyList_GET_ITEM(o, 0) : nullptr;
   std::vector<ObjectSpec> none;
   const Val item = first ? Describe(first, none) : Val();
-  if (first && !item.scalar()) return Unknown();
-  ObjectSpec spec{.object = Borrow(o), .list = true, .dtype = item.dtype, .item = item.is};
+  if (first && !item.scalar() && item.is != Is::kTuple) return Unknown();
+  for (const Val& v : item.items)
+    if (!v.scalar()) return Unknown();
+  ObjectSpec spec{.object = Borrow(o), .list = true, .item = item};
   objects.push_back(std::move(spec));
   return Object(static_cast<int>(objects.size()) - 1);
 }
@@ -143,7 +145,7 @@ Val Describe(PyObject* o, std::vector<ObjectSpec>& objects) {
   if (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) >= 1 && PyTuple_GET_SIZE(o) <= 8) {
     std::vector<Val> items;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) items.push_back(Describe(PyTuple_GET_ITEM(o, i), objects));
-    if (std::all_of(items.begin(), items.end(), [](const Val& v) { return v.scalar(); }))
+    if (std::all_of(items.begin(), items.end(), [](const Val& v) { return v.scalar() || v.is == Is::kComplex; }))
       return Tuple(std::move(items));
   }
   for (size_t i = 0; i < objects.size(); ++i)

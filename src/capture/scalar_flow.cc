@@ -27,6 +27,9 @@ State Translator::Entry() {
   }
   for (int i = 0; i < fj_stack_depth(frame_); ++i)
     f.stack.push_back(Receive(Describe(slots[n + i], out_.objects), out_.stack, i, n + i));
+  for (ObjectSpec& o : out_.objects)
+    if (const auto it = kinds_.find(o.object.get()); o.list && o.item.is == Is::kNull && it != kinds_.end())
+      o.item = it->second;
   State s;
   s.frames.push_back(std::move(f));
   return s;

@@ -477,9 +477,14 @@ void Translator::CallNamed(State& s, const Instr& i) {
 
 Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes) {
   std::set<int> not_inline;
+  ItemKinds kinds;
   for (;;) {
     try {
-      return Translator(frame, loop, from, hopes, not_inline).Run();
+      Translator translator(frame, loop, from, hopes, not_inline, kinds);
+      Translation made = translator.Run();
+      const size_t known = kinds.size();
+      kinds.merge(translator.Learned(made));
+      if (kinds.size() == known) return made;
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
     } catch (const TooMuch&) {

@@ -94,18 +94,23 @@ struct Node {
 };
 
 struct TooMuch {};
+// What is known of empty lists once the program has put something into them.
+using ItemKinds = std::map<PyObject*, Val>;
 struct NotInline {  // what was called must be left to Python as a whole
   int pc;
 };
 
 class Translator final : public Builder {
  public:
-  Translator(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes, const std::set<int>& not_inline)
-      : frame_(frame), loop_(loop), from_(from), hopes_(hopes), not_inline_(not_inline) {
+  Translator(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes, const std::set<int>& not_inline,
+             const ItemKinds& kinds)
+      : frame_(frame), loop_(loop), from_(from), hopes_(hopes), not_inline_(not_inline), kinds_(kinds) {
     code.apart = hopes.apart;
   }
 
   Translation Run();
+  // Of lists of which nothing was known when they were read, and is now.
+  ItemKinds Learned(const Translation& made) const;
 
  private:
   // --- the entry
@@ -412,7 +417,8 @@ class Translator final : public Builder {
   bool IsList(const Val& v) const;
   int Length(const Val& v);
   int LoadField(int address, int64_t offset, ScalarType t);
-  Val ListItem(int object, int index);
+  Val NumberAt(int object, const Val& kind);
+  Val ListItem(int list, int index);
   std::pair<ScalarType, std::vector<int>> ItemArguments(int object, const Val& v);
   void SetListItem(State& s, int object, const Val& index, const Val& value);
   std::optional<Val> ListMethod(State& s, const std::string& name, int object, const std::vector<Val>& args);
@@ -495,7 +501,9 @@ class Translator final : public Builder {
   Loop loop_;
   int from_;
   Hopes hopes_;
+  std::set<int> unknown_;  // lists that were read when nothing was known of them
   const std::set<int>& not_inline_;
+  const ItemKinds& kinds_;
   Translation out_;
   std::map<std::pair<int, int>, int> cells_;  // (position, part): the flag that it was written is part -1
   std::map<std::tuple<int, int, int, ScalarType>, int> homes_;

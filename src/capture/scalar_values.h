@@ -85,7 +85,7 @@ struct ObjectSpec {
   Ref object;  // when the code was made
   bool array = false, list = false;
   DType dtype{};
-  Is item = Is::kNull;  // of a list; nothing is known of an empty one
+  Val item;  // of a list, its kind; nothing is known of an empty one
   int rank = 0;
   bool unit = false;     // the last stride is that of neighbours
   bool written = false;  // elements of it
