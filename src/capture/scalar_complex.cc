@@ -128,7 +128,8 @@ Val ComplexCompare(Builder& b, int py_op, const Val& x, const Val& y) {
   const Val& other = x.is == Is::kComplex ? y : x;
   if (other.is != Is::kComplex && !IsNumpy(x) && !IsNumpy(y) && other.scalar() && other.python()) {
     const Val& z = x.is == Is::kComplex ? x : y;
-    const Val real = Compare(b, Py_EQ, z.items[0], other), none = Compare(b, Py_EQ, z.items[1], New(Is::kFloat, b.Number(0)));
+    const Val real = Compare(b, Py_EQ, z.items[0], other),
+              none = Compare(b, Py_EQ, z.items[1], New(Is::kFloat, b.Number(0)));
     const int equal = b.Op(ScalarOp::kAnd, ScalarType::kBool, b.Value(real), b.Value(none));
     return New(Is::kBool, py_op == Py_EQ ? equal : b.Op(ScalarOp::kNot, ScalarType::kBool, equal));
   }

@@ -44,7 +44,9 @@ Val DescribeNumpy(PyObject* o, std::vector<ObjectSpec>& objects) {
     const auto* descr = reinterpret_cast<const tensor::NumpyDescr*>(a->descr);
     const std::optional<DType> t = tensor::FromTypeNum(descr->type_num);
     const bool native = descr->byteorder == '=' || descr->byteorder == '|';
-    if (!t || (!Numeric(*t) && t != DType::kComplex128) || !native || !(a->flags & tensor::kNpyAligned) || a->nd < 1 || a->nd > 8) return Unknown();
+    if (!t || (!Numeric(*t) && t != DType::kComplex128) || !native || !(a->flags & tensor::kNpyAligned) || a->nd < 1 ||
+        a->nd > 8)
+      return Unknown();
     return DescribeArray(o, *t, a->nd, a->strides[a->nd - 1] == DTypeSize(*t), objects);
   }
   if (!PyType_IsSubtype(Py_TYPE(o), api->generic)) return {};
@@ -145,7 +147,8 @@ Val Describe(PyObject* o, std::vector<ObjectSpec>& objects) {
   if (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) >= 1 && PyTuple_GET_SIZE(o) <= 8) {
     std::vector<Val> items;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) items.push_back(Describe(PyTuple_GET_ITEM(o, i), objects));
-    if (std::all_of(items.begin(), items.end(), [](const Val& v) { return v.scalar() || v.is == Is::kComplex; }))
+    if (std::all_of(items.begin(), items.end(),
+                    [](const Val& v) { return v.scalar() || v.is == Is::kComplex || v.is == Is::kTuple; }))
       return Tuple(std::move(items));
   }
   for (size_t i = 0; i < objects.size(); ++i)
@@ -165,6 +168,13 @@ std::vector<Loop> LoopsOf(const bytecode::Code& code) {
     auto known = std::find_if(loops.begin(), loops.end(), [&](const Loop& l) { return l.start == i.target; });
     if (known == loops.end()) known = loops.insert(loops.end(), {i.target, 0, 0});
     known->end = std::max(known->end, at + i.length);
+  }
+  // `continue` in a while loop leads to its condition, which stands again at its end: one loop with two starts.
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (Loop& a : loops)
+      for (const Loop& b : loops)
+        if (a.start < b.start && b.start < a.end && a.end < b.end) a.end = b.end, changed = true;
   }
   for (Loop& l : loops) {
     l.enter = l.start;

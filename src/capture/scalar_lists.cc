@@ -1,5 +1,6 @@
-// Lists of numbers in a loop's code: read, written, made longer and shorter. What is in them are objects of Python, which
-// functions here take apart and make; a list's length is read where it is wanted, since the program may change it.
+// Lists of numbers in a loop's code: read, written, made longer and shorter. What is in them are objects of Python,
+// which functions here take apart and make; a list's length is read where it is wanted, since the program may change
+// it.
 #include <cstddef>
 
 #include "capture/scalar_objects.h"

@@ -52,8 +52,8 @@ struct CodeLoops::Head {
   bool declined = false;   // to a capture, which does not know all that the frame will hold
   bool off = false;
   int visits = 0;
-  int again = 0;                          // if not 0, nothing is compiled before so many visits
-  int64_t last = 0, work = 0, round = 0;  // when it was last come to; that frames ran in it; in one round
+  int again = 0;                            // if not 0, nothing is compiled before so many visits
+  int64_t last = 0, work = 0, round = 0;    // when it was last come to; that frames ran in it; in one round
   int64_t runs = 0, rounds = 0, ended = 0;  // of the runs, those that went on to the loop's end
   bool seldom = false;                      // it pays only where many rounds are left
   std::vector<std::unique_ptr<Version>> versions;
@@ -260,7 +260,8 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
     head->ended += e.usual;
     if (head->runs >= kRuns && head->rounds < kRounds * head->runs)
       (2 * head->ended > head->runs && head->loop.iterates ? head->seldom : head->off) = true;
-    if (!scalar::WriteFrame(frame, e, cells.data(), objects.data(), made ? made->get() : nullptr)) return frame::Action::kRaise;
+    if (!scalar::WriteFrame(frame, e, cells.data(), objects.data(), made ? made->get() : nullptr))
+      return frame::Action::kRaise;
     if (e.breaker && !ServeBreaker(frame)) return frame::Action::kRaise;
     return e.usual || e.breaker ? frame::Action::kAgain : frame::Action::kStep;
   }

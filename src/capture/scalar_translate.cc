@@ -146,9 +146,7 @@ void Translator::StepValue(State& s, const Instr& i) {
       return Next(s, i);
     }
     case Op::kInvert: Push(s, Invert(*this, Pop(s))); return Next(s, i);
-    case Op::kNot:
-      Push(s, New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, TruthOf(Pop(s)))));
-      return Next(s, i);
+    case Op::kNot: Push(s, New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, TruthOf(Pop(s))))); return Next(s, i);
     case Op::kToBool: Push(s, New(Is::kBool, TruthOf(Pop(s)))); return Next(s, i);
     case Op::kIs: {
       const Val y = Pop(s), x = Pop(s);

@@ -234,6 +234,7 @@ class Translator final : public Builder {
   // Ends the block: everything into its variable, and on to the state's own block; `round`: by way of where the loop
   // goes round.
   void GoTo(State s, bool round = false);
+  static void NumberViews(State& s);
 
   // A block of its own that goes on with this state: where a branch leads to.
   int Way(const State& s) {
@@ -328,7 +329,8 @@ class Translator final : public Builder {
   // their limit is reached.
   void Round(State s) {
     const Frame& f = s.top();
-    const bool numbers = f.code->At(f.pc).op == Op::kForIter && f.stack.back().is == Is::kRangeIter && f.stack.back().unit;
+    const bool numbers =
+        f.code->At(f.pc).op == Op::kForIter && f.stack.back().is == Is::kRangeIter && f.stack.back().unit;
     if (!numbers && (f.stack.empty() || f.stack.back().is != Is::kChunk)) ServeOthers();
     const int count = Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2});
     Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, count, Int(1)), .imm = rounds_});
@@ -493,7 +495,8 @@ class Translator final : public Builder {
   std::optional<Val> CallNumpy(const State& s, const std::string& name, const std::vector<Val>& args);
   std::optional<Val> CallOfArray(const State& s, const std::string& name, const Val& x);
   std::optional<Val> Reduce(const std::string& name, const Val& x);
-  std::optional<Val> ArrayMethod(const State& s, const std::string& name, const Val& self, const std::vector<Val>& args);
+  std::optional<Val> ArrayMethod(const State& s, const std::string& name, const Val& self,
+                                 const std::vector<Val>& args);
   std::optional<DType> TypeNamed(const Val& v);
   std::optional<Val> NewFilled(const State& s, const std::string& name, const std::vector<Val>& args, const Val* dtype);
 
@@ -526,8 +529,9 @@ class Translator final : public Builder {
   std::deque<Node> nodes_;
   int buffers_ = 0;         // of this region
   std::vector<int> fresh_;  // addresses of arrays that were made in it
-  int parallel_ = 0;  // the loop over elements that is being written
+  int parallel_ = 0;        // the loop over elements that is being written
   int parallels_ = 0, element_blocks_ = 0;
+  int views_ = 1 << 16;     // behind the numbers that views have at the beginning of a block
   int bad_ = -1;            // its variable: a number came out that NumPy may tell of
   int exit_ = -1;           // to where it began
   bool ended_ = false;      // the block, with this instruction
