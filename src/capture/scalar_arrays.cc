@@ -92,6 +92,7 @@ Part Translator::PartOf(const Val& v) {
 Val Translator::View(const Part& p) {
   Val v;
   v.is = Is::kView;
+  v.same = ++views_;
   v.object = p.object;
   v.unit = p.unit;
   v.ones = p.ones;
@@ -309,7 +310,8 @@ Val Translator::DeferUnary(ScalarOp op, const Val& x) {
 Val Translator::Gather(const Val& container, const Val& index) {
   const Part from = PartOf(container);
   const int at = NodeOf(index);
-  if (from.rank() != 1 || from.dtype == DType::kComplex128 || Float(nodes_[at].dtype) || nodes_[at].dtype == DType::kBool)
+  if (from.rank() != 1 || from.dtype == DType::kComplex128 || Float(nodes_[at].dtype) ||
+      nodes_[at].dtype == DType::kBool)
     throw Unsupported{"an index that is an array"};
   ExitIf(Compare(ScalarOp::kEq, from.sizes[0], Int(0)));
   Node n{.kind = Node::kGather,
@@ -399,8 +401,7 @@ int Translator::Eval(int node, const std::vector<int>& at, bool shown) {
   const DType t = n.dtype;
   const ScalarType type = NewNumpy(t, -1).type();
   switch (n.kind) {
-    case Node::kPart:
-      return Load(BaseOf(n.part), OffsetOf(n.part, at, t), t, Lies(n.part));
+    case Node::kPart: return Load(BaseOf(n.part), OffsetOf(n.part, at, t), t, Lies(n.part));
     case Node::kNumber: return n.value;
     case Node::kGather: {
       const int size = n.part.sizes[0], index = Cast(Eval(n.a, at, false), nodes_[n.a].dtype, DType::kInt64);
@@ -543,8 +544,7 @@ void Translator::ArrayBinary(State& s, const Instr& i, const Val& x, const Val& 
   }
   const Node& n = nodes_[result.node];
   const Part to = PartOf(x);
-  if (!surface::NumpyCanCastSameKind(n.dtype, to.dtype) ||
-      static_cast<int>(n.sizes.size()) != to.rank())
+  if (!surface::NumpyCanCastSameKind(n.dtype, to.dtype) || static_cast<int>(n.sizes.size()) != to.rank())
     throw Unsupported{"an operator in place"};
   const bytecode::Code& c = *s.top().code;
   int next = s.top().pc + i.length;

@@ -125,6 +125,14 @@ Val ComplexBinary(Builder& b, int op, const Val& x, const Val& y) {
 
 Val ComplexCompare(Builder& b, int py_op, const Val& x, const Val& y) {
   if (py_op != Py_EQ && py_op != Py_NE) throw Unsupported{"an order of complex numbers"};
+  const Val& other = x.is == Is::kComplex ? y : x;
+  if (other.is != Is::kComplex && !IsNumpy(x) && !IsNumpy(y) && other.scalar() && other.python()) {
+    const Val& z = x.is == Is::kComplex ? x : y;
+    const Val real = Compare(b, Py_EQ, z.items[0], other),
+              none = Compare(b, Py_EQ, z.items[1], New(Is::kFloat, b.Number(0)));
+    const int equal = b.Op(ScalarOp::kAnd, ScalarType::kBool, b.Value(real), b.Value(none));
+    return New(Is::kBool, py_op == Py_EQ ? equal : b.Op(ScalarOp::kNot, ScalarType::kBool, equal));
+  }
   if (IsNumpy(x) != IsNumpy(y) || x.is != Is::kComplex || y.is != Is::kComplex)
     throw Unsupported{"a comparison of a complex number and another one"};
   const Parts p = PartsOf(b, x), q = PartsOf(b, y);

@@ -44,7 +44,9 @@ Val DescribeNumpy(PyObject* o, std::vector<ObjectSpec>& objects) {
     const auto* descr = reinterpret_cast<const tensor::NumpyDescr*>(a->descr);
     const std::optional<DType> t = tensor::FromTypeNum(descr->type_num);
     const bool native = descr->byteorder == '=' || descr->byteorder == '|';
-    if (!t || (!Numeric(*t) && t != DType::kComplex128) || !native || !(a->flags & tensor::kNpyAligned) || a->nd < 1 || a->nd > 8) return Unknown();
+    if (!t || (!Numeric(*t) && t != DType::kComplex128) || !native || !(a->flags & tensor::kNpyAligned) || a->nd < 1 ||
+        a->nd > 8)
+      return Unknown();
     return DescribeArray(o, *t, a->nd, a->strides[a->nd - 1] == DTypeSize(*t), objects);
   }
   if (!PyType_IsSubtype(Py_TYPE(o), api->generic)) return {};
@@ -53,15 +55,17 @@ Val DescribeNumpy(PyObject* o, std::vector<ObjectSpec>& objects) {
   return t && Numeric(*t) ? NewNumpy(*t, -1) : Unknown();
 }
 
-// Of numbers of one kind: what its first item is. An empty one may become a list of anything.
+// Of numbers of one kind, or tuples of them: what its first item is. An empty one may become a list of anything.
 Val DescribeList(PyObject* o, std::vector<ObjectSpec>& objects) {
   for (size_t i = 0; i < objects.size(); ++i)
     if (objects[i].object.get() == o && objects[i].list) return Object(static_cast<int>(i));
   PyObject* first = PyList_GET_SIZE(o) ? PyList_GET_ITEM(o, 0) : nullptr;
   std::vector<ObjectSpec> none;
   const Val item = first ? Describe(first, none) : Val();
-  if (first && !item.scalar()) return Unknown();
-  ObjectSpec spec{.object = Borrow(o), .list = true, .dtype = item.dtype, .item = item.is};
+  if (first && !item.scalar() && item.is != Is::kTuple) return Unknown();
+  for (const Val& v : item.items)
+    if (!v.scalar()) return Unknown();
+  ObjectSpec spec{.object = Borrow(o), .list = true, .item = item};
   objects.push_back(std::move(spec));
   return Object(static_cast<int>(objects.size()) - 1);
 }
@@ -143,7 +147,8 @@ Val Describe(PyObject* o, std::vector<ObjectSpec>& objects) {
   if (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) >= 1 && PyTuple_GET_SIZE(o) <= 8) {
     std::vector<Val> items;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) items.push_back(Describe(PyTuple_GET_ITEM(o, i), objects));
-    if (std::all_of(items.begin(), items.end(), [](const Val& v) { return v.scalar(); }))
+    if (std::all_of(items.begin(), items.end(),
+                    [](const Val& v) { return v.scalar() || v.is == Is::kComplex || v.is == Is::kTuple; }))
       return Tuple(std::move(items));
   }
   for (size_t i = 0; i < objects.size(); ++i)
@@ -163,6 +168,13 @@ std::vector<Loop> LoopsOf(const bytecode::Code& code) {
     auto known = std::find_if(loops.begin(), loops.end(), [&](const Loop& l) { return l.start == i.target; });
     if (known == loops.end()) known = loops.insert(loops.end(), {i.target, 0, 0});
     known->end = std::max(known->end, at + i.length);
+  }
+  // `continue` in a while loop leads to its condition, which stands again at its end: one loop with two starts.
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (Loop& a : loops)
+      for (const Loop& b : loops)
+        if (a.start < b.start && b.start < a.end && a.end < b.end) a.end = b.end, changed = true;
   }
   for (Loop& l : loops) {
     l.enter = l.start;

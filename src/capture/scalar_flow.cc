@@ -1,5 +1,7 @@
 // How the translation goes through the program: what the frame holds at the entry, blocks of code and the ways between
 // them, exits.
+#include <functional>
+
 #include "capture/scalar_translator.h"
 
 namespace framejit::capture::scalar {
@@ -27,6 +29,9 @@ State Translator::Entry() {
   }
   for (int i = 0; i < fj_stack_depth(frame_); ++i)
     f.stack.push_back(Receive(Describe(slots[n + i], out_.objects), out_.stack, i, n + i));
+  for (ObjectSpec& o : out_.objects)
+    if (const auto it = kinds_.find(o.object.get()); o.list && o.item.is == Is::kNull && it != kinds_.end())
+      o.item = it->second;
   State s;
   s.frames.push_back(std::move(f));
   return s;
@@ -132,8 +137,7 @@ int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const 
     e.locals.back().changed = CellOf(i, -1);
     cells.cells.emplace_back(
         e.locals.back().changed,
-        stored[i] ? Flag(true)
-                  : Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = changed_[i], .id = -2}));
+        stored[i] ? Flag(true) : Emit({.op = ScalarOp::kGet, .type = ScalarType::kBool, .imm = changed_[i], .id = -2}));
   }
   for (size_t i = 0; i < f.stack.size(); ++i)
     give(f.stack[i], e.stack, static_cast<int>(i), f.nlocals() + static_cast<int>(i));
@@ -141,6 +145,19 @@ int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const 
   code.exits.push_back(std::move(cells));
   out_.exits.push_back(std::move(e));
   return static_cast<int>(out_.exits.size()) - 1;
+}
+
+// From 1 on, as they stand in the state: two states are alike if the same views are one.
+void Translator::NumberViews(State& s) {
+  std::map<int, int> numbers;
+  const std::function<void(Val&)> number = [&](Val& v) {
+    if (v.is == Is::kView) v.same = numbers.try_emplace(v.same, static_cast<int>(numbers.size()) + 1).first->second;
+    for (Val& item : v.items) number(item);
+  };
+  for (Frame& f : s.frames) {
+    for (Val& v : f.locals) number(v);
+    for (Val& v : f.stack) number(v);
+  }
 }
 
 void Translator::GoTo(State s, bool round) {
@@ -166,6 +183,7 @@ void Translator::GoTo(State s, bool round) {
   for (size_t i = 0; i < stored_.size(); ++i)
     if (stored_[i]) sets.emplace_back(changed_[i], Flag(true));
   for (auto [variable, value] : sets) Emit({.op = ScalarOp::kSet, .a = value, .imm = variable});
+  NumberViews(s);
   auto [it, made] = versions_.try_emplace((round ? "r" : "") + s.key(), static_cast<int>(code.blocks.size()));
   Emit({.op = ScalarOp::kJump, .imm = it->second});
   leads_to_[current_].push_back(it->second);

@@ -262,7 +262,8 @@ Val Translator::Take(Val& it) {
       const int count = Value(it.items[0]);
       if (it.natural) natural(count);
       Val item = Take(it.items[1]);
-      it.items[0] = it.natural ? then(ScalarOp::kNext, count, -1) : New(Is::kInt, Over(ScalarOp::kAddOver, count, Int(1)));
+      it.items[0] =
+          it.natural ? then(ScalarOp::kNext, count, -1) : New(Is::kInt, Over(ScalarOp::kAddOver, count, Int(1)));
       return Tuple({New(Is::kInt, count), std::move(item)});
     }
     case Is::kZip: {

@@ -1,5 +1,6 @@
-// Lists of numbers in a loop's code: read, written, made longer and shorter. What is in them are objects of Python, which
-// functions here take apart and make; a list's length is read where it is wanted, since the program may change it.
+// Lists of numbers in a loop's code: read, written, made longer and shorter. What is in them are objects of Python,
+// which functions here take apart and make; a list's length is read where it is wanted, since the program may change
+// it.
 #include <cstddef>
 
 #include "capture/scalar_objects.h"
@@ -11,24 +12,19 @@ namespace framejit::capture::scalar {
 
 namespace {
 
-// True: *out has the number of that item.
-int64_t LoadInt(PyObject* list, int64_t index, int64_t* out) {
-  PyObject* o = PyList_GET_ITEM(list, index);
+// True: *out has the number of that object.
+int64_t NumberOfInt(PyObject* o, int64_t* out) {
   if (!PyLong_CheckExact(o)) return 0;
   int overflow;
   *out = PyLong_AsLongLongAndOverflow(o, &overflow);
   return !overflow;
 }
-int64_t LoadBool(PyObject* list, int64_t index, int64_t* out) {
-  PyObject* o = PyList_GET_ITEM(list, index);
+int64_t NumberOfBool(PyObject* o, int64_t* out) {
   *out = o == Py_True;
   return PyBool_Check(o);
 }
-int64_t LoadNumpy(PyObject* list, int64_t index, int64_t* out, int64_t type) {
-  PyObject* o = PyList_GET_ITEM(list, index);
-  const auto t = static_cast<DType>(type);
-  if (Py_TYPE(o) != tensor::Numpy()->scalar[type]) return 0;
-  return NumberOfScalar(t, o, out);
+int64_t NumberOfNumpy(PyObject* o, int64_t* out, int64_t type) {
+  return Py_TYPE(o) == tensor::Numpy()->scalar[type] && NumberOfScalar(static_cast<DType>(type), o, out);
 }
 
 enum : int64_t { kOfPython = -1, kBoolOfPython = -2 };  // or the type of a NumPy scalar
@@ -77,45 +73,68 @@ int Translator::LoadField(int address, int64_t offset, ScalarType t) {
                .array = kLists});
 }
 
-Val Translator::ListItem(int object, int index) {
-  const ObjectSpec& o = UseArray(object);
-  const int list = Data(object);
-  if (o.item == Is::kFloat) {
-    const int items = LoadField(list, offsetof(PyListObject, ob_item), ScalarType::kPtr);
-    const int place = Op(ScalarOp::kMul, ScalarType::kInt, index, Int(sizeof(PyObject*)));
-    const int item = LoadField(Op(ScalarOp::kAt, ScalarType::kPtr, items, place), 0, ScalarType::kPtr);
-    const int type = LoadField(item, offsetof(PyObject, ob_type), ScalarType::kPtr);
-    ExitIf(Compare(ScalarOp::kNe, type, Pointer(&PyFloat_Type)));
-    return New(Is::kFloat, LoadField(item, offsetof(PyFloatObject, ob_fval), ScalarType::kF64));
+// The number of the object at an address, or an exit where it is none of this kind.
+Val Translator::NumberAt(int object, const Val& kind) {
+  const auto check_type = [&](PyTypeObject* type) {
+    const int found = LoadField(object, offsetof(PyObject, ob_type), ScalarType::kPtr);
+    ExitIf(Compare(ScalarOp::kNe, found, Pointer(type)));
+  };
+  if (kind.is == Is::kTuple) {
+    check_type(&PyTuple_Type);
+    const int size = LoadField(object, offsetof(PyVarObject, ob_size), ScalarType::kInt);
+    ExitIf(Compare(ScalarOp::kNe, size, Int(static_cast<int64_t>(kind.items.size()))));
+    std::vector<Val> items;
+    for (size_t i = 0; i < kind.items.size(); ++i) {
+      const auto at = static_cast<int64_t>(offsetof(PyTupleObject, ob_item) + i * sizeof(PyObject*));
+      items.push_back(NumberAt(LoadField(object, at, ScalarType::kPtr), kind.items[i]));
+    }
+    return Tuple(std::move(items));
+  }
+  if (kind.is == Is::kFloat) {
+    check_type(&PyFloat_Type);
+    return New(Is::kFloat, LoadField(object, offsetof(PyFloatObject, ob_fval), ScalarType::kF64));
   }
   const int to = Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
-  std::vector<int> args{list, index, to};
-  const void* f = nullptr;
-  Val v = New(o.item, -1);
-  switch (o.item) {
-    case Is::kInt: f = reinterpret_cast<void*>(LoadInt); break;
-    case Is::kBool: f = reinterpret_cast<void*>(LoadBool); break;
-    case Is::kNumpy:
-      f = reinterpret_cast<void*>(LoadNumpy);
-      args.push_back(Int(static_cast<int64_t>(o.dtype)));
-      v.dtype = o.dtype;
-      break;
-    default: throw Unsupported{"an item of a list of which nothing is known"};
+  std::vector<int> args{object, to};
+  const void* f = kind.is == Is::kInt ? reinterpret_cast<void*>(NumberOfInt) : reinterpret_cast<void*>(NumberOfBool);
+  Val v = New(kind.is, -1);
+  if (kind.is == Is::kNumpy) {
+    f = reinterpret_cast<void*>(NumberOfNumpy);
+    args.push_back(Int(static_cast<int64_t>(kind.dtype)));
+    v.dtype = kind.dtype;
   }
   ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, Call(f, ScalarType::kBool, args)));
   v.value = Emit({.op = ScalarOp::kCell, .type = v.type(), .imm = scratch, .id = -2});
   return v;
 }
 
+Val Translator::ListItem(int list, int index) {
+  const Val kind = UseArray(list).item;
+  if (kind.is == Is::kNull) {
+    unknown_.insert(list);
+    throw Unsupported{"an item of a list of which nothing is known"};
+  }
+  const int items = LoadField(Data(list), offsetof(PyListObject, ob_item), ScalarType::kPtr);
+  const int place = Op(ScalarOp::kMul, ScalarType::kInt, index, Int(sizeof(PyObject*)));
+  return NumberAt(LoadField(Op(ScalarOp::kAt, ScalarType::kPtr, items, place), 0, ScalarType::kPtr), kind);
+}
+
 // The functions for an item that is such a number, with their last arguments.
 std::pair<ScalarType, std::vector<int>> Translator::ItemArguments(int object, const Val& v) {
   if (!v.scalar()) throw Unsupported{"something else than a number in a list"};
   ObjectSpec& o = out_.objects[object];
-  if (o.item == Is::kNull) o.item = v.is, o.dtype = v.dtype;
+  if (o.item.is == Is::kNull) o.item = New(v.is, -1), o.item.dtype = v.dtype;
   const ScalarType t = v.type();
   const int number = t == ScalarType::kBool ? Op(ScalarOp::kBoolToInt, ScalarType::kInt, Value(v)) : Value(v);
   const int64_t kind = v.is == Is::kBool ? kBoolOfPython : v.python() ? kOfPython : static_cast<int64_t>(v.dtype);
   return {t == ScalarType::kBool ? ScalarType::kInt : t, {number, Int(kind)}};
+}
+
+ItemKinds Translator::Learned(const Translation& made) const {
+  ItemKinds kinds;
+  for (int k : unknown_)
+    if (const ObjectSpec& o = made.objects[k]; o.item.is != Is::kNull) kinds[o.object.get()] = o.item;
+  return kinds;
 }
 
 void Translator::SetListItem(State& s, int object, const Val& index, const Val& value) {

@@ -32,6 +32,7 @@ constexpr int64_t kWorkOfRound = 16;  // in code
 constexpr int kVersions = 4;
 // After so many runs it must have gone round so often in each.
 constexpr int64_t kRuns = 64, kRounds = 3;
+constexpr int64_t kWorthIt = 16;  // rounds, where it usually ends after few
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -51,9 +52,10 @@ struct CodeLoops::Head {
   bool declined = false;   // to a capture, which does not know all that the frame will hold
   bool off = false;
   int visits = 0;
-  int again = 0;                          // if not 0, nothing is compiled before so many visits
-  int64_t last = 0, work = 0, round = 0;  // when it was last come to; that frames ran in it; in one round
-  int64_t runs = 0, rounds = 0;
+  int again = 0;                            // if not 0, nothing is compiled before so many visits
+  int64_t last = 0, work = 0, round = 0;    // when it was last come to; that frames ran in it; in one round
+  int64_t runs = 0, rounds = 0, ended = 0;  // of the runs, those that went on to the loop's end
+  bool seldom = false;                      // it pays only where many rounds are left
   std::vector<std::unique_ptr<Version>> versions;
 };
 
@@ -116,23 +118,29 @@ bool CodeLoops::Try(Head& head, FjFrame* frame, int from) {
   return true;
 }
 
-// Instructions that the frame will run until this loop ends; where that is not known, as many as it has run in it.
-int64_t CodeLoops::Expected(const Head& head, FjFrame* frame) {
+// How often it will still go round; -1 where that is not known.
+int64_t CodeLoops::RoundsLeft(const Head& head, FjFrame* frame) {
   const int depth = fj_stack_depth(frame);
   PyObject* it = head.loop.iterates && depth ? fj_localsplus(frame)[fj_nlocalsplus(frame) + depth - 1] : nullptr;
   const tensor::NumpyApi* api = tensor::Numpy();
   long next, step, left;
   if (it && Py_TYPE(it) == &PyEnum_Type) it = reinterpret_cast<scalar::EnumerateIter*>(it)->iterator;
   if (it && Py_TYPE(it) == &PyZip_Type) it = PyTuple_GET_ITEM(reinterpret_cast<scalar::ZipIter*>(it)->iterators, 0);
-  if (!it) return head.work;
+  if (!it) return -1;
   if (!fj_range_state(it, &next, &step, &left)) {
-    if (Py_TYPE(it) != &PySeqIter_Type && Py_TYPE(it) != &PyListIter_Type) return head.work;
+    if (Py_TYPE(it) != &PySeqIter_Type && Py_TYPE(it) != &PyListIter_Type) return -1;
     const auto* s = reinterpret_cast<scalar::SeqIter*>(it);
     const bool list = s->seq && PyList_CheckExact(s->seq), array = s->seq && api && Py_TYPE(s->seq) == api->array;
-    if (!list && !(array && tensor::AsArray(s->seq)->nd >= 1)) return head.work;
+    if (!list && !(array && tensor::AsArray(s->seq)->nd >= 1)) return -1;
     left = (list ? PyList_GET_SIZE(s->seq) : tensor::AsArray(s->seq)->dims[0]) - s->index;
   }
-  return std::clamp<int64_t>(left, 0, int64_t{1} << 32) * std::min(head.round, int64_t{1} << 24);
+  return std::clamp<int64_t>(left, 0, int64_t{1} << 32);
+}
+
+// Instructions that the frame will run until this loop ends; where that is not known, as many as it has run in it.
+int64_t CodeLoops::Expected(const Head& head, FjFrame* frame) {
+  const int64_t left = RoundsLeft(head, frame);
+  return left < 0 ? head.work : left * std::min(head.round, int64_t{1} << 24);
 }
 
 // Is it time to make code for it?
@@ -224,6 +232,7 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
     Promising(frame, at);
   }
   if (head->off) return {};
+  if (head->seldom && RoundsLeft(*head, frame) < kWorthIt) return waits();
   bool tried = false;
   for (size_t i = 0;; ++i) {
     if (i == head->versions.size()) {
@@ -247,9 +256,12 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
     head->rounds += cells[0];
     work_ += kWorkOfRound * cells[0];
     ++head->runs;
-    if (head->runs >= kRuns && head->rounds < kRounds * head->runs) head->off = true;
     const ExitState& e = t.exits[exit];
-    if (!scalar::WriteFrame(frame, e, cells.data(), objects.data(), made ? made->get() : nullptr)) return frame::Action::kRaise;
+    head->ended += e.usual;
+    if (head->runs >= kRuns && head->rounds < kRounds * head->runs)
+      (2 * head->ended > head->runs && head->loop.iterates ? head->seldom : head->off) = true;
+    if (!scalar::WriteFrame(frame, e, cells.data(), objects.data(), made ? made->get() : nullptr))
+      return frame::Action::kRaise;
     if (e.breaker && !ServeBreaker(frame)) return frame::Action::kRaise;
     return e.usual || e.breaker ? frame::Action::kAgain : frame::Action::kStep;
   }

@@ -38,6 +38,7 @@ class CodeLoops {
   struct Head;
   Head* Find(int index);
   bool Try(Head& head, FjFrame* frame, int from);
+  static int64_t RoundsLeft(const Head& head, FjFrame* frame);
   static int64_t Expected(const Head& head, FjFrame* frame);
   bool Wanted(const Head& head, FjFrame* frame) const;
   void Compile(Compiled& compiled, Head& head, FjFrame* frame);

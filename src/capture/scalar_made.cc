@@ -15,7 +15,8 @@ namespace framejit::capture::scalar {
 namespace {
 
 constexpr int64_t kMostElements = 1 << 22;
-constexpr size_t kKeptBuffers = 16;
+constexpr size_t kMostIdle = 4;         // of a thread
+constexpr int64_t kMostKept = 1 << 20;  // bytes of an array's memory, between runs
 
 }  // namespace
 
@@ -72,8 +73,9 @@ PyObject* Made::ArrayAt(char* memory) {
   return head.object = array;
 }
 
-void Made::ForgetArrays() {
+void Made::Forget() {
   for (auto& whole : all_) Py_CLEAR(HeadOf(whole.get() + sizeof(Head)).object);
+  std::erase_if(all_, [](auto& whole) { return HeadOf(whole.get() + sizeof(Head)).bytes > kMostKept; });
 }
 
 namespace {
@@ -90,8 +92,8 @@ MadeOfRun::MadeOfRun() {
 }
 
 MadeOfRun::~MadeOfRun() {
-  made_->ForgetArrays();
-  if (free_of_thread.size() < kKeptBuffers) free_of_thread.push_back(std::move(made_));
+  made_->Forget();
+  if (free_of_thread.size() < kMostIdle) free_of_thread.push_back(std::move(made_));
 }
 
 // Are the strides of arrays without elements 0, as in newer NumPys?

@@ -29,7 +29,7 @@ class Made {
   // As an array of Python of its own, the same one as long as the frame is being written. Borrowed; null with an
   // exception set.
   PyObject* ArrayAt(char* memory);
-  void ForgetArrays();
+  void Forget();  // these arrays, and large memory
 
  private:
   struct Free {

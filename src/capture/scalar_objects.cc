@@ -4,6 +4,7 @@
 #include <absl/container/inlined_vector.h>
 
 #include <cstring>
+#include <map>
 
 #include "capture/scalar_iterators.h"
 #include "diag/diag.h"
@@ -269,10 +270,12 @@ class Writer {
       case Is::kView: {
         std::vector<int64_t> numbers;
         for (size_t i = 0; i < v.items.size(); ++i) numbers.push_back(cells_[cells[(*leaf)++]]);
-        if (!v.made()) return View(objects_[v.object], numbers);
-        PyObject* whole = made_->ArrayAt(reinterpret_cast<char*>(numbers.back()));
-        numbers.pop_back();
-        return !whole || v.whole ? Py_XNewRef(whole) : View(whole, numbers);
+        PyObject* of = v.made() ? made_->ArrayAt(reinterpret_cast<char*>(numbers.back())) : objects_[v.object];
+        if (v.made()) numbers.pop_back();
+        if (!of || v.whole) return Py_XNewRef(of);
+        Ref& view = views_[v.same];
+        if (!view) view = Ref(View(of, numbers));
+        return Py_XNewRef(view.get());
       }
       default: return Iterator(v, cells, leaf);
     }
@@ -368,6 +371,7 @@ class Writer {
   const int64_t* cells_;
   PyObject* const* objects_;
   Made* made_;
+  std::map<int, Ref> views_;  // by Val::same
 };
 
 }  // namespace
@@ -437,8 +441,7 @@ bool ReadFrame(const Translation& t, FjFrame* frame, int64_t* cells, PyObject** 
   return Reader(t, cells, objects).Frame(frame);
 }
 
-bool WriteFrame(FjFrame* frame, const ExitState& e, const int64_t* cells, PyObject* const* objects,
-                Made* made) {
+bool WriteFrame(FjFrame* frame, const ExitState& e, const int64_t* cells, PyObject* const* objects, Made* made) {
   return Writer(cells, objects, made).Frame(frame, e);
 }
 

@@ -320,6 +320,7 @@ std::string Val::key() const {
   if (ones) s += '+' + std::to_string(ones);
   if (is == Is::kView || is == Is::kRangeIter) s += std::to_string(items.size());
   if (made()) s += ':' + std::to_string(static_cast<int>(dtype)) + (whole ? 'w' : 'v') + std::to_string(born);
+  if (is == Is::kView && !whole) s += '=' + std::to_string(same);
   if (is == Is::kComplex && dtype == DType::kComplex128) s += 'N';
   if (is == Is::kTupleIter) s += '@' + std::to_string(node);
   if (is == Is::kTuple || is == Is::kSlice || (iterator() && is != Is::kRangeIter)) {
@@ -383,7 +384,9 @@ Val Compare(Builder& b, int py_op, const Val& x, const Val& y) {
 
 Val Negative(Builder& b, const Val& x) {
   if (x.is == Is::kComplex) {
-    const auto negative = [&](const Val& v) { return New(Is::kFloat, b.Op(ScalarOp::kNeg, ScalarType::kF64, b.Value(v))); };
+    const auto negative = [&](const Val& v) {
+      return New(Is::kFloat, b.Op(ScalarOp::kNeg, ScalarType::kF64, b.Value(v)));
+    };
     return Complex(negative(x.items[0]), negative(x.items[1]), x.dtype == DType::kComplex128);
   }
   if (!x.scalar() || (x.is == Is::kNumpy && x.truth())) throw Unsupported{"a sign"};

@@ -146,9 +146,7 @@ void Translator::StepValue(State& s, const Instr& i) {
       return Next(s, i);
     }
     case Op::kInvert: Push(s, Invert(*this, Pop(s))); return Next(s, i);
-    case Op::kNot:
-      Push(s, New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, TruthOf(Pop(s)))));
-      return Next(s, i);
+    case Op::kNot: Push(s, New(Is::kBool, Op(ScalarOp::kNot, ScalarType::kBool, TruthOf(Pop(s))))); return Next(s, i);
     case Op::kToBool: Push(s, New(Is::kBool, TruthOf(Pop(s)))); return Next(s, i);
     case Op::kIs: {
       const Val y = Pop(s), x = Pop(s);
@@ -477,9 +475,14 @@ void Translator::CallNamed(State& s, const Instr& i) {
 
 Translation Translate(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes) {
   std::set<int> not_inline;
+  ItemKinds kinds;
   for (;;) {
     try {
-      return Translator(frame, loop, from, hopes, not_inline).Run();
+      Translator translator(frame, loop, from, hopes, not_inline, kinds);
+      Translation made = translator.Run();
+      const size_t known = kinds.size();
+      kinds.merge(translator.Learned(made));
+      if (kinds.size() == known) return made;
     } catch (const NotInline& call) {
       if (!not_inline.insert(call.pc).second) throw std::runtime_error("scalar code: a call cannot be left to Python");
     } catch (const TooMuch&) {

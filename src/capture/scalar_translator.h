@@ -94,18 +94,23 @@ struct Node {
 };
 
 struct TooMuch {};
+// What is known of empty lists once the program has put something into them.
+using ItemKinds = std::map<PyObject*, Val>;
 struct NotInline {  // what was called must be left to Python as a whole
   int pc;
 };
 
 class Translator final : public Builder {
  public:
-  Translator(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes, const std::set<int>& not_inline)
-      : frame_(frame), loop_(loop), from_(from), hopes_(hopes), not_inline_(not_inline) {
+  Translator(FjFrame* frame, const Loop& loop, int from, const Hopes& hopes, const std::set<int>& not_inline,
+             const ItemKinds& kinds)
+      : frame_(frame), loop_(loop), from_(from), hopes_(hopes), not_inline_(not_inline), kinds_(kinds) {
     code.apart = hopes.apart;
   }
 
   Translation Run();
+  // Of lists of which nothing was known when they were read, and is now.
+  ItemKinds Learned(const Translation& made) const;
 
  private:
   // --- the entry
@@ -229,6 +234,7 @@ class Translator final : public Builder {
   // Ends the block: everything into its variable, and on to the state's own block; `round`: by way of where the loop
   // goes round.
   void GoTo(State s, bool round = false);
+  static void NumberViews(State& s);
 
   // A block of its own that goes on with this state: where a branch leads to.
   int Way(const State& s) {
@@ -323,7 +329,8 @@ class Translator final : public Builder {
   // their limit is reached.
   void Round(State s) {
     const Frame& f = s.top();
-    const bool numbers = f.code->At(f.pc).op == Op::kForIter && f.stack.back().is == Is::kRangeIter && f.stack.back().unit;
+    const bool numbers =
+        f.code->At(f.pc).op == Op::kForIter && f.stack.back().is == Is::kRangeIter && f.stack.back().unit;
     if (!numbers && (f.stack.empty() || f.stack.back().is != Is::kChunk)) ServeOthers();
     const int count = Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2});
     Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kAdd, ScalarType::kInt, count, Int(1)), .imm = rounds_});
@@ -412,7 +419,8 @@ class Translator final : public Builder {
   bool IsList(const Val& v) const;
   int Length(const Val& v);
   int LoadField(int address, int64_t offset, ScalarType t);
-  Val ListItem(int object, int index);
+  Val NumberAt(int object, const Val& kind);
+  Val ListItem(int list, int index);
   std::pair<ScalarType, std::vector<int>> ItemArguments(int object, const Val& v);
   void SetListItem(State& s, int object, const Val& index, const Val& value);
   std::optional<Val> ListMethod(State& s, const std::string& name, int object, const std::vector<Val>& args);
@@ -487,7 +495,8 @@ class Translator final : public Builder {
   std::optional<Val> CallNumpy(const State& s, const std::string& name, const std::vector<Val>& args);
   std::optional<Val> CallOfArray(const State& s, const std::string& name, const Val& x);
   std::optional<Val> Reduce(const std::string& name, const Val& x);
-  std::optional<Val> ArrayMethod(const State& s, const std::string& name, const Val& self, const std::vector<Val>& args);
+  std::optional<Val> ArrayMethod(const State& s, const std::string& name, const Val& self,
+                                 const std::vector<Val>& args);
   std::optional<DType> TypeNamed(const Val& v);
   std::optional<Val> NewFilled(const State& s, const std::string& name, const std::vector<Val>& args, const Val* dtype);
 
@@ -495,7 +504,9 @@ class Translator final : public Builder {
   Loop loop_;
   int from_;
   Hopes hopes_;
+  std::set<int> unknown_;  // lists that were read when nothing was known of them
   const std::set<int>& not_inline_;
+  const ItemKinds& kinds_;
   Translation out_;
   std::map<std::pair<int, int>, int> cells_;  // (position, part): the flag that it was written is part -1
   std::map<std::tuple<int, int, int, ScalarType>, int> homes_;
@@ -518,8 +529,9 @@ class Translator final : public Builder {
   std::deque<Node> nodes_;
   int buffers_ = 0;         // of this region
   std::vector<int> fresh_;  // addresses of arrays that were made in it
-  int parallel_ = 0;  // the loop over elements that is being written
+  int parallel_ = 0;        // the loop over elements that is being written
   int parallels_ = 0, element_blocks_ = 0;
+  int views_ = 1 << 16;     // behind the numbers that views have at the beginning of a block
   int bad_ = -1;            // its variable: a number came out that NumPy may tell of
   int exit_ = -1;           // to where it began
   bool ended_ = false;      // the block, with this instruction

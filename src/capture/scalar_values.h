@@ -37,11 +37,11 @@ enum class Is : uint8_t {
   kTupleIter,  // a tuple, of which `node` is the next item
   kEnumerate,  // count, iterator
   kZip,        // iterators
-  kChunk,      // in the loop alone: an iterator, and how many of its items are gone through before others get their turn
-  kSlice,      // start, stop, step, which may be None
-  kView,       // a part of the array `object`: offset in bytes, sizes, strides in bytes; without object one that the
-               // code made, of `dtype`: last the address of its memory
-  kDeferred,   // an array that was not computed: the translation's node
+  kChunk,     // in the loop alone: an iterator, and how many of its items are gone through before others get their turn
+  kSlice,     // start, stop, step, which may be None
+  kView,      // a part of the array `object`: offset in bytes, sizes, strides in bytes; without object one that the
+              // code made, of `dtype`: last the address of its memory
+  kDeferred,  // an array that was not computed: the translation's node
 };
 
 struct Val {
@@ -55,6 +55,7 @@ struct Val {
   bool few = false;      // ranges: of a few numbers, whatever is computed
   bool whole = false;    // views of what the code made: all of it, the array itself
   uint8_t born = 0;      // and how many frames there were
+  int same = 0;          // views: those of one number are one object
   std::vector<Val> items;
   // The number of a scalar: its value, or else the variable that holds it.
   int value = -1, home = -1;
@@ -85,7 +86,7 @@ struct ObjectSpec {
   Ref object;  // when the code was made
   bool array = false, list = false;
   DType dtype{};
-  Is item = Is::kNull;  // of a list; nothing is known of an empty one
+  Val item;  // of a list, its kind; nothing is known of an empty one
   int rank = 0;
   bool unit = false;     // the last stride is that of neighbours
   bool written = false;  // elements of it
@@ -194,8 +195,8 @@ Val Compare(Builder& b, int py_op, const Val& x, const Val& y);
 Val Negative(Builder& b, const Val& x);
 Val Invert(Builder& b, const Val& x);
 Val Absolute(Builder& b, const Val& x);
-int Truth(Builder& b, const Val& x);                                              // a bool
-int AsIndex(Builder& b, const Val& x);                                            // an int
+int Truth(Builder& b, const Val& x);    // a bool
+int AsIndex(Builder& b, const Val& x);  // an int
 Val Complex(const Val& re, const Val& im, bool numpy);
 Val ToComplex(Builder& b, const Val& x, bool numpy);
 Val ComplexBinary(Builder& b, int nb_op, const Val& x, const Val& y);

@@ -4,7 +4,8 @@ frame as Python would have left it wherever the code is left."""
 import framejit
 import numpy as np
 import pytest
-from test_loops_compiled import check, described, rng, scalar_loops  # noqa: F401
+from fuzz_made import one
+from test_loops_compiled import check, described, observed, rng, scalar_loops  # noqa: F401
 
 
 def matrix(n, m, dtype="float64"):
@@ -455,3 +456,100 @@ def test_made_arrays_do_not_grow():
     assert described(compiled(x, 3000)) == described(program(x, 3000))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20000
     assert compiled.cache_info()["scalar_runs"] >= 1
+
+
+# --- what a review of whole programs found --------------------------------------------------------------------------------------
+def test_one_view_with_two_names():
+    def program(a, n):
+        p = q = a[0]
+        for i in range(n):
+            q = a[:, i % 3]
+            r = q
+            if i % 2:
+                p = q
+            if i == n - 3:
+                print(p is q, r is q, a[:, i % 3] is q)
+        return p is q, r is q, p.base is a, r
+
+    check(program, (matrix(6, 6), 30), (matrix(6, 6), 31))
+
+
+def test_lists_of_tuples_and_lists_that_are_empty():
+    def union(n, edges):
+        parent, size = list(range(n)), [1] * n
+        for a, b in edges:
+            while parent[a] != a:
+                parent[a] = parent[parent[a]]
+                a = parent[a]
+            while parent[b] != b:
+                b = parent[b]
+            if a != b:
+                parent[b] = a
+                size[a] += size[b]
+        return parent, size
+
+    def flood(grid, y, x):
+        ys, xs, filled = [y], [x], 0
+        while ys:
+            y = ys.pop()
+            x = xs.pop()
+            if y < 0 or y >= grid.shape[0] or x < 0 or x >= grid.shape[1] or grid[y, x] != 0:
+                continue
+            grid[y, x] = 2
+            filled += 1
+            for dy, dx in ((0, 1), (1, 0), (0, -1), (-1, 0)):
+                ys.append(y + dy)
+                xs.append(x + dx)
+        return filled
+
+    edges = [(int(a), int(b)) for a, b in rng().integers(0, 90, (80, 2))]
+    check(union, (90, edges), (90, [*edges, (1, 2.0)]), (90, [*edges, (1, 2, 3)]), (90, [*edges, (1, 95)]))
+    compiled = check(flood, ((rng().random((30, 30)) > 0.75).astype(np.int8), 10, 10))
+    assert compiled.cache_info()["scalar_runs"] <= 12  # `continue` does not leave the code
+
+
+def test_complex_numbers_and_others_compare():
+    def program(n):
+        k = 0
+        for y in range(n):
+            z = complex(y - 3, 0.0)
+            if z == 0 or 2.0 == z or z != y - 3:
+                k += 1
+            for i, root in enumerate((1 + 0j, -0.5 + 0.75j)):
+                if abs(z - root) < 1.5:
+                    k += i + 1
+        return k
+
+    check(program, (40,))
+
+
+def test_code_for_short_loops_is_there_for_long_ones():
+    """Called with one element a hundred times, then with many."""
+
+    def program(x):
+        s = 0.0
+        for v in x:
+            s += v * 0.5
+        return s
+
+    compiled = framejit.compile(program)
+    for _ in range(3):
+        compiled(rng().random(50))
+    for _ in range(100):
+        compiled(rng().random(2))
+    before = compiled.cache_info()["scalar_runs"]
+    x = rng().random(5000)
+    assert described(compiled(x)) == described(program(x))
+    assert compiled.cache_info()["scalar_runs"] == before + 1
+
+
+@pytest.mark.parametrize("seeds", [range(k, k + 8) for k in range(0, 24, 8)], ids=str)
+def test_random_programs(seeds):
+    ran = 0
+    for seed in seeds:
+        program, args, file = one(seed)
+        compiled = framejit.compile(program)
+        for _ in range(3):
+            assert observed(compiled, program, args, file) == observed(program, program, args, file), seed
+        ran += compiled.cache_info()["scalar_runs"] > 0
+    assert ran >= 4
