@@ -379,7 +379,7 @@ class Policy : public frame::FramePolicy {
       const auto action = Ran(frame, seg, result);
       if (seg.tally.runs == runs) return action;
       range.Advance(seg);
-      rounds.seen = 0;
+      rounds.seen = std::min(rounds.seen, 0);
       ProgressOf(frame).at_once = rounds.rounds;
       return action;
     };
