@@ -282,6 +282,12 @@ def _concatenated(grads, arrays, axis=0, **kwargs):
     return made
 
 
+def _rolled(grads, a, shift, axis=None):
+    import numpy as np
+
+    return [(a, np.roll(grads[0], np.negative(shift), axis))]
+
+
 def _put(grads, target, indices, values, mode="raise"):
     import numpy as np
 
@@ -456,8 +462,9 @@ DERIVATIVES = {
     "numpy.inner": _inner,
     "numpy.multiply.outer": _outer,
     "numpy.put": _put,
+    "numpy.roll": _rolled,
     "numpy.vdot": _vdot,
 }
 for _name, _rule in (("sum", _sum), ("mean", _mean), ("max", _extreme("max")), ("min", _extreme("min")), ("take", _taken), ("trace", _trace),
-                     ("cumprod", _cumprod), ("diagonal", _diagonal), ("repeat", _repeat)):  # fmt: skip
+                     ("cumprod", _cumprod), ("repeat", _repeat)):  # fmt: skip
     DERIVATIVES[f"numpy.{_name}"] = DERIVATIVES[f"numpy.ndarray.{_name}"] = _rule

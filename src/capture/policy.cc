@@ -100,20 +100,6 @@ std::string Where(PyCodeObject* code) {
          std::to_string(code->co_firstlineno) + ")";
 }
 
-// Stops where the frame comes to `at` again.
-class OneRound : public frame::ConcreteSemantics {
- public:
-  OneRound(FjFrame* frame, int at) : frame_(frame), at_(at) {}
-  bool Before(FjFrame* frame, int index) override {
-    return frame != frame_ || index != at_ || std::exchange(first_, false);
-  }
-
- private:
-  FjFrame* frame_;
-  int at_;
-  bool first_ = true;
-};
-
 class Policy : public frame::FramePolicy {
  public:
   bool Wants(FjFrame* frame) override {
@@ -397,8 +383,7 @@ class Policy : public frame::FramePolicy {
     state.loop_seconds += compiled.seconds - before;
     if (PyErr_Occurred()) return frame::Action::kRaise;
     if (Serves(rounds, seg)) return run(*seg);
-    if (seg) Retired().segments.push_back(std::move(rounds.segments.back()));
-    std::erase(rounds.segments, nullptr);
+    if (seg) Retired().segments.push_back(std::move(rounds.segments.back())), rounds.segments.pop_back();
     return {};
   }
 
