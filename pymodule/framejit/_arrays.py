@@ -105,6 +105,10 @@ def _spread(grad, a, axis, keepdims):
 
 
 def _sum(grads, a, axis=None, dtype=None, out=None, keepdims=False):
+    import numpy as np
+
+    if not isinstance(a, np.ndarray):
+        return _items([_spread(grads[0], np.asarray(a), axis, keepdims)], a)
     return [(a, _spread(grads[0], a, axis, keepdims))]
 
 
@@ -140,6 +144,158 @@ def _padded(grads, a, pad_width, mode="constant", **kwargs):
         raise NotImplementedError(f"the derivative of numpy.pad with mode={mode!r}")
     low = np.broadcast_to(np.asarray(pad_width), (a.ndim, 2))[:, 0]
     return [(a, grads[0][tuple(slice(i, i + n) for i, n in zip(low, a.shape))])]
+
+
+def _same(grads, a, *args, **kwargs):
+    return [(a, grads[0])]
+
+
+def _none(grads, *args, **kwargs):
+    return []
+
+
+def _items(grads, values, *args, **kwargs):
+    """Of an array that was made of numbers and arrays in lists."""
+
+    def walk(tree, grad):
+        if isinstance(tree, (list, tuple)):
+            return [pair for i, item in enumerate(tree) for pair in walk(item, grad[i])]
+        return [(tree, grad)]
+
+    return walk(values, grads[0])
+
+
+def _reduce(grads, a, axis=0, dtype=None, out=None, keepdims=False, **kwargs):
+    return [(a, _spread(grads[0], a, axis, keepdims))]
+
+
+def _extreme_reduce(which):
+    rule = _extreme(which)
+    return lambda grads, a, axis=0, dtype=None, out=None, keepdims=False, **kwargs: rule(grads, a, axis, None, keepdims)
+
+
+def _broadcast(grads, a, shape, **kwargs):
+    return [(a, _reduced(grads[0], a.shape))]
+
+
+def _cbrt(grads, x):
+    import numpy as np
+
+    return [(x, grads[0] / (3 * np.cbrt(x) ** 2))]
+
+
+def _float_power(grads, x, y):
+    import numpy as np
+
+    slope, log = grads[0] * y * np.float_power(x, np.subtract(y, 1)), grads[0] * np.float_power(x, y) * np.log(x)
+    return [(x, _reduced(slope, np.shape(x))), (y, _reduced(log, np.shape(y)))]
+
+
+def _convolve(grads, a, v, mode="full"):
+    import numpy as np
+
+    n, m = np.size(a), np.size(v)
+    low = {"full": 0, "same": (min(n, m) - 1) // 2, "valid": min(n, m) - 1}[mode]
+    whole = np.zeros(n + m - 1, grads[0].dtype)
+    whole[low : low + grads[0].size] = grads[0]
+    return [(a, np.correlate(whole, v, "valid")), (v, np.correlate(whole, a, "valid"))]
+
+
+def _cumprod(grads, a, axis=None, dtype=None, out=None):
+    import numpy as np
+
+    x = np.reshape(a, -1) if axis is None else np.moveaxis(a, axis, -1)
+    g = grads[0] if axis is None else np.moveaxis(grads[0], axis, -1)
+    n, made = x.shape[-1], np.zeros(x.shape, g.dtype)
+    for i in range(n):  # without a division: elements may be zero
+        others = x.copy()
+        others[..., i] = 1
+        made[..., i] = (g[..., i:] * np.cumprod(others, axis=-1)[..., i:]).sum(axis=-1)
+    return [(a, made.reshape(a.shape) if axis is None else np.moveaxis(made, -1, axis))]
+
+
+def _diagonal(grads, a, offset=0, axis1=0, axis2=1):
+    import numpy as np
+
+    made = np.zeros(a.shape, grads[0].dtype)
+    at = np.arange(grads[0].shape[-1])
+    np.moveaxis(made, (axis1, axis2), (-2, -1))[..., at + max(-offset, 0), at + max(offset, 0)] = grads[0]
+    return [(a, made)]
+
+
+def _diag(grads, v, k=0):
+    import numpy as np
+
+    return [(v, np.diagonal(grads[0], k))] if v.ndim == 1 else _diagonal(grads, v, k)
+
+
+def _inner(grads, a, b):
+    import numpy as np
+
+    return _tensordot(grads, a, b, (a.ndim - 1, b.ndim - 1)) if np.ndim(a) and np.ndim(b) else [
+        (a, _reduced(grads[0] * b, np.shape(a))), (b, _reduced(grads[0] * a, np.shape(b)))
+    ]  # fmt: skip
+
+
+def _vdot(grads, a, b):
+    return [(a, (grads[0] * b.reshape(-1)).reshape(a.shape)), (b, (grads[0] * a.reshape(-1)).reshape(b.shape))]
+
+
+def _outer(grads, a, b, **kwargs):
+    import numpy as np
+
+    by_a = (grads[0] * b).sum(axis=tuple(range(np.ndim(a), np.ndim(grads[0]))))
+    by_b = np.tensordot(a, grads[0], np.ndim(a))
+    return [(a, by_a), (b, by_b)]
+
+
+def _repeat(grads, a, repeats, axis=None):
+    import numpy as np
+
+    n = a.size if axis is None else a.shape[axis]
+    at = np.repeat(np.arange(n), repeats)
+    if axis is None:
+        return [(a, np.bincount(at, grads[0], n).reshape(a.shape))]
+    made = np.zeros((n, *np.delete(a.shape, axis)), grads[0].dtype)
+    np.add.at(made, at, np.moveaxis(grads[0], axis, 0))
+    return [(a, np.moveaxis(made, 0, axis))]
+
+
+def _norm(grads, x, ord=None, axis=None, keepdims=False):
+    import numpy as np
+
+    if ord not in (None, 2, "fro") or (ord == 2 and axis is None and x.ndim > 1) or (ord == "fro" and axis is None and x.ndim != 2):
+        raise NotImplementedError(f"the derivative of numpy.linalg.norm with ord={ord!r}")
+    length = _spread(np.sqrt((x * x).sum(axis=axis)), x, axis, False)
+    return [(x, np.where(length == 0, 0, _spread(grads[0], x, axis, keepdims) * x / np.where(length == 0, 1, length)))]
+
+
+def _concatenated(grads, arrays, axis=0, **kwargs):
+    import numpy as np
+
+    made, at = [], 0
+    for x in arrays:
+        n = x.size if axis is None else x.shape[axis]
+        part = np.take(grads[0], range(at, at + n), 0 if axis is None else axis)
+        made.append((x, part.reshape(x.shape)))
+        at += n
+    return made
+
+
+def _rolled(grads, a, shift, axis=None):
+    import numpy as np
+
+    return [(a, np.roll(grads[0], np.negative(shift), axis))]
+
+
+def _put(grads, target, indices, values, mode="raise"):
+    import numpy as np
+
+    flat, grad = np.asarray(indices).reshape(-1) % target.size, grads[0].reshape(-1)
+    (_, kept), (_, mine) = _stored([grad], grad, flat, np.resize(values, flat.shape))
+    by_values = np.zeros(np.size(values), grad.dtype)
+    np.add.at(by_values, np.arange(flat.size) % np.size(values), mine)
+    return [(target, kept.reshape(target.shape)), (values, by_values.reshape(np.shape(values)))]
 
 
 def _trace(grads, a, offset=0, axis1=0, axis2=1, **kwargs):
@@ -284,9 +440,31 @@ DERIVATIVES = {
     "numpy.pad": _padded,
     "numpy.sort": _sort,
     "numpy.tensordot": _tensordot,
-    "numpy.trace": _trace,
     "numpy.amax": _extreme("max"),
     "numpy.amin": _extreme("min"),
+    "numpy.add.reduce": _reduce,
+    "numpy.maximum.reduce": _extreme_reduce("max"),
+    "numpy.minimum.reduce": _extreme_reduce("min"),
+    "numpy.array": _items,
+    "numpy.asarray": _items,
+    "numpy.ascontiguousarray": _same,
+    "numpy.asfortranarray": _same,
+    "numpy.copy": _same,
+    "numpy.broadcast_to": _broadcast,
+    "numpy.cbrt": _cbrt,
+    "numpy.concat": _concatenated,
+    "numpy.concatenate": _concatenated,
+    "numpy.convolve": _convolve,
+    "numpy.linalg.norm": _norm,
+    "numpy.diag": _diag,
+    "numpy.float_power": _float_power,
+    "numpy.heaviside": _none,
+    "numpy.inner": _inner,
+    "numpy.multiply.outer": _outer,
+    "numpy.put": _put,
+    "numpy.roll": _rolled,
+    "numpy.vdot": _vdot,
 }
-for _name, _rule in (("sum", _sum), ("mean", _mean), ("max", _extreme("max")), ("min", _extreme("min")), ("take", _taken)):
+for _name, _rule in (("sum", _sum), ("mean", _mean), ("max", _extreme("max")), ("min", _extreme("min")), ("take", _taken), ("trace", _trace),
+                     ("cumprod", _cumprod), ("repeat", _repeat)):  # fmt: skip
     DERIVATIVES[f"numpy.{_name}"] = DERIVATIVES[f"numpy.ndarray.{_name}"] = _rule

@@ -24,6 +24,7 @@
 #include "graph/hints.h"
 #include "tensor/import.h"
 #include "tensor/no_collection.h"
+#include "tensor/own_reference.h"
 
 namespace framejit::capture {
 namespace {
@@ -35,14 +36,6 @@ double Now() {
 bool HasDestructor(PyObject* o) {
   static PyObject* del_name = PyUnicode_InternFromString("__del__");
   return o && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && _PyType_Lookup(Py_TYPE(o), del_name);
-}
-
-bool HasWeakReferences(PyObject* o) {
-  static PyObject* module = tensor::Import("_weakref");
-  static PyObject* count = module ? PyObject_GetAttrString(module, "getweakrefcount") : nullptr;
-  Ref n(count ? PyObject_CallOneArg(count, o) : nullptr);
-  if (!n) PyErr_Clear();
-  return n && PyObject_IsTrue(n.get()) == 1;
 }
 
 using diag::Again;
@@ -543,7 +536,7 @@ FrameImage::FrameImage(FjFrame* f) : f_(f), next_(fj_next(f)), depth_(fj_stack_d
   const int n = fj_nlocalsplus(f) + depth_;
   PyObject** p = fj_localsplus(f);
   for (int i = 0; i < n; ++i) {
-    seen_to_die_.push_back(HasDestructor(p[i]) || (p[i] && Py_REFCNT(p[i]) == 1 && HasWeakReferences(p[i])));
+    seen_to_die_.push_back(HasDestructor(p[i]) || (p[i] && Py_REFCNT(p[i]) == 1 && tensor::HasWeakReferences(p[i])));
     saved_.push_back(Borrow(p[i]));
   }
 }

@@ -52,6 +52,7 @@ constexpr Row kFunctions[] = {
     {"time", "time perf_counter monotonic time_ns perf_counter_ns monotonic_ns sleep process_time", Effect::kOutput},
     {"_warnings", "warn warn_explicit", Effect::kOutput},
     {"framejit._framejit", "is_compiling", Effect::kPure},
+    {"numpy.lib.array_utils", "normalize_axis_index", Effect::kPure},
 };
 
 constexpr struct PythonRow {

@@ -7,6 +7,7 @@
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
+#include "surface/numpy_transforms.h"
 
 namespace framejit::capture {
 namespace {
@@ -33,6 +34,19 @@ bool Overrides(Session& s, PyObject* o, int depth = 0) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
       if (Overrides(s, PySequence_Fast_GET_ITEM(o, i), depth + 1)) return true;
   return tensor::Classify(o) != tensor::Class::kNumpyArray && _PyType_Lookup(Py_TYPE(o), name);
+}
+
+// Is this captured for framejit.grad, vmap or the like? A function that is no operation of the graph has no rule then.
+bool InTransform() {
+  Ref frame(reinterpret_cast<PyObject*>(Py_XNewRef(PyEval_GetFrame())));
+  while (frame) {
+    auto* f = reinterpret_cast<PyFrameObject*>(frame.get());
+    Ref globals(PyFrame_GetGlobals(f));
+    PyObject* name = globals ? PyDict_GetItemString(globals.get(), "__name__") : nullptr;
+    if (name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, "framejit._transforms")) return true;
+    frame = Ref(reinterpret_cast<PyObject*>(PyFrame_GetBack(f)));
+  }
+  return false;
 }
 
 bool IsUfunc(PyObject* o) {
@@ -95,6 +109,9 @@ PyObject* CaptureSemantics::NumpyCall(PyObject* callable, PyObject* const* args,
   }
   Ref body = BodyOf(callable);
   if (!body || std::any_of(args, args + total, [&](PyObject* a) { return Overrides(s_, a); })) return nullptr;
+  const bool plain = name.space() == "numpy";  // below the bodies of numpy.linalg and numpy.fft are functions of C
+  if (plain && !surface::HasRow(name) && !surface::HasNumpyDerivative(name) && s_.SourceOf(body.get()) && InTransform())
+    return CallPython(body.get(), args, nargs, kwnames);
   PyObject* r = s_.CallFramework(name, args, nargs, kwnames, &declined);
   if (!declined) return r;
   // What the graph has no node for is captured as it is written.

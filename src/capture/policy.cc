@@ -105,20 +105,6 @@ std::string Where(PyCodeObject* code) {
          std::to_string(code->co_firstlineno) + ")";
 }
 
-// Stops where the frame comes to `at` again.
-class OneRound : public frame::ConcreteSemantics {
- public:
-  OneRound(FjFrame* frame, int at) : frame_(frame), at_(at) {}
-  bool Before(FjFrame* frame, int index) override {
-    return frame != frame_ || index != at_ || std::exchange(first_, false);
-  }
-
- private:
-  FjFrame* frame_;
-  int at_;
-  bool first_ = true;
-};
-
 // Codes of generators that the program has disabled. A generator runs when others ask it, behind the call that made it.
 std::unordered_map<PyCodeObject*, Ref>& DisabledGenerators() {
   static auto* codes = new std::unordered_map<PyCodeObject*, Ref>;
@@ -480,7 +466,7 @@ class Policy : public frame::FramePolicy {
       const auto action = Ran(frame, seg, result);
       if (seg.tally.runs == runs) return action;
       range.Advance(seg);
-      rounds.seen = 0;
+      rounds.seen = std::min(rounds.seen, 0);
       ProgressOf(frame).at_once = rounds.rounds;
       return action;
     };
@@ -498,8 +484,7 @@ class Policy : public frame::FramePolicy {
     state.loop_seconds += compiled.seconds - before;
     if (PyErr_Occurred()) return frame::Action::kRaise;
     if (Serves(rounds, seg)) return run(*seg);
-    if (seg) Retired().segments.push_back(std::move(rounds.segments.back()));
-    std::erase(rounds.segments, nullptr);
+    if (seg) Retired().segments.push_back(std::move(rounds.segments.back())), rounds.segments.pop_back();
     return {};
   }
 

@@ -9,6 +9,8 @@ namespace {
 
 // Rounds in a row before several of them are captured, again where guards fail for as many.
 constexpr int kSeen = 4;
+// Rounds after which that is tried again where a capture ended before them, more each time.
+constexpr int kSeldom = 256;
 // What such a segment holds: so many framework calls, in at most so many rounds.
 constexpr int kCalls = 128, kRounds = 16;
 
@@ -82,8 +84,12 @@ bool Due(Place& rounds, const Place& once) {
 bool Serves(Place& rounds, const Segment* segment) {
   const bool whole = segment && !segment->exit.returns && segment->exit.next == rounds.loop &&
                      (rounds.step == 0 || segment->advance == rounds.rounds - 1);
-  rounds.one_by_one |= !whole;
-  return whole;
+  if (whole) return true;
+  // The last rounds of a `while` loop are fewer. If others were captured once, it is seldom asked again.
+  const size_t mine = segment ? 1 : 0;
+  rounds.one_by_one |= rounds.segments.size() == mine;
+  rounds.seen = -(kSeldom << std::min(rounds.misses, 16));
+  return false;
 }
 
 RangeInUse::RangeInUse(FjFrame* frame) {

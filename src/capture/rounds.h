@@ -35,6 +35,20 @@ struct Counting {
   Counting* const outer_;
 };
 
+// Stops where the frame comes to `at` again.
+class OneRound : public frame::ConcreteSemantics {
+ public:
+  OneRound(FjFrame* frame, int at) : frame_(frame), at_(at) {}
+  bool Before(FjFrame* frame, int index) override {
+    return frame != frame_ || index != at_ || std::exchange(first_, false);
+  }
+
+ private:
+  FjFrame* frame_;
+  int at_;
+  bool first_ = true;
+};
+
 // The place for several rounds of the loop in whose body's first instruction the frame is, if a segment of them may run
 // or be captured now; else null. `once` is the place for one round.
 Place* RoundsAt(const Compiled& compiled, CodeState& state, const Place& once, FjFrame* frame);

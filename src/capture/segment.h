@@ -172,10 +172,10 @@ struct Place {  // one instruction offset and stack depth
   // Several rounds of the loop whose back edges lead to `loop` are captured from here (capture/rounds.h). Such a place
   // lies in CodeState::places beside that of one round, by the complement of the depth.
   int rounds = 1, loop = -1;
-  int seen = 0;              // rounds in a row that none of its segments was there for
-  bool one_by_one = false;   // there will be none
-  long step = 0;             // of the range that the loop goes through
-  long skip = 0;  // nothing to capture here: step this many instructions before asking again
+  int seen = 0;             // rounds in a row that none of its segments was there for
+  bool one_by_one = false;  // there will be none
+  long step = 0;            // of the range that the loop goes through
+  long skip = 0;            // nothing to capture here: step this many instructions before asking again
   int misses = 0;
   int wasted = 0;  // versions that guarded an object that died after one run
   bool give_up = false;

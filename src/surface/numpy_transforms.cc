@@ -35,30 +35,57 @@ Out ArrayOf(Builder& b, ValueId v) {
 // Functions of NumPy's that stay calls in the graph and whose derivative framejit/_arrays.py has (DERIVATIVES there).
 constexpr std::string_view kDerived[] = {
     "numpy.add.at",
+    "numpy.add.reduce",
     "numpy.amax",
     "numpy.amin",
+    "numpy.array",
+    "numpy.asarray",
+    "numpy.ascontiguousarray",
+    "numpy.asfortranarray",
+    "numpy.broadcast_to",
+    "numpy.cbrt",
+    "numpy.concat",
+    "numpy.concatenate",
+    "numpy.convolve",
+    "numpy.copy",
+    "numpy.cumprod",
+    "numpy.diag",
     "numpy.einsum",
+    "numpy.float_power",
+    "numpy.heaviside",
+    "numpy.inner",
     "numpy.interp",
     "numpy.linalg.cholesky",
     "numpy.linalg.det",
     "numpy.linalg.inv",
+    "numpy.linalg.norm",
     "numpy.linalg.slogdet",
     "numpy.linalg.solve",
     "numpy.max",
+    "numpy.maximum.reduce",
     "numpy.mean",
     "numpy.min",
+    "numpy.minimum.reduce",
+    "numpy.multiply.outer",
     "numpy.ndarray.__setitem__",
+    "numpy.ndarray.cumprod",
     "numpy.ndarray.max",
     "numpy.ndarray.mean",
     "numpy.ndarray.min",
+    "numpy.ndarray.repeat",
     "numpy.ndarray.sum",
     "numpy.ndarray.take",
+    "numpy.ndarray.trace",
     "numpy.pad",
+    "numpy.put",
+    "numpy.repeat",
+    "numpy.roll",
     "numpy.sort",
     "numpy.sum",
     "numpy.take",
     "numpy.tensordot",
     "numpy.trace",
+    "numpy.vdot",
 };
 
 // The framework's kernels for gradients are torch's: in their place come NumPy's, where there is one.
@@ -75,8 +102,7 @@ void CallNumpy(Graph& g, ValueId from) {
         of = call->args[2].items[0].s;
         call->args[2].items.erase(call->args[2].items.begin());
       }
-      if (std::find(std::begin(kDerived), std::end(kDerived), of) == std::end(kDerived))
-        throw autodiff::Undifferentiable("no derivative of " + of + LineOf(n));
+      if (!HasNumpyDerivative(Callee(of))) throw autodiff::Undifferentiable("no derivative of " + of + LineOf(n));
       call->callee = "framejit._arrays.vjp";
       call->args.insert(call->args.begin(), Arg::Str(of));
     } else if (name == "framejit._gradients.take" || name == "framejit._gradients.gather") {
@@ -89,6 +115,10 @@ void CallNumpy(Graph& g, ValueId from) {
 }
 
 }  // namespace
+
+bool HasNumpyDerivative(Callee callee) {
+  return std::find(std::begin(kDerived), std::end(kDerived), callee.name()) != std::end(kDerived);
+}
 
 Outs Leaf(Scope& s) {
   return ArrayOf(s.b, s.tensor(0).value);

@@ -6,6 +6,9 @@
 
 namespace framejit::surface {
 
+// A function of NumPy's that may stay a call of it where a derivative is taken.
+bool HasNumpyDerivative(Callee callee);
+
 Outs Leaf(Scope& s);
 Outs Gradients(Scope& s);
 Outs Sample(Scope& s);

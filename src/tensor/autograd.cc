@@ -7,6 +7,7 @@
 
 #include "tensor/call_step.h"
 #include "tensor/numpy_api.h"
+#include "tensor/own_reference.h"
 #include "tensor/segment_node.h"
 #include "tensor/torch_api.h"
 
@@ -137,7 +138,7 @@ int SegmentHook::Attach(PyObject* const* inputs, PyObject** made, const int64_t*
     if (!own) return -1;
     Py_SETREF(made[i], own.release());
     if (!HasInner(i) && !(t_.replay && t_.kept[i])) continue;
-    Ref weak(PyWeakref_NewRef(made[i], nullptr)), version(PyObject_GetAttr(made[i], Interned(kVersion)));
+    Ref weak = OwnReference(made[i]), version(PyObject_GetAttr(made[i], Interned(kVersion)));
     if (!weak || !version) return -1;
     s->retained->emplace(static_cast<int>(i), CallState::Inner{std::move(weak), PyLong_AsLongLong(version.get())});
   }

@@ -1,6 +1,8 @@
 """framejit.grad, value_and_grad, jvp and vmap of NumPy functions, against finite differences in float64 and against loops over samples."""
 
 import math
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -53,6 +55,12 @@ def added_at(x):
     y = np.zeros((4, 3))
     np.add.at(y, np.array([1, 1, 0, 3]), x)
     return (y**3).sum()
+
+
+def put(x):
+    y = np.ones(6)
+    np.put(y, [4, 1], x[0, :2])
+    return (y**2).sum()
 
 
 def writes_its_argument(x):
@@ -137,6 +145,21 @@ FUNCTIONS = {
     "einsum without an arrow": (lambda x: (np.einsum("ij,jk", A, x) ** 2).sum(), W),
     "sums of what lies otherwise": (lambda x: (x.T.sum(axis=0) * x[:, ::2].mean(axis=1)).sum() + x.T[::2].max(), A),
     "added at indices": (added_at, A),
+    "norms": (lambda x: np.linalg.norm(x) + np.linalg.norm(x, axis=1).sum(), A),
+    "convolve": (lambda x: (np.convolve(x, [1.0, 2.0, 0.5]) ** 2).sum() + np.convolve(np.ones(5), x, "same")[1], V),
+    "repeat tile roll": (lambda x: (np.repeat(x, 2, axis=0) * np.tile(np.roll(x, 1, axis=1), (2, 1))).sum(), A),
+    "cumprod": (lambda x: np.cumprod(x, axis=1).sum(), A - 1),
+    "diff": (lambda x: (np.diff(x, axis=0) ** 2).sum(), A),
+    "vstack hstack": (lambda x: (np.vstack([x, x]) ** 2).sum() + (np.hstack([x, B]) ** 3).sum(), A),
+    "diag": (lambda x: (np.diag(x) ** 2).sum() + (np.diag(x[0]) @ x).sum() + np.diag(x, 1).sum(), SQUARE),
+    "inner vdot outer": (lambda x: (np.inner(x, B) ** 2).sum() + np.vdot(x, x) + np.multiply.outer(x, x).sum(), A),
+    "cbrt float_power": (lambda x: (np.cbrt(x) + np.float_power(x, 2.5)).sum(), A),
+    "reductions of ufuncs": (lambda x: (np.add.reduce(x, axis=1) ** 2).sum() + np.maximum.reduce(x).sum(), A),
+    "an array of numbers": (lambda x: (np.array([x[0, 0], x[1, 1] * 2]) ** 2).sum() + np.sum([x[0], x[1]]), A),
+    "broadcast_to": (lambda x: (np.broadcast_to(x, (4, 3)) * B).sum() ** 2, V),
+    "put": (put, A),
+    "polynomials": (lambda x: np.polyval([1.0, 2.0, 3.0], x).sum() + np.trapezoid(x**2), V),
+    "along an axis": (lambda x: (np.take_along_axis(x, np.argsort(x, axis=1), axis=1) * np.arange(3.0)).sum(), A),
     "interpolated values": (lambda x: np.interp(V, POINTS[:3], x).sum(), V),
     "float32": (lambda x: (np.sin(x) ** 2).sum(), A.astype(np.float32)),
     "of the shape ()": (lambda x: x * np.exp(x), np.array(0.7)),
@@ -174,7 +197,13 @@ def test_gradients(name):
 
 
 def test_there_are_many():
-    assert len(FUNCTIONS) >= 60
+    assert len(FUNCTIONS) >= 80
+
+
+def test_both_sides_know_the_same_derivatives():
+    text = (pathlib.Path(__file__).parents[2] / "src" / "surface" / "numpy_transforms.cc").read_text()
+    table = re.search(r"kDerived\[\] = \{(.*?)\};", text, re.S).group(1)
+    assert set(re.findall(r'"(.*?)"', table)) == set(framejit._arrays.DERIVATIVES)
 
 
 def test_signatures():

@@ -1,0 +1,12 @@
+// Weak references of framejit's own. They are of a class by themselves: what only they refer to dies unseen by the
+// program, which has no such reference and cannot ask one of ours.
+#pragma once
+
+#include "tensor/ref.h"
+
+namespace framejit::tensor {
+
+Ref OwnReference(PyObject* o);        // null: an exception
+bool HasWeakReferences(PyObject* o);  // that are not ours
+
+}  // namespace framejit::tensor
