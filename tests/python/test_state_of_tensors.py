@@ -338,7 +338,7 @@ def test_after_gradients_are_added(fresh):
 def test_views_in_place(fresh, grad):
     def f(t, p):
         y = t * p
-        same = y.unsqueeze_(1)
+        same = y.unsqueeze_(dim=1)
         z = (y * 2).transpose_(0, 2)
         z.squeeze_(1).add_(1)
         return same is y, y, z, z.t_().sum()
