@@ -120,7 +120,8 @@ PyObject* PrintTo(PyObject*, PyObject* args) {
 // Is what the class `of` (of the module logging) has under these names what an object's class has?
 bool AsInLogging(PyObject* o, const char* of, std::initializer_list<const char*> names) {
   PyObject* base = NamedIn("logging", of);
-  if (!base || !PyType_Check(base) || !PyType_IsSubtype(Py_TYPE(o), reinterpret_cast<PyTypeObject*>(base))) return false;
+  if (!base || !PyType_Check(base) || !PyType_IsSubtype(Py_TYPE(o), reinterpret_cast<PyTypeObject*>(base)))
+    return false;
   for (const char* name : names) {
     Ref text(PyUnicode_InternFromString(name));
     PyObject* found = _PyType_Lookup(Py_TYPE(o), text.get());
@@ -163,7 +164,7 @@ PyObject* LoggerIsPlain(PyObject*, PyObject* args) {
       plain = WritesPlainly(PyList_GET_ITEM(handlers.get(), i), ascii);
     Ref goes_on(PyObject_GetAttrString(at.get(), "propagate"));
     at = Ref(goes_on && PyObject_IsTrue(goes_on.get()) == 1 ? PyObject_GetAttrString(at.get(), "parent")
-                                                           : Py_NewRef(Py_None));
+                                                            : Py_NewRef(Py_None));
     plain = plain && at;
   }
   PyErr_Clear();
@@ -252,8 +253,8 @@ PyObject* CopyForText(Session& s, PyObject* o) {
 PyObject* ForLog(Session& s, PyObject* o, bool* ascii) {
   if (IsTensor(o)) return CopyForText(s, o);
   if (PyUnicode_CheckExact(o)) *ascii = *ascii && PyUnicode_IS_ASCII(o);
-  const bool plain = IsPrimitive(o) || IsSymInt(o) || IsSymFloat(o) || OfType(o, CType::kTorchDType) ||
-                     OfType(o, CType::kTorchDevice);
+  const bool plain =
+      IsPrimitive(o) || IsSymInt(o) || IsSymFloat(o) || OfType(o, CType::kTorchDType) || OfType(o, CType::kTorchDevice);
   if (plain) return Py_NewRef(o);
   const bool items = PyTuple_CheckExact(o) || OfType(o, CType::kTorchSize);
   if (!items || s.IsOutside(o)) return nullptr;
@@ -424,8 +425,8 @@ PyObject* CaptureSemantics::Log(PyFunctionObject* function, PyObject* const* arg
                                 PyObject* kwnames) {
   static PyObject *const plain = Function(&logger_def), *const log = Function(&log_def);
   PyObject* given[8] = {};
-  if (!Parameters({"self", "level", "msg", "args", "exc_info", "extra", "stack_info", "stacklevel"}, args, nargs, kwnames,
-                  given))
+  if (!Parameters({"self", "level", "msg", "args", "exc_info", "extra", "stack_info", "stacklevel"}, args, nargs,
+                  kwnames, given))
     return nullptr;
   auto& [logger, level, text, values, error, extra, stack, depth] = given;
   for (PyObject* none : {error, extra, stack})

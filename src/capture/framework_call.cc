@@ -164,8 +164,8 @@ bool FrameworkCall::AnsweredByMode(PyObject** out) {
     return *out = AsClass(s_, args_[0], reinterpret_cast<PyTypeObject*>(args_[1])), true;
   if (torch_ && callee_.last() == "_make_subclass" && (total() == 2 || total() == 3) && !kwnames_)
     return *out = AsParameter(s_, args_[0], args_[1], total() == 3 ? args_[2] : Py_False), true;
-  if (torch_ && !kwnames_)
-    if ((*out = SetByCall(s_, callee_, args_, nargs_)) || s_.broken() || PyErr_Occurred()) return true;
+  if (torch_)
+    if ((*out = SetByCall(s_, callee_, args_, nargs_, kwnames_)) || s_.broken() || PyErr_Occurred()) return true;
   bool each = false;
   *out = ForEach(s_, callee_, args_, nargs_, kwnames_, &each);
   if (each || s_.broken() || PyErr_Occurred()) return true;

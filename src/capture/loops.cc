@@ -87,7 +87,12 @@ bool LoopWatch::Back(FjFrame* frame, int index, long instructions) {
     loop.idle_since = instructions;
     return true;
   }
-  if (const int call = calls_[code]; std::exchange(loop.call, call) != call) loop.backs = 0;
+  if (const int call = calls_[code]; std::exchange(loop.call, call) != call) {  // it begins anew
+    loop.backs = loop.rounds = 0;
+    loop.calls = 0;
+    loop.idle_since = instructions;
+    loop.operations = s_.op_count;
+  }
   if (++loop.backs == kScalar) {
     CodeLoops* loops = LoopsOf(compiled_, StateOf(compiled_, code), code);
     if (loops && loops->Promising(frame, index)) {

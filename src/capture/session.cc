@@ -124,9 +124,9 @@ guard::Line Session::Where() const {
   guard::Line& line = lines_[{code.get(), PyFrame_GetLasti(f)}];
   if (!line) {
     lines_kept_.push_back(code);
-    line = std::make_shared<std::string>(Text(reinterpret_cast<PyCodeObject*>(code.get())->co_filename) + ":" +
-                                         std::to_string(bytecode::LineOf(
-                                             reinterpret_cast<PyCodeObject*>(code.get()), PyFrame_GetLasti(f))));
+    line = std::make_shared<std::string>(
+        Text(reinterpret_cast<PyCodeObject*>(code.get())->co_filename) + ":" +
+        std::to_string(bytecode::LineOf(reinterpret_cast<PyCodeObject*>(code.get()), PyFrame_GetLasti(f))));
   }
   return line;
 }

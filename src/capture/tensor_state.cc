@@ -188,6 +188,28 @@ PyObject* RegisterHook(Session& s, PyObject* tensor, const char* name, PyObject*
   return NewUnseen(s, "the handle of a hook");
 }
 
+// t.unsqueeze_(0): the object is a view of what it was.
+PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  PyObject* tensor = args[0];
+  const int input = InputOf(s, tensor);
+  const bool wants = WantsGradient(s, tensor) && s.modes.now.grad;
+  if (s.lowering().IsLeaf(IdOf(tensor)) || s.meta(IdOf(tensor)).is_inference || (input >= 0 && (wants || kwnames)))
+    return nullptr;
+  const std::string name(callee.last());
+  PyObject* function = Method(s, tensor, name.c_str());
+  if (!function) return nullptr;
+  Ref made(s.CallFramework(Callee(callee.name().substr(0, callee.name().size() - 1)), args, nargs, kwnames));
+  if (!made || !IsTensor(made.get())) return nullptr;
+  if (input >= 0) {
+    Alone(s, input);
+    PendingCall call{Borrow(function), {}};
+    for (Py_ssize_t i = 0; i < nargs; ++i) call.args.push_back(Borrow(args[i]));
+    s.pending().Call(std::move(call));
+  }
+  if (IdOf(made.get()) != IdOf(tensor)) s.Rebind(tensor, IdOf(made.get()));
+  return Py_NewRef(tensor);
+}
+
 }  // namespace
 
 std::optional<bool> SetOfTensor(Session& s, PyObject* tensor, std::string_view name, PyObject* value) {
@@ -201,9 +223,12 @@ std::optional<bool> SetOfTensor(Session& s, PyObject* tensor, std::string_view n
   return done ? std::optional(true) : s.broken() || PyErr_Occurred() ? std::optional(false) : std::nullopt;
 }
 
-PyObject* SetByCall(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs) {
+PyObject* SetByCall(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   if (!callees::IsTensorMethod(callee) || !nargs || !IsTensor(args[0])) return nullptr;
   const std::string_view name = callee.last();
+  for (const char* view : {"squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"})
+    if (name == view && MayWait(s, args[0])) return SeenOtherwise(s, callee, args, nargs, kwnames);
+  if (kwnames) return nullptr;
   if (nargs == 1 && name == "detach_" && MayWait(s, args[0])) return Stop(s, args[0], "detach_", false);
   if (nargs == 1 && name == "retain_grad" && MayWait(s, args[0])) return RetainGrad(s, args[0]);
   if (nargs == 2 && name == "requires_grad_" && args[1] == Py_False && s.meta(IdOf(args[0])).requires_grad &&

@@ -11,9 +11,9 @@ namespace framejit::capture {
 // t.data = value, t.grad = value, t.requires_grad = value (null: del). Nothing: another attribute, or it cannot wait.
 // False: Break or an exception.
 std::optional<bool> SetOfTensor(Session& s, PyObject* tensor, std::string_view name, PyObject* value);
-// t.detach_(), t.requires_grad_(), t.retain_grad(), t.register_hook(f). Null without an error: none of them, or it
-// cannot wait.
-PyObject* SetByCall(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs);
+// t.detach_(), t.requires_grad_(), t.retain_grad(), t.register_hook(f), t.unsqueeze_(0) and the like. Null without an
+// error: none of them, or it cannot wait.
+PyObject* SetByCall(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
 // Why what waits would not be what the program meant; empty: it is.
 std::string SetTooEarly(Session& s);
 

@@ -601,3 +601,13 @@ def test_a_layout_that_one_channel_hides(fresh):
             mine, theirs = compiled(x), f(x)
             assert [t.stride() for t in mine] == [t.stride() for t in theirs]
             torch.testing.assert_close(mine, theirs)
+
+
+def test_lines_of_a_long_function(fresh):
+    lines = "".join(f"    x = x * {1 + k % 7 / 8}\n" for k in range(3000))
+    space = {}
+    exec(compile(f"def f(x):\n{lines}    return x + 1\n", "long.py", "exec"), space)
+    told = fresh.explain(space["f"])(torch.ones(2))
+    assert (told.graph_count, told.graph_break_count) == (1, 0)
+    text = str(told)
+    assert 'torch.Tensor.__add__' in text and "# long.py:3002" in text and "# long.py:2\n" in text and "# long.py:1500\n" in text

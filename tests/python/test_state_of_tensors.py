@@ -332,3 +332,87 @@ def test_after_gradients_are_added(fresh):
         seen.clear()
         compiled(t, p).backward()
         assert seen == [t.sum().item()]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_views_in_place(fresh, grad):
+    def f(t, p):
+        y = t * p
+        same = y.unsqueeze_(dim=1)
+        z = (y * 2).transpose_(0, 2)
+        z.squeeze_(1).add_(1)
+        return same is y, y, z, z.t_().sum()
+
+    one_graph(fresh, f, *weight())
+    compiled = fresh.compile(f)
+    with torch.set_grad_enabled(grad):
+        for _ in range(2):
+            (t, p), (u, q) = weight(), weight()
+            got, expected = compiled(t, p), f(u, q)
+            assert got[0] is expected[0] is True
+            for a, b in zip(got[1:], expected[1:]):
+                same(facts(a)[:-1], facts(b)[:-1])
+            if grad:
+                (got[1].sum() + got[3]).backward()
+                (expected[1].sum() + expected[3]).backward()
+                torch.testing.assert_close(p.grad, q.grad)
+
+    def inputs(t, u):
+        t.unsqueeze_(0)
+        t.add_(u)
+        return (t[0] * 2,)
+
+    one_graph(fresh, inputs, *plain())
+    compiled = fresh.compile(inputs)
+    (t, u), (v, w) = plain(), plain()
+    alias, other = t[0], v[0]
+    same(compiled(t, u), inputs(v, w))
+    same([t, alias], [v, other])
+    assert t.shape == v.shape and t.stride() == v.stride()
+
+    def refused(t, p):
+        p.unsqueeze_(0)
+        return p * t
+
+    with pytest.raises(RuntimeError, match="leaf"):
+        fresh.compile(refused)(*weight())
+
+
+def test_rrelu(fresh):
+    def f(t, p, training):
+        y = torch.nn.functional.rrelu(t * p, 0.1, 0.4, training)
+        return torch.nn.functional.rrelu_(y - 1, training=training), torch.rand(2)
+
+    for training in (False, True):
+        one_graph(fresh, f, *weight(), training)
+        compiled = fresh.compile(f)
+        for k in range(3):
+            (t, p), (u, q) = weight(), weight()
+            torch.manual_seed(k)
+            got = compiled(t, p, training)
+            torch.manual_seed(k)
+            expected = f(u, q, training)
+            for a, b in zip(got, expected):
+                torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+            got[0].sum().backward()
+            expected[0].sum().backward()
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-6, atol=1e-6)
+
+
+def test_modules_that_are_called_again(fresh):
+    """A loop over modules begins anew with each call of the function that it is in."""
+    parts = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(9))
+
+    def f(x):
+        out = []
+        for _ in range(5):
+            for part in parts:
+                x = part(x)
+            out.append(x)
+        return out
+
+    one_graph(fresh, f, torch.ones(2, 4))
+    compiled = fresh.compile(f)
+    with torch.no_grad():
+        for x in (torch.ones(2, 4), torch.zeros(2, 4)):
+            torch.testing.assert_close(compiled(x), f(x))
