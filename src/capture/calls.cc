@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "capture/arg_vector.h"
+#include "capture/aten_calls.h"
 #include "capture/builtins.h"
 #include "capture/callees.h"
 #include "capture/compiled_function.h"
@@ -128,8 +129,8 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   if (name.last() == "_is_torch_function_enabled") return PyBool_FromLong(!s_.modes.overrides_off);
   if (auto answer = s_.ConstantAnswer(name)) return s_.FromArg(*answer);
   if (name.last() == "_make_wrapper_subclass") return MakeWrapper(s_, callable, args, nargs, kwnames);
-  if (name.last() == "storage_offset" && total == 1 && IsTensor(args[0]) && !AnyAsked(s_, args, 1) &&
-      s_.meta(AsTensor(args[0])->id).framework == Framework::kTorch && !s_.vmap.open())
+  if (name.last() == "storage_offset" && total == 1 && !AnyAsked(s_, args, 1) && !s_.vmap.open() &&
+      (IsTensor(args[0]) ? s_.meta(AsTensor(args[0])->id).framework == Framework::kTorch : IsWrapper(args[0])))
     return StorageOffset(s_, args[0]);
   if (AnyWrapper(args, total))  // a function in Python is captured
     return PyFunction_Check(callable) ? nullptr : CallWrapped(s_, callable, name.last(), args, nargs, kwnames);
@@ -143,6 +144,10 @@ PyObject* CaptureSemantics::CallNamed(PyObject* callable, PyObject* const* args,
   if (e == Effect::kAsks && !tensors && PyCFunction_Check(callable)) return Asked(callable, args, nargs, kwnames);
   if (PyCFunction_Check(callable) && !row && !IsOperator(callable) && !name.effects().refused())
     return s_.Break(BreakId::kThreadState, name);
+  if (bool mapped; tensor::IsTorchOperator(callable))
+    if (PyObject* r = CallAten(s_, callable, name, args, nargs, kwnames, &mapped);
+        mapped || s_.broken() || PyErr_Occurred())
+      return r;
   if (name.Has(kForeign))
     if (PyObject* r = CallOperator(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (!PyFunction_Check(callable) || row || name.effects().refused()) {

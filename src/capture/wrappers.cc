@@ -1,6 +1,7 @@
 #include "capture/wrappers.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "capture/builtins.h"
 #include "capture/override.h"
@@ -46,6 +47,39 @@ constexpr std::string_view kNoOperations =
     "is_shared pin_memory apply_ map_ map2_ storage untyped_storage storage_offset data_ptr as_subclass _make_subclass "
     "set_ resize_ detach_ names rename rename_ _version _base data grad _grad grad_fn is_leaf output_nr ";
 
+// Which parts of the dispatcher are on for the thread.
+struct Keys {
+  Ref include, exclude;
+  static Keys Now() {
+    static PyObject* const include = tensor::ResolveCallee("torch._C._dispatch_tls_local_include_set");
+    static PyObject* const exclude = tensor::ResolveCallee("torch._C._dispatch_tls_local_exclude_set");
+    return {Ref(include ? PyObject_CallNoArgs(include) : nullptr), Ref(exclude ? PyObject_CallNoArgs(exclude) : nullptr)};
+  }
+  bool known() const { return include && exclude; }
+};
+
+class KeyScope {
+ public:
+  explicit KeyScope(const Keys& keys) {
+    static PyObject* const type = tensor::ResolveCallee("torch._C._ForceDispatchKeyGuard");
+    scope_ = Ref(type && keys.known() ? PyObject_CallFunctionObjArgs(type, keys.include.get(), keys.exclude.get(), nullptr)
+                                      : nullptr);
+    Ref entered(scope_ ? PyObject_CallMethod(scope_.get(), "__enter__", nullptr) : nullptr);
+    if (!entered) scope_ = Ref();
+  }
+  ~KeyScope() {
+    if (!scope_) return;
+    tensor::SavedError saved;
+    Ref left(PyObject_CallMethod(scope_.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
+    PyErr_Clear();
+  }
+  KeyScope(const KeyScope&) = delete;
+  bool on() const { return static_cast<bool>(scope_); }
+
+ private:
+  Ref scope_;
+};
+
 // A call that torch makes on stand-ins while its operations are captured.
 class Asking {
  public:
@@ -63,6 +97,9 @@ class Asking {
   bool NoteWrites();  // to wrappers from outside. False: an error
   Session& session() { return s_; }
   frame::Semantics* semantics() { return semantics_; }
+  const Keys before = Keys::Now();  // the call: so what is captured is looked at
+  Keys within;                      // an operation of it: so a call inside of that is made
+  Asking* outer() { return outer_; }
 
  private:
   Ref StandInOf(PyObject* o);
@@ -263,6 +300,7 @@ PyObject* Asking::Operation(PyObject* func, PyObject* args, PyObject* kwargs) {
 }
 
 bool Asking::NoteWrites() {
+  if (s_.modes.now.inference) return true;  // no versions are counted
   SuspendScope off;
   static PyObject* const increment = tensor::ResolveCallee("torch.autograd.graph.increment_version");
   for (auto& [stand_in, o] : known_) {
@@ -287,6 +325,9 @@ PyObject* Dispatched(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (!asking || n != 3) return PyErr_Format(PyExc_RuntimeError, "framejit: a stand-in of a finished capture was used");
   Session& s = asking->session();
   if (s.broken()) return s.Break(s.reason().id);
+  asking->within = Keys::Now();
+  const KeyScope as_before(asking->before);
+  if (!as_before.on()) return nullptr;
   // What the class does is beneath autograd.
   const bool grad = std::exchange(s.modes.now.grad, false);
   Ref result(asking->Operation(args[0], args[1], args[2]));
@@ -323,6 +364,8 @@ PyObject* CallDispatch(Session& s, PyObject* function, PyObject* const* args, Py
   Ref result;
   {
     SuspendScope off;
+    std::optional<KeyScope> inside;
+    if (asking.outer()) inside.emplace(asking.outer()->within);
     result = Ref(PyObject_CallFunctionObjArgs(perform, function, all.get(), named.get(),
                                               s.modes.now.inference ? Py_True : Py_False, nullptr));
   }
@@ -436,6 +479,15 @@ PyObject* CallWrapped(Session& s, PyObject* function, std::string_view name, PyO
 
 PyObject* StorageOffset(Session& s, PyObject* proxy) {
   static PyObject* const name = Interned("storage_offset");
+  if (IsWrapper(proxy)) {
+    SuspendScope off;
+    if (tensor::OverridesFunctions(Py_TYPE(proxy))) return s.Break(BreakId::kSubclass, "tensor.storage_offset");
+    Ref its(PyObject_CallMethodNoArgs(proxy, name));
+    if (its && s.IsOutside(proxy))
+      s.guards().Equal(s.guards().Child(SourceKind::kMember, s.SourceOf(proxy), 0, name), its.get());
+    s.Keep(Py_XNewRef(its.get()));
+    return its.release();
+  }
   constexpr std::string_view kKeep =
       " t transpose view permute expand unsqueeze squeeze alias detach view_as reshape __get__ _unsafe_view expand_as ";
   int64_t offset = 0;

@@ -125,7 +125,7 @@ PyObject* ClassFact(PyObject* type, PyObject* name) {
 
 // What a method of C without arguments says of a plain tensor: storage_offset.
 PyObject* TensorFact(PyObject* base, PyObject* name) {
-  return tensor::Overrides(Py_TYPE(base)) ? nullptr : Kept(PyObject_CallMethodNoArgs(base, name));
+  return tensor::OverridesFunctions(Py_TYPE(base)) ? nullptr : Kept(PyObject_CallMethodNoArgs(base, name));
 }
 
 // What a C getter or the current context hands out as a new reference is held by the tensor or the context, too.
@@ -168,7 +168,7 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
     case SourceKind::kBoundFunc: return PyMethod_Check(base) ? PyMethod_GET_FUNCTION(base) : nullptr;
     case SourceKind::kMember:
       if (PyType_Check(base)) return ClassFact(base, object);
-      if (IsTensorObject(base)) return TensorFact(base, object);
+      if (IsTensorObject(base) || tensor::IsWrapperClass(Py_TYPE(base))) return TensorFact(base, object);
       return function ? FunctionMember(function, object) : Member(base, object, member);
     case SourceKind::kType: return reinterpret_cast<PyObject*>(Py_TYPE(base));
     case SourceKind::kGrad: {

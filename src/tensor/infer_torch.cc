@@ -391,8 +391,18 @@ static bool RunsPython(const std::string& callee) {
 // An operator that writes to its arguments, on copies of these.
 static const Callee kWritten{"framejit._functions.written"};
 
+// By its schema. Where autograd is off for the thread, no version tells.
+static bool WritesBySchema(const std::string& callee) {
+  SavedError saved;
+  if (!callee.starts_with("torch.ops.")) return false;
+  Ref op(ResolveCallee(callee)), schema(op ? PyObject_GetAttrString(op.get(), "_schema") : nullptr);
+  Ref writes(schema ? PyObject_GetAttrString(schema.get(), "is_mutable") : nullptr);
+  PyErr_Clear();
+  return writes.get() == Py_True;
+}
+
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
-  if (WritesInSilence(call)) return in->Fail("writes an operand");
+  if (WritesInSilence(call) || WritesBySchema(call.callee)) return in->Fail("writes an operand");
   const bool foreign = call.callee.Has(kForeign);
   Callee op = call.callee;
   if (op == kWritten) op = CalleeOf(constants[call.args[0].i.value()]);

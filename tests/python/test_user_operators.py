@@ -67,7 +67,7 @@ def keep(ctx, inputs, output):
 
 def sine_backward(ctx, grad):
     (x,) = ctx.saved_tensors
-    return counted(grad * x.cos() * ctx.factor), None
+    return grad * x.cos() * ctx.factor, None
 
 
 sine.register_autograd(sine_backward, setup_context=keep)
@@ -84,7 +84,7 @@ def _(x):
     return torch.empty_like(x)
 
 
-noisy.register_autograd(lambda ctx, grad: counted(grad * torch.rand_like(grad)))
+noisy.register_autograd(lambda ctx, grad: torch.ops.framejit_test.counted(grad * torch.rand_like(grad)))
 
 library = torch.library.Library("framejit_test_raw", "DEF")
 library.define("add_one_(Tensor(a!) x) -> Tensor(a!)")
@@ -99,7 +99,26 @@ library.impl("add_one_", add_one_, "CPU")
 library.impl("add_one_", lambda x: x, "Meta")
 
 
-def table(*sizes):
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        with torch._C._AutoDispatchBelowAutograd():
+            return torch.ops.framejit_test_raw.cube(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        count("cube's backward")
+        return 3 * ctx.saved_tensors[0] ** 2 * grad
+
+
+library.define("cube(Tensor x) -> Tensor")
+library.impl("cube", lambda x: (count("cube"), x**3)[1], "CPU")
+library.impl("cube", lambda x: torch.empty_like(x), "Meta")
+library.impl("cube", Cube.apply, "AutogradCPU")
+
+
+def table():
     return torch.linspace(-1, 1, 6).reshape(2, 3)
 
 
@@ -115,9 +134,9 @@ def same(a, b):
         assert a == b
 
 
-def check(f, inputs=1, grad=False, calls=4):
+def check(f, inputs=1, grad=False, calls=4, whole=True):
     """Against eager: results, inputs afterwards, gradients, random numbers drawn, and how often each kernel ran."""
-    compiled = framejit.compile(f, fullgraph=True)
+    compiled = framejit.compile(f, fullgraph=whole)
     for _ in range(calls):
         runs = []
         for g in (f, compiled):
@@ -127,9 +146,11 @@ def check(f, inputs=1, grad=False, calls=4):
             out = g(*args)
             if grad:
                 out.sum().backward()
-            runs.append((out, args, [a.grad for a in args], [a._version for a in args], dict(seen), torch.rand(1)))
+            runs.append((out, args, [a.grad for a in args], [a._version > 0 for a in args], dict(seen), torch.rand(1)))
         same(*runs)
     info = framejit.cache_info(compiled)
+    if not whole:
+        return info["breaks"]
     assert (info["captures"], info["breaks"]) == (1, 0)
     assert info["outcomes"]["run"] == {"graph": calls}
 
@@ -179,8 +200,15 @@ def test_gradients_by_its_own_formula():
     check(lambda x: sine(x * 2, 3.0) + sine(x), grad=True)
 
 
-def test_a_backward_that_draws():
-    check(lambda x: (noisy(x * 2) * torch.rand_like(x)).exp(), grad=True)
+def test_a_backward_that_draws_runs_in_python():
+    assert check(lambda x: (noisy(x * 2) * torch.rand_like(x)).exp(), grad=True, whole=False) > 0
+
+
+def test_gradients_registered_by_other_means_run_in_python():
+    def f(x):
+        return torch.ops.framejit_test_raw.cube(x * 2) + 1
+
+    assert check(f, grad=True, whole=False) > 0
 
 
 def test_writes_beside_gradients():
