@@ -121,15 +121,24 @@ def _marked(compiled):
 
 
 def _forwarder(target):
+    owner, method = getattr(target, "__self__", None), None
+    if not isinstance(owner, (type(None), type, types.ModuleType)):
+        method = getattr(type(owner), getattr(target, "__name__", ""), None)
+
     def call(*args, **kwargs):
         return target(*args, **kwargs)
 
+    def call_method(*args, **kwargs):
+        return method(owner, *args, **kwargs)
+
+    made = call if method is None else call_method
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         value = getattr(target, name, None)
         if isinstance(value, str):
-            setattr(call, name, value)
-    call.__wrapped__ = target
-    return call
+            setattr(made, name, value)
+    made.__code__ = made.__code__.replace(co_name=made.__name__)  # what is compiled is found by the code: each has its own
+    made.__wrapped__ = target
+    return made
 
 
 def synchronize():

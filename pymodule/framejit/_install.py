@@ -222,18 +222,21 @@ def _options(options):
 
 def _compile(torch, model, settings):
     if isinstance(model, torch.nn.Module):
-        from ._optimized import OptimizedModule
+        from ._optimized import OptimizedModule, Settings
 
         if isinstance(model, OptimizedModule):
             if model.dynamo_ctx == settings:
                 return model
             model = model._orig_mod
-        return OptimizedModule(model, settings)
-    if isinstance(model, types.MethodType) and isinstance(model.__self__, torch.nn.Module):
-        if isinstance(model.__func__, types.FunctionType):  # one function serves all modules: this module's segments are its own
-            bound = _framejit.compile_function(model.__func__, settings, model.__self__)
-            return bound.__get__(model.__self__, type(model.__self__))
-    return _compile_any(model, settings)
+        return OptimizedModule(model, Settings(settings))
+    if isinstance(model, types.MethodType) and isinstance(model.__self__, torch.nn.Module) and isinstance(model.__func__, types.FunctionType):
+        bound = _framejit.compile_function(model.__func__, settings, model.__self__)  # one function serves all modules: its segments are its own
+        compiled = bound.__get__(model.__self__, type(model.__self__))
+    else:
+        bound = compiled = _compile_any(model, settings)
+    if isinstance(bound, _framejit.CompiledFunction):
+        bound._torchdynamo_orig_callable = bound.__wrapped__  # by which libraries know that it is compiled
+    return compiled
 
 
 _STANCES = [*stance.NAMES, "eager_then_compile", "aot_eager_then_compile"]

@@ -7,6 +7,15 @@ from torch._dynamo.eval_frame import OptimizedModule as _PeersModule
 from ._module import _compiled_call
 
 
+class Settings(dict):
+    """What `framejit.compile` is told. Called, as the peer's context is, it compiles something else like that."""
+
+    def __call__(self, target):
+        from ._install import _compile
+
+        return _compile(torch, target, self)
+
+
 class OptimizedModule(_PeersModule):
     """`dynamo_ctx` holds the settings of `framejit.compile`."""
 

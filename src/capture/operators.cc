@@ -382,6 +382,26 @@ PyObject* CaptureSemantics::Format(PyObject* value, int conversion, PyObject* sp
   return frame::Semantics::Format(value, conversion, spec);
 }
 
+// What `from ..name import` names, `level` packages up, as seen from a module that knows its package (importlib would
+// ask the module's spec, too, only to warn). Null: importlib shall say.
+static Ref AbsoluteName(Session& s, PyObject* globals, PyObject* name, long level) {
+  static PyObject* const key = PyUnicode_InternFromString("__package__");
+  bool found;
+  Ref package(s.ReadDictItem(globals, s.guards().Const(globals), key, &found));
+  if (!found || !package || !PyUnicode_CheckExact(package.get())) return Ref();
+  const char *whole = PyUnicode_AsUTF8(package.get()), *tail = PyUnicode_AsUTF8(name);
+  if (!whole || !tail) return PyErr_Clear(), Ref();
+  std::string absolute = whole;
+  for (; level > 1; --level) {
+    const size_t dot = absolute.rfind('.');
+    if (dot == absolute.npos) return Ref();
+    absolute.resize(dot);
+  }
+  if (absolute.empty()) return Ref();
+  if (*tail) absolute += std::string(".") + tail;
+  return Ref(PyUnicode_FromStringAndSize(absolute.data(), absolute.size()));
+}
+
 PyObject* CaptureSemantics::Import(PyObject* name, PyObject* globals, PyObject* locals, PyObject* fromlist,
                                    PyObject* level) {
   RESOLVE(fromlist);
@@ -393,7 +413,12 @@ PyObject* CaptureSemantics::Import(PyObject* name, PyObject* globals, PyObject* 
   Ref import(s_.ReadDictItem(builtins, s_.guards().Const(builtins), import_name, &found));
   if (s_.broken() || PyErr_Occurred()) return nullptr;
   if (!import || !PyCFunction_Check(import.get())) return s_.Break(BreakId::kImport, "builtins.__import__");
-  Ref lv(PyNumber_Index(level));
+  Ref lv(PyNumber_Index(level)), absolute, zero(PyLong_FromLong(0));
+  if (lv && PyLong_AsLong(lv.get()) > 0) {
+    absolute = AbsoluteName(s_, globals, name, PyLong_AsLong(lv.get()));
+    if (s_.broken() || PyErr_Occurred()) return nullptr;
+    if (absolute) name = absolute.get(), level = zero.get(), lv = Ref(PyLong_FromLong(0));
+  }
   if (lv && PyLong_AsLong(lv.get()) == 0) {
     Ref loaded(s_.ReadDictItem(modules, all, name, &found));
     if (s_.broken() || PyErr_Occurred()) return nullptr;

@@ -171,3 +171,14 @@ def test_kinds_of_callables_are_one_graph_each():
         shapes.x = torch.rand(4)
         torch.testing.assert_close(shapes.value, shapes.x.sin() * 2.0)
     assert len(Shapes.value.fget.graphs) == 1
+
+
+def test_functions_of_c_have_versions_of_their_own():
+    x = torch.rand(4)
+    for name in ("sin", "cos", "exp", "tanh", "sqrt", "neg", "abs", "log", "floor", "ceil", "erf", "sigmoid"):  # more than one function may have
+        for plain, args in ((getattr(torch, name), (x,)), (getattr(x, name), ())):
+            compiled = framejit.compile(plain)
+            for _ in range(3):
+                torch.testing.assert_close(compiled(*args), plain(*args))
+            info = framejit.cache_info(compiled)
+            assert len(compiled.graphs) == 1 and not info["breaks"] and not info["recompiles"], (plain, compiled.graphs, info)

@@ -131,6 +131,21 @@ def test_in_place_and_forward(installed):
     assert close(other(x), expected) and one_graph(other.forward)
 
 
+def test_the_context_of_a_module_compiles_its_other_methods(installed):
+    """As Lightning does with a LightningModule's steps."""
+    net, x = Net(), torch.randn(2, 4)
+    context, before = torch.compile(net).dynamo_ctx, net.predict
+    net.predict = context(net.predict)
+    told = [name for name in dir(net.predict) if name.startswith("_torchdynamo")]
+    assert told and not any(name.startswith("_torchdynamo") for name in dir(before))
+    for _ in range(3):
+        assert close(net.predict(x), before(x))
+    assert framejit.cache_info(net.predict)["breaks"] == 0 and net.predict.graphs
+    assert context(net.predict).__func__ is net.predict.__func__  # compiled once
+    wrapped = net.predict._torchdynamo_orig_callable
+    assert not hasattr(wrapped, "_torchdynamo_orig_callable")
+
+
 def test_hooks_fire_as_often_as_with_the_peer(installed):
     def count():
         net, calls = Net(), []

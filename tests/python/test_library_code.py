@@ -410,3 +410,34 @@ def test_a_static_call_of_a_class():
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 5.0))
     Called.__call__ = staticmethod(lambda x, **words: x * 0)
     assert torch.equal(compiled(torch.ones(2)), torch.zeros(2))
+
+
+def test_relative_imports_inside_a_function(fresh, tmp_path, monkeypatch):
+    """As diffusers' models and transformers have them: what is loaded is found, wherever the package lies."""
+    inner = tmp_path / "framejit_relative" / "inner"
+    inner.mkdir(parents=True)
+    (inner.parent / "__init__.py").write_text("FLAG = True\n")
+    (inner.parent / "tools.py").write_text("def scaled(x):\n    return x * 2\n")
+    (inner / "__init__.py").write_text("")
+    (inner / "near.py").write_text("STEP = 1.0\n")
+    (inner / "model.py").write_text(
+        "def f(x):\n    from .. import FLAG, tools\n    from ..tools import scaled\n    from . import near\n    from .near import STEP as step\n"
+        "    return scaled(x).sin() + step if FLAG else tools.scaled(x).cos() + near.STEP\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import framejit_relative
+    from framejit_relative.inner import model
+
+    x, compiled = torch.rand(4), fresh.compile(model.f)
+    model.f(x)  # imported for the first time
+    for flag in (True, False, True):
+        framejit_relative.FLAG = flag
+        torch.testing.assert_close(compiled(x), model.f(x))
+    info = framejit.cache_info(compiled)
+    assert len(compiled.graphs) == 2 and info["breaks"] == 0, (compiled.graphs, info)
+    framejit_relative.inner.near.STEP = 3.0
+    torch.testing.assert_close(compiled(x), model.f(x))
+    monkeypatch.setitem(vars(model), "__package__", "framejit_relative.absent")
+    for _ in range(2):
+        with pytest.raises(ImportError):
+            compiled(x)
