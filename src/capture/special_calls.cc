@@ -4,9 +4,11 @@
 #include <algorithm>
 
 #include "capture/builtins.h"
+#include "capture/number_slots.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "capture/wrappers.h"
+#include "guard/source.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
 #include "tensor/no_collection.h"
@@ -177,6 +179,12 @@ PyObject* CacheEntry(PyObject* cached, PyObject* function, PyObject* const* args
 
 namespace {
 
+PyObject* ReadResult(PyObject*, PyObject* entry) {
+  PyObject* result = ResultIn(entry);
+  return Py_NewRef(result ? result : Py_None);
+}
+PyMethodDef read_result = {"lru_cache_result", ReadResult, METH_O, nullptr};
+
 // Where an lru_cache keeps its function, in bytes from its beginning. 0: nowhere.
 Py_ssize_t FunctionIn(PyObject* cached, PyObject* function) {
   for (Py_ssize_t i = sizeof(PyObject); i < Py_TYPE(cached)->tp_basicsize; i += sizeof(PyObject*))
@@ -298,7 +306,15 @@ static PyObject* CallCached(Session& s, PyObject* cached, PyObject* const* args,
   }
   if (entry && !result) result = Borrow(most == Py_None ? entry : ResultIn(entry));
   if (!entry || !result) return s.Break(BreakId::kUnknownCall, "a functools.lru_cache");
+  if (guard::DictLookup(dict, name.get()) != entry)  // it is there by another name, which is equal: 1 and True
+    return s.Break(BreakId::kUnknownCall, "a functools.lru_cache that knows this by an equal key");
   s.guards().Is(s.guards().Child(SourceKind::kDictItem, s.guards().Const(dict), 0, name.get()), entry);
+  if (most != Py_None) {  // where such a cache drops what is oldest it takes the entry for what is new
+    static PyObject* const reads = PyCFunction_New(&read_result, nullptr);
+    Ref key(PyTuple_Pack(1, entry));
+    if (!reads || !key) return nullptr;
+    s.guards().Is(s.guards().Child(SourceKind::kAnswer, s.guards().Const(reads), 0, key.get()), result.get());
+  }
   CacheCall again{{Borrow(cached), {}}, made, {Borrow(cached), Borrow(name.get())}};
   for (Py_ssize_t i = 0; i < nargs; ++i) again.call.args.push_back(Borrow(args[i]));
   if (kwnames && PyTuple_GET_SIZE(kwnames)) {
@@ -348,17 +364,39 @@ PyObject* BehindDisabled(PyObject* function) {
   return function;
 }
 
+// What an argument is as a key of a cache: itself a value, or an object that is one by itself; made here, so that no
+// cache has it yet; or anything else.
+enum class KeyKind : uint8_t { kValue, kNew, kOther };
+
+static KeyKind KeyOf(Session& s, PyObject* o) {
+  if (IsSymInt(o) || IsSymFloat(o)) return KeyKind::kOther;  // what was cached is not what is computed now
+  if (IsPrimitive(o)) return KeyKind::kValue;
+  if (IsTensor(o)) return s.trace().tensors[AsTensor(o)->id].input >= 0 ? KeyKind::kOther : KeyKind::kNew;
+  if (IsConstantKind(o)) return s.SourceOf(o) || !s.IsOutside(o) ? KeyKind::kValue : KeyKind::kOther;
+  if (LooksByIdentity(o)) return s.IsOutside(o) ? KeyKind::kValue : KeyKind::kNew;
+  if (!PyTuple_Check(o)) return KeyKind::kOther;
+  KeyKind kind = KeyKind::kValue;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) kind = std::max(kind, KeyOf(s, PyTuple_GET_ITEM(o, i)));
+  return kind;
+}
+
 PyObject* CaptureSemantics::CallLru(PyObject* callable, PyObject** args, Py_ssize_t nargs, PyObject* kwnames) {
   const Py_ssize_t total = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   // Of values, and of objects that are keys by themselves: what is cached, as for every caller. An attribute of a
   // class is not known by itself.
   bool values = s_.SourceOf(callable) || !s_.Find(callable);
+  std::vector<Ref> numbers;
   for (Py_ssize_t i = 0; i < total; ++i) {
-    if (IsTensor(args[i]) && s_.trace().tensors[AsTensor(args[i])->id].input >= 0)
-      return s_.Break(BreakId::kUnknownCall, "a functools.lru_cache asked for a tensor");
-    const bool object = (s_.IsOutside(args[i]) && !IsTensor(args[i]) && LooksByIdentity(args[i])) ||
-                        (IsConstantKind(args[i]) && s_.SourceOf(args[i]));
-    values &= object || (IsPrimitive(args[i]) && !IsSymInt(args[i]) && !IsSymFloat(args[i]));
+    if (s_.options().whole && (IsSymInt(args[i]) || IsSymFloat(args[i]))) {  // one version for each number
+      numbers.emplace_back(Concrete(args[i]));
+      if (!numbers.back()) return nullptr;
+      args[i] = numbers.back().get();
+    }
+    const KeyKind kind = KeyOf(s_, args[i]);
+    if (kind == KeyKind::kOther)
+      return s_.Break(BreakId::kUnknownCall,
+                      std::string("a functools.lru_cache asked for a ") + Py_TYPE(args[i])->tp_name);
+    values &= kind == KeyKind::kValue;
   }
   if (values) {
     for (Py_ssize_t i = 0; i < total; ++i)

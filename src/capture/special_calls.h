@@ -12,7 +12,7 @@ std::string Describe(PyObject* o);  // its module and name, for reports
 // The program wants this function to run as written (torch.compiler.disable, framejit.disable). Not where torch says so
 // of functions of its own: that is meant for its compiler.
 bool IsDisabled(PyObject* function);
-std::string WhyDisabled(PyObject* function);    // for reports
+std::string WhyDisabled(PyObject* function);   // for reports
 PyObject* BehindDisabled(PyObject* function);  // what the program disabled; borrowed
 
 }  // namespace framejit::capture

@@ -88,10 +88,10 @@ class Runner : public GraphRunner {
     for (const Node& n : g.nodes) {
       if (n.op != Op::kExtern || !n.attrs.call) continue;
       has_externs_ = true;
-      calls_.push_back(n.attrs.call);  // keeps the address, which is the key
+      calls_.push_back(n.attrs.call);                                     // keeps the address, which is the key
       const auto [step, fresh] = steps_.try_emplace(n.attrs.call.get());  // a view that is read again has the same call
-      if (fresh && !step->second.Init(*n.attrs.call, constants,
-                                      [](TraceId position) { return static_cast<int>(position); }))
+      if (fresh &&
+          !step->second.Init(*n.attrs.call, constants, [](TraceId position) { return static_cast<int>(position); }))
         return false;
     }
     plans_ = std::move(plans);
