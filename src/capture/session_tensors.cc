@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <span>
 
 #include "capture/override.h"
 #include "capture/overrides.h"
@@ -50,6 +51,31 @@ std::vector<Mark> MarksOf(PyObject* o, int rank) {
   }
   if (PyErr_Occurred()) PyErr_Clear();
   return marks;
+}
+
+// Strides that follow from the sizes (that of another dimension times its size: of one to the right, where there is one)
+// are written as expressions of them.
+shape::Ints StridesBySizes(const shape::Env& env, const shape::Ints& sizes, std::span<const int64_t> strides) {
+  const int rank = static_cast<int>(sizes.size());
+  std::vector<int> order(rank);  // the smallest stride first, of equal ones the last
+  for (int i = 0; i < rank; ++i) order[i] = rank - 1 - i;
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return strides[a] < strides[b]; });
+  shape::Ints out(strides.begin(), strides.end());
+  std::vector<bool> known(rank);
+  for (int i : order) {
+    const auto follows = [&](int j) {
+      if (!known[j]) return false;
+      const shape::Int e = out[j] * sizes[j];
+      if (e.is_const() || env.Hint(e) != strides[i]) return false;
+      out[i] = e;
+      return true;
+    };
+    bool found = false;
+    for (int j = i + 1; !found && j < rank; ++j) found = follows(j);
+    for (int j = i - 1; !found && j >= 0; --j) found = follows(j);
+    known[i] = true;
+  }
+  return out;
 }
 
 }  // namespace
@@ -143,19 +169,7 @@ PyObject* Session::TensorInput(PyObject* o, const Source* s, tensor::Class c) {
       meta.sizes.push_back(m.sizes[i]);
     }
   }
-  // Strides that follow from the sizes (contiguous from some dim on) are written as expressions of them.
-  meta.strides.resize(m.rank, shape::Int(0));
-  for (int i = m.rank - 1; i >= 0; --i) {
-    meta.strides[i] = shape::Int(m.strides[i]);
-    if (i == m.rank - 1) continue;
-    for (int j = i + 1; j < m.rank; ++j) {
-      shape::Int e = meta.strides[j] * meta.sizes[j];
-      if (!e.is_const() && env_.Hint(e) == m.strides[i]) {
-        meta.strides[i] = e;
-        break;
-      }
-    }
-  }
+  meta.strides = StridesBySizes(env_, meta.sizes, std::span(m.strides, m.rank));
   TraceId id = lowering_->AddInput(meta, name, torch || !(m.key_set & tensor::kReadOnly));
   guard::Row row{guard::Kind::kTensor, s};
   row.tensor = std::make_shared<guard::TensorExpect>(meta, m.key_set, tensor::IsQuiet(c));

@@ -11,4 +11,13 @@ namespace framejit::shape {
 Ints TakenForGranted();
 void TakeForGranted(Int size);  // one more of them
 
+// While alive, questions of this thread record nothing: what cannot be proven is answered by the hints.
+class Trial {
+ public:
+  Trial();
+  ~Trial();
+  Trial(const Trial&) = delete;
+  bool proven() const;  // all answers so far were
+};
+
 }  // namespace framejit::shape

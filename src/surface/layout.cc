@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "shape/typical.h"
+
 namespace framejit::surface {
 
 using shape::Env;
@@ -153,8 +155,37 @@ bool IsReversed(const std::vector<int>& order) {
 
 }  // namespace
 
-Ints TorchIterator(Env& env, const Ints& shape, const std::vector<Ints>& strides) {
+// f of sizes and strides, by which sizes are taken to be at least 2; but not where f is the same for ones.
+template <typename F>
+static Ints Typically(Env& env, const std::vector<Ints>& parts, F f) {
   const Env::Typical typical(env);
+  const Ints before = shape::TakenForGranted();
+  Ints out = f(parts), taken = shape::TakenForGranted();
+  constexpr size_t kMost = 3;
+  bool same = taken.size() <= kMost && std::all_of(taken.begin(), taken.end(), [](Int e) { return e.as_symbol(); });
+  for (size_t which = 1; same && which < size_t{1} << taken.size(); ++which) {
+    Ints ones;
+    for (size_t i = 0; i < taken.size(); ++i) {
+      const uint32_t id = *taken[i].as_symbol();
+      for (auto next = static_cast<uint32_t>(ones.size()); next <= id; ++next) ones.push_back(Int::Symbol(next));
+      if (which >> i & 1) ones[id] = 1;
+    }
+    const auto put = [&](Ints part) {
+      for (Int& e : part) e = env.Simplify(e).Substitute(ones);
+      return part;
+    };
+    std::vector<Ints> at;
+    for (const Ints& part : parts) at.push_back(put(part));
+    const shape::Trial trial;
+    same = f(at) == put(out) && trial.proven();
+  }
+  shape::TakenForGranted();
+  std::for_each(before.begin(), before.end(), shape::TakeForGranted);
+  if (!same) std::for_each(taken.begin(), taken.end(), shape::TakeForGranted);
+  return out;
+}
+
+static Ints Iterated(Env& env, const Ints& shape, std::span<const Ints> strides) {
   std::vector<int> order(shape.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(order.size() - 1 - i);
   auto compare = [&](int a, int b) {  // > 0: a moves slower than b and belongs after it
@@ -183,13 +214,13 @@ Ints TorchIterator(Env& env, const Ints& shape, const std::vector<Ints>& strides
   return IsReversed(order) ? RowMajor(shape) : FromOrder(shape, order);
 }
 
-Ints TorchPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* const> tensors, bool scalars) {
-  const Env::Typical typical(env);
-  bool all_default = true;
-  for (const TensorMeta* t : tensors) {
-    all_default &= IsRowMajor(*t);
-  }
-  if (all_default || tensors.empty()) return RowMajor(shape);
+Ints TorchIterator(Env& env, const Ints& shape, const std::vector<Ints>& strides) {
+  std::vector<Ints> parts = {shape};
+  parts.insert(parts.end(), strides.begin(), strides.end());
+  return Typically(env, parts, [&](const std::vector<Ints>& p) { return Iterated(env, p[0], std::span(p).subspan(1)); });
+}
+
+static Ints Pointwise(Env& env, const Ints& shape, std::span<const TensorMeta* const> tensors, bool scalars) {
   auto same = [&](const Ints& a, const Ints& b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Int& x, const Int& y) { return env.Eq(x, y); });
   };
@@ -208,7 +239,29 @@ Ints TorchPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* con
   }
   std::vector<Ints> strides;
   for (const TensorMeta* t : tensors) strides.push_back(Stretch(env, *t, shape, false));
-  return TorchIterator(env, shape, strides);
+  return Iterated(env, shape, strides);
+}
+
+Ints TorchPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* const> tensors, bool scalars) {
+  std::vector<Ints> parts = {shape};
+  bool all_default = true;
+  for (const TensorMeta* t : tensors) {
+    all_default &= IsRowMajor(*t);
+    parts.push_back(t->sizes);
+    parts.push_back(t->strides);
+  }
+  if (all_default) return RowMajor(shape);
+  return Typically(env, parts, [&](const std::vector<Ints>& p) {
+    std::vector<TensorMeta> metas;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      metas.push_back(*tensors[i]);
+      metas.back().sizes = p[2 * i + 1];
+      metas.back().strides = p[2 * i + 2];
+    }
+    std::vector<const TensorMeta*> at;
+    for (const TensorMeta& m : metas) at.push_back(&m);
+    return Pointwise(env, p[0], at, scalars);
+  });
 }
 
 TensorMeta Reversed(TensorMeta m) {
@@ -262,9 +315,12 @@ Ints NumpyPointwise(Env& env, const Ints& shape, std::span<const TensorMeta* con
 }
 
 Ints PreserveFormat(Env& env, const TensorMeta& m) {
-  const Env::Typical typical(env);
-  if (IsDense(env, m)) return m.strides;
-  return TorchIterator(env, m.sizes, {m.strides});
+  return Typically(env, {m.sizes, m.strides}, [&](const std::vector<Ints>& p) {
+    TensorMeta at = m;
+    at.sizes = p[0];
+    at.strides = p[1];
+    return IsDense(env, at) ? at.strides : Iterated(env, at.sizes, std::span(p).subspan(1));
+  });
 }
 
 std::optional<Ints> ViewStrides(Env& env, const TensorMeta& m, const Ints& sizes) {

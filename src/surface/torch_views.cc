@@ -345,11 +345,12 @@ Outs TensorSplit(Scope& s) {  // also numpy.array_split and numpy.split with a c
   Operand x = s.tensor(0);
   if (x.rank() == 0) Scope::Fail("split of a 0-dimensional tensor");
   int d = s.dim(2, x.rank());
-  int64_t n = s.env.Specialize(s.integer(1)), size = s.env.Specialize(x.meta->sizes[d]);
+  const int64_t n = s.env.Specialize(s.integer(1));
+  const Int size = x.meta->sizes[d];
   if (n <= 0) Scope::Fail("sections must be positive");
-  if (s.row.op == Op::kRem && size % n != 0) Scope::Fail("numpy.split needs equal sections");
+  if (s.row.op == Op::kRem && !s.env.Eq(shape::Mod(size, n), 0)) Scope::Fail("numpy.split needs equal sections");
   Ints lengths;
-  for (int64_t i = 0; i < n; ++i) lengths.push_back(Int(size / n + (i < size % n ? 1 : 0)));
+  for (int64_t i = 0; i < n; ++i) lengths.push_back(shape::FloorDiv(size + Int(n - 1 - i), n));  // the first are longer
   return Pieces(s, x, d, lengths);
 }
 
