@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
-#include <iterator>
 #include <optional>
 
 #include "capture/events.h"
@@ -146,8 +144,8 @@ class Policy : public frame::FramePolicy {
     if (!compiled || ending || RunsDisabled(fj_code(frame)) || stance == Stance::kForceEager) return false;
     const InUse use;
     absl::InlinedVector<PyObject*, 32> values;  // as the arguments of a call
-    const int count = fj_nlocalsplus(frame) + fj_stack_depth(frame);
-    std::copy_if(fj_localsplus(frame), fj_localsplus(frame) + count, std::back_inserter(values), std::identity());
+    for (int i = 0; i < fj_nlocalsplus(frame) + fj_stack_depth(frame); ++i)
+      if (PyObject* value = fj_localsplus(frame)[i]) values.push_back(value);
     const Timing::Turn turn = compiled->timing->Begin(*compiled, values.data(), values.size(), fj_next(frame));
     if (turn.python) {
       const Meter meter(*compiled, nullptr);

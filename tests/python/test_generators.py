@@ -231,3 +231,11 @@ def test_the_frame_hook_stays_for_generators_and_goes_with_the_last():
 
 def framed():
     return None
+
+
+def test_what_is_not_faster_compiled_is_left_to_python_part_by_part():
+    x, f = np.random.rand(4), framejit.compile(rounds, options={"leave": True})
+    for n in (40, 40, 3):
+        same(drained(f(x, n)), drained(rounds(x, n)))
+    run = framejit.cache_info(f)["outcomes"]["run"]
+    assert run.get("python", 0) >= 2 and run.get("graph", 0) >= 2, run  # both were tried, whichever is faster
