@@ -32,7 +32,7 @@ Out ArrayOf(Builder& b, ValueId v) {
   return out;
 }
 
-// Functions of NumPy's that stay calls in the graph and whose derivative framejit/_arrays.py has (DERIVATIVES there).
+// Functions of NumPy's that stay calls in the graph and whose derivative framejit/_numpy_derivatives.py has.
 constexpr std::string_view kDerived[] = {
     "numpy.add.at",
     "numpy.add.reduce",
