@@ -53,8 +53,8 @@ std::vector<Mark> MarksOf(PyObject* o, int rank) {
   return marks;
 }
 
-// Strides that follow from the sizes (that of another dimension times its size: of one to the right, where there is one)
-// are written as expressions of them.
+// Strides that follow from the sizes (that of another dimension times its size: of one to the right, where there is
+// one) are written as expressions of them.
 shape::Ints StridesBySizes(const shape::Env& env, const shape::Ints& sizes, std::span<const int64_t> strides) {
   const int rank = static_cast<int>(sizes.size());
   std::vector<int> order(rank);  // the smallest stride first, of equal ones the last

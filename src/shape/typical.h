@@ -1,6 +1,6 @@
 // What was taken for granted while an Env::Typical was alive. Questions about layouts are asked under it, whose answers
-// show in nothing but strides of what has one element along a dimension. A size that is at least 2 now is taken to be so
-// always, and becomes a guard (Lt(1, size)) only where such strides show.
+// show in nothing but strides of what has one element along a dimension. A size that is at least 2 now is taken to be
+// so always, and becomes a guard (Lt(1, size)) only where such strides show.
 #pragma once
 
 #include "framejit/shape.h"

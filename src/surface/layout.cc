@@ -217,7 +217,8 @@ static Ints Iterated(Env& env, const Ints& shape, std::span<const Ints> strides)
 Ints TorchIterator(Env& env, const Ints& shape, const std::vector<Ints>& strides) {
   std::vector<Ints> parts = {shape};
   parts.insert(parts.end(), strides.begin(), strides.end());
-  return Typically(env, parts, [&](const std::vector<Ints>& p) { return Iterated(env, p[0], std::span(p).subspan(1)); });
+  return Typically(env, parts,
+                   [&](const std::vector<Ints>& p) { return Iterated(env, p[0], std::span(p).subspan(1)); });
 }
 
 static Ints Pointwise(Env& env, const Ints& shape, std::span<const TensorMeta* const> tensors, bool scalars) {
@@ -334,7 +335,12 @@ std::optional<Ints> ViewStrides(Env& env, const TensorMeta& m, const Ints& sizes
   Int chunk_stride = m.strides.back(), chunk = 1, taken = 1;
   for (int d = static_cast<int>(m.sizes.size()) - 1; d >= 0; --d) {
     chunk = chunk * m.sizes[d];
-    bool ends = d == 0 || (!env.Eq(m.sizes[d - 1], 1) && !env.Eq(m.strides[d - 1], chunk * chunk_stride));
+    const auto goes_on = [&] {  // whether the size is 1 is asked only where that decides
+      const Int next = chunk * chunk_stride;
+      return env.Prove(shape::Cmp::kEq, m.strides[d - 1], next) == true || env.Eq(m.sizes[d - 1], 1) ||
+             env.Eq(m.strides[d - 1], next);
+    };
+    const bool ends = d == 0 || !goes_on();
     if (!ends) continue;
     while (view >= 0 && (env.Lt(taken, chunk) || env.Eq(sizes[view], 1))) {
       out[view] = taken * chunk_stride;

@@ -54,7 +54,8 @@ struct Lowering::Impl {
   // The strides of a result of `call` rest on these sizes, and on what those of the operands do.
   void Grant(TraceId result, const Call& call, shape::Ints sizes) {
     EachTensor(call, [&](TraceId t) {
-      if (auto at = granted.find(t); at != granted.end()) sizes.insert(sizes.end(), at->second.begin(), at->second.end());
+      if (auto at = granted.find(t); at != granted.end())
+        sizes.insert(sizes.end(), at->second.begin(), at->second.end());
     });
     if (!sizes.empty()) granted[result] = std::move(sizes);
   }

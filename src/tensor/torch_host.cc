@@ -1,8 +1,7 @@
 #include "tensor/torch_host.h"
 
-#include <dlfcn.h>
-
 #include <absl/container/fixed_array.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstring>
@@ -69,7 +68,8 @@ class Host : public framejit::Host {
   [[gnu::hot]] void AllocateOutput(DType dtype, std::span<const int64_t> sizes, std::span<const int64_t> strides,
                                    Device device, Buffer* out) override {
     if (AllocateArray(dtype, sizes, strides, device, out)) return;
-    if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return AllocateEmpty(dtype, sizes, strides, device, out);
+    if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end())
+      return AllocateEmpty(dtype, sizes, strides, device, out);
     Allocate(dtype, sizes, strides, device, out);
   }
   // What lies row by row has, where it is empty, the strides of one with a size of 1 there.

@@ -1,0 +1,130 @@
+"""How many versions changing sizes cost, 0 and 1 among them: what is compiled is counted, and every call is as eager's."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import numpy as np  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+import framejit  # noqa: E402
+
+SIZES = (7, 12, 1, 5, 2, 33)
+
+
+def seen(result):
+    """Everything about the tensors in a result that a program can see but values."""
+    parts = result if isinstance(result, (tuple, list)) else [result]
+    return [(tuple(t.shape), t.stride() if isinstance(t, torch.Tensor) else t.strides, t.dtype) for t in parts]
+
+
+def calls(f, make, sizes, grad=False):
+    """cache_info after calls of f compiled and as written with arguments for each size, compared."""
+    compiled = framejit.compile(f)
+    framejit.config.leave = False
+    try:
+        for n in sizes:
+            torch.manual_seed(n)
+            args = make(n)
+            args = args if isinstance(args, tuple) else (args,)
+            if grad:
+                args = tuple(a.requires_grad_() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args)
+            mine = copy.deepcopy(args)
+            with torch.set_grad_enabled(grad):
+                try:
+                    expected = f(*args)
+                except Exception as error:
+                    with pytest.raises(type(error)):
+                        compiled(*mine)
+                    continue
+                got = compiled(*mine)
+            assert seen(got) == seen(expected), n
+            for a, b in zip(*((r if isinstance(r, (tuple, list)) else [r]) for r in (got, expected))):
+                np.testing.assert_allclose(*(t.detach().numpy() if isinstance(t, torch.Tensor) else t for t in (a, b)), rtol=2e-5, atol=2e-5)
+            if grad:
+                expected.square().sum().backward()
+                got.square().sum().backward()
+                for a, b in zip(mine, args):
+                    if isinstance(a, torch.Tensor) and a.requires_grad:
+                        torch.testing.assert_close(a.grad, b.grad)
+        return framejit.cache_info(compiled)
+    finally:
+        framejit.config.leave = True
+
+
+def compiles(info):
+    return sum(info["outcomes"]["compile"].values())
+
+
+def X(*sizes):
+    return torch.randn(*sizes)
+
+
+NORM, CONV = nn.LayerNorm(8), nn.Conv2d(3, 4, 3, padding=1).eval()
+# Programs to which a size of 1 is a size like any other, though strides or library calls ask.
+ONE_VERSION = {
+    "heads": (lambda x: NORM((x.view(x.size(0), x.size(1), 2, 4).transpose(1, 2) * 2).transpose(1, 2).reshape(x.shape)), lambda n: X(2, n, 8)),
+    "attention": (
+        lambda x: F.scaled_dot_product_attention(*[x.view(x.size(0), x.size(1), 2, 4).transpose(1, 2)] * 3).transpose(1, 2).reshape(x.shape),
+        lambda n: X(n, n, 8),
+    ),
+    "channels_last": (lambda x: CONV(x.permute(0, 3, 1, 2)).mean((2, 3)), lambda n: X(n, 5, n + 1, 3)),
+    "flatten_of_one_pixel": (lambda x: x.permute(0, 3, 1, 2).mean((2, 3), keepdim=True).flatten(1) + 1, lambda n: X(n, 3, n, 5)),
+    "max_pool": (lambda x: F.max_pool2d(x, 3, stride=2, padding=1).relu(), lambda n: X(2, 3, n, n + 2)),
+    "diff": (lambda x: torch.diff(x, prepend=x[:, :1], dim=-1) + 1, lambda n: X(3, n)),
+    "transposed": (lambda x: x.sum(1) * 2, lambda n: X(4, n).t()),
+    "cropped": (lambda x, y: F.pad(x, (0, y.size(1) - x.size(1))) + y, lambda n: (X(2, n), X(2, (n * 5) % 11 + 1))),
+    "tensor_split": (lambda x: [a + 1 for a in torch.tensor_split(x, 3)], lambda n: X(n, 4)),
+    "int": (lambda x, n: x.new_zeros(n, 3) + x, lambda n: (X(3), n)),
+}
+
+
+@pytest.mark.parametrize("name", ONE_VERSION)
+def test_a_size_of_one_is_a_size(name):
+    info = calls(*ONE_VERSION[name], SIZES)
+    assert compiles(info) == 2, info
+    assert info["outcomes"]["run"] == {"graph": len(SIZES)}, info
+
+
+def test_strides_that_show_are_right():
+    """A result that lies in columns has other strides where it has one: a version for that, and no wrong one."""
+    info = calls(lambda x: (x.t() * 2).t(), lambda n: X(n, 1, 4).squeeze(1).t(), SIZES)
+    assert compiles(info) <= 3
+    calls(lambda x: x.permute(2, 0, 1) + 1, lambda n: X(n, 3, n + 1), SIZES)
+    calls(lambda x: x.permute(0, 3, 1, 2).relu() * 2, lambda n: X(n, n, 2, 3), SIZES)
+    calls(lambda x, n: x.expand(n, 4), lambda n: (X(1, 4), n), SIZES)
+    assert compiles(calls(lambda x, y: x.expand(y.size(0), -1) + y, lambda n: (X(1, 4), X(n, 4)), SIZES)) <= 3
+    assert compiles(calls(lambda x: (x * 2).sum(0), lambda n: np.asfortranarray(np.random.RandomState(n).rand(n, 4)), SIZES)) <= 4
+
+
+def test_the_program_reads_strides():
+    def f(x):
+        y = x.view(x.size(0), x.size(1), 2, 4).transpose(1, 2) * 2
+        return x + y.stride(0) + y.stride(1) + y.stride(2)
+
+    assert compiles(calls(f, lambda n: X(2, n, 8), SIZES)) <= 3
+
+
+@pytest.mark.parametrize("f", [lambda x: x * 2 + 1, lambda x: x.view(x.size(0), -1) * 2, lambda x: x.max(0)[0], lambda x: x[:, None].sum(0)])
+def test_what_is_empty_runs_as_written(f):
+    info = calls(f, lambda n: X(n, 4), (7, 0, 12, 0, 1, 0))
+    assert compiles(info) == 2, info
+    assert info["outcomes"]["run"] == {"graph": 3, "python": 3}
+    assert info["notes"] == ["a size is 0 that was not: such calls run as written"]
+
+
+def test_what_was_empty_first_is_compiled():
+    info = calls(lambda x: x * 2 + 1, lambda n: X(n, 4), (0, 0, 5))
+    assert info["outcomes"]["run"] == {"graph": 3}, info
+
+
+def test_strides_of_empty_results():
+    info = calls(lambda x: x[:, : x.size(1) // 2] + 1, lambda n: X(2, n, 8), (7, 12, 1))
+    assert "python" not in info["outcomes"]["run"]
+
+
+def test_a_branch_of_the_program_is_one_version_more():
+    info = calls(lambda x: x + 1 if x.size(0) == 1 else x - 1, lambda n: X(n, 4), SIZES)
+    assert compiles(info) == 3
