@@ -140,6 +140,7 @@ bool NoHook() {
   compiled.after_imports += some ? 1 : 1000;  // one that fails will fail again
   if (!again || !(some || compiled.fullgraph)) return;
   DropSegments(compiled);
+  if (!compiled.fullgraph) return;  // else the breaks of this call are told of
   compiled.breaks.clear();
   compiled.met.clear();
 }

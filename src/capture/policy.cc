@@ -103,20 +103,6 @@ std::string Where(PyCodeObject* code) {
          std::to_string(code->co_firstlineno) + ")";
 }
 
-// Codes of generators that the program has disabled. A generator runs when others ask it, behind the call that made it.
-std::unordered_map<PyCodeObject*, Ref>& DisabledGenerators() {
-  static auto* codes = new std::unordered_map<PyCodeObject*, Ref>;
-  return *codes;
-}
-bool RunsDisabled(PyCodeObject* code) {
-  return DisabledGenerators().contains(code);
-}
-void NoteGenerator(PyCodeObject* code) {
-  constexpr size_t kMost = 1024;  // a program may make functions, and disable them, all the time
-  if (!(code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return;
-  if (DisabledGenerators().size() >= kMost) DisabledGenerators().clear();
-  DisabledGenerators().try_emplace(code, Borrow(reinterpret_cast<PyObject*>(code)));
-}
 
 class Policy : public frame::FramePolicy {
  public:

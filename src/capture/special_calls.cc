@@ -2,6 +2,7 @@
 #include "capture/special_calls.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "capture/builtins.h"
 #include "capture/number_slots.h"
@@ -362,6 +363,21 @@ PyObject* BehindDisabled(PyObject* function) {
   for (const char* name : {"_torchdynamo_orig_callable", "__wrapped__"})
     if (PyObject* behind = PyDict_GetItemString(told, name)) return behind;
   return function;
+}
+
+// Codes of generators that the program has disabled. A generator runs when others ask it, behind the call that made it.
+static std::unordered_map<PyCodeObject*, Ref>& DisabledGenerators() {
+  static auto* codes = new std::unordered_map<PyCodeObject*, Ref>;
+  return *codes;
+}
+bool RunsDisabled(PyCodeObject* code) {
+  return DisabledGenerators().contains(code);
+}
+void NoteGenerator(PyCodeObject* code) {
+  constexpr size_t kMost = 1024;  // a program may make functions, and disable them, all the time
+  if (!(code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return;
+  if (DisabledGenerators().size() >= kMost) DisabledGenerators().clear();
+  DisabledGenerators().try_emplace(code, Borrow(reinterpret_cast<PyObject*>(code)));
 }
 
 // What an argument is as a key of a cache: itself a value, or an object that is one by itself; made here, so that no

@@ -14,5 +14,7 @@ std::string Describe(PyObject* o);  // its module and name, for reports
 bool IsDisabled(PyObject* function);
 std::string WhyDisabled(PyObject* function);   // for reports
 PyObject* BehindDisabled(PyObject* function);  // what the program disabled; borrowed
+bool RunsDisabled(PyCodeObject* code);         // a generator's that was noted
+void NoteGenerator(PyCodeObject* code);        // if it is a generator's: of a disabled function
 
 }  // namespace framejit::capture

@@ -317,14 +317,12 @@ Outs ReverseSub(Scope& s) {  // torch.rsub(input, other): other - input
   return Done(s, p, s.b.Cast(s.b.Binary(Op::kSub, p.b, p.a), p.type));
 }
 
-// Integer division traps on zero: only a divisor known not to be zero is computed here. The smallest integer by -1 does
-// not fit, which NumPy tells of.
+// Only a divisor known not to be zero is computed here: it traps. NumPy tells of the smallest integer by -1.
 void CheckDivisor(const Scope& s, const Pair& p) {
   if (IsFloat(p.type)) return;
   const Operand& d = p.operands[1];
-  if (d.is_tensor() || !d.number.is(Arg::Kind::kInt) || !d.number.i.is_const() || d.number.i.value() == 0 ||
-      (d.number.i.value() == -1 && !s.torch()))
-    Scope::Skip();
+  const bool known = !d.is_tensor() && d.number.is(Arg::Kind::kInt) && d.number.i.is_const();
+  if (!known || d.number.i.value() == 0 || (d.number.i.value() == -1 && !s.torch())) Scope::Skip();
 }
 
 Outs TrueDivide(Scope& s) {

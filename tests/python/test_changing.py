@@ -705,7 +705,8 @@ for i in range(40):
 
     compiled = fresh.compile(f)
     assert compiled(torch.zeros(1)).item() == 40 and compiled(torch.ones(1)).item() == 41
-    assert [str(b).split(":")[0] for b in fresh.explain(compiled)(T()).break_reasons] == ["break[FJ0015]"]
+    # The first call imports, and is a break; what follows is captured anew.
+    assert fresh.cache_info(compiled)["breaks"] == 1 and fresh.explain(compiled)(T()).graph_break_count == 0
 
     def g(x):
         import framejit_not_there
