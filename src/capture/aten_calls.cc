@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "capture/callees.h"
 #include "capture/override.h"
 #include "surface/surface.h"
 
@@ -23,7 +24,8 @@ Meaning MeaningOf(PyObject* op, std::string_view name) {
   const bool in_place = base.ends_with('_') && !base.ends_with("__");
   for (std::string_view space : {"torch.ops.aten.", "torch.", "torch.Tensor.", "torch._C._nn."}) {
     if (in_place && space != "torch.Tensor.") continue;
-    if (m.function.empty() && surface::HasRow(Callee(std::string(space) + base))) m.function = std::string(space) + base;
+    if (m.function.empty() && surface::HasRow(Callee(std::string(space) + base)))
+      m.function = std::string(space) + base;
   }
   if (m.function.empty()) return {};
   SuspendScope off;
@@ -36,6 +38,18 @@ Meaning MeaningOf(PyObject* op, std::string_view name) {
   return m;
 }
 
+const Callee kIndex{"torch.ops.aten.index.Tensor"};
+
+// The indices of that operator, where None is all of a dimension, as Python has them. New reference.
+PyObject* KeyOf(PyObject* indices) {
+  Ref key(PyTuple_New(PyList_GET_SIZE(indices))), all(PySlice_New(nullptr, nullptr, nullptr));
+  for (Py_ssize_t i = 0; key && all && i < PyList_GET_SIZE(indices); ++i) {
+    PyObject* one = PyList_GET_ITEM(indices, i);
+    PyTuple_SET_ITEM(key.get(), i, Py_NewRef(one == Py_None ? all.get() : one));
+  }
+  return all ? key.release() : nullptr;
+}
+
 }  // namespace
 
 PyObject* CallAten(Session& s, PyObject* op, Callee name, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
@@ -45,6 +59,12 @@ PyObject* CallAten(Session& s, PyObject* op, Callee name, PyObject* const* args,
   if (at == known->end()) at = known->emplace(name.name(), MeaningOf(op, name.name())).first;
   const Meaning& meaning = at->second;
   *mapped = false;
+  if (name == kIndex && nargs == 2 && !kwnames && PyList_CheckExact(args[1]) && !s.IsOutside(args[1])) {
+    Ref key(KeyOf(args[1]));
+    PyObject* with[] = {args[0], s.MarkFresh(key.get())};
+    *mapped = true;
+    return key ? s.CallFramework(callees::kTensorGetItem, with, 2, nullptr) : nullptr;
+  }
   if (meaning.function.empty()) return nullptr;
   bool declined = false;
   Ref result(s.CallFramework(Callee(meaning.function), args, nargs, kwnames, &declined));

@@ -9,6 +9,7 @@
 #include "capture/proxy.h"
 #include "capture/semantics.h"
 #include "capture/special_calls.h"
+#include "capture/wrappers.h"
 
 namespace framejit::capture {
 namespace {
@@ -173,6 +174,8 @@ bool CCall::AnsweredByName() {
     return Done(PyObject_Vectorcall(callable_, args_, nargs_, nullptr));  // of its class alone
   if (effect_ == Effect::kPure && !owner_ && total_ == 1 && !strcmp(name_, "hash") && PyCFunction_Check(args_[0]))
     return Done(PyObject_Vectorcall(callable_, args_, 1, nullptr));  // where it lies
+  if (!owner_ && total_ == 1 && !strcmp(name_, "abs") && IsWrapper(args_[0]))
+    return Done(CallSpecial(s_, "__abs__", args_, 1));
   // Of torch._C._autograd: which hooks there are is not for captured code to change.
   if (!strncmp(name_, "_saved_tensors_hooks_", 21) && Describe(callable_).starts_with(callees::kTorchC)) {
     if (strcmp(name_ + 21, "get_disabled_error_message")) return Done(Py_NewRef(Py_None));

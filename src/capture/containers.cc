@@ -5,8 +5,8 @@
 
 #include "capture/builtins.h"
 #include "capture/proxy.h"
-#include "capture/wrappers.h"
 #include "capture/session.h"
+#include "capture/wrappers.h"
 #include "guard/source.h"
 #include "guard/versions.h"
 

@@ -103,7 +103,6 @@ std::string Where(PyCodeObject* code) {
          std::to_string(code->co_firstlineno) + ")";
 }
 
-
 class Policy : public frame::FramePolicy {
  public:
   bool Wants(FjFrame* frame) override {

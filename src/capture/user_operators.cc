@@ -1,6 +1,6 @@
 // Operators of torch.library that are more than a function of their arguments: those that write to them, and those with
-// a gradient of the user's. framejit._functions says what they are. One that writes is a call on copies, whose new values
-// are written to the arguments; one with a gradient is a torch.autograd.Function.
+// a gradient of the user's. framejit._functions says what they are. One that writes is a call on copies, whose new
+// values are written to the arguments; one with a gradient is a torch.autograd.Function.
 #include <algorithm>
 
 #include "capture/arg_vector.h"
@@ -46,7 +46,8 @@ std::vector<PyObject*> InOrder(const Plan& plan, PyObject* const* args, Py_ssize
 // Do two arguments lie in the same memory, as far as is known here, so that a write to one shows in the other?
 bool ShareMemory(Session& s, const std::vector<PyObject*>& all) {
   std::vector<TraceId> bases;
-  for (PyObject* o : all) EachTensorIn(o, [&](PyObject* t) { bases.push_back(s.trace().tensors[AsTensor(t)->id].base); });
+  for (PyObject* o : all)
+    EachTensorIn(o, [&](PyObject* t) { bases.push_back(s.trace().tensors[AsTensor(t)->id].base); });
   std::sort(bases.begin(), bases.end());
   return std::adjacent_find(bases.begin(), bases.end()) != bases.end();
 }
@@ -106,8 +107,7 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
     return nullptr;
   std::vector<PyObject*> all = InOrder(plan, args, nargs, kwnames);
   if (all.empty()) return nullptr;
-  if (plan.function == Py_None)
-    return s_.vmap.open() || ShareMemory(s_, all) ? nullptr : CallWriting(s_, plan, all);
+  if (plan.function == Py_None) return s_.vmap.open() || ShareMemory(s_, all) ? nullptr : CallWriting(s_, plan, all);
   s_.SourceOf(plan.function);
   all.insert(all.begin(), plan.function);
   return CallCustom(all.data(), static_cast<Py_ssize_t>(all.size()), nullptr);

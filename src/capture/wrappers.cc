@@ -53,7 +53,8 @@ struct Keys {
   static Keys Now() {
     static PyObject* const include = tensor::ResolveCallee("torch._C._dispatch_tls_local_include_set");
     static PyObject* const exclude = tensor::ResolveCallee("torch._C._dispatch_tls_local_exclude_set");
-    return {Ref(include ? PyObject_CallNoArgs(include) : nullptr), Ref(exclude ? PyObject_CallNoArgs(exclude) : nullptr)};
+    return {Ref(include ? PyObject_CallNoArgs(include) : nullptr),
+            Ref(exclude ? PyObject_CallNoArgs(exclude) : nullptr)};
   }
   bool known() const { return include && exclude; }
 };
@@ -62,8 +63,9 @@ class KeyScope {
  public:
   explicit KeyScope(const Keys& keys) {
     static PyObject* const type = tensor::ResolveCallee("torch._C._ForceDispatchKeyGuard");
-    scope_ = Ref(type && keys.known() ? PyObject_CallFunctionObjArgs(type, keys.include.get(), keys.exclude.get(), nullptr)
-                                      : nullptr);
+    scope_ =
+        Ref(type && keys.known() ? PyObject_CallFunctionObjArgs(type, keys.include.get(), keys.exclude.get(), nullptr)
+                                 : nullptr);
     Ref entered(scope_ ? PyObject_CallMethod(scope_.get(), "__enter__", nullptr) : nullptr);
     if (!entered) scope_ = Ref();
   }
@@ -83,7 +85,8 @@ class KeyScope {
 // A call that torch makes on stand-ins while its operations are captured.
 class Asking {
  public:
-  Asking(Session& s, frame::Semantics* semantics) : s_(s), semantics_(semantics), outer_(std::exchange(current, this)) {}
+  Asking(Session& s, frame::Semantics* semantics)
+      : s_(s), semantics_(semantics), outer_(std::exchange(current, this)) {}
   ~Asking() { current = outer_; }
   Asking(const Asking&) = delete;
   static thread_local Asking* current;
@@ -304,15 +307,16 @@ bool Asking::NoteWrites() {
   SuspendScope off;
   static PyObject* const increment = tensor::ResolveCallee("torch.autograd.graph.increment_version");
   for (auto& [stand_in, o] : known_) {
-    if (!IsWrapper(o.get()) || !s_.IsOutside(o.get())) continue;
     tensor::Meta m;
-    if (!increment || !tensor::ReadWrapper(o.get(), &m)) return false;
-    if (m.is_inference) continue;
-    Ref version(PyObject_GetAttrString(stand_in.get(), "_version"));
-    if (!version) return false;
-    for (long i = PyLong_AsLong(version.get()); i > 0; --i) {
+    MadeWrapper* made = IsWrapper(o.get()) ? Made(s_, o.get()) : nullptr;
+    PyObject* counts = made && made->view_of ? made->view_of : o.get();  // a view counts with its base
+    if (!IsWrapper(counts) || !s_.IsOutside(counts)) continue;  // what is made here begins to count at the exit
+    if (!increment || !tensor::ReadWrapper(counts, &m)) return false;
+    Ref version(m.is_inference ? nullptr : PyObject_GetAttrString(stand_in.get(), "_version"));
+    if (!version && !m.is_inference) return false;
+    for (long i = version ? PyLong_AsLong(version.get()) : 0; i > 0; --i) {
       PendingCall call{Borrow(increment), {}};
-      call.args.push_back(Borrow(o.get()));
+      call.args.push_back(Borrow(counts));
       s_.pending().Call(std::move(call));
     }
   }
@@ -414,7 +418,8 @@ bool NoteWrapper(Session& s, PyObject* o, const Source* source) {
   {
     SuspendScope off;
     if (!modelled || !tensor::ReadWrapper(o, &m, &why))
-      return s.Break(BreakId::kSubclass, std::string(Py_TYPE(o)->tp_name) + (why ? std::string(", ") + why : "")), false;
+      return s.Break(BreakId::kSubclass, std::string(Py_TYPE(o)->tp_name) + (why ? std::string(", ") + why : "")),
+             false;
   }
   if (!s.libraries.Use(s, Library::kTorch)) return false;
   TensorMeta meta;
@@ -475,56 +480,6 @@ PyObject* CallWrapped(Session& s, PyObject* function, std::string_view name, PyO
   if (Among(name, kNoOperations)) return s.Break(BreakId::kSubclass, std::string("tensor.").append(name));
   if (nargs && IsWrapper(args[0]) && Among(name, kFacts)) return Fact(s, function, args, nargs, kwnames);
   return CallDispatch(s, function, args, nargs, kwnames);
-}
-
-PyObject* StorageOffset(Session& s, PyObject* proxy) {
-  static PyObject* const name = Interned("storage_offset");
-  if (IsWrapper(proxy)) {
-    SuspendScope off;
-    if (tensor::OverridesFunctions(Py_TYPE(proxy))) return s.Break(BreakId::kSubclass, "tensor.storage_offset");
-    Ref its(PyObject_CallMethodNoArgs(proxy, name));
-    if (its && s.IsOutside(proxy))
-      s.guards().Equal(s.guards().Child(SourceKind::kMember, s.SourceOf(proxy), 0, name), its.get());
-    s.Keep(Py_XNewRef(its.get()));
-    return its.release();
-  }
-  constexpr std::string_view kKeep =
-      " t transpose view permute expand unsqueeze squeeze alias detach view_as reshape __get__ _unsafe_view expand_as ";
-  int64_t offset = 0;
-  for (TraceId id = AsTensor(proxy)->id;;) {
-    const TraceTensor& t = s.trace().tensors[id];
-    if (t.input >= 0) {
-      const Source* source = s.guards().Child(SourceKind::kMember, s.input_sources()[t.input], 0, name);
-      PyObject* real = s.input_tensors()[t.input];
-      if (tensor::Overrides(Py_TYPE(real))) break;
-      SuspendScope off;
-      Ref its(PyObject_CallMethodNoArgs(real, name));
-      if (!its) return nullptr;
-      s.guards().Equal(source, its.get());
-      s.Keep(Py_NewRef(its.get()));
-      return PyLong_FromLongLong(offset + PyLong_AsLongLong(its.get()));
-    }
-    if (t.base == id) return PyLong_FromLongLong(offset);
-    if (t.view_call < 0) break;
-    const Call& call = s.trace().calls[t.view_call];
-    std::string_view last = call.callee.name();
-    if (last.ends_with(".default")) last.remove_suffix(8);
-    last.remove_prefix(last.rfind('.') + 1);
-    const auto& args = call.args;
-    if (args.empty() || !args[0].is(Arg::Kind::kTensor) || !call.kwargs.empty()) break;
-    const bool selects = last == "select" || (last == "int" && call.callee.name().ends_with("select.int"));
-    if (selects && args.size() == 3 && args[1].is(Arg::Kind::kInt) && args[2].is(Arg::Kind::kInt)) {
-      const TensorMeta of = s.meta(args[0].t);
-      int64_t dim = s.env().Specialize(args[1].i), at = s.env().Specialize(args[2].i);
-      if (dim < 0) dim += static_cast<int64_t>(of.sizes.size());
-      if (at < 0) at += s.env().Specialize(of.sizes[dim]);
-      offset += at * s.env().Specialize(of.strides[dim]);
-    } else if (!Among(last, kKeep)) {
-      break;
-    }
-    id = args[0].t;
-  }
-  return s.Break(BreakId::kTensorProtocol, "tensor.storage_offset of a view");
 }
 
 PyObject* WrapperAttr(Session& s, PyObject* wrapper, PyObject* name, bool* found) {
@@ -595,7 +550,8 @@ PyObject* WrapperBinary(Session& s, int nb_op, PyObject* a, PyObject* b) {
   constexpr int kInPlace = 13;
   const std::string name = kNames[nb_op % kInPlace];
   const bool left = OfTensor(a);
-  if (!left && !IsPrimitive(a)) return s.Break(BreakId::kSubclass, std::string("a wrapper and a ") + Py_TYPE(a)->tp_name);
+  if (!left && !IsPrimitive(a))
+    return s.Break(BreakId::kSubclass, std::string("a wrapper and a ") + Py_TYPE(a)->tp_name);
   std::string method = "__" + (left && nb_op >= kInPlace ? "i" + name : left ? name : "r" + name) + "__";
   if (left && OfTensor(b) && RightFirst(s, a, b, "__r" + name + "__")) return s.Break(BreakId::kSubclass, method);
   PyObject* args[] = {left ? a : b, left ? b : a};
@@ -651,8 +607,8 @@ PyObject* CorrectAliasing(Session& s, PyObject* const* args, Py_ssize_t nargs, P
   Ref inputs(PyTuple_New(n));
   for (Py_ssize_t i = 0; inputs && i < n; ++i) {
     PyObject* at = PyTuple_GET_ITEM(written, i);
-    PyObject* one = PyUnicode_Check(at) ? PyDict_GetItemWithError(named, at)
-                                        : PyTuple_GetItem(all, PyLong_AsSsize_t(at));
+    PyObject* one =
+        PyUnicode_Check(at) ? PyDict_GetItemWithError(named, at) : PyTuple_GetItem(all, PyLong_AsSsize_t(at));
     if (!one) return PyErr_Clear(), s.Break(BreakId::kSubclass, "return_and_correct_aliasing");
     PyTuple_SET_ITEM(inputs.get(), i, Py_NewRef(one));
   }

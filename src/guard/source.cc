@@ -123,7 +123,12 @@ PyObject* ClassFact(PyObject* type, PyObject* name) {
   return c ? Kept(Py_TYPE(d)->tp_descr_get(d, type, reinterpret_cast<PyObject*>(Py_TYPE(type)))) : nullptr;
 }
 
-// What a method of C without arguments says of a plain tensor: storage_offset.
+// The method of tensors that is asked as if it was a member.
+bool IsTensorFact(PyObject* base, PyObject* name) {
+  static PyObject* const offset = PyUnicode_InternFromString("storage_offset");
+  return name == offset && (IsTensorObject(base) || tensor::IsWrapperClass(Py_TYPE(base)));
+}
+
 PyObject* TensorFact(PyObject* base, PyObject* name) {
   return tensor::OverridesFunctions(Py_TYPE(base)) ? nullptr : Kept(PyObject_CallMethodNoArgs(base, name));
 }
@@ -168,7 +173,7 @@ PyObject* Step(SourceKind kind, int index, PyObject* object, PyObject* base, PyO
     case SourceKind::kBoundFunc: return PyMethod_Check(base) ? PyMethod_GET_FUNCTION(base) : nullptr;
     case SourceKind::kMember:
       if (PyType_Check(base)) return ClassFact(base, object);
-      if (IsTensorObject(base) || tensor::IsWrapperClass(Py_TYPE(base))) return TensorFact(base, object);
+      if (IsTensorFact(base, object)) return TensorFact(base, object);
       return function ? FunctionMember(function, object) : Member(base, object, member);
     case SourceKind::kType: return reinterpret_cast<PyObject*>(Py_TYPE(base));
     case SourceKind::kGrad: {

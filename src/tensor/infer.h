@@ -17,7 +17,7 @@ struct Inference {
   std::vector<Ref> operands = {};
   std::vector<TensorMeta> results = {};
   std::vector<Inferred::Alias> aliases = {};  // one a result, as far as one is an alias
-  bool on_meta = false;  // the operands of now are on the meta device
+  bool on_meta = false;                       // the operands of now are on the meta device
   Device device = {};
   bool requires_grad = false;
   bool draws = false;  // random numbers, on the way
