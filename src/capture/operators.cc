@@ -329,10 +329,7 @@ PyObject* CaptureSemantics::Iter(PyObject* o) {
   if (IsTensor(o)) return TensorIter(s_, o);
   s_.NoteType(Py_TYPE(o));
   // An iterator: itself; advancing it is the question.
-  if ((s_.IsFresh(o) && GoesOver(o)) || (PyIter_Check(o) && s_.IsOutside(o))) {
-    Py_INCREF(o);
-    return o;
-  }
+  if ((s_.IsFresh(o) && GoesOver(o)) || (PyIter_Check(o) && s_.IsOutside(o))) return Py_NewRef(o);
   PyObject* dict = DictOfView(o);
   const bool own = dict ? s_.IsFresh(o) && s_.IsFresh(dict)  // its items as they are
                         : (PyTuple_CheckExact(o) || PyList_CheckExact(o)) && !s_.IsOutside(o);

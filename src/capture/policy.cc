@@ -61,43 +61,6 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// What is compiled for a function is found again by equal calls of framejit.compile: also when nothing refers to it any
-// more, since a function that is made and compiled in a loop has one code object. Of those, the last few are kept.
-constexpr size_t kKeptUnused = 128;
-
-struct CompiledTable {
-  std::unordered_map<std::string, std::shared_ptr<Compiled>> by_key;
-  std::vector<std::weak_ptr<Compiled>> all;
-  size_t sweep_at = 2 * kKeptUnused;
-  uint64_t clock = 0;
-};
-
-CompiledTable& Table() {
-  static auto* table = new CompiledTable;
-  return *table;
-}
-
-void Sweep(CompiledTable& table) {
-  std::vector<std::shared_ptr<Compiled>> unused;
-  for (auto& [key, c] : table.by_key)
-    if (c.use_count() == 1) unused.push_back(c);
-  std::sort(unused.begin(), unused.end(), [](auto& a, auto& b) { return a->used > b->used; });
-  for (size_t i = kKeptUnused; i < unused.size(); ++i) table.by_key.erase(unused[i]->key);
-  std::erase_if(table.all, [](auto& weak) { return weak.expired(); });
-  table.sweep_at = table.all.size() + kKeptUnused;
-}
-
-// Segments that were dropped while some thread was in one, or in a capture for one.
-struct Dropped {
-  std::vector<std::unordered_map<PyCodeObject*, std::unique_ptr<CodeState>>> codes;
-  std::vector<std::unique_ptr<Segment>> segments;
-};
-Dropped& Retired() {  // to drop something else
-  static auto* retired = new Dropped;
-  InUse::dropped = true;
-  return *retired;
-}
-
 std::string Where(PyCodeObject* code) {
   return std::string(PyUnicode_AsUTF8(code->co_qualname)) + " (" + PyUnicode_AsUTF8(code->co_filename) + ":" +
          std::to_string(code->co_firstlineno) + ")";
@@ -467,7 +430,7 @@ class Policy : public frame::FramePolicy {
     state.loop_seconds += compiled.seconds - before;
     if (PyErr_Occurred()) return frame::Action::kRaise;
     if (Serves(rounds, seg)) return run(*seg);
-    if (seg) Retired().segments.push_back(std::move(rounds.segments.back())), rounds.segments.pop_back();
+    if (seg) Retire(std::move(rounds.segments.back())), rounds.segments.pop_back();
     return {};
   }
 
@@ -525,7 +488,7 @@ class Policy : public frame::FramePolicy {
     const auto from = std::stable_partition(place.segments.begin(), place.segments.end(), std::not_fn(dead));
     for (auto it = from; it != place.segments.end(); ++it) {
       place.wasted += (*it)->tally.runs <= 1 && (*it)->registrations < 0;
-      Retired().segments.push_back(std::move(*it));
+      Retire(std::move(*it));
     }
     place.segments.erase(from, place.segments.end());
   }
@@ -536,7 +499,7 @@ class Policy : public frame::FramePolicy {
     InUse now;
     const Segment* last = LastOf(place);
     for (auto& s : place.segments)
-      if (s->tally.runs <= 1 && s.get() != last) Retired().segments.push_back(std::move(s));
+      if (s->tally.runs <= 1 && s.get() != last) Retire(std::move(s));
     std::erase(place.segments, nullptr);
   }
 
@@ -549,7 +512,7 @@ class Policy : public frame::FramePolicy {
     for (auto& [at, place] : state.places) {
       if (place.give_up || at.first == start || inside(at.first)) continue;
       for (auto& s : place.segments)
-        if (!s->exit.returns && inside(s->exit.next)) Retired().segments.push_back(std::move(s));
+        if (!s->exit.returns && inside(s->exit.next)) Retire(std::move(s));
       std::erase(place.segments, nullptr);
     }
   }
@@ -636,70 +599,10 @@ void InstallPolicy() {
   fj_learn_profile();
 }
 
-std::shared_ptr<Compiled> MakeCompiled(const std::string& key) {
-  CompiledTable& table = Table();
-  std::shared_ptr<Compiled> c;
-  if (auto it = table.by_key.find(key); !key.empty() && it != table.by_key.end()) c = it->second;
-  if (!c) {
-    if (table.all.size() >= table.sweep_at) Sweep(table);
-    c = std::make_shared<Compiled>();
-    c->timing = std::make_shared<Timing>();
-    c->key = key;
-    table.all.push_back(c);
-    if (!key.empty()) table.by_key.emplace(key, c);
-  }
-  c->used = ++table.clock;
-  return c;
-}
-
 int Compiled::Dynamic() const {
   if (dynamic >= 0) return dynamic;
   std::string text = diag::GetOption("dynamic");
   return text == "auto" ? -1 : text == "true";
-}
-
-void InUse::FreeDropped() {
-  PyObject *type, *value, *traceback;  // of the call that ends
-  PyErr_Fetch(&type, &value, &traceback);
-  {
-    Dropped dying = std::exchange(Retired(), {});
-    dropped = false;  // before their destructors, which may drop more
-  }
-  PyErr_Restore(type, value, traceback);
-}
-
-void DropSegments(Compiled& c) {
-  InUse now;
-  c.Forget();
-  Retired().codes.push_back(std::move(c.codes));
-  c.codes.clear();
-  c.graphs.clear();
-}
-
-void ResetCompiled(Compiled& c) {
-  PythonEvents(c);
-  DropSegments(c);
-  c.breaks.clear();
-  c.met.clear();
-  c.notes.clear();
-  c.guesses = std::make_shared<Guesses>();
-  c.timing = std::make_shared<Timing>();
-  c.outcomes = std::make_shared<diag::Outcomes>();
-  c.kernels = {};
-  c.scalar_loops = c.scalar_runs = 0;
-  c.captures = c.recompiles = c.graph_count = c.op_count = c.after_imports = 0;
-  c.seconds = 0;
-}
-
-std::vector<std::shared_ptr<Compiled>> AllCompiled() {
-  std::vector<std::shared_ptr<Compiled>> live;
-  for (auto& weak : Table().all)
-    if (std::shared_ptr<Compiled> c = weak.lock()) live.push_back(std::move(c));
-  return live;
-}
-
-void ResetAll() {
-  for (const auto& c : AllCompiled()) ResetCompiled(*c);
 }
 
 void EndAll() {
@@ -710,45 +613,6 @@ void EndAll() {
 
 bool DisabledByOption() {
   return diag::OptionOn("disable");
-}
-
-// Code that is made anew all the time (exec, a class made in a function) is equal, but never the same. Of so many equal
-// ones those that were asked for last stay: each holds what its function held.
-static void RetireEqual(Compiled& compiled, PyCodeObject* code) {
-  constexpr size_t kEqual = 64;
-  std::vector<std::pair<uint64_t, PyCodeObject*>> equal;
-  for (auto& [other, state] : compiled.codes) {
-    if (other == code || other->co_firstlineno != code->co_firstlineno || !state) continue;
-    const int same =
-        PyObject_RichCompareBool(reinterpret_cast<PyObject*>(other), reinterpret_cast<PyObject*>(code), Py_EQ);
-    if (same < 0) PyErr_Clear();
-    if (same == 1) equal.emplace_back(state->used, other);
-  }
-  if (equal.size() < kEqual) return;
-  InUse now;
-  std::sort(equal.begin(), equal.end());
-  compiled.Forget();
-  auto& codes = Retired().codes.emplace_back();
-  for (size_t i = 0; i < equal.size() / 2; ++i) codes.insert(compiled.codes.extract(equal[i].second));
-}
-
-CodeState& StateOf(Compiled& compiled, PyCodeObject* code) {
-  static uint64_t clock = 0;
-  if (auto known = compiled.codes.find(code); known != compiled.codes.end() && known->second) {
-    known->second->used = ++clock;
-    return *known->second;
-  }
-  RetireEqual(compiled, code);
-  auto& s = compiled.codes[code];
-  if (!s) {
-    s = std::make_unique<CodeState>();
-    s->code = Borrow(reinterpret_cast<PyObject*>(code));
-    s->skip = SkippedFile(code) || !(code->co_flags & CO_OPTIMIZED);  // module and class bodies
-    s->hot = !(code->co_ncellvars);
-    s->instead = InsteadOf(code);
-    s->used = ++clock;
-  }
-  return *s;
 }
 
 ActiveScope::ActiveScope(std::shared_ptr<Compiled> compiled) : before_(std::move(active)) {

@@ -11,7 +11,8 @@ void InstallPolicy();                   // once, at module initialisation
 // Found or new; always new with an empty key.
 std::shared_ptr<Compiled> MakeCompiled(const std::string& key);
 void DropSegments(Compiled& compiled);
-void ResetCompiled(Compiled& compiled);  // drops its compiled segments and counters
+void Retire(std::unique_ptr<Segment> segment);  // dropped when no thread may be in it
+void ResetCompiled(Compiled& compiled);         // drops its compiled segments and counters
 void ResetAll();
 // The interpreter is about to end: from now on everything runs as written, and what segments hold (the program's own
 // objects, of which destructors are still to run) is let go.

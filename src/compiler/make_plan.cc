@@ -441,7 +441,8 @@ std::string FusionText(const Graph& g, const pass::Grouping& grouping) {
     text += "  step " + std::to_string(++step) + ": " + kinds[static_cast<int>(group.kind)] + " " + name + "\n";
   }
   for (const pass::Boundary& b : grouping.boundaries)
-    text += "  steps " + std::to_string(b.producer + 1) + " and " + std::to_string(b.consumer + 1) + " stay apart: " + b.why + "\n";
+    text += "  steps " + std::to_string(b.producer + 1) + " and " + std::to_string(b.consumer + 1) +
+            " stay apart: " + b.why + "\n";
   text.pop_back();
   return text;
 }

@@ -2,8 +2,7 @@
 
 namespace framejit::loop {
 
-bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored,
-             std::string* why) {
+bool CanFuse(const Graph& g, const std::vector<ValueId>& group, const std::vector<ValueId>& stored, std::string* why) {
   Space space(g, group, stored, nullptr);
   if (!space.Analyze()) {
     if (why) *why = space.why();

@@ -31,7 +31,7 @@ struct Alias {  // a view that is only another way to read `base` (which is no a
   loop::Layout layout;
 };
 
-struct Boundary {  // two groups, of which one reads what the other makes, that stayed two
+struct Boundary {          // two groups, of which one reads what the other makes, that stayed two
   int producer, consumer;  // in Grouping::groups
   std::string why;
 };
@@ -45,9 +45,9 @@ struct Grouping {
 };
 
 struct FuseOptions {
-  bool fuse = true;    // false: a group a node
-  int max_nodes = 80;  // of one kernel: code size and compile time grow with it
-  loop::Costs costs;   // of the device that most values are on
+  bool fuse = true;         // false: a group a node
+  int max_nodes = 80;       // of one kernel: code size and compile time grow with it
+  loop::Costs costs;        // of the device that most values are on
   bool boundaries = false;  // say why groups stayed apart
 };
 

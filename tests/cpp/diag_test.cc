@@ -198,10 +198,10 @@ TEST(Options, Environment) {  // read once a process, so in a child
     return out;
   };
   EXPECT_EQ(run("FRAMEJIT_LOG", "graph, breaks"), "|graph,breaks");
-  EXPECT_EQ(
-      run("FRAMEJIT_LOG", "grpah"),
-      "FRAMEJIT_LOG: unknown name 'grpah': did you mean 'graph'? (valid: breaks, recompiles, guards, graph, loop, "
-      "llvm, asm, ptx, perf)|");
+  EXPECT_EQ(run("FRAMEJIT_LOG", "grpah"),
+            "FRAMEJIT_LOG: unknown name 'grpah': did you mean 'graph'? (valid: breaks, recompiles, guards, graph, "
+            "fusion, loop, "
+            "llvm, asm, ptx, perf)|");
   EXPECT_EQ(run("FRAMEJIT_LOGS", "graph"), "unknown environment variable FRAMEJIT_LOGS: did you mean FRAMEJIT_LOG?|");
   EXPECT_EQ(run("FRAMEJIT_SOMETHING_ELSE", "1"), "|");
 }

@@ -119,8 +119,9 @@ TEST(Fuse, NoCycleThroughALibraryCall) {
   ValueId m = f.b.Add(Op::kMatMul, {e, e});
   Grouping grouping = f.Fuse({f.b.Binary(Op::kAdd, e, m)});
   EXPECT_EQ(grouping.groups.size(), 3u);  // exp, matmul, add: exp and add cannot meet
-  EXPECT_EQ(Apart(grouping), (std::vector<std::string>{"0-1: a product is a library's call", "0-2: a third step must run between them",
-                                                       "1-2: a product is a library's call"}));
+  EXPECT_EQ(Apart(grouping),
+            (std::vector<std::string>{"0-1: a product is a library's call", "0-2: a third step must run between them",
+                                      "1-2: a product is a library's call"}));
 }
 
 TEST(Fuse, ExpensiveWorkIsNotRepeatedForEveryRow) {
