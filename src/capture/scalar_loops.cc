@@ -147,7 +147,7 @@ int64_t CodeLoops::Expected(const Head& head, FjFrame* frame) {
 bool CodeLoops::Wanted(const Head& head, FjFrame* frame) const {
   if (head.versions.size() >= kVersions || head.visits < std::max(kVisits, head.again)) return false;
   const bool inner = std::any_of(heads_.begin(), heads_.end(), [&](auto& p) {
-    return p.get() != &head && !p->off && p->candidate && p->loop.start <= head.loop.start &&
+    return p.get() != &head && !p->off && p->visits >= p->again && p->candidate && p->loop.start <= head.loop.start &&
            p->loop.end >= head.loop.end && (p->versions.empty() || p->versions.back()->t.why.empty());
   });
   return !inner || head.work > kInnerWork || Expected(head, frame) > kInnerWork;
@@ -175,7 +175,6 @@ void CodeLoops::Compile(Compiled& compiled, Head& head, FjFrame* frame) {
   }
   const int blocks = made->t.blocks;
   if (blocks > kSmallCode && head.work + Expected(head, frame) < kWorkForBlock * blocks) {
-    head.off = head.versions.empty();
     head.again = kPatience * head.visits;
     diag::Log(diag::Channel::loop_, "no scalar code yet: " + std::to_string(blocks) + " blocks  [" + name + "]");
     return;
@@ -225,7 +224,6 @@ std::optional<frame::Action> CodeLoops::At(Compiled& compiled, FjFrame* frame, b
     head->work += head->round;
   }
   head->last = work_;
-  if (head->again && head->visits >= head->again) head->off &= !head->versions.empty(), head->again = 0;
   if (head->off) return waits();
   if (head->versions.empty() && !head->candidate && head->visits == kVisits) {
     head->declined = false;
