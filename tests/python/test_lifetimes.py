@@ -13,9 +13,11 @@ import pytest
 np = pytest.importorskip("numpy")
 
 ENDING = """
-import atexit, builtins, sys
+import atexit, builtins, gc, sys
 import numpy as np
 import framejit
+
+gc.disable()  # what a cycle holds ends in the order in which it was made, but for what an earlier collection has moved
 
 class Dies:
     def __init__(self, name):
