@@ -34,9 +34,10 @@ class OpEmitter {
   // Is a a better extremum than b? (argmax, argmin; the first of equals and of nans is the best)
   llvm::Value* Better(Op op, DType t, llvm::Value* a, llvm::Value* a_position, llvm::Value* b, llvm::Value* b_position);
 
+  llvm::Value* Opaque(llvm::Value* v);
+
  private:
   llvm::Value* Compute(Op op, DType result, DType from, std::span<llvm::Value* const> v);
-  llvm::Value* Opaque(llvm::Value* v);
   llvm::Value* Float(Op op, std::span<llvm::Value* const> v);
   llvm::Value* Integer(Op op, DType t, std::span<llvm::Value* const> v);
   llvm::Value* Bool(Op op, std::span<llvm::Value* const> v);

@@ -75,8 +75,14 @@ Value* InstructionEmitter::LoadScalar(int n, const Inst& inst, Value* offset, Va
   Value* p = Element(inst, pointer_[n], offset);
   if (predicate) p = b_.CreateSelect(predicate, p, zeros_);
   Value* v = b_.CreateAlignedLoad(ops_.StorageType(t, 1), p, llvm::Align(DTypeSize(t)));
-  if (predicate && k_.ieee) v = b_.CreateSelect(predicate, v, Nothing(v->getType(), t));
-  return ops_.FromStorage(v, t);
+  if (!predicate || !k_.ieee) return ops_.FromStorage(v, t);
+  return Kept(ops_.FromStorage(b_.CreateSelect(predicate, v, Nothing(v->getType(), t)), t));
+}
+
+// What stands for elements that are not there is computed with, too, and LLVM, which sees that nobody asks for the
+// result, would take any other value for it: one that raises.
+Value* InstructionEmitter::Kept(Value* v) {
+  return k_.ieee && v->getType()->isFPOrFPVectorTy() ? ops_.Opaque(v) : v;
 }
 
 void InstructionEmitter::EmitScalar(int n, const Inst& inst, Value* i) {
@@ -215,9 +221,9 @@ Value* InstructionEmitter::LoadVector(int n, const Inst& inst, const Copy& copy)
       Value* mask = And(copy.mask, predicate);
       if (!mask) return ops_.FromStorage(b_.CreateAlignedLoad(type, p, align), t);
       if (!predicate && !NativeMask(t)) return ops_.FromStorage(LoadThroughMemory(type, t, p, copy), t);
-      if (!NativeMask(t)) return ops_.FromStorage(LoadSome(type, p, align, mask), t);
-      Value* absent = predicate ? Nothing(type, t) : Absent(type, p, align);
-      return ops_.FromStorage(b_.CreateMaskedLoad(type, p, align, mask, absent), t);
+      if (!NativeMask(t)) return Kept(ops_.FromStorage(LoadSome(type, p, align, mask, Nothing(type, t)), t));
+      if (predicate) return Kept(ops_.FromStorage(b_.CreateMaskedLoad(type, p, align, mask, Nothing(type, t)), t));
+      return ops_.FromStorage(b_.CreateMaskedLoad(type, p, align, mask, Absent(type, p, align)), t);
     }
     if (inst.index.inner == Int(-1) && !copy.mask && !predicate) {
       Value* p = Element(inst, pointer_[n], b_.CreateSub(offset, I64(lanes_ - 1)));
@@ -226,7 +232,8 @@ Value* InstructionEmitter::LoadVector(int n, const Inst& inst, const Copy& copy)
       return ops_.FromStorage(b_.CreateShuffleVector(b_.CreateAlignedLoad(type, p, align), reverse), t);
     }
   }
-  return ops_.FromStorage(Gather(n, inst, copy, offset, predicate), t);
+  Value* v = ops_.FromStorage(Gather(n, inst, copy, offset, predicate), t);
+  return predicate ? Kept(v) : v;
 }
 
 llvm::Constant* InstructionEmitter::Nothing(llvm::Type* storage, DType t) {
@@ -247,7 +254,16 @@ Value* InstructionEmitter::LoadThroughMemory(llvm::Type* type, DType t, Value* p
   return b_.CreateAlignedLoad(type, memory, llvm::Align(64));
 }
 
-Value* InstructionEmitter::LoadSome(llvm::Type* type, Value* p, llvm::Align align, Value* mask) {
+// The element at p, if that lane of the mask has one.
+Value* InstructionEmitter::LoadLane(Value* p, llvm::Align align, Value* mask, llvm::Constant* absent, int lane) {
+  llvm::Type* type = absent->getType()->getScalarType();
+  Value* there = b_.CreateExtractElement(mask, uint64_t(lane));
+  Value* element = b_.CreateAlignedLoad(type, b_.CreateSelect(there, p, zeros_), align);
+  return b_.CreateSelect(there, element, absent->getAggregateElement(lane));
+}
+
+Value* InstructionEmitter::LoadSome(llvm::Type* type, Value* p, llvm::Align align, Value* mask,
+                                    llvm::Constant* absent) {
   auto* all = Block("all");
   auto* check = Block("check");
   auto* some = Block("some");
@@ -258,14 +274,13 @@ Value* InstructionEmitter::LoadSome(llvm::Type* type, Value* p, llvm::Align alig
   Set(result, b_.CreateAlignedLoad(type, p, align));
   b_.CreateBr(join);
   b_.SetInsertPoint(check);
-  Set(result, llvm::Constant::getNullValue(type));
+  Set(result, absent);
   b_.CreateCondBr(b_.CreateOrReduce(mask), some, join);
   b_.SetInsertPoint(some);
-  Value* v = llvm::Constant::getNullValue(type);
+  Value* v = absent;
   for (int lane = 0; lane < lanes_; ++lane) {
     Value* at = b_.CreateConstGEP1_64(type->getScalarType(), p, lane);
-    at = b_.CreateSelect(b_.CreateExtractElement(mask, uint64_t(lane)), at, zeros_);
-    v = b_.CreateInsertElement(v, b_.CreateAlignedLoad(type->getScalarType(), at, align), uint64_t(lane));
+    v = b_.CreateInsertElement(v, LoadLane(at, align, mask, absent, lane), uint64_t(lane));
   }
   Set(result, v);
   b_.CreateBr(join);
@@ -303,8 +318,9 @@ Value* InstructionEmitter::Gather(int n, const Inst& inst, const Copy& copy, Val
   Value* v = llvm::PoisonValue::get(type);
   for (int lane = 0; lane < lanes_; ++lane) {
     Value* p = LanePointer(n, inst, copy, offset, stride, indirect, lane);
-    if (predicate) p = b_.CreateSelect(b_.CreateExtractElement(predicate, uint64_t(lane)), p, zeros_);
-    v = b_.CreateInsertElement(v, b_.CreateAlignedLoad(type->getScalarType(), p, align), uint64_t(lane));
+    Value* element = predicate ? LoadLane(p, align, predicate, Nothing(type, t), lane)
+                               : b_.CreateAlignedLoad(type->getScalarType(), p, align);
+    v = b_.CreateInsertElement(v, element, uint64_t(lane));
   }
   return v;
 }

@@ -165,7 +165,9 @@ class InstructionEmitter {
   // 8- and 16-bit elements have no masked moves before AVX-512: the rest of the row goes through memory.
   Value* LoadThroughMemory(llvm::Type* type, DType t, Value* p, const Copy& copy);
   // Elements without masked moves under any mask. Most vectors of a pad or cat are all or none.
-  Value* LoadSome(llvm::Type* type, Value* p, llvm::Align align, Value* mask);
+  Value* LoadLane(Value* p, llvm::Align align, Value* mask, llvm::Constant* absent, int lane);
+  Value* LoadSome(llvm::Type* type, Value* p, llvm::Align align, Value* mask, llvm::Constant* absent);
+  Value* Kept(Value* v);
   Value* IndirectIndex(const Inst& inst, const Copy& copy);
   Value* Gather(int n, const Inst& inst, const Copy& copy, Value* offset, Value* predicate);
   // Lanes past the end repeat the last one that exists.

@@ -69,9 +69,13 @@ Outs Gelu(Scope& s) {
   ValueId v = rules::GeluErf(s.b, x.value);
   const bool library = x.meta->device.kind == DeviceKind::kCpu && (t == DType::kFloat32 || t == DType::kBFloat16) &&
                        x.rank() > 0 && IsContiguous(s.env, *x.meta) && !s.env.Eq(s.b.type(x.value).numel(), 1);
-  if (library) {  // oneDNN's
-    ValueId infinite = s.b.Binary(Op::kEq, x.value, rules::Like(s.b, x.value, std::numeric_limits<double>::infinity()));
-    v = s.b.Where(infinite, rules::Like(s.b, v, std::nan("")), v);
+  if (library) {  // oneDNN's, whose code for AVX-512 makes not-a-number of infinity, and that for AVX2 no -0
+    static const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    const double odd = avx512 ? std::numeric_limits<double>::infinity() : 0;
+    ValueId of = avx512 ? x.value : v;
+    ValueId is = s.b.Binary(Op::kEq, of, rules::Like(s.b, of, odd));
+    if (avx512 || t == DType::kFloat32) v = s.b.Where(is, rules::Like(s.b, v, avx512 ? std::nan("") : 0), v);
   }
   return s.Elementwise(v, {&x, 1});
 }
