@@ -18,6 +18,6 @@ def rrelu(x, lower, upper):
     """What torch.rrelu multiplies each element of x by in training: 1 above zero."""
     import torch
 
-    slopes = torch.empty_like(x)
+    slopes = torch.empty_like(x, memory_format=torch.contiguous_format)
     torch.ops.aten.rrelu_with_noise(x, slopes, lower, upper, True)
     return slopes

@@ -268,8 +268,8 @@ PyObject* ItemFor(Session& s, PyObject* item, const TensorMeta& beside) {
 }
 
 PyObject* ItemAsFactor(Session& s, PyObject* item, const TensorMeta& beside) {
-  const DType t = IsFloat(beside.dtype) ? beside.dtype : DType::kFloat32;
-  Ref size(Unary<&kAbs>(item)), most(PyFloat_FromDouble(surface::LargestFloat(t)));
+  if (!IsFloat(beside.dtype)) return nullptr;  // of integers it would have to be known whether it fits
+  Ref size(Unary<&kAbs>(item)), most(PyFloat_FromDouble(surface::LargestFloat(beside.dtype)));
   if (!size || !most || Compared(s, size.get(), most.get(), Py_LE, true) <= 0) return nullptr;
   return Py_NewRef(As(item)->tensor);
 }

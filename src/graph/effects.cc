@@ -34,7 +34,7 @@ constexpr Row kTorch[] = {
      "feature_alpha_dropout feature_dropout framejit._random.attention geometric log_normal multinomial "
      "native_dropout normal normal_functional poisson randint_like random rrelu rrelu_ rrelu_with_noise_ uniform",
      {.flags = kDraws}},
-    {"bernoulli", {.flags = kDraws, .batch = Batch::kDrawnIfAlone}},
+    {"bernoulli", {.flags = kDraws, .batch = Batch::kDrawnInRows}},
     {"rand_like", {.flags = kDraws, .batch = Batch::kDrawnAsItLies}},
     {"randn_like", {.flags = kDraws, .batch = Batch::kDrawnInRows}},
     {"__contains__ __deepcopy__ __dlpack__ __reduce_ex__ __setstate__ apply array_equiv as_strided as_strided_copy "

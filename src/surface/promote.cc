@@ -144,6 +144,10 @@ std::optional<Arg> Converted(shape::Env& env, const Arg& number, DType t) {
     return Converted(env, Arg::Int(static_cast<int64_t>(whole)), t);
   }
   if (!FitsIn(env, number, t)) return {};
+  if (t == DType::kFloat16 && number.is(Arg::Kind::kInt)) {  // the only floats that have no room for all integers
+    constexpr int64_t kMost = 65504;
+    if (!env.Le(-kMost, number.i) || !env.Le(number.i, kMost)) return {};
+  }
   return number;
 }
 

@@ -224,15 +224,16 @@ Outs TensorOf(Scope& s) {
 Outs Converted(Scope& s, const Operand& x, DType t, bool copy, const Arg& format) {
   std::string_view f = format.is_none() ? "preserve_format" : std::string_view(format.s);
   bool preserve = f.ends_with("preserve_format");
+  // As it is, where torch would suggest that format for it: not the same as lying in it.
   if (f.ends_with("channels_last") && x.rank() == 4) {
-    if (t == x.meta->dtype && !copy && IsChannelsLast(s.env, *x.meta)) return Same(x);
+    if (t == x.meta->dtype && !copy && LikesChannelsLast(s.env, *x.meta)) return Same(x);
     Out out;
     out.value = s.b.Cast(x.value, t);
     out.strides = ChannelsLast(x.meta->sizes);
     return out;
   }
   if (!preserve && !f.ends_with("contiguous_format")) Scope::Skip();
-  if (t == x.meta->dtype && !copy && (preserve || IsContiguous(s.env, *x.meta))) return Same(x);
+  if (t == x.meta->dtype && !copy && (preserve || !LikesChannelsLast(s.env, *x.meta))) return Same(x);
   Out out;
   out.value = s.b.Cast(x.value, t);
   if (preserve) out.strides = PreserveFormat(s.env, *x.meta);
@@ -280,7 +281,8 @@ Outs FillInPlace(Scope& s) {
   Operand x = s.tensor(0), v = s.Read(s.arg(1));
   if (v.rank() != 0) Scope::Fail("fill_ needs a number");
   DType t = x.meta->dtype;
-  if (!v.is_tensor() && (!FitsIn(s.env, v.number, t) || (!IsFloat(t) && v.number.is(Kind::kFloat)))) Scope::Skip();
+  if (!v.is_tensor() && (!surface::Converted(s.env, v.number, t) || (!IsFloat(t) && v.number.is(Kind::kFloat))))
+    Scope::Skip();
   ValueId value = v.is_tensor() ? Element(s, v, t) : s.Constant(v.number, t);
   return Overwriting(s, x, s.b.Broadcast(value, x.meta->sizes));
 }
@@ -383,12 +385,14 @@ Outs Pad(Scope& s) {  // (input, pad, mode, value): the last dimension first
   Ints pads = s.ints(1);
   if (pads.size() % 2 != 0 || pads.size() / 2 > x.meta->sizes.size()) Scope::Fail("pad sizes");
   Ints all(2 * x.rank(), Int(0));
+  // Where nothing is added the result lies as x does.
+  const auto none = [&](const Int& p) { return p == Int(0) || (!IsRowMajor(*x.meta) && s.env.Eq(p, 0)); };
   bool nothing = true;
   for (size_t i = 0; i < pads.size() / 2; ++i) {
     int d = x.rank() - 1 - static_cast<int>(i);
     all[2 * d] = pads[2 * i];
     all[2 * d + 1] = pads[2 * i + 1];
-    nothing &= pads[2 * i] == Int(0) && pads[2 * i + 1] == Int(0);
+    nothing &= none(pads[2 * i]) && none(pads[2 * i + 1]);
     if (s.env.Lt(x.meta->sizes[d] + pads[2 * i] + pads[2 * i + 1], 0)) Scope::Fail("negative size after padding");
   }
   Out out;

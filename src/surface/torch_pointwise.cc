@@ -294,6 +294,9 @@ Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
   if (op == Op::kSub && (s.torch() || IsBool(p.type))) RefuseBools(p);
   bool has_alpha = op != Op::kMul && s.has(2) && !(s.arg(2).is(Arg::Kind::kInt) && s.integer(2) == shape::Int(1));
   if (has_alpha && (IsBool(p.type) || (!IsFloat(p.type) && !s.arg(2).is(Arg::Kind::kInt)))) Scope::Skip();
+  if (has_alpha && s.arg(2).is(Arg::Kind::kInt) && (OnCpu(p.operands) || !IsFloat(p.type)) &&
+      !Converted(s.env, s.arg(2), p.type))
+    Scope::Fail("a factor that does not fit");
   if (has_alpha && s.arg(2).is(Arg::Kind::kFloat) && IsFloat(p.type) && std::isfinite(s.arg(2).f) &&
       std::fabs(s.arg(2).f) > LargestFloat(OnCpu(p.operands) || DTypeSize(p.type) > 4 ? p.type : DType::kFloat32))
     Scope::Fail("a factor that its floats cannot hold");
@@ -400,6 +403,7 @@ Outs Power(Scope& s) {
   auto wide = [&](auto f) { return done(s.b.Cast(f(s.Up(p.a)), p.type)); };
   if (n == 2) return wide([&](ValueId x) { return rules::Square(s.b, x); });
   if (s.torch()) {
+    if (n == 0 && p.operands[0].meta->requires_grad) Scope::Skip();  // its gradient is zero, and there
     if (n == 0) return done(Like(s.b, p.a, 1));
     if (n == 1) return done(p.a);
     if (n == 3) return wide([&](ValueId x) { return s.b.Binary(Op::kMul, rules::Square(s.b, x), x); });

@@ -108,18 +108,20 @@ Outs Fill(Scope& s) {
 constexpr char kBernoulli[] = "torch.bernoulli", kUniform[] = "torch.ops.aten.uniform",
                kNormal[] = "torch.ops.aten.normal_functional", kExponential[] = "torch.ops.aten.exponential";
 
-// Slopes are drawn below zero only, which the framework's kernel does in its order.
+// Slopes are drawn below zero only, which the framework's kernel does in its order. Results are row-major.
 Outs RRelu(Scope& s) {
   Operand x = s.tensor(0);
   const double lower = s.number(1), upper = s.number(2);
   if (!IsFloat(x.meta->dtype) || s.has(4)) Scope::Skip();
-  if (!s.flag(3)) return s.Elementwise(rules::LeakyRelu(s.b, x.value, (lower + upper) / 2), {&x, 1});
+  Out out;
+  if (!s.flag(3)) return out.value = rules::LeakyRelu(s.b, x.value, (lower + upper) / 2), out;
   const bool drawn = x.meta->dtype == DType::kFloat32 || x.meta->dtype == DType::kFloat64;
   constexpr double kApart = 1e-6;  // closer to each other they have another derivative
-  if (!drawn || !IsRowMajor(*x.meta) || !(upper - lower > kApart)) Scope::Skip();
+  if (!drawn || !(upper - lower > kApart)) Scope::Skip();
   const Out slopes = Drawn(s, "framejit._random.rrelu", {Arg::Tensor(0), s.arg(1), s.arg(2)}, {x.value},
                            {x.meta->dtype, x.meta->sizes, x.meta->device});
-  return s.Elementwise(s.b.Binary(Op::kMul, x.value, slopes.value), {&x, 1});
+  out.value = s.b.Binary(Op::kMul, x.value, slopes.value);
+  return out;
 }
 
 // clang-format off: a table

@@ -117,7 +117,7 @@ TEST(Effects, RulesOfVmap) {
   EXPECT_EQ(Of("torch.Tensor.copy_").batch, Batch::kCopy);
   EXPECT_TRUE(Callee("torch.Tensor.copy_").Has(kInPlace));
   EXPECT_EQ(Of("torch.Tensor.squeeze_").batch, Batch::kNone);
-  EXPECT_EQ(Of("torch.bernoulli").batch, Batch::kDrawnIfAlone);
+  EXPECT_EQ(Of("torch.bernoulli").batch, Batch::kDrawnInRows);
   EXPECT_EQ(Of("torch.Tensor.bernoulli_").batch, Batch::kNone);
   EXPECT_EQ(Of("torch.linalg.diagonal").batch, Batch::kNone);
   EXPECT_EQ(Of("numpy.matmul").batch, Batch::kNone);

@@ -373,3 +373,50 @@ def test_views_of_one_object_have_one_base(fresh):
                 assert seen[0] == seen[1]
             run = fresh.cache_info(compiled)["outcomes"]["run"]
             assert set(run) <= {"graph", "nothing", "framework"} and run.get("graph", 0) + run.get("nothing", 0) + run.get("framework", 0) == 3
+
+
+def _results(f, makes):
+    """(strides, the values or the error) of each call, whether the result is the input, and what became of that."""
+    told = []
+    for make in makes:
+        x = make()
+        try:
+            y = f(x)
+            told.append((y.stride(), y.tolist(), y is x, x.tolist()))
+        except RuntimeError as error:
+            told.append(str(error))
+    return told
+
+
+@pytest.mark.parametrize("name", ["channels_last", "contiguous_format"])
+def test_to_in_a_format_is_the_input_where_torch_would_suggest_it(fresh, name):
+    """Not where it lies in that format: one channel, or a transposed matrix."""
+
+    def f(x):
+        y = x.to(memory_format=getattr(torch, name))
+        return y.add_(1)
+
+    shapes = [(7, 1, 5, 7), (2, 3, 1, 1), (2, 3, 4, 5)] + ([] if name == "channels_last" else [(3, 2)])
+    for shape in shapes:
+        for turn in (lambda x: x, lambda x: x.transpose(0, 1) if x.dim() == 2 else x.contiguous(memory_format=torch.channels_last)):
+            makes = [lambda: turn(torch.zeros(shape))] * 3
+            assert _results(fresh.compile(f), makes) == _results(f, makes), (shape, name)
+
+
+def test_random_leaky_relu_is_row_major(fresh):
+    makes = [lambda: torch.arange(-10.0, 10.0).reshape(4, 5).t(), lambda: torch.ones(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)]
+    for training in (False, True):
+
+        def f(x, training=training):
+            torch.manual_seed(0)
+            return F.rrelu(x, training=training)
+
+        assert _results(fresh.compile(f), makes) == _results(f, makes)
+
+
+def test_padding_by_a_symbol_that_is_nothing(fresh):
+    makes = [lambda: torch.ones(3, 2).t(), lambda: torch.ones(4, 3).t(), lambda: torch.ones(2, 4).t()]
+    f = lambda x: F.pad(x, (0, 4 - x.shape[1]))  # noqa: E731
+    compiled = fresh.compile(f, dynamic=True)
+    for make in makes:
+        assert _results(compiled, [make]) == _results(f, [make])

@@ -279,3 +279,35 @@ def test_gelu_of_one_infinity(fresh, dtype):
     for sizes in ((1,), (1, 1), (2,), (5,), (1,)):
         x = torch.full(sizes, torch.inf, dtype=dtype)
         torch.testing.assert_close(compiled(x), F.gelu(x), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.add(x, x, alpha=2**40),
+        lambda x: torch.sub(x, x, alpha=2**40),
+        lambda x: torch.add(x, x, alpha=torch.tensor(2**40 + 1).item()),
+        lambda x: x.clone().fill_(2**40),
+        lambda x: x.masked_fill(x > 0, 2**40),
+        lambda x: torch.full_like(x, 2**40),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.float16, torch.float32])
+def test_integers_that_do_not_fit(fresh, call, dtype):
+    def told(f):
+        try:
+            return f(torch.ones(2, dtype=dtype)).tolist()
+        except RuntimeError as error:
+            return str(error)
+
+    assert [told(fresh.compile(call)) for _ in range(2)] == [told(call)] * 2
+
+
+def test_a_power_of_zero_has_a_gradient(fresh):
+    for f in (lambda x: x**0, lambda x: x ** torch.zeros(()).item()):
+        grads = []
+        for run in (f, fresh.compile(f)):
+            x = torch.ones(3, requires_grad=True)
+            run(x).sum().backward()
+            grads.append(x.grad)
+        assert torch.equal(*grads)
