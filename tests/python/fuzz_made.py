@@ -1,6 +1,5 @@
-"""Random programs that make arrays in loops, have several names and views of them, store, print,
-hold them in tuples, and call functions that make, return and write some: whole
-numbers, so that every order of arithmetic gives the same. test_loops_values.py runs them."""
+"""Random programs that make arrays in loops, have several names and views of them, store, print, hold them in tuples, and call functions
+that make, return and write some: whole numbers, so that every order of arithmetic gives the same. test_loops_values.py runs them."""
 
 import linecache
 import random
