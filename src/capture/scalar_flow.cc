@@ -201,7 +201,7 @@ void Translator::Block(State s) {
     const codegen::ScalarSpecials specials = specials_;
     ended_ = wrote_ = false;
     const int here = block, blocks = static_cast<int>(code.blocks.size()), exit = exit_;
-    const size_t written = code.blocks[here].size(), fresh = fresh_.size();
+    const size_t written = code.blocks[here].size(), fresh = fresh_.size(), computed = computed_.size();
     try {
       if (branches) return GoTo(s);
       Step(s, f.code->At(f.pc));
@@ -210,6 +210,7 @@ void Translator::Block(State s) {
       exit_ = exit;
       specials_ = specials;
       fresh_.resize(fresh);
+      computed_.resize(computed);
       code.blocks[here].resize(written);
       Abandon(blocks);
       return LeaveBefore(before, u.why + Line(before));

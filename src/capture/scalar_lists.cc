@@ -40,9 +40,11 @@ PyObject* Boxed(T v, int64_t kind) {
   return tensor::Numpy()->make_scalar(&v, tensor::Numpy()->descr[kind], nullptr);
 }
 
-// False: nothing was done, and Python does it.
+// False: nothing was done, and Python does it. A not-a-number is left to it, too: it is equal to itself alone as an
+// object, so that which object it is shows in comparisons of lists.
 template <typename T>
 int64_t StoreItem(PyObject* list, int64_t index, T v, int64_t kind) {
+  if (v != v) return 0;
   PyObject* old = PyList_GET_ITEM(list, index);
   if (!DiesUnseen(old)) return 0;
   PyObject* made = Boxed(v, kind);
@@ -53,6 +55,7 @@ int64_t StoreItem(PyObject* list, int64_t index, T v, int64_t kind) {
 }
 template <typename T>
 int64_t AppendItem(PyObject* list, T v, int64_t kind) {
+  if (v != v) return 0;
   const Ref made(Boxed(v, kind));
   if (made && PyList_Append(list, made.get()) == 0) return 1;
   return PyErr_Clear(), 0;
@@ -92,7 +95,9 @@ Val Translator::NumberAt(int object, const Val& kind) {
   }
   if (kind.is == Is::kFloat) {
     check_type(&PyFloat_Type);
-    return New(Is::kFloat, LoadField(object, offsetof(PyFloatObject, ob_fval), ScalarType::kF64));
+    const int number = LoadField(object, offsetof(PyFloatObject, ob_fval), ScalarType::kF64);
+    ExitIf(Compare(ScalarOp::kNe, number, number));  // which object it is may be asked for later
+    return New(Is::kFloat, number);
   }
   const int to = Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
   std::vector<int> args{object, to};
@@ -105,6 +110,7 @@ Val Translator::NumberAt(int object, const Val& kind) {
   }
   ExitIf(Op(ScalarOp::kNot, ScalarType::kBool, Call(f, ScalarType::kBool, args)));
   v.value = Emit({.op = ScalarOp::kCell, .type = v.type(), .imm = scratch, .id = -2});
+  if (kind.is == Is::kNumpy && Float(kind.dtype)) ExitIf(Compare(ScalarOp::kNe, v.value, v.value));
   return v;
 }
 

@@ -163,18 +163,40 @@ Part Translator::NewArray(DType t, const std::vector<int>& sizes, int frames) {
   return p;
 }
 
-// What was written down becomes an array.
+// How many frames there are up to the outermost one that holds the node; what no frame holds is the innermost one's.
+int Translator::HeldAt(const State& s, int node) {
+  const std::function<bool(const Val&)> holds = [&](const Val& v) {
+    return (v.is == Is::kDeferred && v.node == node) || std::any_of(v.items.begin(), v.items.end(), holds);
+  };
+  int depth = 1;
+  for (const Frame& f : s.frames) {
+    if (std::any_of(f.locals.begin(), f.locals.end(), holds) || std::any_of(f.stack.begin(), f.stack.end(), holds))
+      return depth;
+    ++depth;
+  }
+  return static_cast<int>(s.frames.size());
+}
+
+// What was written down becomes an array: one, however many hold it. That of before in this region is still what was
+// written down, since ComputeAll leaves no other holder behind before anything is written.
 Val Translator::Compute(const State& s, int node) {
+  const int frames = HeldAt(s, node);
+  for (auto& [known, v] : computed_)
+    if (known == node) {
+      v.born = std::min(v.born, static_cast<uint8_t>(frames));
+      return v;
+    }
   const Node& n = nodes_[node];
   if (n.sizes.empty()) throw Unsupported{"an array without axes"};
   if (n.sizes.size() > 1) {
     if (ReadsLarge(node)) throw Unsupported{"large arrays"};
     WantOrdered(node);
   }
-  const Part p = NewArray(n.dtype, n.sizes, static_cast<int>(s.frames.size()));
+  const Part p = NewArray(n.dtype, n.sizes, frames);
   Fill(node, n.sizes, n.dtype, &p);
   Val v = View(p);
   v.whole = true;
+  computed_.emplace_back(node, v);
   return v;
 }
 
@@ -230,12 +252,9 @@ std::optional<Val> Translator::NewFilled(const State& s, const std::string& name
 
 // Before something is written that they may read, or the program branches; `also` is on its way.
 void Translator::ComputeAll(State& s, Val* also) {
-  std::map<int, Val> known;
   const std::function<void(Val&)> compute = [&](Val& v) {
     if (v.is == Is::kDeferred) {
-      auto [it, made] = known.try_emplace(v.node);
-      if (made) it->second = Compute(s, v.node);
-      v = it->second;
+      v = Compute(s, v.node);
       return;
     }
     for (Val& item : v.items) compute(item);

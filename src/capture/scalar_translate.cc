@@ -243,7 +243,8 @@ Val Translator::GetItem(State& s, const Val& of, const Val& index) {
   return ItemOf(Index(PartOf(container), index));
 }
 
-void Translator::SetItem(State& s, const Val& container, const Val& index, const Val& value) {
+void Translator::SetItem(State& s, const Val& of, const Val& index, const Val& value) {
+  const Val container = Computed(s, of);
   if (container.is != Is::kView && container.is != Is::kObject) throw Unsupported{"a store"};
   if (IsList(container)) return SetListItem(s, container.object, index, value);
   const Part p = Index(PartOf(container), index);

@@ -195,6 +195,7 @@ class Translator final : public Builder {
     exit_ = -1;
     buffers_ = 0;
     fresh_.clear();
+    computed_.clear();
   }
 
   int MakeExit(const State& s, const std::vector<bool>& stored, const std::string& why, bool usual = false);
@@ -245,13 +246,14 @@ class Translator final : public Builder {
   int Way(F f) {
     Settle();
     const int made = static_cast<int>(code.blocks.size()), here = block, exit = exit_;
-    const size_t fresh = fresh_.size();
+    const size_t fresh = fresh_.size(), computed = computed_.size();
     code.blocks.emplace_back();
     block = made;
     f();
     block = here;
     exit_ = exit;  // what was made there is not known here
     fresh_.resize(fresh);
+    computed_.resize(computed);
     return made;
   }
   void Branch(int condition, const State& yes, const State& no) {
@@ -451,6 +453,7 @@ class Translator final : public Builder {
   static int Lies(const Part& p) { return p.base >= 0 ? kMadeArrays : p.object; }
   int Memory(DType t, const std::vector<int>& sizes);
   Part NewArray(DType t, const std::vector<int>& sizes, int frames);
+  static int HeldAt(const State& s, int node);
   Val Compute(const State& s, int node);
   Val Computed(const State& s, const Val& v) { return v.is == Is::kDeferred ? Compute(s, v.node) : v; }
   void ComputeAll(State& s, Val* also = nullptr);
@@ -527,9 +530,10 @@ class Translator final : public Builder {
   State region_;  // since when nothing was written, in this block
   std::vector<bool> region_stored_;
   std::deque<Node> nodes_;
-  int buffers_ = 0;         // of this region
-  std::vector<int> fresh_;  // addresses of arrays that were made in it
-  int parallel_ = 0;        // the loop over elements that is being written
+  int buffers_ = 0;                            // of this region
+  std::vector<int> fresh_;                     // addresses of arrays that were made in it
+  std::vector<std::pair<int, Val>> computed_;  // in it, too: nodes, and what became of them
+  int parallel_ = 0;                           // the loop over elements that is being written
   int parallels_ = 0, element_blocks_ = 0;
   int views_ = 1 << 16;     // behind the numbers that views have at the beginning of a block
   int bad_ = -1;            // its variable: a number came out that NumPy may tell of

@@ -54,7 +54,7 @@ struct Val {
   bool natural = false;  // iterators: the next is not negative
   bool few = false;      // ranges: of a few numbers, whatever is computed
   bool whole = false;    // views of what the code made: all of it, the array itself
-  uint8_t born = 0;      // and how many frames there were
+  uint8_t born = 0;      // and how many frames there were up to the outermost one that held it
   int same = 0;          // views: those of one number are one object
   std::vector<Val> items;
   // The number of a scalar: its value, or else the variable that holds it.

@@ -1,5 +1,5 @@
-"""Random programs that make arrays in loops, have several names and views of them, store, print, and call a function that makes some: whole
-numbers, so that every order of arithmetic gives the same. test_loops_values.py runs them."""
+"""Random programs that make arrays in loops, have several names and views of them, store, print, hold them in tuples, and call functions
+that make, return and write some: whole numbers, so that every order of arithmetic gives the same. test_loops_values.py runs them."""
 
 import linecache
 import random
@@ -15,6 +15,42 @@ def helper(v, t):
     d = c[1:]
     d -= 3
     return c
+
+def pair(v, t):
+    d = v + t & 1023
+    e = d
+    return d, e
+
+def with_view(v, t):
+    d = v * 3 & 1023
+    w = d[1:]
+    if t % 3 == 0:
+        w[:] = w + t & 255
+    return d, w
+
+def through(v, t):
+    d = v - t & 1023
+    e = d.T
+    e[0] = t
+    w = d[1:]
+    w[:] = v[:-1]
+    return d
+
+def packed(v, u, t):
+    p = (v + t & 1023, u, t)
+    if t % 5:
+        p[1][0] = t & 255
+    q = p[0]
+    w = p[0][::-1]
+    w[-1] = p[2] & 1023
+    return p[0], q
+
+def writes(v, t):
+    w = v[:1]
+    if t % 2:
+        w[0] += 5
+    v[-1] = t & 255
+    return v
 
 """
 
@@ -64,7 +100,15 @@ class Programs:
             lambda: [f"{pad}{x} = {rng.choice(['np.zeros(M, np.int64)', 'np.ones(M, dtype=np.int64)', f'np.zeros_like({self.name()})', f'{self.name()}.copy()'])}"],
             lambda: [f"{pad}l[{self.index()}] = int({self.number()})", f"{pad}l.append(i)", f"{pad}s += len(l)"],
             lambda: [f"{pad}if i == {rng.choice([7, 17, 23])}:", f"{pad}    print({x}, x is y, p is q, {self.name()}.base is {self.name()}, s)"],
-            lambda: [f"{pad}{x} = helper({self.name()}, int({self.number()}))"],
+            lambda: [f"{pad}{x} = {rng.choice(['helper', 'through'])}({self.name()}, int({self.number()}))"],
+            lambda: [f"{pad}{x} = {self.name()} = {self.vector()}"],
+            lambda: [f"{pad}{x}, {self.name()} = pair({self.vector()}, int({self.number()}))"],
+            lambda: [f"{pad}{x}, w = with_view({self.vector()}, int({self.number()}))", f"{pad}w += {rng.choice(['1', 'i', 's'])}", f"{pad}s += w.base is {x}"],
+            lambda: [f"{pad}{x}, {self.name()} = packed({self.vector()}, {self.vector()}, int({self.number()}))"],
+            lambda: [f"{pad}{x} = writes({self.vector()}, int({self.number()}))"],
+            lambda: [f"{pad}w = ({x} := {self.vector()})[1:]", f"{pad}w -= {rng.choice(['1', 'i', 's'])}"],
+            lambda: [f"{pad}{x} = ({self.name()} := {self.vector()}) + {self.name()} & 1023"],
+            lambda: [f"{pad}for row in ({x}, {self.vector()}):", f"{pad}    row[{self.index()}] = {self.number()} & 1023"],
         ]
         if indent > 12 or rng.random() < 0.8:
             return rng.choice(simple)()

@@ -561,6 +561,187 @@ def test_code_for_short_loops_is_there_for_long_ones():
     assert compiled.cache_info()["scalar_runs"] == before + 1
 
 
+# --- one array that was not computed yet, held twice ---------------------------------------------------------------------------
+def pair_of(x):
+    d = x + 1.0
+    return d, d
+
+
+def view_of(x):
+    d = x * 2.0
+    return d, d[1:]
+
+
+def through_a_view(x):
+    d = x + 1.0
+    v = d[1:]
+    v[0] = 100.0
+    return d
+
+
+def through_a_transpose(x):
+    d = x + 1.0
+    e = d.T
+    e[0] = 7.0
+    return d
+
+
+def renamed(x, i):
+    y = x * 2.0
+    z = y
+    w = y[1:]
+    if i % 3:
+        w[0] += 1.0
+    return z, y, w
+
+
+def writes(y, i, x):
+    if i % 2:
+        y[0] += 1.0
+    if x[i]:
+        print(y)
+    return y[0]
+
+
+def chained(x, n):
+    for i in range(n):
+        a = b = x + 1.0
+        a[0] = 5.0 + i
+    a[1] = 55.0
+    return a, b, a is b
+
+
+def chained_after(x, n):
+    for i in range(n):
+        a = b = c = abs(x - 2.0)
+    a[0] = 55.0
+    return a, b, c, a is b, b is c
+
+
+def packed(x, i):
+    t = (x + 1.0, i)
+    a = t[0]
+    v = t[0][1:]
+    v[0] = 100.0 + t[1]
+    t[0][0] += 1.0
+    return a, t[0], v
+
+
+def from_a_tuple(x, n):
+    for i in range(n):
+        a, b, v = packed(x, i)
+        a -= 1.0
+    return a, b, v, a is b, v.base is a
+
+
+def walrus(x, n):
+    s = 0.0
+    for i in range(n):
+        b = (a := x + 1.0)[1:]
+        b[0] = i
+        (d := (c := x * 2.0))[1] = i
+        s += a[1] + c[1]
+        x[:] = (y := x + 1.0) * 0.5
+        y[0] = i
+    return a, b, c, d, s, x, y, b.base is a, c is d
+
+
+def helper_pair(x, n):
+    for i in range(n):
+        a, b = pair_of(x)
+        a[0] = i
+    return a, b, a is b
+
+
+def helper_view(x, n):
+    for i in range(n):
+        a, b = view_of(x)
+        b[0] = i
+    return a, b, b.base is a
+
+
+def helper_writes_a_view(x, n):
+    for i in range(n):
+        d = through_a_view(x)
+    return d
+
+
+def helper_writes_a_transpose(x, n):
+    s = 0.0
+    for i in range(n):
+        s += through_a_transpose(x)[0]
+    return s
+
+
+def helper_renames(x, n):
+    s = 0.0
+    for i in range(n):
+        a, b, c = renamed(x, i)
+        b[0] -= 1.0
+        s += a[0] + a[1] + c[0]
+    return a, b, c, s, a is b, c.base is a
+
+
+def tuple_gone_through(x, n):
+    s = 0.0
+    for i in range(n):
+        for r in (q := x * 2.0, q):
+            r[0] += 1.0
+        s += q[0]
+    return s, q
+
+
+HELD_TWICE = [chained, chained_after, from_a_tuple, walrus, helper_pair, helper_view, helper_writes_a_view, helper_writes_a_transpose, helper_renames, tuple_gone_through]
+
+
+@pytest.mark.parametrize("program", HELD_TWICE)
+def test_one_array_with_two_holders(program):
+    check(program, (np.arange(4.0), 100), (np.arange(2.0), 7))
+
+
+def test_an_argument_that_was_written_is_not_written_again():
+    """The caller holds it, too: where the call is left, Python calls again with what it held then. Here the call is left to Python."""
+
+    def program(v, x, n):
+        s = 0.0
+        for i in range(n):
+            s += writes(v * 2.0, i, x)
+        return s
+
+    x = np.zeros(100, np.int64)
+    x[39] = x[80] = 1
+    check(program, (np.arange(9.0), x, 100), (np.arange(9.0), x, 70), loops=0, runs=0)
+
+
+def test_what_is_returned_in_the_loop():
+    def program(x, n):
+        for i in range(n):
+            y = x * float(i)
+            if i == 50:
+                return x + 1.0, y * 2.0
+            if i == 70:
+                return y + 1.0
+        return y
+
+    check(program, (np.arange(4.0), 100), (np.arange(4.0), 20))
+
+
+def test_nans_are_the_objects_that_they_were():
+    nan = float("nan")
+
+    def program(l, x):
+        kept = []
+        for v in l:
+            kept.append(v)
+        other = [0.0] * len(l)
+        for i in range(len(l)):
+            other[i] = l[i]
+        return kept == l, other == l, kept[0] in l, l.count(kept[-1])
+
+    many = [nan] * 100
+    check(program, ([float(i) for i in range(100)], 1), (many, 1), ([1.0, nan, 2.0, nan] * 30, 1))
+
+
 @pytest.mark.parametrize("seeds", [range(k, k + 8) for k in range(0, 24, 8)], ids=str)
 def test_random_programs(seeds):
     ran = 0
