@@ -22,6 +22,7 @@
 #include "diag/no_kernel.h"
 #include "diag/option_values.h"
 #include "graph/hints.h"
+#include "surface/numpy_transforms.h"
 #include "tensor/import.h"
 #include "tensor/no_collection.h"
 #include "tensor/own_reference.h"
@@ -293,6 +294,7 @@ class SegmentBuilder {
     seg_->assumed.guesses = KeepGuesses(s_, recipe().outputs);
     for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0))
       plan_.push_back({static_cast<OutputPlan::Kind>(m.kind), m.index, m.calls});
+    if (std::string escaped = surface::EscapedSample(s_.graph()); !escaped.empty()) problem_->state = escaped;
     if (gpu) surface::MoveTo(s_.graph(), *gpu);
     uses_torch_ = s_.libraries.torch || gpu;
   }
