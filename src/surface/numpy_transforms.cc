@@ -132,7 +132,7 @@ std::optional<TraceId> OpenSample(const Trace& trace) {
   return open.empty() ? std::nullopt : std::optional(open.back());
 }
 
-std::string EscapedSample(const Graph& g) {
+std::string EscapedSample(const Graph& g, size_t outputs) {
   std::vector<bool> of_sample(g.nodes.size());
   bool any = false;
   for (ValueId v = 0; v < g.nodes.size(); ++v) {
@@ -141,7 +141,7 @@ std::string EscapedSample(const Graph& g) {
     any |= of_sample[v];
   }
   if (!any) return "";
-  std::vector<ValueId> seen = g.outputs;
+  std::vector<ValueId> seen(g.outputs.begin(), g.outputs.begin() + static_cast<std::ptrdiff_t>(outputs));
   for (const Write& w : g.writes) seen.push_back(w.value);
   for (ValueId v : seen)
     if (of_sample[v]) return "an array of one sample of framejit.vmap" + LineOf(g.nodes[v]) + " is kept outside of it";

@@ -15,8 +15,8 @@ bool HasNumpyDerivative(Callee callee);
 // The last of the samples whose function framejit.vmap is calling where the trace ends.
 std::optional<TraceId> OpenSample(const Trace& trace);
 
-// What of the graph's outputs and writes rests on one sample, and so is wrong: a text, or nothing.
-std::string EscapedSample(const Graph& g);
+// What of the graph's first outputs and its writes rests on one sample, and so is wrong: a text, or nothing.
+std::string EscapedSample(const Graph& g, size_t outputs);
 
 Outs Leaf(Scope& s);
 Outs Gradients(Scope& s);
