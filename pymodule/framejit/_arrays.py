@@ -3,6 +3,7 @@ comes first and is returned."""
 
 import functools
 import importlib
+import threading
 
 
 @functools.lru_cache(maxsize=None)
@@ -41,16 +42,22 @@ def gradients(outputs, seeds, inputs):
     _not_here()
 
 
-def batched(outputs, samples, wholes, axes, size):
+def batched(outputs, samples, wholes, axes, size, same):
     _not_here()
 
 
-def _not_here():
-    from .errors import FramejitError
+_refused = threading.local()  # reason: why the last run of a derivative raised an error
 
+
+def _not_here():
+    from .errors import FramejitError, raised
+
+    reason = _refused.__dict__.pop("reason", None)
+    if reason is not None:
+        raise raised("BreakError")(reason)
     raise FramejitError(
         "framejit's derivatives and batches of NumPy functions are compiled, and this call runs as written: because of FRAMEJIT_DISABLE, "
-        "framejit.stance, a tool of sys.monitoring, or a call of NumPy's in its derivative that raised an error"
+        "framejit.stance or a tool of sys.monitoring"
     )
 
 
@@ -74,15 +81,29 @@ def gather(g, index, sizes, axis):
     return made
 
 
-def vjp(name, which, operands, args, kwargs, grads):
-    """The gradients by operands[i], i in `which`, of a call of the function of NumPy with that name, given those of its results."""
-    import numpy as np
-
+def vjp(name, line, which, operands, args, kwargs, grads):
+    """The gradients by operands[i], i in `which`, of a call of the function of NumPy with that name, given those of its results.
+    line: where the program calls it, for errors; "" where nobody knows."""
     from ._numpy_derivatives import DERIVATIVES
 
-    given, made = DERIVATIVES[name](grads, *args, **kwargs), []
+    try:
+        return _pulled(DERIVATIVES[name], which, operands, args, kwargs, grads)
+    except Exception as error:  # the run is made again by Python, which comes to _not_here
+        _refused.reason = f"no derivative of this call of {name}{line}: {error}"
+        raise
+
+
+def _pulled(rule, which, operands, args, kwargs, grads):
+    import numpy as np
+
+    given, made = rule(grads, *args, **kwargs), []
     for i in which:
         x = operands[i]
-        grad = sum([g for argument, g in given if argument is x], np.zeros(x.shape, x.dtype))
-        made.append(np.asarray(grad, x.dtype, order="C"))
+        mine = [g for argument, g in given if argument is x]
+        if not mine:
+            raise NotImplementedError("it has no rule for an argument that the derivative is taken by")
+        parts = [np.asarray(g) for g in mine if g is not None]
+        if any(g.shape != x.shape for g in parts):
+            raise NotImplementedError("its rule does not fit the shape of an argument")
+        made.append(np.asarray(sum(parts, np.zeros(x.shape, x.dtype)), x.dtype, order="C"))
     return made[0] if len(made) == 1 else tuple(made)

@@ -1,4 +1,7 @@
-"""Derivatives of functions of NumPy that stay calls in a graph (`_arrays.vjp`)."""
+"""Derivatives of functions of NumPy that stay calls in a graph (`_arrays.vjp`).
+
+A rule takes the gradients of the results and the arguments of the call, by NumPy's names. It gives pairs of an argument and its gradient;
+None in a pair is a gradient of zero. A keyword that a rule does not list is an error, and so is an argument that it has no pair for."""
 
 
 def _reduced(grad, shape):
@@ -19,31 +22,45 @@ def _spread(grad, a, axis, keepdims):
     return np.broadcast_to(grad, a.shape)
 
 
-def _sum(grads, a, axis=None, dtype=None, out=None, keepdims=False):
+def _added_up(grads, a, axis, keepdims, initial, where):
     import numpy as np
 
-    if not isinstance(a, np.ndarray):
-        return _items([_spread(grads[0], np.asarray(a), axis, keepdims)], a)
-    return [(a, _spread(grads[0], a, axis, keepdims))]
+    x = np.asarray(a)
+    return [*_items([np.where(where, _spread(grads[0], x, axis, keepdims), 0)], a), (initial, np.sum(grads[0]))]
 
 
-def _mean(grads, a, axis=None, dtype=None, out=None, keepdims=False):
-    return [(a, _spread(grads[0], a, axis, keepdims) * (grads[0].size / a.size))]
+def _sum(grads, a, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=True):
+    return _added_up(grads, a, axis, keepdims, initial, where)
+
+
+def _mean(grads, a, axis=None, dtype=None, out=None, keepdims=False, where=True):
+    import numpy as np
+
+    x = np.asarray(a)
+    count = np.broadcast_to(where, x.shape).sum(axis=axis, keepdims=True)
+    return _items([np.where(where, _spread(grads[0], x, axis, keepdims) / count, 0)], a)
 
 
 def _extreme(which):
-    def rule(grads, a, axis=None, out=None, keepdims=False):
-        hits = a == getattr(a, which)(axis=axis, keepdims=True)
-        return [(a, _spread(grads[0], a, axis, keepdims) * hits / hits.sum(axis=axis, keepdims=True))]
+    def rule(grads, a, axis=None, out=None, keepdims=False, initial=None, where=True):
+        import numpy as np
+
+        x, start = np.asarray(a), {} if initial is None else {"initial": initial}
+        best = getattr(x, which)(axis=axis, keepdims=True, where=where, **start)
+        hits, first = (x == best) & where, best == initial
+        shares = hits.sum(axis=axis, keepdims=True) + first
+        grad = _spread(grads[0], x, axis, keepdims) if x.size else 0
+        of_start = np.sum(np.reshape(grads[0], best.shape) * first / shares)
+        return [*_items([grad * hits / shares], a), (initial, of_start)]
 
     return rule
 
 
-def _taken(grads, a, indices, axis=None, **kwargs):
+def _taken(grads, a, indices, axis=None, out=None, mode="raise"):
     import numpy as np
 
     flat = a.size if axis is None else a.shape[axis]
-    at = np.asarray(indices) % flat
+    at = np.clip(indices, 0, flat - 1) if mode == "clip" else np.asarray(indices) % flat
     if axis is None:
         return [(a, np.bincount(at.reshape(-1), grads[0].reshape(-1), flat).reshape(a.shape))]
     rows = np.zeros((flat, *np.delete(a.shape, axis)), grads[0].dtype)
@@ -52,45 +69,57 @@ def _taken(grads, a, indices, axis=None, **kwargs):
     return [(a, np.moveaxis(rows, 0, axis))]
 
 
-def _padded(grads, a, pad_width, mode="constant", **kwargs):
+def _padded(grads, array, pad_width, mode="constant", constant_values=0):
     import numpy as np
 
     if mode != "constant":
-        raise NotImplementedError(f"the derivative of numpy.pad with mode={mode!r}")
-    low = np.broadcast_to(np.asarray(pad_width), (a.ndim, 2))[:, 0]
-    return [(a, grads[0][tuple(slice(i, i + n) for i, n in zip(low, a.shape))])]
+        raise NotImplementedError(f"it has a rule for mode='constant' alone, not for mode={mode!r}")
+    grad, widths = grads[0], np.broadcast_to(np.asarray(pad_width), (array.ndim, 2))
+    inner = [slice(low, low + n) for (low, _), n in zip(widths, array.shape)]
+    by_values = np.zeros((array.ndim, 2))
+    for i, own in enumerate(inner):  # the values of a later axis lie over those of an earlier one
+        for side, part in enumerate((slice(0, own.start), slice(own.stop, None))):
+            by_values[i, side] = grad[(slice(None),) * i + (part, *inner[i + 1 :])].sum()
+    return [(array, grad[tuple(inner)]), *_items([_reduced(by_values, np.shape(constant_values))], constant_values)]
 
 
-def _same(grads, a, *args, **kwargs):
-    return [(a, grads[0])]
+def _same(grads, a, dtype=None, order=None, subok=False):  # the second may be dtype or order
+    return _items([grads[0]], a)
 
 
-def _none(grads, *args, **kwargs):
-    return []
+def _heaviside(grads, x1, x2):
+    import numpy as np
+
+    return [(x1, None), (x2, _reduced(np.where(x1 == 0, grads[0], 0), np.shape(x2)))]
 
 
-def _items(grads, values, *args, **kwargs):
+def _items(grads, values, dtype=None, copy=None, order=None, subok=False, ndmin=0, device=None):
     """Of an array that was made of numbers and arrays in lists."""
+    import numpy as np
 
     def walk(tree, grad):
         if isinstance(tree, (list, tuple)):
             return [pair for i, item in enumerate(tree) for pair in walk(item, grad[i])]
         return [(tree, grad)]
 
-    return walk(values, grads[0])
+    return walk(values, np.reshape(grads[0], np.shape(values)))
 
 
-def _reduce(grads, a, axis=0, dtype=None, out=None, keepdims=False, **kwargs):
-    return [(a, _spread(grads[0], a, axis, keepdims))]
+def _reduce(grads, a, axis=0, dtype=None, out=None, keepdims=False, initial=None, where=True):
+    return _added_up(grads, a, axis, keepdims, initial, where)
 
 
 def _extreme_reduce(which):
     rule = _extreme(which)
-    return lambda grads, a, axis=0, dtype=None, out=None, keepdims=False, **kwargs: rule(grads, a, axis, None, keepdims)
+
+    def of_ufunc(grads, a, axis=0, dtype=None, out=None, keepdims=False, initial=None, where=True):
+        return rule(grads, a, axis, None, keepdims, initial, where)
+
+    return of_ufunc
 
 
-def _broadcast(grads, a, shape, **kwargs):
-    return [(a, _reduced(grads[0], a.shape))]
+def _broadcast(grads, array, shape, subok=False):
+    return [(array, _reduced(grads[0], array.shape))]
 
 
 def _cbrt(grads, x):
@@ -156,7 +185,7 @@ def _vdot(grads, a, b):
     return [(a, (grads[0] * b.reshape(-1)).reshape(a.shape)), (b, (grads[0] * a.reshape(-1)).reshape(b.shape))]
 
 
-def _outer(grads, a, b, **kwargs):
+def _outer(grads, a, b):
     import numpy as np
 
     by_a = (grads[0] * b).sum(axis=tuple(range(np.ndim(a), np.ndim(grads[0]))))
@@ -179,13 +208,14 @@ def _repeat(grads, a, repeats, axis=None):
 def _norm(grads, x, ord=None, axis=None, keepdims=False):
     import numpy as np
 
-    if ord not in (None, 2, "fro") or (ord == 2 and axis is None and x.ndim > 1) or (ord == "fro" and axis is None and x.ndim != 2):
-        raise NotImplementedError(f"the derivative of numpy.linalg.norm with ord={ord!r}")
+    vector = x.ndim == 1 if axis is None else np.size(axis) == 1
+    if ord is not None and ord != ("fro" if not vector else 2):
+        raise NotImplementedError(f"it has no rule for ord={ord!r} of {'vectors' if vector else 'matrices'}")
     length = _spread(np.sqrt((x * x).sum(axis=axis)), x, axis, False)
     return [(x, np.where(length == 0, 0, _spread(grads[0], x, axis, keepdims) * x / np.where(length == 0, 1, length)))]
 
 
-def _concatenated(grads, arrays, axis=0, **kwargs):
+def _concatenated(grads, arrays, axis=0, out=None, dtype=None, casting=None):
     import numpy as np
 
     made, at = [], 0
@@ -203,26 +233,29 @@ def _rolled(grads, a, shift, axis=None):
     return [(a, np.roll(grads[0], np.negative(shift), axis))]
 
 
-def _put(grads, target, indices, values, mode="raise"):
+def _put(grads, a, ind, v, mode="raise"):
     import numpy as np
 
-    flat, grad = np.asarray(indices).reshape(-1) % target.size, grads[0].reshape(-1)
-    (_, kept), (_, mine) = _stored([grad], grad, flat, np.resize(values, flat.shape))
-    by_values = np.zeros(np.size(values), grad.dtype)
-    np.add.at(by_values, np.arange(flat.size) % np.size(values), mine)
-    return [(target, kept.reshape(target.shape)), (values, by_values.reshape(np.shape(values)))]
+    flat, grad = np.asarray(ind).reshape(-1), grads[0].reshape(-1)
+    flat = np.clip(flat, 0, a.size - 1) if mode == "clip" else flat % a.size
+    (_, kept), (_, mine) = _stored([grad], grad, flat, np.resize(v, flat.shape))
+    by_values = np.zeros(np.size(v), grad.dtype)
+    np.add.at(by_values, np.arange(flat.size) % np.size(v), mine)
+    return [(a, kept.reshape(a.shape)), *_items([by_values], v)]
 
 
-def _trace(grads, a, offset=0, axis1=0, axis2=1, **kwargs):
+def _trace(grads, a, offset=0, axis1=0, axis2=1, dtype=None, out=None):
     import numpy as np
 
     diagonal = np.eye(a.shape[axis1], a.shape[axis2], offset)
     return [(a, np.moveaxis(np.multiply.outer(grads[0], diagonal), (-2, -1), (axis1, axis2)))]
 
 
-def _einsum(grads, subscripts, *operands, **kwargs):
+def _einsum(grads, subscripts, *operands, out=None, dtype=None, order=None, casting=None, optimize=False):
     import numpy as np
 
+    if not isinstance(subscripts, str) or "..." in subscripts:
+        raise NotImplementedError("it has no rule for subscripts with '...' or as lists")
     terms, _, out = subscripts.replace(" ", "").partition("->")
     terms = terms.split(",")
     if "->" not in subscripts:
@@ -262,11 +295,13 @@ def _swapped(x):
     return np.swapaxes(x, -1, -2)
 
 
-def _sort(grads, a, axis=-1, **kwargs):
+def _sort(grads, a, axis=-1, kind=None, order=None, stable=None):
     import numpy as np
 
-    order, grad = np.argsort(a, axis, kind="stable"), np.empty_like(grads[0])
-    np.put_along_axis(grad, order, grads[0], axis)
+    if axis is None:
+        return [(a, _sort(grads, a.reshape(-1))[0][1].reshape(a.shape))]
+    places, grad = np.argsort(a, axis, kind="stable"), np.empty_like(grads[0])
+    np.put_along_axis(grad, places, grads[0], axis)
     return [(a, grad)]
 
 
@@ -280,13 +315,13 @@ def _stored(grads, target, key, value):
     kept = last < 0
     grad = np.zeros(last[key].size, grads[0].dtype)
     grad[last[~kept]] = grads[0][~kept]
-    return [(target, np.where(kept, grads[0], 0)), (value, _reduced(grad.reshape(part), np.shape(value)))]
+    return [(target, np.where(kept, grads[0], 0)), *_items([_reduced(grad.reshape(part), np.shape(value))], value)]
 
 
 def _added(grads, target, key, value):
     import numpy as np
 
-    return [(target, grads[0]), (value, _reduced(grads[0][key], np.shape(value)))]
+    return [(target, grads[0]), *_items([_reduced(grads[0][key], np.shape(value))], value)]
 
 
 def _inv(grads, a):
@@ -299,7 +334,14 @@ def _inv(grads, a):
 def _det(grads, a):
     import numpy as np
 
-    return [(a, (grads[0] * np.linalg.det(a))[..., None, None] * _swapped(np.linalg.inv(a)))]
+    det = np.linalg.det(a)
+    if np.all(det != 0):
+        return [(a, (grads[0] * det)[..., None, None] * _swapped(np.linalg.inv(a)))]
+    # A singular matrix has no inverse, but its cofactors: products of all singular values but one.
+    u, s, v = np.linalg.svd(a)
+    others = np.stack([np.delete(s, i, -1).prod(axis=-1) for i in range(s.shape[-1])], -1)
+    sign = np.linalg.det(u) * np.linalg.det(v)
+    return [(a, (grads[0] * sign)[..., None, None] * ((u * others[..., None, :]) @ v))]
 
 
 def _slogdet(grads, a):
@@ -312,33 +354,43 @@ def _slogdet(grads, a):
 def _solve(grads, a, b):
     import numpy as np
 
-    x, right = np.linalg.solve(a, b), np.linalg.solve(_swapped(a), grads[0])
-    outer = right[..., :, None] * x[..., None, :] if b.ndim == 1 else right @ _swapped(x)
-    return [(a, _reduced(-outer, a.shape)), (b, _reduced(right, b.shape))]
+    vector = b.ndim == 1
+    x, grad = np.linalg.solve(a, b), grads[0]
+    if vector:
+        x, grad = x[..., None], grad[..., None]
+    right = np.linalg.solve(_swapped(a), grad)
+    return [(a, _reduced(-right @ _swapped(x), a.shape)), (b, _reduced(right[..., 0] if vector else right, b.shape))]
 
 
-def _cholesky(grads, a, **kwargs):
+def _cholesky(grads, a, upper=False):
     import numpy as np
 
-    lower = np.linalg.cholesky(a)
-    inner = np.tril(_swapped(lower) @ grads[0])
+    lower = _swapped(np.linalg.cholesky(a, upper=True)) if upper else np.linalg.cholesky(a)
+    inner = np.tril(_swapped(lower) @ (_swapped(grads[0]) if upper else grads[0]))
     inner[..., np.arange(a.shape[-1]), np.arange(a.shape[-1])] /= 2
     inverse = np.linalg.inv(lower)
     whole = _swapped(inverse) @ inner @ inverse
     return [(a, (whole + _swapped(whole)) / 2)]
 
 
-def _interp(grads, x, xp, fp):
+def _interp(grads, x, xp, fp, left=None, right=None):
     import numpy as np
 
-    at = np.clip(np.searchsorted(xp, x, side="right") - 1, 0, len(xp) - 2)
-    width = xp[at + 1] - xp[at]
-    weight = np.clip((x - xp[at]) / width, 0, 1)
-    inside = (x >= xp[0]) & (x < xp[-1])
-    to = np.zeros(np.shape(fp))
-    np.add.at(to, at, grads[0] * (1 - weight))
-    np.add.at(to, at + 1, grads[0] * weight)
-    return [(x, np.where(inside, grads[0] * (fp[at + 1] - fp[at]) / width, 0)), (fp, to)]
+    at_x, points, values = (np.asarray(v, np.float64) for v in (x, xp, fp))
+    at = np.clip(np.searchsorted(points, at_x, side="right") - 1, 0, max(len(points) - 2, 0))
+    after = np.minimum(at + 1, len(points) - 1)
+    width = points[after] - points[at]
+    width = np.where(width == 0, 1, width)
+    low, high = at_x < points[0], at_x > points[-1]
+    weight = np.where(at_x >= points[-1], 1, np.where(low, 0, (at_x - points[at]) / width))
+    along = np.where((at_x >= points[0]) & (at_x < points[-1]), grads[0] * (values[after] - values[at]) / width, 0)
+    to = np.where((low & (left is not None)) | (high & (right is not None)), 0, grads[0])
+    by_points, by_values = np.zeros(points.shape), np.zeros(values.shape)
+    for places, share in ((at, 1 - weight), (after, weight)):
+        np.add.at(by_points, places, np.where(along == 0, 0, -along * share))
+        np.add.at(by_values, places, to * share)
+    ends = [(left, np.sum(grads[0] * low)), (right, np.sum(grads[0] * high))]
+    return [pair for grad, v in ((along, x), (by_points, xp), (by_values, fp)) for pair in _items([grad], v)] + ends
 
 
 # By name: pairs of an argument and its gradient. The names are kDerived in src/surface/numpy_transforms.cc.
@@ -373,7 +425,7 @@ DERIVATIVES = {
     "numpy.linalg.norm": _norm,
     "numpy.diag": _diag,
     "numpy.float_power": _float_power,
-    "numpy.heaviside": _none,
+    "numpy.heaviside": _heaviside,
     "numpy.inner": _inner,
     "numpy.multiply.outer": _outer,
     "numpy.put": _put,

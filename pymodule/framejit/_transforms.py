@@ -5,7 +5,7 @@ import functools
 import sys
 import types
 
-from . import _arrays, _framejit
+from . import _arrays, _framejit, _weak
 from ._compile import compile
 from .errors import BreakError
 
@@ -88,22 +88,38 @@ def _checked(fun, name):
         raise TypeError(f"{name} takes a function, not {type(fun).__name__}")
 
 
-def _run(cached, make, fun, more, args, plain):
-    """What `make(fun, *more)` makes of the arguments, compiled, also where a debugger or a profiler of Python's would have it run as written.
-    plain: calls `fun` as it is, where it cannot be compiled: it may raise an error of its own."""
-    if _framejit.is_compiling():  # a part of the graph of whoever calls this
-        return make(fun, *more)(*args)
+_ONE_FOR_ALL = "out_axes=None of a result that differs from sample to sample"  # as src/surface/numpy_transforms.cc says it
+_OF_BATCHES = (_ONE_FOR_ALL, "an array that all samples share", "an array of one sample of framejit.vmap", "which all samples would share")
+_compiled = _weak.WeakIdMap()  # by function (of a method: its object): {(what is made of it, ...): the compiled function}
+
+
+def _kept(make, fun, more, name):
+    """By identity: equal callables may compute different things. The function is an argument of what is compiled, which so does not keep it alive."""
+    method = isinstance(fun, types.MethodType)
     try:
-        compiled = cached(fun, *more)
-    except TypeError:  # it cannot be hashed
-        compiled = cached.__wrapped__(fun, *more)
+        mine = _compiled.setdefault(fun.__self__ if method else fun, {})
+    except TypeError:  # there are no weak references to it
+        mine = {}
+    key = make, fun.__func__ if method else None, repr(more)
+    if key not in mine:
+        mine[key] = _named(make(*more), fun, name)
+    return mine[key]
+
+
+def _run(make, name, fun, more, args, plain):
+    """What `make(*more)` makes of the function and the arguments, compiled, also where a debugger or a profiler of Python's would have it
+    run as written. name: of that. plain: calls `fun` as it is, where it cannot be compiled: it may raise an error of its own."""
+    if _framejit.is_compiling():  # a part of the graph of whoever calls this
+        return make(*more)(fun, *args)
+    compiled = _kept(make, fun, more, name)
     tracer, profiler = sys.gettrace(), sys.getprofile()
     if tracer or profiler:
         sys.settrace(None), sys.setprofile(None)
     try:
-        return compiled(*args)
-    except BreakError:
-        plain()
+        return compiled(fun, *args)
+    except BreakError as error:
+        if not any(text in str(error) for text in _OF_BATCHES):  # an error of the batch's, and not of what one sample does
+            plain()
         raise
     finally:
         if tracer or profiler:
@@ -131,8 +147,8 @@ def _number(value):
     return value
 
 
-def _reverse(fun, has_aux):
-    def differentiate(args, kwargs, numbers):
+def _reverse(has_aux):
+    def differentiate(fun, args, kwargs, numbers):
         import numpy as np
 
         args, inputs = list(args), []
@@ -152,11 +168,6 @@ def _reverse(fun, has_aux):
         return None, value, grads, aux
 
     return differentiate
-
-
-@functools.lru_cache(maxsize=256)
-def _reversed(fun, has_aux):
-    return _named(_reverse(fun, has_aux), fun, "gradient")
 
 
 def value_and_grad(fun, argnums=0, has_aux=False):
@@ -184,7 +195,7 @@ def value_and_grad(fun, argnums=0, has_aux=False):
         for i in numbers:
             given[i] = _floats(args[i], f"argument {i} of {getattr(fun, '__name__', 'the function')}, which is differentiated by,")
         problem, value, grads, aux = _run(
-            _reversed, _reverse, fun, (bool(has_aux),), (tuple(given), kwargs, tuple(numbers)),
+            _reverse, "gradient", fun, (bool(has_aux),), (tuple(given), kwargs, tuple(numbers)),
             lambda: fun(*[_copied([x])[0] if i in numbers else x for i, x in enumerate(given)], **kwargs),
         )  # fmt: skip
         if problem is not None:
@@ -223,8 +234,8 @@ def grad(fun, argnums=0, has_aux=False):
     return gradient
 
 
-def _forward(fun):
-    def push(primals, tangents):
+def _forward():
+    def push(fun, primals, tangents):
         import numpy as np
 
         inputs = [_arrays.leaf(x) for x in _leaves(primals, [])]
@@ -245,11 +256,6 @@ def _forward(fun):
         return None, value, along
 
     return push
-
-
-@functools.lru_cache(maxsize=256)
-def _pushed(fun):
-    return _named(_forward(fun), fun, "tangent")
 
 
 def jvp(fun, primals, tangents):
@@ -275,7 +281,7 @@ def jvp(fun, primals, tangents):
     for x, t in zip(_leaves(at, []), _leaves(along, [])):
         if x.shape != t.shape or x.dtype != t.dtype:
             raise TypeError(f"framejit.jvp: a tangent {t.dtype}{list(t.shape)} beside a primal {x.dtype}{list(x.shape)}")
-    problem, value, out = _run(_pushed, _forward, fun, (), (at, along), lambda: fun(*_copied(at)))
+    problem, value, out = _run(_forward, "tangent", fun, (), (at, along), lambda: fun(*_copied(at)))
     if problem is not None:
         raise TypeError(f"framejit.jvp: {problem}")
     leaves = [t if isinstance(y, np.ndarray) else t[()] for y, t in zip(_leaves(value, []), out)]
@@ -297,8 +303,8 @@ def _axes(tree, axes, what, into):
     return into
 
 
-def _batches(fun, out_axes):
-    def run(args, kwargs, in_axes, size):
+def _batches(out_axes):
+    def run(fun, args, kwargs, in_axes, size):
         import numpy as np
 
         leaves, samples, wholes, dims = _leaves(args, []), [], [], []
@@ -306,28 +312,28 @@ def _batches(fun, out_axes):
             if axis is not None:
                 sample = _arrays.sample(leaves[i], axis)
                 samples.append(sample), wholes.append(leaves[i]), dims.append(axis)
-                leaves[i] = _arrays.leaf(sample)
+                leaves[i] = sample
+        for i, axis in enumerate(in_axes):  # copies, which the function may write into; all else is older than the last sample
+            if axis is not None:
+                leaves[i] = _arrays.leaf(leaves[i])
         value = fun(*_rebuilt(args, leaves), **kwargs)
         results = _leaves(value, [])
         for y in results:
             if not isinstance(y, (np.ndarray, np.generic, float, int)):
-                return f"the function must return arrays, not {type(y).__name__}", None, None
+                return f"the function must return arrays, not {type(y).__name__}", None
         results = [y if isinstance(y, (np.ndarray, np.generic)) else np.asarray(y) for y in results]
-        made = _arrays.batched(results, samples, wholes, dims, size) if results else []
+        axes = _axes(value, out_axes, "out_axes", [])
+        same = [i for i, axis in enumerate(axes) if axis is None]
+        made = _arrays.batched(results, samples, wholes, dims, size, same)
         moved = []
-        for y, whole, one, axis in zip(results, made, _leaves(value, []), _axes(value, out_axes, "out_axes", [])):
+        for whole, one, axis in zip(made, _leaves(value, []), axes):
             if axis is None:  # the same for all samples
                 moved.append(one)
             else:
                 moved.append(whole if axis == 0 else np.moveaxis(whole, 0, axis))
-        return None, value, moved
+        return None, _rebuilt(value, moved)
 
     return run
-
-
-@functools.lru_cache(maxsize=256)
-def _batched(fun, out_axes):
-    return _named(_batches(fun, out_axes), fun, "batch")
 
 
 def vmap(fun, in_axes=0, out_axes=0):
@@ -341,6 +347,10 @@ def vmap(fun, in_axes=0, out_axes=0):
     Returns a function of the same arguments. Its results are those of `fun` for each sample, stacked along `out_axes`; the code is
     that of the batch, not a loop over samples. Raises ValueError where axes do not fit or sizes of batches differ or are zero, and
     `framejit.BreakError`, which names the operation and its line, where `fun` calls what has no rule for batches or decides by data.
+
+    `fun` runs once, not once for each sample: what it prints or counts happens once. It must not write into arrays from outside, keep
+    arrays of a sample (in a list or an attribute) or draw random numbers, which are such errors, too; `out_axes=None` of a result that
+    differs from sample to sample is a ValueError.
     """
     _checked(fun, "framejit.vmap")
 
@@ -366,10 +376,15 @@ def vmap(fun, in_axes=0, out_axes=0):
             first = [x if axis is None else _arrays.sample(x, axis) for x, axis in given]
             return fun(*_rebuilt(args, first), **kwargs)
 
-        problem, value, moved = _run(_batched, _batches, fun, (out_axes,), (whole, kwargs, at, sizes.pop()), one)
+        try:
+            problem, value = _run(_batches, "batch", fun, (out_axes,), (whole, kwargs, at, sizes.pop()), one)
+        except BreakError as error:
+            if _ONE_FOR_ALL not in str(error):
+                raise
+            raise ValueError(f"framejit.vmap: {_ONE_FOR_ALL}") from error
         if problem is not None:
             raise TypeError(f"framejit.vmap: {problem}")
-        return _rebuilt(value, moved)
+        return value
 
     return batch
 

@@ -22,6 +22,7 @@
 #include "diag/no_kernel.h"
 #include "diag/option_values.h"
 #include "graph/hints.h"
+#include "surface/numpy_transforms.h"
 #include "tensor/import.h"
 #include "tensor/no_collection.h"
 #include "tensor/own_reference.h"
@@ -291,8 +292,13 @@ class SegmentBuilder {
     // derivative's alone, of which Python, which cannot run it, would not know.
     if (s_.libraries.numpy && !gpu && !IsTransform()) ieee_ = s_.modes.numpy.traps();
     seg_->assumed.guesses = KeepGuesses(s_, recipe().outputs);
-    for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0))
+    int made = 0;  // outputs of the graph; behind them are those that are there for what they may raise
+    for (auto& m : s_.lowering().Finish(recipe().outputs, ieee_ != 0)) {
+      if (m.kind != surface::Lowering::Made::kInput) made = std::max(made, m.index + 1);
       plan_.push_back({static_cast<OutputPlan::Kind>(m.kind), m.index, m.calls});
+    }
+    // Where it ends at a break, that is the error: nothing then makes a batch of the samples.
+    if (seg_->exit.returns) problem_->state = surface::EscapedSample(s_.graph(), made);
     if (gpu) surface::MoveTo(s_.graph(), *gpu);
     uses_torch_ = s_.libraries.torch || gpu;
   }

@@ -10,6 +10,7 @@
 #include "capture/proxy.h"
 #include "capture/session.h"
 #include "capture/types.h"
+#include "surface/numpy_transforms.h"
 
 namespace framejit::capture {
 namespace {
@@ -166,6 +167,8 @@ PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* arg
   Ref text(PyObject_GetAttrString(function, "__name__"));
   const char* name = text && PyUnicode_Check(text.get()) ? PyUnicode_AsUTF8(text.get()) : nullptr;
   if (!name) return PyErr_Clear(), s.Break(BreakId::kRandom);
+  if (surface::OpenSample(s.trace()))
+    return s.Break(BreakId::kRandom, "a draw in framejit.vmap, which all samples would share");
   PyObject* generator = args[0];
   // One that nobody has seen is part of a method that is a constant (numpy.random.rand).
   const Source* source = s.IsFresh(generator) ? nullptr

@@ -26,6 +26,8 @@ class Batching {
   void Stands(ValueId sample, ValueId whole) { whole_[sample] = whole; }
   // Of all samples, the batch first. A value that no sample bears on is repeated. Throws Unbatchable.
   std::vector<ValueId> Of(const std::vector<ValueId>& values);
+  // Does a sample bear on it? Of what Of() was asked for.
+  bool Varies(ValueId v) const { return v < whole_.size() && whole_[v] != kNoValue; }
 
  private:
   ValueId Whole(ValueId v);
@@ -33,7 +35,6 @@ class Batching {
   ValueId Computed(const framejit::Node& n, Attrs attrs);
   ValueId Take(const framejit::Node& n);
   ValueId MatMul(const framejit::Node& n);
-  bool Varies(ValueId v) const { return v < whole_.size() && whole_[v] != kNoValue; }
   [[noreturn]] static void Refuse(const framejit::Node& n);
 
   Builder& b_;

@@ -10,6 +10,7 @@
 #include "graph/arguments.h"
 #include "shape/typical.h"
 #include "surface/derivatives.h"
+#include "surface/numpy_transforms.h"
 #include "surface/objects.h"
 #include "surface/rows.h"
 
@@ -43,6 +44,8 @@ struct Lowering::Impl {
     }
     const TraceTensor& root = trace.tensors[objects[t].root];
     derivatives.CheckWritable(root.id);
+    if (const auto sample = OpenSample(trace); sample && (root.input >= 0 || root.id < *sample))
+      throw Decline("write, in framejit.vmap, to an array that all samples share");
     if (mode.grad && root.input >= 0 && root.meta.requires_grad && objects[t].domain == root.id)
       throw Decline("in-place write to an input that requires grad");
     if (root.meta.read_only || (root.meta.is_inference && !mode.inference))

@@ -380,7 +380,7 @@ constexpr Row kRows[] = {
     {"F:leaf", "(Tensor input)", &Leaf},
     {"F:gradients", "(Tensor[] outputs, Tensor[] seeds, Tensor[] inputs)", &Gradients},
     {"F:sample", "(Tensor input, int dim)", &Sample},
-    {"F:batched", "(Tensor[] outputs, Tensor[] samples, Tensor[] wholes, int[] dims, int size)", &Batched},
+    {"F:batched", "(Tensor[] outputs, Tensor[] samples, Tensor[] wholes, int[] dims, int size, int[] same)", &Batched},
     {"N:tril", "(Tensor input, int k=0)", &Triangle, Op::kLe}, {"N:triu", "(Tensor input, int k=0)", &Triangle, Op::kLt},
 };
 // clang-format on

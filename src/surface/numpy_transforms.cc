@@ -18,6 +18,8 @@
 namespace framejit::surface {
 namespace {
 
+constexpr std::string_view kSample = "sample";  // the name of nodes that stand for one of many
+
 // A value of its own, equal to v, that gradients pass.
 ValueId OfItsOwn(Builder& b, ValueId v) {
   const ValueId own = b.Barrier(v, "leaf");
@@ -104,7 +106,7 @@ void CallNumpy(Graph& g, ValueId from) {
       }
       if (!HasNumpyDerivative(Callee(of))) throw autodiff::Undifferentiable("no derivative of " + of + LineOf(n));
       call->callee = "framejit._arrays.vjp";
-      call->args.insert(call->args.begin(), Arg::Str(of));
+      call->args.insert(call->args.begin(), {Arg::Str(of), Arg::Str(LineOf(n))});
     } else if (name == "framejit._gradients.take" || name == "framejit._gradients.gather") {
       call->callee = "framejit._arrays." + name.substr(kKernels.size());
     } else {
@@ -118,6 +120,32 @@ void CallNumpy(Graph& g, ValueId from) {
 
 bool HasNumpyDerivative(Callee callee) {
   return std::find(std::begin(kDerived), std::end(kDerived), callee.name()) != std::end(kDerived);
+}
+
+std::optional<TraceId> OpenSample(const Trace& trace) {
+  static const Callee sample("framejit._arrays.sample"), batched("framejit._arrays.batched");
+  std::vector<TraceId> open;
+  for (const Call& c : trace.calls) {
+    if (c.callee == sample) open.push_back(c.results.at(0));
+    if (c.callee == batched) open.resize(open.size() - std::min(open.size(), c.args.at(1).items.size()));
+  }
+  return open.empty() ? std::nullopt : std::optional(open.back());
+}
+
+std::string EscapedSample(const Graph& g, size_t outputs) {
+  std::vector<bool> of_sample(g.nodes.size());
+  bool any = false;
+  for (ValueId v = 0; v < g.nodes.size(); ++v) {
+    of_sample[v] = g.nodes[v].attrs.name == kSample && g.nodes[v].op == Op::kCast;
+    for (ValueId o : g.nodes[v].operands) of_sample[v] = of_sample[v] || of_sample[o];
+    any |= of_sample[v];
+  }
+  if (!any) return "";
+  std::vector<ValueId> seen(g.outputs.begin(), g.outputs.begin() + static_cast<std::ptrdiff_t>(outputs));
+  for (const Write& w : g.writes) seen.push_back(w.value);
+  for (ValueId v : seen)
+    if (of_sample[v]) return "an array of one sample of framejit.vmap" + LineOf(g.nodes[v]) + " is kept outside of it";
+  return "";
 }
 
 Outs Leaf(Scope& s) {
@@ -153,12 +181,15 @@ Outs Sample(Scope& s) {
   const int axis = s.dim(1, x.rank());
   shape::Ints sizes = x.meta->sizes;
   sizes.erase(sizes.begin() + axis);
-  return ArrayOf(s.b, s.b.Reshape(s.b.Slice(x.value, axis, 0, 1), sizes));
+  Out out = ArrayOf(s.b, s.b.Reshape(s.b.Slice(x.value, axis, 0, 1), sizes));
+  s.b.graph().nodes[out.value].attrs.name = kSample;
+  return out;
 }
 
 Outs Batched(Scope& s) {
   const std::vector<Operand> outputs = s.tensors(0), samples = s.tensors(1), wholes = s.tensors(2);
   const shape::Ints axes = s.ints(3);
+  const shape::Ints same = s.ints(5);  // outputs that must be the same for all samples
   std::vector<ValueId> values, fronts;
   for (const Operand& y : outputs) values.push_back(y.value);
   for (size_t i = 0; i < samples.size(); ++i) {
@@ -174,6 +205,9 @@ Outs Batched(Scope& s) {
   outs.structure = Arg::Kind::kList;
   try {
     for (ValueId v : batch.Of(values)) outs.items.push_back(ArrayOf(s.b, v));
+    for (const shape::Int& i : same)
+      if (batch.Varies(values[i.value()]))
+        throw Unbatchable("out_axes=None of a result that differs from sample to sample");
   } catch (const Unbatchable& e) {
     Scope::Fail(e.what());
   }

@@ -1,14 +1,19 @@
 """framejit.grad, value_and_grad, jvp and vmap of NumPy functions, against finite differences in float64 and against loops over samples."""
 
+import dataclasses
+import gc
+import inspect
 import math
 import pathlib
 import re
 import subprocess
 import sys
+import weakref
 
 import framejit
 import numpy as np
 import pytest
+from framejit import _transforms
 from framejit._numpy_derivatives import DERIVATIVES
 
 rng = np.random.default_rng(0)
@@ -505,6 +510,238 @@ def test_one_sample_after_the_other_is_no_new_code():
     batch = framejit.vmap(lambda x: math.pi * x.sum())
     for n in range(2, 40):
         assert batch(np.ones((n, 3))).shape == (n,)
+
+
+# What a call says in its keywords counts: each has a derivative that is right, or is an error that names it.
+HALF = np.array([[True, False, True], [False, True, True], [True, True, True], [False, True, False]])
+
+
+def put_clipped(x):
+    y = np.zeros(4)
+    np.put(y, [9, -5, 1], x[0], mode="clip")
+    return (y * np.arange(1.0, 5)).sum()
+
+
+def stored_list(x):
+    y = np.zeros(3)
+    y[[2, 0]] = [x[0, 0] ** 2, x[1, 1]]
+    return (y * np.arange(1.0, 4)).sum()
+
+
+ARGUMENTS = {
+    "interp xp": (lambda x: np.interp(x[0], x[1:3], np.array([1.0, 3.0])), np.array([0.5, 0.0, 2.0])),
+    "interp left right": (lambda x: (np.interp([-1.0, 0.3, 5.0], [0.1, 0.5, 2], x[:3], left=x[3], right=x[4]) * x[5]).sum(), np.arange(1.0, 7)),
+    "interp beyond": (lambda x: (np.interp([-1.0, 9.0, 1.0], np.cumsum(x), x**2) * np.arange(1.0, 4)).sum(), np.array([0.5, 1.2, 0.7])),
+    "pad constant_values": (lambda x: (np.pad(x, (2, 1), constant_values=x[0, 0]) * np.arange(42.0).reshape(7, 6)).sum(), A),
+    "pad two constant_values": (lambda x: (np.pad(x, 1, constant_values=(x[0, 0], x[1, 1])) * np.arange(30.0).reshape(6, 5)).sum(), A),
+    "pad all constant_values": (
+        lambda x: (np.pad(x, 1, constant_values=((x[0, 0], x[1, 1]), (x[2, 0], 1.0))) * np.arange(30.0).reshape(6, 5)).sum(), A,
+    ),
+    "add.reduce where": (lambda x: (np.add.reduce(x * x, where=HALF) * V).sum(), A),
+    "add.reduce initial": (lambda x: (np.add.reduce(x * x, axis=1, initial=x[0, 0]) ** 2).sum(), A),
+    "sum where initial": (lambda x: (np.sum(x * x, axis=0, where=HALF, initial=x[1, 1]) * V).sum(), A),
+    "mean where": (lambda x: (np.mean(x * x, axis=0, where=HALF) * V).sum(), A),
+    "maximum.reduce where initial": (lambda x: (np.maximum.reduce(x * x, where=HALF, initial=1.0) * V).sum(), A),
+    "maximum.reduce initial": (lambda x: (np.maximum.reduce(x, initial=x[0, 0] + 1) * V).sum(), A),
+    "minimum.reduce initial": (lambda x: (np.minimum.reduce(x, axis=1, initial=0.8) ** 2).sum(), A),
+    "max initial": (lambda x: np.max(x, axis=0, initial=1.5).sum(), A),
+    "take clip": (lambda x: (np.take(x, [50, -9, 3], mode="clip") * V).sum(), A),
+    "take clip axis": (lambda x: (x.take([5, -7, 1], axis=1, mode="clip") * np.arange(12.0).reshape(4, 3)).sum(), A),
+    "put clip": (put_clipped, A),
+    "a list stored": (stored_list, A),
+    "heaviside of zero": (lambda x: (np.heaviside(np.array([0.0, 1.0, 0.0]), x) * V).sum(), A),
+    "cholesky of the upper triangle": (
+        lambda x: (np.linalg.cholesky(x @ x.T + np.eye(3), upper=True) * np.arange(9.0).reshape(3, 3)).sum(), SQUARE,
+    ),
+    "sort of all": (lambda x: (np.sort(x, axis=None) * np.arange(12.0)).sum(), A),
+    "determinant of a singular matrix": (lambda x: np.linalg.det(x), np.array([[1.0, 2.0], [2.0, 4.0]])),
+    "determinant of zeros": (lambda x: np.linalg.det(x) + x.sum(), np.zeros((3, 3))),
+    "determinants": (lambda x: (np.linalg.det(x) * np.array([1.0, 2.0])).sum(), np.stack([SQUARE, np.ones((3, 3))])),
+    "solve for one vector": (lambda x: (np.linalg.solve(x, V) ** 2).sum(), np.stack([SQUARE, SQUARE.T, np.eye(3)])),
+    "array of more dimensions": (lambda x: (np.array([x[0, 0], x[1, 1]], ndmin=3) ** 2).sum(), A),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_of_calls_count(name):
+    f, x = ARGUMENTS[name]
+    if "upper" in name and np.lib.NumpyVersion(np.__version__) < "2.0.0":
+        pytest.skip("this NumPy has no upper=")
+    for _ in range(2):
+        value, grad = framejit.value_and_grad(f)(x)
+        np.testing.assert_allclose(value, f(x.copy()), rtol=1e-12)
+        np.testing.assert_allclose(grad, differences(f, x), rtol=1e-5, atol=1e-6)
+
+
+REFUSED = {
+    "numpy.linalg.norm": lambda x: np.linalg.norm(x[0], 3),
+    "numpy.linalg.norm ": lambda x: np.linalg.norm(x, 2),
+    "numpy.linalg.norm  ": lambda x: np.linalg.norm(x, 2, axis=(0, 1)),
+    "numpy.pad": lambda x: np.pad(x, 1, mode="reflect").sum(),
+    "numpy.interp": lambda x: np.interp(x, [0.0, 1.0], [0.0, 1.0], period=2.0).sum(),
+    "numpy.einsum": lambda x: np.einsum("...i,...i", x, x).sum(),
+    "numpy.linalg.slogdet": lambda x: np.linalg.slogdet(x[:3] * 0)[1],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_forms_without_a_rule_are_named_with_their_line(name):
+    for _ in range(2):
+        with pytest.raises(framejit.BreakError, match=rf"{re.escape(name.strip())}.*test_numpy_transforms\.py:\d+"):
+            framejit.grad(REFUSED[name])(A)
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_no_rule_swallows_keywords(name):
+    assert not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(DERIVATIVES[name]).parameters.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Weighted:
+    name: str
+    w: np.ndarray = dataclasses.field(compare=False)
+
+    def __call__(self, x):
+        return (x * self.w).sum()
+
+    def method(self, x):
+        return (x * self.w).sum()
+
+
+class AlwaysEqual(Weighted):
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return 1
+
+
+@pytest.mark.parametrize("kind", [Weighted, AlwaysEqual])
+def test_equal_callables_are_not_one(kind):
+    for k in (1.0, 5.0, 1.0):
+        f, ones = kind("a", np.full(2, k)), np.ones(2)
+        for g in (f, f.method):
+            assert framejit.grad(g)(ones).tolist() == [k, k]
+            assert framejit.vmap(g)(np.ones((3, 2))).tolist() == [2 * k] * 3
+            assert framejit.jvp(g, (ones,), (ones,))[1] == 2 * k
+
+
+def test_functions_are_not_kept_alive():
+    class Large:
+        factor = 2.0
+
+    def make():
+        large = Large()
+
+        def f(x):
+            return (x * large.factor).sum()
+
+        framejit.grad(f)(V)
+        framejit.vmap(f)(A)
+        framejit.jvp(f, (V,), (V,))
+        return weakref.ref(f)
+
+    made = make()
+    gc.collect()
+    assert made() is None
+
+
+def test_one_function_is_compiled_once():
+    f = lambda x: (x**2).sum()  # noqa: E731
+    framejit.grad(f)(V)
+    kept = _transforms._compiled.get(f)
+    assert len(kept) == 1
+    compiled = next(iter(kept.values()))
+    for _ in range(3):
+        framejit.grad(f)(V)
+    assert next(iter(kept.values())) is compiled and len(kept) == 1
+    assert framejit.cache_info(compiled)["segments"] == 1
+
+
+SHARED, KEPT = np.zeros(3), []
+
+
+def writes_a_global(x):
+    SHARED[:] = x
+    return x
+
+
+def writes_a_constant_into_a_global(x):
+    SHARED[0] = 1.0
+    return x
+
+
+def writes_the_shared(x, y):
+    y[0] = x[0]
+    return y * 1.0
+
+
+def appends(x):
+    KEPT.append(x * 2)
+    return x
+
+
+class Holder:
+    kept = None
+
+
+HOLDER = Holder()
+
+
+def stores_an_attribute(x):
+    HOLDER.kept = x.sum()
+    return x
+
+
+def inner_batch_writes_what_its_samples_share(x):
+    y = x.copy()
+
+    def inner(z):
+        y[0] = z
+        return z
+
+    return framejit.vmap(inner)(x) + y
+
+
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (lambda: framejit.vmap(writes_a_global)(A), "all samples share"),
+        (lambda: framejit.vmap(writes_a_constant_into_a_global)(A), "all samples share"),
+        (lambda: framejit.vmap(writes_the_shared, in_axes=(0, None))(A, V.copy()), "all samples share"),
+        (lambda: framejit.vmap(inner_batch_writes_what_its_samples_share)(A), "all samples share"),
+        (lambda: framejit.vmap(appends)(A), "an array of one sample"),
+        (lambda: framejit.vmap(stores_an_attribute)(A), "an array of one sample"),
+        (lambda: framejit.vmap(lambda x: x + np.random.rand())(A), "a draw in framejit.vmap"),
+        (lambda: framejit.vmap(lambda x: x + np.random.rand(3))(A), "a draw in framejit.vmap"),
+    ],
+)
+def test_what_samples_would_share_is_an_error(call, text):
+    state = np.random.get_state()
+    for _ in range(2):
+        with pytest.raises(framejit.BreakError, match=text):
+            call()
+    assert not KEPT and HOLDER.kept is None and not SHARED.any()
+    now = np.random.get_state()
+    assert state[2] == now[2] and np.array_equal(state[1], now[1])
+
+
+def test_writes_within_a_sample_are_its_own():
+    def f(x, w):
+        y, scratch = x, np.zeros(3)
+        y[0] = w[1]
+        scratch[1:] = y[:2]
+        return scratch + y
+
+    x = A.copy()
+    same(framejit.vmap(f, in_axes=(0, None))(x, V), np.stack([f(row.copy(), V) for row in A]))
+    assert np.array_equal(x, A)
+
+
+def test_one_result_for_all_samples_must_be_the_same():
+    with pytest.raises(ValueError, match="differs from sample to sample"):
+        framejit.vmap(lambda x: x.sum(), out_axes=None)(A)
+    assert framejit.vmap(lambda x, w: w.sum(), in_axes=(0, None), out_axes=None)(A, V) == pytest.approx(V.sum())
 
 
 def test_without_torch():
