@@ -1,6 +1,8 @@
 """The words of torch.compiler and torch._dynamo that programs and libraries use, one by one, with framejit installed; and
 `torch.compiler.disable` where nothing is installed."""
 
+import types
+
 import framejit
 import pytest
 
@@ -493,3 +495,31 @@ def test_torchs_own_disabled_functions_are_still_captured():
 
     compiled = framejit.compile(f, fullgraph=True)
     assert torch.allclose(compiled(x()), f(x())) and compiled_once(compiled)
+
+
+def test_disabled_generators_stay_disabled_beside_many_others():
+    def make():
+        def steps(x):
+            yield torch.compiler.is_compiling()
+            yield torch.compiler.is_compiling()
+
+        return torch.compiler.disable(types.FunctionType(steps.__code__.replace(), globals()))
+
+    def opened(x, steps):
+        y = x.sin() * 2
+        return steps(x), y.cos() + 1
+
+    compiled = framejit.compile(opened)
+    first, kept = make(), []
+    generator, _ = compiled(torch.ones(3), first)
+    for _ in range(1100):  # another code each
+        kept.append(make())
+        compiled(torch.ones(3), kept[-1])
+
+    def resumed(x, generator):
+        y = x.sin() * 2
+        return next(generator), y.cos() + 1
+
+    inside = framejit.compile(resumed)
+    assert [inside(torch.ones(3), generator)[0] for _ in range(2)] == [False, False]
+    assert framejit.cache_info(inside)["captures"] > 0

@@ -251,3 +251,31 @@ def test_meta_tensors_made_beside_others():
         ours, theirs = compiled(table()), f(table())
         assert ours[:2] == theirs[:2] and ours[3].is_meta and ours[3].shape == theirs[3].shape
         same(ours[2], theirs[2])
+
+
+def test_gradients_registered_again():
+    @custom_op("framejit_test::formula", mutates_args=())
+    def formula(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    @formula.register_fake
+    def _(x):
+        return torch.empty_like(x)
+
+    def register(factor, how):
+        def setup(ctx, inputs, output):
+            ctx.save_for_backward(how(inputs[0]))
+
+        formula.register_autograd(lambda ctx, grad: grad * ctx.saved_tensors[0] * factor, setup_context=setup)
+
+    compiled = framejit.compile(lambda x: formula(x * 2).sum(), fullgraph=True)
+    versions = []
+    for factor, how in ((1, torch.cos), (100, torch.cos), (100, torch.exp)):
+        register(factor, how)
+        for _ in range(3):
+            x = table().requires_grad_()
+            compiled(x).backward()
+            torch.testing.assert_close(x.grad, how(table() * 2) * factor * 2)
+        versions.append(framejit.cache_info(compiled)["captures"])
+    assert versions == [1, 2, 3]
+    assert framejit.cache_info(compiled)["outcomes"]["run"] == {"graph": 9}
