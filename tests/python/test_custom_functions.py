@@ -1,5 +1,6 @@
 """torch.autograd.Function, random draws and writes inside compiled programs that want gradients: one graph each, and what eager gives."""
 
+import framejit
 import pytest
 
 torch = pytest.importorskip("torch")

@@ -262,16 +262,23 @@ def test_gradients_registered_again():
     def _(x):
         return torch.empty_like(x)
 
-    def register(factor, how):
-        def setup(ctx, inputs, output):
-            ctx.save_for_backward(how(inputs[0]))
+    def with_cos(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0].cos())
 
-        formula.register_autograd(lambda ctx, grad: grad * ctx.saved_tensors[0] * factor, setup_context=setup)
+    def with_exp(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0].exp())
+
+    def once(ctx, grad):
+        return grad * ctx.saved_tensors[0]
+
+    def hundredfold(ctx, grad):
+        return grad * ctx.saved_tensors[0] * 100
 
     compiled = framejit.compile(lambda x: formula(x * 2).sum(), fullgraph=True)
     versions = []
-    for factor, how in ((1, torch.cos), (100, torch.cos), (100, torch.exp)):
-        register(factor, how)
+    for backward, setup in ((once, with_cos), (hundredfold, with_cos), (hundredfold, with_exp)):
+        formula.register_autograd(backward, setup_context=setup)
+        how, factor = torch.cos if setup is with_cos else torch.exp, 1 if backward is once else 100
         for _ in range(3):
             x = table().requires_grad_()
             compiled(x).backward()
