@@ -498,28 +498,34 @@ def test_torchs_own_disabled_functions_are_still_captured():
 
 
 def test_disabled_generators_stay_disabled_beside_many_others():
-    def make():
-        def steps(x):
-            yield torch.compiler.is_compiling()
-            yield torch.compiler.is_compiling()
+    """What a generator calls is captured unless it is disabled: the living one's code is remembered however many come after it."""
 
-        return torch.compiler.disable(types.FunctionType(steps.__code__.replace(), globals()))
+    def graphs(disable):
+        framejit.reset()
 
-    def opened(x, steps):
-        y = x.sin() * 2
-        return steps(x), y.cos() + 1
+        def inner(x):
+            return x.sin() + 1
 
-    compiled = framejit.compile(opened)
-    first, kept = make(), []
-    generator, _ = compiled(torch.ones(3), first)
-    for _ in range(1100):  # another code each
-        kept.append(make())
-        compiled(torch.ones(3), kept[-1])
+        def parts(x):
+            while True:
+                yield inner(x) * 3
 
-    def resumed(x, generator):
-        y = x.sin() * 2
-        return next(generator), y.cos() + 1
+        def made(x, parts):
+            return parts(x), x.cos() * 2
 
-    inside = framejit.compile(resumed)
-    assert [inside(torch.ones(3), generator)[0] for _ in range(2)] == [False, False]
-    assert framejit.cache_info(inside)["captures"] > 0
+        def resumed(x, generator):
+            return sum(part for part, _ in zip(generator, range(3))) * 2
+
+        opened, asked, kept = framejit.compile(made), framejit.compile(resumed), []
+        first = disable(parts)
+        generator, _ = opened(x(), first)
+        asked(x(), generator)
+        for _ in range(1100):  # another code each
+            kept.append(disable(types.FunctionType(parts.__code__.replace(), globals(), closure=parts.__closure__)))
+            next(opened(x(), kept[-1])[0])
+        for _ in range(3):
+            assert torch.equal(asked(x(), generator), (x().sin() + 1) * 18)
+        return any("sin" in text for text in asked.graphs)
+
+    assert graphs(lambda f: f)
+    assert not graphs(torch.compiler.disable)
