@@ -10,6 +10,7 @@ from .errors import OptionError, unknown
 
 _COROUTINE = 0x80  # inspect.CO_COROUTINE
 _PROCESS_WIDE = {"log", "trace", "trace_log", "trace_limit", "disable", "install", "cache_dir", "cache_limit", "num_threads", "measure"}
+_C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 # What each mode says in terms of options.
 MODES = {
     "default": {},
@@ -124,6 +125,8 @@ def _forwarder(target):
     owner, method = getattr(target, "__self__", None), None
     if not isinstance(owner, (type(None), type, types.ModuleType)):
         method = getattr(type(owner), getattr(target, "__name__", ""), None)
+        if not isinstance(method, _C_METHODS) or method.__get__(owner, type(owner)) != target:
+            method = None  # the class has another one of this name
 
     def call(*args, **kwargs):
         return target(*args, **kwargs)

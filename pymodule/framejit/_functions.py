@@ -143,8 +143,9 @@ _plans = {}
 
 
 def plan_of(op, tracked):
-    """How a captured program calls an operator of torch.library: None: as it is. (names, defaults, writes, returned, function): the arguments in
-    their order; which of them it writes to; for each result the argument that it is, or -1; a torch.autograd.Function that does it with gradients."""
+    """How a captured program calls an operator of torch.library: None: as it is. (op, names, defaults, absent, writes, returned, function, defined):
+    the arguments in their order; which of them it writes to; for each result the argument that it is, or -1; a torch.autograd.Function that does it
+    with gradients; and the definition whose attributes _backward_fn and _setup_context_fn that function is made of."""
     import torch
 
     if isinstance(op, torch._ops.OpOverloadPacket):
@@ -157,7 +158,7 @@ def plan_of(op, tracked):
     key = op, tracked, backward, setup
     if key not in _plans:
         _plans[key] = _planned(op, tracked, backward, setup)
-    return _plans[key]
+    return _plans[key] and (*_plans[key], defined)
 
 
 def _planned(op, tracked, backward, setup):

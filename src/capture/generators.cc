@@ -2,6 +2,7 @@
 
 #include "bytecode/code.h"
 #include "frame/driver.h"
+#include "tensor/own_reference.h"
 
 namespace framejit::capture {
 namespace {
@@ -37,7 +38,7 @@ PyObject* Followed(PyObject* generator, const std::shared_ptr<Compiled>& maker) 
   FjFrame* frame = fj_frame_of(generator);
   Ref made(generator), key(PyLong_FromVoidPtr(frame));
   Ref callback(key ? PyCFunction_New(&died, key.get()) : nullptr);
-  Ref death(callback ? PyWeakref_NewRef(generator, callback.get()) : nullptr);
+  Ref death(callback ? tensor::OwnReference(generator, callback.get()) : Ref());
   if (!death) return nullptr;
   Living()[frame] = {maker, std::move(death)};
   frame::KeepHook();

@@ -365,20 +365,24 @@ PyObject* BehindDisabled(PyObject* function) {
   return function;
 }
 
-// Codes of generators that the program has disabled. A generator runs when others ask it, behind the call that made it.
-static std::unordered_map<PyCodeObject*, Ref>& DisabledGenerators() {
-  static auto* codes = new std::unordered_map<PyCodeObject*, Ref>;
-  return *codes;
+// A generator runs when others ask it, behind the call that made it. The code of one that the program has disabled says
+// so in an extra slot, for as long as it lives.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+static Py_ssize_t DisabledSlot() {
+  static const Py_ssize_t slot = _PyEval_RequestCodeExtraIndex(nullptr);
+  return slot;
 }
 bool RunsDisabled(PyCodeObject* code) {
-  return DisabledGenerators().contains(code);
+  void* mark = nullptr;
+  return _PyCode_GetExtra(reinterpret_cast<PyObject*>(code), DisabledSlot(), &mark) == 0 && mark;
 }
 void NoteGenerator(PyCodeObject* code) {
-  constexpr size_t kMost = 1024;  // a program may make functions, and disable them, all the time
+  static char mark;
   if (!(code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return;
-  if (DisabledGenerators().size() >= kMost) DisabledGenerators().clear();
-  DisabledGenerators().try_emplace(code, Borrow(reinterpret_cast<PyObject*>(code)));
+  if (_PyCode_SetExtra(reinterpret_cast<PyObject*>(code), DisabledSlot(), &mark) < 0) PyErr_Clear();
 }
+#pragma GCC diagnostic pop
 
 // What an argument is as a key of a cache: itself a value, or an object that is one by itself; made here, so that no
 // cache has it yet; or anything else.

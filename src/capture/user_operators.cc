@@ -23,8 +23,19 @@ void EachTensorIn(PyObject* o, F f) {
 }
 
 struct Plan {
-  PyObject *op, *names, *defaults, *absent, *writes, *returned, *function;
+  PyObject *op, *names, *defaults, *absent, *writes, *returned, *function, *defined;
 };
+
+// What the function was made of may be registered anew.
+bool NoteFormulas(Session& s, PyObject* defined) {
+  const Source* dict = s.guards().Child(SourceKind::kInstanceDict, s.guards().Const(defined));
+  for (const char* name : {"_backward_fn", "_setup_context_fn"}) {
+    Ref key(PyUnicode_InternFromString(name)), now(key ? PyObject_GetAttr(defined, key.get()) : nullptr);
+    if (!now) return false;
+    s.guards().Is(s.guards().Child(SourceKind::kDictItem, dict, 0, key.get()), now.get());
+  }
+  return true;
+}
 
 // All arguments in their order; empty: they do not fit.
 std::vector<PyObject*> InOrder(const Plan& plan, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -102,12 +113,13 @@ PyObject* CaptureSemantics::CallOperator(PyObject* op, PyObject* const* args, Py
   }
   if (!told || told.get() == Py_None) return PyErr_Clear(), nullptr;
   Plan plan;
-  if (!PyArg_ParseTuple(told.get(), "OOOOOOO", &plan.op, &plan.names, &plan.defaults, &plan.absent, &plan.writes,
-                        &plan.returned, &plan.function))
+  if (!PyArg_ParseTuple(told.get(), "OOOOOOOO", &plan.op, &plan.names, &plan.defaults, &plan.absent, &plan.writes,
+                        &plan.returned, &plan.function, &plan.defined))
     return nullptr;
   std::vector<PyObject*> all = InOrder(plan, args, nargs, kwnames);
   if (all.empty()) return nullptr;
   if (plan.function == Py_None) return s_.vmap.open() || ShareMemory(s_, all) ? nullptr : CallWriting(s_, plan, all);
+  if (!NoteFormulas(s_, plan.defined)) return nullptr;
   s_.SourceOf(plan.function);
   all.insert(all.begin(), plan.function);
   return CallCustom(all.data(), static_cast<Py_ssize_t>(all.size()), nullptr);

@@ -86,7 +86,7 @@ class Runner : public GraphRunner {
     for (const auto& [input, output] : check_.writes) counted_.push_back(WritesTo(trace, input) > 0);
     inference_ = torch_ && !trace.calls.empty() && trace.calls[0].mode.inference;
     for (const Node& n : g.nodes) {
-      if (n.op != Op::kExtern || !n.attrs.call) continue;
+      if (n.op != Op::kExtern || !n.attrs.call || n.attrs.call->callee == kTangent) continue;  // stand-ins never run
       has_externs_ = true;
       calls_.push_back(n.attrs.call);                                     // keeps the address, which is the key
       const auto [step, fresh] = steps_.try_emplace(n.attrs.call.get());  // a view that is read again has the same call

@@ -14,9 +14,9 @@ PyObject* OwnType() {  // a subclass of weakref.ref, kept for ever
 
 }  // namespace
 
-Ref OwnReference(PyObject* o) {
+Ref OwnReference(PyObject* o, PyObject* callback) {
   PyObject* type = OwnType();
-  return Ref(type ? PyObject_CallOneArg(type, o) : nullptr);
+  return Ref(type ? PyObject_CallFunctionObjArgs(type, o, callback, nullptr) : nullptr);
 }
 
 bool HasWeakReferences(PyObject* o) {

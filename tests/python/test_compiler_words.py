@@ -1,6 +1,8 @@
 """The words of torch.compiler and torch._dynamo that programs and libraries use, one by one, with framejit installed; and
 `torch.compiler.disable` where nothing is installed."""
 
+import types
+
 import framejit
 import pytest
 
@@ -493,3 +495,37 @@ def test_torchs_own_disabled_functions_are_still_captured():
 
     compiled = framejit.compile(f, fullgraph=True)
     assert torch.allclose(compiled(x()), f(x())) and compiled_once(compiled)
+
+
+def test_disabled_generators_stay_disabled_beside_many_others():
+    """What a generator calls is captured unless it is disabled: the living one's code is remembered however many come after it."""
+
+    def graphs(disable):
+        framejit.reset()
+
+        def inner(x):
+            return x.sin() + 1
+
+        def parts(x):
+            while True:
+                yield inner(x) * 3
+
+        def made(x, parts):
+            return parts(x), x.cos() * 2
+
+        def resumed(x, generator):
+            return sum(part for part, _ in zip(generator, range(3))) * 2
+
+        opened, asked, kept = framejit.compile(made), framejit.compile(resumed), []
+        first = disable(parts)
+        generator, _ = opened(x(), first)
+        asked(x(), generator)
+        for _ in range(1100):  # another code each
+            kept.append(disable(types.FunctionType(parts.__code__.replace(), globals(), closure=parts.__closure__)))
+            next(opened(x(), kept[-1])[0])
+        for _ in range(3):
+            assert torch.equal(asked(x(), generator), (x().sin() + 1) * 18)
+        return any("sin" in text for text in asked.graphs)
+
+    assert graphs(lambda f: f)
+    assert not graphs(torch.compiler.disable)

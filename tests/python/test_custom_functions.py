@@ -1,5 +1,6 @@
 """torch.autograd.Function, random draws and writes inside compiled programs that want gradients: one graph each, and what eager gives."""
 
+import framejit
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -502,3 +503,20 @@ def test_a_kernel_without_a_fake_one_does_not_run_while_capturing(fresh):
     for _ in range(3):
         assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 5.0))
     assert log == ["cpu"] * 3
+
+
+def test_a_gradient_taken_inside_leaves_no_stand_in_behind():
+    def twice(p):
+        (g,) = torch.autograd.grad((Scaled.apply(p, 3.0) * 2).sum(), p)
+        return g + 1
+
+    def dropped(p):
+        return Scaled.apply(p, 3.0).detach() + 1
+
+    for f in (twice, dropped):
+        compiled = framejit.compile(f, fullgraph=True)
+        for _ in range(3):
+            p, q = (torch.linspace(-1, 1, 6).requires_grad_() for _ in range(2))
+            torch.testing.assert_close(compiled(p), f(q))
+        info = framejit.cache_info(compiled)
+        assert info["outcomes"]["run"] == {"graph": 3} and not info["notes"]

@@ -182,3 +182,25 @@ def test_functions_of_c_have_versions_of_their_own():
                 torch.testing.assert_close(compiled(*args), plain(*args))
             info = framejit.cache_info(compiled)
             assert len(compiled.graphs) == 1 and not info["breaks"] and not info["recompiles"], (plain, compiled.graphs, info)
+
+
+def test_a_bound_method_in_c_that_its_class_hides():
+    class Table(dict):
+        def get(self, key, default=None):
+            return "of the class"
+
+    class Named(torch.Tensor):
+        def sin(self):
+            return "of the class"
+
+    table, named = Table(a=1), torch.ones(3).as_subclass(Named)
+    for hidden, args in ((super(Table, table).get, ("a",)), (torch._C.TensorBase.sin.__get__(named), ())):
+        compiled = framejit.compile(hidden)
+        for _ in range(3):
+            got, expected = compiled(*args), hidden(*args)
+            assert type(got) is type(expected) and bool(torch.as_tensor(got == expected).all())
+    x = torch.linspace(-1, 1, 5)
+    seen = framejit.compile(x.sin, fullgraph=True)  # not hidden: in the graph
+    for _ in range(3):
+        torch.testing.assert_close(seen(), x.sin())
+    assert framejit.cache_info(seen)["outcomes"]["run"] == {"graph": 3}

@@ -239,3 +239,14 @@ def test_what_is_not_faster_compiled_is_left_to_python_part_by_part():
         same(drained(f(x, n)), drained(rounds(x, n)))
     run = framejit.cache_info(f)["outcomes"]["run"]
     assert run.get("python", 0) >= 2 and run.get("graph", 0) >= 2, run  # both were tried, whichever is faster
+
+
+def test_references_to_generators_are_framejits_own():
+    import weakref
+
+    f = framejit.compile(rounds)
+    generator = f(np.ones(2), 3)
+    next(generator)
+    assert {type(r).__module__ for r in weakref.getweakrefs(generator)} == {"framejit"}  # what dies by one is not seen to die
+    same(list(generator), list(rounds(np.ones(2), 3))[1:])
+    assert ran(f) > 0

@@ -251,3 +251,38 @@ def test_meta_tensors_made_beside_others():
         ours, theirs = compiled(table()), f(table())
         assert ours[:2] == theirs[:2] and ours[3].is_meta and ours[3].shape == theirs[3].shape
         same(ours[2], theirs[2])
+
+
+def test_gradients_registered_again():
+    @custom_op("framejit_test::formula", mutates_args=())
+    def formula(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    @formula.register_fake
+    def _(x):
+        return torch.empty_like(x)
+
+    def with_cos(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0].cos())
+
+    def with_exp(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0].exp())
+
+    def once(ctx, grad):
+        return grad * ctx.saved_tensors[0]
+
+    def hundredfold(ctx, grad):
+        return grad * ctx.saved_tensors[0] * 100
+
+    compiled = framejit.compile(lambda x: formula(x * 2).sum(), fullgraph=True)
+    versions = []
+    for backward, setup in ((once, with_cos), (hundredfold, with_cos), (hundredfold, with_exp)):
+        formula.register_autograd(backward, setup_context=setup)
+        how, factor = torch.cos if setup is with_cos else torch.exp, 1 if backward is once else 100
+        for _ in range(3):
+            x = table().requires_grad_()
+            compiled(x).backward()
+            torch.testing.assert_close(x.grad, how(table() * 2) * factor * 2)
+        versions.append(framejit.cache_info(compiled)["captures"])
+    assert versions == [1, 2, 3]
+    assert framejit.cache_info(compiled)["outcomes"]["run"] == {"graph": 9}
