@@ -267,7 +267,7 @@ class SegmentBuilder {
     if (s_.modes.overrides_off) why = "__torch_function__ was disabled";
     if (s_.vmap.open()) why = "torch.vmap or a derivative was entered";
     if (std::string open = s_.modes.StillOpen(); !open.empty()) why = std::move(open);
-    if (std::string early = SetTooEarly(s_); !early.empty()) why = std::move(early);
+    if (std::string early = SetTooEarly(s_, recipe().outputs); !early.empty()) why = std::move(early);
     if (!recipe().why().empty()) why = recipe().why();
   }
 

@@ -188,6 +188,7 @@ PyObject* DrawProgram::Draw(Session& s, PyObject* function, PyObject* const* arg
   before_.Save(generator);
   SuspendScope off;
   Ref value(values_ ? made.Call() : nullptr);
+  if (!value && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;  // KeyboardInterrupt
   if (!value) return PyErr_Clear(), s.Break(BreakId::kRandom, name);
   draws_.push_back(std::move(made));
   return Seen(s, value.get(), name);

@@ -175,6 +175,19 @@ std::nullptr_t Refuse(Session& s, const std::string& why) {
   return s.Break(BreakId::kAutogradCall, callees::kAutogradGrad + ": " + why);
 }
 
+// Those and kept gradients would see these gradients, too.
+bool HooksWait(Session& s) {
+  if (!s.pending().retains.empty()) return true;
+  return std::any_of(s.pending().calls().begin(), s.pending().calls().end(), [](const PendingCall& c) {
+    Ref name(c.args.empty() || !IsTensor(c.args[0].get()) ? nullptr
+                                                          : PyObject_GetAttrString(c.method.get(), "__name__"));
+    PyErr_Clear();
+    return name && PyUnicode_Check(name.get()) &&
+           (!PyUnicode_CompareWithASCIIString(name.get(), "register_hook") ||
+            !PyUnicode_CompareWithASCIIString(name.get(), "retain_grad"));
+  });
+}
+
 bool Solve(Session& s, Problem p, Objects* grads);
 
 // The samples differ by their seeds alone, as the rows of a Jacobian do: one pass for each of them.
@@ -521,6 +534,7 @@ PyObject* GradientsOf(Session& s, PyObject* const* args, Py_ssize_t nargs, PyObj
   }
   for (PyObject* o : p.inputs)
     if (!WantsGradient(s, o)) return Refuse(s, "by a tensor without gradients");
+  if (HooksWait(s)) return Refuse(s, "of tensors with hooks that wait for the end of the graph");
   Objects grads;
   if (!Solve(s, p, &grads)) return nullptr;
   Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(grads.size())));

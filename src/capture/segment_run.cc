@@ -153,9 +153,10 @@ std::string Segment::WhyMissed(FjFrame* frame) const {
   {
     std::optional<SuspendScope> off;
     if (frame) off.emplace();
-    if (!draws.Run(&before)) {  // the program will see it raise
-      PyErr_Clear();
+    if (!draws.Run(&before)) {  // the program will see it raise, but for what nothing raises again: KeyboardInterrupt
       before.Restore();
+      if (!PyErr_ExceptionMatches(PyExc_Exception)) return RunEnd::kRaised;
+      PyErr_Clear();
       return RunEnd::kMiss;
     }
   }

@@ -1,5 +1,6 @@
 #include "capture/tensor_state.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "capture/callees.h"
@@ -52,6 +53,16 @@ void Alone(Session& s, int input) {
   s.guards().Add(guard::Row{guard::Kind::kDistinct, s.input_sources()[input]});
 }
 
+// Does a hook, kept gradient or other memory wait for it that what it becomes would not have?
+bool Waits(Session& s, PyObject* proxy) {
+  return s.pending().watched.contains(IdOf(proxy)) || s.pending().retains.contains(IdOf(proxy));
+}
+
+bool WrittenBehind(Session& s, TraceId id) {  // it, or another view of its memory
+  const TraceTensor& t = s.trace().tensors[id];
+  return t.mutated || s.trace().tensors[t.base].mutated;
+}
+
 // A tensor with gradients that no operation made: guarded of inputs.
 bool IsLeafInput(Session& s, int input) {
   SuspendScope off;
@@ -99,6 +110,7 @@ std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
   if (now.framework != Framework::kTorch || s.lowering().IsHidden(IdOf(value)) || was.is_inference ||
       now.is_inference || was.dtype != now.dtype || was.device != now.device || !AsEver(s, tensor, "data"))
     return s.broken() ? std::optional(false) : std::nullopt;
+  if (WrittenBehind(s, IdOf(value))) return {};  // SetTooEarly does not know what was written first
   Ref data(s.CallFramework(callees::kTensorData, &value, 1, nullptr));
   if (!data || !IsTensor(data.get())) return false;
   Ref made = data;
@@ -136,6 +148,7 @@ std::optional<bool> SetGrad(Session& s, PyObject* tensor, PyObject* value) {
 PyObject* Stop(Session& s, PyObject* tensor, const char* method, bool leaf) {
   const int input = InputOf(s, tensor);
   const TraceId id = IdOf(tensor);
+  if (Waits(s, tensor)) return nullptr;
   if (input >= 0) {
     PyObject* real = s.input_tensors()[input];
     if (IsView(real) || (leaf && s.meta(id).requires_grad && !IsLeafInput(s, input))) return nullptr;
@@ -165,12 +178,15 @@ PyObject* Stop(Session& s, PyObject* tensor, const char* method, bool leaf) {
 PyObject* RetainGrad(Session& s, PyObject* tensor) {
   if (!WantsGradient(s, tensor)) return nullptr;
   const int input = InputOf(s, tensor);
+  const TraceId id = IdOf(tensor);
+  // The gradient of a view made here does not pass through the object that leaves the graph.
+  if (input < 0 && (s.lowering().IsLeaf(id) || s.trace().tensors[id].base != id)) return nullptr;
   PyObject* function = Method(s, tensor, "retain_grad");
-  if (!function || (input < 0 && s.lowering().IsLeaf(IdOf(tensor)))) return nullptr;
+  if (!function) return nullptr;
   if (input >= 0)
     Wait(s, function, {tensor});
   else
-    s.pending().retains.emplace(IdOf(tensor), Borrow(function));
+    s.pending().retains.emplace(id, Borrow(function));
   Py_RETURN_NONE;
 }
 
@@ -179,7 +195,7 @@ PyObject* RegisterHook(Session& s, PyObject* tensor, const char* name, PyObject*
   const TraceTensor& t = s.trace().tensors[IdOf(tensor)];
   const int input = InputOf(s, tensor);
   const bool leaves = !strcmp(name, "register_post_accumulate_grad_hook");
-  if (!WantsGradient(s, tensor) || t.mutated || s.trace().tensors[t.base].mutated) return nullptr;
+  if (!WantsGradient(s, tensor) || WrittenBehind(s, t.id) || (input < 0 && t.base != t.id)) return nullptr;
   if ((input < 0 && (leaves || s.lowering().IsLeaf(t.id))) || (leaves && !IsLeafInput(s, input))) return nullptr;
   PyObject* function = Method(s, tensor, name);
   if (!function) return nullptr;
@@ -192,9 +208,10 @@ PyObject* RegisterHook(Session& s, PyObject* tensor, const char* name, PyObject*
 PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   PyObject* tensor = args[0];
   const int input = InputOf(s, tensor);
-  const bool wants = WantsGradient(s, tensor) && s.modes.now.grad;
-  if (s.lowering().IsLeaf(IdOf(tensor)) || s.meta(IdOf(tensor)).is_inference || (input >= 0 && (wants || kwnames)))
-    return nullptr;
+  if (s.lowering().IsLeaf(IdOf(tensor)) || s.meta(IdOf(tensor)).is_inference || Waits(s, tensor)) return nullptr;
+  // At the exit the modes may be others, and the object must be what the graph's results were made of.
+  const bool other_mode = s.modes.now.inference != s.modes.entry.inference;
+  if (input >= 0 && (s.meta(IdOf(tensor)).requires_grad || kwnames || other_mode)) return nullptr;
   const std::string name(callee.last());
   PyObject* function = Method(s, tensor, name.c_str());
   if (!function) return nullptr;
@@ -239,9 +256,24 @@ PyObject* SetByCall(Session& s, Callee callee, PyObject* const* args, Py_ssize_t
   return nullptr;
 }
 
-std::string SetTooEarly(Session& s) {
+std::string SetTooEarly(Session& s, const std::vector<TraceId>& results) {
+  const auto& tensors = s.trace().tensors;
   for (TraceId id : s.pending().watched)
-    if (s.trace().tensors[id].mutated) return "a tensor is written to that was given a hook or other memory before";
+    if (WrittenBehind(s, id)) return "a tensor is written to that was given a hook or other memory before";
+  for (TraceId id : results) {
+    const TraceTensor& t = tensors[id];
+    for (auto& [now, input] : s.pending().rebound)
+      if (id > now && t.base == tensors[now].base && s.pending().watched.contains(now))
+        return "a view of a tensor that was given other memory is a result";
+    if (t.base == id || tensors[t.base].input >= 0) continue;
+    const bool there = std::find(results.begin(), results.end(), t.base) != results.end();
+    if (!there && s.pending().retains.contains(t.base)) return "a view of a tensor that keeps its gradient is a result";
+    // Outside it would be a view of what the object was; only detach() makes none.
+    Ref base(s.NewProxy(t.base));
+    if (base && IdOf(base.get()) != t.base && t.view_call >= 0 &&
+        s.trace().calls[t.view_call].callee != callees::kTensorDetach)
+      return "a tensor that was made a view of itself is a result";
+  }
   return "";
 }
 

@@ -1,6 +1,8 @@
 """Random numbers that are not torch's, in one graph: the values and the states afterwards are eager's, whatever the segment does."""
 
 import random
+import signal
+import threading
 
 import pytest
 
@@ -212,3 +214,40 @@ def test_with_gradients(fresh):
 )
 def test_what_is_more_than_a_draw(fresh, f):
     as_eager(fresh, f, graphs=0)
+
+
+def test_interrupts_of_draws_reach_the_program(fresh):
+    """While it waits for the lock of a generator, which another thread holds."""
+    generator = np.random.default_rng(0)
+
+    def f(t):
+        return t * generator.random()
+
+    compiled = fresh.compile(f)
+    compiled(x())
+    compiled(x())
+    held, released = threading.Event(), threading.Event()
+
+    def hold():
+        with generator.bit_generator.lock:
+            held.set()
+            released.wait(3)
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    thread = threading.Thread(target=hold)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        thread.start()
+        held.wait()
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            compiled(x())
+        assert thread.is_alive()
+    finally:
+        released.set()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        thread.join()
+    assert fresh.cache_info(compiled)["breaks"] == 0

@@ -60,7 +60,7 @@ def test_data_of_inputs(fresh):
     def swapped(t, u):
         old = t.data
         t.data = u * 2
-        return t + 1, old, t[0]
+        return t + 1, old, t[0] * 1
 
     both(fresh, swapped, plain)
 
@@ -341,7 +341,7 @@ def test_views_in_place(fresh, grad):
         same = y.unsqueeze_(dim=1)
         z = (y * 2).transpose_(0, 2)
         z.squeeze_(1).add_(1)
-        return same is y, y, z, z.t_().sum()
+        return same is y, y * 1, z * 1, z.t_().sum()
 
     one_graph(fresh, f, *weight())
     compiled = fresh.compile(f)
@@ -416,3 +416,188 @@ def test_modules_that_are_called_again(fresh):
     with torch.no_grad():
         for x in (torch.ones(2, 4), torch.zeros(2, 4)):
             torch.testing.assert_close(compiled(x), f(x))
+
+
+def against_eager(fresh, f, see, make=weight):
+    """What `see` tells of arguments and results, three times. What cannot wait ends the graph: it is not one."""
+    assert fresh.explain(f)(*make()).graph_break_count > 0
+    compiled = fresh.compile(f)
+    for _ in range(3):
+        ours, theirs = make(), make()
+        assert see(compiled(*ours), *ours) == see(f(*theirs), *theirs)
+
+
+def test_what_shares_memory_set_before(fresh):
+    def by_data(t, p):
+        p.data = p.data + 1
+        p.data.mul_(2)
+        return p * 1
+
+    def by_item(t, p):
+        p.data = p.data + 1
+        p.data[0] = 7
+        return p * 1
+
+    def by_detach(t, p):
+        p.data = p.data + 1
+        p.detach().mul_(2)
+        return p * 1
+
+    def by_view(t, p):
+        p.data = p.data + 1
+        with torch.no_grad():
+            p.view(-1).mul_(2)
+        return p * 1
+
+    for f in (by_data, by_item, by_detach, by_view):
+        against_eager(fresh, f, lambda out, t, p: (out.tolist(), p.tolist()))
+
+    def written(out, t, p):
+        before = p._version
+        out.detach().add_(5)
+        return p.tolist(), out.data_ptr() == p.data_ptr(), p._version - before
+
+    for view in (torch.Tensor.detach, lambda p: p.data, lambda p: p.view(-1), torch.t, lambda p: p[0]):
+
+        def seen(t, p):
+            p.data = p.data + 1
+            return view(p)
+
+        against_eager(fresh, seen, written)
+
+    def base(t, u):
+        t.data = u * 2
+        y = t.view(-1)
+        y.add_(1)
+        return y
+
+    against_eager(fresh, base, lambda y, t, u: (y._base is t, y._version, t._version, t.tolist()), plain)
+
+
+VIEWS = {
+    "view": lambda x: x.view(-1),
+    "t": torch.t,
+    "reshape": lambda x: x.reshape(2, 6),
+    "expand": lambda x: x.expand(2, 3, 4),
+    "chunk": lambda x: x.chunk(2)[0],
+    "item": lambda x: x[0],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_hooks_of_views(fresh, view):
+    def hooked(t, p):
+        y = VIEWS[view](t * p)
+        y.register_hook(lambda g: g * 10)
+        return (y * y).sum()
+
+    def of_input(t, p):
+        y = VIEWS[view](p)
+        y.register_hook(lambda g: g * 10)
+        return (y * y).sum()
+
+    def gradient(out, t, p):
+        out.backward()
+        return p.grad.tolist()
+
+    against_eager(fresh, hooked, gradient)
+    against_eager(fresh, of_input, gradient)
+
+    def kept(t, p):
+        y = VIEWS[view](t * p)
+        y.retain_grad()
+        return (y * y).sum(), y
+
+    def kept_gradient(out, t, p):
+        out[0].backward()
+        return out[1].grad.tolist(), p.grad.tolist()
+
+    against_eager(fresh, kept, kept_gradient)
+
+
+def test_gradients_kept_of_a_base(fresh):
+    def f(t, p):
+        y = t * p
+        y.retain_grad()
+        return y.view(-1), (y * y).sum()
+
+    def see(out, t, p):
+        out[1].backward()
+        return out[0]._base.grad.tolist()
+
+    against_eager(fresh, f, see)
+
+
+def test_hooks_that_wait_and_gradients_inside(fresh):
+    def of_input(t, p):
+        p.register_hook(lambda g: g * 10)
+        return torch.autograd.grad((p * t).sum(), p)[0]
+
+    def of_result(t, p):
+        y = t * p
+        y.register_hook(lambda g: g * 10)
+        return torch.autograd.grad((y * y).sum(), p)[0]
+
+    for f in (of_input, of_result):
+        against_eager(fresh, f, lambda out, t, p: out.tolist())
+
+    def without(t, p):
+        return (torch.autograd.grad((p * t).sum(), p)[0],)
+
+    both(fresh, without, weight)
+
+
+@pytest.mark.parametrize("name", ["unsqueeze_", "squeeze_", "t_", "transpose_"])
+def test_views_in_place_of_inputs_with_gradients(fresh, name):
+    args = {"unsqueeze_": (0,), "transpose_": (0, 1)}.get(name, ())
+
+    def f(t, p):
+        with torch.no_grad():
+            getattr(p, name)(*args)
+        return p * 2
+
+    def see(out, t, p):
+        try:
+            grad = torch.autograd.grad(out.sum(), p)[0].tolist()
+        except RuntimeError as e:  # the shape is not what the operation made
+            grad = str(e)
+        return out.shape, out.requires_grad, p.shape, p.is_leaf, grad
+
+    against_eager(fresh, f, see)
+
+    def result():
+        t, p = weight()
+        return t, p * 3
+
+    against_eager(fresh, f, see, result)
+
+
+def test_becomes_another_after_a_hook(fresh):
+    def viewed(t, p):
+        y = t * p
+        y.register_hook(lambda g: g * len(g.shape))
+        y.unsqueeze_(0)
+        return (y * y).sum()
+
+    def detached(t, p):
+        y = t * p
+        z = y.sum()
+        y.register_hook(lambda g: g * 10)
+        y.detach_()
+        return z
+
+    def see(out, t, p):
+        out.backward()
+        return p.grad.tolist()
+
+    for f in (viewed, detached):
+        against_eager(fresh, f, see)
+
+
+def test_results_of_views_in_place_are_no_views(fresh):
+    def f(t, p):
+        y = t * 2
+        y.unsqueeze_(0)
+        return y
+
+    against_eager(fresh, f, lambda y, t, p: (y._is_view(), y.detach_().tolist()))
