@@ -156,10 +156,9 @@ PyObject* Stop(Session& s, PyObject* tensor, const char* method, bool leaf) {
     Alone(s, input);
   } else if (leaf || s.trace().tensors[id].base != id || s.lowering().IsLeaf(id)) {
     return nullptr;
-  } else {
-    for (const TraceTensor& t : s.trace().tensors)  // whose base is another tensor then
-      if (t.id != id && t.base == id) return nullptr;
   }
+  for (const TraceTensor& t : s.trace().tensors)  // views, whose base is another tensor then
+    if (t.id != id && t.base == id) return nullptr;
   PyObject* function = Method(s, tensor, method);
   if (!function) return nullptr;
   if (!s.meta(id).requires_grad) return Py_NewRef(tensor);
@@ -168,6 +167,7 @@ PyObject* Stop(Session& s, PyObject* tensor, const char* method, bool leaf) {
   s.trace().tensors[IdOf(made.get())].meta.is_parameter = input >= 0 && s.meta(id).is_parameter;
   s.Rebind(tensor, IdOf(made.get()));
   if (input < 0) return Py_NewRef(tensor);
+  s.pending().watched.insert({id, IdOf(made.get())});  // a write behind it may want gradients again
   if (leaf)
     Wait(s, function, {tensor, Py_False});
   else

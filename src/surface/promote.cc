@@ -158,4 +158,10 @@ double LargestFloat(DType t) {
                                  : DBL_MAX;
 }
 
+bool FactorFits(shape::Env& env, const Arg& factor, DType t) {
+  if (factor.is(Arg::Kind::kInt)) return Converted(env, factor, t).has_value();
+  const bool finite = factor.is(Arg::Kind::kFloat) && std::isfinite(factor.f);
+  return !finite || !IsFloat(t) || std::abs(factor.f) <= LargestFloat(t);
+}
+
 }  // namespace framejit::surface

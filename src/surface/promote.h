@@ -27,6 +27,8 @@ std::optional<Arg> Converted(shape::Env& env, const Arg& number, DType t);
 bool IsFloatNumber(const Arg& number);  // also one that is known when the run begins
 // No overflow when a Python number becomes this integer dtype; asked of the environment where the number is a symbol.
 bool FitsIn(shape::Env& env, const Arg& number, DType t);
+// Does torch take the number as alpha= of operands of that dtype?
+bool FactorFits(shape::Env& env, const Arg& factor, DType t);
 double LargestFloat(DType t);  // the largest finite number, for dtypes of floats
 
 }  // namespace framejit::surface

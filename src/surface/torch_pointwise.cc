@@ -294,12 +294,8 @@ Outs Arithmetic(Scope& s) {  // add, sub, mul; torch's add and sub take alpha
   if (op == Op::kSub && (s.torch() || IsBool(p.type))) RefuseBools(p);
   bool has_alpha = op != Op::kMul && s.has(2) && !(s.arg(2).is(Arg::Kind::kInt) && s.integer(2) == shape::Int(1));
   if (has_alpha && (IsBool(p.type) || (!IsFloat(p.type) && !s.arg(2).is(Arg::Kind::kInt)))) Scope::Skip();
-  if (has_alpha && s.arg(2).is(Arg::Kind::kInt) && (OnCpu(p.operands) || !IsFloat(p.type)) &&
-      !Converted(s.env, s.arg(2), p.type))
-    Scope::Fail("a factor that does not fit");
-  if (has_alpha && s.arg(2).is(Arg::Kind::kFloat) && IsFloat(p.type) && std::isfinite(s.arg(2).f) &&
-      std::fabs(s.arg(2).f) > LargestFloat(OnCpu(p.operands) || DTypeSize(p.type) > 4 ? p.type : DType::kFloat32))
-    Scope::Fail("a factor that its floats cannot hold");
+  const DType held = !IsFloat(p.type) || OnCpu(p.operands) || DTypeSize(p.type) > 4 ? p.type : DType::kFloat32;
+  if (has_alpha && !FactorFits(s.env, s.arg(2), held)) Scope::Fail("a factor that its dtype cannot hold");
   bool narrow = IsFloat(p.type) && DTypeSize(p.type) < 4;
   Widen(s, p, op != Op::kMul && OnCpu(p.operands));
   if (has_alpha && narrow) {

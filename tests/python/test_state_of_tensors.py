@@ -601,3 +601,44 @@ def test_results_of_views_in_place_are_no_views(fresh):
         return y
 
     against_eager(fresh, f, lambda y, t, p: (y._is_view(), y.detach_().tolist()))
+
+
+def test_what_has_no_gradients_any_more_is_written_to(fresh):
+    """By something that has: then it has them again. Behind a detach that waits for the end it had not."""
+    w = torch.full((3,), 2.0, requires_grad=True)
+
+    def detached(x):
+        x.detach_()
+        x.mul_(w)
+        return x
+
+    def through_a_view(x):
+        x.detach_()
+        v = x.view(-1)
+        v.mul_(w)
+        return x
+
+    def frozen(x):
+        x.requires_grad_(False)
+        x.mul_(w)
+        return x.sum()
+
+    def view(x):
+        x.detach_()
+        return x.view(-1)
+
+    def view_before(x):
+        v = x.view(-1)
+        x.add_(1)
+        x.detach_()
+        return v * 1
+
+    for f, leaf in ((detached, False), (through_a_view, False), (frozen, True), (view, False), (view_before, False)):
+        told = []
+        for run in (f, fresh.compile(f)):
+            for _ in range(3):
+                x = torch.ones(3, requires_grad=True)
+                x = x if leaf else x * 1
+                r = run(x)
+                told.append((r.requires_grad, x.requires_grad, r.tolist(), r._base is x))
+        assert told[:3] == told[3:], f
