@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "capture/scalar_translator.h"
+#include "guard/versions.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
 
@@ -77,7 +78,7 @@ void Translator::Step(State& s, const Instr& i) {
       PyObject* name = PyTuple_GET_ITEM(s.top().co->co_names, i.arg);
       if (IsList(owner) || IsArray(owner)) {
         PyTypeObject* type = IsList(owner) ? &PyList_Type : tensor::Numpy()->array;
-        PyObject* method = PyDict_GetItemWithError(type->tp_dict, name);
+        PyObject* method = PyDict_GetItemWithError(guard::TypeDict(type), name);
         if (!method) throw Unsupported{"a method"};
         Push(s, Fixed(method));
         Push(s, owner);
