@@ -169,12 +169,19 @@ std::vector<Loop> LoopsOf(const bytecode::Code& code) {
     if (known == loops.end()) known = loops.insert(loops.end(), {i.target, 0, 0});
     known->end = std::max(known->end, at + i.length);
   }
-  // `continue` in a while loop leads to its condition, which stands again at its end: one loop with two starts.
+  // `continue` in a while loop leads to its condition, which stands again at its end: one loop with two starts. What a
+  // handler behind the function's end jumps back to is none.
+  const auto handles = [&](int from, int to) {
+    for (int at = from; at < to; ++at)
+      if (code.At(at).length && code.At(at).op == Op::kPushExcInfo) return true;
+    return false;
+  };
   for (bool changed = true; changed;) {
     changed = false;
     for (Loop& a : loops)
       for (const Loop& b : loops)
-        if (a.start < b.start && b.start < a.end && a.end < b.end) a.end = b.end, changed = true;
+        if (a.start < b.start && b.start < a.end && a.end < b.end && !handles(a.end, b.end))
+          a.end = b.end, changed = true;
   }
   for (Loop& l : loops) {
     l.enter = l.start;

@@ -21,7 +21,7 @@ def same(got, expected):
         for a, b in zip(got, expected):
             same(a, b)
     elif isinstance(expected, np.ndarray):
-        np.testing.assert_allclose(got, expected, rtol=1e-14)
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
     else:
         assert got == expected
 
