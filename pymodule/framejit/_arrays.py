@@ -3,7 +3,7 @@ comes first and is returned."""
 
 import functools
 import importlib
-import threading
+from _thread import _local  # not threading, as in _gradients
 
 
 @functools.lru_cache(maxsize=None)
@@ -46,7 +46,7 @@ def batched(outputs, samples, wholes, axes, size, same):
     _not_here()
 
 
-_refused = threading.local()  # reason: why the last run of a derivative raised an error
+_refused = _local()  # reason: why the last run of a derivative raised an error
 
 
 def _not_here():
