@@ -72,10 +72,13 @@ Outs Gelu(Scope& s) {
   if (library) {  // oneDNN's, whose code for AVX-512 makes not-a-number of infinity, and that for AVX2 no -0
     static const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    const double odd = avx512 ? std::numeric_limits<double>::infinity() : 0;
-    ValueId of = avx512 ? x.value : v;
-    ValueId is = s.b.Binary(Op::kEq, of, rules::Like(s.b, of, odd));
-    if (avx512 || t == DType::kFloat32) v = s.b.Where(is, rules::Like(s.b, v, avx512 ? std::nan("") : 0), v);
+    if (avx512) {
+      ValueId infinite =
+          s.b.Binary(Op::kEq, x.value, rules::Like(s.b, x.value, std::numeric_limits<double>::infinity()));
+      v = s.b.Where(infinite, rules::Like(s.b, v, std::nan("")), v);
+    } else if (t == DType::kFloat32) {
+      v = s.b.Binary(Op::kAdd, v, rules::Like(s.b, v, 0));
+    }
   }
   return s.Elementwise(v, {&x, 1});
 }
