@@ -142,6 +142,19 @@ def two_threads(torch):
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def _options(request):
+    """A test that changes an option of framejit puts it back: the next ones would test something else."""
+    framejit = sys.modules.get("framejit")
+    names = [] if framejit is None else [n for n in dir(framejit.config) if not n.startswith("_") and not callable(getattr(framejit.config, n))]
+    before = {name: getattr(framejit.config, name) for name in names}
+    yield
+    changed = {name: getattr(framejit.config, name) for name in names if getattr(framejit.config, name) != before[name]}
+    for name in changed:
+        setattr(framejit.config, name, before[name])
+    assert not changed, f"the test leaves options changed: {changed}"
+
+
 STRICT = os.environ.get("FRAMEJIT_STRICT") == "1"
 
 

@@ -23,8 +23,7 @@ def seen(result):
 def calls(f, make, sizes, grad=False):
     """cache_info after calls of f compiled and as written with arguments for each size, compared."""
     compiled = framejit.compile(f)
-    framejit.config.leave = False
-    try:
+    with framejit.config.patch(leave=False):
         for n in sizes:
             torch.manual_seed(n)
             args = make(n)
@@ -50,8 +49,6 @@ def calls(f, make, sizes, grad=False):
                     if isinstance(a, torch.Tensor) and a.requires_grad:
                         torch.testing.assert_close(a.grad, b.grad)
         return framejit.cache_info(compiled)
-    finally:
-        framejit.config.leave = True
 
 
 def compiles(info):
