@@ -405,10 +405,8 @@ def captures(capfd):
 
 @pytest.fixture
 def perf_log():
-    before = framejit.config.log
-    framejit.config.log = "perf"
-    yield
-    framejit.config.log = before
+    with framejit.config.patch(log="perf", measure=framejit.config.measure):  # mode="max-autotune" turns the latter on
+        yield
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune-no-cudagraphs"])
