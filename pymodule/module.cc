@@ -13,6 +13,7 @@
 #include "capture/proxy.h"
 #include "diag/diag.h"
 #include "framejit/compile.h"
+#include "interface_name.h"
 #include "runtime/step_times.h"
 #include "tensor/autograd.h"
 #include "tensor/import.h"
@@ -30,7 +31,13 @@ void AddTensorTestFunctions(PyObject* module);
 }
 
 namespace framejit {
+
+extern const char FRAMEJIT_INTERFACE;
+
 namespace {
+
+// Only its address is wanted: the loader must find it (src/interface.cc).
+[[gnu::used]] const char* const kInterface = &FRAMEJIT_INTERFACE;
 
 using capture::Ref;
 

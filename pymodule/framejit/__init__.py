@@ -16,6 +16,10 @@ except ImportError as error:
     import os as _os
     import sys as _sys
 
+    if "undefined symbol: _ZN8framejit" in str(error):
+        raise ImportError(
+            "framejit's libframejit.so and its extension are of different builds: build again (tools/dev build), or install again"
+        ) from error
     _built = sorted(map(_os.path.basename, _glob.glob(_os.path.join(_os.path.dirname(__file__), "_framejit.*.so"))))
     raise ImportError(
         f"framejit's extension cannot be loaded by Python {_sys.version.split()[0]} "

@@ -18,25 +18,29 @@
 
 namespace framejit::autodiff {
 
-struct Undifferentiable : std::runtime_error {  // what() says why, for the user
+// what() says to the user why there is no derivative.
+struct Undifferentiable : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-struct WantsFixedSizes : Undifferentiable {  // with numbers in place of symbols it would be differentiated
+// There would be one if the sizes were numbers and no symbols.
+struct WantsFixedSizes : Undifferentiable {
   using Undifferentiable::Undifferentiable;
 };
 
-// The graph's own nodes, in place, then one input node a tangent, then the nodes of the gradients.
+// One graph of the function and its derivative: first the function's own nodes with their old numbers, then an input
+// node for each tangent (the gradient that arrives at an output), then the nodes that compute the gradients.
 struct Joint {
   Graph graph;
-  ValueId primal = 0;             // nodes before this one are the original's
-  std::vector<ValueId> tangents;  // by output; kNoValue: no gradient comes from there
-  std::vector<ValueId> grads;     // by input; kNoValue: not wanted, or no output with a tangent depends on it
-  std::vector<bool> passed;       // by node before `primal`: a gradient arrives there
-  std::vector<ValueId> arriving;  // by output: what a pass that looks for that result asks for; kNoValue, likewise
-  std::vector<ValueId> origin;    // by node from `primal` on: whose derivative it belongs to
-  // By node before `primal`, of those that the program wants made again in the backward pass (torch.utils.checkpoint):
-  // the number of the region they are in, from 1; below 0: a call that draws random numbers there, which is kept.
-  // Empty: there are none.
+  ValueId primal = 0;             // the number of nodes that are the function's own
+  std::vector<ValueId> tangents;  // for each output; kNoValue: no gradient comes from there
+  std::vector<ValueId> grads;     // for each input; kNoValue: it is not wanted, or no output with a tangent uses it
+  std::vector<bool> passed;       // for each of the function's nodes: does a gradient arrive there?
+  // For each output: the gradient that arrives there, which a backward pass can ask for; kNoValue: none does.
+  std::vector<ValueId> arriving;
+  std::vector<ValueId> origin;  // for each node behind those: the node whose derivative it is part of
+  // For each of the function's nodes: the number (from 1) of the region of torch.utils.checkpoint that it is in, which
+  // the backward pass computes again. A negative number marks a call that draws random numbers there: its result is
+  // kept. Empty: the program has no such region.
   std::vector<int> region;
 };
 
@@ -54,75 +58,80 @@ struct AttentionForm {
   std::vector<shape::Ints> strides;
 };
 using AttentionFinder = std::function<std::optional<AttentionForm>(const AttentionRequest&)>;
-// The graph with such calls instead of attention that gradients pass. wanted: by input; region: as Joint's, of the
-// graph it is given, then of the one it makes. So are values, by whatever.
+// Replaces attention that gradients pass by calls in the form that `find` gives. `wanted` says of each input whether
+// its gradient is. `region` (as in Joint) and `values` hold node numbers of g, and are changed to those of the result.
 Graph KeepAttention(const Graph& g, const std::vector<bool>& wanted, const AttentionFinder& find,
                     std::vector<int>* region = nullptr, std::vector<std::vector<ValueId>>* values = nullptr);
 
-// wanted: by input; tangents: by output. Throws Undifferentiable.
-// stops, by output (empty: none): what arrives there goes no further; it is one more of the gradients, behind those of
-// the inputs (as many as there are outputs).
+// Adds the derivative. `wanted` says of each input whether its gradient is asked for, `tangents` of each output whether
+// a gradient comes from there. `stops` (empty: none) says of each output whether what arrives there goes no further:
+// such gradients follow those of the inputs in Joint::grads, one for each output. Throws Undifferentiable.
 Joint Differentiate(const Graph& g, const std::vector<bool>& wanted, const std::vector<bool>& tangents,
                     const std::vector<bool>& stops = {});
 
-// A derivative as part of the program: the nodes of d outputs / d inputs, along the tangents, behind the graph's own.
-// kNoValue: no output depends on it. passed: by node, those whose rules ran. Throws Undifferentiable.
+// A derivative that the program itself asks for (torch.autograd.grad): appends the nodes that compute the gradients of
+// the inputs from the tangents of the outputs. kNoValue: no output depends on that input. `passed` says of each node
+// whether its rule ran. Throws Undifferentiable.
 std::vector<ValueId> GradientsWithin(Builder& b, const std::vector<ValueId>& outputs,
                                      const std::vector<ValueId>& tangents, const std::vector<ValueId>& inputs,
                                      std::vector<bool>* passed);
-// By node: a derivative leads from it to one of these values; it is made of one, by comparisons, say.
+// For each node: does a derivative lead from it to one of these values (DependsOn)? Is it computed from one, though it
+// may be by comparisons, which have no derivative (MadeOf)?
 std::vector<bool> DependsOn(const Graph& g, const std::vector<ValueId>& values);
 std::vector<bool> MadeOf(const Graph& g, const std::vector<ValueId>& values);
 
-// The values of the forward part that the backward part starts from: fewest bytes (symbols count with their hints),
-// where cheap things are computed again rather than kept. Values of the original graph, in order. `passing`, by input:
-// the program may write to it before the gradients come (what another operation has made, say), as it may to results.
-// Of those only what derivatives read themselves is kept, which the framework keeps too, and not what other things
-// could be made of again.
+// Chooses the values of the forward part that the backward part starts from: the fewest bytes (symbols count with their
+// hints), where what is cheap is computed again and not kept. They are numbers of the original graph, in order.
+// `passing` says of each input whether the program may write to it before the gradients come, as it may to results. Of
+// those only what a derivative reads is kept, since the framework keeps that too and refuses the pass after a write;
+// they are no source for computing other values again.
 std::vector<ValueId> ChooseSaved(const Joint& j, const std::vector<bool>& passing = {});
 
-// By output, then by input: what is to stay as it is until a pass of these tangents. An output that a derivative reads,
-// and what the framework keeps for one (kept, by output and input: for those of these values). The framework refuses
-// the pass if it was written.
+// For each output, then for each input: must it stay as it is until the backward pass with these tangents? That holds
+// of what a derivative reads, and of what the framework keeps for the derivatives of the values in `kept` (for each
+// output and input). The framework refuses the pass if one of them was written.
 std::vector<bool> ReadOutputs(const Joint& j, const std::vector<std::vector<ValueId>>& kept);
 
 struct SavedValue {
-  int input = -1;   // it is this input,
-  int output = -1;  // or this output of the forward graph
+  int input = -1;   // it is this input of the forward graph,
+  int output = -1;  // or this output
 };
-// The original graph with the saved values as further outputs (those that are none already).
+// The original graph with the saved values as further outputs, where they are none already; `where` says of each saved
+// value which one it is.
 Graph ForwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<SavedValue>* where);
 
 struct GradSource {
   enum Kind : uint8_t { kNone, kOutput, kTangent } kind = kNone;
-  int index = 0;  // output of the backward graph / number of the tangent
+  int index = 0;  // of the output of the backward graph, or of the tangent
 };
-// Inputs: the saved values, then the tangents there are; symbols are scalars 0, 1, ... Every saved value is an input,
-// used or not: one saved set serves the joints of all subsets of the tangents it was chosen for.
+// The backward graph. Its inputs are the saved values, then the tangents that there are; its symbols are the scalars 0,
+// 1, ... Every saved value is an input even if this graph does not use it, so that one set of saved values serves the
+// backward graphs of all subsets of the tangents it was chosen for. `grads` says where the gradient of each input is.
 Graph BackwardGraph(const Joint& j, const std::vector<ValueId>& saved, std::vector<GradSource>* grads);
 
-// A backward graph in parts that run one after the other, each for the gradients of its own inputs of the program.
-// What they pass on is numbered: first the inputs of the whole backward graph, then what parts make for others.
+// A backward graph in parts that run one after the other; each computes the gradients of some inputs of the program.
+// What goes into and out of parts is numbered: first the inputs of the whole backward graph, then what parts make.
 struct BackwardPart {
   Graph graph;
-  std::vector<int> inputs;   // numbers
-  std::vector<int> outputs;  // numbers
+  std::vector<int> inputs;   // numbers as above
+  std::vector<int> outputs;  // numbers as above
 };
 struct BackwardParts {
   std::vector<BackwardPart> parts;
-  std::vector<int> grads;  // by input of the program: number, or -1
-  int count = 0;           // of numbers
+  std::vector<int> grads;  // for each input of the program: the number of its gradient, or -1
+  int count = 0;           // how many numbers there are
 };
-// part: by input of the program; num_saved: so many of the backward graph's inputs come before the tangents.
+// part[i] is the part that computes the gradient of input i. The first `num_saved` inputs of the backward graph are the
+// saved values, the others are tangents.
 BackwardParts SplitBackward(const Graph& backward, const std::vector<GradSource>& grads, const std::vector<int>& part,
                             int num_saved);
 
-// By output: the inputs that its value depends on.
+// For each output: which inputs does its value depend on?
 std::vector<std::vector<bool>> Needed(const Graph& g);
 
-// By output: the value that the others see of it.
+// For each output: its value without the copy that its layout asked for, which nothing else in the graph reads.
 std::vector<ValueId> SeenOutputs(const Graph& g);
-// By output: the outputs that it is made of, by what gradients pass; itself excepted.
+// For each output: which other outputs is it computed from, along a way that gradients take?
 std::vector<std::vector<bool>> MadeOfOutputs(const Graph& g, const std::vector<bool>& differentiable);
 
 }  // namespace framejit::autodiff

@@ -194,7 +194,7 @@ class SegmentBuilder {
   }
 
   template <typename C>
-  void AddCall(const C& c, bool made = false) {
+  void AddExitCall(const C& c, bool made = false) {
     Exit::Call call{c.method, {}, made};
     for (auto& a : c.args) call.args.push_back(recipe().Add(a.get()));
     seg_->exit.calls.push_back(std::move(call));
@@ -205,7 +205,7 @@ class SegmentBuilder {
     static PyObject* const assign = PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyList_Type), "__setitem__");
     PyObject* now = s_.Find(list)->written;
     Ref all(PySlice_New(nullptr, nullptr, nullptr)), items(PyList_GetSlice(now, 0, PyList_GET_SIZE(now)));
-    AddCall(PendingCall{Borrow(assign), {}}, false);
+    AddExitCall(PendingCall{Borrow(assign), {}}, false);
     seg_->exit.calls.back().args = {recipe().Add(list), recipe().Add(all.get()), recipe().Add(items.get())};
     s_.Keep(all.release());  // their addresses are in the memo
     s_.Keep(items.release());
@@ -220,7 +220,7 @@ class SegmentBuilder {
       if (own.empty() || (!outside && std::find(there.begin(), there.end(), id) == there.end())) continue;
       Ref proxy(s_.NewProxy(id));
       for (auto& [name, value] : std::exchange(own, {}))
-        AddCall(PendingCall{Borrow(set), {}}, false),
+        AddExitCall(PendingCall{Borrow(set), {}}, false),
             seg_->exit.calls.back().args = {recipe().Add(proxy.get()), recipe().Add(name.get()),
                                             recipe().Add(value.get())};
       return true;
@@ -234,7 +234,7 @@ class SegmentBuilder {
       if (std::find(there.begin(), there.end(), id) == there.end()) continue;
       PendingCall call{method, {}};
       call.args.emplace_back(s_.NewProxy(id));
-      AddCall(call);
+      AddExitCall(call);
     }
   }
 
@@ -243,12 +243,12 @@ class SegmentBuilder {
     for (auto& st : s_.pending().stores())
       seg_->exit.stores.push_back(
           {recipe().Add(st.dict.get()), recipe().Add(st.key.get()), st.value ? recipe().Add(st.value.get()) : -1});
-    for (auto& c : s_.pending().calls()) AddCall(c);
+    for (auto& c : s_.pending().calls()) AddExitCall(c);
     for (PyObject* list : s_.pending().lists()) AddList(list);
     for (auto& c : s_.pending().cells())
       seg_->exit.cells.emplace_back(recipe().Add(c.cell.get()), c.value ? recipe().Add(c.value.get()) : -1);
-    for (auto& c : s_.pending().cache_calls) AddCall(c.call, c.made);
-    for (auto& c : s_.modes.switches.AtExit()) AddCall(c);
+    for (auto& c : s_.pending().cache_calls) AddExitCall(c.call, c.made);
+    for (auto& c : s_.modes.switches.AtExit()) AddExitCall(c);
     for (auto& [cell, root] : s_.root_cells) {
       PyObject* now = PyCell_GET(cell);
       if (now != root.before)

@@ -102,6 +102,7 @@ bool KeepsFromRaising(PyFrameObject* f, bool* expected) {
         case Op::kBuildTuple:
         case Op::kCall:
         case Op::kCallConstNames:
+        case Op::kCallStackNames:
         case Op::kBinary:
         case Op::kCompare: break;
         default: return false;

@@ -167,7 +167,8 @@ void Translator::StepValue(State& s, const Instr& i) {
       return Next(s, i);
     }
     case Op::kCall: return Call(s, i);
-    case Op::kCallConstNames: return CallNamed(s, i);
+    case Op::kCallConstNames:
+    case Op::kCallStackNames: return CallNamed(s, i);
     default: return StepFlow(s, i);
   }
 }
@@ -449,8 +450,12 @@ void Translator::CallMethod(State& s, const Instr& i, PyObject* method, const Va
 
 // np.sum(x, axis=...), functions with dtype=..., enumerate with start=... alone.
 void Translator::CallNamed(State& s, const Instr& i) {
-  PyObject* names = PyTuple_GET_ITEM(s.top().co->co_consts, i.target);
   std::vector<Val>& stack = s.top().stack;
+  // The names are a constant of the code; CALL_KW finds it on the stack.
+  const bool on_stack = i.op == Op::kCallStackNames;
+  if (on_stack && stack.back().is != Is::kObject) throw Unsupported{"a call with names"};
+  PyObject* names =
+      on_stack ? out_.objects[Pop(s).object].object.get() : PyTuple_GET_ITEM(s.top().co->co_consts, i.target);
   const size_t base = stack.size() - i.arg - 2;
   const Val& callee = bytecode::kNullAfterCallable || stack[base].is != Is::kNull ? stack[base] : stack[base + 1];
   const Val& self = bytecode::kNullAfterCallable ? stack[base + 1] : stack[base];

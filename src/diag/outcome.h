@@ -9,12 +9,13 @@
 namespace framejit::diag {
 
 // clang-format off
-// X(enumerator, name). A capture: made a segment; stopped before an instruction (a row of breaks.def); held nothing
-// worth compiling; is made again with one thing decided (below); or the plain function is left as it is.
+// X(enumerator, name). How a capture ends: it made a segment (kSegment); it stopped before an instruction for a reason
+// of breaks.def (kBreak); it found nothing worth compiling (kNothing); it is made once more with one thing decided
+// (kAgain and FRAMEJIT_AGAINS); or the function is left to the framework (kLeave and FRAMEJIT_LEAVES).
 #define FRAMEJIT_CAPTURE_ENDS(X) \
   X(kSegment, "segment") X(kBreak, "break") X(kNothing, "nothing") X(kAgain, "again") X(kLeave, "leave")
 
-// What is decided for the capture that follows, once each.
+// What is decided for the capture that follows. Each of these happens at most once for a place.
 #define FRAMEJIT_AGAINS(X)                                                   \
   X(kNone, "nothing")                                                        \
   X(kDataSizes, "sizes that data decides")                                   \
@@ -29,17 +30,26 @@ namespace framejit::diag {
   X(kCheapInPlace, "a cheap operation on a large array in place: left to NumPy, which reads it once") \
   X(kMostlyNumpys, "little besides what NumPy does itself: left to NumPy")
 
-// A compilation: has kernels for all that it computes; some step became the framework's own call, since no kernel
-// serves it; the whole segment runs through the framework; the user's backend failed; a bug of ours.
+// How a compilation ends: there are kernels for all that is computed (kOk); a step that no kernel serves became the
+// framework's own call (kNoKernel); the whole segment runs through the framework (kFramework); the backend that the user
+// named failed (kBackendFailed); there is a bug of ours (kInternal).
 #define FRAMEJIT_COMPILE_ENDS(X) \
   X(kOk, "ok")                   \
   X(kNoKernel, "no_kernel") X(kFramework, "framework") X(kBackendFailed, "backend_failed") X(kInternal, "internal")
 
-// A run: done; not begun, as guards do not hold, or as the plain function is faster; data says something else than was
-// guessed, or than a condition on sizes wants; not begun, as it failed several times in a row; no memory; the framework
-// refuses (and raises the same at the user's line, when Python runs it again); NumPy would tell of floating-point
-// errors or warn; what was done stays done and the exception is for the program; a bug of ours. After all but the first
-// three and kRaised everything is as before.
+// How a run ends.
+//   kOk           it is done
+//   kMiss         it was not begun, since a guard does not hold
+//   kLeft         it was not begun, since the plain function is faster
+//   kCondition    a condition on sizes that data decides does not hold
+//   kGuessFailed  data says something else than was guessed
+//   kFailing      it was not begun, since it failed several times in a row
+//   kMemory       there is not enough memory
+//   kRefused      the framework raised; Python runs the call again, and it raises at the user's line
+//   kTold         NumPy would tell of a floating-point error, or warn
+//   kRaised       the exception is for the program, and what was done stays done
+//   kInternal     a bug of ours
+// After all but kOk and kRaised everything is as it was before the run.
 #define FRAMEJIT_RUN_ENDS(X)                                                                               \
   X(kOk, "ok")                                                                                             \
   X(kMiss, "miss")                                                                                         \
@@ -49,7 +59,7 @@ namespace framejit::diag {
   X(kFailing, "failing") X(kMemory, "memory") X(kRefused, "refused") X(kTold, "told") X(kRaised, "raised") \
       X(kInternal, "internal")
 
-// What ran, where it is done.
+// What a run ran: kernels, the framework call by call, the user's backend, nothing, or the function in Python.
 #define FRAMEJIT_RUNNERS(X) \
   X(kGraph, "graph") X(kTrace, "framework") X(kCallable, "callable") X(kNone, "nothing") X(kPython, "python")
 
@@ -74,7 +84,7 @@ FRAMEJIT_FAMILY(RunBy, FRAMEJIT_RUNNERS)
 #undef FRAMEJIT_ENUMERATOR
 #undef FRAMEJIT_NAME
 
-// Of one compiled function. The GIL is held.
+// The counts of one compiled function. Whoever reads or changes them holds the GIL.
 struct Outcomes {
   CaptureEndCounts capture{};
   CompileEndCounts compile{};

@@ -7,7 +7,8 @@
 
 namespace framejit::diag {
 
-class Progress {  // while alive; of one inside another on the same thread nothing is shown
+// Shows the line while it is alive. Where one is alive inside another on the same thread, the inner one shows nothing.
+class Progress {
  public:
   explicit Progress(const std::string& what, int fd = 2, std::chrono::milliseconds patience = std::chrono::seconds(1));
   ~Progress();

@@ -1,8 +1,8 @@
 // The frozen form of a guard set. Nodes are the sources in depth-first order, so a base always stands before what hangs
-// on it; each node carries the tests of its value. Items of a dict are looked up together (a group): while the dict's
-// tag is fresh, the lookups are skipped, and with them every test whose outcome cannot change as long as the dict holds
-// the same object ("covered": identity, values of immutable objects, absence). What remains of a module per call is:
-// its type, the tags of its dicts, and its tensors.
+// on it, and each node has the tests of its value. The items of a dict are looked up together, as a group. While the
+// dict's tag is fresh the lookups are skipped, and so is every "covered" test: one whose outcome cannot change as long
+// as the dict holds the same object (identity, values of immutable objects, absence). So a call checks of a module its
+// type, the tags of its dicts, and its tensors.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,8 @@ namespace framejit::guard {
 // --- expectations ---------------------------------------------------------------------------------------------------
 
 struct TensorTest {
-  static constexpr int32_t kCompare = -1, kExpression = -2;  // else: bind or compare with that symbol
+  // What Dim::symbol may be beside the number of a symbol, which is bound or compared with.
+  static constexpr int32_t kCompare = -1, kExpression = -2;
   tensor::Class klass = tensor::Class::kTorch;
   PyTypeObject* seen = nullptr;  // a type that classified as `klass` (framework types never die)
   DType dtype;
@@ -28,21 +29,24 @@ struct TensorTest {
   uint64_t key_set = 0;
   bool requires_grad = false;
   struct Dim {
-    int64_t value = 0;  // kCompare
+    int64_t value = 0;  // for kCompare: the expected size or stride
     int32_t symbol = kCompare;
-    bool binds = false;     // first sight of the symbol: take the value
-    shape::Int expression;  // kExpression: compared after all symbols are bound
+    bool binds = false;     // the symbol occurs here first, and takes the value
+    shape::Int expression;  // for kExpression: compared once all symbols are bound
   };
   std::vector<int64_t> expected;              // sizes, then strides; meaningless where symbolic
-  std::vector<std::pair<int, Dim>> symbolic;  // by position in `expected`
+  std::vector<std::pair<int, Dim>> symbolic;  // with their places in `expected`
   uint64_t symbolic_mask = 0;
 };
 
-struct TypeTest {  // kTypeVersion
+// A test of kTypeVersion.
+struct TypeTest {
   Expected type;
-  uint32_t tag = 0;                             // known good state of the type
-  std::vector<std::pair<Ref, Ref>> attributes;  // name, what the lookup gave (null: nothing)
-  struct Level {                                // one class of the MRO: what its dict held
+  uint32_t tag = 0;  // a state of the type in which the test is known to hold
+  // Names of attributes, and what the lookup gave (null: nothing).
+  std::vector<std::pair<Ref, Ref>> attributes;
+  // One class of the method resolution order, and what its dict held.
+  struct Level {
     Ref type;
     std::vector<std::pair<Ref, Ref>> items;
   };
@@ -56,27 +60,28 @@ struct TypeTest {  // kTypeVersion
 struct FunctionTest {
   Ref code, globals;
   Ref defaults, kwdefaults;                  // may be null
-  std::vector<std::pair<Ref, Ref>> kwitems;  // of kwdefaults, in order
+  std::vector<std::pair<Ref, Ref>> kwitems;  // the items of kwdefaults, in order
   DictTag tag;
   bool disabled;
   bool Holds(PyFunctionObject* f);
 };
 
-struct SetTest {  // kEqual of a set or frozenset with a frozenset
+// A test of kEqual between a set or frozenset and the frozenset that is expected.
+struct SetTest {
   struct Item {
     Py_hash_t hash;
     Ref key;
   };
-  std::vector<Item> items;  // by hash
+  std::vector<Item> items;  // in the order of their hashes
 };
 
 // --- the program ----------------------------------------------------------------------------------------------------
 
 struct Test {
   Kind kind;
-  bool covered = false;  // decided by the identity of the value
-  int32_t extra = -1;    // index into tensors, types, functions, sets
-  Expected expected;     // kIs, kTypeIs, kEqual, kKeys (a tuple)
+  bool covered = false;  // the identity of the value decides it (see above)
+  int32_t extra = -1;    // index into Program's tensors, types, functions or sets, as the kind wants
+  Expected expected;     // for kIs, kTypeIs, kEqual, and kKeys (a tuple)
   int64_t number = 0;
 };
 
@@ -86,15 +91,15 @@ struct Node {
   int32_t first = 0, last = 0;  // tests
   int32_t index = 0;            // as in Source
   SourceKind kind = SourceKind::kSlot;
-  bool looked_up = false;      // a dict item: its group sets `value`
-  bool required = false;       // an input, or part of a relation: must exist
+  bool looked_up = false;      // it is an item of a dict, and its group sets `value`
+  bool required = false;       // it must exist, being an input or part of a relation
   PyObject* object = nullptr;  // as in Source (held by the pool)
-  PyObject* value = nullptr;   // of the check in progress, or what a fresh group vouches for
+  PyObject* value = nullptr;   // found by the check in progress, or still true while the group is fresh
 };
 
 struct Lookup {
   PyObject* key;        // held by the pool
-  int32_t node;         // -1: only covered tests
+  int32_t node;         // -1: it has covered tests alone
   int32_t first, last;  // covered tests
   const Source* source;
 };
@@ -102,10 +107,11 @@ struct Lookup {
 struct Group {
   DictTag tag;
   int32_t first = 0, last = 0;            // lookups
-  int32_t keys_first = 0, keys_last = 0;  // kKeys tests of the dict itself
+  int32_t keys_first = 0, keys_last = 0;  // the tests of kind kKeys of the dict itself
 };
 
-struct Relation {  // kSameObject, kDifferentObject
+// A test of kSameObject or kDifferentObject.
+struct Relation {
   Kind kind;
   int32_t a, b;
   Line where;
@@ -156,7 +162,7 @@ class Program final : public GuardSet {
   Line torch_state_where;
   std::optional<std::pair<uint64_t, uint64_t>> numpy_state;
   Line numpy_state_where;
-  bool expressions = false;  // some tensor has kExpression dimensions: read it again at the end
+  bool expressions = false;  // some tensor has kExpression dimensions, and is read again at the end
   bool shape_checks = false;
 
  private:
@@ -184,7 +190,7 @@ bool BindSymbol(const shape::SymbolInfo& info, bool binds, int64_t value, int64_
 using tensor::ReadNumpyState;
 
 TypeTest MakeTypeTest(PyTypeObject* t, PyObject* name_or_null);
-void AddLookup(TypeTest& test, PyObject* name);  // of one more attribute
+void AddLookup(TypeTest& test, PyObject* name);  // makes it test one more attribute
 std::unique_ptr<FunctionTest> MakeFunctionTest(PyFunctionObject* f);
 
 }  // namespace framejit::guard

@@ -66,9 +66,8 @@ std::optional<Cut> FindCut(const Graph& g, const Node& n, const std::vector<int6
       if (*numel % rows == 0 && *numel / rows >= 256) return Cut{{Int(rows), Int(*numel / rows)}, {1}};
     }
   }
-  for (int64_t rows : {64, 60, 48, 50, 56, 49, 32, 36, 40, 25, 27, 24, 20, 16}) {
+  for (int64_t rows = 64; rows >= 16; --rows)
     if (*numel % rows == 0) return Cut{{Int(rows), Int(*numel / rows)}, {1}};
-  }
   return std::nullopt;
 }
 

@@ -1,5 +1,5 @@
-// The mutable part of one run in progress: buffers and kernel arguments with every pointer in place. Kept between runs,
-// so that the next run with the same sizes only patches what changed.
+// The mutable part of one run in progress: its buffers, and the arguments of its kernels with every pointer in place.
+// It is kept between runs, so that the next run with the same sizes only patches the pointers that changed.
 #pragma once
 
 #include <memory>
@@ -10,20 +10,21 @@
 
 namespace framejit::runtime {
 
-// What follows from the plan alone.
+// What is computed once from the plan alone.
 struct PlanIndex {
   explicit PlanIndex(const Plan& plan);
-  std::vector<size_t> first_pointer;  // by step: where its kernel arguments begin
+  std::vector<size_t> first_pointer;  // for each step: where the arguments of its kernel begin in Context::pointers
   size_t num_pointers = 0;
-  std::vector<size_t> first_param;  // likewise, of what a GPU launch is given: addresses of the arguments
+  std::vector<size_t> first_param;  // likewise in Context::params, which holds the addresses that a GPU launch takes
   size_t num_params = 0;
-  std::vector<bool> needs_buffer;                    // by value: read by something other than kernels
-  std::vector<int> output_storage;                   // by output; -1: handed over by an extern
-  std::vector<bool> zero_outputs;                    // by output: its first step writes nothing but zeros
-  std::vector<std::pair<int, int>> outputs_by_step;  // first step that writes it, output; not those of externs
-  std::vector<int> input_storage;                    // by input
-  std::vector<std::vector<int>> release_after;       // by step: extern storages that nobody reads any more
-  std::vector<std::vector<int>> inputs_after;        // by step: inputs that nobody reads any more
+  std::vector<bool> needs_buffer;   // for each value: is it read by something other than kernels?
+  std::vector<int> output_storage;  // for each output; -1: a framework call hands it over
+  std::vector<bool> zero_outputs;   // for each output: does its first step write zeros alone?
+  // Pairs of the first step that writes an output, and the output; without those of framework calls.
+  std::vector<std::pair<int, int>> outputs_by_step;
+  std::vector<int> input_storage;               // for each input
+  std::vector<std::vector<int>> release_after;  // for each step: framework results that nothing reads behind it
+  std::vector<std::vector<int>> inputs_after;   // for each step: inputs that nothing reads behind it
   bool has_externs = false;
 };
 
@@ -32,7 +33,8 @@ struct Context {
   Context(const Context&) = delete;
   ~Context() { FreeBlock(own); }
 
-  // Buffers, patches and constant pointers for these sizes; uses the context's own scratch if it is small.
+  // Sets buffers, patches and constant pointers for these sizes. Uses the context's own scratch memory if that
+  // suffices.
   void Bind(const Plan& plan, const PlanIndex& index, std::shared_ptr<const Instance> i);
   void MakePatches(const Plan& plan, const PlanIndex& index);
   void SetStorage(int storage, void* data) {
@@ -44,31 +46,33 @@ struct Context {
   void SetDeviceScratch(const Plan& plan, std::byte* base);
 
   std::shared_ptr<const Instance> instance;
-  std::vector<Buffer> buffers;  // by value
-  std::vector<void*> pointers;  // kernel arguments of all steps
+  std::vector<Buffer> buffers;  // for each value
+  std::vector<void*> pointers;  // the arguments of the kernels of all steps
   std::vector<void*> params;
   struct Patch {
     void** slot;
     int64_t offset;
-    int value;  // where the offset comes from
+    int value;  // the value whose offset this is
   };
-  std::vector<Patch> patches;  // grouped by storage
+  std::vector<Patch> patches;  // those of one storage are neighbours
   std::vector<uint32_t> patch_begin;
   Block own;
-  std::byte* scratch = nullptr;         // what the scratch pointers are based on
-  std::byte* device_scratch = nullptr;  // allocated by the host for each run
+  std::byte* scratch = nullptr;         // where the scratch memory that `pointers` point into begins
+  std::byte* device_scratch = nullptr;  // the host allocates it for each run
 
-  struct External {             // by storage, for externs
+  // For a storage that a framework call fills.
+  struct External {
     Buffer buffer;              // as the host gave it
-    std::byte* copy = nullptr;  // read instead of it, if its layout or place does not fit
-    Block block;                // its memory
-    Buffer device_copy;         // or, on another device: the host's
-    bool live = false;          // must be given back to the host
+    std::byte* copy = nullptr;  // is read in its place if its layout or device does not fit
+    Block block;                // the memory of the copy
+    Buffer device_copy;         // the memory of the copy on another device, which the host allocated
+    bool live = false;          // the buffer must be given back to the host
     bool output_allocated = false;
   };
   std::vector<External> externals;
 };
 
-inline constexpr int64_t kOwnScratch = 256 << 10;  // contexts keep up to this much; more comes from the pool per run
+// A context keeps scratch memory up to so many bytes. Larger scratch memory comes from the pool, for each run.
+inline constexpr int64_t kOwnScratch = 256 << 10;
 
 }  // namespace framejit::runtime

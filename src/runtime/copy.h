@@ -1,4 +1,4 @@
-// Strided element copy, any rank and element size, parallel when it is large.
+// Copies elements between layouts with strides, of any rank and element size, in parallel if there are many.
 #pragma once
 
 #include <span>
@@ -7,7 +7,8 @@
 
 namespace framejit::runtime {
 
-// The elements that a layout reaches, counted from its first one: strides may be negative. Both 0 if there is none.
+// The range of elements that a layout reaches, counted from its first one, since strides may be negative. Both are 0 if
+// there is no element.
 struct Extent {
   int64_t low = 0, high = 0;
 };
@@ -24,8 +25,8 @@ inline Extent ExtentOf(const Buffer& b) {
   return ExtentOf({b.sizes, static_cast<size_t>(b.rank)}, {b.strides, static_cast<size_t>(b.rank)});
 }
 
-// to[...] = from[...]; sizes are `to`'s. The two must not overlap (or be the same memory in the same order). On and
-// between GPUs by the host.
+// to[...] = from[...]; the sizes are those of `to`. The two must not overlap, unless they are the same memory in the
+// same order. The host makes copies on GPUs and between devices.
 void StridedCopy(Host& host, const Buffer& from, const Buffer& to);
 
 }  // namespace framejit::runtime

@@ -33,7 +33,8 @@ struct Products {  // sums[t][lane] += the sum over all k < width of all rows of
   float* sums;
 };
 
-struct Machine {
+// The inner loops, compiled for one set of vector instructions; ThisIsa() has those for the best set of this machine.
+struct IsaFunctions {
   void (*sum)(const Sums&);
   void (*split)(const float*, int64_t, float*, float*);
   void (*weave)(const float*, const float*, int64_t, float*);
@@ -103,7 +104,7 @@ constexpr float kPlaces[kMostLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
   TARGET void Weave##BYTES(const float* even, const float* odd, int64_t count, float* p) {                          \
     for (int64_t e = 0; e < count; ++e) p[2 * e] = even[e], p[2 * e + 1] = odd[e];                                  \
   }                                                                                                                 \
-  constexpr Machine kMachine##BYTES = {                                                                             \
+  constexpr IsaFunctions kFunctions##BYTES = {                                                                      \
       Sum##BYTES,                                                                                                   \
       Split##BYTES,                                                                                                 \
       Weave##BYTES,                                                                                                 \
@@ -121,15 +122,15 @@ FRAMEJIT_ROWS(64, __attribute__((target("avx512f,avx512vl,prefer-vector-width=51
 #undef FRAMEJIT_ROWS
 #undef FRAMEJIT_AT
 
-const Machine& ThisMachine() {
-  static const Machine* machine = [] {
+const IsaFunctions& ThisIsa() {
+  static const IsaFunctions* functions = [] {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) return &kMachine64;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &kMachine32;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) return &kFunctions64;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &kFunctions32;
 #endif
-    return &kMachine16;
+    return &kFunctions16;
   }();
-  return *machine;
+  return *functions;
 }
 
 int64_t FloorDiv(int64_t a, int64_t b) {
@@ -190,7 +191,7 @@ class Planes {
     if (step_ == 1 && across == 1) {
       std::memcpy(to, p, count(0) * sizeof(float));
     } else if (step_ == 2 && across == 1) {
-      ThisMachine().split(p, count(1), to, to + phase);
+      ThisIsa().split(p, count(1), to, to + phase);
       if (count(1) < count(0)) to[count(1)] = p[2 * count(1)];
     } else {
       for (int64_t q = 0; q < step_; ++q) {
@@ -287,8 +288,8 @@ struct Conv {
                 weights[taps++] = filter[i * kw + j];
               }
             }
-            ThisMachine().sum({from.data(), weights.data(), taps, start, width, run.rows, down * planes.length(),
-                               repeat * out_length, rows.data() + (q * oh + run.y) * out_length});
+            ThisIsa().sum({from.data(), weights.data(), taps, start, width, run.rows, down * planes.length(),
+                           repeat * out_length, rows.data() + (q * oh + run.y) * out_length});
           }
         }
         float* plane = static_cast<float*>(out->data) + n * out->strides[0] + (c + k) * out->strides[1];
@@ -303,7 +304,7 @@ struct Conv {
     if (step == 1 && across == 1) {
       std::memcpy(to, row, ow * sizeof(float));
     } else if (step == 2 && across == 1) {
-      ThisMachine().weave(row, row + phase, ow / 2, to);
+      ThisIsa().weave(row, row + phase, ow / 2, to);
       if (ow % 2) to[ow - 1] = row[ow / 2];
     } else {
       for (int64_t q = 0; q < step; ++q) {
@@ -349,13 +350,13 @@ struct WeightGradient {
             for (int64_t j = 0; j < kw; j += kMostTaps) {
               const int64_t taps = std::min<int64_t>(kMostTaps, kw - j);
               for (int64_t t = 0; t < taps; ++t) from[t] = xs.Row(k, y * step - up) + right[j + t];
-              ThisMachine().products[taps](
+              ThisIsa().products[taps](
                   {grads.Row(k, y), from, ow, rows, length, step * xs.length(), sum + (i * kw + j) * kMostLanes});
             }
           }
           if (!bias) continue;
           from[0] = one.data();
-          ThisMachine().products[1]({grads.Row(k, 0), from, ow, oh, length, 0, sum + kh * kw * kMostLanes});
+          ThisIsa().products[1]({grads.Row(k, 0), from, ow, oh, length, 0, sum + kh * kw * kMostLanes});
         }
       }
       for (int64_t k = 0; k < channels; ++k) {

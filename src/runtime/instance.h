@@ -1,5 +1,5 @@
-// A plan for one tuple of symbol values: sizes, strides and kernel symbols as numbers, scratch offsets, parallel
-// grains. Immutable and shared by all runs with these sizes.
+// A plan for one tuple of values of its symbols: sizes, strides and symbols of kernels are numbers, scratch memory has
+// offsets, and it is known how much one thread shall take. All runs with these sizes share it; nothing changes it.
 #pragma once
 
 #include <memory>
@@ -19,28 +19,28 @@ struct StreamGraphs;
 struct Instance {
   Instance(const Plan& plan, std::span<const int64_t> symbols);
   ~Instance();
-  // Captured steps for this stream; null where there are graphs for many others. Made at the first use.
+  // The CUDA graphs of this stream, made at the first use. Null where many other streams have some already.
   cuda::StreamGraphs* GraphsOn(const cuda::Driver& driver, int device, uint64_t stream_id) const;
 
   struct ValueInfo {
-    const int64_t* sizes = nullptr;  // into `numbers`
+    const int64_t* sizes = nullptr;  // point into `numbers`
     const int64_t* strides = nullptr;
     int64_t offset_bytes = 0;
     int64_t numel = 0;
   };
   struct StepInfo {
-    const int64_t* symbols = nullptr;  // kernels
+    const int64_t* symbols = nullptr;  // of a kernel
     int64_t rows = 0;
-    int64_t grain = 0;  // rows of one parallel piece; 0: not worth a second thread
+    int64_t grain = 0;  // rows that one thread takes at least; 0: a second thread does not pay
     Launch launch;
   };
 
-  bool bad_index = false;  // indices go along an axis of nothing: must not run
+  bool bad_index = false;  // it must not run: indices go along an axis of size 0
   std::vector<int64_t> symbols;
   std::vector<int64_t> numbers;
   std::vector<ValueInfo> values;
   std::vector<StepInfo> steps;
-  std::vector<int64_t> storage_bytes, scratch_offset;  // by storage
+  std::vector<int64_t> storage_bytes, scratch_offset;  // for each storage
   int64_t scratch_bytes = 0, device_scratch_bytes = 0;
 
  private:
@@ -48,7 +48,8 @@ struct Instance {
   mutable std::vector<std::unique_ptr<cuda::StreamGraphs>> graphs_;
 };
 
-// Offsets of buffers that live from first to last (inclusive) such that no two live at once overlap; returns the total.
+// Finds offsets for buffers that are used in the steps from first to last (inclusive), so that no two that are in use
+// at once overlap. Returns the bytes that they take together.
 struct Interval {
   int64_t bytes;
   int first, last;

@@ -1,4 +1,4 @@
-// Contractions: those who may compute one. A target names its own, in the order in which they are asked
+// The libraries that may compute a contraction. A target names those that are asked on its device, in order
 // (compiler::Target::libraries).
 #pragma once
 
@@ -10,15 +10,17 @@
 namespace framejit::runtime {
 
 using TakesStep = std::remove_pointer_t<Library>;
-// What the framework has for the device, its packing of weights, too.
+// What the framework has for the device, with weights packed by it.
 TakesStep HostLibrary;
-// The runtime's own, on the host's threads. Of nothing no library makes a product: sums of no products are zero, or
-// what is added to them. Small products take less time than a library's call. Others are for where there is none.
+// The runtime's own, on the host's threads. NothingToAdd does what no library does: sums of no products, which are zero
+// or what is added to them. Depthwise and SmallProduct take less time than a library's call. OwnProduct is for hosts
+// that have no library.
 TakesStep NothingToAdd, Depthwise, SmallProduct, OwnProduct;
 
-// The first of step.libraries that takes it. False: none does. out.data may be null where the library lends its result.
+// Asks the libraries of the step one after the other until one has computed it. False: none takes it. out.data may be
+// null, where the library lends a tensor of its own as the result.
 TakesStep AskLibraries;
-// Into memory that is there; by the reference semantics if no library takes it.
+// Computes the step into memory that `out` has; by the reference semantics if no library takes it.
 void RunLibrary(Host& host, const Step& step, std::span<const int64_t> symbols, std::span<const Buffer> operands,
                 Buffer& out);
 

@@ -1,5 +1,5 @@
-// A device beside the CPU as a run uses it: its kernels and their launches. Its memory comes from the host (Host::
-// AllocateOutput, Copy). A target (compiler/target.h) names the machine of its plans.
+// What a run uses of a device beside the CPU: its kernels and their launches. Memory of the device comes from the host
+// (Host::AllocateOutput, Host::Copy). A target (compiler/target.h) names the machine that runs its plans.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +12,36 @@ namespace framejit::runtime {
 // What a launch needs beside its arguments, for one tuple of sizes.
 struct Launch {
   void* function = nullptr;
-  unsigned grid = 0, threads = 0;  // grid 0: nothing to do
-  unsigned shared_bytes = 0;       // beside what the function has of its own
-  bool dependent = false;          // waits for what runs before it by itself
+  unsigned grid = 0, threads = 0;  // a grid of 0: there is nothing to do
+  unsigned shared_bytes = 0;       // shared memory beside what the function declares itself
+  bool dependent = false;          // the kernel itself waits for the one before it, and may be started earlier
 };
 
 class DeviceKernel {
  public:
   virtual ~DeviceKernel() = default;
-  // symbols: values of the kernel's symbols. aligned: every buffer's address is a multiple of what alignment() says.
-  // Compiles and loads what is missing. Throws std::runtime_error.
+  // The launch for these values of the kernel's symbols. aligned: every buffer's address is a multiple of what
+  // alignment() says. Compiles and loads what is missing. Throws std::runtime_error.
   virtual Launch Configure(const int64_t* symbols, bool aligned) const = 0;
-  // Bytes, by buffer: what the vectors of the fast variant need.
+  // For each buffer the alignment in bytes that the variant with vectors needs.
   virtual const std::vector<uint32_t>& alignment() const = 0;
 };
 
 class Machine {
  public:
   virtual ~Machine() = default;
-  // Makes the device the thread's current one. Exit gets what Enter returned.
+  // Enter makes the device the thread's current one; Exit, which gets what Enter returned, undoes it.
   virtual bool Enter() const = 0;
   virtual void Exit(bool entered) const = 0;
-  // arguments: addresses of the arguments, in order: the buffers' pointers, then the symbols (64 bits each). stream:
-  // the host's current one. Throws std::runtime_error with the name.
+  // Starts a kernel on the host's current stream. `arguments` are the addresses of the arguments, in order: the
+  // pointers to the buffers, then the symbols (64 bits each). Throws std::runtime_error, whose text holds `name`.
   virtual void Start(const Launch& launch, void** arguments, void* stream, const std::string& name) const = 0;
-  // Launches can be recorded and started again as one (cuda/graph.h, which is for CUDA alone).
+  // Can launches be recorded and then started again as one? Only CUDA's can (cuda/graph.h).
   virtual bool records() const { return false; }
 };
 
-// The launch for these addresses. Compiles the variant for odd ones if it must.
+// The launch for buffers at these addresses. Where one is not aligned it is that of the variant for such addresses,
+// which is compiled at its first use.
 inline Launch LaunchFor(const DeviceKernel& kernel, const Launch& aligned, const int64_t* symbols,
                         void* const* pointers) {
   if (aligned.grid == 0) return aligned;

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kOperationsPerPiece = 1 << 16;  // of one thread
 
-struct Machine {
+// The inner loops, compiled for one set of vector instructions; ThisIsa() has those for the best set of this machine.
+struct IsaFunctions {
   void (*strided)(const float*, int64_t, int64_t, int32_t, int32_t, float*, int32_t*);
   void (*pairs)(const float*, int64_t, int32_t, float*, int32_t*);
   void (*join)(const float*, const int32_t*, int64_t, float*, int32_t*);
@@ -47,7 +48,7 @@ struct Machine {
       where[e] = better ? place[e] : where[e];                                                                 \
     }                                                                                                          \
   }                                                                                                            \
-  constexpr Machine k##NAME = {NAME##Strided, NAME##Pairs, NAME##Join};
+  constexpr IsaFunctions k##NAME = {NAME##Strided, NAME##Pairs, NAME##Join};
 
 #pragma GCC push_options
 #pragma GCC optimize("O3")
@@ -59,8 +60,8 @@ FRAMEJIT_TAKE(Avx512, __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,
 #pragma GCC pop_options
 #undef FRAMEJIT_TAKE
 
-const Machine& ThisMachine() {
-  static const Machine* machine = [] {
+const IsaFunctions& ThisIsa() {
+  static const IsaFunctions* functions = [] {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw"))
@@ -69,7 +70,7 @@ const Machine& ThisMachine() {
 #endif
     return &kBaseline;
   }();
-  return *machine;
+  return *functions;
 }
 
 struct Pool {
@@ -95,10 +96,10 @@ struct Pool {
       if (to <= from) continue;
       const auto at = static_cast<int32_t>(y * width + column);
       if (stride == 2 && x->strides[3] == 1)
-        ThisMachine().pairs(row + column, to - from, at, best + from, where + from);
+        ThisIsa().pairs(row + column, to - from, at, best + from, where + from);
       else
-        ThisMachine().strided(row + column * x->strides[3], stride * x->strides[3], to - from, at,
-                              static_cast<int32_t>(stride), best + from, where + from);
+        ThisIsa().strided(row + column * x->strides[3], stride * x->strides[3], to - from, at,
+                          static_cast<int32_t>(stride), best + from, where + from);
     }
   }
 
@@ -119,7 +120,7 @@ struct Pool {
           const int64_t y = k * window.stride[0] - window.padding[0] + i * window.dilation[0];
           if (y < 0 || y >= height) continue;
           if (any) {
-            ThisMachine().join(across.data() + y * ow, places.data() + y * ow, ow, best.data(), where.data());
+            ThisIsa().join(across.data() + y * ow, places.data() + y * ow, ow, best.data(), where.data());
           } else {
             std::memcpy(best.data(), across.data() + y * ow, ow * sizeof(float));
             std::memcpy(where.data(), places.data() + y * ow, ow * sizeof(int32_t));

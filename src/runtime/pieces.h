@@ -1,6 +1,6 @@
-// An executable made of several that run one after the other, because sizes of results of calls between them are known
-// only once they have run. The host makes those calls; then the symbols that are sizes of their results are known, and
-// the conditions on them are looked at. Only the last part writes inputs.
+// An executable made of parts that run one after the other. Between them the host makes calls of the framework whose
+// results have sizes that only the call itself decides. Such sizes are symbols of the parts behind; after the calls
+// they are read, and the conditions on them are checked. Only the last part writes inputs.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,8 @@
 namespace framejit::runtime {
 
 struct Pieces {
-  struct Value {  // graph inputs first, then what passes between parts
+  // An input of the graph, or what one part hands to another; inputs come first.
+  struct Value {
     DType dtype;
     Device device;
     shape::Ints sizes, strides;
@@ -19,25 +20,25 @@ struct Pieces {
   };
   struct Call {
     std::shared_ptr<const framejit::Call> call;
-    std::vector<int> operands;
-    std::vector<int> results;  // values
+    std::vector<int> operands;  // numbers of values, as all that follow
+    std::vector<int> results;
   };
   struct Symbol {
     uint32_t symbol;
     int value, dim;
   };
   struct Part {
-    std::shared_ptr<Executable> run;  // its scalar inputs are all symbols; null: nothing but calls
+    std::shared_ptr<Executable> run;  // takes all symbols as scalar inputs; null: the part is calls alone
     std::vector<int> inputs, outputs;
-    std::vector<Call> calls;  // behind it
+    std::vector<Call> calls;  // made after `run`
     std::vector<Symbol> symbols;
     std::vector<shape::Guard> conditions;
   };
   size_t num_inputs = 0;
-  std::vector<Graph::SymbolSource> sources;  // by symbol
+  std::vector<Graph::SymbolSource> sources;  // for each symbol
   std::vector<Value> values;
   std::vector<Part> parts;
-  std::vector<int> outputs;  // values
+  std::vector<int> outputs;  // numbers of values
 };
 
 std::shared_ptr<Executable> MakePieces(Pieces p);

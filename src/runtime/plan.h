@@ -1,5 +1,6 @@
-// The plan of an executable: steps over values, values over storages; sizes are still expressions over symbols. Made
-// once by the compiler, immutable afterwards. `Instance` is a plan with numbers put in.
+// The plan of an executable: its steps read and write values, and values lie in storages. Sizes are still expressions
+// over symbols; an `Instance` is a plan with numbers put in. The compiler makes a plan once, and nothing changes it
+// later.
 #pragma once
 
 #include <functional>
@@ -19,49 +20,53 @@ using KernelFn = void (*)(void* const* buffers, const int64_t* symbols, int64_t 
 struct Storage {
   enum class Kind : uint8_t { kInput, kOutput, kScratch, kExtern };
   Kind kind = Kind::kScratch;
-  int index = -1;             // of the input or output; extern: the output it is handed over as, or -1
-  bool on_device = false;     // memory of the plan's device
-  int first = -1, last = -1;  // steps between which the contents matter; last == steps.size(): until the writes
+  int index = -1;             // which input or output it is; for a call's result the output it becomes, or -1
+  bool on_device = false;     // it is memory of the plan's device
+  int first = -1, last = -1;  // the steps between which its contents matter; last == steps.size(): until the writes
 };
 
-struct Value {  // a way to read a storage
+// A way to read a storage.
+struct Value {
   int storage = -1;
   DType dtype = DType::kFloat32;
   Device device;
-  Ints sizes, strides;  // strides and offset in elements
+  Ints sizes, strides;  // strides and offset are in elements
   Int offset;
-  ValueId node = kNoValue;  // for messages
-  bool whole = false;       // is what the storage was made for: its framework handle fits
+  ValueId node = kNoValue;  // of the graph, for messages
+  bool whole = false;       // it is what the storage was made for, so the framework's handle of the storage fits
 };
 
 struct Step;
-// Computes a contraction into `out`; false: another one must.
+// Computes a contraction into `out`. False: this library does not take it, and the next one is asked.
 using Library = bool (*)(Host& host, const Step& step, std::span<const int64_t> symbols,
                          std::span<const Buffer> operands, Buffer& out);
 
 struct Step {
   enum class Kind : uint8_t { kKernel, kMatMul, kLinear, kConv, kAttention, kPack, kExtern, kNode, kCopy };
   Kind kind = Kind::kKernel;
-  std::vector<int> operands;  // value numbers; kernels: all buffers in argument order
-  std::vector<int> results;   // value numbers; kernels: those of the buffers that are written
+  std::vector<int> operands;  // numbers of values; for a kernel all its buffers, in the order of its arguments
+  std::vector<int> results;   // numbers of values; for a kernel those of the buffers that it writes
   std::string name;
-  // kKernel
+  // --- kernels
   KernelFn fn = nullptr;
   std::shared_ptr<const void> code;             // keeps fn alive
-  std::vector<Int> symbols;                     // kernel symbol i
-  std::function<int64_t(const int64_t*)> rows;  // by kernel symbols
+  std::vector<Int> symbols;                     // the values of the kernel's symbols
+  std::function<int64_t(const int64_t*)> rows;  // the size of the parallel space, for values of these symbols
   std::function<int64_t(const int64_t*)> work_per_row;
-  bool zeros = false;  // it writes nothing but zeros, and much of them: a result that nobody has touched is that
-  // It may raise a status, and writes inputs: a rehearsal before, into memory of its own, tells. Arguments that it must
-  // not write then; elements of a line of them and of a row (lines are cut into rows, elements lie in a row's order).
+  // It writes nothing but zeros, and many: fresh memory of the system is that already.
+  bool zeros = false;
+  // A kernel that may raise a status and writes inputs is rehearsed first: it runs into memory of its own, which tells
+  // whether the status would be raised. These are the arguments that the rehearsal must not write. line_and_row says
+  // how many elements of them are a line and how many are a row (lines are cut into rows; a row's elements lie in
+  // order).
   std::vector<int> rehearse;
   std::function<std::pair<int64_t, int64_t>(const int64_t*)> line_and_row;
-  std::shared_ptr<const DeviceKernel> device_kernel;  // instead of fn, rows and work: runs on the plan's device
-  // the others
-  bool updates = false;                   // an extern that writes its result into its first operand
-  Node node;                              // library calls, externs and kNode: what to compute
-  std::span<const Library> libraries;     // library calls: who is asked, in order
-  std::vector<TensorType> operand_types;  // kNode and fallbacks of library calls
+  std::shared_ptr<const DeviceKernel> device_kernel;  // runs on the plan's device, in place of fn
+  // --- all other steps
+  bool updates = false;                   // a framework call that writes its result into its first operand
+  Node node;                              // what library calls, framework calls and kNode compute
+  std::span<const Library> libraries;     // who is asked to compute a contraction, in order
+  std::vector<TensorType> operand_types;  // for kNode, and for contractions that no library takes
 };
 
 const char* KindName(Step::Kind kind);
@@ -71,34 +76,38 @@ struct Plan {
   std::vector<Storage> storages;
   std::vector<Value> values;
   std::vector<Step> steps;
-  std::vector<int> inputs;  // value of each graph input
+  std::vector<int> inputs;  // the value of each graph input
   struct Output {
     int value = -1;
-    bool handed_over = false;
-  };  // handed over: the extern's own tensor is the result
+    bool handed_over = false;  // the tensor that a framework call has returned is the result itself
+  };
   std::vector<Output> outputs;
+  // Makes an input what a value is, after everything that can fail.
   struct Commit {
     int input;
     int value;
     bool direct = false;  // the value's storage may be the input itself, if that overlaps no other input
-    int target = -1;      // a part of the input, as a value over its storage; -1: all of it
-  };  // inputs[input] <- value, after everything that can fail
+    int target = -1;      // the value that is written, where it is a part of the input; -1: all of it
+  };
   std::vector<Commit> commits;
   std::vector<Graph::SymbolSource> symbol_sources;
+  // An axis that indices go along: its size, and how many elements are looked up. A run that looks up some in an axis
+  // of size 0 has no result.
   struct Table {
     Int size, looked_up;
-  };  // an axis that indices go along, and how many there are: a run with some and an axis of nothing has no result
+  };
   std::vector<Table> tables;
-  int traps = 0;  // Status bits that steps may raise and that end the run
-  // So many steps run before the status is looked at; the others raise none, or are rehearsed, and may write inputs.
+  int traps = 0;  // bits of Status that steps may raise and that end the run
+  // The number of steps that run before the status is looked at. The steps behind them raise none or are rehearsed, and
+  // so they may write inputs.
   int checked_steps = 0;
-  Device device;                           // the one beside the CPU, if any step or value is there
-  std::shared_ptr<const Machine> machine;  // of that device
+  Device device;                           // the device that some steps or values are on, or the CPU
+  std::shared_ptr<const Machine> machine;  // what runs kernels on that device
   GpuGraphs graphs = GpuGraphs::kNever;
   std::string str() const;
 };
 
-// First and last step of every storage, from the steps.
+// Sets the first and the last step of every storage.
 void ComputeLifetimes(Plan& plan);
 
 // An executable that runs the plan. `stats` are what the compiler counted.

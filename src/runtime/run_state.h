@@ -1,4 +1,4 @@
-// One run of a plan.
+// One run of a plan, from its inputs to its outputs.
 #pragma once
 
 #include <atomic>
@@ -10,10 +10,11 @@
 
 namespace framejit::runtime {
 
-// The destructor gives back everything that was taken, after a failure the outputs too. `c` is the caller's.
+// The destructor gives back everything that the run took, and after a failure the outputs too. The context is the
+// caller's.
 class RunState {
  public:
-  // records: launches that are recorded are worth looking at.
+  // records: may this run record its launches as CUDA graphs, or start such as were recorded?
   RunState(const Plan& plan, const PlanIndex& index, bool records, Host& host, std::span<Buffer> outputs, Context* c)
       : plan_(plan),
         index_(index),
@@ -27,7 +28,7 @@ class RunState {
   ~RunState();
   RunState(const RunState&) = delete;
   void Run(std::span<const Buffer> inputs);
-  void TimeSteps(int weight) { weight_ = weight; }  // this run stands for so many
+  void TimeSteps(int weight) { weight_ = weight; }  // times the steps; the run counts for `weight` runs
 
  private:
   void RunSteps();
@@ -63,7 +64,7 @@ class RunState {
 
   const Plan& plan_;
   const PlanIndex& index_;
-  const Machine* const machine_;  // null: the CPU alone
+  const Machine* const machine_;  // null: nothing runs beside the CPU
   const bool records_;
   Host& host_;
   std::span<Buffer> outputs_;
@@ -75,7 +76,7 @@ class RunState {
   Buffer device_arena_;
   bool entered_ = false;
   void* stream_ = nullptr;
-  cuda::StreamGraphs* graphs_ = nullptr;  // its pool is this run's
+  cuda::StreamGraphs* graphs_ = nullptr;  // while it is set, its memory pool is this run's alone
   cuda::StreamGraphs::Use use_ = cuda::StreamGraphs::Use::kNone;
   size_t allocated_ = 0;
   int weight_ = 0;  // 0: no step is timed

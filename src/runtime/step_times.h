@@ -13,37 +13,40 @@ namespace framejit::runtime {
 
 struct StepTime {
   std::string plan, step, kind;  // the function whose graph it was, "what@file:line", "kernel", "matmul" ...
-  double runs = 0;               // all, of which some were timed
-  double seconds = 0;            // of all, as the timed ones took
-  double bytes = 0, flops = 0;   // read and written once; of library calls whose number is known, else 0. Of all runs
+  double runs = 0;               // how often it ran; only some of the runs were timed
+  double seconds = 0;            // that all runs took, as far as the timed ones tell
+  // What all runs read and wrote, each value counted once, and their operations (0 where the step is no library call
+  // whose number of operations is known).
+  double bytes = 0, flops = 0;
 };
 
-// Whoever shows what runs, a profiler: told of each step, around it, while it looks at some run.
+// A profiler that shows what runs. It is told when a step begins and ends, while it looks at some run.
 struct StepListener {
-  std::atomic<int> open{0};  // runs that it looks at
+  std::atomic<int> open{0};  // how many runs it looks at
   void* (*begin)(const char* name) = nullptr;
   void (*end)(void* begun) = nullptr;
 };
 extern StepListener step_listener;  // its functions are set once, before anything runs
 
-void TimeEveryRun(bool on);                  // nested: counted
-std::vector<StepTime> TakeStepTimes();       // since the last time they were taken
-void AddStepTime(const StepTime& measured);  // to what is taken
+void TimeEveryRun(bool on);                  // calls with true are counted, and undone by as many with false
+std::vector<StepTime> TakeStepTimes();       // what was added since the last call
+void AddStepTime(const StepTime& measured);  // adds to what TakeStepTimes returns next
 
-// What is sampled at its n-th time counts for so many; 0: it is not. The first ones, then the last one of many.
+// For how many runs the n-th run counts; 0: it is not timed. The first ones are timed, then the last one of every many.
 int SampleWeight(uint32_t n);
 
-// Of one executable: does this run count, and for how many?
+// Decides for one executable which runs are timed.
 class StepSampler {
  public:
-  int Weight() {  // 0: it is not timed
+  // For how many runs the next one counts; 0: it is not timed.
+  int Weight() {
     if (every_.load(std::memory_order_relaxed) > 0) return 1;
     return diag::EventsOn() ? SampleWeight(runs_.fetch_add(1, std::memory_order_relaxed)) : 0;
   }
 
  private:
   friend void TimeEveryRun(bool on);
-  static std::atomic<int> every_;  // how often that is on
+  static std::atomic<int> every_;  // TimeEveryRun calls that hold
   std::atomic<uint32_t> runs_{0};
 };
 

@@ -1,5 +1,5 @@
-// What derivatives see of a capture: whether those of the graph are the program's, what the framework keeps for its
-// own, and what the program has differentiated itself.
+// What is known during a capture about derivatives: whether those of the graph are the program's, what the framework
+// keeps for its own, and what the program has differentiated itself.
 #pragma once
 
 #include <map>
@@ -19,12 +19,12 @@ class Derivatives {
   Derivatives(Trace& trace, Objects& objects) : trace_(trace), objects_(objects) {}
   // Why the graph's derivative is not the program's; empty: it is.
   const std::string& undifferentiable() const { return undifferentiable_; }
-  bool input_written() const { return input_written_; }  // with gradients
-  // Does the framework perhaps keep a root's memory for a derivative? For those of which values does it surely?
+  bool input_written() const { return input_written_; }  // an input that wants gradients
+  // May the framework keep a root's memory for a derivative? And for the derivatives of which values does it surely?
   bool MayKeep(TraceId root) const { return kept_.contains(root); }
   std::vector<ValueId> KeptFor(TraceId root) const;
   void Keep(TraceId root) { kept_.insert(root); }
-  void NoteCall(const Call& call, bool view);  // its results are there
+  void NoteCall(const Call& call, bool view);  // to be told once its results exist
   // A write that gradients do not see, to a tensor that has some; or one that makes an input have some. The framework
   // keeps operands and results of calls for their derivatives, and refuses a backward pass once one of them was
   // written. The graph would give the gradient instead: such programs are left to the framework.
@@ -34,10 +34,12 @@ class Derivatives {
   // --- derivatives inside of the program
   bool differentiates() const { return differentiates_; }
   bool IsLeaf(TraceId root) const { return leaves_.contains(root); }
-  void AddLeaf(TraceId leaf, TraceId of);                              // roots
-  void Captured(size_t tensors) { captured_ = tensors; }               // outside of a function that is differentiated
-  const std::set<ValueId>& freed() const { return freed_; }            // differentiated, and nothing was kept
-  void Differentiated(const std::vector<bool>& nodes, bool retained);  // those that were passed
+  void AddLeaf(TraceId leaf, TraceId of);  // both are roots
+  // Inside of a function that is differentiated: tensors that were there before must not be written. 0: they may again.
+  void Captured(size_t tensors) { captured_ = tensors; }
+  // Values whose derivative was taken without retain_graph: it cannot be taken again.
+  const std::set<ValueId>& freed() const { return freed_; }
+  void Differentiated(const std::vector<bool>& nodes, bool retained);  // `nodes`: those that gradients passed
 
   // --- checkpoints: parts of the graph that a backward pass makes again
   const std::vector<Lowering::Range>& checkpointed() const { return checkpointed_; }
@@ -55,13 +57,13 @@ class Derivatives {
   bool input_written_ = false;
   std::set<TraceId> kept_;
   std::map<TraceId, std::vector<ValueId>> surely_kept_;
-  std::set<TraceId> leaves_, frozen_;  // roots: made by Leaf; what these stood for
+  std::set<TraceId> leaves_, frozen_;  // roots that AddLeaf was told of, and what they stand for
   std::set<ValueId> freed_;
   bool differentiates_ = false;
   size_t captured_ = 0;
-  int depth_ = 0;  // of checkpoints
+  int depth_ = 0;  // how many checkpoints are open
   size_t begin_ = 0;
-  std::vector<int> versions_;  // when the outermost began
+  std::vector<int> versions_;  // of the storages, when the outermost checkpoint began
   std::vector<Lowering::Range> checkpointed_;
 };
 

@@ -23,10 +23,11 @@ struct Lowering::Impl {
   WithoutGradientFn without_gradient;
   Objects objects{trace, builder};
   Derivatives derivatives{trace, objects};
-  std::set<TraceId> read_only;                    // inputs
-  std::map<TraceId, TraceId> casts;               // autocast's, of leaves
-  std::vector<std::pair<size_t, size_t>> hidden;  // ranges of tensors made inside custom functions
-  std::map<TraceId, shape::Ints> granted;         // sizes that its strides take to be at least 2
+  std::set<TraceId> read_only;                    // inputs that must not be written
+  std::map<TraceId, TraceId> casts;               // from a leaf to the cast that autocast made of it
+  std::vector<std::pair<size_t, size_t>> hidden;  // ranges of tensors that were made inside of custom functions
+  // For a tensor: the sizes that were taken to be at least 2 when its strides were computed.
+  std::map<TraceId, shape::Ints> granted;
   bool Hidden(TraceId t) const {
     return std::any_of(hidden.begin(), hidden.end(), [&](auto& r) { return t >= r.first && t < r.second; });
   }
@@ -38,7 +39,8 @@ struct Lowering::Impl {
   TensorMeta& meta(TraceId t) { return trace.tensors[t].meta; }
 
   void CheckWritable(TraceId t, const ModeState& mode) {
-    for (TraceId at = t;; at = objects[at].parent) {  // or of one whose elements do
+    // Neither the tensor's own elements may share memory, nor those of a tensor that it is a view of.
+    for (TraceId at = t;; at = objects[at].parent) {
       if (Overlaps(env(), meta(at))) throw Decline("write to a tensor whose elements share memory");
       if (at == objects[t].root) break;
     }
@@ -54,7 +56,8 @@ struct Lowering::Impl {
     if (read_only.contains(objects[t].root)) throw Decline("write to a read-only array");
   }
 
-  // The strides of a result of `call` rest on these sizes, and on what those of the operands do.
+  // The strides of this result of `call` hold if these sizes are at least 2, and if what was taken for granted of the
+  // operands' strides is true.
   void Grant(TraceId result, const Call& call, shape::Ints sizes) {
     EachTensor(call, [&](TraceId t) {
       if (auto at = granted.find(t); at != granted.end())
@@ -62,7 +65,7 @@ struct Lowering::Impl {
     });
     if (!sizes.empty()) granted[result] = std::move(sizes);
   }
-  // Somebody sees the strides of t: what was taken for granted becomes guards.
+  // To be called where somebody sees the strides of t: what was taken for granted of them becomes guards.
   void Show(TraceId t) {
     if (auto at = granted.find(t); at != granted.end())
       for (shape::Int size : at->second) env().Lt(1, size);
@@ -84,7 +87,8 @@ struct Lowering::Impl {
   Device CupyDevice(const Call& call);
   bool TryRows(Call& call, bool computable, bool foreign);
   void Extern(Call& call, bool model);
-  struct ExternTypes {  // of the results of an extern node
+  // Types and strides of the results of an extern node.
+  struct ExternTypes {
     std::vector<TensorType> types;
     std::vector<shape::Ints> strides;
     ValueId ValueOf(ValueId node, size_t i) const {
@@ -97,7 +101,7 @@ struct Lowering::Impl {
   void WriteBack(Call& call, const Call& request, TraceId target, const ExternTypes& results, ValueId value, bool grad);
   void FollowView(TraceId id, TraceId from, const std::shared_ptr<Call>& request, const ExternTypes& results, size_t i);
   void Written(Call& call, const Arg* out);
-  // Lowering::Gradients in its parts.
+  // --- the parts of Lowering::Gradients
   void CheckQuestion(const Question& q);
   ValueId Seed(const TensorMeta& y, std::optional<TraceId> given);
   std::vector<ValueId> Differentiate(const Question& q);

@@ -25,8 +25,9 @@ class Objects {
     ValueId value = kNoValue;
     int version = 0;
     TraceId root = 0, parent = 0;
-    TraceId domain = 0;   // has gradients when it has: the root, or what was detached on the way from there
-    bool follows = true;  // false: a view made without gradients, or in an unknown way, or one of several
+    // The object has gradients when this one has: its root, or the object that was detached on the way from the root.
+    TraceId domain = 0;
+    bool follows = true;  // false: it is a view made without gradients, in an unknown way, or as one of several
     View view;
   };
 
@@ -34,7 +35,7 @@ class Objects {
   size_t size() const { return all_.size(); }
   Object& operator[](TraceId t) { return all_[t]; }
   TensorMeta& meta(TraceId t) { return trace_.tensors[t].meta; }
-  const std::vector<int>& versions() const { return versions_; }  // by root
+  const std::vector<int>& versions() const { return versions_; }  // for each root, by its TraceId
   // Why the graph does not say what the program does; empty: it does.
   const std::string& unusable() const { return unusable_; }
   void BecomeUnusable(const std::string& why) {
@@ -42,7 +43,7 @@ class Objects {
   }
 
   TraceId New(TensorMeta meta, ValueId value);
-  void BecomeView(TraceId t, TraceId of);  // made by the call that is being made
+  void BecomeView(TraceId t, TraceId of);  // by the call that is being made
   ValueId Value(TraceId t);
   Operand Read(TraceId t);
   void Write(TraceId t, ValueId value);
@@ -51,7 +52,7 @@ class Objects {
   // An operand of a framework kernel: kernels choose their output's layout by their operands' order of dimensions.
   ValueId Materialised(TraceId t);
 
-  // A call is all or nothing.
+  // What a call appends is kept as a whole or rolled back as a whole.
   struct Mark {
     size_t nodes;
     std::string unusable;
@@ -59,7 +60,7 @@ class Objects {
   Mark Begin();
   void Keep() { journal_.clear(); }
   void RollBack(const Mark& mark);
-  void Truncate(size_t tensors);  // those behind are not made after all
+  void Truncate(size_t tensors);  // forgets the tensors behind the first `tensors`
 
  private:
   void Set(TraceId t, ValueId value, int version);
@@ -71,10 +72,10 @@ class Objects {
 
   Trace& trace_;
   Builder& builder_;
-  std::vector<Object> all_;    // by TraceId
-  std::vector<int> versions_;  // by root's TraceId
+  std::vector<Object> all_;    // for each TraceId
+  std::vector<int> versions_;  // for each TraceId that is a root
   std::vector<Undo> journal_;
-  std::set<ValueId> claimed_;  // nodes that are a graph output already
+  std::set<ValueId> claimed_;  // nodes that are an output of the graph already
   std::string unusable_;
 };
 

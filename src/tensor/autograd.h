@@ -11,72 +11,76 @@
 
 namespace framejit::tensor {
 
-// Puts results of a run into the framework's own records before anybody sees them.
+// Puts the results of a run into the framework's own graph of gradients before anybody sees them.
 class OutputHook {
  public:
   virtual ~OutputHook() = default;
-  // What must be known as it is before the run: a new reference, or null, without an exception set.
+  // Called before the run: returns what Attach must know of the state then, as a new reference. Null: nothing. No
+  // exception is set in either case.
   virtual PyObject* Before() { return nullptr; }
-  // made: owned references to the graph's outputs, replaced in place. -1 with the exception set.
+  // made: owned references to the graph's outputs, which are replaced in place. Returns -1 with an exception set.
   virtual int Attach(PyObject* const* inputs, PyObject** made, const int64_t* symbols, PyObject* before) = 0;
 };
 
 struct Training {
-  std::vector<bool> wanted;          // by input: gradients are asked for
-  std::vector<bool> differentiable;  // by output of the program's graph: it carries gradients
+  std::vector<bool> wanted;          // for each input: is its gradient asked for?
+  std::vector<bool> differentiable;  // for each output of the program's graph: does it carry gradients?
   std::vector<autodiff::SavedValue> saved;
-  std::vector<bool> kept;       // by output: derivatives may be made of it, its own, say
-  std::vector<bool> versioned;  // as autodiff::ReadOutputs, of any pass
+  std::vector<bool> kept;       // for each output: may a derivative, such as its own, be computed from it?
+  std::vector<bool> versioned;  // autodiff::ReadOutputs, for whatever backward pass
   struct Backward {
     autodiff::BackwardParts parts;
-    std::vector<std::shared_ptr<Executable>> executables;  // by part
-    std::vector<int> tangents;                             // of which outputs it takes the gradients, in order
-    std::vector<bool> read;                                // as ReadOutputs
-    std::vector<int> part;                                 // by gradient
+    std::vector<std::shared_ptr<Executable>> executables;  // one for each part
+    std::vector<int> tangents;                             // the outputs whose gradients it takes, in order
+    std::vector<bool> read;                                // autodiff::ReadOutputs, for these tangents
+    std::vector<int> part;                                 // for each gradient: the part that computes it
   };
-  // By input: which node of the framework's graph hands its gradient on. The nodes run one after the other, each doing
-  // its part of the backward pass: who waits for the gradients of the first need not wait for the last.
+  // For each input: the node of the framework's graph that hands its gradient on. The nodes run one after the other,
+  // and each does its part of the backward pass. So whoever waits for the gradients of the first node need not wait for
+  // those of the last.
   std::vector<int> part;
-  Device device;  // of the graph's values
-  // Called once for every set of outputs that ever receive gradients together: what an output that got none leads to
-  // gets none, which is not the same as zeros. stops: as autodiff::Differentiate.
+  Device device;  // where the graph's values are
+  // Called once for every set of outputs that receive gradients together. An input that only outputs without a gradient
+  // depend on gets none, which is not the same as zeros. stops: as autodiff::Differentiate takes them.
   std::function<Backward(const std::vector<bool>& tangents, const std::vector<bool>& stops)> compile;
-  // The program in the framework's own terms, its outputs those of the graph: for backward passes that are themselves
-  // differentiated. Null: that is refused, with this reason.
+  // The program as calls of the framework, with the outputs of the graph: it is replayed for backward passes that are
+  // themselves differentiated. Null: such passes are refused, for this reason.
   std::unique_ptr<TraceRunner> replay;
   std::string no_replay;
-  std::vector<bool> copied;  // by input: it is written and no result depends on it; a replay has a copy
-  bool draws = false;        // random numbers: a replay draws the same
-  // Operations that keep something for their derivatives in the framework: a backward pass frees it, and the framework
-  // refuses another that comes through the same. All other operations stay differentiable.
+  // For each input: it is written and no result depends on it, so that a replay works on a copy.
+  std::vector<bool> copied;
+  bool draws = false;  // it draws random numbers, and a replay draws the same
+  // The operations that keep something for their derivatives in the framework. A backward pass frees it, and the
+  // framework refuses another pass that comes through the same operation. All others can be passed again.
   struct Keeper {
-    std::vector<bool> outputs;  // the results that are made of it
-    bool whole = false;         // every input that wants gradients gets some through it
-    bool sure = false;          // it is not only unknown whether it keeps anything
+    std::vector<bool> outputs;  // the results that depend on it
+    bool whole = false;         // all inputs that want gradients get some through it
+    bool sure = false;          // it is known to keep something; false: it may
     auto operator<=>(const Keeper&) const = default;
   };
   std::vector<Keeper> keepers;
-  std::vector<std::vector<bool>> needed;   // by output: the inputs that its value depends on
-  std::vector<std::vector<bool>> made_of;  // by output: the outputs that it is made of
-  std::vector<ValueId> seen;               // by output: its place in the program
-  std::vector<bool> called;                // by output: a call of the framework made it
+  std::vector<std::vector<bool>> needed;   // for each output: the inputs that its value depends on
+  std::vector<std::vector<bool>> made_of;  // for each output: the outputs that it is computed from
+  std::vector<ValueId> seen;               // for each output: its node in the graph (autodiff::SeenOutputs)
+  std::vector<bool> called;                // for each output: is it the result of a framework call?
   std::vector<bool>
       stands;  // by output: what others are made of in a replay may be another tensor than the replay's own
   size_t num_symbols = 0;
-  // Runs f(ctx) where no frame is looked at: what a backward pass calls is not the program's.
+  // Runs f(ctx) without looking at frames, since what a backward pass calls is not the program's.
   PyObject* (*quietly)(PyObject* (*f)(void*), void* ctx) = nullptr;
 };
 std::shared_ptr<OutputHook> MakeTrainingHook(Training training);
 
-// framejit._gradients.attention_form's answer. hints: of the graph's symbols.
+// What framejit._gradients.attention_form answers. `hints` are the hints of the graph's symbols.
 std::optional<autodiff::AttentionForm> FindAttention(const autodiff::AttentionRequest& r,
                                                      std::span<const int64_t> hints);
 
-// Of torch's DistributedDataParallel, where it is what runs now: bytes of its buckets of gradients, the last
-// for all that follow.
+// Where torch's DistributedDataParallel runs now: the bytes of its buckets of gradients. The last number holds for all
+// buckets that follow.
 std::vector<int64_t> BucketBytes();
 
-// By operand of a call whose results want gradients: the framework has none for it, not even zeros. Sizes are numbers.
+// For each operand of a call whose results want gradients: does the framework give it none, not even zeros? The sizes
+// must be numbers.
 std::vector<bool> WithoutGradient(const Call& call, const std::vector<TensorMeta>& operands,
                                   const std::vector<PyObject*>& constants);
 

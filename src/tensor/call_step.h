@@ -10,25 +10,27 @@
 
 namespace framejit::tensor {
 
-// A Python object for an argument without tensors and symbols. constants: objects of kObject args. Null with exception
-// set.
+// Makes a Python object of an argument without tensors and symbols. `constants` are the objects that arguments of kind
+// kObject name. Null with an exception set.
 PyObject* MakeConstant(const Arg& a, const std::vector<PyObject*>& constants);
 
 class CallStep {
  public:
-  // slot_of(id): where Run() finds and puts tensor `id`. constants are borrowed during construction only. False with a
-  // Python exception set if the callable or a constant cannot be made.
+  // slot_of(id) says in which slot Run() finds and puts tensor `id`. `constants` are borrowed during construction only.
+  // False with a Python exception set if the callable or a constant cannot be made.
   bool Init(const Call& call, const std::vector<PyObject*>& constants, absl::FunctionRef<int(TraceId)> slot_of);
-  // Calls it; new reference to what it returned, or null with the exception.
+  // Makes the call. Returns a new reference to its result, or null with an exception set.
   PyObject* Invoke(PyObject* const* slots, const int64_t* symbols) const;
-  // Invoke(), then results into their slots (owned references; what was there is dropped). -1 with the exception.
+  // Invoke(), then puts the results into their slots (owned references; what was there is dropped). Returns -1 with an
+  // exception set.
   int Run(PyObject** slots, const int64_t* symbols) const;
 
   ModeState mode;
-  std::vector<int> dead;  // slots nobody needs after this call: filled in by the owner
+  std::vector<int> dead;  // slots that nothing needs after this call; the owner fills this in
 
  private:
-  struct Hole {  // an argument made anew each time
+  // An argument that is made anew for each call.
+  struct Hole {
     enum Kind : uint8_t { kSlot, kInt, kFloat, kTuple, kList, kSlice, kDict, kConst } kind = kConst;
     int slot = 0;
     shape::Int value;
@@ -52,7 +54,7 @@ class CallStep {
   } fn_ = {};
   Ref callable_;
   Ref kwnames_;
-  std::vector<Hole> args_;  // positional, then keyword values
+  std::vector<Hole> args_;  // positional arguments, then the values of keywords
   size_t positional_ = 0;
   bool simple_result_ = false;  // one tensor
   Arg result_;

@@ -1,6 +1,6 @@
-// Which library runs a float32 matrix product: torch carries two, MKL (what eager calls) and oneDNN, and either may be
-// twice as fast as the other on a machine; MKL may also have been given the weight packed (a second copy of it).
-// Choose() answers for a class of shapes, measuring once on a machine (library_choice.cc).
+// Chooses the library that runs a float32 matrix product. Torch carries MKL (which eager calls) and oneDNN, and on a
+// machine either may be twice as fast as the other; MKL may also take the weight in a packed form, which is a second
+// copy of it. Choose() answers for a class of shapes and measures each class once on a machine (library_choice.cc).
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,28 @@ struct ProductShape {
   enum class Packed : uint8_t { kNo, kCouldBe, kIs } packed = Packed::kNo;  // the second operand
 };
 
-// A product to measure on, which may be smaller.
+// A product to measure with. It may be smaller than the one that the choice is for.
 struct Probe {
-  std::function<bool(Library, int64_t m)> run;  // its first m rows (all batches); false if that library cannot
-  // Of the last run, a sum of squares. A library must not be worse than MKL by more than results may be worse than
-  // eager's.
+  std::function<bool(Library, int64_t m)> run;  // computes the first m rows of all batches; false: it cannot
+  // The error of the last run, as a sum of squares. A library must not be further from the exact result than MKL by a
+  // larger factor than results may be further from it than eager's.
   std::function<double(int64_t m)> error;
   int64_t m;                           // rows
-  double flops;                        // of a row
-  std::function<void()> cool = [] {};  // before each run that is timed: takes the operands out of the caches
+  double flops;                        // for one row
+  std::function<void()> cool = [] {};  // called before each timed run: takes the operands out of the caches
 };
 
 constexpr double kProbeFlops = 1e8;      // a larger product is measured on a part of it
-constexpr double kCopyFlops = 1e6;       // a smaller product that no library takes as it lies is done by our own loop
+constexpr double kCopyFlops = 1e6;       // our own loop does smaller products that no library takes as they lie
 constexpr int64_t kPackedRows = 16;      // with fewer, packed products sum longer chains than eager's
-constexpr int64_t kMaxPackedSize = 1e9;  // of m, n, k and strides: MKL takes 32-bit numbers
+constexpr int64_t kMaxPackedSize = 1e9;  // bounds m, n, k and strides, which MKL takes as 32-bit numbers
 
-// MKL unless oneDNN is faster by more than a tenth or the packed form by a twentieth, so that results stay eager's own
-// where nothing is won.
+// The answer is MKL unless oneDNN is faster by more than a tenth or the packed form by a twentieth, so that results
+// stay eager's own where little is won.
 Library Choose(const ProductShape& shape, const Probe& probe);
-// Deterministic algorithms are asked for, or this is one of several processes that must do the same: what is measured
-// decides nothing.
+// True where deterministic algorithms are asked for, or where this is one of several processes that must all compute
+// the same: then nothing is measured.
 bool NothingByTheClock();
-void ForceLibrary(int library);  // for tests: this one wherever it can; -1: as measured
+void ForceLibrary(int library);  // for tests: use this library wherever it can be used; -1: as measured
 
 }  // namespace framejit::tensor

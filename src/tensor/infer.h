@@ -9,18 +9,18 @@
 
 namespace framejit::tensor {
 
-inline constexpr int64_t kMaxStandIn = 1 << 20;  // elements: stand-ins are really computed
+inline constexpr int64_t kMaxStandIn = 1 << 20;  // elements of a stand-in: the call is really computed on it
 
 struct Inference {
   const std::vector<TensorMeta>& metas;
-  bool sizes_made_up = false;  // not those of operands that the program has
+  bool sizes_made_up = false;  // the sizes are not those of operands of the program
   std::vector<Ref> operands = {};
   std::vector<TensorMeta> results = {};
-  std::vector<Inferred::Alias> aliases = {};  // one a result, as far as one is an alias
-  bool on_meta = false;                       // the operands of now are on the meta device
+  std::vector<Inferred::Alias> aliases = {};  // for each result, as far as results are aliases
+  bool on_meta = false;                       // the operands that it is asked with are on the meta device
   Device device = {};
   bool requires_grad = false;
-  bool draws = false;  // random numbers, on the way
+  bool draws = false;  // the call drew random numbers
   Refusal why = {};
 
   bool Fail(std::string text) {
@@ -42,12 +42,12 @@ struct Inference {
 std::vector<int64_t> Values(const shape::Ints& v);
 PyObject* Tuple(const std::vector<int64_t>& v);
 TensorMeta FromMeta(const Meta& m, Framework f);
-// Result types and structure of a returned object; false: a kind of result that is not captured.
+// Reads types and structure of the result from the object that was returned. False: such results are not captured.
 bool Flatten(PyObject* o, Arg* shape, Inference* in);
 bool AddTorchResult(PyObject* o, Arg* shape, Inference* in);
 bool AddNumpyResult(const NumpyApi& n, PyObject* o, Arg* shape, Inference* in);
 
-// Tensor arguments of `call` are operand numbers. On success in->results and call.result are filled.
+// The tensor arguments of `call` are numbers of operands. On success in->results and call.result are filled in.
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in);
 bool InferNumpy(const NumpyApi& n, Call& call, const std::vector<PyObject*>& constants, Inference* in);
 

@@ -1,5 +1,5 @@
-// What a host knows of its run: the extern calls that the GraphRunner has made ready, sizes that data decides, inputs
-// to let go of. Every run has a host of its own.
+// What a host knows of its run: the framework calls that the GraphRunner has made ready, sizes that data decides, and
+// inputs that it may let go of. Every run has a host of its own.
 #pragma once
 
 #include <absl/functional/function_ref.h>
@@ -11,15 +11,15 @@
 
 namespace framejit::tensor {
 
-// Results that are NumPy's in a graph of both frameworks: what is NULL in `made` and wanted comes from NumPy.
+// Makes NumPy's results in a graph of both frameworks: those that are wanted and are null in `made`.
 struct ArrayOutputs {
   const Buffer* first;
-  const std::vector<bool>* wanted;  // by output
+  const std::vector<bool>* wanted;  // for each output: is it NumPy's?
   std::vector<Ref> made;
 };
 
 struct RunContext {
-  const std::unordered_map<const Call*, CallStep>* steps = nullptr;  // arguments are operand positions
+  const std::unordered_map<const Call*, CallStep>* steps = nullptr;  // their arguments are positions of operands
   int64_t* symbols = nullptr;
   std::vector<Ref>* taken = nullptr;  // the inputs, where the run is their last user
   ArrayOutputs* arrays = nullptr;
@@ -30,10 +30,11 @@ void WithTorchHost(RunContext& run, UseHost use);
 void WithNumpyHost(RunContext& run, UseHost use);
 void WithCupyHost(RunContext& run, UseHost use);
 
-// Whether this thread has given up the GIL in a run: a fact of the thread, for what a run leaves is freed after it too.
+// Has this thread given up the GIL in a run? It is a fact of the thread and not of the run, since what a run leaves
+// behind is freed after its end.
 extern constinit thread_local bool gave_up_gil;
 
-// This thread goes without the GIL while this is alive.
+// While it is alive, this thread is without the GIL.
 class GiveUpGil {
  public:
   GiveUpGil();
@@ -65,10 +66,11 @@ class HoldGil {
   PyGILState_STATE state_{};
 };
 
-// Runs an extern call on Python operands; new reference to its result or null. The step is the run's prepared one, or
-// made now. run: null outside of one.
+// Makes a framework call with Python operands. Returns a new reference to its result, or null with an exception set.
+// The call was made ready by `run`, or is made ready now; `run` is null outside of a run.
 PyObject* InvokeExtern(const RunContext* run, const Call& call, PyObject* const* operands);
-// The results of `call` in `value`, flattened in order, borrowed from it. False with a Python exception.
+// Takes the results of `call` out of `value`, flattened and in order; they are borrowed from it. False with an
+// exception set.
 bool FlattenResults(PyObject* value, std::vector<PyObject*>* out);
 
 }  // namespace framejit::tensor

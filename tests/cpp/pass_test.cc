@@ -20,6 +20,7 @@
 #include "pass/pad_products.h"
 #include "pass/sink_gather.h"
 #include "pass/split_bias.h"
+#include "pass/split_reduce.h"
 #include "pass/weights.h"
 
 namespace framejit {
@@ -32,20 +33,21 @@ int OnGpu(Graph& g) {
   return pass(g, {DeviceKind::kCuda, 0});
 }
 
-const std::map<std::string, int (*)(Graph&)> kPasses = {{"fold", pass::Fold},
-                                                        {"cse", pass::Cse},
-                                                        {"dce", pass::Dce},
-                                                        {"sink_gather", pass::SinkGather},
-                                                        {"channels_last", OnGpu<pass::ChannelsLast>},
-                                                        {"split_bias", OnGpu<pass::SplitBias>},
-                                                        {"pad_products", OnGpu<pass::PadProducts>},
-                                                        {"epilogues", OnGpu<pass::Epilogues>},
-                                                        {"pack_products", [](Graph& g) {
-                                                           std::vector<bool> weights;  // inputs named w...
-                                                           for (ValueId v : g.inputs)
-                                                             weights.push_back(g.nodes[v].attrs.name[0] == 'w');
-                                                           return pass::PackProducts(g, weights);
-                                                         }}};
+const std::map<std::string, int (*)(Graph&)> kPasses = {
+    {"fold", pass::Fold},
+    {"cse", pass::Cse},
+    {"dce", pass::Dce},
+    {"sink_gather", pass::SinkGather},
+    {"channels_last", OnGpu<pass::ChannelsLast>},
+    {"split_reduce", [](Graph& g) { return pass::SplitReduce(g, {}); }},
+    {"split_bias", OnGpu<pass::SplitBias>},
+    {"pad_products", OnGpu<pass::PadProducts>},
+    {"epilogues", OnGpu<pass::Epilogues>},
+    {"pack_products", [](Graph& g) {
+       std::vector<bool> weights;  // inputs named w...
+       for (ValueId v : g.inputs) weights.push_back(g.nodes[v].attrs.name[0] == 'w');
+       return pass::PackProducts(g, weights);
+     }}};
 
 struct Case {
   std::string name, passes, input, expected;

@@ -2,7 +2,6 @@
 frame as Python would have left it wherever the code is left."""
 
 import math
-import sys
 
 import framejit
 import numpy as np
@@ -200,7 +199,6 @@ def test_signed_zeros_of_sums():
     check(program, (rng().choice([0.0, -0.0], (40, 1)),), (rng().choice([0.0, -0.0], (40, 5)),), (np.full((40, 3), -0.0),), (np.full((40, 70), np.nan),))
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="calls with keywords (CALL_KW) are not scalar code from 3.13 on")
 def test_keywords():
     def program(l):
         s = 0

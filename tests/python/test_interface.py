@@ -1,0 +1,30 @@
+"""libframejit.so and the extension of another build: one line says so, where the two would crash before."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import framejit
+
+PACKAGE = pathlib.Path(framejit.__file__).parent
+
+
+def test_a_library_of_another_build_is_refused(tmp_path):
+    folder = tmp_path / "framejit"
+    shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    run = [sys.executable, "-c", "import framejit; print(framejit.__file__)"]
+    env = {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith(str(folder)), done.stderr
+
+    library = folder / "libframejit.so"
+    bytes_ = library.read_bytes()
+    [name] = set(re.findall(rb"framejit\d+(interface_[0-9a-f]{16})E", bytes_))
+    library.write_bytes(bytes_.replace(name, b"interface_" + b"0" * 16))
+    done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: framejit's libframejit.so and its extension are of different builds: build again (tools/dev build), or install again"
+    )
