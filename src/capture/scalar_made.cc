@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <new>
 #include <utility>
 
 #include "capture/scalar_translator.h"
+#include "runtime/arena.h"
 #include "tensor/numpy_api.h"
 
 namespace framejit::capture::scalar {
@@ -21,7 +23,7 @@ constexpr int64_t kMostKept = 1 << 20;  // bytes of an array's memory, between r
 }  // namespace
 
 void Made::Free::operator()(char* p) const {
-  free(p);
+  runtime::FreeBlock({reinterpret_cast<std::byte*>(p), HeadOf(p + sizeof(Head)).bytes + sizeof(Head)});
 }
 
 void Made::Keep(Made* made, char* a, char* b, char* c, char* d) {
@@ -37,15 +39,23 @@ char* Made::New(Made* made, int64_t type, int64_t rank, int64_t size0, int64_t s
   const int64_t bytes = count * DTypeSize(static_cast<DType>(type));
   std::vector<std::unique_ptr<char, Free>>& all = made->all_;
   char* found = nullptr;
-  for (size_t n = 0; n < all.size() && !found; ++n) {
+  // What the program cannot reach goes at once then, and the new one ends where it ends: code that is wrong about
+  // either touches pages that are not there.
+  const bool exact = runtime::Poisons();
+  if (exact) std::erase_if(all, [&](auto& whole) { return HeadOf(whole.get() + sizeof(Head)).kept != made->now_; });
+  for (size_t n = 0; n < all.size() && !found && !exact; ++n) {
     if (++made->next_ >= all.size()) made->next_ = 0;
     char* memory = all[made->next_].get() + sizeof(Head);
     if (HeadOf(memory).kept != made->now_ && HeadOf(memory).bytes >= bytes) found = memory;
   }
   if (!found) {
-    const int64_t wanted = (bytes + bytes / 2 + 127) / 64 * 64;
-    auto* whole = static_cast<char*>(aligned_alloc(64, wanted + sizeof(Head)));
-    if (!whole) return nullptr;
+    const int64_t wanted = ((exact ? bytes : bytes + bytes / 2 + 64) + 63) / 64 * 64;
+    char* whole = nullptr;
+    try {
+      whole = reinterpret_cast<char*>(runtime::AllocateBlock(wanted + sizeof(Head)).data);
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
     // One that is too small gives way.
     size_t at = 0;
     while (at < all.size() && HeadOf(all[at].get() + sizeof(Head)).kept == made->now_) ++at;

@@ -17,7 +17,7 @@
 namespace framejit::runtime {
 namespace {
 
-constexpr size_t kHuge = size_t{2} << 20, kPage = 4096;
+constexpr size_t kHuge = size_t{2} << 20, kPage = 4096, kAligned = 64;
 constexpr size_t kMaxIdleBytes = size_t{768} << 20;
 
 thread_local bool wants_untouched = false;
@@ -49,6 +49,29 @@ std::byte* Map(size_t bytes) {
   return data + before;
 }
 
+// With the option `poison`, each block has pages of its own, and it ends where the next page may not be touched; nor
+// may the one before. What is too small to fill its first page lies behind a pattern that is looked at when it goes.
+std::byte* MapGuarded(size_t bytes) {
+  const size_t pages = RoundUp(bytes, kPage), whole = pages + 2 * kPage;
+  void* at = mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) throw std::bad_alloc();
+  auto* first = static_cast<std::byte*>(at) + kPage;
+  if (pages && mprotect(first, pages, PROT_READ | PROT_WRITE) != 0) {
+    munmap(at, whole);
+    throw std::bad_alloc();
+  }
+  Fill(first, pages, Poison::kOver);
+  return first + pages - RoundUp(bytes, kAligned);
+}
+
+void UnmapGuarded(std::byte* data, size_t bytes) {
+  const size_t pages = RoundUp(bytes, kPage), used = RoundUp(bytes, kAligned);
+  const std::byte* first = data + used - pages;
+  constexpr auto kOver = static_cast<std::byte>(Poison::kOver);
+  FRAMEJIT_CHECK(std::all_of(first, const_cast<const std::byte*>(data), [](std::byte b) { return b == kOver; }));
+  munmap(const_cast<std::byte*>(first) - kPage, pages + 2 * kPage);
+}
+
 }  // namespace
 
 bool PoisonOption() {
@@ -61,15 +84,15 @@ void Fill(void* data, size_t bytes, Poison pattern) {
 
 Block AllocateBlock(size_t bytes) {
   Block b;
-  b.bytes = RoundUp(bytes, 64);
-  b.data = static_cast<std::byte*>(std::aligned_alloc(64, b.bytes));
+  b.bytes = RoundUp(bytes, kAligned);
+  b.data = Poisons() ? MapGuarded(b.bytes) : static_cast<std::byte*>(std::aligned_alloc(kAligned, b.bytes));
   if (!b.data) throw std::bad_alloc();
   Fill(b.data, b.bytes, Poison::kFresh);
   return b;
 }
 
 void FreeBlock(Block b) {
-  Fill(b.data, b.bytes, Poison::kOver);
+  if (Poisons() && b.data) return UnmapGuarded(b.data, b.bytes);
   std::free(b.data);
 }
 
@@ -165,14 +188,13 @@ void ArenaPool::RemoveUser() {
 }
 
 Block ArenaPool::Acquire(size_t bytes) {
+  if (Poisons()) return AllocateBlock(bytes);
   std::lock_guard lock(s_.mu);
-  const Block b = s_.Take(bytes);
-  Fill(b.data, b.bytes, Poison::kFresh);
-  return b;
+  return s_.Take(bytes);
 }
 
 void ArenaPool::Release(Block b) {
-  Fill(b.data, b.bytes, Poison::kOver);
+  if (Poisons()) return FreeBlock(b);
   std::lock_guard lock(s_.mu);
   s_.Keep(b);
 }
@@ -189,7 +211,7 @@ void* ArenaPool::AcquireResult(size_t bytes) {
   static_cast<void>(taught);
   std::lock_guard lock(s_.mu);
   const size_t whole = RoundUp(bytes, kPage);
-  const Block b = wants_untouched ? Block{Map(whole), whole} : s_.Take(bytes);
+  const Block b = wants_untouched ? Block{Map(whole), whole} : Poisons() ? AllocateBlock(bytes) : s_.Take(bytes);
   s_.results.emplace(b.data, State::Result{b.bytes, wants_untouched});
   return b.data;
 }
@@ -199,12 +221,13 @@ void ArenaPool::ReleaseResult(void* data) {
   auto at = s_.results.find(data);
   const auto [bytes, untouched] = at->second;
   s_.results.erase(at);
-  if (untouched) {
+  const Block b{static_cast<std::byte*>(data), bytes};
+  if (untouched)
     munmap(data, bytes);
-    return;
-  }
-  Fill(data, bytes, Poison::kOver);
-  s_.Keep({static_cast<std::byte*>(data), bytes});
+  else if (Poisons())
+    FreeBlock(b);
+  else
+    s_.Keep(b);
 }
 
 bool ArenaPool::IsUntouched(void* data) {

@@ -16,7 +16,8 @@ struct Block {
 inline constexpr size_t kResultFrom = size_t{256} << 10, kResultTo = size_t{256} << 20;
 
 // With the option `poison`, memory of the CPU's that is handed out holds kFresh (NaN in all floating types, -1), memory
-// whose contents are over holds kOver: what reads it shows.
+// whose contents are over holds kOver: what reads it shows. Blocks, and results of any size, lie between pages that may
+// not be touched, and are gone when they are given back.
 enum class Poison : unsigned char { kFresh = 0xff, kOver = 0xfb };
 bool PoisonOption();
 inline bool Poisons() {  // asked in every run

@@ -48,7 +48,8 @@ Deleter TorchDeleter(const TorchApi& t) {
 }
 
 void UsePool(const TorchApi& t, Impl impl, size_t bytes) {
-  if (bytes < runtime::kResultFrom || bytes > runtime::kResultTo || !TorchDeleter(t)) return;
+  const size_t from = runtime::Poisons() ? 1 : runtime::kResultFrom;
+  if (bytes < from || bytes > runtime::kResultTo || !TorchDeleter(t)) return;
   auto& p = Field<DataPointer>(Field<void*>(impl, t.at.storage), t.at.storage_data);
   if (p.deleter != TorchDeleter(t) || p.context != p.data) return;
   void* data = runtime::ArenaPool::Get().AcquireResult(bytes);

@@ -4,13 +4,32 @@ FRAMEJIT_FUZZ_SECONDS: how long each fuzzer runs; FRAMEJIT_FUZZ_FROM: the first 
 see different programs; FRAMEJIT_FUZZ_SEED: only the program of this seed; FRAMEJIT_FUZZ_DEVICE: where torch's tensors lie (default cpu);
 FRAMEJIT_FUZZ_SAY=1: each seed is printed before its program runs, so that a crash has one."""
 
+import ctypes
 import itertools
+import mmap
 import os
 import time
 
 MOST_WRONG = 8  # then the fuzzer stops
 PER_RESET = 40  # programs before everything compiled is forgotten
 DEVICE = os.environ.get("FRAMEJIT_FUZZ_DEVICE", "cpu")
+POISON = os.environ.get("FRAMEJIT_POISON") == "1"
+
+
+def guarded(array):
+    """A copy of a contiguous array of NumPy's, its axes in the same order, whose end is where memory ends that may be touched, and so is the
+    page before: code that reads or writes past the end dies of it."""
+    page, item = mmap.PAGESIZE, array.itemsize
+    bytes_there = -(-array.nbytes // page) * page
+    memory = mmap.mmap(-1, bytes_there + 2 * page)
+    at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    copy = type(array)(array.shape, array.dtype, memory, page + bytes_there - array.size * item, array.strides)
+    copy[...] = array
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    for guard in (at, at + page + bytes_there):
+        assert libc.mprotect(guard, page, 0) == 0, os.strerror(ctypes.get_errno())
+    return copy
 
 
 def check(one, framejit, seconds):

@@ -56,9 +56,10 @@ def rng(seed=7):
 
 def copied(x):
     if isinstance(x, np.ndarray):
+        own = fuzzing.guarded if fuzzing.POISON else lambda a: a
         if x.ndim == 1 and x.strides[0] > x.itemsize:
-            return np.repeat(x, 2)[::2]
-        return x.copy(order="K")
+            return own(np.repeat(x, 2)[:-1])[::2]
+        return own(x.copy(order="K"))
     return list(x) if isinstance(x, list) else x
 
 

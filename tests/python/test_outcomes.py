@@ -206,10 +206,12 @@ def test_modes_mean_something(strict):
 
 
 def test_poison():
-    """What a result lay in holds a pattern when it is let go of: who still read it would show."""
+    """Results and scratch memory end where the next page may not be touched, and are gone when they are let go of: who still read them would die."""
     pytest.importorskip("torch")
     code = """
 import ctypes
+import os
+import signal
 import torch
 import framejit
 
@@ -217,13 +219,49 @@ import framejit
 def f(x):
     return torch.tanh(x) + 1.0
 
+def read(at):
+    child = os.fork()
+    if child == 0:
+        ctypes.string_at(at, 4)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == signal.SIGSEGV
+
 with torch.no_grad():
-    y = f(torch.ones(300_000))
-    assert torch.allclose(y, torch.tanh(torch.ones(300_000)) + 1.0) and f.cache_info()["outcomes"]["run"] == {"graph": 1}
-    at = y.data_ptr()
-    del y
-    print(framejit.config.poison, ctypes.string_at(at + 64, 4))
+    for size in (16, 300_000):
+        x = torch.ones(size)
+        y = f(x)
+        assert torch.allclose(y, torch.tanh(x) + 1.0) and set(f.cache_info()["outcomes"]["run"]) == {"graph"}
+        at = y.data_ptr()
+        found = [read(at), read(at + 4 * size - 4), read(at + 4 * size)]
+        del y
+        print(framejit.config.poison, *found, read(at))
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "FRAMEJIT_POISON": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=env, text=True, capture_output=True)
-    assert (done.stdout, done.stderr) == ("True b'\\xfb\\xfb\\xfb\\xfb'\n", "")
+    assert (done.stdout, done.stderr) == ("True False False True True\n" * 2, "")
+
+
+def test_poisoned_arrays_of_loops():
+    """What a loop's code makes has pages of its own then; arguments of the programs are guarded at their ends, too."""
+    code = """
+import sys
+import fuzz_made
+import fuzzing
+import numpy as np
+import framejit
+from test_loops_compiled import copied, observed
+
+assert framejit.config.poison and fuzzing.POISON
+assert np.array_equal(copied(np.arange(7)[::2]), [0, 2, 4, 6]) and copied(np.ones((3, 2), order="F")).flags.f_contiguous
+runs = 0
+for seed in range(8):
+    program, args, file = fuzz_made.one(seed)
+    compiled = framejit.compile(program)
+    for _ in range(2):
+        assert observed(compiled, program, args, file) == observed(program, program, args, file), seed
+    runs += compiled.cache_info()["scalar_runs"]
+print(runs > 0)
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.path.dirname(__file__)]), "FRAMEJIT_POISON": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, text=True, capture_output=True)
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
