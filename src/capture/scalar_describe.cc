@@ -76,7 +76,7 @@ Val DescribeIterator(PyObject* o, std::vector<ObjectSpec>& objects, bool alone) 
   if (fj_range_state(o, &next, &step, &left)) {
     Val v = Numbers(Is::kRangeIter, 3);
     v.unit = step == 1;
-    v.natural = alone && v.unit && next >= 0;
+    v.natural = alone && v.unit && next >= 0 && IsSmall(next);
     return v;
   }
   if (Py_TYPE(o) == &PyEnum_Type) {
@@ -135,8 +135,10 @@ Val Describe(PyObject* o, std::vector<ObjectSpec>& objects) {
   if (PyBool_Check(o)) return New(Is::kBool, -1);
   if (PyLong_CheckExact(o)) {
     int overflow;
-    PyLong_AsLongLongAndOverflow(o, &overflow);
-    return overflow ? Unknown() : New(Is::kInt, -1);
+    const int64_t number = PyLong_AsLongLongAndOverflow(o, &overflow);
+    Val v = New(Is::kInt, -1);
+    v.small = IsSmall(number);
+    return overflow ? Unknown() : v;
   }
   if (IsSymInt(o)) return New(Is::kInt, -1);
   if (PyFloat_CheckExact(o) || IsSymFloat(o)) return New(Is::kFloat, -1);

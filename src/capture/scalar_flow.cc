@@ -65,13 +65,19 @@ void Translator::UnitSteps(Val& v) {
 
 Val Translator::Receive(Val v, std::vector<Slot>& slots, int slot, int position) {
   v.natural &= hopes_.natural;
+  Leaves(v, [&](Val& x) { x.small &= hopes_.natural; });
   Slot s{.slot = slot, .val = v};
   int leaf = 0;
   Leaves(v, [&](Val& x) {
     const int cell = CellOf(position, leaf++);
     s.cells.push_back(cell);
     const bool natural = v.natural && leaf == 1;
-    x.value = Emit({.op = ScalarOp::kCell, .type = x.type(), .imm = cell, .id = -2, .natural = natural});
+    x.value = Emit({.op = ScalarOp::kCell,
+                    .type = x.type(),
+                    .imm = cell,
+                    .id = -2,
+                    .natural = natural,
+                    .small = natural || x.small});
   });
   UnitSteps(v);
   slots.push_back(std::move(s));

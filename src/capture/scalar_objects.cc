@@ -66,8 +66,9 @@ class Reader {
       case Is::kInt: {
         if (!o || !PyLong_CheckExact(o)) return false;
         int overflow;
-        Put<int64_t>(cells[(*leaf)++], PyLong_AsLongLongAndOverflow(o, &overflow));
-        return !overflow;
+        const int64_t number = PyLong_AsLongLongAndOverflow(o, &overflow);
+        Put<int64_t>(cells[(*leaf)++], number);
+        return !overflow && (!v.small || IsSmall(number));
       }
       case Is::kFloat:
         if (!o || !PyFloat_CheckExact(o)) return false;
@@ -102,7 +103,7 @@ class Reader {
         if (Py_TYPE(o) != (v.is == Is::kBackIter ? back : list ? &PyListIter_Type : &PySeqIter_Type)) return false;
         const auto* s = reinterpret_cast<SeqIter*>(o);
         Put<int64_t>(cells[(*leaf)++], s->index);
-        return s->index >= 0 && s->seq && Known(v.items[1].object, s->seq);
+        return s->index >= 0 && IsSmall(s->index) && s->seq && Known(v.items[1].object, s->seq);
       }
       case Is::kTupleIter: {
         const auto* s = reinterpret_cast<SeqIter*>(o);
@@ -111,7 +112,8 @@ class Reader {
       }
       case Is::kEnumerate: {
         const auto* e = reinterpret_cast<EnumerateIter*>(o);
-        if (Py_TYPE(o) != &PyEnum_Type || e->longindex || (v.natural && (e->index < 0 || e->index >> 62))) return false;
+        if (Py_TYPE(o) != &PyEnum_Type || e->longindex || (v.natural && (e->index < 0 || !IsSmall(e->index))))
+          return false;
         Put<int64_t>(cells[(*leaf)++], e->index);
         return Iterator(v.items[1], e->iterator, cells, leaf);
       }
@@ -128,7 +130,8 @@ class Reader {
 
   bool Range(const Val& v, PyObject* o, const std::vector<int>& cells, size_t* leaf) {
     long next, step, left;
-    if (!fj_range_state(o, &next, &step, &left) || (v.unit && step != 1) || (v.natural && next < 0)) return false;
+    if (!fj_range_state(o, &next, &step, &left) || (v.unit && step != 1) || (v.natural && (next < 0 || !IsSmall(next))))
+      return false;
     int64_t last = left;
     if (v.unit && __builtin_add_overflow(static_cast<int64_t>(next), last, &last)) return false;
     for (int64_t part : {static_cast<int64_t>(next), static_cast<int64_t>(step), last}) Put(cells[(*leaf)++], part);
@@ -184,6 +187,7 @@ class Reader {
     if (spec.cells < 0) return true;
     Put(spec.cells, a->data);
     for (int i = 0; i < spec.rank; ++i) {
+      if (!IsSmall(a->dims[i])) return false;
       Put<int64_t>(spec.cells + 1 + i, a->dims[i]);
       Put<int64_t>(spec.cells + 1 + spec.rank + i, a->strides[i]);
     }

@@ -51,7 +51,8 @@ struct Val {
   int node = -1;
   bool unit = false;     // ranges: the step is 1; views: the last stride is that of neighbours
   uint32_t ones = 0;     // views: axes that None made
-  bool natural = false;  // iterators: the next is not negative
+  bool natural = false;  // iterators: the next is not negative, and small
+  bool small = false;    // ints at the entry: as IsSmall says
   bool few = false;      // ranges: of a few numbers, whatever is computed
   bool whole = false;    // views of what the code made: all of it, the array itself
   uint8_t born = 0;      // and how many frames there were up to the outermost one that held it
@@ -125,8 +126,9 @@ class Builder {
   int Pointer(const void* p) {
     return Emit({.op = ScalarOp::kConst, .type = ScalarType::kPtr, .imm = reinterpret_cast<int64_t>(p), .id = -2});
   }
+  // `natural`: not negative, and small.
   int Input(int cell, ScalarType t, bool natural = false) {
-    return Emit({.op = ScalarOp::kInput, .type = t, .imm = cell, .id = -2, .natural = natural});
+    return Emit({.op = ScalarOp::kInput, .type = t, .imm = cell, .id = -2, .natural = natural, .small = natural});
   }
   int Compare(ScalarOp op, int a, int b) { return Op(op, ScalarType::kBool, a, b); }
   int Call(const void* f, ScalarType t, std::vector<int> args) {
@@ -184,6 +186,11 @@ class Builder {
 
   std::map<int, std::pair<int, int>> stays_;
 };
+
+// What ScalarInst::small says of a number at the entry.
+inline bool IsSmall(int64_t number) {
+  return number >= -codegen::kSmallNumber && number <= codegen::kSmallNumber;
+}
 
 Val New(Is is, int value);
 Val NewNumpy(DType dtype, int value);

@@ -28,7 +28,6 @@
 #include <llvm/Transforms/Scalar/EarlyCSE.h>
 #include <llvm/Transforms/Scalar/GVN.h>
 #include <llvm/Transforms/Scalar/IndVarSimplify.h>
-#include <llvm/Transforms/Scalar/InductiveRangeCheckElimination.h>
 #include <llvm/Transforms/Scalar/LICM.h>
 #include <llvm/Transforms/Scalar/LoopPassManager.h>
 #include <llvm/Transforms/Scalar/LoopRotation.h>
@@ -43,6 +42,8 @@
 
 #include "codegen/codegen.h"
 #include "codegen/machine.h"
+#include "codegen/scalar_ranges.h"
+#include "codegen/versioned_loops.h"
 
 namespace framejit::codegen {
 namespace {
@@ -52,7 +53,7 @@ using llvm::Value;
 class Emitter {
  public:
   Emitter(llvm::Module& m, const ScalarCode& code, const std::string& symbol)
-      : m_(m), code_(code), b_(m.getContext()), values_(code.num_values), types_(code.num_values) {
+      : m_(m), code_(code), b_(m.getContext()), values_(code.num_values), ranges_(RangesOf(code)) {
     auto* type = llvm::FunctionType::get(b_.getInt64Ty(), {b_.getPtrTy(), b_.getInt64Ty()}, false);
     f_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, symbol, m);
     f_->addFnAttr(llvm::Attribute::NoUnwind);
@@ -60,6 +61,7 @@ class Emitter {
     unlikely_ = llvm::MDBuilder(m.getContext()).createBranchWeights(1, 1 << 16);
     llvm::MDBuilder md(m.getContext());
     natural_ = md.createRange(llvm::APInt(64, 0), llvm::APInt::getSignedMinValue(64));
+    small_ = md.createRange(llvm::APInt(64, 0), llvm::APInt(64, kSmallNumber + 1));
     llvm::MDNode* root = md.createTBAARoot("framejit");
     for (const ScalarType t : {ScalarType::kInt, ScalarType::kPtr}) {
       llvm::MDNode* node = md.createTBAAScalarTypeNode(t == ScalarType::kInt ? "element" : "cell", root);
@@ -112,7 +114,7 @@ class Emitter {
     const ScalarType t = i.type;
     auto* load = b_.CreateLoad(t == ScalarType::kBool ? b_.getInt64Ty() : Type(t), Cell(i.imm));
     load->setMetadata(llvm::LLVMContext::MD_tbaa, cell_);
-    if (i.natural) load->setMetadata(llvm::LLVMContext::MD_range, natural_);
+    if (i.natural) load->setMetadata(llvm::LLVMContext::MD_range, i.small ? small_ : natural_);
     return t == ScalarType::kBool ? b_.CreateTrunc(load, b_.getInt1Ty()) : load;
   }
   void Input(const ScalarInst& i) {
@@ -142,6 +144,11 @@ class Emitter {
   }
 
   Value* Overflowing(llvm::Intrinsic::ID id, const ScalarInst& i) {
+    if (!MayOverflow(i.op, ranges_[i.a], ranges_[i.b])) {
+      Value *x = values_[i.a], *y = values_[i.b];
+      if (i.op == ScalarOp::kMulOver) return b_.CreateNSWMul(x, y);
+      return i.op == ScalarOp::kAddOver ? b_.CreateNSWAdd(x, y) : b_.CreateNSWSub(x, y);
+    }
     Value* pair = b_.CreateBinaryIntrinsic(id, values_[i.a], values_[i.b]);
     ExitIf(b_.CreateExtractValue(pair, 1), i.exit);
     return b_.CreateExtractValue(pair, 0);
@@ -172,6 +179,7 @@ class Emitter {
 
   Value* Index(const ScalarInst& i) {
     Value *v = values_[i.a], *size = values_[i.b];
+    if (ranges_[i.a].lo >= 0) return ExitIf(b_.CreateICmpUGE(v, size), i.exit), v;
     return Either(b_.CreateICmpULT(v, size), v, [&] {
       Value* from_end = b_.CreateAdd(v, size);
       ExitIf(b_.CreateNot(b_.CreateAnd(b_.CreateICmpSLT(v, b_.getInt64(0)), b_.CreateICmpULT(from_end, size))), i.exit);
@@ -408,11 +416,11 @@ class Emitter {
   const ScalarCode& code_;
   llvm::IRBuilder<> b_;
   llvm::Function* f_;
-  llvm::MDNode *unlikely_, *element_, *cell_, *natural_;
+  llvm::MDNode *unlikely_, *element_, *cell_, *natural_, *small_;
   std::vector<llvm::AllocaInst*> variables_;
   std::vector<llvm::BasicBlock*> blocks_;
   std::vector<Value*> values_;
-  std::vector<ScalarType> types_;
+  std::vector<ScalarRange> ranges_;
   std::map<std::pair<int64_t, ScalarType>, Value*> inputs_;
   std::map<int, llvm::BasicBlock*> exits_;
   std::map<int, llvm::MDNode*> groups_;  // of loops
@@ -467,17 +475,19 @@ void Optimize(llvm::Module& m, llvm::TargetMachine& machine) {
   loops.addPass(llvm::LoopRotatePass());
   loops.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loops), /*UseMemorySSA=*/true));
-  llvm::LoopPassManager counted, again;
+  llvm::LoopPassManager counted, unrolled, again;
   counted.addPass(llvm::SimpleLoopUnswitchPass(/*NonTrivial=*/false, /*Trivial=*/true));
   counted.addPass(llvm::IndVarSimplifyPass());
-  counted.addPass(llvm::LoopFullUnrollPass());
+  unrolled.addPass(llvm::LoopFullUnrollPass());
   fpm.addPass(llvm::EarlyCSEPass(true));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(counted)));
+  fpm.addPass(VersionLoopsPass());
+  fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(unrolled)));
+  fpm.addPass(VersionLoopsPass());  // of loops that are innermost now
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::GVNPass());
   again.addPass(llvm::LICMPass(llvm::LICMOptions()));
   fpm.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(again), /*UseMemorySSA=*/true));
-  fpm.addPass(llvm::IRCEPass());
   fpm.addPass(llvm::LoopVectorizePass());
   fpm.addPass(llvm::InstCombinePass());
   fpm.addPass(llvm::SimplifyCFGPass());

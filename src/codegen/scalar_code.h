@@ -12,6 +12,8 @@
 
 namespace framejit::codegen {
 
+inline constexpr int64_t kSmallNumber = int64_t{1} << 60;
+
 enum class ScalarType : uint8_t { kBool, kInt, kF32, kF64, kPtr };  // kInt has 64 bits
 
 // Of instructions `a`, `b`, `c` are values. Those with an exit leave the code where their condition holds.
@@ -83,6 +85,7 @@ struct ScalarInst {
   DType dtype = DType::kInt64;
   int id = -1;            // of the value
   bool natural = false;   // of a cell: never negative
+  bool small = false;     // of a cell: from -kSmallNumber to kSmallNumber
   int parallel = 0;       // of loads, stores and the jump back: of this loop, whose rounds do not meet in memory
   int array = -1;         // of loads and stores: in which array; those are apart if the code says so
   std::vector<int> args;  // of a call

@@ -1,0 +1,182 @@
+// Two things are asked of a variable: is it never negative, and does it grow slowly? Both are taken for granted at
+// first, and taken back where some value that it gets is not so, until nothing changes.
+#include "codegen/scalar_ranges.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace framejit::codegen {
+namespace {
+
+using Wide = __int128;
+constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+
+// `slow`: of bounds that are known exactly, whether they are small is all that counts.
+ScalarRange Between(Wide lo, Wide hi, bool slow) {
+  if (lo < kLeast || hi > kMost) return {};
+  ScalarRange r{static_cast<int64_t>(lo), static_cast<int64_t>(hi), slow};
+  if (slow) r.lo = std::max(r.lo, -kSlowNumber), r.hi = std::min(r.hi, kSlowNumber);
+  return r;
+}
+bool Small(const ScalarRange& r, int64_t most) {
+  return r.lo >= -most && r.hi <= most;
+}
+// Small whatever variables hold.
+bool Fixed(const ScalarRange& r) {
+  return Small(r, kSmallNumber);
+}
+
+ScalarRange Union(const ScalarRange& a, const ScalarRange& b) {
+  return {std::min(a.lo, b.lo), std::max(a.hi, b.hi), a.slow && b.slow};
+}
+
+std::pair<Wide, Wide> Bounds(ScalarOp op, const ScalarRange& a, const ScalarRange& b) {
+  const Wide al = a.lo, ah = a.hi, bl = b.lo, bh = b.hi;
+  if (op == ScalarOp::kAdd || op == ScalarOp::kAddOver) return {al + bl, ah + bh};
+  if (op == ScalarOp::kSub || op == ScalarOp::kSubOver) return {al - bh, ah - bl};
+  return std::minmax({al * bl, al * bh, ah * bl, ah * bh});
+}
+
+ScalarRange OfType(DType t) {
+  static constexpr char kClasses[] = {
+#define X(e, n, s, c) c,
+      FRAMEJIT_DTYPES(X)
+#undef X
+  };
+  const char type = kClasses[static_cast<int>(t)];
+  const int bits = 8 * DTypeSize(t);
+  if (bits >= 64 || (type != 'i' && type != 'u')) return {};
+  if (type == 'u') return {0, (int64_t{1} << bits) - 1, true};
+  return {-(int64_t{1} << (bits - 1)), (int64_t{1} << (bits - 1)) - 1, true};
+}
+
+class Ranges {
+ public:
+  explicit Ranges(const ScalarCode& code) : code_(code), known(code.num_values), variables_(code.variables.size()) {
+    for (Variable& v : variables_) v = {true, true};
+    while (Pass()) {
+    }
+  }
+
+ private:
+  struct Variable {
+    bool natural, slow;
+  };
+
+  bool Pass() {
+    bool changed = false;
+    for (const auto& block : code_.blocks)
+      for (const ScalarInst& i : block) {
+        if (i.id >= 0) known[i.id] = i.type == ScalarType::kInt ? Of(i) : ScalarRange();
+        if (i.op != ScalarOp::kSet || code_.variables[i.imm] != ScalarType::kInt) continue;
+        Variable &v = variables_[i.imm], was = v;
+        v.natural &= known[i.a].lo >= 0;
+        v.slow &= known[i.a].slow;
+        changed |= v.natural != was.natural || v.slow != was.slow;
+      }
+    return changed;
+  }
+
+  ScalarRange Sum(const ScalarInst& i) {
+    const ScalarRange &a = known[i.a], &b = known[i.b];
+    const auto [lo, hi] = Bounds(i.op, a, b);
+    const bool fixed = Fixed(a) && Fixed(b) && lo >= -kSmallNumber && hi <= kSmallNumber;
+    const bool step = (a.slow && Small(b, kSlowStep)) || (b.slow && Small(a, kSlowStep));
+    const bool checked = i.op == ScalarOp::kAddOver || i.op == ScalarOp::kSubOver;
+    if (checked && (lo < kLeast || hi > kMost))
+      return {static_cast<int64_t>(std::max<Wide>(lo, kLeast)), static_cast<int64_t>(std::min<Wide>(hi, kMost)), false};
+    return Between(lo, hi, fixed || step);
+  }
+  ScalarRange Product(const ScalarInst& i) {
+    const auto [lo, hi] = Bounds(i.op, known[i.a], known[i.b]);
+    if (i.op == ScalarOp::kMulOver && (lo < kLeast || hi > kMost))
+      return {static_cast<int64_t>(std::max<Wide>(lo, kLeast)), static_cast<int64_t>(std::min<Wide>(hi, kMost)), false};
+    return Between(lo, hi, Fixed(known[i.a]) && Fixed(known[i.b]) && lo >= -kSmallNumber && hi <= kSmallNumber);
+  }
+  // Of which the divisor is positive.
+  ScalarRange Divided(const ScalarInst& i) {
+    const ScalarRange &a = known[i.a], &b = known[i.b];
+    if (b.lo <= 0) return {};
+    if (i.op == ScalarOp::kFloorMod) return {0, b.hi - 1, b.slow};
+    return {a.lo < 0 ? a.lo : 0, std::max<int64_t>(a.hi, 0), a.slow};
+  }
+
+  ScalarRange Of(const ScalarInst& i) {
+    switch (i.op) {
+      case ScalarOp::kConst: return {i.imm, i.imm, i.imm >= -kSmallNumber && i.imm <= kSmallNumber};
+      case ScalarOp::kInput:
+      case ScalarOp::kCell:
+        if (i.small) return {i.natural ? 0 : -kSmallNumber, kSmallNumber, true};
+        return i.natural ? ScalarRange{0, kMost, false} : ScalarRange();
+      case ScalarOp::kGet: {
+        const Variable& v = variables_[i.imm];
+        const int64_t most = v.slow ? kSlowNumber : kMost;
+        return {v.natural ? 0 : v.slow ? -most : kLeast, most, v.slow};
+      }
+      case ScalarOp::kAdd:
+      case ScalarOp::kAddOver:
+      case ScalarOp::kSub:
+      case ScalarOp::kSubOver: return Sum(i);
+      case ScalarOp::kMul:
+      case ScalarOp::kMulOver: return Product(i);
+      case ScalarOp::kNext: {
+        const ScalarRange& a = known[i.a];
+        return {a.lo == kMost ? kMost : a.lo + 1, a.hi >= (a.slow ? kSlowNumber : kMost) ? a.hi : a.hi + 1, a.slow};
+      }
+      case ScalarOp::kIndex: return {0, known[i.b].hi, known[i.b].slow};
+      case ScalarOp::kFloorDiv:
+      case ScalarOp::kFloorMod: return Divided(i);
+      case ScalarOp::kAnd: {
+        const ScalarRange &a = known[i.a], &b = known[i.b];
+        if (a.lo < 0 && b.lo < 0) return {};
+        if (a.lo < 0 || b.lo < 0) return a.lo < 0 ? ScalarRange{0, b.hi, b.slow} : ScalarRange{0, a.hi, a.slow};
+        return {0, std::min(a.hi, b.hi), a.slow || b.slow};
+      }
+      case ScalarOp::kOr:
+      case ScalarOp::kXor: {
+        const ScalarRange &a = known[i.a], &b = known[i.b];
+        if (a.lo < 0 || b.lo < 0) return {};
+        const int bits = 64 - __builtin_clzll(static_cast<uint64_t>(a.hi) | static_cast<uint64_t>(b.hi) | 1);
+        return {0, bits >= 63 ? kMost : (int64_t{1} << bits) - 1, bits <= 60 && Fixed(a) && Fixed(b)};
+      }
+      case ScalarOp::kShr: {
+        const ScalarRange& a = known[i.a];
+        return {std::min<int64_t>(a.lo, 0), std::max<int64_t>(a.hi, 0), a.slow};
+      }
+      case ScalarOp::kNeg: {
+        const ScalarRange& a = known[i.a];
+        return Between(-Wide{a.hi}, -Wide{a.lo}, a.slow);
+      }
+      case ScalarOp::kAbs: {
+        const ScalarRange& a = known[i.a];
+        return Between(0, std::max(-Wide{a.lo}, Wide{a.hi}), a.slow);
+      }
+      case ScalarOp::kSelect: return Union(known[i.b], known[i.c]);
+      case ScalarOp::kBoolToInt: return {0, 1, true};
+      case ScalarOp::kLoad:
+      case ScalarOp::kWrap: return OfType(i.dtype);
+      default: return {};
+    }
+  }
+
+  const ScalarCode& code_;
+
+ public:
+  std::vector<ScalarRange> known;
+
+ private:
+  std::vector<Variable> variables_;
+};
+
+}  // namespace
+
+std::vector<ScalarRange> RangesOf(const ScalarCode& code) {
+  return std::move(Ranges(code).known);
+}
+
+bool MayOverflow(ScalarOp op, const ScalarRange& a, const ScalarRange& b) {
+  const auto [lo, hi] = Bounds(op, a, b);
+  return lo < kLeast || hi > kMost;
+}
+
+}  // namespace framejit::codegen

@@ -1,0 +1,28 @@
+// Between which bounds the ints of scalar code lie: where a sum or a product cannot overflow, and which indices are
+// not negative.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "codegen/scalar_code.h"
+
+namespace framejit::codegen {
+
+struct ScalarRange {
+  int64_t lo = std::numeric_limits<int64_t>::min(), hi = std::numeric_limits<int64_t>::max();
+  // Grows by small steps alone, if at all: from below kSmallNumber, no loop that ends reaches kSlowNumber.
+  bool slow = false;
+};
+
+// A step adds at most kSlowStep. 2^60 more take 2^56 steps: at ten steps a nanosecond more than two months of one run.
+inline constexpr int64_t kSlowStep = 16;
+inline constexpr int64_t kSlowNumber = 2 * kSmallNumber;
+
+// Of every value; those that are no ints have any.
+std::vector<ScalarRange> RangesOf(const ScalarCode& code);
+// Can the sum, difference or product (kAddOver and so on) leave 64 bits?
+bool MayOverflow(ScalarOp op, const ScalarRange& a, const ScalarRange& b);
+
+}  // namespace framejit::codegen

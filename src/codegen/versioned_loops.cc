@@ -1,0 +1,212 @@
+// A check is what a branch asks whose other way is cold: an exit of the code, or what seldom happens. Of an affine
+// index the first and the last round tell whether all are in bounds, of what does not change in the loop any round. So
+// much is asked before the loop: if all holds, a copy without these checks runs, else the loop as it was. LLVM's own
+// passes for this (IRCE, loop predication, unswitching) want one exit, a signed bound, or a copy for every check.
+#include "codegen/versioned_loops.h"
+
+#include <llvm/Analysis/LoopInfo.h>
+#include <llvm/Analysis/ScalarEvolution.h>
+#include <llvm/Analysis/ScalarEvolutionExpressions.h>
+#include <llvm/IR/Dominators.h>
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicInst.h>
+#include <llvm/IR/MDBuilder.h>
+#include <llvm/IR/PatternMatch.h>
+#include <llvm/IR/ProfDataUtils.h>
+#include <llvm/Transforms/Utils/BasicBlockUtils.h>
+#include <llvm/Transforms/Utils/Cloning.h>
+#include <llvm/Transforms/Utils/LoopUtils.h>
+#include <llvm/Transforms/Utils/ScalarEvolutionExpander.h>
+
+#include <optional>
+#include <vector>
+
+namespace framejit::codegen {
+namespace {
+
+using namespace llvm::PatternMatch;
+using llvm::SCEV;
+using llvm::SCEVAddRecExpr;
+using llvm::Value;
+
+constexpr uint64_t kCold = 64;  // so much more often goes the other way
+constexpr unsigned kMostInstructions = 600;
+constexpr int64_t kMostRounds = 1 << 30, kMostStep = 1 << 20;
+constexpr unsigned kUnrolledWhole = 16;  // rounds: such a loop will be none
+
+class Versioner {
+ public:
+  Versioner(llvm::Loop& loop, llvm::LoopInfo& li, llvm::DominatorTree& dt, llvm::ScalarEvolution& se)
+      : loop_(loop), li_(li), dt_(dt), se_(se), i64_(llvm::Type::getInt64Ty(loop.getHeader()->getContext())) {}
+
+  bool Run() {
+    if (!loop_.isLoopSimplifyForm() || !loop_.isSafeToClone() || llvm::findStringMetadataForLoop(&loop_, kDone))
+      return false;
+    rounds_ = se_.getExitCount(&loop_, loop_.getLoopLatch());
+    if (llvm::isa<llvm::SCEVCouldNotCompute>(rounds_) || rounds_->getType() != i64_) rounds_ = nullptr;
+    if (const auto* c = llvm::dyn_cast_or_null<llvm::SCEVConstant>(rounds_))
+      if (c->getAPInt().ult(kUnrolledWhole)) return false;
+    unsigned size = 0;
+    for (llvm::BasicBlock* b : loop_.blocks()) {
+      size += b->size();
+      if (b != loop_.getLoopLatch()) Find(*b);
+    }
+    if (checks_.empty() || size > kMostInstructions) return false;
+    Copy();
+    return true;
+  }
+
+ private:
+  static constexpr const char* kDone = "framejit.versioned";
+
+  struct Check {
+    Value* condition;
+    bool holds;                       // what it is in each round
+    std::vector<const SCEV*> values;  // in the first and the last one; nothing if the condition does not change
+    const SCEV* limit = nullptr;      // values are less, or
+    int64_t bound = 0;                // from -bound to bound
+  };
+
+  void Find(llvm::BasicBlock& b) {
+    auto* branch = llvm::dyn_cast<llvm::BranchInst>(b.getTerminator());
+    uint64_t yes, no;
+    if (!branch || !branch->isConditional() || !llvm::extractBranchWeights(*branch, yes, no)) return;
+    if (yes / kCold < no && no / kCold < yes) return;
+    const bool usual = yes > no;
+    if (loop_.contains(branch->getSuccessor(usual ? 0 : 1))) Condition(branch->getCondition(), usual);
+  }
+
+  // All that has to hold for `c` to be `holds`.
+  void Condition(Value* c, bool holds) {
+    Value *a, *b;
+    if (loop_.isLoopInvariant(c)) {
+      if (!llvm::isa<llvm::Constant>(c)) checks_.push_back({c, holds, {}});
+    } else if (holds ? match(c, m_LogicalAnd(m_Value(a), m_Value(b))) : match(c, m_LogicalOr(m_Value(a), m_Value(b)))) {
+      Condition(a, holds);
+      Condition(b, holds);
+    } else if (match(c, m_Not(m_Value(a)))) {
+      Condition(a, !holds);
+    } else if (auto* compare = llvm::dyn_cast<llvm::ICmpInst>(c)) {
+      Compare(*compare, holds);
+    } else if (auto* part = llvm::dyn_cast<llvm::ExtractValueInst>(c); part && !holds && part->getIndices()[0] == 1) {
+      Overflow(*part);
+    }
+  }
+
+  // The values of `e` in the first and in the last round; nothing if they are not known or may go round.
+  std::vector<const SCEV*> Ends(const SCEV* e) {
+    const llvm::Instruction* at = loop_.getLoopPreheader()->getTerminator();
+    if (e->getType() != i64_) return {};
+    if (se_.isLoopInvariant(e, &loop_)) return Safe(e, at) ? std::vector{e} : std::vector<const SCEV*>();
+    const auto* moves = llvm::dyn_cast<SCEVAddRecExpr>(e);
+    if (!moves || moves->getLoop() != &loop_ || !moves->isAffine() || !rounds_) return {};
+    const auto* step = llvm::dyn_cast<llvm::SCEVConstant>(moves->getStepRecurrence(se_));
+    if (!step || step->getAPInt().abs().ugt(kMostStep)) return {};
+    const SCEV* last = se_.getAddExpr(moves->getStart(), se_.getMulExpr(step, rounds_));
+    if (!Safe(moves->getStart(), at) || !Safe(last, at) || !Safe(rounds_, at)) return {};
+    return {moves->getStart(), last};
+  }
+  bool Safe(const SCEV* e, const llvm::Instruction* at) {
+    if (!expander_) expander_.emplace(se_, loop_.getHeader()->getDataLayout(), "versioned");
+    return se_.isAvailableAtLoopEntry(e, &loop_) && expander_->isSafeToExpandAt(e, at);
+  }
+
+  void Compare(llvm::ICmpInst& c, bool holds) {
+    const SCEV *x = se_.getSCEV(c.getOperand(0)), *y = se_.getSCEV(c.getOperand(1));
+    auto less = holds ? c.getPredicate() : c.getInversePredicate();
+    if (less == llvm::ICmpInst::ICMP_UGT) std::swap(x, y), less = llvm::ICmpInst::ICMP_ULT;
+    if (less != llvm::ICmpInst::ICMP_ULT || x->getType() != i64_ || !se_.isLoopInvariant(y, &loop_)) return;
+    // More than 2^63 values: then what moves by less than that cannot go round unseen.
+    if (!se_.isKnownNonNegative(y) || !Safe(y, loop_.getLoopPreheader()->getTerminator())) return;
+    if (auto ends = Ends(x); !ends.empty()) checks_.push_back({&c, holds, std::move(ends), y});
+  }
+
+  void Overflow(llvm::ExtractValueInst& part) {
+    auto* sum = llvm::dyn_cast<llvm::WithOverflowInst>(part.getAggregateOperand());
+    const llvm::APInt* c;
+    if (!sum || !sum->isSigned() || !match(sum->getRHS(), m_APInt(c)) || c->abs().ugt(1 << 30)) return;
+    auto ends = Ends(se_.getSCEV(sum->getLHS()));
+    if (ends.empty() || ends.size() < 2) return;
+    checks_.push_back({&part, false, std::move(ends), nullptr, int64_t{1} << 32});
+  }
+
+  // The copy is the loop as it was. Exits get its values, too.
+  void Copy() {
+    llvm::formLCSSA(loop_, dt_, &li_, &se_);
+    llvm::BasicBlock* ask = loop_.getLoopPreheader();
+    Value* all = Ask(*ask);
+    se_.forgetLoop(&loop_);
+    llvm::SmallVector<llvm::BasicBlock*, 8> exits, copied;
+    loop_.getUniqueExitBlocks(exits);
+    auto* fast =
+        llvm::SplitBlock(ask, ask->getTerminator(), &dt_, &li_, nullptr, loop_.getHeader()->getName() + ".fast");
+    llvm::ValueToValueMapTy map;
+    llvm::Loop* slow = llvm::cloneLoopWithPreheader(fast, ask, &loop_, map, ".slow", &li_, &dt_, copied);
+    llvm::remapInstructionsInBlocks(copied, map);
+    llvm::Instruction* jump = ask->getTerminator();
+    llvm::IRBuilder<> b(jump);
+    b.CreateCondBr(all, fast, slow->getLoopPreheader(), llvm::MDBuilder(b.getContext()).createBranchWeights(kCold, 1));
+    jump->eraseFromParent();
+    for (llvm::BasicBlock* exit : exits)
+      for (llvm::PHINode& phi : exit->phis())
+        for (unsigned i = 0, n = phi.getNumIncomingValues(); i < n; ++i) {
+          if (!loop_.contains(phi.getIncomingBlock(i))) continue;
+          Value* v = phi.getIncomingValue(i);
+          const auto it = map.find(v);
+          phi.addIncoming(it == map.end() ? v : static_cast<Value*>(it->second),
+                          llvm::cast<llvm::BasicBlock>(map[phi.getIncomingBlock(i)]));
+        }
+    for (const Check& c : checks_)
+      c.condition->replaceUsesWithIf(llvm::ConstantInt::getBool(c.condition->getType(), c.holds), [&](llvm::Use& use) {
+        auto* user = llvm::dyn_cast<llvm::Instruction>(use.getUser());
+        return user && loop_.contains(user);
+      });
+    llvm::addStringMetadataToLoop(&loop_, kDone, 1);
+    for (const char* what : {kDone, "llvm.loop.unroll.disable", "llvm.loop.isvectorized"})
+      llvm::addStringMetadataToLoop(slow, what, 1);
+    dt_.recalculate(*ask->getParent());
+    se_.forgetAllLoops();  // phis of the exits have more values now
+  }
+
+  Value* Ask(llvm::BasicBlock& at) {
+    llvm::Instruction* end = at.getTerminator();
+    llvm::IRBuilder<> b(end);
+    const auto number = [&](const SCEV* e) { return expander_->expandCodeFor(e, i64_, end); };
+    Value* all = b.getTrue();
+    bool moves = false;
+    for (const Check& c : checks_) {
+      if (c.values.empty()) all = b.CreateAnd(all, c.holds ? c.condition : b.CreateNot(c.condition));
+      moves |= c.values.size() > 1;
+      for (const SCEV* e : c.values) {
+        Value* v = number(e);
+        all = b.CreateAnd(all, c.limit ? b.CreateICmpULT(v, number(c.limit))
+                                       : b.CreateICmpULT(b.CreateAdd(v, b.getInt64(c.bound)), b.getInt64(2 * c.bound)));
+      }
+    }
+    if (moves) all = b.CreateAnd(all, b.CreateICmpULT(number(rounds_), b.getInt64(kMostRounds)));
+    return b.CreateFreeze(all);
+  }
+
+  llvm::Loop& loop_;
+  llvm::LoopInfo& li_;
+  llvm::DominatorTree& dt_;
+  llvm::ScalarEvolution& se_;
+  llvm::Type* i64_;
+  const SCEV* rounds_ = nullptr;  // jumps back
+  std::vector<Check> checks_;
+  std::optional<llvm::SCEVExpander> expander_;
+};
+
+}  // namespace
+
+llvm::PreservedAnalyses VersionLoopsPass::run(llvm::Function& f, llvm::FunctionAnalysisManager& fam) {
+  auto& li = fam.getResult<llvm::LoopAnalysis>(f);
+  auto& dt = fam.getResult<llvm::DominatorTreeAnalysis>(f);
+  auto& se = fam.getResult<llvm::ScalarEvolutionAnalysis>(f);
+  bool changed = false;
+  for (llvm::Loop* loop : li.getLoopsInPreorder())
+    if (loop->isInnermost()) changed |= Versioner(*loop, li, dt, se).Run();
+  return changed ? llvm::PreservedAnalyses::none() : llvm::PreservedAnalyses::all();
+}
+
+}  // namespace framejit::codegen
