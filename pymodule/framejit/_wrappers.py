@@ -1,6 +1,10 @@
 """Operations on wrappers, tensors of a class with a `__torch_dispatch__`. torch itself makes the calls on stand-ins, and what would reach the
 classes is captured (src/capture/wrappers.cc)."""
 
+import dataclasses
+import enum
+import types
+
 import torch
 
 dispatched = None  # (func, args, kwargs) -> what the class gives, with stand-ins in both; set by the extension
@@ -16,16 +20,86 @@ class StandIn(torch.Tensor):
         return dispatched(func, args, kwargs or {})
 
 
-def stand_in(sizes, strides, offset, dtype, device):
-    return torch.Tensor._make_wrapper_subclass(StandIn, sizes, strides=strides, storage_offset=offset, dtype=dtype, device=device)
+def stand_in(sizes, strides, offset, dtype, device, requires_grad=False):
+    return torch.Tensor._make_wrapper_subclass(
+        StandIn, sizes, strides=strides, storage_offset=offset, dtype=dtype, device=device, requires_grad=requires_grad
+    )
 
 
-def perform(function, args, kwargs, inference):
-    """The call, in inference mode or not."""
-    if inference == torch.is_inference_mode_enabled():
+def perform(function, args, kwargs, grad, inference):
+    """The call, with gradients or without, in inference mode or not."""
+    with torch.inference_mode(inference) if inference != torch.is_inference_mode_enabled() else torch.set_grad_enabled(grad):
         return function(*args, **kwargs)
-    with torch.inference_mode(inference):
-        return function(*args, **kwargs)
+
+
+def has_gradients(result):
+    """Is there a tensor with gradients in what a function of torch gave?"""
+    if isinstance(result, (tuple, list)):
+        return any(map(has_gradients, result))
+    return isinstance(result, torch.Tensor) and result.requires_grad
+
+
+def pull(outputs, inputs, gradients):
+    """The gradients of stand-ins, made on this thread, whatever device they are said to be on. None: a tensor that was not used."""
+    with torch.autograd.set_multithreading_enabled(False):
+        return torch.autograd.grad(outputs, inputs, gradients, allow_unused=True)
+
+
+class Slot:
+    """A tensor of a call that is made again: the one with this number."""
+
+    def __init__(self, number):
+        self.number = number
+
+
+class Wrapped:
+    """A wrapper of a call that is made again."""
+
+    def __init__(self, cls, args, kwargs, attributes):
+        self.cls, self.args, self.kwargs, self.attributes = cls, args, kwargs, attributes
+
+
+class Again:
+    """A call with wrappers whose other tensors want gradients, as torch makes it: what a trace keeps of it. It is given the tensors, and gives
+    a tuple of the results."""
+
+    def __init__(self, function, args, kwargs):
+        self.function, self.args, self.kwargs = function, args, kwargs
+
+    def apply(self, *tensors):
+        def fill(x):
+            if isinstance(x, Slot):
+                return tensors[x.number]
+            if isinstance(x, Wrapped):
+                return made(x.cls, x.args, x.kwargs, None, None, {k: fill(v) for k, v in x.attributes.items()})
+            return type(x)(map(fill, x)) if type(x) in (tuple, list) else x
+
+        result = self.function(*fill(self.args), **{k: fill(v) for k, v in self.kwargs.items()})
+        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def described(wrapper):
+    """Arguments of `_make_wrapper_subclass` behind the class, for one like it."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return (tuple(wrapper.size()),), {
+            "strides": wrapper.stride(),
+            "storage_offset": wrapper.storage_offset(),
+            "dtype": wrapper.dtype,
+            "device": wrapper.device,
+        }
+
+
+def plain(x):
+    """Is it a value that holds no tensor?"""
+    if isinstance(x, (type(None), bool, int, float, complex, str, bytes, enum.Enum, type, types.FunctionType, types.BuiltinFunctionType)):
+        return True
+    if isinstance(x, (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)):
+        return True
+    if type(x) in (tuple, list, set, frozenset):
+        return all(map(plain, x))
+    if type(x) is dict:
+        return all(map(plain, x)) and all(map(plain, x.values()))
+    return dataclasses.is_dataclass(x) and all(plain(getattr(x, f.name, None)) for f in dataclasses.fields(x))
 
 
 def like(wrapper):

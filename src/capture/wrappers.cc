@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/cleanup/cleanup.h"
 #include "capture/builtins.h"
 #include "capture/override.h"
 #include "capture/overrides.h"
@@ -98,6 +99,14 @@ class Asking {
   // An operation that reaches the classes, or is one on tensors beside them.
   PyObject* Operation(PyObject* func, PyObject* args, PyObject* kwargs);
   bool NoteWrites();  // to wrappers from outside. False: an error
+  PyObject* Answer(PyObject* o);  // of an operation, as torch may have it. New reference
+  // A call with tensors that gradients go to is captured like a torch.autograd.Function. Its backward is what torch does
+  // with the stand-ins of its results.
+  bool tracks() const { return !leaves_.empty(); }
+  void Begin() { s_.lowering().BeginCustom(&custom_); }
+  // An argument, as framejit._wrappers.Again makes it again where torch replays the call. Null: Break, or an error.
+  Ref Recipe(PyObject* o);
+  bool Differentiate(PyObject* result, PyObject* again);  // the results stand for others then. False: Break, or an error
   Session& session() { return s_; }
   frame::Semantics* semantics() { return semantics_; }
   const Keys before = Keys::Now();  // the call: so what is captured is looked at
@@ -110,11 +119,18 @@ class Asking {
   PyObject* ViewOf(PyObject* stand_in, PyObject* o);
   PyObject* Behind(PyObject* stand_in);
   PyObject* NumberTensor(PyObject* o);
+  Ref MadeAgain(PyObject* wrapper);
+  bool Differentiable(PyObject* o, std::vector<PyObject*>* stand_ins, std::vector<TraceId>* results);
+  Ref Derivative(const std::vector<PyObject*>& stand_ins, const std::vector<TraceId>& results);
 
   Session& s_;
   frame::Semantics* const semantics_;
   Asking* const outer_;
   std::vector<std::pair<Ref, Ref>> known_;  // stand-in, what it stands for
+  std::vector<std::pair<PyObject*, TraceId>> leaves_;  // stand-ins of tensors that gradients go to
+  std::vector<TraceId> slots_;                          // the tensors of the recipes
+  surface::Lowering::Custom custom_;
+  bool answering_ = false;
 };
 thread_local Asking* Asking::current = nullptr;
 
@@ -132,7 +148,8 @@ Ref Asking::StandInOf(PyObject* o) {
   if (IsTensor(o)) {
     const TensorMeta m = s_.meta(AsTensor(o)->id);
     if (m.framework != Framework::kTorch) return s_.Break(BreakId::kSubclass, "an array beside a wrapper"), Ref();
-    if (m.requires_grad && s_.modes.now.grad) return s_.Break(BreakId::kSubclass, refused), Ref();
+    const bool tracked = m.requires_grad && s_.modes.now.grad && !s_.modes.now.inference;
+    if (tracked && (answering_ || !s_.options().derivatives)) return s_.Break(BreakId::kSubclass, refused), Ref();
     auto numbers = [&](const shape::Ints& all) {
       Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(all.size())));
       for (size_t i = 0; tuple && i < all.size(); ++i)
@@ -144,8 +161,10 @@ Ref Asking::StandInOf(PyObject* o) {
     PyObject* make = Part("stand_in");
     SuspendScope off;
     made = Ref(make && sizes && strides && dtype && device
-                   ? PyObject_CallFunction(make, "OOiOO", sizes.get(), strides.get(), 0, dtype.get(), device.get())
+                   ? PyObject_CallFunction(make, "OOiOOO", sizes.get(), strides.get(), 0, dtype.get(), device.get(),
+                                           tracked ? Py_True : Py_False)
                    : nullptr);
+    if (made && tracked) leaves_.emplace_back(made.get(), AsTensor(o)->id);
   } else {
     tensor::Meta m;
     SuspendScope off;
@@ -323,6 +342,159 @@ bool Asking::NoteWrites() {
   return true;
 }
 
+PyObject* Asking::Answer(PyObject* o) {
+  answering_ = true;
+  Ref answer = ToTorch(o);
+  answering_ = false;
+  return answer.release();
+}
+
+Ref Asking::MadeAgain(PyObject* wrapper) {
+  PyObject* make = Part("Wrapped");
+  Ref args, kwargs, dict, copy(PyDict_New());
+  const bool outside = s_.IsOutside(wrapper);
+  if (MadeWrapper* its = Made(s_, wrapper)) {
+    args = Borrow(its->args.get()), kwargs = Borrow(its->kwargs.get());
+  } else {
+    PyObject* described = Part("described");
+    SuspendScope off;
+    Ref both(described ? PyObject_CallOneArg(described, wrapper) : nullptr);
+    if (!both) return {};
+    args = Borrow(PyTuple_GET_ITEM(both.get(), 0)), kwargs = Borrow(PyTuple_GET_ITEM(both.get(), 1));
+  }
+  {
+    SuspendScope off;
+    dict = Ref(PyObject_GenericGetDict(wrapper, nullptr));
+  }
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; make && dict && copy && PyDict_Next(dict.get(), &at, &name, &value);) {
+    Ref seen(outside ? semantics_->LoadAttr(wrapper, name) : Py_NewRef(value)), item = seen ? Recipe(seen.get()) : Ref();
+    if (!item || PyDict_SetItem(copy.get(), name, item.get()) < 0) return {};
+  }
+  if (!make || !dict || !copy) return {};
+  SuspendScope off;
+  return Ref(PyObject_CallFunctionObjArgs(make, Py_TYPE(wrapper), args.get(), kwargs.get(), copy.get(), nullptr));
+}
+
+Ref Asking::Recipe(PyObject* o) {
+  o = s_.Resolve(o);
+  if (!o) return {};
+  if (IsTensor(o)) {
+    auto at = std::find(slots_.begin(), slots_.end(), AsTensor(o)->id);
+    if (at == slots_.end()) at = slots_.insert(at, AsTensor(o)->id);
+    PyObject* make = Part("Slot");
+    SuspendScope off;
+    return Ref(make ? PyObject_CallFunction(make, "n", at - slots_.begin()) : nullptr);
+  }
+  if (IsWrapper(o)) return MadeAgain(o);
+  if (PyTuple_CheckExact(o) || PyList_CheckExact(o) || IsSymbolicSize(o)) {
+    PyObject* items = s_.IsOutside(o) ? s_.ItemsOf(o) : s_.Settled(o);
+    Ref list(items ? PyList_New(0) : nullptr);
+    for (Py_ssize_t i = 0; list && i < PySequence_Fast_GET_SIZE(items); ++i) {
+      Ref one = Recipe(PySequence_Fast_GET_ITEM(items, i));
+      if (!one || PyList_Append(list.get(), one.get()) < 0) return {};
+    }
+    return list && PyTuple_Check(o) ? Ref(PyList_AsTuple(list.get())) : std::move(list);
+  }
+  if (s_.IsOutside(o)) {
+    PyObject* plain = Part("plain");
+    SuspendScope off;
+    Ref is(plain ? PyObject_CallOneArg(plain, o) : nullptr);
+    if (!is) return {};
+    if (is.get() == Py_True) return Borrow(o);
+  }
+  return ToTorch(o);
+}
+
+// The results that gradients go through, as torch has them and as the graph has them.
+bool Asking::Differentiable(PyObject* o, std::vector<PyObject*>* stand_ins, std::vector<TraceId>* results) {
+  if (PyTuple_Check(o) || PyList_CheckExact(o)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      if (!Differentiable(PySequence_Fast_GET_ITEM(o, i), stand_ins, results)) return false;
+    return true;
+  }
+  auto refuse = [&](const char* why) { return s_.Break(BreakId::kSubclass, why), false; };
+  PyObject* known = Behind(o);
+  tensor::Meta m;
+  SuspendScope off;
+  if (!known || !tensor::ReadWrapper(o, &m)) return tensor::Classify(o) == tensor::Class::kNone || refuse("a result");
+  if (!m.requires_grad) return refuse("a result without gradients beside one that has some");
+  if (!IsTensor(known)) return refuse("gradients of a wrapper");
+  const TraceId id = AsTensor(known)->id;
+  if (id < custom_.tensors || s_.trace().tensors[id].base < custom_.tensors) return refuse("a result that is a view");
+  if (std::find(results->begin(), results->end(), id) != results->end()) return refuse("a result that appears twice");
+  stand_ins->push_back(o);
+  results->push_back(id);
+  return true;
+}
+
+// What torch gives for the leaves. Null: Break, or an error.
+Ref Asking::Derivative(const std::vector<PyObject*>& stand_ins, const std::vector<TraceId>& results) {
+  Ref outputs(PyList_New(0)), inputs(PyList_New(0)), seeds(PyList_New(0));
+  if (!outputs || !inputs || !seeds) return {};
+  for (PyObject* o : stand_ins)
+    if (PyList_Append(outputs.get(), o) < 0) return {};
+  for (const auto& [leaf, id] : leaves_)
+    if (PyList_Append(inputs.get(), leaf) < 0) return {};
+  for (TraceId t : s_.lowering().Tangents(&custom_, results)) {
+    Ref proxy(s_.NewProxy(t)), seed = proxy ? StandInOf(proxy.get()) : Ref();
+    if (!seed || PyList_Append(seeds.get(), seed.get()) < 0) return {};
+  }
+  PyObject* pull = Part("pull");
+  SuspendScope off;
+  return Ref(pull ? PyObject_CallFunctionObjArgs(pull, outputs.get(), inputs.get(), seeds.get(), nullptr) : nullptr);
+}
+
+bool Asking::Differentiate(PyObject* result, PyObject* again) {
+  std::vector<PyObject*> stand_ins;
+  std::vector<TraceId> results;
+  bool any = false;
+  {
+    PyObject* has = Part("has_gradients");
+    SuspendScope off;
+    Ref answer(has ? PyObject_CallOneArg(has, result) : nullptr);
+    if (!answer) return false;
+    any = answer.get() == Py_True;
+  }
+  if (!any) return true;
+  if (!Differentiable(result, &stand_ins, &results)) return false;
+  const size_t pending = s_.pending().stores().size() + s_.pending().calls().size();
+  Ref gradients = Derivative(stand_ins, results);
+  if (s_.broken()) return s_.Break(s_.reason().id), false;
+  if (!gradients) return PyErr_Clear(), s_.Break(BreakId::kFrameworkError, "a derivative on wrappers that raises"), false;
+  if (s_.pending().stores().size() + s_.pending().calls().size() != pending)
+    return s_.Break(BreakId::kSubclass, "a derivative that writes to an object"), false;
+  std::vector<std::optional<TraceId>> inputs, grads;
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    inputs.emplace_back(leaves_[i].second);
+    grads.emplace_back();
+    PyObject* given = PyTuple_GET_ITEM(gradients.get(), static_cast<Py_ssize_t>(i));
+    if (given == Py_None) continue;
+    Ref g(FromTorch(given, false));
+    if (!g) return false;
+    if (!IsTensor(g.get())) return s_.Break(BreakId::kSubclass, "a gradient that is a wrapper"), false;
+    grads.back() = AsTensor(g.get())->id;
+  }
+  framejit::Call call;
+  call.callee = kCustomCall;
+  call.mode = s_.modes.now;
+  call.args.emplace_back();
+  call.args[0].kind = Arg::Kind::kObject;
+  call.args[0].i = shape::Int(static_cast<int64_t>(s_.constants().size()));
+  s_.constants().push_back(Py_NewRef(again));
+  for (TraceId t : slots_) call.args.push_back(Arg::Tensor(t));
+  std::vector<Arg> made;
+  for (size_t k = 0; k < results.size(); ++k)
+    made.push_back(Arg::Tensor(static_cast<TraceId>(s_.trace().tensors.size() + k)));
+  call.result = Arg::Seq(Arg::Kind::kTuple, made);
+  const std::vector<TraceId> shown = s_.lowering().EndCustom(&custom_, std::move(call), inputs, grads);
+  ++s_.op_count;
+  for (size_t k = 0; k < shown.size(); ++k)
+    for (auto& [stands, known] : known_)
+      if (stands.get() == stand_ins[k]) known = Ref(s_.NewProxy(shown[k]));
+  return true;
+}
+
 // Called by a stand-in's class for each operation: (func, args, kwargs).
 PyObject* Dispatched(PyObject*, PyObject* const* args, Py_ssize_t n) {
   Asking* asking = Asking::current;
@@ -338,7 +510,7 @@ PyObject* Dispatched(PyObject*, PyObject* const* args, Py_ssize_t n) {
   s.modes.now.grad = grad;
   if (!result || s.broken()) return s.broken() ? s.Break(s.reason().id) : nullptr;
   OverrideScope on(asking->semantics());
-  return asking->ToTorch(result.get()).release();
+  return asking->Answer(result.get());
 }
 
 // The arguments of a call, as Asking has them: (positional, keywords).
@@ -356,25 +528,54 @@ std::pair<Ref, Ref> ForTorch(Asking& asking, PyObject* const* args, Py_ssize_t n
   return {std::move(all), std::move(named)};
 }
 
+// How torch makes a call again: framejit._wrappers.Again. Null: Break, or an error.
+Ref HowAgain(Asking& asking, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  Ref all(PyTuple_New(nargs)), named(PyDict_New());
+  for (Py_ssize_t i = 0; all && i < nargs; ++i) {
+    Ref one = asking.Recipe(args[i]);
+    if (!one) return {};
+    PyTuple_SET_ITEM(all.get(), i, one.release());
+  }
+  for (Py_ssize_t i = 0; named && kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    Ref one = asking.Recipe(args[nargs + i]);
+    if (!one || PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), one.get()) < 0) return {};
+  }
+  PyObject* again = Part("Again");
+  SuspendScope off;
+  return Ref(again && all && named ? PyObject_CallFunctionObjArgs(again, function, all.get(), named.get(), nullptr)
+                                   : nullptr);
+}
+
 PyObject* CallDispatch(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   frame::Semantics* semantics = CurrentSemantics();
   PyObject* perform = Part("perform");
   if (!perform || !semantics) return s.Break(BreakId::kSubclass, "__torch_dispatch__");
-  if (s.vmap.open() || s.in_custom || s.later || s.modes.now.autocast.any())
+  if (s.vmap.open() || (s.in_custom && !Asking::current) || s.later || s.modes.now.autocast.any())
     return s.Break(BreakId::kSubclass, "__torch_dispatch__ under another mode");
   Asking asking(s, semantics);
   auto [all, named] = ForTorch(asking, args, nargs, kwnames);
   if (!named) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kSubclass, "an argument");
-  Ref result;
+  const bool tracked = asking.tracks();
+  Ref again = tracked ? HowAgain(asking, function, args, nargs, kwnames) : Ref(), result;
+  if (tracked && !again) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kSubclass, "an argument");
+  if (tracked) asking.Begin();
+  s.in_custom += tracked;
+  const absl::Cleanup end = [&s, tracked] { s.in_custom -= tracked; };
   {
     SuspendScope off;
     std::optional<KeyScope> inside;
     if (asking.outer()) inside.emplace(asking.outer()->within);
-    result = Ref(PyObject_CallFunctionObjArgs(perform, function, all.get(), named.get(),
-                                              s.modes.now.inference ? Py_True : Py_False, nullptr));
+    result =
+        Ref(PyObject_CallFunctionObjArgs(perform, function, all.get(), named.get(), tracked ? Py_True : Py_False,
+                                         s.modes.now.inference ? Py_True : Py_False, nullptr));
   }
   if (s.broken()) return s.Break(s.reason().id);
   if (!result) return PyErr_Clear(), s.Break(BreakId::kFrameworkError, "an operation on wrappers that raises");
+  try {
+    if (tracked && !asking.Differentiate(result.get(), again.get())) return nullptr;
+  } catch (const surface::Decline& d) {
+    return s.Break(BreakId::kSubclass, std::string("gradients beside a wrapper: ") + d.what());
+  }
   return asking.NoteWrites() ? asking.FromTorch(result.get(), true) : nullptr;
 }
 

@@ -1,4 +1,5 @@
-"""Tensors of classes with a `__torch_dispatch__` and a `__tensor_flatten__`: one graph each without gradients, results as eager makes them."""
+"""Tensors of classes with a `__torch_dispatch__` and a `__tensor_flatten__`: one graph each, results as eager makes them. Gradients of other tensors
+go through their operations; those of wrappers themselves are a break."""
 
 import framejit
 import pytest
@@ -197,6 +198,116 @@ def test_gradients_of_ordinary_inputs():
         return results
 
     same(run(False), run(True))
+
+
+class Rough(torch.Tensor):
+    """A weight whose backward, which torch gives to its class, is not the derivative of what its class does forward."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, inner, factor=3):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.size(), strides=inner.stride(), dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner, factor=3):
+        self.inner, self.factor = inner, factor
+
+    def __tensor_flatten__(self):
+        return ["inner"], [self.factor]
+
+    @staticmethod
+    def __tensor_unflatten__(inner, meta, outer_size, outer_stride):
+        return Rough(inner["inner"], meta[0])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        def full(x):
+            return x.inner * x.factor if isinstance(x, cls) else list(map(full, x)) if isinstance(x, (tuple, list)) else x
+
+        kwargs = kwargs or {}
+        if func in (aten.t.default, aten.detach.default, aten.view.default):
+            made = cls(func(args[0].inner, *args[1:], **kwargs), args[0].factor)
+            return torch.utils._python_dispatch.return_and_correct_aliasing(func, args, kwargs, made)
+        if func is aten.mm.default and isinstance(args[1], cls) and args[1].inner.shape == (5, 4):  # of a backward pass
+            return args[0] @ args[1].inner * 100
+        return func(*map(full, args), **kwargs)
+
+
+def gradients(f, make, double, calls=3):
+    compiled = framejit.compile(f, fullgraph=True)
+    for i in range(calls):
+        results = []
+        for g in (f, compiled):
+            torch.manual_seed(i)
+            args = make()
+            leaves = [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
+            made = g(*args)
+            made = made if isinstance(made, tuple) else (made,)
+            total = sum((t * t).sum() for t in made if t.requires_grad)
+            if double:
+                first = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True)
+                total = sum((t * t).sum() for t in first if t is not None)
+            total.backward()
+            results.append([*(t.detach() for t in made), *(a.grad for a in leaves), *(t.requires_grad for t in made)])
+        same(*results)
+    info = framejit.cache_info(compiled)
+    assert (info["captures"], info["breaks"], info["outcomes"]["run"]) == (1, 0, {"graph": calls})
+
+
+def exact(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def leaf(*shape):
+    return exact(*shape).requires_grad_()
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize(
+    "f, make",
+    [
+        (torch.nn.functional.linear, lambda: (leaf(3, 4), Rough(exact(5, 4)))),
+        (torch.nn.functional.linear, lambda: (leaf(2, 3, 4), Rough(Rough(exact(5, 4), 2)), leaf(5))),
+        (lambda b, x, w: torch.addmm(b, x, w.t()).tanh(), lambda: (leaf(5), leaf(3, 4), Rough(exact(5, 4)))),
+        (lambda x, w: (x * w + 1, torch.cat([x.expand(3, 4), w])), lambda: (leaf(4), Rough(exact(3, 4)))),
+        (lambda x, w: torch.split(w / x, 2), lambda: (leaf(4, 3), Rough(exact(4, 3)))),
+        (lambda x, w: (x.detach() * w, x * 2), lambda: (leaf(3, 4), Rough(exact(3, 4)))),
+    ],
+)
+def test_gradients_beside_wrappers(f, make, double):
+    gradients(f, make, double)
+
+
+def test_low_rank_adapters():
+    class Adapted(torch.nn.Module):
+        def __init__(self, ins, outs):
+            super().__init__()
+            self.base = torch.nn.Linear(ins, outs)
+            self.base.weight = torch.nn.Parameter(Scaled.of(self.base.weight.detach()), requires_grad=False)
+            self.base.bias.requires_grad_(False)
+            self.down, self.up = torch.nn.Linear(ins, 2, bias=False), torch.nn.Linear(2, outs, bias=False)
+
+        def forward(self, x):
+            return self.base(x) + self.up(self.down(x)) * 0.5
+
+    def train(compiled):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(Adapted(4, 8), torch.nn.GELU(), Adapted(8, 8), torch.nn.Tanh(), Adapted(8, 2))
+        f = framejit.compile(net, fullgraph=True) if compiled else net
+        optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], 0.1)
+        results = []
+        for _ in range(4):
+            loss = f(torch.randn(2, 3, 4)).pow(2).sum()
+            loss.backward()
+            results += [loss.detach(), *(p.grad.clone() for p in net.parameters() if p.grad is not None)]
+            optimizer.step()
+            optimizer.zero_grad()
+        if compiled:
+            info = framejit.cache_info(f)
+            assert (info["captures"], info["breaks"], info["outcomes"]["run"]) == (1, 0, {"graph": 4})
+        return results
+
+    same(train(False), train(True))
 
 
 def test_gradients_above_the_dispatcher_break(two):
