@@ -80,6 +80,12 @@ static std::vector<std::pair<shape::Int, shape::Int>> DemandedEqual(const Call& 
     return found;
   };
   if (pairs.empty() || !enough(pairs)) return {};
+  // Fewest first: where three are equal, two equalities imply the third, which may be all that is demanded.
+  for (const auto& pair : pairs)
+    if (enough({pair})) return {pair};
+  for (size_t i = 0; i < pairs.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (enough({pairs[j], pairs[i]})) return {pairs[j], pairs[i]};
   for (size_t i = pairs.size(); i-- > 0;) {
     Pairs fewer = pairs;
     fewer.erase(fewer.begin() + static_cast<ptrdiff_t>(i));
