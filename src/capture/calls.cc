@@ -249,7 +249,7 @@ PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject*
     items = Ref(PyTuple_New(PyTuple_GET_SIZE(args)));
     for (Py_ssize_t i = 0; items && i < PyTuple_GET_SIZE(args); ++i) {
       PyObject* item = PyTuple_GET_ITEM(args, i);
-      item = source ? s_.FromOutside(item, s_.guards().Child(SourceKind::kItem, source, static_cast<int>(i)))
+      item = source ? s_.FromOutside(item, s_.guards().Child(SourceKind::kItem, source, static_cast<int>(i)), true)
                     : Py_NewRef(item);
       if (!item) return nullptr;
       PyTuple_SET_ITEM(items.get(), i, item);

@@ -47,11 +47,64 @@ bool IsPrimitive(PyObject* o) {
          t == &SymIntType || t == &SymFloatType;
 }
 
+// Of a call that the framework refuses, or that follows no rule, for other sizes than those of now: which of its sizes
+// are equal to another one, or to a number, and must be, since it takes any that keep to that. Of what is equal only by
+// chance nothing is said.
+static std::vector<std::pair<shape::Int, shape::Int>> DemandedEqual(const Call& call,
+                                                                    const std::vector<TensorMeta>& operands,
+                                                                    const shape::Env& env,
+                                                                    const std::vector<PyObject*>& constants) {
+  using Pairs = std::vector<std::pair<shape::Int, shape::Int>>;
+  shape::Ints sizes;
+  const auto note = [&](shape::Int size) {
+    size = env.Simplify(size);
+    if (!env.AtRun(size) && std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
+  };
+  for (const TensorMeta& m : operands) std::for_each(m.sizes.begin(), m.sizes.end(), note);
+  Call copy = call;
+  EachArg(copy, [&](Arg& a) {
+    if (a.is(Arg::Kind::kInt)) note(a.i);
+  });
+  Pairs pairs;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (!(sizes[i].is_const() && sizes[j].is_const()) && env.Hint(sizes[i]) == env.Hint(sizes[j]))
+        pairs.emplace_back(sizes[j], sizes[i]);
+  const auto enough = [&](const Pairs& equal) {
+    shape::Env assumed = env;
+    for (const auto& [a, b] : equal) assumed.Eq(a, b);
+    Call asked = call;
+    tensor::Refusal why;
+    const bool found = tensor::InferSymbolic(asked, operands, assumed, constants, &why).has_value();
+    if (!found) PyErr_Clear();
+    return found;
+  };
+  if (pairs.empty() || !enough(pairs)) return {};
+  // Fewest first: where three are equal, two equalities imply the third, which may be all that is demanded.
+  for (const auto& pair : pairs)
+    if (enough({pair})) return {pair};
+  for (size_t i = 0; i < pairs.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (enough({pairs[j], pairs[i]})) return {pairs[j], pairs[i]};
+  for (size_t i = pairs.size(); i-- > 0;) {
+    Pairs fewer = pairs;
+    fewer.erase(fewer.begin() + static_cast<ptrdiff_t>(i));
+    if (enough(fewer)) pairs = std::move(fewer);
+  }
+  return pairs;
+}
+
 // What a call gives, of symbolic sizes. That one is 1 is asked for only where it means something else to the call than
 // any other size.
 static std::optional<Inferred> InferOfAnySize(Call& call, const std::vector<TensorMeta>& operands, shape::Env& env,
                                               const std::vector<PyObject*>& constants, tensor::Refusal* why) {
   auto found = tensor::InferSymbolic(call, operands, env, constants, why);
+  if (!found) {
+    PyErr_Clear();
+    const auto equal = DemandedEqual(call, operands, env, constants);
+    for (const auto& [a, b] : equal) env.Eq(a, b);
+    if (!equal.empty()) found = tensor::InferSymbolic(call, operands, env, constants, why);
+  }
   bool asked = false;
   const auto ask = [&](shape::Int size) {
     if (!size.is_const() && !env.AtRun(size)) asked = true, env.Eq(size, 1);

@@ -92,7 +92,7 @@ PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
   if (is_float) return NewSymFloat(this, numbers_->NewFloat(s, number, name));
   int overflow;
   int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
-  if (overflow || value < 2) return nullptr;  // 0 and 1 mean too much to programs to be any number
+  if (overflow || value < 1) return nullptr;  // 0 means too much to programs to be any number
   return SymIntObject(numbers_->NewInt(s, value, name));
 }
 

@@ -295,15 +295,17 @@ Outs ARange(Scope& s) {
 }
 
 Outs LinSpace(Scope& s) {  // start + i * ((stop - start) / div), the end exact
-  int64_t n = s.env.Specialize(s.integer(2));
+  const Int n = s.integer(2);
   bool endpoint = s.flag(3);
-  if (n < 2 || s.dtype(4).value_or(DType::kFloat64) != DType::kFloat64) Scope::Skip();
-  double start = s.number(0), stop = s.number(1), step = (stop - start) / (endpoint ? n - 1 : n);
-  if (step == 0) Scope::Skip();
-  ValueId i = s.b.Iota(DType::kFloat64, {Int(n)}, 0);
+  if (s.env.Lt(n, 2) || s.dtype(4).value_or(DType::kFloat64) != DType::kFloat64) Scope::Skip();
+  const double start = s.number(0), stop = s.number(1), most = n.is_const() ? static_cast<double>(n.value()) : 0x1p63;
+  if ((stop - start) / most == 0) Scope::Skip();
+  ValueId i = s.b.Iota(DType::kFloat64, {n}, 0);
   auto number = [&](double v) { return rules::Like(s.b, i, v); };
-  ValueId v = s.b.Binary(Op::kAdd, s.b.Binary(Op::kMul, i, number(step)), number(start));
-  if (endpoint) v = s.b.Where(s.b.Binary(Op::kEq, i, number(double(n - 1))), number(stop), v);
+  const auto count = [&](const Int& v) { return s.b.Cast(s.b.SymConstant(v, DType::kInt64), DType::kFloat64); };
+  const ValueId step = s.b.Binary(Op::kDiv, number(stop - start), count(endpoint ? n - Int(1) : n));
+  ValueId v = s.b.Binary(Op::kAdd, s.b.Binary(Op::kMul, i, step), number(start));
+  if (endpoint) v = s.b.Where(s.b.Binary(Op::kEq, i, count(n - Int(1))), number(stop), v);
   return v;
 }
 

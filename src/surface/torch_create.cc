@@ -147,21 +147,21 @@ Outs ARange(Scope& s) {
 Outs LinSpace(Scope& s) {  // (start, end, steps, dtype...): from both ends, as the kernel does
   PlainTensor(s, 4);
   DType t = s.dtype(3).value_or(s.default_float());
-  int64_t n = s.env.Specialize(s.integer(2));
-  if (!IsFloat(t) || n < 2) Scope::Skip();
+  const Int n = s.integer(2);
+  if (!IsFloat(t) || s.env.Lt(n, 2)) Scope::Skip();
   DType wide = ComputeType(t);
-  double start = s.number(0), end = s.number(1);
-  ValueId i = s.b.Cast(s.b.Iota(DType::kInt64, {Int(n)}, 0), wide);
-  double step = t == DType::kFloat64 ? (end - start) / (n - 1)
-                                     : static_cast<float>(static_cast<float>(end) - static_cast<float>(start)) /
-                                           static_cast<float>(n - 1);
+  const double start = s.number(0), end = s.number(1);
+  const ValueId index = s.b.Iota(DType::kInt64, {n}, 0), i = s.b.Cast(index, wide);
   auto number = [&](double v) { return rules::Like(s.b, i, v); };
-  ValueId up = s.b.Binary(Op::kAdd, s.b.Binary(Op::kMul, i, number(step)), number(start));
-  ValueId left = s.b.Binary(Op::kSub, number(double(n - 1)), i);
-  const int64_t half = n / 2;
-  ValueId down = s.b.Binary(Op::kSub, number(end), s.b.Binary(Op::kMul, left, number(step)));
+  const ValueId last = s.b.Cast(s.b.SymConstant(n - Int(1), DType::kInt64), wide);
+  const double range =
+      t == DType::kFloat64 ? end - start : static_cast<float>(static_cast<float>(end) - static_cast<float>(start));
+  const ValueId step = s.b.Binary(Op::kDiv, number(range), last);
+  ValueId up = s.b.Binary(Op::kAdd, s.b.Binary(Op::kMul, i, step), number(start));
+  ValueId down = s.b.Binary(Op::kSub, number(end), s.b.Binary(Op::kMul, s.b.Binary(Op::kSub, last, i), step));
+  const ValueId half = s.b.SymConstant(shape::FloorDiv(n, Int(2)), DType::kInt64);
   Out out;
-  out.value = s.b.Cast(s.b.Where(s.b.Binary(Op::kLt, i, number(double(half))), up, down), t);
+  out.value = s.b.Cast(s.b.Where(s.b.Binary(Op::kLt, index, half), up, down), t);
   out.differentiable = false;
   return out;
 }

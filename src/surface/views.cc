@@ -194,18 +194,17 @@ SliceBounds NormalizeSlice(Scope& s, const Arg& slice, const Int& size) {
     return out;
   }
   // Negative: walk from the first index down; as the reversed positive slice.
-  int64_t n = env.Specialize(size);
-  auto fix = [&](const Arg& v, int64_t otherwise) {
+  auto fix = [&](const Arg& v, Int otherwise) {
     if (v.is_none()) return otherwise;
-    int64_t x = env.Specialize(v.i);
-    if (x < 0) x += n;
-    return std::clamp<int64_t>(x, -1, n - 1);
+    Int x = env.Lt(v.i, 0) ? v.i + size : v.i;
+    if (env.Lt(x, 0)) return Int(-1);
+    return env.Lt(x, size) ? x : size - Int(1);
   };
-  int64_t first = fix(a, n - 1), last = fix(z, -1), length = first > last ? (first - last - step - 1) / -step : 0;
+  const Int first = fix(a, size - Int(1)), last = fix(z, Int(-1));
   out.flip = true;
   out.step = -step;
-  out.length = length;
-  out.start = length > 0 ? first + (length - 1) * step : 0;
+  out.length = env.Lt(last, first) ? shape::CeilDiv(first - last, Int(-step)) : Int(0);
+  out.start = out.length == Int(0) ? Int(0) : first + (out.length - Int(1)) * Int(step);
   return out;
 }
 

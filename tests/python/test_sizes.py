@@ -125,3 +125,84 @@ def test_strides_of_empty_results():
 def test_a_branch_of_the_program_is_one_version_more():
     info = calls(lambda x: x + 1 if x.size(0) == 1 else x - 1, lambda n: X(n, 4), SIZES)
     assert compiles(info) == 3
+
+
+class Taking(nn.Module):
+    def forward(self, x, n):
+        return x.new_zeros(n, 3) + x
+
+
+def spread(*args, **keywords):
+    return Taking.forward(None, *args, **keywords)
+
+
+@pytest.mark.parametrize("f", [Taking(), spread])
+@pytest.mark.parametrize("keyword", [False, True])
+def test_numbers_among_the_arguments_of_a_call_become_symbols(f, keyword, fresh):
+    """Through `*args` and `**kwargs`, as every call of a module goes; also where the number is 1 when it is seen to change."""
+    compiled = fresh.compile(f)
+    for n in (6, 1, 2, 8, 3):
+        got = compiled(X(3), n=n) if keyword else compiled(X(3), n)
+        assert got.shape == (n, 3)
+    assert compiles(framejit.cache_info(compiled)) == 2
+
+
+# The framework's own kernel checks that sizes fit each other: they are demanded, and those that are equal by chance are not.
+DEMANDED = {
+    "index_add": (lambda x, i: torch.zeros(5, 3).index_add(0, i, x), lambda n: (X(n, 3), torch.arange(n) % 5)),
+    "of_ones": (
+        lambda x, i, y: torch.zeros(y.size(0), 1).index_add(0, i, torch.ones(x.size(0), 1)) + y,
+        lambda n: (X(n, 3), torch.zeros(n, dtype=torch.int64), X(n if n > 9 else n + 1, 2)),
+    ),
+    "scatter_add": (lambda x, i: torch.zeros(5, 3).scatter_add(0, i[:, None].expand(-1, 3), x), lambda n: (X(n, 3), torch.arange(n) % 5)),
+}
+
+
+@pytest.mark.parametrize("name", DEMANDED)
+def test_sizes_that_a_call_demands_equal(name):
+    sizes = (7, 12, 5, 2, 33, 8)
+    info = calls(*DEMANDED[name], sizes)
+    assert compiles(info) == 2 and info["outcomes"]["run"] == {"graph": len(sizes)}, info
+    assert not info["breaks"]
+
+
+def test_sizes_that_do_not_fit_raise_as_in_eager():
+    def sizes(n):
+        return X(n, 3), torch.arange(n if n != 3 else 4) % 5
+
+    info = calls(lambda x, i: torch.zeros(5, 3).index_add(0, i, x), sizes, (7, 12, 3, 5))
+    assert info["outcomes"]["run"]["graph"] >= 3 and info["breaks"] == 1, info
+
+
+# How many versions: one for the first size, one for all, and one for each question that NumPy's rules of slices ask of the size.
+NEGATIVE = {
+    "all": (lambda x: (x[::-1], x[::-1] * 2 + 1), 3),
+    "every second": (lambda x: (x[::-2], x[::-1, ::-2].copy()), 2),
+    "from the end": (lambda x: (x[-2::-1], x[-2::-1] * 2), 4),
+    "down to": (lambda x: (x[:-3:-1], x[:2:-1] * 2), 4),
+    "past both ends": (lambda x: (x[100:0:-4], x[-1:-100:-1] * 2), 4),
+    "nothing": (lambda x: x[1:8:-1] * 2, 4),
+}
+
+
+@pytest.mark.parametrize("name", NEGATIVE)
+def test_negative_steps(name):
+    f, most = NEGATIVE[name]
+    sizes = (7, 12, 20, 33, 15, 5, 9, 2, 1, 3)
+    info = calls(f, lambda n: np.random.RandomState(n).rand(n, n + 1), sizes)
+    assert compiles(info) <= most and info["outcomes"]["run"] == {"graph": len(sizes)}, info
+
+
+@pytest.mark.parametrize(
+    "f, zeros",
+    [
+        (lambda x: x + np.linspace(0.3, 1.7, x.shape[0]), np.zeros),
+        (lambda x: x + np.linspace(0.3, 1.7, x.shape[0], endpoint=False), np.zeros),
+        (lambda x: x + torch.linspace(0.3, 1.7, x.shape[0]), torch.zeros),
+        (lambda x: x + torch.linspace(-3, 2.9, x.shape[0], dtype=torch.float64), torch.zeros),
+    ],
+)
+def test_linspace(f, zeros):
+    info = calls(f, zeros, (7, 12, 5, 2, 33, 8))
+    assert compiles(info) == 2, info
+    calls(f, zeros, SIZES)
