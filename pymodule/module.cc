@@ -5,6 +5,7 @@
 #include "capture/backends.h"
 #include "capture/background.h"
 #include "capture/compiled_function.h"
+#include "capture/estimate.h"
 #include "capture/events.h"
 #include "capture/explain.h"
 #include "capture/graph_object.h"
@@ -246,6 +247,20 @@ PyObject* SameLayout(PyObject*, PyObject* columns) {
   return PyBool_FromLong(tensor::SameLayout(columns));
 }
 
+PyObject* TellEvent(PyObject*, PyObject* args) {
+  const char* kind;
+  PyObject *fields, *name, *value;
+  if (!PyArg_ParseTuple(args, "sO!", &kind, &PyDict_Type, &fields)) return nullptr;
+  std::vector<std::pair<std::string_view, std::string>> all;
+  for (Py_ssize_t at = 0; PyDict_Next(fields, &at, &name, &value);) {
+    const char *field = PyUnicode_AsUTF8(name), *text = PyUnicode_AsUTF8(value);
+    if (!field || !text) return nullptr;
+    all.emplace_back(field, text);
+  }
+  diag::Event(kind, all);
+  Py_RETURN_NONE;
+}
+
 template <void (*kDo)()>
 PyObject* Call(PyObject*, PyObject*) {
   kDo();
@@ -272,6 +287,8 @@ PyMethodDef methods[] = {
     {"kernel_cache_info", KernelCache, METH_NOARGS, nullptr},
     {"explain_begin", ExplainBegin, METH_O, nullptr},
     {"explain_data", ExplainData, METH_O, nullptr},
+    {"estimate", capture::EstimateCall, METH_VARARGS, nullptr},
+    {"event", TellEvent, METH_VARARGS, nullptr},
     {"time_steps", TimeSteps, METH_O, nullptr},
     {"step_times", StepTimes, METH_NOARGS, nullptr},
     {"doctor", Doctor, METH_NOARGS, nullptr},

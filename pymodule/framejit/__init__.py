@@ -40,6 +40,8 @@ _LAZY = {
     "cache_info": "_explain",
     "Explanation": "_explain",
     "profile": "_profile",
+    "cost_analysis": "_cost",
+    "Cost": "_cost",
     "list_backends": "_backends",
     "register_backend": "_backends",
     "FramejitError": "errors",
@@ -71,6 +73,11 @@ def __getattr__(name):
 def __dir__():
     return sorted({*globals(), *__all__})
 
+
+if config.trace:
+    from . import _collectives
+
+    _collectives.of_launcher() and _collectives.prepare()
 
 if config.install:
     from ._install import install_with_torch as _install_with_torch

@@ -83,6 +83,27 @@ class Explanation:
 
 def explain(fn: Callable[_P, Any], **settings: Any) -> Callable[_P, Explanation]: ...
 def cache_info(fn: Callable[..., Any] | None = None) -> dict[str, Any]: ...
+class CostStep:
+    graph: str
+    name: str
+    by: str
+    bytes: float
+    flops: float
+
+class Cost:
+    flops: float
+    backward_flops: float
+    bytes: float
+    input_bytes: int
+    output_bytes: int
+    kept_bytes: int
+    scratch_bytes: int
+    unknown: list[str]
+    steps: list[CostStep]
+
+def cost_analysis(
+    fn: Callable[_P, Any], *, dynamic: bool | None = None, mode: _Mode | None = None, options: dict[str, Any] | None = None
+) -> Callable[_P, Cost]: ...
 class Step:
     graph: str
     name: str

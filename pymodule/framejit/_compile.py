@@ -43,6 +43,10 @@ def compile(
     Raises OptionError for unknown names (valid ones are listed) and TypeError for what cannot be called.
     """
     settings = _check(fullgraph, dynamic, backend, mode, options)
+    if _framejit.get_option("trace"):
+        from ._collectives import watch
+
+        watch()
     if model is None:
         return lambda target: target if disable else _compile_any(target, settings)
     return model if disable else _compile_any(model, settings)

@@ -78,6 +78,27 @@ def explain_begin(compiled: CompiledFunction, /) -> None:
     """What the function does from here on is told by explain_data."""
 
 def explain_data(compiled: CompiledFunction, /) -> ExplainData: ...
+class PassCost(TypedDict):
+    name: str
+    flops: float
+    input_bytes: int
+    output_bytes: int
+    scratch_bytes: int  # the most that intermediate values take at once
+    steps: list[tuple[str, str, float, float]]  # name, kind, bytes, flops
+
+class CallCost(TypedDict):
+    flops: float
+    input_bytes: int
+    output_bytes: int
+    unknown: list[str]  # calls of the framework
+    passes: list[PassCost]  # the forward pass, then the parts of the backward pass
+
+def estimate(compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], /) -> CallCost:
+    """What the call would take; it is captured and compiled, and does not run. BreakError, FramejitError: it cannot be told."""
+
+def event(kind: str, fields: dict[str, str], /) -> None:
+    """Writes an event while FRAMEJIT_TRACE is on. The values are JSON text."""
+
 def time_steps(on: bool, /) -> None:
     """True: the steps of every run are timed from now on, until as many calls with False."""
 

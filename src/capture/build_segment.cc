@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "bytecode/code.h"
+#include "capture/estimate.h"
 #include "capture/events.h"
 #include "capture/leave.h"
 #include "capture/loops.h"
@@ -13,6 +14,7 @@
 #include "capture/override.h"
 #include "capture/overrides.h"
 #include "capture/policy.h"
+#include "capture/provenance.h"
 #include "capture/proxy.h"
 #include "capture/runner_choice.h"
 #include "capture/semantics.h"
@@ -138,6 +140,8 @@ class SegmentBuilder {
     Finish();
     AddGuards();
     if (*problem_) return nullptr;
+    Provenance provenance;
+    if (diag::EventsOn()) provenance.Note(s_.graph());
     TakeTrace();
     const bool writes = !s_.graph().writes.empty();
     if (!seg_->trace->calls.empty()) MakeRunner(ChooseRunner({compiled_, s_, *seg_->trace, seg_->exit.returns, ieee_}));
@@ -149,6 +153,7 @@ class SegmentBuilder {
     seg_->floats = s_.numbers().Program();
     seg_->changes = seg_->undo.random || writes;
     seg_->guards = s_.TakeGuards()->Finish(s_.env(), inputs_);
+    provenance.Tell(frame_, s_.env());
     seg_->exit.recipe.Seal();
     return std::move(seg_);
   }
@@ -425,8 +430,10 @@ class SegmentBuilder {
     const double start = Now();
     s_.graph().name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
     if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, s_.graph().str());
+    Estimate* const estimate = Estimate::Current();
+    if (estimate) estimate->NoteProgram(s_.graph());
     const bool interpret = compiled_.backend == "interpreter",
-               later = !interpret && !seg_->check && diag::OptionOn("background");
+               later = !interpret && !estimate && !seg_->check && diag::OptionOn("background");
     tensor::RunCheck check = seg_->assumed.Check();
     if (!seg_->assumed.guesses.empty()) check.writes = DeferWrites(&s_.graph());
     Job job = pair ? TrainingJob(std::move(check), interpret, later) : PlainJob(std::move(check), interpret, later);
@@ -474,7 +481,9 @@ class SegmentBuilder {
     std::shared_ptr<const Graph> graph = TheGraph(later);
     Job job;
     job.compile = [graph, options = std::move(options), interpret, ieee = ieee_] {
-      return interpret ? MakeInterpreter(*graph, ieee) : Compile(*graph, options);
+      std::shared_ptr<Executable> made = interpret ? MakeInterpreter(*graph, ieee) : Compile(*graph, options);
+      if (Estimate* e = Estimate::Current()) e->Note(*graph, *made);
+      return made;
     };
     job.finish = [graph, trace = seg_->trace, plan = plan_, constants = Constants(),
                   check = std::move(check)](std::shared_ptr<Executable> made) {
@@ -506,7 +515,12 @@ class SegmentBuilder {
         return compile(tangents, stops);
       };
     } else {
-      job.compile = [forward, options, interpret] { return MakeExecutableOf(*forward, options, interpret); };
+      job.compile = [forward, options, interpret, plan] {
+        auto made = MakeExecutableOf(*forward, options, interpret);
+        const tensor::Training& t = plan->training;
+        if (Estimate::Current()) t.compile(t.differentiable, {});
+        return made;
+      };
     }
     job.finish = [forward, plan, trace = seg_->trace, outputs = plan_, constants = Constants(),
                   check = std::move(check)](std::shared_ptr<Executable> made) {

@@ -200,6 +200,12 @@ void OutcomeEvent(const Segment& s, diag::RunEnd end, const std::string& why) {
       {{"place", Quote(s.place)}, {"line", Json(s.line)}, {"end", Quote(diag::Text(end))}, {"why", Quote(why)}});
 }
 
+void ProvenanceEvent(FjFrame* frame, const std::string& symbols, const std::string& expressions,
+                     const std::string& guards) {
+  diag::Event("symbols",
+              {{"place", QuotedPlace(frame)}, {"symbols", symbols}, {"expressions", expressions}, {"guards", guards}});
+}
+
 void FallbackEvent(FjFrame* frame, const std::string& reason) {
   if (!diag::EventsOn()) return;
   diag::Event("fallback", {{"place", QuotedPlace(frame)}, {"line", Json(LineOf(frame))}, {"reason", Quote(reason)}});

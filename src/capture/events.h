@@ -25,6 +25,9 @@ void LeftEvent(const Compiled& compiled, const std::string& why, double ours, do
 void MissEvent(FjFrame* frame, const Segment& last, int times);
 // A run that was not done.
 void OutcomeEvent(const Segment& segment, diag::RunEnd end, const std::string& why);
+// Arrays as JSON text (capture/provenance.h).
+void ProvenanceEvent(FjFrame* frame, const std::string& symbols, const std::string& expressions,
+                     const std::string& guards);
 void FallbackEvent(FjFrame* frame, const std::string& reason);
 
 }  // namespace framejit::capture

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <optional>
 
+#include "capture/estimate.h"
 #include "capture/events.h"
 #include "capture/generators.h"
 #include "capture/loops.h"
@@ -136,6 +137,7 @@ class Policy : public frame::FramePolicy {
     diag::OptionScope options(compiled->options.empty() ? nullptr : &compiled->options);
     if (compiled->fullgraph && IsDisabled(fj_function(frame))) return NotFull(*compiled);
     CodeState& state = StateOf(*compiled, code);
+    if (Estimate* estimate = Estimate::Current()) return LookedAt(*estimate, *compiled, state, frame);
     if (state.instead) return Replace(frame, state.instead.get(), result);
     Place& place = state.places[{fj_next(frame), fj_stack_depth(frame)}];
     if (!state.entry && fj_stack_depth(frame) == 0) state.entry = &place;
@@ -172,15 +174,10 @@ class Policy : public frame::FramePolicy {
       return frame::Action::kHandOver;
     }
     if (place.give_up || state.skip) return StepOver(frame, place);
-    {
-      SuspendScope off;  // binding a framework for the first time may run Python code
-      tensor::TorchLoaded();
-      tensor::NumpyLoaded();
-      tensor::CalleeOf(Py_None);
-      if (!tensor::CaptureObstacle().empty()) {
-        RememberObstacle(*compiled, frame);
-        return compiled->fullgraph ? NotFull(*compiled) : frame::Action::kStep;
-      }
+    BindFrameworks();
+    if (!tensor::CaptureObstacle().empty()) {
+      RememberObstacle(*compiled, frame);
+      return compiled->fullgraph ? NotFull(*compiled) : frame::Action::kStep;
     }
     if (place.skip) {
       if (&place == state.entry && ++state.trivial >= 3 && !compiled->fullgraph && AllTrivial(state)) {
@@ -226,6 +223,24 @@ class Policy : public frame::FramePolicy {
   }
 
  private:
+  // The call's first frame, at its first instruction: nothing of it runs.
+  static frame::Action LookedAt(Estimate& estimate, Compiled& compiled, CodeState& state, FjFrame* frame) {
+    BindFrameworks();
+    if (const std::string& why = tensor::CaptureObstacle(); !why.empty()) RememberObstacle(compiled, frame);
+    Place& place = state.places[{fj_next(frame), fj_stack_depth(frame)}];
+    const bool can = tensor::CaptureObstacle().empty();
+    estimate.End(compiled, can ? CaptureAt(compiled, state, place, frame) : nullptr);
+    return frame::Action::kRaise;
+  }
+
+  static void BindFrameworks() {
+    SuspendScope off;  // binding a framework for the first time may run Python code
+    tensor::TorchLoaded();
+    tensor::NumpyLoaded();
+    tensor::CalleeOf(Py_None);
+    tensor::CaptureObstacle();
+  }
+
   // Called at the frame's first instruction.
   static frame::Action Replace(FjFrame* frame, PyObject* instead, PyObject** result) {
     SuspendScope off;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "capture/backends.h"
+#include "capture/estimate.h"
 #include "capture/leave.h"
 #include "capture/training.h"
 #include "framejit/compile.h"
@@ -62,9 +63,9 @@ struct Row {
 
 // clang-format off: a table
 const Row kRows[] = {
-    {[](const Question& q) { return LeftToNumpy(q.trace, q.session.graph(), q.ieee); },
+    {[](const Question& q) { return !Estimate::Current() && LeftToNumpy(q.trace, q.session.graph(), q.ieee); },
      Runner::kPython, Left<Leave::kCheapInPlace>, Leave::kCheapInPlace},
-    {[](const Question& q) { return q.returns && q.compiled.backend == "llvm" && MostlyNumpys(q.session, q.trace, q.session.graph()); },
+    {[](const Question& q) { return !Estimate::Current() && q.returns && q.compiled.backend == "llvm" && MostlyNumpys(q.session, q.trace, q.session.graph()); },
      Runner::kReplay, Left<Leave::kMostlyNumpys>, Leave::kMostlyNumpys},
     {[](const Question& q) { return q.compiled.backend == "eager"; },
      Runner::kReplay, [](const Question&) -> std::string { return "backend=\"eager\""; }},

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "capture/callees.h"
+#include "capture/estimate.h"
 #include "capture/guess.h"
 #include "capture/override.h"
 #include "diag/diag.h"
@@ -118,7 +119,9 @@ void LetOthersStand(Trace* replay, const std::vector<std::vector<bool>>& made_of
 
 std::shared_ptr<Executable> MakeExecutableOf(const Graph& g, const CompileOptions& options, bool interpret) {
   if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, g.str());
-  return interpret ? MakeInterpreter(g) : Compile(g, options);
+  std::shared_ptr<Executable> made = interpret ? MakeInterpreter(g) : Compile(g, options);
+  if (Estimate* e = Estimate::Current()) e->Note(g, *made);
+  return made;
 }
 
 bool WantsGrad(const Session& s, const Trace& t) {

@@ -13,7 +13,9 @@
 #include <utility>
 
 #include "diag/cache_folder.h"
+#include "diag/choice.h"
 #include "diag/diag.h"
+#include "runtime/estimate.h"
 
 namespace framejit::compiler {
 namespace {
@@ -70,7 +72,7 @@ Verdicts& TheVerdicts() {
   return *verdicts;
 }
 
-class Forms : public Executable {
+class Forms : public Executable, public runtime::Estimated {
  public:
   Forms(const Graph& graph, const CompileOptions& options, std::vector<std::string_view> passes, MakeForm make)
       : options_(options), passes_(std::move(passes)), make_(std::move(make)), name_(graph.name) {
@@ -85,6 +87,9 @@ class Forms : public Executable {
   const CompileStats& stats() const override { return stats_; }
   std::string str() const override { return Current()->str(); }
   int64_t ScratchBytes(std::span<const int64_t> symbols) const override { return Current()->ScratchBytes(symbols); }
+  void AddCost(std::span<const int64_t> symbols, runtime::PlanCost* cost) const override {
+    runtime::AddCost(*Current(), symbols, cost);
+  }
 
   void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,
            std::span<Buffer> outputs) override {
@@ -189,10 +194,16 @@ class Forms : public Executable {
     Choose(*best, text, &gone);
   }
 
+  static std::string NameOf(const Form& form) {
+    return form.without.empty() ? "the default form" : "the form without " + form.without;
+  }
+
   void Choose(const Form& form, const std::string& why, std::vector<Form>* gone) {
-    if (diag::Enabled(diag::Channel::perf_)) {
-      const std::string what = form.without.empty() ? "the default form" : "the form without " + form.without;
-      diag::Log(diag::Channel::perf_, "graph " + name_ + ": " + what + " is chosen: " + why);
+    if (diag::ChoicesAreTold()) {
+      diag::Choice choice{"graph " + name_, NameOf(form), why, {}};
+      for (const Form& f : forms_)
+        if (!f.seconds.empty()) choice.seconds.emplace_back(NameOf(f), f.best());
+      diag::Tell(choice, choice.what + ": " + choice.chosen + " is chosen: " + why);
     }
     current_ = form.run;
     decided_ = true;

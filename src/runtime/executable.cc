@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "diag/diag.h"
+#include "runtime/estimate.h"
 #include "runtime/run_state.h"
 #include "runtime/step_times.h"
 
@@ -19,7 +20,7 @@ namespace {
 constexpr size_t kMaxIdleContexts = 8;
 constexpr size_t kMaxInstances = 16;
 
-class PlanExecutable : public Executable {
+class PlanExecutable : public Executable, public Estimated {
  public:
   PlanExecutable(Plan plan, const CompileStats& stats) : plan_(std::move(plan)), index_(plan_), stats_(stats) {
     if (plan_.machine && plan_.machine->records() && plan_.graphs != GpuGraphs::kNever) {
@@ -40,6 +41,24 @@ class PlanExecutable : public Executable {
   int64_t ScratchBytes(std::span<const int64_t> symbols) const override {
     const auto instance = GetInstance(symbols);
     return instance->scratch_bytes + instance->device_scratch_bytes;
+  }
+
+  void AddCost(std::span<const int64_t> symbols, PlanCost* cost) const override {
+    const auto instance = GetInstance(symbols);
+    for (size_t i = 0; i < plan_.steps.size(); ++i) cost->steps.push_back(CostOfStep(plan_, *instance, i));
+    // Beside the arena: what the framework's own calls make and nobody outside is given.
+    int64_t made = 0;
+    for (int i = 0; i < static_cast<int>(plan_.steps.size()); ++i) {
+      int64_t alive = 0;
+      for (size_t s = 0; s < plan_.storages.size(); ++s) {
+        const Storage& storage = plan_.storages[s];
+        const bool own = storage.kind == Storage::Kind::kExtern && storage.index < 0;
+        if (own && storage.first <= i && i <= storage.last) alive += instance->storage_bytes[s];
+      }
+      made = std::max(made, alive);
+    }
+    cost->scratch_bytes =
+        std::max(cost->scratch_bytes, instance->scratch_bytes + instance->device_scratch_bytes + made);
   }
 
   [[gnu::hot]] void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,

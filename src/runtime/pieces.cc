@@ -4,11 +4,12 @@
 
 #include "diag/diag.h"
 #include "runtime/copy.h"
+#include "runtime/estimate.h"
 
 namespace framejit::runtime {
 namespace {
 
-class PiecesExecutable : public Executable {
+class PiecesExecutable : public Executable, public Estimated {
  public:
   explicit PiecesExecutable(Pieces p) : p_(std::move(p)) {
     for (const Pieces::Part& part : p_.parts) {
@@ -36,6 +37,12 @@ class PiecesExecutable : public Executable {
     for (const Pieces::Part& part : p_.parts)
       if (part.run) most = std::max(most, part.run->ScratchBytes(symbols));
     return most;
+  }
+  void AddCost(std::span<const int64_t> symbols, PlanCost* cost) const override {
+    for (const Pieces::Part& part : p_.parts) {
+      if (part.run) runtime::AddCost(*part.run, symbols, cost);
+      for (const Pieces::Call& c : part.calls) cost->steps.push_back({c.call->callee.name(), "extern"});
+    }
   }
   std::string str() const override {
     std::string s;

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "diag/diag.h"
+#include "runtime/estimate.h"
 
 namespace framejit::runtime {
 namespace {
@@ -34,7 +35,7 @@ struct Made {
   int64_t bytes = 0;
 };
 
-class PreparedExecutable : public Executable {
+class PreparedExecutable : public Executable, public Estimated {
  public:
   PreparedExecutable(std::shared_ptr<Executable> main, Preparation p) : main_(std::move(main)), p_(std::move(p)) {
     stats_ = main_->stats();
@@ -49,6 +50,9 @@ class PreparedExecutable : public Executable {
   const CompileStats& stats() const override { return stats_; }
   std::string str() const override { return "of weights, once: " + p_.make->str() + main_->str(); }
   int64_t ScratchBytes(std::span<const int64_t> symbols) const override { return main_->ScratchBytes(symbols); }
+  void AddCost(std::span<const int64_t> symbols, PlanCost* cost) const override {
+    runtime::AddCost(*main_, symbols, cost);
+  }
 
   void Run(Host& host, std::span<const Buffer> inputs, std::span<const int64_t> scalars,
            std::span<Buffer> outputs) override {

@@ -9,6 +9,7 @@
 
 #include "diag/diag.h"
 #include "runtime/copy.h"
+#include "runtime/estimate.h"
 #include "runtime/interpret_node.h"
 #include "runtime/library.h"
 #include "runtime/status.h"
@@ -168,24 +169,8 @@ void RunState::RunTimed(size_t i) {
   const auto start = std::chrono::steady_clock::now();
   RunStep(i);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  const Step& step = plan_.steps[i];
-  StepTime t{plan_.name, step.name, KindName(step.kind), 1.0, took.count()};
-  auto elements = [&](int value, bool broadcast) {
-    const Instance::ValueInfo& info = c_->instance->values[value];
-    double n = 1;
-    for (size_t d = 0; d < plan_.values[value].sizes.size(); ++d)
-      if (broadcast || info.strides[d]) n *= static_cast<double>(info.sizes[d]);
-    return n;
-  };
-  auto add_bytes = [&](int value) { t.bytes += elements(value, false) * DTypeSize(plan_.values[value].dtype); };
-  for (int v : step.operands) add_bytes(v);
-  if (step.kind != Step::Kind::kKernel)  // whose buffers are all operands
-    for (int v : step.results) add_bytes(v);
-  if (step.kind == Step::Kind::kMatMul || step.kind == Step::Kind::kLinear) {
-    const int x = step.operands[0];
-    const size_t rank = plan_.values[x].sizes.size();
-    if (rank) t.flops = 2 * elements(step.results[0], true) * c_->instance->values[x].sizes[rank - 1];
-  }
+  const StepCost cost = CostOfStep(plan_, *c_->instance, i);
+  StepTime t{plan_.name, cost.name, cost.kind, 1.0, took.count(), cost.bytes, cost.flops};
   for (double* sum : {&t.runs, &t.seconds, &t.bytes, &t.flops}) *sum *= weight_;
   AddStepTime(t);
 }

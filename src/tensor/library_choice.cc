@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "diag/cache_folder.h"
+#include "diag/choice.h"
 #include "diag/diag.h"
 #include "tensor/contractions.h"
 #include "tensor/torch_api.h"
@@ -183,15 +184,18 @@ Library Decide(const ProductShape& s, const Probe& p, const Times& t) {
 }
 
 void Say(const ProductShape& s, const Probe& p, const Times& t, Library chosen) {
-  std::string text = "matrix product " + std::to_string(s.batch) + "x[" + std::to_string(s.m) + "x" +
-                     std::to_string(s.k) + "]x[" + std::to_string(s.k) + "x" + std::to_string(s.n) + "]: ";
+  diag::Choice choice;
+  choice.what = "matrix product " + std::to_string(s.batch) + "x[" + std::to_string(s.m) + "x" + std::to_string(s.k) +
+                "]x[" + std::to_string(s.k) + "x" + std::to_string(s.n) + "]";
+  choice.chosen = kNames[static_cast<int>(chosen)];
   for (int i = 0; i < kLibraries; ++i) {
-    char number[64];
     if (t.best[i] == kNever) continue;
-    std::snprintf(number, sizeof number, "%s %.0f GFLOP/s, ", kNames[i], p.flops * p.m / t.best[i] * 1e-9);
-    text += number;
+    char number[64];
+    std::snprintf(number, sizeof number, "%s %.0f GFLOP/s", kNames[i], p.flops * p.m / t.best[i] * 1e-9);
+    choice.why += (choice.why.empty() ? "" : ", ") + std::string(number);
+    choice.seconds.emplace_back(kNames[i], t.best[i]);
   }
-  diag::Log(diag::Channel::perf_, text + "chosen: " + kNames[static_cast<int>(chosen)]);
+  diag::Tell(choice, choice.what + ": " + choice.why + ", chosen: " + choice.chosen);
 }
 
 }  // namespace
@@ -233,7 +237,7 @@ Library Choose(const ProductShape& s, const Probe& p) {
   });
   std::lock_guard lock(table.mu);
   table.spent[packed] += spent;
-  if (diag::Enabled(diag::Channel::perf_)) Say(s, p, t, chosen);
+  if (t.best[0] < kNever && diag::ChoicesAreTold()) Say(s, p, t, chosen);
   table.Note(key, chosen);
   if (t.quiet) table.Write(key, chosen);
   return table.chosen[key];

@@ -62,10 +62,35 @@ def test_options():
     assert "from FRAMEJIT_VERIFY" in line and " 1 " in line
 
 
-def test_event_stream(tmp_path):
-    """Every kind and field that docs/trace.md names, and nothing else, from a real process."""
+def test_every_environment_variable():
+    """Each one sets its option to another value than the default, and `options` says where it comes from."""
+    other = {"b": {"0": "1", "1": "0"}}
+    first = {"log": "breaks", "trace_log": "graph", "cpu": "avx2", "symbols": "gdb", "cuda_graphs": "true", "disabled_passes": "fuse"}
+    rows = [row for row in framejit._framejit.options() if row[1]]
+    values = {field: other["b"][default] if kind == "b" else "7" if kind == "i" else first.get(field, "a_folder") for field, _, kind, default, _ in rows}
+    values.pop("trace"), values.pop("install")  # which do something at once, and have tests of their own
+    env = {variable: values[field] for field, variable, *_ in rows if field in values}
+    lines = {line.split()[0]: line for line in command("options", **env).stdout.splitlines() if line[:1].isalpha()}
+    for field, variable, *_ in rows:
+        if field in values:
+            assert f"from {variable}" in lines[field] and f" {values[field]} " in f"{lines[field]} ", lines[field]
+    assert len(values) > 20
+
+
+def documented_events():
+    """{kind: fields} as docs/trace.md has them."""
     import re
 
+    documented = {}
+    text = (Path(__file__).parents[2] / "docs" / "trace.md").read_text()
+    for section in text.split("### ")[1:]:
+        kind, body = re.match(r"`(\w+)`[^\n]*\n(.*)", section, re.S).groups()
+        documented[kind] = set(re.findall(r"`(\w+)`", body)) | {"kind", "t", "pid", "tid"}
+    return documented
+
+
+def test_event_stream(tmp_path):
+    """Every kind and field that docs/trace.md names, and nothing else, from a real process."""
     pytest.importorskip("torch")
     code = """
 import framejit, time, torch
@@ -78,6 +103,7 @@ with torch.no_grad():
     compiled(torch.ones(3))
     compiled(torch.ones(3, dtype=torch.float64))
 framejit.compile(lambda x: torch.fft.fft(x * 2).abs())(torch.ones(3, requires_grad=True))  # complex: the framework runs it
+framejit.compile(lambda x: x.reshape(-1, 2) + x.shape[0], dynamic=True)(torch.ones(4))
 limited = framejit.compile(lambda x, k: x + len(k), options={"max_entries": 1})
 for k in range(6):
     limited(torch.ones(3), "k" * k)
@@ -94,15 +120,11 @@ except IndexError:
     (file,) = tmp_path.glob("framejit-*.jsonl")
     events = [json.loads(line) for line in file.read_text().splitlines()]
     assert events[0]["kind"] == "process" and events[0]["schema"] == 1
-    documented = {}
-    text = (Path(__file__).parents[2] / "docs" / "trace.md").read_text()
-    for section in text.split("### ")[1:]:
-        kind, body = re.match(r"`(\w+)`[^\n]*\n(.*)", section, re.S).groups()
-        documented[kind] = set(re.findall(r"`(\w+)`", body)) | {"kind", "t", "pid", "tid"}
+    documented = documented_events()
     seen = {}
     for event in events:
         seen.setdefault(event["kind"], set()).update(event)
-    assert set(seen) == set(documented) - {"left"}  # test_report.py has one
+    assert set(seen) == set(documented) - {"left", "choice", "collective"}  # test_report.py and test_report_details.py have these
     for kind, fields in seen.items():
         assert fields <= documented[kind], f"{kind}: {fields - documented[kind]} not in docs/trace.md"
     breaks = [e for e in events if e["kind"] == "break"]

@@ -7,7 +7,7 @@ this file show it; none of them looks at events.
 import re
 from collections import Counter, defaultdict
 
-from . import guards
+from . import details, guards, ranks
 from .events import begin, number, text
 
 SCHEMA = 1
@@ -343,8 +343,8 @@ def _cascades(recompiles):
 
 
 # --- what to fix first -------------------------------------------------------------------------------------------------
-def _causes(breaks, recompiles, fallbacks, outcomes, steps, time):
-    """Everything that took time it need not take, in one form, costliest first."""
+def _causes(breaks, recompiles, fallbacks, outcomes, steps, time, collectives):
+    """Everything that took time it need not take, in one form, costliest first; before all, what makes ranks wait for each other."""
     causes = []
 
     def add(kind, title, row, fix, seconds, times, copies=1, **more):
@@ -382,7 +382,9 @@ def _causes(breaks, recompiles, fallbacks, outcomes, steps, time):
         causes.append({"kind": "compile", "title": "compiling took much of the run", "file": "", "line": 0, "function": "", "source": "",
                        "seconds": made, "times": 1, "copies": 1, "fix": 'mode="background" lets the framework run meanwhile',
                        "first": 0.0, "processes": [], "from": None})  # fmt: skip
-    causes.sort(key=lambda c: (-c["seconds"], -c["times"], c["first"]))
+    for title, place, fix in ranks.causes(collectives):
+        add("collective", title, place, fix, 0.0, 0)
+    causes.sort(key=lambda c: (c["kind"] != "collective", -c["seconds"], -c["times"], c["first"]))
     return causes
 
 
@@ -438,6 +440,7 @@ def analyse(log):
     segments, steps = _segments(log), _steps(log)
     fallbacks, outcomes = _fallbacks(log, segments), _outcomes(log)
     time = _time(log, segments, recompiles, breaks)
+    collectives = ranks.collectives(log)
     peaks = [number(e, "peak_bytes") for _, e in log.of("memory")]
     counted = ("kernels", "kernels_compiled", "kernels_reused", "library_calls", "externs")
     return {
@@ -449,7 +452,7 @@ def analyse(log):
         "time": time,
         "peak_bytes": int(max(peaks, default=0)),
         "kernels": {f: int(sum(number(e, f) for _, e in log.of("compile"))) for f in counted},
-        "fix_first": _causes(breaks, recompiles, fallbacks, outcomes, steps, time),
+        "fix_first": _causes(breaks, recompiles, fallbacks, outcomes, steps, time, collectives),
         "breaks": breaks,
         "recompiles": recompiles,
         "fallbacks": fallbacks,
@@ -459,6 +462,9 @@ def analyse(log):
         "steps": steps,
         "captures": _compiles(log),
         "passes": _passes(log),
+        "symbols": details.symbols(log),
+        "choices": details.choices(log),
+        "collectives": collectives,
         "timeline": _timeline(log),
         "texts": _texts(log),
     }  # fmt: skip

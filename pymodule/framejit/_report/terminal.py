@@ -110,6 +110,13 @@ def _tables(report):
         (seconds(s["seconds"]), f"{s['share']:.0%}", _rate(s), f"{s['bound_seconds'] / s['seconds']:.0%}" if s["seconds"] else "", s["by"],
          _short(s["name"] + (f"@{s['file']}:{s['line']}" if s["file"] else "")))
         for s in report["steps"]]  # fmt: skip
+    yield "Collectives of groups of ranks", ["times", "where", "what", "group"], [
+        (c["times"], _where(c), _short(c["said"]), f"{g['group']} ({g['description']})") for g in report["collectives"] for c in g["calls"]]  # fmt: skip
+    yield "Symbolic sizes", ["symbol", "is", "was", "in", "made of it", "asked of it"], [
+        (s["symbol"], _short(s["source"], 40), s["value"], s["function"],
+         _short("; ".join(f"{x['expression']} ({x['by']}, line {x['line']})" for x in s["expressions"]), 60),
+         _short("; ".join(f"{g['guard']} (line {g['line']})" for g in s["guards"]), 60)) for s in report["symbols"]]  # fmt: skip
+    yield "Measured and chosen", ["what", "chosen", "why"], [(_short(c["what"], 60), c["chosen"], _short(c["why"])) for c in report["choices"]]  # fmt: skip
     slow = sorted(report["captures"], key=lambda c: -c["seconds"])
     yield "Slowest captures, compilation in them", ["time", "by", "calls", "where", "of"], [
         (seconds(c["seconds"]), c["runner"] or "nothing", c["calls"], _where(c), c["function"]) for c in slow[:5]]  # fmt: skip
