@@ -1,5 +1,5 @@
-// What rules, derivatives, loops and passes ask of a kind of device. They stand before the targets (compiler/target.h),
-// which answer.
+// What rules, derivatives, loops and passes ask of a kind of device. The answers are the targets' (compiler/target.h),
+// a later stage.
 #pragma once
 
 #include "framejit/dtype.h"
@@ -7,12 +7,13 @@
 namespace framejit {
 
 struct DeviceTraits {
-  // Code of ours for the host's threads takes its tensors: depthwise convolutions (runtime/depthwise.h), convolutions
-  // as products of matrices, gradients that libraries make slowly (framejit._gradients).
+  // May our own code for the host's threads compute with its tensors? That is depthwise convolutions
+  // (runtime/depthwise.h), convolutions as products of matrices, and gradients for which libraries take long
+  // (framejit._gradients).
   bool host_code = false;
-  bool checks = false;              // its kernels tell an index out of range (Status)
-  bool attention_as_query = false;  // attention answers in its query's memory order
-  bool rereads = false;             // what is in memory is read sooner than it is computed again
+  bool checks = false;              // its kernels report an index out of range (Status)
+  bool attention_as_query = false;  // the result of attention lies in memory as the query does
+  bool rereads = false;             // reading a value from memory takes less time than computing it again
 };
 
 const DeviceTraits& TraitsOf(Device device);

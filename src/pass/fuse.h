@@ -22,41 +22,46 @@ namespace framejit::pass {
 struct Group {
   enum class Kind : uint8_t { kKernel, kLibrary, kExtern };
   Kind kind = Kind::kKernel;
-  std::vector<ValueId> nodes;  // graph order; kernels: with the constants they read; extern: the node, then its results
+  // In the order of the graph. A kernel's nodes include the constants that it reads; those of a framework call are the
+  // call, then its results.
+  std::vector<ValueId> nodes;
   std::vector<ValueId> stored;  // members that must exist in memory
 };
 
-struct Alias {  // a view that is only another way to read `base` (which is no alias itself)
+// A view that is only another way to read `base`, which is no alias itself.
+struct Alias {
   ValueId base = kNoValue;
   loop::Layout layout;
 };
 
-struct Boundary {          // two groups, of which one reads what the other makes, that stayed two
-  int producer, consumer;  // in Grouping::groups
+// Two groups that stayed two, though one reads what the other makes.
+struct Boundary {
+  int producer, consumer;  // positions in Grouping::groups
   std::string why;
 };
 
 struct Grouping {
-  std::vector<Group> groups;                         // an order in which they can run
-  std::vector<Boundary> boundaries;                  // if they were asked for
-  std::vector<std::optional<Alias>> aliases;         // by ValueId
-  std::vector<loop::Layout> layouts;                 // by ValueId: of inputs, stored members and aliases
-  std::vector<std::optional<loop::Layout>> regions;  // by write: store_regions.h; empty: all whole
+  std::vector<Group> groups;                  // in an order in which they can run
+  std::vector<Boundary> boundaries;           // if FuseOptions asks for them
+  std::vector<std::optional<Alias>> aliases;  // for each value
+  std::vector<loop::Layout> layouts;          // for each value that is an input, stored or an alias
+  // For each write: the part of the input that is written (store_regions.h). Empty: all inputs are written whole.
+  std::vector<std::optional<loop::Layout>> regions;
 };
 
 struct FuseOptions {
-  bool fuse = true;         // false: a group a node
-  int max_nodes = 80;       // of one kernel: code size and compile time grow with it
-  loop::Costs costs;        // of the device that most values are on
+  bool fuse = true;         // false: every node is a group
+  int max_nodes = 80;       // that one kernel may have: its code and the time to compile it grow with them
+  loop::Costs costs;        // the costs on the device that most values are on
   bool boundaries = false;  // say why groups stayed apart
 };
 
 Grouping Fuse(const Graph& g, const FuseOptions& options = {});
 
-// The group of one kernel split into one kernel a node (for what code generation cannot do as a whole).
+// Splits the group of one kernel into a kernel for each node, where code generation cannot do the whole.
 std::vector<Group> Split(const Graph& g, const Group& group);
 
-// Is the value worth a buffer rather than computing it again for every reader?
+// Is it better to store the value than to compute it again for every reader?
 bool IsExpensive(const Node& n);
 
 }  // namespace framejit::pass

@@ -1,5 +1,5 @@
-// Strides exactly as the frameworks give them: contiguity questions, the iterators' choice of an output layout, views.
-// All questions about symbolic sizes go through shape::Env and so become guards only when algebra cannot tell.
+// Strides exactly as the frameworks give them: what is contiguous, which layout the iterators choose for a result,
+// views. All questions about symbolic sizes go through shape::Env and so become guards only when algebra cannot tell.
 #pragma once
 
 #include <optional>
@@ -9,26 +9,26 @@
 
 namespace framejit::surface {
 
-bool IsRowMajor(const TensorMeta& m);                     // strides are the default ones, by algebra alone
-bool IsContiguous(shape::Env& env, const TensorMeta& m);  // the framework's question: size-1 dimensions do not count
-bool IsDense(shape::Env& env, const TensorMeta& m);       // covers its memory once, in some order of dimensions
-bool Overlaps(shape::Env& env, const TensorMeta& m);      // an element may be reachable by two indices
+bool IsRowMajor(const TensorMeta& m);                     // are the strides the default ones? By algebra alone.
+bool IsContiguous(shape::Env& env, const TensorMeta& m);  // as the framework asks: dimensions of size 1 do not count
+bool IsDense(shape::Env& env, const TensorMeta& m);       // does it cover its memory once, in any order of dimensions?
+bool Overlaps(shape::Env& env, const TensorMeta& m);      // may two indices lead to the same element?
 bool LikesChannelsLast(shape::Env& env, const TensorMeta& m);  // torch's suggest_memory_format, rank 4 and 5
 bool IsEmpty(shape::Env& env, const shape::Ints& sizes);
 bool IsChannelsLast(shape::Env& env, const TensorMeta& m);  // is_contiguous(memory_format=channels_last)
 shape::Ints ChannelsLast(const shape::Ints& sizes);
 
-// torch's TensorIterator without its shortcuts: output strides for operands that were already stretched to `shape`.
+// The strides that torch's TensorIterator without its shortcuts gives a result of operands that have `shape`.
 shape::Ints TorchIterator(shape::Env& env, const shape::Ints& shape, const std::vector<shape::Ints>& strides);
-// Output of torch's TensorIterator for these tensors (0-dimensional ones included) and broadcast shape. `scalars`: a
-// Python number took part, which switches its shortcuts off.
+// The strides that torch's TensorIterator gives a result of these tensors (also those without dimensions) in the shape
+// that they broadcast to. scalars: a Python number is among the operands, which switches the iterator's shortcuts off.
 shape::Ints TorchPointwise(shape::Env& env, const shape::Ints& shape, std::span<const TensorMeta* const> tensors,
                            bool scalars);
-// Output of a NumPy ufunc in 'K' order.
+// The strides of the result of a ufunc of NumPy, in 'K' order.
 shape::Ints NumpyPointwise(shape::Env& env, const shape::Ints& shape, std::span<const TensorMeta* const> tensors);
-// empty_like, clone, to with preserve_format.
+// The strides that empty_like, clone and to give with preserve_format.
 shape::Ints PreserveFormat(shape::Env& env, const TensorMeta& m);
-// Strides of m seen with other sizes (same number of elements); nothing if that needs a copy.
+// The strides of m seen with other sizes that have as many elements; nothing if that needs a copy.
 std::optional<shape::Ints> ViewStrides(shape::Env& env, const TensorMeta& m, const shape::Ints& sizes);
 
 }  // namespace framejit::surface

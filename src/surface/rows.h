@@ -49,20 +49,20 @@ struct View {
 struct Out {
   enum Kind : uint8_t { kFresh, kSame, kView } kind = kFresh;
   ValueId value = kNoValue;
-  shape::Ints strides;  // kFresh: empty means row-major
-  TraceId of = 0;       // kSame: that object; kView: the parent
+  shape::Ints strides;  // for kFresh; empty means row-major
+  TraceId of = 0;       // for kSame that object, for kView the parent
   View view;
   bool differentiable = true;
-  bool array = false;    // NumPy: stays an array when 0-dimensional
-  bool of_copy = false;  // kFresh: a reshaped view of a copy of the first operand, which owns the memory
+  bool array = false;    // for NumPy: it stays an array when it has no dimension, and becomes no scalar
+  bool of_copy = false;  // for kFresh: it is a reshaped view of a copy of the first operand, which owns the memory
 };
 
 struct Outs {
   std::vector<Out> items;
-  Arg::Kind structure = Arg::Kind::kTensor;         // kTensor: items[0]; kTuple, kList; kNone
-  std::string type_name;                            // of a tuple that is a class: "torch.return_types.max"
-  std::shared_ptr<Call> recorded;                   // what the trace keeps instead of the call as made
-  std::vector<std::pair<TraceId, ValueId>> writes;  // besides results: tensors that are written
+  Arg::Kind structure = Arg::Kind::kTensor;         // kTensor (items[0] is the result), kTuple, kList or kNone
+  std::string type_name;                            // the class of a tuple, if it has one: "torch.return_types.max"
+  std::shared_ptr<Call> recorded;                   // what the trace keeps in place of the call as it was made
+  std::vector<std::pair<TraceId, ValueId>> writes;  // tensors that are written besides, with their new values
   bool writes_differentiable = true;
   Outs() = default;
   Outs(Out one) { items.push_back(std::move(one)); }   // NOLINT: lowerings return one result
@@ -72,13 +72,14 @@ struct Outs {
 struct Operand {
   TraceId id = 0;
   ValueId value = kNoValue;
-  const TensorMeta* meta = nullptr;  // null: a Python number
+  const TensorMeta* meta = nullptr;  // null: it is a Python number
   Arg number;
   bool is_tensor() const { return meta != nullptr; }
   int rank() const { return meta ? static_cast<int>(meta->sizes.size()) : 0; }
 };
 
-inline Out Same(const Operand& x) {  // that very tensor
+// The result is the operand itself, the very object.
+inline Out Same(const Operand& x) {
   Out out;
   out.kind = Out::kSame;
   out.of = x.id;
@@ -103,34 +104,34 @@ class Scope {
   Builder& b;
   shape::Env& env;
   const Row& row;
-  Framework framework;  // of the callee; set by a lowering whose results are the other one's
+  Framework framework;  // the callee's; a lowering sets it if its results are the other framework's
   ModeState mode;
-  std::optional<Device> device;  // set by a lowering whose results are not where its operands are
+  std::optional<Device> device;  // a lowering sets it if its results are not where its operands are
   bool torch() const { return framework == Framework::kTorch; }
-  bool cupy = false;  // NumPy's, on a GPU
+  bool cupy = false;  // the operands are CuPy's: arrays of NumPy's kind on a GPU
 
   bool has(int i) const { return i < static_cast<int>(args_.size()) && !args_[i].is_none(); }
   const Arg& arg(int i) const { return args_[i]; }
   Operand tensor(int i) const { return Read(args_[i]); }
-  Operand Read(const Arg& a) const;  // tensor or number
+  Operand Read(const Arg& a) const;  // of a tensor or a number
   std::vector<Operand> tensors(int i) const;
   shape::Int integer(int i) const { return args_[i].i; }
   bool flag(int i) const { return args_[i].b; }
   double number(int i) const;  // any Python number
   std::optional<DType> dtype(int i) const;
   shape::Ints ints(int i) const;
-  int Dim(const shape::Int& d, int rank) const;  // Python index to axis; declines when out of range
+  int Dim(const shape::Int& d, int rank) const;  // the axis that a Python index means; declines if it is out of range
   int dim(int i, int rank) const { return Dim(args_[i].i, rank); }
-  std::vector<int64_t> Dims(int i, int rank) const;  // None: every axis; no duplicates
+  std::vector<int64_t> Dims(int i, int rank) const;  // for None every axis; declines duplicates
   DType default_float() const { return torch() ? mode.default_float : DType::kFloat64; }
 
-  // A function of the framework's that becomes an extern node and gives one tensor. gradients: it is in this mode, else
-  // off.
+  // A call of the framework that becomes an extern node and gives one tensor. It is made in the mode of this call, or
+  // with gradients off.
   std::shared_ptr<Call> CallOf(const char* callee, std::vector<Arg> args, bool gradients = true) const;
   ValueId Constant(const Arg& number, DType t) const;
-  ValueId Factor(int i, DType t) const;  // a number, or what a tensor of one number beside the first operand holds
+  ValueId Factor(int i, DType t) const;  // of a number, or of a tensor beside the first operand that holds one number
   ValueId Up(ValueId v) const { return b.Cast(v, ComputeType(b.type(v).dtype)); }
-  // Strides of an elementwise result over these operands, by the framework's iterator.
+  // The strides that the framework's iterator gives an elementwise result of these operands.
   shape::Ints Pointwise(ValueId result, std::span<const Operand> operands) const;
   Out Elementwise(ValueId result, std::span<const Operand> operands) const;
 
@@ -146,16 +147,16 @@ using LowerFn = Outs (*)(Scope&);
 
 enum RowFlags : uint32_t {
   kNoGrad = 1,        // results never require gradients
-  kEmptyLike = 4,     // Elementwise: torch's kernel writes an empty_like of its first operand
-  kAnyFramework = 8,  // tensors of the other framework, too
-  kAnyDType = 2,      // also complex and other dtypes the primitives do not compute with (views)
+  kEmptyLike = 4,     // for Elementwise: torch's kernel writes into an empty_like of its first operand
+  kAnyFramework = 8,  // takes tensors of the other framework, too
+  kAnyDType = 2,      // takes complex and other dtypes that the primitives do not compute with, as views do
 };
 
 struct Row {
   const char* names;
   const char* signature;
   LowerFn lower;
-  Op op = Op::kInput;  // what a shared lowering emits
+  Op op = Op::kInput;  // the primitive that a lowering shared by several rows emits
   uint32_t flags = 0;
 };
 
@@ -166,7 +167,7 @@ struct Candidate {
   const Signature* signature;
   Form form;
 };
-// Rows that answer to a callee, in table order; empty if none.
+// The rows that have a name of the callee, in the order of the tables.
 std::span<const Candidate> FindRows(Callee callee);
 
 // The tables, one per family.

@@ -19,21 +19,23 @@
 
 namespace framejit::surface {
 
-// Result types of a call that has no row; nullopt: cannot be known (data-dependent): the caller breaks before it. The
-// call it is given (and an extern node's call) refers to tensors by position: kTensor t is operands[t]. It fills in
-// call.result with the structure of the results, where kTensor t is result number t (left None: one tensor). Calls that
-// write an operand must be refused.
+// Finds the types of the results of a call that has no row. nullopt: they cannot be known, since data decides them, and
+// the caller breaks before the call. The call (like that of an extern node) refers to tensors by position: an argument
+// kTensor t is operands[t]. The function sets call.result to the structure of the results, in which kTensor t is result
+// number t; if it stays None there is one tensor. Calls that write an operand must be refused.
 using InferFn = std::function<std::optional<Inferred>(Call& call, const std::vector<TensorMeta>& operands)>;
 
-// The caller must let the framework run this call for real: it would raise here, or this form has no graph; data
-// decides the result; or autocast has cast to another type before, and the framework takes that cast, and raises.
+// Thrown where the caller must let the framework run the call for real. kRefused: the framework would raise, or this
+// form of the call has no graph. kData: data decides the result. kMixedCasts: autocast has cast a leaf to another type
+// before, and the framework takes that cast and raises.
 struct Decline : std::runtime_error {
   enum class Cause : uint8_t { kRefused, kData, kMixedCasts };
   explicit Decline(const std::string& why, Cause because = Cause::kRefused) : std::runtime_error(why), cause(because) {}
   Cause cause;
 };
 
-// By operand of a call without a row: the framework has no gradient for it, though it wants one, not even zeros.
+// Says for each operand of a call without a row whether it wants a gradient and the framework gives it none, not even
+// zeros.
 using WithoutGradientFn = std::function<std::vector<bool>(const Call& call, const std::vector<TensorMeta>& operands)>;
 
 // Turns a growing Trace into a growing Graph.
@@ -42,22 +44,23 @@ class Lowering {
   Lowering(Trace& trace, Graph& graph, shape::Env& env, InferFn infer, WithoutGradientFn without = nullptr);
   ~Lowering();
   TraceId AddInput(TensorMeta meta, std::string name, bool writable = true);
-  // Appends the call to the trace and its meaning to the graph; fills call.results and call.result. Throws Decline.
-  // A tuple that is a class of the framework has that class's name in result.s ("torch.return_types.max").
-  // On Decline trace and graph are unchanged.
+  // Appends the call to the trace and its meaning to the graph, and sets call.results and call.result. A tuple that is
+  // a class of the framework has the name of that class in result.s ("torch.return_types.max"). Throws Decline, and
+  // then trace and graph are as before.
   void Apply(Call& call);
   const TensorMeta& meta(TraceId t) const;
-  // Set once something had no functional meaning here (say, a write through a view we do not model): the trace is still
-  // exact, the graph is not; the segment runs through TraceRunner. Empty: the graph is good.
+  // Why the graph does not say what the program does, such as a write through a view that has no functional form. The
+  // trace is still exact, and the segment runs through TraceRunner. Empty: the graph is good.
   const std::string& graph_unusable() const;
   // Why the graph must not be differentiated, though its values are right. Empty: it may be.
   const std::string& undifferentiable() const;
-  bool WritesInputWithGradients() const;  // which has some from then on
+  bool WritesInputWithGradients() const;  // does a write make an input have gradients?
   // The truth of a tensor of one element, where it is the same in every run: a draw from [0, 1) is never below 0.
   std::optional<bool> KnownTruth(TraceId t);
-  // A torch.autograd.Function (lowering_custom.cc): begin, capture its forward, ask for stand-ins for the gradients of
-  // its differentiable outputs, capture its backward, end with the call that the trace keeps instead. inputs, grads: by
-  // argument. Returns what the program sees in place of the outputs. Tangents and EndCustom throw Decline.
+  // A torch.autograd.Function (lowering_custom.cc). The caller begins, captures its forward, asks with Tangents for
+  // stand-ins for the gradients of its differentiable outputs, captures its backward, and ends with the call that the
+  // trace keeps in place of all that. `inputs` and `grads` have an entry for each argument. EndCustom returns what the
+  // program sees in place of the outputs. Tangents and EndCustom throw Decline.
   struct Custom {
     size_t calls = 0, tensors = 0, nodes = 0;
     std::vector<int> versions;
@@ -68,47 +71,51 @@ class Lowering {
   std::vector<TraceId> Tangents(Custom* c, const std::vector<TraceId>& outputs);
   std::vector<TraceId> EndCustom(Custom* c, Call call, const std::vector<std::optional<TraceId>>& inputs,
                                  const std::vector<std::optional<TraceId>>& grads);
-  // torch.utils.checkpoint: what is made between the two is made again in the backward pass. EndCheckpoint throws
-  // Decline.
+  // torch.utils.checkpoint: the backward pass computes again what is appended between these two calls. EndCheckpoint
+  // throws Decline.
   void BeginCheckpoint();
   void EndCheckpoint();
-  using Range = std::pair<size_t, size_t>;         // of nodes of the graph
+  using Range = std::pair<size_t, size_t>;         // the first node of the graph, and the one behind the last
   const std::vector<Range>& checkpointed() const;  // in order
-  // Its memory is what the framework keeps for the derivative of calls that made these values.
+  // The values for whose derivatives the framework surely keeps the memory of t.
   std::vector<ValueId> KeptFor(TraceId t) const;
-  bool MayBeKept(TraceId t) const;  // it is not known that no derivative of the framework's keeps its memory
-  // Derivatives in the program (lowering_gradients.cc). A tensor that is `t` from here on and has gradients of its own:
-  // a call of the trace, a value of the graph. Throws Decline.
+  bool MayBeKept(TraceId t) const;  // may a derivative of the framework's keep the memory of t?
+  // Derivatives that the program itself takes (lowering_gradients.cc). Leaf makes a tensor that stands for `t` from
+  // here on and has gradients of its own; it is a call of the trace and a value of the graph. Throws Decline.
   TraceId Leaf(TraceId t);
-  // What torch.autograd.grad(outputs, inputs, seeds) gives, as a call of the trace; nothing where no output depends on
-  // the input. Nothing for a seed: ones. Of `live` leaves results may have gradients. Throws Decline.
+  // What torch.autograd.grad(outputs, inputs, seeds) gives, as a call of the trace. There is nothing for an input that
+  // no output depends on. A seed that is nothing stands for ones. The results may have gradients with respect to the
+  // leaves in `live`. Throws Decline.
   struct Question {
     std::vector<TraceId> outputs, inputs;
     std::vector<std::optional<TraceId>> seeds;
     bool create = false, retain = false;
     std::vector<TraceId> live;
-    bool zeros = false;  // the program takes nothing for zeros
+    bool zeros = false;  // the program gets zeros where there is no gradient
   };
   std::vector<std::optional<TraceId>> Gradients(const Question& q, Call call);
-  bool Depends(TraceId t, const std::vector<TraceId>& on);  // with gradients
+  // Does t depend on one of these, along a way that gradients take?
+  bool Depends(TraceId t, const std::vector<TraceId>& on);
   std::vector<TraceId> TrackedInputs() const;
-  bool differentiates() const;  // there are leaves or gradients
+  bool differentiates() const;  // has Leaf or Gradients been called?
   bool IsLeaf(TraceId t) const;
-  bool IsFreed(TraceId t);             // the framework could not differentiate it any more
-  void Captured(size_t tensors);       // tensors before this one must not be written from now on; 0: they may
+  bool IsFreed(TraceId t);             // was what its derivative needs freed, so that the framework would refuse it?
+  void Captured(size_t tensors);       // tensors before this one must not be written from now on; 0: they may again
   TraceId AddHidden(TensorMeta meta);  // a tensor of the program that stands for another one
-  bool IsHidden(TraceId t) const;      // of that kind, or made inside a custom function: the trace does not make it
-  // Ends the graph: declares its symbols; outputs are the base tensors of `outputs` that are not inputs; writes are the
-  // mutated inputs. Returns for each trace output how it is made (see tensor::OutputPlan, same meaning). kReplay: index
-  // is the graph output that holds the base, or ~i for graph input i; `calls` make the output from it, oldest first.
+  bool IsHidden(TraceId t) const;  // is it such a tensor, or one of a custom function, which the trace does not make?
+  // How an output of the trace is made at the end of a run (tensor::OutputPlan means the same). For kReplay the index
+  // is that of the graph output which holds the base, or ~i for graph input i; `calls` make the output from it, the
+  // oldest first.
   struct Made {
     enum Kind { kGraphOutput, kInput, kReplay } kind;
     int index = 0;
     std::vector<int> calls;
   };
-  // `ieee`: IEEE exceptions of operations matter (NumPy's). Further graph outputs hold what might raise unread.
+  // Ends the graph: declares its symbols, makes outputs of the base tensors of `outputs` that are not inputs, and
+  // writes of the inputs that were changed. ieee: IEEE exceptions of operations matter, as in NumPy; then values that
+  // might raise and that nobody reads are outputs, too.
   std::vector<Made> Finish(const std::vector<TraceId>& outputs, bool ieee = false);
-  // The casts of leaves are made anew: the outermost autocast region ended.
+  // To be called where the outermost autocast region ends: from then on casts of leaves are made anew.
   void EndAutocast();
 
  private:
@@ -116,10 +123,11 @@ class Lowering {
   std::unique_ptr<Impl> impl_;
 };
 
-// A finished graph of NumPy's is computed on another device: its inputs are copied there, its results and writes back.
+// Makes a finished graph of NumPy's compute on another device: inputs are copied there, results and writes are copied
+// back.
 void MoveTo(Graph& g, Device device);
 
 bool HasRow(Callee callee);
-std::vector<std::string> AllRows();  // for docs and for mapping objects to rows at import
+std::vector<std::string> AllRows();  // all names, for pages and for finding objects of the frameworks at their import
 
 }  // namespace framejit::surface
