@@ -139,7 +139,7 @@ bool MatMul(Host&, const runtime::Step& step, std::span<const int64_t>, std::spa
 
 // --- the target
 // ---------------------------------------------------------------------------------------------------------
-constexpr compiler::Stage kStages[] = {
+constexpr compiler::PassEntry kPasses[] = {
     {"split_reduce", [](compiler::Unit& u) { pass::SplitReduce(u.graph, {}); }},
 };
 
@@ -148,7 +148,7 @@ constexpr runtime::Library kLibraries[] = {MatMul};
 class CTarget final : public compiler::Target {
  public:
   std::string_view name() const override { return "c"; }
-  std::span<const compiler::Stage> stages() const override { return kStages; }
+  std::span<const compiler::PassEntry> passes() const override { return kPasses; }
   const DeviceTraits& traits() const override {
     static constexpr DeviceTraits traits;
     return traits;

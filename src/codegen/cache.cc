@@ -96,8 +96,8 @@ int64_t CompiledKernel::work_per_row(const int64_t* symbols) const {
   return elements * (insts + 1);
 }
 
-std::shared_ptr<const CompiledKernel> GetKernel(const loop::Kernel& kernel, const Target& target, bool* reused) {
-  const Isa isa = IsaOf(target, true);
+std::shared_ptr<const CompiledKernel> GetKernel(const loop::Kernel& kernel, const std::string& cpu, bool* reused) {
+  const Isa isa = IsaOf(cpu, true);
   const std::string key = (isa.lowered ? "lowered " : isa.avx512 ? "avx512 " : "avx2 ") + kernel.SignatureText();
   Cache& cache = TheCache();
   {
@@ -136,9 +136,9 @@ std::shared_ptr<const CompiledKernel> GetKernel(const loop::Kernel& kernel, cons
   return made;
 }
 
-std::string EmitText(const loop::Kernel& kernel, const Target& target, std::string_view what) {
+std::string EmitText(const loop::Kernel& kernel, const std::string& cpu, std::string_view what) {
   if (what != "llvm" && what != "asm") throw CodegenUnsupported("EmitText: llvm or asm");
-  return KernelText(kernel, IsaOf(target, false), SymbolOf(kernel), what == "asm");
+  return KernelText(kernel, IsaOf(cpu, false), SymbolOf(kernel), what == "asm");
 }
 
 }  // namespace framejit::codegen

@@ -29,19 +29,15 @@ struct CompiledKernel {
   std::shared_ptr<const void> code;  // keeps fn alive
 };
 
-// cpu: "" is the best this machine has; "avx2" or "avx512" (throws CodegenUnsupported where the machine cannot run it).
-// "avx512-lowered" is what would be emitted for AVX-512 turned into AVX2 instructions: slow, for tests on smaller
-// machines.
-struct Target {
-  std::string cpu;
-};
-
-// Compiled or from the cache; *reused tells. Throws std::runtime_error (resource) or CodegenUnsupported.
 struct CodegenUnsupported : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-std::shared_ptr<const CompiledKernel> GetKernel(const loop::Kernel& kernel, const Target& target, bool* reused);
-// "llvm" or "asm". Any target, also those this machine cannot run.
-std::string EmitText(const loop::Kernel& kernel, const Target& target, std::string_view what);
+// The kernel, compiled now or found in the cache; *reused tells which. `cpu` names the instructions that may be used:
+// "" is the best that this machine has, "avx2" and "avx512" are these (throws CodegenUnsupported where the machine
+// cannot run them). "avx512-lowered" is what would be emitted for AVX-512, turned into AVX2 instructions: it is slow,
+// and lets tests run on smaller machines. Throws std::runtime_error where the system refuses memory.
+std::shared_ptr<const CompiledKernel> GetKernel(const loop::Kernel& kernel, const std::string& cpu, bool* reused);
+// The kernel's code as text; what: "llvm" or "asm". `cpu` may name instructions that this machine does not have.
+std::string EmitText(const loop::Kernel& kernel, const std::string& cpu, std::string_view what);
 
 }  // namespace framejit::codegen

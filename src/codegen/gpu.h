@@ -9,15 +9,16 @@
 
 namespace framejit::codegen {
 
-// Compiled (in another thread, from now on) or from the cache; *reused tells. Throws CodegenUnsupported for what no
-// schedule or function exists.
+// The kernel from the cache (*reused), or one that another thread compiles from now on. Throws CodegenUnsupported if
+// there is no schedule for it, or a function that it needs is missing.
 std::shared_ptr<const runtime::DeviceKernel> GetGpuKernel(const loop::Kernel& kernel, int device, bool* reused);
-// "ptx" or "llvm" for an architecture such as "sm_90". vectors: the variant for aligned addresses.
+// The kernel as text for an architecture such as "sm_90"; what: "ptx" or "llvm". vectors: the variant for aligned
+// addresses.
 std::string EmitGpuText(const loop::Kernel& kernel, const std::string& arch, std::string_view what, bool vectors = true,
                         bool narrow = true);
 bool LibdeviceFound();
 void ClearGpuKernels();
 void AddGpuKernelInfo(KernelCacheInfo* info);
-int64_t GpuKernelsRead();  // from the disk
+int64_t GpuKernelsRead();  // how many were read from the cache folder
 
 }  // namespace framejit::codegen

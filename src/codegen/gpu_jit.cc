@@ -51,7 +51,7 @@ constexpr Arch kArchs[] = {{70, "sm_70"}, {75, "sm_75"}, {80, "sm_80"}, {86, "sm
 void Initialize() {
   static std::once_flag once;
   std::call_once(once, [] {
-    IsaOf({}, false);  // the native target's initialisation, with the handler of fatal errors
+    IsaOf("", false);  // the native target's initialisation, with the handler of fatal errors
     LLVMInitializeNVPTXTarget();
     LLVMInitializeNVPTXTargetInfo();
     LLVMInitializeNVPTXTargetMC();

@@ -27,40 +27,42 @@ struct GpuSchedule {
   int vector = 1;
   int threads = 256;
   int unroll = 1;
-  int row_threads = 32;    // of a block
+  int row_threads = 32;    // threads of a block that share a row
   bool ahead = false;      // loops ask for the next step's vectors while they compute one
-  int cluster = 1;         // blocks that reduce together
-  bool dependent = false;  // may be launched before what runs before it has ended: waits for that by itself
+  int cluster = 1;         // blocks that share a row
+  bool dependent = false;  // it waits by itself for the kernel before it, and may be launched before that has ended
   bool resident = false;
   int held = 0;          // bytes of shared memory for a block's part of the row
-  bool stores = false;   // in a loop: it writes about as much as it reads
-  int blocks = 1;        // that a multiprocessor should hold at once: bounds the registers
-  int first_blocks = 0;  // that the chip holds at once
+  bool stores = false;   // its loops write about as much as they read
+  int blocks = 1;        // blocks that a multiprocessor should hold at once, which bounds the registers of a thread
+  int first_blocks = 0;  // blocks that the whole chip holds at once
   int slices = 1;
-  bool tail = false;                  // point: the inner axis need not be a multiple of `vector`
-  int tile = 32, group = 1;           // tile
-  bool mirrored = false;              // tile
-  std::vector<bool> staged;           // tile: by instruction
-  std::vector<bool> wide_access;      // by instruction: one access of `vector` elements
-  std::vector<shape::Int> multiples;  // must be multiples of `vector` when the kernel is launched
-  std::vector<uint32_t> alignment;    // bytes, by buffer
+  bool tail = false;                  // for point: the inner axis need not be a multiple of `vector`
+  int tile = 32, group = 1;           // for tile
+  bool mirrored = false;              // for tile
+  std::vector<bool> staged;           // for tile: does an instruction's access go through shared memory?
+  std::vector<bool> wide_access;      // for each instruction: is it one access of `vector` elements?
+  std::vector<shape::Int> multiples;  // sizes that must be multiples of `vector` when the kernel is launched
+  std::vector<uint32_t> alignment;    // for each buffer, in bytes
 
-  static int Pitch(int tile) { return tile + 3; }  // of a tile in shared memory: few accesses meet in a bank
+  // Elements from one row of a tile in shared memory to the next, such that few accesses meet in a bank.
+  static int Pitch(int tile) { return tile + 3; }
 };
 
-constexpr int kMostCluster = 16;  // blocks; more than 8 only where the driver finds room for them
+// The most blocks of a cluster. More than 8 are used only where the driver finds room for them.
+constexpr int kMostCluster = 16;
 
-// vectors: false for the variant that runs where addresses or sizes are odd.
+// vectors: false makes the variant that runs where addresses or sizes are no multiples of a vector's.
 GpuSchedule MakeGpuSchedule(const loop::Kernel& k, const runtime::cuda::Chip& chip, bool vectors, bool narrow,
                             int most_cluster = kMostCluster);
 
-// What is held of a row: loads of whole vectors that differ from row to row, each once.
+// The loads of a row that are held: those of whole vectors that differ from row to row, each once.
 std::vector<int> GpuHeldLoads(const loop::Kernel& k, const GpuSchedule& s);
 
-// Is there one value for all elements of a vector? By instruction.
+// For each instruction: is its value the same for all elements of a vector?
 std::vector<bool> GpuUniform(const loop::Kernel& k, int vector);
 
-// Every index of the kernel fits 32 bits for these sizes.
+// Does every index of the kernel fit 32 bits for these values of its symbols?
 bool FitsNarrow(const loop::Kernel& k, const int64_t* symbols);
 bool MultiplesHold(const GpuSchedule& s, const int64_t* symbols);
 int64_t GpuBlocks(const loop::Kernel& k, const GpuSchedule& s, const int64_t* symbols);

@@ -103,14 +103,14 @@ void Prepare(llvm::Module& m, llvm::TargetMachine& machine) {
 
 }  // namespace
 
-Isa IsaOf(const Target& target, bool run) {
+Isa IsaOf(const std::string& cpu, bool run) {
   Initialize();
   Isa isa;
 #if defined(__x86_64__)
-  isa.lowered = target.cpu == "avx512-lowered";
-  const bool avx512 = target.cpu == "avx512" || isa.lowered || (target.cpu.empty() && HostAvx512());
-  if (!target.cpu.empty() && target.cpu != "avx2" && !avx512) {
-    throw CodegenUnsupported("unknown cpu '" + target.cpu + "': avx2, avx512");
+  isa.lowered = cpu == "avx512-lowered";
+  const bool avx512 = cpu == "avx512" || isa.lowered || (cpu.empty() && HostAvx512());
+  if (!cpu.empty() && cpu != "avx2" && !avx512) {
+    throw CodegenUnsupported("unknown cpu '" + cpu + "': avx2, avx512");
   }
   if (run && !(HostHas("avx2") && HostHas("fma") && HostHas("f16c")))
     throw CodegenUnsupported("this machine has no AVX2");

@@ -9,8 +9,8 @@
 
 namespace framejit::codegen {
 
-// The Isa a Target stands for. Throws CodegenUnsupported if `run` and this machine cannot.
-Isa IsaOf(const Target& target, bool run);
+// What `cpu` (as GetKernel takes it) stands for. Throws CodegenUnsupported if `run` and this machine cannot run it.
+Isa IsaOf(const std::string& cpu, bool run);
 
 struct Code {
   void* address = nullptr;

@@ -1,4 +1,4 @@
-// Object files in memory -> machine code, by LLVM's ORC and JITLink.
+// Turns object files in memory into machine code, with LLVM's ORC and JITLink.
 #pragma once
 
 #include <llvm/ADT/SmallVector.h>
@@ -8,8 +8,8 @@
 
 namespace framejit::codegen {
 
-// While alive, this thread uses LLVM. fork() waits until nobody does: a child would find LLVM's own locks held for
-// good.
+// While it is alive, this thread uses LLVM. fork() waits until no thread does, since a child would find LLVM's own
+// locks held for ever.
 class UsesLlvm {
  public:
   UsesLlvm();

@@ -1,4 +1,4 @@
-// Accumulators of a kernel's reductions: vectors, a copy for each of the bodies that run side by side.
+// The accumulators of a kernel's reductions. They are vectors, one for each of the bodies that run side by side.
 //
 // Float sums have two levels: f32 accumulators run over a bounded number of steps and are then added to f64 ones, so
 // that long rows keep the error of short ones.
@@ -14,23 +14,26 @@ class ReductionEmitter : protected InstructionEmitter {
  protected:
   using InstructionEmitter::InstructionEmitter;
 
-  struct State {  // accumulators of one reduce instruction, by copy
+  // The accumulators of one reduce instruction, one for each body.
+  struct State {
     int inst;
     Op op;
-    DType type;  // compute type of the value
+    DType type;  // the type that arithmetic on the value happens in
     bool arg;
     std::vector<llvm::AllocaInst*> low, high, position;
   };
 
   std::vector<State> MakeStates(const Stage& stage, int copies);
   static bool Sums(const State& s) { return s.op == Op::kSum && IsFloat(s.type); }
-  void MakeHigh(std::vector<State>& states);  // the upper level of float sums
-  void Flush(std::vector<State>& states);     // the lower level goes there
+  void MakeHigh(std::vector<State>& states);  // makes the upper level of float sums
+  void Flush(std::vector<State>& states);     // adds the lower level to the upper one
   void Accumulate(State& s, int u, const Copy& copy);
-  Value* Finish(const State& s, size_t from, size_t to);  // of copies [from, to): a scalar; in column kernels a vector
+  // Reduces the bodies [from, to) to a scalar, or to a vector in column kernels.
+  Value* Finish(const State& s, size_t from, size_t to);
 
  private:
-  Value* Horizontal(const State& s, DType t, Value* v, Value* position);  // halves until one lane is left
+  // Reduces the lanes of a vector to one, by halves.
+  Value* Horizontal(const State& s, DType t, Value* v, Value* position);
 };
 
 }  // namespace framejit::codegen

@@ -510,12 +510,12 @@ auto Filler(const ScalarCode& code, const std::string& symbol) {
 CompiledScalar CompileScalar(const ScalarCode& code) {
   static std::atomic<int64_t> serial = 0;
   const std::string symbol = "fj_scalar_" + std::to_string(serial++);
-  Code made = CompileModule(IsaOf({}, true), symbol, Filler(code, symbol));
+  Code made = CompileModule(IsaOf("", true), symbol, Filler(code, symbol));
   return {reinterpret_cast<ScalarFn>(made.address), std::move(made.memory)};
 }
 
 std::string ScalarText(const ScalarCode& code, bool assembly) {
-  return ModuleText(IsaOf({}, true), assembly, Filler(code, "fj_scalar"));
+  return ModuleText(IsaOf("", true), assembly, Filler(code, "fj_scalar"));
 }
 
 }  // namespace framejit::codegen

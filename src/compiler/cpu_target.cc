@@ -12,7 +12,7 @@
 namespace framejit::compiler {
 namespace {
 
-constexpr Stage kStages[] = {
+constexpr PassEntry kPasses[] = {
     {"pack_convolutions", [](Unit& u) { pass::PackConvolutions(u.graph, u.options.weights); }, true},
     {"pack_products", [](Unit& u) { pass::PackProducts(u.graph, u.options.weights); }, true},
     {"conv_products", [](Unit& u) { pass::ConvProducts(u.graph); }},  // of those that are not packed
@@ -42,7 +42,7 @@ int64_t LastCacheBytes() {
 class Cpu final : public Target {
  public:
   std::string_view name() const override { return "cpu"; }
-  std::span<const Stage> stages() const override { return kStages; }
+  std::span<const PassEntry> passes() const override { return kPasses; }
   bool can_time_runs() const override { return true; }
   const DeviceTraits& traits() const override {
     static constexpr DeviceTraits traits{.host_code = true, .checks = true};
@@ -60,7 +60,7 @@ class Cpu final : public Target {
 
   void Emit(const loop::Kernel& kernel, Device, const CompileOptions& options, runtime::Step* step,
             bool* reused) const override {
-    std::shared_ptr<const codegen::CompiledKernel> code = codegen::GetKernel(kernel, {options.cpu}, reused);
+    std::shared_ptr<const codegen::CompiledKernel> code = codegen::GetKernel(kernel, options.cpu, reused);
     step->fn = code->fn;
     step->rows = [code](const int64_t* symbols) { return code->rows(symbols); };
     step->line_and_row = [code](const int64_t* symbols) { return code->line_and_row(symbols); };

@@ -19,7 +19,7 @@ pass::Parallel Wanted(Device device) {
   return {.rows = 256, .columns = 64 * runtime::cuda::GetDevice(device.index).chip.multiprocessors};
 }
 
-constexpr Stage kStages[] = {
+constexpr PassEntry kPasses[] = {
     {"channels_last", [](Unit& u) { pass::ChannelsLast(u.graph, u.device); }},
     {"split_bias", [](Unit& u) { pass::SplitBias(u.graph, u.device); }},
     {"pad_products", [](Unit& u) { pass::PadProducts(u.graph, u.device); }},
@@ -35,7 +35,7 @@ constexpr runtime::Library kLibraries[] = {runtime::HostLibrary};
 class Cuda final : public Target {
  public:
   std::string_view name() const override { return "cuda"; }
-  std::span<const Stage> stages() const override { return kStages; }
+  std::span<const PassEntry> passes() const override { return kPasses; }
   const DeviceTraits& traits() const override {
     static constexpr DeviceTraits traits{.attention_as_query = true, .rereads = true};
     return traits;

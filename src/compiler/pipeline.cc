@@ -24,7 +24,7 @@ namespace {
 using compiler::Unit;
 
 // The passes of every target, in order; its own come between these and fusion.
-constexpr compiler::Stage kStages[] = {
+constexpr compiler::PassEntry kPasses[] = {
     {"fold", [](Unit& u) { pass::Fold(u.graph); }},
     {"cse", [](Unit& u) { pass::Cse(u.graph); }},
     {"dce", [](Unit& u) { pass::Dce(u.graph); }},
@@ -32,7 +32,7 @@ constexpr compiler::Stage kStages[] = {
 };
 constexpr const char* kFuse = "fuse";
 [[maybe_unused]] const bool named = [] {
-  compiler::NameStages(kStages);
+  compiler::NamePasses(kPasses);
   diag::AllowValue("disabled_passes", kFuse);
   return true;
 }();
@@ -87,7 +87,7 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   const compiler::Target& target = compiler::TargetOf(device);
   if (options.tune && target.can_time_runs()) {
     std::vector<std::string_view> passes = {kFuse};
-    for (const compiler::Stage& stage : target.stages()) passes.push_back(stage.name);
+    for (const compiler::PassEntry& entry : target.passes()) passes.push_back(entry.name);
     CompileOptions own = options;
     own.tune = false;
     return compiler::MakeForms(graph, own, std::move(passes),
@@ -97,9 +97,9 @@ std::shared_ptr<Executable> Compile(const Graph& graph, const CompileOptions& op
   Graph& g = unit.graph;
   pass::PassManager pm(options);
   const bool weights = std::find(options.weights.begin(), options.weights.end(), true) != options.weights.end();
-  for (std::span<const compiler::Stage> stages : {std::span<const compiler::Stage>(kStages), target.stages()})
-    for (const compiler::Stage& stage : stages)
-      if (weights || !stage.for_weights) pass::RunPass(pm, stage.name, g, [&](Graph&) { stage.apply(unit); });
+  for (std::span<const compiler::PassEntry> passes : {std::span<const compiler::PassEntry>(kPasses), target.passes()})
+    for (const compiler::PassEntry& entry : passes)
+      if (weights || !entry.for_weights) pass::RunPass(pm, entry.name, g, [&](Graph&) { entry.apply(unit); });
   const Graph& last = unit.regions ? unit.regions->graph : g;
   pass::FuseOptions fuse;
   fuse.fuse = options.fuse && !pm.Disabled(kFuse);

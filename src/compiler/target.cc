@@ -11,8 +11,8 @@ namespace {
 std::atomic<const Target*> registered{nullptr};
 
 [[maybe_unused]] const bool named = [] {
-  NameStages(CpuTarget().stages());
-  NameStages(CudaTarget().stages());
+  NamePasses(CpuTarget().passes());
+  NamePasses(CudaTarget().passes());
   return true;
 }();
 
@@ -41,12 +41,12 @@ const Target& TargetOf(Device device) {
   return *target;
 }
 
-void NameStages(std::span<const Stage> stages) {
-  for (const Stage& stage : stages) diag::AllowValue("disabled_passes", stage.name);
+void NamePasses(std::span<const PassEntry> passes) {
+  for (const PassEntry& entry : passes) diag::AllowValue("disabled_passes", entry.name);
 }
 
 void RegisterTarget(const Target* target) {
-  if (target) NameStages(target->stages());
+  if (target) NamePasses(target->passes());
   registered.store(target, std::memory_order_release);
 }
 

@@ -21,16 +21,17 @@
 
 namespace framejit::compiler {
 
-// A graph on its way through the passes, and what they leave beside it.
+// A graph on its way through the passes, and what the passes make beside it.
 struct Unit {
   Graph graph;
-  Device device;  // the one beside the CPU that some of its values are on, or the CPU
+  Device device;  // the device that some of its values are on, or the CPU
   const CompileOptions& options;
-  pass::Hoisted hoisted;                 // what is made of weights alone, by another executable
-  std::optional<pass::Regions> regions;  // the graph to compile instead, whose writes are to parts of inputs
+  pass::Hoisted hoisted;                 // what depends on weights alone, which another executable computes
+  std::optional<pass::Regions> regions;  // the graph to compile in place of `graph`; it writes parts of inputs
 };
 
-struct Stage {
+// A row of a table of passes.
+struct PassEntry {
   const char* name;  // as options.disabled_passes says it
   void (*apply)(Unit& unit);
   bool for_weights = false;  // runs only where some input is a weight
@@ -40,33 +41,37 @@ class Target {
  public:
   virtual ~Target() = default;
   virtual std::string_view name() const = 0;
-  virtual std::span<const Stage> stages() const = 0;  // between the passes for all targets and fusion, in order
-  virtual const DeviceTraits& traits() const = 0;     // constant; so are the costs
+  // The target's own passes, in the order in which they run: after the passes of all targets, before fusion.
+  virtual std::span<const PassEntry> passes() const = 0;
+  // Traits and costs never change.
+  virtual const DeviceTraits& traits() const = 0;
   virtual const loop::Costs& costs() const = 0;
-  // Is a run over when Executable::Run returns, so that a clock tells what it takes?
+  // Is a run over when Executable::Run returns, so that a clock around the call says how long it took?
   virtual bool can_time_runs() const { return false; }
-  // Who computes contractions; those that do not take one leave it to the next.
+  // The libraries that compute contractions, in the order in which they are asked.
   virtual std::span<const runtime::Library> libraries() const = 0;
-  // Does the library give a tensor of its own as the result of v, which is used as it is?
+  // Does the library return a tensor of its own for v, which becomes the value without a copy?
   virtual bool LibraryLends(const Graph& g, ValueId v) const;
-  // A kernel of our own for what a library would compute. Has: unless the layouts turn out to be others.
+  // A kernel of our own for what a library would compute otherwise. HasOwnKernel answers before layouts are known;
+  // OwnKernel returns nothing if the kernel does not take these layouts.
   virtual bool HasOwnKernel(const Graph& g, ValueId v) const { return false; }
   virtual std::optional<loop::BuiltKernel> OwnKernel(const Graph& g, ValueId v,
                                                      const std::vector<loop::Layout>& layouts) const {
     return std::nullopt;
   }
-  // Machine code, or a kernel that has it already (*reused): either fn, rows, line_and_row, work_per_row and code of
-  // the step, or device_kernel. Throws codegen::CodegenUnsupported for what it cannot do: the kernel is cut then.
+  // Makes machine code for the kernel, or finds some (*reused), and fills in the step: either fn, rows, line_and_row,
+  // work_per_row and code, or device_kernel. Throws codegen::CodegenUnsupported for what it cannot do: then the kernel
+  // is cut into smaller ones.
   virtual void Emit(const loop::Kernel& kernel, Device device, const CompileOptions& options, runtime::Step* step,
                     bool* reused) const = 0;
   virtual std::shared_ptr<const runtime::Machine> machine(Device device) const { return nullptr; }  // null: the CPU's
 };
 
-const Target* TargetFor(DeviceKind kind);  // null: no code is made for it
-const Target& TargetOf(Device device);     // throws std::runtime_error
-// The names of its passes are valid from now on (options.disabled_passes).
-void NameStages(std::span<const Stage> stages);
-// Of DeviceKind::kPrivate; null: none again. Kept by the caller.
+const Target* TargetFor(DeviceKind kind);  // null: framejit makes no code for such devices
+const Target& TargetOf(Device device);     // throws std::runtime_error where TargetFor gives null
+// Makes the names of these passes valid values of options.disabled_passes.
+void NamePasses(std::span<const PassEntry> passes);
+// Sets the target of DeviceKind::kPrivate; null takes it away. The caller keeps it alive.
 void RegisterTarget(const Target* target);
 
 const Target& CpuTarget();

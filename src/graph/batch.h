@@ -1,4 +1,4 @@
-// A graph for one sample made into one for a batch of them (framejit.vmap of NumPy's functions).
+// Makes a graph for one sample into one for a batch of samples (framejit.vmap of NumPy's functions).
 //
 //   %0 = input x : [8, 3]          %1 = the first row of %0 : [3]     for one sample
 //   %2 = mul %1, %1 : [3]
@@ -24,9 +24,10 @@ class Batching {
   Batching(Builder& b, shape::Int size) : b_(b), size_(size), whole_(b.graph().nodes.size(), kNoValue) {}
   // `whole` holds all samples, its first dimension is the batch; `sample` is one of them.
   void Stands(ValueId sample, ValueId whole) { whole_[sample] = whole; }
-  // Of all samples, the batch first. A value that no sample bears on is repeated. Throws Unbatchable.
+  // The value for all samples, with the batch as its first dimension. A value that does not depend on a sample is
+  // repeated. Throws Unbatchable.
   std::vector<ValueId> Of(const std::vector<ValueId>& values);
-  // Does a sample bear on it? Of what Of() was asked for.
+  // Does the value depend on a sample? Only for values that Of() was asked for.
   bool Varies(ValueId v) const { return v < whole_.size() && whole_[v] != kNoValue; }
 
  private:
@@ -39,7 +40,8 @@ class Batching {
 
   Builder& b_;
   const shape::Int size_;
-  std::vector<ValueId> whole_;  // by value of one sample; kNoValue: not yet, or no sample bears on it
+  // For each value of one sample: that of all samples. kNoValue: it is not made yet, or depends on no sample.
+  std::vector<ValueId> whole_;
 };
 
 std::string LineOf(const Node& n);  // " (train.py:12)", or nothing

@@ -1,4 +1,4 @@
-// What is made of weights alone, and what profits from it.
+// What depends on weights alone is computed once and kept. These passes make such values.
 #pragma once
 
 #include <vector>
@@ -30,12 +30,12 @@ int PackProducts(Graph& g, const std::vector<bool>& weights);
 // outputs become the last inputs of `g`.
 struct Hoisted {
   struct Value {
-    std::vector<int> sources;  // that it is made of, as numbers of `sources`
-    bool optional = false;     // its readers can do without
+    std::vector<int> sources;  // what it depends on: positions in Hoisted::sources
+    bool optional = false;     // its readers can do without it
   };
   Graph graph;
-  std::vector<int> sources;   // its inputs, as numbers of g's
-  std::vector<Value> values;  // its outputs
+  std::vector<int> sources;   // for each input of the new graph: its number among the inputs of g
+  std::vector<Value> values;  // for each output of the new graph
 };
 Hoisted HoistWeights(Graph& g, const std::vector<bool>& weights);
 

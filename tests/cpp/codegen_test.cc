@@ -164,7 +164,7 @@ loop::Kernel Scale(Int n) {  // y[i] = x[i] * 2
 }
 
 TEST(Kernel, ByHand) {
-  auto code = codegen::GetKernel(Scale(Int::Symbol(0)), {"avx2"}, nullptr);
+  auto code = codegen::GetKernel(Scale(Int::Symbol(0)), "avx2", nullptr);
   for (int64_t n : {0, 1, 7, 8, 9, 100}) {
     std::vector<float> x(n + 1, 3), y(n + 1, -1);
     void* buffers[] = {x.data(), y.data()};
@@ -178,9 +178,9 @@ TEST(Kernel, StreamsOnlyWholeLines) {  // a streaming store to an address that i
   loop::Kernel k = Scale(Int::Symbol(0));
   k.stream = true;
   for (const std::string& cpu : test::Cpus()) {
-    auto code = codegen::GetKernel(k, {cpu}, nullptr);
+    auto code = codegen::GetKernel(k, cpu, nullptr);
     if (cpu != "avx512-lowered") {
-      EXPECT_NE(codegen::EmitText(k, {cpu}, "asm").find("vmovntps"), std::string::npos);
+      EXPECT_NE(codegen::EmitText(k, cpu, "asm").find("vmovntps"), std::string::npos);
     }
     for (int64_t n : {0, 7, 64, 100, 1000}) {
       for (int64_t shift : {0, 1, 8}) {
@@ -199,7 +199,7 @@ TEST(Kernel, StreamsOnlyWholeLines) {  // a streaming store to an address that i
 }
 
 TEST(Kernel, NothingToDo) {
-  auto code = codegen::GetKernel(Scale(8), {"avx2"}, nullptr);
+  auto code = codegen::GetKernel(Scale(8), "avx2", nullptr);
   code->fn(nullptr, nullptr, 0, 0);  // touches no buffer
   code->fn(nullptr, nullptr, 3, 3);
 }
@@ -209,12 +209,12 @@ TEST(Cache, SharesCode) {
   loop::Kernel a = Scale(24), b = Scale(24);
   b.name = "another@place.py:9";
   bool reused = true;
-  auto first = codegen::GetKernel(a, {"avx2"}, &reused);
+  auto first = codegen::GetKernel(a, "avx2", &reused);
   EXPECT_FALSE(reused);
-  auto second = codegen::GetKernel(b, {"avx2"}, &reused);
+  auto second = codegen::GetKernel(b, "avx2", &reused);
   EXPECT_TRUE(reused);
   EXPECT_EQ(first, second);
-  EXPECT_NE(codegen::GetKernel(Scale(25), {"avx2"}, &reused), first);
+  EXPECT_NE(codegen::GetKernel(Scale(25), "avx2", &reused), first);
   const KernelCacheInfo info = GetKernelCacheInfo();
   EXPECT_EQ(info.kernels, 2);
   EXPECT_EQ(info.hits, 1);
@@ -236,7 +236,7 @@ TEST(Cache, ManyThreads) {
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&, t] {
       for (int n = 1; n < 24; ++n) {
-        auto code = codegen::GetKernel(Scale((n * (t % 2 ? 1 : 5)) % 23 + 1), {"avx2"}, nullptr);
+        auto code = codegen::GetKernel(Scale((n * (t % 2 ? 1 : 5)) % 23 + 1), "avx2", nullptr);
         float x[32], y[32] = {};
         std::fill(x, x + 32, 1.5f);
         void* buffers[] = {x, y};
@@ -256,7 +256,7 @@ TEST(Cache, EvictedKernelsAreUnmapped) {
     return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
   };
   auto compile = [](int64_t first) {
-    for (int64_t n = first; n < first + 100; ++n) codegen::GetKernel(Scale(n), {"avx2"}, nullptr);
+    for (int64_t n = first; n < first + 100; ++n) codegen::GetKernel(Scale(n), "avx2", nullptr);
   };
   ClearKernelCache();
   compile(1000);
@@ -271,9 +271,9 @@ TEST(Cache, EvictedKernelsAreUnmapped) {
 }
 
 TEST(Cache, EqualNamesMayLiveAtOnce) {
-  auto first = codegen::GetKernel(Scale(24), {"avx2"}, nullptr);
+  auto first = codegen::GetKernel(Scale(24), "avx2", nullptr);
   ClearKernelCache();
-  auto second = codegen::GetKernel(Scale(24), {"avx2"}, nullptr);
+  auto second = codegen::GetKernel(Scale(24), "avx2", nullptr);
   EXPECT_EQ(first->symbol, second->symbol);
   EXPECT_NE(first->fn, second->fn);
   first.reset();
@@ -287,7 +287,7 @@ TEST(Cache, ForksWhileAnotherThreadCompiles) {
   std::atomic<bool> stop = false;
   std::atomic<int64_t> size = 3000;
   std::thread other([&] {
-    while (!stop) codegen::GetKernel(Scale(++size), {"avx2"}, nullptr);
+    while (!stop) codegen::GetKernel(Scale(++size), "avx2", nullptr);
   });
   int wrong = 0;
   for (int i = 0; i < 20; ++i) {
@@ -296,7 +296,7 @@ TEST(Cache, ForksWhileAnotherThreadCompiles) {
     if (!child) {
       alarm(20);               // a child that waits for a lock for ever fails
       const int64_t n = size;  // what the other thread is compiling
-      auto code = codegen::GetKernel(Scale(n), {"avx2"}, nullptr);
+      auto code = codegen::GetKernel(Scale(n), "avx2", nullptr);
       std::vector<float> x(n, 1.5f), y(n);
       void* buffers[] = {x.data(), y.data()};
       code->fn(buffers, nullptr, 0, code->rows(nullptr));
@@ -312,21 +312,21 @@ TEST(Cache, ForksWhileAnotherThreadCompiles) {
 }
 
 TEST(Errors, AreExceptions) {
-  EXPECT_THROW(codegen::GetKernel(Scale(8), {"z80"}, nullptr), codegen::CodegenUnsupported);
+  EXPECT_THROW(codegen::GetKernel(Scale(8), "z80", nullptr), codegen::CodegenUnsupported);
   loop::Kernel k = Scale(8);
   k.insts[2].dtype = DType::kComplex64;
   k.insts[0].dtype = k.insts[1].dtype = DType::kComplex64;
-  EXPECT_THROW(codegen::GetKernel(k, {"avx2"}, nullptr), codegen::CodegenUnsupported);
+  EXPECT_THROW(codegen::GetKernel(k, "avx2", nullptr), codegen::CodegenUnsupported);
   loop::Kernel bad = Scale(Int::Symbol(0) * 2);
-  EXPECT_THROW(codegen::GetKernel(bad, {"avx2"}, nullptr), codegen::CodegenUnsupported);
-  EXPECT_NO_THROW(codegen::GetKernel(Scale(8), {"avx2"}, nullptr));  // nothing was left behind
+  EXPECT_THROW(codegen::GetKernel(bad, "avx2", nullptr), codegen::CodegenUnsupported);
+  EXPECT_NO_THROW(codegen::GetKernel(Scale(8), "avx2", nullptr));  // nothing was left behind
 }
 
 TEST(Text, LlvmAndAssembly) {
-  const std::string llvm = codegen::EmitText(Scale(64), {"avx512"}, "llvm");
+  const std::string llvm = codegen::EmitText(Scale(64), "avx512", "llvm");
   EXPECT_NE(llvm.find("<16 x float>"), std::string::npos) << llvm;
-  EXPECT_NE(codegen::EmitText(Scale(64), {"avx512"}, "asm").find("zmm"), std::string::npos);
-  const std::string avx2 = codegen::EmitText(Scale(64), {"avx2"}, "asm");
+  EXPECT_NE(codegen::EmitText(Scale(64), "avx512", "asm").find("zmm"), std::string::npos);
+  const std::string avx2 = codegen::EmitText(Scale(64), "avx2", "asm");
   EXPECT_EQ(avx2.find("zmm"), std::string::npos);
   EXPECT_NE(avx2.find("ymm"), std::string::npos);
   EXPECT_NE(avx2.find("scale@test.py:1"), std::string::npos);  // what profilers show
@@ -338,12 +338,12 @@ TEST(Time, OfOneKernel) {  // printed; CPU time, the best of several
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
   };
-  codegen::GetKernel(Scale(8), {"avx2"}, nullptr);
+  codegen::GetKernel(Scale(8), "avx2", nullptr);
   double best = 1e9;
   for (int i = 0; i < 10; ++i) {
     ClearKernelCache();
     const double start = cpu();
-    codegen::GetKernel(Scale(1000 + i), {"avx2"}, nullptr);
+    codegen::GetKernel(Scale(1000 + i), "avx2", nullptr);
     best = std::min(best, cpu() - start);
   }
   std::printf("smallest kernel: %.2f ms of CPU time\n", best);

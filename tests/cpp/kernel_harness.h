@@ -17,7 +17,7 @@ inline bool HasAvx512() {
   static const bool has = [] {
     loop::Kernel probe;
     try {
-      codegen::GetKernel(probe, {"avx512"}, nullptr);
+      codegen::GetKernel(probe, "avx512", nullptr);
       return true;
     } catch (const codegen::CodegenUnsupported&) {
       return false;
@@ -58,7 +58,7 @@ inline std::byte* DataOf(const HostTensor& t) {
 // Runs the kernel in `pieces` calls over its rows. `values`: of the graph's symbols.
 inline std::vector<HostTensor> RunGroup(const Graph& g, const GroupRun& run, const std::vector<HostTensor>& inputs,
                                         const std::string& cpu, const std::vector<int64_t>& values, int pieces = 3) {
-  auto code = codegen::GetKernel(run.built.kernel, {cpu}, nullptr);
+  auto code = codegen::GetKernel(run.built.kernel, cpu, nullptr);
   std::vector<int64_t> symbols;
   for (shape::Int s : run.built.symbols) symbols.push_back(s.Eval(values));
   symbols.push_back(0);
@@ -147,7 +147,7 @@ inline void CheckGraph(const Graph& g, const std::vector<HostTensor>& inputs, do
     }
   }
   if (!HasAvx512()) {
-    EXPECT_NE(codegen::EmitText(run.built.kernel, {"avx512"}, "asm"), "");
+    EXPECT_NE(codegen::EmitText(run.built.kernel, "avx512", "asm"), "");
   }
 }
 

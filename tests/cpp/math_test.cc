@@ -39,7 +39,7 @@ std::vector<T> Apply(Op op, const std::vector<T>& x, const std::vector<T>* y, co
   if (y) operands.push_back(b.Input({TypeOf<T>(), {n}, {}}, {1}, "y"));
   g.outputs = {b.Add(op, operands)};
   auto run = test::BuildWhole(g);
-  auto code = codegen::GetKernel(run.built.kernel, {cpu}, nullptr);
+  auto code = codegen::GetKernel(run.built.kernel, cpu, nullptr);
   std::vector<T> out(x.size());
   void* buffers[] = {const_cast<T*>(x.data()), nullptr, nullptr};
   buffers[1] = y ? const_cast<void*>(static_cast<const void*>(y->data())) : out.data();

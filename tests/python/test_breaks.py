@@ -185,6 +185,19 @@ def test_row(fresh, identifier, fn, capsys):
     assert identifier in found, found
 
 
+def test_a_tensor_of_vmap_that_is_kept(fresh):
+    """FJ0016 is no matter of generators here: its note says what is."""
+    kept = []
+
+    def row(r):
+        kept.append(r * 2)
+        return r.sum()
+
+    text = str(fresh.explain(lambda x: torch.vmap(row)(x) + 1)(torch.ones(3, 4)))
+    first = text[text.index("break[FJ0016]") :].split("break[", 2)[1]
+    assert "a tensor of a custom function or of torch.vmap" in first and "only inside of torch.vmap" in first, first
+
+
 def test_exception_leaves(fresh):  # FJ0011
     compiled = fresh.compile(raises)
     for _ in range(2):
