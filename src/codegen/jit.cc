@@ -13,11 +13,19 @@
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
 
+#ifdef FRAMEJIT_SANITIZE_CODE
+#include <llvm/Analysis/TargetLibraryInfo.h>
+#include <llvm/IR/PassInstrumentation.h>
+#include <llvm/IR/PassManager.h>
+#include <llvm/Transforms/Instrumentation/AddressSanitizer.h>
+#endif
+
 #include <mutex>
 
 #include "codegen/emit_kernel.h"
 #include "codegen/linker.h"
 #include "codegen/machine.h"
+#include "codegen/math.h"
 
 namespace framejit::codegen {
 namespace {
@@ -28,6 +36,11 @@ void ThrowFatal(void*, const char* reason, bool) {
   throw std::runtime_error(std::string("LLVM: ") + reason);
 }
 
+void SetLlvmOption(const char* name, bool value) {
+  auto& options = llvm::cl::getRegisteredOptions();
+  if (auto it = options.find(name); it != options.end()) static_cast<llvm::cl::opt<bool>*>(it->second)->setValue(value);
+}
+
 void Initialize() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -36,9 +49,13 @@ void Initialize() {
     llvm::install_fatal_error_handler(ThrowFatal, nullptr);
     // Loop strength reduction takes a third of the time of a small kernel; our loops have one counter and x86 scales it
     // for free. There is no option for it but the command line's.
-    auto& options = llvm::cl::getRegisteredOptions();
-    if (auto it = options.find("disable-lsr"); it != options.end())
-      static_cast<llvm::cl::opt<bool>*>(it->second)->setValue(true);
+    SetLlvmOption("disable-lsr", true);
+#ifdef FRAMEJIT_SANITIZE_CODE
+    // Of the first three the runtime would have to hear when code is loaded. With the last one a masked load is not
+    // looked at behind a load of its first element.
+    for (const char* name : {"asan-globals", "asan-stack", "asan-use-stack-safety", "asan-opt-same-temp"})
+      SetLlvmOption(name, false);
+#endif
   });
 }
 
@@ -101,6 +118,27 @@ void Prepare(llvm::Module& m, llvm::TargetMachine& machine) {
   m.setDataLayout(machine.createDataLayout());
 }
 
+// In a build for AddressSanitizer each access of the code looks into its shadow memory first, where it is loaded.
+void Sanitize([[maybe_unused]] llvm::Module& m) {
+#ifdef FRAMEJIT_SANITIZE_CODE
+  if (!HelperAddress("__asan_report_load8_noabort")) return;
+  for (llvm::Function& f : m)
+    if (!f.isDeclaration()) f.addFnAttr(llvm::Attribute::SanitizeAddress);
+  llvm::FunctionAnalysisManager fam;
+  llvm::ModuleAnalysisManager mam;
+  fam.registerPass([] { return llvm::PassInstrumentationAnalysis(); });
+  fam.registerPass([] { return llvm::TargetLibraryAnalysis(); });
+  mam.registerPass([] { return llvm::PassInstrumentationAnalysis(); });
+  mam.registerPass([&] { return llvm::FunctionAnalysisManagerModuleProxy(fam); });
+  llvm::ModulePassManager passes;
+  const llvm::AddressSanitizerOptions options{.Recover =
+                                                  true};  // halt_on_error=0 may ask for more than the first fault
+  passes.addPass(llvm::AddressSanitizerPass(options, /*UseGlobalGC=*/false, /*UseOdrIndicator=*/false,
+                                            llvm::AsanDtorKind::None, llvm::AsanCtorKind::None));
+  passes.run(m, mam);
+#endif
+}
+
 }  // namespace
 
 Isa IsaOf(const std::string& cpu, bool run) {
@@ -133,6 +171,7 @@ Code CompileModule(const Isa& isa, const std::string& symbol, FillModule fill) {
   Prepare(*module, *machine);
   fill(*module, *machine);  // our own errors: nothing of LLVM is half done
   try {
+    Sanitize(*module);
     llvm::raw_svector_ostream stream(object);
     auto passes = std::make_unique<llvm::legacy::PassManager>();
     llvm::MCContext* mc = nullptr;

@@ -415,6 +415,10 @@ class KernelBuilder {
   }
 
   int Load(ValueId v, int index, int pred, const Needed& need) {
+    // Where there are no elements, there may be no memory either. With a constant size all of it would be read in front
+    // of the loop that has no rounds; a one, as no operation raises of it.
+    const Ints& sizes = g_.nodes[v].type.shape;
+    if (std::find(sizes.begin(), sizes.end(), Int(0)) != sizes.end()) return AddConst(1, g_.nodes[v].type.dtype);
     Affine a = OfAccess(v, index);
     Inst inst{.kind = IKind::kLoad, .dtype = g_.nodes[v].type.dtype};
     std::erase_if(a.dynamic, [](const auto& d) { return IsZero(d.second); });

@@ -1,5 +1,8 @@
 """What is empty on one call and not on the next: the same results, warnings and errors as eager, with one function for all."""
 
+import os
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -45,3 +48,17 @@ def test_as_in_eager(case, fresh):
     compiled = fresh.compile(function)
     for rows in ROWS:
         assert outcome(compiled, make(rows)) == outcome(function, make(rows)), rows
+
+
+def test_no_elements_are_not_read():
+    """An array of no elements may have no memory: code that is made for such a size loads nothing of it, also in front of loops without rounds."""
+    code = """
+import framejit
+import numpy as np
+
+x = np.zeros((0, 3))
+print(framejit.grad(lambda x: (x**2).sum())(x).shape)
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "FRAMEJIT_LOG": "loop"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, text=True, capture_output=True)
+    assert done.stdout == "(0, 3)\n" and "kernel(" in done.stderr and "load" not in done.stderr, done.stderr
