@@ -1,13 +1,15 @@
 """tools/dev bench loops: programs with loops (bench/loop_programs.py, or those of a checkout of NPBench), each in a process of its own: is the result right, how
 long does the first result take, and what does a call take then, as written and compiled in turns.
 
-    tools/dev bench loops [PROGRAM...] [--npbench CHECKOUT [--size S]] [--numba] [--json F]
+    tools/dev bench loops [PROGRAM...] [--npbench CHECKOUT [--size S]] [--scalar] [--json F]
 
-With --numba the scalar programs (bench/scalar_programs.py) take turns with Numba, too, where it is installed and compiles them.
+The scalar programs (bench/scalar_programs.py; with --scalar they alone) take turns with Numba, too, where it can be imported and compiles
+them. A call that is measured stands right behind one that is not, so that nobody's code has gone cold while another one ran.
 """
 
 import argparse
 import copy
+import importlib.util
 import json
 import os
 import statistics
@@ -29,6 +31,29 @@ def _same(a, b):
     return type(a) is type(b) and a == b
 
 
+WARM = 0.01  # seconds: what takes longer needs no call before it
+
+
+def _timed(call, fresh):
+    """A function that says how many seconds a call took."""
+    last = 0.0
+
+    def once():
+        given = fresh()
+        start = time.perf_counter()
+        call(*given)
+        return time.perf_counter() - start
+
+    def run():
+        nonlocal last
+        if last < WARM:
+            once()
+        last = once()
+        return last
+
+    return run
+
+
 def _numba(function, arguments, expected):
     """(contender, seconds to the first result), or None where Numba does not compile the function, or to something else."""
     import numba
@@ -41,16 +66,11 @@ def _numba(function, arguments, expected):
     except numba.core.errors.NumbaError:
         return None
 
-    def run():
-        given = rivals.numba_arguments(copy.deepcopy(arguments))
-        start = time.perf_counter()
-        jitted(*given)
-        return time.perf_counter() - start
-
     import numpy as np
 
     # Numba's numbers are Python's, where NumPy's own would come out: what is compared are values.
     pairs = zip(expected, result) if isinstance(expected, tuple) else [(expected, result)]
+    run = _timed(jitted, lambda: rivals.numba_arguments(copy.deepcopy(arguments)))
     return (run, first) if all(np.allclose(a, b) for a, b in pairs) else None
 
 
@@ -83,16 +103,7 @@ def one(name, function, make, seconds, numba=False):
         calls += 1
     row["settled"] = round(time.perf_counter() - start, 3)
 
-    def timed(call):
-        def run():
-            given = fresh()
-            start = time.perf_counter()
-            call(*given)
-            return time.perf_counter() - start
-
-        return run
-
-    contenders = {"eager": timed(function), "framejit": timed(compiled)}
+    contenders = {"eager": _timed(function, fresh), "framejit": _timed(compiled, fresh)}
     if numba and (found := _numba(function, arguments, expected)):
         contenders["numba"], row["numba_first"] = found
     times = measure.taken(contenders, seconds)
@@ -107,24 +118,25 @@ def main(argv=None):
     parser.add_argument("program", nargs="*", help=f"of {', '.join(loop_programs.PROGRAMS)}, or of NPBench's (default: all)")
     parser.add_argument("--npbench", metavar="CHECKOUT", help="the programs of this checkout of NPBench instead")
     parser.add_argument("--size", default="S", choices=("S", "M", "L", "paper"), help="of NPBench's arguments")
-    parser.add_argument("--numba", action="store_true", help="beside Numba, where it compiles them (without names: the scalar programs)")
+    parser.add_argument("--scalar", action="store_true", help="the scalar programs alone")
     parser.add_argument("--seconds", type=float, default=2.0, help="of measuring, for each program")
     parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--json", metavar="F", help="append JSON lines to this file")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    known = npbench.names(args.npbench) if args.npbench else loop_programs.SCALAR if args.numba and not args.program else list(loop_programs.PROGRAMS)
+    known = npbench.names(args.npbench) if args.npbench else loop_programs.SCALAR if args.scalar else list(loop_programs.PROGRAMS)
     for name in args.program:
         if name not in known:
             parser.error(f"no program {name!r}")
     if args.here:
         name = args.program[0]
-        return one(name, *(npbench.program(args.npbench, args.size, name) if args.npbench else loop_programs.PROGRAMS[name]), args.seconds, args.numba)
+        numba = not args.npbench and name in loop_programs.SCALAR and importlib.util.find_spec("numba") is not None
+        return one(name, *(npbench.program(args.npbench, args.size, name) if args.npbench else loop_programs.PROGRAMS[name]), args.seconds, numba)
     case = f"npbench {args.size}" if args.npbench else "loops"
-    which = (["--npbench", args.npbench, "--size", args.size] if args.npbench else []) + (["--numba"] if args.numba else [])
+    which = ["--npbench", args.npbench, "--size", args.size] if args.npbench else []
     print(f"{'program':24} {'right':6} {'first s':>8} {'eager ms':>10} {'framejit ms':>11} {'vs eager':>8} {'vs numba':>8} spread segments")
     rows = []
-    said = " ".join(["tools/dev bench loops", *args.program, *(["--npbench", "CHECKOUT", "--size", args.size] if args.npbench else []), *(["--numba"] if args.numba else [])])
+    said = " ".join(["tools/dev bench loops", *args.program, *(["--npbench", "CHECKOUT", "--size", args.size] if args.npbench else []), *(["--scalar"] if args.scalar else [])])
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(measure.ROOT)]))
     env = os.environ | {"PYTHONPATH": path}
     for name in args.program or known:

@@ -239,6 +239,8 @@ class Emitter {
     using P = llvm::CmpInst::Predicate;
     const int k = static_cast<int>(i.op) - static_cast<int>(ScalarOp::kEq);
     Value *x = values_[i.a], *y = values_[i.b];
+    if (i.type == ScalarType::kBool && y->getType()->isIntegerTy(64))
+      if (const std::optional<bool> known = Decided(i.op, ranges_[i.a], ranges_[i.b])) return b_.getInt1(*known);
     static constexpr P kFloat[] = {P::FCMP_OEQ, P::FCMP_UNE, P::FCMP_OLT, P::FCMP_OLE, P::FCMP_OGT, P::FCMP_OGE};
     static constexpr P kInt[] = {P::ICMP_EQ, P::ICMP_NE, P::ICMP_SLT, P::ICMP_SLE, P::ICMP_SGT, P::ICMP_SGE};
     return x->getType()->isFloatingPointTy() ? b_.CreateFCmp(kFloat[k], x, y) : b_.CreateICmp(kInt[k], x, y);

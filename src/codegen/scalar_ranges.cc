@@ -174,6 +174,20 @@ std::vector<ScalarRange> RangesOf(const ScalarCode& code) {
   return std::move(Ranges(code).known);
 }
 
+std::optional<bool> Decided(ScalarOp op, const ScalarRange& a, const ScalarRange& b) {
+  const bool below = a.hi<b.lo, above = a.lo> b.hi;
+  const std::optional<bool> unknown;
+  switch (op) {
+    case ScalarOp::kEq: return below || above ? false : unknown;
+    case ScalarOp::kNe: return below || above ? true : unknown;
+    case ScalarOp::kLt: return below ? true : a.lo >= b.hi ? false : unknown;
+    case ScalarOp::kLe: return a.hi <= b.lo ? true : above ? false : unknown;
+    case ScalarOp::kGt: return above ? true : a.hi <= b.lo ? false : unknown;
+    case ScalarOp::kGe: return a.lo >= b.hi ? true : below ? false : unknown;
+    default: return unknown;
+  }
+}
+
 bool MayOverflow(ScalarOp op, const ScalarRange& a, const ScalarRange& b) {
   const auto [lo, hi] = Bounds(op, a, b);
   return lo < kLeast || hi > kMost;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "codegen/scalar_code.h"
@@ -24,5 +25,7 @@ inline constexpr int64_t kSlowNumber = 2 * kSmallNumber;
 std::vector<ScalarRange> RangesOf(const ScalarCode& code);
 // Can the sum, difference or product (kAddOver and so on) leave 64 bits?
 bool MayOverflow(ScalarOp op, const ScalarRange& a, const ScalarRange& b);
+// What a comparison (kEq to kGe) of ints says whatever they are; nothing if it says now this, now that.
+std::optional<bool> Decided(ScalarOp op, const ScalarRange& a, const ScalarRange& b);
 
 }  // namespace framejit::codegen

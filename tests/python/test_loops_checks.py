@@ -105,3 +105,30 @@ def table(n, m):
 
 def test_tables_that_wrap_around():
     check(table, (6, 9), (1, 40), (40, 1), (0, 3), (3, 0), (34, 34), (60, 60))
+
+
+def totals(values):
+    total, low = 0, 0
+    for v in values:
+        total += v
+        if v < low:
+            low = v
+    return total, low, v
+
+
+@pytest.mark.parametrize("odd", [0, -1, 2**30 - 1, 2**30, -(2**30), 2**62, -(2**63), 2**63, -(2**90), True, 1.5, np.int64(3)])
+def test_ints_of_any_length_in_lists(odd):
+    check(totals, ([3, -4, 0, 2**31, 5] * 9,), ([1] * 20 + [odd] + [7] * 20,), ([odd],), ([-(2**40), 5, -7] * 5,))
+
+
+def remainders(x, n):
+    out = np.zeros((n, n), np.int64)
+    for i in range(n):
+        for j in range(n):
+            out[i, j] = x[(i - 1) % n, (j + 1) % n] + (i - j) // n + (j == n) + (i < -1)
+    return out
+
+
+def test_comparisons_that_bounds_decide():
+    x = np.arange(49).reshape(7, 7)
+    check(remainders, (x, 7), (x, 1), (x, 0), (x, 5), (x, -2), (x[::-1, ::2], 4))
