@@ -2,7 +2,8 @@
 // on it; each node carries the tests of its value. Items of a dict are looked up together (a group): while the dict's
 // tag is fresh, the lookups are skipped, and with them every test whose outcome cannot change as long as the dict holds
 // the same object ("covered": identity, values of immutable objects, absence). What remains of a module per call is:
-// its type, the tags of its dicts, and its tensors.
+// its type, the tags of its dicts, and its tensors. Values of which the same is asked share their tests, so that a
+// model's program is little besides its sources and nodes.
 #pragma once
 
 #include <memory>
@@ -27,6 +28,10 @@ struct TensorTest {
   int rank = 0;
   uint64_t key_set = 0;
   bool requires_grad = false;
+  bool Same(const TensorTest& o) const {  // of tests without symbols
+    return klass == o.klass && dtype == o.dtype && device == o.device && rank == o.rank && key_set == o.key_set &&
+           requires_grad == o.requires_grad && expected == o.expected && !symbolic_mask && !o.symbolic_mask;
+  }
   struct Dim {
     int64_t value = 0;  // kCompare
     int32_t symbol = kCompare;
@@ -78,13 +83,17 @@ struct Test {
   int32_t extra = -1;    // index into tensors, types, functions, sets
   Expected expected;     // kIs, kTypeIs, kEqual, kKeys (a tuple)
   int64_t number = 0;
+  bool Same(const Test& o) const {
+    return kind == o.kind && covered == o.covered && extra == o.extra && expected.held() == o.expected.held() &&
+           number == o.number;
+  }
 };
 
 struct Node {
   int32_t parent = -1;
   int32_t group = -1;
-  int32_t first = 0, last = 0;  // tests
-  int32_t index = 0;            // as in Source
+  int32_t first = 0, last = 0;  // tests, shared with nodes that have the same ones
+  int32_t index = 0;            // as in Source; kMember: of its MemberCache
   SourceKind kind = SourceKind::kSlot;
   bool looked_up = false;      // a dict item: its group sets `value`
   bool required = false;       // an input, or part of a relation: must exist
@@ -93,10 +102,10 @@ struct Node {
 };
 
 struct Lookup {
-  PyObject* key;        // held by the pool
-  int32_t node;         // -1: only covered tests
-  int32_t first, last;  // covered tests
   const Source* source;
+  int32_t node;         // -1: only covered tests
+  int32_t first, last;  // covered tests, shared like those of nodes
+  PyObject* key() const { return source->object; }
 };
 
 struct Group {
@@ -133,14 +142,14 @@ class Program final : public GuardSet {
   std::vector<Node> nodes;
   std::vector<const Source*> sources;  // by node
   std::vector<Test> tests;
-  std::vector<Line> where;  // by test: the user's line that caused it
+  std::vector<Line> where;  // by test: the user's line that caused it; where lines differ, tests are not shared
   std::vector<Lookup> lookups;
   std::vector<Group> groups;
   std::vector<TensorTest> tensors;
   std::vector<TypeTest> types;
   std::vector<std::unique_ptr<FunctionTest>> functions;
   std::vector<SetTest> sets;
-  std::vector<MemberCache> members;  // by node
+  std::vector<MemberCache> members;  // of nodes of this kind
   std::vector<Relation> relations;
   struct Written {
     int32_t node;
