@@ -95,8 +95,7 @@ const Plumbing& Known() {
   if (!theirs) return PyErr_Clear(), known;
   auto check = [&](const char* name, bool whole, Ref* out, int* at) {
     PyCodeObject* code = CodeIn(theirs.get(), name);
-    if (SameCode(code, CodeIn(ours.get(), name), whole, at))
-      *out = Ref::Borrow(reinterpret_cast<PyObject*>(code));
+    if (SameCode(code, CodeIn(ours.get(), name), whole, at)) *out = Ref::Borrow(reinterpret_cast<PyObject*>(code));
   };
   int none;
   check("__getattr__", true, &known.getattr, &none);
