@@ -8,6 +8,7 @@
 
 #include "bytecode/code.h"
 #include "capture/callees.h"
+#include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/semantics.h"
 #include "tensor/import.h"
@@ -73,24 +74,28 @@ struct Plumbing {
   int wrapped_at = 0, call_at = 0;  // units of the calls in them
 };
 
+// What is in a class's namespace; null with an error set: there is no such class.
+Ref SpaceOf(PyObject* module, const char* name) {
+  Ref type(module ? PyObject_GetAttrString(module, name) : nullptr);
+  Ref view(type ? PyObject_GetAttrString(type.get(), "__dict__") : nullptr);
+  Ref space(view ? PyDict_New() : nullptr);
+  return space && PyDict_Update(space.get(), view.get()) == 0 ? std::move(space) : Ref();
+}
+
 const Plumbing& Known() {
   static Plumbing known;
   static bool looked = false;
   if (looked || !tensor::TorchLoaded()) return known;
   looked = true;
   SuspendScope off;
-  Ref ours(tensor::Import("framejit._plumbing"));
-  PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), callees::kModules);
-  PyObject* type =
-      module && PyModule_Check(module) ? PyDict_GetItemString(PyModule_GetDict(module), "Module") : nullptr;
-  if (!ours || !type || !PyType_Check(type)) return PyErr_Clear(), known;
-  Ref space(PyObject_GetAttrString(type, "__dict__"));  // a mappingproxy
-  Ref theirs(space ? PyDict_New() : nullptr);
-  if (!theirs || PyDict_Update(theirs.get(), space.get()) < 0) return PyErr_Clear(), known;
+  Ref module(tensor::Import("framejit._plumbing"));
+  Ref ours = SpaceOf(module.get(), "Module");
+  Ref theirs = ours ? SpaceOf(PyDict_GetItemString(PyImport_GetModuleDict(), callees::kModules), "Module") : Ref();
+  if (!ours) return Report("framejit._plumbing: " + tensor::TakeErrorText()), known;
+  if (!theirs) return PyErr_Clear(), known;
   auto check = [&](const char* name, bool whole, Ref* out, int* at) {
     PyCodeObject* code = CodeIn(theirs.get(), name);
-    if (SameCode(code, CodeIn(PyModule_GetDict(ours.get()), name), whole, at))
-      *out = Ref::Borrow(reinterpret_cast<PyObject*>(code));
+    if (SameCode(code, CodeIn(ours.get(), name), whole, at)) *out = Ref::Borrow(reinterpret_cast<PyObject*>(code));
   };
   int none;
   check("__getattr__", true, &known.getattr, &none);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <memory_resource>
+#include <tuple>
 #include <unordered_map>
 
 #include "diag/diag.h"
@@ -203,8 +204,6 @@ class Assembler {
     next_row_.resize(rows_.size(), -1);
     p_.nodes.reserve(branches_.size());
     p_.sources.reserve(branches_.size());
-    p_.tests.reserve(rows_.size());
-    p_.where.reserve(rows_.size());
     for (size_t i = 0; i < rows_.size(); ++i) {
       const HeldRow& r = rows_[i];
       const Source* other = r.other();
@@ -221,7 +220,6 @@ class Assembler {
     bound_.resize(env_.num_symbols());
     for (uint32_t r : roots_) Emit(r, -1);
     for (const Source* s : inputs) p_.inputs.push_back(branches_[s->id].node);
-    p_.members.resize(p_.nodes.size());
     for (uint32_t i = 0; i < env_.num_symbols(); ++i) p_.symbol_info.push_back(env_.symbol(i));
     for (const HeldRow& h : rows_) Global(h);
     for (const shape::Guard& g : env_.guards())
@@ -231,6 +229,13 @@ class Assembler {
         if (dim.symbol == TensorTest::kExpression) Bound(dim.expression), p_.expressions = true;
     for (const shape::Guard& g : p_.shape_guards) Bound(g.lhs), Bound(g.rhs);
     p_.shape_checks = !p_.shape_guards.empty();
+    p_.nodes.shrink_to_fit();
+    p_.sources.shrink_to_fit();
+    p_.tests.shrink_to_fit();
+    p_.where.shrink_to_fit();
+    p_.lookups.shrink_to_fit();
+    p_.groups.shrink_to_fit();
+    p_.tensors.shrink_to_fit();
   }
 
  private:
@@ -294,7 +299,7 @@ class Assembler {
       ForRows(id, keys, [&](int32_t i) {
         if (!node().looked_up || !Covered(rows_[i])) AddTest(i);
       });
-    node().last = static_cast<int32_t>(p_.tests.size());
+    std::tie(node().first, node().last) = Share(node().first);
     EmitGroup(at, id);
     ForChildren(id, true, [&](int32_t c) {
       if (!OnlyCovered(c)) Emit(c, at);
@@ -312,17 +317,58 @@ class Assembler {
     g.keys_last = static_cast<int32_t>(p_.tests.size());
     g.first = static_cast<int32_t>(p_.lookups.size());
     ForChildren(id, true, [&](int32_t c) {
-      Lookup l{branches_[c].source->object, -1, static_cast<int32_t>(p_.tests.size()), 0, branches_[c].source};
+      Lookup l{branches_[c].source, -1, static_cast<int32_t>(p_.tests.size()), 0};
       ForEach(branches_[c].rows, next_row_, [&](int32_t i) {
         if (Covered(rows_[i])) AddTest(i);
       });
-      l.last = static_cast<int32_t>(p_.tests.size());
+      std::tie(l.first, l.last) = Share(l.first);
       p_.lookups.push_back(l);
     });
     g.last = static_cast<int32_t>(p_.lookups.size());
     if (g.first == g.last && g.keys_first == g.keys_last) return;
     p_.nodes[at].group = static_cast<int32_t>(p_.groups.size());
     p_.groups.push_back(std::move(g));
+  }
+
+  // The tests of one value, from `first` to the last one there is: the same ones if they stand already, without these.
+  std::pair<int32_t, int32_t> Share(int32_t first) {
+    const auto last = static_cast<int32_t>(p_.tests.size());
+    if (first == last) return {first, last};
+    size_t hash = last - first;
+    for (int32_t i = first; i < last; ++i) {
+      const Test& t = p_.tests[i];
+      hash = Mix(hash, static_cast<size_t>(t.kind) << 32 ^ static_cast<uint32_t>(t.extra));
+      hash = Mix(Mix(hash, static_cast<size_t>(t.number)), reinterpret_cast<size_t>(t.expected.held()));
+      hash = Mix(hash, reinterpret_cast<size_t>(p_.where[i].get()));
+    }
+    const auto next = static_cast<uint32_t>(runs_.size());
+    const uint32_t at = run_index_.FindOrEnter(hash, next, [&](uint32_t run) {
+      const auto& [begin, end] = runs_[run];
+      if (end - begin != last - first) return false;
+      for (int32_t i = 0; i < end - begin; ++i)
+        if (!p_.tests[begin + i].Same(p_.tests[first + i]) || p_.where[begin + i] != p_.where[first + i]) return false;
+      return true;
+    });
+    if (at == next) return runs_.emplace_back(first, last);
+    p_.tests.erase(p_.tests.begin() + first, p_.tests.end());
+    p_.where.erase(p_.where.begin() + first, p_.where.end());
+    return runs_[at];
+  }
+
+  int32_t AddTensor(TensorTest t) {  // its number
+    const auto next = static_cast<uint32_t>(p_.tensors.size());
+    size_t hash = t.rank + (static_cast<size_t>(t.klass) << 8) + (t.requires_grad << 16);
+    for (int64_t v : t.expected) hash = Mix(hash, static_cast<size_t>(v));
+    const uint32_t at = t.symbolic_mask ? next : tensor_index_.FindOrEnter(hash, next, [&](uint32_t known) {
+      return p_.tensors[known].Same(t);
+    });
+    if (at == next) p_.tensors.push_back(std::move(t));
+    return static_cast<int32_t>(at);
+  }
+
+  static size_t Mix(size_t hash, size_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 29;
   }
 
   static bool Covered(const HeldRow& h) { return DecidedByIdentity(h.kind, h.object.get()); }
@@ -340,10 +386,7 @@ class Assembler {
     t.number = h.number;
     t.extra = h.extra;
     switch (t.kind) {
-      case Kind::kTensor:
-        t.extra = static_cast<int32_t>(p_.tensors.size());
-        p_.tensors.push_back(MakeTensor(*extras_.tensors[h.extra]));
-        break;
+      case Kind::kTensor: t.extra = AddTensor(MakeTensor(*extras_.tensors[h.extra])); break;
       case Kind::kIntSymbol:
       case Kind::kFloatSymbol:
         FRAMEJIT_CHECK(t.number >= 0 && t.number < static_cast<int64_t>(bound_.size()));
@@ -452,7 +495,9 @@ class Assembler {
   std::vector<Branch> branches_;                // by source id
   std::vector<int32_t> next_child_, next_row_;  // by source id, by row
   std::vector<uint32_t> roots_;
-  std::vector<char> bound_;  // by symbol
+  std::vector<char> bound_;                        // by symbol
+  std::vector<std::pair<int32_t, int32_t>> runs_;  // of tests
+  IndexTable run_index_, tensor_index_;
 };
 
 }  // namespace
@@ -476,6 +521,7 @@ std::shared_ptr<GuardSet> GuardBuilder::Finish(shape::Env& env, const std::vecto
   for (size_t i = 0; i < p->nodes.size(); ++i) {
     p->nodes[i].index = p->sources[i]->index;
     p->nodes[i].object = p->sources[i]->object;
+    if (p->nodes[i].kind == SourceKind::kMember) p->nodes[i].index = Append(p->members, MemberCache{});
   }
   impl_->rows.clear();
   impl_->lookups.clear();

@@ -150,7 +150,7 @@ bool Program::Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols)
       if (!KeysMatch(dict, tests[i].expected.get())) return fail();
   for (int32_t l = g.first; l < g.last; ++l) {
     const Lookup& at = lookups[l];
-    PyObject* v = real ? DictLookup(dict, at.key) : nullptr;
+    PyObject* v = real ? DictLookup(dict, at.key()) : nullptr;
     for (int32_t i = at.first; i < at.last; ++i)
       if (!Holds(tests[i], v, symbols)) return fail();
     if (at.node >= 0) nodes[at.node].value = v;
@@ -172,7 +172,8 @@ bool Program::Refresh(Group& g, PyObject* dict, bool may_miss, int64_t* symbols)
       node.value = node.kind == SourceKind::kSlot ? slots[node.index]
                    : node.kind == SourceKind::kConst && !node.index
                        ? node.object
-                       : Step(node.kind, node.index, node.object, from, slots, &member[i]);
+                       : Step(node.kind, node.index, node.object, from, slots,
+                              node.kind == SourceKind::kMember ? &member[node.index] : nullptr);
     }
     if (!node.value) [[unlikely]] {
       if (!Nothing(node)) return false;

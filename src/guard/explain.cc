@@ -186,7 +186,7 @@ class Explainer {
     }
     for (int32_t l = g.first; l < g.last; ++l) {
       const Lookup& look = p_.lookups[l];
-      PyObject* item = v ? DictLookup(v, look.key) : nullptr;
+      PyObject* item = v ? DictLookup(v, look.key()) : nullptr;
       for (int32_t i = look.first; i < look.last; ++i)
         if (Failure f = AtTest(i, *look.source, item); !f.text.empty()) return f;
     }

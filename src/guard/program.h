@@ -2,7 +2,8 @@
 // on it, and each node has the tests of its value. The items of a dict are looked up together, as a group. While the
 // dict's tag is fresh the lookups are skipped, and so is every "covered" test: one whose outcome cannot change as long
 // as the dict holds the same object (identity, values of immutable objects, absence). So a call checks of a module its
-// type, the tags of its dicts, and its tensors.
+// type, the tags of its dicts, and its tensors. Values of which the same is asked share their tests, so
+// that a model's program is little besides its sources and nodes.
 #pragma once
 
 #include <memory>
@@ -28,6 +29,10 @@ struct TensorTest {
   int rank = 0;
   uint64_t key_set = 0;
   bool requires_grad = false;
+  bool Same(const TensorTest& o) const {  // of tests without symbols
+    return klass == o.klass && dtype == o.dtype && device == o.device && rank == o.rank && key_set == o.key_set &&
+           requires_grad == o.requires_grad && expected == o.expected && !symbolic_mask && !o.symbolic_mask;
+  }
   struct Dim {
     int64_t value = 0;  // for kCompare: the expected size or stride
     int32_t symbol = kCompare;
@@ -83,13 +88,17 @@ struct Test {
   int32_t extra = -1;    // index into Program's tensors, types, functions or sets, as the kind wants
   Expected expected;     // for kIs, kTypeIs, kEqual, and kKeys (a tuple)
   int64_t number = 0;
+  bool Same(const Test& o) const {
+    return kind == o.kind && covered == o.covered && extra == o.extra && expected.held() == o.expected.held() &&
+           number == o.number;
+  }
 };
 
 struct Node {
   int32_t parent = -1;
   int32_t group = -1;
-  int32_t first = 0, last = 0;  // tests
-  int32_t index = 0;            // as in Source
+  int32_t first = 0, last = 0;  // tests, shared with nodes that have the same ones
+  int32_t index = 0;            // as in Source; kMember: of its MemberCache
   SourceKind kind = SourceKind::kSlot;
   bool looked_up = false;      // it is an item of a dict, and its group sets `value`
   bool required = false;       // it must exist, being an input or part of a relation
@@ -98,10 +107,16 @@ struct Node {
 };
 
 struct Lookup {
+<<<<<<< HEAD
   PyObject* key;        // held by the pool
   int32_t node;         // -1: it has covered tests alone
   int32_t first, last;  // covered tests
+=======
+>>>>>>> capture
   const Source* source;
+  int32_t node;         // -1: only covered tests
+  int32_t first, last;  // covered tests, shared like those of nodes
+  PyObject* key() const { return source->object; }
 };
 
 struct Group {
@@ -139,14 +154,14 @@ class Program final : public GuardSet {
   std::vector<Node> nodes;
   std::vector<const Source*> sources;  // by node
   std::vector<Test> tests;
-  std::vector<Line> where;  // by test: the user's line that caused it
+  std::vector<Line> where;  // by test: the user's line that caused it; where lines differ, tests are not shared
   std::vector<Lookup> lookups;
   std::vector<Group> groups;
   std::vector<TensorTest> tensors;
   std::vector<TypeTest> types;
   std::vector<std::unique_ptr<FunctionTest>> functions;
   std::vector<SetTest> sets;
-  std::vector<MemberCache> members;  // by node
+  std::vector<MemberCache> members;  // of nodes of this kind
   std::vector<Relation> relations;
   struct Written {
     int32_t node;

@@ -6,6 +6,7 @@ import copy
 import sys
 import threading
 import types
+import weakref
 
 import framejit
 import pytest
@@ -141,6 +142,38 @@ def test_one_prefix_many_leaves():
     hits(g, x)
     x.b[0] = Thing(w=5)
     misses(g, x)
+
+
+def test_values_of_which_the_same_is_asked_share_their_tests():
+    things = [Thing(k=1, kept={}) for _ in range(50)]
+    rows = []
+    for i in range(50):
+        thing = ("item", S0, i)
+        rows += [("type is", thing, Thing), ("equals", attr(thing, "k"), 1), ("absent", attr(thing, "gone"))]
+        rows += [("no items", attr(thing, "kept")), ("is", attr(thing, "own"), things[i].__dict__.setdefault("own", object()))]
+    g = build(*rows, ("type is", ("item", S0, 50), int))
+    values = [*things, 0]
+    hits(g, values)
+    held = [id(o) for o in g.referents()]
+    assert held.count(id(weakref.ref(Thing))) == 1
+    assert {id(t.own) for t in things} <= set(held)
+    for i in (0, 1, 30, 49):
+        own = things[i].own
+        for change, back, text in [
+            (lambda t: setattr(t, "k", 2), lambda t: setattr(t, "k", 1), "k: expected 1, got 2"),
+            (lambda t: setattr(t, "gone", 2), lambda t: delattr(t, "gone"), "gone: was not there"),
+            (lambda t: t.kept.update(a=1), lambda t: t.kept.clear(), "kept: was empty"),
+            (lambda t: setattr(t, "own", things[i - 1].own), lambda t, own=own: setattr(t, "own", own), "own: expected"),
+        ]:
+            change(things[i])
+            misses(g, values, text=f"slot[0][{i}].{text}")
+            back(things[i])
+            hits(g, values)
+        values[i] = 0
+        misses(g, values, text=f"slot[0][{i}]: type")
+        values[i] = things[i]
+    values[50] = things[0]
+    misses(g, values, text="slot[0][50]: type")
 
 
 # --- guard kinds -------------------------------------------------------------------------------------------------------------

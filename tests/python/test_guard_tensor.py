@@ -41,6 +41,21 @@ def test_sizes_strides_and_class(framework):
     misses(g, [0.0])
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_tensors_that_share_a_test_are_told_apart(framework):
+    shapes = [(2, 3), (3, 2), (2, 3), (2, 3), (5, 3), (5, 3)]
+    sizes = [{}, {}, {}, {}, {0: "s0"}, {0: "s0"}]
+    values = [zeros(framework, *shape) for shape in shapes]
+    g = build(*[("tensor", ("item", S0, i), v, sizes[i]) for i, v in enumerate(values)], symbols=[(5, 2, 100)])
+    hits(g, values)
+    hits(g, values[:4] + [zeros(framework, 7, 3), zeros(framework, 7, 3)])
+    for i in range(6):
+        same = zeros(framework, *shapes[i])
+        for wrong in [zeros(framework, 2, 5), zeros(framework, 6, 3), same.astype("f8") if framework == "numpy" else same.double()]:
+            misses(g, [*values[:i], wrong, *values[i + 1 :]], text="" if i == 4 else f"slot[0][{i}]")
+    hits(g, values)
+
+
 def test_numpy_kinds():
     x = np.zeros((2, 3))
     g = build(("tensor", S0, x))

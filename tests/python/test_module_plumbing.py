@@ -2,6 +2,8 @@
 they depend on is seen when it changes."""
 
 import dis
+import subprocess
+import sys
 
 import pytest
 
@@ -22,7 +24,24 @@ def _start(function):
 
 @pytest.mark.parametrize("name", ["__getattr__", "_wrapped_call_impl", "_call_impl"])
 def test_the_code_is_torchs(name):
-    assert _start(getattr(_plumbing, name)) == _start(getattr(nn.Module, name))
+    assert _start(getattr(_plumbing.Module, name)) == _start(getattr(nn.Module, name))
+
+
+DEPTH = """
+import framejit, torch
+from torch import nn
+module, x = nn.Sequential(nn.Sequential(nn.Linear(3, 3))), torch.ones(2, 3)
+call = framejit.compile(module, options={"max_depth": 5}, fullgraph=True)
+with torch.no_grad():
+    torch.testing.assert_close(call(x), module(x))
+print(framejit.cache_info(call)["outcomes"])
+"""
+
+
+def test_calls_of_modules_are_done_without_their_frames():
+    """In a process that has imported nothing of framejit's by itself. With their frames they would be 9 deep."""
+    done = subprocess.run([sys.executable, "-c", DEPTH], capture_output=True, text=True)
+    assert "'run': {'graph': 1}" in done.stdout, done.stdout + done.stderr
 
 
 def agree(compiled, f, *args, times=3):
