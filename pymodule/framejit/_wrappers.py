@@ -7,7 +7,91 @@ import types
 
 import torch
 
+symbolic = None  # (name, number, number) -> number or truth: what is done with symbols of the capture; likewise
 dispatched = None  # (func, args, kwargs) -> what the class gives, with stand-ins in both; set by the extension
+
+
+class Number:
+    """What torch's SymInt, SymBool and SymFloat ask: a symbol of the capture, or a number of Python. Questions become guards."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def is_int(self):
+        return type(self.value) not in (bool, float)
+
+    def is_float(self):
+        return type(self.value) is float
+
+    def is_bool(self):
+        return type(self.value) is bool
+
+    def is_symbolic(self):
+        return not self.is_constant()
+
+    def is_constant(self):
+        return type(self.value) in (bool, int, float)
+
+    def maybe_as_int(self):
+        return self.value if type(self.value) in (bool, int) else None
+
+    def is_nested_int(self):
+        return False
+
+    def nested_int(self):
+        return None
+
+    def has_hint(self):
+        return True
+
+    def clone(self):
+        return self
+
+    def _number(self, *_):
+        return self.value if self.is_constant() else symbolic("number", self.value, 0)
+
+    def _truth(self, *_):
+        return bool(self._number())
+
+    def _wrap(self, value):
+        return Number(value)
+
+    def neg(self):
+        return Number(symbolic("sub", 0, self.value))
+
+    def sym_not(self):
+        return Number(not self._truth())
+
+    def sym_float(self):
+        return Number(float(self._number()))
+
+    def int_truediv(self, other):
+        return Number(self._number() / other._number())
+
+    guard_int = int_ = constant_int = _number
+    guard_float = lambda self, *_: float(self._number())  # noqa: E731
+    guard_bool = bool_ = constant_bool = expect_true = expect_size = guard_size_oblivious = guard_or_true = guard_or_false = _truth
+    wrap_int = wrap_bool = wrap_float = _wrap
+    sym_and = and_ = lambda self, other: Number(self._truth() and other._truth())
+    sym_or = or_ = lambda self, other: Number(self._truth() or other._truth())
+
+
+def _operation(name):
+    return lambda self, other: Number(symbolic(name, self.value, other.value))
+
+
+for _name in ("add", "sub", "mul", "int_floordiv", "mod", "sym_min", "sym_max", "eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Number, _name, _operation(_name))
+Number.floordiv = Number.int_floordiv
+
+
+def symbol(value):
+    return torch.SymInt(Number(value))
+
+
+def number_in(x):
+    """What a number of torch's stands for; None: it is none."""
+    return x.node.value if isinstance(x, (torch.SymInt, torch.SymBool, torch.SymFloat)) else None
 
 
 class StandIn(torch.Tensor):
@@ -24,6 +108,13 @@ def stand_in(sizes, strides, offset, dtype, device, requires_grad=False):
     return torch.Tensor._make_wrapper_subclass(
         StandIn, sizes, strides=strides, storage_offset=offset, dtype=dtype, device=device, requires_grad=requires_grad
     )
+
+
+def that_ask():
+    """Wrappers like any other, then some for each thing that torch may ask a wrapper's class for: a tuple of tuples."""
+    ways = {}, {"dispatch_sizes_strides_policy": "sizes"}, {"dispatch_sizes_strides_policy": "strides"}, {"dispatch_device": True}, {"dispatch_layout": True}
+    made = [[torch.Tensor._make_wrapper_subclass(StandIn, (2,), dtype=torch.float32, device="cpu", **way) for way in ways] for _ in range(16)]
+    return tuple(zip(*made))
 
 
 def perform(function, args, kwargs, grad, inference):

@@ -155,6 +155,7 @@ void NoteBreak(const Compiled& compiled, Session& s, const CaptureSemantics& sem
     }
   }
   PyErr_Clear();
+  if (s.symbols_refused && !s.options().dynamic_dims.empty()) out->problem.again = Again::kFixedSizes;
   out->broke = true;
   out->stopped_at = sem.root_index();
   out->raises = s.mixes_casts;

@@ -251,6 +251,7 @@ class Session {
   bool later = false;
   bool ReadLater(PyObject* o, const Source* s);  // false (Break): that may be another by then
   bool mixes_casts = false;                      // it ends in what eager refuses: casts of two regions of autocast
+  bool symbols_refused = false;                  // a call that torch makes does not take them for sizes; numbers may do
 
  private:
   // ForC in its parts.

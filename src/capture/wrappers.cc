@@ -13,15 +13,21 @@ namespace framejit::capture {
 namespace {
 
 PyObject* Dispatched(PyObject*, PyObject* const* args, Py_ssize_t n);
+PyObject* Symbolic(PyObject*, PyObject* const* args, Py_ssize_t n);
 
 // Of framejit._wrappers; borrowed, null with an error.
 PyObject* Part(const char* name) {
-  static PyMethodDef method = {"dispatched", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Dispatched)),
-                               METH_FASTCALL, nullptr};
+  static PyMethodDef methods[] = {
+      {"dispatched", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Dispatched)), METH_FASTCALL, nullptr},
+      {"symbolic", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Symbolic)), METH_FASTCALL, nullptr}};
   static PyObject* const module = [] {
     SuspendScope off;
-    Ref m(tensor::Import("framejit._wrappers")), f(PyCFunction_New(&method, nullptr));
-    return m && f && !PyObject_SetAttrString(m.get(), "dispatched", f.get()) ? m.release() : nullptr;
+    Ref m(tensor::Import("framejit._wrappers"));
+    for (PyMethodDef& method : methods) {
+      Ref f(m ? PyCFunction_New(&method, nullptr) : nullptr);
+      if (!f || PyObject_SetAttrString(m.get(), method.ml_name, f.get()) < 0) return static_cast<PyObject*>(nullptr);
+    }
+    return m.release();
   }();
   PyObject* part = module ? PyDict_GetItemString(PyModule_GetDict(module), name) : nullptr;
   if (!part && !PyErr_Occurred()) PyErr_Format(PyExc_ImportError, "framejit._wrappers.%s", name);
@@ -31,6 +37,10 @@ PyObject* Part(const char* name) {
 MadeWrapper* Made(Session& s, PyObject* o) {
   auto at = s.pending().wrappers.find(o);
   return at == s.pending().wrappers.end() ? nullptr : &at->second;
+}
+
+bool Tracked(const MadeWrapper* made) {
+  return made && PyDict_GetItemString(made->kwargs.get(), "requires_grad") == Py_True;
 }
 
 bool Among(std::string_view name, std::string_view names) {
@@ -98,19 +108,21 @@ class Asking {
   PyObject* FromTorch(PyObject* o, bool result);
   // An operation that reaches the classes, or is one on tensors beside them.
   PyObject* Operation(PyObject* func, PyObject* args, PyObject* kwargs);
-  bool NoteWrites();  // to wrappers from outside. False: an error
+  bool NoteWrites();              // to wrappers from outside. False: an error
   PyObject* Answer(PyObject* o);  // of an operation, as torch may have it. New reference
-  // A call with tensors that gradients go to is captured like a torch.autograd.Function. Its backward is what torch does
-  // with the stand-ins of its results.
+  // A call with tensors that gradients go to is captured like a torch.autograd.Function. Its backward is what torch
+  // does with the stand-ins of its results.
   bool tracks() const { return !leaves_.empty(); }
   void Begin() { s_.lowering().BeginCustom(&custom_); }
   // An argument, as framejit._wrappers.Again makes it again where torch replays the call. Null: Break, or an error.
   Ref Recipe(PyObject* o);
-  bool Differentiate(PyObject* result, PyObject* again);  // the results stand for others then. False: Break, or an error
+  bool Differentiate(PyObject* result,
+                     PyObject* again);  // the results stand for others then. False: Break, or an error
   Session& session() { return s_; }
   frame::Semantics* semantics() { return semantics_; }
   const Keys before = Keys::Now();  // the call: so what is captured is looked at
   Keys within;                      // an operation of it: so a call inside of that is made
+  bool symbolic = false;            // torch was given symbols
   Asking* outer() { return outer_; }
 
  private:
@@ -119,16 +131,18 @@ class Asking {
   PyObject* ViewOf(PyObject* stand_in, PyObject* o);
   PyObject* Behind(PyObject* stand_in);
   PyObject* NumberTensor(PyObject* o);
+  Ref Number(shape::Int n);
   Ref MadeAgain(PyObject* wrapper);
+  Ref NamedRecipes(PyObject* dict);
   bool Differentiable(PyObject* o, std::vector<PyObject*>* stand_ins, std::vector<TraceId>* results);
   Ref Derivative(const std::vector<PyObject*>& stand_ins, const std::vector<TraceId>& results);
 
   Session& s_;
   frame::Semantics* const semantics_;
   Asking* const outer_;
-  std::vector<std::pair<Ref, Ref>> known_;  // stand-in, what it stands for
+  std::vector<std::pair<Ref, Ref>> known_;             // stand-in, what it stands for
   std::vector<std::pair<PyObject*, TraceId>> leaves_;  // stand-ins of tensors that gradients go to
-  std::vector<TraceId> slots_;                          // the tensors of the recipes
+  std::vector<Arg> slots_;                             // tensors and symbols of the recipes
   surface::Lowering::Custom custom_;
   bool answering_ = false;
 };
@@ -138,6 +152,16 @@ PyObject* Asking::Behind(PyObject* stand_in) {
   for (auto& [stands, o] : known_)
     if (stands.get() == stand_in) return o.get();
   return nullptr;
+}
+
+// A torch.SymInt for a symbol: what torch does with it is done with the symbol.
+Ref Asking::Number(shape::Int n) {
+  Ref number(s_.SymIntObject(n));
+  if (!number || !IsSymInt(number.get())) return number;
+  PyObject* make = Part("symbol");
+  symbolic = true;
+  SuspendScope off;
+  return Ref(make ? PyObject_CallOneArg(make, number.get()) : nullptr);
 }
 
 Ref Asking::StandInOf(PyObject* o) {
@@ -152,8 +176,7 @@ Ref Asking::StandInOf(PyObject* o) {
     if (tracked && (answering_ || !s_.options().derivatives)) return s_.Break(BreakId::kSubclass, refused), Ref();
     auto numbers = [&](const shape::Ints& all) {
       Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(all.size())));
-      for (size_t i = 0; tuple && i < all.size(); ++i)
-        PyTuple_SET_ITEM(tuple.get(), i, PyLong_FromLongLong(s_.env().Specialize(all[i])));
+      for (size_t i = 0; tuple && i < all.size(); ++i) PyTuple_SET_ITEM(tuple.get(), i, Number(all[i]).release());
       return tuple;
     };
     Ref sizes = numbers(m.sizes), strides = numbers(m.strides), dtype(tensor::DTypeObject(Framework::kTorch, m.dtype));
@@ -168,8 +191,9 @@ Ref Asking::StandInOf(PyObject* o) {
   } else {
     tensor::Meta m;
     SuspendScope off;
-    if (!tensor::ReadWrapper(o, &m)) return s_.Break(BreakId::kSubclass, Py_TYPE(o)->tp_name), Ref();
-    if (m.requires_grad && s_.modes.now.grad) return s_.Break(BreakId::kSubclass, refused), Ref();
+    if (!Made(s_, o) && !tensor::ReadWrapper(o, &m)) return s_.Break(BreakId::kSubclass, Py_TYPE(o)->tp_name), Ref();
+    if ((Tracked(Made(s_, o)) || m.requires_grad) && s_.modes.now.grad)
+      return s_.Break(BreakId::kSubclass, refused), Ref();
     PyObject* make = Part("like");
     made = Ref(make ? PyObject_CallOneArg(make, o) : nullptr);
   }
@@ -187,14 +211,14 @@ Ref Asking::Items(PyObject* o) {
     Ref one = ToTorch(PySequence_Fast_GET_ITEM(items, i));
     if (!one || PyList_Append(list.get(), one.get()) < 0) return {};
   }
-  return list && PyTuple_Check(o) ? Ref(PyList_AsTuple(list.get())) : list;
+  return list && PyTuple_Check(o) ? Ref(PyList_AsTuple(list.get())) : std::move(list);
 }
 
 Ref Asking::ToTorch(PyObject* o) {
   o = s_.Resolve(o);
   if (!o) return {};
   if (IsTensor(o) || IsWrapper(o)) return StandInOf(o);
-  if (IsSymInt(o)) return Ref(PyNumber_Index(o));
+  if (IsSymInt(o)) return Number(reinterpret_cast<SymInt*>(o)->expr);
   if (IsSymFloat(o)) return Ref(PyFloat_FromDouble(s_.numbers().Specialize(reinterpret_cast<SymFloat*>(o)->symbol)));
   if (IsItemFloat(o)) return s_.Break(BreakId::kTensorItem, "a number that a tensor holds, beside a wrapper"), Ref();
   if (PyTuple_CheckExact(o) || PyList_CheckExact(o) || IsSymbolicSize(o)) return Items(o);
@@ -243,13 +267,23 @@ PyObject* Asking::NumberTensor(PyObject* o) {
   return s_.CallFramework(make, args, 1, names.get());
 }
 
+// What a torch.SymInt, SymBool or SymFloat of ours stands for. Nothing: it is something else.
+std::optional<Ref> SymbolIn(PyObject* o) {
+  static PyObject* const of = Part("number_in");
+  if (PyLong_Check(o) || PyTuple_Check(o) || PyList_Check(o) || PyUnicode_Check(o) || !of) return std::nullopt;
+  SuspendScope off;
+  Ref number(PyObject_CallOneArg(of, o));
+  if (!number || number.get() == Py_None) return std::nullopt;
+  return number;
+}
+
 PyObject* Asking::FromTorch(PyObject* o, bool result) {
   if (PyObject* known = Behind(o)) {
     if (result && !ViewOf(o, known)) return nullptr;
     return Py_NewRef(known);
   }
+  if (auto symbol = SymbolIn(o)) return s_.Adopt(symbol->release());
   if (PyTuple_Check(o) || PyList_CheckExact(o)) {
-    if (OfType(o, CType::kTorchSize)) return s_.Adopt(Py_NewRef(o));
     Ref list(PyList_New(0));
     for (Py_ssize_t i = 0; list && i < PySequence_Fast_GET_SIZE(o); ++i) {
       Ref one(FromTorch(PySequence_Fast_GET_ITEM(o, i), result));
@@ -259,6 +293,10 @@ PyObject* Asking::FromTorch(PyObject* o, bool result) {
     if (PyList_CheckExact(o)) return s_.MarkFresh(list.release());
     Ref tuple(PyList_AsTuple(list.get()));
     if (!tuple || PyTuple_CheckExact(o)) return s_.MarkFresh(tuple.release());
+    if (OfType(o, CType::kTorchSize)) {
+      Ref none(PyTuple_New(0));
+      return none ? SizeConcat(s_, none.get(), s_.MarkFresh(tuple.release())) : nullptr;
+    }
     SuspendScope off;
     return s_.MarkFresh(PyObject_CallOneArg(reinterpret_cast<PyObject*>(Py_TYPE(o)), tuple.get()));
   }
@@ -279,6 +317,45 @@ PyObject* Asking::FromTorch(PyObject* o, bool result) {
     return s_.Break(BreakId::kSubclass, "a tensor that torch makes beside wrappers");
   if (IsPrimitive(o) || IsValue(o) || IsConstantKind(o)) return s_.Adopt(Py_NewRef(o));
   return s_.Break(BreakId::kUnknownCall, std::string("a ") + Py_TYPE(o)->tp_name + " in an operation on wrappers");
+}
+
+// What is done with the numbers of framejit._wrappers.Number: (name, number, number) -> number or truth.
+PyObject* Symbolic(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (!Asking::current || n != 3)
+    return PyErr_Format(PyExc_RuntimeError, "framejit: a symbol of a finished capture was used");
+  Session& s = Asking::current->session();
+  shape::Env& env = s.env();
+  auto number = [](PyObject* o) {
+    return IsSymInt(o) ? reinterpret_cast<SymInt*>(o)->expr : shape::Int(static_cast<int64_t>(PyLong_AsLongLong(o)));
+  };
+  const shape::Int a = number(args[1]), b = number(args[2]);
+  const char* name = PyUnicode_AsUTF8(args[0]);
+  if (!name || PyErr_Occurred()) return nullptr;
+  struct Relation {
+    const char* name;
+    shape::Cmp cmp;
+    bool swap;
+  };
+  static constexpr Relation kRelations[] = {{"eq", shape::Cmp::kEq, false}, {"ne", shape::Cmp::kNe, false},
+                                            {"lt", shape::Cmp::kLt, false}, {"le", shape::Cmp::kLe, false},
+                                            {"gt", shape::Cmp::kLt, true},  {"ge", shape::Cmp::kLe, true}};
+  for (const Relation& r : kRelations)
+    if (!strcmp(name, r.name)) return PyBool_FromLong(r.swap ? env.Ask(r.cmp, b, a) : env.Ask(r.cmp, a, b));
+  struct Operation {
+    const char* name;
+    shape::Int (*of)(shape::Int, shape::Int);
+  };
+  using shape::Int;
+  static constexpr Operation kOperations[] = {{"add", [](Int x, Int y) { return x + y; }},
+                                              {"sub", [](Int x, Int y) { return x - y; }},
+                                              {"mul", [](Int x, Int y) { return x * y; }},
+                                              {"int_floordiv", shape::FloorDiv},
+                                              {"mod", shape::Mod},
+                                              {"sym_min", shape::Min},
+                                              {"sym_max", shape::Max}};
+  for (const Operation& op : kOperations)
+    if (!strcmp(name, op.name)) return s.SymIntObject(op.of(a, b));
+  return PyLong_FromLongLong(env.Specialize(a));
 }
 
 // The classes of wrappers among these, as torch asks them: each once, a subclass before its base.
@@ -349,12 +426,23 @@ PyObject* Asking::Answer(PyObject* o) {
   return answer.release();
 }
 
+Ref Asking::NamedRecipes(PyObject* dict) {
+  Ref copy(PyDict_New());
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; copy && PyDict_Next(dict, &at, &name, &value);) {
+    Ref item = Recipe(value);
+    if (!item || PyDict_SetItem(copy.get(), name, item.get()) < 0) return {};
+  }
+  return copy;
+}
+
 Ref Asking::MadeAgain(PyObject* wrapper) {
   PyObject* make = Part("Wrapped");
   Ref args, kwargs, dict, copy(PyDict_New());
   const bool outside = s_.IsOutside(wrapper);
   if (MadeWrapper* its = Made(s_, wrapper)) {
-    args = Borrow(its->args.get()), kwargs = Borrow(its->kwargs.get());
+    args = Recipe(its->args.get()), kwargs = args ? NamedRecipes(its->kwargs.get()) : Ref();
+    if (!kwargs) return {};
   } else {
     PyObject* described = Part("described");
     SuspendScope off;
@@ -368,7 +456,8 @@ Ref Asking::MadeAgain(PyObject* wrapper) {
   }
   PyObject *name, *value;
   for (Py_ssize_t at = 0; make && dict && copy && PyDict_Next(dict.get(), &at, &name, &value);) {
-    Ref seen(outside ? semantics_->LoadAttr(wrapper, name) : Py_NewRef(value)), item = seen ? Recipe(seen.get()) : Ref();
+    Ref seen(outside ? semantics_->LoadAttr(wrapper, name) : Py_NewRef(value)),
+        item = seen ? Recipe(seen.get()) : Ref();
     if (!item || PyDict_SetItem(copy.get(), name, item.get()) < 0) return {};
   }
   if (!make || !dict || !copy) return {};
@@ -379,12 +468,11 @@ Ref Asking::MadeAgain(PyObject* wrapper) {
 Ref Asking::Recipe(PyObject* o) {
   o = s_.Resolve(o);
   if (!o) return {};
-  if (IsTensor(o)) {
-    auto at = std::find(slots_.begin(), slots_.end(), AsTensor(o)->id);
-    if (at == slots_.end()) at = slots_.insert(at, AsTensor(o)->id);
+  if (IsTensor(o) || IsSymInt(o)) {
+    slots_.push_back(IsTensor(o) ? Arg::Tensor(AsTensor(o)->id) : Arg::Int(reinterpret_cast<SymInt*>(o)->expr));
     PyObject* make = Part("Slot");
     SuspendScope off;
-    return Ref(make ? PyObject_CallFunction(make, "n", at - slots_.begin()) : nullptr);
+    return Ref(make ? PyObject_CallFunction(make, "n", static_cast<Py_ssize_t>(slots_.size() - 1)) : nullptr);
   }
   if (IsWrapper(o)) return MadeAgain(o);
   if (PyTuple_CheckExact(o) || PyList_CheckExact(o) || IsSymbolicSize(o)) {
@@ -414,11 +502,12 @@ bool Asking::Differentiable(PyObject* o, std::vector<PyObject*>* stand_ins, std:
     return true;
   }
   auto refuse = [&](const char* why) { return s_.Break(BreakId::kSubclass, why), false; };
+  if (tensor::Classify(o) == tensor::Class::kNone) return true;
   PyObject* known = Behind(o);
-  tensor::Meta m;
   SuspendScope off;
-  if (!known || !tensor::ReadWrapper(o, &m)) return tensor::Classify(o) == tensor::Class::kNone || refuse("a result");
-  if (!m.requires_grad) return refuse("a result without gradients beside one that has some");
+  Ref wants(known ? PyObject_GetAttrString(o, "requires_grad") : nullptr);
+  if (!wants) return PyErr_Clear(), refuse("a result that torch makes beside wrappers");
+  if (wants.get() != Py_True) return refuse("a result without gradients beside one that has some");
   if (!IsTensor(known)) return refuse("gradients of a wrapper");
   const TraceId id = AsTensor(known)->id;
   if (id < custom_.tensors || s_.trace().tensors[id].base < custom_.tensors) return refuse("a result that is a view");
@@ -461,7 +550,8 @@ bool Asking::Differentiate(PyObject* result, PyObject* again) {
   const size_t pending = s_.pending().stores().size() + s_.pending().calls().size();
   Ref gradients = Derivative(stand_ins, results);
   if (s_.broken()) return s_.Break(s_.reason().id), false;
-  if (!gradients) return PyErr_Clear(), s_.Break(BreakId::kFrameworkError, "a derivative on wrappers that raises"), false;
+  if (!gradients)
+    return PyErr_Clear(), s_.Break(BreakId::kFrameworkError, "a derivative on wrappers that raises"), false;
   if (s_.pending().stores().size() + s_.pending().calls().size() != pending)
     return s_.Break(BreakId::kSubclass, "a derivative that writes to an object"), false;
   std::vector<std::optional<TraceId>> inputs, grads;
@@ -482,7 +572,7 @@ bool Asking::Differentiate(PyObject* result, PyObject* again) {
   call.args[0].kind = Arg::Kind::kObject;
   call.args[0].i = shape::Int(static_cast<int64_t>(s_.constants().size()));
   s_.constants().push_back(Py_NewRef(again));
-  for (TraceId t : slots_) call.args.push_back(Arg::Tensor(t));
+  call.args.insert(call.args.end(), slots_.begin(), slots_.end());
   std::vector<Arg> made;
   for (size_t k = 0; k < results.size(); ++k)
     made.push_back(Arg::Tensor(static_cast<TraceId>(s_.trace().tensors.size() + k)));
@@ -560,14 +650,16 @@ PyObject* CallDispatch(Session& s, PyObject* function, PyObject* const* args, Py
   if (tracked && !again) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kSubclass, "an argument");
   if (tracked) asking.Begin();
   s.in_custom += tracked;
-  const absl::Cleanup end = [&s, tracked] { s.in_custom -= tracked; };
+  const absl::Cleanup end = [&] {
+    s.in_custom -= tracked;
+    s.symbols_refused |= asking.symbolic && s.broken() && s.reason().id == BreakId::kFrameworkError;
+  };
   {
     SuspendScope off;
     std::optional<KeyScope> inside;
     if (asking.outer()) inside.emplace(asking.outer()->within);
-    result =
-        Ref(PyObject_CallFunctionObjArgs(perform, function, all.get(), named.get(), tracked ? Py_True : Py_False,
-                                         s.modes.now.inference ? Py_True : Py_False, nullptr));
+    result = Ref(PyObject_CallFunctionObjArgs(perform, function, all.get(), named.get(), tracked ? Py_True : Py_False,
+                                              s.modes.now.inference ? Py_True : Py_False, nullptr));
   }
   if (s.broken()) return s.Break(s.reason().id);
   if (!result) return PyErr_Clear(), s.Break(BreakId::kFrameworkError, "an operation on wrappers that raises");
@@ -592,7 +684,7 @@ PyObject* Fact(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t
     SuspendScope off;
     answer = Ref(PyObject_CallFunctionObjArgs(ask, function, all.get(), named.get(), nullptr));
   }
-  return answer ? s.Adopt(answer.release()) : nullptr;
+  return answer ? asking.FromTorch(answer.get(), false) : nullptr;
 }
 
 PyTypeObject* ClassOf(Session& s, PyObject* o) {
@@ -663,9 +755,9 @@ PyObject* MakeWrapper(Session& s, PyObject* function, PyObject* const* args, Py_
   if (!made) return nullptr;
   if (!tensor::IsWrapperClass(Py_TYPE(made.get()))) return s.Break(BreakId::kSubclass, Py_TYPE(made.get())->tp_name);
   Wrappers::seen = true;
-  s.MarkFresh(rest.get());
-  s.MarkFresh(named.get());
-  s.pending().wrappers[made.get()] = {std::move(rest), std::move(named)};
+  Ref its_args(asking.FromTorch(rest.get(), false)), its_kwargs(asking.FromTorch(named.get(), false));
+  if (!its_args || !its_kwargs) return nullptr;
+  s.pending().wrappers[made.get()] = {std::move(its_args), std::move(its_kwargs)};
   return s.MarkFresh(made.release());
 }
 
@@ -700,7 +792,8 @@ PyObject* WrapperAttr(Session& s, PyObject* wrapper, PyObject* name, bool* found
     if (r || asked || s.broken() || PyErr_Occurred()) return r;
   }
   tensor::Meta m;
-  const bool tracked = !tensor::ReadWrapper(wrapper, &m) || m.requires_grad;
+  const MadeWrapper* made = Made(s, wrapper);
+  const bool tracked = made ? Tracked(made) : !tensor::ReadWrapper(wrapper, &m) || m.requires_grad;
   if (!tracked && !strcmp(text, "grad_fn")) Py_RETURN_NONE;
   if (!tracked && !strcmp(text, "is_leaf")) Py_RETURN_TRUE;
   return CallWrapped(s, getter.get(), text, &wrapper, 1, nullptr);

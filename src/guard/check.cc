@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "guard/program.h"
+#include "tensor/overrides.h"
 #include "tensor/torch_api.h"
 
 namespace framejit::guard {
@@ -63,7 +64,7 @@ namespace {
   tensor::Meta m;
   if (!tensor::ReadForGuard(v, &m)) return false;
   if (m.rank != t.rank || m.dtype != t.dtype || m.key_set != t.key_set || m.requires_grad != t.requires_grad ||
-      !(m.device == t.device))
+      !(m.device == t.device) || (t.klass == tensor::Class::kTorchSubclass && tensor::AsksItsClass(v)))
     return false;
   return LayoutHolds(t, m.sizes, m.strides, info, symbols);
 }

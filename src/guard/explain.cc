@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "guard/program.h"
+#include "tensor/overrides.h"
 
 namespace framejit::guard {
 
@@ -300,6 +301,8 @@ class Explainer {
       f.hint = "inference-mode tensors, views made under functorch and the like are compiled apart";
       return differ(": dispatch keys", Hex(t.key_set), Hex(m.key_set));
     }
+    if (t.klass == tensor::Class::kTorchSubclass && tensor::AsksItsClass(v))
+      return differ("", "a wrapper that has sizes", "one whose class is asked for them");
     // Symbols were bound as far as Holds() got; bind again in order to name the dimension.
     std::vector<int64_t> bound(symbols_);
     for (int i = 0; i < 2 * t.rank; ++i) {

@@ -1,6 +1,7 @@
 // What a tensor object is: Classify, ReadMeta, ReadForGuard. The hot path reads fields (torch_api.h); with a field
 // missing the same answers come from Python attributes.
 #include "tensor/cupy_api.h"
+#include "tensor/import.h"
 #include "tensor/numpy_api.h"
 #include "tensor/overrides.h"
 #include "tensor/tensor.h"
@@ -329,8 +330,50 @@ bool ReadMeta(PyObject* o, Meta* out, const char** why) {
   return No(why, "not a tensor");
 }
 
+namespace {
+
+// The bits in front of a tensor's key set by which torch asks its class, learned from tensors that were made so.
+uint64_t asking_bits = 0;
+
+uint64_t BitsOf(const TorchApi& t, PyObject* o) {
+  return Field<uint64_t>(ImplOf(o), t.at.key_set - 8);
+}
+
+bool LearnAskingBits(const TorchApi& t) {
+  if (asking_bits || !t.at.all()) return true;
+  SavedError saved;
+  Ref module(Import("framejit._wrappers"));
+  Ref probes(module ? PyObject_CallMethod(module.get(), "that_ask", nullptr) : nullptr);
+  // Some bits are nobody's and hold anything: only what all of a kind have counts, and none of the first kind.
+  uint64_t bits = 0, plain = 0;
+  bool found = probes && PyTuple_Check(probes.get());
+  for (Py_ssize_t i = 0; found && i < PyTuple_GET_SIZE(probes.get()); ++i) {
+    PyObject* kind = PyTuple_GET_ITEM(probes.get(), i);
+    uint64_t all = ~uint64_t{0};
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(kind); ++k) {
+      const uint64_t one = BitsOf(t, PyTuple_GET_ITEM(kind, k));
+      all &= one;
+      if (i == 0) plain |= one;
+    }
+    if (i == 0) continue;
+    found = (all & ~plain) != 0;
+    bits |= all & ~plain;
+  }
+  PyErr_Clear();
+  if (found) asking_bits = bits;
+  return found;
+}
+
+}  // namespace
+
+bool AsksItsClass(PyObject* o) {
+  const TorchApi* t = bound_torch;
+  return t && asking_bits && (BitsOf(*t, o) & asking_bits);
+}
+
 bool ReadWrapper(PyObject* o, Meta* out, const char** why) {
   const TorchApi& t = *Torch();
+  if (!LearnAskingBits(t) || AsksItsClass(o)) return No(why, "whose class is asked for sizes, device or layout");
   if (!ReadTorch(t, o, t.plain_mask | t.python_keys, out, why)) return false;
   return out->data ? No(why, "a tensor of a class with __torch_dispatch__ that has memory of its own") : true;
 }

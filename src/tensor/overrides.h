@@ -17,6 +17,8 @@ bool OverridesFunctions(PyTypeObject* type);
 // Is it a class of wrappers: with a __torch_dispatch__ and a __tensor_flatten__ in Python? Its tensors have sizes, and
 // other tensors as attributes, but no memory.
 bool IsWrapperClass(PyTypeObject* type);
+// Does torch ask the class of this tensor for its sizes, device or layout, whatever it was made with?
+bool AsksItsClass(PyObject* o);
 // What a wrapper says of itself. False: it is none, or one of another kind.
 bool ReadWrapper(PyObject* o, Meta* out, const char** why = nullptr);
 

@@ -386,3 +386,85 @@ def test_a_handler_that_refuses_raises_as_in_eager():
     for _ in range(2):
         with torch.no_grad(), pytest.raises(TypeError, match="NotImplemented|no implementation found"):
             compiled(Scaled.of(torch.randn(2, 2)))
+
+
+def changing(f, make, sizes, captures, grad):
+    """Of a function whose tensors beside a wrapper change their size."""
+    compiled = framejit.compile(f, fullgraph=True)
+    for n in sizes:
+        results = []
+        for g in (f, compiled):
+            torch.manual_seed(n)
+            args = make(n)
+            with torch.set_grad_enabled(grad):
+                y = g(*args)
+            if grad:
+                (y * y).sum().backward()
+            results.append([y.detach(), args[0].grad])
+        assert (results[0][1] is None) == (results[1][1] is None) == (not grad)
+        same([r for r in results[0] if r is not None], [r for r in results[1] if r is not None])
+    info = framejit.cache_info(compiled)
+    assert (info["captures"], info["breaks"], info["outcomes"]["run"]) == (captures, 0, {"graph": len(sizes)})
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "f, make",
+    [
+        (torch.nn.functional.linear, lambda n: (leaf(n, 4), Rough(exact(6, 4)))),
+        (torch.nn.functional.linear, lambda n: (leaf(2, n, 4), Rough(exact(6, 4)), leaf(6))),
+        (lambda x, w: (torch.cat([x * w, x]) * 2)[1 : x.shape[0]], lambda n: (leaf(n, 4), Rough(exact(4)))),
+        (lambda x, w: torch.chunk(x * w, 2)[0].mean(), lambda n: (leaf(n, 4), Rough(exact(4)))),
+    ],
+)
+def test_sizes_that_change_beside_a_wrapper(f, make, grad):
+    changing(f, make, (3, 5, 7, 4, 9, 6), 2, grad)
+
+
+def test_sizes_that_an_operation_does_not_take_as_symbols():
+    """It is captured again, for each size."""
+    changing(lambda x, w: torch.nn.functional.layer_norm(x, (4,), w), lambda n: (leaf(n, 4), Rough(exact(4))), (3, 5, 7, 5), 3, True)
+
+
+def test_wrappers_made_of_what_changes_its_size(two):
+    def f(x):
+        y = two(x, x * 2) * 3
+        return y, y.shape, y.size(0), y.stride(), y.numel(), y.a.shape[0]
+
+    compiled = framejit.compile(f, fullgraph=True)
+    with torch.no_grad():
+        for n in (3, 5, 7, 4):
+            x = torch.randn(n, 4)
+            same(f(x), compiled(x))
+    assert framejit.cache_info(compiled)["captures"] == 2
+
+
+def test_wrappers_whose_class_is_asked_for_sizes(two):
+    """They run as written, also where one that says its own sizes was captured."""
+
+    class Asked(two):
+        @staticmethod
+        def __new__(cls, a, b, policy=None):
+            asked = {"dispatch_sizes_strides_policy": policy} if policy else {}
+            return torch.Tensor._make_wrapper_subclass(cls, (2, 3), dtype=a.dtype, device=a.device, **asked)
+
+        def __init__(self, a, b, policy=None):
+            super().__init__(a, b)
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            if func in (aten.sym_size.default, aten.size.default):
+                return args[0].a.shape
+            if func in (aten.sym_stride.default, aten.stride.default):
+                return args[0].a.stride()
+            return two.__torch_dispatch__.__func__(cls, func, types, args, kwargs or {})
+
+    def f(x):
+        return x.shape[0] * 10 + x.stride(0)
+
+    compiled, plain, other = framejit.compile(f), torch.ones(2, 3), torch.ones(5, 4)
+    with torch.no_grad():
+        for x in (Asked(plain, plain), Asked(other, other, "sizes"), Asked(other, other, "strides"), Asked(plain, plain)):
+            assert compiled(x) == f(x)
+    info = framejit.cache_info(compiled)
+    assert info["breaks"] > 0 and f(x) == 23
