@@ -234,5 +234,8 @@ def test_ten_thousand_events_are_fluid(browser, tmp_path):
       }
       return Math.max(...times);
     })()""")  # fmt: skip
-    print(f"slowest search over 10,000 events: {slowest:.0f} ms")
-    assert slowest < 1500  # a loaded machine; a quiet one takes a tenth
+    elements = browser.ask("document.querySelectorAll('*').length")
+    print(f"slowest search over 10,000 events: {slowest:.0f} ms; {elements} elements")
+    # What makes it so: however many events there are, few of them are elements of the page. How long it takes depends on the machine.
+    assert elements < 40_000
+    assert browser.ask("Math.max(...[...document.querySelectorAll('tbody')].map(b => b.rows.length))") == 300
