@@ -1,8 +1,13 @@
 """`framejit.cost_analysis`: what a call would compute, move and hold, without running it."""
 
+import sys
+
 from . import _framejit
 from ._compile import _check, _compile_any
 from ._explain import _segments
+from .errors import FramejitError
+
+_SUSPENDS = 0x20 | 0x80 | 0x200  # inspect's CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 
 
 class CostStep:
@@ -89,6 +94,10 @@ def cost_analysis(fn, *, dynamic=None, mode=None, options=None):
         raise TypeError(f"framejit.cost_analysis takes a function, a method or a module, not {type(fn).__name__!r}")
 
     def call(*args, **kwargs):
+        if segments.__wrapped__.__code__.co_flags & _SUSPENDS:
+            raise FramejitError("a generator or a coroutine cannot be estimated: what it does lies between its suspensions")
+        if sys.gettrace() or sys.getprofile():
+            raise FramejitError("nothing can be estimated while a tracer or a profile function is on: functions run as written then")
         try:
             return Cost(_framejit.estimate(compiled, args, kwargs))
         finally:

@@ -1,5 +1,7 @@
 """framejit.cost_analysis(): what a call would compute, move and hold, and that nothing of it runs."""
 
+import sys
+
 import pytest
 
 import framejit
@@ -92,9 +94,14 @@ def test_errors(fresh):
         framejit.cost_analysis(product)(np.ones((2, 2)))
     with framejit.stance("force_eager"), pytest.raises(framejit.FramejitError, match="switched off"):
         framejit.cost_analysis(product)(np.ones((2, 2)), np.ones((2, 2)))
-    generator = framejit.cost_analysis(lambda x: (yield x))
-    with pytest.raises(framejit.FramejitError, match="as written"):
-        generator(np.ones(2))
+    with pytest.raises(framejit.FramejitError, match="a generator"):
+        framejit.cost_analysis(lambda x: (yield x))(np.ones(2))
+    sys.setprofile(lambda *told: None)
+    try:
+        with pytest.raises(framejit.FramejitError, match="profile function"):
+            framejit.cost_analysis(product)(np.ones((2, 2)), np.ones((2, 2)))
+    finally:
+        sys.setprofile(None)
     # An error that the call itself would raise, before anything is computed: told as what cannot be compiled.
     with pytest.raises(framejit.FramejitError):
         framejit.cost_analysis(product)(np.ones((2, 2)), np.ones((3, 3)))

@@ -190,6 +190,32 @@ def test_a_difference_is_read(recorded, browser, tmp_path):  # noqa: F811
     assert set(browser.ask("[...document.querySelectorAll('#difference .pill')].map(p => p.textContent)")) == {"gone"}
 
 
+def test_symbols_choices_and_collectives_are_shown(browser, tmp_path):
+    """Events as docs/trace.md has them, of two ranks that part at their third collective."""
+    place = {"place": "step@/a/train.py:3"}
+    symbols = [{"symbol": "s0", "source": "L['x'].size(0)", "value": 8, "min": 1, "max": None, "number": False, "data": False}]
+    made = [{"expression": "(s0 // 2)", "symbols": ["s0"], "value": 4, "by": "reshape", "file": "/a/train.py", "line": 7}]
+    asked = [{"guard": "3 < s0", "symbols": ["s0"], "where": "/a/train.py:6"}]
+    choice = {"kind": "choice", "what": "graph step", "chosen": "the form without fuse", "why": "7 us, the default 9 us", "ways": [["the default form", 9e-6], ["the form without fuse", 7e-6]]}
+    for rank, last in enumerate(("all_reduce", "broadcast")):
+        calls = [{"kind": "collective", "group": "0", "description": "default_pg", "sequence": n, "point_to_point": False, "op": op, "inputs": ["f32[8]"],
+                  "outputs": ["f32[8]"], "state": "scheduled", "file": "/a/train.py", "line": 10 + n, "function": "step"}
+                 for n, op in enumerate(("broadcast", "all_reduce", last), 1)]  # fmt: skip
+        events = [{"kind": "process", "rank": rank}, {"kind": "symbols", **place, "symbols": symbols, "expressions": made, "guards": asked}, choice, *calls]
+        write(tmp_path / "t", [{**e, "pid": 100 + rank} for e in events], f"framejit-{100 + rank}.jsonl")
+    assert report(tmp_path / "t", "--html", tmp_path / "p.html").returncode == 0
+    browser.open(tmp_path / "p.html")
+    browser.picture(tmp_path / "details.png")
+    assert browser.ask("document.querySelector('.cause b').textContent").startswith("ranks differ at collective 3 of group 0")
+    assert set(column(browser, "symbols", 0)) == {"s0"} and set(column(browser, "symbols", 6)) == {"(s0 // 2) = 4 by reshape train.py:7"}
+    assert set(column(browser, "symbols", 7)) == {"3 < s0 train.py:6"}
+    assert column(browser, "choices", 1) == ["the form without fuse"] and "default form 9 us" in column(browser, "choices", 2)[0]
+    assert any("they differ at 3" in text for text in column(browser, "collectives", 5))
+    browser.press("/")
+    browser.write("reshape")
+    assert column(browser, "collectives", 0) == [] and len(column(browser, "symbols", 0)) == 2
+
+
 def test_ten_thousand_events_are_fluid(browser, tmp_path):
     events = [{"kind": "process"}]
     for i in range(10_000):
@@ -208,5 +234,8 @@ def test_ten_thousand_events_are_fluid(browser, tmp_path):
       }
       return Math.max(...times);
     })()""")  # fmt: skip
-    print(f"slowest search over 10,000 events: {slowest:.0f} ms")
-    assert slowest < 1500  # a loaded machine; a quiet one takes a tenth
+    elements = browser.ask("document.querySelectorAll('*').length")
+    print(f"slowest search over 10,000 events: {slowest:.0f} ms; {elements} elements")
+    # What makes it so: however many events there are, few of them are elements of the page. How long it takes depends on the machine.
+    assert elements < 40_000
+    assert browser.ask("Math.max(...[...document.querySelectorAll('tbody')].map(b => b.rows.length))") == 300
