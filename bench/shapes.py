@@ -4,7 +4,9 @@
 
 Models: bert gpt2 llama t5 resnet convnext unet gnn, with small configs and random weights. One row a model: compiles, runs of a graph and calls
 that ran as written (with something empty), shapes for which eager raises (and so must we), shapes with a wrong result; below it the guard that
-each new version is for. Nothing is left to Python for being faster there. Exit status 1 if a result is wrong.
+each new version is for. Versions are counted in three: two (one for the sizes seen first, one for all others), one more for each other way through
+the branches that the program itself takes on sizes, and the rest, which are ours. That a guard is a branch of the program is read in its source: the
+line that the guard names lies in a condition or a comparison. Nothing is left to Python for being faster there. Exit status 1 if a result is wrong.
 
 --train: the shapes run forward and backward in train mode without dropout; gradients of all parameters are compared.
 --speed: the version that ran all shapes beside one of constant sizes (dynamic=False, compiled for that shape alone) and eager, interleaved,
@@ -13,10 +15,13 @@ over some of the shapes with nothing empty. Figures are geometric means of the r
 """
 
 import argparse
+import ast
 import copy
+import functools
 import math
 import os
 import random
+import re
 import sys
 import tempfile
 
@@ -185,7 +190,7 @@ def outcome(model, call, inputs, train):
 
 
 class Recompiles:
-    """The text of the channel `recompiles` while this is entered, in `lines`."""
+    """The text of the channels `recompiles` and `guards` while this is entered, in `lines`."""
 
     def __enter__(self):
         sys.stderr.flush()
@@ -202,6 +207,40 @@ class Recompiles:
         self.file.close()
 
 
+@functools.cache
+def conditions(file):
+    """[(first line, last line)] of all conditions and comparisons in a file of Python."""
+    with open(file, encoding="utf-8") as source:
+        nodes = list(ast.walk(ast.parse(source.read())))
+    asked = [n.test for n in nodes if isinstance(n, (ast.If, ast.IfExp, ast.While, ast.Assert))]
+    asked += [test for n in nodes if isinstance(n, ast.comprehension) for test in n.ifs]
+    asked += [n for n in nodes if isinstance(n, (ast.BoolOp, ast.Compare))]
+    return [(n.lineno, n.end_lineno) for n in asked]
+
+
+def ways(lines):
+    """[(place, answers)] of the versions that a log of the channel `guards` tells of: what the program's own branches on sizes said."""
+    found = []
+    for line in lines:
+        if capture := re.search(r"framejit guards: capture of (.*): \d+ instructions, ok", line):
+            found.append((capture[1], set()))
+        elif found and (guard := re.search(r"framejit guards: sizes: .* (==|!=|<|<=) .*  # (.*):(\d+)$", line)):
+            relation, file, at = guard[1], guard[2], int(guard[3])
+            if any(first <= at <= last for first, last in conditions(file)):
+                found[-1][1].add((relation, file, at))
+    return [(place, frozenset(answers)) for place, answers in found]
+
+
+def counted(found):
+    """{"branches": versions for branches of the program, "ours": versions beyond these and two}, of the versions that ways() found."""
+    branches = ours = 0
+    for place in {p for p, _ in found}:
+        _, *rest = [answers for p, answers in found if p == place]
+        branches += max(0, len(set(rest)) - 1)
+        ours += len(rest) - len(set(rest))
+    return {"branches": branches, "ours": ours}
+
+
 def versions(name, train, count, seed):
     """(row, the compiled function, model)."""
     import framejit
@@ -212,12 +251,13 @@ def versions(name, train, count, seed):
     exact = copy.deepcopy(model).double()
     ours = copy.deepcopy(model)
     compiled = framejit.compile(ours)
-    wrong, raised, why = [], 0, []
+    wrong, raised, why, found = [], 0, [], []
     for sizes in sizes_of(name, count, seed):
         inputs = seeded(arguments, *sizes)
         expected, reference = outcome(model, model, inputs, train), outcome(exact, exact, wide(inputs), train)
         with Recompiles() as log:
             got = outcome(ours, compiled, inputs, train)
+        found += ways(log.lines)
         why += [f"{sizes}: {line.partition('): ')[2]}" for line in log.lines if "recompiling" in line]
         if isinstance(expected, Exception):
             raised += 1
@@ -229,7 +269,7 @@ def versions(name, train, count, seed):
             wrong.append(f"{sizes}: {problem}")
     info = framejit.cache_info(compiled)
     row = {"model": name, "train": train, "shapes": count, "compiles": info["outcomes"].get("compile", {}), "runs": info["outcomes"].get("run", {}),
-           "raised": raised, "wrong": wrong, "why": why, "notes": info["notes"]}  # fmt: skip
+           "raised": raised, "wrong": wrong, "why": why, "notes": info["notes"], **counted(found)}  # fmt: skip
     return row, compiled, ours
 
 
@@ -282,7 +322,7 @@ def main():
 
     import bench  # noqa: F401 (makes torchvision importable)
 
-    framejit.config.log = "recompiles"
+    framejit.config.log = "recompiles,guards"
     framejit.config.leave = False
     wrong = 0
     rows = []
@@ -290,7 +330,7 @@ def main():
         row, compiled, model = versions(name, args.train, args.shapes, args.seed)
         if args.speed:
             row["speed"] = speed(name, compiled, model, args.train, args.shapes, args.seed, args.peer)
-        print(f"{name:10} compiles {row['compiles']}, runs {row['runs']}, {row['raised']} shapes raise, {len(row['wrong'])} wrong {row.get('speed', '')}", flush=True)
+        print(f"{name:10} compiles {row['compiles']} ({row['branches']} for branches of the program, {row['ours']} more), runs {row['runs']}, {row['raised']} shapes raise, {len(row['wrong'])} wrong {row.get('speed', '')}", flush=True)
         for line in row["why"] + row["wrong"] + row["notes"]:
             print("    " + line[:300], flush=True)
         wrong += len(row["wrong"])

@@ -342,7 +342,10 @@ std::optional<Ints> ViewStrides(Env& env, const TensorMeta& m, const Ints& sizes
     };
     const bool ends = d == 0 || !goes_on();
     if (!ends) continue;
-    while (view >= 0 && (env.Lt(taken, chunk) || env.Eq(sizes[view], 1))) {
+    const auto fits = [&] {  // what ends the chunk is of it, be it 1 or more
+      return taken * sizes[view] == chunk || env.Lt(taken, chunk) || env.Eq(sizes[view], 1);
+    };
+    while (view >= 0 && fits()) {
       out[view] = taken * chunk_stride;
       taken = taken * sizes[view];
       --view;

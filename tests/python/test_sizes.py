@@ -69,6 +69,7 @@ ONE_VERSION = {
     ),
     "channels_last": (lambda x: CONV(x.permute(0, 3, 1, 2)).mean((2, 3)), lambda n: X(n, 5, n + 1, 3)),
     "flatten_of_one_pixel": (lambda x: x.permute(0, 3, 1, 2).mean((2, 3), keepdim=True).flatten(1) + 1, lambda n: X(n, 3, n, 5)),
+    "flatten_behind_a_norm": (lambda x: NORM(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2).flatten(1) + 1, lambda n: X(n, 8, 1, 1)),
     "max_pool": (lambda x: F.max_pool2d(x, 3, stride=2, padding=1).relu(), lambda n: X(2, 3, n, n + 2)),
     "diff": (lambda x: torch.diff(x, prepend=x[:, :1], dim=-1) + 1, lambda n: X(3, n)),
     "transposed": (lambda x: x.sum(1) * 2, lambda n: X(4, n).t()),
