@@ -107,14 +107,8 @@ struct Node {
 };
 
 struct Lookup {
-<<<<<<< HEAD
-  PyObject* key;        // held by the pool
-  int32_t node;         // -1: it has covered tests alone
-  int32_t first, last;  // covered tests
-=======
->>>>>>> capture
   const Source* source;
-  int32_t node;         // -1: only covered tests
+  int32_t node;         // -1: it has covered tests alone
   int32_t first, last;  // covered tests, shared like those of nodes
   PyObject* key() const { return source->object; }
 };
