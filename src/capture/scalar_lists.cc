@@ -5,6 +5,7 @@
 
 #include "capture/scalar_objects.h"
 #include "capture/scalar_translator.h"
+#include "guard/int_layout.h"
 #include "tensor/numpy_api.h"
 #include "tensor/tensor.h"
 
@@ -14,7 +15,6 @@ namespace {
 
 // True: *out has the number of that object.
 int64_t NumberOfInt(PyObject* o, int64_t* out) {
-  if (!PyLong_CheckExact(o)) return 0;
   int overflow;
   *out = PyLong_AsLongLongAndOverflow(o, &overflow);
   return !overflow;
@@ -76,6 +76,35 @@ int Translator::LoadField(int address, int64_t offset, ScalarType t) {
                .array = kLists});
 }
 
+// Of an int of Python: those of one digit are read here, longer ones by a function.
+int Translator::IntAt(int object) {
+  const guard::IntLayout layout = guard::LayoutOfInts();
+  const int said = LoadField(object, layout.sign, ScalarType::kInt);
+  const auto op = [&](ScalarOp o, int a, int b) { return Op(o, ScalarType::kInt, a, b); };
+  const int one = layout.tagged ? Compare(ScalarOp::kBelow, said, Int(16))
+                                : Compare(ScalarOp::kBelow, op(ScalarOp::kAdd, said, Int(1)), Int(3));
+  const int sign = layout.tagged ? op(ScalarOp::kSub, Int(1), op(ScalarOp::kAnd, said, Int(3))) : said;
+  const int exit = Exit(), number = Variable(ScalarType::kInt);
+  const int near = static_cast<int>(code.blocks.size()), far = near + 1, behind = near + 2;
+  Emit({.op = ScalarOp::kBranch, .a = one, .other = far, .imm = near});
+  code.blocks.resize(near + 3);
+  element_blocks_ += 3;
+  block = near;
+  const int digit = Emit(
+      {.op = ScalarOp::kLoad, .a = object, .b = Int(layout.digit), .dtype = DType::kUInt32, .id = -2, .array = kLists});
+  Emit({.op = ScalarOp::kSet, .a = Op(ScalarOp::kMul, ScalarType::kInt, sign, digit), .imm = number});
+  Emit({.op = ScalarOp::kJump, .imm = behind});
+  block = far;
+  const int to = Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
+  const int known = Call(reinterpret_cast<void*>(NumberOfInt), ScalarType::kBool, {object, to});
+  Emit({.op = ScalarOp::kExitIf, .a = Op(ScalarOp::kNot, ScalarType::kBool, known), .exit = exit});
+  const int read = Emit({.op = ScalarOp::kCell, .type = ScalarType::kInt, .imm = scratch, .id = -2});
+  Emit({.op = ScalarOp::kSet, .a = read, .imm = number});
+  Emit({.op = ScalarOp::kJump, .imm = behind});
+  block = behind;
+  return Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = number, .id = -2});
+}
+
 // The number of the object at an address, or an exit where it is none of this kind.
 Val Translator::NumberAt(int object, const Val& kind) {
   const auto check_type = [&](PyTypeObject* type) {
@@ -99,9 +128,13 @@ Val Translator::NumberAt(int object, const Val& kind) {
     ExitIf(Compare(ScalarOp::kNe, number, number));  // which object it is may be asked for later
     return New(Is::kFloat, number);
   }
+  if (kind.is == Is::kInt) {
+    check_type(&PyLong_Type);
+    return New(Is::kInt, IntAt(object));
+  }
   const int to = Emit({.op = ScalarOp::kAddress, .type = ScalarType::kPtr, .imm = scratch, .id = -2});
   std::vector<int> args{object, to};
-  const void* f = kind.is == Is::kInt ? reinterpret_cast<void*>(NumberOfInt) : reinterpret_cast<void*>(NumberOfBool);
+  const void* f = reinterpret_cast<void*>(NumberOfBool);
   Val v = New(kind.is, -1);
   if (kind.is == Is::kNumpy) {
     f = reinterpret_cast<void*>(NumberOfNumpy);

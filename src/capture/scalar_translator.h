@@ -421,6 +421,7 @@ class Translator final : public Builder {
   bool IsList(const Val& v) const;
   int Length(const Val& v);
   int LoadField(int address, int64_t offset, ScalarType t);
+  int IntAt(int object);
   Val NumberAt(int object, const Val& kind);
   Val ListItem(int list, int index);
   std::pair<ScalarType, std::vector<int>> ItemArguments(int object, const Val& v);

@@ -4,8 +4,10 @@
 #include "guard/versions.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <unordered_map>
 
+#include "guard/int_layout.h"
 #include "tensor/import.h"
 #include "tensor/no_collection.h"
 
@@ -242,6 +244,14 @@ uint32_t TypeTag(PyTypeObject* t) {
 
 bool SetNext(PyObject* set, Py_ssize_t* position, PyObject** key, Py_hash_t* hash) {
   return _PySet_NextEntry(set, position, key, hash) != 0;
+}
+
+IntLayout LayoutOfInts() {
+#if PY_VERSION_HEX >= 0x030C0000
+  return {offsetof(PyLongObject, long_value.lv_tag), offsetof(PyLongObject, long_value.ob_digit), true};
+#else
+  return {offsetof(PyVarObject, ob_size), offsetof(PyLongObject, ob_digit), false};
+#endif
 }
 
 }  // namespace framejit::guard
