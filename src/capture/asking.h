@@ -1,0 +1,110 @@
+// A call that torch makes on stand-ins while its operations are captured (wrappers.h). asking.cc: what goes in and out
+// of torch; wrapper_gradients.cc: what gradients go through.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "capture/override.h"
+#include "capture/wrappers.h"
+
+namespace framejit::capture::wrapping {
+
+PyObject* Part(const char* name);  // of framejit._wrappers; borrowed, null with an error
+MadeWrapper* Made(Session& s, PyObject* o);
+bool Tracked(const MadeWrapper* made);  // made with gradients
+
+// Which parts of the dispatcher are on for the thread.
+struct Keys {
+  Ref include, exclude;
+  static Keys Now() {
+    static PyObject* const include = tensor::ResolveCallee("torch._C._dispatch_tls_local_include_set");
+    static PyObject* const exclude = tensor::ResolveCallee("torch._C._dispatch_tls_local_exclude_set");
+    return {Ref(include ? PyObject_CallNoArgs(include) : nullptr),
+            Ref(exclude ? PyObject_CallNoArgs(exclude) : nullptr)};
+  }
+  bool known() const { return include && exclude; }
+};
+
+class KeyScope {
+ public:
+  explicit KeyScope(const Keys& keys) {
+    static PyObject* const type = tensor::ResolveCallee("torch._C._ForceDispatchKeyGuard");
+    scope_ =
+        Ref(type && keys.known() ? PyObject_CallFunctionObjArgs(type, keys.include.get(), keys.exclude.get(), nullptr)
+                                 : nullptr);
+    Ref entered(scope_ ? PyObject_CallMethod(scope_.get(), "__enter__", nullptr) : nullptr);
+    if (!entered) scope_ = Ref();
+  }
+  ~KeyScope() {
+    if (!scope_) return;
+    tensor::SavedError saved;
+    Ref left(PyObject_CallMethod(scope_.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
+    PyErr_Clear();
+  }
+  KeyScope(const KeyScope&) = delete;
+  bool on() const { return static_cast<bool>(scope_); }
+
+ private:
+  Ref scope_;
+};
+
+// A call that torch makes on stand-ins while its operations are captured.
+class Asking {
+ public:
+  Asking(Session& s, frame::Semantics* semantics)
+      : s_(s), semantics_(semantics), outer_(std::exchange(current, this)) {}
+  ~Asking() { current = outer_; }
+  Asking(const Asking&) = delete;
+  static thread_local Asking* current;
+
+  // The object as torch may have it. Null: Break, or an error.
+  Ref ToTorch(PyObject* o);
+  // What stands for what torch has. New reference; result: of the whole call.
+  PyObject* FromTorch(PyObject* o, bool result);
+  // An operation that reaches the classes, or is one on tensors beside them.
+  PyObject* Operation(PyObject* func, PyObject* args, PyObject* kwargs);
+  bool NoteWrites();              // to wrappers from outside. False: an error
+  PyObject* Answer(PyObject* o);  // of an operation, as torch may have it. New reference
+  // A call with tensors that gradients go to is captured like a torch.autograd.Function. Its backward is what torch
+  // does with the stand-ins of its results.
+  bool tracks() const { return !leaves_.empty(); }
+  void Begin() { s_.lowering().BeginCustom(&custom_); }
+  // An argument, as framejit._wrappers.Again makes it again where torch replays the call. Null: Break, or an error.
+  Ref Recipe(PyObject* o);
+  bool Differentiate(PyObject* result,
+                     PyObject* again);  // the results stand for others then. False: Break, or an error
+  Session& session() { return s_; }
+  frame::Semantics* semantics() { return semantics_; }
+  const Keys before = Keys::Now();  // the call: so what is captured is looked at
+  Keys within;                      // an operation of it: so a call inside of that is made
+  bool symbolic = false;            // torch was given symbols
+  Asking* outer() { return outer_; }
+
+ private:
+  Ref StandInOf(PyObject* o);
+  Ref Items(PyObject* o);
+  PyObject* ViewOf(PyObject* stand_in, PyObject* o);
+  PyObject* Behind(PyObject* stand_in);
+  PyObject* NumberTensor(PyObject* o);
+  Ref Number(shape::Int n);
+  Ref MadeAgain(PyObject* wrapper);
+  Ref NamedRecipes(PyObject* dict);
+  bool Differentiable(PyObject* o, std::vector<PyObject*>* stand_ins, std::vector<TraceId>* results);
+  Ref Derivative(const std::vector<PyObject*>& stand_ins, const std::vector<TraceId>& results);
+
+  Session& s_;
+  frame::Semantics* const semantics_;
+  Asking* const outer_;
+  std::vector<std::pair<Ref, Ref>> known_;             // stand-in, what it stands for
+  std::vector<std::pair<PyObject*, TraceId>> leaves_;  // stand-ins of tensors that gradients go to
+  std::vector<Arg> slots_;                             // tensors and symbols of the recipes
+  surface::Lowering::Custom custom_;
+  bool answering_ = false;
+};
+
+// How torch makes a call again: framejit._wrappers.Again. Null: Break, or an error.
+Ref HowAgain(Asking& asking, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+
+}  // namespace framejit::capture::wrapping
