@@ -7,6 +7,8 @@
 
 namespace framejit::capture {
 
+class Session;
+
 enum class Effect : uint8_t {
   kUnknown,
   kPure,  // reads its arguments, changes nothing, returns something new, primitive or one of its arguments' parts
@@ -51,5 +53,9 @@ inline bool GoesOver(PyObject* o) {
 PyTypeObject* LayoutOf(PyTypeObject* t);
 // May instances of this C type be made during capture (their constructor only looks at its arguments)?
 bool IsPureType(PyTypeObject* type);
+
+// What `**other` puts into a dict. Where names lead to the items of a dict from outside, the program goes on with each
+// as if it had read it by its name. New reference.
+PyObject* Spread(Session& s, PyObject* other);
 
 }  // namespace framejit::capture

@@ -237,6 +237,27 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   return CallObject(callable, args, nargs, kwnames);
 }
 
+PyObject* Spread(Session& s, PyObject* other) {
+  if (PyDict_CheckExact(other) && !s.IsOutside(other)) return Py_NewRef(other);
+  PyObject *key, *value;
+  Py_ssize_t at = 0;
+  bool names = PyDict_CheckExact(other) && !s.Find(other)->real && !s.pending().Has(other);
+  while (names && PyDict_Next(other, &at, &key, &value)) names = PyUnicode_CheckExact(key);
+  if (!names) return Py_XNewRef(s.ForC(other, !AnswersItself(Py_TYPE(other))));
+  const guard::Source* source = s.SourceOf(other);
+  Ref keys(PySequence_Tuple(other)), items(PyDict_New());
+  if (!keys || !items || !s.Reads(other)) return nullptr;
+  guard::Row row{guard::Kind::kKeys, source};
+  row.object = keys.get();
+  row.here = true;
+  s.guards().Add(std::move(row));
+  for (at = 0; PyDict_Next(other, &at, &key, &value);) {
+    Ref item(s.FromOutside(value, s.guards().Child(guard::SourceKind::kDictItem, source, 0, key), true));
+    if (!item || PyDict_SetItem(items.get(), key, item.get()) < 0) return nullptr;
+  }
+  return items.release();
+}
+
 PyObject* CaptureSemantics::CallEx(PyObject* callable, PyObject* args, PyObject* kwargs) {
   callable = s_.Resolve(callable);
   args = s_.Resolve(args);

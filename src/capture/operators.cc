@@ -547,29 +547,6 @@ PyObject* CaptureSemantics::BuildString(PyObject* const* parts, Py_ssize_t n) {
   return frame::Semantics::BuildString(resolved.data(), n);
 }
 // What is being filled is private, unless the capture began in the middle of filling it.
-// What `**other` puts into a dict. Where names lead to the items of a dict from outside, the program goes on with each
-// as if it had read it by its name.
-static PyObject* Spread(Session& s, PyObject* other) {
-  if (PyDict_CheckExact(other) && !s.IsOutside(other)) return Py_NewRef(other);
-  PyObject *key, *value;
-  Py_ssize_t at = 0;
-  bool names = PyDict_CheckExact(other) && !s.Find(other)->real && !s.pending().Has(other);
-  while (names && PyDict_Next(other, &at, &key, &value)) names = PyUnicode_CheckExact(key);
-  if (!names) return Py_XNewRef(s.ForC(other, !AnswersItself(Py_TYPE(other))));
-  const guard::Source* source = s.SourceOf(other);
-  Ref keys(PySequence_Tuple(other)), items(PyDict_New());
-  if (!keys || !items || !s.Reads(other)) return nullptr;
-  guard::Row row{guard::Kind::kKeys, source};
-  row.object = keys.get();
-  row.here = true;
-  s.guards().Add(std::move(row));
-  for (at = 0; PyDict_Next(other, &at, &key, &value);) {
-    Ref item(s.FromOutside(value, s.guards().Child(guard::SourceKind::kDictItem, source, 0, key), true));
-    if (!item || PyDict_SetItem(items.get(), key, item.get()) < 0) return nullptr;
-  }
-  return items.release();
-}
-
 #define TARGET(x) \
   RESOLVE_INT(x); \
   if (s_.IsOutside(x)) return s_.Break(BreakId::kSideEffect, "a container that was begun before this graph"), -1
@@ -614,16 +591,14 @@ int CaptureSemantics::DictUpdate(PyObject* dict, PyObject* other) {
   TARGET(dict);
   RESOLVE_INT(other);
   Ref items(Spread(s_, other));
-  if (!items) return -1;
-  return frame::Semantics::DictUpdate(dict, items.get());
+  return items ? frame::Semantics::DictUpdate(dict, items.get()) : -1;
 }
 int CaptureSemantics::DictMerge(PyObject* dict, PyObject* other, PyObject* callee) {
   TARGET(dict);
   RESOLVE_INT(other);
   RESOLVE_INT(callee);
   Ref items(Spread(s_, other));
-  if (!items) return -1;
-  return frame::Semantics::DictMerge(dict, items.get(), callee);
+  return items ? frame::Semantics::DictMerge(dict, items.get(), callee) : -1;
 }
 PyObject* CaptureSemantics::ListToTuple(PyObject* list) {
   RESOLVE(list);
