@@ -20,6 +20,12 @@ def stand_in(sizes, strides, offset, dtype, device):
     return torch.Tensor._make_wrapper_subclass(StandIn, sizes, strides=strides, storage_offset=offset, dtype=dtype, device=device)
 
 
+def asking(way):
+    """A stand-in that torch asks for its "sizes", its "strides" or its "device"; "": for nothing."""
+    policy = way if way in ("sizes", "strides") else None
+    return torch.Tensor._make_wrapper_subclass(StandIn, (2, 3), dispatch_sizes_strides_policy=policy, dispatch_device=way == "device")
+
+
 def perform(function, args, kwargs, inference):
     """The call, in inference mode or not."""
     if inference == torch.is_inference_mode_enabled():

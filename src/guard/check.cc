@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "guard/program.h"
+#include "tensor/overrides.h"
 #include "tensor/torch_api.h"
 
 namespace framejit::guard {
@@ -61,6 +62,7 @@ namespace {
       tensor::IsPlainTorch(t.klass) && api && api->at.all() && api->requires_grad) [[likely]]
     return FieldsHold(*api, t, v, info, symbols);
   tensor::Meta m;
+  if (t.klass == tensor::Class::kTorchSubclass && tensor::ClassIsAsked(v)) return false;
   if (!tensor::ReadForGuard(v, &m)) return false;
   if (m.rank != t.rank || m.dtype != t.dtype || m.key_set != t.key_set || m.requires_grad != t.requires_grad ||
       !(m.device == t.device))
@@ -95,6 +97,7 @@ bool Compare(double a, double b, int op) {
     case Kind::kAbsent: return v == nullptr;
     case Kind::kLength: return (v && PyDict_Check(v) ? PyDict_GET_SIZE(v) : LengthOf(v)) == t.number;
     case Kind::kLeaf: return v && !tensor::HasHistory(v);
+    case Kind::kNoHooks: return v && !tensor::HasHooks(v);
     case Kind::kNoItems: return v && (PyDict_CheckExact(v) || PyODict_CheckExact(v)) && PyDict_GET_SIZE(v) == 0;
     case Kind::kKeys:  // of a dict: by its group; but an OrderedDict can be reordered behind its dict's back
       if (!v || Py_IS_TYPE(v, &PyDict_Type)) return true;

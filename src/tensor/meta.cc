@@ -331,6 +331,7 @@ bool ReadMeta(PyObject* o, Meta* out, const char** why) {
 
 bool ReadWrapper(PyObject* o, Meta* out, const char** why) {
   const TorchApi& t = *Torch();
+  if (ClassIsAsked(o)) return No(why, "whose class answers for its sizes or its device");
   if (!ReadTorch(t, o, t.plain_mask | t.python_keys, out, why)) return false;
   return out->data ? No(why, "a tensor of a class with __torch_dispatch__ that has memory of its own") : true;
 }
@@ -338,6 +339,21 @@ bool ReadWrapper(PyObject* o, Meta* out, const char** why) {
 bool HasHistory(PyObject* o) {
   Meta m;
   return !ReadMeta(o, &m) || m.has_grad_fn;
+}
+
+bool HasHooks(PyObject* o) {
+  static PyObject* const getter = [] {
+    Ref base(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Torch()->tensor), "_backward_hooks"));
+    return base ? PyObject_GetAttrString(base.get(), "__get__") : nullptr;
+  }();
+  const Class c = Classify(o);
+  if (!IsPlainTorch(c)) return true;
+  SavedError saved;
+  const OverridesOff off;
+  Ref hooks(getter ? PyObject_CallOneArg(getter, o) : nullptr);
+  PyErr_Clear();
+  if (!hooks || hooks.get() == Py_None) return !hooks;
+  return !PyDict_Check(hooks.get()) || PyDict_GET_SIZE(hooks.get()) > 0;
 }
 
 [[gnu::hot]] bool ReadForGuard(PyObject* o, Meta* out) {

@@ -1,5 +1,6 @@
 #include "tensor/overrides.h"
 
+#include "tensor/import.h"
 #include "tensor/torch_api.h"
 
 namespace framejit::tensor {
@@ -28,6 +29,46 @@ bool IsWrapperClass(PyTypeObject* type) {
   if (!t || type == t->tensor || !PyType_IsSubtype(type, t->tensor)) return false;
   PyObject* own = _PyType_Lookup(type, dispatch_name);
   return own != _PyType_Lookup(t->tensor, dispatch_name) && IsClassMethod(own) && _PyType_Lookup(type, flatten_name);
+}
+
+namespace {
+
+// A byte of TensorImpl, and its bits by which torch asks the class. -1: not found.
+struct Asked {
+  int at = -1;
+  uint8_t mask = 0;
+};
+
+// The first byte between the device and the key set in which wrappers that ask their class differ from those that do
+// not. What lies behind the flags is not initialized, and may differ so, too.
+Asked FindAsked(const TorchApi& t) {
+  static constexpr const char* kWays[] = {"", "", "sizes", "strides", "device", "sizes", "device"};
+  SavedError saved;
+  std::vector<Ref> made;
+  Ref module(Import("framejit._wrappers"));
+  for (const char* way : kWays) {
+    made.emplace_back(module ? PyObject_CallMethod(module.get(), "asking", "s", way) : nullptr);
+    if (!made.back() || t.at.device < 0) return PyErr_Clear(), Asked();
+  }
+  for (int at = t.at.device + 3; at < t.at.key_set; ++at) {
+    const auto differs = [&](size_t k) {
+      return static_cast<uint8_t>(Field<uint8_t>(ImplOf(made[k].get()), at) ^
+                                  Field<uint8_t>(ImplOf(made[0].get()), at));
+    };
+    const uint8_t sizes = differs(2), strides = differs(3), device = differs(4);
+    if (differs(1) || !sizes || !strides || !device || (device & (sizes | strides)) || differs(5) != sizes ||
+        differs(6) != device)
+      continue;
+    return {at, static_cast<uint8_t>(sizes | strides | device)};
+  }
+  return {};
+}
+
+}  // namespace
+
+bool ClassIsAsked(PyObject* wrapper) {
+  static const Asked asked = Torch() ? FindAsked(*Torch()) : Asked();
+  return asked.at < 0 || (Field<uint8_t>(ImplOf(wrapper), asked.at) & asked.mask);
 }
 
 bool Overrides(PyTypeObject* type) {

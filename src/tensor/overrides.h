@@ -17,8 +17,14 @@ bool OverridesFunctions(PyTypeObject* type);
 // Is it a class of wrappers: with a __torch_dispatch__ and a __tensor_flatten__ in Python? Its tensors have sizes, and
 // other tensors as attributes, but no memory.
 bool IsWrapperClass(PyTypeObject* type);
+// Is its class asked for its sizes, strides or device (dispatch_sizes_strides_policy, dispatch_device)? Also if that
+// cannot be known.
+bool ClassIsAsked(PyObject* wrapper);
 // What a wrapper says of itself. False: it is none, or one of another kind.
 bool ReadWrapper(PyObject* o, Meta* out, const char** why = nullptr);
+
+// Do hooks of the program see the gradient of this tensor? Also if that cannot be known.
+bool HasHooks(PyObject* o);
 
 // While alive, torch's functions ask no class on this thread: what runs has been captured with what they do.
 class OverridesOff {

@@ -225,6 +225,48 @@ def test_what_a_wrapper_says_is_guarded(two):
         assert kinds(Scaled(torch.ones(2, 2, dtype=torch.int8), torch.ones(2, 1), kind)) == kind + "!"
 
 
+class Grown(torch.Tensor):
+    """Its class says what its sizes are; what the tensor itself has are those that it was made with."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, inner, policy):
+        return torch.Tensor._make_wrapper_subclass(cls, (2,), strides=(1,), dtype=inner.dtype, dispatch_sizes_strides_policy=policy)
+
+    def __init__(self, inner, policy):
+        self.inner, self.policy = inner, policy
+
+    def __tensor_flatten__(self):
+        return ["inner"], self.policy
+
+    @staticmethod
+    def __tensor_unflatten__(inner, policy, outer_size, outer_stride):
+        return Grown(inner["inner"], policy)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*(a.inner if isinstance(a, Grown) else a for a in args), **(kwargs or {}))
+
+
+def test_a_class_that_answers_for_its_sizes_is_asked():
+    def f(x):
+        return x.shape[0], x * 2, x.stride()
+
+    compiled = framejit.compile(f)
+    with torch.no_grad():
+        plain = Grown(torch.ones(2), None)
+        for x in (plain, Grown(torch.ones(5), "sizes"), Grown(torch.ones(3), "sizes"), plain, Grown(torch.ones(4)[::2], "strides")):
+            for _ in range(2):
+                same(f(x), compiled(x))
+        assert f(Grown(torch.ones(5), "sizes"))[0] == 5
+        explained = framejit.explain(f)(Grown(torch.ones(5), "sizes"))
+    assert "answers for its sizes" in str(explained)
+    with torch.no_grad():
+        told = framejit.explain(f)(plain)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), str(told)
+
+
 def test_views_and_writes(two):
     def f(x):
         y = x * 2
