@@ -195,3 +195,12 @@ def _differentiable(op, backward, setup):
 
     Operator.backward = staticmethod(backward)
     return Operator
+
+
+def special_gelu(dtype):
+    """Of gelu on the CPU in this dtype: is gelu(inf) not a number, is gelu(-0.0) a positive zero?"""
+    import torch
+
+    x = torch.tensor([float("inf"), -0.0] * 8, dtype=dtype, device="cpu")
+    infinite, zero = torch.nn.functional.gelu(x)[:2].tolist()
+    return infinite != infinite, str(zero) == "0.0"

@@ -16,6 +16,38 @@ def grad(outputs, inputs, seeds, create):
     return torch.autograd.grad(outputs, inputs, seeds, retain_graph=True, create_graph=create, allow_unused=True)
 
 
+@functools.cache
+def left_behind():
+    """Types of the nodes of operations in place that leave the gradient that a tensor keeps (`retain_grad`) where it was: they view it as
+    something else. All others take it with them. torch is asked, once."""
+    import torch
+
+    types = set()
+    views = (("unsqueeze_", 0), ("squeeze_",), ("squeeze_", 0), ("squeeze_", (0,)), ("t_",), ("transpose_", 0, 1), ("as_strided_", (1,), (1,)))
+    with torch.enable_grad():
+        for name, *arguments in views:
+            y = torch.zeros(1, 1, device="cpu", requires_grad=True) * 1
+            y.retain_grad()
+            total = y.sum()
+            getattr(y, name)(*arguments)
+            total.backward()
+            if y.grad is not None:
+                types.add(type(y.grad_fn))
+    return types
+
+
+def keep(tensor, grad):
+    """tensor.grad = grad, also of a tensor that has another shape since it was asked to keep it. Shape of `grad`: what it was then."""
+    if tensor.shape == grad.shape:
+        tensor.grad = grad
+        return
+    if grad.requires_grad:
+        raise RuntimeError("framejit: a gradient that is differentiated is kept by a tensor that was viewed in place")
+    own = grad.detach()
+    tensor.grad = kept = own.reshape(tensor.shape)
+    kept.set_(own)
+
+
 _stand_ins = _local()
 
 

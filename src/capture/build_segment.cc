@@ -319,9 +319,11 @@ class SegmentBuilder {
     seg_->num_symbols = static_cast<int>(s_.env().num_symbols());
     if (uses_torch_) s_.guards().Add(guard::Row{guard::Kind::kTorchState});
     if (s_.libraries.numpy || s_.modes.numpy.entered()) s_.guards().Add(guard::Row{guard::Kind::kNumpyState});
-    if (s_.trace().calls.empty() || s_.graph().writes.empty()) return;
     std::vector<bool> written(s_.input_sources().size());
-    for (auto& w : s_.graph().writes) written[w.input] = true;
+    for (auto& w : s_.graph().writes) written[w.input] = !s_.trace().calls.empty();
+    for (TraceId id : s_.pending().stopped)  // what a view of it has of gradients changes with it
+      if (const int input = s_.trace().tensors[s_.pending().Original(id)].input; input >= 0) written[input] = true;
+    if (std::find(written.begin(), written.end(), true) == written.end()) return;
     std::vector<guard::Extent> extents;
     for (size_t i = 0; i < written.size(); ++i) {
       guard::Row row{guard::Kind::kApart, s_.input_sources()[i]};
@@ -329,7 +331,8 @@ class SegmentBuilder {
       s_.guards().Add(std::move(row));
       extents.push_back(guard::ExtentOf(s_.input_tensors()[i], written[i]));
     }
-    if (guard::ShareWritten(extents)) problem_->state = "two inputs share memory, and one of them is written to";
+    if (guard::ShareWritten(extents))
+      problem_->state = "two inputs share memory, and one of them is written to or loses its gradients";
   }
 
   void TakeTrace() {

@@ -137,7 +137,8 @@ bool NoHook() {
 [[gnu::cold]] void AfterImports(Compiled& compiled, bool some) {
   const bool again = compiled.AwaitsImports();
   compiled.imports = false;
-  compiled.after_imports += some ? 1 : 1000;  // one that fails will fail again
+  ++compiled.after_imports;
+  compiled.import_fails |= !some;
   if (!again || !(some || compiled.fullgraph)) return;
   DropSegments(compiled);
   if (!compiled.fullgraph) return;  // else the breaks of this call are told of

@@ -99,6 +99,7 @@ void ResetCompiled(Compiled& c) {
   c.kernels = {};
   c.scalar_loops = c.scalar_runs = 0;
   c.captures = c.recompiles = c.graph_count = c.op_count = c.after_imports = 0;
+  c.import_fails = false;
   c.seconds = 0;
 }
 

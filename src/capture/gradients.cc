@@ -8,6 +8,7 @@
 #include "capture/override.h"
 #include "capture/proxy.h"
 #include "surface/rows.h"
+#include "tensor/overrides.h"
 
 namespace framejit::capture {
 namespace {
@@ -149,6 +150,22 @@ bool AskedByTorchFunc() {
   return name && PyUnicode_Check(name) && !PyUnicode_CompareWithASCIIString(name, callees::kFunctorch);
 }
 
+// Hooks that the program has registered outside would see these gradients, and may change them.
+bool NoHooks(Session& s, const std::vector<TraceId>& inputs) {
+  for (TraceId t : inputs) {
+    const int input = s.trace().tensors[s.pending().Original(t)].input;
+    if (input < 0) continue;
+    {
+      SuspendScope off;
+      if (tensor::HasHooks(s.input_tensors()[input])) return false;
+    }
+    guard::Row row{guard::Kind::kNoHooks, s.input_sources()[input]};
+    row.here = true;
+    s.guards().Add(std::move(row));
+  }
+  return true;
+}
+
 // What operations before this graph made leads further, perhaps to one of the inputs.
 bool NoHistory(Session& s, const std::vector<TraceId>& outputs, const std::vector<TraceId>& inputs) {
   std::vector<TraceId> tracked;
@@ -177,15 +194,9 @@ std::nullptr_t Refuse(Session& s, const std::string& why) {
 
 // Those and kept gradients would see these gradients, too.
 bool HooksWait(Session& s) {
-  if (!s.pending().retains.empty()) return true;
-  return std::any_of(s.pending().calls().begin(), s.pending().calls().end(), [](const PendingCall& c) {
-    Ref name(c.args.empty() || !IsTensor(c.args[0].get()) ? nullptr
-                                                          : PyObject_GetAttrString(c.method.get(), "__name__"));
-    PyErr_Clear();
-    return name && PyUnicode_Check(name.get()) &&
-           (!PyUnicode_CompareWithASCIIString(name.get(), "register_hook") ||
-            !PyUnicode_CompareWithASCIIString(name.get(), "retain_grad"));
-  });
+  const std::vector<PendingCall>& calls = s.pending().calls();
+  return !s.pending().retains.empty() ||
+         std::any_of(calls.begin(), calls.end(), [](const PendingCall& c) { return c.hooks; });
 }
 
 bool Solve(Session& s, Problem p, Objects* grads);
@@ -236,6 +247,7 @@ bool Solve(Session& s, Problem p, Objects* grads) {
     for (PyObject* o : p.inputs) q.inputs.push_back(AsTensor(o)->id);
     q.zeros = p.zeros;
     if (!NoHistory(s, q.outputs, q.inputs)) return Refuse(s, "of what was made before this graph"), false;
+    if (!NoHooks(s, q.inputs)) return Refuse(s, "by a tensor with hooks"), false;
     q.live = LeavesBelow(s, static_cast<int>(s.vmap.levels.size()) + 1);
     framejit::Call call;
     call.mode = s.modes.now;

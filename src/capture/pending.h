@@ -22,6 +22,7 @@ struct PendingStore {
 struct PendingCall {
   Ref method;             // a method descriptor
   std::vector<Ref> args;  // the container first
+  bool hooks = false;     // it makes something see gradients
 };
 
 // A store to a variable of an enclosing function, likewise. Its last one counts.
@@ -89,7 +90,10 @@ class PendingEffects {
   std::unordered_map<PyObject*, MadeWrapper> wrappers;             // that were made here
   std::map<TraceId, Ref> grads;                                    // that inputs were given, or None
   std::map<TraceId, Ref> retains;  // retain_grad, which tensors made here get where they are results
-  std::set<TraceId> watched;       // must not be written: what waits would see it
+  // Must not be written, for what waits would see it: what is given a hook, what is given other memory and whose it is,
+  // what has no gradients any more.
+  std::set<TraceId> hooked, replaced, stopped;
+  bool Waits(TraceId id) const { return hooked.contains(id) || replaced.contains(id) || stopped.contains(id); }
   // Of tensors that became others: the input that the program has there.
   std::map<TraceId, TraceId> rebound;
   TraceId Original(TraceId id) const {

@@ -1,5 +1,6 @@
 // How the translation goes through the program: what the frame holds at the entry, blocks of code and the ways between
 // them, exits.
+#include <cmath>
 #include <functional>
 
 #include "capture/scalar_translator.h"
@@ -28,7 +29,7 @@ State Translator::Entry() {
     out_.locals.back().live = live[i];
   }
   for (int i = 0; i < fj_stack_depth(frame_); ++i)
-    f.stack.push_back(Receive(Describe(slots[n + i], out_.objects), out_.stack, i, n + i));
+    Hold(f.stack.emplace_back(Receive(Describe(slots[n + i], out_.objects), out_.stack, i, n + i)));
   for (ObjectSpec& o : out_.objects)
     if (const auto it = kinds_.find(o.object.get()); o.list && o.item.is == Is::kNull && it != kinds_.end())
       o.item = it->second;
@@ -102,7 +103,11 @@ Val Translator::Fixed(PyObject* o) {
 
 Val Translator::Constant(PyObject* o) {
   if (PyBool_Check(o)) return New(Is::kBool, Flag(o == Py_True));
-  if (PyFloat_CheckExact(o)) return New(Is::kFloat, Number(PyFloat_AS_DOUBLE(o)));
+  if (PyFloat_CheckExact(o)) {
+    Val v = New(Is::kFloat, Number(PyFloat_AS_DOUBLE(o)));
+    v.held = std::isnan(PyFloat_AS_DOUBLE(o));  // somebody has it: a global, an attribute
+    return v;
+  }
   if (PyComplex_CheckExact(o)) {
     const Py_complex c = PyComplex_AsCComplex(o);
     return Complex(New(Is::kFloat, Number(c.real)), New(Is::kFloat, Number(c.imag)), false);
@@ -121,6 +126,14 @@ Val Translator::Constant(PyObject* o) {
   return Tuple(std::move(items));
 }
 
+// Is the one a copy of the other, in one block?
+static bool OneObject(const Val& a, const Val& b) {
+  if (a.is != b.is || a.dtype != b.dtype) return false;
+  if (a.scalar()) return a.value >= 0 || b.value >= 0 ? a.value == b.value : a.home >= 0 && a.home == b.home;
+  return (a.is == Is::kTuple || a.is == Is::kComplex) &&
+         std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), OneObject);
+}
+
 int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const std::string& why, bool usual) {
   if (s.frames.size() > 1 && s.effects) throw NotInline{s.frames[0].pc};
   const Frame& f = s.frames[0];
@@ -128,6 +141,8 @@ int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const 
   codegen::ScalarExit cells;
   const auto give = [&](Val v, std::vector<Slot>& slots, int slot, int position) {
     Slot to{.slot = slot};
+    for (int i = 0; i < std::min(position, f.nlocals()) && to.twin < 0; ++i)
+      if (OneObject(f.locals[i], v)) to.twin = i;
     int leaf = 0;
     Leaves(v, [&](Val& x) {
       const int cell = CellOf(position, leaf++);
@@ -170,6 +185,8 @@ void Translator::GoTo(State s, bool round) {
   Frame& outer = s.frames[0];
   ComputeAll(s);
   if (s.frames.size() == 1 && !loop_.Holds(outer.pc)) return Leave(s, "", true);
+  for (Frame& f : s.frames)  // all states behind this block are alike
+    for (Val& v : f.stack) s.frames.size() == 1 ? Copied(v) : Hold(v);
   Settle();
   std::vector<std::pair<int, int>> sets;  // variable, value
   for (size_t depth = 0; depth < s.frames.size(); ++depth) {

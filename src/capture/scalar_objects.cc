@@ -210,15 +210,21 @@ class Writer {
     PyObject** base = slots + fj_nlocalsplus(frame);
     std::vector<std::pair<int, Ref>> locals;
     std::vector<Ref> stack;
+    const auto made = [&](const Slot& s) {
+      size_t leaf = 0;
+      if (s.twin < 0) return Ref(Make(s.val, s.cells, &leaf));
+      for (const auto& [slot, value] : locals)
+        if (slot == s.twin) return value;
+      PyObject* there = slots[s.twin];
+      return Borrow(there && PyCell_Check(there) ? PyCell_GET(there) : there);
+    };
     for (const Slot& s : e.locals) {
       if (!cells_[s.changed]) continue;
-      size_t leaf = 0;
-      locals.emplace_back(s.slot, Ref(Make(s.val, s.cells, &leaf)));
+      locals.emplace_back(s.slot, made(s));
       if (!locals.back().second && s.val.is != Is::kNull) return false;
     }
     for (const Slot& s : e.stack) {
-      size_t leaf = 0;
-      stack.push_back(s.val.is == Is::kFrame ? Borrow(base[s.slot]) : Ref(Make(s.val, s.cells, &leaf)));
+      stack.push_back(s.val.is == Is::kFrame ? Borrow(base[s.slot]) : made(s));
       if (!stack.back() && s.val.is != Is::kNull && s.val.is != Is::kFrame) return false;
     }
     std::vector<Ref> old;  // dies when all is in its place

@@ -95,7 +95,10 @@ void Translator::Step(State& s, const Instr& i) {
     case Op::kBuildTuple: {
       std::vector<Val>& stack = s.top().stack;
       std::vector<Val> items(stack.end() - i.arg, stack.end());
-      for (const Val& v : items) Twice(v);
+      for (Val& v : items) {
+        Twice(v);
+        if (s.frames.size() == 1) Copied(v);
+      }
       if (items.empty()) throw Unsupported{"an empty tuple"};
       stack.resize(stack.size() - i.arg);
       Push(s, Tuple(std::move(items)));
@@ -327,6 +330,7 @@ void Translator::Extreme(State s, const std::vector<Val>& args, size_t at, Val b
       Val chosen = best;
       chosen.value = Op(ScalarOp::kSelect, best.type(), better, Value(args[at]), Value(best));
       chosen.home = -1;
+      chosen.held |= args[at].held;
       chosen.constant.reset();
       best = chosen;
       continue;

@@ -27,6 +27,7 @@ struct Slot {
   std::vector<int> cells;  // of the numbers in it, in order
   bool live = true;        // at the entry; what is dead may be anything
   int changed = -1;        // at an exit, of locals: the cell that tells whether it was written to
+  int twin = -1;           // likewise, of what may be copied: the first local that holds the same object
 };
 
 struct ExitState {

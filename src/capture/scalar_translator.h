@@ -380,14 +380,29 @@ class Translator final : public Builder {
     if (v.iterator() || v.is == Is::kFrame) throw Unsupported{"an iterator is kept"};
     // Outside of called functions everything that has a name is there, whoever may ask for it.
     if (v.is == Is::kDeferred && (s.frames.size() == 1 || Weight(v.node) > kMostWeight)) v = Compute(s, v.node);
+    if (s.frames.size() == 1) Copied(v);
     old = std::move(v);
     if (s.frames.size() == 1) stored_[i] = true;
   }
 
+  static void Hold(Val& v) {
+    Leaves(v, [](Val& x) { x.held = true; });
+  }
   // A value that is there twice: iterators and what is unknown may not.
-  Val Twice(const Val& v) {
+  static Val Twice(Val v) {
     if (v.iterator() || v.is == Is::kFrame) throw Unsupported{"a copy"};
+    Hold(v);
     return v;
+  }
+  // A copy goes where it is not known to be one any more. A not-a-number is left to Python then: it is equal to itself
+  // alone as an object, so that which object it is shows in comparisons of containers.
+  void Copied(Val& v) {
+    Leaves(v, [&](Val& x) {
+      const bool held = std::exchange(x.held, false);
+      if (!held || !(x.is == Is::kFloat || (x.is == Is::kNumpy && Float(x.dtype)))) return;
+      const int number = Value(x);
+      ExitIf(Compare(ScalarOp::kNe, number, number));
+    });
   }
 
   // None if it is that object, nothing if that is not known.

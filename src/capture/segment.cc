@@ -271,7 +271,7 @@ size_t RememberBreak(Compiled& compiled, const diag::Break& reason) {
 
 bool Compiled::AwaitsImports() const {
   constexpr int kMost = 8;
-  return imports && after_imports < kMost;
+  return imports && !import_fails && after_imports < kMost;
 }
 
 // Of a first import, which is not there when the instruction is run again. (A lazy one of a library's is looked at

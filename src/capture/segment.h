@@ -65,6 +65,7 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   bool metered = false;                // capture/meter.h knows its segments
   bool imports = false;                // in this call a capture came to a module that nobody has imported yet
   int after_imports = 0;               // how often everything was forgotten for that
+  bool import_fails = false;           // such a module cannot be imported: it is not waited for again
   bool AwaitsImports() const;
 };
 

@@ -34,8 +34,8 @@ PyObject* SetAttr() {
 }
 
 // At the exit: function(*args).
-void Wait(Session& s, PyObject* function, std::initializer_list<PyObject*> args) {
-  PendingCall call{Borrow(function), {}};
+void Wait(Session& s, PyObject* function, std::initializer_list<PyObject*> args, bool hooks = false) {
+  PendingCall call{.method = Borrow(function), .hooks = hooks};
   for (PyObject* a : args) call.args.push_back(Borrow(a));
   s.pending().Call(std::move(call));
 }
@@ -55,7 +55,7 @@ void Alone(Session& s, int input) {
 
 // Does a hook, kept gradient or other memory wait for it that what it becomes would not have?
 bool Waits(Session& s, PyObject* proxy) {
-  return s.pending().watched.contains(IdOf(proxy)) || s.pending().retains.contains(IdOf(proxy));
+  return s.pending().Waits(IdOf(proxy)) || s.pending().retains.contains(IdOf(proxy));
 }
 
 bool WrittenBehind(Session& s, TraceId id) {  // it, or another view of its memory
@@ -118,11 +118,11 @@ std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
     if (!IsLeafInput(s, input) || !SameShape(s, was, now)) return {};
     made = Ref(WithData(s, tensor, data.get()));
     if (!made || !IsTensor(made.get())) return false;
-    s.pending().watched.insert(s.trace().tensors[IdOf(value)].base);
+    s.pending().replaced.insert(s.trace().tensors[IdOf(value)].base);
   }
   Alone(s, input);
   s.trace().tensors[IdOf(made.get())].meta.is_parameter = was.is_parameter;
-  s.pending().watched.insert(IdOf(made.get()));
+  s.pending().replaced.insert(IdOf(made.get()));
   s.Rebind(tensor, IdOf(made.get()));
   Wait(s, SetAttr(), {tensor, Interned("data"), value});
   return true;
@@ -167,7 +167,7 @@ PyObject* Stop(Session& s, PyObject* tensor, const char* method, bool leaf) {
   s.trace().tensors[IdOf(made.get())].meta.is_parameter = input >= 0 && s.meta(id).is_parameter;
   s.Rebind(tensor, IdOf(made.get()));
   if (input < 0) return Py_NewRef(tensor);
-  s.pending().watched.insert({id, IdOf(made.get())});  // a write behind it may want gradients again
+  s.pending().stopped.insert({id, IdOf(made.get())});  // a write behind it may want gradients again
   if (leaf)
     Wait(s, function, {tensor, Py_False});
   else
@@ -184,7 +184,7 @@ PyObject* RetainGrad(Session& s, PyObject* tensor) {
   PyObject* function = Method(s, tensor, "retain_grad");
   if (!function) return nullptr;
   if (input >= 0)
-    Wait(s, function, {tensor});
+    Wait(s, function, {tensor}, /*hooks=*/true);
   else
     s.pending().retains.emplace(id, Borrow(function));
   Py_RETURN_NONE;
@@ -199,8 +199,8 @@ PyObject* RegisterHook(Session& s, PyObject* tensor, const char* name, PyObject*
   if ((input < 0 && (leaves || s.lowering().IsLeaf(t.id))) || (leaves && !IsLeafInput(s, input))) return nullptr;
   PyObject* function = Method(s, tensor, name);
   if (!function) return nullptr;
-  for (TraceId id : {t.id, t.base}) s.pending().watched.insert(id);
-  Wait(s, function, {tensor, hook});
+  for (TraceId id : {t.id, t.base}) s.pending().hooked.insert(id);
+  Wait(s, function, {tensor, hook}, /*hooks=*/true);
   return NewUnseen(s, "the handle of a hook");
 }
 
@@ -209,6 +209,8 @@ PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssi
   PyObject* tensor = args[0];
   const int input = InputOf(s, tensor);
   if (s.lowering().IsLeaf(IdOf(tensor)) || s.meta(IdOf(tensor)).is_inference || Waits(s, tensor)) return nullptr;
+  // The framework counts it as a write: a backward pass that needs what it was is refused.
+  if (!s.lowering().KeptFor(s.trace().tensors[IdOf(tensor)].base).empty()) return nullptr;
   // At the exit the modes may be others, and the object must be what the graph's results were made of.
   const bool other_mode = s.modes.now.inference != s.modes.entry.inference;
   if (input >= 0 && (s.meta(IdOf(tensor)).requires_grad || kwnames || other_mode)) return nullptr;
@@ -258,13 +260,19 @@ PyObject* SetByCall(Session& s, Callee callee, PyObject* const* args, Py_ssize_t
 
 std::string SetTooEarly(Session& s, const std::vector<TraceId>& results) {
   const auto& tensors = s.trace().tensors;
-  for (TraceId id : s.pending().watched)
-    if (WrittenBehind(s, id)) return "a tensor is written to that was given a hook or other memory before";
+  const PendingEffects& waits = s.pending();
+  const auto written = [&](TraceId id) { return WrittenBehind(s, id); };
+  if (std::any_of(waits.hooked.begin(), waits.hooked.end(), written))
+    return "a tensor is written to that was given a hook before";
+  if (std::any_of(waits.replaced.begin(), waits.replaced.end(), written))
+    return "a tensor is written to that was given other memory before";
+  if (std::any_of(waits.stopped.begin(), waits.stopped.end(), written))
+    return "a tensor is written to that lost its gradients before";
   for (TraceId id : results) {
     const TraceTensor& t = tensors[id];
-    for (auto& [now, input] : s.pending().rebound)
-      if (id > now && t.base == tensors[now].base && s.pending().watched.contains(now))
-        return "a view of a tensor that was given other memory is a result";
+    for (auto& [now, input] : waits.rebound)
+      if (id > now && t.base == tensors[now].base && waits.Waits(now))
+        return "a view of a tensor that was given other memory, or lost its gradients, is a result";
     if (t.base == id || tensors[t.base].input >= 0) continue;
     const bool there = std::find(results.begin(), results.end(), t.base) != results.end();
     if (!there && s.pending().retains.contains(t.base)) return "a view of a tensor that keeps its gradient is a result";

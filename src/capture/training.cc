@@ -151,6 +151,25 @@ void CheckProgram(const Session& s, const Trace& trace) {
   }
 }
 
+// Throws Undifferentiable: a view and its base are results, and the base was written when the view was there. The
+// framework makes the view's node anew when it is next asked for, from what the base is then; ours would be made behind
+// the write, and keep what the base was.
+void CheckViews(const Trace& trace) {
+  for (TraceId id : trace.outputs) {
+    const TraceTensor& view = trace.tensors[id];
+    if (view.base == id || view.view_call < 0 || !view.meta.requires_grad) continue;
+    if (std::find(trace.outputs.begin(), trace.outputs.end(), view.base) == trace.outputs.end()) continue;
+    bool behind = false;  // the last write, which is not to the view itself
+    for (size_t i = view.view_call + 1; i < trace.calls.size(); ++i) {
+      const Call& c = trace.calls[i];
+      const bool writes = (c.results.empty() || ChangesFirst(c.callee)) && !c.args.empty();
+      if (writes && c.args[0].is(Arg::Kind::kTensor) && trace.tensors[c.args[0].t].base == view.base)
+        behind = c.args[0].t != id;
+    }
+    if (behind) throw Undifferentiable("a result is written of which another one is a view");
+  }
+}
+
 // What wants gradients: inputs and, of the graph's outputs, bases. The replay's outputs are the bases.
 Trace NoteWanted(const Trace& trace, const std::vector<tensor::OutputPlan>& plans, size_t outputs,
                  tensor::Training* t) {
@@ -316,6 +335,7 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
                           const std::vector<PyObject*>& constants, const CompileOptions& options, bool interpret,
                           const std::vector<std::pair<int, int>>& writes) {
   CheckProgram(s, trace);
+  CheckViews(trace);
   Plan plan{std::make_shared<Graph>(s.graph()), {}, {}, {}, options, interpret};
   Graph& graph = *plan.graph;
   SimplifySizes(graph, s.env());
@@ -324,8 +344,9 @@ TrainingPlan PlanTraining(Session& s, const Trace& trace, const std::vector<tens
   std::set<int> written;
   for (const Write& w : graph.writes) written.insert(w.input);
   for (auto& [input, output] : writes) written.insert(input);
-  for (auto& [now, input] : s.pending().rebound)  // that has other memory behind this run
-    if (s.pending().watched.contains(now)) written.insert(trace.tensors[input].input);
+  for (auto& [now, input] : s.pending().rebound)  // that has other memory behind this run, or no gradients
+    if (s.pending().replaced.contains(now) || s.pending().stopped.contains(now))
+      written.insert(trace.tensors[input].input);
   for (TraceId output : replay.outputs) plan.kept.push_back(s.lowering().KeptFor(output));
   for (size_t i = 0; i < trace.inputs.size(); ++i)
     plan.kept.push_back(written.contains(static_cast<int>(i)) ? std::vector<ValueId>()

@@ -76,18 +76,32 @@ Ref BatchedCall::Call(Callee callee, std::vector<PyObject*> args) {
   return Ref(s_.CallFramework(callee, args.data(), static_cast<Py_ssize_t>(args.size()), nullptr));
 }
 
-Ref BatchedCall::Front(PyObject* o, int rank) {
+Ref BatchedCall::Sizes(const std::vector<PyObject*>& first, std::span<const shape::Int> rest) {
+  Ref sizes(PyTuple_New(static_cast<Py_ssize_t>(first.size() + rest.size())));
+  for (size_t i = 0; sizes && i < first.size() + rest.size(); ++i) {
+    PyObject* n = i < first.size() ? Py_NewRef(first[i]) : s_.SymIntObject(rest[i - first.size()]);
+    if (!n) return {};
+    PyTuple_SET_ITEM(sizes.get(), static_cast<Py_ssize_t>(i), n);
+  }
+  return Ref(s_.MarkFresh(sizes.release()));
+}
+
+Ref BatchedCall::Front(PyObject* o, int rank, bool viewed) {
   const Vmap::Batched b = *At(o);
   Ref r = Borrow(b.inner);
   if (b.dim) {
     Ref from(PyLong_FromLong(b.dim)), to(PyLong_FromLong(0));
     r = Call(callees::kTensorMoveDim, {r.get(), from.get(), to.get()});
   }
-  for (int missing = rank - Rank(o); r && missing > 0; --missing) {
-    Ref one(PyLong_FromLong(1));
-    r = Call(callees::kTensorUnsqueeze, {r.get(), one.get()});
-  }
-  return r;
+  const int missing = std::max(0, rank - Rank(o));
+  if (!r || (!missing && !viewed)) return r;
+  const shape::Ints all = Meta(r.get()).sizes;
+  Ref size(s_.SymIntObject(all[0])), one(PyLong_FromLong(1));
+  std::vector<PyObject*> first(1 + missing, one.get());
+  first[0] = size.get();
+  Ref sizes = size && one ? Sizes(first, std::span(all).subspan(1)) : Ref();
+  static const Callee view("torch.Tensor.view");
+  return sizes ? Call(view, {r.get(), sizes.get()}) : Ref();
 }
 
 PyObject* BatchedCall::Wrap(PyObject* result, int dim) {

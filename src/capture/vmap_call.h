@@ -1,6 +1,7 @@
 // A call with batched tensors, at one level: what all rules of torch.vmap need (vmap_rules.cc).
 #pragma once
 
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -27,8 +28,11 @@ class BatchedCall {
   PyObject* Call() { return s_.CallFramework(callee_, args_.data(), positional_, kwnames_); }
   Ref Call(Callee callee, std::vector<PyObject*> args);
 
-  // The inner tensor with the hidden dimension first and the others padded to `rank` on their left.
-  Ref Front(PyObject* o, int rank = 0);
+  // A tuple: `first`, then these sizes. Null: an error.
+  Ref Sizes(const std::vector<PyObject*>& first, std::span<const shape::Int> rest);
+  // The inner tensor with the hidden dimension first and the others padded to `rank` on their left, by torch's `view`
+  // as in torch, since it decides what the strides of dimensions of size 1 are. viewed: also where none are missing.
+  Ref Front(PyObject* o, int rank = 0, bool viewed = false);
   // What the program sees of a result.
   PyObject* Wrap(PyObject* result, int dim);
 

@@ -192,14 +192,9 @@ class Peeled : public BatchedCall {
 
   PyObject* AsLargeAs() {
     if (args_.size() != 2 || kwnames_ || !IsTensor(args_[0]) || !IsTensor(args_[1])) return Refuse();
-    const shape::Ints sizes = Meta(args_[1]).sizes;
-    Ref shape(PyTuple_New(static_cast<Py_ssize_t>(sizes.size())));
-    for (size_t i = 0; shape && i < sizes.size(); ++i) {
-      PyObject* n = s_.SymIntObject(sizes[i]);
-      if (!n) return nullptr;
-      PyTuple_SET_ITEM(shape.get(), static_cast<Py_ssize_t>(i), n);
-    }
-    return Call(callees::kTensorExpand, {args_[0], s_.MarkFresh(shape.get())}).release();
+    const shape::Ints all = Meta(args_[1]).sizes;
+    Ref sizes = Sizes({}, all);
+    return sizes ? Call(callees::kTensorExpand, {args_[0], sizes.get()}).release() : nullptr;
   }
 
   // All elements of all samples get one number.
@@ -273,7 +268,11 @@ class Peeled : public BatchedCall {
 
   PyObject* Turned() {
     if (args_.size() != 1 || Rank(args_[0]) > 2) return Refuse();
-    if (Rank(args_[0]) < 2) return Py_NewRef(args_[0]);
+    if (Rank(args_[0]) < 2) {  // another object, with the same memory
+      const Vmap::Batched b = *At(args_[0]);
+      Ref r = Call(callees::kTensorViewAs, {b.inner, b.inner});
+      return r ? Wrap(r.get(), b.dim) : nullptr;
+    }
     return Call(kTranspose, {args_[0], Ref(PyLong_FromLong(0)).get(), Ref(PyLong_FromLong(1)).get()}).release();
   }
 
@@ -341,15 +340,9 @@ class Peeled : public BatchedCall {
 
   // What does not depend on the batch is repeated, once for each sample.
   Ref ForAll(PyObject* o, PyObject* size) {
-    Ref sizes(PyTuple_New(1 + Rank(o)));
-    if (!sizes) return {};
-    PyTuple_SET_ITEM(sizes.get(), 0, Py_NewRef(size));
-    for (int i = 0; i < Rank(o); ++i) {
-      PyObject* n = s_.SymIntObject(Meta(o).sizes[i]);
-      if (!n) return {};
-      PyTuple_SET_ITEM(sizes.get(), i + 1, n);
-    }
-    return Call(callees::kTensorExpand, {o, s_.MarkFresh(sizes.get())});
+    const shape::Ints all = Meta(o).sizes;
+    Ref sizes = Sizes({size}, all);
+    return sizes ? Call(callees::kTensorExpand, {o, sizes.get()}) : Ref();
   }
 
   // The hidden dimension is what "..." stands for.
@@ -497,7 +490,7 @@ class Peeled : public BatchedCall {
     }
     if (!sizes) return nullptr;
     Ref self = rule == Batch::kReshape  ? Front(args_[0])
-               : rule == Batch::kExpand ? Front(args_[0], static_cast<int>(PyList_GET_SIZE(sizes.get())))
+               : rule == Batch::kExpand ? Front(args_[0], static_cast<int>(PyList_GET_SIZE(sizes.get())), true)
                                         : Borrow(b.inner);
     Ref size(s_.SymIntObject(Meta(b.inner).sizes[b.dim]));
     if (!self || !size || PyList_Insert(sizes.get(), 0, size.get()) < 0) return nullptr;

@@ -4,12 +4,15 @@
 #include <optional>
 
 #include "rules/decompose.h"
+#include "surface/library_gelu.h"
 #include "surface/rows.h"
 
 namespace framejit::surface {
 namespace {
 
 using rules::Like;
+
+LibraryGelu (*ask_library)(DType) = nullptr;
 
 template <ValueId (*F)(Builder&, ValueId)>
 Outs Activation(Scope& s) {
@@ -69,17 +72,12 @@ Outs Gelu(Scope& s) {
   ValueId v = rules::GeluErf(s.b, x.value);
   const bool library = x.meta->device.kind == DeviceKind::kCpu && (t == DType::kFloat32 || t == DType::kBFloat16) &&
                        x.rank() > 0 && IsContiguous(s.env, *x.meta) && !s.env.Eq(s.b.type(x.value).numel(), 1);
-  if (library) {  // oneDNN's, whose code for AVX-512 makes not-a-number of infinity, and that for AVX2 no -0
-    static const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    if (avx512) {
-      ValueId infinite =
-          s.b.Binary(Op::kEq, x.value, rules::Like(s.b, x.value, std::numeric_limits<double>::infinity()));
-      v = s.b.Where(infinite, rules::Like(s.b, v, std::nan("")), v);
-    } else if (t == DType::kFloat32) {
-      v = s.b.Binary(Op::kAdd, v, rules::Like(s.b, v, 0));
-    }
+  const LibraryGelu special = library && ask_library ? ask_library(t) : LibraryGelu();
+  if (special.infinity_is_nan) {
+    ValueId infinite = s.b.Binary(Op::kEq, x.value, rules::Like(s.b, x.value, std::numeric_limits<double>::infinity()));
+    v = s.b.Where(infinite, rules::Like(s.b, v, std::nan("")), v);
   }
+  if (special.no_negative_zero) v = s.b.Binary(Op::kAdd, v, rules::Like(s.b, v, 0));
   return s.Elementwise(v, {&x, 1});
 }
 
@@ -117,6 +115,10 @@ constexpr Row kRows[] = {
 // clang-format on
 
 }  // namespace
+
+void AskLibraryGelu(LibraryGelu (*ask)(DType)) {
+  ask_library = ask;
+}
 
 std::span<const Row> ActivationRows() {
   return kRows;

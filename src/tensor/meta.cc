@@ -383,6 +383,21 @@ bool HasHistory(PyObject* o) {
   return !ReadMeta(o, &m) || m.has_grad_fn;
 }
 
+bool HasHooks(PyObject* o) {
+  static PyObject* const getter = [] {
+    Ref base(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Torch()->tensor), "_backward_hooks"));
+    return base ? PyObject_GetAttrString(base.get(), "__get__") : nullptr;
+  }();
+  const Class c = Classify(o);
+  if (!IsPlainTorch(c)) return true;
+  SavedError saved;
+  const OverridesOff off;
+  Ref hooks(getter ? PyObject_CallOneArg(getter, o) : nullptr);
+  PyErr_Clear();
+  if (!hooks || hooks.get() == Py_None) return !hooks;
+  return !PyDict_Check(hooks.get()) || PyDict_GET_SIZE(hooks.get()) > 0;
+}
+
 [[gnu::hot]] bool ReadForGuard(PyObject* o, Meta* out) {
   PyTypeObject* type = Py_TYPE(o);
   if (const TorchApi* t = bound_torch;

@@ -22,6 +22,9 @@ bool AsksItsClass(PyObject* o);
 // What a wrapper says of itself. False: it is none, or one of another kind.
 bool ReadWrapper(PyObject* o, Meta* out, const char** why = nullptr);
 
+// Do hooks of the program see the gradient of this tensor? Also if that cannot be known.
+bool HasHooks(PyObject* o);
+
 // While alive, torch's functions ask no class on this thread: what runs has been captured with what they do.
 class OverridesOff {
  public:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tensor/call_step.h"
+#include "tensor/import.h"
 #include "tensor/segment_node.h"
 #include "tensor/torch_api.h"
 
@@ -55,11 +56,33 @@ PyObject* CallHooksAtTheEnd(PyObject* where, PyObject* grad) {
 }
 PyMethodDef call_at_the_end = {"framejit_hooks", CallHooksAtTheEnd, METH_O, nullptr};
 
-// What a weak reference refers to, if that keeps its gradient and is still the result of this call; else null.
-Ref Retaining(PyObject* weak, CallState* head) {
-  Ref tensor(PyObject_CallNoArgs(weak));
+// A function of framejit._gradients, called. A new reference, or null with the exception set.
+template <typename... Args>
+PyObject* Ask(const char* name, Args... args) {
+  static PyObject* const module = Import("framejit._gradients");
+  Ref function(module ? PyObject_GetAttrString(module, name) : nullptr);
+  return function ? PyObject_CallFunctionObjArgs(function.get(), args..., nullptr) : nullptr;
+}
+
+// A result, if it keeps its gradient and is still the result of this call; else null. A tensor that was viewed in place
+// since then (`unsqueeze_`), or detached, keeps what it would have kept before.
+Ref Retaining(const CallState::Inner& result, CallState* head) {
+  Ref tensor(PyObject_CallNoArgs(result.weak.get()));
   Ref answer(tensor && tensor.get() != Py_None ? PyObject_GetAttrString(tensor.get(), "retains_grad") : nullptr);
   Ref node(answer && answer.get() == Py_True ? PyObject_GetAttrString(tensor.get(), "grad_fn") : nullptr);
+  for (Ref behind; node && node.get() != Py_None && !PyObject_HasAttr(node.get(), Interned(kState));) {
+    behind = Ref(Ask("left_behind"));
+    const int views = behind ? PySet_Contains(behind.get(), reinterpret_cast<PyObject*>(Py_TYPE(node.get()))) : -1;
+    Ref next(views > 0 ? PyObject_GetAttrString(node.get(), "next_functions") : nullptr);
+    Ref edge(next ? PySequence_GetItem(next.get(), 0) : nullptr);
+    node = Ref(edge ? PySequence_GetItem(edge.get(), 0) : nullptr);
+  }
+  if (node && node.get() == Py_None) {  // detached; had it been written before that, its gradient would be that one's
+    Ref version(PyObject_GetAttr(tensor.get(), Interned(kVersion)));
+    const bool same = version && PyLong_AsLongLong(version.get()) == result.version;
+    PyErr_Clear();
+    return same ? std::move(tensor) : Ref();
+  }
   Ref state(node ? PyObject_GetAttr(node.get(), Interned(kState)) : nullptr);  // of a written one it is another's
   PyErr_Clear();
   auto* made_by = reinterpret_cast<CallState*>(state.get());
@@ -96,7 +119,7 @@ int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vec
     if (!HasInner(i)) continue;
     auto at = s->hooks->find(i);
     PyObject* hooks = at == s->hooks->end() || !PyDict_Size(at->second.get()) ? nullptr : at->second.get();
-    if (!hooks && !Retaining(inner_result.weak.get(), s)) continue;
+    if (!hooks && !Retaining(inner_result, s)) continue;
     bool inner = false;
     for (size_t k = 0; k < tangents.size(); ++k) inner |= tangents[k] && t_.made_of[k][i];
     if (inner) {
@@ -114,7 +137,7 @@ int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vec
 // A result keeps its gradient, if it was asked to. given: what torch has added to it already.
 int SegmentHook::Retain(CallState* s, size_t output, PyObject* total, PyObject* given) {
   if (total == Py_None || total == given) return 0;
-  Ref tensor = Retaining(s->retained->at(static_cast<int>(output)).weak.get(), s);
+  Ref tensor = Retaining(s->retained->at(static_cast<int>(output)), s);
   if (!tensor) return 0;
   Ref now(PyObject_GetAttrString(tensor.get(), "grad")), sum;
   if (!now) return -1;
@@ -128,7 +151,8 @@ int SegmentHook::Retain(CallState* s, size_t output, PyObject* total, PyObject* 
     if (!more) return -1;
     sum = same.get() == Py_True ? Ref::Borrow(total) : Ref(PyNumber_Add(now.get(), more.get()));
   }
-  return sum ? PyObject_SetAttrString(tensor.get(), "grad", sum.get()) : -1;
+  const Ref kept(sum ? Ask("keep", tensor.get(), sum.get()) : nullptr);
+  return kept ? 0 : -1;
 }
 
 // The hooks of a result are those of the tensor that stands for it in a replay. The list that its gradient goes to

@@ -741,6 +741,115 @@ def test_nans_are_the_objects_that_they_were():
     check(program, ([float(i) for i in range(100)], 1), (many, 1), ([1.0, nan, 2.0, nan] * 30, 1))
 
 
+NAN = float("nan")
+
+
+def test_nans_in_locals_are_the_objects_that_they_were():
+    """A not-a-number is equal to itself alone as an object, which a copy is."""
+
+    def copied(x, n):
+        y = z = 0.0
+        for i in range(n):
+            z = y
+            y = x
+        return y is x, x in [y], z is x, (x,) == (y,)
+
+    def chosen(x, n):
+        y, total = 1.0, 0.0
+        for i in range(n):
+            y = x if i % 2 else y
+            total += i
+        return y is x, [y] == [x], total
+
+    def swapped(x, n):
+        y, total = 2.0, 0.0
+        for i in range(n):
+            x, y = y, x
+            total += i
+        return [x, y].count(x), total, x is y
+
+    def least(x, n):
+        y, total = x, 0.0
+        for i in range(n):
+            y = min(y, float(i))
+            total += i
+        return y is x, x in [y], total
+
+    def packed(x, n):
+        t, total = (1.0, 2.0), 0.0
+        for i in range(n):
+            t = (x, total)
+            total += i
+        return x in t, t[0] is x
+
+    def named(x, n):
+        y, total = 0.0, 0.0
+        for i in range(n):
+            y = NAN
+            total += i
+        return y is NAN, y in [NAN], total
+
+    def given(x, n):
+        kept, total = {}, 0.0
+        for i in range(n):
+            total += i
+            if i % 10 == 0:
+                kept[i] = x
+        return x in kept.values(), total
+
+    def same(a):
+        return a
+
+    def called(x, n):
+        y, total = 0.0, 0.0
+        for i in range(n):
+            y = same(x)
+            total += i
+        return y is x, x in [y], total
+
+    def scaled(x, n):
+        y = x
+        for i in range(n):
+            y = x * 2.0
+        return y is x, x in [y]
+
+    # Then with a number: code there is.
+    for program in (copied, chosen, swapped, least, packed, given, called, scaled, named):
+        compiled = framejit.compile(program)
+        for x in (NAN, float("nan"), np.float64("nan")):
+            for _ in range(3):
+                assert compiled(x, 100) == program(x, 100), (program, type(x))
+        for _ in range(3):
+            compiled(2.5, 100)
+        assert compiled.cache_info()["scalar_runs"] > 0 or program is called, program
+
+
+def test_nans_in_tuples_are_the_objects_that_they_were():
+    def unpacked(t, n):
+        x, total = 0.0, 0.0
+        for i in range(n):
+            x, y = t
+            total += i
+        return x in t, x is t[0], total
+
+    def gone_through(t, n):
+        x, total = 0.0, 0.0
+        for i in range(n):
+            for v in t:
+                x = v
+            total += i
+        return x in t, total
+
+    for program in (unpacked, gone_through):
+        compiled = framejit.compile(program)
+        for values in ((NAN, 1.0), (float("nan"), 1.0), (np.float64("nan"), np.float64(1.0)), (complex("nan"), 1j)):
+            for _ in range(3):
+                assert compiled(values, 100) == program(values, 100), (program, values)
+        for _ in range(3):
+            compiled((2.5, 1.0), 100)
+        assert compiled.cache_info()["scalar_runs"] > 0, program
+
+
 @pytest.mark.parametrize("seeds", [range(k, k + 8) for k in range(0, 24, 8)], ids=str)
 def test_random_programs(seeds):
     ran = 0

@@ -642,3 +642,114 @@ def test_what_has_no_gradients_any_more_is_written_to(fresh):
                 r = run(x)
                 told.append((r.requires_grad, x.requires_grad, r.tolist(), r._base is x))
         assert told[:3] == told[3:], f
+
+
+def test_hooks_from_outside_see_gradients_that_are_made_inside(fresh):
+    """What was captured when there were none holds for tensors without hooks alone; a hook that was taken away is none."""
+
+    def squared(x):
+        return torch.autograd.grad((x * x).sum(), x)[0]
+
+    def counted(x):
+        seen.append(x)
+        return 3 * x
+
+    compiled = fresh.compile(squared)
+    for made in (lambda: torch.ones(3, requires_grad=True), lambda: torch.ones(3, requires_grad=True) * 1, lambda: nn.Parameter(torch.ones(3))):
+        x, seen = made(), []
+        assert compiled(x).tolist() == [2.0] * 3
+        handle = x.register_hook(counted)
+        assert compiled(x).tolist() == squared(x).tolist() == [6.0] * 3
+        assert len(seen) == 2
+        handle.remove()
+        assert compiled(x).tolist() == [2.0] * 3
+        assert len(seen) == 2
+    one_graph(fresh, squared, x)
+    y = torch.ones(3, requires_grad=True)
+    y.register_hook(counted)
+    told = fresh.explain(squared)(y)
+    assert "with hooks" in str(told) and told.graph_break_count == 1
+
+    def of_a_leaf(x):
+        return torch.autograd.grad((x * x).sum(), x)[0]
+
+    z, after = torch.ones(3, requires_grad=True), []
+    z.register_post_accumulate_grad_hook(lambda t: after.append(t))
+    assert fresh.compile(of_a_leaf)(z).tolist() == [2.0] * 3 and not after  # nothing is accumulated
+    one_graph(fresh, of_a_leaf, z)
+
+
+def test_a_view_in_place_is_a_write_to_what_a_derivative_keeps(fresh):
+    def result(t, p):
+        y = p[:3, :3].exp()
+        y.t_()
+        return (y * 2).sum()
+
+    def operand(t, p):
+        y = p * 3
+        z = nn.functional.leaky_relu(y).sum()
+        y.unsqueeze_(0)
+        return z
+
+    def of_a_view(t, p):
+        y = p.tanh()
+        v = y[0]
+        v.unsqueeze_(0)
+        return (y * 2).sum()
+
+    def see(out, t, p):
+        try:
+            out.backward()
+        except RuntimeError as error:
+            return "modified by an inplace operation" in str(error)
+        return p.grad.tolist()
+
+    for f in (result, operand, of_a_view):
+        against_eager(fresh, f, see)
+
+    def kept_by_nobody(t, p):
+        y = p * 3
+        y.t_()
+        return y * 2, (y + t.t()).sum()
+
+    both(fresh, kept_by_nobody, weight)
+
+
+def test_views_of_what_loses_its_gradients(fresh):
+    """A view's node is made anew when it is next asked for, from what its base is then."""
+
+    def outside(t, p):
+        x = p * 1
+        v = x[:1].squeeze()
+        x.add_(1)
+        x.detach_()
+        return v.unsqueeze(0)
+
+    def result(t, p):
+        y = p * 2
+        v = y[:1].squeeze()
+        y.mul_(2)
+        y.detach_()
+        return v * 2
+
+    def see(out, t, p):
+        out.sum().backward()
+        return out.tolist(), p.grad is None or p.grad.tolist()
+
+    for f in (outside, result):
+        against_eager(fresh, f, see)
+
+    def later(t, p):
+        y = p * 2
+        v = y[0]
+        y.mul_(2)
+        return y, v
+
+    compiled = fresh.compile(later)
+    for run in (later, compiled):
+        t, p = weight()
+        y, v = run(t, p)
+        y.detach_()
+        v.sum().backward()
+        assert p.grad is None
+    assert compiled.cache_info()["breaks"] == 0

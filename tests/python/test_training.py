@@ -481,6 +481,41 @@ def test_a_result_that_was_written_keeps_no_gradient_of_what_it_was(fresh):
         assert y.grad is None and x.grad.eq(3).all()
 
 
+VIEWED = {
+    "unsqueeze": lambda y: y.unsqueeze_(0),
+    "twice": lambda y: y.unsqueeze_(0).transpose_(0, 1),
+    "squeeze": lambda y: y.squeeze_(),
+    "t": lambda y: y.t_(),
+    "and written": lambda y: y.mul_(2),
+    "and back": lambda y: y.unsqueeze_(0).squeeze_(0),
+    "detached": lambda y: y.detach_(),
+}
+
+
+@pytest.mark.parametrize("viewed", VIEWED)
+def test_a_result_that_was_viewed_in_place_keeps_its_gradient(fresh, viewed):
+    def f(x):
+        y = x * 3
+        return y, (y + 2).sum()
+
+    def tell(g):
+        told = []
+        for back in (lambda y, z: z.backward(), lambda y, z: (z + y.sum()).backward(), lambda y, z: (z.backward(retain_graph=True), z.backward())):
+            x = torch.arange(3.0).reshape(1, 3).requires_grad_()
+            y, z = g(x)
+            y.retain_grad()
+            VIEWED[viewed](y)
+            back(y, z)
+            told.append((y.shape, None if y.grad is None else (y.grad.shape, y.grad.tolist()), x.grad.tolist()))
+        return told
+
+    compiled = fresh.compile(f)
+    expected = tell(f)
+    assert tell(compiled) == expected
+    assert (expected[0][1] is None) == (viewed == "and written")
+    assert compiled.cache_info()["outcomes"]["run"] == {"graph": 3}
+
+
 def test_the_way_between_results_holds_nothing(fresh):
     def f(x):
         y = x.exp()

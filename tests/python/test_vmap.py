@@ -1,5 +1,6 @@
 """torch.vmap in compiled functions: one graph of the unbatched operations, in values and strides what torch's rules give."""
 import copy
+import itertools
 import time
 
 import pytest
@@ -432,3 +433,57 @@ def test_what_torch_knows_of_containers_is_guarded_by_the_types_that_are_met():
     finally:
         _pytree.SUPPORTED_NODES[tuple] = tuples
     agree(compiled(x, y), f(x, y))
+
+
+def layouts(*sizes):
+    """Every order in which the dimensions of such a tensor can lie."""
+    for order in itertools.permutations(range(len(sizes))):
+        back = sorted(range(len(sizes)), key=order.__getitem__)
+        yield torch.arange(float(np.prod(sizes))).reshape([sizes[k] for k in order]).permute(back)
+
+
+ONES = {
+    "expand": lambda r: r.expand(2, *r.shape),
+    "expand to what it is": lambda r: r.expand(r.shape),
+    "expand_as": lambda r: r.expand_as(torch.ones(2, *r.shape)),
+    "more dimensions": lambda r: r + torch.ones(4, 1, 1),
+    "in place": lambda r: (r + 0).add_(r),
+    "linear": lambda r: F.linear(r, torch.ones(1, r.shape[-1])),
+    "unsqueeze": lambda r: r.unsqueeze(0),
+}
+
+
+@pytest.mark.parametrize("operation", ONES)
+def test_strides_of_dimensions_of_size_1(operation, fresh):
+    one = ONES[operation]
+
+    def f(x):
+        return vmap(one)(x), vmap(one, in_dims=1)(x)
+
+    for sizes in ((1, 4), (3, 1), (2, 1, 4), (2, 3, 1), (1, 3, 4)):
+        for x in layouts(*sizes):
+            fresh.reset()  # a new layout is no version of another one here
+            compiled = fresh.compile(f, fullgraph=True)
+            agree(compiled(x), f(x))
+            assert compiled.cache_info()["segments"] and set(compiled.cache_info()["outcomes"]["run"]) <= {"graph", "nothing"}
+
+
+def test_a_vector_turned_is_another_object(fresh):
+    def f(x):
+        y = vmap(lambda r: r.t())(x)
+        z = vmap(lambda r: r.t().t())(x[0])
+        same = y is x
+        y[0] += 1
+        return same, y, z
+
+    for make in (lambda: rows(3, 4), lambda: rows(1, 2)):
+        compiled = fresh.compile(f, fullgraph=True)
+        x = make()
+        ours, theirs = x.clone(), x.clone()
+        got, expected = compiled(ours), f(theirs)
+        assert got[0] is expected[0] is False
+        agree(list(got[1:]), list(expected[1:]))
+        check(ours, theirs)
+        got[1].mul_(2), expected[1].mul_(2)
+        check(ours, theirs)
+        assert compiled.cache_info()["breaks"] == 0
