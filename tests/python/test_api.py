@@ -5,6 +5,7 @@ import copy
 import functools
 import inspect
 import pickle
+import resource
 import subprocess
 import sys
 import time
@@ -48,9 +49,10 @@ def test_import_does_not_import_torch():
 
 def test_import_is_quick():
     def milliseconds(code):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert python(code).returncode == 0
-        return (time.perf_counter() - start) * 1e3
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)  # of the processor: other programs have theirs
+        return (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime) * 1e3
 
     ours = bare = float("inf")
     for _ in range(40):  # the least of each; a machine under load needs more tries to show it
