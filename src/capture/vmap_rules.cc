@@ -53,17 +53,15 @@ class Peeled : public BatchedCall {
 
   // The result is as large as the first argument. Torch moves the hidden dimension to the front first and draws in the
   // order of rows, or draws in the order of memory.
-  PyObject* DrawnLike(bool as_it_lies) {
+  template <bool kAsItLies>
+  PyObject* DrawnLike() {
     const Vmap::Batched* b = args_.empty() ? nullptr : At(args_[0]);
     if (!b || !DrawsForEach()) return Break();
-    if (!as_it_lies && (b->dim || !surface::IsContiguous(s_.env(), Meta(b->inner)))) return Break();
+    if (!kAsItLies && (b->dim || !surface::IsContiguous(s_.env(), Meta(b->inner)))) return Break();
     const int dim = b->dim;
     args_[0] = b->inner;
     return Draw(dim);
   }
-  PyObject* DrawnAsItLies() { return DrawnLike(true); }
-  PyObject* DrawnInRows() { return DrawnLike(false); }
-  PyObject* DrawnIfAlone() { return DrawnLike(args_.size() == 1); }
 
   PyObject* Drawn() {  // The size is given as rand(2, 3) or as rand((2, 3)).
     if (!DrawsForEach() || (!args_.empty() && At(args_[0]))) return Break();
@@ -607,9 +605,8 @@ const Peeled::Rule Peeled::kRules[] = {
     {Batch::kLeading, &Peeled::Leading<0>},
     {Batch::kLeadingSecond, &Peeled::Leading<1>},
     {Batch::kDrawn, &Peeled::Drawn},
-    {Batch::kDrawnAsItLies, &Peeled::DrawnAsItLies},
-    {Batch::kDrawnInRows, &Peeled::DrawnInRows},
-    {Batch::kDrawnIfAlone, &Peeled::DrawnIfAlone},
+    {Batch::kDrawnAsItLies, &Peeled::DrawnLike<true>},
+    {Batch::kDrawnInRows, &Peeled::DrawnLike<false>},
 };
 
 PyObject* Peeled::Run() {
