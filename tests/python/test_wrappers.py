@@ -415,15 +415,12 @@ def changing(f, make, sizes, captures, grad):
         (torch.nn.functional.linear, lambda n: (leaf(2, n, 4), Rough(exact(6, 4)), leaf(6))),
         (lambda x, w: (torch.cat([x * w, x]) * 2)[1 : x.shape[0]], lambda n: (leaf(n, 4), Rough(exact(4)))),
         (lambda x, w: torch.chunk(x * w, 2)[0].mean(), lambda n: (leaf(n, 4), Rough(exact(4)))),
+        (lambda x, w: torch.nn.functional.layer_norm(x, (4,), w), lambda n: (leaf(n, 4), Rough(exact(4)))),
+        (torch.nn.functional.conv1d, lambda n: (leaf(n, 3, 8), Rough(exact(2, 3, 3)))),
     ],
 )
 def test_sizes_that_change_beside_a_wrapper(f, make, grad):
     changing(f, make, (3, 5, 7, 4, 9, 6), 2, grad)
-
-
-def test_sizes_that_an_operation_does_not_take_as_symbols():
-    """It is captured again, for each size."""
-    changing(lambda x, w: torch.nn.functional.layer_norm(x, (4,), w), lambda n: (leaf(n, 4), Rough(exact(4))), (3, 5, 7, 5), 3, True)
 
 
 def test_wrappers_made_of_what_changes_its_size(two):
