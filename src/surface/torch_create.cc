@@ -106,8 +106,10 @@ ValueId Ramp(Scope& s, const Arg& start, const Arg& step, const Int& count, DTyp
   return s.b.Cast(s.b.Binary(Op::kAdd, v, s.Constant(start, wide)), t);
 }
 
-Outs ARangeOf(Scope& s, const Arg& start, const Arg& end, const Arg& step, std::optional<DType> dtype) {
+Outs ARangeOf(Scope& s, Arg start, Arg end, Arg step, std::optional<DType> dtype) {
   bool integers = true;
+  for (Arg* a : {&start, &end, &step})  // where no float stands, a bool is an integer
+    if (a->is(Kind::kBool)) *a = Arg::Int(a->b);
   for (const Arg* a : {&start, &end, &step}) integers &= a->is(Kind::kInt);
   DType t = dtype.value_or(integers ? DType::kInt64 : s.default_float());
   if (IsBool(t)) Scope::Skip();
@@ -122,9 +124,7 @@ Outs ARangeOf(Scope& s, const Arg& start, const Arg& end, const Arg& step, std::
     }
     count = shape::CeilDiv(span, Int(by > 0 ? by : -by));
   } else {
-    auto number = [&](const Arg& a) {
-      return a.is(Kind::kFloat) ? a.f : a.is(Kind::kBool) ? a.b : double(s.env.Specialize(a.i));
-    };
+    auto number = [&](const Arg& a) { return a.is(Kind::kFloat) ? a.f : double(s.env.Specialize(a.i)); };
     double by = number(step), n = std::ceil((number(end) - number(start)) / by);
     if (!(by != 0) || !std::isfinite(n) || n < 0) Scope::Skip();
     if (!IsFloat(t)) Scope::Skip();

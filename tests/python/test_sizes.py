@@ -148,6 +148,24 @@ def test_numbers_among_the_arguments_of_a_call_become_symbols(f, keyword, fresh)
     assert compiles(framejit.cache_info(compiled)) == 2
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda n: torch.arange(n) * 2,
+        lambda n: torch.arange(n, 4) * 2,
+        lambda n: torch.arange(0, 3, n) * 2,
+        lambda n: torch.arange(n, 3.5) * 2,
+        lambda n: torch.arange(n, dtype=torch.float64) * 2,
+    ],
+)
+def test_a_bool_is_an_integer_to_arange(f, fresh):
+    compiled = fresh.compile(f, fullgraph=True)
+    for n in (True, 1, 2, True, 3):
+        got, expected = compiled(n), f(n)
+        assert got.dtype == expected.dtype and torch.equal(got, expected), n
+    assert framejit.cache_info(compiled)["outcomes"]["run"] == {"graph": 5}
+
+
 # The framework's own kernel checks that sizes fit each other: they are demanded, and those that are equal by chance are not.
 DEMANDED = {
     "index_add": (lambda x, i: torch.zeros(5, 3).index_add(0, i, x), lambda n: (X(n, 3), torch.arange(n) % 5)),
