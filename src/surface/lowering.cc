@@ -108,6 +108,8 @@ void Lowering::Impl::Apply(Call& call) {
   EachTensor(call, [&](TraceId t) {
     const TensorMeta& m = meta(t);
     if (Hidden(t)) throw Decline("a tensor that a custom function kept");
+    if (call.mode.grad && !call.mode.inference && ViewedWithoutGradients(t))
+      throw Decline("a view that was made without gradients of a tensor that has them");
     foreign |= m.framework != framework;
     if (device && !(*device == m.device)) computable = false;
     device = m.device;

@@ -38,6 +38,14 @@ struct Lowering::Impl {
   shape::Env& env() { return builder.env(); }
   TensorMeta& meta(TraceId t) { return trace.tensors[t].meta; }
 
+  // Is it a view, made in no_grad, of what has gradients? What the framework computes of it requires gradients, which
+  // lead nowhere.
+  bool ViewedWithoutGradients(TraceId t) {
+    const TensorMeta& m = meta(t);
+    return objects[t].domain != t && !m.requires_grad && (IsFloat(m.dtype) || IsComplex(m.dtype)) &&
+           meta(objects[t].domain).requires_grad;
+  }
+
   void CheckWritable(TraceId t, const ModeState& mode) {
     // Neither the tensor's own elements may share memory, nor those of a tensor that it is a view of.
     for (TraceId at = t;; at = objects[at].parent) {

@@ -394,6 +394,9 @@ bool HasHooks(PyObject* o) {
   const OverridesOff off;
   Ref hooks(getter ? PyObject_CallOneArg(getter, o) : nullptr);
   PyErr_Clear();
+  Ref kept(PyObject_GetAttrString(o, "retains_grad"));  // retain_grad() is a hook of the framework's own
+  PyErr_Clear();
+  if (kept.get() != Py_False) return true;
   if (!hooks || hooks.get() == Py_None) return !hooks;
   return !PyDict_Check(hooks.get()) || PyDict_GET_SIZE(hooks.get()) > 0;
 }

@@ -753,3 +753,64 @@ def test_views_of_what_loses_its_gradients(fresh):
         v.sum().backward()
         assert p.grad is None
     assert compiled.cache_info()["breaks"] == 0
+
+
+def test_a_gradient_kept_from_outside_sees_gradients_that_are_made_inside(fresh):
+    def squared(x):
+        return torch.autograd.grad((x * x).sum(), x)[0]
+
+    compiled = fresh.compile(squared)
+    for kept in (False, True, False, True):
+        for run in (squared, compiled):
+            x = torch.ones(3, requires_grad=True) * 1
+            if kept:
+                x.retain_grad()
+            assert run(x).tolist() == [2.0] * 3
+            assert not kept or x.grad.tolist() == [2.0] * 3
+    told = fresh.explain(squared)(x)
+    assert "with hooks" in str(told) and told.graph_break_count == 1
+
+
+def test_views_made_without_gradients_are_leaves_afterwards(fresh):
+    """What is computed of such a view of what has gradients requires gradients, too, but they lead nowhere."""
+
+    def of_an_input(x):
+        with torch.no_grad():
+            y = x.view(4, 3)
+        return y, y * 2
+
+    def of_a_result(x):
+        w = x * 1
+        with torch.no_grad():
+            y = w[1:]
+        return y, (y * 2 + w[1:]) * 3
+
+    def used_inside(x):
+        with torch.no_grad():
+            y = x.view(4, 3) * 2
+        return y, y * x.view(4, 3)
+
+    def detached(x):
+        y = x.detach().view(4, 3)
+        return y, y * x.view(4, 3)
+
+    def tell(run):
+        told = []
+        for tracked in (True, True, False, True):
+            x = torch.arange(12.0).reshape(3, 4).clone().requires_grad_(tracked)  # no view itself
+            y, z = run(x)
+            if tracked:
+                z.sum().backward()
+            state = [(t.requires_grad, t.is_leaf, t.tolist()) for t in (y, z)]
+            told.append((state, [t.grad.tolist() if t.is_leaf and t.grad is not None else None for t in (x, y)]))
+        return told
+
+    for f in (of_an_input, of_a_result, used_inside, detached):
+        fresh.reset()
+        compiled = fresh.compile(f)
+        assert tell(compiled) == tell(f), f.__name__
+        x = torch.ones(3, 4, requires_grad=True)
+        told = fresh.explain(f)(x)
+        whole = f in (used_inside, detached)
+        assert (told.graph_break_count == 0) == whole, f.__name__
+        assert whole or "made without gradients" in str(told)
