@@ -432,6 +432,7 @@ class SegmentBuilder {
   void MakeGraphRunner(bool pair) {
     const double start = Now();
     s_.graph().name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
+    SimplifySizes(s_.graph(), s_.env());
     if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, s_.graph().str());
     Estimate* const estimate = Estimate::Current();
     if (estimate) estimate->NoteProgram(s_.graph());

@@ -268,10 +268,22 @@ Env::Range Env::Bounds(Int e) const {
   return Intersect(r, e);
 }
 
+// d without the factors that all its terms have and that are at least 1: s0*s1 - 4*s0 compares with 0 as s1 - 4 does.
+static Int WithoutPositiveFactors(const Env& env, Int d) {
+  Poly p = ToPoly(d);
+  if (p.empty()) return d;
+  Term common{1, {}};
+  for (Int f : CommonFactor(p).factors)
+    if (!env.AtRun(f) && env.Bounds(f).lo >= 1) common.factors.push_back(f);
+  if (common.factors.empty()) return d;
+  const auto rest = DivideExact(std::move(p), {common});
+  return rest ? FromPoly(*rest) : d;
+}
+
 std::optional<bool> Env::Prove(Cmp cmp, Int a, Int b) const {
   if (a == b) return cmp == Cmp::kEq || cmp == Cmp::kLe;
   if (a.is_const() && b.is_const()) return Compare(cmp, a.value(), b.value());
-  Int d = Simplify(a) - Simplify(b);
+  const Int d = WithoutPositiveFactors(*this, Simplify(a) - Simplify(b));
   if (auto v = Decide(cmp, Bounds(d))) return v;
   bool equality = cmp == Cmp::kEq || cmp == Cmp::kNe;
   if (equality) {
@@ -289,7 +301,7 @@ std::optional<bool> Env::Prove(Cmp cmp, Int a, Int b) const {
 // Remembers lhs cmp rhs: an equality that a symbol can be solved from replaces the symbol, everything else bounds a
 // key.
 void Env::Learn(Cmp cmp, Int lhs, Int rhs) {
-  Int d = Simplify(lhs) - Simplify(rhs);
+  const Int d = WithoutPositiveFactors(*this, Simplify(lhs) - Simplify(rhs));
   Form f = Normalize(d);
   if (f.scale == 0) return;
   if (cmp == Cmp::kNe) {

@@ -212,6 +212,24 @@ TEST(Env, RangesAnswerWithoutAGuard) {
   EXPECT_TRUE(env.guards().empty());
 }
 
+TEST(Env, FactorsThatAreAtLeastOneAreDividedOut) {
+  Env env;
+  Int n = env.NewSymbol({"", 5, 1, INT64_MAX}), m = env.NewSymbol({"", 33, 1, INT64_MAX}),
+      width = env.NewSymbol({"", 128, 1, INT64_MAX}), maybe_none = env.NewSymbol({"", 7, 0, INT64_MAX}),
+      k = env.NewSymbol({"", 4, 0, INT64_MAX});
+  EXPECT_TRUE(env.Eq(n * m * 128, n * m * width));  // x.view(n, m, 4, 32) of x[n, m, width]
+  EXPECT_EQ(env.Simplify(width), Int(128));
+  EXPECT_TRUE(env.Eq(width, 128));
+  EXPECT_EQ(env.guards().size(), 1);
+  EXPECT_TRUE(env.Eq(maybe_none * 4, maybe_none * k));  // holds for any k where nothing is there
+  EXPECT_EQ(env.Simplify(k), k);
+  EXPECT_FALSE(env.Prove(Cmp::kEq, k, 4));
+  EXPECT_TRUE(env.Lt(0, maybe_none));
+  EXPECT_TRUE(env.Eq(maybe_none * 4, maybe_none * k));
+  EXPECT_EQ(env.Simplify(k), Int(4));
+  for (const Guard& g : env.guards()) EXPECT_TRUE(g.Holds(env.hints())) << g.str();
+}
+
 TEST(Env, SpecializeFixesTheValue) {
   Env env;
   Int n = env.NewSymbol({"", 8});

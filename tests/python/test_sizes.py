@@ -86,6 +86,37 @@ def test_a_size_of_one_is_a_size(name):
     assert info["outcomes"]["run"] == {"graph": len(SIZES)}, info
 
 
+# Between attention heads and back, with numbers of heads and widths that the program writes down.
+HEADS = {
+    "apart": lambda x: x.view(x.size(0), x.size(1), 4, 8).transpose(1, 2).reshape(x.size(0) * 4, x.size(1), 8),
+    "there_and_back": lambda x: (x.view(x.size(0), x.size(1), 4, 8).transpose(1, 2) * 2).transpose(1, 2).reshape(x.size(0), x.size(1), 32) + 1,
+    "scores": lambda x: torch.softmax(x.view(x.size(0), x.size(1), 4, 8).transpose(1, 2) @ x.view(x.size(0), x.size(1), 4, 8).permute(0, 2, 3, 1), -1),
+}
+
+
+@pytest.mark.parametrize("grad", (False, True))
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_are_loops_over_dimensions(name, grad, capfd, fresh):
+    """A copy between heads is a loop nest over its dimensions, as with constant sizes: no index is divided for each element."""
+    compiled = fresh.compile(HEADS[name], dynamic=True)
+    with framejit.config.patch(log="loop", leave=False):
+        for sizes in ((5, 33, 32), (3, 40, 32), (2, 7, 32)):
+            x = torch.randn(sizes, requires_grad=grad)
+            y = x.detach().clone().requires_grad_(grad)
+            with torch.set_grad_enabled(grad):
+                got, expected = compiled(x), HEADS[name](y)
+            assert seen(got) == seen(expected)
+            torch.testing.assert_close(got, expected)
+            if grad:
+                got.square().sum().backward()
+                expected.square().sum().backward()
+                torch.testing.assert_close(x.grad, y.grad)
+    loops = capfd.readouterr().err
+    assert compiles(framejit.cache_info(compiled)) == 1
+    assert framejit.cache_info(compiled)["outcomes"]["run"] == {"graph": 3}
+    assert "kernel(" in loops and "floordiv" not in loops and "= rem" not in loops, loops
+
+
 def test_strides_that_show_are_right():
     """A result that lies in columns has other strides where it has one: a version for that, and no wrong one."""
     info = calls(lambda x: (x.t() * 2).t(), lambda n: X(n, 1, 4).squeeze(1).t(), SIZES)
