@@ -6,6 +6,7 @@
 #include "capture/number_slots.h"
 #include "capture/proxy.h"
 #include "capture/session.h"
+#include "shape/steps.h"
 
 namespace framejit::capture {
 namespace {
@@ -28,6 +29,10 @@ bool IsFloat(PyObject* o) {
   return PyFloat_CheckExact(o) || IsSymFloat(o);
 }
 
+// A loop over numbers may double an expression in each round (m = (low + high) // 2): past this many steps the number
+// itself goes on.
+constexpr uint32_t kMostSteps = 256;
+
 // `f` on expressions gives the expression, on the numbers of this call what Python gets.
 template <char kFloats = 0, typename F>
 PyObject* Binary(PyObject* a, PyObject* b, PyObject* (*fallback)(PyObject*, PyObject*), F f) {
@@ -38,6 +43,7 @@ PyObject* Binary(PyObject* a, PyObject* b, PyObject* (*fallback)(PyObject*, PyOb
   auto x = ExprOf(a), y = ExprOf(b);
   if (!x || !y) return OnNumbers(a, b, fallback);
   const shape::Int e = f(*x, *y);
+  if (shape::Steps(e) > kMostSteps) return OnNumbers(a, b, fallback);
   if (!s->env().Fits(e, f(__int128{s->env().Hint(*x)}, __int128{s->env().Hint(*y)}))) return OnNumbers(a, b, fallback);
   return s->SymIntObject(e);
 }

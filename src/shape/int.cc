@@ -1,6 +1,7 @@
 // Interning, and the queries that walk an expression.
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <stdexcept>
@@ -25,6 +26,14 @@ size_t HashOf(const Node& n) {  // children are interned: their hash is at hand
   return h;
 }
 
+uint32_t StepsOf(const Node& n) {
+  uint64_t steps = 1;
+  for (Int a : n.args) steps += a.node()->steps;
+  for (const Term& t : n.terms)
+    for (Int f : t.factors) steps += f.node()->steps;
+  return static_cast<uint32_t>(std::min<uint64_t>(steps, UINT32_MAX));
+}
+
 struct ByContent {
   size_t operator()(const Node* n) const { return n->hash; }
   bool operator()(const Node* a, const Node* b) const {
@@ -37,6 +46,7 @@ struct Table {  // one per process, never destroyed: Ints may live in statics
   std::unordered_set<const Node*, ByContent, ByContent> nodes;
   const Node* Intern(Node node) {
     node.hash = HashOf(node);
+    node.steps = StepsOf(node);
     std::lock_guard lock(mutex);
     if (auto it = nodes.find(&node); it != nodes.end()) return *it;
     return *nodes.insert(new Node(std::move(node))).first;
@@ -76,6 +86,10 @@ Int Interner::Make(Node node) {
 Int::Int(int64_t constant) : node_(ConstantNode(constant)) {}
 Int Int::Symbol(uint32_t id) {
   return Interner::Make({Kind::kSymbol, id, {}, {}});
+}
+
+uint32_t Steps(Int e) {
+  return e.node()->steps;
 }
 
 bool Int::is_const() const {

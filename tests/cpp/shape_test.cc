@@ -1,4 +1,5 @@
 #include "framejit/shape.h"
+#include "shape/steps.h"
 
 #include <gtest/gtest.h>
 
@@ -267,6 +268,15 @@ TEST(Shape, InterningIsThreadSafe) {
     });
   for (auto& t : threads) t.join();
   for (auto& mine : made) EXPECT_EQ(mine, made[0]);
+}
+
+TEST(Shape, StepsCountSharedPartsEachTime) {
+  Int e = Int::Symbol(0);
+  EXPECT_EQ(Steps(e), 1u);
+  const uint32_t one = Steps(FloorDiv(e + Int(1), Int(2)));
+  for (int i = 0; i < 30; ++i) e = FloorDiv(e + Mod(e, Int(5)) + Int(1), Int(2));
+  EXPECT_GT(one, 1u);
+  EXPECT_EQ(Steps(e), UINT32_MAX);
 }
 
 }  // namespace

@@ -256,3 +256,21 @@ def test_linspace(f, zeros):
     info = calls(f, zeros, (7, 12, 5, 2, 33, 8))
     assert compiles(info) == 2, info
     calls(f, zeros, SIZES)
+
+
+def test_numbers_whose_expressions_would_double_go_on_as_numbers():
+    """Each round uses what it made twice: as an expression of n the last one would have more than 2^32 steps."""
+
+    def mixed(low, high):
+        middle = (low + high + 1) // 2
+        return (middle + high) // 3, (middle + low) // 2
+
+    def eight(low, high):
+        return mixed(*mixed(*mixed(*mixed(*mixed(*mixed(*mixed(*mixed(low, high))))))))
+
+    def program(x, n):
+        low, high = eight(*eight(*eight(*eight(0, n))))
+        return x * high + low
+
+    info = calls(program, lambda n: (torch.ones(3), n), (100, 10**9, 10**12, 7, 10**9))
+    assert info["captures"] == 4 and info["outcomes"]["run"] == {"graph": 5} and not info["breaks"]  # one for each number
