@@ -27,8 +27,8 @@ struct Node {
   int64_t value = 0;      // kConst: the number; kSymbol: its id
   std::vector<Int> args;  // kFloorDiv, kMod: {a, b}; kMin, kMax: two or more in Compare order
   Poly terms;             // kSum
-  size_t hash = 0;     // set by the interner, like the next
-  uint32_t steps = 0;  // see Steps()
+  size_t hash = 0;        // set by the interner, like the next
+  uint32_t steps = 0;     // see Steps()
 };
 
 struct Interner {

@@ -1,10 +1,11 @@
 #include "framejit/shape.h"
-#include "shape/steps.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 #include <thread>
+
+#include "shape/steps.h"
 
 namespace framejit::shape {
 namespace {
