@@ -549,7 +549,7 @@ class KernelBuilder {
 
   void EmitReduction(ValueId v) {
     const Node& n = g_.nodes[v];
-    const int c = space_.canonical(n.operands[0]);
+    const int c = space_.OperandAt(v, 0, space_.canonical(v), 0).index;
     const Needed& need = space_.Find(n.operands[0], c, 0);
     const DType from = g_.nodes[n.operands[0]].type.dtype;
     int value = Eval(n.operands[0], c, 0);

@@ -413,8 +413,17 @@ Space::At Space::OperandAt(ValueId v, int k, int index, int pred) {
         in[a].terms = {{AddDynamic(dyn), Int(1)}};
       }
       break;
-    default:  // Reductions are read at their canonical index.
-      return {canonical(n.operands[0]), 0};
+    default: {  // A reduction: of what it reduces, the elements of its own row, and not those that others read.
+      pred = 0;
+      in = indices_[canonical(n.operands[0])];
+      size_t kept = 0;
+      for (size_t d = 0; d < in.size(); ++d) {
+        if (std::find(axes.begin(), axes.end(), static_cast<int64_t>(d)) == axes.end())
+          in[d] = at[kept++];
+        else if (n.attrs.flag)
+          ++kept;
+      }
+    }
   }
   return {Intern(std::move(in)), pred};
 }
@@ -596,7 +605,8 @@ int Space::Visit(ValueId v, int index, int pred) {
       Fail("a reduction read at another index");
       return -1;
     }
-    const int o = Visit(n.operands[0], canonical(n.operands[0]), 0);
+    const At at = OperandAt(v, 0, index, 0);
+    const int o = Visit(n.operands[0], at.index, 0);
     if (o < 0) return -1;
     need.vars = needed_[o].vars & ~reduced_;
     need.level = needed_[o].level + (reduced_ ? 1 : 0);  // Where all its axes have size 1, it is no reduction.

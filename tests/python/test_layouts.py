@@ -420,3 +420,19 @@ def test_padding_by_a_symbol_that_is_nothing(fresh):
     compiled = fresh.compile(f, dynamic=True)
     for make in makes:
         assert _results(compiled, [make]) == _results(f, [make])
+
+
+@pytest.mark.parametrize("turned", [lambda v: v.flip(0), lambda v: v.roll(1, 0), lambda v: v.t(), lambda v: v[[2, 0, 1]]])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_reduction_is_of_the_row_that_is_read(turned, grad, fresh):
+    """What is reduced is also read as it lies, in the same graph: a turned row has the mean of that row."""
+
+    def f(w):
+        v = w - w.mean(-1, keepdim=True)
+        return turned(v) - w, turned(torch.nn.functional.layer_norm(w, (3,))) - w, turned(torch.softmax(w, -1)) * w
+
+    compiled = framejit.compile(f)
+    for n in range(2):
+        x = torch.randn(3, 3, dtype=torch.float64, requires_grad=grad)
+        torch.testing.assert_close(compiled(x), f(x))
+    assert framejit.cache_info(compiled)["outcomes"]["run"] == {"graph": 2}
