@@ -389,9 +389,13 @@ PyObject* CaptureSemantics::ClassFact(PyTypeObject* type, PyObject* name) {
 bool CaptureSemantics::NoteText(PyObject* o) {
   static PyObject *const module = Interned("__module__"), *const name = Interned("__qualname__");
   if (PyTuple_Check(o) || PyList_Check(o)) {
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
-      if (!NoteText(PySequence_Fast_GET_ITEM(o, i))) return false;
-    return true;
+    const int within = Py_ReprEnter(o);  // a list that holds itself
+    if (within) return within > 0;
+    bool noted = true;
+    for (Py_ssize_t i = 0; noted && i < PySequence_Fast_GET_SIZE(o); ++i)
+      noted = NoteText(PySequence_Fast_GET_ITEM(o, i));
+    Py_ReprLeave(o);
+    return noted;
   }
   if (s_.IsNumpyNumber(o)) return s_.Break(BreakId::kThreadState, "text by numpy.set_printoptions"), false;
   if (!(PyType_Check(o) && Py_TYPE(o)->tp_repr == PyType_Type.tp_repr) && !PyFunction_Check(o)) return true;

@@ -1,6 +1,7 @@
 // The session's view of outside containers: what is read of them is guarded, what is stored in them waits for the exit,
 // and C code gets copies where they hold tensors.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "capture/builtins.h"
@@ -242,6 +243,8 @@ bool Session::NoteKey(PyObject* key) {
 }
 
 bool Session::Pin(PyObject* o) {
+  if (PyFloat_CheckExact(o) && std::isnan(PyFloat_AS_DOUBLE(o)))
+    if (const Origin* g = Find(o); g && g->source) guards_->Is(g->source, o);
   if (IsPrimitive(o)) return true;
   if (!IsTensor(o)) NoteType(Py_TYPE(o));  // of its own methods C code may call any
   if (IsTensor(o)) {                       // arguments that are compared must stay apart

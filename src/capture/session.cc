@@ -2,6 +2,7 @@
 #include "capture/session.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "bytecode/code.h"
@@ -344,6 +345,20 @@ bool MadeAnew(PyObject* o, const Source* s) {
   return name.find("<locals>") != name.npos || name.ends_with("<lambda>");
 }
 
+// A not-a-number is equal as an object alone: where C code compares, it is asked where it comes from (Pin). One that is
+// found in two places is that object in both.
+static void NoteObject(guard::GuardBuilder& guards, Origins& origins, std::vector<Ref>& keep, PyObject* o,
+                       const Source* s) {
+  Origin from;
+  from.kind = Origin::kOutside;
+  from.source = s;
+  const auto [known, added] = origins.Enter(o, from);
+  if (added) keep.push_back(Borrow(o));
+  if (added || !known->source || known->source == s) return;
+  guards.Is(known->source, o);
+  guards.Is(s, o);
+}
+
 PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
   if (later && !ReadLater(o, s)) return nullptr;
   if (IsPrimitive(o) || IsTupleOfPrimitives(o)) {
@@ -364,6 +379,7 @@ PyObject* Session::FromOutside(PyObject* o, const Source* s, bool used) {
       row.object = o;
       row.here = true;
       guards_->Add(std::move(row));
+      if (PyFloat_CheckExact(o) && std::isnan(PyFloat_AS_DOUBLE(o))) NoteObject(*guards_, origins_, keep_, o, s);
     }
     Py_INCREF(o);
     return o;

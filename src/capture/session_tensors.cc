@@ -84,6 +84,7 @@ PyObject* Session::SymbolOf(PyObject* number, const Source* s) {
   const bool is_float = options_.dynamic_floats && PyFloat_CheckExact(number);
   const bool counts = Counting::now && Counting::now->source == s;
   if ((options_.dynamic_ints.empty() && !counts) || !(is_float || PyLong_CheckExact(number))) return nullptr;
+  if (is_float && std::isnan(PyFloat_AS_DOUBLE(number))) return nullptr;  // it matters which object it is
   if (auto known = numbers_->Float(s)) return NewSymFloat(this, *known);
   if (auto known = numbers_->Int(s)) return SymIntObject(*known);
   const auto& dynamic = options_.dynamic_ints;

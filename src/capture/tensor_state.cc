@@ -105,6 +105,9 @@ PyObject* WithData(Session& s, PyObject* tensor, PyObject* value) {
 
 std::optional<bool> SetData(Session& s, PyObject* tensor, PyObject* value) {
   const int input = InputOf(s, tensor);
+  // What the framework keeps for a derivative is this object: with the memory that it has when the gradients come.
+  if (input < 0 && s.lowering().MayBeKept(s.trace().tensors[IdOf(tensor)].base))
+    s.lowering().LeaveDerivatives("a tensor that a derivative may need gets other memory");
   if (!value || !IsTensor(value) || value == tensor || input < 0 || s.modes.now.inference) return {};
   const TensorMeta was = s.meta(IdOf(tensor)), now = s.meta(IdOf(value));
   if (now.framework != Framework::kTorch || s.lowering().IsHidden(IdOf(value)) || was.is_inference ||
@@ -155,6 +158,9 @@ PyObject* Stop(Session& s, PyObject* tensor, const char* method, bool leaf) {
     if (!s.meta(id).requires_grad) return Py_NewRef(tensor);
     Alone(s, input);
   } else if (leaf || s.trace().tensors[id].base != id || s.lowering().IsLeaf(id)) {
+    return nullptr;
+  } else if (s.meta(id).requires_grad && s.lowering().MayBeKept(id)) {  // the framework may refuse the backward pass
+    s.lowering().LeaveDerivatives("a tensor that a derivative may need loses its gradients");
     return nullptr;
   }
   for (const TraceTensor& t : s.trace().tensors)  // views, whose base is another tensor then
@@ -210,7 +216,7 @@ PyObject* SeenOtherwise(Session& s, Callee callee, PyObject* const* args, Py_ssi
   const int input = InputOf(s, tensor);
   if (s.lowering().IsLeaf(IdOf(tensor)) || s.meta(IdOf(tensor)).is_inference || Waits(s, tensor)) return nullptr;
   // The framework counts it as a write: a backward pass that needs what it was is refused.
-  if (!s.lowering().KeptFor(s.trace().tensors[IdOf(tensor)].base).empty()) return nullptr;
+  if (s.lowering().MayBeKept(s.trace().tensors[IdOf(tensor)].base)) return nullptr;
   // At the exit the modes may be others, and the object must be what the graph's results were made of.
   const bool other_mode = s.modes.now.inference != s.modes.entry.inference;
   if (input >= 0 && (s.meta(IdOf(tensor)).requires_grad || kwnames || other_mode)) return nullptr;

@@ -19,6 +19,7 @@ class Derivatives {
   Derivatives(Trace& trace, Objects& objects) : trace_(trace), objects_(objects) {}
   // Why the graph's derivative is not the program's; empty: it is.
   const std::string& undifferentiable() const { return undifferentiable_; }
+  void Leave(const std::string& why) { undifferentiable_ = undifferentiable_.empty() ? why : undifferentiable_; }
   bool input_written() const { return input_written_; }  // an input that wants gradients
   // May the framework keep a root's memory for a derivative? And for the derivatives of which values does it surely?
   bool MayKeep(TraceId root) const { return kept_.contains(root); }

@@ -189,6 +189,14 @@ bool Lowering::IsLeaf(TraceId t) const {
   return impl_->derivatives.IsLeaf(impl_->objects[t].root);
 }
 
+bool Lowering::ViewedWithoutGradients(TraceId t) const {
+  return impl_->ViewedWithoutGradients(t);
+}
+
+void Lowering::LeaveDerivatives(const std::string& why) {
+  impl_->derivatives.Leave(why);
+}
+
 void Lowering::Captured(size_t tensors) {
   impl_->derivatives.Captured(tensors);
 }

@@ -272,7 +272,20 @@ Outs ARangeOfFloats(Scope& s, const Arg& start, const Arg& end, const Arg& step,
   return first == 0 ? v : s.b.Binary(Op::kAdd, v, rules::Like(s.b, v, first));
 }
 
+// NumPy raises where the first two numbers are none of the type, and for most ranges of bools.
+bool ARangeRaises(const Arg& start, const Arg& step, DType dtype) {
+  if (IsBool(dtype)) return true;
+  if (!IsInteger(dtype) || dtype == DType::kInt64 || !start.is(Arg::Kind::kInt) || !step.is(Arg::Kind::kInt))
+    return false;
+  if (!start.i.is_const() || !step.i.is_const()) return true;
+  const bool sign = dtype == DType::kInt8 || dtype == DType::kInt16 || dtype == DType::kInt32;
+  const int bits = 8 * DTypeSize(dtype) - sign;
+  const auto fits = [&](__int128 n) { return n >= (sign ? -(__int128{1} << bits) : 0) && n < __int128{1} << bits; };
+  return !fits(start.i.value()) || !fits(__int128{start.i.value()} + step.i.value());
+}
+
 Outs ARangeOf(Scope& s, const Arg& start, const Arg& end, const Arg& step, std::optional<DType> dtype) {
+  if (dtype && ARangeRaises(start, step, *dtype)) Scope::Skip();
   for (const Arg* a : {&start, &end, &step})
     if (a->is(Arg::Kind::kFloat)) return ARangeOfFloats(s, start, end, step, dtype);
   for (const Arg* a : {&start, &end, &step}) {

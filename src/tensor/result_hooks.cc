@@ -10,6 +10,42 @@
 namespace framejit::tensor {
 namespace {
 
+// The code of a function `name` among the constants of `code`, or theirs. Borrowed; null: there is none.
+PyObject* CodeWithin(PyObject* code, const char* name) {
+  Ref constants(code ? PyObject_GetAttrString(code, "co_consts") : nullptr);
+  for (Py_ssize_t i = 0; constants && i < PyTuple_GET_SIZE(constants.get()); ++i) {
+    PyObject* c = PyTuple_GET_ITEM(constants.get(), i);
+    if (!PyCode_Check(c)) continue;
+    if (PyUnicode_CompareWithASCIIString(reinterpret_cast<PyCodeObject*>(c)->co_name, name) == 0) return c;
+    if (PyObject* found = CodeWithin(c, name)) return found;
+  }
+  return nullptr;
+}
+
+// Is it a hook of torch.autograd.graph.register_multi_grad_hook, which waits for as many calls as nodes run? The results
+// of a segment hang on one node, which runs where any of them gets a gradient.
+bool CountsNodes(PyObject* hook) {
+  static PyObject* const code = [] {
+    SavedError error;
+    Ref function(ResolveCallee("torch.autograd.graph.register_multi_grad_hook"));
+    Ref own(function ? PyObject_GetAttrString(function.get(), "__code__") : nullptr);
+    PyObject* inner = CodeWithin(own.get(), "inner_hook");
+    PyErr_Clear();
+    return Py_XNewRef(inner);
+  }();
+  return code && PyFunction_Check(hook) && PyFunction_GetCode(hook) == code;
+}
+
+// No gradient arrived, though the node runs. False: an exception.
+bool TellNone(PyObject* hooks) {
+  Ref all(PyDict_Values(hooks));
+  for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {
+    PyObject* hook = PyList_GET_ITEM(all.get(), i);
+    if (CountsNodes(hook) && !Ref(PyObject_CallOneArg(hook, Py_None))) return false;
+  }
+  return bool(all);
+}
+
 // What the hooks of a dict make of a gradient. Null with the exception set.
 Ref Through(PyObject* hooks, Ref grad) {
   Ref all(PyDict_Values(hooks));
@@ -21,8 +57,9 @@ Ref Through(PyObject* hooks, Ref grad) {
   return all ? grad : Ref();
 }
 
-PyObject* CallHooks(PyObject* hooks, PyObject* grad) {  // as a hook: nothing arrived, nobody is told
-  return grad == Py_None ? Py_NewRef(Py_None) : Through(hooks, Ref::Borrow(grad)).release();
+PyObject* CallHooks(PyObject* hooks, PyObject* grad) {  // as a hook
+  if (grad != Py_None) return Through(hooks, Ref::Borrow(grad)).release();
+  return TellNone(hooks) ? Py_NewRef(Py_None) : nullptr;
 }
 PyMethodDef call_hooks = {"framejit_hooks", CallHooks, METH_O, nullptr};
 
@@ -129,6 +166,8 @@ int SegmentHook::Inner(CallState* s, const std::vector<bool>& tangents, std::vec
       Ref given = grad;
       grad = Through(hooks, grad);
       if (!grad || Retain(s, i, grad.get(), given.get()) < 0) return -1;
+    } else if (hooks && !TellNone(hooks)) {
+      return -1;
     }
   }
   return 0;
@@ -304,7 +343,8 @@ int SegmentHook::ToInnerAgain(CallState* head, size_t output, const std::vector<
 // The hooks of a result that has got everything that is its own.
 int SegmentHook::AnswerHooks(CallState* s, size_t output, Ref* grad) {
   auto at = s->hooks->find(static_cast<int>(output));
-  if (at == s->hooks->end() || !*grad) return 0;
+  if (at == s->hooks->end()) return 0;
+  if (!*grad) return TellNone(at->second.get()) ? 0 : -1;
   Ref given = *grad;
   *grad = Through(at->second.get(), given);
   return *grad ? Retain(s, output, grad->get(), given.get()) : -1;
@@ -388,9 +428,13 @@ int SegmentHook::InStages(CallState* s, PyObject* saved, const std::vector<bool>
       tangents.assign(n, false);
       tangents[i] = bool(grads[i]);
       left[i] = false;
-      if (!grads[i]) continue;
       const bool told = routed && !InnerOf(i).empty();  // by its own node
-      if (auto at = s->hooks->find(static_cast<int>(i)); at != s->hooks->end() && !told) {
+      auto at = s->hooks->find(static_cast<int>(i));
+      if (!grads[i]) {
+        if (at != s->hooks->end() && !told && !TellNone(at->second.get())) return -1;
+        continue;
+      }
+      if (at != s->hooks->end() && !told) {
         grads[i] = Through(at->second.get(), grads[i]);
         if (!grads[i]) return -1;
       }
