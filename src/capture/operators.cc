@@ -117,13 +117,31 @@ PyObject* CaptureSemantics::Compare(PyObject* a, PyObject* b, int op) {
   return s_.Adopt(PyObject_RichCompare(a, b, op));
 }
 
+// Numbers and strings from outside, which are guarded by value otherwise: two equal ones may be two objects. Nothing:
+// no such ones.
+static std::optional<bool> IsOfValues(Session& s, PyObject* a, PyObject* b) {
+  const auto lazy = [](PyObject* o) { return IsLazy(o) ? reinterpret_cast<Lazy*>(o) : nullptr; };
+  const Lazy *p = lazy(a), *q = lazy(b);
+  if ((!p && !q) || s.later) return {};
+  PyObject *x = p ? p->value : a, *y = q ? q->value : b;
+  const bool value = PyLong_CheckExact(x) || PyFloat_CheckExact(x) || PyUnicode_CheckExact(x) ||
+                     PyBytes_CheckExact(x) || PyComplex_CheckExact(x) || PyTuple_CheckExact(x);
+  if (!value || Py_TYPE(x) != Py_TYPE(y)) return {};
+  guard::Row row{x == y ? guard::Kind::kSameObject : guard::Kind::kDifferentObject, p ? p->source : s.guards().Const(x),
+                 q ? q->source : s.guards().Const(y)};
+  row.here = true;
+  if (row.source != row.other) s.guards().Add(std::move(row));
+  return x == y;
+}
+
 int CaptureSemantics::Is(PyObject* a, PyObject* b) {
+  if (const std::optional<bool> known = IsOfValues(s_, a, b)) return *known;
   RESOLVE_INT(a);
   RESOLVE_INT(b);
   for (PyObject** o : {&a, &b})  // a list that is written to is the one from outside
     if (const Origin* g = s_.Find(*o); g && g->real) *o = g->real;
   if (IsPrimitive(a) || IsPrimitive(b) || a == b) {
-    // Values are guarded by equality; identity of equal ints and strings is CPython's business and not promised.
+    // What was read before is guarded by equality. Which of equal ints and strings are one object is not promised.
     return a == b;
   }
   if (IsUnseen(a) || IsUnseen(b)) return AskUnseen(IsUnseen(a) ? a : b), -1;

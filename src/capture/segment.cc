@@ -45,6 +45,7 @@ struct Captured {
   long clean_instructions =
       0;                // of these, up to the last place where no other exception was being handled than at the start
   bool raises = false;  // what eager refuses because of casts that a graph in front of it would keep for itself
+  std::string left;     // why the framework must differentiate what stands in front of the break; empty: it need not
   Ref loop;             // the code of a loop that repeats too often, and where it begins
   int loop_at = 0;
   Problem problem;
@@ -159,6 +160,7 @@ void NoteBreak(const Compiled& compiled, Session& s, const CaptureSemantics& sem
   out->broke = true;
   out->stopped_at = sem.root_index();
   out->raises = s.mixes_casts;
+  out->left = s.lowering().undifferentiable();
   if (sem.loops().code()) out->loop = Borrow(reinterpret_cast<PyObject*>(sem.loops().code()));
   out->loop_at = sem.loops().at();
   out->reason = s.reason();
@@ -166,8 +168,10 @@ void NoteBreak(const Compiled& compiled, Session& s, const CaptureSemantics& sem
   out->instructions = std::max(0L, sem.root_instructions() - 1);
 }
 
-// Runs the frame's code under capture until it returns, breaks, or `stop_after` outermost instructions.
-Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop_after, std::vector<Cached>* cached) {
+// Runs the frame's code under capture until it returns, breaks, or `stop_after` outermost instructions. left: as an
+// earlier capture of the same instructions says.
+Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop_after, std::vector<Cached>* cached,
+                     const std::string& left) {
   Captured out;
   FrameImage before(frame);
   CaptureOptions options = OptionsFor(compiled, place, stop_after);
@@ -175,6 +179,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   Counting counting(place);
   Session s(frame, std::move(options));
   CaptureSemantics sem(s, compiled);
+  if (!left.empty()) s.lowering().LeaveDerivatives(left);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator
   // suspended in a `with` must not execute its `finally` for real.
   tensor::NoCollection pause;  // a collection would run finalizers of strangers under capture
@@ -323,9 +328,11 @@ Segment* CaptureAt(Compiled& compiled, CodeState& code, Place& place, FjFrame* f
   long stop_after = -1;
   std::vector<Cached> cached;
   Captured c;
+  std::string left;
   compiled.guesses->taken.clear();
   for (int attempt = 0; attempt < 40; ++attempt) {
-    c = CaptureOnce(compiled, place, frame, stop_after, &cached);
+    c = CaptureOnce(compiled, place, frame, stop_after, &cached, left);
+    if (!c.left.empty()) left = c.left;
     if (PyErr_Occurred()) PyErr_Clear();
     const Problem& problem = c.problem;
     compiled.outcomes->Add(EndOf(c));

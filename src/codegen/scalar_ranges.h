@@ -17,8 +17,8 @@ struct ScalarRange {
   bool slow = false;
 };
 
-// A step adds at most kSlowStep. Code in which more than kMostSlowSteps instructions do that has no slow numbers, each of
-// them runs at most once in a round, and a run is left after kMostRounds rounds: nothing grows by more than
+// A step adds at most kSlowStep. Code in which more than kMostSlowSteps instructions do that has no slow numbers, each
+// of them runs at most once in a round, and a run is left after kMostRounds rounds: nothing grows by more than
 // kSmallNumber, also where LLVM computes what many rounds come to without going through them.
 inline constexpr int64_t kSlowStep = 16;
 inline constexpr int64_t kMostSlowSteps = int64_t{1} << 13;

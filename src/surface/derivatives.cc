@@ -44,6 +44,16 @@ void Derivatives::KeepSurely(const Call& call, const std::set<TraceId>& written)
   }
 }
 
+namespace {
+
+// Products and quotients: of a tensor and a number they keep nothing, of two tensors the first for the second's
+// gradient.
+bool IsProduct(Callee callee) {
+  return callee.Has(kTakesHeldNumber) && callee.Has(kKeepsNoResult) && !callee.Has(kKeepsNoOperand);
+}
+
+}  // namespace
+
 void Derivatives::NoteCall(const Call& call, bool view) {
   bool tracked = call.results.empty();  // what has no gradients keeps nothing for them
   for (TraceId t : call.results) tracked |= meta(t).requires_grad;
@@ -57,10 +67,15 @@ void Derivatives::NoteCall(const Call& call, bool view) {
   KeepSurely(call, written);
   if (call.results.empty() && !call.args.empty() && call.args[0].is(Arg::Kind::kTensor))
     written.insert(objects_[call.args[0].t].root);  // x[...] = v
-  EachTensor(call, [&](TraceId t) {
-    if (!written.contains(objects_[t].root) && (keeps_operands || !IsFloat(meta(t).dtype)))
-      kept_.insert(objects_[t].root);
-  });
+  std::vector<TraceId> operands;
+  EachTensor(call, [&](TraceId t) { operands.push_back(t); });
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const TraceId t = operands[i];
+    bool keeps = keeps_operands;
+    if (keeps && IsProduct(call.callee))
+      keeps = operands.size() > 2 || (operands.size() == 2 && (i == 1 || meta(operands[1]).requires_grad));
+    if (!written.contains(objects_[t].root) && (keeps || !IsFloat(meta(t).dtype))) kept_.insert(objects_[t].root);
+  }
 }
 
 void Derivatives::NoteWrite(TraceId t, bool grad) {

@@ -22,8 +22,8 @@ PyObject* CodeWithin(PyObject* code, const char* name) {
   return nullptr;
 }
 
-// Is it a hook of torch.autograd.graph.register_multi_grad_hook, which waits for as many calls as nodes run? The results
-// of a segment hang on one node, which runs where any of them gets a gradient.
+// Is it a hook of torch.autograd.graph.register_multi_grad_hook, which waits for as many calls as nodes run? The
+// results of a segment hang on one node, which runs where any of them gets a gradient.
 bool CountsNodes(PyObject* hook) {
   static PyObject* const code = [] {
     SavedError error;

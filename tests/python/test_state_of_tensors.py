@@ -814,3 +814,142 @@ def test_views_made_without_gradients_are_leaves_afterwards(fresh):
         whole = f in (used_inside, detached)
         assert (told.graph_break_count == 0) == whole, f.__name__
         assert whole or "made without gradients" in str(told)
+
+
+def test_what_views_made_without_gradients_say_of_themselves(fresh):
+    def tell(x):
+        with torch.no_grad():
+            y = x.view(4, 3)
+        return x * 2, y.requires_grad, y.is_leaf, y.grad_fn is None, y.detach().requires_grad
+
+    compiled = fresh.compile(tell)
+    for tracked in (True, False, True):
+        assert compiled(torch.ones(3, 4, requires_grad=tracked))[1:] == (tracked, True, True, False)
+    one_graph(fresh, tell, torch.ones(3, 4, requires_grad=True))
+
+
+@pytest.mark.parametrize("name", ["t_", "unsqueeze_", "squeeze_", "detach_"])
+def test_what_a_derivative_may_keep_becomes_another(fresh, name):
+    """Eager keeps the operand of a product, not that of a sum, and refuses the backward pass."""
+    made = {
+        "product": lambda y: y * y,
+        "sine": torch.sin,
+        "sum": lambda y: y + y,
+        "exponential": torch.exp,
+    }
+
+    def tell(run):
+        x = torch.full((3, 3), 2.0, requires_grad=True)
+        try:
+            run(x).sum().backward()
+        except RuntimeError:
+            return "refused"
+        return x.grad.tolist()
+
+    for operation in made.values():
+
+        def f(x):
+            y = x * 3
+            z = operation(y)
+            getattr(y, name)(*([0] if name == "unsqueeze_" else []))
+            return z
+
+        fresh.reset()
+        compiled = fresh.compile(f)
+        expected = tell(f)
+        for _ in range(3):
+            got = tell(compiled)
+            assert (got == "refused") == (expected == "refused")
+            if got != "refused":
+                torch.testing.assert_close(torch.tensor(got), torch.tensor(expected))
+
+
+def test_data_of_a_result_that_a_derivative_keeps(fresh):
+    """Eager's derivative reads the object: what it holds when the gradients come."""
+
+    def kept(x, u):
+        y = x * 3
+        z = y * y
+        y.data = u
+        return z
+
+    def not_kept(x, u):
+        y = x * 3
+        z = y + y
+        y.data = u
+        return z, y * 2
+
+    for f in (kept, not_kept):
+        fresh.reset()
+        compiled = fresh.compile(f)
+        for k in range(3):
+            told = []
+            for run in (f, compiled):
+                x, u = torch.ones(3, requires_grad=True), torch.full((3,), 5.0 + k)
+                results = run(x, u)
+                for r in results if isinstance(results, tuple) else (results,):
+                    r.sum().backward(retain_graph=True)
+                told.append((x.grad.tolist(), u.tolist()))
+            assert told[0] == told[1]
+
+
+def test_a_stale_view_whose_node_was_read(fresh):
+    """To read `grad_fn` makes it anew: what happens to the base afterwards is not seen."""
+
+    def inside(p):
+        y = p * 2
+        v = y[:1].squeeze()
+        y.mul_(2)
+        known = v.grad_fn is None
+        y.detach_()
+        return v * 2, known
+
+    def outside(p):
+        y = p * 2
+        y.mul_(2)
+        return y, y[0]
+
+    def tell(run):
+        p = torch.ones(2, 2, requires_grad=True)
+        if run in (inside, ran_inside):
+            out, known = run(p)
+        else:
+            y, out = run(p)
+            y.mul_(3)
+            known = out.grad_fn is None
+            y.detach_()
+        out.sum().backward()
+        return p.grad.tolist(), known
+
+    ran_inside, ran_outside = fresh.compile(inside), fresh.compile(outside)
+    for _ in range(3):
+        assert tell(ran_inside) == tell(inside)
+        assert tell(ran_outside) == tell(outside)
+
+
+@pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)])
+def test_hooks_of_several_results_that_count_nodes(fresh, which):
+    """torch.autograd.graph.register_multi_grad_hook waits for as many gradients as nodes run; results of one graph hang on one."""
+
+    def apart(x):
+        return x * 2, x * 3, x + 1
+
+    def one_of_another(x):
+        y = x * 2
+        return y, y * 3, x + 1
+
+    def tell(run):
+        told = []
+        x = torch.ones(3, requires_grad=True)
+        results = run(x)
+        for told_of in (results, results[:1], (*results, x)):
+            torch.autograd.graph.register_multi_grad_hook(told_of, lambda gs: told.append([g is None or g.tolist() for g in gs]))
+        torch.autograd.graph.register_multi_grad_hook(results, lambda g: told.append(g.tolist()), mode="any")
+        sum(results[i].sum() for i in which).backward()
+        return sorted(map(str, told)), x.grad.tolist()
+
+    for f in (apart, one_of_another):
+        compiled = fresh.compile(f)
+        for _ in range(2):
+            assert tell(compiled) == tell(f)
+        assert compiled.cache_info()["breaks"] == 0
