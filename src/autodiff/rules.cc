@@ -35,10 +35,10 @@ Expr Count(At& t, Expr v, const std::vector<int64_t>& axes) {
 
 void Elu(At& t) {  // alpha, scale, input scale
   Expr x = t.in(0);
-  // What is above stays finite: it is differentiated again. Not-a-number stays what it is.
-  Expr above = Apply(Op::kLt, t.Zeros(x), x), low = Where(Le(t.Zeros(x), x), t.Zeros(x), x);
+  // What is above, and not-a-number with it, stays finite: it is differentiated again.
+  Expr under = Le(x, t.Zeros(x)), low = Where(under, x, t.Zeros(x));
   Expr below = t.g * (t.number(0) * t.number(1) * t.number(2)) * Apply(Op::kExp, low * t.number(2));
-  t.Give(0, Where(above, t.g * t.number(1), below));
+  t.Give(0, Where(under, below, t.g * t.number(1)));
 }
 
 void Silu(At& t) {
@@ -76,16 +76,17 @@ void GeluTanh(At& t) {
 
 void HardTanh(At& t) {
   Expr x = t.in(0);
-  Expr inside = Both(Apply(Op::kLt, x.Number(t.number(0)), x), Apply(Op::kLt, x, x.Number(t.number(1))));
-  t.Give(0, Where(inside, t.g, t.Zeros(t.g)));
+  Expr beyond = Apply(Op::kOr, Le(x, x.Number(t.number(0))), Le(x.Number(t.number(1)), x));  // not-a-number is not
+  t.Give(0, Where(beyond, t.Zeros(t.g), t.g));
 }
 
 void Logit(At& t) {  // bounds, and whether there is no gradient beyond them, or not-a-number
-  Expr x = t.in(0), inside = Both(Le(x.Number(t.number(0)), x), Le(x, x.Number(t.number(1))));
+  Expr x = t.in(0);
+  Expr outside = Apply(Op::kOr, Apply(Op::kLt, x, x.Number(t.number(0))), Apply(Op::kLt, x.Number(t.number(1)), x));
   Expr beyond = t.number(2) != 0 ? t.Zeros(x) : x.Number(std::numeric_limits<double>::quiet_NaN());
   // At both zeros and at one the framework takes infinity times the gradient.
   Expr slope = x * OneMinus(x), end = Apply(Op::kEq, slope, t.Zeros(x));
-  t.Give(0, Where(inside, Where(end, t.g * std::numeric_limits<double>::infinity(), t.g / slope), beyond));
+  t.Give(0, Where(outside, beyond, Where(end, t.g * std::numeric_limits<double>::infinity(), t.g / slope)));
 }
 
 void HardSigmoid(At& t) {  // the framework rounds the sixth to a float
@@ -94,8 +95,13 @@ void HardSigmoid(At& t) {  // the framework rounds the sixth to a float
 }
 
 void HardSwish(At& t) {
-  Expr x = t.in(0), inner = Where(Le(x.Number(3), x), t.g, t.g * (x / 3 + 0.5));
+  Expr x = t.in(0), inner = Where(Apply(Op::kLt, x, x.Number(3)), t.g * (x / 3 + 0.5), t.g);
   t.Give(0, Where(Le(x, x.Number(-3)), t.Zeros(t.g), inner));
+}
+
+void InverseSquare(At& t) {  // not by the square, which is 0 or infinite first
+  Expr r = Apply(Op::kReciprocal, t.in(0));
+  t.Give(0, t.g * (r * r * r * -2));
 }
 
 void Clamp(At& t) {  // bounds let gradients through; they themselves get none here
@@ -232,6 +238,7 @@ const Row kRows[] = {
     {"hardtanh", HardTanh},
     {"hardsigmoid", HardSigmoid},
     {"hardswish", HardSwish},
+    {"inverse_square", InverseSquare},
     {"clamp", Clamp},
     {"clamp_min", Clamp},
     {"clamp_max", Clamp},

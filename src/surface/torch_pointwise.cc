@@ -410,7 +410,10 @@ Outs Power(Scope& s) {
     if (n == 0.5) return wide([&](ValueId x) { return s.b.Unary(Op::kSqrt, x); });
     if (n == -1) return wide([&](ValueId x) { return s.b.Unary(Op::kReciprocal, x); });
     if (s.torch() && n == -0.5) return wide([&](ValueId x) { return s.b.Unary(Op::kRsqrt, x); });
-    if (s.torch() && n == -2) return wide([&](ValueId x) { return s.b.Unary(Op::kReciprocal, rules::Square(s.b, x)); });
+    if (s.torch() && n == -2)
+      return wide([&](ValueId x) {
+        return rules::Ruled({s.b, s.b.Unary(Op::kReciprocal, rules::Square(s.b, x))}, "inverse_square", {x});
+      });
   }
   return s.torch() ? done(s.b.Binary(Op::kPow, p.a, p.b)) : NumpyPower(s, p);
 }
