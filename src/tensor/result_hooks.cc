@@ -10,6 +10,14 @@
 namespace framejit::tensor {
 namespace {
 
+// A function of framejit._gradients, called. A new reference, or null with the exception set.
+template <typename... Args>
+PyObject* Ask(const char* name, Args... args) {
+  static PyObject* const module = Import("framejit._gradients");
+  Ref function(module ? PyObject_GetAttrString(module, name) : nullptr);
+  return function ? PyObject_CallFunctionObjArgs(function.get(), args..., nullptr) : nullptr;
+}
+
 // The code of a function `name` among the constants of `code`, or theirs. Borrowed; null: there is none.
 PyObject* CodeWithin(PyObject* code, const char* name) {
   Ref constants(code ? PyObject_GetAttrString(code, "co_consts") : nullptr);
@@ -41,7 +49,7 @@ bool TellNone(PyObject* hooks) {
   Ref all(PyDict_Values(hooks));
   for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all.get()); ++i) {
     PyObject* hook = PyList_GET_ITEM(all.get(), i);
-    if (CountsNodes(hook) && !Ref(PyObject_CallOneArg(hook, Py_None))) return false;
+    if (CountsNodes(hook) && !Ref(Ask("tell_none", hook))) return false;
   }
   return bool(all);
 }
@@ -92,14 +100,6 @@ PyObject* CallHooksAtTheEnd(PyObject* where, PyObject* grad) {
   return CallHooks(hooks.get(), grad);
 }
 PyMethodDef call_at_the_end = {"framejit_hooks", CallHooksAtTheEnd, METH_O, nullptr};
-
-// A function of framejit._gradients, called. A new reference, or null with the exception set.
-template <typename... Args>
-PyObject* Ask(const char* name, Args... args) {
-  static PyObject* const module = Import("framejit._gradients");
-  Ref function(module ? PyObject_GetAttrString(module, name) : nullptr);
-  return function ? PyObject_CallFunctionObjArgs(function.get(), args..., nullptr) : nullptr;
-}
 
 // A result, if it keeps its gradient and is still the result of this call; else null. A tensor that was viewed in place
 // since then (`unsqueeze_`), or detached, keeps what it would have kept before.
