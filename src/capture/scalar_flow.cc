@@ -162,7 +162,7 @@ int Translator::MakeExit(const State& s, const std::vector<bool>& stored, const 
   }
   for (size_t i = 0; i < f.stack.size(); ++i)
     give(f.stack[i], e.stack, static_cast<int>(i), f.nlocals() + static_cast<int>(i));
-  cells.cells.emplace_back(0, Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2}));
+  cells.cells.emplace_back(0, Op(ScalarOp::kAdd, ScalarType::kInt, Count(rounds_), Count(others_)));
   code.exits.push_back(std::move(cells));
   out_.exits.push_back(std::move(e));
   return static_cast<int>(out_.exits.size()) - 1;
@@ -246,7 +246,7 @@ void Translator::Block(State s) {
 Translation Translator::Run() {
   out_.cells = kFirstCell;
   scratch = 1, scratch2 = 4;
-  rounds_ = Variable(ScalarType::kInt);
+  rounds_ = Variable(ScalarType::kInt), others_ = Variable(ScalarType::kInt);
   code.blocks.emplace_back();
   code.entries.push_back(0);
   State s = Entry();

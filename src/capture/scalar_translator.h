@@ -310,22 +310,24 @@ class Translator final : public Builder {
     const bool back = target <= s.top().pc;
     if (back) innermost_ |= s.frames.size() > 1 || Innermost(*s.top().code, target);
     const bool few = s.top().code->At(target).op == Op::kForIter && s.top().stack.back().few;
-    if (back && few) CountRound();
+    if (back && few) CountOne(rounds_);
     s.top().pc = target;
     GoTo(s, back && !few);
     ended_ = true;
   }
 
-  int Rounds() { return Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = rounds_, .id = -2}); }
-  void CountRound() {
-    const int more = Op(ScalarOp::kAdd, ScalarType::kInt, Rounds(), Int(1));
-    Emit({.op = ScalarOp::kSet, .a = more, .imm = rounds_});
+  int Count(int of) { return Emit({.op = ScalarOp::kGet, .type = ScalarType::kInt, .imm = of, .id = -2}); }
+  int CountOne(int of) {
+    const int more = Op(ScalarOp::kAdd, ScalarType::kInt, Count(of), Int(1));
+    Emit({.op = ScalarOp::kSet, .a = more, .imm = of});
+    return more;
   }
 
   // Signals and other threads are looked for; if they wait, it goes on behind them where this region began. A run of
   // very many rounds ends here.
   void ServeOthers() {
-    ExitIf(Compare(ScalarOp::kGe, Rounds(), Int(codegen::kMostRounds)));
+    const int all = Op(ScalarOp::kAdd, ScalarType::kInt, Count(rounds_), Count(others_));
+    ExitIf(Compare(ScalarOp::kGe, all, Int(codegen::kMostRounds / 2)));
     uint32_t bits;
     fj_breaker(PyThreadState_Get(), &bits);
     const int exit = MakeExit(region_, region_stored_, "");
@@ -337,14 +339,23 @@ class Translator final : public Builder {
   }
 
   // All jumps back to one state come by here: rounds are counted. Loops over numbers one by one look for others where
-  // their limit is reached.
+  // their limit is reached, all others whenever they have gone round so often.
   void Round(State s) {
     const Frame& f = s.top();
     const bool numbers =
         f.code->At(f.pc).op == Op::kForIter && f.stack.back().is == Is::kRangeIter && f.stack.back().unit;
-    if (!numbers && (f.stack.empty() || f.stack.back().is != Is::kChunk)) ServeOthers();
-    CountRound();
-    GoTo(std::move(s));
+    if (numbers || (!f.stack.empty() && f.stack.back().is == Is::kChunk)) {
+      CountOne(rounds_);
+      return GoTo(std::move(s));
+    }
+    constexpr int64_t kAtOnce = 64;
+    const int rest = Op(ScalarOp::kAnd, ScalarType::kInt, CountOne(others_), Int(kAtOnce - 1));
+    const int now = Compare(ScalarOp::kEq, rest, Int(0));
+    const int serve = Way([&] {
+      ServeOthers();
+      GoTo(s);
+    });
+    Emit({.op = ScalarOp::kBranch, .a = now, .other = Way(s), .imm = serve});
   }
 
   void ConditionalJump(State& s, const Instr& i, int condition, bool if_true) {
@@ -547,11 +558,11 @@ class Translator final : public Builder {
   std::deque<Work> work_;
   int current_ = 0;  // the block that a version begins with
   std::map<int, std::vector<int>> leads_to_;
-  std::vector<bool> touched_;  // locals that the loop names
-  std::vector<int> changed_;   // those that it writes: the variable that tells whether it did
-  std::vector<bool> stored_;   // in this block
-  int rounds_ = -1;
-  State region_;  // since when nothing was written, in this block
+  std::vector<bool> touched_;      // locals that the loop names
+  std::vector<int> changed_;       // those that it writes: the variable that tells whether it did
+  std::vector<bool> stored_;       // in this block
+  int rounds_ = -1, others_ = -1;  // variables: rounds of loops over numbers, and of all others
+  State region_;                   // since when nothing was written, in this block
   std::vector<bool> region_stored_;
   std::deque<Node> nodes_;
   int buffers_ = 0;                            // of this region
