@@ -814,3 +814,15 @@ def test_views_made_without_gradients_are_leaves_afterwards(fresh):
         whole = f in (used_inside, detached)
         assert (told.graph_break_count == 0) == whole, f.__name__
         assert whole or "made without gradients" in str(told)
+
+
+def test_what_views_made_without_gradients_say_of_themselves(fresh):
+    def tell(x):
+        with torch.no_grad():
+            y = x.view(4, 3)
+        return x * 2, y.requires_grad, y.is_leaf, y.grad_fn is None, y.detach().requires_grad
+
+    compiled = fresh.compile(tell)
+    for tracked in (True, False, True):
+        assert compiled(torch.ones(3, 4, requires_grad=tracked))[1:] == (tracked, True, True, False)
+    one_graph(fresh, tell, torch.ones(3, 4, requires_grad=True))
