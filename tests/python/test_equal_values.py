@@ -101,3 +101,24 @@ def test_ranges_of_types_that_do_not_hold_them(fresh):
             compiled = fresh.compile(f)
             for _ in range(2):
                 assert outcome(compiled, *bounds, dtype) == outcome(f, *bounds, dtype), (bounds, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", ["elu", "selu", "celu", "hardswish", "hardtanh", "relu6", "logit", "power"])
+def test_gradients_at_special_values(fresh, name, dtype):
+    """Eager's gradient of a not-a-number is the one given, where its formula asks on which side of a bound the number is."""
+    functional = torch.nn.functional
+    function = {"logit": lambda x: torch.logit(x, 0.1), "power": lambda x: x**-2}.get(name) or getattr(functional, name)
+
+    def f(x):
+        return function(x)
+
+    compiled = fresh.compile(f)
+    values = [0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 6.0, 0.5, math.inf, -math.inf, math.nan, 1e38, 1e-40]
+    told = []
+    for run in (f, compiled):
+        x = torch.tensor(values, dtype=dtype, requires_grad=True)
+        run(x).backward(torch.arange(1.0, len(values) + 1, dtype=dtype))
+        told.append(x.grad)
+    torch.testing.assert_close(told[1], told[0], equal_nan=True)
+    assert compiled.cache_info()["breaks"] == 0
