@@ -14,7 +14,10 @@ def bits(x):
         return tuple(map(bits, x))
     if isinstance(x, float):
         return struct.pack("d", x) if x == x else "nan"
-    return (str(x.dtype), x.tobytes() if hasattr(x, "tobytes") else x.detach().numpy().tobytes())
+    import numpy
+
+    x = x if hasattr(x, "tobytes") else x.detach().numpy()
+    return (str(x.dtype), numpy.where(x != x, abs(x), x).astype(x.dtype).tobytes())  # no sign of a not-a-number is promised
 
 
 def check(fresh, f, make, most=2, values=VALUES, **settings):
