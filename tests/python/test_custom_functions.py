@@ -520,3 +520,31 @@ def test_a_gradient_taken_inside_leaves_no_stand_in_behind():
             torch.testing.assert_close(compiled(p), f(q))
         info = framejit.cache_info(compiled)
         assert info["outcomes"]["run"] == {"graph": 3} and not info["notes"]
+
+
+class Several(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y, x + 1
+
+    @staticmethod
+    def backward(ctx, a, b):
+        x, y = ctx.saved_tensors
+        return a * y + b, a * x
+
+
+def test_a_gradient_of_zeros_may_need_what_the_framework_computes(fresh):
+    """The derivative of mse_loss is torch's call, and here none of its operands is a tangent: it still runs in the backward pass."""
+
+    def f(x, w):
+        v = x - w
+        return Several.apply(x.sum(), torch.nn.functional.mse_loss(v.sum(), x.mean()))[1].sin(), v
+
+    x, w = (torch.linspace(-1, k, 9, dtype=torch.float64).view(3, 3).requires_grad_() for k in (1, 2))
+    compiled = fresh.compile(f, fullgraph=True)
+    for of in (lambda r: r[0], lambda r: r[0] + r[1].sum()):
+        for _ in range(2):
+            ours, eager = (torch.autograd.grad(of(g(x, w)), (x, w)) for g in (compiled, f))
+            for a, b in zip(ours, eager, strict=True):
+                torch.testing.assert_close(a, b)
