@@ -217,6 +217,12 @@ bool WritesInSilence(const Call& call) {
   return call.args.size() > 3 && call.args[3].is(Arg::Kind::kFloat);
 }
 
+// embedding_bag with include_last_offset=True: torch's kernels trust the last offset, which is none of a stand-in, and
+// the sizes of what they return beside the bags depend on it.
+bool TrustsLastOffset(const Call& call) {
+  return call.callee.last() == "embedding_bag" && call.args.size() > 7 && call.args[7].b;
+}
+
 enum class Verdict { kDone, kNo, kTryMeta };
 
 Verdict Try(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Way way, Inference* in,
@@ -403,6 +409,7 @@ static bool WritesBySchema(const std::string& callee) {
 
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
   if (WritesInSilence(call) || WritesBySchema(call.callee)) return in->Fail("writes an operand");
+  if (TrustsLastOffset(call)) return in->Fail("trusts its last offset");
   const bool foreign = call.callee.Has(kForeign);
   Callee op = call.callee;
   if (op == kWritten) op = CalleeOf(constants[call.args[0].i.value()]);
