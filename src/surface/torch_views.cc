@@ -172,7 +172,8 @@ Outs NumpyReshape(Scope& s) {
 Outs Ravel(Scope& s) {
   Operand x = s.tensor(0);
   if (!s.torch() && s.has(1) && s.arg(1).s != "C") Scope::Skip();
-  if (!s.torch() && !IsContiguous(s.env, *x.meta)) return s.b.Reshape(x.value, {shape::Product(x.meta->sizes)});
+  // A copy of what does not lie row by row, also where a view could show it: reshape is the one that looks.
+  if (!IsContiguous(s.env, *x.meta)) return s.b.Reshape(x.value, {shape::Product(x.meta->sizes)});
   return Reshaped(s, x, {Int(-1)}, true);
 }
 

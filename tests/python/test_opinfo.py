@@ -366,3 +366,75 @@ def test_who_carries_gradients(fresh, info, way):
             for mine, theirs in zip(flat(got), flat(expected), strict=True):
                 if isinstance(mine, torch.Tensor):
                     torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-7, equal_nan=True)
+
+
+def _result_written(call, x):
+    x = x.clone()
+    y = call(x)
+    for t in flat(y)[:2]:
+        t.mul_(2)
+    return x, y
+
+
+def _operand_written(call, x):
+    x = x.clone()
+    y = call(x)
+    x.mul_(2)
+    return x, y
+
+
+def _outside_written(call, x):
+    y = call(x)
+    x.mul_(2)
+    return y
+
+
+def _called_again(call, x):
+    y = call(x)
+    z = call(x)
+    return y, z, y is z, [a is b for a, b in zip(flat(y), flat(z))], [t is x for t in flat(y)]
+
+
+WRITES = {f.__name__[1:]: f for f in (_result_written, _operand_written, _outside_written, _called_again)}
+
+
+def shared(value, x):
+    """Of each result: may it be seen in the operand, and in the first result?"""
+    made = [t for t in flat(value) if isinstance(t, torch.Tensor) and t.layout is torch.strided]
+    of = [t.untyped_storage().data_ptr() for t in made]
+    return [(p == x.untyped_storage().data_ptr(), p == of[0], t.storage_offset(), t.stride()) for p, t in zip(of, made) if t.numel()]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", WRITES)
+@pytest.mark.parametrize("info", [pytest.param(*p.values, id=p.id, marks=[] if p.values[0].name in (*SOME, "sort", "linalg.qr", "dist") else pytest.mark.slow)
+                                  for p in operators()])  # fmt: skip
+def test_who_shares_memory(fresh, info, way):
+    """What is written behind an operator is seen where eager shows it: in its result, its operand, and nowhere else."""
+    for dtype in (torch.float64, torch.int64):
+        if dtype not in info.supported_dtypes(DEVICE):
+            continue
+        for sample, _ in zip(info.sample_inputs(DEVICE, dtype), range(3)):
+            if not isinstance(sample.input, torch.Tensor) or sample.input.layout is not torch.strided:
+                continue
+
+            def f(x, args, kwargs, way=WRITES[way]):
+                return way(lambda v: info.op(v, *args, **kwargs), x)
+
+            fresh.reset()
+            compiled, told = fresh.compile(f), []
+            for g in (f, compiled, compiled):
+                x = copy(sample.input)
+                try:
+                    y = g(x, copy(sample.args), {k: copy(v) for k, v in sample.kwargs.items()})
+                    told.append((shared(y, x), [t.clone() if isinstance(t, torch.Tensor) else t for t in flat(y)], x.clone(), ""))
+                except (RuntimeError, TypeError, NotImplementedError, AttributeError, AssertionError) as error:
+                    told.append(([], [], x.clone(), type(error).__name__))
+            for got in told[1:]:
+                assert got[0] == told[0][0] and got[3] == told[0][3], (sample, got[3], told[0][3], got[0], told[0][0])
+                for mine, theirs in zip(got[1], told[0][1], strict=True):
+                    if isinstance(mine, torch.Tensor):
+                        torch.testing.assert_close(mine, theirs, equal_nan=True)
+                    else:
+                        assert mine == theirs, sample
+                torch.testing.assert_close(got[2], told[0][2], equal_nan=True)
