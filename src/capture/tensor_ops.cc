@@ -101,7 +101,8 @@ bool MetaAttr(Session& s, PyObject* proxy, const TensorMeta& m, std::string_view
     return false;
   }
   if (n == "device") return *out = DeviceObject(s, m.device), true;
-  if (n == "requires_grad") return ToBool(out, WantsGradient(s, proxy));
+  if (n == "requires_grad")
+    return ToBool(out, WantsGradient(s, proxy) || s.lowering().ViewedWithoutGradients(AsTensor(proxy)->id));
   if (n == "is_cpu") return ToBool(out, m.device.kind == DeviceKind::kCpu);
   if (n == "is_cuda") return ToBool(out, m.device.kind == DeviceKind::kCuda);
   if (n == "is_meta") return ToBool(out, m.device.kind == DeviceKind::kMeta);

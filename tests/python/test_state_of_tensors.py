@@ -832,3 +832,13 @@ def test_what_torch_runs_for_a_graph_leaves_no_gradients_of_its_own(fresh):
             made = compiled(x)
             assert (made.requires_grad, made.is_leaf, made.grad_fn) == (False, True, None)
             torch.testing.assert_close(made, f(x))
+def test_what_views_made_without_gradients_say_of_themselves(fresh):
+    def tell(x):
+        with torch.no_grad():
+            y = x.view(4, 3)
+        return x * 2, y.requires_grad, y.is_leaf, y.grad_fn is None, y.detach().requires_grad
+
+    compiled = fresh.compile(tell)
+    for tracked in (True, False, True):
+        assert compiled(torch.ones(3, 4, requires_grad=tracked))[1:] == (tracked, True, True, False)
+    one_graph(fresh, tell, torch.ones(3, 4, requires_grad=True))
