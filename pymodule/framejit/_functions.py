@@ -139,6 +139,16 @@ def written(op, writes, results, *args):
     return (*new, *(m for m, r in zip(made, op._schema.returns) if r.alias_info is None))
 
 
+def integer_arguments(name):
+    """The arguments of torch's operator of this name, (position, name) each, that every overload of it takes as one integer."""
+    import torch
+
+    overloads = torch._C._jit_get_schemas_for_operator("aten::" + name)
+    of_tensors = [s.arguments for s in overloads if s.arguments and str(s.arguments[0].type) == "Tensor"]
+    found = [{(i, a.name) for i, a in enumerate(arguments) if i and str(a.type) == "int"} for arguments in of_tensors]
+    return tuple(sorted(set.intersection(*found))) if found else ()
+
+
 _plans = {}
 
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "capture/arg_vector.h"
 #include "capture/callees.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
@@ -499,8 +500,8 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   }
   PyObject *error_type, *error, *traceback;
   PyErr_Fetch(&error_type, &error, &traceback);  // a type lookup may clear it
-  PyObject* fallback = PythonFunctionIn(type, N().getattr);
-  if (!fallback) {
+  PyObject* fallback = _PyType_Lookup(type, N().getattr);
+  if (!fallback || !(PyFunction_Check(fallback) || IsMethodDescriptor(fallback))) {
     if (missing) return NoAttribute(o, name);
     PyErr_Restore(error_type, error, traceback);
     return nullptr;

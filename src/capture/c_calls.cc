@@ -282,6 +282,19 @@ PyObject* CCall::Run() {
   return AnsweredByName() ? result_ : ByEffect();
 }
 
+// A dict without that key. A class of its own may have an answer in Python; one of C would store it.
+PyObject* CaptureSemantics::MissingItem(PyObject* dict, PyObject* key) {
+  static PyObject* const missing_name = PyUnicode_InternFromString("__missing__");
+  PyObject* missing = _PyType_Lookup(Py_TYPE(dict), missing_name);
+  if (!missing) {
+    Ref arguments(PyTuple_Pack(1, key));  // a tuple would be all of them
+    return arguments ? PyErr_SetObject(PyExc_KeyError, arguments.get()), nullptr : nullptr;
+  }
+  if (!PyFunction_Check(missing)) return s_.Break(BreakId::kUnknownCall, "__missing__");
+  PyObject* args[] = {dict, key};
+  return Call(missing, args, 2, nullptr);
+}
+
 PyObject* CaptureSemantics::CallC(PyObject* callable, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
                                   PyObject* kwnames) {
   return CCall(*this, s_, callable, self, args, nargs, kwnames).Run();

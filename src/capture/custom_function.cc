@@ -102,8 +102,9 @@ class CustomCall {
   Reach before_;
   surface::Lowering::Custom custom_;
   std::vector<PyObject*> outputs_;
-  std::vector<TraceId> differentiable_, tangents_;
-  std::vector<int> number_;  // of an output among the differentiable ones; -1: it is none
+  std::vector<TraceId> differentiable_, others_, tangents_;  // others: tensors without gradients
+  // Of an output among the differentiable ones, or, behind all of them, among the others; -1: it is no tensor.
+  std::vector<int> number_;
   std::vector<Ref> held_;
   Ref result_;  // of the backward
   std::vector<std::optional<TraceId>> inputs_, grads_;
@@ -166,6 +167,7 @@ bool CustomCall::LookAtOutputs() {
   if (!obstacle) return false;
   if (obstacle.get() != Py_None) return Refuse(PyUnicode_AsUTF8(obstacle.get())), false;
   number_.assign(outputs_.size(), -1);
+  std::vector<size_t> without;  // gradients
   for (size_t i = 0; i < outputs_.size(); ++i) {
     if (!outputs_[i]) return false;
     if (!IsTensor(outputs_[i])) continue;
@@ -179,12 +181,15 @@ bool CustomCall::LookAtOutputs() {
     bool plain = IsFloat(s_.meta(id).dtype) || IsComplex(s_.meta(id).dtype);
     for (Py_ssize_t k = 0; PyTuple_Check(opaque.get()) && k < PyTuple_GET_SIZE(opaque.get()); ++k)
       plain &= s_.Resolve(PyTuple_GET_ITEM(opaque.get(), k)) != outputs_[i];
-    if (std::find(differentiable_.begin(), differentiable_.end(), id) != differentiable_.end())
-      return Refuse("a result that appears twice"), false;
-    if (!plain) return Refuse("a result without gradients"), false;
-    number_[i] = static_cast<int>(differentiable_.size());
-    differentiable_.push_back(id);
+    for (const std::vector<TraceId>* known : {&differentiable_, &others_})
+      if (std::find(known->begin(), known->end(), id) != known->end())
+        return Refuse("a result that appears twice"), false;
+    std::vector<TraceId>& kind = plain ? differentiable_ : others_;
+    number_[i] = static_cast<int>(kind.size());
+    kind.push_back(id);
+    if (!plain) without.push_back(i);
   }
+  for (size_t i : without) number_[i] += static_cast<int>(differentiable_.size());
   return true;
 }
 
@@ -203,13 +208,17 @@ bool CustomCall::MayRunLater(PyObject* backward) {
 
 bool CustomCall::Backward(PyObject* backward) {
   tangents_ = s_.lowering().Tangents(&custom_, differentiable_);
+  custom_.outputs.insert(custom_.outputs.end(), others_.begin(), others_.end());
+  GradOff off(s_);
   std::vector<PyObject*> given = {context_.get()};
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    held_.emplace_back(number_[i] < 0 ? Py_NewRef(Py_None) : s_.NewProxy(tangents_[number_[i]]));
+    const bool other = number_[i] >= static_cast<int>(tangents_.size());  // the backward gets zeros for it
+    held_.emplace_back(number_[i] < 0 ? Py_NewRef(Py_None)
+                       : other        ? s_.CallFramework(callees::kZerosLike, &outputs_[i], 1, nullptr)
+                                      : s_.NewProxy(tangents_[number_[i]]));
     if (!held_.back()) return false;
     given.push_back(held_.back().get());
   }
-  GradOff off(s_);
   s_.modes.now.autocast = {};
   const size_t pending = s_.pending().stores().size() + s_.pending().calls().size();
   s_.later = true;

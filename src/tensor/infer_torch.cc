@@ -407,6 +407,13 @@ static bool WritesBySchema(const std::string& callee) {
   return writes.get() == Py_True;
 }
 
+// torch has a kernel of its own for this call, whose result is dense, that it takes only on CPUs and where neither
+// gradients nor modes of Python are on: it is not what answers here.
+static bool LiesDense(const Call& call, const Inference& in) {
+  static const Callee pooling("torch.max_pool1d");
+  return call.callee == pooling && !in.requires_grad && in.device.kind == DeviceKind::kCpu && in.results.size() == 1;
+}
+
 bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& constants, Inference* in) {
   if (WritesInSilence(call) || WritesBySchema(call.callee)) return in->Fail("writes an operand");
   if (TrustsLastOffset(call)) return in->Fail("trusts its last offset");
@@ -440,6 +447,7 @@ bool InferTorch(const TorchApi& t, Call& call, const std::vector<PyObject*>& con
       v = Try(t, call, constants, Way::kReal, in);
     }
   }
+  if (v == Verdict::kDone && LiesDense(call, *in)) in->results[0].strides = shape::RowMajor(in->results[0].sizes);
   if (v == Verdict::kDone && listening.heard()) return in->Fail("warns");
   if (v == Verdict::kDone && in->draws && !Draws(call.callee)) return in->Fail("draws random numbers");
   return v == Verdict::kDone;
