@@ -32,6 +32,22 @@ PyObject* Part(const char* name) {
   return part;
 }
 
+std::pair<Ref, Ref> Arguments(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                              absl::FunctionRef<Ref(PyObject*)> convert) {
+  Ref all(PyTuple_New(nargs)), named(PyDict_New());
+  if (!all || !named) return {};
+  for (Py_ssize_t i = 0; i < nargs; ++i) {
+    Ref one = convert(args[i]);
+    if (!one) return {};
+    PyTuple_SET_ITEM(all.get(), i, one.release());
+  }
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    Ref one = convert(args[nargs + i]);
+    if (!one || PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), one.get()) < 0) return {};
+  }
+  return {std::move(all), std::move(named)};
+}
+
 MadeWrapper* Made(Session& s, PyObject* o) {
   auto at = s.pending().wrappers.find(o);
   return at == s.pending().wrappers.end() ? nullptr : &at->second;
@@ -49,7 +65,7 @@ PyObject* Asking::Behind(PyObject* stand_in) {
   return nullptr;
 }
 
-// A torch.SymInt for a symbol: what torch does with it is done with the symbol.
+// Makes a torch.SymInt for a symbol: what torch does with it is done with the symbol.
 Ref Asking::Number(shape::Int n) {
   Ref number(s_.SymIntObject(n));
   if (!number || !IsSymInt(number.get())) return number;
@@ -143,7 +159,8 @@ PyObject* Asking::ViewOf(PyObject* stand_in, PyObject* o) {
   return o;
 }
 
-// A tensor that torch made of a number of the call: the same in the graph. Null without an error: another one.
+// A tensor that torch made of a number of the call: the same in the graph. It is null without an error where it is
+// another one.
 PyObject* Asking::NumberTensor(PyObject* o) {
   static const Callee make("torch.tensor");
   tensor::Meta m;

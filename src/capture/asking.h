@@ -6,16 +6,21 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "capture/override.h"
 #include "capture/wrappers.h"
 
 namespace framejit::capture::wrapping {
 
-PyObject* Part(const char* name);  // of framejit._wrappers; borrowed, null with an error
+PyObject* Part(const char* name);  // The object of this name in framejit._wrappers: borrowed, null with an error.
+// The arguments of a call as a tuple and a dict, each as `convert` gives it. Where it gives null for one, both are
+// null.
+std::pair<Ref, Ref> Arguments(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                              absl::FunctionRef<Ref(PyObject*)> convert);
 MadeWrapper* Made(Session& s, PyObject* o);
-bool Tracked(const MadeWrapper* made);  // made with gradients
+bool Tracked(const MadeWrapper* made);  // Was it made with requires_grad=True?
 
-// Which parts of the dispatcher are on for the thread.
+// Which dispatch keys of torch the thread includes and excludes.
 struct Keys {
   Ref include, exclude;
   static Keys Now() {
@@ -59,27 +64,27 @@ class Asking {
   Asking(const Asking&) = delete;
   static thread_local Asking* current;
 
-  // The object as torch may have it. Null: Break, or an error.
+  // Gives what torch may be handed in place of the object. It is null after a Break or with an error.
   Ref ToTorch(PyObject* o);
-  // What stands for what torch has. New reference; result: of the whole call.
+  // Gives what captured code has for an object of torch, as a new reference. `result`: it is the whole call's result.
   PyObject* FromTorch(PyObject* o, bool result);
-  // An operation that reaches the classes, or is one on tensors beside them.
+  // Captures an operation that torch hands to the classes, or one on ordinary tensors beside wrappers.
   PyObject* Operation(PyObject* func, PyObject* args, PyObject* kwargs);
-  bool NoteWrites();              // to wrappers from outside. False: an error
-  PyObject* Answer(PyObject* o);  // of an operation, as torch may have it. New reference
+  bool NoteWrites();              // Notes what the call wrote to wrappers from outside. False: an error.
+  PyObject* Answer(PyObject* o);  // An operation's result, as torch may have it: a new reference.
   // A call with tensors that gradients go to is captured like a torch.autograd.Function. Its backward is what torch
   // does with the stand-ins of its results.
   bool tracks() const { return !leaves_.empty(); }
   void Begin() { s_.lowering().BeginCustom(&custom_); }
-  // An argument, as framejit._wrappers.Again makes it again where torch replays the call. Null: Break, or an error.
+  // Gives what framejit._wrappers.Again makes the argument of where torch replays the call. Null: Break, or an error.
   Ref Recipe(PyObject* o);
   bool Differentiate(PyObject* result,
-                     PyObject* again);  // the results stand for others then. False: Break, or an error
+                     PyObject* again);  // Afterwards the results stand for other tensors. False: Break or an error.
   Session& session() { return s_; }
   frame::Semantics* semantics() { return semantics_; }
-  const Keys before = Keys::Now();  // the call: so what is captured is looked at
-  Keys within;                      // an operation of it: so a call inside of that is made
-  bool symbolic = false;            // torch was given symbols
+  const Keys before = Keys::Now();  // The dispatch keys before the call: captured code runs under these.
+  Keys within;                      // The keys inside of an operation: calls that it makes run under these.
+  bool symbolic = false;            // Has torch been given a size that is a symbol?
   Asking* outer() { return outer_; }
 
  private:
@@ -97,14 +102,14 @@ class Asking {
   Session& s_;
   frame::Semantics* const semantics_;
   Asking* const outer_;
-  std::vector<std::pair<Ref, Ref>> known_;             // stand-in, what it stands for
-  std::vector<std::pair<PyObject*, TraceId>> leaves_;  // stand-ins of tensors that gradients go to
-  std::vector<Arg> slots_;                             // tensors and symbols of the recipes
+  std::vector<std::pair<Ref, Ref>> known_;             // Pairs of a stand-in and what it stands for.
+  std::vector<std::pair<PyObject*, TraceId>> leaves_;  // The stand-ins of tensors that gradients go to.
+  std::vector<Arg> slots_;                             // The tensors and symbols that the recipes name.
   surface::Lowering::Custom custom_;
   bool answering_ = false;
 };
 
-// How torch makes a call again: framejit._wrappers.Again. Null: Break, or an error.
+// An object of framejit._wrappers.Again, which makes this call once more. It is null after a Break or with an error.
 Ref HowAgain(Asking& asking, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
 
 }  // namespace framejit::capture::wrapping

@@ -1,6 +1,6 @@
-// Attribute protocol: CPython's own lookup order (data descriptor, instance dict, class attribute, __getattr__), with a
-// guard for every place that was looked at. Python-level hooks (__getattribute__, properties, descriptors) are called,
-// so they are captured like any other function.
+// This is the attribute protocol: CPython's own lookup order (data descriptor, instance dict, class attribute,
+// __getattr__), with a guard for every place that was looked at. Python-level hooks (__getattribute__, properties,
+// descriptors) are called, so they are captured like any other function.
 #include <algorithm>
 #include <optional>
 
@@ -472,7 +472,7 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
     return SuperAttr(o, name);
   }
   if (type->tp_getattro == PyObject_GenericGetAttr && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
-    // Builtin types: methods and facts.
+    // Answers for builtin types: their methods and facts.
     if (IsPrimitive(o) || Facts(s_, o) || PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) ||
         PyCFunction_Check(o))
       return GenericGetAttr(o, name);

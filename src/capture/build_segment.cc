@@ -113,7 +113,7 @@ CompileOptions OptionsOf(int ieee) {
   return options;
 }
 
-// The phases in their order. Each may find a problem: then there is no segment.
+// The phases follow in the order in which they run. Each may find a problem: then there is no segment.
 class SegmentBuilder {
  public:
   SegmentBuilder(Compiled& compiled, Session& s, FjFrame* frame, Problem* problem)

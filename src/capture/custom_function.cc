@@ -73,7 +73,7 @@ class CustomCall {
   PyObject* Run();
 
  private:
-  // The phases, in their order. False after a Break or an exception.
+  // The phases follow in the order in which they run. It is false after a Break or with an exception set.
   bool MakeContext();
   bool Forward();
   bool LookAtOutputs();
@@ -229,7 +229,7 @@ bool CustomCall::Backward(PyObject* backward) {
          (Refuse("its backward writes to an object"), false);
 }
 
-// What the backward gave, by argument.
+// Gives what the backward gave, by argument.
 bool CustomCall::TakeGradients() {
   const bool tuple = PyTuple_Check(result_.get());
   const Py_ssize_t n = tuple ? PyTuple_GET_SIZE(result_.get()) : 1;

@@ -299,7 +299,8 @@ bool Recipe::AddSlots(PyObject* o, std::vector<int>* out) {
   return true;
 }
 
-// An instance of a Python class: its type, its __dict__, and for subclasses of containers the contents.
+// For an instance of a Python class, the node has its type, its __dict__, and for subclasses of containers the
+// contents.
 int Recipe::AddInstance(PyObject* o) {
   PyTypeObject *t = Py_TYPE(o), *base = LayoutOf(t);
   bool ordered = OfType(base, CType::kOrderedDict);
@@ -383,7 +384,8 @@ PyObject* MakeInstance(const RecipeNode& n, const At& at) {
       PyObject *k, *v;
       Py_ssize_t pos = 0;
       while (PyDict_Next(at(n.items), &pos, &k, &v)) {
-        // The base class's own __setitem__: an OrderedDict keeps its order, a subclass's hook does not run again.
+        // This is the base class's own __setitem__: an OrderedDict keeps its order, a subclass's hook does not run
+        // again.
         int bad = base->tp_as_mapping->mp_ass_subscript(r, k, v);
         if (bad < 0) return Py_DECREF(r), nullptr;
       }

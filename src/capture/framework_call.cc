@@ -232,7 +232,7 @@ Ref FrameworkCall::HeldNumber(PyObject* item, size_t position, bool factor) {
   return Ref(Ref(ItemAsFactor(s_, item, weight)) ? ItemFor(s_, item, weight) : nullptr);
 }
 
-// Binds one argument. A float that is a symbol stays one where the graph may hold the call with others.
+// Binds one argument of the call. A float that is a symbol stays one where the graph may hold the call with others.
 bool FrameworkCall::BindOne(PyObject* o, Arg* a, size_t position, std::string_view keyword) {
   const bool factor = torch_ && callee_.Has(kTakesFactor) && (keyword == "alpha" || keyword == "value");
   Ref made;

@@ -60,13 +60,13 @@ PyObject* Expanded(Session& s, PyObject* o, PyObject* size) {
   return Made(s, callees::kTensorExpand, {o, shape.get()});
 }
 
-// The same tensor, as another object.
+// Makes another object for the same tensor.
 PyObject* Alias(Session& s, PyObject* o) {
   if (const Vmap::Batched* b = BatchedOf(s, o)) return Stand(s, b->inner, b->dim, b->level, b->tracks);
   return Made(s, callees::kTensorViewAs, {o, o});
 }
 
-// A leaf in every sample of the levels up to `level`.
+// Makes the tensor a leaf in every sample of the levels up to `level`.
 PyObject* LeafAt(Session& s, PyObject* o, size_t level) {
   if (level == 0) {
     try {
@@ -90,7 +90,7 @@ PyObject* LeafAt(Session& s, PyObject* o, size_t level) {
   return inner ? Stand(s, inner, dim, static_cast<int>(level), s.vmap.differentiates(level)) : nullptr;
 }
 
-// Without gradients.
+// Gives the same tensor without gradients.
 PyObject* Untracked(Session& s, PyObject* o) {
   if (const Vmap::Batched* b = BatchedOf(s, o)) {
     const Vmap::Batched was = *b;
@@ -232,7 +232,7 @@ bool SolveEach(Session& s, const Problem& p, int level, Objects* grads) {
   return true;
 }
 
-// The gradients by input, null for none. False on Break.
+// The gradients by input, null for none. It is false after a Break.
 bool Solve(Session& s, Problem p, Objects* grads) {
   int level = 0;
   for (const Objects* all : {&p.outputs, &p.seeds, &p.inputs})

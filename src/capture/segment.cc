@@ -1,4 +1,4 @@
-// Making segments.
+// This file makes segments.
 #include "capture/segment.h"
 
 #include <absl/cleanup/cleanup.h>
@@ -90,7 +90,7 @@ CaptureOptions OptionsFor(const Compiled& compiled, const Place& place, long sto
   return options;
 }
 
-// Stand-ins for what the frame's slots hold: nothing is guarded before it is used. False after a Break.
+// Stand-ins for what the frame's slots hold: nothing is guarded before it is used. It is false after a Break.
 bool HideSlots(Session& s, FjFrame* frame, int count) {
   PyObject** p = fj_localsplus(frame);
   Counting& counting = *Counting::now;

@@ -165,20 +165,10 @@ bool Asking::Differentiate(PyObject* result, PyObject* again) {
 }
 
 Ref HowAgain(Asking& asking, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  Ref all(PyTuple_New(nargs)), named(PyDict_New());
-  for (Py_ssize_t i = 0; all && i < nargs; ++i) {
-    Ref one = asking.Recipe(args[i]);
-    if (!one) return {};
-    PyTuple_SET_ITEM(all.get(), i, one.release());
-  }
-  for (Py_ssize_t i = 0; named && kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
-    Ref one = asking.Recipe(args[nargs + i]);
-    if (!one || PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), one.get()) < 0) return {};
-  }
-  PyObject* again = Part("Again");
+  auto [all, named] = Arguments(args, nargs, kwnames, [&](PyObject* o) { return asking.Recipe(o); });
+  PyObject* again = all && named ? Part("Again") : nullptr;
   SuspendScope off;
-  return Ref(again && all && named ? PyObject_CallFunctionObjArgs(again, function, all.get(), named.get(), nullptr)
-                                   : nullptr);
+  return Ref(again ? PyObject_CallFunctionObjArgs(again, function, all.get(), named.get(), nullptr) : nullptr);
 }
 
 }  // namespace framejit::capture::wrapping

@@ -28,20 +28,7 @@ constexpr std::string_view kNoOperations =
     " requires_grad_ backward register_hook register_post_accumulate_grad_hook retain_grad numpy tolist share_memory_ "
     "is_shared pin_memory apply_ map_ map2_ storage untyped_storage storage_offset data_ptr as_subclass _make_subclass "
     "set_ resize_ detach_ names rename rename_ _version _base data grad _grad grad_fn is_leaf output_nr ";
-// The arguments of a call, as Asking has them: (positional, keywords).
-std::pair<Ref, Ref> ForTorch(Asking& asking, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  Ref all(PyTuple_New(nargs)), named(PyDict_New());
-  for (Py_ssize_t i = 0; all && i < nargs; ++i) {
-    Ref one = asking.ToTorch(args[i]);
-    if (!one) return {};
-    PyTuple_SET_ITEM(all.get(), i, one.release());
-  }
-  for (Py_ssize_t i = 0; named && kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
-    Ref one = asking.ToTorch(args[nargs + i]);
-    if (!one || PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), one.get()) < 0) return {};
-  }
-  return {std::move(all), std::move(named)};
-}
+
 PyObject* CallDispatch(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   frame::Semantics* semantics = CurrentSemantics();
   PyObject* perform = Part("perform");
@@ -49,7 +36,7 @@ PyObject* CallDispatch(Session& s, PyObject* function, PyObject* const* args, Py
   if (s.vmap.open() || (s.in_custom && !Asking::current) || s.later || s.modes.now.autocast.any())
     return s.Break(BreakId::kSubclass, "__torch_dispatch__ under another mode");
   Asking asking(s, semantics);
-  auto [all, named] = ForTorch(asking, args, nargs, kwnames);
+  auto [all, named] = Arguments(args, nargs, kwnames, [&](PyObject* o) { return asking.ToTorch(o); });
   if (!named) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kSubclass, "an argument");
   const bool tracked = asking.tracks();
   Ref again = tracked ? HowAgain(asking, function, args, nargs, kwnames) : Ref(), result;
@@ -81,7 +68,7 @@ PyObject* CallDispatch(Session& s, PyObject* function, PyObject* const* args, Py
 PyObject* Fact(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   Asking asking(s, CurrentSemantics());
   Ref self = Borrow(args[0]);
-  auto [rest, named] = ForTorch(asking, args + 1, nargs - 1, kwnames);
+  auto [rest, named] = Arguments(args + 1, nargs - 1, kwnames, [&](PyObject* o) { return asking.ToTorch(o); });
   Ref first(PyTuple_Pack(1, self.get())), all(first && rest ? PySequence_Concat(first.get(), rest.get()) : nullptr);
   PyObject* ask = Part("ask");
   if (!all || !named || !ask) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kSubclass, "a fact");
@@ -150,7 +137,7 @@ PyObject* MakeWrapper(Session& s, PyObject* function, PyObject* const* args, Py_
       return s.Break(BreakId::kSubclass, std::string("torch.Tensor._make_wrapper_subclass with ") + keyword);
   }
   Asking asking(s, CurrentSemantics());
-  auto [rest, named] = ForTorch(asking, args + 1, nargs - 1, kwnames);
+  auto [rest, named] = Arguments(args + 1, nargs - 1, kwnames, [&](PyObject* o) { return asking.ToTorch(o); });
   if (!named) return s.broken() || PyErr_Occurred() ? nullptr : s.Break(BreakId::kSubclass, "an argument");
   Ref first(PyTuple_Pack(1, args[0])), all(first ? PySequence_Concat(first.get(), rest.get()) : nullptr), made;
   if (!all) return nullptr;

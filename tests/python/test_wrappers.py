@@ -423,6 +423,18 @@ def test_sizes_that_change_beside_a_wrapper(f, make, grad):
     changing(f, make, (3, 5, 7, 4, 9, 6), 2, grad)
 
 
+def test_an_operation_that_takes_no_symbols_beside_a_wrapper(two):
+    """multi_dot asks for sizes as numbers where it chooses the order of its products: a graph for each number of rows, and no break."""
+    f, w = lambda x, w: torch.linalg.multi_dot([x, w, w]), two(exact(4, 4), exact(4, 4))
+    compiled = framejit.compile(f)
+    with torch.no_grad():
+        for n in (3, 5, 7, 5):
+            x = leaf(n, 4)
+            same(f(x, w), compiled(x, w))
+    info = framejit.cache_info(compiled)
+    assert (info["breaks"], info["outcomes"]["run"]) == (0, {"graph": 4}) and 3 <= info["captures"] <= 4, info
+
+
 def test_wrappers_made_of_what_changes_its_size(two):
     def f(x):
         y = two(x, x * 2) * 3
