@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -50,11 +51,38 @@ class KeyScope {
   Ref scope_;
 };
 
+// What stands for what: stand-ins, or wrappers around them, and objects of the program. The first of several stand-ins
+// is what torch is given.
+class Known {
+ public:
+  void Add(Ref stand_in, Ref o) {
+    behind_[stand_in.get()] = pairs_.size();
+    stands_.try_emplace(o.get(), pairs_.size());
+    pairs_.emplace_back(std::move(stand_in), std::move(o));
+  }
+  PyObject* Behind(PyObject* stand_in) const {
+    const auto at = behind_.find(stand_in);
+    return at == behind_.end() ? nullptr : pairs_[at->second].second.get();
+  }
+  PyObject* StandIn(PyObject* o) const {
+    const auto at = stands_.find(o);
+    return at == stands_.end() ? nullptr : pairs_[at->second].first.get();
+  }
+  void Show(PyObject* stand_in, Ref now) {  // from now on it stands for that
+    stands_.try_emplace(now.get(), behind_.at(stand_in));
+    pairs_[behind_.at(stand_in)].second = std::move(now);
+  }
+  const std::vector<std::pair<Ref, Ref>>& pairs() const { return pairs_; }
+
+ private:
+  std::vector<std::pair<Ref, Ref>> pairs_;
+  std::unordered_map<PyObject*, size_t> behind_, stands_;
+};
+
 // A call that torch makes on stand-ins while its operations are captured.
 class Asking {
  public:
-  Asking(Session& s, frame::Semantics* semantics)
-      : s_(s), semantics_(semantics), outer_(std::exchange(current, this)) {}
+  Asking(Session& s, frame::Semantics* semantics);
   ~Asking() { current = outer_; }
   Asking(const Asking&) = delete;
   static thread_local Asking* current;
@@ -65,8 +93,9 @@ class Asking {
   PyObject* FromTorch(PyObject* o, bool result);
   // An operation that reaches the classes, or is one on tensors beside them.
   PyObject* Operation(PyObject* func, PyObject* args, PyObject* kwargs);
-  bool NoteWrites();              // to wrappers from outside. False: an error
-  PyObject* Answer(PyObject* o);  // of an operation, as torch may have it. New reference
+  bool NoteWrites();  // to wrappers from outside. False: an error
+  // Of an operation, as torch may have it. New reference.
+  PyObject* Answer(PyObject* func, PyObject* o);
   // A call with tensors that gradients go to is captured like a torch.autograd.Function. Its backward is what torch
   // does with the stand-ins of its results.
   bool tracks() const { return !leaves_.empty(); }
@@ -86,7 +115,7 @@ class Asking {
   Ref StandInOf(PyObject* o);
   Ref Items(PyObject* o);
   PyObject* ViewOf(PyObject* stand_in, PyObject* o);
-  PyObject* Behind(PyObject* stand_in);
+  PyObject* Distinct(PyObject* func, PyObject* o);
   PyObject* NumberTensor(PyObject* o);
   Ref Number(shape::Int n);
   Ref MadeAgain(PyObject* wrapper);
@@ -97,13 +126,18 @@ class Asking {
   Session& s_;
   frame::Semantics* const semantics_;
   Asking* const outer_;
-  std::vector<std::pair<Ref, Ref>> known_;             // stand-in, what it stands for
+  Known own_;
+  Known& known_;                                       // of the tape, if there is one
   std::vector<std::pair<PyObject*, TraceId>> leaves_;  // stand-ins of tensors that gradients go to
   std::vector<Arg> slots_;                             // tensors and symbols of the recipes
   surface::Lowering::Custom custom_;
   bool answering_ = false;
 };
 
+// The arguments of a call as torch may have them: (positional, keywords). Empty: Break, or an error.
+std::pair<Ref, Ref> ForTorch(Asking& asking, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+// A call that torch breaks down into operations, on stand-ins. New reference; null: Break, or an error.
+PyObject* CallDispatch(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
 // How torch makes a call again: framejit._wrappers.Again. Null: Break, or an error.
 Ref HowAgain(Asking& asking, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
 
