@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -55,11 +56,38 @@ class KeyScope {
   Ref scope_;
 };
 
+// What stands for what: stand-ins, or wrappers around them, and objects of the program. The first of several stand-ins
+// is what torch is given.
+class Known {
+ public:
+  void Add(Ref stand_in, Ref o) {
+    behind_[stand_in.get()] = pairs_.size();
+    stands_.try_emplace(o.get(), pairs_.size());
+    pairs_.emplace_back(std::move(stand_in), std::move(o));
+  }
+  PyObject* Behind(PyObject* stand_in) const {
+    const auto at = behind_.find(stand_in);
+    return at == behind_.end() ? nullptr : pairs_[at->second].second.get();
+  }
+  PyObject* StandIn(PyObject* o) const {
+    const auto at = stands_.find(o);
+    return at == stands_.end() ? nullptr : pairs_[at->second].first.get();
+  }
+  void Show(PyObject* stand_in, Ref now) {  // from now on it stands for that
+    stands_.try_emplace(now.get(), behind_.at(stand_in));
+    pairs_[behind_.at(stand_in)].second = std::move(now);
+  }
+  const std::vector<std::pair<Ref, Ref>>& pairs() const { return pairs_; }
+
+ private:
+  std::vector<std::pair<Ref, Ref>> pairs_;
+  std::unordered_map<PyObject*, size_t> behind_, stands_;
+};
+
 // A call that torch makes on stand-ins while its operations are captured.
 class Asking {
  public:
-  Asking(Session& s, frame::Semantics* semantics)
-      : s_(s), semantics_(semantics), outer_(std::exchange(current, this)) {}
+  Asking(Session& s, frame::Semantics* semantics);
   ~Asking() { current = outer_; }
   Asking(const Asking&) = delete;
   static thread_local Asking* current;
@@ -70,8 +98,8 @@ class Asking {
   PyObject* FromTorch(PyObject* o, bool result);
   // Captures an operation that torch hands to the classes, or one on ordinary tensors beside wrappers.
   PyObject* Operation(PyObject* func, PyObject* args, PyObject* kwargs);
-  bool NoteWrites();              // Notes what the call wrote to wrappers from outside. False: an error.
-  PyObject* Answer(PyObject* o);  // An operation's result, as torch may have it: a new reference.
+  bool NoteWrites();  // Notes what the call wrote to wrappers from outside. False: an error.
+  PyObject* Answer(PyObject* func, PyObject* o);  // An operation's result, as torch may have it: a new reference.
   // A call with tensors that gradients go to is captured like a torch.autograd.Function. Its backward is what torch
   // does with the stand-ins of its results.
   bool tracks() const { return !leaves_.empty(); }
@@ -91,7 +119,7 @@ class Asking {
   Ref StandInOf(PyObject* o);
   Ref Items(PyObject* o);
   PyObject* ViewOf(PyObject* stand_in, PyObject* o);
-  PyObject* Behind(PyObject* stand_in);
+  PyObject* Distinct(PyObject* func, PyObject* o);
   PyObject* NumberTensor(PyObject* o);
   Ref Number(shape::Int n);
   Ref MadeAgain(PyObject* wrapper);
@@ -102,13 +130,17 @@ class Asking {
   Session& s_;
   frame::Semantics* const semantics_;
   Asking* const outer_;
-  std::vector<std::pair<Ref, Ref>> known_;             // Pairs of a stand-in and what it stands for.
+  Known own_;
+  Known& known_;                                       // The tape's, if there is one.
   std::vector<std::pair<PyObject*, TraceId>> leaves_;  // The stand-ins of tensors that gradients go to.
   std::vector<Arg> slots_;                             // The tensors and symbols that the recipes name.
   surface::Lowering::Custom custom_;
   bool answering_ = false;
 };
 
+// A call that torch breaks down into operations, on stand-ins: a new reference. It is null after a Break or with an
+// error.
+PyObject* CallDispatch(Session& s, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
 // An object of framejit._wrappers.Again, which makes this call once more. It is null after a Break or with an error.
 Ref HowAgain(Asking& asking, PyObject* function, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
 

@@ -8,6 +8,7 @@
 #include "capture/callees.h"
 #include "capture/proxy.h"
 #include "capture/semantics.h"
+#include "capture/tape.h"
 #include "capture/tensor_state.h"
 #include "capture/wrappers.h"
 #include "guard/versions.h"
@@ -447,7 +448,9 @@ PyObject* CaptureSemantics::LoadAttr(PyObject* o, PyObject* name) {
   if (IsTensor(o) && !PyUnicode_CompareWithASCIIString(name, "volatile")) return Volatile(o, name);
   if (IsTensor(o)) return TensorAttr(s_, o, name);
   if (IsWrapper(o)) {
-    bool found;
+    bool found = false;
+    PyObject* own = TapeOf(s_) && TapeOf(s_)->Made(o) ? TapeOf(s_)->Attribute(o, name, &found) : nullptr;
+    if (found || s_.broken() || PyErr_Occurred()) return own;
     PyObject* r = WrapperAttr(s_, o, name, &found);
     if (found || s_.broken() || PyErr_Occurred()) return r;
   }

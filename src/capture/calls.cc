@@ -8,6 +8,7 @@
 #include "capture/aten_calls.h"
 #include "capture/builtins.h"
 #include "capture/callees.h"
+#include "capture/collectives.h"
 #include "capture/compiled_function.h"
 #include "capture/foreach.h"
 #include "capture/modes.h"
@@ -17,6 +18,7 @@
 #include "capture/semantics.h"
 #include "capture/skipped.h"
 #include "capture/special_calls.h"
+#include "capture/tape.h"
 #include "capture/wrappers.h"
 #include "guard/versions.h"
 #include "tensor/import.h"
@@ -218,8 +220,15 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
   if (nargs && DrawsBy(args[0], callable)) return s_.draws.Draw(s_, callable, args, nargs, kwnames);
   if (PyObject* r = CallNamed(callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
   if (PyFunction_Check(callable) && IsCheckpoint(callable)) return CallCheckpoint(args, nargs, kwnames);
+  if (PyFunction_Check(callable))
+    if (PyObject* r = CallCollective(s_, callable, args, nargs, kwnames); r || s_.broken() || PyErr_Occurred())
+      return r;
   if (PyFunction_Check(callable) && IsHigherOrder(callable))
     if (PyObject* r = CallHigherOrder(args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
+  if (IsPull(callable)) {
+    if (TapeOf(s_)) return TapeOf(s_)->Call(callable, args, nargs, kwnames);
+    return Tape::Ask(s_), s_.Break(BreakId::kSubclass, "gradients of wrappers");
+  }
   if (PyFunction_Check(callable))
     return IsFunctionApply(callable) ? CallCustom(args, nargs, kwnames) : CallPython(callable, args, nargs, kwnames);
   if (PyType_Check(callable)) return CallType(reinterpret_cast<PyTypeObject*>(callable), args, nargs, kwnames);
@@ -505,6 +514,12 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
                                                       : PyList_AsTuple(args[0]));
   if (PyObject* size = kwnames ? nullptr : SizeOf(s_, type, args, nargs); size || s_.broken() || PyErr_Occurred())
     return size;
+  if (tensor::IsWrapperClass(type)) {
+    PyObject* make = _PyType_Lookup(type, new_name);
+    if (TapeOf(s_) && !TapeOf(s_)->inside()) return TapeOf(s_)->Call(o, args, nargs, kwnames);
+    const bool python = make && (Py_IS_TYPE(make, &PyStaticMethod_Type) || PyFunction_Check(make));
+    if (!python && Tape::Ask(s_)) return s_.Break(BreakId::kSubclass, type->tp_name);
+  }
   if (IsPureType(type) && type != &PyType_Type) {
     if (type == &PyUnicode_Type && nargs && !NoteText(args[0])) return nullptr;
     if ((type == &PyFloat_Type || type == &PyLong_Type || type == &PyBool_Type) && total == 1 && UsesContext(args[0]))

@@ -7,6 +7,7 @@
 #include "capture/proxy.h"
 #include "capture/reach.h"
 #include "capture/semantics.h"
+#include "capture/tape.h"
 #include "tensor/import.h"
 
 namespace framejit::capture {
@@ -296,6 +297,16 @@ PyObject* CustomCall::Run() {
 
 }  // namespace
 
+// torch calls it, on stand-ins. What it remembers must be what torch keeps.
+static PyObject* CallOnTape(Session& s, PyObject* const* args, Py_ssize_t nargs) {
+  Ref apply;
+  {
+    SuspendScope off;
+    apply = Ref(PyObject_GetAttrString(args[0], "apply"));
+  }
+  return apply ? TapeOf(s)->Call(apply.get(), args + 1, nargs - 1, nullptr) : nullptr;
+}
+
 PyObject* CaptureSemantics::CallCustom(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   auto refuse = [&](const std::string& why) {
     return s_.Break(BreakId::kAutogradCall, "a torch.autograd.Function: " + why);
@@ -304,6 +315,7 @@ PyObject* CaptureSemantics::CallCustom(PyObject* const* args, Py_ssize_t nargs, 
   if (!parts.context || !parts.setup || !parts.backward || nargs < 1 || !PyType_Check(args[0]))
     return refuse("an unknown form");
   if (kwnames && PyTuple_GET_SIZE(kwnames)) return refuse("keyword arguments");
+  if (TapeOf(s_) && !TapeOf(s_)->inside()) return nargs ? CallOnTape(s_, args, nargs) : refuse("an unknown form");
   if (s_.vmap.open()) return refuse("under torch.vmap or a derivative");
   return CustomCall(*this, s_, args[0], args + 1, nargs - 1).Run();
 }

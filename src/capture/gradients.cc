@@ -7,6 +7,7 @@
 #include "capture/callees.h"
 #include "capture/override.h"
 #include "capture/proxy.h"
+#include "capture/tape.h"
 #include "surface/rows.h"
 #include "tensor/overrides.h"
 
@@ -474,6 +475,7 @@ std::span<const StateFunction> GradientFunctions() {
 }
 
 bool WantsGradient(Session& s, PyObject* proxy) {
+  if (TapeOf(s) && TapeOf(s)->Tracked(proxy)) return true;
   const Vmap::Batched* b = BatchedOf(s, proxy);
   if (b && !b->tracks) return false;
   return s.meta(AsTensor(Plain(s, proxy))->id).requires_grad;

@@ -20,6 +20,7 @@
 #include "capture/proxy.h"
 #include "capture/rounds.h"
 #include "capture/semantics.h"
+#include "capture/tape.h"
 #include "capture/training.h"
 #include "diag/diag.h"
 #include "diag/no_kernel.h"
@@ -174,6 +175,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   options.cached = cached;
   Counting counting(place);
   Session s(frame, std::move(options));
+  TapeScope tape(s, frame);
   CaptureSemantics sem(s, compiled);
   // Whatever the outcome, the private objects die while the session still says that nothing may run: a generator
   // suspended in a `with` must not execute its `finally` for real.
@@ -204,6 +206,7 @@ Captured CaptureOnce(Compiled& compiled, Place& place, FjFrame* frame, long stop
   out.clean_instructions = sem.clean_instructions();
   if (outcome == frame::Outcome::kRaised || outcome == frame::Outcome::kHandOver || s.broken()) {
     NoteBreak(compiled, s, sem, outcome == frame::Outcome::kRaised, &out);
+    if (tape.Again()) out.problem.again = Again::kFixedSizes;
     return out;
   }
   out.worthwhile = s.op_count > 0;

@@ -82,7 +82,7 @@ bool Asking::Differentiable(PyObject* o, std::vector<PyObject*>* stand_ins, std:
   }
   auto refuse = [&](const char* why) { return s_.Break(BreakId::kSubclass, why), false; };
   if (tensor::Classify(o) == tensor::Class::kNone) return true;
-  PyObject* known = Behind(o);
+  PyObject* known = known_.Behind(o);
   SuspendScope off;
   Ref wants(known ? PyObject_GetAttrString(o, "requires_grad") : nullptr);
   if (!wants) return PyErr_Clear(), refuse("a result that torch makes beside wrappers");
@@ -158,9 +158,7 @@ bool Asking::Differentiate(PyObject* result, PyObject* again) {
   call.result = Arg::Seq(Arg::Kind::kTuple, made);
   const std::vector<TraceId> shown = s_.lowering().EndCustom(&custom_, std::move(call), inputs, grads);
   ++s_.op_count;
-  for (size_t k = 0; k < shown.size(); ++k)
-    for (auto& [stands, known] : known_)
-      if (stands.get() == stand_ins[k]) known = Ref(s_.NewProxy(shown[k]));
+  for (size_t k = 0; k < shown.size(); ++k) known_.Show(stand_ins[k], Ref(s_.NewProxy(shown[k])));
   return true;
 }
 

@@ -605,7 +605,7 @@ constexpr Row kRows[] = {
     {"N:split", "(Tensor input, int sections, int dim=0)", &TensorSplit, Op::kRem, kAnyDType},
     {"tm:unbind", "(Tensor input, int dim=0)", &Unbind, Op::kInput, kAnyDType},
     {"tm:detach g:data", "(Tensor input)", &Detach, Op::kInput, kAnyDType},
-    {"m:alias", "(Tensor input)", &Alias, Op::kInput, kAnyDType},
+    {"a:alias", "(Tensor input)", &Alias, Op::kInput, kAnyDType},
     {"m:contiguous", "(Tensor input, *, MemoryFormat? memory_format=None)", &Contiguous, Op::kInput, kAnyDType},
     {"a:slice", "(Tensor input, int dim=0, int? start=None, int? end=None, int step=1)", &SliceRow, Op::kInput, kAnyDType},
     {"tm:as_strided", "(Tensor input, int[] size, int[] stride, int? storage_offset=None)", &AsStrided},
