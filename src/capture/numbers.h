@@ -72,6 +72,7 @@ class Numbers {
   std::optional<uint32_t> OfInt(shape::Int i);      // likewise; nothing: only the run knows it, or it may not fit
   double Specialize(uint32_t symbol);               // the number itself, guarded
   bool Compare(uint32_t symbol, double c, int op);  // the answer is guarded, or checked before a run
+  bool IsFloat(uint32_t symbol) const { return known_.contains(symbol); }
   FloatProgram Program() const { return {ops_, checks_}; }
 
  private:

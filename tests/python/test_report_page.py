@@ -126,7 +126,7 @@ def test_a_report_is_read(recorded, browser, tmp_path):  # noqa: F811
     browser.press("/")
     browser.write("model")
     assert 0 < len(column(browser, "segments", 0)) < everything or len(column(browser, "breaks", 0)) == 0
-    assert all("model" in name for name in column(browser, "segments", 6))
+    assert all("model" in name for name in column(browser, "segments", 7))
     browser.write(" no such word")
     assert column(browser, "segments", 0) == [] and "no cause matches" in browser.ask("document.querySelector('#first').textContent")
     browser.press("Escape")
