@@ -192,9 +192,15 @@ PyObject* TimeSteps(PyObject*, PyObject* on) {
 }
 
 PyObject* StepTimes(PyObject*, PyObject*) {
+  std::vector<runtime::StepTime> times;
+  Py_BEGIN_ALLOW_THREADS;
+  times = runtime::TakeStepTimes(true);
+  Py_END_ALLOW_THREADS;
   Ref list(PyList_New(0));
-  for (const runtime::StepTime& t : runtime::TakeStepTimes()) {
-    Ref row(Py_BuildValue("(NNsdddd)", Str(t.plan), Str(t.step), t.kind.c_str(), t.runs, t.seconds, t.bytes, t.flops));
+  if (!list) return nullptr;
+  for (const runtime::StepTime& t : times) {
+    Ref row(Py_BuildValue("(NNssdddd)", Str(t.plan), Str(t.step), t.kind.c_str(), t.device.c_str(), t.runs, t.seconds,
+                          t.bytes, t.flops));
     if (!row || PyList_Append(list.get(), row.get()) < 0) return nullptr;
   }
   return list.release();

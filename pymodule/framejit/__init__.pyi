@@ -108,6 +108,7 @@ class Step:
     graph: str
     name: str
     by: str
+    device: str
     runs: int
     seconds: float
     bytes: float
@@ -124,6 +125,7 @@ class profile:
     def __exit__(self, *exc_info: object) -> None: ...
     @property
     def peak_bandwidth(self) -> float: ...
+    def peak_of(self, device: str) -> float: ...
 
 def list_backends() -> list[str]: ...
 @overload

@@ -102,8 +102,8 @@ def event(kind: str, fields: dict[str, str], /) -> None:
 def time_steps(on: bool, /) -> None:
     """True: the steps of every run are timed from now on, until as many calls with False."""
 
-def step_times() -> list[tuple[str, str, str, float, float, float, float]]:
-    """(graph, name, kind, runs, seconds, bytes, flops) of each step since the last call."""
+def step_times() -> list[tuple[str, str, str, str, float, float, float, float]]:
+    """(graph, name, kind, device, runs, seconds, bytes, flops) of each step since the last call. Waits for GPUs."""
 
 def doctor() -> list[tuple[str, str]]: ...
 def set_stance(stance: str, /) -> None:

@@ -10,6 +10,7 @@
 #include "capture/events.h"
 #include "capture/leave.h"
 #include "capture/loops.h"
+#include "capture/named_code.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/overrides.h"
@@ -117,11 +118,14 @@ CompileOptions OptionsOf(int ieee) {
 // The phases follow in the order in which they run. Each may find a problem: then there is no segment.
 class SegmentBuilder {
  public:
-  SegmentBuilder(Compiled& compiled, Session& s, FjFrame* frame, Problem* problem)
+  SegmentBuilder(Compiled& compiled, Session& s, FjFrame* frame, const FrameImage& before, Problem* problem)
       : compiled_(compiled), s_(s), frame_(frame), problem_(problem), seg_(std::make_unique<Segment>(Recipe(s))) {
     seg_->assumed.book = compiled.guesses;
     seg_->outcomes = compiled.outcomes;
-    seg_->place = PlaceName(fj_code(frame));
+    PyObject* self = before.size() ? before[0] : nullptr;
+    named_ = NamedCode(fj_code(frame), self);
+    seg_->place = PlaceName(named_);
+    seg_->line = NamedLine(fj_code(frame), self, before.next());
   }
   std::unique_ptr<Segment> Build(CaptureSemantics& sem, const FrameImage& before, frame::Outcome outcome, int index,
                                  PyObject* result) {
@@ -156,7 +160,7 @@ class SegmentBuilder {
     seg_->floats = s_.numbers().Program();
     seg_->changes = seg_->undo.random || writes;
     seg_->guards = s_.TakeGuards()->Finish(s_.env(), inputs_);
-    provenance.Tell(frame_, s_.env());
+    provenance.Tell(seg_->place, s_.env(), s_.numbers());
     seg_->exit.recipe.Seal();
     return std::move(seg_);
   }
@@ -165,7 +169,7 @@ class SegmentBuilder {
   Recipe& recipe() { return seg_->exit.recipe; }
   void Note(const std::string& note) {
     compiled_.notes.push_back(note);
-    diag::Log(diag::Channel::perf_, note + "  [" + PyUnicode_AsUTF8(fj_code(frame_)->co_qualname) + "]");
+    diag::Log(diag::Channel::perf_, note + "  [" + PyUnicode_AsUTF8(named_->co_qualname) + "]");
   }
 
   // A segment drops what it drops at its end, but what is seen to die must do so in its place.
@@ -404,7 +408,7 @@ class SegmentBuilder {
     if (*problem_) return;
     if (!seg_->graph_runner && !seg_->backend_runner && !seg_->pending) {
       seg_->trace_runner = tensor::MakeTraceRunner(*seg_->trace, s_.constants());
-      FallbackEvent(frame_, note);
+      FallbackEvent(*seg_, note);
       Note(note);
     }
     if (!seg_->pending) compiled_.outcomes->Add(end);
@@ -460,7 +464,7 @@ class SegmentBuilder {
 
   void MakeGraphRunner(bool pair) {
     const double start = Now();
-    s_.graph().name = PyUnicode_AsUTF8(fj_code(frame_)->co_qualname);
+    s_.graph().name = PyUnicode_AsUTF8(named_->co_qualname);
     SimplifySizes(s_.graph(), s_.env());
     if (diag::Enabled(diag::Channel::graph_)) diag::Log(diag::Channel::graph_, s_.graph().str());
     Estimate* const estimate = Estimate::Current();
@@ -566,6 +570,7 @@ class SegmentBuilder {
   Compiled& compiled_;
   Session& s_;
   FjFrame* frame_;
+  PyCodeObject* named_;  // what reports call its code
   Problem* problem_;
   std::unique_ptr<Segment> seg_;
   std::vector<OutputPlan> plan_;
@@ -597,7 +602,7 @@ FrameImage::FrameImage(FjFrame* f) : f_(f), next_(fj_next(f)), depth_(fj_stack_d
 std::unique_ptr<Segment> BuildSegment(Compiled& compiled, Session& s, CaptureSemantics& sem, FjFrame* frame,
                                       const FrameImage& before, frame::Outcome outcome, int index, PyObject* result,
                                       Problem* problem) {
-  return SegmentBuilder(compiled, s, frame, problem).Build(sem, before, outcome, index, result);
+  return SegmentBuilder(compiled, s, frame, before, problem).Build(sem, before, outcome, index, result);
 }
 
 }  // namespace framejit::capture

@@ -33,6 +33,7 @@ class FrameImage {
   }
   PyObject* operator[](int i) const { return saved_[i].get(); }
   int size() const { return static_cast<int>(saved_.size()); }
+  int next() const { return next_; }
   // A destructor, or a weak reference to what nobody else holds, tells when the frame lets go of it.
   bool SeenToDie(int i) const { return seen_to_die_[i]; }
 

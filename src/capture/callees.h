@@ -27,6 +27,8 @@ inline bool IsArrayMethod(Callee c) {
 inline constexpr const char *kModules = "torch.nn.modules.module", *kCheckpoint = "torch.utils.checkpoint",
                             *kFunctorch = "torch._functorch.eager_transforms",
                             *kHigherOrder = "torch._dynamo._trace_wrapped_higher_order_op", *kDynamo = "torch._dynamo.";
+// What a call of a module runs before its forward.
+inline constexpr const char *kModuleWrappedCall = "Module._wrapped_call_impl", *kModuleCall = "Module._call_impl";
 
 // Objects of the frameworks that are no functions.
 inline const Callee kDevice{"torch.device"};

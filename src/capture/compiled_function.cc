@@ -8,6 +8,7 @@
 
 #include "capture/generators.h"
 #include "capture/meter.h"
+#include "capture/named_code.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/session.h"
@@ -416,6 +417,7 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* options, PyObject* i
       c.options.emplace_back(PyUnicode_AsUTF8(field), PyUnicode_AsUTF8(value));
   }
   c.root_code = Borrow(reinterpret_cast<PyFunctionObject*>(function)->func_code);  // its address is in the key
+  c.place = PlaceName(NamedCode(reinterpret_cast<PyCodeObject*>(c.root_code.get()), identity));
   PyObject_GC_Track(reinterpret_cast<PyObject*>(self));
   return reinterpret_cast<PyObject*>(self);
 }

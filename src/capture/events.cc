@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "bytecode/code.h"
+#include "capture/named_code.h"
 #include "capture/override.h"
 #include "tensor/ref.h"
 
@@ -16,23 +16,12 @@ namespace {
 using diag::Json;
 using diag::Quote;
 
-std::string Text(PyObject* o) {
-  const char* c = PyUnicode_AsUTF8(o);
-  if (!c) PyErr_Clear();
-  return c ? c : "?";
-}
-
 std::string QuotedPlace(FjFrame* frame) {
-  return Quote(PlaceName(fj_code(frame)));
+  return Quote(PlaceName(NamedCode(frame)));
 }
 
 std::string Duration(double seconds) {  // to the nanosecond
   return Json(std::round(seconds * 1e9) / 1e9);
-}
-
-int LineOf(FjFrame* frame) {
-  PyCodeObject* code = fj_code(frame);
-  return bytecode::LocationOf(code, bytecode::Code::Of(code)->At(fj_next(frame)).unit).line;
 }
 
 // As the event stream has called them from the start.
@@ -40,14 +29,6 @@ const char* RunnerName(const Segment& s) {
   const diag::RunBy by = s.runner();
   return by == diag::RunBy::kTrace ? "trace" : by == diag::RunBy::kNone ? "none" : diag::Text(by);
 }
-
-}  // namespace
-
-std::string PlaceName(PyCodeObject* code) {
-  return Text(code->co_qualname) + "@" + Text(code->co_filename) + ":" + std::to_string(code->co_firstlineno);
-}
-
-namespace {
 
 PyObject* observer = nullptr;
 
@@ -72,7 +53,7 @@ PyObject* SetObserver(PyObject*, PyObject* called) {
 void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s, const std::vector<diag::Break>& ends) {
   if (s) Tell("capture", std::to_string(s->trace->calls.size()));
   if (!diag::EventsOn()) return;
-  const int line = LineOf(frame);
+  const int line = NamedLine(frame);
   std::vector<std::string> breaks;
   for (const diag::Break& b : ends)
     breaks.push_back(std::string(diag::Info(b.id).id) + "@" + b.file + ":" + std::to_string(b.line));
@@ -86,7 +67,6 @@ void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* s,
       {"ok", Json(s != nullptr)}};
   if (s) {
     s->has_event = true;
-    s->line = line;
     fields.insert(fields.end(), {{"runner", Quote(RunnerName(*s))},
                                  {"calls", Json(static_cast<int64_t>(s->trace->calls.size()))},
                                  {"inputs", Json(s->num_tensor_inputs)},
@@ -134,24 +114,25 @@ void RunsEvent(Segment& s) {
   const int64_t runs = s.tally.runs - s.tally.runs_told_of, misses = std::exchange(s.tally.missed_guards, 0);
   if (!s.has_event || !(runs || misses) || !diag::EventsOn()) return;
   const int64_t timed = std::exchange(s.tally.timed, 0);
+  const double seconds = std::exchange(s.tally.seconds, 0.0), in_steps = std::exchange(s.tally.in_steps, 0.0);
+  const double scale = timed ? static_cast<double>(runs) / static_cast<double>(timed) : 0;
   s.tally.runs_told_of = s.tally.runs;
   diag::Event("runs", {{"place", Quote(s.place)},
                        {"line", Json(s.line)},
                        {"runner", Quote(RunnerName(s))},
                        {"runs", Json(runs)},
-                       {"seconds", Duration(timed ? s.tally.seconds * runs / timed : 0)},
+                       {"seconds", Duration(seconds * scale)},
+                       {"around", s.graph_runner ? Duration((seconds - in_steps) * scale) : "null"},
                        {"misses", Json(misses)}});
-  s.tally.seconds = 0;
 }
 
 void PythonEvents(Compiled& compiled) {
   const auto elsewhere = std::exchange(compiled.elsewhere, {});
-  if (elsewhere.empty() || !diag::EventsOn() || !compiled.root_code) return;
-  const std::string place = PlaceName(reinterpret_cast<PyCodeObject*>(compiled.root_code.get()));
+  if (elsewhere.empty() || !diag::EventsOn()) return;
   for (auto& [cause, spent] : elsewhere) {
     const diag::Break* b =
         cause >= 0 && cause < static_cast<int>(compiled.breaks.size()) ? &compiled.breaks[cause] : nullptr;
-    diag::Event("python", {{"place", Quote(place)},
+    diag::Event("python", {{"place", Quote(compiled.place)},
                            {"id", b ? Quote(diag::Info(b->id).id) : ""},
                            {"file", b ? Quote(b->file) : ""},
                            {"line", b ? Json(b->line) : ""},
@@ -164,6 +145,7 @@ void StepEvent(const runtime::StepTime& t) {
   diag::Event("step", {{"graph", Quote(t.plan)},
                        {"name", Quote(t.step)},
                        {"by", Quote(t.kind)},
+                       {"device", Quote(t.device)},
                        {"runs", Json(t.runs)},
                        {"seconds", Duration(t.seconds)},
                        {"bytes", Json(t.bytes)},
@@ -180,8 +162,8 @@ void MemoryEvent() {
 }
 
 void LeftEvent(const Compiled& compiled, const std::string& why, double ours, double python) {
-  if (!diag::EventsOn() || !compiled.root_code) return;
-  diag::Event("left", {{"place", Quote(PlaceName(reinterpret_cast<PyCodeObject*>(compiled.root_code.get())))},
+  if (!diag::EventsOn()) return;
+  diag::Event("left", {{"place", Quote(compiled.place)},
                        {"why", Quote(why)},
                        {"compiled", Duration(ours)},
                        {"python", Duration(python)}});
@@ -200,15 +182,15 @@ void OutcomeEvent(const Segment& s, diag::RunEnd end, const std::string& why) {
       {{"place", Quote(s.place)}, {"line", Json(s.line)}, {"end", Quote(diag::Text(end))}, {"why", Quote(why)}});
 }
 
-void ProvenanceEvent(FjFrame* frame, const std::string& symbols, const std::string& expressions,
+void ProvenanceEvent(const std::string& place, const std::string& symbols, const std::string& expressions,
                      const std::string& guards) {
   diag::Event("symbols",
-              {{"place", QuotedPlace(frame)}, {"symbols", symbols}, {"expressions", expressions}, {"guards", guards}});
+              {{"place", Quote(place)}, {"symbols", symbols}, {"expressions", expressions}, {"guards", guards}});
 }
 
-void FallbackEvent(FjFrame* frame, const std::string& reason) {
+void FallbackEvent(const Segment& s, const std::string& reason) {
   if (!diag::EventsOn()) return;
-  diag::Event("fallback", {{"place", QuotedPlace(frame)}, {"line", Json(LineOf(frame))}, {"reason", Quote(reason)}});
+  diag::Event("fallback", {{"place", Quote(s.place)}, {"line", Json(s.line)}, {"reason", Quote(reason)}});
 }
 
 }  // namespace framejit::capture

@@ -8,7 +8,6 @@ namespace framejit::capture {
 
 // None, or what is told of every capture ("capture", how many calls are in it) and new break ("break", its text).
 PyObject* SetObserver(PyObject*, PyObject* called);
-std::string PlaceName(PyCodeObject* code);  // function@file:line
 
 void CaptureEvent(FjFrame* frame, double seconds, long instructions, Segment* segment,
                   const std::vector<diag::Break>& ends);  // segment null: nothing was compiled; ends: why no more was
@@ -26,8 +25,8 @@ void MissEvent(FjFrame* frame, const Segment& last, int times);
 // A run that was not done.
 void OutcomeEvent(const Segment& segment, diag::RunEnd end, const std::string& why);
 // Arrays as JSON text (capture/provenance.h).
-void ProvenanceEvent(FjFrame* frame, const std::string& symbols, const std::string& expressions,
+void ProvenanceEvent(const std::string& place, const std::string& symbols, const std::string& expressions,
                      const std::string& guards);
-void FallbackEvent(FjFrame* frame, const std::string& reason);
+void FallbackEvent(const Segment& segment, const std::string& reason);
 
 }  // namespace framejit::capture

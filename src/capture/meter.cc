@@ -41,12 +41,15 @@ int FirstCause(const Compiled& compiled, const CodeState* root) {
 
 }  // namespace
 
+int Meter::alive = 0;
+
 Meter::Meter(Compiled& compiled, const CodeState* root) : compiled_(compiled), root_(root), on_(diag::EventsOn()) {
   if (!on_) return;
   if (!std::exchange(compiled.metered, true))  // what was compiled before events were asked for runs, too
     for (auto& [code, state] : compiled.codes)
       for (auto& [at, place] : state->places)
         for (auto& segment : place.segments) segment->has_event = true;
+  ++alive;
   outer_ = std::exchange(innermost, this);
   if (outer_) outer_->Charge();
   since_ = Now();
@@ -54,6 +57,7 @@ Meter::Meter(Compiled& compiled, const CodeState* root) : compiled_(compiled), r
 
 Meter::~Meter() {
   if (!on_) return;
+  --alive;
   if (!paused_) {
     cause_ = FirstCause(compiled_, root_);
     ++compiled_.elsewhere[cause_].times;
@@ -86,18 +90,27 @@ Meter::Pause::~Pause() {
   if (meter_ && innermost == meter_) meter_->since_ = Now();
 }
 
-RunClock::RunClock(Segment& segment) : segment_(segment) {
-  // Of calls that nobody meters the first ones are timed, then the last one of many.
-  weight_ = pause_.metered() ? 1 : runtime::SampleWeight(segment.tally.unmetered++);
-  start_ = weight_ ? Now() : 0;
+RunClock::RunClock(Segment& segment, int weight)
+    : segment_(segment),
+      weight_(weight),
+      metered_(Meter::alive),
+      outer_(std::exchange(runtime::StepsTogether(), &in_steps_)),
+      start_(Now()) {}
+
+RunClock::~RunClock() {
+  runtime::StepsTogether() = outer_;
+  if (!done_ && !metered_) segment_.tally.sampler.Back(weight_);
 }
 
 void RunClock::Done() {
-  if (!weight_) return;
+  done_ = true;
   const double now = Now();
   segment_.tally.seconds += weight_ * (now - start_);
+  segment_.tally.in_steps += weight_ * in_steps_;
   segment_.tally.timed += weight_;
-  if (!pause_.metered()) ReportNowAndThen(now);
+  if (metered_) return;
+  segment_.tally.sampler.Took(weight_, now - start_);
+  ReportNowAndThen(now);
 }
 
 void ReportRuns() {
@@ -112,7 +125,7 @@ void ReportRuns() {
 void ReportTimes() {
   if (!diag::EventsOn()) return;
   ReportRuns();
-  for (const runtime::StepTime& t : runtime::TakeStepTimes()) StepEvent(t);
+  for (const runtime::StepTime& t : runtime::TakeStepTimes(false)) StepEvent(t);
   MemoryEvent();
 }
 

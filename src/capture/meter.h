@@ -11,7 +11,8 @@ class Meter {  // The clock of one call that runs in frames.
   Meter(Compiled& compiled, const CodeState* root);
   ~Meter();
   Meter(const Meter&) = delete;
-  static void Broke(const Segment& segment);  // It ran to its end, and Python goes on behind it.
+  static int alive;                           // how many there are, in all threads: the GIL is held
+  static void Broke(const Segment& segment);  // it has run up to its end, behind which Python goes on
 
   // While this is alive, time is not charged to Python.
   class Pause {
@@ -19,7 +20,6 @@ class Meter {  // The clock of one call that runs in frames.
     Pause();
     ~Pause();
     Pause(const Pause&) = delete;
-    bool metered() const { return meter_; }
 
    private:
     Meter* meter_;
@@ -37,14 +37,21 @@ class Meter {  // The clock of one call that runs in frames.
 
 class RunClock {  // The clock of one run of a segment that the event stream knows.
  public:
-  explicit RunClock(Segment& segment);
-  void Done();  // The run counts: its time is kept.
+  // Runs that the next one stands for; 0: it is not timed. Calls that nobody meters are timed now and then.
+  static int Weight(Segment& segment) { return Meter::alive ? 1 : segment.tally.sampler.Weight(); }
+  RunClock(Segment& segment, int weight);
+  ~RunClock();
+  RunClock(const RunClock&) = delete;
+  void Done();  // it has counted
 
  private:
   Segment& segment_;
-  Meter::Pause pause_;
-  int weight_;  // The number of runs that this one stands for.
-  double start_;
+  const int weight_;
+  const bool metered_;
+  bool done_ = false;
+  double in_steps_ = 0;
+  double* const outer_;
+  const double start_;
 };
 
 // Write what has been measured to the event stream: of segments and of Python behind them; all of it.

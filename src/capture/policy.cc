@@ -13,6 +13,7 @@
 #include "capture/generators.h"
 #include "capture/loops.h"
 #include "capture/meter.h"
+#include "capture/named_code.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/overrides.h"
@@ -199,7 +200,7 @@ class Policy : public frame::FramePolicy {
       if (!Missed(*compiled, place, frame, differ))
         return PyErr_Occurred() ? frame::Action::kRaise : StepOver(frame, place);
     } else if (stance == Stance::kFailOnRecompile) {
-      PyErr_SetString(ErrorType("RecompileError"), (Where(code) + " was not compiled yet").c_str());
+      PyErr_SetString(ErrorType("RecompileError"), (Where(NamedCode(frame)) + " was not compiled yet").c_str());
       return frame::Action::kRaise;
     } else if (stance != Stance::kDefault) {
       return frame::Action::kStep;
@@ -292,13 +293,13 @@ class Policy : public frame::FramePolicy {
   }
 
   static diag::Break BreakHere(FjFrame* frame, diag::BreakId id, const std::string& detail) {
-    PyCodeObject* code = fj_code(frame);
+    PyCodeObject* code = NamedCode(frame);
     diag::Break b;
     b.id = id;
     b.detail = detail;
     b.file = PyUnicode_AsUTF8(code->co_filename);
     b.function = PyUnicode_AsUTF8(code->co_qualname);
-    b.line = PyCode_Addr2Line(code, 2 * fj_next(frame));
+    b.line = NamedLine(frame);
     return b;
   }
 
@@ -390,7 +391,7 @@ class Policy : public frame::FramePolicy {
     compiled.notes.push_back("a loop is slower with compiled rounds: left to Python");
     LeftEvent(compiled, compiled.notes.back(), ours, best);
     diag::Log(diag::Channel::perf_, compiled.notes.back() + " (" + std::to_string(ours * 1e6) + " us against " +
-                                        std::to_string(best * 1e6) + ")  [" + Where(fj_code(frame)) + "]");
+                                        std::to_string(best * 1e6) + ")  [" + Where(NamedCode(frame)) + "]");
     return frame::Action::kHandOver;
   }
 
@@ -549,7 +550,7 @@ class Policy : public frame::FramePolicy {
     ++compiled.recompiles;
     ++place.misses;
     if (diag::Enabled(diag::Channel::recompiles_))
-      diag::Log(diag::Channel::recompiles_, "recompiling " + Where(fj_code(frame)) + ": " + why);
+      diag::Log(diag::Channel::recompiles_, "recompiling " + Where(NamedCode(frame)) + ": " + why);
     RecompileEvent(frame, place.segments.size(), why);
     std::vector<std::string> ints = last.guards->DynamicInts(fj_localsplus(frame));
     const std::vector<std::string> input_names = last.dynamic_names;

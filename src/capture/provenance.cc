@@ -1,6 +1,7 @@
 #include "capture/provenance.h"
 
 #include <algorithm>
+#include <bit>
 #include <unordered_set>
 
 #include "capture/events.h"
@@ -61,17 +62,18 @@ void Provenance::Note(const Graph& g) {
   }
 }
 
-void Provenance::Tell(FjFrame* frame, const shape::Env& env) const {
+void Provenance::Tell(const std::string& place, const shape::Env& env, const Numbers& numbers) const {
   if (!env.num_symbols() || !diag::EventsOn()) return;
   Objects symbols, expressions, guards;
   for (uint32_t i = 0; i < env.num_symbols(); ++i) {
     const shape::SymbolInfo& s = env.symbol(i);
+    const bool real = numbers.IsFloat(i);
     symbols.Add({{"symbol", Quote("s" + std::to_string(i))},
                  {"source", Quote(s.name)},
-                 {"value", Json(s.hint)},
-                 {"min", Limit(s.min, s.min == INT64_MIN)},
-                 {"max", Limit(s.max, s.max == INT64_MAX)},
-                 {"number", Json(s.number)},
+                 {"value", real ? Json(std::bit_cast<double>(s.hint)) : Json(s.hint)},
+                 {"min", Limit(s.min, real || s.min == INT64_MIN)},
+                 {"max", Limit(s.max, real || s.max == INT64_MAX)},
+                 {"number", Json(real || s.number)},
                  {"data", Json(s.kind == shape::SymbolKind::kRuntime)}});
   }
   for (const Made& m : made_)
@@ -86,7 +88,7 @@ void Provenance::Tell(FjFrame* frame, const shape::Env& env) const {
     const shape::Guard& g = env.guards()[i];
     guards.Add({{"guard", Quote(g.str())}, {"symbols", Symbols({g.lhs, g.rhs})}, {"where", Quote(g.where)}});
   }
-  ProvenanceEvent(frame, symbols.Done(), expressions.Done(), guards.Done());
+  ProvenanceEvent(place, symbols.Done(), expressions.Done(), guards.Done());
 }
 
 }  // namespace framejit::capture

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "capture/numbers.h"
 #include "frame/driver.h"
 #include "framejit/graph.h"
 
@@ -12,8 +13,8 @@ namespace framejit::capture {
 
 class Provenance {
  public:
-  void Note(const Graph& g);                               // Notes the graph as it was captured.
-  void Tell(FjFrame* frame, const shape::Env& env) const;  // Writes the event, once all questions were asked.
+  void Note(const Graph& g);  // the graph as it was captured
+  void Tell(const std::string& place, const shape::Env& env, const Numbers& numbers) const;  // once all is asked
 
  private:
   struct Made {

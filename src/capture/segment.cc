@@ -14,6 +14,7 @@
 #include "capture/leave.h"
 #include "capture/loops.h"
 #include "capture/meter.h"
+#include "capture/named_code.h"
 #include "capture/outcomes.h"
 #include "capture/override.h"
 #include "capture/policy.h"
@@ -291,7 +292,7 @@ static bool IsFirstImport(const diag::Break& b) {
 static void LogCapture(FjFrame* frame, const Captured& c) {
   if (!diag::Enabled(diag::Channel::guards_)) return;
   diag::Log(diag::Channel::guards_,
-            "capture of " + std::string(PyUnicode_AsUTF8(fj_code(frame)->co_qualname)) + " from " +
+            "capture of " + std::string(PyUnicode_AsUTF8(NamedCode(frame)->co_qualname)) + " from " +
                 std::to_string(fj_next(frame)) + ": " + std::to_string(c.instructions) + " instructions, " +
                 (c.segment                         ? "ok"
                  : c.broke                         ? "break " + diag::Render(c.reason)

@@ -16,6 +16,7 @@
 #include "diag/outcome.h"
 #include "frame/driver.h"
 #include "guard/guard.h"
+#include "runtime/step_times.h"
 #include "tensor/undo.h"
 
 namespace framejit::capture {
@@ -30,7 +31,8 @@ struct Compiled : std::enable_shared_from_this<Compiled> {
   uint64_t used = 0;  // When framejit.compile last returned it.
   std::string backend = "llvm";
   Ref root_code;
-  int dynamic = -1;  // Sizes become symbols: -1 where they change, 0 never, 1 at once.
+  std::string place;  // PlaceName of what the user wrote
+  int dynamic = -1;   // -1 auto, 0 never, 1 from the start
   bool fullgraph = false;
   bool compiling = true;                                     // What torch.compiler.is_compiling() answers.
   std::vector<std::pair<std::string, std::string>> options;  // Options of framejit.config for this function alone.
@@ -94,7 +96,8 @@ struct Tally {
   int64_t runs_told_of = 0;  // Of `runs`, those that the event stream was told of.
   double seconds = 0;        // of the others, as far as `timed`
   int64_t timed = 0;
-  unsigned unmetered = 0;  // Runs that were whole calls while it is on.
+  double in_steps = 0;       // of `seconds`
+  runtime::Sampler sampler;  // of runs that were whole calls
   int64_t missed_guards = 0;
 };
 
@@ -160,6 +163,8 @@ struct Segment {
 
  private:
   diag::RunEnd TryDrawn(PyObject** slots_in, FjFrame* frame, PyObject** result);  // once what is drawn is there
+  diag::RunEnd TryTimed(int weight, PyObject** slots_in, FjFrame* frame, PyObject** result);
+  diag::RunEnd TryOnce(PyObject** slots_in, FjFrame* frame, PyObject** result);
   bool Publish();  // what was compiled in the background, once it is there; false: a bug of ours, raised (strict)
   diag::RunEnd Run(PyObject* const* inputs, int64_t* symbols, PyObject** out);  // as Try
   diag::RunEnd RunOnce(PyObject* const* inputs, int64_t* symbols, PyObject** out);

@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "bytecode/code.h"
 #include "capture/events.h"
 #include "capture/meter.h"
 #include "capture/outcomes.h"
@@ -58,10 +57,9 @@ tensor::RunCheck Assumed::Check() {
 
 const char* Segment::RangeName() {
   if (range_name.empty()) {
-    auto* co = reinterpret_cast<PyCodeObject*>(code.get());
-    auto text = [](PyObject* o) { return std::string(PyUnicode_AsUTF8(o)); };
-    range_name = "framejit: " + text(co->co_qualname) + " (" + text(co->co_filename) + ":" +
-                 std::to_string(bytecode::LocationOf(co, begins).line) + ")";
+    const size_t at = place.rfind('@'), colon = place.rfind(':');
+    range_name =
+        "framejit: " + place.substr(0, at) + " (" + place.substr(at + 1, colon - at) + std::to_string(line) + ")";
   }
   return range_name.c_str();
 }
@@ -121,11 +119,11 @@ RunEnd Segment::RunChecked(PyObject* const* inputs, int64_t* symbols, PyObject**
   std::optional<tensor::Undo> before;
   const tensor::UndoPlan& plan = pending && by == diag::RunBy::kTrace ? pending->undo : undo;
   if (plan.needed()) before.emplace(plan, inputs);
-  std::optional<RunClock> clock;
-  if (has_event) clock.emplace(*this);
+  std::optional<Meter::Pause> pause;
+  if (has_event && Meter::alive) [[unlikely]]
+    pause.emplace();
   const RunEnd end = check ? RunChecked(inputs, symbols, out) : RunOnce(inputs, symbols, out);
   if (end == RunEnd::kOk) {
-    if (clock) clock->Done();
     failures = 0;
     outcomes->Add(by);
     return end;
@@ -169,6 +167,20 @@ std::string Segment::WhyMissed(FjFrame* frame) const {
 }
 
 [[gnu::hot]] RunEnd Segment::TryDrawn(PyObject** slots_in, FjFrame* frame, PyObject** result) {
+  if (has_event) [[unlikely]] {
+    if (const int weight = RunClock::Weight(*this)) return TryTimed(weight, slots_in, frame, result);
+  }
+  return TryOnce(slots_in, frame, result);
+}
+
+RunEnd Segment::TryTimed(int weight, PyObject** slots_in, FjFrame* frame, PyObject** result) {
+  RunClock clock(*this, weight);
+  const RunEnd end = TryOnce(slots_in, frame, result);
+  if (end == RunEnd::kOk) clock.Done();
+  return end;
+}
+
+[[gnu::hot]] RunEnd Segment::TryOnce(PyObject** slots_in, FjFrame* frame, PyObject** result) {
   assumed.missed = false;
   floats.Forget();
   if (assumed.wrong) return RunEnd::kMiss;

@@ -2,6 +2,8 @@
 // a later stage.
 #pragma once
 
+#include <string>
+
 #include "framejit/dtype.h"
 
 namespace framejit {
@@ -17,5 +19,7 @@ struct DeviceTraits {
 };
 
 const DeviceTraits& TraitsOf(Device device);
+
+std::string DeviceName(Device device);  // "cpu", "cuda:1", "meta"
 
 }  // namespace framejit

@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "framejit/graph.h"
+#include "graph/device.h"
 
 namespace framejit {
 namespace {
@@ -48,12 +49,15 @@ int64_t Scalar::AsInt() const {
   return std::visit([](auto x) { return static_cast<int64_t>(x); }, v);
 }
 
-std::string TensorType::str() const {
-  std::string s = std::string(DTypeName(dtype)) + shape::ToString(shape);
-  if (device == Device{}) return s;
+std::string DeviceName(Device device) {
   constexpr const char* kinds[] = {"cpu", "cuda", "meta", "private"};
-  s += std::string("@") + kinds[static_cast<int>(device.kind)];
-  return device.index < 0 ? s : s + ":" + std::to_string(device.index);
+  const std::string kind = kinds[static_cast<int>(device.kind)];
+  return device.index < 0 ? kind : kind + ":" + std::to_string(device.index);
+}
+
+std::string TensorType::str() const {
+  const std::string s = std::string(DTypeName(dtype)) + shape::ToString(shape);
+  return device == Device{} ? s : s + "@" + DeviceName(device);
 }
 
 }  // namespace framejit

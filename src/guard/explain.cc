@@ -2,6 +2,7 @@
 // a miss or on request, walks the sources afresh (no tags, no remembered values), and runs no Python code.
 #include <algorithm>
 
+#include "graph/device.h"
 #include "guard/program.h"
 #include "tensor/overrides.h"
 
@@ -20,11 +21,6 @@ const char* KindText(Kind k) {
 
 std::string Num(int64_t v) {
   return std::to_string(v);
-}
-
-std::string DeviceText(Device d) {
-  const char* kind = d.kind == DeviceKind::kCpu ? "cpu" : d.kind == DeviceKind::kCuda ? "cuda" : "meta";
-  return d.index >= 0 ? std::string(kind) + ":" + Num(d.index) : kind;
 }
 
 std::string Hex(uint64_t v) {
@@ -294,7 +290,7 @@ class Explainer {
       return differ("", "a plain tensor", why);
     }
     if (m.dtype != t.dtype) return differ(".dtype", std::string(DTypeName(t.dtype)), std::string(DTypeName(m.dtype)));
-    if (!(m.device == t.device)) return differ(".device", DeviceText(t.device), DeviceText(m.device));
+    if (!(m.device == t.device)) return differ(".device", DeviceName(t.device), DeviceName(m.device));
     if (m.rank != t.rank) return differ(".dim()", Num(t.rank), Num(m.rank));
     if (m.requires_grad != t.requires_grad)
       return differ(".requires_grad", t.requires_grad ? "True" : "False", m.requires_grad ? "True" : "False");
@@ -327,8 +323,10 @@ class Explainer {
       }
       f.symbol = i < t.rank && dim && dim->binds;
       f.size = i < t.rank && !dim && t.klass != tensor::Class::kTorchParameter;
-      if (f.size && expected > 1 && found > 1)
-        f.hint = "framejit.mark_dynamic(" + name + ", " + Num(d) + ") or dynamic=True";
+      if (f.size && expected > 1 && found > 1) {
+        const bool nameless = name.starts_with("slot[");  // a value on the stack: the program has no name for it
+        f.hint = nameless ? "dynamic=True" : "framejit.mark_dynamic(" + name + ", " + Num(d) + ") or dynamic=True";
+      }
       const bool numpy = t.klass == tensor::Class::kNumpyArray || t.klass == tensor::Class::kNumpyScalar ||
                          t.klass == tensor::Class::kCupyArray;
       const char* size = numpy ? ".shape[" : ".size(";
@@ -432,7 +430,7 @@ std::vector<std::string> Program::Describe(PyObject* varnames) const {
       case Kind::kTensor: {
         const TensorTest& x = tensors[t.extra];
         text += std::string(" ") + ClassText(x.klass) + " " + std::string(DTypeName(x.dtype)) + DimsText(x, 0) +
-                " strides " + DimsText(x, x.rank) + " " + DeviceText(x.device) +
+                " strides " + DimsText(x, x.rank) + " " + DeviceName(x.device) +
                 (x.requires_grad ? " requires_grad" : "");
         break;
       }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <mutex>
 
 #include "diag/diag.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr size_t kMaxIdleContexts = 8;
 constexpr size_t kMaxInstances = 16;
+constexpr uint32_t kDeviceWarmup = 2;  // runs in which libraries load and choose: their times on a device say nothing
 
 class PlanExecutable : public Executable, public Estimated {
  public:
@@ -78,8 +80,16 @@ class PlanExecutable : public Executable, public Estimated {
     const Lease lease(*this, symbols);
     if (lease.context->instance->bad_index) throw StatusRaised{kBadIndex};
     RunState run(plan_, index_, records_, host, outputs, lease.context);
-    if (!plan_.machine) run.TimeSteps(sampler_.Weight());
+    if (!StepSampler::On()) [[likely]]
+      return run.Run(inputs);
+    const int weight = sampler_.Weight(plan_.machine ? kDeviceWarmup : 0);
+    double* const together = StepsTogether();
+    if (!weight && !together) return run.Run(inputs);
+    const auto start = std::chrono::steady_clock::now();
+    run.TimeSteps(weight, together);
     run.Run(inputs);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    if (weight) sampler_.Took(weight, took.count());
   }
 
  private:

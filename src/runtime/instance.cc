@@ -125,7 +125,7 @@ cuda::StreamGraphs* Instance::GraphsOn(const cuda::Driver& driver, int device, u
     if (g->stream_id == stream_id) return g.get();
   }
   if (graphs_.size() >= kMostStreams) return nullptr;
-  graphs_.push_back(std::make_unique<cuda::StreamGraphs>(driver, device, stream_id));
+  graphs_.push_back(std::make_unique<cuda::StreamGraphs>(driver, device, stream_id, steps.size()));
   return graphs_.back().get();
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/step_times.h"
+
 namespace framejit::runtime {
 
 // What a launch needs beside its arguments, for one tuple of sizes.
@@ -36,6 +38,10 @@ class Machine {
   // Starts a kernel on the host's current stream. `arguments` are the addresses of the arguments, in order: the
   // pointers to the buffers, then the symbols (64 bits each). Throws std::runtime_error, whose text holds `name`.
   virtual void Start(const Launch& launch, void** arguments, void* stream, const std::string& name) const = 0;
+  // Null where the stream cannot be timed now.
+  virtual std::unique_ptr<StreamClock> TimeStream(void* /*stream*/, std::shared_ptr<StepShares> /*shares*/) const {
+    return nullptr;
+  }
   // Can launches be recorded and then started again as one? Only CUDA's can (cuda/graph.h).
   virtual bool records() const { return false; }
 };

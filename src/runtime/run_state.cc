@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "diag/diag.h"
+#include "graph/device.h"
 #include "runtime/copy.h"
 #include "runtime/estimate.h"
 #include "runtime/interpret_node.h"
@@ -90,7 +91,9 @@ void RehearseRows(void* context, int64_t begin, int64_t end) {
   if (machine_) {
     entered_ = machine_->Enter();
     stream_ = host_.CurrentStream(plan_.device);
-    if (records_) UseGraphs(inputs);
+    std::shared_ptr<StepShares> shares;
+    if (records_) shares = UseGraphs(inputs);
+    if (weight_) clock_ = machine_->TimeStream(stream_, std::move(shares));
     AcquireDeviceArena();
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -106,7 +109,9 @@ void RehearseRows(void* context, int64_t begin, int64_t end) {
   }
   if (machine_) AllocateOutputs(plan_.steps.size());
   if (plan_.traps) TakeStatus(plan_.traps);
+  const auto start = together_ ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   RunSteps();
+  if (together_) *together_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   AllocateOutputs(plan_.steps.size());
   if (use_ == cuda::StreamGraphs::Use::kCapture) graphs_->Captured(plan_, c_->pointers);
   if (plan_.traps && plan_.checked_steps == static_cast<int>(plan_.steps.size())) CheckStatus();
@@ -166,13 +171,35 @@ void RunState::RunNamed(size_t i) {
 }
 
 void RunState::RunTimed(size_t i) {
+  if (OnDevice(i)) {
+    if (clock_) clock_->Begin();
+    RunStep(i);
+    if (clock_) clock_->End(i, {RunsOfStep(i)});
+    return;
+  }
   const auto start = std::chrono::steady_clock::now();
   RunStep(i);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  const StepCost cost = CostOfStep(plan_, *c_->instance, i);
-  StepTime t{plan_.name, cost.name, cost.kind, 1.0, took.count(), cost.bytes, cost.flops};
-  for (double* sum : {&t.runs, &t.seconds, &t.bytes, &t.flops}) *sum *= weight_;
+  StepTime t = RunsOfStep(i);
+  t.seconds *= took.count();
   AddStepTime(t);
+}
+
+// What the runs that this one stands for read and write; its seconds are the number of these runs.
+StepTime RunState::RunsOfStep(size_t i) const {
+  const StepCost cost = CostOfStep(plan_, *c_->instance, i);
+  const std::string device = OnDevice(i) ? DeviceName(plan_.device) : "cpu";
+  StepTime t{plan_.name, cost.name, cost.kind, device, 1.0, 1.0, cost.bytes, cost.flops};
+  for (double* sum : {&t.runs, &t.seconds, &t.bytes, &t.flops}) *sum *= weight_;
+  return t;
+}
+
+// Does it read or write memory of the device? What it does goes on there behind the call.
+bool RunState::OnDevice(size_t i) const {
+  if (!machine_) return false;
+  const Step& step = plan_.steps[i];
+  const auto there = [&](int value) { return plan_.storages[plan_.values[value].storage].on_device; };
+  return std::ranges::any_of(step.operands, there) || std::ranges::any_of(step.results, there);
 }
 
 // What this step is the first to write, or the last to read.

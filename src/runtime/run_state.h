@@ -28,11 +28,15 @@ class RunState {
   ~RunState();
   RunState(const RunState&) = delete;
   void Run(std::span<const Buffer> inputs);
-  void TimeSteps(int weight) { weight_ = weight; }  // times the steps; the run counts for `weight` runs
+  // weight: for how many runs the times of each step count; 0: they are not timed. together: what is added to how long
+  // all took, or null.
+  void TimeSteps(int weight, double* together) { weight_ = weight, together_ = together; }
 
  private:
   void RunSteps();
   void RunTimed(size_t i);
+  StepTime RunsOfStep(size_t i) const;
+  bool OnDevice(size_t i) const;
   void RunNamed(size_t i);
   void RunStep(size_t i);
   Launch LaunchOf(size_t i) const;
@@ -55,7 +59,7 @@ class RunState {
   void HandOver(size_t o);
 
   // cuda/run_graphs.cc
-  void UseGraphs(std::span<const Buffer> inputs);
+  std::shared_ptr<StepShares> UseGraphs(std::span<const Buffer> inputs);  // of the stream, where it may have graphs
   void RunRange(cuda::GraphRange& range);
   bool Update(cuda::GraphRange& range);
   bool Record(cuda::GraphRange& range);
@@ -80,6 +84,8 @@ class RunState {
   cuda::StreamGraphs::Use use_ = cuda::StreamGraphs::Use::kNone;
   size_t allocated_ = 0;
   int weight_ = 0;  // 0: no step is timed
+  double* together_ = nullptr;
+  std::unique_ptr<StreamClock> clock_;  // times what steps do on the device
   bool done_ = false;
 };
 

@@ -8,12 +8,14 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "codegen/gpu.h"
 #include "diag/diag.h"
 #include "gpu_graphs.h"
 #include "runtime/cuda/driver.h"
+#include "runtime/step_times.h"
 #include "test_host.h"
 
 namespace framejit {
@@ -38,7 +40,13 @@ struct FakeGpu {
   bool capturing = false, users_capture = false;
   void* stream = reinterpret_cast<void*>(0x77);
   int captures = 0, captured = 0, graph_launches = 0, graphs = 0;
+  float graph_takes = 0;
   std::vector<void*> updated;  // the last argument of kernels that were told new ones
+  // events: each is the time at which it was reached; a kernel takes as many milliseconds as its grid has blocks
+  std::vector<std::unique_ptr<float>> events;
+  float clock = 0;
+  bool behind = false;  // it is through with nothing yet
+  int waits = 0;
   void* node = nullptr;
 };
 FakeGpu* fake = nullptr;
@@ -55,6 +63,7 @@ runtime::cuda::Result FakeLaunch(runtime::cuda::Function f, unsigned grid, unsig
   if (fake->fail_launch) return fake->fail_launch;
   EXPECT_EQ(stream, fake->capturing ? kSide : fake->stream);
   if (fake->capturing) return ++fake->captured, 0;
+  fake->clock += static_cast<float>(grid);
   Launched l{*static_cast<std::string*>(f), grid, threads, {}};
   for (int i = 0; i < 2; ++i) l.pointers.push_back(Argument(params[i]));
   fake->launches.push_back(l);
@@ -97,6 +106,22 @@ runtime::cuda::Driver FakeDriver() {
   d.stream_capturing = [](Stream, int* on) { return *on = fake->users_capture, 0; };
   d.stream_id = [](Stream s, uint64_t* id) { return *id = reinterpret_cast<uint64_t>(s), 0; };
   d.stream_create = [](Stream* s, unsigned) { return *s = kSide, 0; };
+  d.capture_mode = [](int*) { return 0; };
+  d.event_create = [](Event* e, unsigned flags) {
+    EXPECT_EQ(flags, 0u);  // one that takes the time
+    fake->events.push_back(std::make_unique<float>(-1.0f));
+    return *e = fake->events.back().get(), 0;
+  };
+  d.event_record = [](Event e, Stream s) {
+    EXPECT_EQ(s, fake->stream);
+    EXPECT_FALSE(fake->capturing || fake->users_capture);
+    return *static_cast<float*>(e) = fake->clock, 0;
+  };
+  d.event_query = [](Event) { return fake->behind ? 600 : 0; };
+  d.event_wait = [](Event) { return ++fake->waits, fake->behind = false, 0; };
+  d.event_elapsed = [](float* ms, Event from, Event to) {
+    return *ms = *static_cast<float*>(to) - *static_cast<float*>(from), 0;
+  };
   d.capture_begin = [](Stream s, int mode) {
     EXPECT_EQ(s, kSide);
     EXPECT_EQ(mode, 1);
@@ -117,6 +142,7 @@ runtime::cuda::Driver FakeDriver() {
   d.graph_exec_destroy = [](GraphExec) { return 0; };
   d.graph_launch = [](GraphExec, Stream s) {
     EXPECT_EQ(s, fake->stream);
+    fake->clock += fake->graph_takes;
     return ++fake->graph_launches, 0;
   };
   d.graph_set_kernel = [](GraphExec, GraphNode, const KernelNodeParams* p) {
@@ -141,6 +167,7 @@ class GpuHost : public test::TestHost {
   bool MatMul(const Buffer& a, const Buffer& b, Buffer& out) override {
     if (fake->capturing && fail_in_capture) throw std::runtime_error("not while capturing");
     ++products;
+    if (!fake->capturing) fake->clock += 1000;
     return true;
   }
   bool BeginRecording(Device, void* stream, void** pool) override {
@@ -422,6 +449,108 @@ TEST_F(GpuGraphPlan, ACaptureThatFailsIsGivenUp) {
   EXPECT_EQ(host_.products, 8);
   EXPECT_EQ(gpu_.launches.size(), 12u);
   EXPECT_EQ(gpu_.graphs, 0);
+}
+
+// Times of steps on the made-up GPU, whose products take a second each.
+class GpuStepTimes : public GpuGraphPlan {
+ protected:
+  GpuStepTimes() { runtime::TimeEveryRun(true); }
+  ~GpuStepTimes() override {
+    runtime::TakeStepTimes(true);
+    runtime::TimeEveryRun(false);
+  }
+  void Take(bool wait = true) {
+    seconds_.clear();
+    runs_.clear();
+    for (const runtime::StepTime& t : runtime::TakeStepTimes(wait)) {
+      EXPECT_EQ(t.device, "cuda:0");
+      seconds_[t.kind] += t.seconds;
+      runs_[t.kind] += t.runs;
+    }
+  }
+  double KernelSeconds() {
+    double blocks = 0;
+    for (const Launched& l : gpu_.launches) blocks += l.grid;
+    gpu_.launches.clear();
+    return blocks / 1e3;
+  }
+  std::map<std::string, double> seconds_, runs_;
+};
+
+TEST_F(GpuStepTimes, EachStepIsTimedOnItsStream) {
+  Run(0x1000, 0x2000);
+  gpu_.behind = true;
+  Take(false);
+  EXPECT_TRUE(seconds_.empty());
+  Take(true);
+  EXPECT_EQ(gpu_.waits, 1);
+  EXPECT_EQ(runs_["kernel"], 3);
+  EXPECT_EQ(runs_["matmul"], 2);
+  EXPECT_NEAR(seconds_["matmul"], 2.0, 1e-6);
+  const double kernels = KernelSeconds();
+  EXPECT_GT(kernels, 0);
+  EXPECT_NEAR(seconds_["kernel"], kernels, 1e-6);
+  const size_t events = gpu_.events.size();
+  Run(0x1000, 0x2000);
+  Take();
+  EXPECT_EQ(gpu_.events.size(), events) << "events are not used again";
+}
+
+TEST_F(GpuStepTimes, StepsOfAGraphShareItsTimeAsTheyTookAlone) {
+  Run(0x1000, 0x2000);
+  const double kernels = KernelSeconds();
+  gpu_.graph_takes = 500;
+  while (gpu_.graph_launches == 0) {
+    Take();
+    Run(0x1000, 0x2000);
+  }
+  Take();
+  EXPECT_EQ(runs_["kernel"], 3);
+  EXPECT_EQ(runs_["matmul"], 2);
+  EXPECT_NEAR(seconds_["kernel"] + seconds_["matmul"], 0.5, 1e-6);
+  EXPECT_NEAR(seconds_["matmul"], 0.5 * 2 / (2 + kernels), 1e-6);
+}
+
+// What was captured before anybody asked runs once step by step.
+TEST_F(GpuStepTimes, AGraphThatIsThereRunsOnceStepByStep) {
+  runtime::TimeEveryRun(false);
+  while (gpu_.graph_launches == 0) Run(0x1000, 0x2000);
+  EXPECT_TRUE(gpu_.events.empty());
+  runtime::TimeEveryRun(true);
+  gpu_.launches.clear();
+  Run(0x1000, 0x2000);
+  EXPECT_EQ(gpu_.graph_launches, 1);
+  EXPECT_EQ(gpu_.launches.size(), 3u);
+  Run(0x1000, 0x2000);
+  EXPECT_EQ(gpu_.graph_launches, 2);
+  EXPECT_EQ(gpu_.captures, 1);
+}
+
+TEST_F(GpuStepTimes, TheUsersCapturesHoldNoEvents) {
+  gpu_.users_capture = true;
+  Run(0x1000, 0x2000);
+  EXPECT_TRUE(gpu_.events.empty());
+  Take();
+  EXPECT_TRUE(seconds_.empty());
+}
+
+TEST_F(GpuStepTimes, TheFirstRunsSayNothingToTheEventStream) {
+  runtime::StepSampler sampler;
+  EXPECT_EQ(sampler.Weight(2), 1);  // somebody profiles
+  runtime::TimeEveryRun(false);
+  char folder[] = "/tmp/framejit-events-XXXXXX";
+  ASSERT_TRUE(mkdtemp(folder));
+  diag::SetOption("trace", folder);
+  EXPECT_EQ(sampler.Weight(2), 0);
+  EXPECT_EQ(sampler.Weight(2), 0);
+  EXPECT_EQ(sampler.Weight(2), 1);
+  sampler.Took(1, 1e-6);
+  EXPECT_EQ(sampler.Weight(2), 1);
+  EXPECT_TRUE(runtime::StepSampler::On());
+  diag::SetOption("trace", "");
+  EXPECT_FALSE(runtime::StepSampler::On());
+  std::filesystem::remove_all(folder);
+  runtime::TimeEveryRun(true);
 }
 
 }  // namespace

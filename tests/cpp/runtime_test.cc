@@ -9,6 +9,7 @@
 #include "runtime/copy.h"
 #include "runtime/fallback_gemm.h"
 #include "runtime/instance.h"
+#include "runtime/step_times.h"
 #include "test_host.h"
 
 namespace framejit {
@@ -238,6 +239,32 @@ TEST(ThreadPool, WorksInAForkedChild) {
   waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   pool.set_num_threads(before);
+}
+
+// What runs in microseconds is timed once in a thousand runs, what takes long each time; nothing is forgotten but a few
+// of the last runs.
+TEST(Sampler, TimesFewRunsAndStandsForAll) {
+  runtime::Sampler fast, slow;
+  int timed = 0, stood_for = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    const int weight = fast.Weight();
+    EXPECT_TRUE(i >= 8 || weight == 1) << i;
+    if (!weight) continue;
+    ++timed;
+    stood_for += weight;
+    fast.Took(weight, 1e-6);
+  }
+  EXPECT_GT(stood_for, 98'900);
+  EXPECT_LT(timed, 200);
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(slow.Weight(), 1);
+    slow.Took(1, 0.1);
+  }
+  int weight = 0;
+  while (!(weight = fast.Weight())) {
+  }
+  fast.Back(weight);  // it raised an error
+  EXPECT_EQ(fast.Weight(), weight);
 }
 
 }  // namespace

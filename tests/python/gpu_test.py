@@ -557,6 +557,122 @@ print(sorted(__import__("os").listdir(__import__("os").environ["FRAMEJIT_CACHE_D
     assert first[0] == second[0] != "[]" and float(second[1]) < float(first[1]) / 4, (first, second)
 
 
+def measured(run, calls=20):
+    """Seconds that one call takes the GPU, by torch's own events around many."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    run()
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(calls):
+        run()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3 / calls
+
+
+def alike(seconds, expected):
+    """Within a factor of two: other tests may use the GPU meanwhile. What the host takes for a launch is far less than any of these."""
+    return expected / 2 < seconds < 2 * expected
+
+
+def test_steps_are_timed_where_they_run():
+    def f(x, w):
+        return torch.softmax(x * 2 + 1, -1), x @ w
+
+    compiled = framejit.compile(f, dynamic=False)
+    compiled.clear()
+    x, w = tensor(8192, 8192), tensor(8192, 8192)
+    with torch.no_grad():
+        for _ in range(4):
+            compiled(x, w)
+        alone = {"kernel": measured(lambda: framejit.compile(lambda x: torch.softmax(x * 2 + 1, -1))(x)), "matmul": measured(lambda: x @ w)}
+        with framejit.profile() as p:
+            for _ in range(10):
+                compiled(x, w)
+        steps = {s.by: s for s in p.steps}
+        assert set(steps) == {"kernel", "matmul"} and len(p.steps) == 2, p.steps
+        for by, step in steps.items():
+            assert step.device == "cuda:0" and step.runs == 10
+            assert alike(step.seconds / 10, alone[by]), (by, step.seconds / 10, alone[by])
+        assert steps["matmul"].flops == 10 * 2 * 8192**3
+        peak = p.peak_of("cuda:0")
+        assert alike(steps["kernel"].bandwidth, peak), (steps["kernel"].bandwidth, peak)
+        assert " cuda:0 " in str(p) and "of peak" in str(p)
+
+
+def test_steps_of_cuda_graphs_share_the_time_of_the_whole():
+    f = framejit.compile(mlp, mode="reduce-overhead", dynamic=False)
+    f.clear()
+    x, w, v = tensor(4096, 2048), tensor(2048, 4096, low=-0.1, high=0.1), tensor(4096, 2048, low=-0.1, high=0.1)
+    with torch.no_grad():
+        for _ in range(6):
+            f(x, w, v)
+        whole = measured(lambda: f(x, w, v))
+        with framejit.profile() as p:
+            for _ in range(10):
+                f(x, w, v)
+        assert {s.runs for s in p.steps} == {10} and {s.device for s in p.steps} == {"cuda:0"}, p.steps
+        assert alike(sum(s.seconds for s in p.steps) / 10, whole), (p.steps, whole)
+        products = [s for s in p.steps if s.flops]
+        assert products and sum(s.seconds for s in products) > 0.5 * sum(s.seconds for s in p.steps), p.steps
+        close(f(x, w, v), mlp(x, w, v))
+
+
+def test_timed_runs_in_captures_of_the_user():
+    f = framejit.compile(mlp, dynamic=False)
+    f.clear()
+    w, v = tensor(64, 256, low=-0.1, high=0.1), tensor(256, 64, low=-0.1, high=0.1)
+    x, other = tensor(32, 64), tensor(32, 64)
+    with torch.no_grad():
+        for _ in range(4):
+            f(x, w, v)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with framejit.profile() as p:
+            f(x, w, v)  # not read yet when the capture begins
+            with torch.cuda.graph(graph):
+                y = f(x, w, v)
+            f(x, w, v)
+        assert {s.runs for s in p.steps} == {2}, p.steps
+        x.copy_(other)
+        graph.replay()
+        close(y, mlp(other, w, v))
+
+
+def test_the_report_has_times_on_the_gpu(tmp_path):
+    import json
+    import subprocess
+    import sys
+
+    (tmp_path / "program.py").write_text("""
+import framejit, torch
+
+def f(x, w):
+    for _ in range(4):
+        x = torch.tanh(x @ w) * 0.5 + torch.softmax(x, -1)
+    return x
+
+f, x, w = framejit.compile(f), torch.randn(2048, 2048, device="cuda"), torch.randn(2048, 2048, device="cuda")
+with torch.no_grad():
+    for _ in range(200):
+        f(x, w)
+torch.cuda.synchronize()
+""")
+    env = {**os.environ, "FRAMEJIT_TRACE": str(tmp_path / "trace")}
+    subprocess.run([sys.executable, "program.py"], env=env, cwd=tmp_path, check=True)
+    done = subprocess.run([sys.executable, "-m", "framejit", "report", "trace", "--json", "-"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout)
+    steps = [s for s in told["steps"] if s["device"] == "cuda:0"]
+    products = [s for s in steps if s["flops"]]
+    assert products and [s for s in steps if s["by"] == "kernel"], told["steps"]
+    x, w = tensor(2048, 2048), tensor(2048, 2048)
+    one = measured(lambda: x @ w)
+    assert alike(sum(s["seconds"] for s in products) / sum(s["runs"] for s in products), one), (products, one)
+    assert told["time"]["devices"] == pytest.approx(sum(s["seconds"] for s in steps))
+    shown = subprocess.run([sys.executable, "-m", "framejit", "report", "trace"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert "meanwhile on GPUs, in compiled graphs" in shown and "cuda:0" in shown
+
+
 def test_device_guard():
     f = framejit.compile(lambda x: x * 2 + 1)
     for _ in range(2):

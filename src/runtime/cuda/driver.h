@@ -20,6 +20,7 @@ using Stream = void*;
 using Graph = void*;
 using GraphExec = void*;
 using GraphNode = void*;
+using Event = void*;
 
 struct KernelNodeParams {  // CUDA_KERNEL_NODE_PARAMS_v2
   Function function = nullptr;
@@ -66,6 +67,12 @@ struct LaunchConfig {  // CUlaunchConfig
   X(stream_create, "cuStreamCreate", (Stream*, unsigned))                                                     \
   X(capture_begin, "cuStreamBeginCapture", (Stream, int))                                                     \
   X(capture_end, "cuStreamEndCapture", (Stream, Graph*))                                                      \
+  X(capture_mode, "cuThreadExchangeStreamCaptureMode", (int*))                                                \
+  X(event_create, "cuEventCreate", (Event*, unsigned))                                                        \
+  X(event_record, "cuEventRecord", (Event, Stream))                                                           \
+  X(event_query, "cuEventQuery", (Event))                                                                     \
+  X(event_wait, "cuEventSynchronize", (Event))                                                                \
+  X(event_elapsed, "cuEventElapsedTime", (float*, Event, Event))                                              \
   X(capture_info, "cuStreamGetCaptureInfo", (Stream, int*, uint64_t*, Graph*, const GraphNode**, size_t*))    \
   X(graph_instantiate, "cuGraphInstantiateWithFlags", (GraphExec*, Graph, uint64_t))                          \
   X(graph_destroy, "cuGraphDestroy", (Graph))                                                                 \

@@ -46,7 +46,8 @@ std::vector<GraphRange> FindRanges(const Plan& plan, const std::vector<bool>& mo
 
 // The graphs of a plan for one tuple of sizes on one stream, and what has been seen of its runs there.
 struct StreamGraphs {
-  StreamGraphs(const Driver& d, int device, uint64_t id) : driver(d), stream_id(id), pool(PoolOf(d, device, id)) {}
+  StreamGraphs(const Driver& d, int device, uint64_t id, size_t steps)
+      : driver(d), stream_id(id), pool(PoolOf(d, device, id)), shares(std::make_shared<StepShares>(steps)) {}
   ~StreamGraphs() { Clear(); }
   void Clear();  // destroys the graphs
   void Captured(const Plan& plan, const std::vector<void*>& all);
@@ -72,6 +73,7 @@ struct StreamGraphs {
   std::byte* arena = nullptr;
   std::vector<void*> pointers;                   // kernel arguments that the graphs hold, by slot of the context
   std::vector<std::pair<int, void*>> externals;  // values in memory that calls in ranges have allocated
+  const std::shared_ptr<StepShares> shares;      // of the plan's steps
 };
 
 }  // namespace framejit::runtime::cuda

@@ -1,5 +1,9 @@
 #include "runtime/cuda/machine.h"
 
+#include <utility>
+
+#include "runtime/cuda/step_clock.h"
+
 namespace framejit::runtime::cuda {
 
 bool CudaMachine::Enter() const {
@@ -29,6 +33,12 @@ void CudaMachine::Start(const Launch& launch, void** arguments, void* stream, co
   }
   if (r) [[unlikely]]
     Fail(driver, r, "launching " + name);
+}
+
+std::unique_ptr<StreamClock> CudaMachine::TimeStream(void* stream, std::shared_ptr<StepShares> shares) const {
+  int capturing = 0;  // by the user: an event would become part of what is captured
+  if (driver.stream_capturing(stream, &capturing) || capturing) return nullptr;
+  return MakeStreamClock(driver, device, stream, std::move(shares));
 }
 
 }  // namespace framejit::runtime::cuda

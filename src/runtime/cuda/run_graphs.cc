@@ -15,13 +15,17 @@ const cuda::CudaMachine& Cuda(const Machine* machine) {  // of those that record
 
 }  // namespace
 
-void RunState::UseGraphs(std::span<const Buffer> inputs) {
+std::shared_ptr<StepShares> RunState::UseGraphs(std::span<const Buffer> inputs) {
   const cuda::Driver& d = Cuda(machine_).driver;
   uint64_t id = 0;
   int capturing = 0;  // by the user: then our steps are captured one by one
-  if (d.stream_capturing(stream_, &capturing) || capturing || d.stream_id(stream_, &id)) return;
+  if (d.stream_capturing(stream_, &capturing) || capturing || d.stream_id(stream_, &id)) return nullptr;
   cuda::StreamGraphs* g = c_->instance->GraphsOn(d, Cuda(machine_).device.ordinal, id);
-  if (!g || g->off || g->pool.taken.exchange(true, std::memory_order_acquire)) return;
+  if (!g || g->off || g->pool.taken.exchange(true, std::memory_order_acquire)) return nullptr;
+  if (weight_ && !std::exchange(g->shares->measured, true)) {  // a graph's steps cannot be told apart: one by one once
+    g->pool.taken.store(false, std::memory_order_release);
+    return g->shares;
+  }
   graphs_ = g;
   use_ = g->Next(plan_, inputs, host_.LibrarySettings());
   if (use_ == cuda::StreamGraphs::Use::kNone) {
@@ -33,18 +37,25 @@ void RunState::UseGraphs(std::span<const Buffer> inputs) {
       c_->buffers[value].handle = nullptr;
     }
   }
+  return g->shares;
 }
 
 void RunState::RunRange(cuda::GraphRange& range) {
   const cuda::Driver& d = Cuda(machine_).driver;
   const bool known = use_ == cuda::StreamGraphs::Use::kLaunch;
   if (!graphs_->off && (known ? range.exec && Update(range) : Record(range))) {
+    if (clock_) clock_->Begin();
     cuda::Check(d, d.graph_launch(range.exec, stream_), "cuGraphLaunch");
+    if (clock_) {
+      std::vector<StepTime> steps;
+      for (int i = range.first; i < range.last; ++i) steps.push_back(RunsOfStep(i));
+      clock_->End(range.first, std::move(steps));
+    }
     for (int i = range.first; i < range.last; ++i) ReleaseAfter(i);
     return;
   }
   for (int i = range.first; i < range.last; ++i) {
-    RunStep(i);
+    weight_ ? RunTimed(i) : RunStep(i);
     ReleaseAfter(i);
   }
 }
