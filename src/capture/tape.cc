@@ -1,6 +1,7 @@
 #include "capture/tape.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "capture/builtins.h"
 #include "capture/override.h"
@@ -35,6 +36,25 @@ PyObject* SameForm(PyObject* self, PyObject* wrapper) {
 PyMethodDef same_form = {"wrapper_form", SameForm, METH_O, nullptr};
 
 }  // namespace
+
+bool MadeInC(PyTypeObject* type) {
+  static PyObject* const name = PyUnicode_InternFromString("__new__");
+  if (!tensor::IsWrapperClass(type)) return false;
+  PyObject* make = _PyType_Lookup(type, name);
+  return make && !Py_IS_TYPE(make, &PyStaticMethod_Type) && !PyFunction_Check(make);
+}
+
+bool IsMethodOfC(PyObject* function) {
+  auto* f = reinterpret_cast<PyFunctionObject*>(function);
+  const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(f->func_code)->co_filename);
+  if (file && strstr(file, "-packages/torch/distributed/tensor/parallel/")) return true;
+  const char* name = PyUnicode_AsUTF8(f->func_qualname);
+  const char* end = name ? strchr(name, '.') : nullptr;
+  if (!end) return PyErr_Clear(), false;
+  Ref first(PyUnicode_FromStringAndSize(name, end - name));
+  PyObject* type = first ? PyDict_GetItemWithError(f->func_globals, first.get()) : nullptr;
+  return type && PyType_Check(type) && MadeInC(reinterpret_cast<PyTypeObject*>(type));
+}
 
 bool IsPull(PyObject* function) {
   static PyObject* pull = nullptr;

@@ -111,6 +111,10 @@ class TapeScope {
 
 void AddLeaving(Recipe& recipe, Session& s);  // what makes the results that have gradients; before any other
 
+// Is it a class of wrappers that C code makes, and dispatches to? Only torch can make its calls.
+bool MadeInC(PyTypeObject* type);
+// Is it a method of such a class, in Python, or torch's own code around them?
+bool IsMethodOfC(PyObject* function);
 // Is it framejit._tape.pull, which torch calls as a whole?
 bool IsPull(PyObject* function);
 
