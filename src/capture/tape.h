@@ -76,6 +76,7 @@ class Tape {
 
  private:
   Ref FormFor(PyObject* wrapper);
+  std::vector<PyObject*> Watched(const std::vector<PyObject*>& kept);
 
   Session& s_;
   Ref tape_;  // framejit._tape.Tape
