@@ -10,9 +10,6 @@ from torch.autograd.function import once_differentiable
 
 from ._wrappers import StandIn
 
-_STEPS = ("grad_fn", "next_functions")
-
-
 def _inner(wrapper):
     """Its tensors by name, what else its class tells by name, and its metadata."""
     names, metadata = wrapper.__tensor_flatten__()
@@ -61,6 +58,7 @@ class Tape:
     """What torch noted during one capture."""
 
     def __init__(self):
+        self.watched = []  # numbers of results whose memory is kept
         self.leaves, self.results = [], []  # what gradients go to, and come from: stand-ins, or wrappers around them
         self.kept, self.forms = [], None  # by torch for derivatives, in its order; how each is made of the plain tensors that a run keeps
         self.now = threading.local()
@@ -84,7 +82,10 @@ class Tape:
     def perform(self, function, args, kwargs, grad, inference):
         with torch.inference_mode(inference) if inference != torch.is_inference_mode_enabled() else torch.set_grad_enabled(grad):
             with torch.autograd.graph.saved_tensors_hooks(self.keep, self.give):
-                return function(*args, **kwargs)
+                made = function(*args, **kwargs)
+        if holds_stand_ins(made):
+            raise RuntimeError("a function with a gradient of its own remembers a tensor as an attribute")
+        return made
 
     def seal(self, results):
         """The plain stand-ins that a run keeps for the backward pass from these results."""
@@ -138,21 +139,22 @@ class Results(torch.autograd.Function):
     """Makes what a run computed the results of what gradients go to."""
 
     @staticmethod
-    def forward(ctx, tape, results, kept, *leaves):
+    def forward(ctx, tape, results, kept, watched, *leaves):
         ctx.set_materialize_grads(False)
-        ctx.tape = tape
-        ctx.save_for_backward(*kept)
+        ctx.tape, ctx.count = tape, len(kept)
+        ctx.save_for_backward(*kept, *watched, *(results[i] for i in tape.watched))
         return results
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *gradients):
-        return (None, None, None, *ctx.tape.backward(ctx.saved_tensors, gradients, ctx.needs_input_grad[3:]))
+        kept = ctx.saved_tensors[: ctx.count]  # torch refuses where one of all was written
+        return (None, None, None, None, *ctx.tape.backward(kept, gradients, ctx.needs_input_grad[4:]))
 
 
-def leave(tape, leaves, results, kept):
+def leave(tape, leaves, results, kept, watched):
     with torch.enable_grad():
-        return Results.apply(tape, results, kept, *leaves)
+        return Results.apply(tape, results, kept, watched, *leaves)
 
 
 def holds_stand_ins(results):

@@ -225,9 +225,9 @@ PyObject* CaptureSemantics::Call(PyObject* callable, PyObject* const* args_in, s
       return r;
   if (PyFunction_Check(callable) && IsHigherOrder(callable))
     if (PyObject* r = CallHigherOrder(args, nargs, kwnames); r || s_.broken() || PyErr_Occurred()) return r;
-  if (IsPull(callable)) {
+  if (PyFunction_Check(callable) && (IsPull(callable) || IsMethodOfC(callable))) {
     if (TapeOf(s_)) return TapeOf(s_)->Call(callable, args, nargs, kwnames);
-    return Tape::Ask(s_), s_.Break(BreakId::kSubclass, "gradients of wrappers");
+    return Tape::Ask(s_), s_.Break(BreakId::kSubclass, "what only torch itself does with wrappers");
   }
   if (PyFunction_Check(callable))
     return IsFunctionApply(callable) ? CallCustom(args, nargs, kwnames) : CallPython(callable, args, nargs, kwnames);
@@ -515,10 +515,8 @@ PyObject* CaptureSemantics::CallType(PyTypeObject* type, PyObject* const* args, 
   if (PyObject* size = kwnames ? nullptr : SizeOf(s_, type, args, nargs); size || s_.broken() || PyErr_Occurred())
     return size;
   if (tensor::IsWrapperClass(type)) {
-    PyObject* make = _PyType_Lookup(type, new_name);
     if (TapeOf(s_) && !TapeOf(s_)->inside()) return TapeOf(s_)->Call(o, args, nargs, kwnames);
-    const bool python = make && (Py_IS_TYPE(make, &PyStaticMethod_Type) || PyFunction_Check(make));
-    if (!python && Tape::Ask(s_)) return s_.Break(BreakId::kSubclass, type->tp_name);
+    if (MadeInC(type) && Tape::Ask(s_)) return s_.Break(BreakId::kSubclass, type->tp_name);
   }
   if (IsPureType(type) && type != &PyType_Type) {
     if (type == &PyUnicode_Type && nargs && !NoteText(args[0])) return nullptr;

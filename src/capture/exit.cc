@@ -130,7 +130,7 @@ void AddLeaving(Recipe& r, Session& s) {
   if (!parts) return;
   RecipeNode all{RecipeNode::kTuple};
   all.children.push_back(AddConst(r, PyTuple_GET_ITEM(parts, 0)));
-  for (int i = 1; i < 4; ++i) {
+  for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(parts); ++i) {
     PyObject* items = PyTuple_GET_ITEM(parts, i);
     RecipeNode tuple{RecipeNode::kTuple};
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(items); ++k) {

@@ -1,6 +1,7 @@
 #include "capture/tape.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "capture/builtins.h"
 #include "capture/override.h"
@@ -35,6 +36,25 @@ PyObject* SameForm(PyObject* self, PyObject* wrapper) {
 PyMethodDef same_form = {"wrapper_form", SameForm, METH_O, nullptr};
 
 }  // namespace
+
+bool MadeInC(PyTypeObject* type) {
+  static PyObject* const name = PyUnicode_InternFromString("__new__");
+  if (!tensor::IsWrapperClass(type)) return false;
+  PyObject* make = _PyType_Lookup(type, name);
+  return make && !Py_IS_TYPE(make, &PyStaticMethod_Type) && !PyFunction_Check(make);
+}
+
+bool IsMethodOfC(PyObject* function) {
+  auto* f = reinterpret_cast<PyFunctionObject*>(function);
+  const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(f->func_code)->co_filename);
+  if (file && strstr(file, "-packages/torch/distributed/tensor/parallel/")) return true;
+  const char* name = PyUnicode_AsUTF8(f->func_qualname);
+  const char* end = name ? strchr(name, '.') : nullptr;
+  if (!end) return PyErr_Clear(), false;
+  Ref first(PyUnicode_FromStringAndSize(name, end - name));
+  PyObject* type = first ? PyDict_GetItemWithError(f->func_globals, first.get()) : nullptr;
+  return type && PyType_Check(type) && MadeInC(reinterpret_cast<PyTypeObject*>(type));
+}
 
 bool IsPull(PyObject* function) {
   static PyObject* pull = nullptr;
@@ -227,6 +247,30 @@ Ref AsTuple(const std::vector<PyObject*>& all) {
 
 }  // namespace
 
+// A wrapper or a result whose memory is kept: torch refuses the backward pass if it is written until then. Of results
+// the tape is told the numbers.
+std::vector<PyObject*> Tape::Watched(const std::vector<PyObject*>& kept) {
+  std::set<TraceId> bases;
+  for (PyObject* t : kept) bases.insert(s_.trace().tensors[AsTensor(t)->id].base);
+  const auto holds = [&](PyObject* o) {
+    std::vector<PyObject*> all;
+    PlainIn(*this, o, &all);
+    return std::any_of(all.begin(), all.end(),
+                       [&](PyObject* t) { return bases.contains(s_.trace().tensors[AsTensor(t)->id].base); });
+  };
+  std::vector<PyObject*> watched;
+  for (auto& [made, form] : doubles_)
+    if (PyObject* o = known.Behind(made); o && holds(made)) watched.push_back(o);
+  Ref numbers(PyList_New(0));
+  for (size_t i = 0; numbers && i < results.size(); ++i) {
+    Ref number(holds(results[i]) ? PyLong_FromSize_t(i) : nullptr);
+    if (number) PyList_Append(numbers.get(), number.get());
+  }
+  SuspendScope off;
+  if (numbers) PyObject_SetAttrString(tape_.get(), "watched", numbers.get());
+  return watched;
+}
+
 std::string Tape::Seal() {
   wrapping::Asking asking(s_, nullptr);
   if (!asking.NoteWrites()) return "a wrapper that is written: " + tensor::TakeErrorText();
@@ -264,8 +308,11 @@ std::string Tape::Seal() {
     if (!kept.back()) return "what a derivative of wrappers keeps";
   }
   for (const Ref& leaf : leaves_) leaves.push_back(leaf.get());
-  Ref all = AsTuple(leaves), made = AsTuple(results), held = AsTuple(kept);
-  leaving_ = Ref(all && made && held ? PyTuple_Pack(4, tape_.get(), all.get(), made.get(), held.get()) : nullptr);
+  const std::vector<PyObject*> watched = Watched(kept);
+  Ref all = AsTuple(leaves), made = AsTuple(results), held = AsTuple(kept), seen = AsTuple(watched);
+  leaving_ =
+      Ref(all && made && held && seen ? PyTuple_Pack(5, tape_.get(), all.get(), made.get(), held.get(), seen.get())
+                                      : nullptr);
   return leaving_ ? "" : tensor::TakeErrorText();
 }
 

@@ -76,6 +76,7 @@ class Tape {
 
  private:
   Ref FormFor(PyObject* wrapper);
+  std::vector<PyObject*> Watched(const std::vector<PyObject*>& kept);
 
   Session& s_;
   Ref tape_;  // framejit._tape.Tape
@@ -111,6 +112,10 @@ class TapeScope {
 
 void AddLeaving(Recipe& recipe, Session& s);  // what makes the results that have gradients; before any other
 
+// Is it a class of wrappers that C code makes, and dispatches to? Only torch can make its calls.
+bool MadeInC(PyTypeObject* type);
+// Is it a method of such a class, in Python, or torch's own code around them?
+bool IsMethodOfC(PyObject* function);
 // Is it framejit._tape.pull, which torch calls as a whole?
 bool IsPull(PyObject* function);
 

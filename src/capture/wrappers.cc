@@ -106,7 +106,8 @@ bool NoteWrapper(Session& s, PyObject* o, const Source* source) {
     SuspendScope off;
     const bool asks = modelled && !TapeOf(s) && !tensor::ReadWrapper(o, &m, &why);
     const bool read = modelled && tensor::ReadAnyWrapper(o, &m, &why);
-    if (read && !TapeOf(s) && (asks || (m.requires_grad && s.modes.now.grad && !s.modes.now.inference)))
+    if (read && !TapeOf(s) &&
+        (asks || MadeInC(Py_TYPE(o)) || (m.requires_grad && s.modes.now.grad && !s.modes.now.inference)))
       return Tape::Ask(s), s.Break(BreakId::kSubclass, Py_TYPE(o)->tp_name), false;
     if (!read)
       return s.Break(BreakId::kSubclass, std::string(Py_TYPE(o)->tp_name) + (why ? std::string(", ") + why : "")),

@@ -33,7 +33,7 @@ def one_graph(f, arguments):
     compiled = framejit.compile(f)
     for args in arguments:
         for a, b in zip(f(*args), compiled(*args)):
-            assert torch.equal(whole(a), whole(b))
+            torch.testing.assert_close(whole(a), whole(b))
     info = framejit.cache_info(compiled)
     assert (info["breaks"], info["outcomes"]["run"]["graph"]) == (0, len(arguments)), framejit.explain(f)(*arguments[0])
 
@@ -107,6 +107,26 @@ def dtensors(rank):
     assert (info["captures"], info["breaks"], info["outcomes"]["run"]) == (1, 0, {"graph": 4})
 
 
+def without_gradients(rank):
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2,))
+    torch.manual_seed(0)
+    x, w = distribute_tensor(torch.randn(4, 6), mesh, [Shard(0)]), distribute_tensor(torch.randn(6, 4), mesh, [Replicate()])
+    everywhere = (Replicate(),)
+    with torch.no_grad():
+        one_graph(lambda x, w: (torch.tanh(x @ w) * 2, (x @ w).redistribute(mesh, everywhere).to_local() + 1), [(x, w)] * 3)
+
+
+def parallel(rank):
+    from torch.distributed.tensor import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2,))
+    info = compare(lambda: parallelize_module(Net(), mesh, {"a": ColwiseParallel(), "b": RowwiseParallel()}), [torch.randn(5, 8, generator=torch.Generator().manual_seed(i)) for i in range(4)])
+    assert (info["captures"], info["breaks"]) == (1, 0) and set(info["outcomes"]["run"]) == {"graph"}
+
+
 def sharded(rank):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import init_device_mesh
@@ -133,7 +153,7 @@ def worker(rank, port, what):
     os._exit(0)
 
 
-@pytest.mark.parametrize("what", ["collectives", "functional", "dtensors", "sharded"])
+@pytest.mark.parametrize("what", ["collectives", "functional", "dtensors", "without_gradients", "parallel", "sharded"])
 def test_two_processes(what):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

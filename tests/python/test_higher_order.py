@@ -44,6 +44,7 @@ WHOLE = {
     "while": (doubled, torch.tensor(0), torch.full((4,), 5.0)),
     "while, never": (doubled, torch.tensor(0), torch.full((4,), 50.0)),
     "scan": (lambda c, x: scan(lambda c, x: (c + x, (c * x).sin()), c, x), rows(3), rows(5, 3)),
+    "scan of trees": (lambda a, b, x: scan(lambda c, x: ((c[0] * x, c[1] + x), {"sum": c[0] + c[1]}), (a, b), x), rows(3), rows(3), rows(5, 3)),
     "scan from behind": (lambda c, x: scan(lambda c, x: (c + x, c * x), c, x, dim=1, reverse=True), rows(3), rows(3, 5)),
     "associative scan": (lambda x: associative_scan(lambda a, b: a + b, x, 0, combine_mode="generic"), rows(5, 3)),
     "map": (lambda x, y: each(lambda a, b: (a * b).sum(), x, y), rows(5, 3), rows(3)),

@@ -286,3 +286,23 @@ def test_gradients_registered_again():
         versions.append(framejit.cache_info(compiled)["captures"])
     assert versions == [1, 2, 3]
     assert framejit.cache_info(compiled)["outcomes"]["run"] == {"graph": 9}
+
+
+def test_an_operator_that_is_made_of_others():
+    library = torch.library.Library("framejit_composite", "DEF")
+    library.define("scaled(Tensor x, Tensor scale, int power) -> Tensor")
+    library.impl("scaled", lambda x, scale, power: (x.to(scale.dtype) * scale) ** power, "CompositeImplicitAutograd")
+
+    def f(x, scale):
+        return torch.ops.framejit_composite.scaled(x, scale, 2) + 1
+
+    compiled = framejit.compile(f, fullgraph=True)
+    for i in range(3):
+        x, scales = torch.arange(6, dtype=torch.int8).view(2, 3), [torch.full((2, 1), i + 0.5, requires_grad=True) for _ in range(2)]
+        y = [g(x, scale) for g, scale in zip((f, compiled), scales)]
+        torch.testing.assert_close(*y)
+        for t in y:
+            t.sum().backward()
+        torch.testing.assert_close(scales[0].grad, scales[1].grad)
+    info = framejit.cache_info(compiled)
+    assert (info["captures"], info["breaks"], info["outcomes"]["run"]) == (1, 0, {"graph": 3})

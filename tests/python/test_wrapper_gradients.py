@@ -50,6 +50,31 @@ def trained(f, make, times=3, captures=1):
     assert (info["captures"], info["breaks"], info["outcomes"]["run"]) == (captures, 0, {"graph": times})
 
 
+def written(f, write, *args):
+    """What a backward pass says behind a write."""
+    y = f(*args)
+    with torch.no_grad():
+        write(y, *args)
+    try:
+        y.sum().backward()
+    except RuntimeError as e:
+        return str(e)[:60]
+    return [part for a in args for part in parts(a.grad)]
+
+
+@pytest.mark.parametrize("f", [torch.tanh, lambda x: x * x, lambda x: x.exp() + 1, lambda x: x * OTHER, lambda x: x * PLAIN])
+@pytest.mark.parametrize("write", [lambda y, x: y.mul_(2), lambda y, x: x.mul_(2), lambda y, x: OTHER.mul_(2), lambda y, x: PLAIN.mul_(2)])
+def test_what_is_written_before_the_backward_pass(f, write):
+    torch.manual_seed(0)
+    x = leaf(3)
+    mine = copy.deepcopy(x)
+    expected, got = written(f, write, x), written(framejit.compile(f, fullgraph=True), write, mine)
+    assert expected == got if isinstance(expected, str) else all(map(torch.equal, expected, got)), (expected, got)
+
+
+OTHER, PLAIN = two(exact(3), exact(3)), exact(3)
+
+
 @pytest.mark.parametrize(
     "f, make",
     [
