@@ -279,17 +279,18 @@ def install_with_torch():
 
 class _AfterTorch:
     def find_spec(self, name, path=None, target=None):
+        """Many only ask whether torch is there: this stays until torch has been imported."""
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
-        import importlib.util
-
-        spec = importlib.util.find_spec(name)
+        others = (f for f in list(sys.meta_path) if f is not self and hasattr(f, "find_spec"))
+        spec = next(filter(None, (f.find_spec(name, path, target) for f in others)), None)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
             def exec_module(module):
                 run(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 install()
 
             spec.loader.exec_module = exec_module

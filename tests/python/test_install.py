@@ -366,6 +366,8 @@ def test_from_outside(tmp_path):
     code = "import framejit, sys; assert 'torch' not in sys.modules; import torch; print(torch.compile.__globals__['__name__'])"
     assert run("-c", code, FRAMEJIT_INSTALL="1") == "framejit._install"
     assert run("-c", code, FRAMEJIT_INSTALL="0") == "torch"
+    asked = code.replace("import torch;", "from importlib.util import find_spec; assert find_spec('torch'); import torch;")
+    assert run("-c", asked, FRAMEJIT_INSTALL="1") == "framejit._install"
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
